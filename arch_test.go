@@ -312,6 +312,20 @@ func TestImportsOfOurs(t *testing.T) {
 	}
 }
 
+// ARCHITECTURE.md has a row for every package of the list, but for tools and examples.
+func TestArchitectureNamesEveryPackage(t *testing.T) {
+	text, err := os.ReadFile("ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pkg := range edges {
+		isTool := strings.HasPrefix(pkg, ".ci/") || strings.HasPrefix(pkg, "examples/")
+		if !isTool && !strings.Contains(string(text), "\n| `"+pkg+"` |") {
+			t.Errorf("ARCHITECTURE.md has no row for package %s", pkg)
+		}
+	}
+}
+
 // TestListsAreCurrent: what nobody imports any more is not in the lists.
 func TestListsAreCurrent(t *testing.T) {
 	_, all := sources(t)

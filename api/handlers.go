@@ -25,16 +25,16 @@ const (
 const waitPath = "/svcctl/v1/wait"
 
 const (
-	// defaultWait is how long /svcctl/v1/wait waits when it is not told.
+	// defaultWait is the default timeout of /svcctl/v1/wait.
 	defaultWait = 30 * time.Second
 	// maxWait bounds what one request can hold.
 	maxWait = time.Hour
-	// readyPoll is how often Ready is asked while somebody waits for it.
+	// readyPoll is the interval at which Ready is asked during a wait for it.
 	readyPoll = 50 * time.Millisecond
 )
 
-// bodyGrace is how long a request that is refused for its body may still take to
-// send it: net/http reads it before it lets go of the connection.
+// bodyGrace bounds the time for sending the body of a request that is refused for it: net/http
+// reads it before it closes the connection.
 const bodyGrace = time.Second
 
 // get lets GET and HEAD without a body through to h and refuses the rest.
@@ -212,7 +212,7 @@ func (s *Server) untilReady(ctx context.Context) error {
 	}
 }
 
-// waitFor is what a caller of /svcctl/v1/wait waits for.
+// waitFor is the condition of a call of /svcctl/v1/wait.
 type waitFor struct {
 	ready    bool // else synced
 	revision uint64

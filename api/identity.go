@@ -16,8 +16,8 @@ import (
 
 type peerKey struct{}
 
-// peerFrom is who is at the other end of the unix socket that a request came by; false when
-// it came another way.
+// peerFrom returns the peer of the unix socket that a request arrived on; false when it arrived
+// over TCP.
 func peerFrom(ctx context.Context) (auth.Peer, bool) {
 	p, ok := ctx.Value(peerKey{}).(auth.Peer)
 	return p, ok
@@ -129,10 +129,27 @@ func needs(role auth.Role, h http.Handler) http.Handler {
 	})
 }
 
+// dashboard lets readers through to the pages.
+func (s *Server) dashboard() http.Handler {
+	pages := needs(auth.Reader, s.unhurried(s.cfg.Dashboard))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.cfg.DashboardUnauthorized == nil || auth.From(r.Context()).Role > auth.Nobody {
+			pages.ServeHTTP(w, r)
+			return
+		}
+		spare(w, r)
+		w.Header().Set("WWW-Authenticate", challenge)
+		s.cfg.DashboardUnauthorized(w, r)
+	})
+}
+
+// challenge is WWW-Authenticate of 401 (RFC 6750).
+const challenge = `Bearer realm="svcctl"`
+
 // unauthorized answers 401. kubectl asks for another token then.
 func unauthorized(w http.ResponseWriter, r *http.Request, why string) {
 	spare(w, r)
-	w.Header().Set("WWW-Authenticate", `Bearer realm="svcctl"`)
+	w.Header().Set("WWW-Authenticate", challenge)
 	fail(w, http.StatusUnauthorized, wire.ReasonUnauthorized, "Unauthorized: "+why)
 }
 

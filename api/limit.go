@@ -35,8 +35,8 @@ func newLimitListener(ln net.Listener, max int) *limitListener {
 	}
 }
 
-// peerOf is who is at the other end of a connection: an IPv4 address or the IPv6 segment
-// that a host has to itself; the zero Prefix on a unix socket, where all are one host.
+// peerOf returns the host at the other end of a connection: an IPv4 address, or the IPv6 prefix
+// that counts as one host; the zero Prefix on a unix socket, where all are one host.
 func peerOf(conn net.Conn) netip.Prefix {
 	addr, ok := conn.RemoteAddr().(*net.TCPAddr)
 	if !ok {

@@ -8,11 +8,11 @@ import (
 
 // Call is one request that was answered.
 type Call struct {
-	// Verb is what was asked for: of objects get, list, watch, create and so on, of
-	// anything else the method in lower case; "other" for one that there is not.
+	// Verb is the verb of the request: for objects get, list, watch, create and so on, for anything
+	// else the method in lower case; "other" for an unknown one.
 	Verb string
-	// Resource is the objects it was asked of, as services or services/status, or the path
-	// of anything else, as /readyz; "" for what is not served.
+	// Resource is the resource, as services or services/status, or the path of anything else, as
+	// /readyz; "" for paths that are not served.
 	Resource string
 	// Code is the status of the answer.
 	Code int
@@ -21,10 +21,10 @@ type Call struct {
 	Endless bool
 }
 
-// Load is how much is under way.
+// Load counts requests and watches under way.
 type Load struct{ Requests, Watches int64 }
 
-// Load tells what is under way now, over all ways in. Waits count as watches.
+// Load returns the requests and watches under way, over all listeners. Waits count as watches.
 func (s *Server) Load() Load {
 	return Load{
 		Requests: s.onTLS.requests.Load() + s.onUnix.requests.Load(),
@@ -52,7 +52,7 @@ func (s *Server) observe(mux *http.ServeMux, h http.Handler) http.Handler {
 	})
 }
 
-// name is what a request wants, in a bounded number of words.
+// name returns the verb and resource of a request, from a bounded number of words.
 func (s *Server) name(mux *http.ServeMux, r *http.Request) (verb, resource string) {
 	if s.cfg.NameOf != nil {
 		if verb, resource = s.cfg.NameOf(r); resource != "" {

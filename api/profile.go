@@ -8,11 +8,11 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// profilePath is where `go tool pprof` looks for profiles of a Go program.
+// profilePath is the path at which `go tool pprof` expects the profiles of a Go program.
 const profilePath = "/debug/pprof/"
 
-// profiles answers profilePath, for root and the user that the appliance runs as alone: a
-// profile takes time, and a dump of all goroutines shows what the process works on.
+// profiles answers profilePath, only for root and the user that the appliance runs as: a profile
+// takes time, and a dump of all goroutines shows what the process works on.
 //
 //	curl --unix-socket /run/svcctl/svcctl.sock http://svcctl/debug/pprof/profile?seconds=10 >cpu.prof
 func profiles() http.Handler {

@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// limits are what the clients of one listener may cost.
+// limits bounds the cost of the clients of one listener.
 type limits struct {
 	header time.Duration // to send a request's headers
 	read   time.Duration // to send a whole request
@@ -20,10 +20,9 @@ type limits struct {
 	idle   time.Duration // between requests
 	// objects is for requests for objects, which may be large, in place of read.
 	objects time.Duration
-	// connections is how many there may be at a time, requests how many requests that come
-	// by one connection or many, and watches how many requests without end, over each
-	// way in. Connections on the unix socket have one request at a time, so its watches must
-	// leave room for others.
+	// connections bounds concurrent connections, requests concurrent requests over all of them, and
+	// watches requests without end, on each listener. Connections on the unix socket have one
+	// request at a time, so its watches must leave room for others.
 	connections, requests, watches, unixWatches int
 }
 
@@ -36,24 +35,25 @@ var defaultLimits = limits{
 const (
 	maxHeaderBytes = 64 << 10
 	maxConnections = 256
-	// maxStreams is how many requests one HTTP/2 connection may have under way: as
+	// maxStreams bounds the concurrent requests of one HTTP/2 connection: as many as
 	// kube-apiserver's, since clients have all their watches on one.
 	maxStreams = 250
-	// pingAfter is how long a HTTP/2 client may be silent until it is asked whether it is
-	// there, and pingTimeout how long it may take to say so.
+	// pingAfter is the silence of an HTTP/2 client after which it gets a PING, and pingTimeout
+	// bounds the wait for its answer.
 	pingAfter   = 30 * time.Second
 	pingTimeout = 15 * time.Second
-	// maxUnread is how much of its requests' bodies a HTTP/2 connection may send before
-	// anybody reads them; net/http's own value is 1 MiB.
+	// maxUnread bounds the bytes of request bodies that an HTTP/2 connection may send before they
+	// are read; net/http's default is 1 MiB.
 	maxUnread = 128 << 10
-	// maxFrame is the least that HTTP/2 lets a frame be: each connection keeps room for one.
+	// maxFrame is the least frame size that HTTP/2 permits to ask for: each connection keeps room
+	// for one frame.
 	maxFrame = 16 << 10
-	// shutdownTimeout is how long requests under way may take to finish at the end.
-	// Under the 2 s in which the whole program has stopped.
+	// shutdownTimeout bounds the time for requests under way at the end. Under the 2 s in which the
+	// whole program has stopped.
 	shutdownTimeout = 1500 * time.Millisecond
 )
 
-// errStopping is why a request's context ends when the server stops.
+// errStopping is the cause with which a request's context ends when the server stops.
 var errStopping = errors.New("the appliance is stopping")
 
 // Serve answers requests on ln with h, under the limits of this package, until ctx

@@ -20,11 +20,11 @@ type Health interface {
 	Ready() error
 }
 
-// Backend is what the API tells about and waits for. All methods may be called
+// Backend is the appliance's state that the API shows and waits for. All methods may be called
 // concurrently.
 type Backend interface {
 	Health
-	// Status is a consistent picture; the caller owns it.
+	// Status returns a consistent copy; the caller owns it.
 	Status() wire.Status
 	// Synced returns nil when everything accepted up to revision is in the kernel;
 	// revision 0 is everything accepted until the call. It waits until then, and
@@ -83,29 +83,31 @@ type Config struct {
 	Trace Trace
 	// Dashboard answers /dashboard/ for users that may at least read; when it is nil, nothing is there.
 	Dashboard http.Handler
+	// DashboardUnauthorized answers 401 for who shows no token there, so that a browser gets a page; nil: as elsewhere.
+	DashboardUnauthorized http.HandlerFunc
 	// Announcements are the addresses that are announced; when it is nil, nobody is told.
 	Announcements Announcements
 	// Changes takes changes back, and all that is stored out; when it is nil, nobody may ask.
 	Changes Changes
 	// Fleet is the fleet that the box belongs to; nil: none.
 	Fleet Fleet
-	// TLS is how the API is served over TCP; nil: it is not.
+	// TLS configures the API over TCP; nil: it is not served there.
 	TLS *TLS
 }
 
-// Announcements are the addresses that are announced. All methods may be called concurrently.
+// Announcements gives access to the announced addresses. All methods may be called concurrently.
 type Announcements interface {
 	List() wire.Announcements
-	// Of are those of a Service, "namespace/name".
+	// Of returns the announcements of a Service, "namespace/name".
 	Of(service string) []wire.Announcement
 	// Watch calls send with all of them and then with what changes, until ctx is done or send
-	// fails; announces says that who watches announces them.
+	// fails; announces says that the watcher is the announcer.
 	Watch(ctx context.Context, announces bool, send func(wire.AnnouncementsEvent) error) error
 	// Report takes what became of them.
 	Report(wire.AnnouncerReport)
 }
 
-// TLS is how the API is served over TCP.
+// TLS configures the API over TCP.
 type TLS struct {
 	// Tokens tell who a client is.
 	Tokens *auth.Tokens
@@ -114,7 +116,7 @@ type TLS struct {
 	// CA gives the certificate of the CA that clients should trust, PEM; nil when it is
 	// none of ours.
 	CA func() []byte
-	// Address is where it listens, host:port, with the port that it got.
+	// Address is the address that it listens on, host:port, with the actual port.
 	Address string
 }
 
@@ -225,7 +227,7 @@ func (s *Server) Handler() http.Handler {
 		admin(tracePath, get(s.trace))
 	}
 	if s.cfg.Dashboard != nil {
-		reader("/dashboard/", s.unhurried(s.cfg.Dashboard))
+		mux.Handle("/dashboard/", s.dashboard())
 	}
 	if s.cfg.Announcements != nil {
 		reader(announcementsPath, s.unhurried(get(s.announcements)))

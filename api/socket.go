@@ -20,19 +20,19 @@ const (
 	openDirMode     = 0o755
 	openSocketMode  = 0o666 // to connect is to write
 	closedUntilMode = 0o600 // of a socket that gets another group
-	// probeTimeout is how long another server may take to accept a connection.
+	// probeTimeout bounds the wait for another server to accept a connection.
 	probeTimeout = 2 * time.Second
 )
 
 // ErrInUse is wrapped by the error of Listen when another server answers on the socket.
 var ErrInUse = errors.New("another svcctl serves")
 
-// socketAccess is who may open the socket, beside the user and the group that the
-// appliance runs as. What they may do then is decided by package auth.
+// socketAccess has the group and users that may open the socket, beside the user and the group that
+// the appliance runs as. Package auth decides about their requests.
 type socketAccess struct {
 	group   int // its members, in place of those of the appliance's own group
 	grouped bool
-	readers bool // everybody
+	readers bool // all users
 }
 
 func (a socketAccess) mode() fs.FileMode {

@@ -64,9 +64,9 @@ type wayIn struct {
 	stop   func() error
 }
 
-// eachWay calls test for each of them, with a write timeout of 150 ms.
+// eachWay calls test for each of them.
 func eachWay(t *testing.T, test func(t *testing.T, h *ticking, way wayIn), more ...func(*api.Server)) {
-	more = append(more, func(s *api.Server) { s.SetWriteTimeout(150 * time.Millisecond) })
+	more = append(more, func(s *api.Server) { s.SetWriteTimeout(writeTimeout) })
 	t.Run("unix", func(t *testing.T) {
 		t.Parallel()
 		h := newTicking()
@@ -106,7 +106,7 @@ func TestWatchesOutliveTimeouts(t *testing.T) {
 		resp := way.watch(t, t.Context())
 		lines := bufio.NewReader(resp.Body)
 		for i := range 3 {
-			time.Sleep(400 * time.Millisecond)
+			time.Sleep(writeTimeout * 3 / 2)
 			select {
 			case h.ticks <- fmt.Sprint("tick ", i):
 			case err := <-h.ended:
@@ -122,7 +122,7 @@ func TestWatchesOutliveTimeouts(t *testing.T) {
 // TestSlowAnswers: what takes longer to find than a client may take to read it is answered.
 func TestSlowAnswers(t *testing.T) {
 	eachWay(t, func(t *testing.T, h *ticking, way wayIn) {
-		req, _ := http.NewRequest(http.MethodGet, way.url+"/api/v1/services?after=400ms", nil)
+		req, _ := http.NewRequest(http.MethodGet, way.url+"/api/v1/services?after=1500ms", nil)
 		req.Header = way.header
 		resp, err := way.client.Do(req)
 		if err != nil {

@@ -57,6 +57,9 @@ func TestTrace(t *testing.T) {
 	asks(admin, "", http.StatusOK, "")
 }
 
+// writeTimeout is one that a handshake of TLS stays within, also on a busy machine.
+const writeTimeout = time.Second
+
 // A reader that takes nothing ends its trace, as a program and as a page.
 func TestStalledReadersEndTheirTrace(t *testing.T) {
 	text := strings.Repeat("x", 64<<10)
@@ -80,7 +83,7 @@ func TestStalledReadersEndTheirTrace(t *testing.T) {
 					}
 					close(ended)
 				})
-				remote := serveTLS(t, newBackend(), api.Config{Trace: trace, Dashboard: page}, func(s *api.Server) { s.SetWriteTimeout(150 * time.Millisecond) })
+				remote := serveTLS(t, newBackend(), api.Config{Trace: trace, Dashboard: page}, func(s *api.Server) { s.SetWriteTimeout(writeTimeout) })
 				resp, err := remote.client(t, protocol).Do(remote.request(t, t.Context(), remote.token(t, auth.Admin), http.MethodGet, path, ""))
 				if err != nil {
 					t.Fatal(err)
@@ -107,16 +110,23 @@ func TestTracePageOutlivesTimeouts(t *testing.T) {
 			select {
 			case <-r.Context().Done():
 				return
-			case <-time.After(400 * time.Millisecond):
+			case <-time.After(writeTimeout / 2):
 			}
 		}
 		_, _ = io.WriteString(w, "over\n")
 	})
-	remote := serveTLS(t, newBackend(), api.Config{Dashboard: page}, func(s *api.Server) { s.SetWriteTimeout(150 * time.Millisecond) })
+	remote := serveTLS(t, newBackend(), api.Config{Dashboard: page}, func(s *api.Server) { s.SetWriteTimeout(writeTimeout) })
 	if code, body := remote.ask(t, remote.token(t, auth.Reader), "/dashboard/trace"); code != http.StatusOK || !strings.HasSuffix(body, "over\n") {
 		t.Errorf("%d: %s", code, body)
 	}
 	if code, body := remote.do(t, "", http.MethodGet, "/dashboard/trace", ""); code != http.StatusUnauthorized || !strings.Contains(body, "show a bearer token") {
 		t.Errorf("anonymous: %d %s", code, body)
+	}
+	refused := func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "<h1>no", http.StatusUnauthorized) }
+	remote = serveTLS(t, newBackend(), api.Config{Dashboard: page, DashboardUnauthorized: refused})
+	for token, want := range map[string]string{"": "<h1>no\n", "nonsense": "Unauthorized"} {
+		if code, body := remote.ask(t, token, "/dashboard/trace"); code != http.StatusUnauthorized || !strings.Contains(body, want) || strings.Contains(body, "packet") {
+			t.Errorf("token %q: %d %s", token, code, body)
+		}
 	}
 }

@@ -87,7 +87,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		a.metrics.Connections(func() metrics.Connections { return connectionMetrics(stats()) })
 	}
 	// What follows the Services. A new one is a line here.
-	sets := parts.NewSourceSets(sourceSetFiles(&a.cfg))
+	sets := parts.NewSourceSets(sourceSetFiles(a.cfg.Services.SourceSets))
 	fullness := parts.NewFullness(a.log)
 	follows := []reconcile.Part{
 		a.grants, sets, a.checks, balance, flows, fullness, a.relay, parts.NewHealthPorts(a.log),
@@ -191,7 +191,7 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets 
 			Reporter: &reconcile.Reporter{Log: a.log, Where: a.store.Location, Events: a.events},
 		},
 		Watchdog:     dog,
-		NodePorts:    reconcile.PortRange(a.cfg.ServiceNodePortRange),
+		NodePorts:    reconcile.PortRange(a.cfg.Addresses.NodePortRange),
 		HoldSentinel: a.kernel.HoldSentinel,
 		OnReady: func() {
 			a.notify(daemon.SdNotifyReady)
@@ -200,7 +200,8 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets 
 	})
 }
 
-// controllers are those that the loop runs. In a fleet they run beside it, and it only tells them.
+// controllers returns the controllers that the loop runs. In a fleet they run in a task of their
+// own, and the loop only notifies them.
 func (a *assembly) controllers() (cluster interface{ Sync(*node.Facts) error }, endpoints reconcile.Endpoints, pools reconcile.Pools) {
 	objects, slices := control.NewClusterObjects(a.cfg.ClusterObjects(), a.store, a.hosts), control.NewEndpoints(a.cfg.EndpointsFacts(), a.store)
 	if a.member == nil {
@@ -219,9 +220,9 @@ func (a *assembly) joinFleet(shared *fleet.Engine) {
 	shared.ReportAs(a.member.report(a.board))
 }
 
-// sourceSetFiles are the files of --source-set.
-func sourceSetFiles(cfg *config.Config) (files []sourceset.File) {
-	for _, s := range cfg.SourceSets {
+// sourceSetFiles returns the files of --source-set.
+func sourceSetFiles(sets []config.SourceSet) (files []sourceset.File) {
+	for _, s := range sets {
 		files = append(files, sourceset.File{Name: s.Name, Path: s.File})
 	}
 	return files
@@ -258,7 +259,7 @@ func (a *assembly) watchdog() *reconcile.Watchdog {
 		Calls: a.calls, DataDir: a.cfg.DataDir, Log: a.log,
 		Every: period / 3, Tell: func() { a.notify(daemon.SdNotifyWatchdog) },
 		Exit: func() {
-			a.cfg.LogQueue.Flush(time.Second)
+			a.cfg.Log.Queue.Flush(time.Second)
 			os.Exit(stuckExit)
 		},
 	})

@@ -127,9 +127,9 @@ func revivedOf(all []store.Revived) []wire.Revived {
 	return list
 }
 
-// Restore makes the data directory what an export says, while nobody serves from it; with replace also if
-// there are Services in it. It gives the number of objects and the revision. On an error nothing has changed. Root
-// writes as the user of the directory. keyFile has the key to encrypt it by, "" for none.
+// Restore replaces the data directory by an export; no process may serve from it, and with Services in it replace
+// must be set. It returns the number of objects and the revision. On an error nothing has changed. Root writes as
+// the owner of the directory. keyFile has the key to encrypt it by, "" for none.
 func Restore(dataDir, keyFile string, export io.Reader, replace bool) (objects int, revision uint64, err error) {
 	var header store.ExportHeader
 	key, err := dataKey(keyFile)

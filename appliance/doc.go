@@ -10,6 +10,6 @@
 //
 //	err := appliance.Run(ctx, cfg, log)
 //
-// Only the loop's goroutine touches the planner and the programmer. The API and the
+// Only the loop's goroutine touches the planner and the applier. The API and the
 // metrics read the state it publishes and can never block it.
 package appliance

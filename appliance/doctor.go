@@ -35,8 +35,8 @@ func Doctor(_ context.Context, cfg config.Config, serving bool) []Finding {
 		findings = append(findings, checkup.ExamineAdopting(&facts))
 	}
 	findings = append(findings, rangeFinding(&cfg))
-	if cfg.TLSCert != "" {
-		findings = append(findings, apiserver.CertificateOffline(cfg.TLSCert, cfg.TLSKey, time.Now()))
+	if cfg.API.TLSCert != "" {
+		findings = append(findings, apiserver.CertificateOffline(cfg.API.TLSCert, cfg.API.TLSKey, time.Now()))
 	}
 	findings = append(findings, dataFinding(cfg.DataDir, serving, served))
 	for _, dir := range cfg.ManifestDirs() {

@@ -23,7 +23,7 @@ import (
 
 // openEngine opens where the objects are: the data directory, or with --fleet etcd with a replica there.
 func openEngine(ctx context.Context, cfg *config.Config, calls *reconcile.SlowCalls, log *slog.Logger) (engine.Engine, *fleet.Engine, error) {
-	if cfg.Fleet == "" {
+	if cfg.Fleet.Name == "" {
 		key, err := dataKey(cfg.DataKeyFile)
 		if err != nil {
 			return nil, nil, err
@@ -56,13 +56,13 @@ func dataKey(path string) (*engine.Key, error) {
 // FleetConfig returns the configuration of package fleet.
 func FleetConfig(cfg *config.Config, log *slog.Logger) (fleet.Config, error) {
 	of := fleet.Config{
-		Fleet: cfg.Fleet, Box: cfg.NodeName, Endpoints: cfg.Etcd, Dir: cfg.DataDir, Version: cfg.Version, Knows: store.KnowsKey, Log: log,
+		Fleet: cfg.Fleet.Name, Box: cfg.NodeName, Endpoints: cfg.Fleet.Etcd, Dir: cfg.DataDir, Version: cfg.Version, Knows: store.KnowsKey, Log: log,
 		Import: func(key string, value []byte) ([]byte, error) {
 			return store.ForFleet(key, value, control.NodeOwner, cfg.SourcePath)
 		},
 	}
 	var err error
-	if of.TLS, err = cfg.EtcdTLS(); err != nil {
+	if of.TLS, err = cfg.Fleet.EtcdTLS(); err != nil {
 		return of, err
 	}
 	of.Settings, err = cfg.FleetSettings()
@@ -100,7 +100,7 @@ func (m *member) HasTurn() bool { return m.engine.HasTurn() }
 func (m *member) State() wire.Fleet {
 	s := m.engine.State()
 	f := wire.Fleet{
-		Name: m.cfg.Fleet, State: string(s.Kind), Why: s.Why, Since: s.Since.UTC(), Revision: s.Revision, Newest: s.Of,
+		Name: m.cfg.Fleet.Name, State: string(s.Kind), Why: s.Why, Since: s.Since.UTC(), Revision: s.Revision, Newest: s.Of,
 		Heard: s.Heard.UTC(), Writer: s.Writer, LostRaces: m.store.Lost(),
 	}
 	if s.Replica != nil {
@@ -157,7 +157,7 @@ func (m *member) report(board *reconcile.Board) func() fleet.Report {
 	}
 }
 
-// problems are that the box does not follow its fleet, if so.
+// problems reports that the box does not follow its fleet; none while it does.
 func (m *member) problems() []manifest.Problem {
 	if m == nil {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/appliance/parts"
 )
 
-// drainTime is how long a hand-over is put off for connections that cannot be handed over.
+// drainTime bounds the wait of a hand-over for connections that cannot be handed over.
 const drainTime = 10 * time.Second
 
 // drain puts off a hand-over.
@@ -55,7 +55,7 @@ func (a *assembly) handOver() error {
 		return err
 	}
 	a.log.Info("handed over to the program anew", "program", program, "descriptors", len(descriptors))
-	a.cfg.LogQueue.Flush(time.Second)
+	a.cfg.Log.Queue.Flush(time.Second)
 	err = handover.Exec(program, os.Args, state, descriptors)
 	runtime.KeepAlive(a) // what is not in use any more closes its descriptors
 	return err

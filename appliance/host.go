@@ -15,14 +15,13 @@ import (
 	"svcctl.io/svcctl/appliance/story"
 )
 
-// procPath is where the kernel tells about itself.
+// procPath is the mount point of proc(5).
 const procPath = "/proc"
 
-// checkupEvery is how often the host is looked at.
+// checkupEvery is the interval between two checks of the host.
 const checkupEvery = 10 * time.Second
 
-// watchHost looks at the host again and again. What is wrong with it is sent when it
-// changes.
+// watchHost checks the host periodically and sends the findings when they change.
 func (a *assembly) watchHost(ctx context.Context, out chan<- []checkup.Finding, validity func() auth.Validity) error {
 	tick := time.NewTicker(checkupEvery)
 	defer tick.Stop()

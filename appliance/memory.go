@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// allowance is how much garbage there may be before it is collected: so many bytes, within
-// bounds that are in per cent of what is in use, as GOGC is.
+// allowance bounds the garbage before a collection: garbage bytes, but at least and at most these
+// percentages of the live heap, as GOGC counts.
 type allowance struct {
 	garbage     uint64
 	least, most int
@@ -32,7 +32,7 @@ type memory struct {
 	now     int // per cent that are in force
 }
 
-// newMemory leaves whoever sets GOGC alone: nil then.
+// newMemory returns nil when the environment sets GOGC, which is left alone.
 func newMemory() *memory {
 	if os.Getenv("GOGC") != "" {
 		return nil

@@ -6,11 +6,10 @@ import (
 	"strconv"
 )
 
-// monitorSlack is how much later than it wants to the thread of the Go runtime may wake up
-// that watches over all others (sysmon), in nanoseconds. It looks every 20 µs while anything
-// runs, and a change runs for some milliseconds: a sixth of its CPU time were these looks. What
-// it looks for, threads that are held up by the kernel and goroutines that run for 10 ms, can
-// wait for so long.
+// monitorSlack is the timer slack, in nanoseconds, of the thread of the Go runtime that watches
+// over all others (sysmon). That thread wakes every 20 µs while anything runs, and a change runs
+// for some milliseconds: a sixth of its CPU time was spent on these wake-ups. What sysmon looks
+// for, threads in system calls and goroutines that run for 10 ms, can wait that long.
 const monitorSlack = 250_000
 
 // calmMonitor lets that thread wake up less often. It is the first one that the runtime starts.

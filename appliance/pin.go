@@ -13,7 +13,7 @@ import (
 // Pin gives the Services of files their addresses and ports as a fresh appliance would. It needs no privileges
 // and no running appliance. It returns the Services by "namespace/name", and what is wrong with the files.
 func Pin(cfg config.Config, files map[string]*manifest.File) (map[string]*object.Service, []manifest.Problem, error) {
-	cfg.Allocate = config.AllocateAuto
+	cfg.Addresses.Allocate = config.AllocateAuto
 	objects, err := store.Open(engine.NewMemory(), cfg.Store())
 	if err != nil {
 		return nil, nil, err

@@ -61,7 +61,7 @@ func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (Plan
 	for key := range objects.Services() {
 		services = append(services, key)
 	}
-	sets := parts.NewSourceSets(sourceSetFiles(&cfg))
+	sets := parts.NewSourceSets(sourceSetFiles(cfg.Services.SourceSets))
 	host := reconcile.Host{Box: cfg.OfflineBox(), Resolve: cfg.ResolveFacts(nil, nil)}
 	host.Resolve.SourceSet, host.Resolve.Keys = sets.Lookup, parts.Keys(objects.Secret)
 	ruleset, found := reconcile.Plan(host, objects, services)

@@ -33,10 +33,10 @@ func newPools(cfg *config.Config, objects *store.Store, announced *announcements
 
 // advertiseBox takes what is about pools from the configuration.
 func advertiseBox(cfg *config.Config) advertise.Box {
-	return advertise.Box{Pools: cfg.Store().Pools, ServiceRanges: cfg.ServiceClusterIPRanges, NodeName: cfg.NodeName}
+	return advertise.Box{Pools: cfg.Store().Pools, ServiceRanges: cfg.Addresses.ClusterIPRanges, NodeName: cfg.NodeName}
 }
 
-// Problems are those of the objects.
+// Problems returns the problems of the objects.
 func (p *objectPools) Problems() []resolve.Problem {
 	p.mu.Lock()
 	defer p.mu.Unlock()

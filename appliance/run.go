@@ -58,7 +58,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 		log.Error("what the program before has handed over is lost", "err", err)
 	}
 	// The relay comes first and ends last: connections of the program before go on at once, and those that are
-	// handed over rest only while nobody else holds things up.
+	// handed over pause only for the rest of the start.
 	var objects *store.Store // opened before the relay is told of any Service
 	secret := func(key string) *object.Secret { return objects.Secret(key) }
 	relayed := parts.NewRelay(log, secret, state, handover.Kept())
@@ -95,10 +95,10 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 		return nil, err
 	}
 	closers.add(k.Close)
-	hears := cfg.HearsFlows()
-	if cfg.Traffic != config.TrafficOff && !k.Probe().Counters {
+	hears := cfg.Services.HearsFlows()
+	if cfg.Services.Traffic != config.TrafficOff && !k.Probe().Counters {
 		log.Warn("connections and refusals are not counted: the kernel lacks counters of elements, or CONFIG_NFT_OBJREF; say --traffic off to be spared this")
-		cfg.Traffic = config.TrafficOff
+		cfg.Services.Traffic = config.TrafficOff
 	}
 	orphans, err := reconcile.FindOrphans(objects, k.Read, cfg.Box(nil), cfg.AllowMassRemoval, log)
 	if err != nil {
@@ -106,7 +106,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	}
 
 	m := metrics.New(cfg.Version)
-	m.LogDropped(cfg.LogQueue.Dropped)
+	m.LogDropped(cfg.Log.Queue.Dropped)
 	announced := announcements.New(cfg.AnnouncedRanges())
 	pools := newPools(&cfg, objects, announced)
 	if _, err := pools.Sync(); err != nil { // before anybody is given an address
@@ -124,14 +124,14 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 		}
 	}
 	var counted func() (nft.Totals, error)
-	if cfg.Traffic != config.TrafficOff {
+	if cfg.Services.Traffic != config.TrafficOff {
 		counted = k.Counts
 		m.Refusals(k.Refusals)
 	}
 	a.traffic = traffic.NewAnswers(a.grants.Served, counted)
 	a.traffic.Unchanged(a.grants.Changes)
 	if hears {
-		a.flows = parts.NewFlows(cfg.ConnectionLog, log)
+		a.flows = parts.NewFlows(cfg.Services.ConnectionLog, log)
 		a.traffic.Follow(a.flows.Book(), a.flows.Hear)
 		m.Flows(func() metrics.Flows { return flowMetrics(a.flows) })
 	}
@@ -143,13 +143,13 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 		}
 		return reconcile.TrialStatus(&state, deadline.Now())
 	})
-	events := control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.LoadBalancerPools) > 0, Log: log}
+	events := control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.Addresses.LoadBalancerPools) > 0, Log: log}
 	if shared != nil {
 		a.joinFleet(shared)
 		events.Quiet = func() bool { return !shared.HasTurn() }
 	}
 	a.events = control.NewRecorder(objects, events)
-	asks := prober.New(prober.Options{Log: log, SourcePorts: prober.Ports(cfg.HealthCheckSourcePorts)})
+	asks := prober.New(prober.Options{Log: log, SourcePorts: prober.Ports(cfg.Services.HealthCheckSourcePorts)})
 	a.checks = parts.NewHealth(asks, a.events, log)
 	a.relay = relayed
 	a.grants.CountRelayed(a.relay.Load)
@@ -167,14 +167,14 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	}
 	closers.add(server.Close)
 	var scrape net.Listener
-	if cfg.MetricsListen != "" {
-		if scrape, err = metrics.Listen(cfg.MetricsListen); err != nil {
+	if cfg.API.MetricsListen != "" {
+		if scrape, err = metrics.Listen(cfg.API.MetricsListen); err != nil {
 			return nil, err
 		}
 		closers.add(ignoreClosed(scrape.Close))
 	}
-	if len(cfg.DNSListen) > 0 {
-		names := cfg.DNS()
+	if len(cfg.DNS.Listen) > 0 {
+		names := cfg.DNSServer()
 		names.Count = m.DNSAnswers(dns.Results)
 		if a.dns, err = dns.Listen(names, log); err != nil {
 			return nil, err

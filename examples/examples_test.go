@@ -139,13 +139,13 @@ func configOf(t *testing.T, dir string) config.Config {
 		value := strings.Split(words[i+1], ",")
 		switch words[i] {
 		case "--load-balancer-pool":
-			cfg.LoadBalancerPools, err = config.ParseAddrRanges(value)
+			cfg.Addresses.LoadBalancerPools, err = config.ParseAddrRanges(value)
 		case "--load-balancer-internal-pool":
-			cfg.LoadBalancerInternalPools, err = config.ParseAddrRanges(value)
+			cfg.Addresses.InternalPools, err = config.ParseAddrRanges(value)
 		case "--load-balancer-internal-from":
-			cfg.LoadBalancerInternalFrom, err = config.ParseInternalFrom(value)
+			cfg.Addresses.InternalFrom, err = config.ParseInternalFrom(value)
 		case "--service-cluster-ip-range":
-			cfg.ServiceClusterIPRanges, err = config.ParsePrefixes(value)
+			cfg.Addresses.ClusterIPRanges, err = config.ParsePrefixes(value)
 		default:
 			err = fmt.Errorf("this test does not know the flag %s", words[i])
 		}

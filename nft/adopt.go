@@ -51,7 +51,8 @@ func (t *tableState) useAdopted(f *fragment, by int) {
 	}
 }
 
-// adopter is the one frontend that an endpoint is adopted for, "" if there is none.
+// adopter returns the frontend that an endpoint is adopted for, "" if no frontend or more than one
+// asks for it.
 func (t *tableState) adopter(endpoint string) string {
 	if len(t.adopters[endpoint]) != 1 {
 		return ""
@@ -108,10 +109,10 @@ func (t *Table) adopters() map[string]bool {
 	return frontends
 }
 
-// askedForByMore has frontends ask for endpoints that others ask for too, so that these are adopted for nobody, as in the
-// kernel. It does not say who asked and got none; taken for frontends that ask for none, their endpoints would be
-// adopted for the others. They are among the frontends of which no endpoint is adopted, and are not those with an endpoint
-// that nobody else can have asked for. All that are left are taken for asking, which adopts none of their endpoints.
+// askedForByMore marks frontends as adopting whose endpoints are adopted for no frontend, because several ask for them.
+// The kernel does not keep which frontends asked in vain; read back as frontends that do not ask, their endpoints would be
+// adopted for the others. Candidates are the frontends without an adopted endpoint, except those with an endpoint that no
+// other frontend has. All candidates are marked, which adopts none of their endpoints.
 func (r *recovery) askedForByMore() {
 	if len(r.adopters) == 0 {
 		return

@@ -21,8 +21,8 @@ import (
 // unanswered, where it stays for newcomerLife and is not prolonged by others. A refusal
 // ends that at once.
 //
-// Newcomers are those whom no affinity map had when they came. Only they pay for an element
-// in the map of the unanswered: those who are remembered look into one small set instead.
+// Newcomers are clients that no affinity map had when they came. Only they pay for an element in
+// the map of the unanswered: clients that are remembered look into one small set instead.
 
 func (p *compiledPort) affinityMap(pool Pool) Set {
 	return Set{
@@ -54,14 +54,14 @@ func (p *compiledPort) prefixText() string {
 	return "-" + strconv.Itoa(int(p.Sticky.PrefixLen))
 }
 
-// client reads who is remembered of a packet: of the client's address the part that counts.
+// client reads the part of a packet's client address that affinity remembers.
 func (p *compiledPort) client(field Field) []Field {
 	field.Bits = p.Sticky.PrefixLen
 	return []Field{field}
 }
 
-// members is the set of a pool's endpoints. One that has left may still answer connections
-// that were begun before, and nobody must be remembered for it then.
+// members is the set of a pool's endpoints. One that has left may still answer connections that
+// were begun before, and no client must be remembered for it then.
 func (p *compiledPort) members(pool Pool) Set {
 	return Set{Name: "members" + pools[pool].qualifier + "/" + p.ID, Key: dataEndpoint}
 }
@@ -70,8 +70,8 @@ func (p *compiledPort) members(pool Pool) Set {
 // other: hints and fallbacks choose for each by itself.
 func (p *compiledPort) inBothPools() Set { return Set{Name: "both-pools/" + p.ID, Key: dataEndpoint} }
 
-// recall names the chain in which a frontend's clients are recalled. Node ports have
-// one of their own: who is new there picks from other maps.
+// recall names the chain in which a frontend's clients are recalled. Node ports have one of their
+// own: new clients there pick from other maps.
 func (p *compiledPort) recall(fe *Frontend, pool Pool) string {
 	name := "recall"
 	if !fe.Addr.IsValid() {
@@ -172,7 +172,8 @@ func (p *compiledPort) usedPools() (used [NumPools]bool) {
 	return used
 }
 
-// endpointsInBothPools are those that serve both pools, where both are in use.
+// endpointsInBothPools returns the endpoints that stand in both pools; nil unless both pools are in
+// use.
 func (p *compiledPort) endpointsInBothPools() []netip.AddrPort {
 	if p.usedPools() != [NumPools]bool{PoolCluster: true, PoolLocal: true} {
 		return nil
@@ -272,13 +273,13 @@ func (p *compiledPort) update(pool Pool, by noting) Update {
 	return Update{Map: p.unansweredMap(pool).Name, Key: p.client(Saddr), Data: []Field{Daddr, Dport}, Timeout: newcomerLife, Add: true}
 }
 
-// answerChains are where the first packets of endpoints pass, while there is a Service port
-// with affinity. A packet from a client is the first of its connection, or the one that
-// makes it assured; a reply is the SYN-ACK, or an answer of UDP in the first 2 seconds.
-// Established connections do not come here (see strayChains).
+// answerChains returns the base chains for the first packets of endpoints; nil without a Service
+// port with affinity. A packet from a client is the first of its connection, or the one that makes
+// it assured; a reply is the SYN-ACK, or an answer of UDP in the first 2 seconds. Established
+// connections do not come here (see strayChains).
 //
-// A reset or an ICMP error is no answer. Its client is no newcomer any more, so that it
-// picks anew when it tries again.
+// A reset or an ICMP error is no answer. Its client is no newcomer any more, so that it picks again
+// when it tries again.
 func (t *tableState) answerChains() []Chain {
 	if !t.hasAffinity() {
 		return nil

@@ -29,7 +29,7 @@ func (p *compiledPort) number(pool Pool, port uint16) Set {
 	return Set{Name: "members" + pools[pool].qualifier + "-" + strconv.Itoa(int(port)) + "/" + p.ID, Key: []Type{TypeAddr}}
 }
 
-// numbers are those of a pool's endpoints.
+// numbers returns the port numbers of a pool's endpoints, sorted.
 func (p *compiledPort) numbers(pool Pool) []uint16 {
 	var list []uint16
 	for _, ap := range p.slots[pool] {

@@ -20,18 +20,20 @@ const (
 	SourceHash
 	// RoundRobin gives the endpoints of the Service port turns, by weight.
 	RoundRobin
-	// LeastConnection draws by weight, from tables that whoever looks at the open connections sets.
+	// LeastConnection draws by weight, from ServicePort.Tables, which the caller makes from the
+	// open connections.
 	LeastConnection
 	// DestinationHash gives each frontend the one endpoint that ranks highest for its
 	// address; weights do not count.
 	DestinationHash
 )
 
-// MaxTableEndpoints is how many endpoints a pool may have whose table is by weights or
-// hashes. Larger pools are picked from at random.
+// MaxTableEndpoints bounds the endpoints of a pool with a table by weights or hashes. Larger pools
+// are picked from at random.
 const MaxTableEndpoints = 4096
 
-// tableSizes are the sizes of tables, for pools of so many endpoints.
+// tableSizes holds the slots of a table by weights and of one by hashes, for pools of up to that
+// many endpoints.
 var tableSizes = [...]struct{ endpoints, weigh, hash int }{
 	{16, 64, 256},
 	{64, 256, 1024},
@@ -47,8 +49,8 @@ const (
 	chainSource = "source-"
 )
 
-// table maps each slot to an endpoint, by index in the pool. One by weights has two
-// levels: whoever draws a hole of the first half draws once more, from the second.
+// table maps each slot to an endpoint, by index in the pool. One by weights has two levels: a draw
+// that meets a hole of the first half is repeated in the second.
 type table struct {
 	form  string // weigh-64, hash-256
 	slots []uint16
@@ -111,7 +113,8 @@ func (sp *ServicePort) hashChain() string {
 // drawn reports whether slots are drawn by chance.
 func (sp *ServicePort) drawn() bool { return sp.Balance == Random || sp.Balance == LeastConnection }
 
-// TableSlots is how many slots the table of LeastConnection has for so many endpoints, 0 where it has none.
+// TableSlots returns the number of slots in the table of LeastConnection for that many endpoints, 0 where
+// it has none.
 func TableSlots(endpoints int) int {
 	for _, s := range tableSizes {
 		if 2 <= endpoints && endpoints <= s.endpoints {
@@ -274,9 +277,9 @@ func (sp *ServicePort) Choice(fe *Frontend, pool Pool) func(client netip.AddrPor
 	}
 }
 
-// Chooser gives the endpoint of a pool that a new connection of a client gets at the address that it connected to,
-// as the kernel would choose it; nil where that is up to chance, turns or open connections. It is for whoever
-// accepts connections in the kernel's place.
+// Chooser returns the function by which the kernel chooses an endpoint of a pool for a client and the address that
+// it connected to; nil where chance, turns or open connections decide. A relay uses it, which accepts connections
+// in the kernel's place.
 func (sp *ServicePort) Chooser(pool Pool) func(client, asked netip.AddrPort) (netip.AddrPort, bool) {
 	endpoints := sp.Pools[pool]
 	switch {
@@ -315,7 +318,7 @@ func (p *compiledPort) chosen(fe *Frontend, pool Pool) []netip.AddrPort {
 	return p.among(p.slots[pool], fe)
 }
 
-// among are those of some endpoints that clients of a frontend may have.
+// among returns the endpoints of a list that clients of fe may be sent to.
 func (sp *ServicePort) among(endpoints []netip.AddrPort, fe *Frontend) []netip.AddrPort {
 	if sp.Balance == DestinationHash && len(endpoints) > 1 {
 		return []netip.AddrPort{preferred(endpoints, fe)}
@@ -323,7 +326,7 @@ func (sp *ServicePort) among(endpoints []netip.AddrPort, fe *Frontend) []netip.A
 	return endpoints
 }
 
-// Reachable are the endpoints that clients of a frontend may have.
+// Reachable returns the endpoints that clients of fe may be sent to.
 func (sp *ServicePort) Reachable(fe *Frontend) []netip.AddrPort {
 	return fe.ofBoth(func(pool Pool) []netip.AddrPort { return sp.among(sp.Pools[pool], fe) })
 }

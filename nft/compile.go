@@ -85,7 +85,7 @@ func (c *Compiler) Load(s State) Transition {
 	return tr
 }
 
-// load appends what the change comes to, if tr is not nil.
+// load takes over s and, if tr is not nil, appends the operations of the change to it.
 func (c *Compiler) load(s State, tr *Transition) {
 	changes := maps.Clone(s.Services)
 	if changes == nil {
@@ -224,7 +224,7 @@ func (c *Compiler) capTimeouts(prev []*compiledPort, p *compiledPort) {
 	}
 }
 
-// slotsBefore is where the endpoints of a pool were, in this compiler or in the
+// slotsBefore returns the endpoints of a pool by their earlier slots, in this compiler or in the
 // adopted ruleset.
 func (c *Compiler) slotsBefore(prev []*compiledPort, p *compiledPort, pool Pool) []netip.AddrPort {
 	for _, old := range prev {
@@ -247,11 +247,11 @@ func (c *Compiler) slotsBefore(prev []*compiledPort, p *compiledPort, pool Pool)
 			return slots
 		}
 	}
-	// Tables have no history, and who may be remembered is a member.
+	// Tables have no history; clients are remembered for members only.
 	return table.endpoints(p.members(pool).Name)
 }
 
-// endpoints are those of a set, in the order of their addresses.
+// endpoints returns the endpoints in a set, sorted by address.
 func (t *Table) endpoints(set string) []netip.AddrPort {
 	var all []netip.AddrPort
 	for key := range t.elements(set) {

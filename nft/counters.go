@@ -31,10 +31,10 @@ var ofLimits = []string{RefusedClientConns, RefusedClientRate, RefusedRate}
 // chainRefusePort refuses what no frontend of a VIP took, where that is counted.
 const chainRefusePort = "refuse-port"
 
-// reasons are those of the chains that refuse.
+// reasons maps the chains that refuse to their reasons.
 var reasons = map[string]string{chainRefuse: RefusedNoEndpoint, chainRefusePort: RefusedNoSuchPort, chainRefuseClient: RefusedClientConns}
 
-// IsDispatch reports whether a map says what becomes of a frontend's clients.
+// IsDispatch reports whether a map holds the verdicts of frontends.
 func IsDispatch(set string) bool {
 	switch set {
 	case setLimited, setLimitedOutside, setNPLimited, setNPLimitedOutside, setPortRanges, setServices, setInsideServices, setOutsideServices, setNodePorts, setInsideNodePorts, setOutsideNodePorts:

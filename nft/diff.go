@@ -89,9 +89,9 @@ func compatible(have *Table, want *content) bool {
 	return true
 }
 
-// remake has maps made anew that are to count and do not, or the other way around: a map gets no
-// counter later. That takes the rules away that look into them, in the same transaction. It
-// returns what there is besides.
+// remake replaces maps that should count and do not, or the other way around: an existing map
+// cannot get a counter. The rules that look into them are deleted in the same transaction. It
+// returns the table without these maps.
 func (d *tableDiff) remake(have *Table, want *content) *Table {
 	rest := *have
 	for _, name := range sortedKeys(want.sets) {
@@ -194,8 +194,8 @@ func (d *tableDiff) sameRules(old, now *Chain) bool {
 	return slices.EqualFunc(old.Marks, now.Rules, func(mark uint64, r Rule) bool { return mark == r.Mark(d.family) })
 }
 
-// elements compares the elements that are there with those that are wanted. Sets of which
-// nothing is there are filled at once, as after somebody flushed the ruleset, when every
+// elements compares the elements that are there with those that are wanted. Sets without any
+// element are filled without comparing, as after a foreign flush of the ruleset, when every
 // millisecond counts.
 func (d *tableDiff) elements(have *Table, want *content) {
 	all := map[string]*elementChange{}
@@ -230,7 +230,7 @@ func (d *tableDiff) elements(have *Table, want *content) {
 	d.superfluous(have, want, found)
 }
 
-// elements are those of a set, none if it is not there.
+// elements returns the elements of a set, nil if there is no such set.
 func (t *Table) elements(set string) Elements {
 	if s := t.Sets[set]; s != nil {
 		return s.Elements

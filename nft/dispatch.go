@@ -97,8 +97,8 @@ func insideChain(box *Box) Chain {
 	}}
 }
 
-// vipChains are where a packet to a VIP ends that no frontend took: an echo
-// request is answered by the box itself, all else is refused.
+// vipChains returns the chains for packets to a VIP that no frontend took: the box itself answers
+// an echo request, all else is refused.
 func (t *tableState) vipChains(f Family, box *Box) []Chain {
 	var rules []Rule
 	if t.has(setPortRanges) {

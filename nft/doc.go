@@ -1,12 +1,11 @@
 // Package nft turns the services of this box into an nftables ruleset, as data.
 //
-// A State says in domain words what the box must do: frontends, the backends
-// behind them, and the facts of the box they depend on. A Compiler turns it into
-// a Ruleset (tables, chains, rules, sets and their elements) and keeps it current
-// at a cost proportional to each change; From tells what separates a ruleset that was
-// read from it. Both answer with Batches, which package nft/kernel commits as one
-// transaction each. A Compiler holds no elements: they are made of the Services again when
-// somebody asks for all of them.
+// A State says in domain words what the box must do: frontends, the backends behind them, and the
+// facts of the box they depend on. A Compiler turns it into a Ruleset (tables, chains, rules, sets
+// and their elements) and keeps it current at a cost proportional to each change; From returns the
+// difference from a ruleset that was read. Both answer with Batches, which package nft/kernel
+// commits as one transaction each. A Compiler holds no elements: they are computed from the
+// Services again when all are asked for.
 //
 // Invariants:
 //

@@ -19,11 +19,11 @@ type fragment struct {
 	shared     []string          // shared chains it goes to
 	sets       []Set             // maps that are its own
 	uses       map[Protocol]bool // protocols that postrouting or answer must look at
-	// sourceSets are those that its frontends look into, once for each frontend.
+	// sourceSets has the source sets of its frontends, once for each frontend.
 	sourceSets []*SourceSet
-	// timeouts are those of its frontends, once for each.
+	// timeouts has the idle timeouts of its frontends, once for each frontend.
 	timeouts []Timeout
-	// adopted are elements that are there while no other frontend adopts their endpoint.
+	// adopted has the elements that exist while no other frontend adopts their endpoint.
 	adopted []placed
 	// answersHere is 1 when clients of endpoints that are the box itself are remembered.
 	answersHere int
@@ -49,8 +49,8 @@ type compiledPort struct {
 	others []*compiledPort
 }
 
-// fill makes f what the port brings. That is a pure function of the port, its slots and
-// the box, so that what was brought can be taken away again.
+// fill makes f the elements that the port contributes. They are a pure function of the port, its
+// slots and the box, so that they can be computed again to be removed.
 func (f *fragment) fill(p *compiledPort, box *Box) {
 	clear(f.uses)
 	f.answersHere, f.limits = 0, 0
@@ -162,7 +162,8 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 	}
 }
 
-// addClients adds who may connect to a frontend, and gives the chain in which that is asked.
+// addClients adds the clients that may connect to a frontend, and returns the verdict that leads to
+// the chain that checks them.
 func (p *compiledPort) addClients(f *fragment, fe *Frontend, maps *frontendMaps, frontend string) Verdict {
 	ranges := mergePrefixes(fe.Sources, p.Family)
 	for _, r := range ranges {
@@ -175,7 +176,7 @@ func (p *compiledPort) addClients(f *fragment, fe *Frontend, maps *frontendMaps,
 		f.shared = append(f.shared, chain)
 		return GotoChain(chain)
 	}
-	if fe.Sources != nil { // nobody at all, with sets
+	if fe.Sources != nil { // no client at all, with sets
 		f.elements = append(f.elements, placed{maps.restricted, frontend, ""})
 	}
 	return GotoChain(maps.byClient)
@@ -213,7 +214,7 @@ func (p *compiledPort) addSlots(f *fragment, fe *Frontend, key Key, pool Pool) {
 	}
 }
 
-// addTable adds the slots of a table that somebody stands in.
+// addTable adds the slots of a table that have an endpoint.
 func (p *compiledPort) addTable(f *fragment, set string, key Key, pool Pool) {
 	data := make([]string, len(p.slots[pool]))
 	for i, ap := range p.slots[pool] {
@@ -226,7 +227,7 @@ func (p *compiledPort) addTable(f *fragment, set string, key Key, pool Pool) {
 	}
 }
 
-// verdict is where the dispatch sends a frontend's clients.
+// verdict returns the verdict by which the dispatch sends a frontend's clients on.
 func (p *compiledPort) verdict(f *fragment, fe *Frontend, r Route) string {
 	n := len(p.slots[r.Pool])
 	switch {

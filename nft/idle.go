@@ -14,9 +14,9 @@ import (
 // postrouting (or in input, where the endpoint is the box itself); established packets pay
 // nothing. One object serves all Service ports of a protocol and a timeout.
 //
-// Connection tracking takes what comes later for the middle of a connection that it has not
-// seen, and would have it begin anew, at whichever endpoint. So of TCP only a SYN gets to an
-// endpoint, and the client of a connection that is forgotten is answered by a reset.
+// Connection tracking takes what comes later for the middle of a connection that it has not seen,
+// and would start a new one, at any endpoint. So of TCP only a SYN gets to an endpoint, and the
+// client of a connection that is forgotten is answered by a reset.
 
 const (
 	setOwnIdle   = "idle-timeouts"          // original frontend : verdict, of endpoints that are the box itself
@@ -80,7 +80,8 @@ func (p *compiledPort) onlySYN(f *fragment, to Verdict) Verdict {
 // idleChain names the chain that sets the timeout and goes on to another one.
 func idleChain(t Timeout, next string) string { return t.Name() + "/" + next }
 
-// idleRules are those of chains that are named by a timeout or by the rule for SYNs.
+// idleRules returns the rules of a chain whose name begins with a timeout or with the prefix of the
+// rule for SYNs:
 //
 //	chain idle-tcp-60/masquerade-always {
 //		ct timeout set "idle-tcp-60"
@@ -164,7 +165,7 @@ func (t *tableState) idleChains() []Chain {
 	return []Chain{{Name: chainInput, Hook: HookInput, Priority: PrioritySrcNAT, Rules: rules}}
 }
 
-// useTimeouts counts who uses the timeouts of a fragment: once more, or once less.
+// useTimeouts changes the use counts of the timeouts of a fragment by 1 or -1.
 func (t *tableState) useTimeouts(f *fragment, by int) {
 	for _, timeout := range f.timeouts {
 		name := timeout.Name()

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// The sets and maps of a table. A set exists while it has elements, and so does
-// the rule that looks into it: nothing is asked of a packet for what nobody uses.
+// The sets and maps of a table. A set exists while it has elements, and so does the rule that looks
+// into it: no packet pays for a feature that no Service uses.
 const (
 	setServices         = "services"                 // VIP frontend : verdict
 	setInsideServices   = "inside-services"          // the same, of frontends that ask who the client is
@@ -23,7 +23,7 @@ const (
 	setLocalNPBackends  = "local-nodeport-backends"  // node port . slot : endpoint, local pools
 	setVIPs             = "vips"                     // the addresses that Services are reached by
 	setOwned            = "owned"                    // ranges of addresses that are for Services alone
-	setIdleVIPs         = "idle-vips"                // those of them that nobody serves
+	setIdleVIPs         = "idle-vips"                // those of them without an endpoint
 	setNPAddresses      = "nodeport-addresses"       // the addresses on which node ports answer
 	setInternalSources  = "internal-sources"         // prefixes of inside clients, where they are too many for a rule
 	setOriginal         = "original-addresses"       // original address : verdict in postrouting
@@ -165,8 +165,8 @@ var staticSets = []Set{
 	{Name: setInsideInterfaces, Key: []Type{TypeIface}},
 }
 
-// A slotMaps is where the endpoints stand that a pool has for frontends of a kind, and how
-// the names begin of the chains that pick from them.
+// A slotMaps names the maps of a pool's endpoints for frontends of a kind (VIPs or node ports), and
+// the prefix of the chains that pick from them.
 type slotMaps struct {
 	backends, tables string
 	prefix           string // of the chains pick-N, weigh-M, hash-M and source-M
@@ -190,7 +190,7 @@ var pools = [NumPools]poolNames{
 	},
 }
 
-// of are those that a frontend's clients pick from.
+// of returns the maps that a frontend's clients pick from.
 func (p *poolNames) of(fe *Frontend) *slotMaps {
 	if fe.Addr.IsValid() {
 		return &p.vip
@@ -198,7 +198,7 @@ func (p *poolNames) of(fe *Frontend) *slotMaps {
 	return &p.nodePort
 }
 
-// allSlotMaps are those of all pools and kinds of frontends.
+// allSlotMaps returns the maps of all pools, for VIPs and for node ports.
 func allSlotMaps() (all []*slotMaps) {
 	for pool := range NumPools {
 		all = append(all, &pools[pool].vip, &pools[pool].nodePort)
@@ -254,12 +254,12 @@ func isFirstPick(name string) bool {
 	return false
 }
 
-// fewInternalSources is how many prefixes a rule names itself. Comparing a prefix costs
-// a packet a third of a lookup in an interval set.
+// fewInternalSources bounds the prefixes that a rule names itself. Comparing a prefix costs a
+// packet a third of a lookup in an interval set.
 const fewInternalSources = 3
 
-// insideClients are matches of which one holds for each client that is an internal source.
-// client is Saddr, or Daddr of what is sent to the client.
+// insideClients returns matches, of which exactly one holds for a client that is an internal
+// source. client is Saddr, or Daddr of what is sent to the client.
 func insideClients(f Family, box *Box, client Field) (matches []Statement) {
 	prefixes := mergedPrefixes(box.InternalSources, f)
 	if len(prefixes) > fewInternalSources {
@@ -271,8 +271,8 @@ func insideClients(f Family, box *Box, client Field) (matches []Statement) {
 	return matches
 }
 
-// outsideClients matches clients that are no internal source; without internal sources
-// that is everybody.
+// outsideClients matches clients that are no internal source; without internal sources it matches
+// all.
 func outsideClients(f Family, box *Box) Rule {
 	prefixes := mergedPrefixes(box.InternalSources, f)
 	if len(prefixes) > fewInternalSources {
@@ -285,12 +285,13 @@ func outsideClients(f Family, box *Box) Rule {
 	return rule
 }
 
-// preparedPicks is how many pick chains are there as soon as `backends` is. The kernel looks
-// at every element of a map when a chain that looks into it is new, so a Service that gets
-// one endpoint more should find the chain for it. While the map is empty that costs nothing.
+// preparedPicks counts the pick chains that exist as soon as `backends` does. The kernel looks at
+// every element of a map when a chain that looks into it is new, so a Service that gets one
+// endpoint more should find the chain for it. While the map is empty that costs nothing.
 const preparedPicks = 8
 
-// pick is the chain that picks one of n slots, firstPick the one that has no other choice.
+// pick names the chain that picks one of n slots. firstPick names pick-1, which takes the first
+// slot.
 func (m *slotMaps) pick(n int) string { return m.prefix + chainPick + strconv.Itoa(n) }
 func (m *slotMaps) firstPick() string { return m.pick(1) }
 
@@ -318,7 +319,7 @@ func pickRules(name string) []Rule {
 	panic("nft: no shared chain is called " + name)
 }
 
-// firstPickRules are those of `pick-1`.
+// firstPickRules returns the rules of `pick-1`.
 func (t *tableState) firstPickRules(m *slotMaps) (rules []Rule) {
 	for _, set := range []string{m.backends, m.tables} {
 		if t.has(set) {

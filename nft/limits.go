@@ -11,8 +11,8 @@ import (
 // that others pay nothing: that one jumps to the chain of the port's own limits, and goes on to where
 // the frontend would have led. All frontends of a port in a family share its limits.
 //
-// Whoever is over a rate gets no answer: no connection is left behind, so the SYN that a TCP client
-// sends again is asked anew. Whoever has too many connections is refused.
+// A client over a rate gets no answer: no connection is left behind, so the SYN that a TCP client
+// sends again is checked again. A client with too many connections is refused.
 
 const (
 	setLimitedBy          = "limited-by"                // VIP frontend : jump to its limits
@@ -45,7 +45,7 @@ type Rate struct {
 	Per   time.Duration // time.Second or time.Minute
 }
 
-// Burst is how many connections may come at once: those of one second, at least one.
+// Burst returns the number of connections that may come at once: those of one second, at least one.
 func (r Rate) Burst() uint32 {
 	if r.Per == time.Minute {
 		return max(1, r.Count/60)
@@ -155,7 +155,8 @@ func (p *compiledPort) addLimits(f *fragment, box *Box) {
 	f.limits++
 }
 
-// limitedMaps are where a frontend's verdicts stand that its limits come before.
+// limitedMaps names the maps of the verdicts of frontends with limits, which apply before these
+// verdicts.
 type limitedMaps struct {
 	by              string
 	inside, outside limitedMap

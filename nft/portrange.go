@@ -99,7 +99,7 @@ func (p *compiledPort) addRange(f *fragment, box *Box, i int) {
 	f.vips = append(f.vips, vipUse{fe.Addr, p.serves(fe), fe.NamedPortsOnly})
 }
 
-// rangeVerdict is where the clients of a range are sent.
+// rangeVerdict returns the verdict for the clients of a range.
 func (p *compiledPort) rangeVerdict(f *fragment, r Route) Verdict {
 	switch n := len(p.slots[r.Pool]); {
 	case n == 0 && r.Otherwise == Blackhole:
@@ -132,7 +132,7 @@ func (p *compiledPort) addRangePool(f *fragment, pool Pool) {
 	f.chains = append(f.chains, Chain{Name: m.Name, Rules: append(rules, Rule{GotoChain(chainRefuse)})})
 }
 
-// rangeSlots are the addresses in the slots of a pool; the zero Addr where nobody stands.
+// rangeSlots returns the addresses in the slots of a pool; the zero Addr in empty slots.
 func (p *compiledPort) rangeSlots(pool Pool) []netip.Addr {
 	var slots []netip.Addr
 	if t := p.tables[pool]; t != nil {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// ranges reads the ranges of a table back. Those that ask source sets who may connect are left out:
-// rules cannot be read back.
+// ranges reads the ranges of a table back. Ranges whose clients are restricted by source sets are
+// left out: rules cannot be read back.
 func (r *recovery) ranges() {
 	elements := r.table.elements(setPortRanges)
 	for _, key := range sortedKeys(elements) {
@@ -20,7 +20,7 @@ func (r *recovery) ranges() {
 		fe := Frontend{Addr: ends[0].Addr, Port: uint16(ends[2].Num), Last: uint16(ends[5].Num)}
 		_, fe.NamedPortsOnly = r.table.elements(setOpenPortRanges)[key]
 		_, fe.InsideOnly = r.table.elements(setInsideOnly)[AddrKey(fe.Addr)]
-		if p.ID == "" { // nobody is behind it
+		if p.ID == "" { // it has no endpoint
 			fe.Inside = r.route(&p, elements[key])
 			fe.Outside = fe.Inside
 		} else if r.rangePools(&p); !r.rangeSources(&p, &fe, elements[key]) {
@@ -92,7 +92,8 @@ func (t *Table) rangeSlots(p *compiledPort, pool Pool) []netip.AddrPort {
 	return slots
 }
 
-// rangeSources reads where a range's clients go and who may connect; false when source sets say that.
+// rangeSources reads the route and the permitted clients of a range; false when source sets restrict
+// them.
 func (r *recovery) rangeSources(p *compiledPort, fe *Frontend, verdict string) bool {
 	chain, _ := strings.CutPrefix(verdict, "goto ")
 	if !strings.HasPrefix(chain, chainRangeClients) {
@@ -115,8 +116,8 @@ func (r *recovery) rangeSources(p *compiledPort, fe *Frontend, verdict string) b
 		}
 		slices.SortFunc(fe.Sources, netip.Prefix.Compare)
 	}
-	// Of the ways that there can be, the one whose rules are there. Where nobody may connect, no rule
-	// tells which pool is whose.
+	// Try the possible routes until the rules match. Where no client may connect, no rule tells the
+	// pools apart.
 	ways := []Route{{Pool: PoolLocal}, {Pool: PoolLocal, Otherwise: Blackhole}, {Pool: PoolCluster}}
 	if len(p.Pools[PoolLocal]) == 0 {
 		slices.Reverse(ways)

@@ -31,7 +31,8 @@ func Recover(have Ruleset, box *Box) []ServicePort {
 	return ports
 }
 
-// CountFrontends is how many addresses with a port, and node ports, a ruleset serves.
+// CountFrontends returns the number of frontends of a ruleset: addresses with a port or range, and
+// node ports.
 func CountFrontends(have Ruleset) int {
 	n := 0
 	for _, t := range have {
@@ -181,8 +182,8 @@ func union(a, b []netip.AddrPort) []netip.AddrPort {
 	return all
 }
 
-// route is where a verdict of the dispatch leads. Nobody is behind one that refuses, so its
-// pool is one without endpoints.
+// route returns the route of a verdict of the dispatch. The pool of a verdict that refuses is one
+// without endpoints.
 func (r *recovery) route(p *compiledPort, verdict string) Route {
 	empty := PoolCluster
 	if len(p.Pools[PoolCluster]) > 0 {
@@ -243,7 +244,7 @@ func (r *recovery) leadsTo(verdict, chain string) bool {
 	return slices.Contains(r.marks(c), goes)
 }
 
-// marks are those of a chain's rules.
+// marks returns the marks of a chain's rules.
 func (r *recovery) marks(c *Chain) []uint64 {
 	if c.Marks != nil {
 		return c.Marks
@@ -300,8 +301,8 @@ func prefixesOf(first, last netip.Addr) (prefixes []netip.Prefix) {
 	return prefixes
 }
 
-// sourceNAT reads which clients of a frontend are masqueraded. id is of the Service port
-// with affinity that it belongs to, if that remembers anybody, in the chain remember.
+// sourceNAT reads which clients of a frontend are masqueraded. id names the Service port with
+// affinity that it belongs to, if its clients are remembered, and remember the chain that does.
 func (r *recovery) sourceNAT(maps *frontendMaps, key string, fe *Frontend) (id, remember string) {
 	verdict, is := r.table.elements(maps.sourceNAT)[key]
 	if !is {

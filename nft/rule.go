@@ -12,7 +12,8 @@ type Field struct {
 	Mod  uint32 // FieldNumgen and hashes: the number of slots; the value is in [0, Mod)
 	// Offset is added to the value of FieldNumgen.
 	Offset uint32
-	// Bits is how much of FieldSaddr and FieldDaddr is read, from its beginning; the rest is 0. 0: all.
+	// Bits is the number of leading bits of FieldSaddr and FieldDaddr that are read; the rest is 0. 0:
+	// all.
 	Bits uint8
 	// Port is the value of FieldPort.
 	Port uint16
@@ -153,10 +154,10 @@ type (
 		Key []Field
 		Map string
 	}
-	// Update is `update @map { key timeout T : data }`: remember data under key
-	// for the time of Timeout. A key that is there keeps its data and gets the time anew.
-	// With Add it is `add @map { ... }`, and such a key keeps its time too. A full map is
-	// left as it is and the rule does not match.
+	// Update is `update @map { key timeout T : data }`: remember data under key for the time of
+	// Timeout. A key that exists keeps its data, and its time starts again. With Add it is `add
+	// @map { ... }`, and such a key keeps its time too. A full map is left as it is and the rule
+	// does not match.
 	Update struct {
 		Map     string
 		Key     []Field

@@ -100,7 +100,7 @@ type SetContent struct {
 	Elements Elements
 }
 
-// Hook is where a base chain sees packets.
+// Hook is a netfilter hook of a base chain.
 type Hook uint8
 
 const (
@@ -117,7 +117,7 @@ const (
 	PrioritySrcNAT = 100
 )
 
-// PriorityStray is that of the filter chain for what no connection owns: behind the NAT
+// PriorityStray is the priority of the filter chain for packets without a connection: after the NAT
 // chains, which do not see such packets.
 const PriorityStray = PriorityDstNAT + 10
 
@@ -147,6 +147,6 @@ type Table struct {
 // TableName is the name of our table in both families.
 const TableName = "svcctl"
 
-// Ruleset is everything this product has in the kernel: one table for each family.
-// A family without a table is nil.
+// Ruleset holds the product's tables in the kernel: one for each family. A family without a table
+// is nil.
 type Ruleset map[Family]*Table

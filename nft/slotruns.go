@@ -23,9 +23,9 @@ func (r *SlotRun) Key(slot uint32) string {
 // IsSlotMap reports whether a map holds slots of frontends.
 func IsSlotMap(name string) bool { return secondary[name] }
 
-// SlotRuns are the slots that a map of slots should have, by what the verdicts of a table lead
-// to. All other sets of the table, and its chains, have to be known. It is no more than a
-// guess: somebody else may have changed the table.
+// SlotRuns returns the slots that a map of slots should have, by the chains that the verdicts of a
+// table lead to. All other sets of the table, and its chains, have to be known. It is a guess:
+// another program may have changed the table.
 func (t *Table) SlotRuns(f Family, set string) []SlotRun {
 	r := recovery{family: f, table: t}
 	var runs []SlotRun

@@ -43,8 +43,8 @@ func (s *SourceSet) Contains(a netip.Addr) bool {
 	return found || i > 0 && ranges[i-1].Last.Compare(a) >= 0
 }
 
-// SourceSets are the source sets of a frontend: who is in one of Deny may not connect. With
-// Allow, who is in one of them may, besides those of Frontend.Sources, and nobody else.
+// SourceSets are the source sets of a frontend. Clients in a set of Deny may not connect. If Allow
+// is not empty, only clients in one of its sets or in Frontend.Sources may.
 type SourceSets struct{ Allow, Deny []*SourceSet }
 
 // Limits of names that become names of chains and sets.

@@ -13,9 +13,9 @@ import (
 // whatever changes one of the test vectors needs a new version.
 const TableVersion = 1
 
-// positions is how many places endpoints compete for in a table. Larger tables are the
-// same places with more slots each, so a table that grows moves few clients; smaller ones
-// have a place for each slot.
+// positions is the number of places that endpoints compete for in a table. Larger tables are the
+// same places with more slots each, so a table that grows moves few clients; smaller ones have a
+// place for each slot.
 const positions = 256
 
 // hole marks a slot without an endpoint.
@@ -65,9 +65,8 @@ type ranking struct {
 	endpoint, place uint16
 }
 
-// quotas shares total things out by weight, by the method of largest remainders. Whoever
-// has a weight gets at least one; there are at most total of them. ids decide between
-// equal remainders.
+// quotas shares total things out by weight, by the method of largest remainders. Each positive
+// weight gets at least one; there are at most total of them. ids decide between equal remainders.
 func quotas(weights []uint32, ids []uint64, total int) []int {
 	shares := make([]int, len(weights))
 	left, sum := uint64(total), uint64(0)

@@ -1,7 +1,7 @@
 package nft
 
-// stageElements is how many elements one transaction of several has. The kernel takes
-// some 3 µs for each, during which nobody else can change anything.
+// stageElements bounds the elements of one transaction when a change takes several. The kernel
+// takes some 3 µs for each, during which no other program can change the ruleset.
 const stageElements = 100_000
 
 // Stages are the transactions that carry a transition out, one after the other: Apply and
@@ -63,8 +63,8 @@ func (b *Batch) isBeginning() bool {
 	return true
 }
 
-// split cuts a batch that makes tables from nothing. The chains that packets enter by come
-// with the last part, so that what came before it is seen by nobody.
+// split cuts a batch that makes tables from nothing. The base chains come with the last part, so
+// that no packet meets the parts before it.
 func (b *Batch) split() []Batch {
 	var early staging
 	var last Batch

@@ -32,8 +32,8 @@ type Box struct {
 	InsideSources []netip.Prefix
 	// Interfaces are the box's interfaces, to tell a packet that leaves where it came in.
 	Interfaces []Interface
-	// LocalAddresses are all addresses of the box: an endpoint among them is the
-	// box itself, and its connections never pass postrouting.
+	// LocalAddresses lists all addresses of the box: an endpoint among them is the box itself, and
+	// its connections never pass postrouting.
 	LocalAddresses []netip.Addr
 	// MasqueradeOnLink masquerades clients of an endpoint's own segment, whose
 	// replies would bypass the box (--snat auto).
@@ -101,26 +101,24 @@ type ServicePort struct {
 	Frontends []Frontend
 	// Pools are the endpoints each pool holds; an address appears once in a pool.
 	Pools [NumPools][]netip.AddrPort
-	// Balance is how the endpoint of a new connection is chosen: by the kernel, or where there is a Relay by that.
-	// The ruleset of a relayed port does not depend on it, nor on Weights.
+	// Balance chooses the endpoint of a new connection, in the kernel, or in the relay of a port that has one. The
+	// ruleset of a relayed port does not depend on it, nor on Weights.
 	Balance Balance
-	// Weights are those of endpoints that differ from 1, 1 to 65535. Nil: all are alike.
+	// Weights has the weights, 1 to 65535, of endpoints whose weight is not 1. Nil: all are 1.
 	Weights map[netip.AddrPort]uint16
-	// Tables, where not nil, say who stands in each slot of a pool's table (the zero
-	// AddrPort: nobody) in place of what Balance and Weights come to: what was read back
-	// from a kernel, or follows from open connections. Their length is that of a form of table.
+	// Tables, where not nil, give the endpoint in each slot of a pool's table (the zero AddrPort:
+	// an empty slot) in place of the table computed from Balance and Weights: it was read back from
+	// a kernel, or follows from open connections. The length is one of tableSizes.
 	Tables [NumPools][]netip.AddrPort
-	// Starting are endpoints that are new, and whose weight grows. The ruleset does not depend on
-	// it.
+	// Starting lists new endpoints whose weight grows. The ruleset does not depend on it.
 	Starting []netip.AddrPort
-	// Serving are all endpoints that serve, also those that no pool chose for new
-	// connections. The ruleset does not depend on them; who looks after open
-	// connections does.
+	// Serving lists all endpoints that serve, also those that no pool uses for new connections. The
+	// ruleset does not depend on it; what happens to open connections does.
 	Serving []netip.AddrPort
-	// Idle is after how much silence a connection of TCP or UDP is forgotten, in whole seconds;
-	// 0: when the host says.
+	// Idle is the silence after which a connection of TCP or UDP is forgotten, in whole seconds; 0:
+	// the host's timeouts apply.
 	Idle time.Duration
-	// Limits are those of new and open connections.
+	// Limits bounds new and open connections.
 	Limits Limits
 	// Relay, where it is valid, is the listener on the box that clients of a pool are sent to
 	// while the pool has endpoints, unless RelayAlone is set. It makes the connections to them.
@@ -129,14 +127,17 @@ type ServicePort struct {
 	RelayAlone bool
 }
 
-// Sticky says who is remembered by affinity, for what, and from when on.
+// Sticky configures session affinity: which clients count as one, for which ports, and for how
+// long.
 type Sticky struct {
-	// PrefixLen is how much of a client's address counts: all clients of a prefix are one. 0: all of it.
+	// PrefixLen is the number of leading bits of a client's address that count: all clients of a prefix
+	// are one. 0: all bits.
 	PrefixLen uint8
 	// WholeService remembers a client's endpoint for all ports of the Service that say so: each of them
 	// sends the client to the same address, if that is an endpoint of the port.
 	WholeService bool
-	// Refresh has every answer of an endpoint start the time anew, not only the first one of a connection.
+	// Refresh has every answer of an endpoint start the time again, not only the first one of a
+	// connection.
 	Refresh bool
 }
 
@@ -155,7 +156,8 @@ func (p *ServicePort) Takes(pool Pool) bool {
 	return len(p.Pools[pool]) > 0 || p.RelayAlone && p.Relay[pool].IsValid()
 }
 
-// targets are where the kernel sends the clients of a pool.
+// targets returns the addresses that the kernel sends the clients of a pool to: its endpoints, or
+// the relay.
 func (p *ServicePort) targets(pool Pool) []netip.AddrPort {
 	if !p.Takes(pool) || !p.Relay[pool].IsValid() {
 		return p.Pools[pool]
@@ -193,12 +195,12 @@ type Frontend struct {
 	// NamedPortsOnly says that the Services have only the ports of their frontends on the
 	// address: packets to other ports, and pings, are left alone. HostOwned implies it.
 	NamedPortsOnly bool
-	// Sources, when not nil, are the only prefixes that may connect.
-	// Empty and not nil: nobody may.
+	// Sources, when not nil, are the only prefixes that may connect. Empty and not nil: no client
+	// may.
 	Sources []netip.Prefix
-	// InsideOnly says that only the box itself, internal sources and inside sources reach it, and
-	// everybody else gets no answer, at an address not by other ports and pings either. It is one
-	// for all frontends of an address.
+	// InsideOnly restricts the frontend to the box itself, internal sources and inside sources.
+	// Other clients get no answer, at an address neither by other ports nor to pings. All frontends
+	// of an address have the same value.
 	InsideOnly bool
 	// Sets, when not nil, are named sets of clients that may connect, or may not.
 	Sets *SourceSets
@@ -207,7 +209,7 @@ type Frontend struct {
 	Adopt bool
 }
 
-// FrontendKind is where a Service has an address from.
+// FrontendKind is the source of a frontend's address.
 type FrontendKind uint8
 
 const (
@@ -223,7 +225,7 @@ func (fe *Frontend) wholeAddress() bool {
 	return fe.Addr.IsValid() && !fe.HostOwned && !fe.NamedPortsOnly
 }
 
-// Route is where a new connection goes.
+// Route is the destination of new connections of a frontend.
 type Route struct {
 	Pool Pool
 	// Otherwise is the answer to it when the pool is empty.

@@ -7,10 +7,10 @@ import (
 	"slices"
 )
 
-// tableState is the table of one family: the chains and sets that there are, how often
-// shared things are used, and what the change under way has touched. It holds no elements
-// but the few that describe the box: the others are what the Service ports bring, made
-// anew when somebody asks for all of them.
+// tableState is the table of one family: the chains and sets that there are, how often shared
+// things are used, and what the change under way has touched. It holds no elements but the few that
+// describe the box: the others belong to the Service ports, and are computed again when all are
+// asked for.
 type tableState struct {
 	sets       map[string]Set
 	chains     map[string]*Chain
@@ -42,11 +42,11 @@ type uses struct {
 	adopters    map[string]map[string]int     // frontends that adopt an endpoint, by its key
 }
 
-// addressUses is who needs an address of a client's destination.
+// addressUses counts the users of an address that clients connect to.
 type addressUses struct {
 	frontends int32 // as a VIP that is wholly Services'
 	named     int32 // frontends that take their port alone
-	ready     int32 // those of both that serve somebody
+	ready     int32 // those of both with endpoints
 	sourceNAT int32 // frontends with an element in source-nat
 	inside    int32 // frontends that only clients inside reach
 	node      bool  // a node-port address, for postrouting
@@ -203,8 +203,8 @@ func (t *tableState) dropChain(name string) {
 	delete(t.chains, name)
 }
 
-// finish brings what depends on the whole table up to date and appends what the
-// change comes to, if somebody wants to know.
+// finish updates what depends on the whole table and, if tr is not nil, appends the operations of
+// the change to it.
 func (t *tableState) finish(f Family, box *Box, tr *Transition) {
 	t.setBoxElements(f, box)
 	t.settleAddresses()
@@ -255,7 +255,7 @@ func (t *tableState) setStaticChains(f Family, box *Box) {
 	}
 }
 
-// preparePicks keeps the pick chains that are there before somebody uses them.
+// preparePicks keeps the pick chains that exist before a Service uses them.
 func (t *tableState) preparePicks(f Family, box *Box) {
 	for n := 2; n <= preparedPicks; n++ {
 		name := pools[PoolCluster].vip.pick(n)

@@ -34,10 +34,10 @@ type Totals struct {
 	Refusals  map[string]uint64 // packets, by the name of the counter, of both families
 }
 
-// Tally makes totals that never go back of counts that do: of an element that is deleted and added
-// again, as its verdict changes, of one that another map takes over, as limits or policies come and go, of
-// counters that come and go with limits, and of a table that somebody flushed. It holds entries for what has
-// counted something. Its methods may be called concurrently; the zero value is ready to use.
+// Tally makes totals that never decrease from counts that do: an element is deleted and added again when its
+// verdict changes, moves to another map when limits or policies change, loses its counter with a limit, or
+// goes with a flushed table. It holds an entry for each element that has counted something. Its methods may
+// be called concurrently; the zero value is ready to use.
 type Tally struct {
 	mu      sync.Mutex
 	begun   bool
@@ -296,7 +296,7 @@ func (t *Tally) Read(counts []Count, reading uint64) bool {
 	return true
 }
 
-// Totals are those of all that was read.
+// Totals returns the totals of all readings.
 func (t *Tally) Totals() Totals {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 // as its weight is.
 const formTurns = "round-robin"
 
-// maxTurns is how long a round is at most, or the number of endpoints if that is more.
+// maxTurns bounds the length of a round, unless there are more endpoints.
 const maxTurns = 128
 
 func (p *compiledPort) turnsMap(pool Pool) Set {
@@ -112,7 +112,7 @@ func (r *recovery) turns(p *compiledPort) {
 	}
 }
 
-// turns are those of a pool in a table, nil if there are none.
+// turns returns the endpoints of a pool by turn, as a table has them, nil if there are none.
 func (t *Table) turns(p *compiledPort, pool Pool) []netip.AddrPort {
 	elements := t.elements(p.turnsMap(pool).Name)
 	if len(elements) == 0 {

@@ -20,10 +20,10 @@ const maxRounds = 16
 var errTooManyMoves = errors.New("too many Services exchange addresses and ports at the same time: " +
 	"it is tried again with the next change")
 
-// allocate gives the changes their values. What is released is free for all others in
-// the same transaction; what was asked for is given before what was not, and holders
-// come before newcomers. A holder that cannot have what it asks for keeps all it has, so
-// that nobody else may count on it: then everything begins anew without it.
+// allocate gives the changes their values. A released value is free for all others in the same
+// transaction; requested values are given before automatic ones, and to holders before newcomers. A
+// holder that cannot have what it asks for keeps all it has, so that no other may get these values:
+// then the allocation is repeated without it.
 func (t *transaction) allocate() []*change {
 	changes := t.sorted()
 	for _, c := range changes {
@@ -31,7 +31,7 @@ func (t *transaction) allocate() []*change {
 	}
 	for round := 1; t.attempt(changes); round++ {
 		if round == maxRounds {
-			stopMoves(changes, t.s.ledger)
+			stopMoves(changes, t.s.allocator)
 		}
 	}
 	return changes
@@ -39,7 +39,7 @@ func (t *transaction) allocate() []*change {
 
 // stopMoves keeps every holder where it is that would give something up: a chain of
 // moves so long is sorted out one part at a time.
-func stopMoves(changes []*change, l *ledger) {
+func stopMoves(changes []*change, l *allocator) {
 	for _, c := range changes {
 		if c.ref.Kind == object.KindService && c.wanted != nil && c.holds() && !c.keepOld && c.gives(l) {
 			c.restart()
@@ -49,7 +49,7 @@ func stopMoves(changes []*change, l *ledger) {
 }
 
 // gives reports whether the new version does without something that the old one has.
-func (c *change) gives(l *ledger) bool {
+func (c *change) gives(l *allocator) bool {
 	c.restart()
 	before, now := c.held(), valuesOf(c.service())
 	return slices.ContainsFunc(before.clusterIPs, func(addr netip.Addr) bool { return !slices.Contains(now.clusterIPs, addr) }) ||
@@ -57,15 +57,16 @@ func (c *change) gives(l *ledger) bool {
 		slices.ContainsFunc(before.ingress, func(addr netip.Addr) bool { return !c.keepsIngress(l, addr) })
 }
 
-// allocation is how a Service that has given back what it does without gets its values.
+// allocation has the steps by which a Service gets its values, after it has released those that it
+// no longer needs.
 var allocation = [...]func(*change, *transaction) error{
 	(*change).takeAsked, (*change).takeAny, (*change).takeAskedIngress, (*change).takeAnyIngress, (*change).finish,
 }
 
-// attempt allocates for all changes but those that stay as they are. It gives true when
-// one more holder has to stay, so that the attempt does not count.
+// attempt allocates for all changes but those that keep their stored version. It returns true when
+// one more holder has to keep its version, so that the attempt does not count.
 func (t *transaction) attempt(changes []*change) (again bool) {
-	l := t.s.ledger
+	l := t.s.allocator
 	l.back(t.base)
 	services := make([]*change, 0, len(changes))
 	for _, c := range changes {
@@ -106,7 +107,7 @@ func (c *change) restart() {
 	c.err, c.waits, c.assigned = nil, false, assigned{}
 	if c.wanted != nil {
 		svc := object.Draft(c.wanted).(*object.Service)
-		c.next, c.claim = svc, claimOf(svc)
+		c.next, c.request = svc, requestOf(svc)
 	}
 }
 
@@ -143,7 +144,7 @@ func (c *change) release(t *transaction) {
 	if !c.holds() {
 		return
 	}
-	l := t.s.ledger
+	l := t.s.allocator
 	owner, before := c.ref.Key(), c.held()
 	var now values
 	if !c.remove {
@@ -187,7 +188,7 @@ func (c *change) leavesExternal() bool {
 
 // giveBack releases what a newcomer got before it failed. After the failure of a
 // holder the attempt does not count.
-func (c *change) giveBack(l *ledger) {
+func (c *change) giveBack(l *allocator) {
 	if c.holds() {
 		return
 	}
@@ -205,7 +206,7 @@ func (c *change) giveBack(l *ledger) {
 // Service names, which includes all that it has, and the load balancer IPs that it names
 // and has.
 func (c *change) takeAsked(t *transaction) error {
-	l := t.s.ledger
+	l := t.s.allocator
 	svc, owner, before := c.service(), c.ref.Key(), c.held()
 	var errs object.Errors
 	for _, addr := range valuesOf(svc).clusterIPs {
@@ -236,7 +237,7 @@ func (c *change) takeAsked(t *transaction) error {
 		if !slices.Contains(before.ingress, asked.addr) || !c.keepsIngress(l, asked.addr) {
 			continue
 		}
-		if err := l.takeIngress(asked.addr, c.claim); err != nil {
+		if err := l.takeIngress(asked.addr, c.request); err != nil {
 			errs = append(errs, object.Error{
 				Type: object.FieldValueInvalid, Field: asked.field, Value: asked.addr.String(), Detail: err.Error(),
 			})
@@ -260,7 +261,7 @@ func portError(field string, number int32, err error) object.Error {
 	return object.Error{Type: object.FieldValueInvalid, Field: field, Value: number, Detail: err.Error()}
 }
 
-func (c *change) takeHealthCheckPort(l *ledger, number uint16) error {
+func (c *change) takeHealthCheckPort(l *allocator, number uint16) error {
 	for _, port := range c.service().Spec.Ports {
 		if port.Protocol == object.ProtocolTCP && port.NodePort == int32(number) {
 			return &alloc.HeldError{What: "port", Owner: c.ref.Key()}
@@ -281,7 +282,7 @@ func (c *change) takeAny(t *transaction) error {
 	if !svc.NeedsHealthCheckNodePort() || svc.Spec.HealthCheckNodePort != 0 {
 		return nil
 	}
-	number, err := t.s.ledger.nextPort([]string{object.ProtocolTCP}, c.ref.Key(), c.ref.Key()+"/health-check")
+	number, err := t.s.allocator.nextPort([]string{object.ProtocolTCP}, c.ref.Key(), c.ref.Key()+"/health-check")
 	if err != nil {
 		return fmt.Errorf("failed to allocate a healthCheckNodePort for Service %q: %w", c.ref.Name, err)
 	}
@@ -290,7 +291,7 @@ func (c *change) takeAny(t *transaction) error {
 }
 
 func (c *change) anyClusterIPs(t *transaction) error {
-	svc, l := c.service(), t.s.ledger
+	svc, l := c.service(), t.s.allocator
 	if !svc.NeedsClusterIP() || svc.Headless() {
 		return nil
 	}
@@ -323,7 +324,7 @@ func (c *change) anyNodePorts(t *transaction) error {
 	owner := c.ref.Key()
 	for i := range svc.Spec.Ports {
 		port := &svc.Spec.Ports[i]
-		if port.NodePort != 0 || c.shareNodePort(t.s.ledger, port) {
+		if port.NodePort != 0 || c.shareNodePort(t.s.allocator, port) {
 			continue
 		}
 		var protocols []string
@@ -348,7 +349,7 @@ func (c *change) anyNodePorts(t *transaction) error {
 // anyPort takes a node port that the Service does not name, on some protocols: the one that it
 // seems to have had, or else a free one.
 func (c *change) anyPort(t *transaction, protocols []string, seed string) (uint16, error) {
-	owner, l := c.ref.Key(), t.s.ledger
+	owner, l := c.ref.Key(), t.s.allocator
 	number, was := c.formerPort(t, protocols, seed)
 	if !was {
 		return l.nextPort(protocols, owner, seed)
@@ -362,7 +363,7 @@ func (c *change) anyPort(t *transaction, protocols []string, seed string) (uint1
 }
 
 // shareNodePort gives a port the node port of a twin on another protocol, if that is free.
-func (c *change) shareNodePort(l *ledger, port *object.ServicePort) bool {
+func (c *change) shareNodePort(l *allocator, port *object.ServicePort) bool {
 	for _, twin := range c.service().Spec.Ports {
 		if twin.Port != port.Port || twin.NodePort == 0 || twin.Protocol == port.Protocol {
 			continue

@@ -217,7 +217,7 @@ func checkInvariants(t testing.TB, s *Store) {
 		var held []string
 		for _, addr := range v.clusterIPs {
 			held = append(held, addr.String())
-			if a := s.ledger.addresses[addr.Is4()]; a != nil {
+			if a := s.allocator.addresses[addr.Is4()]; a != nil {
 				if owner, _ := a.Owner(addr); owner != ref.Key() {
 					t.Errorf("%s has %s, which the allocator gives to %q", ref, addr, owner)
 				}
@@ -225,12 +225,12 @@ func checkInvariants(t testing.TB, s *Store) {
 		}
 		for _, port := range v.ports {
 			held = append(held, port.String())
-			if owner, _ := s.ledger.ports.Owner(port); owner != ref.Key() {
+			if owner, _ := s.allocator.ports.Owner(port); owner != ref.Key() {
 				t.Errorf("%s has %s, which the allocator gives to %q", ref, port, owner)
 			}
 		}
 		for _, addr := range v.ingress {
-			if _, has := s.ledger.pools.ClaimOf(addr, ref.Key()); !has {
+			if _, has := s.allocator.pools.RequestOf(addr, ref.Key()); !has {
 				t.Errorf("%s has %s, of which the pools do not know", ref, addr)
 			}
 			for _, port := range svc.Spec.Ports {
@@ -253,19 +253,19 @@ func checkInvariants(t testing.TB, s *Store) {
 		v := valuesOf(svc)
 		ingress += len(v.ingress)
 		for _, addr := range v.clusterIPs {
-			if s.ledger.addresses[addr.Is4()] != nil {
+			if s.allocator.addresses[addr.Is4()] != nil {
 				ips++
 			}
 		}
 	}
-	for _, a := range s.ledger.addresses {
+	for _, a := range s.allocator.addresses {
 		for _, owner := range a.Holders() {
 			if owner != reservedOwner && owner != trialOwner {
 				ips--
 			}
 		}
 	}
-	for _, owners := range s.ledger.pools.Holders() {
+	for _, owners := range s.allocator.pools.Holders() {
 		for _, owner := range owners {
 			if owner != reservedOwner && owner != trialOwner {
 				ingress--

@@ -11,12 +11,12 @@ import (
 // run allocates, commits and publishes what was examined.
 func (t *transaction) run() (SyncResult, error) {
 	changes := t.allocate()
-	for t.s.ledger.released && t.examineWaiting() {
+	for t.s.allocator.released && t.examineWaiting() {
 		changes = t.allocate()
 	}
 	result, err := t.commit(changes)
 	if err != nil {
-		t.s.ledger.rollback()
+		t.s.allocator.rollback()
 		return SyncResult{}, err
 	}
 	return result, nil
@@ -109,10 +109,10 @@ func addObjects(out *engine.Transaction, changes []*change, revision uint64, rep
 func (t *transaction) publish(changes []*change, revision uint64, update journal.Update) SyncResult {
 	s := t.s
 	result := SyncResult{Revision: revision}
-	s.ledger.begin()
+	s.allocator.begin()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.declared.update(t.files, t.claims, t.duplicates)
+	s.declared.update(t.files, t.declarations, t.duplicates)
 	s.sources.publish(t.sourced)
 	s.table.grow(len(changes))
 	if t.revision-max(s.feed.revision, s.numbers.seed) > maxLogged {
@@ -142,9 +142,9 @@ func (t *transaction) publish(changes []*change, revision uint64, update journal
 // isEphemeral reports whether nothing of the dataplane follows from objects of a kind.
 func isEphemeral(kind string) bool { return object.StrategyOfKind(kind).Ephemeral }
 
-// pieceObjects is how many objects go into one commit of many that are new, as those of a first
-// start: what a commit takes of memory, encoded objects and the pages that they are written to, is
-// more than the objects themselves.
+// pieceObjects bounds the objects of one commit when many are new, as at a first start: a commit
+// takes more memory, for encoded objects and the pages that they are written to, than the objects
+// themselves.
 const pieceObjects = 4_000
 
 // isFresh reports whether the changes are more than the journal holds, all of objects that are new.
@@ -160,10 +160,10 @@ func (t *transaction) isFresh(changes []*change) bool {
 	return true
 }
 
-// commitInPieces is commit for new objects. All is decided before the first commit, and nobody sees
-// anything before the last one. When the process dies in between, a part of the objects is there
-// at the next start, with their values, and the others come then; when a commit fails,
-// those that are written are taken back with the next one.
+// commitInPieces is commit for new objects. All is decided before the first commit, and readers see
+// nothing before the last one. When the process dies in between, the next start finds a part of the
+// objects, with their values, and adds the others; when a commit fails, the next one removes those
+// that were written.
 func (t *transaction) commitInPieces(changes []*change) (SyncResult, error) {
 	s := t.s
 	var update journal.Update

@@ -18,8 +18,8 @@ const (
 	defaultNodePortLast  = 32767
 )
 
-// LoadBalancerClass in spec.loadBalancerClass means this product; so does no class.
-// Load balancers of any other class are left to whoever serves it.
+// LoadBalancerClass in spec.loadBalancerClass means this product; so does no class. Load balancers
+// of any other class are left to other products.
 const LoadBalancerClass = "svcctl.io/load-balancer"
 
 // IngressAnnotation holds load balancer IPs that a Service asks for, beside the one in
@@ -35,18 +35,17 @@ type PortRange struct{ First, Last uint16 }
 
 // Config configures a Store. Only ClusterIPRanges has no default.
 type Config struct {
-	// ClusterIPRanges are where cluster IPs come from: one prefix, or one for each
-	// family, the primary family first.
+	// ClusterIPRanges has the ranges of cluster IPs: one prefix, or one for each family, the
+	// primary family first.
 	ClusterIPRanges []netip.Prefix
-	// NodePorts is where node ports and health-check node ports come from; zero means
-	// 30000-32767.
+	// NodePorts is the range of node ports and health-check node ports; zero means 30000-32767.
 	NodePorts PortRange
 	// NodePortSpace says whether Services may hold one node port on different protocols.
 	NodePortSpace alloc.Space
-	// Pools are where load balancer IPs come from, the preferred ones first; empty: none
-	// are given.
+	// Pools has the ranges of load balancer IPs, the preferred ones first; empty: none are
+	// allocated.
 	Pools []alloc.Pool
-	// Objects are the switches of validation.
+	// Objects has the options of validation.
 	Objects object.Options
 	// Pinned refuses Services that do not name all addresses and ports that they would be given, so that machines
 	// which share nothing but the documents agree.
@@ -63,10 +62,10 @@ type Config struct {
 	NewUID func() string
 }
 
-// ledger checks the ranges and makes the allocators, with nothing held. The error
+// newAllocator checks the ranges and returns an allocator without allocations. The error
 // names all that is wrong.
-func (c *Config) ledger() (*ledger, error) {
-	l := &ledger{families: c.families(), addresses: map[bool]*alloc.Addresses{}}
+func (c *Config) newAllocator() (*allocator, error) {
+	l := &allocator{families: c.families(), addresses: map[bool]*alloc.Addresses{}}
 	var errs []error
 	if len(c.ClusterIPRanges) == 0 {
 		errs = append(errs, errors.New("no range of cluster IPs: give one for each family that Services shall have"))
@@ -93,7 +92,7 @@ func (c *Config) ledger() (*ledger, error) {
 	return l, errors.Join(errs...)
 }
 
-// families are those of ClusterIPRanges, in their order.
+// families returns the families of ClusterIPRanges, in their order.
 func (c *Config) families() []string {
 	families := make([]string, len(c.ClusterIPRanges))
 	for i, prefix := range c.ClusterIPRanges {

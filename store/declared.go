@@ -10,57 +10,57 @@ import (
 // declarations has the documents of files, by object. Only the writer changes them, under Store.mu.
 type declarations struct {
 	files      manifest.Files
-	claims     map[object.Ref][]claim // by path
+	byObject   map[object.Ref][]declaration // by path
 	duplicates map[string][]manifest.Problem
 	troubled   map[string]struct{} // paths with problems of their own
-	// unclaimed are the objects of files that have no document for them: since the file has
-	// not been read yet, or cannot be read, or because somebody holds them.
-	unclaimed map[string]map[object.Ref]struct{}
-	held      map[object.Ref]Decision // objects that are not removed, see Removals
-	synced    bool                    // SyncFiles has succeeded once
+	// undeclared are the objects of files that have no document for them: because the file has not
+	// been read yet, or cannot be read, or because their removal is held.
+	undeclared map[string]map[object.Ref]struct{}
+	held       map[object.Ref]Decision // objects that are not removed, see Removals
+	synced     bool                    // SyncFiles has succeeded once
 }
 
 func newDeclarations() declarations {
 	return declarations{
-		claims: map[object.Ref][]claim{}, duplicates: map[string][]manifest.Problem{}, troubled: map[string]struct{}{},
-		unclaimed: map[string]map[object.Ref]struct{}{},
+		byObject: map[object.Ref][]declaration{}, duplicates: map[string][]manifest.Problem{}, troubled: map[string]struct{}{},
+		undeclared: map[string]map[object.Ref]struct{}{},
 	}
 }
 
-// isClaimedBy reports whether a file has a document for an object.
-func (d *declarations) isClaimedBy(ref object.Ref, path string) bool {
-	return slices.ContainsFunc(d.claims[ref], func(c claim) bool { return c.path == path })
+// isDeclaredBy reports whether a file has a document for an object.
+func (d *declarations) isDeclaredBy(ref object.Ref, path string) bool {
+	return slices.ContainsFunc(d.byObject[ref], func(c declaration) bool { return c.path == path })
 }
 
-// noteOwner keeps unclaimed, when an object has another owner than before, or other claims.
+// noteOwner keeps undeclared, when an object has another owner than before, or other declarations.
 func (d *declarations) noteOwner(ref object.Ref, before, now Owner) {
-	if all := d.unclaimed[before.File]; all != nil {
+	if all := d.undeclared[before.File]; all != nil {
 		if delete(all, ref); len(all) == 0 {
-			delete(d.unclaimed, before.File)
+			delete(d.undeclared, before.File)
 		}
 	}
-	if now.File == "" || d.isClaimedBy(ref, now.File) {
+	if now.File == "" || d.isDeclaredBy(ref, now.File) {
 		return
 	}
-	all := d.unclaimed[now.File]
+	all := d.undeclared[now.File]
 	if all == nil {
 		all = map[object.Ref]struct{}{}
-		d.unclaimed[now.File] = all
+		d.undeclared[now.File] = all
 	}
 	all[ref] = struct{}{}
 }
 
 // update makes the files of a transaction those that are declared.
-func (d *declarations) update(files manifest.Files, claims map[object.Ref][]claim, duplicates map[string][]manifest.Problem) {
+func (d *declarations) update(files manifest.Files, declarations map[object.Ref][]declaration, duplicates map[string][]manifest.Problem) {
 	d.files = files
-	if len(d.claims) == 0 {
-		d.claims, claims = claims, nil
+	if len(d.byObject) == 0 {
+		d.byObject, declarations = declarations, nil
 	}
-	for ref, list := range claims {
+	for ref, list := range declarations {
 		if len(list) == 0 {
-			delete(d.claims, ref)
+			delete(d.byObject, ref)
 		} else {
-			d.claims[ref] = list
+			d.byObject[ref] = list
 		}
 	}
 	for path, list := range duplicates {
@@ -78,7 +78,7 @@ func (d *declarations) update(files manifest.Files, claims map[object.Ref][]clai
 
 // document returns the document that a file has for an object, nil when there is none.
 func (d *declarations) document(ref object.Ref, path string) *manifest.Document {
-	for _, c := range d.claims[ref] {
+	for _, c := range d.byObject[ref] {
 		if c.path == path && c.document >= 0 {
 			if doc := d.files.Get(path).Document(c.document); doc != nil {
 				return doc
@@ -88,7 +88,7 @@ func (d *declarations) document(ref object.Ref, path string) *manifest.Document 
 	return nil
 }
 
-// position is where a field of an object stands in a file; 0 when it does not.
+// position returns the line and column of an object's field in a file; 0 when it is not there.
 func (d *declarations) position(ref object.Ref, path, field string) (line, column int) {
 	if doc := d.document(ref, path); doc != nil {
 		return doc.Position(fieldInFile(doc.Object, field))
@@ -96,7 +96,7 @@ func (d *declarations) position(ref object.Ref, path, field string) (line, colum
 	return 0, 0
 }
 
-// problems are those of the files themselves, in no order.
+// problems returns the problems of the files themselves, in no order.
 func (d *declarations) problems() (problems []manifest.Problem) {
 	for path := range d.troubled {
 		if file := d.files.Get(path); file != nil {

@@ -1,19 +1,19 @@
-// Package store is the one versioned truth: the accepted objects, who owns each of
-// them, and the addresses and ports that Services hold.
+// Package store keeps the accepted objects with their versions and owners, and the addresses and
+// ports that Services hold.
 //
-// Objects come from files (SyncFiles), from clients of the API (Write), or from controllers
-// that make them of others (Generate). Everything that one call changes, objects,
-// allocations and the journal alike, is one commit of the [Engine]: it is durable before
-// anybody can read it, and if the commit fails nothing has changed.
+// Objects come from files (SyncFiles), from clients of the API (Write), or from controllers that
+// make them of others (Generate). Everything that one call changes, objects, allocations and the
+// journal alike, is one commit of the [Engine]: it is durable before it can be read, and if the
+// commit fails nothing has changed.
 //
-// A write goes the same way whoever asks: it is proposed (defaults, validation, admission by a snapshot of the
-// host), gets its values from the ledger, is encoded and compared with what is stored, committed together with the
-// journal, and published to readers. What a transaction decides is in transaction and change; the Store has parts for
-// what lasts: storage, ledger, table, feed, declarations, outcomes, trial.
+// Writes of files, clients and controllers go the same way: it is proposed (defaults, validation, admission by a
+// snapshot of the host), gets its values from the allocator, is encoded and compared with what is stored, committed
+// together with the journal, and published to readers. What a transaction decides is in transaction and change; the
+// Store has parts for what lasts: storage, allocator, table, feed, declarations, outcomes, trial.
 //
-// The journal keeps what was there before each change, and who asked for the change. It is
-// the history that Events and List look back into, also over a restart, and it is bounded:
-// who comes too late has to look at everything.
+// The journal keeps what was there before each change, and who asked for the change. It is the
+// history that Events and List look back into, also over a restart, and it is bounded: a follower
+// that comes too late has to look at everything.
 //
 // Invariants:
 //   - Holders win. A Service keeps the values it has until it gives them up; who

@@ -65,8 +65,8 @@ func (c *change) encodeAs(owner Owner, since Since) error {
 	return nil
 }
 
-// sameOwner is whose the old version must be for the new one to say the same. Who asks for
-// nothing new does not become the owner of what a controller has made.
+// sameOwner returns the owner that the old version must have for the new one to be unchanged. A
+// client that changes nothing does not become the owner of a controller's object.
 func (c *change) sameOwner() Owner {
 	if c.by != nil {
 		return c.old.owner

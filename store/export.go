@@ -32,7 +32,7 @@ type ExportHeader struct {
 	Version int       `json:"version"`
 	Program string    `json:"program"` // the version of svcctl that made it
 	Time    time.Time `json:"time"`
-	// Revision is that of the store; Pairs and Objects count what follows.
+	// Revision is the store's revision; Pairs and Objects count what follows.
 	Revision uint64 `json:"revision"`
 	Pairs    int    `json:"pairs"`
 	Objects  int    `json:"objects"`
@@ -95,8 +95,8 @@ func isCompact(value []byte) bool {
 	return json.Compact(&b, value) == nil && bytes.Equal(b.Bytes(), value)
 }
 
-// everything is all pairs that are worth keeping, and the revision of the head. What other machines commit at
-// this very moment may be among the objects, and not in the journal yet.
+// everything returns all pairs that an export keeps, and the revision of the head. A concurrent commit of
+// another machine may be among the objects, and not in the journal yet.
 func (s *Store) everything() ([]engine.Pair, uint64, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()

@@ -12,8 +12,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// External IPs. Nobody allocates them: of files that claim the same one for the same port, the
-// older Service serves it, and the other says so. Who asks through the API is told at once.
+// External IPs. They are not allocated: if files request the same one for the same port, the older
+// Service serves it, and the other gets a problem. A client of the API is refused at once.
 
 // checkExternalPorts refuses the ports on external IPs that a new version asks for and that
 // another Service has.
@@ -96,9 +96,9 @@ func (t *transaction) usedAs(addr netip.Addr, except string) string {
 	if keys := t.s.table.index.EndpointsAt(addr); len(keys) > 0 {
 		return "an endpoint of Service " + keys[0]
 	}
-	for _, claim := range t.s.ledger.pools.Sharing(addr) {
-		if claim.Owner != except {
-			return "a load balancer IP of Service " + claim.Owner
+	for _, request := range t.s.allocator.pools.Sharing(addr) {
+		if request.Owner != except {
+			return "a load balancer IP of Service " + request.Owner
 		}
 	}
 	return ""
@@ -108,7 +108,7 @@ func (t *transaction) usedAs(addr netip.Addr, except string) string {
 // of what is settled; "" when there is none. One whose cluster IP or load balancer IP
 // it is comes first.
 func (t *transaction) externalHolder(addr netip.Addr, port alloc.Port, except string) string {
-	if owner, held := t.s.ledger.owner(addr); held && owner != except {
+	if owner, held := t.s.allocator.owner(addr); held && owner != except {
 		r := t.record(serviceRef(owner))
 		if r != nil && slices.Contains(portsOf(r.object.(*object.Service)), port) {
 			return owner
@@ -117,8 +117,8 @@ func (t *transaction) externalHolder(addr netip.Addr, port alloc.Port, except st
 	return t.onExternal(addr, port, except)
 }
 
-// onExternal is another Service that has an address among its external IPs, and a port: the
-// one that asked for it first. "" is nobody.
+// onExternal returns the first other Service that has an address among its external IPs, and the
+// port; "" when none has.
 func (t *transaction) onExternal(addr netip.Addr, port alloc.Port, except string) string {
 	holder, first := "", uint64(0)
 	for _, all := range []index.Externals{t.s.table.index.Externals(), t.externals, t.joint} {
@@ -158,25 +158,24 @@ func (t *transaction) version(key string) (*object.Service, Since) {
 	return nil, Since{}
 }
 
-// What nobody is given: addresses that are of use to somebody else already.
+// Addresses that are never allocated, because they are in use already.
 
 // avoidIngress reports load balancer IPs that a Service would not be served on: one of the host,
 // an endpoint, or an external IP of another Service with one of the ports.
-func (t *transaction) avoidIngress(addr netip.Addr, claim alloc.Claim) bool {
-	return t.otherUse(nil, addr, claim) != ""
+func (t *transaction) avoidIngress(addr netip.Addr, request alloc.Request) bool {
+	return t.otherUse(nil, addr, request) != ""
 }
 
-// otherUse says who has a use of an address that is in the way of a load balancer; "" when
-// nobody has.
-func (t *transaction) otherUse(svc *object.Service, addr netip.Addr, claim alloc.Claim) string {
+// otherUse names the use of an address that excludes a load balancer; "" when there is none.
+func (t *transaction) otherUse(svc *object.Service, addr netip.Addr, request alloc.Request) string {
 	if what := t.host.Reserved(svc, addr); what != "" {
 		return "it is " + what
 	}
 	if keys := t.s.table.index.EndpointsAt(addr); len(keys) > 0 {
 		return "it is an endpoint of Service " + keys[0]
 	}
-	for _, port := range claim.Ports {
-		if holder := t.onExternal(addr, port, claim.Owner); holder != "" {
+	for _, port := range request.Ports {
+		if holder := t.onExternal(addr, port, request.Owner); holder != "" {
 			return fmt.Sprintf("Service %s has %s there by its externalIPs", holder, port)
 		}
 	}
@@ -216,12 +215,12 @@ func (c *change) checkReserved(host Host) object.Errors {
 // it by name, has a port that another Service has there by an older external IP: then the
 // Service is not served there, and gets another one.
 func (t *transaction) losesIngress(svc *object.Service, since Since, addr netip.Addr) bool {
-	claim := claimOf(svc)
-	if slices.Contains(claim.Requested, addr) {
+	request := requestOf(svc)
+	if slices.Contains(request.Requested, addr) {
 		return false
 	}
-	return slices.ContainsFunc(claim.Ports, func(port alloc.Port) bool {
-		holder := t.onExternal(addr, port, claim.Owner)
+	return slices.ContainsFunc(request.Ports, func(port alloc.Port) bool {
+		holder := t.onExternal(addr, port, request.Owner)
 		if holder == "" {
 			return false
 		}

@@ -11,17 +11,18 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// maxLog is how many changes are remembered. Who asks about older ones is told to look
-// at everything, which costs no more at that point.
+// maxLog bounds the changes that are remembered. For older ones a ChangeSet says All, which costs
+// no more at that point.
 const maxLog = 100_000
 
-// maxLogged is how many changes of one transaction are remembered: after more of them, which
-// is a start or much of everything, all is to be looked at.
+// maxLogged bounds the changes of one transaction that are remembered: after more of them, as at a
+// start, a ChangeSet says All.
 const maxLogged = maxLog / 4
 
-// feed tells those who follow the store what has changed. Only the writer changes it, under Store.mu.
+// feed keeps the changes for the followers of the store. Only the writer changes it, under Store.mu.
 type feed struct {
-	// revision is that of the last change, dataplane that of the last one that Services may follow from.
+	// revision is the revision of the last change, dataplane that of the last change that may affect the
+	// dataplane.
 	revision, dataplane uint64
 	log                 changeLog
 	journal             *journal.Journal

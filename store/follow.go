@@ -122,7 +122,8 @@ func (s *Store) decide(call func() error) error {
 	}
 }
 
-// Lost is how often a commit of this machine was overtaken by another one, and decided anew.
+// Lost counts the commits of this machine that another machine's overtook, so that they were
+// decided again.
 func (s *Store) Lost() uint64 { return s.storage.lost.Load() }
 
 // follow takes over what has arrived. The writer must be held.
@@ -228,7 +229,7 @@ func refOfKey(key string) (object.Ref, bool) {
 	return object.Ref{Kind: parts[0], Namespace: parts[1], Name: parts[2]}, true
 }
 
-// reassign has the ledger hold what Services have now instead of what they had. All is given up
+// reassign has the allocator hold what Services have now instead of what they had. All is given up
 // first: in one commit a value may have gone from one to another.
 func (t *transaction) reassign(changes []*change) {
 	s := t.s
@@ -239,26 +240,26 @@ func (t *transaction) reassign(changes []*change) {
 			old.release(t)
 		}
 	}
-	s.ledger.begin()
+	s.allocator.begin()
 	for _, c := range changes {
 		if c.record == nil || c.ref.Kind != object.KindService {
 			continue
 		}
 		svc := c.record.object.(*object.Service)
-		s.ledger.cede(valuesOf(svc)) // until now nobody's
+		s.allocator.cede(valuesOf(svc)) // until now nobody's
 		if err := s.hold(svc); err != nil {
 			c.record.withheld, c.waits = true, true
 			c.notes = append(c.notes, withheldNote(c.record, err))
-		} else if notes := s.ledger.outside(svc, c.record.owner); len(notes) > 0 {
+		} else if notes := s.allocator.outside(svc, c.record.owner); len(notes) > 0 {
 			c.notes = append(c.notes, notes...)
 		}
 		c.waits = c.waits || s.lacksIngress(svc)
-		s.ledger.begin()
+		s.allocator.begin()
 	}
 }
 
 // cede gives up what is reserved of some values.
-func (l *ledger) cede(v values) {
+func (l *allocator) cede(v values) {
 	for _, addr := range v.clusterIPs {
 		l.cedeAddress(addr)
 	}
@@ -279,7 +280,7 @@ func (s *Store) TakeOver() {
 
 // lacksIngress reports whether a Service waits for a load balancer IP.
 func (s *Store) lacksIngress(svc *object.Service) bool {
-	return isOurLoadBalancer(svc) && (len(svc.Status.LoadBalancer.Ingress) < wantedIngress(svc) || s.ledger.couldBeInternal(svc))
+	return isOurLoadBalancer(svc) && (len(svc.Status.LoadBalancer.Ingress) < wantedIngress(svc) || s.allocator.couldBeInternal(svc))
 }
 
 // ForFleet is a stored object of a single box as a fleet keeps it; nil: it does not. What files declared

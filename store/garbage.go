@@ -16,7 +16,7 @@ var garbageCollector = Caller{User: "system:svcctl", Manager: "garbage-collector
 // uid of that. What files declare and what controllers make is theirs to remove.
 type dependents struct {
 	of map[string]map[object.Ref]struct{}
-	// orphaned are those of which an owner has gone, which nobody has looked at yet.
+	// orphaned has the objects that lost an owner and have not been examined yet.
 	orphaned map[object.Ref]struct{}
 }
 

@@ -13,11 +13,11 @@ type Host interface {
 	// Addresses that a Service has already are not asked about again, nor are those that files ask for.
 	ExternalIP(svc *object.Service, addr netip.Addr) error
 	// Reserved says what an address is that a Service may not have, as "a gateway of this host"; "" of
-	// all others. Nobody is given such an address, for which it is asked without a Service. A client of
-	// the API that asks for one as a cluster IP is refused; files are not.
+	// all others. Such an address is never allocated, for which Reserved is called without a Service. A
+	// client of the API that asks for one as a cluster IP is refused; files are not.
 	Reserved(svc *object.Service, addr netip.Addr) string
-	// Avoid reports addresses of the ranges for cluster IPs that nobody is given without asking
-	// for them; isEndpoint reports whether the address is an endpoint's.
+	// Avoid reports addresses of the ranges for cluster IPs that are allocated only on request;
+	// isEndpoint reports whether the address is an endpoint's.
 	Avoid(addr netip.Addr, isEndpoint func() bool) bool
 	// NodePort says why a client of the API may not have a node port that it asks for, as when
 	// a program of the host listens there; nil allows it. Ports that a Service has already
@@ -37,7 +37,7 @@ func (s *Store) hostNow() Host {
 	return unknownHost{}
 }
 
-// unknownHost is the Host while nobody has looked at it.
+// unknownHost is the Host before the first look at it.
 type unknownHost struct{}
 
 func (unknownHost) ExternalIP(*object.Service, netip.Addr) error { return nil }

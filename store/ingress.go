@@ -49,7 +49,7 @@ func askedIngress(svc *object.Service) []asked {
 	return list
 }
 
-// wantedIngress is how many load balancer IPs a Service has when it waits for none.
+// wantedIngress returns the number of load balancer IPs of a Service that waits for none.
 func wantedIngress(svc *object.Service) int {
 	n := 0
 	for _, family := range svc.Spec.IPFamilies {
@@ -66,23 +66,23 @@ func wantedIngress(svc *object.Service) int {
 
 // keepsIngress reports whether a load balancer IP that the Service has is still what its
 // new version asks for. Of those of a family of which it asks for none it keeps one.
-func (c *change) keepsIngress(l *ledger, addr netip.Addr) bool {
+func (c *change) keepsIngress(l *allocator, addr netip.Addr) bool {
 	svc, family := c.service(), familyOf(addr)
 	if !isOurLoadBalancer(svc) || !slices.Contains(svc.Spec.IPFamilies, family) {
 		return false
 	}
 	switch before := c.oldService(); {
-	case c.claim.Internal && l.pools.Contains(addr) && !l.pools.IsInternal(addr), // everybody reaches it
-		c.claim.Internal && !l.pools.Contains(addr) && l.pools.Serves(addr.Is4(), true): // it is of a pool that has gone
+	case c.request.Internal && l.pools.Contains(addr) && !l.pools.IsInternal(addr), // everybody reaches it
+		c.request.Internal && !l.pools.Contains(addr) && l.pools.Serves(addr.Is4(), true): // it is of a pool that has gone
 		return false
-	case !c.claim.Internal && before != nil && annotation.InternalOf(before).Key != "" && l.pools.IsInternal(addr):
-		return slices.Contains(c.claim.Requested, addr) // it is internal no more
+	case !c.request.Internal && before != nil && annotation.InternalOf(before).Key != "" && l.pools.IsInternal(addr):
+		return slices.Contains(c.request.Requested, addr) // it is internal no more
 	}
-	if pool, inPool := l.pools.NameOf(addr); c.claim.Pool != "" && inPool && !c.claim.Names(pool) {
+	if pool, inPool := l.pools.NameOf(addr); c.request.Pool != "" && inPool && !c.request.Names(pool) {
 		return false // it asks for another pool by now
 	}
 	if c.asks(family) {
-		return slices.Contains(c.claim.Requested, addr)
+		return slices.Contains(c.request.Requested, addr)
 	}
 	has := c.held().ingress
 	return has[slices.IndexFunc(has, func(other netip.Addr) bool { return familyOf(other) == family })] == addr
@@ -90,12 +90,12 @@ func (c *change) keepsIngress(l *ledger, addr netip.Addr) bool {
 
 // asks reports whether the Service names IPs of a family.
 func (c *change) asks(family string) bool {
-	return slices.ContainsFunc(c.claim.Requested, func(addr netip.Addr) bool { return familyOf(addr) == family })
+	return slices.ContainsFunc(c.request.Requested, func(addr netip.Addr) bool { return familyOf(addr) == family })
 }
 
 // takeAskedIngress takes the IPs that the Service has or names.
 func (c *change) takeAskedIngress(t *transaction) error {
-	svc, l := c.service(), t.s.ledger
+	svc, l := c.service(), t.s.allocator
 	if !isOurLoadBalancer(svc) {
 		return nil
 	}
@@ -104,14 +104,14 @@ func (c *change) takeAskedIngress(t *transaction) error {
 			continue
 		}
 		if t.losesIngress(svc, c.old.since(), addr) {
-			l.releaseIngress(addr, c.claim.Owner)
+			l.releaseIngress(addr, c.request.Owner)
 			continue
 		}
-		if l.takeIngress(addr, c.claim) == nil {
+		if l.takeIngress(addr, c.request) == nil {
 			c.ingress = append(c.ingress, addr)
 		} else {
 			// It shared the IP, and what it serves now is no more in keeping with that.
-			l.releaseIngress(addr, c.claim.Owner)
+			l.releaseIngress(addr, c.request.Owner)
 		}
 	}
 	for _, a := range askedIngress(svc) {
@@ -124,7 +124,7 @@ func (c *change) takeAskedIngress(t *transaction) error {
 
 // takeIngress takes an IP that the Service names, or notes why it cannot have it.
 func (c *change) takeIngress(t *transaction, a asked) {
-	families, l := c.service().Spec.IPFamilies, t.s.ledger
+	families, l := c.service().Spec.IPFamilies, t.s.allocator
 	switch {
 	case !a.addr.IsValid() && a.field == "spec.loadBalancerIP":
 		return // the object package warns of it
@@ -136,11 +136,11 @@ func (c *change) takeIngress(t *transaction, a asked) {
 		c.wait(a.field, fmt.Sprintf("%s is not of the Service's family, %s: name an address of that family", a.addr, families))
 		return
 	}
-	if use := t.otherUse(c.service(), a.addr, c.claim); use != "" {
+	if use := t.otherUse(c.service(), a.addr, c.request); use != "" {
 		c.wait(a.field, fmt.Sprintf("%s cannot be given: %s; the Service waits for it", a.addr, use))
 		return
 	}
-	err := l.takeIngress(a.addr, c.claim)
+	err := l.takeIngress(a.addr, c.request)
 	var held *alloc.HeldError
 	var other *alloc.PoolError
 	switch {
@@ -148,7 +148,7 @@ func (c *change) takeIngress(t *transaction, a asked) {
 		c.ingress = append(c.ingress, a.addr)
 	case errors.As(err, &held), errors.As(err, &other):
 		c.wait(a.field, fmt.Sprintf("%s cannot be given: %v; the Service waits for it", a.addr, err))
-	case c.claim.Internal:
+	case c.request.Internal:
 		c.wait(a.field, fmt.Sprintf("%s lies in no internal load balancer pool (%s), and %s asks for an internal load balancer: name another address, or add a pool with --load-balancer-internal-pool",
 			a.addr, orNone(l.pools.Internal()), annotation.InternalOf(c.service()).Key))
 	default:
@@ -159,9 +159,9 @@ func (c *change) takeIngress(t *transaction, a asked) {
 
 // takeAnyIngress takes an IP of each family for which the Service has and names none.
 func (c *change) takeAnyIngress(t *transaction) error {
-	svc, l := c.service(), t.s.ledger
+	svc, l := c.service(), t.s.allocator
 	otherFamily := func(addr netip.Addr) bool { return !slices.Contains(svc.Spec.IPFamilies, familyOf(addr)) }
-	if !isOurLoadBalancer(svc) || slices.ContainsFunc(c.claim.Requested, otherFamily) {
+	if !isOurLoadBalancer(svc) || slices.ContainsFunc(c.request.Requested, otherFamily) {
 		return nil
 	}
 	for _, family := range svc.Spec.IPFamilies {
@@ -170,21 +170,21 @@ func (c *change) takeAnyIngress(t *transaction) error {
 			continue
 		}
 		ipv4 := family == object.IPv4
-		if addr, was := c.formerIngress(t, ipv4); was && l.takeIngress(addr, c.claim) == nil {
+		if addr, was := c.formerIngress(t, ipv4); was && l.takeIngress(addr, c.request) == nil {
 			c.ingress = append(c.ingress, addr)
 			continue
 		}
-		if addr, err := l.nextIngress(ipv4, c.claim, func(addr netip.Addr) bool { return t.avoidIngress(addr, c.claim) }); err == nil {
+		if addr, err := l.nextIngress(ipv4, c.request, func(addr netip.Addr) bool { return t.avoidIngress(addr, c.request) }); err == nil {
 			c.ingress = append(c.ingress, addr)
 			continue
 		}
-		internal := c.claim.Internal
+		internal := c.request.Internal
 		field, kind, flag, pools := "spec.type", "load balancer pool", "--load-balancer-pool or an IPAddressPool", l.pools.External()
 		if internal {
 			field, kind, flag, pools = annotation.Field(annotation.InternalOf(svc).Key), "internal load balancer pool", "--load-balancer-internal-pool", l.pools.Internal()
 		}
 		switch {
-		case l.pools.Serves(ipv4, internal) && !l.pools.Suits(ipv4, &c.claim):
+		case l.pools.Serves(ipv4, internal) && !l.pools.Suits(ipv4, &c.request):
 			c.wait(field, c.noPool(kind, family))
 		case l.pools.Serves(ipv4, internal):
 			c.wait(field, fmt.Sprintf("every %s address of the %ss (%s) is taken: the Service waits for one", family, kind, pools))
@@ -199,8 +199,8 @@ func (c *change) takeAnyIngress(t *transaction) error {
 
 // noPool says why no pool gives the Service an address of a family.
 func (c *change) noPool(kind, family string) string {
-	if c.claim.Pool != "" {
-		return fmt.Sprintf("there is no %s of the name %s with %s addresses for the Service: name another one, or add an IPAddressPool of that name", kind, c.claim.Pool, family)
+	if c.request.Pool != "" {
+		return fmt.Sprintf("there is no %s of the name %s with %s addresses for the Service: name another one, or add an IPAddressPool of that name", kind, c.request.Pool, family)
 	}
 	return fmt.Sprintf("no %s with %s addresses is for the Service: each has autoAssign false, or a serviceAllocation that leaves the Service out; name a pool by the annotation metallb.io/address-pool", kind, family)
 }
@@ -227,18 +227,18 @@ func (c *change) finish(t *transaction) error {
 		slices.SortStableFunc(c.ingress, func(a, b netip.Addr) int {
 			return cmp.Or(
 				cmp.Compare(slices.Index(svc.Spec.IPFamilies, familyOf(a)), slices.Index(svc.Spec.IPFamilies, familyOf(b))),
-				cmp.Compare(slices.Index(c.claim.Requested, a), slices.Index(c.claim.Requested, b)))
+				cmp.Compare(slices.Index(c.request.Requested, a), slices.Index(c.request.Requested, b)))
 		})
 		for _, addr := range c.ingress {
 			svc.Status.LoadBalancer.Ingress = append(svc.Status.LoadBalancer.Ingress, ingressPoint(addr, before))
 		}
 	}
-	c.outcome = append(c.outcome, t.s.ledger.outside(svc, c.owner)...)
+	c.outcome = append(c.outcome, t.s.allocator.outside(svc, c.owner)...)
 	return nil
 }
 
-// ingressPoint is what the status says about a load balancer IP: what somebody has written
-// about it, else that packets to it arrive here as they were sent.
+// ingressPoint returns the status of a load balancer IP: the written one, or the mode VIP (packets
+// arrive with their destination unchanged).
 func ingressPoint(addr netip.Addr, written []object.LoadBalancerIngress) object.LoadBalancerIngress {
 	text, mode := addr.String(), object.IPModeVIP
 	for _, ingress := range written {
@@ -250,7 +250,7 @@ func ingressPoint(addr netip.Addr, written []object.LoadBalancerIngress) object.
 }
 
 // outside notes the values of a Service that lie outside of all ranges by now.
-func (l *ledger) outside(svc *object.Service, owner Owner) []note {
+func (l *allocator) outside(svc *object.Service, owner Owner) []note {
 	var notes []note
 	add := func(field, format string, args ...any) {
 		notes = append(notes, note{path: owner.File, field: field, reason: ReasonOutside, message: fmt.Sprintf(format, args...), warning: true})
@@ -278,9 +278,9 @@ func (l *ledger) outside(svc *object.Service, owner Owner) []note {
 	return notes
 }
 
-// couldBeInternal reports whether an internal load balancer has an address that everybody reaches,
-// or one of a pool that has gone while there is another one.
-func (l *ledger) couldBeInternal(svc *object.Service) bool {
+// couldBeInternal reports whether an internal load balancer has an address that is not internal, or
+// one of a removed pool while there is another one.
+func (l *allocator) couldBeInternal(svc *object.Service) bool {
 	return annotation.InternalOf(svc).Key != "" && slices.ContainsFunc(valuesOf(svc).ingress, func(addr netip.Addr) bool {
 		return !l.pools.IsInternal(addr) && (l.pools.Contains(addr) || l.pools.Serves(addr.Is4(), true))
 	})

@@ -22,16 +22,16 @@ import (
 type LastGood struct{ s *Store }
 
 const (
-	// rideAlong is how much may go with a commit of objects, in bytes.
+	// rideAlong bounds the copies that go with a commit of objects, in bytes.
 	rideAlong = 64 << 10
-	// rideEvery is how often. A copy has its whole file, and the page that it is written
-	// with has the copies of other files too.
+	// rideEvery is the least time between two commits with copies. A copy has its whole file, and
+	// the page that it is written with has the copies of other files too.
 	rideEvery = 500 * time.Millisecond
-	// flushAtOnce is how much is written in one commit of copies alone, in bytes.
+	// flushAtOnce bounds one commit of copies alone, in bytes.
 	flushAtOnce = 4 << 20
 )
 
-// LastGood is where the copies of files are kept.
+// LastGood returns the storage of the copies of files.
 func (s *Store) LastGood() LastGood { return LastGood{s} }
 
 // copies are the copies of files. They have a lock of their own, so that they can be put

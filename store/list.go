@@ -10,8 +10,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// lists are the objects of the kinds that somebody has asked for, in order. They have a lock
-// of their own, for readers who bring them up to date.
+// lists has the sorted objects of the kinds that were listed. They have a lock of their own,
+// because readers bring them up to date.
 type lists struct {
 	mu    sync.Mutex
 	kinds map[string]*kindList
@@ -25,7 +25,7 @@ type kindList struct {
 	touched map[object.Ref]struct{}
 }
 
-// maxTouched is how many changes are noted of a list that is short.
+// maxTouched bounds the changes that are noted of a short list.
 const maxTouched = 1_000
 
 // touch notes that an object has changed. A list that lags too far behind is forgotten.
@@ -42,9 +42,9 @@ func (l *lists) touch(ref object.Ref) {
 	}
 }
 
-// List is all objects of a kind, of one namespace or ("") of all, sorted by namespace and
-// name, as of a revision, 0 being now, and which revision that is. Nothing of it may be
-// changed. ErrExpired says that the revision is too long ago, or not there yet.
+// List returns all objects of a kind, of one namespace or ("") of all, sorted by namespace and
+// name, at a revision, 0 being the newest, and that revision. The caller must not change them.
+// ErrExpired: the revision is too old, or does not exist yet.
 func (s *Store) List(kind, namespace string, at uint64) ([]object.Object, uint64, error) {
 	s.mu.RLock()
 	list := inNamespace(s.sorted(kind), namespace)
@@ -76,7 +76,7 @@ func (s *Store) List(kind, namespace string, at uint64) ([]object.Object, uint64
 	return replace(list, was), at, nil
 }
 
-// sorted is all objects of a kind in order. Store.mu must be held.
+// sorted returns all objects of a kind, sorted by namespace and name. Store.mu must be held.
 func (s *Store) sorted(kind string) []object.Object {
 	l := &s.table.lists
 	l.mu.Lock()

@@ -7,7 +7,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// namespaceUse counts who has objects in which namespaces. Events count for nobody: they expire.
+// namespaceUse counts objects by namespace, of files and of clients. Events do not count: they
+// expire.
 type namespaceUse struct {
 	// state is another number whenever a namespace comes into use or falls out of it, and
 	// whenever a Namespace changes.
@@ -59,7 +60,7 @@ func bump(counts map[string]int, namespace string, n int) int {
 	return left
 }
 
-// of is where the object counts; nil for nowhere.
+// of returns the counts that an object is in; nil for none.
 func (c *namespaceUse) of(r *record) map[string]int {
 	switch {
 	case r == nil || r.owner.Controller != "":
@@ -70,8 +71,8 @@ func (c *namespaceUse) of(r *record) map[string]int {
 	return c.clients
 }
 
-// Census is who uses which namespaces.
-type Census struct {
+// NamespacesInUse lists the namespaces in use.
+type NamespacesInUse struct {
 	// State is to be given to the next call of Namespaces.
 	State uint64
 	// Files are the namespaces in which files have objects, Clients those in which clients
@@ -79,15 +80,15 @@ type Census struct {
 	Files, Clients []string
 }
 
-// Namespaces is the present Census; false when neither it nor any Namespace has changed
-// since the one that had the state since. What controllers make counts for nobody.
-func (s *Store) Namespaces(since uint64) (Census, bool) {
+// Namespaces returns the namespaces in use now; false when neither they nor any Namespace have changed
+// since the result with the state since. Objects of controllers do not count.
+func (s *Store) Namespaces(since uint64) (NamespacesInUse, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.table.namespaces.state == since {
-		return Census{State: since}, false
+		return NamespacesInUse{State: since}, false
 	}
-	return Census{
+	return NamespacesInUse{
 		State:   s.table.namespaces.state,
 		Files:   slices.Sorted(maps.Keys(s.table.namespaces.files)),
 		Clients: slices.Sorted(maps.Keys(s.table.namespaces.clients)),

@@ -7,8 +7,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// TestCensus follows who uses which namespaces, and that it is told once.
-func TestCensus(t *testing.T) {
+// TestNamespacesInUse follows who uses which namespaces, and that it is told once.
+func TestNamespacesInUse(t *testing.T) {
 	file, client := Owner{File: "a.yaml"}, Owner{}
 	made := Owner{Controller: "endpoints"}
 	service := func(namespace, name string) object.Ref {

@@ -44,7 +44,7 @@ func (s *Store) unpinned(svc *object.Service) (errs object.Errors) {
 	named := askedIngress(svc)
 	for _, family := range spec.IPFamilies {
 		known := slices.ContainsFunc(named, func(a asked) bool { return a.addr.IsValid() && familyOf(a.addr) == family })
-		if !known && s.ledger.pools.Serves(family == object.IPv4, claimOf(svc).Internal) {
+		if !known && s.allocator.pools.Serves(family == object.IPv4, requestOf(svc).Internal) {
 			missing("spec.loadBalancerIP", string(family)+" load balancer IP")
 		}
 	}

@@ -28,26 +28,26 @@ type Pool struct {
 	Range  string
 	// Internal load balancer IPs are reached from inside only.
 	Internal bool
-	// Name is that of the IPAddressPool, "namespace/name"; "" for a range of flags.
+	// Name names the IPAddressPool, "namespace/name"; "" for a range of flags.
 	Name string
-	// Size is how many values can be given, Used how many of them are held.
+	// Size counts the values that can be allocated, Used those that are.
 	Size, Used uint64
 	Holders    []Holder
 }
 
-// Holder is who holds a value: its Services, "namespace/name", sorted.
+// Holder is a value with the Services that hold it, "namespace/name", sorted.
 type Holder struct {
 	Value    string
 	Services []string
 	Outside  bool // of the range
 }
 
-// Pools are all ranges, and who holds what in the order of the values. What is held where
-// no range is any more is not among them.
+// Pools returns all ranges with their holders, sorted by value. Values outside of all ranges are
+// left out.
 func (s *Store) Pools() []Pool {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	l := s.ledger
+	l := s.allocator
 	var pools []Pool
 	for _, prefix := range s.cfg.ClusterIPRanges {
 		pools = append(pools, clusterPool(l.addresses[prefix.Addr().Is4()]))
@@ -56,18 +56,19 @@ func (s *Store) Pools() []Pool {
 	return append(pools, ingressPools(l.pools, s.cfg.Pools)...)
 }
 
-// PoolUse is how much of a range of load balancer IPs is used.
+// PoolUse is the use of a range of load balancer IPs.
 type PoolUse struct {
 	Name, Range string
 	Size, Used  uint64
 }
 
-// PoolsInUse are the ranges of load balancer IPs. It costs as much as addresses are held.
+// PoolsInUse returns the ranges of load balancer IPs. The cost is proportional to the addresses
+// that are held.
 func (s *Store) PoolsInUse() []PoolUse {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	var all []PoolUse
-	for _, p := range ingressPools(s.ledger.pools, s.cfg.Pools) {
+	for _, p := range ingressPools(s.allocator.pools, s.cfg.Pools) {
 		all = append(all, PoolUse{p.Name, p.Range, p.Size, p.Used})
 	}
 	return all
@@ -141,7 +142,7 @@ func (p *Pool) add(value string, services []string, inside bool) {
 	}
 }
 
-// Disagreement is where the ledger and a Service do not say the same.
+// Disagreement is a difference between the allocator and a Service.
 type Disagreement struct {
 	Kind, Value string
 	Service     string // "namespace/name"
@@ -149,15 +150,15 @@ type Disagreement struct {
 	Repaired    bool
 }
 
-// CheckPools compares what is held with what the Services have, and repairs the ledger if
-// it is told to: what no Service has is free again, what a Service has is its own. A value
-// that somebody else holds is not taken from him. Services that wait for a value that an
-// older one holds (ReasonConflict) hold nothing, rightly.
+// CheckPools compares the allocator with the values in Services, and with repair corrects the allocator:
+// a value that no Service has is released, a value that a Service has is held for it, unless
+// another Service holds it. Services that wait for a value that an older one holds (ReasonConflict)
+// hold nothing, rightly.
 func (s *Store) CheckPools(repair bool) []Disagreement {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	c := &poolCheck{ledger: s.ledger, repair: repair, has: map[string]values{}}
-	c.ledger.begin()
+	c := &poolCheck{allocator: s.allocator, repair: repair, has: map[string]values{}}
+	c.allocator.begin()
 	for ref, r := range s.table.records {
 		if svc, is := r.object.(*object.Service); is && !r.withheld {
 			c.has[ref.Key()] = valuesOf(svc)
@@ -166,7 +167,7 @@ func (s *Store) CheckPools(repair bool) []Disagreement {
 	}
 	c.leaks()
 	c.unheld()
-	c.ledger.begin() // what was done stays
+	c.allocator.begin() // what was done stays
 	slices.SortFunc(c.found, func(a, b Disagreement) int {
 		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Value, b.Value), strings.Compare(a.Service, b.Service))
 	})
@@ -175,16 +176,16 @@ func (s *Store) CheckPools(repair bool) []Disagreement {
 
 // poolCheck is one run of CheckPools.
 type poolCheck struct {
-	ledger   *ledger
-	repair   bool
-	has      map[string]values // by Service
-	services []*object.Service
-	found    []Disagreement
+	allocator *allocator
+	repair    bool
+	has       map[string]values // by Service
+	services  []*object.Service
+	found     []Disagreement
 }
 
 // leaks finds what Services hold and do not have.
 func (c *poolCheck) leaks() {
-	l := c.ledger
+	l := c.allocator
 	note := func(kind, value, owner string, release func()) {
 		d := Disagreement{Kind: kind, Value: value, Service: owner, Problem: "it is held, and the Service does not have it", Repaired: c.repair}
 		if _, there := c.has[owner]; !there {
@@ -221,7 +222,7 @@ func (c *poolCheck) leaks() {
 
 // unheld finds what Services have and do not hold.
 func (c *poolCheck) unheld() {
-	l := c.ledger
+	l := c.allocator
 	for _, svc := range c.services {
 		owner := index.ServiceKey(svc)
 		note := func(kind, value string, hold func() error) {
@@ -247,14 +248,14 @@ func (c *poolCheck) unheld() {
 			}
 		}
 		for _, addr := range v.ingress {
-			if _, held := l.pools.ClaimOf(addr, owner); !held {
-				note(PoolLoadBalancer, addr.String(), func() error { return l.holdIngress(addr, claimOf(svc)) })
+			if _, held := l.pools.RequestOf(addr, owner); !held {
+				note(PoolLoadBalancer, addr.String(), func() error { return l.holdIngress(addr, requestOf(svc)) })
 			}
 		}
 	}
 }
 
-// ownedBy reports whether somebody holds a value.
+// ownedBy reports whether an owner holds a value.
 func ownedBy[V any](ownerOf func(V) (string, bool), value V, owner string) bool {
 	holder, held := ownerOf(value)
 	return held && holder == owner
@@ -270,7 +271,7 @@ func (s *Store) SetPools(pools []alloc.Pool) (changed bool, err error) {
 		return false, nil
 	}
 	before := s.cfg.Pools
-	if err := s.ledger.pools.Replace(pools); err != nil {
+	if err := s.allocator.pools.Replace(pools); err != nil {
 		return false, fmt.Errorf("set the pools: %w", err)
 	}
 	s.cfg.Pools = pools
@@ -306,7 +307,7 @@ func (s *Store) concerned(before, now []alloc.Pool) []object.Ref {
 	for ref := range s.outcomes.waiting {
 		refs[ref] = struct{}{}
 	}
-	for addr, owners := range s.ledger.pools.Holders() {
+	for addr, owners := range s.allocator.pools.Holders() {
 		was, wasIn := nameIn(before, addr)
 		is, isIn := nameIn(now, addr)
 		if was == is && wasIn == isIn {

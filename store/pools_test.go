@@ -64,18 +64,18 @@ func TestPoolSizes(t *testing.T) {
 	}
 }
 
-// TestCheckPools breaks the ledger in every way and has it repaired.
+// TestCheckPools breaks the allocator in every way and has it repaired.
 func TestCheckPools(t *testing.T) {
 	b := newBox(t, func(c *Config) {
 		c.Pools = []alloc.Pool{{First: netip.MustParseAddr("198.51.100.4"), Last: netip.MustParseAddr("198.51.100.5")}}
 	})
 	b.apply("web.yaml", yamlOf("web {type: LoadBalancer, clusterIP: 172.30.0.7, loadBalancerIP: 198.51.100.4}"))
 	if found := b.s.CheckPools(false); found != nil {
-		t.Fatalf("a sound ledger: %+v", found)
+		t.Fatalf("a sound allocator: %+v", found)
 	}
 	port := alloc.Port{Protocol: "TCP", Number: uint16(b.service("web").Spec.Ports[0].NodePort)}
 	before := poolLines(b.s.Pools())
-	l, web := b.s.ledger, "default/web"
+	l, web := b.s.allocator, "default/web"
 	l.releaseAddress(netip.MustParseAddr("172.30.0.7"), web)
 	l.releasePort(port, web)
 	l.releaseIngress(netip.MustParseAddr("198.51.100.4"), web)
@@ -83,7 +83,7 @@ func TestCheckPools(t *testing.T) {
 		l.holdAddress(netip.MustParseAddr("172.30.0.9"), "default/gone"),
 		l.holdAddress(netip.MustParseAddr("172.30.0.10"), web),
 		l.holdPort(alloc.Port{Protocol: "UDP", Number: 30001}, "default/gone"),
-		l.holdIngress(netip.MustParseAddr("198.51.100.5"), alloc.Claim{Owner: web}),
+		l.holdIngress(netip.MustParseAddr("198.51.100.5"), alloc.Request{Owner: web}),
 	} {
 		if err != nil {
 			t.Fatal(err)

@@ -49,7 +49,7 @@ func (c *change) notesOf(err error, reason string) []note {
 	return notes
 }
 
-// Problems is everything that is wrong with files and objects, by file, line and object.
+// Problems returns the problems of files and objects, sorted by file, line and object.
 func (s *Store) Problems() []manifest.Problem {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

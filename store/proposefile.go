@@ -21,11 +21,11 @@ func (t *transaction) examine(refs ...object.Ref) {
 	}
 }
 
-// proposal decides what an object becomes, by its claims.
+// proposal decides what an object becomes, by its declarations.
 func (t *transaction) proposal(ref object.Ref) *change {
-	claims := t.claimsOn(ref)
+	declarations := t.declarationsOf(ref)
 	c := &change{ref: ref, old: t.record(ref)}
-	winner, verdict := t.decide(c.old, claims)
+	winner, verdict := t.decide(c.old, declarations)
 	switch verdict {
 	case use:
 		c.owner = Owner{File: winner.path}
@@ -34,19 +34,19 @@ func (t *transaction) proposal(ref object.Ref) *change {
 				"%s had made an object of this name, whose place this document takes", c.old.owner), true)
 		}
 		c.proposeFrom(t.s, winner.wanted())
-		c.reportConflicts(claims, c.owner)
+		c.reportConflicts(declarations, c.owner)
 	case remove:
 		if c.remove = t.removes; !c.remove {
-			c.keepStored(claims)
+			c.keepStored(declarations)
 		}
 	case keep:
-		c.keepStored(claims)
+		c.keepStored(declarations)
 	}
 	return c
 }
 
 // keepStored asks for nothing new; but what the object waits for may be there now.
-func (c *change) keepStored(claims []claim) {
+func (c *change) keepStored(declarations []declaration) {
 	if c.old == nil {
 		return
 	}
@@ -57,7 +57,7 @@ func (c *change) keepStored(claims []claim) {
 	if c.ref.Kind == object.KindService {
 		c.wanted = c.old.object
 	}
-	c.reportConflicts(claims, c.owner)
+	c.reportConflicts(declarations, c.owner)
 }
 
 // proposeFrom makes a document the new version of the object, or says why it cannot be. The
@@ -130,7 +130,7 @@ func (c *change) accept(s *Store, next object.Object) object.Errors {
 			}
 			object.PatchFromOld(svc, before)
 		}
-		errs = object.DefaultFamilies(svc, before, s.ledger.families)
+		errs = object.DefaultFamilies(svc, before, s.allocator.families)
 	}
 	if before := c.before(); before != nil {
 		errs = object.Join(errs, object.ValidateUpdate(next, before.object, s.cfg.Objects))

@@ -11,8 +11,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// NamespacesController makes the Namespaces that nobody else makes. They become the API's
-// when a client changes them.
+// NamespacesController makes Namespaces that objects need and no file or client declares. They
+// become the API's when a client changes them.
 const NamespacesController = "namespaces"
 
 // NodeController keeps the Node of this box. Clients may write to it: labels and annotations that are not
@@ -221,7 +221,7 @@ func (t *transaction) noteWritten(c *change) {
 	}
 	if c.owner.File == "" {
 		c.addWarnings(t.record(c.ref).object)
-		c.reportConflicts(t.claimsOn(c.ref), c.owner)
+		c.reportConflicts(t.declarationsOf(c.ref), c.owner)
 		return
 	}
 	for _, n := range t.s.outcomes.notes[c.ref] {

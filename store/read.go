@@ -9,14 +9,14 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// ChangeSet is what has changed after a revision.
+// ChangeSet has the changes after a revision.
 type ChangeSet struct {
-	// Revision is the one to ask about next.
+	// Revision is the revision for the next call.
 	Revision uint64
 	// All says that it is not known what has changed: look at all Services, Pods and Secrets.
 	All bool
-	// Services are the "namespace/name" of the Services that changed, came, went, or
-	// whose EndpointSlices or Endpoints did; sorted. Empty when All is set.
+	// Services has the "namespace/name" of Services that were created, updated or deleted, or whose
+	// EndpointSlices or Endpoints were; sorted. Empty when All is set.
 	Services []string
 	// Pods are the "namespace/name" of the Pods that changed, came or went; sorted. Empty
 	// when All is set.
@@ -25,15 +25,15 @@ type ChangeSet struct {
 	Secrets []string
 }
 
-// Revision is that of the last change.
+// Revision returns the revision of the last change.
 func (s *Store) Revision() uint64 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.feed.revision
 }
 
-// Revisions are that of the last change, and that of the last one which whoever follows
-// Changed has to look at: what came after it is only for clients to talk to each other.
+// Revisions returns the revision of the last change, and that of the last change that may affect
+// the dataplane: later ones are of Leases and Events only.
 func (s *Store) Revisions() (accepted, concerning uint64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -44,8 +44,8 @@ func (s *Store) Revisions() (accepted, concerning uint64) {
 // Revisions tells of. It is for one reader.
 func (s *Store) Changed() <-chan struct{} { return s.feed.changed }
 
-// Changes is what has changed after a revision, which a former ChangeSet gave. For 0, a
-// revision that is too long ago, or one that is not there yet, it is everything.
+// Changes returns the changes after a revision, which an earlier ChangeSet gave. For 0, for a
+// revision that is too old, and for one that does not exist yet, All is set.
 func (s *Store) Changes(since uint64) ChangeSet {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -57,9 +57,9 @@ func sortedOnce(keys []string) []string {
 	return slices.Compact(keys)
 }
 
-// Service is what is to be programmed for a "namespace/name": the Service, nil when there
-// is none or it is withheld (see Open), its EndpointSlices by name and its Endpoints, nil
-// when there is none. Nothing of it may be changed.
+// Service returns the objects of a "namespace/name": the Service, nil when there is none or it is
+// withheld (see Open), its EndpointSlices sorted by name, and its Endpoints, nil when there are
+// none. The caller must not change them.
 func (s *Store) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -25,7 +25,7 @@ const (
 	journalPrefix = journal.Prefix
 )
 
-// Owner is who an object belongs to.
+// Owner is the owner of an object.
 type Owner = journal.Owner
 
 // record is an accepted object. It is immutable.
@@ -43,7 +43,7 @@ type record struct {
 	withheld bool
 }
 
-// ownerOf is who an object belongs to; nobody for one that is not there.
+// ownerOf returns the owner of an object; the zero Owner for nil.
 func ownerOf(r *record) Owner {
 	if r == nil {
 		return Owner{}
@@ -59,8 +59,7 @@ func objectOf(r *record) object.Object {
 	return r.object
 }
 
-// digest is two hashes of a text, which nobody can foresee. It means nothing outside of this
-// process.
+// digest is two hashes of a text, with random seeds. It means nothing outside of this process.
 type digest [2]uint64
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
@@ -92,7 +91,7 @@ func (v *stored) encode() (entry []byte, digest digest, err error) {
 	return entry, digest, err
 }
 
-// digest is that of the stored form alone.
+// digest returns the digest of the stored form without its header.
 func (v *stored) digest() (digest digest, err error) {
 	err = v.encoded(func(form []byte) { digest = digestOf(form[engine.EntryHeader:]) })
 	return digest, err

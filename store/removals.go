@@ -11,11 +11,10 @@ import (
 // Removals are the objects that a SyncFiles is about to remove, because no file has a
 // document for them any more.
 type Removals struct {
-	// Files are those that the objects came from, each with the Services ("namespace/name")
-	// that go with it: those that vanish, and those that stay and have no endpoint left.
+	// Files has the files that the objects came from, each with the Services ("namespace/name")
+	// that are lost with it: those that vanish, and those that stay without an endpoint.
 	Files map[string][]string
-	// Total is how many Services there are now, those included; Declared is how many of them
-	// belong to files.
+	// Total counts all present Services, Declared those of them that belong to files.
 	Total, Declared int
 }
 
@@ -44,7 +43,7 @@ func (e vanishedError) Error() string {
 func (e vanishedError) Unwrap() error { return e.error }
 
 // explain adds to a refusal of a value that its holder is held.
-func (l *ledger) explain(err error) error {
+func (l *allocator) explain(err error) error {
 	held, is := errors.AsType[*alloc.HeldError](err)
 	if !is {
 		return err

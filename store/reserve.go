@@ -44,7 +44,8 @@ func (s *Store) Blank() bool {
 	return !s.feed.journal.Concerns(object.KindService)
 }
 
-// CountUnstored is how many files are not as they were in the last SyncFiles that succeeded.
+// CountUnstored returns the number of files that differ from those of the last successful
+// SyncFiles.
 func (s *Store) CountUnstored(files manifest.Files) (n int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -52,12 +53,12 @@ func (s *Store) CountUnstored(files manifest.Files) (n int) {
 	return n
 }
 
-// HasUnclaimed reports whether there are objects of files that no file that was read has a
+// HasUndeclared reports whether there are objects of files that no file that was read has a
 // document for.
-func (s *Store) HasUnclaimed() bool {
+func (s *Store) HasUndeclared() bool {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	return len(s.declared.unclaimed) > 0
+	return len(s.declared.undeclared) > 0
 }
 
 // HasReserved reports whether values are reserved, or were before the last restart.
@@ -84,7 +85,7 @@ func (s *Store) Reserve(frontends []ReservedFrontend) error {
 		}
 	}
 	s.setReserves(true)
-	r := &s.ledger.reserved
+	r := &s.allocator.reserved
 	*r = reserved{addresses: map[netip.Addr][]ReservedFrontend{}, nodePorts: map[alloc.Port][]ReservedFrontend{}}
 	for _, f := range frontends {
 		if f.Addr.IsValid() {
@@ -93,23 +94,23 @@ func (s *Store) Reserve(frontends []ReservedFrontend) error {
 			r.nodePorts[f.Port] = append(r.nodePorts[f.Port], f)
 		}
 	}
-	s.ledger.begin()
+	s.allocator.begin()
 	for addr, all := range r.addresses {
 		// An error says that a Service has the value, which is then no unknown one's.
-		if in := s.ledger.addresses[addr.Is4()]; in != nil && in.Prefix().Contains(addr) {
-			_ = s.ledger.holdAddress(addr, reservedOwner)
-		} else if s.ledger.pools.Contains(addr) {
-			claim := alloc.Claim{Owner: reservedOwner}
+		if in := s.allocator.addresses[addr.Is4()]; in != nil && in.Prefix().Contains(addr) {
+			_ = s.allocator.holdAddress(addr, reservedOwner)
+		} else if s.allocator.pools.Contains(addr) {
+			request := alloc.Request{Owner: reservedOwner}
 			for _, f := range all {
-				claim.Ports = append(claim.Ports, f.Port)
+				request.Ports = append(request.Ports, f.Port)
 			}
-			_ = s.ledger.holdIngress(addr, claim)
+			_ = s.allocator.holdIngress(addr, request)
 		}
 	}
 	for port := range r.nodePorts {
-		_ = s.ledger.holdPort(port, reservedOwner)
+		_ = s.allocator.holdPort(port, reservedOwner)
 	}
-	s.ledger.begin()
+	s.allocator.begin()
 	return nil
 }
 
@@ -124,16 +125,16 @@ func (s *Store) Unreserve() error {
 	if err != nil {
 		return fmt.Errorf("forget that the kernel serves unknown Services: %w", err)
 	}
-	s.ledger.begin()
-	for addr := range s.ledger.reserved.addresses {
-		s.ledger.releaseAddress(addr, reservedOwner)
-		s.ledger.releaseIngress(addr, reservedOwner)
+	s.allocator.begin()
+	for addr := range s.allocator.reserved.addresses {
+		s.allocator.releaseAddress(addr, reservedOwner)
+		s.allocator.releaseIngress(addr, reservedOwner)
 	}
-	for port := range s.ledger.reserved.nodePorts {
-		s.ledger.releasePort(port, reservedOwner)
+	for port := range s.allocator.reserved.nodePorts {
+		s.allocator.releasePort(port, reservedOwner)
 	}
-	s.ledger.begin()
-	s.ledger.reserved = reserved{}
+	s.allocator.begin()
+	s.allocator.reserved = reserved{}
 	s.setReserves(false)
 	return nil
 }
@@ -144,9 +145,9 @@ func (s *Store) setReserves(is bool) {
 	s.reserves = is
 }
 
-// cedeAddress makes a reserved cluster IP free for whoever asks for it by name. The other two
-// do so for a load balancer IP and a node port.
-func (l *ledger) cedeAddress(addr netip.Addr) {
+// cedeAddress releases a reserved cluster IP for a Service that names it. The other two do so for a
+// load balancer IP and a node port.
+func (l *allocator) cedeAddress(addr netip.Addr) {
 	if len(l.reserved.addresses) > 0 {
 		released := l.released
 		l.releaseAddress(addr, reservedOwner)
@@ -154,7 +155,7 @@ func (l *ledger) cedeAddress(addr netip.Addr) {
 	}
 }
 
-func (l *ledger) cedeIngress(addr netip.Addr) {
+func (l *allocator) cedeIngress(addr netip.Addr) {
 	if len(l.reserved.addresses) > 0 {
 		released := l.released
 		l.releaseIngress(addr, reservedOwner)
@@ -162,7 +163,7 @@ func (l *ledger) cedeIngress(addr netip.Addr) {
 	}
 }
 
-func (l *ledger) cedePort(port alloc.Port) {
+func (l *allocator) cedePort(port alloc.Port) {
 	if len(l.reserved.nodePorts) > 0 {
 		released := l.released
 		l.releasePort(port, reservedOwner)
@@ -172,7 +173,7 @@ func (l *ledger) cedePort(port alloc.Port) {
 
 // formerAddress is the reserved cluster IP that a Service seems to have had.
 func (c *change) formerAddress(t *transaction, ipv4 bool) (netip.Addr, bool) {
-	l := t.s.ledger
+	l := t.s.allocator
 	in := l.addresses[ipv4]
 	if len(l.reserved.addresses) == 0 || in == nil {
 		return netip.Addr{}, false
@@ -190,12 +191,12 @@ func (c *change) formerAddress(t *transaction, ipv4 bool) (netip.Addr, bool) {
 
 // formerIngress is the reserved load balancer IP that a Service seems to have had.
 func (c *change) formerIngress(t *transaction, ipv4 bool) (netip.Addr, bool) {
-	l := t.s.ledger
+	l := t.s.allocator
 	if len(l.reserved.addresses) == 0 {
 		return netip.Addr{}, false
 	}
-	addr, ok := l.pools.Home(ipv4, c.claim.Internal, c.ref.Key())
-	if _, held := l.pools.ClaimOf(addr, reservedOwner); !ok || !held {
+	addr, ok := l.pools.Home(ipv4, c.request.Internal, c.ref.Key())
+	if _, held := l.pools.RequestOf(addr, reservedOwner); !ok || !held {
 		return netip.Addr{}, false
 	}
 	at := l.reserved.addresses[addr]
@@ -205,7 +206,7 @@ func (c *change) formerIngress(t *transaction, ipv4 bool) (netip.Addr, bool) {
 // formerPort is the reserved node port that a Service seems to have had, on all of some
 // protocols.
 func (c *change) formerPort(t *transaction, protocols []string, seed string) (uint16, bool) {
-	l := t.s.ledger
+	l := t.s.allocator
 	if len(l.reserved.nodePorts) == 0 {
 		return 0, false
 	}
@@ -237,7 +238,7 @@ func (c *change) reaches(t *transaction, frontends []ReservedFrontend, unknown b
 	if len(known) == 0 {
 		// The frontends at its cluster IPs lead to them.
 		for _, addr := range valuesOf(c.service()).clusterIPs {
-			for _, f := range t.s.ledger.reserved.addresses[addr] {
+			for _, f := range t.s.allocator.reserved.addresses[addr] {
 				known = append(known, f.Endpoints...)
 			}
 		}

@@ -101,7 +101,7 @@ func TestReservedValuesAreThereToBeAskedFor(t *testing.T) {
 	if w := b.ask(Write{Ref: ref("named"), Object: document(t, text), DryRun: true}); w.Err != nil {
 		t.Fatal(w.Err)
 	}
-	if owner, _ := b.s.ledger.owner(netip.MustParseAddr(ip)); owner != reservedOwner {
+	if owner, _ := b.s.allocator.owner(netip.MustParseAddr(ip)); owner != reservedOwner {
 		t.Errorf("after a dry run %q has the address", owner)
 	}
 	b.apply("named.yaml", text)
@@ -122,7 +122,7 @@ func TestReservationsOutliveARestartAndEnd(t *testing.T) {
 	if err := b.s.Unreserve(); err != nil {
 		t.Fatal(err)
 	}
-	if owner, held := b.s.ledger.owner(netip.MustParseAddr(ip)); held || b.s.HasReserved() {
+	if owner, held := b.s.allocator.owner(netip.MustParseAddr(ip)); held || b.s.HasReserved() {
 		t.Errorf("%q still has it", owner)
 	}
 	b.restart()

@@ -405,11 +405,11 @@ func (b *box) checkAgainstFiles() {
 	for _, p := range b.s.Problems() {
 		troubled[p.Object] = true
 	}
-	claimed := map[object.Ref]bool{}
+	declared := map[object.Ref]bool{}
 	for path, file := range b.files {
 		for i := range file.Documents {
 			ref := object.RefOf(file.Documents[i].Object)
-			claimed[ref] = true
+			declared[ref] = true
 			if _, owner := b.s.Get(ref); owner.File != path && !troubled[ref] {
 				b.t.Errorf("%s of %s was dropped in silence", ref, path)
 			}
@@ -419,7 +419,7 @@ func (b *box) checkAgainstFiles() {
 		file := b.files[r.owner.File]
 		if file == nil && !troubled[ref] {
 			b.t.Errorf("%s outlives %s", ref, r.owner)
-		} else if !claimed[ref] && !troubled[ref] && !isUnreadable(file) {
+		} else if !declared[ref] && !troubled[ref] && !isUnreadable(file) {
 			b.t.Errorf("%s is in no file", ref)
 		}
 	}

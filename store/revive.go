@@ -67,18 +67,18 @@ func (s *Store) GoBack(found manifest.Files) ([]Revived, error) {
 	} else if err := head.addTo(&t.extra, s.feed.revision); err != nil {
 		return nil, err
 	}
-	s.ledger.unkeep()
+	s.allocator.unkeep()
 	revived, err := t.revive(s.trial.before, &Caller{User: "svcctl", Verb: verbGoBack})
 	if err == nil {
 		_, err = t.run()
 	}
 	if err != nil {
-		s.ledger.rollback()
+		s.allocator.rollback()
 		return nil, fmt.Errorf("go back: %w", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.trial, s.ledger.kept = trial{}, nil
+	s.trial, s.allocator.kept = trial{}, nil
 	if len(held) > 0 {
 		s.trial = trial{Trial: &head, held: held, files: map[string]bool{}}
 		for path := range held {
@@ -104,7 +104,7 @@ func (t *transaction) revive(before map[object.Ref]*record, by *Caller) ([]Reviv
 		}
 		changes = append(changes, c)
 	}
-	l := t.s.ledger
+	l := t.s.allocator
 	for _, c := range changes { // all give before anybody takes
 		if c.ref.Kind == object.KindService && c.holds() {
 			c.giveAll(l)
@@ -150,7 +150,7 @@ func sameVersion(a, b *record) bool {
 }
 
 // giveAll gives back all that the stored version of a Service has.
-func (c *change) giveAll(l *ledger) {
+func (c *change) giveAll(l *allocator) {
 	owner, before := c.ref.Key(), c.held()
 	for _, addr := range before.clusterIPs {
 		l.releaseAddress(addr, owner)
@@ -186,7 +186,7 @@ func (c *change) resurrect(t *transaction, was *record) error {
 	if !isService {
 		return nil
 	}
-	if err := t.s.ledger.holdAll(svc); err != nil {
+	if err := t.s.allocator.holdAll(svc); err != nil {
 		c.record.withheld, c.waits = true, true
 		c.note(was.owner.File, "", ReasonConflict, fmt.Sprintf(
 			"it is as it was again, and %v by now; nothing is programmed for it: delete one of the two", err), false)
@@ -195,8 +195,8 @@ func (c *change) resurrect(t *transaction, was *record) error {
 }
 
 // holdAll registers all that a stored Service has, or nothing.
-func (l *ledger) holdAll(svc *object.Service) error {
-	owner, v, claim, before := index.ServiceKey(svc), valuesOf(svc), claimOf(svc), l.mark()
+func (l *allocator) holdAll(svc *object.Service) error {
+	owner, v, request, before := index.ServiceKey(svc), valuesOf(svc), requestOf(svc), l.mark()
 	err := func() error {
 		for _, addr := range v.clusterIPs {
 			if err := l.holdAddress(addr, owner); err != nil {
@@ -209,7 +209,7 @@ func (l *ledger) holdAll(svc *object.Service) error {
 			}
 		}
 		for _, addr := range v.ingress {
-			if err := l.holdIngress(addr, claim); err != nil {
+			if err := l.holdIngress(addr, request); err != nil {
 				return fmt.Errorf("load balancer IP %s: %w", addr, err)
 			}
 		}
@@ -231,13 +231,13 @@ type kept struct {
 	ingress   map[netip.Addr]string
 }
 
-// keepOf keeps what a Service had before a trial, and has no more, from others. What somebody else
-// has by now stays his.
-func (l *ledger) keepOf(svc *object.Service) {
+// keepOf reserves the values that a Service had before a trial and has lost, unless another holds
+// them by now.
+func (l *allocator) keepOf(svc *object.Service) {
 	if l.kept == nil {
 		l.kept = &kept{map[netip.Addr]string{}, map[alloc.Port]string{}, map[netip.Addr]string{}}
 	}
-	key, v, claim := index.ServiceKey(svc), valuesOf(svc), claimOf(svc)
+	key, v, request := index.ServiceKey(svc), valuesOf(svc), requestOf(svc)
 	for _, addr := range v.clusterIPs {
 		if _, held := l.owner(addr); !held && l.holdAddress(addr, trialOwner) == nil {
 			l.kept.addresses[addr] = key
@@ -249,18 +249,18 @@ func (l *ledger) keepOf(svc *object.Service) {
 		}
 	}
 	for _, addr := range v.ingress {
-		if _, has := l.pools.ClaimOf(addr, key); has {
+		if _, has := l.pools.RequestOf(addr, key); has {
 			continue
 		}
-		claim.Owner = trialOwner
-		if l.holdIngress(addr, claim) == nil {
+		request.Owner = trialOwner
+		if l.holdIngress(addr, request) == nil {
 			l.kept.ingress[addr] = key
 		}
 	}
 }
 
 // unkeep gives everything free that is kept.
-func (l *ledger) unkeep() {
+func (l *allocator) unkeep() {
 	if l.kept == nil {
 		return
 	}
@@ -276,7 +276,7 @@ func (l *ledger) unkeep() {
 }
 
 // regainAddress gives a Service what it gave up in the trial, if it asks for it. So do the other two.
-func (l *ledger) regainAddress(addr netip.Addr, owner string) {
+func (l *allocator) regainAddress(addr netip.Addr, owner string) {
 	if l.kept != nil && l.kept.addresses[addr] == owner {
 		released := l.released
 		l.releaseAddress(addr, trialOwner)
@@ -284,7 +284,7 @@ func (l *ledger) regainAddress(addr netip.Addr, owner string) {
 	}
 }
 
-func (l *ledger) regainPort(port alloc.Port, owner string) {
+func (l *allocator) regainPort(port alloc.Port, owner string) {
 	if l.kept != nil && l.kept.ports[port] == owner {
 		released := l.released
 		l.releasePort(port, trialOwner)
@@ -292,7 +292,7 @@ func (l *ledger) regainPort(port alloc.Port, owner string) {
 	}
 }
 
-func (l *ledger) regainIngress(addr netip.Addr, owner string) {
+func (l *allocator) regainIngress(addr netip.Addr, owner string) {
 	if l.kept != nil && l.kept.ingress[addr] == owner {
 		released := l.released
 		l.releaseIngress(addr, trialOwner)

@@ -11,7 +11,7 @@ import (
 
 // Rollback asks for objects as they were at a revision.
 type Rollback struct {
-	// Revision is the one to go back to; 0 is the one before the last commit of a client.
+	// Revision is the revision to go back to; 0 is the one before the last commit of a client.
 	Revision uint64
 	// Last is the last change by a client that the caller knows of: after a newer one nothing is rolled back
 	// (NewerChangeError). 0 is any.
@@ -79,7 +79,7 @@ func (s *Store) rollback(ask Rollback) (RolledBack, error) {
 		_, err = t.run()
 	}
 	if err != nil || ask.DryRun {
-		s.ledger.rollback()
+		s.allocator.rollback()
 	}
 	if err != nil {
 		return b, fmt.Errorf("roll back: %w", err)

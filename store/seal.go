@@ -30,10 +30,10 @@ type seal struct {
 
 const (
 	sealPrefix = "seal/"
-	// sealMost is how many documents a sealed file may have: the first change of it has to
-	// decode all of them.
+	// sealMost bounds the documents of a sealed file: the first change of it has to decode all of
+	// them.
 	sealMost = 32
-	// sealAtOnce is how many seals are written in one commit.
+	// sealAtOnce bounds the seals of one commit.
 	sealAtOnce = 4_000
 )
 
@@ -181,15 +181,15 @@ func (t *transaction) settledBefore(file *manifest.File) bool {
 	return sealed && !slices.ContainsFunc(names, func(name object.Ref) bool { return !t.s.isSettled(refInFile(name), file.Path) })
 }
 
-// trust notes what a sealed file claims. Objects that were the file's and are not in it are touched.
+// trust notes the declarations of a sealed file. Objects that were the file's and are not in it are touched.
 func (t *transaction) trust(file *manifest.File, touched map[object.Ref]struct{}) {
-	claims, _ := claimsOf(file)
-	for ref, c := range claims {
-		t.setClaim(ref, file.Path, &c) // who claims it too touches it
+	declarations, _ := readDeclarations(file)
+	for ref, c := range declarations {
+		t.setDeclaration(ref, file.Path, &c) // a file that declares it too touches it
 		t.trusted = append(t.trusted, ref)
 	}
-	for ref := range t.s.declared.unclaimed[file.Path] {
-		if _, claimed := claims[ref]; !claimed {
+	for ref := range t.s.declared.undeclared[file.Path] {
+		if _, declared := declarations[ref]; !declared {
 			touched[ref] = struct{}{}
 		}
 	}

@@ -130,7 +130,7 @@ func TestSealedFilesAreNotDecoded(t *testing.T) {
 	if opened != 0 {
 		t.Errorf("%d files were decoded", opened)
 	}
-	if objects(again.s) != objects(b.s) || again.s.HasUnclaimed() {
+	if objects(again.s) != objects(b.s) || again.s.HasUndeclared() {
 		t.Errorf("objects\n%s\nwant\n%s", objects(again.s), objects(b.s))
 	}
 	ref := object.Ref{Kind: object.KindEndpointSlice, Namespace: "default", Name: "web-1"}
@@ -305,8 +305,8 @@ func TestSealedStartIsTheSame(t *testing.T) {
 				if got, want := objects(with.s)+"\n"+with.problems(), objects(without.s)+"\n"+without.problems(); got != want {
 					t.Fatalf("seed %d, step %d, %s: files %q, then %q\n%s\nwant\n%s", seed, step, round, b.texts, later, got, want)
 				}
-				if with.s.HasUnclaimed() != without.s.HasUnclaimed() || fmt.Sprint(with.s.declared.unclaimed) != fmt.Sprint(without.s.declared.unclaimed) {
-					t.Fatalf("seed %d, step %d, %s: unclaimed %v, want %v", seed, step, round, with.s.declared.unclaimed, without.s.declared.unclaimed)
+				if with.s.HasUndeclared() != without.s.HasUndeclared() || fmt.Sprint(with.s.declared.undeclared) != fmt.Sprint(without.s.declared.undeclared) {
+					t.Fatalf("seed %d, step %d, %s: undeclared %v, want %v", seed, step, round, with.s.declared.undeclared, without.s.declared.undeclared)
 				}
 			}
 		}

@@ -21,8 +21,8 @@ import (
 // Who reads is a stored record, and each commit of files is decided on it: a machine that does not know yet
 // that another one has taken over changes nothing.
 
-// sourcePrefix is that of the keys source/NAME, the record, and source/NAME/relative/path, what a
-// file says that is in force.
+// sourcePrefix begins the keys source/NAME, of the record of a source, and
+// source/NAME/relative/path, of the content of a file in force.
 const sourcePrefix = "source/"
 
 // mostLines bounds the stored form of a file, in bytes: of longer ones other machines know no lines.
@@ -34,17 +34,18 @@ type Source struct {
 	// Reader is the machine that reads it, Instance its data directory; "" any that it has.
 	Reader   string `json:"reader"`
 	Instance string `json:"instance,omitempty"`
-	// Generation is the number that whoever writes the directory gives its content; 0: none.
+	// Generation is the number of the directory's content, set by the program that writes it; 0:
+	// none.
 	Generation uint64    `json:"generation,omitempty"`
 	Since      time.Time `json:"since"`
-	// Files is how many files are in force.
+	// Files counts the files in force.
 	Files int `json:"-"`
 }
 
 // sourceFile is the stored record of a file, which all machines have.
 type sourceFile struct {
 	Hash string `json:"hash"` // manifest.Hash in hexadecimal digits
-	// Lines are where objects start, by kind/namespace/name; nil when there are too many.
+	// Lines has the first line of each object, by kind/namespace/name; nil when there are too many.
 	Lines map[string]int `json:"lines,omitempty"`
 }
 
@@ -56,7 +57,7 @@ type sources struct {
 	reading map[string]bool            // SyncSources has brought in all of it
 	// changed counts what SyncSources has to look at although no file has changed.
 	changed uint64
-	stale   map[object.Ref]struct{} // claimed objects that other machines have changed
+	stale   map[object.Ref]struct{} // declared objects that other machines have changed
 }
 
 // SourceTurn is a machine that would read a source.
@@ -71,7 +72,7 @@ type SourceVerdict struct {
 	// file that is another one than in force.
 	Behind  bool
 	Differs string
-	// Given says that somebody has given the source to the Reader, which has not begun.
+	// Given says that the source was assigned to the Reader, which has not begun.
 	Given bool
 	// Reader is the machine that reads it.
 	Reader string
@@ -100,7 +101,7 @@ func sourceKey(path string) string {
 	return sourcePrefix + name + "/" + relative
 }
 
-// Sources are all sources that somebody has read, by name.
+// Sources returns all sources that some box has read, sorted by name.
 func (s *Store) Sources() (all []Source) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

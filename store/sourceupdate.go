@@ -189,7 +189,7 @@ func (all *sources) remove(keys []string) {
 // isSourceKey reports whether a key of the engine is of a source.
 func isSourceKey(key string) bool { return strings.HasPrefix(key, sourcePrefix) }
 
-// takeOverSources takes over what a commit of another machine says of sources, and notes claimed objects that it
+// takeOverSources takes over what a commit of another machine says of sources, and notes declared objects that it
 // changes. The writer must be held.
 func (s *Store) takeOverSources(f *engine.Followed, changes []*change) error {
 	s.mu.Lock()
@@ -211,7 +211,7 @@ func (s *Store) takeOverSources(f *engine.Followed, changes []*change) error {
 		return err
 	}
 	for _, c := range changes {
-		if len(s.declared.claims[c.ref]) > 0 {
+		if len(s.declared.byObject[c.ref]) > 0 {
 			s.sources.stale[c.ref] = struct{}{}
 		}
 	}
@@ -229,10 +229,10 @@ func (s *Store) letSource(name string) {
 	delete(s.sources.reading, name)
 	gone := ofSource(s.declared.files, name)
 	for _, file := range gone {
-		claims, _ := claimsOf(file)
-		for ref := range claims {
-			if s.declared.claims[ref] = slices.DeleteFunc(slices.Clone(s.declared.claims[ref]), func(c claim) bool { return c.path == file.Path }); len(s.declared.claims[ref]) == 0 {
-				delete(s.declared.claims, ref)
+		declarations, _ := readDeclarations(file)
+		for ref := range declarations {
+			if s.declared.byObject[ref] = slices.DeleteFunc(slices.Clone(s.declared.byObject[ref]), func(c declaration) bool { return c.path == file.Path }); len(s.declared.byObject[ref]) == 0 {
+				delete(s.declared.byObject, ref)
 			}
 			s.outcomes.notes[ref] = slices.DeleteFunc(slices.Clone(s.outcomes.notes[ref]), func(n note) bool { return n.path == file.Path })
 			if len(s.outcomes.notes[ref]) == 0 {
@@ -258,8 +258,8 @@ func (s *Store) isReadElsewhere(owner Owner) bool {
 	return s.storage.shared != nil && owner.File != "" && !s.sources.reading[SourceOf(owner.File)]
 }
 
-// position is where a field of an object stands in a file; of a file that another machine reads, or that was not read
-// yet, the line of the object; 0 when it is not known.
+// position returns the line and column of an object's field in a file; of a file that another machine reads, or that
+// was not read yet, the line of the object; 0 when it is not known.
 func (s *Store) position(ref object.Ref, path, field string) (line, column int) {
 	if line, column = s.declared.position(ref, path, field); line == 0 {
 		line = s.sources.files[path].Lines[lineKey(ref)]

@@ -21,13 +21,13 @@ const revisionShift = 20
 type Store struct {
 	cfg Config
 
-	// writer is held by whoever changes something, from the first look to the last
-	// assignment; it guards what follows up to mu.
-	writer  sync.Mutex
-	storage storage
-	ledger  *ledger
-	numbers numbers
-	queue   writeQueue
+	// writer is held during a change, from the first look to the last assignment; it guards the
+	// fields up to mu.
+	writer    sync.Mutex
+	storage   storage
+	allocator *allocator
+	numbers   numbers
+	queue     writeQueue
 
 	// mu guards what readers see. Only the writer changes it, and may read without.
 	mu       sync.RWMutex
@@ -60,12 +60,12 @@ func (n *numbers) sawCreation(at time.Time) {
 // become free. The Store does not close the engine.
 func Open(engine engine.Engine, cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
-	ledger, err := cfg.ledger()
+	allocator, err := cfg.newAllocator()
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	s := &Store{
-		cfg: cfg, ledger: ledger,
+		cfg: cfg, allocator: allocator,
 		storage: storage{engine: engine, shared: sharedOf(engine), piece: pieceObjects},
 		numbers: numbers{seed: uint64(max(0, cfg.Clock().Unix())) << revisionShift},
 		table:   newTable(), feed: newFeed(), declared: newDeclarations(), outcomes: newOutcomes(), sources: newSources(),
@@ -154,7 +154,7 @@ func (s *Store) reopen(r *record) {
 			r.withheld = true
 			s.outcomes.waiting[ref] = struct{}{}
 			s.outcomes.notes[ref] = []note{withheldNote(r, err)}
-		} else if notes := s.ledger.outside(svc, r.owner); len(notes) > 0 {
+		} else if notes := s.allocator.outside(svc, r.owner); len(notes) > 0 {
 			s.outcomes.notes[ref] = notes
 		}
 		if s.lacksIngress(svc) {
@@ -171,8 +171,8 @@ func withheldNote(r *record, err error) note {
 		"%v, which is older; nothing is programmed for this one: delete one of the two", err)}
 }
 
-// waitForOthers notes the load balancers that are not served on what they were given, since it
-// is somebody's external IP: they get another one.
+// waitForOthers notes the load balancers whose address is not served because it is an external IP
+// of another Service: they get another one.
 func (s *Store) waitForOthers() {
 	t := s.begin()
 	for ref, r := range s.table.records {
@@ -188,6 +188,6 @@ func (s *Store) waitForOthers() {
 
 // hold registers all that a stored Service has, or nothing.
 func (s *Store) hold(svc *object.Service) error {
-	s.ledger.begin()
-	return s.ledger.holdAll(svc)
+	s.allocator.begin()
+	return s.allocator.holdAll(svc)
 }

@@ -8,9 +8,9 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// SyncResult is what one call has changed.
+// SyncResult counts the changes of one call.
 type SyncResult struct {
-	// Revision is that of the store afterwards.
+	// Revision is the store's revision after the call.
 	Revision uint64
 	// Created, Updated and Deleted count objects; Refused counts those whose documents
 	// were looked at and not accepted.
@@ -59,12 +59,12 @@ func (s *Store) syncFiles(files manifest.Files, guard RemovalGuard, sourced *sou
 	t.removes = true
 	t.examine(refs...)
 	held := t.holdRemovals(guard)
-	s.ledger.vanished = held
+	s.allocator.vanished = held
 	t.base.released = !maps.Equal(held, s.declared.held) // who waits for a value of theirs is told otherwise
 	t.removes = false                                    // what is examined from here on was not decided upon
 	result, err := t.run()
 	if err != nil {
-		s.ledger.vanished = s.declared.held
+		s.allocator.vanished = s.declared.held
 		return SyncResult{}, fmt.Errorf("sync files: %w", err)
 	}
 	s.declared.synced, s.declared.held = true, held
@@ -86,10 +86,10 @@ func (r *SyncResult) count(c *change) {
 	}
 }
 
-// Generate makes, replaces and removes the objects of a controller, all in one commit,
-// or none of it. Objects that are the same as they were are left alone, and what is to be
-// removed may be gone already. Errors: *OwnedError when one of them belongs to somebody
-// else by now; object.Errors when one is not valid; else those of the engine.
+// Generate makes, replaces and removes the objects of a controller, all in one commit, or none of
+// it. Objects that are the same as they were are left alone, and what is to be removed may be gone
+// already. Errors: *OwnedError when one of them has another owner by now; object.Errors when one is
+// not valid; else those of the engine.
 func (s *Store) Generate(controller string, puts []object.Object, deletes []object.Ref) (result SyncResult, err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()

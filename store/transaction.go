@@ -22,7 +22,7 @@ type transaction struct {
 	host Host // as of its beginning
 	declaring
 	changes map[object.Ref]*change
-	removes bool // objects that nobody claims any more may be removed
+	removes bool // objects without a declaration may be removed
 
 	settled
 	// joint are the Services with external IPs among the changes that are being allocated for together.
@@ -32,18 +32,18 @@ type transaction struct {
 	created  *time.Time
 	// dry says that what is settled is taken back.
 	dry bool
-	// feeding are what changes has for each Service; see backing.
+	// feeding has the objects of changes by the Service that they belong to; see backing.
 	feeding map[string][]object.Object
 	// extra is committed together with the changes, and so is sourced, unless nil.
 	extra   engine.Transaction
 	sourced *sourcesUpdate
 }
 
-// declaring has the documents of files as of a transaction; claims and duplicates have only those that differ.
+// declaring has the documents of files as of a transaction; declarations and duplicates have only those that differ.
 type declaring struct {
-	files      manifest.Files
-	claims     map[object.Ref][]claim
-	duplicates map[string][]manifest.Problem
+	files        manifest.Files
+	declarations map[object.Ref][]declaration
+	duplicates   map[string][]manifest.Problem
 	// trusted are objects that are as their files say, see trust.
 	trusted []object.Ref
 }
@@ -52,13 +52,13 @@ type declaring struct {
 type settled struct {
 	order []*change
 	last  map[object.Ref]*change // the last one of each object
-	// base is the state of the ledger up to which they took and released.
+	// base is the state of the allocator up to which they took and released.
 	base mark
-	// externals are those of them with external IPs.
+	// externals has those of them with external IPs.
 	externals index.Externals
 }
 
-// add makes a change the last one that is settled; now is the ledger with it.
+// add makes a change the last one that is settled; now is the allocator with it.
 func (d *settled) add(c *change, now mark) {
 	d.order = append(d.order, c)
 	d.last[c.ref] = c
@@ -73,7 +73,7 @@ type change struct {
 	ref   object.Ref
 	old   *record // nil: it is new
 	owner Owner
-	// by is the client of the API that asks for it, nil when it is nobody of these.
+	// by is the client of the API that asks for it, nil for files and controllers.
 	by *Caller
 	// wanted is the new version before allocation; nil when the object stays as it
 	// is, or is removed.
@@ -93,10 +93,10 @@ type change struct {
 
 // assigned has the values that allocation gave a wanted version.
 type assigned struct {
-	// next is wanted with its values, nil when it does not come to that; claim and
-	// ingress (its load balancer IPs) are on the way there.
+	// next is wanted with its values, nil when there is none; request and
+	// ingress (its load balancer IPs) lead to it.
 	next    object.Object
-	claim   alloc.Claim
+	request alloc.Request
 	ingress []netip.Addr
 	// outcome is about what it got.
 	outcome []note
@@ -116,10 +116,10 @@ type written struct {
 }
 
 func (s *Store) begin() *transaction {
-	s.ledger.begin()
+	s.allocator.begin()
 	return &transaction{
 		s: s, host: s.hostNow(), revision: s.latest(),
-		declaring: declaring{files: s.declared.files, claims: map[object.Ref][]claim{}, duplicates: map[string][]manifest.Problem{}},
+		declaring: declaring{files: s.declared.files, declarations: map[object.Ref][]declaration{}, duplicates: map[string][]manifest.Problem{}},
 		changes:   map[object.Ref]*change{},
 		settled:   settled{last: map[object.Ref]*change{}, externals: index.Externals{}},
 	}
@@ -128,8 +128,8 @@ func (s *Store) begin() *transaction {
 // latest is the revision that the next one follows on.
 func (s *Store) latest() uint64 { return max(s.feed.revision, s.numbers.seed, s.storage.head) }
 
-// examineWaiting takes those in that wait for others to release something. It gives false
-// when there is nobody new.
+// examineWaiting adds the Services that wait for released values. It returns false when there are
+// no new ones.
 func (t *transaction) examineWaiting() bool {
 	found := false
 	examine := func(ref object.Ref) {

@@ -23,18 +23,18 @@ const (
 	trialFilePrefix   = trialPrefix + "file/"
 )
 
-// A Trial is a change that goes back unless somebody confirms it: what its Writes do
-// (Caller.Trial), and with Files what files do. What was there before is stored in the transaction
-// of each change. After it went back, the files that it was about are held, see GoBack.
+// A Trial has changes that are rolled back unless they are confirmed: those of its Writes
+// (Caller.Trial), and with Files those of files. The objects before are stored in the transaction
+// of each change. After the rollback, the files that it was about are held, see GoBack.
 type Trial struct {
 	ID    string    `json:"id"`
 	Began time.Time `json:"began"`
-	// Ends is when it goes back.
+	// Ends is the time at which it is rolled back.
 	Ends deadline.Deadline `json:"ends"`
 	// User began it.
 	User  string `json:"user,omitempty"`
 	Files bool   `json:"files,omitempty"`
-	// Back is when it went back; nil while it waits to be confirmed.
+	// Back is the time at which it was rolled back; nil while it waits to be confirmed.
 	Back *time.Time `json:"back,omitempty"`
 }
 
@@ -59,8 +59,7 @@ var (
 	ErrTrialOver = errors.New("the trial that this change belongs to is over: nothing of it is changed any more")
 )
 
-// trial is the one that is under way, or holds files. The writer changes it, and mu guards it
-// besides.
+// trial is the trial that is under way, or still holds files. Only the writer changes it, under mu.
 type trial struct {
 	*Trial // nil: there is none
 	// before has what was there before, nil where nothing was.
@@ -189,20 +188,20 @@ func (s *Store) Confirm() (TrialState, error) {
 		return state, ErrNoTrial
 	}
 	t := s.begin()
-	s.ledger.unkeep()
-	t.base = s.ledger.mark()
+	s.allocator.unkeep()
+	t.base = s.allocator.mark()
 	t.extra.Deletes = s.trial.keys()
 	if _, err := t.run(); err != nil {
 		return state, fmt.Errorf("confirm: %w", err)
 	}
-	s.ledger.kept = nil
+	s.allocator.kept = nil
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.trial = trial{}
 	return state, nil
 }
 
-// keys are all that are stored of the trial.
+// keys returns the keys of all stored records of the trial.
 func (t *trial) keys() []string {
 	keys := []string{trialKey}
 	for ref := range t.before {
@@ -344,13 +343,13 @@ func (s *Store) loadTrial() error {
 	}
 	s.trial = t
 	if t.Pending() {
-		s.ledger.begin()
+		s.allocator.begin()
 		for ref, r := range t.before {
 			if r != nil && ref.Kind == object.KindService {
-				s.ledger.keepOf(r.object.(*object.Service))
+				s.allocator.keepOf(r.object.(*object.Service))
 			}
 		}
-		s.ledger.begin()
+		s.allocator.begin()
 	}
 	return nil
 }

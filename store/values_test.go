@@ -94,7 +94,7 @@ func TestTypeChangesReleaseValues(t *testing.T) {
 		if external := svc.Spec.Type == "ExternalName"; external != (svc.Spec.ClusterIP == "") {
 			t.Errorf("%s: cluster IP %q", spec, svc.Spec.ClusterIP)
 		}
-		ports, pools := len(b.s.ledger.ports.Holders()), b.s.ledger.pools.Holders()
+		ports, pools := len(b.s.allocator.ports.Holders()), b.s.allocator.pools.Holders()
 		if (ports != 0) != lb || (len(pools) != 0) != lb {
 			t.Errorf("%s: %d ports and %v are held", spec, ports, pools)
 		}
@@ -117,7 +117,7 @@ func TestDualStack(t *testing.T) {
 	if len(after.Spec.ClusterIPs) != 1 || after.Spec.ClusterIP != svc.Spec.ClusterIP || len(after.Status.LoadBalancer.Ingress) != 1 {
 		t.Errorf("downgraded: %+v", after)
 	}
-	if _, held := b.s.ledger.addresses[false].Owner(second); held {
+	if _, held := b.s.allocator.addresses[false].Owner(second); held {
 		t.Error("the second IP was not released")
 	}
 	b.wantProblems()

@@ -19,7 +19,7 @@ var (
 	ErrStale = errors.New("the object has been modified; please apply your changes to the latest version and try again")
 )
 
-// OwnedError says that an object belongs to somebody else.
+// OwnedError says that an object has another owner.
 type OwnedError struct {
 	Ref   object.Ref
 	Owner Owner
@@ -49,7 +49,7 @@ func (e *PreconditionError) Error() string {
 // Unwrap is ErrStale.
 func (e *PreconditionError) Unwrap() error { return ErrStale }
 
-// Caller is who asked for a change, as the journal keeps it.
+// Caller is the client of a change, as the journal keeps it.
 type Caller = journal.Caller
 
 // Write is one change that a client of the API asks for.
@@ -162,7 +162,7 @@ func (t *transaction) write(w *Write) Written {
 // stage gives a change its values and makes it part of the transaction, for those that
 // come after it to see; or it is refused, and nothing is taken.
 func (t *transaction) stage(c *change) error {
-	l := t.s.ledger
+	l := t.s.allocator
 	before := l.mark()
 	if err := c.allocate(t); err != nil {
 		l.back(before)
@@ -198,12 +198,11 @@ func (c *change) allocate(t *transaction) error {
 	return nil
 }
 
-// maxGroup is how many writes of several calls go into one commit; a single call may have
-// more. It bounds how long the first of them waits for the last.
+// maxGroup bounds the writes of several calls in one commit; a single call may have more. It bounds
+// the time for which the first of them waits for the last.
 const maxGroup = 1_000
 
-// errAbandoned is what a call is told that went into a commit together with one that ended
-// in a panic.
+// errAbandoned is the error of a call whose commit was shared with one that ended in a panic.
 var errAbandoned = errors.New("another change, made at the same moment, failed unexpectedly: nothing was changed, try again")
 
 // call is a call of Write that waits. All but its writes is guarded by Store.writer.
@@ -261,7 +260,7 @@ func (s *Store) tryGroup(group []*call) error {
 	finished := false
 	defer func() {
 		if !finished {
-			s.ledger.rollback()
+			s.allocator.rollback()
 		}
 	}()
 	for _, c := range group {
@@ -300,7 +299,7 @@ func (t *transaction) dryRun(c *call) {
 		}
 	}
 	t.dry = false
-	t.s.ledger.back(held)
+	t.s.allocator.back(held)
 	t.order, t.last, t.base, t.s.numbers.newest = t.order[:settled], last, held, newest
 }
 
@@ -308,11 +307,11 @@ func (t *transaction) dryRun(c *call) {
 // names that have become free, and who waits the values.
 func (t *transaction) finish() error {
 	if len(t.order) == 0 {
-		t.s.ledger.rollback()
+		t.s.allocator.rollback()
 		return nil
 	}
 	for ref := range t.last {
-		if t.record(ref) == nil && len(t.claimsOn(ref)) > 0 {
+		if t.record(ref) == nil && len(t.declarationsOf(ref)) > 0 {
 			t.examine(ref)
 		}
 	}

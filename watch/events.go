@@ -18,7 +18,7 @@ type eventHint struct {
 	switched bool
 }
 
-// events are those since paths were last looked at. They are pure: they are told the time.
+// events gathers the events since paths were last looked at. It is pure: callers give the time.
 type events struct {
 	hints       map[string]eventHint // by path
 	first, last time.Time            // zero first: there are none
@@ -64,8 +64,8 @@ func (e *events) add(ev fsnotify.Event, now time.Time) {
 // none reports whether there is nothing to look at.
 func (e *events) none() bool { return e.first.IsZero() }
 
-// due is when to look at the paths: at once, if there are files that were renamed into place, for
-// these are complete, unless there is more to it; else when all are gathered.
+// due returns the time to look at the paths: at once, if files were renamed into place, for these
+// are complete, and nothing structural happened; else when all events are gathered.
 func (e *events) due() time.Time {
 	if e.renamed && !e.structural {
 		return e.first
@@ -73,7 +73,8 @@ func (e *events) due() time.Time {
 	return e.gathered()
 }
 
-// gathered is when there were no more events for a moment, or there is no end of them.
+// gathered returns the time after which no more events are waited for: when there were none for
+// e.gather, at most e.settle after the first.
 func (e *events) gathered() time.Time {
 	quiet, latest := e.last.Add(e.gather), e.first.Add(e.settle)
 	if latest.Before(quiet) {

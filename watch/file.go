@@ -41,10 +41,10 @@ func (s fileState) same(other fileState) bool {
 type file struct {
 	path   string
 	source *source
-	// seen is what was last dealt with.
+	// seen is the state that was handled last.
 	seen fileState
-	// hash is the SHA-256 of the content that was read last; broken is what is wrong
-	// with that content, nil when it is good.
+	// hash is the SHA-256 of the content that was read last; broken is the problem of that content,
+	// nil when it is good.
 	hash   manifest.Hash
 	broken *manifest.Problem
 	// good is the last good content, which LastGood has too.

@@ -19,10 +19,10 @@ const ReasonGitLock = "GitLock"
 // moved, then writes the new ones, which takes long on a slow disk. So nothing of the tree is
 // taken while the lock is there, and what git did is seen at once.
 const (
-	// gitPoll is how often it is looked whether the lock has gone, while changes wait for it.
+	// gitPoll is the interval of looks for the end of the lock, while changes wait for it.
 	gitPoll = 50 * time.Millisecond
-	// gitQuiet is how long nothing may change in the tree until the lock is not believed any
-	// more, gitMost how long it is believed at most: a git that was killed leaves it behind.
+	// gitQuiet is the time without a change in the tree after which the lock is ignored, gitMost
+	// the longest time for which it is respected: a git that was killed leaves it behind.
 	gitQuiet = 30 * time.Second
 	gitMost  = 10 * time.Minute
 	// gitFileMost bounds what is read of a .git file.
@@ -77,9 +77,9 @@ func (s *source) findGitLocks(inside []string) {
 	s.git.locks = locks
 }
 
-// gitDirectory is where the repository of a work tree keeps its index: the directory .git, or
-// in a linked work tree and a submodule what the file .git names (gitrepository-layout(5)). ""
-// when dir is no work tree.
+// gitDirectory returns the directory in which the repository of a work tree keeps its index: .git,
+// or in a linked work tree and a submodule the one that the file .git names
+// (gitrepository-layout(5)). "" when dir is no work tree.
 func gitDirectory(dir string) string {
 	path := filepath.Join(dir, ".git")
 	info, err := os.Stat(path)

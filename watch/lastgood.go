@@ -11,12 +11,12 @@ import (
 // LastGood keeps the last good content of every file, so that a file that is broken when
 // the program starts still says what it said before. Paths are absolute.
 type LastGood interface {
-	// Load is what was put: of files whose content is known already it gives the file, sealed and
-	// with its Hash, instead of the content.
+	// Load returns what was put: for files whose content is known already the file, sealed and with
+	// its Hash, instead of the content.
 	Load() (contents map[string][]byte, sealed map[string]*manifest.File, err error)
-	// Put says what is to be kept of a path from now on; nil is nothing. It does not wait for
-	// a disk, so that an implementation can write the content together with what comes of it.
-	// The content is not changed afterwards.
+	// Put sets the content that is kept of a path; nil: none is kept. It does not wait for a disk,
+	// so that an implementation can write the content together with what comes of it. The content
+	// is not changed afterwards.
 	Put(path string, content []byte)
 	// Flush returns when all that was put is durable. Its error is reported, and the call
 	// repeated later.
@@ -89,9 +89,8 @@ func (s *saver) err() error {
 	return s.last
 }
 
-// flushAfter is how long contents wait for being written together with something else.
-// Those that nothing comes of, as when a comment changed, cost no more than two commits a
-// second.
+// flushAfter is the time for which contents wait to be written together with something else. Those
+// without an effect, as when a comment changed, cost no more than two commits a second.
 const flushAfter = 500 * time.Millisecond
 
 // run works until stop is closed, and then off what is left.

@@ -123,7 +123,7 @@ func (st *settling) shrink() {
 	}
 }
 
-// changes are those that have not settled.
+// changes returns the changes that have not settled, by file.
 func (st *settling) changes() map[*file]*change {
 	all := make(map[*file]*change, len(st.waiting))
 	for _, f := range st.waiting {
@@ -132,7 +132,7 @@ func (st *settling) changes() map[*file]*change {
 	return all
 }
 
-// ready is when a change may be taken for what it is.
+// ready returns the time at which a change has settled.
 func (c *change) ready(settle, most time.Duration) time.Time {
 	quiet, latest := c.last.Add(settle), c.first.Add(most)
 	switch {
@@ -147,8 +147,8 @@ func (c *change) ready(settle, most time.Duration) time.Time {
 	}
 }
 
-// age is how long a file has been as it is. Only the kernel sets the change time; if the
-// clock was set back meanwhile, the file is as new as can be.
+// age returns the time since a file's last change. Only the kernel sets the change time; if the
+// clock was set back meanwhile, the age is 0.
 func age(s fileState, now time.Time) time.Duration {
 	if s.kind != regular {
 		return 0

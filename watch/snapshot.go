@@ -19,17 +19,17 @@ const (
 	ReasonNotSaved    = "LastGoodNotSaved"     // warning: a restart would not know the last good content
 )
 
-// A Snapshot is what all directories said at one moment. It is immutable.
+// A Snapshot has the content of all directories at one moment. It is immutable.
 type Snapshot struct {
-	// Files are those of absolute paths, each with its last good content: Err is nil in all of
+	// Files has the files by absolute path, each with its last good content: Err is nil in all of
 	// them. The same pointer as in an earlier snapshot means the same content.
 	Files manifest.Files
-	// Problems are those of whole files and of directories, sorted by path. Those of
-	// single documents are in Files.
+	// Problems has the problems of whole files and of directories, sorted by path. Those of single
+	// documents are in Files.
 	Problems []manifest.Problem
 	// Sources are the directories, as configured.
 	Sources []Source
-	// Noticed is when the oldest change of a file was noticed that no snapshot had before
+	// Noticed is the time at which the oldest change was noticed that is in no earlier snapshot
 	// that was received; zero: there is none.
 	Noticed time.Time
 }
@@ -40,11 +40,11 @@ type Source struct {
 	State State
 	// Err is why the directory is unavailable, or why it is polled.
 	Err error
-	// Files is how many files of it are in the snapshot.
+	// Files counts its files in the snapshot.
 	Files int
 }
 
-// State is how a directory is doing.
+// State is the state of a directory.
 type State string
 
 // The states of a directory.

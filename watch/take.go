@@ -88,8 +88,8 @@ const (
 	chunkBytes = 64 << 20
 )
 
-// atOnce is how many of some files, of which there is one at least, are read at once: the
-// first ones, and not more than most. One that is longer than that is read alone.
+// atOnce returns the number of leading files that are read at once: at least one, at most most, and
+// not more than chunkBytes unless it is a single file.
 func atOnce(files []*file, most int) int {
 	n, size := 0, int64(0)
 	for n < min(len(files), most) {
@@ -145,7 +145,7 @@ func (w *Watcher) done(f *file) {
 	w.contents.note(f)
 }
 
-// content is what is in a file.
+// content is the content of a file.
 type content struct {
 	data []byte
 	seen fileState
@@ -154,8 +154,8 @@ type content struct {
 	err  error
 }
 
-// fetches are what reads some files as they are seen now. They may be called beside the loop,
-// and change nothing.
+// fetches returns functions that read files as they are seen now. They may run concurrently with
+// the loop, and change nothing.
 func (w *Watcher) fetches(files []*file) []func() content {
 	all := make([]func() content, len(files))
 	for i, f := range files {
@@ -232,7 +232,7 @@ func (w *Watcher) parse(f *file, data []byte) *manifest.File {
 	return f.good.Update(data, w.cfg.Limits)
 }
 
-// mostBytes is how many bytes a file may have.
+// mostBytes returns the limit of a file, in bytes.
 func mostBytes(limits manifest.Limits) int {
 	return cmp.Or(max(0, limits.Bytes), manifest.DefaultLimits().Bytes)
 }

@@ -22,8 +22,8 @@ type notifier interface {
 	close() error
 }
 
-// eventBuffer is how many events wait for the loop before they wait in the kernel, whose
-// queue has 16,384 (fs.inotify.max_queued_events).
+// eventBuffer bounds the events that wait for the loop; more wait in the kernel, whose queue has
+// 16,384 (fs.inotify.max_queued_events).
 const eventBuffer = 1024
 
 type inotify struct{ *fsnotify.Watcher }
@@ -63,7 +63,7 @@ func (t *tree) sourceOf(path string) *source {
 	return nil
 }
 
-// channels are those of the notifier; nil when there is none.
+// channels returns the channels of the notifier; nil when there is none.
 func (t *tree) channels() (<-chan fsnotify.Event, <-chan error) {
 	if t.notify == nil {
 		return nil, nil

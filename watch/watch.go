@@ -23,26 +23,26 @@ const (
 )
 
 const (
-	// gather is how long there must be no events before the files are looked at: longer
-	// than the steps of a rename dance, shorter than anyone notices. A file that was
-	// renamed into place is not waited for.
+	// gather is the time without events before the files are looked at: longer than the steps of a
+	// replacement by renames, shorter than anyone notices. A file that was renamed into place is
+	// not waited for.
 	gather = 10 * time.Millisecond
-	// poll is how often directories are looked at that send no events: those that are
-	// unavailable, and all of them when there are no watches.
+	// poll is the interval of looks at directories that send no events: those that are unavailable,
+	// and all of them when there are no watches.
 	poll = time.Second
 )
 
-// Config is what a Watcher needs to know. Its zero value watches nothing.
+// Config configures a Watcher. Its zero value watches nothing.
 type Config struct {
-	// Dirs are the directories, none inside another.
+	// Dirs lists the directories, none inside another.
 	Dirs []string
-	// Limits are those of each file; zero fields have manifest.DefaultLimits.
+	// Limits bounds each file; zero fields have manifest.DefaultLimits.
 	Limits manifest.Limits
 	// LastGood keeps good contents over a restart; nil keeps them in memory only.
 	LastGood LastGood
-	// Settle is how long a file that is written in place must be quiet. 0 is 100 ms.
+	// Settle is the time for which a file that is written in place must be quiet. 0 is 100 ms.
 	Settle time.Duration
-	// SettleCap is how long a file that is never quiet is waited for. 0 is 2 s.
+	// SettleCap bounds the wait for a file that is never quiet. 0 is 2 s.
 	SettleCap time.Duration
 	// Rescan is the time between two full readings of the directories. 0 is 10 s.
 	Rescan time.Duration
@@ -87,7 +87,7 @@ func within(dir, path string) bool {
 type Watcher struct {
 	cfg Config
 	log *slog.Logger
-	// requests are those of Rescan.
+	// requests has the requests of Rescan.
 	requests chan chan struct{}
 	counts   counts
 
@@ -104,13 +104,13 @@ type Watcher struct {
 	out        publisher
 }
 
-// schedule is when directories are read without an event.
+// schedule has the times at which directories are read without an event.
 type schedule struct {
 	poll, rescan time.Time
 	lost         bool // events were, since the directories were read last
 }
 
-// counts are those of Stats.
+// counts has the counters of Stats.
 type counts struct{ scans, reads, overflows atomic.Uint64 }
 
 // New checks the configuration. It does not touch the directories.
@@ -269,7 +269,7 @@ func (w *Watcher) work(now time.Time) {
 	}
 }
 
-// next is when there is something to do if nothing happens.
+// next returns the time of the next timer.
 func (w *Watcher) next(now time.Time) time.Time {
 	next := w.schedule.rescan
 	earlier := func(t time.Time) {

@@ -35,7 +35,7 @@ type test struct{ pkg, name string }
 // what only somebody who is not root can test.
 var excuses = regexp.MustCompile(`this kernel has no |root may `)
 
-// results are what has been read so far.
+// results has what was read so far.
 type results struct {
 	out             io.Writer
 	said            map[test]string // of tests that are under way
@@ -117,7 +117,7 @@ func (r *results) closePackage(pkg test, failed bool) {
 	delete(r.said, pkg)
 }
 
-// reason is what a skipped test said, in one line.
+// reason returns the message of a skipped test, in one line.
 func reason(said string) string {
 	var words []string
 	for line := range strings.Lines(said) {

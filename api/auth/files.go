@@ -106,11 +106,11 @@ func (f *Files) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return f.cert, nil
 }
 
-// Validity is how long a certificate in use is good.
+// Validity is the validity of a certificate in use.
 type Validity struct {
 	File            string
 	Begins, Expires time.Time
-	// Refused is why the files, which have changed since, are not used; nil when they are.
+	// Refused is the reason for which newer content of the files is not used; nil: there is none.
 	Refused error
 }
 

@@ -28,8 +28,8 @@ const (
 	maxToken = 1 << 10
 	// maxTokenName bounds the length of a token's name in bytes.
 	maxTokenName = 64
-	// clockSkew is how far in the future a token may have been issued: the clock may have
-	// been set back a little since.
+	// clockSkew bounds how far in the future a token may have been issued: the clock may have been
+	// set back a little since.
 	clockSkew = time.Minute
 
 	// DefaultTokenLife is the default lifetime of a token.

@@ -13,8 +13,8 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// applyPatience is how long nothing may be told about a batch: all of a dry run is decided
-// before any of it is told.
+// applyPatience bounds the silence of the server during a batch: the whole of a dry run is decided
+// before the first result is sent.
 const applyPatience = 10 * time.Minute
 
 // ndjson is the media type of JSON values one a line.
@@ -22,7 +22,7 @@ const ndjson = "application/x-ndjson"
 
 // ApplyOptions say how a batch is applied.
 type ApplyOptions struct {
-	// Manager is who owns the fields that are applied.
+	// Manager is the field manager that owns the applied fields.
 	Manager string
 	// Force takes fields that others own.
 	Force bool

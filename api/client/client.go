@@ -24,11 +24,12 @@ const (
 	dialTimeout = 3 * time.Second
 	// callTimeout is for an answer that the server gives at once.
 	callTimeout = 10 * time.Second
-	// idleConnection is how long a connection is kept for the next call.
+	// idleConnection is the time for which a connection is kept for the next call.
 	idleConnection = 30 * time.Second
-	// keptConnections is how many connections are kept, for who makes so many calls at once.
+	// keptConnections bounds the idle connections that are kept, for callers with as many
+	// concurrent calls.
 	keptConnections = 32
-	// waitGrace is how much later than the server the client gives up waiting.
+	// waitGrace is the time by which the client waits longer than the server.
 	waitGrace = 5 * time.Second
 	// dialPause is the time between two attempts to reach an appliance that starts.
 	dialPause = 100 * time.Millisecond
@@ -36,7 +37,7 @@ const (
 	maxAnswer = 64 << 20
 )
 
-// Condition is what Wait waits for.
+// Condition is a condition that Wait waits for.
 type Condition string
 
 const (
@@ -81,7 +82,7 @@ type UnreachableError struct {
 	// Socket is the path of the socket, or the URL of a remote appliance.
 	Socket string
 	Err    error
-	// After is how long the answer was waited for; 0 when that is not why.
+	// After is the timeout that has passed; 0 for other failures.
 	After time.Duration
 	peer  peer // who listens there; zero when it is not known
 }
@@ -287,11 +288,11 @@ func failure(code int, body []byte) error {
 		fmt.Sprintf("the server answered %d %s: is it svcctl that serves there?", code, http.StatusText(code)))
 }
 
-// Place is where the appliance is: the path of its socket, or its URL.
+// Place returns the path of the appliance's socket, or its URL.
 func (c *Client) Place() string { return c.place }
 
-// Service asks what the appliance makes of a Service, and which endpoint a client gets, given as
-// ADDRESS or ADDRESS:PORT; "": nobody.
+// Service asks for the state of a Service, and for the endpoint that a client gets, given as
+// ADDRESS or ADDRESS:PORT; "": no client.
 func (c *Client) Service(ctx context.Context, namespace, name, client string) (*wire.ServiceState, error) {
 	var s wire.ServiceState
 	query := url.Values{"namespace": {namespace}, "name": {name}}

@@ -14,12 +14,12 @@ import (
 type Object = map[string]any
 
 const (
-	// listPatience is how long a list may pause, or a write take.
+	// listPatience bounds the pauses of a list, and the time of a write.
 	listPatience = time.Minute
 	jsonType     = "application/json"
 	// MergePatch is the media type of a JSON merge patch (RFC 7386).
 	MergePatch = "application/merge-patch+json"
-	// tableType asks for a Table, and else for JSON.
+	// tableType asks for a Table, or JSON where there is none.
 	tableType = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 )
 

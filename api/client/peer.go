@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// stoppedAfter is how long nothing may come over the socket until it is looked whether the
-// process there is stopped. One that is only busy is waited for longer.
+// stoppedAfter is the silence of the socket after which the server's process is checked for being
+// stopped (SIGSTOP). A busy one is waited for longer.
 const stoppedAfter = callTimeout
 
 // errStopped ends a request to a process that is stopped.

@@ -23,7 +23,7 @@ type request struct {
 	accept string // the media type that is wanted; "" is JSON
 	form   string // the media type of body
 	body   []byte
-	// patience is how long nothing may come; 0 is for ever.
+	// patience bounds the silence of the server; 0: no bound.
 	patience time.Duration
 }
 
@@ -128,7 +128,8 @@ func bodyOf(b []byte) io.Reader {
 // field manager.
 const agent = "svcctl/v1"
 
-// patienceOr is what ended a request: the end of patience, or err.
+// patienceOr returns the cause that ended a request: context.DeadlineExceeded when patience was
+// over, else err.
 func patienceOr(ctx context.Context, err error) error {
 	if why := context.Cause(ctx); errors.Is(why, context.DeadlineExceeded) || errors.Is(why, errStopped) {
 		return context.DeadlineExceeded

@@ -14,7 +14,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// exportPatience is how long nothing may come of an export.
+// exportPatience bounds the silence of the server during an export.
 const exportPatience = time.Minute
 
 // BeginTrial begins a trial that goes back after a duration unless it is confirmed, or moves the end of

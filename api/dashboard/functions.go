@@ -35,7 +35,7 @@ var functions = template.FuncMap{
 	},
 }
 
-// mostHolders is how many values of a pool are listed with their holders.
+// mostHolders bounds the values of a pool that are listed with their holders.
 const mostHolders = 500
 
 // rateText is a rate a second; "–" where none is known yet.
@@ -77,7 +77,7 @@ func countText(n int, noun string) string {
 	return number(n) + " " + noun + "s"
 }
 
-// ago is how long ago something was, roughly.
+// ago returns the time since then as text, roughly.
 func ago(now, then time.Time) string {
 	d := now.Sub(then)
 	switch {

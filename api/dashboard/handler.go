@@ -20,7 +20,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// Path is where the pages are.
+// Path is the path of the pages.
 const Path = "/dashboard/"
 
 //go:embed pages static
@@ -161,10 +161,10 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, code int, why str
 	h.show(w, r, code, "error", titleOf(code), why)
 }
 
-// busiest is how many Services the overview lists.
+// busiest is the number of Services on the overview.
 const busiest = 10
 
-// mostProblems is how many problems the overview lists.
+// mostProblems bounds the problems on the overview.
 const mostProblems = 50
 
 // overview is the first page.
@@ -287,7 +287,7 @@ func (h *handler) service(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// mostConnections is how many connections a page lists.
+// mostConnections bounds the connections on a page.
 const mostConnections = 500
 
 // connections is the page of connections.
@@ -318,7 +318,7 @@ func (h *handler) addresses(w http.ResponseWriter, r *http.Request) {
 	h.show(w, r, http.StatusOK, "addresses", "Addresses", h.source.Allocations())
 }
 
-// journalLines is how many changes the journal's page has.
+// journalLines is the number of changes on the journal's page.
 const journalLines = 100
 
 // journal is the page of changes, for admins.

@@ -296,3 +296,13 @@ func (d dear) String() string {
 	}
 	return "dear"
 }
+
+// The page for who shows no token says how to come in, and leads nowhere.
+func TestUnauthorized(t *testing.T) {
+	w := httptest.NewRecorder()
+	Unauthorized(w, httptest.NewRequest(http.MethodGet, "/dashboard/services", nil))
+	if w.Code != http.StatusUnauthorized || strings.Contains(w.Body.String(), "href=\"/") {
+		t.Errorf("answered %d: %s", w.Code, w.Body)
+	}
+	says(t, w.Body.String(), "401 Unauthorized", "Run svcctl dashboard --server")
+}

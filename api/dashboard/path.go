@@ -27,7 +27,8 @@ type path struct {
 	Absent []node
 }
 
-// Target is where a trace of the port's packets looks, ADDRESS:PORT/PROTOCOL; "" where it has node ports and ranges of ports alone.
+// Target returns the destination for a trace of the port's packets, ADDRESS:PORT/PROTOCOL; "" for a port with only node ports and
+// ranges.
 func (p path) Target() string {
 	for _, f := range p.Frontends {
 		if _, err := netip.ParseAddrPort(f.Text); err == nil {
@@ -46,7 +47,7 @@ type node struct {
 	Open        int
 	// Total has its connections and bytes so far; "" where they are not counted.
 	Total string
-	// Weight is that of its share, "" where all are equal; Health what its check says.
+	// Weight is its weight, "" where all are equal; Health is the state of its check.
 	Weight, Health string
 }
 
@@ -59,12 +60,12 @@ type line struct {
 
 const (
 	rowHeight = 34
-	// mostNodes is how many endpoints a picture has.
+	// mostNodes bounds the endpoints in a picture.
 	mostNodes = 24
 	maxLine   = 8.0
 )
 
-// pathsOf are the pictures of a Service.
+// pathsOf returns the pictures of a Service.
 func pathsOf(svc *Service) []path {
 	counts := map[string]wire.EndpointTraffic{}
 	for _, p := range svc.Ports {

@@ -46,10 +46,17 @@ func Refuse(w http.ResponseWriter, code int, why string, inside bool) {
 	send(w, code, b.Bytes())
 }
 
-// titleOf is that of a page that says what failed.
+// Unauthorized answers requests without a token, as those of browsers.
+func Unauthorized(w http.ResponseWriter, _ *http.Request) {
+	Refuse(w, http.StatusUnauthorized, "Over the network the dashboard is for holders of a token, and a browser shows none. Run svcctl dashboard "+
+		"--server HOST:PORT --token-file FILE --ca FILE on your machine, or sudo svcctl dashboard on the box: it opens the dashboard in your browser.", false)
+}
+
+// titleOf returns the title of a page about a failure.
 func titleOf(code int) string { return strconv.Itoa(code) + " " + http.StatusText(code) }
 
-// failure is what a page's handler panics with: the cause, and the answer of who recovers.
+// failure is the value with which a page's handler panics; the recovering handler answers with its
+// cause.
 type failure struct{ cause any }
 
 func (f failure) Error() string { return fmt.Sprint(f.cause) }

@@ -6,13 +6,13 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// Source is where pages get what they show. Its methods may be called concurrently.
+// Source provides the content of the pages. Its methods may be called concurrently.
 type Source interface {
 	Status() wire.Status
-	// Services are those that a Query asks for.
+	// Services returns the Services that match a Query.
 	Services(Query) (*Services, error)
-	// Busiest are the first Services of an order (one of those of a list) among the listed, at most
-	// so many, with their History.
+	// Busiest returns at most that many of the first Services in an order (one of those of a list)
+	// among the listed ones, with their History.
 	Busiest(order string, most int, listed func(*wire.ServiceTraffic) bool) ([]Row, error)
 	// Service is nil when there is none of that name.
 	Service(namespace, name string) (*Service, error)
@@ -36,10 +36,10 @@ type Query struct {
 	Page     int    // from 1
 }
 
-// PageRows is how many Services a page has.
+// PageRows is the number of Services on a page.
 const PageRows = 100
 
-// MostClients is how many clients the page of a Service lists.
+// MostClients bounds the clients on the page of a Service.
 const MostClients = 20
 
 // The orders of a list.
@@ -74,7 +74,7 @@ type Row struct {
 	History []wire.TrafficSample
 }
 
-// Service is all of one Service.
+// Service has everything that the page of a Service shows.
 type Service struct {
 	Row
 	State    wire.ServiceState

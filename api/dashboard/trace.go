@@ -122,7 +122,7 @@ func (t *tracing) Predicted() (told *wire.TracedPacket) {
 	return told
 }
 
-// pieceSize is how much of a page waits for the rest of its piece, in bytes.
+// pieceSize is the size in which a page is passed on, in bytes.
 const pieceSize = 16 << 10
 
 // pieces passes a page on piece by piece. A browser that left, or does not take a piece in the time that the server gives it,

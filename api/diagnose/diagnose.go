@@ -22,7 +22,7 @@ const (
 	Bad
 )
 
-// Finding is what one check found.
+// Finding is the result of one check.
 type Finding struct {
 	Level Level
 	Text  string
@@ -32,20 +32,21 @@ type Finding struct {
 	Next string
 }
 
-// Question is what somebody wants to reach.
+// Question is the destination that a client wants to reach.
 type Question struct {
 	Address  netip.Addr // the zero Addr: any of the Service's
 	Port     uint16     // 0: any of the Service's
 	Protocol string     // "": any
 }
 
-// Facts are what is known. Only Status is needed; a nil Service is one that does not exist.
+// Facts are the input of a diagnosis. Only Status is needed; a nil Service is one that does not
+// exist.
 type Facts struct {
 	Namespace, Name string
 	Question        Question
 	Service         *object.Service
 	Slices          []*object.EndpointSlice
-	// Pods are those that the Service selects; nil Pods of a Service with a selector is none.
+	// Pods has the Pods that the Service selects.
 	Pods        []*object.Pod
 	Status      *wire.Status
 	Allocations *wire.Allocations // nil: not known
@@ -122,7 +123,7 @@ func (d *diagnosis) ref() string {
 	return object.Ref{Kind: object.KindService, Namespace: d.Namespace, Name: d.Name}.String()
 }
 
-// problems are those about the Service.
+// problems returns the problems of the Service.
 func (d *diagnosis) problems() []wire.Problem {
 	return slices.DeleteFunc(slices.Clone(d.Status.Problems), func(p wire.Problem) bool { return p.Object != d.ref() })
 }
@@ -184,11 +185,11 @@ func (d *diagnosis) origin() string {
 	return ", managed by " + strings.Join(managers, " and ")
 }
 
-// fileManager is what the manager gitops is to people.
+// fileManager is the text for the manager gitops.
 const fileManager = "a file of the appliance"
 
-// Managers are those who manage fields of a Service, but for its status; a file that
-// declares it comes first.
+// Managers returns the managers of a Service's fields, except of its status; a file that declares
+// it comes first.
 func Managers(svc *object.Service) []string {
 	var managers []string
 	for _, e := range svc.Metadata.ManagedFields {
@@ -342,7 +343,8 @@ func (d *diagnosis) asksNodePort() bool {
 	return !slices.Contains(Addresses(d.Service), q.Address)
 }
 
-// Addresses are all that a Service answers on: cluster IPs, external IPs, load balancer IPs.
+// Addresses returns all addresses that a Service answers on: cluster IPs, external IPs, load
+// balancer IPs.
 func Addresses(svc *object.Service) []netip.Addr {
 	texts := slices.Concat(svc.Spec.ClusterIPs, svc.Spec.ExternalIPs)
 	for _, i := range svc.Status.LoadBalancer.Ingress {

@@ -22,10 +22,10 @@ type tally struct {
 	drains []string
 }
 
-// maxDetails is how many endpoints are named.
+// maxDetails bounds the endpoints that are named.
 const maxDetails = 10
 
-// shortened is at most maxDetails lines of a list, and how many there are beside them.
+// shortened returns at most maxDetails lines of a list, and a line with the number of the others.
 func shortened(lines []string) []string {
 	if len(lines) <= maxDetails {
 		return lines
@@ -205,7 +205,7 @@ func (d *diagnosis) count(t *tally, s *object.EndpointSlice, e *object.Endpoint)
 	}
 }
 
-// podState is what is known of the Pod behind an endpoint.
+// podState describes the Pod behind an endpoint.
 func (d *diagnosis) podState(ref *object.ObjectReference) string {
 	if ref == nil || ref.Kind != object.KindPod {
 		return ""
@@ -225,7 +225,7 @@ func (d *diagnosis) podState(ref *object.ObjectReference) string {
 	return text
 }
 
-// makeReady is what to do about endpoints that are not ready.
+// makeReady returns the next step for endpoints that are not ready.
 func (d *diagnosis) makeReady() string {
 	return fmt.Sprintf("make one ready, and look at `svcctl get endpointslices -n %s -l kubernetes.io/service-name=%s -o yaml`", d.Namespace, d.Name)
 }

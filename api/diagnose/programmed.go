@@ -148,7 +148,8 @@ func (d *diagnosis) frontends() (list []string) {
 	return slices.Compact(list)
 }
 
-// addresses are those that the kernel is to serve: a load balancer IP of mode Proxy is not.
+// addresses returns the addresses that the kernel is to serve, which load balancer IPs of mode
+// Proxy are not.
 func (d *diagnosis) addresses() []netip.Addr {
 	addrs := Addresses(d.Service)
 	for _, in := range d.Service.Status.LoadBalancer.Ingress {

@@ -41,7 +41,7 @@ func parseAccept(header []string) []clause {
 	return clauses
 }
 
-// wildcards is how little a clause says: 0 for a type, 1 for type/*, 2 for */*.
+// wildcards counts the wildcards of a clause: 0 for a type, 1 for type/*, 2 for */*.
 func (c clause) wildcards() int { return strings.Count(c.mediaType, "*") }
 
 // takes reports whether a media type without parameters is one that the clause means.

@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	// gzipFrom is how long an answer has to be to be compressed for those who ask
-	// (defaultGzipThresholdBytes of the API server of Kubernetes). It is also how much of
-	// an answer is held in memory.
+	// gzipFrom is the length from which an answer is compressed for clients that accept it
+	// (defaultGzipThresholdBytes of the API server of Kubernetes). It also bounds the bytes of an
+	// answer that are held in memory.
 	gzipFrom = 128 << 10
-	// patience is how long a client may take for what is written to it at once.
+	// patience bounds the time in which a client takes one write.
 	patience = 30 * time.Second
 )
 

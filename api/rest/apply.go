@@ -30,7 +30,7 @@ func (s *Server) apply(w http.ResponseWriter, r *request, o *options, body []byt
 }
 
 // applying is the writing of an object that is applied. The object is its own to change.
-func (s *Server) applying(r *request, o *options, applied map[string]any, doubts []string) (*writing, error) {
+func (s *Server) applying(r *request, o *options, applied map[string]any, fieldWarnings []string) (*writing, error) {
 	if err := checkApplied(applied, r); err != nil {
 		return nil, err
 	}
@@ -38,10 +38,10 @@ func (s *Server) applying(r *request, o *options, applied map[string]any, doubts
 	if err != nil {
 		return nil, notTyped(r, err)
 	}
-	if doubts = append(doubts, unknown...); len(doubts) > 0 && o.validation == strict {
-		return nil, badRequest("error strict decoding patch: %v", schema.StrictError(doubts))
+	if fieldWarnings = append(fieldWarnings, unknown...); len(fieldWarnings) > 0 && o.validation == strict {
+		return nil, badRequest("error strict decoding patch: %v", schema.StrictError(fieldWarnings))
 	}
-	o.doubt(doubts)
+	o.warnOfFields(fieldWarnings)
 	if err := inNamespace(applied, r); err != nil {
 		return nil, err
 	}

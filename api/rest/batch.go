@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	// batchLimit is how long a batch may be, in bytes: about 60,000 Services.
+	// batchLimit bounds a batch, in bytes: about 60,000 Services.
 	batchLimit = 64 << 20
-	// What is committed at once: so many objects, or so many bytes of them.
+	// A commit has at most commitObjects objects, or commitBytes bytes of them.
 	commitObjects = 1000
 	commitBytes   = 4 << 20
-	// maxBatches is how many batches are worked on at a time; others wait.
+	// maxBatches bounds the concurrent batches; others wait.
 	maxBatches = 2
 )
 
@@ -157,7 +157,7 @@ func (b *batch) add(d document) error {
 	return nil
 }
 
-// writing is what one document asks for.
+// writing returns the write that one document asks for.
 func (b *batch) writing(d document) (*writing, error) {
 	content, ok := d.content.(map[string]any)
 	if !ok {
@@ -200,7 +200,7 @@ func (b *batch) writing(d document) (*writing, error) {
 		there, _ := b.server.store.Get(namespaceRef(r.namespace))
 		o.founded = there == nil
 	}
-	return b.server.applying(&r, &o, content, d.doubts)
+	return b.server.applying(&r, &o, content, d.fieldWarnings)
 }
 
 // flush commits what was collected, and tells what became of it.

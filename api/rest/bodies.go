@@ -20,7 +20,7 @@ const (
 	// maxBodies bounds the bytes of all larger bodies together, of which clients that may
 	// only read get half.
 	maxBodies = 64 << 20
-	// smallBodyTime is how long a body of at most smallBody may take.
+	// smallBodyTime bounds the time of reading a body of at most smallBody.
 	smallBodyTime = 10 * time.Second
 	// firstPiece is the room that a body starts with. It doubles as bytes arrive: what
 	// Content-Length promises reserves nothing.

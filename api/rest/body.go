@@ -41,9 +41,9 @@ func (s *Server) decodeReview(w http.ResponseWriter, r *request) (object.Object,
 	return typed(content, r.kind)
 }
 
-// decodeBody reads the object in the body of a request: one of the kind, and in the
-// namespace, of the path, in JSON, YAML or protobuf. What is doubtful about it is refused,
-// told in headers or passed over as the query parameter fieldValidation says.
+// decodeBody reads the object in the body of a request: one of the kind, and in the namespace, of
+// the path, in JSON, YAML or protobuf. Unknown and duplicate fields are refused, returned as
+// Warning headers or ignored as the query parameter fieldValidation says.
 func (s *Server) decodeBody(r *request, o *options) (map[string]any, error) {
 	mediaType, err := mediaTypeOf(r.http, bodyTypes)
 	if err != nil {
@@ -57,14 +57,14 @@ func (s *Server) decodeBody(r *request, o *options) (map[string]any, error) {
 }
 
 func (o *options) decode(body []byte, mediaType string, r *request) (map[string]any, error) {
-	content, doubts, err := decode(body, mediaType, r.kind)
+	content, fieldWarnings, err := decode(body, mediaType, r.kind)
 	if err != nil {
 		return nil, err
 	}
-	if len(doubts) > 0 && o.validation == strict {
-		return nil, cannotBe(r.kind.Name, r.kind.Version, r.kind, schema.StrictError(doubts))
+	if len(fieldWarnings) > 0 && o.validation == strict {
+		return nil, cannotBe(r.kind.Name, r.kind.Version, r.kind, schema.StrictError(fieldWarnings))
 	}
-	o.doubt(doubts)
+	o.warnOfFields(fieldWarnings)
 	return content, inNamespace(content, r)
 }
 
@@ -91,9 +91,9 @@ func mediaTypeOf(r *http.Request, accepted []string) (string, error) {
 	return mediaType, nil
 }
 
-// decode reads an object of a kind, and what is doubtful about it: unknown fields and
-// those that are there twice.
-func decode(body []byte, mediaType string, k kind.Kind) (content map[string]any, doubts []string, err error) {
+// decode reads an object of a kind, and returns warnings about its fields: unknown fields and those
+// that are there twice.
+func decode(body []byte, mediaType string, k kind.Kind) (content map[string]any, fieldWarnings []string, err error) {
 	if mediaType == protobuf.MediaType && k.Custom {
 		return nil, nil, unsupportedMedia(typeJSON, typeYAML)
 	}
@@ -101,7 +101,7 @@ func decode(body []byte, mediaType string, k kind.Kind) (content map[string]any,
 		content, err = decodeProtobuf(body, k)
 		return content, nil, err
 	}
-	value, doubts, err := parse(body, mediaType)
+	value, fieldWarnings, err := parse(body, mediaType)
 	content, isObject := value.(map[string]any)
 	if err == nil && !isObject {
 		err = errors.New("it is no object with fields")
@@ -117,14 +117,14 @@ func decode(body []byte, mediaType string, k kind.Kind) (content map[string]any,
 		return nil, nil, cannotBe(k.Name, k.Version, k, err)
 	}
 	content["apiVersion"], content["kind"] = k.APIVersion(), k.Name
-	return content, append(doubts, unknown...), nil
+	return content, append(fieldWarnings, unknown...), nil
 }
 
-// parse reads one value of JSON or YAML. The doubts are about fields that are there twice.
-func parse(body []byte, mediaType string) (value any, doubts []string, err error) {
-	value, doubts, err = schema.Parse(body)
+// parse reads one value of JSON or YAML. The fieldWarnings are about fields that are there twice.
+func parse(body []byte, mediaType string) (value any, fieldWarnings []string, err error) {
+	value, fieldWarnings, err = schema.Parse(body)
 	if err == nil || mediaType == typeJSON || len(body) > schema.MaxBytes {
-		return value, doubts, err
+		return value, fieldWarnings, err
 	}
 	documents, problem := manifest.Values(body, manifest.Limits{Depth: schema.MaxDepth})
 	switch {
@@ -134,9 +134,9 @@ func parse(body []byte, mediaType string) (value any, doubts []string, err error
 		return nil, nil, fmt.Errorf("%d documents: send one", len(documents))
 	}
 	for _, field := range documents[0].Duplicates {
-		doubts = append(doubts, fmt.Sprintf("duplicate field %q", field))
+		fieldWarnings = append(fieldWarnings, fmt.Sprintf("duplicate field %q", field))
 	}
-	return documents[0].Data, doubts, nil
+	return documents[0].Data, fieldWarnings, nil
 }
 
 func decodeProtobuf(body []byte, k kind.Kind) (map[string]any, error) {

@@ -11,12 +11,12 @@ import (
 type collection interface {
 	// get is one object, nil when there is none.
 	get(namespace, name string) object.Object
-	// list is all objects of a namespace or ("") of all, sorted by namespace and name, as
-	// of a revision, 0 being now, and which revision that is.
+	// list returns all objects of a namespace or ("") of all, sorted by namespace and name, at a
+	// revision, 0 being the newest, and that revision.
 	list(namespace string, at uint64) ([]object.Object, uint64, error)
-	// follow is what turns the changes of the store after a revision into those of the
-	// collection, when it is given all of them in order. The revision is what list gave, or
-	// one from which there are Events.
+	// follow returns a follower that turns the changes of the store after a revision into those of
+	// the collection; it must be given all of them in order. The revision is one that list
+	// returned, or one from which there are Events.
 	follow(namespace string, after uint64) (follower, error)
 }
 
@@ -28,7 +28,7 @@ type follower struct {
 	changes func(store.Event) []change
 }
 
-// A change is what has become of an object that the API shows.
+// A change is a change of an object that the API shows.
 type change struct {
 	revision uint64
 	// old is nil when it came, new when it went.

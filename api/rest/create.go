@@ -10,8 +10,8 @@ import (
 	"svcctl.io/svcctl/store/schema"
 )
 
-// maxNameTries is how many names are tried for an object that leaves its name to the
-// server (maxNameGenerationCreateAttempts of the API server of Kubernetes).
+// maxNameTries bounds the names that are tried for an object with generateName
+// (maxNameGenerationCreateAttempts of the API server of Kubernetes).
 const maxNameTries = 8
 
 // create answers a POST of an object.

@@ -64,8 +64,8 @@ func (s *Server) remove(r *request, d deletion) (last object.Object, removed boo
 	}
 }
 
-// lastVersion is what a removal answers with: what was stored last, with the resourceVersion
-// of the removal, as its event has it. Who watches from there is not told of it again.
+// lastVersion returns the answer to a removal: the object as stored last, with the resourceVersion
+// of the removal, as in its event. A watch from there does not send the event again.
 func lastVersion(w store.Written) object.Object {
 	if w.Revision == 0 {
 		return w.Object
@@ -113,7 +113,7 @@ func preconditions(r *request, live object.Object, version, uid string) error {
 	return nil
 }
 
-// A deletion is how objects are to be removed.
+// A deletion has the options and preconditions of a removal.
 type deletion struct {
 	options      *options
 	version, uid string // preconditions; "" is any

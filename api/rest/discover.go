@@ -90,12 +90,12 @@ func (s *Server) respondDocument(w http.ResponseWriter, r *request, document any
 	return respondJSON(w, r.http, http.StatusOK, wantsPretty(r.http, r.query), document)
 }
 
-// customKindsPath is where Kubernetes lists the kinds that somebody has added to it.
+// customKindsPath is the path of the list of CustomResourceDefinitions.
 var customKindsPath = []string{"apis", "apiextensions.k8s.io", "v1", "customresourcedefinitions"}
 
-// customKinds says that nobody has added a kind. kubectl asks before it takes a document of
-// a kind that cannot be patched, as a ServiceList, and refuses it when there is no answer.
-// Discovery does not list the path.
+// customKinds answers with an empty list of CustomResourceDefinitions. kubectl asks before it takes
+// a document of a kind that cannot be patched, as a ServiceList, and refuses it when there is no
+// answer. Discovery does not list the path.
 func (s *Server) customKinds(w http.ResponseWriter, r *request) error {
 	if err := readOnly(w, r); err != nil {
 		return err

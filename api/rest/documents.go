@@ -15,15 +15,15 @@ import (
 	"svcctl.io/svcctl/store/schema"
 )
 
-// yamlLimit is how long a YAML document of a stream may be, in bytes.
+// yamlLimit bounds a YAML document of a stream, in bytes.
 const yamlLimit = 8 << 20
 
 // A document is one value of a stream.
 type document struct {
-	content any
-	doubts  []string // about fields that are there twice
-	line    int      // where it starts in YAML
-	length  int      // about, in bytes
+	content       any
+	fieldWarnings []string // about fields that are there twice
+	line          int      // where it starts in YAML
+	length        int      // about, in bytes
 }
 
 // documents are the values of a stream of YAML documents, or of JSON values. The items
@@ -95,12 +95,12 @@ func jsonValue(value json.RawMessage, yield func(document) bool) (more bool, err
 		return false, err
 	}
 	if items == nil {
-		content, doubts, err := schema.Parse(value)
-		return err == nil && yield(document{content: content, doubts: doubts, length: len(value)}), err
+		content, fieldWarnings, err := schema.Parse(value)
+		return err == nil && yield(document{content: content, fieldWarnings: fieldWarnings, length: len(value)}), err
 	}
 	for _, item := range items {
-		content, doubts, err := schema.Parse(item)
-		if err != nil || !yield(document{content: content, doubts: doubts, length: len(item)}) {
+		content, fieldWarnings, err := schema.Parse(item)
+		if err != nil || !yield(document{content: content, fieldWarnings: fieldWarnings, length: len(item)}) {
 			return false, err
 		}
 	}
@@ -183,16 +183,16 @@ func yamlItems(value manifest.Value, length int) []document {
 		items, isList = o["items"].([]any)
 		isList = isList && strings.HasSuffix(named, "List")
 	}
-	var doubts []string
+	var fieldWarnings []string
 	for _, field := range value.Duplicates {
-		doubts = append(doubts, fmt.Sprintf("duplicate field %q", field))
+		fieldWarnings = append(fieldWarnings, fmt.Sprintf("duplicate field %q", field))
 	}
 	if !isList {
-		return []document{{value.Data, doubts, value.Line, length}}
+		return []document{{value.Data, fieldWarnings, value.Line, length}}
 	}
 	documents := make([]document, len(items))
 	for i, item := range items {
-		documents[i] = document{item, doubts, value.Line, length / len(items)}
+		documents[i] = document{item, fieldWarnings, value.Line, length / len(items)}
 	}
 	return documents
 }

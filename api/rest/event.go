@@ -10,16 +10,17 @@ import (
 )
 
 const (
-	// eventLife is how long an Event is kept after it was last seen (--event-ttl of
+	// eventLife is the time for which an Event is kept after it was last seen (--event-ttl of
 	// kube-apiserver).
 	eventLife = time.Hour
-	// maxEvents is how many Events are kept, the newest ones. Between two sweeps there may be
+	// maxEvents bounds the Events that are kept, the newest ones. Between two sweeps there may be
 	// eventSlack more.
 	maxEvents  = 5000
 	eventSlack = 500
-	// sweepMost is how many Events go in one commit, which others wait for.
+	// sweepMost bounds the Events that one commit removes, which other writes wait for.
 	sweepMost = 1000
-	// sweepEvery is how often Events are looked at, and emptyEvery namespaces that go.
+	// sweepEvery is the interval of removals of old Events, emptyEvery that of removing the objects
+	// of namespaces that are deleted.
 	sweepEvery = time.Minute
 	emptyEvery = 10 * time.Second
 )
@@ -82,8 +83,8 @@ func (s *Server) sweepEvents() error {
 	return nil
 }
 
-// seenAt is when what an Event tells of was last seen; what is said to be in the future was
-// seen when the Event was made.
+// seenAt returns the time at which an Event's subject was last seen; for a time in the future, the
+// creation time of the Event.
 func seenAt(o object.Object, now time.Time) time.Time {
 	e, ok := o.(*object.Event)
 	if !ok {

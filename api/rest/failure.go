@@ -15,7 +15,8 @@ import (
 // that pass by themselves.
 const busyRetry = 1
 
-// awayRetry is that of what fails because other machines do not answer.
+// awayRetry is the Retry-After, in seconds, of requests that fail because other machines do not
+// answer.
 const awayRetry = 5
 
 // isAway reports whether an error says that other machines have to answer first.
@@ -24,8 +25,7 @@ func isAway(err error) bool {
 	return is
 }
 
-// statusOf is what an error of a request is answered with. Errors that are nobody's
-// fault but the server's become a 500.
+// statusOf returns the answer to an error of a request. Internal errors become a 500.
 func statusOf(err error, r *request) *statusError {
 	var own *statusError
 	var owned *store.OwnedError

@@ -24,9 +24,9 @@ const (
 const initialEventsEnd = "k8s.io/initial-events-end"
 
 const (
-	// streamBuffer is how many bytes of a watch are written at once.
+	// streamBuffer bounds the bytes of a watch that are written at once.
 	streamBuffer = 64 << 10
-	// keptBuffer is how many bytes a watch that waits holds at most.
+	// keptBuffer bounds the buffer that an idle watch keeps, in bytes.
 	keptBuffer = 8 << 10
 )
 
@@ -99,7 +99,7 @@ func (s *stream) flush() error {
 
 // tell writes an event about the new version of an object, or about the old one, which then
 // has the revision of the change as its version.
-func (l *lookout) tell(kind string, c change, old bool) error {
+func (l *watchSession) tell(kind string, c change, old bool) error {
 	o := c.new
 	if old {
 		o = c.old
@@ -130,7 +130,7 @@ func (l *lookout) tell(kind string, c change, old bool) error {
 
 // tellInitial writes an event about an object that was there when the watch began. Such
 // ones are not kept encoded: they are many, and leave no room for those of now.
-func (l *lookout) tellInitial(o object.Object) error {
+func (l *watchSession) tellInitial(o object.Object) error {
 	if l.request.form.shape == tabular {
 		return l.tellTable(added, o)
 	}
@@ -142,7 +142,7 @@ func (l *lookout) tellInitial(o object.Object) error {
 }
 
 // encode is an object in the form of the watch, which is not a Table.
-func (l *lookout) encode(o object.Object) ([]byte, error) {
+func (l *watchSession) encode(o object.Object) ([]byte, error) {
 	if l.request.form.shape == metadata {
 		return json.Marshal(metadataOf(l.request.form, o))
 	}
@@ -151,7 +151,7 @@ func (l *lookout) encode(o object.Object) ([]byte, error) {
 
 // tellTable writes an event about an object as a Table of one row. Only the first one has
 // columns.
-func (l *lookout) tellTable(kind string, o object.Object) error {
+func (l *watchSession) tellTable(kind string, o object.Object) error {
 	t := l.server.tableOf(l.request)
 	if l.described {
 		t.ColumnDefinitions = nil
@@ -164,7 +164,7 @@ func (l *lookout) tellTable(kind string, o object.Object) error {
 
 // bookmark tells up to which revision everything is told; the first one also that this is
 // all of what was there when the watch began.
-func (l *lookout) bookmark(initial bool) error {
+func (l *watchSession) bookmark(initial bool) error {
 	o := l.request.kind.New()
 	meta := o.GetMeta()
 	meta.ResourceVersion = strconv.FormatUint(l.after, 10)

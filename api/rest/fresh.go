@@ -9,13 +9,14 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// reachTimeout is how long a read waits for a revision that is not here yet: it may be another box's.
+// reachTimeout bounds the wait of a read for a revision that is not here yet: it may be another
+// box's.
 const reachTimeout = 3 * time.Second
 
 // fresh makes a read see what any box has written before it, if other boxes write to the store. Without a
-// revision the newest one is asked for, and while nobody can say what that is, the read is answered with
-// what there is and a warning: but not of a Lease, by which clients decide who is alone. A revision is
-// waited for for a moment; the caller says what becomes of one that does not come.
+// revision the newest one is asked for, and while that is not known, the read is answered from the local
+// objects with a warning: except for a Lease, by which clients elect a leader. A revision is waited for
+// for a moment; the caller says what becomes of one that does not come.
 func (s *Server) fresh(w http.ResponseWriter, r *request, given string, revision uint64) error {
 	if !s.store.IsShared() {
 		return nil

@@ -5,13 +5,13 @@ import "crypto/rand"
 const (
 	// nameLetters make no words (alphanums of apimachinery's util/rand).
 	nameLetters = "bcdfghjklmnpqrstvwxz2456789"
-	// nameSuffix is how many letters are put behind a prefix, and maxPrefix how much of the
-	// prefix stays, so that the name is a label.
+	// nameSuffix is the number of letters behind a prefix, and maxPrefix bounds the prefix, so that
+	// the name is a label.
 	nameSuffix = 5
 	maxPrefix  = 63 - nameSuffix
 )
 
-// generateName is a new name that begins with a prefix.
+// generateName returns a new name that begins with a prefix.
 func generateName(prefix string) string {
 	var random [nameSuffix]byte
 	rand.Read(random[:]) // never fails

@@ -134,7 +134,7 @@ func pageOf(objects []object.Object, o *listOptions) page {
 	return whole
 }
 
-// selected are those of objects that are selected.
+// selected yields the objects that the options select.
 func (o *listOptions) selected(objects []object.Object) iter.Seq[object.Object] {
 	return func(yield func(object.Object) bool) {
 		for _, object := range objects {

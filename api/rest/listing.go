@@ -16,13 +16,13 @@ import (
 // indentation of JSON for people.
 const indentation = "  "
 
-// listHead is all of a list but what is in it.
+// listHead has the fields of a list except its items.
 type listHead struct {
 	object.TypeMeta
 	Metadata table.ListMeta `json:"metadata"`
 }
 
-// tableHead is all of a Table but its rows.
+// tableHead has the fields of a Table except its rows.
 type tableHead struct {
 	object.TypeMeta
 	Metadata          table.ListMeta `json:"metadata"`

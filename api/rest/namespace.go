@@ -12,10 +12,10 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// guards are what writes agree on among each other.
+// guards coordinates concurrent writes.
 type guards struct {
-	// namespaces is held for reading by who may create an object, from looking for its
-	// namespace until it is there, and for writing by who removes a namespace.
+	// namespaces is held for reading by a create, from the look for its namespace until the object
+	// exists, and for writing by the removal of a namespace.
 	namespaces sync.RWMutex
 	// events counts the Events that were created since they were counted last.
 	events atomic.Int64

@@ -14,7 +14,7 @@ const (
 	typeYAML = "application/yaml"
 )
 
-// shape is what is shown of objects.
+// shape selects the parts of objects in an answer.
 type shape int
 
 const (
@@ -23,7 +23,7 @@ const (
 	metadata       // meta.k8s.io PartialObjectMetadata
 )
 
-// form is how objects are written in an answer.
+// form is the encoding of objects in an answer.
 type form struct {
 	shape shape
 	// metaVersion is the version of meta.k8s.io that a Table or PartialObjectMetadata is

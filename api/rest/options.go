@@ -18,14 +18,13 @@ const (
 	ignore = "Ignore"
 )
 
-// dryRunAll is the one value of the query parameter dryRun.
+// dryRunAll is the only valid value of the query parameter dryRun.
 const dryRunAll = "All"
 
-// maxManager is how long the name of a field manager may be, in bytes
-// (FieldManagerMaxLength of apimachinery).
+// maxManager bounds the name of a field manager, in bytes (FieldManagerMaxLength of apimachinery).
 const maxManager = 128
 
-// options are the query parameters of a write, and what is to be told about it.
+// options has the query parameters of a write, and the warnings about it.
 type options struct {
 	dryRun     bool
 	manager    string // "": the client did not say
@@ -101,15 +100,16 @@ func unsupported(field string, value any, supported ...string) object.Error {
 	return object.Error{Type: object.FieldValueNotSupported, Field: field, Value: value, Detail: "supported values: " + strings.Join(quoted, ", ")}
 }
 
-// doubt notes what is doubtful about an object, unless nobody wants to know.
-func (o *options) doubt(doubts []string) {
+// warnOfFields adds warnings about fields, unless the client asked to ignore them
+// (fieldValidation).
+func (o *options) warnOfFields(fieldWarnings []string) {
 	if o.validation != ignore {
-		o.warnings.add(doubts...)
+		o.warnings.add(fieldWarnings...)
 	}
 }
 
-// managerOf is the name of who writes: what the client says, or the beginning of its
-// User-Agent up to a slash, of which only what can be printed counts.
+// managerOf returns the field manager: the one that the client names, or the beginning of its
+// User-Agent up to a slash, without unprintable characters.
 func (o *options) managerOf(userAgent string) string {
 	if o.manager != "" {
 		return o.manager
@@ -128,7 +128,7 @@ func (o *options) managerOf(userAgent string) string {
 	return b.String()
 }
 
-// caller is who asks for a write, as the journal keeps it.
+// caller returns the client of a write, as the journal keeps it.
 func (o *options) caller(r *request, verb string) store.Caller {
 	agent := strings.ToValidUTF8(r.http.UserAgent(), "?")
 	const longest = 256
@@ -138,7 +138,7 @@ func (o *options) caller(r *request, verb string) store.Caller {
 	return store.Caller{User: r.user.Name, Manager: o.managerOf(r.http.UserAgent()), Agent: agent, Verb: verb, Trial: r.query.Get("trial")}
 }
 
-// warnings are what a client is told beside the answer, each once.
+// warnings collects the Warning headers of an answer, without repetitions.
 type warnings []string
 
 func (w *warnings) add(texts ...string) {

@@ -16,9 +16,9 @@ import (
 // (metav1.CauseTypeFieldManagerConflict).
 const fieldManagerConflict = "FieldManagerConflict"
 
-// A fileClaim is what a file declares about an object that belongs to it. The zero value
-// is that of an object that belongs to none.
-type fileClaim struct {
+// A fileDeclaration has the fields that a file declares of an object that belongs to it. The zero value
+// stands for an object that belongs to none.
+type fileDeclaration struct {
 	path string
 	line int
 	// entries are the managedFields that the object would have if the file alone had
@@ -27,26 +27,26 @@ type fileClaim struct {
 	typed   []object.ManagedFieldsEntry
 }
 
-// fileOf is what a file declares about an object.
-func (s *Server) fileOf(r *request, owner store.Owner, live object.Object) (fileClaim, error) {
+// fileOf returns the claim of the file that declares an object.
+func (s *Server) fileOf(r *request, owner store.Owner, live object.Object) (fileDeclaration, error) {
 	if owner.File == "" {
-		return fileClaim{}, nil
+		return fileDeclaration{}, nil
 	}
 	document, path, line := s.store.Document(r.ref())
 	if reader := s.store.ReadElsewhere(r.ref()); document == nil && reader != "" {
-		return fileClaim{}, &store.OwnedError{Ref: r.ref(), Owner: owner, Reader: reader}
+		return fileDeclaration{}, &store.OwnedError{Ref: r.ref(), Owner: owner, Reader: reader}
 	}
 	if document == nil {
-		return fileClaim{}, unavailable(fmt.Sprintf("%s %q belongs to the file %s, which has not been read since the start: try again when it has",
+		return fileDeclaration{}, unavailable(fmt.Sprintf("%s %q belongs to the file %s, which has not been read since the start: try again when it has",
 			r.kind.GroupResource(), r.name, owner.File), busyRetry)
 	}
 	merged, err := fields.ApplyFile(map[string]any{}, document, r.kind, createdAt(live, s.now()))
 	if err != nil {
-		return fileClaim{}, err
+		return fileDeclaration{}, err
 	}
 	entries, _ := metadataIn(merged)["managedFields"].([]any)
 	stored, err := entriesOf(merged)
-	return fileClaim{path, line, entries, stored}, err
+	return fileDeclaration{path, line, entries, stored}, err
 }
 
 // editFile returns what an object becomes when the file that declares it says what is applied
@@ -71,7 +71,7 @@ func (s *Server) editFile(wr *writing, live map[string]any) (map[string]any, err
 	return fields.ApplyFile(live, document, r.kind, at)
 }
 
-// createdAt is when an object was created.
+// createdAt returns the creation time of an object, or otherwise if it has none.
 func createdAt(o object.Object, otherwise time.Time) time.Time {
 	if at := o.GetMeta().CreationTimestamp; at != nil {
 		return *at
@@ -95,9 +95,9 @@ func (s *Server) managed(r *request, o object.Object) object.Object {
 	return o
 }
 
-// claim adds what the file manages to an object, unless it says so already; it reports
+// addEntries adds the managedFields entries of the file to an object without them; it reports
 // whether it has.
-func (f fileClaim) claim(content map[string]any) bool {
+func (f fileDeclaration) addEntries(content map[string]any) bool {
 	metadata := metadataIn(content)
 	entries, _ := metadata["managedFields"].([]any)
 	if len(f.entries) == 0 || slices.ContainsFunc(entries, isGitops) {
@@ -107,9 +107,9 @@ func (f fileClaim) claim(content map[string]any) bool {
 	return true
 }
 
-// keep leaves what the file manages as it was, whatever a client says about it: by that
-// the object is joined with the next version of the file.
-func (f fileClaim) keep(meta, before *object.ObjectMeta) {
+// keep restores the file's managedFields entry, which a client may not change: by it the object is
+// merged with the next version of the file.
+func (f fileDeclaration) keep(meta, before *object.ObjectMeta) {
 	i := slices.IndexFunc(before.ManagedFields, ofFile)
 	if len(f.entries) == 0 || i < 0 {
 		return
@@ -128,7 +128,7 @@ func isGitops(entry any) bool {
 }
 
 // check refuses a new version of an object that differs in what the file declares.
-func (f fileClaim) check(r *request, live map[string]any, o object.Object, by fields.Writer) error {
+func (f fileDeclaration) check(r *request, live map[string]any, o object.Object, by fields.Writer) error {
 	if len(f.entries) == 0 {
 		return nil
 	}

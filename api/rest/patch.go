@@ -89,8 +89,8 @@ func patchOf(mediaType string, body []byte, r *request, o *options) (func(map[st
 	}, nil
 }
 
-// patched is what a patch has made, if it is an object of the type.
-func (o *options) patched(content map[string]any, doubts []string, body []byte, t *schema.Type, err error) (map[string]any, error) {
+// patched returns the result of a patch, if it is an object of the type.
+func (o *options) patched(content map[string]any, fieldWarnings []string, body []byte, t *schema.Type, err error) (map[string]any, error) {
 	switch {
 	case errors.Is(err, patch.ErrTooLarge):
 		return nil, tooLarge(err.Error())
@@ -103,11 +103,11 @@ func (o *options) patched(content map[string]any, doubts []string, body []byte, 
 	if err != nil {
 		return nil, badPatch(body, err)
 	}
-	doubts = append(doubts, unknown...)
-	if len(doubts) > 0 && o.validation == strict {
-		return nil, badPatch(body, schema.StrictError(doubts))
+	fieldWarnings = append(fieldWarnings, unknown...)
+	if len(fieldWarnings) > 0 && o.validation == strict {
+		return nil, badPatch(body, schema.StrictError(fieldWarnings))
 	}
-	o.doubt(doubts)
+	o.warnOfFields(fieldWarnings)
 	return content, nil
 }
 

@@ -69,7 +69,7 @@ func mayDo(role auth.Role, a *object.ResourceAttributes) bool {
 
 func matches(asked, name string) bool { return asked == anything || asked == name }
 
-// rulesOf are what a role may do, for `kubectl auth can-i --list`.
+// rulesOf returns the rules of a role, for `kubectl auth can-i --list`.
 func rulesOf(role auth.Role) object.SubjectRulesReviewStatus {
 	if role == auth.Admin {
 		return object.SubjectRulesReviewStatus{

@@ -180,7 +180,7 @@ func checkSegment(name string) error {
 	return nil
 }
 
-// verbOf is what a request wants to do with what its path names.
+// verbOf returns the verb of a request, by its method and path.
 func (r *request) verbOf(watching bool) (string, error) {
 	verb := ""
 	everywhere := r.kind.Namespaced && r.namespace == ""
@@ -215,8 +215,8 @@ func (r *request) verbOf(watching bool) (string, error) {
 	return "", notSupported(r.kind, verb)
 }
 
-// NameOf is what a request for objects wants: its verb, as list, and its resource, as
-// services or services/status. Both are "" of any other request.
+// NameOf returns the verb of a request for objects, as list, and its resource, as services or
+// services/status. Both are "" for any other request.
 func NameOf(req *http.Request) (verb, resource string) {
 	parts, err := partsOf(req.URL)
 	if err != nil || parts[0] != "api" && parts[0] != "apis" || isDiscovery(parts) {
@@ -237,7 +237,7 @@ func NameOf(req *http.Request) (verb, resource string) {
 	return verb, resource
 }
 
-// methods are those that can be used on the path of a request.
+// methods returns the HTTP methods that can be used on the path of a request.
 func (r *request) methods(watching bool) []string {
 	var all []string
 	for _, method := range []string{http.MethodDelete, http.MethodGet, http.MethodHead, http.MethodPatch, http.MethodPost, http.MethodPut} {

@@ -9,10 +9,10 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Config is what a Server needs to know.
+// Config configures a Server.
 type Config struct {
 	Objects *store.Store
-	// Log is told of errors that are the server's own; nil is slog.Default().
+	// Log gets internal errors; nil is slog.Default().
 	Log *slog.Logger
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
@@ -22,7 +22,7 @@ type Config struct {
 	// Computed gives the objects of kinds that follow from no stored ones, by the name of the kind, in any order.
 	// They are the caller's.
 	Computed map[string]func() []object.Object
-	// MaxWatches is how many watches there may be at a time; 0 means 1,500.
+	// MaxWatches bounds concurrent watches; 0 means 1,500.
 	MaxWatches int
 }
 

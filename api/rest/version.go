@@ -16,14 +16,14 @@ import (
 type version struct {
 	object  object.Object
 	content map[string]any
-	file    fileClaim
+	file    fileDeclaration
 }
 
 // before is the version that a live object is.
 func (s *Server) before(r *request, live object.Object, owner store.Owner) (version, error) {
 	v := version{object: live, content: untyped(live, r.kind)}
 	var err error
-	if v.file, err = s.fileOf(r, owner, live); err == nil && v.file.claim(v.content) {
+	if v.file, err = s.fileOf(r, owner, live); err == nil && v.file.addEntries(v.content) {
 		v.object, err = typed(v.content, r.kind)
 	}
 	return v, err
@@ -35,9 +35,9 @@ func storable(o object.Object, k kind.Kind) error {
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", object.RefOf(o), err)
 	}
-	// Shorter ones have not as many values as a body may have.
-	const doubtful = schema.MaxBytes / 8
-	if len(text) > doubtful {
+	// A shorter text cannot exceed the number of values of a body.
+	const checkFrom = schema.MaxBytes / 8
+	if len(text) > checkFrom {
 		if _, _, err := schema.Decode(text, schema.Of(k)); err != nil {
 			return tooLarge(fmt.Sprintf("%s cannot be written as a whole: %v", object.RefOf(o), err))
 		}

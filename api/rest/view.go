@@ -67,8 +67,8 @@ func (v view) list(namespace string, at uint64) ([]object.Object, uint64, error)
 	return objects, revision, nil
 }
 
-// loads is how often it is tried to read all sources as of the same revision, which
-// fails only while the store changes faster than it is read.
+// loads bounds the attempts to read all sources at the same revision, which fail only while the
+// store changes faster than it is read.
 const loads = 3
 
 // at is the derivation as of a revision (0: now), with the keys of all that it may show.

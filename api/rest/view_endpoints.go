@@ -40,10 +40,10 @@ func endpointsOf(s *store.Store) view {
 	}}
 }
 
-// endpointsParts is what Endpoints are made of.
+// endpointsParts has the parts of Endpoints objects.
 type endpointsParts map[viewKey]*endpointsPart
 
-// endpointsPart is what there is for one Endpoints object.
+// endpointsPart has the stored objects that one Endpoints object is derived from.
 type endpointsPart struct {
 	service *object.Service
 	stored  *object.Endpoints
@@ -162,8 +162,8 @@ func (p *endpointsPart) shown() []*object.EndpointSlice {
 	return shown
 }
 
-// subsetsOf is what slices say as an Endpoints object says it: addresses by their ports, at
-// most 1,000 in all, the ready ones first.
+// subsetsOf returns the endpoints of slices as subsets of an Endpoints object: addresses by their
+// ports, at most 1,000 in all, the ready ones first.
 func subsetsOf(shown []*object.EndpointSlice) (subsets []object.EndpointSubset, truncated bool) {
 	type place struct {
 		list *[]object.EndpointAddress

@@ -18,12 +18,12 @@ const (
 	shortestWatch = 30 * time.Minute
 	// longestWatch bounds what a client may ask for.
 	longestWatch = 24 * time.Hour
-	// bookmarkEvery is how often those who watch something quiet are told how far the
-	// history is, so that they can go on from there.
+	// bookmarkEvery is the interval of bookmarks for quiet watches, so that clients can go on from
+	// a recent revision.
 	bookmarkEvery = time.Minute
-	// watchBatch is how many changes are looked at before what they mean is sent.
+	// watchBatch bounds the changes that are examined before their events are sent.
 	watchBatch = 500
-	// watchesRetry is after how many seconds to ask again for a watch when there are too many.
+	// watchesRetry is the Retry-After, in seconds, for a watch when there are too many.
 	watchesRetry = 5
 )
 
@@ -48,7 +48,7 @@ func (s *Server) watch(w http.ResponseWriter, r *request) error {
 	ctx, cancel := context.WithTimeout(r.http.Context(), timeout)
 	defer cancel()
 
-	l := &lookout{server: s, request: r, options: &o, stream: newStream(w)}
+	l := &watchSession{server: s, request: r, options: &o, stream: newStream(w)}
 	if err := l.begin(); err != nil {
 		return err
 	}
@@ -84,8 +84,8 @@ func (s *Server) enter(r *request) (leave func(), err error) {
 	return leave, nil
 }
 
-// lookout is one watch.
-type lookout struct {
+// watchSession is one watch.
+type watchSession struct {
 	server  *Server
 	request *request
 	options *listOptions
@@ -99,7 +99,7 @@ type lookout struct {
 
 // begin sends the headers, and what there is already if that is asked for. An error is
 // answered in the place of the watch.
-func (l *lookout) begin() error {
+func (l *watchSession) begin() error {
 	o := l.options
 	objects := l.server.collectionOf(l.request.kind)
 	initial := l.wantsInitial()
@@ -138,7 +138,7 @@ func (l *lookout) begin() error {
 
 // wantsInitial reports whether the watch begins with what is there already: when it is told to,
 // or when it is told nothing.
-func (l *lookout) wantsInitial() bool {
+func (l *watchSession) wantsInitial() bool {
 	if o := l.options; o.initial != nil {
 		return *o.initial
 	}
@@ -147,7 +147,7 @@ func (l *lookout) wantsInitial() bool {
 
 // resume makes ready to tell what happens after the revision of the watch, and sends the
 // headers: clients wait for them.
-func (l *lookout) resume(objects collection) (err error) {
+func (l *watchSession) resume(objects collection) (err error) {
 	if _, err = l.server.store.Events(l.after, 1); err == nil {
 		l.follow, err = objects.follow(l.request.namespace, l.after)
 	}
@@ -161,7 +161,7 @@ func (l *lookout) resume(objects collection) (err error) {
 	return nil
 }
 
-func (l *lookout) expired() *statusError {
+func (l *watchSession) expired() *statusError {
 	if now := l.server.store.Revision(); l.after > now {
 		return expired(fmt.Sprintf("too large resource version: %d, and the newest is %d: list again", l.after, now))
 	}
@@ -169,7 +169,7 @@ func (l *lookout) expired() *statusError {
 }
 
 // run tells what happens until the watch is over.
-func (l *lookout) run(ctx context.Context) {
+func (l *watchSession) run(ctx context.Context) {
 	bookmarks := time.NewTicker(bookmarkEvery)
 	defer bookmarks.Stop()
 	for l.stream.flush() == nil {
@@ -206,7 +206,7 @@ func (l *lookout) run(ctx context.Context) {
 
 // look tells the changes that there are, as many as are looked at at once, and whether
 // there are more. An error ends the watch, and the client is told if it can be.
-func (l *lookout) look() (more bool, err error) {
+func (l *watchSession) look() (more bool, err error) {
 	events, err := l.server.store.EventsAbout(l.after, watchBatch, l.follow.about)
 	if err != nil {
 		e := statusOf(err, l.request)
@@ -231,7 +231,7 @@ func (l *lookout) look() (more bool, err error) {
 }
 
 // change tells a change as those see it who see the selected objects only.
-func (l *lookout) change(c change) error {
+func (l *watchSession) change(c change) error {
 	was, is := l.options.selects(c.old), l.options.selects(c.new)
 	switch {
 	case was && is:

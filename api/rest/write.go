@@ -15,8 +15,8 @@ import (
 	"svcctl.io/svcctl/store/schema"
 )
 
-// maxTries is how often a change that names no version is made anew because somebody
-// else was faster (MaxRetryWhenPatchConflicts of the API server of Kubernetes).
+// maxTries bounds the attempts of a change without resourceVersion that conflicts with concurrent
+// ones (MaxRetryWhenPatchConflicts of the API server of Kubernetes).
 const maxTries = 5
 
 // A writing is one change of one object that a client asks for. It is planned on what is
@@ -28,7 +28,8 @@ type writing struct {
 	// edit makes the new version of the live object, which it must not change, or ("create")
 	// of nothing, when live is nil.
 	edit func(live map[string]any) (map[string]any, error)
-	// applied is what is applied, when it is that: edit then settles who manages which field.
+	// applied is the applied configuration of a server-side apply, whose edit settles the managers
+	// of fields; else nil.
 	applied map[string]any
 	// mustCreate says that the object may not be there, mayCreate that it need not.
 	mustCreate, mayCreate bool
@@ -37,7 +38,7 @@ type writing struct {
 	replaces bool
 }
 
-// A plan is what a writing comes to.
+// A plan is the write to the store that follows from a writing.
 type plan struct {
 	write store.Write
 	// before is the live object as clients see it; nil when there is none. Unchanged is the
@@ -45,7 +46,7 @@ type plan struct {
 	before, unchanged object.Object
 }
 
-// by is who writes to a live object, which is nil when there is none.
+// by returns the Writer of a change to a live object, which is nil when there is none.
 func (w *writing) by(now time.Time, live map[string]any) fields.Writer {
 	k := w.request.kind
 	by := fields.Writer{
@@ -237,8 +238,8 @@ func going(live object.Object) bool {
 	return meta.DeletionTimestamp != nil && len(meta.Finalizers) == 0
 }
 
-// newVersion is what is written as the object that it becomes: without what this way of
-// writing has no effect on, with defaults, and with who manages what.
+// newVersion returns the object that follows from the written content: without fields that this
+// kind of write has no effect on, with defaults and managedFields.
 func (s *Server) newVersion(wr *writing, live, written map[string]any, by fields.Writer) (object.Object, error) {
 	k := wr.request.kind
 	if wr.request.subresource != "" {

@@ -20,7 +20,7 @@ type Pool struct {
 	Kind   string `json:"kind"`             // clusterIP, nodePort or loadBalancer
 	Family string `json:"family,omitempty"` // IPv4 or IPv6; left out for ports
 	Range  string `json:"range"`            // 10.96.0.0/16, 30000-32767, 198.51.100.0-198.51.100.9
-	// Name is that of the IPAddressPool, as metallb-system/lan; left out for ranges of flags.
+	// Name names the IPAddressPool, as metallb-system/lan; left out for ranges of flags.
 	Name string `json:"name,omitempty"`
 	// Internal means that its addresses are reached from inside only.
 	Internal bool `json:"internal,omitempty"`

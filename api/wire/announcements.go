@@ -17,8 +17,8 @@ type Announcement struct {
 	Withheld string `json:"withheld,omitempty"`
 	// Nowhere is why it has no Places though it is not withheld.
 	Nowhere string `json:"nowhere,omitempty"`
-	// Places are where it is announced, as the announcer last said; none: nowhere, or there is
-	// no announcer.
+	// Places lists the places where it is announced, as the announcer last said; none: nowhere, or
+	// there is no announcer.
 	Places []Place `json:"places,omitempty"`
 }
 
@@ -27,7 +27,8 @@ type Announcement struct {
 type AnnounceConfig struct {
 	Peers          []PeerConfig    `json:"peers,omitempty"`
 	Advertisements []Advertisement `json:"advertisements,omitempty"`
-	// Interfaces are those that L2Advertisements name, "*" for all; none: there is no L2Advertisement.
+	// Interfaces lists the interfaces that L2Advertisements name, "*" for all; none: there is no
+	// L2Advertisement.
 	Interfaces []string `json:"interfaces,omitempty"`
 }
 
@@ -54,7 +55,7 @@ type PeerConfig struct {
 	BFD         *BFDConfig    `json:"bfd,omitempty"` // nil: no BFD
 }
 
-// BFDConfig is how a peer is watched.
+// BFDConfig configures the BFD session with a peer.
 type BFDConfig struct {
 	Transmit   time.Duration `json:"transmit"`
 	Receive    time.Duration `json:"receive"`
@@ -63,7 +64,7 @@ type BFDConfig struct {
 	MinTTL     int           `json:"minTTL,omitempty"`
 }
 
-// Advertisement is how addresses are announced to BGP peers.
+// Advertisement configures the routes of addresses to BGP peers.
 type Advertisement struct {
 	Name  string   `json:"name"` // "metallb-system/lan"
 	Peers []string `json:"peers"`
@@ -103,8 +104,8 @@ type Peer struct {
 	// State is one of RFC 4271, as "Established".
 	State string    `json:"state"`
 	Since time.Time `json:"since"`
-	// Routes is how many it was sent and not withdrawn, Updates how many messages it was sent since
-	// the announcer started.
+	// Routes counts the routes that it was sent and that were not withdrawn, Updates the messages
+	// since the announcer started.
 	Routes  int    `json:"routes"`
 	Updates uint64 `json:"updates,omitempty"`
 	// BFD is the state of the BFD session (RFC 5880), as "Up"; empty without BFD, and before the first
@@ -118,7 +119,7 @@ type Peer struct {
 // Established is the State of a Peer that routes are sent to.
 const Established = "Established"
 
-// Announcements are all of them: the answer of /svcctl/v1/announcements.
+// Announcements is the answer of /svcctl/v1/announcements.
 type Announcements struct {
 	// Ranges are the pools, as "192.0.2.16-192.0.2.31": nothing outside of them is announced.
 	Ranges []string       `json:"ranges"`
@@ -127,7 +128,8 @@ type Announcements struct {
 	Announcer *Announcer `json:"announcer,omitempty"`
 	// Drained reports that this box is to announce nothing (`svcctl drain`).
 	Drained bool `json:"drained,omitempty"`
-	// Peers are those of the announcer, as it last said, and Group its election; nil: there is none.
+	// Peers has the peers of the announcer, as it last said, and Group its election; nil: there is
+	// none.
 	Peers []Peer `json:"peers,omitempty"`
 	Group *Group `json:"group,omitempty"`
 }
@@ -138,7 +140,7 @@ type Group struct {
 	// State is backup, active, leaving or out.
 	State string    `json:"state"`
 	Since time.Time `json:"since"`
-	// Priority is the one that the box advertises; 1 asks others to take over.
+	// Priority is the advertised priority; 1 asks others to take over.
 	Priority uint8 `json:"priority"`
 	// Interval is the one that the box advertises, as "100ms": longer than what it was told when it is late with adverts.
 	Interval string `json:"interval,omitempty"`
@@ -146,7 +148,8 @@ type Group struct {
 	Master string `json:"master,omitempty"`
 	// Transitions counts changes of State since the announcer started.
 	Transitions uint64 `json:"transitions"`
-	// Differs is how the addresses of the box that answers differ from ours; nil: they do not.
+	// Differs has the differences of the addresses of the box that answers from ours; nil: there
+	// are none.
 	Differs *GroupDifference `json:"differs,omitempty"`
 }
 

@@ -21,7 +21,7 @@ type Fleet struct {
 	LostRaces uint64 `json:"lostRaces"`
 	// Replica is why the replica on this box is not written; "" while it is.
 	Replica string `json:"replica,omitempty"`
-	// Boxes are those of the fleet, by name; only where they are asked for.
+	// Boxes has the boxes of the fleet, by name; only where they are asked for.
 	Boxes []FleetBox `json:"boxes,omitempty"`
 }
 
@@ -55,10 +55,10 @@ type FleetSource struct {
 	// Reader is the box that has read it last, Reading says whether it does so now.
 	Reader  string `json:"reader"`
 	Reading bool   `json:"reading"`
-	// Files is how many files are in force. Generation is the number of the content; 0: it has none.
+	// Files counts the files in force. Generation is the number of the content; 0: it has none.
 	Files      int    `json:"files"`
 	Generation uint64 `json:"generation,omitempty"`
-	// Since is when the Reader was given the source.
+	// Since is the time at which the Reader got the source.
 	Since time.Time `json:"since"`
 }
 

@@ -23,15 +23,15 @@ type EndpointHealth struct {
 	Protocol string `json:"protocol"` // TCP, UDP or SCTP
 	Endpoint string `json:"endpoint"` // 10.1.2.11:8080
 	State    string `json:"state"`    // up, down, new, out or "not asked"
-	// Since is when the state began; absent: before this process did.
+	// Since is the begin of the state; absent: before this process.
 	Since *time.Time `json:"since,omitempty"`
 	// Check is as the Service's annotation has it, http:8080/healthz, or as the one that does what a
 	// readiness probe says. An endpoint whose Pod has several probes is there for each.
 	Check string `json:"check,omitempty"`
-	// Took is how long the last check took, and Why what was wrong with it.
+	// Took is the duration of the last check, and Why its failure.
 	Took Duration `json:"took,omitempty"`
 	Why  string   `json:"why,omitempty"`
-	// Failures and Passes came in a row at last; one of them is 0.
+	// Failures and Passes count the last results in a row; one of them is 0.
 	Failures int `json:"failures,omitempty"`
 	Passes   int `json:"passes,omitempty"`
 	// Held is for how long an endpoint has to answer before it is up again, as it fell too often.

@@ -17,12 +17,12 @@ type ServiceState struct {
 	Health []EndpointHealth `json:"health,omitempty"`
 	// Announcements are its addresses that lie in a pool, and what became of them.
 	Announcements []Announcement `json:"announcements,omitempty"`
-	// Certificates are those that clients of its ports with TLS get.
+	// Certificates lists the certificates that clients of its ports with TLS get.
 	Certificates []ServiceCertificate `json:"certificates,omitempty"`
 	// Declared is the file and the line that declare it, in a fleet, whichever box reads that: "lb:web.yaml:7", or "lb:web.yaml"
 	// while the line is not known; "" for what no file declares.
 	Declared string `json:"declared,omitempty"`
-	// NotStored is where a file declares the Service that the appliance could not store yet.
+	// NotStored says where a file declares the Service, if the appliance could not store it yet.
 	NotStored *NotStored `json:"notStored,omitempty"`
 }
 
@@ -55,11 +55,11 @@ type PortState struct {
 	// Frontends are the addresses and node ports that the Service has of those that it asks
 	// for: "10.96.0.10:80", ":30080".
 	Frontends []string `json:"frontends"`
-	// Endpoints are those that new connections go to, and Local those on this box, which a
-	// policy Local chooses from: "10.1.2.11:8080".
+	// Endpoints lists the endpoints of new connections, and Local those on this box, which a policy
+	// Local chooses from: "10.1.2.11:8080".
 	Endpoints []string `json:"endpoints"`
 	Local     []string `json:"local,omitempty"`
-	// Balance is the algorithm, and Weights are those of endpoints that differ from 1.
+	// Balance is the algorithm, and Weights has the weights other than 1, by endpoint.
 	Balance string            `json:"balance,omitempty"`
 	Weights map[string]uint16 `json:"weights,omitempty"`
 	// Shares are the parts of the new connections, from 0 to 1, that endpoints get for now, where that
@@ -92,7 +92,7 @@ type RelayLoad struct {
 	// FailedConnects is how often an endpoint did not accept one.
 	Taken          int64 `json:"taken"`
 	FailedConnects int64 `json:"failedConnects"`
-	// Open are those now, by endpoint: "10.1.2.11:8080".
+	// Open counts the open ones by endpoint: "10.1.2.11:8080".
 	Open map[string]int `json:"open"`
 }
 
@@ -120,15 +120,15 @@ type NotStored struct {
 	Why  string `json:"why"`
 }
 
-// Setup is where an appliance has what is its own, and what of the box it has found wrong
-// with that: the answer of /svcctl/v1/setup, for svcctl doctor.
+// Setup has the directories of an appliance, its certificate and its unanswered addresses: the
+// answer of /svcctl/v1/setup, for svcctl doctor.
 type Setup struct {
 	DataDir   string   `json:"dataDir"`
 	Manifests []string `json:"manifests"`
-	// Certificate is the one in use at --listen; nil without.
+	// Certificate is the certificate in use at --listen; nil without.
 	Certificate *Certificate `json:"certificate,omitempty"`
-	// Unanswered are addresses of Services for which neighbors get no answer, the first of
-	// them, and MoreUnanswered how many there are besides.
+	// Unanswered lists the first addresses of Services for which neighbors get no answer, and
+	// MoreUnanswered counts the others.
 	Unanswered     []Unanswered `json:"unanswered,omitempty"`
 	MoreUnanswered int          `json:"moreUnanswered,omitempty"`
 }

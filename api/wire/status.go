@@ -41,18 +41,19 @@ type Status struct {
 	// RulesAway says that another program has changed our tables, and that they are not put
 	// right yet.
 	RulesAway bool `json:"rulesAway,omitempty"`
-	// HeldRemovals is how many Services vanished from the manifests in such numbers that
-	// they stay in force until that is confirmed.
+	// HeldRemovals counts Services that vanished from the manifests in such numbers that they stay
+	// in force until that is confirmed.
 	HeldRemovals int `json:"heldRemovals,omitempty"`
-	// PendingRemovals is how many Services vanished from the manifests and go within two
+	// PendingRemovals counts Services that vanished from the manifests and are removed within two
 	// seconds, unless more of them vanish or they come back.
 	PendingRemovals int `json:"pendingRemovals,omitempty"`
-	// UnknownFrontends is how many addresses with a port, and node ports, the kernel serves
-	// that no object declares; they stay in force until that is confirmed.
+	// UnknownFrontends counts addresses with a port, and node ports, that the kernel serves and no
+	// object declares; they stay in force until that is confirmed.
 	UnknownFrontends int `json:"unknownFrontends,omitempty"`
-	// Trial has the changes that go back unless somebody confirms them, or went back and hold files.
+	// Trial describes the trial whose changes are rolled back unless they are confirmed, or that was
+	// rolled back and holds files.
 	Trial *Trial `json:"trial,omitempty"`
-	// Fleet is how the box stands to the fleet that it belongs to; nil when it belongs to none.
+	// Fleet is the state of the box as a member of its fleet; nil when it belongs to none.
 	Fleet *Fleet `json:"fleet,omitempty"`
 }
 
@@ -167,10 +168,9 @@ type Kernel struct {
 // Released is the answer to a release.
 type Released struct {
 	Services int `json:"services"` // how many were let go
-	// Files is how many files there were of which objects were let go.
+	// Files counts the files whose objects were released.
 	Files int `json:"files,omitempty"`
-	// Frontends is how many addresses with a port, and node ports, of unknown Services were
-	// let go.
+	// Frontends counts the released addresses with a port, and node ports, of unknown Services.
 	Frontends int `json:"frontends,omitempty"`
 }
 

@@ -19,7 +19,7 @@ type TraceQuery struct {
 	Established bool
 	// Predict tells what would become of a packet to To, and follows none.
 	Predict bool
-	// Count is how many packets, Seconds how long at most.
+	// Count bounds the packets, Seconds the time.
 	Count, Seconds int
 }
 

@@ -9,11 +9,12 @@ import (
 // Traffic lists ports of Services with their connections, from one look through the connection tracking table:
 // the answer of /svcctl/v1/traffic. The busiest ports come first.
 type Traffic struct {
-	// At is when the table was read. Looks are shared, and made rarely where the table is large.
+	// At is the time at which the table was read. Looks are shared, and made rarely where the table
+	// is large.
 	At time.Time `json:"at"`
-	// Seconds is the time to the look before, which rates are of; 0: there was none yet.
+	// Seconds is the time since the look before, the base of rates; 0: there was none yet.
 	Seconds float64 `json:"seconds"`
-	// Tracked is how many entries the table has.
+	// Tracked counts the entries of the table.
 	Tracked int           `json:"tracked"`
 	Ports   []PortTraffic `json:"ports"`
 	// Counted reports that the kernel counts connections and refusals (--traffic counters).
@@ -27,17 +28,17 @@ type Traffic struct {
 	Refusals map[string]uint64 `json:"refusals,omitempty"`
 	// RefusalRates are packets a second, of reasons with any; absent where there was no look before.
 	RefusalRates map[string]float64 `json:"refusalRates,omitempty"`
-	// More is how many ports were left out for the limit.
+	// More counts the ports that were left out for the limit.
 	More int `json:"more,omitempty"`
-	// Clients are those of the one Service that was asked for, when they were.
+	// Clients has the clients of the one Service that was asked for, if they were asked for.
 	Clients *ServiceClients `json:"clients,omitempty"`
 }
 
-// ConnectionCounts are those of a Service port or of one endpoint.
+// ConnectionCounts counts the connections of a Service port or of one endpoint.
 type ConnectionCounts struct {
-	// Open are connections that were answered and that nobody has closed.
+	// Open counts connections that were answered and that neither side has closed.
 	Open int `json:"open"`
-	// Unanswered are connections that the endpoint has not answered yet. Where they stay, it is
+	// Unanswered counts connections that the endpoint has not answered yet. If they stay, it is
 	// dead though it is in the documents.
 	Unanswered int `json:"unanswered"`
 	// Rate is new connections a second, of a port as the kernel counted them, else those that
@@ -48,9 +49,9 @@ type ConnectionCounts struct {
 // TrafficTotals are the kernel's counts of a Service port since the appliance started. They are
 // absent where it does not count.
 type TrafficTotals struct {
-	// Connections are those that clients made since the appliance started, and Refused the packets
-	// that were refused or dropped because no endpoint was there: a client that tries again counts
-	// again. Neither goes back while the Service is there.
+	// Connections counts the connections that clients made since the appliance started, and Refused
+	// the packets that were refused or dropped without an endpoint: a client that tries again
+	// counts again. Neither decreases while the Service exists.
 	Connections *uint64 `json:"connections,omitempty"`
 	Refused     *uint64 `json:"refused,omitempty"`
 	// RefusedRate is refused packets a second; absent where there was no look before.
@@ -61,13 +62,13 @@ type TrafficTotals struct {
 // those that are open included. They never go back. They are absent where nobody listens.
 type FlowTotals struct {
 	Flows *uint64 `json:"flows,omitempty"`
-	// BytesIn are those that clients sent, and BytesOut those of endpoints, with IP headers; absent where the kernel does
-	// not count them.
+	// BytesIn counts the bytes that clients sent, and BytesOut those of endpoints, with IP headers; absent where the
+	// kernel does not count them.
 	BytesIn  *uint64 `json:"bytesIn,omitempty"`
 	BytesOut *uint64 `json:"bytesOut,omitempty"`
 }
 
-// ServiceTraffic is that of all ports of a Service together.
+// ServiceTraffic is the traffic of all ports of a Service together.
 type ServiceTraffic struct {
 	ConnectionCounts
 	TrafficTotals
@@ -111,7 +112,7 @@ type TrafficSample struct {
 type Connections struct {
 	At          time.Time    `json:"at"`
 	Connections []Connection `json:"connections"`
-	// More is how many were left out for the limit.
+	// More counts the connections that were left out for the limit.
 	More int `json:"more,omitempty"`
 }
 
@@ -130,10 +131,10 @@ type Connection struct {
 	RelayedTo []string `json:"relayedTo,omitempty"`
 	// As is the source address that the endpoint sees, where that is not the client's.
 	As string `json:"as,omitempty"`
-	// State is that of TCP, as conntrack names it.
+	// State is the TCP state, as conntrack names it.
 	State    string `json:"state,omitempty"`
 	Answered bool   `json:"answered"`
-	// Expires is after how many seconds of silence it is forgotten.
+	// Expires is the silence, in seconds, after which it is forgotten.
 	Expires int `json:"expires"`
 }
 
@@ -169,7 +170,7 @@ type ServiceClients struct {
 // TrafficSorts lists the columns that traffic is sorted by, the largest first; name is alphabetical.
 func TrafficSorts() []string { return []string{"open", "rate", "unanswered", "refused", "name"} }
 
-// MaxTrafficFilter is how long a filter may be, in bytes: longer than any name of a port.
+// MaxTrafficFilter bounds a filter, in bytes: longer than any name of a port.
 const MaxTrafficFilter = 512
 
 // TrafficFilter reports whether a port of a Service, "namespace/name" or "namespace/name:port", is one that a filter chooses: a

@@ -19,7 +19,7 @@ type Trial struct {
 	// went back they are what is held.
 	Objects []string `json:"objects,omitempty"`
 	Files   []string `json:"files,omitempty"`
-	// WentBack is when it went back; nil while it waits to be confirmed.
+	// WentBack is the time at which it was rolled back; nil while it waits to be confirmed.
 	WentBack *time.Time `json:"wentBack,omitempty"`
 }
 
@@ -36,7 +36,7 @@ type Revived struct {
 
 // RolledBack lists the effects of a rollback, done or only tried.
 type RolledBack struct {
-	// Revision is the one whose state the objects have now.
+	// Revision is the revision whose state the objects have now.
 	Revision uint64 `json:"revision"`
 	// Last is the last change by a client before; 0 when the journal knows of none.
 	Last    uint64    `json:"last,omitempty"`

@@ -1,5 +1,5 @@
-// Package admission tells the store which addresses and node ports of this host nobody may have: those
-// of the host and its networks, its resolvers, and ports at which its programs listen.
+// Package admission tells the store which addresses and node ports of this host no Service may have:
+// those of the host and its networks, its resolvers, and ports at which its programs listen.
 //
 // It looks at the host before a client writes a Service that is new, or asks for something else than before, and
 // gives the store a snapshot (store.Host), which the store asks under its lock. A look is believed for a fifth of

@@ -16,10 +16,10 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// believed is how long is believed what was seen of the host.
+// believed is the time for which a snapshot of the host is used.
 const believed = 200 * time.Millisecond
 
-// Check keeps the store's snapshot of the host. It may be used by several at a time.
+// Check keeps the store's snapshot of the host. It is safe for concurrent use.
 type Check struct {
 	cfg   *config.Config
 	store *store.Store
@@ -36,7 +36,7 @@ type Check struct {
 
 // New makes a Check of this host. IsVIP reports addresses of the host that were brought to it as VIPs.
 func New(cfg *config.Config, objects *store.Store, isVIP func(netip.Addr) bool) *Check {
-	return &Check{cfg: cfg, store: objects, isVIP: isVIP, read: node.Read, ports: newPortView(cfg)}
+	return &Check{cfg: cfg, store: objects, isVIP: isVIP, read: node.Read, ports: newPortView(cfg.Addresses.NodePortRange)}
 }
 
 // Look brings the store's snapshot up to date for a Service that a client writes; nil: for none in particular.
@@ -67,7 +67,7 @@ func (c *Check) asksNothing(svc *object.Service) bool {
 	return is && reflect.DeepEqual(before.Spec, svc.Spec) && maps.Equal(before.Metadata.Annotations, svc.Metadata.Annotations)
 }
 
-// nodePortAddresses are those of the newest snapshot.
+// nodePortAddresses returns the node-port addresses of the newest snapshot.
 func (c *Check) nodePortAddresses() []netip.Addr {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,7 +81,7 @@ func (c *Check) Take(facts *node.Facts) {
 	maps.DeleteFunc(resolvers, func(addr netip.Addr, _ bool) bool { return c.cfg.IsSetAside(addr) })
 	nodePorts := c.cfg.HostNodePortAddresses(facts)
 	c.update(func(h *host) {
-		h.facts, h.resolvers, h.ranges, h.nodePorts = of, resolvers, c.cfg.ServiceClusterIPRanges, nodePorts
+		h.facts, h.resolvers, h.ranges, h.nodePorts = of, resolvers, c.cfg.Addresses.ClusterIPRanges, nodePorts
 	})
 }
 
@@ -93,7 +93,7 @@ func (c *Check) update(set func(*host)) {
 	c.store.SetHost(c.seen)
 }
 
-// host is a snapshot of the host, which nobody changes.
+// host is a snapshot of the host. It is immutable.
 type host struct {
 	facts     resolve.Facts
 	resolvers map[netip.Addr]bool // but those that are set aside for Services

@@ -25,13 +25,13 @@ type portView struct {
 // listeners are the sockets in the range of node ports, as of one moment. They are not changed.
 type listeners struct {
 	sockets []sockets.Socket
-	owners  map[sockets.Socket]string // of those that somebody has asked for
+	owners  map[sockets.Socket]string // of those that were asked for
 }
 
-func newPortView(cfg *config.Config) *portView {
+func newPortView(nodePorts config.PortRange) *portView {
 	var ports sockets.Ports
 	for _, protocol := range []string{"tcp", "udp"} {
-		ports.AddRange(protocol, cfg.ServiceNodePortRange.First, cfg.ServiceNodePortRange.Last)
+		ports.AddRange(protocol, nodePorts.First, nodePorts.Last)
 	}
 	view := sockets.NewView()
 	return &portView{read: func() ([]sockets.Socket, error) { return view.Listening(&ports) }, owner: sockets.Owner}

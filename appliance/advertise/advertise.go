@@ -15,7 +15,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Objects are all of MetalLB's kinds, and what they refer to. Lists are in the order of namespaces and names.
+// Objects holds the objects of MetalLB's kinds and those that they refer to. Lists are sorted by namespace
+// and name.
 type Objects struct {
 	Pools       []*object.IPAddressPool
 	L2          []*object.L2Advertisement
@@ -38,7 +39,7 @@ type Box struct {
 
 // Plan has the pools and announcements of this box.
 type Plan struct {
-	// Pools are those of flags and of objects, the first choice first.
+	// Pools has the pools of flags and of objects, the preferred ones first.
 	Pools []alloc.Pool
 	// Config is for the announcer.
 	Config   wire.AnnounceConfig

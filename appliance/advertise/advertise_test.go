@@ -181,11 +181,11 @@ func TestPools(t *testing.T) {
 	if !slices.Equal(order, want) {
 		t.Errorf("pools are\n%s\nwant\n%s", strings.Join(order, "\n"), strings.Join(want, "\n"))
 	}
-	for claim, want := range map[*alloc.Claim][2]bool{
+	for request, want := range map[*alloc.Request][2]bool{
 		{Owner: "red/x"}: {false, true}, {Owner: "blue/x"}: {false, true}, {Owner: "green/x"}: {false, false}, {Owner: "green/x", Labels: map[string]string{"app": "web"}}: {true, false},
 	} {
-		if got := [2]bool{p.Pools[0].Takes(claim), p.Pools[1].Takes(claim)}; got != want {
-			t.Errorf("%+v may have addresses of the first two: %t, want %t", claim, got, want)
+		if got := [2]bool{p.Pools[0].Takes(request), p.Pools[1].Takes(request)}; got != want {
+			t.Errorf("%+v may have addresses of the first two: %t, want %t", request, got, want)
 		}
 	}
 }
@@ -197,7 +197,7 @@ func TestPoolOfNoNamespace(t *testing.T) {
 		says(t, p)
 		return p.Pools[slices.IndexFunc(p.Pools, func(pool alloc.Pool) bool { return pool.Name == "m/lan" })]
 	}
-	web := &alloc.Claim{Owner: "green/x", Labels: map[string]string{"app": "web"}}
+	web := &alloc.Request{Owner: "green/x", Labels: map[string]string{"app": "web"}}
 	none := pool("{namespaceSelectors: [{matchLabels: {color: green}}], serviceSelectors: [{matchLabels: {app: web}}]}")
 	all := pool("{serviceSelectors: [{matchLabels: {app: web}}]}")
 	if none.Takes(web) || !all.Takes(web) {

@@ -37,7 +37,7 @@ func (p *planner) rangesOf(o *object.IPAddressPool) (ranges []alloc.Pool, ok boo
 	}
 	if a := o.Spec.ServiceAllocation; a != nil && len(a.Namespaces)+len(a.NamespaceSelectors)+len(a.ServiceSelectors) > 0 {
 		namespaces := p.namespaces(a)
-		pool.Takes = func(c *alloc.Claim) bool {
+		pool.Takes = func(c *alloc.Request) bool {
 			return (namespaces == nil || slices.Contains(namespaces, namespaceOf(c.Owner))) && matchesAny(a.ServiceSelectors, c.Labels)
 		}
 		pool.TakesKey = fmt.Sprintf("%#v %v %d", namespaces, a.ServiceSelectors, a.Priority) // nil is not none
@@ -80,7 +80,8 @@ func (p *planner) overlapped(r *alloc.Pool, own []alloc.Pool) string {
 	return ""
 }
 
-// namespaces are those whose Services may have addresses of a pool; nil: all. Selectors that match none are none.
+// namespaces returns the namespaces whose Services may have addresses of a pool; nil: all; empty: none, as by
+// selectors that match none.
 func (p *planner) namespaces(a *object.ServiceAllocation) []string {
 	if len(a.Namespaces)+len(a.NamespaceSelectors) == 0 {
 		return nil

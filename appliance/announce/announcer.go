@@ -19,13 +19,13 @@ import (
 	"svcctl.io/svcctl/appliance/node"
 )
 
-// Config is everything that the announcer can be told.
+// Config holds the settings of the announcer.
 type Config struct {
 	// Socket is the socket of serve.
 	Socket string
-	// StateDir is where it keeps what it was told; it must not survive a boot.
+	// StateDir is the directory of its last state; it must not survive a boot.
 	StateDir string
-	// L2 are the interfaces to announce on, or Auto.
+	// L2 names the interfaces to announce on, or Auto.
 	L2 []string
 	// Election, when not nil, decides between this box and others who answers.
 	Election *vrrp.Config
@@ -42,11 +42,11 @@ type Config struct {
 const (
 	savePause   = 50 * time.Millisecond
 	reportPause = 50 * time.Millisecond
-	// countEvery is how often serve is told of counters alone.
+	// countEvery is the interval of reports to serve that only bring new counters.
 	countEvery = 15 * time.Second
-	// retryPorts is when an interface that could not be taken is tried again.
+	// retryPorts is the interval at which an interface that could not be opened is tried again.
 	retryPorts = time.Second
-	// handOver is how long a box that stops waits for its successor.
+	// handOver is the time for which a box that stops waits for its successor.
 	handOver = 2 * time.Second
 )
 

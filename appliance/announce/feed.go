@@ -61,7 +61,7 @@ func (f *feed) give(ctx context.Context, e *wire.AnnouncementsEvent) error {
 	}
 }
 
-// stale is how long serve may be away before another box should take over.
+// stale is the absence of serve after which another box should take over.
 const stale = 30 * time.Second
 
 // absence is the time without serve.

@@ -130,9 +130,10 @@ func (e *election) listen(ctx context.Context, h *heartbeat) {
 }
 
 const (
-	// maxFrame is how much of a frame is read.
+	// maxFrame bounds the bytes of a frame that are read.
 	maxFrame = 2048
-	// maxWaiting is how many adverts of a link are read at a time: a flood of them does not keep the machine from its time.
+	// maxWaiting bounds the adverts of a link that are read at a time, so that a flood of them cannot delay the machine's
+	// timers.
 	maxWaiting = 64
 )
 

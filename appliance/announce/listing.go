@@ -17,7 +17,7 @@ type listing struct {
 	digest uint64
 }
 
-// mostListed is how many addresses of a family an advert lists.
+// mostListed bounds the addresses of a family that an advert lists.
 const mostListed = 20
 
 func (l *listing) add(addr netip.Addr) {
@@ -58,8 +58,8 @@ func (l *listing) complete(all iter.Seq[netip.Addr]) {
 	}
 }
 
-// listed are the addresses of adverts by family, each list ended by the digest: an address that nobody can have, of
-// 240.0.0.0/4 (RFC 1112) or 100::/64 (RFC 6666).
+// listed are the addresses of adverts by family, each list ended by the digest: an address that no host can have,
+// of 240.0.0.0/4 (RFC 1112) or 100::/64 (RFC 6666).
 func (l *listing) listed() (by [2][]netip.Addr) {
 	digest4 := [4]byte{}
 	binary.BigEndian.PutUint32(digest4[:], 0xf0000000|uint32(l.digest^l.digest>>28)&0x0fffffff)

@@ -19,9 +19,9 @@ import (
 // BGP configures the sessions with routers.
 type BGP struct {
 	Peers []Peer
-	// Attributes are those of every route.
+	// Attributes has the path attributes of every route.
 	Attributes bgp.Attributes
-	// BFD, when not nil, has every peer watched.
+	// BFD, when not nil, has the timers of a BFD session with each peer.
 	BFD *bfd.Timers
 	// BFDMinTTL is the least TTL of BFD packets of peers that are several hops away.
 	BFDMinTTL int
@@ -367,7 +367,7 @@ func (ps *peers) placesOf(addr netip.Addr) []wire.Place {
 	return places
 }
 
-// states are all peers, for serve.
+// states returns the states of all peers, for serve.
 func (ps *peers) states() []wire.Peer {
 	var all []wire.Peer
 	for _, p := range ps.list {

@@ -98,8 +98,8 @@ func (t *table) names(r *route, peer string) (names []string) {
 	return names
 }
 
-// attributesFor are those of a route to a peer: the communities of all its advertisements, and the numbers of the
-// first one that has them. nil: the peer is not told of it.
+// attributesFor returns the path attributes of a route for a peer: the communities of all its advertisements, and
+// the numbers of the first one that has them. nil: the route is not announced to the peer.
 func (t *table) attributesFor(r *route, peer string) *bgp.Attributes {
 	names := t.names(r, peer)
 	if len(names) == 0 {

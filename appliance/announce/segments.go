@@ -71,7 +71,7 @@ func (s *segments) announces(addr netip.Addr) bool {
 	return false
 }
 
-// counters are those of all ports.
+// counters returns the sum of the counters of all ports.
 func (s *segments) counters() wire.AnnouncerCounters {
 	sum := s.past
 	for _, p := range s.ports {

@@ -26,14 +26,15 @@ type state struct {
 	// Ranges and Wanted are of the last message of serve.
 	Ranges []string `json:"ranges,omitempty"`
 	Wanted []string `json:"wanted,omitempty"`
-	// Announced are those of them that were answered.
+	// Announced lists the addresses of Wanted that were answered for.
 	Announced []string `json:"announced,omitempty"`
-	// Ads are where those of Wanted are announced that are not by flags alone, and Config what objects said.
+	// Ads says where the addresses of Wanted are announced, if not by flags alone; Config is the
+	// configuration by objects.
 	Ads    map[string]ad        `json:"ads,omitempty"`
 	Config *wire.AnnounceConfig `json:"config,omitempty"`
 	// Drained reports that nothing was to be announced.
 	Drained bool `json:"drained,omitempty"`
-	// Stopped is when the process stopped in good order; the zero Time: it did not.
+	// Stopped is the time of an orderly stop; the zero Time: there was none.
 	Stopped time.Time `json:"stopped,omitzero"`
 }
 

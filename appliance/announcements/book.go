@@ -212,7 +212,7 @@ func (b *Book) Programmed(synced bool) {
 	}
 }
 
-// List is everything that is published, in the order of the addresses.
+// List returns all published announcements, sorted by address.
 func (b *Book) List() wire.Announcements {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package announcements keeps which addresses of Services clients are to be led to this box for,
-// from the Service ports that are programmed, and sends changes to watchers.
+// Package announcements keeps the addresses of Services that are to be announced, from the Service
+// ports that are programmed, and sends changes to watchers.
 //
 // It does not announce: the process that does is package announce, at the other end of the API.
 //

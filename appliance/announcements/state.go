@@ -85,7 +85,7 @@ func (b *Book) IsSeenTo(a netip.Addr, ifname string) bool {
 	return b.drained || b.published[a].Withheld != "" || slices.ContainsFunc(b.places(a), func(p wire.Place) bool { return p.By == "l2 "+ifname })
 }
 
-// Problems are those that the announcer reported.
+// Problems returns the problems that the announcer reported last, nil while it is not connected.
 func (b *Book) Problems() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -110,8 +110,8 @@ func (b *Book) PeersDown() (all []wire.Peer) {
 	return all
 }
 
-// Difference is how the addresses of the box that answers differ from those of this one; nil: they do not, or
-// nobody knows.
+// Difference returns how the addresses of the box that answers differ from those of this one; nil: they do
+// not, or it is not known.
 func (b *Book) Difference() *wire.Group {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -143,7 +143,7 @@ type Counts struct {
 	Drained   bool
 }
 
-// Counts are how many addresses are announced where, and how many are withheld.
+// Counts returns the numbers of addresses that are announced, by place, and that are withheld.
 func (b *Book) Counts() Counts {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"svcctl.io/svcctl/store"
 )
 
-// allocations tells who holds which address and port, one asker at a time: nobody writes
-// meanwhile, so those who write must not stand in line behind all of them.
+// allocations returns the holders of addresses and ports, for one caller at a time: the store
+// cannot be written meanwhile, so writers must not wait for a queue of callers.
 func allocations(objects *store.Store) func(repair bool) wire.Allocations {
 	var turn sync.Mutex
 	return func(repair bool) wire.Allocations {

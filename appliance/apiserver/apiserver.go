@@ -26,7 +26,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// keysName is where the keys of the API are, in the data directory.
+// keysName names the directory of the API's keys, in the data directory.
 const keysName = "keys"
 
 // Server is the API and the listeners it is served on.
@@ -36,21 +36,23 @@ type Server struct {
 	socket  net.Listener
 	secure  net.Listener // nil without --listen
 
-	// Validity is that of the certificate that the operator gave; nil: none was given.
+	// Validity returns the validity of the certificate that the operator gave; nil: none was given.
 	Validity func() auth.Validity
 }
 
 // Backend answers what the API asks the loop.
 type Backend interface {
 	api.Backend
-	// NotStored is where a file declares an object that could not be stored; nil if none does.
+	// NotStored returns the file and line that declare an object that could not be stored, and why;
+	// nil if no file does.
 	NotStored(object.Ref) *wire.NotStored
 }
 
 // Grants tells what Services were given of what they ask for.
 type Grants interface {
 	State(namespace, name string, client netip.AddrPort) wire.ServiceState
-	// Unanswered are addresses that neighbors get no answer for, at most so many, and how many more there are.
+	// Unanswered lists at most that many addresses without an answer to neighbors (ARP, NDP), and counts the
+	// others.
 	Unanswered(most int) (list []wire.Unanswered, more int)
 }
 
@@ -74,7 +76,8 @@ type Views struct {
 	Changes api.Changes
 	// Fleet is nil on a box of its own.
 	Fleet api.Fleet
-	// Certificates are those of a Service, "namespace/name"; nil where there are none.
+	// Certificates returns the certificates of a Service, "namespace/name"; nil where there are
+	// none.
 	Certificates func(service string) []wire.ServiceCertificate
 }
 
@@ -90,7 +93,7 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 	}()
 	grants := views.Grants
 	cfg := api.Config{
-		Socket: c.Socket, SocketGroup: c.SocketGroup, SocketReaders: c.SocketReaders,
+		Socket: c.API.Socket, SocketGroup: c.API.SocketGroup, SocketReaders: c.API.SocketReaders,
 		Version: c.Version, Panicked: m.APIPanicked, Observe: m.APICalled, NameOf: rest.NameOf,
 		Environment: environment(objects), Objects: s.objects.Handler(), Journal: journal(objects),
 		Allocations: allocations(objects), Announcements: views.Announced, Changes: views.Changes,
@@ -112,11 +115,12 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 		Traffic: views.Traffic, Trace: noted(views.Trace, log), Fleet: views.Fleet,
 	}
 	if views.Traffic != nil {
-		source := &pages{objects: objects, backend: backend, grants: grants, traffic: views.Traffic, service: cfg.Service, alloc: cfg.Allocations, journal: cfg.Journal, trace: cfg.Trace, nodelessLocal: c.NodelessEndpoints == config.NodelessLocal}
+		source := &pages{objects: objects, backend: backend, grants: grants, traffic: views.Traffic, service: cfg.Service, alloc: cfg.Allocations, journal: cfg.Journal, trace: cfg.Trace, nodelessLocal: c.Services.NodelessEndpoints == config.NodelessLocal}
 		cfg.Dashboard = dashboard.Handler(source, func(r *http.Request) bool { return auth.From(r.Context()).Role >= auth.Admin })
+		cfg.DashboardUnauthorized = dashboard.Unauthorized
 	}
-	if c.Listen != "" {
-		if s.secure, err = net.Listen("tcp", c.Listen); err != nil {
+	if c.API.Listen != "" {
+		if s.secure, err = net.Listen("tcp", c.API.Listen); err != nil {
 			return s, fmt.Errorf("listen for clients of the API: %w: give another --listen", err)
 		}
 		if cfg.TLS, s.Validity, err = openTLS(c, s.secure.Addr().String(), log); err != nil {
@@ -164,8 +168,8 @@ func openTLS(c *config.Config, address string, log *slog.Logger) (*api.TLS, func
 		return nil, nil, err
 	}
 	t := &api.TLS{Tokens: tokens, Address: address}
-	if c.TLSCert != "" {
-		files, err := auth.OpenFiles(c.TLSCert, c.TLSKey, log)
+	if c.API.TLSCert != "" {
+		files, err := auth.OpenFiles(c.API.TLSCert, c.API.TLSKey, log)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -192,10 +196,11 @@ func declaredIn(objects *store.Store, ref object.Ref) string {
 	return path + ":" + strconv.Itoa(line)
 }
 
-// maxUnanswered is how many addresses setup names.
+// maxUnanswered bounds the addresses that setup names.
 const maxUnanswered = 20
 
-// setup is where the appliance keeps its own things, for svcctl doctor.
+// setup describes the appliance's directories, certificate and unanswered addresses, for svcctl
+// doctor.
 func setup(c *config.Config, grants Grants, validity func() auth.Validity) wire.Setup {
 	s := wire.Setup{DataDir: c.DataDir, Manifests: c.ManifestDirs()}
 	if validity != nil {
@@ -211,7 +216,7 @@ func serverNames(c *config.Config) []string {
 	if host, err := os.Hostname(); err == nil {
 		names = append(names, strings.ToLower(host))
 	}
-	if host, _, err := net.SplitHostPort(c.Listen); err == nil {
+	if host, _, err := net.SplitHostPort(c.API.Listen); err == nil {
 		names = append(names, strings.ToLower(host))
 	}
 	return names

@@ -10,8 +10,8 @@ import (
 	"svcctl.io/svcctl/appliance/checkup"
 )
 
-// renewBefore is how long before its end a certificate should have been renewed: a fifth of its
-// life, as those who renew automatically do so at a third (RFC 8555 clients), at most 14 days.
+// renewBefore returns the remaining validity at which a certificate should have been renewed: a
+// fifth of its life, at most 14 days; automatic renewal (RFC 8555 clients) happens at a third.
 func renewBefore(v auth.Validity) time.Duration {
 	return min(v.Expires.Sub(v.Begins)/5, 14*24*time.Hour)
 }

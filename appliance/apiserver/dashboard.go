@@ -23,9 +23,9 @@ type Traffic interface {
 	// Services returns the findings of the newest look by Service, "namespace/name", and those of every Service that is not among
 	// them. They are not to be changed.
 	Services() (busy map[string]*wire.ServiceTraffic, quiet *wire.ServiceTraffic, err error)
-	// Clients are those of a Service, "namespace/name", the busiest first and at most so many.
+	// Clients returns at most that many clients of a Service, "namespace/name", the busiest first.
 	Clients(service string, most int) (wire.ServiceClients, error)
-	// Histories tell of Services, "namespace/name", what the last looks found, the oldest first.
+	// Histories returns the last samples of Services, by "namespace/name", the oldest first.
 	Histories(services []string) map[string][]wire.TrafficSample
 }
 
@@ -93,7 +93,7 @@ func (p *pages) selected(svc *object.Service) (pods []*object.Pod) {
 	return pods
 }
 
-// found is a Service that somebody asks for.
+// found is a Service that matches a request.
 type found struct {
 	key      string
 	svc      *object.Service
@@ -192,7 +192,7 @@ func matchesSearch(key string, svc *object.Service, text string) bool {
 		slices.ContainsFunc(addressesOf(svc), func(a string) bool { return strings.Contains(a, text) })
 }
 
-// addressesOf are where a Service can be reached.
+// addressesOf returns the addresses at which a Service can be reached.
 func addressesOf(svc *object.Service) []string {
 	var addrs []string
 	for _, a := range svc.Spec.ClusterIPs {

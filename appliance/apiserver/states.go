@@ -40,11 +40,11 @@ const (
 	labelComponent        = "metallb.io/component-type"
 )
 
-// metalLBNamespace is where the states are of addresses of flags, and of the configuration when no object says
-// another one.
+// metalLBNamespace is the namespace of the states of addresses that flags announce, and of the configuration
+// when no object names another.
 const metalLBNamespace = "metallb-system"
 
-// told is where the addresses of one Service are announced.
+// told has the places where the addresses of one Service are announced.
 type told struct {
 	namespace string // of the state
 	where     []string
@@ -88,7 +88,7 @@ func (s *states) places(by string, counts func(p *wire.Place) bool) map[string]*
 	return all
 }
 
-// namespaceOf is that of the IPAddressPool that an address is of.
+// namespaceOf returns the namespace of the IPAddressPool that contains an address.
 func namespaceOf(address string, use []store.PoolUse) string {
 	addr, err := netip.ParseAddr(address)
 	for i := range use {

@@ -10,84 +10,105 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Config is everything the appliance can be told. Its fields are the flags of
-// `svcctl serve`; Default gives their defaults, Validate says what is wrong.
-// A Config is not changed once the appliance runs.
-// It has more than 15 fields: each is one flag, which is read, checked and documented by its own
-// name. Blank lines separate the groups.
+// Config holds the settings of the appliance. Its fields, and those of its groups, are the flags of
+// `svcctl serve`; Default returns their defaults, Validate the errors in them. A Config is not
+// changed once the appliance runs.
 type Config struct {
 	// Version is the version of the program, as v0.1.0. It is not a flag.
 	Version string
-	// LogQueue is the queue in front of the log: its losses are a metric, and it is flushed
-	// before the process ends itself. Nil: the log is written directly. It is not a flag.
-	LogQueue *logqueue.Queue
-	// ObjectPools are the pools of objects, which come and go. It is not a flag.
+	// ObjectPools has the address pools declared by objects, which change at run time. It is not a
+	// flag.
 	ObjectPools *ObjectPools
 
 	// Manifests are the directories that are watched, read recursively (--manifests).
 	Manifests []string
-	// DataDir is where objects, allocations and last good copies are kept (--data-dir).
+	// AllowMassRemoval lets go at once what vanishes from the manifests, however much that
+	// is (--allow-mass-removal).
+	AllowMassRemoval bool
+	// DataDir is the directory of objects, allocations and last good copies (--data-dir).
 	DataDir string
-	// DataKeyFile has the key that the data file is encrypted by (--data-key-file), 32 bytes in base64; "" leaves it
-	// as it is.
+	// DataKeyFile names the file of the key that encrypts the data file (--data-key-file), 32 bytes in base64; "":
+	// it is not encrypted.
 	DataKeyFile string
-	// Socket is the path of the API's unix socket (--socket).
+
+	// NodeName is the name of this box: endpoints with this nodeName are local (--node-name).
+	NodeName string
+	// Zone is the box's topology zone; empty: none (--zone).
+	Zone string
+	// AnnounceTable is the table of kernel routes to announced addresses, for a routing daemon (--announce-table);
+	// 0: none.
+	AnnounceTable int
+
+	API       API
+	Fleet     Fleet
+	Addresses Addresses
+	Services  Services
+	DNS       DNS
+	Log       Log
+}
+
+// API says where the API is served, and to whom.
+type API struct {
+	// Socket is the path of the unix socket (--socket).
 	Socket string
 	// SocketGroup is the group whose members may do everything over the socket, by name or
 	// number; empty: none (--socket-group).
 	SocketGroup string
 	// SocketReaders lets every user of the box read over the socket (--socket-readers).
 	SocketReaders bool
-	// Listen is where the API is served over TLS, host:port; empty: nowhere (--listen).
+	// Listen is the address over TLS, host:port; empty: the API is not served over TLS (--listen).
 	Listen string
 	// TLSCert and TLSKey are the files of the certificate for Listen and of its key, PEM;
 	// empty: the appliance makes a CA and a certificate itself (--tls-cert, --tls-key).
 	TLSCert, TLSKey string
-	// MetricsListen is where /metrics, /healthz and /readyz are served in plain
-	// HTTP, host:port; empty: nowhere (--metrics-listen).
+	// MetricsListen is the address of /metrics, /healthz and /readyz in plain HTTP, host:port;
+	// empty: they are not served (--metrics-listen).
 	MetricsListen string
+}
 
-	// Fleet names the fleet that this box belongs to, whose objects are in etcd; empty: none, and the
-	// box has its own (--fleet).
-	Fleet string
-	// Etcd are the URLs of the members of etcd (--etcd).
+// Fleet says with which boxes the objects are shared, in which etcd.
+type Fleet struct {
+	// Name is the name of the fleet; empty: none, and the box has objects of its own (--fleet).
+	Name string
+	// Etcd lists the URLs of the members of etcd (--etcd).
 	Etcd []string
-	// EtcdCACert, EtcdCert and EtcdKey are PEM files: who signs etcd's certificates (empty: the
-	// system's roots), and the box's own certificate with its key (--etcd-cacert, --etcd-cert, --etcd-key).
-	EtcdCACert, EtcdCert, EtcdKey string
+	// CACert, Cert and Key are PEM files: the CA of etcd's certificates (empty: the system's
+	// roots), and the box's own certificate with its key (--etcd-cacert, --etcd-cert, --etcd-key).
+	CACert, Cert, Key string
+}
 
-	// NodeName is who "local" is: the endpoints of this nodeName are on this box (--node-name).
-	NodeName string
-	// Zone is the box's topology zone; empty: none (--zone).
-	Zone string
-
-	// ServiceClusterIPRanges are where cluster IPs come from: one prefix, or one for each
-	// family, the primary family first (--service-cluster-ip-range).
-	ServiceClusterIPRanges []netip.Prefix
-	// ServiceNodePortRange is where node ports come from (--service-node-port-range).
-	ServiceNodePortRange PortRange
+// Addresses says which addresses and ports Services may have, and how they are allocated.
+type Addresses struct {
+	// ClusterIPRanges has the ranges of cluster IPs: one prefix, or one for each family, the
+	// primary family first (--service-cluster-ip-range).
+	ClusterIPRanges []netip.Prefix
+	// NodePortRange is the range of node ports (--service-node-port-range).
+	NodePortRange PortRange
 	// NodePortAddresses are the box's addresses that node ports answer on (--nodeport-addresses).
 	NodePortAddresses NodePortAddresses
+	// NodePortSpace says whether protocols share one space of node ports (--node-port-space).
+	NodePortSpace NodePortSpace
 	// ClusterCIDRs are the internal sources: clients that are never masqueraded
 	// towards VIPs and are exempt from the policy Local; empty: none (--cluster-cidr).
 	ClusterCIDRs []netip.Prefix
-	// AnnounceTable is the table of kernel routes to announced addresses, for a routing daemon (--announce-table);
-	// 0: none.
-	AnnounceTable int
-	// LoadBalancerPools are where load balancer IPs come from; empty: none are
-	// given (--load-balancer-pool).
+	// LoadBalancerPools has the ranges of load balancer IPs; empty: none are allocated
+	// (--load-balancer-pool).
 	LoadBalancerPools []AddrRange
-	// LoadBalancerInternalPools are where internal load balancers have their IPs from, which
-	// only clients inside reach; empty: none are given (--load-balancer-internal-pool).
-	LoadBalancerInternalPools []AddrRange
-	// LoadBalancerInternalFrom are the clients inside, besides ClusterCIDRs
-	// (--load-balancer-internal-from).
-	LoadBalancerInternalFrom InternalFrom
+	// InternalPools has the ranges of IPs of internal load balancers, which only clients inside
+	// reach; empty: none are allocated (--load-balancer-internal-pool).
+	InternalPools []AddrRange
+	// InternalFrom are the clients inside, besides ClusterCIDRs (--load-balancer-internal-from).
+	InternalFrom InternalFrom
 	// ExternalIPRanges are the externalIPs that are accepted, and set aside for Services as a
-	// whole; empty: any address of which nothing else is known here, and only the ports that
-	// Services name (--external-ip-range).
+	// whole; empty: any address that has no other known use, and only the ports that Services
+	// name (--external-ip-range).
 	ExternalIPRanges ExternalIPRanges
+	// Allocate says whether missing addresses and ports are allocated (--allocate).
+	Allocate Allocate
+}
 
+// Services has the defaults and options of serving Services.
+type Services struct {
 	// NodelessEndpoints says what an endpoint without nodeName is for the policy
 	// Local (--nodeless-endpoints).
 	NodelessEndpoints NodelessEndpoints
@@ -98,55 +119,53 @@ type Config struct {
 	SNAT SNATMode
 	// MasqueradeAll masquerades every client of a cluster IP (--masquerade-all).
 	MasqueradeAll bool
-	// VIPPing says who answers a ping of a VIP (--vip-ping).
+	// VIPPing is the answer to a ping of a VIP (--vip-ping).
 	VIPPing VIPPing
 	// SourceRangesApply says where loadBalancerSourceRanges hold (--source-ranges-apply).
 	SourceRangesApply SourceRangesApply
 	// SourceSets are the named sets of client prefixes that Services may name, each with its
 	// file (--source-set).
 	SourceSets []SourceSet
-	// ServiceNames is the rule for names of Services (--service-names).
-	ServiceNames ServiceNames
-	// NodePortSpace says whether protocols share one space of node ports (--node-port-space).
-	NodePortSpace NodePortSpace
-	// Allocate says who gives addresses and ports (--allocate).
-	Allocate Allocate
-	// LegacyIP says what becomes of addresses with leading zeros (--legacy-ip).
+	// Names is the rule for names of Services (--service-names).
+	Names ServiceNames
+	// LegacyIP says whether addresses with leading zeros are refused (--legacy-ip).
 	LegacyIP LegacyIP
 	// Traffic says what is counted of connections (--traffic).
 	Traffic Traffic
-	// ConnectionLog is where a line is written for each connection that ends, of Services that ask for it: a file, or
-	// "journal"; empty: nowhere (--connection-log).
+	// ConnectionLog is the file, or "journal", that gets a line for each connection that ends, of Services that ask
+	// for it; empty: none is written (--connection-log).
 	ConnectionLog string
-
-	// DNSListen are where names of Services are answered, over UDP and TCP, each as
-	// host:port; empty: nowhere (--dns-listen).
-	DNSListen []string
-	// ClusterDomain is the domain that names of Services are in, without a dot at the
-	// end (--cluster-domain).
-	ClusterDomain string
-	// DNSUpstreams are the resolvers for all other names; empty: they are refused
-	// (--dns-upstream).
-	DNSUpstreams []netip.AddrPort
-	// DNSClientNamespaces says in which namespace DNS clients are (--dns-client-namespaces).
-	DNSClientNamespaces []ClientNamespace
-
 	// HealthCheckSourcePorts are the source ports of health checks; the zero value leaves them to the
 	// kernel (--health-check-source-ports).
 	HealthCheckSourcePorts PortRange
-
 	// RelayPorts are the two ports that relayed Services are redirected to on an address of the box: for
 	// all endpoints, and for those of the box that a policy Local wants (--relay-ports).
 	RelayPorts PortRange
+}
 
-	// AllowMassRemoval lets go at once what vanishes from the manifests, however much that
-	// is (--allow-mass-removal).
-	AllowMassRemoval bool
+// DNS configures the DNS server for the names of Services.
+type DNS struct {
+	// Listen lists the addresses of the server, over UDP and TCP, each as host:port; empty:
+	// there is none (--dns-listen).
+	Listen []string
+	// Domain is the domain that names of Services are in, without a dot at the end
+	// (--cluster-domain).
+	Domain string
+	// Upstreams are the resolvers for all other names; empty: they are refused (--dns-upstream).
+	Upstreams []netip.AddrPort
+	// ClientNamespaces says in which namespace DNS clients are (--dns-client-namespaces).
+	ClientNamespaces []ClientNamespace
+}
 
-	// LogLevel is the least severe level that is logged (--log-level).
-	LogLevel slog.Level
-	// LogFormat is the form of a log line (--log-format).
-	LogFormat LogFormat
+// Log configures the program's log.
+type Log struct {
+	// Level is the least severe level that is logged (--log-level).
+	Level slog.Level
+	// Format is the form of a line (--log-format).
+	Format LogFormat
+	// Queue is the queue in front of the log: its losses are a metric, and it is flushed
+	// before the process ends itself. Nil: the log is written directly. It is not a flag.
+	Queue *logqueue.Queue
 }
 
 // Traffic says what is counted of connections.
@@ -159,7 +178,7 @@ const (
 )
 
 // HearsFlows reports whether the kernel's messages about connections are listened to.
-func (c *Config) HearsFlows() bool { return c.Traffic == TrafficFlows || c.ConnectionLog != "" }
+func (s *Services) HearsFlows() bool { return s.Traffic == TrafficFlows || s.ConnectionLog != "" }
 
 // NodelessEndpoints is the locality of endpoints without a nodeName.
 type NodelessEndpoints string
@@ -189,7 +208,7 @@ const (
 	VIPPingNever     VIPPing = "never"      // none
 )
 
-// SourceRangesApply is where a Service's loadBalancerSourceRanges hold.
+// SourceRangesApply selects the frontends that a Service's loadBalancerSourceRanges restrict.
 type SourceRangesApply string
 
 const (
@@ -241,7 +260,7 @@ const (
 	LogJSON LogFormat = "json"
 )
 
-// Where things are when nothing else is said.
+// Defaults that documentation and tests refer to.
 const (
 	DefaultDataDir = "/var/lib/svcctl"
 	DefaultSocket  = "/run/svcctl/svcctl.sock"
@@ -249,34 +268,36 @@ const (
 	DefaultClusterDomain = "cluster.local"
 )
 
-// Default is the Config of `svcctl serve` without flags. NodeName is the
-// host's name in lower case; it is empty, which Validate refuses, when the host has none.
+// Default returns the Config of `svcctl serve` without flags. NodeName is the host's name in lower
+// case; it is empty, which Validate refuses, when the host has none.
 func Default() Config {
 	host, _ := os.Hostname() // the error has no more to say than the empty name
 	return Config{
 		DataDir:  DefaultDataDir,
-		Socket:   DefaultSocket,
+		API:      API{Socket: DefaultSocket},
 		NodeName: strings.ToLower(host),
-		ServiceClusterIPRanges: []netip.Prefix{
-			netip.MustParsePrefix("10.96.0.0/16"),
-			netip.MustParsePrefix("fd00:10:96::/112"),
+		Addresses: Addresses{
+			ClusterIPRanges: []netip.Prefix{
+				netip.MustParsePrefix("10.96.0.0/16"),
+				netip.MustParsePrefix("fd00:10:96::/112"),
+			},
+			NodePortRange: PortRange{First: 30000, Last: 32767},
+			NodePortSpace: NodePortPerProtocol,
+			Allocate:      AllocateAuto,
 		},
-		ServiceNodePortRange: PortRange{First: 30000, Last: 32767},
-
-		HealthCheckSourcePorts: PortRange{First: 61000, Last: 61255},
-		RelayPorts:             PortRange{First: 10270, Last: 10271},
-		NodelessEndpoints:      NodelessLocal,
-		Balance:                object.BalanceRandom,
-		SNAT:                   SNATAuto,
-		VIPPing:                VIPPingWhenReady,
-		SourceRangesApply:      SourceRangesLoadBalancer,
-		ServiceNames:           ServiceNamesRFC1035,
-		NodePortSpace:          NodePortPerProtocol,
-		Allocate:               AllocateAuto,
-		LegacyIP:               LegacyIPRefuse,
-		Traffic:                TrafficCounters,
-		ClusterDomain:          DefaultClusterDomain,
-		LogLevel:               slog.LevelInfo,
-		LogFormat:              LogText,
+		Services: Services{
+			HealthCheckSourcePorts: PortRange{First: 61000, Last: 61255},
+			RelayPorts:             PortRange{First: 10270, Last: 10271},
+			NodelessEndpoints:      NodelessLocal,
+			Balance:                object.BalanceRandom,
+			SNAT:                   SNATAuto,
+			VIPPing:                VIPPingWhenReady,
+			SourceRangesApply:      SourceRangesLoadBalancer,
+			Names:                  ServiceNamesRFC1035,
+			LegacyIP:               LegacyIPRefuse,
+			Traffic:                TrafficCounters,
+		},
+		DNS: DNS{Domain: DefaultClusterDomain},
+		Log: Log{Level: slog.LevelInfo, Format: LogText},
 	}
 }

@@ -20,12 +20,12 @@ import (
 // Box returns the host as the ruleset sees it. Without facts it holds the configuration alone.
 func (c *Config) Box(facts *node.Facts) nft.Box {
 	box := nft.Box{
-		ServiceRanges:    c.ServiceClusterIPRanges,
-		InternalSources:  c.ClusterCIDRs,
-		InsideSources:    c.LoadBalancerInternalFrom.Prefixes,
-		MasqueradeOnLink: c.SNAT == SNATAuto,
-		Counters:         c.Traffic != TrafficOff,
-		Ping:             map[VIPPing]nft.Ping{VIPPingWhenReady: nft.PingWhenReady, VIPPingAlways: nft.PingAlways, VIPPingNever: nft.PingNever}[c.VIPPing],
+		ServiceRanges:    c.Addresses.ClusterIPRanges,
+		InternalSources:  c.Addresses.ClusterCIDRs,
+		InsideSources:    c.Addresses.InternalFrom.Prefixes,
+		MasqueradeOnLink: c.Services.SNAT == SNATAuto,
+		Counters:         c.Services.Traffic != TrafficOff,
+		Ping:             map[VIPPing]nft.Ping{VIPPingWhenReady: nft.PingWhenReady, VIPPingAlways: nft.PingAlways, VIPPingNever: nft.PingNever}[c.Services.VIPPing],
 	}
 	box.Owned = c.owned(facts)
 	if facts == nil {
@@ -39,7 +39,7 @@ func (c *Config) Box(facts *node.Facts) nft.Box {
 		if i.Loopback {
 			continue
 		}
-		iface := nft.Interface{Index: i.Index, Name: i.Name, Inside: slices.Contains(c.LoadBalancerInternalFrom.Interfaces, i.Name)}
+		iface := nft.Interface{Index: i.Index, Name: i.Name, Inside: slices.Contains(c.Addresses.InternalFrom.Interfaces, i.Name)}
 		for _, a := range facts.Addresses {
 			// A link-local segment has no clients of a VIP, and a host prefix none at all.
 			if a.Index == i.Index && !a.Prefix.IsSingleIP() && !a.Prefix.Addr().IsLinkLocalUnicast() {
@@ -54,7 +54,7 @@ func (c *Config) Box(facts *node.Facts) nft.Box {
 // OfflineBox is the box as far as the configuration alone tells.
 func (c *Config) OfflineBox() nft.Box {
 	box := c.Box(nil)
-	for _, p := range c.NodePortAddresses.Prefixes {
+	for _, p := range c.Addresses.NodePortAddresses.Prefixes {
 		if p.IsSingleIP() {
 			box.NodePortAddresses = append(box.NodePortAddresses, p.Addr())
 		}
@@ -69,7 +69,7 @@ func (c *Config) HostNodePortAddresses(facts *node.Facts) []netip.Addr {
 	var addrs []netip.Addr
 	for _, a := range facts.Addresses {
 		addr := a.Prefix.Addr()
-		if addr.IsLoopback() || addr.IsLinkLocalUnicast() || !c.NodePortAddresses.accept(addr, facts) {
+		if addr.IsLoopback() || addr.IsLinkLocalUnicast() || !c.Addresses.NodePortAddresses.accept(addr, facts) {
 			continue
 		}
 		if !slices.Contains(addrs, addr) {
@@ -102,21 +102,21 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 	f := resolve.Facts{
 		NodeName:               c.NodeName,
 		Zone:                   c.Zone,
-		Balance:                resolve.ParsedBalance(c.Balance),
-		NodelessLocal:          c.NodelessEndpoints == NodelessLocal,
-		MasqueradeAll:          c.MasqueradeAll,
-		SourceRangesApplyToAll: c.SourceRangesApply == SourceRangesAll,
-		ServiceRanges:          c.ServiceClusterIPRanges,
-		ExternalIPRanges:       c.ExternalIPRanges.Prefixes,
-		NoExternalIPs:          c.ExternalIPRanges.None,
-		ConnectionLog:          c.ConnectionLog,
+		Balance:                resolve.ParsedBalance(c.Services.Balance),
+		NodelessLocal:          c.Services.NodelessEndpoints == NodelessLocal,
+		MasqueradeAll:          c.Services.MasqueradeAll,
+		SourceRangesApplyToAll: c.Services.SourceRangesApply == SourceRangesAll,
+		ServiceRanges:          c.Addresses.ClusterIPRanges,
+		ExternalIPRanges:       c.Addresses.ExternalIPRanges.Prefixes,
+		NoExternalIPs:          c.Addresses.ExternalIPRanges.None,
+		ConnectionLog:          c.Services.ConnectionLog,
 		Host:                   map[netip.Addr]string{},
 		Broadcast:              map[netip.Addr]bool{},
 	}
-	for _, r := range c.LoadBalancerPools {
+	for _, r := range c.Addresses.LoadBalancerPools {
 		f.Pools = append(f.Pools, nft.Range(r))
 	}
-	for _, r := range c.LoadBalancerInternalPools {
+	for _, r := range c.Addresses.InternalPools {
 		f.Pools = append(f.Pools, nft.Range(r))
 		f.InternalPools = append(f.InternalPools, nft.Range(r))
 	}
@@ -172,8 +172,8 @@ func (c *Config) relays(facts *node.Facts, isVIP func(netip.Addr) bool) map[nft.
 	relays := map[nft.Family][nft.NumPools]netip.AddrPort{}
 	for family, addr := range at {
 		relays[family] = [nft.NumPools]netip.AddrPort{
-			nft.PoolCluster: netip.AddrPortFrom(addr, c.RelayPorts.First),
-			nft.PoolLocal:   netip.AddrPortFrom(addr, c.RelayPorts.Last),
+			nft.PoolCluster: netip.AddrPortFrom(addr, c.Services.RelayPorts.First),
+			nft.PoolLocal:   netip.AddrPortFrom(addr, c.Services.RelayPorts.Last),
 		}
 	}
 	return relays
@@ -181,12 +181,12 @@ func (c *Config) relays(facts *node.Facts, isVIP func(netip.Addr) bool) map[nft.
 
 // ClusterObjects is the configuration of control.ClusterObjects.
 func (c *Config) ClusterObjects() control.ClusterConfig {
-	return control.ClusterConfig{NodeName: c.NodeName, Zone: c.Zone, NodeOwner: c.NodeOwner(), Version: c.Version, ServiceRanges: c.ServiceClusterIPRanges}
+	return control.ClusterConfig{NodeName: c.NodeName, Zone: c.Zone, NodeOwner: c.NodeOwner(), Version: c.Version, ServiceRanges: c.Addresses.ClusterIPRanges}
 }
 
 // EndpointsFacts is the configuration of control.Endpoints.
 func (c *Config) EndpointsFacts() endpoints.Facts {
-	return endpoints.Facts{NodeName: c.NodeName, Zone: c.Zone, ServiceRanges: c.ServiceClusterIPRanges}
+	return endpoints.Facts{NodeName: c.NodeName, Zone: c.Zone, ServiceRanges: c.Addresses.ClusterIPRanges}
 }
 
 // LoopbackAddresses are the host's loopback addresses that node ports are to answer on:
@@ -195,7 +195,7 @@ func (c *Config) LoopbackAddresses(facts *node.Facts) []netip.Addr {
 	var addrs []netip.Addr
 	for _, a := range facts.Addresses {
 		addr := a.Prefix.Addr()
-		named := slices.ContainsFunc(c.NodePortAddresses.Prefixes, func(p netip.Prefix) bool { return p.Bits() > 0 && p.Contains(addr) })
+		named := slices.ContainsFunc(c.Addresses.NodePortAddresses.Prefixes, func(p netip.Prefix) bool { return p.Bits() > 0 && p.Contains(addr) })
 		if addr.IsLoopback() && named && !slices.Contains(addrs, addr) {
 			addrs = append(addrs, addr)
 		}
@@ -211,14 +211,15 @@ type overlap struct {
 	address   netip.Addr   // of this host there; not valid for a route
 }
 
-// overlaps are all there are. A route counts when it is to a part of a range: one to all of it
-// is how the box's own packets to cluster IPs find their way.
+// overlaps returns the overlaps of the service ranges with addresses and routes of the host. A
+// route counts when its prefix is a part of a range: a route to the whole range serves the box's
+// own packets to cluster IPs.
 func (c *Config) overlaps(facts *node.Facts) []overlap {
 	var all []overlap
 	if facts == nil {
 		return nil
 	}
-	for _, r := range c.ServiceClusterIPRanges {
+	for _, r := range c.Addresses.ClusterIPRanges {
 		r = r.Masked()
 		for _, a := range facts.Addresses {
 			if p := a.Prefix.Masked(); p.Overlaps(r) {
@@ -250,7 +251,7 @@ func (c *Config) OverlapProblems(facts *node.Facts, isVIP func(netip.Addr) bool)
 	return problems
 }
 
-// AnnouncedRanges are where addresses are that may be announced.
+// AnnouncedRanges returns the ranges of addresses that may be announced.
 func (c *Config) AnnouncedRanges() []nft.Range {
 	pools := c.pools()
 	ranges := make([]nft.Range, 0, len(pools))
@@ -263,27 +264,27 @@ func (c *Config) AnnouncedRanges() []nft.Range {
 // Store returns the configuration of the store.
 func (c *Config) Store() store.Config {
 	cfg := store.Config{
-		ClusterIPRanges: c.ServiceClusterIPRanges,
-		NodePorts:       store.PortRange(c.ServiceNodePortRange),
-		Objects:         object.Options{RelaxedServiceNames: c.ServiceNames == ServiceNamesRFC1123},
-		LegacyIPs:       c.LegacyIP == LegacyIPAccept,
-		Pinned:          c.Allocate == AllocateNever,
+		ClusterIPRanges: c.Addresses.ClusterIPRanges,
+		NodePorts:       store.PortRange(c.Addresses.NodePortRange),
+		Objects:         object.Options{RelaxedServiceNames: c.Services.Names == ServiceNamesRFC1123},
+		LegacyIPs:       c.Services.LegacyIP == LegacyIPAccept,
+		Pinned:          c.Addresses.Allocate == AllocateNever,
 	}
-	if c.NodePortSpace == NodePortShared {
+	if c.Addresses.NodePortSpace == NodePortShared {
 		cfg.NodePortSpace = alloc.Shared
 	}
-	for _, r := range c.LoadBalancerPools {
+	for _, r := range c.Addresses.LoadBalancerPools {
 		cfg.Pools = append(cfg.Pools, alloc.Pool{First: r.First, Last: r.Last})
 	}
-	for _, r := range c.LoadBalancerInternalPools {
+	for _, r := range c.Addresses.InternalPools {
 		cfg.Pools = append(cfg.Pools, alloc.Pool{First: r.First, Last: r.Last, Internal: true})
 	}
 	return cfg
 }
 
-// pools are where load balancers have their IPs from: those of flags, internal ones last, and those of objects.
+// pools returns the ranges of load balancer IPs: those of flags, internal ones last, and then those of objects.
 func (c *Config) pools() []AddrRange {
-	pools := slices.Concat(c.LoadBalancerPools, c.LoadBalancerInternalPools)
+	pools := slices.Concat(c.Addresses.LoadBalancerPools, c.Addresses.InternalPools)
 	for _, p := range c.ObjectPools.all() {
 		pools = append(pools, AddrRange{p.First, p.Last})
 	}
@@ -292,14 +293,14 @@ func (c *Config) pools() []AddrRange {
 
 // IsSetAside reports whether an address lies in a load balancer pool or an external IP range.
 func (c *Config) IsSetAside(addr netip.Addr) bool {
-	return slices.ContainsFunc(c.ExternalIPRanges.Prefixes, func(p netip.Prefix) bool { return p.Contains(addr) }) ||
+	return slices.ContainsFunc(c.Addresses.ExternalIPRanges.Prefixes, func(p netip.Prefix) bool { return p.Contains(addr) }) ||
 		slices.ContainsFunc(c.pools(), func(r AddrRange) bool { return r.Overlaps(AddrRange{addr, addr}) })
 }
 
 // Resolvers are the name servers that this host asks.
 func (c *Config) Resolvers() map[netip.Addr]bool {
 	addrs := map[netip.Addr]bool{}
-	for _, upstream := range c.DNSUpstreams {
+	for _, upstream := range c.DNS.Upstreams {
 		addrs[upstream.Addr()] = true
 	}
 	for _, addr := range dns.Resolvers(resolvConf) {

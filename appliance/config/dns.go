@@ -15,9 +15,9 @@ type ClientNamespace = dns.ClientNamespace
 // namespacePattern is a DNS label (RFC 1123), which Kubernetes' namespaces are.
 var namespacePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// validateDNS looks at everything about names.
-func (c *Config) validateDNS(v *validation) {
-	for _, address := range c.DNSListen {
+// validate looks at the settings of the DNS server.
+func (d *DNS) validate(v *validation) {
+	for _, address := range d.Listen {
 		_, port, err := net.SplitHostPort(address)
 		if err == nil {
 			_, err = strconv.ParseUint(port, 10, 16)
@@ -26,19 +26,19 @@ func (c *Config) validateDNS(v *validation) {
 			v.add("dns-listen", address, "not a host and port: write it as 192.0.2.1:53, or :53 for every address")
 		}
 	}
-	if domain := c.ClusterDomain; len(domain) > dns.MaxDomain || !nodeNamePattern.MatchString(domain) {
+	if domain := d.Domain; len(domain) > dns.MaxDomain || !nodeNamePattern.MatchString(domain) {
 		v.add("cluster-domain", domain, "not a domain that names can be in: use lower case letters, digits, '-' and '.', at most %d, as %s",
 			dns.MaxDomain, DefaultClusterDomain)
 	}
-	for _, upstream := range c.DNSUpstreams {
-		for _, address := range c.DNSListen {
+	for _, upstream := range d.Upstreams {
+		for _, address := range d.Listen {
 			if listensAt(address, upstream) {
 				v.add("dns-upstream", upstream.String(), "is --dns-listen %s itself: give the resolver that knows other names", address)
 			}
 		}
 	}
 	seen := map[netip.Prefix]bool{}
-	for _, n := range c.DNSClientNamespaces {
+	for _, n := range d.ClientNamespaces {
 		text := n.Prefix.String() + "=" + n.Namespace
 		if !namespacePattern.MatchString(n.Namespace) {
 			v.add("dns-client-namespaces", text, "%q is not a namespace: use lower case letters, digits and '-', at most 63", n.Namespace)
@@ -61,10 +61,10 @@ func listensAt(listener string, to netip.AddrPort) bool {
 	return to.Addr().IsLoopback() && (host == "" || err == nil && addr.IsUnspecified()) || err == nil && addr == to.Addr()
 }
 
-// DNS returns the configuration of the DNS server.
-func (c *Config) DNS() dns.Config {
+// DNSServer returns the configuration of the DNS server.
+func (c *Config) DNSServer() dns.Config {
 	return dns.Config{
-		Addresses: c.DNSListen, Domain: c.ClusterDomain, Upstreams: c.DNSUpstreams,
-		Internal: c.ClusterCIDRs, ServiceRanges: c.ServiceClusterIPRanges, Namespaces: c.DNSClientNamespaces,
+		Addresses: c.DNS.Listen, Domain: c.DNS.Domain, Upstreams: c.DNS.Upstreams,
+		Internal: c.Addresses.ClusterCIDRs, ServiceRanges: c.Addresses.ClusterIPRanges, Namespaces: c.DNS.ClientNamespaces,
 	}
 }

@@ -20,31 +20,31 @@ var fleetPattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
 // validateFleet looks at what belongs to --fleet.
 func (c *Config) validateFleet(v *validation) {
-	if c.Fleet == "" {
-		for flag, value := range map[string]string{"etcd-cacert": c.EtcdCACert, "etcd-cert": c.EtcdCert, "etcd-key": c.EtcdKey} {
+	if c.Fleet.Name == "" {
+		for flag, value := range map[string]string{"etcd-cacert": c.Fleet.CACert, "etcd-cert": c.Fleet.Cert, "etcd-key": c.Fleet.Key} {
 			if value != "" {
 				v.add(flag, value, "it is of no use without --fleet: name the fleet, or leave it out")
 			}
 		}
-		if len(c.Etcd) > 0 {
-			v.add("etcd", c.Etcd[0], "it is of no use without --fleet: name the fleet, or leave it out")
+		if len(c.Fleet.Etcd) > 0 {
+			v.add("etcd", c.Fleet.Etcd[0], "it is of no use without --fleet: name the fleet, or leave it out")
 		}
 		return
 	}
-	if !fleetPattern.MatchString(c.Fleet) {
-		v.add("fleet", c.Fleet, "it is no name of a fleet: take small letters, digits and dashes, at most 63")
+	if !fleetPattern.MatchString(c.Fleet.Name) {
+		v.add("fleet", c.Fleet.Name, "it is no name of a fleet: take small letters, digits and dashes, at most 63")
 	}
-	if len(c.Etcd) == 0 {
+	if len(c.Fleet.Etcd) == 0 {
 		v.add("etcd", "", "a fleet keeps its objects in etcd: name its members, as https://etcd1:2379,https://etcd2:2379")
 	}
-	for _, endpoint := range c.Etcd {
+	for _, endpoint := range c.Fleet.Etcd {
 		u, err := url.Parse(endpoint)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.User != nil {
 			v.add("etcd", endpoint, "it is no URL of a member of etcd: write https://HOST:2379, without a path")
 		}
 	}
-	if (c.EtcdCert == "") != (c.EtcdKey == "") {
-		v.add("etcd-cert", c.EtcdCert, "--etcd-cert and --etcd-key belong together: give both")
+	if (c.Fleet.Cert == "") != (c.Fleet.Key == "") {
+		v.add("etcd-cert", c.Fleet.Cert, "--etcd-cert and --etcd-key belong together: give both")
 	}
 	named := map[string]bool{}
 	for i, source := range c.ManifestSources() {
@@ -68,7 +68,7 @@ type ManifestSource struct {
 func (c *Config) ManifestSources() []ManifestSource {
 	all := make([]ManifestSource, len(c.Manifests))
 	for i, text := range c.Manifests {
-		if c.Fleet == "" {
+		if c.Fleet.Name == "" {
 			all[i].Dir = text
 		} else if name, dir, named := strings.Cut(text, "="); named {
 			all[i] = ManifestSource{name, dir}
@@ -87,7 +87,8 @@ func (c *Config) ManifestDirs() (dirs []string) {
 	return dirs
 }
 
-// SourcePath is how all boxes name a file of this one; "" when it is in none of its directories.
+// SourcePath returns the name of a file of this box that is the same on all boxes of a fleet; ""
+// for a file outside its directories.
 func (c *Config) SourcePath(path string) string {
 	for _, s := range c.ManifestSources() {
 		dir, err := filepath.Abs(s.Dir)
@@ -103,14 +104,14 @@ func (c *Config) SourcePath(path string) string {
 
 // NodeOwner owns the Node of this box: in a fleet each box keeps its own.
 func (c *Config) NodeOwner() string {
-	if c.Fleet == "" {
+	if c.Fleet.Name == "" {
 		return control.NodeOwner
 	}
 	return control.NodeOwner + "/" + c.NodeName
 }
 
-// FleetSettings are those that all boxes of a fleet must have in common, as JSON: by them values are given and
-// documents are judged.
+// FleetSettings returns, as JSON, the settings that all boxes of a fleet must have in common: values are
+// allocated and documents validated by them.
 func (c *Config) FleetSettings() (json.RawMessage, error) {
 	text := func(ranges []AddrRange) (all []string) {
 		for _, r := range ranges {
@@ -127,8 +128,8 @@ func (c *Config) FleetSettings() (json.RawMessage, error) {
 		ServiceNames  string   `json:"serviceNames"`
 		Pinned        bool     `json:"pinned,omitempty"`
 	}{
-		texts(c.ServiceClusterIPRanges), fmt.Sprintf("%d-%d", c.ServiceNodePortRange.First, c.ServiceNodePortRange.Last), string(c.NodePortSpace),
-		text(c.LoadBalancerPools), text(c.LoadBalancerInternalPools), string(c.ServiceNames), c.Allocate == AllocateNever,
+		texts(c.Addresses.ClusterIPRanges), fmt.Sprintf("%d-%d", c.Addresses.NodePortRange.First, c.Addresses.NodePortRange.Last), string(c.Addresses.NodePortSpace),
+		text(c.Addresses.LoadBalancerPools), text(c.Addresses.InternalPools), string(c.Services.Names), c.Addresses.Allocate == AllocateNever,
 	})
 }
 
@@ -139,25 +140,25 @@ func texts[T fmt.Stringer](list []T) (all []string) {
 	return all
 }
 
-// EtcdTLS is how etcd is spoken to over https. The box's certificate is read again for each connection, so
-// that it can be replaced; who signs etcd's is read once.
-func (c *Config) EtcdTLS() (*tls.Config, error) {
+// EtcdTLS returns the TLS configuration for etcd over https. The box's certificate is read again for each
+// connection, so that it can be replaced; the CA of etcd's certificate is read once.
+func (f *Fleet) EtcdTLS() (*tls.Config, error) {
 	t := &tls.Config{MinVersion: tls.VersionTLS12}
-	if c.EtcdCACert != "" {
-		text, err := os.ReadFile(c.EtcdCACert)
+	if f.CACert != "" {
+		text, err := os.ReadFile(f.CACert)
 		if err != nil {
 			return nil, fmt.Errorf("read --etcd-cacert: %w", err)
 		}
 		t.RootCAs = x509.NewCertPool()
 		if !t.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("--etcd-cacert %s has no certificate in PEM", c.EtcdCACert)
+			return nil, fmt.Errorf("--etcd-cacert %s has no certificate in PEM", f.CACert)
 		}
 	}
-	if c.EtcdCert == "" {
+	if f.Cert == "" {
 		return t, nil
 	}
 	load := func() (*tls.Certificate, error) {
-		pair, err := tls.LoadX509KeyPair(c.EtcdCert, c.EtcdKey)
+		pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
 		if err != nil {
 			return nil, fmt.Errorf("read --etcd-cert and --etcd-key: %w", err)
 		}

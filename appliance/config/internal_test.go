@@ -32,7 +32,7 @@ func TestParseInternalFrom(t *testing.T) {
 // The clients inside reach the box's part of the dataplane, by their interface as it is there.
 func TestBoxKnowsWhoIsInside(t *testing.T) {
 	c := Default()
-	c.LoadBalancerInternalFrom = InternalFrom{Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Interfaces: []string{"eth1", "gone0"}}
+	c.Addresses.InternalFrom = InternalFrom{Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Interfaces: []string{"eth1", "gone0"}}
 	box := c.Box(&node.Facts{Interfaces: []node.Interface{{Index: 2, Name: "eth0"}, {Index: 3, Name: "eth1"}}})
 	if len(box.Interfaces) != 2 || box.Interfaces[0].Inside || !box.Interfaces[1].Inside || len(box.InsideSources) != 1 {
 		t.Errorf("the box is %+v", box)
@@ -43,7 +43,7 @@ func TestBoxKnowsWhoIsInside(t *testing.T) {
 func TestInternalPoolsAreSetAside(t *testing.T) {
 	c := Default()
 	var err error
-	if c.LoadBalancerInternalPools, err = ParseAddrRanges([]string{"10.20.0.16-10.20.0.31"}); err != nil {
+	if c.Addresses.InternalPools, err = ParseAddrRanges([]string{"10.20.0.16-10.20.0.31"}); err != nil {
 		t.Fatal(err)
 	}
 	addr := netip.MustParseAddr("10.20.0.20")

@@ -12,7 +12,7 @@ import (
 // no Service has. External IP ranges are not among them: they may be as large as everything.
 func (c *Config) owned(facts *node.Facts) []nft.Range {
 	var all []nft.Range
-	for _, p := range c.ServiceClusterIPRanges {
+	for _, p := range c.Addresses.ClusterIPRanges {
 		all = append(all, rangeOf(p))
 	}
 	for _, o := range c.overlaps(facts) {

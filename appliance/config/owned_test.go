@@ -34,13 +34,13 @@ func TestOwned(t *testing.T) {
 	} {
 		var c Config
 		for _, text := range strings.Fields(test.services) {
-			c.ServiceClusterIPRanges = append(c.ServiceClusterIPRanges, netip.MustParsePrefix(text))
+			c.Addresses.ClusterIPRanges = append(c.Addresses.ClusterIPRanges, netip.MustParsePrefix(text))
 		}
 		pools, err := ParseAddrRanges(strings.Fields(test.pools))
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.LoadBalancerPools = pools
+		c.Addresses.LoadBalancerPools = pools
 		var facts node.Facts
 		for _, text := range strings.Fields(test.addresses) {
 			facts.Addresses = append(facts.Addresses, node.Address{Prefix: netip.MustParsePrefix(text)})

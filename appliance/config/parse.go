@@ -35,15 +35,15 @@ type NodePortAddresses struct {
 	// Primary means the primary address of each family: the one that the default
 	// route uses. Prefixes is empty then.
 	Primary bool
-	// Prefixes are those whose local addresses answer. A family without a prefix
-	// answers on all of its addresses.
+	// Prefixes selects the local addresses that answer. A family without a prefix answers on all of
+	// its addresses.
 	Prefixes []netip.Prefix
 }
 
 // InternalFrom says which clients reach internal load balancers.
 type InternalFrom struct {
 	Prefixes   []netip.Prefix
-	Interfaces []string // who comes by one of them
+	Interfaces []string // clients that arrive by one of them
 }
 
 // ExternalIPRanges says which externalIPs are accepted. The zero value means any address of
@@ -51,7 +51,7 @@ type InternalFrom struct {
 type ExternalIPRanges struct {
 	// None means that no externalIPs are accepted. Prefixes is empty then.
 	None bool
-	// Prefixes are those that are accepted.
+	// Prefixes has the accepted prefixes.
 	Prefixes []netip.Prefix
 }
 
@@ -276,7 +276,7 @@ func LastAddr(p netip.Prefix) netip.Addr {
 	return last
 }
 
-// ParseTable reads the number of a table of routes that is nobody's: not default, main or local. 0 is none.
+// ParseTable reads the number of a routing table, which must not be default, main or local. 0: none.
 func ParseTable(s string) (int, error) {
 	n, err := strconv.ParseUint(strings.TrimSpace(s), 10, 31)
 	if err != nil || n >= 253 && n <= 255 {

@@ -55,7 +55,7 @@ func (c *Config) Validate() error {
 	c.validateRanges(&v)
 	c.validateModes(&v)
 	c.validateSourceSets(&v)
-	c.validateDNS(&v)
+	c.DNS.validate(&v)
 	return errors.Join(v...)
 }
 
@@ -83,19 +83,10 @@ func (c *Config) validatePlaces(v *validation) {
 	if c.DataDir == "" {
 		v.add("data-dir", c.DataDir, "objects and allocations must be kept somewhere: name a directory, as %s", DefaultDataDir)
 	}
-	if c.DataKeyFile != "" && c.Fleet != "" {
+	if c.DataKeyFile != "" && c.Fleet.Name != "" {
 		v.add("data-key-file", c.DataKeyFile, "objects of a fleet are in etcd, which this key does not encrypt: leave one of the two out")
 	}
-	switch {
-	case c.Socket == "":
-		v.add("socket", c.Socket, "the API needs a socket: name a path, as %s", DefaultSocket)
-	case len(c.Socket) > maxSocketPath:
-		v.add("socket", c.Socket, "the path has %d bytes, the kernel takes %d: give a shorter one", len(c.Socket), maxSocketPath)
-	}
-	if c.MetricsListen != "" && !isHostPort(c.MetricsListen) {
-		v.add("metrics-listen", c.MetricsListen, "not a host and port: write it as 127.0.0.1:9753, or :9753 for every address")
-	}
-	c.validateTLS(v)
+	c.API.validate(v)
 }
 
 // isHostPort reports whether an address has a host, which may be empty, and the number of a port.
@@ -107,21 +98,30 @@ func isHostPort(address string) bool {
 	return err == nil
 }
 
-// validateTLS looks at how the API is served over TLS.
-func (c *Config) validateTLS(v *validation) {
-	if c.Listen != "" && !isHostPort(c.Listen) {
-		v.add("listen", c.Listen, "not a host and port: write it as 127.0.0.1:6443, or :6443 for every address")
+// validate looks at the listeners of the API, without touching them.
+func (a *API) validate(v *validation) {
+	switch {
+	case a.Socket == "":
+		v.add("socket", a.Socket, "the API needs a socket: name a path, as %s", DefaultSocket)
+	case len(a.Socket) > maxSocketPath:
+		v.add("socket", a.Socket, "the path has %d bytes, the kernel takes %d: give a shorter one", len(a.Socket), maxSocketPath)
 	}
-	if c.Listen != "" && c.Listen == c.MetricsListen {
-		v.add("listen", c.Listen, "is --metrics-listen too: give each a port of its own")
+	if a.MetricsListen != "" && !isHostPort(a.MetricsListen) {
+		v.add("metrics-listen", a.MetricsListen, "not a host and port: write it as 127.0.0.1:9753, or :9753 for every address")
+	}
+	if a.Listen != "" && !isHostPort(a.Listen) {
+		v.add("listen", a.Listen, "not a host and port: write it as 127.0.0.1:6443, or :6443 for every address")
+	}
+	if a.Listen != "" && a.Listen == a.MetricsListen {
+		v.add("listen", a.Listen, "is --metrics-listen too: give each a port of its own")
 	}
 	switch {
-	case c.TLSCert == "" && c.TLSKey != "":
-		v.add("tls-key", c.TLSKey, "is the key of no certificate: give --tls-cert too, or leave it out and one is made")
-	case c.TLSCert != "" && c.TLSKey == "":
-		v.add("tls-cert", c.TLSCert, "has no key: give --tls-key too, or leave it out and one is made")
-	case c.TLSCert != "" && c.Listen == "":
-		v.add("tls-cert", c.TLSCert, "is shown nowhere: give --listen too, as 127.0.0.1:6443")
+	case a.TLSCert == "" && a.TLSKey != "":
+		v.add("tls-key", a.TLSKey, "is the key of no certificate: give --tls-cert too, or leave it out and one is made")
+	case a.TLSCert != "" && a.TLSKey == "":
+		v.add("tls-cert", a.TLSCert, "has no key: give --tls-key too, or leave it out and one is made")
+	case a.TLSCert != "" && a.Listen == "":
+		v.add("tls-cert", a.TLSCert, "is shown nowhere: give --listen too, as 127.0.0.1:6443")
 	}
 }
 
@@ -147,19 +147,19 @@ func (c *Config) validateNames(v *validation) {
 // validateRanges looks at ranges and pools, and how they lie to each other.
 func (c *Config) validateRanges(v *validation) {
 	c.validateServiceRanges(v)
-	if r := c.HealthCheckSourcePorts; r != (PortRange{}) && (r.First == 0 || r.First > r.Last) {
+	if r := c.Services.HealthCheckSourcePorts; r != (PortRange{}) && (r.First == 0 || r.First > r.Last) {
 		v.add("health-check-source-ports", r.String(), "not a range of ports from 1 to 65535: write the lower one first, as 61000-61255, or ephemeral")
 	}
-	if r := c.RelayPorts; r.First == 0 || uint32(r.First)+1 != uint32(r.Last) {
+	if r := c.Services.RelayPorts; r.First == 0 || uint32(r.First)+1 != uint32(r.Last) {
 		v.add("relay-ports", r.String(), "not two ports, one behind the other: write them as 10270-10271")
 	}
-	if r := c.ServiceNodePortRange; r.First == 0 || r.First > r.Last {
+	if r := c.Addresses.NodePortRange; r.First == 0 || r.First > r.Last {
 		v.add("service-node-port-range", r.String(), "not a range of ports from 1 to 65535: write the lower one first, as 30000-32767")
 	}
-	if c.NodePortAddresses.Primary && len(c.NodePortAddresses.Prefixes) > 0 {
+	if c.Addresses.NodePortAddresses.Primary && len(c.Addresses.NodePortAddresses.Prefixes) > 0 {
 		v.add("nodeport-addresses", primaryAddresses, "does not go with CIDRs: give the one or the other")
 	}
-	if c.ExternalIPRanges.None && len(c.ExternalIPRanges.Prefixes) > 0 {
+	if c.Addresses.ExternalIPRanges.None && len(c.Addresses.ExternalIPRanges.Prefixes) > 0 {
 		v.add("external-ip-range", noExternalIPs, "does not go with CIDRs: give the one or the other")
 	}
 	c.validatePools(v)
@@ -171,7 +171,7 @@ func (c *Config) validatePools(v *validation) {
 	for _, pools := range []struct {
 		flag string
 		list []AddrRange
-	}{{"load-balancer-pool", c.LoadBalancerPools}, {"load-balancer-internal-pool", c.LoadBalancerInternalPools}} {
+	}{{"load-balancer-pool", c.Addresses.LoadBalancerPools}, {"load-balancer-internal-pool", c.Addresses.InternalPools}} {
 		for _, pool := range pools.list {
 			if !pool.First.IsValid() || pool.First.BitLen() != pool.Last.BitLen() || pool.First.Compare(pool.Last) > 0 {
 				v.add(pools.flag, pool.String(), "not a range: write the lower address first, as 198.51.100.10-198.51.100.20")
@@ -180,7 +180,7 @@ func (c *Config) validatePools(v *validation) {
 			if why := notUnicast(pool.First, pool.Last); why != "" {
 				v.add(pools.flag, pool.String(), "%s cannot be load balancer IPs: give a range of unicast addresses", why)
 			}
-			for _, p := range c.ServiceClusterIPRanges {
+			for _, p := range c.Addresses.ClusterIPRanges {
 				if p.IsValid() && pool.Overlaps(AddrRange{p.Masked().Addr(), LastAddr(p.Masked())}) {
 					v.add(pools.flag, pool.String(), "overlaps the range of cluster IPs, %s: give another pool, or another --service-cluster-ip-range", p)
 				}
@@ -193,9 +193,9 @@ func (c *Config) validatePools(v *validation) {
 			before = append(before, pool)
 		}
 	}
-	from := c.LoadBalancerInternalFrom
-	if len(c.LoadBalancerInternalPools) > 0 && len(c.ClusterCIDRs)+len(from.Prefixes)+len(from.Interfaces) == 0 {
-		v.add("load-balancer-internal-pool", c.LoadBalancerInternalPools[0].String(),
+	from := c.Addresses.InternalFrom
+	if len(c.Addresses.InternalPools) > 0 && len(c.Addresses.ClusterCIDRs)+len(from.Prefixes)+len(from.Interfaces) == 0 {
+		v.add("load-balancer-internal-pool", c.Addresses.InternalPools[0].String(),
 			"nobody is inside who could reach it: say who is with --load-balancer-internal-from, as 10.0.0.0/8 or eth1, or with --cluster-cidr")
 	}
 }
@@ -203,11 +203,11 @@ func (c *Config) validatePools(v *validation) {
 // validateServiceRanges looks at the ranges for cluster IPs.
 func (c *Config) validateServiceRanges(v *validation) {
 	const flag = "service-cluster-ip-range"
-	if len(c.ServiceClusterIPRanges) == 0 {
+	if len(c.Addresses.ClusterIPRanges) == 0 {
 		v.add(flag, "", "cluster IPs must come from somewhere: give a CIDR, or one for each family, as 10.96.0.0/16,fd00:10:96::/112")
 	}
 	seen := map[int]netip.Prefix{}
-	for _, p := range c.ServiceClusterIPRanges {
+	for _, p := range c.Addresses.ClusterIPRanges {
 		if !p.IsValid() {
 			v.add(flag, p.String(), "not a CIDR: write it as 10.96.0.0/16")
 			continue
@@ -253,29 +253,29 @@ func notUnicast(first, last netip.Addr) string {
 
 // validateModes looks at the fields that take one of a few words.
 func (c *Config) validateModes(v *validation) {
-	oneOf(v, "nodeless-endpoints", c.NodelessEndpoints, NodelessLocal, NodelessRemote)
-	if _, err := object.ParseBalance(c.Balance); err != nil {
-		oneOf(v, "balance", c.Balance, object.BalanceNames()...)
+	oneOf(v, "nodeless-endpoints", c.Services.NodelessEndpoints, NodelessLocal, NodelessRemote)
+	if _, err := object.ParseBalance(c.Services.Balance); err != nil {
+		oneOf(v, "balance", c.Services.Balance, object.BalanceNames()...)
 	}
-	oneOf(v, "snat", c.SNAT, SNATAuto, SNATNever)
-	oneOf(v, "vip-ping", c.VIPPing, VIPPingWhenReady, VIPPingAlways, VIPPingNever)
-	oneOf(v, "source-ranges-apply", c.SourceRangesApply, SourceRangesLoadBalancer, SourceRangesAll)
-	oneOf(v, "service-names", c.ServiceNames, ServiceNamesRFC1035, ServiceNamesRFC1123)
-	oneOf(v, "node-port-space", c.NodePortSpace, NodePortPerProtocol, NodePortShared)
-	oneOf(v, "allocate", c.Allocate, AllocateAuto, AllocateNever)
-	oneOf(v, "legacy-ip", c.LegacyIP, LegacyIPRefuse, LegacyIPAccept)
-	oneOf(v, "traffic", c.Traffic, TrafficCounters, TrafficFlows, TrafficOff)
-	if c.ConnectionLog != "" && c.ConnectionLog != "journal" && !filepath.IsAbs(c.ConnectionLog) {
-		v.add("connection-log", c.ConnectionLog, "want an absolute path, or journal")
+	oneOf(v, "snat", c.Services.SNAT, SNATAuto, SNATNever)
+	oneOf(v, "vip-ping", c.Services.VIPPing, VIPPingWhenReady, VIPPingAlways, VIPPingNever)
+	oneOf(v, "source-ranges-apply", c.Services.SourceRangesApply, SourceRangesLoadBalancer, SourceRangesAll)
+	oneOf(v, "service-names", c.Services.Names, ServiceNamesRFC1035, ServiceNamesRFC1123)
+	oneOf(v, "node-port-space", c.Addresses.NodePortSpace, NodePortPerProtocol, NodePortShared)
+	oneOf(v, "allocate", c.Addresses.Allocate, AllocateAuto, AllocateNever)
+	oneOf(v, "legacy-ip", c.Services.LegacyIP, LegacyIPRefuse, LegacyIPAccept)
+	oneOf(v, "traffic", c.Services.Traffic, TrafficCounters, TrafficFlows, TrafficOff)
+	if c.Services.ConnectionLog != "" && c.Services.ConnectionLog != "journal" && !filepath.IsAbs(c.Services.ConnectionLog) {
+		v.add("connection-log", c.Services.ConnectionLog, "want an absolute path, or journal")
 	}
-	oneOf(v, "log-format", c.LogFormat, LogText, LogJSON)
+	oneOf(v, "log-format", c.Log.Format, LogText, LogJSON)
 }
 
 // sourceSetPattern matches names that nft takes for chains and sets.
 var sourceSetPattern = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
 
 func (c *Config) validateSourceSets(v *validation) {
-	for i, s := range c.SourceSets {
+	for i, s := range c.Services.SourceSets {
 		text := s.Name + "=" + s.File
 		if len(s.Name) > nft.MaxSourceSetName || !sourceSetPattern.MatchString(s.Name) {
 			v.add("source-set", text, "a name has up to %d letters and digits, and between them -, _ and .: give another one", nft.MaxSourceSetName)
@@ -283,7 +283,7 @@ func (c *Config) validateSourceSets(v *validation) {
 		if s.File == "" {
 			v.add("source-set", text, "no file is named: write NAME=FILE")
 		}
-		if slices.ContainsFunc(c.SourceSets[:i], func(o SourceSet) bool { return o.Name == s.Name }) {
+		if slices.ContainsFunc(c.Services.SourceSets[:i], func(o SourceSet) bool { return o.Name == s.Name }) {
 			v.add("source-set", text, "the name is given twice: each set has one file")
 		}
 	}

@@ -40,13 +40,13 @@ type Line struct {
 	As string `json:"as,omitempty"`
 	// Begin is absent where it is not known.
 	Begin *time.Time `json:"begin,omitempty"`
-	// End is when the last packet came, up to a minute off.
+	// End is the time of the last packet, up to a minute off.
 	End time.Time `json:"end"`
-	// State is the last one of TCP, as conntrack names it.
+	// State is the last state of TCP, as conntrack names it.
 	State    string `json:"state,omitempty"`
 	Answered bool   `json:"answered"`
-	// BytesIn are those that the client sent, BytesOut those of the endpoint, with IP headers; absent where the kernel does
-	// not count them.
+	// BytesIn counts the bytes that the client sent, BytesOut those of the endpoint, with IP headers; absent where the
+	// kernel does not count them.
 	BytesIn  *uint64 `json:"bytesIn,omitempty"`
 	BytesOut *uint64 `json:"bytesOut,omitempty"`
 }
@@ -77,7 +77,7 @@ type nopCloser struct{ io.Writer }
 
 func (nopCloser) Close() error { return nil }
 
-// openFile opens a file to append to. A pipe that nobody reads is an error.
+// openFile opens a file to append to. A pipe without a reader is an error.
 func openFile(path string) (io.WriteCloser, error) {
 	return os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK, 0o640)
 }

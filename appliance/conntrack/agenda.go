@@ -9,16 +9,16 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// secondLook is when a frontend is looked at once more. A packet that was under way
-// while the ruleset changed may have been sent by the old one, and its connection be
-// entered after the first look; with a sender that never pauses it would stay for ever.
+// secondLook is the delay after which a frontend is looked at once more. A packet that was under
+// way while the ruleset changed may have been sent by the old one, and its connection be entered
+// after the first look; with a sender that never pauses it would stay for ever.
 const secondLook = time.Second
 
-// lookSlack is how much later a second look may be, so that it is one with those of other
+// lookSlack bounds the additional delay of a second look, which joins it with those of other
 // changes: each wakes the process up.
 const lookSlack = 500 * time.Millisecond
 
-// agenda is which connections to look for, and when. It computes: the time is given.
+// agenda computes which connections to look for, and when. The caller gives the time.
 type agenda struct {
 	addresses [2][]netip.Addr // what the next two were made of: on which node ports answer, and all of the box
 	nodePorts map[netip.Addr]bool

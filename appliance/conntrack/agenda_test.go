@@ -40,7 +40,7 @@ var (
 func TestEnded(t *testing.T) {
 	now := time.Now()
 	fe := tcp(vip, 80)
-	l := NewLedger()
+	l := NewChangeTracker()
 	port := func(keep []netip.AddrPort, ended ...netip.AddrPort) map[string][]Port {
 		return map[string][]Port{"default/web": {{Family: nft.IPv4, Protocol: nft.TCP, Frontends: []Frontend{fe}, Keep: keep, Ended: ended}}}
 	}

@@ -26,7 +26,7 @@ func newAway(frontends map[Frontend]struct{}, now time.Time) *away {
 	return &away{frontends, rangesOf(frontends), []time.Time{now, now.Add(secondLook)}}
 }
 
-// next is when to look; zero: not any more.
+// next returns the time of the next look; zero: none is due.
 func (w *away) next() time.Time {
 	if w == nil || len(w.looks) == 0 {
 		return time.Time{}

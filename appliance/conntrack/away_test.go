@@ -105,8 +105,8 @@ func TestAwayQueries(t *testing.T) {
 	}
 }
 
-func TestLedgerKnowsAllFrontendsOfRestoredRules(t *testing.T) {
-	l := NewLedger()
+func TestChangeTrackerKnowsAllFrontendsOfRestoredRules(t *testing.T) {
+	l := NewChangeTracker()
 	l.Update(&nft.Box{}, services{
 		"a": port(Drain{}, to(l1), tcp(vip, 80), tcp(nodePort, 30080)), "b": port(Drain{}, nil, udp(vip6, 53)),
 	})
@@ -130,7 +130,7 @@ func TestLedgerKnowsAllFrontendsOfRestoredRules(t *testing.T) {
 // TestExpect: a connection to an endpoint that serves from the commit on is not taken for
 // stale by a look between the commit and Reconcile.
 func TestExpect(t *testing.T) {
-	l := NewLedger()
+	l := NewChangeTracker()
 	set := func(endpoints ...netip.AddrPort) {
 		l.Update(nil, services{"a": port(Drain{}, endpoints, udp(vip, 53))})
 	}

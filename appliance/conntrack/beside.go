@@ -83,7 +83,7 @@ func (b *beside) of(fe Frontend) map[Frontend]struct{} {
 
 // follow has the ranges know of exact ports that came or went at their addresses. was are the ports
 // before, of the Services that changed.
-func (l *Ledger) follow(was map[string][]Port, changes map[string][]Port) {
+func (l *ChangeTracker) follow(was map[string][]Port, changes map[string][]Port) {
 	for _, ports := range was {
 		l.beside.drop(ports)
 	}
@@ -107,7 +107,7 @@ func (l *Ledger) follow(was map[string][]Port, changes map[string][]Port) {
 }
 
 // noteRange notes a range again, for what is waited for there.
-func (l *Ledger) noteRange(fe Frontend, service string) {
+func (l *ChangeTracker) noteRange(fe Frontend, service string) {
 	if _, noted := l.work[fe]; noted {
 		return
 	}

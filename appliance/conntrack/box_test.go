@@ -24,7 +24,7 @@ type box struct {
 	state    map[string][]nft.ServicePort
 	services map[string][]Port
 	loaded   nft.Ruleset
-	ledger   *Ledger
+	tracker  *ChangeTracker
 	cleaner  *Cleaner
 	stop     func()
 }
@@ -35,7 +35,7 @@ func newBox(t *testing.T) *box {
 	own := addrs(netlab.BoxAddr4, netlab.BoxAltAddr4, netlab.BoxAddr6, netlab.BoxAltAddr6)
 	b := &box{
 		Standard: netlab.NewStandard(t), t: t,
-		ledger: NewLedger(), state: map[string][]nft.ServicePort{}, services: map[string][]Port{},
+		tracker: NewChangeTracker(), state: map[string][]nft.ServicePort{}, services: map[string][]Port{},
 		nft: nft.Box{
 			NodePortAddresses: own,
 			LocalAddresses:    own,
@@ -97,9 +97,9 @@ func (b *box) restart(change func()) {
 	have := b.loaded
 	change()
 	b.start()
-	b.ledger = NewLedger()
-	b.ledger.Adopt(have)
-	b.ledger.Update(&b.nft, b.services)
+	b.tracker = NewChangeTracker()
+	b.tracker.Adopt(have)
+	b.tracker.Update(&b.nft, b.services)
 	b.reconcile()
 }
 
@@ -107,7 +107,7 @@ func (b *box) restart(change func()) {
 // once.
 func (b *box) reconcile() {
 	b.t.Helper()
-	b.cleaner.Reconcile(b.ledger.Take())
+	b.cleaner.Reconcile(b.tracker.Take())
 	handed := time.Now()
 	eventually(b.t, withinSync, func() error {
 		b.cleaner.mu.Lock()
@@ -155,7 +155,7 @@ func (b *box) load(name string, svc *service, endpoints ...netip.AddrPort) {
 func (b *box) apply(name string, svc *service, endpoints ...netip.AddrPort) {
 	b.t.Helper()
 	b.load(name, svc, endpoints...)
-	b.ledger.Update(&b.nft, map[string][]Port{name: b.services[name]})
+	b.tracker.Update(&b.nft, map[string][]Port{name: b.services[name]})
 	b.reconcile()
 }
 

@@ -42,19 +42,18 @@ type Stats struct {
 	Draining  int    // endpoints that are gone and whose connections may still live
 	// Retried counts what Retry forgot; a Cleaner leaves it at 0.
 	Retried uint64
-	// LastLook is how long the last look took.
+	// LastLook is the duration of the last look.
 	LastLook time.Duration
 }
 
-// How long Run waits before it tries again what failed: the wait doubles from the first
-// to the last.
+// The wait before Run repeats what failed doubles from retryFirst to the last one.
 const (
 	retryFirst = 100 * time.Millisecond
 	retryLast  = 30 * time.Second
 )
 
-// RestFor is how many times as long as a look through the table took there is none of its kind: it keeps no more than a twentieth of a
-// CPU busy. A Cleaner rests restMost at most.
+// RestFor is the pause after a look through the table, as a multiple of the time that the look took: looks of a kind keep no more than
+// a twentieth of a CPU busy. A Cleaner pauses restMost at most.
 const (
 	RestFor  = 19
 	restMost = 200 * time.Millisecond

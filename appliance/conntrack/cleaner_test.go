@@ -16,9 +16,8 @@ import (
 
 // fakeTable is a connection tracking table of a few entries.
 type fakeTable struct {
-	takes time.Duration // how long a query takes
-
 	mu      sync.Mutex
+	takes   time.Duration // how long a query takes
 	entries []entry
 	reset   []entry
 	queries int
@@ -32,7 +31,9 @@ func (f *fakeTable) close() error { return nil }
 
 // clean implements table. It gives entries one at a time.
 func (f *fakeTable) clean(_ query, judge judge) (tally, error) {
-	time.Sleep(f.takes)
+	var takes time.Duration
+	f.with(func() { takes = f.takes })
+	time.Sleep(takes)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.queries++
@@ -77,6 +78,13 @@ func (f *fakeTable) has(e entry) (has bool) {
 	return has
 }
 
+// left counts the entries.
+func (f *fakeTable) left() (n int) {
+	f.with(func() { n = len(f.entries) })
+	return n
+}
+
+// asked counts the queries.
 func (f *fakeTable) asked() (n int) {
 	f.with(func() { n = f.queries })
 	return n

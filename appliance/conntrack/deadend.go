@@ -22,12 +22,12 @@ import (
 // it takes; and with it the entry goes, for that is what a reset does to an entry that
 // has seen no other reply.
 
-// deadEndPort is where the box is addressed with what the client sends: the one port
-// that no socket can have. By it a dead end is told from a connection.
+// deadEndPort is the port of the box in entries that are dead ends: the one port that no socket can
+// have, so no connection has it.
 const deadEndPort = 0
 
-// deadEndLife is how long a dead end waits for its end to send something: longer than
-// the two hours after which keep-alives are sent (RFC 9293, section 3.8.4).
+// deadEndLife is the timeout of a dead end: longer than the two hours after which the endpoint
+// sends keep-alives (RFC 9293, section 3.8.4).
 const deadEndLife = 2*time.Hour + 15*time.Minute
 
 // resettersOf chooses among the addresses of the box the one of each family that dead ends lead to.
@@ -57,7 +57,7 @@ func (w *writer) deadEnds(e *entry, box netip.Addr, sequence uint32) {
 	w.deadEnd(e, endpoint[0], endpoint[1], box, ports{1, 65535}, sequence+1)
 }
 
-// deadEndMessages is how many messages deadEnds writes.
+// deadEndMessages counts the messages that deadEnds writes.
 const deadEndMessages = 2
 
 type ports struct{ first, last uint16 }

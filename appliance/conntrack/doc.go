@@ -22,7 +22,7 @@
 //
 // # Parts
 //
-// A Ledger is told what is planned and says which frontends changed for connections; it
+// A ChangeTracker is told what is planned and says which frontends changed for connections; it
 // computes only. A Cleaner does the work in the background: Reconcile never waits. It
 // looks twice, at once and a second or two later, for packets that were under way during the
 // change. One look serves all changes that came before it, with a few queries that the
@@ -30,7 +30,7 @@
 //
 // # Invariants
 //
-//   - An entry is deleted when its client sent to a frontend that the Ledger was told of
+//   - An entry is deleted when its client sent to a frontend that the ChangeTracker was told of
 //     (a node port counts on the box's node-port addresses alone) and its endpoint is
 //     not among those that may keep connections, or its client may not connect any more, or
 //     it has no endpoint because the rules were away.
@@ -63,13 +63,13 @@
 // neither the kernel's filter nor entries that translate, which dead ends are (see
 // deadend.go).
 //
-//	ledger := conntrack.NewLedger()
-//	ledger.Adopt(rulesetInKernel)
+//	tracker := conntrack.NewChangeTracker()
+//	tracker.Adopt(rulesetInKernel)
 //	cleaner, err := conntrack.New(conntrack.Options{})
 //	go cleaner.Run(ctx)
 //	…
-//	ledger.Update(&box, ports) // for every plan
-//	cleaner.Expect(ledger.Pending())
+//	tracker.Update(&box, ports) // for every plan
+//	cleaner.Expect(tracker.Pending())
 //	…                          // commit
-//	cleaner.Reconcile(ledger.Take())
+//	cleaner.Reconcile(tracker.Take())
 package conntrack

@@ -11,19 +11,19 @@ import (
 // Kubernetes: those of TCP live on, all others are forgotten at once.
 type Drain struct {
 	On bool
-	// Timeout is how long a connection may live after its endpoint went.
+	// Timeout bounds the life of a connection after its endpoint went.
 	Timeout time.Duration
 }
 
-// The annotations of a Service that ask for draining. The first is ours and wins; the
-// others are how Service authors know it from load balancers of AWS.
+// The annotations of a Service that ask for draining. The first is ours and wins; the others are
+// those of load balancers of AWS.
 const (
 	AnnotationDrain        = "svcctl.io/drain-timeout" // "60s", or "60"
 	AnnotationELBDrain     = "service.beta.kubernetes.io/aws-load-balancer-connection-draining-enabled"
 	AnnotationELBDrainTime = "service.beta.kubernetes.io/aws-load-balancer-connection-draining-timeout" // seconds
 )
 
-// elbDrainTimeout is how long a load balancer of AWS drains when it is not told.
+// elbDrainTimeout is the default drain time of AWS load balancers.
 const elbDrainTimeout = 300 * time.Second
 
 // maxDrain bounds what an annotation may ask for; connections that live longer do so

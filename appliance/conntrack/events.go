@@ -15,11 +15,11 @@ import (
 )
 
 // Events hears of connections through Services as the kernel forgets them, and if asked as they begin. The kernel
-// tells of connections alone that began while somebody listened (nf_conntrack_events=2, its default).
+// reports only connections that began while a socket listened (nf_conntrack_events=2, its default).
 //
-// Whoever listens takes what waits a few times a second, and is woken by the first of it: a wake-up for each
-// connection would cost twice what the message does. What finds no room is lost and counted. Begins may be called beside
-// Read; otherwise one method is called at a time, but for Close.
+// The reader takes the waiting messages a few times a second, and is woken by the first of them: a wake-up for each
+// connection would cost twice as much as the message. Messages that do not fit into the buffer are lost and counted.
+// Begins may be called beside Read; otherwise one method is called at a time, but for Close.
 type Events struct {
 	stream *nfnetlink.Stream
 	begins bool // group NEW is joined
@@ -36,8 +36,8 @@ type Event struct {
 	*Connection
 	// Over reports that the kernel forgot the connection; else it began.
 	Over bool
-	// Ended is when the last packet of it came, as far as the kernel tells: the time of the message less the
-	// silence after which the kernel forgets a connection in this state.
+	// Ended is the time of its last packet, as far as it is known: the time of the message less the silence
+	// after which the kernel forgets a connection in this state.
 	Ended time.Time
 }
 
@@ -139,9 +139,9 @@ const (
 	udpStreamSilence = 2 * time.Minute // of one with several packets in both directions
 )
 
-// lastPacket is when the last packet of an entry came that the kernel forgot by now: now less the silence of its
-// state. An entry that had time left was deleted, and ended now. The kernel tells up to a minute
-// late, unless it keeps times of entries (net.netfilter.nf_conntrack_timestamp).
+// lastPacket returns the time of the last packet of an entry that the kernel has forgotten: now less the timeout
+// of its state. An entry that had time left was deleted, and ended now. The kernel reports up to a minute late,
+// unless it keeps times of entries (net.netfilter.nf_conntrack_timestamp).
 func (e *entry) lastPacket(now time.Time) time.Time {
 	if e.ended != 0 {
 		now = time.Unix(0, int64(e.ended))
@@ -160,7 +160,8 @@ func (e *entry) lastPacket(now time.Time) time.Time {
 	return now
 }
 
-// Settings are those of the kernel that say what it tells of connections. Nobody here writes them.
+// Settings are the sysctls that decide what the kernel reports of connections. The product only
+// reads them.
 type Settings struct {
 	Bytes  bool // net.netfilter.nf_conntrack_acct
 	Events bool // net.netfilter.nf_conntrack_events

@@ -8,7 +8,7 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// Frontend is where clients connect to.
+// Frontend is an address, protocol and port that clients connect to.
 type Frontend struct {
 	Addr     netip.Addr // the VIP; the zero Addr for a node port
 	Family   nft.Family
@@ -116,7 +116,8 @@ type Port struct {
 	Drain Drain
 	// Ended are endpoints whose TCP connections end at once, in order; none of them is in Keep.
 	Ended []netip.AddrPort
-	// Sources are, for each of Frontends, who may connect; nil: to all of them everybody.
+	// Sources has, for each of Frontends, the clients that may connect; nil: all clients to all of
+	// them.
 	Sources []sources
 }
 
@@ -216,7 +217,7 @@ type Work struct {
 	// NodePorts are the addresses on which node ports answer, Local those of the box.
 	NodePorts, Local []netip.Addr
 	Flows            []Flows
-	// Restored are all frontends that are served, after rules were away and came back; empty
-	// when they were not.
+	// Restored has all frontends if the rules were missing and have been restored; else it is
+	// empty.
 	Restored map[Frontend]struct{}
 }

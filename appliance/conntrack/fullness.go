@@ -18,35 +18,37 @@ import (
 // a tenth of them are closed. What comes between two looks is not held up.
 type Fullness struct {
 	log     *slog.Logger
-	census  *Census
+	sampler *Sampler
 	wake    chan struct{} // holds one
 	changed func(service string)
 
 	mu     sync.Mutex
 	box    nft.Box
-	crowds map[string]Crowd   // by Service, "namespace/name", of those with a limit
-	asked  *crowdsAsked       // of crowds on box; nil: to be made anew
-	full   map[string]crowded // by Service, of those that were looked at
+	limits map[string]EndpointLimit // by Service, "namespace/name", of those with a limit
+	asked  *limitsAsked             // of limits on box; nil: to be made anew
+	full   map[string]fullEndpoints // by Service, of those that were looked at
 	err    error
 }
 
-// crowdsAsked holds the ports of a look, with the Service of each port by its index.
-type crowdsAsked struct {
+// limitsAsked has the ports of a look, with the Service of each port by its index.
+type limitsAsked struct {
 	*Asked
 	services []string
 }
 
-// crowded are the endpoints that are full. An address with port 0, of no protocol, stands for all that is open to it.
-type crowded map[crowdedAt]bool
+// fullEndpoints has the endpoints that have reached the limit. An address with port 0 and protocol 0 counts all connections
+// to the address.
+type fullEndpoints map[endpointKey]bool
 
-type crowdedCount map[crowdedAt]int
+type openCount map[endpointKey]int
 
-type crowdedAt struct {
+type endpointKey struct {
 	protocol nft.Protocol
 	endpoint netip.AddrPort
 }
 
-// lookEvery is how often the table is looked through; less often where a look takes long.
+// lookEvery is the interval of looks through the table; RestFor makes it longer where a look takes
+// long.
 const lookEvery = time.Second
 
 // NewFullness begins without Services. changed is told of each Service whose endpoints have become full, or have
@@ -60,44 +62,44 @@ func NewFullness(options Options, changed func(service string)) *Fullness {
 
 func newFullness(table table, log *slog.Logger, changed func(string)) *Fullness {
 	return &Fullness{
-		log: log, census: &Census{table}, wake: make(chan struct{}, 1), changed: changed,
-		crowds: map[string]Crowd{}, full: map[string]crowded{},
+		log: log, sampler: &Sampler{table}, wake: make(chan struct{}, 1), changed: changed,
+		limits: map[string]EndpointLimit{}, full: map[string]fullEndpoints{},
 	}
 }
 
-// Crowd is a Service's limit of open connections of an endpoint, 0: none, and its ports.
-type Crowd struct {
+// EndpointLimit has a Service's limit of open connections of an endpoint, 0: none, and its ports.
+type EndpointLimit struct {
 	Limit uint32
 	Ports []nft.ServicePort
 }
 
 // Update takes the box, if it changed, and the Services that changed. It reports whether any Service has a limit.
-func (x *Fullness) Update(box *nft.Box, changes map[string]Crowd) bool {
+func (x *Fullness) Update(box *nft.Box, changes map[string]EndpointLimit) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if box != nil {
 		x.box, x.asked = *box, nil
 	}
-	before := len(x.crowds)
+	before := len(x.limits)
 	for name, c := range changes {
-		_, had := x.crowds[name]
-		delete(x.crowds, name)
+		_, had := x.limits[name]
+		delete(x.limits, name)
 		if c.Limit == 0 || len(c.Ports) == 0 {
 			delete(x.full, name)
 		} else {
-			x.crowds[name] = c
+			x.limits[name] = c
 		}
-		if _, has := x.crowds[name]; had || has {
+		if _, has := x.limits[name]; had || has {
 			x.asked = nil
 		}
 	}
-	if (before == 0) != (len(x.crowds) == 0) {
+	if (before == 0) != (len(x.limits) == 0) {
 		select {
 		case x.wake <- struct{}{}:
 		default:
 		}
 	}
-	return len(x.crowds) > 0
+	return len(x.limits) > 0
 }
 
 // Full reports whether an endpoint of a Service is full, or with port 0 an address by all of its ports; known is
@@ -109,7 +111,7 @@ func (x *Fullness) Full(service string, protocol nft.Protocol, endpoint netip.Ad
 	if endpoint.Port() == 0 {
 		protocol = 0
 	}
-	return of[crowdedAt{protocol, endpoint}], known
+	return of[endpointKey{protocol, endpoint}], known
 }
 
 // Err returns the error that keeps connections from being counted, nil when there is none.
@@ -127,14 +129,14 @@ func (x *Fullness) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return x.census.Close()
+			return x.sampler.Close()
 		case <-x.wake:
 		case <-timer.C:
 		}
 		asked := x.asking()
 		if asked == nil {
 			timer.Stop()
-			if err := x.census.Close(); err != nil {
+			if err := x.sampler.Close(); err != nil {
 				x.log.Debug("close the connection tracking table", "err", err)
 			}
 			continue
@@ -148,12 +150,12 @@ func (x *Fullness) Run(ctx context.Context) error {
 }
 
 // asking returns the ports to look at; nil: no Service limits connections.
-func (x *Fullness) asking() *crowdsAsked {
+func (x *Fullness) asking() *limitsAsked {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.asked == nil && len(x.crowds) > 0 {
-		a, ports := &crowdsAsked{}, []*nft.ServicePort(nil)
-		for service, c := range x.crowds {
+	if x.asked == nil && len(x.limits) > 0 {
+		a, ports := &limitsAsked{}, []*nft.ServicePort(nil)
+		for service, c := range x.limits {
 			for i := range c.Ports {
 				a.services, ports = append(a.services, service), append(ports, &c.Ports[i])
 			}
@@ -165,16 +167,16 @@ func (x *Fullness) asking() *crowdsAsked {
 }
 
 // look counts what is open, and tells of the Services for which that makes a difference.
-func (x *Fullness) look(ctx context.Context, asked *crowdsAsked) error {
-	counts := map[string]crowdedCount{}
+func (x *Fullness) look(ctx context.Context, asked *limitsAsked) error {
+	counts := map[string]openCount{}
 	for _, service := range asked.services {
-		counts[service] = crowdedCount{}
+		counts[service] = openCount{}
 	}
-	err := x.census.look(ctx, asked.Asked, func(port int, e *entry) {
+	err := x.sampler.look(ctx, asked.Asked, func(port int, e *entry) {
 		if e.answered && !e.isEnding() {
 			of := counts[asked.services[port]]
-			of[crowdedAt{e.protocol, e.replyFrom}]++
-			of[crowdedAt{0, netip.AddrPortFrom(e.replyFrom.Addr(), 0)}]++
+			of[endpointKey{e.protocol, e.replyFrom}]++
+			of[endpointKey{0, netip.AddrPortFrom(e.replyFrom.Addr(), 0)}]++
 		}
 	})
 	if ctx.Err() != nil {
@@ -202,14 +204,14 @@ func (x *Fullness) look(ctx context.Context, asked *crowdsAsked) error {
 
 // settle makes the endpoints full, or not any more, that were counted. It returns the Services for which that
 // is new. The caller holds mu.
-func (x *Fullness) settle(counts map[string]crowdedCount) (changed []string) {
+func (x *Fullness) settle(counts map[string]openCount) (changed []string) {
 	for service, open := range counts {
-		limit := x.crowds[service].Limit
+		limit := x.limits[service].Limit
 		if limit == 0 {
 			continue
 		}
 		was, known := x.full[service]
-		now := crowded{}
+		now := fullEndpoints{}
 		for at, n := range open {
 			if uint32(n) >= limit || was[at] && uint64(n)*10 > uint64(limit)*9 {
 				now[at] = true

@@ -21,14 +21,15 @@ func TestFullnessHasHysteresis(t *testing.T) {
 		table := &fakeTable{}
 		x := newFullness(table, slog.New(slog.DiscardHandler), func(service string) { told = append(told, service) })
 		endpoint := at("10.180.0.1:80")
-		web := Crowd{Limit: 20, Ports: []nft.ServicePort{{Family: nft.IPv4, Protocol: nft.TCP, Frontends: []nft.Frontend{{Addr: netip.MustParseAddr("172.30.0.41"), Port: 80}}}}}
-		x.Update(&nft.Box{}, map[string]Crowd{"default/web": web, "default/other": {}})
+		web := EndpointLimit{Limit: 20, Ports: []nft.ServicePort{{Family: nft.IPv4, Protocol: nft.TCP, Frontends: []nft.Frontend{{Addr: netip.MustParseAddr("172.30.0.41"), Port: 80}}}}}
+		x.Update(&nft.Box{}, map[string]EndpointLimit{"default/web": web, "default/other": {}})
 		if full, known := x.Full("default/web", nft.TCP, endpoint); full || known {
 			t.Errorf("before it was looked: full %t, known %t", full, known)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- x.Run(ctx) }()
+		synctest.Wait() // the first look
 		open := func(n int) {
 			table.mu.Lock()
 			table.entries = nil
@@ -64,7 +65,7 @@ func TestFullnessHasHysteresis(t *testing.T) {
 			}
 		}
 		// Nobody asks: nobody looks.
-		x.Update(nil, map[string]Crowd{"default/web": {}})
+		x.Update(nil, map[string]EndpointLimit{"default/web": {}})
 		synctest.Wait()
 		looks := table.queries
 		time.Sleep(10 * lookEvery)
@@ -105,12 +106,12 @@ func TestFullnessCountsAConnectionOnce(t *testing.T) {
 			{31, []nft.Frontend{{Addr: vip, Port: 80}, {Addr: vip, Port: 443}, {Addr: vip, Port: 10000, Last: 20000}}, "10.180.0.1:0", false},
 			{30, []nft.Frontend{{Addr: vip, Port: 80}, {Addr: vip, Port: 443}, {Addr: vip, Port: 10000, Last: 20000}}, "10.180.0.1:0", true},
 		} {
-			c := Crowd{Limit: tt.limit}
+			c := EndpointLimit{Limit: tt.limit}
 			for _, fe := range tt.frontends {
 				c.Ports = append(c.Ports, nft.ServicePort{Family: nft.IPv4, Protocol: nft.TCP, Frontends: []nft.Frontend{fe}})
 			}
-			x.Update(nil, map[string]Crowd{"default/web": {}})
-			x.Update(nil, map[string]Crowd{"default/web": c})
+			x.Update(nil, map[string]EndpointLimit{"default/web": {}})
+			x.Update(nil, map[string]EndpointLimit{"default/web": c})
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- x.Run(ctx) }()

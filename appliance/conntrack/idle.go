@@ -15,15 +15,15 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// Idle makes the endpoints of connections that were forgotten for their silence hear of it. The
-// ruleset resets the client that speaks next by itself (see nft/idle.go). What the endpoint sends
-// would go out without translation, so a dead end is made for it, like those of draining: the box
-// answers with a reset.
+// Idle resets the endpoints of connections that the kernel forgot for their silence. The ruleset
+// resets the client that speaks next by itself (see nft/idle.go). What the endpoint sends would go
+// out without translation, so a dead end is made for it, like those of draining: the box answers
+// with a reset.
 //
 // The kernel tells when it forgets a connection (ctnetlink's group of destroyed entries). It is
 // listened to only while there is a frontend with an idle timeout. The kernel looks for entries
-// that are over every second to minute; an endpoint that speaks in between is not reset by the
-// box, but by the client that it reaches, or by nobody. So it is with messages that are lost.
+// that are over every second to minute; an endpoint that speaks in between is not reset by the box,
+// but by the client that it reaches, or not at all. The same holds for lost messages.
 type Idle struct {
 	options Options
 	wake    chan struct{} // holds one
@@ -38,7 +38,7 @@ type Idle struct {
 const (
 	// idleBuffer has room for some 8,000 messages of the kernel.
 	idleBuffer = 4 << 20
-	// idleRetry is how long to wait before the kernel is listened to again.
+	// idleRetry is the wait before listening to the kernel again.
 	idleRetry = 5 * time.Second
 )
 

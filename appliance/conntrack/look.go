@@ -21,13 +21,13 @@ type Connection struct {
 	Protocol nft.Protocol
 	// Client sent to To; Endpoint answers, and takes As for its client.
 	Client, To, Endpoint, As netip.AddrPort
-	// State is that of TCP, as conntrack names it; "" for other protocols.
+	// State is the TCP state, as conntrack names it; "" for other protocols.
 	State string
 	// Answered reports that the endpoint has sent something.
 	Answered bool
 	// Open reports that Answered holds and neither side has closed the connection.
 	Open bool
-	// Expires is after how much silence the kernel forgets the entry.
+	// Expires is the time after which the kernel forgets the entry unless a packet arrives.
 	Expires time.Duration
 	// In and Out are the bytes that the client and the endpoint sent, IP headers included. Counted reports
 	// that the kernel counts them: net.netfilter.nf_conntrack_acct was set when the connection began.

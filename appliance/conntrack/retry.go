@@ -45,7 +45,7 @@ type attempt struct {
 const (
 	// mostAttempts bounds what is remembered, some 5 MB. Others wait until there is room.
 	mostAttempts = 1 << 16
-	// longestPause is that between two looks.
+	// longestPause bounds the pause between two looks.
 	longestPause = 2 * time.Second
 )
 

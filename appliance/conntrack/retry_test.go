@@ -62,15 +62,15 @@ func TestRetryForgets(t *testing.T) {
 				ctx, stop := context.WithCancel(t.Context())
 				go func() { _ = r.Run(ctx) }()
 				synctest.Wait()
-				table.entries = []entry{unansweredEntry(tt.change)}
+				table.with(func() { table.entries = []entry{unansweredEntry(tt.change)} })
 				time.Sleep(time.Second - time.Millisecond)
 				synctest.Wait()
-				if len(table.entries) == 0 {
+				if table.left() == 0 {
 					t.Error("forgotten before its time")
 				}
 				time.Sleep(time.Second)
 				synctest.Wait()
-				if forgotten := len(table.entries) == 0; forgotten != tt.want || r.Retried() > 1 || (r.Retried() == 1) != tt.want {
+				if forgotten := table.left() == 0; forgotten != tt.want || r.Retried() > 1 || (r.Retried() == 1) != tt.want {
 					t.Errorf("forgotten %t, counted %d, want %t", forgotten, r.Retried(), tt.want)
 				}
 				stop()
@@ -90,20 +90,20 @@ func TestRetryLooksOnlyWhileAsked(t *testing.T) {
 		go func() { _ = r.Run(ctx) }()
 		pass := func(d time.Duration, least, most int) {
 			t.Helper()
-			before := table.queries
+			before := table.asked()
 			time.Sleep(d)
 			synctest.Wait()
-			if n := table.queries - before; n < least || n > most {
+			if n := table.asked() - before; n < least || n > most {
 				t.Errorf("%d looks in %s, want %d to %d", n, d, least, most)
 			}
 		}
 		r.Update(&nft.Box{}, map[string]Retrying{"default/plain": {Ports: retryAsked().Ports}})
 		pass(time.Minute, 0, 0)
 		r.Update(nil, map[string]Retrying{"default/web": retryAsked()})
-		pass(10*time.Second, 40, 42)         // two queries each
-		table.takes = 100 * time.Millisecond // a large table: a twentieth of the time
+		pass(10*time.Second, 40, 42)                                // two queries each
+		table.with(func() { table.takes = 100 * time.Millisecond }) // a large table: a twentieth of the time
 		pass(20*time.Second, 9, 11)
-		table.takes, table.fails = 0, 1
+		table.with(func() { table.takes, table.fails = 0, 1 })
 		pass(4*time.Second, 1, 4)
 		if r.Err() == nil {
 			t.Error("a failure is not told")

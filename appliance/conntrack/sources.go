@@ -8,7 +8,7 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// sources decide which clients may connect: those that one of them admits; nil: everybody.
+// sources decide which clients may connect: those that one of them admits; nil: all.
 type sources []admission
 
 // admission has the clients that may connect to a frontend, as nft.Frontend has them.
@@ -20,7 +20,7 @@ type admission struct {
 	allow, deny []*nft.SourceSet
 }
 
-// sourcesOf are those of a frontend.
+// sourcesOf returns the clients that may connect to a frontend; nil: all.
 func sourcesOf(fe *nft.Frontend, is4 bool) sources {
 	if fe.Sources == nil && fe.Sets == nil {
 		return nil

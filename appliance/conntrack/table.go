@@ -35,7 +35,7 @@ func (t *tally) add(o tally) {
 	t.reset += o.reset
 }
 
-// kernelTable is the one of a network namespace. Entries are read as a stream on one
+// kernelTable is the conntrack table of a network namespace. Entries are read as a stream on one
 // socket and changed on another one meanwhile.
 type kernelTable struct {
 	netns           int
@@ -108,7 +108,7 @@ func (t *kernelTable) clean(q query, judge judge) (tally, error) {
 		return err
 	})
 	if err != nil {
-		// What is queued on the sockets belongs to a request that nobody waits for.
+		// The messages queued on the sockets answer a request that is no longer waited for.
 		err = errors.Join(explain(err), t.close())
 	}
 	return total, err

@@ -12,12 +12,13 @@ import (
 const (
 	// reasonAssigned is the reason that other load balancers give.
 	reasonAssigned = "IPAllocated"
-	// assignedAtOnce is how many load balancer IPs are told of from one look to the next: when
-	// there are more, as at a first start, nobody reads so many Events, and the status has them.
+	// assignedAtOnce bounds the load balancer IPs with an Event from one look to the next: for
+	// more, as at a first start, Events are of no use, and the status has them.
 	assignedAtOnce = 100
 )
 
-// assigned are the load balancer IPs that were given and not told of yet, up to a revision.
+// assigned returns the load balancer IPs that were allocated and have no Event yet, up to a
+// revision.
 func (r *Recorder) assigned() (told []happening, upTo uint64, err error) {
 	if !r.assigns {
 		return nil, 0, nil

@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/store"
 )
 
-// besideRetry is how long Beside waits after a write that failed.
+// besideRetry is the wait after a write that failed.
 const besideRetry = time.Second
 
 // Beside runs the controllers in a task of its own, for a store whose writes wait for other machines:
@@ -58,7 +58,7 @@ func (b *Beside) awake() {
 	}
 }
 
-// Problems are those of the controller of endpoints, as of its last run.
+// Problems returns the problems of the endpoints controller, as of its last run.
 func (b *Beside) Problems() []resolve.Problem {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -151,10 +151,10 @@ type LoopEndpoints struct{ beside *Beside }
 // Sync does nothing: Beside does it.
 func (LoopEndpoints) Sync() error { return nil }
 
-// Problems are those of Beside.
+// Problems returns the problems of Beside.
 func (e LoopEndpoints) Problems() []resolve.Problem { return e.beside.Problems() }
 
-// LoopPools tells of other pools.
+// LoopPools stands for the controller of pools in the loop.
 type LoopPools struct{ beside *Beside }
 
 // Sync reports whether the pools have changed since the last call. It never fails: Beside tries again.

@@ -40,8 +40,7 @@ const (
 	labelName     = "kubernetes.io/metadata.name"
 )
 
-// maxLabelValue is how long the value of a label may be, in bytes. Names of Nodes may be
-// longer.
+// maxLabelValue bounds the value of a label, in bytes. Names of Nodes may be longer.
 const maxLabelValue = 63
 
 // ClusterConfig is the part of the configuration that the cluster's objects show.
@@ -63,10 +62,10 @@ type ClusterObjects struct {
 	host  object.NodeSystemInfo
 	hosts *HostAddresses
 
-	census      uint64        // the state of the store's census that the Namespaces are synced to
-	facts       *node.Facts   // that the Node is synced to
-	node        object.Object // as it was stored last; likewise the ServiceCIDR
-	serviceCIDR object.Object
+	namespaceState uint64        // the NamespacesInUse.State that the Namespaces are synced to
+	facts          *node.Facts   // that the Node is synced to
+	node           object.Object // as it was stored last; likewise the ServiceCIDR
+	serviceCIDR    object.Object
 }
 
 // NewClusterObjects reads the host's system information (os-release(5), uname(2)) once. hosts
@@ -85,15 +84,14 @@ func (c *ClusterObjects) Sync(facts *node.Facts) error {
 	return errors.Join(c.KeepNamespaces(), c.syncNode(facts), c.syncServiceCIDR())
 }
 
-// KeepNamespaces keeps a Namespace for each namespace that files have objects in; clients
-// cannot do without one anyway. One that nobody uses any more goes; those that clients have
-// made, or changed, are theirs.
+// KeepNamespaces keeps a Namespace for each namespace that files have objects in; clients cannot do
+// without one anyway. A Namespace without use is deleted, unless a client made or changed it.
 func (c *ClusterObjects) KeepNamespaces() error {
-	census, changed := c.store.Namespaces(c.census)
+	inUse, changed := c.store.Namespaces(c.namespaceState)
 	if !changed {
 		return nil
 	}
-	used := slices.Concat([]string{namespaceDefault, namespaceSystem}, census.Files, census.Clients)
+	used := slices.Concat([]string{namespaceDefault, namespaceSystem}, inUse.Files, inUse.Clients)
 	slices.Sort(used)
 	used = slices.Compact(used)
 	var puts []object.Object
@@ -119,7 +117,7 @@ func (c *ClusterObjects) KeepNamespaces() error {
 			return fmt.Errorf("keep the Namespaces: %w", err)
 		}
 	}
-	c.census = census.State
+	c.namespaceState = inUse.State
 	return nil
 }
 
@@ -232,7 +230,7 @@ func nodeAddresses(facts *node.Facts, isVIP func(netip.Addr) bool) []netip.Addr 
 	return addrs
 }
 
-// maxNodeAddresses bounds the addresses of a Node: nobody asks for more than the first.
+// maxNodeAddresses bounds the addresses of a Node: clients use the first ones.
 const maxNodeAddresses = 32
 
 // syncServiceCIDR keeps the ServiceCIDR of the configured ranges.
@@ -269,7 +267,7 @@ func (c *ClusterObjects) serviceCIDRObject(have object.Object) object.Object {
 	return s
 }
 
-// keep stores an object of a controller, unless somebody else has made one in its place.
+// keep stores an object of a controller, unless a file or a client has made one in its place.
 func (c *ClusterObjects) keep(owner string, want object.Object) error {
 	_, err := c.store.Generate(owner, []object.Object{want}, nil)
 	if isOwned(err) {

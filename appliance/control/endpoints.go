@@ -58,7 +58,7 @@ func (c *Endpoints) Sync() error {
 	return nil
 }
 
-// Problems are those of Pods, selectors and Endpoints.
+// Problems returns the problems of Pods, selectors and Endpoints.
 func (c *Endpoints) Problems() []resolve.Problem {
 	found := c.core.Problems()
 	all := make([]resolve.Problem, len(found))

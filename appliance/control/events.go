@@ -17,18 +17,19 @@ import (
 )
 
 const (
-	// eventComponent is who reports our Events, and who writes them in the journal.
+	// eventComponent is the reporting component of our Events, eventUser the user of their writes
+	// in the journal.
 	eventComponent = "svcctl"
 	eventUser      = "system:svcctl"
-	// eventGather is how long problems are gathered before they become Events together.
+	// eventGather is the time for which problems are gathered before they become Events together.
 	eventGather = 500 * time.Millisecond
-	// eventRefresh is how often the Event of a problem that lasts is told again: Events
+	// eventRefresh is the interval at which the Event of a lasting problem is written again: Events
 	// are removed an hour after they were.
 	eventRefresh = 30 * time.Minute
-	// eventLook is how often it is looked for such problems.
+	// eventLook is the interval at which such problems are looked for.
 	eventLook = time.Minute
-	// maxHappenings is how many problems have Events; eventBatch is how many are written in
-	// one commit, and eventsAtOnce how many from one look to the next.
+	// maxHappenings bounds the problems with Events, eventBatch the Events of one commit,
+	// eventsAtOnce those from one look to the next.
 	maxHappenings = 1000
 	eventBatch    = 100
 	eventsAtOnce  = 500
@@ -70,7 +71,7 @@ type Recorder struct {
 	spent   map[object.Ref]spending
 }
 
-// spending is how much of its share of Events an object has used up.
+// spending counts the Events of an object against its limit.
 type spending struct {
 	events float64
 	at     time.Time
@@ -314,11 +315,11 @@ func (r *Recorder) event(h happening, now time.Time) *object.Event {
 	}
 }
 
-// maxEventName is that of a DNS subdomain, in bytes.
+// maxEventName is the limit of a DNS subdomain, in bytes.
 const maxEventName = 253
 
-// eventName is equal for what is said of one object in the same words, wherever in a file
-// that is. Kubernetes has names of this form, too.
+// eventName names the Event of a message about an object. It is equal for equal messages, wherever
+// in a file the object is. Kubernetes has names of this form, too.
 func eventName(h happening, uid string) string {
 	digest := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%s", h.object, uid, h.reason, h.message))
 	suffix := fmt.Sprintf(".%x", digest[:8])

@@ -10,12 +10,12 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// HostAddresses tells the addresses that are the host's own from VIPs that somebody has brought
-// to one of its interfaces, as a failover program does. A host prefix (/32, /128) is how a VIP
-// is bound, and always one. Of other lengths, an address is a VIP when it came to the interface
-// after it had become a Service's, or lies in a range that the operator has set aside for
-// Services. The primary addresses of the host are never VIPs, and what was the host's own once
-// stays so: a link that goes down and comes back hands nothing over.
+// HostAddresses distinguishes the host's own addresses from VIPs that another program has added to
+// one of its interfaces, as a failover program does. A host prefix (/32, /128) is how a VIP is
+// bound, and always one. Of other lengths, an address is a VIP when it came to the interface after
+// it had become a Service's, or lies in a range that the operator has set aside for Services. The
+// primary addresses of the host are never VIPs, and what was the host's own once stays so: a link
+// that goes down and comes back hands nothing over.
 //
 // What was the host's before a restart is read off the Node, which lists it. It may be used by
 // several at a time.

@@ -19,8 +19,8 @@ const (
 	minRecord = 2 + 10 + 4
 )
 
-// Timers of the zone, in seconds, as CoreDNS has them. Nobody transfers the zone, so
-// nobody uses them.
+// Timers of the zone, in seconds, as CoreDNS has them. The zone cannot be transferred, so they have
+// no effect.
 const (
 	soaRefresh = 7200
 	soaRetry   = 1800

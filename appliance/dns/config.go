@@ -39,7 +39,7 @@ const (
 	resultLimited = "limited"
 )
 
-// Results are all results of answers. Messages other than questions have none.
+// Results lists the results of answers, for metrics. Messages other than questions have none.
 var Results = []string{resultSuccess, resultNoName, resultFailed, resultRefused, resultBad, resultLimited}
 
 // MaxDomain is the maximum length of the domain in bytes, so that every name fits into

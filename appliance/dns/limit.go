@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// The rate of answers over UDP for each network of clients: somebody who forges a
-// client's address gets no more than this sent there. Networks are those that BIND's
-// response rate limiting counts by.
+// The rate of answers over UDP for each network of clients: an attacker that forges a client's
+// address gets no more than this sent there. Networks are those that BIND's response rate limiting
+// counts by.
 const (
 	answersPerSecond = 1000
 	answersAtOnce    = 2000

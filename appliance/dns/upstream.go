@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// tryTimeout is how long one upstream has for its answer, and askTimeout how long all
-	// have together: as long as glibc's resolver waits.
+	// tryTimeout bounds the wait for one upstream's answer, and askTimeout that for all together:
+	// as long as glibc's resolver waits.
 	tryTimeout = 2 * time.Second
 	askTimeout = 5 * time.Second
-	// maxAsking is how many questions are with upstreams at a time.
+	// maxAsking bounds the questions that wait for upstreams at a time.
 	maxAsking = 256
 	// datagram is the largest datagram that is sent and asked for, in bytes: what goes
 	// through every network unfragmented, as agreed on DNS flag day 2020.

@@ -170,4 +170,8 @@ func Test345_page_of_a_trace(t *testing.T) {
 	}
 	c.token = "nobody"
 	page("do=follow", http.StatusUnauthorized)
+	c.token = ""
+	if text := page("do=follow", http.StatusUnauthorized); !strings.Contains(text, "<h1>401 Unauthorized</h1>") || !strings.Contains(text, "Run svcctl dashboard") {
+		t.Errorf("who shows no token is told %s", text)
+	}
 }

@@ -52,12 +52,12 @@ func (x *addressIndex) set(key string, addrs []netip.Addr) (changed []netip.Addr
 	return changed
 }
 
-// keys are those who have an address, sorted.
+// keys returns the keys of the holders of an address, sorted.
 func (x *addressIndex) keys(addr netip.Addr) []string {
 	return slices.Sorted(slices.Values(x.byAddr[addr]))
 }
 
-// owners are all who have an address.
+// owners returns the keys of all that have an address.
 func (x *addressIndex) owners() []string { return slices.Collect(maps.Keys(x.byKey)) }
 
 // annotationHostAddress lets a Service have an address of the host itself; see package
@@ -99,8 +99,8 @@ func addressesOf(p *object.Pod) []netip.Addr {
 	return addrs
 }
 
-// refusal says why an address may be nobody's endpoint, "" when it may: packets for it
-// would come back to the box for ever, or go to many.
+// refusal says why an address cannot be an endpoint, "" when it can: packets for it would come back
+// to the box for ever, or go to many hosts.
 func (c *Controller) refusal(addr netip.Addr) string {
 	if addr.Is4In6() || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() || addr.IsUnspecified() {
 		return "it may not be loopback, link-local, multicast, unspecified or IPv4-mapped"

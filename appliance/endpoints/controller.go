@@ -9,18 +9,18 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Facts is who the box is.
+// Facts describes the box.
 type Facts struct {
 	NodeName string // Pods of this node are in the box's zone
 	Zone     string // "" when the box has none
 	// ZoneOf gives the zone of a node, for boxes that write for each other; nil: only that of the box
 	// is known. It is asked when endpoints are written, and not followed.
 	ZoneOf func(node string) string
-	// ServiceRanges are where cluster IPs come from: no endpoint may lie in them.
+	// ServiceRanges has the ranges of cluster IPs: no endpoint may lie in them.
 	ServiceRanges []netip.Prefix
 }
 
-// Holder is who an object belongs to.
+// Holder is the owner of an object, as this package tells owners apart.
 type Holder int
 
 // The holders of objects.
@@ -41,13 +41,13 @@ type Objects interface {
 	Selected(namespace string, selector map[string]string) []*object.Pod
 	// Selecting are the keys of the Services whose selector matches these labels; sorted.
 	Selecting(namespace string, labels map[string]string) []string
-	// Holder is who an object belongs to.
+	// Holder returns the owner of an object.
 	Holder(ref object.Ref) Holder
 }
 
-// Changes are the keys ("namespace/name") of what may be other than it was.
+// Changes has the keys ("namespace/name") of objects that may have changed.
 type Changes struct {
-	// Services are those that changed, or whose EndpointSlices or Endpoints did.
+	// Services has the Services that changed, or whose EndpointSlices or Endpoints did.
 	Services []string
 	Pods     []string
 }
@@ -158,7 +158,7 @@ func (c *Controller) Known() Changes {
 	return known
 }
 
-// Problems is all that is wrong, by object.
+// Problems returns all problems, sorted by object.
 func (c *Controller) Problems() []Problem {
 	all := slices.AppendSeq(c.shared(), maps.Values(c.problems))
 	slices.SortFunc(all, func(a, b Problem) int {
@@ -183,7 +183,7 @@ type work struct {
 	pods  map[string][]string // names of Pods by Service
 }
 
-// services are those with work to do, sorted.
+// services returns the keys of the Services with work to do, sorted.
 func (w *work) services() []string {
 	keys := slices.AppendSeq(slices.Collect(maps.Keys(w.whole)), maps.Keys(w.pods))
 	slices.Sort(keys)

@@ -27,7 +27,7 @@ func (g group) shareOf(meta *object.ObjectMeta) group {
 	return g
 }
 
-// annotations are those of a slice of the group.
+// annotations returns the annotations of a slice of the group.
 func (g group) annotations() map[string]string {
 	var out map[string]string
 	if g.weight != "" {
@@ -134,8 +134,8 @@ func hintsOf(distribution string, endpoint *object.Endpoint) *object.EndpointHin
 	return &hints
 }
 
-// placesOf is where a Pod belongs in the slices of a Service, for each family, what it
-// lacks of the Service's ports, and why an address of it is left out.
+// placesOf returns, for each family, the group of slices and the endpoint of a Pod for a Service;
+// the Service's ports that the Pod lacks; and the problem by which an address of it is left out.
 func (c *Controller) placesOf(svc *object.Service, pod *object.Pod) (places [len(families)]*placed, lacking []string, problem *Problem) {
 	var ports []object.EndpointPort
 	ports, lacking = portsOf(svc, pod)

@@ -20,7 +20,7 @@ type slice struct {
 	group     group
 	ports     []object.EndpointPort
 	endpoints []object.Endpoint
-	// own says that endpoints may be changed: it is nobody else's memory.
+	// own says that endpoints may be changed: their memory is not shared.
 	own     bool
 	touched bool
 	// object is as it was last seen in the store, or given away to be stored; nil for a
@@ -28,9 +28,8 @@ type slice struct {
 	object *object.EndpointSlice
 }
 
-// layout is how the endpoints of a Service lie in slices. An endpoint has an id, and a
-// place for each family. The maps are made when something comes into them: of most Services
-// nothing does.
+// layout distributes the endpoints of a Service over slices. An endpoint has an id, and a slice for
+// each family. The maps are made with their first entry: for most Services they stay nil.
 type layout struct {
 	id      func(*slice, *object.Endpoint) string
 	slices  map[string]*slice // by name

@@ -12,13 +12,13 @@ import (
 const (
 	// labelSkipMirror is discovery/v1 LabelSkipMirror: such Endpoints are not mirrored.
 	labelSkipMirror = "endpointslice.kubernetes.io/skip-mirror"
-	// maxMirrored is how many addresses of a subset are mirrored (the default of
+	// maxMirrored bounds the addresses of a subset that are mirrored (the default of
 	// --mirroring-max-endpoints-per-subset in Kubernetes).
 	maxMirrored = 1000
 )
 
-// mirrored is the id of an endpoint that was mirrored: its address, and the ports of
-// its slice, for an address may be in several subsets.
+// mirrored returns the id of an endpoint that was mirrored: its address, and the ports of its
+// slice, for an address may be in several subsets.
 func mirrored(s *slice, e *object.Endpoint) string {
 	if len(e.Addresses) == 0 {
 		return ""

@@ -10,8 +10,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// The values of the label managed-by. The mirror's is that of Kubernetes: whoever looks
-// for mirrored slices finds them.
+// The values of the label managed-by. The mirror's is that of Kubernetes, so that clients that look
+// for mirrored slices find them.
 const (
 	managedBySelector = "endpointslice-controller.svcctl.io"
 	managedByMirror   = "endpointslicemirroring-controller.k8s.io"

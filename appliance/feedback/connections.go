@@ -17,10 +17,10 @@ type entries struct{ open, ending []uint32 }
 
 // Count has the connections that a look found at an endpoint.
 type Count struct {
-	// Open connections are those that nobody has closed. One whose endpoint has not answered yet is
-	// among them: else an endpoint that never answers would look idle.
+	// Open counts connections that neither side has closed. One whose endpoint has not answered yet
+	// is among them: otherwise an endpoint that never answers would look idle.
 	Open int
-	// Began and Ended are how many did since the look before.
+	// Began and Ended count the connections that did since the look before.
 	Began, Ended int
 }
 

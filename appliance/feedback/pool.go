@@ -18,8 +18,8 @@ const (
 	// most is the largest share of slots of one endpoint among several, if its weight gives it
 	// no more. What the others get tells how many come.
 	most = 7.0 / 8
-	// doubt is how many connections have to be missed at an endpoint until it is taken for one that
-	// refuses: of an endpoint that resets its clients no entry is ever seen.
+	// doubt is the number of missing connections at an endpoint from which it counts as refusing:
+	// an endpoint that resets its clients never has an entry.
 	doubt = 5
 )
 
@@ -262,14 +262,16 @@ func move(slots []netip.AddrPort, index map[netip.AddrPort]int, wanted []int, me
 	return next
 }
 
-// Joined is who stands in which slot when the pool's endpoints change, until the next look: who
-// stays keeps their shares among each other, and who comes gets the share of its weight.
+// Joined returns the endpoint in each slot after the pool's endpoints changed, until the next look:
+// endpoints that stay keep their shares relative to each other, and new ones get the share of their
+// weight.
 func (p *Pool) Joined(endpoints []netip.AddrPort, weights []uint32, size int) []netip.AddrPort {
 	known := make(map[netip.AddrPort]*member, len(p.members))
 	for _, m := range p.members {
 		known[m.at] = m
 	}
-	// Of those who stay: their slots, where a weight that changed counts as it is now; and of all.
+	// Slots and weights of the endpoints that stay, where a changed weight counts as it is now; and
+	// the weights of all.
 	held, stays, weight := 0.0, 0.0, 0.0
 	shares, index := make([]float64, len(endpoints)), make(map[netip.AddrPort]int, len(endpoints))
 	members := make([]*member, len(endpoints))

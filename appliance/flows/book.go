@@ -306,7 +306,7 @@ func (b *Book) end(e end, now time.Time) {
 	e.port.record(e.at, now).ended.Add(e.Record)
 }
 
-// record is that of an endpoint.
+// record returns the record of an endpoint, and makes it if there is none.
 func (p *port) record(at netip.AddrPort, now time.Time) *record {
 	r := p.endpoints[at]
 	if r == nil {

@@ -27,7 +27,7 @@ const (
 	probe    = "probe"
 	// answer is the output of such a program. The number is that of the state's form.
 	answer = "svcctl hand-over 1"
-	// patience is how long a program may take to answer.
+	// patience bounds the wait for a program's answer.
 	patience = 10 * time.Second
 )
 

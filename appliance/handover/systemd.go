@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Store is where systemd keeps descriptors for the next process of the unit, as many as its
-// FileDescriptorStoreMax says. Without systemd nothing is kept.
+// Store is systemd's store of descriptors for the next process of the unit, at most
+// FileDescriptorStoreMax of them. Without systemd nothing is kept.
 type Store struct{ socket string }
 
 // NewStore returns the store of the unit of this process.

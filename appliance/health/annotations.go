@@ -24,7 +24,7 @@ const (
 	aws      = "service.beta.kubernetes.io/aws-load-balancer-healthcheck-"
 )
 
-// Plan is how a Service has its endpoints checked.
+// Plan holds the health checks of a Service.
 type Plan struct {
 	// Ports has a Spec for each of spec.ports; nil: the port is not checked.
 	Ports []*Spec
@@ -227,7 +227,8 @@ func portNames(ports []object.ServicePort) string {
 	return "it has " + strings.Join(names, ", ")
 }
 
-// protocol is that of the ports that a check without a port of its own asks.
+// protocol returns the protocol of the ports that a check without a port of its own probes; "" for
+// ICMP.
 func (k Kind) protocol() string {
 	switch k {
 	case UDP, DNS:

@@ -99,11 +99,12 @@ type Verdict struct {
 	State State
 	// Assumed reports that the Target began as up and did not pass since.
 	Assumed bool
-	// Since is when the state began; zero when it was there before this process.
+	// Since is the begin of the state; zero when it began before this process.
 	Since time.Time
 	Last  Result
-	// Failures and Passes are how many came in a row at last.
+	// Failures and Passes count the last results in a row.
 	Failures, Passes int
-	// Held is how long a Target that is down and passes has to pass, as it fell too often; or 0.
+	// Held is the time for which a Target that went down too often has to pass before it is up; or
+	// 0.
 	Held time.Duration
 }

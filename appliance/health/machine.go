@@ -30,13 +30,14 @@ type Machine struct {
 	// failures and passes came in a row at last; one of them is 0.
 	failures, passes int
 	last             Result
-	// since is when the state began, -1 if before this process; passing when the row of passes did.
+	// since is the begin of the state, -1 if before this process; passing the begin of the row of
+	// passes.
 	since, passing time.Duration
 	// falls are the latest falls from up to down, within flapWindow of the last of them.
 	falls []time.Duration
 	// assumed is set until the first pass of a Target that began as up.
 	assumed bool
-	// hold is how long the Target has to pass before it is up again.
+	// hold is the time for which the Target has to pass before it is up again.
 	hold time.Duration
 }
 

@@ -21,9 +21,9 @@ type Probe struct {
 	Text string
 }
 
-// Unasked is the Plan of a Service whose author says nothing of health checks: Pods that have a
-// readinessProbe, and nobody who has judged it, are checked by that. It is nil where something is
-// said.
+// Unasked returns the Plan of a Service without annotations of health checks: Pods that have a
+// readinessProbe and no condition Ready are checked by the probe. It is nil for a Service with such
+// annotations.
 func Unasked(svc *object.Service) *Plan {
 	p := parser{svc: svc, have: svc.Metadata.Annotations}
 	if svc.Spec.PublishNotReadyAddresses || p.asksOurs() || svc.Spec.Type == object.TypeLoadBalancer && p.asksAWS() {
@@ -180,7 +180,7 @@ func (r *probeReader) http(get *object.HTTPGetAction, out *Probe) {
 	c.Headers = lines.String()
 }
 
-// ownHeaders are set by whoever asks.
+// ownHeaders lists the headers that the prober sets itself.
 var ownHeaders = []string{"connection", "content-length", "transfer-encoding", "upgrade", "expect"}
 
 // maxHeaders bounds the header lines of a probe, in bytes.

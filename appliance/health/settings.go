@@ -37,7 +37,7 @@ type setting struct {
 	read  func(p *parser, c *Check, text string) error
 }
 
-// allKinds are those of the checks that have their times here, not in a probe.
+// allKinds lists the kinds of checks whose times are settings, not fields of a probe.
 var allKinds = []Kind{TCP, TLS, HTTP, HTTPS, GRPC, DNS, UDP, ICMP}
 
 // allSettings are the settings, in the order of the manual.

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket is where the journal takes entries.
+// Socket is the journal's socket for entries.
 const Socket = "/run/systemd/journal/socket"
 
 // IsStderr reports whether stderr is a stream of the journal, which may be told more than lines (JOURNAL_STREAM,

@@ -11,7 +11,7 @@ import (
 // identifier is the SYSLOG_IDENTIFIER of all entries.
 const identifier = "svcctl"
 
-// prefix is that of the fields that attributes become.
+// prefix begins the names of the fields that attributes become.
 const prefix = "SVCCTL_"
 
 // fields are attributes whose field has a name of its own.
@@ -34,7 +34,7 @@ func NewHandler(w io.Writer, level slog.Leveler) *Handler { return &Handler{w: w
 // Enabled implements slog.Handler.
 func (h *Handler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level.Level() }
 
-// priority is the one of syslog(3).
+// priority returns the priority of syslog(3).
 func priority(level slog.Level) string {
 	switch {
 	case level >= slog.LevelError:

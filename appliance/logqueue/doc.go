@@ -1,7 +1,6 @@
-// Package logqueue puts a bounded queue between those who log and the file that the log goes
-// to, so that a log nobody reads holds nobody up: a full pipe, a stuck log driver, a terminal
-// that was paused. What finds no room is dropped and counted, and the log says so when it flows
-// again.
+// Package logqueue puts a bounded queue between the writers of the log and its file, so that a log
+// without a reader delays no writer: a full pipe, a stuck log driver, a terminal that was paused.
+// What finds no room is dropped and counted, and the log says so when it flows again.
 //
 //	queue := logqueue.New(os.Stderr)
 //	log := slog.New(slog.NewTextHandler(queue, nil))

@@ -46,8 +46,8 @@ func (q *Queue) OnDrop(f func(lines uint64)) {
 	q.onDrop = f
 }
 
-// Write queues a line, or drops it when there is no room. It never fails: whoever logs could
-// do nothing about it.
+// Write queues a line, or drops it when there is no room. It never fails: the caller could not
+// react.
 func (q *Queue) Write(line []byte) (int, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

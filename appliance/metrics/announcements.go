@@ -2,11 +2,11 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Announcements are how many addresses are announced.
+// Announcements counts announced addresses.
 type Announcements struct {
-	// Places are how many there are, by place (as "l2 eth0") and state.
+	// Places counts them by place (as "l2 eth0") and state.
 	Places map[[2]string]int
-	// Withheld are those that are not to be announced now.
+	// Withheld counts the addresses that are not to be announced now.
 	Withheld int
 	// Announcer reports whether one is connected.
 	Announcer bool

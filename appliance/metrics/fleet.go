@@ -6,12 +6,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Fleet is how the box stands to its fleet.
+// Fleet describes the box as a member of its fleet.
 type Fleet struct {
 	State string
-	// Revision is the newest one that was followed, Newest the one that etcd had last.
+	// Revision is the newest revision that was followed, Newest the last one seen in etcd.
 	Revision, Newest uint64
-	// Heard is when etcd answered last.
+	// Heard is the time of etcd's last answer.
 	Heard     time.Time
 	LostRaces uint64
 	// Turn says that this box runs the controllers for all.

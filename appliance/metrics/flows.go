@@ -10,7 +10,8 @@ type Flows struct {
 	Lines, LinesLost uint64
 }
 
-// Flows shows what read gives, which is asked at each scrape. It is called once, and not at all where nobody listens.
+// Flows shows what read gives, which is asked at each scrape. It is called once, and not at all without a listener
+// for the ends of connections.
 func (m *Metrics) Flows(read func() Flows) {
 	m.registry.MustRegister(&flows{read,
 		prometheus.NewDesc("svcctl_flow_events_lost_total", "Messages of the kernel about connections that were lost: their totals miss the connections that they were about.", nil, nil),

@@ -19,13 +19,13 @@ type HealthChecks struct {
 	Expiry               time.Time // zero: no certificate was seen
 }
 
-// CheckCount is how many checks of a kind had a result.
+// CheckCount counts checks by type and result.
 type CheckCount struct {
 	Type, Result string
 	Count        float64
 }
 
-// Durations are how long checks took. Buckets counts by upper bound in seconds.
+// Durations is a histogram of the durations of checks. Buckets counts by upper bound in seconds.
 type Durations struct {
 	Count   uint64
 	Sum     time.Duration

@@ -115,11 +115,12 @@ func counter(name, help string) prometheus.Counter {
 type Sync struct {
 	At       time.Time     // when it ended
 	Duration time.Duration // from taking up the change
-	// Noticed is when the change was noticed; zero: it came in another way than by a file.
+	// Noticed is the time at which the change of a file was noticed; zero: it did not come by a
+	// file.
 	Noticed time.Time
 	// Transaction has the sizes of the commit; nil when there was nothing to change.
 	Transaction *Transaction
-	// Err is why it failed; nil when it did not.
+	// Err is the error of the commit, nil if it succeeded.
 	Err error
 }
 

@@ -9,14 +9,14 @@ type Relay struct {
 	FailedConnects int64
 }
 
-// RelayProtocol are those of TCP connections, or of clients of UDP.
+// RelayProtocol has the counters of TCP connections, or of UDP clients.
 type RelayProtocol struct {
 	Protocol                    string // tcp, udp
 	Loopback, Redirected, Limit int64
 	Taken, TurnedAway           int64
 }
 
-// RelayPort are those of a port of a Service in one family.
+// RelayPort has the counters of a port of a Service in one family.
 type RelayPort struct {
 	Namespace, Service, Port, Protocol, Family string
 	Taken, FailedConnects                      int64

@@ -11,9 +11,9 @@ import (
 
 // RelayedTLS are the numbers of TLS at relayed ports.
 type RelayedTLS struct {
-	// Ends is when the certificate in use of each Secret ends, by "namespace/name".
+	// Ends has the expiry of the certificate in use of each Secret, by "namespace/name".
 	Ends map[string]time.Time
-	// FailedHandshakes are those with clients and with endpoints.
+	// FailedHandshakes counts failed handshakes with clients and with endpoints.
 	FailedHandshakes int64
 }
 

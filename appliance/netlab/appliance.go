@@ -43,7 +43,7 @@ type Appliance struct {
 	Socket    string
 	// Wrapper is a command that svcctl is started by, as strace or prlimit; empty: none.
 	Wrapper []string
-	// Patience is how long Start waits; 0: 30 s.
+	// Patience bounds the wait of Start; 0: 30 s.
 	Patience time.Duration
 	// Env is added to the environment, and Files are the descriptors from 3 on.
 	Env   []string
@@ -58,14 +58,14 @@ type Appliance struct {
 	*process
 }
 
-// process is what svcctl writes and, once it was started, the process.
+// process has the log of svcctl and, once it was started, the process.
 type process struct {
 	log    applianceLog
 	cmd    *exec.Cmd
 	exited chan struct{} // closed when cmd ended
 }
 
-// For is the same Appliance for a subtest: what fails fails the subtest.
+// For returns the same Appliance for a subtest, which fails in its place.
 func (a *Appliance) For(t testing.TB) *Appliance {
 	view := *a
 	view.t, view.host, view.Manifests.t = t, a.host.For(t), t
@@ -246,7 +246,7 @@ func (a *Appliance) wait(atMost time.Duration) *os.ProcessState {
 	return a.cmd.ProcessState
 }
 
-// Log is what svcctl wrote since it was started last.
+// Log returns what svcctl wrote since it was started last.
 func (a *Appliance) Log() string { return a.log.current() }
 
 // Svcctl runs a verb of svcctl on the Host against this appliance and gives its

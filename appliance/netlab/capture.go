@@ -9,8 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Packet is what a Capture saw of a packet. Ports of an ICMP packet are its
-// identifier and 0.
+// Packet is a captured packet. Ports of an ICMP packet are its identifier and 0.
 type Packet struct {
 	Outgoing bool // sent by the Host
 	Protocol uint8
@@ -20,7 +19,7 @@ type Packet struct {
 	Fragment bool
 	// ICMPType is the type of an ICMP or ICMPv6 packet (RFC 792, RFC 4443).
 	ICMPType uint8
-	// TCPFlags are those of a TCP segment: TCPSyn and others.
+	// TCPFlags has the flags of a TCP segment: TCPSyn and others.
 	TCPFlags uint8
 }
 
@@ -75,7 +74,7 @@ func bigEndian16(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(b[:])
 }
 
-// Packets are all packets seen so far that match.
+// Packets returns all packets seen so far that match.
 func (c *Capture) Packets(match func(Packet) bool) []Packet {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -74,8 +74,8 @@ func padded(text string, size int) []byte {
 // Within sets how long to wait for the answer, 2 s otherwise.
 func Within(d time.Duration) Option { return func(o *options) { o.timeout = d } }
 
-// silence is how long nothing may come back for a question to count as dropped. The
-// kernel sends a SYN again after 1 s (RFC 6298), so this sees two of them lost.
+// silence is the time without an answer after which a question counts as dropped. The kernel sends
+// a SYN again after 1 s (RFC 6298), so this sees two of them lost.
 const silence = 2 * time.Second
 
 func optionsOf(opts []Option) options {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Refusal is how a question was refused.
+// Refusal is a kind of refusal.
 type Refusal uint8
 
 const (
@@ -55,7 +55,7 @@ func (f *Failure) PortUnreachable() bool {
 	return f.From.Is4() && f.Type == 3 && f.Code == 3 || f.From.Is6() && f.Type == 1 && f.Code == 4
 }
 
-// RefusalOf is how a question was refused; zero when err is no Failure.
+// RefusalOf returns the refusal in err; zero when err is no Failure.
 func RefusalOf(err error) Refusal {
 	var f *Failure
 	if errors.As(err, &f) {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Answer is what an HTTP server said.
+// Answer is the answer of an HTTP server.
 type Answer struct {
 	Status int
 	Header http.Header

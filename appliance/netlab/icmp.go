@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// flow is what an ICMP error quotes of the packet it is about. port of an ICMP echo
-// is its identifier.
+// flow has the fields of a packet that an ICMP error quotes. port of an ICMP echo is its
+// identifier.
 type flow struct {
 	protocol   uint8
 	sourcePort uint16

@@ -41,7 +41,8 @@ func New(t testing.TB) *Lab {
 	return l
 }
 
-// firstHost is where it turns out whether this process may make namespaces.
+// firstHost makes the first host, and skips or fails the test if this process may not make
+// namespaces.
 func (l *Lab) firstHost() *Host {
 	l.t.Helper()
 	h, err := newHost("fabric")

@@ -9,10 +9,10 @@ import (
 	"sync"
 )
 
-// askers is how many questions of AskMany are under way at once.
+// askers is the number of concurrent questions of AskMany.
 const askers = 32
 
-// Tally is what became of many questions.
+// Tally counts the outcomes of many questions.
 type Tally struct {
 	Asked    int
 	Servers  map[string]int         // answers by server

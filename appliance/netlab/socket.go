@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// receiveBuffer holds some 10,000 small packets that nobody reads yet, in bytes.
+// receiveBuffer is the size of the receive buffer in bytes: some 10,000 small packets.
 const receiveBuffer = 16 << 20
 
 // socket is a connected (or connecting) non-blocking socket of a Host.

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AnswersFor reports whether the kernel answers neighbors on an interface who ask for an
-// address: because it is the host's own, also by a route of type local, or because the
-// neighbor table has a proxy entry for it whose packets leave by another interface
-// (arp_process and ndisc_recv_ns of the kernel), or proxy_arp does so for all. When it cannot
-// be read, it is taken for answered: nobody is alarmed by an error.
+// AnswersFor reports whether the kernel answers neighbors on an interface who ask for an address:
+// because it is the host's own, also by a route of type local, or because the neighbor table has a
+// proxy entry for it whose packets leave by another interface (arp_process and ndisc_recv_ns of the
+// kernel), or proxy_arp does so for all. When it cannot be read, it counts as answered: an error
+// raises no problem.
 func AnswersFor(addr netip.Addr, index int) bool {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {

@@ -23,11 +23,11 @@ type Link struct {
 	MAC net.HardwareAddr
 	// Carrier reports whether frames go out.
 	Carrier bool
-	// Addresses are all of it, each with the length of its segment.
+	// Addresses lists all addresses of the link, each with the prefix length of its segment.
 	Addresses []netip.Prefix
 }
 
-// WatchLinks is Watch for links, in the order of their indexes.
+// WatchLinks is Watch for links, sorted by index.
 func WatchLinks(ctx context.Context, log *slog.Logger) (<-chan []Link, error) {
 	return watch(ctx, log, readLinks, func(a, b *[]Link) bool { return reflect.DeepEqual(*a, *b) })
 }

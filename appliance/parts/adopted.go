@@ -11,7 +11,7 @@ import (
 // out: it has the endpoints of an exact port, and may begin with the number of another one.
 type adopted func() map[frontend]*nft.ServicePort
 
-// adopt reads a ruleset when somebody asks first, which is seldom.
+// adopt reads a ruleset at the first call of its result, which is rare.
 func adopt(have nft.Ruleset) adopted {
 	return sync.OnceValue(func() map[frontend]*nft.ServicePort {
 		served := map[frontend]*nft.ServicePort{}

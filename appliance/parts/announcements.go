@@ -15,14 +15,15 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// announcerPatience is how long an announcer may be away, as while it starts anew, before that is a problem.
+// announcerPatience is the absence of an announcer, as during a restart, that is no problem yet.
 const announcerPatience = 30 * time.Second
 
-// differencePatience is how long boxes may have different addresses, as while a change arrives, before that is a problem.
+// differencePatience is the time for which boxes may have different addresses, as while a change arrives, before that is
+// a problem.
 const differencePatience = 10 * time.Second
 
-// Announcements keeps the Book of addresses that are to be announced up to date, and has Events of what became
-// of them.
+// Announcements keeps the Book of addresses that are to be announced up to date, and writes Events when an
+// address is announced or withdrawn.
 type Announcements struct {
 	reconcile.NopPart
 	book   *announcements.Book
@@ -30,7 +31,7 @@ type Announcements struct {
 	node   object.Ref
 	events Teller
 
-	// problems are those of the objects that say where addresses are announced.
+	// problems returns the problems of the objects that say where addresses are announced.
 	problems func() []resolve.Problem
 }
 

@@ -15,8 +15,8 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// census looks at open connections: conntrack.Census.
-type census interface {
+// sampler looks at open connections: conntrack.Sampler.
+type sampler interface {
 	Look(asked *conntrack.Asked, each func(conntrack.Tracked)) error
 	Close() error
 }
@@ -25,9 +25,9 @@ type census interface {
 // start by time. While no Service asks for either it does nothing.
 type Balance struct {
 	reconcile.NopPart
-	log    *slog.Logger
-	census census
-	kick   chan struct{} // holds one: there is something new to do
+	log     *slog.Logger
+	sampler sampler
+	kick    chan struct{} // holds one: there is something new to do
 
 	mu       sync.RWMutex
 	box      nft.Box
@@ -50,7 +50,8 @@ type balanced struct {
 	service string
 	port    *nft.ServicePort // as planned last
 	over    time.Duration    // how long a slow start takes; 0: there is none
-	// since is when an endpoint came, the zero Time for those that have their whole weight.
+	// since has the time of arrival of each endpoint, the zero Time for those that have their whole
+	// weight.
 	since map[netip.AddrPort]time.Time
 	step  time.Time // when weights are to grow next; the zero Time: none is to
 
@@ -60,12 +61,12 @@ type balanced struct {
 }
 
 func NewBalance(log *slog.Logger) *Balance {
-	return newBalance(conntrack.NewCensus(conntrack.Options{Log: log}), log)
+	return newBalance(conntrack.NewSampler(conntrack.Options{Log: log}), log)
 }
 
-func newBalance(census census, log *slog.Logger) *Balance {
+func newBalance(sampler sampler, log *slog.Logger) *Balance {
 	return &Balance{
-		log: log, census: census, kick: make(chan struct{}, 1),
+		log: log, sampler: sampler, kick: make(chan struct{}, 1),
 		ports: map[portKey]*balanced{}, services: map[string][]portKey{}, again: map[string]bool{},
 		kernel: nothingAdopted,
 	}
@@ -116,7 +117,7 @@ func (b *Balance) Tune(p *nft.ServicePort, over time.Duration) resolve.Tuned {
 	return tuned
 }
 
-// since is when each endpoint came that a port had so far. The caller holds mu.
+// since returns the time of arrival of each endpoint that a port had so far. The caller holds mu.
 func (b *Balance) since(at *balanced, p *nft.ServicePort) map[netip.AddrPort]time.Time {
 	if at != nil && at.since != nil {
 		return at.since
@@ -166,8 +167,8 @@ func weightsIn(weights map[netip.AddrPort]uint16, endpoints []netip.AddrPort) []
 	return list
 }
 
-// grow gives the weights of a port's endpoints while some are new, and which those are. Where all are new
-// nobody else could take what they are spared.
+// grow returns the weights of a port's endpoints while some are new, and the new ones. If all are new,
+// none of them starts slowly, for no other endpoint could take their share.
 func grow(p *nft.ServicePort, over time.Duration, since map[netip.AddrPort]time.Time, now time.Time) (weights map[netip.AddrPort]uint16, starting []netip.AddrPort) {
 	all := distinct(p)
 	shares, largest, old := make([]uint32, len(all)), uint32(1), false

@@ -19,8 +19,8 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// fakeCensus has the connections of a connection tracking table.
-type fakeCensus struct {
+// fakeSampler has the connections of a connection tracking table.
+type fakeSampler struct {
 	sync.Mutex
 	connections map[uint32]netip.AddrPort
 	looks       int
@@ -28,7 +28,7 @@ type fakeCensus struct {
 	err         error
 }
 
-func (c *fakeCensus) Look(_ *conntrack.Asked, each func(conntrack.Tracked)) error {
+func (c *fakeSampler) Look(_ *conntrack.Asked, each func(conntrack.Tracked)) error {
 	c.Lock()
 	defer c.Unlock()
 	c.looks++
@@ -39,26 +39,26 @@ func (c *fakeCensus) Look(_ *conntrack.Asked, each func(conntrack.Tracked)) erro
 	return c.err
 }
 
-func (c *fakeCensus) Close() error {
+func (c *fakeSampler) Close() error {
 	c.Lock()
 	defer c.Unlock()
 	c.closed = true
 	return nil
 }
 
-func (c *fakeCensus) connect(id uint32, to string) {
+func (c *fakeSampler) connect(id uint32, to string) {
 	c.Lock()
 	defer c.Unlock()
 	c.connections[id] = at(to)
 }
 
-func (c *fakeCensus) fail(err error) {
+func (c *fakeSampler) fail(err error) {
 	c.Lock()
 	defer c.Unlock()
 	c.err = err
 }
 
-func (c *fakeCensus) state() (looks int, closed bool) {
+func (c *fakeSampler) state() (looks int, closed bool) {
 	c.Lock()
 	defer c.Unlock()
 	return c.looks, c.closed
@@ -67,7 +67,7 @@ func (c *fakeCensus) state() (looks int, closed bool) {
 // tuned is a Balance under a loop that plans one Service again whenever it is asked to.
 type tuned struct {
 	*Balance
-	census  *fakeCensus
+	sampler *fakeSampler
 	svc     reconcile.Service
 	resolve func() nft.ServicePort
 	plans   int
@@ -75,8 +75,8 @@ type tuned struct {
 }
 
 func newTuned(t *testing.T, over time.Duration, balance nft.Balance, endpoints ...string) *tuned {
-	c := &fakeCensus{connections: map[uint32]netip.AddrPort{}}
-	u := &tuned{Balance: newBalance(c, slog.New(slog.DiscardHandler)), census: c}
+	c := &fakeSampler{connections: map[uint32]netip.AddrPort{}}
+	u := &tuned{Balance: newBalance(c, slog.New(slog.DiscardHandler)), sampler: c}
 	u.set(over, balance, endpoints...)
 	ctx, stop := context.WithCancel(t.Context())
 	go func() { _ = u.Run(ctx, func() {}) }()
@@ -180,7 +180,7 @@ func TestSlowStart(t *testing.T) {
 		if u.cares() || !u.due().IsZero() {
 			t.Errorf("a Service is looked after that asks for nothing, next at %s", u.due())
 		}
-		if looks, _ := u.census.state(); looks > 0 {
+		if looks, _ := u.sampler.state(); looks > 0 {
 			t.Errorf("%d looks at connections", looks)
 		}
 	})
@@ -192,7 +192,7 @@ func TestSlowStartOfRelayedPorts(t *testing.T) {
 		u := newTuned(t, 20*time.Second, nft.LeastConnection, "10.1.0.1", "10.1.0.2")
 		u.relay = [nft.NumPools]netip.AddrPort{at("192.0.2.1:10270"), at("192.0.2.1:10271")}
 		u.set(20*time.Second, nft.LeastConnection, "10.1.0.1", "10.1.0.2", "10.1.0.3")
-		looks, _ := u.census.state()
+		looks, _ := u.sampler.state()
 		p := &u.svc.Ports[0]
 		if got := weightsOf(p, p.Pools[nft.PoolCluster]); !slices.Equal(got, []uint16{1000, 1000, 100}) {
 			t.Errorf("weights %v, want that the third one has a tenth", got)
@@ -205,7 +205,7 @@ func TestSlowStartOfRelayedPorts(t *testing.T) {
 		if got := weightsOf(p, p.Pools[nft.PoolCluster]); got != nil || len(p.Starting) > 0 {
 			t.Errorf("after the time: weights %v, want none", got)
 		}
-		if now, closed := u.census.state(); now != looks || !closed {
+		if now, closed := u.sampler.state(); now != looks || !closed {
 			t.Errorf("%d looks at connections for a relayed port, closed: %t", now-looks, closed)
 		}
 		u.set(0, nft.LeastConnection, "10.1.0.1")
@@ -233,7 +233,7 @@ func TestBalanceAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := newTuned(t, 20*time.Second, nft.LeastConnection, "10.1.0.1", "10.1.0.2", "10.1.0.3")
 		for id := range uint32(30) {
-			first.census.connect(id, "10.1.0.1:80")
+			first.sampler.connect(id, "10.1.0.1:80")
 			first.pass(time.Second)
 		}
 		moved := first.svc.Ports[0]
@@ -247,7 +247,7 @@ func TestBalanceAfterARestart(t *testing.T) {
 		}
 		others.Pools[nft.PoolCluster] = []netip.AddrPort{at("10.1.0.9:0")}
 		for _, endpoints := range [][]string{{"10.1.0.1", "10.1.0.2", "10.1.0.3"}, {"10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.4"}} {
-			u := &tuned{Balance: newBalance(&fakeCensus{}, slog.New(slog.DiscardHandler))}
+			u := &tuned{Balance: newBalance(&fakeSampler{}, slog.New(slog.DiscardHandler))}
 			u.Adopt(nft.Compile(nft.State{Services: map[string][]nft.ServicePort{"default/web": {moved, others}}}))
 			u.set(20*time.Second, nft.LeastConnection, endpoints...)
 			same := 0
@@ -273,7 +273,7 @@ func TestLeastConnection(t *testing.T) {
 		come := func(n int, to string) {
 			for range n {
 				id++
-				u.census.connect(id, to)
+				u.sampler.connect(id, to)
 			}
 		}
 		for range 10 {
@@ -296,20 +296,20 @@ func TestLeastConnection(t *testing.T) {
 		if u.plans != plans {
 			t.Errorf("%d plans while no connection comes or goes", u.plans-plans)
 		}
-		u.census.fail(errors.New("no room"))
+		u.sampler.fail(errors.New("no room"))
 		u.pass(10 * time.Second)
 		if list := u.Problems(); len(list) != 1 || list[0].Reason != "NoFeedback" || !slices.Equal(moved[0], u.svc.Ports[0].Tables[0]) {
 			t.Errorf("problems %v when a look fails", list)
 		}
-		u.census.fail(nil)
+		u.sampler.fail(nil)
 		u.pass(10 * time.Second)
 		if list := u.Problems(); len(list) > 0 {
 			t.Errorf("problems %v after it", list)
 		}
 		u.set(0, nft.Random, "10.1.0.1", "10.1.0.2", "10.1.0.3")
-		looks, _ := u.census.state()
+		looks, _ := u.sampler.state()
 		u.pass(time.Minute)
-		if more, closed := u.census.state(); more != looks || !closed || u.cares() {
+		if more, closed := u.sampler.state(); more != looks || !closed || u.cares() {
 			t.Errorf("%d looks while no Service asks for it; closed: %t", more-looks, closed)
 		}
 	})

@@ -24,7 +24,7 @@ func (b *Balance) Run(ctx context.Context, changed func()) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return b.census.Close()
+			return b.sampler.Close()
 		case <-b.kick:
 		case <-timer.C:
 		}
@@ -53,7 +53,7 @@ func (b *Balance) grow(now time.Time) (some bool) {
 	return some
 }
 
-// due is when there is something to do again; the zero Time: never.
+// due returns the time of the next look or step; the zero Time: none.
 func (b *Balance) due() (at time.Time) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -92,7 +92,7 @@ func (b *Balance) lookIfDue(now time.Time) (again, told bool) {
 	due := !now.Before(b.next)
 	b.mu.Unlock()
 	if len(list) == 0 {
-		if err := b.census.Close(); err != nil {
+		if err := b.sampler.Close(); err != nil {
 			b.log.Debug("close the connection tracking table", "err", err)
 		}
 		return false, b.tell(nil)
@@ -100,7 +100,7 @@ func (b *Balance) lookIfDue(now time.Time) (again, told bool) {
 	if !due {
 		return false, false
 	}
-	err := b.census.Look(conntrack.NewAsked(&box, ports), func(t conntrack.Tracked) {
+	err := b.sampler.Look(conntrack.NewAsked(&box, ports), func(t conntrack.Tracked) {
 		list[t.Port].connections.See(t.Endpoint, t.ID, t.Ending)
 	})
 	took := time.Since(now)

@@ -18,7 +18,7 @@ import (
 // loop waiting.
 type Conntrack struct {
 	reconcile.NopPart
-	ledger  *conntrack.Ledger
+	tracker *conntrack.ChangeTracker
 	idle    *conntrack.Idle
 	retry   *conntrack.Retry
 	cleaner *conntrack.Cleaner // nil: the connection tracking table cannot be reached
@@ -28,7 +28,7 @@ type Conntrack struct {
 // NewConntrack opens the connection tracking table. When it cannot be reached, Problems says so.
 func NewConntrack(log *slog.Logger) *Conntrack {
 	options := conntrack.Options{Log: log}
-	c := &Conntrack{ledger: conntrack.NewLedger(), idle: conntrack.NewIdle(options), retry: conntrack.NewRetry(options)}
+	c := &Conntrack{tracker: conntrack.NewChangeTracker(), idle: conntrack.NewIdle(options), retry: conntrack.NewRetry(options)}
 	c.cleaner, c.err = conntrack.New(options)
 	return c
 }
@@ -61,9 +61,9 @@ func (c *Conntrack) Run(ctx context.Context, changed func()) error {
 }
 
 // Adopt implements reconcile.Part.
-func (c *Conntrack) Adopt(have nft.Ruleset) { c.ledger.Adopt(have) }
+func (c *Conntrack) Adopt(have nft.Ruleset) { c.tracker.Adopt(have) }
 
-// minShare is how many Services are worth another CPU.
+// minShare is the number of Services from which another CPU is used.
 const minShare = 256
 
 // Planned implements reconcile.Part.
@@ -94,7 +94,7 @@ func (c *Conntrack) Planned(host *reconcile.Host, services []reconcile.Service) 
 	if host != nil {
 		box = &host.Box
 	}
-	c.ledger.Update(box, changes)
+	c.tracker.Update(box, changes)
 	c.idle.Update(box, idle)
 	c.retry.Update(box, retrying)
 }
@@ -117,10 +117,10 @@ func ended(svc *reconcile.Service, p *nft.ServicePort) []netip.AddrPort {
 // Applying implements reconcile.Part.
 func (c *Conntrack) Applying(restored bool) {
 	if restored {
-		c.ledger.Restored()
+		c.tracker.Restored()
 	}
 	if c.cleaner != nil {
-		c.cleaner.Expect(c.ledger.Pending())
+		c.cleaner.Expect(c.tracker.Pending())
 	}
 }
 
@@ -129,7 +129,7 @@ func (c *Conntrack) Stepped(step reconcile.Step) {
 	if !step.Applied {
 		return
 	}
-	if work := c.ledger.Take(); c.cleaner != nil {
+	if work := c.tracker.Take(); c.cleaner != nil {
 		c.cleaner.Reconcile(work)
 	}
 }

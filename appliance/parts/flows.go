@@ -21,7 +21,8 @@ import (
 const (
 	// drainInterval is between two readings of what the kernel tells, while it tells anything.
 	drainInterval = 50 * time.Millisecond
-	// listenRetry is how long to wait before the kernel is listened to again, and a log that cannot be written is tried.
+	// listenRetry is the wait before listening to the kernel again, and before a log that could not be written is tried
+	// again.
 	listenRetry = 5 * time.Second
 	// pruneInterval is the least time between two looks for connections whose end was lost.
 	pruneInterval = time.Minute
@@ -129,7 +130,7 @@ func (f *Flows) Run(ctx context.Context, changed func()) error {
 	return nil
 }
 
-// fail notes why nobody listens, and reports whether that is news.
+// fail notes why listening failed, and reports whether the reason is new.
 func (f *Flows) fail(err error) (news bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -174,7 +175,7 @@ func (f *Flows) listen(ctx context.Context, changed func()) error {
 	defer events.Close()
 	stop := context.AfterFunc(ctx, func() { _ = events.Close() })
 	defer stop()
-	// Whatever began before somebody listened may end without a word.
+	// Connections that began before listening may end without a message.
 	if _, err := look(f.book.Before); err != nil {
 		return err
 	}

@@ -157,7 +157,7 @@ func (f *fronts) fetches(secret string) bool {
 	return false
 }
 
-// secrets are all that it needs.
+// secrets returns the names of all Secrets that it needs.
 func (m *madeFront) secrets() (list []string) {
 	for _, secret := range append([]string{m.asked.ClientCA, m.asked.BackendCA}, m.asked.Secrets...) {
 		if secret != "" {
@@ -191,8 +191,8 @@ func (f *fronts) make(before *madeFront, asked *annotation.Front) *madeFront {
 	return m
 }
 
-// build makes the configuration. Without a certificate or CA that is asked for, every handshake fails: nobody is
-// served in the clear instead. Before that the kernel refuses the clients.
+// build makes the configuration. Without a certificate or CA that is asked for, every handshake fails: no client
+// is served in the clear instead. Before that the kernel refuses the clients.
 func (m *madeFront) build() *relay.Front {
 	asked := &m.asked
 	front := &relay.Front{HTTP: asked.HTTP, ResponseTimeout: asked.ResponseTimeout}
@@ -265,7 +265,7 @@ func (r *Relay) staple(ctx context.Context, changed func()) error {
 	return nil
 }
 
-// Certificates are those in use, by Secret.
+// Certificates lists the certificates in use, by Secret.
 func (r *Relay) Certificates() (list []wire.ServiceCertificate) {
 	for _, p := range r.fronts.keeper.Pairs() {
 		list = append(list, wire.ServiceCertificate{Secret: p.Secret, Names: p.Names(), Expires: p.Leaf().NotAfter.UTC()})
@@ -277,7 +277,7 @@ func (r *Relay) Certificates() (list []wire.ServiceCertificate) {
 	return list
 }
 
-// CertificatesOf are those of a Service, "namespace/name".
+// CertificatesOf lists the certificates of a Service, "namespace/name".
 func (r *Relay) CertificatesOf(service string) []wire.ServiceCertificate {
 	r.fronts.mu.Lock()
 	secrets := r.fronts.secrets[service]

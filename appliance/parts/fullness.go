@@ -89,9 +89,9 @@ func (f *Fullness) Full(port resolve.Port, at []netip.AddrPort, endpoint netip.A
 
 // Planned implements reconcile.Part.
 func (f *Fullness) Planned(host *reconcile.Host, services []reconcile.Service) {
-	changes := make(map[string]conntrack.Crowd, len(services))
+	changes := make(map[string]conntrack.EndpointLimit, len(services))
 	for i := range services {
-		changes[services[i].Key] = conntrack.Crowd{Limit: services[i].EndpointConnections, Ports: services[i].Ports}
+		changes[services[i].Key] = conntrack.EndpointLimit{Limit: services[i].EndpointConnections, Ports: services[i].Ports}
 	}
 	var box *nft.Box
 	if host != nil {

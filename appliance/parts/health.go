@@ -40,7 +40,8 @@ const (
 	reasonHealthy   = "Healthy"
 )
 
-// lookEvery is how often it is looked whether checks can be made as they are to be.
+// lookEvery is the interval at which the prober's statistics are examined for checks that are late
+// or left out.
 const lookEvery = 5 * time.Second
 
 // Health has endpoints checked, and a Service planned again when one of its endpoints goes down or
@@ -180,7 +181,7 @@ func (h *Health) look() bool {
 	return true
 }
 
-// lateBy is how much longer than asked for an interval is before that is a problem.
+// lateBy is the factor by which an interval must exceed the requested one to be a problem.
 const lateBy = 1.2
 
 // hostProblems returns what keeps checks from being made as they are to be. Their texts change only
@@ -344,7 +345,7 @@ func (h *Health) Retry() []string {
 	return keys
 }
 
-// FailingOpen is how many ports use endpoints that are not up, as too few are.
+// FailingOpen returns the number of ports that use endpoints which are not up, because too few are.
 func (h *Health) FailingOpen() int {
 	h.mu.RLock()
 	defer h.mu.RUnlock()

@@ -19,7 +19,8 @@ type names struct {
 	// naming are the Services that name others; by has them by the Services that they name.
 	naming map[string]reconcile.Service
 	by     map[string]map[string]bool
-	// targets are those that are named, as they were planned; one that is not there has no ports.
+	// targets has the Services that are named, as they were planned; one that does not exist has no
+	// ports.
 	targets map[string]reconcile.Service
 	unknown map[string]bool // those that are named and were not planned yet
 }
@@ -29,7 +30,7 @@ func newNames() names {
 }
 
 // plan notes what was planned. again are Services whose ports lead elsewhere by that, though they were not planned, and
-// unknown those that have to be planned before anybody can be passed on to them.
+// unknown those that have to be planned before clients can be passed on to them.
 func (n *names) plan(services []reconcile.Service) (again []reconcile.Service, unknown []string) {
 	planned := map[string]bool{}
 	var left []string
@@ -133,7 +134,7 @@ func number(p *nft.ServicePort) uint16 {
 	return p.Frontends[i].Port
 }
 
-// named are where clients of a pool of a port go by the server name that they ask for.
+// named returns the destinations of a port's clients by the server name that they ask for.
 func (r *Relay) named(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool) (list []relay.Named) {
 	if svc.Relay == nil || svc.Relay.Fronts[p.ID] == nil {
 		return nil

@@ -107,7 +107,7 @@ func (r *Relay) Run(ctx context.Context, changed func()) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { return runSignaling(ctx, r.relay.Run, r.relay.Changed(), changed) })
 	tasks.Go(func() error {
-		return runSignaling(ctx, func(ctx context.Context) error { <-ctx.Done(); return nil }, r.relay.CrowdedChanged(), changed)
+		return runSignaling(ctx, func(ctx context.Context) error { <-ctx.Done(); return nil }, r.relay.OverloadedChanged(), changed)
 	})
 	tasks.Go(func() error { return r.openLate(ctx, changed) })
 	tasks.Go(func() error { return r.watchTime(ctx, changed) })

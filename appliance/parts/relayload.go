@@ -24,13 +24,13 @@ func (r *Relay) Load(service string, p *nft.ServicePort) *wire.RelayLoad {
 	return load
 }
 
-// Loads are those of all relayed ports.
+// Loads returns the loads of all relayed ports.
 func (r *Relay) Loads() []relay.PortLoad { return r.relay.Load("") }
 
-// Passages are those of all relayed ports.
+// Passages returns the passages of all relayed ports.
 func (r *Relay) Passages() []relay.Passage { return r.relay.Passages() }
 
-// PortOf are the parts of the ID of a port of a Service; a port without a name has none.
+// PortOf splits the ID of a port of a Service; port is "" for a port without a name.
 func PortOf(id string) (namespace, name, port string) {
 	service, port := nft.SplitID(id)
 	namespace, name, _ = strings.Cut(service, "/")

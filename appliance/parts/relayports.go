@@ -94,7 +94,7 @@ func pickOf(p *nft.ServicePort, pool nft.Pool) relay.Pick {
 	return pick
 }
 
-// weightsOf are those of some endpoints, in their order; nil: all are alike.
+// weightsOf returns the weights of endpoints, in their order; nil: all are alike.
 func weightsOf(p *nft.ServicePort, endpoints []netip.AddrPort) []uint16 {
 	if p.Weights == nil {
 		return nil

@@ -16,8 +16,8 @@ func (r *Relay) Problems() []resolve.Problem {
 		ref := object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
 		list = append(list, resolve.Problem{Object: ref, Reason: p.Reason, Message: p.Message})
 	}
-	for _, c := range r.relay.Crowded() {
-		list = append(list, crowdedProblem(c))
+	for _, c := range r.relay.Overloaded() {
+		list = append(list, overloadedProblem(c))
 	}
 	return list
 }
@@ -25,7 +25,7 @@ func (r *Relay) Problems() []resolve.Problem {
 // reasonRelayFull: clients of a relayed port are turned away, as there are too many at once.
 const reasonRelayFull = "RelayFull"
 
-func crowdedProblem(c relay.Crowded) resolve.Problem {
+func overloadedProblem(c relay.Overloaded) resolve.Problem {
 	namespace, name, port := PortOf(c.ID)
 	if port != "" {
 		port = "to port " + port + " "

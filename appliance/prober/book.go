@@ -19,8 +19,8 @@ type target struct {
 	services []string
 	hash     uint32
 
-	// asked is false beyond the most Targets, answered before the first answer, void when the
-	// last probe was not made, gone when nobody wants it any more.
+	// asked is false beyond the most Targets, answered before the first answer, void when the last
+	// probe was not made, gone when no Service wants it any more.
 	asked, answered, void, gone bool
 
 	timing timing

@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/appliance/health"
 )
 
-// maxDatagram is how much of an answer is read.
+// maxDatagram bounds the bytes of an answer that are read.
 const maxDatagram = 4 << 10
 
 // askUDP sends a datagram. Without an expected answer, silence passes: only a refusal (ICMP port

@@ -1,5 +1,5 @@
-// Package prober asks the endpoints of Services whether they serve, as often as their Checks say,
-// and keeps the verdicts.
+// Package prober probes the endpoints of Services at the intervals of their Checks, and keeps the
+// verdicts.
 //
 // One loop knows when each Target is due (a heap, ticks of 20 ms) and sleeps while none is. Targets
 // that several Services want alike are asked once. Intervals begin at a place that the Target's

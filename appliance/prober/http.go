@@ -16,7 +16,7 @@ const (
 	// maxHeader and maxBody are how much of an answer is read, in bytes.
 	maxHeader = 16 << 10
 	maxBody   = 4 << 10
-	// maxInformed is how many answers of the class 1xx may come before the one that counts.
+	// maxInformed bounds the answers of the class 1xx before the final one.
 	maxInformed = 5
 )
 

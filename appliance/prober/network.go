@@ -219,7 +219,7 @@ func (n *network) expire(serials []uint64) {
 		if !ours {
 			continue // a goroutine talks, and minds the time
 		}
-		// It may have opened while nobody looked.
+		// It may have opened between two looks.
 		ready := []unix.PollFd{{Fd: int32(o.fd), Events: unix.POLLOUT}}
 		if found, _ := unix.Poll(ready, 0); found > 0 {
 			if a, over := n.opened(o, ready[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0); over {

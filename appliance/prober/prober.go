@@ -70,7 +70,7 @@ type asker interface {
 	close()
 }
 
-// New returns a Prober that asks nobody yet.
+// New returns a Prober without targets.
 func New(o Options) *Prober {
 	log := o.Log
 	if log == nil {
@@ -115,8 +115,8 @@ func (p *Prober) Set(service string, requests []Request) {
 	}
 }
 
-// Verdict returns the verdict on a Target. It reports false for one that is not asked: nobody has
-// Set it, or there are too many.
+// Verdict returns the verdict on a Target. It reports false for one that is not probed: it was not
+// Set, or there are too many.
 func (p *Prober) Verdict(of health.Target) (health.Verdict, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

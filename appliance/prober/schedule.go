@@ -12,13 +12,13 @@ import (
 const (
 	// tick is the step that times are rounded up to: a busy Prober wakes fifty times a second.
 	tick = 20 * time.Millisecond
-	// beat is how often the loop wakes at least while probes are under way, and late is how far
-	// behind it shows that this host stood still.
+	// beat is the longest time between two wake-ups of the loop while probes are under way; a
+	// wake-up that is late by more shows that this host stood still.
 	beat = 50 * time.Millisecond
 	late = 500 * time.Millisecond
 	// jitter is the part of the interval by which a probe may come early or late.
 	jitter = 0.05
-	// ephemerals is how many probes in a row leave from a port of the kernel's choice. Each is an
+	// ephemerals is the number of probes in a row from ports of the kernel's choice. Each is an
 	// entry of conntrack; with the one of the fixed port a target has at most three.
 	ephemerals = 2
 	// room is the part of the rate that probes in the steady state are stretched to fit.
@@ -30,8 +30,8 @@ var units = [...]int{health.TCP: 1, health.TLS: 10, health.HTTP: 2, health.HTTPS
 
 // timing is the part of a target that the schedule keeps.
 type timing struct {
-	// at is when it is due, or has to be done if it is under way. index is its place in the queue
-	// that holds it, -1 in none.
+	// at is the time at which it is due, or, while it is under way, its deadline. index is its
+	// place in the queue that holds it, -1 in none.
 	at      time.Duration
 	index   int
 	started time.Duration
@@ -72,7 +72,7 @@ type schedule struct {
 	// first one waits.
 	full   bool
 	behind time.Duration
-	// next is when the loop is to wake, -1 for never. stood is the last moment at which this host
+	// next is the time of the next wake-up, -1 for never. stood is the last time at which this host
 	// stood still.
 	next, stood time.Duration
 	turns       map[netip.Addr]*turn // of UDP
@@ -88,8 +88,8 @@ func newSchedule(l limits) schedule {
 	return schedule{limit: l, tokens: burst(l), next: -1, stood: -1, turns: map[netip.Addr]*turn{}}
 }
 
-// add takes a target that nobody has asked: at once if nothing is known of it, else spread over
-// the interval.
+// add schedules a new target: at once if nothing is known of it, else at the time of the interval
+// that follows from its hash.
 func (s *schedule) add(t *target, now time.Duration) {
 	s.demand += demandOf(t)
 	if t.check.Kind == health.UDP {
@@ -215,7 +215,7 @@ func (s *schedule) expired(now time.Duration, over []uint64) []uint64 {
 }
 
 // done ends a probe. It reports whether the answer counts: it is the first one to this probe, and
-// somebody still wants it.
+// the target still exists.
 func (s *schedule) done(t *target, serial uint64, now time.Duration) bool {
 	if !t.timing.underWay || t.timing.serial != serial {
 		return false
@@ -239,7 +239,7 @@ func (s *schedule) doubtful(t *target, r health.Result) bool {
 	return r.Outcome == health.Silent || r.Outcome == health.Refused && t.check.Kind != health.TCP
 }
 
-// look notes when the loop should have woken and has not. Whoever wakes first looks.
+// look notes a wake-up of the loop that is late. The first goroutine to wake calls it.
 func (s *schedule) look(now time.Duration) {
 	if s.next >= 0 && now-s.next >= late {
 		s.stood, s.next = now, now

@@ -9,7 +9,7 @@ import (
 // Bounds are the upper bounds of the buckets of a Durations, in seconds.
 var Bounds = [...]float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10}
 
-// Durations is how long probes took.
+// Durations is a histogram of the durations of probes.
 type Durations struct {
 	Count uint64
 	Sum   time.Duration

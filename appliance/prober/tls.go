@@ -34,7 +34,8 @@ type session struct {
 }
 
 const (
-	// maxSessions is how many are kept; each is some KiB. sessionLife is how long.
+	// maxSessions bounds the sessions that are kept; each is some KiB. sessionLife is the time for
+	// which one is kept.
 	maxSessions = 2048
 	sessionLife = 10 * time.Minute
 )

@@ -60,7 +60,7 @@ func (a *adopting) judge(ap netip.AddrPort) {
 	}
 }
 
-// frontends are those that an endpoint is to be adopted for, sorted.
+// frontends returns the frontends that an endpoint is to be adopted for, sorted.
 func (a *adopting) frontends(ap netip.AddrPort) []string {
 	all := map[string]bool{}
 	for service := range a.by[ap] {

@@ -22,9 +22,8 @@ type Kernel interface {
 // tries again later.
 const maxAttempts = 5
 
-// applier is the one owner of our tables in the kernel: it commits transitions and
-// finds back to a known state when a commit fails. It does what it is told and
-// decides nothing about Services.
+// applier owns our tables in the kernel: it commits transitions and recovers a known state when a
+// commit fails. It decides nothing about Services.
 type applier struct {
 	kernel     Kernel
 	log        *slog.Logger
@@ -77,11 +76,9 @@ func (a *applier) read() (nft.Ruleset, error) {
 	return r.have, nil
 }
 
-// apply commits a transition that leads from what the kernel is known to hold to what is
-// wanted; from gives the one that leads there from anything else. When somebody else committed meanwhile, or the outcome of a commit is unknown,
-// it reads again and commits what is still missing; when the kernel refuses the change,
-// it replaces our tables as a whole, in one transaction. When it refuses that too, the
-// error is the *kernel.OpError.
+// apply commits a transition from the known state of the kernel to the desired one; from returns the transition from any other state. When
+// another program committed meanwhile, or the outcome of a commit is unknown, it reads again and commits what is still missing; when the kernel
+// refuses the change, it replaces our tables as a whole, in one transaction. When it refuses that too, the error is the *kernel.OpError.
 func (a *applier) apply(tr nft.Transition, from func(have nft.Ruleset) nft.Transition) (committed, error) {
 	var done committed
 	start := time.Now()

@@ -63,7 +63,8 @@ func (b *Board) keep(unstored manifest.Files) {
 	b.unstored = unstored
 }
 
-// NotStored is where a file declares an object that could not be stored; nil if none does.
+// NotStored returns the file and line that declare an object that could not be stored, and why; nil
+// if no file does.
 func (b *Board) NotStored(ref object.Ref) *wire.NotStored {
 	b.mu.Lock()
 	files, failure := b.unstored, b.failure
@@ -148,7 +149,7 @@ func (b *Board) Ready() error {
 	return errors.New(b.status.Reason)
 }
 
-// heldError says that something is not as the manifests have it, until somebody confirms it.
+// heldError says that the state differs from the manifests until the removals are confirmed.
 type heldError struct{ services int }
 
 func (e heldError) Error() string {

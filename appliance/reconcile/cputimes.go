@@ -24,9 +24,9 @@ type threadTime struct {
 	blocked bool          // it waits for a disk or a lock of the kernel (state D)
 }
 
-// fair is how much of a tick the process had, of the time that it wanted: all but what its threads
-// waited for a CPU, and at least what they used. It is what a loop that is to move may be
-// measured by:
+// fair returns the part of a tick that the process could use: the tick less the time that its
+// threads waited for a CPU, and at least the CPU time that they used. The progress of the loop is
+// measured against it:
 //
 //   - While the loop is runnable, a thread of ours runs or waits for a CPU all the time, so used and
 //     waited are a tick at least, and what is left is not more than used. Starved to a

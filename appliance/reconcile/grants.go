@@ -75,8 +75,8 @@ func (g *Grants) Served() (map[string][]nft.ServicePort, nft.Box) {
 	return maps.Clone(g.of), g.box
 }
 
-// State lists the ports that a Service has in the kernel. client is one whose endpoint is asked for; the zero
-// AddrPort: nobody's, port 0: any.
+// State lists the ports that a Service has in the kernel. client is a client whose endpoint is asked for; the
+// zero AddrPort: none; port 0: any port.
 func (g *Grants) State(namespace, name string, client netip.AddrPort) wire.ServiceState {
 	key := namespace + "/" + name
 	g.mu.RLock()

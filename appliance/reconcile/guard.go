@@ -257,14 +257,14 @@ func (b *RemovalGuard) settled() uint64 {
 	return b.batch
 }
 
-// until is when a decision is due, if one is.
+// until returns the time at which a decision is due, if one is.
 func (b *RemovalGuard) until() (at time.Time, needed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.decides, b.waiting > 0
 }
 
-// look takes how the directories are doing, before files of them are stored.
+// look takes the states of the directories, before files of them are stored.
 func (b *RemovalGuard) look(sources []watch.Source) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

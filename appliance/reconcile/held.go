@@ -63,7 +63,7 @@ func (l *Loop) settleOrphans() error {
 	return nil
 }
 
-// finishUnreserving waits until the store has answered, if it is asked: nobody writes after the loop has ended.
+// finishUnreserving waits for the store's answer to a pending request: the loop writes nothing after its end.
 func (l *Loop) finishUnreserving() {
 	if l.unreserving.answer != nil {
 		l.unreserving.last, l.unreserving.answer = <-l.unreserving.answer, nil

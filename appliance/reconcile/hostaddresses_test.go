@@ -32,8 +32,8 @@ func hostWith(texts ...string) *node.Facts {
 
 func TestHostAddresses(t *testing.T) {
 	cfg := config.Default()
-	cfg.LoadBalancerPools = []config.AddrRange{{First: netip.MustParseAddr("198.51.100.1"), Last: netip.MustParseAddr("198.51.100.9")}}
-	cfg.ExternalIPRanges.Prefixes = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/28")}
+	cfg.Addresses.LoadBalancerPools = []config.AddrRange{{First: netip.MustParseAddr("198.51.100.1"), Last: netip.MustParseAddr("198.51.100.9")}}
+	cfg.Addresses.ExternalIPRanges.Prefixes = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/28")}
 	services := map[netip.Addr]bool{}
 	for _, text := range []string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "198.51.100.3"} {
 		services[netip.MustParseAddr(text)] = true

@@ -34,8 +34,9 @@ type observed struct {
 	full     error // why nothing can be stored, when the disk is full
 }
 
-// Loop is the one owner of our tables. Everything that happens wakes it; a step then takes
-// the newest state of everything and makes the kernel equal to it.
+// Loop reconciles the kernel's tables, which it alone writes, with the store and the host. Every
+// change wakes it; a step then takes the newest state of all inputs and makes the kernel equal to
+// it.
 type Loop struct {
 	opts        Options
 	log         *slog.Logger
@@ -73,7 +74,7 @@ func New(opts Options) *Loop {
 
 // withoutDirectories has the guard decide on the objects of files when no directory is watched.
 func (l *Loop) withoutDirectories() {
-	if !l.opts.Watching && l.opts.Files == nil && l.opts.Store.HasUnclaimed() {
+	if !l.opts.Watching && l.opts.Files == nil && l.opts.Store.HasUndeclared() {
 		l.observed.snapshot, l.observed.unsynced = &watch.Snapshot{}, true
 	}
 }
@@ -408,8 +409,8 @@ func (l *Loop) retries() []string {
 	return keys
 }
 
-// until is how long the next step may wait for something to happen, if it may not wait
-// for ever.
+// until returns the longest wait before the next step; needed is false if only a change makes one
+// necessary.
 func (l *Loop) until() (wait time.Duration, needed bool) {
 	now := l.opts.Clock()
 	at := func(d time.Duration) {

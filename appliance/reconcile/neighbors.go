@@ -10,9 +10,9 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// unanswered are those of some addresses that lie in the network of an interface and that the
-// box does not answer for, nor the announcer sees to: neighbors who ask for them by ARP (RFC 826) or NDP (RFC 4861) get
-// no answer, and only clients whose packets are routed to the box reach them.
+// unanswered returns the addresses that lie in the network of an interface and that neither the box
+// answers for nor the announcer takes care of: neighbors get no answer by ARP (RFC 826) or NDP
+// (RFC 4861), and only clients whose packets are routed to the box reach them.
 func (g *Grants) unanswered(box *nft.Box, addrs []netip.Addr) []wire.Unanswered {
 	var list []wire.Unanswered
 	for _, a := range addrs {

@@ -198,7 +198,7 @@ func (p *planner) taken(f nft.Family, proto nft.Protocol, at netip.AddrPort) str
 	return listener{s, who}.String()
 }
 
-// addresses are those that a frontend answers on.
+// addresses returns the addresses that a frontend answers on.
 func (p *planner) addresses(f nft.Family, addr netip.Addr) []netip.Addr {
 	if addr.IsValid() {
 		return []netip.Addr{addr}

@@ -26,7 +26,7 @@ type Options struct {
 	Log    *slog.Logger
 	// Clock tells the time; nil: time.Now.
 	Clock func() time.Time
-	// Clocks are those that the ends of trials are counted by; nil: deadline.Now.
+	// Clocks reads the clocks by which trials end; nil: deadline.Now.
 	Clocks func() deadline.Reading
 	// Host derives from the facts of the host what to plan for.
 	Host func(*node.Facts) Host
@@ -53,7 +53,7 @@ type Options struct {
 	Relays    Relays // nil: every listener of relayed ports is open
 	Tuner     Tuner  // nil: endpoints have the weights of their documents
 	Addresses Addresses
-	// HostProblems are those of the host's networks with the configuration.
+	// HostProblems returns the conflicts of the host's networks with the configuration.
 	HostProblems func(*node.Facts) []manifest.Problem
 	// DataDir is named in problems.
 	DataDir   string

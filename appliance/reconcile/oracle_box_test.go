@@ -15,25 +15,25 @@ import (
 func configOf(box *oracle.Box) *config.Config {
 	cfg := config.Default()
 	cfg.NodeName, cfg.Zone = box.NodeName, box.Zone
-	cfg.ServiceClusterIPRanges, cfg.ClusterCIDRs, cfg.ExternalIPRanges.Prefixes = box.ServiceRanges, box.InternalSources, box.ExternalIPRanges
+	cfg.Addresses.ClusterIPRanges, cfg.Addresses.ClusterCIDRs, cfg.Addresses.ExternalIPRanges.Prefixes = box.ServiceRanges, box.InternalSources, box.ExternalIPRanges
 	for _, p := range box.Pools {
-		cfg.LoadBalancerPools = append(cfg.LoadBalancerPools, config.AddrRange{First: p.Addr(), Last: config.LastAddr(p)})
+		cfg.Addresses.LoadBalancerPools = append(cfg.Addresses.LoadBalancerPools, config.AddrRange{First: p.Addr(), Last: config.LastAddr(p)})
 	}
 	for _, p := range box.InternalPools {
-		cfg.LoadBalancerInternalPools = append(cfg.LoadBalancerInternalPools, config.AddrRange{First: p.Addr(), Last: config.LastAddr(p)})
+		cfg.Addresses.InternalPools = append(cfg.Addresses.InternalPools, config.AddrRange{First: p.Addr(), Last: config.LastAddr(p)})
 	}
-	cfg.LoadBalancerInternalFrom = config.InternalFrom{Prefixes: box.InsideSources, Interfaces: box.InsideInterfaces}
-	cfg.NodePortAddresses = config.NodePortAddresses{Primary: box.NodePortPrimary, Prefixes: box.NodePortAddresses}
-	cfg.MasqueradeAll = box.MasqueradeAll
-	cfg.VIPPing = config.VIPPing(box.Ping)
+	cfg.Addresses.InternalFrom = config.InternalFrom{Prefixes: box.InsideSources, Interfaces: box.InsideInterfaces}
+	cfg.Addresses.NodePortAddresses = config.NodePortAddresses{Primary: box.NodePortPrimary, Prefixes: box.NodePortAddresses}
+	cfg.Services.MasqueradeAll = box.MasqueradeAll
+	cfg.Services.VIPPing = config.VIPPing(box.Ping)
 	if box.NodelessRemote {
-		cfg.NodelessEndpoints = config.NodelessRemote
+		cfg.Services.NodelessEndpoints = config.NodelessRemote
 	}
 	if box.SNATNever {
-		cfg.SNAT = config.SNATNever
+		cfg.Services.SNAT = config.SNATNever
 	}
 	if box.SourceRangesApplyAll {
-		cfg.SourceRangesApply = config.SourceRangesAll
+		cfg.Services.SourceRangesApply = config.SourceRangesAll
 	}
 	return &cfg
 }

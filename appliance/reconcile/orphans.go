@@ -17,13 +17,13 @@ import (
 // reasonOrphans is the reason of the problem that the kernel serves what no object declares.
 const reasonOrphans = "UnknownServicesHeld"
 
-// Orphans are the frontends that the kernel serves and no object declares, since the data
-// directory lost its state.db or is not mounted. They stay in force, as Service ports without
-// a Service, until an object declares them or somebody lets them go.
+// Orphans are the frontends that the kernel serves and no object declares, since the data directory
+// lost its state.db or is not mounted. They stay in force, as Service ports without a Service,
+// until an object declares them or `svcctl release` lets them go.
 type Orphans struct {
 	box   nft.Box // to read the ports back
 	ports map[string]nft.ServicePort
-	// changed are those that the compiler does not know yet as they are.
+	// changed has the ports whose change the compiler does not know yet.
 	changed map[string]bool
 	byKey   map[frontend]string
 	byAddr  map[netip.Addr]map[string]bool

@@ -58,15 +58,16 @@ type Service struct {
 	// LocalEndpoints is set when the Service has a health-check node port.
 	LocalEndpoints *resolve.LocalEndpoints
 	Drain          conntrack.Drain
-	// RetryAfter is how long an endpoint may leave a SYN unanswered; 0: as long as the client likes.
+	// RetryAfter is the time after which a SYN without an answer is sent to another endpoint; 0:
+	// never.
 	RetryAfter time.Duration
-	// EndpointConnections is how many open connections an endpoint may have; 0: any number.
+	// EndpointConnections bounds the open connections of an endpoint; 0: no limit.
 	EndpointConnections uint32
-	// SlowStart is how long a new endpoint takes until it has its whole weight; 0: no time.
+	// SlowStart is the time until a new endpoint has its whole weight; 0: it has it at once.
 	SlowStart time.Duration
-	// SourceSets are the names of the source sets that it names, known or not.
+	// SourceSets has the names of the source sets that it refers to, known or not.
 	SourceSets []string
-	// Checked, Demoted and FailingOpen are of its endpoints' health (resolve.Output).
+	// Checked, Demoted and FailingOpen describe the health of its endpoints (resolve.Output).
 	Checked     []resolve.Checked
 	Demoted     []resolve.Demoted
 	FailingOpen int

@@ -241,7 +241,7 @@ func (p *planner) resolveAll(objs Objects, keys []string) []planned {
 	return outputs
 }
 
-// minShare is how many Services are enough for another CPU.
+// minShare is the number of Services from which another CPU is used.
 const minShare = 256
 
 func cutKey(key string) (namespace, name string, ok bool) {

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// portWatchEvery is how often the host is looked at for programs that came to listen at a
-	// node port. The kernel tells nobody when a socket is bound.
+	// portWatchEvery is the interval of looks for programs that have begun to listen at a node
+	// port. The kernel has no notification of a bound socket.
 	portWatchEvery = 10 * time.Second
 	// portWatchPause is the least time between two looks: a program may close thousands of
 	// connections a second.
@@ -163,8 +163,8 @@ func (w *portWatch) watchClosed(waited []hostPort) (told <-chan struct{}, stop f
 	return told, stop
 }
 
-// seen looks who listens at the ports. It is news when that changed, or when nobody is at a port
-// any more that a Service waits for.
+// seen lists the programs that listen at the ports. It is news when they changed, or when a port
+// that a Service waits for is free.
 func (w *portWatch) seen(ports *sockets.Ports, waited []hostPort) (list []listener, news bool) {
 	var found []sockets.Socket
 	if !ports.Empty() {

@@ -73,7 +73,7 @@ func newScriptBox(t testing.TB, dir string, flags script.Flags) script.Box {
 	b.rig = &rig{t: t, kernel: fake.New(), engine: engine.NewMemory(), files: map[string]*manifest.File{}}
 	b.clock = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	b.configure = func(cfg *config.Config) {
-		cfg.Socket = b.socket
+		cfg.API.Socket = b.socket
 		for name, values := range flags {
 			if err := setFlag(cfg, name, values); err != nil {
 				t.Fatalf("flag --%s: %v", name, err)
@@ -102,39 +102,39 @@ func setFlag(cfg *config.Config, name string, values []string) (err error) {
 	case "zone":
 		cfg.Zone = first
 	case "service-cluster-ip-range":
-		cfg.ServiceClusterIPRanges, err = config.ParsePrefixes(list)
+		cfg.Addresses.ClusterIPRanges, err = config.ParsePrefixes(list)
 	case "service-node-port-range":
-		cfg.ServiceNodePortRange, err = config.ParsePortRange(first)
+		cfg.Addresses.NodePortRange, err = config.ParsePortRange(first)
 	case "cluster-cidr":
-		cfg.ClusterCIDRs, err = config.ParsePrefixes(list)
+		cfg.Addresses.ClusterCIDRs, err = config.ParsePrefixes(list)
 	case "load-balancer-pool":
-		cfg.LoadBalancerPools, err = config.ParseAddrRanges(list)
+		cfg.Addresses.LoadBalancerPools, err = config.ParseAddrRanges(list)
 	case "load-balancer-internal-pool":
-		cfg.LoadBalancerInternalPools, err = config.ParseAddrRanges(list)
+		cfg.Addresses.InternalPools, err = config.ParseAddrRanges(list)
 	case "load-balancer-internal-from":
-		cfg.LoadBalancerInternalFrom, err = config.ParseInternalFrom(list)
+		cfg.Addresses.InternalFrom, err = config.ParseInternalFrom(list)
 	case "external-ip-range":
-		cfg.ExternalIPRanges, err = config.ParseExternalIPRanges(list)
+		cfg.Addresses.ExternalIPRanges, err = config.ParseExternalIPRanges(list)
 	case "nodeport-addresses":
-		cfg.NodePortAddresses, err = config.ParseNodePortAddresses(list)
+		cfg.Addresses.NodePortAddresses, err = config.ParseNodePortAddresses(list)
 	case "masquerade-all":
-		cfg.MasqueradeAll, err = strconv.ParseBool(first)
+		cfg.Services.MasqueradeAll, err = strconv.ParseBool(first)
 	case "vip-ping":
-		cfg.VIPPing = config.VIPPing(first)
+		cfg.Services.VIPPing = config.VIPPing(first)
 	case "snat":
-		cfg.SNAT = config.SNATMode(first)
+		cfg.Services.SNAT = config.SNATMode(first)
 	case "nodeless-endpoints":
-		cfg.NodelessEndpoints = config.NodelessEndpoints(first)
+		cfg.Services.NodelessEndpoints = config.NodelessEndpoints(first)
 	case "balance":
-		cfg.Balance = first
+		cfg.Services.Balance = first
 	case "source-ranges-apply":
-		cfg.SourceRangesApply = config.SourceRangesApply(first)
+		cfg.Services.SourceRangesApply = config.SourceRangesApply(first)
 	case "service-names":
-		cfg.ServiceNames = config.ServiceNames(first)
+		cfg.Services.Names = config.ServiceNames(first)
 	case "node-port-space":
-		cfg.NodePortSpace = config.NodePortSpace(first)
+		cfg.Addresses.NodePortSpace = config.NodePortSpace(first)
 	case "legacy-ip":
-		cfg.LegacyIP = config.LegacyIP(first)
+		cfg.Services.LegacyIP = config.LegacyIP(first)
 	case "allow-mass-removal":
 		if first != "true" { // few Services are removed here, and never the last file
 			return errors.New("mass removal is for mode wire")

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// keptDumps is how many goroutine dumps are kept in the data directory, the newest.
+// keptDumps is the number of goroutine dumps that are kept in the data directory, the newest.
 const keptDumps = 3
 
 // Dumps are called stuck-20260102T150405.000Z.txt.

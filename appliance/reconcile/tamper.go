@@ -25,9 +25,8 @@ const (
 	fightPeace = time.Minute
 )
 
-// tamperGuard decides how often our tables are put right. One program that changes
-// them once is answered at once; with one that does so again and again nobody wins, so
-// the answers become rare and somebody is called.
+// tamperGuard decides how often our tables are repaired. A single foreign change is repaired at
+// once. If changes recur, repairs happen at growing intervals and a problem is reported.
 type tamperGuard struct {
 	heals   []time.Time   // of the last fightWindow
 	pause   time.Duration // between heals; 0: there is no fight
@@ -37,7 +36,7 @@ type tamperGuard struct {
 	culprit string        // in the words of the problem
 }
 
-// noticed notes a change by somebody else.
+// noticed notes a foreign change.
 func (i *tamperGuard) noticed(c kernel.Change, now time.Time) {
 	i.last = now
 	if i.since.IsZero() {
@@ -88,7 +87,7 @@ func (i *tamperGuard) calm(now time.Time) {
 	}
 }
 
-// until is when something is to be done about it, if anything is.
+// until returns the time of the next repair or report, if one is due.
 func (i *tamperGuard) until() (at time.Time, needed bool) {
 	switch {
 	case i.pause == 0:
@@ -152,7 +151,7 @@ func (l *Loop) healed(done committed) {
 		}
 		l.log.Log(context.Background(), level, "our tables are put right", "dur", took.Round(time.Microsecond), "operations", done.operations)
 	}
-	// A flush takes a sentinel that belongs to nobody (kernels before 5.12) with it.
+	// A flush deletes a sentinel without an owner (kernels before 5.12).
 	if err := l.opts.HoldSentinel(); err != nil {
 		l.log.Warn("established connections are not protected from a foreign flush of the ruleset", "err", err)
 	}

@@ -30,7 +30,7 @@ func (l *Loop) clocks() deadline.Reading {
 	return deadline.Now()
 }
 
-// askTrial does what somebody asks for.
+// askTrial carries out a request about a trial.
 func (l *Loop) askTrial(ask TrialAsk) error {
 	if l.opts.Watching && l.observed.snapshot == nil {
 		return errors.New(l.waitsFor())
@@ -50,8 +50,8 @@ func (l *Loop) found() manifest.Files {
 	return l.observed.snapshot.Files
 }
 
-// untilTrialEnds is how long a trial may wait still; not pending when there is none, or when it cannot be
-// taken back before the manifests were read.
+// untilTrialEnds returns the time left until a trial ends; not pending when there is none, or before the
+// manifests were read, when it cannot be rolled back.
 func (l *Loop) untilTrialEnds() (left time.Duration, pending bool) {
 	trial, is := l.opts.Store.TrialHead()
 	if !is || !trial.Pending() || l.opts.Watching && l.observed.snapshot == nil {

@@ -13,24 +13,24 @@ import (
 )
 
 const (
-	// watchdogTick is how often the loop is asked for a turn: not so often that an idle process
-	// is woken up for it.
+	// watchdogTick is the interval at which the loop is asked for a turn: long enough that an idle
+	// process is hardly woken up for it.
 	watchdogTick = 5 * time.Second
-	// stuckAfter is how long the loop may go without moving. The time that the process waited
-	// for a CPU does not count, see cpuTimes.
+	// stuckAfter bounds the time of the loop without progress. The time that the process waited for
+	// a CPU does not count, see cpuTimes.
 	stuckAfter = 30 * time.Second
-	// slowCalls is how many times longer it may be while a call is under way whose time the kernel
-	// or the disk decides: that is 10 minutes.
+	// slowCalls is the factor on stuckAfter during a call whose time the kernel or the disk
+	// decides: 10 minutes in all.
 	slowCalls = 20
 	// maxDump bounds the goroutine dump, in bytes.
 	maxDump = 1 << 20
-	// lastWords is how long the end of a stuck process may take: writing the dump to a disk, and
-	// the log to whoever reads it.
+	// lastWords bounds the end of a stuck process: writing the dump to a disk, and the log to its
+	// reader.
 	lastWords = 5 * time.Second
 )
 
-// Watchdog ends the process when the loop is stuck, with a dump that says where. The rules
-// stay in the kernel, and whoever started the process (systemd) starts it again.
+// Watchdog ends the process when the loop is stuck, with a dump that says where. The rules stay in
+// the kernel, and the supervisor (systemd) starts the process again.
 //
 // The loop counts its turns, and its progress within a turn. At every tick the watchdog looks
 // whether the count has changed since the last one, and leaves a request that makes an idle
@@ -64,7 +64,7 @@ type WatchdogOptions struct {
 	// DataDir takes the goroutine dumps.
 	DataDir string
 	Log     *slog.Logger
-	// Every is how often systemd wants to be told (WATCHDOG_USEC); 0: it does not.
+	// Every is the watchdog interval of systemd (WATCHDOG_USEC); 0: it has none.
 	Every time.Duration
 	Tell  func()
 	// Exit ends the process.
@@ -120,7 +120,7 @@ func (w *Watchdog) Run(ctx context.Context) error {
 			}
 		}
 		if spent >= w.patience {
-			w.bark(spent)
+			w.expire(spent)
 			return nil
 		}
 		select {
@@ -134,9 +134,9 @@ func (w *Watchdog) Run(ctx context.Context) error {
 	}
 }
 
-// bark says where everything stands and ends the process, also when the disk or the reader of
-// the log is what it is stuck at.
-func (w *Watchdog) bark(spent time.Duration) {
+// expire writes a goroutine dump and ends the process, even if the loop is stuck at the disk or at
+// the reader of the log.
+func (w *Watchdog) expire(spent time.Duration) {
 	hard := time.AfterFunc(2*lastWords, w.exit)
 	defer hard.Stop()
 	text := make([]byte, maxDump)

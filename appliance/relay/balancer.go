@@ -183,7 +183,7 @@ func (c *balancer) fresh(client, asked netip.AddrPort, tried []netip.AddrPort) (
 	return c.drawn(tried)
 }
 
-// weight is that of the endpoint at a place.
+// weight returns the weight of the endpoint at an index.
 func (c *balancer) weight(place int) int {
 	if c.weights == nil {
 		return 1

@@ -18,14 +18,14 @@ var errNoAnswer = errors.New("it did not accept in time")
 // prepareSocket sets what a socket needs before it connects, as net.Dialer.Control.
 type prepareSocket func(network, address string, c syscall.RawConn) error
 
-// dial connects to an endpoint, which has timeout to accept; prepare may be nil. What the kernel has established
-// when the time is over counts, though nobody has looked: a program that waits for a CPU, as after a hand-over on a
-// busy box, would otherwise take its own delay for the endpoint's. (The deadline of a net.Dialer wins over a connection that is there.)
+// dial connects to an endpoint, which has timeout to accept; prepare may be nil. A connection that the kernel has established when the
+// time is over counts, even if the program has not noticed yet: a program that waits for a CPU, as after a hand-over on a busy box,
+// would otherwise take its own delay for the endpoint's. (The deadline of a net.Dialer wins over a connection that is there.)
 func dial(ctx context.Context, timeout time.Duration, prepare prepareSocket, source, to netip.AddrPort) (*net.TCPConn, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var late *time.Timer
-	dialer := net.Dialer{Control: func(network, address string, c syscall.RawConn) error {
+	dialer := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: keepAliveEvery, Interval: keepAliveEvery, Count: -1}, Control: func(network, address string, c syscall.RawConn) error {
 		if late != nil {
 			late.Stop() // of another socket, before net tries once more
 		}

@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// draining counts the connections of clients that cannot be handed over, with TLS or HTTP, by cohort: a Drain waits for
-// those that began before it, however many come after.
+// draining counts the connections of clients that cannot be handed over, with TLS or HTTP, by group: a Drain waits for
+// the connections that began before it, and not for later ones.
 type draining struct {
 	mu  sync.Mutex
-	now *cohort
+	now *drainGroup
 }
 
-type cohort struct {
+type drainGroup struct {
 	open int
 	left bool          // another one has begun
 	over chan struct{} // closed when none is open any more and none will be
 }
 
-func newDraining() draining { return draining{now: &cohort{over: make(chan struct{})}} }
+func newDraining() draining { return draining{now: &drainGroup{over: make(chan struct{})}} }
 
 // begin counts a connection until end is called.
 func (d *draining) begin() (end func()) {
@@ -35,18 +35,19 @@ func (d *draining) begin() (end func()) {
 	}
 }
 
-func (c *cohort) closeIfOver() {
+func (c *drainGroup) closeIfOver() {
 	if c.left && c.open == 0 {
 		close(c.over)
 	}
 }
 
-// leave begins another cohort, and returns how many connections the one before has, and what is closed at their end.
-func (d *draining) leave() (open int, over <-chan struct{}) {
+// next begins another group, and returns the number of connections of the one before, and a channel that is closed
+// at their end.
+func (d *draining) next() (open int, over <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c := d.now
-	d.now = &cohort{over: make(chan struct{})}
+	d.now = &drainGroup{over: make(chan struct{})}
 	c.left = true
 	c.closeIfOver()
 	return c.open, c.over
@@ -54,9 +55,9 @@ func (d *draining) leave() (open int, over <-chan struct{}) {
 
 // Drain is for a hand-over to come. It has clients of HTTP make another connection for their next request (Connection:
 // close, GOAWAY), and waits until all connections have ended that cannot be handed over and are open now, or ctx is
-// done. Everybody is served meanwhile, new clients too.
+// done. All clients are served meanwhile, new ones too.
 func (r *Relay) Drain(ctx context.Context) {
-	open, over := r.draining.leave()
+	open, over := r.draining.next()
 	if open > 0 {
 		r.log.Info("waiting for connections with TLS or HTTP to end before the hand-over", "connections", open)
 	}
@@ -67,7 +68,7 @@ func (r *Relay) Drain(ctx context.Context) {
 	}
 }
 
-// drainLast has nobody accepted any more, and waits a little for those who cannot be handed over.
+// drainLast stops accepting clients, and waits a little for connections that cannot be handed over.
 func (r *Relay) drainLast(open map[key]listener) {
 	for _, l := range open {
 		if tcp, is := l.(*loopbackTCP); is {
@@ -75,7 +76,7 @@ func (r *Relay) drainLast(open map[key]listener) {
 		}
 	}
 	r.fronts.pauseTCP()
-	_, over := r.draining.leave()
+	_, over := r.draining.next()
 	timer := time.NewTimer(r.limits.lastDrain)
 	defer timer.Stop()
 	select {

@@ -27,16 +27,16 @@ func TestDrain(t *testing.T) {
 			return false
 		}
 	}
-	if open, over := d.leave(); open != 0 || !isOver(over) {
+	if open, over := d.next(); open != 0 || !isOver(over) {
 		t.Errorf("%d open, over: %t, and there was none", open, isOver(over))
 	}
 	first, second := d.begin(), d.begin()
-	open, over := d.leave()
+	open, over := d.next()
 	if open != 2 || isOver(over) {
 		t.Errorf("%d open, over: %t, want 2", open, isOver(over))
 	}
 	third := d.begin()
-	_, last := d.leave()
+	_, last := d.next()
 	second()
 	if isOver(over) {
 		t.Error("over, and one is open")

@@ -47,7 +47,8 @@ func (t *tcpPort) serveFront(ctx context.Context, client *net.TCPConn, early []b
 		return
 	}
 	defer t.relay.draining.begin()()
-	// What is done for the client ends after it was reset, so that nothing tells it an end before.
+	// The client's handlers end after it was reset, so that none of them closes its connection in
+	// order before.
 	outer := ctx
 	ctx, end := context.WithCancelCause(context.WithoutCancel(outer))
 	stop := context.AfterFunc(outer, func() {

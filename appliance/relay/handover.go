@@ -85,7 +85,7 @@ func ParseState(text []byte) (*State, error) {
 	return s, nil
 }
 
-// Descriptors are all that are in it.
+// Descriptors returns all descriptors in the state.
 func (s *State) Descriptors() (all []int) {
 	for _, l := range s.Listeners {
 		all = append(all, l.FD)

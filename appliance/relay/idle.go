@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchIdle resets a connection when nothing was received from either end for the time. Nobody
-// looks at the bytes: the kernel knows when the last ones came, and is asked when they could be that
+// watchIdle resets a connection when nothing was received from either end for the time. Bytes are
+// not counted here: the kernel knows the time of the last ones, and is asked when they could be that
 // old, so a busy connection costs one look in that time. The caller holds the lock.
 func (t *tcpPort) watchIdle(c *relayed, limit time.Duration) {
 	c.idle = time.AfterFunc(limit, func() {

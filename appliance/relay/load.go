@@ -15,7 +15,8 @@ type PortLoad struct {
 	// Taken are connections, or clients of UDP, that were let in since the port is there, and
 	// FailedConnects how often an endpoint did not accept one.
 	Taken, FailedConnects int64
-	// Open are those now, by endpoint, also those of Names; what waits for an endpoint is not among them.
+	// Open counts the open connections by endpoint, also those of Names; connections that wait for an
+	// endpoint do not count.
 	Open map[netip.AddrPort]int
 }
 

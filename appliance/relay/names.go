@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/appliance/relay/tlsterm"
 )
 
-// Named is where the clients of a port go that ask for a server name.
+// Named has the endpoints for the clients of a port that ask for a server name.
 type Named struct {
 	// ServerName is in lower case; "*.example.com" stands for all names with one label more, "*" for any
 	// and for none.
@@ -22,7 +22,7 @@ type Named struct {
 	Port Port
 }
 
-// helloTime is how long a client may take to send its ClientHello.
+// helloTime bounds the wait for a client's ClientHello.
 const helloTime = 10 * time.Second
 
 // byName finds the port of a server name: by the whole name, by one label less, or the one for any.

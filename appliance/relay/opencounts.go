@@ -43,7 +43,7 @@ func (o *openCounts) done(k countKey, endpoint netip.AddrPort) {
 	}
 }
 
-// counts are those of some endpoints, in their order.
+// counts returns the open connections of endpoints, in their order.
 func (o *openCounts) counts(k countKey, endpoints []netip.AddrPort) []int {
 	list := make([]int, len(endpoints))
 	o.mu.Lock()

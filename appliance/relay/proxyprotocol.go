@@ -45,7 +45,7 @@ func headerOf(version int, from, to netip.AddrPort) ([]byte, error) {
 	return header, nil
 }
 
-// maxHeader is how many bytes a header may have: those of version 2 with what balancers add to it (TLVs).
+// maxHeader bounds a header, in bytes: one of version 2 with what balancers add to it (TLVs).
 const maxHeader = 4096
 
 // The first bytes of a header.
@@ -126,7 +126,8 @@ func (r *Relay) takeHeader(raw syscall.RawConn) (header []byte, err error) {
 	return header, errors.Join(err, failed)
 }
 
-// headerSize is how many bytes of what came are a header, or of what will come; 0: that is not known yet.
+// headerSize returns the size of the header that b begins with, which may be more than has arrived; 0: it
+// is not known yet.
 func headerSize(b []byte) (int, error) {
 	begins := func(signature []byte) bool {
 		n := min(len(b), len(signature))

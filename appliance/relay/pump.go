@@ -13,10 +13,11 @@ import (
 )
 
 const (
-	// chunk is how many bytes are copied at once. Who sends as many has more to send, and that is spliced.
+	// chunk is the size of a copy, in bytes. A peer that sends as many has more to send, and that is
+	// spliced.
 	chunk = 16 << 10
-	// pipeSize is how many bytes a pipe is to take. What an unprivileged user may have of them is limited
-	// (fs.pipe-user-pages-soft); a pipe is smaller then.
+	// pipeSize is the capacity of a pipe, in bytes. It is smaller when an unprivileged user has reached
+	// fs.pipe-user-pages-soft.
 	pipeSize = 512 << 10
 	// idlePipes are kept for the next ones that need one.
 	idlePipes = 64

@@ -18,17 +18,17 @@ type bounds struct {
 	total int64 // of all ports together
 }
 
-// bothBounds are those of node ports on loopback and of ports that the kernel redirects, each with
-// room of its own.
+// bothBounds has the bounds of node ports on loopback and of ports that the kernel redirects;
+// neither takes the other's room.
 type bothBounds struct{ loopback, redirected bounds }
 
 // What ports that the kernel redirects may have at once, unless the limit of open files is lower.
 const (
-	// MaxConnections is how many TCP connections there are.
+	// MaxConnections bounds the TCP connections.
 	MaxConnections = 20000
-	// MaxClients is how many clients of UDP.
+	// MaxClients bounds the clients of UDP.
 	MaxClients = 20000
-	// maxPipes is how many pipes splice(2) is given; without one bytes are copied.
+	// maxPipes bounds the pipes for splice(2); without one bytes are copied.
 	maxPipes = 512
 )
 
@@ -89,7 +89,7 @@ func (q *quota) release() {
 	q.parent.used.Add(-1)
 }
 
-// quotas are those that ports share.
+// quotas has the quotas that ports share.
 type quotas struct{ tcp, udp bothQuotas }
 
 type bothQuotas struct{ loopback, redirected quota }
@@ -113,40 +113,41 @@ func (r *Relay) quotaFor(p Port) *quota {
 	return &quota{limit: limit.loopback.port, parent: &of.loopback}
 }
 
-// Crowded is a Port that had to turn clients away, now or in the last minute.
-type Crowded struct {
+// Overloaded is a Port that has refused clients within the last minute or two, because a limit was
+// reached.
+type Overloaded struct {
 	ID, Protocol string
 	Redirected   bool  // else a node port on loopback
 	Limit        int64 // of all ports of the kind together
 }
 
-// crowding notes which ports turn clients away. It has a timer only while there are such.
-type crowding struct {
+// overload keeps the ports that refuse clients. It has a timer only while there are any.
+type overload struct {
 	log     *slog.Logger
-	every   time.Duration // how long a port is named after the last one that was turned away
-	changed chan struct{} // capacity 1: others are named
+	every   time.Duration // the time for which a port stays in the list after the last client that it refused
+	changed chan struct{} // capacity 1: the list has changed
 
 	mu    sync.Mutex
-	ports map[Crowded]*turnedAway
+	ports map[Overloaded]*turnedAway
 	timer *time.Timer
 	total [2]int64 // TCP, UDP: turned away so far
 }
 
-// turnedAway counts the clients of a port.
+// turnedAway counts the clients that a port refused.
 type turnedAway struct {
 	times  int // since the last look
 	logged logLimiter
 }
 
-func newCrowding(log *slog.Logger, every time.Duration) *crowding {
-	return &crowding{log: log, every: every, changed: make(chan struct{}, 1), ports: map[Crowded]*turnedAway{}}
+func newOverload(log *slog.Logger, every time.Duration) *overload {
+	return &overload{log: log, every: every, changed: make(chan struct{}, 1), ports: map[Overloaded]*turnedAway{}}
 }
 
-// turnAway counts a client that there was no room for, and logs it now and then.
-func (c *crowding) turnAway(p Port, q *quota, what string) {
+// turnAway counts a client that was refused for a limit, and logs it at most once per interval.
+func (c *overload) turnAway(p Port, q *quota, what string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	who := Crowded{p.ID, p.Protocol, p.redirected(), q.parent.limit}
+	who := Overloaded{p.ID, p.Protocol, p.redirected(), q.parent.limit}
 	t := c.ports[who]
 	if t == nil {
 		t = &turnedAway{logged: logLimiter{every: c.every}}
@@ -168,18 +169,18 @@ func (c *crowding) turnAway(p Port, q *quota, what string) {
 }
 
 // forget counts a client of UDP that lost its flow with nothing under way.
-func (c *crowding) forget() {
+func (c *overload) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.total[1]++
 }
 
-// look forgets the ports that have turned nobody away since the last look.
-func (c *crowding) look() {
+// look forgets the ports that have refused no client since the last look.
+func (c *overload) look() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := len(c.ports)
-	maps.DeleteFunc(c.ports, func(_ Crowded, t *turnedAway) bool { return t.times == 0 })
+	maps.DeleteFunc(c.ports, func(_ Overloaded, t *turnedAway) bool { return t.times == 0 })
 	for _, t := range c.ports {
 		t.times = 0
 	}
@@ -191,7 +192,7 @@ func (c *crowding) look() {
 	}
 }
 
-func (c *crowding) signal() {
+func (c *overload) signal() {
 	select {
 	case c.changed <- struct{}{}:
 	default:
@@ -199,21 +200,21 @@ func (c *crowding) signal() {
 }
 
 // list returns the ports, sorted.
-func (c *crowding) list() []Crowded {
+func (c *overload) list() []Overloaded {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.SortedFunc(maps.Keys(c.ports), func(a, b Crowded) int {
+	return slices.SortedFunc(maps.Keys(c.ports), func(a, b Overloaded) int {
 		return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.Protocol, b.Protocol))
 	})
 }
 
-func (c *crowding) counts() (tcp, udp int64) {
+func (c *overload) counts() (tcp, udp int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.total[0], c.total[1]
 }
 
-func (c *crowding) stop() {
+func (c *overload) stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.timer != nil {

@@ -67,7 +67,7 @@ func TestLimitsFollowDescriptors(t *testing.T) {
 }
 
 // A port that turns clients away is named until it has not done so for a while; nothing happens before and after.
-func TestCrowded(t *testing.T) {
+func TestOverloaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &logged{}
 		l := defaults()
@@ -78,7 +78,7 @@ func TestCrowded(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			select {
-			case <-r.CrowdedChanged():
+			case <-r.OverloadedChanged():
 				if !want {
 					t.Errorf("%s: a change", when)
 				}
@@ -87,17 +87,17 @@ func TestCrowded(t *testing.T) {
 					t.Errorf("%s: no change", when)
 				}
 			}
-			if got := r.Crowded(); len(got) != named {
+			if got := r.Overloaded(); len(got) != named {
 				t.Errorf("%s: %+v, want %d", when, got, named)
 			}
 		}
 		changed("at first", false, 0)
 		for range 10 {
-			r.crowding.turnAway(p, q, "refused")
+			r.overload.turnAway(p, q, "refused")
 		}
 		changed("at the first one that is turned away", true, 1)
 		time.Sleep(l.logInterval - 1)
-		r.crowding.turnAway(p, q, "refused")
+		r.overload.turnAway(p, q, "refused")
 		time.Sleep(time.Nanosecond)
 		changed("after a while with others", false, 1)
 		time.Sleep(l.logInterval)
@@ -108,7 +108,7 @@ func TestCrowded(t *testing.T) {
 		if n := log.count("refused: there are too many at once"); n != 1 {
 			t.Errorf("%d lines in the log, want 1", n)
 		}
-		if r.crowding.timer != nil {
+		if r.overload.timer != nil {
 			t.Error("a timer is left")
 		}
 	})

@@ -51,27 +51,28 @@ type Port struct {
 	IdleTimeout time.Duration
 	// Front handles TLS and HTTP; nil: bytes are passed on as they are.
 	Front *Front
-	// Names are where clients go by the server name that they ask for; those for no name are the port's own.
+	// Names has the endpoints by server name; clients without a server name get the port's own.
 	Names []Named
 
-	// via tells it from others of the same ID and Listen: of one of Names, whose it is and its server name.
+	// via tells it apart from others of the same ID and Listen: for one of Names, the port that has it and
+	// its server name.
 	via string
 }
 
 // Pick says which endpoint gets a new connection.
 type Pick struct {
 	By Algorithm
-	// Weights are those of the endpoints, in their order; nil: all are alike.
+	// Weights has the weights of the endpoints, in their order; nil: all are alike.
 	Weights []uint16
-	// Choose, when not nil, is the endpoint of a new connection of a client at the address that it connected to. When
-	// it is not ok, or that endpoint did not accept the connection, By picks one.
+	// Choose, when not nil, returns the endpoint of a new connection by its client and the address that it connected
+	// to. When it is not ok, or that endpoint did not accept the connection, By picks one.
 	Choose func(client, asked netip.AddrPort) (endpoint netip.AddrPort, ok bool)
 	// Affinity is the time that a client keeps its endpoint after its last new connection;
 	// 0: no affinity. A client is an address (spec.sessionAffinity: ClientIP).
 	Affinity time.Duration
 }
 
-// Algorithm is how an endpoint is picked where nothing else says which one.
+// Algorithm picks an endpoint when neither Choose nor affinity does.
 type Algorithm uint8
 
 const (
@@ -87,8 +88,8 @@ const (
 
 // Connect says how TCP connections to endpoints are made.
 type Connect struct {
-	// Retries is how many other endpoints are tried for a connection that one did not accept within
-	// Timeout; 0 of that: 5 s.
+	// Retries bounds the other endpoints that are tried for a connection that one did not accept
+	// within Timeout, by default 5 s.
 	Retries int
 	Timeout time.Duration
 	// ProxyProtocol is the version of the PROXY protocol whose header an endpoint gets before what
@@ -165,7 +166,7 @@ type Relay struct {
 	limits         limits
 	origin         Origin
 	quotas         *quotas
-	crowding       *crowding
+	overload       *overload
 	buffers        sync.Pool // of datagrams
 	pump           *pump
 	open           *openCounts
@@ -181,7 +182,7 @@ type Relay struct {
 	ctx  context.Context
 	end  context.CancelCauseFunc
 	http *httpproxy.Proxy
-	// failedHandshakes are those of TLS, with clients and with endpoints.
+	// failedHandshakes counts failed TLS handshakes, with clients and with endpoints.
 	failedHandshakes atomic.Int64
 
 	mu      sync.Mutex
@@ -198,7 +199,7 @@ func newRelay(log *slog.Logger, origin Origin, l limits) *Relay {
 	ctx, end := context.WithCancelCause(context.Background())
 	return &Relay{
 		ctx: ctx, end: end, store: handover.NewStore(),
-		log: log, limits: l, origin: origin, quotas: newQuotas(&l), crowding: newCrowding(log, l.logInterval),
+		log: log, limits: l, origin: origin, quotas: newQuotas(&l), overload: newOverload(log, l.logInterval),
 		buffers: sync.Pool{New: func() any { return new([maxDatagram]byte) }},
 		pump:    newPump(l.pipes), open: newOpenCounts(),
 		listeners: listen.NewReconciler[Problem](l.retry),
@@ -214,13 +215,13 @@ type Stats struct {
 	TCP, UDP Load
 	// FailedConnects are endpoints that did not accept a connection.
 	FailedConnects int64
-	// FailedHandshakes are those of TLS, with clients and with endpoints.
+	// FailedHandshakes counts failed TLS handshakes, with clients and with endpoints.
 	FailedHandshakes int64
 }
 
 // Load counts the connections, or clients, of a protocol.
 type Load struct {
-	// Loopback and Redirected are those now, Limit how many of the latter there can be.
+	// Loopback and Redirected count the open ones; Limit bounds Redirected.
 	Loopback, Redirected, Limit int64
 	// Taken were let in so far, and TurnedAway were not, or lost their flow to another client, as
 	// there were too many.
@@ -236,15 +237,15 @@ func (r *Relay) Stats() Stats {
 		}
 	}
 	s := Stats{TCP: load(&r.quotas.tcp), UDP: load(&r.quotas.udp), FailedConnects: r.failedConnects.Load(), FailedHandshakes: r.failedHandshakes.Load()}
-	s.TCP.TurnedAway, s.UDP.TurnedAway = r.crowding.counts()
+	s.TCP.TurnedAway, s.UDP.TurnedAway = r.overload.counts()
 	return s
 }
 
-// Crowded returns the ports that have turned clients away in the last minute or two, sorted.
-func (r *Relay) Crowded() []Crowded { return r.crowding.list() }
+// Overloaded returns the ports that have refused clients in the last minute or two, sorted.
+func (r *Relay) Overloaded() []Overloaded { return r.overload.list() }
 
-// CrowdedChanged is signaled when Crowded has changed.
-func (r *Relay) CrowdedChanged() <-chan struct{} { return r.crowding.changed }
+// OverloadedChanged is signaled when Overloaded has changed.
+func (r *Relay) OverloadedChanged() <-chan struct{} { return r.overload.changed }
 
 // Set replaces the Ports on loopback and returns at once; Run opens and closes listeners soon. The
 // caller must not modify the slices afterwards.
@@ -280,7 +281,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		r.drainLast(open)
 	}
 	r.end(context.Cause(ctx))
-	r.crowding.stop()
+	r.overload.stop()
 	if handover.IsRequested(ctx) {
 		r.pause(open)
 		return nil

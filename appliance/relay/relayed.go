@@ -75,10 +75,13 @@ func (c *relayed) stop(ctx context.Context) {
 	interrupt(c.endpoint)
 }
 
-// interrupt has everybody stop who waits for a connection.
+// interrupt ends all reads and writes that wait for a connection.
 func interrupt(c interface{ SetDeadline(time.Time) error }) {
-	_ = c.SetDeadline(time.Unix(1, 0)) // of a closed one nobody waits
+	_ = c.SetDeadline(longAgo) // nothing waits for a closed one
 }
+
+// longAgo is a deadline that is over.
+var longAgo = time.Unix(1, 0)
 
 func (c *relayed) stopTimers() {
 	for _, timer := range []*time.Timer{c.drain, c.idle} {

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"svcctl.io/svcctl/appliance/handover"
 )
 
@@ -38,8 +40,33 @@ func (r *Relay) listenTCP(at netip.AddrPort, log *slog.Logger, route func(*net.T
 		}
 		return l, err
 	}
-	l.socket, err = net.ListenTCP(networkOf(TCP, at.Addr()), net.TCPAddrFromAddrPort(at))
+	config := net.ListenConfig{KeepAlive: -1, Control: keepAlive} // net would set it for each connection
+	config.SetMultipathTCP(false)
+	socket, err := config.Listen(context.Background(), networkOf(TCP, at.Addr()), at.String())
+	if err == nil {
+		l.socket = socket.(*net.TCPListener)
+	}
 	return l, err
+}
+
+// keepAliveEvery is after how long a silent peer is asked whether it is there, and how often.
+const keepAliveEvery = 15 * time.Second
+
+// keepAlive sets SO_KEEPALIVE on a listener, whose connections inherit it (tcp(7)).
+func keepAlive(_, _ string, c syscall.RawConn) error {
+	var failed error
+	err := c.Control(func(fd uintptr) {
+		for _, option := range []struct{ level, name, value int }{
+			{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
+			{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, int(keepAliveEvery.Seconds())},
+			{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, int(keepAliveEvery.Seconds())},
+		} {
+			if failed = unix.SetsockoptInt(int(fd), option.level, option.name, option.value); failed != nil {
+				return
+			}
+		}
+	})
+	return errors.Join(err, os.NewSyscallError("setsockopt", failed))
 }
 
 // start begins to serve clients, whose connections last until ctx is done.
@@ -126,7 +153,7 @@ func (t *tcpPort) admit(client *net.TCPConn, serve func()) {
 		t.mu.Lock()
 		p := t.port
 		t.mu.Unlock()
-		t.relay.crowding.turnAway(p, t.quota, "connections to a relayed port are refused")
+		t.relay.overload.turnAway(p, t.quota, "connections to a relayed port are refused")
 		reset(client)
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -14,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func isReset(err error) bool {
@@ -326,4 +329,39 @@ func TestTCPLimits(t *testing.T) {
 	_ = first.Close()
 	eventually(t, "there is room again", func() bool { return l.quotas.tcp.loopback.used.Load() == 2 })
 	must(other)
+}
+
+// Silent peers are asked whether they are there, on both sides.
+func TestKeepAlive(t *testing.T) {
+	r := newRelay(slog.New(slog.DiscardHandler), nil, quick())
+	l, err := r.listenTCP(netip.MustParseAddrPort("127.0.0.1:0"), r.log, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	endpoint, err := dial(t.Context(), time.Minute, nil, netip.AddrPort{}, l.socket.Addr().(*net.TCPAddr).AddrPort())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer endpoint.Close()
+	client, err := l.socket.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	for side, c := range map[string]*net.TCPConn{"client": client, "endpoint": endpoint} {
+		raw, err := c.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for option, want := range map[[2]int]int{{unix.SOL_SOCKET, unix.SO_KEEPALIVE}: 1, {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}: 15, {unix.IPPROTO_TCP, unix.TCP_KEEPINTVL}: 15, {unix.IPPROTO_TCP, unix.TCP_NODELAY}: 1} {
+			if err := raw.Control(func(fd uintptr) {
+				if got, err := unix.GetsockoptInt(int(fd), option[0], option[1]); err != nil || got != want {
+					t.Errorf("%s: option %v is %d, want %d (%v)", side, option, got, want, err)
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 }

@@ -129,10 +129,11 @@ func (l *udpListener) close() {
 func (l *udpListener) pause() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.closed, l.paused = true, true
-	interrupt(l.socket)
+	l.paused = true
+	// What was received is still sent.
+	_ = l.socket.SetReadDeadline(longAgo)
 	for _, f := range l.flows {
-		interrupt(f.socket)
+		_ = f.socket.SetReadDeadline(longAgo)
 	}
 }
 
@@ -200,12 +201,12 @@ func (l *udpListener) flowOf(client netip.AddrPort) (*flow, error) {
 		ended, waits := l.endOldest(port)
 		switch {
 		case !ended:
-			l.relay.crowding.turnAway(p, port.quota, "clients of a relayed port get no answer")
+			l.relay.overload.turnAway(p, port.quota, "clients of a relayed port get no answer")
 			return nil, errQuotaExceeded
 		case waits:
-			l.relay.crowding.turnAway(p, port.quota, "clients of a relayed port are forgotten early")
+			l.relay.overload.turnAway(p, port.quota, "clients of a relayed port are forgotten early")
 		default: // who has an answer is not waited for
-			l.relay.crowding.forget()
+			l.relay.overload.forget()
 		}
 	}
 	f, err = l.begin(port, client, asked)
@@ -276,15 +277,18 @@ func (l *udpListener) reply(f *flow) {
 		if !l.wait(f) {
 			return
 		}
-		err := l.relay.receive(f.raw, func(data []byte, _ netip.AddrPort) {
-			l.touch(f, true)
-			if _, err := l.socket.WriteToUDPAddrPort(data, f.client); err != nil && !errors.Is(err, net.ErrClosed) {
-				l.log.Debug("an answer from a relayed port is dropped", "client", f.client, "err", err)
-			}
-		})
+		err := l.relay.receive(f.raw, func(data []byte, _ netip.AddrPort) { l.answer(f, data) })
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return // the flow ended, or the endpoint refused a datagram
 		}
+	}
+}
+
+// answer sends a datagram of a flow's endpoint to the client.
+func (l *udpListener) answer(f *flow, data []byte) {
+	l.touch(f, true)
+	if _, err := l.socket.WriteToUDPAddrPort(data, f.client); err != nil && !errors.Is(err, net.ErrClosed) {
+		l.log.Debug("an answer from a relayed port is dropped", "client", f.client, "err", err)
 	}
 }
 

@@ -3,6 +3,7 @@ package relay
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
@@ -215,7 +216,7 @@ func TestUDPLimits(t *testing.T) {
 	if used := l.quotas.udp.loopback.used.Load(); used != 3 {
 		t.Errorf("%d clients are remembered, want 3", used)
 	}
-	if got, named := l.Stats().UDP.TurnedAway, len(l.Crowded()); got != 6 || named != 0 {
+	if got, named := l.Stats().UDP.TurnedAway, len(l.Overloaded()); got != 6 || named != 0 {
 		t.Errorf("%d clients were forgotten, want 6; %d ports are named, though nobody waited for an answer", got, named)
 	}
 	if got := answer(t, dialUDP(t, other), "x"); got[0] != "a" {
@@ -242,7 +243,7 @@ func TestUDPForgottenEarly(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the port is named", func() bool { return len(l.Crowded()) == 1 && l.Stats().UDP.TurnedAway == 2 })
+	eventually(t, "the port is named", func() bool { return len(l.Overloaded()) == 1 && l.Stats().UDP.TurnedAway == 2 })
 	if got := l.log.count("are forgotten early"); got != 1 {
 		t.Errorf("%d lines in the log, want 1", got)
 	}
@@ -325,4 +326,45 @@ func TestUDPRefused(t *testing.T) {
 	if used := l.quotas.udp.loopback.used.Load(); used > 10 {
 		t.Errorf("%d clients are remembered, want at most 10", used)
 	}
+}
+
+// What was received when a hand-over begins is still passed on, also of a new client, and in both directions.
+func TestUDPReceivedBeforeAHandOver(t *testing.T) {
+	r := newRelay(slog.New(slog.DiscardHandler), nil, quick())
+	got := make(chan string, 2)
+	endpoint := udpServer(t, local, func(_ *net.UDPConn, data []byte, _ netip.AddrPort) { got <- string(data) })
+	at := freePort(t, local)
+	port := r.newUDPPort(Port{ID: "x", Listen: at, Protocol: UDP, Endpoints: []netip.AddrPort{endpoint}})
+	l, err := r.listenUDP(at, r.log, func(netip.AddrPort) (*udpPort, netip.AddrPort, error) { return port, at, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients := []*net.UDPConn{dialUDP(t, at), dialUDP(t, at)}
+	addr := func(i int) netip.AddrPort { return clients[i].LocalAddr().(*net.UDPAddr).AddrPort() }
+	if err := l.forward([]byte("before"), addr(0)); err != nil {
+		t.Fatal(err)
+	}
+	<-got
+	l.pause()
+	for i, text := range []string{"a flow's", "a new client's"} {
+		if err := l.forward([]byte(text), addr(i)); err != nil {
+			t.Errorf("%s datagram is dropped: %v", text, err)
+			continue
+		}
+		if passed := <-got; passed != text {
+			t.Errorf("%q is passed on as %q", text, passed)
+		}
+	}
+	l.answer(l.flows[addr(0)], []byte("an answer"))
+	buf := make([]byte, 20)
+	_ = clients[0].SetReadDeadline(time.Now().Add(patience))
+	if n, err := clients[0].Read(buf); string(buf[:n]) != "an answer" {
+		t.Errorf("the answer is %q, %v", buf[:n], err)
+	}
+	r.tasks.Wait() // no flow is waited for
+	if len(l.flows) != 2 {
+		t.Errorf("%d flows are there to be handed over", len(l.flows))
+	}
+	l.paused = false
+	l.close()
 }

@@ -22,7 +22,7 @@ const (
 type asks struct {
 	internal    annotation.Internal
 	prefersZone bool
-	// ranges are the source ranges, of the field or of annotations; nil: everybody may connect.
+	// ranges has the source ranges, of the field or of annotations; nil: all clients may connect.
 	ranges  []string
 	relayed annotation.Relay
 	// balanceNamed says that the Service names its algorithm itself.
@@ -71,7 +71,7 @@ func (r *resolver) readAnnotations() {
 	r.ranges = ranges
 }
 
-// mayBeInternal refuses addresses that everybody reaches to a Service that asks to be internal.
+// mayBeInternal refuses addresses that are not internal to a Service that asks to be internal.
 func (r *resolver) mayBeInternal(field string, a netip.Addr) bool {
 	if r.internal.Key == "" || r.facts.isInternal(a) {
 		return true
@@ -81,7 +81,7 @@ func (r *resolver) mayBeInternal(field string, a netip.Addr) bool {
 	return false
 }
 
-// isInternal reports whether only clients inside reach an address, whoever has it.
+// isInternal reports whether only clients inside reach an address, whichever Service has it.
 func (f *Facts) isInternal(a netip.Addr) bool {
 	return slices.ContainsFunc(f.InternalPools, func(p nft.Range) bool { return p.Contains(a) })
 }

@@ -122,7 +122,8 @@ func (r *resolver) warnUnbalanced(why string) {
 	}
 }
 
-// weight is that of an endpoint in a slice: the Service's word, then the slice's.
+// weight returns the weight of an endpoint in a slice, by the Service's annotation, or else by the
+// slice's.
 func (r *resolver) weight(addr netip.Addr, s *object.EndpointSlice) uint16 {
 	if w, given := r.weights[addr]; given {
 		return w

@@ -34,7 +34,7 @@ type Checked struct {
 	Target   health.Target
 	// Start is the state to begin with, if nothing is known of Target.
 	Start health.State
-	// State is the one that the Service was resolved with.
+	// State is the state that the Service was resolved with.
 	State health.State
 	// Assumed is health.Verdict.Assumed.
 	Assumed bool
@@ -70,8 +70,8 @@ func (r *resolver) prepareChecks() {
 	}
 }
 
-// judge lowers the state of endpoints that are taken out or not up. Where too few are left, all
-// are used, as if nobody had asked them.
+// judge lowers the state of endpoints that are taken out or not up. If too few are left, all are
+// used, as without checks.
 func (r *resolver) judge(endpoints map[portKey][]endpoint) {
 	if r.plan == nil && r.taken == nil {
 		return
@@ -203,7 +203,7 @@ func (a *assumptions) add(state health.State, assumed bool, index int) {
 	}
 }
 
-// undecided reports that it is not known yet whether anybody is up beside those that fell.
+// undecided reports that it is not known yet whether endpoints other than the fallen ones are up.
 func (a *assumptions) undecided() bool { return a.open && !a.proven && len(a.fallen) > 0 }
 
 // downText says which endpoint is down, and why.
@@ -214,7 +214,7 @@ func downText(addr netip.AddrPort, v health.Verdict) string {
 	return fmt.Sprintf("%s (%s)", addr, v.Last.Why)
 }
 
-// maxNamed is how many endpoints a problem names.
+// maxNamed bounds the endpoints that a problem names.
 const maxNamed = 5
 
 func (r *resolver) reportDown(index int, down []string, checked int) {
@@ -331,8 +331,8 @@ type portName struct {
 	addr netip.Addr
 }
 
-// starts says what the endpoints of a port begin with as long as nothing is known of them: those
-// that were used before are up, others are not yet. Where nobody was used, all are up.
+// starts returns the initial state of a port's endpoints without a verdict: endpoints that were
+// used before are up, others are new. If none was used, all are up.
 func (r *resolver) starts(name Port, port *object.ServicePort, list []endpoint) func(*endpoint) health.State {
 	allUp := func(*endpoint) health.State { return health.Up }
 	if r.facts.Before == nil {

@@ -167,8 +167,8 @@ func claimOf(p *nft.ServicePort, fe *nft.Frontend) claimed {
 	return claimed{fe.Addr, p.Family, p.Protocol, fe.Port}
 }
 
-// Owner is the Service, "namespace/name", that has a frontend: an address and port, or,
-// with the zero Addr, a node port; "" when nobody has it.
+// Owner returns the Service, "namespace/name", that has a frontend: an address and port, or, with
+// the zero Addr, a node port; "" when none has it.
 func (c *Claims) Owner(f nft.Family, proto nft.Protocol, at netip.AddrPort) string {
 	return c.holder(claimed{at.Addr(), f, proto, at.Port()})
 }
@@ -197,9 +197,9 @@ func (c *Claims) drop(key claimed, service string) {
 	c.byFrontend[key] = list
 }
 
-// Grant is a Service's ports with only those frontends that it has, and only those
-// endpoints that are nobody's frontends, and a problem for each that is left out. The
-// ports given are not changed.
+// Grant returns a Service's ports with only the frontends that it was granted, and only endpoints
+// that are no Service's frontends, and a problem for each that is left out. The given ports are not
+// changed.
 func (c *Claims) Grant(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePort, []Problem) {
 	var problems []Problem
 	granted := ports

@@ -35,7 +35,7 @@ type clients struct {
 	ranges      []netip.Prefix
 	ranged      bool
 	allow, deny []*nft.SourceSet
-	// nobody reports that a set is not known, so that it cannot be said who may connect.
+	// nobody reports that a set is unknown: no client may connect.
 	nobody bool
 	// everywhere reports that all this holds on node ports and external IPs too.
 	everywhere bool
@@ -157,7 +157,7 @@ func (r *resolver) sourceSetNames(c *clients, balanced bool) (names []setName) {
 	return names
 }
 
-// addSourceSet adds a set that an annotation names. One that is not there lets nobody in.
+// addSourceSet adds a set that an annotation names. An unknown set lets no client in.
 func (r *resolver) addSourceSet(c *clients, n setName) {
 	r.out.SourceSets = append(r.out.SourceSets, n.name)
 	var set *nft.SourceSet

@@ -216,7 +216,7 @@ func deref(s *string) string {
 // selection is the endpoints of a Service port that are used.
 type selection struct {
 	pools [nft.NumPools][]netip.AddrPort
-	// serving are all that keep their open connections.
+	// serving has all endpoints that keep their open connections.
 	serving []netip.AddrPort
 	// noLocal is the answer to a connection under policy Local without a local endpoint: that
 	// of the Service while endpoints serve elsewhere, else a refusal.
@@ -306,11 +306,11 @@ func pick(all []endpoint, use func(*endpoint) bool) []netip.AddrPort {
 	return slices.Clip(out)
 }
 
-// topology tells which of a tier's ready endpoints are near enough to be used. Hints hold all or
-// nothing: they count only when every ready endpoint has some, be it up or not, and one that is
-// up is for this box, first by node, then by zone. Where nobody wrote hints, the Service's
-// trafficDistribution makes each endpoint's own zone and node its hint, as the
-// EndpointSlice controller does; and without one, an annotation that asks to stay in the zone.
+// topology returns the predicate that selects the near endpoints of a tier's ready ones. Hints hold
+// all or nothing: they count only when every ready endpoint has some, be it up or not, and one that
+// is up is for this box, first by node, then by zone. Without hints, the Service's
+// trafficDistribution makes each endpoint's own zone and node its hint, as the EndpointSlice
+// controller does; and without one, an annotation that asks to stay in the zone.
 func (r *resolver) topology(all []endpoint) func(*endpoint) bool {
 	anywhere := func(*endpoint) bool { return true }
 	hints := written

@@ -35,7 +35,7 @@ const (
 	ReasonSecretUnusable = "SecretUnusable"
 	// ReasonCertificateExpires: a certificate ends soon.
 	ReasonCertificateExpires = "CertificateExpires"
-	// ReasonBackendUnchecked: whoever answers at an endpoint's address is believed to be the endpoint.
+	// ReasonBackendUnchecked: the certificate of endpoints is not verified.
 	ReasonBackendUnchecked = "BackendUnchecked"
 	// ReasonNoOCSPResponse: clients get no OCSP response about a certificate, or soon no more.
 	ReasonNoOCSPResponse = "NoOCSPResponse"

@@ -22,7 +22,7 @@ type question struct {
 
 // probes are the readiness probes of the Pods of one Service.
 type probes struct {
-	// unasked: only Pods that nobody has judged are probed.
+	// unasked: only Pods without a readiness condition are probed.
 	unasked bool
 	of      map[string][]health.Probe // by Pod
 	// refused are the Pods of each refusal.

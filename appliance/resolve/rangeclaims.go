@@ -12,7 +12,7 @@ import (
 // dataplane asks for exact ones first. Of two ranges with a port in common the older one is granted
 // as a whole, and the other one not at all.
 
-// rangePlace is where ranges may overlap.
+// rangePlace is an address, family and protocol in which ranges may overlap.
 type rangePlace struct {
 	addr   netip.Addr
 	family nft.Family
@@ -27,7 +27,7 @@ type rangeClaim struct {
 
 func (a rangeClaim) overlaps(b rangeClaim) bool { return a.first <= b.last && b.first <= a.last }
 
-// rangeClaims are all ranges, by place, in the order of claimants.
+// rangeClaims has all ranges, by place, in the order of claimants.
 type rangeClaims struct {
 	at     map[rangePlace][]rangeClaim
 	places map[string][]rangePlace // of a Service

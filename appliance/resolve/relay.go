@@ -17,11 +17,12 @@ type Relay struct {
 	Affinity time.Duration
 	// ConnectTimeout is for how long an endpoint may take to accept a connection.
 	ConnectTimeout time.Duration
-	// ConnectRetries is how many other endpoints are tried after one that did not accept.
+	// ConnectRetries bounds the other endpoints that are tried after one that did not accept.
 	ConnectRetries int
 	// ProxyProtocol is the version of the PROXY protocol that endpoints get a header of; 0: none.
 	ProxyProtocol int
-	// ProxyFrom are the balancers whose connections begin with a header of the PROXY protocol.
+	// ProxyFrom has the prefixes of balancers whose connections begin with a header of the PROXY
+	// protocol.
 	ProxyFrom []netip.Prefix
 	// Transparent has TCP endpoints see clients at their own addresses.
 	Transparent bool

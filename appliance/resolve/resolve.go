@@ -30,35 +30,34 @@ type Facts struct {
 	// known is false when no set has the name; set is nil when its file could never be read. Nil:
 	// there are no sets.
 	SourceSet func(name string) (set *nft.SourceSet, known bool)
-	// ServiceRanges are where cluster IPs come from: no endpoint may lie in them.
+	// ServiceRanges has the ranges of cluster IPs: no endpoint may lie in them.
 	ServiceRanges []netip.Prefix
-	// ExternalIPRanges, when there are any, are the only ones externalIPs are served from.
+	// ExternalIPRanges, if any, restricts the externalIPs that are served.
 	ExternalIPRanges []netip.Prefix
 	// NoExternalIPs refuses all externalIPs.
 	NoExternalIPs bool
-	// Pools are where load balancer IPs come from.
+	// Pools has the ranges of load balancer IPs.
 	Pools []nft.Range
-	// InternalPools are those of them whose addresses only clients inside reach.
+	// InternalPools has the ranges of Pools whose addresses only clients inside reach.
 	InternalPools []nft.Range
 	// Host holds the addresses that must stay the host's and its gateways', each
 	// with what it is, for messages: "an address of this host". A Service that took
 	// one would capture the box's management traffic.
 	Host map[netip.Addr]string
-	// Connected are networks of the host that overlap a service range: who lies in one is
-	// no cluster IP but a host.
+	// Connected are networks of the host that overlap a service range: an address in one is no
+	// cluster IP but a host.
 	Connected []netip.Prefix
 	// Broadcast are the broadcast addresses of the host's networks.
 	Broadcast map[netip.Addr]bool
-	// ConnectionLog is where the ends of connections are logged: a file, or "journal"; "": nowhere.
+	// ConnectionLog is the file, or "journal", that gets the ends of connections; "": none.
 	ConnectionLog string
 	// NoTimeouts says that the kernel has no timeouts of connection tracking for nf_tables.
 	NoTimeouts bool
 	// NoRates and NoConnectionCounts say that it has no rate limits, and no counts of connections.
 	NoRates, NoConnectionCounts bool
-	// Taken says which program of the box listens where a frontend would take its
-	// clients away, as "nginx (pid 812) listens on tcp 0.0.0.0:30080"; "" when none does, or
-	// when the frontend was served before the program came. The zero Addr stands for
-	// node ports. Nil: nobody listens.
+	// Taken says which program of the box listens where a frontend would take its clients away, as
+	// "nginx (pid 812) listens on tcp 0.0.0.0:30080"; "" when none does, or when the frontend was
+	// served before the program came. The zero Addr stands for node ports. Nil: no program listens.
 	Taken func(f nft.Family, proto nft.Protocol, at netip.AddrPort) string
 	// Full reports whether an endpoint of a port, of which at tells the frontends, has as many open connections
 	// as its Service allows. Until they were counted, known is false, and full is what the kernel was left with.
@@ -75,8 +74,8 @@ type Facts struct {
 	Transparent func(service string, f nft.Family) (why string)
 	// Keys says what became of a Secret, "namespace/name", that relayed ports need. Nil: all are there.
 	Keys func(secret string, use KeyUse) KeyState
-	// Verdict returns the verdict on an endpoint that is checked; false: none yet. Nil: nobody is
-	// checked.
+	// Verdict returns the verdict on an endpoint that is checked; false: none yet. Nil: no endpoint
+	// is checked.
 	Verdict func(health.Target) (health.Verdict, bool)
 	// Before gives the endpoints that a port had before a change, of which at tells the frontends,
 	// and the state of one that it did not have. Nil: there was nothing before.
@@ -112,18 +111,19 @@ type Output struct {
 	// Checked are the endpoints that are checked, and Demoted those that are not used for that.
 	Checked []Checked
 	Demoted []Demoted
-	// FailingOpen is how many ports, once for each family, use endpoints that are not up, as too
-	// few are.
+	// FailingOpen counts the ports, once for each family, that use endpoints which are not up,
+	// because too few are.
 	FailingOpen int
-	// Waiting reports that endpoints which are down are used until it is known whether others are up.
+	// Waiting reports that endpoints that are down are used until it is known whether others are up.
 	Waiting bool
-	// RetryAfter is how long an endpoint may leave a SYN unanswered; 0: as long as the client likes.
+	// RetryAfter is the time after which a SYN without an answer is sent to another endpoint; 0:
+	// never.
 	RetryAfter time.Duration
 	// Logged reports that its connections are logged.
 	Logged bool
-	// EndpointConnections is how many open connections an endpoint may have; 0: any number.
+	// EndpointConnections bounds the open connections of an endpoint; 0: no limit.
 	EndpointConnections uint32
-	// SlowStart is how long a new endpoint takes until it has its whole weight; 0: no time.
+	// SlowStart is the time until a new endpoint has its whole weight; 0: it has it at once.
 	SlowStart time.Duration
 	// ResetDown ends TCP connections to an endpoint that is down.
 	ResetDown bool
@@ -134,8 +134,8 @@ type Output struct {
 	Pods   []string
 	// Relay says how the ports are relayed that have listeners for it; nil: none has.
 	Relay *Relay
-	// Secrets are those that ports need, "namespace/name", sorted. The Service is to be resolved again
-	// when one of them changes.
+	// Secrets has the Secrets that ports need, "namespace/name", sorted. The Service is to be resolved
+	// again when one of them changes.
 	Secrets []string
 }
 
@@ -182,12 +182,12 @@ type resolver struct {
 	ref   object.Ref
 	out   Output
 	vips  addresses
-	// plan is how endpoints are checked, nil if they are not; taken are those that an annotation
-	// takes out; byName are the ports of slices.
+	// plan has the health checks, nil if there are none; taken has the endpoints that an annotation
+	// takes out; byName has the ports of slices.
 	plan   *health.Plan
 	taken  map[netip.Addr]bool
 	byName map[portName]uint16
-	// weights are the Service's own, by address.
+	// weights has the weights of the Service's annotation, by address.
 	weights map[netip.Addr]uint16
 	probes  probes
 	// noLocal is the answer of the Service where policy Local leaves no endpoint.

@@ -12,7 +12,7 @@ import (
 // Follow calls send with everything that is to be announced, and then with what changes, until ctx is done.
 type Follow func(ctx context.Context, send func(wire.AnnouncementsEvent) error) error
 
-// retry is when a change that the kernel refused is tried again, with all others.
+// retry is the wait before a change that the kernel refused is tried again, with all others.
 const retry = 10 * time.Second
 
 // Run keeps a table equal to what is to be announced by routes until ctx is done. What is there stays then: the rules

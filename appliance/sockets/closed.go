@@ -13,9 +13,8 @@ import (
 // sknetlink_groups, linux/sock_diag.h; kernel 4.4), by the index in kinds: of IPv4 and IPv6.
 var closedGroups = [len(kinds)][2]int{{1, 3}, {2, 4}}
 
-// Closed tells that a socket was closed. It is for the time in which somebody waits for that:
-// while there is one, the kernel makes a message of every TCP or UDP connection of the host that
-// ends.
+// Closed notifies of closed sockets. Keep one only while it is needed: the kernel then makes a
+// message of every TCP or UDP connection of the host that ends.
 type Closed struct {
 	// C has a value when a socket with one of the ports was closed since one was taken from it.
 	C    chan struct{}

@@ -14,10 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket is one that takes connections or datagrams from anybody.
+// Socket is a socket that takes connections or datagrams from any peer.
 type Socket struct {
 	Protocol string // "tcp" or "udp"
-	// Local is where it listens; the unspecified address stands for all of its family.
+	// Local is the address that it listens on; the unspecified address stands for all of its
+	// family.
 	Local netip.AddrPort
 	// BothFamilies says that the unspecified IPv6 address stands for IPv4 too.
 	BothFamilies bool

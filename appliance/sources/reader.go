@@ -21,18 +21,18 @@ import (
 
 const (
 	// GenerationFile is a file of a directory that has the number of its content, which rises with each
-	// change: whoever brings the content writes it, as `git rev-list --count HEAD`.
+	// change: the program that updates the directory writes it, as `git rev-list --count HEAD`.
 	GenerationFile = ".svcctl-generation"
-	// lookEvery is how often a box that does not read one of its sources looks at it.
+	// lookEvery is the interval at which a box looks at a source that it does not read.
 	lookEvery = 2 * time.Second
-	// retry is how long a failed commit waits.
+	// retry is the wait after a failed commit.
 	retry = time.Second
 )
 
 // Dir is a directory with its name.
 type Dir struct{ Name, Path string }
 
-// Turn says who has the turn of a source.
+// Turn tells which box has the turn of a source.
 type Turn struct {
 	Holder string
 	Mine   bool
@@ -216,7 +216,7 @@ func (r *Reader) judge(snapshot *watch.Snapshot) {
 		if !j.unread {
 			j.turn.Generation = generation(dir.Path)
 			j.verdict = r.cfg.Store.JudgeSource(j.turn, r.files)
-			// A directory that nobody has read yet does not begin with nothing: it may not be mounted, or not filled.
+			// A directory that no box has read yet does not begin empty: it may not be mounted, or not filled.
 			j.unread = j.verdict.Reader == "" && snapshot.Sources[i].Files == 0
 		}
 		judged[i] = j

@@ -9,30 +9,30 @@ import (
 	"svcctl.io/svcctl/store/manifest"
 )
 
-// patience is how long nobody may read a source before that is a problem.
+// patience is the time for which no box may read a source before that is a problem.
 const patience = time.Minute
 
 // The reasons of problems.
 const (
 	ReasonDiffers  = "SourceDiffers"     // warning: this box has something else than is in force
 	ReasonBehind   = "SourceBehind"      // warning: this box has something older
-	ReasonNoReader = "SourceHasNoReader" // nobody reads the source
+	ReasonNoReader = "SourceHasNoReader" // no box reads the source
 )
 
-// State is how a source is doing on this box.
+// State is the state of a source on this box.
 type State struct {
 	Name, Dir string
-	// Reader is the box that reads it; "" when nobody does, or it is not known.
+	// Reader is the box that reads it; "" when none does, or it is not known.
 	Reader string
 	// Mine reports whether this box reads it.
 	Mine bool
 	// Verdict is why this box may not read it.
 	Verdict store.SourceVerdict
-	// Orphaned says that nobody has read it for a while.
+	// Orphaned says that no box has read it for patience.
 	Orphaned bool
 }
 
-// tell notes how the sources are doing, and wakes whoever shows it when that is something new.
+// tell stores the states of the sources, and signals when they changed.
 func (r *Reader) tell() {
 	states := make([]State, 0, len(r.judged))
 	for i, j := range r.judged {
@@ -51,7 +51,8 @@ func (r *Reader) tell() {
 	}
 }
 
-// Problems are that this box has another content than is in force, and that nobody reads a source.
+// Problems reports sources of which this box has another content than is in force, and sources that
+// no box reads.
 func (r *Reader) Problems() (problems []manifest.Problem) {
 	for _, s := range r.States() {
 		take := fmt.Sprintf("`svcctl source take %s --box %s` puts in force what this box has", s.Name, r.cfg.Box)

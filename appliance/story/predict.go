@@ -13,14 +13,14 @@ import (
 	"svcctl.io/svcctl/nft/trace"
 )
 
-// Way is where a packet to an address leaves.
+// Way is the route of packets to an address.
 type Way struct {
 	Interface uint32     // its index
 	Local     bool       // the address is this host's
 	From      netip.Addr // the address of this host that is used on that way
 }
 
-// predictedPort is the source port of a packet of which none is told.
+// predictedPort is the source port of a packet for which none was given.
 const predictedPort = 40000
 
 // mostOutcomes bounds the endpoints that a prediction names.
@@ -29,8 +29,8 @@ const mostOutcomes = 20
 // errWhereTo says that a prediction needs an address with a port.
 var errWhereTo = errors.New("a prediction is of a packet to an address with a port, as 10.96.0.10:80")
 
-// predict tells what would become of the first packet of a connection, by the rules that the Services come to. No packet is
-// sent, and nobody else's rules are asked.
+// predict tells the fate of the first packet of a connection, by the rules of the Services. No packet is sent, and foreign
+// rules are not considered.
 func (t *Teller) predict(q wire.TraceQuery) (wire.TracedPacket, error) {
 	if !q.To.IsValid() || q.Port == 0 {
 		return wire.TracedPacket{}, errWhereTo

@@ -274,7 +274,7 @@ func (t *telling) inServiceRange(a netip.Addr) bool {
 	return false
 }
 
-// others tells of what somebody else's table did to the packet.
+// others tells what a foreign table did to the packet.
 func (t *telling) others(s *trace.Step) {
 	table := strings.TrimSpace(s.Family + " " + s.Table)
 	switch {

@@ -15,10 +15,10 @@ import (
 	"svcctl.io/svcctl/nft/trace"
 )
 
-// turn is how often the packets that nothing more was heard of are looked for, and quietTurns the
-// turns after which the story of one is told: an answer of the endpoint comes meanwhile, too. Turns
-// are counted, and no time is compared: a busy machine misses turns, and tells a story late rather
-// than half.
+// turn is the interval of looks for packets without new steps, and quietTurns the number of such
+// looks after which the story of a packet is told: the endpoint's answer arrives before. Turns are
+// counted, and no time is compared: a busy machine misses turns, and tells a story late rather than
+// half.
 const (
 	turn       = 100 * time.Millisecond
 	quietTurns = 3
@@ -135,8 +135,8 @@ func (t *Teller) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.Tr
 	return <-ended
 }
 
-// packets are those whose story is not told yet: order has them as they came, open by the number
-// that the kernel gave them.
+// packets holds the packets whose story is not told yet: order has them in the order of arrival,
+// open by the number that the kernel gave them.
 type packets struct {
 	order []*pending
 	open  map[uint32]*pending

@@ -18,7 +18,7 @@ type Task struct {
 	Run func(ctx context.Context) error
 }
 
-// overdue is how long after its end a Task may still run before the log names it.
+// overdue is the time after the end of the context from which the log names a Task that still runs.
 const overdue = 10 * time.Second
 
 // Run runs all Tasks until ctx is done or one of them fails, and returns when all have

@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// watchFor is how long the clients of a Service are counted after somebody asked for them: longer than a viewer waits before the
-	// next question.
+	// watchFor is the time for which the clients of a Service are counted after a request for them: longer than a viewer waits
+	// before the next one.
 	watchFor = 2 * time.Minute
 	// maxWatched bounds the Services whose clients are counted, and maxClients the clients of one.
 	maxWatched = 16
 	maxClients = 1 << 16
 )
 
-// clients are those of a Service at one look.
+// clients counts the connections of a Service's clients at one look.
 type clients map[netip.Addr]Counts
 
-// add adds a connection; not of a client that there is no room for.
+// add adds a connection, unless its client is new and there are maxClients.
 func (s clients) add(c *conntrack.Connection) {
 	addr := c.Client.Addr()
 	n, known := s[addr]
@@ -34,8 +34,8 @@ func (s clients) add(c *conntrack.Connection) {
 	s[addr] = n
 }
 
-// watch notes that somebody asks for the clients of a Service, and reports whether they are counted: of too many Services, those of
-// one more are not.
+// watch notes a request for the clients of a Service, and reports whether they are counted: beyond maxWatched Services they are
+// not.
 func (o *Observer) watch(service string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -51,7 +51,7 @@ func (o *Observer) watch(service string) bool {
 	return true
 }
 
-// unwatch forgets the Services that nobody has asked about for long. The caller holds mu.
+// unwatch forgets the Services that were not asked for within watchFor. The caller holds mu.
 func (o *Observer) unwatch(at time.Time) {
 	maps.DeleteFunc(o.watched, func(_ string, asked time.Time) bool { return at.Sub(asked) > watchFor })
 }

@@ -33,9 +33,9 @@ type Port struct {
 type Counts struct {
 	// Open are connections that were answered and that neither side has closed.
 	Open int
-	// Unanswered are those that the endpoint has sent nothing to yet.
+	// Unanswered counts the connections that the endpoint has sent nothing to yet.
 	Unanswered int
-	// New are those that the look before did not find.
+	// New counts the connections that the look before did not find.
 	New int
 }
 
@@ -67,18 +67,18 @@ type PortCounts struct {
 	getting  []netip.AddrPort // endpoints, where a look has asked for them
 }
 
-// EndpointCounts are those of an endpoint. Leaving reports that it gets no new connections.
+// EndpointCounts has the counts of an endpoint. Leaving reports that it gets no new connections.
 type EndpointCounts struct {
 	Counts
 	Leaving bool
 	// Flows counts its connections, those that ended included; nil as in PortCounts.
 	Flows *flows.Record
-	// Tracked are its connections in the table that Flows has too.
+	// Tracked counts its connections in the table that Flows has too.
 	Tracked flows.Record
 }
 
-// endpoints are those that new connections go to, sorted. They are found for ports of which somebody asks, or that have connections:
-// of most of many Services they are nobody's concern.
+// endpoints returns the endpoints that new connections go to, sorted. They are computed for ports that are asked for or have
+// connections, which most of many Services are not.
 func (p *PortCounts) endpoints() []netip.AddrPort {
 	switch {
 	case p.getting != nil:
@@ -107,17 +107,18 @@ type Look struct {
 	At time.Time
 	// Since is the time to the look before, that New counts; 0: there was none, and New is 0.
 	Since time.Duration
-	// Entries are all of the table, those of no Service included.
+	// Entries counts all entries of the table, those of no Service included.
 	Entries int
-	// Ports are those of which anything was counted, in the order of the index: most of many Services have nothing, and
-	// cost nothing.
+	// Ports has the ports of which anything was counted, in the order of the index: most of many Services have nothing,
+	// and cost nothing.
 	Ports []*PortCounts
-	// Counted reports that the kernel counts; Refusals are packets by reason since the start.
+	// Counted reports that the kernel counts; Refusals counts refused packets by reason since the
+	// start.
 	Counted  bool
 	Refusals map[string]uint64
 	// Flows reports that the ends of connections are heard of, and Bytes that the kernel counts bytes.
 	Flows, Bytes bool
-	// RefusalRates are packets a second since the look before, of reasons with any.
+	// RefusalRates has refused packets a second since the look before, by reason, without zeros.
 	RefusalRates map[string]float64
 
 	clients map[string]clients // by Service, of those that are watched

@@ -16,12 +16,12 @@ import (
 const (
 	// minPause is the least time between two looks.
 	minPause = time.Second
-	// maxShare is how many times the CPU time of a look, and of what comes of it (userShare), passes before the next one: 1 % of
-	// a core. A viewer has 2 %, and the rest is for the answers and for the garbage of both.
+	// maxShare is the least time from one look to the next, as a multiple of the CPU time of the look and of its consequences
+	// (userShare): 1 % of a core. A viewer has 2 %, and the rest is for the answers and for the garbage of both.
 	maxShare = 100
-	// forgetAfter is how long after the last look its memory is kept.
+	// forgetAfter is the time after a look for which its memory is kept.
 	forgetAfter = 15 * time.Minute
-	// Samples is how many looks a History tells of.
+	// Samples is the number of looks in a History.
 	Samples = 120
 )
 
@@ -145,11 +145,11 @@ func (o *Observer) count(l *Look, found *index, before []uint32) (ids []uint32, 
 	return ids, nil
 }
 
-// userShare is how many times the time outside of the kernel counts: it stands for the answers that are made of a look, and for
-// the collection of its garbage, which other threads do. Reading many connections is nearly all the kernel's time.
+// userShare is the factor on CPU time outside of the kernel: it stands for the answers that are made from a look, and for the
+// collection of its garbage, which other threads do. Reading many connections is nearly all the kernel's time.
 const userShare = 3
 
-// threadCost is the CPU time of this thread, with what comes of it.
+// threadCost returns the CPU time of this thread, weighted by userShare.
 func threadCost() time.Duration {
 	var r unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_THREAD, &r); err != nil {

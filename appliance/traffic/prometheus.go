@@ -11,12 +11,12 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// maxSeries is how many series an answer has at most; the busiest come first.
+// maxSeries bounds the series of an answer; the busiest come first.
 const maxSeries = 100_000
 
 // Pages are the pages for Prometheus with labels that name objects, by path. They are apart from
-// /metrics, whose number of series is bounded: how often they are asked, and that they are
-// asked at all, is the choice of who scrapes.
+// /metrics, whose number of series is bounded: whether and how often they are scraped is the
+// operator's choice.
 func (a *Answers) Pages() map[string]http.Handler {
 	return map[string]http.Handler{
 		"/metrics/services": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -66,7 +66,7 @@ func families(of, what string) []family[wire.ConnectionCounts] {
 	}
 }
 
-// portFamilies are those of ports of Services.
+// portFamilies returns the metric families of ports of Services.
 func portFamilies(counted bool) (all []family[wire.PortTraffic]) {
 	for _, f := range families("service", "a port of a Service") {
 		all = append(all, family[wire.PortTraffic]{f.name, f.kind, f.help, func(p *wire.PortTraffic) uint64 { return f.value(&p.ConnectionCounts) }, ""})
@@ -79,7 +79,7 @@ func portFamilies(counted bool) (all []family[wire.PortTraffic]) {
 		family[wire.PortTraffic]{"svcctl_service_refused_total", "counter", "Packets to a port of a Service that were refused or dropped because no endpoint was there, since the appliance started.", func(p *wire.PortTraffic) uint64 { return *p.Refused }, ""})
 }
 
-// endpointFamilies are those of endpoints.
+// endpointFamilies returns the metric families of endpoints.
 func endpointFamilies(seen *wire.Traffic) (all []family[wire.EndpointTraffic]) {
 	for _, f := range families("endpoint", "an endpoint") {
 		all = append(all, family[wire.EndpointTraffic]{f.name, f.kind, f.help, func(e *wire.EndpointTraffic) uint64 { return f.value(&e.ConnectionCounts) }, ""})
@@ -97,7 +97,7 @@ func endpointFamilies(seen *wire.Traffic) (all []family[wire.EndpointTraffic]) {
 	return all
 }
 
-// value is that of a number that may be absent.
+// value returns the value of a number that may be absent, 0 then.
 func value(n *uint64) uint64 {
 	if n == nil {
 		return 0
@@ -159,7 +159,7 @@ func sample(out io.Writer, name string, value uint64, labels string) {
 	_, _ = io.WriteString(out, name+"{"+labels+"} "+strconv.FormatUint(value, 10)+"\n")
 }
 
-// labels are those of a port of a Service, and of an endpoint of it.
+// labels returns the labels of a port of a Service, or of an endpoint of it.
 func labels(p *wire.PortTraffic, endpoint string) string {
 	text := `namespace=` + quoted(p.Namespace) + `,service=` + quoted(p.Service) + `,port=` + quoted(p.Port) + `,protocol=` + quoted(p.Protocol)
 	if endpoint != "" {

@@ -129,7 +129,7 @@ func poolsText(pools []wire.Pool, wide bool) string {
 	return text
 }
 
-// percent is how full a pool is.
+// percent returns the use of a pool, as "87%".
 func percent(pool wire.Pool) string {
 	if pool.Size == 0 {
 		return "100%"
@@ -141,7 +141,7 @@ func percent(pool wire.Pool) string {
 	return fmt.Sprintf("%.0f%%", full)
 }
 
-// disagreementsText is what check found.
+// disagreementsText returns the findings of check.
 func disagreementsText(all []wire.Disagreement) string {
 	if len(all) == 0 {
 		return "Everything that is held belongs to a Service, and every Service holds what it has.\n"

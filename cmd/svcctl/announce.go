@@ -83,7 +83,7 @@ func (p *program) runAnnounce(ctx context.Context, v *verb, _ []string) error {
 	if err != nil {
 		return err
 	}
-	a := announce.Config{Socket: cfg.Socket, StateDir: v.option("state-dir").text(), L2: v.option("l2").texts}
+	a := announce.Config{Socket: cfg.API.Socket, StateDir: v.option("state-dir").text(), L2: v.option("l2").texts}
 	if len(a.L2) == 0 && !v.option("peer").isSet() {
 		a.L2 = []string{announce.Auto}
 	}
@@ -104,7 +104,7 @@ func (p *program) runAnnounce(ctx context.Context, v *verb, _ []string) error {
 	if a.BGP, err = bgpOf(v); err != nil {
 		return err
 	}
-	log := p.openLog(&cfg)
+	log := p.openLog(&cfg.Log)
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer signal.Stop(signals)

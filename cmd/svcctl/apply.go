@@ -15,7 +15,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// manager is who owns the fields that svcctl applies, as long as nobody says otherwise.
+// manager is the default field manager of applied fields.
 const manager = "svcctl"
 
 func (p *program) applyVerb() *verb {
@@ -84,8 +84,8 @@ func (v *verb) dryRun() (bool, error) {
 	}
 }
 
-// batchBytes is what one request applies at most, in bytes of JSON: about 40,000 Services.
-// A dry run sees what else is in its request and nothing before it.
+// batchBytes bounds the objects of one request, in bytes of JSON: about 40,000 Services. A dry run
+// sees what else is in its request and nothing before it.
 const batchBytes = 40 << 20
 
 // applying is one run of apply. It has more than 15 fields: the settings of the verb, and what the documents
@@ -194,7 +194,7 @@ func (p *program) applying(v *verb, args []string) (a *applying, wait patience, 
 	return a, wait, err
 }
 
-// defaultWait is how long --wait waits.
+// defaultWait is the default timeout of --wait.
 const defaultWait = 30 * time.Second
 
 // add takes a document into the batch.
@@ -266,10 +266,11 @@ func (a *applying) result(d *document, r wire.Applied) error {
 	return a.p.print(fmt.Sprintf("%s %s%s\n", d, r.Result, a.suffix))
 }
 
-// unknownField is how messages name a field that does not exist.
+// unknownField matches messages about a field that does not exist.
 var unknownField = regexp.MustCompile(`(?:unknown|duplicate) field "([^"]+)"`)
 
-// refusal is why an object of a file was refused, in one line that begins with the place.
+// refusal returns the reason for which an object of a file was refused, in one line that begins
+// with the place.
 func refusal(d *document, f *wire.Failure) string {
 	place := ""
 	if f.Details != nil && len(f.Details.Causes) > 0 {

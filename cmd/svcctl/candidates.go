@@ -15,7 +15,7 @@ import (
 // completeName is the verb that completion scripts ask for what is not known to them.
 const completeName = "__complete"
 
-// completePatience is how long somebody who presses the tab key may wait.
+// completePatience bounds the wait of a completion.
 const completePatience = 2 * time.Second
 
 // completeVerb prints what the last of its arguments, which are a command line after
@@ -155,7 +155,7 @@ func (c *completing) objects(ctx context.Context, args []string, current string)
 	return slices.Compact(words), nil
 }
 
-// maxCandidates is how many names are offered at most.
+// maxCandidates bounds the names that are offered.
 const maxCandidates = 2000
 
 // errEnough ends a list.

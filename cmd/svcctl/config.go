@@ -7,7 +7,7 @@ import (
 	"svcctl.io/svcctl/appliance/config"
 )
 
-// given is what a setting was given, and where.
+// given has the texts of a setting, and their source.
 type given struct {
 	texts  []string
 	source string // "--zone", "SVCCTL_ZONE" or "svcctl.yaml:7: zone"

@@ -90,7 +90,7 @@ func parseConfig(path string, data []byte) (map[string]given, []error) {
 	return out, problems
 }
 
-// configValue is what a key is given: nil for nothing.
+// configValue returns the texts of a key's value: nil for null.
 func configValue(s setting, value *yaml.Node) ([]string, error) {
 	switch {
 	case value.Kind == yaml.ScalarNode && value.Tag == "!!null":

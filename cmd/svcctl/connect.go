@@ -16,7 +16,7 @@ const (
 	maxPEM   = 4 << 20
 )
 
-// socketOptions are how a verb finds the appliance of this box.
+// socketOptions returns the options by which a verb finds the appliance of this box.
 func socketOptions() []*option {
 	o := []*option{{name: "config", arg: argFile, env: configEnv, group: groupConnect,
 		usage: "YAML file of `svcctl serve`, for its socket"}}
@@ -30,7 +30,7 @@ func socketOptions() []*option {
 	return o
 }
 
-// connectOptions are how a verb finds the appliance, here or elsewhere.
+// connectOptions returns the options by which a verb finds an appliance, local or remote.
 func connectOptions() []*option {
 	return append(socketOptions(),
 		&option{name: "server", arg: "HOST:PORT", env: "SVCCTL_SERVER", group: groupConnect,
@@ -50,8 +50,8 @@ func namespaceOption() *option {
 		group: groupWhich, usage: "namespace of the objects"}
 }
 
-// given is what an option was given as a flag or by its environment variable, and which of
-// the two; an empty variable counts as not set.
+// given returns the text of an option, from its flag or its environment variable, and which of the
+// two; an empty variable counts as not set.
 func (p *program) given(o *option) (text, source string) {
 	if o.isSet() {
 		return o.text(), "--" + o.name
@@ -71,8 +71,7 @@ func (p *program) namespace(v *verb) string {
 	return o.def
 }
 
-// client is how the verb talks to the appliance. Its warnings go to stderr. Errors are
-// usageErrors.
+// client returns the client of the appliance. Its warnings go to stderr. Errors are usageErrors.
 func (p *program) client(v *verb) (*client.Client, error) {
 	c, err := p.connect(v)
 	if err != nil {

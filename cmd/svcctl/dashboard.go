@@ -18,7 +18,7 @@ import (
 	"svcctl.io/svcctl/api/dashboard"
 )
 
-// codeLife is how long the link that opens the dashboard is good for.
+// codeLife is the validity of the link that opens the dashboard.
 const codeLife = time.Minute
 
 func (p *program) dashboardVerb() *verb {

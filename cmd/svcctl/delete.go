@@ -203,8 +203,8 @@ func in(namespace string) string {
 	return " from " + namespace + " namespace"
 }
 
-// deletesAtOnce is how many objects of one turn are removed at a time: the appliance
-// stores what comes together in one go.
+// deletesAtOnce is the number of concurrent deletes: the appliance stores writes that arrive
+// together in one commit.
 const deletesAtOnce = 32
 
 // removeOnTrial is remove, with --confirm as part of a trial.
@@ -239,7 +239,7 @@ func (d *deleting) remove(ctx context.Context, victims []victim) error {
 	return nil
 }
 
-// removal is what became of an object that was to go.
+// removal is the result of a delete.
 type removal struct {
 	answer client.Object
 	err    error

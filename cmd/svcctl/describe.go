@@ -192,7 +192,7 @@ func (d *describing) happened(ctx context.Context, b *description, t target, uid
 // description is the text about an object.
 type description struct{ strings.Builder }
 
-// descriptionWidth is where values begin.
+// descriptionWidth is the column of values.
 const descriptionWidth = 26
 
 // line writes a name and its value.
@@ -225,7 +225,7 @@ func (b *description) pairs(name string, pairs map[string]string) {
 	}
 }
 
-// since is when something was, and how long ago.
+// since returns a time, and how long ago it was.
 func (d *describing) since(t *time.Time) string {
 	if t == nil {
 		return "<unknown>"
@@ -339,7 +339,7 @@ func (b *description) item(item any, t *schema.Type, indent string) {
 	}
 }
 
-// keyTitle is how a key is written: as it is, where somebody chose it.
+// keyTitle returns the text of a key: unchanged in a map, whose keys users choose, else as a title.
 func keyTitle(t *schema.Type, key string) string {
 	if t != nil && t.Form == schema.Map {
 		return output.Printable(key)

@@ -211,10 +211,10 @@ func pairsText(pairs map[string]string) string {
 	return commas(all)
 }
 
-// shownEndpoints is how many endpoints of a port are listed in its line.
+// shownEndpoints bounds the endpoints in the line of a port.
 const shownEndpoints = 5
 
-// usable are the ready endpoints of a port.
+// usable returns the ready endpoints of a port, as text.
 func usable(endpoints []*object.EndpointSlice, p object.ServicePort) string {
 	var all []string
 	for _, s := range endpoints {
@@ -252,7 +252,7 @@ func value(s *string) string {
 	return *s
 }
 
-// shownInSlice is how many endpoints of a slice are listed.
+// shownInSlice bounds the endpoints of a slice that are listed.
 const shownInSlice = 20
 
 // describeSlices writes the endpoints, slice by slice.
@@ -326,7 +326,7 @@ func endpointState(e *object.Endpoint) string {
 	return "not ready"
 }
 
-// endpointPlace is where an endpoint is, as far as that is known.
+// endpointPlace returns the node and zone of an endpoint, as far as they are known.
 func endpointPlace(e *object.Endpoint) string {
 	var all []string
 	add := func(name, text string) {

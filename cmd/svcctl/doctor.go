@@ -67,7 +67,7 @@ func (p *program) runDoctor(ctx context.Context, v *verb, _ []string) error {
 	if err != nil {
 		return err
 	}
-	c := client.New(cfg.Socket)
+	c := client.New(cfg.API.Socket)
 	_, err = c.Version(ctx)
 	serving := err == nil
 	var more []appliance.Finding
@@ -81,7 +81,7 @@ func (p *program) runDoctor(ctx context.Context, v *verb, _ []string) error {
 			cfg.Manifests = setup.Manifests
 		}
 		if setup.Certificate != nil {
-			cfg.TLSCert = "" // told by the one who uses it
+			cfg.API.TLSCert = "" // told by the one who uses it
 		}
 	}
 	d := diagnosis{Findings: append(p.doctor(ctx, cfg, serving), more...)}

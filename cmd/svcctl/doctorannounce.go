@@ -25,13 +25,13 @@ func boxNetworks() (networks []netip.Prefix) {
 	return networks
 }
 
-// announcingReasons are those of problems about announcements, and whether one is an error.
+// announcingReasons has the reasons of problems about announcements; true: it is an error.
 var announcingReasons = map[string]bool{
 	"AddressConflict": true, "BadConfiguration": true, "GroupDisagrees": false, "PeerDown": false, "Announcer": false, "AnnouncerMissing": false,
 }
 
-// announcingFindings are about addresses of Services that are to be announced: what the announcer lacks, routers
-// without a session, and pools that nobody is led to.
+// announcingFindings returns the findings about addresses of Services that are to be announced: what the
+// announcer lacks, routers without a session, and pools that nobody is led to.
 func announcingFindings(all *wire.Announcements, problems []wire.Problem, networks []netip.Prefix) (findings []appliance.Finding) {
 	const check = "announcing"
 	if len(all.Ranges) == 0 {

@@ -34,8 +34,8 @@ func (d *document) where(field string) string {
 // isNamespace reports whether the object is a Namespace, which others need to be there.
 func (t target) isNamespace() bool { return t.kind.Name == object.KindNamespace }
 
-// placeIn is where a document goes in a batch: Namespaces before what may be in them, in
-// whichever file they are, and everything else at the end.
+// placeIn returns the index of a document in a batch: Namespaces come before the objects in them,
+// in whichever file they are, and everything else at the end.
 func (d *document) placeIn(batch []*document) int {
 	if d.isNamespace() {
 		if i := slices.IndexFunc(batch, func(other *document) bool { return !other.isNamespace() }); i >= 0 {

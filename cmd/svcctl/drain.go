@@ -106,10 +106,10 @@ func (p *program) runDrain(ctx context.Context, v *verb, drain bool) error {
 	return p.print(fmt.Sprintf("%s is drained, and no packet came for %s; %s still open.\n", status.NodeName, silence, count(open, "connection")))
 }
 
-// mostConnections is how many the appliance lists at once.
+// mostConnections is the limit of connections in one request.
 const mostConnections = "100000"
 
-// silence is for how long no packet may have come.
+// silence is the time without a packet after which the drain counts as finished.
 const silence = 2 * time.Second
 
 // awaitSilence waits until nothing is announced and no packet comes. It returns how many connections are open.

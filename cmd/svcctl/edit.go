@@ -222,7 +222,7 @@ func (e *editing) read(content []byte) (o client.Object, why string) {
 	return o, ""
 }
 
-// mergePatch is what turns one object into another one (RFC 7386).
+// mergePatch returns the patch that turns one object into another one (RFC 7386).
 func mergePatch(from, to map[string]any) map[string]any {
 	patch := map[string]any{}
 	for key, value := range to {

@@ -98,7 +98,7 @@ func (p *program) become(args []string, variables []wire.Variable) error {
 	return nil
 }
 
-// variableName is what shells take for the name of a variable (POSIX.1-2024, 3.216).
+// variableName matches the names of shell variables (POSIX.1-2024, 3.216).
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // printVariables prints the variables. Their values are addresses, ports and URLs of

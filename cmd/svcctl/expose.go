@@ -214,13 +214,13 @@ var (
 // addresses. Whatever it says is a refusal: a flag that would have no effect is a mistake.
 func (p *program) judge(virtual *convert.Virtual, text string) error {
 	cfg := config.Default()
-	cfg.ServiceClusterIPRanges = judgedRanges
+	cfg.Addresses.ClusterIPRanges = judgedRanges
 	pools := judgedPools
 	for _, addr := range virtual.LoadBalancerIPs {
 		pools = append(pools[:len(pools):len(pools)], netip.PrefixFrom(addr, addr.BitLen()).String())
 	}
 	var err error
-	if cfg.LoadBalancerPools, err = config.ParseAddrRanges(pools); err != nil {
+	if cfg.Addresses.LoadBalancerPools, err = config.ParseAddrRanges(pools); err != nil {
 		return err
 	}
 	planned, err := p.plan(cfg, []string{"-"}, strings.NewReader(text), io.Discard)

@@ -121,7 +121,7 @@ func (p *program) fleetConfig(v *verb) (fleet.Config, error) {
 	if err != nil {
 		return fleet.Config{}, err
 	}
-	if cfg.Fleet == "" {
+	if cfg.Fleet.Name == "" {
 		return fleet.Config{}, usagef("which fleet? Give --fleet and --etcd, or SVCCTL_FLEET and SVCCTL_ETCD")
 	}
 	cfg.NodeName = "svcctl-fleet" // it is no box

@@ -19,7 +19,7 @@ const (
 	formColumns  = "custom-columns"
 )
 
-// form is what -o asks for.
+// form is the output format of -o.
 type form struct {
 	name     string
 	template *jsonpath.Template // of jsonpath
@@ -119,7 +119,7 @@ func (f form) row(o any) []string {
 	return row
 }
 
-// headers are those of the user's columns.
+// headers returns the headers of the user's columns.
 func (f form) headers() []string {
 	var row []string
 	for _, c := range f.columns {

@@ -66,7 +66,7 @@ func (g *getting) tables(ctx context.Context, what []target) error {
 	return errors.Join(missing...)
 }
 
-// nothingFound is what kubectl says then.
+// nothingFound returns the text for an empty list, as kubectl has it.
 func nothingFound(namespace string) string {
 	if namespace == "" {
 		return "No resources found"

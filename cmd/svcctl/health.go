@@ -49,7 +49,7 @@ why, failures, passes, held.`,
 	}
 }
 
-// healthLook is how often -w looks.
+// healthLook is the interval of looks with -w.
 const healthLook = time.Second
 
 // runHealth prints the endpoints, and says no when one of them is down.

@@ -144,7 +144,7 @@ func (p *program) runKubeconfig(ctx context.Context, v *verb, _ []string) error 
 	return p.print(text)
 }
 
-// embeddedLife is how long a token in the kubeconfig shall be valid; 0 for none.
+// embeddedLife returns the lifetime of the token in the kubeconfig; 0: without a token.
 func embeddedLife(v *verb) (time.Duration, error) {
 	o := v.option("embed-token")
 	if !o.isSet() {

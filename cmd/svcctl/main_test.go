@@ -49,7 +49,7 @@ func newBench() *bench {
 		},
 		now: func() time.Time { return time.Date(2025, 11, 20, 9, 30, 15, 0, time.UTC) },
 		serve: func(_ context.Context, cfg config.Config, _ *slog.Logger) error {
-			cfg.LogQueue = nil // no setting, and another one in each run
+			cfg.Log.Queue = nil // no setting, and another one in each run
 			b.served = &cfg
 			return nil
 		},

@@ -21,8 +21,7 @@ func fold(word string) string {
 	return strings.TrimSuffix(word, "s")
 }
 
-// editDistance is how many letters have to be changed, added or taken away to get
-// from a to b (Levenshtein).
+// editDistance returns the Levenshtein distance of a and b, in bytes.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

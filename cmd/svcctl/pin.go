@@ -183,7 +183,7 @@ func replaceFile(path string, text []byte) error {
 	return nil
 }
 
-// liveServices are those of the appliance of this box.
+// liveServices returns the Services of the appliance, by "namespace/name".
 func (p *program) liveServices(ctx context.Context, v *verb) (map[string]*object.Service, error) {
 	c, err := p.client(v)
 	if err != nil {

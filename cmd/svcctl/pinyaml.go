@@ -198,7 +198,7 @@ func (p *pinning) set(at *yaml.Node, name, value string) error {
 	return nil
 }
 
-// offset is where a line and column is, both from 1; columns count characters.
+// offset returns the byte offset of a line and column, both from 1; columns count characters.
 func (p *pinning) offset(line, column int) int {
 	at := p.lines[line-1]
 	for range column - 1 {

@@ -43,11 +43,11 @@ func (g *progress) end() {
 	}
 }
 
-// tick is how often a line about time that passes is written anew.
+// tick is the interval at which a line with a running time is written again.
 const tick = time.Second
 
-// waiting is a line about something that takes its time: what, for how long, and how long at most, unless that is 0. It
-// is gone when end is called.
+// waiting is a line about something that takes its time: what, for how long, and how long at most, unless that is 0.
+// end removes it.
 func (p *program) waiting(what func() string, atMost time.Duration) (end func()) {
 	if !p.shows {
 		return func() {}

@@ -15,7 +15,7 @@ type target struct {
 	name      string // "": all
 }
 
-// path is where the server has it.
+// path returns the URL path of the target.
 func (t target) path() string {
 	if t.name != "" {
 		return objectPath(t.kind, t.namespace, t.name)
@@ -41,7 +41,7 @@ func fillPath(path, namespace, name string) string {
 	return strings.NewReplacer("{namespace}", url.PathEscape(namespace), "{name}", url.PathEscape(name)).Replace(path)
 }
 
-// String is how messages name it: service/web, endpointslice.discovery.k8s.io/web-1.
+// String returns its name in messages: service/web, endpointslice.discovery.k8s.io/web-1.
 func (t target) String() string { return fullName(t.kind, t.name) }
 
 func fullName(k kind.Kind, name string) string {
@@ -114,7 +114,7 @@ func plurals() []string {
 	return slices.Compact(words)
 }
 
-// kindWords are all words for kinds.
+// kindWords returns all words for kinds.
 func kindWords() []string {
 	words := []string{everyKind}
 	for _, k := range kind.All() {

@@ -40,7 +40,7 @@ func (s *screen) Close() {
 	_ = unix.IoctlSetTermios(int(s.in.Fd()), unix.TCSETS, s.before)
 }
 
-// size is that of the terminal now.
+// size returns the current size of the terminal.
 func (s *screen) size() (lines, columns int) {
 	w, err := unix.IoctlGetWinsize(int(s.out.Fd()), unix.TIOCGWINSZ)
 	if err != nil || w.Row == 0 || w.Col == 0 {

@@ -15,7 +15,7 @@ import (
 	"svcctl.io/svcctl/appliance/logqueue"
 )
 
-// lastWords is how long the end of the process waits for its log to be written.
+// lastWords bounds the wait for the log at the end of the process.
 const lastWords = time.Second
 
 func (p *program) serveVerb() *verb {
@@ -53,7 +53,7 @@ func (p *program) runServe(ctx context.Context, v *verb, _ []string) error {
 	if err != nil {
 		return err
 	}
-	log := p.openLog(&cfg)
+	log := p.openLog(&cfg.Log)
 	if len(cfg.Manifests) == 0 {
 		log.Warn("no directory of manifests is given: what is served is what clients of the API make; see --manifests")
 	}
@@ -68,26 +68,26 @@ func (p *program) runServe(ctx context.Context, v *verb, _ []string) error {
 	return p.serve(ctx, cfg, log)
 }
 
-// openLog puts a queue in front of stderr, so that nothing waits for whoever reads the log, and
-// goes on without a log when nobody does any more: without SIGPIPE, writing to a pipe that is
-// closed is an error like any other. What libraries log goes the same way. Where stderr is the journal of systemd, lines of
+// openLog puts a queue in front of stderr, so that nothing waits for the reader of the log, and
+// goes on without a log when the reader is gone: without SIGPIPE, writing to a closed pipe is an
+// error like any other. Libraries log the same way. If stderr is the journal of systemd, lines of
 // text become entries with fields.
-func (p *program) openLog(cfg *config.Config) *slog.Logger {
+func (p *program) openLog(cfg *config.Log) *slog.Logger {
 	signal.Ignore(syscall.SIGPIPE)
-	native := cfg.LogFormat == config.LogText && p.stderr == io.Writer(os.Stderr) && journald.IsStderr()
+	native := cfg.Format == config.LogText && p.stderr == io.Writer(os.Stderr) && journald.IsStderr()
 	if native {
 		p.log = logqueue.New(journald.NewConn(journald.Socket))
 	} else {
 		p.log = logqueue.New(p.stderr)
 	}
-	cfg.LogQueue = p.log
-	opts := &slog.HandlerOptions{Level: cfg.LogLevel}
+	cfg.Queue = p.log
+	opts := &slog.HandlerOptions{Level: cfg.Level}
 	var handler slog.Handler = slog.NewTextHandler(p.log, opts)
 	switch {
-	case cfg.LogFormat == config.LogJSON:
+	case cfg.Format == config.LogJSON:
 		handler = slog.NewJSONHandler(p.log, opts)
 	case native:
-		handler = journald.NewHandler(p.log, cfg.LogLevel)
+		handler = journald.NewHandler(p.log, cfg.Level)
 	}
 	log := slog.New(handler)
 	p.log.OnDrop(func(lines uint64) {

@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// setting is one field of config.Config: a flag, an environment variable and a
+// setting is one field of config.Config or of a group of it: a flag, an environment variable and a
 // key of the configuration file.
 type setting struct {
 	name  string // of the flag
@@ -41,7 +41,7 @@ const (
 	groupLog      = "Logging"
 )
 
-// settings are all settings, in the order help shows them.
+// settings returns all settings, in the order of help.
 func settings() []setting {
 	return slices.Concat(placeSettings(), fleetSettings(), boxSettings(), rangeSettings(), serviceSettings(), dnsSettings(), logSettings())
 }
@@ -59,49 +59,50 @@ func placeSettings() []setting {
 			set:   text(func(c *config.Config) *string { return &c.DataKeyFile })},
 		{name: "socket", arg: argPath, def: config.DefaultSocket, group: groupPlaces, serveOnly: true,
 			usage: "unix socket of the API; root may do everything there, who else can open it may read",
-			set:   text(func(c *config.Config) *string { return &c.Socket })},
+			set:   text(func(c *config.Config) *string { return &c.API.Socket })},
 		{name: "socket-group", arg: "GROUP", shown: "none", group: groupPlaces, serveOnly: true,
 			usage: "group whose members may do everything over the socket, as root",
-			set:   text(func(c *config.Config) *string { return &c.SocketGroup })},
+			set:   text(func(c *config.Config) *string { return &c.API.SocketGroup })},
 		{name: "socket-readers", group: groupPlaces, shown: "false", serveOnly: true,
 			usage: "let every user of this box read over the socket",
-			set:   onOff(func(c *config.Config) *bool { return &c.SocketReaders })},
+			set:   onOff(func(c *config.Config) *bool { return &c.API.SocketReaders })},
 		{name: "listen", arg: "HOST:PORT", shown: "off", group: groupPlaces, serveOnly: true,
 			usage: "serve the API there too, over TLS, for kubectl and other clients; see `svcctl kubeconfig`",
-			set:   text(func(c *config.Config) *string { return &c.Listen })},
+			set:   text(func(c *config.Config) *string { return &c.API.Listen })},
 		{name: "tls-cert", arg: argFile, shown: "made by svcctl", group: groupPlaces, serveOnly: true,
 			usage: "certificate for --listen, PEM, with those of its issuers after it; read again when it is replaced",
-			set:   text(func(c *config.Config) *string { return &c.TLSCert })},
+			set:   text(func(c *config.Config) *string { return &c.API.TLSCert })},
 		{name: "tls-key", arg: argFile, shown: "made by svcctl", group: groupPlaces, serveOnly: true,
 			usage: "key of --tls-cert, PEM",
-			set:   text(func(c *config.Config) *string { return &c.TLSKey })},
+			set:   text(func(c *config.Config) *string { return &c.API.TLSKey })},
 		{name: "allow-mass-removal", group: groupPlaces, shown: "false", serveOnly: true,
 			usage: "let Services go at once that vanish from the manifests, however many; see `svcctl release`",
 			set:   onOff(func(c *config.Config) *bool { return &c.AllowMassRemoval })},
 		{name: "metrics-listen", arg: "HOST:PORT", shown: "off", group: groupPlaces, serveOnly: true,
 			usage: "serve Prometheus /metrics, /healthz and /readyz there, in plain HTTP",
-			set:   text(func(c *config.Config) *string { return &c.MetricsListen })},
+			set:   text(func(c *config.Config) *string { return &c.API.MetricsListen })},
 	}
 }
 
-// fleetSettings are those of a box that shares its objects, and of the verbs that look at a fleet.
+// fleetSettings returns the settings of a box that shares its objects, and of the verbs that look
+// at a fleet.
 func fleetSettings() []setting {
 	return []setting{
 		{name: "fleet", arg: "NAME", shown: "none", group: groupFleet, serveOnly: true,
 			usage: "share the objects with the other boxes of this fleet, in etcd; see `svcctl fleet`",
-			set:   text(func(c *config.Config) *string { return &c.Fleet })},
+			set:   text(func(c *config.Config) *string { return &c.Fleet.Name })},
 		{name: "etcd", arg: "URL[,URL]", list: true, shown: "none", group: groupFleet, serveOnly: true,
 			usage: "members of etcd, as https://10.0.0.1:2379; repeatable",
-			set:   texts(func(c *config.Config) *[]string { return &c.Etcd })},
+			set:   texts(func(c *config.Config) *[]string { return &c.Fleet.Etcd })},
 		{name: "etcd-cacert", arg: argFile, shown: "those of the system", group: groupFleet, serveOnly: true,
 			usage: "who signs the certificates of etcd, PEM",
-			set:   text(func(c *config.Config) *string { return &c.EtcdCACert })},
+			set:   text(func(c *config.Config) *string { return &c.Fleet.CACert })},
 		{name: "etcd-cert", arg: argFile, shown: "none", group: groupFleet, serveOnly: true,
 			usage: "certificate of this box for etcd, PEM; read again for each connection",
-			set:   text(func(c *config.Config) *string { return &c.EtcdCert })},
+			set:   text(func(c *config.Config) *string { return &c.Fleet.Cert })},
 		{name: "etcd-key", arg: argFile, shown: "none", group: groupFleet, serveOnly: true,
 			usage: "key of --etcd-cert, PEM",
-			set:   text(func(c *config.Config) *string { return &c.EtcdKey })},
+			set:   text(func(c *config.Config) *string { return &c.Fleet.Key })},
 	}
 }
 
@@ -116,7 +117,7 @@ func boxSettings() []setting {
 		{name: "nodeport-addresses", arg: "LIST", list: true, group: groupBox,
 			shown: "every local one, but loopback and VIPs",
 			usage: "addresses that node ports answer on: CIDRs, or `primary` for the one the default route uses",
-			set:   parsed(config.ParseNodePortAddresses, func(c *config.Config) *config.NodePortAddresses { return &c.NodePortAddresses })},
+			set:   parsed(config.ParseNodePortAddresses, func(c *config.Config) *config.NodePortAddresses { return &c.Addresses.NodePortAddresses })},
 	}
 }
 
@@ -124,29 +125,29 @@ func rangeSettings() []setting {
 	return []setting{
 		{name: "service-cluster-ip-range", arg: "CIDR[,CIDR]", list: true, def: "10.96.0.0/16,fd00:10:96::/112", group: groupRanges,
 			usage: "where cluster IPs come from, at most one for each family, the primary family first",
-			set:   prefixes(func(c *config.Config) *[]netip.Prefix { return &c.ServiceClusterIPRanges })},
+			set:   prefixes(func(c *config.Config) *[]netip.Prefix { return &c.Addresses.ClusterIPRanges })},
 		{name: "service-node-port-range", arg: "A-B", def: "30000-32767", group: groupRanges,
 			usage: "where node ports come from",
-			set:   single(config.ParsePortRange, func(c *config.Config) *config.PortRange { return &c.ServiceNodePortRange })},
+			set:   single(config.ParsePortRange, func(c *config.Config) *config.PortRange { return &c.Addresses.NodePortRange })},
 		{name: "cluster-cidr", arg: "CIDR[,CIDR]", list: true, shown: "none", group: groupRanges,
 			usage: "internal sources: never masqueraded towards VIPs, exempt from the policy Local",
-			set:   prefixes(func(c *config.Config) *[]netip.Prefix { return &c.ClusterCIDRs })},
+			set:   prefixes(func(c *config.Config) *[]netip.Prefix { return &c.Addresses.ClusterCIDRs })},
 		{name: "announce-table", arg: "NUMBER", def: "0", shown: "none", serveOnly: true, group: groupRanges,
 			usage: "keep routes to announced addresses in this table of the kernel, for a BIRD or FRR on the box to tell routers of",
 			set:   single(config.ParseTable, func(c *config.Config) *int { return &c.AnnounceTable })},
 		{name: "load-balancer-pool", arg: "CIDR|A-B", list: true, shown: "none", group: groupRanges,
 			usage: "addresses to give to Services of type LoadBalancer; repeatable",
-			set:   list(config.ParseAddrRanges, func(c *config.Config) *[]config.AddrRange { return &c.LoadBalancerPools })},
+			set:   list(config.ParseAddrRanges, func(c *config.Config) *[]config.AddrRange { return &c.Addresses.LoadBalancerPools })},
 		{name: "load-balancer-internal-pool", arg: "CIDR|A-B", list: true, shown: "none", group: groupRanges,
 			usage: "addresses for load balancers that ask to be internal, which clients inside alone reach; repeatable",
-			set:   list(config.ParseAddrRanges, func(c *config.Config) *[]config.AddrRange { return &c.LoadBalancerInternalPools })},
+			set:   list(config.ParseAddrRanges, func(c *config.Config) *[]config.AddrRange { return &c.Addresses.InternalPools })},
 		{name: "load-balancer-internal-from", arg: "CIDR|INTERFACE", list: true, shown: "--cluster-cidr alone", group: groupRanges,
 			usage: "the clients inside, besides --cluster-cidr: by their prefix, or by the interface they come in; repeatable",
-			set:   parsed(config.ParseInternalFrom, func(c *config.Config) *config.InternalFrom { return &c.LoadBalancerInternalFrom })},
+			set:   parsed(config.ParseInternalFrom, func(c *config.Config) *config.InternalFrom { return &c.Addresses.InternalFrom })},
 		{name: "external-ip-range", arg: "CIDR|none", list: true, group: groupRanges,
 			shown: "any that is nobody's yet, and of it the named ports only",
 			usage: "externalIPs that are accepted, with all their ports, or `none`; repeatable",
-			set:   parsed(config.ParseExternalIPRanges, func(c *config.Config) *config.ExternalIPRanges { return &c.ExternalIPRanges })},
+			set:   parsed(config.ParseExternalIPRanges, func(c *config.Config) *config.ExternalIPRanges { return &c.Addresses.ExternalIPRanges })},
 	}
 }
 
@@ -154,49 +155,49 @@ func serviceSettings() []setting {
 	return []setting{
 		{name: "health-check-source-ports", arg: "A-B|ephemeral", def: "61000-61255", group: groupServices, serveOnly: true,
 			usage: "ports that health checks leave from, outside of net.ipv4.ip_local_port_range, or `ephemeral`",
-			set:   single(config.ParseSourcePorts, func(c *config.Config) *config.PortRange { return &c.HealthCheckSourcePorts })},
+			set:   single(config.ParseSourcePorts, func(c *config.Config) *config.PortRange { return &c.Services.HealthCheckSourcePorts })},
 		{name: "relay-ports", arg: "A-B", def: "10270-10271", group: groupServices,
 			usage: "two ports of this box that the kernel redirects clients of relayed Services to; the firewall of the box has to let them in",
-			set:   single(config.ParsePortRange, func(c *config.Config) *config.PortRange { return &c.RelayPorts })},
+			set:   single(config.ParsePortRange, func(c *config.Config) *config.PortRange { return &c.Services.RelayPorts })},
 		{name: "nodeless-endpoints", arg: "local|remote", def: "local", words: []string{"local", "remote"}, group: groupServices,
 			usage: "what an endpoint without nodeName is for the policy Local",
-			set:   word(func(c *config.Config) *config.NodelessEndpoints { return &c.NodelessEndpoints })},
+			set:   word(func(c *config.Config) *config.NodelessEndpoints { return &c.Services.NodelessEndpoints })},
 		{name: "balance", arg: "ALGORITHM", def: object.BalanceRandom, words: object.BalanceNames(), group: groupServices,
 			usage: "who gets the next connection of a Service without the annotation svcctl.io/balance",
-			set:   text(func(c *config.Config) *string { return &c.Balance })},
+			set:   text(func(c *config.Config) *string { return &c.Services.Balance })},
 		{name: "snat", arg: "auto|never", def: "auto", words: []string{"auto", "never"}, group: groupServices,
 			usage: "which clients are masqueraded: auto, as Kubernetes does and those whose replies would bypass this box",
-			set:   word(func(c *config.Config) *config.SNATMode { return &c.SNAT })},
+			set:   word(func(c *config.Config) *config.SNATMode { return &c.Services.SNAT })},
 		{name: "masquerade-all", group: groupServices, shown: "false",
 			usage: "masquerade every client of a cluster IP",
-			set:   onOff(func(c *config.Config) *bool { return &c.MasqueradeAll })},
+			set:   onOff(func(c *config.Config) *bool { return &c.Services.MasqueradeAll })},
 		{name: "vip-ping", arg: "when-ready|always|never", def: "when-ready", words: []string{"when-ready", "always", "never"}, group: groupServices,
 			usage: "whether a VIP answers ping: when-ready with usable endpoints only, else host unreachable",
-			set:   word(func(c *config.Config) *config.VIPPing { return &c.VIPPing })},
+			set:   word(func(c *config.Config) *config.VIPPing { return &c.Services.VIPPing })},
 		{name: "source-ranges-apply", arg: "load-balancer|all", def: "load-balancer", words: []string{"load-balancer", "all"}, group: groupServices,
 			usage: "where loadBalancerSourceRanges hold: on load balancer IPs, or on node ports and external IPs too",
-			set:   word(func(c *config.Config) *config.SourceRangesApply { return &c.SourceRangesApply })},
+			set:   word(func(c *config.Config) *config.SourceRangesApply { return &c.Services.SourceRangesApply })},
 		{name: "source-set", arg: "NAME=FILE", list: true, shown: "none", group: groupServices,
 			usage: "a set of client prefixes, one a line of the file, that Services may name; repeatable",
-			set:   list(config.ParseSourceSets, func(c *config.Config) *[]config.SourceSet { return &c.SourceSets })},
+			set:   list(config.ParseSourceSets, func(c *config.Config) *[]config.SourceSet { return &c.Services.SourceSets })},
 		{name: "service-names", arg: "rfc1035|rfc1123", def: "rfc1035", words: []string{"rfc1035", "rfc1123"}, group: groupServices,
 			usage: "the rule for names of Services: rfc1035 wants a letter first, rfc1123 takes a digit too",
-			set:   word(func(c *config.Config) *config.ServiceNames { return &c.ServiceNames })},
+			set:   word(func(c *config.Config) *config.ServiceNames { return &c.Services.Names })},
 		{name: "node-port-space", arg: "per-protocol|shared", def: "per-protocol", words: []string{"per-protocol", "shared"}, group: groupServices,
 			usage: "whether two Services may hold one node port for different protocols; shared, as Kubernetes, says no",
-			set:   word(func(c *config.Config) *config.NodePortSpace { return &c.NodePortSpace })},
+			set:   word(func(c *config.Config) *config.NodePortSpace { return &c.Addresses.NodePortSpace })},
 		{name: "allocate", arg: "auto|never", def: "auto", words: []string{"auto", "never"}, group: groupRanges,
 			usage: "who gives cluster IPs, node ports and load balancer IPs: never refuses Services that do not name theirs; see `svcctl pin`",
-			set:   word(func(c *config.Config) *config.Allocate { return &c.Allocate })},
+			set:   word(func(c *config.Config) *config.Allocate { return &c.Addresses.Allocate })},
 		{name: "legacy-ip", arg: "refuse|accept", def: "refuse", words: []string{"refuse", "accept"}, group: groupServices,
 			usage: "addresses with leading zeros, as 172.30.0.041: accept reads them as decimal",
-			set:   word(func(c *config.Config) *config.LegacyIP { return &c.LegacyIP })},
+			set:   word(func(c *config.Config) *config.LegacyIP { return &c.Services.LegacyIP })},
 		{name: "connection-log", arg: "FILE|journal", shown: "off", group: groupServices, serveOnly: true,
 			usage: "write a line there for each connection that ends, of Services with the annotation svcctl.io/connection-log; includes `--traffic flows`",
-			set:   text(func(c *config.Config) *string { return &c.ConnectionLog })},
+			set:   text(func(c *config.Config) *string { return &c.Services.ConnectionLog })},
 		{name: "traffic", arg: "counters|flows|off", def: "counters", words: []string{"counters", "flows", "off"}, group: groupServices,
 			usage: "what is counted for `svcctl top` and Prometheus: connections and refusals of Services; flows, connections and bytes of endpoints too",
-			set:   word(func(c *config.Config) *config.Traffic { return &c.Traffic })},
+			set:   word(func(c *config.Config) *config.Traffic { return &c.Services.Traffic })},
 	}
 }
 
@@ -204,16 +205,16 @@ func dnsSettings() []setting {
 	return []setting{
 		{name: "dns-listen", arg: "HOST:PORT", list: true, shown: "off", group: groupDNS, serveOnly: true,
 			usage: "answer the names of Services there, over UDP and TCP; repeatable",
-			set:   texts(func(c *config.Config) *[]string { return &c.DNSListen })},
+			set:   texts(func(c *config.Config) *[]string { return &c.DNS.Listen })},
 		{name: "cluster-domain", arg: "DOMAIN", def: config.DefaultClusterDomain, group: groupDNS, serveOnly: true,
 			usage: "the domain of these names: SERVICE.NAMESPACE.svc.DOMAIN",
-			set:   text(func(c *config.Config) *string { return &c.ClusterDomain })},
+			set:   text(func(c *config.Config) *string { return &c.DNS.Domain })},
 		{name: "dns-upstream", arg: "ADDR:PORT", list: true, shown: "none", group: groupDNS, serveOnly: true,
 			usage: "resolver for other names, for clients on this box and in --cluster-cidr; repeatable, the best one first",
-			set:   list(config.ParseAddrPorts, func(c *config.Config) *[]netip.AddrPort { return &c.DNSUpstreams })},
+			set:   list(config.ParseAddrPorts, func(c *config.Config) *[]netip.AddrPort { return &c.DNS.Upstreams })},
 		{name: "dns-client-namespaces", arg: "CIDR=NAMESPACE", list: true, shown: "none", group: groupDNS, serveOnly: true,
 			usage: "clients that find the Services of a namespace by their name alone; repeatable",
-			set:   list(config.ParseClientNamespaces, func(c *config.Config) *[]config.ClientNamespace { return &c.DNSClientNamespaces })},
+			set:   list(config.ParseClientNamespaces, func(c *config.Config) *[]config.ClientNamespace { return &c.DNS.ClientNamespaces })},
 	}
 }
 
@@ -221,10 +222,10 @@ func logSettings() []setting {
 	return []setting{
 		{name: "log-level", arg: "LEVEL", def: "info", words: logLevels, group: groupLog, serveOnly: true,
 			usage: "the least that is logged: debug, info, warn or error",
-			set:   single(parseLogLevel, func(c *config.Config) *slog.Level { return &c.LogLevel })},
+			set:   single(parseLogLevel, func(c *config.Config) *slog.Level { return &c.Log.Level })},
 		{name: "log-format", arg: "text|json", def: "text", words: []string{"text", "json"}, group: groupLog, serveOnly: true,
 			usage: "the form of a log line on stderr",
-			set:   word(func(c *config.Config) *config.LogFormat { return &c.LogFormat })},
+			set:   word(func(c *config.Config) *config.LogFormat { return &c.Log.Format })},
 	}
 }
 

@@ -70,15 +70,31 @@ var samples = map[string][3]string{
 	"log-format":                  {"json", "json", "json"},
 }
 
-// changed are the names of the fields in which two configurations differ.
-func changed(a, b config.Config) []string {
-	var names []string
-	va, vb := reflect.ValueOf(a), reflect.ValueOf(b)
-	for i := range va.NumField() {
-		if !reflect.DeepEqual(va.Field(i).Interface(), vb.Field(i).Interface()) {
-			names = append(names, va.Type().Field(i).Name)
+// groups has the fields of config.Config that are structs of settings.
+var groups = map[string]bool{"API": true, "Fleet": true, "DNS": true, "Log": true, "Addresses": true, "Services": true}
+
+// eachField calls visit with every setting of a configuration: fields, and fields of groups as "API.Listen".
+func eachField(c *config.Config, visit func(name string, value reflect.Value)) {
+	for field, value := range reflect.ValueOf(c).Elem().Fields() {
+		if !groups[field.Name] {
+			visit(field.Name, value)
+			continue
+		}
+		for inner, value := range value.Fields() {
+			visit(field.Name+"."+inner.Name, value)
 		}
 	}
+}
+
+// changed returns the names of the fields in which two configurations differ.
+func changed(a, b config.Config) (names []string) {
+	before := map[string]any{}
+	eachField(&a, func(name string, value reflect.Value) { before[name] = value.Interface() })
+	eachField(&b, func(name string, value reflect.Value) {
+		if !reflect.DeepEqual(before[name], value.Interface()) {
+			names = append(names, name)
+		}
+	})
 	return names
 }
 
@@ -95,7 +111,7 @@ func set(t *testing.T, s setting, text string) config.Config {
 // TestEveryFieldHasASetting proves that settings and fields are one to one, and that
 // every setting is a flag, a variable and a key that help tells.
 func TestEveryFieldHasASetting(t *testing.T) {
-	owner := map[string]string{"Version": "(the program)", "LogQueue": "(the program)", "ObjectPools": "(the program)"}
+	owner := map[string]string{"Version": "(the program)", "Log.Queue": "(the program)", "ObjectPools": "(the program)"}
 	b := newBench()
 	b.run("help", "serve")
 	help := b.out.String()
@@ -118,11 +134,11 @@ func TestEveryFieldHasASetting(t *testing.T) {
 			t.Errorf("--%s: key %s, variable %s", s.name, s.key(), s.env())
 		}
 	}
-	for field := range reflect.TypeFor[config.Config]().Fields() {
-		if owner[field.Name] == "" {
-			t.Errorf("Config.%s has no setting", field.Name)
+	eachField(&config.Config{}, func(name string, _ reflect.Value) {
+		if owner[name] == "" {
+			t.Errorf("Config.%s has no setting", name)
 		}
-	}
+	})
 }
 
 // TestDefaults proves that help tells the defaults that are in force.
@@ -245,13 +261,13 @@ func TestSettingForms(t *testing.T) {
 		{file: "# nothing", want: func(c *config.Config) bool { return c.Zone == "" }},
 		{file: "zone: 1", want: func(c *config.Config) bool { return c.Zone == "1" }},
 		{file: "zone: a", env: map[string]string{"SVCCTL_ZONE": ""}, want: func(c *config.Config) bool { return c.Zone == "a" }},
-		{args: "--masquerade-all", want: func(c *config.Config) bool { return c.MasqueradeAll }},
-		{args: "--masquerade-all=false", file: "masqueradeAll: true", want: func(c *config.Config) bool { return !c.MasqueradeAll }},
+		{args: "--masquerade-all", want: func(c *config.Config) bool { return c.Services.MasqueradeAll }},
+		{args: "--masquerade-all=false", file: "masqueradeAll: true", want: func(c *config.Config) bool { return !c.Services.MasqueradeAll }},
 		{args: "--service-cluster-ip-range 10.1.2.3/16", want: func(c *config.Config) bool {
-			return c.ServiceClusterIPRanges[0] == netip.MustParsePrefix("10.1.0.0/16")
+			return c.Addresses.ClusterIPRanges[0] == netip.MustParsePrefix("10.1.0.0/16")
 		}},
 		{args: "--load-balancer-pool 198.51.100.0/30", want: func(c *config.Config) bool {
-			return c.LoadBalancerPools[0].String() == "198.51.100.1-198.51.100.2"
+			return c.Addresses.LoadBalancerPools[0].String() == "198.51.100.1-198.51.100.2"
 		}},
 	} {
 		b := newBench()
@@ -339,7 +355,7 @@ func TestExampleIsComplete(t *testing.T) {
 	for i, name := range []string{path, all} {
 		b := newBench()
 		b.program.serve = func(_ context.Context, c config.Config, _ *slog.Logger) error {
-			c.LogQueue = nil // no setting, and another one in each run
+			c.Log.Queue = nil // no setting, and another one in each run
 			cfg[i] = c
 			return nil
 		}
@@ -356,12 +372,11 @@ func TestExampleIsComplete(t *testing.T) {
 
 // emptied makes empty lists nil: they mean the same.
 func emptied(c *config.Config) {
-	v := reflect.ValueOf(c).Elem()
-	for i := range v.NumField() {
-		if f := v.Field(i); f.Kind() == reflect.Slice && f.Len() == 0 {
+	eachField(c, func(_ string, f reflect.Value) {
+		if f.Kind() == reflect.Slice && f.Len() == 0 {
 			f.SetZero()
 		}
-	}
+	})
 }
 
 // A flag that takes one value and is given twice is refused by every verb: which of the values

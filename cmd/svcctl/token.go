@@ -100,8 +100,8 @@ func role(v *verb) (string, error) {
 	return o.text(), nil
 }
 
-// tokenRequest is what the flags ask for. The name, and how long is too long, are the
-// appliance's to judge.
+// tokenRequest returns the request that the flags ask for. The appliance validates the name and the
+// longest lifetime.
 func tokenRequest(v *verb) (wire.TokenRequest, error) {
 	text := v.option("duration").text()
 	life, err := time.ParseDuration(text)
@@ -118,7 +118,7 @@ func tokenRequest(v *verb) (wire.TokenRequest, error) {
 	return ask, nil
 }
 
-// execInfoEnv is what kubectl sets for its credential plugins, to an ExecCredential.
+// execInfoEnv is the variable in which kubectl passes an ExecCredential to its credential plugins.
 const execInfoEnv = "KUBERNETES_EXEC_INFO"
 
 // The versions of ExecCredential that we speak: they differ in nothing that we say.
@@ -127,8 +127,8 @@ const (
 	execCredentialV1beta1 = "client.authentication.k8s.io/v1beta1"
 )
 
-// askEarly is how long before its end a client asks for another token, so that a request
-// which is on its way then is not refused.
+// askEarly is the remaining lifetime at which a client asks for another token, so that a request
+// that is under way at its end is not refused.
 const askEarly = 30 * time.Second
 
 // credentialDocument is an ExecCredential of client.authentication.k8s.io.

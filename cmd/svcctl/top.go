@@ -15,8 +15,8 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// topEvery is how often the table is drawn anew, and how long the first look is waited behind:
-// the server makes looks a second apart at the least.
+// topEvery is the interval at which the table is drawn, and the wait after the first look: the
+// server's looks are at least a second apart.
 const topEvery = 2 * time.Second
 
 func (p *program) topVerb() *verb {

@@ -173,10 +173,10 @@ func traceQuery(v *verb, args []string) (url.Values, error) {
 	return query, nil
 }
 
-// signs are those of lines, as explain has them.
+// signs has the signs of lines, as explain has them.
 var signs = map[string]string{wire.TraceGood: "✓", wire.TraceWarn: "!", wire.TraceBad: "✗", wire.TraceNote: "·"}
 
-// tracedText is the story of a packet.
+// tracedText returns the story of a packet.
 func tracedText(packet *wire.TracedPacket, steps bool) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, output.Printable(packet.What))

@@ -76,7 +76,7 @@ func (p *program) socket(v *verb) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return cfg.Socket, nil
+	return cfg.API.Socket, nil
 }
 
 // settingsAbout tells, in the help of serve and plan, where settings come from.

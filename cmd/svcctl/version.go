@@ -6,7 +6,7 @@ import (
 	"runtime"
 )
 
-// versionInfo is what `svcctl version -o json` prints.
+// versionInfo is the output of `svcctl version -o json`.
 type versionInfo struct {
 	Version   string `json:"version"`
 	GoVersion string `json:"goVersion"`

@@ -97,7 +97,7 @@ func (p *program) runWait(ctx context.Context, v *verb, args []string) error {
 	return err
 }
 
-// awaited is what is waited for.
+// awaited is the condition that wait waits for.
 type awaited struct {
 	text   string
 	state  string // in words: "there", "gone"

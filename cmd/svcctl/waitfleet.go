@@ -18,10 +18,10 @@ const (
 	waitBox     = "box"    // the one that was asked
 )
 
-// fleetPoll is how often --wait asks how far the boxes are.
+// fleetPoll is the interval at which --wait asks for the revisions of the boxes.
 const fleetPoll = 300 * time.Millisecond
 
-// patience says how long --wait waits, and for which boxes.
+// patience has the timeout of --wait, and the boxes that it waits for.
 type patience struct {
 	timeout time.Duration // 0: nothing
 	boxes   string        // "": of a fleet those that are heard of

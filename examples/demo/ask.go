@@ -15,13 +15,13 @@ import (
 	"time"
 )
 
-// askers is how many requests are under way at once.
+// askers is the number of concurrent requests.
 const askers = 4
 
-// maxFailures is how many failures are enough to stop asking.
+// maxFailures is the number of failures that ends a run.
 const maxFailures = 5
 
-// timeout is how long one request may take.
+// timeout bounds one request.
 const timeout = 2 * time.Second
 
 // askInterval is the pause of an asker that asks for a length of time. A client has
@@ -34,7 +34,7 @@ const holdInterval = 20 * time.Millisecond
 // barWidth is the length in characters of the bar of a server that answers everything.
 const barWidth = 48
 
-// question is what to ask, how often, and who must answer.
+// question has the URL, the number of requests, and the server that must answer.
 type question struct {
 	url    string
 	count  int
@@ -42,7 +42,7 @@ type question struct {
 	expect string
 }
 
-// tally is what came back.
+// tally counts the answers.
 type tally struct {
 	mu      sync.Mutex
 	left    int            // requests still to be sent; below 0: no limit

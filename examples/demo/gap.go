@@ -9,10 +9,11 @@ import (
 	"time"
 )
 
-// patience is how long a download may take before it counts as lost and the next one begins.
+// patience bounds a download; after it the download counts as lost and the next one begins.
 const patience = 50 * time.Millisecond
 
-// gap downloads again and again, each time on a connection of its own, and prints how long at most nothing arrived.
+// gap downloads again and again, each time on a connection of its own, and prints the longest time without an
+// answer.
 func gap(ctx context.Context, out io.Writer, url string, every, length time.Duration) error {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
 	end := time.Now().Add(length)

@@ -8,14 +8,14 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// byKeyFrom is how many elements make asking for each by its key faster than a dump. The
-// kernel counts to where a dump goes on from the start of the table each time, so a dump
-// takes the square of the number: 3 s for 256,000, and asking 1 s.
+// byKeyFrom is the number of elements from which asking for each by its key is faster than a dump.
+// The kernel counts to where a dump goes on from the start of the table each time, so a dump takes
+// the square of the number: 3 s for 256,000, and asking 1 s.
 //
 // It is a variable for tests.
 var byKeyFrom = 65536
 
-// keysOfMessage is how many keys one question has: the answers wait in the receive buffer
+// keysOfMessage is the number of keys in one request: the answers wait in the receive buffer
 // together.
 const keysOfMessage = 256
 

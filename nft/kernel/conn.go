@@ -13,8 +13,8 @@ import (
 
 // Options say where a Conn works. The zero value is the current network namespace.
 type Options struct {
-	// NetNS is a file descriptor of the network namespace to work in; 0: the current
-	// one. It is needed until Close, for sockets are opened anew when one fails.
+	// NetNS is a file descriptor of the network namespace to work in; 0: the current one. It is
+	// needed until Close: a socket that fails is replaced.
 	NetNS int
 }
 
@@ -100,7 +100,7 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// ensureSocket gives the socket, opened anew after a failure.
+// ensureSocket returns the socket, and opens a new one after a failure.
 func (c *Conn) ensureSocket() (*socket, error) {
 	switch {
 	case c.closed:
@@ -154,11 +154,10 @@ func nextGeneration(generation uint32) uint32 { return max(generation+1, 1) }
 // generation that is returned is 0 too. Where a Watch saw that others changed only what
 // is not ours since then, that is no reason to refuse.
 //
-// A batch that comes to nothing is not sent, and leaves the generation as it is. A
-// refused operation is an *OpError. Except after ErrOutcomeUnknown, an error means that
-// nothing was changed. A batch of which every operation already holds (AddTable of a
-// table that exists) counts as a transaction here and not in the kernel: the next Commit
-// is then ErrStale.
+// An empty batch is not sent, and leaves the generation as it is. A refused operation is an
+// *OpError. Except after ErrOutcomeUnknown, an error means that nothing was changed. A batch of
+// which every operation already holds (AddTable of a table that exists) counts as a transaction
+// here and not in the kernel: the next Commit is then ErrStale.
 func (c *Conn) Commit(b *nft.Batch, generation uint32) (uint32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,19 +15,19 @@ import (
 // counterName is the name of nf_tables' expression that counts.
 const counterName = "counter"
 
-// maxEchoes is how many deleted elements of one transaction the kernel is asked to tell the last
-// counts of: it answers before sendmsg returns, and an answer takes some 1.3 KB of the receive buffer.
+// maxEchoes bounds the deleted elements of one transaction whose last counts the kernel is asked for:
+// it answers before sendmsg returns, and an answer takes some 1.3 KB of the receive buffer.
 const maxEchoes = 1000
 
 const (
 	// countAttempts bounds how often counts are read again because a transaction of ours fell in.
 	countAttempts = 5
-	// countPause is how long the next attempt waits: longer than most transactions take.
+	// countPause is the wait before the next attempt: longer than most transactions take.
 	countPause = 20 * time.Millisecond
 )
 
-// counting holds the totals of a Conn and the socket that they are read by. Readings have a socket of their own: no transaction waits
-// for one.
+// counting holds the totals of a Conn and the socket that reads them. Readings have a socket of their own: no transaction waits for
+// one.
 type counting struct {
 	tally  nft.Tally
 	mu     sync.Mutex // one reads at a time

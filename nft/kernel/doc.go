@@ -5,18 +5,18 @@
 // Invariants:
 //
 //   - A Batch is one transaction: one sendmsg, all of it or nothing. It carries the
-//     generation it was computed for, and the kernel refuses it when somebody else
+//     generation it was computed for, and the kernel refuses it when another program
 //     has committed since (ErrStale).
 //   - After Commit the outcome is known: committed, refused, or ErrOutcomeUnknown,
 //     which tells the caller to Read before the next Commit.
-//   - Read never returns half of a ruleset: a dump taken while somebody commits is
+//   - Read never returns half of a ruleset: a dump taken during a commit is
 //     silently short, so the generation is compared before and after; and one taken
 //     while the kernel resizes a hash table is short too, so elements are counted.
 //   - What is committed reads back equal, except for rules, which come back as their
 //     marks, and for elements of dynamic sets, which packets make.
 //   - `nft list ruleset` prints everything committed here, and loads it again, but for
 //     two things: no nft up to 1.1 can load an update that remembers an IPv6 endpoint,
-//     and nobody can load a sentinel table while its owner lives.
+//     and no program can load a sentinel table while its owner lives.
 //
 // The package must not know what a Service is, must not run the nft program, must
 // not log, and must not change its thread's network namespace.

@@ -15,7 +15,7 @@ import (
 // consecutive ones.
 type register = uint32
 
-// firstRegister is where every rule starts to load.
+// firstRegister is the register that every rule loads first.
 const firstRegister register = unix.NFT_REG32_00
 
 // Offsets in the network and transport headers, in bytes (RFC 791, 8200, 9293, 768, 9260).
@@ -351,7 +351,7 @@ func nextBlock(r register) register {
 	return firstRegister + (r-firstRegister+block-1)/block*block
 }
 
-// registers is how many registers take that many bytes.
+// registers returns the number of registers that hold that many bytes.
 func registers(bytes int) uint32 { return uint32(nfnetlink.Align(bytes) / 4) }
 
 // field reads a field into registers from r on.
@@ -370,7 +370,7 @@ func (e *encoder) field(field nft.Field, r register) {
 	}
 }
 
-// hashedBehind is how many registers behind a hash what is hashed begins.
+// hashedBehind is the distance, in registers, from a hash to the fields that it is computed from.
 const hashedBehind = 5
 
 // hash reads what is hashed into registers behind the hash itself, those that nft takes: the

@@ -9,8 +9,8 @@ import (
 )
 
 var (
-	// ErrStale means that somebody else committed since the generation the batch was
-	// computed for. Nothing was changed: read, diff and commit again.
+	// ErrStale means that another program committed since the generation the batch was computed
+	// for. Nothing was changed: read, diff and commit again.
 	ErrStale = errors.New("nf_tables was changed by somebody else meanwhile; read it again")
 	// ErrOutcomeUnknown means that the kernel's answer to a batch was lost: it was
 	// committed as a whole, or not at all. Read before the next Commit.
@@ -23,8 +23,8 @@ var (
 	ErrTooBig = errors.New("the transaction is larger than netlink takes")
 	// ErrUnsupported means that the kernel lacks something the product needs.
 	ErrUnsupported = errors.New("this kernel cannot run svcctl")
-	// ErrChanging means that no reading of the ruleset was complete, because somebody
-	// else kept committing.
+	// ErrChanging means that no reading of the ruleset was complete, because another program kept
+	// committing.
 	ErrChanging = errors.New("nf_tables is changed faster than it can be read")
 )
 

@@ -14,11 +14,11 @@ type foreignTxLog struct {
 }
 
 const (
-	// maxForeignTx is how many transactions are remembered. Who asks about older ones has to
-	// read, and that is no more work than so many transactions were.
+	// maxForeignTx bounds the transactions that are remembered. About older ones the ruleset has to
+	// be read, which is no more work than so many transactions were.
 	maxForeignTx = 4096
-	// notifyGrace is how long a notification may be under way. The kernel queues it before the
-	// generation can be read; what takes time is its reader's turn.
+	// notifyGrace bounds the wait for a notification that is under way. The kernel queues it before
+	// the generation can be read; what takes time is its reader's turn.
 	notifyGrace = 50 * time.Millisecond
 )
 
@@ -40,7 +40,7 @@ func (l *foreignTxLog) isOwnPort(port uint32) bool {
 	return l.own[port]
 }
 
-// record notes a transaction of somebody else.
+// record notes a foreign transaction.
 func (l *foreignTxLog) record(c Change) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// BaseChain is a chain, of anybody, that the kernel shows packets to.
+// BaseChain is a base chain of any table, ours or foreign.
 type BaseChain struct {
 	Family, Table, Name string
 	Type                string // "nat", "filter" or "route"

@@ -60,7 +60,7 @@ func (f Features) names(present bool) []string {
 // Probe tells what was found out when the Conn was opened.
 func (c *Conn) Probe() Features { return c.features }
 
-// probeTable is a table that never comes to be.
+// probeTable names the table of trial batches, which never commit.
 const probeTable = "svcctl-probe"
 
 // trial is something that the kernel may lack.
@@ -138,7 +138,7 @@ func evaluateTrials(parts []part, attempts []trial, refused map[int]nfnetlink.Fa
 	return nil
 }
 
-// trials are everything to try in one family, each needing only what stands before it.
+// trials returns the trials of one family, in an order in which each needs only those before it.
 func trials(features *Features) []trial {
 	*features = Features{Release: features.Release, Destroy: true, Owner: true, Persist: true, Timeout: true, Hash: true, Counters: true, Limit: true, ConnLimit: true}
 	frontend := []nft.Type{nft.TypeAddr, nft.TypeProto, nft.TypeService}

@@ -12,8 +12,9 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// readAttempts bounds how often a reading is firstSequence again because somebody committed
-// meanwhile. One is a fraction of a second, so this is somebody who never stops.
+// readAttempts bounds how often a reading is begun again because another program committed
+// meanwhile. A reading takes a fraction of a second, so only a program that commits without end
+// exceeds it.
 const readAttempts = 10
 
 // Read gives our tables as they are in the kernel, and the generation they had. A

@@ -10,15 +10,14 @@ import (
 // SentinelName is the name of the sentinel table in both families.
 const SentinelName = "svcctl-sentinel"
 
-// HoldSentinel makes a tiny table in each family that keeps established connections
-// alive while our table is away, be it that somebody flushed the ruleset: with the last
-// NAT chain gone the kernel would unregister its hooks, and connections would reach
-// their peers without their translation and be reset.
+// HoldSentinel makes a tiny table in each family that keeps established connections alive while our
+// table is missing, for example after a foreign flush of the ruleset: with the last NAT chain gone
+// the kernel would unregister its hooks, and connections would reach their peers without their
+// translation and be reset.
 //
-// The tables belong to this Conn (flag owner, kernel 5.12): nobody else can change or
-// flush them, and they go away with it. Older kernels get plain tables, which a flush
-// takes. Calling it again makes what is missing. ErrPermission means that another live
-// process holds them.
+// The tables belong to this Conn (flag owner, kernel 5.12): no other program can change or flush
+// them, and they are deleted with it. Older kernels get plain tables, which a flush takes. Calling
+// it again makes what is missing. ErrPermission means that another live process holds them.
 func (c *Conn) HoldSentinel() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -83,7 +83,7 @@ func (s *socket) request(kind, flags uint16, family uint8, attributes func(*writ
 	}
 }
 
-// endOf is how a dump ended, from its NLMSG_DONE message.
+// endOf returns the error of a dump by its NLMSG_DONE message, nil if it is complete.
 func endOf(m *message, interrupted bool) error {
 	if errno := m.Errno(); errno != 0 {
 		return errno

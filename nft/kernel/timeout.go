@@ -41,7 +41,7 @@ func (t *transaction) addTimeout(f nft.Family, timeout nft.Timeout) {
 	t.End()
 }
 
-// idleStates are those in which a connection is silent for as long as it likes.
+// idleStates returns the conntrack states whose timeout an idle timeout replaces.
 func idleStates(p nft.Protocol) []uint16 {
 	if p == nft.UDP {
 		return []uint16{timeoutUDPUnreplied, timeoutUDPReplied}

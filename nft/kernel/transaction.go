@@ -89,7 +89,7 @@ func (t *transaction) finish() error {
 	return t.err
 }
 
-// outcome is everything the kernel said about a transaction.
+// outcome holds the kernel's answers to a transaction.
 type outcome struct {
 	acknowledged bool
 	lost         error                     // not nil: there may have been more answers
@@ -149,7 +149,7 @@ func (t *transaction) commit(text func(op, element int) string) error {
 	return t.result(o, err, text)
 }
 
-// result gives the error that the kernel's answers come to; err is one of sending.
+// result returns the error that follows from the kernel's answers; err is an error of sending.
 func (t *transaction) result(o outcome, err error, text func(op, element int) string) error {
 	switch {
 	case err != nil:

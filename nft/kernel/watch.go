@@ -16,7 +16,7 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// Change is one transaction that somebody else committed in this network namespace.
+// Change is one foreign transaction in this network namespace.
 type Change struct {
 	Generation uint32 // of the ruleset behind it
 	PID        uint32 // of the thread that committed, in the first process namespace
@@ -56,8 +56,8 @@ func (c *Conn) Watch(ctx context.Context) (<-chan Change, error) {
 	return w.changes, nil
 }
 
-// changeBacklog is how many changes wait for a reader who is busy. Of more than that, those that
-// do not concern our tables are left out.
+// changeBacklog bounds the changes that wait for a slow reader. When it is full, changes that do
+// not concern our tables are dropped.
 const changeBacklog = 1024
 
 // watch is one Watch that is under way.
@@ -87,9 +87,8 @@ func (w *watch) send(change Change) bool {
 }
 
 // muteNotifications keeps the kernel from writing notifications of a large transaction of ours, one
-// for each element: for us nobody would read them, and the kernel takes as long to write
-// them as for the transaction itself. What is returned ends that; committed says what
-// became of the transaction.
+// for each element: nothing of ours would read them, and the kernel takes as long to write them as
+// for the transaction itself. restore ends that; committed is the error of the transaction.
 func (c *Conn) muteNotifications(s *socket) (restore func(committed error)) {
 	before, err := readGeneration(s)
 	if err != nil || len(c.watches) == 0 {
@@ -109,7 +108,7 @@ func (c *Conn) muteNotifications(s *socket) (restore func(committed error)) {
 				w.conn.Close() // its end says that something was lost
 			}
 		}
-		// In between nobody else may have committed.
+		// No other program may have committed in between.
 		if after, err := readGeneration(s); muted && (err != nil || after != want) {
 			for w := range c.watches {
 				w.reportLoss()

@@ -10,8 +10,8 @@ import (
 // Listener hears what the kernel tells a multicast group.
 type Listener struct{ conn *netlink.Conn }
 
-// Listen joins a group in the network namespace of Options. buffer is for how many bytes of
-// messages there is room while nobody receives; what comes then is lost (ENOBUFS).
+// Listen joins a group in the network namespace of Options. buffer is the size of the receive
+// buffer in bytes; messages that do not fit are lost (ENOBUFS).
 func Listen(o Options, group uint32, buffer int) (*Listener, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: o.NetNS})
 	if err != nil {

@@ -65,7 +65,7 @@ func (m *Message) Attributes() iter.Seq2[uint16, []byte] {
 	return Attributes(m.Body[min(GenHeaderLen, len(m.Body)):])
 }
 
-// Family is the one of its nfgenmsg (NFPROTO_*).
+// Family returns the family in the nfgenmsg header (NFPROTO_*).
 func (m *Message) Family() uint8 {
 	if len(m.Body) == 0 {
 		return unix.NFPROTO_UNSPEC
@@ -73,7 +73,7 @@ func (m *Message) Family() uint8 {
 	return m.Body[0]
 }
 
-// Errno is the error that an NLMSG_ERROR or NLMSG_DONE message carries, 0 for none.
+// Errno returns the error that an NLMSG_ERROR or NLMSG_DONE message carries, 0 for none.
 func (m *Message) Errno() syscall.Errno {
 	if len(m.Body) < 4 {
 		return 0

@@ -19,10 +19,10 @@ import (
 // TableName is the name of the table that chooses what is traced.
 const TableName = "svcctl-trace"
 
-// perSecond is how many packets are traced in a second.
+// perSecond bounds the packets that are traced in a second.
 const perSecond = 10
 
-// buffer is for how many bytes of steps there is room while nobody receives: no less than Linux gives by default.
+// buffer is the size of the receive buffer in bytes: no less than Linux gives by default.
 const buffer = 256 << 10
 
 // Filter chooses packets. What is zero is not asked.
@@ -36,7 +36,7 @@ type Filter struct {
 	Established bool
 }
 
-// ErrBusy reports that somebody traces already: there is one trace at a time.
+// ErrBusy reports that another trace runs: there is one at a time.
 var ErrBusy = errors.New("somebody traces already: wait until that ends")
 
 // Run traces what the filters choose until ctx is done, and hands each Step to each. netns is a

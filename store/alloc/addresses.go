@@ -60,8 +60,8 @@ func NewAddresses(prefix netip.Prefix) (*Addresses, error) {
 	}, nil
 }
 
-// addressBand is how many addresses at the low end automatic values avoid, in a range
-// whose highest offset is given.
+// addressBand returns the number of addresses at the low end that automatic values avoid, in a
+// range with the given highest offset.
 func addressBand(highest uint64) uint64 {
 	switch {
 	case highest < addressBandMin:
@@ -120,8 +120,7 @@ func (a *Addresses) Next(owner string, avoid func(netip.Addr) bool) (netip.Addr,
 	return addr, nil
 }
 
-// Release takes an address back from its owner; it does nothing if somebody else, or
-// nobody, holds it.
+// Release frees an address that owner holds; otherwise it does nothing.
 func (a *Addresses) Release(addr netip.Addr, owner string) {
 	if holder, held := a.owners[addr]; !held || holder != owner {
 		return
@@ -132,13 +131,13 @@ func (a *Addresses) Release(addr netip.Addr, owner string) {
 	}
 }
 
-// Owner is who holds an address.
+// Owner returns the holder of an address.
 func (a *Addresses) Owner(addr netip.Addr) (string, bool) {
 	owner, held := a.owners[addr]
 	return owner, held
 }
 
-// Holders is a copy of all that is held.
+// Holders returns a copy of the holders by address.
 func (a *Addresses) Holders() map[netip.Addr]string { return maps.Clone(a.owners) }
 
 func (a *Addresses) offset(addr netip.Addr) uint64 {

@@ -2,7 +2,7 @@ package alloc
 
 import "math/bits"
 
-// wordBits is how many numbers one word of a numberSet stands for, as a power of two.
+// wordBits is the binary logarithm of the bits in a word of a numberSet.
 const wordBits = 6
 
 // numberSet is a set of numbers between 0 and last that knows the lowest absent

@@ -25,8 +25,8 @@ func (e *RangeError) Error() string {
 	return fmt.Sprintf("the provided IP (%s) is not in the valid range. The range of valid IPs is %s", e.Value, e.Range)
 }
 
-// HeldError says that somebody else holds a value. It begins with Kubernetes' text
-// and goes on with the owner's name.
+// HeldError says that another owner holds a value. It begins with Kubernetes' text and goes on with
+// the owner's name.
 type HeldError struct {
 	// What is "IP" or "port".
 	What string

@@ -178,35 +178,35 @@ func checkPortsFull(t *testing.T, p *Ports, rival func(Port, string) bool, proto
 func TestPoolsAgainstModel(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	p := mustPools(t, pool("198.51.100.0", "198.51.100.15"), pool("203.0.113.4", "203.0.113.9"))
-	model := map[netip.Addr]map[string]Claim{}
+	model := map[netip.Addr]map[string]Request{}
 	for op := range modelOperations {
 		addr := plus(netip.MustParseAddr("198.51.100.0"), random.Uint64N(18))
-		claim := Claim{
+		request := Request{
 			Owner:      fmt.Sprint("ns/svc-", random.IntN(30)),
 			SharingKey: []string{"", "", "k", "l"}[random.IntN(4)],
 			Ports:      []Port{{"TCP", uint16(1 + random.IntN(4))}},
 		}
 		switch random.IntN(4) {
 		case 0:
-			got, err := p.Next(true, claim, nil)
+			got, err := p.Next(true, request, nil)
 			if err == nil {
-				modelClaim(t, model, got, claim)
+				modelRequest(t, model, got, request)
 			}
 		case 1:
-			claim.Requested = []netip.Addr{addr}
-			if err := p.Take(addr, claim); err == nil {
-				modelClaim(t, model, addr, claim)
+			request.Requested = []netip.Addr{addr}
+			if err := p.Take(addr, request); err == nil {
+				modelRequest(t, model, addr, request)
 			} else if len(model[addr]) == 0 && p.Contains(addr) {
 				t.Fatalf("operation %d: nobody holds %s: %v", op, addr, err)
 			}
 		default:
-			p.Release(addr, claim.Owner)
-			delete(model[addr], claim.Owner)
+			p.Release(addr, request.Owner)
+			delete(model[addr], request.Owner)
 		}
 		if op%1000 == 0 {
 			holders := p.Holders()
-			for addr, claims := range model {
-				if want := slices.Sorted(maps.Keys(claims)); !slices.Equal(holders[addr], want) {
+			for addr, requests := range model {
+				if want := slices.Sorted(maps.Keys(requests)); !slices.Equal(holders[addr], want) {
 					t.Fatalf("operation %d: %s is held by %v, want %v", op, addr, holders[addr], want)
 				}
 			}
@@ -214,18 +214,18 @@ func TestPoolsAgainstModel(t *testing.T) {
 	}
 }
 
-// modelClaim registers a claim that was accepted, after checking it against all others.
-func modelClaim(t *testing.T, model map[netip.Addr]map[string]Claim, addr netip.Addr, claim Claim) {
+// modelRequest registers a request that was accepted, after checking it against all others.
+func modelRequest(t *testing.T, model map[netip.Addr]map[string]Request, addr netip.Addr, request Request) {
 	t.Helper()
 	for owner, other := range model[addr] {
-		asked := slices.Contains(claim.Requested, addr) && slices.Contains(other.Requested, addr)
-		keyed := claim.SharingKey != "" && claim.SharingKey == other.SharingKey
-		if owner != claim.Owner && (claim.Ports[0] == other.Ports[0] || !asked && !keyed) {
-			t.Fatalf("%s: %+v and %+v may not share it", addr, claim, other)
+		asked := slices.Contains(request.Requested, addr) && slices.Contains(other.Requested, addr)
+		keyed := request.SharingKey != "" && request.SharingKey == other.SharingKey
+		if owner != request.Owner && (request.Ports[0] == other.Ports[0] || !asked && !keyed) {
+			t.Fatalf("%s: %+v and %+v may not share it", addr, request, other)
 		}
 	}
 	if model[addr] == nil {
-		model[addr] = map[string]Claim{}
+		model[addr] = map[string]Request{}
 	}
-	model[addr][claim.Owner] = claim
+	model[addr][request.Owner] = request
 }

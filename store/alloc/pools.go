@@ -11,16 +11,16 @@ import (
 // Pool is a range of load balancer IPs of one family, both ends included.
 type Pool struct {
 	First, Last netip.Addr
-	// Name is that of the pool that the range belongs to, as "metallb-system/lan"; "" for one of flags.
+	// Name names the pool that the range belongs to, as "metallb-system/lan"; "" for one of flags.
 	Name string
-	// OnRequest gives addresses to claims alone that name the pool or the address.
+	// OnRequest gives addresses to requests alone that name the pool or the address.
 	OnRequest bool
-	// AvoidEnds passes over IPv4 addresses that end in .0 or .255, unless a claim names one.
+	// AvoidEnds passes over IPv4 addresses that end in .0 or .255, unless a request names one.
 	AvoidEnds bool
-	// Takes reports which claims may have addresses; nil: all. Equal pools have equal TakesKey.
-	Takes    func(*Claim) bool `json:"-"`
+	// Takes reports which requests may have addresses; nil: all. Equal pools have equal TakesKey.
+	Takes    func(*Request) bool `json:"-"`
 	TakesKey string
-	// Internal addresses are reached from inside only. They are given to claims that are
+	// Internal addresses are reached from inside only. They are given to requests that are
 	// internal, and to those that request them.
 	Internal bool
 }
@@ -55,8 +55,8 @@ func (p Pool) tooLarge() bool {
 	return high > 1 || high == 1 && low64(p.Last) >= low64(p.First)
 }
 
-// Claim is what a Service asks of the pools.
-type Claim struct {
+// Request is a Service's request to the pools.
+type Request struct {
 	// Owner is "namespace/name".
 	Owner string
 	// Requested are the addresses that the Service names.
@@ -69,18 +69,18 @@ type Claim struct {
 	Pool string
 	// Labels are the owner's, for Pool.Takes. They decide when an address is given.
 	Labels map[string]string
-	// Ports are what the Service serves on its address.
+	// Ports lists the ports that the Service serves on its address.
 	Ports []Port
 }
 
-// Equal reports whether two claims ask for the same.
-func (c Claim) Equal(other Claim) bool {
+// Equal reports whether two requests ask for the same.
+func (c Request) Equal(other Request) bool {
 	return c.Owner == other.Owner && c.SharingKey == other.SharingKey && c.Internal == other.Internal && c.Pool == other.Pool &&
 		slices.Equal(c.Requested, other.Requested) && slices.Equal(c.Ports, other.Ports)
 }
 
-// clash says why two claims cannot both hold addr; "" when they can.
-func (c Claim) clash(other Claim, addr netip.Addr) string {
+// clash says why two requests cannot both hold addr; "" when they can.
+func (c Request) clash(other Request, addr netip.Addr) string {
 	bothAsk := slices.Contains(c.Requested, addr) && slices.Contains(other.Requested, addr)
 	sameKey := c.SharingKey != "" && c.SharingKey == other.SharingKey
 	if !bothAsk && !sameKey {
@@ -97,8 +97,8 @@ func (c Claim) clash(other Claim, addr netip.Addr) string {
 // Pools allocates load balancer IPs. The zero value is not usable; see NewPools.
 type Pools struct {
 	pools []*poolState
-	// claims on each address that is held: more than one when it is shared.
-	claims map[netip.Addr][]Claim
+	// requests on each address that is held: more than one when it is shared.
+	requests map[netip.Addr][]Request
 	// keyed are the addresses held under a sharing key, for those who come later.
 	keyed map[string][]netip.Addr
 }
@@ -111,7 +111,7 @@ type poolState struct {
 // NewPools is an allocator for some pools, with nothing held; the first ones are used up first.
 // Pools may not overlap.
 func NewPools(pools []Pool) (*Pools, error) {
-	p := &Pools{claims: map[netip.Addr][]Claim{}, keyed: map[string][]netip.Addr{}}
+	p := &Pools{requests: map[netip.Addr][]Request{}, keyed: map[string][]netip.Addr{}}
 	for i, pool := range pools {
 		if err := pool.validate(); err != nil {
 			return nil, err
@@ -129,7 +129,7 @@ func NewPools(pools []Pool) (*Pools, error) {
 // Contains reports whether an address lies in a pool.
 func (p *Pools) Contains(addr netip.Addr) bool { return p.of(addr) != nil }
 
-// Serves reports whether there is a pool of IPv4 (or else IPv6) addresses, for internal claims or
+// Serves reports whether there is a pool of IPv4 (or else IPv6) addresses, for internal requests or
 // else for all others.
 func (p *Pools) Serves(ipv4, internal bool) bool {
 	return slices.ContainsFunc(p.pools, func(pool *poolState) bool { return pool.First.Is4() == ipv4 && pool.Internal == internal })
@@ -162,29 +162,29 @@ func (p *Pools) text(of func(*poolState) bool) string {
 	return strings.Join(texts, ", ")
 }
 
-// Take gives an address of a pool to a claim, beside the claims it can share it with.
-// A claim of the same owner on that address is replaced. An internal claim gets internal
+// Take gives an address of a pool to a request, beside the requests it can share it with.
+// A request of the same owner on that address is replaced. An internal request gets internal
 // addresses alone, or keeps what its owner has. Errors: *RangeError, *HeldError.
-func (p *Pools) Take(addr netip.Addr, claim Claim) error {
-	_, had := p.ClaimOf(addr, claim.Owner)
+func (p *Pools) Take(addr netip.Addr, request Request) error {
+	_, had := p.RequestOf(addr, request.Owner)
 	switch {
-	case claim.Internal && !p.IsInternal(addr) && !had:
+	case request.Internal && !p.IsInternal(addr) && !had:
 		return &RangeError{Value: addr.String(), Range: p.Internal()}
-	case len(p.claims[addr]) == 0 && !p.Contains(addr):
+	case len(p.requests[addr]) == 0 && !p.Contains(addr):
 		return &RangeError{Value: addr.String(), Range: p.String()}
-	case !had && p.Contains(addr) && !p.of(addr).suits(&claim):
-		return &PoolError{Value: addr.String(), Pool: p.of(addr).Name, Asked: claim.Pool}
+	case !had && p.Contains(addr) && !p.of(addr).suits(&request):
+		return &PoolError{Value: addr.String(), Pool: p.of(addr).Name, Asked: request.Pool}
 	}
-	return p.Hold(addr, claim)
+	return p.Hold(addr, request)
 }
 
-// suits reports whether a claim may have addresses of a pool.
-func (p *Pool) suits(c *Claim) bool {
+// suits reports whether a request may have addresses of a pool.
+func (p *Pool) suits(c *Request) bool {
 	return (c.Pool == "" || c.Names(p.Name)) && (p.Takes == nil || p.Takes(c))
 }
 
-// Names reports whether a claim asks for a pool, by its name with or without the namespace.
-func (c *Claim) Names(pool string) bool {
+// Names reports whether a request asks for a pool, by its name with or without the namespace.
+func (c *Request) Names(pool string) bool {
 	_, name, _ := strings.Cut(pool, "/")
 	return c.Pool == pool || c.Pool == name && name != ""
 }
@@ -198,15 +198,15 @@ func (p *Pool) endsAvoided(addr netip.Addr) bool {
 	return last == 0 || last == 255
 }
 
-// Suits reports whether there is a pool that a claim may have addresses of a family of without asking for one.
-func (p *Pools) Suits(ipv4 bool, claim *Claim) bool {
+// Suits reports whether there is a pool that a request may have addresses of a family of without asking for one.
+func (p *Pools) Suits(ipv4 bool, request *Request) bool {
 	return slices.ContainsFunc(p.pools, func(pool *poolState) bool {
-		return pool.First.Is4() == ipv4 && pool.Internal == claim.Internal && pool.isOffered(claim)
+		return pool.First.Is4() == ipv4 && pool.Internal == request.Internal && pool.isOffered(request)
 	})
 }
 
-// isOffered reports whether a claim is given addresses of a pool that does not name one.
-func (p *Pool) isOffered(c *Claim) bool { return p.suits(c) && (!p.OnRequest || c.Pool != "") }
+// isOffered reports whether a request is given addresses of a pool that does not name one.
+func (p *Pool) isOffered(c *Request) bool { return p.suits(c) && (!p.OnRequest || c.Pool != "") }
 
 // NameOf is the name of the pool that an address lies in; false: in none.
 func (p *Pools) NameOf(addr netip.Addr) (string, bool) {
@@ -222,9 +222,9 @@ func (p *Pools) Replace(pools []Pool) error {
 	if err != nil {
 		return err
 	}
-	for addr, claims := range p.claims {
-		for _, claim := range claims {
-			next.put(addr, claim)
+	for addr, requests := range p.requests {
+		for _, request := range requests {
+			next.put(addr, request)
 		}
 	}
 	*p = *next
@@ -233,42 +233,42 @@ func (p *Pools) Replace(pools []Pool) error {
 
 // Hold registers what an owner already has, also outside of all pools. The only error
 // is *HeldError.
-func (p *Pools) Hold(addr netip.Addr, claim Claim) error {
-	for _, other := range p.claims[addr] {
-		if other.Owner == claim.Owner {
+func (p *Pools) Hold(addr netip.Addr, request Request) error {
+	for _, other := range p.requests[addr] {
+		if other.Owner == request.Owner {
 			continue
 		}
-		if why := claim.clash(other, addr); why != "" {
+		if why := request.clash(other, addr); why != "" {
 			return &HeldError{What: "IP", Owner: other.Owner, Why: why}
 		}
 	}
-	p.Release(addr, claim.Owner)
-	p.put(addr, claim)
+	p.Release(addr, request.Owner)
+	p.put(addr, request)
 	return nil
 }
 
-// Next gives a claim an address of a family: one that is held under the same sharing
+// Next gives a request an address of a family: one that is held under the same sharing
 // key and has room, else the first free one from a point that depends on the owner's
 // name, in the first pool that has any. It passes over those that avoid reports true of; nil
 // avoids none. The only error is ErrFull.
-func (p *Pools) Next(ipv4 bool, claim Claim, avoid func(netip.Addr) bool) (netip.Addr, error) {
-	for _, addr := range p.keyed[claim.SharingKey] {
+func (p *Pools) Next(ipv4 bool, request Request, avoid func(netip.Addr) bool) (netip.Addr, error) {
+	for _, addr := range p.keyed[request.SharingKey] {
 		pool := p.of(addr)
-		if addr.Is4() == ipv4 && p.IsInternal(addr) == claim.Internal && (pool == nil || pool.suits(&claim)) && (avoid == nil || !avoid(addr)) && p.Hold(addr, claim) == nil {
+		if addr.Is4() == ipv4 && p.IsInternal(addr) == request.Internal && (pool == nil || pool.suits(&request)) && (avoid == nil || !avoid(addr)) && p.Hold(addr, request) == nil {
 			return addr, nil
 		}
 	}
 	for _, pool := range p.pools {
-		if pool.First.Is4() != ipv4 || pool.Internal != claim.Internal || !pool.isOffered(&claim) {
+		if pool.First.Is4() != ipv4 || pool.Internal != request.Internal || !pool.isOffered(&request) {
 			continue
 		}
 		passes := avoid
 		if pool.AvoidEnds {
 			passes = func(addr netip.Addr) bool { return pool.endsAvoided(addr) || avoid != nil && avoid(addr) }
 		}
-		if n, ok := pickFree(pool.used, pool.First, 0, 0, pool.offset(pool.Last), claim.Owner, passes); ok {
+		if n, ok := pickFree(pool.used, pool.First, 0, 0, pool.offset(pool.Last), request.Owner, passes); ok {
 			addr := plus(pool.First, n)
-			p.put(addr, claim)
+			p.put(addr, request)
 			return addr, nil
 		}
 	}
@@ -276,63 +276,63 @@ func (p *Pools) Next(ipv4 bool, claim Claim, avoid func(netip.Addr) bool) (netip
 }
 
 // Release takes an address back from an owner; it does nothing if the owner has no
-// claim on it.
+// request on it.
 func (p *Pools) Release(addr netip.Addr, owner string) {
-	claims := p.claims[addr]
-	i := slices.IndexFunc(claims, func(c Claim) bool { return c.Owner == owner })
+	requests := p.requests[addr]
+	i := slices.IndexFunc(requests, func(c Request) bool { return c.Owner == owner })
 	if i < 0 {
 		return
 	}
-	key := claims[i].SharingKey
-	claims = slices.Delete(slices.Clone(claims), i, i+1)
-	p.claims[addr] = claims
-	if key != "" && !slices.ContainsFunc(claims, func(c Claim) bool { return c.SharingKey == key }) {
+	key := requests[i].SharingKey
+	requests = slices.Delete(slices.Clone(requests), i, i+1)
+	p.requests[addr] = requests
+	if key != "" && !slices.ContainsFunc(requests, func(c Request) bool { return c.SharingKey == key }) {
 		p.keyed[key] = slices.DeleteFunc(p.keyed[key], func(a netip.Addr) bool { return a == addr })
 		if len(p.keyed[key]) == 0 {
 			delete(p.keyed, key)
 		}
 	}
-	if len(claims) > 0 {
+	if len(requests) > 0 {
 		return
 	}
-	delete(p.claims, addr)
+	delete(p.requests, addr)
 	if pool := p.of(addr); pool != nil {
 		pool.used.remove(pool.offset(addr))
 	}
 }
 
-// ClaimOf is the claim of an owner on an address.
-func (p *Pools) ClaimOf(addr netip.Addr, owner string) (Claim, bool) {
-	for _, claim := range p.claims[addr] {
-		if claim.Owner == owner {
-			return claim, true
+// RequestOf is the request of an owner on an address.
+func (p *Pools) RequestOf(addr netip.Addr, owner string) (Request, bool) {
+	for _, request := range p.requests[addr] {
+		if request.Owner == owner {
+			return request, true
 		}
 	}
-	return Claim{}, false
+	return Request{}, false
 }
 
-// Sharing are the claims on an address. They may not be changed.
-func (p *Pools) Sharing(addr netip.Addr) []Claim { return p.claims[addr] }
+// Sharing are the requests on an address. They may not be changed.
+func (p *Pools) Sharing(addr netip.Addr) []Request { return p.requests[addr] }
 
-// Holders are the owners with a claim on each address, sorted.
+// Holders are the owners with a request on each address, sorted.
 func (p *Pools) Holders() map[netip.Addr][]string {
-	holders := make(map[netip.Addr][]string, len(p.claims))
-	for addr, claims := range p.claims {
-		for _, claim := range claims {
-			holders[addr] = append(holders[addr], claim.Owner)
+	holders := make(map[netip.Addr][]string, len(p.requests))
+	for addr, requests := range p.requests {
+		for _, request := range requests {
+			holders[addr] = append(holders[addr], request.Owner)
 		}
 		slices.Sort(holders[addr])
 	}
 	return holders
 }
 
-// put registers a claim that is known to fit.
-func (p *Pools) put(addr netip.Addr, claim Claim) {
-	p.claims[addr] = append(p.claims[addr], claim)
+// put registers a request that is known to fit.
+func (p *Pools) put(addr netip.Addr, request Request) {
+	p.requests[addr] = append(p.requests[addr], request)
 	if pool := p.of(addr); pool != nil {
 		pool.used.add(pool.offset(addr))
 	}
-	if key := claim.SharingKey; key != "" && !slices.Contains(p.keyed[key], addr) {
+	if key := request.SharingKey; key != "" && !slices.Contains(p.keyed[key], addr) {
 		addrs := append(p.keyed[key], addr)
 		slices.SortFunc(addrs, netip.Addr.Compare)
 		p.keyed[key] = addrs

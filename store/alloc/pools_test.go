@@ -33,7 +33,7 @@ func TestPoolGivesAllItsAddresses(t *testing.T) {
 		p := mustPools(t, test.pool)
 		var got []netip.Addr
 		for i := 0; ; i++ {
-			addr, err := p.Next(p.Serves(true, false), Claim{Owner: "ns/svc-" + string(rune('a'+i))}, nil)
+			addr, err := p.Next(p.Serves(true, false), Request{Owner: "ns/svc-" + string(rune('a'+i))}, nil)
 			if err != nil {
 				break
 			}
@@ -54,7 +54,7 @@ func TestFirstPoolIsUsedUpFirst(t *testing.T) {
 	small := pool("203.0.113.4", "203.0.113.5")
 	p := mustPools(t, small, pool("198.51.100.0", "198.51.100.15"))
 	for i := range 4 {
-		addr, err := p.Next(true, Claim{Owner: "ns/svc-" + string(rune('a'+i))}, nil)
+		addr, err := p.Next(true, Request{Owner: "ns/svc-" + string(rune('a'+i))}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,19 +87,19 @@ func TestPoolsRefused(t *testing.T) {
 func TestPoolErrors(t *testing.T) {
 	p := mustPools(t, pool("198.51.100.0", "198.51.100.15"), pool("203.0.113.4", "203.0.113.9"))
 	addr := netip.MustParseAddr("198.51.100.4")
-	if err := p.Take(addr, Claim{Owner: "default/web"}); err != nil {
+	if err := p.Take(addr, Request{Owner: "default/web"}); err != nil {
 		t.Fatal(err)
 	}
-	err := p.Take(addr, Claim{Owner: "default/other", Requested: []netip.Addr{addr}})
+	err := p.Take(addr, Request{Owner: "default/other", Requested: []netip.Addr{addr}})
 	if want := "provided IP is already allocated to Service default/web: to share it"; err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("got %v, want %s...", err, want)
 	}
-	err = p.Take(netip.MustParseAddr("10.0.0.1"), Claim{Owner: "default/other"})
+	err = p.Take(netip.MustParseAddr("10.0.0.1"), Request{Owner: "default/other"})
 	want := "the provided IP (10.0.0.1) is not in the valid range. The range of valid IPs is 198.51.100.0-198.51.100.15, 203.0.113.4-203.0.113.9"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
-	if _, err := p.Next(false, Claim{Owner: "default/other"}, nil); !errors.Is(err, ErrFull) {
+	if _, err := p.Next(false, Request{Owner: "default/other"}, nil); !errors.Is(err, ErrFull) {
 		t.Errorf("no IPv6 pool: %v", err)
 	}
 }
@@ -111,18 +111,18 @@ func TestSharing(t *testing.T) {
 	quic := []Port{{"UDP", 443}, {"UDP", 80}}
 	for _, test := range []struct {
 		name        string
-		first, next Claim
+		first, next Request
 		ok          bool
 	}{
-		{"both ask", Claim{Requested: []netip.Addr{addr}, Ports: web}, Claim{Requested: []netip.Addr{addr}, Ports: tls}, true},
-		{"both ask, other protocol", Claim{Requested: []netip.Addr{addr}, Ports: web}, Claim{Requested: []netip.Addr{addr}, Ports: quic}, true},
-		{"both ask, ports clash", Claim{Requested: []netip.Addr{addr}, Ports: web}, Claim{Requested: []netip.Addr{addr}, Ports: web}, false},
-		{"only the second asks", Claim{Ports: web}, Claim{Requested: []netip.Addr{addr}, Ports: tls}, false},
-		{"only the first asks", Claim{Requested: []netip.Addr{addr}, Ports: web}, Claim{Ports: tls}, false},
-		{"equal keys", Claim{SharingKey: "k", Ports: web}, Claim{SharingKey: "k", Ports: tls}, true},
-		{"equal keys, ports clash", Claim{SharingKey: "k", Ports: web}, Claim{SharingKey: "k", Ports: web}, false},
-		{"different keys", Claim{SharingKey: "k", Ports: web}, Claim{SharingKey: "l", Ports: tls}, false},
-		{"one key", Claim{SharingKey: "k", Ports: web}, Claim{Ports: tls}, false},
+		{"both ask", Request{Requested: []netip.Addr{addr}, Ports: web}, Request{Requested: []netip.Addr{addr}, Ports: tls}, true},
+		{"both ask, other protocol", Request{Requested: []netip.Addr{addr}, Ports: web}, Request{Requested: []netip.Addr{addr}, Ports: quic}, true},
+		{"both ask, ports clash", Request{Requested: []netip.Addr{addr}, Ports: web}, Request{Requested: []netip.Addr{addr}, Ports: web}, false},
+		{"only the second asks", Request{Ports: web}, Request{Requested: []netip.Addr{addr}, Ports: tls}, false},
+		{"only the first asks", Request{Requested: []netip.Addr{addr}, Ports: web}, Request{Ports: tls}, false},
+		{"equal keys", Request{SharingKey: "k", Ports: web}, Request{SharingKey: "k", Ports: tls}, true},
+		{"equal keys, ports clash", Request{SharingKey: "k", Ports: web}, Request{SharingKey: "k", Ports: web}, false},
+		{"different keys", Request{SharingKey: "k", Ports: web}, Request{SharingKey: "l", Ports: tls}, false},
+		{"one key", Request{SharingKey: "k", Ports: web}, Request{Ports: tls}, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			p := mustPools(t, pool("198.51.100.0", "198.51.100.15"))
@@ -139,7 +139,7 @@ func TestSharing(t *testing.T) {
 				t.Errorf("after the first left: %v", holders)
 			}
 			p.Release(addr, "default/next")
-			if err := p.Take(addr, Claim{Owner: "default/last"}); err != nil {
+			if err := p.Take(addr, Request{Owner: "default/last"}); err != nil {
 				t.Errorf("after both left: %v", err)
 			}
 		})
@@ -148,19 +148,19 @@ func TestSharing(t *testing.T) {
 
 func TestKeySharesAddressesAutomatically(t *testing.T) {
 	p := mustPools(t, pool("198.51.100.0", "198.51.100.15"))
-	first, _ := p.Next(true, Claim{Owner: "default/a", SharingKey: "k", Ports: []Port{{"TCP", 80}}}, nil)
-	second, _ := p.Next(true, Claim{Owner: "default/b", SharingKey: "k", Ports: []Port{{"TCP", 443}}}, nil)
-	third, _ := p.Next(true, Claim{Owner: "default/c", SharingKey: "k", Ports: []Port{{"TCP", 80}}}, nil)
+	first, _ := p.Next(true, Request{Owner: "default/a", SharingKey: "k", Ports: []Port{{"TCP", 80}}}, nil)
+	second, _ := p.Next(true, Request{Owner: "default/b", SharingKey: "k", Ports: []Port{{"TCP", 443}}}, nil)
+	third, _ := p.Next(true, Request{Owner: "default/c", SharingKey: "k", Ports: []Port{{"TCP", 80}}}, nil)
 	if first != second || third == first {
 		t.Errorf("got %s, %s, %s: the first two should share, the third clashes", first, second, third)
 	}
 }
 
-func TestClaimIsReplaced(t *testing.T) {
+func TestRequestIsReplaced(t *testing.T) {
 	p := mustPools(t, pool("198.51.100.0", "198.51.100.15"))
 	addr := netip.MustParseAddr("198.51.100.4")
 	take := func(owner string, port uint16) error {
-		return p.Take(addr, Claim{Owner: owner, Requested: []netip.Addr{addr}, Ports: []Port{{"TCP", port}}})
+		return p.Take(addr, Request{Owner: owner, Requested: []netip.Addr{addr}, Ports: []Port{{"TCP", port}}})
 	}
 	for _, step := range []struct {
 		owner string

@@ -58,7 +58,8 @@ func NewPorts(first, last uint16, space Space) (*Ports, error) {
 	return p, nil
 }
 
-// portBand is how many ports at the low end of a range of this size automatic values avoid.
+// portBand returns the number of ports at the low end that automatic values avoid, in a range of
+// this size.
 func portBand(size uint64) uint64 {
 	if size <= portBandMin {
 		return 0
@@ -112,8 +113,7 @@ func (p *Ports) Next(protocols []string, owner, seed string) (uint16, error) {
 	return uint16(n), nil
 }
 
-// Release takes a port back from its owner; it does nothing if somebody else, or
-// nobody, holds it.
+// Release frees a port that owner holds; otherwise it does nothing.
 func (p *Ports) Release(port Port, owner string) {
 	if holder, held := p.owners[port]; !held || holder != owner {
 		return
@@ -124,17 +124,17 @@ func (p *Ports) Release(port Port, owner string) {
 	}
 }
 
-// Owner is who holds a port.
+// Owner returns the holder of a port.
 func (p *Ports) Owner(port Port) (string, bool) {
 	owner, held := p.owners[port]
 	return owner, held
 }
 
-// Holders is a copy of all that is held.
+// Holders returns a copy of the holders by port.
 func (p *Ports) Holders() map[Port]string { return maps.Clone(p.owners) }
 
-// rival is somebody other than owner who holds the port, or in a shared space its
-// number on any protocol.
+// rival returns another holder of the port, or in a shared space of its number on any protocol; ""
+// when there is none.
 func (p *Ports) rival(port Port, owner string) (string, bool) {
 	if holder, held := p.owners[port]; held && holder != owner {
 		return holder, true
@@ -159,7 +159,7 @@ func (p *Ports) set(protocol string) *numberSet {
 	return set
 }
 
-// taken is what a new number must stay clear of.
+// taken returns the numbers that a new one must differ from.
 func (p *Ports) taken(protocols []string) union {
 	var sets union
 	if p.space == Shared {

@@ -12,7 +12,7 @@ const (
 	awsSSLPorts   = aws + "ssl-ports"
 )
 
-// attributeCrossZone is the one of awsAttributes that acts.
+// attributeCrossZone names the only attribute in awsAttributes with an effect.
 const attributeCrossZone = "load_balancing.cross_zone.enabled"
 
 // awsRows: the in-tree provider (kubernetes 1.26, aws.go) and the AWS Load Balancer Controller

@@ -24,7 +24,8 @@ func Foreigners(o object.Object) []Foreign {
 	return foreigners(o, Named, Refused)
 }
 
-// Unserved are those of Foreigners that are named and not refused.
+// Unserved returns the foreign annotations and labels of an object that are reported but not
+// refused.
 func Unserved(o object.Object) []Foreign { return foreigners(o, Named) }
 
 func foreigners(o object.Object, effects ...Effect) (list []Foreign) {

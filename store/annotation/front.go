@@ -73,8 +73,8 @@ type Front struct {
 	BackendUnchecked bool
 	ResponseTimeout  time.Duration
 
-	// Services are those that clients are passed on to by the name of the server that they ask for, without
-	// decrypting; nil: none are.
+	// Services has the Services that clients are passed on to by server name (SNI), without decrypting;
+	// nil: none.
 	Services []NamedService
 }
 
@@ -261,7 +261,7 @@ func (r *frontReader) readOCSP() {
 	}
 }
 
-// alpnPolicies are those of AWS.
+// alpnPolicies maps the ALPN policies of AWS to protocols.
 var alpnPolicies = map[string][]string{
 	"none": nil, "http1only": {"http/1.1"}, "http2only": {"h2"}, "http2optional": {"http/1.1", "h2"}, "http2preferred": {"h2", "http/1.1"},
 }

@@ -161,14 +161,14 @@ func Sharing(annotations map[string]string) string {
 	return ""
 }
 
-// unreadable are the annotations that name lists of who may connect, which nobody can read here.
+// unreadable lists the annotations that name lists of clients which are not available here.
 var unreadable = []string{
 	azure + "allowed-service-tags", "oci.oraclecloud.com/oci-network-security-groups", oracleNetwork + "oci-network-security-groups",
 	alibaba + "acl-id", tencentCloud + "security-groups", digitalOcean + "allow-rules", digitalOcean + "deny-rules",
 }
 
-// UnreadableAccess is the annotation of a load balancer that names a list of who may connect,
-// which nobody can read here; "": none does.
+// UnreadableAccess returns the annotation of a load balancer that names a list of clients which is
+// not available here; "": it has none.
 func UnreadableAccess(svc *object.Service) string {
 	i := slices.IndexFunc(unreadable, func(key string) bool { return strings.TrimSpace(svc.Metadata.Annotations[key]) != "" })
 	if i < 0 || svc.Spec.Type != object.TypeLoadBalancer {

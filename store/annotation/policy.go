@@ -13,12 +13,12 @@ type Policy struct {
 	Name string
 	// Min and Max are versions of crypto/tls.
 	Min, Max uint16
-	// Suites are those of TLS 1.2; the ones of TLS 1.3 are all good.
+	// Suites has the cipher suites of TLS 1.2; those of TLS 1.3 are all good.
 	Suites []uint16
 }
 
 // Suites of TLS 1.2 with forward secrecy and authenticated encryption. The policies of AWS have others
-// besides, with CBC or without forward secrecy, which nobody gets here.
+// besides, with CBC or without forward secrecy, which are never used here.
 var (
 	gcmSuites = []uint16{
 		tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
@@ -27,8 +27,8 @@ var (
 	goodSuites = append(slices.Clone(gcmSuites), tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256)
 )
 
-// policies are the ones that may be asked for, the default first. Those of AWS are in its tables of security
-// policies of Classic and Network Load Balancers.
+// policies lists the TLS policies, the default first. Those of AWS are in its tables of security policies of
+// Classic and Network Load Balancers.
 var policies = []Policy{
 	{"1.2", tls.VersionTLS12, tls.VersionTLS13, goodSuites},
 	{"1.3", tls.VersionTLS13, tls.VersionTLS13, nil},

@@ -130,8 +130,8 @@ func (r *Relay) readProxyProtocol(svc *object.Service) {
 	}
 }
 
-// readProxyFrom reads who sends headers. A prefix that cannot be read is nobody's: what its clients send is
-// no header.
+// readProxyFrom reads the prefixes of the balancers that send headers. An invalid prefix is left out: bytes
+// of its clients are no header.
 func (r *Relay) readProxyFrom(a map[string]string) {
 	text, given := a[ProxyFrom]
 	if !given {

@@ -71,11 +71,11 @@ func (r *Row) kinds() []string {
 	return r.Kinds
 }
 
-// table is all rows in the order of the page.
+// table has all rows in the order of the page.
 var table = slices.Concat(svcctlRows, kubernetesRows, awsRows, gcpRows, azureRows, openStackRows, ibmRows, oracleRows,
 	alibabaRows, tencentRows, baiduRows, digitalOceanRows, metalLBRows, otherRows)
 
-// Table is all rows, in the order of the page of the manual. It may not be changed.
+// Table returns all rows, in the order of the manual page. The caller must not change it.
 func Table() []Row { return table }
 
 var (

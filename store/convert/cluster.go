@@ -79,7 +79,7 @@ func (r *cluster) problem(p manifest.Problem) {
 	}
 }
 
-// clusterAnnotations are those that a cluster writes for itself.
+// clusterAnnotations lists the annotations that a cluster writes for itself.
 var clusterAnnotations = []string{"kubectl.kubernetes.io/last-applied-configuration", "endpoints.kubernetes.io/last-change-trigger-time"}
 
 // object takes one over.

@@ -14,7 +14,7 @@ var haproxyRead = []string{
 	"timeout client", "timeout server", "clitimeout", "srvtimeout", "option allbackups", "source", "bind", "disabled", "default_backend", "stick",
 }
 
-// haproxyQuiet are statements that say how the program works, and nothing about who is served by whom.
+// haproxyQuiet lists statements about the program that do not affect which server a client gets.
 var haproxyQuiet = []string{"description", "id", "enabled", "guid"}
 
 // The longest svcctl.io/idle-timeout.

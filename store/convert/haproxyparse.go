@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// haproxySections are those without proxies.
+// haproxySections lists the sections that hold no proxies.
 var haproxySections = []string{
 	"global", "peers", "resolvers", "userlist", "mailers", "cache", "program", "ring", "http-errors", "fcgi-app", "log-forward", "log-profile", "crt-store", "traces", "acme",
 }

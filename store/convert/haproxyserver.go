@@ -113,7 +113,7 @@ func haproxyHost(text string) (host, port string) {
 	return text[:i], text[i+1:]
 }
 
-// checkOf is how a server is checked; nil: not at all.
+// checkOf returns the check of a server; nil: it has none.
 func (b *haproxyBackend) checkOf(s *haproxyServer) check {
 	if !s.isChecked {
 		return nil

@@ -58,8 +58,8 @@ func (r *nftlb) document(doc value) {
 // nftlbIdle are the values of settings that say nothing.
 var nftlbIdle = []string{"", "0", "none", "off", "0x0", "0x00000000", "0/second", "-1"}
 
-// nftlbDefaults are the values of settings that nftlb writes where nobody has set one (include/config.h, as obj_print_verdict
-// writes it): the time of limits, and what becomes of packets that a limit meets.
+// nftlbDefaults has the defaults that nftlb writes (include/config.h, as obj_print_verdict writes it): the time of limits,
+// and the verdict on packets over a limit.
 var nftlbDefaults = map[string]string{"limits-ttl": "120", "verdict": "log drop accept"}
 
 // nftlbLost are the settings of farms, addresses and backends without a counterpart.
@@ -274,7 +274,7 @@ func (r *nftlb) frontends(v *Virtual, f value) (list []nftlbFrontend) {
 	return list
 }
 
-// mostNFTLBPorts is how many ports of one address are listed.
+// mostNFTLBPorts bounds the ports of one address that are listed.
 const mostNFTLBPorts = 100
 
 // frontend reads an address and its ports: 80,443,8000-8010.

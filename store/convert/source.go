@@ -20,7 +20,7 @@ type Imported struct {
 	Kept []*Kept
 	// Settings are command lines of svcctl with the flags that do what the source says.
 	Settings []string
-	// Losses are those of no virtual service, in the order of the source.
+	// Losses has the losses that belong to no virtual service, in the order of the source.
 	Losses []Loss
 }
 
@@ -37,7 +37,7 @@ type Source func(text string, options Options) (*Imported, error)
 
 // Options say what a source does not.
 type Options struct {
-	// Namespace is that of the objects; empty: it is left out.
+	// Namespace is the namespace of the objects; empty: it is left out.
 	Namespace string
 	// Addresses stand for "all addresses of the box" in a source that listens at them.
 	Addresses []netip.Addr
@@ -82,7 +82,7 @@ func (m *Imported) YAML() (string, error) {
 	return b.String(), nil
 }
 
-// AllLosses are all losses, in the order of the source's lines.
+// AllLosses returns all losses, in the order of the source's lines.
 func (m *Imported) AllLosses() []Loss {
 	all := slices.Clone(m.Losses)
 	for _, v := range m.Virtuals {

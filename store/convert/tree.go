@@ -42,13 +42,13 @@ func lenient(name, text string, twice func(line int, path string)) (list []value
 	return list, err
 }
 
-// line is where the value stands, or what would have it.
+// line returns the line of the value; of an absent one that of its nearest ancestor.
 func (v value) line() int {
 	line, _ := v.tree.Position(v.path)
 	return line
 }
 
-// get is the value of a key.
+// get returns the value of a key.
 func (v value) get(key string) value {
 	path := key
 	if v.path != "" {
@@ -58,7 +58,7 @@ func (v value) get(key string) value {
 	return value{v.tree, path, m[key]}
 }
 
-// keys are those of a mapping, in order.
+// keys returns the keys of a mapping, sorted.
 func (v value) keys() (keys []string) {
 	m, _ := v.data.(map[string]any)
 	for key := range m {
@@ -68,7 +68,7 @@ func (v value) keys() (keys []string) {
 	return keys
 }
 
-// items are those of a list.
+// items returns the items of a list.
 func (v value) items() (list []value) {
 	all, _ := v.data.([]any)
 	for i, item := range all {

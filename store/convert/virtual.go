@@ -25,19 +25,19 @@ type Virtual struct {
 	LoadBalancerIPs []netip.Addr
 	// KeepsClient has servers see the clients' own addresses: externalTrafficPolicy Local.
 	KeepsClient bool
-	// AffinitySeconds is how long a client keeps its server; 0 is no affinity.
+	// AffinitySeconds is the time for which a client keeps its server; 0: no affinity.
 	AffinitySeconds int32
 	Ports           []Port
 	Servers         []Server
-	// Annotations are those of the Service besides the weights of Servers.
+	// Annotations has the annotations of the Service besides the weights of Servers.
 	Annotations map[string]string
 	// Losses are comments above the Service.
 	Losses []Loss
-	// Line is where the source begins to describe it; 0 of no source.
+	// Line is the first line of its description in the source; 0: it has no source.
 	Line int
 }
 
-// A Port is one that clients connect to.
+// A Port is a port that clients connect to.
 type Port struct {
 	Protocol string // TCP, UDP or SCTP
 	Port     uint16
@@ -169,7 +169,7 @@ func (v *Virtual) portName(p Port) string {
 	return strings.ToLower(p.Protocol) + "-" + strconv.Itoa(int(p.Port))
 }
 
-// port is where the server listens for clients of p.
+// port returns the port that the server listens on for clients of p.
 func (s Server) port(p Port) uint16 { return cmp.Or(s.Port, p.Target, p.Port) }
 
 // weightsByAddress are the weights of servers by address; nil when an address has two of them.

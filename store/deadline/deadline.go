@@ -42,7 +42,7 @@ func After(d time.Duration, now Reading) Deadline {
 	return Deadline{Wall: now.Wall.Add(d).UTC().Round(0), Boot: now.Boot, Up: now.Up + d, Most: d}
 }
 
-// Left is how long it is until the moment; 0 once it is over.
+// Left returns the time until the deadline; 0 once it has passed.
 func (d Deadline) Left(now Reading) time.Duration {
 	left := d.Wall.Sub(now.Wall)
 	if d.Boot != "" && d.Boot == now.Boot {

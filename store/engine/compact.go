@@ -12,13 +12,13 @@ import (
 // A bbolt file never becomes smaller: pages that are free are used again, and not given back.
 // So at the start a file that is mostly free is written anew.
 const (
-	// compactLeast is how much must be free in a file for that.
+	// compactLeast is the least free space in a file that is compacted, in bytes.
 	compactLeast = 8 << 20
-	// compactSpare is how much more than the new file needs must be free on the disk.
+	// compactSpare is the space that must stay free on the disk besides the new file, in bytes.
 	compactSpare = 16 << 20
-	// compactStep is how much is copied in one transaction.
+	// compactStep bounds the bytes that are copied in one transaction.
 	compactStep = 16 << 20
-	// compactSuffix is that of the new file until it is whole.
+	// compactSuffix ends the name of the new file until it is complete.
 	compactSuffix = ".compact"
 )
 

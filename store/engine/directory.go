@@ -14,8 +14,8 @@ import (
 // lockName is the file whose lock (flock) is the right to use a data directory.
 const lockName = "lock"
 
-// prepareDirectory makes the data directory, or checks that nobody else can write to
-// one that exists. Others may list it: its files are readable by their owner only.
+// prepareDirectory makes the data directory, or checks that no other user can write to one that
+// exists. Others may list it: its files are readable by their owner only.
 func prepareDirectory(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make data directory %s: %w; choose another one with --data-dir", dir, err)
@@ -59,8 +59,8 @@ func lockDirectory(dir string) (*os.File, error) {
 	}
 	err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if err == nil {
-		// The process id is for the error of whoever comes next: nothing depends on it,
-		// and a full disk must not stop us here.
+		// The process id is for the error of the next process: nothing depends on it, and a full
+		// disk must not stop us here.
 		_ = lock.Truncate(0)
 		_, _ = lock.WriteAt([]byte(fmt.Sprintln(os.Getpid())), 0)
 		return lock, nil

@@ -2,19 +2,19 @@ package engine
 
 import "errors"
 
-// Engine is where a Store keeps its pairs: a file on this machine, memory, or a
-// database that several machines share. Keys are text with slashes; values are bytes
-// that mean nothing to the engine. An Engine is safe for concurrent use.
+// Engine stores the pairs of a Store: in a file on this machine, in memory, or in a database that
+// several machines share. Keys are text with slashes; values are bytes that mean nothing to the
+// engine. An Engine is safe for concurrent use.
 type Engine interface {
-	// Load is all pairs whose key begins with prefix, by key. What it returns is what
-	// was committed: an engine that finds its data damaged says so and returns nothing.
+	// Load returns all pairs whose key begins with prefix, sorted by key. Damaged data is an error,
+	// never a part of the pairs.
 	Load(prefix string) ([]Pair, error)
 	// Commit applies a whole transaction or nothing of it, and returns only when it
 	// would survive a power failure. ErrConflict says that the comparison failed and
 	// nothing was changed; after any other error the outcome is unknown until the
 	// engine is opened again, unless the error is ErrNoSpace.
 	Commit(t Transaction) error
-	// Close gives the data to whoever opens it next.
+	// Close releases the data for the next process that opens it.
 	Close() error
 }
 
@@ -39,7 +39,7 @@ type Transaction struct {
 }
 
 var (
-	// ErrConflict says that somebody else has written since the data was read.
+	// ErrConflict says that another writer has changed the data since it was read.
 	ErrConflict = errors.New("the stored data was changed by another writer")
 	// ErrNoSpace says that a commit found no room and changed nothing; it may be tried
 	// again when there is room.

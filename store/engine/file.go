@@ -25,20 +25,21 @@ import (
 const (
 	// fileName is the name of the database in the data directory.
 	fileName = "state.db"
-	// formatVersion is what this program writes, and sealedVersion where values are encrypted: an older program refuses
-	// that. It is the newest that this one reads.
+	// formatVersion is the version of a new file, sealedVersion that of a file with encrypted values, which an older
+	// program refuses. It is the newest version that this program reads.
 	formatVersion = 1
 	sealedVersion = 2
 	// boltLockWait bounds the wait for bbolt's own lock, which only a foreign tool
 	// that has the file open can hold.
 	boltLockWait = 100 * time.Millisecond
-	// mappedBytes is how much of the address space is set aside for the file. When it outgrows
-	// that, bbolt maps it anew, and copies for that all that a transaction is about to write.
+	// mappedBytes is the address space that is reserved for the file. When the file outgrows it,
+	// bbolt maps it again, and copies all that a transaction is about to write for that.
 	mappedBytes = 256 << 20
-	// growBytes is by how much more than is needed the file grows: each time takes an fsync.
+	// growBytes is the spare space by which the file grows beyond what is needed: each growth takes
+	// an fsync.
 	growBytes = 256 << 10
-	// keptBuffer is how much memory is kept for the next commit: those of a few changes are
-	// alike, and what each of them would allocate anew is much of all that they do.
+	// keptBuffer bounds the memory that is kept for the next commit, in bytes: commits of a few
+	// changes are alike, and allocating it each time would be much of their cost.
 	keptBuffer = 256 << 10
 )
 
@@ -348,9 +349,8 @@ func (e *noSpaceError) Error() string {
 
 func (e *noSpaceError) Unwrap() []error { return []error{ErrNoSpace, e.cause} }
 
-// isNoSpace reports whether a commit failed in a write that precedes all syncs, so that
-// the file still is what it was. When it is a sync that reports it, the pages are lost
-// and nobody knows which.
+// isNoSpace reports whether a commit failed in a write that precedes all syncs, so that the file
+// still is what it was. When a sync reports it, an unknown part of the pages is lost.
 func isNoSpace(err error) bool {
 	var write *fs.PathError
 	if !errors.As(err, &write) || write.Op != "write" {

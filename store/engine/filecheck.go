@@ -33,7 +33,7 @@ const (
 	minPageSize       = 512 // of any machine; bbolt takes the machine's
 )
 
-// openDataFile opens a file that is nobody's but ours, and gives its size.
+// openDataFile opens a file that only our user can access, and returns its size.
 func openDataFile(path string) (*os.File, int64, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// DirectoryState is how a data directory is found.
+// DirectoryState is the state of a data directory.
 type DirectoryState string
 
 // The states of a data directory.

@@ -40,14 +40,14 @@ type Memory struct {
 // NewMemory is an empty engine that never fails.
 func NewMemory() *Memory { return &Memory{pairs: map[string]Pair{}} }
 
-// Inject asks fault about every later commit; nil asks nobody.
+// Inject has fault decide about every later commit; nil: none fails.
 func (m *Memory) Inject(fault func(Transaction) Fault) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.inject = fault
 }
 
-// Tamper lets a test change the pairs behind the back of whoever has the engine open.
+// Tamper lets a test change the pairs while a Store has the engine open.
 func (m *Memory) Tamper(change func(pairs map[string]Pair)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -63,7 +63,7 @@ func (m *Memory) Reopen() *Memory {
 	return &Memory{pairs: maps.Clone(m.pairs)}
 }
 
-// Commits is how many commits have succeeded.
+// Commits returns the number of successful commits.
 func (m *Memory) Commits() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

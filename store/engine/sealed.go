@@ -21,7 +21,7 @@ var (
 	sealedText = []byte("svcctl")
 )
 
-// sealedSuffix is that of the file that is being encrypted until it is whole.
+// sealedSuffix ends the name of the encrypted file until it is complete.
 const sealedSuffix = ".sealed"
 
 // keyBytes is the length of a Key: AES-256.
@@ -78,7 +78,7 @@ func (k *Key) seal(key string, value []byte) []byte {
 	return k.aead.Seal(nil, nil, value, []byte(key))
 }
 
-// unseal is what seal was given.
+// unseal returns the value that seal encrypted.
 func (k *Key) unseal(key string, sealed []byte) ([]byte, error) {
 	value, err := k.aead.Open(nil, nil, sealed, []byte(key))
 	if err != nil {

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Shared is an Engine whose objects other machines change too. Who uses it stands at a state, to
-// which only Follow and Commit add: a Commit succeeds only if nobody else has committed since that
-// state, and fails with ErrConflict otherwise, as soon as Follow has what came first.
+// Shared is an Engine whose objects other machines change too. Its user has a state, which only
+// Follow and Commit advance: a Commit succeeds only if no other machine has committed since that
+// state, and fails with ErrConflict otherwise, as soon as Follow has the other commit.
 //
 // Follow, Commit, Keep and Published are called by one goroutine at a time.
 type Shared interface {
@@ -25,13 +25,13 @@ type Shared interface {
 	Refuse(why error)
 	// Keep writes pairs that belong to this machine alone, within a second.
 	Keep(t Transaction)
-	// Fresh returns when readers see all that was committed before the call, by anybody.
+	// Fresh returns when readers see all that any machine committed before the call.
 	Fresh(ctx context.Context) error
 }
 
 // Followed is a commit of another machine.
 type Followed struct {
-	// Revision is that of the head afterwards, Note the value that the head was put with.
+	// Revision is the revision of the head afterwards, Note the value that the head was put with.
 	Revision uint64
 	Note     []byte
 	Puts     []Pair
@@ -55,6 +55,6 @@ func (e *AwayError) Error() string {
 	return fmt.Sprintf("%s, since %s", e.Why, e.Since.UTC().Format(time.RFC3339))
 }
 
-// ErrUnsettled says that nobody has answered whether a commit took place. If it did, Follow gives
-// it later.
+// ErrUnsettled says that the outcome of a commit is unknown. If it took place, Follow returns it
+// later.
 var ErrUnsettled = errors.New("no answer came in time, and the change may have been made or not: look before you try again")

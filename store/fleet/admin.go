@@ -55,7 +55,7 @@ func Init(ctx context.Context, cfg Config, from string) (objects int, err error)
 	if len(ops) == 0 {
 		return 0, nil
 	}
-	// An empty fleet that nobody has written to becomes this one by one put of its head.
+	// An empty fleet becomes this one by one put of its head.
 	next := &head{Revision: revision, ID: newID(), Previous: begin.ID, Box: cfg.Box}
 	next.Objects, next.Digest = e.content.after(ops)
 	if err := e.flip(ctx, begin, next, ops); err != nil {
@@ -108,7 +108,7 @@ func (e *Engine) flip(ctx context.Context, seen, next *head, ops []operation) er
 	return e.unfold(ctx)
 }
 
-// readDirectory gives the objects of a data directory that nobody has open, of whichever user.
+// readDirectory returns the objects of a data directory that no process has open, of any user.
 func (c *Config) readDirectory(dir string) (ops []operation, revision uint64, err error) {
 	err = engine.AsOwner(dir, func() (err error) {
 		ops, revision, err = c.readOwned(dir)
@@ -271,7 +271,7 @@ type Overview struct {
 // Member is one endpoint of etcd.
 type Member struct {
 	Endpoint, Version string
-	// Size is that of its database, in bytes.
+	// Size is the size of its database, in bytes.
 	Size   int64
 	Leader bool
 	Err    error

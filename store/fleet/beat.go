@@ -12,20 +12,22 @@ import (
 )
 
 const (
-	// beatEvery is how often etcd is asked for the head. A watch that nothing comes from looks the
-	// same whether nothing happens or the box is cut off: only an answer tells.
+	// beatEvery is the interval at which etcd is asked for the head. A silent watch looks the same
+	// whether nothing happens or the box is cut off: only an answer tells them apart.
 	beatEvery = 2 * time.Second
 	// beatTimeout bounds such a question.
 	beatTimeout = 2 * time.Second
-	// missedBeats without an answer are a box that is cut off. One is missed whenever etcd elects a leader.
+	// missedBeats is the number of missing answers from which the box counts as cut off. One is missed
+	// whenever etcd elects a leader.
 	missedBeats = 2
-	// sweepEvery is how often the box that has the turn looks for what large commits that failed have left.
+	// sweepEvery is the interval at which the box that has the turn looks for the remains of large commits
+	// that failed.
 	sweepEvery = 5 * time.Minute
-	// leaseTTL is for how many seconds a box that is not heard of keeps its name and its turn.
+	// leaseTTL is the time, in seconds, for which a silent box keeps its name and its turn.
 	leaseTTL = 6
 )
 
-// turn is the box's own lease, and who has the turn.
+// turn has the box's own lease, and the holder of the turn.
 type turn struct {
 	lease  clientv3.LeaseID // 0: none
 	until  time.Time        // before which the lease is ours for certain
@@ -46,7 +48,7 @@ type Report struct {
 	Failing  string `json:"failing,omitempty"`
 	// Sources are the directories of manifests that it has.
 	Sources []string `json:"sources,omitempty"`
-	// State is how it stands to the fleet.
+	// State is its state as a member of the fleet.
 	State Kind      `json:"state"`
 	Since time.Time `json:"since"`
 }
@@ -255,7 +257,7 @@ func (e *Engine) claimName(ctx context.Context, lease clientv3.LeaseID) (mine bo
 	return true, err
 }
 
-// claimTurn takes the turn of the writer if nobody has it.
+// claimTurn takes the turn of the writer if it is free.
 func (e *Engine) claimTurn(ctx context.Context, lease clientv3.LeaseID, asked time.Time, willing bool) error {
 	holder, mine, err := e.claim(ctx, turnKey, lease, willing)
 	if err != nil && willing {
@@ -290,7 +292,7 @@ func (b *beats) tell(ctx context.Context, e *Engine, r Report) error {
 	return nil
 }
 
-// leave gives up the name and the turn, so that nobody waits for the lease to end.
+// leave gives up the name and the turn, so that no box waits for the lease to end.
 func (e *Engine) leave() {
 	e.mu.Lock()
 	lease := e.turn.lease
@@ -313,7 +315,7 @@ type Box struct {
 	Present bool
 }
 
-// Boxes are all that have reported, by name.
+// Boxes returns all boxes that have reported, sorted by name.
 func (e *Engine) Boxes(ctx context.Context) ([]Box, error) { return boxes(ctx, e.client, e.prefix) }
 
 func boxes(ctx context.Context, client *clientv3.Client, prefix string) ([]Box, error) {

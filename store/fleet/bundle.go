@@ -141,9 +141,9 @@ func (e *Engine) readBundle(ctx context.Context, h *head, at int64) (note []byte
 	return unfoldText(text)
 }
 
-// unfold puts the objects of the head's bundle into their places, and drops the bundle and the parts
-// that nobody has come to name. Each step compares the head, and does the same whoever does it: it may
-// be done twice, and by another box than the one that wrote the bundle.
+// unfold puts the objects of the head's bundle into their places, and drops the bundle and unused
+// parts. Each step compares the head and is idempotent: it may be done twice, and by another box than
+// the one that wrote the bundle.
 func (e *Engine) unfold(ctx context.Context) error {
 	e.unfolding.Lock()
 	defer e.unfolding.Unlock()
@@ -178,7 +178,7 @@ func (e *Engine) unfold(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Parts whose head has moved on are of no use to anybody: h is the newest one.
+	// Parts whose head has moved on are of no use: h is the newest one.
 	_, _, err = e.guarded(ctx, h, clientv3.OpPut(e.key(headKey), value),
 		clientv3.OpDelete(e.key(bundlePrefix), clientv3.WithPrefix()))
 	return err

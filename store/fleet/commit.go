@@ -218,8 +218,8 @@ func (e *Engine) keep(ops []operation, h *head) {
 	_ = e.replica.stand(ops, cursor{e.fleetID, h.mod, h.ID, h.Epoch, h.Objects, h.Digest, h.Bundle, h.Parts}, h.Revision)
 }
 
-// whose finds out whether it was the flight under way that a head came of, when nobody had answered
-// for it at first. Nothing else can have come before it.
+// whose finds out whether a head is the result of the commit under way, whose answer was lost.
+// Nothing else can have come before it.
 func (e *Engine) whose() error {
 	ctx, cancel := context.WithTimeout(context.Background(), followTimeout)
 	defer cancel()

@@ -23,8 +23,8 @@ const (
 	settleTimeout = 12 * time.Second
 	// followTimeout bounds how long a commit that lost waits for what came first.
 	followTimeout = 5 * time.Second
-	// keepaliveTime is how long a connection is quiet before it is asked whether it lives; the
-	// server allows no shorter time. keepaliveTimeout is how long it may take to answer.
+	// keepaliveTime is the idle time of a connection before a keepalive ping; the server allows no
+	// shorter time. keepaliveTimeout bounds the wait for its answer.
 	keepaliveTime    = 10 * time.Second
 	keepaliveTimeout = 2 * time.Second
 )
@@ -46,7 +46,7 @@ type Config struct {
 	Import func(key string, value []byte) ([]byte, error)
 	// First are the pairs, with the head, of a fleet that begins with nothing; for Init.
 	First []engine.Pair
-	// Settings are those that all boxes must have in common, as JSON.
+	// Settings has the settings that all boxes must have in common, as JSON.
 	Settings json.RawMessage
 	// Version of the program, for reports.
 	Version string
@@ -75,8 +75,8 @@ type Engine struct {
 	read *head
 	// known is the revision of etcd up to which all heads were seen.
 	known int64
-	// queue is what the store has not followed yet; taken is the mod of the head that it stands at with
-	// all that it was given, published that of what its readers see.
+	// queue has the commits that the store has not followed yet; taken is the mod of the head that it
+	// has with all that it was given, published the mod up to which its readers see the objects.
 	queue     []engine.Followed
 	taken     int64
 	published int64
@@ -98,7 +98,7 @@ type flight struct {
 	landed *head
 }
 
-// prefix is that of all keys of the fleet.
+// prefix returns the prefix of all keys of the fleet.
 func (c *Config) prefix() string { return "svcctl/" + c.Fleet + "/" }
 
 // dial connects to etcd. Nothing is asked yet.
@@ -181,7 +181,7 @@ func (e *Engine) adopt(c *cursor) error {
 	return nil
 }
 
-// firstWait is how long a start with a replica waits for etcd.
+// firstWait bounds the wait for etcd of a start with a replica.
 const firstWait = 2 * time.Second
 
 // CatchUp follows what was committed while this box was away, for a moment: then the store has it with its

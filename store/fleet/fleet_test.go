@@ -38,7 +38,7 @@ func same(t *testing.T, a, b *box) {
 	}
 	for _, each := range []*box{a, b} {
 		if wrong := each.CheckPools(false); len(wrong) > 0 {
-			t.Fatalf("%s: the ledger and the Services disagree: %v", each.cfg.Box, wrong)
+			t.Fatalf("%s: the allocator and the Services disagree: %v", each.cfg.Box, wrong)
 		}
 	}
 }

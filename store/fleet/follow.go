@@ -13,10 +13,10 @@ import (
 	"svcctl.io/svcctl/store/engine"
 )
 
-// pageSize is how many objects are read in one call.
+// pageSize bounds the objects that are read in one call.
 const pageSize = 500
 
-// retryFollow is how long a follower waits before it tries again.
+// retryFollow is the wait before a follower tries again.
 const retryFollow = 300 * time.Millisecond
 
 // Run follows the fleet until ctx is done. It does not fail: what keeps it from following is its State.

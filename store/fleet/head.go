@@ -26,13 +26,13 @@ const (
 	sourceTurnPrefix = "turn/source/"
 )
 
-// format is the one that this program writes, and the newest it reads.
+// format is the version that this program writes, and the newest that it reads.
 const format = 1
 
 // isShared reports whether all boxes have a key in common.
 func isShared(key string) bool { return key == headKey || isContent(key) }
 
-// isContent reports whether a key is among those that the digest of the head is of.
+// isContent reports whether the digest of the head covers a key.
 func isContent(key string) bool {
 	return strings.HasPrefix(key, objectPrefix) || strings.HasPrefix(key, sourcePrefix)
 }
@@ -74,7 +74,7 @@ type head struct {
 	// Previous is the ID of the head before.
 	Previous string `json:"previous,omitempty"`
 	Box      string `json:"box"`
-	// Epoch counts how often somebody has said that what is here is to be believed.
+	// Epoch counts how often an operator declared this content valid.
 	Epoch uint64 `json:"epoch,omitempty"`
 	// Objects and Digest are of all objects after this commit.
 	Objects int `json:"objects"`
@@ -114,7 +114,8 @@ func decodeHead(value []byte, mod int64) (*head, error) {
 type settings struct {
 	ID     string `json:"id"`
 	Format int    `json:"format"`
-	// Settings are those that all boxes must have in common; nil until the first box has come.
+	// Settings has the settings that all boxes must have in common; nil until the first box has
+	// joined.
 	Settings json.RawMessage `json:"settings,omitempty"`
 }
 

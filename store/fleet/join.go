@@ -165,7 +165,8 @@ func (e *Engine) reload(ctx context.Context) error {
 	return e.replace(now, at, have)
 }
 
-// objects are those that etcd has as of a revision, 0: that of now; with the bundle of the head of then.
+// objects returns the objects in etcd at a revision, 0: the newest; with the bundle of the head at that
+// revision.
 func (e *Engine) objects(ctx context.Context, now *head, at int64) (map[string][]byte, error) {
 	have := map[string][]byte{}
 	for from := e.key(objectPrefix); from != ""; {

@@ -153,7 +153,7 @@ func Test471_addresses_that_a_box_has_not_heard_of_yet(t *testing.T) {
 		t.Errorf("web is withheld: %v", s.Problems())
 	}
 	if wrong := s.CheckPools(false); len(wrong) > 0 {
-		t.Errorf("the ledger and the Services disagree: %v", wrong)
+		t.Errorf("the allocator and the Services disagree: %v", wrong)
 	}
 	if err := e.Close(); err != nil {
 		t.Fatal(err)

@@ -18,7 +18,8 @@ const (
 	instanceKey = "fleet/instance"
 )
 
-// flushEvery is how often what was followed is written to the replica. What is lost is followed again.
+// flushEvery is the interval at which followed commits are written to the replica. Lost ones are
+// followed again.
 const flushEvery = time.Second
 
 // cursor says which state the replica has.

@@ -12,11 +12,11 @@ import (
 
 // SourceTurn says who reads a directory of manifests for all boxes.
 type SourceTurn struct {
-	// Holder is the box that has the turn; "" when nobody has it, or it is not known.
+	// Holder is the box that has the turn; "" when none has it, or it is not known.
 	Holder string
 	// Mine reports whether this box has it, and may go on without asking.
 	Mine bool
-	// Vacant is since when nobody has been seen to have it; the zero Time while somebody has.
+	// Vacant is the time since which no box has it; the zero Time while one has.
 	Vacant time.Time
 }
 
@@ -54,7 +54,7 @@ func (e *Engine) SourceTurn(name string) SourceTurn {
 	return t
 }
 
-// claimSources takes the turns that this box wants and nobody has, and gives up those that it does not want.
+// claimSources takes the free turns that this box wants, and gives up those that it does not want.
 func (e *Engine) claimSources(ctx context.Context, lease clientv3.LeaseID, able bool) error {
 	e.mu.Lock()
 	willing := maps.Clone(e.sources.willing)
@@ -86,8 +86,8 @@ func (e *Engine) claimSources(ctx context.Context, lease clientv3.LeaseID, able 
 	return nil
 }
 
-// claim takes a key with the lease of this box if it wants it and nobody has it, and gives it up if it does not. It
-// returns the name of the box that has the key afterwards.
+// claim takes a free key with the lease of this box if it wants it, and gives it up if it does not. It returns the
+// name of the box that has the key afterwards.
 func (e *Engine) claim(ctx context.Context, key string, lease clientv3.LeaseID, wants bool) (holder string, mine bool, err error) {
 	key = e.key(key)
 	me := e.cfg.Box + " " + fmt.Sprint(int64(lease))

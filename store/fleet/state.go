@@ -36,25 +36,25 @@ const (
 	Namesake  Kind = "Namesake" // another box has the name
 )
 
-// State is how a box stands to its fleet.
+// State is the state of a box as a member of its fleet.
 type State struct {
 	Kind Kind
 	// Why says what happened and what to do about it; "" while all is well.
 	Why   string
 	Since time.Time
-	// Revision is that of the newest commit that was followed; Of is the one that etcd has, as
-	// of the last answer.
+	// Revision is the revision of the newest commit that was followed; Of that of the newest in
+	// etcd, as of the last answer.
 	Revision, Of uint64
 	Epoch        uint64
-	// Heard is when etcd answered last.
+	// Heard is the time of etcd's last answer.
 	Heard time.Time
 	// Writer is the box that runs the controllers, "" when it is not known.
 	Writer string
-	// Replica is why the replica cannot be written; nil: it can.
+	// Replica is the error of writing the replica, nil if there is none.
 	Replica error
 }
 
-// Held reports whether what etcd has is not believed, until somebody says so.
+// Held reports whether the content of etcd is not taken over until an operator confirms it.
 func (s *State) Held() bool {
 	switch s.Kind {
 	case WentBack, OtherOne, Emptied, Damaged:
@@ -141,8 +141,8 @@ func (e *Engine) silence(err error) string {
 	return err.Error()
 }
 
-// shakeHands gives why TLS with one of the endpoints fails; nil: it does not, or nobody is there. The client of
-// etcd tries again until the time is up, and says only that.
+// shakeHands returns the error of a TLS handshake with one of the endpoints; nil: it succeeds, or no server is
+// there. The client of etcd tries again until the time is up, and reports only the timeout.
 func (c *Config) shakeHands() error {
 	failed := make(chan error, len(c.Endpoints))
 	for _, endpoint := range c.Endpoints {
@@ -194,7 +194,7 @@ func (e *Engine) denied(err error) string {
 	return fmt.Sprintf("etcd refuses this box (%v): give the user that the certificate in --etcd-cert names a role that may read and write %s", err, e.prefix)
 }
 
-// State is how this box stands to its fleet.
+// State returns the state of this box as a member of its fleet.
 func (e *Engine) State() State {
 	e.mu.Lock()
 	defer e.mu.Unlock()

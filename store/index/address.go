@@ -42,8 +42,8 @@ func (x Externals) remove(key string, svc *object.Service) {
 	}
 }
 
-// hostIndex finds the Services that have an endpoint at an address. It is made when somebody
-// asks for the first time, which few boxes ever do, and kept from then on.
+// hostIndex finds the Services that have an endpoint at an address. It is made at the first
+// request, which few boxes ever make, and kept from then on.
 type hostIndex struct{ services map[netip.Addr][]string }
 
 // EndpointsAt are the "namespace/name" of the Services with an endpoint at an address, some of them several times.

@@ -47,7 +47,8 @@ func (x *Index) Service(key string) (*object.Service, []*object.EndpointSlice, *
 	return x.services[key], x.slices[key], x.endpoints[key]
 }
 
-// Keys are those that Service has something for; some are there several times.
+// Keys returns the keys of Services, EndpointSlices and Endpoints, in no order and with
+// repetitions.
 func (x *Index) Keys() []string {
 	keys := slices.AppendSeq(make([]string, 0, len(x.services)+len(x.slices)+len(x.endpoints)), maps.Keys(x.services))
 	keys = slices.AppendSeq(keys, maps.Keys(x.slices))
@@ -130,16 +131,16 @@ func drop[V any](all map[label]map[string]V, at label, key string) {
 	}
 }
 
-// Services are all of them, by key, as of the moment of the call.
+// Services returns a copy of all Services, by key.
 func (x *Index) Services() map[string]*object.Service { return maps.Clone(x.services) }
 
-// Count is how many Services there are.
+// Count returns the number of Services.
 func (x *Index) Count() int { return len(x.services) }
 
 // Pod returns the Pod of a "namespace/name", nil when there is none.
 func (x *Index) Pod(key string) *object.Pod { return x.pods[key] }
 
-// Pods are the "namespace/name" of all Pods, in no order.
+// Pods returns the "namespace/name" of all Pods, in no order.
 func (x *Index) Pods() []string {
 	return slices.AppendSeq(make([]string, 0, len(x.pods)), maps.Keys(x.pods))
 }

@@ -12,12 +12,12 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Prefix is that of the keys of entries in the engine.
+// Prefix begins the keys of entries in the engine.
 const Prefix = "journal/"
 
-// Owner is who an object belongs to: the file at a path, a controller, which makes it
-// of other objects, or the API when both are empty. Nobody else can change it; but a file
-// may take the name of what a controller has made.
+// Owner is the owner of an object: the file at a path, a controller, which generates it from other
+// objects, or the API when both are empty. Only the owner can change it; but a file may take over
+// the name of an object of a controller.
 type Owner struct {
 	File       string `json:"file,omitempty"`
 	Controller string `json:"controller,omitempty"`
@@ -34,8 +34,8 @@ func (o Owner) String() string {
 	return "the API"
 }
 
-// Caller is who asked for a change, as the journal keeps it. The zero Caller is the
-// appliance itself, or a file.
+// Caller is the client of a change, as the journal keeps it. The zero Caller is the appliance
+// itself, or a file.
 type Caller struct {
 	User    string `json:"user,omitempty"`    // "root", "uid:1000", the name of a token
 	Manager string `json:"manager,omitempty"` // the field manager
@@ -45,11 +45,11 @@ type Caller struct {
 	Trial string `json:"trial,omitempty"`
 }
 
-// Bounds are those of the journal, in memory and in the engine alike.
+// Bounds limits the journal, in memory and in the engine alike.
 type Bounds struct {
 	Entries, Bytes int
-	// Recent is of how many entries the old versions are kept as objects, for those who
-	// follow closely. Of the others there is only the JSON.
+	// Recent is the number of newest entries whose old versions are kept as objects, for watches
+	// that follow closely. The others have only the JSON.
 	Recent int
 }
 
@@ -80,12 +80,12 @@ type Entry struct {
 	By       Caller
 	// old is the JSON of the version before, see packed; nil when there was none.
 	old []byte
-	// size is that of the stored form, in bytes.
+	// size is the size of the stored form, in bytes.
 	size int
 
-	// recent is what old says, while the entry is among the newest.
+	// recent is the object that old encodes, while the entry is among the newest.
 	recent object.Object
-	// next is the next change of the same object. Whoever guards the Journal guards it, and recent.
+	// next is the next change of the same object. The lock of the Journal guards it, and recent.
 	next *Entry
 }
 
@@ -100,10 +100,10 @@ type header struct {
 	By        Caller    `json:"by"`
 }
 
-// Key is that of the entry of a revision.
+// Key returns the key of the entry of a revision.
 func Key(revision uint64) string { return fmt.Sprintf("%s%016x", Prefix, revision) }
 
-// entryOf is the entry of a change that follows on a revision, and its stored form.
+// entryOf returns the entry of a change after a revision, and its stored form.
 func entryOf(c *Change, previous uint64, at time.Time) (*Entry, []byte, error) {
 	e := &Entry{Revision: c.Revision, Previous: previous, At: at, Ref: c.Ref, Owner: c.Owner}
 	if c.By != nil {
@@ -129,7 +129,7 @@ func entryOf(c *Change, previous uint64, at time.Time) (*Entry, []byte, error) {
 	return e, value, nil
 }
 
-// decode reads a stored entry. The version in it is looked at when somebody asks for it.
+// decode reads a stored entry. The version in it is decoded on request.
 func decode(pair engine.Pair) (*Entry, error) {
 	text, found := strings.CutPrefix(pair.Key, Prefix)
 	revision, err := strconv.ParseUint(text, 16, 64)

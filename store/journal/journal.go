@@ -85,7 +85,8 @@ func (j *Journal) Restart(revision uint64) Update {
 	return Update{deletes: deletes, Reset: true, Revision: revision}
 }
 
-// room is how many of the oldest entries have to go so that some more of a size fit in.
+// room returns the number of the oldest entries to drop, so that the given number and bytes of new
+// ones fit in.
 func (j *Journal) room(entries, size int) int {
 	if len(j.entries)+entries <= j.bounds.Entries && j.bytes+size <= j.bounds.Bytes {
 		return 0
@@ -214,7 +215,7 @@ func (d Decoder) Decode(ref object.Ref, v Version) (object.Object, error) {
 // New returns an empty journal.
 func New(bounds Bounds) *Journal { return &Journal{bounds: bounds, last: map[object.Ref]*Entry{}} }
 
-// Bounds are those of the journal.
+// Bounds returns the limits of the journal.
 func (j *Journal) Bounds() Bounds { return j.bounds }
 
 // Since returns the revision before the first entry: the state that is known furthest back.

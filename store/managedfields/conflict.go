@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A Conflict is a field that somebody else owns, who gave it another value.
+// A Conflict is a field with another value that another manager owns.
 type Conflict struct {
 	// Manager is its owner, as messages name it: "gitops", or with how it came to it:
 	// "kubectl-edit" using v1.

@@ -1,11 +1,11 @@
-// Package managedfields knows who owns which field of an object: it keeps metadata.managedFields,
-// and applies objects as server-side apply does.
+// Package managedfields tracks the owners of the fields of objects: it keeps
+// metadata.managedFields, and applies objects as server-side apply does.
 //
-// A manager is whoever writes an object. What a manager applies, it owns: the fields it
-// names, and no others. What it writes in any other way (a PUT, a patch), it owns as far
-// as the write changed it. Two managers that apply the same value own it together; who
-// applies another value than an owner's meets a conflict, and takes the field over only by
-// force. A field that a manager no longer applies goes, unless somebody else owns it.
+// A manager is a client that writes an object. What a manager applies, it owns: the fields it
+// names, and no others. What it writes in any other way (a PUT, a patch), it owns as far as the
+// write changed it. Two managers that apply the same value own it together; who applies another
+// value than an owner's meets a conflict, and takes the field over only by force. A field that a
+// manager no longer applies is removed, unless another manager owns it.
 //
 // Sets of fields are trees in the form FieldsV1 of meta/v1: "f:name" a field, `k:{...}` an
 // item of a list told apart by keys, `v:...` a member of a set, "." the thing itself.

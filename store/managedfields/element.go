@@ -10,8 +10,8 @@ import (
 	"svcctl.io/svcctl/store/schema"
 )
 
-// elementOf is what tells an item of a list from the others. A key that the item does not
-// have counts as its default.
+// elementOf returns the path element of a list item: its value in a set, else its keys. A key that
+// the item does not have counts as its default.
 func elementOf(item any, list *schema.Type) (string, error) {
 	if list.Set {
 		switch item.(type) {

@@ -28,9 +28,9 @@ func writer(t testing.TB, manager string, child time.Time) Writer {
 
 func parse(t testing.TB, body string) map[string]any {
 	t.Helper()
-	o, doubts, err := schema.Decode([]byte(body), writer(t, "", clock).Type)
-	if err != nil || len(doubts) > 0 {
-		t.Fatalf("%s: %q %v", body, doubts, err)
+	o, fieldWarnings, err := schema.Decode([]byte(body), writer(t, "", clock).Type)
+	if err != nil || len(fieldWarnings) > 0 {
+		t.Fatalf("%s: %q %v", body, fieldWarnings, err)
 	}
 	return o
 }

@@ -16,9 +16,9 @@ func asObject(t *testing.T, name, body string) object.Object {
 	if !ok {
 		t.Fatalf("no kind %s", name)
 	}
-	content, doubts, err := schema.Decode([]byte(body), schema.Of(k))
-	if err != nil || len(doubts) > 0 {
-		t.Fatalf("%s: %q %v", body, doubts, err)
+	content, fieldWarnings, err := schema.Decode([]byte(body), schema.Of(k))
+	if err != nil || len(fieldWarnings) > 0 {
+		t.Fatalf("%s: %q %v", body, fieldWarnings, err)
 	}
 	o := k.New()
 	if err := schema.Of(k).ToObject(content, o); err != nil {

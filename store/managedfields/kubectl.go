@@ -11,7 +11,7 @@ const (
 	// kubectl is the manager of `kubectl apply --server-side`, which takes over from
 	// `kubectl apply` without conflicts: any other name opts out.
 	kubectl = "kubectl"
-	// lastApplied is where `kubectl apply` keeps what it applied.
+	// lastApplied is the annotation in which `kubectl apply` keeps what it applied.
 	lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 	// maxAnnotations is the size of all annotations of an object, in bytes
 	// (TotalAnnotationSizeLimitB of apimachinery).

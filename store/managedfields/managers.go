@@ -20,14 +20,14 @@ const (
 const (
 	// fieldsType is the only form of a set of fields.
 	fieldsType = "FieldsV1"
-	// maxUpdaters is how many managers that did not apply are kept apart
+	// maxUpdaters bounds the managers that did not apply and are kept apart
 	// (DefaultMaxUpdateManagers of apimachinery).
 	maxUpdaters = 10
 	// ancient is the manager that stands for the oldest when there are more.
 	ancient = "ancient-changes"
-	// firstApply is the manager of what an object had before anybody applied to it.
+	// firstApply is the manager of the fields that an object had before its first apply.
 	firstApply = "before-first-apply"
-	// unknown is the manager of who does not say.
+	// unknown is the manager of clients that name none.
 	unknown = "unknown"
 )
 
@@ -36,23 +36,23 @@ type owner struct {
 	manager, operation, apiVersion, subresource string
 }
 
-// compareOwners is the order of owners where nothing else decides: by name; who writes an
-// object itself comes after who writes its subresources, as in Kubernetes.
+// compareOwners orders owners by name, operation and version; the owner of an object itself comes
+// after the owners of its subresources, as in Kubernetes.
 func compareOwners(a, b owner) int {
 	last := func(o owner) string { return cmp.Or(o.subresource, "~") }
 	return cmp.Or(cmp.Compare(a.manager, b.manager), cmp.Compare(a.operation, b.operation),
 		cmp.Compare(a.apiVersion, b.apiVersion), cmp.Compare(last(a), last(b)))
 }
 
-// A holding is what an owner owns.
+// An ownership has the fields that a manager owns.
 type ownership struct {
 	fields     *set
 	apiVersion string
 	time       *time.Time
 }
 
-// managers are the holdings of all owners of an object. An applier is one owner whatever
-// version it applied in.
+// managers has the fields of all owners of an object. An applier is one owner whatever version it
+// applied in.
 type managers map[owner]ownership
 
 func ownerOf(e object.ManagedFieldsEntry) owner {

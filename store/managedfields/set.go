@@ -33,7 +33,7 @@ const (
 
 func (s *set) empty() bool { return s == nil || !s.self && len(s.children) == 0 }
 
-// child is what a set says about what is under an element.
+// child returns the set below an element, nil if there is none.
 func (s *set) child(element string) *set {
 	if s == nil {
 		return nil

@@ -58,7 +58,7 @@ func withSelf(s *set) *set {
 	return s
 }
 
-// A comparison is what was done to a value.
+// A comparison has the changes from one value to another.
 type comparison struct{ added, changed, removed *set }
 
 func (c comparison) without(elements []string) comparison {

@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/store/schema"
 )
 
-// A Writer is who writes an object, and how.
+// A Writer describes a write of an object: its manager, version and subresource.
 type Writer struct {
 	// Manager is the name of the manager; "" is taken as "unknown".
 	Manager string
@@ -172,8 +172,7 @@ func Apply(live, applied map[string]any, by Writer, force bool) (map[string]any,
 	return clone, nil
 }
 
-// created is what an object is applied to that is not there yet: itself, and all of it is
-// the writer's.
+// created returns an applied object that did not exist: the writer owns all of its fields.
 func created(applied map[string]any, by Writer) map[string]any {
 	all := managers{}
 	if mine := difference(without(setOf(applied, by.Type), by.ignored()), unmanaged); !mine.empty() {

@@ -15,12 +15,13 @@ func FilesOf(files map[string]*File) Files {
 	return slices.SortedFunc(maps.Values(files), func(a, b *File) int { return strings.Compare(a.Path, b.Path) })
 }
 
-// Find is where the file at a path is, or would be, and whether it is there.
+// Find returns the index of the file at a path, or the one at which it would be inserted, and
+// whether it is there.
 func (f Files) Find(path string) (i int, found bool) {
 	return slices.BinarySearchFunc(f, path, func(file *File, path string) int { return strings.Compare(file.Path, path) })
 }
 
-// Get is the file at a path; nil when there is none.
+// Get returns the file at a path; nil when there is none.
 func (f Files) Get(path string) *File {
 	if i, found := f.Find(path); found {
 		return f[i]

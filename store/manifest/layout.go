@@ -6,8 +6,8 @@ import (
 	"unique"
 )
 
-// layout is where the fields of one object are, below its first line. Most manifests are
-// written alike, and those that are share one.
+// layout has the positions of the fields of one object, relative to its first line. Most manifests
+// are written alike, and those that are share one.
 type layout struct {
 	// packed has a place for each node, in the order of the text, each followed by those
 	// inside of it. A place is four numbers, as varints: lines below the one before, column,

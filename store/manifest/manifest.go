@@ -13,17 +13,17 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// A File is what the bytes of one file say. It is immutable.
+// A File is the decoded content of one file. It is immutable.
 type File struct {
 	Path string
-	// Hash is of the text, for who compares files; it is set by who reads them.
+	// Hash is the hash of the text, by which files are compared; the reader of the file sets it.
 	Hash Hash
 	// Documents are the good objects, in the order of the text.
 	// They are those of Opened when the File is sealed.
 	Documents []Document
 	// Err is set when the file as a whole cannot be used; Documents is empty then.
 	Err *Problem
-	// Problems are those of single documents, in the order of the text: errors, whose
+	// Problems has the problems of single documents, in the order of the text: errors, whose
 	// document is not among Documents, and warnings.
 	Problems []Problem
 
@@ -40,14 +40,14 @@ type Document struct {
 	// Object is shared between the Files that Update made from each other: do not
 	// change it, copy it.
 	Object object.Object
-	// Line is where the object starts, from 1.
+	// Line is the first line of the object, from 1.
 	Line int
 
 	layout layout
 }
 
-// Position is the line and column of a field of the object, from 1, or those of its
-// nearest ancestor that the text has. Paths are Kubernetes': "spec.ports[0].port",
+// Position returns the line and column of a field of the object, from 1, or those of its nearest
+// ancestor that the text has. Paths are Kubernetes': "spec.ports[0].port",
 // "metadata.labels[app.kubernetes.io/name]"; "" is the object itself.
 func (d *Document) Position(field string) (line, column int) {
 	below, column := d.layout.find(field)
@@ -73,7 +73,7 @@ type unit struct {
 	places layoutWriter
 }
 
-// placed is where the documents and problems of a unit are in those of a File.
+// placed locates the documents and problems of a unit among those of a File.
 type placed struct {
 	key                 unitKey
 	line                int32 // where the text starts in the file, from 1

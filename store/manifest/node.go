@@ -100,7 +100,7 @@ func refuse(line, column int, reason, format string, args ...any) *refusal {
 // where looking through them is cheaper than a hash.
 type keySet struct{ index map[string]int }
 
-// fewKeys is where a hash starts to pay.
+// fewKeys is the number of keys above which a hash is faster.
 const fewKeys = 24
 
 // find returns the place of key among fields, or -1. Call it before each append.

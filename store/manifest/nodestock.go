@@ -1,7 +1,7 @@
 package manifest
 
-// nodeStock is where the nodes of a document come from. They are needed until it is
-// decoded and no longer, so those of the next document take their places.
+// nodeStock allocates the nodes of a document. They are needed until it is decoded and no longer,
+// so the next document reuses their memory.
 type nodeStock struct {
 	nodes   stock[node]
 	entries stock[field]
@@ -54,10 +54,10 @@ type stock[T any] struct {
 	used   int
 }
 
-// fewest is how many values a stock has at first.
+// fewest is the number of values that a stock begins with.
 const fewest = 32
 
-// take gives n values; what they hold is of no meaning.
+// take returns n values with undefined content.
 func (s *stock[T]) take(n int) []T {
 	if s.values == nil || s.used+n > len(s.values) {
 		// What was taken stays where it is, and is forgotten here.

@@ -118,7 +118,7 @@ func (r *yamlReader) indent() int {
 	return r.at - r.start
 }
 
-// column is that of an offset in the line, in characters, from 1.
+// column returns the column of an offset in the line, in characters, from 1.
 func (r *yamlReader) column(offset int) int {
 	if !r.wide {
 		return offset - r.start + 1

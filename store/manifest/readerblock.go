@@ -1,6 +1,6 @@
 package manifest
 
-// longestKey is how far behind the beginning of a key its colon may be, in bytes; YAML allows
+// longestKey bounds the distance from the beginning of a key to its colon, in bytes; YAML allows
 // 1,024 characters.
 const longestKey = 1000
 

@@ -25,8 +25,8 @@ func Sealed(path string, hash Hash, names []object.Ref, open func() *File) *File
 	})}}
 }
 
-// Names are those of the objects in a sealed File, in the order of the text; not ok for one that is
-// decoded.
+// Names returns the names of the objects in a sealed File, in the order of the text; not ok for a
+// decoded one.
 func (f *File) Names() (names []object.Ref, ok bool) {
 	if f.seal == nil {
 		return nil, false

@@ -8,7 +8,7 @@ import (
 
 // A Tree is a document of any kind, as it is written: nothing in it is judged.
 type Tree struct {
-	// Line is where the object starts, from 1.
+	// Line is the first line of the object, from 1.
 	Line int
 
 	file   string

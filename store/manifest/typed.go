@@ -353,7 +353,7 @@ func (d *decoding) report(p Problem) {
 	last.Warning = last.Warning && p.Warning
 }
 
-// A plan is how one struct is written: its fields by their names in documents.
+// A plan maps the names in documents to the fields of one struct.
 type plan struct {
 	fields map[string][]int
 	names  []string

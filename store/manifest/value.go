@@ -9,14 +9,13 @@ import (
 	"strings"
 )
 
-// A Value is what one document says, whatever kind it is of, as JSON has it.
+// A Value is the content of one document of any kind, in the types of JSON.
 type Value struct {
 	// Data is made of map[string]any, []any, string, bool, json.Number and nil.
 	Data any
-	// Line is where it starts, from 1.
+	// Line is its first line, from 1.
 	Line int
-	// Duplicates are the fields that are there twice, of which the first counts:
-	// "spec.type".
+	// Duplicates lists the fields that are there twice, of which the first counts: "spec.type".
 	Duplicates []string
 }
 

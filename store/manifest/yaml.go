@@ -306,7 +306,7 @@ func (c *converter) warn(n *yaml.Node, reason, format string, args ...any) {
 	c.flaws[len(c.flaws)-1].warning = true
 }
 
-// yamlLine is how the YAML parser says where.
+// yamlLine matches the position in errors of the YAML parser.
 var yamlLine = regexp.MustCompile(`^line (\d+): `)
 
 // syntaxError puts an error of the YAML parser into words with a usable place. The

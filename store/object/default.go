@@ -1,12 +1,11 @@
 package object
 
-// defaultNamespace is where an object of a kind with namespaces goes that does not say one.
+// defaultNamespace is the namespace of an object of a namespaced kind that names none.
 const defaultNamespace = "default"
 
-// Default fills in what absent fields mean, as far as the object alone decides it
+// Default sets the defaults of absent fields, as far as they follow from the object alone
 // (SetDefaults_Service, SetDefaults_Endpoints, SetDefaults_EndpointSlice, SetDefaults_Pod). It may be
-// called again on its own result. What depends on the service ranges of the box is
-// DefaultFamilies.
+// called again on its own result. What depends on the service ranges of the box is DefaultFamilies.
 //
 // One difference on purpose: Kubernetes drops a sessionAffinityConfig beside
 // sessionAffinity None without a word; here it stays, and Validate refuses it.

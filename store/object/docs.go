@@ -30,6 +30,6 @@ var docs = sync.OnceValue(func() map[string]string {
 	return texts
 })
 
-// Doc is what a type ("ServiceSpec") or a field of it ("ServiceSpec.type") means on this
-// appliance, for `kubectl explain` and its like; "" for what does not exist.
+// Doc returns the description of a type ("ServiceSpec") or a field of it ("ServiceSpec.type") on
+// this appliance, for `kubectl explain` and its like; "" for unknown names.
 func Doc(name string) string { return docs()[name] }

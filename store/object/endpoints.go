@@ -24,7 +24,7 @@ func validateEndpoints(o, old *Endpoints) Errors {
 	return errs
 }
 
-// addresses is all addresses of the object, ready and not.
+// addresses returns all addresses of the object, ready and not.
 func (o *Endpoints) addresses() []string {
 	var all []string
 	for _, subset := range o.Subsets {

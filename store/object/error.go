@@ -22,7 +22,7 @@ const (
 	FieldValueTooMany      ErrorType = "FieldValueTooMany"
 )
 
-// title is how an Error's text begins.
+// title returns the beginning of an Error's text.
 func (t ErrorType) title() string {
 	switch t {
 	case FieldValueInvalid:
@@ -48,7 +48,7 @@ type Error struct {
 	Type ErrorType
 	// Field is the JSON path, as spec.ports[0].port.
 	Field string
-	// Value is what stands there; not shown for Required, Forbidden and TooLong.
+	// Value is the refused value; not shown for Required, Forbidden and TooLong.
 	Value any
 	// Detail says what would be right.
 	Detail string
@@ -100,7 +100,7 @@ func (e Errors) Error() string {
 	return "[" + strings.Join(texts, ", ") + "]"
 }
 
-// Join is all errors of the lists in order, each once: DefaultFamilies and Validate
+// Join returns all errors of the lists in order, without repetitions: DefaultFamilies and Validate
 // may see the same problem.
 func Join(lists ...Errors) Errors {
 	var all Errors

@@ -103,7 +103,7 @@ func validateOwners(p path, owners []OwnerReference) Errors {
 	return errs
 }
 
-// standardFinalizers are those without a domain.
+// standardFinalizers lists the finalizers without a domain.
 var standardFinalizers = []string{"kubernetes", "orphan", "foregroundDeletion"}
 
 func validateFinalizers(p path, finalizers []string) Errors {

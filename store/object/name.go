@@ -42,7 +42,7 @@ var (
 
 // The functions below say what is wrong with a value; nothing when it is right.
 
-// NameProblems are those of the name of an object, or of a host (RFC 1123).
+// NameProblems returns the problems of the name of an object, or of a host (RFC 1123).
 func NameProblems(name string) []string { return dns1123SubdomainProblems(name) }
 
 // matchProblems checks length, then form.

@@ -2,8 +2,8 @@ package object
 
 import "time"
 
-// Node is what this product reads and says of core/v1 Node: the box it runs on, its
-// addresses, and the other boxes that somebody wrote down.
+// Node has the fields of core/v1 Node that this product reads and writes: for the box it runs on,
+// and for other boxes that users declare.
 type Node struct {
 	TypeMeta
 	Metadata ObjectMeta `json:"metadata"`

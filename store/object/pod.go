@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// Pod is what this product reads of core/v1 Pod: who it is, where it is, and whether
-// it may be sent traffic. It need not be a Pod at all: three lines (name, labels,
-// status.podIP) make a server in a rack an endpoint of the Services that select it.
+// Pod has the fields of core/v1 Pod that this product reads: name, labels, addresses, and
+// readiness. It need not be a Pod at all: three lines (name, labels, status.podIP) make a server in
+// a rack an endpoint of the Services that select it.
 type Pod struct {
 	TypeMeta
 	Metadata ObjectMeta `json:"metadata"`

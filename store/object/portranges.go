@@ -12,7 +12,7 @@ import (
 // client at the port that it has sent to. "*" is every port, or every protocol.
 const AnnotationPortRanges = "svcctl.io/port-ranges"
 
-// MaxPortRanges is how many ranges a Service may have.
+// MaxPortRanges bounds the ranges of a Service.
 const MaxPortRanges = 16
 
 // PortRange is a range of ports in one protocol. Both ends belong to it.
@@ -119,8 +119,8 @@ func parsePorts(text string) (first, last uint16, ok bool) {
 	return uint16(a), uint16(b), err == nil && err2 == nil && a > 0 && a <= b
 }
 
-// PortRanges are those of the Service; nil where the annotation cannot be read, which validation
-// refuses.
+// PortRanges returns the ranges of the Service; nil if the annotation cannot be parsed, which
+// validation refuses.
 func (s *Service) PortRanges() []PortRange {
 	value, given := s.Metadata.Annotations[AnnotationPortRanges]
 	if !given {

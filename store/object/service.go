@@ -208,9 +208,8 @@ func checkNodePorts(s *Service) Errors {
 	return errs
 }
 
-// sourceRanges is where the Service says who may use its load-balancer addresses,
-// and what it says there: the field, or else the annotation. Blanks around a range
-// are no part of it.
+// sourceRanges returns the prefixes that may use the Service's load-balancer addresses, from the
+// field, or else from the annotation. Blanks around a range are no part of it.
 func (o *Service) sourceRanges() (ranges []string, fromAnnotation bool) {
 	ranges = o.Spec.LoadBalancerSourceRanges
 	if len(ranges) == 0 {

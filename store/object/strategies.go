@@ -111,7 +111,8 @@ func groupStrategies() []Strategy {
 	}
 }
 
-// metalLBStrategies are those of MetalLB's kinds. What depends on other objects is no matter of one object alone.
+// metalLBStrategies returns the strategies of MetalLB's kinds. They validate nothing that depends on other
+// objects.
 func metalLBStrategies() []Strategy {
 	const group, beta1 = "metallb.io", "v1beta1"
 	resource := func(name, plural string) Resource {

@@ -38,9 +38,9 @@ func (r *Resource) APIVersion() string {
 // Stored reports whether objects of the kind are stored; reviews are not.
 func (r *Resource) Stored() bool { return slices.Contains(r.Verbs, "get") }
 
-// A Strategy is all that tells a kind from the others; the strategies of Kubernetes' registry are the
-// model. A new kind is one of them (in strategies) and its type.
-// It has more than 15 fields: no other place says what is done with objects of a kind.
+// A Strategy has all facts that differ between kinds; the strategies of Kubernetes' registry are the
+// model. A new kind is one of them (in strategies) and its type. It has more than 15 fields: no other
+// place says what is done with objects of a kind.
 type Strategy struct {
 	Resource
 	// View means that what is stored is another kind: this one is another form of it (events.k8s.io).
@@ -128,8 +128,8 @@ var (
 	asking = []string{"create"}
 )
 
-// strategies are those of all kinds: the core group first, the other groups by name. They are made by
-// init, as their functions ask for them.
+// strategies has the strategies of all kinds: the core group first, the other groups by name. They
+// are made by init, because their functions refer to them.
 var (
 	strategies []Strategy
 	byType     = map[reflect.Type]*Strategy{}
@@ -155,7 +155,8 @@ func init() {
 	}
 }
 
-// Strategies are those of all kinds, in the order of discovery. Callers must not modify them.
+// Strategies returns the strategies of all kinds, in the order of discovery. Callers must not
+// modify them.
 func Strategies() []Strategy { return strategies }
 
 // StrategyOf returns the strategy of the kind of an object.

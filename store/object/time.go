@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// microTime is how a MicroTime is written (metav1.RFC3339Micro).
+// microTime is the layout of a MicroTime (metav1.RFC3339Micro).
 const microTime = "2006-01-02T15:04:05.000000Z07:00"
 
 // MicroTime is meta/v1 MicroTime: a time that is written with microseconds, in UTC.

@@ -44,8 +44,7 @@ func ValidateUpdate(updated, old Object, opts Options) Errors {
 	return Join(errs, validateContent(updated, old))
 }
 
-// validateContent is all of the rules but those of the name; old is nil for a new
-// object.
+// validateContent applies all rules but those of the name; old is nil for a new object.
 func validateContent(o, old Object) Errors {
 	errs := validateMeta(o.GetMeta())
 	if s := StrategyOf(o); s.validate != nil {

@@ -17,8 +17,8 @@
 // program makes the same documents. The package does no I/O and knows nothing about what
 // is stored. It must not say whether an object is valid: that is store/object's.
 //
-//	o, doubts, err := schema.Decode(body, schema.Of(k))
+//	o, fieldWarnings, err := schema.Decode(body, schema.Of(k))
 //	if strict {
-//		err = schema.StrictError(doubts) // unknown field "spec.bogus"
+//		err = schema.StrictError(fieldWarnings) // unknown field "spec.bogus"
 //	}
 package schema

@@ -263,7 +263,7 @@ func TestDecodeRefusesOtherForms(t *testing.T) {
 	}
 }
 
-// The doubts that are told are bounded.
+// The fieldWarnings that are told are bounded.
 func TestDoubtsAreBounded(t *testing.T) {
 	var b strings.Builder
 	for i := range 1000 {
@@ -271,7 +271,7 @@ func TestDoubtsAreBounded(t *testing.T) {
 	}
 	_, warnings, err := Decode([]byte(`{"`+b.String()+`":1}`), typeOf(t, "v1", "Service"))
 	if err != nil || len(warnings) != maxStrict {
-		t.Errorf("%d doubts, %v", len(warnings), err)
+		t.Errorf("%d fieldWarnings, %v", len(warnings), err)
 	}
 }
 

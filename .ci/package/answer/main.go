@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// patience is how long anything may take: no refusal, but a machine that has stopped.
+// patience bounds each step: when it is over the machine has stopped.
 const patience = time.Minute
 
-// greeting is how long the name of a server is.
+// greeting is the length of a server's name.
 const greeting = 4
 
 func main() {

@@ -20,7 +20,7 @@ const (
 	stopTimeout  = 10 * time.Second
 )
 
-// Address is where the API of the appliance is served over TLS.
+// Address is the address of the appliance's API over TLS.
 const Address = "127.0.0.1:6443"
 
 // Flags are the settings of every appliance, beside those of its test.
@@ -148,7 +148,7 @@ func (a *Appliance) end(signal syscall.Signal) {
 // PID is the process that was started last.
 func (a *Appliance) PID() int { return a.cmd.Process.Pid }
 
-// Log is all that the appliance has written.
+// Log returns all that the appliance has written.
 func (a *Appliance) Log() string { return a.log.String() }
 
 // await waits until something is so.
@@ -180,7 +180,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.buf.Write(p)
 }
 
-// String is everything.
+// String returns all lines.
 func (l *lines) String() string { return l.since(0) }
 
 func (l *lines) begin() int {

@@ -12,7 +12,7 @@ type Timers struct {
 	// neighbor's that we ask for; from 50 ms to a minute. The larger one of what a sender
 	// wants and a receiver takes counts.
 	Transmit, Receive time.Duration
-	// Multiplier is how many intervals of silence are a failure.
+	// Multiplier is the number of silent intervals that make a failure.
 	Multiplier int
 }
 
@@ -170,10 +170,10 @@ func (m *Machine) SetAdmin(down bool, now time.Time) {
 	}
 }
 
-// interval is how often packets are sent.
+// interval returns the interval between sent packets, without jitter.
 func (m *Machine) interval() time.Duration { return max(m.minTx, m.remote.MinRx) }
 
-// jittered is an interval less up to a quarter of it; with a multiplier of 1, from 10 % on
+// jittered returns an interval less up to a quarter of it; with a multiplier of 1, from 10 % on
 // (RFC 5880, section 6.8.7).
 func (m *Machine) jittered(d time.Duration) time.Duration {
 	from, to := 0.75, 1.0
@@ -191,7 +191,8 @@ func (m *Machine) silent() bool {
 	return m.heard && (m.remote.MinRx == 0 || m.remote.Demand && m.remote.Phase == Up && m.phase == Up && !m.polling)
 }
 
-// Next is when Advance is due; zero when only a packet of the neighbor changes anything.
+// Next returns the time at which Advance is due; zero when only a packet of the neighbor changes
+// the state.
 func (m *Machine) Next() time.Time {
 	var next time.Time
 	if !m.silent() {
@@ -203,7 +204,7 @@ func (m *Machine) Next() time.Time {
 	return next
 }
 
-// Expires is when the silence of the neighbor becomes a failure, unless it is heard before.
+// Expires returns the end of the detection time: without a packet until then the session goes down.
 func (m *Machine) Expires() time.Time { return m.expire }
 
 // Advance does what is due. It returns the packet to send, if one is. What arrived before now is

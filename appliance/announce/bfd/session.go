@@ -27,7 +27,7 @@ type Config struct {
 
 const (
 	defaultMinTTL = 254
-	// retry is when sockets are opened again that could not be.
+	// retry is the interval at which failed sockets are opened again.
 	retry = 2 * time.Second
 )
 
@@ -53,10 +53,10 @@ type State struct {
 	RemoteDiagnostic Diagnostic
 	// Detection is the silence after which the neighbor is dead; 0 while it is not heard.
 	Detection time.Duration
-	// Port is where our packets go: 3784, or 4784 over several hops, or where the neighbor
-	// was heard last.
+	// Port is the destination port of our packets: 3784, or 4784 over several hops, or the port
+	// that the neighbor sent from last.
 	Port uint16
-	// Failures is how often an Up session went down.
+	// Failures counts how often an Up session went down.
 	Failures uint64
 	// Received and Dropped count packets, LastDropped says why the last one was dropped.
 	Received, Dropped uint64

@@ -14,9 +14,9 @@ type Attributes struct {
 	LocalPref uint32
 	// MED is sent when it is not 0.
 	MED uint32
-	// Prepend is how many times more our AS is in the path to external peers.
+	// Prepend is the number of additional copies of our AS in the path to external peers.
 	Prepend int
-	// Communities are those of RFC 1997, and Large those of RFC 8092.
+	// Communities has communities of RFC 1997, Large those of RFC 8092.
 	Communities []uint32
 	Large       []LargeCommunity
 }

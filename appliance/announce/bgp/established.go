@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// lastReading is how long a reader looks again when the hold time is over: a process
+	// lastReading is the time for which a reader still reads after the hold time is over: a process
 	// that was stopped for a while reads what has arrived before it blames the peer.
 	lastReading = time.Second
 	// How long Leave waits for the peer: to move to other paths, and to forget ours.

@@ -262,7 +262,7 @@ func withdrawals(g group) [][]byte {
 	})
 }
 
-// room is how many bytes of prefixes a message with these attributes holds.
+// room returns the bytes that a message with these attributes has left for prefixes.
 func room(attributes []bgp.PathAttributeInterface) int {
 	return maxMessage - len(serialize(bgp.NewBGPUpdateMessage(nil, attributes, nil)))
 }
@@ -286,7 +286,7 @@ func chunked(g group, room int, message func([]bgp.PathNLRI) *bgp.BGPMessage) []
 	return append(all, serialize(message(nlri)))
 }
 
-// attributes are those of a route but the next hop.
+// attributes returns the path attributes of a route without the next hop.
 func (p path) attributes(a *Attributes) []bgp.PathAttributeInterface {
 	internal := p.as == p.peerAS
 	var ases []uint32

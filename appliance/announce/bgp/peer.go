@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Port is where BGP speakers listen.
+// Port is the TCP port of BGP.
 const Port = 179
 
 // asTrans stands for a four-octet AS where only two octets fit (RFC 6793).
@@ -27,9 +27,9 @@ const (
 
 // Peer is a neighbor, and how to speak with it.
 type Peer struct {
-	// Addr is where the peer listens; port 0 is 179. Either Addr or Interface is set.
+	// Addr is the address and port of the peer; port 0 is 179. Either Addr or Interface is set.
 	Addr netip.AddrPort
-	// Interface has the peer found by its link-local address on this interface (an
+	// Interface names the interface on which the peer is found by its link-local address (an
 	// unnumbered peer). Router advertisements with a lifetime of 0 are sent there.
 	Interface string
 	// Source is the local address; unset, the kernel chooses it.
@@ -53,12 +53,12 @@ type Peer struct {
 	// MultiHop lets an external peer be more than one hop away. Without it packets to an
 	// external peer leave with a TTL of 1.
 	MultiHop bool
-	// TTLSecurity is how many hops the peer is away at most (GTSM, RFC 5082): 1 accepts
-	// packets with TTL 255 only. 0 is off. The peer must send with TTL 255.
+	// TTLSecurity is the largest number of hops to the peer (GTSM, RFC 5082): 1 accepts packets
+	// with TTL 255 only. 0 is off. The peer must send with TTL 255.
 	TTLSecurity int
 }
 
-// NextHop are the next hops of announced routes; unset ones follow from the session.
+// NextHop has the next hops of announced routes; unset ones follow from the session.
 type NextHop struct{ IPv4, IPv6 netip.Addr }
 
 // Timers of a session. Those that are 0 have defaults: 90 s, a third of the hold time, 10 s;

@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// openPatience is how long a peer may take for its OPEN, and for the KEEPALIVE after
-	// it. RFC 4271 suggests a large value.
+	// openPatience bounds the wait for the peer's OPEN, and for the KEEPALIVE after it. RFC 4271
+	// suggests a large value.
 	openPatience = time.Minute
-	// lastWords is how long the peer may take for a NOTIFICATION of ours.
+	// lastWords bounds the time for writing our NOTIFICATION.
 	lastWords = time.Second
 )
 

@@ -32,8 +32,8 @@ type State struct {
 	// while it is established.
 	Local, Remote netip.AddrPort
 	Agreed        Agreed
-	// Routes is how many the peer was sent and not withdrawn; Withheld how many cannot be
-	// sent in this session, and WithheldBecause why not.
+	// Routes counts the routes that were sent to the peer and not withdrawn; Withheld counts those
+	// that cannot be sent in this session, WithheldBecause says why.
 	Routes, Withheld int
 	WithheldBecause  string
 	// CannotIPv4 and CannotIPv6 say why no route of a family can be sent in this session; "": they can.

@@ -47,8 +47,8 @@ func findNeighbor(ifname string) (netip.Addr, error) {
 	return netip.Addr{}, noNeighbor("%d routers are on %s (%s and %s): give the peer's address", len(found), ifname, found[0], found[1])
 }
 
-// advertise sends router advertisements with a lifetime of 0, which make nobody's default route
-// of this box, and solicitations, until ctx ends.
+// advertise sends router advertisements with a lifetime of 0, which make this box no default
+// router, and solicitations, until ctx ends.
 func (s *Speaker) advertise(ctx context.Context) {
 	ticker := time.NewTicker(advertiseEvery)
 	defer ticker.Stop()

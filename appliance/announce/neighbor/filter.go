@@ -23,7 +23,7 @@ const (
 	offNDPTarget  = etherLen + ipv6Len + 8
 )
 
-// snapLen is how much of a frame is wanted.
+// snapLen bounds the bytes of a frame that are read.
 const snapLen = 2048
 
 // condition is a word of a frame that is compared with a value, under a mask.

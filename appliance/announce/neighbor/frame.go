@@ -60,7 +60,7 @@ type message struct {
 	asks netip.Addr
 	// from is the address of the host that asks; not valid: a probe, of a host that wants the address itself.
 	from netip.Addr
-	// reply is where the answer goes.
+	// reply is the destination of the answer.
 	reply MAC
 }
 
@@ -198,7 +198,8 @@ func ndp(kind, flags, option byte, to, sender MAC, source, destination, target n
 	return f
 }
 
-// checksum is that of ICMPv6 (RFC 4443, section 2.3); 0 for a message that has a right one.
+// checksum computes the checksum of ICMPv6 (RFC 4443, section 2.3); 0 for a message that carries
+// the right one.
 func checksum(source, destination netip.Addr, icmp []byte) uint16 {
 	sum := uint32(len(icmp)) + protoICMPv6
 	add := func(b []byte) {
@@ -231,8 +232,8 @@ func groupMAC(group netip.Addr) MAC {
 	return MAC{0x33, 0x33, b[12], b[13], b[14], b[15]}
 }
 
-// probe asks whether anybody has an address, for a host that does not use it yet (RFC 5227,
-// section 2.1.1; RFC 4862, section 5.4.2).
+// probe asks whether another host has an address, on behalf of one that does not use it yet (RFC
+// 5227, section 2.1.1; RFC 4862, section 5.4.2).
 func probe(own MAC, a netip.Addr) []byte {
 	if a.Is4() {
 		return arp(arpRequest, broadcast, own, netip.IPv4Unspecified(), MAC{}, a)

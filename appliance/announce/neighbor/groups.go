@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// groupsOfSocket is how many memberships one socket takes at most: the kernel charges them to its option
-// memory (net.core.optmem_max, 128 KiB, room for 2,340; 20 KiB before Linux 6.7).
+// groupsOfSocket bounds the memberships of one socket: the kernel charges them to its option memory
+// (net.core.optmem_max, 128 KiB, room for 2,340; 20 KiB before Linux 6.7).
 const groupsOfSocket = 2000
 
-// groups are the multicast groups that an interface is a member of for us, counted: addresses
-// share a group when their last 24 bits are equal. The kernel tells switches of them (MLD).
+// groups counts the uses of the multicast groups that we joined on an interface: addresses share a
+// group when their last 24 bits are equal. The kernel tells switches of them (MLD).
 type groups struct {
 	index   int // of the interface
 	uses    map[netip.Addr]int

@@ -7,19 +7,20 @@ import (
 )
 
 // When what is sent. RFC 5227 (section 1.1) and RFC 4862 wait for a second and more between probes, for
-// networks that lose frames and hosts that boot; here a Service waits, and whoever answers later
-// than this is found by what comes after.
+// networks that lose frames and hosts that boot; here a Service waits, and a host that answers later
+// than this is found by the announcements.
 const (
 	probeCount    = 3
 	probeInterval = 200 * time.Millisecond
-	// repeat is how often an announcement is made anew: bridges forget where an address is after 5 min.
+	// repeat is the interval of announcements: bridges forget the port of an address after 5 min.
 	repeat = 60 * time.Second
-	// reprobe is when an address that somebody else has is asked for again.
+	// reprobe is the interval at which an address that another host has is probed again.
 	reprobe = 10 * time.Second
-	// contend is that for an address that another host wants at the same time, with a random part
-	// of twice the length, so that one of two is first.
+	// contend is the same for an address that another host probes at the same time, with a random
+	// part of twice the length, so that one of two is first.
 	contend = time.Second
-	// defend is for how long one more claim of another host ends our own (RFC 5227, section 2.4).
+	// defend is the time after a conflict in which a second one makes us give the address up (RFC
+	// 5227, section 2.4).
 	defend = 10 * time.Second
 	// contested is for how long another host claims an address that an election gave to this one: two boxes do so for a moment
 	// in a takeover. Two that do not hear each other's adverts do so whenever either announces itself.
@@ -28,7 +29,8 @@ const (
 	undisputed = 2 * repeat
 )
 
-// bursts are when announcements follow a gain, beside the first one: who missed one hears another.
+// bursts has the times of the announcements after the first one for a new address, in case one is
+// lost.
 var bursts = []time.Duration{time.Second, 2 * time.Second, 5 * time.Second}
 
 // State of an address on an interface.
@@ -90,8 +92,8 @@ func newMachine(own MAC, random func(time.Duration) time.Duration) *machine {
 	return &machine{own: own, random: random, mine: map[MAC]bool{own: true}, entries: map[netip.Addr]*entry{}, changed: map[netip.Addr]struct{}{}}
 }
 
-// add takes an address on; known says that it was ours a moment ago, or that an election gave it to
-// us, so that nobody is asked first.
+// add begins with an address; known says that it was ours a moment ago, or that an election gave it
+// to us, so that it is not probed first.
 func (m *machine) add(now time.Time, a netip.Addr, known bool) {
 	if m.entries[a] != nil {
 		return
@@ -192,7 +194,7 @@ func (m *machine) probe(now time.Time, e *entry) {
 	m.at(e, now)
 }
 
-// yield leaves an address to somebody else, and asks for it again later.
+// yield leaves an address to another host, and probes it again later.
 func (m *machine) yield(now time.Time, e *entry, rival MAC, later time.Duration) {
 	if e.State != Conflict || e.Rival != rival {
 		m.changed[e.Addr] = struct{}{}
@@ -264,7 +266,7 @@ func (m *machine) receive(now time.Time, frame []byte) [][]byte {
 	return out
 }
 
-// claimed is called when somebody else says that an address is its own.
+// claimed is called when another host claims an address.
 func (m *machine) claimed(now time.Time, e *entry, rival MAC) [][]byte {
 	switch {
 	case e.State == Probing:

@@ -168,7 +168,7 @@ func (p *Port) do(f func(now time.Time) [][]byte) {
 		if frame[12] == etherIPv6>>8 {
 			conn = p.ndp
 		}
-		// A link that is down takes nothing; everything is announced anew when it comes back.
+		// A link that is down sends nothing; everything is announced again when it is up.
 		_, _ = conn.WriteTo(frame, &packet.Addr{HardwareAddr: frame[:6]})
 	}
 	if sooner {
@@ -189,7 +189,8 @@ func (p *Port) next() time.Time {
 	return p.m.queue[0].next
 }
 
-// Add takes an address on. known says that it was ours a moment ago, so that nobody is asked first.
+// Add begins with an address. known says that it was ours a moment ago, so that it is not probed
+// first.
 func (p *Port) Add(a netip.Addr, known bool) {
 	p.do(func(now time.Time) [][]byte {
 		if p.m.entries[a] == nil && a.Is6() {

@@ -21,7 +21,7 @@ func (s State) String() string { return [...]string{"backup", "active", "leaving
 // Answers reports whether a box in the state answers.
 func (s State) Answers() bool { return s == Active || s == Leaving }
 
-// unwell is the priority of a box that anybody else should take over from.
+// unwell is the priority of a box that any other should take over from.
 const unwell = 1
 
 // Config are the settings of a virtual router.
@@ -49,9 +49,9 @@ type Machine struct {
 	excused bool          // when backup: it was late and listens once more
 }
 
-// What a box makes of a machine that does not let it run in time. None of it needs a clock that others share.
+// Limits of what is made of lateness. No clock is shared between boxes.
 const (
-	// mostLate is how many intervals of lateness count, at most: five times the interval is advertised then.
+	// mostLate bounds the lateness that counts, in intervals: at most five times the interval is advertised.
 	mostLate = 4
 	// forget is the part of the lateness that each advert in time takes off: half of it is gone after 177.
 	forget = 256
@@ -59,7 +59,7 @@ const (
 	centisecond = 10 * time.Millisecond
 )
 
-// New begins as Backup, and becomes active when it hears of nobody.
+// New begins as Backup, and becomes active when it receives no adverts.
 func New(now time.Time, cfg Config) *Machine {
 	m := &Machine{cfg: cfg, priority: cfg.Priority, since: now}
 	m.Join(now)
@@ -72,25 +72,25 @@ func (m *Machine) State() (State, time.Time) { return m.state, m.since }
 // Master is the active box as far as heard; not valid: this one, or unknown.
 func (m *Machine) Master() netip.Addr { return m.master }
 
-// Priority is the one that the box advertises, or would: 1 while others should take over.
+// Priority returns the priority that the box advertises as master: 1 while others should take over.
 func (m *Machine) Priority() uint8 { return m.priority }
 
-// Next is when Tick has something to do; the zero Time: never.
+// Next returns the time at which Tick is due; the zero Time: never.
 func (m *Machine) Next() time.Time { return m.next }
 
-// Interval is what adverts say: the time between them as they really come. It is longer than the configured one on a machine
-// that is late with them, so that others wait longer for the next. Whole centiseconds.
+// Interval returns the interval that adverts carry, in whole centiseconds: the configured one plus how late they were lately, so
+// that others wait longer for the next.
 func (m *Machine) Interval() time.Duration {
 	return min((m.cfg.Interval + m.late).Truncate(centisecond), MaxInterval)
 }
 
-// Silent reports whether an active box sent nothing for so long that another one may have taken over: the process was
-// stopped, or the machine. It should hear first what came meanwhile.
+// Silent reports whether an active box sent nothing for so long that another one may have taken over, because the process or
+// the machine was stopped. It should read the adverts that wait before anything else.
 func (m *Machine) Silent(now time.Time) bool {
 	return m.state == Active && now.Sub(m.sent) >= 3*m.Interval()
 }
 
-// skew is Skew_Time: who has the highest priority is first (RFC 9568, section 6.1).
+// skew returns Skew_Time: the box with the highest priority is first (RFC 9568, section 6.1).
 func (m *Machine) skew() time.Duration {
 	return time.Duration(256-int(m.priority)) * m.interval / 256
 }

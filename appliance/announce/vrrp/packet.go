@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Protocol is the number of VRRP in IPv4 and IPv6 headers, HopLimit what it is sent with: nobody else's
-// router passes it on.
+// Protocol is the number of VRRP in IPv4 and IPv6 headers, HopLimit that of its packets, which no
+// router forwards.
 const (
 	Protocol = 112
 	HopLimit = 255
@@ -93,8 +93,8 @@ func Parse(source, destination netip.Addr, b []byte) (a Advert, err error) {
 	return a, nil
 }
 
-// Checksum is that of RFC 9568, section 5.2.8, with a pseudo-header if there are addresses, and without any that
-// of an IPv4 header (RFC 1071), too. b has an even length.
+// Checksum computes the checksum of RFC 9568, section 5.2.8, with a pseudo-header if the addresses are valid;
+// without them also the checksum of an IPv4 header (RFC 1071). b has an even length.
 func Checksum(source, destination netip.Addr, b []byte) uint16 {
 	var sum uint32
 	add := func(b []byte) {

@@ -63,7 +63,7 @@ type Proxy struct {
 	served sync.WaitGroup
 }
 
-// New returns a Proxy that serves nobody before Run.
+// New returns a Proxy that serves no client before Run.
 func New(log *slog.Logger) *Proxy { return newProxy(log, headerTime) }
 
 func newProxy(log *slog.Logger, headerTime time.Duration) *Proxy {
@@ -137,8 +137,8 @@ func (p *Proxy) Drain(ctx context.Context) {
 	_ = before.Shutdown(ctx)
 }
 
-// Serve serves a client until its connection is closed, which it sees to. When ctx is done, nobody waits for an
-// endpoint any more; net/http does not see that a client is gone that has sent more than one request.
+// Serve serves a client until its connection is closed, which it sees to. When ctx is done, waits for an
+// endpoint end; net/http does not notice the end of a client that has sent more than one request.
 func (p *Proxy) Serve(ctx context.Context, conn net.Conn, c Client) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -274,7 +274,7 @@ func (l *handed) Accept() (net.Conn, error) {
 func (l *handed) Close() error   { return nil }
 func (l *handed) Addr() net.Addr { return &net.TCPAddr{} }
 
-// buffers are those that bodies are copied with.
+// buffers is the pool of the buffers that copy bodies.
 type buffers struct{}
 
 var pool = sync.Pool{New: func() any { return new([32 << 10]byte) }}

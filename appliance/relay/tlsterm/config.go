@@ -20,7 +20,7 @@ type Server struct {
 	// Pairs are the certificates; the first one is for clients that name no server, or one that none is for.
 	Pairs    []*Pair
 	Min, Max uint16 // versions of crypto/tls
-	// Suites are those of TLS 1.2.
+	// Suites has the cipher suites of TLS 1.2.
 	Suites []uint16
 	ALPN   []string
 	// Clients is the CA that clients' certificates are from; nil: none is asked for. Optional lets in

@@ -21,7 +21,7 @@ const (
 var errNoHello = errors.New("what the client sends is no ClientHello of TLS")
 
 // ReadHello reads the first message of a client and gives the server name that it asks for, in lower case, "" when
-// it names none. read is all that was read, for whoever the client is passed on to.
+// it names none. read has all bytes that were read, for the endpoint that the client is passed on to.
 func ReadHello(client io.Reader) (name string, read []byte, err error) {
 	var message []byte
 	for range maxRecords {
@@ -60,10 +60,9 @@ func ReadHello(client io.Reader) (name string, read []byte, err error) {
 // unrecognizedName is the alert of that name, fatal, in a record of its own (RFC 6066, 3; RFC 8446, 6).
 var unrecognizedName = []byte{21, 3, 3, 0, 2, 2, 112}
 
-// RefuseName tells a client, whose ClientHello was read, that nobody has the server name that it asks for, and closes its
-// connection.
+// RefuseName sends a client, whose ClientHello was read, the alert unrecognized_name, and closes its connection.
 func RefuseName(client net.Conn) {
-	_, _ = client.Write(unrecognizedName) // to a client that has gone there is nobody to tell
+	_, _ = client.Write(unrecognizedName) // the client may be gone
 	_ = client.Close()
 }
 

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// warnBefore is how long before its end a certificate is told of.
+// warnBefore is the remaining validity at which a certificate is reported.
 const warnBefore = 14 * 24 * time.Hour
 
 // Read gives the data of a Secret, "namespace/name", and a text that changes with it; not ok when there

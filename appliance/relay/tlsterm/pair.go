@@ -40,10 +40,10 @@ func (p *Pair) String() string {
 	return fmt.Sprintf("for %s, until %s", strings.Join(p.Names(), ", "), stamp(p.Leaf().NotAfter))
 }
 
-// maxNames is how many names of a certificate messages have.
+// maxNames bounds the names of a certificate in messages.
 const maxNames = 5
 
-// Names are the first names that the certificate is for.
+// Names returns the first names of the certificate, at most maxNames.
 func (p *Pair) Names() (names []string) {
 	leaf := p.Leaf()
 	names = append(names, leaf.DNSNames...)

@@ -28,7 +28,8 @@ var (
 	gateways = addrs("192.0.2.254", "2001:db8::fe")
 	primary  = addrs("192.0.2.1", "2001:db8::1")
 
-	// clusterIPs are those of the service range that worlds ask about; more than are given.
+	// clusterIPs lists the addresses of the service range that worlds ask about, more than are
+	// allocated.
 	clusterIPs = [][]netip.Addr{
 		addrs("172.30.0.1", "172.30.0.2", "172.30.0.3", "172.30.0.4", "172.30.0.5", "172.30.0.6"),
 		addrs("fd00:172:30::1", "fd00:172:30::2", "fd00:172:30::3", "fd00:172:30::4", "fd00:172:30::5", "fd00:172:30::6"),
@@ -45,7 +46,7 @@ var (
 		addrs("10.180.0.1", "10.180.0.2", "10.181.1.1", "10.181.1.2", "10.0.0.2", "10.180.255.254", "172.30.0.3"),
 		addrs("fd00:10:180::1", "fd00:10:180::2", "fd00:10:181::1", "fd00:10:181::2", "fd00:10::2", "fd00:10:180::ffff", "fd00:172:30::3"),
 	}
-	// clients are who may send: IN, the external ones, neighbors of every segment, endpoints.
+	// clients lists the senders: IN, the external ones, neighbors of every segment, endpoints.
 	clients = []client{
 		{"int2", addrs("10.0.0.2", "fd00:10::2")},
 		{"ext0", addrs("203.0.113.2", "2001:db8:203::2")},
@@ -79,7 +80,7 @@ type client struct {
 // boundVIPs is the interface that has VIPs for addresses.
 const boundVIPs = "vip0"
 
-// birth is when the oldest Service of a world was made.
+// birth is the creation time of the oldest Service of a world.
 var birth = time.Date(2024, time.January, 1, 0, 0, 0, 0, time.UTC)
 
 func addrs(texts ...string) []netip.Addr {

@@ -23,7 +23,7 @@ type Limits struct {
 	open map[limited]int
 }
 
-// limited is who a limit holds for: a port of a Service, or a range, at all of its addresses of a family; and of a
+// limited is the scope of a limit: a port of a Service, or a range, at all of its addresses of a family; and for a
 // limit of clients, the client.
 type limited struct {
 	service, port, family string
@@ -73,8 +73,8 @@ func (l *Limits) Decide(w *World, p Packet) []Outcome {
 	return all
 }
 
-// atOnce is how many connections a rate lets through in a moment: "what comes in one second may come at once" (docs,
-// limits), at least one.
+// atOnce returns the number of connections that a rate lets through in a moment: "what comes in one second may come
+// at once" (docs, limits), at least one.
 func atOnce(rate string) (n int, given bool) {
 	number, unit, given := strings.Cut(rate, "/")
 	n, _ = strconv.Atoi(number)

@@ -127,7 +127,7 @@ func (s *Session) api(args []string) error {
 	return nil
 }
 
-// table is what the API makes of a list for people.
+// table is the API's Table of a list.
 type table struct {
 	ColumnDefinitions []struct {
 		Name     string

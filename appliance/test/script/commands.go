@@ -235,8 +235,8 @@ func (s *Session) answers(args []string) error {
 	return nil
 }
 
-// sample is how many answers show that n servers have equal shares ± 25 %, with a chance of
-// less than 1 in 10⁵ to miss by bad luck.
+// sample returns the number of answers that show that n servers have equal shares ± 25 %, with a
+// chance of less than 1 in 10⁵ to miss by bad luck.
 func sample(n int) int { return max(50, 400*(n-1)) }
 
 // flush: flush removes every table of the box, as another program would.

@@ -27,7 +27,7 @@ type Interface struct {
 // BoxName is the host that the appliance runs on.
 const BoxName = "gw1"
 
-// Interfaces are those of the box; netlab.Standard makes them on the wire.
+// Interfaces lists the interfaces of the box; netlab.Standard makes them on the wire.
 var Interfaces = []Interface{
 	{"lo", prefixes("127.0.0.1/8", "::1/128")},
 	{"ext0", prefixes("192.0.2.1/24", "2001:db8::1/64")},
@@ -50,7 +50,7 @@ var Hosts = []Host{
 	{"R2", "int1", addresses("10.181.1.2", "fd00:10:181::2")},
 }
 
-// Ports are what each of L1, L2, R1 and R2 serves, by protocol.
+// Ports lists the ports that each of L1, L2, R1 and R2 serves, by protocol.
 var Ports = map[string][]uint16{
 	"tcp":  {53, 80, 443, 5353, 8080, 8443, 9376},
 	"udp":  {53, 80, 5353, 8080, 9376},
@@ -100,7 +100,7 @@ type Question struct {
 	From   string     // the name of the host
 	Source netip.Addr // the address it asks from; invalid: the kernel of the box chooses
 	Port   uint16     // the source port; 0: any
-	// Clients is how many addresses it is asked from, in turn, beginning with Source.
+	// Clients is the number of client addresses that ask in turn, beginning with Source.
 	Clients int
 	// Network is tcp, udp, sctp or ping; a ping has no port.
 	Network string
@@ -202,10 +202,10 @@ func index(addr netip.Addr) int {
 	return 0
 }
 
-// Outcome is what became of a Question: who answered and whom they saw, or how it was
-// refused.
+// Outcome is the outcome of a Question: the server that answered and the client that it saw, or the
+// refusal.
 type Outcome struct {
-	Server string // "L1:8080"; empty: nobody answered
+	Server string // "L1:8080"; empty: no server answered
 	Seen   string // the host whose address the server saw
 	Word   string // refused, timeout, port-unreachable, host-unreachable, reply
 }
@@ -260,7 +260,7 @@ func (o Outcome) String() string {
 	return o.Server + " sees " + o.Seen
 }
 
-// Expectation is what a script says about the outcomes of a question.
+// Expectation has the outcomes that a script expects of a question.
 type Expectation struct {
 	outcomes []Outcome
 	oneOf    bool // all answers come from one of them

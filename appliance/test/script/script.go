@@ -41,8 +41,8 @@ type Box interface {
 	Empty(family nft.Family, set string)
 	// Address adds an address to an interface of the box, or removes it.
 	Address(add bool, ifname, prefix string)
-	// Outcomes is everything that may become of a question; expected is how many different
-	// outcomes the script names.
+	// Outcomes returns all possible outcomes of a question; expected is the number of different
+	// outcomes that the script names.
 	Outcomes(q Question, expected int) []Outcome
 	// Ask asks n times, each time as a new connection.
 	Ask(q Question, n int) []Outcome
@@ -58,7 +58,7 @@ type Mode struct {
 	New func(t testing.TB, dir string, flags Flags) Box
 	// Update rewrites the expected sections of scripts from what comes out.
 	Update bool
-	// Commands are those that this mode has besides the common ones.
+	// Commands has the commands of this mode besides the common ones.
 	Commands map[string]Command
 }
 
@@ -218,7 +218,7 @@ func arrow(args []string) (before, after []string, err error) {
 // usage is the error of a command that got other arguments than these.
 func usage(text string) error { return fmt.Errorf("usage: %s", text) }
 
-// Flags are those of svcctl serve by name, each with its values.
+// Flags has flags of svcctl serve by name, each with its values.
 type Flags map[string][]string
 
 func standardFlags() Flags {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// hunkContext is how many equal lines stand around a change (diff -u).
+// hunkContext is the number of equal lines around a change (diff -u).
 const hunkContext = 3
 
 // edit is a line of a difference: ' ' is in both, '-' in the first, '+' in the second.
@@ -117,7 +117,7 @@ func Diff(nameA, nameB, a, b string) string {
 	return out.String()
 }
 
-// hunkEnd is where the hunk of the change at i ends: behind the context of the last change
+// hunkEnd returns the end of the hunk with the change at i: after the context of the last change
 // that is near enough.
 func hunkEnd(edits []edit, i int) int {
 	end := i

@@ -115,8 +115,7 @@ func (w *yamlWriter) scalar(v any, indent string) {
 	w.WriteString(" " + strings.Join(lines, "") + "\n")
 }
 
-// plainText is what no YAML takes for anything but text, and plainWords what that fits and
-// is not so.
+// plainText matches scalars that are text in every version of YAML, except the words of plainWords.
 var (
 	plainText  = regexp.MustCompile(`^[A-Za-z_/][A-Za-z0-9_./-]*$`)
 	plainWords = regexp.MustCompile(`^(?i:true|false|yes|no|on|off|y|n|null)$`)

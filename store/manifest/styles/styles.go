@@ -86,8 +86,8 @@ ports:
 	return b.String()
 }}
 
-// Commented is what a person writes by hand: comments, quotes, lists that are indented, an
-// anchor for what is the same twice and a merge key.
+// Commented is the style of files written by hand: comments, quotes, indented lists, an anchor for
+// repeated content and a merge key.
 var Commented = Style{"comments and anchors", func(s Service) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `# %[1]s: one of the shop's back ends.
@@ -159,7 +159,7 @@ func uid(text string) string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", raw[:4], raw[4:6], raw[6:8], raw[8:10], raw[10:])
 }
 
-// suffix is what Kubernetes adds to generated names.
+// suffix returns the random suffix that Kubernetes adds to generated names.
 func suffix(text string) string {
 	const letters = "bcdfghjklmnpqrstvwxz2456789"
 	var out [5]byte

@@ -8,7 +8,7 @@ import (
 )
 
 // A look finds the connections of the ports that it is about, with their endpoints, and changes nothing.
-func TestCensus(t *testing.T) {
+func TestSampler(t *testing.T) {
 	at := netip.MustParseAddrPort
 	tables := map[string]struct {
 		change func(*entry)
@@ -30,7 +30,7 @@ func TestCensus(t *testing.T) {
 	for name, tt := range tables {
 		table := &fakeTable{entries: []entry{unansweredEntry(tt.change)}}
 		seen := map[Tracked]bool{} // the fake table gives all entries to each query
-		if err := (&Census{table}).Look(of, func(c Tracked) { seen[c] = true }); err != nil {
+		if err := (&Sampler{table}).Look(of, func(c Tracked) { seen[c] = true }); err != nil {
 			t.Fatal(err)
 		}
 		if tt.want != nil && (len(seen) != 1 || !seen[*tt.want]) || tt.want == nil && len(seen) > 0 || len(table.entries) != 1 {
@@ -38,7 +38,7 @@ func TestCensus(t *testing.T) {
 		}
 	}
 	table := &fakeTable{fails: 1}
-	if err := (&Census{table}).Look(of, func(Tracked) {}); err == nil {
+	if err := (&Sampler{table}).Look(of, func(Tracked) {}); err == nil {
 		t.Error("a look that fails is none")
 	}
 }

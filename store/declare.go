@@ -9,8 +9,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// claim says that a file has a document for an object.
-type claim struct {
+// declaration says that a file has a document for an object.
+type declaration struct {
 	path string
 	// document is its index in the file, object what it holds. A document that could
 	// not be read as an object has no index (-1) and no object: whatever the file
@@ -22,7 +22,7 @@ type claim struct {
 }
 
 // wanted returns the object of the document; nil when that cannot be read.
-func (c claim) wanted() object.Object {
+func (c declaration) wanted() object.Object {
 	if c.sealed == nil {
 		return c.object
 	}
@@ -47,43 +47,43 @@ func namespaced(kind string) bool {
 	return s == nil || s.Namespaced
 }
 
-// claimsOf is what a file claims, and the documents in it that come too late.
-func claimsOf(file *manifest.File) (map[object.Ref]claim, []manifest.Problem) {
+// readDeclarations returns the declarations of a file by object, and the problems of documents that repeat one.
+func readDeclarations(file *manifest.File) (map[object.Ref]declaration, []manifest.Problem) {
 	if file == nil {
 		return nil, nil
 	}
 	if names, sealed := file.Names(); sealed {
-		claims := make(map[object.Ref]claim, len(names))
+		declarations := make(map[object.Ref]declaration, len(names))
 		for i, name := range names {
-			claims[refInFile(name)] = claim{path: file.Path, document: i, sealed: file}
+			declarations[refInFile(name)] = declaration{path: file.Path, document: i, sealed: file}
 		}
-		return claims, nil // it has no problems
+		return declarations, nil // it has no problems
 	}
-	claims := make(map[object.Ref]claim, len(file.Documents))
+	declarations := make(map[object.Ref]declaration, len(file.Documents))
 	var duplicates []manifest.Problem
 	for i := range file.Documents {
 		doc := &file.Documents[i]
 		ref := refInFile(object.RefOf(doc.Object))
-		if first, taken := claims[ref]; taken {
+		if first, taken := declarations[ref]; taken {
 			duplicates = append(duplicates, file.Problem(doc, "", ReasonConflict, fmt.Sprintf(
 				"the same object is in line %d of this file, which is used: remove one of them", file.Documents[first.document].Line)))
 			continue
 		}
-		claims[ref] = claim{path: file.Path, document: i, object: doc.Object}
+		declarations[ref] = declaration{path: file.Path, document: i, object: doc.Object}
 	}
 	for _, problem := range file.Problems {
 		ref := refInFile(problem.Object)
-		if _, taken := claims[ref]; !taken && !problem.Warning && isNamed(problem.Object) {
-			claims[ref] = claim{path: file.Path, document: -1}
+		if _, taken := declarations[ref]; !taken && !problem.Warning && isNamed(problem.Object) {
+			declarations[ref] = declaration{path: file.Path, document: -1}
 		}
 	}
-	return claims, duplicates
+	return declarations, duplicates
 }
 
 func isNamed(ref object.Ref) bool { return ref.Kind != "" && ref.Name != "" }
 
-// isUnreadable reports whether a file may hold objects that nobody can name: then what it
-// owned and does not mention any more stays.
+// isUnreadable reports whether a file may declare objects whose names cannot be read: then objects
+// that it owned and does not mention any more stay.
 func isUnreadable(file *manifest.File) bool {
 	if file == nil {
 		return false
@@ -93,8 +93,8 @@ func isUnreadable(file *manifest.File) bool {
 	})
 }
 
-// readFiles compares the files with those of the previous call, by pointer, and notes
-// what they claim now. It gives the objects whose claims have changed.
+// readFiles compares the files with those of the previous call, by pointer, and notes their
+// declarations. It returns the objects whose declarations have changed.
 func (t *transaction) readFiles(files manifest.Files) []object.Ref {
 	t.files = files
 	documents := 0
@@ -112,8 +112,8 @@ func (t *transaction) readFiles(files manifest.Files) []object.Ref {
 		}
 	})
 	if !t.s.declared.synced || t.sourced != nil {
-		// Files that went while nobody was looking.
-		for path := range t.s.declared.unclaimed {
+		// Files that were removed while the program did not run.
+		for path := range t.s.declared.undeclared {
 			if t.readsAnew(path) && files.Get(path) == nil {
 				t.readFile(path, nil, nil, touched)
 			}
@@ -136,32 +136,32 @@ func (t *transaction) readFile(path string, old, file *manifest.File, touched ma
 		for i := range file.Documents {
 			if o := file.Documents[i].Object; o != old.Documents[i].Object {
 				ref := refInFile(object.RefOf(o))
-				t.setClaim(ref, path, &claim{path: path, document: i, object: o})
+				t.setDeclaration(ref, path, &declaration{path: path, document: i, object: o})
 				touched[ref] = struct{}{}
 			}
 		}
 		return
 	}
-	before, _ := claimsOf(old)
-	now, duplicates := claimsOf(file)
+	before, _ := readDeclarations(old)
+	now, duplicates := readDeclarations(file)
 	t.duplicates[path] = duplicates
 	for ref, c := range now {
 		b, had := before[ref]
 		if had && b == c {
 			continue
 		}
-		t.setClaim(ref, path, &c)
+		t.setDeclaration(ref, path, &c)
 		if !had || b.object != c.object || b.sealed != c.sealed {
 			touched[ref] = struct{}{}
 		}
 	}
 	for ref := range before {
 		if _, still := now[ref]; !still {
-			t.setClaim(ref, path, nil)
+			t.setDeclaration(ref, path, nil)
 			touched[ref] = struct{}{}
 		}
 	}
-	for ref := range t.s.declared.unclaimed[path] {
+	for ref := range t.s.declared.undeclared[path] {
 		touched[ref] = struct{}{}
 	}
 }
@@ -170,7 +170,7 @@ func (t *transaction) readFile(path string, old, file *manifest.File, touched ma
 // changes: then what is in it need not be looked at as a whole.
 func (t *transaction) sameNames(path string, old, file *manifest.File) bool {
 	if old == nil || file == nil || isSealed(old) || isSealed(file) || len(old.Documents) != len(file.Documents) || len(old.Problems)+len(file.Problems) > 0 ||
-		old.Err != nil || file.Err != nil || len(t.s.declared.duplicates[path])+len(t.s.declared.unclaimed[path]) > 0 {
+		old.Err != nil || file.Err != nil || len(t.s.declared.duplicates[path])+len(t.s.declared.undeclared[path]) > 0 {
 		return false
 	}
 	for i := range file.Documents {
@@ -187,47 +187,47 @@ func isSealed(file *manifest.File) bool {
 	return sealed
 }
 
-// setClaim puts a path's claim in the place of its old one; nil removes it.
-func (t *transaction) setClaim(ref object.Ref, path string, c *claim) {
-	var claims []claim
-	for _, other := range t.claimsOn(ref) {
+// setDeclaration puts a path's declaration in the place of its old one; nil removes it.
+func (t *transaction) setDeclaration(ref object.Ref, path string, c *declaration) {
+	var declarations []declaration
+	for _, other := range t.declarationsOf(ref) {
 		if other.path != path {
-			claims = append(claims, other)
+			declarations = append(declarations, other)
 		}
 	}
 	if c != nil {
-		claims = append(claims, *c)
-		slices.SortFunc(claims, func(a, b claim) int { return cmp.Compare(a.path, b.path) })
+		declarations = append(declarations, *c)
+		slices.SortFunc(declarations, func(a, b declaration) int { return cmp.Compare(a.path, b.path) })
 	}
-	t.claims[ref] = claims
+	t.declarations[ref] = declarations
 }
 
-// claimsOn are the claims on an object as of this transaction, by path.
-func (t *transaction) claimsOn(ref object.Ref) []claim {
-	if claims, changed := t.claims[ref]; changed {
-		return claims
+// declarationsOf returns the declarations of an object as of this transaction, by path.
+func (t *transaction) declarationsOf(ref object.Ref) []declaration {
+	if declarations, changed := t.declarations[ref]; changed {
+		return declarations
 	}
-	return t.s.declared.claims[ref]
+	return t.s.declared.byObject[ref]
 }
 
-// verdict is what becomes of an object.
+// verdict decides about an object.
 type verdict int
 
 const (
 	keep   verdict = iota // it stays as it is, or stays out
-	use                   // it becomes what a claim says
-	remove                // nobody wants it any more
+	use                   // it becomes the declared object
+	remove                // no file or client declares it any more
 )
 
-// decide finds who an object belongs to: who has it keeps it as long as they want it;
-// then the file with the lowest path. What a controller has made can be made again under
-// another name, and so it gives way to any file.
-func (t *transaction) decide(old *record, claims []claim) (claim, verdict) {
+// decide finds the owner of an object: the present one as long as it declares the object, then the
+// file with the lowest path. An object of a controller can be made again under another name, and so
+// it gives way to any file.
+func (t *transaction) decide(old *record, declarations []declaration) (declaration, verdict) {
 	if old != nil && (old.owner == (Owner{}) || t.s.isReadElsewhere(old.owner) && !t.readsAnew(old.owner.File)) {
-		return claim{}, keep
+		return declaration{}, keep
 	}
 	if old != nil {
-		for _, c := range claims {
+		for _, c := range declarations {
 			if c.path == old.owner.File && c.wanted() == nil {
 				return c, keep
 			}
@@ -236,24 +236,24 @@ func (t *transaction) decide(old *record, claims []claim) (claim, verdict) {
 			}
 		}
 		if isUnreadable(t.files.Get(old.owner.File)) {
-			return claim{}, keep
+			return declaration{}, keep
 		}
 	}
-	for _, c := range claims {
+	for _, c := range declarations {
 		if c.wanted() != nil {
 			return c, use
 		}
 	}
-	if old == nil || len(claims) > 0 || old.owner.Controller != "" {
-		return claim{}, keep
+	if old == nil || len(declarations) > 0 || old.owner.Controller != "" {
+		return declaration{}, keep
 	}
-	return claim{}, remove
+	return declaration{}, remove
 }
 
-// reportConflicts notes that others than the holder of an object claim it too, for each of them.
-func (c *change) reportConflicts(claims []claim, holder Owner) {
-	mentioned := slices.ContainsFunc(claims, func(c claim) bool { return c.path == holder.File })
-	for _, loser := range claims {
+// reportConflicts notes each file other than the holder's that declares an object too.
+func (c *change) reportConflicts(declarations []declaration, holder Owner) {
+	mentioned := slices.ContainsFunc(declarations, func(c declaration) bool { return c.path == holder.File })
+	for _, loser := range declarations {
 		if loser.path == holder.File || loser.wanted() == nil {
 			continue
 		}

@@ -49,7 +49,7 @@ func to(endpoints ...netip.AddrPort) []netip.AddrPort { return endpoints }
 
 type services = map[string][]Port
 
-func TestLedger(t *testing.T) {
+func TestChangeTracker(t *testing.T) {
 	none := Drain{}
 	tests := []struct {
 		name          string
@@ -153,7 +153,7 @@ func TestLedger(t *testing.T) {
 	}...)
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			l := NewLedger()
+			l := NewChangeTracker()
 			l.Update(&nft.Box{}, tt.before)
 			l.Take()
 			l.Update(nil, tt.after)
@@ -168,9 +168,9 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// TestLedgerKeepsWhatWasNotTaken: several changes until one of them could be committed.
-func TestLedgerKeepsWhatWasNotTaken(t *testing.T) {
-	l := NewLedger()
+// TestChangeTrackerKeepsWhatWasNotTaken: several changes until one of them could be committed.
+func TestChangeTrackerKeepsWhatWasNotTaken(t *testing.T) {
+	l := NewChangeTracker()
 	l.Update(&nft.Box{}, services{"a": port(Drain{}, to(l1, l2), udp(vip, 53)), "b": port(Drain{}, to(l1), udp(vip2, 53))})
 	l.Take()
 	l.Update(nil, services{"a": port(Drain{}, to(l2), udp(vip, 53)), "b": nil})
@@ -184,11 +184,11 @@ func TestLedgerKeepsWhatWasNotTaken(t *testing.T) {
 	}
 }
 
-// TestLedgerMadeAnew: a Service that is deleted while it drains and made anew without
+// TestChangeTrackerMadeAnew: a Service that is deleted while it drains and made anew without
 // draining loses no connection to what the former one had waited for.
-func TestLedgerMadeAnew(t *testing.T) {
+func TestChangeTrackerMadeAnew(t *testing.T) {
 	for _, taken := range []bool{true, false} {
-		l, a, now := NewLedger(), newAgenda(), time.Now()
+		l, a, now := NewChangeTracker(), newAgenda(), time.Now()
 		take := func(after time.Duration) {
 			a.add(l.Take(), now.Add(after))
 			a.look(now.Add(after), sent(tcp(vip, 80), l1))
@@ -207,13 +207,13 @@ func TestLedgerMadeAnew(t *testing.T) {
 	}
 }
 
-func TestLedgerFollowsNodePortAddresses(t *testing.T) {
+func TestChangeTrackerFollowsNodePortAddresses(t *testing.T) {
 	ports := services{
 		"a": port(Drain{}, to(l1), udp(vip, 53), udp(nodePort, 30053)),
 		"b": port(Drain{}, to(l1), tcp(nodePort, 30080)),
 		"c": port(Drain{}, to(r1), udp(host2, 30053)), // a VIP with the number of the node port
 	}
-	l := NewLedger()
+	l := NewChangeTracker()
 	l.Update(&nft.Box{NodePortAddresses: []netip.Addr{host, host2}}, ports)
 	l.Take()
 
@@ -238,8 +238,8 @@ func TestLedgerFollowsNodePortAddresses(t *testing.T) {
 	}
 }
 
-// TestLedgerAdopts: what is known at the start is the ruleset, as package nft makes it.
-func TestLedgerAdopts(t *testing.T) {
+// TestChangeTrackerAdopts: what is known at the start is the ruleset, as package nft makes it.
+func TestChangeTrackerAdopts(t *testing.T) {
 	resolved := func(proto nft.Protocol, family nft.Family, endpoint string, frontends ...nft.Frontend) nft.ServicePort {
 		p := nft.ServicePort{ID: "default/x/" + endpoint + proto.String(), Family: family, Protocol: proto, Frontends: frontends}
 		p.Pools[nft.PoolCluster] = []netip.AddrPort{netip.MustParseAddrPort(endpoint)}
@@ -252,7 +252,7 @@ func TestLedgerAdopts(t *testing.T) {
 		"default/six":     {resolved(nft.SCTP, nft.IPv6, "[fd00:10:180::1]:55", nft.Frontend{Addr: vip6, Port: 55}, nft.Frontend{Port: 30055})},
 		"default/gonetcp": {resolved(nft.TCP, nft.IPv4, "10.180.0.1:56", nft.Frontend{Addr: vip, Port: 56})},
 	}})
-	l := NewLedger()
+	l := NewChangeTracker()
 	l.Adopt(have)
 	l.Update(&nft.Box{NodePortAddresses: []netip.Addr{host, host6}}, services{
 		"default/stays": port(Drain{}, to(l1), udp(vip, 53), udp(nodePort, 30053)),

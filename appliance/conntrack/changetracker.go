@@ -8,12 +8,12 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// Ledger knows where every frontend leads and says what a change of that means for
-// connections. It computes and does nothing. Its work for a change is proportional to
-// the Services that the change touches.
+// ChangeTracker keeps the endpoints of every frontend and computes which connections a change
+// concerns, like the change trackers of kube-proxy. It only computes. Its work for a change is
+// proportional to the Services that the change touches.
 //
-// A Ledger is not safe for concurrent use.
-type Ledger struct {
+// A ChangeTracker is not safe for concurrent use.
+type ChangeTracker struct {
 	nodePorts, local []netip.Addr
 	services         map[string][]Port // by Service, "namespace/name"
 	adopting         bool              // what the services were like before the first Update is not known
@@ -25,22 +25,22 @@ type Ledger struct {
 // adopted is the Service that has the frontends of the ruleset that Adopt was given.
 const adopted = ""
 
-// NewLedger starts with no Services.
-func NewLedger() *Ledger {
-	return &Ledger{services: map[string][]Port{}, adopting: true, work: map[Frontend]Flows{}}
+// NewChangeTracker starts with no Services.
+func NewChangeTracker() *ChangeTracker {
+	return &ChangeTracker{services: map[string][]Port{}, adopting: true, work: map[Frontend]Flows{}}
 }
 
 // Adopt takes the ruleset that is in the kernel at the start, before the first Update.
 // It tells which frontends were served. To which endpoints connections were made in
 // former times it does not tell; connections themselves do.
-func (l *Ledger) Adopt(have nft.Ruleset) {
+func (l *ChangeTracker) Adopt(have nft.Ruleset) {
 	l.services[adopted], l.nodePorts = frontendsOf(have)
 }
 
 // Update takes the box, if it changed, and the ports of the Services that changed (none:
 // the Service is gone). The first call must have all of them: whatever endpoint it does
 // not name is taken for gone.
-func (l *Ledger) Update(box *nft.Box, changes map[string][]Port) {
+func (l *ChangeTracker) Update(box *nft.Box, changes map[string][]Port) {
 	if l.adopting {
 		changes = maps.Clone(changes)
 		if changes == nil {
@@ -87,7 +87,7 @@ func (l *Ledger) Update(box *nft.Box, changes map[string][]Port) {
 }
 
 // changed notes what a frontend is like now. known says that it was there before.
-func (l *Ledger) changed(before Flows, known bool, flows Flows) {
+func (l *ChangeTracker) changed(before Flows, known bool, flows Flows) {
 	switch {
 	case known && slices.Equal(before.Keep, flows.Keep) && before.Drain == flows.Drain && slices.Equal(before.Ended, flows.Ended) && before.Sources.equal(flows.Sources):
 		return
@@ -106,21 +106,21 @@ func (l *Ledger) changed(before Flows, known bool, flows Flows) {
 	l.note(flows)
 }
 
-func (l *Ledger) gone(fe Frontend, drain Drain) {
+func (l *ChangeTracker) gone(fe Frontend, drain Drain) {
 	flows := Flows{Frontend: fe, Drain: drain, Gone: true, Look: true}
 	if flows.concerned() {
 		l.note(flows)
 	}
 }
 
-// note keeps the newest Flows of a frontend, and that somebody has to look.
-func (l *Ledger) note(flows Flows) {
+// note keeps the newest Flows of a frontend, and a pending look.
+func (l *ChangeTracker) note(flows Flows) {
 	flows.Look = flows.Look || l.work[flows.Frontend].Look
 	l.work[flows.Frontend] = flows
 }
 
 // nodePortFrontends are the node ports in force and the ports they are of.
-func (l *Ledger) nodePortFrontends() map[Frontend]*Port {
+func (l *ChangeTracker) nodePortFrontends() map[Frontend]*Port {
 	all := map[Frontend]*Port{}
 	for _, ports := range l.services {
 		for i := range ports {
@@ -137,7 +137,7 @@ func (l *Ledger) nodePortFrontends() map[Frontend]*Port {
 // move notes that node ports answer on other addresses now: what was sent to an address
 // before it was one of them was not translated, and what was sent to one that is none
 // any more is as good as sent to a frontend that is gone.
-func (l *Ledger) move(from []netip.Addr, before map[Frontend]*Port) {
+func (l *ChangeTracker) move(from []netip.Addr, before map[Frontend]*Port) {
 	removed := without(from, l.nodePorts)
 	for fe, p := range before {
 		for _, addr := range removed {
@@ -175,16 +175,16 @@ func without(list, other []netip.Addr) []netip.Addr {
 
 // Restored notes that rules were away, as after a foreign flush, and are back with what the
 // next Take gives: connections that were begun meanwhile were not translated.
-func (l *Ledger) Restored() { l.restored = true }
+func (l *ChangeTracker) Restored() { l.restored = true }
 
 // Pending returns the Work of the next Take without taking it, for (*Cleaner).Expect.
-func (l *Ledger) Pending() Work {
+func (l *ChangeTracker) Pending() Work {
 	return Work{NodePorts: l.nodePorts, Local: l.local, Flows: l.flows()}
 }
 
 // Take gives what all changes since the last call leave to do, once they are in the
 // kernel.
-func (l *Ledger) Take() Work {
+func (l *ChangeTracker) Take() Work {
 	work := Work{NodePorts: l.nodePorts, Local: l.local}
 	work.Flows = l.flows()
 	slices.SortFunc(work.Flows, func(a, b Flows) int { return a.Frontend.compare(b.Frontend) })
@@ -196,8 +196,8 @@ func (l *Ledger) Take() Work {
 	return work
 }
 
-// flows are those of the work.
-func (l *Ledger) flows() []Flows {
+// flows returns the flows that are to be looked for.
+func (l *ChangeTracker) flows() []Flows {
 	list := slices.Collect(maps.Values(l.work))
 	for i := range list {
 		list[i].Beside = l.beside.of(list[i].Frontend)
@@ -205,8 +205,8 @@ func (l *Ledger) flows() []Flows {
 	return list
 }
 
-// frontends are all that are served.
-func (l *Ledger) frontends() map[Frontend]struct{} {
+// frontends returns all frontends that are served.
+func (l *ChangeTracker) frontends() map[Frontend]struct{} {
 	all := make(map[Frontend]struct{}, len(l.services))
 	for _, ports := range l.services {
 		for i := range ports {

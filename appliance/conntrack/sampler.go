@@ -8,12 +8,12 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// Census looks which connections the endpoints of some Service ports have. It changes nothing. Its
-// methods are for one goroutine.
-type Census struct{ table table }
+// Sampler reads the connections of the endpoints of Service ports from the connection tracking
+// table. It changes nothing. Its methods are for one goroutine.
+type Sampler struct{ table table }
 
-// NewCensus opens nothing before the first look.
-func NewCensus(options Options) *Census { return &Census{&kernelTable{netns: options.NetNS}} }
+// NewSampler returns a Sampler that opens its socket at the first look.
+func NewSampler(options Options) *Sampler { return &Sampler{&kernelTable{netns: options.NetNS}} }
 
 // Asked are the ports that a look is about, by index.
 type Asked struct {
@@ -45,14 +45,14 @@ type Tracked struct {
 
 // Look hands each connection of the ports to each. One that comes or goes meanwhile may be missed, or seen
 // twice. The error is one after which the next look may succeed.
-func (c *Census) Look(asked *Asked, each func(Tracked)) error {
+func (c *Sampler) Look(asked *Asked, each func(Tracked)) error {
 	return c.look(context.Background(), asked, func(port int, e *entry) {
 		each(Tracked{port, binary.BigEndian.Uint32(e.id), e.replyFrom, e.isEnding()})
 	})
 }
 
 // look hands each connection of the ports to each, as its entry. It ends early with ctx.
-func (c *Census) look(ctx context.Context, asked *Asked, each func(port int, e *entry)) error {
+func (c *Sampler) look(ctx context.Context, asked *Asked, each func(port int, e *entry)) error {
 	for _, q := range queriesOf(asked.ports, false) {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -78,4 +78,4 @@ func (c *Census) look(ctx context.Context, asked *Asked, each func(port int, e *
 }
 
 // Close gives the sockets back; the next look opens others.
-func (c *Census) Close() error { return c.table.close() }
+func (c *Sampler) Close() error { return c.table.close() }

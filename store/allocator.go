@@ -9,8 +9,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// ledger is all that Services hold, with a way back to where a transaction began.
-type ledger struct {
+// allocator has the allocations of all Services, with savepoints to undo those of a transaction.
+type allocator struct {
 	families  []string                  // those that have cluster IPs, the primary one first
 	addresses map[bool]*alloc.Addresses // by whether they are IPv4
 	ports     *alloc.Ports
@@ -25,29 +25,29 @@ type ledger struct {
 }
 
 // begin makes what is held now the state that rollback goes back to.
-func (l *ledger) begin() { l.undo, l.released = l.undo[:0], false }
+func (l *allocator) begin() { l.undo, l.released = l.undo[:0], false }
 
-// mark is a state of the ledger within a transaction; the zero mark is its beginning.
+// mark is a state of the allocator within a transaction; the zero mark is its beginning.
 type mark struct {
 	undone   int
 	released bool
 }
 
-func (l *ledger) mark() mark { return mark{len(l.undo), l.released} }
+func (l *allocator) mark() mark { return mark{len(l.undo), l.released} }
 
 // back makes what was held at a mark held again.
-func (l *ledger) back(to mark) {
+func (l *allocator) back(to mark) {
 	for i := len(l.undo) - 1; i >= to.undone; i-- {
 		l.undo[i]()
 	}
 	l.undo, l.released = l.undo[:to.undone], to.released
 }
 
-func (l *ledger) rollback() { l.back(mark{}) }
+func (l *allocator) rollback() { l.back(mark{}) }
 
 // takeAddress gives an address that was asked for. Errors: *alloc.RangeError,
 // *alloc.HeldError.
-func (l *ledger) takeAddress(addr netip.Addr, owner string) error {
+func (l *allocator) takeAddress(addr netip.Addr, owner string) error {
 	addresses := l.addresses[addr.Is4()]
 	if addresses == nil {
 		return &alloc.RangeError{Value: addr.String(), Range: l.addresses[!addr.Is4()].Prefix().String()}
@@ -57,9 +57,9 @@ func (l *ledger) takeAddress(addr netip.Addr, owner string) error {
 	return l.address(addresses, (*alloc.Addresses).Take, addr, owner)
 }
 
-// holdAddress registers an address that a stored Service has. Where the family has no
-// range any more, nobody else can have it either.
-func (l *ledger) holdAddress(addr netip.Addr, owner string) error {
+// holdAddress registers an address that a stored Service has. Without a range of the family no
+// other Service can have it either.
+func (l *allocator) holdAddress(addr netip.Addr, owner string) error {
 	addresses := l.addresses[addr.Is4()]
 	if addresses == nil {
 		return nil
@@ -67,7 +67,7 @@ func (l *ledger) holdAddress(addr netip.Addr, owner string) error {
 	return l.address(addresses, (*alloc.Addresses).Hold, addr, owner)
 }
 
-func (l *ledger) address(in *alloc.Addresses, take func(*alloc.Addresses, netip.Addr, string) error, addr netip.Addr, owner string) error {
+func (l *allocator) address(in *alloc.Addresses, take func(*alloc.Addresses, netip.Addr, string) error, addr netip.Addr, owner string) error {
 	if holder, held := in.Owner(addr); held && holder == owner {
 		return nil
 	}
@@ -79,7 +79,7 @@ func (l *ledger) address(in *alloc.Addresses, take func(*alloc.Addresses, netip.
 }
 
 // owner is the Service that holds a cluster IP.
-func (l *ledger) owner(addr netip.Addr) (owner string, held bool) {
+func (l *allocator) owner(addr netip.Addr) (owner string, held bool) {
 	if in := l.addresses[addr.Is4()]; in != nil {
 		return in.Owner(addr)
 	}
@@ -87,7 +87,7 @@ func (l *ledger) owner(addr netip.Addr) (owner string, held bool) {
 }
 
 // nextAddress gives a free address, but none that avoid reports.
-func (l *ledger) nextAddress(ipv4 bool, owner string, avoid func(netip.Addr) bool) (netip.Addr, error) {
+func (l *allocator) nextAddress(ipv4 bool, owner string, avoid func(netip.Addr) bool) (netip.Addr, error) {
 	addresses := l.addresses[ipv4]
 	if addresses == nil {
 		return netip.Addr{}, alloc.ErrFull
@@ -99,7 +99,7 @@ func (l *ledger) nextAddress(ipv4 bool, owner string, avoid func(netip.Addr) boo
 	return addr, err
 }
 
-func (l *ledger) releaseAddress(addr netip.Addr, owner string) {
+func (l *allocator) releaseAddress(addr netip.Addr, owner string) {
 	addresses := l.addresses[addr.Is4()]
 	if addresses == nil {
 		return
@@ -113,18 +113,18 @@ func (l *ledger) releaseAddress(addr netip.Addr, owner string) {
 }
 
 // takePort gives a port that was asked for. Errors: *alloc.RangeError, *alloc.HeldError.
-func (l *ledger) takePort(port alloc.Port, owner string) error {
+func (l *allocator) takePort(port alloc.Port, owner string) error {
 	l.cedePort(port)
 	l.regainPort(port, owner)
 	return l.port((*alloc.Ports).Take, port, owner)
 }
 
 // holdPort registers a port that a stored Service has.
-func (l *ledger) holdPort(port alloc.Port, owner string) error {
+func (l *allocator) holdPort(port alloc.Port, owner string) error {
 	return l.port((*alloc.Ports).Hold, port, owner)
 }
 
-func (l *ledger) port(take func(*alloc.Ports, alloc.Port, string) error, port alloc.Port, owner string) error {
+func (l *allocator) port(take func(*alloc.Ports, alloc.Port, string) error, port alloc.Port, owner string) error {
 	if holder, held := l.ports.Owner(port); held && holder == owner {
 		return nil
 	}
@@ -135,7 +135,7 @@ func (l *ledger) port(take func(*alloc.Ports, alloc.Port, string) error, port al
 	return nil
 }
 
-func (l *ledger) nextPort(protocols []string, owner, seed string) (uint16, error) {
+func (l *allocator) nextPort(protocols []string, owner, seed string) (uint16, error) {
 	number, err := l.ports.Next(protocols, owner, seed)
 	if err != nil {
 		return 0, err
@@ -148,7 +148,7 @@ func (l *ledger) nextPort(protocols []string, owner, seed string) (uint16, error
 	return number, nil
 }
 
-func (l *ledger) releasePort(port alloc.Port, owner string) {
+func (l *allocator) releasePort(port alloc.Port, owner string) {
 	if holder, held := l.ports.Owner(port); !held || holder != owner {
 		return
 	}
@@ -157,46 +157,46 @@ func (l *ledger) releasePort(port alloc.Port, owner string) {
 	l.undo = append(l.undo, func() { restored(l.ports.Hold(port, owner)) })
 }
 
-// takeIngress gives a load balancer IP that was asked for, or replaces the owner's claim
+// takeIngress gives a load balancer IP that was asked for, or replaces the owner's request
 // on one that it has. Errors: *alloc.RangeError, *alloc.HeldError.
-func (l *ledger) takeIngress(addr netip.Addr, claim alloc.Claim) error {
+func (l *allocator) takeIngress(addr netip.Addr, request alloc.Request) error {
 	l.cedeIngress(addr)
-	l.regainIngress(addr, claim.Owner)
-	return l.claim((*alloc.Pools).Take, addr, claim)
+	l.regainIngress(addr, request.Owner)
+	return l.requestIngress((*alloc.Pools).Take, addr, request)
 }
 
 // holdIngress registers a load balancer IP that a stored Service has.
-func (l *ledger) holdIngress(addr netip.Addr, claim alloc.Claim) error {
-	return l.claim((*alloc.Pools).Hold, addr, claim)
+func (l *allocator) holdIngress(addr netip.Addr, request alloc.Request) error {
+	return l.requestIngress((*alloc.Pools).Hold, addr, request)
 }
 
-func (l *ledger) claim(take func(*alloc.Pools, netip.Addr, alloc.Claim) error, addr netip.Addr, claim alloc.Claim) error {
-	before, had := l.pools.ClaimOf(addr, claim.Owner)
-	if err := take(l.pools, addr, claim); err != nil {
+func (l *allocator) requestIngress(take func(*alloc.Pools, netip.Addr, alloc.Request) error, addr netip.Addr, request alloc.Request) error {
+	before, had := l.pools.RequestOf(addr, request.Owner)
+	if err := take(l.pools, addr, request); err != nil {
 		return l.explain(err)
 	}
 	l.undo = append(l.undo, func() {
-		l.pools.Release(addr, claim.Owner)
+		l.pools.Release(addr, request.Owner)
 		if had {
 			restored(l.pools.Hold(addr, before))
 		}
 	})
-	// A claim that changed may leave room for others on the same address.
-	l.released = l.released || had && !before.Equal(claim)
+	// A request that changed may leave room for others on the same address.
+	l.released = l.released || had && !before.Equal(request)
 	return nil
 }
 
 // nextIngress gives a free load balancer IP, but none that avoid reports.
-func (l *ledger) nextIngress(ipv4 bool, claim alloc.Claim, avoid func(netip.Addr) bool) (netip.Addr, error) {
-	addr, err := l.pools.Next(ipv4, claim, avoid)
+func (l *allocator) nextIngress(ipv4 bool, request alloc.Request, avoid func(netip.Addr) bool) (netip.Addr, error) {
+	addr, err := l.pools.Next(ipv4, request, avoid)
 	if err == nil {
-		l.undo = append(l.undo, func() { l.pools.Release(addr, claim.Owner) })
+		l.undo = append(l.undo, func() { l.pools.Release(addr, request.Owner) })
 	}
 	return addr, err
 }
 
-func (l *ledger) releaseIngress(addr netip.Addr, owner string) {
-	before, had := l.pools.ClaimOf(addr, owner)
+func (l *allocator) releaseIngress(addr netip.Addr, owner string) {
+	before, had := l.pools.RequestOf(addr, owner)
 	if !had {
 		return
 	}
@@ -255,9 +255,9 @@ func isOurLoadBalancer(svc *object.Service) bool {
 	return svc.Spec.Type == object.TypeLoadBalancer && (class == nil || *class == LoadBalancerClass)
 }
 
-// claimOf returns the claim of a load balancer on the pools.
-func claimOf(svc *object.Service) alloc.Claim {
-	claim := alloc.Claim{
+// requestOf returns the request of a load balancer on the pools.
+func requestOf(svc *object.Service) alloc.Request {
+	request := alloc.Request{
 		Owner:      index.ServiceKey(svc),
 		SharingKey: annotation.Sharing(svc.Metadata.Annotations),
 		Internal:   annotation.InternalOf(svc).Key != "",
@@ -266,13 +266,13 @@ func claimOf(svc *object.Service) alloc.Claim {
 	}
 	for _, asked := range askedIngress(svc) {
 		if asked.addr.IsValid() {
-			claim.Requested = append(claim.Requested, asked.addr)
+			request.Requested = append(request.Requested, asked.addr)
 		}
 	}
 	for _, port := range svc.Spec.Ports {
-		claim.Ports = append(claim.Ports, alloc.Port{Protocol: port.Protocol, Number: uint16(port.Port)})
+		request.Ports = append(request.Ports, alloc.Port{Protocol: port.Protocol, Number: uint16(port.Port)})
 	}
-	return claim
+	return request
 }
 
 func familyOf(addr netip.Addr) string {
