@@ -118,7 +118,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	}
 	m.Announcements(func() metrics.Announcements { return announcementMetrics(announced) })
 	m.Pools(func() []metrics.Pool { return poolMetrics(objects) })
-	a = &assembly{cfg: cfg, log: log, announced: announced, pools: pools, grants: reconcile.NewGrants(announced.IsAnnounced), store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: hosts, admission: admitted, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released), trials: make(chan reconcile.TrialAsk)}
+	a = &assembly{cfg: cfg, log: log, announced: announced, pools: pools, grants: reconcile.NewGrants(announced.IsSeenTo), store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: hosts, admission: admitted, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released), trials: make(chan reconcile.TrialAsk)}
 	if len(cfg.Manifests) > 0 {
 		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.ManifestDirs(), LastGood: objects.LastGood(), Log: log}); err != nil {
 			return nil, err

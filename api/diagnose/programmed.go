@@ -195,11 +195,17 @@ func (d *diagnosis) announced() {
 			}
 			switch p.State {
 			case "announced":
+				if p.Why != "" {
+					d.add(Bad, "boxes of one election need the same --vrid, and have to hear each other", "%s is announced on %s, and %s", a.Address, where, p.Why)
+					continue
+				}
 				d.good("%s is announced on %s: neighbors there get answers", a.Address, where)
 			case "conflict":
 				d.add(Bad, "take the address from that host, or choose another one", "%s is not announced on %s: the host with the Ethernet address %s answers for it", a.Address, where, p.With)
 			case "host":
 				d.good("%s is the host's own: the kernel answers neighbors on %s", a.Address, where)
+			case "down":
+				d.add(Bad, "look at the cable, the port of the switch, and the other end", "%s is not announced on %s: %s", a.Address, where, p.Why)
 			case "standby":
 				d.add(Doubt, "ask there: this box answers when that one does not", "%s is not announced on %s: %s answers for it in the election", a.Address, where, cmp.Or(p.With, "another box"))
 			default:

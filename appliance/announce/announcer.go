@@ -78,6 +78,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	a.recall(last)
 	if cfg.Election != nil {
 		a.election = newElection(*cfg.Election, log)
+		a.segments.may = a.election.mayAnswer
 		if a.drained {
 			a.election.leave(0)
 		}

@@ -59,11 +59,13 @@ func announcingFindings(all *wire.Announcements, problems []wire.Problem, networ
 			away = append(away, text)
 		}
 	}
-	announced := 0
-	for i := range all.Items {
-		if slices.ContainsFunc(all.Items[i].Places, func(p wire.Place) bool { return p.State == "announced" }) {
-			announced++
+	in := func(state string) (n int) {
+		for i := range all.Items {
+			if slices.ContainsFunc(all.Items[i].Places, func(p wire.Place) bool { return p.State == state }) {
+				n++
+			}
 		}
+		return n
 	}
 	switch {
 	case all.Drained:
@@ -77,7 +79,11 @@ func announcingFindings(all *wire.Announcements, problems []wire.Problem, networ
 	case len(findings) == 0 && all.Announcer == nil:
 		findings = append(findings, appliance.Finding{Check: check, Level: "ok", Message: "no announcer is connected; routers have routes to the pools, or clients do not reach them"})
 	case len(findings) == 0:
-		findings = append(findings, appliance.Finding{Check: check, Level: "ok", Message: fmt.Sprintf("%d of %d addresses are announced", announced, len(all.Items))})
+		message := fmt.Sprintf("%d of %d addresses are announced", in("announced"), len(all.Items))
+		if n := in("standby"); n > 0 {
+			message += fmt.Sprintf("; for %d another box answers, and this one stands by", n)
+		}
+		findings = append(findings, appliance.Finding{Check: check, Level: "ok", Message: message})
 	}
 	return findings
 }
