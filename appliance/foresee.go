@@ -339,7 +339,7 @@ func told(f *reconcile.Foreseen, plan *wire.KernelPlan) {
 			plan.Services = append(plan.Services, wire.PlannedService{Service: key, Changes: words})
 		}
 		svc := f.Services[key]
-		plan.Undecided = append(plan.Undecided, undecided(&svc)...)
+		plan.Undecided = append(plan.Undecided, undecided(svc)...)
 	}
 }
 
