@@ -15,7 +15,8 @@ type Fleet interface {
 	Boxes(ctx context.Context) ([]wire.FleetBox, error)
 	// Accept takes what etcd has, although it went back.
 	Accept(ctx context.Context) error
-	// Sources asks etcd who reads what; TakeSource gives the reading of a source to a box.
+	// Sources asks etcd for the readers of the sources; TakeSource makes a box the reader of a
+	// source.
 	Sources(ctx context.Context) ([]wire.FleetSource, error)
 	TakeSource(ctx context.Context, name, box string) (before wire.FleetSource, err error)
 	// ForgetSource drops a source that no box has any more: its objects, which it counts, are the API's from then on.

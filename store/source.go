@@ -120,9 +120,9 @@ func (s *Store) SourcesChanged() uint64 {
 	return s.sources.changed
 }
 
-// JudgeSource says whether a machine may read a source, which has these files there: the one that has read it last
-// may, with the same data directory, or whom TakeSource has named; else who has what is in force, or something of a
-// higher generation.
+// JudgeSource decides whether a machine with these files may read a source. The machine that read it last may, with
+// the same data directory, and the one that TakeSource has named; else a machine whose files are those in force, or
+// of a higher generation.
 func (s *Store) JudgeSource(turn SourceTurn, files manifest.Files) SourceVerdict {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

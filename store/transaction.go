@@ -165,8 +165,7 @@ func (t *transaction) record(ref object.Ref) *record {
 	}
 }
 
-// sorted are the changes in the order in which they are served: who was there first
-// comes first, then by name.
+// sorted returns the changes in the order in which they get values: by age, then by name.
 func (t *transaction) sorted() []*change {
 	changes := make([]*change, 0, len(t.changes))
 	for _, c := range t.changes {

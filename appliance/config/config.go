@@ -47,7 +47,7 @@ type Config struct {
 	Log       Log
 }
 
-// API says where the API is served, and to whom.
+// API has the listeners of the API and the users of its socket.
 type API struct {
 	// Socket is the path of the unix socket (--socket).
 	Socket string
@@ -230,7 +230,7 @@ const (
 	ServiceNamesRFC1123 ServiceNames = "rfc1123" // a letter or a digit first
 )
 
-// NodePortSpace says who may hold the same node port.
+// NodePortSpace says whether Services may share a node port on different protocols.
 type NodePortSpace string
 
 const (

@@ -193,7 +193,7 @@ func (c *Config) validatePools(v *validation) {
 	from := c.Addresses.InternalFrom
 	if len(c.Addresses.InternalPools) > 0 && len(c.Addresses.ClusterCIDRs)+len(from.Prefixes)+len(from.Interfaces) == 0 {
 		v.add("load-balancer-internal-pool", c.Addresses.InternalPools[0].String(),
-			"nobody is inside who could reach it: say who is with --load-balancer-internal-from, as 10.0.0.0/8 or eth1, or with --cluster-cidr")
+			"no client is inside and could reach it: name the clients inside with --load-balancer-internal-from, as 10.0.0.0/8 or eth1, or with --cluster-cidr")
 	}
 }
 

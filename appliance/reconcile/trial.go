@@ -73,7 +73,7 @@ func (l *Loop) endTrial() error {
 	if err != nil && !errors.Is(err, store.ErrNoTrial) {
 		return err
 	}
-	l.log.Warn("nobody has confirmed the trial in time: it went back", "objects", len(revived))
+	l.log.Warn("the trial was not confirmed in time: it was rolled back", "objects", len(revived))
 	if l.observed.snapshot != nil {
 		l.observed.unsynced = true
 	}
@@ -111,6 +111,6 @@ func (l *Loop) trialProblem() (p manifest.Problem, held bool) {
 		names += fmt.Sprintf(" and %d more", more)
 	}
 	return manifest.Problem{Reason: reasonNotConfirmed, Message: fmt.Sprintf(
-		"nobody confirmed what was changed in %s: what was there before is in force. Change the files once more, or put them back; "+
+		"the changes in %s were not confirmed: the objects before are in force. Change the files once more, or put them back; "+
 			"`svcctl trial` tries them again, `svcctl confirm` takes them as they are", names)}, true
 }

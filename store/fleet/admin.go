@@ -65,7 +65,8 @@ func Init(ctx context.Context, cfg Config, from string) (objects int, err error)
 	return len(ops), nil
 }
 
-// visit is an Engine without a replica, for who is no box of the fleet. Its client is to be closed.
+// visit returns an Engine without a replica, for callers that are no box of the fleet. The caller
+// closes its client.
 func (c *Config) visit() (*Engine, error) {
 	client, err := c.dial()
 	if err != nil {

@@ -15,9 +15,9 @@
 //	turn/source/NAME held by a lease: the box that reads a directory of manifests
 //
 // A commit is one transaction of etcd that compares the modification revision of head, puts head,
-// and puts or deletes objects. Who loses follows what came first and decides anew. A commit that
+// and puts or deletes objects. A box that loses follows the other commit and decides again. A commit that
 // does not fit into a request is written to bundle/ first; the put of the head that names the
-// bundle is the commit. The writer, or whoever comes next, then unfolds it into object/.
+// bundle is the commit. The writer, or another box, then unfolds it into object/.
 //
 // Invariants:
 //   - An event is believed if its head names the one before by its id, and the digest of all
