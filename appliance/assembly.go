@@ -65,6 +65,7 @@ type assembly struct {
 	barriers  chan chan struct{}
 	releases  chan chan wire.Released
 	trials    chan reconcile.TrialAsk
+	foreseer  *foreseer
 }
 
 // serve runs the tasks until ctx is done or the first one fails.
@@ -80,7 +81,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		return err
 	}
 	findings := make(chan []checkup.Finding)
-	in := reconcile.Inputs{Facts: facts, Changes: monitor.changes, Barriers: a.barriers, Releases: a.releases, Trials: a.trials, Findings: findings}
+	in := reconcile.Inputs{Facts: facts, Changes: monitor.changes, Barriers: a.barriers, Releases: a.releases, Trials: a.trials, Foresees: a.foreseer.asks, Findings: findings}
 	flows := parts.NewConntrack(a.log)
 	balance := parts.NewBalance(a.log)
 	if stats := flows.Stats(); stats != nil {
@@ -100,7 +101,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		follows = append(follows, parts.NewDNS(a.dns, a.store))
 	}
 	dog := a.watchdog()
-	loop := a.loop(dog, follows, sets, balance, fullness)
+	loop := a.loop(ctx, dog, follows, sets, balance, fullness)
 	// The watchdog outlives ctx: the loop may be stuck when the process is to stop.
 	watched, ended := context.WithCancel(context.WithoutCancel(ctx))
 	tasks := []task.Task{
@@ -158,16 +159,11 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 }
 
 // loop makes the reconcile loop.
-func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets *parts.SourceSets, balance *parts.Balance, fullness *parts.Fullness) *reconcile.Loop {
+func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, follows []reconcile.Part, sets *parts.SourceSets, balance *parts.Balance, fullness *parts.Fullness) *reconcile.Loop {
 	cluster, endpoints, pools := a.controllers()
 	return reconcile.New(reconcile.Options{
 		Store: a.store, Kernel: a.calls.Kernel(a.kernel), Log: a.log,
-		Host: func(facts *node.Facts) reconcile.Host {
-			host := hostOf(&a.cfg, facts, a.hosts.IsVIP)
-			features := a.kernel.Probe()
-			host.Resolve.NoTimeouts, host.Resolve.NoRates, host.Resolve.NoConnectionCounts = !features.Timeout, !features.Limit, !features.ConnLimit
-			return host
-		},
+		Host:      func(facts *node.Facts) reconcile.Host { return a.hostFor(&a.cfg, facts) },
 		Watching:  a.watcher != nil,
 		Files:     a.member.files(),
 		Cluster:   cluster,
@@ -195,7 +191,7 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets 
 		HoldSentinel: a.kernel.HoldSentinel,
 		OnReady: func() {
 			a.notify(daemon.SdNotifyReady)
-			go a.settle()
+			go a.settle(ctx)
 		},
 	})
 }
@@ -213,7 +209,7 @@ func (a *assembly) controllers() (cluster interface{ Sync(*node.Facts) error }, 
 
 // joinFleet wires what tells of the fleet. The store must be open.
 func (a *assembly) joinFleet(shared *fleet.Engine) {
-	a.member = &member{cfg: &a.cfg, engine: shared, store: a.store}
+	a.member = &member{cfg: &a.cfg, engine: shared, store: a.store, log: a.log}
 	a.member.sources = a.member.newReader(a.removals, a.log)
 	a.board.OfFleet(a.member.State)
 	a.metrics.Fleet(a.member.metrics)
@@ -233,20 +229,35 @@ func hostOf(cfg *config.Config, facts *node.Facts, isVIP func(netip.Addr) bool) 
 	return reconcile.Host{Facts: facts, Box: cfg.Box(facts), Resolve: cfg.ResolveFacts(facts, isVIP), Loopback: cfg.LoopbackAddresses(facts)}
 }
 
-// settle gives back what the start took, once the copies of files that it made are on disk.
-func (a *assembly) settle() {
+// hostFor is hostOf with what the kernel can do.
+func (a *assembly) hostFor(cfg *config.Config, facts *node.Facts) reconcile.Host {
+	host := hostOf(cfg, facts, a.hosts.IsVIP)
+	features := a.kernel.Probe()
+	host.Resolve.NoTimeouts, host.Resolve.NoRates, host.Resolve.NoConnectionCounts = !features.Timeout, !features.Limit, !features.ConnLimit
+	return host
+}
+
+// settle gives back what the start took, once the copies of files that it made are on disk: what is sealed need
+// not be held any more.
+func (a *assembly) settle(ctx context.Context) {
 	if err := a.store.LastGood().Flush(); err != nil {
 		a.log.Debug("copies of files are not kept yet", "err", err) // the watcher tries again, and says so
 	}
-	a.seal()
+	if sealed := a.seal(); len(sealed) > 0 && a.watcher != nil {
+		if err := a.watcher.TakeSealed(ctx, sealed); err == nil {
+			_ = a.sync(ctx) // of an error ctx is the reason
+		}
+	}
 	a.memory.settle()
 }
 
 // seal spares the next start the files that nothing is to be said about.
-func (a *assembly) seal() {
-	if err := a.store.LastGood().Seal(); err != nil {
+func (a *assembly) seal() (sealed []*manifest.File) {
+	sealed, err := a.store.LastGood().Seal()
+	if err != nil {
 		a.log.Debug("the next start reads all files anew", "err", err)
 	}
+	return sealed
 }
 
 // watchdog tells systemd that we live, three times in the period that it wants that in.

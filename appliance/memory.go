@@ -15,8 +15,12 @@ type allowance struct {
 	least, most int
 }
 
-// steady is for the time after a start. Go's own 100 per cent, which is in force during a start,
-// would keep twice the memory. A change makes less than 0.1 MiB of garbage, and a collection
+// starting is for a start, in which most of what is made stays: Go's own 100 per cent would let as much garbage
+// be as is in use. At 10,000 files of a Service each, 35 per cent take 25 MiB less than 50 at the most, and some
+// 4 % more CPU time.
+var starting = allowance{48 << 20, 35, 100}
+
+// steady is for the time after a start. A change makes less than 0.1 MiB of garbage, and a collection
 // takes some 0.7 ms for each MiB in use: at 10,000 Services some 0.2 ms of collecting a change.
 var steady = allowance{24 << 20, 25, 100}
 
@@ -37,7 +41,14 @@ func newMemory() *memory {
 	if os.Getenv("GOGC") != "" {
 		return nil
 	}
-	return &memory{allowed: steady}
+	return &memory{allowed: starting}
+}
+
+// begin keeps the allowance for a start.
+func (m *memory) begin() {
+	if m != nil {
+		m.follow()
+	}
 }
 
 // follow adapts the percentage now and after each collection.
@@ -60,13 +71,23 @@ func (m *memory) adapt() {
 }
 
 // settle gives back what the start took: reading, storing and planning everything at once
-// leaves more garbage than there is in use. From here on the allowance is kept. It is called
-// once everything is programmed.
+// leaves much garbage. From here on the steady allowance is kept. It is called once everything is programmed.
 func (m *memory) settle() {
+	if m == nil {
+		return
+	}
+	m.giveBack()
+	m.mu.Lock()
+	m.allowed = steady
+	m.mu.Unlock()
+	m.adapt()
+}
+
+// giveBack gives what is not in use any more back to the kernel, after work that took much.
+func (m *memory) giveBack() {
 	if m == nil {
 		return
 	}
 	runtime.GC() // what sync.Pools hold goes with the second collection
 	debug.FreeOSMemory()
-	m.follow()
 }

@@ -13,6 +13,7 @@ func TestAllowance(t *testing.T) {
 		live uint64
 		want int
 	}{
+		{starting, 12 << 20, 100}, {starting, 64 << 20, 75}, {starting, 200 << 20, 35},
 		{steady, 0, 100}, {steady, 12 << 20, 100}, {steady, 48 << 20, 50}, {steady, 96 << 20, 25}, {steady, 1 << 30, 25},
 	} {
 		if got := test.percent(test.live); got != test.want {

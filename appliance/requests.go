@@ -15,6 +15,11 @@ func (a *assembly) rescan(ctx context.Context) error {
 			return fmt.Errorf("read the manifests once more: %w", err)
 		}
 	}
+	return a.sync(ctx)
+}
+
+// sync waits until the newest snapshot of the watched directories is in the store.
+func (a *assembly) sync(ctx context.Context) error {
 	barrier := make(chan struct{})
 	select {
 	case a.barriers <- barrier:

@@ -64,6 +64,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	relayed := parts.NewRelay(log, secret, state, handover.Kept())
 	drain.relay.Store(relayed)
 	memory := newMemory()
+	memory.begin()
 	calmMonitor()
 	closers := closers{}
 	defer func() { err = errors.Join(err, closers.close()) }()
@@ -157,7 +158,8 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	m.Relay(func() metrics.Relay { return relayMetrics(a.relay) })
 	m.RelayedTLS(func() metrics.RelayedTLS { return tlsMetrics(a.relay) })
 	m.HealthChecks(func() metrics.HealthChecks { return healthMetrics(asks.Stats(), a.checks.FailingOpen()) })
-	views := apiserver.Views{Look: admitted.Look, Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served, wayTo).Trace, Announced: a.announced, Changes: changes{a}, Certificates: a.relay.CertificatesOf}
+	a.foreseer = newForeseer(a)
+	views := apiserver.Views{Look: admitted.Look, Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served, wayTo).Trace, Announced: a.announced, Changes: changes{a}, Plan: a.foreseer.Plan, Certificates: a.relay.CertificatesOf}
 	if a.member != nil {
 		views.Fleet = a.member
 	}

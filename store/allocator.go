@@ -25,7 +25,16 @@ type allocator struct {
 }
 
 // begin makes what is held now the state that rollback goes back to.
-func (l *allocator) begin() { l.undo, l.released = l.undo[:0], false }
+func (l *allocator) begin() {
+	clear(l.undo) // what they hold goes
+	if cap(l.undo) > keptUndo {
+		l.undo = nil // of a start
+	}
+	l.undo, l.released = l.undo[:0], false
+}
+
+// keptUndo is for how many steps back there is room from one transaction to the next.
+const keptUndo = 1_000
 
 // mark is a state of the allocator within a transaction; the zero mark is its beginning.
 type mark struct {

@@ -132,6 +132,10 @@ func (t *transaction) readFile(path string, old, file *manifest.File, touched ma
 		t.trust(file, touched)
 		return
 	}
+	if old != nil && file != nil && isSealed(file) && old.Hash == file.Hash {
+		t.letDocumentsGo(file)
+		return
+	}
 	if t.sameNames(path, old, file) {
 		for i := range file.Documents {
 			if o := file.Documents[i].Object; o != old.Documents[i].Object {
@@ -163,6 +167,14 @@ func (t *transaction) readFile(path string, old, file *manifest.File, touched ma
 	}
 	for ref := range t.s.declared.undeclared[path] {
 		touched[ref] = struct{}{}
+	}
+}
+
+// letDocumentsGo has the declarations of a file that was sealed, and says what it said before, come without its documents.
+func (t *transaction) letDocumentsGo(file *manifest.File) {
+	declarations, _ := readDeclarations(file)
+	for ref, d := range declarations {
+		t.setDeclaration(ref, file.Path, &d)
 	}
 }
 

@@ -53,10 +53,11 @@ func (s *Store) unpinned(svc *object.Service) (errs object.Errors) {
 
 // unpinnedDocument is unpinned of the document of a file, whatever the stored version has.
 func (s *Store) unpinnedDocument(document object.Object) object.Errors {
-	svc, isService := document.DeepCopy().(*object.Service)
+	original, isService := document.(*object.Service)
 	if !isService || !s.cfg.Pinned {
 		return nil
 	}
+	svc := original.DeepCopy().(*object.Service)
 	object.Default(svc)
 	if errs := object.DefaultFamilies(svc, nil, s.cfg.families()); len(errs) > 0 {
 		return nil // it is refused for that

@@ -14,17 +14,17 @@ import (
 
 // examine decides what objects become. No decision depends on another one.
 func (t *transaction) examine(refs ...object.Ref) {
-	changes := make([]*change, len(refs))
-	parallel.Do(len(refs), parallel.Share, func(i int) { changes[i] = t.proposal(refs[i]) })
+	changes := make([]change, len(refs)) // of one piece: they go together, and what they make stays
+	parallel.Do(len(refs), parallel.Share, func(i int) { t.propose(&changes[i], refs[i]) })
 	for i, ref := range refs {
-		t.changes[ref] = changes[i]
+		t.changes[ref] = &changes[i]
 	}
 }
 
-// proposal decides what an object becomes, by its declarations.
-func (t *transaction) proposal(ref object.Ref) *change {
+// propose decides what an object becomes, by its declarations.
+func (t *transaction) propose(c *change, ref object.Ref) {
 	declarations := t.declarationsOf(ref)
-	c := &change{ref: ref, old: t.record(ref)}
+	c.ref, c.old = ref, t.record(ref)
 	winner, verdict := t.decide(c.old, declarations)
 	switch verdict {
 	case use:
@@ -42,7 +42,6 @@ func (t *transaction) proposal(ref object.Ref) *change {
 	case keep:
 		c.keepStored(declarations)
 	}
-	return c
 }
 
 // keepStored asks for nothing new; but what the object waits for may be there now.
@@ -63,9 +62,9 @@ func (c *change) keepStored(declarations []declaration) {
 // proposeFrom makes a document the new version of the object, or says why it cannot be. The
 // version keeps parts of the document.
 func (c *change) proposeFrom(s *Store, document object.Object) {
-	if s.storage.shared != nil && c.ref.Kind == object.KindSecret {
-		c.err = errSecret
-		c.notes = append(c.notes, c.notesOf(errSecret, "")...)
+	if err := s.secretsRefused(c.ref.Kind); err != nil {
+		c.err = err
+		c.notes = append(c.notes, c.notesOf(err, "")...)
 		return
 	}
 	next := object.Draft(document)

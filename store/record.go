@@ -116,6 +116,9 @@ func decodeRecord(pair engine.Pair) (*record, error) {
 	if !known {
 		return nil, fmt.Errorf("read stored %s: a newer version has written a kind that this one does not know: start that one", pair.Key)
 	}
+	if engine.IsSealed(pair.Value) {
+		return nil, fmt.Errorf("read stored %s: it is sealed by the key of a fleet: open it with `svcctl fleet leave DATA-DIR --fleet-key-file FILE`, or serve with --fleet", pair.Key)
+	}
 	value := stored{Object: o}
 	if err := json.Unmarshal(pair.Value, &value); err != nil {
 		return nil, fmt.Errorf("read stored %s: %w", pair.Key, err)
@@ -123,6 +126,7 @@ func decodeRecord(pair engine.Pair) (*record, error) {
 	if value.Object == nil || objectKey(object.RefOf(value.Object)) != pair.Key {
 		return nil, fmt.Errorf("read stored %s: %w", pair.Key, errors.New("it holds another object"))
 	}
+	object.Share(value.Object)
 	return &record{object: value.Object, owner: value.Owner, digest: digestOf(pair.Value), created: value.Created, asked: value.Asked}, nil
 }
 

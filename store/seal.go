@@ -52,27 +52,29 @@ func (s *Store) sealedBy() string {
 }
 
 // Seal writes the seals of files that have none. It is called when a start is over and at the
-// end: what changed in between is read anew after a crash.
-func (l LastGood) Seal() error {
+// end: what changed in between is read anew after a crash. The Files that it returns say the same as
+// those that were sealed, and hold no documents: they may take their places.
+func (l LastGood) Seal() (sealed []*manifest.File, err error) {
 	for more := true; more; {
-		var err error
-		if more, err = l.sealSome(); err != nil {
-			return fmt.Errorf("seal copies of files: %w", err)
+		var some []*manifest.File
+		if some, more, err = l.sealSome(); err != nil {
+			return sealed, fmt.Errorf("seal copies of files: %w", err)
 		}
+		sealed = append(sealed, some...)
 	}
-	return nil
+	return sealed, nil
 }
 
-func (l LastGood) sealSome() (more bool, err error) {
+func (l LastGood) sealSome() (sealed []*manifest.File, more bool, err error) {
 	s := l.s
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	by := s.sealedBy()
 	if by == "" || !s.declared.synced {
-		return false, nil
+		return nil, false, nil
 	}
 	var out engine.Transaction
-	sealed := map[string]manifest.Hash{}
+	decode := l.decode
 	for _, file := range s.declared.files {
 		hash, has := s.storage.copies.sealable(file.Path)
 		if !has || hash != file.Hash || isSealed(file) {
@@ -84,28 +86,28 @@ func (l LastGood) sealSome() (more bool, err error) {
 		}
 		value, err := json.Marshal(seal{by, hash[:], names, versions})
 		if err != nil {
-			return false, err
+			return nil, false, err
 		}
-		sealed[file.Path] = hash
+		sealed = append(sealed, manifest.Sealed(file.Path, hash, names, decode))
 		out.Puts = append(out.Puts, engine.Pair{Key: sealPrefix + file.Path, Value: value, Revision: s.feed.revision})
 		if more = len(out.Puts) >= sealAtOnce; more {
 			break
 		}
 	}
 	if len(out.Puts) == 0 {
-		return false, nil
+		return nil, false, nil
 	}
 	if err := s.write(out, s.feed.revision); err != nil {
-		return false, err
+		return nil, false, err
 	}
 	s.storage.copies.mu.Lock()
 	defer s.storage.copies.mu.Unlock()
-	for path, hash := range sealed {
-		if f, has := s.storage.copies.written[path]; has && f.hash == hash {
-			s.storage.copies.written[path] = writtenCopy{hash, true}
+	for _, f := range sealed {
+		if w, has := s.storage.copies.written[f.Path]; has && w.hash == f.Hash {
+			s.storage.copies.written[f.Path] = writtenCopy{f.Hash, true}
 		}
 	}
-	return more, nil
+	return sealed, more, nil
 }
 
 // sealable is the hash of the copy of a file that is durable and has no seal.
@@ -205,7 +207,7 @@ func (l LastGood) loadSeals(hashes map[string]manifest.Hash) (map[string]*manife
 	if err != nil {
 		return nil, err
 	}
-	files := make([]*manifest.File, len(pairs))
+	files, decode := make([]*manifest.File, len(pairs)), l.decode
 	eachPair(pairs, func(i int, pair engine.Pair) {
 		path := strings.TrimPrefix(pair.Key, sealPrefix)
 		hash, has := hashes[path]
@@ -213,7 +215,7 @@ func (l LastGood) loadSeals(hashes map[string]manifest.Hash) (map[string]*manife
 		if !has || json.Unmarshal(pair.Value, &one) != nil || one.By != by || string(one.Hash) != string(hash[:]) || !l.s.areStored(&one) {
 			return // it is of another text, another program judged it, or its objects were stored again
 		}
-		files[i] = manifest.Sealed(path, hash, one.Objects, func() *manifest.File { return l.decode(path) })
+		files[i] = manifest.Sealed(path, hash, one.Objects, decode)
 	})
 	sealed := make(map[string]*manifest.File, len(pairs))
 	for _, f := range files {

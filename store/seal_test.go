@@ -74,11 +74,13 @@ func (b *sealBox) change(files map[string]string) SyncResult {
 	return result
 }
 
-func (b *sealBox) seal() {
+func (b *sealBox) seal() (sealed []*manifest.File) {
 	b.t.Helper()
-	if err := b.s.LastGood().Seal(); err != nil {
+	sealed, err := b.s.LastGood().Seal()
+	if err != nil {
 		b.t.Fatal(err)
 	}
+	return sealed
 }
 
 // again is a start from the same data with another program, which is one that believes no seal.
@@ -121,7 +123,7 @@ func TestSealedFilesAreNotDecoded(t *testing.T) {
 	opened := 0
 	for path, f := range again.files {
 		if names, sealed := f.Names(); sealed {
-			again.files[path] = manifest.Sealed(path, f.Hash, names, func() *manifest.File { opened++; return f.Opened() })
+			again.files[path] = manifest.Sealed(path, f.Hash, names, func(string) *manifest.File { opened++; return f.Opened() })
 		}
 	}
 	if result := again.sync(); result != (SyncResult{Revision: b.s.Revision()}) || again.engine.Commits() != 0 {

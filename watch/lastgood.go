@@ -3,6 +3,7 @@ package watch
 import (
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"svcctl.io/svcctl/store/manifest"
@@ -59,19 +60,24 @@ func (m *Memory) Flush() error { return nil }
 type saver struct {
 	to      LastGood
 	wake    chan struct{}
+	full    chan struct{} // much waits
 	changed chan struct{} // the error came or went
+	waiting atomic.Int64  // bytes that were put since the last flush
 
 	mu   sync.Mutex
 	last error
 }
 
 func newSaver(to LastGood) *saver {
-	return &saver{to: to, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
+	return &saver{to: to, wake: make(chan struct{}, 1), full: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
 }
 
 // put sets what is to be kept of a path; nil is nothing. The newest wins.
 func (s *saver) put(path string, content []byte) {
 	s.to.Put(path, content)
+	if s.waiting.Add(int64(len(content))) > flushBytes {
+		signal(s.full)
+	}
 	signal(s.wake)
 }
 
@@ -93,6 +99,10 @@ func (s *saver) err() error {
 // without an effect, as when a comment changed, cost no more than two commits a second.
 const flushAfter = 500 * time.Millisecond
 
+// flushBytes is how much waits no longer than the disk takes: at a start all files are put, and each is held until
+// it is written.
+const flushBytes = 4 << 20
+
 // run works until stop is closed, and then off what is left.
 func (s *saver) run(stop <-chan struct{}) {
 	for {
@@ -104,6 +114,7 @@ func (s *saver) run(stop <-chan struct{}) {
 		}
 		select {
 		case <-time.After(flushAfter):
+		case <-s.full:
 		case <-stop:
 		}
 		s.flush()
@@ -111,6 +122,11 @@ func (s *saver) run(stop <-chan struct{}) {
 }
 
 func (s *saver) flush() {
+	select { // what was put until now goes now
+	case <-s.wake:
+	default:
+	}
+	s.waiting.Store(0)
 	err := s.to.Flush()
 	s.mu.Lock()
 	defer s.mu.Unlock()

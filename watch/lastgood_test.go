@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -49,6 +50,33 @@ func TestFlushesAreCoalesced(t *testing.T) {
 			h.Errorf("in the end %q is saved", got)
 		}
 	}, lastGood(to))
+}
+
+// What is much is flushed at once: at a start all files are put one after the other.
+func TestMuchIsFlushedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		to := &counted{Memory: NewMemory()}
+		s, stop, done := newSaver(to), make(chan struct{}), make(chan struct{})
+		go func() { defer close(done); s.run(stop) }()
+		began := time.Now()
+		s.put("a.yaml", make([]byte, flushBytes/2))
+		synctest.Wait()
+		if n := to.flushes.Load(); n != 0 {
+			t.Errorf("little was flushed %d times at once", n)
+		}
+		s.put("b.yaml", make([]byte, flushBytes))
+		synctest.Wait()
+		if n := to.flushes.Load(); n != 1 || time.Since(began) != 0 {
+			t.Errorf("much was flushed %d times after %v", n, time.Since(began))
+		}
+		s.put("c.yaml", nil)
+		time.Sleep(2 * flushAfter)
+		if n := to.flushes.Load(); n != 2 {
+			t.Errorf("what came later was flushed %d times", n-1)
+		}
+		close(stop)
+		<-done
+	})
 }
 
 // A content is with the LastGood when a snapshot has it, so that both can become durable

@@ -26,7 +26,7 @@ func (m sealedMemory) Load() (contents map[string][]byte, sealed map[string]*man
 		for _, d := range f.Documents {
 			names = append(names, object.RefOf(d.Object))
 		}
-		sealed[path] = manifest.Sealed(path, f.Hash, names, func() *manifest.File { m.opened[path]++; return f })
+		sealed[path] = manifest.Sealed(path, f.Hash, names, func(path string) *manifest.File { m.opened[path]++; return f })
 	}
 	return nil, sealed, nil
 }
@@ -76,6 +76,35 @@ func TestSealedFiles(t *testing.T) {
 			t.Error("a change of a sealed file is not seen")
 		}
 	}, lastGood(sealed), func(c *Config) { c.Dirs[0] = dir })
+}
+
+// Sealed files take the places of those that say the same, and of no others; what comes then is dealt with as ever.
+func TestTakeSealed(t *testing.T) {
+	bubble(t, map[string]string{"a.yaml": services("a"), "b.yaml": services("b"), "c.yaml": services("c")}, func(h *harness) {
+		before := h.next()
+		var sealed []*manifest.File
+		for _, name := range []string{"a.yaml", "b.yaml"} {
+			f := before.Files.Get(h.path(name))
+			sealed = append(sealed, manifest.Sealed(f.Path, f.Hash, []object.Ref{object.RefOf(f.Documents[0].Object)}, func(string) *manifest.File { return f }))
+		}
+		gone := manifest.Sealed(h.path("gone.yaml"), manifest.Hash{1}, nil, func(string) *manifest.File { return nil })
+		h.write("b.yaml", services("x"))
+		changed := h.next()
+		must(h.T, h.w.TakeSealed(h.Context(), append(sealed, gone)))
+		after := h.next()
+		if len(after.Files) != 3 || !isSealed(after.Files.Get(h.path("a.yaml"))) || len(after.Problems) != 0 || !after.Noticed.IsZero() {
+			t.Errorf("files %v, problems %v, noticed %v", after.Files, after.Problems, after.Noticed)
+		}
+		for _, name := range []string{"b.yaml", "c.yaml"} {
+			if after.Files.Get(h.path(name)) != changed.Files.Get(h.path(name)) {
+				t.Errorf("%s is another file than before", name)
+			}
+		}
+		h.write("a.yaml", services("a", "y"))
+		if f := h.next().Files.Get(h.path("a.yaml")); isSealed(f) || len(f.Documents) != 2 {
+			t.Errorf("a change of a sealed file is not seen: %v", f)
+		}
+	})
 }
 
 func isSealed(f *manifest.File) bool { _, sealed := f.Names(); return sealed }

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -57,6 +58,41 @@ func (w *Watcher) load() error {
 	return nil
 }
 
+// sealing is files that were sealed, and who waits for a snapshot with them.
+type sealing struct {
+	files []*manifest.File
+	done  chan struct{}
+}
+
+// TakeSealed has sealed files take the places of those with the same Hash, so that nobody holds the documents
+// of these any more. It returns when that is in a snapshot, which may be an unread one.
+func (w *Watcher) TakeSealed(ctx context.Context, files []*manifest.File) error {
+	s := sealing{files, make(chan struct{})}
+	select {
+	case w.sealings <- s:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case <-s.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// takeSealed is TakeSealed in the loop.
+func (w *Watcher) takeSealed(s sealing) {
+	for _, sealed := range s.files {
+		if f := w.settling.files[sealed.Path]; f != nil && f.good != nil && f.good.Hash == sealed.Hash {
+			f.good = sealed
+			w.contents.note(f)
+			w.out.changed = true
+		}
+	}
+	w.asked = append(w.asked, request{done: s.done})
+}
+
 // settle takes the changes that are ready.
 func (w *Watcher) settle(now time.Time) {
 	var git map[*source]bool
@@ -81,8 +117,8 @@ func (w *Watcher) settle(now time.Time) {
 	}
 }
 
-// What is read before it is dealt with: so many files, and so many bytes of them, which
-// bounds the texts that are in memory at once.
+// The files, and the bytes of them, that are read before they are processed: this bounds the texts
+// that are in memory at once.
 const (
 	chunkFiles = 64
 	chunkBytes = 64 << 20

@@ -89,6 +89,7 @@ type Watcher struct {
 	log *slog.Logger
 	// requests has the requests of Rescan.
 	requests chan chan struct{}
+	sealings chan sealing // those of TakeSealed
 	counts   counts
 
 	// What follows belongs to Run.
@@ -130,6 +131,7 @@ func New(cfg Config) (*Watcher, error) {
 		cfg:        cfg,
 		log:        cfg.Log,
 		requests:   make(chan chan struct{}),
+		sealings:   make(chan sealing),
 		tree:       tree{open: openNotifier, watching: map[string]identity{}},
 		events:     events{gather: gather, settle: cfg.Settle},
 		settling:   newSettling(cfg.Settle, cfg.SettleCap),
@@ -200,6 +202,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 			w.takeAside(time.Now())
 		case l := <-w.looks.done:
 			w.takeLook(l, time.Now())
+		case s := <-w.sealings:
+			w.takeSealed(s)
 		case done := <-w.requests:
 			w.rescan(time.Now())
 			w.ask(done)
@@ -227,7 +231,7 @@ func (w *Watcher) Rescan(ctx context.Context) error {
 	}
 }
 
-// A request is somebody who waits for what the directories held at a moment.
+// A request waits for the content of the directories at a moment.
 type request struct {
 	done  chan struct{}
 	waits map[*file]*change // that had not settled by then

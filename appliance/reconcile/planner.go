@@ -48,7 +48,7 @@ type planner struct {
 	progress func()
 
 	// planned are the Services whose plan changed since Parts were told, with the host if that did.
-	planned     map[string]Service
+	planned     map[string]*Service
 	hostChanged bool
 
 	quarantine quarantine
@@ -84,7 +84,7 @@ func newPlanner() *planner {
 		progress:   func() {},
 		compiler:   nft.NewCompiler(),
 		tally:      tally{problems: map[string][]resolve.Problem{}, sizes: map[string]size{}},
-		planned:    map[string]Service{},
+		planned:    map[string]*Service{},
 		quarantine: newQuarantine(),
 		pods:       newPodUsers(),
 		secrets:    newSecretUsers(),
@@ -193,11 +193,11 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 	for i, key := range changed {
 		out := &outputs[i]
 		ports[key] = granted[i]
-		svc := Service{Key: key, Ports: granted[i], LocalEndpoints: out.LocalEndpoints, Drain: out.drain, RetryAfter: out.RetryAfter, EndpointConnections: out.EndpointConnections, SlowStart: out.SlowStart, SourceSets: out.SourceSets, Relay: out.Relay,
+		svc := &Service{Key: key, Ports: granted[i], LocalEndpoints: out.LocalEndpoints, Drain: out.drain, RetryAfter: out.RetryAfter, EndpointConnections: out.EndpointConnections, SlowStart: out.SlowStart, SourceSets: out.SourceSets, Relay: out.Relay,
 			Checked: out.Checked, Demoted: out.Demoted, FailingOpen: out.FailingOpen, Waiting: out.Waiting, ResetDown: out.ResetDown, Logged: out.Logged}
 		p.planned[key] = svc
 		problems := append(out.Problems, conflicts[i]...)
-		p.occupied.record(key, p.quarantine.now[key].Ports, granted[i], problems)
+		p.occupied.record(key, p.quarantine.portsOf(key), granted[i], problems)
 		p.quarantine.granted(svc)
 		p.pods.set(key, &out.Output)
 		p.secrets.set(key, out.Secrets)
@@ -210,7 +210,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 			p.orphans.cede(key, has)
 		}
 		for _, svc := range p.orphans.take() {
-			ports[svc.Key], p.planned[svc.Key] = svc.Ports, svc
+			ports[svc.Key], p.planned[svc.Key] = svc.Ports, &svc
 		}
 	}
 	return ports
@@ -224,10 +224,10 @@ func (p *planner) take() (host *Host, services []Service) {
 	}
 	services = make([]Service, 0, len(p.planned))
 	for _, key := range slices.Sorted(maps.Keys(p.planned)) {
-		services = append(services, p.planned[key])
+		services = append(services, *p.planned[key])
 	}
 	p.hostChanged = false
-	p.planned = map[string]Service{}
+	p.planned = map[string]*Service{}
 	return host, services
 }
 

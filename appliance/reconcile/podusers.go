@@ -12,18 +12,18 @@ import (
 type podUsers struct {
 	// probed are the Services that have a Pod with a readiness probe.
 	probed map[string]bool
-	// by are the Services of the Pods that no selector found, but a slice names; of is the reverse, as
-	// names in the namespace of the Service. There may be as many as endpoints, so neither makes text
-	// of its own.
-	by map[namedPod][]string
+	// of are the Pods that no selector found, but a slice names, by Service: names in its namespace. by is the
+	// reverse. There may be as many as endpoints, so neither makes text of its own, and by is made when a Pod
+	// changes for the first time, as on few boxes.
 	of map[string][]string
+	by map[namedPod][]string
 }
 
 // namedPod is the name of a Pod, which need not exist.
 type namedPod struct{ namespace, name string }
 
 func newPodUsers() podUsers {
-	return podUsers{probed: map[string]bool{}, by: map[namedPod][]string{}, of: map[string][]string{}}
+	return podUsers{probed: map[string]bool{}, of: map[string][]string{}}
 }
 
 // set notes what a Service came to.
@@ -33,6 +33,30 @@ func (u *podUsers) set(service string, out *resolve.Output) {
 	} else {
 		delete(u.probed, service)
 	}
+	if u.by != nil {
+		u.forget(service)
+	}
+	delete(u.of, service)
+	if len(out.Pods) == 0 {
+		return
+	}
+	u.of[service] = out.Pods
+	if u.by != nil {
+		u.note(service)
+	}
+}
+
+// note adds the Pods of a Service to by.
+func (u *podUsers) note(service string) {
+	namespace, _, _ := strings.Cut(service, "/")
+	for _, name := range u.of[service] {
+		pod := namedPod{namespace, name}
+		u.by[pod] = append(u.by[pod], service)
+	}
+}
+
+// forget takes the Pods of a Service out of by.
+func (u *podUsers) forget(service string) {
 	namespace, _, _ := strings.Cut(service, "/")
 	for _, name := range u.of[service] {
 		pod := namedPod{namespace, name}
@@ -42,19 +66,16 @@ func (u *podUsers) set(service string, out *resolve.Output) {
 			delete(u.by, pod)
 		}
 	}
-	delete(u.of, service)
-	if len(out.Pods) == 0 {
-		return
-	}
-	u.of[service] = out.Pods
-	for _, name := range out.Pods {
-		pod := namedPod{namespace, name}
-		u.by[pod] = append(u.by[pod], service)
-	}
 }
 
 // affected are the Services that a change of these Pods makes a difference to.
 func (u *podUsers) affected(objs Objects, pods []string) []string {
+	if len(pods) > 0 && u.by == nil {
+		u.by = map[namedPod][]string{}
+		for service := range u.of {
+			u.note(service)
+		}
+	}
 	var services []string
 	for _, key := range pods {
 		pod := objs.Pod(key)

@@ -45,4 +45,16 @@ func TestPodUsers(t *testing.T) {
 	if len(u.by)+len(u.of)+len(u.probed) > 0 {
 		t.Errorf("something is left: %+v", u)
 	}
+
+	// Who is asked for the first time after Services were planned knows them too.
+	late := newPodUsers()
+	late.set("a/naming", &resolve.Output{Probed: true, Pods: []string{"gone", "plain"}})
+	late.set("a/other", &resolve.Output{Probed: true, Pods: []string{"gone"}})
+	if got := late.affected(w, []string{"a/gone"}); !slices.Equal(got, []string{"a/naming", "a/other"}) {
+		t.Errorf("asked late: %v are affected", got)
+	}
+	late.set("a/other", &resolve.Output{})
+	if got := late.affected(w, []string{"a/gone"}); !slices.Equal(got, []string{"a/naming"}) {
+		t.Errorf("when one does not name it any more: %v are affected", got)
+	}
 }

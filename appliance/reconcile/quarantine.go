@@ -102,20 +102,20 @@ func (l *leftOut) problem(ref object.Ref) resolve.Problem {
 
 // quarantine keeps the Services that the kernel refuses apart from the others.
 type quarantine struct {
-	now     map[string]Service // as planned, by key; without those that have no ports
-	applied map[string]Service // as applied last, of those that changed since
-	left    map[string]leftOut // those that the kernel refuses
+	now     map[string]*Service // as planned, by key; without those that have no ports
+	applied map[string]*Service // as applied last, of those that changed since; nil: it had no ports
+	left    map[string]leftOut  // those that the kernel refuses
 
 	wait    time.Duration // between two tries of those that are left out
 	retryAt time.Time
 }
 
 func newQuarantine() quarantine {
-	return quarantine{now: map[string]Service{}, applied: map[string]Service{}, left: map[string]leftOut{}}
+	return quarantine{now: map[string]*Service{}, applied: map[string]*Service{}, left: map[string]leftOut{}}
 }
 
 // granted notes a new plan of a Service.
-func (q *quarantine) granted(svc Service) {
+func (q *quarantine) granted(svc *Service) {
 	if _, changedBefore := q.applied[svc.Key]; !changedBefore {
 		q.applied[svc.Key] = q.now[svc.Key]
 	}
@@ -126,8 +126,16 @@ func (q *quarantine) granted(svc Service) {
 	q.now[svc.Key] = svc
 }
 
+// portsOf are the ports of a Service as planned.
+func (q *quarantine) portsOf(key string) []nft.ServicePort {
+	if svc := q.now[key]; svc != nil {
+		return svc.Ports
+	}
+	return nil
+}
+
 // settled notes that all plans are in the kernel.
-func (q *quarantine) settled() { q.applied = map[string]Service{} }
+func (q *quarantine) settled() { q.applied = map[string]*Service{} }
 
 // suspects are the Services whose plan changed since all plans were last in the kernel.
 func (q *quarantine) suspects() []string { return slices.Sorted(maps.Keys(q.applied)) }
@@ -155,13 +163,16 @@ func (q *quarantine) postpone(now time.Time) {
 func (p *planner) leave(objs Objects, out map[string]error) {
 	q := &p.quarantine
 	var changed []string
-	for key := range q.applied {
+	for key, applied := range q.applied {
 		err, leave := out[key]
 		if before, left := q.left[key]; left != leave || left && before.err != err {
 			changed = append(changed, key)
 		}
 		if leave {
-			q.left[key] = leftOut{q.applied[key], err}
+			if applied == nil {
+				applied = &Service{}
+			}
+			q.left[key] = leftOut{*applied, err}
 		} else {
 			delete(q.left, key)
 		}

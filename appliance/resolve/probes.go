@@ -52,6 +52,11 @@ func (r *resolver) probesOf(name string) []health.Probe {
 	if name == "" || r.Pod == nil {
 		return nil
 	}
+	pod := r.Pod(r.ref.Namespace + "/" + name)
+	if pod == nil { // nobody has exported it, or it is gone
+		r.out.Pods = append(r.out.Pods, name)
+		return nil
+	}
 	if list, known := r.probes.of[name]; known {
 		return list
 	}
@@ -59,11 +64,10 @@ func (r *resolver) probesOf(name string) []health.Probe {
 		r.probes.of, r.probes.refused = map[string][]health.Probe{}, map[health.Refusal][]string{}
 	}
 	var list []health.Probe
-	pod := r.Pod(r.ref.Namespace + "/" + name)
-	if pod == nil || !r.selects(pod) {
+	if !r.selects(pod) {
 		r.out.Pods = append(r.out.Pods, name)
 	}
-	if pod != nil && pod.Probed() {
+	if pod.Probed() {
 		r.out.Probed = true
 		if !r.probes.unasked || !pod.Judged() {
 			var refused []health.Refusal

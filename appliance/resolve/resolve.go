@@ -173,6 +173,10 @@ func Service(in Input, facts *Facts) Output {
 	default:
 		r.resolve()
 	}
+	if len(r.out.Pods) > 0 { // each once, though it may have several ports
+		slices.Sort(r.out.Pods)
+		r.out.Pods = slices.Clone(slices.Compact(r.out.Pods))
+	}
 	return r.out
 }
 

@@ -19,8 +19,8 @@ type Index struct {
 	// podsWith are the Pods with a label, by their "namespace/name".
 	podsWith map[label]map[string]*object.Pod
 	// selectors are the Services with a selector, each under that one of its labels which
-	// the fewest others were under when it came.
-	selectors map[label]map[string]*object.Service
+	// the fewest others were under when it came: mostly it is alone there.
+	selectors map[label]selecting
 
 	externals Externals
 	hosts     hostIndex
@@ -37,7 +37,7 @@ func New() *Index {
 		endpoints: map[string]*object.Endpoints{},
 		pods:      map[string]*object.Pod{},
 		podsWith:  map[label]map[string]*object.Pod{},
-		selectors: map[label]map[string]*object.Service{},
+		selectors: map[label]selecting{},
 		externals: Externals{},
 	}
 }
@@ -90,7 +90,12 @@ func (x *Index) Remove(removed object.Object) {
 		delete(x.services, key)
 		x.externals.remove(key, o)
 		for name, value := range o.Spec.Selector {
-			drop(x.selectors, label{o.Metadata.Namespace, name, value}, key)
+			at := label{o.Metadata.Namespace, name, value}
+			if left := x.selectors[at].without(key); left.len() == 0 {
+				delete(x.selectors, at)
+			} else {
+				x.selectors[at] = left
+			}
 		}
 	case *object.Endpoints:
 		delete(x.endpoints, key)
@@ -152,27 +157,28 @@ func (x *Index) addSelector(key string, svc *object.Service) {
 	if len(svc.Spec.Selector) == 0 {
 		return
 	}
-	at, _ := rarest(x.selectors, svc.Metadata.Namespace, svc.Spec.Selector)
-	put(x.selectors, at, key, svc)
+	at := rarest(svc.Metadata.Namespace, svc.Spec.Selector, func(l label) int { return x.selectors[l].len() })
+	x.selectors[at] = x.selectors[at].with(key, svc)
 }
 
-// rarest is the label with the fewest entries, and these.
-func rarest[V any](all map[label]map[string]V, namespace string, labels map[string]string) (at label, entries map[string]V) {
+// rarest is the label with the fewest entries; the zero label when there are no labels.
+func rarest(namespace string, labels map[string]string, entries func(label) int) (at label) {
+	fewest := 0
 	for name, value := range labels {
 		candidate := label{namespace, name, value}
-		if found := all[candidate]; at == (label{}) || len(found) < len(entries) {
-			at, entries = candidate, found
+		if found := entries(candidate); at == (label{}) || found < fewest {
+			at, fewest = candidate, found
 		}
 	}
-	return at, entries
+	return at
 }
 
 // Selected returns the Pods of a namespace that have all labels of a selector, by name; none
 // for an empty selector. Its cost is that of the label that the fewest Pods have.
 func (x *Index) Selected(namespace string, selector map[string]string) []*object.Pod {
-	_, candidates := rarest(x.podsWith, namespace, selector)
+	at := rarest(namespace, selector, func(l label) int { return len(x.podsWith[l]) })
 	var pods []*object.Pod
-	for _, pod := range candidates {
+	for _, pod := range x.podsWith[at] {
 		if Matches(selector, pod.Metadata.Labels) {
 			pods = append(pods, pod)
 		}
@@ -185,7 +191,7 @@ func (x *Index) Selected(namespace string, selector map[string]string) []*object
 func (x *Index) Selecting(namespace string, labels map[string]string) []string {
 	found := map[string]bool{}
 	for name, value := range labels {
-		for key, svc := range x.selectors[label{namespace, name, value}] {
+		for key, svc := range x.selectors[label{namespace, name, value}].all() {
 			if Matches(svc.Spec.Selector, labels) {
 				found[key] = true
 			}

@@ -2,7 +2,6 @@ package manifest
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -119,10 +118,6 @@ func (u *unit) decodeObject(d *decoding, doc parsed, as implied) {
 	o.GetTypeMeta().Kind, o.GetTypeMeta().APIVersion = served.Name, served.APIVersion()
 	if secret, is := o.(*object.Secret); is {
 		secret.MoveStringData() // no stored object has it, and files are compared with those
-	}
-	// A map takes 336 bytes, and many a Service has the labels that it selects.
-	if svc, is := o.(*object.Service); is && len(svc.Spec.Selector) > 0 && maps.Equal(svc.Metadata.Labels, svc.Spec.Selector) {
-		svc.Spec.Selector = svc.Metadata.Labels
 	}
 	u.documents = append(u.documents, Document{Object: o, Line: root.line, layout: u.places.of(root)})
 }

@@ -10,19 +10,16 @@ import (
 // A seal has the names in a File that was not decoded yet, and the way to decode it.
 type seal struct {
 	names  []object.Ref
-	opened func() *File
+	open   func(path string) *File
+	once   sync.Once
+	opened *File
 }
 
-// Sealed is a File without problems that is decoded when somebody asks for its documents: of its
-// objects only the names are known, one for each document. open gives what is in it; nil when that
-// cannot be read.
-func Sealed(path string, hash Hash, names []object.Ref, open func() *File) *File {
-	return &File{Path: path, Hash: hash, seal: &seal{names, sync.OnceValue(func() *File {
-		if f := open(); f != nil && f.Hash == hash {
-			return f
-		}
-		return &File{Path: path}
-	})}}
+// Sealed returns a File without problems that is decoded at the first request for its documents: of
+// its objects only the names are known, one for each document. open returns the decoded file; nil
+// when it cannot be read.
+func Sealed(path string, hash Hash, names []object.Ref, open func(path string) *File) *File {
+	return &File{Path: path, Hash: hash, seal: &seal{names: names, open: open}}
 }
 
 // Names returns the names of the objects in a sealed File, in the order of the text; not ok for a
@@ -39,7 +36,13 @@ func (f *File) Opened() *File {
 	if f.seal == nil {
 		return f
 	}
-	return f.seal.opened()
+	f.seal.once.Do(func() {
+		f.seal.opened = &File{Path: f.Path}
+		if read := f.seal.open(f.Path); read != nil && read.Hash == f.Hash {
+			f.seal.opened = read
+		}
+	})
+	return f.seal.opened
 }
 
 // Document is one of the documents; nil when there is none, or the file cannot be read.

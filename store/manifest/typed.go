@@ -1,7 +1,6 @@
 package manifest
 
 import (
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"math"
@@ -30,6 +29,8 @@ type decoding struct {
 	doubted  bool // an unknown field of a kind that is partly read was warned about
 	// repeated are texts of this document, found by their length and ends: a name is there many times.
 	repeated [16]string
+	// texts are the maps of texts that were decoded last: many a Service has the labels that it selects.
+	texts [2]map[string]string
 }
 
 // object fills o from a node.
@@ -146,48 +147,6 @@ func (d *decoding) slice(n *node, v reflect.Value) {
 		d.value(child, v.Index(i))
 		d.path.pop()
 	}
-}
-
-func (d *decoding) textMap(n *node, v reflect.Value) {
-	if n.kind != kindMap {
-		d.wrongType(n, "a mapping")
-		return
-	}
-	m := make(map[string]string, len(n.fields))
-	for _, f := range n.fields {
-		d.path.pushKey(f.key)
-		if f.value.kind == kindNull {
-			m[d.shared(f.key)] = ""
-		} else if text, ok := d.text(f.value); ok {
-			m[d.shared(f.key)] = text
-		}
-		d.path.pop()
-	}
-	v.Set(reflect.ValueOf(m))
-}
-
-// bytesMap fills a map of bytes, which JSON has in base64 (RFC 4648, 4).
-func (d *decoding) bytesMap(n *node, v reflect.Value) {
-	if n.kind != kindMap {
-		d.wrongType(n, "a mapping")
-		return
-	}
-	m := make(map[string][]byte, len(n.fields))
-	for _, f := range n.fields {
-		d.path.pushKey(f.key)
-		if f.value.kind == kindNull {
-			m[d.shared(f.key)] = []byte{}
-		} else if text, ok := d.text(f.value); ok {
-			// Line breaks are skipped, as encoding/json does.
-			value, err := base64.StdEncoding.DecodeString(text)
-			if err != nil {
-				d.problem(f.value, ReasonWrongType, "not base64; encode the value, or write it as it is under stringData")
-			}
-			m[d.shared(f.key)] = value
-		}
-		d.path.pop()
-	}
-	v.Set(reflect.ValueOf(m))
 }
 
 // secret reports whether the value at the path is one that no message may show.
