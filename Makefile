@@ -88,7 +88,7 @@ SOAK = SVCCTL_REQUIRE_PRIVILEGED=1 $(foreach v,UPDATES STOPS UPGRADES KILLS FLUS
 soak: deps ## packets that never stop, for half an hour (root or sudo); the tests are quick in make test
 	$(SOAK)
 	SVCCTL_SOAK_SERVICES=10000 $(SOAK) -run healingTime
-	SVCCTL_REQUIRE_PRIVILEGED=1 SVCCTL_SOAK_ANNOUNCED=$(SVCCTL_SOAK_ANNOUNCED) go test -count=1 -v -timeout 3h $(if $(SUDO),-exec "$(AS_ROOT)") ./appliance/e2e -run Test493_
+	SVCCTL_REQUIRE_PRIVILEGED=1 SVCCTL_SOAK_ANNOUNCED=$(SVCCTL_SOAK_ANNOUNCED) go test -count=1 -v -timeout 3h $(if $(SUDO),-exec "$(AS_ROOT)") ./appliance/e2e -run 'Test49[38]_'
 
 KERNELS ?= linux-image-amd64
 kernels: deps ## tests on other kernels, in virtual machines: make kernels KERNELS='FILE.deb ...'
@@ -97,7 +97,7 @@ kernels: deps ## tests on other kernels, in virtual machines: make kernels KERNE
 package: ## deb, rpm, tarball and OCI image for amd64 and arm64, with checksums and SBOM, in dist/
 	.ci/package/build $(VERSION) dist
 
-package-test: ## install, upgrade over traffic, downgrade, remove and purge the deb in a bare Debian (root; five minutes)
+package-test: ## install, upgrade over traffic, remove and purge the deb and the rpm in a bare Debian (root; five minutes)
 	.ci/package/test
 
 package-vm: ## the same under a real systemd, with reboots (root; ten minutes); MACHINE=qemu: with a kernel of its own too
@@ -126,7 +126,7 @@ demo-fleet: build ## three boxes and an etcd of three members between namespaces
 SVCCTL_FLEET_EACH ?= 1500
 fleet: deps ## many boxes, one truth: faults of etcd, lost races, packets through every box (root or sudo); the tests are shorter in make test
 	SVCCTL_REQUIRE_PRIVILEGED=1 SVCCTL_FLEET_EACH=$(SVCCTL_FLEET_EACH) go test -count=1 -v -timeout $(TIMEOUT) ./store/fleet
-	SVCCTL_REQUIRE_PRIVILEGED=1 go test -count=1 -timeout $(TIMEOUT) $(if $(SUDO),-exec "$(AS_ROOT)") -run 'Test(45[5-9]|460)_' ./appliance/e2e
+	SVCCTL_REQUIRE_PRIVILEGED=1 go test -count=1 -timeout $(TIMEOUT) $(if $(SUDO),-exec "$(AS_ROOT)") -run 'Test(45[5-9]|460|47[5-8]|562|57[0679])_' ./appliance/e2e
 
 demo-pair: build ## two boxes and a client that downloads, while one box dies (root or sudo)
 	@.ci/deps nft ip

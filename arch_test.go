@@ -113,11 +113,12 @@ var edges = map[string][]string{
 		"api/wire", "appliance/checkup", "appliance/conntrack", "appliance/health", "appliance/metrics", "appliance/node", "appliance/resolve", "appliance/sockets",
 		"nft", "nft/kernel", "store", "store/alloc", "store/deadline", "store/engine", "store/manifest", "store/object", "store/parallel", "watch",
 	},
-	"appliance/story":   {"api/wire", "appliance/conntrack", "nft", "nft/sim", "nft/trace"},
-	"appliance/traffic": {"api/wire", "appliance/conntrack", "appliance/flows", "nft"},
-	"appliance/task":    {},
+	"appliance/forecast": {"api/wire", "appliance/resolve", "nft"},
+	"appliance/story":    {"api/wire", "appliance/conntrack", "nft", "nft/sim", "nft/trace"},
+	"appliance/traffic":  {"api/wire", "appliance/conntrack", "appliance/flows", "nft"},
+	"appliance/task":     {},
 	"appliance": {
-		"api", "api/auth", "api/wire", "appliance/admission", "appliance/advertise", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/handover", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/routes", "appliance/sources", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
+		"api", "api/auth", "api/wire", "appliance/admission", "appliance/advertise", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/forecast", "appliance/handover", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/routes", "appliance/sources", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
 		"nft", "nft/kernel", "store", "store/deadline", "store/engine", "store/fleet", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":       {},               // benchmarks only
@@ -157,7 +158,7 @@ var moreTestEdges = map[string][]string{
 	"cmd/svcctl":            {"api", "api/auth", "api/rest", "store", "store/alloc", "store/engine"},
 	"examples":              {"appliance", "appliance/config"},
 	"store/managedfields":   {"store/kind"},
-	"store/fleet":           {"store", "store/alloc", "store/manifest"},
+	"store/fleet":           {"store", "store/alloc", "store/deadline", "store/manifest"},
 	"appliance/test/script": {"nft/kernel"},
 
 	"appliance/announce/interop": {"appliance/announce/bfd", "appliance/announce/bgp"},

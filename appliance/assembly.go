@@ -65,6 +65,7 @@ type assembly struct {
 	barriers  chan chan struct{}
 	releases  chan chan wire.Released
 	trials    chan reconcile.TrialAsk
+	foreseer  *foreseer
 }
 
 // serve runs the tasks until ctx is done or the first one fails.
@@ -80,7 +81,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		return err
 	}
 	findings := make(chan []checkup.Finding)
-	in := reconcile.Inputs{Facts: facts, Changes: monitor.changes, Barriers: a.barriers, Releases: a.releases, Trials: a.trials, Findings: findings}
+	in := reconcile.Inputs{Facts: facts, Changes: monitor.changes, Barriers: a.barriers, Releases: a.releases, Trials: a.trials, Foresees: a.foreseer.asks, Findings: findings}
 	flows := parts.NewConntrack(a.log)
 	balance := parts.NewBalance(a.log)
 	if stats := flows.Stats(); stats != nil {
@@ -162,12 +163,7 @@ func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, follows []
 	cluster, endpoints, pools := a.controllers()
 	return reconcile.New(reconcile.Options{
 		Store: a.store, Kernel: a.calls.Kernel(a.kernel), Log: a.log,
-		Host: func(facts *node.Facts) reconcile.Host {
-			host := hostOf(&a.cfg, facts, a.hosts.IsVIP)
-			features := a.kernel.Probe()
-			host.Resolve.NoTimeouts, host.Resolve.NoRates, host.Resolve.NoConnectionCounts = !features.Timeout, !features.Limit, !features.ConnLimit
-			return host
-		},
+		Host:      func(facts *node.Facts) reconcile.Host { return a.hostFor(&a.cfg, facts) },
 		Watching:  a.watcher != nil,
 		Files:     a.member.files(),
 		Cluster:   cluster,
@@ -213,7 +209,7 @@ func (a *assembly) controllers() (cluster interface{ Sync(*node.Facts) error }, 
 
 // joinFleet wires what tells of the fleet. The store must be open.
 func (a *assembly) joinFleet(shared *fleet.Engine) {
-	a.member = &member{cfg: &a.cfg, engine: shared, store: a.store}
+	a.member = &member{cfg: &a.cfg, engine: shared, store: a.store, log: a.log}
 	a.member.sources = a.member.newReader(a.removals, a.log)
 	a.board.OfFleet(a.member.State)
 	a.metrics.Fleet(a.member.metrics)
@@ -231,6 +227,14 @@ func sourceSetFiles(sets []config.SourceSet) (files []sourceset.File) {
 // hostOf derives from the facts of the host what the loop plans for.
 func hostOf(cfg *config.Config, facts *node.Facts, isVIP func(netip.Addr) bool) reconcile.Host {
 	return reconcile.Host{Facts: facts, Box: cfg.Box(facts), Resolve: cfg.ResolveFacts(facts, isVIP), Loopback: cfg.LoopbackAddresses(facts)}
+}
+
+// hostFor is hostOf with what the kernel can do.
+func (a *assembly) hostFor(cfg *config.Config, facts *node.Facts) reconcile.Host {
+	host := hostOf(cfg, facts, a.hosts.IsVIP)
+	features := a.kernel.Probe()
+	host.Resolve.NoTimeouts, host.Resolve.NoRates, host.Resolve.NoConnectionCounts = !features.Timeout, !features.Limit, !features.ConnLimit
+	return host
 }
 
 // settle gives back what the start took, once the copies of files that it made are on disk: what is sealed need

@@ -76,10 +76,18 @@ func (m *memory) settle() {
 	if m == nil {
 		return
 	}
-	runtime.GC() // what sync.Pools hold goes with the second collection
-	debug.FreeOSMemory()
+	m.giveBack()
 	m.mu.Lock()
 	m.allowed = steady
 	m.mu.Unlock()
 	m.adapt()
+}
+
+// giveBack gives what is not in use any more back to the kernel, after work that took much.
+func (m *memory) giveBack() {
+	if m == nil {
+		return
+	}
+	runtime.GC() // what sync.Pools hold goes with the second collection
+	debug.FreeOSMemory()
 }

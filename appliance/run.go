@@ -118,7 +118,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	}
 	m.Announcements(func() metrics.Announcements { return announcementMetrics(announced) })
 	m.Pools(func() []metrics.Pool { return poolMetrics(objects) })
-	a = &assembly{cfg: cfg, log: log, announced: announced, pools: pools, grants: reconcile.NewGrants(announced.IsAnnounced), store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: hosts, admission: admitted, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released), trials: make(chan reconcile.TrialAsk)}
+	a = &assembly{cfg: cfg, log: log, announced: announced, pools: pools, grants: reconcile.NewGrants(announced.IsSeenTo), store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: hosts, admission: admitted, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released), trials: make(chan reconcile.TrialAsk)}
 	if len(cfg.Manifests) > 0 {
 		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.ManifestDirs(), LastGood: objects.LastGood(), Log: log}); err != nil {
 			return nil, err
@@ -158,7 +158,8 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	m.Relay(func() metrics.Relay { return relayMetrics(a.relay) })
 	m.RelayedTLS(func() metrics.RelayedTLS { return tlsMetrics(a.relay) })
 	m.HealthChecks(func() metrics.HealthChecks { return healthMetrics(asks.Stats(), a.checks.FailingOpen()) })
-	views := apiserver.Views{Look: admitted.Look, Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served, wayTo).Trace, Announced: a.announced, Changes: changes{a}, Certificates: a.relay.CertificatesOf}
+	a.foreseer = newForeseer(a)
+	views := apiserver.Views{Look: admitted.Look, Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served, wayTo).Trace, Announced: a.announced, Changes: changes{a}, Plan: a.foreseer.Plan, Certificates: a.relay.CertificatesOf}
 	if a.member != nil {
 		views.Fleet = a.member
 	}

@@ -180,6 +180,12 @@ func (t *tableState) emit(f Family, tr *Transition) {
 	if !t.exists {
 		if t.existed {
 			tr.Apply.Ops = append(tr.Apply.Ops, DeleteTable{f})
+			if t.tells {
+				d := tableDiff{family: f}
+				t.emitElements(&d)
+				t.emitSourceSets(&d)
+				d.tellDropped(tr)
+			}
 		}
 		return
 	}
@@ -225,8 +231,10 @@ func (t *tableState) emitElements(d *tableDiff) {
 		}
 	}
 	for id, data := range t.gone {
-		if s, ok := t.sets[id.set]; ok { // else they go with their set
+		if s, ok := t.sets[id.set]; ok {
 			d.delete(s, Element{id.key, data})
+		} else if old := t.oldSets[id.set]; t.tells && old != nil { // they go with it
+			d.dropped = record(d.dropped, *old, Element{id.key, data})
 		}
 	}
 	for id, data := range t.come {

@@ -20,6 +20,9 @@ type Transition struct {
 	// on an endpoint by a packet that is under way while Apply commits, so they
 	// are carried out once more after it.
 	Forget []ForgetData
+	// Dropped are the elements that go together with their sets or tables, for which there is no operation of
+	// their own. Only the Compiler of a Fork tells them.
+	Dropped []DeleteElements
 }
 
 // Empty reports whether nothing has to be done.
@@ -154,6 +157,7 @@ type tableDiff struct {
 	gone                      []string
 	deletes                   map[string]*elementChange
 	adds                      map[string]*elementChange
+	dropped                   map[string]*elementChange // with their sets
 	forget                    []ForgetData
 	caps                      []CapTimeouts
 }
@@ -279,6 +283,14 @@ func (d *tableDiff) deleteAll(all *elementChange) {
 	d.deletes[all.set.Name] = all
 }
 
+// dropAll notes the elements of a set that goes.
+func (d *tableDiff) dropAll(all *elementChange) {
+	if d.dropped == nil {
+		d.dropped = map[string]*elementChange{}
+	}
+	d.dropped[all.set.Name] = all
+}
+
 func (d *tableDiff) delete(s Set, e Element) { d.deletes = record(d.deletes, s, e) }
 func (d *tableDiff) add(s Set, e Element)    { d.adds = record(d.adds, s, e) }
 
@@ -333,6 +345,7 @@ func (d *tableDiff) appendTo(tr *Transition) {
 	}
 	tr.Apply.Ops = ops
 	tr.Forget = append(tr.Forget, d.forget...)
+	d.tellDropped(tr)
 
 	// A chain that goes may refer to another one or to a set that goes: empty them first.
 	for _, name := range d.gone {
@@ -349,6 +362,13 @@ func (d *tableDiff) appendTo(tr *Transition) {
 	}
 	for _, name := range d.goneCounters {
 		tr.Cleanup.Ops = append(tr.Cleanup.Ops, DeleteCounter{d.family, name})
+	}
+}
+
+// tellDropped appends the elements that go with their sets.
+func (d *tableDiff) tellDropped(tr *Transition) {
+	for _, name := range sortedKeys(d.dropped) {
+		tr.Dropped = append(tr.Dropped, DeleteElements{d.family, d.dropped[name].set, d.dropped[name].inOrder()})
 	}
 }
 

@@ -133,6 +133,9 @@ func (t *tableState) settleSourceSets(f Family) {
 			delete(t.tallies, set)
 			delete(t.sourceSets, name)
 			delete(t.sourceUses, name)
+			if t.tells {
+				t.setChanges = append(t.setChanges, setChange{was.definition(), was.elements(f), nil})
+			}
 			continue
 		case was == nil:
 			t.keepSet(set)
@@ -151,6 +154,10 @@ func (t *tableState) settleSourceSets(f Family) {
 // emitSourceSets appends what settleSourceSets found.
 func (t *tableState) emitSourceSets(d *tableDiff) {
 	for _, c := range t.setChanges {
+		if t.set(c.set.Name) == nil {
+			d.dropAll(&elementChange{set: c.set, elements: c.deletes, sorted: true})
+			continue
+		}
 		if len(c.adds) > 0 {
 			d.addAll(&elementChange{set: c.set, elements: c.adds, sorted: true})
 		}

@@ -22,6 +22,7 @@ type tableState struct {
 	nodeAddrs  []netip.Addr          // node-port addresses in postrouting
 	sourceSets map[string]*SourceSet // those that are there
 	timeouts   map[string]Timeout    // those that are there
+	tells      bool                  // the elements that go with their sets are told (Transition.Dropped)
 	uses
 	change
 }

@@ -220,6 +220,11 @@ func (p Printer) Element(s Set, f Family, e Element) string {
 	return string(p.appendElement(nil, &s, f, e))
 }
 
+// Data is the data of an element of a map as nft writes it.
+func (p Printer) Data(s Set, f Family, data string) string {
+	return string(p.appendValues(nil, SplitKey(s.Data, f, data), data))
+}
+
 func (p Printer) appendElement(b []byte, s *Set, f Family, e Element) []byte {
 	key := SplitKey(s.Key, f, e.Key)
 	if s.Interval && len(key) == 2*len(s.Key) {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"testing"
 
 	. "svcctl.io/svcctl/nft"
@@ -54,7 +55,14 @@ func TestUpdatesComeToWhatCompileSays(t *testing.T) {
 				}
 				box = &state.Box
 			}
-			mustCommit(t, k, c.Update(box, maps.Clone(changes)))
+			forked := c.Fork()
+			tr := c.Update(box, maps.Clone(changes))
+			if step%4 == 0 { // others are alike
+				if got, want := commands(t, forked.Compiler().Update(box, maps.Clone(changes))), commands(t, tr); got != want {
+					t.Fatalf("seed %d, step %d: a fork does\n%s\nand the compiler\n%s", seed, step, got, want)
+				}
+			}
+			mustCommit(t, k, tr)
 
 			said := text(t, c.Ruleset())
 			if fresh := text(t, Compile(state)); withoutSlots(said) != withoutSlots(fresh) {
@@ -74,4 +82,16 @@ func TestUpdatesComeToWhatCompileSays(t *testing.T) {
 			}
 		}
 	}
+}
+
+// commands are the operations of a transition, as text.
+func commands(t *testing.T, tr Transition) string {
+	t.Helper()
+	var b strings.Builder
+	for _, batch := range []Batch{tr.Apply, tr.Cleanup} {
+		if err := batch.WriteText(&b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return fmt.Sprintf("%sforget %d\n", &b, len(tr.Forget))
 }

@@ -119,7 +119,7 @@ func (d *diagnosis) served() {
 		}
 	}
 	if len(missing) > 0 {
-		d.add(Bad, fmt.Sprintf("see the problems above, and who has it: `svcctl explain %s`", strings.ToLower(missing[0])),
+		d.add(Bad, fmt.Sprintf("see the problems above, and its holder: `svcctl explain %s`", strings.ToLower(missing[0])),
 			"not served for this Service: %s: clients get no answer from it there", strings.Join(missing, ", "))
 	}
 }
@@ -161,7 +161,7 @@ func (d *diagnosis) addresses() []netip.Addr {
 	return addrs
 }
 
-// neighbors says for which addresses nobody on the segment gets an answer.
+// neighbors adds the addresses for which neighbors on the segment get no answer.
 func (d *diagnosis) neighbors() {
 	if d.State == nil {
 		return
@@ -195,11 +195,17 @@ func (d *diagnosis) announced() {
 			}
 			switch p.State {
 			case "announced":
+				if p.Why != "" {
+					d.add(Bad, "boxes of one election need the same --vrid, and have to hear each other", "%s is announced on %s, and %s", a.Address, where, p.Why)
+					continue
+				}
 				d.good("%s is announced on %s: neighbors there get answers", a.Address, where)
 			case "conflict":
 				d.add(Bad, "take the address from that host, or choose another one", "%s is not announced on %s: the host with the Ethernet address %s answers for it", a.Address, where, p.With)
 			case "host":
 				d.good("%s is the host's own: the kernel answers neighbors on %s", a.Address, where)
+			case "down":
+				d.add(Bad, "look at the cable, the port of the switch, and the other end", "%s is not announced on %s: %s", a.Address, where, p.Why)
 			case "standby":
 				d.add(Doubt, "ask there: this box answers when that one does not", "%s is not announced on %s: %s answers for it in the election", a.Address, where, cmp.Or(p.With, "another box"))
 			default:
@@ -236,7 +242,7 @@ func (d *diagnosis) routed(address, peer string, p *wire.Place) {
 	}
 }
 
-// UnansweredText says what neighbors meet at an address that nobody answers for.
+// UnansweredText describes an address for which neighbors get no answer.
 func UnansweredText(u wire.Unanswered) string {
 	asks := "ARP"
 	if strings.Contains(u.Address, ":") {

@@ -117,11 +117,18 @@ func (p *planner) selected(o object.Object, names []string, selectors []object.L
 	namespace := o.GetMeta().Namespace
 	pools := map[string]bool{}
 	for i, name := range names {
-		if key := namespace + "/" + name; p.ranges[key] != nil {
+		key := namespace + "/" + name
+		if p.ranges[key] != nil {
 			pools[key] = true
-		} else {
-			p.warn(o, fmt.Sprintf("spec.ipAddressPools[%d]", i), "there is no IPAddressPool %s in use in the namespace %s: nothing is announced for that name", name, namespace)
+			continue
 		}
+		next := ""
+		for other := range p.ranges {
+			if strings.HasSuffix(other, "/"+name) {
+				next = fmt.Sprintf("; one of the namespace %s is: objects count in their namespace, so put both into the same", namespaceOf(other))
+			}
+		}
+		p.warn(o, fmt.Sprintf("spec.ipAddressPools[%d]", i), "there is no IPAddressPool %s in use in the namespace %s: nothing is announced for that name%s", name, namespace, next)
 	}
 	for key := range p.ranges {
 		if namespaceOf(key) != namespace {
@@ -208,6 +215,9 @@ func (p *planner) addBGP(a *object.BGPAdvertisement) {
 			}
 		}
 	}
+	if told := made.Peers; made.LocalPref != 0 && len(told) > 0 && !slices.ContainsFunc(p.Config.Peers, func(c wire.PeerConfig) bool { return slices.Contains(told, c.Name) && mayBeInternal(&c) }) {
+		p.warn(a, "spec.localPref", "it has no effect: BGP tells it to routers of our own AS alone, and %s is of another; use svcctl.io/med or svcctl.io/prepend", strings.Join(told, ", "))
+	}
 	p.Config.Advertisements = append(p.Config.Advertisements, made)
 	p.bgp = append(p.bgp, advertisement{name: name, pools: pools, services: a.Spec.ServiceSelectors, always: p.always(a)})
 }
@@ -225,6 +235,11 @@ func fits(r alloc.Pool, length4, length6 int) bool {
 	last := netip.PrefixFrom(r.Last, length).Masked()
 	_, end, err := object.ParseAddressRange(last.String())
 	return err == nil && first.Addr() == r.First && end == r.Last
+}
+
+// mayBeInternal reports whether a peer is of our AS.
+func mayBeInternal(c *wire.PeerConfig) bool {
+	return c.Dynamic == "internal" || c.Dynamic == "" && c.RemoteAS == c.LocalAS
 }
 
 // toldPeers are the peers that an advertisement is for.

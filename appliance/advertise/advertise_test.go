@@ -50,6 +50,12 @@ func annotationOf(text string) string {
 
 func compileText(t *testing.T, text string) *Plan {
 	t.Helper()
+	return compileOn(t, map[string]string{"kubernetes.io/hostname": "gw1"}, text, alloc.Pool{First: netip.MustParseAddr("198.51.100.0"), Last: netip.MustParseAddr("198.51.100.15")})
+}
+
+// compileOn is that for a box whose Node has labels, with pools of flags.
+func compileOn(t *testing.T, node map[string]string, text string, pools ...alloc.Pool) *Plan {
+	t.Helper()
 	f := manifest.Decode("metallb.yaml", []byte(text), manifest.Limits{})
 	for _, p := range f.Problems {
 		if p.Reason != manifest.ReasonNotServed {
@@ -57,7 +63,7 @@ func compileText(t *testing.T, text string) *Plan {
 		}
 	}
 	objects := Objects{
-		Node:       map[string]string{"kubernetes.io/hostname": "gw1"},
+		Node:       node,
 		Namespaces: []*object.Namespace{{Metadata: object.ObjectMeta{Name: "blue", Labels: map[string]string{"color": "blue"}}}, {Metadata: object.ObjectMeta{Name: "red"}}},
 		Secrets:    []*object.Secret{{Metadata: object.ObjectMeta{Namespace: "metallb-system", Name: "secretname"}, Data: map[string][]byte{"password": []byte("between us")}}},
 	}
@@ -69,10 +75,7 @@ func compileText(t *testing.T, text string) *Plan {
 		}
 		add(&objects, o)
 	}
-	return Compile(&objects, &Box{
-		Pools:         []alloc.Pool{{First: netip.MustParseAddr("198.51.100.0"), Last: netip.MustParseAddr("198.51.100.15")}},
-		ServiceRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
-	})
+	return Compile(&objects, &Box{Pools: pools, ServiceRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}})
 }
 
 // add puts an object among those of its kind.
@@ -211,7 +214,7 @@ func TestRoutes(t *testing.T) {
 		"Community m/names: {communities: [{name: quiet, value: '65535:65282'}, {name: far, value: 'large:64512:1:2'}]}",
 		"BGPAdvertisement m/a svcctl.io/med=7: {localPref: 150, communities: ['64512:7', quiet, far, loud, '1:2:3']}",
 		"BGPAdvertisement m/b svcctl.io/prepend=11: {aggregationLength: 30, aggregationLengthV6: 124, ipAddressPools: [lan, none], peers: [tor, nobody]}")
-	says(t, p, "BGPAdvertisement a spec.communities[3]: no Community", "BGPAdvertisement a spec.communities[4]: \"1:2:3\" is no community",
+	says(t, p, "BGPAdvertisement a spec.localPref: it has no effect", "BGPAdvertisement a spec.communities[3]: no Community", "BGPAdvertisement a spec.communities[4]: \"1:2:3\" is no community",
 		"BGPAdvertisement b spec.ipAddressPools[1]: there is no IPAddressPool none", "BGPAdvertisement b spec.peers[1]: there is no BGPPeer nobody",
 		"BGPAdvertisement b metadata.annotations[svcctl.io/prepend]: \"11\"", "BGPAdvertisement b spec.aggregationLength: prefixes of that length are larger than 192.0.2.32-192.0.2.40")
 	want := []wire.Advertisement{

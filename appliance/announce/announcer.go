@@ -34,7 +34,8 @@ type Config struct {
 	Gateways []netip.Addr
 	// Follow, when valid, is an address whose box answers: another program elects it.
 	Follow netip.Addr
-	// BGP, when not nil, are the routers that are told of every address, whoever answers on segments.
+	// BGP, when not nil, has the routers that get a route to every address, whichever box answers on
+	// segments.
 	BGP *BGP
 }
 
@@ -77,6 +78,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	a.recall(last)
 	if cfg.Election != nil {
 		a.election = newElection(*cfg.Election, log)
+		a.segments.may = a.election.mayAnswer
 		if a.drained {
 			a.election.leave(0)
 		}

@@ -9,6 +9,7 @@
 //   - announcer.go: the one goroutine that decides, and what it waits for
 //   - active.go: whether this box or another one answers
 //   - elect.go: the election by VRRP on all links
+//   - heartbeat.go: its adverts on one link
 //   - listing.go: the addresses that boxes list to each other
 //   - place.go: every address on the interfaces where it is to be
 //   - segments.go: the interfaces, and what is announced on each

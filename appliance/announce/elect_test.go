@@ -75,14 +75,14 @@ func TestSource(t *testing.T) {
 func TestCarrierComesBack(t *testing.T) {
 	e := newElection(vrrp.Config{VRID: 51, Priority: 200, Interval: time.Second}, slog.New(slog.DiscardHandler))
 	e.set(true, [2][]netip.Addr{})
-	e.m.Tick(time.Now().Add(time.Hour)) // alone, it became active
+	e.m.Tick(e.m.Next()) // alone, it became active
 	if err := e.setLinks(t.Context(), map[int]node.Link{1: link(1, "eth0")}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if state, _ := e.m.State(); state != vrrp.Backup {
 		t.Errorf("it is %s, want backup", state)
 	}
-	if got := e.m.Tick(time.Now().Add(time.Hour)); len(got) != 1 || got[0] != 1 {
+	if got := e.m.Tick(e.m.Next()); len(got) != 1 || got[0] != 1 {
 		t.Errorf("its priority is %d, want 1, of a box that others should take over from", got)
 	}
 }
@@ -90,7 +90,7 @@ func TestCarrierComesBack(t *testing.T) {
 // A box that answers compares with nobody: who stands by has to be as it is, and may be heard no more.
 func TestWhoAnswersDoesNotDiffer(t *testing.T) {
 	e := newElection(vrrp.Config{VRID: 51, Priority: 200, Interval: time.Second}, slog.New(slog.DiscardHandler))
-	e.m.Tick(time.Now().Add(time.Hour)) // alone, it became active
+	e.m.Tick(e.m.Next()) // alone, it became active
 	e.set(false, [2][]netip.Addr{{netip.MustParseAddr("192.0.2.50")}})
 	e.compare(time.Now(), &vrrp.Advert{VRID: 51, Priority: 100, Source: netip.MustParseAddr("192.0.2.1"), Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.51")}})
 	if d := e.group().Differs; d != nil {
@@ -98,7 +98,8 @@ func TestWhoAnswersDoesNotDiffer(t *testing.T) {
 	}
 }
 
-// A box that stands by and did not run for a while reads the adverts that came meanwhile before it judges.
+// A box that stands by and did not run for a while reads the adverts that came meanwhile before it judges. One that answered
+// and did not run says whether it may answer when it has done so.
 func TestAdvertsThatWait(t *testing.T) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -125,6 +126,21 @@ func TestAdvertsThatWait(t *testing.T) {
 		e.do(e.m.Tick)
 		if state, _ := e.m.State(); state != vrrp.Backup || !e.m.Master().IsValid() {
 			t.Errorf("%s: it is %s, and the master %s", name, state, e.m.Master())
+		}
+		for _, replaced := range []bool{true, false} {
+			e.m = vrrp.New(time.Now().Add(-time.Hour), e.cfg)
+			e.m.Tick(e.m.Next()) // an hour ago, it became active
+			if replaced {
+				if _, err := unix.Write(ends[1], frame); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if may := e.mayAnswer(); may == replaced {
+				t.Errorf("%s: an active box that was away, and replaced: %t, may answer: %t", name, replaced, may)
+			}
+			if state, _ := e.m.State(); (state == vrrp.Active) == replaced || e.m.Silent(time.Now()) {
+				t.Errorf("%s: replaced: %t, and it is %s", name, replaced, state)
+			}
 		}
 	}
 }

@@ -89,7 +89,7 @@ func (a *announcer) tell(ctx context.Context) {
 	}
 	r := wire.AnnouncerReport{
 		All: a.reports.all, Items: []wire.AnnouncedAddress{},
-		Problems: slices.Concat(missing(a.segments.links, a.l2()), a.segments.problems(), a.gatewayProblems(), a.peers.problems()),
+		Problems: slices.Concat(missing(a.segments.links, a.l2()), a.segments.problems(), a.segments.silent(), a.segments.disputes(), a.gatewayProblems(), a.peers.problems()),
 		Counters: a.segments.counters(), Peers: a.peers.states(), Group: a.election.group(),
 	}
 	for _, index := range slices.Sorted(maps.Keys(a.segments.ports)) {
@@ -129,6 +129,12 @@ func (a *announcer) placesOf(addr netip.Addr) []wire.Place {
 			}
 			if s.State == neighbor.Standby && a.master.IsValid() {
 				place.With = a.master.String()
+			}
+			switch {
+			case s.State == neighbor.Announced && !p.link.Carrier:
+				place.State, place.Why = "down", "the interface has no carrier"
+			case s.Contested:
+				place.Why = "the host with the Ethernet address " + s.Rival.String() + " answers as well"
 			}
 			places = append(places, place)
 		} else if a.isWanted(addr) && a.wanted[addr].on(p.link.Name, a.cfg.L2) && onLink(addr, &p.link) && hostAnswers(addr, &p.link, a.segments.links) {

@@ -24,6 +24,7 @@ type segments struct {
 	log   *slog.Logger
 	tasks *errgroup.Group
 	mark  func(netip.Addr) // called for each address that has another state somewhere
+	may   func() bool      // whether this box answers; nil: nobody else does
 
 	links   []node.Link
 	ports   map[int]*port // by index of the interface
@@ -43,6 +44,8 @@ type port struct {
 	addrs map[netip.Addr]bool
 	stop  context.CancelFunc
 	mark  chan struct{} // its states changed
+	// contested are the addresses that another host has as well, with that host.
+	contested map[netip.Addr]neighbor.MAC
 }
 
 type ended struct {
@@ -87,9 +90,9 @@ func (s *segments) open(ctx context.Context, l node.Link, ranges []Range) error 
 	for _, r := range ranges {
 		prefixes = append(prefixes, r.prefix())
 	}
-	p := &port{link: l, addrs: map[netip.Addr]bool{}, mark: make(chan struct{}, 1)}
+	p := &port{link: l, addrs: map[netip.Addr]bool{}, contested: map[netip.Addr]neighbor.MAC{}, mark: make(chan struct{}, 1)}
 	var err error
-	p.Port, err = neighbor.Open(&net.Interface{Index: l.Index, Name: l.Name, HardwareAddr: l.MAC}, prefixes, s.log, func() { signal(p.mark) })
+	p.Port, err = neighbor.Open(&net.Interface{Index: l.Index, Name: l.Name, HardwareAddr: l.MAC}, prefixes, s.log, func() { signal(p.mark) }, s.may)
 	if err != nil {
 		return err
 	}
@@ -119,7 +122,7 @@ func (s *segments) open(ctx context.Context, l node.Link, ranges []Range) error 
 			}
 		}
 	})
-	s.log.Info("announcing on an interface", "interface", l.Name, "mac", l.MAC)
+	s.log.Info("announcing on an interface", "interface", l.Name, "mac", l.MAC.String())
 	return nil
 }
 
@@ -144,6 +147,34 @@ func (s *segments) failed(l *node.Link, err error) (changed bool) {
 func (s *segments) problems() (all []string) {
 	for _, index := range slices.Sorted(maps.Keys(s.wrong)) {
 		all = append(all, s.wrong[index])
+	}
+	return all
+}
+
+// silent says on which interfaces nobody hears what is announced, in the order of their indexes.
+func (s *segments) silent() (all []string) {
+	for _, index := range slices.Sorted(maps.Keys(s.ports)) {
+		if l := s.ports[index].link; !l.Carrier {
+			all = append(all, fmt.Sprintf("nobody hears this box on %s: it has no carrier; look at the cable, the port of the switch, and the other end", l.Name))
+		}
+	}
+	return all
+}
+
+// disputes says on which interfaces another host answers for addresses as well, in the order of their indexes.
+func (s *segments) disputes() (all []string) {
+	for _, index := range slices.Sorted(maps.Keys(s.ports)) {
+		p := s.ports[index]
+		addrs := slices.SortedFunc(maps.Keys(p.contested), netip.Addr.Compare)
+		if len(addrs) == 0 {
+			continue
+		}
+		what := addrs[0].String()
+		if more := len(addrs) - 1; more > 0 {
+			what += fmt.Sprintf(" (and %d more)", more)
+		}
+		all = append(all, fmt.Sprintf("two boxes answer for %s on %s: this one, and the one with the Ethernet address %s; boxes of one election need the same --vrid and have to hear each other: look with `tcpdump -n -i %s vrrp`",
+			what, p.link.Name, p.contested[addrs[0]], p.link.Name))
 	}
 	return all
 }
@@ -189,6 +220,10 @@ func (s *segments) collect(index int) {
 		before := s.states[is.Addr][index].State
 		s.states[is.Addr][index] = is
 		s.mark(is.Addr)
+		if delete(p.contested, is.Addr); is.Contested {
+			p.contested[is.Addr] = is.Rival
+			s.log.Warn("another host answers for an address that the election gave to this box", "address", is.Addr, "interface", p.link.Name, "mac", is.Rival.String())
+		}
 		switch {
 		case is.State == neighbor.Conflict:
 			s.log.Warn("another host has an address: it is not announced", "address", is.Addr, "interface", p.link.Name, "mac", is.Rival.String())
@@ -197,6 +232,7 @@ func (s *segments) collect(index int) {
 		}
 	}
 	for _, addr := range gone {
+		delete(p.contested, addr)
 		delete(s.states[addr], index)
 		if len(s.states[addr]) == 0 {
 			delete(s.states, addr)

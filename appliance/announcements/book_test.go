@@ -230,11 +230,17 @@ func TestReports(t *testing.T) {
 	if !signaled(b) || len(b.Conflicts()) != 0 {
 		t.Error("a conflict outlives the report of all")
 	}
-	report("198.51.100.4", "announced")
 	at := netip.MustParseAddr("198.51.100.4")
-	if !b.IsAnnounced(at, "eth0") || b.IsAnnounced(at, "eth1") {
-		t.Error("an address that is announced on eth0 alone is not, or on eth1")
+	for _, state := range []string{"announced", "standby", "conflict", "announced"} {
+		if report("198.51.100.4", state); !b.IsSeenTo(at, "eth0") || b.IsSeenTo(at, "eth1") {
+			t.Errorf("an address that is %s on eth0 alone is not seen to, or on eth1", state)
+		}
 	}
+	b.SetDrained(true)
+	if !b.IsSeenTo(at, "eth1") {
+		t.Error("neighbors of a drained box get no answer, and nobody says why")
+	}
+	b.SetDrained(false)
 	w.end()
 	for range w.told {
 	}
@@ -243,7 +249,7 @@ func TestReports(t *testing.T) {
 			break
 		}
 	}
-	if item := b.List().Items[0]; b.IsAnnounced(at, "eth0") || len(item.Places) > 0 || item.Nowhere != "no announcer is connected" {
-		t.Errorf("with the announcer gone %+v is told, on eth0: %t", item, b.IsAnnounced(at, "eth0"))
+	if item := b.List().Items[0]; b.IsSeenTo(at, "eth0") || len(item.Places) > 0 || item.Nowhere != "no announcer is connected" {
+		t.Errorf("with the announcer gone %+v is told, on eth0: %t", item, b.IsSeenTo(at, "eth0"))
 	}
 }

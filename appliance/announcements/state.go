@@ -74,11 +74,15 @@ func (b *Book) told(a netip.Addr) wire.Announcement {
 	return item
 }
 
-// IsAnnounced reports whether neighbors on an interface get answers for an address.
-func (b *Book) IsAnnounced(a netip.Addr, ifname string) bool {
+// IsSeenTo reports whether the announcer sees to it that neighbors on an interface get answers for an address, from this box or
+// another one, or knows why they get none: there is nothing to be done but what its state says.
+func (b *Book) IsSeenTo(a netip.Addr, ifname string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return slices.ContainsFunc(b.places(a), func(p wire.Place) bool { return p.State == announced && p.By == "l2 "+ifname })
+	if !b.announcer.isHere() {
+		return false
+	}
+	return b.drained || b.published[a].Withheld != "" || slices.ContainsFunc(b.places(a), func(p wire.Place) bool { return p.By == "l2 "+ifname })
 }
 
 // Problems returns the problems that the announcer reported last, nil while it is not connected.

@@ -74,6 +74,8 @@ type Views struct {
 	Announced api.Announcements
 	// Changes takes changes back.
 	Changes api.Changes
+	// Plan is api.Config.Plan.
+	Plan func(w http.ResponseWriter, r *http.Request) (*wire.KernelPlan, error)
 	// Fleet is nil on a box of its own.
 	Fleet api.Fleet
 	// Certificates returns the certificates of a Service, "namespace/name"; nil where there are
@@ -84,8 +86,8 @@ type Views struct {
 // Open listens on the socket, and on --listen. What backend publishes and the store holds is
 // served by Tasks; Close ends listening.
 func Open(c *config.Config, objects *store.Store, backend Backend, views Views, m *metrics.Metrics, log *slog.Logger) (s *Server, err error) {
-	told := states{store: objects, backend: backend, announced: views.Announced, node: c.NodeName, began: time.Now()}
-	s = &Server{objects: rest.New(rest.Config{Objects: objects, Look: views.Look, Log: log, Computed: told.kinds()})}
+	computed := states{store: objects, backend: backend, announced: views.Announced, node: c.NodeName, began: time.Now()}
+	s = &Server{objects: rest.New(rest.Config{Objects: objects, Look: views.Look, Log: log, Computed: computed.kinds()})}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -96,7 +98,7 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 		Socket: c.API.Socket, SocketGroup: c.API.SocketGroup, SocketReaders: c.API.SocketReaders,
 		Version: c.Version, Panicked: m.APIPanicked, Observe: m.APICalled, NameOf: rest.NameOf,
 		Environment: environment(objects), Objects: s.objects.Handler(), Journal: journal(objects),
-		Allocations: allocations(objects), Announcements: views.Announced, Changes: views.Changes,
+		Allocations: allocations(objects), Announcements: views.Announced, Changes: views.Changes, Plan: views.Plan,
 		Service: func(namespace, name string, client netip.AddrPort) wire.ServiceState {
 			state := grants.State(namespace, name, client)
 			state.Health = views.Checks.State(namespace, name)

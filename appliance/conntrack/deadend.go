@@ -50,10 +50,11 @@ func (e *entry) isDeadEnd() bool {
 // deleted. box is an address of the box. Either fails when the connection's next packet
 // came first, or when an entry is in the way that has the same addresses and ports.
 func (w *writer) deadEnds(e *entry, box netip.Addr, sequence uint32) {
-	w.deadEnd(e, e.from, e.to, box, ports{deadEndPort, deadEndPort}, sequence)
+	client, endpoint := e.directions()
+	w.deadEnd(e, client[0], client[1], box, ports{deadEndPort, deadEndPort}, sequence)
 	// Many connections may come from one port of an endpoint: each needs a port of
 	// the box for itself. The kernel takes the client's if it can.
-	w.deadEnd(e, e.replyFrom, e.replyTo, box, ports{1, 65535}, sequence+1)
+	w.deadEnd(e, endpoint[0], endpoint[1], box, ports{1, 65535}, sequence+1)
 }
 
 // deadEndMessages counts the messages that deadEnds writes.

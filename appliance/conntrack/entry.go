@@ -19,6 +19,7 @@ type entry struct {
 	state     tcpState       // of TCP
 	answered  bool           // its peer, whoever that is, has sent something
 	assured   bool           // and enough to be kept longer
+	adopted   bool           // from is the endpoint, and its segment was the first that was seen
 	timeout   uint32         // seconds of silence that it has left to live
 	in, out   uint64         // bytes that the client and its peer sent, where counted
 	counted   bool
@@ -63,6 +64,7 @@ func (e *entry) decode(body []byte) (ok bool) {
 	}
 	*e = entry{}
 	var original, reply tuple
+	var nat uint32
 	for kind, value := range nfnetlink.Attributes(body[nfnetlink.GenHeaderLen:]) {
 		switch kind {
 		case ctaTupleOrig:
@@ -78,6 +80,7 @@ func (e *entry) decode(body []byte) (ok bool) {
 			if len(value) == 4 {
 				status := binary.BigEndian.Uint32(value)
 				e.answered, e.assured = status&statusSeenReply != 0, status&statusAssured != 0
+				nat = status & (statusSrcNAT | statusDstNAT)
 			}
 		case ctaProtoInfo:
 			e.state = decodeTCPState(value)
@@ -103,7 +106,17 @@ func (e *entry) decode(body []byte) (ok bool) {
 	e.protocol, e.family = original.protocol, nft.FamilyOf(original.to.Addr())
 	e.from, e.to, e.replyFrom, e.replyTo = original.from, original.to, reply.from, reply.to
 	e.zoned = original.zoned || reply.zoned
+	e.adopted = nat == statusSrcNAT && e.protocol == nft.TCP && e.to == e.replyFrom && !e.isDeadEnd()
 	return true
+}
+
+// directions are the two of an entry, that of the client's packets first.
+func (e *entry) directions() (client, endpoint [2]netip.AddrPort) {
+	client, endpoint = [2]netip.AddrPort{e.from, e.to}, [2]netip.AddrPort{e.replyFrom, e.replyTo}
+	if e.adopted {
+		return endpoint, client
+	}
+	return client, endpoint
 }
 
 // tuple is one direction of an entry.

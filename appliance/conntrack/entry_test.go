@@ -57,6 +57,48 @@ func TestDecode(t *testing.T) {
 	}
 }
 
+// An entry that an endpoint's segment made is seen from its client; one that masquerades is none of a frontend, but for the port
+// it was given.
+func TestAdopted(t *testing.T) {
+	at := netip.AddrPortFrom(vip, 80)
+	e := entry{family: nft.IPv4, protocol: nft.TCP, from: l1, to: client, replyFrom: client, replyTo: at, state: tcpEstablished, id: []byte{0, 0, 0, 7}}
+	withStatus := func(e *entry, status uint32) []byte {
+		w := writer{nfnetlink.Writer{Buf: append(make([]byte, nfnetlink.HeaderLen), body(e)...)}}
+		w.Uint32(ctaStatus, status)
+		return w.Buf[nfnetlink.HeaderLen:]
+	}
+	var got entry
+	if !got.decode(withStatus(&e, statusConfirmed|statusSrcNAT)) || !got.adopted || got.isThrough() {
+		t.Fatalf("it is %+v", got)
+	}
+	got.in, got.out = 1, 2
+	var c Connection
+	got.describe(&c)
+	if c.Client != client || c.To != at || c.Endpoint != l1 || c.As != client || !c.Open || !c.Adopted || c.In != 2 || c.Out != 1 {
+		t.Errorf("it is described as %+v", c)
+	}
+	var w writer
+	w.deadEnds(&got, host, 1)
+	var froms []netip.AddrPort
+	for m := range nfnetlink.Messages(w.Buf) {
+		for kind, value := range nfnetlink.Attributes(m.Body[nfnetlink.GenHeaderLen:]) {
+			var half tuple
+			if kind == ctaTupleOrig && half.decode(value) {
+				froms = append(froms, half.from)
+			}
+		}
+	}
+	if !slices.Equal(froms, []netip.AddrPort{client, l1}) {
+		t.Errorf("dead ends are for %v, want the client's and the endpoint's", froms)
+	}
+	for status, e := range map[uint32]entry{statusDstNAT | statusSrcNAT: sent(tcp(vip, 80), l1), statusDstNAT: sent(tcp(vip, 80), l1), statusSeenReply: e} {
+		e.id = []byte{0, 0, 0, 7}
+		if !got.decode(withStatus(&e, status)) || got.adopted {
+			t.Errorf("with status %#x it is %+v", status, got)
+		}
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	for _, e := range entries() {
 		f.Add(body(&e))

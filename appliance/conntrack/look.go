@@ -11,7 +11,8 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// Connection is a tracked connection whose destination was translated.
+// Connection is a tracked connection whose destination was translated, or one that was adopted. It has more than 15 fields: what
+// an entry of the kernel tells, by the roles of a Service.
 type Connection struct {
 	// ID tells the entry from others, older ones with the same addresses included, as
 	// `conntrack -o id` prints it.
@@ -32,6 +33,9 @@ type Connection struct {
 	// that the kernel counts them: net.netfilter.nf_conntrack_acct was set when the connection began.
 	In, Out uint64
 	Counted bool
+	// Adopted reports that a segment of the endpoint's had the kernel take the connection up, which translates its source. Every
+	// connection whose source alone is translated looks like that, as masqueraded ones do, so To has to be a frontend.
+	Adopted bool
 	// Began is told where net.netfilter.nf_conntrack_timestamp was set then; otherwise it is zero.
 	Began time.Time
 }
@@ -61,7 +65,7 @@ func Look(netns int, each func(*Connection)) (entries int, err error) {
 				continue
 			}
 			entries++
-			if !e.isThrough() {
+			if !e.isThrough() && !e.adopted {
 				continue
 			}
 			e.describe(&c)
@@ -80,12 +84,16 @@ func Look(netns int, each func(*Connection)) (entries int, err error) {
 func (e *entry) isThrough() bool { return e.to != e.replyFrom && !e.isDeadEnd() }
 
 func (e *entry) describe(c *Connection) {
+	client, endpoint := e.directions()
 	*c = Connection{
 		ID: binary.BigEndian.Uint32(e.id), Family: e.family, Protocol: e.protocol,
-		Client: e.from, To: e.to, Endpoint: e.replyFrom, As: e.replyTo,
-		Answered: e.answered, Open: e.answered && !e.isEnding(),
+		Client: client[0], To: client[1], Endpoint: endpoint[0], As: endpoint[1],
+		Answered: e.answered || e.adopted, Open: (e.answered || e.adopted) && !e.isEnding(), Adopted: e.adopted,
 		Expires: time.Duration(e.timeout) * time.Second,
 		In:      e.in, Out: e.out, Counted: e.counted,
+	}
+	if e.adopted {
+		c.In, c.Out = e.out, e.in
 	}
 	if e.began != 0 {
 		c.Began = time.Unix(0, int64(e.began))
@@ -116,7 +124,7 @@ func Kill(netns int, id uint32, local []netip.Addr, may func(*Connection) bool) 
 		for m := range nfnetlink.Messages(datagram) {
 			var e entry
 			if found || m.Kind != messageNew || m.Sequence != sequence || !e.decode(m.Body) ||
-				!e.isThrough() || binary.BigEndian.Uint32(e.id) != id {
+				!e.isThrough() && !e.adopted || binary.BigEndian.Uint32(e.id) != id {
 				continue
 			}
 			if e.describe(&c); !may(&c) {

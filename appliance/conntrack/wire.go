@@ -77,6 +77,7 @@ const (
 	statusSeenReply = 1 << 1
 	statusAssured   = 1 << 2
 	statusConfirmed = 1 << 3
+	statusSrcNAT    = 1 << 4
 	statusDstNAT    = 1 << 5
 )
 

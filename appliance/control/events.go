@@ -271,7 +271,7 @@ func (r *Recorder) write(batch []happening) error {
 }
 
 // event is the Event that tells of something: the one that is stored counted up, or a new
-// one. It is nil when nothing is to be written: an earlier process has told already, or the
+// one. It is nil when nothing is to be written: an earlier process has told of the problem already, or the
 // object is in a namespace that does not exist.
 func (r *Recorder) event(h happening, now time.Time) *object.Event {
 	involved := object.ObjectReference{Kind: h.object.Kind, Namespace: h.object.Namespace, Name: h.object.Name, APIVersion: object.APIVersionCore}
@@ -293,7 +293,7 @@ func (r *Recorder) event(h happening, now time.Time) *object.Event {
 	name := eventName(h, involved.UID)
 	stored, _ := r.store.Get(object.Ref{Kind: object.KindEvent, Namespace: h.object.Namespace, Name: name})
 	if before, ok := stored.(*object.Event); ok {
-		if !r.written[h] && before.Message == message && before.LastTimestamp != nil && now.Sub(*before.LastTimestamp) < eventRefresh {
+		if !h.normal && !r.written[h] && before.Message == message && before.LastTimestamp != nil && now.Sub(*before.LastTimestamp) < eventRefresh {
 			return nil
 		}
 		e := before.DeepCopy().(*object.Event)

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -300,6 +301,10 @@ func Test490_connections_outlive_a_box(t *testing.T) {
 	if ended := all(kept, "after"); len(ended) > 0 {
 		t.Fatalf("of %d connections %d ended: %v", len(kept), len(ended), errors.Join(ended...))
 	}
+	ids := k.lists(t, 1, len(kept)/len(families))
+	i := slices.IndexFunc(kept, func(s *stream) bool { return s.kind == "push" }) // its server spoke first
+	k.kills(t, 1, ids, kept[i])
+	kept = slices.Delete(kept, i, i+1)
 	ended := all(random, "after")
 	if t.Logf("%d of %d connections that were picked at random ended", len(ended), len(random)); len(ended) == 0 {
 		t.Error("connections of Services that are picked from at random live on, too: the test shows nothing")

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/appliance/netlab"
@@ -49,7 +50,7 @@ func (b *box) announcedDocuments(idle ...*netlab.Host) func(f family) []string {
 }
 
 // macOf is the Ethernet address that a neighbor gets as the answer for an address; "" without one.
-func macOf(t *testing.T, from *netlab.Host, ifname string, f family, addr string) string {
+func macOf(t testing.TB, from *netlab.Host, ifname string, f family, addr string) string {
 	t.Helper()
 	var out string
 	if f.v6 {
@@ -148,7 +149,7 @@ func Test263_neighbors_find_addresses_on_their_segment(t *testing.T) {
 }
 
 // macInside is the Ethernet address of an interface of a host.
-func macInside(t *testing.T, h *netlab.Host, ifname string) string {
+func macInside(t testing.TB, h *netlab.Host, ifname string) string {
 	t.Helper()
 	out, _, err := h.Run("ip", "-o", "link", "show", "dev", ifname)
 	if err != nil {
@@ -214,7 +215,24 @@ func neighborFrames(t *testing.T, h *netlab.Host, ifname string) (end func() []n
 			return err
 		}
 		all := endian.BigEndian.Uint16(endian.NativeEndian.AppendUint16(nil, unix.ETH_P_ALL))
+		program, err := bpf.Assemble([]bpf.Instruction{ // ARP and ICMPv6: of all traffic copies would fill the socket in minutes
+			bpf.LoadAbsolute{Off: 12, Size: 2},
+			bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.ETH_P_ARP, SkipTrue: 3},
+			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.ETH_P_IPV6, SkipTrue: 3},
+			bpf.LoadAbsolute{Off: 14 + 6, Size: 1},
+			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.IPPROTO_ICMPV6, SkipTrue: 1},
+			bpf.RetConstant{Val: 256},
+			bpf.RetConstant{Val: 0},
+		})
+		if err != nil {
+			return err
+		}
+		filters := make([]unix.SockFilter, len(program))
+		for i, f := range program {
+			filters[i] = unix.SockFilter{Code: f.Op, Jt: f.Jt, Jf: f.Jf, K: f.K}
+		}
 		return errors.Join(
+			unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filters)), Filter: &filters[0]}),
 			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20),
 			unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: ifi.Index}))
 	})

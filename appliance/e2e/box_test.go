@@ -202,7 +202,7 @@ func list(problems []problem) string {
 }
 
 // eventually calls check until it is content, or fails the test with its last answer.
-func eventually(t *testing.T, within time.Duration, check func() error) {
+func eventually(t testing.TB, within time.Duration, check func() error) {
 	t.Helper()
 	deadline := time.Now().Add(within)
 	for {

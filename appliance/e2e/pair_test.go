@@ -13,11 +13,12 @@ import (
 // pair is two boxes between a segment with a client and one with a server. They have the same
 // manifests.
 type pair struct {
-	t          *testing.T
-	client     *netlab.Host
-	hosts      [2]*netlab.Host
-	boxes      [2]*netlab.Appliance
-	announcers [2]*netlab.Appliance
+	t              *testing.T // nil in benchmarks
+	client, server *netlab.Host
+	lan            *netlab.Segment
+	hosts          [2]*netlab.Host
+	boxes          [2]*netlab.Appliance
+	announcers     [2]*netlab.Appliance
 }
 
 // The addresses of the pair: of the Service, and of both families of a flow.
@@ -27,20 +28,27 @@ func (f family) pairVIP() netip.AddrPort { return f.at(f.pick("192.0.2.50", "200
 func newPair(t *testing.T, announcer func(n int) []string) *pair {
 	t.Helper()
 	t.Parallel()
+	p := makePair(t, announcer)
+	p.t = t
+	return p
+}
+
+// makePair is newPair for benchmarks, too.
+func makePair(t testing.TB, announcer func(n int) []string) *pair {
+	t.Helper()
 	l := netlab.New(t)
-	p := &pair{t: t, client: l.Host("client")}
-	server := l.Host("server")
-	lan := l.Segment("lan").Attach(p.client, "eth0", "192.0.2.9/24", "2001:db8::9/64")
-	inside := l.Segment("inside").Attach(server, "eth0", "10.1.0.11/24", "fd00:10:1::11/64")
-	server.Serve("tcp", 80)
-	server.Serve("udp", 80)
+	p := &pair{client: l.Host("client"), server: l.Host("server")}
+	p.lan = l.Segment("lan").Attach(p.client, "eth0", "192.0.2.9/24", "2001:db8::9/64")
+	inside := l.Segment("inside").Attach(p.server, "eth0", "10.1.0.11/24", "fd00:10:1::11/64")
+	p.server.Serve("tcp", 80)
+	p.server.Serve("udp", 80)
 	for n := range p.hosts {
-		box := p.attach(n, l, lan, inside)
+		box := p.attach(n, l, p.lan, inside)
 		box.Manifests.Write("web.yaml", both(func(f family) []string {
 			return []string{
 				f.service("web", "type: LoadBalancer", "loadBalancerIP: "+f.pairVIP().Addr().String(),
 					"ports: [{name: t, port: 80}, {name: u, port: 80, protocol: UDP}]"),
-				f.slice("web", "t: 80, u: 80/UDP", server),
+				f.slice("web", "t: 80, u: 80/UDP", p.server),
 			}
 		}))
 		box.Start()

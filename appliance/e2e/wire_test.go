@@ -15,12 +15,12 @@ import (
 	"svcctl.io/svcctl/appliance/netlab"
 )
 
-// rounds is how often serve ends; `make soak` sets the variable.
-func rounds(t *testing.T) int {
+// rounds is how often a process ends; `make soak` sets the variable.
+func rounds(t *testing.T, quick int) int {
 	t.Helper()
 	text := os.Getenv("SVCCTL_SOAK_ANNOUNCED")
 	if text == "" {
-		return 6
+		return quick
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {
@@ -76,7 +76,7 @@ func Test493_serve_ends_and_the_wire_is_silent(t *testing.T) {
 	b := toldBoth(t)
 	began := time.Now()
 	frames, updates := neighborFrames(t, b.GW1, "ext0"), sniff(t, b.RTR, "box", "tcp port 179")
-	n := rounds(t)
+	n := rounds(t, 6)
 	for i := range n {
 		switch i % 3 {
 		case 0:
@@ -254,10 +254,10 @@ func Test496_interface_that_goes_and_comes(t *testing.T) {
 	})
 }
 
-// Killed ten times and started again, the only announcer loses no packet of who knows the address, leaves it to nobody
+// Killed again and again and started anew, the only announcer loses no packet of who knows the address, leaves it to nobody
 // else, and announces it as often as each start does: tcpdump and a packet socket are the judges.
 func Test498_announcer_is_killed_ten_times(t *testing.T) {
-	const kills = 10
+	kills := rounds(t, 10)
 	b := newBox(t, flags{"load-balancer-pool": {"192.0.2.100-192.0.2.131", "2001:db8::100-2001:db8::131"}})
 	b.write("web.yaml", func(f family) []string {
 		return []string{f.service("web", "type: LoadBalancer", "loadBalancerIP: "+f.segmentVIP(1), "ports: [{name: u, port: 53, protocol: UDP}]"), f.slice("web", "u: 53/UDP", b.L1)}

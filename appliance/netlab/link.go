@@ -18,6 +18,7 @@ type addrOfHost struct {
 type Segment struct {
 	lab    *Lab
 	bridge netlink.Link
+	ports  map[string]netlink.Link // of the bridge, by Host
 }
 
 // Segment makes a layer 2 segment. The name is at most 11 characters.
@@ -31,7 +32,7 @@ func (l *Lab) Segment(name string) *Segment {
 	if err != nil {
 		l.t.Fatalf("make segment %s: %v", name, err)
 	}
-	return &Segment{lab: l, bridge: bridge}
+	return &Segment{lab: l, bridge: bridge, ports: map[string]netlink.Link{}}
 }
 
 // Attach gives a Host an interface on the segment, with addresses written as
@@ -57,10 +58,19 @@ func (s *Segment) Attach(h *Host, ifname string, prefixes ...string) *Segment {
 	if err != nil {
 		s.lab.t.Fatalf("attach %s to host %s: %v", ifname, h.Name, err)
 	}
+	s.ports[h.Name] = veth
 	for _, p := range prefixes {
 		h.AddAddr(ifname, p)
 	}
 	return s
+}
+
+// Unplug takes the carrier from the interface by which a Host is attached.
+func (s *Segment) Unplug(h *Host) {
+	s.lab.t.Helper()
+	if err := s.lab.fabric.links.LinkSetDown(s.ports[h.Name]); err != nil {
+		s.lab.t.Fatalf("unplug host %s: %v", h.Name, err)
+	}
 }
 
 func (h *Host) linkUp(name string) error {

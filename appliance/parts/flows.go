@@ -176,7 +176,7 @@ func (f *Flows) listen(ctx context.Context, changed func()) error {
 	stop := context.AfterFunc(ctx, func() { _ = events.Close() })
 	defer stop()
 	// Connections that began before listening may end without a message.
-	if _, err := conntrack.Look(0, f.book.Before); err != nil {
+	if _, err := look(f.book.Before); err != nil {
 		return err
 	}
 	f.book.Lose(0) // those that a look has counted by now are in its totals, and stay there
@@ -228,11 +228,20 @@ func (f *Flows) hear() error {
 	return err
 }
 
+// look hands each connection whose end is told of to each.
+func look(each func(*conntrack.Connection)) (entries int, err error) {
+	return conntrack.Look(0, func(c *conntrack.Connection) {
+		if !c.Adopted {
+			each(c)
+		}
+	})
+}
+
 // prune forgets connections whose end was lost.
 func (f *Flows) prune() {
 	began := time.Now()
 	var ids []uint32
-	if _, err := conntrack.Look(0, func(c *conntrack.Connection) { ids = append(ids, c.ID) }); err != nil {
+	if _, err := look(func(c *conntrack.Connection) { ids = append(ids, c.ID) }); err != nil {
 		return // it is tried again with what is lost next
 	}
 	slices.Sort(ids)

@@ -22,7 +22,7 @@ type Grants struct {
 	// changes counts what was Planned.
 	changes uint64
 
-	announced func(addr netip.Addr, ifname string) bool
+	seenTo    func(addr netip.Addr, ifname string) bool
 	relayLoad func(service string, p *nft.ServicePort) *wire.RelayLoad // nil: unknown
 }
 
@@ -31,13 +31,13 @@ func (g *Grants) CountRelayed(load func(service string, p *nft.ServicePort) *wir
 	g.relayLoad = load
 }
 
-// NewGrants is without Services. announced reports whether the neighbors on an interface get answers for an
-// address from another process; nil: there is none.
-func NewGrants(announced func(addr netip.Addr, ifname string) bool) *Grants {
-	if announced == nil {
-		announced = func(netip.Addr, string) bool { return false }
+// NewGrants is without Services. seenTo reports whether another process sees to it that neighbors on an interface get answers for
+// an address; nil: there is none.
+func NewGrants(seenTo func(addr netip.Addr, ifname string) bool) *Grants {
+	if seenTo == nil {
+		seenTo = func(netip.Addr, string) bool { return false }
 	}
-	return &Grants{of: map[string][]nft.ServicePort{}, announced: announced}
+	return &Grants{of: map[string][]nft.ServicePort{}, seenTo: seenTo}
 }
 
 // Name implements Part.

@@ -243,8 +243,8 @@ func (b *RemovalGuard) tell() {
 	}
 }
 
-// pending is the number of the wait that is under way, for who wants to know when it is over;
-// 0: none is. It may be called at any time.
+// pending returns the number of the wait that is under way, by which its end is recognized; 0: none
+// is. It may be called at any time.
 func (b *RemovalGuard) pending() uint64 { return b.current.Load() }
 
 // settled is the last wait that is over.
@@ -307,4 +307,27 @@ func (b *RemovalGuard) problem() (p manifest.Problem, engaged bool) {
 func isBelow(file, dir string) bool {
 	rel, err := filepath.Rel(dir, file)
 	return err == nil && rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator))
+}
+
+// Foresee returns a guard that decides at a time as this one would, if a watched directory had so many files. It
+// changes nothing; what would be waited for is over.
+func (b *RemovalGuard) Foresee(dir string, files int, now time.Time) store.RemovalGuard {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	copied := &RemovalGuard{off: b.off, sources: slices.Clone(b.sources), removalState: b.removalState}
+	copied.passed, copied.why = slices.Clone(b.passed), slices.Clone(b.why)
+	for i := range copied.sources {
+		if copied.sources[i].Dir == dir {
+			copied.sources[i].Files = files
+		}
+	}
+	return func(r store.Removals) func(string) store.Decision {
+		decide := copied.Hold(r, now)
+		return func(file string) store.Decision {
+			if decide(file) == store.Keep {
+				return store.Keep
+			}
+			return store.Remove
+		}
+	}
 }

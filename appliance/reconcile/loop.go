@@ -97,6 +97,7 @@ func (l *Loop) Run(ctx context.Context, in Inputs) error {
 		var barrier chan struct{}
 		var release chan wire.Released
 		var trial TrialAsk
+		var foresee ForeseeAsk
 		select {
 		case <-ctx.Done():
 			return nil
@@ -116,6 +117,7 @@ func (l *Loop) Run(ctx context.Context, in Inputs) error {
 		case barrier = <-in.Barriers:
 		case release = <-in.Releases:
 		case trial = <-in.Trials:
+		case foresee = <-in.Foresees:
 		case l.observed.findings = <-in.Findings:
 		case <-l.opts.Watchdog.asks:
 			continue
@@ -137,6 +139,7 @@ func (l *Loop) Run(ctx context.Context, in Inputs) error {
 		if trial.Do != nil {
 			trial.Done <- asked
 		}
+		foresee.answer(l)
 		if release != nil {
 			release <- released
 		}

@@ -10,13 +10,13 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// unanswered returns the addresses that lie in the network of an interface and that the box does
-// not answer for: neighbors get no answer by ARP (RFC 826) or NDP (RFC 4861), and only clients
-// whose packets are routed to the box reach them.
+// unanswered returns the addresses that lie in the network of an interface and that neither the box
+// answers for nor the announcer takes care of: neighbors get no answer by ARP (RFC 826) or NDP
+// (RFC 4861), and only clients whose packets are routed to the box reach them.
 func (g *Grants) unanswered(box *nft.Box, addrs []netip.Addr) []wire.Unanswered {
 	var list []wire.Unanswered
 	for _, a := range addrs {
-		if at := onSegment(box, a); at != nil && !g.announced(a, at.name) && !node.AnswersFor(a, int(at.index)) {
+		if at := onSegment(box, a); at != nil && !g.seenTo(a, at.name) && !node.AnswersFor(a, int(at.index)) {
 			list = append(list, wire.Unanswered{Address: a.String(), Interface: at.name, Network: at.prefix.String()})
 		}
 	}

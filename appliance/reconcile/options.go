@@ -117,4 +117,5 @@ type Inputs struct {
 	Releases  <-chan chan wire.Released // get what was held and was let go
 	Findings  <-chan []checkup.Finding
 	Trials    <-chan TrialAsk
+	Foresees  <-chan ForeseeAsk // Done must have room for the answer
 }

@@ -90,6 +90,7 @@ func portsOf(of map[string][]nft.ServicePort, q wire.ConnectionQuery) []Port {
 			port.key = port.Key()
 			for _, fe := range p.Frontends {
 				port.Frontends = append(port.Frontends, netip.AddrPortFrom(fe.Addr, fe.Port))
+				port.Adopts = port.Adopts || fe.Adopt
 				if fe.IsRange() {
 					port.Last = append(port.Last, fe.Last)
 				}

@@ -178,3 +178,37 @@ func TestTrafficOrder(t *testing.T) {
 		t.Errorf("Services %v, the others %+v, %v", busy, quiet, err)
 	}
 }
+
+// Connections that an endpoint's segment took up are those of a port that asks for it, and others whose source is translated are
+// nobody's, whatever port they were given.
+func TestAdoptedConnections(t *testing.T) {
+	port := func(name string, adopt bool, frontends ...nft.Frontend) []nft.ServicePort {
+		for i := range frontends {
+			frontends[i].Adopt = adopt
+		}
+		return []nft.ServicePort{{ID: "default/" + name + "/", Family: nft.IPv4, Protocol: nft.TCP, Frontends: frontends, Pools: [2][]netip.AddrPort{nft.PoolCluster: {at("10.1.2.11:80")}}}}
+	}
+	vip := func(text string) nft.Frontend { return nft.Frontend{Addr: at(text).Addr(), Port: at(text).Port()} }
+	a := tells(map[string][]nft.ServicePort{
+		"default/kept": port("kept", true, vip("192.0.2.51:80"), nft.Frontend{Port: 30080}), "default/other": port("other", false, vip("192.0.2.52:80")),
+	}, &table{entries: []conntrack.Connection{
+		{ID: 1, Family: nft.IPv4, Protocol: nft.TCP, To: at("192.0.2.51:80"), Endpoint: at("10.1.2.11:80"), Answered: true, Open: true, Adopted: true},
+		{ID: 2, Family: nft.IPv4, Protocol: nft.TCP, To: at("192.0.2.52:80"), Endpoint: at("10.1.2.11:80"), Answered: true, Open: true, Adopted: true},
+		{ID: 3, Family: nft.IPv4, Protocol: nft.TCP, To: at("192.0.2.1:30080"), Endpoint: at("10.1.2.11:999"), Answered: true, Open: true, Adopted: true},
+	}})
+	listed, err := a.Connections(wire.ConnectionQuery{Limit: 9})
+	if err != nil || len(listed.Connections) != 1 || listed.Connections[0].ID != 1 {
+		t.Errorf("%+v, %v; want connection 1", listed, err)
+	}
+	seen, err := a.Traffic(wire.TrafficQuery{Sort: "name", Limit: 9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := map[string]int{}
+	for _, p := range seen.Ports {
+		open[p.Service] = p.Open
+	}
+	if diff := cmp.Diff(map[string]int{"kept": 1, "other": 0}, open); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

@@ -21,6 +21,7 @@ type Port struct {
 	Frontends []netip.AddrPort // the zero Addr for a node port
 	// Last are, beside Frontends, the last ports of ranges; nil: none is a range. Then Endpoints have port 0.
 	Last      []uint16
+	Adopts    bool             // connections may be adopted, at exact ports
 	Endpoints []netip.AddrPort // that new connections go to, sorted; nil: those of served (see endpoints)
 	Relay     []netip.AddrPort // those of them that are the appliance's own listeners
 
@@ -213,6 +214,10 @@ func indexOf(ports []Port) *index {
 
 // of is the Service port that a connection goes through.
 func (x *index) of(c *conntrack.Connection) (port int, ok bool) {
+	if c.Adopted {
+		port, ok = x.at[conntrack.Frontend{Addr: c.To.Addr(), Family: c.Family, Protocol: c.Protocol, Port: c.To.Port()}]
+		return port, ok && x.ports[port].Adopts
+	}
 	to := conntrack.Frontend{Addr: c.To.Addr(), Family: c.Family, Protocol: c.Protocol, Port: c.To.Port()}
 	if port, ok = conntrack.At(x.at, to, x.ranges, nil); ok {
 		return port, ok
@@ -317,9 +322,11 @@ func (l *Look) settle(found *index, ended *flows.Look) {
 func (l *Look) count(found *index, known []uint32, counts func(*conntrack.Connection) bool, read func(each func(*conntrack.Connection)) (entries int, err error)) (ids []uint32, err error) {
 	ids = make([]uint32, 0, len(known)+len(known)/8)
 	l.Entries, err = read(func(c *conntrack.Connection) {
-		ids = append(ids, c.ID)
 		i, ok := found.of(c)
-		if !ok {
+		if !ok && c.Adopted {
+			return // masqueraded, and none of ours
+		}
+		if ids = append(ids, c.ID); !ok {
 			return
 		}
 		isNew := false
@@ -338,7 +345,7 @@ func (l *Look) count(found *index, known []uint32, counts func(*conntrack.Connec
 			e = p.newEndpoint(at)
 		}
 		e.add(c, isNew)
-		if counts != nil && counts(c) {
+		if counts != nil && !c.Adopted && counts(c) { // ends of adopted ones are not heard of
 			e.Tracked.Add(flows.RecordOf(c))
 		}
 	})

@@ -179,7 +179,7 @@ where it is announced and what became of it there:
   probing     the neighbors are asked whether another host has it
   conflict    the host with that Ethernet address has it; asked again every 10 s
   host        an interface of this box has it: the kernel answers
-  down        there is no BGP session with the router
+  down        there is no BGP session with the router, or the interface has no carrier
   sending     the BGP session has just begun
   unsent      the BGP session takes no route to it, and why
   damped      the route came and went, and waits
@@ -251,8 +251,11 @@ func announcementRows(item *wire.Announcement) (rows [][]string) {
 	}
 	for _, place := range item.Places {
 		state := place.State
-		if place.With != "" {
-			state = fmt.Sprintf("%s with %s", place.State, place.With)
+		switch {
+		case place.With != "" && place.State == "standby":
+			state += ": " + place.With + " answers"
+		case place.With != "":
+			state += " with " + place.With
 		}
 		if place.Why != "" {
 			state += ": " + place.Why
@@ -275,6 +278,9 @@ func groupText(g *wire.Group) string {
 		return ""
 	}
 	text := fmt.Sprintf("Virtual router %d: %s since %s, priority %d", g.VRID, g.State, sinceText(g.Since), g.Priority)
+	if g.State == "active" && g.Interval != "" {
+		text += ", adverts every " + g.Interval
+	}
 	if g.Master != "" {
 		text += ", " + g.Master + " answers"
 	}

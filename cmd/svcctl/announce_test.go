@@ -50,13 +50,15 @@ func TestAnnouncementsText(t *testing.T) {
 	since := time.Date(2025, 11, 20, 9, 30, 15, 0, time.UTC)
 	all := &wire.Announcements{Ranges: []string{"192.0.2.16-192.0.2.31"}, Announcer: &wire.Announcer{}, Items: []wire.Announcement{
 		{Address: "192.0.2.16", Services: []string{"default/web", "shop/web"}, Places: []wire.Place{
-			{By: "l2 eth0", State: "announced", Since: since}, {By: "l2 eth1", State: "conflict", With: "02:00:00:00:00:01", Since: since}}},
+			{By: "l2 eth0", State: "announced", Since: since}, {By: "l2 eth1", State: "conflict", With: "02:00:00:00:00:01", Since: since},
+			{By: "l2 eth2", State: "standby", With: "192.0.2.2", Since: since}}},
 		{Address: "192.0.2.17", Services: []string{"default/idle"}, Withheld: "no ready endpoint"},
 		{Address: "192.0.2.18", Services: []string{"default/far"}, Nowhere: "it lies in no network of eth0 (10.0.0.1/24)"},
 	}}
 	const want = `ADDRESS      SERVICE                BY        STATE                                                     SINCE
 192.0.2.16   default/web,shop/web   l2 eth0   announced                                                 2025-11-20T09:30:15Z
 192.0.2.16   default/web,shop/web   l2 eth1   conflict with 02:00:00:00:00:01                           2025-11-20T09:30:15Z
+192.0.2.16   default/web,shop/web   l2 eth2   standby: 192.0.2.2 answers                                2025-11-20T09:30:15Z
 192.0.2.17   default/idle           -         withheld: no ready endpoint                               -
 192.0.2.18   default/far            -         not announced: it lies in no network of eth0 (10.0.0.1/24)    -
 `

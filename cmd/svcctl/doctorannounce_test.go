@@ -24,8 +24,10 @@ func TestAnnouncingFindings(t *testing.T) {
 		want     string // level and message; "": no finding
 		advice   string
 	}{
-		"no pool":          {wire.Announcements{}, nil, "", ""},
-		"well":             {wire.Announcements{Ranges: []string{onLink}, Items: announced, Announcer: announcer}, nil, "ok 1 of 2 addresses are announced", ""},
+		"no pool": {wire.Announcements{}, nil, "", ""},
+		"well":    {wire.Announcements{Ranges: []string{onLink}, Items: announced, Announcer: announcer}, nil, "ok 1 of 2 addresses are announced", ""},
+		"standing by": {wire.Announcements{Ranges: []string{onLink}, Announcer: announcer, Items: []wire.Announcement{{Address: "192.0.2.100", Places: []wire.Place{{By: "l2 eth0", State: "standby", With: "192.0.2.2"}}}}}, nil,
+			"ok 0 of 1 addresses are announced; for 1 another box answers, and this one stands by", ""},
 		"whole network":    {wire.Announcements{Ranges: []string{"2001:db7::-2001:db9::"}, Announcer: announcer}, nil, "ok 0 of 0 addresses", ""},
 		"nobody announces": {wire.Announcements{Ranges: []string{away, onLink}}, nil, "warning no announcer is connected, and pools", "start `svcctl announce`, with CAP_NET_RAW"},
 		"routed":           {wire.Announcements{Ranges: []string{away}}, nil, "ok no announcer is connected; routers", ""},

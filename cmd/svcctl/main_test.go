@@ -317,7 +317,7 @@ func TestDownAsks(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "none")
 	for answer, want := range map[string]int{"y\n": exitDone, "Yes\n": exitDone, "y": exitDone, "\n": exitNo, "n\n": exitNo, "": exitNo} {
 		b := newBench()
-		b.asks, b.stdin = true, strings.NewReader(answer)
+		b.stdinTTY, b.stdin = true, strings.NewReader(answer)
 		code := b.run("down", "--socket", none)
 		if code != want || (b.downs == 1) != (want == exitDone) {
 			t.Errorf("answer %q: exit %d, %d removals", answer, code, b.downs)
@@ -414,5 +414,32 @@ func TestPlan(t *testing.T) {
 	want := warning.String() + "\n" + refusal.String() + "\nsvcctl: 1 problem: the ruleset is without what was refused\n"
 	if code := b.run("plan", "-f", "x"); code != exitNo || b.err.String() != want || b.out.Len() == 0 {
 		t.Errorf("a refusal: exit %d, stdout %q, stderr %q", code, b.out.String(), b.err.String())
+	}
+}
+
+// TestPlanAgainstWhat refuses flags that mean nothing for what a plan begins with.
+func TestPlanAgainstWhat(t *testing.T) {
+	b := newBench()
+	for line, want := range map[string]string{
+		"plan -f x --against kernel":                                       `--against "kernel": want nothing or running`,
+		"plan -f x --against running --load-balancer-pool 198.51.100.0/28": "--load-balancer-pool: the running appliance has settings of its own",
+		"plan -f x -o json":                                                "--output: that is for a plan --against running",
+		"plan -f x --in-place-of /etc/svcctl/manifests":                    "--in-place-of: that is for a plan --against running",
+		"plan --against running":                                           "plan of what?",
+		"plan --against running -f x -o yaml":                              `-o "yaml": want one of text, json`,
+		"plan --against running -f - --in-place-of /m":                     "--in-place-of takes one directory with -f",
+		"plan --against running -f x --in-place-of /m -n shop":             "--namespace is about objects that are applied",
+		"plan --against running -f x --field-manager gitops":               "is planned with --in-place-of DIR",
+	} {
+		if code := b.run(strings.Fields(line)...); code != exitUsage || !strings.Contains(b.err.String(), want) || b.out.Len() > 0 {
+			t.Errorf("%s: exit %d, stderr %q, want %q", line, code, b.err.String(), want)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "web.yaml")
+	if err := os.WriteFile(file, []byte("{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {ports: [{port: 80}]}}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code := b.run("plan", "--against", "running", "-f", file, "--socket", filepath.Join(t.TempDir(), "none")); code != exitUnreachable {
+		t.Errorf("without an appliance: exit %d, stderr %q", code, b.err.String())
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"slices"
 )
 
 func (p *program) planVerb() *verb {
@@ -17,25 +18,44 @@ ruleset in the syntax of nft. It needs no privilege and no appliance, and change
 nothing. Addresses and ports that a Service does not ask for are chosen as on a
 fresh appliance.
 
+With --against running it asks the running appliance, and prints what the files would
+change in the kernel of this box: in words, then as elements of nft's maps. The appliance
+makes the change on a copy of its objects, with the addresses and ports that it would give,
+and changes nothing. Flags of settings belong to the appliance then.
+
 Objects that would be refused are told on stderr, one problem a line, and left
 out of the ruleset.
 
 ` + settingsAbout,
-		options: append([]*option{files}, settingOptions(true)...),
+		options: slices.Concat([]*option{files}, runningOptions(), settingOptions(true)),
 		examples: []example{
 			{"See what a directory becomes.", "svcctl plan -f examples/quickstart"},
 			{"Check a change before it is committed: silent when all is well.", "svcctl plan -f manifests/ > /dev/null"},
+			{"What would this file change in the kernel, now?", "svcctl plan --against running -f new.yaml"},
+			{"What would this branch change?", "svcctl plan --against running -f checkout/manifests --in-place-of /etc/svcctl/manifests"},
 			{"With the settings of the real appliance.", "svcctl plan --config /etc/svcctl/svcctl.yaml -f new.yaml"},
 		},
 		exits: `  0  every object was accepted
   1  an object was refused, or a file cannot be read: stderr says which
-  2  wrong usage or configuration`,
+  2  wrong usage or configuration
+
+  With --against running:
+  0  nothing would change
+  1  something would
+  2  it cannot be told: an object would be refused, wrong usage or configuration
+  3  the appliance cannot be reached`,
 		run: p.runPlan,
 	}
 }
 
 // runPlan prints the plan, and the problems on stderr.
-func (p *program) runPlan(_ context.Context, v *verb, _ []string) error {
+func (p *program) runPlan(ctx context.Context, v *verb, _ []string) error {
+	if running, err := v.planAgainst(); err != nil || running {
+		if err != nil {
+			return err
+		}
+		return p.runPlanRunning(ctx, v)
+	}
 	cfg, err := p.config(v)
 	if err != nil {
 		return err

@@ -22,6 +22,11 @@ const (
 	// defend is the time after a conflict in which a second one makes us give the address up (RFC
 	// 5227, section 2.4).
 	defend = 10 * time.Second
+	// contested is for how long another host claims an address that an election gave to this one: two boxes do so for a moment
+	// in a takeover. Two that do not hear each other's adverts do so whenever either announces itself.
+	contested = 3 * time.Second
+	// undisputed is after how long without a claim that is over.
+	undisputed = 2 * repeat
 )
 
 // bursts has the times of the announcements after the first one for a new address, in case one is
@@ -45,9 +50,11 @@ func (s State) String() string { return [...]string{"probing", "announced", "con
 type Status struct {
 	Addr  netip.Addr
 	State State
-	// Rival is the host that has it, in state Conflict.
+	// Rival is the host that has it, in state Conflict, or that has it as well.
 	Rival MAC
-	Since time.Time
+	// Contested reports that an election gave it to this box, and that Rival has it as well.
+	Contested bool
+	Since     time.Time
 }
 
 // Counters count what was sent and heard.
@@ -75,8 +82,10 @@ type entry struct {
 	sent     int       // probes, or announcements since the gain
 	gained   time.Time // when the announcements began
 	defended time.Time
-	next     time.Time // when there is something to do
-	index    int       // in the queue
+	// In an election: since when another host claims it, and when it did last.
+	claimed, heard time.Time
+	next           time.Time // when there is something to do
+	index          int       // in the queue
 }
 
 func newMachine(own MAC, random func(time.Duration) time.Duration) *machine {
@@ -140,7 +149,28 @@ func (m *machine) setPassive(now time.Time, passive bool) {
 
 func (m *machine) set(now time.Time, e *entry, s State) {
 	if e.State != s {
-		e.State, e.Since = s, now
+		e.State, e.Since, e.Contested = s, now, false
+		m.changed[e.Addr] = struct{}{}
+	}
+}
+
+// settle ends a contest.
+func (m *machine) settle(e *entry) {
+	if e.claimed, e.heard = (time.Time{}), (time.Time{}); e.Contested {
+		e.Contested = false
+		m.changed[e.Addr] = struct{}{}
+	}
+}
+
+// contest notes that another host claims an address which an election gave to this one.
+func (m *machine) contest(now time.Time, e *entry, rival MAC) {
+	if now.Sub(e.heard) >= undisputed {
+		e.claimed = now
+	}
+	e.heard = now
+	if is := now.Sub(e.claimed) >= contested; is && (!e.Contested || e.Rival != rival) {
+		e.Contested, e.Rival = true, rival
+		m.Conflicts++
 		m.changed[e.Addr] = struct{}{}
 	}
 }
@@ -153,6 +183,7 @@ func (m *machine) at(e *entry, when time.Time) {
 
 func (m *machine) gain(now time.Time, e *entry) {
 	m.set(now, e, Announced)
+	m.settle(e)
 	e.sent, e.gained = 0, now
 	m.at(e, now)
 }
@@ -197,6 +228,9 @@ func (m *machine) tick(now time.Time) (frames [][]byte, next time.Time) {
 			e.sent++
 			m.at(e, now.Add(probeInterval))
 		case Announced:
+			if now.Sub(e.heard) >= undisputed {
+				m.settle(e)
+			}
 			frames = append(frames, announcements(m.own, e.Addr)...)
 			m.Announcements++
 			if e.sent < len(bursts) {
@@ -240,6 +274,7 @@ func (m *machine) claimed(now time.Time, e *entry, rival MAC) [][]byte {
 	case e.State == Conflict:
 		m.yield(now, e, rival, reprobe+m.random(reprobe/10))
 	case e.State == Announced && m.elected:
+		m.contest(now, e, rival)
 		if now.Sub(e.defended) >= time.Second {
 			e.defended = now
 			m.Announcements++

@@ -22,7 +22,8 @@ type Port struct {
 	arp  *packet.Conn
 	ndp  *packet.Conn
 	wake chan struct{}
-	told func() // called after addresses changed their states
+	told func()      // called after addresses changed their states
+	may  func() bool // whether this box is to speak for addresses, while it is not passive
 
 	mu     sync.Mutex
 	m      *machine
@@ -31,13 +32,13 @@ type Port struct {
 
 // Open takes an interface of the calling thread's network namespace. Frames about addresses outside
 // of the prefixes are not looked at. changed, which must not wait, is called when an address
-// has another state.
-func Open(ifi *net.Interface, prefixes []netip.Prefix, log *slog.Logger, changed func()) (*Port, error) {
+// has another state. may is asked before something is sent, unless SetPassive left all addresses to another box; nil: yes.
+func Open(ifi *net.Interface, prefixes []netip.Prefix, log *slog.Logger, changed func(), may func() bool) (*Port, error) {
 	if len(ifi.HardwareAddr) != len(MAC{}) {
 		return nil, fmt.Errorf("interface %s is no Ethernet: it has no address of 6 bytes", ifi.Name)
 	}
 	p := &Port{
-		log: log, wake: make(chan struct{}, 1), told: changed,
+		log: log, wake: make(chan struct{}, 1), told: changed, may: may,
 		m: newMachine(MAC(ifi.HardwareAddr), rand.N[time.Duration]), groups: newGroups(ifi.Index),
 	}
 	for _, each := range []struct {
@@ -102,9 +103,25 @@ func (p *Port) listen(ctx context.Context, conn *packet.Conn) error {
 			}
 			continue
 		}
-		p.do(func(now time.Time) [][]byte { return p.m.receive(now, buf[:n]) })
+		p.receive(buf[:n])
 	}
 }
+
+// receive takes a frame.
+func (p *Port) receive(frame []byte) {
+	p.do(func(now time.Time) [][]byte {
+		if !p.speaks() {
+			return nil
+		}
+		return p.m.receive(now, frame)
+	})
+}
+
+// askAgain is when a box that was not to speak asks whether it is.
+const askAgain = 100 * time.Millisecond
+
+// speaks reports whether what the machine gives may be sent. A passive one gives nothing.
+func (p *Port) speaks() bool { return p.m.passive || p.may == nil || p.may() }
 
 // keepTime does what is due.
 func (p *Port) keepTime(ctx context.Context) {
@@ -117,16 +134,25 @@ func (p *Port) keepTime(ctx context.Context) {
 		case <-p.wake:
 		case <-timer.C:
 		}
-		var next time.Time
-		p.do(func(now time.Time) (frames [][]byte) {
-			frames, next = p.m.tick(now)
-			return frames
-		})
+		next := p.tick()
 		timer.Stop()
 		if !next.IsZero() {
 			timer.Reset(time.Until(next))
 		}
 	}
+}
+
+// tick does what is due, and returns when there is something again; the zero Time: never.
+func (p *Port) tick() (next time.Time) {
+	p.do(func(now time.Time) (frames [][]byte) {
+		if !p.speaks() { // SetPassive is about to say so
+			next = now.Add(askAgain)
+			return nil
+		}
+		frames, next = p.m.tick(now)
+		return frames
+	})
+	return next
 }
 
 // do calls the machine, sends what it gives, and tells of what changed.

@@ -43,7 +43,21 @@ type Machine struct {
 	master   netip.Addr
 	interval time.Duration
 	deadline time.Time // when leaving: until then a successor is waited for
+
+	sent    time.Time     // when active: the last advert
+	late    time.Duration // when active: how late adverts were lately
+	excused bool          // when backup: it was late and listens once more
 }
+
+// Limits of what is made of lateness. No clock is shared between boxes.
+const (
+	// mostLate bounds the lateness that counts, in intervals: at most five times the interval is advertised.
+	mostLate = 4
+	// forget is the part of the lateness that each advert in time takes off: half of it is gone after 177.
+	forget = 256
+	// centisecond is the unit of intervals in adverts.
+	centisecond = 10 * time.Millisecond
+)
 
 // New begins as Backup, and becomes active when it receives no adverts.
 func New(now time.Time, cfg Config) *Machine {
@@ -63,6 +77,18 @@ func (m *Machine) Priority() uint8 { return m.priority }
 
 // Next returns the time at which Tick is due; the zero Time: never.
 func (m *Machine) Next() time.Time { return m.next }
+
+// Interval returns the interval that adverts carry, in whole centiseconds: the configured one plus how late they were lately, so
+// that others wait longer for the next.
+func (m *Machine) Interval() time.Duration {
+	return min((m.cfg.Interval + m.late).Truncate(centisecond), MaxInterval)
+}
+
+// Silent reports whether an active box sent nothing for so long that another one may have taken over, because the process or
+// the machine was stopped. It should read the adverts that wait before anything else.
+func (m *Machine) Silent(now time.Time) bool {
+	return m.state == Active && now.Sub(m.sent) >= 3*m.Interval()
+}
 
 // skew returns Skew_Time: the box with the highest priority is first (RFC 9568, section 6.1).
 func (m *Machine) skew() time.Duration {
@@ -95,12 +121,22 @@ func (m *Machine) Tick(now time.Time) (adverts []uint8) {
 	case Out:
 		m.next = time.Time{}
 	case Backup:
+		if now.Sub(m.next) >= m.cfg.Interval && !m.excused {
+			// This box did not run. If the whole machine did not, what was sent to it meanwhile is lost.
+			m.excused, m.next = true, now.Add(m.down())
+			return nil
+		}
 		m.become(now, Active)
 		m.master, m.interval = netip.Addr{}, m.cfg.Interval
-		fallthrough
+		return m.advertise(now)
 	case Active:
-		m.next = now.Add(m.cfg.Interval)
-		return []uint8{m.priority}
+		m.late = min(max(now.Sub(m.next), m.late-m.late/forget), mostLate*m.cfg.Interval)
+		due := m.next
+		adverts = m.advertise(now)
+		if due = due.Add(m.cfg.Interval); due.After(now) {
+			m.next = due // one that is late makes no other one late
+		}
+		return adverts
 	case Leaving:
 		if now.Before(m.deadline) {
 			m.next = now.Add(m.cfg.Interval)
@@ -110,6 +146,12 @@ func (m *Machine) Tick(now time.Time) (adverts []uint8) {
 		m.next = time.Time{}
 	}
 	return nil
+}
+
+// advertise is an advert of an active box, and when the next one is due.
+func (m *Machine) advertise(now time.Time) []uint8 {
+	m.sent, m.next = now, now.Add(m.cfg.Interval)
+	return []uint8{m.priority}
 }
 
 // Receive takes the advert of another box. own is the address that ours are sent from where it came in.
@@ -131,29 +173,37 @@ func (m *Machine) Receive(now time.Time, a *Advert, own netip.Addr) (adverts []u
 	case Active:
 		switch {
 		case a.Priority == 0:
-			m.next = now.Add(m.cfg.Interval)
-			return []uint8{m.priority}, false
+			return m.advertise(now), false
 		case a.Priority > m.priority || a.Priority == m.priority && own.Less(a.Source):
+			// Two answered, as after a split. The one that stays may never have heard of this one: it should, once, and
+			// announce itself to those that follow this one.
+			m.become(now, Backup)
+			m.hear(now, a)
+			return []uint8{m.priority}, false
+		case m.Silent(now) && !m.takes(a): // this one was away, and is replaced
 			m.become(now, Backup)
 			m.hear(now, a)
 		default:
-			m.next = now.Add(m.cfg.Interval)
-			return []uint8{m.priority}, true
+			return m.advertise(now), true
 		}
 	}
 	return nil, false
 }
 
-// hear is Receive of who is backup.
+// hear is Receive in state Backup.
 func (m *Machine) hear(now time.Time, a *Advert) {
-	takes := a.Priority < m.priority && (m.cfg.Preempt || a.Priority == unwell)
 	switch {
 	case a.Priority == 0:
-		m.next = now.Add(m.skew())
-	case !takes:
-		m.master, m.interval = a.Source, a.Interval
+		m.excused, m.next = true, now.Add(m.skew())
+	case !m.takes(a):
+		m.master, m.interval, m.excused = a.Source, a.Interval, false
 		m.next = now.Add(m.down())
 	}
+}
+
+// takes reports whether this box takes over from the sender of an advert.
+func (m *Machine) takes(a *Advert) bool {
+	return a.Priority < m.priority && (m.cfg.Preempt || a.Priority == unwell)
 }
 
 // Leave hands over: the box goes on until it hears its successor, at most for patience. A backup is out at once.
@@ -173,6 +223,6 @@ func (m *Machine) Leave(now time.Time, patience time.Duration) (adverts []uint8)
 // Join begins anew, as New does, with the priority that SetPriority gave: what was heard before counts for nothing.
 func (m *Machine) Join(now time.Time) {
 	m.become(now, Backup)
-	m.master, m.interval = netip.Addr{}, m.cfg.Interval
+	m.master, m.interval, m.excused = netip.Addr{}, m.cfg.Interval, false
 	m.next = now.Add(m.down())
 }

@@ -71,6 +71,16 @@ type box struct {
 	*Machine
 	addr netip.Addr
 	dead bool
+	// Until then the process is stopped, and what comes waits for it; or the machine, and it is lost.
+	stopped, paused time.Time
+	was             State
+	moves           int // to another state
+	asserts         int // against another one that answered
+}
+
+// runs reports whether the process of a box does.
+func (b *box) runs(now time.Time) bool {
+	return !b.dead && !now.Before(b.stopped) && !now.Before(b.paused)
 }
 
 type flight struct {
@@ -82,7 +92,7 @@ type flight struct {
 func newWorld(t *testing.T, configs ...Config) *world {
 	w := &world{T: t, now: start, random: rand.New(rand.NewPCG(1, 2))}
 	for i, c := range configs {
-		w.boxes = append(w.boxes, &box{New(start, c), netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), false})
+		w.boxes = append(w.boxes, &box{Machine: New(start, c), addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})})
 	}
 	return w
 }
@@ -93,7 +103,7 @@ func (w *world) send(from *box, priorities []uint8) {
 			if to == from || w.split || w.random.IntN(100) < w.loss {
 				continue
 			}
-			a := Advert{VRID: from.cfg.VRID, Priority: p, Interval: from.cfg.Interval, Source: from.addr}
+			a := Advert{VRID: from.cfg.VRID, Priority: p, Interval: from.Interval(), Source: from.addr}
 			delay := time.Millisecond
 			if w.loss > 0 {
 				delay += time.Duration(w.random.IntN(150)) * time.Millisecond // more than an interval: out of order
@@ -113,16 +123,21 @@ func (w *world) run(d time.Duration, each func()) {
 		w.flight = nil
 		for _, f := range before {
 			switch {
-			case f.at.After(w.now):
+			case f.at.After(w.now) || w.now.Before(f.to.stopped):
 				w.flight = append(w.flight, f)
-			case !f.to.dead:
-				out, _ := f.to.Receive(w.now, &f.a, f.to.addr)
-				w.send(f.to, out)
+			case f.to.runs(w.now):
+				out, assert := f.to.Receive(w.now, &f.a, f.to.addr)
+				if w.send(f.to, out); assert {
+					f.to.asserts++
+				}
 			}
 		}
 		for _, b := range w.boxes {
-			if !b.dead {
-				w.send(b, b.Tick(w.now))
+			if !b.runs(w.now) {
+				continue
+			}
+			if w.send(b, b.Tick(w.now)); b.state != b.was {
+				b.moves, b.was = b.moves+1, b.state
 			}
 		}
 		if each != nil {
@@ -244,16 +259,22 @@ func TestJoinUnwell(t *testing.T) {
 	}
 }
 
+// When a split heals one stays, which announces itself to those that followed the other, whoever is heard first.
 func TestSplitHeals(t *testing.T) {
 	for _, priorities := range [][2]uint8{{100, 200}, {100, 100}} {
-		w := newWorld(t, config(priorities[0]), config(priorities[1]))
-		w.run(time.Second, nil)
-		w.split = true
-		w.run(1500*time.Millisecond, nil)
-		w.is("active active")
-		w.split = false
-		w.run(2*interval, nil)
-		w.is("backup active") // the higher priority, or the higher address
+		for offset := range interval / time.Millisecond {
+			w := newWorld(t, config(priorities[0]), config(priorities[1]))
+			w.run(time.Second, nil)
+			w.split = true
+			w.run(1500*time.Millisecond+offset*time.Millisecond, nil)
+			w.is("active active")
+			w.split = false
+			w.run(2*interval, nil)
+			w.is("backup active") // the higher priority, or the higher address
+			if w.boxes[1].asserts == 0 {
+				t.Errorf("%v: healed after %d ms, the one that stays does not know that it was not alone", priorities, offset)
+			}
+		}
 	}
 }
 
@@ -288,4 +309,126 @@ func TestBadSegment(t *testing.T) {
 	if w.answering() != 1 {
 		t.Errorf("%d answer in the end", w.answering())
 	}
+}
+
+// An active box whose process was stopped was replaced, and stands by when it goes on, whatever its priority: what waits for it
+// says so. With preemption it takes over again. One that nobody replaced goes on.
+func TestActiveIsStopped(t *testing.T) {
+	for name, test := range map[string]struct {
+		preempt    bool
+		stop       time.Duration
+		want       string
+		moves      int // of the one that was stopped, since it became active
+		otherMoves int
+	}{
+		"long": {false, 30 * time.Second, "active backup", 1, 1}, "preemption": {true, 30 * time.Second, "backup active", 0, 2}, "a moment": {false, 2 * interval, "backup active", 0, 0},
+	} {
+		first, second := config(100), config(200)
+		second.Preempt = test.preempt
+		w := newWorld(t, first, second)
+		w.run(time.Second, nil)
+		w.boxes[1].moves, w.boxes[1].stopped = 0, w.now.Add(test.stop)
+		w.run(test.stop, nil)
+		w.run(interval, func() {
+			if w.answering() == 0 {
+				t.Fatalf("%s: nobody answers", name)
+			}
+		})
+		w.run(time.Minute, nil)
+		w.is(test.want)
+		if got := [2]int{w.boxes[1].moves, w.boxes[0].moves}; got != [2]int{test.moves, test.otherMoves} {
+			t.Errorf("%s: it changed its state %d times and the other one %d times, want %d and %d", name, got[0], got[1], test.moves, test.otherMoves)
+		}
+	}
+}
+
+// A box that stands by and does not run, or whose whole machine does not, takes over from nobody who is well; and from one
+// that died meanwhile it does.
+func TestBackupIsStopped(t *testing.T) {
+	for _, machine := range []bool{false, true} {
+		for _, dies := range []bool{false, true} {
+			w := newWorld(t, config(100), config(200))
+			w.run(time.Second, nil)
+			end := w.now.Add(30 * time.Second)
+			if machine {
+				w.boxes[0].paused = end
+			} else {
+				w.boxes[0].stopped = end
+			}
+			w.run(10*time.Second, nil)
+			w.boxes[1].dead = dies
+			w.run(20*time.Second, nil)
+			if w.run(10*interval, nil); dies {
+				w.boxes[1].dead, w.boxes[1].Machine = false, New(w.now, config(200))
+			}
+			w.run(time.Second, nil)
+			if want := map[bool]int{false: 0, true: 1}[dies]; w.boxes[0].moves != want {
+				t.Errorf("machine %t, dies %t: the one that stood by changed its state %d times, want %d", machine, dies, w.boxes[0].moves, want)
+			}
+		}
+	}
+}
+
+// A box that stands by and is always late takes over from one that died all the same.
+func TestBackupIsAlwaysLate(t *testing.T) {
+	w := newWorld(t, config(100), config(200))
+	w.run(time.Second, nil)
+	w.boxes[1].dead = true
+	for range 3 {
+		w.boxes[0].stopped = w.boxes[0].Next().Add(3 * interval)
+		w.run(w.boxes[0].stopped.Sub(w.now)+time.Millisecond, nil)
+	}
+	w.is("active active")
+}
+
+// One that says that it leaves is succeeded at once, also by a box that is late.
+func TestLateSuccessor(t *testing.T) {
+	w := newWorld(t, config(100), config(200))
+	w.run(time.Second, nil)
+	w.send(w.boxes[1], w.boxes[1].Leave(w.now, time.Minute))
+	w.boxes[1].dead = true // no second time
+	w.run(2*time.Millisecond, nil)
+	w.boxes[0].stopped = w.now.Add(time.Second)
+	w.run(time.Second+2*time.Millisecond, nil)
+	if s, _ := w.boxes[0].State(); s != Active {
+		t.Errorf("it is %s", s)
+	}
+}
+
+// A box that is late with its adverts says so in their interval, and is not replaced when it is later still. In time again, its
+// death is noticed as soon as before.
+func TestLateAdverts(t *testing.T) {
+	w := newWorld(t, config(100), config(200))
+	active := w.boxes[1]
+	w.run(time.Second, nil)
+	if active.Interval() != interval {
+		t.Errorf("in time, it advertises an interval of %s", active.Interval())
+	}
+	for _, late := range []time.Duration{20, 120, 220, 350, 400, 390} {
+		for range 20 {
+			active.stopped = active.Next().Add(late * time.Millisecond)
+			w.run(active.stopped.Sub(w.now)+time.Millisecond, nil)
+		}
+		if want := interval + late*time.Millisecond; active.Interval() < want-centisecond || active.Interval() > want+2*centisecond {
+			t.Errorf("late by %d ms, it advertises an interval of %s", late, active.Interval())
+		}
+	}
+	if w.boxes[0].moves > 0 {
+		t.Errorf("the box that stands by changed its state %d times", w.boxes[0].moves)
+	}
+	active.stopped = w.now.Add(time.Minute)
+	w.boxes[0].dead = true
+	w.run(time.Minute+interval, nil)
+	if want := (1 + mostLate) * interval; active.Interval() != want {
+		t.Errorf("after a minute's stop it advertises an interval of %s, want %s", active.Interval(), want)
+	}
+	w.boxes[0].dead, w.boxes[0].Machine = false, New(w.now, config(100))
+	w.run(3*time.Minute, nil)
+	w.is("backup active")
+	if active.Interval() != interval {
+		t.Errorf("in time again, it advertises an interval of %s", active.Interval())
+	}
+	active.dead = true
+	w.run(4*interval, nil)
+	w.is("active active")
 }

@@ -21,7 +21,7 @@ root=$(cd "$here/../../.." && pwd)
 [ $# -gt 0 ] || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | sed '$d' >&2; exit 2; }
 
 missing=
-for pair in qemu-system-x86_64:qemu-system-x86 busybox:busybox-static nft:nftables conntrack:conntrack sysctl:procps depmod:kmod xz:xz-utils dpkg:dpkg; do
+for pair in qemu-system-x86_64:qemu-system-x86 busybox:busybox-static nft:nftables conntrack:conntrack sysctl:procps depmod:kmod xz:xz-utils zstd:zstd dpkg:dpkg; do
     command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair##*:}"
 done
 if [ -n "$missing" ]; then
@@ -99,6 +99,7 @@ machine() {
         (cd "$from" && find kernel/"$p"* -name '*.ko*' 2>/dev/null | cpio_pass "$m/lib/modules/$version")
     done
     find "$m/lib/modules" -name '*.ko.xz' -exec xz -d {} +
+    find "$m/lib/modules" -name '*.ko.zst' -exec zstd -dq --rm {} +
     cp "$from"/modules.builtin "$from"/modules.order "$m/lib/modules/$version/"
     depmod -b "$m" "$version" 2>/dev/null
     (cd "$m" && find . | busybox cpio -o -H newc 2>/dev/null | gzip -1) >"$work/initramfs"

@@ -1,0 +1,40 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"svcctl.io/svcctl/api/wire"
+)
+
+const planPath = "/svcctl/v1/plan"
+
+// Plan tells what applying objects, each in JSON, would change in the kernel. DryRun and AsFile mean nothing here.
+func (c *Client) Plan(ctx context.Context, o ApplyOptions, objects []json.RawMessage) (p wire.KernelPlan, err error) {
+	query := url.Values{"fieldManager": {o.Manager}, "force": {strconv.FormatBool(o.Force)}, "fieldValidation": {"Strict"}}
+	var body bytes.Buffer
+	for _, object := range objects {
+		body.Write(object)
+		body.WriteByte('\n')
+	}
+	err = c.ask(ctx, request{method: http.MethodPost, path: planPath, query: query, form: ndjson, body: body.Bytes(), patience: applyPatience}, &p)
+	return p, err
+}
+
+// PlanFiles tells what would change in the kernel if a watched directory had these files.
+func (c *Client) PlanFiles(ctx context.Context, directory string, files []wire.PlanFile) (p wire.KernelPlan, err error) {
+	var body bytes.Buffer
+	lines := json.NewEncoder(&body)
+	for i := range files {
+		if err := lines.Encode(&files[i]); err != nil {
+			return p, err
+		}
+	}
+	query := url.Values{"directory": {directory}}
+	err = c.ask(ctx, request{method: http.MethodPost, path: planPath, query: query, form: ndjson, body: body.Bytes(), patience: applyPatience}, &p)
+	return p, err
+}

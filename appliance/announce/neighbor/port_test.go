@@ -1,0 +1,68 @@
+package neighbor
+
+import (
+	"testing"
+	"time"
+)
+
+// A port that may not speak sends nothing, though its machine would, and looks again soon.
+func TestMayNotSpeak(t *testing.T) {
+	for _, a := range vips {
+		m := newMachine(box, func(time.Duration) time.Duration { return 0 })
+		m.setPassive(start, false)
+		m.add(start, a, true)
+		p := &Port{m: m, wake: make(chan struct{}, 1), told: func() {}, may: func() bool { return false }} // a frame would need a socket
+		before := time.Now()
+		p.receive(ask(a))
+		if next := p.tick(); next.Before(before) || next.After(time.Now().Add(askAgain)) {
+			t.Errorf("%s: it looks again at %s", a, next)
+		}
+		if m.counters != (counters{}) {
+			t.Errorf("%s: it did %+v", a, m.counters)
+		}
+		p.may = func() bool { t.Errorf("%s: a passive one asks", a); return true }
+		m.setPassive(start, true)
+		p.receive(ask(a))
+		p.tick()
+	}
+}
+
+// Another host that claims an address which an election gave to this box is a contest when it goes on, and no more when it has
+// ended or the election gave the address anew.
+func TestContest(t *testing.T) {
+	for _, a := range vips {
+		r := newRig(t)
+		r.setPassive(start, false)
+		r.add(start, a, false)
+		is := func(when string, want bool) {
+			t.Helper()
+			if e := r.entries[a]; e.Contested != want || want && e.Rival != rival || e.State != Announced {
+				t.Errorf("%s: %s it is %+v, want contested: %t", a, when, e.Status, want)
+			}
+		}
+		claimed := func(offset time.Duration) {
+			r.until(offset)
+			if clear(r.changed); len(r.receive(r.now, claim(a))) == 0 && offset == 0 {
+				t.Errorf("%s: it is not defended", a)
+			}
+		}
+		claimed(0)
+		claimed(2 * time.Second)
+		is("in a takeover", false)
+		claimed(5 * time.Second)
+		if is("after that", true); len(r.changed) != 1 || r.Conflicts != 1 {
+			t.Errorf("%s: changed are %v, and %d conflicts", a, r.changed, r.Conflicts)
+		}
+		if claimed(70 * time.Second); len(r.changed) != 0 {
+			t.Errorf("%s: it is told of twice", a)
+		}
+		is("as long as it goes on", true)
+		r.until(5 * time.Minute)
+		is("when it is over", false)
+		claimed(6 * time.Minute)
+		claimed(6*time.Minute + 4*time.Second)
+		is("again", true)
+		r.refresh(r.now)
+		is("given anew", false)
+	}
+}

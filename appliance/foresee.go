@@ -1,0 +1,369 @@
+package appliance
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/advertise"
+	"svcctl.io/svcctl/appliance/apiserver"
+	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/control"
+	"svcctl.io/svcctl/appliance/forecast"
+	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/appliance/parts"
+	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
+)
+
+const (
+	// maxPlanned is how long the objects of a plan may be, in bytes, as those of an apply.
+	maxPlanned = 64 << 20
+	// planAttempts is how often a plan begins anew because something else has changed meanwhile.
+	planAttempts = 10
+)
+
+// foreseer tells what a change of objects would change in the kernel. It makes the change on a copy of the store, with
+// the same code that makes it on the store, and has the loop plan what has changed.
+type foreseer struct {
+	a *assembly
+	// turn is held by the one that works: a plan takes the memory of a second store.
+	turn chan struct{}
+	asks chan reconcile.ForeseeAsk
+}
+
+func newForeseer(a *assembly) *foreseer {
+	return &foreseer{a: a, turn: make(chan struct{}, 1), asks: make(chan reconcile.ForeseeAsk)}
+}
+
+// Plan is api.Config.Plan.
+func (p *foreseer) Plan(w http.ResponseWriter, r *http.Request) (*wire.KernelPlan, error) {
+	ctx := r.Context()
+	select {
+	case p.turn <- struct{}{}:
+		defer func() {
+			go func() { // the answer does not wait for it
+				p.a.memory.giveBack()
+				<-p.turn
+			}()
+		}()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxPlanned))
+	if err != nil {
+		return nil, wire.NewFailure(http.StatusRequestEntityTooLarge, "RequestEntityTooLarge", fmt.Sprintf("read what is to be planned, of at most %d bytes: %v", maxPlanned, err))
+	}
+	for attempt := 1; ; attempt++ {
+		plan, err := p.plan(ctx, r, body)
+		switch {
+		case err == nil:
+			return plan, nil
+		case !errors.Is(err, reconcile.ErrBehind) || attempt == planAttempts:
+			return nil, refusedPlan(err)
+		}
+	}
+}
+
+// refusedPlan turns an error into the answer to a client.
+func refusedPlan(err error) error {
+	for _, why := range []error{store.ErrForkShared, store.ErrForkTrial, store.ErrForkReserved, reconcile.ErrUnsettled, reconcile.ErrBehind} {
+		if errors.Is(err, why) {
+			return wire.NewFailure(http.StatusConflict, wire.ReasonConflict, "no plan can be made: "+err.Error())
+		}
+	}
+	return err
+}
+
+// rehearsal is a copy of the store, with the controllers that the loop has.
+type rehearsal struct {
+	fork     *store.Store
+	revision uint64 // of the store
+	cfg      config.Config
+	pools    *control.Pools
+	slices   *control.Endpoints
+	// before are the objects and problems of the copy as it was.
+	before   map[object.Ref]store.Owned
+	problems []manifest.Problem
+	held     map[object.Ref]store.Decision
+	began    uint64 // the revision of the copy as it was
+}
+
+func (p *foreseer) rehearse() (*rehearsal, error) {
+	fork, revision, err := p.a.store.Fork()
+	if err != nil {
+		return nil, err
+	}
+	r := &rehearsal{fork: fork, revision: revision, cfg: p.a.cfg}
+	r.cfg.ObjectPools = &config.ObjectPools{}
+	r.pools = control.NewPools(fork, advertiseBox(&r.cfg), func(plan *advertise.Plan) { r.cfg.ObjectPools.Set(plan.Pools) })
+	r.slices = control.NewEndpoints(r.cfg.EndpointsFacts(), fork)
+	if _, err := r.control(); err != nil {
+		return nil, err
+	}
+	r.before, r.problems, r.held, r.began = fork.Everything(), fork.Problems(), fork.Held(), fork.Revision()
+	return r, nil
+}
+
+// control runs the controllers. It reports whether load balancer IPs come from other pools.
+func (r *rehearsal) control() (pools bool, err error) {
+	if pools, err = r.pools.Sync(); err != nil {
+		return pools, err
+	}
+	return pools, r.slices.Sync()
+}
+
+func (p *foreseer) plan(ctx context.Context, req *http.Request, body []byte) (*wire.KernelPlan, error) {
+	r, err := p.rehearse()
+	if err != nil {
+		return nil, err
+	}
+	plan := &wire.KernelPlan{Revision: r.revision, Objects: []wire.PlannedObject{}, Services: []wire.PlannedService{}}
+	if dir := req.URL.Query().Get("directory"); dir != "" {
+		err = p.replaceFiles(r, dir, body, plan)
+	} else {
+		err = p.applyObjects(r, req, body, plan)
+	}
+	if err != nil {
+		return nil, err
+	}
+	moved, err := r.control()
+	if err != nil {
+		return nil, err
+	}
+	plan.Objects = append(r.changed(), plan.Objects...)
+	f, err := p.foresee(ctx, r, moved)
+	if err != nil {
+		return nil, err
+	}
+	plan.Problems = f.Problems
+	told(&f, plan)
+	return plan, nil
+}
+
+// applyObjects makes what a client would apply. Refused objects go into the plan.
+func (p *foreseer) applyObjects(r *rehearsal, req *http.Request, body []byte, plan *wire.KernelPlan) error {
+	look := func(svc *object.Service) {
+		p.a.admission.Look(svc)
+		r.fork.SeeAs(p.a.store)
+	}
+	results, err := apiserver.Rehearse(r.fork, look, req, body)
+	if err != nil {
+		return err
+	}
+	for i, result := range results {
+		if result.Status != nil {
+			plan.Objects = append(plan.Objects, wire.PlannedObject{
+				Object: refused(result.Status), Did: wire.Refused, Message: result.Status.Message, Document: i + 1, Status: result.Status})
+		}
+	}
+	return nil
+}
+
+// refused names the object of a refusal, as far as it says.
+func refused(f *wire.Failure) string {
+	if f.Details == nil {
+		return ""
+	}
+	return strings.TrimSpace(f.Details.Kind + " " + f.Details.Name)
+}
+
+// replaceFiles has the files of a watched directory be those of the body.
+func (p *foreseer) replaceFiles(r *rehearsal, dir string, body []byte, plan *wire.KernelPlan) error {
+	if !slices.Contains(p.a.cfg.ManifestDirs(), dir) {
+		return wire.NewFailure(http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("%s is not a directory that is watched here; these are: %s",
+			dir, strings.Join(p.a.cfg.ManifestDirs(), ", ")))
+	}
+	files := map[string]*manifest.File{}
+	for _, f := range r.fork.Files() {
+		if !isIn(f.Path, dir) {
+			files[f.Path] = f
+		}
+	}
+	others := len(files)
+	for d := json.NewDecoder(bufio.NewReader(bytes.NewReader(body))); ; {
+		var f wire.PlanFile
+		err := d.Decode(&f)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil || !filepath.IsLocal(f.Path) {
+			return wire.NewFailure(http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("file %q cannot be read: want lines of JSON with a path below the directory, and data in base64 (%v)", f.Path, err))
+		}
+		path := filepath.Join(dir, f.Path)
+		files[path] = manifest.Decode(path, f.Data, manifest.DefaultLimits())
+	}
+	guard := p.a.removals.Foresee(dir, len(files)-others, time.Now())
+	if _, err := r.fork.SyncGuarded(manifest.FilesOf(files), guard); err != nil {
+		return err
+	}
+	for _, q := range r.fork.Problems() {
+		if q.Warning || slices.Contains(r.problems, q) {
+			continue
+		}
+		name := ""
+		if q.Object != (object.Ref{}) {
+			name = q.Object.String()
+		}
+		plan.Objects = append(plan.Objects, wire.PlannedObject{Object: name, Did: wire.Refused, Message: q.String()})
+	}
+	for ref := range r.fork.Held() {
+		if _, was := r.held[ref]; !was {
+			plan.Objects = append(plan.Objects, wire.PlannedObject{Object: ref.String(), Did: wire.Held,
+				Message: "no file has it any more, and so much would go at once that it is held until `svcctl release`"})
+		}
+	}
+	slices.SortStableFunc(plan.Objects, func(a, b wire.PlannedObject) int { return strings.Compare(a.Object, b.Object) })
+	return nil
+}
+
+// isIn reports whether a file is in a directory or below it.
+func isIn(file, dir string) bool {
+	rel, err := filepath.Rel(dir, file)
+	return err == nil && filepath.IsLocal(rel)
+}
+
+// changed are the objects that were created, changed or removed, by kind and name, without those that controllers make.
+func (r *rehearsal) changed() []wire.PlannedObject {
+	list := []wire.PlannedObject{}
+	now := r.fork.Everything()
+	for ref, is := range now {
+		was, had := r.before[ref]
+		if had && was.Object == is.Object || is.Owner.Controller != "" {
+			continue
+		}
+		did := wire.Created
+		if had {
+			did = wire.Configured
+		}
+		list = append(list, wire.PlannedObject{Object: ref.String(), Did: did, Values: given(was.Object, is.Object)})
+	}
+	for ref, was := range r.before {
+		if _, still := now[ref]; !still && was.Owner.Controller == "" {
+			list = append(list, wire.PlannedObject{Object: ref.String(), Did: wire.Removed})
+		}
+	}
+	slices.SortFunc(list, func(a, b wire.PlannedObject) int { return strings.Compare(a.Object, b.Object) })
+	return list
+}
+
+// given are the addresses and ports that a Service has and did not have before.
+func given(before, after object.Object) (values []string) {
+	svc, is := after.(*object.Service)
+	if !is {
+		return nil
+	}
+	old, _ := before.(*object.Service)
+	had := valuesOf(old)
+	for _, v := range valuesOf(svc) {
+		if !slices.Contains(had, v) {
+			values = append(values, v)
+		}
+	}
+	return values
+}
+
+// valuesOf names what a Service holds; nil holds nothing.
+func valuesOf(svc *object.Service) (values []string) {
+	if svc == nil {
+		return nil
+	}
+	if !svc.Headless() {
+		for _, ip := range svc.Spec.ClusterIPs {
+			values = append(values, "cluster IP "+ip)
+		}
+	}
+	for _, p := range svc.Spec.Ports {
+		if p.NodePort != 0 {
+			values = append(values, fmt.Sprintf("node port %d/%s", p.NodePort, p.Protocol))
+		}
+	}
+	if n := svc.Spec.HealthCheckNodePort; n != 0 {
+		values = append(values, fmt.Sprintf("health-check node port %d", n))
+	}
+	for _, at := range svc.Status.LoadBalancer.Ingress {
+		if at.IP != "" {
+			values = append(values, "load balancer IP "+at.IP)
+		}
+	}
+	return values
+}
+
+// foresee asks the loop. moved says that the pools of load balancer IPs are other ones.
+func (p *foreseer) foresee(ctx context.Context, r *rehearsal, moved bool) (f reconcile.Foreseen, err error) {
+	ask := reconcile.Foresee{
+		Objects: r.fork, Changes: r.fork.Changes(r.began), Revision: r.revision, All: r.fork.ServiceKeys(), Keys: parts.Keys(r.fork.Secret),
+	}
+	if moved {
+		ask.Host = func(facts *node.Facts) reconcile.Host { return p.a.hostFor(&r.cfg, facts) }
+	}
+	done := make(chan reconcile.ForeseeAnswer, 1)
+	select {
+	case p.asks <- reconcile.ForeseeAsk{Foresee: ask, Done: done}:
+	case <-ctx.Done():
+		return f, ctx.Err()
+	}
+	select {
+	case answer := <-done:
+		return answer.Foreseen, answer.Err
+	case <-ctx.Done():
+		return f, ctx.Err()
+	}
+}
+
+// told puts what was foreseen into the plan: the ruleset is compiled here, beside the loop.
+func told(f *reconcile.Foreseen, plan *wire.KernelPlan) {
+	changes := make(map[string][]nft.ServicePort, len(f.Services))
+	for key := range f.Services {
+		changes[key] = f.Services[key].Ports
+	}
+	compiler := f.From.Compiler()
+	tr := compiler.Update(f.Box, changes)
+	plan.Tables = forecast.Tables(&tr, nft.Printer{Interfaces: f.From.Interfaces()})
+	for _, key := range slices.Sorted(maps.Keys(changes)) {
+		if words := forecast.Service(f.From.Ports(key), changes[key]); len(words) > 0 {
+			plan.Services = append(plan.Services, wire.PlannedService{Service: key, Changes: words})
+		}
+		svc := f.Services[key]
+		plan.Undecided = append(plan.Undecided, undecided(svc)...)
+	}
+}
+
+// undecided says what else than objects a Service depends on.
+func undecided(svc *reconcile.Service) (all []string) {
+	say := func(format string, args ...any) { all = append(all, svc.Key+": "+fmt.Sprintf(format, args...)) }
+	if n := len(svc.Checked); n > 0 {
+		say("%s checked: which of them serve is as the checks say at that moment, and new ones begin as the plan has them", are(n, "endpoint"))
+	}
+	if svc.Relay != nil {
+		say("its connections are relayed: the plan is as if every listener could be opened")
+	}
+	if svc.SlowStart > 0 {
+		say("new endpoints get their weight in the course of %v: slots of the maps go on changing", svc.SlowStart)
+	}
+	if slices.ContainsFunc(svc.Ports, func(p nft.ServicePort) bool { return p.Balance == nft.LeastConnection && !p.Relayed() }) {
+		say("it is balanced by open connections: slots of the maps are as of now, and move with them")
+	}
+	return all
+}
+
+func are(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun + " is"
+	}
+	return fmt.Sprintf("%d %ss are", n, noun)
+}

@@ -1,0 +1,150 @@
+package reconcile
+
+import (
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/manifest"
+)
+
+// Errors of Foresee.
+var (
+	// ErrBehind says that the store has changed since Foresee.Revision: make another copy of it.
+	ErrBehind = errors.New("the objects have changed meanwhile")
+	// ErrUnsettled says that the kernel does not hold what was planned last.
+	ErrUnsettled = errors.New("not everything that is declared is in the kernel: `svcctl status` says why")
+)
+
+// Foresee asks what the loop would plan for objects that are not stored. Nothing is changed.
+type Foresee struct {
+	// Objects are those there would be: a copy of the store, changed. Changes are the changes.
+	Objects Objects
+	Changes store.ChangeSet
+	// Revision is that of the store of the loop when it was copied.
+	Revision uint64
+	// All are the Services of Objects.
+	All []string
+	// Host derives from the facts of the host what to plan for; nil: as it is.
+	Host func(*node.Facts) Host
+	// Keys says what becomes of the Secrets of Objects (resolve.Facts.Keys).
+	Keys func(secret string, use resolve.KeyUse) resolve.KeyState
+}
+
+// Foreseen is the answer to a Foresee. What is in it may not be changed.
+type Foreseen struct {
+	// From is what the loop stands at. Box, where not nil, is another host than now.
+	From nft.Fork
+	Box  *nft.Box
+	// Services are those that would be planned anew, by key; without ports: they would be gone.
+	Services map[string]*Service
+	// Problems are those that these Services would have and do not have now.
+	Problems []wire.Problem
+}
+
+// ForeseeAsk is a Foresee for the loop, which answers between two steps.
+type ForeseeAsk struct {
+	Foresee
+	Done chan<- ForeseeAnswer
+}
+
+// ForeseeAnswer is a Foreseen, or an error.
+type ForeseeAnswer struct {
+	Foreseen
+	Err error
+}
+
+// answer answers, if somebody has asked.
+func (ask *ForeseeAsk) answer(l *Loop) {
+	if ask.Done != nil {
+		f, err := l.foresee(&ask.Foresee)
+		ask.Done <- ForeseeAnswer{f, err}
+	}
+}
+
+// foresee answers after a step. It has the answers of the Parts, which are not to be asked beside the loop, and the
+// work is that of the Services that change, besides a copy of who has which frontend.
+func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
+	missed := l.opts.Store.Changes(ask.Revision)
+	switch {
+	case !l.adopted || l.wait > 0 || l.observed.tampered || !l.applier.certain() || l.planner.orphans != nil:
+		return f, ErrUnsettled
+	case missed.All || len(missed.Services)+len(missed.Pods)+len(missed.Secrets) > 0 || l.planned < ask.Revision || l.observed.unsynced:
+		return f, ErrBehind
+	}
+	p := l.planner.fork()
+	if p.relays != nil {
+		p.relays = foreseenRelays{ask.Keys}
+	}
+	host, relocated := l.planner.host, false
+	if ask.Host != nil {
+		host = ask.Host(l.observed.facts)
+		relocated = !l.planner.standsAt(host)
+	}
+	p.place(host)
+	f.From = l.planner.compiler.Fork()
+	changed := slices.Concat(ask.Changes.Services, l.planner.pods.affected(ask.Objects, ask.Changes.Pods), l.planner.secrets.affected(ask.Changes.Secrets))
+	if relocated {
+		f.Box = &host.Box
+	}
+	if relocated || ask.Changes.All {
+		changed = slices.Concat(changed, ask.All, l.planner.known())
+	}
+	for _, key := range changed {
+		delete(p.quarantine.left, key)
+	}
+	p.resolve(ask.Objects, changed)
+	f.Services = p.planned
+	for _, key := range slices.Sorted(maps.Keys(p.planned)) {
+		for _, q := range p.problems[key] {
+			if !slices.Contains(l.planner.problems[key], q) {
+				f.Problems = append(f.Problems, wireProblem(manifest.Problem{Object: q.Object, Field: q.Field, Reason: q.Reason, Message: q.Message, Warning: q.Warning}))
+			}
+		}
+	}
+	return f, nil
+}
+
+// fork returns a planner that decides as this one does, for one plan of some Services. It shares the compiler, which
+// is read alone, and what is answered by Parts.
+func (p *planner) fork() *planner {
+	f := newPlanner()
+	f.claims, f.compiler, f.answers, f.progress = *p.claims.Clone(), p.compiler, p.answers, p.progress
+	f.quarantine.left, f.quarantine.now = maps.Clone(p.quarantine.left), maps.Clone(p.quarantine.now)
+	if o := p.occupied; o != nil {
+		f.occupied = &occupied{look: o.look, owner: o.owner, log: o.log, nodePorts: o.nodePorts}
+		f.occupied.reset()
+	}
+	return f
+}
+
+// foreseenRelays answers for Relays, and opens nothing: as if every listener could be opened.
+type foreseenRelays struct {
+	keys func(secret string, use resolve.KeyUse) resolve.KeyState
+}
+
+// Listens implements Relays.
+func (foreseenRelays) Listens(string, nft.Protocol, netip.AddrPort) (why string) { return "" }
+
+// Transparent implements Relays.
+func (foreseenRelays) Transparent(_ string, f nft.Family) (why string) {
+	delivered, err := node.DeliversForOthers(f == nft.IPv6)
+	switch {
+	case err != nil:
+		return err.Error()
+	case !delivered:
+		return "no rule of routing delivers answers to the clients' own addresses here"
+	}
+	return ""
+}
+
+// Keys implements Relays.
+func (r foreseenRelays) Keys(secret string, use resolve.KeyUse) resolve.KeyState {
+	return r.keys(secret, use)
+}

@@ -1,0 +1,114 @@
+package reconcile
+
+import (
+	"errors"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+
+	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/appliance/test/oracle"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store"
+)
+
+func rulesetText(t *testing.T, rs nft.Ruleset) string {
+	t.Helper()
+	var b strings.Builder
+	if err := rs.WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// compiled is the ruleset of what was foreseen.
+func compiled(t *testing.T, f *Foreseen) string {
+	t.Helper()
+	changes := map[string][]nft.ServicePort{}
+	for key := range f.Services {
+		changes[key] = f.Services[key].Ports
+	}
+	c := f.From.Compiler()
+	c.Update(f.Box, changes)
+	return rulesetText(t, c.Ruleset())
+}
+
+// TestForeseenIsPlanned foresees the second and the third of three worlds, with conflicts of all kinds and another host:
+// the ruleset is the one that is planned then, and to foresee it has no influence.
+func TestForeseenIsPlanned(t *testing.T) {
+	r := newRig(t)
+	revision := r.store.Revision()
+	moved := 0
+	for seed := range uint64(150) {
+		random := rand.New(rand.NewPCG(seed, 11))
+		first := oracle.Generate(random)
+		history := []*oracle.World{first, first.Next(random), oracle.Generate(random)}
+		p := newPlanner()
+		planStep(p, history[:1])
+		l := &Loop{opts: Options{Store: r.store}, planner: p, applier: &applier{generation: 1}, adopted: true, planned: revision}
+		for i := 1; i < len(history); i++ {
+			before, after := history[i-1], history[i]
+			objs := (*worldObjects)(after)
+			p.sourceSet = sourceSetsOf(&after.Box, uint64(i+1))
+			setChecks(p, after)
+			ask := Foresee{Objects: objs, Revision: revision, All: objs.keys(), Changes: store.ChangeSet{Revision: revision, Services: changedServices(before, after)}}
+			if !reflect.DeepEqual(before.Box, after.Box) {
+				moved++
+				cfg, facts := configOf(&after.Box), factsOf(&after.Box)
+				ask.Host = func(*node.Facts) Host {
+					return Host{Facts: &facts, Box: cfg.Box(&facts), Resolve: cfg.ResolveFacts(&facts, nil)}
+				}
+			}
+			was := rulesetText(t, p.compiler.Ruleset())
+			foreseen, err := l.foresee(&ask)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := compiled(t, &foreseen)
+			if now := rulesetText(t, p.compiler.Ruleset()); now != was {
+				t.Fatalf("seed %d: to foresee a world has changed the ruleset\n%s\nto\n%s", seed, was, now)
+			}
+			planStep(p, history[:i+1])
+			if want := rulesetText(t, p.compiler.Ruleset()); got != want {
+				t.Fatalf("seed %d, world %d: foreseen is\n%s\nplanned is\n%s", seed, i, got, want)
+			}
+		}
+	}
+	if moved < 100 {
+		t.Errorf("the host was another one only %d times", moved)
+	}
+}
+
+// TestForeseeIsRefused says so while what is planned is not what is in force.
+func TestForeseeIsRefused(t *testing.T) {
+	r := newRig(t)
+	ask := func(revision uint64) error {
+		_, err := r.foresee(&Foresee{Objects: r.store, Revision: revision})
+		return err
+	}
+	if err := ask(r.store.Revision()); !errors.Is(err, ErrUnsettled) {
+		t.Errorf("before the first plan: %v", err)
+	}
+	r.host()
+	r.write("web.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ports: [{port: 80}]}\n")
+	revision := r.store.Revision()
+	r.step()
+	if err := ask(revision); !errors.Is(err, ErrBehind) {
+		t.Errorf("of a copy from before a Service: %v", err)
+	}
+	if err := ask(1); !errors.Is(err, ErrBehind) {
+		t.Errorf("of a copy that is too old to tell: %v", err)
+	}
+	if err := ask(r.store.Revision()); err != nil {
+		t.Errorf("of a copy of now: %v", err)
+	}
+	r.observed.tampered = true
+	if err := ask(r.store.Revision()); !errors.Is(err, ErrUnsettled) {
+		t.Errorf("while somebody else has changed the tables: %v", err)
+	}
+	r.observed.tampered, r.wait = false, 1
+	if err := ask(r.store.Revision()); !errors.Is(err, ErrUnsettled) {
+		t.Errorf("while a commit is tried again: %v", err)
+	}
+}
