@@ -158,7 +158,7 @@ var moreTestEdges = map[string][]string{
 	"cmd/svcctl":            {"api", "api/auth", "api/rest", "store", "store/alloc", "store/engine"},
 	"examples":              {"appliance", "appliance/config"},
 	"store/managedfields":   {"store/kind"},
-	"store/fleet":           {"store", "store/alloc", "store/manifest"},
+	"store/fleet":           {"store", "store/alloc", "store/deadline", "store/manifest"},
 	"appliance/test/script": {"nft/kernel"},
 
 	"appliance/announce/interop": {"appliance/announce/bfd", "appliance/announce/bgp"},

@@ -29,9 +29,8 @@ func take(count *atomic.Int64, max int) bool {
 // retryAfter is after how many seconds a client may try again what there was no room for.
 const retryAfter = 1
 
-// admit keeps requests without end apart from the others: so neither can take the room of
-// the other, however many there are of it. Nor can those who may not do everything take the
-// second half of either, by which those who may can always put things right.
+// admit has separate budgets for requests without end and for others, so that neither can use up
+// the other's. Readers may use half of each budget, so that an admin always gets in.
 func (s *Server) admit(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		use, watches, requests := &s.onTLS, s.limits.watches, s.limits.requests

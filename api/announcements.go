@@ -17,7 +17,7 @@ const announcementsPath = "/svcctl/v1/announcements"
 const maxReport = 32 << 20
 
 // announcements answers GET /svcctl/v1/announcements with all of them, with ?watch=true followed by what
-// changes. ?announcer=true says that who watches announces them.
+// changes. ?announcer=true says that the watcher is the announcer.
 func (s *Server) announcements(w http.ResponseWriter, r *http.Request) {
 	if !isWatch(r) {
 		writeJSON(w, http.StatusOK, s.cfg.Announcements.List())
@@ -60,9 +60,9 @@ func (s *Server) announcerReport(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, struct{}{})
 }
 
-// mayAnnounce reports whether a request is from who may be the announcer: over the socket, from an
-// admin or from a member of the group that the appliance runs as. What it tells is shown, and
-// changes nothing.
+// mayAnnounce reports whether the user of a request may be the announcer: over the socket, an admin
+// or a member of the group that the appliance runs as. The announcer's reports are shown, and
+// change nothing.
 func mayAnnounce(r *http.Request) bool {
 	peer, unix := peerFrom(r.Context())
 	if !unix {

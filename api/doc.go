@@ -26,11 +26,11 @@
 //
 // Invariants:
 //
-//   - Over the unix socket the kernel says who asks: root, the user the appliance runs as
-//     and the members of a group may do everything, whom the mode of the socket lets in
-//     besides may read. Over TLS a bearer token says it; without one there are the health
+//   - Over the unix socket the kernel names the user: root, the user the appliance runs as
+//     and the members of a group are administrators; other users that the mode of the socket
+//     lets in may read. Over TLS a bearer token names the user; without one there are the health
 //     checks and the version, and 401 for everything else.
-//   - One server a socket: a socket somebody answers on is never taken over.
+//   - One server a socket: a socket with a listening process is never taken over.
 //   - Slow, idle and many clients cost a bounded amount and do not shut others out. Watches
 //     have a budget of their own.
 //   - Who waits, or watches, is told when the server stops, and does not hold it up.
@@ -40,6 +40,6 @@
 // imports nft or appliance.
 //
 //	srv := api.New(api.Config{Socket: "/run/svcctl/svcctl.sock", Version: "v0.1.0"}, backend, log)
-//	ln, err := srv.Listen() // fails at once when somebody else serves there
+//	ln, err := srv.Listen() // fails at once when another process serves there
 //	err = srv.Serve(ctx, ln) // until ctx is done; ServeTLS for a TCP listener
 package api

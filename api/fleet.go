@@ -15,9 +15,12 @@ type Fleet interface {
 	Boxes(ctx context.Context) ([]wire.FleetBox, error)
 	// Accept takes what etcd has, although it went back.
 	Accept(ctx context.Context) error
-	// Sources asks etcd who reads what; TakeSource gives the reading of a source to a box.
+	// Sources asks etcd for the readers of the sources; TakeSource makes a box the reader of a
+	// source.
 	Sources(ctx context.Context) ([]wire.FleetSource, error)
 	TakeSource(ctx context.Context, name, box string) (before wire.FleetSource, err error)
+	// ForgetSource drops a source that no box has any more: its objects, which it counts, are the API's from then on.
+	ForgetSource(ctx context.Context, name string) (before wire.FleetSource, objects int, err error)
 }
 
 // fleet answers GET /svcctl/v1/fleet.
@@ -59,6 +62,25 @@ func (s *Server) takeSource(w http.ResponseWriter, r *http.Request) {
 	}
 	s.log.Warn("a source is given to a box", "source", name, "box", box, "before", before.Reader, "user", auth.From(r.Context()).Name)
 	writeJSON(w, http.StatusOK, before)
+}
+
+// forgetSource answers POST /svcctl/v1/fleet/source/forget?name=SOURCE with what became of it.
+func (s *Server) forgetSource(w http.ResponseWriter, r *http.Request) {
+	if !onlyPost(w, r) {
+		return
+	}
+	name := r.URL.Query().Get("name")
+	if name == "" {
+		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, "the request names no source: ask with ?name=SOURCE")
+		return
+	}
+	before, objects, err := s.cfg.Fleet.ForgetSource(r.Context(), name)
+	if err != nil {
+		fail(w, http.StatusConflict, wire.ReasonConflict, "nothing is changed: "+err.Error())
+		return
+	}
+	s.log.Warn("a source is forgotten", "source", name, "reader", before.Reader, "objects", objects, "user", auth.From(r.Context()).Name)
+	writeJSON(w, http.StatusOK, wire.ForgottenSource{FleetSource: before, Objects: objects})
 }
 
 // acceptFleet answers POST /svcctl/v1/fleet/accept.

@@ -31,13 +31,13 @@ func withPeer(ctx context.Context, conn net.Conn) context.Context {
 	return ctx
 }
 
-// identify puts the user of each request into its context. A token that is no good is
-// answered 401 at once: its holder believes to be somebody.
+// identify puts the user of each request into its context. A request with an invalid token is
+// answered 401 at once, also for what needs no token.
 func (s *Server) identify(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if asks, who := impersonates(r); asks {
 			spare(w, r)
-			fail(w, http.StatusForbidden, wire.ReasonForbidden, fmt.Sprintf("nobody may act as %q here: leave out --as", who))
+			fail(w, http.StatusForbidden, wire.ReasonForbidden, fmt.Sprintf("acting as %q is not supported here: leave out --as", who))
 			return
 		}
 		if peer, ok := peerFrom(r.Context()); ok {
@@ -101,8 +101,8 @@ func bearerToken(r *http.Request) (string, error) {
 	return token, nil
 }
 
-// impersonates reports whether a request is to be served as if somebody else had made it, and
-// who. To serve it for who has made it would do more than was asked for.
+// impersonates reports whether a request asks for impersonation, and of which user. It must not be
+// served as the requesting user, who may have more rights.
 func impersonates(r *http.Request) (asks bool, who string) {
 	for name := range r.Header {
 		if strings.HasPrefix(name, "Impersonate-") {
@@ -153,7 +153,7 @@ func unauthorized(w http.ResponseWriter, r *http.Request, why string) {
 	fail(w, http.StatusUnauthorized, wire.ReasonUnauthorized, "Unauthorized: "+why)
 }
 
-// spare keeps net/http from waiting for the rest of a body that nobody reads.
+// spare keeps net/http from waiting for the rest of an unread body.
 func spare(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength == 0 {
 		return

@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// limitListener holds at most max connections. When one more arrives, it closes the
-// connection that has waited longest without a whole request; when all of them are
-// in the middle of one, it answers the new one 503 and closes it. So clients that
-// only hold connections open shut nobody out. Of a network, one address has at most its
-// share: clients that take their answers slowly, each in time, cannot have it all.
+// limitListener holds at most max connections. When one more arrives, it closes the connection that
+// has waited longest without a whole request; when all of them are in the middle of one, it answers
+// the new one 503 and closes it. So clients that only hold connections open shut no other client
+// out. Of a network, one address has at most its share: clients that take their answers slowly,
+// each in time, cannot have it all.
 type limitListener struct {
 	net.Listener
 	max, share int
@@ -83,8 +83,8 @@ func (l *limitListener) Accept() (net.Conn, error) {
 	}
 }
 
-// cut closes a connection without a word: a TLS client that takes nothing would have to be
-// waited for.
+// cut closes a connection without a TLS alert: a client that reads nothing would have to be waited
+// for.
 func cut(conn net.Conn) {
 	if secure, ok := conn.(*tls.Conn); ok {
 		conn = secure.NetConn()

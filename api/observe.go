@@ -17,7 +17,7 @@ type Call struct {
 	// Code is the status of the answer.
 	Code int
 	Took time.Duration
-	// Endless says that it was a watch or a wait, of which Took tells nothing.
+	// Endless says that it was a watch or a wait: Took has no meaning.
 	Endless bool
 }
 

@@ -55,39 +55,38 @@ type Config struct {
 	// NameOf gives the Verb and the Resource of a request for objects, and "" for any other;
 	// nil: there are none.
 	NameOf func(*http.Request) (verb, resource string)
-	// Environment gives the variables that tell where the Services of a namespace are;
-	// when it is nil, nobody is told. It may be called concurrently.
+	// Environment returns the environment variables of the Services of a namespace; nil: the path
+	// is not served. It may be called concurrently.
 	Environment func(namespace string) []wire.Variable
 	// Objects answers /, what is below /api, /apis and /openapi, and /svcctl/v1/apply, for users
 	// that may at least read; when it is nil, nothing is there.
 	Objects http.Handler
-	// Journal gives the newest changes of objects, at most limit of them, the oldest first,
-	// those of Events left out unless they are wanted; when it is nil, nobody is told. It may be
+	// Journal returns the newest changes of objects, at most limit of them, the oldest first,
+	// without those of Events unless withEvents is set; nil: the path is not served. It may be
 	// called concurrently.
 	Journal func(limit int, withEvents bool) ([]wire.JournalEntry, error)
-	// Allocations tells the ranges and who holds what of them, and puts right what does not
-	// agree with the Services if it is told to; when it is nil, nobody is told. It may be
-	// called concurrently.
+	// Allocations returns the ranges with their holders, and with repair corrects what does not
+	// agree with the Services; nil: the path is not served. It may be called concurrently.
 	Allocations func(repair bool) wire.Allocations
-	// Health tells of the endpoints that are checked: of a Service, of a namespace, or of all when
-	// name, or both, are empty; when it is nil, nobody is told. It may be called concurrently.
+	// Health returns the checked endpoints of a Service, of a namespace, or all, when name, or
+	// both, are empty; nil: the path is not served. It may be called concurrently.
 	Health func(namespace, name string) []wire.EndpointHealth
-	// Service tells what the appliance makes of a Service, and Setup where it has what is its
-	// own; when they are nil, nobody is told. They may be called concurrently. A client is one
-	// whose endpoint is asked for; the zero AddrPort: nobody's, port 0: any.
+	// Service returns the state of a Service, and Setup the appliance's directories and
+	// certificate; nil: the paths are not served. They may be called concurrently. client is a
+	// client whose endpoint is asked for; the zero AddrPort: none; port 0: any port.
 	Service func(namespace, name string, client netip.AddrPort) wire.ServiceState
 	Setup   func() wire.Setup
-	// Traffic tells which Services have connections; when it is nil, nobody is told.
+	// Traffic returns the connections of Services; nil: the path is not served.
 	Traffic Traffic
-	// Trace follows packets; when it is nil, nobody may ask.
+	// Trace follows packets; nil: the path is not served.
 	Trace Trace
 	// Dashboard answers /dashboard/ for users that may at least read; when it is nil, nothing is there.
 	Dashboard http.Handler
 	// DashboardUnauthorized answers 401 for who shows no token there, so that a browser gets a page; nil: as elsewhere.
 	DashboardUnauthorized http.HandlerFunc
-	// Announcements are the addresses that are announced; when it is nil, nobody is told.
+	// Announcements has the announced addresses; nil: the path is not served.
 	Announcements Announcements
-	// Changes takes changes back, and all that is stored out; when it is nil, nobody may ask.
+	// Changes rolls changes back and exports the store; nil: the paths are not served.
 	Changes Changes
 	// Plan tells what a request would change in the kernel; when it is nil, nobody may ask. Its errors are
 	// *wire.Failure where a client can do something about it. It may be called concurrently.
@@ -156,7 +155,7 @@ func (s *Server) Listen() (net.Listener, error) {
 		return nil, err
 	}
 	if why := access.barred(s.cfg.Socket); why != "" {
-		s.log.Warn("not everybody who may can reach the API socket", "socket", s.cfg.Socket, "why", why)
+		s.log.Warn("some permitted users cannot reach the API socket", "socket", s.cfg.Socket, "why", why)
 	}
 	return ln, nil
 }
@@ -177,8 +176,8 @@ func (s *Server) ServeTLS(ctx context.Context, ln net.Listener) error {
 	return s.limits.serve(ctx, secure, s.Handler(), s.log, s.cfg.Panicked)
 }
 
-// Handler is the whole API without a listener. It knows who asks by the Peer in a request's
-// context, which Serve puts there, else by the token that a request shows.
+// Handler returns the whole API without a listener. The user of a request follows from the Peer in
+// its context, which Serve puts there, else from its token.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	health := HealthHandler(s.backend)
@@ -199,6 +198,7 @@ func (s *Server) Handler() http.Handler {
 		reader("/svcctl/v1/fleet", get(s.fleet))
 		reader("/svcctl/v1/fleet/sources", get(s.sources))
 		admin("/svcctl/v1/fleet/source", http.HandlerFunc(s.takeSource))
+		admin("/svcctl/v1/fleet/source/forget", http.HandlerFunc(s.forgetSource))
 		admin("/svcctl/v1/fleet/accept", http.HandlerFunc(s.acceptFleet))
 	}
 	if s.cfg.Environment != nil {

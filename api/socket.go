@@ -42,7 +42,7 @@ func (a socketAccess) mode() fs.FileMode {
 	return socketMode
 }
 
-// grant lets those in who may, to a file or directory of ours with a mode.
+// grant gives the permitted users access to a file or directory of ours with a mode.
 func (a socketAccess) grant(path string, mode fs.FileMode) error {
 	if info, err := os.Stat(path); err != nil {
 		return err
@@ -54,9 +54,8 @@ func (a socketAccess) grant(path string, mode fs.FileMode) error {
 	return os.Chmod(path, mode)
 }
 
-// barred says who of those that may open the socket cannot, because its directory is
-// closed to them; "" when there are none. A directory that somebody else has made is
-// theirs to open.
+// barred names the permitted users that cannot open the socket, because its directory is closed to
+// them; "" when there are none. The mode of an existing directory is not changed.
 func (a socketAccess) barred(path string) string {
 	dir := filepath.Dir(path)
 	info, err := os.Stat(dir)
@@ -103,8 +102,8 @@ func (a socketAccess) makeDir(dir string) error {
 	return nil
 }
 
-// listenUnix makes the socket at path, and its directory when that is missing. A
-// socket that is left over is replaced; one that somebody answers on is not.
+// listenUnix makes the socket at path, and its directory when that is missing. A stale socket is
+// replaced; one with a listening process is not.
 func listenUnix(path string, access socketAccess) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if err := access.makeDir(dir); err != nil {
@@ -118,8 +117,8 @@ func listenUnix(path string, access socketAccess) (net.Listener, error) {
 	if err := removeStale(path); err != nil {
 		return nil, err
 	}
-	// The mode that a unix socket's descriptor has when it is bound is the mode of
-	// the file, less the umask: so nobody gets in before the Chmod.
+	// The mode that a unix socket's descriptor has when it is bound is the mode of the file, less
+	// the umask: so no client gets in before the Chmod.
 	first := uint32(socketMode)
 	if access.grouped {
 		first = closedUntilMode
@@ -155,7 +154,7 @@ func lockDir(dir string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// removeStale removes the socket at path unless somebody answers on it.
+// removeStale removes the socket at path unless a process listens on it.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
 	switch {

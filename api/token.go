@@ -17,7 +17,7 @@ import (
 // maxTokenRequest bounds the body of a TokenRequest, in bytes.
 const maxTokenRequest = 4 << 10
 
-// noTLS is told to who wants to use a TLS listener that is not there.
+// noTLS is the answer to requests that need a TLS listener when there is none.
 const noTLS = "the API is not served over TLS: start `svcctl serve` with --listen, as 127.0.0.1:6443"
 
 // token answers /svcctl/v1/token: POST gives a token, DELETE revokes all of them. That is for

@@ -142,7 +142,7 @@ func TestReadersOfTheSocket(t *testing.T) {
 		{other, "GET", "/svcctl/v1/journal", "", 403, "uid:1234 may only read"},
 		{other, "POST", "/svcctl/v1/release", "", 403, "may only read"},
 		{other, "DELETE", "/svcctl/v1/token", "", 403, "may only read"},
-		{other, "POST", "/svcctl/v1/token", `{"role":"admin"}`, 403, "nobody can give more than they may do"},
+		{other, "POST", "/svcctl/v1/token", `{"role":"admin"}`, 403, "a token cannot have a higher role than its creator"},
 		{other, "POST", "/svcctl/v1/token", `{}`, 200, `"user":"uid:1234","role":"reader"`},
 		{other, "POST", "/svcctl/v1/token", `{"name":"root"}`, 200, `"user":"uid:1234:root","role":"reader"`},
 		{other, "GET", "/debug/pprof/heap", "", 403, "only root"},

@@ -50,7 +50,7 @@ func TestTrace(t *testing.T) {
 		asks(admin, query, http.StatusBadRequest, says)
 	}
 	packets, fails = 0, wire.ErrTracing
-	asks(admin, "", http.StatusConflict, "somebody traces already")
+	asks(admin, "", http.StatusConflict, "another trace runs already")
 	fails = errors.New("no rights")
 	asks(admin, "", http.StatusServiceUnavailable, "no rights")
 	fails = nil

@@ -209,7 +209,7 @@ func (a *assembly) controllers() (cluster interface{ Sync(*node.Facts) error }, 
 
 // joinFleet wires what tells of the fleet. The store must be open.
 func (a *assembly) joinFleet(shared *fleet.Engine) {
-	a.member = &member{cfg: &a.cfg, engine: shared, store: a.store}
+	a.member = &member{cfg: &a.cfg, engine: shared, store: a.store, log: a.log}
 	a.member.sources = a.member.newReader(a.removals, a.log)
 	a.board.OfFleet(a.member.State)
 	a.metrics.Fleet(a.member.metrics)

@@ -141,7 +141,7 @@ func dataFinding(dir string, serving bool, served int) Finding {
 	case err != nil:
 		return checkup.Fault(check, err.Error(), "nothing can be allocated until then")
 	case state == engine.DirectoryInUse && !serving:
-		return checkup.Doubt(check, "data directory "+dir+" is in use, and nobody answers on the socket",
+		return checkup.Doubt(check, "data directory "+dir+" is in use, and no process answers on the socket",
 			"give the --socket of the svcctl that uses it, or wait if it is just starting")
 	case state == engine.DirectoryAbsent && serving:
 		return checkup.Doubt(check, "data directory "+dir+" does not exist, but an svcctl serves", "give its --data-dir or its --config")

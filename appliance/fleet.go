@@ -53,15 +53,39 @@ func dataKey(path string) (*engine.Key, error) {
 	return engine.ReadKey(path)
 }
 
+// FleetKeys are the keys in a file by which a fleet has its Secrets sealed, nil for "".
+func FleetKeys(path string) (*engine.Keys, error) {
+	if path == "" {
+		return nil, nil
+	}
+	return engine.ReadKeys(path)
+}
+
+// LeaveFleet opens the Secrets in the data directory of a box that has left its fleet. dataKeyFile has the key that the
+// directory is encrypted by, "" for none. It returns how many there are.
+func LeaveFleet(dir, dataKeyFile string, keys *engine.Keys) (opened int, err error) {
+	key, err := dataKey(dataKeyFile)
+	if err != nil {
+		return 0, err
+	}
+	return fleet.OpenSecrets(fleet.Config{DataKey: key, Keys: keys, Secret: store.IsSecretKey}, dir)
+}
+
 // FleetConfig returns the configuration of package fleet.
 func FleetConfig(cfg *config.Config, log *slog.Logger) (fleet.Config, error) {
 	of := fleet.Config{
-		Fleet: cfg.Fleet.Name, Box: cfg.NodeName, Endpoints: cfg.Fleet.Etcd, Dir: cfg.DataDir, Version: cfg.Version, Knows: store.KnowsKey, Log: log,
+		Fleet: cfg.Fleet.Name, Box: cfg.NodeName, Endpoints: cfg.Fleet.Etcd, Dir: cfg.DataDir, Version: cfg.Version, Knows: store.KnowsKey, Secret: store.IsSecretKey, Log: log,
 		Import: func(key string, value []byte) ([]byte, error) {
 			return store.ForFleet(key, value, control.NodeOwner, cfg.SourcePath)
 		},
 	}
 	var err error
+	if of.DataKey, err = dataKey(cfg.DataKeyFile); err != nil {
+		return of, err
+	}
+	if of.Keys, err = FleetKeys(cfg.Fleet.KeyFile); err != nil {
+		return of, err
+	}
 	if of.TLS, err = cfg.Fleet.EtcdTLS(); err != nil {
 		return of, err
 	}
@@ -91,6 +115,7 @@ type member struct {
 	// sources reads the directories of this box; wake, once it is set, has the loop show how they are doing.
 	sources *sources.Reader
 	wake    atomic.Pointer[func()]
+	log     *slog.Logger
 }
 
 // HasTurn reports whether this box writes what one box writes for all.
@@ -190,6 +215,7 @@ func (m *member) tasks(wake func()) []task.Task {
 		{Name: "fleet", Run: m.engine.Run},
 		{Name: "sources", Run: m.sources.Run},
 		{Name: "follow the fleet", Run: m.store.Follow},
+		{Name: "trial", Run: m.endTrials},
 		{Name: "controllers", Run: func(ctx context.Context) error { return m.beside.Run(ctx, m.engine.Changes, wake) }},
 		{Name: "state of the fleet", Run: func(ctx context.Context) error {
 			before, replica := fleet.Kind(""), error(nil)
@@ -209,5 +235,37 @@ func (m *member) tasks(wake func()) []task.Task {
 				}
 			}
 		}},
+	}
+}
+
+// endTrials takes back what nobody has confirmed in time, on the box that has the turn.
+func (m *member) endTrials(ctx context.Context) error {
+	const again = time.Second // the turn may come without a word, and etcd may be away
+	for ctx.Err() == nil {
+		published := m.store.Published()
+		var ends <-chan time.Time
+		if left, pending := m.store.TrialLeft(); pending {
+			ends = time.After(max(left, again))
+			if left == 0 && m.HasTurn() {
+				m.goBack()
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-ends:
+		case <-published:
+		}
+	}
+	return nil
+}
+
+func (m *member) goBack() {
+	revived, err := m.store.GoBack(nil)
+	switch {
+	case errors.Is(err, store.ErrNoTrial): // another box was first, or it is confirmed
+	case err != nil:
+		m.log.Warn("the trial is over, and did not go back yet", "err", err)
+	default:
+		m.log.Warn("nobody has confirmed the trial in time: it went back", "objects", len(revived))
 	}
 }

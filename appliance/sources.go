@@ -123,6 +123,28 @@ func (m *member) Sources(ctx context.Context) ([]wire.FleetSource, error) {
 	return list, nil
 }
 
+// ForgetSource implements api.Fleet.
+func (m *member) ForgetSource(ctx context.Context, name string) (before wire.FleetSource, objects int, err error) {
+	boxes, err := m.engine.Boxes(ctx)
+	if err != nil {
+		return before, 0, err
+	}
+	for _, b := range boxes {
+		if b.Present && slices.Contains(b.Sources, name) {
+			return before, 0, fmt.Errorf("box %s has the source: start it without --manifests %s=DIR first, or it would be read again", b.Box, name)
+		}
+	}
+	list, err := m.Sources(ctx)
+	if err != nil {
+		return before, 0, err
+	}
+	if at := slices.IndexFunc(list, func(s wire.FleetSource) bool { return s.Name == name }); at >= 0 {
+		before = list[at]
+	}
+	objects, err = m.store.ForgetSource(name)
+	return before, objects, err
+}
+
 // TakeSource implements api.Fleet.
 func (m *member) TakeSource(ctx context.Context, name, box string) (before wire.FleetSource, err error) {
 	boxes, err := m.engine.Boxes(ctx)

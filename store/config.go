@@ -9,6 +9,7 @@ import (
 
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/annotation"
+	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -58,6 +59,8 @@ type Config struct {
 	// Clock is the time of day, for creation timestamps and the first revision; nil
 	// means time.Now. Nothing else depends on it.
 	Clock func() time.Time
+	// Clocks are those that this machine counts the end of a trial of many machines by; nil means deadline.Now.
+	Clocks func() deadline.Reading
 	// NewUID makes the uid of a new object; nil means a random UUID.
 	NewUID func() string
 }
@@ -107,6 +110,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Clock == nil {
 		c.Clock = time.Now
+	}
+	if c.Clocks == nil {
+		c.Clocks = deadline.Now
 	}
 	if c.NewUID == nil {
 		c.NewUID = randomUID

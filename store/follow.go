@@ -60,6 +60,7 @@ func (s *Store) headValue(changes []*change) ([]byte, error) {
 
 // KnowsKey reports whether a key of the engine is of a kind that this program can read.
 func KnowsKey(key string) bool {
+	key = strings.TrimPrefix(key, trialObjectPrefix)
 	rest, isObject := strings.CutPrefix(key, objectPrefix)
 	if !isObject {
 		return true
@@ -67,6 +68,12 @@ func KnowsKey(key string) bool {
 	kind, _, _ := strings.Cut(rest, "/")
 	_, known := newOf(kind)
 	return known
+}
+
+// IsSecretKey reports whether a key of the engine is of an object that is secret, or of what it was before a trial: a
+// fleet has it sealed.
+func IsSecretKey(key string) bool {
+	return strings.HasPrefix(strings.TrimPrefix(key, trialObjectPrefix), objectPrefix+object.KindSecret+"/")
 }
 
 // Follow takes over what other machines commit, until ctx is done. Without them it does nothing.
@@ -146,6 +153,12 @@ func (s *Store) follow() {
 
 // takeOver makes a commit of another machine one of this store.
 func (s *Store) takeOver(f *engine.Followed) error {
+	if f.Again {
+		for name := range maps.Clone(s.sources.reading) {
+			s.letSource(name)
+		}
+		return nil
+	}
 	changes, at, err := s.followed(f)
 	if err != nil {
 		return err
@@ -156,6 +169,9 @@ func (s *Store) takeOver(f *engine.Followed) error {
 		}
 	}
 	if err := s.takeOverSources(f, changes); err != nil {
+		return err
+	}
+	if err := s.takeOverTrial(f); err != nil {
 		return err
 	}
 	t := s.begin()
@@ -188,8 +204,8 @@ func (s *Store) followed(f *engine.Followed) (changes []*change, at time.Time, e
 	}
 	byKey := make(map[string]*change, len(f.Puts)+len(f.Deletes))
 	for _, pair := range f.Puts {
-		if isSourceKey(pair.Key) {
-			continue // see takeOverSources
+		if isSourceKey(pair.Key) || isTrialKey(pair.Key) {
+			continue // see takeOverSources and takeOverTrial
 		}
 		r, err := decodeRecord(pair)
 		if err != nil {
@@ -233,10 +249,16 @@ func refOfKey(key string) (object.Ref, bool) {
 // first: in one commit a value may have gone from one to another.
 func (t *transaction) reassign(changes []*change) {
 	s := t.s
+	s.allocator.unkeep()
+	s.allocator.kept = nil
+	defer func() {
+		s.keepTried()
+		s.allocator.begin()
+	}()
 	for _, c := range changes {
 		if c.ref.Kind == object.KindService && c.old != nil && !c.old.withheld {
 			old := *c
-			old.next, old.remove = nil, true
+			old.next, old.remove, old.by = nil, true, nil // what is kept follows below
 			old.release(t)
 		}
 	}
@@ -285,15 +307,13 @@ func (s *Store) lacksIngress(svc *object.Service) bool {
 
 // ForFleet is a stored object of a single box as a fleet keeps it; nil: it does not. What files declared
 // becomes the source's that named gives for the path of the file, and the API's when that is none (""); the Node that the
-// box made of itself stays behind. Secrets are refused.
+// box made of itself stays behind.
 func ForFleet(key string, value []byte, nodeOwner string, named func(path string) string) ([]byte, error) {
 	r, err := decodeRecord(engine.Pair{Key: key, Value: value})
 	if err != nil {
 		return nil, err
 	}
 	switch {
-	case object.RefOf(r.object).Kind == object.KindSecret:
-		return nil, fmt.Errorf("%s: %w", object.RefOf(r.object), errSecret)
 	case r.owner.Controller == nodeOwner:
 		return nil, nil
 	case r.owner.File == "" || SourceOf(r.owner.File) != "":

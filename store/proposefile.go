@@ -63,9 +63,9 @@ func (c *change) keepStored(declarations []declaration) {
 // proposeFrom makes a document the new version of the object, or says why it cannot be. The
 // version keeps parts of the document.
 func (c *change) proposeFrom(s *Store, document object.Object) {
-	if s.storage.shared != nil && c.ref.Kind == object.KindSecret {
-		c.err = errSecret
-		c.notes = append(c.notes, c.notesOf(errSecret, "")...)
+	if err := s.secretsRefused(c.ref.Kind); err != nil {
+		c.err = err
+		c.notes = append(c.notes, c.notesOf(err, "")...)
 		return
 	}
 	next := object.Draft(document)

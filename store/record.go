@@ -116,6 +116,9 @@ func decodeRecord(pair engine.Pair) (*record, error) {
 	if !known {
 		return nil, fmt.Errorf("read stored %s: a newer version has written a kind that this one does not know: start that one", pair.Key)
 	}
+	if engine.IsSealed(pair.Value) {
+		return nil, fmt.Errorf("read stored %s: it is sealed by the key of a fleet: open it with `svcctl fleet leave DATA-DIR --fleet-key-file FILE`, or serve with --fleet", pair.Key)
+	}
 	value := stored{Object: o}
 	if err := json.Unmarshal(pair.Value, &value); err != nil {
 		return nil, fmt.Errorf("read stored %s: %w", pair.Key, err)

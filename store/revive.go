@@ -44,6 +44,16 @@ const (
 func (s *Store) GoBack(found manifest.Files) ([]Revived, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
+	var revived []Revived
+	err := s.decide(func() (err error) {
+		revived, err = s.goBack(found)
+		return err
+	})
+	return revived, err
+}
+
+// goBack is GoBack once.
+func (s *Store) goBack(found manifest.Files) ([]Revived, error) {
 	if !s.trial.Pending() {
 		return nil, ErrNoTrial
 	}
@@ -51,6 +61,7 @@ func (s *Store) GoBack(found manifest.Files) ([]Revived, error) {
 	now := s.cfg.Clock().UTC().Round(0)
 	head.Back = &now
 	t := s.begin()
+	t.announced = true
 	// The copies of files that wait are stored first, with what was there before them.
 	if err := s.flush(); err != nil {
 		return nil, fmt.Errorf("go back: %w", err)

@@ -120,9 +120,9 @@ func (s *Store) SourcesChanged() uint64 {
 	return s.sources.changed
 }
 
-// JudgeSource says whether a machine may read a source, which has these files there: the one that has read it last
-// may, with the same data directory, or whom TakeSource has named; else who has what is in force, or something of a
-// higher generation.
+// JudgeSource decides whether a machine with these files may read a source. The machine that read it last may, with
+// the same data directory, and the one that TakeSource has named; else a machine whose files are those in force, or
+// of a higher generation.
 func (s *Store) JudgeSource(turn SourceTurn, files manifest.Files) SourceVerdict {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -201,6 +201,52 @@ func (s *Store) TakeSource(name, box string) error {
 		}
 		return nil
 	})
+}
+
+// ErrNoSource says that nobody has read a source of that name.
+var ErrNoSource = errors.New("no box has read a source of that name")
+
+// ForgetSource drops the record of a source that no machine reads any more. What its files declared stays as it
+// is, and belongs to the API from then on. It returns how many objects these are. Errors: ErrNoSource.
+func (s *Store) ForgetSource(name string) (objects int, err error) {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	err = s.decide(func() error {
+		if _, known := s.sources.records[name]; !known {
+			return ErrNoSource
+		}
+		if s.sources.reading[name] {
+			return errors.New("this box reads it")
+		}
+		t := s.begin()
+		t.sourced = &sourcesUpdate{gone: maps.Clone(s.sources.of[name]), forgotten: name}
+		var all []*change
+		for ref, r := range s.table.records {
+			if SourceOf(r.owner.File) == name {
+				c := &change{ref: ref, old: r, waits: s.outcomes.waits(ref)}
+				c.next = r.object.DeepCopy()
+				all = append(all, c)
+			}
+		}
+		slices.SortFunc(all, func(a, b *change) int { return compareRefs(a.ref, b.ref) })
+		if err := t.encode(all...); err != nil {
+			return err
+		}
+		for _, c := range all { // nothing is given or taken
+			c.record.withheld = c.old.withheld
+			if c.record.withheld {
+				c.notes = append(c.notes, s.outcomes.notes[c.ref]...)
+			}
+			t.settled.add(c, s.allocator.mark())
+		}
+		objects = len(all)
+		_, err := t.run()
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("forget source %s: %w", name, err)
+	}
+	return objects, nil
 }
 
 // SyncSources is SyncGuarded for sources: objects of the files of those that this machine may read become equal to

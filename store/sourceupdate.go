@@ -18,6 +18,8 @@ type sourcesUpdate struct {
 	files   map[string]sourceFile
 	gone    map[string]bool // paths
 	fresh   map[string]bool // the sources that are read from now on
+	// forgotten is a source that is none any more; "": there is none.
+	forgotten string
 }
 
 // updateSources gives what reading some files changes.
@@ -103,12 +105,15 @@ func (u *sourcesUpdate) addTo(out *engine.Transaction, revision uint64) error {
 	for path := range u.gone {
 		out.Deletes = append(out.Deletes, sourceKey(path))
 	}
+	if u.forgotten != "" {
+		out.Deletes = append(out.Deletes, sourcePrefix+u.forgotten)
+	}
 	return nil
 }
 
 // isEmpty reports whether nothing of it is stored.
 func (u *sourcesUpdate) isEmpty() bool {
-	return u == nil || len(u.records)+len(u.files)+len(u.gone) == 0
+	return u == nil || len(u.records)+len(u.files)+len(u.gone) == 0 && u.forgotten == ""
 }
 
 // publish makes an update visible. mu of the Store must be held.
@@ -127,6 +132,10 @@ func (all *sources) publish(u *sourcesUpdate) {
 	}
 	for name := range u.fresh {
 		all.reading[name] = true
+	}
+	if u.forgotten != "" {
+		delete(all.records, u.forgotten)
+		all.changed++
 	}
 }
 

@@ -37,6 +37,8 @@ type transaction struct {
 	// extra is committed together with the changes, and so is sourced, unless nil.
 	extra   engine.Transaction
 	sourced *sourcesUpdate
+	// announced says that other machines have to hear of extra.
+	announced bool
 }
 
 // declaring has the documents of files as of a transaction; declarations and duplicates have only those that differ.
@@ -163,8 +165,7 @@ func (t *transaction) record(ref object.Ref) *record {
 	}
 }
 
-// sorted are the changes in the order in which they are served: who was there first
-// comes first, then by name.
+// sorted returns the changes in the order in which they get values: by age, then by name.
 func (t *transaction) sorted() []*change {
 	changes := make([]*change, 0, len(t.changes))
 	for _, c := range t.changes {

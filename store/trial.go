@@ -51,8 +51,9 @@ type TrialState struct {
 var (
 	// ErrFilesHeld says that the changes of files that went back have to be dealt with first.
 	ErrFilesHeld = errors.New("changes of files were not confirmed and are held: undo them in the files, try them once more with `svcctl trial`, or take them with `svcctl confirm`")
-	// ErrTrialInFleet says that the box belongs to a fleet, whose boxes do not know trials.
-	ErrTrialInFleet = errors.New("a box of a fleet has no trials: its writes are those of all boxes; keep `svcctl fleet backup` and go back by `svcctl rollback` or `svcctl fleet restore`")
+	// ErrTrialInFleet says that the box belongs to a fleet, where a trial is about objects alone.
+	ErrTrialInFleet = errors.New("in a fleet files are not tried: one box reads them for all, and what they said goes back where they are written; " +
+		"`apply --confirm`, `delete --confirm` and `rollback --confirm` try changes of objects")
 	// ErrNoTrial says that nothing waits to be confirmed.
 	ErrNoTrial = errors.New("nothing waits to be confirmed")
 	// ErrTrialOver says that a write belongs to a trial that is over.
@@ -105,10 +106,25 @@ func (s *Store) Trial() (state TrialState, is bool) {
 // the trial as it is then.
 func (s *Store) BeginTrial(id, user string, files bool, after time.Duration, now deadline.Reading) (Trial, error) {
 	if s.storage.shared != nil {
-		return Trial{}, ErrTrialInFleet
+		if files {
+			return Trial{}, ErrTrialInFleet
+		}
+		if err := s.storage.shared.Tries(); err != nil {
+			return Trial{}, err
+		}
 	}
 	s.writer.Lock()
 	defer s.writer.Unlock()
+	var begun Trial
+	err := s.decide(func() (err error) {
+		begun, err = s.beginTrial(id, user, files, after, now)
+		return err
+	})
+	return begun, err
+}
+
+// beginTrial is BeginTrial once.
+func (s *Store) beginTrial(id, user string, files bool, after time.Duration, now deadline.Reading) (Trial, error) {
 	// What files said until now is what goes back.
 	if err := s.flush(); err != nil {
 		return Trial{}, fmt.Errorf("begin a trial: %w", err)
@@ -149,6 +165,9 @@ func (t *Trial) addTo(out *engine.Transaction, revision uint64) error {
 
 // putTrial commits the head of the trial.
 func (s *Store) putTrial(head *Trial) error {
+	if s.storage.shared != nil {
+		return s.shareTrial(head)
+	}
 	var out engine.Transaction
 	if err := head.addTo(&out, s.feed.revision); err != nil {
 		return err
@@ -164,7 +183,7 @@ func (s *Store) putTrial(head *Trial) error {
 func (s *Store) CountTrialFrom(now deadline.Reading) error {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	if !s.trial.Pending() || s.trial.Ends.In(now) == s.trial.Ends {
+	if !s.trial.Pending() || s.trial.Ends.In(now) == s.trial.Ends || s.storage.shared != nil {
 		return nil
 	}
 	next := *s.trial.Trial
@@ -183,11 +202,22 @@ func (s *Store) CountTrialFrom(now deadline.Reading) error {
 func (s *Store) Confirm() (TrialState, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
+	var state TrialState
+	err := s.decide(func() (err error) {
+		state, err = s.confirm()
+		return err
+	})
+	return state, err
+}
+
+// confirm is Confirm once.
+func (s *Store) confirm() (TrialState, error) {
 	state, is := s.Trial()
 	if !is {
 		return state, ErrNoTrial
 	}
 	t := s.begin()
+	t.announced = true
 	s.allocator.unkeep()
 	t.base = s.allocator.mark()
 	t.extra.Deletes = s.trial.keys()
@@ -303,69 +333,6 @@ func (t *trial) keepFiles(from engine.Engine, revision uint64, out *engine.Trans
 		}
 	}
 	return kept, nil
-}
-
-// loadTrial reads what is stored of a trial.
-func (s *Store) loadTrial() error {
-	pairs, err := s.storage.engine.Load(trialPrefix)
-	if err != nil || len(pairs) == 0 {
-		return err
-	}
-	t := trial{before: map[object.Ref]*record{}, files: map[string]bool{}}
-	files := map[string]trialFile{}
-	for _, pair := range pairs {
-		switch key := pair.Key; {
-		case key == trialKey:
-			t.Trial = &Trial{}
-			if err := json.Unmarshal(pair.Value, t.Trial); err != nil {
-				return fmt.Errorf("read stored %s: %w", key, err)
-			}
-		case strings.HasPrefix(key, trialObjectPrefix):
-			of, r, err := decodeBefore(pair)
-			if err != nil {
-				return err
-			}
-			t.before[of] = r
-		case strings.HasPrefix(key, trialFilePrefix):
-			path := strings.TrimPrefix(key, trialFilePrefix)
-			t.files[path] = true
-			files[path] = decodeTrialFile(pair.Value)
-		}
-	}
-	if t.Trial == nil {
-		return fmt.Errorf("the stored data has what was there before a trial, and no trial: put a backup in its place")
-	}
-	if !t.Pending() {
-		t.held = map[string]heldFile{}
-		for path, f := range files {
-			t.held[path] = f.hold(path)
-		}
-	}
-	s.trial = t
-	if t.Pending() {
-		s.allocator.begin()
-		for ref, r := range t.before {
-			if r != nil && ref.Kind == object.KindService {
-				s.allocator.keepOf(r.object.(*object.Service))
-			}
-		}
-		s.allocator.begin()
-	}
-	return nil
-}
-
-// decodeBefore reads what an object was before a trial; nil: it was not there.
-func decodeBefore(pair engine.Pair) (object.Ref, *record, error) {
-	key := strings.TrimPrefix(pair.Key, trialObjectPrefix)
-	ref, is := refOfKey(key)
-	if !is {
-		return object.Ref{}, nil, fmt.Errorf("read stored %s: it is not the key of an object", pair.Key)
-	}
-	if len(pair.Value) == 0 {
-		return ref, nil, nil
-	}
-	r, err := decodeRecord(engine.Pair{Key: key, Value: pair.Value, Revision: pair.Revision})
-	return ref, r, err
 }
 
 // noteTrial merges what note has added to a commit, once that is written.

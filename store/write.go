@@ -116,9 +116,16 @@ func (s *Store) Write(writes ...Write) ([]Written, error) {
 	return c.results, nil
 }
 
-// errSecret says why a fleet takes no Secrets.
-var errSecret = object.Errors{{Type: object.FieldValueForbidden, Field: "data",
-	Detail: "the boxes of a fleet share their objects in etcd, where a Secret would be readable to whoever reads etcd: keep it elsewhere"}}
+// secretsRefused says why no Secrets are taken, nil: they are.
+func (s *Store) secretsRefused(kind string) error {
+	if s.storage.shared == nil || kind != object.KindSecret {
+		return nil
+	}
+	if err := s.storage.shared.Sealing(); err != nil {
+		return object.Errors{{Type: object.FieldValueForbidden, Field: "data", Detail: err.Error()}}
+	}
+	return nil
+}
 
 // write decides what becomes of one object, gives it its values, and notes it for the
 // commit.
@@ -128,8 +135,8 @@ func (t *transaction) write(w *Write) Written {
 		return Written{Err: err}
 	}
 	c := &change{ref: ref, old: t.record(ref), by: &w.By}
-	if t.s.storage.shared != nil && ref.Kind == object.KindSecret && !w.Delete {
-		return Written{Err: errSecret}
+	if err := t.s.secretsRefused(ref.Kind); err != nil && !w.Delete {
+		return Written{Err: err}
 	}
 	if w.Create && c.old != nil {
 		return Written{Err: t.refuseExisting(ref, w)}

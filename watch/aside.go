@@ -9,8 +9,8 @@ import (
 	"svcctl.io/svcctl/store/parallel"
 )
 
-// asideBytes is the size from which on a file is read beside the loop: reading one of 30 MB
-// takes several hundred milliseconds, in which nobody would hear of changes in others.
+// asideBytes is the size from which on a file is read beside the loop: reading one of 30 MB takes
+// several hundred milliseconds, in which changes in others would not be noticed.
 const asideBytes = 1 << 20
 
 // An aside is files that are being read beside the loop: one that is large, and those that

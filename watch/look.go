@@ -6,7 +6,7 @@ import (
 )
 
 // A look is a reading of all directories beside the loop, in case that events did not come: it
-// takes 5 µs for each file, in which nobody would hear of changes.
+// takes 5 µs for each file, in which changes would not be noticed.
 type look struct {
 	walks []*walk          // of the sources, in their order; nil: the directory could not be read
 	older map[*source]bool // those that were read since it began

@@ -164,10 +164,10 @@ func (f *file) isComplete(seen fileState, h eventHint) bool {
 		// Links are switched, not edited.
 		return f.seen.linked || h.switched
 	case regular:
-		// A file that was renamed or linked to this name from elsewhere has something in it
-		// that nobody wrote here. When it was changed, by that, after it was last written,
-		// it is sure at once. That is not seen of both within one tick of the kernel's
-		// clock (4 ms), so then an event of a writer is waited for.
+		// A file that was renamed or linked to this name from elsewhere has content that was not
+		// written here. When it was changed, by that, after it was last written, it is sure at
+		// once. That is not seen of both within one tick of the kernel's clock (4 ms), so then an
+		// event of a writer is waited for.
 		arrived := h.created && !h.written && another && seen.version.size > 0 && (seen.version.ctime > seen.version.mtime || h.quiet)
 		// One that was written after it was moved here is like any that is edited; and
 		// nothing is moved here to be empty, so that is a writer at its beginning.

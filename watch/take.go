@@ -81,8 +81,8 @@ func (w *Watcher) settle(now time.Time) {
 	}
 }
 
-// What is read before it is dealt with: so many files, and so many bytes of them, which
-// bounds the texts that are in memory at once.
+// The files, and the bytes of them, that are read before they are processed: this bounds the texts
+// that are in memory at once.
 const (
 	chunkFiles = 64
 	chunkBytes = 64 << 20

@@ -227,7 +227,7 @@ func (w *Watcher) Rescan(ctx context.Context) error {
 	}
 }
 
-// A request is somebody who waits for what the directories held at a moment.
+// A request waits for the content of the directories at a moment.
 type request struct {
 	done  chan struct{}
 	waits map[*file]*change // that had not settled by then

@@ -1,7 +1,7 @@
-// Package auth tells who makes a request of the API and what they may do, and shows clients
-// that it is the appliance they talk to.
+// Package auth authenticates and authorizes the users of the API, and authenticates the appliance
+// to its clients.
 //
-// Over the unix socket the kernel says who is at the other end (Local). Over TLS a client
+// Over the unix socket the kernel names the peer (Local). Over TLS a client
 // shows a token that it was given over the socket before (Tokens); the server shows a
 // certificate, signed by a CA of its own or given by the operator (Authority, Files).
 //
@@ -11,7 +11,7 @@
 //     Key files are readable by their owner only.
 //   - A token cannot be made, changed or prolonged without the key. Nothing about a token is
 //     believed before its signature is checked, which takes equally long for every wrong one.
-//   - Nobody becomes somebody by an error: who cannot be identified may do nothing.
+//   - Fail closed: a request without authentication has no role.
 //
 // The package does not know requests or paths: what a Role may do is decided by those who
 // serve them.

@@ -105,7 +105,7 @@ type claims struct {
 func (t *Tokens) Issue(u User, life time.Duration) (text string, expires time.Time, err error) {
 	switch {
 	case u.Role != Reader && u.Role != Admin:
-		return "", time.Time{}, errors.New("nobody needs no token")
+		return "", time.Time{}, errors.New("role none cannot have a token")
 	case life < time.Second || life > MaxTokenLife:
 		return "", time.Time{}, fmt.Errorf("a token cannot be valid for %s: give a duration from 1s to %.0fh", life, MaxTokenLife.Hours())
 	}
@@ -173,7 +173,7 @@ func (t *Tokens) read(text string) (c claims, err error) {
 }
 
 // ErrRole means that a user requests more than their own role.
-var ErrRole = errors.New("nobody can give more than they may do")
+var ErrRole = errors.New("a token cannot have a higher role than its creator")
 
 // Delegate returns the user of a token that another user requests. Its role is at most
 // the requester's (else ErrRole is wrapped). Its name is the requester's, followed by the

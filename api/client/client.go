@@ -160,7 +160,7 @@ func (c *Client) Fleet(ctx context.Context) (*wire.Fleet, error) {
 	return &f, nil
 }
 
-// FleetSources asks who reads which directory of manifests for the fleet.
+// FleetSources asks for the readers of the fleet's directories of manifests.
 func (c *Client) FleetSources(ctx context.Context) (list []wire.FleetSource, err error) {
 	err = c.get(ctx, "/svcctl/v1/fleet/sources", nil, callTimeout, &list)
 	return list, err
@@ -170,6 +170,12 @@ func (c *Client) FleetSources(ctx context.Context) (list []wire.FleetSource, err
 func (c *Client) TakeSource(ctx context.Context, name, box string) (before wire.FleetSource, err error) {
 	err = c.call(ctx, http.MethodPost, "/svcctl/v1/fleet/source", url.Values{"name": {name}, "box": {box}}, callTimeout, &before)
 	return before, err
+}
+
+// ForgetSource drops a source that no box of the fleet has any more, and returns what became of it.
+func (c *Client) ForgetSource(ctx context.Context, name string) (gone wire.ForgottenSource, err error) {
+	err = c.call(ctx, http.MethodPost, "/svcctl/v1/fleet/source/forget", url.Values{"name": {name}}, callTimeout, &gone)
+	return gone, err
 }
 
 // AcceptFleet has all boxes of the fleet take what etcd has, although it went back.
@@ -211,7 +217,7 @@ func (c *Client) WaitFor(ctx context.Context, cond Condition, revision uint64, t
 	}
 }
 
-// NotRunning reports whether a call failed because nobody serves on the socket.
+// NotRunning reports whether a call failed because no process serves on the socket.
 func NotRunning(err error) bool {
 	var unreachable *UnreachableError
 	return errors.As(err, &unreachable) &&

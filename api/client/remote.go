@@ -18,7 +18,7 @@ import (
 type Server struct {
 	// URL is https://HOST:PORT, or HOST:PORT.
 	URL string
-	// Token is the bearer token that says who asks; "" is nobody.
+	// Token is the bearer token of the user; "": none.
 	Token string
 	// CA are the certificates in PEM that its certificate is checked with; nil are those
 	// of this system.

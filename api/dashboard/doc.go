@@ -3,5 +3,5 @@
 //
 // Everything is rendered here, and works without scripts. One script of our own puts new numbers
 // into a page that is open. Pages load nothing from elsewhere, change nothing, and set no cookie:
-// the API they are served by says who may see them.
+// the API that serves them checks the rights.
 package dashboard

@@ -30,8 +30,8 @@ var files embed.FS
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; " +
 	"base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 
-// Handler serves the pages below Path. MayAdmin reports whether who asks may see what is for admins. A bug of a page is a panic with
-// an http.Handler, which answers with a page: who recovers knows where the log is.
+// Handler serves the pages below Path. mayAdmin reports whether the user of a request is an admin. A bug of a page is a panic with
+// an http.Handler, which answers with a page: the recovering caller knows where the log is.
 func Handler(source Source, mayAdmin func(*http.Request) bool) http.Handler {
 	h := &handler{source: source, mayAdmin: mayAdmin, pages: parse()}
 	static, err := fs.Sub(files, "static")
@@ -324,7 +324,7 @@ const journalLines = 100
 // journal is the page of changes, for admins.
 func (h *handler) journal(w http.ResponseWriter, r *http.Request) {
 	if !h.mayAdmin(r) {
-		h.fail(w, r, http.StatusForbidden, "The journal is for who may do everything.")
+		h.fail(w, r, http.StatusForbidden, "The journal is for administrators.")
 		return
 	}
 	entries, err := h.source.Journal(journalLines)

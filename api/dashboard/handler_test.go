@@ -192,7 +192,7 @@ func TestHostileText(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	s := &shown{}
 	h := Handler(s, func(*http.Request) bool { return false })
-	says(t, visit(t, h, http.MethodGet, "/dashboard/journal", http.StatusForbidden), "for who may do everything")
+	says(t, visit(t, h, http.MethodGet, "/dashboard/journal", http.StatusForbidden), "for administrators")
 	if text := visit(t, h, http.MethodGet, "/dashboard/", http.StatusOK); strings.Contains(text, "Journal") {
 		t.Error("the menu leads a reader to the journal")
 	}

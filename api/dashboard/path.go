@@ -141,7 +141,7 @@ func absent(checks []wire.EndpointHealth, port *wire.PortState, used []string) (
 	return nodes
 }
 
-// healthText says what a check says of an endpoint; "" where nobody asks.
+// healthText returns the state of an endpoint's check; "" without a check.
 func healthText(h *wire.EndpointHealth) (text, class string) {
 	if h == nil {
 		return "", ""

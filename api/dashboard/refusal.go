@@ -10,7 +10,7 @@ import (
 	"strconv"
 )
 
-// A refusal is a page that stands alone: it needs neither a Source nor another request, so whoever may see nothing else can see it.
+// A refusal is a page that stands alone: it needs neither a Source nor another request, so clients without any right can see it.
 var (
 	refusalPage  = template.Must(template.ParseFS(files, "pages/refusal.html"))
 	refusalStyle = readStyle()

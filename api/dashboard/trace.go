@@ -22,7 +22,7 @@ const (
 // trace is the page that tells what becomes of packets, for admins. It comes in pieces, a packet at a time, and so needs no script.
 func (h *handler) trace(w http.ResponseWriter, r *http.Request) {
 	if !h.mayAdmin(r) {
-		h.fail(w, r, http.StatusForbidden, "A trace sees the packets of everybody: it is for who may do everything. The page of a Service explains to readers why it does not answer, and svcctl explain does.")
+		h.fail(w, r, http.StatusForbidden, "A trace sees the packets of all clients: it is for administrators. The page of a Service explains to readers why it does not answer, and svcctl explain does.")
 		return
 	}
 	t := traceOf(r.URL.Query())
@@ -133,7 +133,7 @@ type pieces struct {
 	gone    context.CancelFunc
 }
 
-// Write implements io.Writer. It never fails: whoever makes the page hears by gone.
+// Write implements io.Writer. It never fails: the page's handler learns of errors by gone.
 func (p *pieces) Write(b []byte) (int, error) {
 	if _, err := p.buffer.Write(b); err != nil {
 		p.gone()

@@ -52,7 +52,7 @@ func TestTracePage(t *testing.T) {
 	if text := visit(t, h, http.MethodGet, "/dashboard/trace?to=10.96.0.10:80&do=follow", http.StatusOK); strings.Contains(text, "No such packet") || strings.Contains(text, "if a packet came") {
 		t.Errorf("a trace that was refused found no packet:\n%s", text)
 	} else {
-		says(t, text, "somebody traces already")
+		says(t, text, "another trace runs already")
 	}
 }
 
@@ -60,7 +60,7 @@ func TestTracePage(t *testing.T) {
 func TestTraceIsForAdmins(t *testing.T) {
 	s := &shown{services: 3, trace: none}
 	h := Handler(s, func(*http.Request) bool { return false })
-	says(t, visit(t, h, http.MethodGet, "/dashboard/trace?do=follow", http.StatusForbidden), "for who may do everything", `role="alert"`)
+	says(t, visit(t, h, http.MethodGet, "/dashboard/trace?do=follow", http.StatusForbidden), "for administrators", `role="alert"`)
 	for _, path := range []string{"", "services/shop/web"} {
 		if text := visit(t, h, http.MethodGet, "/dashboard/"+path, http.StatusOK); strings.Contains(text, "/dashboard/trace") {
 			t.Errorf("/dashboard/%s leads a reader to the trace", path)

@@ -82,7 +82,7 @@ func (d *diagnosis) appliance() {
 	}
 }
 
-// Nobody are the findings about an address that no Service has.
+// Nobody returns the findings about an address that no Service has.
 func Nobody(f Facts) []Finding {
 	d := &diagnosis{Facts: f}
 	q := f.Question
@@ -90,7 +90,7 @@ func Nobody(f Facts) []Finding {
 	if !q.Address.IsValid() {
 		what = fmt.Sprintf("port %d%s of this box", q.Port, slashed(q.Protocol))
 	}
-	d.add(Bad, "`svcctl get services -A -o wide` lists who has which address", "no Service answers at %s", what)
+	d.add(Bad, "`svcctl get services -A -o wide` lists the Services with their addresses", "no Service answers at %s", what)
 	if f.Allocations != nil {
 		d.place(q)
 	}
@@ -103,7 +103,7 @@ func Nobody(f Facts) []Finding {
 	return d.findings
 }
 
-// place tells in which range something is that nobody has.
+// place adds the range that contains an address or port without a holder.
 func (d *diagnosis) place(q Question) {
 	for _, pool := range d.Allocations.Pools {
 		for _, h := range pool.Holders {
@@ -114,9 +114,9 @@ func (d *diagnosis) place(q Question) {
 		}
 		if q.Address.IsValid() && inRange(q.Address, pool.Range) {
 			if pool.Kind == wire.PoolClusterIP {
-				d.add(Doubt, "", "it lies in the range of cluster IPs %s and is nobody's: clients get no answer", pool.Range)
+				d.add(Doubt, "", "it lies in the range of cluster IPs %s and no Service has it: clients get no answer", pool.Range)
 			} else {
-				d.add(Doubt, "", "it lies in the pool of load balancer IPs %s and is nobody's: clients get no answer, unless it is on a network of the box", pool.Range)
+				d.add(Doubt, "", "it lies in the pool of load balancer IPs %s and no Service has it: clients get no answer, unless it is on a network of the box", pool.Range)
 			}
 			return
 		}

@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// balance tells who gets the next connection, where that is not everybody alike.
+// balance adds the balancing of ports whose endpoints do not get equal shares.
 func (d *diagnosis) balance() {
 	for _, port := range d.ports() {
 		for _, s := range d.states(port) {

@@ -277,7 +277,7 @@ func (d *diagnosis) allocated() {
 	}
 	next := "give the appliance a pool with --load-balancer-pool, or one that is larger: `svcctl alloc`"
 	if class := spec.LoadBalancerClass; class != nil && *class != "svcctl.io/load-balancer" {
-		next = fmt.Sprintf("somebody else has to give it: its class is %s", *class)
+		next = fmt.Sprintf("another product has to allocate it: its class is %s", *class)
 	}
 	d.add(Bad, next, "it waits for a load balancer IP")
 }

@@ -277,9 +277,9 @@ func TestNobody(t *testing.T) {
 		{Kind: wire.PoolLoadBalancer, Range: "198.51.100.4-198.51.100.9"},
 	}}
 	for address, want := range map[string]string{
-		"10.96.0.11":   "? it lies in the range of cluster IPs 10.96.0.0/16 and is nobody's: clients get no answer\n",
+		"10.96.0.11":   "? it lies in the range of cluster IPs 10.96.0.0/16 and no Service has it: clients get no answer\n",
 		"10.96.0.10":   "- it is held by default/web, which does not answer on it\n",
-		"198.51.100.5": "? it lies in the pool of load balancer IPs 198.51.100.4-198.51.100.9 and is nobody's: clients get no answer, unless it is on a network of the box\n",
+		"198.51.100.5": "? it lies in the pool of load balancer IPs 198.51.100.4-198.51.100.9 and no Service has it: clients get no answer, unless it is on a network of the box\n",
 		"198.51.100.3": "? it lies in none of the appliance's ranges: packets to it are not ours\n",
 		"fd00::1":      "? it lies in none of the appliance's ranges: packets to it are not ours\n",
 	} {

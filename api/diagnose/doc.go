@@ -1,10 +1,10 @@
 // Package diagnose finds out why a Service does not answer, from what a client of the API
-// can see: the objects, the status of the appliance, and who holds which address. It goes
+// can see: the objects, the status of the appliance, and the holders of addresses. It goes
 // from the object to the kernel, one check after the other, and says of each what is so and,
 // where it should not be so, what to do next.
 //
 // What it says of endpoints and policies follows package appliance/resolve in the rules
-// that matter to somebody who asks "why": which endpoints are ready, which are local. It
+// that matter to the question "why": which endpoints are ready, which are local. It
 // decides nothing: what is programmed is resolve's.
 //
 // Invariants: the same facts give the same findings, in the same order; facts that are

@@ -33,7 +33,7 @@ func shortened(lines []string) []string {
 	return append(lines[:maxDetails:maxDetails], fmt.Sprintf("and %d more", len(lines)-maxDetails)) // in a copy: the list is somebody else's
 }
 
-// endpoints checks for each port that is asked for that somebody is behind it.
+// endpoints checks that each port that is asked for has a usable endpoint.
 func (d *diagnosis) endpoints() {
 	if !slices.ContainsFunc(d.Slices, func(s *object.EndpointSlice) bool { return len(s.Endpoints) > 0 }) {
 		if slices.ContainsFunc(d.ports(), func(p object.ServicePort) bool { return !d.leadsOn(&p) }) {
@@ -239,10 +239,10 @@ func (d *diagnosis) leadsOn(port *object.ServicePort) bool {
 
 // goodAlone says that such a port has no endpoint of its own.
 func (d *diagnosis) goodAlone(port *object.ServicePort) {
-	d.good("port %d/%s has no endpoint of its own: who asks for a server name that leads to no Service is refused", port.Port, port.Protocol)
+	d.good("port %d/%s has no endpoint of its own: clients that ask for a server name that leads to no Service are refused", port.Port, port.Protocol)
 }
 
-// nobody tells why there are no endpoints.
+// nobody adds the reason for which there are no endpoints.
 func (d *diagnosis) nobody() {
 	selector := d.Service.Spec.Selector
 	switch {
@@ -282,7 +282,7 @@ func (d *diagnosis) isLocal(node *string) bool {
 	return *node == d.Status.NodeName
 }
 
-// policies checks that a policy Local has somebody to send connections to.
+// policies checks that a policy Local has a local endpoint.
 func (d *diagnosis) policies() {
 	spec := &d.Service.Spec
 	external := spec.ExternalTrafficPolicy == object.PolicyLocal && d.external()
@@ -328,7 +328,7 @@ func (d *diagnosis) isClusterIP(addr netip.Addr) bool {
 	return addr.IsValid() && slices.Contains(d.Service.Spec.ClusterIPs, addr.String())
 }
 
-// clients tells who may connect.
+// clients adds the restrictions on clients.
 func (d *diagnosis) clients() {
 	if internal := annotation.InternalOf(d.Service).Key; internal != "" && !d.isClusterIP(d.Question.Address) {
 		d.add(Doubt, "ask from inside, or add the client's network to --load-balancer-internal-from",
@@ -362,7 +362,7 @@ func (d *diagnosis) clients() {
 	}
 }
 
-// Annotations that say who may connect, as the appliance reads them.
+// Annotations that restrict clients, as the appliance reads them.
 const (
 	annotationRangesApply = "svcctl.io/source-ranges-apply"
 	annotationSourceSets  = "svcctl.io/source-sets"

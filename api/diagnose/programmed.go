@@ -119,7 +119,7 @@ func (d *diagnosis) served() {
 		}
 	}
 	if len(missing) > 0 {
-		d.add(Bad, fmt.Sprintf("see the problems above, and who has it: `svcctl explain %s`", strings.ToLower(missing[0])),
+		d.add(Bad, fmt.Sprintf("see the problems above, and its holder: `svcctl explain %s`", strings.ToLower(missing[0])),
 			"not served for this Service: %s: clients get no answer from it there", strings.Join(missing, ", "))
 	}
 }
@@ -161,7 +161,7 @@ func (d *diagnosis) addresses() []netip.Addr {
 	return addrs
 }
 
-// neighbors says for which addresses nobody on the segment gets an answer.
+// neighbors adds the addresses for which neighbors on the segment get no answer.
 func (d *diagnosis) neighbors() {
 	if d.State == nil {
 		return
@@ -236,7 +236,7 @@ func (d *diagnosis) routed(address, peer string, p *wire.Place) {
 	}
 }
 
-// UnansweredText says what neighbors meet at an address that nobody answers for.
+// UnansweredText describes an address for which neighbors get no answer.
 func UnansweredText(u wire.Unanswered) string {
 	asks := "ARP"
 	if strings.Contains(u.Address, ":") {

@@ -50,8 +50,8 @@ func newAnswer(w http.ResponseWriter, r *http.Request, code int) *answer {
 		buffer: buffers.Get().(*[gzipFrom]byte),
 	}
 	if r.ContentLength == 0 {
-		// The time for reading the request would end its context in the middle of a long
-		// answer. It stays for who has a body to send still.
+		// The time for reading the request would end its context in the middle of a long answer. It
+		// stays for requests whose body is not read yet.
 		_ = a.control.SetReadDeadline(time.Time{})
 	}
 	return a

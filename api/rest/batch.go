@@ -275,7 +275,7 @@ func (b *batch) plan() {
 	workers.Wait()
 }
 
-// retry makes a change that somebody else came in the way of.
+// retry repeats a change that conflicted with a concurrent one.
 func (b *batch) retry(it *item) {
 	before, _ := b.server.store.Get(it.writing.request.ref())
 	var created bool

@@ -8,8 +8,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// computed is a collection of objects that follow from no stored ones: they are as they are when somebody asks, and
-// cannot be watched (kind.Kind.Verbs).
+// computed is a collection of objects that follow from no stored ones: they are computed on request, and cannot be
+// watched (kind.Kind.Verbs).
 type computed struct {
 	store   *store.Store
 	objects func() []object.Object
@@ -61,8 +61,8 @@ func poolsOf(plain stored) adapted {
 	}}
 }
 
-// withUse is a pool with the status that follows from who has its addresses. A pool that is not used has no
-// addresses.
+// withUse returns a pool with the status that follows from its allocated addresses. An unused pool has
+// none.
 func withUse(pool *object.IPAddressPool, use []store.PoolUse) *object.IPAddressPool {
 	shown := pool.DeepCopy().(*object.IPAddressPool)
 	shown.Status = &object.IPAddressPoolStatus{}

@@ -49,7 +49,7 @@ func TestComputedKinds(t *testing.T) {
 		t.Errorf("one that is not there: %d %s", got.Code, got.Body)
 	}
 	for method, path := range map[string]string{http.MethodPost: "namespaces/a/servicel2statuses", http.MethodDelete: "namespaces/a/servicel2statuses/l2-1"} {
-		if got := w.send(method, group+path, "{}"); got.Code != http.StatusMethodNotAllowed || !strings.Contains(got.Body.String(), "computed when somebody asks") {
+		if got := w.send(method, group+path, "{}"); got.Code != http.StatusMethodNotAllowed || !strings.Contains(got.Body.String(), "computed on request") {
 			t.Errorf("%s: %d %s", method, got.Code, got.Body)
 		}
 	}

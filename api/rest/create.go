@@ -135,7 +135,7 @@ func mayWriteKind(r *request) error {
 	case r.kind.Name == object.KindIPAddress:
 		why = "show which Services hold which addresses, and cannot be written: change the Service"
 	case isComputed(r.kind):
-		why = "are computed when somebody asks, and can be neither written nor watched: svcctl announcements and /svcctl/v1/announcements?watch=true tell more"
+		why = "are computed on request, and can be neither written nor watched: svcctl announcements and /svcctl/v1/announcements?watch=true tell more"
 	default:
 		return nil
 	}
@@ -144,7 +144,7 @@ func mayWriteKind(r *request) error {
 	return e
 }
 
-// refused is the answer to what nobody may do.
+// refused returns the answer to a request that no user may make.
 func refused(k kind.Kind, name, why string) *statusError {
 	return &statusError{
 		code: http.StatusForbidden, reason: reasonForbidden, details: detailsOf(k, name),

@@ -19,11 +19,11 @@
 // what it said the last time is recognized before any of that. /svcctl/v1/apply applies a whole
 // stream of objects in a few commits (batch.go).
 //
-// Invariants: what is refused has changed nothing; what a file declares is changed by nobody else,
+// Invariants: what is refused has changed nothing; what a file declares is changed by that file only,
 // force or not; the store's objects are never changed, nor copied to be read; an answer holds a
 // bounded part of itself in memory, however long it is (answer.go, listing.go); a watch tells
 // every change once and in order, or ends with 410 Expired; it pulls changes from the store's
-// history, so that a slow client loses its watch and holds up nobody; each version of an object
+// history, so that a slow client loses its watch and delays no other; each version of an object
 // is encoded once for all who watch it (encodings.go); a watch ends with the context of its
 // request.
 //

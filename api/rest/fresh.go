@@ -30,7 +30,7 @@ func (s *Server) fresh(w http.ResponseWriter, r *request, given string, revision
 	case err == nil || !isAway(err):
 		return err
 	case r.kind.Name == object.KindLease:
-		return unavailable("nobody knows which is the newest version: "+err.Error(), busyRetry)
+		return unavailable("the newest version is not known: "+err.Error(), busyRetry)
 	}
 	warnings{fmt.Sprintf("this is as of revision %d, and may be old: %v", s.store.Revision(), err)}.send(w)
 	return nil

@@ -75,15 +75,15 @@ func (s *Server) startOf(o *listOptions) (at uint64, start viewKey, err error) {
 	if o.revision > current {
 		return 0, start, fromTheFuture(o.revision, current)
 	}
-	// Without a match, who asks for pages means all of them to be of one revision.
+	// Without a match, all pages of a list are of one revision.
 	if o.match == matchExact || o.match == "" && o.limit > 0 {
 		at = o.revision
 	}
 	return at, start, nil
 }
 
-// expired is the answer to who wants a list of a revision that is not known any more: from
-// the middle of a list on, it can be had of another revision.
+// expired returns the answer to a list at a revision that is not known any more: the rest of a
+// paged list can be had at another revision.
 func (o *listOptions) expired(start viewKey) error {
 	if o.continueToken == "" {
 		return expired("The resourceVersion for the provided list is too old.")

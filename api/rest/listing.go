@@ -29,9 +29,9 @@ type tableHead struct {
 	ColumnDefinitions []table.Column `json:"columnDefinitions"`
 }
 
-// respondList answers with a list in the form that the client asked for. Objects are
-// encoded one by one as the client takes them: no second copy of the list is made. An
-// error in the middle cuts the answer off, so that nobody takes it for a whole one.
+// respondList answers with a list in the form that the client asked for. Objects are encoded one by
+// one as the client takes them: no second copy of the list is made. An error in the middle cuts the
+// answer off, so that no client takes it for a whole one.
 func (s *Server) respondList(w http.ResponseWriter, r *request, meta table.ListMeta, objects iter.Seq[object.Object]) error {
 	l := &listing{form: r.form}
 	switch r.form.shape {

@@ -28,8 +28,8 @@ type listOptions struct {
 	initial       *bool // sendInitialEvents
 }
 
-// listOptionsOf reads the query of a list or a watch. Keys that it does not know are
-// nobody's concern: clients send more than one server knows.
+// listOptionsOf reads the query of a list or a watch. Unknown keys are ignored, as by the API
+// server of Kubernetes.
 func listOptionsOf(r *request) (o listOptions, err error) {
 	if o.limit, err = intIn(r, "limit"); err != nil {
 		return o, err

@@ -102,7 +102,7 @@ func formOf(c clause, verb string) (form, bool) {
 	return f, true
 }
 
-// wantsPretty reports whether the answer is for the eyes of somebody.
+// wantsPretty reports whether the answer is to be indented for people.
 func wantsPretty(r *http.Request, query url.Values) bool {
 	if text := query.Get("pretty"); text != "" {
 		pretty, _ := strconv.ParseBool(text)

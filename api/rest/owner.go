@@ -79,8 +79,8 @@ func createdAt(o object.Object, otherwise time.Time) time.Time {
 	return otherwise
 }
 
-// managed is an object as a client sees it: what belongs to a file and was never written
-// by anybody else says so in its managedFields.
+// managed returns an object as clients see it: with the managedFields of the file, if only a file
+// has written it.
 func (s *Server) managed(r *request, o object.Object) object.Object {
 	_, owner := s.store.Get(r.ref())
 	if owner.File == "" || len(o.GetMeta().ManagedFields) > 0 {

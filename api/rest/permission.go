@@ -11,8 +11,8 @@ import (
 // reading are the verbs that change nothing.
 var reading = []string{"get", "list", "watch"}
 
-// may reports whether somebody may do something with objects of a kind. Who may only read
-// may not read Secrets, as with the role "view" of Kubernetes, and may ask about himself.
+// may reports whether a role permits a verb on objects of a kind. Readers may not read Secrets, as
+// with the role "view" of Kubernetes, and may ask for their own rights.
 func may(role auth.Role, verb string, k kind.Kind) bool {
 	switch {
 	case role == auth.Admin:

@@ -134,7 +134,7 @@ func TestPermissions(t *testing.T) {
 		{auth.Reader, "GET /openapi/v3", 200, ""},
 		{auth.Reader, "GET /api/v1/services", 200, ""},
 		{auth.Reader, "GET /api/v1/namespaces/default/services/web/status", 200, ""},
-		{auth.Reader, "GET /api/v1/secrets", 403, `secrets is forbidden: User "uid:1000" cannot list resource "secrets" in API group "" at the cluster scope: who may only read asks as root`},
+		{auth.Reader, "GET /api/v1/secrets", 403, `secrets is forbidden: User "uid:1000" cannot list resource "secrets" in API group "" at the cluster scope: this needs root, a member of the group that --socket-group names, or a token that one of these made`},
 		{auth.Reader, "GET /api/v1/secrets?watch=1", 403, `secrets is forbidden: User "uid:1000" cannot watch resource "secrets"`},
 		{auth.Reader, "POST /api/v1/namespaces/default/services", 403, `services is forbidden: User "uid:1000" cannot create resource "services" in API group "" in the namespace "default"`},
 		{auth.Reader, "DELETE /api/v1/namespaces/default/services/web", 403, `services "web" is forbidden: User "uid:1000" cannot delete resource "services" in API group "" in the namespace "default"`},

@@ -68,8 +68,8 @@ func encode(document any, pretty bool) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// send answers with a text that is there already. What the API tells changes at any
-// time, so nobody may keep it unless the headers say so already.
+// send answers with a text that is there already. What the API tells changes at any time, so it
+// must not be cached unless the headers say so already.
 func send(w http.ResponseWriter, r *http.Request, code int, contentType string, text []byte) {
 	w.Header().Set("Content-Type", contentType)
 	if w.Header().Get("Cache-Control") == "" {
@@ -80,8 +80,7 @@ func send(w http.ResponseWriter, r *http.Request, code int, contentType string, 
 	a.Close()
 }
 
-// fail answers with what went wrong. Errors that are the server's own are logged, for
-// nobody else will; that a range is full is none.
+// fail answers with what went wrong. Internal errors are logged; that a range is full is none.
 func (s *Server) fail(w http.ResponseWriter, r *request, err error) {
 	e := statusOf(err, r)
 	if e.code == http.StatusInternalServerError && !errors.Is(err, alloc.ErrFull) {

@@ -32,7 +32,7 @@ func (s *Server) review(w http.ResponseWriter, r *request) error {
 
 const anything = "*"
 
-// accessOf reports whether somebody may do something.
+// accessOf reports whether a user has the access that spec describes.
 func accessOf(user auth.User, spec *object.SelfSubjectAccessReviewSpec) object.SubjectAccessReviewStatus {
 	allowed := user.Role == auth.Admin
 	if !allowed && spec.NonResourceAttributes != nil {
@@ -47,8 +47,7 @@ func accessOf(user auth.User, spec *object.SelfSubjectAccessReviewSpec) object.S
 	return object.SubjectAccessReviewStatus{Reason: "the role of " + user.Name + " is to read only"}
 }
 
-// mayDo reports whether somebody may do something with objects; "*" means each kind or
-// verb that there is.
+// mayDo reports whether a role permits a verb on objects; "*" means all kinds or verbs.
 func mayDo(role auth.Role, a *object.ResourceAttributes) bool {
 	asked := false
 	for _, k := range kind.All() {

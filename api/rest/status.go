@@ -178,11 +178,11 @@ func forbidden(r *request) *statusError {
 	}
 }
 
-// askAnAdmin says what who may only read can do about it; Kubernetes has the reasons of an
+// askAnAdmin tells a reader how to get the rights; Kubernetes has the reasons of an
 // authorizer in this place.
-const askAnAdmin = ": who may only read asks as root, as a member of the group that --socket-group names, or with a token that one of these made"
+const askAnAdmin = ": this needs root, a member of the group that --socket-group names, or a token that one of these made"
 
-// forbiddenPath is forbidden for somebody who may do nothing at all.
+// forbiddenPath returns the refusal for a user without any right.
 func forbiddenPath(r *request) *statusError {
 	return &statusError{
 		code: http.StatusForbidden, reason: reasonForbidden, details: &statusDetails{},
@@ -190,7 +190,7 @@ func forbiddenPath(r *request) *statusError {
 	}
 }
 
-// unauthorized is the answer to who is not known.
+// unauthorized returns the answer to an unknown user.
 func unauthorized() *statusError {
 	return &statusError{code: http.StatusUnauthorized, reason: reasonUnauthorized, message: "Unauthorized"}
 }
@@ -254,7 +254,7 @@ func internalError(err error) *statusError {
 	}
 }
 
-// unsettled is for a change that nobody knows of whether it was made.
+// unsettled returns the answer to a change whose outcome is unknown.
 func unsettled(message string) *statusError {
 	return &statusError{code: http.StatusGatewayTimeout, reason: reasonTimeout, message: message}
 }

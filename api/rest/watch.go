@@ -136,8 +136,8 @@ func (l *watchSession) begin() error {
 	return nil
 }
 
-// wantsInitial reports whether the watch begins with what is there already: when it is told to,
-// or when it is told nothing.
+// wantsInitial reports whether the watch begins with the present objects: by sendInitialEvents, or
+// without a resourceVersion.
 func (l *watchSession) wantsInitial() bool {
 	if o := l.options; o.initial != nil {
 		return *o.initial
@@ -194,7 +194,7 @@ func (l *watchSession) run(ctx context.Context) {
 				_ = l.bookmark(false)
 			}
 		case <-ctx.Done():
-			// Only who is still there can be told.
+			// The client is still connected.
 			if l.options.bookmarks && errors.Is(ctx.Err(), context.DeadlineExceeded) && l.request.http.Context().Err() == nil {
 				_ = l.bookmark(false)
 			}

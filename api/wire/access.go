@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The reasons of a Failure that are about who asks.
+// The reasons of a Failure that are about the user.
 const (
 	ReasonTooManyRequests = "TooManyRequests"
 	ReasonTooLarge        = "RequestEntityTooLarge"

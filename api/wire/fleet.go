@@ -6,7 +6,7 @@ import "time"
 type Fleet struct {
 	Name string `json:"name"`
 	// State is Following while all is well; otherwise CutOff, Lagging, WentBack, OtherFleet, Emptied,
-	// Damaged, Differs, TooNew or Namesake, and Why says what happened and what to do.
+	// Damaged, Differs, TooNew, KeyMissing or Namesake, and Why says what happened and what to do.
 	State string    `json:"state"`
 	Why   string    `json:"why,omitempty"`
 	Since time.Time `json:"since"`
@@ -49,6 +49,9 @@ const (
 	BoxAway    = "Away"
 )
 
+// BoxKeyMissing is the state, of a Fleet and of a FleetBox, that a Secret is sealed by a key that the box does not have.
+const BoxKeyMissing = "KeyMissing"
+
 // FleetSource is a directory of manifests that one box at a time reads for all.
 type FleetSource struct {
 	Name string `json:"name"`
@@ -60,6 +63,13 @@ type FleetSource struct {
 	Generation uint64 `json:"generation,omitempty"`
 	// Since is the time at which the Reader got the source.
 	Since time.Time `json:"since"`
+}
+
+// ForgottenSource is a source as it was when it was forgotten.
+type ForgottenSource struct {
+	FleetSource
+	// Objects is how many objects its files had declared, which are the API's now.
+	Objects int `json:"objects"`
 }
 
 // FleetFollowing is the state of a Fleet while all is well.

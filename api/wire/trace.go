@@ -30,7 +30,7 @@ const (
 )
 
 // ErrTracing reports that a trace is under way: there is one at a time.
-var ErrTracing = errors.New("somebody traces already: wait until that ends, a minute at most")
+var ErrTracing = errors.New("another trace runs already: wait until it ends, a minute at most")
 
 // ParseTraceQuery reads the query of /svcctl/v1/trace.
 func ParseTraceQuery(values url.Values) (q TraceQuery, err error) {

@@ -59,7 +59,7 @@ type TrafficTotals struct {
 }
 
 // FlowTotals count connections, and their bytes, that began since the appliance listens to the kernel's messages about them,
-// those that are open included. They never go back. They are absent where nobody listens.
+// those that are open included. They never go back. They are absent without --traffic flows.
 type FlowTotals struct {
 	Flows *uint64 `json:"flows,omitempty"`
 	// BytesIn counts the bytes that clients sent, and BytesOut those of endpoints, with IP headers; absent where the
@@ -161,7 +161,7 @@ type ClientTraffic struct {
 
 // ServiceClients are the clients of a Service, the busiest first.
 type ServiceClients struct {
-	// Counted reports that the newest look has them: they are counted of Services that somebody asks about, from the next look on.
+	// Counted reports that the newest look has them: they are counted for Services that are asked for, from the next look on.
 	Counted bool            `json:"counted"`
 	Clients []ClientTraffic `json:"items"`
 	More    int             `json:"more,omitempty"` // left out for the limit

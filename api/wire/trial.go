@@ -2,8 +2,8 @@ package wire
 
 import "time"
 
-// Trial is a change that goes back unless somebody confirms it, or the files that are held since one went
-// back.
+// Trial has changes that are rolled back unless they are confirmed, or the files that are held since a
+// rollback.
 type Trial struct {
 	// ID names it in writes that belong to it (the query parameter trial).
 	ID string `json:"id"`

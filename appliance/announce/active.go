@@ -39,8 +39,8 @@ func (a *announcer) setPassive(passive bool) {
 	}
 }
 
-// setDrained has everything handed over, or takes part again. Without an election there is nobody to hand over to
-// on segments: the addresses are left. An address that is followed is moved by the program that gives it.
+// setDrained hands all addresses over, or takes part again. Without an election no other box takes over on
+// segments: the addresses are left. An address that is followed is moved by the program that gives it.
 func (a *announcer) setDrained(drained bool) {
 	if a.drained == drained {
 		return

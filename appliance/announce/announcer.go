@@ -34,7 +34,8 @@ type Config struct {
 	Gateways []netip.Addr
 	// Follow, when valid, is an address whose box answers: another program elects it.
 	Follow netip.Addr
-	// BGP, when not nil, are the routers that are told of every address, whoever answers on segments.
+	// BGP, when not nil, has the routers that get a route to every address, whichever box answers on
+	// segments.
 	BGP *BGP
 }
 

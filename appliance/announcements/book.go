@@ -239,7 +239,7 @@ func (b *Book) list(places bool) wire.Announcements {
 }
 
 // Watch calls send with everything, once it is complete, and then with what changes, until ctx is done
-// or send fails. announces says that who watches is the announcer.
+// or send fails. announces says that the watcher is the announcer.
 func (b *Book) Watch(ctx context.Context, announces bool, send func(wire.AnnouncementsEvent) error) error {
 	return b.tellOf(ctx, &watcher{configured: announces}, announces, send)
 }

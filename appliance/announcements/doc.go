@@ -7,6 +7,6 @@
 //
 //   - An address is announced after the rules for it are in force, and withdrawn before they go.
 //   - Only addresses of the ranges that the operator gave are ever announced.
-//   - Who watches slowly holds up nobody: it hears the newest state of each address, once.
+//   - A slow watcher holds up no other: it gets the newest state of each address, once.
 //   - Work is proportional to the addresses that changed.
 package announcements

@@ -86,8 +86,8 @@ type Views struct {
 // Open listens on the socket, and on --listen. What backend publishes and the store holds is
 // served by Tasks; Close ends listening.
 func Open(c *config.Config, objects *store.Store, backend Backend, views Views, m *metrics.Metrics, log *slog.Logger) (s *Server, err error) {
-	told := states{store: objects, backend: backend, announced: views.Announced, node: c.NodeName, began: time.Now()}
-	s = &Server{objects: rest.New(rest.Config{Objects: objects, Look: views.Look, Log: log, Computed: told.kinds()})}
+	computed := states{store: objects, backend: backend, announced: views.Announced, node: c.NodeName, began: time.Now()}
+	s = &Server{objects: rest.New(rest.Config{Objects: objects, Look: views.Look, Log: log, Computed: computed.kinds()})}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())

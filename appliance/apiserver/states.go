@@ -44,16 +44,16 @@ const (
 // when no object names another.
 const metalLBNamespace = "metallb-system"
 
-// told has the places where the addresses of one Service are announced.
-type told struct {
+// placement has the places at which the addresses of one Service are announced.
+type placement struct {
 	namespace string // of the state
 	where     []string
 	since     time.Time
 }
 
 // places collects, by Service, the places of addresses that are of a kind, "l2 " or "bgp ".
-func (s *states) places(by string, counts func(p *wire.Place) bool) map[string]*told {
-	all := map[string]*told{}
+func (s *states) places(by string, counts func(p *wire.Place) bool) map[string]*placement {
+	all := map[string]*placement{}
 	if s.announced == nil {
 		return all
 	}
@@ -70,7 +70,7 @@ func (s *states) places(by string, counts func(p *wire.Place) bool) map[string]*
 			for _, service := range item.Services {
 				t := all[service]
 				if t == nil {
-					t = &told{namespace: namespaceOf(item.Address, use), since: p.Since}
+					t = &placement{namespace: namespaceOf(item.Address, use), since: p.Since}
 					all[service] = t
 				}
 				if p.Since.Before(t.since) {
@@ -126,7 +126,7 @@ func (s *states) toPeers() (all []object.Object) {
 }
 
 // meta names the state of a Service on this box: always the same, where MetalLB draws a name.
-func (s *states) meta(prefix, service string, t *told) object.ObjectMeta {
+func (s *states) meta(prefix, service string, t *placement) object.ObjectMeta {
 	namespace, name, _ := strings.Cut(service, "/")
 	m := s.named(t.namespace, prefix+fmt.Sprintf("%x", sha256.Sum256([]byte(s.node+"/"+service)))[:10])
 	if since := t.since.UTC().Truncate(time.Second); !t.since.IsZero() {

@@ -65,7 +65,7 @@ func (f *Facts) forwarding() Finding {
 	if len(off) > 1 {
 		verb = " are"
 	}
-	return Fault(check, strings.Join(off, " and ")+verb+" 0, so the box serves nobody but itself",
+	return Fault(check, strings.Join(off, " and ")+verb+" 0, so the box serves only itself",
 		"run `sysctl -w "+strings.Join(off, "=1 ")+"=1`, and put it into /etc/sysctl.d")
 }
 

@@ -47,7 +47,7 @@ type Config struct {
 	Log       Log
 }
 
-// API says where the API is served, and to whom.
+// API has the listeners of the API and the users of its socket.
 type API struct {
 	// Socket is the path of the unix socket (--socket).
 	Socket string
@@ -75,6 +75,9 @@ type Fleet struct {
 	// CACert, Cert and Key are PEM files: the CA of etcd's certificates (empty: the system's
 	// roots), and the box's own certificate with its key (--etcd-cacert, --etcd-cert, --etcd-key).
 	CACert, Cert, Key string
+	// KeyFile has the keys by which the Secrets of the fleet are sealed, 32 bytes in base64 a line; the first one
+	// seals, all open. "": the box accepts no Secrets (--fleet-key-file).
+	KeyFile string
 }
 
 // Addresses says which addresses and ports Services may have, and how they are allocated.
@@ -227,7 +230,7 @@ const (
 	ServiceNamesRFC1123 ServiceNames = "rfc1123" // a letter or a digit first
 )
 
-// NodePortSpace says who may hold the same node port.
+// NodePortSpace says whether Services may share a node port on different protocols.
 type NodePortSpace string
 
 const (

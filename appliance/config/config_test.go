@@ -126,7 +126,7 @@ func TestValidate(t *testing.T) {
 			c.Addresses.InternalPools, c.Addresses.InternalFrom.Interfaces = pool("10.20.0.0/28"), []string{"eth1"}
 		}, nil},
 		{"internal pool, nobody inside", func(c *Config) { c.Addresses.InternalPools = pool("10.20.0.0/28") },
-			[]string{`--load-balancer-internal-pool "10.20.0.1-10.20.0.14": nobody is inside`}},
+			[]string{`--load-balancer-internal-pool "10.20.0.1-10.20.0.14": no client is inside`}},
 		{"internal pool in another", func(c *Config) {
 			c.Addresses.LoadBalancerPools, c.Addresses.InternalPools, c.Addresses.ClusterCIDRs = pool("10.20.0.0/24"), pool("10.20.0.16/28"), prefixes("10.0.0.0/8")
 		}, []string{`--load-balancer-internal-pool "10.20.0.17-10.20.0.30": overlaps the pool 10.20.0.1-10.20.0.254`}},

@@ -21,7 +21,9 @@ var fleetPattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 // validateFleet looks at what belongs to --fleet.
 func (c *Config) validateFleet(v *validation) {
 	if c.Fleet.Name == "" {
-		for flag, value := range map[string]string{"etcd-cacert": c.Fleet.CACert, "etcd-cert": c.Fleet.Cert, "etcd-key": c.Fleet.Key} {
+		for flag, value := range map[string]string{
+			"etcd-cacert": c.Fleet.CACert, "etcd-cert": c.Fleet.Cert, "etcd-key": c.Fleet.Key, "fleet-key-file": c.Fleet.KeyFile,
+		} {
 			if value != "" {
 				v.add(flag, value, "it is of no use without --fleet: name the fleet, or leave it out")
 			}

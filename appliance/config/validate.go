@@ -83,9 +83,6 @@ func (c *Config) validatePlaces(v *validation) {
 	if c.DataDir == "" {
 		v.add("data-dir", c.DataDir, "objects and allocations must be kept somewhere: name a directory, as %s", DefaultDataDir)
 	}
-	if c.DataKeyFile != "" && c.Fleet.Name != "" {
-		v.add("data-key-file", c.DataKeyFile, "objects of a fleet are in etcd, which this key does not encrypt: leave one of the two out")
-	}
 	c.API.validate(v)
 }
 
@@ -196,7 +193,7 @@ func (c *Config) validatePools(v *validation) {
 	from := c.Addresses.InternalFrom
 	if len(c.Addresses.InternalPools) > 0 && len(c.Addresses.ClusterCIDRs)+len(from.Prefixes)+len(from.Interfaces) == 0 {
 		v.add("load-balancer-internal-pool", c.Addresses.InternalPools[0].String(),
-			"nobody is inside who could reach it: say who is with --load-balancer-internal-from, as 10.0.0.0/8 or eth1, or with --cluster-cidr")
+			"no client is inside and could reach it: name the clients inside with --load-balancer-internal-from, as 10.0.0.0/8 or eth1, or with --cluster-cidr")
 	}
 }
 

@@ -137,8 +137,8 @@ type target struct {
 	opened os.FileInfo // of to, where it is a file
 	broken bool        // the last line was not written as a whole
 
-	told sync.Mutex
-	err  error
+	errMu sync.Mutex
+	err   error
 }
 
 // Write writes a line.
@@ -200,8 +200,8 @@ func (t *target) retry() {
 }
 
 func (t *target) tell(err error) {
-	t.told.Lock()
-	defer t.told.Unlock()
+	t.errMu.Lock()
+	defer t.errMu.Unlock()
 	same := (err == nil) == (t.err == nil) && (err == nil || err.Error() == t.err.Error())
 	if t.err = err; same {
 		return
@@ -213,7 +213,7 @@ func (t *target) tell(err error) {
 }
 
 func (t *target) state() error {
-	t.told.Lock()
-	defer t.told.Unlock()
+	t.errMu.Lock()
+	defer t.errMu.Unlock()
 	return t.err
 }

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// beside knows, at the addresses that have ranges of ports, who has the exact ports. A connection to
-// one of these is none of the range's, whichever endpoint it has.
+// beside has the exact ports at the addresses of port ranges. A connection to one of these does not
+// belong to the range, whichever endpoint it has.
 type beside struct {
 	ranges map[netip.Addr]map[Frontend]string   // with the Service that has it
 	exact  map[netip.Addr]map[Frontend]struct{} // at the same addresses

@@ -15,7 +15,7 @@
 //     connection speaks next is answered by a reset.
 //   - Of clients that source ranges shut out: UDP and SCTP at once, TCP when it is drained.
 //   - Of any protocol, when rules were away for a while: those that were begun meanwhile and
-//     that nobody answered. What their client sends once more is translated (see away.go).
+//     were not answered. What their client sends once more is translated (see away.go).
 //
 // Idle resets the endpoints of connections that the kernel forgot for their silence. Retry forgets
 // connections that an endpoint does not answer, so that the client's next SYN gets another one.
@@ -50,8 +50,7 @@
 //
 //   - A firewall of the host that drops what reaches the box in an established connection
 //     keeps the box from answering with a reset.
-//   - An association of SCTP that was drained is only forgotten: nobody can end it for its
-//     ends but they themselves.
+//   - An association of SCTP that was drained is only forgotten: only its ends can end it.
 //   - A second connection of the same client address and port, to another frontend, that
 //     is drained at the same time is deleted without a dead end.
 //

@@ -12,14 +12,14 @@ import (
 // Pools follows the objects of MetalLB's kinds: the store gives addresses of their pools, and use is told
 // of each Plan.
 type Pools struct {
-	store *store.Store
-	box   advertise.Box
-	use   func(*advertise.Plan)
-	seen  map[string][]object.Object // by kind, as of the last Plan
-	node  object.Object              // likewise
-	plan  *advertise.Plan            // whose pools the store does not have yet; nil: it has them
-	told  bool                       // Sync has reported that they are other ones
-	plans int                        // how many were made
+	store    *store.Store
+	box      advertise.Box
+	use      func(*advertise.Plan)
+	seen     map[string][]object.Object // by kind, as of the last Plan
+	node     object.Object              // likewise
+	plan     *advertise.Plan            // whose pools the store does not have yet; nil: it has them
+	reported bool                       // Sync has reported that they are other ones
+	plans    int                        // how many were made
 }
 
 // NewPools makes the first Plan with the next Sync.
@@ -66,7 +66,7 @@ func (p *Pools) Sync() (changed bool, err error) {
 	if node != nil {
 		objects.Node = node.GetMeta().Labels
 	}
-	p.seen, p.node, p.plan, p.told = all, node, advertise.Compile(objects, &p.box), false
+	p.seen, p.node, p.plan, p.reported = all, node, advertise.Compile(objects, &p.box), false
 	p.plans++
 	p.use(p.plan)
 	return p.give()
@@ -80,7 +80,7 @@ func (p *Pools) give() (changed bool, err error) {
 	if changed, err = p.store.SetPools(p.plan.Pools); err == nil {
 		p.plan = nil
 	}
-	changed, p.told = changed && !p.told, p.told || changed
+	changed, p.reported = changed && !p.reported, p.reported || changed
 	return changed, err
 }
 

@@ -22,6 +22,7 @@ type fleet struct {
 	lab     *netlab.Lab
 	etcd    *netlab.Host
 	dir     string // of etcd
+	pid     string // the file with its process ID
 	stop    func() string
 	hosts   []*netlab.Host
 	clients []*netlab.Host
@@ -89,7 +90,8 @@ func (f *fleet) single(h *netlab.Host, name string, more ...string) *netlab.Appl
 
 func (f *fleet) startEtcd() {
 	f.t.Helper()
-	f.stop = f.etcd.Background("etcd", "--data-dir", f.dir, "--listen-client-urls", "http://10.9.0.100:2379,http://127.0.0.1:2379",
+	f.pid = f.dir + ".pid"
+	f.stop = f.etcd.Background("sh", "-c", `echo $$ >"$0"; exec etcd "$@"`, f.pid, "--data-dir", f.dir, "--listen-client-urls", "http://10.9.0.100:2379,http://127.0.0.1:2379",
 		"--advertise-client-urls", fleetEtcd, "--listen-peer-urls", "http://127.0.0.1:2380")
 	eventually(f.t, time.Minute, func() error {
 		_, _, err := f.etcdctl("endpoint", "health", "--command-timeout", "2s")

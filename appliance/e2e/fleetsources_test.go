@@ -226,3 +226,31 @@ func Test562_files_of_a_box_become_a_source(t *testing.T) {
 		return nil
 	})
 }
+
+// A source that no box has any more is forgotten: packets go on, and any box may change its objects.
+func TestForgetASource(t *testing.T) {
+	dir := t.TempDir()
+	f := newFleet(t, 2, func(n int) []string { return [][]string{{"--manifests", "lb=" + dir}, nil}[n] })
+	put(t, dir, "web.yaml", f.web("web")...)
+	f.readBy(1, "box1")
+	web := f.at(1, families[0], "web")
+	f.servesAt(web)
+	if out, errOut, code := f.boxes[1].Svcctl("source", "forget", "lb"); code == 0 || !strings.Contains(out+errOut, "box1 has the source") {
+		t.Errorf("a source that a box has is forgotten: exit %d: %s%s", code, out, errOut)
+	}
+	f.boxes[0].Stop()
+	eventually(t, time.Minute, func() error { // its lease may have to end
+		if out, errOut, code := f.boxes[1].Svcctl("source", "forget", "lb"); code != 0 || !strings.Contains(out, "The API has its 4 objects now") {
+			return fmt.Errorf("svcctl source forget: exit %d: %s%s", code, out, errOut)
+		}
+		return nil
+	})
+	f.says(1, []string{"source", "list"}, "No box has read")
+	if again := f.at(1, families[0], "web"); again != web {
+		t.Errorf("web is at %s, and was at %s", again, web)
+	}
+	f.servesAt(web)
+	if out, errOut, code := f.boxes[1].Svcctl("delete", "svc", families[0].name("web")); code != 0 {
+		t.Errorf("svcctl delete: exit %d: %s%s", code, out, errOut)
+	}
+}

@@ -109,7 +109,7 @@ func Test333_trace_leaves_no_table_behind(t *testing.T) {
 		return nil
 	})
 	v := b.verbs(t)
-	v.says(1, []string{"somebody traces already"}, "trace", "--for", "1s")
+	v.says(1, []string{"another trace runs already"}, "trace", "--for", "1s")
 	b.svcctl.Kill()
 	eventually(t, syncTimeout, func() error {
 		if tables := b.GW1.Nft("list", "tables"); strings.Contains(tables, "svcctl-trace") {
@@ -165,7 +165,7 @@ func Test345_page_of_a_trace(t *testing.T) {
 	}
 	out, _, _ := b.svcctl.Svcctl("token", "--role", "reader")
 	c.token = strings.TrimSpace(out)
-	if text := page("do=follow", http.StatusForbidden); !strings.Contains(text, "it is for who may do everything") {
+	if text := page("do=follow", http.StatusForbidden); !strings.Contains(text, "it is for administrators") {
 		t.Errorf("a reader is told %s", text)
 	}
 	c.token = "nobody"

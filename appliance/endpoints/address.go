@@ -9,7 +9,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// addressIndex finds who has an address, by key.
+// addressIndex finds the holders of an address, by key.
 type addressIndex struct {
 	byAddr map[netip.Addr][]string // nearly always one
 	byKey  map[string][]netip.Addr

@@ -11,9 +11,9 @@ import (
 const (
 	// memory is the factor by which the sums of an endpoint's life decay at each look.
 	memory = 0.9
-	// halved is after how many looks half is left of the largest number of arrivals. A burst is
-	// expected again for a while: who is expected to come in small numbers alone would all be
-	// sent to the one endpoint that is least busy.
+	// halved is the number of looks after which the largest number of arrivals counts half. A burst
+	// is expected again for a while: if few arrivals were expected, a burst would go to the one
+	// endpoint that is least busy.
 	halved = 10
 	// most is the largest share of slots of one endpoint among several, if its weight gives it
 	// no more. What the others get tells how many come.
@@ -46,8 +46,8 @@ type member struct {
 	count   Count
 }
 
-// Set says who is in the pool, with their weights, and who stands in which slot. What is known of those who
-// stay is kept.
+// Set sets the endpoints of the pool, with their weights, and the endpoint in each slot. Counts of
+// endpoints that stay are kept.
 func (p *Pool) Set(endpoints []netip.AddrPort, weights []uint32, slots []netip.AddrPort) {
 	known := make(map[netip.AddrPort]*member, len(p.members))
 	for _, m := range p.members {

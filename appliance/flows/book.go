@@ -89,14 +89,14 @@ type port struct {
 	listeners []netip.AddrPort             // all that relay ever had; connections outlive a change
 	endpoints map[netip.AddrPort]*record   // that had connections
 	gone      Record                       // of endpoints that are not remembered any more
-	told      Record                       // of all, at the last look
+	reported  Record                       // of all, at the last look
 }
 
 // record is of one endpoint.
 type record struct {
-	ended Record
-	told  Record    // at the last look, what was open included
-	left  time.Time // the port; zero: it gets new connections
+	ended    Record
+	reported Record    // at the last look, what was open included
+	left     time.Time // the port; zero: it gets new connections
 }
 
 type begun struct {

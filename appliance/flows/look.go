@@ -44,7 +44,7 @@ func (l *Look) Total(id string, family nft.Family, protocol nft.Protocol, open m
 	p := b.find(portID{id, family, protocol})
 	if p == nil || len(p.endpoints) == 0 && len(open) == 0 {
 		if p != nil {
-			all = p.told
+			all = p.reported
 		}
 		return nil, all
 	}
@@ -56,15 +56,15 @@ func (l *Look) Total(id string, family nft.Family, protocol nft.Protocol, open m
 	for at, r := range p.endpoints {
 		total := r.ended
 		total.Add(open[at])
-		missing := r.told.raise(total)
+		missing := r.reported.raise(total)
 		if b.unsure {
 			r.ended.Add(missing) // their ends were lost
 		}
-		endpoints[at] = r.told
-		all.Add(r.told)
+		endpoints[at] = r.reported
+		all.Add(r.reported)
 	}
-	p.told.raise(all)
-	return endpoints, p.told
+	p.reported.raise(all)
+	return endpoints, p.reported
 }
 
 func (b *Book) find(id portID) *port {

@@ -31,8 +31,8 @@ const (
 	patience = 10 * time.Second
 )
 
-// Answer answers who asks whether this program takes over, and reports whether it was asked. It is
-// called first of all.
+// Answer replies to another process that asks whether this program can take over, and reports
+// whether it was asked. It is called first of all.
 func Answer(out io.Writer) (asked bool) {
 	if os.Getenv(variable) != probe {
 		return false

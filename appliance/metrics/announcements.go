@@ -42,7 +42,7 @@ func (m *Metrics) Announcements(read func() Announcements) {
 	m.registry.MustRegister(&announcements{
 		read:     read,
 		places:   prometheus.NewDesc("svcctl_announced_vips", "Addresses of Services by where they are announced and what became of it there.", []string{"by", "state"}, nil),
-		withheld: prometheus.NewDesc("svcctl_withheld_vips", "Addresses of Services that could be announced and are not, because nobody would be served.", nil, nil),
+		withheld: prometheus.NewDesc("svcctl_withheld_vips", "Addresses of Services that could be announced and are not, because no client would be served.", nil, nil),
 		up:       prometheus.NewDesc("svcctl_announcer_connected", "1 while svcctl announce is connected.", nil, nil),
 		answers:  prometheus.NewDesc("svcctl_neighbor_answers_total", "Questions of neighbors (ARP, NDP) that svcctl announce answered since it started.", nil, nil),
 		sent:     prometheus.NewDesc("svcctl_neighbor_announcements_total", "Announcements to neighbors that svcctl announce made since it started.", nil, nil),

@@ -189,7 +189,7 @@ func (m *Metrics) Conntrack(entries, limit, insertFailed, dropped uint64) {
 // each scrape. It is called once.
 func (m *Metrics) LogDropped(read func() uint64) {
 	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "svcctl_log_dropped_total",
-		Help: "Lines of the log that were dropped because nobody read it, or because it could not be written."},
+		Help: "Lines of the log that were dropped because its reader was slow or gone, or because it could not be written."},
 		func() float64 { return float64(read()) }))
 }
 

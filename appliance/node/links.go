@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Link is a network interface that is up, as who sends frames on it sees it.
+// Link is a network interface that is up, with what the sender of frames needs.
 type Link struct {
 	Index int
 	Name  string

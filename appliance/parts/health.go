@@ -203,7 +203,8 @@ func hostProblems(s prober.Stats) []resolve.Problem {
 	return list
 }
 
-// Adopt implements reconcile.Part. The kernel remembers who was up: no file has to.
+// Adopt implements reconcile.Part. The kernel's tables have the endpoints that were up, so no file
+// is needed.
 func (h *Health) Adopt(have nft.Ruleset) { h.kernel = adopt(have) }
 
 // Verdict implements reconcile.Checks.

@@ -139,7 +139,7 @@ func (s *SourceSets) Problems() (problems []resolve.Problem) {
 
 // sourceSetProblem says why the file of a set is not in force, and what is instead.
 func sourceSetProblem(name, path string, err error, kept bool) resolve.Problem {
-	instead := "nobody may connect to the Services that name it"
+	instead := "no client may connect to the Services that name it"
 	if kept {
 		instead = "its last good content stays in force"
 	}

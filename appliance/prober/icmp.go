@@ -50,7 +50,7 @@ func (p *pings) ask(t *target, deadline time.Time) health.Result {
 	pinger, err := p.of(to)
 	switch {
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		return failed(health.Void, "not asked: this host lets nobody ping without CAP_NET_RAW; set net.ipv4.ping_group_range")
+		return failed(health.Void, "not asked: this host permits ping only with CAP_NET_RAW; set net.ipv4.ping_group_range")
 	case err != nil:
 		return refusal(err)
 	}

@@ -124,7 +124,7 @@ func (n *network) open(p probe) (answer, bool) {
 	return answer{}, false
 }
 
-// claim takes an opening connection: one of those who may end it does.
+// claim takes an opening connection: of several that may end it, only the first gets it.
 func (n *network) claim(serial uint64) (opening, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

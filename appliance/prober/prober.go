@@ -55,9 +55,10 @@ type Prober struct {
 	book     book
 	schedule schedule
 	counts   counts
-	// flips are the Services that a flip is told of, told that there are some.
-	flips map[string]struct{}
-	told  func()
+	// flips has the Services with a flip that Flipped has not returned; notify signals that there
+	// are some.
+	flips  map[string]struct{}
+	notify func()
 }
 
 // asker makes probes. The answer to each comes by the function it was opened with, once.
@@ -88,7 +89,7 @@ func newProber(log *slog.Logger, l limits, open func(func([]answer)) (asker, err
 		book:     newBook(l.targets),
 		schedule: newSchedule(l),
 		flips:    map[string]struct{}{},
-		told:     func() {},
+		notify:   func() {},
 	}
 }
 
@@ -107,11 +108,11 @@ func (p *Prober) Set(service string, requests []Request) {
 	})
 	early := p.schedule.early()
 	flipped := len(p.flips) > 0
-	told := p.told
+	notify := p.notify
 	p.mu.Unlock()
 	p.wake(early)
 	if flipped {
-		told()
+		notify()
 	}
 }
 
@@ -143,7 +144,7 @@ func (p *Prober) Run(ctx context.Context, flipped func()) {
 	asks := &onDemand{open: p.open, done: p.record}
 	defer asks.close()
 	p.mu.Lock()
-	p.told = flipped
+	p.notify = flipped
 	missed := len(p.flips) > 0
 	p.mu.Unlock()
 	if missed {
@@ -203,11 +204,11 @@ func (p *Prober) record(answers []answer) {
 		flipped = p.take(a, now) || flipped
 	}
 	early := p.schedule.early()
-	told := p.told
+	notify := p.notify
 	p.mu.Unlock()
 	p.wake(early)
 	if flipped {
-		told()
+		notify()
 	}
 }
 

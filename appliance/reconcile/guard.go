@@ -243,8 +243,8 @@ func (b *RemovalGuard) tell() {
 	}
 }
 
-// pending is the number of the wait that is under way, for who wants to know when it is over;
-// 0: none is. It may be called at any time.
+// pending returns the number of the wait that is under way, by which its end is recognized; 0: none
+// is. It may be called at any time.
 func (b *RemovalGuard) pending() uint64 { return b.current.Load() }
 
 // settled is the last wait that is over.

@@ -50,11 +50,11 @@ func (l *Loop) found() manifest.Files {
 	return l.observed.snapshot.Files
 }
 
-// untilTrialEnds returns the time left until a trial ends; not pending when there is none, or before the
-// manifests were read, when it cannot be rolled back.
+// untilTrialEnds returns the time left until a trial ends; not pending when there is none, before the
+// manifests were read, when it cannot be rolled back, or when it is one of a fleet: the loop waits for no other machine.
 func (l *Loop) untilTrialEnds() (left time.Duration, pending bool) {
 	trial, is := l.opts.Store.TrialHead()
-	if !is || !trial.Pending() || l.opts.Watching && l.observed.snapshot == nil {
+	if !is || !trial.Pending() || l.opts.Store.IsShared() || l.opts.Watching && l.observed.snapshot == nil {
 		return 0, false
 	}
 	return trial.Ends.Left(l.clocks()), true
@@ -73,7 +73,7 @@ func (l *Loop) endTrial() error {
 	if err != nil && !errors.Is(err, store.ErrNoTrial) {
 		return err
 	}
-	l.log.Warn("nobody has confirmed the trial in time: it went back", "objects", len(revived))
+	l.log.Warn("the trial was not confirmed in time: it was rolled back", "objects", len(revived))
 	if l.observed.snapshot != nil {
 		l.observed.unsynced = true
 	}
@@ -111,6 +111,6 @@ func (l *Loop) trialProblem() (p manifest.Problem, held bool) {
 		names += fmt.Sprintf(" and %d more", more)
 	}
 	return manifest.Problem{Reason: reasonNotConfirmed, Message: fmt.Sprintf(
-		"nobody confirmed what was changed in %s: what was there before is in force. Change the files once more, or put them back; "+
+		"the changes in %s were not confirmed: the objects before are in force. Change the files once more, or put them back; "+
 			"`svcctl trial` tries them again, `svcctl confirm` takes them as they are", names)}, true
 }

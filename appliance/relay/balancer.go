@@ -215,8 +215,8 @@ func (c *balancer) next(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	return netip.AddrPort{}, false
 }
 
-// nextByWeight gives the turn to who is owed most. Each turn all are owed their weight more, and who gets it owes the
-// sum.
+// nextByWeight gives the turn to the endpoint with the largest credit. Each turn adds its weight to the credit of
+// each endpoint, and takes the sum of weights from the one that gets the turn.
 func (c *balancer) nextByWeight(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	best, sum := -1, int64(0)
 	for i, e := range c.endpoints {

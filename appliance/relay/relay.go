@@ -81,8 +81,8 @@ const (
 	// RoundRobin gives turns: in the order of the addresses, or where weights differ in the smooth order of nginx
 	// (ngx_http_upstream_round_robin.c).
 	RoundRobin
-	// LeastConnection picks who has the fewest open connections for its weight; of several, in turn. Connections of
-	// all Ports of the same ID and protocol count, from when their endpoint is picked.
+	// LeastConnection picks the endpoint with the fewest open connections for its weight; of several, in turn.
+	// Connections of all Ports of the same ID and protocol count, from when their endpoint is picked.
 	LeastConnection
 )
 

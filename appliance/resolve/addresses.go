@@ -70,8 +70,8 @@ func (r *resolver) addresses() addresses {
 	return all
 }
 
-// AnnotationHostAddress lets a Service have an address of the host itself, for who
-// knows that nothing else is to be reached there.
+// AnnotationHostAddress lets a Service have an address of the host itself. It is safe only where
+// nothing else has to be reached at the address.
 const AnnotationHostAddress = "svcctl.io/allow-host-address"
 
 // mayBe refuses addresses that are the host's own, or not as internal as the Service is.

@@ -52,7 +52,7 @@ func (r *resolver) readAnnotations() {
 		ranges, key = annotation.SourceRanges(svc.Metadata.Annotations)
 		for _, text := range ranges {
 			if _, err := netip.ParsePrefix(strings.TrimSpace(text)); err != nil {
-				r.warn(r.ref, annotation.Field(key), ReasonInvalidAnnotation, "%q is no prefix and lets nobody in; write it as 192.0.2.0/24", strings.TrimSpace(text))
+				r.warn(r.ref, annotation.Field(key), ReasonInvalidAnnotation, "%q is no prefix and lets no client in; write it as 192.0.2.0/24", strings.TrimSpace(text))
 			}
 		}
 	}
@@ -62,10 +62,10 @@ func (r *resolver) readAnnotations() {
 	switch key := annotation.UnreadableAccess(svc); {
 	case key == "":
 	case len(ranges) > 0:
-		r.warn(r.ref, annotation.Field(key), reasonUnreadableAccess, "it names a list of who may connect that svcctl cannot read: the source ranges of the Service hold instead")
+		r.warn(r.ref, annotation.Field(key), reasonUnreadableAccess, "it names a list of clients that svcctl cannot read: the source ranges of the Service hold instead")
 	default:
 		r.refuse(annotation.Field(key), reasonUnreadableAccess,
-			"it names a list of who may connect that svcctl cannot read, so nobody is let in by load balancer IPs: write the prefixes in spec.loadBalancerSourceRanges")
+			"it names a list of clients that svcctl cannot read, so load balancer IPs let no client in: write the prefixes in spec.loadBalancerSourceRanges")
 		ranges = []string{}
 	}
 	r.ranges = ranges

@@ -11,9 +11,9 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Claims decides which Service has a frontend that several ask for: the one that asked first,
-// by revisions that outlive a restart. The others keep their other frontends and are told who
-// has it. An address stays with who had it first as a whole, too: an endpoint does not lose its
+// Claims decides which Service has a frontend that several ask for: the one that asked first, by
+// revisions that outlive a restart. The others keep their other frontends and get a problem that
+// names the holder. A whole address stays with its first holder, too: an endpoint does not lose its
 // other Services to one that names it as its own address later, and a load balancer IP is not
 // shared with another Service's external IPs that come later.
 //
@@ -127,8 +127,8 @@ func (c *Claims) set(claim *Claim) (affected []string) {
 	return append(affected, c.setBalancers(claim, keys)...)
 }
 
-// setBalancers replaces the load balancer IPs and external IPs of a Service. It returns who has
-// external IPs at load balancer IPs that came or went.
+// setBalancers replaces the load balancer IPs and external IPs of a Service. It returns the
+// Services with external IPs at load balancer IPs that came or went.
 func (c *Claims) setBalancers(claim *Claim, keys []claimed) (affected []string) {
 	known := c.loops.known[claim.Service]
 	balancersBefore := known.of(nft.LoadBalancerIP)

@@ -9,7 +9,7 @@ import (
 	"svcctl.io/svcctl/store/annotation"
 )
 
-// Annotations that say who may connect to a Service from outside.
+// Annotations that restrict the clients of a Service from outside.
 const (
 	// AnnotationSourceRangesApply says for one Service what --source-ranges-apply says for all.
 	AnnotationSourceRangesApply = "svcctl.io/source-ranges-apply"
@@ -29,7 +29,7 @@ const (
 	reasonNoEffect         = "NoEffect"
 )
 
-// clients decide who may connect to a Service, but for its cluster IPs, which are always open.
+// clients restrict access to a Service, except to its cluster IPs, which are always open.
 type clients struct {
 	// ranges are source ranges of both families; ranged reports that some are given.
 	ranges      []netip.Prefix
@@ -63,7 +63,7 @@ func (r *resolver) readClients() clients {
 	return c
 }
 
-// of gives who may connect in a family, as nft.Frontend has it.
+// of returns the permitted clients of a family, as nft.Frontend has them.
 func (c *clients) of(family nft.Family) (sources []netip.Prefix, sets *nft.SourceSets) {
 	if c.nobody {
 		return []netip.Prefix{}, nil
@@ -136,7 +136,7 @@ func (r *resolver) sourceSetNames(c *clients, balanced bool) (names []setName) {
 			n := setName{key, strings.TrimSpace(name), deny && key == AnnotationSourceSets}
 			if n.name == "" || deny && !n.deny {
 				r.refuse(annotation.Field(key), reasonInvalidSets,
-					"%q is no name of a source set, so nobody may connect where source ranges hold; write names with commas between them, like %q", part, "office,vpn")
+					"%q is no name of a source set, so no client may connect where source ranges hold; write names with commas between them, like %q", part, "office,vpn")
 				c.nobody = true
 				continue
 			}
@@ -151,7 +151,7 @@ func (r *resolver) sourceSetNames(c *clients, balanced bool) (names []setName) {
 	}
 	if len(names) > nft.MaxSourceSets {
 		r.refuse(annotation.Field(names[nft.MaxSourceSets].annotation), reasonInvalidSets,
-			"%d source sets are named, so nobody may connect where source ranges hold; at most %d are possible: merge some of their files", len(names), nft.MaxSourceSets)
+			"%d source sets are named, so no client may connect where source ranges hold; at most %d are possible: merge some of their files", len(names), nft.MaxSourceSets)
 		c.nobody, names = true, names[:nft.MaxSourceSets]
 	}
 	return names
@@ -171,10 +171,10 @@ func (r *resolver) addSourceSet(c *clients, n setName) {
 	case set != nil:
 		c.allow = append(c.allow, set)
 	case known:
-		r.refuse(field, reasonUnknownSourceSet, "the file of --source-set %s could not be read yet, so nobody may connect where source ranges hold; correct the file", n.name)
+		r.refuse(field, reasonUnknownSourceSet, "the file of --source-set %s could not be read yet, so no client may connect where source ranges hold; correct the file", n.name)
 		c.nobody = true
 	default:
-		r.refuse(field, reasonUnknownSourceSet, "there is no --source-set %s, so nobody may connect where source ranges hold; start svcctl serve with --source-set %s=FILE, or correct the name", n.name, n.name)
+		r.refuse(field, reasonUnknownSourceSet, "there is no --source-set %s, so no client may connect where source ranges hold; start svcctl serve with --source-set %s=FILE, or correct the name", n.name, n.name)
 		c.nobody = true
 	}
 }

@@ -3,7 +3,7 @@
 //
 // All Service semantics live here: which endpoints count (readiness, termination,
 // topology, locality), which addresses a Service answers on, what each kind of
-// client gets there, and who is masqueraded. What Services take from each other
+// client gets there, and which clients are masqueraded. What Services take from each other
 // is decided by Claims.
 //
 // The package is pure: no I/O, no clock, no logs. Problems are returned as data.

@@ -111,7 +111,7 @@ func (r *resolver) checkFronts() (lack []bool) {
 		lack[i] = !usable
 		if f.BackendUnchecked && !told[f.Key] {
 			told[f.Key] = true
-			r.warn(r.ref, annotation.Field(f.Key), ReasonBackendUnchecked, "certificates of endpoints are not checked, so whoever answers at their address gets the requests: "+
+			r.warn(r.ref, annotation.Field(f.Key), ReasonBackendUnchecked, "certificates of endpoints are not checked, so any server at their address gets the requests: "+
 				"name a Secret with the CA in %s, or write \"none\" there", annotation.BackendCA)
 		}
 	}

@@ -41,9 +41,9 @@ const (
 	ReasonNoRelay = "NoRelay"
 )
 
-// relay has a port relayed, if its Service asks for it: the kernel decides who may connect and to which
-// pool, and sends the client to a listener of this box. Affinity is the relay's then, and so is the
-// address that endpoints see.
+// relay has a port relayed, if its Service asks for it: the kernel decides which clients may connect
+// and to which pool, and sends them to a listener of this box. Affinity is the relay's then, and so is
+// the address that endpoints see.
 func (r *resolver) relay(i int, p *nft.ServicePort) {
 	mode, front := r.relayed, r.fronted(i)
 	if mode.Key == "" && front == nil {

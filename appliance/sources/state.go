@@ -77,7 +77,7 @@ func (r *Reader) Problems() (problems []manifest.Problem) {
 	return problems
 }
 
-// reader names who reads a source.
+// reader names the box that reads a source.
 func reader(s State) string {
 	switch {
 	case s.Reader != "":

@@ -61,7 +61,7 @@ type family[T any] struct {
 
 func families(of, what string) []family[wire.ConnectionCounts] {
 	return []family[wire.ConnectionCounts]{
-		{"svcctl_" + of + "_connections_open", "gauge", "Connections of " + what + " that were answered and that nobody has closed.", func(c *wire.ConnectionCounts) uint64 { return uint64(c.Open) }, ""},
+		{"svcctl_" + of + "_connections_open", "gauge", "Connections of " + what + " that were answered and that neither side has closed.", func(c *wire.ConnectionCounts) uint64 { return uint64(c.Open) }, ""},
 		{"svcctl_" + of + "_connections_unanswered", "gauge", "Connections to which the endpoint has sent nothing yet, of " + what + ".", func(c *wire.ConnectionCounts) uint64 { return uint64(c.Unanswered) }, ""},
 	}
 }

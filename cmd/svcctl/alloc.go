@@ -14,7 +14,7 @@ import (
 func (p *program) allocVerb() *verb {
 	return &verb{
 		name:    "alloc",
-		summary: "show who holds which address and port, and what is free",
+		summary: "show the holders of addresses and ports, and what is free",
 		args:    "[check] [FLAGS]",
 		about: `Lists the ranges of cluster IPs, node ports and load balancer IPs: how large they are, how
 much of them is held, how much is free. -o wide goes on with every value and its Service,

@@ -41,7 +41,7 @@ object was refused, and never what was made in another way.`,
 			{name: "applyset", arg: "NAME", group: groupHow, usage: "label every object as one of this set (" + setLabel + ")"},
 			dryRunOption("say what would happen, with the addresses and ports that would be given, and change nothing"),
 			{name: "force-conflicts", group: groupHow, usage: "take over fields that other managers set"},
-			{name: "field-manager", arg: "NAME", def: manager, group: groupHow, usage: "who owns the fields that are applied"},
+			{name: "field-manager", arg: "NAME", def: manager, group: groupHow, usage: "owner of the applied fields"},
 			confirmOption(),
 			{name: "wait", arg: "DURATION", optional: true, group: groupHow, usage: "return when all is in the kernel; at most so long, or 30s. In a fleet in those of all boxes that are heard of; --wait=all, quorum or box says otherwise, and --wait=all,2m both"},
 			formOption(formText, formText, formName, formYAML, formJSON, formJSONPath),
@@ -50,7 +50,7 @@ object was refused, and never what was made in another way.`,
 			{"One file, or a whole directory.", "svcctl apply -f web.yaml; svcctl apply -f manifests/"},
 			{"Which address would it get?", "svcctl apply -f web.yaml --dry-run -o jsonpath='{.items[0].spec.clusterIP}'"},
 			{"The directory is the truth for everything of the shop.", "svcctl apply -f shop/ --prune --applyset shop"},
-			{"Over the connection that it may cut: what nobody confirms within five minutes goes back.", "svcctl apply -f web.yaml --confirm 5m && svcctl confirm"},
+			{"Over the connection that it may cut: rolled back unless confirmed within five minutes.", "svcctl apply -f web.yaml --confirm 5m && svcctl confirm"},
 			{"From a pipe, and go on when the packets flow.", "generate | svcctl apply -f - --wait && echo live"},
 		},
 		exits: `  0  done
@@ -160,7 +160,7 @@ func (p *program) applying(v *verb, args []string) (a *applying, wait patience, 
 		return nil, wait, usagef("apply what? Give a file or a directory with -f, or -f - for stdin")
 	}
 	a = &applying{p: p, set: v.option("applyset").text(), shown: p.progress()}
-	if p.lists {
+	if p.stdoutTTY {
 		a.shown = &progress{} // the results say how far it is
 	}
 	a.options = client.ApplyOptions{Manager: v.option("field-manager").text(), Force: v.option("force-conflicts").on()}

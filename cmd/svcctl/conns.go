@@ -25,7 +25,7 @@ listed for two minutes after their end, as TIME_WAIT.
 
 --kill ends one by its ID. Of a TCP connection both ends are told by a reset, as soon as
 they send something; any other is forgotten, and its next packet is balanced anew. It is
-for who may do everything.
+for administrators.
 
 Of a relayed Service the endpoints are shown that the appliance has connections to for
 a client. Connections to node ports on loopback addresses are relayed, too, and are not

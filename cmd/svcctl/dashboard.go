@@ -75,7 +75,7 @@ func (p *program) runDashboard(ctx context.Context, v *verb, _ []string) error {
 	if err := p.print("Open " + d.link() + " in a browser within a minute; Ctrl-C ends it.\n"); err != nil {
 		return errors.Join(err, server.Close())
 	}
-	if !v.option("no-browser").on() && p.lists && os.Getenv("DISPLAY")+os.Getenv("WAYLAND_DISPLAY") != "" {
+	if !v.option("no-browser").on() && p.stdoutTTY && os.Getenv("DISPLAY")+os.Getenv("WAYLAND_DISPLAY") != "" {
 		_ = exec.CommandContext(ctx, "xdg-open", d.link()).Start() // the address is printed
 	}
 	select {

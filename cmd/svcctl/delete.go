@@ -176,7 +176,7 @@ func byTurn(a, b victim) int { return cmp.Compare(a.turn(), b.turn()) }
 
 // ask asks whether to go on.
 func (d *deleting) ask(victims []victim) (bool, error) {
-	if !d.p.asks {
+	if !d.p.stdinTTY {
 		return false, usagef("--interactive asks, and stdin is no terminal: leave it out")
 	}
 	fmt.Fprintln(d.p.stderr, "You are about to delete the following objects:")

@@ -283,8 +283,8 @@ func (b *description) secrets(data any) {
 	}
 }
 
-// tree writes a field and what is in it. The type, nil for one that is not known, tells
-// names of fields from keys that somebody chose.
+// tree writes a field and what is in it. The type, nil for an unknown one, distinguishes field
+// names from keys of maps.
 func (b *description) tree(name string, value any, t *schema.Type, depth int) {
 	indent := strings.Repeat("  ", depth)
 	if isEmpty(value) {

@@ -134,13 +134,13 @@ const lookPause = 1100 * time.Millisecond
 // reasonAdvice says what to do about packets that are refused for a reason.
 var reasonAdvice = map[string]string{
 	"no-endpoint":        "`svcctl top -A --once --by refused` says of which Services, and `svcctl explain svc/NAME` why they have none",
-	"no-such-port":       "clients use a port that no Service has: `svcctl trace` shows who",
-	"not-allocated":      "clients use an address of a Service that is gone, or look around: `svcctl trace` shows who",
-	"source-range":       "clients outside of loadBalancerSourceRanges try: `svcctl trace` shows who",
-	"inside-only":        "clients outside try an internal load balancer: `svcctl trace` shows who",
+	"no-such-port":       "clients use a port that no Service has: `svcctl trace` shows which",
+	"not-allocated":      "clients use an address of a Service that is gone, or scan: `svcctl trace` shows which",
+	"source-range":       "clients outside of loadBalancerSourceRanges try: `svcctl trace` shows which",
+	"inside-only":        "clients outside try an internal load balancer: `svcctl trace` shows which",
 	"rate-limit":         "a Service gets more new connections than svcctl.io/rate-limit lets through: `svcctl top` shows which; raise it, or add endpoints",
-	"client-rate-limit":  "a client makes more new connections than svcctl.io/client-rate-limit lets through: `svcctl trace` shows who",
-	"client-connections": "a client has more open connections than svcctl.io/client-connections allows: `svcctl conns` shows who",
+	"client-rate-limit":  "a client makes more new connections than svcctl.io/client-rate-limit lets through: `svcctl trace` shows which",
+	"client-connections": "a client has more open connections than svcctl.io/client-connections allows: `svcctl conns` shows which",
 	"stray":              "their connections were forgotten, or their packets go past this box one way: see whether routes lead both ways through it",
 }
 
@@ -215,8 +215,8 @@ func heldFindings(s *wire.Status) (findings []appliance.Finding) {
 	return findings
 }
 
-// setupFindings returns findings about the appliance's certificate and the addresses that
-// nobody answers for.
+// setupFindings returns findings about the appliance's certificate and about addresses for which
+// neighbors get no answer.
 func setupFindings(s *wire.Setup) (findings []appliance.Finding) {
 	if c := s.Certificate; c != nil {
 		f := appliance.Finding{Check: "certificate", Level: "ok", Message: fmt.Sprintf("the certificate of the API, %s, is valid until %s", c.File, c.Expires.UTC().Format(time.RFC3339))}

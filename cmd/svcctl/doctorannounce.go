@@ -31,7 +31,7 @@ var announcingReasons = map[string]bool{
 }
 
 // announcingFindings returns the findings about addresses of Services that are to be announced: what the
-// announcer lacks, routers without a session, and pools that nobody is led to.
+// announcer lacks, routers without a session, and pools without any route to them.
 func announcingFindings(all *wire.Announcements, problems []wire.Problem, networks []netip.Prefix) (findings []appliance.Finding) {
 	const check = "announcing"
 	if len(all.Ranges) == 0 {
@@ -70,12 +70,12 @@ func announcingFindings(all *wire.Announcements, problems []wire.Problem, networ
 		findings = append(findings, appliance.Finding{Check: check, Level: "warning", Message: "this box is drained: it announces nothing", Advice: "`svcctl undrain` when it is to take part again"})
 	case all.Announcer == nil && len(away) < len(all.Ranges):
 		findings = append(findings, appliance.Finding{Check: check, Level: "warning", Message: "no announcer is connected, and pools lie in networks of this box",
-			Advice: "start `svcctl announce`, with CAP_NET_RAW: neighbors find their addresses by nobody else, unless an interface has them"})
+			Advice: "start `svcctl announce`, with CAP_NET_RAW: nothing else answers neighbors for their addresses, unless an interface has them"})
 	case all.Announcer != nil && len(away) > 0 && len(all.Peers) == 0:
 		findings = append(findings, appliance.Finding{Check: check, Level: "warning", Message: "pools lie in no network of this box, and no BGP peer is told: " + strings.Join(away, ", "),
 			Advice: "give `svcctl announce` a --peer, or the routers routes to this box"})
 	case len(findings) == 0 && all.Announcer == nil:
-		findings = append(findings, appliance.Finding{Check: check, Level: "ok", Message: "no announcer is connected; routers have routes to the pools, or nobody finds them"})
+		findings = append(findings, appliance.Finding{Check: check, Level: "ok", Message: "no announcer is connected; routers have routes to the pools, or clients do not reach them"})
 	case len(findings) == 0:
 		findings = append(findings, appliance.Finding{Check: check, Level: "ok", Message: fmt.Sprintf("%d of %d addresses are announced", announced, len(all.Items))})
 	}

@@ -150,7 +150,7 @@ func unreadable(err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		next = ": -f takes a file, a directory, or - for stdin"
 	case errors.Is(err, fs.ErrPermission):
-		next = ": let yourself read it, or ask as who may"
+		next = ": get the right to read it, or run this as a user who has it"
 	}
 	return fmt.Errorf("read %s: %w%s", where.Path, where.Err, next)
 }

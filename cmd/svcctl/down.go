@@ -41,7 +41,7 @@ func (p *program) runDown(ctx context.Context, v *verb, _ []string) error {
 		return err
 	}
 	yes := v.option("yes").on()
-	if !yes && !p.asks {
+	if !yes && !p.stdinTTY {
 		return usagef("down asks before it removes anything, and stdin is no terminal: give --yes")
 	}
 	if !v.option("force").on() {

@@ -30,7 +30,7 @@ What it refuses comes back into the editor, with the reason at the top, until it
 accepted, or nothing is changed any more.`,
 		options: slices.Concat([]*option{
 			namespaceOption(),
-			{name: "field-manager", arg: "NAME", def: "svcctl-edit", group: groupHow, usage: "who owns the fields that are changed"},
+			{name: "field-manager", arg: "NAME", def: "svcctl-edit", group: groupHow, usage: "owner of the changed fields"},
 		}, connectOptions()),
 		examples: []example{
 			{"One Service.", "svcctl edit svc/web -n shop"},

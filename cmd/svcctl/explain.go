@@ -146,7 +146,7 @@ func (p *program) explainService(ctx context.Context, v *verb, t target) error {
 	return p.explainFacts(ctx, v, c, f, "Service "+t.namespace+"/"+t.name)
 }
 
-// explainAddress explains what somebody wants to reach.
+// explainAddress explains an address that a client wants to reach.
 func (p *program) explainAddress(ctx context.Context, v *verb, q diagnose.Question) error {
 	c, err := p.client(v)
 	if err != nil {
@@ -233,7 +233,8 @@ func (p *program) explainFacts(ctx context.Context, v *verb, c *client.Client, f
 	} else if err != nil {
 		return err
 	}
-	// Rates are of two looks: one of somebody who watches, and this one. It tells what it can.
+	// Rates need two looks: this one and an earlier one of another viewer. Without it they are
+	// absent.
 	f.Traffic, err = c.Traffic(ctx, url.Values{"namespace": {f.Namespace}, "name": {f.Name}})
 	if _, is := errors.AsType[*wire.Failure](err); is {
 		f.Traffic = nil // connections cannot be counted here

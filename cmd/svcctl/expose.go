@@ -96,7 +96,7 @@ func (p *program) exposed(v *verb, args []string) (*convert.Virtual, error) {
 	case !v.option("port").isSet():
 		return nil, usagef("expose %s at which port? Give --port", args[0])
 	case !v.option("to").isSet():
-		return nil, usagef("who answers for %s? Give a server with --to", args[0])
+		return nil, usagef("%s has no server: give one with --to", args[0])
 	}
 	if o := v.option("type"); !slices.Contains(o.words, o.text()) {
 		return nil, usagef("--type %q: want one of %s", o.text(), strings.Join(o.words, ", "))
@@ -118,7 +118,7 @@ func (p *program) exposed(v *verb, args []string) (*convert.Virtual, error) {
 		case err != nil:
 			return nil, usagef("--to %q: %v", text, err)
 		case server.Port != 0 && len(virtual.Ports) > 1:
-			return nil, usagef("--to %q: there are several ports, and which of them is meant nobody can know: write --port PORT:TARGET", text)
+			return nil, usagef("--to %q: there are several ports, and it does not say for which one: write --port PORT:TARGET", text)
 		}
 		if slices.Contains(virtual.Servers, server) {
 			return nil, usagef("--to %q is given twice: leave one out, and say shares with --weight", text)

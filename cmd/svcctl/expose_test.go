@@ -35,7 +35,7 @@ func TestExposeRefuses(t *testing.T) {
 	}{
 		{"", exitUsage, "expose as what?"},
 		{"web", exitUsage, "at which port? Give --port"},
-		{"web --port 80", exitUsage, "who answers for web? Give a server with --to"},
+		{"web --port 80", exitUsage, "web has no server: give one with --to"},
 		{"web web2 --port 80 --to 10.1.2.11", exitUsage, `"web2" is a second name`},
 		{"web --port 0 --to 10.1.2.11", exitUsage, `--port "0": "0" is no port: want a number from 1 to 65535`},
 		{"web --port 80:http --to 10.1.2.11", exitUsage, `"http" is no port`},

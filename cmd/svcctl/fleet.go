@@ -18,7 +18,7 @@ func (p *program) fleetVerb() *verb {
 	return &verb{
 		name:    "fleet",
 		summary: "make, look at, back up and restore the objects of many boxes",
-		args:    "init|status|boxes|accept|backup|restore [FILE] [FLAGS]",
+		args:    "WORD [DIR] [FLAGS]",
 		about: `Boxes that are started with the same --fleet and --etcd share their objects: the same
 Services with the same addresses on each.
 
@@ -33,19 +33,28 @@ Services with the same addresses on each.
   backup DIR   write all objects to a new data directory
   restore DIR  make the fleet equal to a backup, or to the data directory of a
                box that is stopped, at a revision above all others
+  upgrade      raise the format of the data in etcd to the newest one, if all
+               boxes read it
+  reseal       seal all Secrets by the first key in --fleet-key-file
+  leave DIR    open the Secrets in the data directory of a box that is stopped,
+               by --fleet-key-file: serve without --fleet starts from it then
 
-init, status, backup and restore speak with etcd itself, from anywhere, and need --fleet and
---etcd. boxes and accept speak with the serve of this box.`,
+boxes and accept speak with the serve of this box. leave works on the directory alone. The
+others speak with etcd itself, from anywhere, and need --fleet and --etcd.`,
 		options: slices.Concat([]*option{
 			{name: "from", arg: argDir, group: groupHow, usage: "of init: the data directory of a box, whose objects become those of the fleet"},
+			{name: "without", arg: "BOX", repeats: true, group: groupHow, usage: "of upgrade: a box that is gone for good, whatever it could read; repeatable"},
 			placeSettings()[0].option(),
+			dataKeyOption(),
 			outputOption(formTable, formJSON),
 		}, fleetOptions(), connectOptions()),
-		words: []string{"init", "status", "boxes", "accept", "backup", "restore"},
+		words: []string{"init", "status", "boxes", "accept", "backup", "restore", "upgrade", "reseal", "leave"},
 		examples: []example{
 			{"A new fleet.", "svcctl fleet init --fleet pop1 --etcd https://etcd1:2379,https://etcd2:2379,https://etcd3:2379"},
 			{"A box of its own becomes the first of a fleet.", "svcctl fleet init --fleet pop1 --etcd https://etcd1:2379 --from /var/lib/svcctl"},
 			{"Who is behind?", "sudo svcctl fleet boxes"},
+			{"All boxes have the new version.", "svcctl fleet upgrade --fleet pop1 --etcd https://etcd1:2379"},
+			{"The key in the first line is new.", "svcctl fleet reseal --fleet pop1 --etcd https://etcd1:2379 --fleet-key-file /etc/svcctl/fleet.key"},
 		},
 		exits: `  0  done
   1  not done, or a box is not OK: stderr says why
@@ -53,6 +62,13 @@ init, status, backup and restore speak with etcd itself, from anywhere, and need
   3  the appliance cannot be reached`,
 		run: p.runFleet,
 	}
+}
+
+// dataKeyOption is --data-key-file, of the directories that the verb is given.
+func dataKeyOption() *option {
+	o := placeSettings()[2].option()
+	o.usage = "key that the directory of init, backup, restore and leave is encrypted by"
+	return o
 }
 
 // fleetOptions are --fleet and those of etcd.
@@ -73,7 +89,7 @@ func (p *program) runFleet(ctx context.Context, v *verb, args []string) error {
 	}
 	word, rest := args[0], args[1:]
 	dirs := 0
-	if word == "backup" || word == "restore" {
+	if word == "backup" || word == "restore" || word == "leave" {
 		dirs = 1
 	}
 	switch {
@@ -83,6 +99,8 @@ func (p *program) runFleet(ctx context.Context, v *verb, args []string) error {
 		return usagef("fleet %s takes nothing more: %q is too much", word, rest[0])
 	case word != "init" && v.option("from").isSet():
 		return usagef("--from is for fleet init alone")
+	case word != "upgrade" && v.option("without").isSet():
+		return usagef("--without is for fleet upgrade alone")
 	case word != "boxes" && v.option("output").isSet():
 		return usagef("--output is for fleet boxes alone")
 	}
@@ -91,6 +109,8 @@ func (p *program) runFleet(ctx context.Context, v *verb, args []string) error {
 		return p.fleetBoxes(ctx, v)
 	case "accept":
 		return p.fleetAccept(ctx, v)
+	case "leave":
+		return p.fleetLeave(v, rest[0])
 	}
 	cfg, err := p.fleetConfig(v)
 	if err != nil {
@@ -111,6 +131,14 @@ func (p *program) runFleet(ctx context.Context, v *verb, args []string) error {
 			return err
 		}
 		return p.print(fmt.Sprintf("Fleet %s has the %s of %s.\n", cfg.Fleet, count(objects, "object"), rest[0]))
+	case "upgrade":
+		return p.fleetUpgrade(ctx, cfg, v.option("without").texts)
+	case "reseal":
+		all, changed, err := fleet.Reseal(ctx, cfg)
+		if err != nil {
+			return err
+		}
+		return p.print(fmt.Sprintf("Fleet %s has %s, sealed by key %s; %d of them by another one before.\n", cfg.Fleet, count(all, "Secret"), cfg.Keys.SealsBy(), changed))
 	}
 	return p.fleetStatus(ctx, v, cfg)
 }
@@ -143,6 +171,41 @@ func (p *program) fleetInit(ctx context.Context, cfg fleet.Config, from string) 
 	return p.print(fmt.Sprintf("Fleet %s is made, with %s. The first box that joins says which ranges it has.\n", cfg.Fleet, count(objects, "object")))
 }
 
+func (p *program) fleetUpgrade(ctx context.Context, cfg fleet.Config, without []string) error {
+	from, to, err := fleet.Upgrade(ctx, cfg, without)
+	switch {
+	case err != nil:
+		return err
+	case from == to:
+		return p.print(fmt.Sprintf("Fleet %s has format %d, and this version makes no newer one.\n", cfg.Fleet, to))
+	}
+	return p.print(fmt.Sprintf("Fleet %s has format %d now; it had %d. A box with an older version follows nothing more.\n", cfg.Fleet, to, from))
+}
+
+// fleetLeave opens the Secrets in a directory. It needs nothing of the fleet but its keys.
+func (p *program) fleetLeave(v *verb, dir string) error {
+	files := map[string]string{}
+	for _, s := range slices.Concat(placeSettings(), fleetSettings()) {
+		if v.has(s.name) {
+			if given, is := p.lookup(v.option(s.name), s, nil); is {
+				files[s.name] = given.texts[len(given.texts)-1]
+			}
+		}
+	}
+	keys, err := appliance.FleetKeys(files["fleet-key-file"])
+	if err != nil {
+		return err
+	}
+	if keys == nil {
+		return usagef("fleet leave needs the keys of the fleet: give --fleet-key-file")
+	}
+	opened, err := appliance.LeaveFleet(dir, files["data-key-file"], keys)
+	if err != nil {
+		return err
+	}
+	return p.print(fmt.Sprintf("%s in %s opened.\n", count(opened, "Secret"), dir))
+}
+
 // fleetStatus prints what etcd has.
 func (p *program) fleetStatus(ctx context.Context, v *verb, cfg fleet.Config) error {
 	o, err := fleet.Look(ctx, cfg)
@@ -157,7 +220,7 @@ func (p *program) fleetStatus(ctx context.Context, v *verb, cfg fleet.Config) er
 func fleetPage(name string, o *fleet.Overview) string {
 	var b strings.Builder
 	if o.ID != "" {
-		fmt.Fprintf(&b, "Fleet      %s, id %s\nRevision   %d\nObjects    %d\nSettings   %s\n", name, o.ID, o.Revision, o.Objects, o.Settings)
+		fmt.Fprintf(&b, "Fleet      %s, id %s\nFormat     %s\nRevision   %d\nObjects    %d\nSettings   %s\n", name, o.ID, formatText(o), o.Revision, o.Objects, o.Settings)
 		writer := o.Writer
 		if writer == "" {
 			writer = "no box now"
@@ -183,6 +246,14 @@ func fleetPage(name string, o *fleet.Overview) string {
 	}
 	b.WriteString("\n" + boxTable(boxes))
 	return b.String()
+}
+
+// formatText is the format of a fleet, and how it gets a newer one.
+func formatText(o *fleet.Overview) string {
+	if o.Format < o.Newest {
+		return fmt.Sprintf("%d, and this version makes %d (svcctl fleet upgrade)", o.Format, o.Newest)
+	}
+	return fmt.Sprint(o.Format)
 }
 
 // boxTable is a line for each box.

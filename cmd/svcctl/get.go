@@ -34,7 +34,7 @@ name (svc, ep, po, ns, no, ev, cm, ip), or "all" for services and pods. Of a fle
 			{name: "label-columns", letter: "L", arg: "LABEL[,LABEL]", group: groupOutput, repeats: true, usage: "add columns with the values of labels; repeatable"},
 			{name: "show-kind", group: groupOutput, usage: "write the kind before each name"},
 			{name: "no-headers", group: groupOutput, usage: "leave out the line above a table"},
-			{name: "show-managed-fields", group: groupOutput, usage: "show in YAML and JSON who manages which field"},
+			{name: "show-managed-fields", group: groupOutput, usage: "show managedFields in YAML and JSON"},
 		}, connectOptions()),
 		examples: []example{
 			{"All Services of a namespace, and of all of them.", "svcctl get svc -n shop; svcctl get svc -A -o wide"},

@@ -37,7 +37,7 @@ why, failures, passes, held.`,
 			outputOption(formTable, formYAML, formJSON),
 		}, connectOptions()),
 		examples: []example{
-			{"Who is down?", "svcctl health || echo somebody is"},
+			{"Is an endpoint down?", "svcctl health || echo yes"},
 			{"Of one Service.", "svcctl health svc/web -n shop"},
 			{"Follow it through a rolling restart.", "svcctl health svc/web -w"},
 		},

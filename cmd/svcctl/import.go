@@ -112,7 +112,7 @@ func (p *program) source(name string) ([]byte, error) {
 	if name != "-" {
 		return appliance.ReadFile(name, maxSource)
 	}
-	// Whoever writes it, as kubectl to a far cluster, may take long.
+	// The writer of the pipe, as kubectl at a distant cluster, may be slow.
 	var n counter
 	defer p.waiting(func() string { return fmt.Sprintf("reading stdin: %d KiB", n.Load()>>10) }, 0)()
 	text, err := io.ReadAll(io.LimitReader(io.TeeReader(p.stdin, &n), maxSource+1))

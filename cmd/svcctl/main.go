@@ -26,13 +26,12 @@ type program struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	log            *logqueue.Queue // in front of stderr while the appliance runs; nil before
-	// asks reports whether somebody can answer a question on stdin; shows whether
-	// somebody watches stderr, and lists stdout; color whether stdout takes colors.
-	asks, shows, lists, color bool
-	lookupEnv                 func(string) (string, bool)
-	environ                   func() []string
-	exec                      func(path string, args, env []string) error // syscall.Exec
-	now                       func() time.Time
+	// The first three report which streams are terminals, color whether stdout takes colors.
+	stdinTTY, stderrTTY, stdoutTTY, color bool
+	lookupEnv                             func(string) (string, bool)
+	environ                               func() []string
+	exec                                  func(path string, args, env []string) error // syscall.Exec
+	now                                   func() time.Time
 
 	serve func(ctx context.Context, cfg config.Config, log *slog.Logger) error
 	plan  func(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (appliance.Planned, error)
@@ -56,9 +55,9 @@ func main() {
 		stdin:     os.Stdin,
 		stdout:    os.Stdout,
 		stderr:    os.Stderr,
-		asks:      isTerminal(os.Stdin),
-		shows:     isTerminal(os.Stderr),
-		lists:     isTerminal(os.Stdout),
+		stdinTTY:  isTerminal(os.Stdin),
+		stderrTTY: isTerminal(os.Stderr),
+		stdoutTTY: isTerminal(os.Stdout),
 		color:     isTerminal(os.Stdout) && !noColor && os.Getenv("TERM") != "dumb",
 		lookupEnv: os.LookupEnv,
 		environ:   os.Environ,

@@ -317,7 +317,7 @@ func TestDownAsks(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "none")
 	for answer, want := range map[string]int{"y\n": exitDone, "Yes\n": exitDone, "y": exitDone, "\n": exitNo, "n\n": exitNo, "": exitNo} {
 		b := newBench()
-		b.asks, b.stdin = true, strings.NewReader(answer)
+		b.stdinTTY, b.stdin = true, strings.NewReader(answer)
 		code := b.run("down", "--socket", none)
 		if code != want || (b.downs == 1) != (want == exitDone) {
 			t.Errorf("answer %q: exit %d, %d removals", answer, code, b.downs)

@@ -2,8 +2,8 @@ package main
 
 import "strings"
 
-// nearest is the word of words that somebody who wrote word is likely to have
-// meant; "" when there is none.
+// nearest returns the word of words that was probably meant by a misspelled one; "" when there is
+// none.
 func nearest(word string, words []string) string {
 	best, distance := "", 1+len(word)/4 // one slip in every four letters, and one more
 	folded := fold(word)

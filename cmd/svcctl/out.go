@@ -160,7 +160,7 @@ func joinAddrs(list []netip.Addr) string {
 	return strings.Join(words, ",")
 }
 
-// outText says who is out.
+// outText lists the endpoints that are taken out.
 func outText(t target, out []netip.Addr, begin string) string {
 	if len(out) == 0 {
 		return fmt.Sprintf("%sno endpoint of %s is taken out.\n", begin, t)

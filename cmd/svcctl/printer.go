@@ -34,7 +34,7 @@ func (w *printer) object(k kind.Kind, o client.Object) error {
 	if o["kind"] == nil { // items of lists do not say it
 		o["kind"], o["apiVersion"] = k.Name, k.APIVersion()
 	}
-	// An expression may ask for what is only in the way of who reads.
+	// An expression may ask for fields that are left out for readers.
 	shows := w.managed || w.form.name == formJSONPath || w.form.name == formColumns
 	if meta, is := o["metadata"].(map[string]any); is && !shows {
 		delete(meta, "managedFields")

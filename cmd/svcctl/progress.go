@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// progress is one line on stderr that says how far long work is, to somebody who sees nothing else. In a pipe it
-// is nothing.
+// progress is a line on stderr about long work that prints nothing else. It needs a terminal.
 type progress struct {
 	mu    sync.Mutex
 	w     io.Writer // nil where nobody watches
@@ -17,7 +16,7 @@ type progress struct {
 }
 
 func (p *program) progress() *progress {
-	if !p.shows {
+	if !p.stderrTTY {
 		return &progress{}
 	}
 	return &progress{w: p.stderr}
@@ -49,7 +48,7 @@ const tick = time.Second
 // waiting is a line about something that takes its time: what, for how long, and how long at most, unless that is 0.
 // end removes it.
 func (p *program) waiting(what func() string, atMost time.Duration) (end func()) {
-	if !p.shows {
+	if !p.stderrTTY {
 		return func() {}
 	}
 	g, began := p.progress(), time.Now()

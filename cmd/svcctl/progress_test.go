@@ -14,7 +14,7 @@ import (
 func TestProgressOfLongWork(t *testing.T) {
 	for _, watched := range []bool{true, false} {
 		var out bytes.Buffer
-		p := &program{stderr: &out, shows: watched}
+		p := &program{stderr: &out, stderrTTY: watched}
 		m := p.moving("exported")
 		for range 5 {
 			if _, err := m.Write(make([]byte, movingEvery/2)); err != nil {
@@ -68,7 +68,7 @@ func TestProgressOfImport(t *testing.T) {
 	const source = "-A -t 192.0.2.10:80 -s rr\n-a -t 192.0.2.10:80 -r 10.0.0.1:80 -m -w 1\n"
 	for _, shows := range []bool{true, false} {
 		in, out, stderr := &endless{text: source, end: make(chan struct{})}, &watched{}, &watched{}
-		p := &program{stdin: in, stdout: out, stderr: stderr, shows: shows, lookupEnv: func(string) (string, bool) { return "", false }}
+		p := &program{stdin: in, stdout: out, stderr: stderr, stderrTTY: shows, lookupEnv: func(string) (string, bool) { return "", false }}
 		code := make(chan int)
 		go func() { code <- p.main(t.Context(), []string{"import", "ipvs", "-"}) }()
 		for shows && !strings.Contains(stderr.String(), "\rreading stdin: ") {
@@ -88,7 +88,7 @@ func TestProgressOfImport(t *testing.T) {
 func TestProgressOfWaiting(t *testing.T) {
 	for _, shows := range []bool{true, false} {
 		stderr := &watched{}
-		p := &program{stderr: stderr, shows: shows}
+		p := &program{stderr: stderr, stderrTTY: shows}
 		end := p.waiting(func() string { return "waiting until service/web is ready (1 of 2)" }, 30*time.Second)
 		for shows && !strings.Contains(stderr.String(), "\rwaiting until service/web is ready (1 of 2), for ") {
 			runtime.Gosched()

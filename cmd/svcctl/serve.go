@@ -91,7 +91,7 @@ func (p *program) openLog(cfg *config.Log) *slog.Logger {
 	}
 	log := slog.New(handler)
 	p.log.OnDrop(func(lines uint64) {
-		log.Warn("lines of this log were dropped: nobody read it, or it could not be written", "lines", lines, "total", p.log.Dropped())
+		log.Warn("lines of this log were dropped: its reader is slow or gone, or it could not be written", "lines", lines, "total", p.log.Dropped())
 	})
 	slog.SetDefault(log)
 	return log

@@ -36,6 +36,7 @@ var samples = map[string][3]string{
 	"etcd-cacert":                 {"/a", "/b", "/c"},
 	"etcd-cert":                   {"/a", "/b", "/c"},
 	"etcd-key":                    {"/a", "/b", "/c"},
+	"fleet-key-file":              {"/a", "/b", "/c"},
 	"node-name":                   {"a", "b", "c.example"},
 	"zone":                        {"a", "b", "c"},
 	"nodeport-addresses":          {"primary", "192.0.2.0/24,2001:db8::/64", "127.0.0.0/8"},
@@ -191,6 +192,8 @@ var companions = map[string]map[string]string{
 	"etcd-cacert": {"fleet": "f", "etcd": "http://e:2379"},
 	"etcd-cert":   {"fleet": "f", "etcd": "http://e:2379", "etcd-key": "/k"},
 	"etcd-key":    {"fleet": "f", "etcd": "http://e:2379", "etcd-cert": "/c"},
+
+	"fleet-key-file": {"fleet": "f", "etcd": "http://e:2379"},
 }
 
 // TestPrecedence gives every setting by file, variable and flag, in every combination.

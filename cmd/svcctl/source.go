@@ -15,23 +15,26 @@ func (p *program) sourceVerb() *verb {
 	return &verb{
 		name:    "source",
 		summary: "who reads which directory of manifests for a fleet",
-		args:    "list|take [NAME] [FLAGS]",
+		args:    "list|take|forget [NAME] [FLAGS]",
 		about: `In a fleet, serve reads --manifests NAME=DIR. Several boxes may have a directory of
 one name; one of them reads it for all: the first one, and when that one goes, one
 that has the same files.
 
-  list       the sources, and who reads them
-  take NAME  have a box read a source, whatever files it has: objects of files
-             that it does not have go, unless they are most of all (see svcctl
-             release)`,
+  list         the sources, and who reads them
+  take NAME    have a box read a source, whatever files it has: objects of files
+               that it does not have go, unless they are most of all (see svcctl
+               release)
+  forget NAME  end a source that no box has any more: its objects stay as they
+               are, and are the API's from then on (svcctl edit, svcctl delete)`,
 		options: slices.Concat([]*option{
 			{name: "box", arg: "NAME", group: groupHow, usage: "of take: the box that is to read; without it this one"},
 			outputOption(formTable, formJSON),
 		}, connectOptions()),
-		words: []string{"list", "take"},
+		words: []string{"list", "take", "forget"},
 		examples: []example{
 			{"Who reads what?", "sudo svcctl source list"},
 			{"What gw2 has is right.", "sudo svcctl source take lb --box gw2"},
+			{"No box has that directory any more; its Services stay.", "sudo svcctl source forget lb"},
 		},
 		exits: `  0  done
   1  not done: stderr says why
@@ -50,8 +53,10 @@ func (p *program) runSource(ctx context.Context, v *verb, args []string) error {
 		return p.sourceList(ctx, v)
 	case len(args) == 2 && args[0] == "take" && !v.option("output").isSet():
 		return p.sourceTake(ctx, v, args[1], v.option("box").text())
+	case len(args) == 2 && args[0] == "forget" && !v.option("box").isSet() && !v.option("output").isSet():
+		return p.sourceForget(ctx, v, args[1])
 	}
-	return usagef("source does what? Say `svcctl source list`, or `svcctl source take NAME [--box BOX]`")
+	return usagef("source does what? Say `svcctl source list`, `svcctl source take NAME [--box BOX]` or `svcctl source forget NAME`")
 }
 
 // ofFleet says that a box is in no fleet, if that is why it refuses.
@@ -116,4 +121,16 @@ func (p *program) sourceTake(ctx context.Context, v *verb, name, box string) err
 		return p.print(fmt.Sprintf("%s reads source %s.\n", box, name))
 	}
 	return p.print(fmt.Sprintf("%s reads source %s from now on; %s did so before.\n", box, name, before.Reader))
+}
+
+func (p *program) sourceForget(ctx context.Context, v *verb, name string) error {
+	c, err := p.client(v)
+	if err != nil {
+		return err
+	}
+	gone, err := c.ForgetSource(ctx, name)
+	if err != nil {
+		return ofFleet(err)
+	}
+	return p.print(fmt.Sprintf("Source %s is none any more; %s read it last. The API has its %s now.\n", name, gone.Reader, count(gone.Objects, "object")))
 }

@@ -29,7 +29,7 @@ func (p *program) topVerb() *verb {
 every two seconds. Of a Service that is named it shows the endpoints too, or with
 --clients who has most connections to it.
 
-OPEN are connections that were answered and that nobody has closed. UNANSWERED are those
+OPEN are connections that were answered and that neither side has closed. UNANSWERED are those
 to which the endpoint has sent nothing: where they stay, the endpoint is dead. NEW/S are
 new connections a second since the look before. CONNS are all connections since the
 appliance started, and REFUSED the packets that were refused or dropped because no
@@ -103,7 +103,7 @@ func (p *program) runTop(ctx context.Context, v *verb, args []string) error {
 	if v.option("output").text() == formJSON {
 		return p.topJSON(ctx, t, once)
 	}
-	if once || !p.lists || !p.asks {
+	if once || !p.stdoutTTY || !p.stdinTTY {
 		if err := t.second(ctx); err != nil {
 			return err
 		}

@@ -29,7 +29,7 @@ are followed: those of connections that are tracked pass no rule that decides, a
 followed with --established.
 
 It follows at most ten packets a second, by a table of its own (svcctl-trace) that the
-kernel removes with the trace, however it ends. It is for who may do everything.`,
+kernel removes with the trace, however it ends. It is for administrators.`,
 		options: append([]*option{
 			{name: "count", letter: "c", arg: "N", def: "5", group: groupWhich, usage: "how many packets, at most 1000"},
 			{name: "for", arg: "DURATION", def: "30s", group: groupWhich, usage: "how long to wait for them, at most 60s"},
@@ -66,7 +66,7 @@ func (p *program) runTrace(ctx context.Context, v *verb, args []string) error {
 	}
 	inJSON := v.option("output").text() == formJSON
 	predicts := query.Has("predict")
-	if p.shows && !inJSON && !predicts {
+	if p.stderrTTY && !inJSON && !predicts {
 		fmt.Fprintf(p.stderr, "Waiting for packets, %s s at most ...\n", query.Get("seconds"))
 	}
 	came := 0

@@ -47,8 +47,7 @@ func (v *verb) has(name string) bool {
 	return false
 }
 
-// givenOnce refuses a flag that was given several times and takes one value: which one is meant
-// nobody can know.
+// givenOnce refuses a flag that takes one value and was given several times.
 func (v *verb) givenOnce() error {
 	var problems []error
 	for _, o := range v.options {

@@ -61,7 +61,7 @@ const (
 	forCondition = "condition"
 )
 
-// maxTimeout is the longest that the appliance lets somebody wait.
+// maxTimeout is the appliance's limit of a wait.
 const maxTimeout = time.Hour
 
 // duration reads the value of an option. The error is a usageError.

@@ -100,7 +100,7 @@ func (p *program) waitForBoxes(ctx context.Context, c *client.Client, revision u
 func behindOf(boxes []wire.FleetBox, revision uint64, of string) (missing, away []string, done bool) {
 	for i := range boxes {
 		switch b := &boxes[i]; {
-		case b.Programmed >= revision:
+		case b.Programmed >= revision && b.State != wire.BoxKeyMissing: // it may be the Secret that it cannot read
 		case b.State == wire.BoxAway:
 			away = append(away, b.Name)
 			missing = append(missing, b.Name+" (not heard of)")

@@ -12,7 +12,8 @@ func TestBehindOf(t *testing.T) {
 		return wire.FleetBox{Name: name, State: state, Programmed: programmed}
 	}
 	has, behind, away := box("a", wire.BoxOK, 10), box("b", wire.BoxBehind, 9), box("c", wire.BoxAway, 9)
-	back := box("d", wire.BoxAway, 10) // it has the revision, whatever became of it
+	back := box("d", wire.BoxAway, 10)         // it has the revision, whatever became of it
+	locked := box("e", wire.BoxKeyMissing, 10) // the revision may be that of a Secret
 	for _, test := range []struct {
 		of      string
 		boxes   []wire.FleetBox
@@ -23,6 +24,7 @@ func TestBehindOf(t *testing.T) {
 		{"", []wire.FleetBox{has, away}, true, "c"},
 		{"", []wire.FleetBox{has, behind, away}, false, "b (Behind, at revision 9), c (not heard of)"},
 		{waitPresent, []wire.FleetBox{has, behind}, false, "b (Behind"},
+		{"", []wire.FleetBox{has, locked}, false, "e (KeyMissing"},
 		{waitAll, []wire.FleetBox{has, away}, false, "c (not heard of)"},
 		{waitAll, []wire.FleetBox{has, back}, true, ""},
 		{waitQuorum, []wire.FleetBox{has, away}, false, "c"},

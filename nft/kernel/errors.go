@@ -11,7 +11,7 @@ import (
 var (
 	// ErrStale means that another program committed since the generation the batch was computed
 	// for. Nothing was changed: read, diff and commit again.
-	ErrStale = errors.New("nf_tables was changed by somebody else meanwhile; read it again")
+	ErrStale = errors.New("nf_tables was changed by another program meanwhile; read it again")
 	// ErrOutcomeUnknown means that the kernel's answer to a batch was lost: it was
 	// committed as a whole, or not at all. Read before the next Commit.
 	ErrOutcomeUnknown = errors.New("the kernel's answer was lost, so nf_tables must be read again")

@@ -37,7 +37,7 @@ type Filter struct {
 }
 
 // ErrBusy reports that another trace runs: there is one at a time.
-var ErrBusy = errors.New("somebody traces already: wait until that ends")
+var ErrBusy = errors.New("another trace runs already: wait until it ends")
 
 // Run traces what the filters choose until ctx is done, and hands each Step to each. netns is a
 // file descriptor of the network namespace, 0: the current one.

@@ -19,7 +19,7 @@ const attributeCrossZone = "load_balancing.cross_zone.enabled"
 // (its guide of Service annotations).
 var awsRows = []Row{
 	acting(ofAWS, aws+"type", "nlb, nlb-ip, external", "services", "asks for a balancer of connections that keeps the client's address, which this is"),
-	acting(ofAWS, aws+"internal", "true, false, or a prefix of those who may connect", "services", internally),
+	acting(ofAWS, aws+"internal", "true, false, or a prefix of permitted clients", "services", internally),
 	acting(ofAWS, aws+"scheme", "internal, internet-facing", "services", internally),
 	acting(ofAWS, awsCrossZone, "true, false", "services", "`false` prefers endpoints of the box's zone, as spec.trafficDistribution: PreferSameZone does, which wins"),
 	{Key: awsAttributes, Of: ofAWS, Effect: Named, Values: attributeCrossZone + "=true|false", idle: onlyCrossZone,
@@ -58,7 +58,7 @@ var awsRows = []Row{
 var gcpRows = []Row{
 	acting(ofGCP, "cloud.google.com/load-balancer-type", "Internal, External", "services", internally),
 	acting(ofGCP, "networking.gke.io/load-balancer-type", "Internal, External", "services", internally),
-	named(ofGCP, "networking.gke.io/internal-load-balancer-allow-global-access", "has no effect: who is inside is said by --cluster-cidr and --load-balancer-internal-from", off),
+	named(ofGCP, "networking.gke.io/internal-load-balancer-allow-global-access", "has no effect: --cluster-cidr and --load-balancer-internal-from name the clients inside", off),
 	named(ofGCP, "networking.gke.io/internal-load-balancer-subnet", noPools, empty),
 	named(ofGCP, "networking.gke.io/load-balancer-ip-addresses", "has no effect: it names addresses of the cloud; ask for one with spec.loadBalancerIP or "+LoadBalancerIPs, empty),
 	named(ofGCP, "networking.gke.io/weighted-load-balancing", noQoS, empty),

@@ -6,7 +6,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-const hintsText = "has no effect here: nobody writes topology hints by it; set spec.trafficDistribution: PreferSameZone, or write hints at the endpoints"
+const hintsText = "has no effect here: no topology hints are written by it; set spec.trafficDistribution: PreferSameZone, or write hints at the endpoints"
 
 // hintsIdle are values of the topology annotations that ask for nothing; their case matters.
 func hintsIdle(value string) bool { return value == "" || value == "Disabled" || value == "disabled" }
@@ -61,12 +61,12 @@ var kubernetesRows = []Row{
 // Texts that several clouds share.
 const (
 	noTLS      = "asks for TLS with a certificate that svcctl cannot read: the port is not served, rather than passed through in the clear, until " + TLSSecret + " names a Secret of type kubernetes.io/tls in its place"
-	noProxy    = "has no effect: write svcctl.io/proxy-protocol: v1 or v2; without that endpoints get no header, and those that wait for one answer nobody"
+	noProxy    = "has no effect: write svcctl.io/proxy-protocol: v1 or v2; without that endpoints get no header, and those that wait for one answer no client"
 	noProtocol = "has no effect: connections are passed through as they are, in whatever protocol, and nothing is encrypted, decrypted or added; write " + BackendProtocol + " for HTTP headers, or TLS towards endpoints"
 	noTLSPart  = "has no effect: write " + TLSSecret + " and the annotations of svcctl beside it"
 	noCloud    = "has no effect: there is no load balancer of a cloud here to place, size or bill"
 	noBucket   = "has no effect: nothing is written to a cloud; a warning says where the log of connections is"
-	noAccess   = "is a list of who may connect that svcctl cannot read: its load balancer IPs let nobody in until spec.loadBalancerSourceRanges says who may; write the prefixes there"
+	noAccess   = "is a list of clients that svcctl cannot read: its load balancer IPs let no client in until spec.loadBalancerSourceRanges has prefixes; write them there"
 	noChecks   = "has no effect: endpoints are asked as svcctl.io/health-check says, or not at all"
 	poolText   = "asks for an address of this IPAddressPool"
 	noPools    = "has no effect: pools have no names here; ask for an address with spec.loadBalancerIP or " + LoadBalancerIPs

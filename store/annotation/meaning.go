@@ -47,8 +47,8 @@ var asksInternal = []struct {
 type Internal struct {
 	// Key is the annotation that asks for it; "": none does.
 	Key string
-	// Sources are prefixes that it names besides: who may connect where no source ranges say so.
-	// Nil: it names none.
+	// Sources are prefixes that it names besides: the permitted clients where there are no source
+	// ranges. Nil: it names none.
 	Sources []string
 	Bad     []Bad
 }

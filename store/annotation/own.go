@@ -91,7 +91,7 @@ var svcctlRows = []Row{
 	{Key: domain + "port-ranges", Of: ofSvcctl, Effect: Acts, Values: "NAME=FIRST-LAST/PROTOCOL, * for all, with commas between them", Page: "port-ranges",
 		Text: "has the Service answer on ranges of ports, or on all of its addresses' ports"},
 	{Key: Announce, Of: ofSvcctl, Kinds: []string{object.KindL2Advertisement, object.KindBGPAdvertisement}, Effect: Acts, Values: "when-ready, always", Page: "announcing",
-		Text: "says whether addresses are announced while nobody is served at them"},
+		Text: "says whether addresses are announced while no client is served at them"},
 	{Key: MED, Of: ofSvcctl, Kinds: []string{object.KindBGPAdvertisement}, Effect: Acts, Values: "0-4294967295", Page: "announcing",
 		Text: "is the metric (MULTI_EXIT_DISC) of the routes"},
 	{Key: Prepend, Of: ofSvcctl, Kinds: []string{object.KindBGPAdvertisement}, Effect: Acts, Values: "0-10", Page: "announcing",

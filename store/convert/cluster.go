@@ -99,7 +99,7 @@ func (r *cluster) object(d *manifest.Document) {
 	meta.UID, meta.ResourceVersion, meta.Generation, meta.CreationTimestamp, meta.DeletionTimestamp = "", "", 0, nil, nil
 	meta.ManagedFields, meta.OwnerReferences, meta.GenerateName = nil, nil, ""
 	if len(meta.Finalizers) > 0 {
-		lose("metadata.finalizers", "finalizers %s are left out: nobody here takes them away", strings.Join(meta.Finalizers, ", "))
+		lose("metadata.finalizers", "finalizers %s are left out: no controller here removes them", strings.Join(meta.Finalizers, ", "))
 		meta.Finalizers = nil
 	}
 	for _, key := range clusterAnnotations {
@@ -134,7 +134,7 @@ func (r *cluster) object(d *manifest.Document) {
 			lose("endpoints", "the %d endpoints are as of now: they do not follow their Pods", targets)
 		}
 		if owned && len(o.Endpoints) == 0 {
-			lose("endpoints", "nobody serves: clients are refused until endpoints are written here")
+			lose("endpoints", "no endpoint serves: clients are refused until endpoints are written here")
 		}
 	case *object.Endpoints:
 		if r.sliced[meta.Namespace+"/"+meta.Name] {

@@ -216,43 +216,6 @@ func damaged(path string, err error) error {
 		"from the manifests (addresses and ports that were chosen automatically may change then)", path, err)
 }
 
-// Load implements Engine.
-func (f *File) Load(prefix string) (pairs []Pair, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.db == nil {
-		return nil, ErrClosed
-	}
-	defer f.guard(&err)()
-	err = f.db.View(func(tx *bbolt.Tx) error {
-		defer f.release(tx.Size())
-		if !f.verified {
-			if err := verify(tx); err != nil {
-				return damaged(f.path, err)
-			}
-			f.verified = true // all that is written from now on is our own
-		}
-		cursor := tx.Bucket(pairsBucket).Cursor()
-		for key, entry := cursor.Seek([]byte(prefix)); key != nil && strings.HasPrefix(string(key), prefix); key, entry = cursor.Next() {
-			if _, err := checkEntry(key, entry); err != nil {
-				return damaged(f.path, err)
-			}
-			pair := Pair{Key: string(key), Revision: entryRevision(entry)}
-			if !f.sealed {
-				pair.Value = append([]byte(nil), entry[EntryHeader:]...)
-			} else if pair.Value, err = f.key.unseal(pair.Key, entry[EntryHeader:]); err != nil {
-				return damaged(f.path, err)
-			}
-			pairs = append(pairs, pair)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return pairs, nil
-}
-
 // room is memory for the entries of some pairs, until the next call.
 func (f *File) room(puts []Pair) [][]byte {
 	size := 0

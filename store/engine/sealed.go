@@ -3,7 +3,9 @@ package engine
 import (
 	"crypto/aes"
 	"crypto/cipher"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -29,7 +31,13 @@ const keyBytes = 32
 
 // Key encrypts values at rest by AES-256-GCM, each with a random nonce and bound to its key. Names of objects are in keys,
 // and stay readable.
-type Key struct{ aead cipher.AEAD }
+type Key struct {
+	aead cipher.AEAD
+	id   string
+}
+
+// ID names the key, and says nothing of it: eight hexadecimal digits of a hash.
+func (k *Key) ID() string { return k.id }
 
 // NewKey makes a Key of 32 secret bytes.
 func NewKey(secret []byte) (*Key, error) {
@@ -41,36 +49,49 @@ func NewKey(secret []byte) (*Key, error) {
 		return nil, err
 	}
 	aead, err := cipher.NewGCMWithRandomNonce(block)
-	return &Key{aead}, err
+	id := sha256.Sum256(append([]byte("svcctl key id\x00"), secret...))
+	return &Key{aead, hex.EncodeToString(id[:4])}, err
 }
 
 // ReadKey reads a Key from a file that its owner alone can read: 32 bytes in base64 (RFC 4648), as `openssl rand -base64 32`
 // prints them.
 func ReadKey(path string) (*Key, error) {
-	fail := func(err error) (*Key, error) {
+	keys, err := readKeys(path)
+	if err == nil && len(keys) != 1 {
+		err = fmt.Errorf("it has %d keys, and needs one", len(keys))
+	}
+	if err != nil {
 		return nil, fmt.Errorf("key of the data file %s: %w", path, err)
 	}
+	return keys[0], nil
+}
+
+// readKeys reads the Keys in a file, one a line.
+func readKeys(path string) (keys []*Key, err error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
 	// systemd gives credentials to a user by an access list, which shows as the group's.
 	if mode := info.Mode().Perm(); mode&0o037 != 0 {
-		return fail(fmt.Errorf("others may read or change it (mode %04o): run `chmod 600 %s`, and make another one if it is no secret any more", mode, path))
+		return nil, fmt.Errorf("others may read or change it (mode %04o): run `chmod 600 %s`, and make another one if it is no secret any more", mode, path)
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
-	secret, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(text)))
-	if err != nil {
-		return fail(errors.New("it is not base64: make one with `openssl rand -base64 32`"))
+	for line := range strings.Lines(strings.TrimSpace(string(text)) + "\n") {
+		secret, err := base64.StdEncoding.DecodeString(strings.TrimSpace(line))
+		if err != nil {
+			return nil, errors.New("it is not base64: make one with `openssl rand -base64 32`")
+		}
+		key, err := NewKey(secret)
+		if err != nil {
+			return nil, fmt.Errorf("%w: make one with `openssl rand -base64 32`", err)
+		}
+		keys = append(keys, key)
 	}
-	key, err := NewKey(secret)
-	if err != nil {
-		return fail(fmt.Errorf("%w: make one with `openssl rand -base64 32`", err))
-	}
-	return key, nil
+	return keys, nil
 }
 
 // seal encrypts the value of a key.

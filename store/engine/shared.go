@@ -25,6 +25,10 @@ type Shared interface {
 	Refuse(why error)
 	// Keep writes pairs that belong to this machine alone, within a second.
 	Keep(t Transaction)
+	// Sealing is why pairs that are secret cannot be committed; nil: they can.
+	Sealing() error
+	// Tries is why there can be no trials; nil: there can.
+	Tries() error
 	// Fresh returns when readers see all that any machine committed before the call.
 	Fresh(ctx context.Context) error
 }
@@ -39,6 +43,8 @@ type Followed struct {
 	// Reload says that this is the difference to a state that was read as a whole: how it came
 	// about is not known, and Note is empty.
 	Reload bool
+	// Again says that nothing has changed, and that files may get what they were refused before.
+	Again bool
 }
 
 // AwayError says that a commit, or a question, has not been sent, or was refused: nothing was changed.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -64,7 +65,8 @@ func Init(ctx context.Context, cfg Config, from string) (objects int, err error)
 	return len(ops), nil
 }
 
-// visit is an Engine without a replica, for who is no box of the fleet. Its client is to be closed.
+// visit returns an Engine without a replica, for callers that are no box of the fleet. The caller
+// closes its client.
 func (c *Config) visit() (*Engine, error) {
 	client, err := c.dial()
 	if err != nil {
@@ -118,7 +120,7 @@ func (c *Config) readDirectory(dir string) (ops []operation, revision uint64, er
 }
 
 func (c *Config) readOwned(dir string) (ops []operation, revision uint64, err error) {
-	file, err := engine.OpenFile(dir)
+	file, err := engine.OpenSealed(dir, c.DataKey)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -133,12 +135,15 @@ func (c *Config) readOwned(dir string) (ops []operation, revision uint64, err er
 	pairs, err := file.Load(objectPrefix)
 	for _, p := range pairs {
 		value := p.Value
-		if c.Import != nil {
+		if c.Import != nil && !engine.IsSealed(value) { // what is sealed comes from a fleet
 			if value, err = c.Import(p.Key, p.Value); err != nil {
 				return nil, 0, err
 			}
 		}
 		if value != nil {
+			if value, err = c.seal(p.Key, value); err != nil {
+				return nil, 0, err
+			}
 			ops = append(ops, operation{key: p.Key, value: value})
 		}
 	}
@@ -218,28 +223,19 @@ func Restore(ctx context.Context, cfg Config, from string) (objects int, err err
 		return 0, err
 	}
 	defer e.client.Close()
-	now, _, err := e.askHead(ctx)
+	fleet, _, err := e.settings(ctx)
+	if held := (*heldError)(nil); errors.As(err, &held) {
+		return 0, fmt.Errorf("etcd has no fleet %s: bring the objects in with `svcctl fleet init --from %s`", cfg.Fleet, from)
+	}
 	if err != nil {
 		return 0, e.away(err)
 	}
-	if now == nil {
-		return 0, fmt.Errorf("etcd has no fleet %s: bring the objects in with `svcctl fleet init --from %s`", cfg.Fleet, from)
+	if fleet.Format < sealedFormat && slices.ContainsFunc(ops, func(op operation) bool { return engine.IsSealed(op.value) }) {
+		return 0, fmt.Errorf("%s has Secrets, and the fleet has format %d, which knows none: say `svcctl fleet upgrade` first", from, fleet.Format)
 	}
-	if now.Bundle != "" {
-		e.read = now
-		if err := e.unfold(ctx); err != nil {
-			return 0, err
-		}
-		if now, _, err = e.askHead(ctx); err != nil {
-			return 0, err
-		}
-	}
-	have, err := e.objects(ctx, now, 0)
+	now, have, err := e.everything(ctx)
 	if err != nil {
 		return 0, err
-	}
-	for key, value := range have {
-		e.content.put(key, value)
 	}
 	keep := map[string]bool{}
 	for i := range ops {
@@ -256,16 +252,44 @@ func Restore(ctx context.Context, cfg Config, from string) (objects int, err err
 	return next.Objects, e.flip(ctx, now, next, ops)
 }
 
+// everything reads the head and all objects that etcd has, after what large commits have left was unfolded.
+func (e *Engine) everything(ctx context.Context) (now *head, have map[string][]byte, err error) {
+	if now, _, err = e.askHead(ctx); err != nil {
+		return nil, nil, e.away(err)
+	}
+	if now == nil {
+		return nil, nil, fmt.Errorf("etcd has no objects of fleet %s", e.cfg.Fleet)
+	}
+	if now.Bundle != "" {
+		e.read = now
+		if err := e.unfold(ctx); err != nil {
+			return nil, nil, err
+		}
+		if now, _, err = e.askHead(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	if have, err = e.objects(ctx, now, 0); err != nil {
+		return nil, nil, err
+	}
+	for key, value := range have {
+		e.content.put(key, value)
+	}
+	return now, have, nil
+}
+
 // Overview describes a fleet by its keys in etcd.
 type Overview struct {
-	ID       string
-	Revision uint64
-	Epoch    uint64
-	Objects  int
-	Settings json.RawMessage
-	Writer   string
-	Boxes    []Box
-	Members  []Member
+	ID string
+	// Format is that of its data, Newest the one that this program makes.
+	Format, Newest int
+	Revision       uint64
+	Epoch          uint64
+	Objects        int
+	Settings       json.RawMessage
+	Writer         string
+	Boxes          []Box
+	Members        []Member
 }
 
 // Member is one endpoint of etcd.
@@ -300,7 +324,7 @@ func Look(ctx context.Context, cfg Config) (*Overview, error) {
 	} else if err := json.Unmarshal(kvs[0].Value, &s); err != nil {
 		return o, fmt.Errorf("read the settings of the fleet: %w", err)
 	}
-	o.ID, o.Settings = s.ID, s.Settings
+	o.ID, o.Format, o.Newest, o.Settings = s.ID, s.Format, format, s.Settings
 	if kvs := resp.Responses[1].GetResponseRange().Kvs; len(kvs) > 0 {
 		h, err := decodeHead(kvs[0].Value, kvs[0].ModRevision)
 		if err != nil {
@@ -354,7 +378,7 @@ func Backup(ctx context.Context, cfg Config, dir string) (revision uint64, objec
 		return 0, 0, fmt.Errorf("the %d objects that etcd has are not the %d that the newest commit left: nothing is written", len(have), now.Objects)
 	}
 	err = engine.AsOwner(dir, func() error {
-		file, err := engine.OpenFile(dir)
+		file, err := engine.OpenSealed(dir, cfg.DataKey)
 		if err != nil {
 			return err
 		}

@@ -46,6 +46,8 @@ type Report struct {
 	// Problems counts the errors of its status, Failing says why what it accepted is not in force.
 	Problems int    `json:"problems,omitempty"`
 	Failing  string `json:"failing,omitempty"`
+	// Format is the newest one that its version reads; 0: 1.
+	Format int `json:"format,omitempty"`
 	// Sources are the directories of manifests that it has.
 	Sources []string `json:"sources,omitempty"`
 	// State is its state as a member of the fleet.
@@ -134,6 +136,9 @@ func (b *beats) beat(ctx context.Context, e *Engine) {
 		e.again()
 	default:
 		b.behind = read
+	}
+	if err := e.reopenShut(ctx); err != nil {
+		e.cfg.Log.Debug("Secrets that can be read now are asked for again", "err", err)
 	}
 	if err := b.renew(ctx, e); err != nil {
 		e.cfg.Log.Debug("this box is not announced to its fleet", "err", err)
@@ -280,7 +285,7 @@ func (e *Engine) noteTurn(lease clientv3.LeaseID, asked time.Time, holder string
 // tell writes the report of this box, if it is another one than before.
 func (b *beats) tell(ctx context.Context, e *Engine, r Report) error {
 	state := e.State()
-	r.Box, r.Version, r.State, r.Since = e.cfg.Box, e.cfg.Version, state.Kind, state.Since.UTC().Truncate(time.Second)
+	r.Box, r.Version, r.Format, r.State, r.Since = e.cfg.Box, e.cfg.Version, format, state.Kind, state.Since.UTC().Truncate(time.Second)
 	text, err := json.Marshal(r)
 	if err != nil || string(text) == b.told {
 		return err

@@ -17,7 +17,7 @@ import (
 
 // Commit implements engine.Engine. What is not shared goes to the replica alone.
 func (e *Engine) Commit(t engine.Transaction) error {
-	ops, revision, note, err := sharedPart(&t)
+	ops, revision, note, err := e.sharedPart(&t)
 	if err != nil {
 		return err
 	}
@@ -36,18 +36,22 @@ func (e *Engine) Commit(t engine.Transaction) error {
 	return nil
 }
 
-// sharedPart gives the operations on objects in a transaction, with the head.
-func sharedPart(t *engine.Transaction) (ops []operation, revision uint64, note []byte, err error) {
+// sharedPart gives the operations on objects in a transaction, sealed, with the head.
+func (e *Engine) sharedPart(t *engine.Transaction) (ops []operation, revision uint64, note []byte, err error) {
 	for i := range t.Puts {
 		p := &t.Puts[i]
 		switch {
 		case p.Key == headKey:
 			revision, note = p.Revision, p.Value
 		case isContent(p.Key):
-			if len(p.Value) > maxValue {
-				return nil, 0, nil, &engine.AwayError{Why: fmt.Sprintf("%s takes %d bytes, and a fleet keeps objects of up to %d", p.Key, len(p.Value), maxValue)}
+			value, err := e.cfg.seal(p.Key, p.Value)
+			if err != nil {
+				return nil, 0, nil, &engine.AwayError{Why: err.Error()}
 			}
-			ops = append(ops, operation{key: p.Key, value: p.Value})
+			if len(value) > maxValue {
+				return nil, 0, nil, &engine.AwayError{Why: fmt.Sprintf("%s takes %d bytes, and a fleet keeps objects of up to %d", p.Key, len(value), maxValue)}
+			}
+			ops = append(ops, operation{key: p.Key, value: value})
 		}
 	}
 	for _, key := range t.Deletes {
@@ -229,7 +233,7 @@ func (e *Engine) whose() error {
 	switch {
 	case e.flight.landed != nil:
 		return nil
-	case err == nil && len(e.queue) > 0 && !e.queue[0].Reload:
+	case err == nil && len(e.queue) > 0 && !e.queue[0].Reload && !e.queue[0].Again:
 		return engine.ErrConflict
 	}
 	return engine.ErrUnsettled

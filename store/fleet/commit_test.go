@@ -12,7 +12,7 @@ import (
 // Nobody answers for a commit, and the follower sees it just before its time is over: it was made, as the
 // store does not get it by Follow any more.
 func TestCommitThatOnlyTheFollowerSees(t *testing.T) {
-	r, err := openReplica(t.TempDir())
+	r, err := openReplica(t.TempDir(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@
 //	head             one commit: its revision, its id and that of the one before, a digest of all objects
 //	object/KIND/...  the stored form of an object, as package store encodes it
 //	source/NAME/...  which content of a directory of manifests is in force, and who reads it
+//	trial/...        the trial that is under way, and what was there before it
 //	bundle/NAME/N    parts of a large commit
 //	alive/BOX        held by a lease: which process has the name
 //	box/BOX          the last report of a box
@@ -14,9 +15,9 @@
 //	turn/source/NAME held by a lease: the box that reads a directory of manifests
 //
 // A commit is one transaction of etcd that compares the modification revision of head, puts head,
-// and puts or deletes objects. Who loses follows what came first and decides anew. A commit that
+// and puts or deletes objects. A box that loses follows the other commit and decides again. A commit that
 // does not fit into a request is written to bundle/ first; the put of the head that names the
-// bundle is the commit. The writer, or whoever comes next, then unfolds it into object/.
+// bundle is the commit. The writer, or another box, then unfolds it into object/.
 //
 // Invariants:
 //   - An event is believed if its head names the one before by its id, and the digest of all
@@ -27,7 +28,7 @@
 //     made twice, as it compares the same head.
 //   - Leases only save work. No promise depends on one.
 //
-// Keys of head, object/ and source/ are shared; all others that a store writes (its journal, copies of files)
+// Values of Secrets are sealed by a key that etcd has not. Keys of head, object/, source/ and trial/ are shared; all others that a store writes (its journal, copies of files)
 // stay in the replica, which is an [engine.File] in today's format with a cursor beside it.
 //
 //	e, err := fleet.Open(ctx, fleet.Config{Fleet: "pop1", Box: "gw1", Endpoints: urls, Dir: "/var/lib/svcctl"})

@@ -39,8 +39,13 @@ type Config struct {
 	TLS *tls.Config
 	// Dir is the data directory, which has the replica.
 	Dir string
-	// Knows reports whether this program can read a key; nil: all.
-	Knows func(key string) bool
+	// DataKey encrypts Dir at rest, and is that of a directory for Init and Restore; nil: they are not encrypted.
+	DataKey *engine.Key
+	// Keys are those of the fleet, by which the values of Secret objects are sealed; nil: none.
+	Keys *engine.Keys
+	// Knows reports whether this program can read a key; nil: all. Secret reports whether a key is of an object whose
+	// value is sealed; nil: none.
+	Knows, Secret func(key string) bool
 	// Import is an object of a single box as the fleet keeps it, nil: it does not; for Init and Restore.
 	// When Import is nil, they are kept as they are.
 	Import func(key string, value []byte) ([]byte, error)
@@ -62,6 +67,7 @@ type Engine struct {
 	replica  *replica
 	instance string // of the data directory
 	fleetID  string // "" until it is known
+	format   int    // of the fleet; 0 until it is known
 
 	arrived   chan struct{}
 	untidy    chan struct{} // there is a bundle to unfold
@@ -87,7 +93,9 @@ type Engine struct {
 	restart   func()        // ends the watch under way
 	turn      turn
 	report    func() Report // nil: nobody reports
-	sources   sourceTurns
+	// shut says of secret objects that cannot be opened why not, by key.
+	shut    map[string]string
+	sources sourceTurns
 }
 
 // flight is a commit under way.
@@ -116,7 +124,7 @@ func (c *Config) dial() (*clientv3.Client, error) {
 
 // Open opens the replica. When that has no state of the fleet yet, it waits for etcd and reads all of it.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
-	r, err := openReplica(cfg.Dir)
+	r, err := openReplica(cfg.Dir, cfg.DataKey)
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +137,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 
 func open(ctx context.Context, cfg Config, r *replica) (*Engine, error) {
 	e := &Engine{
-		cfg: cfg, replica: r, prefix: cfg.prefix(), content: newContent(),
+		cfg: cfg, replica: r, prefix: cfg.prefix(), content: newContent(), shut: map[string]string{},
 		arrived: make(chan struct{}, 1), untidy: make(chan struct{}, 1), nudged: make(chan struct{}, 1), changed: make(chan struct{}), step: func() {},
 	}
 	c, err := r.cursor()
@@ -242,7 +250,10 @@ func (e *Engine) key(key string) string { return e.prefix + key }
 
 // Load implements engine.Engine. It answers from the replica, with what was not followed by the
 // caller yet among it only before the first call of Follow.
-func (e *Engine) Load(prefix string) ([]engine.Pair, error) { return e.replica.load(prefix) }
+func (e *Engine) Load(prefix string) ([]engine.Pair, error) {
+	pairs, err := e.replica.load(prefix)
+	return e.loaded(pairs), err
+}
 
 // Keep implements engine.Shared.
 func (e *Engine) Keep(t engine.Transaction) {

@@ -98,7 +98,7 @@ func (e *Engine) follow(ctx context.Context) error {
 	from := e.known + 1
 	e.mu.Unlock()
 	defer stop()
-	events := e.client.Watch(ctx, e.key(headKey), clientv3.WithRange(e.key(sharedEnd)), clientv3.WithRev(from))
+	events := e.client.Watch(ctx, e.key(fleetKey), clientv3.WithRange(e.key(sharedEnd)), clientv3.WithRev(from))
 	for resp := range events {
 		if resp.CompactRevision != 0 {
 			return e.resume(ctx)
@@ -161,6 +161,10 @@ func (e *Engine) takeCommit(ctx context.Context, events []*clientv3.Event) error
 		key := strings.TrimPrefix(string(event.Kv.Key), e.prefix)
 		remove := event.Type == clientv3.EventTypeDelete
 		switch {
+		case key == fleetKey && !remove:
+			if err := e.takeSettings(event.Kv.Value); err != nil {
+				return err
+			}
 		case key == headKey && remove:
 			return &heldError{Emptied, "the objects of the fleet were removed from etcd"}
 		case key == headKey:
@@ -204,6 +208,7 @@ func (e *Engine) takeCommit(ctx context.Context, events []*clientv3.Event) error
 		return errGap
 	}
 	before := e.read
+	given := e.unsealed(followed(ops, h, note)) // before the replica has it
 	e.content.apply(ops)
 	e.read = h
 	e.keep(ops, h)
@@ -213,7 +218,7 @@ func (e *Engine) takeCommit(ctx context.Context, events []*clientv3.Event) error
 		e.signal()
 		return nil
 	}
-	e.enqueue(followed(ops, h, note))
+	e.enqueue(given)
 	if h.Bundle != "" {
 		e.tidyLater()
 	}
@@ -252,7 +257,7 @@ func (e *Engine) Fresh(ctx context.Context) error {
 	e.mu.Lock()
 	s := e.state
 	e.mu.Unlock()
-	s.differs = "" // it follows all the same
+	s.differs, s.shut = "", "" // it follows all the same
 	switch refusal := s.refusal(); {
 	case refusal != nil:
 		return refusal

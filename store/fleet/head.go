@@ -18,7 +18,8 @@ const (
 	headKey          = "head"
 	objectPrefix     = "object/"
 	sourcePrefix     = "source/"
-	sharedEnd        = "source0" // the first key behind all that boxes share
+	trialPrefix      = "trial/"
+	sharedEnd        = "trial0" // the first key behind all that boxes share
 	bundlePrefix     = "bundle/"
 	alivePrefix      = "alive/"
 	boxPrefix        = "box/"
@@ -26,15 +27,19 @@ const (
 	sourceTurnPrefix = "turn/source/"
 )
 
-// format is the version that this program writes, and the newest that it reads.
-const format = 1
+// format is the newest one that this program reads, and that of a fleet that it makes. A fleet has the format that all
+// of its boxes read, and is raised to a newer one by Upgrade.
+const format = sealedFormat
+
+// sealedFormat may have Secrets, sealed, and trials; format 1 has neither.
+const sealedFormat = 2
 
 // isShared reports whether all boxes have a key in common.
 func isShared(key string) bool { return key == headKey || isContent(key) }
 
 // isContent reports whether the digest of the head covers a key.
 func isContent(key string) bool {
-	return strings.HasPrefix(key, objectPrefix) || strings.HasPrefix(key, sourcePrefix)
+	return strings.HasPrefix(key, objectPrefix) || strings.HasPrefix(key, sourcePrefix) || strings.HasPrefix(key, trialPrefix)
 }
 
 // sum is a checksum of a pair, or the exclusive or of those of all pairs.

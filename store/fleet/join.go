@@ -9,6 +9,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"svcctl.io/svcctl/store/engine"
 )
 
 // askHead reads the head, linearizably, and the revision of etcd. It is nil when there is none.
@@ -100,49 +102,96 @@ func (e *Engine) wentBack(read, now *head) error {
 // checkFleet makes sure that it is the fleet that this box belongs to, and that the settings agree.
 func (e *Engine) checkFleet(ctx context.Context) error {
 	for {
-		call, cancel := context.WithTimeout(ctx, callTimeout)
-		resp, err := e.client.Get(call, e.key(fleetKey))
-		cancel()
+		s, mod, err := e.settings(ctx)
 		if err != nil {
 			return err
 		}
-		if len(resp.Kvs) == 0 {
-			return &heldError{Emptied, fmt.Sprintf("etcd has no fleet %s: make it with `svcctl fleet init`, or put etcd's data back", e.cfg.Fleet)}
+		if err := e.fits(s); err != nil {
+			return err
 		}
-		var s settings
-		if err := json.Unmarshal(resp.Kvs[0].Value, &s); err != nil {
-			return fmt.Errorf("read the settings of the fleet: %w", err)
-		}
-		switch {
-		case e.fleetID != "" && s.ID != e.fleetID:
-			return &heldError{OtherOne, fmt.Sprintf("etcd has another fleet of the name %s than the one that this box belongs to; what is in force stays: "+
-				"correct --etcd, or give this box an empty --data-dir to join that fleet", e.cfg.Fleet)}
-		case s.Format > format:
-			return &heldError{TooNew, fmt.Sprintf("the fleet has format %d, and this version reads up to %d: upgrade this box", s.Format, format)}
-		case s.Settings == nil:
+		if s.Settings == nil {
 			// The first box says which they are.
 			s.Settings = e.cfg.Settings
 			value, err := json.Marshal(s)
 			if err != nil {
 				return err
 			}
-			_, err = e.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(e.key(fleetKey)), "=", resp.Kvs[0].ModRevision)).
+			_, err = e.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(e.key(fleetKey)), "=", mod)).
 				Then(clientv3.OpPut(e.key(fleetKey), string(value))).Commit()
 			if err != nil {
 				return err
 			}
 			continue
 		}
-		e.mu.Lock()
-		e.fleetID = s.ID
-		e.state.differs = ""
-		if !agree(s.Settings, e.cfg.Settings) {
-			e.state.differs = fmt.Sprintf("the settings of this box are not those of the fleet: it has %s, and the fleet %s; "+
-				"it forwards as the fleet says and writes nothing: give it the same flags", e.cfg.Settings, s.Settings)
-		}
-		e.mu.Unlock()
+		e.agreeOn(s)
 		return nil
 	}
+}
+
+// settings reads those of the fleet, with the modification revision of the key.
+func (e *Engine) settings(ctx context.Context) (*settings, int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := e.client.Get(ctx, e.key(fleetKey))
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(resp.Kvs) == 0 {
+		return nil, 0, &heldError{Emptied, fmt.Sprintf("etcd has no fleet %s: make it with `svcctl fleet init`, or put etcd's data back", e.cfg.Fleet)}
+	}
+	s, err := decodeSettings(resp.Kvs[0].Value)
+	return s, resp.Kvs[0].ModRevision, err
+}
+
+func decodeSettings(value []byte) (*settings, error) {
+	s := &settings{}
+	if err := json.Unmarshal(value, s); err != nil {
+		return nil, fmt.Errorf("read the settings of the fleet: %w", err)
+	}
+	return s, nil
+}
+
+// fits says why this box cannot follow a fleet of such settings.
+func (e *Engine) fits(s *settings) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.fleetID != "" && s.ID != e.fleetID:
+		return &heldError{OtherOne, fmt.Sprintf("etcd has another fleet of the name %s than the one that this box belongs to; what is in force stays: "+
+			"correct --etcd, or give this box an empty --data-dir to join that fleet", e.cfg.Fleet)}
+	case s.Format > format:
+		return &heldError{TooNew, fmt.Sprintf("the fleet has format %d, and this version reads up to %d: upgrade this box", s.Format, format)}
+	}
+	return nil
+}
+
+// agreeOn takes the settings of the fleet, which fit.
+func (e *Engine) agreeOn(s *settings) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	raised := e.format != 0 && e.format < s.Format
+	e.fleetID, e.format, e.state.differs = s.ID, s.Format, ""
+	if !agree(s.Settings, e.cfg.Settings) {
+		e.state.differs = fmt.Sprintf("the settings of this box are not those of the fleet: it has %s, and the fleet %s; "+
+			"it forwards as the fleet says and writes nothing: give it the same flags", e.cfg.Settings, s.Settings)
+	}
+	if raised {
+		e.cfg.Log.Info("the fleet has a newer format", "fleet", e.cfg.Fleet, "format", s.Format)
+		e.enqueue(engine.Followed{Again: true})
+	}
+}
+
+// takeSettings takes settings of the fleet that have changed.
+func (e *Engine) takeSettings(value []byte) error {
+	s, err := decodeSettings(value)
+	if err != nil || s.Settings == nil {
+		return err
+	}
+	if err := e.fits(s); err != nil {
+		return err
+	}
+	e.agreeOn(s)
+	return nil
 }
 
 // reload reads all objects as of one revision, and gives the store the difference.
@@ -236,14 +285,16 @@ func (e *Engine) replace(now *head, at int64, have map[string][]byte) error {
 	if e.read != nil && len(ops) > 0 && now.Revision <= e.read.Revision { // other objects at the same revision
 		return e.wentBack(e.read, now)
 	}
-	first := e.read == nil
+	f, first := followed(ops, now, nil), e.read == nil
+	if !first {
+		f = e.unsealed(f) // before the replica has it
+	}
 	e.content, e.read, e.known = fresh, now, at
 	e.keep(ops, now)
 	if first {
 		e.taken, e.published = now.mod, now.mod
 		return e.replica.flush() // the store opens on it
 	}
-	f := followed(ops, now, nil)
 	f.Reload = true
 	e.enqueue(f)
 	return nil

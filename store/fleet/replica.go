@@ -48,8 +48,8 @@ type replica struct {
 	err     error                   // why the last write failed
 }
 
-func openReplica(dir string) (*replica, error) {
-	file, err := engine.OpenFile(dir)
+func openReplica(dir string, key *engine.Key) (*replica, error) {
+	file, err := engine.OpenSealed(dir, key)
 	if err != nil {
 		return nil, err
 	}
@@ -73,8 +73,14 @@ func (r *replica) content() ([]engine.Pair, error) {
 	if err != nil {
 		return nil, err
 	}
-	sources, err := r.file.Load(sourcePrefix)
-	return append(pairs, sources...), err
+	for _, prefix := range []string{sourcePrefix, trialPrefix} {
+		more, err := r.file.Load(prefix)
+		if err != nil {
+			return nil, err
+		}
+		pairs = append(pairs, more...)
+	}
+	return pairs, nil
 }
 
 // cursor is the position of the replica; nil when it has no state of a fleet.
@@ -119,6 +125,26 @@ func (r *replica) remove(keys ...string) {
 	for _, key := range keys {
 		r.waiting[key] = nil
 	}
+}
+
+// value is that of a key; nil: there is none.
+func (r *replica) value(key string) []byte {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	r.mu.Lock()
+	p, waits := r.waiting[key]
+	r.mu.Unlock()
+	if waits {
+		if p == nil {
+			return nil
+		}
+		return p.Value
+	}
+	pair, _, err := r.file.Get(key)
+	if err != nil {
+		return nil
+	}
+	return pair.Value
 }
 
 // stand notes what operations have made of the objects, and which state that is: no flush has some of it

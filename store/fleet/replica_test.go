@@ -10,7 +10,7 @@ import (
 // What is written of a commit is all of it, with the cursor: a box that ends at any moment starts from its
 // replica.
 func TestReplicaIsWholeAtAnyMoment(t *testing.T) {
-	r, err := openReplica(t.TempDir())
+	r, err := openReplica(t.TempDir(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
@@ -240,5 +242,57 @@ func Test474_names_that_another_box_gives_free(t *testing.T) {
 	a.reads(t, d, 0)
 	if path, _ := a.Location(serviceRef("api")); path != "lb:api.yaml" {
 		t.Fatalf("default/api is of %q", path)
+	}
+}
+
+// A source that no box has any more is forgotten: its objects stay as they are, and are the API's.
+func Test575_a_source_is_forgotten(t *testing.T) {
+	c, a, b := twoBoxes(t)
+	d := directory{"web.yaml": serviceFile("one", "two")}
+	if v := a.reads(t, d, 0); !v.OK() {
+		t.Fatalf("the first box may not read: %+v", v)
+	}
+	b.fresh(t)
+	one := b.service("one")
+	if _, err := a.ForgetSource("lb"); err == nil || !strings.Contains(err.Error(), "this box reads it") {
+		t.Errorf("who reads a source forgot it: %v", err)
+	}
+	if _, err := b.ForgetSource("other"); !errors.Is(err, store.ErrNoSource) {
+		t.Errorf("a source that is none is forgotten: %v", err)
+	}
+	a.stop()
+	other := c.join("c")
+	eventually(t, "box c may write", func() bool { return other.create("first") == nil })
+	b.fresh(t)
+	b.overtakenBy(other, "meanwhile")
+	if n, err := b.ForgetSource("lb"); n != 2 || err != nil {
+		t.Fatal(n, err)
+	}
+	late := c.join("late")
+	a = c.open(a.cfg, storeConfig)
+	for _, x := range []*box{a, b, late} {
+		eventually(t, "a box that starts follows", func() bool { return x.Fresh(t.Context()) == nil })
+		if list := x.Sources(); len(list) != 0 {
+			t.Errorf("box %s has sources %+v", x.cfg.Box, list)
+		}
+		if path, _ := x.Location(serviceRef("one")); path != "" {
+			t.Errorf("box %s has default/one of %s", x.cfg.Box, path)
+		}
+		if x.clusterIP("one") != one.Spec.ClusterIP || metaOf(x, "one").UID != one.Metadata.UID {
+			t.Errorf("box %s has default/one at %s", x.cfg.Box, x.clusterIP("one"))
+		}
+	}
+	for _, name := range []string{"one", "two"} { // any box may change them
+		if r, err := late.Write(store.Write{Ref: serviceRef(name), Delete: true}); err != nil || r[0].Err != nil {
+			t.Fatal(err, r)
+		}
+	}
+	if err := b.create("one"); err != nil {
+		t.Fatal(err)
+	}
+	same(t, a, b)
+	resp, err := c.client().Get(t.Context(), "svcctl/test/source/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil || resp.Count != 0 {
+		t.Errorf("etcd has %d keys of sources, %v", resp.Count, err)
 	}
 }

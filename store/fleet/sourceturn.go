@@ -10,7 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// SourceTurn says who reads a directory of manifests for all boxes.
+// SourceTurn names the box that reads a directory of manifests for all.
 type SourceTurn struct {
 	// Holder is the box that has the turn; "" when none has it, or it is not known.
 	Holder string
@@ -26,7 +26,7 @@ type sourceTurns struct {
 	known   map[string]SourceTurn
 }
 
-// WantSources says of which sources this box wants the turn (true), or only wants to know who has it. A turn
+// WantSources sets the sources whose turn this box wants (true), or whose holder it only wants to know. A turn
 // that it has and does not want any more is given up. It takes effect with the next beat, which comes at once.
 //
 // The turn is a key with the lease of the box. It only keeps two boxes from trying at once: that one
@@ -124,7 +124,7 @@ func (e *Engine) claim(ctx context.Context, key string, lease clientv3.LeaseID, 
 	return holder, kvs[0] == me, nil
 }
 
-// SourceHolders asks etcd who reads which source, by name.
+// SourceHolders asks etcd for the readers of the sources, by name.
 func (e *Engine) SourceHolders(ctx context.Context) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -34,6 +34,8 @@ const (
 	Differs   Kind = "Differs"  // the box has other settings than its fleet
 	TooNew    Kind = "TooNew"   // a newer version has written what this one cannot read
 	Namesake  Kind = "Namesake" // another box has the name
+	// KeyMissing says that a Secret is sealed by a key that the box does not have.
+	KeyMissing Kind = "KeyMissing"
 )
 
 // State is the state of a box as a member of its fleet.
@@ -72,6 +74,9 @@ type state struct {
 	of    uint64
 	// differs says which settings are not those of the fleet; "": they agree.
 	differs string
+	// shut says which Secret cannot be opened, since when; "": all can.
+	shut      string
+	shutSince time.Time
 }
 
 // refusal is why nothing may be committed; nil: it may.
@@ -80,6 +85,8 @@ func (s *state) refusal() error {
 	case s.kind != Following && s.kind != Lagging:
 	case s.differs != "":
 		return &engine.AwayError{Why: s.differs}
+	case s.shut != "":
+		return &engine.AwayError{Why: s.shut, Since: s.shutSince}
 	default:
 		return nil
 	}
@@ -201,6 +208,8 @@ func (e *Engine) State() State {
 	s := State{Kind: e.state.kind, Why: e.state.why, Since: e.state.since, Of: e.state.of, Heard: e.state.heard, Writer: e.turn.holder}
 	if s.Kind == Following && e.state.differs != "" {
 		s.Kind, s.Why = Differs, e.state.differs
+	} else if s.Kind == Following && e.state.shut != "" {
+		s.Kind, s.Why, s.Since = KeyMissing, e.state.shut, e.state.shutSince
 	}
 	if e.read != nil {
 		s.Revision, s.Epoch = e.read.Revision, e.read.Epoch

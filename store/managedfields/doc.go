@@ -3,9 +3,9 @@
 //
 // A manager is a client that writes an object. What a manager applies, it owns: the fields it
 // names, and no others. What it writes in any other way (a PUT, a patch), it owns as far as the
-// write changed it. Two managers that apply the same value own it together; who applies another
-// value than an owner's meets a conflict, and takes the field over only by force. A field that a
-// manager no longer applies is removed, unless another manager owns it.
+// write changed it. Two managers that apply the same value own it together; a manager that applies
+// another value than an owner's meets a conflict, and takes the field over only by force. A field
+// that a manager no longer applies is removed, unless another manager owns it.
 //
 // Sets of fields are trees in the form FieldsV1 of meta/v1: "f:name" a field, `k:{...}` an
 // item of a list told apart by keys, `v:...` a member of a set, "." the thing itself.
@@ -17,7 +17,7 @@
 // Invariants: nothing that is given is changed, though results may share parts with it; the same input has the same result; the
 // entries are sorted, appliers first, then by time; at most 10 of them are of managers
 // that did not apply, older ones are joined as ancient-changes; identity fields (name,
-// namespace, uid, resourceVersion and the like) belong to nobody.
+// namespace, uid, resourceVersion and the like) have no owner.
 //
 // The package must not know what kinds mean, nor do any I/O or read a clock: the caller
 // says what time it is, defaults and validates what comes out, and decides whether it is

@@ -64,7 +64,7 @@ func Unchanged(before, o object.Object) bool {
 	if !same {
 		return false
 	}
-	// To apply nothing to what nobody manages changes nothing.
+	// To apply nothing to an unmanaged object changes nothing.
 	unmanaged := len(had) == 0 && len(entries) == 1 && entries[0].Manager == firstApply
 	return unmanaged || sameEntries(entries, had)
 }

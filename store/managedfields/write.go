@@ -226,8 +226,8 @@ func apply(live, applied map[string]any, all managers, by Writer, force bool) (m
 	return merged, all, nil
 }
 
-// takeFields takes from everybody but one owner what a change changes, and says from whom it
-// took what.
+// takeFields removes the fields of a change from all owners but one, and returns the conflicts with
+// them.
 func takeFields(all managers, self owner, change comparison) ([]Conflict, managers) {
 	var conflicts []Conflict
 	left := managers{}
@@ -246,8 +246,8 @@ func takeFields(all managers, self owner, change comparison) ([]Conflict, manage
 	return conflicts, left
 }
 
-// prune takes out of a merged object what its writer applied last time, does not apply
-// this time, and nobody else owns.
+// prune removes from a merged object the fields that its writer applied last time, does not apply
+// this time, and no other manager owns.
 func prune(merged map[string]any, all managers, last *set, t *schema.Type) map[string]any {
 	if last.empty() {
 		return merged

@@ -82,8 +82,7 @@ type placed struct {
 	count               int32 // as in unit
 }
 
-// unitKey is two hashes of a unit's text, which nobody can foresee, with the column it starts
-// in.
+// unitKey is two hashes of a unit's text, with random seeds, and the column it starts in.
 type unitKey struct {
 	hashes [2]uint64
 	column int

@@ -60,7 +60,7 @@ const fewest = 32
 // take returns n values with undefined content.
 func (s *stock[T]) take(n int) []T {
 	if s.values == nil || s.used+n > len(s.values) {
-		// What was taken stays where it is, and is forgotten here.
+		// Values that were taken keep their memory, which the stock drops.
 		s.values, s.used = make([]T, max(fewest, n, 2*len(s.values))), 0
 	}
 	out := s.values[s.used : s.used+n : s.used+n]

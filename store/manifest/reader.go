@@ -12,7 +12,7 @@ import (
 // mistake in it, it leaves to them, so that each error has one wording. FuzzReader holds the
 // two against each other.
 //
-// The texts of its nodes are parts of the document: whoever keeps one clones it.
+// The texts of its nodes are parts of the document: a caller that keeps one clones it.
 type yamlReader struct {
 	limits  Limits
 	nodes   nodeStock

@@ -13,9 +13,9 @@ type seal struct {
 	opened func() *File
 }
 
-// Sealed is a File without problems that is decoded when somebody asks for its documents: of its
-// objects only the names are known, one for each document. open gives what is in it; nil when that
-// cannot be read.
+// Sealed returns a File without problems that is decoded at the first request for its documents: of
+// its objects only the names are known, one for each document. open returns the decoded file; nil
+// when it cannot be read.
 func Sealed(path string, hash Hash, names []object.Ref, open func() *File) *File {
 	return &File{Path: path, Hash: hash, seal: &seal{names, sync.OnceValue(func() *File {
 		if f := open(); f != nil && f.Hash == hash {

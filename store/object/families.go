@@ -45,8 +45,8 @@ func DefaultFamilies(svc, old *Service, boxFamilies []string) Errors {
 	return completeFamilies(svc, boxFamilies)
 }
 
-// syncClusterIPs makes clusterIPs follow a client that only knows clusterIP. It does
-// not fill in clusterIP from clusterIPs: who writes the list has to write both.
+// syncClusterIPs makes clusterIPs follow a client that only knows clusterIP. It does not fill in
+// clusterIP from clusterIPs: clients that write the list have to write both.
 func syncClusterIPs(svc, old *Service) {
 	spec := &svc.Spec
 	if old == nil {

@@ -21,7 +21,7 @@ type IPAddressPool struct {
 	TypeMeta
 	Metadata ObjectMeta        `json:"metadata"`
 	Spec     IPAddressPoolSpec `json:"spec"`
-	// Status is computed when somebody asks, and never stored.
+	// Status is computed on request, and never stored.
 	Status *IPAddressPoolStatus `json:"status,omitempty"`
 }
 

@@ -1,6 +1,6 @@
 package object
 
-// The kinds of MetalLB that say what became of the others. Nobody writes them.
+// The kinds of MetalLB that report the state of the others. They cannot be written.
 const (
 	KindServiceL2Status    = "ServiceL2Status"
 	KindServiceBGPStatus   = "ServiceBGPStatus"

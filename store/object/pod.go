@@ -83,18 +83,17 @@ const (
 func (o *Pod) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
 func (o *Pod) GetMeta() *ObjectMeta   { return &o.Metadata }
 
-// Terminal reports whether the Pod has ended for good, so that it is nobody's endpoint.
+// Terminal reports whether the Pod has ended for good, so that it is no endpoint.
 func (o *Pod) Terminal() bool {
 	return o.Status.Phase == PodSucceeded || o.Status.Phase == PodFailed
 }
 
-// Terminating reports whether the Pod is being taken away.
+// Terminating reports whether the Pod is being deleted.
 func (o *Pod) Terminating() bool { return o.Metadata.DeletionTimestamp != nil }
 
-// Ready reports whether the Pod says that it may be sent traffic: by its Ready condition,
-// without any conditions by a phase of Running, and without a phase either, yes.
-// Kubernetes' Pods always have both; who writes none of them down means a server that
-// is there.
+// Ready reports whether the Pod says that it may be sent traffic: by its Ready condition, without
+// any conditions by a phase of Running, and without a phase either, yes. Kubernetes' Pods always
+// have both; a Pod without them stands for a server that is up.
 func (o *Pod) Ready() bool {
 	for _, condition := range o.Status.Conditions {
 		if condition.Type == podReady {
@@ -104,7 +103,7 @@ func (o *Pod) Ready() bool {
 	return len(o.Status.Conditions) == 0 && (o.Status.Phase == "" || o.Status.Phase == PodRunning)
 }
 
-// Judged reports whether somebody says of the Pod whether it is ready, as its kubelet does.
+// Judged reports whether the Pod has a condition Ready, which a kubelet sets.
 func (o *Pod) Judged() bool {
 	return slices.ContainsFunc(o.Status.Conditions, func(c PodCondition) bool { return c.Type == podReady })
 }

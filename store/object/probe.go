@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Probe has the fields of core/v1 Probe that are read: how a program is asked whether it may be sent traffic.
+// Probe has the fields of core/v1 Probe that are read.
 type Probe struct {
 	Exec      *ExecAction      `json:"exec,omitempty"`
 	HTTPGet   *HTTPGetAction   `json:"httpGet,omitempty"`

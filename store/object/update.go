@@ -2,9 +2,9 @@ package object
 
 import "slices"
 
-// PatchFromOld gives an update of a Service what the stored Service has and the
-// update did not mean to take away, so that the same document applied again changes
-// nothing; old stays as it is. Default comes before it, DefaultFamilies after.
+// PatchFromOld adds to an update of a Service the allocated values of the stored Service, so that
+// the same document applied again changes nothing; old is not changed. Default comes before it,
+// DefaultFamilies after.
 //
 // Kept: cluster IPs, IP families, node ports (of the port of the same name; else,
 // where a port was renamed, of the same protocol and port), the health-check port.

@@ -371,13 +371,13 @@ func TestWarnings(t *testing.T) {
 			s.Spec.LoadBalancerSourceRanges = []string{" 10.0.0.0/8", "10.0.0.1/8"}
 		}), []string{
 			`spec.loadBalancerSourceRanges[1]: non-standard CIDR value "10.0.0.1/8" is invalid: use "10.0.0.0/8"`,
-			"spec.loadBalancerSourceRanges has no IPv6 range: the IPv6 address of the load balancer is closed to everybody"}},
+			"spec.loadBalancerSourceRanges has no IPv6 range: the IPv6 address of the load balancer is closed to all clients"}},
 		{"ranges of the other family", goodService(ofType(TypeLoadBalancer), func(s *Service) {
 			s.Spec.IPFamilies = []string{IPv4}
 			s.Metadata.Annotations = map[string]string{AnnotationSourceRanges: "2001:DB8::/64"}
 		}), []string{
 			`metadata.annotations[service.beta.kubernetes.io/load-balancer-source-ranges]: IPv6 CIDR value "2001:DB8::/64" should be in RFC 5952 canonical format ("2001:db8::/64")`,
-			"spec.loadBalancerSourceRanges has no IPv4 range: the IPv4 address of the load balancer is closed to everybody"}},
+			"spec.loadBalancerSourceRanges has no IPv4 range: the IPv4 address of the load balancer is closed to all clients"}},
 		{"Endpoints", goodEndpoints(func(e *Endpoints) {
 			e.Subsets[0].Addresses[0].IP = "2001:DB8::1"
 			e.Subsets[0].NotReadyAddresses = []EndpointAddress{{IP: "2001:0db8::1"}}

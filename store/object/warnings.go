@@ -108,7 +108,7 @@ func sourceRangeWarnings(s *Service) []string {
 	for _, family := range s.Spec.IPFamilies {
 		if !given[family] {
 			warnings = append(warnings, fmt.Sprintf(
-				"spec.loadBalancerSourceRanges has no %s range: the %s address of the load balancer is closed to everybody", family, family))
+				"spec.loadBalancerSourceRanges has no %s range: the %s address of the load balancer is closed to all clients", family, family))
 		}
 	}
 	return warnings

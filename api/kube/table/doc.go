@@ -4,7 +4,7 @@
 //
 // Columns and cells are those of Kubernetes 1.36 (pkg/printers/internalversion), always the
 // wide ones: kubectl hides those of priority 1 unless it is asked for -o wide. Only Pods
-// have fewer columns, because nobody here counts containers.
+// have fewer columns, because containers are not counted here.
 //
 // Invariants: a row has as many cells as its kind has columns; the same objects at the same
 // time have the same table. The package computes only: the caller says what time it is, and

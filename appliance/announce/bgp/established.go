@@ -130,8 +130,8 @@ func (s *session) why(err error) error {
 	}
 }
 
-// say sends a message of an established session. A peer that takes nothing for the hold time
-// is gone.
+// say sends a message of an established session. A peer that reads nothing for the hold time counts
+// as lost.
 func (s *session) say(message []byte) error {
 	var until time.Time
 	if s.agreed.hold > 0 {

@@ -99,7 +99,7 @@ func (p Peer) Check() error {
 	wrong(p.Source.IsValid() && p.Addr.Addr().IsValid() && p.Source.Unmap().Is4() != p.Addr.Addr().Unmap().Is4(),
 		"the source address %s and the peer's address %s are of different families", p.Source, p.Addr.Addr())
 	wrong(p.LocalAS == 0, "the local AS is missing")
-	wrong(p.LocalAS == asTrans || p.RemoteAS == asTrans, "AS %d stands for others and is nobody's (RFC 6793)", asTrans)
+	wrong(p.LocalAS == asTrans || p.RemoteAS == asTrans, "AS %d stands for others and belongs to no network (RFC 6793)", asTrans)
 	switch p.Dynamic {
 	case "":
 		wrong(p.RemoteAS == 0, "the peer's AS is missing")

@@ -15,6 +15,6 @@
 //
 //   - A process that is gone is silent, and leaves nothing behind.
 //   - An address that another host answers for is not announced: before the first announcement it
-//     is asked for three times, and whoever defends it keeps it.
+//     is asked for three times, and a host that defends it keeps it.
 //   - Nothing is answered on behalf of anything but the addresses given.
 package neighbor

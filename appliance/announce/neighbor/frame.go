@@ -253,7 +253,7 @@ func announcements(own MAC, a netip.Addr) [][]byte {
 	return [][]byte{ndp(advertisement, flagOverride, optTarget, groupMAC(allNodes), own, a, allNodes, a)}
 }
 
-// answer is the answer to a question for an address of ours. A probe is answered to everybody, as
+// answer is the answer to a question for an address of ours. A probe is answered to all nodes, as
 // its sender has no address (RFC 4861, section 7.2.4).
 func answer(own MAC, m message) []byte {
 	switch {

@@ -144,7 +144,7 @@ func (m *Machine) Receive(now time.Time, a *Advert, own netip.Addr) (adverts []u
 	return nil, false
 }
 
-// hear is Receive of who is backup.
+// hear is Receive in state Backup.
 func (m *Machine) hear(now time.Time, a *Advert) {
 	takes := a.Priority < m.priority && (m.cfg.Preempt || a.Priority == unwell)
 	switch {

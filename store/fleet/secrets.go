@@ -1,0 +1,303 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"svcctl.io/svcctl/store/engine"
+)
+
+// Values of secret objects (Config.Secret) are sealed by a key that the boxes share before they leave a box: in etcd, in
+// its bundles and in the replica they are bytes as others, of which the digest is too. The store has them open.
+//
+// A box that cannot open one has the version before it, follows, and commits nothing: it would decide on
+// what it cannot see.
+
+// openedPrefix is that of the last version that this box could open of an object that it cannot open now, sealed.
+const openedPrefix = "fleet/opened/"
+
+// Sealing implements engine.Shared.
+func (e *Engine) Sealing() error {
+	e.mu.Lock()
+	format := e.format
+	e.mu.Unlock()
+	return e.cfg.sealing(format)
+}
+
+// Tries implements engine.Shared.
+func (e *Engine) Tries() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.format >= sealedFormat {
+		return nil
+	}
+	return &engine.AwayError{Why: fmt.Sprintf("the fleet has format %d, which knows no trials: say `svcctl fleet upgrade` when all boxes have a version that reads format %d", e.format, sealedFormat)}
+}
+
+// sealing is why no Secrets may be stored in a fleet of a format; nil: they may.
+func (c *Config) sealing(of int) error {
+	switch {
+	case c.Keys.SealsBy() == "":
+		return errors.New("a fleet keeps Secrets sealed by a key that its boxes share, and this box has none: start it with --fleet-key-file")
+	case of < sealedFormat:
+		return fmt.Errorf("the fleet has format %d, which knows no sealed Secrets: say `svcctl fleet upgrade` when all boxes have a version that reads format %d", of, sealedFormat)
+	}
+	return nil
+}
+
+// seal seals the value of a secret object. Other values, and those that are sealed, stay as they are.
+func (c *Config) seal(key string, value []byte) ([]byte, error) {
+	if c.Secret == nil || !c.Secret(key) || engine.IsSealed(value) {
+		return value, nil
+	}
+	sealed, err := c.Keys.Seal(key, value)
+	if err != nil {
+		return nil, fmt.Errorf("seal %s: %w: give the keys of the fleet with --fleet-key-file", key, err)
+	}
+	return sealed, nil
+}
+
+// open opens the value of a secret object.
+func (c *Config) open(key string, value []byte) ([]byte, error) {
+	if c.Secret == nil || !c.Secret(key) {
+		return value, nil
+	}
+	return c.Keys.Open(key, value)
+}
+
+// unsealed is a commit as the store gets it: of secret objects that this box cannot open it has nothing, and what it
+// could not open before and can now is in it too. A secret object that says what it did before is left out. It
+// comes before the replica has the commit. e.mu must be held.
+func (e *Engine) unsealed(f engine.Followed) engine.Followed {
+	puts := f.Puts[:0:0]
+	for _, key := range f.Deletes {
+		if _, was := e.shut[key]; was {
+			e.reopen(key)
+		}
+	}
+	for _, p := range f.Puts {
+		if e.cfg.Secret == nil || !e.cfg.Secret(p.Key) {
+			puts = append(puts, p)
+			continue
+		}
+		before := e.replica.value(openedPrefix + p.Key)
+		if _, was := e.shut[p.Key]; !was {
+			before = e.replica.value(p.Key)
+		}
+		old, oldErr := e.cfg.open(p.Key, before)
+		value, err := e.cfg.open(p.Key, p.Value)
+		if err != nil {
+			if _, was := e.shut[p.Key]; !was && oldErr == nil {
+				e.replica.put(engine.Pair{Key: openedPrefix + p.Key, Value: before, Revision: f.Revision})
+			}
+			e.shut[p.Key] = err.Error()
+			continue
+		}
+		e.reopen(p.Key)
+		if oldErr != nil || !bytes.Equal(old, value) {
+			p.Value = value
+			puts = append(puts, p)
+		}
+	}
+	for _, p := range e.openable() {
+		if !slices.ContainsFunc(f.Puts, func(put engine.Pair) bool { return put.Key == p.Key }) {
+			p.Revision = f.Revision
+			puts = append(puts, p)
+			e.reopen(p.Key)
+		}
+	}
+	f.Puts = puts
+	e.noteShut()
+	return f
+}
+
+// reopen notes that a secret object is not shut any more. e.mu must be held.
+func (e *Engine) reopen(key string) {
+	if _, was := e.shut[key]; was {
+		delete(e.shut, key)
+		e.replica.remove(openedPrefix + key)
+	}
+}
+
+// openable are the secret objects that could not be opened when they came, and can be now. e.mu must be held.
+func (e *Engine) openable() (pairs []engine.Pair) {
+	for _, key := range slices.Sorted(maps.Keys(e.shut)) {
+		if value, err := e.cfg.open(key, e.replica.value(key)); err == nil {
+			pairs = append(pairs, engine.Pair{Key: key, Value: value})
+		}
+	}
+	return pairs
+}
+
+// noteShut has the State say what cannot be opened. e.mu must be held.
+func (e *Engine) noteShut() {
+	why := ""
+	if keys := slices.Sorted(maps.Keys(e.shut)); len(keys) > 0 {
+		_, name, _ := strings.Cut(keys[0], objectPrefix+"Secret/") // what it was before a trial has more in front
+		why = fmt.Sprintf("Secret %s cannot be read: %s", name, e.shut[keys[0]])
+		if more := len(keys) - 1; more > 0 {
+			why += fmt.Sprintf(" (and %d more)", more)
+		}
+		why += "; what this box had of it stays in force, and nothing can be changed here: put that key into the file of --fleet-key-file"
+	}
+	if why == e.state.shut {
+		return
+	}
+	if e.state.shut == "" {
+		e.state.shutSince = time.Now()
+	}
+	if e.state.shut = why; why != "" {
+		e.cfg.Log.Warn("a Secret of the fleet cannot be read", "fleet", e.cfg.Fleet, "why", why)
+	} else {
+		e.cfg.Log.Info("all Secrets of the fleet can be read", "fleet", e.cfg.Fleet)
+	}
+	e.signal()
+}
+
+// loaded are pairs of the replica as the store opens on them: secret objects are open. Of those that this box cannot
+// open it has the version before.
+func (e *Engine) loaded(pairs []engine.Pair) []engine.Pair {
+	if e.cfg.Secret == nil || !slices.ContainsFunc(pairs, func(p engine.Pair) bool { return e.cfg.Secret(p.Key) }) {
+		return pairs
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	open := make([]engine.Pair, 0, len(pairs))
+	for _, p := range pairs {
+		value, err := e.cfg.open(p.Key, p.Value)
+		if err != nil {
+			e.shut[p.Key] = err.Error()
+			if value, err = e.cfg.open(p.Key, e.replica.value(openedPrefix+p.Key)); err != nil {
+				continue
+			}
+		}
+		p.Value = value
+		open = append(open, p)
+	}
+	e.noteShut()
+	return open
+}
+
+// reopenShut has the store get secret objects for which the key has come: with a commit of no objects, since what
+// readers see changes with a revision. It does nothing while there are none.
+func (e *Engine) reopenShut(ctx context.Context) error {
+	e.mu.Lock()
+	h, can := e.read, len(e.openable()) > 0
+	follows := e.state.kind == Following && len(e.queue) == 0
+	e.mu.Unlock()
+	if !can || !follows || h.Bundle != "" {
+		return nil
+	}
+	next := *h
+	next.ID, next.Previous, next.Box, next.Note, next.Revision = newID(), h.ID, e.cfg.Box, nil, h.Revision+1
+	value, err := next.encode()
+	if err != nil {
+		return err
+	}
+	_, _, err = e.guarded(ctx, h, clientv3.OpPut(e.key(headKey), value)) // overtaken: that commit does it
+	return err
+}
+
+// Reseal seals all secret objects of a fleet by the first of the keys, in one commit. It returns how many there are, and
+// how many of them were sealed by another key.
+func Reseal(ctx context.Context, cfg Config) (all, changed int, err error) {
+	e, err := cfg.visit()
+	if err != nil {
+		return 0, 0, err
+	}
+	defer e.client.Close()
+	fleet, _, err := e.settings(ctx)
+	if err == nil {
+		err = cfg.sealing(fleet.Format)
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	now, have, err := e.everything(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	var ops []operation
+	for _, key := range slices.Sorted(maps.Keys(have)) {
+		if !cfg.Secret(key) {
+			continue
+		}
+		all++
+		value, err := cfg.open(key, have[key])
+		if err != nil {
+			return 0, 0, fmt.Errorf("%s: %w; nothing is changed", key, err)
+		}
+		if cfg.Keys.Sealed(have[key]) {
+			continue
+		}
+		if value, err = cfg.seal(key, value); err != nil {
+			return 0, 0, err
+		}
+		ops = append(ops, operation{key: key, value: value})
+	}
+	if len(ops) == 0 {
+		return all, 0, nil
+	}
+	next := &head{Revision: now.Revision + 1, ID: newID(), Previous: now.ID, Box: cfg.Box, Epoch: now.Epoch}
+	next.Objects, next.Digest = e.content.after(ops)
+	err = e.flip(ctx, now, next, ops)
+	if errors.Is(err, errOvertaken) {
+		err = errors.New("a box has changed something at the same moment, and nothing is sealed anew: try again")
+	}
+	return all, len(ops), err
+}
+
+// OpenSecrets opens the secret objects in the data directory of a box that has left its fleet, which nobody has open:
+// `svcctl serve` without --fleet starts from it. It returns how many there are.
+func OpenSecrets(cfg Config, dir string) (opened int, err error) {
+	err = engine.AsOwner(dir, func() (err error) {
+		opened, err = cfg.openSecrets(dir)
+		return err
+	})
+	return opened, err
+}
+
+func (c *Config) openSecrets(dir string) (opened int, err error) {
+	file, err := engine.OpenSealed(dir, c.DataKey)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	heads, err := file.Load(headKey)
+	if err != nil {
+		return 0, err
+	}
+	var pairs []engine.Pair
+	for _, prefix := range []string{objectPrefix, trialPrefix} {
+		some, err := file.Load(prefix)
+		if err != nil {
+			return 0, err
+		}
+		pairs = append(pairs, some...)
+	}
+	if len(heads) == 0 {
+		return 0, fmt.Errorf("%s has no objects of svcctl", dir)
+	}
+	out := engine.Transaction{CompareKey: headKey, CompareRevision: heads[0].Revision}
+	for _, p := range pairs {
+		if !c.Secret(p.Key) || !engine.IsSealed(p.Value) {
+			continue
+		}
+		if p.Value, err = c.Keys.Open(p.Key, p.Value); err != nil {
+			return 0, fmt.Errorf("%s: %w; nothing is changed", p.Key, err)
+		}
+		out.Puts = append(out.Puts, p)
+	}
+	if len(out.Puts) == 0 {
+		return 0, nil
+	}
+	return len(out.Puts), file.Commit(out)
+}

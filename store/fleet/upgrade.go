@@ -1,0 +1,84 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Upgrade raises the format of a fleet to the newest one that this program and all of its boxes read, and returns the
+// one that it had and the one that it has. A box that cannot be asked counts with its last report, but for
+// those named in without: such a box follows nothing more when it comes back with an old version, and says so.
+func Upgrade(ctx context.Context, cfg Config, without []string) (from, to int, err error) {
+	e, err := cfg.visit()
+	if err != nil {
+		return 0, 0, err
+	}
+	defer e.client.Close()
+	s, mod, err := e.settings(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	all, err := boxes(ctx, e.client, e.prefix)
+	if err != nil {
+		return 0, 0, err
+	}
+	if s.Format >= format {
+		return s.Format, s.Format, nil
+	}
+	if err := understand(all, without); err != nil {
+		return s.Format, s.Format, err
+	}
+	from = s.Format
+	s.Format = format
+	value, err := json.Marshal(s)
+	if err != nil {
+		return 0, 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := e.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(e.key(fleetKey)), "=", mod)).
+		Then(clientv3.OpPut(e.key(fleetKey), string(value))).Commit()
+	switch {
+	case err != nil:
+		return from, from, fmt.Errorf("raise the format of fleet %s: %w", cfg.Fleet, err)
+	case !resp.Succeeded:
+		return from, from, errors.New("somebody has changed the settings of the fleet at the same moment: try again")
+	}
+	return from, format, nil
+}
+
+// understand says which boxes do not read the newest format.
+func understand(all []Box, without []string) error {
+	var old []string
+	named := map[string]bool{}
+	for _, b := range all {
+		named[b.Box] = true
+		left := slices.Contains(without, b.Box)
+		switch reads := cmp.Or(b.Format, 1); {
+		case left && b.Present:
+			return fmt.Errorf("box %s is heard of, and cannot be left out: stop it first", b.Box)
+		case left || reads >= format:
+		case b.Present:
+			old = append(old, fmt.Sprintf("%s (version %s reads up to format %d)", b.Box, b.Version, reads))
+		default:
+			old = append(old, fmt.Sprintf("%s (away; version %s read up to format %d)", b.Box, b.Version, reads))
+		}
+	}
+	for _, box := range without {
+		if !named[box] {
+			return fmt.Errorf("no box %s has ever reported: `svcctl fleet status` names them", box)
+		}
+	}
+	if len(old) > 0 {
+		return fmt.Errorf("format %d is too new for %s: install this version there and start it, or leave a box out that is gone for good with --without; nothing is changed",
+			format, strings.Join(old, ", "))
+	}
+	return nil
+}

@@ -1,0 +1,129 @@
+package store
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/store/deadline"
+	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/object"
+)
+
+// In a store that other machines write to a trial is of all of them. Its head, and what was there before each change, are
+// committed with the changes, and any machine may confirm it or take it back. Clocks of machines differ: each
+// counts the time by its own, from the moment at which it has heard of the trial.
+
+// trialEndsKey has when the trial ends by the clocks of this machine. It is this machine's alone.
+const trialEndsKey = "ends/trial"
+
+// trialEnds is the value of trialEndsKey.
+type trialEnds struct {
+	// ID and Of name the trial, as it is stored for all.
+	ID string    `json:"id"`
+	Of time.Time `json:"of"`
+	// Here is its end on this machine.
+	Here deadline.Deadline `json:"here"`
+}
+
+// isTrialKey reports whether a key of the engine is of a trial.
+func isTrialKey(key string) bool { return strings.HasPrefix(key, trialPrefix) }
+
+// shareTrial commits the head of a trial for all machines.
+func (s *Store) shareTrial(head *Trial) error {
+	t := s.begin()
+	t.announced = true
+	if err := head.addTo(&t.extra, s.feed.revision); err != nil {
+		return err
+	}
+	if _, err := t.run(); err != nil {
+		return fmt.Errorf("store the trial: %w", err)
+	}
+	s.keepEnds(&trialEnds{head.ID, head.Ends.Wall, head.Ends})
+	return nil
+}
+
+// keepEnds stores when a trial ends on this machine.
+func (s *Store) keepEnds(ends *trialEnds) {
+	value, err := json.Marshal(ends)
+	if err != nil {
+		return // numbers and a time always have a form
+	}
+	s.storage.shared.Keep(engine.Transaction{Puts: []engine.Pair{{Key: trialEndsKey, Value: value, Revision: s.feed.revision}}})
+}
+
+// countHere makes the end of a trial, as it is stored for all, the one that this machine counts to: what it has counted
+// before, also before it was started anew, or else the whole time from now on.
+func (s *Store) countHere(head *Trial) {
+	now, of := s.cfg.Clocks(), head.Ends
+	pairs, err := s.storage.engine.Load(trialEndsKey)
+	var ends trialEnds
+	if err == nil && len(pairs) == 1 && json.Unmarshal(pairs[0].Value, &ends) == nil && ends.ID == head.ID && ends.Of.Equal(of.Wall) {
+		head.Ends = ends.Here.In(now)
+	} else {
+		head.Ends = deadline.After(of.Most, now)
+	}
+	s.keepEnds(&trialEnds{head.ID, of.Wall, head.Ends})
+}
+
+// TrialLeft is how long the trial that is under way may wait still, as this machine counts it.
+func (s *Store) TrialLeft() (left time.Duration, pending bool) {
+	head, is := s.TrialHead()
+	if !is || !head.Pending() {
+		return 0, false
+	}
+	return head.Ends.Left(s.cfg.Clocks()), true
+}
+
+// takeOverTrial takes over what a commit of another machine says of a trial. The writer must be held.
+func (s *Store) takeOverTrial(f *engine.Followed) error {
+	next, changed := trial{Trial: s.trial.Trial, before: maps.Clone(s.trial.before)}, false
+	if next.before == nil {
+		next.before = map[object.Ref]*record{}
+	}
+	for _, key := range f.Deletes {
+		if !isTrialKey(key) {
+			continue
+		}
+		changed = true
+		if ref, is := refOfKey(strings.TrimPrefix(key, trialObjectPrefix)); is {
+			delete(next.before, ref)
+		} else if key == trialKey {
+			next.Trial = nil
+		}
+	}
+	for _, pair := range f.Puts {
+		switch {
+		case pair.Key == trialKey:
+			head := &Trial{}
+			if err := json.Unmarshal(pair.Value, head); err != nil {
+				return fmt.Errorf("read stored %s: %w", pair.Key, err)
+			}
+			s.countHere(head)
+			next.Trial = head
+		case strings.HasPrefix(pair.Key, trialObjectPrefix):
+			ref, r, err := decodeBefore(pair)
+			if err != nil {
+				return err
+			}
+			next.before[ref] = r
+		case !isTrialKey(pair.Key):
+			continue
+		}
+		changed = true
+	}
+	if !changed {
+		return nil
+	}
+	if next.Trial == nil {
+		next = trial{}
+	} else {
+		next.files = map[string]bool{}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trial = next
+	return nil
+}
