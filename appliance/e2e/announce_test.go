@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/appliance/netlab"
@@ -215,21 +214,15 @@ func neighborFrames(t *testing.T, h *netlab.Host, ifname string) (end func() []n
 			return err
 		}
 		all := endian.BigEndian.Uint16(endian.NativeEndian.AppendUint16(nil, unix.ETH_P_ALL))
-		program, err := bpf.Assemble([]bpf.Instruction{ // ARP and ICMPv6: of all traffic copies would fill the socket in minutes
-			bpf.LoadAbsolute{Off: 12, Size: 2},
-			bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.ETH_P_ARP, SkipTrue: 3},
-			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.ETH_P_IPV6, SkipTrue: 3},
-			bpf.LoadAbsolute{Off: 14 + 6, Size: 1},
-			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.IPPROTO_ICMPV6, SkipTrue: 1},
-			bpf.RetConstant{Val: 256},
-			bpf.RetConstant{Val: 0},
-		})
-		if err != nil {
-			return err
-		}
-		filters := make([]unix.SockFilter, len(program))
-		for i, f := range program {
-			filters[i] = unix.SockFilter{Code: f.Op, Jt: f.Jt, Jf: f.Jf, K: f.K}
+		const load, jump, give = unix.BPF_LD | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
+		filters := []unix.SockFilter{ // ARP and ICMPv6: of all traffic copies would fill the socket in minutes
+			{Code: load | unix.BPF_H, K: 12},
+			{Code: jump, K: unix.ETH_P_ARP, Jt: 3},
+			{Code: jump, K: unix.ETH_P_IPV6, Jf: 3},
+			{Code: load | unix.BPF_B, K: 14 + 6},
+			{Code: jump, K: unix.IPPROTO_ICMPV6, Jf: 1},
+			{Code: give, K: 256},
+			{Code: give},
 		}
 		return errors.Join(
 			unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filters)), Filter: &filters[0]}),

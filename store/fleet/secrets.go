@@ -255,7 +255,7 @@ func Reseal(ctx context.Context, cfg Config) (all, changed int, err error) {
 	return all, len(ops), err
 }
 
-// OpenSecrets opens the secret objects in the data directory of a box that has left its fleet, which nobody has open:
+// OpenSecrets opens the secret objects in the data directory of a box that has left its fleet, which no process has open:
 // `svcctl serve` without --fleet starts from it. It returns how many there are.
 func OpenSecrets(cfg Config, dir string) (opened int, err error) {
 	err = engine.AsOwner(dir, func() (err error) {
