@@ -21,7 +21,8 @@ import (
 // A box that cannot open one has the version before it, follows, and commits nothing: it would decide on
 // what it cannot see.
 
-// openedPrefix is that of the last version that this box could open of an object that it cannot open now, sealed.
+// openedPrefix begins the keys of sealed objects: the last version that this box could open of one that it cannot
+// open now.
 const openedPrefix = "fleet/opened/"
 
 // Sealing implements engine.Shared.
