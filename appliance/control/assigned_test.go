@@ -11,6 +11,7 @@ import (
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -100,5 +101,44 @@ func TestAssignedAddressesBecomeEvents(t *testing.T) {
 	write("more")
 	if n := strings.Count(flushed(), "\n"); n != 1+assignedAtOnce {
 		t.Errorf("%d events", n)
+	}
+}
+
+// What happens again is told again, by another process too; a problem that lasts is not.
+func TestWhatHappensAgain(t *testing.T) {
+	memory := engine.NewMemory()
+	ref := object.Ref{Kind: object.KindService, Namespace: "default", Name: "web"}
+	for process := 1; process <= 2; process++ {
+		objects, err := store.Open(memory, store.Config{ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if process == 1 {
+			svc := &object.Service{
+				TypeMeta: object.TypeMeta{Kind: object.KindService, APIVersion: object.APIVersionCore}, Metadata: object.ObjectMeta{Name: "web", Namespace: "default"},
+				Spec: object.ServiceSpec{Ports: []object.ServicePort{{Port: 80, Protocol: object.ProtocolTCP}}},
+			}
+			if results, err := objects.Write(store.Write{Ref: ref, Object: svc}); err != nil || results[0].Err != nil {
+				t.Fatal(err, results)
+			}
+		}
+		rec := NewRecorder(objects, RecorderConfig{Host: "gw1", Log: slog.New(slog.DiscardHandler)})
+		rec.Tell(ref, "nodeAssigned", "announcing 192.0.2.50", true)
+		rec.Report(nil, []manifest.Problem{{Object: ref, Reason: "Lasts", Message: "it lasts"}})
+		if err := rec.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		list, _, err := objects.List(object.KindEvent, "", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts := map[string]int32{}
+		for _, o := range list {
+			counts[o.(*object.Event).Reason] = o.(*object.Event).Count
+		}
+		if counts["nodeAssigned"] != int32(process) || counts["Lasts"] != 1 {
+			t.Errorf("after %d processes events are counted as %v", process, counts)
+		}
+		memory = memory.Reopen()
 	}
 }
