@@ -179,7 +179,7 @@ where it is announced and what became of it there:
   probing     the neighbors are asked whether another host has it
   conflict    the host with that Ethernet address has it; asked again every 10 s
   host        an interface of this box has it: the kernel answers
-  down        no BGP session with the router, or no carrier
+  down        no BGP session with the router, or no carrier on the interface
   sending     the BGP session has just begun
   unsent      the BGP session takes no route to it, and why
   damped      the route came and went, and waits
