@@ -238,7 +238,7 @@ func (m *member) tasks(wake func()) []task.Task {
 	}
 }
 
-// endTrials takes back what nobody has confirmed in time, on the box that has the turn.
+// endTrials rolls back a trial that was not confirmed in time, on the box that has the turn.
 func (m *member) endTrials(ctx context.Context) error {
 	const again = time.Second // the turn may come without a word, and etcd may be away
 	for ctx.Err() == nil {
@@ -266,6 +266,6 @@ func (m *member) goBack() {
 	case err != nil:
 		m.log.Warn("the trial is over, and did not go back yet", "err", err)
 	default:
-		m.log.Warn("nobody has confirmed the trial in time: it went back", "objects", len(revived))
+		m.log.Warn("the trial was not confirmed in time: it went back", "objects", len(revived))
 	}
 }

@@ -31,9 +31,9 @@ import (
 )
 
 const (
-	// maxPlanned is how long the objects of a plan may be, in bytes, as those of an apply.
+	// maxPlanned bounds the objects of a plan, in bytes, as of an apply.
 	maxPlanned = 64 << 20
-	// planAttempts is how often a plan begins anew because something else has changed meanwhile.
+	// planAttempts bounds the attempts of a plan when the state changes meanwhile.
 	planAttempts = 10
 )
 

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Fork is what a Compiler stands at, for a second Compiler that goes on from there.
+// Fork is the state of a Compiler, for a second Compiler that continues from it.
 type Fork struct {
 	box      Box
 	services map[string][]*compiledPort

@@ -59,7 +59,7 @@ type Config struct {
 	// Clock is the time of day, for creation timestamps and the first revision; nil
 	// means time.Now. Nothing else depends on it.
 	Clock func() time.Time
-	// Clocks are those that this machine counts the end of a trial of many machines by; nil means deadline.Now.
+	// Clocks reads the clocks by which this machine ends a trial of several machines; nil means deadline.Now.
 	Clocks func() deadline.Reading
 	// NewUID makes the uid of a new object; nil means a random UUID.
 	NewUID func() string

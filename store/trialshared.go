@@ -68,7 +68,7 @@ func (s *Store) countHere(head *Trial) {
 	s.keepEnds(&trialEnds{head.ID, of.Wall, head.Ends})
 }
 
-// TrialLeft is how long the trial that is under way may wait still, as this machine counts it.
+// TrialLeft returns the time left of the trial that is under way, by this machine's clocks.
 func (s *Store) TrialLeft() (left time.Duration, pending bool) {
 	head, is := s.TrialHead()
 	if !is || !head.Pending() {

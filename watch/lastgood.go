@@ -99,8 +99,8 @@ func (s *saver) err() error {
 // without an effect, as when a comment changed, cost no more than two commits a second.
 const flushAfter = 500 * time.Millisecond
 
-// flushBytes is how much waits no longer than the disk takes: at a start all files are put, and each is held until
-// it is written.
+// flushBytes is the size from which waiting contents are written at once: at a start all files are put, and each
+// is held until it is written.
 const flushBytes = 4 << 20
 
 // run works until stop is closed, and then off what is left.

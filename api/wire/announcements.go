@@ -142,7 +142,7 @@ type Group struct {
 	Since time.Time `json:"since"`
 	// Priority is the advertised priority; 1 asks others to take over.
 	Priority uint8 `json:"priority"`
-	// Interval is the one that the box advertises, as "100ms": longer than what it was told when it is late with adverts.
+	// Interval is the advertised interval, as "100ms": longer than the configured one when the box is late with adverts.
 	Interval string `json:"interval,omitempty"`
 	// Master is the address of the box that answers; empty: this one, or it is not known.
 	Master string `json:"master,omitempty"`

@@ -68,7 +68,7 @@ type FleetSource struct {
 // ForgottenSource is a source as it was when it was forgotten.
 type ForgottenSource struct {
 	FleetSource
-	// Objects is how many objects its files had declared, which are the API's now.
+	// Objects counts the objects that its files had declared, which are the API's now.
 	Objects int `json:"objects"`
 }
 

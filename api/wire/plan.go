@@ -2,15 +2,15 @@ package wire
 
 // KernelPlan tells what a change of objects would change in the kernel, POST /svcctl/v1/plan.
 type KernelPlan struct {
-	// Revision is that of the objects that the plan begins with.
+	// Revision is the revision of the objects that the plan begins with.
 	Revision uint64 `json:"revision"`
-	// Objects are those that would change, or would be refused.
+	// Objects has the objects that would change, or would be refused.
 	Objects []PlannedObject `json:"objects"`
 	// Services tell the change in words, by Service.
 	Services []PlannedService `json:"services"`
 	// Tables tell it in nft's terms, by family; empty: nothing changes in the kernel.
 	Tables []PlannedTable `json:"tables"`
-	// Problems are those that the Services would have and do not have now.
+	// Problems has the problems that the Services would have and do not have now.
 	Problems []Problem `json:"problems,omitempty"`
 	// Undecided are sentences about what depends on more than objects, as on checks that were not made yet.
 	Undecided []string `json:"undecided,omitempty"`
@@ -29,7 +29,7 @@ type PlannedObject struct {
 	Object string `json:"object"` // "Service default/web"
 	// Did is created, configured, removed, held or refused.
 	Did string `json:"did"`
-	// Values are what it would be given: "cluster IP 10.96.0.7", "node port 30123 (http)".
+	// Values lists the values that it would get: "cluster IP 10.96.0.7", "node port 30123 (http)".
 	Values []string `json:"values,omitempty"`
 	// Message says why it is refused or held, with file and line where a file declares it.
 	Message string `json:"message,omitempty"`

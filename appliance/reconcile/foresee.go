@@ -24,10 +24,11 @@ var (
 
 // Foresee asks what the loop would plan for objects that are not stored. Nothing is changed.
 type Foresee struct {
-	// Objects are those there would be: a copy of the store, changed. Changes are the changes.
+	// Objects has the objects after the change: a changed copy of the store. Changes has the
+	// changes.
 	Objects Objects
 	Changes store.ChangeSet
-	// Revision is that of the store of the loop when it was copied.
+	// Revision is the revision of the loop's store at the time of the copy.
 	Revision uint64
 	// All are the Services of Objects.
 	All []string
@@ -39,12 +40,13 @@ type Foresee struct {
 
 // Foreseen is the answer to a Foresee. What is in it may not be changed.
 type Foreseen struct {
-	// From is what the loop stands at. Box, where not nil, is another host than now.
+	// From is the state of the loop's compiler. Box, where not nil, replaces the present host.
 	From nft.Fork
 	Box  *nft.Box
-	// Services are those that would be planned anew, by key; without ports: they would be gone.
+	// Services has the Services that would be planned again, by key; one without ports would be
+	// gone.
 	Services map[string]*Service
-	// Problems are those that these Services would have and do not have now.
+	// Problems has the problems that these Services would have and do not have now.
 	Problems []wire.Problem
 }
 

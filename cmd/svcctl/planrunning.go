@@ -21,7 +21,7 @@ const (
 	againstRunning = "running"
 )
 
-// runningOptions are those of a plan against the running box.
+// runningOptions returns the options of a plan against the running box.
 func runningOptions() []*option {
 	const group = "Against the running box"
 	o := []*option{

@@ -281,7 +281,7 @@ func (e *Engine) everything(ctx context.Context) (now *head, have map[string][]b
 // Overview describes a fleet by its keys in etcd.
 type Overview struct {
 	ID string
-	// Format is that of its data, Newest the one that this program makes.
+	// Format is the format of its data, Newest the newest that this program writes.
 	Format, Newest int
 	Revision       uint64
 	Epoch          uint64

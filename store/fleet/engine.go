@@ -41,7 +41,7 @@ type Config struct {
 	Dir string
 	// DataKey encrypts Dir at rest, and is that of a directory for Init and Restore; nil: they are not encrypted.
 	DataKey *engine.Key
-	// Keys are those of the fleet, by which the values of Secret objects are sealed; nil: none.
+	// Keys has the fleet's keys, which encrypt the values of Secret objects; nil: none.
 	Keys *engine.Keys
 	// Knows reports whether this program can read a key; nil: all. Secret reports whether a key is of an object whose
 	// value is sealed; nil: none.

@@ -127,7 +127,7 @@ func (r *replica) remove(keys ...string) {
 	}
 }
 
-// value is that of a key; nil: there is none.
+// value returns the value of a key; nil: there is none.
 func (r *replica) value(key string) []byte {
 	r.writing.Lock()
 	defer r.writing.Unlock()

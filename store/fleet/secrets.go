@@ -21,7 +21,8 @@ import (
 // A box that cannot open one has the version before it, follows, and commits nothing: it would decide on
 // what it cannot see.
 
-// openedPrefix is that of the last version that this box could open of an object that it cannot open now, sealed.
+// openedPrefix begins the keys of sealed objects: the last version that this box could open of one that it cannot
+// open now.
 const openedPrefix = "fleet/opened/"
 
 // Sealing implements engine.Shared.
@@ -255,7 +256,7 @@ func Reseal(ctx context.Context, cfg Config) (all, changed int, err error) {
 	return all, len(ops), err
 }
 
-// OpenSecrets opens the secret objects in the data directory of a box that has left its fleet, which nobody has open:
+// OpenSecrets opens the secret objects in the data directory of a box that has left its fleet, which no process has open:
 // `svcctl serve` without --fleet starts from it. It returns how many there are.
 func OpenSecrets(cfg Config, dir string) (opened int, err error) {
 	err = engine.AsOwner(dir, func() (err error) {

@@ -49,7 +49,7 @@ func Upgrade(ctx context.Context, cfg Config, without []string) (from, to int, e
 	case err != nil:
 		return from, from, fmt.Errorf("raise the format of fleet %s: %w", cfg.Fleet, err)
 	case !resp.Succeeded:
-		return from, from, errors.New("somebody has changed the settings of the fleet at the same moment: try again")
+		return from, from, errors.New("the settings of the fleet were changed at the same moment: try again")
 	}
 	return from, format, nil
 }

@@ -117,7 +117,7 @@ func (p *Port) receive(frame []byte) {
 	})
 }
 
-// askAgain is when a box that was not to speak asks whether it is.
+// askAgain is the interval at which a silent box asks whether it may speak.
 const askAgain = 100 * time.Millisecond
 
 // speaks reports whether what the machine gives may be sent. A passive one gives nothing.
