@@ -2,6 +2,7 @@ package httpproxy
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -53,21 +55,28 @@ type Proxy struct {
 	log        *slog.Logger
 	headerTime time.Duration
 	reverse    *httputil.ReverseProxy
-	accepted   chan net.Conn
 	sessions   sync.Map // of net.Conn: *session
+	// accepted are connections for the servers: negotiated has those that negotiated HTTP/2.
+	accepted, negotiated chan net.Conn
 
-	mu     sync.Mutex
-	ctx    context.Context // of Run; nil before
-	server *http.Server    // of those who come; after a Drain each is for one request
-	stop   func()          // has it accept nobody any more
-	served sync.WaitGroup
+	mu      sync.Mutex
+	ctx     context.Context // of Run; nil before
+	servers servers         // of new clients; after a Drain each is for one request
+	served  sync.WaitGroup
+}
+
+// servers serve clients from one Drain to the next. http2 has the connections that negotiated HTTP/2, http1 the others: they drain
+// in different ways.
+type servers struct {
+	http1, http2 *http.Server
+	stop         func() // ends accepting
 }
 
 // New returns a Proxy that serves no client before Run.
 func New(log *slog.Logger) *Proxy { return newProxy(log, headerTime) }
 
 func newProxy(log *slog.Logger, headerTime time.Duration) *Proxy {
-	p := &Proxy{log: log, headerTime: headerTime, accepted: make(chan net.Conn)}
+	p := &Proxy{log: log, headerTime: headerTime, accepted: make(chan net.Conn), negotiated: make(chan net.Conn)}
 	quiet := slog.NewLogLogger(log.Handler(), slog.LevelDebug)
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite: rewrite, Transport: transport{}, FlushInterval: -1, ErrorHandler: p.failed, ErrorLog: quiet, BufferPool: buffers{},
@@ -80,7 +89,8 @@ func (p *Proxy) newServer() *http.Server {
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
-	return &http.Server{
+	var server *http.Server
+	server = &http.Server{
 		Handler: http.HandlerFunc(p.handle), Protocols: protocols, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: streams},
 		ReadHeaderTimeout: p.headerTime, IdleTimeout: idleTime, MaxHeaderBytes: headerBytes, ErrorLog: p.reverse.ErrorLog,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
@@ -89,52 +99,89 @@ func (p *Proxy) newServer() *http.Server {
 				return ctx
 			}
 			s := found.(*session)
+			s.server.Store(server)
 			ctx, cancel := context.WithCancel(ctx)
 			context.AfterFunc(s.ctx, cancel)
 			return context.WithValue(ctx, sessionKey{}, s)
 		},
 		ConnState: p.state,
 	}
+	return server
 }
 
 // Run serves until ctx is done; then connections end.
 func (p *Proxy) Run(ctx context.Context) {
 	p.mu.Lock()
 	p.ctx = ctx
-	p.begin(p.newServer())
+	p.begin(servers{http1: p.newServer(), http2: p.newServer()})
 	p.mu.Unlock()
 	<-ctx.Done()
 	p.served.Wait()
 }
 
-// begin has a server serve those who come. The caller holds the lock.
-func (p *Proxy) begin(server *http.Server) {
+// begin has servers serve new clients. The caller holds the lock.
+func (p *Proxy) begin(all servers) {
 	accepting, stop := context.WithCancel(p.ctx)
-	p.server, p.stop = server, stop
-	context.AfterFunc(p.ctx, func() { _ = server.Close() })
-	p.served.Go(func() {
-		if err := server.Serve(&handed{p.accepted, accepting.Done()}); accepting.Err() == nil {
-			p.log.Error("requests over HTTP are not passed on any more", "err", err)
-		}
-	})
+	all.stop = stop
+	p.servers = all
+	for server, accepted := range map[*http.Server]chan net.Conn{all.http1: p.accepted, all.http2: p.negotiated} {
+		context.AfterFunc(p.ctx, func() { _ = server.Close() })
+		p.served.Go(func() {
+			if err := server.Serve(&handed{accepted, accepting.Done()}); accepting.Err() == nil {
+				p.log.Error("requests over HTTP are not passed on any more", "err", err)
+			}
+		})
+	}
 }
 
 // Drain has clients make another connection for their next request, from now on: HTTP/1.1 by Connection: close, HTTP/2 by
-// GOAWAY. Connections without a request are closed. It returns when none of those that are open now has one, or ctx is
-// done. Clients that come are served, each for one request.
+// GOAWAY. Idle connections are closed; a request that is on its way over a new one is served. It returns when none of the
+// connections that negotiated HTTP/2 and are open now has a request, or ctx is done. Clients that come are served, each for one request.
 func (p *Proxy) Drain(ctx context.Context) {
 	p.mu.Lock()
 	if p.ctx == nil {
 		p.mu.Unlock()
 		return
 	}
-	before, stop := p.server, p.stop
-	next := p.newServer()
-	next.SetKeepAlivesEnabled(false)
+	before := p.servers
+	next := servers{http1: p.newServer(), http2: p.newServer()}
+	next.http1.SetKeepAlivesEnabled(false)
+	next.http2.SetKeepAlivesEnabled(false)
 	p.begin(next)
 	p.mu.Unlock()
-	stop()
-	_ = before.Shutdown(ctx)
+	before.stop()
+	// Not Shutdown: a server that shuts down closes connections whose request it has just read (net/http, conn.serve).
+	before.http1.SetKeepAlivesEnabled(false)
+	p.awaitFirst(ctx, before.http2)
+	_ = before.http2.Shutdown(ctx)
+}
+
+// firstTime is how long a client that has just come is waited for.
+const firstTime = time.Second
+
+// awaitFirst waits until each client of a server has made a request, for firstTime at most: Shutdown closes connections over
+// which none came, though one may be on its way.
+func (p *Proxy) awaitFirst(ctx context.Context, server *http.Server) {
+	ctx, cancel := context.WithTimeout(ctx, firstTime)
+	defer cancel()
+	tick := time.NewTicker(firstTime / 100)
+	defer tick.Stop()
+	for {
+		waits := false
+		p.sessions.Range(func(_, found any) bool {
+			s := found.(*session)
+			waits = s.server.Load() == server && !s.asked.Load()
+			return !waits
+		})
+		if !waits {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
 }
 
 // Serve serves a client until its connection is closed, which it sees to. When ctx is done, waits for an
@@ -151,8 +198,12 @@ func (p *Proxy) Serve(ctx context.Context, conn net.Conn, c Client) {
 	p.sessions.Store(conn, s)
 	defer p.sessions.Delete(conn)
 	defer s.transport.CloseIdleConnections()
+	accepted := p.accepted
+	if secured, is := conn.(*tls.Conn); is && secured.ConnectionState().NegotiatedProtocol == "h2" {
+		accepted = p.negotiated
+	}
 	select {
-	case p.accepted <- conn:
+	case accepted <- conn:
 		<-s.done
 	case <-ctx.Done():
 	}
@@ -164,7 +215,9 @@ type session struct {
 	client    Client
 	ctx       context.Context // of its requests
 	transport *http.Transport
-	done      chan struct{} // closed at the end
+	server    atomic.Pointer[http.Server] // that has it; nil before
+	asked     atomic.Bool                 // a request came
+	done      chan struct{}               // closed at the end
 	once      sync.Once
 	mu        sync.Mutex
 	hijacked  bool // its connection is an upgraded one
@@ -196,6 +249,7 @@ func (p *Proxy) handle(w http.ResponseWriter, r *http.Request) {
 	if s == nil {
 		panic("httpproxy: a connection that was not handed over")
 	}
+	s.asked.Store(true)
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()

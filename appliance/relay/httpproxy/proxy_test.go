@@ -3,6 +3,7 @@ package httpproxy
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +17,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"svcctl.io/svcctl/appliance/test/pki"
 )
 
 // lab is a Proxy in front of one endpoint, and a listener for its clients.
@@ -260,4 +263,116 @@ func FuzzRequest(f *testing.F) {
 			t.Error("the connection does not end")
 		}
 	})
+}
+
+// Clients that have just come when a Drain begins are served, those with a request are told to come anew, idle ones are let go.
+func TestDrain(t *testing.T) {
+	asked, release := make(chan struct{}), make(chan struct{})
+	l := start(t, time.Minute, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/held" {
+			asked <- struct{}{}
+			<-release
+		}
+		_, _ = io.WriteString(w, "answer")
+	})
+	type client struct {
+		net.Conn
+		r *bufio.Reader
+	}
+	dial := func() client {
+		c, err := net.Dial("tcp", l.at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return client{c, bufio.NewReader(c)}
+	}
+	send := func(c client, path string) {
+		if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answer := func(what string, c client, closes bool) {
+		t.Helper()
+		res, err := http.ReadResponse(c.r, nil)
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if body, err := io.ReadAll(res.Body); string(body) != "answer" || err != nil || res.Close != closes {
+			t.Errorf("%s: %q, %v, closes %t, want %t", what, body, err, res.Close, closes)
+		}
+	}
+	fresh, held, idle := dial(), dial(), dial()
+	send(idle, "/")
+	answer("before", idle, false)
+	send(held, "/held")
+	<-asked
+	l.await(3, func(s *session) bool { return s.server.Load() != nil })
+	l.Drain(t.Context())
+	if _, err := idle.r.ReadByte(); err != io.EOF {
+		t.Errorf("an idle connection ends with %v", err)
+	}
+	send(fresh, "/")
+	answer("a client that had just come", fresh, true)
+	close(release)
+	answer("a request that was under way", held, true)
+	late := dial()
+	send(late, "/")
+	answer("a client that comes later", late, true)
+}
+
+// A connection that has negotiated HTTP/2 is told to go when its first request was served.
+func TestDrainOfHTTP2(t *testing.T) {
+	l := start(t, time.Minute, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "answer") })
+	certificate := pki.Issue(t, nil, time.Now().Add(-time.Hour), time.Now().Add(time.Hour), "proxy")
+	near, far := net.Pipe()
+	secured := tls.Server(near, &tls.Config{Certificates: []tls.Certificate{*certificate}, NextProtos: []string{"h2"}})
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		if err := secured.HandshakeContext(t.Context()); err != nil {
+			t.Error(err)
+			return
+		}
+		l.Serve(t.Context(), secured, l.client)
+	}()
+	c := tls.Client(far, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+	if err := c.HandshakeContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	l.await(1, func(s *session) bool { return s.server.Load() != nil })
+	drained := make(chan struct{})
+	go func() { defer close(drained); l.Drain(t.Context()) }()
+	transport := &http.Transport{ForceAttemptHTTP2: true, DialTLSContext: func(context.Context, string, string) (net.Conn, error) { return c, nil }}
+	defer transport.CloseIdleConnections()
+	res, err := (&http.Client{Transport: transport}).Get("https://proxy/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body, err := io.ReadAll(res.Body); string(body) != "answer" || err != nil || res.ProtoMajor != 2 {
+		t.Errorf("HTTP/%d: %q, %v", res.ProtoMajor, body, err)
+	}
+	_ = res.Body.Close()
+	<-drained
+	<-served
+}
+
+// await waits for so many clients of which something holds.
+func (l *lab) await(n int, holds func(*session) bool) {
+	l.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		found := 0
+		l.sessions.Range(func(_, s any) bool {
+			if holds(s.(*session)) {
+				found++
+			}
+			return true
+		})
+		if found >= n {
+			return
+		}
+		if time.Now().After(deadline) {
+			l.t.Fatalf("%d clients of %d", found, n)
+		}
+	}
 }
