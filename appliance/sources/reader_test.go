@@ -121,6 +121,10 @@ func (alone) Published()                  {}
 func (alone) Refuse(error)                {}
 func (alone) Keep(engine.Transaction)     {}
 func (alone) Fresh(context.Context) error { return nil }
+func (alone) Sealing() error              { return nil }
+func (alone) Tries() error                { return nil }
+
+var _ engine.Shared = alone{}
 
 func opened(t *testing.T) *store.Store {
 	t.Helper()
