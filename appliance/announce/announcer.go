@@ -378,7 +378,7 @@ func (a *announcer) mark(addr netip.Addr) {
 // fateOf returns what the file should have of an address now.
 func (a *announcer) fateOf(addr netip.Addr) fate {
 	where, wanted := a.wanted[addr]
-	return fate{ad: where, Wanted: wanted, Announced: wanted && a.segments.announces(addr)}
+	return fate{ad: where, Wanted: wanted, Announced: wanted && a.segments.keeps(addr)}
 }
 
 // state is the content that the file should have now.
@@ -392,7 +392,7 @@ func (a *announcer) state() state {
 		if where := a.wanted[addr]; !where.equal(ad{Flags: true}) {
 			s.Ads[addr.String()] = where
 		}
-		if a.segments.announces(addr) {
+		if a.segments.keeps(addr) {
 			s.Announced = append(s.Announced, addr.String())
 		}
 	}

@@ -149,10 +149,15 @@ func (a *announcer) place(addr netip.Addr) {
 		case want && !p.addrs[addr]:
 			p.addrs[addr] = true
 			p.Add(addr, a.segments.known[addr])
+			if a.segments.known[addr] {
+				a.segments.untold[addr] = true
+			}
 		case !want && p.addrs[addr]:
 			delete(p.addrs, addr)
 			p.Remove(addr)
 		}
 	}
-	delete(a.segments.known, addr) // it is ours from now on, or was not: that is not asked again
+	if a.segments.links != nil || !wanted { // before, there is no port to place it on
+		delete(a.segments.known, addr) // it is ours from now on, or was not: that is not asked again
+	}
 }

@@ -109,3 +109,30 @@ func TestRecall(t *testing.T) {
 		}
 	}
 }
+
+// What the process before announced is kept until the ports of this one have told: it may be killed at once, too, and
+// serve may be heard before the interfaces are known.
+func TestKilledAgain(t *testing.T) {
+	addr := netip.MustParseAddr("192.0.2.17")
+	a := &announcer{wanted: map[netip.Addr]ad{}, segments: newSegments(nil, nil, nil)}
+	a.recall(state{Ranges: []string{"192.0.2.16-192.0.2.31"}, Wanted: []string{"192.0.2.17", "192.0.2.18"}, Announced: []string{"192.0.2.17"}})
+	keeps := func(what string, want ...string) {
+		t.Helper()
+		if got := a.state().Announced; !slices.Equal(got, want) || a.fateOf(addr).Announced != (len(want) > 0) {
+			t.Errorf("%s: kept are %v and %+v, want %v", what, got, a.fateOf(addr), want)
+		}
+	}
+	keeps("at first", "192.0.2.17")
+	a.place(addr)
+	keeps("before the interfaces are known", "192.0.2.17")
+	a.segments.keepKnown()
+	if !a.segments.known[addr] {
+		t.Error("other ranges have it forgotten")
+	}
+	a.segments.links = []node.Link{}
+	a.segments.untold[addr] = true
+	a.place(addr)
+	keeps("before its port has told", "192.0.2.17")
+	delete(a.segments.untold, addr)
+	keeps("announced by no port")
+}

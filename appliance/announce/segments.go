@@ -30,6 +30,7 @@ type segments struct {
 	ports   map[int]*port // by index of the interface
 	states  map[netip.Addr]map[int]neighbor.Status
 	known   map[netip.Addr]bool // announced by ports before these, and not placed since
+	untold  map[netip.Addr]bool // placed as known, and no port has told its state yet
 	changed chan int            // ports with other states
 	ended   chan ended          // ports that are gone
 	retry   <-chan time.Time
@@ -56,7 +57,7 @@ type ended struct {
 
 func newSegments(log *slog.Logger, tasks *errgroup.Group, mark func(netip.Addr)) *segments {
 	return &segments{
-		log: log, tasks: tasks, mark: mark, ports: map[int]*port{}, states: map[netip.Addr]map[int]neighbor.Status{}, known: map[netip.Addr]bool{}, wrong: map[int]string{},
+		log: log, tasks: tasks, mark: mark, ports: map[int]*port{}, states: map[netip.Addr]map[int]neighbor.Status{}, known: map[netip.Addr]bool{}, untold: map[netip.Addr]bool{}, wrong: map[int]string{},
 		changed: make(chan int, 1), ended: make(chan ended),
 	}
 }
@@ -69,6 +70,12 @@ func (s *segments) announces(addr netip.Addr) bool {
 		}
 	}
 	return false
+}
+
+// keeps reports whether a restart is to announce an address without asking first: one that is announced, or was by the process
+// before and whose ports have not told yet. A process that is killed again at once leaves what it found.
+func (s *segments) keeps(addr netip.Addr) bool {
+	return s.known[addr] || s.untold[addr] || s.announces(addr)
 }
 
 // counters returns the sum of the counters of all ports.
@@ -186,6 +193,7 @@ func (s *segments) stop(index int) {
 	delete(s.ports, index)
 	p.stop()
 	for addr := range p.addrs {
+		delete(s.untold, addr)
 		delete(s.states[addr], index)
 		s.mark(addr)
 	}
@@ -198,6 +206,7 @@ func (s *segments) keepKnown() {
 			s.known[addr] = true
 		}
 	}
+	maps.Copy(s.known, s.untold)
 }
 
 func (s *segments) stopAll() {
@@ -219,6 +228,7 @@ func (s *segments) collect(index int) {
 		}
 		before := s.states[is.Addr][index].State
 		s.states[is.Addr][index] = is
+		delete(s.untold, is.Addr)
 		s.mark(is.Addr)
 		if delete(p.contested, is.Addr); is.Contested {
 			p.contested[is.Addr] = is.Rival
@@ -233,6 +243,7 @@ func (s *segments) collect(index int) {
 	}
 	for _, addr := range gone {
 		delete(p.contested, addr)
+		delete(s.untold, addr)
 		delete(s.states[addr], index)
 		if len(s.states[addr]) == 0 {
 			delete(s.states, addr)
