@@ -43,12 +43,17 @@ start() {
     disown "$!" # the shell must not report that it was killed
 }
 
-# end NAME kills a program that start began.
+# end NAME kills a program that start began, and waits until it has let go of its files.
 end() {
     local pid=${pids[$1]:-}
     unset "pids[$1]"
-    [ -z "$pid" ] || { kill -9 -- "-$pid" 2>/dev/null || kill -9 "$pid" 2>/dev/null || true; }
+    [ -n "$pid" ] || return 0
+    kill -9 -- "-$pid" 2>/dev/null || kill -9 "$pid" 2>/dev/null || return 0
+    until_true 20 is_over "$pid" || true
 }
+
+# is_over PID: the process is gone, or nobody has asked for its exit code yet.
+is_over() { ! grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$1/status"; }
 
 # until_true SECONDS COMMAND... waits until a command succeeds.
 until_true() {

@@ -68,6 +68,8 @@ answers() {
     on client "$demo" ask -n 1 "http://$vip/" && on client ip neigh show "$vip" | grep -qF "$(mac_of "$1")"
 }
 
+announced() { "$svcctl" announcements --socket "$run/1.sock" | grep -q announced; }
+
 # dies BOX: no program of it runs any more, and its cables carry nothing.
 dies() {
     local name
@@ -108,7 +110,7 @@ serve 2
 announce 1
 until_true 20 answers 1 || fail 'box1 does not answer'
 announce 2
-until_true 20 "$svcctl" announcements --socket "$run/2.sock"
+until_true 20 announced || fail 'box1 does not say that it announces'
 "$svcctl" announcements --socket "$run/1.sock" | indent
 
 step '2. A planned hand-over, while a client downloads'
