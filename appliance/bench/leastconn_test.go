@@ -2,8 +2,9 @@ package bench
 
 import (
 	"fmt"
-	"math"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -24,35 +25,6 @@ addressType: IPv4
 ports: [{port: 80, protocol: TCP}]
 endpoints: [{addresses: [10.9.2.2]}, {addresses: [10.9.2.3]}, {addresses: [10.9.2.4]}, {addresses: [10.9.2.5]}]
 `
-
-// openAt counts the connections that each of four servers has open.
-type openAt struct {
-	mu     sync.Mutex
-	open   map[string]float64
-	sum    map[string]float64 // of open, over samples
-	spread float64            // sum of standard deviation / mean
-	n      float64
-}
-
-func (o *openAt) add(server string, n float64) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.open[server] += n
-}
-
-func (o *openAt) sample() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	sum, squares := 0.0, 0.0
-	for server, n := range o.open {
-		o.sum[server] += n
-		sum += n
-		squares += n * n
-	}
-	mean := sum / float64(len(o.open))
-	o.spread += math.Sqrt(squares/float64(len(o.open))-mean*mean) / mean
-	o.n++
-}
 
 // BenchmarkSlowServers has 150 connections a second go to four servers, of which two keep each for 2 s and two for 6 s,
 // at random and by least connection at the same time: how evenly connections are open.
@@ -85,12 +57,9 @@ func BenchmarkSlowServers(b *testing.B) {
 		}
 	}
 	var each sync.WaitGroup
-	counts := map[string]*openAt{}
+	counts := map[string]*netlab.OpenCounts{}
 	for kind, to := range vips {
-		o := &openAt{open: map[string]float64{}, sum: map[string]float64{}}
-		for server := range lives {
-			o.open[server] = 0
-		}
+		o := netlab.NewOpenCounts(slices.Collect(maps.Keys(lives))...)
 		counts[kind] = o
 		each.Go(func() {
 			var wg sync.WaitGroup
@@ -105,12 +74,12 @@ func BenchmarkSlowServers(b *testing.B) {
 						return
 					}
 					defer c.Close()
-					o.add(c.Reply.Server, 1)
+					o.Add(c.Reply.Server, 1)
 					time.Sleep(lives[c.Reply.Server])
-					o.add(c.Reply.Server, -1)
+					o.Add(c.Reply.Server, -1)
 				})
 				if i >= warm {
-					o.sample()
+					o.Sample()
 				}
 			}
 			wg.Wait()
@@ -120,7 +89,7 @@ func BenchmarkSlowServers(b *testing.B) {
 	for _, kind := range []string{"random", "least-connection"} {
 		o := counts[kind]
 		results.add("Open connections at four servers, two of which take three times as long", kind,
-			fmt.Sprintf("standard deviation %.1f %% of the mean", 100*o.spread/o.n),
-			fmt.Sprintf("%.0f, %.0f, %.0f, %.0f open on average", o.sum["s0"]/o.n, o.sum["s1"]/o.n, o.sum["s2"]/o.n, o.sum["s3"]/o.n))
+			fmt.Sprintf("standard deviation %.1f %% of the mean", 100*o.Spread()),
+			fmt.Sprintf("%.0f, %.0f, %.0f, %.0f open on average", o.Mean("s0"), o.Mean("s1"), o.Mean("s2"), o.Mean("s3")))
 	}
 }

@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -27,36 +26,6 @@ func (b *box) leastConnection(hosts ...*netlab.Host) func(f family) []string {
 	}
 }
 
-// held counts connections that are open at the same time, by server.
-type held struct {
-	mu     sync.Mutex
-	open   map[string]int
-	sums   map[string]float64 // of open, over samples
-	spread float64            // sum of standard deviation / mean
-	n      float64
-}
-
-func (h *held) add(server string, n int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.open[server] += n
-}
-
-// sample takes the counts of some servers.
-func (h *held) sample(servers []string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	sum, squares := 0.0, 0.0
-	for _, s := range servers {
-		h.sums[s] += float64(h.open[s])
-		sum += float64(h.open[s])
-		squares += float64(h.open[s] * h.open[s])
-	}
-	mean := sum / float64(len(servers))
-	h.spread += math.Sqrt(squares/float64(len(servers))-mean*mean) / max(mean, 1)
-	h.n++
-}
-
 // Two of four servers take three times as long. Open connections are as many at each all the same, where
 // chance gives the slow ones three times as many.
 func Test370_least_connection_with_slow_servers(t *testing.T) {
@@ -67,8 +36,7 @@ func Test370_least_connection_with_slow_servers(t *testing.T) {
 	const warm, all = 400, 1200
 	lives := map[string]time.Duration{b.L1.Name: fast, b.L2.Name: 3 * fast, b.R1.Name: fast, b.R2.Name: 3 * fast}
 	b.each(t, func(t *testing.T, b *box, f family) {
-		h := &held{open: map[string]int{}, sums: map[string]float64{}}
-		servers := slices.Sorted(maps.Keys(lives))
+		open := netlab.NewOpenCounts(slices.Collect(maps.Keys(lives))...)
 		var wg sync.WaitGroup
 		tick := time.NewTicker(time.Second / rate)
 		defer tick.Stop()
@@ -81,18 +49,18 @@ func Test370_least_connection_with_slow_servers(t *testing.T) {
 					return
 				}
 				defer c.Close()
-				h.add(c.Reply.Server, 1)
+				open.Add(c.Reply.Server, 1)
 				time.Sleep(lives[c.Reply.Server])
-				h.add(c.Reply.Server, -1)
+				open.Add(c.Reply.Server, -1)
 			})
 			if i >= warm {
-				h.sample(servers)
+				open.Sample()
 			}
 		}
 		wg.Wait()
-		quick := (h.sums[b.L1.Name] + h.sums[b.R1.Name]) / h.n / 2
-		slow := (h.sums[b.L2.Name] + h.sums[b.R2.Name]) / h.n / 2
-		t.Logf("%.1f connections are open at a fast server, %.1f at a slow one; spread %.1f %%", quick, slow, 100*h.spread/h.n)
+		quick := (open.Mean(b.L1.Name) + open.Mean(b.R1.Name)) / 2
+		slow := (open.Mean(b.L2.Name) + open.Mean(b.R2.Name)) / 2
+		t.Logf("%.1f connections are open at a fast server, %.1f at a slow one; spread %.1f %%", quick, slow, 100*open.Spread())
 		if slow > 1.6*quick || quick > 1.6*slow {
 			t.Errorf("%.1f connections are open at a fast server and %.1f at a slow one, want as many", quick, slow)
 		}
