@@ -28,7 +28,7 @@ var edges = map[string][]string{
 	"store/annotation":      {"store/object"},
 	"store/convert":         {"store/annotation", "store/manifest", "store/object"},
 	"store/kind":            {"store/object"},
-	"store/schema":          {"store/kind", "store/object"},
+	"store/schema":          {"store/kind", "store/manifest", "store/object"},
 	"store/managedfields":   {"store/kind", "store/object", "store/schema"},
 	"store/engine":          {"store/parallel"},
 	"store/fleet":           {"store/engine"},
@@ -189,7 +189,7 @@ var libraries = map[string][]string{
 	"golang.org/x/sync":                   {"appliance/announce", "appliance/announce/neighbor", "appliance/parts", "appliance/task"},
 	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/conntrack", "appliance/handover", "appliance/journald", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/relay", "appliance/routes", "appliance/sockets", "appliance/traffic", "cmd/svcctl", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "store/deadline", "watch"},
 	"github.com/mdlayher/packet":          {"appliance/announce", "appliance/announce/neighbor"},
-	"gopkg.in/yaml.v3":                    {"cmd/svcctl", "cmd/svcctl/output", "store/manifest"},
+	"gopkg.in/yaml.v3":                    {"cmd/svcctl", "store/manifest"},
 }
 
 // testLibraries may be used by the tests of any package.

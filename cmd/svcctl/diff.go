@@ -11,6 +11,7 @@ import (
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/cmd/svcctl/output"
+	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -234,7 +235,8 @@ func comparable(o client.Object) (string, error) {
 			delete(meta, name)
 		}
 	}
-	return output.YAML(o)
+	text, err := manifest.YAML(o)
+	return string(text), err
 }
 
 // maskValues replaces the values of two versions of a Secret, so that only which ones differ is seen.

@@ -15,7 +15,6 @@ import (
 
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
-	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/store/manifest"
 )
 
@@ -88,10 +87,11 @@ func (e *editing) run(ctx context.Context) error {
 	if meta, is := e.before["metadata"].(map[string]any); is {
 		delete(meta, "managedFields")
 	}
-	original, err := output.YAML(e.before)
+	yaml, err := manifest.YAML(e.before)
 	if err != nil {
 		return err
 	}
+	original := string(yaml)
 	f, err := os.CreateTemp("", "svcctl-edit-*.yaml")
 	if err != nil {
 		return err

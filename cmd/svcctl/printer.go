@@ -9,6 +9,7 @@ import (
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/store/kind"
+	"svcctl.io/svcctl/store/manifest"
 )
 
 // printer prints objects one after the other in a form that is not the server's table.
@@ -102,10 +103,11 @@ func (w *printer) json(o client.Object) error {
 }
 
 func (w *printer) yaml(o client.Object) error {
-	body, err := output.YAML(o)
+	text, err := manifest.YAML(o)
 	if err != nil {
 		return err
 	}
+	body := string(text)
 	if !w.list {
 		if w.count > 1 {
 			body = "---\n" + body
