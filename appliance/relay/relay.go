@@ -49,6 +49,8 @@ type Port struct {
 	Connect Connect
 	// IdleTimeout resets TCP connections over which nothing came for that time; 0: none.
 	IdleTimeout time.Duration
+	// Logged has EndpointsOf know its clients.
+	Logged bool
 	// Front handles TLS and HTTP; nil: bytes are passed on as they are.
 	Front *Front
 	// Names has the endpoints by server name; clients without a server name get the port's own.
@@ -170,6 +172,7 @@ type Relay struct {
 	buffers        sync.Pool // of datagrams
 	pump           *pump
 	open           *openCounts
+	lately         lately
 	listeners      *listen.Reconciler[Problem]
 	tasks          sync.WaitGroup
 	fronts         fronts
