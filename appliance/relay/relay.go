@@ -28,6 +28,7 @@ const (
 
 // Port is a way to one pool of endpoints: a node port on one loopback address, or frontends that
 // the kernel redirects to a listener of the relay.
+// It has more than 15 fields: it is all that Services say of a port, as one value that is compared.
 type Port struct {
 	ID       string         // "namespace/name/port", for problems and the log
 	Listen   netip.AddrPort // a loopback address and the node port, or the listener of the relay
