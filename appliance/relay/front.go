@@ -138,6 +138,8 @@ type httpSession struct {
 	front       *Front
 	stale       atomic.Int32 // how many of them are to endpoints that get no requests any more
 
+	noted bool // guarded by the mutex of port: EndpointsOf knows of it
+
 	mu    sync.Mutex
 	ended bool
 	conns map[*backend]struct{}

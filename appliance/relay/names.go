@@ -50,6 +50,7 @@ func (t *tcpPort) setNames(p Port) {
 	names := map[string]*tcpPort{}
 	for _, n := range p.Names {
 		n.Port.Listen, n.Port.Frontends, n.Port.via = p.Listen, p.Frontends, p.ID+" "+n.ServerName
+		n.Port.Logged = p.Logged
 		sub := t.names[n.ServerName]
 		if sub == nil || sub.port.ID != n.Port.ID {
 			sub = t.relay.portOf(n.Port)

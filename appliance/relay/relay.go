@@ -28,6 +28,7 @@ const (
 
 // Port is a way to one pool of endpoints: a node port on one loopback address, or frontends that
 // the kernel redirects to a listener of the relay.
+// It has more than 15 fields: it is all that Services say of a port, as one value that is compared.
 type Port struct {
 	ID       string         // "namespace/name/port", for problems and the log
 	Listen   netip.AddrPort // a loopback address and the node port, or the listener of the relay
@@ -49,6 +50,8 @@ type Port struct {
 	Connect Connect
 	// IdleTimeout resets TCP connections over which nothing came for that time; 0: none.
 	IdleTimeout time.Duration
+	// Logged has EndpointsOf know its clients.
+	Logged bool
 	// Front handles TLS and HTTP; nil: bytes are passed on as they are.
 	Front *Front
 	// Names has the endpoints by server name; clients without a server name get the port's own.
@@ -170,6 +173,7 @@ type Relay struct {
 	buffers        sync.Pool // of datagrams
 	pump           *pump
 	open           *openCounts
+	lately         lately
 	listeners      *listen.Reconciler[Problem]
 	tasks          sync.WaitGroup
 	fronts         fronts
