@@ -200,7 +200,7 @@ func (b *description) line(name, format string, args ...any) {
 	if name != "" {
 		name += ":"
 	}
-	text := strings.TrimRight(pad(name, descriptionWidth)+fmt.Sprintf(format, args...), " ")
+	text := strings.TrimRight(output.Pad(name, descriptionWidth)+fmt.Sprintf(format, args...), " ")
 	b.WriteString(text + "\n")
 }
 
@@ -210,7 +210,7 @@ func (b *description) heading(name string) { b.WriteString(name + ":\n") }
 // table writes rows below a heading.
 func (b *description) table(rows [][]string) {
 	var g output.Grid
-	b.WriteString(indented(g.Text(rows...), "  "))
+	b.WriteString(output.Indent(g.Text(rows...), "  "))
 }
 
 // pairs writes labels or annotations, one a line.
@@ -304,7 +304,7 @@ func (b *description) tree(name string, value any, t *schema.Type, depth int) {
 		}
 	default:
 		if s, is := value.(string); is && strings.Contains(s, "\n") {
-			fmt.Fprintf(b, "%s%s:\n%s", indent, name, indented(strings.TrimRight(printableLines(s), "\n")+"\n", indent+"  "))
+			fmt.Fprintf(b, "%s%s:\n%s", indent, name, output.Indent(strings.TrimRight(printableLines(s), "\n")+"\n", indent+"  "))
 			return
 		}
 		fmt.Fprintf(b, "%s%s: %s\n", indent, name, output.CellText(value))
@@ -333,7 +333,7 @@ func (b *description) item(item any, t *schema.Type, indent string) {
 	for _, key := range slices.Sorted(maps.Keys(m)) {
 		var inner description
 		inner.tree(keyTitle(t, key), m[key], childType(t, key), 0)
-		text := indented(inner.String(), indent+"  ")
+		text := output.Indent(inner.String(), indent+"  ")
 		b.WriteString(indent + mark + strings.TrimPrefix(text, indent+"  "))
 		mark = "  "
 	}

@@ -123,7 +123,7 @@ func (d *describing) health(ctx context.Context, b *description, t target) error
 	for _, row := range healthRows(h.Endpoints[:min(len(h.Endpoints), shownInSlice)], d.p.now(), true) {
 		rows = append(rows, row[1:])
 	}
-	b.WriteString(trimLines(indented(new(output.Grid).Text(rows...), "  ")))
+	b.WriteString(trimLines(output.Indent(new(output.Grid).Text(rows...), "  ")))
 	if more := len(h.Endpoints) - shownInSlice; more > 0 {
 		fmt.Fprintf(b, "  and %d more\n", more)
 	}
@@ -281,7 +281,7 @@ func describeSlices(b *description, endpoints []*object.EndpointSlice) {
 			rows = append(rows, []string{strings.Join(e.Addresses, ","), endpointState(e), endpointPlace(e)})
 		}
 		var g output.Grid
-		b.WriteString(trimLines(indented(g.Text(rows...), "    ")))
+		b.WriteString(trimLines(output.Indent(g.Text(rows...), "    ")))
 		if more := len(s.Endpoints) - shownInSlice; more > 0 {
 			fmt.Fprintf(b, "    and %d more\n", more)
 		}

@@ -15,6 +15,7 @@ import (
 
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/store/manifest"
 )
 
@@ -153,7 +154,7 @@ func editHead(why string) string {
 	b.WriteString("# Please edit the object below. Lines that begin with # are left out, and an empty\n" +
 		"# file ends it. If what is saved is refused, it is opened again with the reason.\n#\n")
 	if why != "" {
-		fmt.Fprintf(&b, "# It was refused:\n%s#\n", wrap(why, "# * ", helpWidth))
+		fmt.Fprintf(&b, "# It was refused:\n%s#\n", output.Wrap(why, "# * ", output.HelpWidth))
 	}
 	return b.String()
 }

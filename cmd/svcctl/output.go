@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/store/manifest"
 )
 
@@ -20,7 +21,7 @@ func (p *program) output(vb *verb, v any, text func() string) error {
 	}
 	switch vb.option("output").text() {
 	case formJSON:
-		body, err := asJSON(v)
+		body, err := output.JSON(v)
 		if err != nil {
 			return err
 		}
@@ -38,15 +39,6 @@ func (p *program) printYAML(v any) error {
 		return err
 	}
 	return p.print(string(body))
-}
-
-// asJSON is v in JSON, indented.
-func asJSON(v any) (string, error) {
-	body, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return "", fmt.Errorf("encode as JSON: %w", err)
-	}
-	return string(body) + "\n", nil
 }
 
 // printLine prints v as a line of JSON, for verbs that print one document after another.

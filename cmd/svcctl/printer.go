@@ -115,23 +115,11 @@ func (w *printer) yaml(o client.Object) error {
 		return w.p.print(body)
 	}
 	// An item of a list in the style of YAML's encoder: every line two further in.
-	body = "- " + indented(body, "  ")[len("  "):]
+	body = "- " + output.Indent(body, "  ")[len("  "):]
 	if w.count == 1 {
 		body = "apiVersion: v1\nitems:\n" + body
 	}
 	return w.p.print(body)
-}
-
-// indented is text with every line that is not empty further in.
-func indented(text, indent string) string {
-	var b strings.Builder
-	for line := range strings.Lines(text) {
-		if line != "\n" {
-			b.WriteString(indent)
-		}
-		b.WriteString(line)
-	}
-	return b.String()
 }
 
 // end finishes what was begun.
