@@ -131,15 +131,16 @@ var edges = map[string][]string{
 	"appliance/test/script": {"nft"}, // for tests only
 
 	"cmd/svcctl": {
-		"api/client", "api/dashboard", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/handover", "appliance/journald", "appliance/logqueue", "cmd/svcctl/explain", "cmd/svcctl/output", "cmd/svcctl/pin", "cmd/svcctl/report", "cmd/svcctl/top", "store/annotation", "store/convert", "store/fleet", "store/kind", "store/manifest", "store/object", "store/schema",
+		"api/client", "api/dashboard", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/handover", "appliance/journald", "appliance/logqueue", "cmd/svcctl/describe", "cmd/svcctl/explain", "cmd/svcctl/output", "cmd/svcctl/pin", "cmd/svcctl/report", "cmd/svcctl/top", "store/annotation", "store/convert", "store/fleet", "store/kind", "store/manifest", "store/object", "store/schema",
 	},
-	"cmd/svcctl/output":  {},
-	"cmd/svcctl/explain": {"cmd/svcctl/output", "store/annotation", "store/kind", "store/schema"},
-	"cmd/svcctl/pin":     {"store/annotation", "store/manifest", "store/object"},
-	"cmd/svcctl/report":  {"cmd/svcctl/output", "store/manifest"},
-	"cmd/svcctl/top":     {"api/client", "api/wire", "cmd/svcctl/output"},
-	"examples/demo":      {},
-	".ci/report":         {},
+	"cmd/svcctl/output":   {},
+	"cmd/svcctl/describe": {"api/client", "api/diagnose", "api/wire", "cmd/svcctl/output", "store/annotation", "store/kind", "store/object", "store/schema"},
+	"cmd/svcctl/explain":  {"cmd/svcctl/output", "store/annotation", "store/kind", "store/schema"},
+	"cmd/svcctl/pin":      {"store/annotation", "store/manifest", "store/object"},
+	"cmd/svcctl/report":   {"cmd/svcctl/output", "store/manifest"},
+	"cmd/svcctl/top":      {"api/client", "api/wire", "cmd/svcctl/output"},
+	"examples/demo":       {},
+	".ci/report":          {},
 }
 
 // testEdges are the packages that any test may use besides its package's own edges.

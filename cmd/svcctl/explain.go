@@ -12,6 +12,7 @@ import (
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/diagnose"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/describe"
 	"svcctl.io/svcctl/cmd/svcctl/explain"
 	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/store/convert"
@@ -265,7 +266,7 @@ func (p *program) explainFacts(ctx context.Context, v *verb, c *client.Client, f
 		}
 		if selector := f.Service.Spec.Selector; len(selector) > 0 {
 			k, _ := kindNamed("pods")
-			f.Pods, err = typedList[object.Pod](ctx, c, collectionPath(k, f.Namespace), url.Values{"labelSelector": {pairsText(selector)}})
+			f.Pods, err = typedList[object.Pod](ctx, c, collectionPath(k, f.Namespace), url.Values{"labelSelector": {describe.Pairs(selector)}})
 			if err != nil {
 				return err
 			}

@@ -84,3 +84,12 @@ func ServicePort(namespace, service, port string) string {
 	}
 	return namespace + "/" + service
 }
+
+// TrimLines takes blanks off the ends of lines.
+func TrimLines(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		b.WriteString(strings.TrimRight(line, " \n") + "\n")
+	}
+	return b.String()
+}
