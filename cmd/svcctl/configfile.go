@@ -114,3 +114,9 @@ func configValue(s setting, value *yaml.Node) ([]string, error) {
 	}
 	return texts, nil
 }
+
+// given has the texts of a setting, and their source.
+type given struct {
+	texts  []string
+	source string // "--zone", "SVCCTL_ZONE" or "svcctl.yaml:7: zone"
+}

@@ -61,21 +61,6 @@ type differing struct {
 // errDiffers says that there are differences, which are printed already.
 var errDiffers = &exitError{code: exitNo}
 
-// exitError ends a verb with an exit code of its own.
-type exitError struct {
-	code int
-	err  error // nil: all is said
-}
-
-func (e *exitError) Error() string {
-	if e.err == nil {
-		return ""
-	}
-	return e.err.Error()
-}
-
-func (e *exitError) Unwrap() error { return e.err }
-
 // runDiff prints differences.
 func (p *program) runDiff(ctx context.Context, v *verb, args []string) error {
 	switch {

@@ -66,3 +66,18 @@ func lines(err error) []string {
 	}
 	return out
 }
+
+// exitError ends a verb with an exit code of its own.
+type exitError struct {
+	code int
+	err  error // nil: all is said
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
