@@ -30,14 +30,14 @@ func shortened(lines []string) []string {
 	if len(lines) <= maxDetails {
 		return lines
 	}
-	return append(lines[:maxDetails:maxDetails], fmt.Sprintf("and %d more", len(lines)-maxDetails)) // in a copy: the list is somebody else's
+	return append(lines[:maxDetails:maxDetails], fmt.Sprintf("and %d more", len(lines)-maxDetails)) // in a copy: the list is the caller's
 }
 
 // endpoints checks that each port that is asked for has a usable endpoint.
 func (d *diagnosis) endpoints() {
 	if !slices.ContainsFunc(d.Slices, func(s *object.EndpointSlice) bool { return len(s.Endpoints) > 0 }) {
 		if slices.ContainsFunc(d.ports(), func(p object.ServicePort) bool { return !d.leadsOn(&p) }) {
-			d.nobody()
+			d.noEndpoints()
 		}
 		for _, port := range d.ports() {
 			if d.leadsOn(&port) {
@@ -242,8 +242,8 @@ func (d *diagnosis) goodAlone(port *object.ServicePort) {
 	d.good("port %d/%s has no endpoint of its own: clients that ask for a server name that leads to no Service are refused", port.Port, port.Protocol)
 }
 
-// nobody adds the reason for which there are no endpoints.
-func (d *diagnosis) nobody() {
+// noEndpoints adds the reason for which there are none.
+func (d *diagnosis) noEndpoints() {
 	selector := d.Service.Spec.Selector
 	switch {
 	case len(selector) == 0:
@@ -293,7 +293,7 @@ func (d *diagnosis) policies() {
 	for _, port := range d.ports() {
 		t, _ := d.tally(port)
 		if t.ready+t.draining == 0 {
-			continue // nobody anywhere is told already
+			continue // that there are no endpoints at all is told already
 		}
 		which := "externalTrafficPolicy"
 		if !external {

@@ -158,7 +158,7 @@ func (s *segments) problems() (all []string) {
 	return all
 }
 
-// silent says on which interfaces nobody hears what is announced, in the order of their indexes.
+// silent has a text for each interface without a carrier, on which announcements are not heard, by index.
 func (s *segments) silent() (all []string) {
 	for _, index := range slices.Sorted(maps.Keys(s.ports)) {
 		if l := s.ports[index].link; !l.Carrier {

@@ -81,7 +81,7 @@ func isUnready(e *object.Endpoint) bool {
 	return !deref(e.Conditions.Ready) && !deref(e.Conditions.Terminating)
 }
 
-// takeAddresses takes at most so many endpoints of one kind, and says whether there are
+// takeAddresses takes at most so many endpoints of one kind, and reports whether there are
 // more.
 func takeAddresses(parts []*slice, most int, kind func(*object.Endpoint) bool) (taken [][]object.EndpointAddress, more bool) {
 	taken = make([][]object.EndpointAddress, len(parts))

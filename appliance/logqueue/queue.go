@@ -25,7 +25,7 @@ type Queue struct {
 	bytes   int                // of lines, and of the one that is being written
 	dropped uint64             // lines, since the start
 	untold  uint64             // of these, those that onDrop was not told of
-	onDrop  func(lines uint64) // nil: nobody wants to know
+	onDrop  func(lines uint64) // nil: drops are only counted
 	idle    chan struct{}      // closed when the writing goroutine ends; nil: there is none
 }
 
@@ -91,7 +91,7 @@ func (q *Queue) drain() {
 
 		q.mu.Lock()
 		q.bytes -= len(line)
-		if flows = err == nil; !flows { // nobody has the other end any more, or the disk is full
+		if flows = err == nil; !flows { // the other end is closed, or the disk is full
 			q.dropped++
 			q.untold++
 		}
