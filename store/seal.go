@@ -201,12 +201,12 @@ func (t *transaction) settledBefore(file *manifest.File) bool {
 // trust notes the declarations of a sealed file. Objects that were the file's and are not in it are touched.
 func (t *transaction) trust(file *manifest.File, touched map[object.Ref]struct{}) {
 	declarations, _ := readDeclarations(file)
-	for ref, c := range declarations {
-		t.setDeclaration(ref, file.Path, &c) // a file that declares it too touches it
-		t.trusted = append(t.trusted, ref)
+	for _, c := range declarations.all {
+		t.setDeclaration(c.ref, file.Path, &c.declaration) // a file that declares it too touches it
+		t.trusted = append(t.trusted, c.ref)
 	}
 	for ref := range t.s.declared.undeclared[file.Path] {
-		if _, declared := declarations[ref]; !declared {
+		if _, declared := declarations.of(ref); !declared {
 			touched[ref] = struct{}{}
 		}
 	}
