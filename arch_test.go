@@ -36,7 +36,8 @@ var edges = map[string][]string{
 	"store/journal":         {"store/engine", "store/object", "store/parallel"},
 	"store/parallel":        {},
 	"store/deadline":        {},
-	"store":                 {"store/alloc", "store/annotation", "store/deadline", "store/engine", "store/index", "store/journal", "store/managedfields", "store/manifest", "store/object", "store/parallel"},
+	"store/reread":          {},
+	"store":                 {"store/alloc", "store/annotation", "store/deadline", "store/engine", "store/index", "store/journal", "store/managedfields", "store/manifest", "store/object", "store/parallel", "store/reread"},
 	"watch":                 {"store/manifest", "store/object", "store/parallel"},
 	"store/manifest/styles": {}, // for tests only
 
