@@ -130,9 +130,9 @@ func TestKilledAgain(t *testing.T) {
 		t.Error("other ranges have it forgotten")
 	}
 	a.segments.links = []node.Link{}
-	a.segments.untold[addr] = true
+	a.segments.unreported[addr] = true
 	a.place(addr)
 	keeps("before its port has told", "192.0.2.17")
-	delete(a.segments.untold, addr)
+	delete(a.segments.unreported, addr)
 	keeps("announced by no port")
 }
