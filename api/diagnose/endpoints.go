@@ -141,8 +141,8 @@ func (d *diagnosis) tally(port object.ServicePort) (t tally, others []string) {
 			if p.Protocol != nil {
 				protocol = *p.Protocol
 			}
-			if deref(p.Name) != port.Name || protocol != port.Protocol {
-				others = append(others, fmt.Sprintf("%q/%s", deref(p.Name), protocol))
+			if object.Deref(p.Name) != port.Name || protocol != port.Protocol {
+				others = append(others, fmt.Sprintf("%q/%s", object.Deref(p.Name), protocol))
 				continue
 			}
 			found = true
@@ -276,7 +276,7 @@ func pairs(m map[string]string) string {
 
 // isLocal reports whether an endpoint is on this box.
 func (d *diagnosis) isLocal(node *string) bool {
-	if deref(node) == "" {
+	if object.Deref(node) == "" {
 		return d.NodelessLocal
 	}
 	return *node == d.Status.NodeName
@@ -286,7 +286,7 @@ func (d *diagnosis) isLocal(node *string) bool {
 func (d *diagnosis) policies() {
 	spec := &d.Service.Spec
 	external := spec.ExternalTrafficPolicy == object.PolicyLocal && d.external()
-	internal := deref(spec.InternalTrafficPolicy) == object.PolicyLocal && d.internal()
+	internal := object.Deref(spec.InternalTrafficPolicy) == object.PolicyLocal && d.internal()
 	if !external && !internal {
 		return
 	}
@@ -372,11 +372,4 @@ var annotationsOfSets = []string{
 	annotationSourceSets,
 	"service.beta.kubernetes.io/aws-load-balancer-extra-security-groups",
 	"service.beta.kubernetes.io/aws-load-balancer-security-groups",
-}
-
-func deref(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
 }
