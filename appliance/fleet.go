@@ -78,6 +78,9 @@ func FleetConfig(cfg *config.Config, log *slog.Logger) (fleet.Config, error) {
 		Import: func(key string, value []byte) ([]byte, error) {
 			return store.ForFleet(key, value, control.NodeOwner, cfg.SourcePath)
 		},
+		Restored: func(key string, value, now []byte) ([]byte, error) {
+			return store.ForRestore(key, value, now, control.NodeOwner, cfg.SourcePath)
+		},
 	}
 	var err error
 	if of.DataKey, err = dataKey(cfg.DataKeyFile); err != nil {
@@ -182,6 +185,25 @@ func (m *member) report(board *reconcile.Board) func() fleet.Report {
 	}
 }
 
+// sharedKeys implements apiserver.SharedKeys.
+type sharedKeys struct{ *fleet.Engine }
+
+// Tokens implements apiserver.SharedKeys.
+func (k sharedKeys) Tokens() (id string, key []byte) { return k.SharedKey(fleet.TokenKey) }
+
+// CA implements apiserver.SharedKeys.
+func (k sharedKeys) CA() (id string, key []byte) { return k.SharedKey(fleet.CAKey) }
+
+// ReplaceTokens implements apiserver.SharedKeys.
+func (k sharedKeys) ReplaceTokens(ctx context.Context, before string, key []byte) error {
+	return k.ReplaceKey(ctx, fleet.TokenKey, before, key)
+}
+
+// ReplaceCA implements apiserver.SharedKeys.
+func (k sharedKeys) ReplaceCA(ctx context.Context, before string, key []byte) error {
+	return k.ReplaceKey(ctx, fleet.CAKey, before, key)
+}
+
 // problems reports that the box does not follow its fleet; none while it does.
 func (m *member) problems() []manifest.Problem {
 	if m == nil {
@@ -191,6 +213,10 @@ func (m *member) problems() []manifest.Problem {
 	var problems []manifest.Problem
 	if s.Kind != fleet.Following {
 		problems = append(problems, manifest.Problem{Reason: "Fleet" + string(s.Kind), Message: s.Why})
+	}
+	if _, tokens := m.engine.SharedKey(fleet.TokenKey); tokens != nil && m.cfg.API.Listen != "" && !s.Hears() {
+		problems = append(problems, manifest.Problem{Reason: "FleetTokens", Warning: true, Message: "this box does not hear of its fleet: " +
+			"tokens that were revoked on another box since then are accepted here; `svcctl token --revoke-all` ends them on this box, too"})
 	}
 	problems = append(problems, m.sources.Problems()...)
 	if s.Replica != nil {

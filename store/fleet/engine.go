@@ -49,6 +49,9 @@ type Config struct {
 	// Import is an object of a single box as the fleet keeps it, nil: it does not; for Init and Restore.
 	// When Import is nil, they are kept as they are.
 	Import func(key string, value []byte) ([]byte, error)
+	// Restored is the record of a source or a trial after Init or Restore, of which a data directory has one value
+	// (nil: none) and etcd another one (nil: none); nil: there is none. When Restored is nil, it is the directory's.
+	Restored func(key string, value, now []byte) ([]byte, error)
 	// First are the pairs, with the head, of a fleet that begins with nothing; for Init.
 	First []engine.Pair
 	// Settings has the settings that all boxes must have in common, as JSON.
@@ -67,6 +70,7 @@ type Engine struct {
 	replica  *replica
 	instance string // of the data directory
 	fleetID  string // "" until it is known
+	reads    int    // the newest format that the program reads
 	format   int    // of the fleet; 0 until it is known
 
 	arrived   chan struct{}
@@ -74,6 +78,7 @@ type Engine struct {
 	nudged    chan struct{} // the next beat is not waited for
 	unfolding sync.Mutex
 	step      func() // tests end here
+	between   func() // and act here
 
 	mu      sync.Mutex
 	content *content
@@ -94,7 +99,9 @@ type Engine struct {
 	turn      turn
 	report    func() Report // nil: nobody reports
 	// shut says of secret objects that cannot be opened why not, by key.
-	shut    map[string]string
+	shut map[string]string
+	// keys are the shared keys, by name.
+	keys    map[string]sharedKey
 	sources sourceTurns
 }
 
@@ -137,7 +144,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 
 func open(ctx context.Context, cfg Config, r *replica) (*Engine, error) {
 	e := &Engine{
-		cfg: cfg, replica: r, prefix: cfg.prefix(), content: newContent(), shut: map[string]string{},
+		cfg: cfg, replica: r, prefix: cfg.prefix(), content: newContent(), shut: map[string]string{}, keys: map[string]sharedKey{}, reads: format, between: func() {},
 		arrived: make(chan struct{}, 1), untidy: make(chan struct{}, 1), nudged: make(chan struct{}, 1), changed: make(chan struct{}), step: func() {},
 	}
 	c, err := r.cursor()
@@ -155,6 +162,9 @@ func open(ctx context.Context, cfg Config, r *replica) (*Engine, error) {
 	}
 	e.state = state{kind: CutOff, why: "etcd has not answered yet", since: time.Now()}
 	if err := e.begin(ctx); err != nil {
+		return nil, errors.Join(err, e.client.Close())
+	}
+	if err := e.loadKeys(); err != nil {
 		return nil, errors.Join(err, e.client.Close())
 	}
 	// The store opens on the replica, which has all that was read.
@@ -183,7 +193,7 @@ func (e *Engine) adopt(c *cursor) error {
 	}
 	e.fleetID = c.Fleet
 	e.read = &head{
-		Revision: e.replica.revision, ID: c.ID, Epoch: c.Epoch, Objects: c.Objects, Digest: c.Digest, Bundle: c.Bundle, Parts: c.Parts, mod: c.Mod,
+		Revision: e.replica.revision, ID: c.ID, Epoch: c.Epoch, Objects: c.Objects, Digest: c.Digest, Bundle: c.Bundle, Parts: c.Parts, Format: c.Format, mod: c.Mod,
 	}
 	e.taken, e.published = c.Mod, c.Mod
 	return nil
