@@ -216,7 +216,7 @@ func (m *member) problems() []manifest.Problem {
 	}
 	if _, tokens := m.engine.SharedKey(fleet.TokenKey); tokens != nil && m.cfg.API.Listen != "" && !s.Hears() {
 		problems = append(problems, manifest.Problem{Reason: "FleetTokens", Warning: true, Message: "this box does not hear of its fleet: " +
-			"tokens that were revoked on another box since then are accepted here; `svcctl token --revoke-all` ends them on this box, too"})
+			"tokens that were revoked on another box since are accepted here; `svcctl token --revoke-all` ends them on this box, too"})
 	}
 	problems = append(problems, m.sources.Problems()...)
 	if s.Replica != nil {

@@ -135,41 +135,45 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err := open(ctx, cfg, r)
-	if err != nil {
+	e := newEngine(cfg, r)
+	if err := e.open(ctx); err != nil {
 		return nil, errors.Join(err, r.close())
 	}
 	return e, nil
 }
 
-func open(ctx context.Context, cfg Config, r *replica) (*Engine, error) {
-	e := &Engine{
+func newEngine(cfg Config, r *replica) *Engine {
+	return &Engine{
 		cfg: cfg, replica: r, prefix: cfg.prefix(), content: newContent(), shut: map[string]string{}, keys: map[string]sharedKey{}, reads: format, between: func() {},
 		arrived: make(chan struct{}, 1), untidy: make(chan struct{}, 1), nudged: make(chan struct{}, 1), changed: make(chan struct{}), step: func() {},
 	}
-	c, err := r.cursor()
+}
+
+// open takes the state of the replica, or waits for etcd.
+func (e *Engine) open(ctx context.Context) error {
+	c, err := e.replica.cursor()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if e.instance, err = r.instance(); err != nil {
-		return nil, err
+	if e.instance, err = e.replica.instance(); err != nil {
+		return err
 	}
 	if err := e.adopt(c); err != nil {
-		return nil, err
+		return err
 	}
-	if e.client, err = cfg.dial(); err != nil {
-		return nil, err
+	if e.client, err = e.cfg.dial(); err != nil {
+		return err
 	}
 	e.state = state{kind: CutOff, why: "etcd has not answered yet", since: time.Now()}
 	if err := e.begin(ctx); err != nil {
-		return nil, errors.Join(err, e.client.Close())
+		return errors.Join(err, e.client.Close())
 	}
 	if err := e.loadKeys(); err != nil {
-		return nil, errors.Join(err, e.client.Close())
+		return errors.Join(err, e.client.Close())
 	}
 	// The store opens on the replica, which has all that was read.
 	e.queue, e.taken, e.published = nil, e.read.mod, e.read.mod
-	return e, nil
+	return nil
 }
 
 // adopt takes the state of the replica.
