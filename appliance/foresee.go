@@ -81,7 +81,7 @@ func (p *foreseer) Plan(w http.ResponseWriter, r *http.Request) (*wire.KernelPla
 
 // refusedPlan turns an error into the answer to a client.
 func refusedPlan(err error) error {
-	for _, why := range []error{store.ErrForkTrial, store.ErrForkReserved, reconcile.ErrUnsettled, reconcile.ErrBehind} {
+	for _, why := range []error{store.ErrForkTrial, store.ErrForkReserved, reconcile.ErrUnsettled, reconcile.ErrBehind, reconcile.ErrHeldBack} {
 		if errors.Is(err, why) {
 			return wire.NewFailure(http.StatusConflict, wire.ReasonConflict, "no plan can be made: "+err.Error())
 		}
