@@ -250,7 +250,7 @@ func Test619_trials_while_members_of_etcd_are_killed(t *testing.T) {
 	for client, b := range boxes {
 		wg.Go(func() {
 			r, trial := rand.New(rand.NewPCG(uint64(client), 5)), ""
-			for n := 0; ctx.Err() == nil && n < 400; n++ {
+			for n := 0; ctx.Err() == nil; n++ {
 				h.step(ctx, client, b, r, n, &trial)
 			}
 		})
@@ -284,17 +284,14 @@ func Test619_trials_while_members_of_etcd_are_killed(t *testing.T) {
 		t.Errorf("the history is %s", got)
 	}
 	// Each going back is seen by the reads, and by what may be done to a trial.
-	illegal := 0
 	for i, op := range h.ops {
 		if op.Input.(trialAccess).op != opBack || op.Output != didIt {
 			continue
 		}
 		lost := append(append([]porcupine.Operation{}, h.ops[:i]...), h.ops[i+1:]...)
 		if porcupine.CheckOperationsTimeout(trials, lost, time.Minute) == porcupine.Illegal {
-			illegal++
+			return
 		}
 	}
-	if illegal == 0 {
-		t.Error("a history in which a trial did not go back that did is as good: the history shows nothing")
-	}
+	t.Error("a history in which a trial did not go back that did is as good: the history shows nothing")
 }
