@@ -207,9 +207,12 @@ func (h *trialHistory) step(ctx context.Context, client int, b *box, r *rand.Ran
 			return do()
 		}
 	}
+	read := func() {
+		h.does(client, trialAccess{op: opRead}, fresh(func() (string, error) { return b.value("k"), nil }))
+	}
 	switch r.IntN(8) {
 	case 0, 1:
-		h.does(client, trialAccess{op: opRead}, fresh(func() (string, error) { return b.value("k"), nil }))
+		read()
 	case 2:
 		h.does(client, trialAccess{opSet, "", value}, func() (string, error) { return set(store.Caller{User: "test"}) })
 	case 3:
@@ -222,6 +225,9 @@ func (h *trialHistory) step(ctx context.Context, client int, b *box, r *rand.Ran
 			*trial = out
 		}
 	case 4, 5:
+		if head, is := b.TrialHead(); is && head.Pending() {
+			*trial = head.ID
+		}
 		if *trial != "" {
 			h.does(client, trialAccess{opTry, *trial, value}, fresh(func() (string, error) { return set(store.Caller{User: "test", Trial: *trial}) }))
 		}
@@ -229,6 +235,7 @@ func (h *trialHistory) step(ctx context.Context, client int, b *box, r *rand.Ran
 		h.does(client, trialAccess{op: opConfirm}, fresh(func() (string, error) { _, err := b.Confirm(); return didIt, err }))
 	case 7:
 		h.does(client, trialAccess{op: opBack}, fresh(func() (string, error) { _, err := b.GoBack(nil); return didIt, err }))
+		read() // before others change it
 	}
 }
 
