@@ -75,7 +75,10 @@ func (f *fragment) fill(p *compiledPort, box *Box) {
 		p.addAffinity(f, box)
 	}
 	for pool := range NumPools {
-		if pool > 0 && slices.Equal(p.slots[pool], p.slots[pool-1]) {
+		if !p.leadsTo(pool) {
+			continue // no client is sent to these, and a start would not find them in the kernel
+		}
+		if pool > 0 && p.leadsTo(pool-1) && slices.Equal(p.slots[pool], p.slots[pool-1]) {
 			continue // mostly
 		}
 		if p.Balance == DestinationHash {
@@ -305,6 +308,16 @@ func (p *compiledPort) sourceNAT(f *fragment, box *Box, fe *Frontend) (string, b
 		f.shared = append(f.shared, chain)
 	}
 	return GotoChain(chain).String(), true
+}
+
+// leadsTo reports whether a frontend sends clients to a pool.
+func (p *compiledPort) leadsTo(pool Pool) bool {
+	for i := range p.Frontends {
+		if fe := &p.Frontends[i]; fe.Inside.Pool == pool || fe.Outside.Pool == pool {
+			return true
+		}
+	}
+	return false
 }
 
 // serves reports whether any connection to the frontend reaches an endpoint.
