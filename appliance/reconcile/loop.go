@@ -352,8 +352,11 @@ func (l *Loop) plan() (tr nft.Transition, restored bool, revision uint64, err er
 		host = l.opts.Host(l.observed.facts)
 		relocated = !l.planner.standsAt(host)
 	}
-	if changes.All || relocated {
+	switch {
+	case changes.All:
 		changed = append(changed, l.allServices()...)
+	case relocated:
+		changed = append(changed, l.planner.concerned(&host, l.opts.Store, l.allServices())...)
 	}
 	if relocated {
 		tr = l.planner.relocate(host, l.opts.Store, changed)
