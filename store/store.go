@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -36,6 +37,7 @@ type Store struct {
 	declared declarations
 	outcomes outcomes
 	trial    trial
+	rollout  rollout
 	sources  sources
 	reserves bool // see HasReserved
 
@@ -124,7 +126,7 @@ func (s *Store) load() error {
 		s.reopen(r)
 	}
 	s.waitForOthers()
-	if err := s.loadTrial(); err != nil {
+	if err := errors.Join(s.loadTrial(), s.loadRollout()); err != nil {
 		return err
 	}
 	s.feed.log.reset(s.feed.revision)

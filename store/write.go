@@ -134,6 +134,9 @@ func (t *transaction) write(w *Write) Written {
 	if err := t.s.admitTrial(w.By); err != nil {
 		return Written{Err: err}
 	}
+	if err := t.admitRollout(ref, &w.By); err != nil {
+		return Written{Err: err}
+	}
 	c := &change{ref: ref, old: t.record(ref), by: &w.By}
 	if err := t.s.secretsRefused(ref.Kind); err != nil && !w.Delete {
 		return Written{Err: err}

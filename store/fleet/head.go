@@ -19,6 +19,7 @@ const (
 	objectPrefix     = "object/"
 	sourcePrefix     = "source/"
 	trialPrefix      = "trial/"
+	rolloutPrefix    = "rollout/"
 	sharedEnd        = "trial0" // the first key behind all that boxes share
 	bundlePrefix     = "bundle/"
 	alivePrefix      = "alive/"
@@ -29,17 +30,21 @@ const (
 
 // format is the newest one that this program reads, and that of a fleet that it makes. A fleet has the format that all
 // of its boxes read, and is raised to a newer one by Upgrade.
-const format = sealedFormat
+const format = rolloutFormat
 
-// sealedFormat may have Secrets, sealed, and trials; format 1 has neither.
-const sealedFormat = 2
+const (
+	// sealedFormat may have Secrets, sealed, and trials; format 1 has neither.
+	sealedFormat = 2
+	// rolloutFormat may have rollouts, too: an older program would have a box program what is not for it yet.
+	rolloutFormat = 3
+)
 
 // isShared reports whether all boxes have a key in common.
 func isShared(key string) bool { return key == headKey || isContent(key) }
 
 // isContent reports whether the digest of the head covers a key.
 func isContent(key string) bool {
-	return strings.HasPrefix(key, objectPrefix) || strings.HasPrefix(key, sourcePrefix) || strings.HasPrefix(key, trialPrefix)
+	return strings.HasPrefix(key, objectPrefix) || strings.HasPrefix(key, sourcePrefix) || strings.HasPrefix(key, trialPrefix) || strings.HasPrefix(key, rolloutPrefix)
 }
 
 // sum is a checksum of a pair, or the exclusive or of those of all pairs.

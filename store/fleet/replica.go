@@ -73,7 +73,7 @@ func (r *replica) content() ([]engine.Pair, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, prefix := range []string{sourcePrefix, trialPrefix} {
+	for _, prefix := range []string{sourcePrefix, trialPrefix, rolloutPrefix} {
 		more, err := r.file.Load(prefix)
 		if err != nil {
 			return nil, err
