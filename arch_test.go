@@ -100,6 +100,7 @@ var edges = map[string][]string{
 	"appliance/apiserver":       {"api", "api/auth", "api/dashboard", "api/diagnose", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/env", "appliance/metrics", "appliance/task", "store", "store/object"},
 	"appliance/sourceset":       {"watch"},
 	"appliance/sources":         {"store", "store/engine", "store/manifest", "watch"},
+	"appliance/rollout":         {"store"},
 	"appliance/relay/httpproxy": {},
 	"appliance/relay/tlsterm":   {},
 	"appliance/config": {
@@ -118,7 +119,7 @@ var edges = map[string][]string{
 	"appliance/traffic":  {"api/wire", "appliance/conntrack", "appliance/flows", "nft"},
 	"appliance/task":     {},
 	"appliance": {
-		"api", "api/auth", "api/wire", "appliance/admission", "appliance/advertise", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/forecast", "appliance/handover", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/routes", "appliance/sources", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
+		"api", "api/auth", "api/wire", "appliance/admission", "appliance/advertise", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/forecast", "appliance/handover", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/rollout", "appliance/routes", "appliance/sources", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
 		"nft", "nft/kernel", "store", "store/deadline", "store/engine", "store/fleet", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":       {},               // benchmarks only

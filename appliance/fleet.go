@@ -15,6 +15,7 @@ import (
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/sources"
 	"svcctl.io/svcctl/appliance/task"
+	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/fleet"
@@ -115,6 +116,8 @@ type member struct {
 	// sources reads the directories of this box; wake, once it is set, has the loop show how they are doing.
 	sources *sources.Reader
 	wake    atomic.Pointer[func()]
+	events  *control.Recorder
+	served  func(service string) []nft.ServicePort
 	log     *slog.Logger
 }
 
@@ -171,7 +174,7 @@ func (m *member) Accept(ctx context.Context) error { return m.engine.Accept(ctx)
 func (m *member) report(board *reconcile.Board) func() fleet.Report {
 	return func() fleet.Report {
 		s := board.Status()
-		r := fleet.Report{Zone: m.cfg.Zone, Accepted: s.Revision.Accepted, Programmed: s.Revision.Programmed, Problems: s.Errors()}
+		r := fleet.Report{Zone: m.cfg.Zone, Accepted: s.Revision.Accepted, Programmed: s.Revision.Programmed, Problems: s.Errors(), Errors: m.reported(&s)}
 		if !s.Ready || s.Reason != "" {
 			r.Failing = cmp.Or(s.Reason, "not ready")
 		}
@@ -216,6 +219,7 @@ func (m *member) tasks(wake func()) []task.Task {
 		{Name: "sources", Run: m.sources.Run},
 		{Name: "follow the fleet", Run: m.store.Follow},
 		{Name: "trial", Run: m.endTrials},
+		{Name: "rollouts", Run: m.driveRollouts},
 		{Name: "controllers", Run: func(ctx context.Context) error { return m.beside.Run(ctx, m.engine.Changes, wake) }},
 		{Name: "state of the fleet", Run: func(ctx context.Context) error {
 			before, replica := fleet.Kind(""), error(nil)

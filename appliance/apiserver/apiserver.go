@@ -77,7 +77,8 @@ type Views struct {
 	// Plan is api.Config.Plan.
 	Plan func(w http.ResponseWriter, r *http.Request) (*wire.KernelPlan, error)
 	// Fleet is nil on a box of its own.
-	Fleet api.Fleet
+	Fleet    api.Fleet
+	Rollouts api.Rollouts
 	// Certificates returns the certificates of a Service, "namespace/name"; nil where there are
 	// none.
 	Certificates func(service string) []wire.ServiceCertificate
@@ -114,7 +115,7 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 		},
 		Health:  views.Checks.State,
 		Setup:   func() wire.Setup { return setup(c, grants, s.Validity) },
-		Traffic: views.Traffic, Trace: noted(views.Trace, log), Fleet: views.Fleet,
+		Traffic: views.Traffic, Trace: noted(views.Trace, log), Fleet: views.Fleet, Rollouts: views.Rollouts,
 	}
 	if views.Traffic != nil {
 		source := &pages{objects: objects, backend: backend, grants: grants, traffic: views.Traffic, service: cfg.Service, alloc: cfg.Allocations, journal: cfg.Journal, trace: cfg.Trace, nodelessLocal: c.Services.NodelessEndpoints == config.NodelessLocal}

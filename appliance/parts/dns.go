@@ -71,7 +71,7 @@ func (d *DNS) Stepped(step reconcile.Step) {
 	changes := d.store.Changes(d.seen)
 	if changes.All {
 		changes.Services = d.server.Services()
-		for key := range d.store.Services() {
+		for key := range d.store.InForce().Services() {
 			changes.Services = append(changes.Services, key)
 		}
 	}
@@ -80,7 +80,7 @@ func (d *DNS) Stepped(step reconcile.Step) {
 	}
 	changed := make(map[string]resolve.Input, len(changes.Services)+len(d.moved))
 	for _, key := range slices.AppendSeq(changes.Services, maps.Keys(d.moved)) {
-		svc, slices, _ := d.store.Service(key)
+		svc, slices, _ := d.store.InForce().Service(key)
 		changed[key] = resolve.Input{Service: svc, Slices: slices, Demoted: d.demoted[key]}
 	}
 	d.server.Update(changed)
