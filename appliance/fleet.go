@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -141,8 +142,11 @@ func (m *member) State() wire.Fleet {
 func (m *member) Boxes(ctx context.Context) ([]wire.FleetBox, error) {
 	all, err := m.engine.Boxes(ctx)
 	boxes := make([]wire.FleetBox, len(all))
+	head, _ := m.store.RolloutHead()
 	for i := range all {
-		boxes[i] = FleetBox(&all[i])
+		if boxes[i] = FleetBox(&all[i]); head.ID != "" && head.Pending() {
+			boxes[i].Rollout = map[bool]string{true: "new", false: "before"}[head.Has(all[i].Box)]
+		}
 	}
 	return boxes, err
 }
@@ -195,6 +199,10 @@ func (m *member) problems() []manifest.Problem {
 	if s.Kind != fleet.Following {
 		problems = append(problems, manifest.Problem{Reason: "Fleet" + string(s.Kind), Message: s.Why})
 	}
+	if head, is := m.store.RolloutHead(); is && head.Phase == store.RolloutStopped {
+		problems = append(problems, manifest.Problem{Reason: "RolloutStopped", Warning: true, Message: fmt.Sprintf(
+			"rollout %s has stopped in step %d of %d: %s; `svcctl rollout resume` goes on, `svcctl rollout undo` takes it back", head.ID, head.Step+1, len(head.Steps), head.Why)})
+	}
 	problems = append(problems, m.sources.Problems()...)
 	if s.Replica != nil {
 		problems = append(problems, manifest.Problem{Reason: "FleetReplica", Warning: true, Message: "the replica on this box is not written, and a start without etcd would begin with what it was: " + s.Replica.Error()})
@@ -205,7 +213,14 @@ func (m *member) problems() []manifest.Problem {
 // metrics are the numbers of the fleet.
 func (m *member) metrics() metrics.Fleet {
 	s := m.engine.State()
-	return metrics.Fleet{State: string(s.Kind), Revision: s.Revision, Newest: s.Of, Heard: s.Heard, LostRaces: m.store.Lost(), Turn: m.HasTurn()}
+	now := metrics.Fleet{State: string(s.Kind), Revision: s.Revision, Newest: s.Of, Heard: s.Heard, LostRaces: m.store.Lost(), Turn: m.HasTurn()}
+	if head, is := m.store.RolloutHead(); is {
+		now.Rollout, now.RolloutHere, now.RolloutSteps = string(head.Phase), m.store.ProgramsRollout(), len(head.Steps)
+		if head.Phase != store.RolloutGathering {
+			now.RolloutStep = head.Step + 1
+		}
+	}
+	return now
 }
 
 // tasks returns the tasks of a member of a fleet. wake has the loop show another state.

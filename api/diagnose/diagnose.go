@@ -83,6 +83,11 @@ type diagnosis struct {
 
 // checks makes the checks in their order.
 func (d *diagnosis) checks() {
+	if d.rolledOut() {
+		d.programmed()
+		d.appliance()
+		return
+	}
 	if !d.exists() {
 		return
 	}

@@ -111,6 +111,7 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 			}
 			ref := object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
 			state.NotStored, state.Declared = backend.NotStored(ref), declaredIn(objects, ref)
+			state.Rollout = inRollout(objects, ref.Key())
 			return state
 		},
 		Health:  views.Checks.State,

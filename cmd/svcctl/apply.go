@@ -34,7 +34,7 @@ An object that is refused stops no other: stderr says why, as FILE:LINE:COLUMN: 
 --prune removes what earlier applies of the same set brought and the files do not have any
 more. The set is what -l selects, or what --applyset names. Nothing is removed when an
 object was refused, and never what was made in another way.`,
-		options: slices.Concat(filesOptions("what to apply"), []*option{
+		options: slices.Concat(filesOptions("what to apply"), rolloutOptions(), []*option{
 			namespaceOption(),
 			{name: "selector", letter: "l", arg: "SELECTOR", group: groupWhich, usage: "only the objects of the files that have these labels"},
 			{name: "prune", group: groupHow, usage: "remove what earlier applies of the set brought and the files do not have any more"},
@@ -51,6 +51,7 @@ object was refused, and never what was made in another way.`,
 			{"Which address would it get?", "svcctl apply -f web.yaml --dry-run -o jsonpath='{.items[0].spec.clusterIP}'"},
 			{"The directory is the truth for everything of the shop.", "svcctl apply -f shop/ --prune --applyset shop"},
 			{"Over the connection that it may cut: rolled back unless confirmed within five minutes.", "svcctl apply -f web.yaml --confirm 5m && svcctl confirm"},
+			{"In a fleet: on one box first, then on more, watched each time.", "svcctl apply -f web.yaml --rollout gw1,25%,100% --bake 5m"},
 			{"From a pipe, and go on when the packets flow.", "generate | svcctl apply -f - --wait && echo live"},
 		},
 		exits: `  0  done
@@ -107,6 +108,7 @@ type applying struct {
 	spaces  map[string]bool    // the namespaces of that
 	version uint64             // the newest that was answered
 	trial   *trying            // nil: what is applied stays
+	rollout *rolling           // nil: it comes to all boxes at once
 	total   int
 	refused int
 }
@@ -117,7 +119,12 @@ func (p *program) runApply(ctx context.Context, v *verb, args []string) error {
 	if err != nil {
 		return err
 	}
-	files := p.reader(v)
+	return a.rollout.end(ctx, a.run(ctx, v, wait))
+}
+
+// run applies the files.
+func (a *applying) run(ctx context.Context, v *verb, wait patience) error {
+	p, files := a.p, a.p.reader(v)
 	if err := files.each(func(d *document) error { return a.add(ctx, d) }); err != nil {
 		return err
 	}
@@ -191,6 +198,16 @@ func (p *program) applying(v *verb, args []string) (a *applying, wait patience, 
 	if a.c, err = p.client(v); err == nil && !a.options.DryRun {
 		a.trial, err = p.trying(v, a.c)
 	}
+	if err == nil {
+		a.rollout, err = p.rolling(v, a.c)
+	}
+	switch {
+	case a.rollout == nil:
+	case wait.timeout > 0:
+		return nil, wait, usagef("--wait waits for all boxes, and --rollout goes from box to box: `svcctl rollout status --wait` waits for that")
+	case a.options.DryRun:
+		a.rollout = nil // what would be decided is the same for all boxes
+	}
 	return a, wait, err
 }
 
@@ -233,7 +250,7 @@ func (a *applying) flush(ctx context.Context) error {
 	if len(a.batch.documents) == 0 {
 		return nil
 	}
-	if err := a.trial.begin(ctx); err != nil {
+	if err := errors.Join(a.trial.begin(ctx), a.rollout.begin(ctx)); err != nil {
 		return err
 	}
 	err := a.c.Apply(ctx, a.options, a.batch.raws, func(i int, r wire.Applied) error {

@@ -28,7 +28,7 @@ are free again at once. What a file of the appliance declares is not removed in 
 the refusal names the file.
 
 --all and selectors mean the objects of one namespace; with -A those of all of them.`,
-		options: slices.Concat(filesOptions("objects to remove"), whichOptions(), []*option{
+		options: slices.Concat(filesOptions("objects to remove"), whichOptions(), rolloutOptions(), []*option{
 			{name: "all", group: groupWhich, usage: "all objects of the kind"},
 			{name: "ignore-not-found", group: groupHow, usage: "an object that is not there is no error"},
 			{name: "interactive", letter: "i", group: groupHow, usage: "ask before anything is removed"},
@@ -207,7 +207,7 @@ func in(namespace string) string {
 // together in one commit.
 const deletesAtOnce = 32
 
-// removeOnTrial is remove, with --confirm as part of a trial.
+// removeOnTrial is remove, with --confirm as part of a trial, and with --rollout as one.
 func (d *deleting) removeOnTrial(ctx context.Context, victims []victim) error {
 	if len(victims) == 0 || d.dryRun {
 		return d.remove(ctx, victims)
@@ -216,10 +216,19 @@ func (d *deleting) removeOnTrial(ctx context.Context, victims []victim) error {
 	if err != nil {
 		return err
 	}
-	if err := trial.begin(ctx); err != nil {
+	rollout, err := d.p.rolling(d.v, d.c)
+	if err != nil {
 		return err
 	}
-	return errors.Join(d.remove(ctx, victims), trial.tell())
+	if err := errors.Join(trial.begin(ctx), rollout.begin(ctx)); err != nil {
+		return err
+	}
+	err = errors.Join(d.remove(ctx, victims), trial.tell())
+	if rollout != nil && err == nil {
+		err = errors.Join(d.missing...) // a part of it is not what was asked for
+		d.missing = nil
+	}
+	return rollout.end(ctx, err)
 }
 
 // remove removes objects, some at a time, and tells of each in their order.
