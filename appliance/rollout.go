@@ -99,6 +99,10 @@ func (r rollouts) move(ctx context.Context, verb string, state *store.RolloutSta
 		}
 		next := rollout.Pause(state.Rollout, user)
 		return r.a.store.MoveRollout(next.Head, next.Ends)
+	case wire.RolloutStart, wire.RolloutResume:
+	}
+	if r.a.member == nil { // it has left its fleet meanwhile
+		return r.a.store.FinishRollout(state.Rollout)
 	}
 	boxes, err := r.a.member.boxes(ctx)
 	if err != nil {
@@ -107,14 +111,11 @@ func (r rollouts) move(ctx context.Context, verb string, state *store.RolloutSta
 	var next rollout.Next
 	switch {
 	case verb == wire.RolloutStart && state.Phase == store.RolloutGathering && len(state.Objects) == 0:
-		_, err := r.a.store.UndoRollout(state.Rollout, store.Caller{User: user})
-		return errors.Join(err, conflict("the rollout changes nothing: every object is as it was asked for"))
+		return r.a.store.FinishRollout(state.Rollout)
 	case verb == wire.RolloutStart && state.Phase == store.RolloutGathering:
 		if next, err = rollout.Step(state.Rollout, 0, boxes); err != nil {
 			return conflict(fmt.Sprintf("step %s cannot begin: %v", state.Steps[0], err))
 		}
-	case verb == wire.RolloutResume && state.Phase == store.RolloutStopped && r.a.member == nil:
-		return r.a.store.FinishRollout(state.Rollout)
 	case verb == wire.RolloutResume && state.Phase == store.RolloutStopped:
 		next = rollout.Resume(state.Rollout, boxes)
 	default:
@@ -139,7 +140,7 @@ func (r rollouts) Get(ctx context.Context) (wire.Rollout, error) {
 	}
 	all, err := r.a.member.engine.Boxes(ctx)
 	if err != nil {
-		return w, rolloutFailure(err)
+		w.BoxesUnknown = err.Error()
 	}
 	for i := range all {
 		b := FleetBox(&all[i])

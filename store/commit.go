@@ -43,7 +43,7 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 	}
 	changes = append(changes, ends...)
 	before := s.latest()
-	if (!t.sourced.isEmpty() || t.announced && s.storage.shared != nil) && t.revision == before {
+	if (!t.sourced.isEmpty() || t.rolled != nil || t.announced && s.storage.shared != nil) && t.revision == before {
 		t.revision++ // other machines follow heads
 	}
 	var out engine.Transaction

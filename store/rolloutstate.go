@@ -103,15 +103,21 @@ func (t *transaction) admitRollout(ref object.Ref, by *Caller) error {
 	switch old := t.record(ref); {
 	case !r.Pending() || r.ID != by.Rollout || r.Phase != RolloutGathering:
 		return ErrRolloutOver
-	case !slices.Contains(StagedKinds(), ref.Kind):
-		return object.Errors{{Type: object.FieldValueForbidden, Field: "kind", Detail: fmt.Sprintf(
-			"a rollout changes objects of the kinds %s alone: apply a %s without --rollout", strings.Join(StagedKinds(), ", "), ref.Kind)}}
 	case t.s.trial.Pending() && tried:
 		return &OnTrialError{ref}
 	case old != nil && old.owner.File != "":
 		return &OwnedError{Ref: ref, Owner: old.owner}
 	}
 	return nil
+}
+
+// refuseUnstaged refuses a change that all machines would have at once.
+func (c *change) refuseUnstaged() error {
+	if c.by == nil || c.by.Rollout == "" || c.revision == 0 || c.by.Manager == garbageCollector.Manager || slices.Contains(StagedKinds(), c.ref.Kind) {
+		return nil
+	}
+	return object.Errors{{Type: object.FieldValueForbidden, Field: "kind", Detail: fmt.Sprintf(
+		"a rollout changes objects of the kinds %s alone: apply a %s without --rollout", strings.Join(StagedKinds(), ", "), c.ref.Kind)}}
 }
 
 // OnTrialError says that an object is on trial, and cannot be in a rollout.
@@ -235,16 +241,18 @@ func (s *Store) countRollout(head *Rollout) {
 
 // takeOverRollout is what a commit of another machine makes of the rollout; nil: nothing. The writer must be held.
 func (s *Store) takeOverRollout(f *engine.Followed) (*rollout, error) {
+	concerns := func(p engine.Pair) bool { return isRolloutKey(p.Key) }
+	if !slices.ContainsFunc(f.Puts, concerns) && !slices.ContainsFunc(f.Deletes, isRolloutKey) {
+		return nil, nil
+	}
 	next := rollout{Rollout: s.rollout.Rollout, before: maps.Clone(s.rollout.before), slices: maps.Clone(s.rollout.slices)}
 	if next.before == nil {
 		next.before, next.slices = map[object.Ref]*record{}, map[string][]object.Ref{}
 	}
-	changed := false
 	for _, key := range f.Deletes {
 		if !isRolloutKey(key) {
 			continue
 		}
-		changed = true
 		if ref, is := refOfKey(strings.TrimPrefix(key, rolloutObjectPrefix)); is {
 			next.set(ref, nil)
 			delete(next.before, ref)
@@ -252,11 +260,7 @@ func (s *Store) takeOverRollout(f *engine.Followed) (*rollout, error) {
 			next.Rollout = nil
 		}
 	}
-	puts := slices.DeleteFunc(slices.Clone(f.Puts), func(p engine.Pair) bool { return !isRolloutKey(p.Key) })
-	if len(puts) == 0 && !changed {
-		return nil, nil
-	}
-	if err := next.read(puts); err != nil {
+	if err := next.read(f.Puts); err != nil {
 		return nil, err
 	}
 	if next.Rollout != nil && (s.rollout.Rollout == nil || next.ID != s.rollout.ID || next.Turn != s.rollout.Turn) {

@@ -178,8 +178,14 @@ func (t *transaction) stage(c *change) error {
 		l.back(before)
 		return err
 	}
-	if err := t.encode(c); err != nil {
+	revision := t.revision
+	err := t.encode(c)
+	if err == nil {
+		err = c.refuseUnstaged()
+	}
+	if err != nil {
 		l.back(before)
+		t.revision = revision
 		return err
 	}
 	t.settled.add(c, l.mark())

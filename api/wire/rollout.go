@@ -29,6 +29,8 @@ type Rollout struct {
 	// way.
 	Objects []string     `json:"objects,omitempty"`
 	Boxes   []RolloutBox `json:"boxes,omitempty"`
+	// BoxesUnknown is why the boxes could not be asked for.
+	BoxesUnknown string `json:"boxesUnknown,omitempty"`
 }
 
 // RolloutBox is a box during a rollout.

@@ -228,7 +228,7 @@ func Test593_a_rollout_stops_by_itself(t *testing.T) {
 	f.hosts[1].Serve("tcp", 30080)
 	roll(families[0].service("web", "type: NodePort", "ports: [{name: t, port: 80, nodePort: 30080}]"))
 	f.phase(0, "Stopped", "box box2 has a new problem")
-	f.says(2, []string{"status"}, "RolloutStopped")
+	f.says(2, []string{"status"}, "rollout", "has stopped in step 1 of 2")
 	for _, n := range []int{0, 2} {
 		if out, _, _ := f.hosts[n].Run("nft", "list", "ruleset"); strings.Contains(out, "30080") {
 			t.Errorf("box %d has the node port: %s", n+1, out)

@@ -12,7 +12,7 @@ import (
 
 func TestParseSteps(t *testing.T) {
 	for text, want := range map[string]string{
-		"gw1": "gw1 100%", "gw1+gw2,25%,100%": "gw1+gw2 25% 100%", DefaultSteps: "25% 50% 100%", " gw1 , 50%": "gw1 50% 100%", "25%,gw9": "25% gw9 100%",
+		"gw1": "gw1 100%", "gw1+gw2,25%,100%": "gw1+gw2 25% 100%", "25%,50%,100%": "25% 50% 100%", " gw1 , 50%": "gw1 50% 100%", "25%,gw9": "25% gw9 100%",
 		"": "!", "gw1,,100%": "!", "50%,25%": "!", "25%,25%": "!", "0%": "!", "101%": "!", "x%": "!", "100%,gw1": "!", "a b": "!", strings.Repeat("a,", 30) + "b": "!",
 	} {
 		steps, err := ParseSteps(text)

@@ -7,9 +7,6 @@ import (
 	"strings"
 )
 
-// DefaultSteps are the steps when none are named.
-const DefaultSteps = "25%,50%,100%"
-
 // mostSteps bounds the steps of a rollout.
 const mostSteps = 20
 

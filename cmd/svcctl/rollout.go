@@ -148,6 +148,9 @@ func rolloutPage(r *wire.Rollout) string {
 		}
 		line("Objects", text)
 	}
+	if r.BoxesUnknown != "" {
+		line("Boxes", "not known: "+r.BoxesUnknown)
+	}
 	_ = w.Flush() // into memory
 	if len(r.Boxes) == 0 {
 		return b.String()
@@ -168,7 +171,7 @@ func rolloutPage(r *wire.Rollout) string {
 // rolloutOptions are --rollout and its times.
 func rolloutOptions() []*option {
 	return []*option{
-		{name: "rollout", arg: "STEPS", optional: true, group: groupHow, usage: "in a fleet: some boxes first, as gw1,25%,100% or gw1+gw2,100%; without a value " + rollout.DefaultSteps + ". See svcctl rollout"},
+		{name: "rollout", arg: "STEPS", group: groupHow, usage: "in a fleet: some boxes first, as gw1,25%,100% or gw1+gw2,100%; see svcctl rollout"},
 		{name: "bake", arg: "DURATION", def: defaultBake, group: groupHow, usage: "with --rollout: for how long the boxes of a step are watched before the next one"},
 		{name: "within", arg: "DURATION", def: defaultWithin, group: groupHow, usage: "with --rollout: in what time the boxes of a step have to program it"},
 	}
@@ -196,9 +199,6 @@ func (p *program) rolling(v *verb, c *client.Client) (r *rolling, err error) {
 		return nil, usagef("--rollout and --confirm exclude each other: a rollout is taken back by `svcctl rollout undo`")
 	}
 	r = &rolling{p: p, c: c, steps: o.text()}
-	if r.steps == "" || r.steps == "true" {
-		r.steps = rollout.DefaultSteps
-	}
 	if _, err := rollout.ParseSteps(r.steps); err != nil {
 		return nil, usagef("--rollout: %v", err)
 	}
@@ -232,6 +232,10 @@ func (r *rolling) end(ctx context.Context, failed error) error {
 	r.c.InRollout = ""
 	if failed == nil {
 		started, err := r.c.MoveRollout(ctx, wire.RolloutStart, r.began.ID)
+		if err == nil && !started.Pending {
+			_, err = fmt.Fprintln(r.p.stderr, "nothing is rolled out: every object is as the files say")
+			return err
+		}
 		if err == nil {
 			_, err = fmt.Fprintf(r.p.stderr, "rollout %s: step 1 of %d (%s); see `svcctl rollout status`\n", started.ID, len(started.Steps), started.Steps[started.Step])
 			return err

@@ -10,6 +10,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/fleet"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -67,19 +69,25 @@ func (b *box) rolls(t *testing.T, id string) {
 	s, _ := b.Get(secretRef("s"))
 	secret := s.DeepCopy().(*object.Secret)
 	secret.Data["password"] = []byte("the new one")
+	namespace := &object.Namespace{TypeMeta: object.TypeMeta{Kind: object.KindNamespace, APIVersion: object.APIVersionCore}, Metadata: object.ObjectMeta{Name: "shop"}}
 	results, err := b.Write(
 		store.Write{Ref: serviceRef("web"), Object: web, By: by}, store.Write{Ref: sliceRef("web-1"), Object: slice("web-1", "web", "10.1.0.9"), By: by},
 		store.Write{Ref: serviceRef("old"), Delete: true, By: by}, store.Write{Ref: sliceRef("old-1"), Delete: true, By: by},
 		store.Write{Ref: serviceRef("fresh"), Object: service("fresh"), Create: true, By: by}, store.Write{Ref: sliceRef("fresh-1"), Object: slice("fresh-1", "fresh", "10.1.0.3"), Create: true, By: by},
 		store.Write{Ref: secretRef("s"), Object: secret, By: by},
+		store.Write{Ref: object.Ref{Kind: object.KindNamespace, Name: "shop"}, Object: namespace, Create: true, By: by},
 	)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range results {
+	last := len(results) - 1
+	for _, r := range results[:last] {
 		if r.Err != nil {
 			t.Fatal(r.Err)
 		}
+	}
+	if err := results[last].Err; err == nil || !strings.Contains(err.Error(), "without --rollout") {
+		t.Errorf("a Namespace in a rollout: %v", err)
 	}
 }
 
@@ -262,4 +270,43 @@ func Test590_a_rollout_comes_to_some_boxes_first(t *testing.T) {
 		t.Errorf("etcd has %d keys of rollouts, %v", resp.Count, err)
 	}
 	c.hasNothingOf("s", "as it was", "the new one")
+
+	// A box that leaves the fleet in the middle goes on alone with what it had, until somebody decides.
+	if _, err := a.BeginRollout(store.Rollout{ID: "four", Steps: []string{"b", "100%"}}, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	web := a.service("web")
+	web.Spec.Ports[0].Name = "newer"
+	if r, err := a.Write(store.Write{Ref: serviceRef("web"), Object: web, By: store.Caller{Rollout: "four"}}); err != nil || r[0].Err != nil {
+		t.Fatal(err, r)
+	}
+	move(a, "b")
+	x.fresh(t)
+	x.stop()
+	if _, err := fleet.OpenSecrets(fleet.Config{Keys: keys.keys(), Secret: store.IsSecretKey}, x.cfg.Dir); err != nil {
+		t.Fatal(err)
+	}
+	file, err := engine.OpenFile(x.cfg.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	of := storeConfig
+	of.Box = "c"
+	alone, err := store.Open(file, of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &box{Store: alone}
+	if got := l.inForce("web"); got != "new 10.1.0.9" {
+		t.Errorf("alone it programs %q", got)
+	}
+	if _, err := alone.BeginRollout(store.Rollout{ID: "x"}, time.Hour); !errors.Is(err, store.ErrRolloutAlone) {
+		t.Errorf("a rollout of one box: %v", err)
+	}
+	seen, head = alone.Changes(0).Revision, store.Rollout{}
+	head, _ = alone.RolloutHead()
+	if err := alone.FinishRollout(head); err != nil || l.inForce("web") != "newer 10.1.0.9" || !slices.Equal(alone.Changes(seen).Services, []string{"default/web"}) {
+		t.Errorf("it goes on to %q, and is to look at %+v: %v", l.inForce("web"), alone.Changes(seen), err)
+	}
 }
