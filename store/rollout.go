@@ -37,7 +37,8 @@ const (
 // A Rollout has changes that some machines of several program before all others do: those of its Writes (Caller.Rollout), and
 // what controllers make of these. Objects are decided, and values are given, once for all machines; what was in force before is
 // stored in the transaction of each change, and is what the other machines program (see View). There is one at a time.
-// Its fields but ID, Turn and Revision are its user's, who moves it from phase to phase.
+// Its fields but ID, Turn and Revision are its user's, who moves it from phase to phase. It has more than 15 fields: all that another
+// machine needs to go on with it.
 type Rollout struct {
 	ID    string       `json:"id"`
 	Began time.Time    `json:"began"`

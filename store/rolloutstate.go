@@ -136,7 +136,7 @@ func (r *rollout) note(s *Store, changes []*change, out *engine.Transaction) (ma
 	return noteBefore(s, rolloutObjectPrefix, r.before, r.stages, changes, out)
 }
 
-// publish makes what a transaction says of the rollout visible, and notes what machines that program other versions than
+// publishRollout makes what a transaction says of the rollout visible, and notes what machines that program other versions than
 // until now have to look at. It reports whether there is any. Store.mu must be held.
 func (s *Store) publishRollout(t *transaction) (moved bool) {
 	for ref, before := range t.staged {

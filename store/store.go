@@ -18,7 +18,7 @@ import (
 // a second would have to be made for the counter to outrun the clock.
 const revisionShift = 20
 
-// Store holds the accepted objects. Its methods are safe for concurrent use.
+// Store holds the accepted objects. Its methods are safe for concurrent use. It has more than 15 fields: one for each of its parts.
 type Store struct {
 	cfg Config
 

@@ -16,7 +16,7 @@ import (
 )
 
 // transaction is the work of one call: what shall change, decided and allocated before
-// anything is written.
+// anything is written. It has more than 15 fields: what is decided, and what is committed with it.
 type transaction struct {
 	s    *Store
 	host Host // as of its beginning

@@ -2,7 +2,8 @@ package wire
 
 import "time"
 
-// Rollout has changes that some boxes of a fleet program before all others do.
+// Rollout has changes that some boxes of a fleet program before all others do. It has more than 15 fields: one for each that clients
+// are told.
 type Rollout struct {
 	// ID names it in writes that belong to it (the query parameter rollout).
 	ID string `json:"id"`

@@ -34,7 +34,7 @@ An object that is refused stops no other: stderr says why, as FILE:LINE:COLUMN: 
 --prune removes what earlier applies of the same set brought and the files do not have any
 more. The set is what -l selects, or what --applyset names. Nothing is removed when an
 object was refused, and never what was made in another way.`,
-		options: slices.Concat(filesOptions("what to apply"), rolloutOptions(), []*option{
+		options: slices.Concat(filesOptions("what to apply"), []*option{
 			namespaceOption(),
 			{name: "selector", letter: "l", arg: "SELECTOR", group: groupWhich, usage: "only the objects of the files that have these labels"},
 			{name: "prune", group: groupHow, usage: "remove what earlier applies of the set brought and the files do not have any more"},
@@ -44,8 +44,7 @@ object was refused, and never what was made in another way.`,
 			{name: "field-manager", arg: "NAME", def: manager, group: groupHow, usage: "owner of the applied fields"},
 			confirmOption(),
 			{name: "wait", arg: "DURATION", optional: true, group: groupHow, usage: "return when all is in the kernel; at most so long, or 30s. In a fleet in those of all boxes that are heard of; --wait=all, quorum or box says otherwise, and --wait=all,2m both"},
-			formOption(formText, formText, formName, formYAML, formJSON, formJSONPath),
-		}, connectOptions()),
+		}, rolloutOptions(), []*option{formOption(formText, formText, formName, formYAML, formJSON, formJSONPath)}, connectOptions()),
 		examples: []example{
 			{"One file, or a whole directory.", "svcctl apply -f web.yaml; svcctl apply -f manifests/"},
 			{"Which address would it get?", "svcctl apply -f web.yaml --dry-run -o jsonpath='{.items[0].spec.clusterIP}'"},

@@ -28,7 +28,7 @@ are free again at once. What a file of the appliance declares is not removed in 
 the refusal names the file.
 
 --all and selectors mean the objects of one namespace; with -A those of all of them.`,
-		options: slices.Concat(filesOptions("objects to remove"), whichOptions(), rolloutOptions(), []*option{
+		options: slices.Concat(filesOptions("objects to remove"), whichOptions(), []*option{
 			{name: "all", group: groupWhich, usage: "all objects of the kind"},
 			{name: "ignore-not-found", group: groupHow, usage: "an object that is not there is no error"},
 			{name: "interactive", letter: "i", group: groupHow, usage: "ask before anything is removed"},
@@ -36,8 +36,7 @@ the refusal names the file.
 			confirmOption(),
 			{name: "wait", def: "true", group: groupHow, usage: "return when the objects are gone: those with finalizers go later"},
 			{name: "timeout", arg: "DURATION", def: "30s", group: groupHow, usage: "how long to wait for each"},
-			formOption(formText, formText, formName),
-		}, connectOptions()),
+		}, rolloutOptions(), []*option{formOption(formText, formText, formName)}, connectOptions()),
 		examples: []example{
 			{"By name, and by file.", "svcctl delete svc web api; svcctl delete -f shop/"},
 			{"What has a label, in two kinds.", "svcctl delete svc,endpointslices -n shop -l app=web"},

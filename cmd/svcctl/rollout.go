@@ -27,7 +27,7 @@ const (
 func (p *program) rolloutVerb() *verb {
 	return &verb{
 		name:    "rollout",
-		summary: "look at a staged rollout in a fleet, stop it, go on or take it back",
+		summary: "show, stop, resume or undo a staged rollout in a fleet",
 		args:    "status|pause|resume|undo [FLAGS]",
 		about: `` + "`svcctl apply --rollout`" + ` and ` + "`svcctl delete --rollout`" + ` bring a change to some boxes of
 a fleet first, watch them, and go on to more and then to all. The rollout stops by
@@ -38,8 +38,10 @@ that have the change keep it then, and all others what they had.
   status   how far it is, which boxes have it, why it stopped and what to do;
            with --wait until it is done, undone or stopped
   pause    stop it
-  resume   go on with the step at which it stopped, whatever the boxes report by now
-  undo     take it back on all boxes: objects are what they were, with their addresses
+  resume   go on with the step at which it stopped, whatever the boxes report
+           by now
+  undo     take it back on all boxes: objects are what they were, with their
+           addresses
 
 Any box of the fleet can be asked. All but status need root.`,
 		options: slices.Concat([]*option{
@@ -53,7 +55,7 @@ Any box of the fleet can be asked. All but status need root.`,
 			{"It was not good.", "svcctl rollout undo"},
 		},
 		exits: `  0  done
-  1  the rollout has stopped or, with --wait, was undone; or there is none to move
+  1  it has stopped or, with --wait, was undone; or there is none to move
   2  wrong usage
   3  the appliance cannot be reached`,
 		run: p.runRollout,
