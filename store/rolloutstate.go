@@ -140,8 +140,8 @@ func (r *rollout) note(s *Store, changes []*change, out *engine.Transaction) (ma
 // until now have to look at. It reports whether there is any. Store.mu must be held.
 func (s *Store) publishRollout(t *transaction) (moved bool) {
 	for ref, before := range t.staged {
-		if was, known := s.rollout.before[ref]; known && s.rollout.outside {
-			s.feed.log.addChange(&change{ref: ref, old: was, written: written{record: before, revision: t.revision}})
+		if s.rollout.outside { // what a controller has made for boxes like this one is no change of the objects themselves
+			s.feed.log.addChange(&change{ref: ref, old: s.rollout.before[ref], written: written{record: before, revision: t.revision}})
 			moved = true
 		}
 		s.rollout.set(ref, before)

@@ -202,6 +202,34 @@ func Test590_a_rollout_comes_to_some_boxes_first(t *testing.T) {
 	}
 	have("and go", map[string]string{"a": before, "b": after, "c": before})
 
+	// What controllers make for boxes outside of the step, whether it was there or not.
+	generated := slice("web-g", "web", "10.1.0.5")
+	for _, want := range []string{" 10.1.0.1 10.1.0.5", " 10.1.0.1 10.1.0.6", " 10.1.0.1"} {
+		seen := map[string]uint64{}
+		for name, x := range boxes {
+			x.fresh(t)
+			seen[name] = x.Changes(0).Revision
+		}
+		puts, deletes := []object.Object{generated}, []object.Ref(nil)
+		if want == " 10.1.0.1" {
+			puts, deletes = nil, []object.Ref{sliceRef("web-g")}
+		}
+		if err := a.GenerateBefore("endpoints", puts, deletes); err != nil {
+			t.Fatal(err)
+		}
+		generated = slice("web-g", "web", "10.1.0.6")
+		for name, want := range map[string]string{"a": want, "b": "new 10.1.0.9", "c": want} {
+			x := boxes[name]
+			x.fresh(t)
+			if got := x.inForce("web"); got != want {
+				t.Errorf("box %s has %q, want %q", name, got, want)
+			}
+			if changed := x.Changes(seen[name]); slices.Contains(changed.Services, "default/web") == (name == "b") {
+				t.Errorf("box %s is told to look at %+v", name, changed)
+			}
+		}
+	}
+
 	// Boxes that start anew, the second time without etcd.
 	for _, without := range []bool{false, true} {
 		for _, name := range []string{"b", "c"} {
@@ -311,7 +339,7 @@ func Test590_a_rollout_comes_to_some_boxes_first(t *testing.T) {
 	}
 	seen, head = alone.Changes(0).Revision, store.Rollout{}
 	head, _ = alone.RolloutHead()
-	if err := alone.FinishRollout(head); err != nil || l.inForce("web") != "newer 10.1.0.9" || !slices.Equal(alone.Changes(seen).Services, []string{"default/web"}) {
+	if err := alone.FinishRollout(head); err != nil || l.inForce("web") != "newer 10.1.0.9" || !slices.Equal(alone.Changes(seen).Services, []string{"default/web"}) || alone.Revision() <= seen {
 		t.Errorf("it goes on to %q, and is to look at %+v: %v", l.inForce("web"), alone.Changes(seen), err)
 	}
 }
