@@ -176,7 +176,7 @@ func (m *member) boxes(ctx context.Context) ([]rollout.Box, error) {
 	for i := range all {
 		b := &all[i]
 		boxes[i] = rollout.Box{Name: b.Box, Present: b.Present, Follows: b.State == fleet.Following, Why: string(b.State), Programmed: b.Programmed}
-		if b.State == fleet.Following {
+		if b.State == fleet.Following && b.Programmed < b.Accepted { // else it is no change that fails
 			boxes[i].Failing = b.Failing
 		}
 		for _, p := range b.Errors {
@@ -242,7 +242,7 @@ func (m *member) isBereft(key string) bool {
 
 // driveRollouts moves the rollout from step to step, on the box that has the turn, and tells of what became of it.
 func (m *member) driveRollouts(ctx context.Context) error {
-	told, failed := "", ""
+	told, failed, late := "", "", rollout.Patience{}
 	if head, is := m.store.RolloutHead(); is {
 		told = turnOf(&head)
 	}
@@ -261,7 +261,7 @@ func (m *member) driveRollouts(ctx context.Context) error {
 			continue
 		}
 		if m.HasTurn() {
-			if err := m.driveRollout(ctx); err == nil {
+			if err := m.driveRollout(ctx, &late); err == nil {
 				failed = ""
 			} else if err.Error() != failed && ctx.Err() == nil {
 				failed = err.Error()
@@ -279,11 +279,11 @@ func (m *member) driveRollouts(ctx context.Context) error {
 func turnOf(head *store.Rollout) string { return fmt.Sprint(head.ID, " ", head.Turn) }
 
 // driveRollout moves the rollout once, if it is time.
-func (m *member) driveRollout(ctx context.Context) error {
+func (m *member) driveRollout(ctx context.Context, late *rollout.Patience) error {
 	state, _ := m.store.Rollout()
 	left := m.store.RolloutLeft() // before the reports: what is late has been late for longer
 	boxes, err := m.boxes(ctx)
-	if err != nil {
+	if err != nil || late.Waits(&state.Rollout, boxes) {
 		return err
 	}
 	switch next := rollout.Decide(state.Rollout, left, boxes, concerns(&state)); next.Do {

@@ -106,7 +106,7 @@ func Test591_packets_of_a_rollout(t *testing.T) {
 	f.answers("web", "server", "server", "server")
 	f.answersAt(sel, "server", "server", "server")
 
-	if out, code := f.applyWith(0, append(append(f.webAt("web", second), f.webAt("fresh", second)...), selecting("two")), "--rollout", "box2,100%", "--bake", "1h"); code != 0 || !strings.Contains(out, "step 1 of 2 (box2)") {
+	if out, code := f.applyWith(0, append(append(f.webAt("web", second), f.webAt("fresh", second)...), selecting("two")), "--rollout", "box2,100%", "--bake", "1h", "--within", "1h"); code != 0 || !strings.Contains(out, "step 1 of 2 (box2)") {
 		t.Fatalf("exit %d: %s", code, out)
 	}
 	f.answers("web", "server", "second", "server")
@@ -167,7 +167,7 @@ func Test591_packets_of_a_rollout(t *testing.T) {
 	}
 }
 
-// Test592_a_rollout_goes_on_by_itself, also when the box that drives it dies.
+// Test592_a_rollout_goes_on_by_itself, also when the box that drives it dies; a deletion is one, too.
 func Test592_a_rollout_goes_on_by_itself(t *testing.T) {
 	f := newFleet(t, 3)
 	second := f.secondServer()
@@ -187,7 +187,7 @@ func Test592_a_rollout_goes_on_by_itself(t *testing.T) {
 		return fmt.Errorf("nobody drives: %s", out)
 	})
 	first := (driver + 1) % 3
-	if out, code := f.applyWith(first, f.webAt("web", second), "--rollout", f.hosts[first].Name, "--bake", "10s"); code != 0 {
+	if out, code := f.applyWith(first, f.webAt("web", second), "--rollout", f.hosts[first].Name, "--bake", "10s", "--within", "1h"); code != 0 {
 		t.Fatal(out)
 	}
 	f.boxes[driver].Kill()
@@ -200,6 +200,30 @@ func Test592_a_rollout_goes_on_by_itself(t *testing.T) {
 		t.Errorf("a write afterwards: %s", out)
 	}
 	f.answers("web", "server", "server", "server")
+
+	// A Service that is deleted goes from the box of the step.
+	var vips []netip.AddrPort
+	names := []string{"svc"}
+	for _, fam := range families {
+		vip, err := f.vip(0, fam, "web")
+		if err != nil {
+			t.Fatal(err)
+		}
+		vips, names = append(vips, netip.AddrPortFrom(vip, 80)), append(names, fam.name("web"))
+	}
+	f.svcctl(0, append([]string{"delete", "--rollout", "box2", "--bake", "1h", "--within", "1h"}, names...)...)
+	for _, vip := range vips {
+		f.answersAt(vip, "server", "", "server")
+	}
+	f.says(1, []string{"explain", names[0] + "/" + names[1]}, "serves the new version of rollout")
+	f.says(0, []string{"explain", names[0] + "/" + names[1]}, "before the rollout, and here until it comes, it is served")
+	f.svcctl(0, "rollout", "undo")
+	f.answers("web", "server", "server", "server")
+	for i, fam := range families {
+		if vip, err := f.vip(1, fam, "web"); err != nil || vip != vips[i].Addr() {
+			t.Errorf("after undo the address is %s (%v), and was %s", vip, err, vips[i])
+		}
+	}
 }
 
 // Test593_a_rollout_stops_by_itself when a box of the step has a new problem, or is not heard of, or a Service has no endpoint any
@@ -213,7 +237,7 @@ func Test593_a_rollout_stops_by_itself(t *testing.T) {
 	f.answers("web", "server", "server", "server")
 	roll := func(documents ...string) {
 		t.Helper()
-		if out, code := f.applyWith(0, documents, "--rollout", "box2", "--bake", "1h"); code != 0 {
+		if out, code := f.applyWith(0, documents, "--rollout", "box2", "--bake", "1h", "--within", "1h"); code != 0 {
 			t.Fatal(out)
 		}
 	}

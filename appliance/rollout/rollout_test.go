@@ -123,6 +123,29 @@ func text(n Next) string {
 	return fmt.Sprintf("move %s step %d %s%s for %v", n.Head.Phase, n.Head.Step, strings.Join(n.Head.Boxes, "+"), all, n.Ends)
 }
 
+// A box that is late for some looks stops nothing, and one that is away for good does.
+func TestPatience(t *testing.T) {
+	head := &store.Rollout{Boxes: []string{"a", "b"}}
+	well, away, cutOff := fleetOf(1, "a", "b", "c"), fleetOf(1, "a", "b", "c"), fleetOf(1, "a", "b", "c")
+	away[0].Present, cutOff[1].Follows = false, false
+	var p Patience
+	for n := range 3 * mostLooks {
+		boxes := [][]Box{away, cutOff, well}[n%3]
+		if p.Waits(head, boxes) != (n%3 < 2) {
+			t.Errorf("look %d at %+v: wrong", n, boxes)
+		}
+	}
+	for n := range mostLooks + 2 {
+		if waits := p.Waits(head, away); waits != (n < mostLooks-1) {
+			t.Errorf("look %d at a box that is away: waits %v", n, waits)
+		}
+	}
+	well[2].Present = false
+	if p.Waits(head, well) {
+		t.Error("a box that is not in the step is waited for")
+	}
+}
+
 // What boxes have reported by the time that they get the changes, or that somebody resumes, is no reason to stop.
 func TestKnownProblems(t *testing.T) {
 	boxes := fleetOf(100, "a", "b")
