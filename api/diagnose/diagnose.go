@@ -84,7 +84,9 @@ type diagnosis struct {
 // checks makes the checks in their order.
 func (d *diagnosis) checks() {
 	if d.rolledOut() {
-		d.programmed()
+		if d.Service != nil {
+			d.programmed()
+		}
 		d.appliance()
 		return
 	}
