@@ -54,7 +54,7 @@ func (s *Store) copyTo(memory engine.Engine) (cfg Config, files manifest.Files, 
 		return cfg, nil, 0, ErrForkTrial
 	}
 	var t engine.Transaction
-	for _, prefix := range []string{headKey, objectPrefix, trialPrefix} {
+	for _, prefix := range []string{headKey, objectPrefix, trialPrefix, rolloutPrefix} {
 		pairs, err := s.storage.engine.Load(prefix)
 		if err != nil {
 			return cfg, nil, 0, err
