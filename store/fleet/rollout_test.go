@@ -202,6 +202,25 @@ func Test590_a_rollout_comes_to_some_boxes_first(t *testing.T) {
 	}
 	have("and go", map[string]string{"a": before, "b": after, "c": before})
 
+	// What a controller makes of the new versions is a part of the rollout at once.
+	made := slice("web-m", "web", "10.1.0.8")
+	for _, want := range []string{"new 10.1.0.9 10.1.0.8", "new 10.1.0.9"} {
+		puts, deletes := []object.Object{made}, []object.Ref(nil)
+		if want == "new 10.1.0.9" {
+			puts, deletes = nil, []object.Ref{sliceRef("web-m")}
+		}
+		if _, err := a.Generate("endpoints", puts, deletes); err != nil {
+			t.Fatal(err)
+		}
+		for name, want := range map[string]string{"a": " 10.1.0.1", "b": want, "c": " 10.1.0.1"} {
+			x := boxes[name]
+			x.fresh(t)
+			if got := x.inForce("web"); got != want {
+				t.Errorf("box %s has %q, want %q", name, got, want)
+			}
+		}
+	}
+
 	// What controllers make for boxes outside of the step, whether it was there or not.
 	generated := slice("web-g", "web", "10.1.0.5")
 	for _, want := range []string{" 10.1.0.1 10.1.0.5", " 10.1.0.1 10.1.0.6", " 10.1.0.1"} {
