@@ -138,7 +138,7 @@ func Test591_packets_of_a_rollout(t *testing.T) {
 	// Boxes in and outside of the step start without etcd, on kernels that have nothing.
 	f.stop()
 	for _, n := range []int{1, 2} {
-		f.boxes[n].Kill()
+		f.boxes[n].Stop() // so that the replica has all that was followed, also within the last second
 		f.hosts[n].LoadNft("flush ruleset\n")
 		f.boxes[n].Start()
 	}
