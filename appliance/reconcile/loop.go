@@ -353,8 +353,11 @@ func (l *Loop) plan() (tr nft.Transition, restored bool, revision uint64, err er
 		host = l.opts.Host(l.observed.facts)
 		relocated = !l.planner.standsAt(host)
 	}
-	if changes.All || relocated || others {
+	switch {
+	case changes.All, others:
 		changed = append(changed, l.allServices()...)
+	case relocated:
+		changed = append(changed, l.planner.concerned(&host, l.shown, l.allServices())...)
 	}
 	if relocated {
 		tr = l.planner.relocate(host, l.shown, changed)
