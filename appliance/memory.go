@@ -1,17 +1,11 @@
 package appliance
 
 import (
-	"bufio"
-	"fmt"
-	"io"
 	"os"
-	"reflect"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
-	"strings"
 	"sync"
-	"syscall"
 )
 
 // allowance bounds the garbage before a collection: garbage bytes, but at least and at most these
@@ -60,7 +54,7 @@ func (m *memory) begin() {
 // follow adapts the percentage now and after each collection.
 func (m *memory) follow() {
 	m.adapt()
-	collected := &memory{} // the next collection finds that nobody has it
+	collected := &memory{} // garbage: its cleanup runs after the next collection
 	runtime.AddCleanup(collected, (*memory).follow, m)
 }
 
@@ -96,42 +90,4 @@ func (m *memory) giveBack() {
 	}
 	runtime.GC() // what sync.Pools hold goes with the second collection
 	debug.FreeOSMemory()
-	if maps, err := os.Open("/proc/self/maps"); err == nil {
-		defer maps.Close()
-		for _, pages := range programPages(maps) {
-			// When it fails, nothing is lost but that.
-			_, _, _ = syscall.Syscall(syscall.SYS_MADVISE, pages.from, pages.to-pages.from, syscall.MADV_DONTNEED)
-		}
-	}
-}
-
-// pages are addresses from one to before another.
-type pages struct{ from, to uintptr }
-
-// programPages returns the pages of code and constants of the running program, from the format of /proc/PID/maps
-// (proc_pid_maps(5)): those of its file that nobody can write. What is in them is in the file, and in the kernel's cache
-// of it: pages that are taken out of the memory of the process come back when they are used. Most are only used by a
-// start.
-func programPages(maps io.Reader) (all []pages) {
-	code := reflect.ValueOf(programPages).Pointer()
-	var file string // the one that this function is in
-	of := map[string][]pages{}
-	for lines := bufio.NewScanner(maps); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 6 {
-			continue // it is of no file
-		}
-		var p pages
-		if n, err := fmt.Sscanf(fields[0], "%x-%x", &p.from, &p.to); n != 2 || err != nil {
-			continue
-		}
-		name := strings.Join(fields[3:], " ") // device, inode and path
-		if fields[1] == "r--p" || fields[1] == "r-xp" {
-			of[name] = append(of[name], p)
-		}
-		if p.from <= code && code < p.to {
-			file = name
-		}
-	}
-	return of[file]
 }

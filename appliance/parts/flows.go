@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -37,20 +38,28 @@ type Flows struct {
 
 	reading sync.Mutex // held while events are read
 	mu      sync.Mutex
-	events  *conntrack.Events // nil: nobody listens
+	events  *conntrack.Events // nil: connection events are not read
 	err     error             // why
 }
 
 // NewFlows writes a line for each connection that ends to a place (connlog.Open), of Services that ask for it; "": there
-// is no log.
-func NewFlows(place string, log *slog.Logger) *Flows {
+// is no log. endpointsOf returns the endpoints of a relayed one, as relay.Relay's does.
+func NewFlows(place string, endpointsOf func(protocol string, client netip.AddrPort, listener uint16) []netip.AddrPort, log *slog.Logger) *Flows {
 	f := &Flows{slog: log}
 	if place == "" {
 		f.book = flows.NewBook(nil)
 		return f
 	}
 	f.log = connlog.Open(place)
-	f.book = flows.NewBook(func(e *flows.Ended) { f.log.Write(lineOf(e)) })
+	f.book = flows.NewBook(func(e *flows.Ended) {
+		line := lineOf(e)
+		if e.Relayed {
+			for _, at := range endpointsOf(e.Protocol.String(), e.As, e.Endpoint.Port()) {
+				line.RelayedTo = append(line.RelayedTo, at.String())
+			}
+		}
+		f.log.Write(line)
+	})
 	return f
 }
 
@@ -135,7 +144,7 @@ func (f *Flows) fail(err error) (news bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.events != nil {
-		f.book.Lose(0) // how much ended until somebody listens again is not known
+		f.book.Lose(0) // how much ends until events are read again is not known
 	}
 	news = fmt.Sprint(err) != fmt.Sprint(f.err)
 	f.events, f.err = nil, err

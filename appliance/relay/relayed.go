@@ -25,6 +25,7 @@ type relayed struct {
 	idle             *time.Timer  // nil: it may be idle
 	session          *httpSession // the client's, which outlives the connection; nil: it does not
 	stale            bool         // its endpoint gets no requests any more
+	late             *lateKey     // nil: it is not logged
 }
 
 func (r *Relay) newRelayed(client, endpoint *net.TCPConn, to netip.AddrPort) (*relayed, error) {
@@ -51,7 +52,7 @@ func (c *relayed) stays() {
 	}
 }
 
-// setStale says whether the next request of an HTTP client goes to another endpoint.
+// setStale sets whether the next request of an HTTP client goes to another endpoint.
 func (c *relayed) setStale(stale bool) {
 	if c.session == nil || stale == c.stale {
 		return

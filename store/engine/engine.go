@@ -40,8 +40,8 @@ type Pair struct {
 	Entry []byte
 }
 
-// A Sum is a checksum of a key with its value and revision, by which an engine tells whether they are the same as
-// before; zero: there is no such key. Another engine has others.
+// A Sum is a checksum of a key with its value and revision: as long as it is the same, they are. Zero: there is no such
+// key. Another engine has others.
 type Sum = [sha256.Size]byte
 
 // SumOf is a Sum of a pair, for engines that keep none.

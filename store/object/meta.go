@@ -104,7 +104,7 @@ func validateOwners(p path, owners []OwnerReference) Errors {
 		if strings.Count(owner.APIVersion, "/") > 1 || strings.HasSuffix(owner.APIVersion, "/") {
 			errs = append(errs, invalid(p.index(i).child("apiVersion"), owner.APIVersion, "must be <group>/<version> or <version>")...)
 		}
-		if deref(owner.Controller) {
+		if Deref(owner.Controller) {
 			controllers = append(controllers, owner.Kind+"/"+owner.Name)
 		}
 	}
