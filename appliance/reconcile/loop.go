@@ -348,7 +348,7 @@ func (l *Loop) plan() (tr nft.Transition, restored bool, revision uint64, err er
 	}
 	tampered := l.observed.tampered && l.tamper.mayHeal(l.opts.Clock())
 	changes, others := l.opts.Store.Changes(l.planned), l.show()
-	changed := slices.Concat(changes.Services, l.planner.pods.affected(l.shown, changes.Pods), l.planner.secrets.affected(changes.Secrets), l.planner.quarantine.due(l.opts.Clock()), l.retries())
+	changed := slices.Concat(changes.Services, l.planner.pods.affected(l.shown.InForce(), changes.Pods), l.planner.secrets.affected(changes.Secrets), l.planner.quarantine.due(l.opts.Clock()), l.retries())
 	host, relocated := l.planner.host, false
 	if l.observed.moved {
 		host = l.opts.Host(l.observed.facts)
@@ -361,9 +361,9 @@ func (l *Loop) plan() (tr nft.Transition, restored bool, revision uint64, err er
 		changed = append(changed, l.planner.concerned(&host, l.shown, l.allServices())...)
 	}
 	if relocated {
-		tr = l.planner.relocate(host, l.shown, changed)
+		tr = l.planner.relocate(host, l.shown.InForce(), changed)
 	} else {
-		tr = l.planner.update(l.shown, changed)
+		tr = l.planner.update(l.shown.InForce(), changed)
 	}
 	l.observed.moved, l.planned = false, changes.Revision
 	if tampered {
@@ -393,7 +393,7 @@ func (l *Loop) adopt() (tr nft.Transition, restored bool, revision uint64, err e
 	for _, p := range l.opts.Parts {
 		p.Adopt(have)
 	}
-	tr = l.planner.adopt(have, l.opts.Host(l.observed.facts), l.shown, l.allServices())
+	tr = l.planner.adopt(have, l.opts.Host(l.observed.facts), l.shown.InForce(), l.allServices())
 	l.adopted, l.observed.moved, l.observed.tampered, l.planned = true, false, false, changes.Revision
 	// When rules were missing, it is unknown for how long.
 	return tr, !tr.Empty(), changes.Revision, nil
@@ -412,10 +412,10 @@ func (l *Loop) show() (others bool) {
 	return others
 }
 
-// allServices are the Services that are stored and those that are planned.
+// allServices are the Services that this machine is to program and those that are planned.
 func (l *Loop) allServices() []string {
 	keys := l.planner.known()
-	for key := range l.shown.Services() {
+	for key := range l.shown.InForce().Services() {
 		keys = append(keys, key)
 	}
 	return keys
