@@ -213,12 +213,23 @@ const maxUnanswered = 20
 // setup describes the appliance's directories, certificate and unanswered addresses, for svcctl
 // doctor.
 func setup(c *config.Config, grants Grants, validity func() auth.Validity) wire.Setup {
-	s := wire.Setup{DataDir: c.DataDir, Manifests: c.ManifestDirs()}
+	s := wire.Setup{DataDir: absolute(c.DataDir)}
+	for _, dir := range c.ManifestDirs() {
+		s.Manifests = append(s.Manifests, absolute(dir))
+	}
 	if validity != nil {
 		s.Certificate = certificate(validity(), time.Now())
 	}
 	s.Unanswered, s.MoreUnanswered = grants.Unanswered(maxUnanswered)
 	return s
+}
+
+// absolute is a path as a process with another working directory finds it.
+func absolute(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
 }
 
 // serverNames returns the DNS names of the server certificate. Addresses are added as they are used.
