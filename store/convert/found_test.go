@@ -88,6 +88,9 @@ func Test660_haproxy_as_it_is_written(t *testing.T) {
 			"idle-timeout=20s", ""},
 		{"no-backup, no-check-ssl, no-ssl and no-send-proxy undo", "listen l\n bind 192.0.2.1:80\n default-server backup check check-ssl ssl send-proxy\n" +
 			" server a 10.1.2.11:80 no-backup no-check-ssl no-ssl no-send-proxy\n", "service l: health-check=tcp 10.1.2.11*1\n", "proxy-protocol"},
+		{"checks of servers that want the PROXY header", "listen l\n bind 192.0.2.1:80\n option httpchk GET /up\n server a 10.1.2.11:80 check send-proxy\n",
+			"health-check=tcp proxy-protocol=v1\nchecks send no header of the PROXY protocol, which server 10.1.2.11 waits for", ""},
+		{"and at a port of their own", "listen l\n bind 192.0.2.1:80\n option httpchk GET /up\n server a 10.1.2.11:80 check port 8008 send-proxy\n", "health-check=http:8008/up proxy-protocol=v1", "checks send no header"},
 		{"one server without the PROXY header", "listen l\n bind 192.0.2.1:80\n server a 10.1.2.11:80 send-proxy-v2\n server b 10.1.2.12:80\n",
 			"proxy-protocol=v2 10.1.2.11*1 10.1.2.12*1\nserver b wants no header of the PROXY protocol: it gets v2", ""},
 		{"one server with it", "listen l\n bind 192.0.2.1:80\n server b 10.1.2.12:80\n server a 10.1.2.11:80 send-proxy\n",
