@@ -13,15 +13,6 @@ import (
 	"svcctl.io/svcctl/appliance/relay/tlsterm"
 )
 
-// Named has the endpoints for the clients of a port that ask for a server name.
-type Named struct {
-	// ServerName is in lower case; "*.example.com" stands for all names with one label more, "*" for any
-	// and for none.
-	ServerName string
-	// Port has the endpoints and what is done for them; its Listen and Frontends are those of the port that names it.
-	Port Port
-}
-
 // helloTime bounds the wait for a client's ClientHello.
 const helloTime = 10 * time.Second
 

@@ -49,9 +49,6 @@ func (r *Relay) listenTCP(at netip.AddrPort, log *slog.Logger, route func(*net.T
 	return l, err
 }
 
-// keepAliveEvery is after how long a silent peer is asked whether it is there, and how often.
-const keepAliveEvery = 15 * time.Second
-
 // keepAlive sets SO_KEEPALIVE on a listener, whose connections inherit it (tcp(7)).
 func keepAlive(_, _ string, c syscall.RawConn) error {
 	var failed error

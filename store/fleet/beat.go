@@ -137,6 +137,7 @@ func (b *beats) beat(ctx context.Context, e *Engine) {
 	default:
 		b.behind = read
 	}
+	e.reopenKeys()
 	if err := e.reopenShut(ctx); err != nil {
 		e.cfg.Log.Debug("Secrets that can be read now are asked for again", "err", err)
 	}
@@ -285,7 +286,7 @@ func (e *Engine) noteTurn(lease clientv3.LeaseID, asked time.Time, holder string
 // tell writes the report of this box, if it is another one than before.
 func (b *beats) tell(ctx context.Context, e *Engine, r Report) error {
 	state := e.State()
-	r.Box, r.Version, r.Format, r.State, r.Since = e.cfg.Box, e.cfg.Version, format, state.Kind, state.Since.UTC().Truncate(time.Second)
+	r.Box, r.Version, r.Format, r.State, r.Since = e.cfg.Box, e.cfg.Version, e.reads, state.Kind, state.Since.UTC().Truncate(time.Second)
 	text, err := json.Marshal(r)
 	if err != nil || string(text) == b.told {
 		return err

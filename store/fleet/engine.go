@@ -49,6 +49,9 @@ type Config struct {
 	// Import is an object of a single box as the fleet keeps it, nil: it does not; for Init and Restore.
 	// When Import is nil, they are kept as they are.
 	Import func(key string, value []byte) ([]byte, error)
+	// Restored is the record of a source or a trial after Init or Restore, of which a data directory has one value
+	// (nil: none) and etcd another one (nil: none); nil: there is none. When Restored is nil, it is the directory's.
+	Restored func(key string, value, now []byte) ([]byte, error)
 	// First are the pairs, with the head, of a fleet that begins with nothing; for Init.
 	First []engine.Pair
 	// Settings has the settings that all boxes must have in common, as JSON.
@@ -67,6 +70,7 @@ type Engine struct {
 	replica  *replica
 	instance string // of the data directory
 	fleetID  string // "" until it is known
+	reads    int    // the newest format that the program reads
 	format   int    // of the fleet; 0 until it is known
 
 	arrived   chan struct{}
@@ -74,6 +78,7 @@ type Engine struct {
 	nudged    chan struct{} // the next beat is not waited for
 	unfolding sync.Mutex
 	step      func() // tests end here
+	between   func() // and act here
 
 	mu      sync.Mutex
 	content *content
@@ -94,7 +99,9 @@ type Engine struct {
 	turn      turn
 	report    func() Report // nil: nobody reports
 	// shut says of secret objects that cannot be opened why not, by key.
-	shut    map[string]string
+	shut map[string]string
+	// keys are the shared keys, by name.
+	keys    map[string]sharedKey
 	sources sourceTurns
 }
 
@@ -128,38 +135,45 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err := open(ctx, cfg, r)
-	if err != nil {
+	e := newEngine(cfg, r)
+	if err := e.open(ctx); err != nil {
 		return nil, errors.Join(err, r.close())
 	}
 	return e, nil
 }
 
-func open(ctx context.Context, cfg Config, r *replica) (*Engine, error) {
-	e := &Engine{
-		cfg: cfg, replica: r, prefix: cfg.prefix(), content: newContent(), shut: map[string]string{},
+func newEngine(cfg Config, r *replica) *Engine {
+	return &Engine{
+		cfg: cfg, replica: r, prefix: cfg.prefix(), content: newContent(), shut: map[string]string{}, keys: map[string]sharedKey{}, reads: format, between: func() {},
 		arrived: make(chan struct{}, 1), untidy: make(chan struct{}, 1), nudged: make(chan struct{}, 1), changed: make(chan struct{}), step: func() {},
 	}
-	c, err := r.cursor()
+}
+
+// open takes the state of the replica, or waits for etcd.
+func (e *Engine) open(ctx context.Context) error {
+	c, err := e.replica.cursor()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if e.instance, err = r.instance(); err != nil {
-		return nil, err
+	if e.instance, err = e.replica.instance(); err != nil {
+		return err
 	}
 	if err := e.adopt(c); err != nil {
-		return nil, err
+		return err
 	}
-	if e.client, err = cfg.dial(); err != nil {
-		return nil, err
+	if e.client, err = e.cfg.dial(); err != nil {
+		return err
 	}
 	e.state = state{kind: CutOff, why: "etcd has not answered yet", since: time.Now()}
 	if err := e.begin(ctx); err != nil {
-		return nil, errors.Join(err, e.client.Close())
+		return errors.Join(err, e.client.Close())
+	}
+	if err := e.loadKeys(); err != nil {
+		return errors.Join(err, e.client.Close())
 	}
 	// The store opens on the replica, which has all that was read.
 	e.queue, e.taken, e.published = nil, e.read.mod, e.read.mod
-	return e, nil
+	return nil
 }
 
 // adopt takes the state of the replica.
@@ -183,7 +197,7 @@ func (e *Engine) adopt(c *cursor) error {
 	}
 	e.fleetID = c.Fleet
 	e.read = &head{
-		Revision: e.replica.revision, ID: c.ID, Epoch: c.Epoch, Objects: c.Objects, Digest: c.Digest, Bundle: c.Bundle, Parts: c.Parts, mod: c.Mod,
+		Revision: e.replica.revision, ID: c.ID, Epoch: c.Epoch, Objects: c.Objects, Digest: c.Digest, Bundle: c.Bundle, Parts: c.Parts, Format: c.Format, mod: c.Mod,
 	}
 	e.taken, e.published = c.Mod, c.Mod
 	return nil
@@ -253,6 +267,30 @@ func (e *Engine) key(key string) string { return e.prefix + key }
 func (e *Engine) Load(prefix string) ([]engine.Pair, error) {
 	pairs, err := e.replica.load(prefix)
 	return e.loaded(pairs), err
+}
+
+// Scan implements engine.Engine.
+func (e *Engine) Scan(prefix string, want func(key string, sum engine.Sum) bool, use func([]engine.Pair) error) error {
+	pairs, err := e.Load(prefix)
+	if err != nil {
+		return err
+	}
+	return engine.ScanPairs(pairs, want, use)
+}
+
+// Sums implements engine.Engine.
+func (e *Engine) Sums(keys []string) ([]engine.Sum, error) {
+	sums := make([]engine.Sum, len(keys))
+	for i, key := range keys {
+		pairs, err := e.Load(key)
+		if err != nil {
+			return nil, err
+		}
+		if len(pairs) > 0 && pairs[0].Key == key { // others may begin with it
+			sums[i] = engine.SumOf(pairs[0])
+		}
+	}
+	return sums, nil
 }
 
 // Keep implements engine.Shared.

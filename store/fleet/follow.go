@@ -169,7 +169,7 @@ func (e *Engine) takeCommit(ctx context.Context, events []*clientv3.Event) error
 			return &heldError{Emptied, "the objects of the fleet were removed from etcd"}
 		case key == headKey:
 			var err error
-			if h, err = decodeHead(event.Kv.Value, event.Kv.ModRevision); err != nil {
+			if h, err = e.decodeHead(event.Kv.Value, event.Kv.ModRevision); err != nil {
 				return err
 			}
 		case isContent(key):
