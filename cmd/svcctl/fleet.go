@@ -118,6 +118,20 @@ func (p *program) runFleet(ctx context.Context, v *verb, args []string) error {
 	if err != nil {
 		return err
 	}
+	if err = p.askEtcd(ctx, v, cfg, word, rest); errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return noEtcd(cfg.Endpoints, err)
+	}
+	return err
+}
+
+// noEtcd says what to do when no member of etcd answers. The client of etcd tells of a failed handshake by the timeout alone.
+func noEtcd(endpoints []string, err error) error {
+	return fmt.Errorf("%w: no etcd answers at %s: it is not there, a packet filter is in the way, or one of both sides does not trust the other's certificate: "+
+		"compare --etcd, --etcd-cacert, --etcd-cert and --etcd-key with the settings of etcd, whose log says more", err, strings.Join(endpoints, ", "))
+}
+
+// askEtcd does what one of the words that speak with etcd asks for.
+func (p *program) askEtcd(ctx context.Context, v *verb, cfg fleet.Config, word string, rest []string) error {
 	switch word {
 	case "init":
 		return p.fleetInit(ctx, cfg, v.option("from").text())
