@@ -286,6 +286,7 @@ func Test575_a_source_is_forgotten(t *testing.T) {
 			t.Fatal(err, r)
 		}
 	}
+	b.fresh(t)
 	if err := b.create("one"); err != nil {
 		t.Fatal(err)
 	}
