@@ -39,6 +39,8 @@ type FleetBox struct {
 	Problems   int       `json:"problems"`
 	Why        string    `json:"why,omitempty"`
 	Since      time.Time `json:"since"`
+	// Rollout is new or before, as the box has the versions of the rollout that is under way; "" when none is.
+	Rollout string `json:"rollout,omitempty"`
 }
 
 // The states of a FleetBox beside those of Fleet.

@@ -78,8 +78,9 @@ type Views struct {
 	// Plan is api.Config.Plan.
 	Plan func(w http.ResponseWriter, r *http.Request) (*wire.KernelPlan, error)
 	// Fleet and Keys are nil on a box of its own.
-	Fleet api.Fleet
-	Keys  SharedKeys
+	Fleet    api.Fleet
+	Keys     SharedKeys
+	Rollouts api.Rollouts
 	// Certificates returns the certificates of a Service, "namespace/name"; nil where there are
 	// none.
 	Certificates func(service string) []wire.ServiceCertificate
@@ -112,11 +113,12 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 			}
 			ref := object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
 			state.NotStored, state.Declared = backend.NotStored(ref), declaredIn(objects, ref)
+			state.Rollout = inRollout(objects, ref.Key())
 			return state
 		},
 		Health:  views.Checks.State,
 		Setup:   func() wire.Setup { return setup(c, grants, s.Validity) },
-		Traffic: views.Traffic, Trace: noted(views.Trace, log), Fleet: views.Fleet,
+		Traffic: views.Traffic, Trace: noted(views.Trace, log), Fleet: views.Fleet, Rollouts: views.Rollouts,
 	}
 	if views.Traffic != nil {
 		source := &pages{objects: objects, backend: backend, grants: grants, traffic: views.Traffic, service: cfg.Service, alloc: cfg.Allocations, journal: cfg.Journal, trace: cfg.Trace, nodelessLocal: c.Services.NodelessEndpoints == config.NodelessLocal}

@@ -265,13 +265,21 @@ func boxTable(boxes []wire.FleetBox) string {
 		return "No box has joined yet.\n"
 	}
 	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(w, "NAME\tZONE\tVERSION\tSTATE\tREVISION\tPROBLEMS\tSINCE")
+	rollout := slices.ContainsFunc(boxes, func(x wire.FleetBox) bool { return x.Rollout != "" })
+	more := ""
+	if rollout {
+		more = "\tROLLOUT"
+	}
+	fmt.Fprintln(w, "NAME\tZONE\tVERSION\tSTATE\tREVISION\tPROBLEMS\tSINCE"+more)
 	for _, x := range boxes {
+		if rollout {
+			more = "\t" + x.Rollout
+		}
 		zone := x.Zone
 		if zone == "" {
 			zone = "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\n", x.Name, zone, x.Version, x.State, x.Programmed, x.Problems, stamp(x.Since))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s%s\n", x.Name, zone, x.Version, x.State, x.Programmed, x.Problems, stamp(x.Since), more)
 	}
 	_ = w.Flush() // into memory
 	return b.String()

@@ -153,6 +153,9 @@ func (c *Config) readOwned(dir string) (ops []operation, revision uint64, err er
 		}
 	}
 	for _, prefix := range contentPrefixes[1:] {
+		if prefix == rolloutPrefix {
+			continue // what it has changed is in force then, and it is over
+		}
 		others, loadErr := file.Load(prefix)
 		err = errors.Join(err, loadErr)
 		for _, p := range others {

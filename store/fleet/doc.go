@@ -8,6 +8,7 @@
 //	object/KIND/...  the stored form of an object, as package store encodes it
 //	source/NAME/...  which content of a directory of manifests is in force, and who reads it
 //	trial/...        the trial that is under way, and what was there before it
+//	rollout/...      the rollout that is under way, or the last one, and what was there before it
 //	bundle/NAME/N    parts of a large commit
 //	alive/BOX        held by a lease: which process has the name
 //	box/BOX          the last report of a box
@@ -28,7 +29,7 @@
 //     made twice, as it compares the same head.
 //   - Leases only save work. No promise depends on one.
 //
-// Values of Secrets are sealed by a key that etcd has not. Keys of head, object/, source/ and trial/ are shared; all others that a store writes (its journal, copies of files)
+// Values of Secrets are sealed by a key that etcd has not. Keys of head, object/, source/, trial/ and rollout/ are shared; all others that a store writes (its journal, copies of files)
 // stay in the replica, which is an [engine.File] in today's format with a cursor beside it.
 //
 //	e, err := fleet.Open(ctx, fleet.Config{Fleet: "pop1", Box: "gw1", Endpoints: urls, Dir: "/var/lib/svcctl"})
