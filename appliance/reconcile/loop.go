@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -397,28 +396,6 @@ func (l *Loop) adopt() (tr nft.Transition, restored bool, revision uint64, err e
 	l.adopted, l.observed.moved, l.observed.tampered, l.planned = true, false, false, changes.Revision
 	// When rules were missing, it is unknown for how long.
 	return tr, !tr.Empty(), changes.Revision, nil
-}
-
-// show has what is to be in force planned from now on, and reports whether that is another store than before.
-func (l *Loop) show() (others bool) {
-	now := l.opts.Store
-	if l.opts.InForce != nil {
-		now = cmp.Or(l.opts.InForce(), now)
-	}
-	if others = now != l.shown; others {
-		l.shown = now
-		l.observed.moved = l.observed.facts != nil // the pools may be others
-	}
-	return others
-}
-
-// allServices are the Services that this machine is to program and those that are planned.
-func (l *Loop) allServices() []string {
-	keys := l.planner.known()
-	for key := range l.shown.InForce().Services() {
-		keys = append(keys, key)
-	}
-	return keys
 }
 
 // retries are the Services that Parts want planned again.
