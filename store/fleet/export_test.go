@@ -10,3 +10,13 @@ func (e *Engine) Sweep(ctx context.Context) error { return e.sweep(ctx) }
 
 // Join looks whether etcd has the history of this box, as the follower does.
 func (e *Engine) Join(ctx context.Context) error { return e.join(ctx) }
+
+// Kept reports whether a core box keeps commits for leaves, and for how many.
+func (e *Engine) Kept() (log bool, leaves int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.leaves.log == nil {
+		return false, 0
+	}
+	return true, e.leaves.readers
+}
