@@ -162,6 +162,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	views := apiserver.Views{Look: admitted.Look, Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served, wayTo).Trace, Announced: a.announced, Changes: changes{a}, Plan: a.foreseer.Plan, Certificates: a.relay.CertificatesOf}
 	if a.member != nil {
 		views.Fleet = a.member
+		views.Commits, views.Forward = leafCommits(&cfg, shared), leafForward(&cfg, shared)
 	}
 	server, err := apiserver.Open(&cfg, objects, a.board, views, m, log)
 	if err != nil {

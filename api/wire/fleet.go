@@ -39,6 +39,8 @@ type FleetBox struct {
 	Problems   int       `json:"problems"`
 	Why        string    `json:"why,omitempty"`
 	Since      time.Time `json:"since"`
+	// Core is the URL of the core box that a leaf follows; "" for a box that follows etcd.
+	Core string `json:"core,omitempty"`
 }
 
 // The states of a FleetBox beside those of Fleet.

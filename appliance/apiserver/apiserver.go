@@ -78,6 +78,9 @@ type Views struct {
 	Plan func(w http.ResponseWriter, r *http.Request) (*wire.KernelPlan, error)
 	// Fleet is nil on a box of its own.
 	Fleet api.Fleet
+	// Commits and Forward are those of api.Config.
+	Commits http.Handler
+	Forward http.RoundTripper
 	// Certificates returns the certificates of a Service, "namespace/name"; nil where there are
 	// none.
 	Certificates func(service string) []wire.ServiceCertificate
@@ -115,6 +118,7 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 		Health:  views.Checks.State,
 		Setup:   func() wire.Setup { return setup(c, grants, s.Validity) },
 		Traffic: views.Traffic, Trace: noted(views.Trace, log), Fleet: views.Fleet,
+		Commits: views.Commits, LeafWrites: c.Fleet.LeafWrites, Forward: views.Forward,
 	}
 	if views.Traffic != nil {
 		source := &pages{objects: objects, backend: backend, grants: grants, traffic: views.Traffic, service: cfg.Service, alloc: cfg.Allocations, journal: cfg.Journal, trace: cfg.Trace, nodelessLocal: c.Services.NodelessEndpoints == config.NodelessLocal}
@@ -127,6 +131,11 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 		}
 		if cfg.TLS, s.Validity, err = openTLS(c, s.secure.Addr().String(), log); err != nil {
 			return s, err
+		}
+		if c.Fleet.LeafCACert != "" {
+			if cfg.TLS.Leaves, err = auth.OpenLeaves(c.Fleet.LeafCACert, log); err != nil {
+				return s, err
+			}
 		}
 	}
 	s.api = api.New(cfg, backend, log)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -263,13 +264,20 @@ func boxTable(boxes []wire.FleetBox) string {
 		return "No box has joined yet.\n"
 	}
 	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(w, "NAME\tZONE\tVERSION\tSTATE\tREVISION\tPROBLEMS\tSINCE")
+	leaves := slices.ContainsFunc(boxes, func(b wire.FleetBox) bool { return b.Core != "" })
+	core := func(text string) string {
+		if !leaves {
+			return ""
+		}
+		return "\t" + cmp.Or(text, "etcd")
+	}
+	fmt.Fprintln(w, "NAME\tZONE\tVERSION\tSTATE\tREVISION\tPROBLEMS\tSINCE"+core("FOLLOWS"))
 	for _, x := range boxes {
 		zone := x.Zone
 		if zone == "" {
 			zone = "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\n", x.Name, zone, x.Version, x.State, x.Programmed, x.Problems, stamp(x.Since))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s%s\n", x.Name, zone, x.Version, x.State, x.Programmed, x.Problems, stamp(x.Since), core(x.Core))
 	}
 	_ = w.Flush() // into memory
 	return b.String()

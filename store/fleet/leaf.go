@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -285,4 +286,37 @@ func (e *Engine) Core() string {
 		return core
 	}
 	return ""
+}
+
+// RoundTrip sends a request of a client of this leaf to the core box, or to the next one when it cannot be reached. It implements
+// http.RoundTripper.
+func (e *Engine) RoundTrip(r *http.Request) (*http.Response, error) {
+	c, is := e.origin.(*atCore)
+	if !is {
+		return nil, errors.New("this box follows etcd itself")
+	}
+	out := r.Clone(r.Context())
+	if r.Body != nil {
+		defer r.Body.Close()
+		out.Body = io.NopCloser(r.Body) // a Transport closes it, and the next one may have to read it
+	}
+	var failed []error
+	for range c.cores {
+		core, _ := c.current()
+		u, err := url.Parse(core)
+		if err != nil {
+			return nil, err
+		}
+		out.URL.Scheme, out.URL.Host = u.Scheme, u.Host
+		resp, err := c.http.Transport.RoundTrip(out)
+		if err == nil {
+			return resp, nil
+		}
+		failed = append(failed, fmt.Errorf("core box %s: %w", core, err))
+		if dial, is := errors.AsType[*net.OpError](err); !is || dial.Op != "dial" { // it may have been sent
+			break
+		}
+		c.leaveCore(core)
+	}
+	return nil, errors.Join(failed...)
 }

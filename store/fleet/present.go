@@ -7,9 +7,8 @@ import (
 	"errors"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // LeafReport is what a leaf tells its core box.
@@ -133,6 +132,9 @@ func (e *Engine) keepLeaves(ctx context.Context) error {
 func (e *Engine) LeafNodes() map[string]json.RawMessage {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if len(e.leaves.present) == 0 {
+		return nil
+	}
 	nodes := map[string]json.RawMessage{}
 	for box, is := range e.leaves.present {
 		if is.node != nil {
