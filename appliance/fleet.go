@@ -132,7 +132,7 @@ func (m *member) State() wire.Fleet {
 	s := m.engine.State()
 	f := wire.Fleet{
 		Name: m.cfg.Fleet.Name, State: string(s.Kind), Why: s.Why, Since: s.Since.UTC(), Revision: s.Revision, Newest: s.Of,
-		Heard: s.Heard.UTC(), Writer: s.Writer, LostRaces: m.store.Lost(),
+		Heard: s.Heard.UTC(), Writer: s.Writer, Core: m.engine.Core(), LostRaces: m.store.Lost(),
 	}
 	if s.Replica != nil {
 		f.Replica = s.Replica.Error()

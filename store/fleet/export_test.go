@@ -20,3 +20,10 @@ func (e *Engine) Kept() (log bool, leaves int) {
 	}
 	return true, e.leaves.readers
 }
+
+// LimitStream has core boxes keep less for leaves, until the function that it returns is called.
+func LimitStream(bytes int) (restore func()) {
+	before := streamLimit
+	streamLimit = bytes
+	return func() { streamLimit = before }
+}

@@ -195,6 +195,7 @@ func Test601_a_leaf_without_a_core_box(t *testing.T) {
 func Test602_a_leaf_that_fell_behind_reads_what_differs(t *testing.T) {
 	c, a, _ := twoBoxes(t, "web", "gone")
 	server := a.serve(t)
+	defer cutOff(server)
 	cfg := c.leafConfig("leaf", server.URL)
 	l := c.open(cfg, storeConfig)
 	address := l.clusterIP("web")
@@ -222,6 +223,23 @@ func Test602_a_leaf_that_fell_behind_reads_what_differs(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "it follows on", func() bool { return l.clusterIP("next") != "" })
+
+	// So does one that lacks more than a core box keeps.
+	l.stop()
+	defer fleet.LimitStream(1)()
+	for n := range 3 {
+		if err := a.create(fmt.Sprintf("many%d", n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reloads := countReloads(&cfg)
+	l = c.open(cfg, storeConfig)
+	defer l.stop() // before the limit is another one
+	eventually(t, "it has caught up again", func() bool { return l.clusterIP("many2") != "" })
+	same(t, a, l)
+	if reloads.Load() == 0 {
+		t.Error("it was told more than is kept")
+	}
 }
 
 // While no leaf follows, a core box keeps nothing for them; with some it keeps one log for all.

@@ -16,6 +16,9 @@ import (
 
 // A core box serves its commits to leaves, see serve.go for the requests. While no leaf follows it keeps nothing for them.
 
+// streamLimit bounds what is kept for leaves, in bytes.
+var streamLimit = stream.DefaultLimit
+
 var (
 	// errDropped ends the streams of leaves, which ask again.
 	errDropped = errors.New("this box does not follow as before")
@@ -148,7 +151,7 @@ func (e *Engine) follower() (log *stream.Log, end func()) {
 	defer e.mu.Unlock()
 	l := &e.leaves
 	if l.log == nil {
-		l.log, l.readers = stream.NewLog(stream.Position{Mod: e.read.mod, ID: e.read.ID}, stream.DefaultLimit), 0
+		l.log, l.readers = stream.NewLog(stream.Position{Mod: e.read.mod, ID: e.read.ID}, streamLimit), 0
 	}
 	log = l.log
 	l.readers++
@@ -184,7 +187,7 @@ func (e *Engine) fill(ctx context.Context, log *stream.Log, after stream.Positio
 	case was == nil || was.ID != after.ID:
 		return errNoSuchCommit
 	}
-	older := stream.NewLog(after, stream.DefaultLimit)
+	older := stream.NewLog(after, streamLimit)
 	defer older.Close(errDropped)
 	if err := e.history(ctx, after.Mod+1, until.Mod, older); err != nil {
 		return err

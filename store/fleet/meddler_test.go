@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -96,6 +97,14 @@ func Test603_a_damaged_stream_is_found_out(t *testing.T) {
 				return f
 			}
 		},
+		"two are dropped that come to nothing together": func() func([]*stream.Commit) []*stream.Commit {
+			return func(f []*stream.Commit) []*stream.Commit {
+				if len(f[0].Ops) > 0 && strings.HasSuffix(f[0].Ops[0].Key, "/brief") {
+					return nil
+				}
+				return f
+			}
+		},
 		"a removal is left out": func() func([]*stream.Commit) []*stream.Commit {
 			return func(f []*stream.Commit) []*stream.Commit {
 				if len(f[0].Ops) > 0 && f[0].Ops[0].Remove {
@@ -117,8 +126,14 @@ func Test603_a_damaged_stream_is_found_out(t *testing.T) {
 				if err := a.create(fmt.Sprintf("s%d", n)); err != nil {
 					t.Fatal(err)
 				}
-				if n == 4 {
-					if r, err := a.Write(store.Write{Ref: serviceRef("web"), Delete: true}); err != nil || r[0].Err != nil {
+				gone := "web"
+				if n == 5 {
+					if gone = "brief"; a.create(gone) != nil {
+						t.Fatal("it is not created")
+					}
+				}
+				if n == 4 || n == 5 {
+					if r, err := a.Write(store.Write{Ref: serviceRef(gone), Delete: true}); err != nil || r[0].Err != nil {
 						t.Fatal(err, r)
 					}
 				}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/fleet/stream"
 )
 
@@ -71,23 +72,27 @@ func (e *Engine) openWhole(ctx context.Context, least int64) (w *whole, end func
 // packPage is the number of objects in a frame of a state.
 const packPage = 500
 
-// pack gives all that the replica has as a stream.
-func (r *replica) pack() (mod int64, data []byte, err error) {
+// whole reads all that the replica has, which is one state, whether what waits can be written or not.
+func (r *replica) whole() (c *cursor, revision uint64, pairs []engine.Pair, err error) {
 	r.writing.Lock()
 	defer r.writing.Unlock()
-	_ = r.write() // what is on disk is one state anyway
-	c, err := r.cursor()
+	_ = r.write()
+	if c, err = r.cursor(); err == nil && c == nil {
+		err = errors.New("this box has no objects of the fleet yet")
+	}
+	if err == nil {
+		pairs, err = r.content()
+	}
+	return c, r.revision, pairs, err
+}
+
+// pack gives all that the replica has as a stream.
+func (r *replica) pack() (mod int64, data []byte, err error) {
+	c, revision, pairs, err := r.whole()
 	if err != nil {
 		return 0, nil, err
 	}
-	if c == nil {
-		return 0, nil, errors.New("this box has no objects of the fleet yet")
-	}
-	pairs, err := r.content()
-	if err != nil {
-		return 0, nil, err
-	}
-	h := &head{Revision: r.revision, ID: c.ID, Epoch: c.Epoch, Objects: c.Objects, Digest: c.Digest, Bundle: c.Bundle, Parts: c.Parts}
+	h := &head{Revision: revision, ID: c.ID, Epoch: c.Epoch, Objects: c.Objects, Digest: c.Digest, Bundle: c.Bundle, Parts: c.Parts}
 	text, err := h.encode()
 	if err != nil {
 		return 0, nil, err
