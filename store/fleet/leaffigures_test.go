@@ -235,10 +235,13 @@ func BenchmarkLeaves(b *testing.B) {
 	nothing := func(int) {}
 	b.Run("core", func(b *testing.B) {
 		c, a := begin(b)
-		resp, err := c.client().Get(b.Context(), "svcctl/test/object/Service/", clientv3.WithPrefix())
-		if err != nil || len(resp.Kvs) == 0 {
-			b.Fatal(err)
-		}
+		var resp *clientv3.GetResponse
+		client := c.client()
+		eventually(b, "etcd has the Services", func() (all bool) {
+			var err error
+			resp, err = client.Get(b.Context(), "svcctl/test/object/Service/", clientv3.WithPrefix())
+			return err == nil && len(resp.Kvs) == objects
+		})
 		size := 0
 		for _, kv := range resp.Kvs {
 			size += len(kv.Key) + len(kv.Value)
