@@ -14,6 +14,7 @@ import (
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/fleet"
+	"svcctl.io/svcctl/store/fleet/stream"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -339,5 +340,55 @@ func Test609_a_leaf_holds_what_its_core_box_holds(t *testing.T) {
 	list, _, _ := same2.List(object.KindService, "", 0)
 	if len(list) == 0 {
 		t.Error("it does not follow")
+	}
+}
+
+// Secrets reach a leaf sealed: one with the key of the fleet has them, one without says what it lacks and has all else.
+func TestSecretsReachALeafSealed(t *testing.T) {
+	c := startEtcd(t, 1)
+	c.init()
+	file := newKeyFile(t, 1)
+	a := c.open(c.withKeys("a", file), storeConfig)
+	server := a.serve(t)
+	cfg := c.leafConfig("with", server.URL)
+	cfg.Keys = file.keys()
+	with, without := c.open(cfg, storeConfig), c.leaf("without", server.URL)
+	if err := a.putSecret("s", "a value that nobody else has"); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.create("web"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the leaf with the key has it", func() bool { return with.secret("s") == "a value that nobody else has" })
+	eventually(t, "the leaf without it says so", func() bool {
+		return without.engine.State().Kind == fleet.KeyMissing && without.clusterIP("web") != "" && without.secret("s") == ""
+	})
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+fleet.CommitsPath+"/state", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept-Encoding", "gzip") // it comes packed, as it is
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	for frames, has := stream.NewDecoder(resp.Body), false; ; {
+		f, err := frames.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Kind == stream.End {
+			if !has {
+				t.Error("the state has no Secret")
+			}
+			break
+		}
+		for _, op := range f.Ops {
+			has = has || strings.Contains(op.Key, "/Secret/")
+			if strings.Contains(string(op.Value), "nobody else") || strings.Contains(string(op.Value), "YSB2YWx1ZSB0aGF0") {
+				t.Errorf("the state has the value in %s", op.Key)
+			}
+		}
 	}
 }
