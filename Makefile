@@ -10,7 +10,8 @@ export PATH := $(PATH):/usr/sbin:/sbin
 export GOFLAGS += -buildvcs=false
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 FUZZTIME ?= 30s
-TIMEOUT ?= 15m
+# Of one package, on a machine with much other work: a quiet one needs seven minutes at most.
+TIMEOUT ?= 60m
 
 # Root runs every test at once. For another user the packages with privileged tests
 # are built by that user, and only their test programs run as root; what those build

@@ -28,7 +28,7 @@ var edges = map[string][]string{
 	"store/annotation":      {"store/object"},
 	"store/convert":         {"store/annotation", "store/manifest", "store/object"},
 	"store/kind":            {"store/object"},
-	"store/schema":          {"store/kind", "store/object"},
+	"store/schema":          {"store/kind", "store/manifest", "store/object"},
 	"store/managedfields":   {"store/kind", "store/object", "store/schema"},
 	"store/engine":          {"store/parallel"},
 	"store/fleet":           {"store/engine", "store/fleet/stream"},
@@ -37,7 +37,8 @@ var edges = map[string][]string{
 	"store/journal":         {"store/engine", "store/object", "store/parallel"},
 	"store/parallel":        {},
 	"store/deadline":        {},
-	"store":                 {"store/alloc", "store/annotation", "store/deadline", "store/engine", "store/index", "store/journal", "store/managedfields", "store/manifest", "store/object", "store/parallel"},
+	"store/reread":          {},
+	"store":                 {"store/alloc", "store/annotation", "store/deadline", "store/engine", "store/index", "store/journal", "store/managedfields", "store/manifest", "store/object", "store/parallel", "store/reread"},
 	"watch":                 {"store/manifest", "store/object", "store/parallel"},
 	"store/manifest/styles": {}, // for tests only
 
@@ -132,11 +133,16 @@ var edges = map[string][]string{
 	"appliance/test/script": {"nft"}, // for tests only
 
 	"cmd/svcctl": {
-		"api/client", "api/dashboard", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/handover", "appliance/journald", "appliance/logqueue", "cmd/svcctl/output", "store/annotation", "store/convert", "store/fleet", "store/kind", "store/manifest", "store/object", "store/schema",
+		"api/client", "api/dashboard", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/handover", "appliance/journald", "appliance/logqueue", "cmd/svcctl/describe", "cmd/svcctl/explain", "cmd/svcctl/output", "cmd/svcctl/pin", "cmd/svcctl/report", "cmd/svcctl/top", "store/annotation", "store/convert", "store/fleet", "store/kind", "store/manifest", "store/object", "store/schema",
 	},
-	"cmd/svcctl/output": {},
-	"examples/demo":     {},
-	".ci/report":        {},
+	"cmd/svcctl/output":   {},
+	"cmd/svcctl/describe": {"api/client", "api/diagnose", "api/wire", "cmd/svcctl/output", "store/annotation", "store/kind", "store/object", "store/schema"},
+	"cmd/svcctl/explain":  {"cmd/svcctl/output", "store/annotation", "store/kind", "store/schema"},
+	"cmd/svcctl/pin":      {"store/annotation", "store/manifest", "store/object"},
+	"cmd/svcctl/report":   {"cmd/svcctl/output", "store/manifest"},
+	"cmd/svcctl/top":      {"api/client", "api/wire", "cmd/svcctl/output"},
+	"examples/demo":       {},
+	".ci/report":          {},
 }
 
 // testEdges are the packages that any test may use besides its package's own edges.
@@ -188,9 +194,9 @@ var libraries = map[string][]string{
 	"golang.org/x/crypto":                 {"appliance/relay/tlsterm"},
 	"golang.org/x/net":                    {"appliance/announce", "appliance/announce/neighbor", "appliance/conntrack", "appliance/prober", "nft/kernel", "nft/nfnetlink"},
 	"golang.org/x/sync":                   {"appliance/announce", "appliance/announce/neighbor", "appliance/parts", "appliance/task"},
-	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/conntrack", "appliance/handover", "appliance/journald", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/relay", "appliance/routes", "appliance/sockets", "appliance/traffic", "cmd/svcctl", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "store/deadline", "watch"},
+	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/conntrack", "appliance/handover", "appliance/journald", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/relay", "appliance/routes", "appliance/sockets", "appliance/traffic", "cmd/svcctl", "cmd/svcctl/top", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "store/deadline", "watch"},
 	"github.com/mdlayher/packet":          {"appliance/announce", "appliance/announce/neighbor"},
-	"gopkg.in/yaml.v3":                    {"cmd/svcctl", "cmd/svcctl/output", "store/manifest"},
+	"gopkg.in/yaml.v3":                    {"cmd/svcctl", "cmd/svcctl/pin", "store/manifest"},
 }
 
 // testLibraries may be used by the tests of any package.
@@ -202,7 +208,7 @@ var testLibraries = []string{
 // handed to them.
 var pure = []string{
 	"appliance/announce/vrrp", "appliance/endpoints", "appliance/env", "appliance/feedback", "appliance/resolve", "nft", "nft/sim", "store/alloc", "store/annotation", "store/convert", "store/kind", "store/managedfields", "store/manifest", "store/manifest/styles", "store/object", "store/schema",
-	"api/diagnose", "api/jsonpath", "api/kube/discovery", "api/kube/patch", "api/kube/protobuf", "api/kube/selector", "api/kube/table", "cmd/svcctl/output",
+	"api/diagnose", "api/jsonpath", "api/kube/discovery", "api/kube/patch", "api/kube/protobuf", "api/kube/selector", "api/kube/table", "cmd/svcctl/explain", "cmd/svcctl/output", "cmd/svcctl/pin", "cmd/svcctl/report",
 }
 
 // impure are the packages of the standard library that a pure package does not

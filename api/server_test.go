@@ -351,28 +351,31 @@ func TestSlowClients(t *testing.T) {
 
 // TestTooManyRequests has as many requests under way as there is room for.
 func TestTooManyRequests(t *testing.T) {
-	release := make(chan struct{})
+	release, begun := make(chan struct{}), make(chan struct{})
 	slow := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		begun <- struct{}{}
 		select {
 		case <-release:
-		case <-r.Context().Done(): // it had to go for another one
+		case <-r.Context().Done():
 		}
 	})
 	s := serve(t, newBackend(), api.Config{Objects: slow})
-	// One that is not under way yet may have to go for the next: so some more than 256.
 	var conns []net.Conn
-	var body string
-	for code := 200; code == 200 && len(conns) < 1000; {
+	for range 256 {
 		conn, err := net.Dial("unix", s.socket)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
 		fmt.Fprintf(conn, "GET /api HTTP/1.1\r\nHost: svcctl\r\n\r\n")
-		if conns = append(conns, conn); len(conns) >= 256 {
-			code, body = s.get(t, "/healthz")
+		conns = append(conns, conn)
+		select {
+		case <-begun: // a connection that no request has begun on gives way to the next one
+		case <-time.After(time.Minute):
+			t.Fatalf("request %d did not begin", len(conns))
 		}
 	}
+	_, body := s.get(t, "/healthz")
 	if !strings.Contains(body, "too many requests at once") {
 		t.Fatalf("with %d requests another one was answered %q", len(conns), body)
 	}

@@ -132,7 +132,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	a.traffic = traffic.NewAnswers(a.grants.Served, counted)
 	a.traffic.Unchanged(a.grants.Changes)
 	if hears {
-		a.flows = parts.NewFlows(cfg.Services.ConnectionLog, log)
+		a.flows = parts.NewFlows(cfg.Services.ConnectionLog, relayed.EndpointsOf, log)
 		a.traffic.Follow(a.flows.Book(), a.flows.Hear)
 		m.Flows(func() metrics.Flows { return flowMetrics(a.flows) })
 	}

@@ -15,11 +15,6 @@ import (
 // An endpoint's segment does not say by which frontend the client came. So an endpoint is adopted for one frontend,
 // and for none where two ask for it.
 
-const (
-	setAdopted = "adopted" // endpoint : frontend
-	chainAdopt = "adopt"
-)
-
 // addAdopted notes the endpoints that are adopted for a frontend.
 func (p *compiledPort) addAdopted(f *fragment, fe *Frontend) {
 	if !fe.Adopt {

@@ -48,15 +48,15 @@ func (p *compiledPort) unansweredMap(pool Pool) Set {
 
 // prefixText tells the maps of prefixes from those of addresses, and from each other.
 func (p *compiledPort) prefixText() string {
-	if p.Sticky.PrefixLen == 0 {
+	if p.AffinityOptions.PrefixLen == 0 {
 		return ""
 	}
-	return "-" + strconv.Itoa(int(p.Sticky.PrefixLen))
+	return "-" + strconv.Itoa(int(p.AffinityOptions.PrefixLen))
 }
 
 // client reads the part of a packet's client address that affinity remembers.
 func (p *compiledPort) client(field Field) []Field {
-	field.Bits = p.Sticky.PrefixLen
+	field.Bits = p.AffinityOptions.PrefixLen
 	return []Field{field}
 }
 
@@ -155,7 +155,7 @@ func (p *compiledPort) addAffinity(f *fragment, box *Box) {
 			maps = &nodePortMaps
 		}
 		f.elements = append(f.elements, placed{maps.answers, string(p.key(fe)), GotoChain(p.remember(fe)).String()})
-		if p.Sticky.Refresh {
+		if p.AffinityOptions.Refresh {
 			f.elements = append(f.elements, placed{maps.refresh, string(p.key(fe)), GotoChain(p.remember(fe)).String()})
 		}
 		f.use(p.Protocol)

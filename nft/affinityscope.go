@@ -13,11 +13,11 @@ import (
 
 // remembersWith are the other ports for which the clients of this one are remembered.
 func (p *compiledPort) remembersWith(all []*compiledPort) (others []*compiledPort) {
-	if p.Affinity == 0 || !p.Sticky.WholeService {
+	if p.Affinity == 0 || !p.AffinityOptions.WholeService {
 		return nil
 	}
 	for _, o := range all {
-		if o != p && o.Family == p.Family && o.Affinity > 0 && o.Sticky == p.Sticky {
+		if o != p && o.Family == p.Family && o.Affinity > 0 && o.AffinityOptions == p.AffinityOptions {
 			others = append(others, o)
 		}
 	}

@@ -12,9 +12,9 @@ import (
 )
 
 // twoPorts are ports 80 and 443 of a Service; endpoints serve the second one at other numbers.
-func twoPorts(sticky Sticky, http, https []string) []ServicePort {
+func twoPorts(sticky AffinityOptions, http, https []string) []ServicePort {
 	one := stickyPort(addrPorts(http...), nil)
-	one.ID, one.Sticky = "default/web/http", sticky
+	one.ID, one.AffinityOptions = "default/web/http", sticky
 	one.Frontends = []Frontend{clusterIP("10.96.0.10", 80), {Port: 30080, SNAT: SNATAlways}}
 	two := one
 	two.ID, two.Frontends = "default/web/https", []Frontend{clusterIP("10.96.0.10", 443)}
@@ -34,7 +34,7 @@ func TestAffinityOfAWholeService(t *testing.T) {
 	const a, b, c = "10.180.0.1", "10.180.0.2", "10.180.0.3"
 	http, https := []string{a + ":80", b + ":80", c + ":80"}, []string{c + ":9443", b + ":8443"}
 	for _, whole := range []bool{true, false} {
-		s := newStickyService(t, twoPorts(Sticky{WholeService: whole}, http, https))
+		s := newStickyService(t, twoPorts(AffinityOptions{WholeService: whole}, http, https))
 		goes := func(client, to string, slot uint32, answered bool, want string) {
 			t.Helper()
 			s.now = s.now.Add(100 * time.Millisecond)
@@ -67,7 +67,7 @@ func TestAffinityOfAWholeService(t *testing.T) {
 
 // All clients of a prefix are one; those of another one are not.
 func TestAffinityOfAPrefix(t *testing.T) {
-	s := newStickyService(t, twoPorts(Sticky{PrefixLen: 24}, []string{"10.180.0.1:80", "10.180.0.2:80"}, []string{"10.180.0.1:80"}))
+	s := newStickyService(t, twoPorts(AffinityOptions{PrefixLen: 24}, []string{"10.180.0.1:80", "10.180.0.2:80"}, []string{"10.180.0.1:80"}))
 	for i, want := range map[uint32]string{0: "10.180.0.1:80", 1: "10.180.0.2:80"} {
 		for n := range 3 {
 			client := fmt.Sprintf("203.0.%d.%d", 113+i, 2+n)
@@ -98,7 +98,7 @@ func TestAffinityOfAWholeServiceHasNoHistory(t *testing.T) {
 				}
 				return list
 			}
-			ports := twoPorts(Sticky{WholeService: r.IntN(4) > 0, Refresh: r.IntN(2) == 0}, random(80), random(8443, 9443))
+			ports := twoPorts(AffinityOptions{WholeService: r.IntN(4) > 0, Refresh: r.IntN(2) == 0}, random(80), random(8443, 9443))
 			if r.IntN(5) == 0 {
 				ports = ports[:1]
 			}

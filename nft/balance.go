@@ -8,26 +8,6 @@ import (
 	"strings"
 )
 
-// Balance is the algorithm by which the endpoint of a new connection is chosen.
-type Balance uint8
-
-const (
-	// Random draws by weight.
-	Random Balance = iota
-	// Maglev chooses by a hash of the client's address and port.
-	Maglev
-	// SourceHash chooses by a hash of the client's address.
-	SourceHash
-	// RoundRobin gives the endpoints of the Service port turns, by weight.
-	RoundRobin
-	// LeastConnection draws by weight, from ServicePort.Tables, which the caller makes from the
-	// open connections.
-	LeastConnection
-	// DestinationHash gives each frontend the one endpoint that ranks highest for its
-	// address; weights do not count.
-	DestinationHash
-)
-
 // MaxTableEndpoints bounds the endpoints of a pool with a table by weights or hashes. Larger pools
 // are picked from at random.
 const MaxTableEndpoints = 4096
@@ -40,14 +20,6 @@ var tableSizes = [...]struct{ endpoints, weigh, hash int }{
 	{256, 1024, 4096},
 	{MaxTableEndpoints, 4096, 16384},
 }
-
-// The names of chains that draw a slot of a table: behind the qualifier of the pool,
-// before the size.
-const (
-	chainWeigh  = "weigh-"
-	chainHash   = "hash-"
-	chainSource = "source-"
-)
 
 // table maps each slot to an endpoint, by index in the pool. One by weights has two levels: a draw
 // that meets a hole of the first half is repeated in the second.

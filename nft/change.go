@@ -6,41 +6,12 @@ import (
 	"slices"
 )
 
-// change collects what one Update changes in a table. Removals come before additions.
-type change struct {
-	unheard     bool               // the caller wants no Transition
-	fresh       bool               // nothing was there before, so nothing goes
-	gone, come  map[element]string // the data of elements that go, and that come
-	touched     map[netip.Addr]addressUses
-	oldChains   map[string]*Chain // chains as they were, nil if they were not there
-	oldSets     map[string]*Set
-	oldCounters []string
-	forget      []forgotten
-	caps        []CapTimeouts
-	// sourcesTouched are the source sets that frontends came to or left, setChanges what they
-	// become by that.
-	sourcesTouched map[string]bool
-	setChanges     []setChange
-	oldTimeouts    map[string]bool // whether a timeout was there
-	// oldAdopted are the frontends that endpoints were adopted for, "" for none, by their keys.
-	oldAdopted map[string]string
-	keeper
-}
-
-// element names an element of a table.
-type element struct{ set, key string }
-
-type forgotten struct {
-	set  Set
-	gone []netip.AddrPort
-}
-
 func (t *tableState) begin(heard bool) {
 	t.existed = t.exists
 	t.change = change{
-		unheard: !heard,
+		discard: !heard,
 		fresh:   len(t.sets)+len(t.chains) == 0,
-		gone:    map[element]string{}, come: map[element]string{},
+		deleted: map[element]string{}, added: map[element]string{},
 		touched:     map[netip.Addr]addressUses{},
 		oldChains:   map[string]*Chain{},
 		oldSets:     map[string]*Set{},
@@ -52,33 +23,11 @@ func (t *tableState) begin(heard bool) {
 	}
 }
 
-// tally counts the elements of a set.
-type tally struct {
-	count int
-	all   []Element // in a fresh table: they themselves, in their order
-}
-
-func (t *tableState) tally(set string) *tally {
-	n := t.tallies[set]
-	if n == nil {
-		n = &tally{}
-		t.tallies[set] = n
-	}
-	return n
-}
-
-func (t *tableState) count(set string) int {
-	if n := t.tallies[set]; n != nil {
-		return n.count
-	}
-	return 0
-}
-
 // put notes that an element comes. One that goes with the same data stays.
 func (t *tableState) put(e placed) {
 	n := t.tally(e.set)
 	n.count++
-	if t.unheard {
+	if t.discard {
 		return
 	}
 	if t.fresh {
@@ -86,37 +35,20 @@ func (t *tableState) put(e placed) {
 		return
 	}
 	id := element{e.set, e.key}
-	if data, goes := t.gone[id]; goes && data == e.data {
-		delete(t.gone, id)
+	if data, goes := t.deleted[id]; goes && data == e.data {
+		delete(t.deleted, id)
 		return
 	}
-	t.come[id] = e.data
+	t.added[id] = e.data
 }
 
 // delete notes that an element goes, which must be there.
 func (t *tableState) delete(e placed) {
 	t.tally(e.set).count--
-	if t.unheard {
+	if t.discard {
 		return
 	}
-	t.gone[element{e.set, e.key}] = e.data
-}
-
-// keepSet and keepChain record a set or chain as it was before the change.
-func (t *tableState) keepSet(name string) {
-	if _, ok := t.oldSets[name]; ok {
-		return
-	}
-	t.oldSets[name] = nil
-	if s, ok := t.sets[name]; ok {
-		t.oldSets[name] = &s
-	}
-}
-
-func (t *tableState) keepChain(name string) {
-	if _, ok := t.oldChains[name]; !ok {
-		t.oldChains[name] = t.chains[name]
-	}
+	t.deleted[element{e.set, e.key}] = e.data
 }
 
 // touch records the uses of an address as they were before the change, and gives those of
@@ -216,35 +148,27 @@ func (t *tableState) emit(f Family, tr *Transition) {
 	d.appendTo(tr)
 }
 
-// set is the definition of a set, nil if there is none of the name.
-func (t *tableState) set(name string) *Set {
-	if s, ok := t.sets[name]; ok {
-		return &s
-	}
-	return nil
-}
-
 func (t *tableState) emitElements(d *tableDiff) {
 	for name, n := range t.tallies {
 		if t.fresh && len(n.all) > 0 {
 			d.addAll(&elementChange{set: t.sets[name], elements: n.all, sorted: true})
 		}
 	}
-	for id, data := range t.gone {
+	for id, data := range t.deleted {
 		if s, ok := t.sets[id.set]; ok {
 			d.delete(s, Element{id.key, data})
 		} else if old := t.oldSets[id.set]; t.tells && old != nil { // they go with it
 			d.dropped = record(d.dropped, *old, Element{id.key, data})
 		}
 	}
-	for id, data := range t.come {
+	for id, data := range t.added {
 		d.add(t.sets[id.set], Element{id.key, data})
 	}
 }
 
 func (x *forgotten) op(f Family) ForgetData {
 	op := ForgetData{Family: f, Set: x.set}
-	for _, ap := range x.gone {
+	for _, ap := range x.endpoints {
 		op.Data = append(op.Data, AddrPortData(ap))
 	}
 	return op

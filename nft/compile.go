@@ -167,7 +167,7 @@ func (c *Compiler) setService(name string, ports []ServicePort) {
 		for pool := range NumPools {
 			before := c.slotsBefore(prev, p, pool)
 			p.place(prev, before, pool)
-			if left := gone(before, p.slots[pool]); len(left) > 0 && sp.Affinity > 0 {
+			if left := removed(before, p.slots[pool]); len(left) > 0 && sp.Affinity > 0 {
 				t := c.tables[p.Family]
 				t.forget = append(t.forget, forgotten{p.affinityMap(pool), left}, forgotten{p.unansweredMap(pool), left})
 			}
@@ -249,64 +249,6 @@ func (c *Compiler) slotsBefore(prev []*compiledPort, p *compiledPort, pool Pool)
 	}
 	// Tables have no history; clients are remembered for members only.
 	return table.endpoints(p.members(pool).Name)
-}
-
-// endpoints returns the endpoints in a set, sorted by address.
-func (t *Table) endpoints(set string) []netip.AddrPort {
-	var all []netip.AddrPort
-	for key := range t.elements(set) {
-		f := IPv4
-		if len(key) == keyLen(dataEndpoint, IPv6) {
-			f = IPv6
-		}
-		if values := SplitKey(dataEndpoint, f, key); len(values) == len(dataEndpoint) {
-			all = append(all, netip.AddrPortFrom(values[0].Addr, uint16(values[1].Num)))
-		}
-	}
-	return distinct(all)
-}
-
-// slots reads the slots of a frontend's pool back from a table.
-func (t *Table) slots(p *compiledPort, fe *Frontend, pool Pool) (slots []netip.AddrPort) {
-	elements := t.elements(pools[pool].of(fe).backends)
-	for key := p.key(fe); ; {
-		ap, is := elements.endpoint(p.Family, key.Slot(uint32(len(slots))))
-		if !is {
-			return slots
-		}
-		slots = append(slots, ap)
-	}
-}
-
-// drawn reads the first slots of a frontend's table of a pool back, with the zero AddrPort
-// for holes. It is nil when there is none.
-func (t *Table) drawn(p *compiledPort, fe *Frontend, pool Pool, size int) []netip.AddrPort {
-	elements, key := t.elements(pools[pool].of(fe).tables), p.key(fe)
-	if _, is := elements.endpoint(p.Family, key.Slot(0)); !is {
-		return nil // the first slot is never a hole
-	}
-	slots := make([]netip.AddrPort, size)
-	for i := range slots {
-		slots[i], _ = elements.endpoint(p.Family, key.Slot(uint32(i)))
-	}
-	return slots
-}
-
-// endpoint reads a slot.
-func (e Elements) endpoint(f Family, key Key) (netip.AddrPort, bool) {
-	data, is := e[string(key)]
-	n := f.AddrLen()
-	if !is || len(data) < n+2 {
-		return netip.AddrPort{}, false
-	}
-	addr, _ := netip.AddrFromSlice([]byte(data[:n]))
-	return netip.AddrPortFrom(addr, uint16(data[n])<<8|uint16(data[n+1])), true
-}
-
-// distinct are the endpoints of a table, each once, in the order of their addresses.
-func distinct(slots []netip.AddrPort) []netip.AddrPort {
-	all := slices.SortedFunc(slices.Values(slots), netip.AddrPort.Compare)
-	return slices.DeleteFunc(slices.Compact(all), func(ap netip.AddrPort) bool { return !ap.IsValid() })
 }
 
 // VIPs counts the addresses that Services are reached by.

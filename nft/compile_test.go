@@ -162,7 +162,7 @@ func randomPort(r *rand.Rand, name string, i int, f Family) ServicePort {
 	p := ServicePort{ID: name + "/http", Family: f, Protocol: []Protocol{TCP, UDP, SCTP}[r.IntN(3)]}
 	if r.IntN(2) == 0 {
 		p.Affinity = 3600e9
-		p.Sticky = Sticky{PrefixLen: []uint8{0, 24, 0}[(i+int(p.Protocol))%3], Refresh: (i+int(p.Protocol))%2 == 0}
+		p.AffinityOptions = AffinityOptions{PrefixLen: []uint8{0, 24, 0}[(i+int(p.Protocol))%3], Refresh: (i+int(p.Protocol))%2 == 0}
 	}
 	if r.IntN(2) == 0 {
 		p.Idle = time.Duration(1+r.IntN(2)) * time.Minute

@@ -2,23 +2,10 @@ package nft
 
 import (
 	"bytes"
-	"iter"
 	"maps"
 	"net/netip"
 	"slices"
 )
-
-// content is a wanted table. Its elements are made one after the other, each once, so that they
-// are never all in memory.
-type content struct {
-	sets     map[string]Set
-	chains   map[string]*Chain
-	timeouts map[string]Timeout
-	counters []string
-	elements iter.Seq2[string, Element] // by set; not those that packets add
-	count    func(set string) int       // how many of them a set has
-	sorted   bool                       // those of a set come in an order that is the same each time
-}
 
 // Ruleset is the ruleset the compiler stands at, made from all that it compiles. The chains
 // are the compiler's: they must not be changed.

@@ -28,9 +28,6 @@ var Refusals = []string{
 // ofLimits are the names of the counters that are there while something is limited.
 var ofLimits = []string{RefusedClientConns, RefusedClientRate, RefusedRate}
 
-// chainRefusePort refuses what no frontend of a VIP took, where that is counted.
-const chainRefusePort = "refuse-port"
-
 // reasons maps the chains that refuse to their reasons.
 var reasons = map[string]string{chainRefuse: RefusedNoEndpoint, chainRefusePort: RefusedNoSuchPort, chainRefuseClient: RefusedClientConns}
 

@@ -154,7 +154,7 @@ type tableDiff struct {
 	goneTimeouts              []string
 	newChains                 []Chain
 	rules                     []Chain
-	gone                      []string
+	deletedChains             []string
 	deletes                   map[string]*elementChange
 	adds                      map[string]*elementChange
 	dropped                   map[string]*elementChange // with their sets
@@ -181,7 +181,7 @@ func (d *tableDiff) chain(old, now *Chain) {
 	switch {
 	case old == nil && now == nil:
 	case now == nil:
-		d.gone = append(d.gone, old.Name)
+		d.deletedChains = append(d.deletedChains, old.Name)
 	case old == nil:
 		d.newChains = append(d.newChains, *now)
 		d.rules = append(d.rules, *now)
@@ -348,13 +348,13 @@ func (d *tableDiff) appendTo(tr *Transition) {
 	d.tellDropped(tr)
 
 	// A chain that goes may refer to another one or to a set that goes: empty them first.
-	for _, name := range d.gone {
+	for _, name := range d.deletedChains {
 		tr.Cleanup.Ops = append(tr.Cleanup.Ops, SetRules{Family: d.family, Chain: name})
 	}
 	for _, name := range d.goneSets {
 		tr.Cleanup.Ops = append(tr.Cleanup.Ops, DeleteSet{d.family, name})
 	}
-	for _, name := range d.gone {
+	for _, name := range d.deletedChains {
 		tr.Cleanup.Ops = append(tr.Cleanup.Ops, DeleteChain{d.family, name})
 	}
 	for _, name := range d.goneTimeouts {
@@ -380,7 +380,7 @@ func (d *tableDiff) sort() {
 	slices.Sort(d.goneSets)
 	slices.SortFunc(d.newTimeouts, func(a, b Timeout) int { return cmp.Compare(a.Name(), b.Name()) })
 	slices.Sort(d.goneTimeouts)
-	slices.Sort(d.gone)
+	slices.Sort(d.deletedChains)
 	slices.SortFunc(d.forget, func(a, b ForgetData) int { return cmp.Compare(a.Set.Name, b.Set.Name) })
 	slices.SortFunc(d.caps, func(a, b CapTimeouts) int { return cmp.Compare(a.Set.Name, b.Set.Name) })
 }

@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -18,31 +17,6 @@ import (
 // and would start a new one, at any endpoint. So of TCP only a SYN gets to an endpoint, and the
 // client of a connection that is forgotten is answered by a reset.
 
-const (
-	setOwnIdle   = "idle-timeouts"          // original frontend : verdict, of endpoints that are the box itself
-	setNPOwnIdle = "nodeport-idle-timeouts" // the same of original node ports
-
-	chainInput    = "input"
-	prefixIdle    = "idle-"
-	prefixOnlySYN = "only-syn/"
-	qualifierIdle = "-idle-"
-	idleMap       = "/only" // behind a timeout: the chain that does nothing else
-)
-
-// Timeout is a timeout object of connection tracking, for connections of one protocol.
-type Timeout struct {
-	Protocol Protocol // TCP or UDP
-	Idle     time.Duration
-}
-
-// Name is the name of the object, "idle-tcp-60", with the time in seconds; "" of the zero Timeout.
-func (t Timeout) Name() string {
-	if t == (Timeout{}) {
-		return ""
-	}
-	return prefixIdle + t.Protocol.String() + "-" + strconv.FormatInt(int64(t.Idle/time.Second), 10)
-}
-
 // parseTimeout reads a name back.
 func parseTimeout(name string) (t Timeout, ok bool) {
 	text, ok := strings.CutPrefix(name, prefixIdle)
@@ -50,16 +24,6 @@ func parseTimeout(name string) (t Timeout, ok bool) {
 	n, err := strconv.ParseUint(seconds, 10, 32)
 	t.Protocol, t.Idle = map[string]Protocol{"tcp": TCP, "udp": UDP}[protocol], time.Duration(n)*time.Second
 	return t, ok && cut && err == nil && t.Protocol != 0
-}
-
-// definition is the lines between the object's braces.
-func (t Timeout) definition(f Family) []string {
-	seconds := int64(t.Idle / time.Second)
-	policy := fmt.Sprintf("established : %d", seconds)
-	if t.Protocol == UDP {
-		policy = fmt.Sprintf("unreplied : %d, replied : %d", seconds, seconds)
-	}
-	return []string{"protocol " + t.Protocol.String(), "l3proto " + f.String(), "policy = { " + policy + " }"}
 }
 
 // idle is the port's timeout; ok is false when it has none.

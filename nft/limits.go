@@ -14,23 +14,6 @@ import (
 // A client over a rate gets no answer: no connection is left behind, so the SYN that a TCP client
 // sends again is checked again. A client with too many connections is refused.
 
-const (
-	setLimitedBy          = "limited-by"                // VIP frontend : jump to its limits
-	setNPLimitedBy        = "nodeport-limited-by"       // node port : the same
-	setLimited            = "limited-services"          // VIP frontend : where it leads under its limits
-	setLimitedOutside     = "limited-outside-services"  // the same for outside clients
-	setNPLimited          = "limited-nodeports"         // node port : where it leads
-	setNPLimitedOutside   = "limited-outside-nodeports" // the same for outside clients
-	chainLimited          = "limited"                   // those of elements that lead to the maps
-	chainLimitedOutside   = "limited-outside"           //
-	chainNPLimited        = "nodeport-limited"          //
-	chainNPLimitedOutside = "nodeport-limited-outside"  //
-	chainRefuseClient     = "refuse-client"             // refuses a client of too many connections
-	prefixLimits          = "limits"                    // with the limits and an ID: the chain that asks
-	prefixClientRates     = "client-rates-"             // with the limit and an ID: the clients of late, each with its rate
-	prefixClientConns     = "client-connections-"       // with the limit and an ID: the clients, each with its connections
-)
-
 // limitedSize bounds the clients that the limits of a Service port know. When the set is full other
 // clients are not limited.
 const limitedSize = 65535
@@ -38,29 +21,6 @@ const limitedSize = 65535
 // clientRateLife is for how long the rate of a client is kept after its last new connection: longer
 // than the slowest rate, one a minute, takes to be full again.
 const clientRateLife = 2 * time.Minute
-
-// Rate is so many new connections each second, or minute.
-type Rate struct {
-	Count uint32
-	Per   time.Duration // time.Second or time.Minute
-}
-
-// Burst returns the number of connections that may come at once: those of one second, at least one.
-func (r Rate) Burst() uint32 {
-	if r.Per == time.Minute {
-		return max(1, r.Count/60)
-	}
-	return r.Count
-}
-
-// String is the rate in nft syntax, "100/second".
-func (r Rate) String() string {
-	unit := "second"
-	if r.Per == time.Minute {
-		unit = "minute"
-	}
-	return strconv.FormatUint(uint64(r.Count), 10) + "/" + unit
-}
 
 // word is the rate in a name, "100s".
 func (r Rate) word() string {
@@ -75,15 +35,6 @@ func parseRateWord(word string) (r Rate, ok bool) {
 	per := map[byte]time.Duration{'s': time.Second, 'm': time.Minute}[word[len(word)-1]]
 	return Rate{uint32(n), per}, err == nil && n > 0 && per != 0
 }
-
-// Limits of a Service port. Zero: none.
-type Limits struct {
-	Rate, ClientRate  Rate
-	ClientConnections uint32
-}
-
-// Any reports whether there is a limit.
-func (l Limits) Any() bool { return l != Limits{} }
 
 // chain names the chain of a port's limits: "limits-r100s-c10s-n20/default/web".
 func (l Limits) chain(id string) string {
@@ -154,16 +105,6 @@ func (p *compiledPort) addLimits(f *fragment, box *Box) {
 	f.chains = append(f.chains, Chain{Name: l.chain(p.ID), Rules: rules})
 	f.limits++
 }
-
-// limitedMaps names the maps of the verdicts of frontends with limits, which apply before these
-// verdicts.
-type limitedMaps struct {
-	by              string
-	inside, outside limitedMap
-}
-
-// limitedMap is a map of verdicts, and the chain that leads there.
-type limitedMap struct{ set, chain string }
 
 // limited gives the verdict by which the dispatch sends a frontend's clients on, after its limits if it has any.
 func (p *compiledPort) limited(f *fragment, to limitedMap, frontend, verdict string) (first string, limited bool) {

@@ -13,34 +13,6 @@ import (
 // The key of a slot cannot name a port that is one of many, so each Service port of ranges has a
 // chain and a map of its own, which all of its frontends share.
 
-const (
-	setPortRanges     = "port-ranges"      // VIP frontend, a range of ports : verdict
-	setOpenPortRanges = "open-port-ranges" // ranges that take their ports alone of an address
-	setRangeSourceNAT = "range-source-nat" // original frontend, a range of ports : verdict in postrouting
-
-	chainRange        = "range"          // with the qualifier of a pool and an ID: the chain and the map of its endpoints
-	chainRangeClients = "range-clients-" // with a number and an ID: the chain that asks who the client is
-	suffixAdmitted    = "-in"            // behind the number: those whom source sets have let in
-	setRangeSources   = "range-sources-" // with a number and an ID: the set of who may connect
-)
-
-// IsRange reports whether the frontend is a range of ports.
-func (fe *Frontend) IsRange() bool { return fe.Last != 0 }
-
-// HasPort reports whether a port is the frontend's, or one of its range.
-func (fe *Frontend) HasPort(port uint16) bool {
-	return port == fe.Port || fe.IsRange() && fe.Port <= port && port <= fe.Last
-}
-
-// PortText is the port, "80", or the range, "10000-20000".
-func (fe *Frontend) PortText() string {
-	text := strconv.Itoa(int(fe.Port))
-	if fe.IsRange() {
-		text += "-" + strconv.Itoa(int(fe.Last))
-	}
-	return text
-}
-
 // hasRanges reports whether the frontends are ranges. Those of a Service port are all of one kind.
 func (sp *ServicePort) hasRanges() bool {
 	return len(sp.Frontends) > 0 && sp.Frontends[0].IsRange()

@@ -1,7 +1,9 @@
 package nft
 
 import (
+	"fmt"
 	"net/netip"
+	"strconv"
 	"time"
 )
 
@@ -308,4 +310,51 @@ func (p Protocol) String() string {
 		return "sctp"
 	}
 	panic("nft: protocol that no service has")
+}
+
+// Rate is so many new connections each second, or minute.
+type Rate struct {
+	Count uint32
+	Per   time.Duration // time.Second or time.Minute
+}
+
+// Burst returns the number of connections that may come at once: those of one second, at least one.
+func (r Rate) Burst() uint32 {
+	if r.Per == time.Minute {
+		return max(1, r.Count/60)
+	}
+	return r.Count
+}
+
+// String is the rate in nft syntax, "100/second".
+func (r Rate) String() string {
+	unit := "second"
+	if r.Per == time.Minute {
+		unit = "minute"
+	}
+	return strconv.FormatUint(uint64(r.Count), 10) + "/" + unit
+}
+
+// Timeout is a timeout object of connection tracking, for connections of one protocol.
+type Timeout struct {
+	Protocol Protocol // TCP or UDP
+	Idle     time.Duration
+}
+
+// Name is the name of the object, "idle-tcp-60", with the time in seconds; "" of the zero Timeout.
+func (t Timeout) Name() string {
+	if t == (Timeout{}) {
+		return ""
+	}
+	return prefixIdle + t.Protocol.String() + "-" + strconv.FormatInt(int64(t.Idle/time.Second), 10)
+}
+
+// definition is the lines between the object's braces.
+func (t Timeout) definition(f Family) []string {
+	seconds := int64(t.Idle / time.Second)
+	policy := fmt.Sprintf("established : %d", seconds)
+	if t.Protocol == UDP {
+		policy = fmt.Sprintf("unreplied : %d, replied : %d", seconds, seconds)
+	}
+	return []string{"protocol " + t.Protocol.String(), "l3proto " + f.String(), "policy = { " + policy + " }"}
 }

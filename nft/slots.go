@@ -47,8 +47,8 @@ func assignSlots(prev, want []netip.AddrPort) []netip.AddrPort {
 	return slots
 }
 
-// gone lists the endpoints of prev that are not in now, in the order of prev.
-func gone(prev, now []netip.AddrPort) []netip.AddrPort {
+// removed lists the endpoints of prev that are not in now, in the order of prev.
+func removed(prev, now []netip.AddrPort) []netip.AddrPort {
 	if len(prev) == 0 || slices.Equal(prev, now) {
 		return nil
 	}
@@ -63,4 +63,31 @@ func gone(prev, now []netip.AddrPort) []netip.AddrPort {
 		}
 	}
 	return out
+}
+
+// distinct are the endpoints of a table, each once, in the order of their addresses.
+func distinct(slots []netip.AddrPort) []netip.AddrPort {
+	all := slices.SortedFunc(slices.Values(slots), netip.AddrPort.Compare)
+	return slices.DeleteFunc(slices.Compact(all), func(ap netip.AddrPort) bool { return !ap.IsValid() })
+}
+
+// endpoint reads a slot.
+func (e Elements) endpoint(f Family, key Key) (netip.AddrPort, bool) {
+	data, is := e[string(key)]
+	n := f.AddrLen()
+	if !is || len(data) < n+2 {
+		return netip.AddrPort{}, false
+	}
+	addr, _ := netip.AddrFromSlice([]byte(data[:n]))
+	return netip.AddrPortFrom(addr, uint16(data[n])<<8|uint16(data[n+1])), true
+}
+
+func union(a, b []netip.AddrPort) []netip.AddrPort {
+	all := slices.Clone(a)
+	for _, ap := range b {
+		if !slices.Contains(a, ap) {
+			all = append(all, ap)
+		}
+	}
+	return all
 }

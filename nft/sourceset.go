@@ -2,62 +2,14 @@ package nft
 
 import (
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 )
-
-// SourceSet is a named set of client prefixes. It is one interval set in each table of which
-// a frontend names it, whatever their number, and is not changed once it is made.
-type SourceSet struct {
-	Name string
-	// Version tells contents of one name apart: the highest one that a frontend brings is in
-	// force for all of them.
-	Version uint64
-	ranges  map[Family][]Range // in order, disjoint, and no two of them touch
-}
-
-// NewSourceSet makes a set of prefixes in any order, which may overlap. The kernel refuses
-// ranges that do, so they are merged.
-func NewSourceSet(name string, version uint64, prefixes []netip.Prefix) *SourceSet {
-	s := &SourceSet{Name: name, Version: version, ranges: map[Family][]Range{}}
-	for _, f := range Families {
-		s.ranges[f] = slices.Clip(mergePrefixes(prefixes, f))
-	}
-	return s
-}
-
-// Len is the number of ranges of a family, which are its elements.
-func (s *SourceSet) Len(f Family) int { return len(s.ranges[f]) }
-
-// Equal reports whether two sets hold the same addresses.
-func (s *SourceSet) Equal(o *SourceSet) bool {
-	same := func(f Family) bool { return slices.Equal(s.ranges[f], o.ranges[f]) }
-	return same(IPv4) && same(IPv6)
-}
-
-// Contains reports whether an address is in the set.
-func (s *SourceSet) Contains(a netip.Addr) bool {
-	ranges := s.ranges[FamilyOf(a)]
-	i, found := slices.BinarySearchFunc(ranges, a, func(r Range, a netip.Addr) int { return r.First.Compare(a) })
-	return found || i > 0 && ranges[i-1].Last.Compare(a) >= 0
-}
-
-// SourceSets are the source sets of a frontend. Clients in a set of Deny may not connect. If Allow
-// is not empty, only clients in one of its sets or in Frontend.Sources may.
-type SourceSets struct{ Allow, Deny []*SourceSet }
 
 // Limits of names that become names of chains and sets.
 const (
 	MaxSourceSetName = 24 // bytes of a name
 	MaxSourceSets    = 8  // sets that a Service may name
-)
-
-const (
-	prefixSourceSet   = "source-set/"
-	prefixAdmit       = "admit/"
-	prefixAdmitRanges = "admit-ranges/"
-	qualifierNodePort = "nodeport-"
 )
 
 func sourceSetName(name string) string { return prefixSourceSet + name }
@@ -90,12 +42,6 @@ func (s *SourceSet) difference(now *SourceSet, f Family) (deletes, adds []Elemen
 		}
 	}
 	return deletes, adds
-}
-
-// setChange lists the elements of a source set that go and come in one table.
-type setChange struct {
-	set           Set
-	deletes, adds []Element
 }
 
 // useSourceSets counts the frontends of a fragment that look into a set: once more, or once less.
@@ -144,7 +90,7 @@ func (t *tableState) settleSourceSets(f Family) {
 		}
 		t.sourceSets[name] = now
 		t.tally(set).count = now.Len(f)
-		if !t.unheard {
+		if !t.discard {
 			deletes, adds := was.difference(now, f)
 			t.setChanges = append(t.setChanges, setChange{now.definition(), deletes, adds})
 		}

@@ -3,6 +3,7 @@ package nft
 import (
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -92,11 +93,11 @@ type Interface struct {
 // reached by and the pools of endpoints behind them. It has more than 15 fields: the ruleset knows
 // nothing else of a Service.
 type ServicePort struct {
-	ID       string // "namespace/name/port": names its affinity map and chains
-	Family   Family
-	Protocol Protocol
-	Affinity time.Duration // 0: none; else how long a client is remembered
-	Sticky   Sticky        // of Affinity
+	ID              string // "namespace/name/port": names its affinity map and chains
+	Family          Family
+	Protocol        Protocol
+	Affinity        time.Duration   // 0: none; else how long a client is remembered
+	AffinityOptions AffinityOptions // of Affinity
 	// Frontends are the addresses and node ports.
 	Frontends []Frontend
 	// Pools are the endpoints each pool holds; an address appears once in a pool.
@@ -127,9 +128,9 @@ type ServicePort struct {
 	RelayAlone bool
 }
 
-// Sticky configures session affinity: which clients count as one, for which ports, and for how
+// AffinityOptions configures session affinity: which clients count as one, for which ports, and for how
 // long.
-type Sticky struct {
+type AffinityOptions struct {
 	// PrefixLen is the number of leading bits of a client's address that count: all clients of a prefix
 	// are one. 0: all bits.
 	PrefixLen uint8
@@ -250,3 +251,89 @@ const (
 	SNATSelf                // the box itself
 	SNATAlways              // everybody
 )
+
+// Limits of a Service port. Zero: none.
+type Limits struct {
+	Rate, ClientRate  Rate
+	ClientConnections uint32
+}
+
+// Any reports whether there is a limit.
+func (l Limits) Any() bool { return l != Limits{} }
+
+// SourceSets are the source sets of a frontend. Clients in a set of Deny may not connect. If Allow
+// is not empty, only clients in one of its sets or in Frontend.Sources may.
+type SourceSets struct{ Allow, Deny []*SourceSet }
+
+// Balance is the algorithm by which the endpoint of a new connection is chosen.
+type Balance uint8
+
+const (
+	// Random draws by weight.
+	Random Balance = iota
+	// Maglev chooses by a hash of the client's address and port.
+	Maglev
+	// SourceHash chooses by a hash of the client's address.
+	SourceHash
+	// RoundRobin gives the endpoints of the Service port turns, by weight.
+	RoundRobin
+	// LeastConnection draws by weight, from ServicePort.Tables, which the caller makes from the
+	// open connections.
+	LeastConnection
+	// DestinationHash gives each frontend the one endpoint that ranks highest for its
+	// address; weights do not count.
+	DestinationHash
+)
+
+// SourceSet is a named set of client prefixes. It is one interval set in each table of which
+// a frontend names it, whatever their number, and is not changed once it is made.
+type SourceSet struct {
+	Name string
+	// Version tells contents of one name apart: the highest one that a frontend brings is in
+	// force for all of them.
+	Version uint64
+	ranges  map[Family][]Range // in order, disjoint, and no two of them touch
+}
+
+// NewSourceSet makes a set of prefixes in any order, which may overlap. The kernel refuses
+// ranges that do, so they are merged.
+func NewSourceSet(name string, version uint64, prefixes []netip.Prefix) *SourceSet {
+	s := &SourceSet{Name: name, Version: version, ranges: map[Family][]Range{}}
+	for _, f := range Families {
+		s.ranges[f] = slices.Clip(mergePrefixes(prefixes, f))
+	}
+	return s
+}
+
+// Len is the number of ranges of a family, which are its elements.
+func (s *SourceSet) Len(f Family) int { return len(s.ranges[f]) }
+
+// Equal reports whether two sets hold the same addresses.
+func (s *SourceSet) Equal(o *SourceSet) bool {
+	same := func(f Family) bool { return slices.Equal(s.ranges[f], o.ranges[f]) }
+	return same(IPv4) && same(IPv6)
+}
+
+// Contains reports whether an address is in the set.
+func (s *SourceSet) Contains(a netip.Addr) bool {
+	ranges := s.ranges[FamilyOf(a)]
+	i, found := slices.BinarySearchFunc(ranges, a, func(r Range, a netip.Addr) int { return r.First.Compare(a) })
+	return found || i > 0 && ranges[i-1].Last.Compare(a) >= 0
+}
+
+// IsRange reports whether the frontend is a range of ports.
+func (fe *Frontend) IsRange() bool { return fe.Last != 0 }
+
+// HasPort reports whether a port is the frontend's, or one of its range.
+func (fe *Frontend) HasPort(port uint16) bool {
+	return port == fe.Port || fe.IsRange() && fe.Port <= port && port <= fe.Last
+}
+
+// PortText is the port, "80", or the range, "10000-20000".
+func (fe *Frontend) PortText() string {
+	text := strconv.Itoa(int(fe.Port))
+	if fe.IsRange() {
+		text += "-" + strconv.Itoa(int(fe.Last))
+	}
+	return text
+}

@@ -12,14 +12,6 @@ package nft
 // conntrack state. With affinity it also finds first answers: there the first question is
 // whether the connection is assured, which is all that is asked of established ones.
 
-const (
-	setOpenNodePorts = "open-nodeports" // the node ports
-	setOpenPorts     = "open-ports"     // frontends that take their port alone of an address
-
-	chainInvalid = "invalid"
-	chainStray   = "stray"
-)
-
 // strayChains are the chains about strays; none while there are neither Services nor addresses for them.
 func (t *tableState) strayChains(box *Box) []Chain {
 	var rules []Rule

@@ -185,55 +185,55 @@ func (t *Tally) Committed(b *Batch, last []Count) {
 	for i := range last {
 		t.see(&last[i])
 	}
-	gone := map[countID]bool{} // frontends; of true ones nothing stays
+	ended := map[countID]bool{} // frontends; of true ones nothing stays
 	for _, op := range b.Ops {
 		switch op := op.(type) {
 		case DeleteTable:
-			t.leave(gone, func(id countID) bool { return id.family == op.Family })
+			t.leave(ended, func(id countID) bool { return id.family == op.Family })
 		case DeleteSet:
-			t.leave(gone, func(id countID) bool { return id.family == op.Family && id.set == op.Name })
+			t.leave(ended, func(id countID) bool { return id.family == op.Family && id.set == op.Name })
 		case DeleteElements:
 			for _, e := range op.Elements {
 				if op.Set.Counted {
-					t.carry(gone, countID{op.Family, op.Set.Name, e.Key}, true)
+					t.carry(ended, countID{op.Family, op.Set.Name, e.Key}, true)
 				}
 			}
 		case AddElements:
 			for _, e := range op.Elements {
 				if op.Set.Counted { // one of its key that is still known went without us
-					t.carry(gone, countID{op.Family, op.Set.Name, e.Key}, false)
+					t.carry(ended, countID{op.Family, op.Set.Name, e.Key}, false)
 				}
 			}
 		case AddCounter:
-			t.carry(gone, countID{op.Family, "", op.Name}, false)
+			t.carry(ended, countID{op.Family, "", op.Name}, false)
 		case DeleteCounter:
-			t.carry(gone, countID{op.Family, "", op.Name}, true)
+			t.carry(ended, countID{op.Family, "", op.Name}, true)
 		}
 	}
-	t.forget(gone)
+	t.forget(ended)
 }
 
 // leave keeps the counts of elements that go with their set or table. Of frontends that go so nothing stays, unless they
 // come again.
-func (t *Tally) leave(gone map[countID]bool, which func(countID) bool) {
+func (t *Tally) leave(ended map[countID]bool, which func(countID) bool) {
 	for id, e := range t.entries {
 		if which(id) {
 			e.carry()
 		}
 		if first := id.frontend(); first.set != "" && which(first) {
-			gone[first] = true
+			ended[first] = true
 		}
 	}
 }
 
 // carry keeps the count of an element or counter that goes, or that comes and begins at 0. Whether anything of a frontend
 // stays is decided by its first element; named counters, of which there are few, stay.
-func (t *Tally) carry(gone map[countID]bool, id countID, goes bool) {
+func (t *Tally) carry(ended map[countID]bool, id countID, goes bool) {
 	if e := t.entries[id]; e != nil {
 		e.carry()
 	}
 	if id.set != "" && id == id.frontend() {
-		gone[id] = goes
+		ended[id] = goes
 	}
 }
 
@@ -254,8 +254,8 @@ func (m *frontendMaps) beside() [4]string {
 }
 
 // forget drops what frontends that are gone have counted.
-func (t *Tally) forget(gone map[countID]bool) {
-	for id, is := range gone {
+func (t *Tally) forget(ended map[countID]bool) {
+	for id, is := range ended {
 		if !is {
 			continue
 		}

@@ -47,34 +47,75 @@ func namespaced(kind string) bool {
 	return s == nil || s.Namespaced
 }
 
+// declaredObject is the declaration of an object.
+type declaredObject struct {
+	ref object.Ref
+	declaration
+}
+
+// fileDeclarations are those of one file, each object once.
+type fileDeclarations struct {
+	all   []declaredObject
+	index map[object.Ref]int // nil while there are few
+}
+
+// fewDeclarations is how many are looked through one by one: most files have less.
+const fewDeclarations = 16
+
+// of is the declaration of an object, if there is one.
+func (d *fileDeclarations) of(ref object.Ref) (c declaration, has bool) {
+	var i int
+	if d.index != nil {
+		if i, has = d.index[ref]; !has {
+			return c, false
+		}
+	} else if i = slices.IndexFunc(d.all, func(n declaredObject) bool { return n.ref == ref }); i < 0 {
+		return c, false
+	}
+	return d.all[i].declaration, true
+}
+
+// add adds that of an object that has none.
+func (d *fileDeclarations) add(ref object.Ref, c declaration) {
+	d.all = append(d.all, declaredObject{ref, c})
+	switch {
+	case d.index != nil:
+		d.index[ref] = len(d.all) - 1
+	case len(d.all) > fewDeclarations:
+		d.index = make(map[object.Ref]int, cap(d.all))
+		for i := range d.all {
+			d.index[d.all[i].ref] = i
+		}
+	}
+}
+
 // readDeclarations returns the declarations of a file by object, and the problems of documents that repeat one.
-func readDeclarations(file *manifest.File) (map[object.Ref]declaration, []manifest.Problem) {
+func readDeclarations(file *manifest.File) (declarations fileDeclarations, duplicates []manifest.Problem) {
 	if file == nil {
-		return nil, nil
+		return declarations, nil
 	}
 	if names, sealed := file.Names(); sealed {
-		declarations := make(map[object.Ref]declaration, len(names))
+		declarations.all = make([]declaredObject, 0, len(names))
 		for i, name := range names {
-			declarations[refInFile(name)] = declaration{path: file.Path, document: i, sealed: file}
+			declarations.add(refInFile(name), declaration{path: file.Path, document: i, sealed: file})
 		}
 		return declarations, nil // it has no problems
 	}
-	declarations := make(map[object.Ref]declaration, len(file.Documents))
-	var duplicates []manifest.Problem
+	declarations.all = make([]declaredObject, 0, len(file.Documents))
 	for i := range file.Documents {
 		doc := &file.Documents[i]
 		ref := refInFile(object.RefOf(doc.Object))
-		if first, taken := declarations[ref]; taken {
+		if first, taken := declarations.of(ref); taken {
 			duplicates = append(duplicates, file.Problem(doc, "", ReasonConflict, fmt.Sprintf(
 				"the same object is in line %d of this file, which is used: remove one of them", file.Documents[first.document].Line)))
 			continue
 		}
-		declarations[ref] = declaration{path: file.Path, document: i, object: doc.Object}
+		declarations.add(ref, declaration{path: file.Path, document: i, object: doc.Object})
 	}
 	for _, problem := range file.Problems {
 		ref := refInFile(problem.Object)
-		if _, taken := declarations[ref]; !taken && !problem.Warning && isNamed(problem.Object) {
-			declarations[ref] = declaration{path: file.Path, document: -1}
+		if _, taken := declarations.of(ref); !taken && !problem.Warning && isNamed(problem.Object) {
+			declarations.add(ref, declaration{path: file.Path, document: -1})
 		}
 	}
 	return declarations, duplicates
@@ -99,9 +140,13 @@ func (t *transaction) readFiles(files manifest.Files) []object.Ref {
 	t.files = files
 	documents := 0
 	if !t.s.declared.synced {
+		all := 0
 		for _, file := range files {
 			documents += len(file.Documents)
+			names, _ := file.Names()
+			all += len(file.Documents) + len(names)
 		}
+		t.declarations = make(map[object.Ref][]declaration, all)
 	}
 	touched := make(map[object.Ref]struct{}, documents)
 	files.Changes(t.s.declared.files, func(was, is *manifest.File) {
@@ -149,20 +194,21 @@ func (t *transaction) readFile(path string, old, file *manifest.File, touched ma
 	before, _ := readDeclarations(old)
 	now, duplicates := readDeclarations(file)
 	t.duplicates[path] = duplicates
-	for ref, c := range now {
-		b, had := before[ref]
-		if had && b == c {
+	for _, c := range now.all {
+		ref := c.ref
+		b, had := before.of(ref)
+		if had && b == c.declaration {
 			continue
 		}
-		t.setDeclaration(ref, path, &c)
+		t.setDeclaration(ref, path, &c.declaration)
 		if !had || b.object != c.object || b.sealed != c.sealed {
 			touched[ref] = struct{}{}
 		}
 	}
-	for ref := range before {
-		if _, still := now[ref]; !still {
-			t.setDeclaration(ref, path, nil)
-			touched[ref] = struct{}{}
+	for _, b := range before.all {
+		if _, still := now.of(b.ref); !still {
+			t.setDeclaration(b.ref, path, nil)
+			touched[b.ref] = struct{}{}
 		}
 	}
 	for ref := range t.s.declared.undeclared[path] {
@@ -173,8 +219,8 @@ func (t *transaction) readFile(path string, old, file *manifest.File, touched ma
 // letDocumentsGo has the declarations of a file that was sealed, and says what it said before, come without its documents.
 func (t *transaction) letDocumentsGo(file *manifest.File) {
 	declarations, _ := readDeclarations(file)
-	for ref, d := range declarations {
-		t.setDeclaration(ref, file.Path, &d)
+	for _, d := range declarations.all {
+		t.setDeclaration(d.ref, file.Path, &d.declaration)
 	}
 }
 

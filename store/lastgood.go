@@ -68,27 +68,31 @@ func (l LastGood) Load() (contents map[string][]byte, sealed map[string]*manifes
 }
 
 func (l LastGood) load() (map[string][]byte, map[string]*manifest.File, error) {
-	pairs, err := l.s.storage.engine.Load(filePrefix)
+	seals, err := l.loadSeals()
 	if err != nil {
 		return nil, nil, err
 	}
-	hashes := make([]manifest.Hash, len(pairs))
-	eachPair(pairs, func(i int, pair engine.Pair) { hashes[i] = sha256.Sum256(pair.Value) })
-	byPath := make(map[string]manifest.Hash, len(pairs))
-	for i, pair := range pairs {
-		byPath[strings.TrimPrefix(pair.Key, filePrefix)] = hashes[i]
-	}
-	sealed, err := l.loadSeals(byPath)
-	if err != nil {
-		return nil, nil, err
-	}
-	contents, written := map[string][]byte{}, make(map[string]writtenCopy, len(pairs))
-	for i, pair := range pairs {
-		path := strings.TrimPrefix(pair.Key, filePrefix)
-		if sealed[path] == nil {
-			contents[path] = pair.Value
+	contents, sealed, written := map[string][]byte{}, make(map[string]*manifest.File, len(seals)), make(map[string]writtenCopy, len(seals))
+	isOther := func(key string, sum engine.Sum) bool {
+		path := strings.TrimPrefix(key, filePrefix)
+		one, has := seals[path]
+		if !has || one.sum != sum {
+			return true // it is of another text
 		}
-		written[path] = writtenCopy{hashes[i], sealed[path] != nil}
+		sealed[path], written[path] = one.file, writtenCopy{one.file.Hash, true}
+		return false
+	}
+	err = l.s.storage.engine.Scan(filePrefix, isOther, func(pairs []engine.Pair) error {
+		hashes := make([]manifest.Hash, len(pairs))
+		eachPair(pairs, func(i int, pair engine.Pair) { hashes[i] = sha256.Sum256(pair.Value) })
+		for i, pair := range pairs {
+			path := strings.TrimPrefix(pair.Key, filePrefix)
+			contents[path], written[path] = slices.Clone(pair.Value), writtenCopy{hashes[i], false}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, nil, err
 	}
 	c := &l.s.storage.copies
 	c.mu.Lock()

@@ -13,6 +13,7 @@ import (
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/reread"
 )
 
 // The keys of the engine: the head, whose revision is the store's; objects under
@@ -120,13 +121,19 @@ func decodeRecord(pair engine.Pair) (*record, error) {
 		return nil, fmt.Errorf("read stored %s: it is sealed by the key of a fleet: open it with `svcctl fleet leave DATA-DIR --fleet-key-file FILE`, or serve with --fleet", pair.Key)
 	}
 	value := stored{Object: o}
-	if err := json.Unmarshal(pair.Value, &value); err != nil {
-		return nil, fmt.Errorf("read stored %s: %w", pair.Key, err)
+	if !reread.Into(pair.Value, &value) { // what is older than a field may have others
+		o, _ = newOf(kind)
+		value = stored{Object: o}
+		if err := json.Unmarshal(pair.Value, &value); err != nil {
+			return nil, fmt.Errorf("read stored %s: %w", pair.Key, err)
+		}
+		if value.Object != nil {
+			object.Share(value.Object)
+		}
 	}
 	if value.Object == nil || objectKey(object.RefOf(value.Object)) != pair.Key {
 		return nil, fmt.Errorf("read stored %s: %w", pair.Key, errors.New("it holds another object"))
 	}
-	object.Share(value.Object)
 	return &record{object: value.Object, owner: value.Owner, digest: digestOf(pair.Value), created: value.Created, asked: value.Asked}, nil
 }
 

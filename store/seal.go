@@ -10,6 +10,7 @@ import (
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/reread"
 )
 
 // A seal is kept beside the last good copy of a file. It says that the objects of exactly this text
@@ -23,6 +24,9 @@ type seal struct {
 	By      string       `json:"by"` // see sealedBy
 	Hash    []byte       `json:"hash"`
 	Objects []object.Ref `json:"objects"` // as the text has them, in its order
+	// Copy is the engine.Sum of the copy of the file, whose text has Hash: while it is the same, the copy need not be
+	// read. Older programs have not written it.
+	Copy []byte `json:"copy,omitempty"`
 	// Versions are the resourceVersions of the objects as they are stored: those that were stored
 	// again may be what another text, program or setting made of them.
 	Versions []string `json:"versions"`
@@ -73,7 +77,8 @@ func (l LastGood) sealSome() (sealed []*manifest.File, more bool, err error) {
 	if by == "" || !s.declared.synced {
 		return nil, false, nil
 	}
-	var out engine.Transaction
+	var seals []seal
+	var copies []string // their keys
 	decode := l.decode
 	for _, file := range s.declared.files {
 		hash, has := s.storage.copies.sealable(file.Path)
@@ -84,18 +89,28 @@ func (l LastGood) sealSome() (sealed []*manifest.File, more bool, err error) {
 		if !settled {
 			continue
 		}
-		value, err := json.Marshal(seal{by, hash[:], names, versions})
-		if err != nil {
-			return nil, false, err
-		}
+		seals = append(seals, seal{By: by, Hash: hash[:], Objects: names, Versions: versions})
+		copies = append(copies, filePrefix+file.Path)
 		sealed = append(sealed, manifest.Sealed(file.Path, hash, names, decode))
-		out.Puts = append(out.Puts, engine.Pair{Key: sealPrefix + file.Path, Value: value, Revision: s.feed.revision})
-		if more = len(out.Puts) >= sealAtOnce; more {
+		if more = len(seals) >= sealAtOnce; more {
 			break
 		}
 	}
-	if len(out.Puts) == 0 {
+	if len(seals) == 0 {
 		return nil, false, nil
+	}
+	sums, err := s.storage.engine.Sums(copies)
+	if err != nil {
+		return nil, false, err
+	}
+	var out engine.Transaction
+	for i := range seals {
+		seals[i].Copy = sums[i][:]
+		value, err := json.Marshal(seals[i])
+		if err != nil {
+			return nil, false, err
+		}
+		out.Puts = append(out.Puts, engine.Pair{Key: sealPrefix + sealed[i].Path, Value: value, Revision: s.feed.revision})
 	}
 	if err := s.write(out, s.feed.revision); err != nil {
 		return nil, false, err
@@ -186,44 +201,56 @@ func (t *transaction) settledBefore(file *manifest.File) bool {
 // trust notes the declarations of a sealed file. Objects that were the file's and are not in it are touched.
 func (t *transaction) trust(file *manifest.File, touched map[object.Ref]struct{}) {
 	declarations, _ := readDeclarations(file)
-	for ref, c := range declarations {
-		t.setDeclaration(ref, file.Path, &c) // a file that declares it too touches it
-		t.trusted = append(t.trusted, ref)
+	for _, c := range declarations.all {
+		t.setDeclaration(c.ref, file.Path, &c.declaration) // a file that declares it too touches it
+		t.trusted = append(t.trusted, c.ref)
 	}
 	for ref := range t.s.declared.undeclared[file.Path] {
-		if _, declared := declarations[ref]; !declared {
+		if _, declared := declarations.of(ref); !declared {
 			touched[ref] = struct{}{}
 		}
 	}
 }
 
-// loadSeals gives the sealed files among copies, whose hashes are given.
-func (l LastGood) loadSeals(hashes map[string]manifest.Hash) (map[string]*manifest.File, error) {
+// loadSeals gives the sealed files whose objects are those of the seal, with the sums of their copies.
+func (l LastGood) loadSeals() (map[string]sealedCopy, error) {
 	by := l.s.sealedBy()
 	if by == "" {
 		return nil, nil
 	}
-	pairs, err := l.s.storage.engine.Load(sealPrefix)
-	if err != nil {
-		return nil, err
-	}
-	files, decode := make([]*manifest.File, len(pairs)), l.decode
-	eachPair(pairs, func(i int, pair engine.Pair) {
-		path := strings.TrimPrefix(pair.Key, sealPrefix)
-		hash, has := hashes[path]
-		var one seal
-		if !has || json.Unmarshal(pair.Value, &one) != nil || one.By != by || string(one.Hash) != string(hash[:]) || !l.s.areStored(&one) {
-			return // it is of another text, another program judged it, or its objects were stored again
+	sealed, decode := map[string]sealedCopy{}, l.decode
+	err := l.s.storage.engine.Scan(sealPrefix, nil, func(pairs []engine.Pair) error {
+		files := make([]sealedCopy, len(pairs))
+		eachPair(pairs, func(i int, pair engine.Pair) {
+			var one seal
+			if !reread.Into(pair.Value, &one) {
+				one = seal{}
+				if json.Unmarshal(pair.Value, &one) != nil {
+					return
+				}
+			}
+			var hash manifest.Hash
+			var sum engine.Sum
+			if one.By != by || copy(hash[:], one.Hash) != len(hash) || copy(sum[:], one.Copy) != len(sum) || !l.s.areStored(&one) {
+				return // another program judged it, or its objects were stored again
+			}
+			path := strings.Clone(strings.TrimPrefix(pair.Key, sealPrefix))
+			files[i] = sealedCopy{manifest.Sealed(path, hash, one.Objects, decode), sum}
+		})
+		for _, f := range files {
+			if f.file != nil {
+				sealed[f.file.Path] = f
+			}
 		}
-		files[i] = manifest.Sealed(path, hash, one.Objects, decode)
+		return nil
 	})
-	sealed := make(map[string]*manifest.File, len(pairs))
-	for _, f := range files {
-		if f != nil {
-			sealed[f.Path] = f
-		}
-	}
-	return sealed, nil
+	return sealed, err
+}
+
+// sealedCopy is a file that was sealed when its copy had a sum.
+type sealedCopy struct {
+	file *manifest.File
+	sum  engine.Sum
 }
 
 // decode reads a file from its copy; nil when there is none that can be read.

@@ -2,6 +2,7 @@ package store
 
 import (
 	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -367,4 +368,49 @@ func TestSealedFileWithHeldObjects(t *testing.T) {
 	if again.has("db") || !again.has("web") {
 		t.Errorf("db %t, web %t", again.has("db"), again.has("web"))
 	}
+}
+
+// A seal is believed while the copy of its file is the one that it was made for: another program may have written a
+// copy of another text since, or have made seals that say nothing of it.
+func TestSealIsOfOneCopy(t *testing.T) {
+	b := newSealBox(t)
+	b.change(map[string]string{"a.yaml": "a {}", "b.yaml": "b {}", "c.yaml": "c {}"})
+	if sealed := b.seal(); len(sealed) != 3 {
+		t.Fatalf("%d are sealed", len(sealed))
+	}
+	const newer = "# of other words\n"
+	b.engine.Tamper(func(pairs map[string]engine.Pair) {
+		pair := pairs[filePrefix+"b.yaml"]
+		pair.Value = append([]byte(newer), pair.Value...) // the objects, and the revision, are the same
+		pairs[pair.Key] = pair
+		pair = pairs[sealPrefix+"c.yaml"]
+		var one seal
+		if err := json.Unmarshal(pair.Value, &one); err != nil {
+			t.Fatal(err)
+		}
+		one.Copy = nil
+		pair.Value, _ = json.Marshal(one) // as before there were sums
+		pairs[pair.Key] = pair
+	})
+	b.restart()
+	contents, sealed, err := b.s.LastGood().Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(sealed) != 1 || sealed["a.yaml"] == nil || !strings.HasPrefix(string(contents["b.yaml"]), newer) || len(contents) != 2 || len(contents["c.yaml"]) == 0 {
+		t.Errorf("sealed %v, contents %s", sealed, contents)
+	}
+	if f := sealed["a.yaml"].Opened(); f.Hash != sha256.Sum256([]byte(b.copyOf("a.yaml"))) || len(f.Documents) != 1 {
+		t.Errorf("opened: %+v", f)
+	}
+}
+
+// copyOf is the text of the copy of a file.
+func (b *sealBox) copyOf(path string) string {
+	b.t.Helper()
+	pairs, err := b.engine.Load(filePrefix + path)
+	if err != nil || len(pairs) != 1 {
+		b.t.Fatalf("%d copies, %v", len(pairs), err)
+	}
+	return string(pairs[0].Value)
 }

@@ -239,7 +239,8 @@ func (s *Store) letSource(name string) {
 	gone := ofSource(s.declared.files, name)
 	for _, file := range gone {
 		declarations, _ := readDeclarations(file)
-		for ref := range declarations {
+		for _, d := range declarations.all {
+			ref := d.ref
 			if s.declared.byObject[ref] = slices.DeleteFunc(slices.Clone(s.declared.byObject[ref]), func(c declaration) bool { return c.path == file.Path }); len(s.declared.byObject[ref]) == 0 {
 				delete(s.declared.byObject, ref)
 			}

@@ -84,12 +84,12 @@ func (s *Store) load() error {
 	if err != nil {
 		return err
 	}
-	pairs, err := s.storage.engine.Load(objectPrefix)
+	records, err := s.loadRecords()
 	if err != nil {
 		return err
 	}
 	if len(head) == 0 {
-		if len(pairs) > 0 {
+		if len(records) > 0 {
 			return fmt.Errorf("the stored data has objects but no revision: put a backup in its place")
 		}
 		// A new store says so at once: revisions seen by others begin after the seed.
@@ -111,12 +111,6 @@ func (s *Store) load() error {
 		}
 	}
 	s.feed.dataplane = s.feed.revision
-	records := make([]*record, len(pairs))
-	errs := make([]error, len(pairs))
-	parallel.Do(len(pairs), parallel.Share, func(i int) { records[i], errs[i] = decodeRecord(pairs[i]) })
-	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
-		return errs[i]
-	}
 	s.table.grow(len(records))
 	// The age decides who of two Services has a value.
 	sortByAge(records, func(r *record) (object.Ref, *record) { return object.RefOf(r.object), r })
@@ -134,6 +128,21 @@ func (s *Store) load() error {
 	}
 	s.feed.journal.Load(entries, s.feed.revision)
 	return nil
+}
+
+// loadRecords reads all stored objects.
+func (s *Store) loadRecords() (records []*record, err error) {
+	err = s.storage.engine.Scan(objectPrefix, nil, func(pairs []engine.Pair) error {
+		some := make([]*record, len(pairs))
+		errs := make([]error, len(pairs))
+		parallel.Do(len(pairs), parallel.Share, func(i int) { some[i], errs[i] = decodeRecord(pairs[i]) })
+		records = append(records, some...)
+		if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
+			return errs[i]
+		}
+		return nil
+	})
+	return records, err
 }
 
 func (s *Store) writeHead(revision uint64) error {

@@ -123,7 +123,7 @@ func (o *Once) directory(dir string, f func(string, []byte, *manifest.Problem) e
 // is now; one that is replaced again and again is refused.
 func (s *source) readSeen(path string, seen fileState, most int) ([]byte, fileState, error) {
 	for range maxWalks {
-		data, now, err := read(s.root, s.rel(path), seen, most)
+		data, now, err := read(s.root, s.rel(path), seen, most, nil)
 		if err != nil || data != nil || now.kind != regular {
 			return data, now, err
 		}
@@ -165,7 +165,7 @@ func ReadFile(path string, most int) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		data, _, err := readOpen(f, seen, most)
+		data, _, err := readOpen(f, seen, most, nil)
 		_ = f.Close()
 		if _, is := errors.AsType[*fs.PathError](err); is {
 			return nil, err

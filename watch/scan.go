@@ -57,7 +57,11 @@ func (w *Watcher) scan(s *source, hints map[string]eventHint, now time.Time) {
 		w.lose(s, err, now)
 		return
 	}
-	wk, err := s.walk()
+	wk := s.newWalk(false)
+	if len(s.dirs) == 0 { // nothing of it is watched yet
+		wk.begin = w.tree.begin
+	}
+	wk, err := wk.run()
 	// What changes in a directory before it is watched would be missed: whenever there is
 	// a new watch, all is read once more.
 	for range maxWalks {
@@ -169,6 +173,8 @@ type walk struct {
 	trees    []string // directories that have an entry .git
 	byLink   bool     // dir is a link
 	flat     bool     // leave out the directories inside
+	// begin is called for each directory before it is read; it may be nil.
+	begin func(path string, id identity)
 }
 
 // unread is a directory that could not be read: nothing is known of its files.
@@ -251,6 +257,9 @@ func (wk *walk) directory(rel string, linked bool) error {
 		// When the directory itself is a link, all is new at the start.
 		before, known := wk.before[path]
 		wk.switched[path] = before != id && (known || rel != ".")
+	}
+	if wk.begin != nil {
+		wk.begin(path, id)
 	}
 	entries, err := f.ReadDir(-1)
 	if err != nil {

@@ -140,34 +140,27 @@ func typeName(mode fs.FileMode) string {
 	return "something else (" + mode.Type().String() + ")"
 }
 
-// read reads a file, and tells what it was when that was over. It never blocks: what is
-// not a regular file is not opened, and what becomes one meanwhile is opened so that it
-// does not wait.
-func read(root *os.Root, rel string, seen fileState, most int) ([]byte, fileState, error) {
+// read reads a file, and tells what it was when that was over. It never blocks: what was
+// seen as no regular file is not opened, and what becomes one meanwhile is opened so that it
+// does not wait. What is read may be in room.
+func read(root *os.Root, rel string, seen fileState, most int, room []byte) ([]byte, fileState, error) {
 	if root == nil {
 		return nil, fileState{}, fs.ErrNotExist
-	}
-	info, err := root.Stat(rel)
-	if err != nil {
-		return nil, fileState{}, err
-	}
-	if now := fileStateOf(info, seen.linked); now.kind != regular {
-		return nil, now, nil
 	}
 	f, err := root.OpenFile(rel, openFlags, 0)
 	if err != nil {
 		return nil, fileState{}, err
 	}
 	defer f.Close()
-	return readOpen(f, seen, most)
+	return readOpen(f, seen, most, room)
 }
 
 // openFlags open a file that may have become something else since it was looked at: a FIFO
 // without a writer is not waited for, and a terminal does not become ours.
 const openFlags = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY
 
-// readOpen reads an open file if it is the one that was seen, at most so many bytes of it.
-func readOpen(f *os.File, seen fileState, most int) ([]byte, fileState, error) {
+// readOpen reads an open file if it is the one that was seen, at most so many bytes of it; into room, if that is enough.
+func readOpen(f *os.File, seen fileState, most int, room []byte) ([]byte, fileState, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return nil, fileState{}, err
@@ -179,14 +172,13 @@ func readOpen(f *os.File, seen fileState, most int) ([]byte, fileState, error) {
 	if info.Size() > int64(most) {
 		return nil, fileState{}, tooLarge(info.Size(), most)
 	}
-	data := make([]byte, info.Size()+1)
+	data := room[:0]
+	if data == nil || int64(cap(data)) < info.Size() {
+		data = make([]byte, info.Size())
+	}
+	data = data[:info.Size()]
 	n, err := io.ReadFull(f, data)
-	switch {
-	case err == nil: // it has grown
-		var more []byte
-		more, err = io.ReadAll(io.LimitReader(f, int64(most-n)+1))
-		data = append(data, more...)
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		data, err = data[:n], nil
 	}
 	if err != nil {
@@ -194,6 +186,16 @@ func readOpen(f *os.File, seen fileState, most int) ([]byte, fileState, error) {
 	}
 	if info, err = f.Stat(); err != nil {
 		return nil, fileState{}, err
+	}
+	if info.Size() != int64(n) { // it has grown, or has no size
+		more, err := io.ReadAll(io.LimitReader(f, int64(most-n)+1))
+		if err != nil {
+			return nil, fileState{}, err
+		}
+		data = append(data, more...)
+		if info, err = f.Stat(); err != nil {
+			return nil, fileState{}, err
+		}
 	}
 	return data, fileStateOf(info, seen.linked), nil
 }

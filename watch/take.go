@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"svcctl.io/svcctl/store/manifest"
@@ -183,7 +184,7 @@ func (w *Watcher) done(f *file) {
 
 // content is the content of a file.
 type content struct {
-	data []byte
+	data []byte // empty when it is one that is known; nil when it could not be read
 	seen fileState
 	hash manifest.Hash
 	next *manifest.File // nil when the content is one that is known
@@ -207,17 +208,41 @@ func (w *Watcher) fetch(root *os.Root, seen fileState, f *file) (c content) {
 		return c
 	}
 	w.counts.reads.Add(1)
-	c.data, c.seen, c.err = read(root, f.source.rel(f.path), seen, mostBytes(w.cfg.Limits))
+	var room *[]byte
+	var to []byte
+	if f.hash != (manifest.Hash{}) { // most are as they were
+		room = rooms.Get().(*[]byte)
+		defer rooms.Put(room)
+		to = *room
+	}
+	c.data, c.seen, c.err = read(root, f.source.rel(f.path), seen, mostBytes(w.cfg.Limits), to)
 	if c.err != nil || c.data == nil {
 		return c
 	}
 	c.hash = sha256.Sum256(c.data)
-	if c.hash != f.hash && (f.good == nil || c.hash != f.good.Hash) {
+	known := c.hash == f.hash || f.good != nil && c.hash == f.good.Hash
+	if !known {
 		c.next = w.parse(f, c.data)
 		c.next.Hash = c.hash
 	}
+	if room != nil {
+		if cap(c.data) <= mostRoom {
+			*room = c.data[:0]
+		}
+		if known {
+			c.data = []byte{}
+		} else {
+			c.data = slices.Clone(c.data)
+		}
+	}
 	return c
 }
+
+// rooms are for the content of files that are probably known: only their hashes matter then.
+var rooms = sync.Pool{New: func() any { return new([]byte) }}
+
+// mostRoom bounds the memory of each, in bytes.
+const mostRoom = 1 << 20
 
 // read deals with a file that settled, unless it turns out that it did not.
 func (w *Watcher) read(f *file, now content, at time.Time) {

@@ -140,6 +140,18 @@ func (t *tree) watch(s *source, dirs map[string]identity) (more bool) {
 	return more
 }
 
+// begin watches a directory that is about to be read for the first time, so that it need not be read again for that.
+// When it takes another one's place meanwhile, the directory that it is in says so, which was watched before it. What
+// cannot be watched is left to watch.
+func (t *tree) begin(dir string, id identity) {
+	if t.notify == nil || t.noEvents != nil {
+		return
+	}
+	if _, watched := t.watching[dir]; !watched && t.notify.add(dir) == nil {
+		t.watching[dir] = id
+	}
+}
+
 // close lets go of everything that is open.
 func (t *tree) close() {
 	t.disconnect()

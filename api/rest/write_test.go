@@ -94,7 +94,7 @@ func TestCreateRefuses(t *testing.T) {
 		"empty":            {body: ``, code: 400, want: "<empty>"},
 		"array":            {body: `[]`, code: 400, want: "unrecognized"},
 		"not UTF-8":        {body: "{\"metadata\":{\"name\":\"\xff\"}}", code: 400, want: "UTF-8"},
-		"deep":             {body: `{"metadata":` + deep + `}`, code: 400, want: "deeper"},
+		"deep":             {body: `{"metadata":` + deep + `}`, code: 400, want: "more than 64 deep"},
 		"long":             {body: `{"metadata":{"name":"` + strings.Repeat("x", 4<<20) + `"}}`, code: 413, want: "limit is 3145728"},
 		"wrong type":       {body: `{"spec":{"ports":"x"}}`, code: 400, want: `Service in version "v1" cannot be handled as a Service: json: cannot unmarshal string`},
 		"other kind":       {body: `{"kind":"ConfigMap","apiVersion":"v1"}`, code: 400, want: `ConfigMap in version "v1" cannot be handled as a Service`},

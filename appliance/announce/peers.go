@@ -51,6 +51,7 @@ type peers struct {
 	damped  map[netip.Prefix]time.Time // routes that wait, and until when
 	ripe    <-chan time.Time           // when one of them is to be announced
 	drained bool
+	parted  time.Time        // since when it is drained
 	avoided <-chan time.Time // when routers that were asked to avoid our routes use others
 
 	ctx   context.Context // of start; nil before
@@ -266,7 +267,7 @@ const avoidance = 2 * time.Second
 // setDrained asks all routers to prefer other paths (community GRACEFUL_SHUTDOWN, RFC 8326), after which withdrawAll is
 // to be called, or announces all routes again.
 func (ps *peers) setDrained(drained bool) {
-	ps.drained, ps.avoided = drained, nil
+	ps.drained, ps.parted, ps.avoided = drained, time.Now(), nil
 	if !drained {
 		all := map[netip.Prefix]struct{}{}
 		for prefix := range ps.table.routes {
@@ -343,6 +344,9 @@ func (ps *peers) placesOf(addr netip.Addr) []wire.Place {
 		place := wire.Place{By: "bgp " + p.Name, State: "announced", Since: p.state.Since.UTC()}
 		if r.since.After(p.state.Since) {
 			place.Since = r.since.UTC()
+		}
+		if ps.drained && ps.parted.After(place.Since) {
+			place.Since = ps.parted.UTC()
 		}
 		cannot := p.state.CannotIPv4
 		if addr.Is6() {

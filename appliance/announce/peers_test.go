@@ -100,17 +100,21 @@ func byObjects(peers ...wire.PeerConfig) *wire.AnnounceConfig {
 var tor1 = wire.PeerConfig{Name: "tor-1", Address: "192.0.2.1:179", LocalAS: 64512, RemoteAS: 64513, IPv4: true, IPv6: true}
 
 // A peer that comes while the box is drained is told of no route.
-func TestPeerComesToDrainedBox(t *testing.T) {
+func Test663_peer_comes_to_drained_box(t *testing.T) {
 	addr := netip.MustParseAddr("192.0.2.50")
 	wanted := map[netip.Addr]ad{addr: {Via: []string{"m/all"}}}
 	ps, err := newPeers(nil, byObjects(), wanted, false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	began := time.Now()
 	ps.setDrained(true)
 	ps.configure(byObjects(tor1), wanted)
 	if routes, places := ps.table.toPeer("tor-1"), ps.placesOf(addr); len(routes) != 0 || len(places) != 1 || places[0].State != "drained" {
 		t.Errorf("it is told of %v, and places are %+v", routes, places)
+	}
+	if since := ps.placesOf(addr)[0].Since; since.Before(began.UTC()) {
+		t.Errorf("drained since %s, which is before it was drained at %s", since, began.UTC())
 	}
 	ps.setDrained(false)
 	if routes := ps.table.toPeer("tor-1"); len(routes) != 1 {

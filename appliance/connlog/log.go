@@ -36,6 +36,8 @@ type Line struct {
 	Endpoint  string    `json:"endpoint"` // who answered
 	// Relayed says that it is the relay at this box, which made connections of its own to endpoints.
 	Relayed bool `json:"relayed,omitempty"`
+	// RelayedTo are these endpoints, at most 16; absent where they are not known.
+	RelayedTo []string `json:"relayedTo,omitempty"`
 	// As is the client's address as the endpoint saw it, where that is another one.
 	As string `json:"as,omitempty"`
 	// Begin is absent where it is not known.

@@ -198,7 +198,7 @@ func (l *ChangeTracker) Take() Work {
 
 // flows returns the flows that are to be looked for.
 func (l *ChangeTracker) flows() []Flows {
-	list := slices.Collect(maps.Values(l.work))
+	list := slices.AppendSeq(slices.Grow([]Flows(nil), len(l.work)), maps.Values(l.work))
 	for i := range list {
 		list[i].Beside = l.beside.of(list[i].Frontend)
 	}

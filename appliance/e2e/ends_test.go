@@ -236,6 +236,7 @@ type logLine struct {
 	Protocol, Client, To, Endpoint string
 	As, State                      string
 	Answered, Relayed              bool
+	RelayedTo                      []string
 	BytesIn, BytesOut              uint64
 }
 
@@ -294,8 +295,8 @@ func Test340_connection_log(t *testing.T) {
 		want[fmt.Sprintf("default/%s p80 TCP %s %s", f.name("web"), f.at(f.vip(41), 80), f.on(80, b.L1)[0])] = 2
 		want[fmt.Sprintf("default/%s u80 UDP %s %s masqueraded", f.name("web"), f.at(f.vip(41), 80), f.on(80, b.L1)[0])] = 3
 		want[fmt.Sprintf("default/%s p80 TCP %s %s masqueraded", f.name("cloud"), f.at(f.lb(5), 80), f.on(80, b.L2)[0])] = 1
-		want[fmt.Sprintf("default/%s p80 TCP %s the relay", f.name("relayed"), f.at(f.vip(43), 80))] = 2
-		want[fmt.Sprintf("default/%s u80 UDP %s the relay", f.name("relayed"), f.at(f.vip(43), 80))] = 3
+		want[fmt.Sprintf("default/%s p80 TCP %s the relay %s", f.name("relayed"), f.at(f.vip(43), 80), f.on(80, b.L2))] = 2
+		want[fmt.Sprintf("default/%s u80 UDP %s the relay %s", f.name("relayed"), f.at(f.vip(43), 80), f.on(80, b.L2))] = 3
 	}
 	forget := func() {
 		b.GW1.Conntrack("-D", "-f", "ipv4")
@@ -312,7 +313,7 @@ func Test340_connection_log(t *testing.T) {
 			got := map[string]int{}
 			for _, l := range lines {
 				if l.Relayed && strings.HasSuffix(l.Endpoint, ":10270") {
-					l.Endpoint = "the relay"
+					l.Endpoint = fmt.Sprint("the relay ", l.RelayedTo)
 				}
 				key := fmt.Sprintf("%s/%s %s %s %s %s", l.Namespace, l.Service, l.Port, l.Protocol, l.To, l.Endpoint)
 				if l.As != "" {

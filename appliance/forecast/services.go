@@ -205,10 +205,10 @@ func affinity(p *nft.ServicePort) string {
 		return "none"
 	}
 	text := "of a client's address, for " + p.Affinity.String()
-	if n := p.Sticky.PrefixLen; n > 0 {
+	if n := p.AffinityOptions.PrefixLen; n > 0 {
 		text = fmt.Sprintf("of a client's /%d, for %s", n, p.Affinity)
 	}
-	return text + choose(p.Sticky.WholeService, ", for all ports of the Service", "") + choose(p.Sticky.Refresh, ", anew with each answer", "")
+	return text + choose(p.AffinityOptions.WholeService, ", for all ports of the Service", "") + choose(p.AffinityOptions.Refresh, ", anew with each answer", "")
 }
 
 func limits(l nft.Limits) string {

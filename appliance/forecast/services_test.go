@@ -63,7 +63,7 @@ func TestService(t *testing.T) {
 			p.Limits = nft.Limits{Rate: nft.Rate{Count: 9, Per: time.Second}, ClientConnections: 2}
 		},
 		"port http/IPv4 changes session affinity: none -> of a client's /24, for 1h0m0s, for all ports of the Service": func(p *nft.ServicePort) {
-			p.Affinity, p.Sticky = time.Hour, nft.Sticky{PrefixLen: 24, WholeService: true}
+			p.Affinity, p.AffinityOptions = time.Hour, nft.AffinityOptions{PrefixLen: 24, WholeService: true}
 		},
 		"port http/IPv4 changes slots: by weights -> by open connections": func(p *nft.ServicePort) { p.Tables[nft.PoolCluster] = p.Pools[nft.PoolCluster] },
 		"frontend http/IPv4 changes 10.96.0.1:80 clients outside: all endpoints, else refused -> local endpoints, else dropped": func(p *nft.ServicePort) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -42,15 +43,23 @@ type Flows struct {
 }
 
 // NewFlows writes a line for each connection that ends to a place (connlog.Open), of Services that ask for it; "": there
-// is no log.
-func NewFlows(place string, log *slog.Logger) *Flows {
+// is no log. endpointsOf returns the endpoints of a relayed one, as relay.Relay's does.
+func NewFlows(place string, endpointsOf func(protocol string, client netip.AddrPort, listener uint16) []netip.AddrPort, log *slog.Logger) *Flows {
 	f := &Flows{slog: log}
 	if place == "" {
 		f.book = flows.NewBook(nil)
 		return f
 	}
 	f.log = connlog.Open(place)
-	f.book = flows.NewBook(func(e *flows.Ended) { f.log.Write(lineOf(e)) })
+	f.book = flows.NewBook(func(e *flows.Ended) {
+		line := lineOf(e)
+		if e.Relayed {
+			for _, at := range endpointsOf(e.Protocol.String(), e.As, e.Endpoint.Port()) {
+				line.RelayedTo = append(line.RelayedTo, at.String())
+			}
+		}
+		f.log.Write(line)
+	})
 	return f
 }
 

@@ -15,7 +15,7 @@ import (
 
 // That the kernel cannot be listened to is told once, however often it is tried.
 func TestFlowsFailOnce(t *testing.T) {
-	f := NewFlows("", slog.New(slog.DiscardHandler))
+	f := NewFlows("", nil, slog.New(slog.DiscardHandler))
 	for i, c := range []struct {
 		err  error
 		news bool
@@ -28,7 +28,7 @@ func TestFlowsFailOnce(t *testing.T) {
 
 // Connections that end while nobody listens stay in the totals, and those that come after them are added.
 func TestFlowsAfterAFailure(t *testing.T) {
-	f := NewFlows("", slog.New(slog.DiscardHandler))
+	f := NewFlows("", nil, slog.New(slog.DiscardHandler))
 	vip, endpoint := netip.MustParseAddrPort("10.96.0.10:80"), netip.MustParseAddrPort("10.1.2.11:8080")
 	f.Planned(nil, []reconcile.Service{{Key: "default/web", Ports: []nft.ServicePort{{
 		ID: "default/web", Family: nft.IPv4, Protocol: nft.TCP, Frontends: []nft.Frontend{{Addr: vip.Addr(), Port: vip.Port()}},

@@ -214,3 +214,8 @@ func (r *Relay) tell(more bool) {
 		r.log.Error("clients of relayed ports are refused", "err", err)
 	}
 }
+
+// EndpointsOf returns the endpoints that a client of a relayed and logged port had, as relay.Relay's does.
+func (r *Relay) EndpointsOf(protocol string, client netip.AddrPort, listener uint16) []netip.AddrPort {
+	return r.relay.EndpointsOf(protocol, client, listener)
+}

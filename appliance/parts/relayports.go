@@ -67,7 +67,7 @@ func (r *Relay) redirect(svc *reconcile.Service) (ports []relay.Port) {
 func (r *Relay) relayedPort(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool) relay.Port {
 	port := relay.Port{
 		ID: p.ID, Listen: p.Relay[pool], Protocol: p.Protocol.String(),
-		Endpoints: p.Pools[pool], Serving: p.Serving, Ended: ended(svc, p), Pick: pickOf(p, pool),
+		Endpoints: p.Pools[pool], Serving: p.Serving, Ended: ended(svc, p), Pick: pickOf(p, pool), Logged: svc.Logged,
 	}
 	if svc.Drain.On {
 		port.Drain = &svc.Drain.Timeout

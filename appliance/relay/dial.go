@@ -56,3 +56,8 @@ func giveUp(c syscall.RawConn, cancel context.CancelCauseFunc) {
 		cancel(errNoAnswer)
 	}
 }
+
+// keepAliveEvery is after how long a silent peer is asked whether it is there, and how often.
+const keepAliveEvery = 15 * time.Second
+
+func unmapped(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }

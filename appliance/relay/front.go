@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -11,24 +10,11 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"svcctl.io/svcctl/appliance/handover"
 	"svcctl.io/svcctl/appliance/relay/httpproxy"
 	"svcctl.io/svcctl/appliance/relay/tlsterm"
 )
-
-// Front is the handling of TLS and HTTP between the clients of a port and its endpoints. Bytes go through the program then.
-type Front struct {
-	// TLS ends the TLS of clients; nil: they speak in the clear.
-	TLS *tls.Config
-	// BackendTLS begins TLS with endpoints; nil: they are spoken to in the clear.
-	BackendTLS *tls.Config
-	// HTTP has requests passed on one by one, which name the client in their header. An endpoint takes
-	// ResponseTimeout at most to begin its answer.
-	HTTP            bool
-	ResponseTimeout time.Duration
-}
 
 // errGone means that nothing leads to the port any more.
 var errGone = errors.New("the port is gone")
@@ -137,6 +123,8 @@ type httpSession struct {
 	from, asked netip.AddrPort
 	front       *Front
 	stale       atomic.Int32 // how many of them are to endpoints that get no requests any more
+
+	noted bool // guarded by the mutex of port: EndpointsOf knows of it
 
 	mu    sync.Mutex
 	ended bool

@@ -85,8 +85,6 @@ func (t *tcpPort) passages(list []Passage) []Passage {
 	return list
 }
 
-func unmapped(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
-
 func (l *udpListener) passages(u *udpPort, list []Passage) []Passage {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -13,15 +13,6 @@ import (
 	"svcctl.io/svcctl/appliance/relay/tlsterm"
 )
 
-// Named has the endpoints for the clients of a port that ask for a server name.
-type Named struct {
-	// ServerName is in lower case; "*.example.com" stands for all names with one label more, "*" for any
-	// and for none.
-	ServerName string
-	// Port has the endpoints and what is done for them; its Listen and Frontends are those of the port that names it.
-	Port Port
-}
-
 // helloTime bounds the wait for a client's ClientHello.
 const helloTime = 10 * time.Second
 
@@ -50,6 +41,7 @@ func (t *tcpPort) setNames(p Port) {
 	names := map[string]*tcpPort{}
 	for _, n := range p.Names {
 		n.Port.Listen, n.Port.Frontends, n.Port.via = p.Listen, p.Frontends, p.ID+" "+n.ServerName
+		n.Port.Logged = p.Logged
 		sub := t.names[n.ServerName]
 		if sub == nil || sub.port.ID != n.Port.ID {
 			sub = t.relay.portOf(n.Port)

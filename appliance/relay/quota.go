@@ -8,52 +8,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 )
-
-// bounds limit concurrent connections, or UDP clients.
-type bounds struct {
-	port  int64 // of one port
-	total int64 // of all ports together
-}
-
-// bothBounds has the bounds of node ports on loopback and of ports that the kernel redirects;
-// neither takes the other's room.
-type bothBounds struct{ loopback, redirected bounds }
-
-// What ports that the kernel redirects may have at once, unless the limit of open files is lower.
-const (
-	// MaxConnections bounds the TCP connections.
-	MaxConnections = 20000
-	// MaxClients bounds the clients of UDP.
-	MaxClients = 20000
-	// maxPipes bounds the pipes for splice(2); without one bytes are copied.
-	maxPipes = 512
-)
-
-// descriptors sets the limits by the limit of open files. Ports that the kernel redirects have two thirds
-// of it: a TCP connection takes two descriptors, a UDP client one, a pipe two. Node ports on loopback have a
-// sixth. What UDP has TCP has not, so neither starves the other.
-func (l *limits) descriptors(files uint64) {
-	all := int64(min(files, 1<<30))
-	have := all / 3 * 2
-	l.pipes = min(maxPipes, have/16/2)
-	l.tcp.redirected.total = min(MaxConnections, have*5/8/2)
-	l.udp.redirected.total = min(MaxClients, have/4)
-	l.tcp.redirected.port, l.udp.redirected.port = l.tcp.redirected.total, l.udp.redirected.total
-	l.tcp.loopback = bounds{min(1024, all/24), min(8192, all/24*3)}
-	l.udp.loopback = bounds{min(1024, all/24), min(8192, all/24)}
-}
-
-// openFiles is the limit of open files of this process (RLIMIT_NOFILE); large where it is unknown.
-func openFiles() uint64 {
-	var files syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
-		return 1 << 20
-	}
-	return files.Cur
-}
 
 // quota counts the slots in use, of one port or of all ports together.
 type quota struct {

@@ -12,152 +12,11 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"svcctl.io/svcctl/appliance/handover"
 	"svcctl.io/svcctl/appliance/listen"
 	"svcctl.io/svcctl/appliance/relay/httpproxy"
 )
-
-// The protocols of a Port.
-const (
-	TCP  = "tcp"
-	UDP  = "udp"
-	SCTP = "sctp" // not relayed: reported as a Problem
-)
-
-// Port is a way to one pool of endpoints: a node port on one loopback address, or frontends that
-// the kernel redirects to a listener of the relay.
-type Port struct {
-	ID       string         // "namespace/name/port", for problems and the log
-	Listen   netip.AddrPort // a loopback address and the node port, or the listener of the relay
-	Protocol string         // TCP or UDP
-	// Frontends are the addresses whose clients the kernel redirects to Listen; the zero Addr
-	// stands for any address. Nil: Listen is a node port on loopback.
-	Frontends []netip.AddrPort
-	// ProxyFrom are the balancers whose TCP connections begin with a header of the PROXY protocol.
-	ProxyFrom []netip.Prefix
-	// Endpoints get new connections. A node port on loopback without any, and without Names, has no listener.
-	Endpoints []netip.AddrPort
-	Pick      Pick
-	// Serving are endpoints that keep their connections besides.
-	Serving []netip.AddrPort
-	// Ended are endpoints whose TCP connections are reset.
-	Ended []netip.AddrPort
-	// Drain is after how long TCP connections of an endpoint are reset that is in neither; nil: never.
-	Drain   *time.Duration
-	Connect Connect
-	// IdleTimeout resets TCP connections over which nothing came for that time; 0: none.
-	IdleTimeout time.Duration
-	// Front handles TLS and HTTP; nil: bytes are passed on as they are.
-	Front *Front
-	// Names has the endpoints by server name; clients without a server name get the port's own.
-	Names []Named
-
-	// via tells it apart from others of the same ID and Listen: for one of Names, the port that has it and
-	// its server name.
-	via string
-}
-
-// Pick says which endpoint gets a new connection.
-type Pick struct {
-	By Algorithm
-	// Weights has the weights of the endpoints, in their order; nil: all are alike.
-	Weights []uint16
-	// Choose, when not nil, returns the endpoint of a new connection by its client and the address that it connected
-	// to. When it is not ok, or that endpoint did not accept the connection, By picks one.
-	Choose func(client, asked netip.AddrPort) (endpoint netip.AddrPort, ok bool)
-	// Affinity is the time that a client keeps its endpoint after its last new connection;
-	// 0: no affinity. A client is an address (spec.sessionAffinity: ClientIP).
-	Affinity time.Duration
-}
-
-// Algorithm picks an endpoint when neither Choose nor affinity does.
-type Algorithm uint8
-
-const (
-	// Random draws by weight.
-	Random Algorithm = iota
-	// RoundRobin gives turns: in the order of the addresses, or where weights differ in the smooth order of nginx
-	// (ngx_http_upstream_round_robin.c).
-	RoundRobin
-	// LeastConnection picks the endpoint with the fewest open connections for its weight; of several, in turn.
-	// Connections of all Ports of the same ID and protocol count, from when their endpoint is picked.
-	LeastConnection
-)
-
-// Connect says how TCP connections to endpoints are made.
-type Connect struct {
-	// Retries bounds the other endpoints that are tried for a connection that one did not accept
-	// within Timeout, by default 5 s.
-	Retries int
-	Timeout time.Duration
-	// ProxyProtocol is the version of the PROXY protocol whose header an endpoint gets before what
-	// the client sends: 1 or 2; 0: none.
-	ProxyProtocol int
-	// Transparent has an endpoint see the client's address as the source (IP_TRANSPARENT), which needs
-	// routes that deliver its answers here. One of another family than the client's, or that is the client
-	// itself, sees the box.
-	Transparent bool
-}
-
-// keeps reports whether connections to an endpoint live on.
-func (p *Port) keeps(endpoint netip.AddrPort) bool {
-	return slices.Contains(p.Endpoints, endpoint) || slices.Contains(p.Serving, endpoint)
-}
-
-// ends reports whether TCP connections to an endpoint are reset at once.
-func (p *Port) ends(endpoint netip.AddrPort) bool { return slices.Contains(p.Ended, endpoint) }
-
-func (p *Port) key() key { return key{p.ID, p.Protocol, p.Listen, p.via} }
-
-// redirected reports whether the kernel sends clients to the port.
-func (p *Port) redirected() bool { return p.Frontends != nil }
-
-// Problem is a Port without a listener.
-type Problem struct {
-	ID      string
-	Listen  netip.AddrPort
-	Reason  string // one of the Reason constants
-	Message string
-}
-
-// The reasons of Problems.
-const (
-	ReasonListen      = "LoopbackListenFailed" // retried every few seconds
-	ReasonNotLoopback = "NotLoopback"          // the address to listen on is no loopback address
-	ReasonProtocol    = "ProtocolNotRelayed"   // neither TCP nor UDP
-)
-
-// limits are the limits and timeouts of a Relay.
-type limits struct {
-	tcp, udp    bothBounds    // concurrent connections, and clients
-	pipes       int64         // for splice(2)
-	clients     int           // affinity entries of a port
-	header      time.Duration // timeout of a header of the PROXY protocol
-	dial        time.Duration // timeout of connecting to an endpoint where the Port has none
-	unreplied   time.Duration // idle timeout of a UDP client without an answer
-	replied     time.Duration // idle timeout of a UDP client with an answer, once it goes on for
-	stream      time.Duration // this time
-	removal     time.Duration // that a port serves after the kernel sends it no new clients
-	lastDrain   time.Duration // that a hand-over waits for connections that began during Drain; new clients wait meanwhile
-	retry       time.Duration // between attempts to open a listener
-	backoff     time.Duration // after a failure to accept or receive
-	logInterval time.Duration // between repetitions of a log line
-}
-
-// defaults are for the limit of open files. The times of UDP are a little shorter than those of
-// conntrack (net.netfilter.nf_conntrack_udp_timeout, 30 s, and nf_conntrack_udp_timeout_stream, 120 s, for
-// what lasts 2 s): what a flow leads to never outlives the entry that said so.
-func defaults() limits {
-	l := limits{
-		clients: 1 << 16,
-		header:  10 * time.Second, dial: 5 * time.Second, unreplied: 28 * time.Second, replied: 115 * time.Second, stream: 2 * time.Second,
-		removal: 10 * time.Second, lastDrain: 2 * time.Second, retry: 5 * time.Second, backoff: 100 * time.Millisecond, logInterval: time.Minute,
-	}
-	l.descriptors(openFiles())
-	return l
-}
 
 // Relay serves Ports. All methods may be called concurrently. It has more than 15 fields: listeners, limits, counts
 // and what is handed over to a new process belong to all ports.
@@ -170,6 +29,7 @@ type Relay struct {
 	buffers        sync.Pool // of datagrams
 	pump           *pump
 	open           *openCounts
+	lately         lately
 	listeners      *listen.Reconciler[Problem]
 	tasks          sync.WaitGroup
 	fronts         fronts
@@ -293,13 +153,6 @@ func (r *Relay) Run(ctx context.Context) error {
 	r.tasks.Wait()
 	r.pump.close()
 	return nil
-}
-
-// key identifies a listener: a change of it takes a new one.
-type key struct {
-	id, protocol string
-	listen       netip.AddrPort
-	via          string // Port.via
 }
 
 // listener serves one Port.

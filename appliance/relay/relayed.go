@@ -25,6 +25,7 @@ type relayed struct {
 	idle             *time.Timer  // nil: it may be idle
 	session          *httpSession // the client's, which outlives the connection; nil: it does not
 	stale            bool         // its endpoint gets no requests any more
+	late             *lateKey     // nil: it is not logged
 }
 
 func (r *Relay) newRelayed(client, endpoint *net.TCPConn, to netip.AddrPort) (*relayed, error) {

@@ -49,9 +49,6 @@ func (r *Relay) listenTCP(at netip.AddrPort, log *slog.Logger, route func(*net.T
 	return l, err
 }
 
-// keepAliveEvery is after how long a silent peer is asked whether it is there, and how often.
-const keepAliveEvery = 15 * time.Second
-
 // keepAlive sets SO_KEEPALIVE on a listener, whose connections inherit it (tcp(7)).
 func keepAlive(_, _ string, c syscall.RawConn) error {
 	var failed error
@@ -284,10 +281,28 @@ func (t *tcpPort) begin(c *relayed) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.conns[c] = struct{}{}
+	if t.port.Logged {
+		t.note(c)
+	}
 	if t.port.IdleTimeout > 0 {
 		t.watchIdle(c, t.port.IdleTimeout)
 	}
 	t.judge(c)
+}
+
+// note has EndpointsOf know a connection. The caller holds the lock.
+func (t *tcpPort) note(c *relayed) {
+	client, is := c.client.RemoteAddr().(*net.TCPAddr)
+	listener, bound := c.client.LocalAddr().(*net.TCPAddr)
+	if !is || !bound { // it has gone
+		return
+	}
+	c.late = &lateKey{TCP, unmapped(client.AddrPort()), uint16(listener.Port)}
+	goesOn := false
+	if c.session != nil {
+		goesOn, c.session.noted = c.session.noted, true
+	}
+	t.relay.lately.begin(*c.late, c.to, goesOn)
 }
 
 func (t *tcpPort) end(c *relayed) {
@@ -295,6 +310,9 @@ func (t *tcpPort) end(c *relayed) {
 	defer t.mu.Unlock()
 	delete(t.conns, c)
 	t.endpoints.done(c.to)
+	if c.late != nil {
+		t.relay.lately.end(*c.late)
+	}
 	c.setStale(false)
 	c.stopTimers()
 }

@@ -53,6 +53,7 @@ type flow struct {
 	place            *list.Element // in the order; nil: ended
 	began, seen      time.Time     // the first and the last datagram, either way
 	replied          bool
+	late             *lateKey // nil: it is not logged
 }
 
 // errQuotaExceeded means that a datagram of a new client was dropped, because no other flow
@@ -253,6 +254,10 @@ func (l *udpListener) note(f *flow) (err error) {
 	f.seen = f.began
 	l.flows[f.client] = f
 	f.place = f.port.order.PushBack(f)
+	if p := &f.port.port; p.Logged {
+		f.late = &lateKey{UDP, f.client, p.Listen.Port()}
+		l.relay.lately.begin(*f.late, f.endpoint, false)
+	}
 	return nil
 }
 
@@ -341,6 +346,9 @@ func (l *udpListener) release(f *flow) {
 	_ = f.socket.Close() // nothing is buffered that could be lost
 	f.port.quota.release()
 	f.port.endpoints.done(f.endpoint)
+	if f.late != nil {
+		l.relay.lately.end(*f.late)
+	}
 }
 
 func (l *udpListener) endWhere(port *udpPort, gone func(*flow) bool) {

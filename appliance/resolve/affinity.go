@@ -22,10 +22,10 @@ func (r *resolver) affinity() time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// sticky reads the annotations about affinity, by family.
-func (r *resolver) sticky() map[nft.Family]nft.Sticky {
+// affinityOptions reads the annotations about affinity, by family.
+func (r *resolver) affinityOptions() map[nft.Family]nft.AffinityOptions {
 	annotations := r.Service.Metadata.Annotations
-	var s nft.Sticky
+	var s nft.AffinityOptions
 	v4, v6 := uint8(32), uint8(128)
 	given := false
 	for _, key := range []string{object.AnnotationAffinityScope, object.AnnotationAffinityRefresh, object.AnnotationAffinityPrefix} {
@@ -57,7 +57,7 @@ func (r *resolver) sticky() map[nft.Family]nft.Sticky {
 	if !given || r.affinity() == 0 {
 		return nil // mostly
 	}
-	of := map[nft.Family]nft.Sticky{nft.IPv4: s, nft.IPv6: s}
+	of := map[nft.Family]nft.AffinityOptions{nft.IPv4: s, nft.IPv6: s}
 	for family, bits := range map[nft.Family]uint8{nft.IPv4: v4, nft.IPv6: v6} {
 		if int(bits) < 8*family.AddrLen() {
 			s.PrefixLen = bits

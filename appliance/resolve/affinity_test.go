@@ -16,21 +16,21 @@ func TestAnnotationsOfAffinity(t *testing.T) {
 		name   string
 		change func(*object.Service)
 		pairs  []string
-		want   nft.Sticky // of IPv4
-		text   string     // of the problem; "" for none
+		want   nft.AffinityOptions // of IPv4
+		text   string              // of the problem; "" for none
 	}{
-		{"none", sticky, nil, nft.Sticky{}, ""},
-		{"the whole Service", sticky, []string{scope, "service"}, nft.Sticky{WholeService: true}, ""},
-		{"the defaults", sticky, []string{scope, "port", refresh, "connections", prefix, "32"}, nft.Sticky{}, ""},
-		{"all", sticky, []string{scope, "service", refresh, "packets", prefix, "24,64"}, nft.Sticky{WholeService: true, Refresh: true, PrefixLen: 24}, ""},
-		{"prefixes of IPv6 alone", sticky, []string{prefix, "32,64"}, nft.Sticky{}, ""},
-		{"without affinity", plain, []string{scope, "service"}, nft.Sticky{}, "NoEffect has no effect: the Service has no session affinity"},
-		{"of an older object", sticky, []string{refresh, "often"}, nft.Sticky{}, `UnknownValue "often" is not known`},
-		{"a prefix of an older object", sticky, []string{prefix, "64"}, nft.Sticky{}, "UnknownValue must be a prefix length"},
+		{"none", sticky, nil, nft.AffinityOptions{}, ""},
+		{"the whole Service", sticky, []string{scope, "service"}, nft.AffinityOptions{WholeService: true}, ""},
+		{"the defaults", sticky, []string{scope, "port", refresh, "connections", prefix, "32"}, nft.AffinityOptions{}, ""},
+		{"all", sticky, []string{scope, "service", refresh, "packets", prefix, "24,64"}, nft.AffinityOptions{WholeService: true, Refresh: true, PrefixLen: 24}, ""},
+		{"prefixes of IPv6 alone", sticky, []string{prefix, "32,64"}, nft.AffinityOptions{}, ""},
+		{"without affinity", plain, []string{scope, "service"}, nft.AffinityOptions{}, "NoEffect has no effect: the Service has no session affinity"},
+		{"of an older object", sticky, []string{refresh, "often"}, nft.AffinityOptions{}, `UnknownValue "often" is not known`},
+		{"a prefix of an older object", sticky, []string{prefix, "64"}, nft.AffinityOptions{}, "UnknownValue must be a prefix length"},
 	} {
 		svc := service(annotate(tt.pairs...), tt.change)
 		out := Service(Input{Service: svc, Slices: []*object.EndpointSlice{slice(80, l1, l2)}}, facts())
-		if got := out.Ports[0].Sticky; got != tt.want {
+		if got := out.Ports[0].AffinityOptions; got != tt.want {
 			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
 		}
 		text := problemText(&out, "")

@@ -134,7 +134,7 @@ func (c *Claims) setBalancers(claim *Claim, keys []claimed) (affected []string) 
 	balancersBefore := known.of(nft.LoadBalancerIP)
 	now := known
 	now.ports = claim.Ports
-	c.externals.replace(claim.Service, known.of(nft.ExternalIP), now.of(nft.ExternalIP))
+	c.externals.replace(nil, claim.Service, known.of(nft.ExternalIP), now.of(nft.ExternalIP))
 	balancersNow := now.of(nft.LoadBalancerIP)
 	oldest := map[netip.Addr]uint64{}
 	for _, key := range keys {

@@ -62,23 +62,41 @@ func (r *resolver) visit(f visitor) {
 
 // collect merges the endpoints of all slices by Service port.
 func (r *resolver) collect() map[portKey][]endpoint {
-	found := map[portKey]map[netip.AddrPort]endpoint{}
+	most := 0 // of a port
+	for _, s := range r.Slices {
+		most += len(s.Endpoints)
+	}
+	found := map[portKey][]endpoint{}
 	r.visit(func(addr netip.Addr, ep endpoint, _ string, ports []object.EndpointPort) {
-		for _, port := range ports {
-			ep.add(found, addr, port)
+		for i := range ports {
+			name, proto, ok := matches(&ports[i])
+			if !ok {
+				continue
+			}
+			key := portKey{name, proto, nft.FamilyOf(addr)}
+			if found[key] == nil {
+				found[key] = make([]endpoint, 0, most)
+			}
+			ep.addr = netip.AddrPortFrom(addr, uint16(*ports[i].Port))
+			found[key] = append(found[key], ep)
 		}
 	})
-	out := make(map[portKey][]endpoint, len(found))
-	for key, set := range found {
-		list := make([]endpoint, 0, len(set))
-		for _, ep := range set {
-			ep.said = ep.state
-			list = append(list, ep)
+	for key, list := range found {
+		slices.SortStableFunc(list, func(a, b endpoint) int { return a.addr.Compare(b.addr) })
+		merged := list[:0]
+		for i := range list {
+			if last := len(merged) - 1; last >= 0 && merged[last].addr == list[i].addr {
+				merged[last] = merged[last].and(list[i])
+			} else {
+				merged = append(merged, list[i])
+			}
 		}
-		slices.SortFunc(list, func(a, b endpoint) int { return a.addr.Compare(b.addr) })
-		out[key] = list
+		for i := range merged {
+			merged[i].said = merged[i].state
+		}
+		found[key] = merged
 	}
-	return out
+	return found
 }
 
 func (r *resolver) visitSlice(s *object.EndpointSlice, f visitor) {
@@ -132,25 +150,14 @@ func matches(port *object.EndpointPort) (name string, proto nft.Protocol, ok boo
 	return deref(port.Name), proto, true
 }
 
-// add files the endpoint under each Service port it can be of.
-func (ep endpoint) add(found map[portKey]map[netip.AddrPort]endpoint, addr netip.Addr, port object.EndpointPort) {
-	name, proto, ok := matches(&port)
-	if !ok {
-		return
+// and is what an endpoint and one that comes later, at the same address, are together.
+func (ep endpoint) and(later endpoint) endpoint {
+	one, pod := later, cmp.Or(later.pod, ep.pod)
+	if ep.isBetter(&later) {
+		one, pod = ep, cmp.Or(ep.pod, later.pod)
 	}
-	key := portKey{name, proto, nft.FamilyOf(addr)}
-	if found[key] == nil {
-		found[key] = map[netip.AddrPort]endpoint{}
-	}
-	ep.addr = netip.AddrPortFrom(addr, uint16(*port.Port))
-	if old, ok := found[key][ep.addr]; ok {
-		local, pod := old.local || ep.local, cmp.Or(ep.pod, old.pod)
-		if old.isBetter(&ep) {
-			ep, pod = old, cmp.Or(old.pod, ep.pod)
-		}
-		ep.local, ep.pod = local, pod
-	}
-	found[key][ep.addr] = ep
+	one.local, one.pod = ep.local || later.local, pod
+	return one
 }
 
 // endpointAddr reads an endpoint's address and refuses those that no packet may be

@@ -73,21 +73,29 @@ func (x addressIndex) of(addr netip.Addr) []string {
 // endpoint or an address by that.
 func (l *loops) set(inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool, claims []Claim) (affected []string) {
 	if l.known == nil {
-		*l = loops{addressIndex{}, addressIndex{}, map[[16]byte]bool{}, map[string]askedFor{}}
+		endpoints := 0
+		for i := range claims {
+			for j := range claims[i].Ports {
+				endpoints += len(claims[i].Ports[j].Serving)
+			}
+		}
+		*l = loops{make(addressIndex, len(claims)), make(addressIndex, endpoints), map[[16]byte]bool{}, make(map[string]askedFor, len(claims))}
 	}
-	was := map[[16]byte]bool{} // whether an address was a Service's, of those that were touched
+	was := make(map[[16]byte]bool, len(claims)) // whether an address was a Service's, of those that were touched
 	var touched []netip.Addr
 	for i := range claims {
 		service := claims[i].Service
 		asked := askedFor{claims[i].Ports, claims[i].Unready}
 		before, now := l.known[service].addresses(), asked.addresses()
-		for _, addr := range slices.Concat(without(before.vips, now.vips), without(now.vips, before.vips)) {
-			if _, seen := was[addr.As16()]; !seen {
-				was[addr.As16()] = l.vips[addr.As16()] != nil
+		for _, changed := range [][]netip.Addr{without(before.vips, now.vips), without(now.vips, before.vips)} {
+			for _, addr := range changed {
+				if _, seen := was[addr.As16()]; !seen {
+					was[addr.As16()] = l.vips[addr.As16()] != nil
+				}
 			}
 		}
-		touched = append(touched, l.vips.replace(service, before.vips, now.vips)...)
-		touched = append(touched, l.backends.replace(service, before.backends, now.backends)...)
+		touched = l.vips.replace(touched, service, before.vips, now.vips)
+		touched = l.backends.replace(touched, service, before.backends, now.backends)
 		if len(claims[i].Ports) == 0 {
 			delete(l.known, service)
 		} else {
@@ -149,8 +157,8 @@ func (l *loops) endpointOf(addr netip.Addr) string {
 	return l.backends.of(addr)[0]
 }
 
-// replace gives a Service other addresses, both sorted, and tells which came or went.
-func (x addressIndex) replace(service string, before, now []netip.Addr) (changed []netip.Addr) {
+// replace gives a Service other addresses, both sorted, and adds those that came or went to changed.
+func (x addressIndex) replace(changed []netip.Addr, service string, before, now []netip.Addr) []netip.Addr {
 	for _, addr := range without(before, now) {
 		if rest := x[addr.As16()].without(service); rest == nil {
 			delete(x, addr.As16())
@@ -169,6 +177,9 @@ func (x addressIndex) replace(service string, before, now []netip.Addr) (changed
 
 // without are the addresses of one sorted list that are not in another.
 func without(list, other []netip.Addr) (rest []netip.Addr) {
+	if len(other) == 0 {
+		return list
+	}
 	for _, addr := range list {
 		if _, in := slices.BinarySearchFunc(other, addr, netip.Addr.Compare); !in {
 			rest = append(rest, addr)

@@ -89,7 +89,7 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 	if why != "" {
 		r.refuseClients(p)
 	}
-	p.Affinity, p.Sticky = 0, nft.Sticky{}
+	p.Affinity, p.AffinityOptions = 0, nft.AffinityOptions{}
 	for j := range p.Frontends {
 		p.Frontends[j].SNAT = nft.SNATNever // the client ends here
 	}

@@ -218,7 +218,7 @@ func (r *resolver) resolve() {
 	r.readAnnotations()
 	r.noLocal = r.answerWithoutLocal()
 	r.clients = r.readClients()
-	idle, sticky := r.idleTimeout(), r.sticky()
+	idle, affinityOptions := r.idleTimeout(), r.affinityOptions()
 	r.vips = r.addresses()
 	balance := r.readBalance()
 	endpoints := r.collect()
@@ -249,13 +249,13 @@ func (r *resolver) resolve() {
 				continue // refused by validation, or here
 			}
 			p := nft.ServicePort{
-				ID:       r.portID(port),
-				Family:   family,
-				Protocol: proto,
-				Affinity: r.affinity(),
-				Sticky:   sticky[family],
-				Idle:     idle,
-				Limits:   limits,
+				ID:              r.portID(port),
+				Family:          family,
+				Protocol:        proto,
+				Affinity:        r.affinity(),
+				AffinityOptions: affinityOptions[family],
+				Idle:            idle,
+				Limits:          limits,
 			}
 			all := endpoints[portKey{port.Name, proto, family}]
 			sel := r.selectEndpoints(all)

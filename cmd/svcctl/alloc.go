@@ -124,7 +124,7 @@ func poolsText(pools []wire.Pool, wide bool) string {
 			}
 			rows = append(rows, []string{h.Value, output.Printable(strings.Join(h.Services, ",")), note})
 		}
-		text += fmt.Sprintf("\n%s %s\n%s", poolName(pool), pool.Range, trimLines(new(output.Grid).Text(rows...)))
+		text += fmt.Sprintf("\n%s %s\n%s", poolName(pool), pool.Range, output.TrimLines(new(output.Grid).Text(rows...)))
 	}
 	return text
 }

@@ -164,9 +164,6 @@ func electionOf(v *verb, a *announce.Config) error {
 	return nil
 }
 
-// maxInterfaceName is IFNAMSIZ: the room for a name and a closing NUL.
-const maxInterfaceName = 16
-
 func (p *program) announcementsVerb() *verb {
 	return &verb{
 		name:    "announcements",

@@ -243,3 +243,6 @@ func attributesOf(v *verb, b *announce.BGP) error {
 	}
 	return usagef("--local-pref is sent to peers of our own AS alone, and no --peer is one: leave it out")
 }
+
+// maxInterfaceName is IFNAMSIZ: the room for a name and a closing NUL.
+const maxInterfaceName = 16

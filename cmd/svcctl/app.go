@@ -10,15 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"svcctl.io/svcctl/api/client"
-)
-
-// The exit codes.
-const (
-	exitDone        = 0
-	exitNo          = 1 // the answer is no, or something was refused
-	exitUsage       = 2
-	exitUnreachable = 3 // the appliance cannot be reached
+	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
 // main runs the verb that args name, says on stderr what went wrong, and returns
@@ -89,7 +81,7 @@ func (p *program) usage(v *verb) cli.OnUsageErrorFunc {
 		text := err.Error()
 		if name, ok := strings.CutPrefix(text, "flag provided but not defined: -"); ok {
 			name = strings.TrimLeft(name, "-")
-			return usagef("%s has no flag --%s: %s", who, name, didYouMean("--", name, v.flagNames(), more))
+			return usagef("%s has no flag --%s: %s", who, name, output.DidYouMean("--", name, v.flagNames(), more))
 		}
 		if name, ok := strings.CutPrefix(text, "flag needs an argument: -"); ok {
 			return usagef("%s: --%s needs a value: %s", who, strings.TrimLeft(name, "-"), more)
@@ -111,64 +103,5 @@ func (p *program) bare(root *verb, verbs []*verb, args []string) error {
 	for _, v := range verbs {
 		names = append(names, v.name)
 	}
-	return usagef("there is no verb %q: %s", args[0], didYouMean("", args[0], names, "run `svcctl help`"))
-}
-
-// print writes text to stdout.
-func (p *program) print(text string) error {
-	if _, err := io.WriteString(p.stdout, text); err != nil {
-		return fmt.Errorf("write to stdout: %w", err)
-	}
-	return nil
-}
-
-// usageError is an error of the command line or the configuration.
-type usageError struct{ problems []error }
-
-func (e *usageError) Error() string   { return errors.Join(e.problems...).Error() }
-func (e *usageError) Unwrap() []error { return e.problems }
-
-// usagef is a usageError with one problem.
-func usagef(format string, args ...any) error {
-	return &usageError{problems: []error{fmt.Errorf(format, args...)}}
-}
-
-// exitCode is the exit code that goes with an error.
-func exitCode(err error) int {
-	if err == nil {
-		return exitDone
-	}
-	if e, ok := errors.AsType[*exitError](err); ok {
-		return e.code
-	}
-	if _, ok := errors.AsType[*usageError](err); ok {
-		return exitUsage
-	}
-	if _, ok := errors.AsType[*client.UnreachableError](err); ok {
-		return exitUnreachable
-	}
-	return exitNo
-}
-
-// lines are the lines of an error, without empty ones.
-func lines(err error) []string {
-	if err == nil {
-		return nil
-	}
-	var out []string
-	for line := range strings.Lines(err.Error()) {
-		if line = strings.TrimSpace(line); line != "" {
-			out = append(out, line)
-		}
-	}
-	return out
-}
-
-// didYouMean is the end of a sentence about a word that is not one of words:
-// otherwise, when none of them is near.
-func didYouMean(prefix, word string, words []string, otherwise string) string {
-	if near := nearest(word, words); near != "" {
-		return fmt.Sprintf("did you mean %s%s?", prefix, near)
-	}
-	return otherwise
+	return usagef("there is no verb %q: %s", args[0], output.DidYouMean("", args[0], names, "run `svcctl help`"))
 }

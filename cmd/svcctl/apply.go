@@ -84,10 +84,6 @@ func (v *verb) dryRun() (bool, error) {
 	}
 }
 
-// batchBytes bounds the objects of one request, in bytes of JSON: about 40,000 Services. A dry run
-// sees what else is in its request and nothing before it.
-const batchBytes = 40 << 20
-
 // applying is one run of apply. It has more than 15 fields: the settings of the verb, and what the documents
 // read so far have left for the next one.
 type applying struct {

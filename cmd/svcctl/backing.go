@@ -10,6 +10,7 @@ import (
 
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/describe"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -46,13 +47,9 @@ func slicesOf(ctx context.Context, c *client.Client, namespace, name string) ([]
 	return typedList[object.EndpointSlice](ctx, c, collectionPath(k, namespace), url.Values{"labelSelector": {serviceLabel + "=" + name}})
 }
 
-// isReady reports whether an endpoint takes new connections: that is so where nothing is said
-// (discovery/v1 EndpointConditions).
-func isReady(e *object.Endpoint) bool { return e.Conditions.Ready == nil || *e.Conditions.Ready }
-
 // hasReady reports whether a slice has an endpoint that is ready.
 func hasReady(s *object.EndpointSlice) bool {
-	return slices.ContainsFunc(s.Endpoints, func(e object.Endpoint) bool { return isReady(&e) })
+	return slices.ContainsFunc(s.Endpoints, func(e object.Endpoint) bool { return describe.Ready(&e) })
 }
 
 // untilBacked waits until a Service has an endpoint that is ready.

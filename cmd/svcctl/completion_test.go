@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
 // TestCompletionBash lets a bash complete command lines.
@@ -227,8 +229,8 @@ func TestNearest(t *testing.T) {
 		"manifest": "manifests", "data-dir": "dataDir", "service_cluster_ip_range": "serviceClusterIPRange",
 		"zoen": "zone", "zon": "zone", "mainfests": "manifests", "listen": "", "": "", "frobnicate": "",
 	} {
-		if got := nearest(word, words); got != want {
-			t.Errorf("nearest(%q) is %q, want %q", word, got, want)
+		if got := output.Nearest(word, words); got != want {
+			t.Errorf("output.Nearest(%q) is %q, want %q", word, got, want)
 		}
 	}
 }

@@ -7,12 +7,6 @@ import (
 	"svcctl.io/svcctl/appliance/config"
 )
 
-// given has the texts of a setting, and their source.
-type given struct {
-	texts  []string
-	source string // "--zone", "SVCCTL_ZONE" or "svcctl.yaml:7: zone"
-}
-
 // config is the configuration for a verb: of each of its settings what its flag
 // says, else its environment variable, else the file, else the default. What is
 // given for a list replaces the list, it is not added. The error is a usageError

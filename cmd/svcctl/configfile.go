@@ -9,6 +9,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
 // configEnv is the environment variable that stands in for --config.
@@ -71,7 +72,7 @@ func parseConfig(path string, data []byte) (map[string]given, []error) {
 		switch {
 		case key.Kind != yaml.ScalarNode || !ok:
 			problems = append(problems, fmt.Errorf("%s:%d: there is no setting %q: %s",
-				path, key.Line, key.Value, didYouMean("", key.Value, keys, "`svcctl help serve` lists them")))
+				path, key.Line, key.Value, output.DidYouMean("", key.Value, keys, "`svcctl help serve` lists them")))
 			continue
 		case seen[key.Value] > 0:
 			problems = append(problems, fmt.Errorf("%s: is on line %d already: leave one of the two", source, seen[key.Value]))
@@ -112,4 +113,10 @@ func configValue(s setting, value *yaml.Node) ([]string, error) {
 		texts = append(texts, item.Value)
 	}
 	return texts, nil
+}
+
+// given has the texts of a setting, and their source.
+type given struct {
+	texts  []string
+	source string // "--zone", "SVCCTL_ZONE" or "svcctl.yaml:7: zone"
 }

@@ -78,7 +78,7 @@ func (p *program) runConns(ctx context.Context, v *verb, args []string) error {
 		return err
 	}
 	if v.option("output").text() == formJSON {
-		text, err := asJSON(list)
+		text, err := output.JSON(list)
 		if err != nil {
 			return err
 		}
@@ -163,19 +163,11 @@ func connsTable(list *wire.Connections, wide bool) string {
 		if len(c.RelayedTo) > 0 {
 			endpoint = strings.Join(c.RelayedTo, ",") + " (relayed)"
 		}
-		row := []string{strconv.FormatUint(uint64(c.ID), 10), portKey(c.Namespace, c.Service, c.Port), c.Protocol, c.Client, c.To, endpoint, state}
+		row := []string{strconv.FormatUint(uint64(c.ID), 10), output.ServicePort(c.Namespace, c.Service, c.Port), c.Protocol, c.Client, c.To, endpoint, state}
 		if wide {
 			row = append(row, cmp.Or(c.As, "-"), (time.Duration(c.Expires) * time.Second).String())
 		}
 		rows = append(rows, row)
 	}
 	return new(output.Grid).Text(rows...)
-}
-
-// portKey names a port of a Service: "shop/web", or "shop/web:http" where the port has a name.
-func portKey(namespace, service, port string) string {
-	if port != "" {
-		service += ":" + port
-	}
-	return namespace + "/" + service
 }

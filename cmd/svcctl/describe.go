@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -13,10 +12,9 @@ import (
 
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
-	"svcctl.io/svcctl/cmd/svcctl/output"
-	"svcctl.io/svcctl/store/kind"
+	"svcctl.io/svcctl/cmd/svcctl/describe"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
-	"svcctl.io/svcctl/store/schema"
 )
 
 func (p *program) describeVerb() *verb {
@@ -108,51 +106,73 @@ func (d *describing) one(ctx context.Context, t target, o client.Object) error {
 			return err
 		}
 	}
-	b := &description{}
+	page := &describe.Page{}
 	if t.kind.Plural == "services" {
-		if err := d.service(ctx, b, t); err != nil {
+		if err := d.service(ctx, page, t); err != nil {
 			return err
 		}
 	} else {
-		b.generic(o, t.kind)
+		page.Object(o, t.kind)
 	}
-	d.problems(b, t)
+	page.Problems(object.Ref{Kind: t.kind.Name, Namespace: t.namespace, Name: t.name}, d.status)
 	if d.events && t.kind.Name != object.KindEvent {
-		if err := d.happened(ctx, b, t, textField(o, "metadata", "uid")); err != nil {
+		if err := d.happened(ctx, page, t, textField(o, "metadata", "uid")); err != nil {
 			return err
 		}
 	}
-	return d.p.print(b.String())
+	return d.p.print(page.String())
 }
 
-// problems tells what is wrong with the object.
-func (d *describing) problems(b *description, t target) {
-	ref := object.Ref{Kind: t.kind.Name, Namespace: t.namespace, Name: t.name}
-	var lines []string
-	for _, problem := range d.status.Problems {
-		if problem.Object == ref.String() {
-			problem.Object = ""
-			lines = append(lines, fmt.Sprintf("%s: %s", problem.Severity, withoutSeverity(problem)))
+// service describes a Service.
+func (d *describing) service(ctx context.Context, page *describe.Page, t target) error {
+	var svc object.Service
+	if err := typed(ctx, d.c, t.path(), &svc); err != nil {
+		return err
+	}
+	f := describe.Facts{Service: &svc, Status: d.status, Created: d.since(svc.Metadata.CreationTimestamp)}
+	var err error
+	if f.Slices, err = slicesOf(ctx, d.c, t.namespace, t.name); err != nil {
+		return err
+	}
+	if how := annotation.RelayOf(&svc); d.status.Fleet != nil || how.Fronted() {
+		if f.State, err = d.state(ctx, t); err != nil {
+			return err
 		}
 	}
-	if len(lines) == 0 {
-		b.line("Problems", "<none>")
-		return
+	if f.Health, err = d.health(ctx, t); err != nil {
+		return err
 	}
-	b.line("Problems", "%s", lines[0])
-	for _, line := range lines[1:] {
-		b.line("", "%s", line)
-	}
+	page.Service(f)
+	return nil
 }
 
-// withoutSeverity is a problem in one line that does not say twice what it is.
-func withoutSeverity(p wire.Problem) string {
-	p.Severity = ""
-	return p.String()
+// state asks what becomes of a Service; nil where the appliance does not tell, as an older one.
+func (d *describing) state(ctx context.Context, t target) (*wire.ServiceState, error) {
+	state, err := d.c.Service(ctx, t.namespace, t.name, "")
+	if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
+		return nil, nil
+	}
+	return state, err
+}
+
+// health returns rows about the endpoints that are checked.
+func (d *describing) health(ctx context.Context, t target) ([][]string, error) {
+	h, err := d.c.Health(ctx, t.namespace, t.name)
+	if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
+		return nil, nil // an appliance of a version without checks
+	}
+	if err != nil || len(h.Endpoints) == 0 {
+		return nil, err
+	}
+	rows := healthRows(h.Endpoints, d.p.now(), true)
+	for i := range rows {
+		rows[i] = rows[i][1:] // without the Service
+	}
+	return rows, nil
 }
 
 // happened tells the events about the object.
-func (d *describing) happened(ctx context.Context, b *description, t target, uid string) error {
+func (d *describing) happened(ctx context.Context, page *describe.Page, t target, uid string) error {
 	k, _ := kindNamed("events")
 	about := []string{"involvedObject.kind=" + t.kind.Name, "involvedObject.name=" + t.name}
 	if t.namespace != "" {
@@ -168,61 +188,8 @@ func (d *describing) happened(ctx context.Context, b *description, t target, uid
 	if err != nil {
 		return err
 	}
-	if len(table.Rows) == 0 {
-		b.line("Events", "<none>")
-		return nil
-	}
-	b.heading("Events")
-	rows := [][]string{{"LAST SEEN", "TYPE", "REASON", "FROM", "MESSAGE"}}
-	cell := func(row client.Row, name string) string {
-		for i, c := range table.Columns {
-			if c.Name == name && i < len(row.Cells) {
-				return output.CellText(row.Cells[i])
-			}
-		}
-		return ""
-	}
-	for _, row := range table.Rows {
-		rows = append(rows, []string{cell(row, "Last Seen"), cell(row, "Type"), cell(row, "Reason"), cell(row, "Source"), cell(row, "Message")})
-	}
-	b.table(rows)
+	page.Events(table)
 	return nil
-}
-
-// description is the text about an object.
-type description struct{ strings.Builder }
-
-// descriptionWidth is the column of values.
-const descriptionWidth = 26
-
-// line writes a name and its value.
-func (b *description) line(name, format string, args ...any) {
-	if name != "" {
-		name += ":"
-	}
-	text := strings.TrimRight(pad(name, descriptionWidth)+fmt.Sprintf(format, args...), " ")
-	b.WriteString(text + "\n")
-}
-
-// heading begins a part that is indented.
-func (b *description) heading(name string) { b.WriteString(name + ":\n") }
-
-// table writes rows below a heading.
-func (b *description) table(rows [][]string) {
-	var g output.Grid
-	b.WriteString(indented(g.Text(rows...), "  "))
-}
-
-// pairs writes labels or annotations, one a line.
-func (b *description) pairs(name string, pairs map[string]string) {
-	if len(pairs) == 0 {
-		b.line(name, "<none>")
-		return
-	}
-	for _, key := range slices.Sorted(maps.Keys(pairs)) {
-		b.line(name, "%s", output.Printable(key+"="+pairs[key]))
-		name = ""
-	}
 }
 
 // since returns a time, and how long ago it was.
@@ -231,170 +198,4 @@ func (d *describing) since(t *time.Time) string {
 		return "<unknown>"
 	}
 	return fmt.Sprintf("%s (%s ago)", stamp(*t), span(d.p.now().Sub(*t)))
-}
-
-// generic writes all fields of an object of a kind.
-func (b *description) generic(o client.Object, k kind.Kind) {
-	meta, _ := o["metadata"].(map[string]any)
-	b.line("Name", "%s", output.Printable(nameOf(o)))
-	if namespace := namespaceOf(o); namespace != "" {
-		b.line("Namespace", "%s", output.Printable(namespace))
-	}
-	b.pairs("Labels", textMap(meta["labels"]))
-	b.pairs("Annotations", textMap(meta["annotations"]))
-	b.line("API Version", "%s", k.APIVersion())
-	b.line("Kind", "%s", k.Name)
-	if created := textField(o, "metadata", "creationTimestamp"); created != "" {
-		b.line("Created", "%s", created)
-	}
-	for _, key := range slices.Sorted(maps.Keys(o)) {
-		switch key {
-		case "metadata", "apiVersion", "kind":
-		default:
-			if k.Name == object.KindSecret && key == "data" {
-				b.secrets(o[key])
-				continue
-			}
-			if text, is := oneLiner(o[key]); is {
-				b.line(title(key), "%s", text)
-				continue
-			}
-			b.tree(title(key), o[key], schema.Of(k).Child(key), 0)
-		}
-	}
-}
-
-// oneLiner is the text of a value that has room in one line.
-func oneLiner(v any) (string, bool) {
-	switch v := v.(type) {
-	case map[string]any, []any:
-		return "", false
-	case string:
-		return output.Printable(v), !strings.Contains(v, "\n")
-	}
-	return output.CellText(v), true
-}
-
-// secrets writes how long secret values are.
-func (b *description) secrets(data any) {
-	b.heading("Data")
-	for _, key := range slices.Sorted(maps.Keys(textMap(data))) {
-		fmt.Fprintf(b, "  %s: %s\n", output.Printable(key), count(len(textMap(data)[key])*3/4, "byte"))
-	}
-}
-
-// tree writes a field and what is in it. The type, nil for an unknown one, distinguishes field
-// names from keys of maps.
-func (b *description) tree(name string, value any, t *schema.Type, depth int) {
-	indent := strings.Repeat("  ", depth)
-	if isEmpty(value) {
-		fmt.Fprintf(b, "%s%s: <none>\n", indent, name)
-		return
-	}
-	switch v := value.(type) {
-	case map[string]any:
-		fmt.Fprintf(b, "%s%s:\n", indent, name)
-		for _, key := range slices.Sorted(maps.Keys(v)) {
-			b.tree(keyTitle(t, key), v[key], childType(t, key), depth+1)
-		}
-	case []any:
-		fmt.Fprintf(b, "%s%s:\n", indent, name)
-		for _, item := range v {
-			b.item(item, itemType(t), indent+"  ")
-		}
-	default:
-		if s, is := value.(string); is && strings.Contains(s, "\n") {
-			fmt.Fprintf(b, "%s%s:\n%s", indent, name, indented(strings.TrimRight(printableLines(s), "\n")+"\n", indent+"  "))
-			return
-		}
-		fmt.Fprintf(b, "%s%s: %s\n", indent, name, output.CellText(value))
-	}
-}
-
-// isEmpty reports whether there is nothing to write of a value.
-func isEmpty(value any) bool {
-	switch v := value.(type) {
-	case map[string]any:
-		return len(v) == 0
-	case []any:
-		return len(v) == 0
-	}
-	return output.CellText(value) == ""
-}
-
-// item writes an item of a list, a structure with a dash before its first field.
-func (b *description) item(item any, t *schema.Type, indent string) {
-	m, is := item.(map[string]any)
-	if !is {
-		fmt.Fprintf(b, "%s%s\n", indent, output.CellText(item))
-		return
-	}
-	mark := "- "
-	for _, key := range slices.Sorted(maps.Keys(m)) {
-		var inner description
-		inner.tree(keyTitle(t, key), m[key], childType(t, key), 0)
-		text := indented(inner.String(), indent+"  ")
-		b.WriteString(indent + mark + strings.TrimPrefix(text, indent+"  "))
-		mark = "  "
-	}
-}
-
-// keyTitle returns the text of a key: unchanged in a map, whose keys users choose, else as a title.
-func keyTitle(t *schema.Type, key string) string {
-	if t != nil && t.Form == schema.Map {
-		return output.Printable(key)
-	}
-	return title(key)
-}
-
-func childType(t *schema.Type, key string) *schema.Type {
-	if t == nil {
-		return nil
-	}
-	return t.Child(key)
-}
-
-func itemType(t *schema.Type) *schema.Type {
-	if t == nil || t.Form != schema.List {
-		return nil
-	}
-	return t.Elem
-}
-
-// printableLines is printable for a text of several lines.
-func printableLines(s string) string {
-	lines := strings.Split(s, "\n")
-	for i := range lines {
-		lines[i] = output.Printable(lines[i])
-	}
-	return strings.Join(lines, "\n")
-}
-
-// title writes a field's name as kubectl does: clusterIP is Cluster IP.
-func title(key string) string {
-	if strings.ContainsAny(key, "-./_ ") || key == "" || strings.ToLower(key[:1]) != key[:1] {
-		return output.Printable(key)
-	}
-	var b strings.Builder
-	for i, r := range key {
-		upper := r >= 'A' && r <= 'Z'
-		if upper && i > 0 && !(key[i-1] >= 'A' && key[i-1] <= 'Z') {
-			b.WriteByte(' ')
-		}
-		if i == 0 {
-			r = []rune(strings.ToUpper(string(r)))[0]
-		}
-		b.WriteRune(r)
-	}
-	return output.Printable(b.String())
-}
-
-// textMap is a mapping of texts, whatever it is.
-func textMap(v any) map[string]string {
-	m, _ := v.(map[string]any)
-	texts := make(map[string]string, len(m))
-	for key, value := range m {
-		texts[key] = fmt.Sprint(value)
-	}
-	return texts
 }

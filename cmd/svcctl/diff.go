@@ -11,6 +11,7 @@ import (
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/cmd/svcctl/output"
+	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -59,21 +60,6 @@ type differing struct {
 
 // errDiffers says that there are differences, which are printed already.
 var errDiffers = &exitError{code: exitNo}
-
-// exitError ends a verb with an exit code of its own.
-type exitError struct {
-	code int
-	err  error // nil: all is said
-}
-
-func (e *exitError) Error() string {
-	if e.err == nil {
-		return ""
-	}
-	return e.err.Error()
-}
-
-func (e *exitError) Unwrap() error { return e.err }
 
 // runDiff prints differences.
 func (p *program) runDiff(ctx context.Context, v *verb, args []string) error {
@@ -234,7 +220,8 @@ func comparable(o client.Object) (string, error) {
 			delete(meta, name)
 		}
 	}
-	return output.YAML(o)
+	text, err := manifest.YAML(o)
+	return string(text), err
 }
 
 // maskValues replaces the values of two versions of a Secret, so that only which ones differ is seen.

@@ -155,7 +155,7 @@ func refusalFindings(seen *wire.Traffic) []appliance.Finding {
 		p := &seen.Ports[i]
 		if p.RefusedRate != nil && *p.RefusedRate > 0 {
 			findings = append(findings, appliance.Finding{Check: check, Level: "warning",
-				Message: fmt.Sprintf("Service %s refuses %s packets a second for want of an endpoint", portKey(p.Namespace, p.Service, p.Port), rateText(p.RefusedRate)),
+				Message: fmt.Sprintf("Service %s refuses %s packets a second for want of an endpoint", output.ServicePort(p.Namespace, p.Service, p.Port), output.Rate(p.RefusedRate)),
 				Advice:  fmt.Sprintf("`svcctl explain svc/%s -n %s` says why", p.Service, p.Namespace)})
 		}
 	}
@@ -166,7 +166,7 @@ func refusalFindings(seen *wire.Traffic) []appliance.Finding {
 	for _, reason := range slices.Sorted(maps.Keys(seen.RefusalRates)) {
 		if rate := seen.RefusalRates[reason]; rate >= 1 && reason != "no-endpoint" {
 			findings = append(findings, appliance.Finding{Check: check, Level: "warning",
-				Message: fmt.Sprintf("%s packets a second are refused or dropped: %s", rateText(&rate), reason), Advice: reasonAdvice[reason]})
+				Message: fmt.Sprintf("%s packets a second are refused or dropped: %s", output.Rate(&rate), reason), Advice: reasonAdvice[reason]})
 		}
 	}
 	if findings == nil {
@@ -181,7 +181,7 @@ func silenceFindings(seen *wire.Traffic) appliance.Finding {
 	var silent []string
 	for i := range seen.Ports {
 		if p := &seen.Ports[i]; p.Unanswered > p.Open {
-			silent = append(silent, fmt.Sprintf("%s (%d unanswered, %d open)", portKey(p.Namespace, p.Service, p.Port), p.Unanswered, p.Open))
+			silent = append(silent, fmt.Sprintf("%s (%d unanswered, %d open)", output.ServicePort(p.Namespace, p.Service, p.Port), p.Unanswered, p.Open))
 		}
 	}
 	if len(silent) > 0 {
@@ -250,11 +250,11 @@ func doctorPage(findings []appliance.Finding, color bool) string {
 	}
 	for _, f := range findings {
 		code := map[string]string{"ok": output.Green, "warning": output.Yellow, "error": output.Red}[string(f.Level)]
-		left := pad(string(f.Level), level+3)[len(f.Level):] + pad(f.Check, check+3)
-		indent := pad("", level+check+6)
+		left := output.Pad(string(f.Level), level+3)[len(f.Level):] + output.Pad(f.Check, check+3)
+		indent := output.Pad("", level+check+6)
 		p.WriteString(p.Paint(code, string(f.Level)) + left + strings.Join(lines(errors.New(f.Message)), "\n"+indent) + "\n")
 		if f.Advice != "" {
-			p.WriteString("        ->" + strings.TrimPrefix(wrap(f.Advice, "           ", helpWidth), "          "))
+			p.WriteString("        ->" + strings.TrimPrefix(output.Wrap(f.Advice, "           ", output.HelpWidth), "          "))
 		}
 	}
 	return p.String()

@@ -264,3 +264,7 @@ func (d *document) raw() (json.RawMessage, error) {
 func oneLine(text string) string {
 	return output.Printable(strings.Join(strings.Fields(text), " "))
 }
+
+// batchBytes bounds the objects of one request, in bytes of JSON: about 40,000 Services. A dry run
+// sees what else is in its request and nothing before it.
+const batchBytes = 40 << 20

@@ -88,10 +88,11 @@ func (e *editing) run(ctx context.Context) error {
 	if meta, is := e.before["metadata"].(map[string]any); is {
 		delete(meta, "managedFields")
 	}
-	original, err := output.YAML(e.before)
+	yaml, err := manifest.YAML(e.before)
 	if err != nil {
 		return err
 	}
+	original := string(yaml)
 	f, err := os.CreateTemp("", "svcctl-edit-*.yaml")
 	if err != nil {
 		return err
@@ -153,7 +154,7 @@ func editHead(why string) string {
 	b.WriteString("# Please edit the object below. Lines that begin with # are left out, and an empty\n" +
 		"# file ends it. If what is saved is refused, it is opened again with the reason.\n#\n")
 	if why != "" {
-		fmt.Fprintf(&b, "# It was refused:\n%s#\n", wrap(why, "# * ", helpWidth))
+		fmt.Fprintf(&b, "# It was refused:\n%s#\n", output.Wrap(why, "# * ", output.HelpWidth))
 	}
 	return b.String()
 }

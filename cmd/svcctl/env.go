@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
 // The forms of the output of env.
@@ -109,7 +110,7 @@ func (p *program) printVariables(form string, variables []wire.Variable) error {
 		for _, variable := range variables {
 			all[variable.Name] = variable.Value
 		}
-		text, err := asJSON(all)
+		text, err := output.JSON(all)
 		if err != nil {
 			return err
 		}

@@ -12,6 +12,8 @@ import (
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/diagnose"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/describe"
+	"svcctl.io/svcctl/cmd/svcctl/explain"
 	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/store/convert"
 	"svcctl.io/svcctl/store/object"
@@ -60,8 +62,14 @@ func (p *program) runExplain(ctx context.Context, v *verb, args []string) error 
 	switch {
 	case len(args) == 0:
 		return usagef("explain what? Give a Service as svc/web, an address as 10.96.0.10:80, or a field as service.spec.type")
-	case args[0] == annotationsWord && len(args) <= 2:
-		return p.explainAnnotations(args[1:])
+	case args[0] == annotationsWord && len(args) == 1:
+		return p.print(explain.Annotations())
+	case args[0] == annotationsWord && len(args) == 2:
+		text, err := explain.Annotation(args[1])
+		if err != nil {
+			return err
+		}
+		return p.print(text)
 	case len(args) > 2:
 		return usagef("explain takes one Service, one address or one field: run `svcctl explain --help`")
 	}
@@ -88,8 +96,19 @@ func (p *program) runExplain(ctx context.Context, v *verb, args []string) error 
 		}
 		return p.explainService(ctx, v, what[0])
 	}
-	return p.explainField(v, args[0])
+	k, path, err := kindOfPath(args[0])
+	if err != nil {
+		return err
+	}
+	text, err := explain.Field(k, path, v.option("recursive").on())
+	if err != nil {
+		return err
+	}
+	return p.print(text)
 }
+
+// annotationsWord makes explain print the table of annotations.
+const annotationsWord = "annotations"
 
 // parseQuestion reads ADDRESS, ADDRESS:PORT or :PORT, each with /PROTOCOL.
 func parseQuestion(text string) (q diagnose.Question, is bool, err error) {
@@ -247,7 +266,7 @@ func (p *program) explainFacts(ctx context.Context, v *verb, c *client.Client, f
 		}
 		if selector := f.Service.Spec.Selector; len(selector) > 0 {
 			k, _ := kindNamed("pods")
-			f.Pods, err = typedList[object.Pod](ctx, c, collectionPath(k, f.Namespace), url.Values{"labelSelector": {pairsText(selector)}})
+			f.Pods, err = typedList[object.Pod](ctx, c, collectionPath(k, f.Namespace), url.Values{"labelSelector": {describe.Pairs(selector)}})
 			if err != nil {
 				return err
 			}

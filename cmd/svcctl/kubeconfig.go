@@ -137,11 +137,7 @@ func (p *program) runKubeconfig(ctx context.Context, v *verb, _ []string) error 
 	} else if user.Exec, err = tokenPlugin(socket, role); err != nil {
 		return err
 	}
-	text, err := toYAML(k)
-	if err != nil {
-		return fmt.Errorf("encode as YAML: %w", err)
-	}
-	return p.print(text)
+	return p.printYAML(k)
 }
 
 // embeddedLife returns the lifetime of the token in the kubeconfig; 0: without a token.

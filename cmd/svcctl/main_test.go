@@ -20,6 +20,7 @@ import (
 	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/appliance/announce"
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/store/manifest"
 )
 
@@ -165,7 +166,7 @@ func TestHelp(t *testing.T) {
 		}
 		// Command lines may be longer than the screen, prose may not.
 		for line := range strings.Lines(text) {
-			if len(line) > helpWidth+1 && !strings.HasPrefix(line, "  svcctl ") {
+			if len(line) > output.HelpWidth+1 && !strings.HasPrefix(line, "  svcctl ") {
 				t.Errorf("help %s: line of %d characters: %s", name, len(line), line)
 			}
 		}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -9,7 +8,9 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-	"gopkg.in/yaml.v3"
+
+	"svcctl.io/svcctl/cmd/svcctl/output"
+	"svcctl.io/svcctl/store/manifest"
 )
 
 // output prints v in the form that the verb's -o asks for; text makes the form for
@@ -20,28 +21,24 @@ func (p *program) output(vb *verb, v any, text func() string) error {
 	}
 	switch vb.option("output").text() {
 	case formJSON:
-		body, err := asJSON(v)
+		body, err := output.JSON(v)
 		if err != nil {
 			return err
 		}
 		return p.print(body)
 	case formYAML:
-		body, err := toYAML(v)
-		if err != nil {
-			return fmt.Errorf("encode as YAML: %w", err)
-		}
-		return p.print(body)
+		return p.printYAML(v)
 	}
 	return p.print(text())
 }
 
-// asJSON is v in JSON, indented.
-func asJSON(v any) (string, error) {
-	body, err := json.MarshalIndent(v, "", "  ")
+// printYAML prints v as YAML.
+func (p *program) printYAML(v any) error {
+	body, err := manifest.YAML(v)
 	if err != nil {
-		return "", fmt.Errorf("encode as JSON: %w", err)
+		return err
 	}
-	return string(body) + "\n", nil
+	return p.print(string(body))
 }
 
 // printLine prints v as a line of JSON, for verbs that print one document after another.
@@ -60,35 +57,6 @@ func checkOutput(vb *verb) error {
 		return usagef("-o %q: want one of %s", o.text(), strings.Join(o.words, ", "))
 	}
 	return nil
-}
-
-// toYAML writes v as YAML with the names and the order of its JSON form.
-func toYAML(v any) (string, error) {
-	body, err := json.Marshal(v)
-	if err != nil {
-		return "", err
-	}
-	var doc yaml.Node // JSON is YAML
-	if err := yaml.Unmarshal(body, &doc); err != nil {
-		return "", err
-	}
-	blockStyle(&doc)
-	var b bytes.Buffer
-	encoder := yaml.NewEncoder(&b)
-	encoder.SetIndent(2)
-	if err := encoder.Encode(&doc); err != nil {
-		return "", err
-	}
-	return b.String(), nil
-}
-
-// blockStyle forgets that a node was written as JSON: yaml chooses its own quotes,
-// and none for lists and mappings, but for empty ones.
-func blockStyle(n *yaml.Node) {
-	n.Style = 0
-	for _, c := range n.Content {
-		blockStyle(c)
-	}
 }
 
 // isTerminal reports whether f is a terminal.

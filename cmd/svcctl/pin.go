@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/cmd/svcctl/pin"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -117,20 +118,20 @@ func (p *program) pinFile(file pinFile, services map[string]*object.Service, dry
 		}
 		return services[key]
 	}
-	pins := pinText(file.path, file.text, of)
-	for _, err := range pins.wrong {
+	pins := pin.Write(file.path, file.text, of)
+	for _, err := range pins.Problems {
 		wrong++
 		fmt.Fprintln(p.stderr, err)
 	}
-	if len(pins.done) == 0 {
+	if len(pins.Services) == 0 {
 		return wrong, nil
 	}
-	text := pins.result()
-	if err := sameButPinned(file, text); err != nil {
+	text, err := pins.Text()
+	if err != nil {
 		return wrong, fmt.Errorf("%s: nothing is written: %w", file.path, err)
 	}
-	for _, d := range pins.done {
-		if err := p.print(fmt.Sprintf("%s:%d: %s: %s\n", file.path, d.line, d.key, strings.Join(d.values, ", "))); err != nil {
+	for _, d := range pins.Services {
+		if err := p.print(fmt.Sprintf("%s:%d: %s: %s\n", file.path, d.Line, d.Key, strings.Join(d.Values, ", "))); err != nil {
 			return wrong, err
 		}
 	}
@@ -138,24 +139,6 @@ func (p *program) pinFile(file pinFile, services map[string]*object.Service, dry
 		return wrong, nil
 	}
 	return wrong, replaceFile(file.path, text)
-}
-
-// sameButPinned makes sure that a text which was written to still has the same objects, and can be read.
-func sameButPinned(file pinFile, text []byte) error {
-	before := manifest.Decode(file.path, file.text, manifest.DefaultLimits())
-	after := manifest.Decode(file.path, text, manifest.DefaultLimits())
-	if after.Err != nil {
-		return errors.New(after.Err.String())
-	}
-	if len(after.Documents) != len(before.Documents) || len(after.Problems) != len(before.Problems) {
-		return errors.New("what is to be written cannot be read: write the values by hand, `svcctl pin --dry-run` says which")
-	}
-	for i := range after.Documents {
-		if object.RefOf(after.Documents[i].Object) != object.RefOf(before.Documents[i].Object) {
-			return errors.New("what is to be written reads as other objects: write the values by hand")
-		}
-	}
-	return nil
 }
 
 // replaceFile puts a text in the place of a file, whole, with the permissions that the file has.

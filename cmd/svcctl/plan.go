@@ -87,11 +87,3 @@ func (p *program) runPlan(ctx context.Context, v *verb, _ []string) error {
 	}
 	return nil
 }
-
-// count is "1 problem" or "2 problems".
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}

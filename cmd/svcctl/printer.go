@@ -9,6 +9,7 @@ import (
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/store/kind"
+	"svcctl.io/svcctl/store/manifest"
 )
 
 // printer prints objects one after the other in a form that is not the server's table.
@@ -102,10 +103,11 @@ func (w *printer) json(o client.Object) error {
 }
 
 func (w *printer) yaml(o client.Object) error {
-	body, err := output.YAML(o)
+	text, err := manifest.YAML(o)
 	if err != nil {
 		return err
 	}
+	body := string(text)
 	if !w.list {
 		if w.count > 1 {
 			body = "---\n" + body
@@ -113,23 +115,11 @@ func (w *printer) yaml(o client.Object) error {
 		return w.p.print(body)
 	}
 	// An item of a list in the style of YAML's encoder: every line two further in.
-	body = "- " + indented(body, "  ")[len("  "):]
+	body = "- " + output.Indent(body, "  ")[len("  "):]
 	if w.count == 1 {
 		body = "apiVersion: v1\nitems:\n" + body
 	}
 	return w.p.print(body)
-}
-
-// indented is text with every line that is not empty further in.
-func indented(text, indent string) string {
-	var b strings.Builder
-	for line := range strings.Lines(text) {
-		if line != "\n" {
-			b.WriteString(indent)
-		}
-		b.WriteString(line)
-	}
-	return b.String()
 }
 
 // end finishes what was begun.

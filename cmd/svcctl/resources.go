@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/store/kind"
 )
 
@@ -99,7 +100,7 @@ func kindsNamed(words string) ([]kind.Kind, error) {
 }
 
 func unknownKind(word string) error {
-	return usagef("there is no kind %q: %s", word, didYouMean("", word, kindWords(), "the kinds are "+strings.Join(plurals(), ", ")))
+	return usagef("there is no kind %q: %s", word, output.DidYouMean("", word, kindWords(), "the kinds are "+strings.Join(plurals(), ", ")))
 }
 
 // plurals are the names of the kinds, each once.
@@ -166,4 +167,18 @@ func targets(args []string, namespace string) ([]target, error) {
 		}
 	}
 	return all, nil
+}
+
+// kindOfPath takes the kind off a path such as endpointslices.discovery.k8s.io.ports or
+// svc.spec: the longest beginning that is one.
+func kindOfPath(text string) (k kind.Kind, path []string, err error) {
+	parts := strings.Split(text, ".")
+	for n := len(parts); n > 0; n-- {
+		if k, ok := kindNamed(strings.Join(parts[:n], ".")); ok {
+			return k, parts[n:], nil
+		}
+	}
+	word := parts[0]
+	return k, nil, usagef("there is no kind %q: %s; a Service is named as svc/%s", word,
+		output.DidYouMean("", word, kindWords(), "the kinds are "+strings.Join(plurals(), ", ")), word)
 }

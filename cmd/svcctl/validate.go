@@ -1,14 +1,12 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"io"
 	"slices"
-	"strings"
 
-	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/cmd/svcctl/output"
+	"svcctl.io/svcctl/cmd/svcctl/report"
 )
 
 // The forms that validate prints in besides text and json.
@@ -44,32 +42,6 @@ look. What depends on the box, as its addresses, is not known here.
 	}
 }
 
-// report has the findings of validate.
-type report struct {
-	Files    []string  `json:"files"` // that were read, sorted
-	Errors   int       `json:"errors"`
-	Warnings int       `json:"warnings"`
-	Problems []finding `json:"problems"`
-}
-
-// finding is a problem of a manifest. Line and Column count from 1; 0 is unknown and left out.
-type finding struct {
-	Level   string `json:"level"` // error or warning
-	File    string `json:"file"`
-	Line    int    `json:"line,omitempty"`
-	Column  int    `json:"column,omitempty"` // in characters
-	Object  string `json:"object,omitempty"` // Service shop/web
-	Field   string `json:"field,omitempty"`  // spec.ports[0].port
-	Reason  string `json:"reason"`           // one word, stable
-	Message string `json:"message"`
-	text    string // all of it in one line
-}
-
-const (
-	levelError   = "error"
-	levelWarning = "warning"
-)
-
 // runValidate prints the problems of manifests.
 func (p *program) runValidate(_ context.Context, v *verb, args []string) error {
 	if err := checkOutput(v); err != nil {
@@ -92,15 +64,15 @@ func (p *program) runValidate(_ context.Context, v *verb, args []string) error {
 	if err != nil {
 		return err
 	}
-	found := reportOf(planned.Files, planned.Problems)
-	text := found.lines()
+	found := report.Of(planned.Files, planned.Problems)
+	text := found.Lines()
 	switch v.option("output").text() {
 	case formJSON:
-		text, err = asJSON(found)
+		text, err = output.JSON(found)
 	case formJUnit:
-		text, err = found.junit()
+		text, err = found.JUnit()
 	case formSARIF:
-		text, err = found.sarif(p.version)
+		text, err = found.SARIF(p.version)
 	}
 	if err != nil {
 		return err
@@ -108,44 +80,5 @@ func (p *program) runValidate(_ context.Context, v *verb, args []string) error {
 	if err := p.print(text); err != nil {
 		return err
 	}
-	return found.verdict(v.option("strict").on())
-}
-
-// reportOf sorts problems by their place.
-func reportOf(files []string, problems []manifest.Problem) report {
-	r := report{Files: append([]string{}, files...), Problems: []finding{}}
-	slices.SortStableFunc(problems, func(a, b manifest.Problem) int {
-		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Message, b.Message))
-	})
-	for _, q := range problems {
-		f := finding{Level: levelError, File: q.File, Line: q.Line, Column: q.Column, Field: q.Field, Reason: q.Reason, Message: q.Message, text: q.String()}
-		if q.Object.Kind != "" {
-			f.Object = q.Object.String()
-		}
-		if q.Warning {
-			f.Level = levelWarning
-			r.Warnings++
-		} else {
-			r.Errors++
-		}
-		r.Problems = append(r.Problems, f)
-	}
-	return r
-}
-
-// lines is the report for people and editors: one line a problem.
-func (r *report) lines() string {
-	var b strings.Builder
-	for _, f := range r.Problems {
-		b.WriteString(f.text + "\n")
-	}
-	return b.String()
-}
-
-// verdict is the error of a report that is not clean.
-func (r *report) verdict(strict bool) error {
-	if r.Errors > 0 || strict && r.Warnings > 0 {
-		return fmt.Errorf("%s and %s in %s", count(r.Errors, "error"), count(r.Warnings, "warning"), count(len(r.Files), "file"))
-	}
-	return nil
+	return found.Verdict(v.option("strict").on())
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/cmd/svcctl/report"
 )
 
 const (
@@ -88,11 +89,23 @@ func TestValidateForms(t *testing.T) {
 		}
 		forms[form] = b.out.String()
 	}
-	var found report
+	var found report.Report
 	if err := json.Unmarshal([]byte(forms["json"]), &found); err != nil || len(found.Files) != 3 || found.Errors != 2 || found.Warnings != 1 || len(found.Problems) != 3 {
 		t.Errorf("json: %v\n%s", err, forms["json"])
 	}
-	var suites junitSuites
+	var suites struct {
+		Suites []struct {
+			Tests    int `xml:"tests,attr"`
+			Failures int `xml:"failures,attr"`
+			Cases    []struct {
+				Name    string `xml:"name,attr"`
+				Out     string `xml:"system-out"`
+				Failure *struct {
+					Text string `xml:",chardata"`
+				} `xml:"failure"`
+			} `xml:"testcase"`
+		} `xml:"testsuite"`
+	}
 	if err := xml.Unmarshal([]byte(forms["junit"]), &suites); err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +117,23 @@ func TestValidateForms(t *testing.T) {
 		suite.Cases[2].Name != "m/sub/b ad.yaml" || strings.Count(suite.Cases[2].Failure.Text, "\n") != 2 {
 		t.Errorf("junit:\n%s", forms["junit"])
 	}
-	var log sarifLog
+	type region struct{ StartLine, StartColumn int }
+	var log struct {
+		Version string
+		Runs    []struct {
+			Tool    struct{ Driver struct{ Rules []any } }
+			Results []struct {
+				Level     string
+				Message   struct{ Text string }
+				Locations []struct {
+					PhysicalLocation struct {
+						ArtifactLocation struct{ URI string }
+						Region           *region
+					}
+				}
+			}
+		}
+	}
 	if err := json.Unmarshal([]byte(forms["sarif"]), &log); err != nil {
 		t.Fatal(err)
 	}
@@ -112,9 +141,9 @@ func TestValidateForms(t *testing.T) {
 	if log.Version != "2.1.0" || len(results) != 3 || len(log.Runs[0].Tool.Driver.Rules) != 3 {
 		t.Fatalf("sarif:\n%s", forms["sarif"])
 	}
-	place := results[1].Locations[0].Physical
-	if results[0].Level != "warning" || results[1].Level != "error" || place.Artifact.URI != "m/sub/b%20ad.yaml" ||
-		place.Region == nil || *place.Region != (sarifRegion{6, 5}) || !strings.HasPrefix(results[1].Message.Text, "Service default/bad: ") {
+	place := results[1].Locations[0].PhysicalLocation
+	if results[0].Level != "warning" || results[1].Level != "error" || place.ArtifactLocation.URI != "m/sub/b%20ad.yaml" ||
+		place.Region == nil || *place.Region != (region{6, 5}) || !strings.HasPrefix(results[1].Message.Text, "Service default/bad: ") {
 		t.Errorf("sarif:\n%s", forms["sarif"])
 	}
 }

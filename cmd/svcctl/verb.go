@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v2"
+
+	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
 // verb is one word after svcctl: what runs it and what help says of it.
@@ -83,9 +85,6 @@ func (v *verb) cliFlags() []cli.Flag {
 	return flags
 }
 
-// helpWidth is the width that help texts are broken at, in characters.
-const helpWidth = 80
-
 // help is the verb's help text.
 func (v *verb) help() string {
 	var b strings.Builder
@@ -110,7 +109,7 @@ func (v *verb) help() string {
 			fmt.Fprintf(&b, "\n%s\n", strings.TrimRight(paragraph, "\n"))
 			continue
 		}
-		fmt.Fprintf(&b, "\n%s", wrap(paragraph, "", helpWidth))
+		fmt.Fprintf(&b, "\n%s", output.Wrap(paragraph, "", output.HelpWidth))
 	}
 	v.helpOptions(&b)
 	if len(v.examples) > 0 {
@@ -119,7 +118,7 @@ func (v *verb) help() string {
 			if i > 0 {
 				b.WriteString("\n")
 			}
-			b.WriteString(wrap(e.what, "  # ", helpWidth))
+			b.WriteString(output.Wrap(e.what, "  # ", output.HelpWidth))
 			fmt.Fprintf(&b, "  %s\n", e.line)
 		}
 	}
@@ -151,26 +150,8 @@ func (v *verb) helpOptions(b *strings.Builder) {
 		if o.def != "" {
 			usage += " (default: " + o.def + ")"
 		}
-		fmt.Fprintf(b, "%s\n%s", left, wrap(usage, "        ", helpWidth))
+		fmt.Fprintf(b, "%s\n%s", left, output.Wrap(usage, "        ", output.HelpWidth))
 	}
-}
-
-// wrap breaks text at blanks into lines of at most width characters, each after
-// indent.
-func wrap(text, indent string, width int) string {
-	var b strings.Builder
-	line := indent
-	for word := range strings.FieldsSeq(text) {
-		if line != indent && len(line)+1+len(word) > width {
-			b.WriteString(line + "\n")
-			line = indent
-		}
-		if line != indent {
-			line += " "
-		}
-		line += word
-	}
-	return b.String() + line + "\n"
 }
 
 // list are the values of an option that may be given several times or with commas.

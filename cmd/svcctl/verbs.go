@@ -1,5 +1,7 @@
 package main
 
+import "svcctl.io/svcctl/cmd/svcctl/output"
+
 // verbs are the verbs, in the order help lists them. Each call makes new ones: their
 // options keep what they are given.
 func (p *program) verbs() []*verb {
@@ -18,7 +20,7 @@ func (p *program) verbs() []*verb {
 func rootVerb(verbs []*verb) *verb {
 	list := ""
 	for _, v := range verbs {
-		list += "  " + pad(v.name, 15) + v.summary + "\n"
+		list += "  " + output.Pad(v.name, 15) + v.summary + "\n"
 	}
 	return &verb{
 		name:    "svcctl",
@@ -43,64 +45,4 @@ the kernel to balance their traffic. No cluster is needed.
   2  wrong usage or configuration
   3  the appliance cannot be reached`,
 	}
-}
-
-// configOption is --config.
-func configOption() *option {
-	return &option{name: "config", arg: argFile, env: configEnv, group: groupPlaces,
-		usage: "YAML file with any of the settings below; flags and environment variables come before it"}
-}
-
-const (
-	groupWhich  = "Which objects"
-	groupHow    = "How to do it"
-	groupOutput = "What to print"
-)
-
-// outputOption is -o.
-func outputOption(words ...string) *option {
-	arg := ""
-	for i, w := range words {
-		if i > 0 {
-			arg += "|"
-		}
-		arg += w
-	}
-	return &option{name: "output", letter: "o", arg: arg, def: words[0], words: words, group: groupOutput,
-		usage: "form of the output"}
-}
-
-// socket is the path of the appliance's socket.
-func (p *program) socket(v *verb) (string, error) {
-	cfg, err := p.config(v)
-	if err != nil {
-		return "", err
-	}
-	return cfg.API.Socket, nil
-}
-
-// settingsAbout tells, in the help of serve and plan, where settings come from.
-const settingsAbout = `Every flag is also an environment variable and a key of the file given with
---config: --node-name is SVCCTL_NODE_NAME and nodeName, --cluster-cidr is
-SVCCTL_CLUSTER_CIDR and clusterCIDR. The flag counts first, then the variable,
-then the file, then the default. Lists are flags given several times, text with
-commas, or YAML lists; a list that is given replaces the one behind it.`
-
-// settingOptions are the options of all settings, or of those that a plan needs.
-func settingOptions(plan bool) []*option {
-	o := []*option{configOption()}
-	for _, s := range settings() {
-		if !plan || !s.serveOnly {
-			o = append(o, s.option())
-		}
-	}
-	return o
-}
-
-// pad fills s with blanks to width characters.
-func pad(s string, width int) string {
-	for len(s) < width {
-		s += " "
-	}
-	return s
 }

@@ -60,9 +60,9 @@ func state(affinity time.Duration, balances ...nft.Balance) nft.State {
 			}}
 			if affinity > 0 {
 				first := &s.Services[name][0]
-				first.Sticky = nft.Sticky{PrefixLen: uint8(bits - 8*n), WholeService: true, Refresh: n == 0}
+				first.AffinityOptions = nft.AffinityOptions{PrefixLen: uint8(bits - 8*n), WholeService: true, Refresh: n == 0}
 				if n == 0 {
-					first.Sticky.PrefixLen = 0
+					first.AffinityOptions.PrefixLen = 0
 				}
 				second := *first
 				second.ID, second.Frontends = name+"/q", []nft.Frontend{{Addr: vip, Port: 81}}

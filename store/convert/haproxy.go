@@ -68,7 +68,10 @@ func (l haproxyLine) word(i int) string {
 	return ""
 }
 
-func (l haproxyLine) String() string { return strings.Join(l.words, " ") }
+// String is the line on one line of text, control characters as haproxy writes them.
+func (l haproxyLine) String() string {
+	return strings.NewReplacer("\r", `\r`, "\n", `\n`, "\t", `\t`).Replace(strings.Join(l.words, " "))
+}
 
 // statements are the lines that hold for a proxy: those of its defaults first.
 func (p *proxy) statements() []haproxyLine {
@@ -119,7 +122,7 @@ func (r *haproxy) front(p *proxy) {
 	}
 	v := &Virtual{Line: p.line, Annotations: map[string]string{}}
 	back := p
-	if p.kind == "frontend" {
+	if _, leads := p.says("default_backend", "use_backend"); leads || p.kind == "frontend" {
 		if back = r.backendOf(p, v); back == nil {
 			return
 		}
@@ -130,13 +133,10 @@ func (r *haproxy) front(p *proxy) {
 		return
 	}
 	back.used = true
-	b := &haproxyBackend{haproxy: r, v: v, p: back}
+	b := &haproxyBackend{haproxy: r, v: v, p: back, front: p}
 	b.read()
 	if p != back {
 		r.frontLosses(p, v)
-	}
-	if len(v.Servers) == 0 {
-		r.lose(v, back.line, "%s %s has no server: clients are refused", back.kind, back.name)
 	}
 	r.publish(v, p.name, binds, b.checks)
 }
@@ -158,25 +158,50 @@ func (r *haproxy) loseSection(p *proxy, read func(keyword string) bool) {
 	}
 }
 
-// backendOf is the backend that a frontend leads to; nil, with a loss, if there is none.
+// backendOf is the backend that a frontend or listen leads to, whatever a connection is like: that of the first
+// use_backend without a condition, or else the default one, or else the listen itself. It is nil, with a loss, if there
+// is none.
 func (r *haproxy) backendOf(p *proxy, v *Virtual) *proxy {
+	to, isUnconditional := haproxyLine{}, false
+	var conditions []haproxyLine
 	for _, l := range p.statements() {
-		if l.words[0] == "use_backend" {
-			r.lose(v, l.line, "%s is not followed: all connections go to the default backend", l)
+		switch {
+		case l.words[0] != "use_backend":
+		case isUnconditional:
+			r.lose(v, l.line, "%s is never reached: use_backend %s before it has no condition", l, to.word(1))
+		case len(l.words) == 2 && !strings.Contains(l.word(1), "%["):
+			to, isUnconditional = l, true
+		default:
+			conditions = append(conditions, l)
 		}
 	}
-	l, is := p.says("default_backend")
+	l, is := to, isUnconditional
 	if !is {
-		r.out.Losses = append(r.out.Losses, v.Losses...)
-		r.lose(nil, p.line, "frontend %s is left out: it has no default_backend, and conditions are not looked at here", p.name)
+		l, is = p.says("default_backend")
+	}
+	if !is && p.kind == "frontend" {
+		for _, l := range conditions {
+			r.lose(nil, l.line, "%s is not followed: conditions are not looked at here", l)
+		}
+		r.lose(nil, p.line, "frontend %s is left out: it has no backend that all connections go to, and conditions are not looked at here", p.name)
 		return nil
+	}
+	name := p.name
+	if is {
+		name = l.word(1)
+	}
+	for _, l := range conditions {
+		r.lose(v, l.line, "%s is not followed: all connections go to %s", l, name)
+	}
+	if !is {
+		return p
 	}
 	back := r.named[l.word(1)]
 	switch {
 	case back == nil:
 		r.fail(l.line, "there is no backend %s", l.word(1))
 	case back.mode() != "tcp":
-		r.lose(nil, p.line, "frontend %s is left out: its backend %s is in mode %s", p.name, back.name, back.mode())
+		r.lose(nil, p.line, "%s %s is left out: its backend %s is in mode %s", p.kind, p.name, back.name, back.mode())
 		back = nil
 	}
 	return back

@@ -1,6 +1,8 @@
 package convert
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -11,7 +13,7 @@ import (
 // haproxyRead are the statements of defaults that the proxies below heed, or tell about themselves.
 var haproxyRead = []string{
 	"mode", "balance", "server", "default-server", "option httpchk", "option tcp-check", "option ssl-hello-chk", "http-check", "tcp-check", "timeout check",
-	"timeout client", "timeout server", "clitimeout", "srvtimeout", "option allbackups", "source", "bind", "disabled", "default_backend", "stick",
+	"timeout client", "timeout server", "timeout tunnel", "clitimeout", "srvtimeout", "option allbackups", "source", "bind", "disabled", "default_backend", "stick",
 }
 
 // haproxyQuiet lists statements about the program that do not affect which server a client gets.
@@ -25,21 +27,39 @@ type haproxyBackend struct {
 	*haproxy
 	v *Virtual
 	p *proxy
+	// front is the proxy that clients connect to, which may be p.
+	front *proxy
 
-	kind, path, host, status string // of the check: tcp, http
+	kind, path, host, status string         // of the check: tcp, http
+	port                     string         // of the check of all servers, as :8008
+	checkTLS, connects       bool           // the check begins TLS; tcp-check or http-check connect is there
+	chk, send                haproxyRequest // option httpchk, http-check send
 	timeout                  time.Duration
 	timeoutLine              int
+	idles                    map[string]haproxyTimeout // client, server, tunnel
 	allBackups               bool
 	defaults                 []haproxyLine // default-server
 	backups                  int
 	checks                   []checked
 }
 
+// A haproxyRequest is what a check by HTTP asks; "" where nothing is said.
+type haproxyRequest struct {
+	method, path string
+	line         int
+}
+
+// A haproxyTimeout is a timeout with its line.
+type haproxyTimeout struct {
+	is   time.Duration
+	line int
+}
+
 // read reads what holds for the proxy: its defaults first, of which only what is heeded counts.
 func (b *haproxyBackend) read() {
 	b.kind = "tcp"
-	balance, idle := haproxyLine{b.p.line, []string{"balance", "roundrobin"}}, time.Duration(0)
-	idleLine := 0
+	b.idles = map[string]haproxyTimeout{}
+	balance := haproxyLine{b.p.line, []string{"balance", "roundrobin"}}
 	own := map[int]bool{}
 	for _, l := range b.p.lines {
 		own[l.line] = true
@@ -74,8 +94,12 @@ func (b *haproxyBackend) read() {
 			switch of {
 			case "check":
 				b.timeout, b.timeoutLine = d, l.line
-			case "client", "server", "clitimeout", "srvtimeout":
-				idle, idleLine = max(idle, d), l.line
+			case "client", "clitimeout":
+				b.idles["client"] = haproxyTimeout{d, l.line}
+			case "server", "srvtimeout":
+				b.idles["server"] = haproxyTimeout{d, l.line}
+			case "tunnel":
+				b.idles["tunnel"] = haproxyTimeout{d, l.line}
 			default:
 				b.loseOwn(l, own)
 			}
@@ -89,7 +113,8 @@ func (b *haproxyBackend) read() {
 			b.loseOwn(l, own)
 		}
 	}
-	b.idle(idle, idleLine)
+	b.request()
+	b.idle()
 	b.balance(balance)
 	for _, l := range servers {
 		b.server(l)
@@ -124,15 +149,7 @@ func (r *haproxy) frontLosses(p *proxy, v *Virtual) {
 		switch keyword := l.words[0]; {
 		case slices.Contains([]string{"mode", "bind", "default_backend", "use_backend", "disabled"}, keyword):
 		case slices.Contains(haproxyQuiet, keyword):
-		case keyword == "timeout" && l.word(1) == "client" || keyword == "clitimeout":
-			d, err := haproxyTime(l.words[len(l.words)-1])
-			if err != nil {
-				r.fail(l.line, "%v", err)
-			}
-			before, _ := time.ParseDuration(v.Annotations[annotationIdle])
-			if d > before && d%time.Second == 0 && d <= mostIdle {
-				v.Annotations[annotationIdle] = short(d)
-			}
+		case keyword == "timeout" && l.word(1) == "client" || keyword == "clitimeout": // see idle
 		default:
 			r.lose(v, l.line, "%s has no counterpart and is left out%s", l, haproxyHint(l))
 		}
@@ -144,8 +161,28 @@ const (
 	annotationProxyProtocol = "svcctl.io/proxy-protocol"
 )
 
-// idle ends silent connections as the longer one of the two timeouts does.
-func (b *haproxyBackend) idle(d time.Duration, line int) {
+// idle ends silent connections as timeout tunnel does, or else as the longer one of the two others. That of clients is
+// the frontend's.
+func (b *haproxyBackend) idle() {
+	if b.front != b.p {
+		delete(b.idles, "client")
+	}
+	for _, l := range b.front.statements() {
+		if text := l.words[len(l.words)-1]; b.front != b.p && (l.words[0] == "timeout" && l.word(1) == "client" || l.words[0] == "clitimeout") {
+			d, err := haproxyTime(text)
+			if err != nil {
+				b.fail(l.line, "%v", err)
+			}
+			b.idles["client"] = haproxyTimeout{d, l.line}
+		}
+	}
+	longer, is := b.idles["tunnel"]
+	if !is {
+		if longer = b.idles["client"]; b.idles["server"].is > longer.is {
+			longer = b.idles["server"]
+		}
+	}
+	d, line := longer.is, longer.line
 	if d == 0 {
 		return
 	}
@@ -160,28 +197,18 @@ func (b *haproxyBackend) idle(d time.Duration, line int) {
 func (b *haproxyBackend) option(l haproxyLine, own bool) {
 	switch l.word(1) {
 	case "httpchk":
-		b.kind, b.path = "http", ""
-		method, path := "OPTIONS", "/" // configuration.txt, option httpchk
+		b.kind = "http"
+		b.chk = haproxyRequest{"OPTIONS", "/", l.line} // configuration.txt, option httpchk
 		switch len(l.words) {
 		case 2:
 		case 3:
-			path = l.word(2)
+			b.chk.path = l.word(2)
 		default:
-			method, path = l.word(2), l.word(3)
+			b.chk.method, b.chk.path = l.word(2), l.word(3)
 		}
-		b.request(l.line, method, path)
-		for _, line := range strings.FieldsFunc(strings.Join(l.words[min(4, len(l.words)):], " "), func(c rune) bool { return c == '\r' || c == '\n' }) {
-			if name, value, is := strings.Cut(line, ":"); is && strings.HasSuffix(strings.ToLower(name), "host") {
-				b.host = strings.TrimSpace(value)
-			}
-		}
-		if text := strings.Join(l.words[min(4, len(l.words)):], " "); strings.Contains(text, `rn`) || strings.ContainsAny(text, "\r\n") {
-			b.lose(b.v, l.line, "%s: header lines are not sent with a check; write svcctl.io/health-check-host", l)
-		}
+		b.headers(l)
 	case "tcp-check":
-		if b.kind == "http" {
-			b.kind = "tcp"
-		}
+		b.kind = "tcp"
 	case "ssl-hello-chk":
 		b.kind, b.path = "tls", ""
 	case "allbackups":
@@ -196,8 +223,56 @@ func (b *haproxyBackend) option(l haproxyLine, own bool) {
 	}
 }
 
-// request sets what a check by HTTP asks for.
-func (b *haproxyBackend) request(line int, method, path string) {
+// headers reads the header lines that old configurations have behind the version of option httpchk.
+func (b *haproxyBackend) headers(l haproxyLine) {
+	for i, text := range strings.FieldsFunc(strings.Join(l.words[min(4, len(l.words)):], " "), func(c rune) bool { return c == '\r' || c == '\n' }) {
+		name, value, is := strings.Cut(text, ":")
+		switch {
+		case i == 0 && !is: // HTTP/1.1
+		case strings.EqualFold(strings.TrimSpace(name), "host"):
+			b.host = strings.TrimSpace(value)
+		default:
+			b.lose(b.v, l.line, "the header %s of checks is left out", strings.TrimSpace(name))
+		}
+	}
+}
+
+// connect reads what http-check connect and tcp-check connect say of the connection of a check.
+func (b *haproxyBackend) connect(l haproxyLine) {
+	if b.connects {
+		b.lose(b.v, l.line, "%s has no counterpart: a check is one connection", l)
+		return
+	}
+	b.connects = true
+	for i := 2; i < len(l.words); i++ {
+		switch word := l.words[i]; word {
+		case "default", "linger":
+		case "ssl":
+			b.checkTLS = true
+		case "port":
+			i++
+			n, err := ParsePort(l.word(i))
+			if err != nil {
+				b.fail(l.line, "%v", err)
+			}
+			b.port = fmt.Sprintf(":%d", n)
+		case "comment":
+			i++
+		case "addr", "sni", "alpn", "proto":
+			i++
+			b.lose(b.v, l.line, "%s %s of checks has no counterpart", word, l.word(i))
+		default:
+			b.lose(b.v, l.line, "%s of checks has no counterpart", word)
+		}
+	}
+}
+
+// request sets what a check by HTTP asks for: what http-check send says, and of option httpchk what it leaves open.
+func (b *haproxyBackend) request() {
+	if b.kind != "http" {
+		return
+	}
+	method, path, line := cmp.Or(b.send.method, b.chk.method), cmp.Or(b.send.path, b.chk.path), cmp.Or(b.send.line, b.chk.line)
 	if method != "GET" {
 		b.lose(b.v, line, "checks ask with GET, not with %s", method)
 	}
@@ -218,7 +293,7 @@ func (b *haproxyBackend) checkLine(l haproxyLine) {
 	case l.words[0] == "http-check" && l.word(1) == "expect" && l.word(2) == "status":
 		b.status = l.word(3)
 	case l.words[0] == "http-check" && l.word(1) == "send":
-		method, path := "OPTIONS", "/"
+		b.send.line = l.line
 		for i := 1; i < len(rest); i++ {
 			value := ""
 			if i+1 < len(rest) {
@@ -226,9 +301,9 @@ func (b *haproxyBackend) checkLine(l haproxyLine) {
 			}
 			switch rest[i] {
 			case "meth":
-				method = value
+				b.send.method = value
 			case "uri":
-				path = value
+				b.send.path = value
 			case "ver":
 			case "hdr":
 				if strings.EqualFold(value, "host") && i+2 < len(rest) {
@@ -242,8 +317,9 @@ func (b *haproxyBackend) checkLine(l haproxyLine) {
 			}
 			i++
 		}
-		b.request(l.line, method, path)
-	case l.words[0] == "tcp-check" && l.word(1) == "connect" && len(rest) == 1:
+	case l.word(1) == "connect":
+		b.connect(l)
+	case l.word(1) == "comment":
 	case l.words[0] == "http-check" && l.word(1) == "disable-on-404":
 		b.lose(b.v, l.line, "%s has no counterpart: 404 is a failure", l)
 	default:

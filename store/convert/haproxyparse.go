@@ -85,6 +85,9 @@ func (r *haproxy) open(line int, words []string) *proxy {
 	return p
 }
 
+// haproxyEscapes are the control characters that haproxy writes with \.
+var haproxyEscapes = map[byte]byte{'r': '\r', 'n': '\n', 't': '\t'}
+
 // haproxyWords are the words of a line. # begins a comment, \ takes the meaning of what follows away.
 func haproxyWords(l string) (words []string, err string) {
 	var word strings.Builder
@@ -104,7 +107,11 @@ func haproxyWords(l string) (words []string, err string) {
 		case c == '\\' && quote != '\'' && i+1 < len(l) && l[i+1] != '\n':
 			i++
 			started = true
-			word.WriteByte(l[i])
+			if control, is := haproxyEscapes[l[i]]; is {
+				word.WriteByte(control)
+			} else {
+				word.WriteByte(l[i])
+			}
 		case c == '\\' && quote != '\'':
 			return nil, "a line that goes on in the next one is not followed: write it as one"
 		case quote != 0:

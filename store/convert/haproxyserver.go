@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -16,7 +17,7 @@ import (
 var (
 	haproxyFlags = []string{
 		"agent-check", "allow-0rtt", "check-send-proxy", "check-via-socks4", "force-sslv3", "force-tlsv10", "force-tlsv11", "force-tlsv12", "force-tlsv13", "no-agent-check",
-		"no-backup", "no-check", "no-check-ssl", "no-send-proxy", "no-ssl", "no-tls-tickets", "no-verifyhost", "non-stick", "ssl-reuse", "no-ssl-reuse", "tfo", "enabled", "no-sslv3", "no-tlsv10", "no-tlsv11",
+		"no-tls-tickets", "no-verifyhost", "non-stick", "ssl-reuse", "no-ssl-reuse", "tfo", "enabled", "no-sslv3", "no-tlsv10", "no-tlsv11",
 	}
 	haproxyValues = []string{
 		"addr", "agent-addr", "agent-inter", "agent-port", "agent-send", "alpn", "ca-file", "check-alpn", "check-proto", "check-sni", "ciphers", "ciphersuites", "cookie", "crl-file", "crt",
@@ -83,9 +84,7 @@ func (b *haproxyBackend) server(l haproxyLine) {
 	if len(s.losses) > 0 {
 		b.lose(b.v, l.line, "server %s: what has no counterpart is left out: %s", name, strings.Join(s.losses, ", "))
 	}
-	if s.proxy != "" {
-		b.v.Annotations[annotationProxyProtocol] = s.proxy
-	}
+	b.proxyProtocol(&s, name, l.line)
 	if s.disabled {
 		b.lose(b.v, l.line, "server %s is disabled: it has weight 0 instead of %d", name, s.Weight)
 		s.Weight = 0
@@ -97,6 +96,22 @@ func (b *haproxyBackend) server(l haproxyLine) {
 	}
 	b.v.Servers = append(b.v.Servers, s.Server)
 	b.checks = append(b.checks, checked{s.Server, l.line, b.checkOf(&s)})
+}
+
+// proxyProtocol sets the header that servers get: all of a Service the one of the first server.
+func (b *haproxyBackend) proxyProtocol(s *haproxyServer, name string, line int) {
+	all := b.v.Annotations[annotationProxyProtocol]
+	switch {
+	case s.proxy == all:
+	case len(b.v.Servers) == 0:
+		b.v.Annotations[annotationProxyProtocol] = s.proxy
+	case all == "":
+		b.lose(b.v, line, "server %s wants the header of the PROXY protocol (%s), which those before it do not get: it gets none, as all servers of a Service", name, s.proxy)
+	case s.proxy == "":
+		b.lose(b.v, line, "server %s wants no header of the PROXY protocol: it gets %s, as all servers of a Service", name, all)
+	default:
+		b.lose(b.v, line, "server %s wants %s of the PROXY protocol: it gets %s, as all servers of a Service", name, s.proxy, all)
+	}
 }
 
 // haproxyHost parts ADDRESS[:PORT], an IPv6 address with or without brackets. The last part of one without is the
@@ -121,12 +136,12 @@ func (b *haproxyBackend) checkOf(s *haproxyServer) check {
 	c := maps.Clone(s.c)
 	kind := b.kind
 	switch {
-	case s.checkTLS && kind == "http":
+	case (s.checkTLS || b.checkTLS) && kind == "http":
 		kind = "https"
-	case s.checkTLS:
+	case s.checkTLS || b.checkTLS:
 		kind = "tls"
 	}
-	c[""] = kind + s.port
+	c[""] = kind + cmp.Or(b.port, s.port)
 	if kind == "http" || kind == "https" {
 		c[""] += b.path
 		if b.host != "" {
@@ -141,6 +156,10 @@ func (b *haproxyBackend) checkOf(s *haproxyServer) check {
 	}
 	if b.timeoutLine > 0 {
 		b.bounded(b.v, c, b.timeoutLine, "timeout", b.timeout, leastTimeout, mostTimeout)
+	} else { // configuration.txt, timeout check: without it a check takes as long as inter
+		if interval, _ := time.ParseDuration(c["interval"]); interval != defaultTimeout {
+			c["timeout"] = short(min(interval, mostTimeout))
+		}
 	}
 	return c
 }
@@ -177,6 +196,14 @@ func (b *haproxyBackend) params(s *haproxyServer, line int, words []string) {
 			s.tls = true
 		case "check-ssl":
 			s.checkTLS = true
+		case "no-backup":
+			s.Priority = 0
+		case "no-ssl":
+			s.tls = false
+		case "no-check-ssl":
+			s.checkTLS = false
+		case "no-send-proxy", "no-send-proxy-v2", "no-send-proxy-v2-ssl", "no-send-proxy-v2-ssl-cn":
+			s.proxy = ""
 		case "send-proxy":
 			s.proxy = "v1"
 		case "send-proxy-v2", "send-proxy-v2-ssl", "send-proxy-v2-ssl-cn":
@@ -222,10 +249,11 @@ func (b *haproxyBackend) params(s *haproxyServer, line int, words []string) {
 			} else {
 				lost(word + " " + value)
 			}
-		case "id", "guid", "init-addr", "verify", "no-backup", "no-ssl", "no-send-proxy", "no-check-ssl":
-			if word == "init-addr" || word == "verify" {
+		case "verify":
+			if value != "none" { // no certificate is verified here
 				lost(word + " " + value)
 			}
+		case "id", "guid":
 		default:
 			switch {
 			case takes:

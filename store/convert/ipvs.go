@@ -13,7 +13,7 @@ const directText = "direct routing and tunnels have no counterpart: packets are 
 
 // IPVS reads the output of `ipvsadm -S -n`.
 func IPVS(text string, options Options) (*Imported, error) {
-	r := &ipvs{reading: reading{options: options}, virtuals: map[string]*Virtual{}, lost: map[string]bool{}}
+	r := &ipvs{reading: reading{options: options}, virtuals: map[string]*Virtual{}, schedulers: map[*Virtual]string{}, lost: map[string]bool{}}
 	line := 0
 	for l := range strings.Lines(text) {
 		line++
@@ -31,6 +31,7 @@ func IPVS(text string, options Options) (*Imported, error) {
 		}
 	}
 	for _, v := range r.order {
+		r.balance(v, v.Line, r.schedulers[v])
 		r.add(v)
 	}
 	return r.result()
@@ -38,9 +39,10 @@ func IPVS(text string, options Options) (*Imported, error) {
 
 type ipvs struct {
 	reading
-	virtuals map[string]*Virtual // by protocol and address as written
-	lost     map[string]bool     // those that have no counterpart
-	order    []*Virtual
+	virtuals   map[string]*Virtual // by protocol and address as written
+	schedulers map[*Virtual]string
+	lost       map[string]bool // those that have no counterpart
+	order      []*Virtual
 }
 
 // ipvsProtocols are the options that name a virtual service.
@@ -105,7 +107,7 @@ func (r *ipvs) service(line int, words []string) {
 	case r.virtuals[key] != nil || r.lost[key] && len(v.Ports) > 0:
 		r.fail(line, "the service %s is there a second time", key)
 	case len(v.Ports) > 0:
-		r.balance(v, line, scheduler)
+		r.schedulers[v] = scheduler
 		r.virtuals[key] = v
 		r.order = append(r.order, v)
 	}

@@ -182,13 +182,13 @@ var keepalivedLost = []string{
 	"alpha", "omega", "quorum", "hysteresis", "quorum_up", "quorum_down", "ha_suspend", "ops", "persistence_engine",
 	"hashed", "flag-1", "flag-2", "flag-3", "sh-port", "sh-fallback", "mh-port", "mh-fallback", "warmup", "delay_before_retry", "retry",
 	"inhibit_on_failure", "sorry_server_inhibit", "smtp_alert", "no_smtp_alert", "notify_up", "notify_down", "uthreshold", "lthreshold", "snmp_name", "ip_family", "virtualhost",
-	"lvs_lower_threshold", "lvs_upper_threshold", "sorry_server_lvs_method", "log_all_failures",
+	"nat_mask", "lvs_lower_threshold", "lvs_upper_threshold", "sorry_server_lvs_method", "log_all_failures",
 }
 
 // virtual reads a block virtual_server.
 func (r *keepalived) virtual(s statement) {
 	v := &Virtual{Line: s.line, Annotations: map[string]string{}, KeepsClient: true}
-	k := &keepalivedServer{keepalived: r, v: v, delay: time.Minute}
+	k := &keepalivedServer{keepalived: r, v: v, weight: 1}
 	frontends, ok := r.frontends(s)
 	if !ok {
 		return
@@ -202,9 +202,9 @@ func (r *keepalived) virtual(s statement) {
 		case "lb_kind", "lvs_method":
 			r.method(v, in)
 		case "protocol":
-			protocol = in.arg()
+			protocol = strings.ToUpper(in.arg())
 			if !slices.Contains([]string{object.ProtocolTCP, object.ProtocolUDP, object.ProtocolSCTP}, protocol) {
-				r.fail(in.line, "the protocol %q is none of TCP, UDP, SCTP", protocol)
+				r.fail(in.line, "the protocol %q is none of TCP, UDP, SCTP", in.arg())
 			}
 		case "persistence_timeout":
 			seconds := int64(360) // keepalived.conf(5)
@@ -216,10 +216,10 @@ func (r *keepalived) virtual(s statement) {
 			r.granularity(v, in.line, in.arg())
 		case "delay_loop":
 			k.delay, k.delayLine = r.seconds(in), in.line
-		case "virtualhost":
-			k.host = in.arg()
-		case "retry":
-			k.retry, k.hasRetry = r.number(in), true
+		case "virtualhost", "retry", "connect_timeout":
+			k.says.read(in)
+		case "weight":
+			k.weight = k.weightOf(in)
 		case "real_server", "sorry_server":
 			servers = append(servers, in)
 		default:
@@ -230,10 +230,10 @@ func (r *keepalived) virtual(s statement) {
 			r.lose(v, in.line, "%s has no counterpart and is left out", strings.Join(in.words, " "))
 		}
 	}
-	r.balance(v, schedulerLine, scheduler)
 	for _, in := range servers {
 		k.server(in)
 	}
+	r.balance(v, schedulerLine, scheduler)
 	if k.delayLine > 0 && !slices.ContainsFunc(k.checks, func(c checked) bool { return c.check != nil }) {
 		r.lose(v, k.delayLine, "delay_loop has no counterpart: no server is checked")
 	}
@@ -287,7 +287,7 @@ func (r *keepalived) frontends(s statement) (list []netip.AddrPort, ok bool) {
 		for _, in := range group.block {
 			list = append(list, r.frontend(in, in.words)...)
 		}
-	case len(s.words) == 3:
+	case len(s.words) == 2 || len(s.words) == 3:
 		list = r.frontend(s, s.words[1:])
 	default:
 		r.fail(s.line, "write virtual_server ADDRESS PORT, fwmark MARK or group NAME")
@@ -301,8 +301,12 @@ func (r *keepalived) frontend(s statement, words []string) (list []netip.AddrPor
 		r.lose(nil, s.line, "%s has no counterpart: it is left out of the group", strings.Join(words, " "))
 		return nil
 	}
+	if len(words) == 1 || words[1] == "0" {
+		r.lose(nil, s.line, "the service of all ports of %s has no counterpart: it is left out", words[0])
+		return nil
+	}
 	if len(words) != 2 {
-		r.fail(s.line, "write ADDRESS PORT; the service of all ports of an address has no counterpart")
+		r.fail(s.line, "write ADDRESS PORT")
 		return nil
 	}
 	from, last, is := strings.Cut(words[0], "-")

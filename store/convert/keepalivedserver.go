@@ -17,10 +17,27 @@ type keepalivedServer struct {
 	v         *Virtual
 	delay     time.Duration
 	delayLine int
-	host      string
-	retry     int64
-	hasRetry  bool
+	weight    uint16 // of servers without one of their own
+	says      keepalivedSays
 	checks    []checked
+}
+
+// keepalivedSays has what a virtual server says for the checks of its servers, and a server for its own: statements
+// virtualhost, retry and connect_timeout.
+type keepalivedSays struct {
+	host           string
+	retry, timeout *statement
+}
+
+func (k *keepalivedSays) read(s statement) {
+	switch s.words[0] {
+	case "virtualhost":
+		k.host = s.arg()
+	case "retry":
+		k.retry = &s
+	case "connect_timeout":
+		k.timeout = &s
+	}
 }
 
 // keepalivedChecks are the blocks of checks with the CHECK of each; "" has no counterpart.
@@ -39,7 +56,7 @@ func (k *keepalivedServer) server(s statement) {
 		k.lose(k.v, s.line, "%s %s is the box itself, which has no counterpart: write an address that the program listens at", s.words[0], addr)
 		return
 	}
-	server := Server{Weight: 1}
+	server, says := Server{Weight: k.weight}, k.says
 	var err error
 	if server.Addr, err = parseAddr(s.words[1]); err == nil && len(s.words) == 3 {
 		server.Port, err = ParsePort(s.words[2])
@@ -51,6 +68,9 @@ func (k *keepalivedServer) server(s statement) {
 	if s.words[0] == "sorry_server" {
 		server.Priority = object.MaxPriority
 	}
+	for _, in := range s.block {
+		says.read(in)
+	}
 	var found check
 	for _, in := range s.block {
 		keyword := in.words[0]
@@ -61,13 +81,10 @@ func (k *keepalivedServer) server(s statement) {
 		case isCheck && found != nil:
 			k.lose(k.v, in.line, "%s of %s is a second check: a server is checked in one way", keyword, server.Addr)
 		case isCheck:
-			found = k.check(in, kind, server)
+			found = k.check(in, kind, server, says)
 		case keyword == "weight":
-			n := k.number(in)
-			if n > object.MaxWeight {
-				k.fail(in.line, "the weight %d is more than %d", n, object.MaxWeight)
-			}
-			server.Weight = uint16(n)
+			server.Weight = k.weightOf(in)
+		case keyword == "virtualhost" || keyword == "retry" || keyword == "connect_timeout": // read above
 		case keyword == "lb_kind" || keyword == "lvs_method":
 			k.method(k.v, in)
 		case keyword == "delay_loop":
@@ -82,18 +99,29 @@ func (k *keepalivedServer) server(s statement) {
 	k.checks = append(k.checks, checked{server, s.line, found})
 }
 
+func (r *keepalived) weightOf(s statement) uint16 {
+	n := r.number(s)
+	if n > object.MaxWeight {
+		r.fail(s.line, "the weight %d is more than %d", n, object.MaxWeight)
+	}
+	return uint16(n)
+}
+
 // check reads the block of a check.
-func (k *keepalivedServer) check(s statement, kind string, server Server) check {
+func (k *keepalivedServer) check(s statement, kind string, server Server, says keepalivedSays) check {
 	c, port, path := check{}, "", ""
 	if k.delayLine > 0 {
 		k.bounded(k.v, c, k.delayLine, "interval", k.delay, leastInterval, mostInterval)
 	}
 	isHTTP := kind == "http" || kind == "https"
-	if k.host != "" && isHTTP {
-		c["host"] = k.host
+	if says.host != "" && isHTTP {
+		c["host"] = says.host
 	}
-	if k.hasRetry {
-		k.times(k.v, c, s.line, "unhealthy-threshold", k.retry+1)
+	if says.retry != nil {
+		k.times(k.v, c, says.retry.line, "unhealthy-threshold", k.number(*says.retry)+1)
+	}
+	if says.timeout != nil {
+		k.bounded(k.v, c, says.timeout.line, "timeout", k.seconds(*says.timeout), leastTimeout, mostTimeout)
 	}
 	urls := 0
 	for _, in := range s.block {

@@ -161,6 +161,9 @@ func (r *reading) add(v *Virtual) {
 	for _, six := range []bool{false, true} {
 		has := slices.ContainsFunc(v.Servers, func(s Server) bool { return s.Addr.Is6() == six })
 		switch wanted := six && is6 || !six && is4; {
+		case wanted && len(v.Servers) == 0:
+			r.lose(v, v.Line, "no server is left: clients are refused")
+			is4, is6 = false, false // said once
 		case wanted && !has:
 			r.lose(v, v.Line, "no server has an address of the family of %s: its clients are refused", v.addressOf(six))
 		case has && !wanted:
@@ -186,8 +189,17 @@ var schedulers = map[string]string{
 	"lc": object.BalanceLeastConnection, "wlc": object.BalanceLeastConnection, "sed": object.BalanceLeastConnection, "nq": object.BalanceLeastConnection,
 }
 
-// balance sets the algorithm, or says what is done instead.
+// balance sets the algorithm of the servers that are there, or says what is done instead.
 func (r *reading) balance(v *Virtual, line int, name string) {
+	switch name {
+	case "rr", "lc": // ip_vs_rr.c, ip_vs_lc.c
+		for i, s := range v.Servers {
+			if s.Weight > 1 {
+				v.Servers[i].Weight = 1
+				r.lose(v, line, "the scheduler %s counts no weights: server %s has the share of the others, as there", name, s.Addr)
+			}
+		}
+	}
 	algorithm, known := schedulers[name]
 	if !known {
 		r.lose(v, line, "the scheduler %s has no counterpart: servers are drawn at random, by weight", name)
@@ -290,6 +302,7 @@ func (r *reading) times(v *Virtual, c check, line int, key string, n int64) {
 const (
 	leastInterval, mostInterval = 200 * time.Millisecond, time.Hour
 	leastTimeout, mostTimeout   = 50 * time.Millisecond, time.Minute
+	defaultTimeout              = 2 * time.Second
 )
 
 // short is a duration without parts that are zero: 1m, not 1m0s.

@@ -69,6 +69,7 @@ type File struct {
 	sealed   bool                  // values are encrypted, by key
 	commit   func(*bbolt.Tx) error // (*bbolt.Tx).Commit; tests make it fail
 	buffer   []byte                // see room
+	lent     []byte                // what room took of largeBuffers, during a commit
 }
 
 // OpenFile opens the data directory, which is made (mode 0700) if it does not exist,
@@ -216,6 +217,17 @@ func damaged(path string, err error) error {
 		"from the manifests (addresses and ports that were chosen automatically may change then)", path, err)
 }
 
+// largeBuffers are for commits that follow upon each other, as at a start: the next collections of garbage take them.
+var largeBuffers sync.Pool // of *[]byte
+
+// giveBack is called when a commit is over.
+func (f *File) giveBack() {
+	if lent := f.lent; lent != nil {
+		f.lent = nil
+		largeBuffers.Put(&lent)
+	}
+}
+
 // room is memory for the entries of some pairs, until the next call.
 func (f *File) room(puts []Pair) [][]byte {
 	size := 0
@@ -226,10 +238,19 @@ func (f *File) room(puts []Pair) [][]byte {
 	}
 	buffer := f.buffer[:cap(f.buffer)]
 	if size > cap(buffer) {
-		buffer = make([]byte, size)
+		buffer = nil
+		if size > keptBuffer {
+			if last, is := largeBuffers.Get().(*[]byte); is {
+				buffer = *last
+			}
+		}
+		if size > cap(buffer) {
+			buffer = make([]byte, size)
+		}
+		f.lent = buffer
 	}
 	if size <= keptBuffer {
-		f.buffer = buffer
+		f.buffer, f.lent = buffer, nil
 	}
 	entries := make([][]byte, len(puts))
 	for i, pair := range puts {
@@ -280,6 +301,7 @@ func (f *File) Commit(t Transaction) (err error) {
 	if err != nil {
 		return f.fail(err)
 	}
+	defer f.giveBack()
 	defer tx.Rollback() // after a commit it does nothing
 	if err := f.apply(tx, t); err != nil {
 		if errors.Is(err, ErrConflict) {

@@ -85,6 +85,28 @@ func (m *Memory) Load(prefix string) ([]Pair, error) {
 	return pairs, nil
 }
 
+// Scan implements Engine.
+func (m *Memory) Scan(prefix string, want func(key string, sum Sum) bool, use func([]Pair) error) error {
+	pairs, err := m.Load(prefix)
+	if err != nil {
+		return err
+	}
+	return ScanPairs(pairs, want, use)
+}
+
+// Sums implements Engine.
+func (m *Memory) Sums(keys []string) ([]Sum, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	sums := make([]Sum, len(keys))
+	for i, key := range keys {
+		if pair, has := m.pairs[key]; has {
+			sums[i] = SumOf(pair)
+		}
+	}
+	return sums, nil
+}
+
 // Commit implements Engine.
 func (m *Memory) Commit(t Transaction) error {
 	m.mu.Lock()

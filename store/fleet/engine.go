@@ -267,6 +267,30 @@ func (e *Engine) Load(prefix string) ([]engine.Pair, error) {
 	return e.loaded(pairs), err
 }
 
+// Scan implements engine.Engine.
+func (e *Engine) Scan(prefix string, want func(key string, sum engine.Sum) bool, use func([]engine.Pair) error) error {
+	pairs, err := e.Load(prefix)
+	if err != nil {
+		return err
+	}
+	return engine.ScanPairs(pairs, want, use)
+}
+
+// Sums implements engine.Engine.
+func (e *Engine) Sums(keys []string) ([]engine.Sum, error) {
+	sums := make([]engine.Sum, len(keys))
+	for i, key := range keys {
+		pairs, err := e.Load(key)
+		if err != nil {
+			return nil, err
+		}
+		if len(pairs) > 0 && pairs[0].Key == key { // others may begin with it
+			sums[i] = engine.SumOf(pairs[0])
+		}
+	}
+	return sums, nil
+}
+
 // Keep implements engine.Shared.
 func (e *Engine) Keep(t engine.Transaction) {
 	e.replica.remove(t.Deletes...)

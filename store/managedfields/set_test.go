@@ -37,8 +37,8 @@ func TestSets(t *testing.T) {
 func TestDecodeSetRefusals(t *testing.T) {
 	for body, want := range map[string]string{
 		`[]`: "send an object", `{"f:a":1}`: "is no object", `{"x":{}}`: "is no element of a path", `{"q:x":{}}`: "is no element of a path",
-		`{"k:{":{}}`: "unexpected EOF", `{"k:1":{}}`: "is no element of a path", `{"v:{}":{}}`: "is no element of a path",
-		strings.Repeat(`{"f:a":`, 70) + `{}` + strings.Repeat(`}`, 70): "nested deeper",
+		`{"k:{":{}}`: "the text ends where a key in double quotes is expected", `{"k:1":{}}`: "is no element of a path", `{"v:{}":{}}`: "is no element of a path",
+		strings.Repeat(`{"f:a":`, 70) + `{}` + strings.Repeat(`}`, 70): "more than 64 deep",
 	} {
 		if s, err := decodeSet(json.RawMessage(body)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v %v, want %s", body, s, err, want)

@@ -1,9 +1,7 @@
 package manifest
 
 import (
-	"bytes"
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,9 +26,9 @@ metadata:
     app: web
 spec:
   ports:
-    - name: http
-      port: 80
-      targetPort: 8080
+  - name: http
+    port: 80
+    targetPort: 8080
   selector:
     app: web
 status:
@@ -41,26 +39,8 @@ status:
 	}
 }
 
-// encodeJSON writes an object as indented JSON in the order of EncodeYAML.
-func encodeJSON(o object.Object) ([]byte, error) {
-	members, err := membersOf(o)
-	if err != nil {
-		return nil, err
-	}
-	var compact, b bytes.Buffer
-	separator := byte('{')
-	for _, m := range members {
-		compact.WriteByte(separator)
-		fmt.Fprintf(&compact, "%q:%s", m.key, m.raw)
-		separator = ','
-	}
-	compact.WriteByte('}')
-	if err := json.Indent(&b, compact.Bytes(), "", "  "); err != nil {
-		return nil, fmt.Errorf("encode %s as JSON: %w", refOf(o), err)
-	}
-	b.WriteByte('\n')
-	return b.Bytes(), nil
-}
+// encodeJSON writes an object as indented JSON.
+func encodeJSON(o object.Object) ([]byte, error) { return json.MarshalIndent(o, "", "  ") }
 
 // TestEncodedTextStaysText sees that no text changes its type on the way through YAML,
 // whichever of its versions the reader speaks.

@@ -147,7 +147,7 @@ func (s *jsonScanner) fail(reason, format string, args ...any) *refusal {
 // bad says what stands where something else is wanted.
 func (s *jsonScanner) bad(want string) *refusal {
 	if s.at >= len(s.text) {
-		return s.fail(ReasonSyntax, "could not be parsed: the text ends where %s is expected; the file is cut off", want)
+		return s.fail(ReasonSyntax, "could not be parsed: the text ends where %s is expected; it is cut off", want)
 	}
 	r, _ := utf8.DecodeRune(s.text[s.at:])
 	return s.fail(ReasonSyntax, "could not be parsed: %q where %s is expected", r, want)
@@ -256,12 +256,20 @@ func (s *jsonScanner) skip(depth int) *refusal {
 	return err
 }
 
-func (s *jsonScanner) value(depth int) (*node, *refusal) {
+// count counts a value in, and refuses one that is too deep or one too many.
+func (s *jsonScanner) count(depth int) *refusal {
 	if depth > s.limits.Depth {
-		return nil, s.fail(ReasonLimit, "objects and arrays more than %d deep", s.limits.Depth)
+		return s.fail(ReasonLimit, "objects and arrays more than %d deep", s.limits.Depth)
 	}
 	if s.nodes++; s.nodes > s.limits.Nodes {
-		return nil, s.fail(ReasonLimit, "a document of more than %d nodes; split it", s.limits.Nodes)
+		return s.fail(ReasonLimit, "a document of more than %d nodes; split it", s.limits.Nodes)
+	}
+	return nil
+}
+
+func (s *jsonScanner) value(depth int) (*node, *refusal) {
+	if err := s.count(depth); err != nil {
+		return nil, err
 	}
 	switch s.text[s.at] {
 	case '{':
@@ -371,7 +379,7 @@ func (s *jsonScanner) quoted() ([]byte, *refusal) {
 			return nil, s.fail(ReasonSyntax, "could not be parsed: control character 0x%02x in a text; write it as an escape, or close the quote", c)
 		}
 	}
-	return nil, s.fail(ReasonSyntax, "could not be parsed: the text ends inside of a quote that starts here; the file is cut off")
+	return nil, s.fail(ReasonSyntax, "could not be parsed: the text ends inside of a quote that starts here; it is cut off")
 }
 
 // unquote returns the text of a string in quotes; anything else is "".

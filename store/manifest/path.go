@@ -39,6 +39,22 @@ func (p path) String() string {
 	return b.String()
 }
 
+// dotted is the path as Kubernetes' decoders write it: all keys after dots.
+func (p path) dotted() string {
+	var b strings.Builder
+	for i, s := range p {
+		switch {
+		case !s.isKey:
+			b.WriteString("[" + strconv.Itoa(s.index) + "]")
+		case i > 0:
+			b.WriteString("." + s.key)
+		default:
+			b.WriteString(s.key)
+		}
+	}
+	return b.String()
+}
+
 // isFreeMapping tells the fields whose keys are the author's, the maps in store/object.
 func isFreeMapping(s step) bool {
 	switch s.key {

@@ -189,8 +189,11 @@ func (m *ObjectMeta) WeightOf() uint16 {
 	if !has {
 		value, has = m.Annotations[AnnotationCiliumWeight]
 	}
+	if !has {
+		return 1
+	}
 	weight, err := ParseWeight(value)
-	if !has || err != nil {
+	if err != nil {
 		return 1 // refused by validation
 	}
 	return weight
@@ -198,7 +201,11 @@ func (m *ObjectMeta) WeightOf() uint16 {
 
 // PriorityOf is the tier of an object's endpoints, 0 where its annotations give none.
 func (m *ObjectMeta) PriorityOf() uint8 {
-	priority, err := ParsePriority(m.Annotations[AnnotationPriority])
+	value, has := m.Annotations[AnnotationPriority]
+	if !has {
+		return 0
+	}
+	priority, err := ParsePriority(value)
 	if err != nil {
 		return 0
 	}

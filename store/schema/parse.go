@@ -1,13 +1,12 @@
 package schema
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"unicode/utf8"
+
+	"svcctl.io/svcctl/store/manifest"
 )
 
 // Limits of a body.
@@ -35,25 +34,14 @@ func Parse(body []byte) (value any, duplicates []string, err error) {
 	if !utf8.Valid(body) {
 		return nil, nil, errors.New("the body is not valid UTF-8: send JSON in UTF-8")
 	}
-	if !json.Valid(body) {
-		return nil, nil, syntaxError(body)
+	read, problem := manifest.JSON(body, manifest.Limits{Depth: MaxDepth, Keys: maxValues, Nodes: maxValues})
+	if problem != nil {
+		return nil, nil, fmt.Errorf("line %d, column %d: %s", problem.Line, problem.Column, problem.Message)
 	}
-	p := &parser{text: body}
-	value, err = p.value(1)
-	return value, p.duplicates, err
-}
-
-// syntaxError describes a JSON syntax error.
-func syntaxError(body []byte) error {
-	var raw json.RawMessage
-	decoder := json.NewDecoder(bytes.NewReader(body))
-	switch err := decoder.Decode(&raw); {
-	case errors.Is(err, io.EOF):
-		return io.ErrUnexpectedEOF
-	case err != nil:
-		return err
+	for _, field := range read.Duplicates {
+		duplicates = append(duplicates, fmt.Sprintf("duplicate field %q", field))
 	}
-	return fmt.Errorf("there is more after the end of the value, at byte %d: send one value", decoder.InputOffset())
+	return read.Data, duplicates, nil
 }
 
 // ParseObject is Parse for a body that must be an object.

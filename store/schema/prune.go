@@ -54,6 +54,21 @@ type pruner struct {
 	unknown []string
 }
 
+// step is one element of a path: a key or an index.
+type step struct {
+	key   string
+	index int // -1: a key
+}
+
+// write appends a step to a path.
+func (s step) write(b *strings.Builder) {
+	if s.index >= 0 {
+		b.WriteString("[" + strconv.Itoa(s.index) + "]")
+	} else {
+		b.WriteString("." + s.key)
+	}
+}
+
 // A part of a place is a step into a value of some type.
 type part struct {
 	step

@@ -110,7 +110,7 @@ func TestJSONRefusals(t *testing.T) {
 		want        string
 	}{
 		{`{}`, `{}`, ErrMalformed, "a JSON patch is a list of operations"},
-		{`{}`, `[`, ErrMalformed, "unexpected EOF"},
+		{`{}`, `[`, ErrMalformed, "the text ends where a value or ] is expected"},
 		{`{}`, `[1]`, ErrMalformed, "error decoding patch"},
 		{`{"a":1}`, `[{"op":"test","path":"/a","value":2}]`, ErrNotApplicable, "testing value /a failed"},
 		{`{"a":1}`, `[{"op":"remove","path":"/b"}]`, ErrNotApplicable, "/b"},

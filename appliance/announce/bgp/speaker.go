@@ -108,6 +108,8 @@ type Speaker struct {
 	state   State
 	running bool
 	leaving sync.Once
+
+	lastWords string // of the peer, why it ended a session since one was up; Run's alone
 }
 
 // New is a Speaker that does nothing yet. changed is called after each change of its State but
@@ -286,6 +288,7 @@ func (s *Speaker) enter(p Phase) {
 }
 
 func (s *Speaker) established(by *session) {
+	s.lastWords = ""
 	select {
 	case <-s.reset: // it was about an earlier session
 	default:
@@ -307,6 +310,13 @@ func (s *Speaker) established(by *session) {
 // down notes why there is no session.
 func (s *Speaker) down(err error) {
 	words := explain(s.peer, s.State().Phase, err)
+	var n *notification
+	switch {
+	case errors.As(err, &n) && n.received:
+		s.lastWords = words
+	case n == nil && s.lastWords != "": // many close or refuse connections for a while after they said why
+		words += "; before that " + s.lastWords
+	}
 	var was State
 	s.publish(func(st *State) {
 		was = *st

@@ -25,8 +25,10 @@ const (
 	// contested is for how long another host claims an address that an election gave to this one: two boxes do so for a moment
 	// in a takeover. Two that do not hear each other's adverts do so whenever either announces itself.
 	contested = 3 * time.Second
-	// undisputed is after how long without a claim that is over.
+	// undisputed is the time without a claim after which claims begin anew.
 	undisputed = 2 * repeat
+	// unanswered is the time without a claim after which a contest is over: three probes had no answer.
+	unanswered = 3*reprobe + reprobe/2
 )
 
 // bursts has the times of the announcements after the first one for a new address, in case one is
@@ -169,6 +171,9 @@ func (m *machine) contest(now time.Time, e *entry, rival MAC) {
 	}
 	e.heard = now
 	if is := now.Sub(e.claimed) >= contested; is && (!e.Contested || e.Rival != rival) {
+		if !e.Contested {
+			m.at(e, now.Add(reprobe))
+		}
 		e.Contested, e.Rival = true, rival
 		m.Conflicts++
 		m.changed[e.Addr] = struct{}{}
@@ -228,8 +233,13 @@ func (m *machine) tick(now time.Time) (frames [][]byte, next time.Time) {
 			e.sent++
 			m.at(e, now.Add(probeInterval))
 		case Announced:
-			if now.Sub(e.heard) >= undisputed {
+			if quiet := now.Sub(e.heard); quiet >= undisputed || e.Contested && quiet >= unanswered {
 				m.settle(e)
+			}
+			if e.Contested { // the rival answers, or is gone
+				frames = append(frames, probe(m.own, e.Addr))
+				m.at(e, now.Add(reprobe+m.random(reprobe/10)))
+				continue
 			}
 			frames = append(frames, announcements(m.own, e.Addr)...)
 			m.Announcements++

@@ -53,12 +53,26 @@ func TestContest(t *testing.T) {
 		if is("after that", true); len(r.changed) != 1 || r.Conflicts != 1 {
 			t.Errorf("%s: changed are %v, and %d conflicts", a, r.changed, r.Conflicts)
 		}
-		if claimed(70 * time.Second); len(r.changed) != 0 {
+		clear(r.changed)
+		probes := 0
+		for offset := 6 * time.Second; offset < 5*time.Minute; offset += time.Second {
+			for _, frames := range r.until(offset) {
+				for _, frame := range frames {
+					if msg, _ := parse(frame); msg.asks == a && !msg.from.IsValid() {
+						probes++
+						r.receive(r.now, claim(a))
+					}
+				}
+			}
+		}
+		if len(r.changed) != 0 {
 			t.Errorf("%s: it is told of twice", a)
 		}
-		is("as long as it goes on", true)
-		r.until(5 * time.Minute)
-		is("when it is over", false)
+		if is("as long as its probes are answered", true); probes < 25 {
+			t.Errorf("%s: it was probed %d times in 295 s", a, probes)
+		}
+		r.until(5*time.Minute + 45*time.Second)
+		is("when three probes had no answer", false)
 		claimed(6 * time.Minute)
 		claimed(6*time.Minute + 4*time.Second)
 		is("again", true)

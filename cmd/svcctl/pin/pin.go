@@ -1,4 +1,4 @@
-package main
+package pin
 
 import (
 	"bytes"
@@ -14,36 +14,42 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"svcctl.io/svcctl/store/annotation"
+	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
 
-// pinning writes values into the text of one file, and leaves all else of it as it is.
-type pinning struct {
+// File is the text of one file with the values that are written into it.
+type File struct {
+	// Services have the values that were written, in the order of the text.
+	Services []Service
+	// Problems have a line for each Service that could not be pinned, and for a text that
+	// cannot be read.
+	Problems []error
+
+	path  string
 	text  []byte
-	lines []int // where each line starts
+	lines []int // offsets of the starts of lines
 	json  bool
-	// edits are insertions and replacements.
-	edits []textEdit
-	done  []pinned
-	wrong []error
+	edits []edit
 }
 
-// textEdit replaces what is from an offset to another one.
-type textEdit struct {
+// Service is a Service and the values that were written for it: "clusterIP 10.96.0.10".
+type Service struct {
+	Line   int
+	Key    string // "namespace/name"
+	Values []string
+}
+
+// edit replaces what is from an offset to another one.
+type edit struct {
 	from, to int
 	text     string
 }
 
-// pinned is a Service and the values that were written for it.
-type pinned struct {
-	line   int
-	key    string
-	values []string
-}
-
-// pinText writes into a file what of returns for its Services (nil: there is nothing to write).
-func pinText(path string, text []byte, of func(key string) *object.Service) *pinning {
-	p := &pinning{text: text, json: filepath.Ext(path) == ".json"}
+// Write writes into a file the values of its Services, which of returns by "namespace/name"; nil
+// leaves a Service as it is.
+func Write(path string, text []byte, of func(key string) *object.Service) *File {
+	p := &File{path: path, text: text, json: filepath.Ext(path) == ".json"}
 	for at := 0; at <= len(text); {
 		p.lines = append(p.lines, at)
 		end := bytes.IndexByte(text[at:], '\n')
@@ -60,21 +66,21 @@ func pinText(path string, text []byte, of func(key string) *object.Service) *pin
 			break
 		}
 		if err != nil {
-			p.wrong = append(p.wrong, fmt.Errorf("%s: %w", path, err))
+			p.Problems = append(p.Problems, fmt.Errorf("%s: %w", path, err))
 			break
 		}
 		if len(document.Content) > 0 {
-			p.object(path, document.Content[0], of)
+			p.object(document.Content[0], of)
 		}
 	}
 	return p
 }
 
 // object pins a Service, or those of a List.
-func (p *pinning) object(path string, node *yaml.Node, of func(key string) *object.Service) {
+func (p *File) object(node *yaml.Node, of func(key string) *object.Service) {
 	if items := yamlField(node, "items"); items != nil && items.Kind == yaml.SequenceNode {
 		for _, item := range items.Content {
-			p.object(path, item, of)
+			p.object(item, of)
 		}
 		return
 	}
@@ -91,16 +97,16 @@ func (p *pinning) object(path string, node *yaml.Node, of func(key string) *obje
 	values, err := p.service(node, meta, svc)
 	if err != nil {
 		p.edits = p.edits[:before]
-		p.wrong = append(p.wrong, fmt.Errorf("%s:%d: Service %s: %w", path, node.Line, key, err))
+		p.Problems = append(p.Problems, fmt.Errorf("%s:%d: Service %s: %w", p.path, node.Line, key, err))
 		return
 	}
 	if len(values) > 0 {
-		p.done = append(p.done, pinned{node.Line, key, values})
+		p.Services = append(p.Services, Service{node.Line, key, values})
 	}
 }
 
 // service writes what the document of a Service does not say.
-func (p *pinning) service(node, meta *yaml.Node, svc *object.Service) (values []string, err error) {
+func (p *File) service(node, meta *yaml.Node, svc *object.Service) (values []string, err error) {
 	spec := yamlField(node, "spec")
 	if spec == nil {
 		return nil, errors.New("it has no spec: write one, if only with its ports")
@@ -137,7 +143,7 @@ func (p *pinning) service(node, meta *yaml.Node, svc *object.Service) (values []
 }
 
 // ingress writes load balancer IPs: one as spec.loadBalancerIP, two as the annotation.
-func (p *pinning) ingress(spec, meta *yaml.Node, svc *object.Service, says func(*yaml.Node, string) bool, set func(*yaml.Node, string, string)) {
+func (p *File) ingress(spec, meta *yaml.Node, svc *object.Service, says func(*yaml.Node, string) bool, set func(*yaml.Node, string, string)) {
 	var ips []string
 	for _, ingress := range svc.Status.LoadBalancer.Ingress {
 		if ingress.IP != "" {
@@ -162,7 +168,7 @@ func (p *pinning) ingress(spec, meta *yaml.Node, svc *object.Service, says func(
 
 // set writes a field of a mapping in front of its first one, in the style that the mapping has; or in the place of
 // one that is empty.
-func (p *pinning) set(at *yaml.Node, name, value string) error {
+func (p *File) set(at *yaml.Node, name, value string) error {
 	switch {
 	case at == nil || at.Kind != yaml.MappingNode:
 		return fmt.Errorf("%s cannot be written, as it is to be in something that is no mapping, or an alias: write %s: %s", name, name, value)
@@ -179,7 +185,7 @@ func (p *pinning) set(at *yaml.Node, name, value string) error {
 		if length == 0 {
 			return fmt.Errorf("its %s is empty: remove the line", name)
 		}
-		p.edits = append(p.edits, textEdit{from, from + length, value})
+		p.edits = append(p.edits, edit{from, from + length, value})
 		return nil
 	case len(at.Content) == 0:
 		return fmt.Errorf("%s cannot be written into an empty mapping: write %s: %s", name, name, value)
@@ -191,15 +197,15 @@ func (p *pinning) set(at *yaml.Node, name, value string) error {
 		key = `"` + name + `"`
 	}
 	if at.Style&yaml.FlowStyle != 0 || p.json {
-		p.edits = append(p.edits, textEdit{offset, offset, key + ": " + value + ", "})
+		p.edits = append(p.edits, edit{offset, offset, key + ": " + value + ", "})
 		return nil
 	}
-	p.edits = append(p.edits, textEdit{offset, offset, key + ": " + value + "\n" + strings.Repeat(" ", first.Column-1)})
+	p.edits = append(p.edits, edit{offset, offset, key + ": " + value + "\n" + strings.Repeat(" ", first.Column-1)})
 	return nil
 }
 
 // offset returns the byte offset of a line and column, both from 1; columns count characters.
-func (p *pinning) offset(line, column int) int {
+func (p *File) offset(line, column int) int {
 	at := p.lines[line-1]
 	for range column - 1 {
 		_, size := utf8.DecodeRune(p.text[at:])
@@ -208,9 +214,28 @@ func (p *pinning) offset(line, column int) int {
 	return at
 }
 
-// result is the text with its edits.
-func (p *pinning) result() []byte {
-	slices.SortStableFunc(p.edits, func(a, b textEdit) int { return cmp.Compare(a.from, b.from) })
+// Text returns the text with the values. The error says that it would read as other objects.
+func (p *File) Text() ([]byte, error) {
+	text := p.edited()
+	before := manifest.Decode(p.path, p.text, manifest.DefaultLimits())
+	after := manifest.Decode(p.path, text, manifest.DefaultLimits())
+	if after.Err != nil {
+		return nil, errors.New(after.Err.String())
+	}
+	if len(after.Documents) != len(before.Documents) || len(after.Problems) != len(before.Problems) {
+		return nil, errors.New("what is to be written cannot be read: write the values by hand, `svcctl pin --dry-run` says which")
+	}
+	for i := range after.Documents {
+		if object.RefOf(after.Documents[i].Object) != object.RefOf(before.Documents[i].Object) {
+			return nil, errors.New("what is to be written reads as other objects: write the values by hand")
+		}
+	}
+	return text, nil
+}
+
+// edited is the text with its edits.
+func (p *File) edited() []byte {
+	slices.SortStableFunc(p.edits, func(a, b edit) int { return cmp.Compare(a.from, b.from) })
 	var out bytes.Buffer
 	at := 0
 	// Of those at one place the last one comes first.

@@ -1,4 +1,4 @@
-package output
+package manifest
 
 import (
 	"encoding/json"
@@ -23,9 +23,9 @@ func decoded(t *testing.T, text string) map[string]any {
 	return o
 }
 
-// TestObjectYAML: it is in the style of kubectl, and what looks like something else comes
+// TestYAML: a value is in the style of kubectl, and what looks like something else comes
 // back as the text that it is.
-func TestObjectYAML(t *testing.T) {
+func TestYAML(t *testing.T) {
 	o := decoded(t, `{"b":true,"n":null,"i":12345678901234567890,"f":1.5,"l":[],"m":{},"nested":[[1,{}],[],{"a":"b","c":[{"d":"e\nf\n","g":"h"}]}],
 		"block":{"text":"a\n\n  b\n","open":"a\nb","blank":"\n","only":" \n"},"yes":1,"1":2,"a b":3,"multi\nline":4,
 		"texts":["yes","NO","on","1","1.5","0x10","null","~","","true","2001-01-01","2001-01-01T00:00:00Z","a: b","- x","#c"," lead","é","1:20","\u0007","a/b.c-d","<none>","*","&a","!x","%","@","`+"`"+`",".5","-1","a\tb"]}`)
@@ -37,11 +37,11 @@ func TestObjectYAML(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(string(want), text); diff != "" {
+	if diff := cmp.Diff(string(want), string(text)); diff != "" {
 		t.Errorf("testdata/object.yaml (-want +got):\n%s", diff)
 	}
 	var tree any
-	if err := yaml.Unmarshal([]byte(text), &tree); err != nil {
+	if err := yaml.Unmarshal(text, &tree); err != nil {
 		t.Fatal(err)
 	}
 	for _, part := range []string{"texts", "block", "nested", "yes", "1", "multi\nline"} {
@@ -53,8 +53,8 @@ func TestObjectYAML(t *testing.T) {
 	}
 }
 
-// FuzzObjectYAML: every object comes back.
-func FuzzObjectYAML(f *testing.F) {
+// FuzzYAML: every object comes back.
+func FuzzYAML(f *testing.F) {
 	for _, s := range []string{"a", "yes", "a\nb\n", " ", "- a", "\ta", "a\n  b", "\n", "#", "0x1", "a:\nb", "é\u2028", "\u0085x"} {
 		f.Add(s, "key")
 		f.Add("value", s)
@@ -70,7 +70,7 @@ func FuzzObjectYAML(f *testing.F) {
 			return
 		}
 		var back map[string]any
-		if err := yaml.Unmarshal([]byte(text), &back); err != nil {
+		if err := yaml.Unmarshal(text, &back); err != nil {
 			t.Fatalf("%q: %v\n%s", value, err, text)
 		}
 		if diff := cmp.Diff(o, back); diff != "" {

@@ -1,4 +1,4 @@
-package main
+package report
 
 import (
 	"encoding/xml"
@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
 // The elements of a JUnit report that CI systems read: testsuites, testsuite, testcase, failure.
@@ -33,8 +35,8 @@ type (
 	}
 )
 
-// junit is the report with a test case for each file, which fails when the file has an error.
-func (r *report) junit() (string, error) {
+// JUnit is the report with a test case for each file, which fails when the file has an error.
+func (r *Report) JUnit() (string, error) {
 	suite := junitSuite{Name: "svcctl validate"}
 	problems := r.Problems // by file, as the names are
 	for _, name := range r.places() {
@@ -66,7 +68,7 @@ func (r *report) junit() (string, error) {
 }
 
 // places are the files that were read, and what else has a problem, as --source-set, sorted.
-func (r *report) places() []string {
+func (r *Report) places() []string {
 	names := slices.Clone(r.Files)
 	for _, f := range r.Problems {
 		names = append(names, f.File)
@@ -123,9 +125,9 @@ type (
 	}
 )
 
-// sarif is the report for code hosting sites; a rule for each reason. What is no file, as a
+// SARIF is the report for code hosting sites; a rule for each reason. What is no file, as a
 // setting, has no location.
-func (r *report) sarif(version string) (string, error) {
+func (r *Report) SARIF(version string) (string, error) {
 	run := sarifRun{ColumnKind: "unicodeCodePoints", Results: []sarifResult{}}
 	run.Tool.Driver = sarifDriver{Name: "svcctl", Version: version, Rules: []sarifRule{}}
 	for i := range r.Problems {
@@ -143,11 +145,11 @@ func (r *report) sarif(version string) (string, error) {
 		}
 		run.Results = append(run.Results, result)
 	}
-	return asJSON(sarifLog{Schema: "https://json.schemastore.org/sarif-2.1.0.json", Version: "2.1.0", Runs: []sarifRun{run}})
+	return output.JSON(sarifLog{Schema: "https://json.schemastore.org/sarif-2.1.0.json", Version: "2.1.0", Runs: []sarifRun{run}})
 }
 
 // said is the line without its place: "Service shop/web: spec.ports[0].port: ...".
-func (f *finding) said() string {
+func (f *Finding) said() string {
 	text := strings.TrimPrefix(f.text, f.File)
 	if i := strings.Index(text, ": "); i >= 0 {
 		text = text[i+2:]

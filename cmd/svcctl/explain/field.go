@@ -1,4 +1,4 @@
-package main
+package explain
 
 import (
 	"fmt"
@@ -9,14 +9,8 @@ import (
 	"svcctl.io/svcctl/store/schema"
 )
 
-// explainField tells what a kind, or a field of one, means.
-func (p *program) explainField(v *verb, text string) error {
-	k, path, ok := kindOfPath(text)
-	if !ok {
-		word, _, _ := strings.Cut(text, ".")
-		return usagef("there is no kind %q: %s; a Service is named as svc/%s", word,
-			didYouMean("", word, kindWords(), "the kinds are "+strings.Join(plurals(), ", ")), word)
-	}
+// Field returns what a kind, or the field of it at a path, means; recursive lists the names of all fields in it.
+func Field(k kind.Kind, path []string, recursive bool) (string, error) {
 	t := schema.Of(k)
 	page := &output.Page{}
 	if k.Group != "" {
@@ -31,7 +25,7 @@ func (p *program) explainField(v *verb, text string) error {
 			f, _ = inside.Field(name)
 		}
 		if f == nil {
-			return noField(k, path[:i], name, inside)
+			return "", noField(k, path[:i], name, inside)
 		}
 		t, doc = f.Type, f.Doc
 		if i == len(path)-1 {
@@ -41,32 +35,20 @@ func (p *program) explainField(v *verb, text string) error {
 			}
 		}
 	}
-	page.WriteString("DESCRIPTION:\n" + wrap(doc, "    ", helpWidth))
+	page.WriteString("DESCRIPTION:\n" + output.Wrap(doc, "    ", output.HelpWidth))
 	inside := structure(t)
 	if inside != nil && len(path) > 0 && inside.Doc != "" && inside.Doc != doc {
-		page.WriteString("\n" + wrap(inside.Doc, "    ", helpWidth))
+		page.WriteString("\n" + output.Wrap(inside.Doc, "    ", output.HelpWidth))
 	}
 	if inside != nil {
 		page.WriteString("\nFIELDS:\n")
-		if v.option("recursive").on() {
+		if recursive {
 			fieldTree(page, inside, "  ", map[*schema.Type]bool{})
 		} else {
 			fieldList(page, inside)
 		}
 	}
-	return p.print(page.String())
-}
-
-// kindOfPath takes the kind off a path such as endpointslices.discovery.k8s.io.ports or
-// svc.spec: the longest beginning that is one.
-func kindOfPath(text string) (k kind.Kind, path []string, ok bool) {
-	parts := strings.Split(text, ".")
-	for n := len(parts); n > 0; n-- {
-		if k, ok := kindNamed(strings.Join(parts[:n], ".")); ok {
-			return k, parts[n:], true
-		}
-	}
-	return k, nil, false
+	return page.String(), nil
 }
 
 // noField is the error for a field that does not exist.
@@ -79,7 +61,7 @@ func noField(k kind.Kind, path []string, name string, inside *schema.Type) error
 	for _, f := range inside.Fields {
 		names = append(names, f.Name)
 	}
-	return fmt.Errorf("%s has no field %q: %s", where, name, didYouMean("", name, names, "it has "+strings.Join(names, ", ")))
+	return fmt.Errorf("%s has no field %q: %s", where, name, output.DidYouMean("", name, names, "it has "+strings.Join(names, ", ")))
 }
 
 // structure is the type whose fields can be named next: that of the items of a list; nil
@@ -119,7 +101,7 @@ func fieldList(page *output.Page, t *schema.Type) {
 		if values := enum(f.Type); values != nil {
 			fmt.Fprintf(page, "  enum: %s\n", strings.Join(values, ", "))
 		}
-		page.WriteString(wrap(f.Doc, "    ", helpWidth))
+		page.WriteString(output.Wrap(f.Doc, "    ", output.HelpWidth))
 	}
 }
 

@@ -1,10 +1,22 @@
-package main
+package output
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
-// nearest returns the word of words that was probably meant by a misspelled one; "" when there is
+// DidYouMean returns the end of a sentence about a word that is not one of words:
+// otherwise, when none of them is near.
+func DidYouMean(prefix, word string, words []string, otherwise string) string {
+	if near := Nearest(word, words); near != "" {
+		return fmt.Sprintf("did you mean %s%s?", prefix, near)
+	}
+	return otherwise
+}
+
+// Nearest returns the word of words that was probably meant by a misspelled one; "" when there is
 // none.
-func nearest(word string, words []string) string {
+func Nearest(word string, words []string) string {
 	best, distance := "", 1+len(word)/4 // one slip in every four letters, and one more
 	folded := fold(word)
 	for _, w := range words {

@@ -1,4 +1,4 @@
-package main
+package top
 
 import (
 	"context"
@@ -71,15 +71,10 @@ func (s *screen) keys() <-chan byte {
 	return typed
 }
 
-// topLive draws the table until the user quits.
-func (p *program) topLive(ctx context.Context, t *top) error {
-	if err := t.look(ctx); err != nil {
+// Live draws the table until the user quits. now is the time of day.
+func (t *Top) Live(ctx context.Context, in, out *os.File, now func() time.Time) error {
+	if err := t.Look(ctx); err != nil {
 		return err // what is said stays on the screen of before
-	}
-	in, isIn := p.stdin.(*os.File)
-	out, isOut := p.stdout.(*os.File)
-	if !isIn || !isOut {
-		return p.print(t.table(p.now(), 0, 0))
 	}
 	s, err := openScreen(in, out)
 	if err != nil {
@@ -87,11 +82,11 @@ func (p *program) topLive(ctx context.Context, t *top) error {
 	}
 	defer s.Close()
 	typed := s.keys()
-	tick := time.NewTicker(topEvery)
+	tick := time.NewTicker(Every)
 	defer tick.Stop()
 	for {
 		lines, columns := s.size()
-		if err := s.draw(t.table(p.now(), lines-1, columns) + cut(t.bar(), columns)); err != nil {
+		if err := s.draw(t.Table(now(), lines-1, columns) + cut(t.bar(), columns)); err != nil {
 			return err
 		}
 		select {
@@ -103,7 +98,7 @@ func (p *program) topLive(ctx context.Context, t *top) error {
 			}
 		case <-tick.C:
 		}
-		if err := t.look(ctx); err != nil {
+		if err := t.Look(ctx); err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}

@@ -1,0 +1,100 @@
+package relay
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+)
+
+const (
+	// maxLately bounds the clients whose connections ended and whose endpoints are still known. The kernel forgets a
+	// closed connection after two minutes, and tells of it then: that is 500 connections a second.
+	maxLately = 1 << 16
+	// maxEndpointsOf bounds the endpoints of one client connection, which over HTTP are several.
+	maxEndpointsOf = 16
+)
+
+// lately remembers which endpoints the clients of logged ports had: those of open connections, and of the last
+// maxLately that ended.
+type lately struct {
+	mu    sync.Mutex
+	of    map[lateKey]*lateClient
+	ended []ending // a ring
+	next  int
+}
+
+// lateKey is a client as a listener saw it. The port tells listeners apart; which of the box's addresses it was
+// reached by does not matter.
+type lateKey struct {
+	protocol string
+	client   netip.AddrPort
+	listener uint16
+}
+
+type lateClient struct {
+	endpoints []netip.AddrPort
+	open      int // connections to endpoints
+}
+
+type ending struct {
+	key lateKey
+	is  *lateClient
+}
+
+// begin notes a connection to an endpoint. goesOn says that it is another one of the same client connection; else that
+// is a new one, with an address that may have been another client's before.
+func (l *lately) begin(k lateKey, endpoint netip.AddrPort, goesOn bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.of[k]
+	if c == nil || !goesOn {
+		if l.of == nil {
+			l.of = map[lateKey]*lateClient{}
+		}
+		c = &lateClient{}
+		l.of[k] = c
+	}
+	c.open++
+	if len(c.endpoints) < maxEndpointsOf && !slices.Contains(c.endpoints, endpoint) {
+		c.endpoints = append(c.endpoints, endpoint)
+	}
+}
+
+// end notes that a connection of begin ended. What is not known any more is ignored.
+func (l *lately) end(k lateKey) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.of[k]
+	if c == nil || c.open == 0 {
+		return
+	}
+	if c.open--; c.open > 0 {
+		return
+	}
+	e := ending{k, c}
+	if len(l.ended) < maxLately {
+		l.ended = append(l.ended, e)
+		return
+	}
+	if old := l.ended[l.next]; l.of[old.key] == old.is && old.is.open == 0 {
+		delete(l.of, old.key)
+	}
+	l.ended[l.next] = e
+	l.next = (l.next + 1) % maxLately
+}
+
+// endpoints returns those that a client had, in the order in which it had them first; nil: it is not known.
+func (l *lately) endpoints(k lateKey) []netip.AddrPort {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c := l.of[k]; c != nil {
+		return slices.Clone(c.endpoints)
+	}
+	return nil
+}
+
+// EndpointsOf returns the endpoints that a client of a Port with Logged had, through a listener at a port of the box: while it is
+// connected, and for a while after that. Over HTTP there can be several, of which the first 16 are kept. Nil: it is not known.
+func (r *Relay) EndpointsOf(protocol string, client netip.AddrPort, listener uint16) []netip.AddrPort {
+	return r.lately.endpoints(lateKey{protocol, unmapped(client), listener})
+}

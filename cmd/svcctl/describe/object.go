@@ -1,0 +1,185 @@
+package describe
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/cmd/svcctl/output"
+	"svcctl.io/svcctl/store/kind"
+	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/schema"
+)
+
+// Object writes all fields of an object of a kind.
+func (p *Page) Object(o map[string]any, k kind.Kind) {
+	meta, _ := o["metadata"].(map[string]any)
+	p.line("Name", "%s", output.Printable(metaText(meta, "name")))
+	if namespace := metaText(meta, "namespace"); namespace != "" {
+		p.line("Namespace", "%s", output.Printable(namespace))
+	}
+	p.pairs("Labels", textMap(meta["labels"]))
+	p.pairs("Annotations", textMap(meta["annotations"]))
+	p.line("API Version", "%s", k.APIVersion())
+	p.line("Kind", "%s", k.Name)
+	if created := metaText(meta, "creationTimestamp"); created != "" {
+		p.line("Created", "%s", created)
+	}
+	for _, key := range slices.Sorted(maps.Keys(o)) {
+		switch key {
+		case "metadata", "apiVersion", "kind":
+		default:
+			if k.Name == object.KindSecret && key == "data" {
+				p.secrets(o[key])
+				continue
+			}
+			if text, is := oneLiner(o[key]); is {
+				p.line(title(key), "%s", text)
+				continue
+			}
+			p.tree(title(key), o[key], schema.Of(k).Child(key), 0)
+		}
+	}
+}
+
+// metaText is a text of the metadata; "" where there is none.
+func metaText(meta map[string]any, field string) string {
+	text, _ := meta[field].(string)
+	return text
+}
+
+// oneLiner is the text of a value that has room in one line.
+func oneLiner(v any) (string, bool) {
+	switch v := v.(type) {
+	case map[string]any, []any:
+		return "", false
+	case string:
+		return output.Printable(v), !strings.Contains(v, "\n")
+	}
+	return output.CellText(v), true
+}
+
+// secrets writes how long secret values are.
+func (p *Page) secrets(data any) {
+	p.heading("Data")
+	for _, key := range slices.Sorted(maps.Keys(textMap(data))) {
+		fmt.Fprintf(p, "  %s: %s\n", output.Printable(key), output.Count(len(textMap(data)[key])*3/4, "byte"))
+	}
+}
+
+// tree writes a field and what is in it. The type, nil for an unknown one, distinguishes field
+// names from keys of maps.
+func (p *Page) tree(name string, value any, t *schema.Type, depth int) {
+	indent := strings.Repeat("  ", depth)
+	if isEmpty(value) {
+		fmt.Fprintf(p, "%s%s: <none>\n", indent, name)
+		return
+	}
+	switch v := value.(type) {
+	case map[string]any:
+		fmt.Fprintf(p, "%s%s:\n", indent, name)
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			p.tree(keyTitle(t, key), v[key], childType(t, key), depth+1)
+		}
+	case []any:
+		fmt.Fprintf(p, "%s%s:\n", indent, name)
+		for _, item := range v {
+			p.item(item, itemType(t), indent+"  ")
+		}
+	default:
+		if s, is := value.(string); is && strings.Contains(s, "\n") {
+			fmt.Fprintf(p, "%s%s:\n%s", indent, name, output.Indent(strings.TrimRight(printableLines(s), "\n")+"\n", indent+"  "))
+			return
+		}
+		fmt.Fprintf(p, "%s%s: %s\n", indent, name, output.CellText(value))
+	}
+}
+
+// isEmpty reports whether there is nothing to write of a value.
+func isEmpty(value any) bool {
+	switch v := value.(type) {
+	case map[string]any:
+		return len(v) == 0
+	case []any:
+		return len(v) == 0
+	}
+	return output.CellText(value) == ""
+}
+
+// item writes an item of a list, a structure with a dash before its first field.
+func (p *Page) item(item any, t *schema.Type, indent string) {
+	m, is := item.(map[string]any)
+	if !is {
+		fmt.Fprintf(p, "%s%s\n", indent, output.CellText(item))
+		return
+	}
+	mark := "- "
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		var inner Page
+		inner.tree(keyTitle(t, key), m[key], childType(t, key), 0)
+		text := output.Indent(inner.String(), indent+"  ")
+		p.WriteString(indent + mark + strings.TrimPrefix(text, indent+"  "))
+		mark = "  "
+	}
+}
+
+// keyTitle returns the text of a key: unchanged in a map, whose keys users choose, else as a title.
+func keyTitle(t *schema.Type, key string) string {
+	if t != nil && t.Form == schema.Map {
+		return output.Printable(key)
+	}
+	return title(key)
+}
+
+func childType(t *schema.Type, key string) *schema.Type {
+	if t == nil {
+		return nil
+	}
+	return t.Child(key)
+}
+
+func itemType(t *schema.Type) *schema.Type {
+	if t == nil || t.Form != schema.List {
+		return nil
+	}
+	return t.Elem
+}
+
+// printableLines is printable for a text of several lines.
+func printableLines(s string) string {
+	lines := strings.Split(s, "\n")
+	for i := range lines {
+		lines[i] = output.Printable(lines[i])
+	}
+	return strings.Join(lines, "\n")
+}
+
+// title writes a field's name as kubectl does: clusterIP is Cluster IP.
+func title(key string) string {
+	if strings.ContainsAny(key, "-./_ ") || key == "" || strings.ToLower(key[:1]) != key[:1] {
+		return output.Printable(key)
+	}
+	var b strings.Builder
+	for i, r := range key {
+		upper := r >= 'A' && r <= 'Z'
+		if upper && i > 0 && !(key[i-1] >= 'A' && key[i-1] <= 'Z') {
+			b.WriteByte(' ')
+		}
+		if i == 0 {
+			r = []rune(strings.ToUpper(string(r)))[0]
+		}
+		b.WriteRune(r)
+	}
+	return output.Printable(b.String())
+}
+
+// textMap is a mapping of texts, whatever it is.
+func textMap(v any) map[string]string {
+	m, _ := v.(map[string]any)
+	texts := make(map[string]string, len(m))
+	for key, value := range m {
+		texts[key] = fmt.Sprint(value)
+	}
+	return texts
+}
