@@ -23,7 +23,6 @@ func (e *Engine) Kept() (log bool, leaves int) {
 
 // LimitStream has core boxes keep less for leaves, until the function that it returns is called.
 func LimitStream(bytes int) (restore func()) {
-	before := streamLimit
-	streamLimit = bytes
-	return func() { streamLimit = before }
+	streamLimit.Store(int64(bytes))
+	return func() { streamLimit.Store(0) }
 }

@@ -1,10 +1,12 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -16,8 +18,13 @@ import (
 
 // A core box serves its commits to leaves, see serve.go for the requests. While no leaf follows it keeps nothing for them.
 
-// streamLimit bounds what is kept for leaves, in bytes.
-var streamLimit = stream.DefaultLimit
+// streamLimit bounds what is kept for leaves, in bytes; 0: stream.DefaultLimit. Tests set it.
+var streamLimit atomic.Int64
+
+// newLog returns an empty log of commits for leaves.
+func newLog(at stream.Position) *stream.Log {
+	return stream.NewLog(at, cmp.Or(int(streamLimit.Load()), stream.DefaultLimit))
+}
 
 var (
 	// errDropped ends the streams of leaves, which ask again.
@@ -151,7 +158,7 @@ func (e *Engine) follower() (log *stream.Log, end func()) {
 	defer e.mu.Unlock()
 	l := &e.leaves
 	if l.log == nil {
-		l.log, l.readers = stream.NewLog(stream.Position{Mod: e.read.mod, ID: e.read.ID}, streamLimit), 0
+		l.log, l.readers = newLog(stream.Position{Mod: e.read.mod, ID: e.read.ID}), 0
 	}
 	log = l.log
 	l.readers++
@@ -187,16 +194,20 @@ func (e *Engine) fill(ctx context.Context, log *stream.Log, after stream.Positio
 	case was == nil || was.ID != after.ID:
 		return errNoSuchCommit
 	}
-	older := stream.NewLog(after, streamLimit)
+	older := newLog(after)
 	defer older.Close(errDropped)
 	if err := e.history(ctx, after.Mod+1, until.Mod, older); err != nil {
 		return err
 	}
 	older.Seal()
-	if older.Begin() != after || !log.Prepend(older) {
+	if older.Begin() != after {
 		return errForgotten
 	}
-	return nil
+	err = log.Prepend(older)
+	if errors.Is(err, stream.ErrBefore) {
+		return errForgotten
+	}
+	return err
 }
 
 // history adds to a log what etcd has of some of its revisions.

@@ -171,22 +171,25 @@ func (l *Log) Begin() Position {
 	return l.members[0].before
 }
 
-// Prepend puts the commits of a Log that ends where l begins in front of those of l. It reports false when they do not fit,
-// or are too much. The other one must not be used any more.
-func (l *Log) Prepend(older *Log) bool {
+// Prepend puts the commits of a Log that ends where l begins in front of those of l. The error is ErrBefore when they do not fit,
+// or are too much, or why l is closed. The other one must not be used any more.
+func (l *Log) Prepend(older *Log) error {
 	older.mu.Lock()
 	members, size := older.members, older.size
 	older.mu.Unlock()
 	last := members[len(members)-1]
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if last.end() != l.members[0].before || l.size+size > l.limit || l.closed != nil {
-		return false
+	if l.closed != nil {
+		return l.closed
+	}
+	if last.end() != l.members[0].before || l.size+size > l.limit {
+		return ErrBefore
 	}
 	last.full, last.next = true, l.members[0]
 	l.members = append(slices.Clone(members), l.members...)
 	l.size += size
-	return true
+	return nil
 }
 
 // Seal waits until all is packed, and completes the last member: nothing may be added any more.
