@@ -316,7 +316,7 @@ func Test609_a_leaf_holds_what_its_core_box_holds(t *testing.T) {
 	if err := b.create("after"); err != nil {
 		t.Fatal(err)
 	}
-	same(t, a, l)
+	same(t, b, l)
 
 	// A leaf of another fleet is none of this one.
 	l.stop()
