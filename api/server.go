@@ -119,6 +119,9 @@ type Announcements interface {
 type TLS struct {
 	// Tokens tell who a client is.
 	Tokens *auth.Tokens
+	// Revoke ends all tokens, as Tokens.RevokeAll does, for all boxes that share their key; pending says which do not know
+	// of it yet, and why. nil: the key is not shared.
+	Revoke func(ctx context.Context) (pending, err error)
 	// Certificate is tls.Config.GetCertificate.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// CA gives the certificate of the CA that clients should trust, PEM; nil when it is

@@ -85,7 +85,7 @@ func TestSocketIsAFile(t *testing.T) {
 	}
 }
 
-// TestSocketRace starts many at once: one of them must serve, and nobody may take
+// TestSocketRace starts many at once: one of them must serve, and none may take
 // the socket away from it.
 func TestSocketRace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "svcctl.sock")

@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -73,8 +74,12 @@ func (s *Server) issue(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	if errors.Is(err, auth.ErrRole) {
+	switch {
+	case errors.Is(err, auth.ErrRole):
 		fail(w, http.StatusForbidden, wire.ReasonForbidden, err.Error())
+		return
+	case errors.Is(err, auth.ErrEnded):
+		fail(w, http.StatusServiceUnavailable, wire.ReasonServiceUnavailable, err.Error())
 		return
 	}
 	fail(w, http.StatusBadRequest, wire.ReasonBadRequest, err.Error())
@@ -82,13 +87,22 @@ func (s *Server) issue(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {
 	spare(w, r)
-	if err := s.cfg.TLS.Tokens.RevokeAll(); err != nil {
+	revoke := s.cfg.TLS.Revoke
+	if revoke == nil {
+		revoke = func(context.Context) (pending, err error) { return nil, s.cfg.TLS.Tokens.RevokeAll() }
+	}
+	pending, err := revoke(r.Context())
+	if err != nil {
 		s.log.Error("tokens are not revoked", "err", err)
 		fail(w, http.StatusInternalServerError, wire.ReasonInternalError, "nothing is revoked: "+err.Error())
 		return
 	}
-	s.log.Info("all tokens are revoked", "user", auth.From(r.Context()).Name)
-	writeJSON(w, http.StatusOK, wire.Revoked{Revoked: true})
+	done := wire.Revoked{Revoked: true}
+	if pending != nil {
+		done.Pending = pending.Error()
+	}
+	s.log.Info("all tokens are revoked", "user", auth.From(r.Context()).Name, "pending", done.Pending)
+	writeJSON(w, http.StatusOK, done)
 }
 
 // endpoint answers /svcctl/v1/endpoint.

@@ -1,6 +1,7 @@
 package appliance
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net"
@@ -59,6 +60,7 @@ type assembly struct {
 	endRelay  func()       // once it runs
 	announced *announcements.Book
 	member    *member // nil: the box is one of its own
+	held      *heldBack
 	pools     *objectPools
 	memory    *memory // nil: it is not ours
 	calls     *reconcile.SlowCalls
@@ -98,7 +100,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		follows = append(follows, a.flows)
 	}
 	if a.dns != nil {
-		follows = append(follows, parts.NewDNS(a.dns, a.store))
+		follows = append(follows, parts.NewDNS(a.dns, func() *store.Store { return cmp.Or(a.held.objects(), a.store) }))
 	}
 	dog := a.watchdog()
 	loop := a.loop(ctx, dog, follows, sets, balance, fullness)
@@ -162,7 +164,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, follows []reconcile.Part, sets *parts.SourceSets, balance *parts.Balance, fullness *parts.Fullness) *reconcile.Loop {
 	cluster, endpoints, pools := a.controllers()
 	return reconcile.New(reconcile.Options{
-		Store: a.store, Kernel: a.calls.Kernel(a.kernel), Log: a.log,
+		Store: a.store, InForce: a.held.objects, Kernel: a.calls.Kernel(a.kernel), Log: a.log,
 		Host:      func(facts *node.Facts) reconcile.Host { return a.hostFor(&a.cfg, facts) },
 		Watching:  a.watcher != nil,
 		Files:     a.member.files(),
@@ -213,7 +215,7 @@ func (a *assembly) controllers() (cluster interface{ Sync(*node.Facts) error }, 
 
 // joinFleet wires what tells of the fleet. The store must be open.
 func (a *assembly) joinFleet(shared *fleet.Engine) {
-	a.member = &member{cfg: &a.cfg, engine: shared, store: a.store, log: a.log}
+	a.member = &member{cfg: &a.cfg, engine: shared, store: a.store, held: a.held, log: a.log}
 	a.member.sources = a.member.newReader(a.removals, a.log)
 	a.board.OfFleet(a.member.State)
 	a.metrics.Fleet(a.member.metrics)

@@ -46,6 +46,7 @@ func failureOf(err error) error {
 	if newer, is := errors.AsType[*store.NewerChangeError](err); is {
 		return wire.NewFailure(http.StatusConflict, wire.ReasonConflict, newer.Error()+"; `svcctl journal` shows what came since")
 	}
+	away := (*engine.AwayError)(nil)
 	conflict := func(text string) error { return wire.NewFailure(http.StatusConflict, wire.ReasonConflict, text) }
 	switch {
 	case errors.Is(err, store.ErrNoTrial):
@@ -56,6 +57,8 @@ func failureOf(err error) error {
 		return wire.NewFailure(http.StatusNotFound, wire.ReasonNotFound, store.ErrNoChange.Error())
 	case errors.Is(err, store.ErrExpired):
 		return wire.NewFailure(http.StatusGone, wire.ReasonExpired, "the journal does not reach back so far: `svcctl journal --limit 10000` shows what it has")
+	case errors.As(err, &away):
+		return wire.NewFailure(http.StatusServiceUnavailable, wire.ReasonServiceUnavailable, "nothing was changed: "+away.Error())
 	case errors.Is(err, engine.ErrNoSpace):
 		return wire.NewFailure(http.StatusServiceUnavailable, wire.ReasonServiceUnavailable, "nothing was changed: "+err.Error())
 	}
@@ -86,6 +89,9 @@ func (c changes) Begin(ctx context.Context, user string, files bool, after time.
 
 // Confirm implements api.Changes.
 func (c changes) Confirm(ctx context.Context) (t wire.Trial, err error) {
+	if err := c.a.store.Fresh(ctx); err != nil { // another box may have begun it just now
+		return t, failureOf(err)
+	}
 	err = c.inLoop(ctx, func(manifest.Files) error {
 		state, err := c.a.store.Confirm()
 		if err == nil {
@@ -98,6 +104,9 @@ func (c changes) Confirm(ctx context.Context) (t wire.Trial, err error) {
 
 // Back implements api.Changes.
 func (c changes) Back(ctx context.Context) (b wire.RolledBack, err error) {
+	if err := c.a.store.Fresh(ctx); err != nil {
+		return b, failureOf(err)
+	}
 	err = c.inLoop(ctx, func(files manifest.Files) error {
 		revived, err := c.a.store.GoBack(files)
 		b.Objects = revivedOf(revived)

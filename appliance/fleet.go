@@ -78,6 +78,9 @@ func FleetConfig(cfg *config.Config, log *slog.Logger) (fleet.Config, error) {
 		Import: func(key string, value []byte) ([]byte, error) {
 			return store.ForFleet(key, value, control.NodeOwner, cfg.SourcePath)
 		},
+		Restored: func(key string, value, now []byte) ([]byte, error) {
+			return store.ForRestore(key, value, now, control.NodeOwner, cfg.SourcePath)
+		},
 	}
 	var err error
 	if of.DataKey, err = dataKey(cfg.DataKeyFile); err != nil {
@@ -118,9 +121,12 @@ type member struct {
 	engine *fleet.Engine
 	store  *store.Store
 	beside *control.Beside
+	held   *heldBack
 	// sources reads the directories of this box; wake, once it is set, has the loop show how they are doing.
 	sources *sources.Reader
 	wake    atomic.Pointer[func()]
+	over    time.Time // since when the trial under way is over; the zero Time: it is not
+	notHeld string    // why what was before it could not be put into force, as the log has it
 	log     *slog.Logger
 }
 
@@ -188,6 +194,25 @@ func (m *member) report(board *reconcile.Board) func() fleet.Report {
 	}
 }
 
+// sharedKeys implements apiserver.SharedKeys.
+type sharedKeys struct{ *fleet.Engine }
+
+// Tokens implements apiserver.SharedKeys.
+func (k sharedKeys) Tokens() (id string, key []byte) { return k.SharedKey(fleet.TokenKey) }
+
+// CA implements apiserver.SharedKeys.
+func (k sharedKeys) CA() (id string, key []byte) { return k.SharedKey(fleet.CAKey) }
+
+// ReplaceTokens implements apiserver.SharedKeys.
+func (k sharedKeys) ReplaceTokens(ctx context.Context, before string, key []byte) error {
+	return k.ReplaceKey(ctx, fleet.TokenKey, before, key)
+}
+
+// ReplaceCA implements apiserver.SharedKeys.
+func (k sharedKeys) ReplaceCA(ctx context.Context, before string, key []byte) error {
+	return k.ReplaceKey(ctx, fleet.CAKey, before, key)
+}
+
 // problems reports that the box does not follow its fleet; none while it does.
 func (m *member) problems() []manifest.Problem {
 	if m == nil {
@@ -197,6 +222,13 @@ func (m *member) problems() []manifest.Problem {
 	var problems []manifest.Problem
 	if s.Kind != fleet.Following {
 		problems = append(problems, manifest.Problem{Reason: "Fleet" + string(s.Kind), Message: s.Why})
+	}
+	if _, tokens := m.engine.SharedKey(fleet.TokenKey); tokens != nil && m.cfg.API.Listen != "" && !s.Hears() {
+		problems = append(problems, manifest.Problem{Reason: "FleetTokens", Warning: true, Message: "this box does not hear of its fleet: " +
+			"tokens that were revoked on another box since are accepted here; `svcctl token --revoke-all` ends them on this box, too"})
+	}
+	if m.held.objects() != nil {
+		problems = append(problems, manifest.Problem{Reason: "TrialHeldBack", Message: "the trial is over, and this box does not hear whether it was confirmed: what was in force before it is in force here, until it does"})
 	}
 	problems = append(problems, m.sources.Problems()...)
 	if s.Replica != nil {
@@ -242,37 +274,5 @@ func (m *member) tasks(wake func()) []task.Task {
 				}
 			}
 		}},
-	}
-}
-
-// endTrials rolls back a trial that was not confirmed in time, on the box that has the turn.
-func (m *member) endTrials(ctx context.Context) error {
-	const again = time.Second // the turn may come without a word, and etcd may be away
-	for ctx.Err() == nil {
-		published := m.store.Published()
-		var ends <-chan time.Time
-		if left, pending := m.store.TrialLeft(); pending {
-			ends = time.After(max(left, again))
-			if left == 0 && m.HasTurn() {
-				m.goBack()
-			}
-		}
-		select {
-		case <-ctx.Done():
-		case <-ends:
-		case <-published:
-		}
-	}
-	return nil
-}
-
-func (m *member) goBack() {
-	revived, err := m.store.GoBack(nil)
-	switch {
-	case errors.Is(err, store.ErrNoTrial): // another box was first, or it is confirmed
-	case err != nil:
-		m.log.Warn("the trial is over, and did not go back yet", "err", err)
-	default:
-		m.log.Warn("the trial was not confirmed in time: it went back", "objects", len(revived))
 	}
 }

@@ -81,7 +81,7 @@ func (p *foreseer) Plan(w http.ResponseWriter, r *http.Request) (*wire.KernelPla
 
 // refusedPlan turns an error into the answer to a client.
 func refusedPlan(err error) error {
-	for _, why := range []error{store.ErrForkShared, store.ErrForkTrial, store.ErrForkReserved, reconcile.ErrUnsettled, reconcile.ErrBehind} {
+	for _, why := range []error{store.ErrForkTrial, store.ErrForkReserved, reconcile.ErrUnsettled, reconcile.ErrBehind, reconcile.ErrHeldBack} {
 		if errors.Is(err, why) {
 			return wire.NewFailure(http.StatusConflict, wire.ReasonConflict, "no plan can be made: "+err.Error())
 		}
@@ -188,9 +188,13 @@ func (p *foreseer) replaceFiles(r *rehearsal, dir string, body []byte, plan *wir
 		return wire.NewFailure(http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("%s is not a directory that is watched here; these are: %s",
 			dir, strings.Join(p.a.cfg.ManifestDirs(), ", ")))
 	}
+	source, err := p.a.member.sourceIn(dir, r.fork)
+	if err != nil {
+		return err
+	}
 	files := map[string]*manifest.File{}
 	for _, f := range r.fork.Files() {
-		if !isIn(f.Path, dir) {
+		if within := source != "" && store.SourceOf(f.Path) == source || source == "" && isIn(f.Path, dir); !within {
 			files[f.Path] = f
 		}
 	}
@@ -205,10 +209,19 @@ func (p *foreseer) replaceFiles(r *rehearsal, dir string, body []byte, plan *wir
 			return wire.NewFailure(http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("file %q cannot be read: want lines of JSON with a path below the directory, and data in base64 (%v)", f.Path, err))
 		}
 		path := filepath.Join(dir, f.Path)
+		if source != "" {
+			path = store.SourcePath(source, filepath.Clean(f.Path))
+		}
 		files[path] = manifest.Decode(path, f.Data, manifest.DefaultLimits())
 	}
 	guard := p.a.removals.Foresee(dir, len(files)-others, time.Now())
-	if _, err := r.fork.SyncGuarded(manifest.FilesOf(files), guard); err != nil {
+	if source != "" {
+		local := guard
+		guard = func(removals store.Removals) func(string) store.Decision {
+			return holdRemovals(&p.a.cfg, local, removals)
+		}
+	}
+	if err := r.fork.SyncFork(manifest.FilesOf(files), guard); err != nil {
 		return err
 	}
 	for _, q := range r.fork.Problems() {
@@ -229,6 +242,29 @@ func (p *foreseer) replaceFiles(r *rehearsal, dir string, body []byte, plan *wir
 	}
 	slices.SortStableFunc(plan.Objects, func(a, b wire.PlannedObject) int { return strings.Compare(a.Object, b.Object) })
 	return nil
+}
+
+// sourceIn is the source in a directory of a box of a fleet; "" on a box of its own. The error is that another box
+// reads it.
+func (m *member) sourceIn(dir string, objects *store.Store) (source string, err error) {
+	if m == nil {
+		return "", nil
+	}
+	for _, d := range sourceDirs(m.cfg) {
+		if d.Path == dir {
+			source = d.Name
+		}
+	}
+	reader, here := objects.ForkReads(source)
+	switch {
+	case here:
+		return source, nil
+	case reader == "":
+		reader = "no box"
+	default:
+		reader = "box " + reader
+	}
+	return "", wire.NewFailure(http.StatusConflict, wire.ReasonConflict, fmt.Sprintf("%s reads source %s, which is in %s here: plan on the box that reads it", reader, source, dir))
 }
 
 // isIn reports whether a file is in a directory or below it.

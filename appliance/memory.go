@@ -54,7 +54,7 @@ func (m *memory) begin() {
 // follow adapts the percentage now and after each collection.
 func (m *memory) follow() {
 	m.adapt()
-	collected := &memory{} // the next collection finds that nobody has it
+	collected := &memory{} // garbage: its cleanup runs after the next collection
 	runtime.AddCleanup(collected, (*memory).follow, m)
 }
 

@@ -14,21 +14,48 @@ import (
 // objectPools follows the objects that say where load balancer IPs come from, and where they are announced.
 type objectPools struct {
 	*control.Pools
+	use func(*advertise.Plan) // puts a plan into force
+
 	mu       sync.Mutex
 	problems []resolve.Problem
+	last     *advertise.Plan // of the objects
+	held     bool            // another plan is in force, see hold
 }
 
 // newPools has each plan be that of the configuration and of the announcements.
 func newPools(cfg *config.Config, objects *store.Store, announced *announcements.Book) *objectPools {
 	p := &objectPools{}
-	p.Pools = control.NewPools(objects, advertiseBox(cfg), func(plan *advertise.Plan) {
+	p.use = func(plan *advertise.Plan) {
 		cfg.ObjectPools.Set(plan.Pools)
 		announced.SetPlan(cfg.AnnouncedRanges(), plan, plan.Config)
+		p.problems = plan.Problems
+	}
+	p.Pools = control.NewPools(objects, advertiseBox(cfg), func(plan *advertise.Plan) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.problems = plan.Problems
+		if p.last = plan; !p.held {
+			p.use(plan)
+		}
 	})
 	return p
+}
+
+// hold has another plan in force until release.
+func (p *objectPools) hold(plan *advertise.Plan) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.held = true
+	p.use(plan)
+}
+
+// release has the plan of the objects in force again.
+func (p *objectPools) release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.held && p.last != nil {
+		p.use(p.last)
+	}
+	p.held = false
 }
 
 // advertiseBox takes what is about pools from the configuration.

@@ -1,6 +1,7 @@
 package appliance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,7 +61,8 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	// The relay comes first and ends last: connections of the program before go on at once, and those that are
 	// handed over pause only for the rest of the start.
 	var objects *store.Store // opened before the relay is told of any Service
-	secret := func(key string) *object.Secret { return objects.Secret(key) }
+	held := &heldBack{}
+	secret := func(key string) *object.Secret { return cmp.Or(held.objects(), objects).Secret(key) }
 	relayed := parts.NewRelay(log, secret, state, handover.Kept())
 	drain.relay.Store(relayed)
 	memory := newMemory()
@@ -118,7 +120,8 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	}
 	m.Announcements(func() metrics.Announcements { return announcementMetrics(announced) })
 	m.Pools(func() []metrics.Pool { return poolMetrics(objects) })
-	a = &assembly{cfg: cfg, log: log, announced: announced, pools: pools, grants: reconcile.NewGrants(announced.IsSeenTo), store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: hosts, admission: admitted, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released), trials: make(chan reconcile.TrialAsk)}
+	held.pools = pools
+	a = &assembly{cfg: cfg, log: log, held: held, announced: announced, pools: pools, grants: reconcile.NewGrants(announced.IsSeenTo), store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: hosts, admission: admitted, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released), trials: make(chan reconcile.TrialAsk)}
 	if len(cfg.Manifests) > 0 {
 		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.ManifestDirs(), LastGood: objects.LastGood(), Log: log}); err != nil {
 			return nil, err
@@ -161,7 +164,8 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	a.foreseer = newForeseer(a)
 	views := apiserver.Views{Look: admitted.Look, Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served, wayTo).Trace, Announced: a.announced, Changes: changes{a}, Plan: a.foreseer.Plan, Certificates: a.relay.CertificatesOf}
 	if a.member != nil {
-		views.Fleet = a.member
+		a.member.lookAtTrial() // before anything is programmed
+		views.Fleet, views.Keys = a.member, sharedKeys{a.member.engine}
 		views.Commits, views.Forward = leafCommits(&cfg, shared), leafForward(&cfg, shared)
 	}
 	server, err := apiserver.Open(&cfg, objects, a.board, views, m, log)

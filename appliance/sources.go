@@ -31,9 +31,10 @@ func (t sourceTurns) Changed() <-chan struct{} { return t.engine.Changes() }
 
 // newReader makes the Reader of the directories of this box.
 func (m *member) newReader(removals *reconcile.RemovalGuard, log *slog.Logger) *sources.Reader {
+	hold := func(r store.Removals) func(string) store.Decision { return removals.Hold(r, time.Now()) }
 	return sources.New(sources.Config{
 		Dirs: sourceDirs(m.cfg), Box: m.cfg.NodeName, Instance: m.engine.Instance(), Store: m.store, Turns: sourceTurns{m.engine},
-		Guard:  func(r store.Removals) func(string) store.Decision { return holdRemovals(m.cfg, removals, r) },
+		Guard:  func(r store.Removals) func(string) store.Decision { return holdRemovals(m.cfg, hold, r) },
 		Failed: removals.Failed, Log: log,
 		Wake: func() {
 			if wake := m.wake.Load(); wake != nil {
@@ -90,7 +91,7 @@ func (m *member) named() func([]wire.Source) {
 }
 
 // holdRemovals asks the guard about removals. It knows files by their paths on this box.
-func holdRemovals(cfg *config.Config, guard *reconcile.RemovalGuard, r store.Removals) func(string) store.Decision {
+func holdRemovals(cfg *config.Config, hold store.RemovalGuard, r store.Removals) func(string) store.Decision {
 	dirs := map[string]string{}
 	for _, d := range sourceDirs(cfg) {
 		dirs[d.Name] = d.Path
@@ -104,7 +105,7 @@ func holdRemovals(cfg *config.Config, guard *reconcile.RemovalGuard, r store.Rem
 	for path, services := range r.Files {
 		local.Files[here(path)] = services
 	}
-	decide := guard.Hold(local, time.Now())
+	decide := hold(local)
 	return func(path string) store.Decision { return decide(here(path)) }
 }
 

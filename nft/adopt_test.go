@@ -10,7 +10,7 @@ import (
 	"svcctl.io/svcctl/nft/nfttest/fake"
 )
 
-// Endpoints are adopted for the one frontend that asks for it, whoever came first, and for none where two ask.
+// Endpoints are adopted for the one frontend that asks for it, in any order, and for none where two ask.
 func TestAdopt(t *testing.T) {
 	adopting := func(id, vip string, endpoints ...string) []ServicePort {
 		p := webPort(endpoints...)

@@ -85,14 +85,14 @@ func TestAffinityNeedsAnAnswer(t *testing.T) {
 	for range 9 {
 		goes(100*time.Millisecond, vip, 1, dead) // connections at the same time go together
 	}
-	late, lateResult := goes(100*time.Millisecond, vip, 1, alive) // and nobody prolongs that
+	late, lateResult := goes(100*time.Millisecond, vip, 1, alive) // and nothing prolongs that
 	goes(2*time.Second, vip, 0, dead)
 	s.host.Answer(late, lateResult) // late, while another one waits
 	for range 3 {
 		goes(100*time.Millisecond, vip, 0, alive)
 		goes(15*time.Minute, "192.0.2.1:30080", 0, alive)
 	}
-	// It was remembered by an answer, and tries that nobody answers do not prolong that.
+	// It was remembered by an answer, and tries without an answer do not prolong that.
 	goes(2*time.Hour, vip, 0, dead)
 }
 
@@ -180,8 +180,8 @@ func TestAffinityForgetsAnEmptiedPool(t *testing.T) {
 	}
 }
 
-// TestSourceRangesHoldForTheBox: whoever is not in the ranges gets no answer, and the
-// box is nobody special there.
+// TestSourceRangesHoldForTheBox: a client outside of the ranges gets no answer, and the
+// box is a client like others there.
 func TestSourceRangesHoldForTheBox(t *testing.T) {
 	p := webPort("10.180.0.1:80")
 	p.Frontends[0].Sources = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}

@@ -65,7 +65,7 @@ func BenchmarkReplaceEndpoint(b *testing.B) {
 	}
 }
 
-// BenchmarkFromNothing is what is computed after somebody flushed the ruleset.
+// BenchmarkFromNothing is what is computed after another program flushed the ruleset.
 func BenchmarkFromNothing(b *testing.B) {
 	for _, n := range sizes {
 		c := NewCompiler()

@@ -3,6 +3,7 @@ package nft
 import (
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -115,7 +116,7 @@ func (c *Compiler) update(box *Box, changes map[string][]ServicePort, tr *Transi
 	var touched []string
 	if box != nil {
 		// Whatever a Service brings may depend on the box.
-		touched = slices.Sorted(maps.Keys(c.services))
+		touched = c.dependents(box, changes)
 		for _, name := range names {
 			if _, ok := c.services[name]; !ok {
 				touched = append(touched, name)
@@ -149,6 +150,44 @@ func (c *Compiler) update(box *Box, changes map[string][]ServicePort, tr *Transi
 	for _, f := range Families {
 		c.tables[f].finish(f, &c.box, tr)
 	}
+}
+
+// dependents returns the Services whose elements may be other ones on another box, sorted: where only its addresses and
+// interfaces differ, those with an endpoint at an address that came or went, and those that change themselves. The rest
+// of what depends on these is made by tableState.finish.
+func (c *Compiler) dependents(box *Box, changes map[string][]ServicePort) []string {
+	was := c.box
+	was.LocalAddresses, was.NodePortAddresses, was.Interfaces, was.Owned = box.LocalAddresses, box.NodePortAddresses, box.Interfaces, box.Owned
+	if !reflect.DeepEqual(was, *box) {
+		return slices.Sorted(maps.Keys(c.services))
+	}
+	moved := map[netip.Addr]bool{}
+	for _, pair := range [][2][]netip.Addr{{c.box.LocalAddresses, box.LocalAddresses}, {box.LocalAddresses, c.box.LocalAddresses}} {
+		for _, addr := range pair[0] {
+			if !slices.Contains(pair[1], addr) {
+				moved[addr] = true
+			}
+		}
+	}
+	var names []string
+	for name, ports := range c.services {
+		if _, changed := changes[name]; changed || slices.ContainsFunc(ports, func(p *compiledPort) bool { return p.hasEndpointAt(moved) }) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// hasEndpointAt reports whether an endpoint has one of the addresses.
+func (p *compiledPort) hasEndpointAt(addrs map[netip.Addr]bool) bool {
+	isAt := func(ap netip.AddrPort) bool { return addrs[ap.Addr()] }
+	for pool := range NumPools {
+		if slices.ContainsFunc(p.slots[pool], isAt) || slices.ContainsFunc(p.Pools[pool], isAt) {
+			return true
+		}
+	}
+	return false
 }
 
 // setService places the endpoints of a Service's new ports and remembers which of

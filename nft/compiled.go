@@ -71,6 +71,16 @@ func (p *compiledPort) key(fe *Frontend) Key {
 	return frontendKey(p.Protocol, netip.AddrPortFrom(fe.Addr, fe.Port))
 }
 
+// leadsTo reports whether a frontend sends clients to a pool.
+func (p *compiledPort) leadsTo(pool Pool) bool {
+	for i := range p.Frontends {
+		if fe := &p.Frontends[i]; fe.Inside.Pool == pool || fe.Outside.Pool == pool {
+			return true
+		}
+	}
+	return false
+}
+
 // serves reports whether any connection to the frontend reaches an endpoint.
 func (p *compiledPort) serves(fe *Frontend) bool {
 	return len(p.slots[fe.Inside.Pool])+len(p.slots[fe.Outside.Pool]) > 0

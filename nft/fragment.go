@@ -30,7 +30,10 @@ func (f *fragment) fill(p *compiledPort, box *Box) {
 		p.addAffinity(f, box)
 	}
 	for pool := range NumPools {
-		if pool > 0 && slices.Equal(p.slots[pool], p.slots[pool-1]) {
+		if !p.leadsTo(pool) {
+			continue // no client is sent to these, and a start would not find them in the kernel
+		}
+		if pool > 0 && p.leadsTo(pool-1) && slices.Equal(p.slots[pool], p.slots[pool-1]) {
 			continue // mostly
 		}
 		if p.Balance == DestinationHash {

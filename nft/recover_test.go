@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,6 +64,23 @@ func TestRecoverFindsTheTimeOfAffinity(t *testing.T) {
 		got := Recover(have, &box)
 		if len(got) != 1 || got[0].Affinity != want || got[0].ID != "default/web" {
 			t.Errorf("affinity of %v is read back as %+v", want, got)
+		}
+	}
+}
+
+// Endpoints that no client is sent to have no element of their own: what is read back has no trace of them.
+func TestRecoverOfEndpointsThatAPolicyPassesOver(t *testing.T) {
+	for name, local := range map[string][]netip.AddrPort{"one is local": addrPorts("10.1.0.1:80"), "none is local": nil} {
+		p := webPort("10.1.0.1:80", "10.1.0.2:80")
+		p.Pools[PoolLocal] = local
+		for i := range p.Frontends {
+			p.Frontends[i].Inside.Pool, p.Frontends[i].Outside.Pool = PoolLocal, PoolLocal
+			p.Frontends[i].Inside.Otherwise, p.Frontends[i].Outside.Otherwise = Blackhole, Blackhole
+		}
+		box := testBox()
+		have := Compile(State{Box: box, Services: map[string][]ServicePort{"default/web": {p}}})
+		if got, want := text(t, Compile(recovered(have, box))), text(t, have); got != want || strings.Contains(want, "10.1.0.2") {
+			t.Errorf("%s: compiled anew it is\n%s\nof\n%s", name, got, want)
 		}
 	}
 }

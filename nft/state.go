@@ -246,8 +246,8 @@ const (
 type SNAT uint8
 
 const (
-	SNATNever   SNAT = iota // nobody
-	SNATOutside             // who is not an internal source
+	SNATNever   SNAT = iota // no client
+	SNATOutside             // clients that are no internal source
 	SNATSelf                // the box itself
 	SNATAlways              // everybody
 )

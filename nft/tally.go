@@ -58,7 +58,7 @@ type tallied struct {
 	kind        countKind
 }
 
-// countKind says whether an element counts connections or refused packets. Its verdict decides.
+// countKind is whether an element counts connections or refused packets. Its verdict decides.
 type countKind uint8
 
 const (

@@ -98,7 +98,7 @@ func TestTally(t *testing.T) {
 	c.look()
 	c.want("and back", 80, 11, 4)
 
-	c.have[web] = 0 // somebody loads the table anew
+	c.have[web] = 0 // another program loads the table anew
 	c.look()
 	c.have[web] = 6
 	c.look()

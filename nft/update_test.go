@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -52,6 +53,17 @@ func TestUpdatesComeToWhatCompileSays(t *testing.T) {
 				state.Box = other.Box
 				for i := range byte(8) { // more sources that are internal: sets that grow and shrink
 					state.Box.InternalSources = append(state.Box.InternalSources, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 2*i + 1}), 16))
+				}
+				box = &state.Box
+			} else if r.IntN(3) == 0 { // one with other addresses and interfaces
+				state.Box.NodePortAddresses, state.Box.Interfaces, state.Box.Owned = other.Box.NodePortAddresses, other.Box.Interfaces, other.Box.Owned
+				state.Box.LocalAddresses = slices.Clone(other.Box.LocalAddresses)
+				for _, name := range slices.Sorted(maps.Keys(state.Services)) {
+					for _, p := range state.Services[name] {
+						if endpoints := p.Pools[PoolCluster]; len(endpoints) > 0 && r.IntN(3) == 0 {
+							state.Box.LocalAddresses = append(state.Box.LocalAddresses, endpoints[r.IntN(len(endpoints))].Addr())
+						}
+					}
 				}
 				box = &state.Box
 			}

@@ -115,7 +115,7 @@ func BenchmarkList(b *testing.B) {
 	})
 }
 
-// BenchmarkEvents is the last 100 changes, as somebody reads them who follows closely, and
+// BenchmarkEvents is the last 100 changes, as a watcher reads them that follows closely, and
 // 100 of which the old versions are only known as JSON.
 func BenchmarkEvents(b *testing.B) {
 	bx := filled(b, "memory", 1)

@@ -32,7 +32,7 @@ func (b *box) inPieces() {
 }
 
 // A first start that is cut off in any of its commits comes to the same when it is done again, and
-// nobody has seen a part of it.
+// no reader has seen a part of it.
 func TestFreshStartIsCutOff(t *testing.T) {
 	reference := fresh(t)
 	commits := reference.engine.Commits()

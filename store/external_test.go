@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// A cluster IP of somebody is as taken as an external IP, a load balancer IP with all its ports.
+// A cluster IP of a Service is as taken as an external IP, a load balancer IP with all its ports.
 func TestExternalIPsThatAreAllocated(t *testing.T) {
 	b := newBox(t)
 	b.apply("a.yaml", "web {clusterIP: 172.30.0.9}\nlb {type: LoadBalancer, loadBalancerIP: 198.51.100.4}")
@@ -34,7 +34,7 @@ func TestExternalIPsThatAreAllocated(t *testing.T) {
 	}
 }
 
-// A client cannot have a cluster IP that is an external IP of somebody for the same port.
+// A client cannot have a cluster IP that is an external IP of another for the same port.
 func TestClusterIPsThatAreExternal(t *testing.T) {
 	b := newBox(t)
 	b.apply("a.yaml", "web {externalIPs: [172.30.0.9]}")
@@ -76,7 +76,7 @@ func TestNodePortsThatAreRefused(t *testing.T) {
 	b.must(changed(b, ref("file"), func(svc *object.Service) { svc.Metadata.Labels = map[string]string{"a": "b"} }))
 }
 
-// A client that asks for a port on an external IP that somebody has is told who has it; a
+// A client that asks for a port on an external IP that another Service has gets its name; a
 // file's Service is for those to sort out who serve it.
 func TestExternalIPsOfTwoServices(t *testing.T) {
 	b := newBox(t)
@@ -158,7 +158,7 @@ func TestExternalIPsThatAreEndpoints(t *testing.T) {
 	b.check()
 }
 
-// The pool passes over what is somebody's external IP with a port that is needed, an endpoint,
+// The pool passes over an external IP with a port that is needed, an endpoint,
 // or the host's; who waits gets an address as soon as one is left.
 func TestPoolPassesOverAddressesInUse(t *testing.T) {
 	b := newBox(t, func(c *Config) {
@@ -190,12 +190,12 @@ func TestPoolPassesOverAddressesInUse(t *testing.T) {
 	if want := []string{"198.51.100.12", "198.51.100.8", "198.51.100.9"}; !slices.Equal(got, want) {
 		t.Errorf("given %q, want %q", got, want)
 	}
-	// Another port of the address is in nobody's way.
+	// Another port of the address does not conflict.
 	b.apply("h.yaml", "other {externalIPs: [198.51.100.8], ports: [{port: 443}]}")
 	b.check()
 }
 
-// What an older version gave away although it was somebody's external IP is exchanged.
+// What an older version gave away although it was another's external IP is exchanged.
 func TestPoolAddressThatIsNotServedIsExchanged(t *testing.T) {
 	b := newBox(t, func(c *Config) {
 		c.Pools = []alloc.Pool{{First: netip.MustParseAddr("198.51.100.8"), Last: netip.MustParseAddr("198.51.100.9")}}

@@ -1,6 +1,8 @@
 package store
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"maps"
 
@@ -11,8 +13,6 @@ import (
 
 // Errors of Fork.
 var (
-	// ErrForkShared says that other machines write to the store.
-	ErrForkShared = errors.New("the boxes of a fleet change each other's objects: what one of them would do is not known beforehand")
 	// ErrForkTrial says that a trial of files is under way, or files are held since one went back.
 	ErrForkTrial = errors.New("a trial of files is under way, or what one has tried is held: `svcctl confirm`, or take it back, first")
 	// ErrForkReserved says that values are reserved for what the kernel serves and no object declares.
@@ -21,48 +21,158 @@ var (
 
 // Fork is a copy of the store in memory, for what would become of changes: objects with their owners, values and ages,
 // and what files declare. It takes the memory and the time of opening the store. Nothing of the copy is stored, and
-// revision is that of the store it was made of. The snapshot of the host is the one of now.
+// revision is that of the store it was made of. The snapshot of the host is the one of now. The copy of a store that
+// other machines write to has what they had committed by then, and decides as it does.
 func (s *Store) Fork() (fork *Store, revision uint64, err error) {
 	memory := engine.NewMemory()
-	cfg, files, revision, err := s.copyTo(memory)
+	c, err := s.copyTo(memory)
 	if err != nil {
 		return nil, 0, err
 	}
-	cfg.Program = "" // it seals nothing
-	if fork, err = Open(memory, cfg); err != nil {
+	c.cfg.Program = "" // it seals nothing
+	var in engine.Engine = memory
+	if s.storage.shared != nil {
+		in = forked{memory, s.storage.shared, c.turns}
+	}
+	if fork, err = Open(in, c.cfg); err != nil {
 		return nil, 0, err
 	}
 	fork.SetHost(s.hostNow())
 	keep := func(Removals) func(string) Decision { return func(string) Decision { return Keep } }
-	if _, err := fork.SyncGuarded(files, keep); err != nil {
+	if err := fork.SyncFork(c.files, keep); err != nil {
 		return nil, 0, err
 	}
-	return fork, revision, nil
+	return fork, c.revision, nil
 }
 
+// SyncFork is SyncGuarded for a fork; in a fleet it is about the sources that the machine reads.
+func (s *Store) SyncFork(files manifest.Files, guard RemovalGuard) error {
+	if f, shared := s.storage.engine.(forked); shared {
+		_, err := s.SyncSources(files, f.turns, guard)
+		return err
+	}
+	_, err := s.SyncGuarded(files, guard)
+	return err
+}
+
+// ForkReads returns the machine that reads a source, and whether that is the one of the fork.
+func (s *Store) ForkReads(source string) (reader string, here bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.sources.records[source].Reader, s.sources.reading[source]
+}
+
+// forkOf is what a fork is made of beside stored pairs.
+type forkOf struct {
+	cfg      Config
+	files    manifest.Files
+	turns    []SourceTurn // of the sources that this machine reads
+	revision uint64
+}
+
+// forked is the engine of a fork of a store that other machines write to: none of them does.
+type forked struct {
+	*engine.Memory
+	of    engine.Shared
+	turns []SourceTurn // of the sources that this machine reads
+}
+
+// Follow implements engine.Shared.
+func (forked) Follow() []engine.Followed { return nil }
+
+// Arrived implements engine.Shared.
+func (forked) Arrived() <-chan struct{} { return nil }
+
+// Published implements engine.Shared.
+func (forked) Published() {}
+
+// Refuse implements engine.Shared.
+func (forked) Refuse(error) {}
+
+// Keep implements engine.Shared.
+func (forked) Keep(engine.Transaction) {}
+
+// Sealing implements engine.Shared.
+func (f forked) Sealing() error { return f.of.Sealing() }
+
+// Tries implements engine.Shared.
+func (f forked) Tries() error { return f.of.Tries() }
+
+// Fresh implements engine.Shared.
+func (forked) Fresh(context.Context) error { return nil }
+
 // copyTo writes what a fork needs to an empty engine.
-func (s *Store) copyTo(memory engine.Engine) (cfg Config, files manifest.Files, revision uint64, err error) {
+func (s *Store) copyTo(memory engine.Engine) (c forkOf, err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
+	s.follow()
 	head, isTrial := s.TrialHead()
 	switch {
-	case s.storage.shared != nil:
-		return cfg, nil, 0, ErrForkShared
 	case s.reserves:
-		return cfg, nil, 0, ErrForkReserved
+		return c, ErrForkReserved
 	case isTrial && (head.Files || head.Back != nil):
-		return cfg, nil, 0, ErrForkTrial
+		return c, ErrForkTrial
 	}
+	c = forkOf{s.cfg, s.declared.files, nil, s.feed.revision}
 	var t engine.Transaction
+	if s.storage.shared != nil {
+		if t, err = s.pairs(); err != nil {
+			return c, err
+		}
+		for name := range s.sources.reading {
+			r := s.sources.records[name]
+			c.turns = append(c.turns, SourceTurn{name, r.Reader, r.Instance, r.Generation})
+		}
+		return c, memory.Commit(t)
+	}
 	for _, prefix := range []string{headKey, objectPrefix, trialPrefix} {
 		pairs, err := s.storage.engine.Load(prefix)
 		if err != nil {
-			return cfg, nil, 0, err
+			return c, err
 		}
 		t.Puts = append(t.Puts, pairs...)
 	}
 	t.CompareKey = headKey
-	return s.cfg, s.declared.files, s.feed.revision, memory.Commit(t)
+	return c, memory.Commit(t)
+}
+
+// pairs are the stored pairs of the store as it is: the engine of several machines may have newer ones. The writer must
+// be held.
+func (s *Store) pairs() (t engine.Transaction, err error) {
+	t.CompareKey = headKey
+	t.Puts = append(t.Puts, engine.Pair{Key: headKey, Revision: s.feed.revision})
+	put := func(key string, r *record) error {
+		pair := engine.Pair{Key: key, Revision: s.feed.revision}
+		if r != nil {
+			value, _, err := (&stored{r.owner, r.created, r.asked, r.object}).encode()
+			if err != nil {
+				return err
+			}
+			pair.Value = value[engine.EntryHeader:]
+		}
+		t.Puts = append(t.Puts, pair)
+		return nil
+	}
+	for ref, r := range s.table.records {
+		if err := put(objectKey(ref), r); err != nil {
+			return t, err
+		}
+	}
+	u := sourcesUpdate{records: s.sources.records, files: s.sources.files}
+	if err := u.addTo(&t, s.feed.revision); err != nil {
+		return t, err
+	}
+	if s.trial.Trial == nil {
+		return t, nil
+	}
+	for ref, r := range s.trial.before {
+		if err := put(trialObjectPrefix+objectKey(ref), r); err != nil {
+			return t, err
+		}
+	}
+	ends, err := json.Marshal(trialEnds{s.trial.ID, s.trial.Ends.Wall, s.trial.Ends})
+	t.Puts = append(t.Puts, engine.Pair{Key: trialEndsKey, Value: ends, Revision: s.feed.revision})
+	return t, errors.Join(err, s.trial.addTo(&t, s.feed.revision))
 }
 
 // SeeAs has the store ask the snapshot of the host that another one has now.

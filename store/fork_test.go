@@ -96,7 +96,7 @@ func TestForkIsRefused(t *testing.T) {
 	}
 }
 
-// TestForkKnowsTrialsAndTheHost gives nobody what a trial keeps, or what the host has.
+// TestForkKnowsTrialsAndTheHost gives no Service what a trial keeps, or what the host has.
 func TestForkKnowsTrialsAndTheHost(t *testing.T) {
 	b := newBox(t)
 	b.must(write(refine(document(t, "web {clusterIP: 172.30.0.9}"))))

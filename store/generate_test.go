@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// controller is who generates in these tests.
+// controller is the manager that generates in these tests.
 const controller = "endpoints"
 
 func generated(t testing.TB, name, address string) object.Object {

@@ -58,6 +58,40 @@ func TestFinalizers(t *testing.T) {
 	}
 }
 
+// Kubernetes' service controller is what clients know as the end of a load balancer, and nobody else here takes its
+// finalizer away; those of others keep the Service, and so does it where the load balancer is somebody else's.
+func TestFinalizerOfLoadBalancers(t *testing.T) {
+	const ours, foreign = finalizerLoadBalancer, "example.com/a"
+	for name, tt := range map[string]struct {
+		finalizers []string
+		class      string
+		stays      bool
+	}{
+		"its own":                   {[]string{ours}, "", false},
+		"its own, of our class":     {[]string{ours}, LoadBalancerClass, false},
+		"its own, of another class": {[]string{ours}, "example.com/lb", true},
+		"and one of another":        {[]string{ours, foreign}, "", true},
+	} {
+		b := newBox(t)
+		svc := made(t, object.KindService, "default", "web").(*object.Service)
+		svc.Metadata.Finalizers, svc.Spec.Type = tt.finalizers, object.TypeLoadBalancer
+		if tt.class != "" {
+			svc.Spec.LoadBalancerClass = &tt.class
+		}
+		b.must(write(svc))
+		ref := object.RefOf(svc)
+		if gone := b.must(Write{Ref: ref, Delete: true}); gone.Removed == tt.stays {
+			t.Errorf("%s: removed %t", name, gone.Removed)
+		}
+		if name == "and one of another" {
+			last := b.must(changed(b, ref, func(o object.Object) { o.GetMeta().Finalizers = []string{ours} }))
+			if !last.Removed {
+				t.Errorf("%s: with its own alone: %+v", name, last)
+			}
+		}
+	}
+}
+
 func TestNamespaceGoesWithItsLastObject(t *testing.T) {
 	b := newBox(t)
 	b.must(write(made(t, object.KindNamespace, "", "shop")))

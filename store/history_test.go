@@ -82,7 +82,7 @@ func TestEventsTellWhatHappened(t *testing.T) {
 	}
 }
 
-// The versions of what nobody cares about are left out, the changes are not.
+// The versions of what no watcher asks for are left out, the changes are not.
 func TestEventsAbout(t *testing.T) {
 	b := newBox(t)
 	start := b.s.Revision()

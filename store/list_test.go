@@ -43,7 +43,7 @@ func TestListIsSorted(t *testing.T) {
 	}
 }
 
-// A list that somebody has is not changed by what comes later.
+// A list that a caller has is not changed by what comes later.
 func TestListsStayAsTheyWere(t *testing.T) {
 	b := newBox(t)
 	b.must(write(configMap("b", "1")))
@@ -97,7 +97,7 @@ func TestListAtRevision(t *testing.T) {
 	}
 }
 
-// A list that nobody asks for any more is not kept up with.
+// A list without readers is not kept up to date.
 func TestForgottenLists(t *testing.T) {
 	b := newBox(t)
 	b.s.List(object.KindConfigMap, "", 0)

@@ -22,7 +22,7 @@ const (
 	modelReaders = 4  // beside the one that sees everything
 )
 
-// A model is what somebody knows who has only seen events.
+// A model is what a watcher knows that has only seen events.
 type model struct {
 	t       *testing.T
 	objects map[object.Ref]string // JSON

@@ -13,7 +13,7 @@ import (
 // The reasons of Problems, beside those of package manifest and the types of
 // object.Error.
 const (
-	ReasonConflict = "Conflict"     // somebody else has the object, or one of its values
+	ReasonConflict = "Conflict"     // another owner has the object, or another object one of its values
 	ReasonFull     = "RangeFull"    // no free value is left
 	ReasonPending  = "Pending"      // warning: a load balancer waits for an IP
 	ReasonOutside  = "OutsideRange" // no range has the value; a warning when it is kept all the same

@@ -87,7 +87,7 @@ func (c *change) propose(t *transaction, w *Write) ([]string, error) {
 func (c *change) proposeRemoval(t *transaction) {
 	meta := c.old.object.GetMeta()
 	switch {
-	case !t.isKept(c.ref, meta):
+	case !t.isKept(c.ref, c.old.object):
 		c.remove = true
 		return
 	case meta.DeletionTimestamp != nil:
@@ -105,10 +105,21 @@ func (c *change) proposeRemoval(t *transaction) {
 	c.wanted = next
 }
 
+// finalizerLoadBalancer is put on Services of type LoadBalancer by the service controller of a cluster
+// (k8s.io/cloud-provider), which takes it away when the load balancer is gone. Manifests exported from a cloud have it.
+const finalizerLoadBalancer = "service.kubernetes.io/load-balancer-cleanup"
+
 // isKept reports whether an object that is deleted stays for now: a finalizer holds it, or it
-// is a Namespace with objects in it.
-func (t *transaction) isKept(ref object.Ref, meta *object.ObjectMeta) bool {
-	return len(meta.Finalizers) > 0 || ref.Kind == object.KindNamespace && t.isPopulated(ref.Name)
+// is a Namespace with objects in it. What a service controller waits for is done here with the Service's end.
+func (t *transaction) isKept(ref object.Ref, o object.Object) bool {
+	svc, isService := o.(*object.Service)
+	ours := isService && (svc.Spec.LoadBalancerClass == nil || *svc.Spec.LoadBalancerClass == LoadBalancerClass)
+	for _, finalizer := range o.GetMeta().Finalizers {
+		if !ours || finalizer != finalizerLoadBalancer {
+			return true
+		}
+	}
+	return ref.Kind == object.KindNamespace && t.isPopulated(ref.Name)
 }
 
 // proposeVersion makes a version of the client's the next one, with the status that the object
@@ -133,7 +144,7 @@ func (c *change) proposeVersion(t *transaction, next object.Object) ([]string, e
 	if len(errs) > 0 {
 		return nil, errs
 	}
-	if meta.DeletionTimestamp != nil && c.owner.File == "" && !t.isKept(c.ref, meta) {
+	if meta.DeletionTimestamp != nil && c.owner.File == "" && !t.isKept(c.ref, next) {
 		c.wanted, c.remove = nil, true
 		return nil, nil
 	}

@@ -18,14 +18,14 @@ type Removals struct {
 	Total, Declared int
 }
 
-// Decision says whether an object that no file has a document for any more is removed.
+// Decision is whether an object that no file has a document for any more is removed.
 type Decision uint8
 
 // The decisions about removals.
 const (
 	Remove Decision = iota
 	Wait            // it stays for a moment
-	Keep            // it stays until somebody confirms that it is to go
+	Keep            // it stays until an operator confirms the removal
 )
 
 // A RemovalGuard gives what becomes of the objects of each file. It is asked in every SyncGuarded about the

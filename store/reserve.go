@@ -151,7 +151,7 @@ func (l *allocator) cedeAddress(addr netip.Addr) {
 	if len(l.reserved.addresses) > 0 {
 		released := l.released
 		l.releaseAddress(addr, reservedOwner)
-		l.released = released // nobody else waits for it
+		l.released = released // no object waits for it
 	}
 }
 

@@ -51,7 +51,7 @@ func (s *Store) updateSources(reads map[string]SourceTurn, files manifest.Files)
 			u.gone[was.Path] = true
 		}
 	})
-	for name := range u.fresh { // files that went while nobody was reading
+	for name := range u.fresh { // files that went while no box was reading
 		for path := range s.sources.of[name] {
 			if files.Get(path) == nil {
 				u.gone[path] = true

@@ -190,7 +190,7 @@ func TestRemovedFileRemovesItsObjects(t *testing.T) {
 	}
 	b.apply("c.yaml", "d {clusterIP: 172.30.0.5}")
 	b.wantProblems()
-	// Also when it went while nobody was looking.
+	// Also when it went while the store was closed.
 	b.restart()
 	if result := b.apply("c.yaml", ""); result.Deleted != 1 || b.has("d") || !b.has("c") {
 		t.Errorf("after a restart: %+v", result)

@@ -91,7 +91,7 @@ func (b *box) world() string {
 func oneIngress(c *Config) { c.Pools = []alloc.Pool{pool("198.51.100.1", "198.51.100.1")} }
 
 // What a trial changes through the API goes back with uids, addresses and ports, also after a crash, and
-// nobody else gets an address meanwhile.
+// no other Service gets an address meanwhile.
 func TestTrialGoesBack(t *testing.T) {
 	for _, crash := range []bool{false, true} {
 		t.Run(fmt.Sprintf("crash=%t", crash), func(t *testing.T) {

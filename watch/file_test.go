@@ -2,7 +2,7 @@ package watch
 
 import "testing"
 
-// A file that was moved to its place is complete, unless somebody writes to it there.
+// A file that was moved to its place is complete, unless it is written to there.
 func TestMovedFileThatIsWritten(t *testing.T) {
 	regularFile := func(size int64) fileState {
 		s := fileState{kind: regular}

@@ -361,7 +361,7 @@ func TestNoticed(t *testing.T) {
 		first := time.Now()
 		h.write("a.yaml", services("web", "db"))
 		h.send("a.yaml", fsnotify.Write)
-		time.Sleep(time.Second) // a snapshot that nobody takes
+		time.Sleep(time.Second) // a snapshot that is not taken
 		h.write("a.yaml", services("web", "db", "x"))
 		h.send("a.yaml", fsnotify.Write)
 		time.Sleep(time.Second)

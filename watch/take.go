@@ -65,7 +65,7 @@ type sealing struct {
 	done  chan struct{}
 }
 
-// TakeSealed has sealed files take the places of those with the same Hash, so that nobody holds the documents
+// TakeSealed has sealed files take the places of those with the same Hash, so that the watcher does not hold the documents
 // of these any more. It returns when that is in a snapshot, which may be an unread one.
 func (w *Watcher) TakeSealed(ctx context.Context, files []*manifest.File) error {
 	s := sealing{files, make(chan struct{})}

@@ -32,7 +32,7 @@ type event struct {
 type test struct{ pkg, name string }
 
 // excuses are good reasons to skip: something that this machine's kernel lacks, and
-// what only somebody who is not root can test.
+// what only a user other than root can test.
 var excuses = regexp.MustCompile(`this kernel has no |root may `)
 
 // results has what was read so far.

@@ -48,8 +48,8 @@ var authorityBegin = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 // 20 octets.
 const serialBits = 128
 
-// Authority provides the server certificate of a TLS listener, signed by its own CA. The
-// CA is kept in a file; the certificate is created at each start and before it expires.
+// Authority provides the server certificate of a TLS listener, signed by its own CA, or by one that
+// several boxes share. Its own CA is kept in a file; the certificate is created at each start and before it expires.
 // It is safe for concurrent use.
 type Authority struct {
 	path string
@@ -59,6 +59,7 @@ type Authority struct {
 	mu        sync.Mutex
 	ca        *x509.Certificate
 	caKey     *ecdsa.PrivateKey
+	shared    bool // the CA is one that boxes share
 	leaf      *tls.Certificate
 	names     []string     // subject alternative names of the certificate
 	addresses []netip.Addr // the same for addresses; the last ones were added for clients
@@ -124,16 +125,72 @@ func parseAuthority(data []byte) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 
 // renewAuthority creates a CA if there is none that outlives another certificate.
 func (a *Authority) renewAuthority() error {
-	now := a.now()
-	if a.ca != nil && now.Add(renewBefore).Before(a.ca.NotAfter) {
+	if a.shared || a.ca != nil && !a.ends() {
 		return nil
 	}
 	if a.ca != nil {
 		a.log.Warn("the CA of the API is at its end and replaced: make the kubeconfigs of clients again", "expires", a.ca.NotAfter)
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	data, err := NewAuthorityKey(a.now())
+	if err != nil {
+		return err
+	}
+	cert, key, err := parseAuthority(data)
 	if err != nil {
 		return fmt.Errorf("make a CA: %w", err)
+	}
+	if err := writeKeyFile(a.path, data); err != nil {
+		return fmt.Errorf("keep the CA of the API: %w", err)
+	}
+	a.ca, a.caKey, a.leaf = cert, key, nil
+	return nil
+}
+
+// ends reports whether the CA is to be replaced.
+func (a *Authority) ends() bool { return !a.now().Add(renewBefore).Before(a.ca.NotAfter) }
+
+// Share has certificates signed by a CA that several boxes have, as Export and NewAuthorityKey return it; nil: by this
+// box's own again. Connections go on.
+func (a *Authority) Share(shared []byte) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if shared == nil {
+		if !a.shared {
+			return nil
+		}
+		a.ca, a.caKey, a.leaf, a.shared = nil, nil, nil, false
+		if err := a.load(); err != nil {
+			return err
+		}
+		return a.renewAuthority()
+	}
+	cert, key, err := parseAuthority(shared)
+	if err != nil {
+		return fmt.Errorf("read the CA that boxes share: %w", err)
+	}
+	a.shared = true
+	if a.ca == nil || !a.ca.Equal(cert) {
+		a.ca, a.caKey, a.leaf = cert, key, nil
+	}
+	return nil
+}
+
+// Export returns the CA with its key, in PEM, and whether it is at its end.
+func (a *Authority) Export() (key []byte, ends bool, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	secret, err := x509.MarshalPKCS8PrivateKey(a.caKey)
+	if err != nil {
+		return nil, false, fmt.Errorf("export the CA of the API: %w", err)
+	}
+	return append(encodePEM(pemCertificate, a.ca.Raw), encodePEM(pemKey, secret)...), a.ends(), nil
+}
+
+// NewAuthorityKey makes a CA: its certificate and its key, in PEM.
+func NewAuthorityKey(now time.Time) ([]byte, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make a CA: %w", err)
 	}
 	template := &x509.Certificate{
 		SerialNumber:          serial(),
@@ -147,22 +204,13 @@ func (a *Authority) renewAuthority() error {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
-		return fmt.Errorf("make a CA: %w", err)
+		return nil, fmt.Errorf("make a CA: %w", err)
 	}
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return fmt.Errorf("make a CA: %w", err)
+		return nil, fmt.Errorf("make a CA: %w", err)
 	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		return fmt.Errorf("make a CA: %w", err)
-	}
-	data := append(encodePEM(pemCertificate, der), encodePEM(pemKey, secret)...)
-	if err := writeKeyFile(a.path, data); err != nil {
-		return fmt.Errorf("keep the CA of the API: %w", err)
-	}
-	a.ca, a.caKey, a.leaf = cert, key, nil
-	return nil
+	return append(encodePEM(pemCertificate, der), encodePEM(pemKey, secret)...), nil
 }
 
 func encodePEM(kind string, der []byte) []byte {
@@ -208,8 +256,14 @@ func (a *Authority) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, e
 	return a.leaf, nil
 }
 
-// renewal returns the time at which the certificate must be replaced.
-func (a *Authority) renewal() time.Time { return a.leaf.Leaf.NotAfter.Add(-renewBefore) }
+// renewal returns the time at which the certificate must be replaced. One that ends with a shared CA is good until
+// there is another CA.
+func (a *Authority) renewal() time.Time {
+	if end := a.leaf.Leaf.NotAfter; a.shared && end.Equal(a.ca.NotAfter) {
+		return end
+	}
+	return a.leaf.Leaf.NotAfter.Add(-renewBefore)
+}
 
 // addAddress adds an address to the certificate's and reports whether it is new. Beyond
 // maxAddresses it drops the oldest added address; configured ones stay.

@@ -64,6 +64,18 @@ func writeKeyFile(path string, data []byte) (err error) {
 	return syncDir(dir)
 }
 
+// removeKeyFile removes a file, which need not be there, durably.
+func removeKeyFile(path string) error {
+	err := os.Remove(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
 // makeKeyDir creates a directory below an existing one and makes it durable.
 func makeKeyDir(dir string) error {
 	err := os.Mkdir(dir, keyDirMode)

@@ -21,6 +21,8 @@ const (
 	tokenPrefix = "svcctl1."
 	// tokenKeyName is the file of the signing key in the key directory.
 	tokenKeyName = "token.key"
+	// endedName is the file with the ID of a shared key that ended here and is in force elsewhere yet.
+	endedName = "token.ended"
 	// tokenKeyBytes is the size of the key in bytes: that of the hash (RFC 2104, section
 	// 3).
 	tokenKeyBytes = sha256.Size
@@ -41,47 +43,173 @@ const (
 // ErrToken means that a token is invalid, expired or revoked.
 var ErrToken = errors.New("the token is not valid")
 
+// ErrEnded means that no token can be issued, since all were revoked here, and boxes that share the key do not know of it.
+var ErrEnded = errors.New("all tokens were revoked on this box, and the others have not heard of it yet: tokens are given again when they have")
+
 // Tokens issues and verifies bearer tokens. A token contains its user, role and expiry,
 // signed with HMAC-SHA256 (RFC 2104). It is safe for concurrent use.
+//
+// The key is this box's own, in a file, or one that several boxes share (Share).
 type Tokens struct {
-	path string
-	now  func() time.Time
+	path, endedPath string
+	now             func() time.Time
+
+	changing sync.Mutex // the files, and then what follows
 
 	mu      sync.RWMutex
 	key     []byte
+	shared  string        // the ID of key when boxes share it; "": it is this box's own
+	ended   bool          // tokens of the shared key are not valid any more here
 	revoked chan struct{} // closed when key is replaced
 }
 
 // OpenTokens reads the signing key from a directory, or creates both.
 func OpenTokens(dir string) (*Tokens, error) {
-	t := &Tokens{path: filepath.Join(dir, tokenKeyName), now: time.Now, revoked: make(chan struct{})}
-	key, err := readKeyFile(t.path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return t, t.RevokeAll()
-	case err != nil:
-		return nil, fmt.Errorf("read the key of tokens: %w", err)
-	case len(key) != tokenKeyBytes:
-		return nil, fmt.Errorf("read the key of tokens: %s has %d bytes, want %d: remove it, and a new one is made; tokens that were given out end with it",
-			t.path, len(key), tokenKeyBytes)
+	t := newTokens(dir)
+	if err := t.own(); err != nil {
+		return nil, err
 	}
-	t.key = key
 	return t, nil
 }
 
-// RevokeAll replaces the key, which invalidates all tokens issued before. After an error
-// they are still valid.
-func (t *Tokens) RevokeAll() error {
-	key := make([]byte, tokenKeyBytes)
-	rand.Read(key) // never fails
+// OpenShared returns Tokens that are signed by a key which boxes share; see Share.
+func OpenShared(dir, id string, key []byte) (*Tokens, error) {
+	t := newTokens(dir)
+	if err := t.Share(id, key); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+func newTokens(dir string) *Tokens {
+	return &Tokens{path: filepath.Join(dir, tokenKeyName), endedPath: filepath.Join(dir, endedName), now: time.Now, revoked: make(chan struct{})}
+}
+
+// own has tokens signed by the key in the file, which is made when there is none.
+func (t *Tokens) own() error {
+	key, err := readKeyFile(t.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return t.replaceOwn()
+	case err != nil:
+		return fmt.Errorf("read the key of tokens: %w", err)
+	case len(key) != tokenKeyBytes:
+		return fmt.Errorf("read the key of tokens: %s has %d bytes, want %d: remove it, and a new one is made; tokens that were given out end with it",
+			t.path, len(key), tokenKeyBytes)
+	}
+	t.use("", key, false)
+	return nil
+}
+
+// use replaces the key.
+func (t *Tokens) use(shared string, key []byte, ended bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.key != nil && hmac.Equal(t.key, key) && t.ended == ended {
+		t.shared = shared
+		return
+	}
+	t.key, t.shared, t.ended = key, shared, ended
+	close(t.revoked)
+	t.revoked = make(chan struct{})
+}
+
+// NewTokenKey makes a key for tokens.
+func NewTokenKey() []byte {
+	key := make([]byte, tokenKeyBytes)
+	rand.Read(key) // never fails
+	return key
+}
+
+// Share has tokens signed by a key that several boxes have, which the ID names. Tokens of this box's own key end for
+// good. With the ID "" it is the box's own again, a new one: Share does not bring a token back.
+func (t *Tokens) Share(id string, key []byte) error {
+	t.changing.Lock()
+	defer t.changing.Unlock()
+	if id == "" {
+		if shared, _ := t.Shared(); shared == "" && t.has() {
+			return nil
+		}
+		return t.own()
+	}
+	if len(key) != tokenKeyBytes {
+		return fmt.Errorf("the key of tokens that boxes share has %d bytes, want %d", len(key), tokenKeyBytes)
+	}
+	if t.shares(id, key) {
+		return nil
+	}
+	ended, err := readKeyFile(t.endedPath)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read whether tokens were revoked: %w", err)
+	}
+	isEnded := err == nil && string(ended) == id
+	if !isEnded { // others have heard of it, if there was one
+		if err := removeKeyFile(t.endedPath); err != nil {
+			return fmt.Errorf("note that other boxes know of revoked tokens: %w", err)
+		}
+	}
+	if err := removeKeyFile(t.path); err != nil {
+		return fmt.Errorf("end the tokens that this box alone has given: %w", err)
+	}
+	t.use(id, key, isEnded)
+	return nil
+}
+
+// shares reports whether tokens are signed by a shared key.
+func (t *Tokens) shares(id string, key []byte) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.shared == id && hmac.Equal(t.key, key)
+}
+
+// has reports whether there is a key.
+func (t *Tokens) has() bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.key != nil
+}
+
+// Shared returns the ID of the key that boxes share, "" when it is this box's own, and whether its tokens ended here.
+func (t *Tokens) Shared() (id string, ended bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.shared, t.ended
+}
+
+// End ends all tokens of the shared key with an ID on this box, for good. After an error they are still valid.
+func (t *Tokens) End(id string) error {
+	t.changing.Lock()
+	defer t.changing.Unlock()
+	if err := writeKeyFile(t.endedPath, []byte(id)); err != nil {
+		return fmt.Errorf("end all tokens: %w", err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.shared == id && !t.ended {
+		t.ended = true
+		close(t.revoked)
+		t.revoked = make(chan struct{})
+	}
+	return nil
+}
+
+// RevokeAll replaces the key of this box, which invalidates all tokens issued before. After an error
+// they are still valid. A key that boxes share is theirs to replace.
+func (t *Tokens) RevokeAll() error {
+	t.changing.Lock()
+	defer t.changing.Unlock()
+	if id, _ := t.Shared(); id != "" {
+		return errors.New("the key of tokens is shared: replace it for all boxes")
+	}
+	return t.replaceOwn()
+}
+
+func (t *Tokens) replaceOwn() error {
+	key := NewTokenKey()
 	if err := writeKeyFile(t.path, key); err != nil {
 		return fmt.Errorf("make a key for tokens: %w", err)
 	}
-	t.key = key
-	close(t.revoked)
-	t.revoked = make(chan struct{})
+	t.use("", key, false)
 	return nil
 }
 
@@ -108,6 +236,9 @@ func (t *Tokens) Issue(u User, life time.Duration) (text string, expires time.Ti
 		return "", time.Time{}, errors.New("role none cannot have a token")
 	case life < time.Second || life > MaxTokenLife:
 		return "", time.Time{}, fmt.Errorf("a token cannot be valid for %s: give a duration from 1s to %.0fh", life, MaxTokenLife.Hours())
+	}
+	if _, ended := t.Shared(); ended {
+		return "", time.Time{}, ErrEnded
 	}
 	now := t.now()
 	expires = now.Add(life).Truncate(time.Second).UTC()
@@ -136,6 +267,9 @@ func (t *Tokens) Verify(text string) (User, time.Time, error) {
 	c, err := t.read(text)
 	if err != nil {
 		return User{}, time.Time{}, err
+	}
+	if _, ended := t.Shared(); ended {
+		return User{}, time.Time{}, fmt.Errorf("%w any more: all tokens were revoked", ErrToken)
 	}
 	role, err := ParseRole(c.Role)
 	if err != nil {

@@ -34,9 +34,8 @@ func (c *Client) Token(ctx context.Context, ask wire.TokenRequest) (*wire.Token,
 }
 
 // RevokeTokens makes all tokens invalid that were given so far.
-func (c *Client) RevokeTokens(ctx context.Context) error {
-	var r wire.Revoked
-	return c.call(ctx, http.MethodDelete, tokenPath, nil, callTimeout, &r)
+func (c *Client) RevokeTokens(ctx context.Context) (r wire.Revoked, err error) {
+	return r, c.call(ctx, http.MethodDelete, tokenPath, nil, callTimeout, &r)
 }
 
 // Endpoint asks where the API is served over TLS.

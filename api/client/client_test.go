@@ -86,7 +86,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// leftOver is a socket that nobody answers on.
+// leftOver is a socket without a listener.
 func leftOver(t *testing.T) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")

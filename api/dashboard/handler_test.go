@@ -177,7 +177,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// What somebody wrote into an object is text on every page.
+// What a client wrote into an object is text on every page.
 func TestHostileText(t *testing.T) {
 	s := &shown{services: 3, status: wire.Status{NodeName: hostile, Reason: hostile, Sources: []wire.Source{{Dir: hostile, Error: hostile}}, Problems: []wire.Problem{{Object: hostile, File: hostile, Field: hostile, Message: hostile}}}}
 	h := Handler(s, everybody)

@@ -82,7 +82,7 @@ func pathsOf(svc *Service) []path {
 	for i := range svc.State.Ports {
 		port := &svc.State.Ports[i]
 		p := path{Port: port.Name, Protocol: port.Protocol, Family: port.Family}
-		if port.Balance != "random" { // which is what everybody expects
+		if port.Balance != "random" { // which is the default
 			p.Balance = port.Balance
 		}
 		endpoints := port.AllEndpoints()

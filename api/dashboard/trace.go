@@ -27,7 +27,7 @@ func (h *handler) trace(w http.ResponseWriter, r *http.Request) {
 	}
 	t := traceOf(r.URL.Query())
 	if r.Method == http.MethodHead {
-		t.Do = "" // nobody would see it
+		t.Do = "" // the answer has no body
 	}
 	if t.Do == "" {
 		h.show(w, r, http.StatusOK, "trace", "Trace", t)

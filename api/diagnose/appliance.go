@@ -78,7 +78,7 @@ func (d *diagnosis) appliance() {
 		return
 	}
 	if told == 0 {
-		d.good("the box is as it should be")
+		d.good("the settings of the box are as they should be; rules of other programs are not looked at: see `svcctl doctor`")
 	}
 }
 

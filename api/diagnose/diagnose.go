@@ -132,6 +132,7 @@ func (d *diagnosis) problems() []wire.Problem {
 func (d *diagnosis) exists() bool {
 	if d.Service != nil {
 		d.good("the Service exists%s", d.origin())
+		d.going()
 		return true
 	}
 	if d.State != nil && d.State.NotStored != nil {

@@ -71,7 +71,8 @@ func TestService(t *testing.T) {
 		want   []string // lines that have to be there
 		not    []string
 	}{
-		"well":    {nil, diagnose.Good, []string{"+ port 80/TCP has 2 endpoints, all ready", "+ its present version is in the kernel"}, nil},
+		"well": {nil, diagnose.Good, []string{"+ port 80/TCP has 2 endpoints, all ready", "+ its present version is in the kernel",
+			"+ the settings of the box are as they should be; rules of other programs are not looked at: see `svcctl doctor`"}, []string{"being deleted"}},
 		"no such": {func(f *diagnose.Facts) { f.Service = nil }, diagnose.Bad, []string{"- there is no Service web in the namespace default"}, []string{"kernel"}},
 		"refused": {func(f *diagnose.Facts) {
 			f.Service = nil
@@ -93,6 +94,10 @@ func TestService(t *testing.T) {
 		"warned": {func(f *diagnose.Facts) {
 			f.Status.Problems = []wire.Problem{{Object: "Service default/web", Message: "odd", Severity: wire.SeverityWarning}}
 		}, diagnose.Doubt, []string{"? 1 warning about it", "    odd"}, nil},
+		"being deleted": {func(f *diagnose.Facts) {
+			at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+			f.Service.Metadata.DeletionTimestamp, f.Service.Metadata.Finalizers = &at, []string{"example.com/a", "example.com/b"}
+		}, diagnose.Doubt, []string{"? it is being deleted, since 2026-01-02T03:04:05Z, and serves until its finalizers are gone: example.com/a, example.com/b"}, nil},
 		"of others": {func(f *diagnose.Facts) {
 			f.Status.Problems = []wire.Problem{{Object: "Service default/web2", Message: "odd", Severity: wire.SeverityError}}
 		}, diagnose.Good, nil, []string{"odd"}},

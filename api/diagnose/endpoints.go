@@ -30,14 +30,14 @@ func shortened(lines []string) []string {
 	if len(lines) <= maxDetails {
 		return lines
 	}
-	return append(lines[:maxDetails:maxDetails], fmt.Sprintf("and %d more", len(lines)-maxDetails)) // in a copy: the list is somebody else's
+	return append(lines[:maxDetails:maxDetails], fmt.Sprintf("and %d more", len(lines)-maxDetails)) // in a copy: the list is the caller's
 }
 
 // endpoints checks that each port that is asked for has a usable endpoint.
 func (d *diagnosis) endpoints() {
 	if !slices.ContainsFunc(d.Slices, func(s *object.EndpointSlice) bool { return len(s.Endpoints) > 0 }) {
 		if slices.ContainsFunc(d.ports(), func(p object.ServicePort) bool { return !d.leadsOn(&p) }) {
-			d.nobody()
+			d.noEndpoints()
 		}
 		for _, port := range d.ports() {
 			if d.leadsOn(&port) {
@@ -141,8 +141,8 @@ func (d *diagnosis) tally(port object.ServicePort) (t tally, others []string) {
 			if p.Protocol != nil {
 				protocol = *p.Protocol
 			}
-			if deref(p.Name) != port.Name || protocol != port.Protocol {
-				others = append(others, fmt.Sprintf("%q/%s", deref(p.Name), protocol))
+			if object.Deref(p.Name) != port.Name || protocol != port.Protocol {
+				others = append(others, fmt.Sprintf("%q/%s", object.Deref(p.Name), protocol))
 				continue
 			}
 			found = true
@@ -242,8 +242,8 @@ func (d *diagnosis) goodAlone(port *object.ServicePort) {
 	d.good("port %d/%s has no endpoint of its own: clients that ask for a server name that leads to no Service are refused", port.Port, port.Protocol)
 }
 
-// nobody adds the reason for which there are no endpoints.
-func (d *diagnosis) nobody() {
+// noEndpoints adds the reason for which there are none.
+func (d *diagnosis) noEndpoints() {
 	selector := d.Service.Spec.Selector
 	switch {
 	case len(selector) == 0:
@@ -276,7 +276,7 @@ func pairs(m map[string]string) string {
 
 // isLocal reports whether an endpoint is on this box.
 func (d *diagnosis) isLocal(node *string) bool {
-	if deref(node) == "" {
+	if object.Deref(node) == "" {
 		return d.NodelessLocal
 	}
 	return *node == d.Status.NodeName
@@ -286,14 +286,14 @@ func (d *diagnosis) isLocal(node *string) bool {
 func (d *diagnosis) policies() {
 	spec := &d.Service.Spec
 	external := spec.ExternalTrafficPolicy == object.PolicyLocal && d.external()
-	internal := deref(spec.InternalTrafficPolicy) == object.PolicyLocal && d.internal()
+	internal := object.Deref(spec.InternalTrafficPolicy) == object.PolicyLocal && d.internal()
 	if !external && !internal {
 		return
 	}
 	for _, port := range d.ports() {
 		t, _ := d.tally(port)
 		if t.ready+t.draining == 0 {
-			continue // nobody anywhere is told already
+			continue // that there are no endpoints at all is told already
 		}
 		which := "externalTrafficPolicy"
 		if !external {
@@ -372,11 +372,4 @@ var annotationsOfSets = []string{
 	annotationSourceSets,
 	"service.beta.kubernetes.io/aws-load-balancer-extra-security-groups",
 	"service.beta.kubernetes.io/aws-load-balancer-security-groups",
-}
-
-func deref(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
 }

@@ -77,7 +77,7 @@ func (d *diagnosis) whyLeftOut(addr string) string {
 // hasTopology reports whether something chooses among endpoints that are ready.
 func (d *diagnosis) hasTopology() bool {
 	prefersZone, _ := annotation.PrefersZone(d.Service)
-	return deref(d.Service.Spec.TrafficDistribution) != "" || prefersZone || slices.ContainsFunc(d.Slices, func(s *object.EndpointSlice) bool {
+	return object.Deref(d.Service.Spec.TrafficDistribution) != "" || prefersZone || slices.ContainsFunc(d.Slices, func(s *object.EndpointSlice) bool {
 		return slices.ContainsFunc(s.Endpoints, func(e object.Endpoint) bool {
 			return e.Hints != nil && len(e.Hints.ForZones)+len(e.Hints.ForNodes) > 0
 		})

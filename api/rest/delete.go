@@ -239,7 +239,7 @@ func (s *Server) deleteCollection(w http.ResponseWriter, r *request) error {
 		switch {
 		case err == nil:
 			writes = append(writes, write)
-		case errors.As(err, &e) && e.code == http.StatusNotFound: // somebody was faster
+		case errors.As(err, &e) && e.code == http.StatusNotFound: // another request was faster
 		default:
 			return statusOf(err, r.of(object.RefOf(o)))
 		}

@@ -29,6 +29,8 @@ type Token struct {
 // Revoked is the answer to DELETE /svcctl/v1/token: all earlier tokens are invalid.
 type Revoked struct {
 	Revoked bool `json:"revoked"`
+	// Pending says where they are valid still, and why; "": nowhere.
+	Pending string `json:"pending,omitempty"`
 }
 
 // Endpoint is the TLS endpoint of the API: the answer to /svcctl/v1/endpoint.

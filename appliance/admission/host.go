@@ -26,7 +26,7 @@ type Check struct {
 	isVIP func(netip.Addr) bool // reports addresses of the host that were brought as VIPs; nil: none
 	read  func() (node.Facts, error)
 
-	looking sync.Mutex // held by whoever looks at the host; it guards at and ports
+	looking sync.Mutex // held during a look at the host; it guards at and ports
 	at      time.Time  // of the last look at the addresses
 	ports   *portView
 

@@ -55,7 +55,7 @@ type advertisement struct {
 	pools      map[string]bool // by name
 	services   []object.LabelSelector
 	interfaces []string
-	always     bool // also while nobody is served
+	always     bool // also while no Service is served
 }
 
 // ReasonConfiguration is the Reason of problems of these kinds.

@@ -190,7 +190,7 @@ func TestPools(t *testing.T) {
 	}
 }
 
-// A pool for the namespaces of a label is for nobody while no namespace has it, and that is another pool than one for all.
+// A pool for the namespaces of a label is for no Service while no namespace has it, and that is another pool than one for all.
 func TestPoolOfNoNamespace(t *testing.T) {
 	pool := func(allocation string) alloc.Pool {
 		p := compile(t, "IPAddressPool m/lan: {addresses: [203.0.113.0/28], serviceAllocation: "+allocation+"}")

@@ -215,7 +215,7 @@ func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan
 			a.reports.due = nil
 			a.tell(ctx)
 		case err := <-a.reports.made:
-			a.reports.told(err)
+			a.reports.sent(err)
 		case <-count.C:
 			if a.segments.counters() != a.reports.counted {
 				a.reports.soon()

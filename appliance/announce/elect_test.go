@@ -87,7 +87,7 @@ func TestCarrierComesBack(t *testing.T) {
 	}
 }
 
-// A box that answers compares with nobody: who stands by has to be as it is, and may be heard no more.
+// A box that answers compares with no other: one that stands by has to be as it is, and may be heard no more.
 func TestWhoAnswersDoesNotDiffer(t *testing.T) {
 	e := newElection(vrrp.Config{VRID: 51, Priority: 200, Interval: time.Second}, slog.New(slog.DiscardHandler))
 	e.m.Tick(e.m.Next()) // alone, it became active
@@ -99,7 +99,7 @@ func TestWhoAnswersDoesNotDiffer(t *testing.T) {
 }
 
 // A box that stands by and did not run for a while reads the adverts that came meanwhile before it judges. One that answered
-// and did not run says whether it may answer when it has done so.
+// and did not run decides whether it may answer when it has done so.
 func TestAdvertsThatWait(t *testing.T) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

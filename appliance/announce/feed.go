@@ -23,11 +23,11 @@ type feed struct {
 }
 
 func (f *feed) run(ctx context.Context) error {
-	wait, connected, told := reconnectFirst, false, false
+	wait, connected, warned := reconnectFirst, false, false
 	for ctx.Err() == nil {
 		err := f.client.WatchAnnouncements(ctx, func(e wire.AnnouncementsEvent) error {
 			if !connected {
-				connected, told, wait = true, false, reconnectFirst
+				connected, warned, wait = true, false, reconnectFirst
 				f.log.Info("connected to svcctl serve", "socket", f.client.Place())
 			}
 			return f.give(ctx, &e)
@@ -35,9 +35,9 @@ func (f *feed) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
-		if connected || !told {
+		if connected || !warned {
 			f.log.Warn("svcctl serve does not say what is announced: what it said last stays so", "err", err)
-			told = true
+			warned = true
 		}
 		if connected {
 			connected = false

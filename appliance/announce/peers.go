@@ -279,7 +279,7 @@ func (ps *peers) setDrained(drained bool) {
 	clear(ps.damped)
 	ps.ripe = nil
 	if len(ps.list) == 0 {
-		ps.withdrawAll() // there is nobody to ask, and a peer may come
+		ps.withdrawAll() // no peer can be asked, and one may come
 		return
 	}
 	ps.avoided = time.After(avoidance)

@@ -150,7 +150,7 @@ func (a *announcer) place(addr netip.Addr) {
 			p.addrs[addr] = true
 			p.Add(addr, a.segments.known[addr])
 			if a.segments.known[addr] {
-				a.segments.untold[addr] = true
+				a.segments.unreported[addr] = true
 			}
 		case !want && p.addrs[addr]:
 			delete(p.addrs, addr)

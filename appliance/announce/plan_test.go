@@ -40,7 +40,7 @@ func TestHostAnswers(t *testing.T) {
 	links := []node.Link{link(1, "lo", "192.0.2.50/32", "2001:db8::50/128"), link(2, "eth0", "192.0.2.1/24", "192.0.2.51/32", "2001:db8::51/128")}
 	for addr, want := range map[string]bool{
 		"192.0.2.1": true, "192.0.2.50": true, "192.0.2.51": true, "192.0.2.52": false,
-		"2001:db8::51": true, "2001:db8::50": false, // on lo: nobody answers for it on eth0
+		"2001:db8::51": true, "2001:db8::50": false, // on lo: no host answers for it on eth0
 	} {
 		if got := hostAnswers(netip.MustParseAddr(addr), &links[1], links); got != want {
 			t.Errorf("the host answers for %s: %t, want %t", addr, got, want)
@@ -130,9 +130,9 @@ func TestKilledAgain(t *testing.T) {
 		t.Error("other ranges have it forgotten")
 	}
 	a.segments.links = []node.Link{}
-	a.segments.untold[addr] = true
+	a.segments.unreported[addr] = true
 	a.place(addr)
 	keeps("before its port has told", "192.0.2.17")
-	delete(a.segments.untold, addr)
+	delete(a.segments.unreported, addr)
 	keeps("announced by no port")
 }

@@ -66,8 +66,8 @@ func (r *reports) send(ctx context.Context, report wire.AnnouncerReport) {
 	})
 }
 
-// told goes on after a report: with what changed meanwhile, or with everything after a failure.
-func (r *reports) told(err error) {
+// sent goes on after a report: with what changed meanwhile, or with everything after a failure.
+func (r *reports) sent(err error) {
 	r.busy = false
 	if err != nil {
 		r.all = true // with the next connection

@@ -24,18 +24,18 @@ type segments struct {
 	log   *slog.Logger
 	tasks *errgroup.Group
 	mark  func(netip.Addr) // called for each address that has another state somewhere
-	may   func() bool      // whether this box answers; nil: nobody else does
+	may   func() bool      // whether this box answers; nil: always
 
-	links   []node.Link
-	ports   map[int]*port // by index of the interface
-	states  map[netip.Addr]map[int]neighbor.Status
-	known   map[netip.Addr]bool // announced by ports before these, and not placed since
-	untold  map[netip.Addr]bool // placed as known, and no port has told its state yet
-	changed chan int            // ports with other states
-	ended   chan ended          // ports that are gone
-	retry   <-chan time.Time
-	wrong   map[int]string         // why there is no port on some interfaces, by index
-	past    wire.AnnouncerCounters // of ports that are gone
+	links      []node.Link
+	ports      map[int]*port // by index of the interface
+	states     map[netip.Addr]map[int]neighbor.Status
+	known      map[netip.Addr]bool // announced by ports before these, and not placed since
+	unreported map[netip.Addr]bool // placed as known, without a state from a port yet
+	changed    chan int            // ports with other states
+	ended      chan ended          // ports that are gone
+	retry      <-chan time.Time
+	wrong      map[int]string         // why there is no port on some interfaces, by index
+	past       wire.AnnouncerCounters // of ports that are gone
 }
 
 // port is an interface that addresses are announced on.
@@ -57,7 +57,7 @@ type ended struct {
 
 func newSegments(log *slog.Logger, tasks *errgroup.Group, mark func(netip.Addr)) *segments {
 	return &segments{
-		log: log, tasks: tasks, mark: mark, ports: map[int]*port{}, states: map[netip.Addr]map[int]neighbor.Status{}, known: map[netip.Addr]bool{}, untold: map[netip.Addr]bool{}, wrong: map[int]string{},
+		log: log, tasks: tasks, mark: mark, ports: map[int]*port{}, states: map[netip.Addr]map[int]neighbor.Status{}, known: map[netip.Addr]bool{}, unreported: map[netip.Addr]bool{}, wrong: map[int]string{},
 		changed: make(chan int, 1), ended: make(chan ended),
 	}
 }
@@ -73,9 +73,9 @@ func (s *segments) announces(addr netip.Addr) bool {
 }
 
 // keeps reports whether a restart is to announce an address without asking first: one that is announced, or was by the process
-// before and whose ports have not told yet. A process that is killed again at once leaves what it found.
+// before and whose ports have not reported yet. A process that is killed again at once leaves what it found.
 func (s *segments) keeps(addr netip.Addr) bool {
-	return s.known[addr] || s.untold[addr] || s.announces(addr)
+	return s.known[addr] || s.unreported[addr] || s.announces(addr)
 }
 
 // counters returns the sum of the counters of all ports.
@@ -158,7 +158,7 @@ func (s *segments) problems() (all []string) {
 	return all
 }
 
-// silent says on which interfaces nobody hears what is announced, in the order of their indexes.
+// silent has a text for each interface without a carrier, on which announcements are not heard, by index.
 func (s *segments) silent() (all []string) {
 	for _, index := range slices.Sorted(maps.Keys(s.ports)) {
 		if l := s.ports[index].link; !l.Carrier {
@@ -193,7 +193,7 @@ func (s *segments) stop(index int) {
 	delete(s.ports, index)
 	p.stop()
 	for addr := range p.addrs {
-		delete(s.untold, addr)
+		delete(s.unreported, addr)
 		delete(s.states[addr], index)
 		s.mark(addr)
 	}
@@ -206,7 +206,7 @@ func (s *segments) keepKnown() {
 			s.known[addr] = true
 		}
 	}
-	maps.Copy(s.known, s.untold)
+	maps.Copy(s.known, s.unreported)
 }
 
 func (s *segments) stopAll() {
@@ -228,7 +228,7 @@ func (s *segments) collect(index int) {
 		}
 		before := s.states[is.Addr][index].State
 		s.states[is.Addr][index] = is
-		delete(s.untold, is.Addr)
+		delete(s.unreported, is.Addr)
 		s.mark(is.Addr)
 		if delete(p.contested, is.Addr); is.Contested {
 			p.contested[is.Addr] = is.Rival
@@ -243,7 +243,7 @@ func (s *segments) collect(index int) {
 	}
 	for _, addr := range gone {
 		delete(p.contested, addr)
-		delete(s.untold, addr)
+		delete(s.unreported, addr)
 		delete(s.states[addr], index)
 		if len(s.states[addr]) == 0 {
 			delete(s.states, addr)

@@ -157,7 +157,7 @@ func (b *Book) advertise(a netip.Addr, item *wire.Announcement) {
 	case nowhere && item.Withheld == "":
 		item.Withheld = withoutAdvertisement
 	case !nowhere && item.Withheld != hostAddress:
-		item.Withheld = "" // also while nobody is served, where an advertisement says so
+		item.Withheld = "" // also while no Service is served, where an advertisement says so
 	}
 }
 

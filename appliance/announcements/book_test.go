@@ -133,7 +133,7 @@ func TestOrder(t *testing.T) {
 	}
 	b.Plan("default/other", nil, nil)
 	w.hears(t, "-198.51.100.4")
-	// What changes nothing is told nobody.
+	// What changes nothing wakes no watcher.
 	b.Plan("default/dns", nil, []nft.ServicePort{port(slices.Repeat(backed, 2), nil, nft.PoolCluster, "198.51.100.5")})
 	b.Programmed(true)
 	late := b.watch(t, false)

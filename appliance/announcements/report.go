@@ -46,7 +46,7 @@ func (n *announcer) came(by int) (changed bool) {
 // mostMoves bounds those that wait to be taken.
 const mostMoves = 1000
 
-// SetDrained says whether nothing is to be announced, whatever is published.
+// SetDrained sets whether nothing is to be announced, whatever is published.
 func (b *Book) SetDrained(drained bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

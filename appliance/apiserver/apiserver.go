@@ -35,6 +35,7 @@ type Server struct {
 	objects *rest.Server
 	socket  net.Listener
 	secure  net.Listener // nil without --listen
+	keys    *keyring     // nil without --listen
 
 	// Validity returns the validity of the certificate that the operator gave; nil: none was given.
 	Validity func() auth.Validity
@@ -76,11 +77,12 @@ type Views struct {
 	Changes api.Changes
 	// Plan is api.Config.Plan.
 	Plan func(w http.ResponseWriter, r *http.Request) (*wire.KernelPlan, error)
-	// Fleet is nil on a box of its own.
+	// Fleet and Keys are nil on a box of its own.
 	Fleet api.Fleet
 	// Commits and Forward are those of api.Config.
 	Commits http.Handler
 	Forward http.RoundTripper
+	Keys    SharedKeys
 	// Certificates returns the certificates of a Service, "namespace/name"; nil where there are
 	// none.
 	Certificates func(service string) []wire.ServiceCertificate
@@ -129,7 +131,7 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 		if s.secure, err = net.Listen("tcp", c.API.Listen); err != nil {
 			return s, fmt.Errorf("listen for clients of the API: %w: give another --listen", err)
 		}
-		if cfg.TLS, s.Validity, err = openTLS(c, s.secure.Addr().String(), log); err != nil {
+		if cfg.TLS, err = s.openTLS(c, views.Keys, log); err != nil {
 			return s, err
 		}
 		if c.Fleet.LeafCACert != "" {
@@ -172,27 +174,32 @@ func (s *Server) Close() error {
 }
 
 // openTLS reads the keys of the API, or makes them.
-func openTLS(c *config.Config, address string, log *slog.Logger) (*api.TLS, func() auth.Validity, error) {
-	keys := filepath.Join(c.DataDir, keysName)
-	tokens, err := auth.OpenTokens(keys)
-	if err != nil {
-		return nil, nil, err
+func (s *Server) openTLS(c *config.Config, shared SharedKeys, log *slog.Logger) (t *api.TLS, err error) {
+	dir := filepath.Join(c.DataDir, keysName)
+	if s.keys, err = openKeyring(dir, shared, log); err != nil {
+		return nil, err
 	}
-	t := &api.TLS{Tokens: tokens, Address: address}
+	t = &api.TLS{Tokens: s.keys.tokens, Address: s.secure.Addr().String()}
+	if shared != nil {
+		t.Revoke = s.keys.revoke
+	}
 	if c.API.TLSCert != "" {
 		files, err := auth.OpenFiles(c.API.TLSCert, c.API.TLSKey, log)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		t.Certificate = files.Certificate
-		return t, files.Validity, nil
+		t.Certificate, s.Validity = files.Certificate, files.Validity
+		return t, nil
 	}
-	authority, err := auth.OpenAuthority(keys, serverNames(c), log)
+	authority, err := auth.OpenAuthority(dir, serverNames(c), log)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	t.Certificate, t.CA = authority.Certificate, authority.CA
-	return t, nil, nil
+	t.Certificate, t.CA, s.keys.authority = authority.Certificate, authority.CA, authority
+	if shared == nil {
+		return t, nil
+	}
+	return t, s.keys.follow()
 }
 
 // declaredIn is the file of a source that declares an object, with the line if that is known; "": none does.
@@ -241,6 +248,9 @@ func (s *Server) Tasks(log *slog.Logger) []task.Task {
 	}
 	if s.secure != nil {
 		log.Info("the API is served over TLS", "address", s.secure.Addr().String())
+		if s.keys.shared != nil {
+			tasks = append(tasks, task.Task{Name: "shared keys of the API", Run: s.keys.run})
+		}
 		tasks = append(tasks, task.Task{Name: "API over TLS", Run: func(ctx context.Context) error { return s.api.ServeTLS(ctx, s.secure) }})
 	}
 	return tasks

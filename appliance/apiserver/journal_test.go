@@ -95,7 +95,7 @@ test ConfigMap default/mine by root
 }
 
 // sortedWithin is text, with two lines of one commit swapped where want has them so: in which
-// order a commit numbers objects is nobody's business here.
+// order a commit numbers objects does not matter here.
 func sortedWithin(text, want string) string {
 	lines, wanted := strings.Split(text, "\n"), strings.Split(want, "\n")
 	for i := 0; i+1 < min(len(lines), len(wanted)); i++ {

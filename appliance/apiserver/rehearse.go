@@ -14,7 +14,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Rehearse applies the objects of a body of /svcctl/v1/apply to a store that is nobody's but the caller's, and returns
+// Rehearse applies the objects of a body of /svcctl/v1/apply to a store that is the caller's alone, and returns
 // what became of each. The query, the type of the body and who asks are those of the request.
 func Rehearse(objects *store.Store, look func(*object.Service), r *http.Request, body []byte) ([]wire.Applied, error) {
 	server := rest.New(rest.Config{Objects: objects, Look: look, Log: slog.New(slog.DiscardHandler)})
@@ -45,7 +45,7 @@ func Rehearse(objects *store.Store, look func(*object.Service), r *http.Request,
 	}
 }
 
-// kept is an answer that nobody is sent.
+// kept is an answer that is not sent.
 type kept struct {
 	header http.Header
 	code   int

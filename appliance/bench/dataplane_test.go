@@ -69,7 +69,7 @@ func (w *way) acquaint(b *testing.B) {
 	w.router.forgetFlows(b)
 }
 
-// alone is the same way once more, when nobody was asked for in a long while.
+// alone is the same way once more, after a long pause.
 func (w *way) alone() *way {
 	return &way{name: w.name, router: w.router, to: w.to, warmup: seldom}
 }

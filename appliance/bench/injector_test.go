@@ -15,7 +15,7 @@ import (
 )
 
 // The interfaces of a measured router: what comes from clients is written into the one,
-// and leaves by the other, where nobody takes it.
+// and leaves by the other, where it is dropped.
 const (
 	clientSide = "in0" // 100.64.0.0/10
 	serverSide = "out0"

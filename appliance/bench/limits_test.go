@@ -7,7 +7,7 @@ import (
 	"svcctl.io/svcctl/appliance/netlab"
 )
 
-// BenchmarkLimits is the CPU of a flow's first packet for Services with limits that nobody reaches: of clients
+// BenchmarkLimits is the CPU of a flow's first packet for Services with limits that are not reached: of clients
 // that each Service sees for the first time, and of a thousand that one Service knows, with some 16 connections
 // each.
 func BenchmarkLimits(b *testing.B) {

@@ -12,10 +12,10 @@ import (
 	"svcctl.io/svcctl/appliance/netlab"
 )
 
-// viewFor is how long somebody watches.
+// viewFor is the time that a client watches.
 const viewFor = time.Minute
 
-// BenchmarkViewer measures the CPU of the appliance while somebody has the busiest Services and their endpoints shown
+// BenchmarkViewer measures the CPU of the appliance while a client has the busiest Services and their endpoints shown
 // every second, as `svcctl top -A --endpoints` does, and while a page of the dashboard is open, as often as it asks for itself
 // anew; beside the same time without. The first look, which has more to do, has a row of its own.
 func BenchmarkViewer(b *testing.B) {
@@ -101,7 +101,7 @@ func connections(b *testing.B, x *box, n int) {
 			if err != nil {
 				return err
 			}
-			_, _ = conn.Write([]byte("x")) // a connection, whoever answers
+			_, _ = conn.Write([]byte("x")) // a connection, whichever endpoint answers
 			if err := conn.Close(); err != nil {
 				return err
 			}
@@ -113,7 +113,7 @@ func connections(b *testing.B, x *box, n int) {
 	}
 }
 
-// BenchmarkBesideViewer measures changes beside somebody who has the busiest Services shown every second, in turns with changes
+// BenchmarkBesideViewer measures changes beside a client that has the busiest Services shown every second, in turns with changes
 // alone: from the file to the first packet, so often that the slowest of a hundred is known.
 func BenchmarkBesideViewer(b *testing.B) {
 	const services, turns, each = 10_000, 10, 40

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"regexp"
 	"strconv"
+	"sync"
 
 	"svcctl.io/svcctl/appliance/dns"
 )
@@ -12,8 +13,8 @@ import (
 // ClientNamespace says that the DNS clients in a prefix are in a namespace.
 type ClientNamespace = dns.ClientNamespace
 
-// namespacePattern is a DNS label (RFC 1123), which Kubernetes' namespaces are.
-var namespacePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+// namespacePattern, compiled when it is needed, is a DNS label (RFC 1123), which Kubernetes' namespaces are.
+var namespacePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`) })
 
 // validate looks at the settings of the DNS server.
 func (d *DNS) validate(v *validation) {
@@ -40,7 +41,7 @@ func (d *DNS) validate(v *validation) {
 	seen := map[netip.Prefix]bool{}
 	for _, n := range d.ClientNamespaces {
 		text := n.Prefix.String() + "=" + n.Namespace
-		if !namespacePattern.MatchString(n.Namespace) {
+		if !namespacePattern().MatchString(n.Namespace) {
 			v.add("dns-client-namespaces", text, "%q is not a namespace: use lower case letters, digits and '-', at most 63", n.Namespace)
 		}
 		if seen[n.Prefix] {

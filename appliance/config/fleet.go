@@ -10,13 +10,14 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 
 	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/store"
 )
 
-// fleetPattern is a DNS label, which is a part of etcd's keys.
-var fleetPattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+// fleetPattern, compiled when it is needed, is a DNS label, which is a part of etcd's keys.
+var fleetPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`) })
 
 // validateFleet looks at what belongs to --fleet.
 func (c *Config) validateFleet(v *validation) {
@@ -39,7 +40,7 @@ func (c *Config) validateFleet(v *validation) {
 		}
 		return
 	}
-	if !fleetPattern.MatchString(c.Fleet.Name) {
+	if !fleetPattern().MatchString(c.Fleet.Name) {
 		v.add("fleet", c.Fleet.Name, "it is no name of a fleet: take small letters, digits and dashes, at most 63")
 	}
 	if c.Fleet.LeafWrites && c.Fleet.LeafCACert == "" {
@@ -72,7 +73,7 @@ func (c *Config) validateFleet(v *validation) {
 	named := map[string]bool{}
 	for i, source := range c.ManifestSources() {
 		switch {
-		case !fleetPattern.MatchString(source.Name):
+		case !fleetPattern().MatchString(source.Name):
 			v.add("manifests", c.Manifests[i], "in a fleet a directory has a name, which is the same on each box that reads it: write it as NAME=DIR, with small letters, digits and dashes in NAME")
 		case named[source.Name]:
 			v.add("manifests", c.Manifests[i], "two directories of this box are named %s: give one of them another name", source.Name)

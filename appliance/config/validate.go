@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/object"
@@ -33,7 +34,7 @@ var (
 	// nodeNamePattern is a DNS subdomain (RFC 1123), which Kubernetes' node names are.
 	nodeNamePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 	// zonePattern is the value of a Kubernetes label, which zones are.
-	zonePattern = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
+	zonePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`) })
 )
 
 // Error is one thing that is wrong with a Config.
@@ -136,7 +137,7 @@ func (c *Config) validateNames(v *validation) {
 	case len(c.NodeName) > maxNodeName || !nodeNamePattern.MatchString(c.NodeName):
 		v.add("node-name", c.NodeName, "not a name that a nodeName can have: use lower case letters, digits, '-' and '.', at most %d", maxNodeName)
 	}
-	if c.Zone != "" && !zonePattern.MatchString(c.Zone) {
+	if c.Zone != "" && !zonePattern().MatchString(c.Zone) {
 		v.add("zone", c.Zone, "not a name that a zone can have: use letters, digits, '-', '_' and '.', at most 63")
 	}
 }

@@ -71,7 +71,7 @@ func (b *box) dial(from *netlab.Host, to netip.AddrPort, server string) *netlab.
 }
 
 // TestDrain: connections open at the removal of their endpoint live as long as they may;
-// then whoever speaks next is answered by a reset, the client as well as the endpoint,
+// then the side that sends next is answered by a reset, the client as well as the endpoint,
 // and neither sees a packet of the other that was not translated.
 func TestDrain(t *testing.T) {
 	for _, family := range nft.Families {

@@ -17,7 +17,7 @@ type entry struct {
 	replyFrom netip.AddrPort // what its peer sends: the endpoint,
 	replyTo   netip.AddrPort // and whom that takes for the client
 	state     tcpState       // of TCP
-	answered  bool           // its peer, whoever that is, has sent something
+	answered  bool           // its peer has sent something
 	assured   bool           // and enough to be kept longer
 	adopted   bool           // from is the endpoint, and its segment was the first that was seen
 	timeout   uint32         // seconds of silence that it has left to live

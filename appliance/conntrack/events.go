@@ -68,7 +68,7 @@ var translated = []bpf.Instruction{
 	bpf.RetConstant{Val: 0},
 }
 
-// Begins says whether connections that begin are told of too.
+// Begins sets whether there are messages about connections that begin too.
 func (v *Events) Begins(want bool) (err error) {
 	switch {
 	case want && !v.begins:

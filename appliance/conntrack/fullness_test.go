@@ -64,7 +64,7 @@ func TestFullnessHasHysteresis(t *testing.T) {
 				t.Errorf("%d open connections: told of %v, changed %t", step.open, told, changed)
 			}
 		}
-		// Nobody asks: nobody looks.
+		// Without a request there is no look.
 		x.Update(nil, map[string]EndpointLimit{"default/web": {}})
 		synctest.Wait()
 		looks := table.queries

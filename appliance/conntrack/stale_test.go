@@ -71,7 +71,7 @@ func (b *box) refused(protocol nft.Protocol, at netip.AddrPort, clientPort uint1
 }
 
 // TestStale goes through the life of a Service with senders that never pause, and with
-// bystanders whose entries nobody may touch.
+// bystanders whose entries must stay.
 func TestStale(t *testing.T) {
 	for _, protocol := range []nft.Protocol{nft.UDP, nft.SCTP} {
 		for _, family := range nft.Families {
@@ -192,7 +192,7 @@ func (b *box) unchanged(entries map[string]string) {
 }
 
 // TestRestart: a Cleaner that knows nothing of former times deletes what points to
-// endpoints that went while nobody looked, and nothing else.
+// endpoints that went while the process was down, and nothing else.
 func TestRestart(t *testing.T) {
 	b := newBox(t)
 	for i, family := range nft.Families {
@@ -221,7 +221,7 @@ func TestRestart(t *testing.T) {
 	b.restart(func() {})
 	b.unchanged(all)
 
-	// Gone while nobody looked: an endpoint, and a Service.
+	// Removed while the process was down: an endpoint, and a Service.
 	svc.serving = nil
 	b.restart(func() {
 		b.load("udp-ip", svc, endpoint(b.R1, nft.IPv4, 53))

@@ -96,7 +96,7 @@ func TestAssignedAddressesBecomeEvents(t *testing.T) {
 	if n := strings.Count(flushed(), "\n"); n != 1+assignedAtOnce {
 		t.Errorf("%d events", n)
 	}
-	// Without addresses to give, nobody looks.
+	// Without addresses to give, no Services are looked at.
 	rec.assigns = false
 	write("more")
 	if n := strings.Count(flushed(), "\n"); n != 1+assignedAtOnce {

@@ -56,7 +56,7 @@ func NewHostAddresses(setAside func(netip.Addr) bool, objects *store.Store, owne
 
 // IsVIP reports whether an address of the host is one that was brought to it.
 func (h *HostAddresses) IsVIP(addr netip.Addr) bool {
-	if h == nil { // nobody brings VIPs to this host
+	if h == nil { // this host has no VIPs
 		return false
 	}
 	h.mu.Lock()

@@ -3,7 +3,7 @@
 //
 // A Server has an index of its own, one immutable entry for each Service, that Update
 // brings up to date with what changed. Lookups read the index without locks, so queries
-// never hold up whoever updates it, and an update costs what the change costs.
+// never hold up an update, and an update costs what the change costs.
 //
 // Invariants:
 //
@@ -15,7 +15,7 @@
 //     on this box or in Config.Internal, and refused otherwise.
 //   - Work for a query is bounded: by the size of the answer that fits, by the number of
 //     aliases followed, of questions upstream at a time, and of TCP connections.
-//   - No datagram to a client that could be somebody else's forged address is larger than
+//   - No datagram to a client that could have a forged address is larger than
 //     the question, beyond a rate for each network.
 //
 // The package must not decide which endpoints are ready (package resolve does), must not

@@ -9,7 +9,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// FuzzRespond answers any datagram, from a client that nobody vouches for. Whatever it
+// FuzzRespond answers any datagram, from a client with any address. Whatever it
 // asks, the answer is one to its question, fits into a datagram, has records of our names
 // alone and can be read.
 func FuzzRespond(f *testing.F) {
@@ -32,7 +32,7 @@ func FuzzRespond(f *testing.F) {
 		f.Add(packet)
 	}
 	cfg := config()
-	cfg.Upstreams = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")} // asked for nobody
+	cfg.Upstreams = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")} // for no client of the test
 	cfg.Namespaces = []ClientNamespace{{netip.MustParsePrefix("203.0.113.0/24"), "default"}}
 	s := serve(f, cfg, everything+crowd(300))
 	f.Fuzz(func(t *testing.T, packet []byte) {

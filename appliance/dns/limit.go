@@ -82,7 +82,7 @@ func (g *gate) Accept() (net.Conn, error) {
 		if g.enter(client) {
 			return &gatedConn{Conn: conn, leave: sync.OnceFunc(func() { g.leave(client) })}, nil
 		}
-		_ = conn.Close() // the client sees that; there is nobody else to tell
+		_ = conn.Close() // the client sees that
 	}
 }
 

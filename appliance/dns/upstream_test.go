@@ -178,7 +178,7 @@ func TestNotAnOpenResolver(t *testing.T) {
 func TestFailover(t *testing.T) {
 	good := newResolver(t, internet)
 	bad := newResolver(t, func(w dns.ResponseWriter, q *dns.Msg) { _ = w.WriteMsg(new(dns.Msg).SetRcode(q, dns.RcodeRefused)) })
-	gone := netip.MustParseAddrPort("127.0.0.1:1") // a port that nobody answers on
+	gone := netip.MustParseAddrPort("127.0.0.1:1") // a port without a listener
 	cfg := config()
 	cfg.Upstreams = []netip.AddrPort{gone, bad.addr, good.addr}
 	s := serve(t, cfg, everything)
@@ -196,7 +196,7 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// TestSilentUpstream: a question that nobody answers ends in time, and those in the
+// TestSilentUpstream: a question without an answer ends in time, and those in the
 // meantime are answered.
 func TestSilentUpstream(t *testing.T) {
 	cfg := config()

@@ -118,7 +118,7 @@ func TestExternalIPOfAnEndpoint(t *testing.T) {
 	check("from nothing")
 }
 
-// What nobody may take: the service range, other hosts' traffic, somebody's load balancer IP.
+// What no external IP may take: the service range, other hosts' traffic, a load balancer IP of another Service.
 func TestExternalIPsThatAreRefused(t *testing.T) {
 	b := newBox(t, nil)
 	b.write("web.yaml", func(f family) []string {

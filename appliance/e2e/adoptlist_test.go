@@ -15,7 +15,7 @@ import (
 )
 
 // lists asserts that a box lists so many connections of a family to the Service whose connections are kept, each with its client
-// and a server of the Service, whoever spoke first. It returns their IDs by client.
+// and a server of the Service, whichever side spoke first. It returns their IDs by client.
 func (k *keeping) lists(t *testing.T, box, want int) map[string]uint32 {
 	t.Helper()
 	ids := map[string]uint32{}

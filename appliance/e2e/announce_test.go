@@ -104,7 +104,7 @@ func (b *box) becomes(t *testing.T, addr, want string) {
 	})
 }
 
-// Addresses of Services on a segment of the box are found by their neighbors while somebody serves
+// Addresses of Services on a segment of the box are found by their neighbors while a box serves
 // them, and nothing else is.
 func Test263_neighbors_find_addresses_on_their_segment(t *testing.T) {
 	b, announcer := announced(t)

@@ -14,7 +14,7 @@ import (
 	"svcctl.io/svcctl/appliance/netlab"
 )
 
-// TestK16_begunWhileTheRulesWereAway: somebody flushes the ruleset, and clients begin
+// TestK16_begunWhileTheRulesWereAway: another program flushes the ruleset, and clients begin
 // connections before it is back. What they send once more arrives, although the kernel has
 // decided about their connections when there was nothing to translate them.
 func TestK16_begunWhileTheRulesWereAway(t *testing.T) {

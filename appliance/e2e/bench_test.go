@@ -52,7 +52,7 @@ func BenchmarkFileToPacket(b *testing.B) {
 	}
 }
 
-// writeMany writes Services with five endpoints each that nobody talks to.
+// writeMany writes Services with five endpoints each that get no traffic.
 func writeMany(dir netlab.Dir, services int) {
 	const perFile = 100
 	for first := 0; first < services; first += perFile {

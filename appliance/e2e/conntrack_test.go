@@ -131,13 +131,13 @@ func Test094_sent_before_the_service_was_there(t *testing.T) {
 	lead(t, early, b.L1, 53)
 }
 
-// loseAllEndpoints goes on from R1 serving the flows, and ends with nobody.
+// loseAllEndpoints goes on from R1 serving the flows, and ends without endpoints.
 func (b *box) loseAllEndpoints(t *testing.T, flows []flow) {
 	t.Helper()
 	lead(t, flows, b.R1, 5353)
 	b.rewrite("any.yaml", everywhere(53))
 	b.refused(t, flows)
-	// The same when nobody ever answered.
+	// The same without any answer.
 	b.rewrite("any.yaml", everywhere(silentPort, b.L1))
 	for e := range b.unanswered(t, flows) {
 		if e.answer.Port() != silentPort {
@@ -173,7 +173,7 @@ func (b *box) loseService(t *testing.T, flows []flow) {
 }
 
 // abandoned asserts that, within a sync, no entry of the flows leads to L1, and that
-// nobody answers their next packet.
+// their next packet gets no answer.
 func (b *box) abandoned(t *testing.T, flows []flow) {
 	t.Helper()
 	eventually(t, syncTimeout, func() error {

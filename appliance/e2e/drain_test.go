@@ -177,7 +177,7 @@ func Test069_drain(t *testing.T) {
 
 	servers := b.mute(t)
 	var drain drainedConns
-	var alone, before, during []*netlab.Conn // which nobody may touch
+	var alone, before, during []*netlab.Conn // which must stay
 	var datagrams []flow
 	for i, f := range families {
 		for _, d := range []drainable{ours, elb, deleted} {

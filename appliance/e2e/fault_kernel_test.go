@@ -70,7 +70,7 @@ func TestP03_otherLayout(t *testing.T) {
 	}
 }
 
-// TestK09_tableOfAnotherProcess: somebody owns a table of our name. The appliance says
+// TestK09_tableOfAnotherProcess: another program owns a table of our name. The appliance says
 // so, does not give up, and goes on when it is over.
 func TestK09_tableOfAnotherProcess(t *testing.T) {
 	b := newBox(t, nil)

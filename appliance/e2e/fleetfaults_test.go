@@ -47,7 +47,7 @@ func Test576_a_box_is_cut_off_one_way(t *testing.T) {
 }
 
 // Test577_the_disk_of_etcd_is_slow: with each fdatasync of etcd late, writes are late and made; with all of them stuck a client is told
-// that nobody knows, and boxes forward and heal all the same. What was sent meanwhile is there once or not at all.
+// that the outcome is unknown, and boxes forward and heal all the same. What was sent meanwhile is there once or not at all.
 func Test577_the_disk_of_etcd_is_slow(t *testing.T) {
 	f := newFleet(t, 2)
 	if out, code := f.apply(0, f.web("web")...); code != 0 {

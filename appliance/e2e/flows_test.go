@@ -265,7 +265,7 @@ func (b *box) tryEntriesOf(t *testing.T, flows ...flow) (map[entry]string, error
 	return of, nil
 }
 
-// unanswered sends packets of flows that nobody answers until each has an entry: in a
+// unanswered sends packets of flows without an answer until each has an entry: in a
 // short time a busy machine does not always come to send one.
 func (b *box) unanswered(t *testing.T, flows []flow) (of map[entry]string) {
 	t.Helper()

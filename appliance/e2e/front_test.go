@@ -383,3 +383,18 @@ func Test417_server_names_without_endpoints_of_its_own(t *testing.T) {
 		}
 	})
 }
+
+// curl --http1.0 offers http/1.0 by ALPN and nothing else.
+func Test641_HTTP_1_0_over_TLS(t *testing.T) {
+	ca := newIssuer(t, "ca")
+	b := tlsBox(t, ca, []string{"svcctl.io/tls-secret: www", "svcctl.io/backend-protocol: http"}, "9000", secretDocument("www", ca.issue("www.example.com")))
+	b.each(t, func(t *testing.T, b *box, f family) {
+		want := fmt.Sprintf("scheme=http host=www.example.com for=%s proto=https", f.of(b.EXT))
+		for option, version := range map[string]string{"--http1.0": "1.0", "--http1.1": "1.1", "--no-alpn": "1.1", "--http2": "2"} {
+			out := curl(t, b.EXT, ca, "www.example.com", f.at(f.lb(4), 443), option, "-w", " version=%{http_version}.")
+			if !strings.Contains(out, want) || !strings.HasSuffix(out, " version="+version+".") && !(version == "1.0" && strings.HasSuffix(out, " version=1.")) {
+				t.Errorf("%s: %s, want %s", option, out, want)
+			}
+		}
+	})
+}

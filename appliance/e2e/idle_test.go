@@ -16,7 +16,7 @@ import (
 
 // The tests of this file are about connections that end for their silence.
 
-// idleSeconds is the idle timeout of Services here: much longer than somebody who is busy waits
+// idleSeconds is the idle timeout of Services here: much longer than a busy client waits
 // for a turn.
 const idleSeconds = 5
 

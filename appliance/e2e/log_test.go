@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// logToPipe has the appliance log to a pipe, and gives the end that reads: nobody does until
+// logToPipe has the appliance log to a pipe, and gives the end that reads: it is not read until
 // the test does.
 func (b *box) logToPipe(t *testing.T) *os.File {
 	t.Helper()
@@ -79,7 +79,7 @@ func TestP09_logThatNobodyReads(t *testing.T) {
 	})
 	b.changes(t)
 
-	// Once somebody reads, the log goes on and tells of the gap.
+	// Once it is read, the log goes on and tells of the gap.
 	if err := reader.SetReadDeadline(time.Time{}); err != nil {
 		t.Fatal(err)
 	}
@@ -98,14 +98,14 @@ func TestP09_logThatNobodyReads(t *testing.T) {
 			text.Write(buf[:n])
 		}
 		told <- true
-		<-stopReading // nobody reads from here on
+		<-stopReading // it is not read from here on
 	}()
 	if !<-told {
 		t.Error("the log does not say that lines were dropped")
 	}
 	close(stopReading)
 
-	// It ends when it is asked to, although nobody reads what it says then.
+	// It ends when it is asked to, although its log is not read then.
 	for i := range 3000 {
 		b.svcctl.Manifests.WriteInPlace(fmt.Sprintf("bad%04d.yaml", i),
 			fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {name: bad%d}, spec: {other%s: 1, clusterIP: None}}", i, reason))

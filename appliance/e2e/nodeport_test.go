@@ -49,7 +49,7 @@ func Test021_node_port_on_primary_address(t *testing.T) {
 		port := f.number(30080)
 		b.reaches(t, b.EXT, "tcp", f.at(f.boxAddr(), port), masq, f.on(80, b.R1, b.L2)...)
 		b.isHosts(t, f.at(f.altAddr(), port))
-		// The Service of the other family has this port: here it is nobody's.
+		// The Service of the other family has this port: here no Service has it.
 		other := families[1]
 		if f == other {
 			other = families[0]

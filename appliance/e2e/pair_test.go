@@ -191,7 +191,7 @@ func Test269_box_dies(t *testing.T) {
 	}
 }
 
-// With --follow the box answers that has an address, whoever gave it.
+// With --follow the box answers that has an address, however it came there.
 func Test270_follow_an_address(t *testing.T) {
 	p := newPair(t, func(int) []string { return []string{"--follow", "192.0.2.3"} })
 	for _, a := range p.announcers {

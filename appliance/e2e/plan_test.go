@@ -81,10 +81,15 @@ func (p *kernelPlan) lines() (lines []string) {
 // elements by "ip SET: ELEMENT".
 func (b *box) listed(t *testing.T) map[string][]string {
 	t.Helper()
+	return listedIn(b.GW1.Nft("list", "ruleset"))
+}
+
+// listedIn is box.listed for a ruleset.
+func listedIn(ruleset string) map[string][]string {
 	all := map[string][]string{}
 	table, kind, name, elements := "", "", "", ""
 	counter := regexp.MustCompile(` counter packets \d+ bytes \d+`)
-	for line := range strings.Lines(b.GW1.Nft("list", "ruleset")) {
+	for line := range strings.Lines(ruleset) {
 		words := strings.Fields(line)
 		switch depth := len(line) - len(strings.TrimLeft(line, "\t")); {
 		case len(words) == 0:

@@ -60,7 +60,7 @@ func (b *box) external(t *testing.T, f family, from *netlab.Host, want source, h
 	}
 }
 
-// silent asserts that nobody at all answers, at several addresses at the same time.
+// silent asserts that there is no answer at all, at several addresses at the same time.
 func (b *box) silent(t *testing.T, from *netlab.Host, to ...netip.AddrPort) {
 	t.Helper()
 	errs := make([]error, len(to))

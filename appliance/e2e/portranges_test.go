@@ -46,7 +46,7 @@ func (b *box) sip(f family, annotations []string, hosts ...*netlab.Host) []strin
 }
 
 // A client's call: what it signals and both of its media flows reach one endpoint, at the port that it
-// has sent to, and nobody else's; explain says which one.
+// has sent to, and no other; explain says which one.
 func Test385_calls_reach_one_endpoint(t *testing.T) {
 	b := newBox(t, nil)
 	for _, host := range []*netlab.Host{b.L1, b.L2, b.R1} {

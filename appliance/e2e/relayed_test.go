@@ -350,7 +350,7 @@ func Test358_relayed_ports_over_a_restart(t *testing.T) {
 			if reply, err := b.EXT.Ask("tcp", f.at(f.lb(4), 80), patiently); netlab.RefusalOf(err) != netlab.Refused {
 				t.Errorf("without the process: %v, %v, want a reset", reply, err)
 			}
-			b.reaches(t, b.IN, "tcp", f.at(f.vip(42), 80), plain, f.on(80, b.L1)...) // nobody else notices
+			b.reaches(t, b.IN, "tcp", f.at(f.vip(42), 80), plain, f.on(80, b.L1)...) // other clients do not notice
 		})
 		b.svcctl.Start()
 	})

@@ -75,7 +75,7 @@ func Test109_pods_are_endpoints(t *testing.T) {
 		b.reaches(t, b.IN, "tcp", f.at(f.vip(41), 80), plain, f.on(8080, b.L1)...)
 	}
 	// Refusals are asked for by EXT: what IN has asked is remembered for a while.
-	// Without a ready one, the one that is serving and terminating; then nobody.
+	// Without a ready one, the one that is serving and terminating; then none.
 	b.change(func() { b.writePods(pod{host: b.L1, status: unready}, pod{host: b.R2, metadata: ending}) })
 	for _, f := range families {
 		b.reaches(t, b.IN, "tcp", f.at(f.vip(41), 80), plain, f.on(8080, b.R2)...)

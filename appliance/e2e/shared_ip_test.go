@@ -171,7 +171,7 @@ func Test031_mixed_protocols_on_one_load_balancer_ip(t *testing.T) {
 	})
 }
 
-// A load balancer of another class is somebody else's: no address is given, and the rest
+// A load balancer of another class is another controller's: no address is given, and the rest
 // of the Service is served.
 func Test130_load_balancer_class(t *testing.T) {
 	b := newBox(t, nil)

@@ -73,7 +73,7 @@ func Test032_source_ranges(t *testing.T) {
 }
 
 // A client that is out of range is told nothing, not even that the port is nobody's or
-// that nobody serves it; and the ranges are about ports of the Service alone.
+// that no Service has it; and the ranges are about ports of the Service alone.
 func Test032_source_ranges_without_endpoints(t *testing.T) {
 	b := newBox(t, nil)
 	b.write("web.yaml", func(f family) []string {

@@ -98,7 +98,7 @@ func Test502_busy_machine(t *testing.T) {
 }
 
 // Two boxes of different virtual routers both answer: each says so, with the Ethernet address of the other and what to do. A box
-// without carrier says that nobody hears it, and one that stands by does not ask for its addresses to be given to an interface.
+// without carrier says that it is not heard, and one that stands by does not ask for its addresses to be given to an interface.
 func Test504_what_is_wrong_with_an_election_is_told(t *testing.T) {
 	p := newPair(t, func(n int) []string { return []string{"--l2", "lan0", "--vrid", fmt.Sprint(51 + n)} })
 	vip := ipv4.pairVIP().Addr().String()

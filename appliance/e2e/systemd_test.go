@@ -65,7 +65,7 @@ func hasCome(t *testing.T, come func() string, texts ...string) {
 func Test343_journal_of_systemd(t *testing.T) {
 	b := newBox(t, flags{"connection-log": {"journal"}})
 	dir, come := datagrams(t, "socket")
-	// A journal that nobody else sees, and stderr as a stream of it.
+	// A journal of its own, and stderr as a stream of it.
 	b.svcctl.Wrapper = []string{"unshare", "--mount", "sh", "-ec",
 		`mount -t tmpfs none /run; mkdir -p /run/systemd/journal; mount --bind "$0" /run/systemd/journal
 		export JOURNAL_STREAM=$(stat -L -c %d:%i /dev/fd/2); exec "$@"`, dir}

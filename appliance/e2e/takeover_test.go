@@ -36,7 +36,7 @@ func Test271_drain_hands_over_to_the_other_box(t *testing.T) {
 	if out, _, _ := p.boxes[0].Svcctl("announcements"); !strings.Contains(out, "This box is drained") || !strings.Contains(out, "Virtual router 51: out") {
 		t.Errorf("of a drained box is told:\n%s", out)
 	}
-	p.announcers[1].Kill() // nobody else is there, and a drained box does not take over
+	p.announcers[1].Kill() // no other box is there, and a drained one does not take over
 	time.Sleep(time.Second)
 	if mac := macOf(t, p.client, "eth0", ipv4, ipv4.pairVIP().Addr().String()); mac != "" {
 		t.Errorf("%s answers, and one box is drained and the announcer of the other dead", mac)

@@ -38,7 +38,7 @@ func (v *verbs) conns(args ...string) []connection {
 }
 
 // `svcctl conns` lists what is connected through a Service and ends one connection of many, and
-// `svcctl top` counts them by endpoint, those that nobody answers apart.
+// `svcctl top` counts them by endpoint, those without an answer apart.
 func Test330_connections_are_listed_counted_and_ended(t *testing.T) {
 	b := newBox(t, nil)
 	b.write("web.yaml", func(f family) []string {

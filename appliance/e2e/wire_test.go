@@ -274,7 +274,7 @@ func Test498_announcer_is_killed_ten_times(t *testing.T) {
 		}
 	}
 	isKept(t, announcer)
-	// The router asks whoever it knows, and has to wait while nobody is there to answer: a minute, not the 8 s of Linux.
+	// The router asks the neighbor it knows, and has to wait while no box is there to answer: a minute, not the 8 s of Linux.
 	for _, ip := range []string{"ipv4", "ipv6"} {
 		b.RTR.Sysctl("net."+ip+".neigh.box.ucast_solicit", "60")
 	}

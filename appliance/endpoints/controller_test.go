@@ -49,19 +49,19 @@ func TestWhatAnEndpointSays(t *testing.T) {
 	w.update()
 	_, parts, _ := w.Service("default/web")
 	e := parts[0].Endpoints
-	if deref(e[0].Hostname) != "one" || deref(e[0].NodeName) != "gw1" || deref(e[0].Zone) != "zone-a" {
+	if object.Deref(e[0].Hostname) != "one" || object.Deref(e[0].NodeName) != "gw1" || object.Deref(e[0].Zone) != "zone-a" {
 		t.Errorf("%+v", e[0])
 	}
-	if e[1].Hostname != nil || deref(e[1].NodeName) != "other" || e[1].Zone != nil {
+	if e[1].Hostname != nil || object.Deref(e[1].NodeName) != "other" || e[1].Zone != nil {
 		t.Errorf("%+v", e[1])
 	}
-	if e[2].NodeName != nil || deref(e[2].Zone) != "zone-b" {
+	if e[2].NodeName != nil || object.Deref(e[2].Zone) != "zone-b" {
 		t.Errorf("%+v", e[2])
 	}
 	if want := (object.ObjectReference{Kind: "Pod", Namespace: "default", Name: "web-00001", UID: "pod-web-00001"}); *e[0].TargetRef != want {
 		t.Errorf("%+v", e[0].TargetRef)
 	}
-	if p := parts[0].Ports[0]; deref(p.Name) != "p80" || deref(p.Port) != 8080 || deref(p.AppProtocol) != "kubernetes.io/h2c" {
+	if p := parts[0].Ports[0]; object.Deref(p.Name) != "p80" || object.Deref(p.Port) != 8080 || object.Deref(p.AppProtocol) != "kubernetes.io/h2c" {
 		t.Errorf("%+v", p)
 	}
 }

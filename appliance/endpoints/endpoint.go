@@ -51,7 +51,7 @@ func textOfPorts(ports []object.EndpointPort) string {
 	var b strings.Builder
 	for i := range ports {
 		p := &ports[i]
-		fmt.Fprintf(&b, "%s/%s/%d", deref(p.Name), deref(p.Protocol), deref(p.Port))
+		fmt.Fprintf(&b, "%s/%s/%d", object.Deref(p.Name), object.Deref(p.Protocol), object.Deref(p.Port))
 		if p.AppProtocol != nil {
 			b.WriteString("/" + *p.AppProtocol)
 		}
@@ -61,7 +61,7 @@ func textOfPorts(ports []object.EndpointPort) string {
 }
 
 func sortPorts(ports []object.EndpointPort) {
-	slices.SortFunc(ports, func(a, b object.EndpointPort) int { return cmp.Compare(deref(a.Name), deref(b.Name)) })
+	slices.SortFunc(ports, func(a, b object.EndpointPort) int { return cmp.Compare(object.Deref(a.Name), object.Deref(b.Name)) })
 }
 
 // portsOf are the ports of a Service on a Pod, by name, and the ports that the Pod lacks.
@@ -107,7 +107,7 @@ func (c *Controller) endpointOf(svc *object.Service, pod *object.Pod) object.End
 		endpoint.Zone = &zone
 	}
 	if ready {
-		endpoint.Hints = hintsOf(deref(svc.Spec.TrafficDistribution), &endpoint)
+		endpoint.Hints = hintsOf(object.Deref(svc.Spec.TrafficDistribution), &endpoint)
 	}
 	return endpoint
 }
@@ -176,11 +176,4 @@ func matches(selector, labels map[string]string) bool {
 		}
 	}
 	return true
-}
-
-func deref[T any](p *T) T {
-	if p == nil {
-		return *new(T)
-	}
-	return *p
 }

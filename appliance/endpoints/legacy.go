@@ -74,14 +74,14 @@ func (s *service) primarySlices() []*slice {
 	return parts
 }
 
-func isReady(e *object.Endpoint) bool { return deref(e.Conditions.Ready) }
+func isReady(e *object.Endpoint) bool { return object.Deref(e.Conditions.Ready) }
 
 // isUnready is not ready and not about to go: who goes is in no Endpoints object.
 func isUnready(e *object.Endpoint) bool {
-	return !deref(e.Conditions.Ready) && !deref(e.Conditions.Terminating)
+	return !object.Deref(e.Conditions.Ready) && !object.Deref(e.Conditions.Terminating)
 }
 
-// takeAddresses takes at most so many endpoints of one kind, and says whether there are
+// takeAddresses takes at most so many endpoints of one kind, and reports whether there are
 // more.
 func takeAddresses(parts []*slice, most int, kind func(*object.Endpoint) bool) (taken [][]object.EndpointAddress, more bool) {
 	taken = make([][]object.EndpointAddress, len(parts))
@@ -96,7 +96,7 @@ func takeAddresses(parts []*slice, most int, kind func(*object.Endpoint) bool) (
 			}
 			most--
 			taken[i] = append(taken[i], object.EndpointAddress{
-				IP: e.Addresses[0], Hostname: deref(e.Hostname), NodeName: e.NodeName, TargetRef: e.TargetRef,
+				IP: e.Addresses[0], Hostname: object.Deref(e.Hostname), NodeName: e.NodeName, TargetRef: e.TargetRef,
 			})
 		}
 	}
@@ -114,7 +114,7 @@ func count(lists [][]object.EndpointAddress) int {
 func subsetPorts(ports []object.EndpointPort) []object.EndpointPort {
 	out := slices.Clone(ports)
 	for i := range out {
-		if deref(out[i].Name) == "" {
+		if object.Deref(out[i].Name) == "" {
 			out[i].Name = nil
 		}
 	}

@@ -51,7 +51,7 @@ func TestMirror(t *testing.T) {
 		t.Errorf("%+v", owner)
 	}
 	e := part.Endpoints[0]
-	if deref(e.NodeName) != "gw1" || deref(e.Hostname) != "one" || e.Conditions.Serving != nil || e.Conditions.Terminating != nil {
+	if object.Deref(e.NodeName) != "gw1" || object.Deref(e.Hostname) != "one" || e.Conditions.Serving != nil || e.Conditions.Terminating != nil {
 		t.Errorf("%+v", e)
 	}
 	w.restart()

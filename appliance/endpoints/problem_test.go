@@ -26,7 +26,7 @@ func TestAddressesThatLoop(t *testing.T) {
 		"Pod default/web-00004: BadEndpointAddress: endpoint 198.51.100.99 is left out: it is an address of Service default/lb",
 	)
 	w.restart()
-	// They count again when nobody has the address any more, and where the host has it.
+	// They count again when no Service has the address any more, and where the host has it.
 	w.service("lb", selectorless, func(svc *object.Service) {
 		svc.Spec.ExternalIPs = []string{"198.51.100.99"}
 		svc.Metadata.Annotations = map[string]string{annotationHostAddress: "true"}

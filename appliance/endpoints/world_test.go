@@ -314,8 +314,8 @@ func (w *world) parts(service string) []string {
 		for _, e := range part.Endpoints {
 			line += " " + e.Addresses[0]
 			switch {
-			case deref(e.Conditions.Ready):
-			case deref(e.Conditions.Serving) && deref(e.Conditions.Terminating):
+			case object.Deref(e.Conditions.Ready):
+			case object.Deref(e.Conditions.Serving) && object.Deref(e.Conditions.Terminating):
 				line += "~"
 			default:
 				line += "!"

@@ -195,7 +195,7 @@ func weights(p *nft.ServicePort) string {
 	return list(all, func(ap netip.AddrPort) string { return fmt.Sprintf("%s=%d", endpoint(ap), p.Weights[ap]) })
 }
 
-// slots says whether something else than the weights decides who is in which slot.
+// slots names what decides which endpoint is in which slot: the weights, or more than these.
 func slots(p *nft.ServicePort) string {
 	return choose(p.Tables[nft.PoolCluster] == nil, "by weights", "by open connections")
 }

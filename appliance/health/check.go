@@ -55,7 +55,7 @@ type Target struct {
 	Check Check
 }
 
-// State says whether a Target answers.
+// State is whether a Target answers.
 type State uint8
 
 // The states.

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Bounds of what a CHECK may hold.
@@ -15,16 +16,22 @@ const (
 	maxName = 253  // bytes: a DNS name, RFC 1035 section 2.3.4 in text
 )
 
+// Few boxes need these patterns, which take 0.4 MB and a millisecond to compile: each is with its first use.
 var (
 	// hostPattern is an RFC 1123 host name.
-	hostPattern = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?)*$`)
+	hostPattern = pattern(`^[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?)*$`)
 	// dnsPattern is a name that a DNS server may be asked for, as _dns.resolver.arpa.
-	dnsPattern = regexp.MustCompile(`^[A-Za-z0-9_]([-A-Za-z0-9_]{0,62})(\.[A-Za-z0-9_]([-A-Za-z0-9_]{0,62}))*\.?$`)
+	dnsPattern = pattern(`^[A-Za-z0-9_]([-A-Za-z0-9_]{0,62})(\.[A-Za-z0-9_]([-A-Za-z0-9_]{0,62}))*\.?$`)
 	// grpcPattern is a full name of a service in Protocol Buffers, or any word that servers register.
-	grpcPattern = regexp.MustCompile(`^[A-Za-z0-9_][-A-Za-z0-9_./]{0,252}$`)
+	grpcPattern = pattern(`^[A-Za-z0-9_][-A-Za-z0-9_./]{0,252}$`)
 	// portPattern is an IANA service name (RFC 6335 section 5.1), which names of ports are.
-	portPattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?$`)
+	portPattern = pattern(`^[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?$`)
 )
+
+// pattern compiles a pattern once it is needed.
+func pattern(text string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
+}
 
 // ParseCheck reads a CHECK, such as "tcp", "http:8080/healthz" or "dns/example.org", without the
 // settings. It is nil for "none".
@@ -92,7 +99,7 @@ func (s *Spec) setPort(text string) error {
 		s.Port = uint16(n)
 		return nil
 	}
-	if !portPattern.MatchString(name) || !strings.ContainsAny(name, "abcdefghijklmnopqrstuvwxyz") {
+	if !portPattern().MatchString(name) || !strings.ContainsAny(name, "abcdefghijklmnopqrstuvwxyz") {
 		return fmt.Errorf("%s is no port: write a number from 1 to 65535, or the name of a port of the EndpointSlice", quote(name))
 	}
 	s.PortName = name
@@ -109,12 +116,12 @@ func (s *Spec) setPath(text string) error {
 		}
 		c.Path = cmp.Or(text, "/")
 	case DNS:
-		if len(name) > maxName || !dnsPattern.MatchString(name) && name != "." {
+		if len(name) > maxName || !dnsPattern().MatchString(name) && name != "." {
 			return errors.New("dns needs the name that is asked for, as dns/example.org")
 		}
 		c.Name = strings.TrimSuffix(name, ".") + "."
 	case GRPC:
-		if name != "" && !grpcPattern.MatchString(name) {
+		if name != "" && !grpcPattern().MatchString(name) {
 			return errors.New("what follows the slash has to be the name of a gRPC service, as grpc:9090/shop.Cart")
 		}
 		c.Name = name

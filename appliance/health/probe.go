@@ -96,7 +96,7 @@ func (r *probeReader) read(probe *object.Probe) Probe {
 		out.Port = r.port("grpc.port", object.FromInt(probe.GRPC.Port))
 		if service := probe.GRPC.Service; service != nil && *service != "" {
 			c.Name, what = *service, "/"+*service
-			if !grpcPattern.MatchString(*service) {
+			if !grpcPattern().MatchString(*service) {
 				r.refuse("grpc.service", "%s is no name of a gRPC service", quote(*service))
 			}
 		}
@@ -164,7 +164,7 @@ func (r *probeReader) http(get *object.HTTPGetAction, out *Probe) {
 		case strings.ContainsFunc(header.Value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }):
 			r.refuse("httpGet.httpHeaders", "the value of %s has a control character", quote(header.Name))
 		case name == "host":
-			if len(header.Value) > maxName || !hostPattern.MatchString(header.Value) {
+			if len(header.Value) > maxName || !hostPattern().MatchString(header.Value) {
 				r.refuse("httpGet.httpHeaders", "%s is no host name (RFC 1123), which the header Host has to be", quote(header.Value))
 			}
 			c.Host = header.Value

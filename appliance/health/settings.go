@@ -63,7 +63,7 @@ var allSettings = []setting{
 		return err
 	}},
 	{"host", []Kind{HTTP, HTTPS, TLS, GRPC}, func(_ *parser, c *Check, text string) error {
-		if len(text) > maxName || !hostPattern.MatchString(text) {
+		if len(text) > maxName || !hostPattern().MatchString(text) {
 			return fmt.Errorf("%s is no host name (RFC 1123); the address of the endpoint is asked in any case", quote(text))
 		}
 		c.Host = text

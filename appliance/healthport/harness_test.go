@@ -50,7 +50,7 @@ func start(t *testing.T) (s *Servers, stop func()) {
 	return s, stop
 }
 
-// freePort is a TCP port that nobody has on any address, and that no client is given:
+// freePort is a TCP port without a listener on any address, and that no client is given:
 // the kernel gives them 32768 and up (net.ipv4.ip_local_port_range).
 func freePort(t *testing.T) uint16 {
 	t.Helper()

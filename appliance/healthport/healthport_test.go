@@ -250,7 +250,7 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// Clients that only hold connections shut nobody out.
+// Clients that only hold connections shut no other out.
 func TestIdleClientsShutNobodyOut(t *testing.T) {
 	s, _ := start(t)
 	port := freePort(t)

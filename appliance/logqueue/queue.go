@@ -20,13 +20,13 @@ type Queue struct {
 	w                  io.Writer
 	maxLines, maxBytes int
 
-	mu      sync.Mutex
-	lines   [][]byte
-	bytes   int                // of lines, and of the one that is being written
-	dropped uint64             // lines, since the start
-	untold  uint64             // of these, those that onDrop was not told of
-	onDrop  func(lines uint64) // nil: nobody wants to know
-	idle    chan struct{}      // closed when the writing goroutine ends; nil: there is none
+	mu         sync.Mutex
+	lines      [][]byte
+	bytes      int                // of lines, and of the one that is being written
+	dropped    uint64             // lines, since the start
+	unreported uint64             // of these, those not yet passed to onDrop
+	onDrop     func(lines uint64) // nil: drops are only counted
+	idle       chan struct{}      // closed when the writing goroutine ends; nil: there is none
 }
 
 // New returns a Queue in front of w.
@@ -53,7 +53,7 @@ func (q *Queue) Write(line []byte) (int, error) {
 	defer q.mu.Unlock()
 	if len(q.lines) >= q.maxLines || q.bytes+len(line) > q.maxBytes {
 		q.dropped++
-		q.untold++
+		q.unreported++
 		return len(line), nil
 	}
 	q.lines = append(q.lines, bytes.Clone(line))
@@ -71,8 +71,8 @@ func (q *Queue) drain() {
 	flows := false
 	for {
 		q.mu.Lock()
-		if lines, tell := q.untold, q.onDrop; flows && lines > 0 && tell != nil && len(q.lines) <= q.maxLines/2 {
-			q.untold, flows = 0, false // the next line that is written shows whether it still flows
+		if lines, tell := q.unreported, q.onDrop; flows && lines > 0 && tell != nil && len(q.lines) <= q.maxLines/2 {
+			q.unreported, flows = 0, false // the next line that is written shows whether it still flows
 			q.mu.Unlock()
 			tell(lines)
 			continue
@@ -91,9 +91,9 @@ func (q *Queue) drain() {
 
 		q.mu.Lock()
 		q.bytes -= len(line)
-		if flows = err == nil; !flows { // nobody has the other end any more, or the disk is full
+		if flows = err == nil; !flows { // the other end is closed, or the disk is full
 			q.dropped++
-			q.untold++
+			q.unreported++
 		}
 		q.mu.Unlock()
 	}

@@ -17,7 +17,9 @@ import (
 type DNS struct {
 	reconcile.NopPart
 	server *dns.Server
-	store  *store.Store
+	// objects is what is in force.
+	objects func() *store.Store
+	store   *store.Store // as of the last step
 
 	// demoted are endpoints of Services that are not used, and moved the Services of which others are
 	// since the last step.
@@ -28,8 +30,9 @@ type DNS struct {
 	facts *node.Facts // that the server knows
 }
 
-func NewDNS(server *dns.Server, objects *store.Store) *DNS {
-	return &DNS{server: server, store: objects, demoted: map[string][]resolve.Demoted{}, moved: map[string]bool{}}
+// NewDNS has a server answer for objects, which may be another store from one step to the next.
+func NewDNS(server *dns.Server, objects func() *store.Store) *DNS {
+	return &DNS{server: server, objects: objects, demoted: map[string][]resolve.Demoted{}, moved: map[string]bool{}}
 }
 
 // Name implements reconcile.Part.
@@ -67,6 +70,9 @@ func (d *DNS) Stepped(step reconcile.Step) {
 		}
 		d.server.SetLocal(addrs)
 		d.facts = step.Facts
+	}
+	if now := d.objects(); now != d.store {
+		d.store, d.seen = now, 0
 	}
 	changes := d.store.Changes(d.seen)
 	if changes.All {

@@ -48,7 +48,7 @@ func TestDNSFollows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		part = NewDNS(server, objects)
+		part = NewDNS(server, func() *store.Store { return objects })
 		ended := make(chan error)
 		ctx, cancel := context.WithCancel(context.Background())
 		run := part.Run // of this one: the variable changes with the next start

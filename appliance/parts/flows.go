@@ -38,7 +38,7 @@ type Flows struct {
 
 	reading sync.Mutex // held while events are read
 	mu      sync.Mutex
-	events  *conntrack.Events // nil: nobody listens
+	events  *conntrack.Events // nil: connection events are not read
 	err     error             // why
 }
 
@@ -144,7 +144,7 @@ func (f *Flows) fail(err error) (news bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.events != nil {
-		f.book.Lose(0) // how much ended until somebody listens again is not known
+		f.book.Lose(0) // how much ends until events are read again is not known
 	}
 	news = fmt.Sprint(err) != fmt.Sprint(f.err)
 	f.events, f.err = nil, err

@@ -171,7 +171,7 @@ func (m *madeFront) secrets() (list []string) {
 func (f *fronts) make(before *madeFront, asked *annotation.Front) *madeFront {
 	m := &madeFront{asked: *asked}
 	if len(asked.Secrets) > 0 {
-		m.server = tlsterm.Server{Min: asked.Policy.Min, Max: asked.Policy.Max, Suites: asked.Policy.Suites, ALPN: asked.ALPN, Optional: asked.ClientOptional}
+		m.server = tlsterm.Server{Min: asked.Policy.Min, Max: asked.Policy.Max, Suites: asked.Policy.Suites, ALPN: offered(asked), Optional: asked.ClientOptional}
 		for _, secret := range asked.Secrets {
 			if pair, _ := f.keeper.InUse(secret); pair != nil {
 				m.server.Pairs = append(m.server.Pairs, pair)
@@ -189,6 +189,15 @@ func (f *fronts) make(before *madeFront, asked *annotation.Front) *madeFront {
 	}
 	m.front = m.build()
 	return m
+}
+
+// offered are the protocols that clients are offered by ALPN. Who serves HTTP/1.1 serves HTTP/1.0 too, and the
+// handshake of a client that asks for that alone would fail (RFC 7301, section 3.2).
+func offered(asked *annotation.Front) []string {
+	if asked.HTTP && slices.Contains(asked.ALPN, "http/1.1") {
+		return append(slices.Clone(asked.ALPN), "http/1.0")
+	}
+	return asked.ALPN
 }
 
 // build makes the configuration. Without a certificate or CA that is asked for, every handshake fails: no client

@@ -66,7 +66,7 @@ func TestFrontsStay(t *testing.T) {
 	if list := r.CertificatesOf("default/web"); len(list) != 1 || list[0].Secret != "default/tls" || list[0].Names[0] != "a" {
 		t.Errorf("%+v", list)
 	}
-	// A Service without its settings is served by nobody.
+	// A Service without its settings is not served.
 	svc := withTLS()
 	svc.Relay = nil
 	r.Planned(nil, []reconcile.Service{svc})

@@ -98,7 +98,7 @@ func (f *Fullness) Planned(host *reconcile.Host, services []reconcile.Service) {
 		box = &host.Box
 	}
 	if !f.counting.Update(box, changes) {
-		f.kernel.Store(nil) // nobody waits for a first count
+		f.kernel.Store(nil) // no first count is awaited
 	}
 }
 

@@ -54,7 +54,7 @@ func (p *fakeProber) Flipped() []string {
 	return flips
 }
 
-// TestHealthRests: nobody looks at statistics while nothing is checked, and a problem of this host
+// TestHealthRests: statistics are not read while nothing is checked, and a problem of this host
 // goes with the last endpoint.
 func TestHealthRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

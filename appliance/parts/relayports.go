@@ -18,7 +18,7 @@ func (r *Relay) add(svc *reconcile.Service, p *nft.ServicePort, fe *nft.Frontend
 		port := relay.Port{ID: p.ID, Listen: netip.AddrPortFrom(a, fe.Port), Protocol: p.Protocol.String(), Endpoints: p.Pools[fe.Inside.Pool], Pick: relay.Pick{Affinity: p.Affinity}}
 		if p.Relayed() {
 			if svc.Relay == nil {
-				return // nobody knows how, in the clear or not
+				return // whether in the clear or not is unknown
 			}
 			port = r.relayedPort(svc, p, fe.Inside.Pool)
 			port.Listen = netip.AddrPortFrom(a, fe.Port)

@@ -18,7 +18,7 @@
 //   - What fails for a reason of this host counts for nothing: no descriptors, no memory, no right,
 //     or it stood still while the probe was under way.
 //   - No byte that a server sent is in a Result, a log line or Stats. Answers are read to 16 KiB of
-//     headers and 4 KiB of body, and nobody is asked but the Target: no redirect, no proxy.
+//     headers and 4 KiB of body, and nothing is asked but the Target: no redirect, no proxy.
 //
 // The package must not decide what a Service wants or what follows from a verdict (package
 // health does), must not know the loop, and must not change a setting of the host.

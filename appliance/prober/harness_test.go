@@ -125,7 +125,7 @@ func readHead(c net.Conn) string {
 	return string(head)
 }
 
-// closed is an address where nobody listens.
+// closed is an address without a listener.
 func closed(t *testing.T, host string) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))

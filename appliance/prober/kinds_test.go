@@ -287,7 +287,7 @@ func dnsAnswer(code int, other bool) func([]byte) [][]byte {
 
 func TestDatagrams(t *testing.T) {
 	for name, c := range map[string]struct {
-		answer       func([]byte) [][]byte // nil for nobody
+		answer       func([]byte) [][]byte // nil: it does not answer
 		kind         health.Kind
 		send, expect string
 		timeout      time.Duration

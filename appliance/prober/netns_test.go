@@ -142,7 +142,7 @@ func TestPortTaken(t *testing.T) {
 	}
 }
 
-// Echo requests are answered, or not; without the right to send them nobody is judged.
+// Echo requests are answered, or not; without the right to send them there is no verdict.
 func TestICMP(t *testing.T) {
 	box, server := link(t)
 	check := health.Check{Kind: health.ICMP, Interval: 200 * time.Millisecond, Timeout: 10 * time.Second, Rise: 1, Fall: 1}
@@ -163,7 +163,7 @@ func TestICMP(t *testing.T) {
 	eventually(t, "all are down", func() bool { return d.report().Targets[health.Down] == 10 })
 }
 
-// A network that nobody routes is a failure of the endpoint: its clients cannot reach it either. A
+// A network without a route is a failure of the endpoint: its clients cannot reach it either. A
 // packet filter of this host that drops the probe is not, where the kernel tells: of a SYN it does
 // not.
 func TestNoWay(t *testing.T) {

@@ -173,7 +173,7 @@ func (p *Prober) Run(ctx context.Context, flipped func()) {
 			timer.Reset(sleep)
 			due = timer.C
 		} else {
-			asks.close() // nobody is asked any more
+			asks.close() // no target is left
 		}
 		select {
 		case <-ctx.Done():

@@ -54,7 +54,7 @@ func TestInterval(t *testing.T) {
 	})
 }
 
-// While nothing is due, the loop sleeps: what wakes it is the next probe. With nobody to ask,
+// While nothing is due, the loop sleeps: what wakes it is the next probe. Without targets,
 // nothing wakes it.
 func TestSleeps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestNewIsAskedAtOnce(t *testing.T) {
 	})
 }
 
-// Whoever refuses is down within an interval and two short waits, whoever is silent within an
+// A target that refuses is down within an interval and two short waits, a silent one within an
 // interval and three timeouts; each probe under doubt leaves from an ephemeral port, and of those
 // there are two at most.
 func TestDown(t *testing.T) {
@@ -310,7 +310,7 @@ func TestVoid(t *testing.T) {
 	})
 }
 
-// A host that stood still judges nobody by what was under way then: silence of any kind, and what
+// A host that stood still gives no verdict from what was under way then: silence of any kind, and what
 // a server said because it had to wait. A refused connection it believes.
 func TestStoodStill(t *testing.T) {
 	for _, c := range []struct {

@@ -42,7 +42,7 @@ func start(t *testing.T, program string, args ...string) (stop func()) {
 	return stop
 }
 
-// free is a port of a loopback address where nobody listens.
+// free is a port of a loopback address without a listener.
 func free(t *testing.T) netip.AddrPort { t.Helper(); return closed(t, "127.0.0.1") }
 
 // follow asks targets often, and waits for states.

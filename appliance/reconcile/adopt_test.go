@@ -43,7 +43,7 @@ func TestFirstTransactionHasWhatFollowsFromTheManifests(t *testing.T) {
 	}
 }
 
-// What was read early is not believed when somebody has changed our tables since.
+// What was read early is not believed when another program has changed our tables since.
 func TestEarlyReadingThatIsOutdated(t *testing.T) {
 	for _, noticed := range []bool{true, false} {
 		r := newRig(t)

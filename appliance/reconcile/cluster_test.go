@@ -264,7 +264,7 @@ func TestTheRanges(t *testing.T) {
 }
 
 // TestClusterCostsNothing: what tells clients about the box writes nothing when nothing has
-// changed, also after a restart, and leaves alone what somebody else has made.
+// changed, also after a restart, and leaves alone what a client has made.
 func TestClusterCostsNothing(t *testing.T) {
 	r := newRig(t)
 	r.host()

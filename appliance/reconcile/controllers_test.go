@@ -65,7 +65,7 @@ func TestPodsBecomeEndpoints(t *testing.T) {
 	r.want("!10.96.0.10")
 }
 
-// A Service that goes while nobody looks takes with it what was made for it.
+// A Service that goes while the process is down takes with it what was made for it.
 func TestServicesThatWentUnseen(t *testing.T) {
 	r := newRig(t)
 	r.host()

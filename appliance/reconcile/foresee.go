@@ -20,6 +20,8 @@ var (
 	ErrBehind = errors.New("the objects have changed meanwhile")
 	// ErrUnsettled says that the kernel does not hold what was planned last.
 	ErrUnsettled = errors.New("not everything that is declared is in the kernel: `svcctl status` says why")
+	// ErrHeldBack says that what is planned are not the objects of the store.
+	ErrHeldBack = errors.New("a trial is over, and what was in force before it is in force, until this box hears what became of the trial")
 )
 
 // Foresee asks what the loop would plan for objects that are not stored. Nothing is changed.
@@ -75,6 +77,8 @@ func (ask *ForeseeAsk) answer(l *Loop) {
 func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
 	missed := l.opts.Store.Changes(ask.Revision)
 	switch {
+	case l.shown != l.opts.Store:
+		return f, ErrHeldBack
 	case !l.adopted || l.wait > 0 || l.observed.tampered || !l.applier.certain() || l.planner.orphans != nil:
 		return f, ErrUnsettled
 	case missed.All || len(missed.Services)+len(missed.Pods)+len(missed.Secrets) > 0 || l.planned < ask.Revision || l.observed.unsynced:

@@ -219,7 +219,7 @@ func TestF07_emptiedDirectory(t *testing.T) {
 	}
 }
 
-// What vanishes in one go while nobody runs is held at the start.
+// What vanishes in one go while the process is down is held at the start.
 func TestF07_atStart(t *testing.T) {
 	r := newRig(t)
 	r.host()

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -49,6 +50,7 @@ type Loop struct {
 
 	adopted bool          // the first plan was made
 	planned uint64        // the store's revision that the planner stands at
+	shown   *store.Store  // what is planned: Options.Store, or Options.InForce
 	applied uint64        // the store's revision that the kernel stands at
 	wait    time.Duration // until a failed step is tried again; 0: it did not fail
 }
@@ -59,7 +61,7 @@ func New(opts Options) *Loop {
 		opts.Clock = time.Now
 	}
 	l := &Loop{
-		opts: opts, log: opts.Log, planner: newPlanner(), wake: make(chan struct{}, 1),
+		opts: opts, log: opts.Log, shown: opts.Store, planner: newPlanner(), wake: make(chan struct{}, 1),
 		applier: &applier{kernel: opts.Kernel, log: opts.Log},
 	}
 	l.planner.progress = opts.Watchdog.moved
@@ -345,20 +347,23 @@ func (l *Loop) plan() (tr nft.Transition, restored bool, revision uint64, err er
 		return l.adopt()
 	}
 	tampered := l.observed.tampered && l.tamper.mayHeal(l.opts.Clock())
-	changes := l.opts.Store.Changes(l.planned)
-	changed := slices.Concat(changes.Services, l.planner.pods.affected(l.opts.Store, changes.Pods), l.planner.secrets.affected(changes.Secrets), l.planner.quarantine.due(l.opts.Clock()), l.retries())
+	changes, others := l.opts.Store.Changes(l.planned), l.show()
+	changed := slices.Concat(changes.Services, l.planner.pods.affected(l.shown, changes.Pods), l.planner.secrets.affected(changes.Secrets), l.planner.quarantine.due(l.opts.Clock()), l.retries())
 	host, relocated := l.planner.host, false
 	if l.observed.moved {
 		host = l.opts.Host(l.observed.facts)
 		relocated = !l.planner.standsAt(host)
 	}
-	if changes.All || relocated {
+	switch {
+	case changes.All, others:
 		changed = append(changed, l.allServices()...)
+	case relocated:
+		changed = append(changed, l.planner.concerned(&host, l.shown, l.allServices())...)
 	}
 	if relocated {
-		tr = l.planner.relocate(host, l.opts.Store, changed)
+		tr = l.planner.relocate(host, l.shown, changed)
 	} else {
-		tr = l.planner.update(l.opts.Store, changed)
+		tr = l.planner.update(l.shown, changed)
 	}
 	l.observed.moved, l.planned = false, changes.Revision
 	if tampered {
@@ -377,6 +382,7 @@ func (l *Loop) plan() (tr nft.Transition, restored bool, revision uint64, err er
 // adopt plans all Services on top of what the kernel holds.
 func (l *Loop) adopt() (tr nft.Transition, restored bool, revision uint64, err error) {
 	changes := l.opts.Store.Changes(0)
+	l.show()
 	if l.observed.tampered {
 		l.applier.early = nil // it may be from before
 	}
@@ -387,16 +393,29 @@ func (l *Loop) adopt() (tr nft.Transition, restored bool, revision uint64, err e
 	for _, p := range l.opts.Parts {
 		p.Adopt(have)
 	}
-	tr = l.planner.adopt(have, l.opts.Host(l.observed.facts), l.opts.Store, l.allServices())
+	tr = l.planner.adopt(have, l.opts.Host(l.observed.facts), l.shown, l.allServices())
 	l.adopted, l.observed.moved, l.observed.tampered, l.planned = true, false, false, changes.Revision
 	// When rules were missing, it is unknown for how long.
 	return tr, !tr.Empty(), changes.Revision, nil
 }
 
+// show has what is to be in force planned from now on, and reports whether that is another store than before.
+func (l *Loop) show() (others bool) {
+	now := l.opts.Store
+	if l.opts.InForce != nil {
+		now = cmp.Or(l.opts.InForce(), now)
+	}
+	if others = now != l.shown; others {
+		l.shown = now
+		l.observed.moved = l.observed.facts != nil // the pools may be others
+	}
+	return others
+}
+
 // allServices are the Services that are stored and those that are planned.
 func (l *Loop) allServices() []string {
 	keys := l.planner.known()
-	for key := range l.opts.Store.Services() {
+	for key := range l.shown.Services() {
 		keys = append(keys, key)
 	}
 	return keys

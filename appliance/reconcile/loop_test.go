@@ -346,7 +346,7 @@ func TestAffinityForgetsEndpointsThatAreGone(t *testing.T) {
 	if count != 2 {
 		t.Errorf("forgotten %d times, want once with the change and once after it: %+v", count, r.kernel.Forgotten())
 	}
-	// Also when it went while nobody looked.
+	// Also when it went while the process was down.
 	r.start()
 	r.host()
 	r.write("a.yaml", sticky("10.1.0.3"))

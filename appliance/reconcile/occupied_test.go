@@ -159,7 +159,7 @@ func TestSocketsThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// Sockets are looked at when somebody asks for a port, and not else.
+// Sockets are looked at when a Service asks for a port, and not else.
 func TestSocketsAreReadWhenNeeded(t *testing.T) {
 	r := newRig(t)
 	p := &programs{}

@@ -21,9 +21,11 @@ import (
 // Options configure a Loop. It has more than 15 fields: the parts of the Loop are wired here. Only New and
 // the Loop read them, and none changes afterwards.
 type Options struct {
-	Store  *store.Store
-	Kernel Kernel
-	Log    *slog.Logger
+	Store *store.Store
+	// InForce is what is planned in place of the objects of Store; nil, or when it returns nil: those.
+	InForce func() *store.Store
+	Kernel  Kernel
+	Log     *slog.Logger
 	// Clock tells the time; nil: time.Now.
 	Clock func() time.Time
 	// Clocks reads the clocks by which trials end; nil: deadline.Now.

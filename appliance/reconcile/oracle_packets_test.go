@@ -215,7 +215,7 @@ func (l *oracleLab) sendable(world *oracle.World, p oracle.Packet) bool {
 	}
 	for _, o := range world.Decide(p) {
 		if o.Kind == oracle.Untouched && p.Protocol == oracle.SCTP && !l.servesAll(world, to) {
-			return false // nobody says that an endpoint does not serve it
+			return false // nothing says that an endpoint does not serve it
 		}
 		if o.Kind != oracle.Delivered {
 			continue

@@ -37,7 +37,7 @@ func sticky(name, ip, endpoint string) string {
 	return strings.Replace(web(name, ip, endpoint), "spec: {", "spec: {type: NodePort, sessionAffinity: ClientIP, ", 1)
 }
 
-// When the data directory is lost, what the kernel serves and nobody declares stays in force,
+// When the data directory is lost, what the kernel serves and no object declares stays in force,
 // over a restart too; what is declared is programmed, and changes.
 func TestLostDataDirectory(t *testing.T) {
 	r := newRig(t)
@@ -53,7 +53,7 @@ func TestLostDataDirectory(t *testing.T) {
 	before, commits := r.text(), r.kernel.Commits()
 	auto, _, _ := r.store.Service("default/auto")
 
-	for range 3 { // and again, as long as nobody says what is to become of it
+	for range 3 { // and again, as long as no operator decides about it
 		r.lose()
 		r.write("manifests/named.yaml", web("named", "10.96.2.1", "10.1.0.2"))
 		r.file("manifests/auto.yaml", automatic("auto", "10.1.0.3"))

@@ -23,8 +23,8 @@ type Part interface {
 
 	// Adopt takes the tables that the kernel held at the start, before the first Planned.
 	Adopt(have nft.Ruleset)
-	// Planned takes the Services whose plan changed, each with all it has. host is nil unless the
-	// host changed; then, and at the first call, all Services are among them.
+	// Planned takes the Services whose plan changed, each with all it has; at the first call all
+	// Services. host is nil unless the host changed; then all that depend on the change are among them.
 	Planned(host *Host, services []Service)
 	// Applying announces a transaction with what was Planned. restored reports that rules of ours
 	// were missing in the kernel for a while.

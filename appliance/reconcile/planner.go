@@ -41,6 +41,7 @@ type planner struct {
 	pods     podUsers
 	adopting adopting
 	secrets  secretUsers
+	relaying map[string]struct{} // Services with listeners for relayed ports
 	answers
 	// inForce reports a frontend that the kernel had before the first plan, during that plan.
 	inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool
@@ -88,6 +89,7 @@ func newPlanner() *planner {
 		quarantine: newQuarantine(),
 		pods:       newPodUsers(),
 		secrets:    newSecretUsers(),
+		relaying:   map[string]struct{}{},
 	}
 }
 
@@ -130,10 +132,15 @@ func (p *planner) place(host Host) {
 // standsAt reports whether a host is the one that is planned for: routes come and go that no
 // Service depends on.
 func (p *planner) standsAt(host Host) bool {
-	have := p.host.Resolve
+	return reflect.DeepEqual(p.host.Box, host.Box) && reflect.DeepEqual(configured(p.host), host.Resolve) && slices.Equal(p.host.Loopback, host.Loopback)
+}
+
+// configured returns the facts of a host that was placed, without what place adds.
+func configured(host Host) resolve.Facts {
+	have := host.Resolve
 	have.Taken, have.SourceSet, have.Verdict, have.Before, have.Listens, have.Transparent = nil, nil, nil, nil, nil, nil
 	have.Full, have.Tune, have.Keys = nil, nil, nil
-	return reflect.DeepEqual(p.host.Box, host.Box) && reflect.DeepEqual(have, host.Resolve) && slices.Equal(p.host.Loopback, host.Loopback)
+	return have
 }
 
 // update plans the Services that changed.
@@ -142,11 +149,11 @@ func (p *planner) update(objs Objects, changed []string) nft.Transition {
 	return p.compiler.Update(nil, p.resolve(objs, changed))
 }
 
-// relocate plans all Services for a host that changed.
-func (p *planner) relocate(host Host, objs Objects, all []string) nft.Transition {
+// relocate plans for a host that changed: the Services that depend on the change, and others that changed themselves.
+func (p *planner) relocate(host Host, objs Objects, changed []string) nft.Transition {
 	p.place(host)
-	p.retry(all)
-	return p.compiler.Update(&host.Box, p.resolve(objs, all))
+	p.retry(changed)
+	return p.compiler.Update(&host.Box, p.resolve(objs, changed))
 }
 
 // retry plans Services that the kernel refused as their objects ask.
@@ -202,6 +209,11 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 		p.pods.set(key, &out.Output)
 		p.secrets.set(key, out.Secrets)
 		p.adopting.set(key, granted[i])
+		if svc.Relay != nil {
+			p.relaying[key] = struct{}{}
+		} else {
+			delete(p.relaying, key)
+		}
 		p.record(key, granted[i], problems)
 	}
 	p.occupied.tell()

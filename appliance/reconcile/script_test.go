@@ -175,7 +175,7 @@ func (b *scriptBox) Start() {
 	}
 }
 
-// noChecks knows of nobody who is checked.
+// noChecks has no checked endpoints.
 type noChecks struct{}
 
 func (noChecks) State(string, string) []wire.EndpointHealth { return nil }
@@ -370,7 +370,7 @@ func (b *scriptBox) outcome(q script.Question, r sim.Result) script.Outcome {
 		return script.Outcome{Word: script.EchoReply}
 	case known && host.Serves(q.Network, r.Dst.Port()):
 		return script.Answered(q, r.Dst, r.Src)
-	case known, b.isLocal(r.Dst.Addr()): // nobody listens there
+	case known, b.isLocal(r.Dst.Addr()): // without a listener there
 		return refused
 	}
 	return script.Outcome{Word: "forwarded to " + r.Dst.String()}

@@ -304,7 +304,7 @@ func TestReadCPUTimes(t *testing.T) {
 // stuckExit is the exit code of a process that its watchdog ends.
 const stuckExit = 1
 
-// A process that is stuck ends, also when nobody reads its log. The test runs itself.
+// A process that is stuck ends, also when its log is not read. The test runs itself.
 func TestP08_stuckProcessEnds(t *testing.T) {
 	const role = "SVCCTL_TEST_STUCK"
 	stuck := map[string]func(){

@@ -23,7 +23,7 @@ func (c *balancer) one(client netip.Addr) netip.AddrPort {
 	return endpoint
 }
 
-// newBalancer is a balancer that nobody shares its counts with.
+// newBalancer is a balancer with counts of its own.
 func newBalancer(p Port, clients int) *balancer {
 	return (&Relay{limits: limits{clients: clients}, open: newOpenCounts()}).newBalancer(p)
 }

@@ -78,7 +78,7 @@ func TestCutTLSIsReset(t *testing.T) {
 	}
 }
 
-// A port whose certificate is missing serves nobody in the clear.
+// A port whose certificate is missing serves no client in the clear.
 func TestNothingInTheClear(t *testing.T) {
 	server := namedTCP(t, local, "a")
 	l := start(t, quick())

@@ -120,7 +120,7 @@ func TestHandOver(t *testing.T) {
 		port := answer(t, flow, "x")[1]
 		for range 3 {
 			state := g.handOver(t)
-			// While nobody serves, clients wait.
+			// While no process serves, clients wait.
 			late := dialTCP(t, at)
 			if _, err := io.WriteString(kept, "on the way\n"); err != nil {
 				t.Fatal(err)
@@ -265,7 +265,7 @@ func TestHandOverOfChoices(t *testing.T) {
 	}
 }
 
-// A socket that was kept goes on, and one that nobody wants is closed.
+// A socket that was kept goes on, and one that no port wants is closed.
 func TestKeptSockets(t *testing.T) {
 	at, unused := freePort(t, local), freePort(t, local)
 	var clients []*net.TCPConn

@@ -116,7 +116,7 @@ func families(t *testing.T, test func(t *testing.T, addr netip.Addr)) {
 	}
 }
 
-// freePort is a port of an address that nobody has, and that no client is given: the
+// freePort is a port of an address that no socket has, and that no client is given: the
 // kernel gives them 32768 and up (net.ipv4.ip_local_port_range).
 func freePort(t *testing.T, addr netip.Addr) netip.AddrPort {
 	t.Helper()

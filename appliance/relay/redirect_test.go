@@ -221,7 +221,7 @@ func answerTCP(t *testing.T, addr netip.Addr) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// Clients wait for the first port of a listener, and not any more when nobody has one.
+// Clients wait for the first port of a listener, and not any more when no process has one.
 func TestListenersForRedirected(t *testing.T) {
 	r := newRelay(slog.New(slog.DiscardHandler), nil, quick())
 	at := freePort(t, local)

@@ -111,7 +111,7 @@ func TestSameNumber(t *testing.T) {
 }
 
 func TestSetNeverBlocks(t *testing.T) {
-	r := New(slog.New(slog.DiscardHandler), nil) // and nobody runs it
+	r := New(slog.New(slog.DiscardHandler), nil) // and Run is not called
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

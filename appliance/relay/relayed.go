@@ -52,7 +52,7 @@ func (c *relayed) stays() {
 	}
 }
 
-// setStale says whether the next request of an HTTP client goes to another endpoint.
+// setStale sets whether the next request of an HTTP client goes to another endpoint.
 func (c *relayed) setStale(stale bool) {
 	if c.session == nil || stale == c.stale {
 		return

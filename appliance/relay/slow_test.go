@@ -41,7 +41,7 @@ func stalls(t *testing.T, what string, n *atomic.Int64) int64 {
 	return last
 }
 
-// Clients that do not read stop their endpoints, take no memory, and disturb nobody; what they read later is whole.
+// Clients that do not read stop their endpoints, take no memory, and disturb no other client; what they read later is whole.
 func TestSlowClients(t *testing.T) {
 	const size, clients, pipes = 64 << 20, 12, 2
 	limits := quick()

@@ -121,7 +121,7 @@ func TestUDPAffinity(t *testing.T) {
 	}
 }
 
-// Clients are forgotten when they are idle: sooner when nobody ever answered.
+// Clients are forgotten when they are idle: sooner without any answer.
 func TestUDPIdle(t *testing.T) {
 	for _, test := range []struct {
 		name               string
@@ -267,7 +267,7 @@ func TestUDPStreams(t *testing.T) {
 }
 
 // A client that comes when other ports have taken all the room is not answered, and
-// disturbs nobody.
+// disturbs no other.
 func TestUDPNoRoom(t *testing.T) {
 	limits := quick()
 	limits.udp.loopback.total = 1

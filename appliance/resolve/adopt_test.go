@@ -10,7 +10,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Connections are adopted at external addresses of TCP where another box picks the same endpoint, and whoever asks for
+// Connections are adopted at external addresses of TCP where another box picks the same endpoint, and a Service that asks for
 // it where that is not so is told why.
 func TestAdopt(t *testing.T) {
 	for name, tt := range map[string]struct {

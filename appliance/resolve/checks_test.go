@@ -211,7 +211,7 @@ func TestAssumed(t *testing.T) {
 	}
 }
 
-// TestAssumedBesideProven: as soon as one is known to be up, nobody waits for the others.
+// TestAssumedBesideProven: as soon as one is known to be up, the others are not awaited.
 func TestAssumedBesideProven(t *testing.T) {
 	f := facts()
 	f.Verdict = func(target health.Target) (health.Verdict, bool) {

@@ -121,7 +121,7 @@ func (r *resolver) visitSlice(s *object.EndpointSlice, f visitor) {
 		if !ok {
 			continue
 		}
-		ep := endpoint{state: stateOf(e.Conditions), local: r.isLocal(e.NodeName), node: deref(e.NodeName), zone: deref(e.Zone)}
+		ep := endpoint{state: stateOf(e.Conditions), local: r.isLocal(e.NodeName), node: object.Deref(e.NodeName), zone: object.Deref(e.Zone)}
 		ep.weight, ep.priority = r.weight(addr, s), s.Metadata.PriorityOf()
 		if t := e.TargetRef; t != nil && t.Kind == object.KindPod && (t.Namespace == "" || t.Namespace == s.Metadata.Namespace) {
 			ep.pod = t.Name
@@ -134,7 +134,7 @@ func (r *resolver) visitSlice(s *object.EndpointSlice, f visitor) {
 				ep.forNodes = append(ep.forNodes, n.Name)
 			}
 		}
-		f(addr, ep, deref(e.Hostname), s.Ports)
+		f(addr, ep, object.Deref(e.Hostname), s.Ports)
 	}
 }
 
@@ -147,7 +147,7 @@ func matches(port *object.EndpointPort) (name string, proto nft.Protocol, ok boo
 	if !ok || port.Port == nil || *port.Port <= 0 || *port.Port > 65535 {
 		return "", 0, false // a slice port without a number means "all ports", which has no meaning here
 	}
-	return deref(port.Name), proto, true
+	return object.Deref(port.Name), proto, true
 }
 
 // and is what an endpoint and one that comes later, at the same address, are together.
@@ -211,13 +211,6 @@ func (r *resolver) isLocal(node *string) bool {
 		return r.facts.NodelessLocal
 	}
 	return *node == r.facts.NodeName
-}
-
-func deref(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
 }
 
 // selection is the endpoints of a Service port that are used.
@@ -322,7 +315,7 @@ func (r *resolver) topology(all []endpoint) func(*endpoint) bool {
 	anywhere := func(*endpoint) bool { return true }
 	hints := written
 	if !slices.ContainsFunc(all, func(e endpoint) bool { return e.said == ready && len(e.forZones)+len(e.forNodes) > 0 }) {
-		switch deref(r.Service.Spec.TrafficDistribution) {
+		switch object.Deref(r.Service.Spec.TrafficDistribution) {
 		case "PreferClose", "PreferSameZone":
 			hints = ownZone
 		case "PreferSameNode":

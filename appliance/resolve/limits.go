@@ -2,6 +2,7 @@ package resolve
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"svcctl.io/svcctl/nft"
@@ -65,31 +66,61 @@ func (r *resolver) leaveOutFull(endpoints map[portKey][]endpoint) {
 	}
 	ranged := len(r.Service.PortRanges()) > 0
 	var full []netip.Addr
-	for _, port := range r.Service.Spec.Ports {
+	for i := range r.Service.Spec.Ports {
+		port := &r.Service.Spec.Ports[i]
 		for _, family := range nft.Families {
 			proto, _ := nft.ProtocolNamed(port.Protocol)
 			list := endpoints[portKey{port.Name, proto, family}]
 			name := Port{Service: r.ref.Key(), Name: port.Name, Protocol: port.Protocol, Family: family}
-			at := r.frontendAddrs(family, &port)
+			at := r.frontendAddrs(family, port)
+			uncounted := map[netip.AddrPort]bool{}
 			for i := range list {
 				e := &list[i]
 				counted := e.addr
 				if ranged { // whatever the port, and the protocol
 					counted = netip.AddrPortFrom(e.addr.Addr(), 0)
 				}
-				is, known := r.facts.Full(name, at, counted)
-				if is && e.weight > 0 && e.state >= draining {
+				switch is, known := r.facts.Full(name, at, counted); {
+				case !is || e.weight == 0 || e.state < draining:
+				case known:
 					e.weight = 0
-					if known {
-						full = append(full, e.addr.Addr())
-					}
+					full = append(full, e.addr.Addr())
+				default:
+					uncounted[e.addr] = true
 				}
 			}
+			r.leaveOutUncounted(port, family, list, uncounted)
 		}
 	}
 	for _, addr := range sortedOnce(full) {
 		r.warn(r.ref, annotation.Field(object.AnnotationEndpointConnections), reasonFull,
 			"endpoint %s is left out: it has as many open connections as %s allows, %d; it gets new ones when a tenth of them are closed", addr, object.AnnotationEndpointConnections, limit)
+	}
+}
+
+// leaveOutUncounted takes new connections from those of some endpoints, which the kernel was left without, that
+// clients would be sent to if they were not full: a policy, topology or priority passes the others over,
+// and that says nothing about their connections. Who is left out may bring others in, which are then asked about.
+func (r *resolver) leaveOutUncounted(port *object.ServicePort, family nft.Family, list []endpoint, uncounted map[netip.AddrPort]bool) {
+	vips := r.vips.of(family)
+	for len(uncounted) > 0 && vips.cluster.IsValid() {
+		sel := r.selectEndpoints(list)
+		used := map[netip.AddrPort]bool{}
+		for _, fe := range r.frontends(port, vips, sel) {
+			for _, addr := range slices.Concat(sel.pools[fe.Inside.Pool], sel.pools[fe.Outside.Pool]) {
+				used[addr] = uncounted[addr]
+			}
+		}
+		found := false
+		for i := range list {
+			if e := &list[i]; used[e.addr] {
+				e.weight, found = 0, true
+				delete(uncounted, e.addr)
+			}
+		}
+		if !found {
+			return
+		}
 	}
 }
 

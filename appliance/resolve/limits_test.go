@@ -70,3 +70,46 @@ func TestFullEndpointsLeave(t *testing.T) {
 		}
 	}
 }
+
+// Until connections are counted, who is full is who the kernel was left without. A policy passes others over,
+// and clients without a local endpoint get no answer rather than a refusal; who is full may bring a lower tier in.
+func TestPassedOverIsNotFull(t *testing.T) {
+	for name, tt := range map[string]struct {
+		policy, full string
+		second       string // the endpoint of a lower tier
+		want         string
+		otherwise    nft.Refusal // of policy Local
+	}{
+		"policy Local":          {policy: object.PolicyLocal, full: r1, want: r1, otherwise: nft.Blackhole},
+		"it was used":           {policy: object.PolicyCluster, full: r1},
+		"the lower tier serves": {policy: object.PolicyCluster, full: r1, second: l1, want: l1},
+		"both tiers are full":   {policy: object.PolicyCluster, full: r1 + " " + l1, second: l1},
+		"who waits in a tier":   {policy: object.PolicyCluster, full: l1, second: l1, want: r1},
+	} {
+		svc := &object.Service{TypeMeta: object.TypeMeta{Kind: object.KindService}}
+		svc.Metadata = object.ObjectMeta{Namespace: "default", Name: "web", Annotations: map[string]string{object.AnnotationEndpointConnections: "5"}}
+		svc.Spec = object.ServiceSpec{ClusterIPs: []string{"172.30.0.1"}, InternalTrafficPolicy: &tt.policy, Ports: []object.ServicePort{{Port: 80, Protocol: "TCP"}}}
+		f := facts()
+		f.NodelessLocal = false
+		f.Full = func(_ Port, _ []netip.AddrPort, endpoint netip.AddrPort) (full, known bool) {
+			return strings.Contains(tt.full, endpoint.Addr().String()), false
+		}
+		slices := []*object.EndpointSlice{slice(80, r1)}
+		if tt.second != "" {
+			lower := slice(80, tt.second)
+			lower.Metadata.Name, lower.Metadata.Annotations = "lower", map[string]string{object.AnnotationPriority: "1"}
+			slices = append(slices, lower)
+		}
+		p := Service(Input{Service: svc, Slices: slices}, f).Ports[0]
+		var got []string
+		for _, ap := range p.Pools[nft.PoolCluster] {
+			got = append(got, ap.Addr().String())
+		}
+		if strings.Join(got, " ") != tt.want || len(p.Serving) != len(slices) {
+			t.Errorf("%s: new connections go to %q of %v, want %q", name, got, p.Serving, tt.want)
+		}
+		if at := p.Frontends[0].Inside; tt.policy == object.PolicyLocal && at.Otherwise != tt.otherwise {
+			t.Errorf("%s: clients without a local endpoint get answer %v, want %v", name, at.Otherwise, tt.otherwise)
+		}
+	}
+}

@@ -53,7 +53,7 @@ func (r *resolver) probesOf(name string) []health.Probe {
 		return nil
 	}
 	pod := r.Pod(r.ref.Namespace + "/" + name)
-	if pod == nil { // nobody has exported it, or it is gone
+	if pod == nil { // it was not exported, or was removed
 		r.out.Pods = append(r.out.Pods, name)
 		return nil
 	}

@@ -185,7 +185,7 @@ func TestAnswerWithoutLocalEndpoints(t *testing.T) {
 		{"drop", []string{r1}, nft.Blackhole, false},
 		{"reject", []string{r1}, nft.Refuse, false},
 		{"reject", []string{r1 + " n t"}, nft.Refuse, false},
-		{"drop", []string{r1 + " n -s t"}, nft.Refuse, false}, // nobody anywhere
+		{"drop", []string{r1 + " n -s t"}, nft.Refuse, false}, // no endpoint anywhere
 		{"Reject", []string{r1}, nft.Blackhole, true},
 		{"", []string{r1}, nft.Blackhole, true},
 	} {
@@ -375,7 +375,7 @@ func TestDualStackKeepsFamiliesApart(t *testing.T) {
 	}
 }
 
-// An address that no packet may be sent to is left out, whoever let it through.
+// An address that no packet may be sent to is left out, although validation let it through.
 func TestAddressesThatAreNoEndpoints(t *testing.T) {
 	out := Service(Input{Service: service(), Slices: []*object.EndpointSlice{slice(9376, "1.2.3.4", "127.0.0.1", "172.30.0.9", "239.1.1.1", "1.2.3.5 n")}}, facts())
 	if got := fmt.Sprint(out.Ports[0].Pools[nft.PoolCluster]); got != "[1.2.3.4:9376]" {

@@ -13,7 +13,7 @@ import (
 )
 
 // These tests kill the program at moments of a change and look at what it allocated: a
-// value that was in force stays with its Service, and nobody has one twice.
+// value that was in force stays with its Service, and no two Services have one.
 
 // The Services whose allocations are watched exist from first to last; others come and go.
 const (

@@ -81,7 +81,7 @@ func (c *Closed) read(ports *Ports) {
 	for {
 		n, err := c.file.Read(buf)
 		switch {
-		case errors.Is(err, unix.ENOBUFS): // messages were lost, so nobody knows
+		case errors.Is(err, unix.ENOBUFS): // messages were lost: the state is unknown
 		case err != nil:
 			return
 		case !concerns(buf[:n], ports):

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 }
 
 // listen opens sockets ("tcp4 127.0.0.1:0" as "tcp4/127.0.0.1:0"), says where they are and
-// waits until nobody listens to that any more.
+// waits until no program listens to that any more.
 func listen(list []string) {
 	for _, each := range list {
 		network, addr, _ := strings.Cut(each, "/")
@@ -239,7 +239,7 @@ func TestClosed(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// Others than the wanted ones are nobody's business.
+	// Others than the wanted ones are not reported.
 	var ports Ports
 	ports.Add("tcp", 1)
 	message := make([]byte, 100)

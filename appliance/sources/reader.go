@@ -36,7 +36,7 @@ type Dir struct{ Name, Path string }
 type Turn struct {
 	Holder string
 	Mine   bool
-	Vacant time.Time // since when nobody has it; the zero Time: somebody has
+	Vacant time.Time // since when no box has it; the zero Time: one has
 }
 
 // Turns give one box at a time the turn of a source.
@@ -84,7 +84,7 @@ type Reader struct {
 	failed  bool                              // they have to be once more
 }
 
-// judgement says whether this box may read a source.
+// judgement is whether this box may read a source.
 type judgement struct {
 	turn    store.SourceTurn
 	verdict store.SourceVerdict

@@ -61,12 +61,12 @@ func (t *Teller) predict(q wire.TraceQuery) (wire.TracedPacket, error) {
 
 // foretell has the packet go all ways that chance leaves it.
 func (t *Teller) foretell(p *sim.Packet, facts *Facts) wire.TracedPacket {
-	told := &telling{facts: facts, in: int(p.Iif), predicted: true}
-	told.first = &trace.Header{
+	story := &telling{facts: facts, in: int(p.Iif), predicted: true}
+	story.first = &trace.Header{
 		Protocol: byte(p.Proto), From: netip.AddrPortFrom(p.Saddr, p.Sport), To: netip.AddrPortFrom(p.Daddr, p.Dport), SYN: p.Proto == nft.TCP,
 	}
-	told.begin()
-	told.packet.What = "if a packet came: " + told.packet.What
+	story.begin()
+	story.packet.What = "if a packet came: " + story.packet.What
 	masquerade := map[uint32]netip.Addr{}
 	host := sim.Host{
 		Ruleset: nft.Compile(nft.State{Box: facts.Box, Services: concerned(facts.Served, p)}),
@@ -89,11 +89,11 @@ func (t *Teller) foretell(p *sim.Packet, facts *Facts) wire.TracedPacket {
 	}
 	outcomes := host.Outcomes(*p)
 	if len(outcomes) > 0 {
-		told.chains(outcomes[0].Trace)
+		story.chains(outcomes[0].Trace)
 	}
-	told.outcomes(p, outcomes)
-	told.say(wire.TraceNote, "", "predicted from the Services that are served: nothing was sent, rules of other programs were not asked, and a client that session affinity knows goes to its endpoint")
-	return told.packet
+	story.outcomes(p, outcomes)
+	story.say(wire.TraceNote, "", "predicted from the Services that are served: nothing was sent, rules of other programs were not asked, and a client that session affinity knows goes to its endpoint")
+	return story.packet
 }
 
 // concerned are the Services whose elements the packet may meet: those of its address, and those of its node port.

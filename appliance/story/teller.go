@@ -82,9 +82,9 @@ func (p *pending) isNext(s *trace.Step) bool {
 // one returns wire.ErrTracing.
 func (t *Teller) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error {
 	if q.Predict {
-		told, err := t.predict(q)
+		predicted, err := t.predict(q)
 		if err == nil {
-			each(told)
+			each(predicted)
 		}
 		return err
 	}
@@ -107,14 +107,14 @@ func (t *Teller) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.Tr
 	ticker := time.NewTicker(turn)
 	defer ticker.Stop()
 	var packets packets
-	told := 0
+	found := 0
 	tell := func(ready func(*pending) bool) {
-		for told < q.Count && len(packets.order) > 0 && ready(packets.order[0]) {
-			told++
+		for found < q.Count && len(packets.order) > 0 && ready(packets.order[0]) {
+			found++
 			each(t.story(packets.take()))
 		}
 	}
-	for told < q.Count {
+	for found < q.Count {
 		select {
 		case s := <-steps:
 			packets.add(s)

@@ -180,7 +180,7 @@ func TestTrafficOrder(t *testing.T) {
 }
 
 // Connections that an endpoint's segment took up are those of a port that asks for it, and others whose source is translated are
-// nobody's, whatever port they were given.
+// left out, whatever port they were given.
 func TestAdoptedConnections(t *testing.T) {
 	port := func(name string, adopt bool, frontends ...nft.Frontend) []nft.ServicePort {
 		for i := range frontends {

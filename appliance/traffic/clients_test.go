@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// Clients are counted of Services that somebody asks about, from the next look on, for as long as they are asked for.
+// Clients are counted of Services that requests name, from the next look on, for as long as requests come.
 func TestClients(t *testing.T) {
 	of := func(id uint32, client string, answered, open bool) conntrack.Connection {
 		c := connection(id, "10.96.0.0:80", "10.1.2.11:443", answered, open)

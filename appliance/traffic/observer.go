@@ -33,7 +33,7 @@ type Sample struct {
 	Rate float64
 }
 
-// Observer looks for whoever asks. It has more than 15 fields: its sources, which tests replace, and what is kept from one
+// Observer looks on request. It has more than 15 fields: its sources, which tests replace, and what is kept from one
 // look to the next under each of its two mutexes. The zero value is not usable; see New.
 type Observer struct {
 	read  func(each func(*conntrack.Connection)) (entries int, err error)
@@ -44,7 +44,7 @@ type Observer struct {
 	totals func() (nft.Totals, error)
 	now    func() time.Time
 	// ended are the totals of connections that ended, hear adds the messages that wait to them, and settings reads which
-	// messages and counts of connections the kernel makes. All are nil where nobody listens.
+	// messages and counts of connections the kernel makes. All are nil where connection events are not read.
 	ended    *flows.Book
 	hear     func()
 	settings func() conntrack.Settings
@@ -58,7 +58,7 @@ type Observer struct {
 	mu      sync.Mutex
 	last    *Look
 	history map[string][]Sample  // by Service port, of those that had connections
-	watched map[string]time.Time // Services whose clients are counted, by when somebody asked last
+	watched map[string]time.Time // Services whose clients are counted, by the time of the last request
 	forget  *time.Timer
 }
 
@@ -213,7 +213,7 @@ func idle(h []Sample) bool {
 	return len(h) == Samples && !slices.ContainsFunc(h, func(s Sample) bool { return s.Open > 0 || s.Rate > 0 })
 }
 
-// drop forgets everything, when nobody has asked for long.
+// drop forgets everything, when no request came for long.
 func (o *Observer) drop() {
 	o.looking.Lock()
 	defer o.looking.Unlock()

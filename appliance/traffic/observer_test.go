@@ -61,7 +61,7 @@ func TestLook(t *testing.T) {
 		connection(2, "10.1.2.1:30080", "10.1.2.11:8080", false, false), // a node port, on any address of the box
 		connection(3, "10.96.0.10:80", "10.1.2.99:8080", true, true),    // gone from the documents
 		connection(4, "10.96.0.10:80", "10.1.2.11:8080", true, false),   // closed
-		connection(5, "10.96.0.11:80", "10.1.2.11:8080", true, true),    // of somebody else
+		connection(5, "10.96.0.11:80", "10.1.2.11:8080", true, true),    // of another Service
 	}}
 	o := table.observer()
 	first, err := o.Look()

@@ -37,7 +37,7 @@ the addresses lie. No route is learned, and nothing listens.
 
 It is a process of its own: ` + "`svcctl serve`" + ` can stop, start and be upgraded without any
 change on the wire. ` + "`svcctl announcements`" + ` shows what it does. It runs until SIGTERM or
-SIGINT, after which nobody answers, and routes are withdrawn. It needs the right to open
+SIGINT, after which no box answers, and routes are withdrawn. It needs the right to open
 the socket of serve, and CAP_NET_RAW, but for BGP with addresses of peers alone.`,
 		options: slices.Concat([]*option{
 			{name: "l2", arg: "INTERFACE|auto", def: announce.Auto + " without --peer", repeats: true, group: groupHow,

@@ -130,7 +130,7 @@ func (b *box) declares(path, content string) {
 	}
 }
 
-// session runs command lines and compares what somebody at a terminal would see with a
+// session runs command lines and compares what a user at a terminal would see with a
 // file in testdata/session. A line may be in the quotes of a shell.
 func (b *box) session(name string, lines ...string) {
 	b.t.Helper()

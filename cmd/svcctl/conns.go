@@ -20,7 +20,7 @@ func (p *program) connsVerb() *verb {
 		args:    "[svc/NAME] [FLAGS]",
 		about: `Lists the connections that the kernel tracks through a Service, or through all Services of
 a namespace: who the client is, which address it connected to, which endpoint answers,
-and whom that takes for its client (AS) where it is not the client. TCP connections stay
+and which client address that sees (AS) where it is not the client's. TCP connections stay
 listed for two minutes after their end, as TIME_WAIT.
 
 --kill ends one by its ID. Of a TCP connection both ends are told by a reset, as soon as

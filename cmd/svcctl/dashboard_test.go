@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/api/client"
 )
 
-// The door lets in the browser that has the code, once, and nobody that another page sends.
+// The door lets in the browser that has the code, once, and no other.
 func TestDashboardDoor(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	inside := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "inside "+r.URL.Path) })

@@ -29,7 +29,7 @@ would only bring it back. It needs root, or CAP_NET_ADMIN.`,
 		},
 		exits: `  0  nothing of svcctl is left in the kernel
   1  nothing was removed: stderr says why
-  2  wrong usage, or nobody there to ask and no --yes`,
+  2  wrong usage, or no terminal to ask on and no --yes`,
 		run: p.runDown,
 	}
 }

@@ -21,7 +21,7 @@ func (p *program) drainVerb() *verb {
 		about: `Has this box announce nothing, without losing a packet where another box serves the same
 addresses: in an election the other box takes over while this one goes on answering; BGP
 routers are asked for other paths (community GRACEFUL_SHUTDOWN), and 2 s later the routes
-are withdrawn. Without an election nobody answers on segments any more. An address that
+are withdrawn. Without an election no box answers on segments any more. An address that
 --follow follows is moved by the program that gives it.
 
 It is the label ` + annotation.ExcludeNode + `

@@ -24,7 +24,7 @@ func (p *program) explainVerb() *verb {
 		name:    "explain",
 		summary: "tell why a Service does not answer, or what a field means",
 		args:    "svc/NAME | ADDRESS[:PORT] | KIND[.FIELD] [FLAGS]",
-		about: `Of a Service, or of an address that somebody wants to reach, it goes from the object to
+		about: `Of a Service, or of an address that a client wants to reach, it goes from the object to
 the kernel, one check a line:
 
   ✓  as it should be

@@ -228,7 +228,7 @@ func (p *program) judge(virtual *convert.Virtual, text string) error {
 		return err
 	}
 	for _, problem := range planned.Problems {
-		problem.File, problem.Line = "svcctl expose", 0 // nobody has seen the lines
+		problem.File, problem.Line = "svcctl expose", 0 // the user has not seen the lines
 		problem.Warning = false
 		fmt.Fprintln(p.stderr, problem)
 	}

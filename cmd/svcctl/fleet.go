@@ -33,10 +33,12 @@ Services with the same addresses on each.
                a snapshot of etcd was restored
   backup DIR   write all objects to a new data directory
   restore DIR  make the fleet equal to a backup, or to the data directory of a
-               box that is stopped, at a revision above all others
+               box that is stopped, at a revision above all others; all tokens
+               end, and a trial that it has is under way again
   upgrade      raise the format of the data in etcd to the newest one, if all
                boxes read it
-  reseal       seal all Secrets by the first key in --fleet-key-file
+  reseal       seal all Secrets, the key of tokens and the CA by the first key
+               in --fleet-key-file
   leave DIR    open the Secrets in the data directory of a box that is stopped,
                by --fleet-key-file: serve without --fleet starts from it then
 
@@ -139,7 +141,7 @@ func (p *program) runFleet(ctx context.Context, v *verb, args []string) error {
 		if err != nil {
 			return err
 		}
-		return p.print(fmt.Sprintf("Fleet %s has %s, sealed by key %s; %d of them by another one before.\n", cfg.Fleet, count(all, "Secret"), cfg.Keys.SealsBy(), changed))
+		return p.print(fmt.Sprintf("Fleet %s has %s sealed by key %s; %d of them by another one before.\n", cfg.Fleet, count(all, "value"), cfg.Keys.SealsBy(), changed))
 	}
 	return p.fleetStatus(ctx, v, cfg)
 }

@@ -87,7 +87,7 @@ func TestHostileSettings(t *testing.T) {
 }
 
 // TestDoctorAsks: doctor asks the appliance on the socket where its data is, and what it knows of its certificate
-// and of addresses that nobody answers for.
+// and of addresses that no host answers for.
 func TestDoctorAsks(t *testing.T) {
 	b := newBox(t)
 	var with config.Config

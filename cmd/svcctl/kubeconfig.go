@@ -21,9 +21,9 @@ func (p *program) kubeconfigVerb() *verb {
 		summary: "print a kubeconfig, so that kubectl talks to the appliance",
 		about: `Prints a kubeconfig for the API at the appliance's --listen: its address, its CA, and
 that kubectl gets its tokens from ` + "`svcctl token`" + `. It holds no secret, and is good for
-whom the socket lets in.
+users that the socket admits.
 
-With --embed-token it holds a token instead, and is good for whoever has it, on
+With --embed-token it holds a token instead, and is good for everyone who has it, on
 any machine, until the token ends.`,
 		options: append([]*option{
 			{name: "server", arg: "URL", def: "where the appliance listens", group: groupKubeconfig,

@@ -60,7 +60,7 @@ const outExits = `  0  done, or it was so
 // runOut takes addresses out of a Service, or lets them in again.
 func (p *program) runOut(ctx context.Context, v *verb, args []string, out bool) error {
 	if len(args) == 0 || out && len(args) == 1 {
-		return usagef("%s whom? Give a Service and addresses, as svc/web 10.1.2.11", v.name)
+		return usagef("%s which endpoints? Give a Service and addresses, as svc/web 10.1.2.11", v.name)
 	}
 	t, err := p.oneService(v, args[0])
 	if err != nil {

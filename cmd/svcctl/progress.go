@@ -11,7 +11,7 @@ import (
 // progress is a line on stderr about long work that prints nothing else. It needs a terminal.
 type progress struct {
 	mu    sync.Mutex
-	w     io.Writer // nil where nobody watches
+	w     io.Writer // nil without a terminal
 	shown bool
 }
 

@@ -12,7 +12,7 @@ func (p *program) releaseVerb() *verb {
 		about: `Services that vanish from the manifests in a way that looks like an accident stay in
 force: most of them at once, or all; a directory that has no manifests any more, is
 unavailable, or is not watched any more; endpoints that go where Services stay. So do
-addresses and ports that the kernel serves for nobody known, when the data directory
+addresses and ports that the kernel serves for unknown Services, when the data directory
 was lost or is not mounted. ` + "`svcctl status`" + ` says what is held.
 
 Putting things back ends that. This verb ends it too: it says that all of it is to go.

@@ -33,7 +33,7 @@ meaning; what does not apply is left out:
   foreignChanges            changes by other programs to the tables, repaired
   heldRemovals              Services that vanished in a mass and stay in force
   pendingRemovals           Services that vanished and go within two seconds
-  unknownFrontends          addresses and ports served for nobody known
+  unknownFrontends          addresses and ports served for unknown Services
   trial                     what goes back unless confirmed: id, began, ends,
                             left, user, coversFiles, objects[], files[]; with
                             wentBack the files that are held since then`,

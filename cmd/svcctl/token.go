@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -63,8 +64,12 @@ func (p *program) runToken(ctx context.Context, v *verb, _ []string) error {
 				return usagef("token: --revoke-all gives no token, and --%s is about one: leave one of them out", name)
 			}
 		}
-		if err := appliance.RevokeTokens(ctx); err != nil {
+		done, err := appliance.RevokeTokens(ctx)
+		if err != nil {
 			return err
+		}
+		if done.Pending != "" {
+			return errors.New("all tokens are revoked on this box, and not everywhere yet: " + done.Pending)
 		}
 		return p.print("all tokens are revoked\n")
 	}

@@ -20,7 +20,7 @@ func (p *program) topVerb() *verb {
 		args:    "[svc/NAME] [FLAGS]",
 		about: `Shows ports of Services by their connections, the busiest first, and draws the table anew
 every two seconds. Of a Service that is named it shows the endpoints too, or with
---clients who has most connections to it.
+--clients those with most connections to it.
 
 OPEN are connections that were answered and that neither side has closed. UNANSWERED are those
 to which the endpoint has sent nothing: where they stay, the endpoint is dead. NEW/S are
@@ -34,8 +34,8 @@ by a text until Enter, Esc ends the filter, e shows or hides endpoints, c client
 Service that is named, q quits. Anywhere else one table is printed; with -o json one
 document a look.
 
-The numbers come from the kernel's connection tracking, which is read only while somebody
-asks, and more rarely where it is large: at most 2 % of a core is used. Connections to
+The numbers come from the kernel's connection tracking, which is read only on
+request, and more rarely where it is large: at most 2 % of a core is used. Connections to
 node ports on loopback addresses are not among them.`,
 		options: append([]*option{
 			namespaceOption(),

@@ -98,7 +98,7 @@ func (t *tally) run(ctx context.Context, url string, pause time.Duration) {
 	}
 }
 
-// hold sends requests on one connection, which nobody opens again when it breaks.
+// hold sends requests on one connection, which is not opened again when it breaks.
 func (t *tally) hold(ctx context.Context, url string) {
 	request, err := http.NewRequest(http.MethodGet, url, nil)
 	if err != nil {

@@ -6,5 +6,5 @@
 //
 // It exits with 1 when a request fails or when others answer than were expected,
 // so that the demo cannot show what is not true. It must not import any package
-// of this module: it plays the part of somebody else's programs.
+// of this module: it plays the part of programs of others.
 package main

@@ -109,7 +109,7 @@ func (c *Conn) ensureSocket() (*socket, error) {
 		return c.socket, nil
 	}
 	s, err := dial(c.options.NetNS, c.port)
-	if errors.Is(err, unix.EADDRINUSE) { // somebody took the port meanwhile
+	if errors.Is(err, unix.EADDRINUSE) { // another socket took the port meanwhile
 		s, err = dial(c.options.NetNS, 0)
 	}
 	if err != nil {

@@ -114,7 +114,7 @@ func readCounts(s *socket) ([]nft.Count, error) {
 			switch {
 			case errors.Is(err, ErrChanging):
 				changing = err
-			case err != nil && !isErrno(err, unix.ENOENT): // a map that nobody needs
+			case err != nil && !isErrno(err, unix.ENOENT): // a map that no chain needs
 				return nil, fmt.Errorf("elements of %s: %w", set.Name, err)
 			}
 		}
@@ -217,7 +217,7 @@ func countsBefore(s *socket, b *nft.Batch) (echo bool, last []nft.Count, err err
 		last, err = readCounters(s)
 	}
 	if errors.Is(err, ErrChanging) {
-		err = nil // what is missing was read by somebody else, or counts anew
+		err = nil // what is missing was read by another program, or counts anew
 	}
 	return echo, last, err
 }

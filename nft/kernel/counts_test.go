@@ -118,7 +118,7 @@ func TestTotalsNeverGoBack(t *testing.T) {
 	ask(3, false)
 	check("before a change")
 	ask(2, false)
-	p.endpoints(1) // nobody looked since
+	p.endpoints(1) // there was no look since
 	p.to(t)
 	ask(1, false)
 	check("after an endpoint left")

@@ -54,8 +54,8 @@ func TestCommitBehindOthers(t *testing.T) {
 	}
 }
 
-// While a large transaction is committed nobody listens, and it is noticed all the same
-// when somebody else was there too.
+// While a large transaction is committed notifications are not read, and it is noticed all the same
+// when another program was there too.
 func TestLargeCommitIsQuiet(t *testing.T) {
 	n := newNamespace(t)
 	c := n.open()

@@ -54,7 +54,7 @@ func TestProbeLeavesNothingBehind(t *testing.T) {
 }
 
 // A transaction that the kernel refuses at its end leaves it strict until the next one
-// that succeeds. That may be somebody's typing error just before a start.
+// that succeeds. That may be an operator's typing error just before a start.
 func TestK10_probeAfterARefusal(t *testing.T) {
 	n := newNamespace(t)
 	if n.loads("table ip x {\n chain c {\n type nat hook prerouting priority dstnat;\n masquerade\n }\n}\n") {
@@ -215,7 +215,7 @@ func TestLostOutcome(t *testing.T) {
 	var w writer
 	w.Begin(nftMessage(unix.NFT_MSG_GETGEN), 0, c.socket.Sequence(1), unix.NFPROTO_UNSPEC, 0)
 	w.End()
-	for range 20 { // answers that nobody reads leave no room for another one
+	for range 20 { // answers that are not read leave no room for another one
 		if err := c.socket.send(w.Buf); err != nil {
 			t.Fatal(err)
 		}

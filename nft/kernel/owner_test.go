@@ -10,7 +10,7 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// owner is somebody who makes our tables with flags.
+// owner is a program that makes our tables with flags.
 func (n *namespace) owner(c *Conn, flags uint32, more ...func(*transaction)) (*socket, error) {
 	n.Helper()
 	s, err := dial(c.options.NetNS, 0)
@@ -35,7 +35,7 @@ func (n *namespace) loads(script string) (ok bool) {
 	return ok
 }
 
-// TestOwnedTables holds the facts that decided that our tables belong to nobody, and the
+// TestOwnedTables holds the facts that decided that our tables have no owner, and the
 // sentinel to a process, without outliving it (see docs/reliability.md). If one of them
 // changes, the decision is worth another look.
 func TestOwnedTables(t *testing.T) {
@@ -53,7 +53,7 @@ func TestOwnedTables(t *testing.T) {
 	generation := func() uint32 { _, g := read(t, c); return g }
 	there := func() bool { return strings.Contains(n.nft("list", "tables"), "svcctl") }
 
-	// While its owner lives, a flush passes it by, and nobody else can change it.
+	// While its owner lives, a flush passes it by, and no other program can change it.
 	saved := n.nft("list", "ruleset")
 	if before := generation(); !n.loads("flush ruleset") || !there() || generation() != before {
 		t.Error("a flush takes an owned table, or fails")
@@ -67,7 +67,7 @@ func TestOwnedTables(t *testing.T) {
 		t.Errorf("a second owner: %v", err)
 	}
 
-	// It outlives its owner, and belongs to nobody then: whoever wants can change or
+	// It outlives its owner, and has none then: any program can change or
 	// flush it, or own it.
 	before := generation()
 	s.Close()
@@ -95,7 +95,7 @@ func TestOwnedTables(t *testing.T) {
 		t.Error("a saved owned table loads, and stays, from an nft that does not know persist")
 	}
 
-	// A table that belongs to nobody cannot become an owned one but by being made anew.
+	// A table without an owner cannot become an owned one but by being made anew.
 	n.nft("flush", "ruleset")
 	if _, err := n.owner(c, 0); err != nil {
 		t.Fatal(err)

@@ -92,7 +92,7 @@ func TestPacketsFollowWhatIsCommitted(t *testing.T) {
 			}}
 			for _, set := range nft.Compile(p.state)[f].Sets {
 				if !set.Dynamic || len(set.Data) == 0 {
-					continue // nobody is remembered there
+					continue // no client is remembered there
 				}
 				forget.Set = set.Set
 				if _, err := p.kernel.Forget(forget, 0); err != nil {

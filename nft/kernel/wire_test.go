@@ -216,7 +216,7 @@ func TestElementsThatCannotBeEncoded(t *testing.T) {
 	}
 }
 
-// Whatever the kernel or somebody's tables hold, reading them does not crash.
+// Whatever the kernel or tables of others hold, reading them does not crash.
 func FuzzDecode(f *testing.F) {
 	for _, s := range everySet(nft.IPv6) {
 		f.Add(written(func(t *transaction) { t.addSet(nft.IPv6, &s.Set) }))

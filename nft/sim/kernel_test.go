@@ -170,7 +170,7 @@ func observed(seen []sighting, id uint16, sender netip.Addr) outcome {
 }
 
 // suspects are boxes that may be the one in the kernel: alike but for what packets made
-// them learn, which nobody can see from outside.
+// them learn, which does not show outside.
 type suspects []*Host
 
 // agree reports whether a packet may end in one of them as it did in the kernel. Those

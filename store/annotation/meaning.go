@@ -43,7 +43,7 @@ var asksInternal = []struct {
 	{key: digitalOcean + "network", yes: []string{"INTERNAL"}, no: []string{"EXTERNAL"}},
 }
 
-// Internal says whether a Service is to be reached from inside only.
+// Internal is whether a Service is to be reached from inside only.
 type Internal struct {
 	// Key is the annotation that asks for it; "": none does.
 	Key string

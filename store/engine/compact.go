@@ -31,7 +31,7 @@ func (f *File) compact() error {
 	_ = os.Remove(fresh) // of a crash
 	info, err := os.Stat(f.path)
 	if err != nil {
-		return nil // whoever reads it will say so
+		return nil // reading it fails, with the reason
 	}
 	stats := f.db.Stats()
 	free := int64(stats.FreePageN+stats.PendingPageN) * int64(f.db.Info().PageSize)

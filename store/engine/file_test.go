@@ -221,7 +221,7 @@ func TestFullDiskIsNotFinal(t *testing.T) {
 	}
 }
 
-// When a sync says that there is no space, nobody knows what was written.
+// When a sync says that there is no space, it is unknown what was written.
 func TestFullDiskInSyncIsFinal(t *testing.T) {
 	f := mustOpenFile(t, t.TempDir())
 	f.commit = func(*bbolt.Tx) error { return syscall.ENOSPC }

@@ -16,7 +16,7 @@ type DirectoryState string
 const (
 	DirectoryAbsent DirectoryState = "absent" // there is none, or nothing in it yet
 	DirectoryInUse  DirectoryState = "in use" // a process has it open
-	DirectorySound  DirectoryState = "sound"  // nobody has it open, and its file is whole
+	DirectorySound  DirectoryState = "sound"  // no process has it open, and its file is whole
 )
 
 // Inspect looks at a data directory and changes nothing in it. The error says what keeps

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -26,13 +28,16 @@ func Init(ctx context.Context, cfg Config, from string) (objects int, err error)
 		if ops, revision, err = cfg.readDirectory(from); err != nil {
 			return 0, err
 		}
+		if ops, err = cfg.restored(ops, nil); err != nil {
+			return 0, err
+		}
 	}
 	e, err := cfg.visit()
 	if err != nil {
 		return 0, err
 	}
 	defer e.client.Close()
-	begin := &head{Revision: revision, ID: newID(), Box: cfg.Box}
+	begin := &head{Revision: revision, ID: newID(), Box: cfg.Box, Format: format}
 	value, err := begin.encode()
 	if err != nil {
 		return 0, err
@@ -57,7 +62,7 @@ func Init(ctx context.Context, cfg Config, from string) (objects int, err error)
 		return 0, nil
 	}
 	// An empty fleet becomes this one by one put of its head.
-	next := &head{Revision: revision, ID: newID(), Previous: begin.ID, Box: cfg.Box}
+	next := &head{Revision: revision, ID: newID(), Previous: begin.ID, Box: cfg.Box, Format: format}
 	next.Objects, next.Digest = e.content.after(ops)
 	if err := e.flip(ctx, begin, next, ops); err != nil {
 		return 0, fmt.Errorf("bring the objects of %s into fleet %s: %w", from, cfg.Fleet, err)
@@ -72,7 +77,7 @@ func (c *Config) visit() (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{cfg: *c, client: client, prefix: c.prefix(), content: newContent(), step: func() {}}
+	e := &Engine{cfg: *c, client: client, prefix: c.prefix(), content: newContent(), reads: format, step: func() {}}
 	e.origin = atEtcd{e}
 	return e, nil
 }
@@ -149,6 +154,13 @@ func (c *Config) readOwned(dir string) (ops []operation, revision uint64, err er
 			ops = append(ops, operation{key: p.Key, value: value})
 		}
 	}
+	for _, prefix := range contentPrefixes[1:] {
+		others, loadErr := file.Load(prefix)
+		err = errors.Join(err, loadErr)
+		for _, p := range others {
+			ops = append(ops, operation{key: p.Key, value: p.Value}) // see restored
+		}
+	}
 	return ops, heads[0].Revision, err
 }
 
@@ -175,7 +187,15 @@ func (e *Engine) Accept(ctx context.Context) error {
 	if s.kind == OtherOne || s.kind == Emptied {
 		return &engine.AwayError{Why: s.why}
 	}
-	next, err := e.count(ctx, now)
+	if now.Bundle != "" {
+		if err := e.unfoldHead(ctx, now); err != nil {
+			return e.away(err)
+		}
+		if now, _, err = e.askHead(ctx); err != nil || now == nil {
+			return e.away(err)
+		}
+	}
+	next, ops, err := e.count(ctx, now)
 	if err != nil {
 		return err
 	}
@@ -184,7 +204,11 @@ func (e *Engine) Accept(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	won, _, err := e.guarded(ctx, now, clientv3.OpPut(e.key(headKey), value))
+	all := []clientv3.Op{clientv3.OpPut(e.key(headKey), value)}
+	for i := range ops {
+		all = append(all, e.op(&ops[i]))
+	}
+	won, _, err := e.guarded(ctx, now, all...)
 	switch {
 	case err != nil:
 		return e.away(err)
@@ -201,19 +225,23 @@ func above(revision, epoch uint64) (uint64, uint64) {
 	return max(revision, now<<20) + 1, max(epoch+1, now)
 }
 
-// count gives a head that follows on now and fits the objects that there are.
-func (e *Engine) count(ctx context.Context, now *head) (*head, error) {
-	next := &head{ID: newID(), Previous: now.ID, Box: e.cfg.Box, Bundle: now.Bundle, Parts: now.Parts}
+// count gives a head that follows on now and fits the objects that there are, after some operations: all tokens end, as
+// nobody knows any more which were revoked.
+func (e *Engine) count(ctx context.Context, now *head) (next *head, ops []operation, err error) {
+	next = &head{ID: newID(), Previous: now.ID, Box: e.cfg.Box, Bundle: now.Bundle, Parts: now.Parts, Format: now.Format}
 	have, err := e.objects(ctx, now, 0)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	c := newContent()
 	for key, value := range have {
 		c.put(key, value)
+		if isNamed(key, TokenKey) {
+			ops = append(ops, operation{key: key, remove: true})
+		}
 	}
-	next.Objects, next.Digest = len(have), c.digest
-	return next, nil
+	next.Objects, next.Digest = c.after(ops)
+	return next, ops, nil
 }
 
 // Restore makes the objects of a data directory, or of a backup, those of the fleet, at a revision above all
@@ -238,8 +266,15 @@ func Restore(ctx context.Context, cfg Config, from string) (objects int, err err
 	if fleet.Format < sealedFormat && slices.ContainsFunc(ops, func(op operation) bool { return engine.IsSealed(op.value) }) {
 		return 0, fmt.Errorf("%s has Secrets, and the fleet has format %d, which knows none: say `svcctl fleet upgrade` first", from, fleet.Format)
 	}
+	ops = slices.DeleteFunc(ops, func(op operation) bool { // format 1 has no trials, and all before 3 no shared keys
+		_, _, shared := splitKey(op.key)
+		return shared && fleet.Format < accessFormat || strings.HasPrefix(op.key, trialPrefix) && fleet.Format < sealedFormat
+	})
 	now, have, err := e.everything(ctx)
 	if err != nil {
+		return 0, err
+	}
+	if ops, err = cfg.restored(ops, have); err != nil {
 		return 0, err
 	}
 	keep := map[string]bool{}
@@ -251,10 +286,54 @@ func Restore(ctx context.Context, cfg Config, from string) (objects int, err err
 			ops = append(ops, operation{key: key, remove: true})
 		}
 	}
-	next := &head{ID: newID(), Previous: now.ID, Box: cfg.Box}
+	next := &head{ID: newID(), Previous: now.ID, Box: cfg.Box, Format: now.Format}
 	next.Revision, next.Epoch = above(max(revision, now.Revision), now.Epoch)
 	next.Objects, next.Digest = e.content.after(ops)
 	return next.Objects, e.flip(ctx, now, next, ops)
+}
+
+// restored gives what is not of objects its place: beside what etcd has, if that is something. The CA of the fleet
+// stays, and all tokens end, as nobody knows which were revoked since.
+func (c *Config) restored(ops []operation, have map[string][]byte) (all []operation, err error) {
+	from := map[string][]byte{}
+	hasCA := false
+	for key, value := range have {
+		switch {
+		case isNamed(key, CAKey):
+			hasCA = true
+			all = append(all, operation{key: key, value: value})
+		case strings.HasPrefix(key, sourcePrefix) || strings.HasPrefix(key, trialPrefix):
+			from[key] = nil
+		}
+	}
+	for _, op := range ops {
+		switch {
+		case strings.HasPrefix(op.key, sourcePrefix) || strings.HasPrefix(op.key, trialPrefix):
+			if from[op.key] = op.value; op.value == nil {
+				from[op.key] = []byte{} // an object that was not there before a trial
+			}
+		case isNamed(op.key, TokenKey) || isNamed(op.key, CAKey) && hasCA:
+		default:
+			all = append(all, op)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(from)) {
+		value := from[key]
+		if c.Restored != nil {
+			if value, err = c.Restored(key, value, have[key]); err != nil {
+				return nil, fmt.Errorf("%s: %w; nothing is changed", key, err)
+			}
+		}
+		if value != nil {
+			if len(value) > 0 { // else it says that nothing was there
+				if value, err = c.seal(key, value); err != nil {
+					return nil, err
+				}
+			}
+			all = append(all, operation{key: key, value: value})
+		}
+	}
+	return all, nil
 }
 
 // everything reads the head and all objects that etcd has, after what large commits have left was unfolded.
@@ -266,8 +345,7 @@ func (e *Engine) everything(ctx context.Context) (now *head, have map[string][]b
 		return nil, nil, fmt.Errorf("etcd has no objects of fleet %s", e.cfg.Fleet)
 	}
 	if now.Bundle != "" {
-		e.read = now
-		if err := e.unfold(ctx); err != nil {
+		if err := e.unfoldHead(ctx, now); err != nil {
 			return nil, nil, err
 		}
 		if now, _, err = e.askHead(ctx); err != nil {
@@ -331,7 +409,7 @@ func Look(ctx context.Context, cfg Config) (*Overview, error) {
 	}
 	o.ID, o.Format, o.Newest, o.Settings = s.ID, s.Format, format, s.Settings
 	if kvs := resp.Responses[1].GetResponseRange().Kvs; len(kvs) > 0 {
-		h, err := decodeHead(kvs[0].Value, kvs[0].ModRevision)
+		h, err := e.decodeHead(kvs[0].Value, kvs[0].ModRevision)
 		if err != nil {
 			return o, err
 		}

@@ -139,6 +139,7 @@ func (b *beats) beat(ctx context.Context, e *Engine) {
 	default:
 		b.behind = read
 	}
+	e.reopenKeys()
 	if err := e.reopenShut(ctx); err != nil {
 		e.cfg.Log.Debug("Secrets that can be read now are asked for again", "err", err)
 	}
@@ -301,7 +302,7 @@ func (b *beats) tell(ctx context.Context, e *Engine, r Report) error {
 // complete adds to a report of this box what the Engine knows.
 func (e *Engine) complete(r Report) Report {
 	state := e.State()
-	r.Box, r.Version, r.Format, r.State, r.Since = e.cfg.Box, e.cfg.Version, format, state.Kind, state.Since.UTC().Truncate(time.Second)
+	r.Box, r.Version, r.Format, r.State, r.Since = e.cfg.Box, e.cfg.Version, e.reads, state.Kind, state.Since.UTC().Truncate(time.Second)
 	return r
 }
 

@@ -147,9 +147,11 @@ func (e *Engine) readBundle(ctx context.Context, h *head, at int64) (note []byte
 func (e *Engine) unfold(ctx context.Context) error {
 	e.unfolding.Lock()
 	defer e.unfolding.Unlock()
-	e.mu.Lock()
-	h := e.read
-	e.mu.Unlock()
+	return e.unfoldHead(ctx, e.stands())
+}
+
+// unfoldHead is unfold for a head.
+func (e *Engine) unfoldHead(ctx context.Context, h *head) error {
 	if h == nil || h.Bundle == "" {
 		return nil
 	}
@@ -241,7 +243,10 @@ func (e *Engine) guarded(ctx context.Context, seen *head, ops ...clientv3.Op) (w
 		return true, &head{mod: resp.Header.Revision}, nil
 	}
 	if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
-		now, err = decodeHead(kvs[0].Value, kvs[0].ModRevision)
+		now, err = e.decodeHead(kvs[0].Value, kvs[0].ModRevision)
+		if held := (*heldError)(nil); errors.As(err, &held) {
+			return false, nil, nil // whoever follows it says so
+		}
 	}
 	return false, now, err
 }

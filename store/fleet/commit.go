@@ -143,7 +143,7 @@ func (e *Engine) depart(ctx context.Context, ops []operation, revision uint64, n
 	if before != e.read.Revision {
 		return nil, nil, fmt.Errorf("commit: the store stands at revision %d, and what it follows at %d", before, e.read.Revision)
 	}
-	next = &head{Revision: revision, ID: newID(), Previous: e.read.ID, Box: e.cfg.Box, Epoch: e.read.Epoch, Note: note}
+	next = &head{Revision: revision, ID: newID(), Previous: e.read.ID, Box: e.cfg.Box, Epoch: e.read.Epoch, Format: e.read.Format, Note: note}
 	next.Objects, next.Digest = e.content.after(ops)
 	e.flight = &flight{id: next.ID, ops: slices.Clone(ops), note: note}
 	return next, e.read, nil
@@ -223,7 +223,7 @@ func (e *Engine) tidy() {
 // keep notes for the replica what a head has made of the objects. e.mu must be held.
 func (e *Engine) keep(ops []operation, h *head) {
 	// A cursor always has a form as JSON.
-	_ = e.replica.stand(ops, cursor{e.fleetID, h.mod, h.ID, h.Epoch, h.Objects, h.Digest, h.Bundle, h.Parts}, h.Revision)
+	_ = e.replica.stand(ops, cursor{e.fleetID, h.mod, h.ID, h.Epoch, h.Objects, h.Digest, h.Bundle, h.Parts, h.Format}, h.Revision)
 }
 
 // whose finds out whether a head is the result of the commit under way, whose answer was lost.

@@ -17,7 +17,7 @@ func TestCommitThatOnlyTheFollowerSees(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.close()
-	cfg := Config{Fleet: "test", Box: "a", Endpoints: []string{"http://127.0.0.1:1"}} // nobody listens
+	cfg := Config{Fleet: "test", Box: "a", Endpoints: []string{"http://127.0.0.1:1"}} // without a listener
 	client, err := cfg.dial()
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +43,7 @@ func TestCommitThatOnlyTheFollowerSees(t *testing.T) {
 	if e.flight != nil || e.stands().Revision != 2 {
 		t.Errorf("a flight %v, and revision %d", e.flight, e.stands().Revision)
 	}
-	// One that nobody has seen is not known to be made.
+	// One that no box has seen is not known to be made.
 	e.step = func() {}
 	ctx, cancel = context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()

@@ -49,6 +49,9 @@ type Config struct {
 	// Import is an object of a single box as the fleet keeps it, nil: it does not; for Init and Restore.
 	// When Import is nil, they are kept as they are.
 	Import func(key string, value []byte) ([]byte, error)
+	// Restored is the record of a source or a trial after Init or Restore, of which a data directory has one value
+	// (nil: none) and etcd another one (nil: none); nil: there is none. When Restored is nil, it is the directory's.
+	Restored func(key string, value, now []byte) ([]byte, error)
 	// First are the pairs, with the head, of a fleet that begins with nothing; for Init.
 	First []engine.Pair
 	// Settings has the settings that all boxes must have in common, as JSON.
@@ -74,6 +77,7 @@ type Engine struct {
 	instance string          // of the data directory
 	fleetID  string          // "" until it is known
 	agreed   json.RawMessage // the settings of the fleet
+	reads    int             // the newest format that the program reads
 	format   int             // of the fleet; 0 until it is known
 
 	arrived   chan struct{}
@@ -81,6 +85,7 @@ type Engine struct {
 	nudged    chan struct{} // the next beat is not waited for
 	unfolding sync.Mutex
 	step      func() // tests end here
+	between   func() // and act here
 
 	mu      sync.Mutex
 	content *content
@@ -101,7 +106,9 @@ type Engine struct {
 	turn      turn
 	report    func() Report // nil: nobody reports
 	// shut says of secret objects that cannot be opened why not, by key.
-	shut    map[string]string
+	shut map[string]string
+	// keys are the shared keys, by name.
+	keys    map[string]sharedKey
 	sources sourceTurns
 }
 
@@ -136,42 +143,49 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err := open(ctx, cfg, r)
-	if err != nil {
+	e := newEngine(cfg, r)
+	if err := e.open(ctx); err != nil {
 		return nil, errors.Join(err, r.close())
 	}
 	return e, nil
 }
 
-func open(ctx context.Context, cfg Config, r *replica) (*Engine, error) {
-	e := &Engine{
-		cfg: cfg, replica: r, prefix: cfg.prefix(), content: newContent(), shut: map[string]string{},
+func newEngine(cfg Config, r *replica) *Engine {
+	return &Engine{
+		cfg: cfg, replica: r, prefix: cfg.prefix(), content: newContent(), shut: map[string]string{}, keys: map[string]sharedKey{}, reads: format, between: func() {},
 		arrived: make(chan struct{}, 1), untidy: make(chan struct{}, 1), nudged: make(chan struct{}, 1), changed: make(chan struct{}), step: func() {},
 	}
-	c, err := r.cursor()
+}
+
+// open takes the state of the replica, or waits for etcd.
+func (e *Engine) open(ctx context.Context) error {
+	c, err := e.replica.cursor()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if e.instance, err = r.instance(); err != nil {
-		return nil, err
+	if e.instance, err = e.replica.instance(); err != nil {
+		return err
 	}
 	if err := e.adopt(c); err != nil {
-		return nil, err
+		return err
 	}
-	if len(cfg.Cores) > 0 {
+	if len(e.cfg.Cores) > 0 {
 		e.origin = newAtCore(e)
-	} else if e.client, err = cfg.dial(); err != nil {
-		return nil, err
+	} else if e.client, err = e.cfg.dial(); err != nil {
+		return err
 	} else {
 		e.origin = atEtcd{e}
 	}
 	e.state = state{kind: CutOff, why: e.origin.from() + " has not answered yet", since: time.Now()}
 	if err := e.begin(ctx); err != nil {
-		return nil, errors.Join(err, e.origin.leave())
+		return errors.Join(err, e.origin.leave())
+	}
+	if err := e.loadKeys(); err != nil {
+		return errors.Join(err, e.origin.leave())
 	}
 	// The store opens on the replica, which has all that was read.
 	e.queue, e.taken, e.published = nil, e.read.mod, e.read.mod
-	return e, nil
+	return nil
 }
 
 // adopt takes the state of the replica.
@@ -195,7 +209,7 @@ func (e *Engine) adopt(c *cursor) error {
 	}
 	e.fleetID = c.Fleet
 	e.read = &head{
-		Revision: e.replica.revision, ID: c.ID, Epoch: c.Epoch, Objects: c.Objects, Digest: c.Digest, Bundle: c.Bundle, Parts: c.Parts, mod: c.Mod,
+		Revision: e.replica.revision, ID: c.ID, Epoch: c.Epoch, Objects: c.Objects, Digest: c.Digest, Bundle: c.Bundle, Parts: c.Parts, Format: c.Format, mod: c.Mod,
 	}
 	e.taken, e.published = c.Mod, c.Mod
 	return nil

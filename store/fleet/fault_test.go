@@ -135,7 +135,10 @@ func Test462_compaction_under_a_box_that_is_behind(t *testing.T) {
 func Test463_objects_that_nobody_committed(t *testing.T) {
 	c := startEtcd(t, 1)
 	c.init()
-	a := c.join("a")
+	a := c.open(c.withKeys("a", newKeyFile(t, 1)), storeConfig)
+	if err := a.replace(t, fleet.TokenKey, "", "signs"); err != nil {
+		t.Fatal(err)
+	}
 	if err := a.create("web"); err != nil {
 		t.Fatal(err)
 	}
@@ -167,6 +170,9 @@ func Test463_objects_that_nobody_committed(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "what etcd has is taken", func() bool { return a.clusterIP("web") == "" })
+	if id, _ := a.engine.SharedKey(fleet.TokenKey); id != "" {
+		t.Error("tokens that may have been revoked are valid")
+	}
 	if err := a.create("web"); err != nil {
 		t.Fatal(err)
 	}

@@ -159,7 +159,7 @@ func (e *Engine) decode(events []*clientv3.Event) (*happened, error) {
 		case key == headKey && remove:
 			return nil, &heldError{Emptied, "the objects of the fleet were removed from etcd"}
 		case key == headKey:
-			h, err := decodeHead(event.Kv.Value, event.Kv.ModRevision)
+			h, err := e.decodeHead(event.Kv.Value, event.Kv.ModRevision)
 			if err != nil {
 				return nil, err
 			}

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -17,6 +18,7 @@ const (
 	fleetKey         = "fleet"
 	headKey          = "head"
 	objectPrefix     = "object/"
+	sealedPrefix     = "sealed/" // NAME/ID, see SharedKey
 	sourcePrefix     = "source/"
 	trialPrefix      = "trial/"
 	sharedEnd        = "trial0" // the first key behind all that boxes share
@@ -29,17 +31,23 @@ const (
 
 // format is the newest one that this program reads, and that of a fleet that it makes. A fleet has the format that all
 // of its boxes read, and is raised to a newer one by Upgrade.
-const format = sealedFormat
+const format = accessFormat
 
-// sealedFormat may have Secrets, sealed, and trials; format 1 has neither.
-const sealedFormat = 2
+// The formats, by what is new in them. Format 1 has objects and sources.
+const (
+	sealedFormat = 2 // Secrets, sealed, and trials
+	accessFormat = 3 // the key of tokens and the CA, sealed; heads say their format
+)
+
+// contentPrefixes begin the keys that the digest of the head covers.
+var contentPrefixes = []string{objectPrefix, sealedPrefix, sourcePrefix, trialPrefix}
 
 // isShared reports whether all boxes have a key in common.
 func isShared(key string) bool { return key == headKey || isContent(key) }
 
 // isContent reports whether the digest of the head covers a key.
 func isContent(key string) bool {
-	return strings.HasPrefix(key, objectPrefix) || strings.HasPrefix(key, sourcePrefix) || strings.HasPrefix(key, trialPrefix)
+	return slices.ContainsFunc(contentPrefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 }
 
 // sum is a checksum of a pair, or the exclusive or of those of all pairs.
@@ -87,6 +95,9 @@ type head struct {
 	// Bundle names the parts that this commit consists of, of which there are Parts.
 	Bundle string `json:"bundle,omitempty"`
 	Parts  int    `json:"parts,omitempty"`
+	// Format is that of the fleet; 0: lower than 3. A program that does not read it makes no head that follows
+	// on this one.
+	Format int `json:"format,omitempty"`
 	// Note is the store's description of the commit. That of a bundle is in the bundle.
 	Note json.RawMessage `json:"note,omitempty"`
 
@@ -104,13 +115,17 @@ func (h *head) encode() (string, error) {
 	return h.text, nil
 }
 
-func decodeHead(value []byte, mod int64) (*head, error) {
+// decodeHead reads a head. The error of one that this program is too old for is a heldError.
+func (e *Engine) decodeHead(value []byte, mod int64) (*head, error) {
 	h := &head{mod: mod, text: string(value)}
 	if err := json.Unmarshal(value, h); err != nil {
 		return nil, fmt.Errorf("read the head of the fleet: %w", err)
 	}
 	if h.Revision == 0 || h.ID == "" {
 		return nil, errors.New("read the head of the fleet: it has no revision or no id")
+	}
+	if h.Format > e.reads {
+		return nil, e.tooNew(h.Format)
 	}
 	return h, nil
 }

@@ -54,11 +54,19 @@ func (h *history) now() int64 { return time.Since(h.began).Nanoseconds() }
 func (h *history) write(client int, b *box, key, value string) {
 	svc := service(key)
 	svc.Metadata.Annotations = map[string]string{registerAnnotation: value}
+	h.wrote(client, key, value, func() error {
+		results, err := b.Write(store.Write{Ref: serviceRef(key), Object: svc})
+		if err == nil {
+			err = results[0].Err
+		}
+		return err
+	})
+}
+
+// wrote notes what became of a write.
+func (h *history) wrote(client int, key, value string, write func() error) {
 	call := h.now()
-	results, err := b.Write(store.Write{Ref: serviceRef(key), Object: svc})
-	if err == nil {
-		err = results[0].Err
-	}
+	err := write()
 	end := h.now()
 	var away *engine.AwayError
 	h.mu.Lock()

@@ -22,6 +22,7 @@ func (e *Engine) join(ctx context.Context) error {
 	if err := e.checkFleet(ctx); err != nil {
 		return err
 	}
+	e.between()
 	read := e.stands() // before the question: a commit of this box may land meanwhile
 	now, at, err := e.askHead(ctx)
 	if err != nil {
@@ -134,10 +135,15 @@ func (e *Engine) fits(s *settings) error {
 	case e.fleetID != "" && s.ID != e.fleetID:
 		return &heldError{OtherOne, fmt.Sprintf("etcd has another fleet of the name %s than the one that this box belongs to; what is in force stays: "+
 			"correct --etcd, or give this box an empty --data-dir to join that fleet", e.cfg.Fleet)}
-	case s.Format > format:
-		return &heldError{TooNew, fmt.Sprintf("the fleet has format %d, and this version reads up to %d: upgrade this box", s.Format, format)}
+	case s.Format > e.reads:
+		return e.tooNew(s.Format)
 	}
 	return nil
+}
+
+// tooNew says that this program does not read a format.
+func (e *Engine) tooNew(format int) error {
+	return &heldError{TooNew, fmt.Sprintf("the fleet has format %d, and this version reads up to %d: upgrade this box", format, e.reads)}
 }
 
 // agreeOn takes the settings of the fleet, which fit.

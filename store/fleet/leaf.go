@@ -105,7 +105,7 @@ func (c *atCore) state(ctx context.Context) (now *head, at int64, have map[strin
 		case err != nil:
 			return nil, 0, nil, fmt.Errorf("read all objects from a core box: %w", err)
 		case f.Kind == stream.State:
-			if now, err = decodeHead(f.Head, f.Mod); err != nil {
+			if now, err = c.e.decodeHead(f.Head, f.Mod); err != nil {
 				return nil, 0, nil, err
 			}
 		case f.Kind == stream.Objects:
@@ -173,7 +173,7 @@ func (c *atCore) take(f *stream.Commit) error {
 	default:
 		return stream.ErrMalformed
 	}
-	h, err := decodeHead(f.Head, f.Mod)
+	h, err := c.e.decodeHead(f.Head, f.Mod)
 	if err != nil {
 		return err
 	}

@@ -51,7 +51,7 @@ func (o atEtcd) head(ctx context.Context, at int64) (*head, int64, error) {
 	if len(resp.Kvs) == 0 {
 		return nil, resp.Header.Revision, nil
 	}
-	h, err := decodeHead(resp.Kvs[0].Value, resp.Kvs[0].ModRevision)
+	h, err := o.e.decodeHead(resp.Kvs[0].Value, resp.Kvs[0].ModRevision)
 	return h, resp.Header.Revision, err
 }
 

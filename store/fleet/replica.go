@@ -33,6 +33,7 @@ type cursor struct {
 	Digest  sum    `json:"digest"`
 	Bundle  string `json:"bundle,omitempty"`
 	Parts   int    `json:"parts,omitempty"`
+	Format  int    `json:"format,omitempty"`
 }
 
 // replica is the file on this machine, and what waits to be written to it.
@@ -69,11 +70,8 @@ func openReplica(dir string, key *engine.Key) (*replica, error) {
 
 // content gives the pairs that the digest of the head is of.
 func (r *replica) content() ([]engine.Pair, error) {
-	pairs, err := r.file.Load(objectPrefix)
-	if err != nil {
-		return nil, err
-	}
-	for _, prefix := range []string{sourcePrefix, trialPrefix} {
+	var pairs []engine.Pair
+	for _, prefix := range contentPrefixes {
 		more, err := r.file.Load(prefix)
 		if err != nil {
 			return nil, err

@@ -78,6 +78,7 @@ func (c *Config) open(key string, value []byte) ([]byte, error) {
 // could not open before and can now is in it too. A secret object that says what it did before is left out. It
 // comes before the replica has the commit. e.mu must be held.
 func (e *Engine) unsealed(f engine.Followed) engine.Followed {
+	f = e.takeKeys(f)
 	puts := f.Puts[:0:0]
 	for _, key := range f.Deletes {
 		if _, was := e.shut[key]; was {
@@ -131,6 +132,9 @@ func (e *Engine) reopen(key string) {
 // openable are the secret objects that could not be opened when they came, and can be now. e.mu must be held.
 func (e *Engine) openable() (pairs []engine.Pair) {
 	for _, key := range slices.Sorted(maps.Keys(e.shut)) {
+		if _, _, is := splitKey(key); is {
+			continue // see reopenKeys
+		}
 		if value, err := e.cfg.open(key, e.replica.value(key)); err == nil {
 			pairs = append(pairs, engine.Pair{Key: key, Value: value})
 		}
@@ -143,7 +147,11 @@ func (e *Engine) noteShut() {
 	why := ""
 	if keys := slices.Sorted(maps.Keys(e.shut)); len(keys) > 0 {
 		_, name, _ := strings.Cut(keys[0], objectPrefix+"Secret/") // what it was before a trial has more in front
-		why = fmt.Sprintf("Secret %s cannot be read: %s", name, e.shut[keys[0]])
+		what := "Secret " + name
+		if shared, _, is := splitKey(keys[0]); is {
+			what = "what all boxes have as " + shared
+		}
+		why = fmt.Sprintf("%s cannot be read: %s", what, e.shut[keys[0]])
 		if more := len(keys) - 1; more > 0 {
 			why += fmt.Sprintf(" (and %d more)", more)
 		}
@@ -210,8 +218,8 @@ func (e *Engine) reopenShut(ctx context.Context) error {
 	return err
 }
 
-// Reseal seals all secret objects of a fleet by the first of the keys, in one commit. It returns how many there are, and
-// how many of them were sealed by another key.
+// Reseal seals all Secrets and shared keys of a fleet by the first of the keys, in one commit. It returns how many there
+// are, and how many of them were sealed by another key.
 func Reseal(ctx context.Context, cfg Config) (all, changed int, err error) {
 	e, err := cfg.visit()
 	if err != nil {
@@ -231,18 +239,18 @@ func Reseal(ctx context.Context, cfg Config) (all, changed int, err error) {
 	}
 	var ops []operation
 	for _, key := range slices.Sorted(maps.Keys(have)) {
-		if !cfg.Secret(key) {
+		if !engine.IsSealed(have[key]) {
 			continue
 		}
 		all++
-		value, err := cfg.open(key, have[key])
+		value, err := cfg.Keys.Open(key, have[key])
 		if err != nil {
 			return 0, 0, fmt.Errorf("%s: %w; nothing is changed", key, err)
 		}
 		if cfg.Keys.Sealed(have[key]) {
 			continue
 		}
-		if value, err = cfg.seal(key, value); err != nil {
+		if value, err = cfg.Keys.Seal(key, value); err != nil {
 			return 0, 0, err
 		}
 		ops = append(ops, operation{key: key, value: value})
@@ -250,7 +258,7 @@ func Reseal(ctx context.Context, cfg Config) (all, changed int, err error) {
 	if len(ops) == 0 {
 		return all, 0, nil
 	}
-	next := &head{Revision: now.Revision + 1, ID: newID(), Previous: now.ID, Box: cfg.Box, Epoch: now.Epoch}
+	next := &head{Revision: now.Revision + 1, ID: newID(), Previous: now.ID, Box: cfg.Box, Epoch: now.Epoch, Format: now.Format}
 	next.Objects, next.Digest = e.content.after(ops)
 	err = e.flip(ctx, now, next, ops)
 	if errors.Is(err, errOvertaken) {
@@ -291,6 +299,13 @@ func (c *Config) openSecrets(dir string) (opened int, err error) {
 		return 0, fmt.Errorf("%s has no objects of svcctl", dir)
 	}
 	out := engine.Transaction{CompareKey: headKey, CompareRevision: heads[0].Revision}
+	shared, err := file.Load(sealedPrefix)
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range shared { // the fleet's
+		out.Deletes = append(out.Deletes, p.Key)
+	}
 	for _, p := range pairs {
 		if !c.Secret(p.Key) || !engine.IsSealed(p.Value) {
 			continue
@@ -300,7 +315,7 @@ func (c *Config) openSecrets(dir string) (opened int, err error) {
 		}
 		out.Puts = append(out.Puts, p)
 	}
-	if len(out.Puts) == 0 {
+	if len(out.Puts)+len(out.Deletes) == 0 {
 		return 0, nil
 	}
 	return len(out.Puts), file.Commit(out)

@@ -63,6 +63,15 @@ func (s *State) Held() bool {
 	return false
 }
 
+// Hears reports whether the box follows what etcd has, so that it knows what became of something.
+func (s *State) Hears() bool {
+	switch s.Kind {
+	case Following, Differs, KeyMissing, Namesake:
+		return true
+	}
+	return false
+}
+
 // state is the internal form of State, under the lock of the Engine.
 type state struct {
 	kind  Kind

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -37,21 +38,54 @@ func Upgrade(ctx context.Context, cfg Config, without []string) (from, to int, e
 	}
 	from = s.Format
 	s.Format = format
-	value, err := json.Marshal(s)
+	for began := time.Now(); ; {
+		switch raised, err := e.raise(ctx, s, mod); {
+		case err != nil:
+			return from, from, fmt.Errorf("raise the format of fleet %s: %w", cfg.Fleet, err)
+		case raised:
+			return from, format, nil
+		case time.Since(began) > settleTimeout:
+			return from, from, fmt.Errorf("raise the format of fleet %s: boxes change something all the time: try again", cfg.Fleet)
+		}
+		if _, is, err := e.settings(ctx); err != nil || is != mod {
+			return from, from, errors.Join(err, errors.New("the settings of the fleet were changed at the same moment: try again"))
+		}
+	}
+}
+
+// raise puts settings with a newer format, and in the same transaction a head of that format, if the settings are those
+// that are expected. A commit that a box has under way, in whatever format, so loses to it; and a box that reads
+// the settings before and the head after it finds the format in the head.
+func (e *Engine) raise(ctx context.Context, s *settings, mod int64) (raised bool, err error) {
+	now, _, err := e.askHead(ctx)
 	if err != nil {
-		return 0, 0, err
+		return false, err
+	}
+	if now == nil {
+		return false, errors.New("etcd has no objects of the fleet")
+	}
+	if now.Bundle != "" {
+		return false, e.unfoldHead(ctx, now)
+	}
+	next := *now
+	next.ID, next.Previous, next.Box, next.Note, next.Revision, next.Format = newID(), now.ID, e.cfg.Box, nil, now.Revision+1, s.Format
+	of, err := json.Marshal(s)
+	if err != nil {
+		return false, err
+	}
+	value, err := next.encode()
+	if err != nil {
+		return false, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	resp, err := e.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(e.key(fleetKey)), "=", mod)).
-		Then(clientv3.OpPut(e.key(fleetKey), string(value))).Commit()
-	switch {
-	case err != nil:
-		return from, from, fmt.Errorf("raise the format of fleet %s: %w", cfg.Fleet, err)
-	case !resp.Succeeded:
-		return from, from, errors.New("the settings of the fleet were changed at the same moment: try again")
+	resp, err := e.client.Txn(ctx).
+		If(clientv3.Compare(clientv3.ModRevision(e.key(fleetKey)), "=", mod), clientv3.Compare(clientv3.ModRevision(e.key(headKey)), "=", now.mod)).
+		Then(clientv3.OpPut(e.key(fleetKey), string(of)), clientv3.OpPut(e.key(headKey), value)).Commit()
+	if err != nil {
+		return false, err
 	}
-	return from, format, nil
+	return resp.Succeeded, nil
 }
 
 // understand says which boxes do not read the newest format.

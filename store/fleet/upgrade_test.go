@@ -33,7 +33,7 @@ func Test574_the_format_of_a_fleet_is_raised(t *testing.T) {
 			t.Fatal(err, text)
 		}
 	}
-	setFormat(2, 1)
+	setFormat(fleet.Format, 1)
 	keys := newKeyFile(t, 1)
 	a, b := c.open(c.withKeys("a", keys), storeConfig), c.open(c.withKeys("b", keys), storeConfig)
 	for _, x := range []*box{a, b} {
@@ -68,7 +68,7 @@ func Test574_the_format_of_a_fleet_is_raised(t *testing.T) {
 	upgrade := func(without ...string) error {
 		t.Helper()
 		from, to, err := fleet.Upgrade(t.Context(), c.config("x"), without)
-		if err == nil && (from != 1 || to != 2) {
+		if err == nil && (from != 1 || to != fleet.Format) {
 			t.Errorf("the format was %d, and is %d", from, to)
 		}
 		return err
@@ -109,14 +109,14 @@ func Test574_the_format_of_a_fleet_is_raised(t *testing.T) {
 		t.Errorf("problems afterwards: %+v", problems)
 	}
 	same(t, a, b)
-	if from, to, err := fleet.Upgrade(t.Context(), c.config("x"), nil); from != 2 || to != 2 || err != nil {
+	if from, to, err := fleet.Upgrade(t.Context(), c.config("x"), nil); from != fleet.Format || to != fleet.Format || err != nil {
 		t.Errorf("once more: from %d to %d, %v", from, to, err)
 	}
 	// A format that this version does not read.
-	setFormat(2, 3)
+	setFormat(fleet.Format, fleet.Format+1)
 	eventually(t, "the box says that it is too old", func() bool { return a.engine.State().Kind == fleet.TooNew })
 	var away *engine.AwayError
-	if err := a.create("never"); !errors.As(err, &away) || !strings.Contains(err.Error(), "format 3") {
+	if err := a.create("never"); !errors.As(err, &away) || !strings.Contains(err.Error(), fmt.Sprint("format ", fleet.Format+1)) {
 		t.Errorf("a write of a box that is too old gave %v", err)
 	}
 	if a.clusterIP("web") == "" || a.secret("s") == "" {

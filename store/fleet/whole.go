@@ -92,7 +92,7 @@ func (r *replica) pack() (mod int64, data []byte, err error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	h := &head{Revision: revision, ID: c.ID, Epoch: c.Epoch, Objects: c.Objects, Digest: c.Digest, Bundle: c.Bundle, Parts: c.Parts}
+	h := &head{Revision: revision, ID: c.ID, Epoch: c.Epoch, Objects: c.Objects, Digest: c.Digest, Bundle: c.Bundle, Parts: c.Parts, Format: c.Format}
 	text, err := h.encode()
 	if err != nil {
 		return 0, nil, err

@@ -97,7 +97,7 @@ func TestCreatorOwnsWhatItWrites(t *testing.T) {
 	wantOwners(t, o,
 		`curl Update 0 {"f:metadata":{"f:labels":{".":{},"f:app":{}}},"f:spec":{"f:ports":{".":{},"k:{\"port\":80,\"protocol\":\"TCP\"}":{".":{},"f:port":{}}},"f:selector":{}}}`,
 		`unknown Update 1 {"f:metadata":{"f:annotations":{".":{},"f:a":{}}},"f:spec":{"f:ports":{"k:{\"port\":80,\"protocol\":\"TCP\"}":{"f:targetPort":{}}}}}`)
-	// One that changes nothing owns nothing, and what is removed belongs to nobody.
+	// One that changes nothing owns nothing, and what is removed has no owner.
 	same := Update(o, withoutEntries(o), writer(t, "third", clock.Add(time.Minute)))
 	wantOwners(t, same, owners(t, o)...)
 	o = Update(o, parse(t, `{"kind":"Service","apiVersion":"v1","metadata":{"name":"web"}}`), writer(t, "third", clock.Add(time.Minute)))

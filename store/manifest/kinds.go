@@ -51,7 +51,10 @@ func (u *unit) decode(file string, doc parsed, as implied) {
 	if doc.root.kind == kindNull && len(doc.flaws) == 0 {
 		return
 	}
-	d := &decoding{file: file, path: u.path[:0]}
+	if u.pointers == nil {
+		u.pointers = new(textPointers)
+	}
+	d := &decoding{file: file, path: u.path[:0], pointers: u.pointers}
 	defer func() { u.path = d.path }()
 	kind, apiVersion := textOf(doc.root, "kind"), textOf(doc.root, "apiVersion")
 	if as, ok := listOf(kind, apiVersion); ok {

@@ -69,8 +69,9 @@ type unit struct {
 	count     int // objects, the bad and the unserved ones included
 
 	// What the next one begins with, too: memory.
-	path   path
-	places layoutWriter
+	path     path
+	places   layoutWriter
+	pointers *textPointers
 }
 
 // placed locates the documents and problems of a unit among those of a File.
@@ -226,7 +227,7 @@ func (r *reading) add(text []byte, line, column int, parse parser, as implied) *
 			return err
 		}
 		u := &r.fresh
-		*u = unit{documents: u.documents[:0], problems: u.problems[:0], path: u.path, places: u.places}
+		*u = unit{documents: u.documents[:0], problems: u.problems[:0], path: u.path, places: u.places, pointers: u.pointers}
 		for _, doc := range docs {
 			u.decode(r.path, doc, as)
 		}

@@ -80,6 +80,7 @@ func TestWaysToWriteOneObject(t *testing.T) {
 		"yaml with markers":  {"a.yaml", "---\n# a comment\n" + webYAML + "---\n"},
 		"crlf":               {"a.yaml", strings.ReplaceAll("---\n"+webYAML, "\n", "\r\n")},
 		"byte order mark":    {"a.yaml", "\xef\xbb\xbf" + webYAML},
+		"marks of documents": {"a.yaml", "\xef\xbb\xbf# one\n---\n\xef\xbb\xbf" + webYAML + "\xef\xbb\xbf---\n# another\n"},
 		"yaml directive":     {"a.yaml", "%YAML 1.1\n---\n" + webYAML + "...\n"},
 		"content after ---":  {"a.yaml", "--- " + webJSON + "\n"},
 		"json":               {"a.json", webJSON},

@@ -5,12 +5,18 @@ import (
 	"unicode/utf8"
 )
 
-// checkText makes sure that data is UTF-8 text, and takes a byte order mark off it.
+const byteOrderMark = "\xef\xbb\xbf"
+
+// checkText makes sure that data is UTF-8 text, and takes byte order marks off it: that of the file, and those
+// of files that were put behind it (YAML 1.2, section 5.2, allows one before each document).
 func checkText(data []byte) ([]byte, *refusal) {
 	if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
 		return nil, refuse(1, 1, ReasonEncoding, "the file is UTF-16; save it as UTF-8")
 	}
-	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
+	data = bytes.TrimPrefix(data, []byte(byteOrderMark))
+	if bytes.Contains(data, []byte("\n"+byteOrderMark)) {
+		data = bytes.ReplaceAll(data, []byte("\n"+byteOrderMark), []byte("\n"))
+	}
 	if !utf8.Valid(data) {
 		at := 0
 		for at < len(data) {

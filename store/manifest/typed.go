@@ -29,9 +29,14 @@ type decoding struct {
 	doubted  bool // an unknown field of a kind that is partly read was warned about
 	// repeated are texts of this document, found by their length and ends: a name is there many times.
 	repeated [16]string
+	// pointers are those to texts that were decoded last, also in other documents, found in the same way.
+	pointers *textPointers
 	// texts are the maps of texts that were decoded last: many a Service has the labels that it selects.
 	texts [2]map[string]string
 }
+
+// textPointers are pointers to texts that were decoded last.
+type textPointers [32]*string
 
 // object fills o from a node.
 func (d *decoding) object(root *node, o object.Object) {
@@ -58,8 +63,7 @@ func (d *decoding) value(n *node, v reflect.Value) {
 	}
 	switch v.Kind() {
 	case reflect.Pointer:
-		v.Set(reflect.New(v.Type().Elem()))
-		d.value(n, v.Elem())
+		d.pointer(n, v)
 	case reflect.Struct:
 		d.structure(n, v)
 	case reflect.Slice:
@@ -82,6 +86,35 @@ func (d *decoding) value(n *node, v reflect.Value) {
 		panic("manifest: no rule for a field of type " + v.Type().String())
 	}
 }
+
+// pointer fills a pointer. Those to the same small values are one: nobody changes these.
+func (d *decoding) pointer(n *node, v reflect.Value) {
+	switch v.Interface().(type) {
+	case *bool:
+		var is bool
+		d.bool(n, reflect.ValueOf(&is).Elem())
+		v.Set(reflect.ValueOf(bools[is]))
+	case *string:
+		text, ok := d.text(n)
+		if !ok || text == "" || d.secrets {
+			v.Set(reflect.ValueOf(pointerTo(text)))
+			return
+		}
+		last := &d.pointers[placeOf(text, len(d.pointers))]
+		if *last == nil || **last != text {
+			*last = pointerTo(text)
+		}
+		v.Set(reflect.ValueOf(*last))
+	default:
+		v.Set(reflect.New(v.Type().Elem()))
+		d.value(n, v.Elem())
+	}
+}
+
+func pointerTo(text string) *string { return &text }
+
+// bools are what pointers to bools point to.
+var bools = map[bool]*bool{false: new(bool), true: func() *bool { is := true; return &is }()}
 
 func (d *decoding) structure(n *node, v reflect.Value) {
 	if n.kind != kindMap {
@@ -154,12 +187,17 @@ func (d *decoding) secret() bool {
 	return d.secrets && len(d.path) > 0 && (d.path[0].key == "data" || d.path[0].key == "stringData")
 }
 
+// placeOf is where a text, which is not empty, is remembered among so many places: by its length and ends.
+func placeOf(text string, places int) int {
+	return (len(text) + 7*int(text[0]) + 31*int(text[len(text)-1])) % places
+}
+
 // shared is a copy of a text, which is held once if it is frequent, or was in the document just before.
 func (d *decoding) shared(text string) string {
 	if s, ok := frequent[text]; ok || text == "" {
 		return s
 	}
-	last := &d.repeated[(len(text)+7*int(text[0])+31*int(text[len(text)-1]))%len(d.repeated)]
+	last := &d.repeated[placeOf(text, len(d.repeated))]
 	if *last != text {
 		*last = strings.Clone(text)
 	}

@@ -13,7 +13,7 @@ func (d *decoding) textMap(n *node, v reflect.Value) {
 	}
 	for _, known := range d.texts {
 		if saysSame(n, known) && !d.secrets {
-			v.Set(reflect.ValueOf(known)) // a map takes 336 bytes, and nobody changes this one
+			v.Set(reflect.ValueOf(known)) // a map takes 336 bytes, and this one never changes
 			return
 		}
 	}

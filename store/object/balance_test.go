@@ -44,7 +44,7 @@ func TestParseWeights(t *testing.T) {
 	}
 }
 
-// A value that stands there already, from before it was checked, keeps nobody from an update.
+// A value that stands there already, from before it was checked, does not prevent an update.
 func TestBalanceIsCheckedWhenItChanges(t *testing.T) {
 	slice := func(weight string) *EndpointSlice {
 		s := &EndpointSlice{TypeMeta: TypeMeta{Kind: KindEndpointSlice, APIVersion: APIVersionDiscovery}, AddressType: IPv4}

@@ -95,7 +95,7 @@ func validateConfigMap(o, old *ConfigMap) Errors {
 	if size > maxDataBytes {
 		errs = append(errs, tooLong(path{}, maxDataBytes)...)
 	}
-	if old == nil || !deref(old.Immutable) {
+	if old == nil || !Deref(old.Immutable) {
 		return errs
 	}
 	return slices.Concat(errs, validateKeptImmutable(o.Immutable), unlessEqual(data, maps.Equal(o.Data, old.Data)),
@@ -125,7 +125,7 @@ func validateSecret(o, old *Secret) Errors {
 	if o.Type != old.Type {
 		errs = append(errs, invalid(root("type"), o.Type, immutableText)...)
 	}
-	if !deref(old.Immutable) {
+	if !Deref(old.Immutable) {
 		return errs
 	}
 	return slices.Concat(errs, validateKeptImmutable(o.Immutable), unlessEqual(data, maps.EqualFunc(o.Data, old.Data, bytes.Equal)))
@@ -134,7 +134,7 @@ func validateSecret(o, old *Secret) Errors {
 const immutableSetText = "field is immutable when `immutable` is set"
 
 func validateKeptImmutable(immutable *bool) Errors {
-	return unlessEqual(root("immutable"), deref(immutable))
+	return unlessEqual(root("immutable"), Deref(immutable))
 }
 
 func unlessEqual(p path, equal bool) Errors {

@@ -70,7 +70,8 @@ func Draft(o Object) Object {
 	switch o := o.(type) {
 	case *Service:
 		c := *o
-		c.Spec, c.Status = o.Spec.deepCopy(), o.Status.deepCopy()
+		c.Spec.Selector = nil // held once
+		c.Spec, c.Status = c.Spec.deepCopy(), o.Status.deepCopy()
 		c.Spec.Selector = o.Spec.Selector
 		return &c
 	case *EndpointSlice:

@@ -48,12 +48,12 @@ func validateSubset(p path, subset *EndpointSubset, kept set) Errors {
 	}
 	for i := range subset.Ports {
 		port, portPath := &subset.Ports[i], p.child("ports").index(i)
-		name := deref(port.Name)
+		name := Deref(port.Name)
 		if name == "" && len(subset.Ports) > 1 {
 			errs = append(errs, required(portPath.child("name"), "")...)
 		}
 		errs = append(errs, validateEndpointPort(portPath, port)...)
-		errs = append(errs, invalidFor(portPath.child("port"), deref(port.Port), portNumberProblems(deref(port.Port)))...)
+		errs = append(errs, invalidFor(portPath.child("port"), Deref(port.Port), portNumberProblems(Deref(port.Port)))...)
 	}
 	return errs
 }
@@ -76,10 +76,10 @@ func validateNodeName(p path, name *string) Errors {
 // validateEndpointPort checks what ports of Endpoints and of EndpointSlices have in common.
 func validateEndpointPort(p path, port *EndpointPort) Errors {
 	var errs Errors
-	if name := deref(port.Name); name != "" {
+	if name := Deref(port.Name); name != "" {
 		errs = append(errs, invalidFor(p.child("name"), name, dns1123LabelProblems(name))...)
 	}
-	errs = append(errs, validateProtocol(p.child("protocol"), deref(port.Protocol))...)
+	errs = append(errs, validateProtocol(p.child("protocol"), Deref(port.Protocol))...)
 	return append(errs, validateAppProtocol(p.child("appProtocol"), port.AppProtocol)...)
 }
 

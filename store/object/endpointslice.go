@@ -151,7 +151,7 @@ func validateSlicePorts(ports []EndpointPort) Errors {
 	seen := set{}
 	for i := range ports {
 		p, port := slicePortsPath.index(i), &ports[i]
-		name := deref(port.Name)
+		name := Deref(port.Name)
 		if seen[name] {
 			errs = append(errs, duplicate(p.child("name"), name)...)
 		}
@@ -159,7 +159,7 @@ func validateSlicePorts(ports []EndpointPort) Errors {
 		errs = append(errs, validateEndpointPort(p, port)...)
 		// Absent and 0 are ports that no proxy uses. Beyond 65535 Kubernetes takes
 		// what no packet can carry; here it is refused.
-		if n := deref(port.Port); n != 0 {
+		if n := Deref(port.Port); n != 0 {
 			errs = append(errs, invalidFor(p.child("port"), n, portNumberProblems(n))...)
 		}
 	}

@@ -70,7 +70,7 @@ func syncClusterIPs(svc, old *Service) {
 // dual stack, and leaves all of that alone.
 func keepsPreferredFamilies(svc, old *Service) bool {
 	return old != nil && old.Spec.Type == svc.Spec.Type &&
-		deref(old.Spec.IPFamilyPolicy) == PreferDualStack && *svc.Spec.IPFamilyPolicy == PreferDualStack &&
+		Deref(old.Spec.IPFamilyPolicy) == PreferDualStack && *svc.Spec.IPFamilyPolicy == PreferDualStack &&
 		sameClusterIPs(svc, old) && slices.Equal(svc.Spec.IPFamilies, old.Spec.IPFamilies)
 }
 

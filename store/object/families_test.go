@@ -10,7 +10,7 @@ import (
 func familiesOf(s *Service) string {
 	return strings.Join([]string{
 		s.Spec.ClusterIP, strings.Join(s.Spec.ClusterIPs, ","),
-		deref(s.Spec.IPFamilyPolicy), strings.Join(s.Spec.IPFamilies, ","),
+		Deref(s.Spec.IPFamilyPolicy), strings.Join(s.Spec.IPFamilies, ","),
 	}, "|")
 }
 

@@ -49,6 +49,13 @@ func validateMeta(m *ObjectMeta) Errors {
 
 // validateLabels is for labels and for all that is made of labels, as selectors.
 func validateLabels(p path, labels map[string]string) Errors {
+	right := true
+	for key, value := range labels {
+		right = right && len(labelKeyProblems(key))+len(labelValueProblems(value)) == 0
+	}
+	if right { // nearly always
+		return nil
+	}
 	var errs Errors
 	for _, key := range sortedKeys(labels) {
 		errs = append(errs, invalidFor(p, key, labelKeyProblems(key))...)
@@ -66,11 +73,16 @@ func sortedKeys(m map[string]string) []string {
 
 func validateAnnotations(p path, annotations map[string]string) Errors {
 	var errs Errors
-	size := 0
-	for _, key := range sortedKeys(annotations) {
-		// Case does not matter in the key of an annotation.
-		errs = append(errs, invalidFor(p, key, labelKeyProblems(strings.ToLower(key)))...)
-		size += len(key) + len(annotations[key])
+	size, right := 0, true
+	for key, value := range annotations {
+		right = right && len(labelKeyProblems(strings.ToLower(key))) == 0
+		size += len(key) + len(value)
+	}
+	if !right {
+		for _, key := range sortedKeys(annotations) {
+			// Case does not matter in the key of an annotation.
+			errs = append(errs, invalidFor(p, key, labelKeyProblems(strings.ToLower(key)))...)
+		}
 	}
 	if size > maxAnnotationBytes {
 		errs = append(errs, tooLong(p, maxAnnotationBytes)...)
@@ -92,7 +104,7 @@ func validateOwners(p path, owners []OwnerReference) Errors {
 		if strings.Count(owner.APIVersion, "/") > 1 || strings.HasSuffix(owner.APIVersion, "/") {
 			errs = append(errs, invalid(p.index(i).child("apiVersion"), owner.APIVersion, "must be <group>/<version> or <version>")...)
 		}
-		if deref(owner.Controller) {
+		if Deref(owner.Controller) {
 			controllers = append(controllers, owner.Kind+"/"+owner.Name)
 		}
 	}

@@ -113,7 +113,7 @@ func (o *Pod) Running() iter.Seq2[string, *Container] {
 	return func(yield func(string, *Container) bool) {
 		for i := range o.Spec.InitContainers {
 			c := &o.Spec.InitContainers[i]
-			if deref(c.RestartPolicy) == restartAlways && !yield(podSpecPath.child("initContainers").index(i).String(), c) {
+			if Deref(c.RestartPolicy) == restartAlways && !yield(podSpecPath.child("initContainers").index(i).String(), c) {
 				return
 			}
 		}
@@ -179,7 +179,7 @@ func (o *Pod) TargetPort(port *ServicePort) (int32, bool) {
 		return number, true
 	}
 	for _, container := range o.Spec.InitContainers {
-		if deref(container.RestartPolicy) != restartAlways {
+		if Deref(container.RestartPolicy) != restartAlways {
 			continue
 		}
 		if number, found := find([]Container{container}); found {

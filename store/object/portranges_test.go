@@ -37,7 +37,7 @@ func TestParsePortRanges(t *testing.T) {
 	}
 }
 
-// A value that stands there keeps nobody from an update, unless its port is gone.
+// A value that stands there does not prevent an update, unless its port is gone.
 func TestPortRangesAreCheckedWhenTheyChange(t *testing.T) {
 	svc := func(value, port string) *Service {
 		s := &Service{TypeMeta: TypeMeta{Kind: KindService, APIVersion: "v1"}}

@@ -7,7 +7,7 @@ import (
 )
 
 // Share has texts that many objects have, as "TCP" and the keys of labels, and those that the object itself has
-// several times, as its name, be held once. It is for objects that were just decoded: nobody else may have this one yet.
+// several times, as its name, be held once. It is for objects that were just decoded: the caller is the only owner.
 func Share(o Object) {
 	kind := o.GetTypeMeta()
 	often(&kind.Kind)

@@ -154,7 +154,7 @@ func addsNoNodePort(svc, old *Service) bool {
 }
 
 func sameAffinityConfig(a, b *SessionAffinityConfig) bool {
-	return samePointee(deref(deref(a).ClientIP).TimeoutSeconds, deref(deref(b).ClientIP).TimeoutSeconds)
+	return samePointee(Deref(Deref(a).ClientIP).TimeoutSeconds, Deref(Deref(b).ClientIP).TimeoutSeconds)
 }
 
 // OnceSet is the end of a refusal to change what does not change.
@@ -194,7 +194,7 @@ func checkClusterIPChange(svc, old *Service) Errors {
 			errs = append(errs, invalid(clusterIPsPath.index(i), ips, OnceSet)...)
 		}
 	}
-	if len(ips) == 1 && len(before) > 1 && deref(svc.Spec.IPFamilyPolicy) != SingleStack {
+	if len(ips) == 1 && len(before) > 1 && Deref(svc.Spec.IPFamilyPolicy) != SingleStack {
 		errs = append(errs, invalid(familyPolicyPath, svc.Spec.IPFamilyPolicy, "must be set to 'SingleStack' when releasing the secondary clusterIP")...)
 	}
 	return errs
@@ -218,7 +218,7 @@ func checkFamiliesChange(svc, old *Service) Errors {
 	if families[0] != before[0] || len(families) == len(before) && !slices.Equal(families, before) {
 		errs = append(errs, invalid(p, families, OnceSet)...)
 	}
-	if len(families) == 1 && len(before) > 1 && deref(svc.Spec.IPFamilyPolicy) != SingleStack {
+	if len(families) == 1 && len(before) > 1 && Deref(svc.Spec.IPFamilyPolicy) != SingleStack {
 		errs = append(errs, invalid(familyPolicyPath, svc.Spec.IPFamilyPolicy, "must be set to 'SingleStack' when releasing the secondary ipFamily")...)
 	}
 	return errs

@@ -122,8 +122,8 @@ func (o *Service) clusterIPs() []string {
 	return o.Spec.ClusterIPs
 }
 
-// deref returns the value that p points to, or the zero value.
-func deref[T any](p *T) T {
+// Deref returns the value that p points to, or the zero value.
+func Deref[T any](p *T) T {
 	if p == nil {
 		return *new(T)
 	}
@@ -132,5 +132,5 @@ func deref[T any](p *T) T {
 
 // samePointee reports whether both are nil or point to equal values.
 func samePointee[T comparable](a, b *T) bool {
-	return (a == nil) == (b == nil) && deref(a) == deref(b)
+	return (a == nil) == (b == nil) && Deref(a) == Deref(b)
 }

@@ -22,7 +22,7 @@ func serviceWarnings(s *Service) []string {
 	warnings = append(warnings, ignoredFieldWarnings(s)...)
 	warnings = append(warnings, addressWarnings(s)...)
 	warnings = append(warnings, sourceRangeWarnings(s)...)
-	if deref(s.Spec.TrafficDistribution) == PreferClose {
+	if Deref(s.Spec.TrafficDistribution) == PreferClose {
 		warnings = append(warnings, fmt.Sprintf("spec.trafficDistribution: %q is deprecated; use %q", PreferClose, PreferSameZone))
 	}
 	return warnings
@@ -163,7 +163,7 @@ func endpointSliceWarnings(o *EndpointSlice) []string {
 			warnings = append(warnings, ipWarnings(p.index(j), ip)...)
 		}
 	}
-	hasNoNumber := func(port EndpointPort) bool { return deref(port.Port) == 0 }
+	hasNoNumber := func(port EndpointPort) bool { return Deref(port.Port) == 0 }
 	if i := slices.IndexFunc(o.Ports, hasNoNumber); i >= 0 {
 		warnings = append(warnings, fmt.Sprintf("%s: a port without a number is ignored", slicePortsPath.index(i)))
 	}

@@ -103,7 +103,7 @@ func connect(t *testing.T, to string) {
 	t.Cleanup(func() { _ = conn.Close() })
 }
 
-// knock sends a SYN that nobody answers, or that is refused, until the test is over.
+// knock sends a SYN without an answer, or that is refused, until the test is over.
 func knock(t *testing.T, to string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)

@@ -108,7 +108,7 @@ func judgeAddresses(t *testing.T, w *world) {
 type attempt struct {
 	verb  string // create, update, delete
 	value string
-	// sure says that the answer came and was a yes. Without it, nobody knows.
+	// sure says that the answer came and was a yes. Without it, the outcome is unknown.
 	sure    bool
 	version string // of the answer
 }
@@ -125,7 +125,7 @@ type model struct {
 	mu      sync.Mutex
 	logs    map[string][]attempt // by resource/name
 	counted int                  // additions to the shared counter that were acknowledged
-	unsure  int                  // ... and those nobody knows of
+	unsure  int                  // ... and those with an unknown outcome
 }
 
 func (m *model) note(kind schema.GroupVersionResource, name string, a attempt) {
@@ -215,7 +215,7 @@ func (m *model) look(ctx context.Context, objects dynamic.ResourceInterface, nam
 	}
 }
 
-// count adds one to the counter, if nobody else did meanwhile.
+// count adds one to the counter, if no other client did meanwhile.
 func (m *model) count(ctx context.Context, t *testing.T) {
 	objects := m.client.Resource(modelKinds[0]).Namespace(m.namespace)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)

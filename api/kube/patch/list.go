@@ -251,7 +251,7 @@ func order(merged, wanted, before []any, mergeKey string) ([]any, error) {
 		}
 		others = append(others, entry{item, id})
 		if _, ok := old[id]; !ok {
-			old[id] = len(before) // new, and nobody said where: behind all others
+			old[id] = len(before) // new, and without a place: behind all others
 		}
 	}
 	slices.SortStableFunc(named, func(a, b entry) int { return cmp.Compare(rank[a.id], rank[b.id]) })

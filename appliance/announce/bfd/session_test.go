@@ -29,7 +29,7 @@ func TestReadsBeforeItBlames(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			l := &listener{hub: h, local: local} // nobody reads by itself
+			l := &listener{hub: h, local: local} // without a goroutine that reads
 			for i, port := range []uint16{SingleHopPort, MultiHopPort} {
 				if l.conns[i], err = listen(netip.AddrPortFrom(local, port)); err != nil {
 					t.Fatal(err)

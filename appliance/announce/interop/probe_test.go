@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// flow is echo requests to one address, which the kernel of whoever has it answers: a test that
+// flow is echo requests to one address, which the kernel of the host that has it answers: a test that
 // is late to read or to run loses none.
 type flow struct {
 	to             netip.Addr

@@ -39,7 +39,7 @@ const (
 	arpReply   = 2
 
 	protoICMPv6   = 58
-	hopLimit      = 255 // RFC 4861, sections 7.1.1 and 7.1.2: nobody else's router passed it on
+	hopLimit      = 255 // RFC 4861, sections 7.1.1 and 7.1.2: no router passed it on
 	solicitation  = 135
 	advertisement = 136
 

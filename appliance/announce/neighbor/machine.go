@@ -39,9 +39,9 @@ var bursts = []time.Duration{time.Second, 2 * time.Second, 5 * time.Second}
 type State uint8
 
 const (
-	Probing   State = iota // whether somebody else has it
+	Probing   State = iota // for another host that has it
 	Announced              // answered and announced
-	Conflict               // somebody else has it
+	Conflict               // another host has it
 	Standby                // another box answers for it
 )
 

@@ -300,7 +300,7 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// Frames that are not as the RFCs want them are nobody's.
+// Frames that are not as the RFCs want them are dropped.
 func TestBadFrames(t *testing.T) {
 	good := map[string][]byte{"ARP": ask(vips[0]), "NS": ask(vips[1]), "NA": claim(vips[1])}
 	for name, frame := range good {

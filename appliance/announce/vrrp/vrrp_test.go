@@ -64,7 +64,7 @@ type world struct {
 	random *rand.Rand
 	// loss is how many of 100 adverts are lost; some of the others come twice, or late.
 	loss  int
-	split bool // nobody hears anybody
+	split bool // no router hears another
 }
 
 type box struct {
@@ -233,7 +233,7 @@ func TestLeave(t *testing.T) {
 	w.boxes[1].Join(w.now)
 	w.run(time.Second, nil)
 	w.is("active backup")
-	// With nobody there it gives up after its patience.
+	// Without another router it gives up after its patience.
 	alone := newWorld(t, config(100))
 	alone.run(time.Second, nil)
 	alone.boxes[0].Leave(alone.now, time.Second)
@@ -259,7 +259,7 @@ func TestJoinUnwell(t *testing.T) {
 	}
 }
 
-// When a split heals one stays, which announces itself to those that followed the other, whoever is heard first.
+// When a split heals one stays, which announces itself to those that followed the other, in whichever order they are heard.
 func TestSplitHeals(t *testing.T) {
 	for _, priorities := range [][2]uint8{{100, 200}, {100, 100}} {
 		for offset := range interval / time.Millisecond {
@@ -286,7 +286,7 @@ func TestOthersAreNotHeard(t *testing.T) {
 	w.is("active active")
 }
 
-// With 20 of 100 adverts lost, some twice and out of order, somebody answers nearly always, two do for
+// With 20 of 100 adverts lost, some twice and out of order, one router answers nearly always, two do for
 // moments, and it comes to rest when the segment does.
 func TestBadSegment(t *testing.T) {
 	w := newWorld(t, config(100), config(150), config(200))
@@ -312,7 +312,7 @@ func TestBadSegment(t *testing.T) {
 }
 
 // An active box whose process was stopped was replaced, and stands by when it goes on, whatever its priority: what waits for it
-// says so. With preemption it takes over again. One that nobody replaced goes on.
+// says so. With preemption it takes over again. One that was not replaced goes on.
 func TestActiveIsStopped(t *testing.T) {
 	for name, test := range map[string]struct {
 		preempt    bool
@@ -342,7 +342,7 @@ func TestActiveIsStopped(t *testing.T) {
 	}
 }
 
-// A box that stands by and does not run, or whose whole machine does not, takes over from nobody who is well; and from one
+// A box that stands by and does not run, or whose whole machine does not, takes over from no router that is well; and from one
 // that died meanwhile it does.
 func TestBackupIsStopped(t *testing.T) {
 	for _, machine := range []bool{false, true} {

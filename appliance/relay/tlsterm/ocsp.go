@@ -159,7 +159,7 @@ type asking struct {
 	wrong error     // of the last time
 }
 
-// Fetch says whether the responder of a Secret's certificate is asked: see Staple.
+// Fetch sets whether the responder of a Secret's certificate is asked: see Staple.
 func (k *Keeper) Fetch(secret string, fetch bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -262,7 +262,7 @@ func (k *Keeper) answered(secret string, p *Pair, s *staple, err error) (news bo
 	now := time.Now()
 	a := k.fetched[secret]
 	if a == nil || a.of != p {
-		return false // it is for another certificate, or for nobody
+		return false // it is for another certificate, or for none
 	}
 	_, had := p.Stapled(now)
 	before := a.wrong

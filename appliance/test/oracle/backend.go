@@ -68,7 +68,7 @@ func lowestTier(all []backend) []backend {
 func (w *World) backendsOf(f frontend) []backend {
 	var all []backend
 	for _, candidate := range append(w.fromSlices(f), w.fromEndpoints(f)...) {
-		// Behavior 108: an endpoint that is somebody's cluster IP is not used. ("The endpoint
+		// Behavior 108: an endpoint that is the cluster IP of a Service is not used. ("The endpoint
 		// IP addresses cannot be the cluster IPs of other Kubernetes Services", Service page.)
 		// The manual says so of the whole service range: nothing else can be there.
 		if addr := candidate.address.Addr(); w.isClusterIP(addr) || anyContains(w.Box.ServiceRanges, addr) {

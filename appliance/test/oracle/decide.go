@@ -30,16 +30,16 @@ func (w *World) Decide(p Packet) []Outcome {
 		return []Outcome{{Kind: Dropped}} // behavior 191
 	case w.isVIP(addr):
 		// Behaviors 5, 27, 28 and 43: a port that no Service has there, node ports included,
-		// is refused, whoever may be listening on the host.
+		// is refused, even if a program of the host listens there.
 		return []Outcome{{Kind: Refused}}
 	case w.isOwned(addr):
-		// Behaviors 6 and 260: an address of the service range or of a pool that nobody has.
+		// Behaviors 6 and 260: an address of the service range or of a pool that no Service has.
 		return []Outcome{{Kind: Dropped}}
 	}
 	return []Outcome{{Kind: Untouched}}
 }
 
-// isOwned reports whether nobody but a Service can have an address.
+// isOwned reports whether only a Service can have an address.
 func (w *World) isOwned(addr netip.Addr) bool {
 	if anyContains(w.Box.ServiceRanges, addr) {
 		return true
@@ -61,7 +61,7 @@ func (w *World) frontendFor(p Packet) (frontend, bool) {
 			return f, true
 		}
 	}
-	for i, f := range all { // behavior 389: after exact ports, whoever has them
+	for i, f := range all { // behavior 389: after exact ports of any Service
 		if f.isRange() && f.address == addr && f.protocol == p.Protocol && f.number <= p.To.Port() && p.To.Port() <= f.last && w.isFirst(i) {
 			return f, true
 		}
@@ -165,7 +165,7 @@ func (w *World) clusterIPSource(p Packet) Source {
 	}
 	for _, internal := range w.Box.InternalSources {
 		// Behaviors 10 and 11; behavior 12: without internal sources, of the family,
-		// nobody counts as outside.
+		// no client counts as outside.
 		if internal.Addr().Is4() == p.From.Addr().Is4() && !w.isInternal(p.From.Addr()) {
 			return Masqueraded
 		}
@@ -234,7 +234,7 @@ func (w *World) isFirst(i int) bool {
 	if all[i].isRange() {
 		return slices.Contains(grantedRanges(all, all[i].address, all[i].protocol), i)
 	}
-	all = slices.DeleteFunc(all[:i+1:i+1], frontend.isRange) // which are in nobody's way
+	all = slices.DeleteFunc(all[:i+1:i+1], frontend.isRange) // which conflict with nothing
 	i = len(all) - 1
 	for _, earlier := range all[:i] {
 		if earlier.address == all[i].address && earlier.protocol == all[i].protocol && earlier.number == all[i].number {

@@ -57,7 +57,7 @@ func (w *World) frontends() []frontend {
 			all = append(all, w.rangesOf(service, port)...)
 		}
 	}
-	// A load balancer IP of an older Service is nobody's external IP, whatever the port.
+	// A load balancer IP of an older Service cannot be an external IP of another, whatever the port.
 	return slices.DeleteFunc(all, func(f frontend) bool {
 		return f.place == atExternalIP && slices.ContainsFunc(all, func(other frontend) bool {
 			return other.place == atLoadBalancer && other.address == f.address && byAge(other.service, f.service) < 0

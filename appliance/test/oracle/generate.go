@@ -319,7 +319,7 @@ func (g *generator) externalIPs(service *object.Service, indexes []int) {
 	for range 1 + g.IntN(3) {
 		text := pick(g.Rand, externalIPs[pick(g.Rand, indexes)]).String()
 		// One address in two fields of a Service says two things at once: of a cluster IP
-		// nobody has said which holds.
+		// the specification does not say which holds.
 		if !slices.Contains(service.Spec.ClusterIPs, text) && !slices.Contains(service.Spec.ExternalIPs, text) {
 			service.Spec.ExternalIPs = append(service.Spec.ExternalIPs, text)
 		}

@@ -49,7 +49,7 @@ func (w *World) judge(f frontend, all []backend) []backend {
 	left := len(keep(keep(judged, gets), func(b backend) bool { return b.ready || b.draining }))
 	minHealthy, _ := strconv.Atoi(strings.TrimSuffix(f.service.Metadata.Annotations[annotationMinHealthy], "%"))
 	if left == 0 || up*100 < minHealthy*offered {
-		return all // behavior 161: as if nobody had asked them
+		return all // behavior 161: as if they were not checked
 	}
 	return judged
 }

@@ -134,7 +134,7 @@ func (o Outcome) String() string {
 
 // Allows reports whether the observed outcome conforms to this one.
 func (o Outcome) Allows(observed Outcome) bool {
-	observed.Idle = o.Idle // nobody sees it in a packet
+	observed.Idle = o.Idle // it does not show in a packet
 	observed.Hashed, observed.Range = o.Hashed, o.Range
 	if o.Source == EitherSource {
 		observed.Source = EitherSource

@@ -196,7 +196,7 @@ func usable(endpoints []*object.EndpointSlice, p object.ServicePort) string {
 	var all []string
 	for _, s := range endpoints {
 		for _, port := range s.Ports {
-			if port.Port == nil || deref(port.Name) != p.Name || cmp.Or(deref(port.Protocol), object.ProtocolTCP) != p.Protocol {
+			if port.Port == nil || object.Deref(port.Name) != p.Name || cmp.Or(object.Deref(port.Protocol), object.ProtocolTCP) != p.Protocol {
 				continue
 			}
 			for _, e := range s.Endpoints {
@@ -221,14 +221,6 @@ func joinHostPort(address string, port int32) string {
 	return address + ":" + strconv.Itoa(int(port))
 }
 
-// deref is a text that may be absent.
-func deref(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
-}
-
 // shownInSlice bounds the endpoints of a slice that are listed.
 const shownInSlice = 20
 
@@ -244,9 +236,9 @@ func describeSlices(p *Page, endpoints []*object.EndpointSlice) {
 		for _, p := range s.Ports {
 			text := "*"
 			if p.Port != nil {
-				text = fmt.Sprintf("%d/%s", *p.Port, cmp.Or(deref(p.Protocol), object.ProtocolTCP))
+				text = fmt.Sprintf("%d/%s", *p.Port, cmp.Or(object.Deref(p.Protocol), object.ProtocolTCP))
 			}
-			if name := deref(p.Name); name != "" {
+			if name := object.Deref(p.Name); name != "" {
 				text = name + " " + text
 			}
 			ports = append(ports, text)
@@ -305,8 +297,8 @@ func endpointPlace(e *object.Endpoint) string {
 	if e.TargetRef != nil {
 		add(strings.ToLower(cmp.Or(e.TargetRef.Kind, "object")), e.TargetRef.Name)
 	}
-	add("node", deref(e.NodeName))
-	add("zone", deref(e.Zone))
+	add("node", object.Deref(e.NodeName))
+	add("zone", object.Deref(e.Zone))
 	return output.Printable(strings.Join(all, ", "))
 }
 

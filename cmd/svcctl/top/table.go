@@ -139,7 +139,7 @@ func clientsTable(clients *wire.ServiceClients) string {
 	case !clients.Counted:
 		return "Clients are counted from the next look on.\n"
 	case len(clients.Clients) == 0:
-		return "Nobody is connected.\n"
+		return "No client is connected.\n"
 	}
 	rows := [][]string{{"CLIENT", "OPEN", "UNANSWERED"}}
 	for _, c := range clients.Clients {

@@ -111,7 +111,7 @@ func TestTopClients(t *testing.T) {
 		Clients: &wire.ServiceClients{Counted: true, More: 17, Clients: []wire.ClientTraffic{{Client: "203.0.113.7", Open: 118}, {Client: "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff", Open: 2, Unanswered: 4}}},
 	}}
 	golden(t, "clients.txt", top.Table(at, 0, 0))
-	for says, clients := range map[string]wire.ServiceClients{"\nClients are counted from the next look on.\n": {}, "\nNobody is connected.\n": {Counted: true}} {
+	for says, clients := range map[string]wire.ServiceClients{"\nClients are counted from the next look on.\n": {}, "\nNo client is connected.\n": {Counted: true}} {
 		top.seen.Clients = &clients
 		if text := top.Table(at, 0, 0); !strings.HasSuffix(text, says) {
 			t.Errorf("want %q at the end of\n%s", says, text)

@@ -1,0 +1,160 @@
+package appliance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"svcctl.io/svcctl/appliance/advertise"
+	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/control"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/fleet"
+)
+
+// The end of a trial in a fleet. Going back is a commit, which the box with the turn makes. A change that cuts a box
+// off from etcd must not stay in force there for good, so a box that does not hear what became of a trial when its time
+// is over has in force what was so before, in a copy of the objects, until it hears. That is sound as any other
+// state of a box that is cut off: a state that the fleet had, which gives nothing to anybody.
+
+const (
+	// trialLook is how often a trial that is over is looked at: the turn may come without a word, and etcd may be away.
+	trialLook = time.Second
+	// trialPatience is for how long a box that hears of its fleet leaves going back to the one that has the turn.
+	trialPatience = 10 * time.Second
+)
+
+// heldBack is what is in force in place of the objects of the store.
+type heldBack struct {
+	pools *objectPools
+	back  atomic.Pointer[store.Store] // nil: the objects of the store are in force
+}
+
+// objects is what is in force in place of the store; nil: the store is.
+func (h *heldBack) objects() *store.Store { return h.back.Load() }
+
+// hold puts what would be in force after the trial into force.
+func (h *heldBack) hold(m *member) error {
+	back, _, err := m.store.Fork()
+	if err != nil {
+		return err
+	}
+	if _, err := back.GoBack(nil); err != nil {
+		return err
+	}
+	cfg := *m.cfg
+	cfg.ObjectPools = &config.ObjectPools{}
+	var plan *advertise.Plan
+	pools := control.NewPools(back, advertiseBox(&cfg), func(p *advertise.Plan) { plan = p })
+	if _, err := pools.Sync(); err != nil {
+		return err
+	}
+	if err := control.NewEndpoints(cfg.EndpointsFacts(), back).Sync(); err != nil {
+		return err
+	}
+	h.pools.hold(plan)
+	h.back.Store(back)
+	return nil
+}
+
+// release puts the objects of the store into force again. It reports whether they were not.
+func (h *heldBack) release() bool {
+	if h.back.Swap(nil) == nil {
+		return false
+	}
+	h.pools.release()
+	return true
+}
+
+// endTrials ends trials whose time is over.
+func (m *member) endTrials(ctx context.Context) error {
+	for ctx.Err() == nil {
+		published, changed := m.store.Published(), m.engine.Changes()
+		m.lookAtTrial()
+		var ends <-chan time.Time
+		if left, pending := m.store.TrialLeft(); pending {
+			ends = time.After(max(left, trialLook))
+		}
+		select {
+		case <-ctx.Done():
+		case <-ends:
+		case <-published:
+		case <-changed:
+		}
+	}
+	return nil
+}
+
+// lookAtTrial does what is to be done about a trial whose time is over.
+func (m *member) lookAtTrial() {
+	if left, pending := m.store.TrialLeft(); !pending || left > 0 {
+		m.over = time.Time{}
+		m.showStore()
+		return
+	}
+	if m.over.IsZero() {
+		m.over = time.Now()
+	}
+	s := m.engine.State()
+	switch held := m.held.objects() != nil; {
+	case !s.Hears():
+		m.holdBack(nil)
+	case held || m.HasTurn() || time.Since(m.over) > trialPatience:
+		if err := m.goBack(); err != nil && s.Kind == fleet.Following { // etcd is full, say
+			m.holdBack(err)
+		} else { // it is known, or it is under way and this box may not end it
+			m.showStore()
+		}
+	}
+}
+
+// goBack takes a trial back for all boxes, unless another box was first, or has confirmed it.
+func (m *member) goBack() error {
+	revived, err := m.store.GoBack(nil)
+	switch {
+	case errors.Is(err, store.ErrNoTrial):
+		return nil
+	case err != nil:
+		m.log.Warn("the trial is over, and did not go back yet", "err", err)
+		return err
+	}
+	m.log.Warn("the trial was not confirmed in time: it went back", "objects", len(revived))
+	return nil
+}
+
+// holdBack has what was in force before the trial in force on this box alone.
+func (m *member) holdBack(why error) {
+	if m.held.objects() != nil {
+		return
+	}
+	if why == nil {
+		why = errors.New("this box does not hear of its fleet")
+	}
+	if err := m.held.hold(m); err != nil {
+		if text := fmt.Sprint(err); text != m.notHeld {
+			m.notHeld = text
+			m.log.Error("the trial is over, and what was in force before cannot be put into force on this box", "err", err)
+		}
+		return
+	}
+	m.notHeld = ""
+	m.log.Warn("the trial is over, and it is not known whether it was confirmed: what was in force before is in force on this box", "why", why)
+	m.look()
+}
+
+// showStore has the objects of the store in force.
+func (m *member) showStore() {
+	if m.held.release() {
+		m.log.Info("what became of the trial is known, and in force")
+		m.look()
+	}
+}
+
+// look wakes the loop, once there is one.
+func (m *member) look() {
+	if wake := m.wake.Load(); wake != nil {
+		(*wake)()
+	}
+}

@@ -1,0 +1,73 @@
+package reconcile
+
+import (
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// concerned returns the Services whose plan depends on what differs between the host that is planned for and another one; all are those that
+// there are. Mostly these are few: the kernel has found an address to be unique (DAD), or somebody adds a VIP to an
+// interface, which is of no interest to a Service that has nothing at this address. What the elements of the box are is
+// the compiler's matter.
+func (p *planner) concerned(host *Host, objs Objects, all []string) []string {
+	was, is := configured(p.host), host.Resolve
+	moved := map[netip.Addr]bool{}
+	for _, pair := range [][2]map[netip.Addr]string{{was.Host, is.Host}, {is.Host, was.Host}} {
+		for addr, what := range pair[0] {
+			if other, has := pair[1][addr]; !has || other != what {
+				moved[addr] = true
+			}
+		}
+	}
+	for _, pair := range [][2]map[netip.Addr]bool{{was.Broadcast, is.Broadcast}, {is.Broadcast, was.Broadcast}} {
+		for addr := range pair[0] {
+			if !pair[1][addr] {
+				moved[addr] = true
+			}
+		}
+	}
+	otherRelays := !reflect.DeepEqual(was.Relays, is.Relays)
+	was.Host, was.Broadcast, was.Relays = is.Host, is.Broadcast, is.Relays
+	if !reflect.DeepEqual(was, is) || !slices.Equal(p.host.Loopback, host.Loopback) {
+		return all
+	}
+	var services []string
+	if len(moved) > 0 {
+		services = usersOf(moved, objs, all)
+	}
+	if otherRelays {
+		services = slices.AppendSeq(services, maps.Keys(p.relaying))
+	}
+	return services
+}
+
+// usersOf returns the Services among some that ask for one of the addresses, or have an endpoint there. What the kernel has of a
+// Service follows from its objects, so that these are looked at.
+func usersOf(addrs map[netip.Addr]bool, objs Objects, services []string) (users []string) {
+	is := func(text string) bool {
+		addr, err := netip.ParseAddr(text)
+		return err == nil && addrs[addr.Unmap()]
+	}
+	for _, key := range services {
+		svc, endpointSlices, _ := objs.Service(key)
+		if svc != nil && slices.ContainsFunc(addressesAsked(svc), is) || slices.ContainsFunc(endpointSlices, func(s *object.EndpointSlice) bool {
+			return slices.ContainsFunc(s.Endpoints, func(e object.Endpoint) bool { return slices.ContainsFunc(e.Addresses, is) })
+		}) {
+			users = append(users, key)
+		}
+	}
+	return users
+}
+
+// addressesAsked returns the texts of all addresses that a Service asks for or was given.
+func addressesAsked(svc *object.Service) []string {
+	texts := slices.Concat([]string{svc.Spec.ClusterIP, svc.Spec.LoadBalancerIP}, svc.Spec.ClusterIPs, svc.Spec.ExternalIPs)
+	for _, ingress := range svc.Status.LoadBalancer.Ingress {
+		texts = append(texts, ingress.IP)
+	}
+	return texts
+}
