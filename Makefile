@@ -127,7 +127,7 @@ demo-fleet: build ## three boxes and an etcd of three members between namespaces
 SVCCTL_FLEET_EACH ?= 1500
 fleet: deps ## many boxes, one truth: faults of etcd, lost races, packets through every box (root or sudo); the tests are shorter in make test
 	SVCCTL_REQUIRE_PRIVILEGED=1 SVCCTL_FLEET_EACH=$(SVCCTL_FLEET_EACH) go test -count=1 -v -timeout $(TIMEOUT) ./store/fleet
-	SVCCTL_REQUIRE_PRIVILEGED=1 go test -count=1 -timeout $(TIMEOUT) $(if $(SUDO),-exec "$(AS_ROOT)") -run 'Test(45[5-9]|460|47[5-8]|562|57[0679])_' ./appliance/e2e
+	SVCCTL_REQUIRE_PRIVILEGED=1 go test -count=1 -timeout $(TIMEOUT) $(if $(SUDO),-exec "$(AS_ROOT)") -run 'Test(45[5-9]|460|47[5-8]|562|57[0679]|59[1-3])_' ./appliance/e2e
 
 demo-pair: build ## two boxes and a client that downloads, while one box dies (root or sudo)
 	@.ci/deps nft ip

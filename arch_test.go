@@ -102,6 +102,7 @@ var edges = map[string][]string{
 	"appliance/apiserver":       {"api", "api/auth", "api/dashboard", "api/diagnose", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/env", "appliance/metrics", "appliance/task", "store", "store/object"},
 	"appliance/sourceset":       {"watch"},
 	"appliance/sources":         {"store", "store/engine", "store/manifest", "watch"},
+	"appliance/rollout":         {"store"},
 	"appliance/relay/httpproxy": {},
 	"appliance/relay/tlsterm":   {},
 	"appliance/config": {
@@ -120,7 +121,7 @@ var edges = map[string][]string{
 	"appliance/traffic":  {"api/wire", "appliance/conntrack", "appliance/flows", "nft"},
 	"appliance/task":     {},
 	"appliance": {
-		"api", "api/auth", "api/wire", "appliance/admission", "appliance/advertise", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/forecast", "appliance/handover", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/routes", "appliance/sources", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
+		"api", "api/auth", "api/wire", "appliance/admission", "appliance/advertise", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/forecast", "appliance/handover", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/rollout", "appliance/routes", "appliance/sources", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
 		"nft", "nft/kernel", "store", "store/deadline", "store/engine", "store/fleet", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":       {},               // benchmarks only
@@ -133,7 +134,7 @@ var edges = map[string][]string{
 	"appliance/test/script": {"nft"}, // for tests only
 
 	"cmd/svcctl": {
-		"api/client", "api/dashboard", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/handover", "appliance/journald", "appliance/logqueue", "cmd/svcctl/describe", "cmd/svcctl/explain", "cmd/svcctl/output", "cmd/svcctl/pin", "cmd/svcctl/report", "cmd/svcctl/top", "store/annotation", "store/convert", "store/fleet", "store/kind", "store/manifest", "store/object", "store/schema",
+		"api/client", "api/dashboard", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/handover", "appliance/journald", "appliance/logqueue", "appliance/rollout", "cmd/svcctl/describe", "cmd/svcctl/explain", "cmd/svcctl/output", "cmd/svcctl/pin", "cmd/svcctl/report", "cmd/svcctl/top", "store/annotation", "store/convert", "store/fleet", "store/kind", "store/manifest", "store/object", "store/schema",
 	},
 	"cmd/svcctl/output":   {},
 	"cmd/svcctl/describe": {"api/client", "api/diagnose", "api/wire", "cmd/svcctl/output", "store/annotation", "store/kind", "store/object", "store/schema"},

@@ -47,7 +47,7 @@ func changesObjects(r *http.Request) bool {
 	}
 	path := r.URL.Path
 	if rest, own := strings.CutPrefix(path, "/svcctl/v1/"); own {
-		return slices.Contains(ownPosts, rest)
+		return slices.Contains(ownPosts, rest) || strings.HasPrefix(rest, "rollout/")
 	}
 	for _, group := range []string{"authentication.k8s.io", "authorization.k8s.io"} { // questions about the user here
 		if strings.HasPrefix(path, "/apis/"+group+"/") {

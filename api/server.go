@@ -91,6 +91,8 @@ type Config struct {
 	// Plan tells what a request would change in the kernel; when it is nil, nobody may ask. Its errors are
 	// *wire.Failure where a client can do something about it. It may be called concurrently.
 	Plan func(w http.ResponseWriter, r *http.Request) (*wire.KernelPlan, error)
+	// Rollouts are the staged rollouts of a fleet; nil: the paths are not served.
+	Rollouts Rollouts
 	// Fleet is the fleet that the box belongs to; nil: none.
 	Fleet Fleet
 	// Commits answers leaves below /svcctl/v1/commits; when it is nil, nothing is there. LeafWrites says that a leaf is believed who
@@ -249,6 +251,13 @@ func (s *Server) Handler() http.Handler {
 		admin("/svcctl/v1/trial/back", http.HandlerFunc(s.back))
 		admin("/svcctl/v1/rollback", http.HandlerFunc(s.rollback))
 		admin("/svcctl/v1/export", s.unhurried(get(s.export)))
+	}
+	if s.cfg.Rollouts != nil {
+		reader("/svcctl/v1/rollout", get(s.rollout))
+		admin("/svcctl/v1/rollout/begin", http.HandlerFunc(s.beginRollout))
+		for _, verb := range []string{wire.RolloutStart, wire.RolloutPause, wire.RolloutResume, wire.RolloutUndo} {
+			admin("/svcctl/v1/rollout/"+verb, s.moveRollout(verb))
+		}
 	}
 	if s.cfg.Plan != nil {
 		admin("/svcctl/v1/plan", s.unhurried(http.HandlerFunc(s.plan)))

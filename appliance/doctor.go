@@ -34,7 +34,7 @@ func Doctor(_ context.Context, cfg config.Config, serving bool) []Finding {
 	if adopting {
 		findings = append(findings, checkup.ExamineAdopting(&facts))
 	}
-	findings = append(findings, rangeFinding(&cfg))
+	findings = append(findings, nodeFindings(&cfg, &facts)...)
 	if cfg.API.TLSCert != "" {
 		findings = append(findings, apiserver.CertificateOffline(cfg.API.TLSCert, cfg.API.TLSKey, time.Now()))
 	}
@@ -45,14 +45,18 @@ func Doctor(_ context.Context, cfg config.Config, serving bool) []Finding {
 	return findings
 }
 
-// rangeFinding is about networks of this host in the service ranges.
-func rangeFinding(c *config.Config) Finding {
-	const check = "service-range"
+// nodeFindings are about bridges of this host, and its networks in the service ranges.
+func nodeFindings(c *config.Config, settings *checkup.Facts) []Finding {
 	facts, err := node.Read()
 	if err != nil {
-		return checkup.Doubt(check, err.Error(), "run it as root")
+		return []Finding{checkup.Doubt("service-range", err.Error(), "run it as root")}
 	}
-	if problems := c.OverlapProblems(&facts, nil); len(problems) > 0 {
+	return []Finding{checkup.ExamineBridges(settings, facts.Bridges()), rangeFinding(c, &facts)}
+}
+
+func rangeFinding(c *config.Config, facts *node.Facts) Finding {
+	const check = "service-range"
+	if problems := c.OverlapProblems(facts, nil); len(problems) > 0 {
 		message, advice, _ := strings.Cut(problems[0].Message, "; ")
 		return checkup.Fault(check, message, advice)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/sources"
 	"svcctl.io/svcctl/appliance/task"
+	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/fleet"
@@ -125,6 +127,8 @@ type member struct {
 	// sources reads the directories of this box; wake, once it is set, has the loop show how they are doing.
 	sources *sources.Reader
 	wake    atomic.Pointer[func()]
+	events  *control.Recorder
+	served  func(service string) []nft.ServicePort
 	over    time.Time // since when the trial under way is over; the zero Time: it is not
 	notHeld string    // why what was before it could not be put into force, as the log has it
 	log     *slog.Logger
@@ -150,8 +154,11 @@ func (m *member) State() wire.Fleet {
 func (m *member) Boxes(ctx context.Context) ([]wire.FleetBox, error) {
 	all, err := m.engine.Boxes(ctx)
 	boxes := make([]wire.FleetBox, len(all))
+	head, _ := m.store.RolloutHead()
 	for i := range all {
-		boxes[i] = FleetBox(&all[i])
+		if boxes[i] = FleetBox(&all[i]); head.ID != "" && head.Pending() {
+			boxes[i].Rollout = map[bool]string{true: "new", false: "before"}[head.Has(all[i].Box)]
+		}
 	}
 	return boxes, err
 }
@@ -183,7 +190,7 @@ func (m *member) Accept(ctx context.Context) error { return m.engine.Accept(ctx)
 func (m *member) report(board *reconcile.Board) func() fleet.Report {
 	return func() fleet.Report {
 		s := board.Status()
-		r := fleet.Report{Zone: m.cfg.Zone, Accepted: s.Revision.Accepted, Programmed: s.Revision.Programmed, Problems: s.Errors()}
+		r := fleet.Report{Zone: m.cfg.Zone, Accepted: s.Revision.Accepted, Programmed: s.Revision.Programmed, Problems: s.Errors(), Errors: m.reported(&s)}
 		if !s.Ready || s.Reason != "" {
 			r.Failing = cmp.Or(s.Reason, "not ready")
 		}
@@ -223,6 +230,10 @@ func (m *member) problems() []manifest.Problem {
 	if s.Kind != fleet.Following {
 		problems = append(problems, manifest.Problem{Reason: "Fleet" + string(s.Kind), Message: s.Why})
 	}
+	if head, is := m.store.RolloutHead(); is && head.Phase == store.RolloutStopped {
+		problems = append(problems, manifest.Problem{Reason: "RolloutStopped", Warning: true, Message: fmt.Sprintf(
+			"rollout %s has stopped in step %d of %d: %s; `svcctl rollout resume` goes on, `svcctl rollout undo` takes it back", head.ID, head.Step+1, len(head.Steps), head.Why)})
+	}
 	if _, tokens := m.engine.SharedKey(fleet.TokenKey); tokens != nil && m.cfg.API.Listen != "" && !s.Hears() {
 		problems = append(problems, manifest.Problem{Reason: "FleetTokens", Warning: true, Message: "this box does not hear of its fleet: " +
 			"tokens that were revoked on another box since are accepted here; `svcctl token --revoke-all` ends them on this box, too"})
@@ -240,7 +251,14 @@ func (m *member) problems() []manifest.Problem {
 // metrics are the numbers of the fleet.
 func (m *member) metrics() metrics.Fleet {
 	s := m.engine.State()
-	return metrics.Fleet{State: string(s.Kind), Revision: s.Revision, Newest: s.Of, Heard: s.Heard, LostRaces: m.store.Lost(), Turn: m.HasTurn()}
+	now := metrics.Fleet{State: string(s.Kind), Revision: s.Revision, Newest: s.Of, Heard: s.Heard, LostRaces: m.store.Lost(), Turn: m.HasTurn()}
+	if head, is := m.store.RolloutHead(); is {
+		now.Rollout, now.RolloutHere, now.RolloutSteps = string(head.Phase), m.store.ProgramsRollout(), len(head.Steps)
+		if head.Phase != store.RolloutGathering {
+			now.RolloutStep = head.Step + 1
+		}
+	}
+	return now
 }
 
 // tasks returns the tasks of a member of a fleet. wake has the loop show another state.
@@ -255,6 +273,7 @@ func (m *member) tasks(wake func()) []task.Task {
 		{Name: "follow the fleet", Run: m.store.Follow},
 		{Name: "trial", Run: m.endTrials},
 		{Name: "Nodes of leaves", Run: m.keepLeafNodes},
+		{Name: "rollouts", Run: m.driveRollouts},
 		{Name: "controllers", Run: func(ctx context.Context) error { return m.beside.Run(ctx, m.engine.Changes, wake) }},
 		{Name: "state of the fleet", Run: func(ctx context.Context) error {
 			before, replica := fleet.Kind(""), error(nil)

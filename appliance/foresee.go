@@ -342,7 +342,7 @@ func valuesOf(svc *object.Service) (values []string) {
 // foresee asks the loop. moved says that the pools of load balancer IPs are other ones.
 func (p *foreseer) foresee(ctx context.Context, r *rehearsal, moved bool) (f reconcile.Foreseen, err error) {
 	ask := reconcile.Foresee{
-		Objects: r.fork, Changes: r.fork.Changes(r.began), Revision: r.revision, All: r.fork.ServiceKeys(), Keys: parts.Keys(r.fork.Secret),
+		Objects: r.fork.InForce(), Changes: r.fork.Changes(r.began), Revision: r.revision, All: r.fork.ServiceKeys(), Keys: parts.Keys(r.fork.InForce().Secret),
 	}
 	if moved {
 		ask.Host = func(facts *node.Facts) reconcile.Host { return p.a.hostFor(&r.cfg, facts) }

@@ -62,7 +62,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	// handed over pause only for the rest of the start.
 	var objects *store.Store // opened before the relay is told of any Service
 	held := &heldBack{}
-	secret := func(key string) *object.Secret { return cmp.Or(held.objects(), objects).Secret(key) }
+	secret := func(key string) *object.Secret { return cmp.Or(held.objects(), objects).InForce().Secret(key) }
 	relayed := parts.NewRelay(log, secret, state, handover.Kept())
 	drain.relay.Store(relayed)
 	memory := newMemory()
@@ -147,12 +147,16 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 		}
 		return reconcile.TrialStatus(&state, deadline.Now())
 	})
+	a.board.OfRollout(func() *wire.Rollout { return rolloutStatus(objects) })
 	events := control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.Addresses.LoadBalancerPools) > 0, Log: log}
 	if shared != nil {
 		a.joinFleet(shared)
 		events.Quiet = func() bool { return !shared.HasTurn() }
 	}
 	a.events = control.NewRecorder(objects, events)
+	if a.member != nil {
+		a.member.events, a.member.served = a.events, a.grants.Of
+	}
 	asks := prober.New(prober.Options{Log: log, SourcePorts: prober.Ports(cfg.Services.HealthCheckSourcePorts)})
 	a.checks = parts.NewHealth(asks, a.events, log)
 	a.relay = relayed
@@ -162,7 +166,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	m.RelayedTLS(func() metrics.RelayedTLS { return tlsMetrics(a.relay) })
 	m.HealthChecks(func() metrics.HealthChecks { return healthMetrics(asks.Stats(), a.checks.FailingOpen()) })
 	a.foreseer = newForeseer(a)
-	views := apiserver.Views{Look: admitted.Look, Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served, wayTo).Trace, Announced: a.announced, Changes: changes{a}, Plan: a.foreseer.Plan, Certificates: a.relay.CertificatesOf}
+	views := apiserver.Views{Look: admitted.Look, Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served, wayTo).Trace, Announced: a.announced, Changes: changes{a}, Rollouts: rollouts{a}, Plan: a.foreseer.Plan, Certificates: a.relay.CertificatesOf}
 	if a.member != nil {
 		a.member.lookAtTrial() // before anything is programmed
 		views.Fleet, views.Keys = a.member, sharedKeys{a.member.engine}

@@ -169,7 +169,10 @@ func (c *change) release(t *transaction) {
 		}
 	}
 	if t.s.trial.covers(c) {
-		l.keepOf(c.oldService())
+		l.keepOf(trialOwner, c.oldService())
+	}
+	if t.s.rollout.stages(c) {
+		l.keepOf(rolloutOwner, c.oldService())
 	}
 }
 

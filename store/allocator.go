@@ -17,7 +17,7 @@ type allocator struct {
 	pools     *alloc.Pools
 	reserved  reserved                // by reservedOwner
 	vanished  map[object.Ref]Decision // Store.held, as of the transaction under way
-	kept      *kept                   // by trialOwner
+	kept      map[string]*kept        // by trialOwner and rolloutOwner
 
 	undo []func()
 	// released reports whether anything became free since begin.

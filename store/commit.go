@@ -1,6 +1,7 @@
 package store
 
 import (
+	"maps"
 	"slices"
 
 	"svcctl.io/svcctl/store/engine"
@@ -42,7 +43,7 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 	}
 	changes = append(changes, ends...)
 	before := s.latest()
-	if (!t.sourced.isEmpty() || t.announced && s.storage.shared != nil) && t.revision == before {
+	if (!t.sourced.isEmpty() || t.rolled != nil || t.announced && s.storage.shared != nil) && t.revision == before {
 		t.revision++ // other machines follow heads
 	}
 	var out engine.Transaction
@@ -65,6 +66,12 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 	if err != nil {
 		return SyncResult{}, err
 	}
+	staged, err := s.rollout.note(s, changes, &out)
+	if err != nil {
+		return SyncResult{}, err
+	}
+	maps.Copy(staged, t.staged)
+	t.staged = staged
 	out.Puts, out.Deletes = append(out.Puts, t.extra.Puts...), append(out.Deletes, t.extra.Deletes...)
 	if t.sourced != nil {
 		if err := t.sourced.addTo(&out, revision); err != nil {
@@ -135,6 +142,7 @@ func (t *transaction) publish(changes []*change, revision uint64, update journal
 		}
 		s.declared.noteOwner(c.ref, ownerOf(c.old), ownerOf(s.table.get(c.ref)))
 	}
+	dataplane = s.publishRollout(t) || dataplane
 	s.feed.advance(revision, update, dataplane)
 	return result
 }

@@ -53,6 +53,8 @@ type Config struct {
 	Pinned bool
 	// LegacyIPs accepts addresses with leading zeros in files and reads them as decimal.
 	LegacyIPs bool
+	// Box names this machine among those that share the store: the steps of a rollout say what it programs.
+	Box string
 	// Program names the version of the program to the last bit: what another one has found about a
 	// file is not believed. "" believes nothing (see LastGood.Seal).
 	Program string

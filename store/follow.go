@@ -60,7 +60,7 @@ func (s *Store) headValue(changes []*change) ([]byte, error) {
 
 // KnowsKey reports whether a key of the engine is of a kind that this program can read.
 func KnowsKey(key string) bool {
-	key = strings.TrimPrefix(key, trialObjectPrefix)
+	key = strings.TrimPrefix(strings.TrimPrefix(key, trialObjectPrefix), rolloutObjectPrefix)
 	rest, isObject := strings.CutPrefix(key, objectPrefix)
 	if !isObject {
 		return true
@@ -70,10 +70,10 @@ func KnowsKey(key string) bool {
 	return known
 }
 
-// IsSecretKey reports whether a key of the engine is of an object that is secret, or of what it was before a trial: a
-// fleet has it sealed.
+// IsSecretKey reports whether a key of the engine is of an object that is secret, or of what it was before a trial or a
+// rollout: a fleet has it sealed.
 func IsSecretKey(key string) bool {
-	return strings.HasPrefix(strings.TrimPrefix(key, trialObjectPrefix), objectPrefix+object.KindSecret+"/")
+	return strings.HasPrefix(strings.TrimPrefix(strings.TrimPrefix(key, trialObjectPrefix), rolloutObjectPrefix), objectPrefix+object.KindSecret+"/")
 }
 
 // Follow takes over what other machines commit, until ctx is done. Without them it does nothing.
@@ -174,8 +174,12 @@ func (s *Store) takeOver(f *engine.Followed) error {
 	if err := s.takeOverTrial(f); err != nil {
 		return err
 	}
+	rolled, err := s.takeOverRollout(f)
+	if err != nil {
+		return err
+	}
 	t := s.begin()
-	t.revision = f.Revision
+	t.revision, t.rolled = f.Revision, rolled
 	t.reassign(changes)
 	var update journal.Update
 	if f.Reload {
@@ -204,8 +208,8 @@ func (s *Store) followed(f *engine.Followed) (changes []*change, at time.Time, e
 	}
 	byKey := make(map[string]*change, len(f.Puts)+len(f.Deletes))
 	for _, pair := range f.Puts {
-		if isSourceKey(pair.Key) || isTrialKey(pair.Key) {
-			continue // see takeOverSources and takeOverTrial
+		if isSourceKey(pair.Key) || isTrialKey(pair.Key) || isRolloutKey(pair.Key) {
+			continue // see takeOverSources, takeOverTrial and takeOverRollout
 		}
 		r, err := decodeRecord(pair)
 		if err != nil {
@@ -249,10 +253,12 @@ func refOfKey(key string) (object.Ref, bool) {
 // first: in one commit a value may have gone from one to another.
 func (t *transaction) reassign(changes []*change) {
 	s := t.s
-	s.allocator.unkeep()
+	s.allocator.unkeep(trialOwner)
+	s.allocator.unkeep(rolloutOwner)
 	s.allocator.kept = nil
 	defer func() {
 		s.keepTried()
+		t.keepStaged()
 		s.allocator.begin()
 	}()
 	for _, c := range changes {

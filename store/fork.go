@@ -98,6 +98,11 @@ func (f forked) Sealing() error { return f.of.Sealing() }
 // Tries implements engine.Shared.
 func (f forked) Tries() error { return f.of.Tries() }
 
+// Rolls implements engine.Shared.
+func (f forked) Rolls() error { return f.of.Rolls() }
+
+var _ engine.Shared = forked{} // else a fork would be a store of one machine
+
 // Fresh implements engine.Shared.
 func (forked) Fresh(context.Context) error { return nil }
 
@@ -125,7 +130,7 @@ func (s *Store) copyTo(memory engine.Engine) (c forkOf, err error) {
 		}
 		return c, memory.Commit(t)
 	}
-	for _, prefix := range []string{headKey, objectPrefix, trialPrefix} {
+	for _, prefix := range []string{headKey, objectPrefix, trialPrefix, rolloutPrefix} {
 		pairs, err := s.storage.engine.Load(prefix)
 		if err != nil {
 			return c, err
@@ -162,6 +167,18 @@ func (s *Store) pairs() (t engine.Transaction, err error) {
 	if err := u.addTo(&t, s.feed.revision); err != nil {
 		return t, err
 	}
+	if s.rollout.Rollout != nil {
+		for ref, r := range s.rollout.before {
+			if err := put(rolloutObjectPrefix+objectKey(ref), r); err != nil {
+				return t, err
+			}
+		}
+		value, err := json.Marshal(s.rollout.Rollout)
+		if err != nil {
+			return t, err
+		}
+		t.Puts = append(t.Puts, engine.Pair{Key: rolloutKey, Value: value, Revision: s.feed.revision})
+	}
 	if s.trial.Trial == nil {
 		return t, nil
 	}
@@ -170,8 +187,8 @@ func (s *Store) pairs() (t engine.Transaction, err error) {
 			return t, err
 		}
 	}
-	ends, err := json.Marshal(trialEnds{s.trial.ID, s.trial.Ends.Wall, s.trial.Ends})
-	t.Puts = append(t.Puts, engine.Pair{Key: trialEndsKey, Value: ends, Revision: s.feed.revision})
+	value, err := json.Marshal(ends{s.trial.ID, s.trial.Ends.Wall, s.trial.Ends})
+	t.Puts = append(t.Puts, engine.Pair{Key: trialEndsKey, Value: value, Revision: s.feed.revision})
 	return t, errors.Join(err, s.trial.addTo(&t, s.feed.revision))
 }
 

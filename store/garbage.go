@@ -106,7 +106,7 @@ func (s *Store) garbage() (writes []Write) {
 		}
 		meta := r.object.GetMeta()
 		if meta.DeletionTimestamp == nil && len(meta.OwnerReferences) > 0 && !slices.ContainsFunc(meta.OwnerReferences, func(o object.OwnerReference) bool { return s.isThere(o, ref.Namespace) }) {
-			writes = append(writes, Write{Ref: ref, Delete: true, UID: meta.UID, By: garbageCollector})
+			writes = append(writes, Write{Ref: ref, Delete: true, UID: meta.UID, By: s.garbageBy(meta)})
 		}
 	}
 	slices.SortFunc(writes, func(a, b Write) int { return strings.Compare(a.Ref.String(), b.Ref.String()) })
@@ -123,4 +123,23 @@ func (s *Store) isThere(o object.OwnerReference, namespace string) bool {
 		}
 	}
 	return false
+}
+
+// garbageBy names who removes an object whose owners are gone: when a rollout has removed one of them, the object goes with it.
+func (s *Store) garbageBy(meta *object.ObjectMeta) Caller {
+	if s.rollout.Pending() {
+		for _, before := range s.rollout.before {
+			if before != nil && slices.ContainsFunc(meta.OwnerReferences, func(o object.OwnerReference) bool { return o.UID == before.object.GetMeta().UID }) {
+				return garbageOf(s.rollout.ID)
+			}
+		}
+	}
+	return garbageCollector
+}
+
+// garbageOf is the garbage collector for a rollout.
+func garbageOf(rollout string) Caller {
+	c := garbageCollector
+	c.Rollout = rollout
+	return c
 }

@@ -78,7 +78,7 @@ func (s *Store) goBack(found manifest.Files) ([]Revived, error) {
 	} else if err := head.addTo(&t.extra, s.feed.revision); err != nil {
 		return nil, err
 	}
-	s.allocator.unkeep()
+	s.allocator.unkeep(trialOwner)
 	revived, err := t.revive(s.trial.before, &Caller{User: "svcctl", Verb: verbGoBack})
 	if err == nil {
 		_, err = t.run()
@@ -89,7 +89,8 @@ func (s *Store) goBack(found manifest.Files) ([]Revived, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.trial, s.allocator.kept = trial{}, nil
+	s.trial = trial{}
+	delete(s.allocator.kept, trialOwner)
 	if len(held) > 0 {
 		s.trial = trial{Trial: &head, held: held, files: map[string]bool{}}
 		for path := range held {
@@ -232,81 +233,87 @@ func (l *allocator) holdAll(svc *object.Service) error {
 	return err
 }
 
-// trialOwner holds what Services gave up in a trial. No Service has that name.
-const trialOwner = "(on trial: it goes back unless confirmed)"
+// trialOwner holds what Services gave up in a trial, rolloutOwner what they gave up in a rollout. No Service has such a name.
+const (
+	trialOwner   = "(on trial: it goes back unless confirmed)"
+	rolloutOwner = "(in a rollout: some boxes serve it until that is done)"
+)
 
-// kept are values that trialOwner holds, and who gave them up.
+// kept are values that trialOwner or rolloutOwner holds, and who gave them up.
 type kept struct {
 	addresses map[netip.Addr]string
 	ports     map[alloc.Port]string
 	ingress   map[netip.Addr]string
 }
 
-// keepOf reserves the values that a Service had before a trial and has lost, unless another holds
+// keepOf reserves the values that a Service had before a trial or a rollout and has lost, unless another holds
 // them by now.
-func (l *allocator) keepOf(svc *object.Service) {
+func (l *allocator) keepOf(holder string, svc *object.Service) {
 	if l.kept == nil {
-		l.kept = &kept{map[netip.Addr]string{}, map[alloc.Port]string{}, map[netip.Addr]string{}}
+		l.kept = map[string]*kept{}
 	}
-	key, v, request := index.ServiceKey(svc), valuesOf(svc), requestOf(svc)
+	if l.kept[holder] == nil {
+		l.kept[holder] = &kept{map[netip.Addr]string{}, map[alloc.Port]string{}, map[netip.Addr]string{}}
+	}
+	to, key, v, request := l.kept[holder], index.ServiceKey(svc), valuesOf(svc), requestOf(svc)
 	for _, addr := range v.clusterIPs {
-		if _, held := l.owner(addr); !held && l.holdAddress(addr, trialOwner) == nil {
-			l.kept.addresses[addr] = key
+		if _, held := l.owner(addr); !held && l.holdAddress(addr, holder) == nil {
+			to.addresses[addr] = key
 		}
 	}
 	for _, port := range v.ports {
-		if _, held := l.ports.Owner(port); !held && l.holdPort(port, trialOwner) == nil {
-			l.kept.ports[port] = key
+		if _, held := l.ports.Owner(port); !held && l.holdPort(port, holder) == nil {
+			to.ports[port] = key
 		}
 	}
 	for _, addr := range v.ingress {
 		if _, has := l.pools.RequestOf(addr, key); has {
 			continue
 		}
-		request.Owner = trialOwner
+		request.Owner = holder
 		if l.holdIngress(addr, request) == nil {
-			l.kept.ingress[addr] = key
+			to.ingress[addr] = key
 		}
 	}
 }
 
-// unkeep gives everything free that is kept.
-func (l *allocator) unkeep() {
-	if l.kept == nil {
+// unkeep gives everything free that is kept by a holder.
+func (l *allocator) unkeep(holder string) {
+	of := l.kept[holder]
+	if of == nil {
 		return
 	}
-	for addr := range l.kept.addresses {
-		l.releaseAddress(addr, trialOwner)
+	for addr := range of.addresses {
+		l.releaseAddress(addr, holder)
 	}
-	for port := range l.kept.ports {
-		l.releasePort(port, trialOwner)
+	for port := range of.ports {
+		l.releasePort(port, holder)
 	}
-	for addr := range l.kept.ingress {
-		l.releaseIngress(addr, trialOwner)
+	for addr := range of.ingress {
+		l.releaseIngress(addr, holder)
 	}
 }
 
-// regainAddress gives a Service what it gave up in the trial, if it asks for it. So do the other two.
+// regainAddress gives a Service what it gave up in a trial or a rollout, if it asks for it. So do the other two.
 func (l *allocator) regainAddress(addr netip.Addr, owner string) {
-	if l.kept != nil && l.kept.addresses[addr] == owner {
-		released := l.released
-		l.releaseAddress(addr, trialOwner)
-		l.released = released
-	}
+	l.regain(owner, func(k *kept) string { return k.addresses[addr] }, func(holder string) { l.releaseAddress(addr, holder) })
 }
 
 func (l *allocator) regainPort(port alloc.Port, owner string) {
-	if l.kept != nil && l.kept.ports[port] == owner {
-		released := l.released
-		l.releasePort(port, trialOwner)
-		l.released = released
-	}
+	l.regain(owner, func(k *kept) string { return k.ports[port] }, func(holder string) { l.releasePort(port, holder) })
 }
 
 func (l *allocator) regainIngress(addr netip.Addr, owner string) {
-	if l.kept != nil && l.kept.ingress[addr] == owner {
-		released := l.released
-		l.releaseIngress(addr, trialOwner)
-		l.released = released
+	l.regain(owner, func(k *kept) string { return k.ingress[addr] }, func(holder string) { l.releaseIngress(addr, holder) })
+}
+
+// regain releases a value that is kept for its owner, which nobody else has missed.
+func (l *allocator) regain(owner string, gaveUp func(*kept) string, release func(holder string)) {
+	for holder, k := range l.kept {
+		if gaveUp(k) == owner {
+			released := l.released
+			release(holder)
+			l.released = released
+		}
 	}
 }

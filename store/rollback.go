@@ -107,8 +107,11 @@ func (s *Store) versionsAt(revision uint64) (before map[object.Ref]*record, left
 		if now != nil {
 			owner = now.owner
 		}
+		_, staged := s.rollout.before[e.Ref]
 		switch {
 		case owner.Controller != "":
+		case staged:
+			left = append(left, Revived{Ref: e.Ref, Did: ReviveLeft, Why: "it is in a rollout: `svcctl rollout undo` takes that back"})
 		case owner.File != "":
 			left = append(left, Revived{Ref: e.Ref, Did: ReviveLeft, Why: "it belongs to " + owner.File + ": change it there"})
 		case e.Old == nil:

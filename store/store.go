@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -17,7 +18,7 @@ import (
 // a second would have to be made for the counter to outrun the clock.
 const revisionShift = 20
 
-// Store holds the accepted objects. Its methods are safe for concurrent use.
+// Store holds the accepted objects. Its methods are safe for concurrent use. It has more than 15 fields: one for each of its parts.
 type Store struct {
 	cfg Config
 
@@ -36,6 +37,7 @@ type Store struct {
 	declared declarations
 	outcomes outcomes
 	trial    trial
+	rollout  rollout
 	sources  sources
 	reserves bool // see HasReserved
 
@@ -118,7 +120,7 @@ func (s *Store) load() error {
 		s.reopen(r)
 	}
 	s.waitForOthers()
-	if err := s.loadTrial(); err != nil {
+	if err := errors.Join(s.loadTrial(), s.loadRollout()); err != nil {
 		return err
 	}
 	s.feed.log.reset(s.feed.revision)

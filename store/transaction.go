@@ -16,7 +16,7 @@ import (
 )
 
 // transaction is the work of one call: what shall change, decided and allocated before
-// anything is written.
+// anything is written. It has more than 15 fields: what is decided, and what is committed with it.
 type transaction struct {
 	s    *Store
 	host Host // as of its beginning
@@ -39,6 +39,9 @@ type transaction struct {
 	sourced *sourcesUpdate
 	// announced says that other machines have to hear of extra.
 	announced bool
+	// rolled is the rollout afterwards, unless nil; staged is what was there before the changes that belong to one.
+	rolled *rollout
+	staged map[object.Ref]*record
 }
 
 // declaring has the documents of files as of a transaction; declarations and duplicates have only those that differ.

@@ -218,13 +218,13 @@ func (s *Store) confirm() (TrialState, error) {
 	}
 	t := s.begin()
 	t.announced = true
-	s.allocator.unkeep()
+	s.allocator.unkeep(trialOwner)
 	t.base = s.allocator.mark()
 	t.extra.Deletes = s.trial.keys()
 	if _, err := t.run(); err != nil {
 		return state, fmt.Errorf("confirm: %w", err)
 	}
-	s.allocator.kept = nil
+	delete(s.allocator.kept, trialOwner)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.trial = trial{}
@@ -277,27 +277,41 @@ func (t *trial) note(s *Store, changes []*change, out *engine.Transaction) (map[
 	if !t.Pending() {
 		return nil, nil
 	}
+	return noteBefore(s, trialObjectPrefix, t.before, t.covers, changes, out)
+}
+
+// noteBefore adds to a commit, under a prefix, what was there before those of its changes that are covered, if that is not known
+// yet. It gives what is new.
+func noteBefore(s *Store, prefix string, before map[object.Ref]*record, covers func(*change) bool, changes []*change, out *engine.Transaction) (map[object.Ref]*record, error) {
 	noted := map[object.Ref]*record{}
 	for _, c := range changes {
-		_, known := t.before[c.ref]
+		_, known := before[c.ref]
 		_, seen := noted[c.ref]
-		if c.revision == 0 || known || seen || !t.covers(c) {
+		if c.revision == 0 || known || seen || !covers(c) {
 			continue
 		}
-		// Earlier changes of the same commit may be others'; the trial's begins with its own.
-		old := c.old
-		pair := engine.Pair{Key: trialObjectPrefix + objectKey(c.ref), Revision: s.feed.revision}
-		if old != nil {
-			value, _, err := (&stored{old.owner, old.created, old.asked, old.object}).encode()
-			if err != nil {
-				return nil, err
-			}
-			pair.Value, pair.Entry = value[engine.EntryHeader:], value
+		// Earlier changes of the same commit may be others'; what is covered begins with its own.
+		pair, err := pairBefore(prefix, c.ref, c.old, s.feed.revision)
+		if err != nil {
+			return nil, err
 		}
-		noted[c.ref] = old
+		noted[c.ref] = c.old
 		out.Puts = append(out.Puts, pair)
 	}
 	return noted, nil
+}
+
+// pairBefore is the stored form of what was there before; nil: nothing.
+func pairBefore(prefix string, ref object.Ref, old *record, revision uint64) (engine.Pair, error) {
+	pair := engine.Pair{Key: prefix + objectKey(ref), Revision: revision}
+	if old != nil {
+		value, _, err := (&stored{old.owner, old.created, old.asked, old.object}).encode()
+		if err != nil {
+			return pair, err
+		}
+		pair.Value, pair.Entry = value[engine.EntryHeader:], value
+	}
+	return pair, nil
 }
 
 // keepFiles adds to a commit the contents of files that it replaces.

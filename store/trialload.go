@@ -25,7 +25,7 @@ func (s *Store) loadTrial() error {
 				return fmt.Errorf("read stored %s: %w", key, err)
 			}
 		case strings.HasPrefix(key, trialObjectPrefix):
-			of, r, err := decodeBefore(pair)
+			of, r, err := decodeBefore(pair, trialObjectPrefix)
 			if err != nil {
 				return err
 			}
@@ -40,7 +40,7 @@ func (s *Store) loadTrial() error {
 		return fmt.Errorf("the stored data has what was there before a trial, and no trial: put a backup in its place")
 	}
 	if t.Pending() && s.storage.shared != nil {
-		s.countHere(t.Trial)
+		t.Ends = s.countHere(trialEndsKey, t.ID, t.Ends)
 	}
 	if !t.Pending() {
 		t.held = map[string]heldFile{}
@@ -62,14 +62,14 @@ func (s *Store) keepTried() {
 	}
 	for ref, r := range s.trial.before {
 		if r != nil && ref.Kind == object.KindService {
-			s.allocator.keepOf(r.object.(*object.Service))
+			s.allocator.keepOf(trialOwner, r.object.(*object.Service))
 		}
 	}
 }
 
-// decodeBefore reads what an object was before a trial; nil: it was not there.
-func decodeBefore(pair engine.Pair) (object.Ref, *record, error) {
-	key := strings.TrimPrefix(pair.Key, trialObjectPrefix)
+// decodeBefore reads what an object was before a trial or a rollout; nil: it was not there.
+func decodeBefore(pair engine.Pair, prefix string) (object.Ref, *record, error) {
+	key := strings.TrimPrefix(pair.Key, prefix)
 	ref, is := refOfKey(key)
 	if !is {
 		return object.Ref{}, nil, fmt.Errorf("read stored %s: it is not the key of an object", pair.Key)

@@ -19,9 +19,9 @@ import (
 // trialEndsKey has when the trial ends by the clocks of this machine. It is this machine's alone.
 const trialEndsKey = "ends/trial"
 
-// trialEnds is the value of trialEndsKey.
-type trialEnds struct {
-	// ID and Of name the trial, as it is stored for all.
+// ends is the value of trialEndsKey, and of rolloutEndsKey.
+type ends struct {
+	// ID and Of name what ends, as it is stored for all.
 	ID string    `json:"id"`
 	Of time.Time `json:"of"`
 	// Here is its end on this machine.
@@ -41,31 +41,32 @@ func (s *Store) shareTrial(head *Trial) error {
 	if _, err := t.run(); err != nil {
 		return fmt.Errorf("store the trial: %w", err)
 	}
-	s.keepEnds(&trialEnds{head.ID, head.Ends.Wall, head.Ends})
+	s.keepEnds(trialEndsKey, &ends{head.ID, head.Ends.Wall, head.Ends})
 	return nil
 }
 
-// keepEnds stores when a trial ends on this machine.
-func (s *Store) keepEnds(ends *trialEnds) {
-	value, err := json.Marshal(ends)
+// keepEnds stores when something ends on this machine.
+func (s *Store) keepEnds(key string, of *ends) {
+	value, err := json.Marshal(of)
 	if err != nil {
 		return // numbers and a time always have a form
 	}
-	s.storage.shared.Keep(engine.Transaction{Puts: []engine.Pair{{Key: trialEndsKey, Value: value, Revision: s.feed.revision}}})
+	s.storage.shared.Keep(engine.Transaction{Puts: []engine.Pair{{Key: key, Value: value, Revision: s.feed.revision}}})
 }
 
-// countHere makes the end of a trial, as it is stored for all, the one that this machine counts to: what it has counted
-// before, also before it was started anew, or else the whole time from now on.
-func (s *Store) countHere(head *Trial) {
-	now, of := s.cfg.Clocks(), head.Ends
-	pairs, err := s.storage.engine.Load(trialEndsKey)
-	var ends trialEnds
-	if err == nil && len(pairs) == 1 && json.Unmarshal(pairs[0].Value, &ends) == nil && ends.ID == head.ID && ends.Of.Equal(of.Wall) {
-		head.Ends = ends.Here.In(now)
+// countHere is the end, stored for all, of what id names as this machine counts to it: what it has counted before, also before it
+// was started anew, or else the whole time from now on.
+func (s *Store) countHere(key, id string, of deadline.Deadline) (here deadline.Deadline) {
+	now := s.cfg.Clocks()
+	pairs, err := s.storage.engine.Load(key)
+	var known ends
+	if err == nil && len(pairs) == 1 && json.Unmarshal(pairs[0].Value, &known) == nil && known.ID == id && known.Of.Equal(of.Wall) {
+		here = known.Here.In(now)
 	} else {
-		head.Ends = deadline.After(of.Most, now)
+		here = deadline.After(of.Most, now)
 	}
-	s.keepEnds(&trialEnds{head.ID, of.Wall, head.Ends})
+	s.keepEnds(key, &ends{id, of.Wall, here})
+	return here
 }
 
 // TrialLeft returns the time left of the trial that is under way, by this machine's clocks.
@@ -101,10 +102,10 @@ func (s *Store) takeOverTrial(f *engine.Followed) error {
 			if err := json.Unmarshal(pair.Value, head); err != nil {
 				return fmt.Errorf("read stored %s: %w", pair.Key, err)
 			}
-			s.countHere(head)
+			head.Ends = s.countHere(trialEndsKey, head.ID, head.Ends)
 			next.Trial = head
 		case strings.HasPrefix(pair.Key, trialObjectPrefix):
-			ref, r, err := decodeBefore(pair)
+			ref, r, err := decodeBefore(pair, trialObjectPrefix)
 			if err != nil {
 				return err
 			}

@@ -134,6 +134,9 @@ func (t *transaction) write(w *Write) Written {
 	if err := t.s.admitTrial(w.By); err != nil {
 		return Written{Err: err}
 	}
+	if err := t.admitRollout(ref, &w.By); err != nil {
+		return Written{Err: err}
+	}
 	c := &change{ref: ref, old: t.record(ref), by: &w.By}
 	if err := t.s.secretsRefused(ref.Kind); err != nil && !w.Delete {
 		return Written{Err: err}
@@ -175,8 +178,14 @@ func (t *transaction) stage(c *change) error {
 		l.back(before)
 		return err
 	}
-	if err := t.encode(c); err != nil {
+	revision := t.revision
+	err := t.encode(c)
+	if err == nil {
+		err = c.refuseUnstaged()
+	}
+	if err != nil {
 		l.back(before)
+		t.revision = revision
 		return err
 	}
 	t.settled.add(c, l.mark())

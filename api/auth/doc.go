@@ -11,6 +11,8 @@
 //     Key files are readable by their owner only.
 //   - A token cannot be made, changed or prolonged without the key. Nothing about a token is
 //     believed before its signature is checked, which takes equally long for every wrong one.
+//   - Boxes may share the key of tokens and the CA: then what ended does not become valid again when a box
+//     gets or loses them.
 //   - Fail closed: a request without authentication has no role.
 //
 // The package does not know requests or paths: what a Role may do is decided by those who

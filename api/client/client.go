@@ -53,6 +53,8 @@ type Client struct {
 	Warned func(text string)
 	// Trial is the ID of the trial that all writes belong to; "": they stay.
 	Trial string
+	// InRollout is the ID of the rollout that all writes belong to; "": to none.
+	InRollout string
 
 	place string // the path of the socket, or the URL
 	base  string // what paths are appended to

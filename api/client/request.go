@@ -67,12 +67,15 @@ func (c *Client) once(ctx context.Context, r request) (*answer, error) {
 		a.timer = time.AfterFunc(r.patience, func() { cancel(context.DeadlineExceeded) })
 	}
 	u, query := c.base+r.path, r.query
-	if c.Trial != "" && r.method != http.MethodGet {
+	for name, id := range map[string]string{"trial": c.Trial, "rollout": c.InRollout} {
+		if id == "" || r.method == http.MethodGet {
+			continue
+		}
 		query = maps.Clone(query)
 		if query == nil {
 			query = url.Values{}
 		}
-		query.Set("trial", c.Trial)
+		query.Set(name, id)
 	}
 	if len(query) > 0 {
 		u += "?" + query.Encode()

@@ -83,6 +83,13 @@ type diagnosis struct {
 
 // checks makes the checks in their order.
 func (d *diagnosis) checks() {
+	if d.rolledOut() {
+		if d.Service != nil {
+			d.programmed()
+		}
+		d.appliance()
+		return
+	}
 	if !d.exists() {
 		return
 	}

@@ -1,6 +1,10 @@
 package diagnose
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+	"time"
+)
 
 // traffic tells of clients that are refused while others may be served, and of endpoints that do
 // not answer.
@@ -22,13 +26,24 @@ func (d *diagnosis) traffic() {
 		case p.Refused == nil:
 		case p.RefusedRate != nil && *p.RefusedRate > 0:
 			d.add(Doubt, "look at its endpoints: `svcctl describe svc/"+d.Name+" -n "+d.Namespace+"`",
-				"clients are being refused%s for want of an endpoint: %.1f packets a second, %d since the appliance started", port, *p.RefusedRate, *p.Refused)
+				"clients are being refused%s for want of an endpoint: %s, %d since the appliance started", port, d.pace(*p.RefusedRate), *p.Refused)
+		case *p.Refused > 0 && p.RefusedRate == nil:
+			d.good("%s since the appliance started%s, whether lately is not known yet: ask once more; %s", refusals(*p.Refused), port, connections(*p.Connections)+" made")
 		case *p.Refused > 0:
 			d.good("%s since the appliance started%s, none lately; %s", refusals(*p.Refused), port, connections(*p.Connections)+" made")
 		case d.Wide:
 			d.good("%s since the appliance started%s, and none refused", connections(*p.Connections), port)
 		}
 	}
+}
+
+// pace is a rate of packets since the look before, which may be minutes ago.
+func (d *diagnosis) pace(rate float64) string {
+	if rate >= 0.05 {
+		return fmt.Sprintf("%.1f packets a second", rate)
+	}
+	n := uint64(math.Round(rate * d.Traffic.Seconds))
+	return fmt.Sprintf("%d in the last %s", max(n, 1), (time.Duration(d.Traffic.Seconds) * time.Second).String())
 }
 
 func connections(n uint64) string {

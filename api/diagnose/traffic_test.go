@@ -10,7 +10,7 @@ import (
 
 // Refusals that rise and endpoints that do not answer are told; what is over is no doubt.
 func TestTraffic(t *testing.T) {
-	some, none := 1.5, 0.0
+	some, none, rare := 1.5, 0.0, 0.01
 	made, refused, zero := uint64(100), uint64(7), uint64(0)
 	for name, tt := range map[string]struct {
 		port  wire.PortTraffic
@@ -20,6 +20,8 @@ func TestTraffic(t *testing.T) {
 		"served":     {wire.PortTraffic{TrafficTotals: wire.TrafficTotals{Connections: &made, Refused: &zero, RefusedRate: &none}}, diagnose.Good, ""},
 		"rising":     {wire.PortTraffic{Port: "http", TrafficTotals: wire.TrafficTotals{Connections: &made, Refused: &refused, RefusedRate: &some}}, diagnose.Doubt, "clients are being refused at port http for want of an endpoint: 1.5 packets a second, 7 since"},
 		"over":       {wire.PortTraffic{TrafficTotals: wire.TrafficTotals{Connections: &made, Refused: &refused, RefusedRate: &none}}, diagnose.Good, "7 packets were refused for want of an endpoint since the appliance started, none lately; 100 connections made"},
+		"rare":       {wire.PortTraffic{TrafficTotals: wire.TrafficTotals{Connections: &made, Refused: &refused, RefusedRate: &rare}}, diagnose.Doubt, "clients are being refused for want of an endpoint: 3 in the last 5m0s, 7 since"},
+		"first look": {wire.PortTraffic{TrafficTotals: wire.TrafficTotals{Connections: &made, Refused: &refused}}, diagnose.Good, "7 packets were refused for want of an endpoint since the appliance started, whether lately is not known yet"},
 		"silent":     {wire.PortTraffic{ConnectionCounts: wire.ConnectionCounts{Open: 1, Unanswered: 4}}, diagnose.Doubt, "4 connections without an answer of the endpoint, more than the 1 that were answered"},
 		"not silent": {wire.PortTraffic{ConnectionCounts: wire.ConnectionCounts{Open: 40, Unanswered: 4}}, diagnose.Good, ""},
 	} {
@@ -27,7 +29,7 @@ func TestTraffic(t *testing.T) {
 			findings := diagnose.Service(facts(func(f *diagnose.Facts) {
 				f.State = state("10.96.0.10:80")
 				f.State.Ports[0].Endpoints = []string{"10.1.2.11:8080", "10.1.2.12:8080"}
-				f.Traffic = &wire.Traffic{Ports: []wire.PortTraffic{tt.port}}
+				f.Traffic = &wire.Traffic{Seconds: 300, Ports: []wire.PortTraffic{tt.port}}
 			}))
 			got := text(findings)
 			if diagnose.Worst(findings) != tt.level || !strings.Contains(got, tt.want) || tt.want == "" && (strings.Contains(got, "for want of") || strings.Contains(got, "without an answer")) {

@@ -52,6 +52,8 @@ func statusOf(err error, r *request) *statusError {
 		return conflict(r.kind, r.name, store.ErrStale.Error())
 	case errors.Is(err, store.ErrTrialOver):
 		return conflict(r.kind, r.name, store.ErrTrialOver.Error())
+	case errors.Is(err, store.ErrRolloutOver), isInRollout(err):
+		return conflict(r.kind, r.name, err.Error())
 	case errors.Is(err, store.ErrExpired):
 		return expired("The resourceVersion for the provided watch is too old.")
 	case errors.As(err, &tooLong):
@@ -66,4 +68,11 @@ func statusOf(err error, r *request) *statusError {
 		return unavailable("nothing was changed: "+err.Error(), busyRetry)
 	}
 	return internalError(err)
+}
+
+// isInRollout reports whether an object is not to be written as it is in a rollout, or cannot be in one.
+func isInRollout(err error) bool {
+	var other *store.RolloutError
+	var tried *store.OnTrialError
+	return errors.As(err, &other) || errors.As(err, &tried)
 }

@@ -135,7 +135,7 @@ func (o *options) caller(r *request, verb string) store.Caller {
 	if len(agent) > longest {
 		agent = strings.ToValidUTF8(agent[:longest], "")
 	}
-	return store.Caller{User: r.user.Name, Manager: o.managerOf(r.http.UserAgent()), Agent: agent, Verb: verb, Trial: r.query.Get("trial")}
+	return store.Caller{User: r.user.Name, Manager: o.managerOf(r.http.UserAgent()), Agent: agent, Verb: verb, Trial: r.query.Get("trial"), Rollout: r.query.Get("rollout")}
 }
 
 // warnings collects the Warning headers of an answer, without repetitions.

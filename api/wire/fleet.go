@@ -43,6 +43,8 @@ type FleetBox struct {
 	Since      time.Time `json:"since"`
 	// Core is the URL of the core box that a leaf follows; "" for a box that follows etcd.
 	Core string `json:"core,omitempty"`
+	// Rollout is new or before, as the box has the versions of the rollout that is under way; "" when none is.
+	Rollout string `json:"rollout,omitempty"`
 }
 
 // The states of a FleetBox beside those of Fleet.

@@ -22,6 +22,8 @@ type ServiceState struct {
 	// Declared is the file and the line that declare it, in a fleet, whichever box reads that: "lb:web.yaml:7", or "lb:web.yaml"
 	// while the line is not known; "" for what no file declares.
 	Declared string `json:"declared,omitempty"`
+	// Rollout says which versions the box programs, when the Service is in a rollout; nil: it is in none.
+	Rollout *ServiceRollout `json:"rollout,omitempty"`
 	// NotStored says where a file declares the Service, if the appliance could not store it yet.
 	NotStored *NotStored `json:"notStored,omitempty"`
 }

@@ -78,11 +78,12 @@ type Views struct {
 	// Plan is api.Config.Plan.
 	Plan func(w http.ResponseWriter, r *http.Request) (*wire.KernelPlan, error)
 	// Fleet and Keys are nil on a box of its own.
-	Fleet api.Fleet
+	Fleet    api.Fleet
+	Keys     SharedKeys
+	Rollouts api.Rollouts
 	// Commits and Forward are those of api.Config.
 	Commits http.Handler
 	Forward http.RoundTripper
-	Keys    SharedKeys
 	// Certificates returns the certificates of a Service, "namespace/name"; nil where there are
 	// none.
 	Certificates func(service string) []wire.ServiceCertificate
@@ -115,11 +116,12 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 			}
 			ref := object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
 			state.NotStored, state.Declared = backend.NotStored(ref), declaredIn(objects, ref)
+			state.Rollout = inRollout(objects, ref.Key())
 			return state
 		},
 		Health:  views.Checks.State,
 		Setup:   func() wire.Setup { return setup(c, grants, s.Validity) },
-		Traffic: views.Traffic, Trace: noted(views.Trace, log), Fleet: views.Fleet,
+		Traffic: views.Traffic, Trace: noted(views.Trace, log), Fleet: views.Fleet, Rollouts: views.Rollouts,
 		Commits: views.Commits, LeafWrites: c.Fleet.LeafWrites, Forward: views.Forward,
 	}
 	if views.Traffic != nil {
@@ -220,12 +222,23 @@ const maxUnanswered = 20
 // setup describes the appliance's directories, certificate and unanswered addresses, for svcctl
 // doctor.
 func setup(c *config.Config, grants Grants, validity func() auth.Validity) wire.Setup {
-	s := wire.Setup{DataDir: c.DataDir, Manifests: c.ManifestDirs()}
+	s := wire.Setup{DataDir: absolute(c.DataDir)}
+	for _, dir := range c.ManifestDirs() {
+		s.Manifests = append(s.Manifests, absolute(dir))
+	}
 	if validity != nil {
 		s.Certificate = certificate(validity(), time.Now())
 	}
 	s.Unanswered, s.MoreUnanswered = grants.Unanswered(maxUnanswered)
 	return s
+}
+
+// absolute is a path as a process with another working directory finds it.
+func absolute(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
 }
 
 // serverNames returns the DNS names of the server certificate. Addresses are added as they are used.

@@ -40,6 +40,7 @@ type keyring struct {
 	tokens    *auth.Tokens
 	authority *auth.Authority // nil: the operator gave a certificate
 	log       *slog.Logger
+	looked    time.Time // at the end of the CA; run alone has it
 
 	mu   sync.Mutex
 	caID string // of the CA that authority has; "": its own
@@ -93,15 +94,16 @@ func (k *keyring) keep(ctx context.Context) error {
 	if id == "" || key != nil && ended && mine == id {
 		errs = append(errs, k.shared.ReplaceTokens(ctx, id, auth.NewTokenKey()))
 	}
-	if k.authority == nil {
+	id, key = k.shared.CA()
+	if k.authority == nil || id != "" && (key == nil || time.Since(k.looked) < keyringLook) {
 		return errors.Join(errs...)
 	}
+	k.looked = time.Now()
 	ca, ends, err := k.authority.Export()
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
-	id, key = k.shared.CA()
-	if missing := id == ""; missing || key != nil && ends {
+	if id == "" || ends {
 		if ends {
 			if ca, err = auth.NewAuthorityKey(time.Now()); err != nil {
 				return errors.Join(append(errs, err)...)

@@ -108,6 +108,36 @@ func TestExamine(t *testing.T) {
 	}
 }
 
+// Bridges matter where rules are asked at their ports, and only those with an address lead to Services.
+func TestExamineBridges(t *testing.T) {
+	for name, test := range map[string]struct {
+		change  map[string]string
+		bridges []string
+		level   Level
+		text    string
+	}{
+		"no module":     {nil, []string{"br0"}, OK, "are left to the bridge"},
+		"off":           {map[string]string{"sys/net/bridge/bridge-nf-call-iptables": "0", "sys/net/bridge/bridge-nf-call-ip6tables": "0"}, []string{"br0"}, OK, ""},
+		"on, no bridge": {map[string]string{"sys/net/bridge/bridge-nf-call-iptables": "1"}, nil, OK, ""},
+		"on": {map[string]string{"sys/net/bridge/bridge-nf-call-iptables": "1", "sys/net/bridge/bridge-nf-call-ip6tables": "1"}, []string{"br0", "docker0"}, Warning,
+			"net.bridge.bridge-nf-call-iptables and net.bridge.bridge-nf-call-ip6tables are 1: an endpoint behind br0 or docker0 that is balanced to itself gets no answer"},
+		"IPv6 alone": {map[string]string{"sys/net/bridge/bridge-nf-call-iptables": "0", "sys/net/bridge/bridge-nf-call-ip6tables": "1"}, []string{"br0"}, Warning,
+			"run `sysctl -w net.bridge.bridge-nf-call-ip6tables=0`"},
+	} {
+		files := well()
+		for path, content := range test.change {
+			files[path] = content
+		}
+		facts, err := Read(proc(t, files))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f := ExamineBridges(&facts, test.bridges); f.Level != test.level || !strings.Contains(f.String(), test.text) {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+}
+
 // TestHidden proves that what the kernel tells root alone is no fault of the host.
 func TestHidden(t *testing.T) {
 	if os.Getuid() != 0 { // root reads everything

@@ -21,6 +21,9 @@ type Facts struct {
 	// Interfaces are the settings of each, those of "all" among them, by name.
 	Interfaces []Interface
 	Conntrack  Conntrack
+	// BridgeCalls are the settings by which packets between the ports of a bridge pass the rules for routed ones
+	// (module br_netfilter), of those that are on.
+	BridgeCalls []string
 	// LegacyNAT reports whether rules of the old iptables are in use for NAT. LegacyHidden
 	// says that this is not known: the kernel tells root alone.
 	LegacyNAT, LegacyHidden bool
@@ -72,6 +75,11 @@ func Read(proc string) (Facts, error) {
 			ARPIgnore:     int(r.number(dir + "/arp_ignore")),
 			ProxyARP:      r.number(dir+"/proxy_arp")+r.number(dir+"/proxy_arp_pvlan") != 0,
 		})
+	}
+	for _, setting := range []string{"bridge-nf-call-iptables", "bridge-nf-call-ip6tables"} {
+		if r.number("sys/net/bridge/"+setting) != 0 {
+			f.BridgeCalls = append(f.BridgeCalls, "net.bridge."+setting)
+		}
 	}
 	f.Conntrack = r.conntrack()
 	return f, errors.Join(r.errs...)

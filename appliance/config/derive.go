@@ -269,6 +269,7 @@ func (c *Config) Store() store.Config {
 		Objects:         object.Options{RelaxedServiceNames: c.Services.Names == ServiceNamesRFC1123},
 		LegacyIPs:       c.Services.LegacyIP == LegacyIPAccept,
 		Pinned:          c.Addresses.Allocate == AllocateNever,
+		Box:             c.NodeName,
 	}
 	if c.Addresses.NodePortSpace == NodePortShared {
 		cfg.NodePortSpace = alloc.Shared

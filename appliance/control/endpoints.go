@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"slices"
 
 	"svcctl.io/svcctl/appliance/endpoints"
 	"svcctl.io/svcctl/appliance/resolve"
@@ -18,6 +19,8 @@ type Endpoints struct {
 	core  *endpoints.Controller
 	store *store.Store
 	seen  uint64 // the revision of the store that the objects are synced to
+	// missed says that what boxes outside of a rollout have is not up to date.
+	missed bool
 }
 
 func NewEndpoints(facts endpoints.Facts, objects *store.Store) *Endpoints {
@@ -48,13 +51,34 @@ func (c *Endpoints) Sync() error {
 	}
 	batch := c.core.Update(stored{c.store}, looked)
 	c.seen = changes.Revision
-	if batch.Empty() {
+	if !batch.Empty() {
+		if _, err := c.store.Generate(EndpointsOwner, batch.Puts, batch.Deletes); err != nil {
+			c.core.Forget(batch)
+			return fmt.Errorf("endpoints of Services: %w", err)
+		}
+	}
+	return c.syncBefore(looked)
+}
+
+// syncBefore brings up to date what is generated for the boxes that a rollout has not come to, of the versions before.
+func (c *Endpoints) syncBefore(changed endpoints.Changes) error {
+	if head, is := c.store.RolloutHead(); !is || !head.Pending() {
+		c.missed = false
 		return nil
 	}
-	if _, err := c.store.Generate(EndpointsOwner, batch.Puts, batch.Deletes); err != nil {
-		c.core.Forget(batch)
-		return fmt.Errorf("endpoints of Services: %w", err)
+	state, _ := c.store.Rollout()
+	touched := func(key string) bool { return slices.Contains(changed.Services, key) }
+	if !c.missed && len(changed.Pods) == 0 && !slices.ContainsFunc(state.Services, touched) {
+		return nil
 	}
+	c.missed = true
+	batch := c.core.Aside().Update(before{stored{c.store}}, endpoints.Changes{Services: state.Services})
+	if !batch.Empty() {
+		if err := c.store.GenerateBefore(EndpointsOwner, batch.Puts, batch.Deletes); err != nil {
+			return fmt.Errorf("endpoints of Services for boxes that the rollout has not come to: %w", err)
+		}
+	}
+	c.missed = false
 	return nil
 }
 
@@ -72,8 +96,10 @@ func (c *Endpoints) Problems() []resolve.Problem {
 type stored struct{ *store.Store }
 
 // Holder implements endpoints.Objects.
-func (s stored) Holder(ref object.Ref) endpoints.Holder {
-	switch o, owner := s.Get(ref); {
+func (s stored) Holder(ref object.Ref) endpoints.Holder { return holder(s.Get(ref)) }
+
+func holder(o object.Object, owner store.Owner) endpoints.Holder {
+	switch {
 	case o == nil:
 		return endpoints.Nobody
 	case owner == store.Owner{Controller: EndpointsOwner}:
@@ -81,3 +107,14 @@ func (s stored) Holder(ref object.Ref) endpoints.Holder {
 	}
 	return endpoints.Others
 }
+
+// before is the store as boxes have it that a rollout has not come to.
+type before struct{ stored }
+
+// Service implements endpoints.Objects.
+func (b before) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
+	return b.Before().Service(key)
+}
+
+// Holder implements endpoints.Objects.
+func (b before) Holder(ref object.Ref) endpoints.Holder { return holder(b.Before().Get(ref)) }

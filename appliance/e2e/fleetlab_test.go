@@ -28,6 +28,7 @@ type fleet struct {
 	clients []*netlab.Host
 	boxes   []*netlab.Appliance
 	server  *netlab.Host
+	inside  *netlab.Segment
 }
 
 const fleetEtcd = "http://10.9.0.100:2379"
@@ -54,6 +55,7 @@ func layFleet(t *testing.T, boxes int, more ...func(n int) []string) *fleet {
 	f := &fleet{t: t, lab: l, etcd: l.Host("etcd"), server: l.Host("server"), dir: filepath.Join(t.TempDir(), "etcd")}
 	control := l.Segment("control").Attach(f.etcd, "eth0", "10.9.0.100/24")
 	inside := l.Segment("inside").Attach(f.server, "eth0", "10.1.0.11/24", "fd00:10:1::11/64")
+	f.inside = inside
 	f.server.Serve("tcp", 80)
 	f.startEtcd()
 	for n := 1; n <= boxes; n++ {

@@ -384,7 +384,7 @@ func Test417_server_names_without_endpoints_of_its_own(t *testing.T) {
 	})
 }
 
-// curl --http1.0 offers http/1.0 by ALPN and nothing else.
+// Test641_HTTP_1_0_over_TLS asks with curl --http1.0, which offers http/1.0 by ALPN and nothing else.
 func Test641_HTTP_1_0_over_TLS(t *testing.T) {
 	ca := newIssuer(t, "ca")
 	b := tlsBox(t, ca, []string{"svcctl.io/tls-secret: www", "svcctl.io/backend-protocol: http"}, "9000", secretDocument("www", ca.issue("www.example.com")))

@@ -142,3 +142,12 @@ func (c *Controller) shared() []Problem {
 	}
 	return all
 }
+
+// clone returns an index of its own.
+func (x *addressIndex) clone() addressIndex {
+	c := addressIndex{maps.Clone(x.byAddr), maps.Clone(x.byKey), maps.Clone(x.shared)}
+	for addr, keys := range c.byAddr {
+		c.byAddr[addr] = slices.Clone(keys)
+	}
+	return c
+}

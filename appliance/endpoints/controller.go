@@ -105,6 +105,14 @@ func New(facts Facts) *Controller {
 	}
 }
 
+// Aside returns a Controller for other versions of some Services: it knows the addresses of all Services and Pods, and of no
+// generated objects.
+func (c *Controller) Aside() *Controller {
+	a := New(c.facts)
+	a.vips, a.hosts = c.vips.clone(), c.hosts.clone()
+	return a
+}
+
 // Update brings the endpoints of what changed up to date. What it returns must be
 // written, or given to Forget, before the next call.
 func (c *Controller) Update(objs Objects, changes Changes) Batch {

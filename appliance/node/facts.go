@@ -43,6 +43,18 @@ type Interface struct {
 	Index    uint32
 	Name     string
 	Loopback bool
+	Bridge   bool // it connects ports of its own, as those of containers
+}
+
+// Bridges returns the names of bridges with an address that hosts can use as their router.
+func (f *Facts) Bridges() []string {
+	var names []string
+	for _, i := range f.Interfaces {
+		if i.Bridge && slices.ContainsFunc(f.Addresses, func(a Address) bool { return a.Index == i.Index && !a.Prefix.Addr().IsLinkLocalUnicast() }) {
+			names = append(names, i.Name)
+		}
+	}
+	return names
 }
 
 // Read gives the facts of the network namespace of the calling thread.
@@ -68,7 +80,7 @@ func read(h *netlink.Handle) (Facts, error) {
 		if a.Flags&net.FlagUp != 0 {
 			up[a.Index] = a.Name
 			outward[uint32(a.Index)] = a.Flags&net.FlagLoopback == 0 && l.Type() != "dummy"
-			f.Interfaces = append(f.Interfaces, Interface{uint32(a.Index), a.Name, a.Flags&net.FlagLoopback != 0})
+			f.Interfaces = append(f.Interfaces, Interface{uint32(a.Index), a.Name, a.Flags&net.FlagLoopback != 0, l.Type() == "bridge"})
 		}
 	}
 	addrs, err := h.AddrList(nil, netlink.FAMILY_ALL)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"reflect"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -127,7 +128,7 @@ func TestRead(t *testing.T) {
 			t.Errorf("gateways are %v, want %v", f.Gateways, want)
 		}
 		want := []Interface{
-			{1, "lo", true}, {uint32(ext.Attrs().Index), "ext0", false}, {uint32(alt.Attrs().Index), "alt0", false},
+			{1, "lo", true, false}, {uint32(ext.Attrs().Index), "ext0", false, false}, {uint32(alt.Attrs().Index), "alt0", false, false},
 		}
 		if !reflect.DeepEqual(f.Interfaces, want) {
 			t.Errorf("interfaces are %v, want %v", f.Interfaces, want)
@@ -136,6 +137,32 @@ func TestRead(t *testing.T) {
 }
 
 // The oldest address of an interface came with it; networks without a next hop are connected.
+func TestBridges(t *testing.T) {
+	inNamespace(t, func(t *testing.T, b *box) {
+		for name, prefix := range map[string]string{"br4": "192.0.2.1/24", "br6": "2001:db8::1/64", "plain": "", "down": "192.0.3.1/24"} {
+			b.must(b.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}}))
+			link, err := b.LinkByName(name)
+			b.must(err)
+			if prefix != "" {
+				b.addAddr(link, prefix)
+			}
+			if name != "down" {
+				b.must(b.LinkSetUp(link))
+			}
+		}
+		ext := b.addLink("ext0")
+		b.addAddr(ext, "192.0.4.1/24")
+		b.must(b.LinkSetUp(ext))
+		f, err := Read()
+		b.must(err)
+		got := f.Bridges()
+		slices.Sort(got)
+		if want := []string{"br4", "br6"}; !slices.Equal(got, want) {
+			t.Errorf("bridges with an address are %v, want %v", got, want)
+		}
+	})
+}
+
 func TestFirstAndConnected(t *testing.T) {
 	inNamespace(t, func(t *testing.T, b *box) {
 		lo, err := b.LinkByName("lo")

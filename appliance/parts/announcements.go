@@ -69,8 +69,8 @@ func (a *Announcements) Run(ctx context.Context, changed func()) error {
 func (a *Announcements) Planned(_ *reconcile.Host, services []reconcile.Service) {
 	for _, svc := range services {
 		var labels map[string]string
-		if o, _ := a.store.Get(serviceRef(svc.Key)); o != nil {
-			labels = o.GetMeta().Labels
+		if o, _, _ := a.store.InForce().Service(svc.Key); o != nil {
+			labels = o.Metadata.Labels
 		}
 		a.book.Plan(svc.Key, labels, svc.Ports)
 	}

@@ -77,7 +77,7 @@ func (d *DNS) Stepped(step reconcile.Step) {
 	changes := d.store.Changes(d.seen)
 	if changes.All {
 		changes.Services = d.server.Services()
-		for key := range d.store.Services() {
+		for key := range d.store.InForce().Services() {
 			changes.Services = append(changes.Services, key)
 		}
 	}
@@ -86,7 +86,7 @@ func (d *DNS) Stepped(step reconcile.Step) {
 	}
 	changed := make(map[string]resolve.Input, len(changes.Services)+len(d.moved))
 	for _, key := range slices.AppendSeq(changes.Services, maps.Keys(d.moved)) {
-		svc, slices, _ := d.store.Service(key)
+		svc, slices, _ := d.store.InForce().Service(key)
 		changed[key] = resolve.Input{Service: svc, Slices: slices, Demoted: d.demoted[key]}
 	}
 	d.server.Update(changed)

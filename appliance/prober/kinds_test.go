@@ -49,6 +49,22 @@ func secured(t *testing.T, host string, certificate *tls.Certificate, resumed *a
 	})
 }
 
+// A server of TLS 1.3 that wants a certificate of its clients says so when the handshake is done for them.
+func Test664_certificate_of_the_client_is_wanted(t *testing.T) {
+	good := issued(t, "good.example", time.Now().AddDate(1, 0, 0), nil)
+	config := &tls.Config{Certificates: []tls.Certificate{*good}, ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS13}
+	for _, host := range loopbacks {
+		s := serve(t, net.JoinHostPort(host, "0"), func(c net.Conn) {
+			_ = tls.Server(c, config).Handshake()
+			_, _ = io.Copy(io.Discard, c) // the request, so that the alert is not lost to a reset
+		})
+		r, _ := first(t, health.Target{Addr: s.addr, Check: checkOf(health.HTTPS)})
+		if want := "TLS alert of the server: certificate required"; r.Outcome != health.Refused || r.Why != want {
+			t.Errorf("%s: outcome %d, %q; want %d, %q", host, r.Outcome, r.Why, health.Refused, want)
+		}
+	}
+}
+
 func TestTLS(t *testing.T) {
 	year := time.Now().AddDate(1, 0, 0)
 	authority := issued(t, "authority", year, nil)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -142,9 +143,12 @@ func refusal(err error) health.Result {
 // Nothing of the error but its kind is told: its text may hold what the server sent.
 func broken(err error, c *check, missing string) health.Result {
 	var errno unix.Errno
+	var alert *net.OpError
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return silence(c, "connected, ")
+	case errors.As(err, &alert) && alert.Op == "remote error": // with TLS 1.3 also after the handshake; in words of crypto/tls
+		return failed(health.Refused, "TLS alert of the server: "+strings.TrimPrefix(alert.Err.Error(), "tls: "))
 	case errors.As(err, &errno):
 		return refusal(errno)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):

@@ -4,9 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"net"
 	"net/netip"
-	"strings"
 	"sync"
 	"time"
 
@@ -108,7 +106,6 @@ func tlsFailure(err error, c *check) health.Result {
 		invalid x509.CertificateInvalidError
 		name    x509.HostnameError
 		unknown x509.UnknownAuthorityError
-		alert   *net.OpError
 		record  tls.RecordHeaderError
 	)
 	switch {
@@ -120,8 +117,6 @@ func tlsFailure(err error, c *check) health.Result {
 		return failed(health.Refused, "the certificate is for another name")
 	case errors.As(err, &unknown):
 		return failed(health.Refused, "the certificate is not signed by an authority that this host trusts")
-	case errors.As(err, &alert) && alert.Op == "remote error": // the number of an alert, in words of crypto/tls
-		return failed(health.Refused, "TLS alert of the server: "+strings.TrimPrefix(alert.Err.Error(), "tls: "))
 	case errors.As(err, &record):
 		return failed(health.Refused, "the answer is not TLS")
 	}

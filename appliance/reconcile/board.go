@@ -21,6 +21,7 @@ type Board struct {
 	guard    *RemovalGuard      // nil: nothing is waited for or held
 	fleet    func() wire.Fleet  // nil: the box is one of its own
 	trial    func() *wire.Trial // nil: nobody tells
+	rollout  func() *wire.Rollout
 
 	mu         sync.Mutex
 	status     wire.Status
@@ -43,6 +44,9 @@ func (b *Board) OfFleet(state func() wire.Fleet) { b.fleet = state }
 // OfTrial has the status tell of the trial that is under way, or holds files; nil: there is none. Its time runs
 // and its files come without a step. It is called before the status is shown.
 func (b *Board) OfTrial(state func() *wire.Trial) { b.trial = state }
+
+// OfRollout has the status tell of the rollout that is under way; nil: there is none. It is called before the status is shown.
+func (b *Board) OfRollout(state func() *wire.Rollout) { b.rollout = state }
 
 // publish replaces the status.
 func (b *Board) publish(s wire.Status, programmed uint64, failure error) {
@@ -100,6 +104,9 @@ func (b *Board) Status() wire.Status {
 	s.Synced = s.Ready && b.failure == nil && programmed >= accepted && s.PendingRemovals == 0
 	if b.trial != nil {
 		s.Trial = b.trial()
+	}
+	if b.rollout != nil {
+		s.Rollout = b.rollout()
 	}
 	if b.fleet != nil {
 		f := b.fleet()

@@ -75,6 +75,13 @@ func (g *Grants) Served() (map[string][]nft.ServicePort, nft.Box) {
 	return maps.Clone(g.of), g.box
 }
 
+// Of returns the ports of a Service, "namespace/name". They may not be changed.
+func (g *Grants) Of(service string) []nft.ServicePort {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	return g.of[service]
+}
+
 // State lists the ports that a Service has in the kernel. client is a client whose endpoint is asked for; the
 // zero AddrPort: none; port 0: any port.
 func (g *Grants) State(namespace, name string, client netip.AddrPort) wire.ServiceState {

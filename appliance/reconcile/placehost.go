@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -54,9 +55,10 @@ func vipsBefore(have nft.Ruleset, facts *node.Facts) map[netip.Addr]bool {
 	return vips
 }
 
-// addAsked adds the addresses that stored Services ask for.
+// addAsked adds the addresses that stored Services ask for, and those that they ask for before a rollout comes here.
 func addAsked(vips map[netip.Addr]bool, objects *store.Store) {
-	for _, svc := range objects.Services() {
+	all := slices.Collect(values(objects.Services()))
+	for _, svc := range slices.AppendSeq(all, values(objects.InForce().Services())) {
 		texts := slices.Concat(svc.Spec.ClusterIPs, svc.Spec.ExternalIPs)
 		for _, ingress := range svc.Status.LoadBalancer.Ingress {
 			texts = append(texts, ingress.IP)
@@ -64,6 +66,17 @@ func addAsked(vips map[netip.Addr]bool, objects *store.Store) {
 		for _, text := range texts {
 			if addr, err := netip.ParseAddr(text); err == nil {
 				vips[addr] = true
+			}
+		}
+	}
+}
+
+// values are the values of a sequence of pairs.
+func values[K, V any](of iter.Seq2[K, V]) iter.Seq[V] {
+	return func(yield func(V) bool) {
+		for _, v := range of {
+			if !yield(v) {
+				return
 			}
 		}
 	}

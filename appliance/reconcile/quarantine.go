@@ -198,15 +198,15 @@ func (l *Loop) isolate(cause error, forget []nft.ForgetData) (committed, error) 
 		for _, key := range included {
 			delete(out, key)
 		}
-		l.planner.leave(l.shown, out)
+		l.planner.leave(l.shown.InForce(), out)
 		return l.applier.check(l.planner.compiler.From(have))
 	})
 	if err != nil {
-		l.planner.leave(l.shown, nil)
+		l.planner.leave(l.shown.InForce(), nil)
 		l.applier.doubt() // the kernel does not hold what is planned
 		return committed{}, errors.Join(cause, err)
 	}
-	l.planner.leave(l.shown, bad)
+	l.planner.leave(l.shown.InForce(), bad)
 	if len(bad) > 0 {
 		l.planner.quarantine.postpone(l.opts.Clock())
 	}

@@ -123,6 +123,7 @@ func (alone) Keep(engine.Transaction)     {}
 func (alone) Fresh(context.Context) error { return nil }
 func (alone) Sealing() error              { return nil }
 func (alone) Tries() error                { return nil }
+func (alone) Rolls() error                { return nil }
 
 var _ engine.Shared = alone{}
 

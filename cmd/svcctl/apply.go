@@ -44,13 +44,13 @@ object was refused, and never what was made in another way.`,
 			{name: "field-manager", arg: "NAME", def: manager, group: groupHow, usage: "owner of the applied fields"},
 			confirmOption(),
 			{name: "wait", arg: "DURATION", optional: true, group: groupHow, usage: "return when all is in the kernel; at most so long, or 30s. In a fleet in those of all boxes that are heard of; --wait=all, quorum or box says otherwise, and --wait=all,2m both"},
-			formOption(formText, formText, formName, formYAML, formJSON, formJSONPath),
-		}, connectOptions()),
+		}, rolloutOptions(), []*option{formOption(formText, formText, formName, formYAML, formJSON, formJSONPath)}, connectOptions()),
 		examples: []example{
 			{"One file, or a whole directory.", "svcctl apply -f web.yaml; svcctl apply -f manifests/"},
 			{"Which address would it get?", "svcctl apply -f web.yaml --dry-run -o jsonpath='{.items[0].spec.clusterIP}'"},
 			{"The directory is the truth for everything of the shop.", "svcctl apply -f shop/ --prune --applyset shop"},
 			{"Over the connection that it may cut: rolled back unless confirmed within five minutes.", "svcctl apply -f web.yaml --confirm 5m && svcctl confirm"},
+			{"In a fleet: on one box first, then on more, watched each time.", "svcctl apply -f web.yaml --rollout gw1,25%,100% --bake 5m"},
 			{"From a pipe, and go on when the packets flow.", "generate | svcctl apply -f - --wait && echo live"},
 		},
 		exits: `  0  done
@@ -103,6 +103,7 @@ type applying struct {
 	spaces  map[string]bool    // the namespaces of that
 	version uint64             // the newest that was answered
 	trial   *trying            // nil: what is applied stays
+	rollout *rolling           // nil: it comes to all boxes at once
 	total   int
 	refused int
 }
@@ -113,7 +114,12 @@ func (p *program) runApply(ctx context.Context, v *verb, args []string) error {
 	if err != nil {
 		return err
 	}
-	files := p.reader(v)
+	return a.rollout.end(ctx, a.run(ctx, v, wait))
+}
+
+// run applies the files.
+func (a *applying) run(ctx context.Context, v *verb, wait patience) error {
+	p, files := a.p, a.p.reader(v)
 	if err := files.each(func(d *document) error { return a.add(ctx, d) }); err != nil {
 		return err
 	}
@@ -187,6 +193,16 @@ func (p *program) applying(v *verb, args []string) (a *applying, wait patience, 
 	if a.c, err = p.client(v); err == nil && !a.options.DryRun {
 		a.trial, err = p.trying(v, a.c)
 	}
+	if err == nil {
+		a.rollout, err = p.rolling(v, a.c)
+	}
+	switch {
+	case a.rollout == nil:
+	case wait.timeout > 0:
+		return nil, wait, usagef("--wait waits for all boxes, and --rollout goes from box to box: `svcctl rollout status --wait` waits for that")
+	case a.options.DryRun:
+		a.rollout = nil // what would be decided is the same for all boxes
+	}
 	return a, wait, err
 }
 
@@ -229,7 +245,7 @@ func (a *applying) flush(ctx context.Context) error {
 	if len(a.batch.documents) == 0 {
 		return nil
 	}
-	if err := a.trial.begin(ctx); err != nil {
+	if err := errors.Join(a.trial.begin(ctx), a.rollout.begin(ctx)); err != nil {
 		return err
 	}
 	err := a.c.Apply(ctx, a.options, a.batch.raws, func(i int, r wire.Applied) error {

@@ -159,7 +159,7 @@ func TestCompletionZsh(t *testing.T) {
 		env = append(env, name+"="+path)
 	}
 	want := map[string]string{
-		"svcctl rol":           "rollback",
+		"svcctl rol":           "rollback rollout",
 		"svcctl get w":         "web",
 		"svcctl get -n ":       "api asked:get,-n, web",
 		"svcctl serve --snat=": "auto never",

@@ -36,8 +36,7 @@ the refusal names the file.
 			confirmOption(),
 			{name: "wait", def: "true", group: groupHow, usage: "return when the objects are gone: those with finalizers go later"},
 			{name: "timeout", arg: "DURATION", def: "30s", group: groupHow, usage: "how long to wait for each"},
-			formOption(formText, formText, formName),
-		}, connectOptions()),
+		}, rolloutOptions(), []*option{formOption(formText, formText, formName)}, connectOptions()),
 		examples: []example{
 			{"By name, and by file.", "svcctl delete svc web api; svcctl delete -f shop/"},
 			{"What has a label, in two kinds.", "svcctl delete svc,endpointslices -n shop -l app=web"},
@@ -207,7 +206,7 @@ func in(namespace string) string {
 // together in one commit.
 const deletesAtOnce = 32
 
-// removeOnTrial is remove, with --confirm as part of a trial.
+// removeOnTrial is remove, with --confirm as part of a trial, and with --rollout as one.
 func (d *deleting) removeOnTrial(ctx context.Context, victims []victim) error {
 	if len(victims) == 0 || d.dryRun {
 		return d.remove(ctx, victims)
@@ -216,10 +215,19 @@ func (d *deleting) removeOnTrial(ctx context.Context, victims []victim) error {
 	if err != nil {
 		return err
 	}
-	if err := trial.begin(ctx); err != nil {
+	rollout, err := d.p.rolling(d.v, d.c)
+	if err != nil {
 		return err
 	}
-	return errors.Join(d.remove(ctx, victims), trial.tell())
+	if err := errors.Join(trial.begin(ctx), rollout.begin(ctx)); err != nil {
+		return err
+	}
+	err = errors.Join(d.remove(ctx, victims), trial.tell())
+	if rollout != nil && err == nil {
+		err = errors.Join(d.missing...) // a part of it is not what was asked for
+		d.missing = nil
+	}
+	return rollout.end(ctx, err)
 }
 
 // remove removes objects, some at a time, and tells of each in their order.

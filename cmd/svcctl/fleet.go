@@ -119,6 +119,20 @@ func (p *program) runFleet(ctx context.Context, v *verb, args []string) error {
 	if err != nil {
 		return err
 	}
+	if err = p.askEtcd(ctx, v, cfg, word, rest); errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return noEtcd(cfg.Endpoints, err)
+	}
+	return err
+}
+
+// noEtcd says what to do when no member of etcd answers. The client of etcd tells of a failed handshake by the timeout alone.
+func noEtcd(endpoints []string, err error) error {
+	return fmt.Errorf("%w: no etcd answers at %s: it is not there, a packet filter is in the way, or one of both sides does not trust the other's certificate: "+
+		"compare --etcd, --etcd-cacert, --etcd-cert and --etcd-key with the settings of etcd, whose log says more", err, strings.Join(endpoints, ", "))
+}
+
+// askEtcd does what one of the words that speak with etcd asks for.
+func (p *program) askEtcd(ctx context.Context, v *verb, cfg fleet.Config, word string, rest []string) error {
 	switch word {
 	case "init":
 		return p.fleetInit(ctx, cfg, v.option("from").text())
@@ -267,19 +281,28 @@ func boxTable(boxes []wire.FleetBox) string {
 	}
 	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
 	leaves := slices.ContainsFunc(boxes, func(b wire.FleetBox) bool { return b.Core != "" })
-	core := func(text string) string {
-		if !leaves {
-			return ""
-		}
-		return "\t" + cmp.Or(text, "etcd")
+	rollout := slices.ContainsFunc(boxes, func(x wire.FleetBox) bool { return x.Rollout != "" })
+	more := ""
+	if leaves {
+		more += "\tFOLLOWS"
 	}
-	fmt.Fprintln(w, "NAME\tZONE\tVERSION\tSTATE\tREVISION\tPROBLEMS\tSINCE"+core("FOLLOWS"))
+	if rollout {
+		more += "\tROLLOUT"
+	}
+	fmt.Fprintln(w, "NAME\tZONE\tVERSION\tSTATE\tREVISION\tPROBLEMS\tSINCE"+more)
 	for _, x := range boxes {
+		more = ""
+		if leaves {
+			more += "\t" + cmp.Or(x.Core, "etcd")
+		}
+		if rollout {
+			more += "\t" + x.Rollout
+		}
 		zone := x.Zone
 		if zone == "" {
 			zone = "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s%s\n", x.Name, zone, x.Version, x.State, x.Programmed, x.Problems, stamp(x.Since), core(x.Core))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s%s\n", x.Name, zone, x.Version, x.State, x.Programmed, x.Problems, stamp(x.Since), more)
 	}
 	_ = w.Flush() // into memory
 	return b.String()

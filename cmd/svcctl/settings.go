@@ -104,7 +104,7 @@ func fleetSettings() []setting {
 			usage: "key of --etcd-cert, PEM",
 			set:   text(func(c *config.Config) *string { return &c.Fleet.Key })},
 		{name: "fleet-key-file", arg: argFile, shown: "none", group: groupFleet, serveOnly: true,
-			usage: "keys that all boxes of the fleet have, by which its Secrets are sealed: 32 bytes in base64 a line, the first one seals; without it Secrets are refused",
+			usage: "keys that all boxes of the fleet have, by which its Secrets are sealed and its tokens shared: 32 bytes in base64 a line, the first one seals; without it Secrets are refused",
 			set:   text(func(c *config.Config) *string { return &c.Fleet.KeyFile })},
 	}
 }

@@ -44,6 +44,7 @@ func statusPage(s *wire.Status, now time.Time, color bool) string {
 		p.Line("Unknown", "%s", p.Paint(output.Red, fmt.Sprintf("%d addresses and ports in the kernel that no object declares; see `svcctl release`", s.UnknownFrontends)))
 	}
 	p.trial(s.Trial)
+	p.rollout(s.Rollout)
 	p.Line("Kernel", "%s%s", s.Kernel.Release, join("; uses ", s.Kernel.Features)+join("; lacks ", s.Kernel.Missing))
 	p.sources(s.Sources)
 	p.problems(s)
@@ -63,6 +64,21 @@ func (p *statusText) trial(t *wire.Trial) {
 	default:
 		p.Line("Not confirmed", "%s", p.Paint(output.Red, fmt.Sprintf("%s held as before, since %s; see `svcctl trial`", count(len(t.Files), "file"), stamp(*t.WentBack))))
 	}
+}
+
+// rollout writes which versions this box has during a rollout.
+func (p *statusText) rollout(r *wire.Rollout) {
+	if r == nil {
+		return
+	}
+	versions, color := "the versions before", output.Yellow
+	if r.Here {
+		versions = "the new versions"
+	}
+	if r.Phase == wire.RolloutStopped {
+		color = output.Red
+	}
+	p.Line("Rollout", "%s", p.Paint(color, fmt.Sprintf("%s: %s in step %d of %d; this box has %s; see `svcctl rollout status`", r.ID, r.Phase, r.Step+1, len(r.Steps), versions)))
 }
 
 // fleet says how the box stands to its fleet.

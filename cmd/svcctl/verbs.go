@@ -8,7 +8,7 @@ func (p *program) verbs() []*verb {
 	return []*verb{
 		p.serveVerb(), p.planVerb(), p.pinVerb(), p.validateVerb(), p.schemaVerb(), p.statusVerb(), p.waitVerb(),
 		p.exposeVerb(), p.importVerb(), p.applyVerb(), p.diffVerb(), p.getVerb(), p.describeVerb(), p.editVerb(), p.deleteVerb(),
-		p.trialVerb(), p.confirmVerb(), p.rollbackVerb(), p.exportVerb(), p.restoreVerb(),
+		p.trialVerb(), p.confirmVerb(), p.rolloutVerb(), p.rollbackVerb(), p.exportVerb(), p.restoreVerb(),
 		p.explainVerb(), p.traceVerb(), p.topVerb(), p.connsVerb(), p.dashboardVerb(), p.healthVerb(), p.outVerb(), p.inVerb(), p.allocVerb(),
 		p.announceVerb(), p.announcementsVerb(), p.drainVerb(), p.undrainVerb(), p.fleetVerb(), p.sourceVerb(),
 		p.kubeconfigVerb(), p.tokenVerb(), p.journalVerb(),

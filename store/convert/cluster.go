@@ -26,6 +26,8 @@ func Cluster(text string, options Options) (*Imported, error) {
 			r.sliced[o.Metadata.Namespace+"/"+o.Metadata.Labels[object.LabelServiceName]] = true
 		case *object.Endpoints:
 			r.endpoints[o.Metadata.Namespace+"/"+o.Metadata.Name] = true
+		case *object.IPAddressPool:
+			r.pools = true
 		}
 	}
 	for i := range file.Documents {
@@ -142,9 +144,17 @@ func (r *cluster) object(d *manifest.Document) {
 			return
 		}
 	case *object.IPAddressPool:
-		r.pools = true
-	case *object.L2Advertisement, *object.BGPAdvertisement:
-		r.announced = true
+		o.Status = nil
+	case *object.L2Advertisement:
+		r.announced, o.Status = true, nil
+	case *object.BGPAdvertisement:
+		r.announced, o.Status = true, nil
+	case *object.BGPPeer:
+		o.Status = nil
+	case *object.BFDProfile:
+		o.Status = nil
+	case *object.Community:
+		o.Status = nil
 	case *object.Pod:
 		r.lose(nil, d.Line, "Pod %s is left out: nothing runs it here, and endpoints are in EndpointSlices", meta.Name)
 		return
@@ -186,6 +196,12 @@ func (r *cluster) service(s *object.Service, lose func(field, format string, arg
 	if class := spec.LoadBalancerClass; class != nil {
 		lose("spec.loadBalancerClass", "spec.loadBalancerClass %s is left out: svcctl serves the load balancer", *class)
 		spec.LoadBalancerClass = nil
+	}
+	for _, key := range []string{"metallb.io/address-pool", "metallb.universe.tf/address-pool"} {
+		if pool, has := s.Metadata.Annotations[key]; has && !r.pools {
+			lose("metadata.annotations", "the annotation %s is left out: no IPAddressPool %s is among the objects; import `kubectl get ipaddresspools -A -o yaml` along to keep it", key, pool)
+			delete(s.Metadata.Annotations, key)
+		}
 	}
 	var had []string
 	for _, in := range s.Status.LoadBalancer.Ingress {

@@ -88,6 +88,9 @@ func Test660_haproxy_as_it_is_written(t *testing.T) {
 			"idle-timeout=20s", ""},
 		{"no-backup, no-check-ssl, no-ssl and no-send-proxy undo", "listen l\n bind 192.0.2.1:80\n default-server backup check check-ssl ssl send-proxy\n" +
 			" server a 10.1.2.11:80 no-backup no-check-ssl no-ssl no-send-proxy\n", "service l: health-check=tcp 10.1.2.11*1\n", "proxy-protocol"},
+		{"checks of servers that want the PROXY header", "listen l\n bind 192.0.2.1:80\n option httpchk GET /up\n server a 10.1.2.11:80 check send-proxy\n",
+			"health-check=tcp proxy-protocol=v1\nchecks send no header of the PROXY protocol, which server 10.1.2.11 waits for", ""},
+		{"and at a port of their own", "listen l\n bind 192.0.2.1:80\n option httpchk GET /up\n server a 10.1.2.11:80 check port 8008 send-proxy\n", "health-check=http:8008/up proxy-protocol=v1", "checks send no header"},
 		{"one server without the PROXY header", "listen l\n bind 192.0.2.1:80\n server a 10.1.2.11:80 send-proxy-v2\n server b 10.1.2.12:80\n",
 			"proxy-protocol=v2 10.1.2.11*1 10.1.2.12*1\nserver b wants no header of the PROXY protocol: it gets v2", ""},
 		{"one server with it", "listen l\n bind 192.0.2.1:80\n server b 10.1.2.12:80\n server a 10.1.2.11:80 send-proxy\n",
@@ -113,4 +116,44 @@ func Test661_keepalived_and_IPVS_as_they_are_written(t *testing.T) {
 		{"rr counts no weights", "-A -t 192.0.2.1:80 -s rr\n-a -t 192.0.2.1:80 -r 10.1.2.11:80 -m -w 3\n", "10.1.2.11*1\nthe scheduler rr counts no weights", ""},
 		{"no server", "-A -t 192.0.2.1:80 -s rr\n", "no server is left: clients are refused", "family"},
 	})
+}
+
+// clusterWith has a load balancer as MetalLB leaves it, which asks for a pool, and more.
+func clusterWith(more string) string {
+	return `apiVersion: v1
+kind: Service
+metadata:
+  name: web
+  annotations: {metallb.io/address-pool: prod}
+spec:
+  type: LoadBalancer
+  ports: [{port: 80}]
+status: {loadBalancer: {ingress: [{ip: 192.0.2.10}]}}
+` + more
+}
+
+func Test666_cluster_as_it_is_printed(t *testing.T) {
+	const pool = "---\napiVersion: metallb.io/v1beta1\nkind: IPAddressPool\nmetadata: {name: prod}\nspec: {addresses: [192.0.2.0/28]}\nstatus: {assignedIPv4: 1, assignedIPv6: 0, availableIPv4: 9, availableIPv6: 0}\n"
+	for _, tt := range []struct{ name, text, want, not string }{
+		{"without its pool a Service asks for none", clusterWith(""), "svcctl.io/load-balancer-ips: 192.0.2.10", "\n    metallb.io/address-pool"},
+		{"that is told", clusterWith(""), "no IPAddressPool prod is among the objects", ""},
+		{"with it it does", clusterWith(pool), "\n    metallb.io/address-pool: prod", "no IPAddressPool"},
+		{"a status without fields", "apiVersion: metallb.io/v1beta2\nkind: BGPPeer\nmetadata: {name: p}\nspec: {myASN: 1, peerASN: 2, peerAddress: 192.0.2.1}\nstatus: {}\n", "kind: BGPPeer", "status"},
+		{"one with", clusterWith(pool), "kind: IPAddressPool", "status"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			imported, err := Cluster(tt.text, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := imported.YAML()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if joined := strings.ReplaceAll(got, "\n#   ", " "); !strings.Contains(joined, tt.want) || tt.not != "" && strings.Contains(joined, tt.not) {
+				t.Errorf("want %q and not %q in:\n%s", tt.want, tt.not, got)
+			}
+			wellFormed(t, tt.name, got)
+		})
+	}
 }

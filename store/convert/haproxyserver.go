@@ -95,7 +95,7 @@ func (b *haproxyBackend) server(l haproxyLine) {
 		}
 	}
 	b.v.Servers = append(b.v.Servers, s.Server)
-	b.checks = append(b.checks, checked{s.Server, l.line, b.checkOf(&s)})
+	b.checks = append(b.checks, checked{s.Server, l.line, b.checkOf(&s, l.line)})
 }
 
 // proxyProtocol sets the header that servers get: all of a Service the one of the first server.
@@ -129,7 +129,7 @@ func haproxyHost(text string) (host, port string) {
 }
 
 // checkOf returns the check of a server; nil: it has none.
-func (b *haproxyBackend) checkOf(s *haproxyServer) check {
+func (b *haproxyBackend) checkOf(s *haproxyServer, line int) check {
 	if !s.isChecked {
 		return nil
 	}
@@ -141,7 +141,12 @@ func (b *haproxyBackend) checkOf(s *haproxyServer) check {
 	case s.checkTLS || b.checkTLS:
 		kind = "tls"
 	}
-	c[""] = kind + cmp.Or(b.port, s.port)
+	port := cmp.Or(b.port, s.port)
+	if b.v.Annotations[annotationProxyProtocol] != "" && port == "" && kind != "tcp" {
+		b.lose(b.v, line, "checks send no header of the PROXY protocol, which server %s waits for: it is asked whether it accepts connections, and nothing more", s.Addr)
+		kind = "tcp"
+	}
+	c[""] = kind + port
 	if kind == "http" || kind == "https" {
 		c[""] += b.path
 		if b.host != "" {

@@ -29,6 +29,8 @@ type Shared interface {
 	Sealing() error
 	// Tries is why there can be no trials; nil: there can.
 	Tries() error
+	// Rolls is why there can be no rollouts; nil: there can.
+	Rolls() error
 	// Fresh returns when readers see all that any machine committed before the call.
 	Fresh(ctx context.Context) error
 }

@@ -44,8 +44,10 @@ type Report struct {
 	Accepted   uint64 `json:"accepted"`
 	Programmed uint64 `json:"programmed"`
 	// Problems counts the errors of its status, Failing says why what it accepted is not in force.
-	Problems int    `json:"problems,omitempty"`
-	Failing  string `json:"failing,omitempty"`
+	Problems int `json:"problems,omitempty"`
+	// Errors are those of them that others have to know, some of them if there are many.
+	Errors  []ReportedProblem `json:"errors,omitempty"`
+	Failing string            `json:"failing,omitempty"`
 	// Format is the newest one that its version reads; 0: 1.
 	Format int `json:"format,omitempty"`
 	// Core is the box that a leaf follows; "": etcd.
@@ -55,6 +57,14 @@ type Report struct {
 	// State is its state as a member of the fleet.
 	State Kind      `json:"state"`
 	Since time.Time `json:"since"`
+}
+
+// ReportedProblem is a problem in a Report.
+type ReportedProblem struct {
+	Object  string `json:"object,omitempty"` // "Service default/web"
+	Field   string `json:"field,omitempty"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
 }
 
 // ReportAs has the box tell the others of itself, when what report gives has changed.

@@ -6,8 +6,10 @@
 //	fleet            {id, format, settings}: what all boxes agree on
 //	head             one commit: its revision, its id and that of the one before, a digest of all objects
 //	object/KIND/...  the stored form of an object, as package store encodes it
+//	sealed/NAME/ID   a secret that boxes have in common and that is no object
 //	source/NAME/...  which content of a directory of manifests is in force, and who reads it
 //	trial/...        the trial that is under way, and what was there before it
+//	rollout/...      the rollout that is under way, or the last one, and what was there before it
 //	bundle/NAME/N    parts of a large commit
 //	alive/BOX        held by a lease: which process has the name
 //	box/BOX          the last report of a box
@@ -26,9 +28,10 @@
 //     fleet, or none. The state stays, nothing is committed, and [State] says what to do.
 //   - A commit without an answer is sent again until it is known what became of it; it cannot be
 //     made twice, as it compares the same head.
+//   - No head of a lower format follows on one of a higher: raising the format moves the head.
 //   - Leases only save work. No promise depends on one.
 //
-// Values of Secrets are sealed by a key that etcd has not. Keys of head, object/, source/ and trial/ are shared; all others that a store writes (its journal, copies of files)
+// Values of Secrets are sealed by a key that etcd has not. Keys of head, object/, sealed/, source/, trial/ and rollout/ are shared; all others that a store writes (its journal, copies of files)
 // stay in the replica, which is an [engine.File] in today's format with a cursor beside it.
 //
 // A leaf ([Config.Cores]) follows the commits of a box that follows etcd, over HTTP, instead of etcd itself: the origin of what is followed

@@ -21,6 +21,7 @@ const (
 	sealedPrefix     = "sealed/" // NAME/ID, see SharedKey
 	sourcePrefix     = "source/"
 	trialPrefix      = "trial/"
+	rolloutPrefix    = "rollout/"
 	sharedEnd        = "trial0" // the first key behind all that boxes share
 	bundlePrefix     = "bundle/"
 	alivePrefix      = "alive/"
@@ -31,16 +32,17 @@ const (
 
 // format is the newest one that this program reads, and that of a fleet that it makes. A fleet has the format that all
 // of its boxes read, and is raised to a newer one by Upgrade.
-const format = accessFormat
+const format = rolloutFormat
 
 // The formats, by what is new in them. Format 1 has objects and sources.
 const (
-	sealedFormat = 2 // Secrets, sealed, and trials
-	accessFormat = 3 // the key of tokens and the CA, sealed; heads say their format
+	sealedFormat  = 2 // Secrets, sealed, and trials
+	accessFormat  = 3 // the key of tokens and the CA, sealed; heads say their format
+	rolloutFormat = 4 // rollouts: an older program would have a box program what is not for it yet
 )
 
 // contentPrefixes begin the keys that the digest of the head covers.
-var contentPrefixes = []string{objectPrefix, sealedPrefix, sourcePrefix, trialPrefix}
+var contentPrefixes = []string{objectPrefix, rolloutPrefix, sealedPrefix, sourcePrefix, trialPrefix}
 
 // isShared reports whether all boxes have a key in common.
 func isShared(key string) bool { return key == headKey || isContent(key) }

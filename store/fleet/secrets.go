@@ -43,6 +43,16 @@ func (e *Engine) Tries() error {
 	return &engine.AwayError{Why: fmt.Sprintf("the fleet has format %d, which knows no trials: say `svcctl fleet upgrade` when all boxes have a version that reads format %d", e.format, sealedFormat)}
 }
 
+// Rolls implements engine.Shared.
+func (e *Engine) Rolls() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.format >= rolloutFormat {
+		return nil
+	}
+	return &engine.AwayError{Why: fmt.Sprintf("the fleet has format %d, which knows no rollouts: say `svcctl fleet upgrade` when all boxes have a version that reads format %d", e.format, rolloutFormat)}
+}
+
 // sealing is why no Secrets may be stored in a fleet of a format; nil: they may.
 func (c *Config) sealing(of int) error {
 	switch {
@@ -146,7 +156,7 @@ func (e *Engine) openable() (pairs []engine.Pair) {
 func (e *Engine) noteShut() {
 	why := ""
 	if keys := slices.Sorted(maps.Keys(e.shut)); len(keys) > 0 {
-		_, name, _ := strings.Cut(keys[0], objectPrefix+"Secret/") // what it was before a trial has more in front
+		_, name, _ := strings.Cut(keys[0], objectPrefix+"Secret/") // what it was before a trial or a rollout has more in front
 		what := "Secret " + name
 		if shared, _, is := splitKey(keys[0]); is {
 			what = "what all boxes have as " + shared
@@ -288,7 +298,7 @@ func (c *Config) openSecrets(dir string) (opened int, err error) {
 		return 0, err
 	}
 	var pairs []engine.Pair
-	for _, prefix := range []string{objectPrefix, trialPrefix} {
+	for _, prefix := range []string{objectPrefix, trialPrefix, rolloutPrefix} {
 		some, err := file.Load(prefix)
 		if err != nil {
 			return 0, err

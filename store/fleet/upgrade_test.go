@@ -46,6 +46,9 @@ func Test574_the_format_of_a_fleet_is_raised(t *testing.T) {
 	if _, err := a.BeginTrial("x", "test", false, time.Hour, deadline.Now()); err == nil || !strings.Contains(err.Error(), "svcctl fleet upgrade") {
 		t.Errorf("a trial in a fleet that knows none: %v", err)
 	}
+	if _, err := a.BeginRollout(store.Rollout{ID: "x"}, time.Hour); err == nil || !strings.Contains(err.Error(), "svcctl fleet upgrade") {
+		t.Errorf("a rollout in a fleet that knows none: %v", err)
+	}
 	text := "apiVersion: v1\nkind: Secret\nmetadata: {name: filed}\nstringData: {password: of a file}\n"
 	files := manifest.Files{manifest.Decode("lb:secret.yaml", []byte(text), manifest.DefaultLimits())}
 	sync := func() {

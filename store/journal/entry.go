@@ -43,6 +43,8 @@ type Caller struct {
 	Verb    string `json:"verb,omitempty"`    // create, update, patch, apply, delete
 	// Trial is the ID of the Trial that the change belongs to: it goes back with it.
 	Trial string `json:"trial,omitempty"`
+	// Rollout is the ID of the rollout that the change belongs to: some boxes have it before others.
+	Rollout string `json:"rollout,omitempty"`
 }
 
 // Bounds limits the journal, in memory and in the engine alike.

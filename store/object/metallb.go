@@ -47,6 +47,7 @@ type L2Advertisement struct {
 	TypeMeta
 	Metadata ObjectMeta          `json:"metadata"`
 	Spec     L2AdvertisementSpec `json:"spec,omitzero"`
+	Status   *NoStatus           `json:"status,omitempty"`
 }
 
 // L2AdvertisementSpec is metallb.io/v1beta1 L2AdvertisementSpec.
@@ -70,6 +71,7 @@ type BGPAdvertisement struct {
 	TypeMeta
 	Metadata ObjectMeta           `json:"metadata"`
 	Spec     BGPAdvertisementSpec `json:"spec,omitzero"`
+	Status   *NoStatus            `json:"status,omitempty"`
 }
 
 // BGPAdvertisementSpec is metallb.io/v1beta1 BGPAdvertisementSpec.
@@ -90,6 +92,7 @@ type Community struct {
 	TypeMeta
 	Metadata ObjectMeta    `json:"metadata"`
 	Spec     CommunitySpec `json:"spec,omitzero"`
+	Status   *NoStatus     `json:"status,omitempty"`
 }
 
 // CommunitySpec is metallb.io/v1beta1 CommunitySpec.
@@ -108,7 +111,11 @@ type BFDProfile struct {
 	TypeMeta
 	Metadata ObjectMeta     `json:"metadata"`
 	Spec     BFDProfileSpec `json:"spec,omitzero"`
+	Status   *NoStatus      `json:"status,omitempty"`
 }
+
+// NoStatus is the status of kinds of MetalLB that have no field in it. It is taken, as clusters print it, and never stored.
+type NoStatus struct{}
 
 // BFDProfileSpec is metallb.io/v1beta1 BFDProfileSpec; intervals are in milliseconds.
 type BFDProfileSpec struct {
@@ -126,6 +133,7 @@ type BGPPeer struct {
 	TypeMeta
 	Metadata ObjectMeta  `json:"metadata"`
 	Spec     BGPPeerSpec `json:"spec"`
+	Status   *NoStatus   `json:"status,omitempty"`
 }
 
 // BGPPeerSpec is metallb.io/v1beta2 BGPPeerSpec; times are durations as "90s". It has more than 15 fields:

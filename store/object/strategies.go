@@ -126,9 +126,9 @@ func metalLBStrategies() []Strategy {
 	peer := resource(KindBGPPeer, "bgppeers")
 	peer.Version = "v1beta2"
 	return []Strategy{
-		{Resource: resource(KindBFDProfile, "bfdprofiles"), InFiles: true, create: func() Object { return new(BFDProfile) }, validate: onNew(validateBFDProfile)},
-		{Resource: resource(KindBGPAdvertisement, "bgpadvertisements"), InFiles: true, create: func() Object { return new(BGPAdvertisement) }, validate: onNew(validateBGPAdvertisement)},
-		{Resource: resource(KindCommunity, "communities"), InFiles: true, create: func() Object { return new(Community) }, validate: onNew(validateCommunity)},
+		{Resource: resource(KindBFDProfile, "bfdprofiles"), InFiles: true, create: func() Object { return new(BFDProfile) }, setDefaults: on(func(o *BFDProfile) { o.Status = nil }), validate: onNew(validateBFDProfile)},
+		{Resource: resource(KindBGPAdvertisement, "bgpadvertisements"), InFiles: true, create: func() Object { return new(BGPAdvertisement) }, setDefaults: on(func(o *BGPAdvertisement) { o.Status = nil }), validate: onNew(validateBGPAdvertisement)},
+		{Resource: resource(KindCommunity, "communities"), InFiles: true, create: func() Object { return new(Community) }, setDefaults: on(func(o *Community) { o.Status = nil }), validate: onNew(validateCommunity)},
 		{Resource: state(KindConfigurationState, "configurationstates"), create: func() Object { return new(ConfigurationState) }},
 		{
 			Resource:    resource(KindIPAddressPool, "ipaddresspools"),
@@ -137,10 +137,10 @@ func metalLBStrategies() []Strategy {
 			setDefaults: on(func(o *IPAddressPool) { o.Status = nil }),
 			validate:    onNew(validateIPAddressPool),
 		},
-		{Resource: resource(KindL2Advertisement, "l2advertisements"), InFiles: true, create: func() Object { return new(L2Advertisement) }, validate: onNew(validateL2Advertisement)},
+		{Resource: resource(KindL2Advertisement, "l2advertisements"), InFiles: true, create: func() Object { return new(L2Advertisement) }, setDefaults: on(func(o *L2Advertisement) { o.Status = nil }), validate: onNew(validateL2Advertisement)},
 		{Resource: state(KindServiceBGPStatus, "servicebgpstatuses"), create: func() Object { return new(ServiceBGPStatus) }},
 		{Resource: state(KindServiceL2Status, "servicel2statuses"), create: func() Object { return new(ServiceL2Status) }},
-		{Resource: peer, InFiles: true, OlderVersions: []string{APIVersionMetalLB}, create: func() Object { return new(BGPPeer) }, validate: onNew(validateBGPPeer)},
+		{Resource: peer, InFiles: true, OlderVersions: []string{APIVersionMetalLB}, create: func() Object { return new(BGPPeer) }, setDefaults: on(func(o *BGPPeer) { o.Status = nil }), validate: onNew(validateBGPPeer)},
 	}
 }
 

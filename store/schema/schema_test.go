@@ -196,6 +196,11 @@ func TestParseTellsDuplicates(t *testing.T) {
 	if got, _ := json.Marshal(value); string(got) != `{"a":2,"spec":{"ports":[{"port":1},{"name":"a","port":2}],"type":"y"}}` {
 		t.Errorf("%s", got)
 	}
+	// Keys that users choose stand after dots, too, as Kubernetes writes them.
+	_, duplicates, err = ParseObject([]byte(`{"metadata":{"labels":{"app":"a","app":"b"}}}`))
+	if err != nil || !slices.Equal(duplicates, []string{`duplicate field "metadata.labels.app"`}) {
+		t.Errorf("%q %v", duplicates, err)
+	}
 	if _, _, err := ParseObject([]byte(`[]`)); err == nil {
 		t.Error("an array is an object")
 	}

@@ -1,0 +1,73 @@
+package wire
+
+import "time"
+
+// Rollout has changes that some boxes of a fleet program before all others do. It has more than 15 fields: one for each that clients
+// are told.
+type Rollout struct {
+	// ID names it in writes that belong to it (the query parameter rollout).
+	ID string `json:"id"`
+	// Phase is Gathering (its changes are being written), Programming (not all boxes of the step have them in the kernel), Baking (all
+	// have, and are watched), Stopped (it waits for resume or undo; Why says what happened), Done or Undone. Pending is false of the last
+	// two.
+	Phase   string `json:"phase"`
+	Pending bool   `json:"pending"`
+	// Began is when it was asked for, by User; Since is when the phase began. Left is the time left of the phase, if it has an end.
+	Began time.Time `json:"began"`
+	User  string    `json:"user,omitempty"`
+	Since time.Time `json:"since"`
+	Left  Duration  `json:"left,omitempty"`
+	Why   string    `json:"why,omitempty"`
+	// Steps are shares of the boxes, 25%, or names of boxes with + between them; Step is the present one, from 0.
+	Steps []string `json:"steps"`
+	Step  int      `json:"step"`
+	// Within is how long the boxes of a step have to program it, Bake for how long they are watched then.
+	Within Duration `json:"within"`
+	Bake   Duration `json:"bake"`
+	// Here reports whether the box that was asked programs the new versions.
+	Here bool `json:"here"`
+	// Objects are what it changes, "Service default/web", and Boxes the boxes; only where they are asked for, and while it is under
+	// way.
+	Objects []string     `json:"objects,omitempty"`
+	Boxes   []RolloutBox `json:"boxes,omitempty"`
+	// BoxesUnknown is why the boxes could not be asked for.
+	BoxesUnknown string `json:"boxesUnknown,omitempty"`
+}
+
+// RolloutBox is a box during a rollout.
+type RolloutBox struct {
+	Name string `json:"name"`
+	// New reports whether it is to program the new versions, Programmed whether it has.
+	New        bool `json:"new"`
+	Programmed bool `json:"programmed"`
+	// State is that of FleetBox.
+	State string `json:"state"`
+}
+
+// What can be done with a rollout.
+const (
+	RolloutStart  = "start"
+	RolloutPause  = "pause"
+	RolloutResume = "resume"
+	RolloutUndo   = "undo"
+)
+
+// The phases of a Rollout that clients wait for.
+const (
+	RolloutGathering = "Gathering"
+	RolloutStopped   = "Stopped"
+	RolloutDone      = "Done"
+	RolloutUndone    = "Undone"
+)
+
+// ServiceRollout says which versions of a Service, and of its endpoints, a box programs during a rollout.
+type ServiceRollout struct {
+	ID    string `json:"id"`
+	Phase string `json:"phase"`
+	// New reports whether they are those of the rollout; else they are those before.
+	New bool `json:"new"`
+	// Step and Of are the present step and their number.
+	Step int    `json:"step"`
+	Of   int    `json:"of"`
+	Why  string `json:"why,omitempty"`
+}

@@ -1,0 +1,20 @@
+package apiserver
+
+import (
+	"slices"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store"
+)
+
+// inRollout says which versions of a Service this box programs; nil: it is in no rollout.
+func inRollout(objects *store.Store, service string) *wire.ServiceRollout {
+	if head, is := objects.RolloutHead(); !is || !head.Pending() {
+		return nil
+	}
+	state, _ := objects.Rollout()
+	if _, found := slices.BinarySearch(state.Services, service); !found {
+		return nil
+	}
+	return &wire.ServiceRollout{ID: state.ID, Phase: string(state.Phase), New: state.Here, Step: state.Step + 1, Of: len(state.Steps), Why: state.Why}
+}

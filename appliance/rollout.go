@@ -1,0 +1,324 @@
+package appliance
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/appliance/rollout"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/fleet"
+	"svcctl.io/svcctl/store/object"
+)
+
+const (
+	// rolloutLook is the interval at which the box that has the turn looks at the reports of the others during a rollout.
+	rolloutLook = time.Second
+	// mostReported bounds the problems in a report of a box, longestReported the bytes of each message.
+	mostReported    = 32
+	longestReported = 200
+	// mostTold bounds the Services that get an Event about a rollout.
+	mostTold = 20
+)
+
+// rollouts is api.Rollouts.
+type rollouts struct{ a *assembly }
+
+// rolloutFailure turns an error into the answer to a client.
+func rolloutFailure(err error) error {
+	var other *store.RolloutError
+	var away *engine.AwayError
+	switch {
+	case errors.As(err, &other), errors.Is(err, store.ErrRolloutAlone), errors.Is(err, store.ErrNoRollout), errors.Is(err, store.ErrRolloutMoved):
+		return wire.NewFailure(http.StatusConflict, wire.ReasonConflict, err.Error())
+	case errors.As(err, &away):
+		return wire.NewFailure(http.StatusServiceUnavailable, wire.ReasonServiceUnavailable, "nothing was changed: "+err.Error())
+	}
+	return err
+}
+
+// Begin implements api.Rollouts.
+func (r rollouts) Begin(ctx context.Context, ask api.Rollout) (wire.Rollout, error) {
+	if r.a.member == nil {
+		return wire.Rollout{}, rolloutFailure(store.ErrRolloutAlone)
+	}
+	steps, err := rollout.ParseSteps(ask.Steps)
+	if err != nil {
+		return wire.Rollout{}, wire.NewFailure(http.StatusBadRequest, wire.ReasonBadRequest, err.Error())
+	}
+	head := store.Rollout{ID: strings.ToLower(rand.Text()[:8]), Began: time.Now().UTC().Truncate(time.Second), User: ask.User, Steps: steps, Bake: ask.Bake, Within: ask.Within}
+	boxes, err := r.a.member.boxes(ctx)
+	if err != nil {
+		return wire.Rollout{}, rolloutFailure(err)
+	}
+	for i := range steps { // before anything is written
+		if _, err := rollout.Step(head, i, boxes); err != nil {
+			return wire.Rollout{}, wire.NewFailure(http.StatusConflict, wire.ReasonConflict, fmt.Sprintf("step %s cannot begin: %v", steps[i], err))
+		}
+	}
+	if _, err := r.a.store.BeginRollout(head, rollout.Gather); err != nil {
+		return wire.Rollout{}, rolloutFailure(err)
+	}
+	return r.Get(ctx)
+}
+
+// Move implements api.Rollouts.
+func (r rollouts) Move(ctx context.Context, verb, id, user string) (wire.Rollout, error) {
+	state, is := r.a.store.Rollout()
+	if !is || !state.Pending() {
+		return wire.Rollout{}, rolloutFailure(store.ErrNoRollout)
+	}
+	if id != "" && id != state.ID {
+		return wire.Rollout{}, rolloutFailure(fmt.Errorf("%w: it is rollout %s, not %s", store.ErrRolloutMoved, state.ID, id))
+	}
+	if err := r.move(ctx, verb, &state, user); err != nil {
+		return wire.Rollout{}, rolloutFailure(err)
+	}
+	return r.Get(ctx)
+}
+
+func (r rollouts) move(ctx context.Context, verb string, state *store.RolloutState, user string) error {
+	conflict := func(text string) error { return wire.NewFailure(http.StatusConflict, wire.ReasonConflict, text) }
+	switch verb {
+	case wire.RolloutUndo:
+		_, err := r.a.store.UndoRollout(state.Rollout, store.Caller{User: user, Manager: "svcctl"})
+		return err
+	case wire.RolloutPause:
+		if state.Phase != store.RolloutProgramming && state.Phase != store.RolloutBaking {
+			return conflict(fmt.Sprintf("rollout %s is %s, and cannot be paused", state.ID, state.Phase))
+		}
+		next := rollout.Pause(state.Rollout, user)
+		return r.a.store.MoveRollout(next.Head, next.Ends)
+	case wire.RolloutStart, wire.RolloutResume:
+	}
+	if r.a.member == nil { // it has left its fleet meanwhile
+		return r.a.store.FinishRollout(state.Rollout)
+	}
+	boxes, err := r.a.member.boxes(ctx)
+	if err != nil {
+		return err
+	}
+	var next rollout.Next
+	switch {
+	case verb == wire.RolloutStart && state.Phase == store.RolloutGathering && len(state.Objects) == 0:
+		return r.a.store.FinishRollout(state.Rollout)
+	case verb == wire.RolloutStart && state.Phase == store.RolloutGathering:
+		if next, err = rollout.Step(state.Rollout, 0, boxes); err != nil {
+			return conflict(fmt.Sprintf("step %s cannot begin: %v", state.Steps[0], err))
+		}
+	case verb == wire.RolloutResume && state.Phase == store.RolloutStopped:
+		next = rollout.Resume(state.Rollout, boxes)
+	default:
+		return conflict(fmt.Sprintf("rollout %s is %s: there is nothing to %s", state.ID, state.Phase, verb))
+	}
+	return r.a.store.MoveRollout(next.Head, next.Ends)
+}
+
+// Get implements api.Rollouts.
+func (r rollouts) Get(ctx context.Context) (wire.Rollout, error) {
+	state, is := r.a.store.Rollout()
+	if !is {
+		return wire.Rollout{}, wire.NewFailure(http.StatusNotFound, wire.ReasonNotFound, "there was no rollout yet: `svcctl apply --rollout` begins one")
+	}
+	w := rolloutOf(&state.Rollout, r.a.store.RolloutLeft())
+	w.Here = state.Here
+	for _, ref := range state.Objects {
+		w.Objects = append(w.Objects, ref.String())
+	}
+	if r.a.member == nil || !state.Pending() {
+		return w, nil
+	}
+	all, err := r.a.member.engine.Boxes(ctx)
+	if err != nil {
+		w.BoxesUnknown = err.Error()
+	}
+	for i := range all {
+		b := FleetBox(&all[i])
+		has := state.Has(b.Name)
+		w.Boxes = append(w.Boxes, wire.RolloutBox{Name: b.Name, New: has, State: b.State, Programmed: has && b.Programmed >= state.Revision})
+	}
+	return w, nil
+}
+
+// rolloutOf is a rollout as clients see it.
+func rolloutOf(r *store.Rollout, left time.Duration) wire.Rollout {
+	return wire.Rollout{
+		ID: r.ID, Phase: string(r.Phase), Began: r.Began, User: r.User, Since: r.Since, Why: r.Why, Steps: r.Steps, Step: r.Step,
+		Left: wire.Duration(left), Bake: wire.Duration(r.Bake), Within: wire.Duration(r.Within), Pending: r.Pending(),
+	}
+}
+
+// rolloutStatus is the rollout in the status of this box; nil: none is under way.
+func rolloutStatus(objects *store.Store) *wire.Rollout {
+	head, is := objects.RolloutHead()
+	if !is || !head.Pending() {
+		return nil
+	}
+	w := rolloutOf(&head, objects.RolloutLeft())
+	w.Here = objects.ProgramsRollout()
+	return &w
+}
+
+// boxes are the reports of the boxes, as package rollout judges them.
+func (m *member) boxes(ctx context.Context) ([]rollout.Box, error) {
+	all, err := m.engine.Boxes(ctx)
+	boxes := make([]rollout.Box, len(all))
+	for i := range all {
+		b := &all[i]
+		boxes[i] = rollout.Box{Name: b.Box, Present: b.Present, Follows: b.State == fleet.Following, Why: string(b.State), Programmed: b.Programmed}
+		if b.State == fleet.Following && b.Programmed < b.Accepted { // else it is no change that fails
+			boxes[i].Failing = b.Failing
+		}
+		for _, p := range b.Errors {
+			boxes[i].Problems = append(boxes[i].Problems, rollout.Problem(p))
+		}
+	}
+	return boxes, err
+}
+
+// concerns returns whether a problem of an object, as the status names it, is one of a rollout.
+func concerns(state *store.RolloutState) func(object string) bool {
+	is := map[string]bool{}
+	for _, ref := range state.Objects {
+		is[ref.String()] = true
+	}
+	for _, key := range state.Services {
+		is[serviceOf(key).String()] = true
+	}
+	return func(object string) bool { return is[object] }
+}
+
+func serviceOf(key string) object.Ref {
+	namespace, name, _ := strings.Cut(key, "/")
+	return object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
+}
+
+// reported are the problems for the report of this box: errors, and Services of a rollout whose endpoints are all down. Those of a
+// rollout come first.
+func (m *member) reported(s *wire.Status) (list []fleet.ReportedProblem) {
+	state, is := m.store.Rollout()
+	about := concerns(&state)
+	for _, p := range s.Problems {
+		if p.Severity == wire.SeverityError && (p.Object != "" || p.File == "") || p.Reason == resolve.ReasonFailingOpen && about(p.Object) {
+			list = append(list, fleet.ReportedProblem{Object: p.Object, Field: p.Field, Reason: p.Reason, Message: p.Message[:min(longestReported, len(p.Message))]})
+		}
+	}
+	if is && state.Pending() {
+		for _, key := range state.Services {
+			if m.isBereft(key) {
+				list = append(list, fleet.ReportedProblem{Object: serviceOf(key).String(), Reason: "NoEndpoints", Message: "no endpoint is ready, and there was one before the rollout"})
+			}
+		}
+	}
+	slices.SortStableFunc(list, func(a, b fleet.ReportedProblem) int {
+		return map[bool]int{true: 0, false: 1}[about(a.Object)] - map[bool]int{true: 0, false: 1}[about(b.Object)]
+	})
+	return list[:min(mostReported, len(list))]
+}
+
+// isBereft reports whether a Service had a ready endpoint before the rollout, and has none on this box now.
+func (m *member) isBereft(key string) bool {
+	svc, _, _ := m.store.InForce().Service(key)
+	before, list, _ := m.store.Before().Service(key)
+	if svc == nil || before == nil || svc.Headless() || svc.Spec.Type == object.TypeExternalName {
+		return false
+	}
+	ready := slices.ContainsFunc(list, func(s *object.EndpointSlice) bool {
+		return slices.ContainsFunc(s.Endpoints, func(e object.Endpoint) bool { return e.Conditions.Ready == nil || *e.Conditions.Ready })
+	})
+	served := func(p nft.ServicePort) bool { return len(p.Pools[nft.PoolCluster]) > 0 }
+	return ready && !slices.ContainsFunc(m.served(key), served)
+}
+
+// driveRollouts moves the rollout from step to step, on the box that has the turn, and tells of what became of it.
+func (m *member) driveRollouts(ctx context.Context) error {
+	told, failed, late := "", "", rollout.Patience{}
+	if head, is := m.store.RolloutHead(); is {
+		told = turnOf(&head)
+	}
+	for ctx.Err() == nil {
+		published := m.store.Published()
+		head, is := m.store.RolloutHead()
+		if now := turnOf(&head); is && now != told {
+			told = now
+			m.tellRollout()
+		}
+		if !is || !head.Pending() || head.Phase == store.RolloutStopped {
+			select {
+			case <-ctx.Done():
+			case <-published:
+			}
+			continue
+		}
+		if m.HasTurn() {
+			if err := m.driveRollout(ctx, &late); err == nil {
+				failed = ""
+			} else if err.Error() != failed && ctx.Err() == nil {
+				failed = err.Error()
+				m.log.Warn("the rollout does not go on", "rollout", head.ID, "err", err)
+			}
+		}
+		select { // reports change without a commit
+		case <-ctx.Done():
+		case <-time.After(rolloutLook):
+		}
+	}
+	return nil
+}
+
+func turnOf(head *store.Rollout) string { return fmt.Sprint(head.ID, " ", head.Turn) }
+
+// driveRollout moves the rollout once, if it is time.
+func (m *member) driveRollout(ctx context.Context, late *rollout.Patience) error {
+	state, _ := m.store.Rollout()
+	left := m.store.RolloutLeft() // before the reports: what is late has been late for longer
+	boxes, err := m.boxes(ctx)
+	if err != nil || late.Waits(&state.Rollout, boxes) {
+		return err
+	}
+	switch next := rollout.Decide(state.Rollout, left, boxes, concerns(&state)); next.Do {
+	case rollout.Move:
+		err = m.store.MoveRollout(next.Head, next.Ends)
+	case rollout.Finish:
+		err = m.store.FinishRollout(next.Head)
+	case rollout.Undo:
+		m.log.Warn("the rollout was never started: it is undone", "rollout", state.ID)
+		_, err = m.store.UndoRollout(next.Head, store.Caller{User: "svcctl"})
+	}
+	if errors.Is(err, store.ErrRolloutMoved) || errors.Is(err, store.ErrNoRollout) {
+		return nil // by another box
+	}
+	return err
+}
+
+// tellRollout writes to the log, and Events of the Services, how the rollout is doing.
+func (m *member) tellRollout() {
+	state, _ := m.store.Rollout()
+	step := fmt.Sprintf("step %d of %d (%s)", state.Step+1, len(state.Steps), state.Steps[state.Step])
+	m.log.Info("rollout", "rollout", state.ID, "phase", state.Phase, "step", state.Steps[state.Step], "boxes", strings.Join(state.Boxes, ","), "why", state.Why)
+	var message string
+	switch state.Phase {
+	case store.RolloutProgramming:
+		message = fmt.Sprintf("rollout %s: %s, comes to %s", state.ID, step, strings.Join(state.Boxes, ", "))
+	case store.RolloutStopped:
+		message = fmt.Sprintf("rollout %s stopped in %s: %s; `svcctl rollout resume` or `svcctl rollout undo`", state.ID, step, state.Why)
+	default:
+		return // the others name no object any more, or nothing that matters
+	}
+	if m.events == nil {
+		return
+	}
+	for _, key := range state.Services[:min(mostTold, len(state.Services))] {
+		m.events.Tell(serviceOf(key), "Rollout"+string(state.Phase), message, state.Phase != store.RolloutStopped)
+	}
+}

@@ -1,0 +1,173 @@
+package rollout
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/store"
+)
+
+func TestParseSteps(t *testing.T) {
+	for text, want := range map[string]string{
+		"gw1": "gw1 100%", "gw1+gw2,25%,100%": "gw1+gw2 25% 100%", "25%,50%,100%": "25% 50% 100%", " gw1 , 50%": "gw1 50% 100%", "25%,gw9": "25% gw9 100%",
+		"": "!", "gw1,,100%": "!", "50%,25%": "!", "25%,25%": "!", "0%": "!", "101%": "!", "x%": "!", "100%,gw1": "!", "a b": "!", strings.Repeat("a,", 30) + "b": "!",
+	} {
+		steps, err := ParseSteps(text)
+		if got := strings.Join(steps, " "); err != nil != (want == "!") || err == nil && got != want {
+			t.Errorf("%q: %q, %v, want %q", text, got, err, want)
+		}
+	}
+}
+
+// fleetOf are boxes that are well, and have programmed a revision.
+func fleetOf(programmed uint64, names ...string) (boxes []Box) {
+	for _, name := range names {
+		boxes = append(boxes, Box{Name: name, Present: true, Follows: true, Programmed: programmed})
+	}
+	return boxes
+}
+
+func concerned(object string) bool { return object == "Service default/web" }
+
+// A rollout goes from step to step when all boxes of the step have programmed it and were watched for long enough; each
+// reason to stop stops it, and what is no reason does not.
+func Test594_what_a_rollout_does_next(t *testing.T) {
+	head := store.Rollout{
+		ID: "r", Phase: store.RolloutProgramming, Turn: 7, Steps: []string{"b", "50%", "60%", "100%"}, Boxes: []string{"b"}, Revision: 100, Within: time.Minute, Bake: 2 * time.Minute,
+		Known: map[string][]string{"b": {"Old Service default/web spec"}},
+	}
+	baking := func(h *store.Rollout) { h.Phase = store.RolloutBaking }
+	last := func(h *store.Rollout) { baking(h); h.Step, h.Boxes = 3, []string{"a", "b", "c", "d"} }
+	box := func(name string, change func(b *Box)) func([]Box) []Box {
+		return func(boxes []Box) []Box {
+			for i := range boxes {
+				if boxes[i].Name == name {
+					change(&boxes[i])
+				}
+			}
+			return boxes
+		}
+	}
+	has := func(p Problem) func(b *Box) { return func(b *Box) { b.Problems = append(b.Problems, p) } }
+	web := "Service default/web"
+	for what, c := range map[string]struct {
+		head  func(*store.Rollout)
+		boxes func([]Box) []Box
+		left  time.Duration
+		want  string
+	}{
+		"all have programmed it":           {left: time.Second, want: "move Baking step 0 b for 2m0s"},
+		"one has not":                      {boxes: box("b", func(b *Box) { b.Programmed = 99 }), left: time.Second, want: "wait"},
+		"one has not in time":              {boxes: box("b", func(b *Box) { b.Programmed = 99 }), want: "stop: b has not programmed it within 1m0s"},
+		"they are watched":                 {head: baking, left: time.Second, want: "wait"},
+		"they were watched":                {head: baking, want: "move Programming step 1 a+b for 1m0s"},
+		"a step has no more boxes":         {head: func(h *store.Rollout) { baking(h); h.Step, h.Boxes = 1, []string{"a", "b", "c"} }, want: "move Programming step 3 a+b+c+d everyone for 1m0s"},
+		"the last step was watched":        {head: last, want: "finish"},
+		"a box of the step is away":        {boxes: box("b", func(b *Box) { b.Present = false }), left: time.Second, want: "stop: box b is not heard of"},
+		"and when they are watched":        {head: baking, boxes: box("b", func(b *Box) { b.Present = false }), left: time.Second, want: "stop: box b is not heard of"},
+		"a box of the step never was":      {head: func(h *store.Rollout) { h.Boxes = []string{"b", "x"} }, left: time.Second, want: "stop: box x is not heard of"},
+		"another box is away":              {head: baking, boxes: box("c", func(b *Box) { b.Present = false }), left: time.Second, want: "wait"},
+		"and the next step goes on":        {head: baking, boxes: box("a", func(b *Box) { b.Present = false }), want: "move Programming step 1 b+c for 1m0s"},
+		"a box does not follow":            {boxes: box("b", func(b *Box) { b.Follows, b.Why = false, "KeyMissing" }), left: time.Second, want: "stop: box b does not follow the fleet: KeyMissing"},
+		"another does not":                 {head: baking, boxes: box("c", func(b *Box) { b.Follows = false }), left: time.Second, want: "wait"},
+		"a box fails":                      {head: baking, boxes: box("b", func(b *Box) { b.Failing = "no memory" }), left: time.Second, want: "stop: box b fails: no memory"},
+		"a new problem":                    {head: baking, boxes: box("b", has(Problem{Object: web, Reason: "PortInUse", Message: "taken"})), left: time.Second, want: "stop: box b has a new problem, Service default/web PortInUse: taken"},
+		"a new problem before all have it": {boxes: box("b", has(Problem{Object: web, Reason: "PortInUse"})), left: time.Second, want: "stop: box b has a new problem"},
+		"a problem of before":              {head: baking, boxes: box("b", has(Problem{Object: web, Field: "spec", Reason: "Old", Message: "other words"})), left: time.Second, want: "wait"},
+		"one of another field":             {head: baking, boxes: box("b", has(Problem{Object: web, Field: "status", Reason: "Old"})), left: time.Second, want: "stop: box b has a new problem"},
+		"a problem of another Service":     {head: baking, boxes: box("b", has(Problem{Object: "Service default/other", Reason: "PortInUse"})), left: time.Second, want: "wait"},
+		"a problem of the box":             {head: baking, boxes: box("b", has(Problem{Reason: "KernelTooOld"})), left: time.Second, want: "stop: box b has a new problem, KernelTooOld"},
+		"a problem of another box":         {head: baking, boxes: box("c", has(Problem{Object: web, Reason: "PortInUse"})), left: time.Second, want: "wait"},
+		"it is being written":              {head: func(h *store.Rollout) { h.Phase, h.Boxes = store.RolloutGathering, nil }, left: time.Second, want: "wait"},
+		"nobody has started it":            {head: func(h *store.Rollout) { h.Phase, h.Boxes = store.RolloutGathering, nil }, want: "undo"},
+		"it has stopped":                   {head: func(h *store.Rollout) { h.Phase = store.RolloutStopped }, boxes: box("b", func(b *Box) { b.Present = false }), want: "wait"},
+		"it is done":                       {head: func(h *store.Rollout) { h.Phase = store.RolloutDone }, want: "wait"},
+		"the next step names one away":     {head: func(h *store.Rollout) { baking(h); h.Steps = []string{"b", "c", "100%"} }, boxes: box("c", func(b *Box) { b.Present = false }), want: "stop: the next step, c, cannot begin: box c is not heard of"},
+		"the next step names one unknown":  {head: func(h *store.Rollout) { baking(h); h.Steps = []string{"b", "x", "100%"} }, want: "stop: the next step, x, cannot begin: box x is not known"},
+	} {
+		h, boxes := head, fleetOf(100, "d", "a", "b", "c")
+		if c.head != nil {
+			c.head(&h)
+		}
+		if c.boxes != nil {
+			boxes = c.boxes(boxes)
+		}
+		if got := text(Decide(h, c.left, boxes, concerned)); got != c.want && !(strings.HasPrefix(c.want, "stop") && strings.HasPrefix(got, c.want)) {
+			t.Errorf("%s: %s, want %s", what, got, c.want)
+		}
+	}
+}
+
+func text(n Next) string {
+	switch n.Do {
+	case Wait:
+		return "wait"
+	case Finish:
+		return "finish"
+	case Undo:
+		return "undo"
+	}
+	if n.Head.Phase == store.RolloutStopped {
+		if n.Ends != 0 {
+			return "a stop with an end"
+		}
+		return "stop: " + n.Head.Why
+	}
+	all := ""
+	if n.Head.Everyone {
+		all = " everyone"
+	}
+	return fmt.Sprintf("move %s step %d %s%s for %v", n.Head.Phase, n.Head.Step, strings.Join(n.Head.Boxes, "+"), all, n.Ends)
+}
+
+// A box that is late for some looks stops nothing, and one that is away for good does.
+func TestPatience(t *testing.T) {
+	head := &store.Rollout{Boxes: []string{"a", "b"}}
+	well, away, cutOff := fleetOf(1, "a", "b", "c"), fleetOf(1, "a", "b", "c"), fleetOf(1, "a", "b", "c")
+	away[0].Present, cutOff[1].Follows = false, false
+	var p Patience
+	for n := range 3 * mostLooks {
+		boxes := [][]Box{away, cutOff, well}[n%3]
+		if p.Waits(head, boxes) != (n%3 < 2) {
+			t.Errorf("look %d at %+v: wrong", n, boxes)
+		}
+	}
+	for n := range mostLooks + 2 {
+		if waits := p.Waits(head, away); waits != (n < mostLooks-1) {
+			t.Errorf("look %d at a box that is away: waits %v", n, waits)
+		}
+	}
+	well[2].Present = false
+	if p.Waits(head, well) {
+		t.Error("a box that is not in the step is waited for")
+	}
+}
+
+// What boxes have reported by the time that they get the changes, or that somebody resumes, is no reason to stop.
+func TestKnownProblems(t *testing.T) {
+	boxes := fleetOf(100, "a", "b")
+	boxes[1].Problems = []Problem{{Object: "Service default/web", Reason: "PortInUse"}}
+	head := store.Rollout{Phase: store.RolloutBaking, Steps: []string{"a", "100%"}, Boxes: []string{"a"}, Known: map[string][]string{"a": {"x"}}}
+	next := Decide(head, 0, boxes, concerned)
+	if text(Decide(next.Head, time.Second, boxes, concerned)) == "wait" || !slices.Equal(next.Head.Known["a"], []string{"x"}) || len(head.Known) != 1 {
+		t.Errorf("the next step is %+v", next)
+	}
+	if got := next.Head.Phase; got != store.RolloutProgramming {
+		t.Errorf("the next step is %s", got)
+	}
+	boxes[0].Problems = []Problem{{Reason: "New"}}
+	stop := Decide(next.Head, time.Second, boxes, concerned)
+	if !strings.Contains(stop.Head.Why, "box a has a new problem, New") {
+		t.Fatalf("a new problem: %s", text(stop))
+	}
+	resumed := Resume(stop.Head, boxes)
+	if resumed.Head.Why != "" || strings.HasPrefix(text(Decide(resumed.Head, time.Second, boxes, concerned)), "stop") {
+		t.Errorf("resumed it is %+v", resumed.Head)
+	}
+	if p := Pause(resumed.Head, "root"); p.Head.Phase != store.RolloutStopped || p.Head.Why != "root has paused it" {
+		t.Errorf("paused it is %+v", p.Head)
+	}
+}

@@ -1,0 +1,255 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/rollout"
+)
+
+// What a rollout is given when nothing is said.
+const (
+	defaultBake   = "2m"
+	defaultWithin = "1m"
+	// rolloutPoll is the interval of `rollout status --wait`.
+	rolloutPoll = time.Second
+	// rolloutGiveUp bounds the attempt to undo what could not be started.
+	rolloutGiveUp = 5 * time.Second
+)
+
+func (p *program) rolloutVerb() *verb {
+	return &verb{
+		name:    "rollout",
+		summary: "show, stop, resume or undo a staged rollout in a fleet",
+		args:    "status|pause|resume|undo [FLAGS]",
+		about: `` + "`svcctl apply --rollout`" + ` and ` + "`svcctl delete --rollout`" + ` bring a change to some boxes of
+a fleet first, watch them, and go on to more and then to all. The rollout stops by
+itself when a box of the step reports a new problem, fails, is not heard of any more,
+or has not programmed it in time, and when a Service has lost its last endpoint. Boxes
+that have the change keep it then, and all others what they had.
+
+  status   how far it is, which boxes have it, why it stopped and what to do;
+           with --wait until it is done, undone or stopped
+  pause    stop it
+  resume   go on with the step at which it stopped, whatever the boxes report
+           by now
+  undo     take it back on all boxes: objects are what they were, with their
+           addresses
+
+Any box of the fleet can be asked. All but status need root.`,
+		options: slices.Concat([]*option{
+			{name: "wait", group: groupHow, usage: "of status: return when it is done, undone or stopped"},
+			outputOption(formTable, formJSON),
+		}, connectOptions()),
+		words: []string{"status", "pause", "resume", "undo"},
+		examples: []example{
+			{"One box first, then a quarter of them, then all, each watched for five minutes.", "svcctl apply -f web.yaml --rollout gw1,25%,100% --bake 5m && svcctl rollout status --wait"},
+			{"How far is it?", "svcctl rollout status"},
+			{"It was not good.", "svcctl rollout undo"},
+		},
+		exits: `  0  done
+  1  it has stopped or, with --wait, was undone; or there is none to move
+  2  wrong usage
+  3  the appliance cannot be reached`,
+		run: p.runRollout,
+	}
+}
+
+func (p *program) runRollout(ctx context.Context, v *verb, args []string) error {
+	if err := checkOutput(v); err != nil {
+		return err
+	}
+	if len(args) != 1 || !slices.Contains(v.words, args[0]) {
+		return usagef("rollout does what? Give one of %s", strings.Join(v.words, ", "))
+	}
+	if args[0] != "status" && (v.option("wait").isSet() || v.option("output").isSet()) {
+		return usagef("--wait and --output are for rollout status alone")
+	}
+	c, err := p.client(v)
+	if err != nil {
+		return err
+	}
+	if args[0] == "status" {
+		return p.rolloutStatus(ctx, v, c)
+	}
+	r, err := c.MoveRollout(ctx, args[0], "")
+	if err != nil {
+		return err
+	}
+	switch args[0] {
+	case wire.RolloutUndo:
+		return p.print(fmt.Sprintf("Rollout %s is undone.\n", r.ID))
+	case wire.RolloutPause:
+		return p.print(fmt.Sprintf("Rollout %s is paused: `svcctl rollout resume`, or `svcctl rollout undo`.\n", r.ID))
+	}
+	return p.print(fmt.Sprintf("Rollout %s goes on.\n", r.ID))
+}
+
+// rolloutStatus prints the rollout, and says no when it has stopped.
+func (p *program) rolloutStatus(ctx context.Context, v *verb, c *client.Client) error {
+	wait := v.option("wait").on()
+	for {
+		r, err := c.Rollout(ctx)
+		if err != nil {
+			return err
+		}
+		if wait && r.Pending && r.Phase != wire.RolloutStopped {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(rolloutPoll):
+			}
+			continue
+		}
+		if err := p.output(v, r, func() string { return rolloutPage(&r) }); err != nil {
+			return err
+		}
+		if r.Phase == wire.RolloutStopped || wait && r.Phase == wire.RolloutUndone {
+			return &exitError{code: exitNo}
+		}
+		return nil
+	}
+}
+
+// rolloutPage is a rollout for people.
+func rolloutPage(r *wire.Rollout) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
+	line := func(name, text string) { fmt.Fprintf(w, "%s\t%s\n", name, text) }
+	by := ""
+	if r.User != "" {
+		by = " by " + r.User
+	}
+	line("Rollout", fmt.Sprintf("%s, begun%s at %s", r.ID, by, stamp(r.Began)))
+	phase := fmt.Sprintf("%s, since %s", r.Phase, stamp(r.Since))
+	if r.Left > 0 {
+		phase += fmt.Sprintf(", %s left", span(time.Duration(r.Left)))
+	}
+	line("Phase", phase)
+	if r.Phase != wire.RolloutGathering && r.Step < len(r.Steps) {
+		line("Step", fmt.Sprintf("%d of %d (%s), of %s", r.Step+1, len(r.Steps), r.Steps[r.Step], strings.Join(r.Steps, ", ")))
+	}
+	if r.Why != "" {
+		line("Why", r.Why)
+	}
+	if r.Phase == wire.RolloutStopped {
+		line("What to do", "`svcctl rollout resume` goes on with this step, `svcctl rollout undo` takes it back")
+	}
+	const most = 10
+	if n := len(r.Objects); n > 0 {
+		text := strings.Join(r.Objects[:min(most, n)], ", ")
+		if n > most {
+			text += fmt.Sprintf(" and %d more", n-most)
+		}
+		line("Objects", text)
+	}
+	if r.BoxesUnknown != "" {
+		line("Boxes", "not known: "+r.BoxesUnknown)
+	}
+	_ = w.Flush() // into memory
+	if len(r.Boxes) == 0 {
+		return b.String()
+	}
+	b.WriteString("\n")
+	fmt.Fprintln(w, "BOX\tVERSIONS\tSTATE\tPROGRAMMED")
+	for _, x := range r.Boxes {
+		versions, programmed := "before", "-"
+		if x.New {
+			versions, programmed = "new", map[bool]string{true: "yes", false: "no"}[x.Programmed]
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", x.Name, versions, x.State, programmed)
+	}
+	_ = w.Flush() // into memory
+	return b.String()
+}
+
+// rolloutOptions are --rollout and its times.
+func rolloutOptions() []*option {
+	return []*option{
+		{name: "rollout", arg: "STEPS", group: groupHow, usage: "in a fleet: some boxes first, as gw1,25%,100% or gw1+gw2,100%; see svcctl rollout"},
+		{name: "bake", arg: "DURATION", def: defaultBake, group: groupHow, usage: "with --rollout: for how long the boxes of a step are watched before the next one"},
+		{name: "within", arg: "DURATION", def: defaultWithin, group: groupHow, usage: "with --rollout: in what time the boxes of a step have to program it"},
+	}
+}
+
+// rolling is the rollout that a verb's changes belong to; nil: they come to all boxes at once.
+type rolling struct {
+	p            *program
+	c            *client.Client
+	steps        string
+	bake, within time.Duration
+	began        *wire.Rollout
+}
+
+// rolling reads --rollout.
+func (p *program) rolling(v *verb, c *client.Client) (r *rolling, err error) {
+	o := v.option("rollout")
+	if !o.isSet() {
+		if v.option("bake").isSet() || v.option("within").isSet() {
+			return nil, usagef("--bake and --within are times of a rollout: give --rollout, too")
+		}
+		return nil, nil
+	}
+	if v.option("confirm").isSet() {
+		return nil, usagef("--rollout and --confirm exclude each other: a rollout is taken back by `svcctl rollout undo`")
+	}
+	r = &rolling{p: p, c: c, steps: o.text()}
+	if _, err := rollout.ParseSteps(r.steps); err != nil {
+		return nil, usagef("--rollout: %v", err)
+	}
+	if r.bake, err = time.ParseDuration(v.option("bake").text()); err != nil || r.bake < 0 {
+		return nil, usagef("--bake %q: want a duration as 90s or 5m", v.option("bake").text())
+	}
+	if r.within, err = time.ParseDuration(v.option("within").text()); err != nil || r.within < time.Second {
+		return nil, usagef("--within %q: want a duration as 90s or 5m, at least 1s", v.option("within").text())
+	}
+	return r, nil
+}
+
+// begin begins the rollout before the first change.
+func (r *rolling) begin(ctx context.Context) error {
+	if r == nil || r.began != nil {
+		return nil
+	}
+	began, err := r.c.BeginRollout(ctx, r.steps, r.bake, r.within)
+	if err != nil {
+		return err
+	}
+	r.began, r.c.InRollout = &began, began.ID
+	return nil
+}
+
+// end starts the rollout, or undoes it when something of it failed.
+func (r *rolling) end(ctx context.Context, failed error) error {
+	if r == nil || r.began == nil {
+		return failed
+	}
+	r.c.InRollout = ""
+	if failed == nil {
+		started, err := r.c.MoveRollout(ctx, wire.RolloutStart, r.began.ID)
+		if err == nil && !started.Pending {
+			_, err = fmt.Fprintln(r.p.stderr, "nothing is rolled out: every object is as the files say")
+			return err
+		}
+		if err == nil {
+			_, err = fmt.Fprintf(r.p.stderr, "rollout %s: step 1 of %d (%s); see `svcctl rollout status`\n", started.ID, len(started.Steps), started.Steps[started.Step])
+			return err
+		}
+		failed = err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rolloutGiveUp)
+	defer cancel()
+	if _, err := r.c.MoveRollout(ctx, wire.RolloutUndo, r.began.ID); err != nil {
+		if refused, is := errors.AsType[*wire.Failure](err); !is || refused.Reason != wire.ReasonConflict { // else it is over
+			return errors.Join(failed, fmt.Errorf("nothing is rolled out, and rollout %s could not be undone (%w): it is undone by itself after %v", r.began.ID, err, rollout.Gather))
+		}
+	}
+	return errors.Join(failed, errors.New("nothing is rolled out: no box has any of it"))
+}

@@ -1,0 +1,135 @@
+package store
+
+import (
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// View is what this machine programs: all objects as they are, but for those in a rollout that it does not program yet, which are
+// as they were before. Nothing of it may be changed.
+type View struct{ s *Store }
+
+// InForce returns what this machine programs. It is always of now.
+func (s *Store) InForce() View { return View{s} }
+
+// Service is Store.Service.
+func (v View) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
+	v.s.mu.RLock()
+	defer v.s.mu.RUnlock()
+	svc, list, endpoints := v.s.table.index.Service(key)
+	if !v.s.rollout.outside {
+		return svc, list, endpoints
+	}
+	return v.s.rollout.serviceBefore(key, svc, list, endpoints)
+}
+
+// Before returns what machines that do not program the changes of a rollout have for a Service: the versions before of what is in
+// it, and all else as it is.
+func (s *Store) Before() Before { return Before{s} }
+
+// Before is a view on what was in force before a rollout, see Store.Before.
+type Before struct{ s *Store }
+
+// Service is Store.Service.
+func (b Before) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
+	b.s.mu.RLock()
+	defer b.s.mu.RUnlock()
+	svc, list, endpoints := b.s.table.index.Service(key)
+	return b.s.rollout.serviceBefore(key, svc, list, endpoints)
+}
+
+// Get is Store.Get.
+func (b Before) Get(ref object.Ref) (object.Object, Owner) {
+	b.s.mu.RLock()
+	defer b.s.mu.RUnlock()
+	r, staged := b.s.rollout.before[ref]
+	if !staged {
+		r = b.s.table.records[ref]
+	}
+	return objectOf(r), ownerOf(r)
+}
+
+// serviceBefore replaces what is in the rollout by what was there before.
+func (r *rollout) serviceBefore(key string, svc *object.Service, list []*object.EndpointSlice, endpoints *object.Endpoints) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
+	if before, staged := r.before[serviceRef(key)]; staged {
+		svc = nil
+		if before != nil && !before.withheld {
+			svc = before.object.(*object.Service)
+		}
+	}
+	if before, staged := r.before[endpointsRef(key)]; staged {
+		endpoints, _ = objectOf(before).(*object.Endpoints)
+	}
+	isStaged := func(slice *object.EndpointSlice) bool { _, is := r.before[object.RefOf(slice)]; return is }
+	if had := r.slices[key]; len(had) > 0 || slices.ContainsFunc(list, isStaged) {
+		list = slices.DeleteFunc(slices.Clone(list), isStaged)
+		for _, ref := range had {
+			list = append(list, r.before[ref].object.(*object.EndpointSlice))
+		}
+		slices.SortFunc(list, func(a, b *object.EndpointSlice) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
+	}
+	return svc, list, endpoints
+}
+
+// Services is Store.Services.
+func (v View) Services() iter.Seq2[string, *object.Service] {
+	v.s.mu.RLock()
+	services := v.s.table.index.Services()
+	if v.s.rollout.outside {
+		for ref, before := range v.s.rollout.before {
+			if ref.Kind != object.KindService {
+				continue
+			}
+			delete(services, ref.Key())
+			if before != nil && !before.withheld {
+				services[ref.Key()] = before.object.(*object.Service)
+			}
+		}
+	}
+	v.s.mu.RUnlock()
+	return func(yield func(string, *object.Service) bool) {
+		for _, key := range slices.Sorted(maps.Keys(services)) {
+			if !yield(key, services[key]) {
+				return
+			}
+		}
+	}
+}
+
+// Since is Store.Since.
+func (v View) Since(key string) Since {
+	if r := v.record(serviceRef(key)); r != nil {
+		return r.since()
+	}
+	return Since{}
+}
+
+// Secret is Store.Secret.
+func (v View) Secret(key string) *object.Secret {
+	namespace, name, _ := strings.Cut(key, "/")
+	secret, _ := objectOf(v.record(object.Ref{Kind: object.KindSecret, Namespace: namespace, Name: name})).(*object.Secret)
+	return secret
+}
+
+// Pod is Store.Pod: Pods are in no rollout.
+func (v View) Pod(key string) *object.Pod { return v.s.Pod(key) }
+
+// Selecting is Store.Selecting, with the selectors of all versions.
+func (v View) Selecting(namespace string, labels map[string]string) []string {
+	return v.s.Selecting(namespace, labels)
+}
+
+func (v View) record(ref object.Ref) *record {
+	v.s.mu.RLock()
+	defer v.s.mu.RUnlock()
+	if v.s.rollout.outside {
+		if before, staged := v.s.rollout.before[ref]; staged {
+			return before
+		}
+	}
+	return v.s.table.records[ref]
+}
