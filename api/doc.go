@@ -20,6 +20,7 @@
 //	/svcctl/v1/endpoint wire.Endpoint: where the API is served over TLS
 //	/svcctl/v1/token   over the socket: POST a wire.TokenRequest, answers a wire.Token;
 //	                   DELETE, by an admin: revokes all tokens
+//	/svcctl/v1/commits Config.Commits, for leaves of the fleet and admins: package fleet has the requests
 //	/api /apis /openapi Config.Objects: the Kubernetes-shaped API (package rest)
 //
 // Everything else answers a Kubernetes Status.
@@ -28,8 +29,9 @@
 //
 //   - Over the unix socket the kernel names the user: root, the user the appliance runs as
 //     and the members of a group are administrators; other users that the mode of the socket
-//     lets in may read. Over TLS a bearer token names the user; without one there are the health
-//     checks and the version, and 401 for everything else.
+//     lets in may read. Over TLS a bearer token names the user, or a certificate the leaf that a client is; without one there
+//     are the health checks and the version, and 401 for everything else.
+//   - A leaf may follow commits and report. Who it says its admins are is believed with Config.LeafWrites alone, for changes of objects.
 //   - One server a socket: a socket with a listening process is never taken over.
 //   - Slow, idle and many clients cost a bounded amount and do not shut others out. Watches
 //     have a budget of their own.

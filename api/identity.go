@@ -49,6 +49,10 @@ func (s *Server) identify(h http.Handler) http.Handler {
 			unauthorized(w, r, err.Error())
 			return
 		}
+		if token == "" && r.TLS != nil && len(r.TLS.PeerCertificates) > 0 && s.cfg.TLS != nil && s.cfg.TLS.Leaves != nil {
+			s.withCertificate(w, r, h)
+			return
+		}
 		if token == "" || s.cfg.TLS == nil {
 			h.ServeHTTP(w, r.WithContext(auth.With(r.Context(), auth.Nameless())))
 			return
@@ -121,11 +125,26 @@ func needs(role auth.Role, h http.Handler) http.Handler {
 			h.ServeHTTP(w, r)
 		case user.Role == auth.Nobody:
 			unauthorized(w, r, "show a bearer token, see `svcctl token`")
+		case user.Role == auth.Box:
+			spare(w, r)
+			fail(w, http.StatusForbidden, wire.ReasonForbidden, user.Name+" is a leaf of the fleet, and may follow its commits and report")
 		default:
 			spare(w, r)
 			fail(w, http.StatusForbidden, wire.ReasonForbidden, fmt.Sprintf(
 				"%s may only read, and this is for an %s: ask as root, as a member of the group that --socket-group names, or with a token that one of these made", user.Name, role))
 		}
+	})
+}
+
+// leaves lets leaves and admins through to h. Readers may not read all that is in commits.
+func leaves(h http.Handler) http.Handler {
+	admins := needs(auth.Admin, h)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if auth.From(r.Context()).Role == auth.Box {
+			h.ServeHTTP(w, r)
+			return
+		}
+		admins.ServeHTTP(w, r)
 	})
 }
 

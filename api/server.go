@@ -95,6 +95,12 @@ type Config struct {
 	Rollouts Rollouts
 	// Fleet is the fleet that the box belongs to; nil: none.
 	Fleet Fleet
+	// Commits answers leaves below /svcctl/v1/commits; when it is nil, nothing is there. LeafWrites says that a leaf is believed who
+	// its admins are, and may change objects for them.
+	Commits    http.Handler
+	LeafWrites bool
+	// Forward sends requests that change objects to a core box, on a leaf; nil: they are answered here.
+	Forward http.RoundTripper
 	// TLS configures the API over TCP; nil: it is not served there.
 	TLS *TLS
 }
@@ -123,6 +129,8 @@ type TLS struct {
 	// CA gives the certificate of the CA that clients should trust, PEM; nil when it is
 	// none of ours.
 	CA func() []byte
+	// Leaves tells which box a client is that shows a certificate; nil: no certificates are asked for.
+	Leaves *auth.Leaves
 	// Address is the address that it listens on, host:port, with the actual port.
 	Address string
 }
@@ -173,11 +181,20 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 
 // ServeTLS is Serve for a TCP listener, whose clients speak TLS. Config.TLS must be there.
 func (s *Server) ServeTLS(ctx context.Context, ln net.Listener) error {
-	secure := tls.NewListener(ln, &tls.Config{
+	of := &tls.Config{
 		MinVersion:     tls.VersionTLS12,
 		NextProtos:     []string{"h2", "http/1.1"},
 		GetCertificate: s.cfg.TLS.Certificate,
-	})
+	}
+	if leaves := s.cfg.TLS.Leaves; leaves != nil {
+		plain := of.Clone()
+		of.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			asks := plain.Clone()
+			asks.ClientAuth, asks.ClientCAs = tls.RequestClientCert, leaves.CAs() // each request has it verified
+			return asks, nil
+		}
+	}
+	secure := tls.NewListener(ln, of)
 	return s.limits.serve(ctx, secure, s.Handler(), s.log, s.cfg.Panicked)
 }
 
@@ -205,6 +222,10 @@ func (s *Server) Handler() http.Handler {
 		admin("/svcctl/v1/fleet/source", http.HandlerFunc(s.takeSource))
 		admin("/svcctl/v1/fleet/source/forget", http.HandlerFunc(s.forgetSource))
 		admin("/svcctl/v1/fleet/accept", http.HandlerFunc(s.acceptFleet))
+	}
+	if s.cfg.Commits != nil {
+		mux.Handle(commitsPath, leaves(s.unhurried(s.cfg.Commits)))
+		mux.Handle(commitsPath+"/", leaves(s.unhurried(s.cfg.Commits)))
 	}
 	if s.cfg.Environment != nil {
 		reader("/svcctl/v1/env", get(s.environment))
@@ -266,5 +287,5 @@ func (s *Server) Handler() http.Handler {
 		}
 	}
 	reader("/", http.HandlerFunc(notFound))
-	return s.observe(mux, s.identify(s.admit(mux)))
+	return s.observe(mux, s.identify(s.admit(s.forward(mux))))
 }

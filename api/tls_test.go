@@ -48,7 +48,11 @@ func serveTLS(t *testing.T, b api.Backend, cfg api.Config, more ...func(*api.Ser
 	}
 	s := &remote{address: ln.Addr().String(), tokens: tokens, roots: x509.NewCertPool(), log: &bytes.Buffer{}}
 	s.roots.AppendCertsFromPEM(ca.CA())
-	cfg.TLS = &api.TLS{Tokens: tokens, Certificate: ca.Certificate, CA: ca.CA, Address: s.address}
+	var leaves *auth.Leaves
+	if cfg.TLS != nil {
+		leaves = cfg.TLS.Leaves
+	}
+	cfg.TLS = &api.TLS{Tokens: tokens, Certificate: ca.Certificate, CA: ca.CA, Address: s.address, Leaves: leaves}
 	srv := api.New(cfg, b, slog.New(slog.NewTextHandler(s.log, nil)))
 	for _, f := range more {
 		f(srv)

@@ -201,7 +201,11 @@ func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, follows []
 // controllers returns the controllers that the loop runs. In a fleet they run in a task of their
 // own, and the loop only notifies them.
 func (a *assembly) controllers() (cluster interface{ Sync(*node.Facts) error }, endpoints reconcile.Endpoints, pools reconcile.Pools) {
-	objects, slices := control.NewClusterObjects(a.cfg.ClusterObjects(), a.store, a.hosts), control.NewEndpoints(a.cfg.EndpointsFacts(), a.store)
+	of := a.cfg.ClusterObjects()
+	if a.cfg.IsLeaf() {
+		of.TellNode = tellNode(a.member.engine)
+	}
+	objects, slices := control.NewClusterObjects(of, a.store, a.hosts), control.NewEndpoints(a.cfg.EndpointsFacts(), a.store)
 	if a.member == nil {
 		return objects, slices, a.pools
 	}

@@ -91,7 +91,13 @@ func FleetConfig(cfg *config.Config, log *slog.Logger) (fleet.Config, error) {
 	if of.Keys, err = FleetKeys(cfg.Fleet.KeyFile); err != nil {
 		return of, err
 	}
-	if of.TLS, err = cfg.Fleet.EtcdTLS(); err != nil {
+	if cfg.IsLeaf() {
+		of.Cores = cfg.Fleet.Cores
+		of.CoreTLS, err = cfg.Fleet.CoreTLS()
+	} else {
+		of.TLS, err = cfg.Fleet.EtcdTLS()
+	}
+	if err != nil {
 		return of, err
 	}
 	of.Settings, err = cfg.FleetSettings()
@@ -136,7 +142,7 @@ func (m *member) State() wire.Fleet {
 	s := m.engine.State()
 	f := wire.Fleet{
 		Name: m.cfg.Fleet.Name, State: string(s.Kind), Why: s.Why, Since: s.Since.UTC(), Revision: s.Revision, Newest: s.Of,
-		Heard: s.Heard.UTC(), Writer: s.Writer, LostRaces: m.store.Lost(),
+		Heard: s.Heard.UTC(), Writer: s.Writer, Core: m.engine.Core(), LostRaces: m.store.Lost(),
 	}
 	if s.Replica != nil {
 		f.Replica = s.Replica.Error()
@@ -161,7 +167,7 @@ func (m *member) Boxes(ctx context.Context) ([]wire.FleetBox, error) {
 func FleetBox(b *fleet.Box) wire.FleetBox {
 	w := wire.FleetBox{
 		Name: b.Box, Zone: b.Zone, Version: b.Version, State: string(b.State), Accepted: b.Accepted, Programmed: b.Programmed,
-		Problems: b.Problems, Why: b.Failing, Since: b.Since,
+		Problems: b.Problems, Why: b.Failing, Since: b.Since, Core: b.Core,
 	}
 	switch {
 	case !b.Present:
@@ -266,6 +272,7 @@ func (m *member) tasks(wake func()) []task.Task {
 		{Name: "sources", Run: m.sources.Run},
 		{Name: "follow the fleet", Run: m.store.Follow},
 		{Name: "trial", Run: m.endTrials},
+		{Name: "Nodes of leaves", Run: m.keepLeafNodes},
 		{Name: "rollouts", Run: m.driveRollouts},
 		{Name: "controllers", Run: func(ctx context.Context) error { return m.beside.Run(ctx, m.engine.Changes, wake) }},
 		{Name: "state of the fleet", Run: func(ctx context.Context) error {

@@ -170,6 +170,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	if a.member != nil {
 		a.member.lookAtTrial() // before anything is programmed
 		views.Fleet, views.Keys = a.member, sharedKeys{a.member.engine}
+		views.Commits, views.Forward = leafCommits(&cfg, shared), leafForward(&cfg, shared)
 	}
 	server, err := apiserver.Open(&cfg, objects, a.board, views, m, log)
 	if err != nil {

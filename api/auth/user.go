@@ -10,6 +10,7 @@ type Role int
 
 const (
 	Nobody Role = iota // no permission
+	Box                // a leaf of the fleet: follows its commits, and reports
 	Reader             // get, list, watch
 	Admin              // all requests
 )
@@ -17,13 +18,16 @@ const (
 // The names of the roles, as tokens and flags have them.
 const (
 	nameNobody = "nobody"
+	nameBox    = "box"
 	nameReader = "reader"
 	nameAdmin  = "admin"
 )
 
-// String returns "reader" or "admin".
+// String returns "reader" or "admin", and "box" for a leaf, which no token is for.
 func (r Role) String() string {
 	switch r {
+	case Box:
+		return nameBox
 	case Reader:
 		return nameReader
 	case Admin:

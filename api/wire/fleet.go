@@ -17,6 +17,8 @@ type Fleet struct {
 	Heard    time.Time `json:"heard"`
 	// Writer is the box that runs the controllers for all; "" when it is not known.
 	Writer string `json:"writer,omitempty"`
+	// Core is the URL of the core box that a leaf follows; "" for a box that follows etcd.
+	Core string `json:"core,omitempty"`
 	// LostRaces counts the commits of this box that another box was ahead of, and that were decided anew.
 	LostRaces uint64 `json:"lostRaces"`
 	// Replica is why the replica on this box is not written; "" while it is.
@@ -39,6 +41,8 @@ type FleetBox struct {
 	Problems   int       `json:"problems"`
 	Why        string    `json:"why,omitempty"`
 	Since      time.Time `json:"since"`
+	// Core is the URL of the core box that a leaf follows; "" for a box that follows etcd.
+	Core string `json:"core,omitempty"`
 	// Rollout is new or before, as the box has the versions of the rollout that is under way; "" when none is.
 	Rollout string `json:"rollout,omitempty"`
 }

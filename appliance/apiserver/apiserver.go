@@ -81,6 +81,9 @@ type Views struct {
 	Fleet    api.Fleet
 	Keys     SharedKeys
 	Rollouts api.Rollouts
+	// Commits and Forward are those of api.Config.
+	Commits http.Handler
+	Forward http.RoundTripper
 	// Certificates returns the certificates of a Service, "namespace/name"; nil where there are
 	// none.
 	Certificates func(service string) []wire.ServiceCertificate
@@ -119,6 +122,7 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 		Health:  views.Checks.State,
 		Setup:   func() wire.Setup { return setup(c, grants, s.Validity) },
 		Traffic: views.Traffic, Trace: noted(views.Trace, log), Fleet: views.Fleet, Rollouts: views.Rollouts,
+		Commits: views.Commits, LeafWrites: c.Fleet.LeafWrites, Forward: views.Forward,
 	}
 	if views.Traffic != nil {
 		source := &pages{objects: objects, backend: backend, grants: grants, traffic: views.Traffic, service: cfg.Service, alloc: cfg.Allocations, journal: cfg.Journal, trace: cfg.Trace, nodelessLocal: c.Services.NodelessEndpoints == config.NodelessLocal}
@@ -131,6 +135,11 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 		}
 		if cfg.TLS, err = s.openTLS(c, views.Keys, log); err != nil {
 			return s, err
+		}
+		if c.Fleet.LeafCACert != "" {
+			if cfg.TLS.Leaves, err = auth.OpenLeaves(c.Fleet.LeafCACert, log); err != nil {
+				return s, err
+			}
 		}
 	}
 	s.api = api.New(cfg, backend, log)

@@ -75,6 +75,14 @@ type Fleet struct {
 	// CACert, Cert and Key are PEM files: the CA of etcd's certificates (empty: the system's
 	// roots), and the box's own certificate with its key (--etcd-cacert, --etcd-cert, --etcd-key).
 	CACert, Cert, Key string
+	// Cores lists the URLs of the APIs of core boxes, for a leaf, which has no Etcd (--core). CoreCACert, CoreCert and CoreKey are PEM
+	// files, as those above (--core-cacert, --core-cert, --core-key).
+	Cores                         []string
+	CoreCACert, CoreCert, CoreKey string
+	// LeafCACert is the file of the CA of leaves, which they may follow this box with, PEM; "": none may (--leaf-cacert). LeafWrites lets
+	// their admins change objects (--leaf-writes).
+	LeafCACert string
+	LeafWrites bool
 	// KeyFile has the keys by which the Secrets of the fleet are sealed, 32 bytes in base64 a line; the first one
 	// seals, all open. "": the box accepts no Secrets (--fleet-key-file).
 	KeyFile string

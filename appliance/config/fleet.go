@@ -22,23 +22,44 @@ var fleetPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustComp
 // validateFleet looks at what belongs to --fleet.
 func (c *Config) validateFleet(v *validation) {
 	if c.Fleet.Name == "" {
+		if c.Fleet.LeafWrites {
+			v.add("leaf-writes", "true", "it is of no use without --fleet: name the fleet, or leave it out")
+		}
 		for flag, value := range map[string]string{
 			"etcd-cacert": c.Fleet.CACert, "etcd-cert": c.Fleet.Cert, "etcd-key": c.Fleet.Key, "fleet-key-file": c.Fleet.KeyFile,
+			"core-cacert": c.Fleet.CoreCACert, "core-cert": c.Fleet.CoreCert, "core-key": c.Fleet.CoreKey, "leaf-cacert": c.Fleet.LeafCACert,
 		} {
 			if value != "" {
 				v.add(flag, value, "it is of no use without --fleet: name the fleet, or leave it out")
 			}
 		}
-		if len(c.Fleet.Etcd) > 0 {
-			v.add("etcd", c.Fleet.Etcd[0], "it is of no use without --fleet: name the fleet, or leave it out")
+		for flag, urls := range map[string][]string{"etcd": c.Fleet.Etcd, "core": c.Fleet.Cores} {
+			if len(urls) > 0 {
+				v.add(flag, urls[0], "it is of no use without --fleet: name the fleet, or leave it out")
+			}
 		}
 		return
 	}
 	if !fleetPattern().MatchString(c.Fleet.Name) {
 		v.add("fleet", c.Fleet.Name, "it is no name of a fleet: take small letters, digits and dashes, at most 63")
 	}
+	if c.Fleet.LeafWrites && c.Fleet.LeafCACert == "" {
+		v.add("leaf-writes", "true", "it is of no use without --leaf-cacert: name the CA of the leaves, or leave it out")
+	}
+	if len(c.Fleet.Cores) > 0 {
+		c.validateLeaf(v)
+		return
+	}
+	for flag, value := range map[string]string{"core-cacert": c.Fleet.CoreCACert, "core-cert": c.Fleet.CoreCert, "core-key": c.Fleet.CoreKey} {
+		if value != "" {
+			v.add(flag, value, "it is of no use without --core: name the core boxes, or leave it out")
+		}
+	}
+	if c.Fleet.LeafCACert != "" && c.API.Listen == "" {
+		v.add("leaf-cacert", c.Fleet.LeafCACert, "leaves follow this box over TLS: give --listen too, as :6443")
+	}
 	if len(c.Fleet.Etcd) == 0 {
-		v.add("etcd", "", "a fleet keeps its objects in etcd: name its members, as https://etcd1:2379,https://etcd2:2379")
+		v.add("etcd", "", "a fleet keeps its objects in etcd: name its members, as https://etcd1:2379,https://etcd2:2379; a leaf names boxes that follow etcd with --core")
 	}
 	for _, endpoint := range c.Fleet.Etcd {
 		u, err := url.Parse(endpoint)
@@ -60,6 +81,32 @@ func (c *Config) validateFleet(v *validation) {
 		named[source.Name] = true
 	}
 }
+
+// validateLeaf looks at what belongs to a leaf.
+func (c *Config) validateLeaf(v *validation) {
+	for flag, value := range map[string]string{
+		"etcd-cacert": c.Fleet.CACert, "etcd-cert": c.Fleet.Cert, "etcd-key": c.Fleet.Key, "leaf-cacert": c.Fleet.LeafCACert, "etcd": strings.Join(c.Fleet.Etcd, ","),
+	} {
+		if value != "" {
+			v.add(flag, value, "a box with --core is a leaf: it does not speak with etcd, and nobody follows it: leave it out, or leave out --core")
+		}
+	}
+	for _, core := range c.Fleet.Cores {
+		u, err := url.Parse(core)
+		if err != nil || u.Scheme != "https" || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.User != nil {
+			v.add("core", core, "it is no URL of the API of a box: write https://HOST:6443, without a path")
+		}
+	}
+	if c.Fleet.CoreCert == "" || c.Fleet.CoreKey == "" {
+		v.add("core-cert", c.Fleet.CoreCert, "core boxes know a leaf by its certificate: give --core-cert and --core-key, of the CA that they have in --leaf-cacert, with the --node-name as common name")
+	}
+	if len(c.Manifests) > 0 {
+		v.add("manifests", c.Manifests[0], "a leaf reads no files for its fleet: give the directory to a core box, or say `svcctl apply`")
+	}
+}
+
+// IsLeaf reports whether the box follows core boxes.
+func (c *Config) IsLeaf() bool { return len(c.Fleet.Cores) > 0 }
 
 // ManifestSource is a directory of manifests.
 type ManifestSource struct {
@@ -143,27 +190,35 @@ func texts[T fmt.Stringer](list []T) (all []string) {
 	return all
 }
 
-// EtcdTLS returns the TLS configuration for etcd over https. The box's certificate is read again for each
-// connection, so that it can be replaced; the CA of etcd's certificate is read once.
-func (f *Fleet) EtcdTLS() (*tls.Config, error) {
+// EtcdTLS returns the TLS configuration for etcd over https, CoreTLS that for core boxes. The box's certificate is read again for
+// each connection, so that it can be replaced; the CA is read once.
+func (f *Fleet) EtcdTLS() (*tls.Config, error) { return clientTLS("etcd", f.CACert, f.Cert, f.Key) }
+
+// CoreTLS is documented at EtcdTLS.
+func (f *Fleet) CoreTLS() (*tls.Config, error) {
+	return clientTLS("core", f.CoreCACert, f.CoreCert, f.CoreKey)
+}
+
+// clientTLS reads the files of flags with a prefix.
+func clientTLS(flags, ca, cert, key string) (*tls.Config, error) {
 	t := &tls.Config{MinVersion: tls.VersionTLS12}
-	if f.CACert != "" {
-		text, err := os.ReadFile(f.CACert)
+	if ca != "" {
+		text, err := os.ReadFile(ca)
 		if err != nil {
-			return nil, fmt.Errorf("read --etcd-cacert: %w", err)
+			return nil, fmt.Errorf("read --%s-cacert: %w", flags, err)
 		}
 		t.RootCAs = x509.NewCertPool()
 		if !t.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("--etcd-cacert %s has no certificate in PEM", f.CACert)
+			return nil, fmt.Errorf("--%s-cacert %s has no certificate in PEM", flags, ca)
 		}
 	}
-	if f.Cert == "" {
+	if cert == "" {
 		return t, nil
 	}
 	load := func() (*tls.Certificate, error) {
-		pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+		pair, err := tls.LoadX509KeyPair(cert, key)
 		if err != nil {
-			return nil, fmt.Errorf("read --etcd-cert and --etcd-key: %w", err)
+			return nil, fmt.Errorf("read --%s-cert and --%s-key: %w", flags, flags, err)
 		}
 		return &pair, nil
 	}

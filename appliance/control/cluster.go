@@ -48,6 +48,8 @@ type ClusterConfig struct {
 	NodeName, Zone string
 	// NodeOwner owns the Node of this box; "": NodeOwner. Of several boxes each has its own.
 	NodeOwner string
+	// TellNode, when not nil, takes the Node of this box, which another box writes.
+	TellNode func(*object.Node) error
 	// Version is the version of the program; the Node shows it as kubeletVersion.
 	Version string
 	// ServiceRanges are the prefixes of the ServiceCIDR, the primary family first.
@@ -136,8 +138,13 @@ func (c *ClusterObjects) syncNode(facts *node.Facts) error {
 	if facts == nil || facts == c.facts && have != nil && have == c.node {
 		return nil
 	}
-	err := c.keep(c.cfg.NodeOwner, c.nodeObject(facts, have))
-	if err == nil && c.facts == nil {
+	var err error
+	if node := c.nodeObject(facts, have); c.cfg.TellNode != nil {
+		err = c.cfg.TellNode(node)
+	} else {
+		err = c.keep(c.cfg.NodeOwner, node)
+	}
+	if err == nil && c.facts == nil && c.cfg.TellNode == nil {
 		err = c.dropFormerNodes()
 	}
 	if err != nil {
@@ -169,7 +176,7 @@ func (c *ClusterObjects) dropFormerNodes() error {
 }
 
 // nodeObject is the Node as it should be; have is as it is. What clients wrote to it stays.
-func (c *ClusterObjects) nodeObject(facts *node.Facts, have object.Object) object.Object {
+func (c *ClusterObjects) nodeObject(facts *node.Facts, have object.Object) *object.Node {
 	n := &object.Node{
 		TypeMeta: object.TypeMeta{Kind: object.KindNode, APIVersion: object.APIVersionCore},
 		Metadata: object.ObjectMeta{Name: c.cfg.NodeName, Labels: map[string]string{labelOS: runtime.GOOS, labelArch: runtime.GOARCH}},
@@ -185,14 +192,7 @@ func (c *ClusterObjects) nodeObject(facts *node.Facts, have object.Object) objec
 		n.Status.Addresses = append(n.Status.Addresses, object.NodeAddress{Type: object.NodeInternalIP, Address: addr.String()})
 	}
 	n.Status.Addresses = append(n.Status.Addresses, object.NodeAddress{Type: object.NodeHostname, Address: c.cfg.NodeName})
-	if before, ok := have.(*object.Node); ok {
-		n.Spec, n.Metadata.Annotations = before.Spec, before.Metadata.Annotations
-		for key, value := range before.Metadata.Labels {
-			if !slices.Contains([]string{labelHostname, labelOS, labelArch, labelZone}, key) {
-				n.Metadata.Labels[key] = value
-			}
-		}
-	}
+	KeepOfClients(n, have)
 	since := time.Now().UTC().Truncate(time.Second)
 	if before, ok := have.(*object.Node); ok && len(before.Status.Conditions) == 1 && before.Status.Conditions[0].LastTransitionTime != nil {
 		since = *before.Status.Conditions[0].LastTransitionTime
@@ -202,6 +202,34 @@ func (c *ClusterObjects) nodeObject(facts *node.Facts, have object.Object) objec
 		Reason: "SvcctlReady", Message: "svcctl programs the Services of this box",
 	}}
 	return n
+}
+
+// KeepOfClients adds to a Node what clients wrote to the one that there is.
+func KeepOfClients(n *object.Node, have object.Object) {
+	before, ok := have.(*object.Node)
+	if !ok {
+		return
+	}
+	n.Spec, n.Metadata.Annotations = before.Spec, before.Metadata.Annotations
+	for key, value := range before.Metadata.Labels {
+		if !slices.Contains(nodeLabels, key) {
+			n.Metadata.Labels[key] = value
+		}
+	}
+}
+
+// nodeLabels are the labels that a box gives to its Node.
+var nodeLabels = []string{labelHostname, labelOS, labelArch, labelZone}
+
+// NodeLabels returns those of the labels that a box gives to its Node.
+func NodeLabels(labels map[string]string) map[string]string {
+	of := map[string]string{}
+	for _, key := range nodeLabels {
+		if value, has := labels[key]; has {
+			of[key] = value
+		}
+	}
+	return of
 }
 
 // nodeAddresses are the addresses by which others reach the box, the primary one of each

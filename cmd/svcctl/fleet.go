@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -279,15 +280,23 @@ func boxTable(boxes []wire.FleetBox) string {
 		return "No box has joined yet.\n"
 	}
 	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
+	leaves := slices.ContainsFunc(boxes, func(b wire.FleetBox) bool { return b.Core != "" })
 	rollout := slices.ContainsFunc(boxes, func(x wire.FleetBox) bool { return x.Rollout != "" })
 	more := ""
+	if leaves {
+		more += "\tFOLLOWS"
+	}
 	if rollout {
-		more = "\tROLLOUT"
+		more += "\tROLLOUT"
 	}
 	fmt.Fprintln(w, "NAME\tZONE\tVERSION\tSTATE\tREVISION\tPROBLEMS\tSINCE"+more)
 	for _, x := range boxes {
+		more = ""
+		if leaves {
+			more += "\t" + cmp.Or(x.Core, "etcd")
+		}
 		if rollout {
-			more = "\t" + x.Rollout
+			more += "\t" + x.Rollout
 		}
 		zone := x.Zone
 		if zone == "" {

@@ -43,7 +43,7 @@ const (
 
 // settings returns all settings, in the order of help.
 func settings() []setting {
-	return slices.Concat(placeSettings(), fleetSettings(), boxSettings(), rangeSettings(), serviceSettings(), dnsSettings(), logSettings())
+	return slices.Concat(placeSettings(), fleetSettings(), leafSettings(), boxSettings(), rangeSettings(), serviceSettings(), dnsSettings(), logSettings())
 }
 
 func placeSettings() []setting {
@@ -106,6 +106,30 @@ func fleetSettings() []setting {
 		{name: "fleet-key-file", arg: argFile, shown: "none", group: groupFleet, serveOnly: true,
 			usage: "keys that all boxes of the fleet have, by which its Secrets are sealed and its tokens shared: 32 bytes in base64 a line, the first one seals; without it Secrets are refused",
 			set:   text(func(c *config.Config) *string { return &c.Fleet.KeyFile })},
+	}
+}
+
+// leafSettings returns the settings of a box that follows a box of its fleet, and of one that is followed.
+func leafSettings() []setting {
+	return []setting{
+		{name: "core", arg: "URL[,URL]", list: true, shown: "none", group: groupFleet, serveOnly: true,
+			usage: "be a leaf of the fleet: follow one of these boxes instead of etcd, as https://10.0.0.1:6443; repeatable",
+			set:   texts(func(c *config.Config) *[]string { return &c.Fleet.Cores })},
+		{name: "core-cacert", arg: argFile, shown: "those of the system", group: groupFleet, serveOnly: true,
+			usage: "CA of the certificates that --core boxes serve with, PEM",
+			set:   text(func(c *config.Config) *string { return &c.Fleet.CoreCACert })},
+		{name: "core-cert", arg: argFile, shown: "none", group: groupFleet, serveOnly: true,
+			usage: "certificate of this leaf, PEM, with its --node-name as common name; read again for each connection",
+			set:   text(func(c *config.Config) *string { return &c.Fleet.CoreCert })},
+		{name: "core-key", arg: argFile, shown: "none", group: groupFleet, serveOnly: true,
+			usage: "key of --core-cert, PEM",
+			set:   text(func(c *config.Config) *string { return &c.Fleet.CoreKey })},
+		{name: "leaf-cacert", arg: argFile, shown: "none", group: groupFleet, serveOnly: true,
+			usage: "let leaves with certificates of this CA follow this box over --listen, PEM; may have its revocation lists too",
+			set:   text(func(c *config.Config) *string { return &c.Fleet.LeafCACert })},
+		{name: "leaf-writes", group: groupFleet, shown: "false", serveOnly: true,
+			usage: "let the admins of these leaves change the objects of the fleet, through their leaf",
+			set:   onOff(func(c *config.Config) *bool { return &c.Fleet.LeafWrites })},
 	}
 }
 

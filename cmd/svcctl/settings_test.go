@@ -37,6 +37,12 @@ var samples = map[string][3]string{
 	"etcd-cert":                   {"/a", "/b", "/c"},
 	"etcd-key":                    {"/a", "/b", "/c"},
 	"fleet-key-file":              {"/a", "/b", "/c"},
+	"core":                        {"https://a:1", "https://a:1,https://b:2", "https://c:3"},
+	"core-cacert":                 {"/a", "/b", "/c"},
+	"core-cert":                   {"/a", "/b", "/c"},
+	"core-key":                    {"/a", "/b", "/c"},
+	"leaf-cacert":                 {"/a", "/b", "/c"},
+	"leaf-writes":                 {"true", "true", "true"},
 	"node-name":                   {"a", "b", "c.example"},
 	"zone":                        {"a", "b", "c"},
 	"nodeport-addresses":          {"primary", "192.0.2.0/24,2001:db8::/64", "127.0.0.0/8"},
@@ -194,6 +200,13 @@ var companions = map[string]map[string]string{
 	"etcd-key":    {"fleet": "f", "etcd": "http://e:2379", "etcd-cert": "/c"},
 
 	"fleet-key-file": {"fleet": "f", "etcd": "http://e:2379"},
+
+	"core":        {"fleet": "f", "core-cert": "/c", "core-key": "/k"},
+	"core-cacert": {"fleet": "f", "core": "https://c:1", "core-cert": "/c", "core-key": "/k"},
+	"core-cert":   {"fleet": "f", "core": "https://c:1", "core-key": "/k"},
+	"core-key":    {"fleet": "f", "core": "https://c:1", "core-cert": "/c"},
+	"leaf-cacert": {"fleet": "f", "etcd": "http://e:2379", "listen": ":6443"},
+	"leaf-writes": {"fleet": "f", "etcd": "http://e:2379", "listen": ":6443", "leaf-cacert": "/l"},
 }
 
 // TestPrecedence gives every setting by file, variable and flag, in every combination.

@@ -87,6 +87,9 @@ func (p *statusText) fleet(f *wire.Fleet) string {
 		return f.Name + ": " + p.Paint(output.Red, f.State) + ", since " + stamp(f.Since)
 	}
 	text := f.Name + ": " + p.Paint(output.Green, f.State)
+	if f.Core != "" {
+		text += " " + f.Core
+	}
 	if f.Writer != "" {
 		text += ", controllers run on " + f.Writer
 	}

@@ -74,7 +74,9 @@ func (c *Config) visit() (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Engine{cfg: *c, client: client, prefix: c.prefix(), content: newContent(), reads: format, step: func() {}}, nil
+	e := &Engine{cfg: *c, client: client, prefix: c.prefix(), content: newContent(), reads: format, step: func() {}}
+	e.origin = atEtcd{e}
+	return e, nil
 }
 
 // objectsOf are the objects among pairs, and the revision of the head.
@@ -165,6 +167,9 @@ func (c *Config) readOwned(dir string) (ops []operation, revision uint64, err er
 // Accept takes what etcd has as what all boxes of the fleet are to have, although it went back or has
 // another history: it is given a revision above all that this box has seen, and all boxes believe it.
 func (e *Engine) Accept(ctx context.Context) error {
+	if err := e.origin.refusal(); err != nil {
+		return err
+	}
 	now, _, err := e.askHead(ctx)
 	if err != nil {
 		return e.away(err)

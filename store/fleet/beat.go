@@ -50,6 +50,8 @@ type Report struct {
 	Failing string            `json:"failing,omitempty"`
 	// Format is the newest one that its version reads; 0: 1.
 	Format int `json:"format,omitempty"`
+	// Core is the box that a leaf follows; "": etcd.
+	Core string `json:"core,omitempty"`
 	// Sources are the directories of manifests that it has.
 	Sources []string `json:"sources,omitempty"`
 	// State is its state as a member of the fleet.
@@ -151,7 +153,7 @@ func (b *beats) beat(ctx context.Context, e *Engine) {
 	if err := e.reopenShut(ctx); err != nil {
 		e.cfg.Log.Debug("Secrets that can be read now are asked for again", "err", err)
 	}
-	if err := b.renew(ctx, e); err != nil {
+	if err := e.origin.renew(ctx, b); err != nil {
 		e.cfg.Log.Debug("this box is not announced to its fleet", "err", err)
 	}
 }
@@ -204,7 +206,8 @@ func (e *Engine) stumbled(err error) {
 }
 
 // renew keeps the lease of this box, its name, its turn and its report.
-func (b *beats) renew(ctx context.Context, e *Engine) error {
+func (o atEtcd) renew(ctx context.Context, b *beats) error {
+	e := o.e
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	e.mu.Lock()
@@ -224,7 +227,7 @@ func (b *beats) renew(ctx context.Context, e *Engine) error {
 		}
 		lease = granted.ID
 	}
-	mine, err := e.claimName(ctx, lease)
+	mine, err := e.claimName(ctx, e.cfg.Box, e.instance, lease)
 	if err != nil {
 		return err
 	}
@@ -238,7 +241,7 @@ func (b *beats) renew(ctx context.Context, e *Engine) error {
 	if freed { // the other one has gone
 		e.note(nil)
 	}
-	if err := errors.Join(e.claimTurn(ctx, lease, asked, following), e.claimSources(ctx, lease, following)); err != nil {
+	if err := errors.Join(e.claimTurn(ctx, lease, asked, following), e.claimSources(ctx, lease, following), e.keepLeaves(ctx)); err != nil {
 		return err
 	}
 	if e.HasTurn() && asked.Sub(b.swept) > sweepEvery {
@@ -253,10 +256,10 @@ func (b *beats) renew(ctx context.Context, e *Engine) error {
 	return b.tell(ctx, e, report())
 }
 
-// claimName takes the name of this box, unless a process with another data directory has it.
-func (e *Engine) claimName(ctx context.Context, lease clientv3.LeaseID) (mine bool, err error) {
-	key := e.key(alivePrefix + e.cfg.Box)
-	put := clientv3.OpPut(key, e.instance, clientv3.WithLease(lease))
+// claimName takes the name of a box, unless a process with another data directory has it.
+func (e *Engine) claimName(ctx context.Context, box, instance string, lease clientv3.LeaseID) (mine bool, err error) {
+	key := e.key(alivePrefix + box)
+	put := clientv3.OpPut(key, instance, clientv3.WithLease(lease))
 	resp, err := e.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).Then(put).Else(clientv3.OpGet(key)).Commit()
 	if err != nil || resp.Succeeded {
 		return true, err
@@ -265,9 +268,9 @@ func (e *Engine) claimName(ctx context.Context, lease clientv3.LeaseID) (mine bo
 	switch {
 	case len(kvs) == 0:
 		return true, nil // gone between the two; the next beat takes it
-	case string(kvs[0].Value) != e.instance:
+	case string(kvs[0].Value) != instance:
 		return false, nil
-	case kvs[0].Lease != int64(lease): // of this box before it was started anew
+	case kvs[0].Lease != int64(lease): // of before it was started anew, or at another core box
 		_, err = e.client.Do(ctx, put)
 	}
 	return true, err
@@ -295,9 +298,7 @@ func (e *Engine) noteTurn(lease clientv3.LeaseID, asked time.Time, holder string
 
 // tell writes the report of this box, if it is another one than before.
 func (b *beats) tell(ctx context.Context, e *Engine, r Report) error {
-	state := e.State()
-	r.Box, r.Version, r.Format, r.State, r.Since = e.cfg.Box, e.cfg.Version, e.reads, state.Kind, state.Since.UTC().Truncate(time.Second)
-	text, err := json.Marshal(r)
+	text, err := json.Marshal(e.complete(r))
 	if err != nil || string(text) == b.told {
 		return err
 	}
@@ -308,20 +309,11 @@ func (b *beats) tell(ctx context.Context, e *Engine, r Report) error {
 	return nil
 }
 
-// leave gives up the name and the turn, so that no box waits for the lease to end.
-func (e *Engine) leave() {
-	e.mu.Lock()
-	lease := e.turn.lease
-	e.turn = turn{}
-	e.mu.Unlock()
-	if lease == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	if _, err := e.client.Revoke(ctx, lease); err != nil {
-		e.cfg.Log.Debug("the lease of this box ends by itself", "err", err)
-	}
+// complete adds to a report of this box what the Engine knows.
+func (e *Engine) complete(r Report) Report {
+	state := e.State()
+	r.Box, r.Version, r.Format, r.State, r.Since = e.cfg.Box, e.cfg.Version, e.reads, state.Kind, state.Since.UTC().Truncate(time.Second)
+	return r
 }
 
 // Box is one box of the fleet.
@@ -332,7 +324,7 @@ type Box struct {
 }
 
 // Boxes returns all boxes that have reported, sorted by name.
-func (e *Engine) Boxes(ctx context.Context) ([]Box, error) { return boxes(ctx, e.client, e.prefix) }
+func (e *Engine) Boxes(ctx context.Context) ([]Box, error) { return e.origin.boxes(ctx) }
 
 func boxes(ctx context.Context, client *clientv3.Client, prefix string) ([]Box, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)

@@ -22,6 +22,9 @@ func (e *Engine) Commit(t engine.Transaction) error {
 		return err
 	}
 	if revision != 0 || len(ops) > 0 {
+		if err := e.origin.refusal(); err != nil {
+			return err
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 		defer cancel()
 		if err := e.commit(ctx, ops, revision, note, t.CompareRevision); err != nil {
@@ -142,7 +145,7 @@ func (e *Engine) depart(ctx context.Context, ops []operation, revision uint64, n
 	}
 	next = &head{Revision: revision, ID: newID(), Previous: e.read.ID, Box: e.cfg.Box, Epoch: e.read.Epoch, Format: e.read.Format, Note: note}
 	next.Objects, next.Digest = e.content.after(ops)
-	e.flight = &flight{id: next.ID, ops: slices.Clone(ops)}
+	e.flight = &flight{id: next.ID, ops: slices.Clone(ops), note: note}
 	return next, e.read, nil
 }
 
@@ -200,6 +203,7 @@ func (e *Engine) land(h *head) {
 	e.flight.landed = h
 	e.content.apply(e.flight.ops)
 	e.keep(e.flight.ops, h)
+	e.leaves.add(h, e.flight.ops, e.flight.note)
 	e.read, e.taken, e.busy = h, h.mod, true
 	e.known = max(e.known, h.mod)
 	e.signal()
@@ -280,8 +284,11 @@ func (e fullError) Error() string {
 
 func (e fullError) Unwrap() []error { return []error{engine.ErrNoSpace, e.cause} }
 
-// away is for a commit that was not sent.
+// away is for a commit, or a question, that was not sent.
 func (e *Engine) away(err error) error {
+	if e.client == nil {
+		return &engine.AwayError{Why: e.origin.silence(err)}
+	}
 	if errors.Is(err, rpctypes.ErrNoSpace) {
 		return fullError{err}
 	}

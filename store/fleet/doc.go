@@ -34,6 +34,10 @@
 // Values of Secrets are sealed by a key that etcd has not. Keys of head, object/, sealed/, source/, trial/ and rollout/ are shared; all others that a store writes (its journal, copies of files)
 // stay in the replica, which is an [engine.File] in today's format with a cursor beside it.
 //
+// A leaf ([Config.Cores]) follows the commits of a box that follows etcd, over HTTP, instead of etcd itself: the origin of what is followed
+// is behind an interface, and the checks, the states, the replica and the reads are the same. It commits nothing. A box keeps
+// commits for leaves, in one log for all, only while some follow.
+//
 //	e, err := fleet.Open(ctx, fleet.Config{Fleet: "pop1", Box: "gw1", Endpoints: urls, Dir: "/var/lib/svcctl"})
 //	s, err := store.Open(e, cfg)
 //	go e.Run(ctx)

@@ -29,7 +29,7 @@ const (
 	keepaliveTimeout = 2 * time.Second
 )
 
-// Config configures an Engine.
+// Config configures an Engine. It has more than 15 fields: what an Engine is given, and what Init and Restore are, of which each user sets some.
 type Config struct {
 	// Fleet names the fleet, Box this box in it.
 	Fleet, Box string
@@ -56,6 +56,10 @@ type Config struct {
 	First []engine.Pair
 	// Settings has the settings that all boxes must have in common, as JSON.
 	Settings json.RawMessage
+	// Cores are the URLs of the APIs of boxes that follow etcd, for a leaf, which has no Endpoints; CoreTLS has the CA of
+	// their certificates, and the certificate of this box.
+	Cores   []string
+	CoreTLS *tls.Config
 	// Version of the program, for reports.
 	Version string
 	Log     *slog.Logger
@@ -67,11 +71,14 @@ type Engine struct {
 	cfg      Config
 	client   *clientv3.Client
 	prefix   string
+	origin   origin
+	leaves   leaves
 	replica  *replica
-	instance string // of the data directory
-	fleetID  string // "" until it is known
-	reads    int    // the newest format that the program reads
-	format   int    // of the fleet; 0 until it is known
+	instance string          // of the data directory
+	fleetID  string          // "" until it is known
+	agreed   json.RawMessage // the settings of the fleet
+	reads    int             // the newest format that the program reads
+	format   int             // of the fleet; 0 until it is known
 
 	arrived   chan struct{}
 	untidy    chan struct{} // there is a bundle to unfold
@@ -107,8 +114,9 @@ type Engine struct {
 
 // flight is a commit under way.
 type flight struct {
-	id  string
-	ops []operation
+	id   string
+	ops  []operation
+	note []byte
 	// landed is the head that it became, nil: it is not known to have.
 	landed *head
 }
@@ -161,15 +169,19 @@ func (e *Engine) open(ctx context.Context) error {
 	if err := e.adopt(c); err != nil {
 		return err
 	}
-	if e.client, err = e.cfg.dial(); err != nil {
+	if len(e.cfg.Cores) > 0 {
+		e.origin = newAtCore(e)
+	} else if e.client, err = e.cfg.dial(); err != nil {
 		return err
+	} else {
+		e.origin = atEtcd{e}
 	}
-	e.state = state{kind: CutOff, why: "etcd has not answered yet", since: time.Now()}
+	e.state = state{kind: CutOff, why: e.origin.from() + " has not answered yet", since: time.Now()}
 	if err := e.begin(ctx); err != nil {
-		return errors.Join(err, e.client.Close())
+		return errors.Join(err, e.origin.leave())
 	}
 	if err := e.loadKeys(); err != nil {
-		return errors.Join(err, e.client.Close())
+		return errors.Join(err, e.origin.leave())
 	}
 	// The store opens on the replica, which has all that was read.
 	e.queue, e.taken, e.published = nil, e.read.mod, e.read.mod
@@ -250,7 +262,7 @@ func (e *Engine) begin(ctx context.Context) error {
 			return err
 		case err.Error() != said:
 			said = err.Error()
-			e.cfg.Log.Warn("this box has no replica and waits for etcd; what the kernel has stays in force", "err", err)
+			e.cfg.Log.Warn("this box has no replica and waits for "+e.origin.from()+"; what the kernel has stays in force", "err", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"svcctl.io/svcctl/store/engine"
@@ -88,37 +87,16 @@ func (e *Engine) enqueue(f engine.Followed) {
 }
 
 // errGap says that an event does not follow on what was followed before.
-var errGap = errors.New("an event of etcd does not follow on the one before it")
+var errGap = errors.New("a commit does not follow on the one before it")
 
-// follow watches until that fails.
+// follow follows until that fails.
 func (e *Engine) follow(ctx context.Context) error {
-	e.mu.Lock()
-	ctx, stop := context.WithCancel(clientv3.WithRequireLeader(ctx))
-	e.restart = stop
-	from := e.known + 1
-	e.mu.Unlock()
+	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	events := e.client.Watch(ctx, e.key(fleetKey), clientv3.WithRange(e.key(sharedEnd)), clientv3.WithRev(from))
-	for resp := range events {
-		if resp.CompactRevision != 0 {
-			return e.resume(ctx)
-		}
-		if err := resp.Err(); err != nil {
-			return err
-		}
-		err := e.take(ctx, resp.Events)
-		if errors.Is(err, errGap) || errors.Is(err, rpctypes.ErrCompacted) {
-			e.cfg.Log.Warn("reads all of the fleet's objects again", "err", err)
-			return e.resume(ctx)
-		}
-		if err != nil {
-			return err
-		}
-		e.mu.Lock()
-		e.known = max(e.known, resp.Header.Revision)
-		e.mu.Unlock()
-	}
-	return nil
+	e.mu.Lock()
+	e.restart = stop
+	e.mu.Unlock()
+	return e.origin.follow(ctx)
 }
 
 // resume reads all objects where they cannot be followed, if etcd has the history of this box.
@@ -140,55 +118,88 @@ func (e *Engine) resume(ctx context.Context) error {
 
 // take follows events, which are in order, those of one commit together.
 func (e *Engine) take(ctx context.Context, events []*clientv3.Event) error {
+	for _, together := range transactions(events) {
+		if err := e.takeCommit(ctx, together); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// transactions parts events by the transactions of etcd that they are of.
+func transactions(events []*clientv3.Event) (parts [][]*clientv3.Event) {
 	for len(events) > 0 {
 		n := 1
 		for n < len(events) && events[n].Kv.ModRevision == events[0].Kv.ModRevision {
 			n++
 		}
-		if err := e.takeCommit(ctx, events[:n]); err != nil {
-			return err
-		}
+		parts = append(parts, events[:n])
 		events = events[n:]
 	}
-	return nil
+	return parts
 }
 
-// takeCommit follows what one transaction of etcd has changed.
-func (e *Engine) takeCommit(ctx context.Context, events []*clientv3.Event) error {
-	var h *head
-	var ops []operation
+// happened is what one transaction of etcd has changed.
+type happened struct {
+	head     *head // nil: it is no commit
+	ops      []operation
+	note     []byte
+	settings []byte // of the fleet; nil: they are as they were
+}
+
+// decode reads the events of one transaction. Of a head with a bundle it does not have the objects.
+func (e *Engine) decode(events []*clientv3.Event) (*happened, error) {
+	it := &happened{}
 	for _, event := range events {
 		key := strings.TrimPrefix(string(event.Kv.Key), e.prefix)
 		remove := event.Type == clientv3.EventTypeDelete
 		switch {
 		case key == fleetKey && !remove:
-			if err := e.takeSettings(event.Kv.Value); err != nil {
-				return err
-			}
+			it.settings = event.Kv.Value
 		case key == headKey && remove:
-			return &heldError{Emptied, "the objects of the fleet were removed from etcd"}
+			return nil, &heldError{Emptied, "the objects of the fleet were removed from etcd"}
 		case key == headKey:
-			var err error
-			if h, err = e.decodeHead(event.Kv.Value, event.Kv.ModRevision); err != nil {
-				return err
+			h, err := e.decodeHead(event.Kv.Value, event.Kv.ModRevision)
+			if err != nil {
+				return nil, err
 			}
+			it.head, it.note = h, h.Note
 		case isContent(key):
-			ops = append(ops, operation{key: key, value: event.Kv.Value, remove: remove})
+			it.ops = append(it.ops, operation{key: key, value: event.Kv.Value, remove: remove})
 		}
 	}
+	return it, nil
+}
+
+// takeCommit follows what one transaction of etcd has changed.
+func (e *Engine) takeCommit(ctx context.Context, events []*clientv3.Event) error {
+	it, err := e.decode(events)
+	if err != nil {
+		return err
+	}
+	if it.settings != nil {
+		if err := e.takeSettings(it.settings); err != nil {
+			return err
+		}
+	}
+	h := it.head
 	if h == nil {
 		return nil // a bundle is unfolded, which was followed already
 	}
-	note := []byte(h.Note)
 	e.mu.Lock()
 	seen, mine := h.mod <= e.read.mod, e.flight != nil && e.flight.id == h.ID
 	e.mu.Unlock()
 	if h.Bundle != "" && !seen && !mine {
-		var err error
-		if note, ops, err = e.readBundle(ctx, h, h.mod); err != nil {
+		if it.note, it.ops, err = e.readBundle(ctx, h, h.mod); err != nil {
 			return err
 		}
 	}
+	return e.accept(it)
+}
+
+// accept makes a commit the state, if it follows on the one before it.
+func (e *Engine) accept(it *happened) error {
+	h, ops := it.head, it.ops
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
@@ -208,10 +219,11 @@ func (e *Engine) takeCommit(ctx context.Context, events []*clientv3.Event) error
 		return errGap
 	}
 	before := e.read
-	given := e.unsealed(followed(ops, h, note)) // before the replica has it
+	given := e.unsealed(followed(ops, h, it.note)) // before the replica has it
 	e.content.apply(ops)
 	e.read = h
 	e.keep(ops, h)
+	e.leaves.add(h, ops, it.note)
 	e.state.of = max(e.state.of, h.Revision)
 	if h.Revision == before.Revision && len(ops) == 0 {
 		e.idle() // a bundle was unfolded
@@ -219,7 +231,7 @@ func (e *Engine) takeCommit(ctx context.Context, events []*clientv3.Event) error
 		return nil
 	}
 	e.enqueue(given)
-	if h.Bundle != "" {
+	if h.Bundle != "" && e.origin.refusal() == nil {
 		e.tidyLater()
 	}
 	return nil
@@ -274,6 +286,5 @@ func (e *Engine) Fresh(ctx context.Context) error {
 
 // Close implements engine.Engine.
 func (e *Engine) Close() error {
-	e.leave()
-	return errors.Join(e.client.Close(), e.replica.close())
+	return errors.Join(e.origin.leave(), e.replica.close())
 }

@@ -13,20 +13,8 @@ import (
 	"svcctl.io/svcctl/store/engine"
 )
 
-// askHead reads the head, linearizably, and the revision of etcd. It is nil when there is none.
-func (e *Engine) askHead(ctx context.Context, opts ...clientv3.OpOption) (*head, int64, error) {
-	call, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	resp, err := e.client.Get(call, e.key(headKey), opts...)
-	if err != nil {
-		return nil, 0, err
-	}
-	if len(resp.Kvs) == 0 {
-		return nil, resp.Header.Revision, nil
-	}
-	h, err := e.decodeHead(resp.Kvs[0].Value, resp.Kvs[0].ModRevision)
-	return h, resp.Header.Revision, err
-}
+// askHead reads the newest head, linearizably, and the revision of etcd. It is nil when there is none.
+func (e *Engine) askHead(ctx context.Context) (*head, int64, error) { return e.origin.head(ctx, 0) }
 
 // join makes sure that etcd has the fleet and the history that this box has, and reads what there
 // is when it cannot be followed from there. The error says why not.
@@ -80,9 +68,9 @@ func (e *Engine) stands() *head {
 
 // checkHistory makes sure that the head that this box stands at is one that etcd had.
 func (e *Engine) checkHistory(ctx context.Context, read, now *head) error {
-	was, _, err := e.askHead(ctx, clientv3.WithRev(read.mod))
+	was, _, err := e.origin.head(ctx, read.mod)
 	switch {
-	case errors.Is(err, rpctypes.ErrCompacted):
+	case isCompacted(err):
 		return e.reload(ctx)
 	case err != nil:
 		return err
@@ -95,6 +83,9 @@ func (e *Engine) checkHistory(ctx context.Context, read, now *head) error {
 	return nil
 }
 
+// isCompacted reports whether etcd does not know any more.
+func isCompacted(err error) bool { return errors.Is(err, rpctypes.ErrCompacted) }
+
 func (e *Engine) wentBack(read, now *head) error {
 	return &heldError{WentBack, fmt.Sprintf("etcd went back: it has revision %d and this box %d, or another history; as that may be an accident, "+
 		"what is in force stays: put etcd's data back, or say `svcctl fleet accept` to take what etcd has", now.Revision, read.Revision)}
@@ -102,31 +93,15 @@ func (e *Engine) wentBack(read, now *head) error {
 
 // checkFleet makes sure that it is the fleet that this box belongs to, and that the settings agree.
 func (e *Engine) checkFleet(ctx context.Context) error {
-	for {
-		s, mod, err := e.settings(ctx)
-		if err != nil {
-			return err
-		}
-		if err := e.fits(s); err != nil {
-			return err
-		}
-		if s.Settings == nil {
-			// The first box says which they are.
-			s.Settings = e.cfg.Settings
-			value, err := json.Marshal(s)
-			if err != nil {
-				return err
-			}
-			_, err = e.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(e.key(fleetKey)), "=", mod)).
-				Then(clientv3.OpPut(e.key(fleetKey), string(value))).Commit()
-			if err != nil {
-				return err
-			}
-			continue
-		}
-		e.agreeOn(s)
-		return nil
+	s, err := e.origin.settings(ctx)
+	if err == nil {
+		err = e.fits(s)
 	}
+	if err != nil {
+		return err
+	}
+	e.agreeOn(s)
+	return nil
 }
 
 // settings reads those of the fleet, with the modification revision of the key.
@@ -176,7 +151,7 @@ func (e *Engine) agreeOn(s *settings) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	raised := e.format != 0 && e.format < s.Format
-	e.fleetID, e.format, e.state.differs = s.ID, s.Format, ""
+	e.fleetID, e.format, e.agreed, e.state.differs = s.ID, s.Format, s.Settings, ""
 	if !agree(s.Settings, e.cfg.Settings) {
 		e.state.differs = fmt.Sprintf("the settings of this box are not those of the fleet: it has %s, and the fleet %s; "+
 			"it forwards as the fleet says and writes nothing: give it the same flags", e.cfg.Settings, s.Settings)
@@ -197,25 +172,21 @@ func (e *Engine) takeSettings(value []byte) error {
 		return err
 	}
 	e.agreeOn(s)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.leaves.addSettings(value)
 	return nil
 }
 
 // reload reads all objects as of one revision, and gives the store the difference.
 func (e *Engine) reload(ctx context.Context) error {
 	read := e.stands()
-	now, at, err := e.askHead(ctx)
-	if err != nil {
-		return err
-	}
+	now, at, have, err := e.origin.state(ctx)
 	switch {
-	case now == nil:
-		return &heldError{Emptied, "etcd has no objects of the fleet any more"}
+	case err != nil:
+		return err
 	case read != nil && (now.Revision < read.Revision || now.Epoch < read.Epoch):
 		return e.wentBack(read, now)
-	}
-	have, err := e.objects(ctx, now, at)
-	if err != nil {
-		return err
 	}
 	return e.replace(now, at, have)
 }
@@ -297,6 +268,7 @@ func (e *Engine) replace(now *head, at int64, have map[string][]byte) error {
 	}
 	e.content, e.read, e.known = fresh, now, at
 	e.keep(ops, now)
+	e.leaves.drop()
 	if first {
 		e.taken, e.published = now.mod, now.mod
 		return e.replica.flush() // the store opens on it

@@ -58,6 +58,9 @@ func (e *Engine) Sharing() error {
 // ReplaceKey makes a value the one that all boxes have under a name, in place of the one with an ID, "" for none.
 // Errors: ErrReplaced; engine.AwayError when nothing was changed, and others when that is not known.
 func (e *Engine) ReplaceKey(ctx context.Context, name, before string, value []byte) error {
+	if err := e.origin.refusal(); err != nil {
+		return err
+	}
 	if err := e.Sharing(); err != nil {
 		return &engine.AwayError{Why: err.Error()}
 	}

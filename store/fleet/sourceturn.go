@@ -124,20 +124,9 @@ func (e *Engine) claim(ctx context.Context, key string, lease clientv3.LeaseID, 
 	return holder, kvs[0] == me, nil
 }
 
-// SourceHolders asks etcd for the readers of the sources, by name.
+// SourceHolders asks for the readers of the sources, by name.
 func (e *Engine) SourceHolders(ctx context.Context) (map[string]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	resp, err := e.client.Get(ctx, e.key(sourceTurnPrefix), clientv3.WithPrefix())
-	if err != nil {
-		return nil, e.away(err)
-	}
-	holders := make(map[string]string, len(resp.Kvs))
-	for _, kv := range resp.Kvs {
-		holder, _, _ := strings.Cut(string(kv.Value), " ")
-		holders[strings.TrimPrefix(string(kv.Key), e.key(sourceTurnPrefix))] = holder
-	}
-	return holders, nil
+	return e.origin.holders(ctx)
 }
 
 // Instance is the identifier of this data directory.

@@ -2,13 +2,11 @@ package fleet
 
 import (
 	"cmp"
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -114,7 +112,7 @@ func (e *heldError) Error() string { return e.why }
 func (e *Engine) note(err error) {
 	kind, why := Following, ""
 	if err != nil {
-		kind, why = CutOff, fmt.Sprintf("this box is cut off from etcd: %s; what is in force stays, and nothing can be changed", e.silence(err))
+		kind, why = CutOff, fmt.Sprintf("this box is cut off from %s: %s; what is in force stays, and nothing can be changed", e.origin.from(), e.origin.silence(err))
 		if held, is := err.(*heldError); is { //nolint:errorlint // it is never wrapped
 			kind, why = held.kind, held.why
 		}
@@ -134,27 +132,13 @@ func (e *Engine) note(err error) {
 	}
 	if before != kind {
 		e.signal()
+		e.leaves.drop() // they ask another core box, or are told the state of this one
 		if kind == Following {
 			e.cfg.Log.Info("follows the fleet", "fleet", e.cfg.Fleet, "revision", e.read.Revision)
 		} else {
 			e.cfg.Log.Warn("does not follow the fleet", "fleet", e.cfg.Fleet, "state", kind, "why", why)
 		}
 	}
-}
-
-// silence says why etcd does not answer.
-func (e *Engine) silence(err error) string {
-	if isDenied(err) {
-		return e.denied(err)
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		why := "of " + strings.Join(e.cfg.Endpoints, ", ") + " none answers in time for a majority"
-		if refused := e.cfg.shakeHands(); refused != nil {
-			why += fmt.Sprintf(" (%v: is the certificate in --etcd-cert one that etcd trusts?)", refused)
-		}
-		return why
-	}
-	return err.Error()
 }
 
 // shakeHands returns the error of a TLS handshake with one of the endpoints; nil: it succeeds, or no server is

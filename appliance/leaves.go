@@ -1,0 +1,103 @@
+package appliance
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"time"
+
+	"svcctl.io/svcctl/api/auth"
+	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/control"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/fleet"
+	"svcctl.io/svcctl/store/object"
+)
+
+// leafCommits answers the leaves of this box; nil: it has none.
+func leafCommits(cfg *config.Config, shared *fleet.Engine) http.Handler {
+	if shared == nil || cfg.IsLeaf() || cfg.Fleet.LeafCACert == "" {
+		return nil
+	}
+	return shared.Commits(func(r *http.Request) string { return auth.From(r.Context()).BoxName() })
+}
+
+// leafForward sends changes from a leaf to a core box; nil: the box makes them itself.
+func leafForward(cfg *config.Config, shared *fleet.Engine) http.RoundTripper {
+	if shared == nil || !cfg.IsLeaf() {
+		return nil
+	}
+	return shared
+}
+
+// tellNode has the core box keep the Node of this leaf.
+func tellNode(shared *fleet.Engine) func(*object.Node) error {
+	return func(node *object.Node) error {
+		text, err := json.Marshal(node)
+		if err == nil {
+			shared.TellNode(text)
+		}
+		return err
+	}
+}
+
+// keepLeafNodes writes the Nodes of the leaves that report here.
+func (m *member) keepLeafNodes(ctx context.Context) error {
+	const again = time.Second
+	kept := map[string][]byte{}
+	for ctx.Err() == nil {
+		changed := m.engine.Changes()
+		nodes := m.engine.LeafNodes()
+		failed := false
+		for box, text := range nodes {
+			if bytes.Equal(kept[box], text) {
+				continue
+			}
+			if err := m.keepLeafNode(box, text); err != nil {
+				m.log.Debug("the Node of a leaf is not written yet", "box", box, "err", err)
+				failed = true
+				continue
+			}
+			kept[box] = text
+		}
+		for box := range kept {
+			if nodes[box] == nil {
+				delete(kept, box) // it may tell another core box meanwhile
+			}
+		}
+		var retry <-chan time.Time
+		if failed {
+			retry = time.After(again)
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-retry:
+		}
+	}
+	return nil
+}
+
+func (m *member) keepLeafNode(box string, text []byte) error {
+	told := &object.Node{}
+	if err := json.Unmarshal(text, told); err != nil {
+		return err
+	}
+	// A leaf says what it is, and no more.
+	node := &object.Node{
+		TypeMeta: object.TypeMeta{Kind: object.KindNode, APIVersion: object.APIVersionCore},
+		Metadata: object.ObjectMeta{Name: box, Labels: control.NodeLabels(told.Metadata.Labels)}, Status: told.Status,
+	}
+	have, _ := m.store.Get(object.Ref{Kind: object.KindNode, Name: box})
+	control.KeepOfClients(node, have)
+	if errs := object.Validate(node, object.Options{}); len(errs) > 0 {
+		return errs
+	}
+	_, err := m.store.Generate(control.NodeOwner+"/"+box, []object.Object{node}, nil)
+	if _, owned := errors.AsType[*store.OwnedError](err); owned { // a client has made it its own
+		return nil
+	}
+	return err
+}

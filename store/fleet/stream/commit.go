@@ -1,0 +1,166 @@
+package stream
+
+import (
+	"bufio"
+	"bytes"
+	"compress/flate"
+	"compress/gzip"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Kind says what a frame is.
+type Kind byte
+
+// The kinds of frames.
+const (
+	// Change is a commit: Head has the value of the head that it has put.
+	Change Kind = 'c'
+	// Settings has the settings of the fleet, as its Head, which have changed.
+	Settings Kind = 's'
+	// State begins a state as a whole: Head and Mod are of the commit that left it. Objects frames follow, and End.
+	State Kind = 'h'
+	// Objects has some of the objects of a State, as its Ops.
+	Objects Kind = 'o'
+	// End ends a State.
+	End Kind = 'e'
+)
+
+// Commit is one frame. Fields that its Kind has no use for are empty.
+type Commit struct {
+	Kind Kind
+	// Mod is the modification revision of the head in etcd: the position of a commit.
+	Mod int64
+	// Head is the value of the head, Note what the store says of the commit if the head does not have it.
+	Head, Note []byte
+	Ops        []Op
+}
+
+// Op puts a value, or removes it.
+type Op struct {
+	Key    string
+	Value  []byte
+	Remove bool
+}
+
+// maxFrame bounds a frame, in bytes: it is that of a large commit.
+const maxFrame = 1<<30 + 1<<20
+
+// ErrMalformed says that what was read is no frame.
+var ErrMalformed = errors.New("the stream of commits cannot be read: it is damaged, or the core box has another version")
+
+func appendText[T string | []byte](b []byte, text T) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
+}
+
+// Append appends the frame of a commit to b.
+func Append(b []byte, c *Commit) []byte {
+	size := 1 + 3*binary.MaxVarintLen64 + len(c.Head) + len(c.Note)
+	for i := range c.Ops {
+		size += 1 + 2*binary.MaxVarintLen64 + len(c.Ops[i].Key) + len(c.Ops[i].Value)
+	}
+	body := make([]byte, 0, size)
+	body = binary.AppendUvarint(append(body, byte(c.Kind)), uint64(c.Mod))
+	body = appendText(appendText(body, c.Head), c.Note)
+	for i := range c.Ops {
+		if op := &c.Ops[i]; op.Remove {
+			body = appendText(append(body, '-'), op.Key)
+		} else {
+			body = appendText(appendText(append(body, '+'), op.Key), op.Value)
+		}
+	}
+	return appendText(b, body)
+}
+
+// parse is the inverse of Append, without the length.
+func parse(body []byte) (*Commit, error) {
+	ok := len(body) > 0
+	number := func() (n uint64) {
+		n, size := binary.Uvarint(body)
+		if size <= 0 {
+			ok = false
+			return 0
+		}
+		body = body[size:]
+		return n
+	}
+	text := func() []byte {
+		size := number()
+		if !ok || size > uint64(len(body)) {
+			ok = false
+			return nil
+		}
+		part := body[:size:size]
+		body = body[size:]
+		return part
+	}
+	if !ok {
+		return nil, ErrMalformed
+	}
+	c := &Commit{Kind: Kind(body[0])}
+	body = body[1:]
+	c.Mod = int64(number())
+	c.Head, c.Note = text(), text()
+	for ok && len(body) > 0 {
+		mark := body[0]
+		body = body[1:]
+		op := Op{Remove: mark == '-'}
+		if op.Key = string(text()); !op.Remove {
+			op.Value = text()
+		}
+		ok = ok && (mark == '+' || mark == '-')
+		c.Ops = append(c.Ops, op)
+	}
+	if !ok {
+		return nil, ErrMalformed
+	}
+	return c, nil
+}
+
+// Decoder reads frames.
+type Decoder struct {
+	from  *bufio.Reader
+	plain *bufio.Reader // nil: nothing was read yet
+}
+
+// NewDecoder returns a Decoder of a stream. It reads nothing yet.
+func NewDecoder(from io.Reader) *Decoder { return &Decoder{from: bufio.NewReader(from)} }
+
+// Next waits for the next frame. At the end of a stream, which may come at any time, it returns io.EOF or io.ErrUnexpectedEOF.
+func (d *Decoder) Next() (*Commit, error) {
+	if d.plain == nil {
+		unpacked, err := gzip.NewReader(d.from)
+		if err != nil {
+			return nil, wrong(err)
+		}
+		d.plain = bufio.NewReader(unpacked)
+	}
+	size, err := binary.ReadUvarint(d.plain)
+	if err != nil {
+		return nil, wrong(err)
+	}
+	if size > maxFrame {
+		return nil, ErrMalformed
+	}
+	var body bytes.Buffer // grows with what comes, whatever the length says
+	if _, err := io.CopyN(&body, d.plain, int64(size)); err != nil {
+		return nil, wrong(err)
+	}
+	return parse(body.Bytes())
+}
+
+// wrong tells damage from an end.
+func wrong(err error) error {
+	if errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || isCorrupt(err) {
+		return fmt.Errorf("%w (%w)", ErrMalformed, err)
+	}
+	return err
+}
+
+func isCorrupt(err error) bool {
+	var corrupt flate.CorruptInputError
+	var internal flate.InternalError
+	return errors.As(err, &corrupt) || errors.As(err, &internal)
+}

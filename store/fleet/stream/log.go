@@ -1,0 +1,291 @@
+package stream
+
+import (
+	"bytes"
+	"compress/flate"
+	"compress/gzip"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+)
+
+const (
+	// memberSize is the size, packed, from which the next commit begins a new member.
+	memberSize = 128 << 10
+	// DefaultLimit bounds what a Log keeps, packed, in bytes; of a larger commit it keeps that one.
+	DefaultLimit = 16 << 20
+)
+
+// Position is a commit, by the modification revision of its head and by its ID.
+type Position struct {
+	Mod int64
+	ID  string
+}
+
+var (
+	// ErrBefore says that a Log does not reach back to a position.
+	ErrBefore = errors.New("the commits after that one are not kept any more")
+	// ErrOther says that the commit at a position is another one.
+	ErrOther = errors.New("the commit at that position is another one")
+	// ErrBehind says that a reader was too slow: what it would read next is gone.
+	ErrBehind = errors.New("the reader fell behind what is kept")
+)
+
+// Log has the newest commits, encoded and packed, for readers that copy its bytes. It is safe for concurrent use.
+type Log struct {
+	limit int
+
+	mu      sync.Mutex
+	members []*member
+	pending []item // to be encoded
+	busy    bool   // a goroutine encodes
+	size    int
+	grown   chan struct{} // closed when there is more
+	closed  error
+	packer  *gzip.Writer // of the last member; it and out are the encoding goroutine's
+	out     bytes.Buffer
+}
+
+// item is a commit with the ID of its head; "": it is none.
+type item struct {
+	commit *Commit
+	id     string
+}
+
+// member is one member of gzip.
+type member struct {
+	before Position   // which its first commit follows on
+	has    []Position // in order
+	data   []byte     // only grows
+	full   bool       // data is complete
+	gone   bool
+	next   *member
+}
+
+// NewLog returns an empty Log whose first commit is to follow on a position. It keeps limit bytes, packed.
+func NewLog(at Position, limit int) *Log {
+	return &Log{limit: limit, grown: make(chan struct{}), members: []*member{{before: at}}}
+}
+
+// Add appends a commit, which follows on the last one. ID is that of its head, "" for a frame that is no commit. It does not
+// wait: encoding is done beside the caller, who must not change the values any more.
+func (l *Log) Add(c *Commit, id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed != nil {
+		return
+	}
+	l.pending = append(l.pending, item{c, id})
+	if !l.busy {
+		l.busy = true
+		go l.encode()
+	}
+}
+
+// encode packs what is pending, and ends.
+func (l *Log) encode() {
+	for {
+		l.mu.Lock()
+		if len(l.pending) == 0 || l.closed != nil {
+			l.busy, l.pending = false, nil
+			l.signal()
+			l.mu.Unlock()
+			return
+		}
+		items, last := l.pending, l.members[len(l.members)-1]
+		l.pending = nil
+		l.mu.Unlock()
+		for _, it := range items {
+			last = l.pack(last, it)
+		}
+	}
+}
+
+// signal wakes who waits for a change. l.mu must be held.
+func (l *Log) signal() {
+	close(l.grown)
+	l.grown = make(chan struct{})
+}
+
+// pack appends one commit to the last member, or to a new one, which it returns. One goroutine at a time calls it.
+func (l *Log) pack(last *member, it item) *member {
+	if len(last.data) >= memberSize {
+		_ = l.packer.Close() // a bytes.Buffer takes all
+		l.took(last, Position{}, true)
+		fresh := &member{before: last.end()}
+		l.mu.Lock()
+		last.next = fresh
+		l.members = append(l.members, fresh)
+		l.mu.Unlock()
+		last = fresh
+	}
+	switch {
+	case l.packer == nil:
+		l.packer, _ = gzip.NewWriterLevel(&l.out, flate.BestSpeed) // it is a level
+	case len(last.data) == 0:
+		l.packer.Reset(&l.out)
+	}
+	_, _ = l.packer.Write(Append(nil, it.commit))
+	_ = l.packer.Flush()
+	l.took(last, Position{it.commit.Mod, it.id}, false)
+	return last
+}
+
+// end is the last commit of a member, or the one before it.
+func (m *member) end() Position {
+	if len(m.has) == 0 {
+		return m.before
+	}
+	return m.has[len(m.has)-1]
+}
+
+// took moves what was packed into a member, and has readers see it.
+func (l *Log) took(m *member, at Position, full bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m.data = append(m.data, l.out.Bytes()...)
+	l.size += l.out.Len()
+	l.out.Reset()
+	if m.full = full; at.ID != "" {
+		m.has = append(m.has, at)
+	}
+	l.evict()
+	l.signal()
+}
+
+// evict drops the oldest members while there is too much. l.mu must be held.
+func (l *Log) evict() {
+	for l.size > l.limit && len(l.members) > 1 {
+		first := l.members[0]
+		first.gone = true
+		l.size -= len(first.data)
+		l.members = slices.Delete(l.members, 0, 1)
+	}
+}
+
+// Begin returns the position that the oldest commit follows on.
+func (l *Log) Begin() Position {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.members[0].before
+}
+
+// Prepend puts the commits of a Log that ends where l begins in front of those of l. The error is ErrBefore when they do not fit,
+// or are too much, or why l is closed. The other one must not be used any more.
+func (l *Log) Prepend(older *Log) error {
+	older.mu.Lock()
+	members, size := older.members, older.size
+	older.mu.Unlock()
+	last := members[len(members)-1]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed != nil {
+		return l.closed
+	}
+	if last.end() != l.members[0].before || l.size+size > l.limit {
+		return ErrBefore
+	}
+	last.full, last.next = true, l.members[0]
+	l.members = append(slices.Clone(members), l.members...)
+	l.size += size
+	return nil
+}
+
+// Seal waits until all is packed, and completes the last member: nothing may be added any more.
+func (l *Log) Seal() {
+	l.mu.Lock()
+	for l.busy {
+		grown := l.grown
+		l.mu.Unlock()
+		<-grown
+		l.mu.Lock()
+	}
+	last := l.members[len(l.members)-1]
+	l.mu.Unlock()
+	if len(last.data) > 0 {
+		_ = l.packer.Close()
+		l.took(last, Position{}, true)
+	}
+}
+
+// Close ends all readers with an error, and drops what is kept.
+func (l *Log) Close(why error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed == nil {
+		l.closed = why
+		l.signal()
+	}
+}
+
+// Reader copies the stream from a position.
+type Reader struct {
+	log *Log
+	at  *member
+	off int
+}
+
+// maxPiece bounds what a Reader gives at once, in bytes.
+const maxPiece = 64 << 10
+
+// Reader returns a Reader whose stream has the commits after a position, and maybe some before it. It waits for what is being
+// encoded.
+func (l *Log) Reader(ctx context.Context, after Position) (*Reader, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for {
+		if l.closed != nil {
+			return nil, l.closed
+		}
+		if after.Mod < l.members[0].before.Mod {
+			return nil, ErrBefore
+		}
+		for i := len(l.members) - 1; i >= 0; i-- {
+			if m := l.members[i]; m.before == after || slices.Contains(m.has, after) {
+				return &Reader{log: l, at: m}, nil
+			}
+		}
+		if !l.busy {
+			return nil, ErrOther
+		}
+		grown := l.grown
+		l.mu.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-grown:
+		}
+		l.mu.Lock()
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// Next waits for more bytes of the stream and returns some, which must not be changed. The error is ErrBehind, why the Log
+// was closed, or that of ctx.
+func (r *Reader) Next(ctx context.Context) ([]byte, error) {
+	for {
+		r.log.mu.Lock()
+		if r.at.full && r.off == len(r.at.data) && r.at.next != nil && !r.at.gone {
+			r.at, r.off = r.at.next, 0
+		}
+		piece, grown, closed, gone := r.at.data[r.off:], r.log.grown, r.log.closed, r.at.gone
+		r.log.mu.Unlock()
+		switch {
+		case closed != nil:
+			return nil, closed
+		case gone:
+			return nil, ErrBehind
+		case len(piece) > 0:
+			piece = piece[:min(len(piece), maxPiece)]
+			r.off += len(piece)
+			return piece, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-grown:
+		}
+	}
+}
