@@ -1,9 +1,15 @@
 package main
 
 import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 )
 
@@ -43,5 +49,31 @@ func TestSilenceFindings(t *testing.T) {
 	}
 	if f := accountingFindings(&wire.Traffic{Flows: true, NoBytes: "a setting is 0"}); len(f) != 1 || !strings.Contains(f[0].Message, "a setting is 0") {
 		t.Errorf("got %+v", f)
+	}
+}
+
+// A rate since a look of long ago says nothing of now: doctor takes the second of two looks that it causes.
+func TestTwoLooks(t *testing.T) {
+	now := time.Now()
+	rate := func(r float64) *float64 { return &r }
+	look := func(ago time.Duration, seconds, refused float64) wire.Traffic {
+		return wire.Traffic{At: now.Add(-ago), Seconds: seconds, Counted: true, Ports: []wire.PortTraffic{
+			{Namespace: "shop", Service: "web", TrafficTotals: wire.TrafficTotals{RefusedRate: rate(refused)}}}}
+	}
+	looks := []wire.Traffic{look(2*time.Second, 840, 0.01), look(2*time.Second, 840, 0.01), look(0, 2, 50)}
+	socket := filepath.Join(t.TempDir(), "s")
+	ln, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(looks[0])
+		looks = looks[1:]
+	})}
+	go func() { _ = srv.Serve(ln) }()
+	defer srv.Close()
+	seen, err := twoLooks(t.Context(), client.New(socket))
+	if err != nil || seen.Seconds != 2 || len(looks) != 0 {
+		t.Errorf("%+v, %v; %d looks left", seen, err, len(looks))
 	}
 }

@@ -27,6 +27,7 @@ look. What depends on the box, as its addresses, is not known here.
 
 ` + settingsAbout,
 		options: append([]*option{
+			{name: "filename", letter: "f", arg: argPath, group: groupWhich, repeats: true, usage: "the same as an argument, as other verbs take it; repeatable"},
 			outputOption(formText, formJSON, formJUnit, formSARIF),
 			{name: "strict", group: groupOutput, usage: "exit with 1 for warnings too"},
 		}, settingOptions(true)...),
@@ -51,6 +52,7 @@ func (p *program) runValidate(_ context.Context, v *verb, args []string) error {
 	if err != nil {
 		return err
 	}
+	args = slices.Concat(v.option("filename").texts, args)
 	if len(args) == 0 {
 		args = cfg.ManifestDirs()
 	}

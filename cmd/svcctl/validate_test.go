@@ -53,6 +53,7 @@ func TestValidate(t *testing.T) {
 		{"m/odd.yaml", exitDone, []string{odd}, ""},
 		{"--strict m/odd.yaml", exitNo, []string{odd}, "svcctl: 0 errors and 1 warning in 1 file\n"},
 		{"m", exitNo, []string{odd, bad, worse}, "svcctl: 2 errors and 1 warning in 3 files\n"},
+		{"-f m/sub --filename m/odd.yaml", exitNo, []string{odd, bad, worse}, "svcctl: 2 errors and 1 warning in 2 files\n"},
 		{"m/sub m/odd.yaml", exitNo, []string{odd, bad, worse}, "svcctl: 2 errors and 1 warning in 2 files\n"},
 		{"--manifests m/sub", exitNo, []string{bad, worse}, "svcctl: 2 errors and 0 warnings in 1 file\n"},
 		{"m/none.yaml", exitNo, nil, "svcctl: read manifests: open m/none.yaml: no such file or directory\n"},

@@ -53,9 +53,10 @@ func Test614_sources_and_trials_in_a_restore(t *testing.T) {
 	if err := a.TakeSource("lb", "b"); err != nil {
 		t.Fatal(err)
 	}
-	if v := b.reads(t, second, 0); !v.OK() || b.clusterIP("second") == "" {
-		t.Fatalf("box b reads the source: %+v", v)
-	}
+	eventually(t, "box b has followed, and reads the source", func() bool {
+		v := b.reads(t, second, 0)
+		return v.OK() && b.clusterIP("second") != ""
+	})
 	if _, err := b.BeginTrial("two", "test", false, time.Hour, deadline.Now()); err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +80,7 @@ func Test614_sources_and_trials_in_a_restore(t *testing.T) {
 			state, is := x.Trial()
 			return is && state.ID == "one" && len(state.Objects) == 4 && x.secret("s") == "on trial" && x.clusterIP("old") == ""
 		})
-		if left, _ := x.TrialLeft(); left < 59*time.Minute {
+		if left, _ := x.TrialLeft(); left < 30*time.Minute {
 			t.Errorf("box %s has %v left of it", x.cfg.Box, left)
 		}
 	}
