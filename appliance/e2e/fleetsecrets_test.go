@@ -126,7 +126,7 @@ func Test570_one_Secret_ends_TLS_on_all_boxes(t *testing.T) {
 	if out := f.svcctlFleet("reseal", "--fleet-key-file", keys(0)); !strings.Contains(out, "has 1 value sealed by key") || !strings.Contains(out, "; 0 of them") {
 		t.Errorf("svcctl fleet reseal: %s", out)
 	}
-	if out := f.svcctlFleet("upgrade"); !strings.Contains(out, "format 3, and this version makes no newer one") {
+	if out := f.svcctlFleet("upgrade"); !strings.Contains(out, ", and this version makes no newer one") {
 		t.Errorf("svcctl fleet upgrade: %s", out)
 	}
 	// A box that leaves has its Secrets open.
