@@ -193,14 +193,9 @@ func concerns(state *store.RolloutState) func(object string) bool {
 		is[ref.String()] = true
 	}
 	for _, key := range state.Services {
-		is[serviceOf(key).String()] = true
+		is[object.ServiceRef(key).String()] = true
 	}
 	return func(object string) bool { return is[object] }
-}
-
-func serviceOf(key string) object.Ref {
-	namespace, name, _ := strings.Cut(key, "/")
-	return object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
 }
 
 // reported are the problems for the report of this box: errors, and Services of a rollout whose endpoints are all down. Those of a
@@ -216,7 +211,7 @@ func (m *member) reported(s *wire.Status) (list []fleet.ReportedProblem) {
 	if is && state.Pending() {
 		for _, key := range state.Services {
 			if m.isBereft(key) {
-				list = append(list, fleet.ReportedProblem{Object: serviceOf(key).String(), Reason: "NoEndpoints", Message: "no endpoint is ready, and there was one before the rollout"})
+				list = append(list, fleet.ReportedProblem{Object: object.ServiceRef(key).String(), Reason: "NoEndpoints", Message: "no endpoint is ready, and there was one before the rollout"})
 			}
 		}
 	}
@@ -319,6 +314,6 @@ func (m *member) tellRollout() {
 		return
 	}
 	for _, key := range state.Services[:min(mostTold, len(state.Services))] {
-		m.events.Tell(serviceOf(key), "Rollout"+string(state.Phase), message, state.Phase != store.RolloutStopped)
+		m.events.Tell(object.ServiceRef(key), "Rollout"+string(state.Phase), message, state.Phase != store.RolloutStopped)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"math"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/index"
@@ -77,11 +76,6 @@ func (t *transaction) checkClusterIPs(svc, before *object.Service) object.Errors
 	return errs
 }
 
-func serviceRef(key string) object.Ref {
-	namespace, name, _ := strings.Cut(key, "/")
-	return object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
-}
-
 func portsOf(svc *object.Service) []alloc.Port {
 	ports := make([]alloc.Port, len(svc.Spec.Ports))
 	for i, port := range svc.Spec.Ports {
@@ -109,7 +103,7 @@ func (t *transaction) usedAs(addr netip.Addr, except string) string {
 // it is comes first.
 func (t *transaction) externalHolder(addr netip.Addr, port alloc.Port, except string) string {
 	if owner, held := t.s.allocator.owner(addr); held && owner != except {
-		r := t.record(serviceRef(owner))
+		r := t.record(object.ServiceRef(owner))
 		if r != nil && slices.Contains(portsOf(r.object.(*object.Service)), port) {
 			return owner
 		}
@@ -142,7 +136,7 @@ func (t *transaction) onExternal(addr netip.Addr, port alloc.Port, except string
 // version is a Service as of this transaction, with the changes that are being allocated for
 // together; nil when there is none. What is not numbered yet is younger than all that is.
 func (t *transaction) version(key string) (*object.Service, Since) {
-	ref := serviceRef(key)
+	ref := object.ServiceRef(key)
 	if c := t.changes[ref]; c != nil && (c.remove || c.next != nil) {
 		if c.remove {
 			return nil, Since{}

@@ -55,7 +55,7 @@ func (b Before) Get(ref object.Ref) (object.Object, Owner) {
 
 // serviceBefore replaces what is in the rollout by what was there before.
 func (r *rollout) serviceBefore(key string, svc *object.Service, list []*object.EndpointSlice, endpoints *object.Endpoints) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
-	if before, staged := r.before[serviceRef(key)]; staged {
+	if before, staged := r.before[object.ServiceRef(key)]; staged {
 		svc = nil
 		if before != nil && !before.withheld {
 			svc = before.object.(*object.Service)
@@ -102,7 +102,7 @@ func (v View) Services() iter.Seq2[string, *object.Service] {
 
 // Since is Store.Since.
 func (v View) Since(key string) Since {
-	if r := v.record(serviceRef(key)); r != nil {
+	if r := v.record(object.ServiceRef(key)); r != nil {
 		return r.since()
 	}
 	return Since{}

@@ -314,7 +314,7 @@ func (s *Store) concerned(before, now []alloc.Pool) []object.Ref {
 			continue
 		}
 		for _, owner := range owners {
-			if ref := serviceRef(owner); s.table.get(ref) != nil {
+			if ref := object.ServiceRef(owner); s.table.get(ref) != nil {
 				refs[ref] = struct{}{}
 			}
 		}

@@ -59,7 +59,7 @@ func (r *rollout) stages(c *change) bool {
 			continue
 		}
 		key := index.ServiceKey(o)
-		if _, is := r.before[serviceRef(key)]; is {
+		if _, is := r.before[object.ServiceRef(key)]; is {
 			return true
 		}
 		if _, is := r.before[endpointsRef(key)]; is && c.ref.Kind != object.KindEndpoints {
@@ -78,7 +78,7 @@ func (c *change) controller() string {
 }
 
 func endpointsRef(key string) object.Ref {
-	ref := serviceRef(key)
+	ref := object.ServiceRef(key)
 	ref.Kind = object.KindEndpoints
 	return ref
 }

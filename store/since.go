@@ -48,7 +48,7 @@ func rangeKey(protocol string, at netip.AddrPort, last uint16) string {
 func (s *Store) Since(key string) Since {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if r := s.table.records[serviceRef(key)]; r != nil {
+	if r := s.table.records[object.ServiceRef(key)]; r != nil {
 		return r.since()
 	}
 	return Since{}

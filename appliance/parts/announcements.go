@@ -84,15 +84,9 @@ func (a *Announcements) tell() {
 			reason, verb = "nodeUnassigned", "no longer announcing"
 		}
 		for _, service := range m.Services {
-			a.events.Tell(serviceRef(service), reason, fmt.Sprintf("%s %s from node %q by %s", verb, m.Address, a.node.Name, m.By), true)
+			a.events.Tell(object.ServiceRef(service), reason, fmt.Sprintf("%s %s from node %q by %s", verb, m.Address, a.node.Name, m.By), true)
 		}
 	}
-}
-
-// serviceRef is the Service "namespace/name".
-func serviceRef(key string) object.Ref {
-	namespace, name, _ := strings.Cut(key, "/")
-	return object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
 }
 
 // Stepped implements reconcile.Part.
@@ -120,7 +114,7 @@ func (a *Announcements) Problems() []resolve.Problem {
 	for _, c := range a.book.Conflicts() {
 		for _, service := range c.Services {
 			list = append(list, resolve.Problem{
-				Object: serviceRef(service), Reason: "AddressConflict",
+				Object: object.ServiceRef(service), Reason: "AddressConflict",
 				Message: fmt.Sprintf("%s is not announced (%s): the host with the Ethernet address %s answers for it; take the address from that host, or choose another one: it is asked for again every 10 s",
 					c.Address, c.By, c.With),
 			})

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -308,8 +307,7 @@ func (h *Health) report(key string, before, now []resolve.Checked) {
 	for i := range before {
 		was[place{before[i].Port, before[i].Endpoint, before[i].Text}] = before[i].State
 	}
-	namespace, name, _ := strings.Cut(key, "/")
-	ref := object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
+	ref := object.ServiceRef(key)
 	told := map[health.Target]bool{} // one check may be of several ports
 	for i := range now {
 		c := &now[i]

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/relay"
@@ -159,8 +158,7 @@ func (r *Relay) named(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool)
 func (n *names) problems() (list []resolve.Problem) {
 	for _, key := range slices.Sorted(maps.Keys(n.naming)) {
 		svc := n.naming[key]
-		namespace, name, _ := strings.Cut(key, "/")
-		ref := object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
+		ref := object.ServiceRef(key)
 		told := map[string]bool{}
 		for i := range svc.Ports {
 			p := &svc.Ports[i]

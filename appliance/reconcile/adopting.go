@@ -109,9 +109,8 @@ func (a *adopting) problems() (all []resolve.Problem) {
 		case n > 1:
 			more = fmt.Sprintf(", and %d more endpoints are shared", n)
 		}
-		namespace, name, _ := cutKey(service)
 		all = append(all, resolve.Problem{
-			Object: object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}, Field: "metadata.annotations[" + object.AnnotationAdopt + "]", Reason: "SharedEndpoint", Warning: true,
+			Object: object.ServiceRef(service), Field: "metadata.annotations[" + object.AnnotationAdopt + "]", Reason: "SharedEndpoint", Warning: true,
 			Message: fmt.Sprintf("the endpoint %s is behind %s, and what it sends does not say by which of them its client came: a connection on which it speaks first after a takeover ends%s; give each address a port or endpoints of its own",
 				endpoints[0], strings.Join(a.frontends(endpoints[0]), " and "), more),
 		})

@@ -230,9 +230,8 @@ func (p *planner) late() []resolve.Problem {
 			if !p.compiler.Serves(f, proto, at) || !s.covers(s.Protocol, p.addresses(f, netip.Addr{}), port) {
 				continue
 			}
-			namespace, name, _ := cutKey(p.claims.Owner(f, proto, at))
 			problems = append(problems, resolve.Problem{
-				Object: object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}, Field: "spec.ports",
+				Object: object.ServiceRef(p.claims.Owner(f, proto, at)), Field: "spec.ports",
 				Reason: resolve.ReasonPortInUse, Warning: true,
 				Message: fmt.Sprintf("%s, which is node port %d/%s of this Service: connections to the host's addresses do not reach it", s, port, proto),
 			})

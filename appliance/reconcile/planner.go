@@ -193,8 +193,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 	conflicts := make([][]resolve.Problem, len(outputs))
 	parallel.Do(len(outputs), minShare, func(i int) {
 		p.progress()
-		namespace, name, _ := cutKey(changed[i])
-		granted[i], conflicts[i] = p.claims.Grant(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}, outputs[i].Ports)
+		granted[i], conflicts[i] = p.claims.Grant(object.ServiceRef(changed[i]), outputs[i].Ports)
 	})
 	ports := make(map[string][]nft.ServicePort, len(outputs))
 	for i, key := range changed {
@@ -256,24 +255,14 @@ func (p *planner) resolveAll(objs Objects, keys []string) []planned {
 // minShare is the number of Services from which another CPU is used.
 const minShare = 256
 
-func cutKey(key string) (namespace, name string, ok bool) {
-	for i := range len(key) {
-		if key[i] == '/' {
-			return key[:i], key[i+1:], true
-		}
-	}
-	return "", key, false
-}
-
 func (p *planner) resolveOne(objs Objects, key string) planned {
 	var out planned
 	svc, slices, _ := objs.Service(key)
 	out.since = objs.Since(key)
 	if left, is := p.quarantine.left[key]; is {
-		namespace, name, _ := cutKey(key)
 		out.Ports, out.drain, out.RetryAfter, out.SlowStart, out.Relay = left.Ports, left.Drain, left.RetryAfter, left.SlowStart, left.Relay
 		out.EndpointConnections = left.EndpointConnections
-		out.Problems = []resolve.Problem{left.problem(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name})}
+		out.Problems = []resolve.Problem{left.problem(object.ServiceRef(key))}
 		return out
 	}
 	if svc == nil {

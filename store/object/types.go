@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -65,6 +66,12 @@ type Ref struct {
 // RefOf is the Ref of an object.
 func RefOf(o Object) Ref {
 	return Ref{Kind: o.GetTypeMeta().Kind, Namespace: o.GetMeta().Namespace, Name: o.GetMeta().Name}
+}
+
+// ServiceRef is the Ref of the Service "namespace/name".
+func ServiceRef(key string) Ref {
+	namespace, name, _ := strings.Cut(key, "/")
+	return Ref{Kind: KindService, Namespace: namespace, Name: name}
 }
 
 // String is "Service default/web", and "Node gw1" of what is in no namespace.
