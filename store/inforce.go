@@ -2,7 +2,6 @@ package store
 
 import (
 	"iter"
-	"maps"
 	"slices"
 	"strings"
 
@@ -91,13 +90,7 @@ func (v View) Services() iter.Seq2[string, *object.Service] {
 		}
 	}
 	v.s.mu.RUnlock()
-	return func(yield func(string, *object.Service) bool) {
-		for _, key := range slices.Sorted(maps.Keys(services)) {
-			if !yield(key, services[key]) {
-				return
-			}
-		}
-	}
+	return inOrder(services)
 }
 
 // Since is Store.Since.

@@ -72,9 +72,14 @@ func (s *Store) Services() iter.Seq2[string, *object.Service] {
 	s.mu.RLock()
 	services := s.table.index.Services()
 	s.mu.RUnlock()
-	return func(yield func(string, *object.Service) bool) {
-		for _, key := range slices.Sorted(maps.Keys(services)) {
-			if !yield(key, services[key]) {
+	return inOrder(services)
+}
+
+// inOrder gives what is in a map by its keys, sorted.
+func inOrder[V any](of map[string]V) iter.Seq2[string, V] {
+	return func(yield func(string, V) bool) {
+		for _, key := range slices.Sorted(maps.Keys(of)) {
+			if !yield(key, of[key]) {
 				return
 			}
 		}

@@ -179,11 +179,10 @@ func (a *Authority) Share(shared []byte) error {
 func (a *Authority) Export() (key []byte, ends bool, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	secret, err := x509.MarshalPKCS8PrivateKey(a.caKey)
-	if err != nil {
+	if key, err = encodeAuthority(a.ca.Raw, a.caKey); err != nil {
 		return nil, false, fmt.Errorf("export the CA of the API: %w", err)
 	}
-	return append(encodePEM(pemCertificate, a.ca.Raw), encodePEM(pemKey, secret)...), a.ends(), nil
+	return key, a.ends(), nil
 }
 
 // NewAuthorityKey makes a CA: its certificate and its key, in PEM.
@@ -206,9 +205,18 @@ func NewAuthorityKey(now time.Time) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a CA: %w", err)
 	}
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	data, err := encodeAuthority(der, key)
 	if err != nil {
 		return nil, fmt.Errorf("make a CA: %w", err)
+	}
+	return data, nil
+}
+
+// encodeAuthority returns a certificate and its key in PEM.
+func encodeAuthority(der []byte, key *ecdsa.PrivateKey) ([]byte, error) {
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, err
 	}
 	return append(encodePEM(pemCertificate, der), encodePEM(pemKey, secret)...), nil
 }
