@@ -10,8 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"time"
-
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
 // current is the core box that is asked, left is closed when another one is.
@@ -55,7 +53,7 @@ func (c *atCore) ask(ctx context.Context, method, path string, query url.Values,
 		if refused := (*coreError)(nil); errors.As(err, &refused) {
 			switch refused.Code {
 			case http.StatusGone:
-				return nil, rpctypes.ErrCompacted
+				return nil, errForgotten
 			case http.StatusPreconditionFailed:
 				return nil, errNoSuchCommit
 			}

@@ -96,7 +96,12 @@ func (e *Engine) follow(ctx context.Context) error {
 	e.mu.Lock()
 	e.restart = stop
 	e.mu.Unlock()
-	return e.origin.follow(ctx)
+	err := e.origin.follow(ctx)
+	if errors.Is(err, errGap) || isCompacted(err) {
+		e.cfg.Log.Warn("reads all of the fleet's objects again", "err", err)
+		return e.resume(ctx)
+	}
+	return err
 }
 
 // resume reads all objects where they cannot be followed, if etcd has the history of this box.

@@ -83,8 +83,10 @@ func (e *Engine) checkHistory(ctx context.Context, read, now *head) error {
 	return nil
 }
 
-// isCompacted reports whether etcd does not know any more.
-func isCompacted(err error) bool { return errors.Is(err, rpctypes.ErrCompacted) }
+// isCompacted reports whether etcd, or a core box, does not know any more.
+func isCompacted(err error) bool {
+	return errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, errForgotten)
+}
 
 func (e *Engine) wentBack(read, now *head) error {
 	return &heldError{WentBack, fmt.Sprintf("etcd went back: it has revision %d and this box %d, or another history; as that may be an accident, "+

@@ -18,8 +18,6 @@ import (
 	"sync"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-
 	"svcctl.io/svcctl/store/fleet/stream"
 )
 
@@ -121,15 +119,10 @@ func (c *atCore) state(ctx context.Context) (now *head, at int64, have map[strin
 }
 
 func (c *atCore) follow(ctx context.Context) error {
-	e := c.e
-	read := e.stands()
+	read := c.e.stands()
 	core, left := c.current()
 	query := url.Values{"after": {strconv.FormatInt(read.mod, 10)}, "id": {read.ID}}
 	resp, err := c.ask(ctx, http.MethodGet, "", query, nil, fillTimeout+coreTimeout)
-	if errors.Is(err, rpctypes.ErrCompacted) {
-		e.cfg.Log.Warn("reads all of the fleet's objects again", "err", errForgotten)
-		return e.resume(ctx)
-	}
 	if err != nil {
 		return err
 	}
@@ -137,8 +130,6 @@ func (c *atCore) follow(ctx context.Context) error {
 	if now, nowLeft := c.current(); now != core {
 		left = nowLeft
 	}
-	stop := context.AfterFunc(ctx, func() { resp.Body.Close() })
-	defer stop()
 	done := make(chan struct{})
 	defer close(done)
 	go func() { // ends with the stream
@@ -153,12 +144,7 @@ func (c *atCore) follow(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("the stream of commits ended: %w", err)
 		}
-		err = c.take(f)
-		if errors.Is(err, errGap) {
-			e.cfg.Log.Warn("reads all of the fleet's objects again", "err", err)
-			return e.resume(ctx)
-		}
-		if err != nil {
+		if err := c.take(f); err != nil {
 			return err
 		}
 	}

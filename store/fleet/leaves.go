@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"svcctl.io/svcctl/store/engine"
@@ -187,7 +186,7 @@ func (e *Engine) fill(ctx context.Context, log *stream.Log, after stream.Positio
 	}
 	was, _, err := e.origin.head(ctx, after.Mod)
 	switch {
-	case errors.Is(err, rpctypes.ErrCompacted):
+	case isCompacted(err):
 		return errForgotten
 	case err != nil:
 		return err
@@ -234,7 +233,7 @@ func (e *Engine) history(ctx context.Context, from, until int64, log *stream.Log
 				continue
 			}
 			if h.Bundle != "" {
-				if it.note, it.ops, err = e.readBundle(ctx, h, h.mod); errors.Is(err, rpctypes.ErrCompacted) {
+				if it.note, it.ops, err = e.readBundle(ctx, h, h.mod); isCompacted(err) {
 					return errForgotten
 				} else if err != nil {
 					return err

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -18,11 +17,12 @@ type origin interface {
 	// settings reads those of the fleet.
 	settings(ctx context.Context) (*settings, error)
 	// head reads the newest head, and the revision of etcd up to which there is no other; nil: there is none. With at it is
-	// the one as of that revision; rpctypes.ErrCompacted: nobody knows any more.
+	// the one as of that revision; when nobody knows any more, isCompacted reports so of the error.
 	head(ctx context.Context, at int64) (*head, int64, error)
 	// state reads all objects as of one head, with the revision of etcd, of any time after the call.
 	state(ctx context.Context) (now *head, at int64, have map[string][]byte, err error)
-	// follow has the Engine take what comes after Engine.read, until ctx is done or that fails.
+	// follow has the Engine take what comes after Engine.read, until ctx is done or that fails: after errGap, and an error
+	// of which isCompacted reports so, all objects are read.
 	follow(ctx context.Context) error
 	// renew tells the others of this box, and learns who has the turns.
 	renew(ctx context.Context, b *beats) error
@@ -97,18 +97,10 @@ func (o atEtcd) follow(ctx context.Context) error {
 	from := e.known + 1
 	e.mu.Unlock()
 	for resp := range e.watchFrom(ctx, from) {
-		if resp.CompactRevision != 0 {
-			return e.resume(ctx)
-		}
 		if err := resp.Err(); err != nil {
 			return err
 		}
-		err := e.take(ctx, resp.Events)
-		if errors.Is(err, errGap) || errors.Is(err, rpctypes.ErrCompacted) {
-			e.cfg.Log.Warn("reads all of the fleet's objects again", "err", err)
-			return e.resume(ctx)
-		}
-		if err != nil {
+		if err := e.take(ctx, resp.Events); err != nil {
 			return err
 		}
 		e.mu.Lock()
