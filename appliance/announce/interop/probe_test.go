@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,17 +33,19 @@ func (p *place) probe() (stop func(most int)) {
 		{to: netip.MustParseAddr(vip6), request: 128, reply: 129},
 	}
 	done := make(chan struct{})
+	var senders sync.WaitGroup
 	for _, f := range flows {
 		if err := p.client.Do(f.open); err != nil {
 			p.t.Fatal(err)
 		}
 		go f.receive()
-		go f.send(done)
+		senders.Go(func() { f.send(done) })
 	}
 	time.Sleep(100 * time.Millisecond)
 	return func(most int) {
 		p.t.Helper()
 		close(done)
+		senders.Wait() // or the last request counts after its socket is closed
 		deadline := time.Now().Add(5 * time.Second)
 		for _, f := range flows {
 			for f.answered.Load() < f.sent.Load() && time.Now().Before(deadline) {
