@@ -28,8 +28,8 @@ var (
 	ErrChanging = errors.New("nf_tables is changed faster than it can be read")
 )
 
-// OpError tells which operation of a batch the kernel refused. Nothing of the batch
-// was changed. The operations behind it may be wrong too.
+// OpError names the operation of a batch that the kernel refused. Nothing of the batch was
+// changed. The operations behind it may be wrong too.
 type OpError struct {
 	Op    int           // index in Batch.Ops
 	Text  string        // the operation, or the one element of it, in nft syntax
