@@ -84,8 +84,8 @@ func portsOf(svc *object.Service) []alloc.Port {
 	return ports
 }
 
-// usedAs says what an address is to Services that would be cut off from it, or from each other,
-// if it became an external IP; "" when it is nothing.
+// usedAs returns the other use of an address, which would lose its traffic if the address became
+// an external IP; "" when there is none.
 func (t *transaction) usedAs(addr netip.Addr, except string) string {
 	if keys := t.s.table.index.EndpointsAt(addr); len(keys) > 0 {
 		return "an endpoint of Service " + keys[0]

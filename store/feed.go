@@ -80,7 +80,7 @@ func (f *feed) since(revision uint64) ChangeSet {
 	return set
 }
 
-// changeLog remembers which Services, Pods and Secrets were touched by which revision.
+// changeLog has the Services, Pods and Secrets of the last revisions.
 type changeLog struct {
 	// since is the last revision that is forgotten.
 	since   uint64
@@ -93,7 +93,7 @@ type logEntry struct {
 	of       logKind
 }
 
-// logKind says what a logEntry is about.
+// logKind is the subject of a logEntry.
 type logKind uint8
 
 const (
@@ -153,8 +153,8 @@ func (l *changeLog) after(revision uint64) []logEntry {
 	return l.entries[from:]
 }
 
-// ErrExpired says that the history does not reach back so far, or not so far ahead: a client
-// has to look at everything (HTTP 410).
+// ErrExpired means that the history does not have the revision, which is too old or in the future. A
+// client has to read everything again (HTTP 410).
 var ErrExpired = journal.ErrExpired
 
 // Event is one change of one object.

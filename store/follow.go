@@ -17,11 +17,11 @@ import (
 // maxLost is for how long a call decides anew when others are first, again and again.
 const maxLost = 20 * time.Second
 
-// errLost says for how long others were first.
+// errLost means that other machines committed first on every attempt.
 var errLost = &engine.AwayError{Why: "other boxes have changed something each time before this change could be made; try again"}
 
-// commitNote tells other machines about the changes of a commit: what their journals need and objects
-// do not say. Of several changes of one object in a commit it has the last.
+// commitNote describes the changes of a commit for other machines: what their journals need and objects do not contain.
+// Of several changes of one object in a commit it has the last.
 type commitNote struct {
 	At      time.Time    `json:"at"`
 	Changes []noteChange `json:"changes"` // by revision

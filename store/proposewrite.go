@@ -19,8 +19,8 @@ const NamespacesController = "namespaces"
 // the controller's stay, as kubectl label and cordon have it.
 const NodeController = "node"
 
-// checkPreconditions says why a client may not do what it asks for, and else whose the object is
-// afterwards.
+// checkPreconditions returns why a client may not make its change; nil: it may, and the owner of the new version is
+// set.
 func (c *change) checkPreconditions(s *Store, w *Write) error {
 	switch {
 	case c.old == nil && (w.Delete || w.Status || w.Version != "" || w.UID != ""):
@@ -202,8 +202,7 @@ func (c *change) proposeStatus(written object.Object) ([]string, error) {
 	return warnings, nil
 }
 
-// warnOfIngress says that the load balancer IPs in a written status are not those that
-// the Service keeps.
+// warnOfIngress returns a warning when the load balancer IPs in a written status are not those that the Service keeps.
 func warnOfIngress(svc, old *object.Service) []string {
 	points := func(svc *object.Service) []string {
 		var list []string

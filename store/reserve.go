@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// reservedKey says that values are reserved, over restarts.
+// reservedKey marks in the data directory that values are reserved, over restarts.
 const reservedKey = "reserved"
 
 // reservedOwner holds the values that are reserved. No Service has that name.

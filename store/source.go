@@ -68,11 +68,11 @@ type SourceTurn struct {
 
 // SourceVerdict is why a machine may not read a source; the zero SourceVerdict: it may.
 type SourceVerdict struct {
-	// Behind says that the content has a lower generation than the one in force, Differs names the first
-	// file that is another one than in force.
+	// Behind is set when the content has a lower generation than the one in force; Differs names the first file that
+	// differs from the one in force.
 	Behind  bool
 	Differs string
-	// Given says that the source was assigned to the Reader, which has not begun.
+	// Given is set when the source was assigned to the Reader, which has not begun.
 	Given bool
 	// Reader is the machine that reads it.
 	Reader string
@@ -203,7 +203,7 @@ func (s *Store) TakeSource(name, box string) error {
 	})
 }
 
-// ErrNoSource says that no box has read a source of that name.
+// ErrNoSource means that no box has read a source of that name.
 var ErrNoSource = errors.New("no box has read a source of that name")
 
 // ForgetSource drops the record of a source that no machine reads any more. What its files declared stays as it

@@ -176,7 +176,7 @@ func (s *Store) reopen(r *record) {
 	s.declared.noteOwner(ref, Owner{}, r.owner)
 }
 
-// withheldNote says why a stored object is not shown to those who program Services.
+// withheldNote is the note about a stored object that is withheld from the dataplane.
 func withheldNote(r *record, err error) note {
 	return note{path: r.owner.File, reason: ReasonConflict, message: fmt.Sprintf(
 		"%v, which is older; nothing is programmed for this one: delete one of the two", err)}

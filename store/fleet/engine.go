@@ -105,7 +105,7 @@ type Engine struct {
 	restart   func()        // ends the watch under way
 	turn      turn
 	report    func() Report // nil: nobody reports
-	// shut says of secret objects that cannot be opened why not, by key.
+	// shut has the reasons why secret objects cannot be opened, by key.
 	shut map[string]string
 	// keys are the shared keys, by name.
 	keys    map[string]sharedKey

@@ -17,7 +17,7 @@ import (
 // handshakeTimeout bounds a connection that is only to tell why others fail.
 const handshakeTimeout = time.Second
 
-// Kind says how a box stands to its fleet.
+// Kind is the state of a box in its fleet.
 type Kind string
 
 // The kinds of states.
@@ -32,14 +32,14 @@ const (
 	Differs   Kind = "Differs"  // the box has other settings than its fleet
 	TooNew    Kind = "TooNew"   // a newer version has written what this one cannot read
 	Namesake  Kind = "Namesake" // another box has the name
-	// KeyMissing says that a Secret is sealed by a key that the box does not have.
+	// KeyMissing means that a Secret is sealed by a key that the box does not have.
 	KeyMissing Kind = "KeyMissing"
 )
 
 // State is the state of a box as a member of its fleet.
 type State struct {
 	Kind Kind
-	// Why says what happened and what to do about it; "" while all is well.
+	// Why is what happened, with the next step; "" while all is well.
 	Why   string
 	Since time.Time
 	// Revision is the revision of the newest commit that was followed; Of that of the newest in
@@ -79,9 +79,9 @@ type state struct {
 	since time.Time
 	heard time.Time
 	of    uint64
-	// differs says which settings are not those of the fleet; "": they agree.
+	// differs lists the settings that differ from the fleet's; "": they agree.
 	differs string
-	// shut says which Secret cannot be opened, since when; "": all can.
+	// shut names a Secret that cannot be opened, with the time; "": all can.
 	shut      string
 	shutSince time.Time
 }
@@ -189,7 +189,7 @@ func isDenied(err error) bool {
 	return code == codes.PermissionDenied || code == codes.Unauthenticated
 }
 
-// denied says what to do about that.
+// denied is the text for a refusal by etcd, with the next step.
 func (e *Engine) denied(err error) string {
 	return fmt.Sprintf("etcd refuses this box (%v): give the user that the certificate in --etcd-cert names a role that may read and write %s", err, e.prefix)
 }

@@ -33,7 +33,7 @@ type Container struct {
 	// RestartPolicy Always makes an init container one that runs beside the others.
 	RestartPolicy *string         `json:"restartPolicy,omitempty"`
 	Ports         []ContainerPort `json:"ports,omitempty"`
-	// ReadinessProbe says how the box asks whether the Pod may be sent traffic.
+	// ReadinessProbe is how the box checks that the Pod is ready for traffic.
 	ReadinessProbe *Probe `json:"readinessProbe,omitempty"`
 }
 
