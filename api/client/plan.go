@@ -13,7 +13,7 @@ import (
 
 const planPath = "/svcctl/v1/plan"
 
-// Plan tells what applying objects, each in JSON, would change in the kernel. DryRun and AsFile mean nothing here.
+// Plan returns what applying objects, each in JSON, would change in the kernel. o.DryRun and o.AsFile are ignored.
 func (c *Client) Plan(ctx context.Context, o ApplyOptions, objects []json.RawMessage) (p wire.KernelPlan, err error) {
 	query := url.Values{"fieldManager": {o.Manager}, "force": {strconv.FormatBool(o.Force)}, "fieldValidation": {"Strict"}}
 	var body bytes.Buffer
@@ -25,7 +25,7 @@ func (c *Client) Plan(ctx context.Context, o ApplyOptions, objects []json.RawMes
 	return p, err
 }
 
-// PlanFiles tells what would change in the kernel if a watched directory had these files.
+// PlanFiles returns what would change in the kernel if a watched directory had these files.
 func (c *Client) PlanFiles(ctx context.Context, directory string, files []wire.PlanFile) (p wire.KernelPlan, err error) {
 	var body bytes.Buffer
 	lines := json.NewEncoder(&body)

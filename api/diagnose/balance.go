@@ -85,8 +85,8 @@ func (d *diagnosis) chosen(s wire.PortState) (lines []string) {
 	return lines
 }
 
-// standsBy says why weight or priority keep an endpoint from new connections, "" if they do
-// not.
+// standsBy returns why weight or priority exclude an endpoint from new connections, "" if they
+// do not.
 func (d *diagnosis) standsBy(address string) string {
 	addr, err := netip.ParseAddr(address)
 	if err != nil {

@@ -93,7 +93,7 @@ type watchSession struct {
 	follow  follower
 	// after is the revision up to which everything is told.
 	after uint64
-	// described says that the columns of a Table are told.
+	// described is set once the columns of a Table were sent.
 	described bool
 }
 
@@ -168,7 +168,7 @@ func (l *watchSession) expired() *statusError {
 	return expired(fmt.Sprintf("too old resource version: %d (%d): list again", l.after, l.server.store.Revision()))
 }
 
-// run tells what happens until the watch is over.
+// run sends events until the watch ends.
 func (l *watchSession) run(ctx context.Context) {
 	bookmarks := time.NewTicker(bookmarkEvery)
 	defer bookmarks.Stop()
@@ -204,8 +204,8 @@ func (l *watchSession) run(ctx context.Context) {
 	}
 }
 
-// look tells the changes that there are, as many as are looked at at once, and whether
-// there are more. An error ends the watch, and the client is told if it can be.
+// look sends the pending events, at most watchBatch of them, and reports whether there are more.
+// An error ends the watch; the client gets it as an ERROR event if possible.
 func (l *watchSession) look() (more bool, err error) {
 	events, err := l.server.store.EventsAbout(l.after, watchBatch, l.follow.about)
 	if err != nil {
@@ -230,7 +230,8 @@ func (l *watchSession) look() (more bool, err error) {
 	return len(events) == watchBatch, nil
 }
 
-// change tells a change as those see it who see the selected objects only.
+// change sends a change as the event that a client with a selector sees: ADDED, MODIFIED, DELETED,
+// or none.
 func (l *watchSession) change(c change) error {
 	was, is := l.options.selects(c.old), l.options.selects(c.new)
 	switch {
