@@ -150,7 +150,7 @@ func (s *segments) failed(l *node.Link, err error) (changed bool) {
 	return true
 }
 
-// problems says why nothing is announced on some interfaces, in the order of their indexes.
+// problems lists why interfaces are not used for announcing, in the order of their indexes.
 func (s *segments) problems() (all []string) {
 	for _, index := range slices.Sorted(maps.Keys(s.wrong)) {
 		all = append(all, s.wrong[index])
@@ -168,7 +168,7 @@ func (s *segments) silent() (all []string) {
 	return all
 }
 
-// disputes says on which interfaces another host answers for addresses as well, in the order of their indexes.
+// disputes lists the interfaces on which another host answers for our addresses too, in the order of their indexes.
 func (s *segments) disputes() (all []string) {
 	for _, index := range slices.Sorted(maps.Keys(s.ports)) {
 		p := s.ports[index]

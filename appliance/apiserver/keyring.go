@@ -29,7 +29,7 @@ type SharedKeys interface {
 const (
 	// keyringRetry is the wait after a key could not be made.
 	keyringRetry = 5 * time.Second
-	// keyringLook is how often the end of the CA is looked at.
+	// keyringLook is the interval at which the expiry of the CA is checked.
 	keyringLook = time.Hour
 )
 

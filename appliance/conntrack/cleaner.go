@@ -103,7 +103,7 @@ func (c *Cleaner) Expect(w Work) {
 	c.agenda.expect(w)
 }
 
-// Stats tells what was done so far.
+// Stats returns the counters of deleted entries.
 func (c *Cleaner) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -95,7 +95,7 @@ func (r *Relay) openFront(key frontKey) (*front, error) {
 	return front, nil
 }
 
-// advice says what to do about a failure to listen for redirected clients.
+// advice returns the next step after a failure to listen for redirected clients.
 func advice(err error, port uint16) string {
 	if errors.Is(err, unix.EADDRINUSE) {
 		return fmt.Sprintf("stop the program that has it (`ss -tulnp sport = :%d` names it), or give svcctl others with --relay-ports", port)

@@ -28,7 +28,7 @@ type State struct {
 	Mine bool
 	// Verdict is why this box may not read it.
 	Verdict store.SourceVerdict
-	// Orphaned says that no box has read it for patience.
+	// Orphaned is set when no box has read it for patience.
 	Orphaned bool
 }
 

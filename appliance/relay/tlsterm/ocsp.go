@@ -276,7 +276,7 @@ func (k *Keeper) answered(secret string, p *Pair, s *staple, err error) (news bo
 	return before != nil || !had
 }
 
-// stapleText says what is wrong with the OCSP responses of a Secret; "": nothing. The caller holds the lock.
+// stapleText returns the problem with the OCSP responses of a Secret; "": none. The caller holds the lock.
 func (k *Keeper) stapleText(secret string, kept *keptPair, now time.Time) string {
 	p := kept.good
 	if p == nil {

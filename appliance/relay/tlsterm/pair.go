@@ -35,7 +35,7 @@ func (p *Pair) same(o *Pair) bool {
 // Leaf is the certificate itself.
 func (p *Pair) Leaf() *x509.Certificate { return p.certificate.Leaf }
 
-// String says which certificate it is.
+// String formats the names and the expiry of the certificate.
 func (p *Pair) String() string {
 	return fmt.Sprintf("for %s, until %s", strings.Join(p.Names(), ", "), stamp(p.Leaf().NotAfter))
 }
