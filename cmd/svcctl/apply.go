@@ -63,7 +63,7 @@ object was refused, and never what was made in another way.`,
 
 const (
 	formText = "text"
-	// setLabel says which set an object was applied with.
+	// setLabel is the label with the name of the set that an object was applied with.
 	setLabel = "svcctl.io/applyset"
 )
 
@@ -258,7 +258,7 @@ func (a *applying) flush(ctx context.Context) error {
 	return err
 }
 
-// result tells what became of a document.
+// result prints the outcome of applying a document.
 func (a *applying) result(d *document, r wire.Applied) error {
 	a.total++
 	for _, warning := range r.Warnings {

@@ -86,7 +86,7 @@ func (p *program) runDashboard(ctx context.Context, v *verb, _ []string) error {
 	}
 }
 
-// unanswered says that the appliance does not answer.
+// unanswered writes the page for an appliance that does not answer.
 func unanswered(w http.ResponseWriter, why error) {
 	dashboard.Refuse(w, http.StatusBadGateway, why.Error(), true)
 }

@@ -171,7 +171,7 @@ func (d *describing) health(ctx context.Context, t target) ([][]string, error) {
 	return rows, nil
 }
 
-// happened tells the events about the object.
+// happened adds the Events about the object.
 func (d *describing) happened(ctx context.Context, page *describe.Page, t target, uid string) error {
 	k, _ := kindNamed("events")
 	about := []string{"involvedObject.kind=" + t.kind.Name, "involvedObject.name=" + t.name}

@@ -58,7 +58,7 @@ type differing struct {
 	refused int
 }
 
-// errDiffers says that there are differences, which are printed already.
+// errDiffers means that there are differences, which are printed already.
 var errDiffers = &exitError{code: exitNo}
 
 // runDiff prints differences.

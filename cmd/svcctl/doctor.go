@@ -138,7 +138,7 @@ func twoLooks(ctx context.Context, c *client.Client) (*wire.Traffic, error) {
 // lookPause is more than looks of the appliance are apart at the least.
 const lookPause = 1100 * time.Millisecond
 
-// reasonAdvice says what to do about packets that are refused for a reason.
+// reasonAdvice has the next step for each reason of refused packets.
 var reasonAdvice = map[string]string{
 	"no-endpoint":        "`svcctl top -A --once --by refused` says of which Services, and `svcctl explain svc/NAME` why they have none",
 	"no-such-port":       "clients use a port that no Service has: `svcctl trace` shows which",

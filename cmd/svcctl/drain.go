@@ -163,7 +163,7 @@ func stillAnnounced(all *wire.Announcements, vips map[netip.Addr]bool) (why stri
 	return why
 }
 
-// stillActive says why connections are not silent; "": they are. Unlisted connections are unknown.
+// stillActive returns why connections are not silent; "": they are. Unlisted connections are unknown.
 func stillActive(active, unlisted int) string {
 	switch {
 	case active > 0:

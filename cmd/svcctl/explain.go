@@ -145,7 +145,7 @@ func parseQuestion(text string) (q diagnose.Question, is bool, err error) {
 	return q, true, nil
 }
 
-// errNoAnswer says that a Service does not answer, which is told already.
+// errNoAnswer means that a Service does not answer, which is printed already.
 var errNoAnswer = &exitError{code: exitNo}
 
 // explainService explains a Service that is named.

@@ -125,7 +125,8 @@ func (p *program) runFleet(ctx context.Context, v *verb, args []string) error {
 	return err
 }
 
-// noEtcd says what to do when no member of etcd answers. The client of etcd tells of a failed handshake by the timeout alone.
+// noEtcd is the error when no member of etcd answers, with the next step. The client of etcd tells of a failed handshake by
+// the timeout alone.
 func noEtcd(endpoints []string, err error) error {
 	return fmt.Errorf("%w: no etcd answers at %s: it is not there, a packet filter is in the way, or one of both sides does not trust the other's certificate: "+
 		"compare --etcd, --etcd-cacert, --etcd-cert and --etcd-key with the settings of etcd, whose log says more", err, strings.Join(endpoints, ", "))

@@ -167,7 +167,7 @@ func roughly(d time.Duration) time.Duration {
 	return d.Round(unit)
 }
 
-// whyText says what speaks against an endpoint, or for how long it has to answer.
+// whyText formats why an endpoint is down, or the time within which it has to answer.
 func whyText(e *wire.EndpointHealth) string {
 	var words []string
 	if e.Why != "" {

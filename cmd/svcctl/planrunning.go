@@ -44,7 +44,7 @@ func runningOptions() []*option {
 	return o
 }
 
-// planAgainst says what a plan begins with, and refuses the flags that mean nothing for it.
+// planAgainst returns the base of a plan, and refuses the flags that mean nothing for it.
 func (v *verb) planAgainst() (running bool, err error) {
 	against := v.option("against")
 	if !slices.Contains(against.words, against.text()) {
@@ -192,7 +192,7 @@ func (p *program) planFiles(ctx context.Context, v *verb, c *client.Client) (pla
 	return c.PlanFiles(ctx, watched, files)
 }
 
-// refusedInPlan says why an object was refused or is held, with its place.
+// refusedInPlan formats why an object was refused or is held, with its place.
 func refusedInPlan(o *wire.PlannedObject, documents []*document) string {
 	if o.Status != nil && 0 < o.Document && o.Document <= len(documents) {
 		d := documents[o.Document-1]

@@ -34,7 +34,7 @@ func (p *program) socket(v *verb) (string, error) {
 	return cfg.API.Socket, nil
 }
 
-// settingsAbout tells, in the help of serve and plan, where settings come from.
+// settingsAbout is the paragraph about the sources of settings in the help of serve and plan.
 const settingsAbout = `Every flag is also an environment variable and a key of the file given with
 --config: --node-name is SVCCTL_NODE_NAME and nodeName, --cluster-cidr is
 SVCCTL_CLUSTER_CIDR and clusterCIDR. The flag counts first, then the variable,

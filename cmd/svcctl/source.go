@@ -59,7 +59,7 @@ func (p *program) runSource(ctx context.Context, v *verb, args []string) error {
 	return usagef("source does what? Say `svcctl source list`, `svcctl source take NAME [--box BOX]` or `svcctl source forget NAME`")
 }
 
-// ofFleet says that a box is in no fleet, if that is why it refuses.
+// ofFleet replaces a refusal by the error that the box is in no fleet, if that is its reason.
 func ofFleet(err error) error {
 	if refused, is := errors.AsType[*wire.Failure](err); is && refused.Reason == wire.ReasonNotFound {
 		return errors.New("this box belongs to no fleet: it was started without --fleet")

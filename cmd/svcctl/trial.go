@@ -111,7 +111,7 @@ func (t *trying) begin(ctx context.Context) error {
 	return nil
 }
 
-// tell says when it goes back.
+// tell prints the time at which the trial goes back.
 func (t *trying) tell() error {
 	if t == nil || t.began == nil {
 		return nil
@@ -185,5 +185,5 @@ func revivedLines(b wire.RolledBack, suffix string) string {
 	return text
 }
 
-// errConflicts says that a rollback is not whole.
+// errConflicts means that a rollback could not restore every object.
 var errConflicts = errors.New("not every object is served as it was: see above")

@@ -21,7 +21,7 @@ type verb struct {
 	examples []example
 	exits    string // what the exit codes mean here, one a line
 	words    []string
-	// command says that the first argument is a command, and what follows belongs to it.
+	// command is set when the first argument is a command, to which everything after it belongs.
 	command bool
 	run     func(ctx context.Context, v *verb, args []string) error
 }

@@ -234,7 +234,8 @@ func (p *program) waitForObjects(ctx context.Context, v *verb, args []string) er
 	return errors.Join(late...)
 }
 
-// absence says of an object that was waited for in vain that it is not there, if that is why.
+// absence returns the clause that an object that was waited for does not exist; "" when it
+// does.
 func absence(ctx context.Context, c *client.Client, t target, a awaited) string {
 	_, err := c.Get(ctx, t.path(), nil)
 	if f, is := errors.AsType[*wire.Failure](err); a.absent || !is || f.Reason != wire.ReasonNotFound {
