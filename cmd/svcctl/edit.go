@@ -25,9 +25,9 @@ func (p *program) editVerb() *verb {
 		summary: "change an object in an editor",
 		args:    "KIND NAME... | KIND/NAME... [FLAGS]",
 		about: `Opens the object as YAML in the editor that KUBE_EDITOR, VISUAL or EDITOR names, else in
-vi. When the editor ends, what was changed, and nothing else, is sent to the appliance.
-What it refuses comes back into the editor, with the reason at the top, until it is
-accepted, or nothing is changed any more.`,
+vi. When the editor ends, only the changed fields are sent to the appliance. A refused edit
+is opened again, with the reason at the top, until it is accepted, or nothing is changed any
+more.`,
 		options: slices.Concat([]*option{
 			namespaceOption(),
 			{name: "field-manager", arg: "NAME", def: "svcctl-edit", group: groupHow, usage: "owner of the changed fields"},

@@ -19,7 +19,7 @@ func (p *program) waitVerb() *verb {
 	words := []string{string(client.Synced), string(client.Ready), forCreate, forDelete, forCondition + "=", formJSONPath + "="}
 	return &verb{
 		name:    "wait",
-		summary: "wait until the appliance, or an object, is as it should be",
+		summary: "wait for the appliance, or for a condition of objects",
 		args:    "[KIND NAME... | KIND/NAME... | KIND -l SELECTOR] [FLAGS]",
 		about: `Without objects it waits for the appliance, also for one that is only just being started:
 
