@@ -288,7 +288,7 @@ const stuckExit = 1
 // notify sends a state to systemd, if NOTIFY_SOCKET is set.
 func (a *assembly) notify(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
-		a.log.Warn("systemd cannot be told", "state", state, "err", err)
+		a.log.Warn("systemd cannot be notified", "state", state, "err", err)
 	}
 }
 

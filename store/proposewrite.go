@@ -73,7 +73,7 @@ func (c *change) propose(t *transaction, w *Write) ([]string, error) {
 	}
 	empty, known := newOf(c.ref.Kind)
 	if !known || reflect.TypeOf(empty) != reflect.TypeOf(w.Object) {
-		return nil, fmt.Errorf("write %s: a %T is not what is kept under such a name", c.ref, w.Object)
+		return nil, fmt.Errorf("write %s: a %T does not belong to that kind", c.ref, w.Object)
 	}
 	written := w.Object.DeepCopy()
 	if w.Status {

@@ -86,7 +86,7 @@ var (
 	// ErrRolloutOver means that a write belongs to a rollout that has begun, or is over.
 	ErrRolloutOver = errors.New("the rollout that this change belongs to is over, or has been started: nothing of it is changed any more")
 	// ErrRolloutMoved means that another machine has moved the rollout first.
-	ErrRolloutMoved = errors.New("the rollout has gone on meanwhile: `svcctl rollout status` says how far")
+	ErrRolloutMoved = errors.New("the rollout has advanced in the meantime: see `svcctl rollout status`")
 )
 
 // RolloutError means that an object, or any other, is in a rollout, and may not be written.

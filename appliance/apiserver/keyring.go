@@ -160,5 +160,5 @@ func (k *keyring) revoke(ctx context.Context) (pending, err error) {
 	if id, _ := k.shared.Tokens(); id != mine {
 		return nil, nil // by this call, or by another box
 	}
-	return fmt.Errorf("the other boxes of the fleet accept them until this one has told them, which it does as soon as it can (%w)", pending), nil
+	return fmt.Errorf("the other boxes of the fleet accept them until this one reaches etcd (%w)", pending), nil
 }

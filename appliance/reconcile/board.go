@@ -227,7 +227,7 @@ func (b *Board) why(ctx context.Context) error {
 	case !b.status.Ready:
 		return errors.New(b.status.Reason)
 	case b.status.PendingRemovals > 0:
-		return fmt.Errorf("%d Services that vanished from the manifests have not gone yet", b.status.PendingRemovals)
+		return fmt.Errorf("%d Services that vanished from the manifests are not removed yet", b.status.PendingRemovals)
 	}
 	return ctx.Err()
 }

@@ -41,7 +41,7 @@ func (k frontKey) name() string {
 // forget has systemd keep a listener no longer.
 func (r *Relay) forget(key frontKey) {
 	if err := r.store.Drop(key.name()); err != nil {
-		r.log.Warn("systemd cannot be told to keep a socket no longer", "name", key.name(), "err", err)
+		r.log.Warn("systemd cannot be notified to close a stored socket", "name", key.name(), "err", err)
 	}
 }
 
@@ -90,7 +90,7 @@ func (r *Relay) openFront(key frontKey) (*front, error) {
 	}
 	f.open[key] = front
 	if err := r.store.Keep(key.name(), front.socket.conn()); err != nil {
-		r.log.Warn("clients of relayed ports are refused while the program restarts: systemd cannot be told to keep a socket", "err", err)
+		r.log.Warn("clients of relayed ports are refused while the program restarts: systemd cannot be given a socket to store", "err", err)
 	}
 	return front, nil
 }

@@ -78,7 +78,7 @@ func (p *program) runAlloc(ctx context.Context, v *verb, args []string) error {
 	case left && repair:
 		return errors.New("not all of it could be repaired")
 	case left:
-		return errors.New("what is held and what the Services have do not agree: `svcctl alloc check --repair` puts it right")
+		return errors.New("the allocator and the Services differ: `svcctl alloc check --repair` removes the differences")
 	}
 	return nil
 }

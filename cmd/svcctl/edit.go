@@ -105,7 +105,7 @@ func (e *editing) run(ctx context.Context) error {
 			return err
 		}
 		if err := e.p.edit(ctx, e.editor(), e.file); err != nil {
-			return fmt.Errorf("the editor %s: %w; what is written is in %s", e.editor(), err, e.file)
+			return fmt.Errorf("the editor %s: %w; the text is in %s", e.editor(), err, e.file)
 		}
 		content, err := os.ReadFile(e.file)
 		if err != nil {
@@ -118,11 +118,11 @@ func (e *editing) run(ctx context.Context) error {
 		case written == withoutComments(original):
 			return e.cancel("nothing is changed")
 		case why != "" && written == withoutComments(text):
-			return fmt.Errorf("given up: %s; what is written is in %s", why, e.file)
+			return fmt.Errorf("given up: %s; the text is in %s", why, e.file)
 		}
 		text = written
 		if why, err = e.send(ctx, content); err != nil {
-			return fmt.Errorf("%w; what is written is in %s", err, e.file)
+			return fmt.Errorf("%w; the text is in %s", err, e.file)
 		}
 		if why == "" {
 			_ = os.Remove(e.file)

@@ -248,7 +248,7 @@ func (r *rolling) end(ctx context.Context, failed error) error {
 	defer cancel()
 	if _, err := r.c.MoveRollout(ctx, wire.RolloutUndo, r.began.ID); err != nil {
 		if refused, is := errors.AsType[*wire.Failure](err); !is || refused.Reason != wire.ReasonConflict { // else it is over
-			return errors.Join(failed, fmt.Errorf("nothing is rolled out, and rollout %s could not be undone (%w): it is undone by itself after %v", r.began.ID, err, rollout.Gather))
+			return errors.Join(failed, fmt.Errorf("nothing is rolled out, and rollout %s could not be undone (%w): it is undone automatically after %v", r.began.ID, err, rollout.Gather))
 		}
 	}
 	return errors.Join(failed, errors.New("nothing is rolled out: no box has any of it"))

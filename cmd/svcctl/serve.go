@@ -55,7 +55,7 @@ func (p *program) runServe(ctx context.Context, v *verb, _ []string) error {
 	}
 	log := p.openLog(&cfg.Log)
 	if len(cfg.Manifests) == 0 {
-		log.Warn("no directory of manifests is given: what is served is what clients of the API make; see --manifests")
+		log.Warn("no directory of manifests is given: only objects of API clients are served; see --manifests")
 	}
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR2)

@@ -132,5 +132,5 @@ func (p *program) sourceForget(ctx context.Context, v *verb, name string) error 
 	if err != nil {
 		return ofFleet(err)
 	}
-	return p.print(fmt.Sprintf("Source %s is none any more; %s read it last. The API has its %s now.\n", name, gone.Reader, count(gone.Objects, "object")))
+	return p.print(fmt.Sprintf("Source %s has ended; %s read it last. Its %s belong to the API now.\n", name, gone.Reader, count(gone.Objects, "object")))
 }

@@ -70,7 +70,7 @@ func (p *program) runTrial(ctx context.Context, v *verb, args []string) error {
 	if err != nil {
 		return err
 	}
-	return p.print(fmt.Sprintf("What files change goes back at %s, unless `svcctl confirm`.\n", stamp(t.Ends)))
+	return p.print(fmt.Sprintf("Changes of files are undone at %s, unless `svcctl confirm`.\n", stamp(t.Ends)))
 }
 
 // confirmOption is --confirm.
@@ -117,7 +117,7 @@ func (t *trying) tell() error {
 	if t == nil || t.began == nil {
 		return nil
 	}
-	_, err := fmt.Fprintf(t.p.stderr, "on trial: it goes back at %s, unless `svcctl confirm`\n", stamp(t.began.Ends))
+	_, err := fmt.Fprintf(t.p.stderr, "on trial: the change is undone at %s, unless `svcctl confirm`\n", stamp(t.began.Ends))
 	return err
 }
 

@@ -34,7 +34,7 @@ func (e *Engine) join(ctx context.Context) error {
 	}
 	e.mu.Unlock()
 	if now == nil {
-		return &heldError{Emptied, fmt.Sprintf("etcd has no objects of fleet %s any more; what is in force stays: put etcd's data back, or say `svcctl fleet restore FILE`", e.cfg.Fleet)}
+		return &heldError{Emptied, fmt.Sprintf("etcd has no objects of fleet %s any more; what is in force stays: restore etcd's data, or run `svcctl fleet restore FILE`", e.cfg.Fleet)}
 	}
 	if read == nil {
 		return e.reload(ctx)

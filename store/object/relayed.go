@@ -68,7 +68,7 @@ func relayConflicts(s *Service) (errs Errors) {
 			errs = append(errs, invalid(at.key(key), a[key], fmt.Sprintf("%s over TCP alone, and the Service has no TCP port: leave the annotation out, or add a port of protocol TCP", what))...)
 		case forAll && IsKernelMode(a[AnnotationProxyMode]) && !refused:
 			refused = true
-			errs = append(errs, invalid(at.key(AnnotationProxyMode), a[AnnotationProxyMode], fmt.Sprintf("must not be given together with %s, which takes a relay: leave one of the two out", key))...)
+			errs = append(errs, invalid(at.key(AnnotationProxyMode), a[AnnotationProxyMode], fmt.Sprintf("must not be given together with %s, which needs a relay: leave one of the two out", key))...)
 		}
 	}
 	return errs

@@ -302,7 +302,7 @@ func (k *Keeper) stapleText(secret string, kept *keptPair, now time.Time) string
 	}
 	switch must := p.MustStaple(); {
 	case must && why == "":
-		return fmt.Sprintf("clients refuse its certificate without an OCSP response (must-staple), and there is none: put one into data[%s], or write the annotation svcctl.io/tls-ocsp: fetch", stapleKey)
+		return fmt.Sprintf("clients refuse its certificate without an OCSP response (must-staple), and there is none: put one into data[%s], or set the annotation svcctl.io/tls-ocsp: fetch", stapleKey)
 	case must:
 		return why + "; without a response clients refuse its certificate (must-staple)"
 	case why != "":

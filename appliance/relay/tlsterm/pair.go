@@ -127,7 +127,7 @@ func ParseAuthority(data map[string][]byte) (*Authority, error) {
 		}
 		certificate, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return nil, fmt.Errorf("data[%s] has what is no certificate: %w", caKey, err)
+			return nil, fmt.Errorf("data[%s] is not a certificate: %w", caKey, err)
 		}
 		pool.AddCert(certificate)
 	}
