@@ -31,7 +31,7 @@ func readKeyFile(path string) ([]byte, error) {
 	}
 	switch mode := info.Mode(); {
 	case !mode.IsRegular():
-		return nil, fmt.Errorf("%s is no regular file: remove it, and a new one is made", path)
+		return nil, fmt.Errorf("%s is no regular file: remove it, and a new one is created", path)
 	case mode.Perm()&0o077 != 0:
 		return nil, fmt.Errorf("%s can be read by others (mode %04o), so its content is not secret: remove it, and a new one is created", path, mode.Perm())
 	}

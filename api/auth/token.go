@@ -94,7 +94,7 @@ func (t *Tokens) own() error {
 	case err != nil:
 		return fmt.Errorf("read the key of tokens: %w", err)
 	case len(key) != tokenKeyBytes:
-		return fmt.Errorf("read the key of tokens: %s has %d bytes, want %d: remove it, and a new one is made; tokens that were given out end with it",
+		return fmt.Errorf("read the key of tokens: %s has %d bytes, want %d: remove it, and a new one is created; tokens that were given out end with it",
 			t.path, len(key), tokenKeyBytes)
 	}
 	t.use("", key, false)

@@ -125,7 +125,7 @@ func Test023_node_port_follows_addresses(t *testing.T) {
 	}
 }
 
-// notListed tells when an address is an element of any set or map of the appliance.
+// notListed returns an error if an address is an element of any set or map of the appliance.
 func (b *box) notListed(t *testing.T, f family, addr netip.Addr) error {
 	t.Helper()
 	for name, elements := range b.table(t, f) {

@@ -186,7 +186,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// companions are what a setting is not accepted without.
+// companions has the other settings that a setting requires.
 var companions = map[string]map[string]string{
 	"tls-cert": {"tls-key": "/k", "listen": ":6443"},
 	"tls-key":  {"tls-cert": "/c", "listen": ":6443"},
