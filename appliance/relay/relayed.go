@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"svcctl.io/svcctl/appliance/handover"
 )
 
@@ -129,4 +131,18 @@ func (c *relayed) join() (paused bool) {
 func reset(c *net.TCPConn) {
 	_ = c.SetLinger(0)
 	_ = c.Close()
+}
+
+// silence asks the kernel for how long an end has sent nothing; 0 when the connection is closed.
+func silence(c *net.TCPConn) (d time.Duration) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) { // of a closed connection there is nothing to know
+		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			d = time.Duration(info.Last_data_recv) * time.Millisecond
+		}
+	})
+	return d
 }
