@@ -29,7 +29,7 @@ func (s *Server) decodeReview(w http.ResponseWriter, r *request) (object.Object,
 	if err != nil {
 		return nil, err
 	}
-	body, err := s.readSmallBody(w, r)
+	body, err := s.bodies.readSmall(w, r)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func (s *Server) decodeBody(r *request, o *options) (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	body, err := s.readBody(r, schema.MaxBytes)
+	body, err := s.bodies.read(r, schema.MaxBytes)
 	if err != nil {
 		return nil, err
 	}

@@ -127,7 +127,7 @@ type deletion struct {
 // body. In the background and in the foreground are the same: what depends on an object goes
 // right after it, before the answer (removeDependents).
 func (s *Server) deletionOf(w http.ResponseWriter, r *request) (deletion, error) {
-	body, err := s.readSmallBody(w, r)
+	body, err := s.bodies.readSmall(w, r)
 	if err != nil {
 		return deletion{}, err
 	}
