@@ -20,9 +20,9 @@ const (
 	sweepMost = 1000
 )
 
-// countEvent counts an Event that is to be created, and sweeps before there are too many.
-func (s *Server) countEvent(wr *writing) error {
-	if wr.request.kind.Name != object.KindEvent || wr.options.dryRun || s.guards.events.Add(1) < eventSlack {
+// countEvent counts an object of a kind that is to be created, if it is an Event, and sweeps before there are too many.
+func (s *Server) countEvent(kind string, dryRun bool) error {
+	if kind != object.KindEvent || dryRun || s.guards.events.Add(1) < eventSlack {
 		return nil
 	}
 	return s.sweepEvents()

@@ -249,7 +249,7 @@ func (s *Server) planCreation(wr *writing) (plan, error) {
 			return plan{}, err
 		}
 	}
-	if err := s.countEvent(wr); err != nil {
+	if err := s.countEvent(r.kind.Name, wr.options.dryRun); err != nil {
 		return plan{}, err
 	}
 	content, err := wr.edit(nil)
