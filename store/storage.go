@@ -64,3 +64,34 @@ func (s *Store) flush() error {
 	}
 	return nil
 }
+
+// pieceObjects bounds the objects of one commit when many are new, as at a first start: a commit
+// takes more memory, for encoded objects and the pages that they are written to, than the objects
+// themselves.
+const pieceObjects = 4_000
+
+// partial are the keys of objects that were written and are not there, as others that belong to
+// them could not be written.
+type partial []string
+
+// addTo removes those that a transaction does not write.
+func (p partial) addTo(t *engine.Transaction) {
+	if len(p) == 0 {
+		return
+	}
+	puts := make(map[string]struct{}, len(t.Puts))
+	for _, pair := range t.Puts {
+		puts[pair.Key] = struct{}{}
+	}
+	for _, key := range p {
+		if _, put := puts[key]; !put {
+			t.Deletes = append(t.Deletes, key)
+		}
+	}
+}
+
+// sharedOf is an engine that other machines write to; nil when they do not.
+func sharedOf(e engine.Engine) engine.Shared {
+	shared, _ := e.(engine.Shared)
+	return shared
+}
