@@ -137,7 +137,7 @@ func (t *transaction) publish(changes []*change, revision uint64, update journal
 		result.count(c)
 		s.outcomes.set(c.ref, append(c.notes, c.outcome...), c.waits)
 		if c.revision != 0 && !c.same {
-			s.feed.log.addChange(c)
+			s.feed.log.addChange(c.revision, c.ref, c.old, c.record)
 			dataplane = dataplane || !isEphemeral(c.ref.Kind)
 		}
 		if c.revision != 0 || c.same {

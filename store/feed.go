@@ -103,24 +103,25 @@ const (
 // reset forgets all up to a revision.
 func (l *changeLog) reset(revision uint64) { *l = changeLog{since: revision} }
 
-// addChange notes the Services, the Pod or the Secret that a change touches.
-func (l *changeLog) addChange(c *change) {
+// addChange notes the Services, the Pod or the Secret that a change of an object touches; nil: it was not there, or is
+// not any more.
+func (l *changeLog) addChange(revision uint64, ref object.Ref, was, is *record) {
 	var before, now string
-	if c.old != nil {
-		before = index.ServiceKey(c.old.object)
-		l.addService(c.revision, before)
+	if was != nil {
+		before = index.ServiceKey(was.object)
+		l.addService(revision, before)
 	}
-	if c.record != nil {
-		now = index.ServiceKey(c.record.object)
+	if is != nil {
+		now = index.ServiceKey(is.object)
 	}
 	if now != before {
-		l.addService(c.revision, now)
+		l.addService(revision, now)
 	}
-	switch c.ref.Kind {
+	switch ref.Kind {
 	case object.KindPod:
-		l.add(logEntry{c.revision, c.ref.Key(), ofPod})
+		l.add(logEntry{revision, ref.Key(), ofPod})
 	case object.KindSecret:
-		l.add(logEntry{c.revision, c.ref.Key(), ofSecret})
+		l.add(logEntry{revision, ref.Key(), ofSecret})
 	}
 }
 

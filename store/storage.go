@@ -22,7 +22,7 @@ type storage struct {
 
 // commit writes a transaction, which must be the next one after head, together with the copies that were
 // taken or are small; nothing at all if both are empty. What the trial that is under way needs to go back is
-// written with it.
+// written with it: kept are the paths of the files that are among it now.
 func (d *storage) commit(t engine.Transaction, revision uint64, trial *trial) (kept []string, err error) {
 	d.copies.addTo(&t, revision)
 	d.partial.addTo(&t)
@@ -40,29 +40,6 @@ func (d *storage) commit(t engine.Transaction, revision uint64, trial *trial) (k
 		d.head = t.Puts[i].Revision
 	}
 	return kept, nil
-}
-
-// write commits a transaction; see storage.commit. The writer must be held.
-func (s *Store) write(t engine.Transaction, revision uint64) error {
-	kept, err := s.storage.commit(t, revision, &s.trial)
-	if err != nil || len(kept) == 0 {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.trial.kept(kept)
-	return nil
-}
-
-// flush writes the copies of files that wait. The writer must be held.
-func (s *Store) flush() error {
-	for more := true; more; {
-		more = s.storage.copies.take()
-		if err := s.write(engine.Transaction{}, s.feed.revision); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // pieceObjects bounds the objects of one commit when many are new, as at a first start: a commit

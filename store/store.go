@@ -94,3 +94,26 @@ func (s *Store) secretsRefused(kind string) error {
 
 // IsShared reports whether other machines write to the store too.
 func (s *Store) IsShared() bool { return s.storage.shared != nil }
+
+// write commits a transaction; see storage.commit. The writer must be held.
+func (s *Store) write(t engine.Transaction, revision uint64) error {
+	kept, err := s.storage.commit(t, revision, &s.trial)
+	if err != nil || len(kept) == 0 {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trial.kept(kept)
+	return nil
+}
+
+// flush writes the copies of files that wait. The writer must be held.
+func (s *Store) flush() error {
+	for more := true; more; {
+		more = s.storage.copies.take()
+		if err := s.write(engine.Transaction{}, s.feed.revision); err != nil {
+			return err
+		}
+	}
+	return nil
+}

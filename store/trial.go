@@ -222,7 +222,7 @@ func (s *Store) goBack(found manifest.Files) ([]Revived, error) {
 	if err := s.flush(); err != nil {
 		return nil, fmt.Errorf("go back: %w", err)
 	}
-	held, err := s.trial.holdFiles(s, found, &t.extra)
+	held, err := s.trial.holdFiles(s.storage.engine, s.feed.revision, found, &t.extra)
 	if err != nil {
 		return nil, fmt.Errorf("go back: %w", err)
 	}

@@ -170,9 +170,9 @@ func decodeBefore(pair engine.Pair, prefix string) (object.Ref, *record, error) 
 
 // holdFiles makes what the trial has found in files what is not taken. It gives the held files, and adds
 // their stored forms to a transaction.
-func (t *trial) holdFiles(s *Store, found manifest.Files, out *engine.Transaction) (map[string]heldFile, error) {
+func (t *trial) holdFiles(from engine.Engine, revision uint64, found manifest.Files, out *engine.Transaction) (map[string]heldFile, error) {
 	held := map[string]heldFile{}
-	pairs, err := s.storage.engine.Load(trialFilePrefix)
+	pairs, err := from.Load(trialFilePrefix)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +188,7 @@ func (t *trial) holdFiles(s *Store, found manifest.Files, out *engine.Transactio
 			continue
 		}
 		held[path] = f.hold(path)
-		out.Puts = append(out.Puts, engine.Pair{Key: pair.Key, Value: f.encode(), Revision: s.feed.revision})
+		out.Puts = append(out.Puts, engine.Pair{Key: pair.Key, Value: f.encode(), Revision: revision})
 	}
 	return held, nil
 }
