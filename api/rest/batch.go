@@ -21,11 +21,8 @@ import (
 const (
 	// batchLimit bounds a batch, in bytes: about 60,000 Services.
 	batchLimit = 64 << 20
-	// A commit has at most commitObjects objects, or commitBytes bytes of them.
-	commitObjects = 1000
-	commitBytes   = 4 << 20
-	// maxBatches bounds the concurrent batches; others wait.
-	maxBatches = 2
+	// A commit of a batch has at most commitObjects objects, or commitBytes bytes of them.
+	commitBytes = 4 << 20
 )
 
 // typeLines is the media type of JSON values one a line.
