@@ -30,6 +30,13 @@ func (e *Engine) Run(ctx context.Context) error {
 		defer close(tidied)
 		e.tidyUntil(ctx)
 	}()
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		if c, is := e.origin.(*atCore); is {
+			c.returnUntil(ctx)
+		}
+	}()
 	for ctx.Err() == nil {
 		err := e.join(ctx)
 		if err == nil {
@@ -46,6 +53,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 	<-done
 	<-tidied
+	<-returned
 	return nil
 }
 
