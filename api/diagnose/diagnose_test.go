@@ -113,6 +113,8 @@ func TestService(t *testing.T) {
 		"wrong protocol":       {func(f *diagnose.Facts) { f.Question = ask("10.96.0.10", 80); f.Question.Protocol = "UDP" }, diagnose.Bad, []string{"- it does not serve port 80/UDP"}, nil},
 		"node port":            {func(f *diagnose.Facts) { f.Question = ask("", 30080) }, diagnose.Good, []string{"+ port 80/TCP has 2 endpoints"}, nil},
 		"node port of the box": {func(f *diagnose.Facts) { f.Question = ask("192.0.2.1", 30080) }, diagnose.Good, []string{"+ port 80/TCP has 2 endpoints"}, nil},
+		"node port at a link": {func(f *diagnose.Facts) { f.Question = ask("fe80::1", 30080) }, diagnose.Bad,
+			[]string{"- node ports do not answer at link-local addresses of IPv6, as fe80::1: the kernel forwards no packet of their clients"}, []string{"endpoints"}},
 		"some not ready": {func(f *diagnose.Facts) { f.Slices[0].Endpoints[1].Conditions.Ready = &no }, diagnose.Good,
 			[]string{"+ port 80/TCP has 2 endpoints, 1 of them ready", "    10.1.2.12 is not ready, in EndpointSlice web-1"}, nil},
 		"none ready": {func(f *diagnose.Facts) {
