@@ -102,6 +102,7 @@ func (d *diagnosis) checks() {
 		d.served()
 		d.neighbors()
 		d.endpoints()
+		d.bridged()
 		d.relayed()
 		d.health()
 		d.balance()
