@@ -77,6 +77,7 @@ func LeaveFleet(dir, dataKeyFile string, keys *engine.Keys) (opened int, err err
 func FleetConfig(cfg *config.Config, log *slog.Logger) (fleet.Config, error) {
 	of := fleet.Config{
 		Fleet: cfg.Fleet.Name, Box: cfg.NodeName, Endpoints: cfg.Fleet.Etcd, Dir: cfg.DataDir, Version: cfg.Version, Knows: store.KnowsKey, Secret: store.IsSecretKey, Log: log,
+		Flags: config.FleetFlags(), Files: fleet.Files{CA: cfg.Fleet.CACert, Cert: cfg.Fleet.Cert},
 		Import: func(key string, value []byte) ([]byte, error) {
 			return store.ForFleet(key, value, control.NodeOwner, cfg.SourcePath)
 		},
