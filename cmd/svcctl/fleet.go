@@ -299,11 +299,11 @@ func boxTable(boxes []wire.FleetBox) string {
 		if rollout {
 			more += "\t" + x.Rollout
 		}
-		zone := x.Zone
-		if zone == "" {
-			zone = "-"
+		since := "-"
+		if !x.Since.IsZero() {
+			since = stamp(x.Since)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s%s\n", x.Name, zone, x.Version, x.State, x.Programmed, x.Problems, stamp(x.Since), more)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s%s\n", x.Name, cmp.Or(x.Zone, "-"), x.Version, x.State, x.Programmed, x.Problems, since, more)
 	}
 	_ = w.Flush() // into memory
 	return b.String()
