@@ -282,7 +282,7 @@ func (e *Engine) Fresh(ctx context.Context) error {
 	e.mu.Lock()
 	s := e.state
 	e.mu.Unlock()
-	s.differs, s.shut = "", "" // it follows all the same
+	s.differs, s.blind = "", false // it follows all the same
 	switch refusal := s.refusal(); {
 	case refusal != nil:
 		return refusal
