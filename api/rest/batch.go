@@ -156,6 +156,9 @@ func (b *batch) add(d document) error {
 
 // writing returns the write that one document asks for.
 func (b *batch) writing(d document) (*writing, error) {
+	if d.err != nil {
+		return nil, d.err
+	}
 	content, ok := d.content.(map[string]any)
 	if !ok {
 		return nil, badRequest("error decoding patch: line %d: it is no object with fields", d.line)
