@@ -139,7 +139,7 @@ func (b *beats) beat(ctx context.Context, e *Engine) {
 	e.heard(now)
 	switch {
 	case now == nil || now.mod < read: // join says what that means
-		e.again()
+		e.rejoin()
 	case now.mod == read:
 		b.behind = 0
 		e.caughtUp(read, at)
@@ -167,15 +167,6 @@ func (e *Engine) heard(now *head) {
 		e.state.of = now.Revision
 	}
 	if e.state.kind == CutOff && e.restart != nil {
-		e.restart()
-	}
-}
-
-// again ends the watch, and has it begin anew.
-func (e *Engine) again() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.restart != nil {
 		e.restart()
 	}
 }
@@ -215,7 +206,11 @@ func (o atEtcd) renew(ctx context.Context, b *beats) error {
 	e.mu.Unlock()
 	asked := time.Now()
 	if lease != 0 {
-		if _, err := e.client.KeepAliveOnce(ctx, lease); err != nil {
+		gone, err := keepLease(ctx, e.client, lease)
+		if err != nil {
+			return err
+		}
+		if gone {
 			lease = 0
 		}
 	}

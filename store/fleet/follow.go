@@ -283,7 +283,11 @@ func (e *Engine) Fresh(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
-	if err := e.wait(ctx, func() bool { return e.published >= now.mod }); err != nil {
+	err = e.awaitHead(ctx, now.mod, func() bool { return false })
+	if err == nil {
+		err = e.wait(ctx, func() bool { return e.published >= now.mod })
+	}
+	if err != nil {
 		return &engine.AwayError{Why: fmt.Sprintf("revision %d of etcd has not come yet", now.Revision)}
 	}
 	return nil

@@ -110,7 +110,7 @@ func (e *Engine) checkFleet(ctx context.Context) error {
 func (e *Engine) settings(ctx context.Context) (*settings, int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	resp, err := e.client.Get(ctx, e.key(fleetKey))
+	resp, err := ask(ctx, func(ctx context.Context) (*clientv3.GetResponse, error) { return e.client.Get(ctx, e.key(fleetKey)) })
 	if err != nil {
 		return nil, 0, err
 	}

@@ -116,14 +116,13 @@ func (e *Engine) keepLeaves(ctx context.Context) error {
 			return err
 		}
 	}
-	_, err := e.client.KeepAliveOnce(ctx, lease)
-	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+	gone, err := keepLease(ctx, e.client, lease)
+	if gone {
 		e.mu.Lock()
 		if e.leaves.lease == lease {
 			e.leaves.lease = 0
 		}
 		e.mu.Unlock()
-		err = nil
 	}
 	return err
 }
