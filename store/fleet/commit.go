@@ -206,6 +206,7 @@ func (e *Engine) landed(next *head, mod int64) {
 func (e *Engine) land(h *head) {
 	e.flight.landed = h
 	e.content.apply(e.flight.ops)
+	e.corrected(e.flight.ops)
 	e.keep(e.flight.ops, h)
 	e.leaves.add(h, e.flight.ops, e.flight.note)
 	e.read, e.taken, e.busy = h, h.mod, true

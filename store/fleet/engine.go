@@ -111,6 +111,8 @@ type Engine struct {
 	report    func() Report // nil: nobody reports
 	// shut says of secret objects that cannot be opened why not, by key.
 	shut map[string]string
+	// foreign are the keys of objects that somebody else has written in etcd.
+	foreign map[string]bool
 	// keys are the shared keys, by name.
 	keys    map[string]sharedKey
 	sources sourceTurns

@@ -268,7 +268,7 @@ func (e *Engine) replace(now *head, at int64, have map[string][]byte) error {
 	if !first {
 		f = e.unsealed(f) // before the replica has it
 	}
-	e.content, e.read, e.known = fresh, now, at
+	e.content, e.read, e.known, e.foreign = fresh, now, at, nil
 	e.keep(ops, now)
 	e.leaves.drop()
 	if first {

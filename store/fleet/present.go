@@ -46,7 +46,7 @@ func (e *Engine) hear(ctx context.Context, r *LeafReport) error {
 		lease = e.leaves.lease
 		e.mu.Unlock()
 	}
-	mine, err := e.claimName(ctx, box, r.Instance, lease)
+	mine, _, err := e.claimName(ctx, box, r.Instance, lease, false)
 	switch {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		e.mu.Lock()
