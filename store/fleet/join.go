@@ -110,7 +110,7 @@ func (e *Engine) checkFleet(ctx context.Context) error {
 func (e *Engine) settings(ctx context.Context) (*settings, int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	resp, err := e.client.Get(ctx, e.key(fleetKey))
+	resp, err := ask(ctx, func(ctx context.Context) (*clientv3.GetResponse, error) { return e.client.Get(ctx, e.key(fleetKey)) })
 	if err != nil {
 		return nil, 0, err
 	}
@@ -268,7 +268,7 @@ func (e *Engine) replace(now *head, at int64, have map[string][]byte) error {
 	if !first {
 		f = e.unsealed(f) // before the replica has it
 	}
-	e.content, e.read, e.known = fresh, now, at
+	e.content, e.read, e.known, e.foreign = fresh, now, at, nil
 	e.keep(ops, now)
 	e.leaves.drop()
 	if first {

@@ -44,6 +44,8 @@ type State struct {
 	Writer string
 	// Replica is the error of writing the replica, nil if there is none.
 	Replica error
+	// Foreign names the keys of objects that somebody else than a box has written or removed in etcd; "": none. They are not followed.
+	Foreign string
 }
 
 // Held reports whether the content of etcd is not taken over until an operator confirms it.
@@ -155,6 +157,7 @@ func (e *Engine) State() State {
 	} else if s.Kind == Following && e.state.shut != "" {
 		s.Kind, s.Why, s.Since = KeyMissing, e.state.shut, e.state.shutSince
 	}
+	s.Foreign = e.foreignKeys()
 	if e.read != nil {
 		s.Revision, s.Epoch = e.read.Revision, e.read.Epoch
 	}
