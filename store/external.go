@@ -76,16 +76,8 @@ func (t *transaction) checkClusterIPs(svc, before *object.Service) object.Errors
 	return errs
 }
 
-func portsOf(svc *object.Service) []alloc.Port {
-	ports := make([]alloc.Port, len(svc.Spec.Ports))
-	for i, port := range svc.Spec.Ports {
-		ports[i] = alloc.Port{Protocol: port.Protocol, Number: uint16(port.Port)}
-	}
-	return ports
-}
-
-// usedAs returns the other use of an address, which would lose its traffic if the address became
-// an external IP; "" when there is none.
+// usedAs says what an address is to Services that would be cut off from it, or from each other,
+// if it became an external IP; "" when it is nothing.
 func (t *transaction) usedAs(addr netip.Addr, except string) string {
 	if keys := t.s.table.index.EndpointsAt(addr); len(keys) > 0 {
 		return "an endpoint of Service " + keys[0]
