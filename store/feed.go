@@ -156,7 +156,7 @@ func (l *changeLog) after(revision uint64) []logEntry {
 type ChangeSet struct {
 	// Revision is the revision for the next call.
 	Revision uint64
-	// All says that it is not known what has changed: look at all Services, Pods and Secrets.
+	// All is set when the changes are not known: read all Services, Pods and Secrets.
 	All bool
 	// Services has the "namespace/name" of Services that were created, updated or deleted, or whose
 	// EndpointSlices or Endpoints were; sorted. Empty when All is set.

@@ -34,8 +34,8 @@ func isGone(o object.Object, owner Owner) bool {
 	return ready != nil && ready.Status == object.ConditionUnknown
 }
 
-// checkPreconditions says why a client may not do what it asks for, and else whose the object is
-// afterwards.
+// checkPreconditions returns why a client may not make its change; nil: it may, and the owner of the new version is
+// set.
 func (c *change) checkPreconditions(s *Store, w *Write) error {
 	switch {
 	case c.old == nil && (w.Delete || w.Status || w.Version != "" || w.UID != ""):

@@ -156,8 +156,8 @@ func (c *change) note(path, field, reason, message string, warning bool) {
 	c.notes = append(c.notes, note{path, field, reason, message, warning})
 }
 
-// notesOf says why a version of an object is not accepted. The reason is for errors
-// that are not about a field.
+// notesOf returns why a version of an object is not accepted, a note for each field. The reason is for errors that
+// are not about a field.
 func (c *change) notesOf(err error, reason string) []note {
 	var fields object.Errors
 	if !errors.As(err, &fields) {

@@ -190,6 +190,6 @@ type watchSession struct {
 	follow  follower
 	// after is the revision up to which everything is told.
 	after uint64
-	// described says that the columns of a Table are told.
+	// described is set once the columns of a Table were sent.
 	described bool
 }

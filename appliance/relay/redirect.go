@@ -67,7 +67,7 @@ func (f *fronts) openFront(key socketKey) (*front, error) {
 	}
 	f.open[key] = front
 	if err := f.shared.store.Keep(key.name(), front.socket.conn()); err != nil {
-		f.shared.log.Warn("clients of relayed ports are refused while the program restarts: systemd cannot be told to keep a socket", "err", err)
+		f.shared.log.Warn("clients of relayed ports are refused while the program restarts: systemd cannot be given a socket to store", "err", err)
 	}
 	return front, nil
 }

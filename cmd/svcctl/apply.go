@@ -38,7 +38,7 @@ object was refused, and objects that were created in another way are never remov
 		options: slices.Concat(filesOptions("what to apply"), []*option{
 			namespaceOption(),
 		}, setOptions(), []*option{
-			dryRunOption("say what would happen, with the addresses and ports that would be given, and change nothing"),
+			dryRunOption("print the result, with the addresses and ports that would be allocated, and change nothing"),
 			{name: "force-conflicts", group: groupHow, usage: "take over fields that other managers set"},
 			{name: "field-manager", arg: "NAME", def: manager, group: groupHow, usage: "owner of the applied fields"},
 			confirmOption(),
@@ -64,7 +64,7 @@ object was refused, and objects that were created in another way are never remov
 func setOptions() []*option {
 	return []*option{
 		{name: "selector", letter: "l", arg: "SELECTOR", group: groupWhich, usage: "only the objects of the files that have these labels"},
-		{name: "prune", group: groupHow, usage: "remove what earlier applies of the set brought and the files do not have any more"},
+		{name: "prune", group: groupHow, usage: "remove objects of the set that are no longer in the files"},
 		{name: "applyset", arg: "NAME", group: groupHow, usage: "label every object as one of this set (" + setLabel + ")"},
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"svcctl.io/svcctl/store/engine"
 )
 
-// Kind says how a box stands to its fleet.
+// Kind is the state of a box in its fleet.
 type Kind string
 
 // The kinds of states.
