@@ -270,6 +270,21 @@ func Test593_a_rollout_stops_by_itself(t *testing.T) {
 	f.phase(0, "Stopped", "NoEndpoints")
 	f.answers("web", "server", "", "server")
 	undo()
+	// So that nobody has to say it.
+	if out, code := f.applyWith(0, unready, "--rollout", "box2", "--bake", "1h", "--within", "1h", "--on-failure", "undo"); code != 0 {
+		t.Fatal(out)
+	}
+	f.phase(0, "Undone", "box box2 has a new problem, Service default/"+families[0].name("web")+" NoEndpoints")
+	if out, _, code := f.boxes[2].Svcctl("rollout", "status", "--wait"); code != 1 || !strings.Contains(out, "Undone") || !strings.Contains(out, "NoEndpoints") {
+		t.Errorf("status of what was undone by itself: exit %d: %s", code, out)
+	}
+	f.answers("web", "server", "server", "server")
+	eventually(t, time.Minute, func() error {
+		if out, _, _ := f.boxes[0].Svcctl("get", "events"); !strings.Contains(out, "RolloutUndone") {
+			return fmt.Errorf("no Event tells of it: %s", out)
+		}
+		return nil
+	})
 
 	// Box 2 goes away.
 	roll(f.webAt("web", second)...)
