@@ -313,6 +313,17 @@ func Test629_a_rollout_is_undone_by_itself(t *testing.T) {
 		t.Fatal(out)
 	}
 	f.answers("web", "server", "server")
+	// What cannot be pruned in steps has nothing rolled out.
+	set := []string{"--prune", "--applyset", "shop"}
+	if out, code := f.applyWith(0, append(f.web("web"), "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n"), set...); code != 0 {
+		t.Fatal(out)
+	}
+	out, code := f.applyWith(0, f.webAt("web", second), append(set, "--rollout", "box2", "--bake", "1h", "--within", "1h")...)
+	if code != 1 || !strings.Contains(out, "namespace/shop: not pruned") || !strings.Contains(out, "nothing is rolled out: no box has any of it") {
+		t.Errorf("a Namespace that is pruned in a rollout: exit %d: %s", code, out)
+	}
+	f.phase(1, "Undone", "it was not started")
+	f.answers("web", "server", "server")
 	var begun sync.WaitGroup
 	var said [2]string
 	var codes [2]int
