@@ -18,7 +18,7 @@ type KernelPlan struct {
 
 // What becomes of an object, beside Created, Configured and Refused.
 const (
-	// Removed: it goes.
+	// Removed: it goes. Of an object that is applied: it was being deleted, and the last finalizer is taken away.
 	Removed = "removed"
 	// Held: no file has a document for it any more, and it stays until `svcctl release`.
 	Held = "held"

@@ -303,7 +303,11 @@ func (a *applying) result(d *document, r wire.Applied) error {
 	if a.printer != nil {
 		return a.printer.object(d.kind, r.Object)
 	}
-	return a.p.print(fmt.Sprintf("%s %s%s\n", d, r.Result, a.suffix))
+	result := r.Result
+	if result == wire.Removed {
+		result = removedText
+	}
+	return a.p.print(fmt.Sprintf("%s %s%s\n", d, result, a.suffix))
 }
 
 // unknownField matches messages about a field that does not exist.

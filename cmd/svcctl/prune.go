@@ -49,7 +49,7 @@ func (a *applying) prune(ctx context.Context, labels string) error {
 		}
 		for some := range slices.Chunk(gone, deletesAtOnce) {
 			for i, r := range removeAtOnce(ctx, a.c, a.options.DryRun, some) {
-				if err := a.pruned(some[i].target, r.err); err != nil {
+				if err := a.pruned(some[i].target, r); err != nil {
 					return err
 				}
 			}
@@ -113,7 +113,8 @@ func appliedBy(o client.Object, manager string) bool {
 }
 
 // pruned tells what became of an object that was to go.
-func (a *applying) pruned(t target, err error) error {
+func (a *applying) pruned(t target, r removal) error {
+	err := r.err
 	if f, is := errors.AsType[*wire.Failure](err); is {
 		if f.Code != 404 {
 			a.refused++
@@ -126,6 +127,9 @@ func (a *applying) pruned(t target, err error) error {
 	}
 	if a.printer != nil {
 		return nil
+	}
+	if textField(r.answer, "metadata", "deletionTimestamp") != "" && !a.options.DryRun {
+		return a.p.print(fmt.Sprintf("%s pruned, and still there: %s\n", t, keepers(t, r.answer)))
 	}
 	return a.p.print(fmt.Sprintf("%s pruned%s\n", t, a.suffix))
 }
