@@ -32,6 +32,7 @@ type Rollouts interface {
 type Rollout struct {
 	Steps        string
 	Bake, Within time.Duration
+	Reverts      bool // it is undone where it would stop by itself
 	User         string
 }
 
@@ -45,7 +46,7 @@ func (s *Server) rollout(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, state)
 }
 
-// beginRollout answers POST /svcctl/v1/rollout/begin?steps=gw1,25%&bake=2m&within=1m.
+// beginRollout answers POST /svcctl/v1/rollout/begin?steps=gw1,25%&bake=2m&within=1m&onFailure=undo.
 func (s *Server) beginRollout(w http.ResponseWriter, r *http.Request) {
 	if !post(w, r) {
 		return
@@ -62,6 +63,14 @@ func (s *Server) beginRollout(w http.ResponseWriter, r *http.Request) {
 			fail(w, http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("%s=%q: want a duration as 2m, from %v to %v", d.name, q.Get(d.name), d.least, d.most))
 			return
 		}
+	}
+	switch on := q.Get("onFailure"); on {
+	case "", wire.OnFailureStop:
+	case wire.OnFailureUndo:
+		ask.Reverts = true
+	default:
+		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("onFailure=%q: want %s or %s", on, wire.OnFailureStop, wire.OnFailureUndo))
+		return
 	}
 	state, err := s.cfg.Rollouts.Begin(r.Context(), ask)
 	if err != nil {

@@ -24,6 +24,9 @@ import (
 const (
 	// rolloutLook is the interval at which the box that has the turn looks at the reports of the others during a rollout.
 	rolloutLook = time.Second
+	// startPatience is for how long the start of a rollout waits for reports of boxes of after its beginning: they come every 2 s. It looks
+	// every startLook.
+	startPatience, startLook = 6 * time.Second, 200 * time.Millisecond
 	// mostReported bounds the problems in a report of a box, longestReported the bytes of each message.
 	mostReported    = 32
 	longestReported = 200
@@ -56,7 +59,7 @@ func (r rollouts) Begin(ctx context.Context, ask api.Rollout) (wire.Rollout, err
 	if err != nil {
 		return wire.Rollout{}, wire.NewFailure(http.StatusBadRequest, wire.ReasonBadRequest, err.Error())
 	}
-	head := store.Rollout{ID: strings.ToLower(rand.Text()[:8]), Began: time.Now().UTC().Truncate(time.Second), User: ask.User, Steps: steps, Bake: ask.Bake, Within: ask.Within}
+	head := store.Rollout{ID: strings.ToLower(rand.Text()[:8]), Began: time.Now().UTC().Truncate(time.Second), User: ask.User, Steps: steps, Bake: ask.Bake, Within: ask.Within, Reverts: ask.Reverts}
 	boxes, err := r.a.member.boxes(ctx)
 	if err != nil {
 		return wire.Rollout{}, rolloutFailure(err)
@@ -91,6 +94,9 @@ func (r rollouts) move(ctx context.Context, verb string, state *store.RolloutSta
 	conflict := func(text string) error { return wire.NewFailure(http.StatusConflict, wire.ReasonConflict, text) }
 	switch verb {
 	case wire.RolloutUndo:
+		if state.Phase == store.RolloutGathering {
+			state.Why = "it was not started: no box has had any of it"
+		}
 		_, err := r.a.store.UndoRollout(state.Rollout, store.Caller{User: user, Manager: "svcctl"})
 		return err
 	case wire.RolloutPause:
@@ -105,6 +111,15 @@ func (r rollouts) move(ctx context.Context, verb string, state *store.RolloutSta
 		return r.a.store.FinishRollout(state.Rollout)
 	}
 	boxes, err := r.a.member.boxes(ctx)
+	starts := verb == wire.RolloutStart && state.Phase == store.RolloutGathering && len(state.Objects) > 0
+	for end := time.Now().Add(startPatience); err == nil && starts && !rollout.Reported(&state.Rollout, boxes) && time.Now().Before(end); {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(startLook):
+		}
+		boxes, err = r.a.member.boxes(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -152,10 +167,15 @@ func (r rollouts) Get(ctx context.Context) (wire.Rollout, error) {
 
 // rolloutOf is a rollout as clients see it.
 func rolloutOf(r *store.Rollout, left time.Duration) wire.Rollout {
-	return wire.Rollout{
+	w := wire.Rollout{
 		ID: r.ID, Phase: string(r.Phase), Began: r.Began, User: r.User, Since: r.Since, Why: r.Why, Steps: r.Steps, Step: r.Step,
 		Left: wire.Duration(left), Bake: wire.Duration(r.Bake), Within: wire.Duration(r.Within), Pending: r.Pending(),
+		OnFailure: wire.OnFailureStop,
 	}
+	if r.Reverts {
+		w.OnFailure = wire.OnFailureUndo
+	}
+	return w
 }
 
 // rolloutStatus is the rollout in the status of this box; nil: none is under way.
@@ -281,14 +301,20 @@ func (m *member) driveRollout(ctx context.Context, late *rollout.Patience) error
 	if err != nil || late.Waits(&state.Rollout, boxes) {
 		return err
 	}
-	switch next := rollout.Decide(state.Rollout, left, boxes, concerns(&state)); next.Do {
+	next := rollout.Decide(state.Rollout, left, boxes, concerns(&state))
+	if next.Do == rollout.Move && next.Head.Step != state.Step && late.Awaits(&state.Rollout, boxes) {
+		return nil
+	}
+	switch next.Do {
 	case rollout.Move:
 		err = m.store.MoveRollout(next.Head, next.Ends)
 	case rollout.Finish:
 		err = m.store.FinishRollout(next.Head)
 	case rollout.Undo:
-		m.log.Warn("the rollout was never started: it is undone", "rollout", state.ID)
-		_, err = m.store.UndoRollout(next.Head, store.Caller{User: "svcctl"})
+		if _, err = m.store.UndoRollout(next.Head, store.Caller{User: "svcctl"}); err == nil {
+			m.log.Warn("the rollout is undone", "rollout", state.ID, "why", next.Head.Why)
+			m.tellServices(&state, "RolloutUndone", fmt.Sprintf("rollout %s is undone in %s: %s", state.ID, stepOf(&state.Rollout), next.Head.Why), false)
+		}
 	}
 	if errors.Is(err, store.ErrRolloutMoved) || errors.Is(err, store.ErrNoRollout) {
 		return nil // by another box
@@ -299,7 +325,7 @@ func (m *member) driveRollout(ctx context.Context, late *rollout.Patience) error
 // tellRollout writes to the log, and Events of the Services, how the rollout is doing.
 func (m *member) tellRollout() {
 	state, _ := m.store.Rollout()
-	step := fmt.Sprintf("step %d of %d (%s)", state.Step+1, len(state.Steps), state.Steps[state.Step])
+	step := stepOf(&state.Rollout)
 	m.log.Info("rollout", "rollout", state.ID, "phase", state.Phase, "step", state.Steps[state.Step], "boxes", strings.Join(state.Boxes, ","), "why", state.Why)
 	var message string
 	switch state.Phase {
@@ -310,10 +336,20 @@ func (m *member) tellRollout() {
 	default:
 		return // the others name no object any more, or nothing that matters
 	}
+	m.tellServices(&state, "Rollout"+string(state.Phase), message, state.Phase != store.RolloutStopped)
+}
+
+// stepOf names the present step.
+func stepOf(r *store.Rollout) string {
+	return fmt.Sprintf("step %d of %d (%s)", r.Step+1, len(r.Steps), r.Steps[r.Step])
+}
+
+// tellServices writes Events of the Services of a rollout.
+func (m *member) tellServices(state *store.RolloutState, reason, message string, normal bool) {
 	if m.events == nil {
 		return
 	}
 	for _, key := range state.Services[:min(mostTold, len(state.Services))] {
-		m.events.Tell(object.ServiceRef(key), "Rollout"+string(state.Phase), message, state.Phase != store.RolloutStopped)
+		m.events.Tell(object.ServiceRef(key), reason, message, normal)
 	}
 }

@@ -63,7 +63,9 @@ type Rollout struct {
 	// Within is the time that the machines of a step have to program it; Bake is how long they are observed afterwards.
 	Within time.Duration `json:"within"`
 	Bake   time.Duration `json:"bake"`
-	// Since is when the phase began. Why is the reason of Stopped.
+	// Reverts says that it is undone where it would stop by itself.
+	Reverts bool `json:"reverts,omitempty"`
+	// Since is when the phase began. Why is the reason of Stopped, or was undone.
 	Since time.Time `json:"since"`
 	Why   string    `json:"why,omitempty"`
 }
@@ -97,11 +99,11 @@ type RolloutError struct {
 
 // Error implements error.
 func (e *RolloutError) Error() string {
-	what := "a rollout"
+	what := "rollout " + e.ID + " is under way"
 	if e.Ref != (object.Ref{}) {
-		what = e.Ref.String()
+		what = fmt.Sprintf("%s is under way in rollout %s", e.Ref, e.ID)
 	}
-	return fmt.Sprintf("%s is under way in rollout %s: wait until `svcctl rollout status` says that it is done, or end it with `svcctl rollout undo`", what, e.ID)
+	return fmt.Sprintf("%s: wait until `svcctl rollout status` says that it is done, or end it with `svcctl rollout undo`", what)
 }
 
 // StagedKinds are the kinds of objects that a rollout may change.
@@ -220,14 +222,15 @@ func (s *Store) FinishRollout(head Rollout) error {
 	})
 }
 
-// UndoRollout makes objects what they were before a rollout, with the uids, addresses and ports that they had. Errors: as
-// MoveRollout.
+// UndoRollout makes objects what they were before a rollout, with the uids, addresses and ports that they had. What the head says of
+// why stays. Errors: as MoveRollout.
 func (s *Store) UndoRollout(head Rollout, by Caller) (revived []Revived, err error) {
 	err = s.changeRollout(func() error {
 		if err := s.expectRollout(&head); err != nil {
 			return err
 		}
 		t := s.endRollout(RolloutUndone)
+		t.rolled.Why = head.Why
 		by.Verb = verbUndo
 		if revived, err = t.revive(s.rollout.before, &by); err != nil {
 			return err

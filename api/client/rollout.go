@@ -18,9 +18,9 @@ func (c *Client) Rollout(ctx context.Context) (r wire.Rollout, err error) {
 }
 
 // BeginRollout begins a rollout. What is written belongs to it once Client.InRollout is its ID; no box programs it before
-// MoveRollout starts it.
-func (c *Client) BeginRollout(ctx context.Context, steps string, bake, within time.Duration) (r wire.Rollout, err error) {
-	query := url.Values{"steps": {steps}, "bake": {bake.String()}, "within": {within.String()}}
+// MoveRollout starts it. onFailure is wire.OnFailureStop or wire.OnFailureUndo.
+func (c *Client) BeginRollout(ctx context.Context, steps string, bake, within time.Duration, onFailure string) (r wire.Rollout, err error) {
+	query := url.Values{"steps": {steps}, "bake": {bake.String()}, "within": {within.String()}, "onFailure": {onFailure}}
 	err = c.call(ctx, http.MethodPost, rolloutPath+"/begin", query, callTimeout, &r)
 	return r, err
 }

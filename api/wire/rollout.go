@@ -8,7 +8,7 @@ type Rollout struct {
 	// ID names it in writes that belong to it (the query parameter rollout).
 	ID string `json:"id"`
 	// Phase is Gathering (its changes are being written), Programming (not all boxes of the step have them in the kernel), Baking (all
-	// have, and are watched), Stopped (it waits for resume or undo; Why says what happened), Done or Undone. Pending is false of the last
+	// have, and are watched), Stopped (it waits for resume or undo; Why says what happened), Done or Undone (Why says why, if that was by itself). Pending is false of the last
 	// two.
 	Phase   string `json:"phase"`
 	Pending bool   `json:"pending"`
@@ -25,6 +25,8 @@ type Rollout struct {
 	// Within is the time that the boxes of a step have to program it; Bake is how long they are observed afterwards.
 	Within Duration `json:"within"`
 	Bake   Duration `json:"bake"`
+	// OnFailure is what it does where a step goes wrong: OnFailureStop or OnFailureUndo.
+	OnFailure string `json:"onFailure"`
 	// Here reports whether the box that was asked programs the new versions.
 	Here bool `json:"here"`
 	// Objects are the objects that it changes, as "Service default/web", and Boxes the boxes. Both are present on request only, while
@@ -51,6 +53,12 @@ const (
 	RolloutPause  = "pause"
 	RolloutResume = "resume"
 	RolloutUndo   = "undo"
+)
+
+// What a rollout does where a step goes wrong.
+const (
+	OnFailureStop = "stop"
+	OnFailureUndo = "undo"
 )
 
 // The phases of a Rollout that clients wait for.

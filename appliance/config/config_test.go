@@ -292,3 +292,24 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestSourcesOfAFleet refuses directories of manifests that no source of a fleet can be.
+func TestSourcesOfAFleet(t *testing.T) {
+	for manifests, want := range map[string]string{
+		"lb=/m shop=/n":          "",
+		"/m":                     "in a fleet a directory has a name",
+		"LB=/m":                  "in a fleet a directory has a name",
+		"lb=/m lb=/n":            "two directories of this box are named lb",
+		"lb=/m,rollout=gw1:100%": "the files of a source come to all boxes at once",
+	} {
+		c := goodConfig()
+		c.Fleet.Name, c.Fleet.Etcd, c.Manifests = "pop1", []string{"https://etcd1:2379"}, strings.Fields(manifests)
+		var got string
+		for _, err := range problems(t, &c) {
+			got += err.Error()
+		}
+		if got == "" != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", manifests, got, want)
+		}
+	}
+}

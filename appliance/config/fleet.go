@@ -76,6 +76,8 @@ func (c *Config) validateFleet(v *validation) {
 		switch {
 		case !fleetPattern().MatchString(source.Name):
 			v.add("manifests", c.Manifests[i], "in a fleet a directory has a name, which is the same on each box that reads it: write it as NAME=DIR, with small letters, digits and dashes in NAME")
+		case strings.Contains(source.Dir, ",rollout="):
+			v.add("manifests", c.Manifests[i], "the files of a source come to all boxes at once: write NAME=DIR, and have a pipeline say `svcctl apply --rollout` for what is to come in steps")
 		case named[source.Name]:
 			v.add("manifests", c.Manifests[i], "two directories of this box are named %s: give one of them another name", source.Name)
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -175,17 +176,7 @@ func Test592_a_rollout_goes_on_by_itself(t *testing.T) {
 		t.Fatal(out)
 	}
 	f.answers("web", "server", "server", "server")
-	driver := -1
-	eventually(t, time.Minute, func() error {
-		out, _, _ := f.boxes[0].Svcctl("status")
-		for n, h := range f.hosts {
-			if strings.Contains(out, "controllers run on "+h.Name) {
-				driver = n
-				return nil
-			}
-		}
-		return fmt.Errorf("nobody drives: %s", out)
-	})
+	driver := f.driver()
 	first := (driver + 1) % 3
 	if out, code := f.applyWith(first, f.webAt("web", second), "--rollout", f.hosts[first].Name, "--bake", "10s", "--within", "1h"); code != 0 {
 		t.Fatal(out)
@@ -270,6 +261,21 @@ func Test593_a_rollout_stops_by_itself(t *testing.T) {
 	f.phase(0, "Stopped", "NoEndpoints")
 	f.answers("web", "server", "", "server")
 	undo()
+	// So that nobody has to say it.
+	if out, code := f.applyWith(0, unready, "--rollout", "box2", "--bake", "1h", "--within", "1h", "--on-failure", "undo"); code != 0 {
+		t.Fatal(out)
+	}
+	f.phase(0, "Undone", "box box2 has a new problem, Service default/"+families[0].name("web")+" NoEndpoints")
+	if out, _, code := f.boxes[2].Svcctl("rollout", "status", "--wait"); code != 1 || !strings.Contains(out, "Undone") || !strings.Contains(out, "NoEndpoints") {
+		t.Errorf("status of what was undone by itself: exit %d: %s", code, out)
+	}
+	f.answers("web", "server", "server", "server")
+	eventually(t, time.Minute, func() error {
+		if out, _, _ := f.boxes[0].Svcctl("get", "events"); !strings.Contains(out, "RolloutUndone") {
+			return fmt.Errorf("no Event tells of it: %s", out)
+		}
+		return nil
+	})
 
 	// Box 2 goes away.
 	roll(f.webAt("web", second)...)
@@ -280,4 +286,68 @@ func Test593_a_rollout_stops_by_itself(t *testing.T) {
 	f.boxes[1].Start()
 	f.answers("web", "server", "second", "server")
 	undo()
+}
+
+// driver is the box that moves rollouts, as the first box has it.
+func (f *fleet) driver() (driver int) {
+	f.t.Helper()
+	eventually(f.t, time.Minute, func() error {
+		out, _, _ := f.boxes[0].Svcctl("status")
+		for n, h := range f.hosts {
+			if strings.Contains(out, "controllers run on "+h.Name) {
+				driver = n
+				return nil
+			}
+		}
+		return fmt.Errorf("nobody drives: %s", out)
+	})
+	return driver
+}
+
+// Test629_a_rollout_is_undone_by_itself, by another box when the one that drives it is the one that fails. Of rollouts that begin at the
+// same moment one does.
+func Test629_a_rollout_is_undone_by_itself(t *testing.T) {
+	f := newFleet(t, 2)
+	second := f.secondServer()
+	if out, code := f.apply(0, f.web("web")...); code != 0 {
+		t.Fatal(out)
+	}
+	f.answers("web", "server", "server")
+	// What cannot be pruned in steps has nothing rolled out.
+	set := []string{"--prune", "--applyset", "shop"}
+	if out, code := f.applyWith(0, append(f.web("web"), "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n"), set...); code != 0 {
+		t.Fatal(out)
+	}
+	out, code := f.applyWith(0, f.webAt("web", second), append(set, "--rollout", "box2", "--bake", "1h", "--within", "1h")...)
+	if code != 1 || !strings.Contains(out, "namespace/shop: not pruned") || !strings.Contains(out, "nothing is rolled out: no box has any of it") {
+		t.Errorf("a Namespace that is pruned in a rollout: exit %d: %s", code, out)
+	}
+	f.phase(1, "Undone", "it was not started")
+	f.answers("web", "server", "server")
+	var begun sync.WaitGroup
+	var said [2]string
+	var codes [2]int
+	for n := range f.boxes {
+		begun.Go(func() {
+			said[n], codes[n] = f.applyWith(n, f.webAt("web", second), "--rollout", f.hosts[n].Name, "--bake", "1h", "--within", "1h")
+		})
+	}
+	begun.Wait()
+	if codes[0]+codes[1] != 1 || !strings.Contains(said[0]+said[1], "is under way: wait until") {
+		t.Fatalf("two at the same moment: exit %v: %s", codes, said)
+	}
+	f.svcctl(0, "rollout", "undo")
+	driver := f.driver()
+	other := 1 - driver
+	if out, code := f.applyWith(other, f.webAt("web", second), "--rollout", f.hosts[driver].Name, "--bake", "1h", "--within", "1h", "--on-failure", "undo"); code != 0 {
+		t.Fatal(out)
+	}
+	f.says(other, []string{"rollout", "status"}, "it is undone by itself")
+	f.boxes[driver].Kill()
+	f.phase(other, "Undone", "box "+f.hosts[driver].Name+" is not heard of any more")
+	f.boxes[driver].Start()
+	f.answers("web", "server", "server")
+	if out, code := f.apply(driver, f.web("web")...); code != 0 {
+		t.Errorf("a write after it: %s", out)
+	}
 }

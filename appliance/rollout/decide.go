@@ -43,7 +43,7 @@ const (
 	Wait   Do = iota
 	Move      // to Head, for Ends
 	Finish    // all boxes program the changes
-	Undo      // nobody has started it
+	Undo      // nobody has started it, or it has failed and reverts
 )
 
 // Next is a decision.
@@ -59,6 +59,7 @@ func Decide(head store.Rollout, left time.Duration, boxes []Box, concerns func(o
 	switch head.Phase {
 	case store.RolloutGathering:
 		if left <= 0 {
+			head.Why = fmt.Sprintf("nobody has started it within %v", Gather)
 			return Next{Do: Undo, Head: head}
 		}
 		return Next{}
@@ -70,7 +71,7 @@ func Decide(head store.Rollout, left time.Duration, boxes []Box, concerns func(o
 	for _, name := range head.Boxes {
 		b := find(boxes, name)
 		if why := b.trouble(head.Known[name], concerns); why != "" {
-			return stopped(head, why)
+			return failed(head, why)
 		}
 		programmed = programmed && b.Programmed >= head.Revision
 	}
@@ -79,7 +80,7 @@ func Decide(head store.Rollout, left time.Duration, boxes []Box, concerns func(o
 		head.Phase = store.RolloutBaking
 		return Next{Move, head, max(head.Bake, time.Millisecond)}
 	case head.Phase == store.RolloutProgramming && left <= 0:
-		return stopped(head, late(head, boxes))
+		return failed(head, late(head, boxes))
 	case head.Phase == store.RolloutProgramming, left > 0:
 		return Next{}
 	case head.Step == len(head.Steps)-1:
@@ -87,12 +88,14 @@ func Decide(head store.Rollout, left time.Duration, boxes []Box, concerns func(o
 	}
 	next, err := Step(head, head.Step+1, boxes)
 	if err != nil {
-		return stopped(head, fmt.Sprintf("the next step, %s, cannot begin: %v", head.Steps[head.Step+1], err))
+		return failed(head, fmt.Sprintf("the next step, %s, cannot begin: %v", head.Steps[head.Step+1], err))
 	}
 	return next
 }
 
-// Step has the changes come to the boxes of a step, or of the first one after it that has other boxes than the present one.
+// Step has the changes come to the boxes of a step, or of the first one after it that has other boxes than the present one. The problems
+// that a new box has reported since the last move are no news then; those of before may be ones that an earlier rollout has brought and
+// taken back.
 func Step(head store.Rollout, step int, boxes []Box) (Next, error) {
 	for ; ; step++ {
 		picked, everyone, err := pick(head.Steps[step], head.Boxes, boxes)
@@ -107,8 +110,8 @@ func Step(head store.Rollout, step int, boxes []Box) (Next, error) {
 			head.Known = map[string][]string{}
 		}
 		for _, name := range picked {
-			if !slices.Contains(head.Boxes, name) {
-				head.Known[name] = find(boxes, name).known()
+			if b := find(boxes, name); !slices.Contains(head.Boxes, name) && b.isOf(&head) {
+				head.Known[name] = b.known()
 			}
 		}
 		head.Step, head.Boxes, head.Everyone = step, picked, everyone
@@ -130,6 +133,15 @@ func Resume(head store.Rollout, boxes []Box) Next {
 // Pause stops a rollout.
 func Pause(head store.Rollout, user string) Next {
 	return stopped(head, cmp.Or(user, "somebody")+" has paused it")
+}
+
+// failed ends a step that did not go well.
+func failed(head store.Rollout, why string) Next {
+	if !head.Reverts {
+		return stopped(head, why)
+	}
+	head.Why = why
+	return Next{Do: Undo, Head: head}
 }
 
 func stopped(head store.Rollout, why string) Next {

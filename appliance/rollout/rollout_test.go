@@ -40,6 +40,7 @@ func Test594_what_a_rollout_does_next(t *testing.T) {
 		Known: map[string][]string{"b": {"Old Service default/web spec"}},
 	}
 	baking := func(h *store.Rollout) { h.Phase = store.RolloutBaking }
+	reverts := func(h *store.Rollout) { h.Reverts = true }
 	last := func(h *store.Rollout) { baking(h); h.Step, h.Boxes = 3, []string{"a", "b", "c", "d"} }
 	box := func(name string, change func(b *Box)) func([]Box) []Box {
 		return func(boxes []Box) []Box {
@@ -59,34 +60,38 @@ func Test594_what_a_rollout_does_next(t *testing.T) {
 		left  time.Duration
 		want  string
 	}{
-		"all have programmed it":           {left: time.Second, want: "move Baking step 0 b for 2m0s"},
-		"one has not":                      {boxes: box("b", func(b *Box) { b.Programmed = 99 }), left: time.Second, want: "wait"},
-		"one has not in time":              {boxes: box("b", func(b *Box) { b.Programmed = 99 }), want: "stop: b has not programmed it within 1m0s"},
-		"they are watched":                 {head: baking, left: time.Second, want: "wait"},
-		"they were watched":                {head: baking, want: "move Programming step 1 a+b for 1m0s"},
-		"a step has no more boxes":         {head: func(h *store.Rollout) { baking(h); h.Step, h.Boxes = 1, []string{"a", "b", "c"} }, want: "move Programming step 3 a+b+c+d everyone for 1m0s"},
-		"the last step was watched":        {head: last, want: "finish"},
-		"a box of the step is away":        {boxes: box("b", func(b *Box) { b.Present = false }), left: time.Second, want: "stop: box b is not heard of"},
-		"and when they are watched":        {head: baking, boxes: box("b", func(b *Box) { b.Present = false }), left: time.Second, want: "stop: box b is not heard of"},
-		"a box of the step never was":      {head: func(h *store.Rollout) { h.Boxes = []string{"b", "x"} }, left: time.Second, want: "stop: box x is not heard of"},
-		"another box is away":              {head: baking, boxes: box("c", func(b *Box) { b.Present = false }), left: time.Second, want: "wait"},
-		"and the next step goes on":        {head: baking, boxes: box("a", func(b *Box) { b.Present = false }), want: "move Programming step 1 b+c for 1m0s"},
-		"a box does not follow":            {boxes: box("b", func(b *Box) { b.Follows, b.Why = false, "KeyMissing" }), left: time.Second, want: "stop: box b does not follow the fleet: KeyMissing"},
-		"another does not":                 {head: baking, boxes: box("c", func(b *Box) { b.Follows = false }), left: time.Second, want: "wait"},
-		"a box fails":                      {head: baking, boxes: box("b", func(b *Box) { b.Failing = "no memory" }), left: time.Second, want: "stop: box b fails: no memory"},
-		"a new problem":                    {head: baking, boxes: box("b", has(Problem{Object: web, Reason: "PortInUse", Message: "taken"})), left: time.Second, want: "stop: box b has a new problem, Service default/web PortInUse: taken"},
-		"a new problem before all have it": {boxes: box("b", has(Problem{Object: web, Reason: "PortInUse"})), left: time.Second, want: "stop: box b has a new problem"},
-		"a problem of before":              {head: baking, boxes: box("b", has(Problem{Object: web, Field: "spec", Reason: "Old", Message: "other words"})), left: time.Second, want: "wait"},
-		"one of another field":             {head: baking, boxes: box("b", has(Problem{Object: web, Field: "status", Reason: "Old"})), left: time.Second, want: "stop: box b has a new problem"},
-		"a problem of another Service":     {head: baking, boxes: box("b", has(Problem{Object: "Service default/other", Reason: "PortInUse"})), left: time.Second, want: "wait"},
-		"a problem of the box":             {head: baking, boxes: box("b", has(Problem{Reason: "KernelTooOld"})), left: time.Second, want: "stop: box b has a new problem, KernelTooOld"},
-		"a problem of another box":         {head: baking, boxes: box("c", has(Problem{Object: web, Reason: "PortInUse"})), left: time.Second, want: "wait"},
-		"it is being written":              {head: func(h *store.Rollout) { h.Phase, h.Boxes = store.RolloutGathering, nil }, left: time.Second, want: "wait"},
-		"nobody has started it":            {head: func(h *store.Rollout) { h.Phase, h.Boxes = store.RolloutGathering, nil }, want: "undo"},
-		"it has stopped":                   {head: func(h *store.Rollout) { h.Phase = store.RolloutStopped }, boxes: box("b", func(b *Box) { b.Present = false }), want: "wait"},
-		"it is done":                       {head: func(h *store.Rollout) { h.Phase = store.RolloutDone }, want: "wait"},
-		"the next step names one away":     {head: func(h *store.Rollout) { baking(h); h.Steps = []string{"b", "c", "100%"} }, boxes: box("c", func(b *Box) { b.Present = false }), want: "stop: the next step, c, cannot begin: box c is not heard of"},
-		"the next step names one unknown":  {head: func(h *store.Rollout) { baking(h); h.Steps = []string{"b", "x", "100%"} }, want: "stop: the next step, x, cannot begin: box x is not known"},
+		"all have programmed it":                          {left: time.Second, want: "move Baking step 0 b for 2m0s"},
+		"one has not":                                     {boxes: box("b", func(b *Box) { b.Programmed = 99 }), left: time.Second, want: "wait"},
+		"one has not in time":                             {boxes: box("b", func(b *Box) { b.Programmed = 99 }), want: "stop: b has not programmed it within 1m0s"},
+		"they are watched":                                {head: baking, left: time.Second, want: "wait"},
+		"they were watched":                               {head: baking, want: "move Programming step 1 a+b for 1m0s"},
+		"a step has no more boxes":                        {head: func(h *store.Rollout) { baking(h); h.Step, h.Boxes = 1, []string{"a", "b", "c"} }, want: "move Programming step 3 a+b+c+d everyone for 1m0s"},
+		"the last step was watched":                       {head: last, want: "finish"},
+		"a box of the step is away":                       {boxes: box("b", func(b *Box) { b.Present = false }), left: time.Second, want: "stop: box b is not heard of"},
+		"and when they are watched":                       {head: baking, boxes: box("b", func(b *Box) { b.Present = false }), left: time.Second, want: "stop: box b is not heard of"},
+		"a box of the step never was":                     {head: func(h *store.Rollout) { h.Boxes = []string{"b", "x"} }, left: time.Second, want: "stop: box x is not heard of"},
+		"another box is away":                             {head: baking, boxes: box("c", func(b *Box) { b.Present = false }), left: time.Second, want: "wait"},
+		"and the next step goes on":                       {head: baking, boxes: box("a", func(b *Box) { b.Present = false }), want: "move Programming step 1 b+c for 1m0s"},
+		"a box does not follow":                           {boxes: box("b", func(b *Box) { b.Follows, b.Why = false, "KeyMissing" }), left: time.Second, want: "stop: box b does not follow the fleet: KeyMissing"},
+		"another does not":                                {head: baking, boxes: box("c", func(b *Box) { b.Follows = false }), left: time.Second, want: "wait"},
+		"a box fails":                                     {head: baking, boxes: box("b", func(b *Box) { b.Failing = "no memory" }), left: time.Second, want: "stop: box b fails: no memory"},
+		"a new problem":                                   {head: baking, boxes: box("b", has(Problem{Object: web, Reason: "PortInUse", Message: "taken"})), left: time.Second, want: "stop: box b has a new problem, Service default/web PortInUse: taken"},
+		"a new problem before all have it":                {boxes: box("b", has(Problem{Object: web, Reason: "PortInUse"})), left: time.Second, want: "stop: box b has a new problem"},
+		"a problem of before":                             {head: baking, boxes: box("b", has(Problem{Object: web, Field: "spec", Reason: "Old", Message: "other words"})), left: time.Second, want: "wait"},
+		"one of another field":                            {head: baking, boxes: box("b", has(Problem{Object: web, Field: "status", Reason: "Old"})), left: time.Second, want: "stop: box b has a new problem"},
+		"a problem of another Service":                    {head: baking, boxes: box("b", has(Problem{Object: "Service default/other", Reason: "PortInUse"})), left: time.Second, want: "wait"},
+		"a problem of the box":                            {head: baking, boxes: box("b", has(Problem{Reason: "KernelTooOld"})), left: time.Second, want: "stop: box b has a new problem, KernelTooOld"},
+		"a problem of another box":                        {head: baking, boxes: box("c", has(Problem{Object: web, Reason: "PortInUse"})), left: time.Second, want: "wait"},
+		"it reverts, and one has not in time":             {head: reverts, boxes: box("b", func(b *Box) { b.Programmed = 99 }), want: "undo: b has not programmed it within 1m0s"},
+		"it reverts, and a box is away":                   {head: reverts, boxes: box("b", func(b *Box) { b.Present = false }), left: time.Second, want: "undo: box b is not heard of any more"},
+		"it reverts, and the next step names one unknown": {head: func(h *store.Rollout) { baking(h); reverts(h); h.Steps = []string{"b", "x", "100%"} }, want: "undo: the next step, x, cannot begin: box x is not known: `svcctl get boxes` names them"},
+		"it reverts, and all is well":                     {head: reverts, left: time.Second, want: "move Baking step 0 b for 2m0s"},
+		"it is being written":                             {head: func(h *store.Rollout) { h.Phase, h.Boxes = store.RolloutGathering, nil }, left: time.Second, want: "wait"},
+		"nobody has started it":                           {head: func(h *store.Rollout) { h.Phase, h.Boxes = store.RolloutGathering, nil }, want: "undo: nobody has started it within 5m0s"},
+		"it has stopped":                                  {head: func(h *store.Rollout) { h.Phase = store.RolloutStopped }, boxes: box("b", func(b *Box) { b.Present = false }), want: "wait"},
+		"it is done":                                      {head: func(h *store.Rollout) { h.Phase = store.RolloutDone }, want: "wait"},
+		"the next step names one away":                    {head: func(h *store.Rollout) { baking(h); h.Steps = []string{"b", "c", "100%"} }, boxes: box("c", func(b *Box) { b.Present = false }), want: "stop: the next step, c, cannot begin: box c is not heard of"},
+		"the next step names one unknown":                 {head: func(h *store.Rollout) { baking(h); h.Steps = []string{"b", "x", "100%"} }, want: "stop: the next step, x, cannot begin: box x is not known"},
 	} {
 		h, boxes := head, fleetOf(100, "d", "a", "b", "c")
 		if c.head != nil {
@@ -108,7 +113,7 @@ func text(n Next) string {
 	case Finish:
 		return "finish"
 	case Undo:
-		return "undo"
+		return "undo: " + n.Head.Why
 	}
 	if n.Head.Phase == store.RolloutStopped {
 		if n.Ends != 0 {
@@ -146,6 +151,49 @@ func TestPatience(t *testing.T) {
 	}
 }
 
+// Before a step, reports of before the last move are waited for, for some looks at each; what they say is no reason for a problem to be
+// none that is new.
+func TestReportsOfBefore(t *testing.T) {
+	head := store.Rollout{Phase: store.RolloutBaking, Turn: 3, Revision: 100, Steps: []string{"a", "100%"}, Boxes: []string{"a"}}
+	problem := []Problem{{Object: "Service default/web", Reason: "PortInUse"}}
+	late := fleetOf(100, "a", "b", "c")
+	late[1].Programmed, late[1].Problems = 99, problem
+	if Reported(&head, late) || !Reported(&head, fleetOf(100, "a", "b")) {
+		t.Error("who has reported is wrong")
+	}
+	for what, change := range map[string]func(b *Box){"away": func(b *Box) { b.Present = false }, "cut off": func(b *Box) { b.Follows = false }, "failing": func(b *Box) { b.Failing = "x" }} {
+		boxes := fleetOf(100, "a", "b")
+		boxes[1].Programmed = 99
+		if change(&boxes[1]); !Reported(&head, boxes) {
+			t.Errorf("a box that is %s is waited for", what)
+		}
+	}
+	var p Patience
+	for turn := range uint64(2) {
+		head.Turn = 3 + turn
+		for n := range mostLooks + 2 {
+			if got := p.Awaits(&head, late); got != (n < mostLooks-1) {
+				t.Errorf("look %d in turn %d: %v", n, head.Turn, got)
+			}
+		}
+	}
+	if p.Awaits(&head, fleetOf(100, "a", "b", "c")) {
+		t.Error("it waits for nobody")
+	}
+	for programmed, want := range map[uint64]string{99: "stop", 100: "move"} {
+		late[1].Programmed = programmed
+		next, err := Step(head, 1, late)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next.Head.Revision = 100
+		late[1].Programmed = 100
+		if got := text(Decide(next.Head, time.Second, late, concerned)); !strings.HasPrefix(got, want) {
+			t.Errorf("reported at %d, the problem has it %s, want %s", programmed, got, want)
+		}
+	}
+}
+
 // What boxes have reported by the time that they get the changes, or that somebody resumes, is no reason to stop.
 func TestKnownProblems(t *testing.T) {
 	boxes := fleetOf(100, "a", "b")
@@ -166,6 +214,10 @@ func TestKnownProblems(t *testing.T) {
 	resumed := Resume(stop.Head, boxes)
 	if resumed.Head.Why != "" || strings.HasPrefix(text(Decide(resumed.Head, time.Second, boxes, concerned)), "stop") {
 		t.Errorf("resumed it is %+v", resumed.Head)
+	}
+	stop.Head.Reverts = true
+	if p := Pause(stop.Head, "root"); p.Do != Move || p.Head.Phase != store.RolloutStopped {
+		t.Errorf("paused it is %+v, though nothing has failed", p)
 	}
 	if p := Pause(resumed.Head, "root"); p.Head.Phase != store.RolloutStopped || p.Head.Why != "root has paused it" {
 		t.Errorf("paused it is %+v", p.Head)

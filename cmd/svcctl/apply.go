@@ -204,7 +204,8 @@ func (p *program) applying(v *verb, args []string) (a *applying, wait patience, 
 	case wait.timeout > 0:
 		return nil, wait, usagef("--wait waits for all boxes, and --rollout goes from box to box: `svcctl rollout status --wait` waits for that")
 	case a.options.DryRun:
-		a.rollout = nil // what would be decided is the same for all boxes
+		a.rollout.untried()
+		a.rollout = nil
 	}
 	return a, wait, err
 }

@@ -208,14 +208,17 @@ const deletesAtOnce = 32
 
 // removeOnTrial is remove, with --confirm as part of a trial, and with --rollout as one.
 func (d *deleting) removeOnTrial(ctx context.Context, victims []victim) error {
+	rollout, err := d.p.rolling(d.v, d.c)
+	if err != nil {
+		return err
+	}
+	if d.dryRun {
+		rollout.untried()
+	}
 	if len(victims) == 0 || d.dryRun {
 		return d.remove(ctx, victims)
 	}
 	trial, err := d.p.trying(d.v, d.c)
-	if err != nil {
-		return err
-	}
-	rollout, err := d.p.rolling(d.v, d.c)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,8 @@ all. The rollout stops when a box of the step reports a new problem, fails, stop
 or has not programmed it in time, and when a Service has lost its last endpoint. Then boxes
 that have the change keep it, and the others keep the previous versions.
 
+With --on-failure undo it is taken back where it would stop.
+
   status   its progress, its boxes, why it stopped, and the next step; with
            --wait until it is done, undone or stopped
   pause    stop it
@@ -52,6 +55,7 @@ It works on any box of the fleet. All but status need root.`,
 		examples: []example{
 			{"One box first, then a quarter of them, then all, each watched for five minutes.", "svcctl apply -f web.yaml --rollout gw1,25%,100% --bake 5m && svcctl rollout status --wait"},
 			{"The progress.", "svcctl rollout status"},
+			{"Undo it automatically when something goes wrong.", "svcctl apply -f web.yaml --rollout gw1,25%,100% --on-failure undo && svcctl rollout status --wait"},
 			{"Undo it.", "svcctl rollout undo"},
 		},
 		exits: `  0  done
@@ -139,6 +143,9 @@ func rolloutPage(r *wire.Rollout) string {
 	if r.Why != "" {
 		line("Why", r.Why)
 	}
+	if r.Pending && r.OnFailure == wire.OnFailureUndo {
+		line("On failure", "it is undone by itself")
+	}
 	if r.Phase == wire.RolloutStopped {
 		line("What to do", "`svcctl rollout resume` goes on with this step, `svcctl rollout undo` takes it back")
 	}
@@ -170,12 +177,14 @@ func rolloutPage(r *wire.Rollout) string {
 	return b.String()
 }
 
-// rolloutOptions are --rollout and its times.
+// rolloutOptions are --rollout, its times, and what becomes of it.
 func rolloutOptions() []*option {
 	return []*option{
 		{name: "rollout", arg: "STEPS", group: groupHow, usage: "in a fleet: some boxes first, as gw1,25%,100% or gw1+gw2,100%; see svcctl rollout"},
 		{name: "bake", arg: "DURATION", def: defaultBake, group: groupHow, usage: "with --rollout: for how long the boxes of a step are watched before the next one"},
 		{name: "within", arg: "DURATION", def: defaultWithin, group: groupHow, usage: "with --rollout: in what time the boxes of a step have to program it"},
+		{name: "on-failure", arg: wire.OnFailureStop + "|" + wire.OnFailureUndo, def: wire.OnFailureStop, words: []string{wire.OnFailureStop, wire.OnFailureUndo}, group: groupHow,
+			usage: "with --rollout: where it would stop by itself, stop, and wait for svcctl rollout resume or undo; or undo it at once"},
 	}
 }
 
@@ -185,6 +194,7 @@ type rolling struct {
 	c            *client.Client
 	steps        string
 	bake, within time.Duration
+	onFailure    string
 	began        *wire.Rollout
 }
 
@@ -192,15 +202,18 @@ type rolling struct {
 func (p *program) rolling(v *verb, c *client.Client) (r *rolling, err error) {
 	o := v.option("rollout")
 	if !o.isSet() {
-		if v.option("bake").isSet() || v.option("within").isSet() {
-			return nil, usagef("--bake and --within are times of a rollout: give --rollout, too")
+		if v.option("bake").isSet() || v.option("within").isSet() || v.option("on-failure").isSet() {
+			return nil, usagef("--bake, --within and --on-failure are about a rollout: give --rollout, too")
 		}
 		return nil, nil
 	}
 	if v.option("confirm").isSet() {
 		return nil, usagef("--rollout and --confirm exclude each other: a rollout is taken back by `svcctl rollout undo`")
 	}
-	r = &rolling{p: p, c: c, steps: o.text()}
+	r = &rolling{p: p, c: c, steps: o.text(), onFailure: v.option("on-failure").text()}
+	if words := v.option("on-failure").words; !slices.Contains(words, r.onFailure) {
+		return nil, usagef("--on-failure %q: want %s", r.onFailure, strings.Join(words, " or "))
+	}
 	if _, err := rollout.ParseSteps(r.steps); err != nil {
 		return nil, usagef("--rollout: %v", err)
 	}
@@ -213,16 +226,26 @@ func (p *program) rolling(v *verb, c *client.Client) (r *rolling, err error) {
 	return r, nil
 }
 
+// untried says that a dry run is none of the rollout.
+func (r *rolling) untried() {
+	if r != nil {
+		fmt.Fprintf(r.p.stderr, "--rollout %s is not tried with --dry-run: what is decided is the same for all boxes\n", r.steps)
+	}
+}
+
 // begin begins the rollout before the first change.
 func (r *rolling) begin(ctx context.Context) error {
 	if r == nil || r.began != nil {
 		return nil
 	}
-	began, err := r.c.BeginRollout(ctx, r.steps, r.bake, r.within)
+	began, err := r.c.BeginRollout(ctx, r.steps, r.bake, r.within, r.onFailure)
 	if err != nil {
 		return err
 	}
 	r.began, r.c.InRollout = &began, began.ID
+	if r.onFailure != cmp.Or(began.OnFailure, wire.OnFailureStop) {
+		return fmt.Errorf("--on-failure %s: the box that was asked runs a version that does not know it", r.onFailure)
+	}
 	return nil
 }
 

@@ -22,6 +22,9 @@ func TestRolling(t *testing.T) {
 		"rollout=gw1 bake=long":               "--bake",
 		"rollout=gw1 within=1ms":              "--within",
 		"rollout=gw1 bake=1h within=tomorrow": "--within",
+		"on-failure=undo":                     "give --rollout, too",
+		"rollout=gw1 on-failure=revert":       `--on-failure "revert": want stop or undo`,
+		"rollout=gw1 on-failure=undo":         "gw1 2m0s 1m0s undo",
 	} {
 		p := &program{}
 		for _, v := range []*verb{p.applyVerb(), p.deleteVerb()} {
@@ -36,6 +39,9 @@ func TestRolling(t *testing.T) {
 				got = err.Error()
 			case r != nil:
 				got = r.steps + " " + r.bake.String() + " " + r.within.String()
+				if r.onFailure != wire.OnFailureStop {
+					got += " " + r.onFailure
+				}
 			}
 			if err == nil && got != want || err != nil && !strings.Contains(got, want) {
 				t.Errorf("%s %q: %q, want %q", v.name, text, got, want)
