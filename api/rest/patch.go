@@ -35,7 +35,7 @@ func (s *Server) patch(w http.ResponseWriter, r *request) error {
 	if err := o.checkPatch(mediaType); err != nil {
 		return err
 	}
-	body, err := s.readBody(r, schema.MaxBytes)
+	body, err := s.bodies.read(r, schema.MaxBytes)
 	if err != nil {
 		return err
 	}
