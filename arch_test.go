@@ -176,7 +176,7 @@ var moreTestEdges = map[string][]string{
 // listed needs a sentence in ARCHITECTURE.md first.
 var libraries = map[string][]string{
 	"github.com/coreos/go-systemd":        {"appliance", "appliance/handover"},
-	"github.com/evanphx/json-patch":       {"api/kube/patch"},
+	"gopkg.in/evanphx/json-patch.v4":      {"api/kube/patch"},
 	"google.golang.org/protobuf":          {"api/kube/protobuf", "store/schema"},
 	"github.com/fsnotify/fsnotify":        {"appliance/sourceset", "watch"},
 	"github.com/google/nftables":          {"nft/kernel", "nft/trace"},

@@ -102,6 +102,7 @@ func TestGarbageCollection(t *testing.T) {
 		"background": {"", "free stranger"},
 		"foreground": {"?propagationPolicy=Foreground", "free stranger"},
 		"orphan":     {"?propagationPolicy=Orphan", "child free grandchild shared stranger"},
+		"as of old":  {"?orphanDependents=true", "child free grandchild shared stranger"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -134,7 +135,7 @@ func TestGarbageCollection(t *testing.T) {
 			if got := names(w.get(configMapsPath)); got != tt.left {
 				t.Error("left:", got)
 			}
-			if tt.query == "?propagationPolicy=Orphan" {
+			if name == "orphan" || name == "as of old" {
 				if refs := at(w.get(configMapsPath+"/child"), "metadata", "ownerReferences"); refs != nil {
 					t.Error("an orphan names its owner still:", refs)
 				}
@@ -237,6 +238,23 @@ func TestDeleteCollectionIsOfAList(t *testing.T) {
 	if names(list) != "cm2" || names(w.get(configMapsPath)) != "cm3 cm4" {
 		t.Error("the next one:", list)
 	}
+}
+
+// TestDeleteRefusesItsQuery: what a query says of a removal is read as what a body says.
+func TestDeleteRefusesItsQuery(t *testing.T) {
+	w := newWorld(t)
+	w.does(http.StatusCreated, "POST", configMapsPath, `{"metadata":{"name":"cm"}}`)
+	for query, want := range map[string]int{
+		"?gracePeriodSeconds=abc":                         http.StatusBadRequest,
+		"?orphanDependents=true&propagationPolicy=Orphan": http.StatusUnprocessableEntity,
+		"?propagationPolicy=Never":                        http.StatusUnprocessableEntity,
+		"?dryRun=some":                                    http.StatusUnprocessableEntity,
+	} {
+		if got := w.ask("DELETE", configMapsPath+"/cm"+query).Code; got != want {
+			t.Errorf("%s: %d, want %d", query, got, want)
+		}
+	}
+	w.does(http.StatusOK, "DELETE", configMapsPath+"/cm?gracePeriodSeconds=5&orphanDependents=false", "")
 }
 
 func TestDeleteCollectionOfFiles(t *testing.T) {

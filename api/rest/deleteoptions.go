@@ -46,10 +46,7 @@ func (s *Server) deletionOf(w http.ResponseWriter, r *request) (deletion, error)
 	if len(body) > 0 {
 		err = readDeleteOptions(r, body, &asked)
 	} else {
-		asked.DryRun = r.query["dryRun"]
-		if policy := r.query.Get("propagationPolicy"); policy != "" {
-			asked.PropagationPolicy = &policy
-		}
+		err = queryDeleteOptions(r, &asked)
 	}
 	if err != nil {
 		return deletion{}, err
@@ -69,6 +66,21 @@ func (s *Server) deletionOf(w http.ResponseWriter, r *request) (deletion, error)
 		}
 	}
 	return d, nil
+}
+
+// queryDeleteOptions reads the DeleteOptions that a query can hold: all but preconditions.
+func queryDeleteOptions(r *request, into *object.DeleteOptions) error {
+	into.DryRun = r.query["dryRun"]
+	if policy := r.query.Get("propagationPolicy"); policy != "" {
+		into.PropagationPolicy = &policy
+	}
+	if r.query.Has("orphanDependents") {
+		orphan := boolIn(r, "orphanDependents")
+		into.OrphanDependents = &orphan
+	}
+	seconds, err := intIn(r, "gracePeriodSeconds")
+	into.GracePeriodSeconds = &seconds
+	return err
 }
 
 func readDeleteOptions(r *request, body []byte, into *object.DeleteOptions) error {

@@ -58,6 +58,7 @@ func TestPatchRefuses(t *testing.T) {
 		"type":          {"", asMerge, `{"spec":{"ports":1}}`, 422, ` "" is invalid: patch: Invalid value: `},
 		"stale":         {"", asMerge, `{"metadata":{"resourceVersion":"1"}}`, 409, "the object has been modified"},
 		"uid":           {"", asMerge, `{"metadata":{"uid":"x"}}`, 422, "metadata.uid: Invalid value: \"x\": field is immutable"},
+		"going":         {"", asMerge, `{"metadata":{"deletionTimestamp":"2030-01-01T00:00:00Z"}}`, 422, "metadata.deletionTimestamp: Invalid value"},
 		"name":          {"", asMerge, `{"metadata":{"name":"db"}}`, 400, "does not match the name on the URL"},
 		"namespace":     {"", asMerge, `{"metadata":{"namespace":"x"}}`, 400, "does not match the namespace"},
 		"kind":          {"", asMerge, `{"kind":"Pod"}`, 422, "kind: Pod: it cannot be changed, this is a Service of v1"},

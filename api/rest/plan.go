@@ -194,6 +194,9 @@ func fits(written map[string]any, live object.Object, wr *writing) error {
 	default:
 		return object.Errors{{Type: object.FieldValueInvalid, Field: "metadata.uid", Value: uid, Detail: "field is immutable"}}
 	}
+	if goes := textIn(written, "deletionTimestamp"); goes != "" && meta.DeletionTimestamp == nil {
+		return object.Errors{{Type: object.FieldValueInvalid, Field: "metadata.deletionTimestamp", Value: goes, Detail: "field is immutable: send a DELETE"}}
+	}
 	switch version := textIn(written, "resourceVersion"); {
 	case version == "" && r.kind.Strategy().VersionRequired:
 		return invalid(r.kind.Group, r.kind.Plural, r.name, object.Errors{{

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
-	jsonpatch "github.com/evanphx/json-patch/v5"
+	// The version that the API server of Kubernetes has: in later ones "replace" wants a key that is there.
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 
 	"svcctl.io/svcctl/store/schema"
 )
@@ -29,6 +31,9 @@ const (
 	// maxCopied bounds the bytes that the copy operations of one JSON patch add.
 	maxCopied = schema.MaxBytes
 )
+
+// The library has the limit in a variable of its own. Nothing else here uses it.
+func init() { jsonpatch.AccumulatedCopySizeLimit = maxCopied }
 
 // refusal is an error of one of the kinds above, with the text of Kubernetes.
 type refusal struct {
@@ -91,6 +96,11 @@ func JSON(live map[string]any, patch []byte) (patched map[string]any, duplicates
 	if len(list) > maxOperations {
 		return nil, nil, &refusal{ErrTooLarge, fmt.Sprintf("The allowed maximum operations in a JSON patch is %d, got %d", maxOperations, len(list))}
 	}
+	for _, operation := range list {
+		if err := checkOperation(operation); err != nil {
+			return nil, nil, err
+		}
+	}
 	operations, err := jsonpatch.DecodePatch(patch)
 	if err != nil {
 		return nil, nil, malformed("error decoding patch: %v", err)
@@ -99,9 +109,7 @@ func JSON(live map[string]any, patch []byte) (patched map[string]any, duplicates
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode the object that is patched: %w", err)
 	}
-	options := jsonpatch.NewApplyOptions()
-	options.AccumulatedCopySizeLimit = maxCopied
-	after, err := applyTo(before, operations, options)
+	after, err := applyTo(before, operations)
 	if err != nil {
 		return nil, nil, &refusal{ErrNotApplicable, err.Error()}
 	}
@@ -112,13 +120,41 @@ func JSON(live map[string]any, patch []byte) (patched map[string]any, duplicates
 	return patched, duplicates, nil
 }
 
+// checkOperation refuses an operation that the library would take for another one: without a value it
+// would write null, which removes the field.
+func checkOperation(operation any) error {
+	fields, isObject := operation.(map[string]any)
+	named, _ := fields["op"].(string)
+	_, hasValue := fields["value"]
+	_, hasPath := fields["path"].(string)
+	why := ""
+	switch {
+	case !isObject:
+		why = "it is no object with fields"
+	case !slices.Contains([]string{"add", "remove", "replace", "move", "copy", "test"}, named):
+		why = "unsupported operation"
+	case !hasPath:
+		why = "missing path field"
+	case !hasValue && (named == "add" || named == "replace"):
+		why = "missing value field"
+	default:
+		return nil
+	}
+	const shown = 256
+	text, err := json.Marshal(operation)
+	if err != nil {
+		return malformed("error decoding patch: %v", err)
+	}
+	return malformed("error decoding patch: invalid operation %s: %s", text[:min(len(text), shown)], why)
+}
+
 // applyTo applies operations. The library panics on some incomplete ones, such as a test
 // of the whole object without a value.
-func applyTo(before []byte, operations jsonpatch.Patch, options *jsonpatch.ApplyOptions) (after []byte, err error) {
+func applyTo(before []byte, operations jsonpatch.Patch) (after []byte, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			err = fmt.Errorf("an operation is not complete: %v", cause)
 		}
 	}()
-	return operations.ApplyWithOptions(before, options)
+	return operations.Apply(before)
 }
