@@ -30,6 +30,9 @@ func (e *OwnedError) Error() string {
 	if e.Reader != "" {
 		return fmt.Sprintf("%s belongs to %s, which box %s reads: change it there, or ask that box", e.Ref, e.Owner, e.Reader)
 	}
+	if e.Ref.Kind == object.KindNode && IsNodeController(e.Owner.Controller) {
+		return fmt.Sprintf("%s is kept by svcctl on that box as long as it runs: stop it there, and delete the Node when its condition Ready is Unknown", e.Ref)
+	}
 	return fmt.Sprintf("%s belongs to %s: change it there", e.Ref, e.Owner)
 }
 

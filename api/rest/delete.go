@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 
-	"svcctl.io/svcctl/api/kube/table"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
 )
@@ -98,42 +97,54 @@ func (s *Server) removal(r *request, d deletion) (store.Write, error) {
 	}, nil
 }
 
-// deleteCollection answers a DELETE of all objects of a kind that selectors select, and
-// tells which these were. When one of them may not be removed, none is.
+// deleteCollection answers a DELETE of the objects of a kind that a list with the same query would
+// have, and tells which these were: with a limit, no more than that. When one of them may not be
+// removed, none is.
 func (s *Server) deleteCollection(w http.ResponseWriter, r *request) error {
 	d, err := s.deletionOf(w, r)
 	if err != nil {
 		return err
 	}
-	asked, err := selectionOf(r)
+	o, err := listOptionsOf(r)
 	if err != nil {
 		return err
 	}
-	objects, revision, err := s.store.List(r.kind.Name, r.namespace, 0)
+	at, start, err := s.startOf(&o)
 	if err != nil {
 		return err
 	}
+	objects, revision, err := s.store.List(r.kind.Name, r.namespace, at)
+	switch {
+	case errors.Is(err, store.ErrExpired):
+		return o.expired(start)
+	case err != nil:
+		return err
+	}
+	asShown := make([]object.Object, len(objects))
+	for i, stored := range objects {
+		asShown[i] = shown(stored, r)
+	}
+	if o.continueToken != "" {
+		asShown = behind(asShown, start)
+	}
+	page := pageOf(asShown, &o)
 	var writes []store.Write
-	for _, o := range objects {
-		if !asked.selects(shown(o, r)) {
-			continue
-		}
-		write, err := s.removal(r.of(object.RefOf(o)), d)
+	for one := range o.selected(asShown[:page.length]) {
+		write, err := s.removal(r.of(object.RefOf(one)), d)
 		var e *statusError
 		switch {
 		case err == nil:
 			writes = append(writes, write)
 		case errors.As(err, &e) && e.code == http.StatusNotFound: // another request was faster
 		default:
-			return statusOf(err, r.of(object.RefOf(o)))
+			return statusOf(err, r.of(object.RefOf(one)))
 		}
 	}
 	removed, err := s.removeAll(r, d, writes)
 	if err != nil {
 		return err
 	}
-	meta := table.ListMeta{ResourceVersion: strconv.FormatUint(revision, 10)}
-	return s.respondList(w, r, meta, slices.Values(removed))
+	return s.respondList(w, r, page.meta(asShown, revision, &o), slices.Values(removed))
 }
 
 // removeAll makes many removals, and gives the last versions of what was removed.

@@ -141,7 +141,7 @@ func place(path string, line int) string {
 // mayWrite refuses changes of what a controller makes.
 func mayWrite(r *request, owner store.Owner) error {
 	if owner.Controller == "" || owner.Controller == store.NamespacesController && r.kind.Name == object.KindNamespace ||
-		owner.Controller == store.NodeController && r.kind.Name == object.KindNode {
+		store.IsNodeController(owner.Controller) && r.kind.Name == object.KindNode {
 		return nil
 	}
 	return &store.OwnedError{Ref: r.ref(), Owner: owner}
