@@ -157,7 +157,7 @@ func (p *compiledPort) pick(f *fragment, fe *Frontend, pool Pool) Verdict {
 	return GotoChain(chain)
 }
 
-// usedPools tells which pools the port's clients are sent to.
+// usedPools returns which pools are in use by the port's clients.
 func (p *compiledPort) usedPools() (used [NumPools]bool) {
 	for i := range p.Frontends {
 		if fe := &p.Frontends[i]; p.serves(fe) {

@@ -49,7 +49,7 @@ func NewKeeper(read Read) *Keeper {
 	return &Keeper{read: read, now: time.Now, pairs: map[string]*keptPair{}, cas: map[string]*keptAuthority{}, fetched: map[string]*asking{}}
 }
 
-// absent says that a Secret is not there.
+// absent is the error for a Secret that does not exist.
 func absent(secret string, how string) error {
 	namespace, name, _ := strings.Cut(secret, "/")
 	return fmt.Errorf("it is not there: make it with `kubectl create secret %s` in namespace %s", fmt.Sprintf(how, name), namespace)
@@ -126,7 +126,7 @@ func (kept *keptPair) choose(now time.Time) (p *Pair, wrong, soon string) {
 	return newest, "", kept.ending(now)
 }
 
-// ending says that the certificate in use ends soon.
+// ending returns a warning when the certificate in use expires soon; "": it does not.
 func (kept *keptPair) ending(now time.Time) string {
 	if kept.good == nil || now.Before(kept.good.Leaf().NotAfter.Add(-warnBefore)) {
 		return ""
@@ -229,7 +229,7 @@ func (k *Keeper) Due(after time.Time) (at time.Time, secrets []string, ok bool) 
 	return at, slices.Compact(secrets), ok
 }
 
-// stapleText says what is wrong with the OCSP responses of a Secret; "": nothing. The caller holds the lock.
+// stapleText returns the problem with the OCSP responses of a Secret; "": none. The caller holds the lock.
 func (k *Keeper) stapleText(secret string, kept *keptPair, now time.Time) string {
 	p := kept.good
 	if p == nil {
@@ -255,7 +255,7 @@ func (k *Keeper) stapleText(secret string, kept *keptPair, now time.Time) string
 	}
 	switch must := p.MustStaple(); {
 	case must && why == "":
-		return fmt.Sprintf("clients refuse its certificate without an OCSP response (must-staple), and there is none: put one into data[%s], or write the annotation svcctl.io/tls-ocsp: fetch", stapleKey)
+		return fmt.Sprintf("clients refuse its certificate without an OCSP response (must-staple), and there is none: put one into data[%s], or set the annotation svcctl.io/tls-ocsp: fetch", stapleKey)
 	case must:
 		return why + "; without a response clients refuse its certificate (must-staple)"
 	case why != "":
