@@ -2,7 +2,6 @@ package nft
 
 import (
 	"net/netip"
-	"slices"
 )
 
 // A box that takes over another one's addresses has none of its connection tracking entries, and with
@@ -93,62 +92,6 @@ func (t *tableState) notTranslated() (rule Rule, chains []Chain) {
 	}
 	adopt := Rule{MatchNoSYN{}, SourceMap{Key: []Field{Saddr, Sport}, Map: setAdopted}}
 	return Rule{MatchNotDNAT{}, GotoChain(chainAdopt)}, []Chain{{Name: chainAdopt, Rules: []Rule{adopt}}}
-}
-
-// adopters are the frontends that endpoints of a table are adopted for.
-func (t *Table) adopters() map[string]bool {
-	frontends := map[string]bool{}
-	for _, frontend := range t.elements(setAdopted) {
-		frontends[frontend] = true
-	}
-	return frontends
-}
-
-// askedForByMore marks frontends as adopting whose endpoints are adopted for no frontend, because several ask for them.
-// The kernel does not keep which frontends asked in vain; read back as frontends that do not ask, their endpoints would be
-// adopted for the others. Candidates are the frontends without an adopted endpoint, except those with an endpoint that no
-// other frontend has. All candidates are marked, which adopts none of their endpoints.
-func (r *recovery) askedForByMore() {
-	if len(r.adopters) == 0 {
-		return
-	}
-	adopted := r.table.elements(setAdopted)
-	asking := map[netip.AddrPort]int{} // how many frontends may ask for an endpoint
-	may := map[*Frontend][]netip.AddrPort{}
-	for i := range r.ports {
-		p := &r.ports[i]
-		for j := range p.Frontends {
-			fe := &p.Frontends[j]
-			if p.Protocol != TCP || !fe.Addr.IsValid() || fe.IsRange() {
-				continue
-			}
-			endpoints := p.Reachable(fe)
-			isAdopted := func(ap netip.AddrPort) bool { _, is := adopted[AddrPortData(ap)]; return is }
-			if len(endpoints) == 0 || !fe.Adopt && slices.ContainsFunc(endpoints, isAdopted) {
-				continue
-			}
-			for _, ap := range endpoints {
-				asking[ap]++
-			}
-			if !fe.Adopt {
-				may[fe] = endpoints
-			}
-		}
-	}
-	for before := -1; before != len(may); {
-		before = len(may)
-		for fe, endpoints := range may {
-			if slices.ContainsFunc(endpoints, func(ap netip.AddrPort) bool { return asking[ap] == 1 }) {
-				delete(may, fe)
-				for _, ap := range endpoints {
-					asking[ap]--
-				}
-			}
-		}
-	}
-	for fe := range may {
-		fe.Adopt = true
-	}
 }
 
 // Adopts reports whether a ruleset adopts endpoints.

@@ -162,16 +162,6 @@ func (p *compiledPort) addAffinity(f *fragment, box *Box) {
 	}
 }
 
-// usedPools returns which pools are in use by the port's clients.
-func (p *compiledPort) usedPools() (used [NumPools]bool) {
-	for i := range p.Frontends {
-		if fe := &p.Frontends[i]; p.serves(fe) {
-			used[fe.Inside.Pool], used[fe.Outside.Pool] = true, true
-		}
-	}
-	return used
-}
-
 // endpointsInBothPools returns the endpoints that stand in both pools; nil unless both pools are in
 // use.
 func (p *compiledPort) endpointsInBothPools() []netip.AddrPort {
@@ -347,5 +337,25 @@ func (t *tableState) refreshChain() Chain {
 	return Chain{Name: chainRefresh, Rules: rules}
 }
 
-// hasAffinity reports whether clients of any Service port are remembered.
-func (t *tableState) hasAffinity() bool { return t.count(setAnswers)+t.count(setNPAnswers) > 0 }
+// noteForOthers gives the rules that note a client and its endpoint for the other ports.
+//
+//	ip saddr @members-8443/default/web/https update @affinity/default/web/https { ip daddr timeout 3h : ip saddr . 8443 }
+func (p *compiledPort) noteForOthers(by noting) (rules []Rule) {
+	endpoint := Saddr
+	if by == byNewcomer {
+		endpoint = Daddr
+	}
+	for _, o := range p.others {
+		for pool, used := range o.usedPools() {
+			if !used {
+				continue
+			}
+			for _, port := range o.numbers(Pool(pool)) {
+				update := o.update(Pool(pool), by)
+				update.Data = []Field{endpoint, {Kind: FieldPort, Port: port}}
+				rules = append(rules, Rule{MatchSet{Key: []Field{endpoint}, Set: o.number(Pool(pool), port).Name}, update})
+			}
+		}
+	}
+	return rules
+}

@@ -54,29 +54,6 @@ func (p *compiledPort) addNumbers(f *fragment, pool Pool) {
 	}
 }
 
-// noteForOthers gives the rules that note a client and its endpoint for the other ports.
-//
-//	ip saddr @members-8443/default/web/https update @affinity/default/web/https { ip daddr timeout 3h : ip saddr . 8443 }
-func (p *compiledPort) noteForOthers(by noting) (rules []Rule) {
-	endpoint := Saddr
-	if by == byNewcomer {
-		endpoint = Daddr
-	}
-	for _, o := range p.others {
-		for pool, used := range o.usedPools() {
-			if !used {
-				continue
-			}
-			for _, port := range o.numbers(Pool(pool)) {
-				update := o.update(Pool(pool), by)
-				update.Data = []Field{endpoint, {Kind: FieldPort, Port: port}}
-				rules = append(rules, Rule{MatchSet{Key: []Field{endpoint}, Set: o.number(Pool(pool), port).Name}, update})
-			}
-		}
-	}
-	return rules
-}
-
 // parsePrefix reads from the name of an affinity map how much of a client's address counts; false: all of it, or
 // the set is another one.
 func parsePrefix(set string) (bits uint8, id string, ok bool) {

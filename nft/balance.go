@@ -36,45 +36,6 @@ func (sp *ServicePort) Weight(ap netip.AddrPort) uint32 {
 	return 1
 }
 
-// tableOf makes the table of a pool, nil where `pick-N` does the same: where all
-// endpoints are alike and picked at random, and where there is one.
-func (sp *ServicePort) tableOf(pool Pool) *table {
-	endpoints := sp.Pools[pool]
-	if sp.Balance == Random && sp.Weights == nil && sp.Tables[pool] == nil { // mostly
-		return nil
-	}
-	if n := len(endpoints); n < 2 || n > MaxTableEndpoints || sp.Balance == DestinationHash {
-		return nil
-	}
-	if sp.Balance == RoundRobin {
-		return sp.turns(pool)
-	}
-	if sp.Tables[pool] != nil {
-		return sp.givenTable(pool)
-	}
-	weights, alike := make([]uint32, len(endpoints)), true
-	for i, ap := range endpoints {
-		weights[i] = sp.Weight(ap)
-		alike = alike && weights[i] == weights[0]
-	}
-	if sp.Balance == Random && alike {
-		return nil
-	}
-	ids := endpointIDs(endpoints)
-	for _, s := range tableSizes {
-		switch {
-		case len(endpoints) > s.endpoints:
-		case sp.Balance == LeastConnection: // no holes: its slots move one by one
-			return &table{chainWeigh + strconv.Itoa(s.weigh), spread(ids, quotas(weights, ids, s.weigh), s.weigh)}
-		case sp.Balance == Random:
-			return &table{chainWeigh + strconv.Itoa(s.weigh), weigh(weights, ids, s.weigh)}
-		default:
-			return &table{sp.hashChain() + strconv.Itoa(s.hash), spread(ids, quotas(weights, ids, s.hash), s.hash)}
-		}
-	}
-	panic("nft: no table is large enough")
-}
-
 func (sp *ServicePort) hashChain() string {
 	if sp.Balance == SourceHash {
 		return chainSource
@@ -285,11 +246,6 @@ func sameTable(a, b *ServicePort, pool Pool) bool {
 		slices.Equal(a.Pools[pool], b.Pools[pool]) && slices.Equal(a.Tables[pool], b.Tables[pool])
 }
 
-// chosen are the endpoints that a frontend's clients pick from at random, each in a slot.
-func (p *compiledPort) chosen(fe *Frontend, pool Pool) []netip.AddrPort {
-	return p.among(p.slots[pool], fe)
-}
-
 // among returns the endpoints of a list that clients of fe may be sent to.
 func (sp *ServicePort) among(endpoints []netip.AddrPort, fe *Frontend) []netip.AddrPort {
 	if sp.Balance == DestinationHash && len(endpoints) > 1 {
@@ -350,3 +306,66 @@ func drawRules(form string, m *slotMaps) []Rule {
 	}
 	return []Rule{lookup(Field{Kind: FieldHashFlow, Mod: mod}), end}
 }
+
+// tableOf makes the table of a pool, nil where `pick-N` does the same: where all
+// endpoints are alike and picked at random, and where there is one.
+func (sp *ServicePort) tableOf(pool Pool) *table {
+	endpoints := sp.Pools[pool]
+	if sp.Balance == Random && sp.Weights == nil && sp.Tables[pool] == nil { // mostly
+		return nil
+	}
+	if n := len(endpoints); n < 2 || n > MaxTableEndpoints || sp.Balance == DestinationHash {
+		return nil
+	}
+	if sp.Balance == RoundRobin {
+		return sp.turns(pool)
+	}
+	if sp.Tables[pool] != nil {
+		return sp.givenTable(pool)
+	}
+	weights, alike := make([]uint32, len(endpoints)), true
+	for i, ap := range endpoints {
+		weights[i] = sp.Weight(ap)
+		alike = alike && weights[i] == weights[0]
+	}
+	if sp.Balance == Random && alike {
+		return nil
+	}
+	ids := endpointIDs(endpoints)
+	for _, s := range tableSizes {
+		switch {
+		case len(endpoints) > s.endpoints:
+		case sp.Balance == LeastConnection: // no holes: its slots move one by one
+			return &table{chainWeigh + strconv.Itoa(s.weigh), spread(ids, quotas(weights, ids, s.weigh), s.weigh)}
+		case sp.Balance == Random:
+			return &table{chainWeigh + strconv.Itoa(s.weigh), weigh(weights, ids, s.weigh)}
+		default:
+			return &table{sp.hashChain() + strconv.Itoa(s.hash), spread(ids, quotas(weights, ids, s.hash), s.hash)}
+		}
+	}
+	panic("nft: no table is large enough")
+}
+
+// maxTurns bounds the length of a round, unless there are more endpoints.
+const maxTurns = 128
+
+// turns makes the round of a pool: the smooth order of nginx (ngx_http_upstream_round_robin.c),
+// in which the turns of an endpoint are apart.
+func (sp *ServicePort) turns(pool Pool) *table {
+	endpoints := sp.Pools[pool]
+	if sp.Tables[pool] != nil {
+		return &table{formTurns, sp.givenSlots(pool)}
+	}
+	weights, sum, divisor := make([]uint32, len(endpoints)), 0, 0
+	for i, ap := range endpoints {
+		weights[i] = sp.Weight(ap)
+		sum += int(weights[i])
+		divisor = gcd(divisor, int(weights[i]))
+	}
+	shares := quotas(weights, endpointIDs(endpoints), min(sum/divisor, max(maxTurns, len(endpoints))))
+	return &table{formTurns, smooth(shares)}
+}
+
+// formTurns is the form of a table of turns: one round, in which an endpoint comes as often
+// as its weight is.
+const formTurns = "round-robin"

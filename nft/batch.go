@@ -112,3 +112,23 @@ func (AddElements) op()    {}
 func (DeleteElements) op() {}
 func (ForgetData) op()     {}
 func (CapTimeouts) op()    {}
+
+// Transition changes one ruleset into another by two transactions; Stages gives
+// those that are to be committed.
+// Apply makes every packet go where it must. Cleanup, when it is not empty, then
+// removes chains and sets that nothing refers to any more; they are apart because
+// kernels before 6.2 may refuse (EBUSY) to delete a chain in the transaction that
+// removes the last reference to it.
+type Transition struct {
+	Apply, Cleanup Batch
+	// Forget lists the ForgetData operations of Apply. A client may be remembered
+	// on an endpoint by a packet that is under way while Apply commits, so they
+	// are carried out once more after it.
+	Forget []ForgetData
+	// Dropped are the elements that go together with their sets or tables, for which there is no operation of
+	// their own. Only the Compiler of a Fork tells them.
+	Dropped []DeleteElements
+}
+
+// Empty reports whether nothing has to be done.
+func (t *Transition) Empty() bool { return t.Apply.Empty() && t.Cleanup.Empty() }

@@ -157,33 +157,21 @@ func (p *compiledPort) pick(f *fragment, fe *Frontend, pool Pool) Verdict {
 	return GotoChain(chain)
 }
 
-// sourceNAT is the frontend's verdict in postrouting: note newcomers first, if the
-// port is sticky, then masquerade it or not. What the rules for cluster IPs do anyway
-// needs none.
-func (p *compiledPort) sourceNAT(f *fragment, box *Box, fe *Frontend) (string, bool) {
-	if !p.serves(fe) {
-		return "", false
+// usedPools returns which pools are in use by the port's clients.
+func (p *compiledPort) usedPools() (used [NumPools]bool) {
+	for i := range p.Frontends {
+		if fe := &p.Frontends[i]; p.serves(fe) {
+			used[fe.Inside.Pool], used[fe.Outside.Pool] = true, true
+		}
 	}
-	if p.Affinity > 0 {
-		return GotoChain(p.newcomer(fe)).String(), true
-	}
-	chain := p.masquerade(fe.SNAT, box)
-	byRange := chainMasqOutside // what becomes of a client where there is no element
-	if !box.hasInternalSources(p.Family) || !box.inServiceRange(fe.Addr) {
-		byRange = ""
-	}
-	timeout, idle := p.idle()
-	if chain == byRange && !idle {
-		return "", false
-	}
-	if chain == "" {
-		chain = chainSameInterf
-	} else {
-		f.shared = append(f.shared, chain)
-	}
-	if idle {
-		chain = idleChain(timeout, chain)
-		f.shared = append(f.shared, chain)
-	}
-	return GotoChain(chain).String(), true
+	return used
+}
+
+// chosen are the endpoints that a frontend's clients pick from at random, each in a slot.
+func (p *compiledPort) chosen(fe *Frontend, pool Pool) []netip.AddrPort {
+	return p.among(p.slots[pool], fe)
+}
+
+func (p *compiledPort) turnsMap(pool Pool) Set {
+	return Set{Name: formTurns + pools[pool].qualifier + "/" + p.ID, Key: []Type{TypeSlot}, Data: dataEndpoint}
 }

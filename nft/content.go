@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // Ruleset is the ruleset the compiler stands at, made from all that it compiles. The chains
@@ -99,4 +100,38 @@ func (t *tableState) sharedElements(yield func(string, Element) bool) bool {
 		}
 	}
 	return true
+}
+
+// Compile is the ruleset of a State.
+func Compile(s State) Ruleset {
+	c := NewCompiler()
+	c.Load(s)
+	return c.Ruleset()
+}
+
+// Adopt sets the whole State on top of what the kernel holds already: endpoints that
+// have a slot there keep it. The transition leads from that ruleset to the State.
+func (c *Compiler) Adopt(have Ruleset, s State) Transition {
+	if len(have) == 0 {
+		return c.Load(s)
+	}
+	c.adopted = have
+	c.load(s, nil)
+	tr := c.From(have)
+	remembers := changedRemembers(&tr.Apply)
+	for _, f := range Families {
+		held := func(s *Set) bool { return have[f] != nil && have[f].Sets[s.Name] != nil }
+		for _, x := range c.tables[f].forget {
+			if held(&x.set) {
+				tr.Apply.Ops = append(tr.Apply.Ops, x.op(f))
+				tr.Forget = append(tr.Forget, x.op(f))
+			}
+		}
+		for _, x := range c.tables[f].caps {
+			if _, id, _ := strings.Cut(x.Set.Name, "/"); held(&x.Set) && remembers[remembering{f, id}] {
+				tr.Apply.Ops = append(tr.Apply.Ops, x)
+			}
+		}
+	}
+	return tr
 }

@@ -8,26 +8,6 @@ import (
 	"strings"
 )
 
-// Transition changes one ruleset into another by two transactions; Stages gives
-// those that are to be committed.
-// Apply makes every packet go where it must. Cleanup, when it is not empty, then
-// removes chains and sets that nothing refers to any more; they are apart because
-// kernels before 6.2 may refuse (EBUSY) to delete a chain in the transaction that
-// removes the last reference to it.
-type Transition struct {
-	Apply, Cleanup Batch
-	// Forget lists the ForgetData operations of Apply. A client may be remembered
-	// on an endpoint by a packet that is under way while Apply commits, so they
-	// are carried out once more after it.
-	Forget []ForgetData
-	// Dropped are the elements that go together with their sets or tables, for which there is no operation of
-	// their own. Only the Compiler of a Fork tells them.
-	Dropped []DeleteElements
-}
-
-// Empty reports whether nothing has to be done.
-func (t *Transition) Empty() bool { return t.Apply.Empty() && t.Cleanup.Empty() }
-
 func diffTable(f Family, have *Table, want *content, tr *Transition) {
 	if want == nil {
 		if have != nil {
@@ -390,4 +370,18 @@ func (c *elementChange) inOrder() []Element {
 		slices.SortFunc(c.elements, func(a, b Element) int { return strings.Compare(a.Key, b.Key) })
 	}
 	return c.elements
+}
+
+// timeouts compares the timeout objects of two tables.
+func (d *tableDiff) timeouts(have *Table, want *content) {
+	for name := range have.Timeouts {
+		if _, wanted := want.timeouts[name]; !wanted {
+			d.goneTimeouts = append(d.goneTimeouts, name)
+		}
+	}
+	for name, timeout := range want.timeouts {
+		if _, there := have.Timeouts[name]; !there {
+			d.newTimeouts = append(d.newTimeouts, timeout)
+		}
+	}
 }

@@ -1,5 +1,7 @@
 package nft
 
+import "slices"
+
 // staticChains are the chains that exist once in a table: what they hold depends
 // on the box and on which sets have elements, never on how many.
 func (t *tableState) staticChains(f Family, box *Box) []Chain {
@@ -28,11 +30,6 @@ func (t *tableState) staticChains(f Family, box *Box) []Chain {
 	chains = append(chains, t.answerChains()...)
 	chains = append(chains, t.idleChains()...)
 	return append(chains, t.sourceChains(f, box)...)
-}
-
-// dropOwned ends what is sent to an address of ours that no Service has.
-func dropOwned(box *Box, reason string) Rule {
-	return append(Rule{MatchSet{Key: []Field{Daddr}, Set: setOwned}}, box.counted(reason, Verdict{Kind: Drop})...)
 }
 
 // dispatch returns the rules for a connection's first packet in prerouting and output. A
@@ -195,14 +192,39 @@ func (t *tableState) hairpinChains() []Chain {
 	return []Chain{hairpin}
 }
 
-// perProtocol looks a key with `ct original proto-dst` up, in one rule a protocol:
-// nft can only read that field back behind the protocol it belongs to.
-func (t *tableState) perProtocol(set string, key []Field) []Rule {
-	var rules []Rule
-	for _, proto := range [...]Protocol{TCP, UDP, SCTP} {
-		if t.protocols[proto] > 0 {
-			rules = append(rules, Rule{MatchProto{proto}, VerdictMap{Key: key, Map: set}})
+// sharedChain builds a chain that elements go to and that depends on nothing but its
+// name and the box.
+func sharedChain(name string, f Family, box *Box) Chain {
+	c := Chain{Name: name}
+	switch name {
+	case chainRefuse, chainRefusePort, chainRefuseClient:
+		// The reset passes the box's NAT chains itself and ends here when its
+		// destination is a VIP, as it is for a client on the box that is bound to one.
+		c.Rules = []Rule{
+			{MatchReply{}, Verdict{Kind: Accept}},
+			{MatchProto{TCP}, Reject{RejectTCPReset}},
+			{Reject{RejectPortUnreachable}},
+		}
+		if counts := box.counted(reasons[name]); counts != nil {
+			c.Rules = slices.Insert(c.Rules, 1, Rule(counts))
+		}
+	case chainMasqAlways:
+		c.Rules = []Rule{{Masquerade{}}}
+	case chainMasqOutside:
+		c.Rules = []Rule{
+			append(outsideClients(f, box), Masquerade{}),
+			{GotoChain(chainSameInterf)},
+		}
+	case chainMasqSelf:
+		c.Rules = []Rule{{MatchLocalSource{}, Masquerade{}}, {GotoChain(chainSameInterf)}}
+	default:
+		if a, is := parseAdmission(name); is {
+			c.Rules = a.rules(box)
+		} else if rules, is := idleRules(name); is {
+			c.Rules = rules
+		} else {
+			c.Rules = pickRules(name)
 		}
 	}
-	return rules
+	return c
 }

@@ -157,20 +157,6 @@ func (t *tableState) emitTimeouts(d *tableDiff) {
 	}
 }
 
-// timeouts compares the timeout objects of two tables.
-func (d *tableDiff) timeouts(have *Table, want *content) {
-	for name := range have.Timeouts {
-		if _, wanted := want.timeouts[name]; !wanted {
-			d.goneTimeouts = append(d.goneTimeouts, name)
-		}
-	}
-	for name, timeout := range want.timeouts {
-		if _, there := have.Timeouts[name]; !there {
-			d.newTimeouts = append(d.newTimeouts, timeout)
-		}
-	}
-}
-
 // recoverIdle reads the timeout of a frontend back from its verdict in postrouting: the chain
 // "idle-tcp-60/masquerade-always", or with affinity "newcomer-always-idle-tcp-60/default/web".
 func recoverIdle(verdict string) time.Duration {

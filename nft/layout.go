@@ -2,7 +2,6 @@ package nft
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -134,43 +133,6 @@ func allSlotMaps() (all []*slotMaps) {
 		all = append(all, &pools[pool].vip, &pools[pool].nodePort)
 	}
 	return all
-}
-
-// sharedChain builds a chain that elements go to and that depends on nothing but its
-// name and the box.
-func sharedChain(name string, f Family, box *Box) Chain {
-	c := Chain{Name: name}
-	switch name {
-	case chainRefuse, chainRefusePort, chainRefuseClient:
-		// The reset passes the box's NAT chains itself and ends here when its
-		// destination is a VIP, as it is for a client on the box that is bound to one.
-		c.Rules = []Rule{
-			{MatchReply{}, Verdict{Kind: Accept}},
-			{MatchProto{TCP}, Reject{RejectTCPReset}},
-			{Reject{RejectPortUnreachable}},
-		}
-		if counts := box.counted(reasons[name]); counts != nil {
-			c.Rules = slices.Insert(c.Rules, 1, Rule(counts))
-		}
-	case chainMasqAlways:
-		c.Rules = []Rule{{Masquerade{}}}
-	case chainMasqOutside:
-		c.Rules = []Rule{
-			append(outsideClients(f, box), Masquerade{}),
-			{GotoChain(chainSameInterf)},
-		}
-	case chainMasqSelf:
-		c.Rules = []Rule{{MatchLocalSource{}, Masquerade{}}, {GotoChain(chainSameInterf)}}
-	default:
-		if a, is := parseAdmission(name); is {
-			c.Rules = a.rules(box)
-		} else if rules, is := idleRules(name); is {
-			c.Rules = rules
-		} else {
-			c.Rules = pickRules(name)
-		}
-	}
-	return c
 }
 
 // isFirstPick reports whether a chain is `pick-1` of some pool, which tableState makes:

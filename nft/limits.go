@@ -147,19 +147,3 @@ func (p *compiledPort) limitsRule() []Rule {
 	}
 	return []Rule{{p.jumpToLimits()}}
 }
-
-// beyondLimits gives the verdict behind the limits of a frontend, and what these are.
-func (r *recovery) beyondLimits(p *compiledPort, maps *limitedMaps, key, verdict string) string {
-	chain, _ := strings.CutPrefix(verdict, "goto ")
-	for _, to := range []limitedMap{maps.inside, maps.outside} {
-		if chain != to.chain {
-			continue
-		}
-		limits, _ := strings.CutPrefix(r.table.elements(maps.by)[key], "jump ")
-		if l, id, ok := parseLimits(limits); ok {
-			p.Limits, p.ID = l, id
-		}
-		return r.table.elements(to.set)[key]
-	}
-	return verdict
-}

@@ -69,3 +69,11 @@ func PrefixRange(p netip.Prefix) (first, last netip.Addr) {
 	last, _ = netip.AddrFromSlice(end)
 	return first, last
 }
+
+// Range is a range of addresses of one family; both ends belong to it.
+type Range struct{ First, Last netip.Addr }
+
+// Contains reports whether an address lies in the range.
+func (r Range) Contains(a netip.Addr) bool {
+	return a.BitLen() == r.First.BitLen() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
+}

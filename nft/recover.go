@@ -135,3 +135,66 @@ func (r *recovery) join(to, from *ServicePort, fe Frontend) {
 	}
 	to.Serving = union(to.Serving, union(from.Pools[PoolCluster], from.Pools[PoolLocal]))
 }
+
+// beyondLimits gives the verdict behind the limits of a frontend, and what these are.
+func (r *recovery) beyondLimits(p *compiledPort, maps *limitedMaps, key, verdict string) string {
+	chain, _ := strings.CutPrefix(verdict, "goto ")
+	for _, to := range []limitedMap{maps.inside, maps.outside} {
+		if chain != to.chain {
+			continue
+		}
+		limits, _ := strings.CutPrefix(r.table.elements(maps.by)[key], "jump ")
+		if l, id, ok := parseLimits(limits); ok {
+			p.Limits, p.ID = l, id
+		}
+		return r.table.elements(to.set)[key]
+	}
+	return verdict
+}
+
+// askedForByMore marks frontends as adopting whose endpoints are adopted for no frontend, because several ask for them.
+// The kernel does not keep which frontends asked in vain; read back as frontends that do not ask, their endpoints would be
+// adopted for the others. Candidates are the frontends without an adopted endpoint, except those with an endpoint that no
+// other frontend has. All candidates are marked, which adopts none of their endpoints.
+func (r *recovery) askedForByMore() {
+	if len(r.adopters) == 0 {
+		return
+	}
+	adopted := r.table.elements(setAdopted)
+	asking := map[netip.AddrPort]int{} // how many frontends may ask for an endpoint
+	may := map[*Frontend][]netip.AddrPort{}
+	for i := range r.ports {
+		p := &r.ports[i]
+		for j := range p.Frontends {
+			fe := &p.Frontends[j]
+			if p.Protocol != TCP || !fe.Addr.IsValid() || fe.IsRange() {
+				continue
+			}
+			endpoints := p.Reachable(fe)
+			isAdopted := func(ap netip.AddrPort) bool { _, is := adopted[AddrPortData(ap)]; return is }
+			if len(endpoints) == 0 || !fe.Adopt && slices.ContainsFunc(endpoints, isAdopted) {
+				continue
+			}
+			for _, ap := range endpoints {
+				asking[ap]++
+			}
+			if !fe.Adopt {
+				may[fe] = endpoints
+			}
+		}
+	}
+	for before := -1; before != len(may); {
+		before = len(may)
+		for fe, endpoints := range may {
+			if slices.ContainsFunc(endpoints, func(ap netip.AddrPort) bool { return asking[ap] == 1 }) {
+				delete(may, fe)
+				for _, ap := range endpoints {
+					asking[ap]--
+				}
+			}
+		}
+	}
+	for fe := range may {
+		fe.Adopt = true
+	}
+}

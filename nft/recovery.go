@@ -263,3 +263,12 @@ func (t *Table) drawn(p *compiledPort, fe *Frontend, pool Pool, size int) []neti
 	}
 	return slots
 }
+
+// adopters are the frontends that endpoints of a table are adopted for.
+func (t *Table) adopters() map[string]bool {
+	frontends := map[string]bool{}
+	for _, frontend := range t.elements(setAdopted) {
+		frontends[frontend] = true
+	}
+	return frontends
+}

@@ -146,3 +146,30 @@ func mix(x uint64) uint64 {
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
 }
+
+func gcd(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// smooth orders as many turns as the shares sum up to.
+func smooth(shares []int) (order []uint16) {
+	total := 0
+	for _, n := range shares {
+		total += n
+	}
+	credit := make([]int, len(shares))
+	for range total {
+		next := 0
+		for i, n := range shares {
+			if credit[i] += n; credit[i] > credit[next] {
+				next = i
+			}
+		}
+		credit[next] -= total
+		order = append(order, uint16(next))
+	}
+	return order
+}

@@ -73,14 +73,6 @@ const (
 	PingNever // no answer
 )
 
-// Range is a range of addresses of one family; both ends belong to it.
-type Range struct{ First, Last netip.Addr }
-
-// Contains reports whether an address lies in the range.
-func (r Range) Contains(a netip.Addr) bool {
-	return a.BitLen() == r.First.BitLen() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
-}
-
 // Interface is a network interface with its connected prefixes.
 type Interface struct {
 	Index    uint32

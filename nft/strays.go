@@ -55,3 +55,8 @@ func (t *tableState) strayChains(box *Box) []Chain {
 		{Name: chainInvalid, Hook: HookPrerouting, Priority: PriorityStray, Filter: true, Rules: base},
 	}
 }
+
+// dropOwned ends what is sent to an address of ours that no Service has.
+func dropOwned(box *Box, reason string) Rule {
+	return append(Rule{MatchSet{Key: []Field{Daddr}, Set: setOwned}}, box.counted(reason, Verdict{Kind: Drop})...)
+}

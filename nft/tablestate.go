@@ -207,3 +207,18 @@ type content struct {
 	count    func(set string) int       // how many of them a set has
 	sorted   bool                       // those of a set come in an order that is the same each time
 }
+
+// hasAffinity reports whether clients of any Service port are remembered.
+func (t *tableState) hasAffinity() bool { return t.count(setAnswers)+t.count(setNPAnswers) > 0 }
+
+// perProtocol looks a key with `ct original proto-dst` up, in one rule a protocol:
+// nft can only read that field back behind the protocol it belongs to.
+func (t *tableState) perProtocol(set string, key []Field) []Rule {
+	var rules []Rule
+	for _, proto := range [...]Protocol{TCP, UDP, SCTP} {
+		if t.protocols[proto] > 0 {
+			rules = append(rules, Rule{MatchProto{proto}, VerdictMap{Key: key, Map: set}})
+		}
+	}
+	return rules
+}

@@ -10,61 +10,6 @@ import (
 // chain and a map. One counter for all Services of N endpoints would resonate: two Services
 // that are called in turns would send each all of its connections to one endpoint.
 
-// formTurns is the form of a table of turns: one round, in which an endpoint comes as often
-// as its weight is.
-const formTurns = "round-robin"
-
-// maxTurns bounds the length of a round, unless there are more endpoints.
-const maxTurns = 128
-
-func (p *compiledPort) turnsMap(pool Pool) Set {
-	return Set{Name: formTurns + pools[pool].qualifier + "/" + p.ID, Key: []Type{TypeSlot}, Data: dataEndpoint}
-}
-
-// turns makes the round of a pool: the smooth order of nginx (ngx_http_upstream_round_robin.c),
-// in which the turns of an endpoint are apart.
-func (sp *ServicePort) turns(pool Pool) *table {
-	endpoints := sp.Pools[pool]
-	if sp.Tables[pool] != nil {
-		return &table{formTurns, sp.givenSlots(pool)}
-	}
-	weights, sum, divisor := make([]uint32, len(endpoints)), 0, 0
-	for i, ap := range endpoints {
-		weights[i] = sp.Weight(ap)
-		sum += int(weights[i])
-		divisor = gcd(divisor, int(weights[i]))
-	}
-	shares := quotas(weights, endpointIDs(endpoints), min(sum/divisor, max(maxTurns, len(endpoints))))
-	return &table{formTurns, smooth(shares)}
-}
-
-func gcd(a, b int) int {
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
-}
-
-// smooth orders as many turns as the shares sum up to.
-func smooth(shares []int) (order []uint16) {
-	total := 0
-	for _, n := range shares {
-		total += n
-	}
-	credit := make([]int, len(shares))
-	for range total {
-		next := 0
-		for i, n := range shares {
-			if credit[i] += n; credit[i] > credit[next] {
-				next = i
-			}
-		}
-		credit[next] -= total
-		order = append(order, uint16(next))
-	}
-	return order
-}
-
 // addTurns adds the map and the chain of each pool that is in use.
 //
 //	chain round-robin/default/web {

@@ -11,6 +11,11 @@
 // together with the journal, and published to readers. What a transaction decides is in transaction and change; the
 // Store has parts for what lasts: storage, allocator, table, feed, declarations, outcomes, trial.
 //
+// Files, from the bottom: record, note, declaration, values and holders are data; allocator, table, feed, storage, copies,
+// declared and trialstate are the parts; store.go has the Store; transaction.go what one call decides, and above it the
+// steps (propose, allocate, ingress, encode, commit); at the top are the calls: sync, writegroup, trial, rollback, source,
+// follow, read and open.
+//
 // The journal keeps what was there before each change, and who asked for the change. It is the
 // history that Events and List look back into, also over a restart, and it is bounded: a follower
 // that comes too late has to look at everything.

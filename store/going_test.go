@@ -3,6 +3,7 @@ package store
 import (
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -149,10 +150,18 @@ func TestNamespaceGoesWithItsLastObject(t *testing.T) {
 	b.check()
 }
 
-// TestManyGoWithTheirNamespace: to remove many objects of a Namespace that goes takes no longer
-// than of one that stays.
+// TestManyGoWithTheirNamespace: to remove many objects of a Namespace that goes takes no more work
+// than of one that stays. It counts CPU time, of which others on the machine have no share; garbage
+// collection may add to it, so the best of several attempts counts.
 func TestManyGoWithTheirNamespace(t *testing.T) {
 	b := newBox(t)
+	spent := func() time.Duration {
+		var use syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &use); err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(use.Utime.Nano() + use.Stime.Nano())
+	}
 	remove := func(namespace string, goes bool) time.Duration {
 		b.must(write(made(t, object.KindNamespace, "", namespace)))
 		held := made(t, object.KindConfigMap, namespace, "held")
@@ -169,14 +178,20 @@ func TestManyGoWithTheirNamespace(t *testing.T) {
 		if goes {
 			b.must(Write{Ref: namespaceRef(namespace), Delete: true})
 		}
-		began := time.Now()
+		began := spent()
 		if _, err := b.s.Write(removals...); err != nil {
 			t.Fatal(err)
 		}
-		return time.Since(began)
+		return spent() - began
 	}
-	stays, goes := remove("stays", false), remove("goes", true)
-	if goes > 10*stays {
-		t.Errorf("it took %v, and %v where the Namespace stays", goes, stays)
+	const attempts = 5
+	for attempt := 1; ; attempt++ {
+		stays, goes := remove(fmt.Sprint("stays-", attempt), false), remove(fmt.Sprint("goes-", attempt), true)
+		if goes <= 10*stays {
+			return
+		}
+		if attempt == attempts {
+			t.Fatalf("it took %v, and %v where the Namespace stays", goes, stays)
+		}
 	}
 }

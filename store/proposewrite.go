@@ -11,19 +11,6 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// NamespacesController makes Namespaces that objects need and no file or client declares. They
-// become the API's when a client changes them.
-const NamespacesController = "namespaces"
-
-// NodeController keeps the Node of this box. Clients may write to it: labels and annotations that are not
-// the controller's stay, as kubectl label and cordon have it.
-const NodeController = "node"
-
-// IsNodeController reports whether an owner keeps the Node of a box: of this one, or in a fleet of any.
-func IsNodeController(owner string) bool {
-	return owner == NodeController || strings.HasPrefix(owner, NodeController+"/")
-}
-
 // isGone reports whether a Node is that of a box of a fleet that is not heard of.
 func isGone(o object.Object, owner Owner) bool {
 	n, is := o.(*object.Node)

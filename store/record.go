@@ -180,3 +180,16 @@ func refOfKey(key string) (object.Ref, bool) {
 	}
 	return object.Ref{Kind: parts[0], Namespace: parts[1], Name: parts[2]}, true
 }
+
+// NamespacesController makes Namespaces that objects need and no file or client declares. They
+// become the API's when a client changes them.
+const NamespacesController = "namespaces"
+
+// NodeController keeps the Node of this box. Clients may write to it: labels and annotations that are not
+// the controller's stay, as kubectl label and cordon have it.
+const NodeController = "node"
+
+// IsNodeController reports whether an owner keeps the Node of a box: of this one, or in a fleet of any.
+func IsNodeController(owner string) bool {
+	return owner == NodeController || strings.HasPrefix(owner, NodeController+"/")
+}

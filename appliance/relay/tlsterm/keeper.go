@@ -228,3 +228,38 @@ func (k *Keeper) Due(after time.Time) (at time.Time, secrets []string, ok bool) 
 	slices.Sort(secrets)
 	return at, slices.Compact(secrets), ok
 }
+
+// stapleText returns the problem with the OCSP responses of a Secret; "": none. The caller holds the lock.
+func (k *Keeper) stapleText(secret string, kept *keptPair, now time.Time) string {
+	p := kept.good
+	if p == nil {
+		return ""
+	}
+	why := ""
+	a := k.fetched[secret]
+	switch {
+	case kept.wrongStaple != nil:
+		why = fmt.Sprintf("data[%s] %v", stapleKey, kept.wrongStaple)
+	case a != nil && a.of == p && a.wrong != nil:
+		why = a.wrong.Error()
+	}
+	until, is := p.Stapled(now)
+	switch {
+	case is && why != "":
+		return fmt.Sprintf("%s; clients get the OCSP response from before until %s", why, stamp(until))
+	case is || why == "" && a != nil && a.of != p: // it is asked soon
+		return ""
+	}
+	if last := p.stapled.Load(); why == "" && last != nil {
+		why = fmt.Sprintf("its OCSP response is good from %s to %s alone: put the one of now into data[%s]", stamp(last.from), stamp(last.until), stapleKey)
+	}
+	switch must := p.MustStaple(); {
+	case must && why == "":
+		return fmt.Sprintf("clients refuse its certificate without an OCSP response (must-staple), and there is none: put one into data[%s], or set the annotation svcctl.io/tls-ocsp: fetch", stapleKey)
+	case must:
+		return why + "; without a response clients refuse its certificate (must-staple)"
+	case why != "":
+		return why + "; clients get no OCSP response"
+	}
+	return ""
+}

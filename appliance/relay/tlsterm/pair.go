@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 )
 
 // The keys of a Secret that are read (core/v1 SecretTypeTLS, and ca.crt by convention); see also stapleKey.
@@ -133,6 +132,3 @@ func ParseAuthority(data map[string][]byte) (*Authority, error) {
 	}
 	return &Authority{pool}, nil
 }
-
-// stamp is a time in messages.
-func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }
