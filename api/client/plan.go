@@ -13,8 +13,8 @@ import (
 
 const planPath = "/svcctl/v1/plan"
 
-// Plan tells what applying objects, each in JSON, would change in the kernel, and then removing others, which happens only if no object
-// is refused. DryRun and AsFile mean nothing here.
+// Plan returns what applying objects, each in JSON, would change in the kernel, and then removing others, which happens only if no
+// object is refused. o.DryRun and o.AsFile are ignored.
 func (c *Client) Plan(ctx context.Context, o ApplyOptions, objects []json.RawMessage, removals []wire.PlanRemoval) (p wire.KernelPlan, err error) {
 	query := url.Values{"fieldManager": {o.Manager}, "force": {strconv.FormatBool(o.Force)}, "fieldValidation": {"Strict"}}
 	var body bytes.Buffer

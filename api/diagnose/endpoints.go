@@ -374,7 +374,8 @@ var annotationsOfSets = []string{
 	"service.beta.kubernetes.io/aws-load-balancer-security-groups",
 }
 
-// bridged tells of endpoints that do not reach themselves.
+// bridged adds a finding about endpoints behind bridges that do not reach themselves through the
+// Service.
 func (d *diagnosis) bridged() {
 	if d.State == nil || len(d.State.Bridged) == 0 {
 		return

@@ -1,6 +1,6 @@
 package wire
 
-// KernelPlan is what a change of objects would change in the kernel: the answer to POST /svcctl/v1/plan.
+// KernelPlan lists the changes of objects and of the kernel: the answer to POST /svcctl/v1/plan.
 type KernelPlan struct {
 	// Revision is the revision of the objects that the plan begins with.
 	Revision uint64 `json:"revision"`

@@ -16,9 +16,9 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// Bridged tells of endpoints behind bridges of the box whose packets pass the rules for routed ones: one that is
-// balanced to itself gets no answer (see checkup.ExamineBridges). Whether an endpoint is a client of its own
-// Service nobody knows before it asks.
+// Bridged reports endpoints behind bridges of the box whose packets pass the rules for routed ones: a hairpin
+// connection gets no answer (see checkup.ExamineBridges). Whether an endpoint is a client of its own Service
+// nobody knows before it asks.
 type Bridged struct {
 	reconcile.NopPart
 	grants *reconcile.Grants // are told of Services before

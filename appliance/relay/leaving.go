@@ -21,7 +21,7 @@ type leavingPort struct {
 	conns []HeldConnection
 }
 
-// of is what a port of TCP hands over. The caller holds the lock.
+// of returns the state of a TCP port to hand over. The caller holds the lock.
 func (l *leaving) of(p Port, b *balancer) *leavingPort {
 	have := l.ports[b]
 	if have == nil {

@@ -30,7 +30,7 @@ type relayed struct {
 	late             *lateKey     // nil: it is not logged
 }
 
-// session is what the connections to endpoints share that are made for one client of HTTP.
+// session is the shared state of the connections to endpoints of one HTTP client.
 type session struct {
 	stale atomic.Int32 // how many of them are to endpoints that get no requests any more
 	noted bool         // guarded by the mutex of their tcpPort: EndpointsOf knows of it

@@ -10,8 +10,8 @@ import (
 	"svcctl.io/svcctl/appliance/relay/httpproxy"
 )
 
-// shared is what all ports of a Relay use. It has more than 15 fields: limits, counts, buffers and what is handed over
-// to a new process belong to all of them together.
+// shared is the state that all ports of a Relay use. It has more than 15 fields: limits, counts, buffers and what is
+// handed over to a new process belong to all of them together.
 type shared struct {
 	log              *slog.Logger
 	limits           limits

@@ -200,7 +200,7 @@ func (e *editing) send(ctx context.Context, content []byte) (why string, err err
 	return "", e.p.print(fmt.Sprintf("%s %s\n", e.target, result))
 }
 
-// removedText is what became of an object that was being deleted when a write took its last finalizer away.
+// removedText is the outcome for an object under deletion when a write removed its last finalizer.
 const removedText = "removed: it was being deleted, and no finalizer keeps it any more"
 
 // gone reports whether the change has removed the object.

@@ -90,7 +90,7 @@ func follow(ctx context.Context, c *client.Client, path string, query url.Values
 	return false, err
 }
 
-// kept says why an object that was to go is still there, and what can be done.
+// kept returns why an object that is being deleted still exists, with the next step.
 func kept(ctx context.Context, c *client.Client, t target) string {
 	o, err := c.Get(ctx, t.path(), nil)
 	if err != nil {

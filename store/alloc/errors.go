@@ -32,7 +32,7 @@ type HeldError struct {
 	What string
 	// Owner is "namespace/name" of the Service that holds the value.
 	Owner string
-	// Why is what prevents sharing the value; may be empty.
+	// Why names what prevents sharing the value; may be empty.
 	Why string
 }
 

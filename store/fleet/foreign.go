@@ -42,7 +42,7 @@ func (e *Engine) corrected(ops []operation) {
 	}
 }
 
-// foreignKeys says which keys somebody else has written or removed; "": none. e.mu must be held.
+// foreignKeys names the keys that another program has written or removed; "": none. e.mu must be held.
 func (e *Engine) foreignKeys() string {
 	switch keys := slices.Sorted(maps.Keys(e.foreign)); len(keys) {
 	case 0:

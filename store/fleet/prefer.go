@@ -37,7 +37,7 @@ type preference struct {
 	cores []preferred
 }
 
-// preferred is what is known of a core box.
+// preferred is the record of a core box that the leaf prefers.
 type preferred struct {
 	since time.Time     // since when it has answered each probe; zero: it has not answered the last one
 	wait  time.Duration // for how long it has to

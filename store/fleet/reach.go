@@ -23,8 +23,8 @@ type Files struct{ CA, Cert string }
 // handshakeTimeout bounds a connection that is only to tell why others fail.
 const handshakeTimeout = time.Second
 
-// Unreached says of each endpoint of etcd why it does not answer, and what to do. The client of etcd tries again until the time is
-// up, and reports only the timeout; so each endpoint is connected to once more, for a second at most.
+// Unreached returns for each endpoint of etcd why it does not answer, with the next step. The client of etcd tries again until the
+// time is up, and reports only the timeout; so each endpoint is connected to once more, for a second at most.
 func (c *Config) Unreached(ctx context.Context) string {
 	whys := make([]string, len(c.Endpoints))
 	var wg sync.WaitGroup
@@ -46,7 +46,7 @@ func (c *Config) Unreached(ctx context.Context) string {
 	return strings.Join(texts, "; ")
 }
 
-// unreached says why one endpoint does not answer.
+// unreached returns why one endpoint does not answer.
 func (c *Config) unreached(ctx context.Context, endpoint string) string {
 	u, err := url.Parse(endpoint)
 	if err != nil {
@@ -68,7 +68,7 @@ func (c *Config) unreached(ctx context.Context, endpoint string) string {
 	return unspoken(conn)
 }
 
-// undialed says why no connection comes about.
+// undialed returns why no connection is established.
 func undialed(err error) string {
 	var dns *net.DNSError
 	var timeout net.Error
@@ -83,7 +83,7 @@ func undialed(err error) string {
 	return err.Error()
 }
 
-// unshaken says why a handshake of TLS fails, or that it does not.
+// unshaken returns why a TLS handshake fails, or that it does not.
 func (c *Config) unshaken(conn net.Conn, host string) string {
 	of := &tls.Config{}
 	if c.TLS != nil {
@@ -146,7 +146,7 @@ func (c *Config) unshaken(conn net.Conn, host string) string {
 	return err.Error()
 }
 
-// validity says until when the certificate that is shown is in force, where that is over or has not begun.
+// validity returns the validity of the client certificate if it has expired or is not yet valid; "" otherwise.
 func validity(of *tls.Config) string {
 	cert, err := of.GetClientCertificate(&tls.CertificateRequestInfo{})
 	if err != nil || len(cert.Certificate) == 0 {
@@ -159,7 +159,7 @@ func validity(of *tls.Config) string {
 	return fmt.Sprintf("; this one is from %s until %s", leaf.NotBefore.UTC().Format(time.RFC3339), leaf.NotAfter.UTC().Format(time.RFC3339))
 }
 
-// unspoken says what a server without TLS answers to the beginning of HTTP/2.
+// unspoken returns how a server without TLS answers the HTTP/2 preface.
 func unspoken(conn net.Conn) string {
 	if _, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err != nil {
 		return err.Error()

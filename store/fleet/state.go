@@ -24,14 +24,14 @@ const (
 	Differs   Kind = "Differs"  // the box has other settings than its fleet
 	TooNew    Kind = "TooNew"   // a newer version has written what this one cannot read
 	Namesake  Kind = "Namesake" // another box has the name
-	// KeyMissing says that a Secret, or a key that boxes share, is sealed by a key that the box does not have.
+	// KeyMissing means that a Secret, or a key that boxes share, is sealed by a key that the box does not have.
 	KeyMissing Kind = "KeyMissing"
 )
 
 // State is the state of a box as a member of its fleet.
 type State struct {
 	Kind Kind
-	// Why is what happened, with the next step; "" while all is well.
+	// Why names what happened and the next step; "" while all is well.
 	Why   string
 	Since time.Time
 	// Revision is the revision of the newest commit that was followed; Of that of the newest in
@@ -75,7 +75,8 @@ type state struct {
 	of    uint64
 	// differs lists the settings that differ from the fleet's; "": they agree.
 	differs string
-	// shut says which Secret or shared key cannot be opened, since when; "": all can. blind says that there is a Secret among them.
+	// shut names a Secret or shared key that cannot be opened, with the time; "": all can. blind is set when there is a Secret among
+	// them.
 	shut      string
 	shutSince time.Time
 	blind     bool

@@ -137,7 +137,7 @@ func (r *yamlReader) resolve(n *node) {
 	}
 }
 
-// kindOfPlain is what a scalar without quotes is.
+// kindOfPlain returns the kind of an unquoted scalar.
 func kindOfPlain(text string) kind {
 	if text == "" {
 		return kindNull

@@ -213,7 +213,7 @@ func (c *converter) key(n *yaml.Node) (string, bool) {
 	return n.Value, true
 }
 
-// judgeKey tells of a key without quotes that is another key to kubectl.
+// judgeKey reports an unquoted key that kubectl reads as another key.
 func (c *converter) judgeKey(n *yaml.Node) {
 	switch as, differs := keyToKubectl(n.Value); {
 	case n.Kind != yaml.ScalarNode || isQuoted(n):

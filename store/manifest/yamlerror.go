@@ -61,7 +61,7 @@ func templateLine(text []byte) int {
 	return 0
 }
 
-// templateHint is what to do about a line of a template.
+// templateHint returns the next step for a line of a template; "" for other lines.
 func templateHint(line []byte) string {
 	if bytes.Contains(line, []byte("{{")) || bytes.Contains(line, []byte("{%")) {
 		return "; this looks like a template: render it first, as with `helm template`"
