@@ -363,6 +363,18 @@ func TestRealFullAndReadOnlyDisk(t *testing.T) {
 		return
 	}
 	dir := os.Getenv("SVCCTL_DISK_TEST")
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_RDONLY, "mode=0700"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenFile(dir); err == nil || !strings.Contains(err.Error(), "data directory "+dir+" has no state, and its file system is read-only: mount it writable") {
+		t.Errorf("a first start on a read-only disk: %v", err)
+	}
+	if _, readOnly, err := Space(dir); !readOnly || err != nil {
+		t.Errorf("the read-only disk: %t, %v", readOnly, err)
+	}
+	if err := syscall.Unmount(dir, 0); err != nil {
+		t.Fatal(err)
+	}
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=512k,mode=0700"); err != nil {
 		t.Fatal(err)
 	}
@@ -371,6 +383,9 @@ func TestRealFullAndReadOnlyDisk(t *testing.T) {
 	big := Transaction{CompareKey: "head", CompareRevision: 1, Puts: []Pair{{Key: "head", Revision: 2}, {Key: "big", Value: make([]byte, 1<<20)}}}
 	if err := f.Commit(big); !errors.Is(err, ErrNoSpace) {
 		t.Fatalf("a full disk: %v", err)
+	}
+	if free, readOnly, err := Space(dir); free < 0 || free >= 512<<10 || readOnly || err != nil {
+		t.Errorf("the space of a disk of 512 KiB is %d, read-only %t, %v", free, readOnly, err)
 	}
 	big.Puts[1].Value = make([]byte, 10)
 	if err := f.Commit(big); err != nil {
