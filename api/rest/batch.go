@@ -21,11 +21,8 @@ import (
 const (
 	// batchLimit bounds a batch, in bytes: about 60,000 Services.
 	batchLimit = 64 << 20
-	// A commit has at most commitObjects objects, or commitBytes bytes of them.
-	commitObjects = 1000
-	commitBytes   = 4 << 20
-	// maxBatches bounds the concurrent batches; others wait.
-	maxBatches = 2
+	// A commit of a batch has at most commitObjects objects, or commitBytes bytes of them.
+	commitBytes = 4 << 20
 )
 
 // typeLines is the media type of JSON values one a line.
@@ -159,6 +156,9 @@ func (b *batch) add(d document) error {
 
 // writing returns the write that one document asks for.
 func (b *batch) writing(d document) (*writing, error) {
+	if d.err != nil {
+		return nil, d.err
+	}
 	content, ok := d.content.(map[string]any)
 	if !ok {
 		return nil, badRequest("error decoding patch: line %d: it is no object with fields", d.line)

@@ -24,6 +24,13 @@ const (
 	Held = "held"
 )
 
+// PlanRemoval is an object that a plan is to be without.
+type PlanRemoval struct {
+	// Path is that of the object below the API, "/api/v1/namespaces/default/services/web".
+	Path string `json:"path"`
+	UID  string `json:"uid,omitempty"` // that it must have; "": any
+}
+
 // PlannedObject is an object that a change is about.
 type PlannedObject struct {
 	Object string `json:"object"` // "Service default/web"

@@ -12,6 +12,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"svcctl.io/svcctl/store/engine"
 )
@@ -19,6 +20,8 @@ import (
 const (
 	// callTimeout bounds one call of etcd. A leader that is lost is replaced in less.
 	callTimeout = 3 * time.Second
+	// firstTry bounds the first call of a commit, which takes place once however often it is sent. Each further one has twice the time, up to callTimeout.
+	firstTry = time.Second
 	// settleTimeout bounds how long a commit waits to learn what became of it.
 	settleTimeout = 12 * time.Second
 	// followTimeout bounds how long a commit that lost waits for what came first.
@@ -56,6 +59,9 @@ type Config struct {
 	First []engine.Pair
 	// Settings has the settings that all boxes must have in common, as JSON.
 	Settings json.RawMessage
+	// Flags has the flag of each field of Settings, without dashes, for messages; and Files the files of TLS, likewise.
+	Flags map[string]string
+	Files Files
 	// Cores are the URLs of the APIs of boxes that follow etcd, for a leaf, which has no Endpoints; CoreTLS has the CA of
 	// their certificates, and the certificate of this box.
 	Cores   []string
@@ -103,10 +109,13 @@ type Engine struct {
 	state     state
 	changed   chan struct{} // closed when any of these changes
 	restart   func()        // ends the watch under way
+	renewed   renewal
 	turn      turn
 	report    func() Report // nil: nobody reports
 	// shut says of secret objects that cannot be opened why not, by key.
 	shut map[string]string
+	// foreign are the keys of objects that somebody else has written in etcd.
+	foreign map[string]bool
 	// keys are the shared keys, by name.
 	keys    map[string]sharedKey
 	sources sourceTurns
@@ -130,6 +139,7 @@ func (c *Config) dial() (*clientv3.Client, error) {
 		Endpoints: c.Endpoints, TLS: c.TLS,
 		DialTimeout: callTimeout, DialKeepAliveTime: keepaliveTime, DialKeepAliveTimeout: keepaliveTimeout,
 		MaxCallSendMsgSize: 8 << 20, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(otherMember(len(c.Endpoints)))},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("connect to etcd: %w", err)
@@ -252,17 +262,15 @@ func (e *Engine) begin(ctx context.Context) error {
 	}
 	for said := ""; ; {
 		err := e.join(ctx)
-		e.note(err)
-		switch held := (*heldError)(nil); {
-		case err == nil:
-			return nil
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case errors.As(err, &held):
-			return err
-		case err.Error() != said:
-			said = err.Error()
-			e.cfg.Log.Warn("this box has no replica and waits for "+e.origin.from()+"; what the kernel has stays in force", "err", err)
+		held := (*heldError)(nil)
+		if err == nil || errors.As(err, &held) || ctx.Err() != nil {
+			e.note(err)
+			return errors.Join(err, ctx.Err())
+		}
+		why := e.origin.silence(err)
+		if e.note(errors.New(why)); why != said {
+			said = why
+			e.cfg.Log.Warn("this box has no replica and waits for "+e.origin.from()+"; what the kernel has stays in force", "why", why)
 		}
 		select {
 		case <-ctx.Done():

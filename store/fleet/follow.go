@@ -30,13 +30,20 @@ func (e *Engine) Run(ctx context.Context) error {
 		defer close(tidied)
 		e.tidyUntil(ctx)
 	}()
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		if c, is := e.origin.(*atCore); is {
+			c.returnUntil(ctx)
+		}
+	}()
 	for ctx.Err() == nil {
 		err := e.join(ctx)
 		if err == nil {
 			e.note(nil)
 			err = e.follow(ctx)
 		}
-		if ctx.Err() == nil && err != nil && !errors.Is(err, errOvertaken) {
+		if ctx.Err() == nil && err != nil && !errors.Is(err, errOvertaken) && !errors.Is(err, context.Canceled) { // canceled: to begin anew
 			e.stumbled(err)
 		}
 		select {
@@ -46,6 +53,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 	<-done
 	<-tidied
+	<-returned
 	return nil
 }
 
@@ -91,12 +99,15 @@ var errGap = errors.New("a commit does not follow on the one before it")
 
 // follow follows until that fails.
 func (e *Engine) follow(ctx context.Context) error {
-	ctx, stop := context.WithCancel(ctx)
+	watch, stop := context.WithCancel(ctx)
 	defer stop()
 	e.mu.Lock()
 	e.restart = stop
 	e.mu.Unlock()
-	err := e.origin.follow(ctx)
+	err := e.origin.follow(watch)
+	e.mu.Lock()
+	e.restart = nil // nobody ends what reads all objects
+	e.mu.Unlock()
 	if errors.Is(err, errGap) || isCompacted(err) {
 		e.cfg.Log.Warn("reads all of the fleet's objects again", "err", err)
 		return e.resume(ctx)
@@ -188,8 +199,9 @@ func (e *Engine) takeCommit(ctx context.Context, events []*clientv3.Event) error
 		}
 	}
 	h := it.head
-	if h == nil {
-		return nil // a bundle is unfolded, which was followed already
+	if h == nil { // a bundle is unfolded, which was followed already
+		e.noteForeign(it.ops, events[0].Kv.ModRevision)
+		return nil
 	}
 	e.mu.Lock()
 	seen, mine := h.mod <= e.read.mod, e.flight != nil && e.flight.id == h.ID
@@ -226,6 +238,7 @@ func (e *Engine) accept(it *happened) error {
 	before := e.read
 	given := e.unsealed(followed(ops, h, it.note)) // before the replica has it
 	e.content.apply(ops)
+	e.corrected(ops)
 	e.read = h
 	e.keep(ops, h)
 	e.leaves.add(h, ops, it.note)
@@ -274,7 +287,7 @@ func (e *Engine) Fresh(ctx context.Context) error {
 	e.mu.Lock()
 	s := e.state
 	e.mu.Unlock()
-	s.differs, s.shut = "", "" // it follows all the same
+	s.differs, s.blind = "", false // it follows all the same
 	switch refusal := s.refusal(); {
 	case refusal != nil:
 		return refusal
@@ -283,7 +296,11 @@ func (e *Engine) Fresh(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
-	if err := e.wait(ctx, func() bool { return e.published >= now.mod }); err != nil {
+	err = e.awaitHead(ctx, now.mod, func() bool { return false })
+	if err == nil {
+		err = e.wait(ctx, func() bool { return e.published >= now.mod })
+	}
+	if err != nil {
 		return &engine.AwayError{Why: fmt.Sprintf("revision %d of etcd has not come yet", now.Revision)}
 	}
 	return nil

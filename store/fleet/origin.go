@@ -3,8 +3,6 @@ package fleet
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -44,7 +42,9 @@ type atEtcd struct{ e *Engine }
 func (o atEtcd) head(ctx context.Context, at int64) (*head, int64, error) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	resp, err := o.e.client.Get(call, o.e.key(headKey), clientv3.WithRev(at))
+	resp, err := ask(call, func(ctx context.Context) (*clientv3.GetResponse, error) {
+		return o.e.client.Get(ctx, o.e.key(headKey), clientv3.WithRev(at))
+	})
 	if err != nil {
 		return nil, 0, err
 	}
@@ -144,12 +144,8 @@ func (o atEtcd) silence(err error) string {
 	if isDenied(err) {
 		return e.denied(err)
 	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		why := "of " + strings.Join(e.cfg.Endpoints, ", ") + " none answers in time for a majority"
-		if refused := e.cfg.shakeHands(); refused != nil {
-			why += fmt.Sprintf(" (%v: is the certificate in --etcd-cert one that etcd trusts?)", refused)
-		}
-		return why
+	if NoAnswer(err) {
+		return "no member of etcd answers in time: " + e.cfg.Unreached(context.Background())
 	}
 	return err.Error()
 }
