@@ -17,7 +17,11 @@ const lockName = "lock"
 // prepareDirectory makes the data directory, or checks that no other user can write to one that
 // exists. Others may list it: its files are readable by their owner only.
 func prepareDirectory(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	err := os.MkdirAll(dir, 0o700)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("make data directory %s: %w; run as root, or choose another one with --data-dir", dir, err)
+	case err != nil:
 		return fmt.Errorf("make data directory %s: %w; choose another one with --data-dir", dir, err)
 	}
 	info, err := os.Stat(dir)

@@ -4,9 +4,13 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // A small file system that fills up, and one that turns read-only: in a mount namespace
@@ -62,5 +66,27 @@ func TestRealFullAndReadOnlyDisk(t *testing.T) {
 	}
 	if err := f.Commit(Transaction{CompareKey: "head", CompareRevision: 2}); err == nil || !strings.Contains(err.Error(), "read-only") {
 		t.Errorf("a commit to a read-only disk: %v", err)
+	}
+}
+
+// Who has no right to make the data directory is told that root has it.
+func TestDataDirectoryWithoutRights(t *testing.T) {
+	requireRoot(t)
+	dir := filepath.Join(t.TempDir(), "data")
+	if err := os.Chmod(filepath.Dir(dir), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	refused := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with what it is
+		if _, err := unix.SetfsuidRetUid(65534); err != nil {
+			refused <- err
+			return
+		}
+		_, err := OpenFile(dir)
+		refused <- err
+	}()
+	if err := <-refused; err == nil || !strings.Contains(err.Error(), "make data directory "+dir+": ") || !strings.HasSuffix(err.Error(), "permission denied; run as root, or choose another one with --data-dir") {
+		t.Errorf("without rights: %v", err)
 	}
 }
