@@ -52,6 +52,9 @@ func text(findings []diagnose.Finding) string {
 		for _, line := range f.Details {
 			fmt.Fprintf(&b, "    %s\n", line)
 		}
+		if f.Next != "" {
+			fmt.Fprintf(&b, "> %s\n", f.Next)
+		}
 	}
 	return b.String()
 }
@@ -264,9 +267,6 @@ func TestService(t *testing.T) {
 	} {
 		findings := diagnose.Service(facts(tt.change))
 		got := text(findings)
-		for _, f := range findings {
-			got += "> " + f.Next + "\n"
-		}
 		if worst := diagnose.Worst(findings); worst != tt.worst {
 			t.Errorf("%s: worst is %d, want %d:\n%s", name, worst, tt.worst, got)
 		}
