@@ -39,6 +39,9 @@ func Doctor(_ context.Context, cfg config.Config, serving bool) []Finding {
 		findings = append(findings, apiserver.CertificateOffline(cfg.API.TLSCert, cfg.API.TLSKey, time.Now()))
 	}
 	findings = append(findings, dataFinding(cfg.DataDir, serving, served))
+	if free, readOnly, err := engine.Space(cfg.DataDir); err == nil { // where there is none, the data is the finding
+		findings = append(findings, diskFinding(cfg.DataDir, free, readOnly))
+	}
 	for _, dir := range cfg.ManifestDirs() {
 		findings = append(findings, manifestsFinding(dir))
 	}
@@ -157,6 +160,23 @@ func dataFinding(dir string, serving bool, served int) Finding {
 		return checkup.Well(check, "data directory "+dir+" is not there yet: the first start makes it")
 	}
 	return checkup.Well(check, "data directory "+dir+" is "+string(state))
+}
+
+// scarce is the free space of a disk, in bytes, below which it is about to be full.
+const scarce = 4 << 20
+
+// diskFinding judges the file system of the data directory.
+func diskFinding(dir string, free int64, readOnly bool) Finding {
+	const check = "disk"
+	switch {
+	case readOnly:
+		return checkup.Fault(check, "the file system of "+dir+" is read-only: nothing can be stored, and what is in force stays in force",
+			"see why (`dmesg`), and mount it writable")
+	case free < scarce:
+		return checkup.Doubt(check, fmt.Sprintf("the file system of %s has %d KiB left: when it is full nothing can be stored, and what is in force stays in force", dir, free>>10),
+			"free space there")
+	}
+	return checkup.Well(check, fmt.Sprintf("the file system of %s has %d MiB left", dir, free>>20))
 }
 
 func manifestsFinding(dir string) Finding {

@@ -9,6 +9,25 @@ import (
 	"svcctl.io/svcctl/nft/kernel"
 )
 
+// A disk is judged by what can be stored on it.
+func TestDoctorJudgesTheDisk(t *testing.T) {
+	for _, c := range []struct {
+		free     int64
+		readOnly bool
+		level    checkup.Level
+		text     string
+	}{
+		{scarce, false, checkup.OK, "has 4 MiB left"},
+		{scarce - 1, false, checkup.Warning, "the file system of /data has 4095 KiB left"},
+		{0, false, checkup.Warning, "has 0 KiB left"},
+		{scarce, true, checkup.Error, "the file system of /data is read-only"},
+	} {
+		if f := diskFinding("/data", c.free, c.readOnly); f.Check != "disk" || f.Level != c.level || !strings.Contains(f.Message, c.text) || (f.Advice == "") != (f.Level == checkup.OK) {
+			t.Errorf("%+v: %+v", c, f)
+		}
+	}
+}
+
 // What a kernel lacks is named with what follows from it and what brings it; nothing follows on 5.15.
 func TestDoctorNamesWhatAKernelLacks(t *testing.T) {
 	all := kernel.Features{Release: "5.15.0", Destroy: true, Owner: true, Persist: true, Timeout: true, Hash: true, Counters: true, Limit: true, ConnLimit: true}

@@ -93,6 +93,9 @@ func (b *Bridged) renew() {
 // note looks at one Service.
 func (b *Bridged) note(key string, ports []nft.ServicePort) {
 	delete(b.services, key)
+	if strings.HasPrefix(key, "?") { // what the kernel serves and no object declares has no name
+		return
+	}
 	if found := b.of(ports); len(found) > 0 {
 		b.services[key] = found[0].Bridge
 	}

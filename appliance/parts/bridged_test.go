@@ -34,6 +34,7 @@ func TestBridged(t *testing.T) {
 		{Key: "default/both", Ports: []nft.ServicePort{port(nft.IPv4, "192.0.2.7:80", "10.5.0.7:80", "10.5.0.7:81"), port(nft.IPv6, "[fd00:5::7]:80")}},
 		{Key: "default/box", Ports: []nft.ServicePort{port(nft.IPv4, "10.5.0.1:80")}},
 		{Key: "default/six", Ports: []nft.ServicePort{port(nft.IPv6, "[fd00:5::8]:80")}},
+		{Key: "?0", Ports: []nft.ServicePort{port(nft.IPv4, "10.5.0.3:80")}}, // of no object
 		{Key: "default/away", Ports: []nft.ServicePort{port(nft.IPv4, "192.0.2.8:80")}},
 	}
 	grants := reconcile.NewGrants(nil)

@@ -56,6 +56,9 @@ func (p *program) app() *cli.App {
 				if err := v.givenOnce(); err != nil {
 					return err
 				}
+				if v.has("all-namespaces") && v.option("all-namespaces").on() && v.option("namespace").isSet() {
+					return usagef("-A means the objects of all namespaces, and -n %s those of one: leave one of them out", v.option("namespace").text())
+				}
 				if v.args == "" && len(args) > 0 {
 					return usagef("%s takes no argument, and %q is one: run `svcctl %s --help`", v.name, args[0], v.name)
 				}

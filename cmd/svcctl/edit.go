@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -56,6 +57,9 @@ func (p *program) runEdit(ctx context.Context, v *verb, args []string) error {
 	if what[0].name == "" {
 		return usagef("edit which %s? Give a name", what[0].kind.Plural)
 	}
+	if p.editor() == "" && !p.stdinTTY {
+		return usagef("edit opens %s, and stdin is no terminal: name another editor with EDITOR, or run `svcctl apply`", defaultEditor)
+	}
 	c, err := p.client(v)
 	if err != nil {
 		return err
@@ -100,12 +104,13 @@ func (e *editing) run(ctx context.Context) error {
 	e.file = f.Name()
 	_ = f.Close()
 	text, why := original, ""
+	editor := cmp.Or(e.p.editor(), defaultEditor)
 	for {
 		if err := os.WriteFile(e.file, []byte(editHead(why)+text), 0o600); err != nil {
 			return err
 		}
-		if err := e.p.edit(ctx, e.editor(), e.file); err != nil {
-			return fmt.Errorf("the editor %s: %w; the text is in %s", e.editor(), err, e.file)
+		if err := e.p.edit(ctx, editor, e.file); err != nil {
+			return fmt.Errorf("the editor %s: %w; the text is in %s", editor, err, e.file)
 		}
 		content, err := os.ReadFile(e.file)
 		if err != nil {
@@ -138,14 +143,17 @@ func (e *editing) cancel(why string) error {
 	return nil
 }
 
-// editor is the command of the user's editor.
-func (e *editing) editor() string {
+// defaultEditor is the editor of who names none. It needs a terminal, and without one it waits for ever.
+const defaultEditor = "vi"
+
+// editor is the command of the editor that the user names; "" for none.
+func (p *program) editor() string {
 	for _, name := range []string{"KUBE_EDITOR", "VISUAL", "EDITOR"} {
-		if command, ok := e.p.lookupEnv(name); ok && command != "" {
+		if command, ok := p.lookupEnv(name); ok && command != "" {
 			return command
 		}
 	}
-	return "vi"
+	return ""
 }
 
 // editHead are the lines above the object.

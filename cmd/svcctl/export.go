@@ -49,6 +49,9 @@ func (p *program) runExport(ctx context.Context, v *verb, args []string) (err er
 		return c.Export(ctx, p.stdout)
 	}
 	file, err := os.CreateTemp(filepath.Dir(args[0]), "."+filepath.Base(args[0])+".*") // mode 0600
+	if e, is := errors.AsType[*os.PathError](err); is {
+		return fmt.Errorf("write %s: %w in the directory %s: give another file, or - for stdout", args[0], e.Err, filepath.Dir(args[0]))
+	}
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,10 @@ import (
 func TestEdit(t *testing.T) {
 	b := newBox(t)
 	b.file("web.yaml", webYAML)
+	if code := b.run("edit", "svc/web"); code != exitUsage || b.err.String() != "svcctl: edit opens vi, and stdin is no terminal: name another editor with EDITOR, or run `svcctl apply`\n" {
+		t.Errorf("without a terminal: exit %d: %s", code, b.err.String())
+	}
+	b.env["EDITOR"] = "changed by the test"
 	var heads []string
 	edits := func(pairs ...string) {
 		heads = nil

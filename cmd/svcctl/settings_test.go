@@ -395,6 +395,23 @@ func emptied(c *config.Config) {
 	})
 }
 
+// One namespace and all of them contradict each other, for every verb that has both flags.
+func TestOneNamespaceAndAll(t *testing.T) {
+	b, asked := newBench(), 0
+	for _, v := range b.program.verbs() {
+		if !v.has("all-namespaces") {
+			continue
+		}
+		asked++
+		if code := b.run(v.name, "svc", "-A", "-n", "shop"); code != exitUsage || b.err.String() != "svcctl: -A means the objects of all namespaces, and -n shop those of one: leave one of them out\n" {
+			t.Errorf("%s: exit %d: %s", v.name, code, b.err.String())
+		}
+	}
+	if asked < 5 {
+		t.Errorf("%d verbs have both flags", asked)
+	}
+}
+
 // A flag that takes one value and is given twice is refused by every verb: which of the values
 // is meant nobody can know.
 func TestGivenTwice(t *testing.T) {

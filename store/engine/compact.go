@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -76,6 +77,16 @@ func (f *File) copyTo(path string) error {
 
 // hasRoom reports whether a file system has so many bytes for us.
 func hasRoom(dir string, bytes int64) bool {
+	free, _, err := Space(dir)
+	return err == nil && free >= bytes
+}
+
+// Space returns the bytes that are free for us in the file system of a directory, and whether it is read-only.
+func Space(dir string) (free int64, readOnly bool, err error) {
 	var s syscall.Statfs_t
-	return syscall.Statfs(dir, &s) == nil && int64(s.Bavail)*s.Bsize >= bytes
+	if err := syscall.Statfs(dir, &s); err != nil {
+		return 0, false, fmt.Errorf("ask for the space of %s: %w", dir, err)
+	}
+	const readOnlyFlag = 1 // ST_RDONLY of statfs(2)
+	return int64(s.Bavail) * s.Bsize, s.Flags&readOnlyFlag != 0, nil
 }

@@ -17,7 +17,11 @@ const lockName = "lock"
 // prepareDirectory makes the data directory, or checks that no other user can write to one that
 // exists. Others may list it: its files are readable by their owner only.
 func prepareDirectory(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	err := os.MkdirAll(dir, 0o700)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("make data directory %s: %w; run as root, or choose another one with --data-dir", dir, err)
+	case err != nil:
 		return fmt.Errorf("make data directory %s: %w; choose another one with --data-dir", dir, err)
 	}
 	info, err := os.Stat(dir)
@@ -54,7 +58,13 @@ func lockDirectory(dir string) (*os.File, error) {
 	if errors.Is(err, syscall.EROFS) {
 		lock, err = os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("data directory %s has no state, and its file system is read-only: mount it writable, or choose another one with --data-dir", dir)
+	case errors.Is(err, syscall.ENOSPC):
+		return nil, fmt.Errorf("lock data directory: %w: free space there, or choose another one with --data-dir", err)
+	default:
 		return nil, fmt.Errorf("lock data directory: %w", err)
 	}
 	err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -346,47 +345,6 @@ func TestCopiedFileOpens(t *testing.T) {
 	}
 	if got, want := dump(t, mustOpenFile(t, copied)), dump(t, f); got != want {
 		t.Error("the copy holds something else")
-	}
-}
-
-// A small file system that fills up, and one that turns read-only: in a mount namespace
-// of a process of its own.
-func TestRealFullAndReadOnlyDisk(t *testing.T) {
-	requireRoot(t)
-	if os.Getenv("SVCCTL_DISK_TEST") == "" {
-		cmd := exec.Command(os.Args[0], "-test.run=^TestRealFullAndReadOnlyDisk$", "-test.v")
-		cmd.Env = append(os.Environ(), "SVCCTL_DISK_TEST="+t.TempDir())
-		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		return
-	}
-	dir := os.Getenv("SVCCTL_DISK_TEST")
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=512k,mode=0700"); err != nil {
-		t.Fatal(err)
-	}
-	f := mustOpenFile(t, dir)
-	fill(t, f, 1, 1)
-	big := Transaction{CompareKey: "head", CompareRevision: 1, Puts: []Pair{{Key: "head", Revision: 2}, {Key: "big", Value: make([]byte, 1<<20)}}}
-	if err := f.Commit(big); !errors.Is(err, ErrNoSpace) {
-		t.Fatalf("a full disk: %v", err)
-	}
-	big.Puts[1].Value = make([]byte, 10)
-	if err := f.Commit(big); err != nil {
-		t.Fatalf("something smaller: %v", err)
-	}
-	want := dump(t, f)
-	f.Close()
-	if err := syscall.Mount("", dir, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
-		t.Fatal(err)
-	}
-	f = mustOpenFile(t, dir)
-	if got := dump(t, f); got != want {
-		t.Errorf("read-only: got\n%s\nwant\n%s", got, want)
-	}
-	if err := f.Commit(Transaction{CompareKey: "head", CompareRevision: 2}); err == nil || !strings.Contains(err.Error(), "read-only") {
-		t.Errorf("a commit to a read-only disk: %v", err)
 	}
 }
 

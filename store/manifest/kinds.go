@@ -161,12 +161,23 @@ func (d *decoding) served(root *node, as implied) (*object.Strategy, bool) {
 		d.warning(root, ReasonNotServed, "not needed in files: namespaces come with the objects in them; the document is ignored")
 		return nil, false
 	}
+	if elsewhere(kind, apiVersion) {
+		d.warning(root, ReasonNotServed, fmt.Sprintf("kind %s is not read from files, and the document is ignored: clients bring it, as `svcctl apply -f FILE`", kind))
+		return nil, false
+	}
 	what := kind
 	if strings.Contains(apiVersion, "/") {
 		what += " of " + apiVersion
 	}
 	d.warning(root, ReasonNotServed, fmt.Sprintf("kind %s is not served here; the document is ignored", oneLine(what)))
 	return nil, false
+}
+
+// elsewhere reports whether clients bring objects of a kind that files do not.
+func elsewhere(kind, apiVersion string) bool {
+	return slices.ContainsFunc(object.Strategies(), func(s object.Strategy) bool {
+		return !s.InFiles && s.Name == kind && s.APIVersion() == apiVersion && s.Stored() && slices.Contains(s.Verbs, "create")
+	})
 }
 
 // textOf is the text of a top-level field, or "".

@@ -190,6 +190,7 @@ func TestProblems(t *testing.T) {
 		"lower case kind":      {"", "apiVersion: v1\nkind: service\n", []string{`a.yaml:2:1: kind: Unsupported value: "service": write "Service"`}},
 		"old version":          {"", "apiVersion: discovery.k8s.io/v1beta1\nkind: EndpointSlice\n", []string{`a.yaml:1:1: apiVersion: Unsupported value: "discovery.k8s.io/v1beta1": supported values: "discovery.k8s.io/v1"`}},
 		"slice in core":        {"", "apiVersion: v1\nkind: EndpointSlice\n", []string{`a.yaml:1:1: apiVersion: Unsupported value: "v1": supported values: "discovery.k8s.io/v1"`}},
+		"ConfigMap":            {"", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n", []string{"a.yaml:1:1: warning: ConfigMap default/c: kind ConfigMap is not read from files, and the document is ignored: clients bring it, as `svcctl apply -f FILE`"}},
 		"Namespace":            {"", "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n", []string{`a.yaml:1:1: warning: Namespace shop: not needed in files: namespaces come with the objects in them; the document is ignored`}},
 		"not served":           {"", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\nspec: {replicas: yes, replicas: 2}\n", []string{`a.yaml:1:1: warning: Deployment default/x: kind Deployment of apps/v1 is not served here; the document is ignored`}},
 		"another Service":      {"", "apiVersion: serving.knative.dev/v1\nkind: Service\n", []string{`a.yaml:1:1: warning: kind Service of serving.knative.dev/v1 is not served here; the document is ignored`}},
