@@ -258,6 +258,9 @@ func (m *member) problems() []manifest.Problem {
 		problems = append(problems, manifest.Problem{Reason: "TrialHeldBack", Message: "the trial is over, and this box does not hear whether it was confirmed: what was in force before it is in force here, until it does"})
 	}
 	problems = append(problems, m.sources.Problems()...)
+	if s.Untold != "" && s.Hears() {
+		problems = append(problems, manifest.Problem{Reason: "FleetReport", Warning: true, Message: s.Untold})
+	}
 	if s.Replica != nil {
 		problems = append(problems, manifest.Problem{Reason: "FleetReplica", Warning: true, Message: "the replica on this box is not written, and a start without etcd would begin with what it was: " + s.Replica.Error()})
 	}
@@ -293,13 +296,13 @@ func (m *member) tasks(wake func()) []task.Task {
 		{Name: "rollouts", Run: m.driveRollouts},
 		{Name: "controllers", Run: func(ctx context.Context) error { return m.beside.Run(ctx, m.engine.Changes, wake) }},
 		{Name: "state of the fleet", Run: func(ctx context.Context) error {
-			before, replica := fleet.Kind(""), error(nil)
+			before, replica, untold := fleet.Kind(""), error(nil), ""
 			look := time.NewTicker(5 * time.Second) // the replica tells nobody
 			defer look.Stop()
 			for {
 				changed := m.engine.Changes()
-				if s := m.engine.State(); s.Kind != before || !errors.Is(s.Replica, replica) {
-					before, replica = s.Kind, s.Replica
+				if s := m.engine.State(); s.Kind != before || !errors.Is(s.Replica, replica) || s.Untold != untold {
+					before, replica, untold = s.Kind, s.Replica, s.Untold
 					wake()
 				}
 				select {

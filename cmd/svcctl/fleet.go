@@ -13,6 +13,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/store/fleet"
 )
 
@@ -255,6 +256,9 @@ func fleetPage(name string, o *fleet.Overview) string {
 		case m.Leader:
 			state = "leader"
 		}
+		if len(m.Alarms) > 0 {
+			state += ", alarm: " + output.CellText(strings.Join(m.Alarms, "; "))
+		}
 		fmt.Fprintf(w, "%s\t%s\t%.1f MiB\t%s\n", m.Endpoint, m.Version, float64(m.Size)/(1<<20), state)
 	}
 	_ = w.Flush() // into memory
@@ -262,7 +266,9 @@ func fleetPage(name string, o *fleet.Overview) string {
 	for i := range o.Boxes {
 		boxes[i] = appliance.FleetBox(&o.Boxes[i])
 	}
-	b.WriteString("\n" + boxTable(boxes, boxLook{}))
+	if o.ID != "" { // else nobody knows
+		b.WriteString("\n" + boxTable(boxes, boxLook{}))
+	}
 	return b.String()
 }
 

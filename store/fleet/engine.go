@@ -108,6 +108,8 @@ type Engine struct {
 	restart   func()        // ends the watch under way
 	turn      turn
 	report    func() Report // nil: nobody reports
+	// suspect says that somebody else has written below object/: all of it is read, until the digest fits.
+	suspect bool
 	// shut says of secret objects that cannot be opened why not, by key.
 	shut map[string]string
 	// keys are the shared keys, by name.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -143,18 +144,43 @@ func Test463_objects_that_nobody_committed(t *testing.T) {
 		t.Fatal(err)
 	}
 	client := c.client()
-	if _, err := client.Delete(t.Context(), "svcctl/test/object/Service/default/web"); err != nil {
+	const key = "svcctl/test/object/Service/default/web"
+	was, err := client.Get(t.Context(), key)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if a.clusterIP("web") == "" {
-		t.Error("what nobody committed is followed")
+	value := string(was.Kvs[0].Value)
+	for is, meddle := range map[string]func() error{
+		"gone":        func() error { _, err := client.Delete(t.Context(), key); return err },
+		"another one": func() error { _, err := client.Put(t.Context(), key, "nonsense"); return err },
+	} {
+		if err := meddle(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the box says which object is "+is, func() bool {
+			s := a.engine.State()
+			return s.Kind == fleet.Damaged && strings.Contains(s.Why, "(object/Service/default/web is "+is+")")
+		})
+		if a.clusterIP("web") == "" {
+			t.Error("what nobody committed is followed")
+		}
+		if _, err := client.Put(t.Context(), key, value); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "with the object as it was all is well", func() bool { return a.engine.State().Kind == fleet.Following })
+	}
+	if err := a.create("then"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Delete(t.Context(), key); err != nil {
+		t.Fatal(err)
 	}
 	// A head that does not follow on the one before has the box read everything.
 	head, err := client.Get(t.Context(), "svcctl/test/head")
 	if err != nil {
 		t.Fatal(err)
 	}
-	value := strings.Replace(string(head.Kvs[0].Value), `"id":"`, `"id":"f00`, 1)
+	value = strings.Replace(string(head.Kvs[0].Value), `"id":"`, `"id":"f00`, 1)
 	if _, err := client.Put(t.Context(), "svcctl/test/head", value); err != nil {
 		t.Fatal(err)
 	}
@@ -187,6 +213,8 @@ func Test464_etcd_is_full(t *testing.T) {
 	c.ready()
 	c.init()
 	a, b := c.join("a"), c.join("b")
+	reports := 0
+	a.engine.ReportAs(func() fleet.Report { reports++; return fleet.Report{Problems: reports} }) // another one each time
 	var err error
 	for n := 0; n < 1000 && err == nil; n++ {
 		svc := service("big")
@@ -205,6 +233,12 @@ func Test464_etcd_is_full(t *testing.T) {
 	if a.clusterIP("big") == "" {
 		t.Error("what was stored is not there")
 	}
+	eventually(t, "the box says that others see an old report of it", func() bool {
+		return strings.Contains(a.engine.State().Untold, "others see an old one: etcd is full")
+	})
+	if o, err := fleet.Look(t.Context(), c.config("look")); err != nil || len(o.Members) != 1 || !strings.Contains(strings.Join(o.Members[0].Alarms, " "), "space") {
+		t.Errorf("the members are %+v (%v)", o.Members, err)
+	}
 	client := c.client()
 	resp, err := client.Get(t.Context(), "x")
 	if err != nil {
@@ -220,7 +254,19 @@ func Test464_etcd_is_full(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "writes are accepted again", func() bool { return b.create("next") == nil })
+	eventually(t, "reports, too", func() bool { return a.engine.State().Untold == "" })
 	same(t, a, b)
+}
+
+// TestADamagedReplica: the box says that all of it is in etcd.
+func TestADamagedReplica(t *testing.T) {
+	cfg := fleet.Config{Fleet: "test", Box: "a", Dir: t.TempDir()}
+	if err := os.WriteFile(filepath.Join(cfg.Dir, "state.db"), []byte("garbage"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fleet.Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "state.db, the replica of the fleet on this box, is damaged") || !strings.Contains(err.Error(), "read from etcd") {
+		t.Errorf("it opens with %v", err)
+	}
 }
 
 // A box of its own becomes a fleet, and a box of a fleet one of its own, with everything as it was.

@@ -39,9 +39,13 @@ func (e *Engine) Run(ctx context.Context) error {
 		if ctx.Err() == nil && err != nil && !errors.Is(err, errOvertaken) {
 			e.stumbled(err)
 		}
+		wait := retryFollow
+		if held := (*heldError)(nil); errors.As(err, &held) {
+			wait = beatEvery // somebody has to do something, and each look may read all objects
+		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(retryFollow):
+		case <-time.After(wait):
 		}
 	}
 	<-done
@@ -97,7 +101,7 @@ func (e *Engine) follow(ctx context.Context) error {
 	e.restart = stop
 	e.mu.Unlock()
 	err := e.origin.follow(ctx)
-	if errors.Is(err, errGap) || isCompacted(err) {
+	if errors.Is(err, errGap) || errors.Is(err, errMeddled) || isCompacted(err) {
 		e.cfg.Log.Warn("reads all of the fleet's objects again", "err", err)
 		return e.resume(ctx)
 	}
@@ -189,7 +193,7 @@ func (e *Engine) takeCommit(ctx context.Context, events []*clientv3.Event) error
 	}
 	h := it.head
 	if h == nil {
-		return nil // a bundle is unfolded, which was followed already
+		return e.compare(it.ops, events[0].Kv.ModRevision)
 	}
 	e.mu.Lock()
 	seen, mine := h.mod <= e.read.mod, e.flight != nil && e.flight.id == h.ID
@@ -200,6 +204,26 @@ func (e *Engine) takeCommit(ctx context.Context, events []*clientv3.Event) error
 		}
 	}
 	return e.accept(it)
+}
+
+// errMeddled says that somebody has put or removed something without a commit.
+var errMeddled = errors.New("somebody else has written among the objects of the fleet")
+
+// compare looks at what came without a head: a bundle is unfolded, which was followed already, or somebody else writes there.
+func (e *Engine) compare(ops []operation, mod int64) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if mod <= e.read.mod {
+		return nil // of before a reload, or of before a commit of this box
+	}
+	for i := range ops {
+		was, has := e.content.sums[ops[i].key]
+		if ops[i].remove == has || has && was != sumOf(ops[i].key, ops[i].value) {
+			e.suspect = true
+			return errMeddled
+		}
+	}
+	return nil
 }
 
 // accept makes a commit the state, if it follows on the one before it.

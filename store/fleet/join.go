@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -12,6 +13,9 @@ import (
 
 	"svcctl.io/svcctl/store/engine"
 )
+
+// mostStrays bounds the records that a message names.
+const mostStrays = 3
 
 // askHead reads the newest head, linearizably, and the revision of etcd. It is nil when there is none.
 func (e *Engine) askHead(ctx context.Context) (*head, int64, error) { return e.origin.head(ctx, 0) }
@@ -34,7 +38,7 @@ func (e *Engine) join(ctx context.Context) error {
 	}
 	e.mu.Unlock()
 	if now == nil {
-		return &heldError{Emptied, fmt.Sprintf("etcd has no objects of fleet %s any more; what is in force stays: put etcd's data back, or say `svcctl fleet restore FILE`", e.cfg.Fleet)}
+		return &heldError{Emptied, fmt.Sprintf("etcd has no objects of fleet %s any more; what is in force stays: put etcd's data back, or say `svcctl fleet restore DIR`", e.cfg.Fleet)}
 	}
 	if read == nil {
 		return e.reload(ctx)
@@ -54,9 +58,16 @@ func (e *Engine) join(ctx context.Context) error {
 			e.read = now // with its text, which the replica does not have
 		}
 		e.mu.Unlock()
-		return nil
+	} else if err := e.checkHistory(ctx, read, now); err != nil {
+		return err
 	}
-	return e.checkHistory(ctx, read, now)
+	e.mu.Lock()
+	suspect := e.suspect
+	e.mu.Unlock()
+	if suspect {
+		return e.reload(ctx)
+	}
+	return nil
 }
 
 // stands is the head that this box stands at.
@@ -232,6 +243,33 @@ func (e *Engine) objects(ctx context.Context, now *head, at int64) (map[string][
 	return have, nil
 }
 
+// strays names some records that are not as a commit left them, where this box knows how that was; "": it does not.
+func (e *Engine) strays(now *head, have *content) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.read == nil || e.read.mod != now.mod {
+		return ""
+	}
+	var keys []string
+	for key, was := range e.content.sums {
+		if is, has := have.sums[key]; !has {
+			keys = append(keys, key+" is gone")
+		} else if is != was {
+			keys = append(keys, key+" is another one")
+		}
+	}
+	for key := range have.sums {
+		if _, was := e.content.sums[key]; !was {
+			keys = append(keys, key+" is new")
+		}
+	}
+	slices.Sort(keys)
+	if len(keys) > mostStrays {
+		keys = append(keys[:mostStrays], fmt.Sprintf("and %d more", len(keys)-mostStrays))
+	}
+	return " (" + strings.Join(keys, ", ") + ")"
+}
+
 // replace makes objects that were read as a whole the state, if they fit the head.
 func (e *Engine) replace(now *head, at int64, have map[string][]byte) error {
 	fresh := newContent()
@@ -239,11 +277,13 @@ func (e *Engine) replace(now *head, at int64, have map[string][]byte) error {
 		fresh.put(key, value)
 	}
 	if len(have) != now.Objects || fresh.digest != now.Digest {
-		return &heldError{Damaged, fmt.Sprintf("the %d records that etcd has are not the %d that the newest commit left; what is in force stays: "+
-			"find out who else writes below svcctl/%s/, and say `svcctl fleet restore FILE` or `svcctl fleet accept`", len(have), now.Objects, e.cfg.Fleet)}
+		return &heldError{Damaged, fmt.Sprintf("the %d records that etcd has are not the %d that the newest commit left%s; what is in force stays: "+
+			"find out who else writes below svcctl/%s/; then put back what was there with `svcctl fleet restore` of the data directory of a box that is stopped, or take what etcd has with `svcctl fleet accept`",
+			len(have), now.Objects, e.strays(now, fresh), e.cfg.Fleet)}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.suspect = false
 	if e.read != nil && (now.mod < e.read.mod && now.Epoch <= e.read.Epoch) {
 		return errOvertaken // by a commit of this box
 	}
