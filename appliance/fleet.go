@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -244,7 +245,7 @@ func (m *member) problems() []manifest.Problem {
 	s := m.engine.State()
 	var problems []manifest.Problem
 	if s.Kind != fleet.Following {
-		problems = append(problems, manifest.Problem{Reason: "Fleet" + string(s.Kind), Message: s.Why})
+		problems = append(problems, manifest.Problem{Reason: "Fleet" + string(s.Kind), Message: s.Why + m.namesake(s.Kind)})
 	}
 	if head, is := m.store.RolloutHead(); is && head.Phase == store.RolloutStopped {
 		problems = append(problems, manifest.Problem{Reason: "RolloutStopped", Warning: true, Message: fmt.Sprintf(
@@ -265,6 +266,25 @@ func (m *member) problems() []manifest.Problem {
 		problems = append(problems, manifest.Problem{Reason: "FleetReplica", Warning: true, Message: "the replica on this box is not written, and a start without etcd would begin with what it was: " + s.Replica.Error()})
 	}
 	return problems
+}
+
+// namesake says where the box is that has the name of this one; "" while there is none.
+func (m *member) namesake(kind fleet.Kind) string {
+	o, _ := m.store.Get(object.Ref{Kind: object.KindNode, Name: m.cfg.NodeName})
+	n, is := o.(*object.Node)
+	if kind != fleet.Namesake || !is {
+		return ""
+	}
+	var addresses []string
+	for _, a := range n.Status.Addresses {
+		if a.Type == object.NodeInternalIP {
+			addresses = append(addresses, a.Address)
+		}
+	}
+	if addresses == nil {
+		return ""
+	}
+	return fmt.Sprintf("; the other one has the addresses %s", strings.Join(addresses, ", "))
 }
 
 // metrics are the numbers of the fleet.

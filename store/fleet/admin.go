@@ -331,7 +331,15 @@ func (e *Engine) member(ctx context.Context, endpoint string) Member {
 	if err != nil {
 		return Member{Endpoint: endpoint, Err: err}
 	}
-	return Member{Endpoint: endpoint, Version: resp.Version, Size: resp.DbSize, Leader: resp.Leader == resp.Header.MemberId, Alarms: resp.Errors}
+	return Member{Endpoint: endpoint, Version: resp.Version, Size: resp.DbSize, Leader: resp.Leader == resp.Header.MemberId, Alarms: trimmed(resp.Errors)}
+}
+
+// trimmed are texts without blanks around them, which alarms of etcd end with.
+func trimmed(texts []string) (all []string) {
+	for _, text := range texts {
+		all = append(all, strings.TrimSpace(text))
+	}
+	return all
 }
 
 // Backup writes all objects of a fleet to a new data directory, as a box of its own keeps them, and with them its sources, trial and

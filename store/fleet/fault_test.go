@@ -236,7 +236,7 @@ func Test464_etcd_is_full(t *testing.T) {
 	eventually(t, "the box says that others see an old report of it", func() bool {
 		return strings.Contains(a.engine.State().Untold, "others see an old one: etcd is full")
 	})
-	if o, err := fleet.Look(t.Context(), c.config("look")); err != nil || len(o.Members) != 1 || !strings.Contains(strings.Join(o.Members[0].Alarms, " "), "space") {
+	if o, err := fleet.Look(t.Context(), c.config("look")); err != nil || len(o.Members) != 1 || !strings.HasSuffix(strings.Join(o.Members[0].Alarms, " "), "NOSPACE") {
 		t.Errorf("the members are %+v (%v)", o.Members, err)
 	}
 	client := c.client()
