@@ -354,7 +354,7 @@ func TestRefusedBodiesHoldNobody(t *testing.T) {
 	body, writer := net.Pipe() // a body that never comes
 	defer writer.Close()
 	for _, protocol := range []int{1, 2} {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+s.address+"/api/v1/services", body)
 		if err != nil {

@@ -262,6 +262,10 @@ func (m *member) problems() []manifest.Problem {
 	if s.Untold != "" && s.Hears() {
 		problems = append(problems, manifest.Problem{Reason: "FleetReport", Warning: true, Message: s.Untold})
 	}
+	if s.Foreign != "" {
+		problems = append(problems, manifest.Problem{Reason: "FleetForeign", Warning: true, Message: "somebody else than a box has written or removed " + s.Foreign + " in etcd: it is not followed, and a box without a replica " +
+			"cannot join; find out who it was, stop a box, and say `svcctl fleet restore` with its data directory, which puts back what is in force"})
+	}
 	if s.Replica != nil {
 		problems = append(problems, manifest.Problem{Reason: "FleetReplica", Warning: true, Message: "the replica on this box is not written, and a start without etcd would begin with what it was: " + s.Replica.Error()})
 	}
@@ -316,13 +320,13 @@ func (m *member) tasks(wake func()) []task.Task {
 		{Name: "rollouts", Run: m.driveRollouts},
 		{Name: "controllers", Run: func(ctx context.Context) error { return m.beside.Run(ctx, m.engine.Changes, wake) }},
 		{Name: "state of the fleet", Run: func(ctx context.Context) error {
-			before, replica, untold := fleet.Kind(""), error(nil), ""
+			before, replica, untold, foreign := fleet.Kind(""), error(nil), "", ""
 			look := time.NewTicker(5 * time.Second) // the replica tells nobody
 			defer look.Stop()
 			for {
 				changed := m.engine.Changes()
-				if s := m.engine.State(); s.Kind != before || !errors.Is(s.Replica, replica) || s.Untold != untold {
-					before, replica, untold = s.Kind, s.Replica, s.Untold
+				if s := m.engine.State(); s.Kind != before || !errors.Is(s.Replica, replica) || s.Untold != untold || s.Foreign != foreign {
+					before, replica, untold, foreign = s.Kind, s.Replica, s.Untold, s.Foreign
 					wake()
 				}
 				select {

@@ -49,28 +49,6 @@ func (s *Server) fileOf(r *request, owner store.Owner, live object.Object) (file
 	return fileDeclaration{path, line, entries, stored}, err
 }
 
-// editFile returns what an object becomes when the file that declares it says what is applied
-// instead. Without an object it returns what a new file makes.
-func (s *Server) editFile(wr *writing, live map[string]any) (map[string]any, error) {
-	r := wr.request
-	document, err := typed(wr.applied, r.kind)
-	if err != nil {
-		return nil, err
-	}
-	object.Default(document)
-	at := s.now()
-	if live != nil {
-		o, owner := s.store.Get(r.ref())
-		if owner.File == "" && owner.Controller == "" {
-			return nil, conflict(r.kind, r.name, "it was made by a client, and a file does not take it over: delete it first")
-		}
-		at = createdAt(o, at)
-	} else {
-		live = map[string]any{}
-	}
-	return fields.ApplyFile(live, document, r.kind, at)
-}
-
 // createdAt returns the creation time of an object, or otherwise if it has none.
 func createdAt(o object.Object, otherwise time.Time) time.Time {
 	if at := o.GetMeta().CreationTimestamp; at != nil {

@@ -49,7 +49,7 @@ func hears(c net.Conn) error {
 	if _, err := c.Write([]byte("are you there?\n")); err != nil {
 		return err
 	}
-	if err := c.SetReadDeadline(time.Now().Add(2 * time.Second)); err != nil {
+	if err := c.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		return err
 	}
 	_, err := c.Read(make([]byte, 64))

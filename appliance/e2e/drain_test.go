@@ -84,7 +84,7 @@ func talk(server net.Conn, line string) (heard string, err error) {
 	if _, err := fmt.Fprintln(server, line); err != nil {
 		return "", err
 	}
-	if err := server.SetReadDeadline(time.Now().Add(2 * time.Second)); err != nil {
+	if err := server.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		return "", err
 	}
 	buf := make([]byte, 64)

@@ -21,8 +21,7 @@ import (
 const (
 	readyLine    = "msg=programmed" // on stderr: everything is in the kernel
 	readyTimeout = 2 * time.Minute  // on a busy machine; and verbs are told to wait for a minute
-	stopTimeout  = 5 * time.Second
-	killTimeout  = 30 * time.Second // for the kernel to let go of it, on a busy machine
+	endTimeout   = 2 * time.Minute  // for the kernel to let go of it too, which takes seconds on a busy machine
 )
 
 // Build compiles the program of this module into a directory and gives its path.
@@ -208,9 +207,6 @@ func (a *Appliance) Kill() {
 func (a *Appliance) signal(s os.Signal) *os.ProcessState {
 	a.t.Helper()
 	a.Signal(s)
-	if s == unix.SIGKILL {
-		return a.wait(killTimeout)
-	}
 	return a.Wait()
 }
 
@@ -232,16 +228,16 @@ func (a *Appliance) Ready() bool { return a.log.has(readyLine) }
 // Wait waits until svcctl ended and tells how.
 func (a *Appliance) Wait() *os.ProcessState {
 	a.t.Helper()
-	return a.wait(stopTimeout)
-}
-
-func (a *Appliance) wait(atMost time.Duration) *os.ProcessState {
-	a.t.Helper()
 	select {
 	case <-a.exited:
-	case <-time.After(atMost):
-		_ = a.cmd.Process.Kill()
-		a.t.Fatalf("svcctl did not end within %s", atMost)
+	case <-time.After(endTimeout):
+		_ = a.cmd.Process.Signal(unix.SIGQUIT) // it logs what each goroutine waits for
+		select {
+		case <-a.exited:
+		case <-time.After(10 * time.Second):
+			_ = a.cmd.Process.Kill()
+		}
+		a.t.Fatalf("svcctl did not end within %s", endTimeout)
 	}
 	return a.cmd.ProcessState
 }

@@ -72,7 +72,7 @@ func TestProgramsEndWithTheHost(t *testing.T) {
 	l.close() // the Host's thread ends, and with it what it started
 	select {
 	case <-a.exited:
-	case <-time.After(stopTimeout):
+	case <-time.After(endTimeout):
 		t.Fatal("the program outlived the host it was started on")
 	}
 }

@@ -263,7 +263,7 @@ func TestWatch(t *testing.T) {
 		// settled gives the facts once they are as wanted.
 		settled := func(want ...string) {
 			t.Helper()
-			deadline := time.After(2 * time.Second)
+			deadline := time.After(time.Minute)
 			var got []string
 			for {
 				select {
@@ -316,7 +316,7 @@ func TestWatchBurst(t *testing.T) {
 			b.addAddr(ext, netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}).String()+"/32")
 		}
 		told := 0
-		for deadline := time.After(2 * time.Second); ; {
+		for deadline := time.After(time.Minute); ; {
 			select {
 			case f := <-facts:
 				told++

@@ -29,7 +29,7 @@ const (
 	// silence is how long nothing may come back to a packet that is to be dropped: other
 	// answers take a millisecond.
 	silence = 40 * time.Millisecond
-	// patience is how long to wait for what must come.
+	// patience is how long to wait for what must come; at the second try ten times as long.
 	patience = 2 * time.Second
 )
 
@@ -262,7 +262,7 @@ func (l *oracleLab) sendAll(world *oracle.World, packets []oracle.Packet) []mist
 	first := make([]string, len(packets))
 	var wg sync.WaitGroup
 	for i, p := range packets {
-		wg.Go(func() { first[i] = l.send(world, p) })
+		wg.Go(func() { first[i] = l.send(world, p, patience) })
 	}
 	wg.Wait()
 	var mistakes []mistake
@@ -270,7 +270,7 @@ func (l *oracleLab) sendAll(world *oracle.World, packets []oracle.Packet) []mist
 		if first[i] == "" {
 			continue
 		}
-		if again := l.send(world, p); again != "" {
+		if again := l.send(world, p, 10*patience); again != "" {
 			mistakes = append(mistakes, mistake{p, again})
 			continue
 		}
@@ -280,10 +280,9 @@ func (l *oracleLab) sendAll(world *oracle.World, packets []oracle.Packet) []mist
 	return mistakes
 }
 
-// send sends one packet and says what was wrong with its answer.
-func (l *oracleLab) send(world *oracle.World, p oracle.Packet) string {
+// send sends one packet and says what was wrong with its answer, which may take wait.
+func (l *oracleLab) send(world *oracle.World, p oracle.Packet, wait time.Duration) string {
 	want := world.Decide(p)
-	wait := patience
 	if want[0].Kind == oracle.Dropped || want[0].Kind == oracle.Untouched && !l.isSomebodys(world, p.To.Addr()) {
 		wait = silence
 	}
@@ -394,7 +393,7 @@ func (l *oracleLab) report(seed uint64, world *oracle.World, wrong mistake) {
 	l.t.Helper()
 	inSimulator := disagreement(world, l.planner.compiler.Ruleset(), wrong.packet)
 	smallest := world.Shrink(func(w *oracle.World) bool {
-		return l.sendable(w, wrong.packet) && l.load(w) == nil && l.send(w, wrong.packet) != ""
+		return l.sendable(w, wrong.packet) && l.load(w) == nil && l.send(w, wrong.packet, patience) != ""
 	})
 	l.t.Errorf("seed %d: %v: %s\nthe simulator: %s\nthe smallest world that does it too, or the whole one:\n%s",
 		seed, wrong.packet, wrong.what, inSimulator, smallest)

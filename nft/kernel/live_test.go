@@ -116,7 +116,7 @@ func TestWatch(t *testing.T) {
 		select {
 		case change, open := <-changes:
 			return change, open
-		case <-time.After(2 * time.Second):
+		case <-time.After(time.Minute):
 			return Change{}, false
 		}
 	}

@@ -251,7 +251,7 @@ func (b *box) settle() []sighting {
 	b.t.Helper()
 	b.send(fenceFlow, fenceID)
 	var seen []sighting
-	for deadline := time.Now().Add(5 * time.Second); !saw(seen, fenceID); {
+	for deadline := time.Now().Add(time.Minute); !saw(seen, fenceID); {
 		b.poll(out0, 100)
 		seen = b.drain(seen, b.inject[out0], unix.AF_PACKET)
 		if time.Now().After(deadline) {

@@ -113,6 +113,7 @@ type beats struct {
 	behind int64  // the mod that was read at the last beat that found a newer head; 0: none
 	told   string // the last report
 	swept  time.Time
+	named  clientv3.LeaseID // by which the name was taken; 0: none
 }
 
 // beat asks etcd for the head once, and renews what this box holds.
@@ -139,7 +140,7 @@ func (b *beats) beat(ctx context.Context, e *Engine) {
 	e.heard(now)
 	switch {
 	case now == nil || now.mod < read: // join says what that means
-		e.again()
+		e.rejoin()
 	case now.mod == read:
 		b.behind = 0
 		e.caughtUp(read, at)
@@ -170,15 +171,6 @@ func (e *Engine) heard(now *head) {
 		e.state.of = now.Revision
 	}
 	if e.state.kind == CutOff && e.restart != nil {
-		e.restart()
-	}
-}
-
-// again ends the watch, and has it begin anew.
-func (e *Engine) again() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.restart != nil {
 		e.restart()
 	}
 }
@@ -218,7 +210,11 @@ func (o atEtcd) renew(ctx context.Context, b *beats) error {
 	e.mu.Unlock()
 	asked := time.Now()
 	if lease != 0 {
-		if _, err := e.client.KeepAliveOnce(ctx, lease); err != nil {
+		gone, err := keepLease(ctx, e.client, lease)
+		if err != nil {
+			return err
+		}
+		if gone {
 			lease = 0
 		}
 	}
@@ -230,14 +226,18 @@ func (o atEtcd) renew(ctx context.Context, b *beats) error {
 		}
 		lease = granted.ID
 	}
-	mine, err := e.claimName(ctx, e.cfg.Box, e.instance, lease)
-	if err != nil {
+	mine, copied, err := e.claimName(ctx, e.cfg.Box, e.instance, lease, b.named == lease)
+	switch {
+	case err != nil:
 		return err
-	}
-	if !mine {
+	case copied:
+		e.note(&heldError{Namesake, fmt.Sprintf("another box of this fleet is named %s and has a copy of this data directory: stop one of the two, and start it with another --node-name and an empty --data-dir", e.cfg.Box)})
+		return nil
+	case !mine:
 		e.note(&heldError{Namesake, fmt.Sprintf("another box of this fleet is named %s: give one of the two another --node-name", e.cfg.Box)})
 		return nil
 	}
+	b.named = lease
 	e.mu.Lock()
 	freed := e.state.kind == Namesake
 	e.mu.Unlock()
@@ -259,24 +259,28 @@ func (o atEtcd) renew(ctx context.Context, b *beats) error {
 	return b.tell(ctx, e, report())
 }
 
-// claimName takes the name of a box, unless a process with another data directory has it.
-func (e *Engine) claimName(ctx context.Context, box, instance string, lease clientv3.LeaseID) (mine bool, err error) {
+// claimName takes the name of a box, unless a process with another data directory has it. A process that is started anew takes it from
+// the one before, whose lease may go on for a while. named says that the process had the name by this very lease: then another one,
+// with a copy of the data directory, has taken it.
+func (e *Engine) claimName(ctx context.Context, box, instance string, lease clientv3.LeaseID, named bool) (mine, copied bool, err error) {
 	key := e.key(alivePrefix + box)
 	put := clientv3.OpPut(key, instance, clientv3.WithLease(lease))
 	resp, err := e.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).Then(put).Else(clientv3.OpGet(key)).Commit()
 	if err != nil || resp.Succeeded {
-		return true, err
+		return true, false, err
 	}
 	kvs := resp.Responses[0].GetResponseRange().Kvs
 	switch {
 	case len(kvs) == 0:
-		return true, nil // gone between the two; the next beat takes it
+		return true, false, nil // gone between the two; the next beat takes it
 	case string(kvs[0].Value) != instance:
-		return false, nil
+		return false, false, nil
+	case kvs[0].Lease != int64(lease) && named:
+		return false, true, nil
 	case kvs[0].Lease != int64(lease): // of before it was started anew, or at another core box
 		_, err = e.client.Do(ctx, put)
 	}
-	return true, err
+	return true, false, err
 }
 
 // claimTurn takes the turn of the writer if it is free.
@@ -351,10 +355,11 @@ func boxes(ctx context.Context, client *clientv3.Client, prefix string) ([]Box, 
 	all := []Box{}
 	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
 		var b Box
-		if err := json.Unmarshal(kv.Value, &b.Report); err != nil {
-			return nil, fmt.Errorf("read the report %s: %w", kv.Key, err)
+		name := strings.TrimPrefix(string(kv.Key), prefix+boxPrefix)
+		if err := json.Unmarshal(kv.Value, &b.Report); err != nil || b.Box != name { // somebody else wrote it: the other boxes have theirs
+			b.Report = Report{Box: name, State: Following, Failing: fmt.Sprintf("its report cannot be read: remove %s from etcd; a box of that name writes it with its next report", kv.Key)}
 		}
-		b.Present = present[b.Box]
+		b.Present = present[name]
 		all = append(all, b)
 	}
 	return all, nil

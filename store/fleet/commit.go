@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -100,7 +101,7 @@ func (e *Engine) commit(ctx context.Context, ops []operation, revision uint64, n
 		next.Bundle, next.Parts, err = e.writeBundle(ctx, seen, note, ops)
 		switch {
 		case errors.Is(err, errOvertaken):
-			return e.lost()
+			return e.lost(nil)
 		case err != nil:
 			return e.away(err) // no head names the parts
 		}
@@ -161,15 +162,18 @@ func (e *Engine) arrive() (landed bool) {
 // settle sends a commit until it is known what became of it: the same one each time, which can
 // happen only once.
 func (e *Engine) settle(ctx context.Context, seen, next *head, all []clientv3.Op) error {
-	unknown := false
+	unknown, try := false, firstTry
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		won, now, err := e.guarded(ctx, seen, all...)
+		call, cancel := context.WithTimeout(ctx, try)
+		won, now, err := e.guarded(call, seen, all...)
+		cancel()
+		try *= 2
 		switch {
-		case err == nil && won:
+		case err == nil && won, err == nil && now != nil && now.ID == next.ID: // the answer of an earlier try was lost
 			e.landed(next, now.mod)
 			return nil
 		case err == nil && !unknown:
-			return e.lost()
+			return e.lost(now)
 		case err == nil:
 			return e.whose()
 		case !isUnknown(err) && !unknown:
@@ -202,6 +206,7 @@ func (e *Engine) landed(next *head, mod int64) {
 func (e *Engine) land(h *head) {
 	e.flight.landed = h
 	e.content.apply(e.flight.ops)
+	e.corrected(e.flight.ops)
 	e.keep(e.flight.ops, h)
 	e.leaves.add(h, e.flight.ops, e.flight.note)
 	e.read, e.taken, e.busy = h, h.mod, true
@@ -306,11 +311,15 @@ func (e *Engine) away(err error) error {
 	return &engine.AwayError{Why: fmt.Sprintf("etcd does not answer: %v", err)}
 }
 
-// lost waits for what came before a commit that was refused for it.
-func (e *Engine) lost() error {
+// lost waits for what came before a commit that was refused for it: now, nil if that is not known.
+func (e *Engine) lost(now *head) error {
 	ctx, cancel := context.WithTimeout(context.Background(), followTimeout)
 	defer cancel()
-	if err := e.wait(ctx, func() bool { return len(e.queue) > 0 || e.state.refusal() != nil }); err != nil {
+	mod := int64(math.MaxInt64)
+	if now != nil {
+		mod = now.mod
+	}
+	if err := e.awaitHead(ctx, mod, func() bool { return len(e.queue) > 0 || e.state.refusal() != nil }); err != nil {
 		return &engine.AwayError{Why: "another box has changed something, and this box has not heard of it yet"}
 	}
 	return engine.ErrConflict

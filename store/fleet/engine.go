@@ -12,6 +12,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"svcctl.io/svcctl/store/engine"
 )
@@ -19,6 +20,8 @@ import (
 const (
 	// callTimeout bounds one call of etcd. A leader that is lost is replaced in less.
 	callTimeout = 3 * time.Second
+	// firstTry bounds the first call of a commit, which takes place once however often it is sent. Each further one has twice the time, up to callTimeout.
+	firstTry = time.Second
 	// settleTimeout bounds how long a commit waits to learn what became of it.
 	settleTimeout = 12 * time.Second
 	// followTimeout bounds how long a commit that lost waits for what came first.
@@ -106,12 +109,13 @@ type Engine struct {
 	state     state
 	changed   chan struct{} // closed when any of these changes
 	restart   func()        // ends the watch under way
+	renewed   renewal
 	turn      turn
 	report    func() Report // nil: nobody reports
-	// suspect says that somebody else has written below object/: all of it is read, until the digest fits.
-	suspect bool
 	// shut says of secret objects that cannot be opened why not, by key.
 	shut map[string]string
+	// foreign are the keys of objects that somebody else has written in etcd.
+	foreign map[string]bool
 	// keys are the shared keys, by name.
 	keys    map[string]sharedKey
 	sources sourceTurns
@@ -135,6 +139,7 @@ func (c *Config) dial() (*clientv3.Client, error) {
 		Endpoints: c.Endpoints, TLS: c.TLS,
 		DialTimeout: callTimeout, DialKeepAliveTime: keepaliveTime, DialKeepAliveTimeout: keepaliveTimeout,
 		MaxCallSendMsgSize: 8 << 20, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(otherMember(len(c.Endpoints)))},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("connect to etcd: %w", err)

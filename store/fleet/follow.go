@@ -30,26 +30,30 @@ func (e *Engine) Run(ctx context.Context) error {
 		defer close(tidied)
 		e.tidyUntil(ctx)
 	}()
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		if c, is := e.origin.(*atCore); is {
+			c.returnUntil(ctx)
+		}
+	}()
 	for ctx.Err() == nil {
 		err := e.join(ctx)
 		if err == nil {
 			e.note(nil)
 			err = e.follow(ctx)
 		}
-		if ctx.Err() == nil && err != nil && !errors.Is(err, errOvertaken) {
+		if ctx.Err() == nil && err != nil && !errors.Is(err, errOvertaken) && !errors.Is(err, context.Canceled) { // canceled: to begin anew
 			e.stumbled(err)
-		}
-		wait := retryFollow
-		if held := (*heldError)(nil); errors.As(err, &held) {
-			wait = beatEvery // somebody has to do something, and each look may read all objects
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(wait):
+		case <-time.After(retryFollow):
 		}
 	}
 	<-done
 	<-tidied
+	<-returned
 	return nil
 }
 
@@ -95,13 +99,16 @@ var errGap = errors.New("a commit does not follow on the one before it")
 
 // follow follows until that fails.
 func (e *Engine) follow(ctx context.Context) error {
-	ctx, stop := context.WithCancel(ctx)
+	watch, stop := context.WithCancel(ctx)
 	defer stop()
 	e.mu.Lock()
 	e.restart = stop
 	e.mu.Unlock()
-	err := e.origin.follow(ctx)
-	if errors.Is(err, errGap) || errors.Is(err, errMeddled) || isCompacted(err) {
+	err := e.origin.follow(watch)
+	e.mu.Lock()
+	e.restart = nil // nobody ends what reads all objects
+	e.mu.Unlock()
+	if errors.Is(err, errGap) || isCompacted(err) {
 		e.cfg.Log.Warn("reads all of the fleet's objects again", "err", err)
 		return e.resume(ctx)
 	}
@@ -192,8 +199,9 @@ func (e *Engine) takeCommit(ctx context.Context, events []*clientv3.Event) error
 		}
 	}
 	h := it.head
-	if h == nil {
-		return e.compare(it.ops, events[0].Kv.ModRevision)
+	if h == nil { // a bundle is unfolded, which was followed already
+		e.noteForeign(it.ops, events[0].Kv.ModRevision)
+		return nil
 	}
 	e.mu.Lock()
 	seen, mine := h.mod <= e.read.mod, e.flight != nil && e.flight.id == h.ID
@@ -204,26 +212,6 @@ func (e *Engine) takeCommit(ctx context.Context, events []*clientv3.Event) error
 		}
 	}
 	return e.accept(it)
-}
-
-// errMeddled says that somebody has put or removed something without a commit.
-var errMeddled = errors.New("somebody else has written among the objects of the fleet")
-
-// compare looks at what came without a head: a bundle is unfolded, which was followed already, or somebody else writes there.
-func (e *Engine) compare(ops []operation, mod int64) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if mod <= e.read.mod {
-		return nil // of before a reload, or of before a commit of this box
-	}
-	for i := range ops {
-		was, has := e.content.sums[ops[i].key]
-		if ops[i].remove == has || has && was != sumOf(ops[i].key, ops[i].value) {
-			e.suspect = true
-			return errMeddled
-		}
-	}
-	return nil
 }
 
 // accept makes a commit the state, if it follows on the one before it.
@@ -250,6 +238,7 @@ func (e *Engine) accept(it *happened) error {
 	before := e.read
 	given := e.unsealed(followed(ops, h, it.note)) // before the replica has it
 	e.content.apply(ops)
+	e.corrected(ops)
 	e.read = h
 	e.keep(ops, h)
 	e.leaves.add(h, ops, it.note)
@@ -307,7 +296,11 @@ func (e *Engine) Fresh(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
-	if err := e.wait(ctx, func() bool { return e.published >= now.mod }); err != nil {
+	err = e.awaitHead(ctx, now.mod, func() bool { return false })
+	if err == nil {
+		err = e.wait(ctx, func() bool { return e.published >= now.mod })
+	}
+	if err != nil {
 		return &engine.AwayError{Why: fmt.Sprintf("revision %d of etcd has not come yet", now.Revision)}
 	}
 	return nil

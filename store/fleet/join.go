@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -13,9 +12,6 @@ import (
 
 	"svcctl.io/svcctl/store/engine"
 )
-
-// mostStrays bounds the records that a message names.
-const mostStrays = 3
 
 // askHead reads the newest head, linearizably, and the revision of etcd. It is nil when there is none.
 func (e *Engine) askHead(ctx context.Context) (*head, int64, error) { return e.origin.head(ctx, 0) }
@@ -58,16 +54,9 @@ func (e *Engine) join(ctx context.Context) error {
 			e.read = now // with its text, which the replica does not have
 		}
 		e.mu.Unlock()
-	} else if err := e.checkHistory(ctx, read, now); err != nil {
-		return err
+		return nil
 	}
-	e.mu.Lock()
-	suspect := e.suspect
-	e.mu.Unlock()
-	if suspect {
-		return e.reload(ctx)
-	}
-	return nil
+	return e.checkHistory(ctx, read, now)
 }
 
 // stands is the head that this box stands at.
@@ -121,7 +110,7 @@ func (e *Engine) checkFleet(ctx context.Context) error {
 func (e *Engine) settings(ctx context.Context) (*settings, int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	resp, err := e.client.Get(ctx, e.key(fleetKey))
+	resp, err := ask(ctx, func(ctx context.Context) (*clientv3.GetResponse, error) { return e.client.Get(ctx, e.key(fleetKey)) })
 	if err != nil {
 		return nil, 0, err
 	}
@@ -243,33 +232,6 @@ func (e *Engine) objects(ctx context.Context, now *head, at int64) (map[string][
 	return have, nil
 }
 
-// strays names some records that are not as a commit left them, where this box knows how that was; "": it does not.
-func (e *Engine) strays(now *head, have *content) string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.read == nil || e.read.mod != now.mod {
-		return ""
-	}
-	var keys []string
-	for key, was := range e.content.sums {
-		if is, has := have.sums[key]; !has {
-			keys = append(keys, key+" is gone")
-		} else if is != was {
-			keys = append(keys, key+" is another one")
-		}
-	}
-	for key := range have.sums {
-		if _, was := e.content.sums[key]; !was {
-			keys = append(keys, key+" is new")
-		}
-	}
-	slices.Sort(keys)
-	if len(keys) > mostStrays {
-		keys = append(keys[:mostStrays], fmt.Sprintf("and %d more", len(keys)-mostStrays))
-	}
-	return " (" + strings.Join(keys, ", ") + ")"
-}
-
 // replace makes objects that were read as a whole the state, if they fit the head.
 func (e *Engine) replace(now *head, at int64, have map[string][]byte) error {
 	fresh := newContent()
@@ -277,13 +239,12 @@ func (e *Engine) replace(now *head, at int64, have map[string][]byte) error {
 		fresh.put(key, value)
 	}
 	if len(have) != now.Objects || fresh.digest != now.Digest {
-		return &heldError{Damaged, fmt.Sprintf("the %d records that etcd has are not the %d that the newest commit left%s; what is in force stays: "+
+		return &heldError{Damaged, fmt.Sprintf("the %d records that etcd has are not the %d that the newest commit left; what is in force stays: "+
 			"find out who else writes below svcctl/%s/; then put back what was there with `svcctl fleet restore` of the data directory of a box that is stopped, or take what etcd has with `svcctl fleet accept`",
-			len(have), now.Objects, e.strays(now, fresh), e.cfg.Fleet)}
+			len(have), now.Objects, e.cfg.Fleet)}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.suspect = false
 	if e.read != nil && (now.mod < e.read.mod && now.Epoch <= e.read.Epoch) {
 		return errOvertaken // by a commit of this box
 	}
@@ -308,7 +269,7 @@ func (e *Engine) replace(now *head, at int64, have map[string][]byte) error {
 	if !first {
 		f = e.unsealed(f) // before the replica has it
 	}
-	e.content, e.read, e.known = fresh, now, at
+	e.content, e.read, e.known, e.foreign = fresh, now, at, nil
 	e.keep(ops, now)
 	e.leaves.drop()
 	if first {

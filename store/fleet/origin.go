@@ -42,7 +42,9 @@ type atEtcd struct{ e *Engine }
 func (o atEtcd) head(ctx context.Context, at int64) (*head, int64, error) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	resp, err := o.e.client.Get(call, o.e.key(headKey), clientv3.WithRev(at))
+	resp, err := ask(call, func(ctx context.Context) (*clientv3.GetResponse, error) {
+		return o.e.client.Get(ctx, o.e.key(headKey), clientv3.WithRev(at))
+	})
 	if err != nil {
 		return nil, 0, err
 	}

@@ -46,7 +46,7 @@ func (e *Engine) hear(ctx context.Context, r *LeafReport) error {
 		lease = e.leaves.lease
 		e.mu.Unlock()
 	}
-	mine, err := e.claimName(ctx, box, r.Instance, lease)
+	mine, _, err := e.claimName(ctx, box, r.Instance, lease, false)
 	switch {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		e.mu.Lock()
@@ -116,14 +116,13 @@ func (e *Engine) keepLeaves(ctx context.Context) error {
 			return err
 		}
 	}
-	_, err := e.client.KeepAliveOnce(ctx, lease)
-	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+	gone, err := keepLease(ctx, e.client, lease)
+	if gone {
 		e.mu.Lock()
 		if e.leaves.lease == lease {
 			e.leaves.lease = 0
 		}
 		e.mu.Unlock()
-		err = nil
 	}
 	return err
 }

@@ -46,6 +46,8 @@ type State struct {
 	Replica error
 	// Untold is why etcd does not take the report of this box; "": it does, or the Kind says so.
 	Untold string
+	// Foreign names the keys of objects that somebody else than a box has written or removed in etcd; "": none. They are not followed.
+	Foreign string
 }
 
 // Held reports whether the content of etcd is not taken over until an operator confirms it.
@@ -172,6 +174,7 @@ func (e *Engine) State() State {
 	} else if s.Kind == Following && e.state.shut != "" {
 		s.Kind, s.Why, s.Since = KeyMissing, e.state.shut, e.state.shutSince
 	}
+	s.Foreign = e.foreignKeys()
 	if e.read != nil {
 		s.Revision, s.Epoch = e.read.Revision, e.read.Epoch
 	}

@@ -167,7 +167,7 @@ func (m *model) write(ctx context.Context, t *testing.T, number int) {
 		var got *unstructured.Unstructured
 		var err error
 		// A write that was begun ends, or the test would not know what it did.
-		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		switch {
 		case !exists:
 			got, err = objects.Create(within, document(kind, name, value), meta.CreateOptions{})
@@ -218,7 +218,7 @@ func (m *model) look(ctx context.Context, objects dynamic.ResourceInterface, nam
 // count adds one to the counter, if no other client did meanwhile.
 func (m *model) count(ctx context.Context, t *testing.T) {
 	objects := m.client.Resource(modelKinds[0]).Namespace(m.namespace)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	counter, err := objects.Get(ctx, "counter", meta.GetOptions{})
 	switch {

@@ -33,7 +33,7 @@ const (
 }
 `
 	// within is how long a change may take until names have it.
-	within = 15 * time.Second
+	within = time.Minute
 )
 
 func TestMain(m *testing.M) { served.Main(m) }

@@ -157,7 +157,7 @@ func (r *run) do(s step) error {
 	}
 	within := s.within
 	if s.verb != "$" && within == 0 {
-		within = 10 * time.Second
+		within = time.Minute
 	}
 	for deadline := time.Now().Add(within); ; time.Sleep(50 * time.Millisecond) {
 		err := r.try(s)

@@ -1,0 +1,49 @@
+package fleet_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"svcctl.io/svcctl/store/fleet"
+)
+
+// A machine that is cloned has the name and the data directory of the first one.
+func Test658_a_copy_of_a_box(t *testing.T) {
+	c := startEtcd(t, 1)
+	c.init()
+	first := c.join("a")
+	if err := first.create("web"); err != nil {
+		t.Fatal(err)
+	}
+	first.stop()
+	copied := first.cfg
+	copied.Dir = filepath.Join(t.TempDir(), "copy")
+	if err := os.CopyFS(copied.Dir, os.DirFS(first.cfg.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	// Started anew, it has its name at once.
+	a := c.open(first.cfg, storeConfig)
+	has := func(b *box, kind fleet.Kind) bool { return b.engine.State().Kind == kind }
+	eventually(t, "the first one has the turn", a.engine.HasTurn)
+	b := c.open(copied, storeConfig)
+	eventually(t, "one of the two is told", func() bool {
+		return has(a, fleet.Namesake) && has(b, fleet.Following) || has(b, fleet.Namesake) && has(a, fleet.Following)
+	})
+	told, other := a, b
+	if has(b, fleet.Namesake) {
+		told, other = b, a
+	}
+	if why := told.engine.State().Why; !strings.Contains(why, "copy of this data directory") {
+		t.Errorf("it is told: %s", why)
+	}
+	if told.clusterIP("web") == "" {
+		t.Error("what was in force is gone")
+	}
+	other.stop()
+	eventually(t, "the one that was told goes on", func() bool { return has(told, fleet.Following) })
+	if err := told.create("more"); err != nil {
+		t.Error(err)
+	}
+}
