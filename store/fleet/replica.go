@@ -22,7 +22,7 @@ const (
 // followed again.
 const flushEvery = time.Second
 
-// cursor says which state the replica has.
+// cursor is the position of the replica.
 type cursor struct {
 	Fleet string `json:"fleet"` // its id
 	// Mod and ID are of the head, Epoch, Objects and Digest likewise.
