@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -244,7 +245,7 @@ func (m *member) problems() []manifest.Problem {
 	s := m.engine.State()
 	var problems []manifest.Problem
 	if s.Kind != fleet.Following {
-		problems = append(problems, manifest.Problem{Reason: "Fleet" + string(s.Kind), Message: s.Why})
+		problems = append(problems, manifest.Problem{Reason: "Fleet" + string(s.Kind), Message: s.Why + m.namesake(s.Kind)})
 	}
 	if head, is := m.store.RolloutHead(); is && head.Phase == store.RolloutStopped {
 		problems = append(problems, manifest.Problem{Reason: "RolloutStopped", Warning: true, Message: fmt.Sprintf(
@@ -258,6 +259,9 @@ func (m *member) problems() []manifest.Problem {
 		problems = append(problems, manifest.Problem{Reason: "TrialHeldBack", Message: "the trial is over, and this box does not hear whether it was confirmed: what was in force before it is in force here, until it does"})
 	}
 	problems = append(problems, m.sources.Problems()...)
+	if s.Untold != "" && s.Hears() {
+		problems = append(problems, manifest.Problem{Reason: "FleetReport", Warning: true, Message: s.Untold})
+	}
 	if s.Foreign != "" {
 		problems = append(problems, manifest.Problem{Reason: "FleetForeign", Warning: true, Message: "somebody else than a box has written or removed " + s.Foreign + " in etcd: it is not followed, and a box without a replica " +
 			"cannot join; find out who it was, stop a box, and say `svcctl fleet restore` with its data directory, which puts back what is in force"})
@@ -266,6 +270,25 @@ func (m *member) problems() []manifest.Problem {
 		problems = append(problems, manifest.Problem{Reason: "FleetReplica", Warning: true, Message: "the replica on this box cannot be written, and a start without etcd would begin with an old state: " + s.Replica.Error()})
 	}
 	return problems
+}
+
+// namesake says where the box is that has the name of this one; "" while there is none.
+func (m *member) namesake(kind fleet.Kind) string {
+	o, _ := m.store.Get(object.Ref{Kind: object.KindNode, Name: m.cfg.NodeName})
+	n, is := o.(*object.Node)
+	if kind != fleet.Namesake || !is {
+		return ""
+	}
+	var addresses []string
+	for _, a := range n.Status.Addresses {
+		if a.Type == object.NodeInternalIP {
+			addresses = append(addresses, a.Address)
+		}
+	}
+	if addresses == nil {
+		return ""
+	}
+	return fmt.Sprintf("; the other one has the addresses %s", strings.Join(addresses, ", "))
 }
 
 // metrics are the numbers of the fleet.
@@ -297,13 +320,13 @@ func (m *member) tasks(wake func()) []task.Task {
 		{Name: "rollouts", Run: m.driveRollouts},
 		{Name: "controllers", Run: func(ctx context.Context) error { return m.beside.Run(ctx, m.engine.Changes, wake) }},
 		{Name: "state of the fleet", Run: func(ctx context.Context) error {
-			before, replica, foreign := fleet.Kind(""), error(nil), ""
+			before, replica, untold, foreign := fleet.Kind(""), error(nil), "", ""
 			look := time.NewTicker(5 * time.Second) // the replica tells nobody
 			defer look.Stop()
 			for {
 				changed := m.engine.Changes()
-				if s := m.engine.State(); s.Kind != before || !errors.Is(s.Replica, replica) || s.Foreign != foreign {
-					before, replica, foreign = s.Kind, s.Replica, s.Foreign
+				if s := m.engine.State(); s.Kind != before || !errors.Is(s.Replica, replica) || s.Untold != untold || s.Foreign != foreign {
+					before, replica, untold, foreign = s.Kind, s.Replica, s.Untold, s.Foreign
 					wake()
 				}
 				select {

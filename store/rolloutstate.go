@@ -190,7 +190,7 @@ func (s *Store) loadRollout() error {
 		return err
 	}
 	r := rollout{before: map[object.Ref]*record{}, slices: map[string][]object.Ref{}}
-	if err := r.read(pairs); err != nil {
+	if err := r.take(&engine.Followed{Puts: pairs}); err != nil {
 		return err
 	}
 	if r.Rollout == nil {
@@ -206,24 +206,19 @@ func (s *Store) loadRollout() error {
 	return nil
 }
 
-// read takes stored pairs.
-func (r *rollout) read(pairs []engine.Pair) error {
-	for _, pair := range pairs {
-		switch {
-		case pair.Key == rolloutKey:
-			r.Rollout = &Rollout{}
-			if err := json.Unmarshal(pair.Value, r.Rollout); err != nil {
-				return fmt.Errorf("read stored %s: %w", pair.Key, err)
-			}
-		case strings.HasPrefix(pair.Key, rolloutObjectPrefix):
-			ref, before, err := decodeBefore(pair, rolloutObjectPrefix)
-			if err != nil {
-				return err
-			}
-			r.set(ref, before)
+// take takes what stored pairs, or a commit, say.
+func (r *rollout) take(f *engine.Followed) error {
+	return rolloutKeys.takeOver(f, func(value []byte) error {
+		if r.Rollout = nil; value == nil {
+			return nil
 		}
-	}
-	return nil
+		r.Rollout = &Rollout{}
+		return json.Unmarshal(value, r.Rollout)
+	}, func(ref object.Ref, before *record, known bool) {
+		if r.set(ref, before); !known {
+			delete(r.before, ref)
+		}
+	})
 }
 
 // endsAs names the end of a phase.
@@ -241,26 +236,14 @@ func (s *Store) countRollout(head *Rollout) {
 
 // takeOverRollout returns the rollout as a commit of another machine leaves it; nil: unchanged. The writer must be held.
 func (s *Store) takeOverRollout(f *engine.Followed) (*rollout, error) {
-	concerns := func(p engine.Pair) bool { return isRolloutKey(p.Key) }
-	if !slices.ContainsFunc(f.Puts, concerns) && !slices.ContainsFunc(f.Deletes, isRolloutKey) {
+	if !rolloutKeys.concern(f) {
 		return nil, nil
 	}
 	next := rollout{Rollout: s.rollout.Rollout, before: maps.Clone(s.rollout.before), slices: maps.Clone(s.rollout.slices)}
 	if next.before == nil {
 		next.before, next.slices = map[object.Ref]*record{}, map[string][]object.Ref{}
 	}
-	for _, key := range f.Deletes {
-		if !isRolloutKey(key) {
-			continue
-		}
-		if ref, is := refOfKey(strings.TrimPrefix(key, rolloutObjectPrefix)); is {
-			next.set(ref, nil)
-			delete(next.before, ref)
-		} else if key == rolloutKey {
-			next.Rollout = nil
-		}
-	}
-	if err := next.read(f.Puts); err != nil {
+	if err := next.take(f); err != nil {
 		return nil, err
 	}
 	if next.Rollout != nil && (s.rollout.Rollout == nil || next.ID != s.rollout.ID || next.Turn != s.rollout.Turn) {

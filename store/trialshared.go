@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -55,50 +56,76 @@ func (s *Store) countHere(key, id string, of deadline.Deadline) (here deadline.D
 	return here
 }
 
-// takeOverTrial takes over what a commit of another machine says of a trial. The writer must be held.
-func (s *Store) takeOverTrial(f *engine.Followed) error {
-	next, changed := trial{Trial: s.trial.Trial, before: maps.Clone(s.trial.before)}, false
-	if next.before == nil {
-		next.before = map[object.Ref]*record{}
-	}
+// pastKeys are the keys of a trial or of a rollout: head has its head, and objects begins those of what was there before it.
+type pastKeys struct{ prefix, head, objects string }
+
+var (
+	trialKeys   = pastKeys{trialPrefix, trialKey, trialObjectPrefix}
+	rolloutKeys = pastKeys{rolloutPrefix, rolloutKey, rolloutObjectPrefix}
+)
+
+// concern reports whether a commit of another machine says anything of it.
+func (k pastKeys) concern(f *engine.Followed) bool {
+	is := func(key string) bool { return strings.HasPrefix(key, k.prefix) }
+	return slices.ContainsFunc(f.Deletes, is) || slices.ContainsFunc(f.Puts, func(p engine.Pair) bool { return is(p.Key) })
+}
+
+// takeOver gives what a commit says of it: the head (nil: it is gone), and what was there before (known: it is stored, as nil where
+// nothing was).
+func (k pastKeys) takeOver(f *engine.Followed, head func(value []byte) error, before func(ref object.Ref, r *record, known bool)) error {
 	for _, key := range f.Deletes {
-		if !isTrialKey(key) {
-			continue
-		}
-		changed = true
-		if ref, is := refOfKey(strings.TrimPrefix(key, trialObjectPrefix)); is {
-			delete(next.before, ref)
-		} else if key == trialKey {
-			next.Trial = nil
+		if key == k.head {
+			if err := head(nil); err != nil {
+				return err
+			}
+		} else if ref, is := refOfKey(strings.TrimPrefix(key, k.objects)); is && strings.HasPrefix(key, k.objects) {
+			before(ref, nil, false)
 		}
 	}
 	for _, pair := range f.Puts {
 		switch {
-		case pair.Key == trialKey:
-			head := &Trial{}
-			if err := json.Unmarshal(pair.Value, head); err != nil {
+		case pair.Key == k.head:
+			if err := head(pair.Value); err != nil {
 				return fmt.Errorf("read stored %s: %w", pair.Key, err)
 			}
-			head.Ends = s.countHere(trialEndsKey, head.ID, head.Ends)
-			next.Trial = head
-		case strings.HasPrefix(pair.Key, trialObjectPrefix):
-			ref, r, err := decodeBefore(pair, trialObjectPrefix)
+		case strings.HasPrefix(pair.Key, k.objects):
+			ref, r, err := decodeBefore(pair, k.objects)
 			if err != nil {
 				return err
 			}
-			next.before[ref] = r
-		case !isTrialKey(pair.Key):
-			continue
+			before(ref, r, true)
 		}
-		changed = true
 	}
-	if !changed {
+	return nil
+}
+
+// takeOverTrial takes over what a commit of another machine says of a trial. The writer must be held.
+func (s *Store) takeOverTrial(f *engine.Followed) error {
+	if !trialKeys.concern(f) {
 		return nil
+	}
+	next := trial{Trial: s.trial.Trial, before: map[object.Ref]*record{}, files: map[string]bool{}}
+	maps.Copy(next.before, s.trial.before)
+	err := trialKeys.takeOver(f, func(value []byte) error {
+		if next.Trial = nil; value == nil {
+			return nil
+		}
+		next.Trial = &Trial{}
+		if err := json.Unmarshal(value, next.Trial); err != nil {
+			return err
+		}
+		next.Ends = s.countHere(trialEndsKey, next.ID, next.Ends)
+		return nil
+	}, func(ref object.Ref, r *record, known bool) {
+		if next.before[ref] = r; !known {
+			delete(next.before, ref)
+		}
+	})
+	if err != nil {
+		return err
 	}
 	if next.Trial == nil {
 		next = trial{}
-	} else {
-		next.files = map[string]bool{}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

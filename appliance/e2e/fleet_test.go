@@ -248,6 +248,7 @@ func Test460_boxes_that_do_not_fit_are_named(t *testing.T) {
 	if out, code := f.apply(1, f.web("never")...); code == 0 || !strings.Contains(out, "named box1") {
 		t.Errorf("a write of a namesake: exit %d: %s", code, out)
 	}
+	f.says(1, []string{"status"}, "Namesake", "another --node-name; the other one has the addresses ", "10.9.0.1")
 	namesake.Kill()
 	differs := f.box(other, "box9", "--service-node-port-range", "31000-31999")
 	differs.Start()

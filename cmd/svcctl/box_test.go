@@ -50,8 +50,8 @@ func (b *box) Healthy() error                                    { return nil }
 func (b *box) Ready() error                                      { return nil }
 func (b *box) Synced(ctx context.Context, revision uint64) error { return b.fake.Synced(ctx, revision) }
 
-// newBox serves a store in memory, with the namespace default.
-func newBox(t testing.TB) *box {
+// newBox serves a store in memory, with the namespace default. more sets what else the API has.
+func newBox(t testing.TB, more ...func(*api.Config)) *box {
 	t.Helper()
 	home, err := os.Getwd()
 	if err != nil {
@@ -74,8 +74,12 @@ func newBox(t testing.TB) *box {
 	log := slog.New(slog.DiscardHandler)
 	objects := rest.New(rest.Config{Objects: b.store, Now: later, Log: log})
 	b.socket = filepath.Join(t.TempDir(), "s")
-	srv := api.New(api.Config{Socket: b.socket, Version: "v0.1.0", Objects: objects.Handler(), Allocations: b.allocations,
-		Setup: func() wire.Setup { return b.setup }, Health: b.health.of}, b, log)
+	cfg := api.Config{Socket: b.socket, Version: "v0.1.0", Objects: objects.Handler(), Allocations: b.allocations,
+		Setup: func() wire.Setup { return b.setup }, Health: b.health.of}
+	for _, set := range more {
+		set(&cfg)
+	}
+	srv := api.New(cfg, b, log)
 	ln, err := srv.Listen()
 	if err != nil {
 		t.Fatal(err)

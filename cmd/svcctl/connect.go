@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"strings"
+	"sync"
 
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/appliance"
@@ -77,7 +78,12 @@ func (p *program) client(v *verb) (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Warned = func(text string) { fmt.Fprintf(p.stderr, "Warning: %s\n", text) }
+	var said sync.Map // each text once, as kubectl has it: a verb may ask several times
+	c.Warned = func(text string) {
+		if _, before := said.LoadOrStore(text, true); !before {
+			fmt.Fprintf(p.stderr, "Warning: %s\n", text)
+		}
+	}
 	return c, nil
 }
 

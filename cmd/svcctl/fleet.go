@@ -13,6 +13,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/store/fleet"
 )
 
@@ -255,6 +256,9 @@ func fleetPage(name string, o *fleet.Overview) string {
 		case m.Leader:
 			state = "leader"
 		}
+		if len(m.Alarms) > 0 {
+			state += ", alarm: " + output.CellText(strings.Join(m.Alarms, "; "))
+		}
 		fmt.Fprintf(w, "%s\t%s\t%.1f MiB\t%s\n", m.Endpoint, m.Version, float64(m.Size)/(1<<20), state)
 	}
 	_ = w.Flush() // into memory
@@ -262,7 +266,9 @@ func fleetPage(name string, o *fleet.Overview) string {
 	for i := range o.Boxes {
 		boxes[i] = appliance.FleetBox(&o.Boxes[i])
 	}
-	b.WriteString("\n" + boxTable(boxes))
+	if o.ID != "" { // else nobody knows
+		b.WriteString("\n" + boxTable(boxes, boxLook{}))
+	}
 	return b.String()
 }
 
@@ -272,41 +278,6 @@ func formatText(o *fleet.Overview) string {
 		return fmt.Sprintf("%d, and this version makes %d (svcctl fleet upgrade)", o.Format, o.Newest)
 	}
 	return fmt.Sprint(o.Format)
-}
-
-// boxTable is a line for each box.
-func boxTable(boxes []wire.FleetBox) string {
-	var b strings.Builder
-	if len(boxes) == 0 {
-		return "No box has joined yet.\n"
-	}
-	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
-	leaves := slices.ContainsFunc(boxes, func(b wire.FleetBox) bool { return b.Core != "" })
-	rollout := slices.ContainsFunc(boxes, func(x wire.FleetBox) bool { return x.Rollout != "" })
-	more := ""
-	if leaves {
-		more += "\tFOLLOWS"
-	}
-	if rollout {
-		more += "\tROLLOUT"
-	}
-	fmt.Fprintln(w, "NAME\tZONE\tVERSION\tSTATE\tREVISION\tPROBLEMS\tSINCE"+more)
-	for _, x := range boxes {
-		more = ""
-		if leaves {
-			more += "\t" + cmp.Or(x.Core, "etcd")
-		}
-		if rollout {
-			more += "\t" + x.Rollout
-		}
-		since := "-"
-		if !x.Since.IsZero() {
-			since = stamp(x.Since)
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s%s\n", x.Name, cmp.Or(x.Zone, "-"), x.Version, x.State, x.Programmed, x.Problems, since, more)
-	}
-	_ = w.Flush() // into memory
-	return b.String()
 }
 
 // fleetBoxes prints the boxes, and says no when one of them is not OK.
@@ -319,13 +290,10 @@ func (p *program) fleetBoxes(ctx context.Context, v *verb) error {
 	if err != nil {
 		return ofFleet(err)
 	}
-	if err := p.output(v, f, func() string { return boxTable(f.Boxes) }); err != nil {
+	if err := p.output(v, f, func() string { return boxTable(f.Boxes, boxLook{}) }); err != nil {
 		return err
 	}
-	if slices.ContainsFunc(f.Boxes, func(b wire.FleetBox) bool { return b.State != wire.BoxOK }) {
-		return &exitError{code: exitNo}
-	}
-	return nil
+	return notOK(f.Boxes)
 }
 
 func (p *program) fleetAccept(ctx context.Context, v *verb) error {

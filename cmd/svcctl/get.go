@@ -24,7 +24,7 @@ func (p *program) getVerb() *verb {
 		about: `KIND is services, endpointslices, endpoints, pods, namespaces, nodes, events,
 configmaps, secrets, leases, servicecidrs or ipaddresses; or its singular, or a short
 name (svc, ep, po, ns, no, ev, cm, ip), or "all" for services and pods. Of a fleet,
-"boxes" are those that share the objects.`,
+"boxes" are those that share the objects: exit status 1 says that one is not OK.`,
 		options: slices.Concat(filesOptions("the objects of files"), whichOptions(), []*option{
 			{name: "ignore-not-found", group: groupWhich, usage: "ignore names that do not exist"},
 			formOption(formTable, formTable, formWide, formYAML, formJSON, formName, formJSONPath, formColumns),
@@ -41,9 +41,11 @@ name (svc, ep, po, ns, no, ev, cm, ip), or "all" for services and pods. Of a fle
 			{"Two kinds at once, as they change.", "svcctl get svc,endpointslices -w"},
 			{"One field of each.", `svcctl get svc -o jsonpath='{range .items[*]}{.metadata.name}{"\t"}{.spec.clusterIP}{"\n"}{end}'`},
 			{"Allocated addresses with their holders.", "svcctl get ipaddresses"},
+			{"The boxes of a fleet, with why one is not OK.", "svcctl get boxes -o wide"},
 		},
 		exits: `  0  done, also when there is nothing to list
-  1  a name does not exist, or the appliance refused: stderr says which
+  1  a name does not exist, a box is not OK, or the appliance refused: stderr
+     says which
   2  wrong usage or configuration
   3  the appliance cannot be reached`,
 		run: p.runGet,
@@ -75,8 +77,12 @@ type getting struct {
 
 // runGet prints objects.
 func (p *program) runGet(ctx context.Context, v *verb, args []string) error {
-	if len(args) == 1 && (args[0] == "boxes" || args[0] == "box") {
-		return p.fleetBoxes(ctx, v)
+	boxes, rest, err := takeBoxes(args)
+	if err != nil {
+		return err
+	}
+	if boxes != nil {
+		return p.getBoxes(ctx, v, boxes, rest)
 	}
 	g, what, err := p.getting(v, args)
 	if err != nil {

@@ -108,6 +108,9 @@ func kindsNamed(words string) ([]kind.Kind, error) {
 }
 
 func unknownKind(word string) error {
+	if isBoxes(word) {
+		return usagef("boxes are no objects: `svcctl get boxes` lists those of a fleet, and each has a Node, as `svcctl describe node NAME` shows it")
+	}
 	return usagef("there is no kind %q: %s", word, output.DidYouMean("", word, kindWords(), "the kinds are "+strings.Join(plurals(), ", ")))
 }
 

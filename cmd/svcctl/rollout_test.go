@@ -76,9 +76,9 @@ func TestRolloutIsShown(t *testing.T) {
 	s.Rollout.Here = false
 	matches(t, statusPage(s, time.Time{}, false), "this box has the versions before")
 	boxes := []wire.FleetBox{{Name: "gw1", Rollout: "new"}, {Name: "gw2", Rollout: "before"}}
-	matches(t, boxTable(boxes), "SINCE +ROLLOUT")
-	matches(t, boxTable(boxes), "- +before")
-	if boxes[0].Rollout, boxes[1].Rollout = "", ""; strings.Contains(boxTable(boxes), "ROLLOUT") {
+	matches(t, boxTable(boxes, boxLook{}), "SINCE +ROLLOUT")
+	matches(t, boxTable(boxes, boxLook{}), "- +before")
+	if boxes[0].Rollout, boxes[1].Rollout = "", ""; strings.Contains(boxTable(boxes, boxLook{}), "ROLLOUT") {
 		t.Error("boxes without a rollout have a column for it")
 	}
 }

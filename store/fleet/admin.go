@@ -187,7 +187,7 @@ func (e *Engine) Accept(ctx context.Context) error {
 		return e.away(err)
 	}
 	if now == nil {
-		return &engine.AwayError{Why: fmt.Sprintf("etcd has no objects of fleet %s: there is nothing to accept; say `svcctl fleet restore FILE`", e.cfg.Fleet)}
+		return &engine.AwayError{Why: fmt.Sprintf("etcd has no objects of fleet %s: there is nothing to accept; say `svcctl fleet restore DIR`", e.cfg.Fleet)}
 	}
 	e.mu.Lock()
 	s, read := e.state, e.read
@@ -276,6 +276,8 @@ type Member struct {
 	// Size is the size of its database, in bytes.
 	Size   int64
 	Leader bool
+	// Alarms are what the member says is wrong with it, as that its database is full.
+	Alarms []string
 	Err    error
 }
 
@@ -329,7 +331,15 @@ func (e *Engine) member(ctx context.Context, endpoint string) Member {
 	if err != nil {
 		return Member{Endpoint: endpoint, Err: err}
 	}
-	return Member{Endpoint: endpoint, Version: resp.Version, Size: resp.DbSize, Leader: resp.Leader == resp.Header.MemberId}
+	return Member{Endpoint: endpoint, Version: resp.Version, Size: resp.DbSize, Leader: resp.Leader == resp.Header.MemberId, Alarms: trimmed(resp.Errors)}
+}
+
+// trimmed are texts without blanks around them, which alarms of etcd end with.
+func trimmed(texts []string) (all []string) {
+	for _, text := range texts {
+		all = append(all, strings.TrimSpace(text))
+	}
+	return all
 }
 
 // Backup writes all objects of a fleet to a new data directory, as a box of its own keeps them, and with them its sources, trial and

@@ -154,8 +154,11 @@ func (b *beats) beat(ctx context.Context, e *Engine) {
 	if err := e.reopenShut(ctx); err != nil {
 		e.cfg.Log.Debug("Secrets that can be read now are asked for again", "err", err)
 	}
-	if err := e.origin.renew(ctx, b); err != nil {
+	if err = e.origin.renew(ctx, b); err != nil {
 		e.cfg.Log.Debug("this box is not announced to its fleet", "err", err)
+	}
+	if e.client != nil {
+		e.noteUntold(err)
 	}
 }
 
@@ -328,7 +331,13 @@ type Box struct {
 }
 
 // Boxes returns all boxes that have reported, sorted by name.
-func (e *Engine) Boxes(ctx context.Context) ([]Box, error) { return e.origin.boxes(ctx) }
+func (e *Engine) Boxes(ctx context.Context) ([]Box, error) {
+	all, err := e.origin.boxes(ctx)
+	if err != nil && e.client != nil {
+		err = e.away(err)
+	}
+	return all, err
+}
 
 func boxes(ctx context.Context, client *clientv3.Client, prefix string) ([]Box, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)

@@ -305,7 +305,10 @@ func (e *Engine) away(err error) error {
 	if isDenied(err) {
 		return &engine.AwayError{Why: e.denied(err)}
 	}
-	return &engine.AwayError{Why: "etcd does not answer: " + e.origin.silence(err)}
+	if NoAnswer(err) {
+		return &engine.AwayError{Why: e.origin.silence(err)}
+	}
+	return &engine.AwayError{Why: fmt.Sprintf("etcd does not answer: %v", err)}
 }
 
 // lost waits for what came before a commit that was refused for it: now, nil if that is not known.

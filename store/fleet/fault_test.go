@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -187,6 +188,8 @@ func Test464_etcd_is_full(t *testing.T) {
 	c.ready()
 	c.init()
 	a, b := c.join("a"), c.join("b")
+	reports := 0
+	a.engine.ReportAs(func() fleet.Report { reports++; return fleet.Report{Problems: reports} }) // another one each time
 	var err error
 	for n := 0; n < 1000 && err == nil; n++ {
 		svc := service("big")
@@ -205,6 +208,12 @@ func Test464_etcd_is_full(t *testing.T) {
 	if a.clusterIP("big") == "" {
 		t.Error("what was stored is not there")
 	}
+	eventually(t, "the box says that others see an old report of it", func() bool {
+		return strings.Contains(a.engine.State().Untold, "others see an old one: etcd is full")
+	})
+	if o, err := fleet.Look(t.Context(), c.config("look")); err != nil || len(o.Members) != 1 || !strings.HasSuffix(strings.Join(o.Members[0].Alarms, " "), "NOSPACE") {
+		t.Errorf("the members are %+v (%v)", o.Members, err)
+	}
 	client := c.client()
 	resp, err := client.Get(t.Context(), "x")
 	if err != nil {
@@ -220,7 +229,19 @@ func Test464_etcd_is_full(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "writes are accepted again", func() bool { return b.create("next") == nil })
+	eventually(t, "reports, too", func() bool { return a.engine.State().Untold == "" })
 	same(t, a, b)
+}
+
+// TestADamagedReplica: the box says that all of it is in etcd.
+func TestADamagedReplica(t *testing.T) {
+	cfg := fleet.Config{Fleet: "test", Box: "a", Dir: t.TempDir()}
+	if err := os.WriteFile(filepath.Join(cfg.Dir, "state.db"), []byte("garbage"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fleet.Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "state.db, the replica of the fleet on this box, is damaged") || !strings.Contains(err.Error(), "read from etcd") {
+		t.Errorf("it opens with %v", err)
+	}
 }
 
 // A box of its own becomes a fleet, and a box of a fleet one of its own, with everything as it was.

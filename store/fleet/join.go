@@ -34,7 +34,7 @@ func (e *Engine) join(ctx context.Context) error {
 	}
 	e.mu.Unlock()
 	if now == nil {
-		return &heldError{Emptied, fmt.Sprintf("etcd has no objects of fleet %s any more; what is in force stays: restore etcd's data, or run `svcctl fleet restore FILE`", e.cfg.Fleet)}
+		return &heldError{Emptied, fmt.Sprintf("etcd has no objects of fleet %s any more; what is in force stays: restore etcd's data, or run `svcctl fleet restore DIR`", e.cfg.Fleet)}
 	}
 	if read == nil {
 		return e.reload(ctx)
@@ -240,7 +240,8 @@ func (e *Engine) replace(now *head, at int64, have map[string][]byte) error {
 	}
 	if len(have) != now.Objects || fresh.digest != now.Digest {
 		return &heldError{Damaged, fmt.Sprintf("the %d records that etcd has are not the %d that the newest commit left; what is in force stays: "+
-			"find out who else writes below svcctl/%s/, and say `svcctl fleet restore FILE` or `svcctl fleet accept`", len(have), now.Objects, e.cfg.Fleet)}
+			"find out who else writes below svcctl/%s/; then put back what was there with `svcctl fleet restore` of the data directory of a box that is stopped, or take what etcd has with `svcctl fleet accept`",
+			len(have), now.Objects, e.cfg.Fleet)}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

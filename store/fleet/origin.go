@@ -145,7 +145,7 @@ func (o atEtcd) silence(err error) string {
 		return e.denied(err)
 	}
 	if NoAnswer(err) {
-		return "no member of etcd answers in time: " + e.cfg.Unreached(context.Background())
+		return "no member of etcd answers: " + e.cfg.Unreached(context.Background())
 	}
 	return err.Error()
 }

@@ -44,6 +44,8 @@ type State struct {
 	Writer string
 	// Replica is the error of writing the replica, nil if there is none.
 	Replica error
+	// Untold is why etcd does not take the report of this box; "": it does, or the Kind says so.
+	Untold string
 	// Foreign names the keys of objects that somebody else than a box has written or removed in etcd; "": none. They are not followed.
 	Foreign string
 }
@@ -80,6 +82,7 @@ type state struct {
 	shut      string
 	shutSince time.Time
 	blind     bool
+	untold    string // see State.Untold
 }
 
 // refusal is why nothing may be committed; nil: it may.
@@ -137,6 +140,20 @@ func (e *Engine) note(err error) {
 	}
 }
 
+// noteUntold takes what came of telling the others of this box. That no answer came is the beat's to judge.
+func (e *Engine) noteUntold(err error) {
+	why := ""
+	if err != nil && !NoAnswer(err) {
+		why = "etcd does not take the report of this box, and others see an old one: " + e.away(err).Error()
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if why != e.state.untold {
+		e.state.untold = why
+		e.signal()
+	}
+}
+
 // isDenied reports whether etcd answers that this box may not ask.
 func isDenied(err error) bool {
 	code := codeOf(err)
@@ -152,7 +169,7 @@ func (e *Engine) denied(err error) string {
 func (e *Engine) State() State {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := State{Kind: e.state.kind, Why: e.state.why, Since: e.state.since, Of: e.state.of, Heard: e.state.heard, Writer: e.turn.holder}
+	s := State{Kind: e.state.kind, Why: e.state.why, Since: e.state.since, Of: e.state.of, Heard: e.state.heard, Writer: e.turn.holder, Untold: e.state.untold}
 	if s.Kind == Following && e.state.differs != "" {
 		s.Kind, s.Why = Differs, e.state.differs
 	} else if s.Kind == Following && e.state.shut != "" {
