@@ -242,6 +242,9 @@ func (m *member) problems() []manifest.Problem {
 		problems = append(problems, manifest.Problem{Reason: "TrialHeldBack", Message: "the trial is over, and this box does not hear whether it was confirmed: what was in force before it is in force here, until it does"})
 	}
 	problems = append(problems, m.sources.Problems()...)
+	if s.Silent != "" && s.Hears() && s.Kind != fleet.Namesake {
+		problems = append(problems, manifest.Problem{Reason: "FleetSilent", Warning: true, Message: "this box follows its fleet and cannot tell the other boxes how it is: " + s.Silent})
+	}
 	if s.Foreign != "" {
 		problems = append(problems, manifest.Problem{Reason: "FleetForeign", Warning: true, Message: "somebody else than a box has written or removed " + s.Foreign + " in etcd: it is not followed, and a box without a replica " +
 			"cannot join; find out who it was, stop a box, and say `svcctl fleet restore` with its data directory, which puts back what is in force"})
@@ -280,13 +283,13 @@ func (m *member) tasks(wake func()) []task.Task {
 		{Name: "rollouts", Run: m.driveRollouts},
 		{Name: "controllers", Run: func(ctx context.Context) error { return m.beside.Run(ctx, m.engine.Changes, wake) }},
 		{Name: "state of the fleet", Run: func(ctx context.Context) error {
-			before, replica, foreign := fleet.Kind(""), error(nil), ""
+			before, replica, foreign, silent := fleet.Kind(""), error(nil), "", ""
 			look := time.NewTicker(5 * time.Second) // the replica tells nobody
 			defer look.Stop()
 			for {
 				changed := m.engine.Changes()
-				if s := m.engine.State(); s.Kind != before || !errors.Is(s.Replica, replica) || s.Foreign != foreign {
-					before, replica, foreign = s.Kind, s.Replica, s.Foreign
+				if s := m.engine.State(); s.Kind != before || !errors.Is(s.Replica, replica) || s.Foreign != foreign || s.Silent != silent {
+					before, replica, foreign, silent = s.Kind, s.Replica, s.Foreign, s.Silent
 					wake()
 				}
 				select {

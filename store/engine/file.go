@@ -211,11 +211,20 @@ func (f *File) checkVersion() error {
 	})
 }
 
-// damaged is a refusal to work with a file, and what to do about it.
-func damaged(path string, err error) error {
-	return fmt.Errorf("%s is damaged: %w; put a backup of the file in its place, or move the file away to start again "+
-		"from the manifests (addresses and ports that were chosen automatically may change then)", path, err)
+// DamagedError is a refusal to work with a file, and what to do about it.
+type DamagedError struct {
+	Path  string
+	Cause error
 }
+
+func (e *DamagedError) Error() string {
+	return fmt.Sprintf("%s is damaged: %v; put a backup of the file in its place, or move the file away to start again "+
+		"from the manifests (addresses and ports that were chosen automatically may change then)", e.Path, e.Cause)
+}
+
+func (e *DamagedError) Unwrap() error { return e.Cause }
+
+func damaged(path string, err error) error { return &DamagedError{path, err} }
 
 // largeBuffers are for commits that follow upon each other, as at a start: the next collections of garbage take them.
 var largeBuffers sync.Pool // of *[]byte

@@ -85,24 +85,14 @@ func (e *Engine) HasTurn() bool {
 func (e *Engine) beatUntil(ctx context.Context) {
 	tick := time.NewTicker(beatEvery)
 	defer tick.Stop()
-	flush := time.NewTicker(flushEvery)
-	defer flush.Stop()
 	var b beats
 	for {
 		b.beat(ctx, e)
-		for waited := false; !waited; {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-				waited = true
-			case <-e.nudged:
-				waited = true
-			case <-flush.C:
-				if err := e.replica.flush(); err != nil {
-					e.cfg.Log.Debug("the replica is not written", "err", err) // the State says so
-				}
-			}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-e.nudged:
 		}
 	}
 }
@@ -110,6 +100,7 @@ func (e *Engine) beatUntil(ctx context.Context) {
 // beats are the answers of late.
 type beats struct {
 	missed int
+	unsaid int    // beats of late that could not renew what the box holds, or tell its report
 	behind int64  // the mod that was read at the last beat that found a newer head; 0: none
 	told   string // the last report
 	swept  time.Time
@@ -133,6 +124,7 @@ func (b *beats) beat(ctx context.Context, e *Engine) {
 	if err != nil {
 		if b.missed++; b.missed >= missedBeats {
 			e.note(err)
+			e.showAnother()
 		}
 		return
 	}
@@ -154,8 +146,27 @@ func (b *beats) beat(ctx context.Context, e *Engine) {
 	if err := e.reopenShut(ctx); err != nil {
 		e.cfg.Log.Debug("Secrets that can be read now are asked for again", "err", err)
 	}
-	if err := e.origin.renew(ctx, b); err != nil {
+	err = e.origin.renew(ctx, b)
+	if err != nil {
 		e.cfg.Log.Debug("this box is not announced to its fleet", "err", err)
+	}
+	b.noteSilence(e, err)
+}
+
+// noteSilence notes why this box cannot tell the others how it is, when it could not twice.
+func (b *beats) noteSilence(e *Engine, err error) {
+	if b.unsaid++; err == nil {
+		b.unsaid = 0
+	}
+	silent := ""
+	if b.unsaid >= missedBeats {
+		silent = e.away(err).Error()
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if silent != e.state.silent {
+		e.state.silent = silent
+		e.signal()
 	}
 }
 

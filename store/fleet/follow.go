@@ -30,6 +30,11 @@ func (e *Engine) Run(ctx context.Context) error {
 		defer close(tidied)
 		e.tidyUntil(ctx)
 	}()
+	flushed := make(chan struct{})
+	go func() {
+		defer close(flushed)
+		e.replica.flushUntil(ctx, e.cfg.Log)
+	}()
 	for ctx.Err() == nil {
 		err := e.join(ctx)
 		if err == nil {
@@ -46,6 +51,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 	<-done
 	<-tidied
+	<-flushed
 	return nil
 }
 

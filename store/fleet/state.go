@@ -52,6 +52,8 @@ type State struct {
 	Writer string
 	// Replica is the error of writing the replica, nil if there is none.
 	Replica error
+	// Silent is why this box follows and cannot tell the others how it is; "": it can.
+	Silent string
 	// Foreign names the keys of objects that somebody else than a box has written or removed in etcd; "": none. They are not followed.
 	Foreign string
 }
@@ -81,6 +83,8 @@ type state struct {
 	since time.Time
 	heard time.Time
 	of    uint64
+	// silent is why this box cannot tell the others how it is; "": it can.
+	silent string
 	// differs says which settings are not those of the fleet; "": they agree.
 	differs string
 	// shut says which Secret cannot be opened, since when; "": all can.
@@ -206,7 +210,7 @@ func (e *Engine) State() State {
 	} else if s.Kind == Following && e.state.shut != "" {
 		s.Kind, s.Why, s.Since = KeyMissing, e.state.shut, e.state.shutSince
 	}
-	s.Foreign = e.foreignKeys()
+	s.Foreign, s.Silent = e.foreignKeys(), e.state.silent
 	if e.read != nil {
 		s.Revision, s.Epoch = e.read.Revision, e.read.Epoch
 	}
