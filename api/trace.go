@@ -29,7 +29,10 @@ func (s *Server) trace(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	rc := http.NewResponseController(w)
+	// The server's deadlines are made for answers at once: packets come when they come.
 	_ = rc.SetReadDeadline(time.Time{})
+	_ = rc.SetWriteDeadline(time.Time{})
+	defer func() { _ = rc.SetWriteDeadline(time.Now().Add(s.limits.write)) }() // of what net/http holds still
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	begun := false
@@ -49,7 +52,9 @@ func (s *Server) trace(w http.ResponseWriter, r *http.Request) {
 		_ = rc.SetWriteDeadline(time.Now().Add(s.limits.write)) // a reader that stalls ends it
 		if _, err := w.Write(append(body, '\n')); err != nil || rc.Flush() != nil {
 			cancel()
+			return
 		}
+		_ = rc.SetWriteDeadline(time.Time{})
 	})
 	switch {
 	case errors.Is(err, wire.ErrTracing):

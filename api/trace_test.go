@@ -99,6 +99,35 @@ func TestStalledReadersEndTheirTrace(t *testing.T) {
 	}
 }
 
+// A trace is answered however long packets do not come, the first ones or later ones.
+func TestTraceOutlivesTimeouts(t *testing.T) {
+	for _, protocol := range []int{1, 2} {
+		for _, packets := range []int{0, 2} {
+			t.Run(fmt.Sprintf("HTTP/%d, %d packets", protocol, packets), func(t *testing.T) {
+				t.Parallel()
+				trace := func(_ context.Context, _ wire.TraceQuery, each func(wire.TracedPacket)) error {
+					for range packets {
+						time.Sleep(writeTimeout * 3 / 2)
+						each(wire.TracedPacket{What: "a packet"})
+					}
+					time.Sleep(writeTimeout * 3 / 2)
+					return nil
+				}
+				remote := serveTLS(t, newBackend(), api.Config{Trace: trace}, func(s *api.Server) { s.SetWriteTimeout(writeTimeout) })
+				resp, err := remote.client(t, protocol).Do(remote.request(t, t.Context(), remote.token(t, auth.Admin), http.MethodGet, "/svcctl/v1/trace", ""))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer resp.Body.Close()
+				body, err := io.ReadAll(resp.Body)
+				if got := strings.Count(string(body), "a packet"); err != nil || resp.StatusCode != http.StatusOK || got != packets {
+					t.Errorf("%s, %v: %d packets: %s", resp.Status, err, got, body)
+				}
+			})
+		}
+	}
+}
+
 // A page that follows packets may take longer than any other answer.
 func TestTracePageOutlivesTimeouts(t *testing.T) {
 	page := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -54,6 +54,7 @@ type assembly struct {
 	hosts     *control.HostAddresses
 	admission *admission.Check
 	grants    *reconcile.Grants
+	bridged   *parts.Bridged
 	checks    *parts.Health
 	relay     *parts.Relay
 	flows     *parts.Flows // nil: nobody listens
@@ -93,7 +94,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 	sets := parts.NewSourceSets(sourceSetFiles(a.cfg.Services.SourceSets))
 	fullness := parts.NewFullness(a.log)
 	follows := []reconcile.Part{
-		a.grants, sets, a.checks, balance, flows, fullness, a.relay, parts.NewHealthPorts(a.log),
+		a.grants, a.bridged, sets, a.checks, balance, flows, fullness, a.relay, parts.NewHealthPorts(a.log),
 		parts.NewAnnouncements(a.announced, a.store, a.cfg.NodeName, a.events, a.pools.Problems),
 	}
 	if a.flows != nil {

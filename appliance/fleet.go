@@ -21,6 +21,7 @@ import (
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/fleet"
 	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
 )
 
 // openEngine opens where the objects are: the data directory, or with --fleet etcd with a replica there.
@@ -77,6 +78,7 @@ func LeaveFleet(dir, dataKeyFile string, keys *engine.Keys) (opened int, err err
 func FleetConfig(cfg *config.Config, log *slog.Logger) (fleet.Config, error) {
 	of := fleet.Config{
 		Fleet: cfg.Fleet.Name, Box: cfg.NodeName, Endpoints: cfg.Fleet.Etcd, Dir: cfg.DataDir, Version: cfg.Version, Knows: store.KnowsKey, Secret: store.IsSecretKey, Log: log,
+		Flags: config.FleetFlags(), Files: fleet.Files{CA: cfg.Fleet.CACert, Cert: cfg.Fleet.Cert},
 		Import: func(key string, value []byte) ([]byte, error) {
 			return store.ForFleet(key, value, control.NodeOwner, cfg.SourcePath)
 		},
@@ -159,11 +161,25 @@ func (m *member) Boxes(ctx context.Context) ([]wire.FleetBox, error) {
 		if boxes[i] = FleetBox(&all[i]); head.ID != "" && head.Pending() {
 			boxes[i].Rollout = map[bool]string{true: "new", false: "before"}[head.Has(all[i].Box)]
 		}
+		if boxes[i].State == wire.BoxAway {
+			boxes[i].Since = m.goneSince(all[i].Box)
+		}
 	}
 	return boxes, err
 }
 
-// FleetBox is the report of a box as clients get it.
+// goneSince is since when the Node of a box says that it is not heard of, the zero Time while it does not say so.
+func (m *member) goneSince(box string) time.Time {
+	o, _ := m.store.Get(object.Ref{Kind: object.KindNode, Name: box})
+	if n, is := o.(*object.Node); is {
+		if ready := object.ReadyOf(n); ready != nil && ready.Status == object.ConditionUnknown && ready.LastTransitionTime != nil {
+			return *ready.LastTransitionTime
+		}
+	}
+	return time.Time{}
+}
+
+// FleetBox is the report of a box as clients get it. Of a box that is not heard of nobody has reported since when.
 func FleetBox(b *fleet.Box) wire.FleetBox {
 	w := wire.FleetBox{
 		Name: b.Box, Zone: b.Zone, Version: b.Version, State: string(b.State), Accepted: b.Accepted, Programmed: b.Programmed,
@@ -171,7 +187,7 @@ func FleetBox(b *fleet.Box) wire.FleetBox {
 	}
 	switch {
 	case !b.Present:
-		w.State = wire.BoxAway
+		w.State, w.Since = wire.BoxAway, time.Time{}
 	case b.State != fleet.Following:
 	case b.Failing != "":
 		w.State = wire.BoxFailing
@@ -280,6 +296,7 @@ func (m *member) tasks(wake func()) []task.Task {
 		{Name: "follow the fleet", Run: m.store.Follow},
 		{Name: "trial", Run: m.endTrials},
 		{Name: "Nodes of leaves", Run: m.keepLeafNodes},
+		{Name: "Nodes of boxes that are gone", Run: m.watchNodes},
 		{Name: "rollouts", Run: m.driveRollouts},
 		{Name: "controllers", Run: func(ctx context.Context) error { return m.beside.Run(ctx, m.engine.Changes, wake) }},
 		{Name: "state of the fleet", Run: func(ctx context.Context) error {

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -155,8 +156,12 @@ func (p *foreseer) plan(ctx context.Context, req *http.Request, body []byte) (*w
 	return plan, nil
 }
 
-// applyObjects makes what a client would apply. Refused objects go into the plan.
+// applyObjects makes what a client would apply, and removes what it would prune then. Refused objects go into the plan.
 func (p *foreseer) applyObjects(r *rehearsal, req *http.Request, body []byte, plan *wire.KernelPlan) error {
+	removals, body, err := removalsIn(req, body)
+	if err != nil {
+		return err
+	}
 	look := func(svc *object.Service) {
 		p.a.admission.Look(svc)
 		r.fork.SeeAs(p.a.store)
@@ -171,7 +176,40 @@ func (p *foreseer) applyObjects(r *rehearsal, req *http.Request, body []byte, pl
 				Object: refused(result.Status), Did: wire.Refused, Message: result.Status.Message, Document: i + 1, Status: result.Status})
 		}
 	}
+	if len(plan.Objects) > 0 {
+		return nil // nothing is pruned while an object is refused
+	}
+	kept, err := apiserver.RehearseRemovals(r.fork, req, removals)
+	if err != nil {
+		return err
+	}
+	for _, path := range slices.Sorted(maps.Keys(kept)) {
+		plan.Objects = append(plan.Objects, wire.PlannedObject{Object: refused(kept[path]), Did: wire.Refused, Message: fmt.Sprintf("%s: not pruned: %s", path, kept[path].Message)})
+	}
 	return nil
+}
+
+// removalsIn parts what is to go, which comes first in the body of a request, from the rest.
+func removalsIn(req *http.Request, body []byte) (removals []wire.PlanRemoval, rest []byte, err error) {
+	text := req.URL.Query().Get("removals")
+	if text == "" {
+		return nil, body, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 {
+		return nil, nil, wire.NewFailure(http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("removals=%q: want how many lines of the body name what is to go", text))
+	}
+	for i := range n {
+		var line []byte
+		line, body, _ = bytes.Cut(body, []byte("\n"))
+		var r wire.PlanRemoval
+		if err := json.Unmarshal(line, &r); err != nil || !strings.HasPrefix(r.Path, "/api") {
+			return nil, nil, wire.NewFailure(http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf(
+				"removal %d of %d cannot be read: want a line of JSON with the path of an object below /api or /apis (%v)", i+1, n, err))
+		}
+		removals = append(removals, r)
+	}
+	return removals, body, nil
 }
 
 // refused names the object of a refusal, as far as it says.

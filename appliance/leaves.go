@@ -92,6 +92,7 @@ func (m *member) keepLeafNode(box string, text []byte) error {
 	}
 	have, _ := m.store.Get(object.Ref{Kind: object.KindNode, Name: box})
 	control.KeepOfClients(node, have)
+	control.KeepReady(node, have)
 	if errs := object.Validate(node, object.Options{}); len(errs) > 0 {
 		return errs
 	}

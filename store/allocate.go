@@ -126,19 +126,6 @@ func (c *change) fail(err error) {
 	c.outcome = append(c.outcome, c.notesOf(err, reason)...)
 }
 
-func (c *change) service() *object.Service { return c.next.(*object.Service) }
-
-// holds reports whether the stored version has its values.
-func (c *change) holds() bool { return c.old != nil && !c.old.withheld }
-
-// held returns the values that the stored version has.
-func (c *change) held() values {
-	if !c.holds() {
-		return values{}
-	}
-	return valuesOf(c.old.object.(*object.Service))
-}
-
 // release gives back what the new version does without.
 func (c *change) release(t *transaction) {
 	if !c.holds() {

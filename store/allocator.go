@@ -1,11 +1,11 @@
 package store
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 
 	"svcctl.io/svcctl/store/alloc"
-	"svcctl.io/svcctl/store/annotation"
-	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -222,71 +222,105 @@ func restored(err error) {
 	}
 }
 
-// values are the addresses and ports that one Service holds.
-type values struct {
-	clusterIPs []netip.Addr
-	// ports are node ports, and the health-check node port, which is TCP.
-	ports   []alloc.Port
-	ingress []netip.Addr
+// newAllocator checks the ranges and returns an allocator without allocations. The error
+// names all that is wrong.
+func (c *Config) newAllocator() (*allocator, error) {
+	l := &allocator{families: c.families(), addresses: map[bool]*alloc.Addresses{}}
+	var errs []error
+	if len(c.ClusterIPRanges) == 0 {
+		errs = append(errs, errors.New("no range of cluster IPs: give one for each family that Services shall have"))
+	}
+	for _, prefix := range c.ClusterIPRanges {
+		addresses, err := alloc.NewAddresses(prefix)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		ipv4 := addresses.Prefix().Addr().Is4()
+		if other := l.addresses[ipv4]; other != nil {
+			errs = append(errs, fmt.Errorf("two ranges of cluster IPs in one family, %s and %s: give at most one for each", other.Prefix(), prefix))
+		}
+		l.addresses[ipv4] = addresses
+	}
+	var err error
+	if l.ports, err = alloc.NewPorts(c.NodePorts.First, c.NodePorts.Last, c.NodePortSpace); err != nil {
+		errs = append(errs, err)
+	}
+	if l.pools, err = alloc.NewPools(c.Pools); err != nil {
+		errs = append(errs, err)
+	}
+	return l, errors.Join(errs...)
 }
 
-// valuesOf reads off a Service what it holds, or before allocation what it asks for.
-func valuesOf(svc *object.Service) values {
-	var v values
-	if svc.NeedsClusterIP() && !svc.Headless() {
-		for _, text := range svc.Spec.ClusterIPs {
-			if addr, err := netip.ParseAddr(text); err == nil {
-				v.clusterIPs = append(v.clusterIPs, addr)
-			}
-		}
+// families returns the families of ClusterIPRanges, in their order.
+func (c *Config) families() []string {
+	families := make([]string, len(c.ClusterIPRanges))
+	for i, prefix := range c.ClusterIPRanges {
+		families[i] = familyOf(prefix.Addr())
 	}
-	for _, port := range svc.Spec.Ports {
-		if port.NodePort != 0 {
-			v.ports = append(v.ports, alloc.Port{Protocol: port.Protocol, Number: uint16(port.NodePort)})
-		}
-	}
-	if number := svc.Spec.HealthCheckNodePort; number != 0 {
-		v.ports = append(v.ports, alloc.Port{Protocol: object.ProtocolTCP, Number: uint16(number)})
-	}
-	if isOurLoadBalancer(svc) {
-		for _, ingress := range svc.Status.LoadBalancer.Ingress {
-			if addr, err := netip.ParseAddr(ingress.IP); err == nil {
-				v.ingress = append(v.ingress, addr)
-			}
-		}
-	}
-	return v
+	return families
 }
 
-// isOurLoadBalancer reports whether load balancer IPs of the Service are for us to give.
-func isOurLoadBalancer(svc *object.Service) bool {
-	class := svc.Spec.LoadBalancerClass
-	return svc.Spec.Type == object.TypeLoadBalancer && (class == nil || *class == LoadBalancerClass)
-}
-
-// requestOf returns the request of a load balancer on the pools.
-func requestOf(svc *object.Service) alloc.Request {
-	request := alloc.Request{
-		Owner:      index.ServiceKey(svc),
-		SharingKey: annotation.Sharing(svc.Metadata.Annotations),
-		Internal:   annotation.InternalOf(svc).Key != "",
-		Pool:       annotation.AddressPool(svc.Metadata.Annotations),
-		Labels:     svc.Metadata.Labels,
+// explain adds to a refusal of a value that its holder is held.
+func (l *allocator) explain(err error) error {
+	held, is := errors.AsType[*alloc.HeldError](err)
+	if !is {
+		return err
 	}
-	for _, asked := range askedIngress(svc) {
-		if asked.addr.IsValid() {
-			request.Requested = append(request.Requested, asked.addr)
+	for ref := range l.vanished {
+		if ref.Kind == object.KindService && ref.Key() == held.Owner {
+			return vanishedError{err}
 		}
 	}
-	for _, port := range svc.Spec.Ports {
-		request.Ports = append(request.Ports, alloc.Port{Protocol: port.Protocol, Number: uint16(port.Port)})
-	}
-	return request
+	return err
 }
 
-func familyOf(addr netip.Addr) string {
-	if addr.Is4() {
-		return object.IPv4
+// cedeAddress releases a reserved cluster IP for a Service that names it. The other two do so for a
+// load balancer IP and a node port.
+func (l *allocator) cedeAddress(addr netip.Addr) {
+	if len(l.reserved.addresses) > 0 {
+		released := l.released
+		l.releaseAddress(addr, reservedOwner)
+		l.released = released // no object waits for it
 	}
-	return object.IPv6
+}
+
+func (l *allocator) cedeIngress(addr netip.Addr) {
+	if len(l.reserved.addresses) > 0 {
+		released := l.released
+		l.releaseIngress(addr, reservedOwner)
+		l.released = released
+	}
+}
+
+func (l *allocator) cedePort(port alloc.Port) {
+	if len(l.reserved.nodePorts) > 0 {
+		released := l.released
+		l.releasePort(port, reservedOwner)
+		l.released = released
+	}
+}
+
+// regainAddress gives a Service what it gave up in a trial or a rollout, if it asks for it. So do the other two.
+func (l *allocator) regainAddress(addr netip.Addr, owner string) {
+	l.regain(owner, func(k *kept) string { return k.addresses[addr] }, func(holder string) { l.releaseAddress(addr, holder) })
+}
+
+func (l *allocator) regainPort(port alloc.Port, owner string) {
+	l.regain(owner, func(k *kept) string { return k.ports[port] }, func(holder string) { l.releasePort(port, holder) })
+}
+
+func (l *allocator) regainIngress(addr netip.Addr, owner string) {
+	l.regain(owner, func(k *kept) string { return k.ingress[addr] }, func(holder string) { l.releaseIngress(addr, holder) })
+}
+
+// regain releases a value that is kept for its owner, which nobody else has missed.
+func (l *allocator) regain(owner string, gaveUp func(*kept) string, release func(holder string)) {
+	for holder, k := range l.kept {
+		if gaveUp(k) == owner {
+			released := l.released
+			release(holder)
+			l.released = released
+		}
+	}
 }

@@ -1,8 +1,11 @@
 package store
 
 import (
+	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/journal"
@@ -134,7 +137,7 @@ func (t *transaction) publish(changes []*change, revision uint64, update journal
 		result.count(c)
 		s.outcomes.set(c.ref, append(c.notes, c.outcome...), c.waits)
 		if c.revision != 0 && !c.same {
-			s.feed.log.addChange(c)
+			s.feed.log.addChange(c.revision, c.ref, c.old, c.record)
 			dataplane = dataplane || !isEphemeral(c.ref.Kind)
 		}
 		if c.revision != 0 || c.same {
@@ -149,11 +152,6 @@ func (t *transaction) publish(changes []*change, revision uint64, update journal
 
 // isEphemeral reports whether nothing of the dataplane follows from objects of a kind.
 func isEphemeral(kind string) bool { return object.StrategyOfKind(kind).Ephemeral }
-
-// pieceObjects bounds the objects of one commit when many are new, as at a first start: a commit
-// takes more memory, for encoded objects and the pages that they are written to, than the objects
-// themselves.
-const pieceObjects = 4_000
 
 // isFresh reports whether the changes are more than the journal holds, all of objects that are new.
 func (t *transaction) isFresh(changes []*change) bool {
@@ -210,22 +208,100 @@ func (t *transaction) commitInPieces(changes []*change) (SyncResult, error) {
 	return t.publish(changes, t.revision, update), nil
 }
 
-// partial are the keys of objects that were written and are not there, as others that belong to
-// them could not be written.
-type partial []string
+// journalOf are the changes that get an entry in the journal, in their order.
+func journalOf(changes []*change) []journal.Change {
+	entries := make([]journal.Change, 0, len(changes))
+	for _, c := range changes {
+		if c.revision == 0 {
+			continue
+		}
+		owner := c.owner
+		if c.remove {
+			owner = c.old.owner
+		}
+		entries = append(entries, journal.Change{Revision: c.revision, Ref: c.ref, Owner: owner, By: c.by, Old: objectOf(c.old)})
+	}
+	return entries
+}
 
-// addTo removes those that a transaction does not write.
-func (p partial) addTo(t *engine.Transaction) {
-	if len(p) == 0 {
-		return
+// commitNote tells other machines about the changes of a commit: what their journals need and objects
+// do not say. Of several changes of one object in a commit it has the last.
+type commitNote struct {
+	At      time.Time    `json:"at"`
+	Changes []noteChange `json:"changes"` // by revision
+}
+
+type noteChange struct {
+	Kind      string  `json:"kind"`
+	Namespace string  `json:"namespace,omitempty"`
+	Name      string  `json:"name"`
+	Revision  uint64  `json:"revision"`
+	By        *Caller `json:"by,omitempty"`
+}
+
+// headValue is the value of the head that a commit of these changes puts.
+func (s *Store) headValue(changes []*change) ([]byte, error) {
+	if s.storage.shared == nil {
+		return nil, nil
 	}
-	puts := make(map[string]struct{}, len(t.Puts))
-	for _, pair := range t.Puts {
-		puts[pair.Key] = struct{}{}
+	n := commitNote{At: s.cfg.Clock().UTC()}
+	last := make(map[object.Ref]uint64, len(changes))
+	for _, c := range changes {
+		last[c.ref] = max(last[c.ref], c.revision)
 	}
-	for _, key := range p {
-		if _, put := puts[key]; !put {
-			t.Deletes = append(t.Deletes, key)
+	for _, c := range changes {
+		if c.revision == 0 || last[c.ref] != c.revision {
+			continue
+		}
+		n.Changes = append(n.Changes, noteChange{c.ref.Kind, c.ref.Namespace, c.ref.Name, c.revision, c.by})
+	}
+	text, err := json.Marshal(n)
+	if err != nil {
+		return nil, fmt.Errorf("encode what a commit changes: %w", err)
+	}
+	return text, nil
+}
+
+// SyncResult counts the changes of one call.
+type SyncResult struct {
+	// Revision is the store's revision after the call.
+	Revision uint64
+	// Created, Updated and Deleted count objects; Refused counts those whose documents
+	// were looked at and not accepted.
+	Created, Updated, Deleted, Refused int
+}
+
+func (r *SyncResult) count(c *change) {
+	switch {
+	case c.remove:
+		r.Deleted++
+	case c.record != nil && c.old == nil:
+		r.Created++
+	case c.record != nil && !c.same:
+		r.Updated++
+	}
+	if c.err != nil {
+		r.Refused++
+	}
+}
+
+// examineWaiting adds the Services that wait for released values. It returns false when there are
+// no new ones.
+func (t *transaction) examineWaiting() bool {
+	found := false
+	examine := func(ref object.Ref) {
+		if t.changes[ref] == nil {
+			t.examine(ref)
+			found = true
 		}
 	}
+	for ref := range t.s.outcomes.waiting {
+		examine(ref)
+	}
+	for ref, c := range t.last {
+		if c.waits {
+			examine(ref)
+		}
+	}
+	return found
 }

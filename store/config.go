@@ -2,7 +2,6 @@ package store
 
 import (
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -65,45 +64,6 @@ type Config struct {
 	Clocks func() deadline.Reading
 	// NewUID makes the uid of a new object; nil means a random UUID.
 	NewUID func() string
-}
-
-// newAllocator checks the ranges and returns an allocator without allocations. The error
-// names all that is wrong.
-func (c *Config) newAllocator() (*allocator, error) {
-	l := &allocator{families: c.families(), addresses: map[bool]*alloc.Addresses{}}
-	var errs []error
-	if len(c.ClusterIPRanges) == 0 {
-		errs = append(errs, errors.New("no range of cluster IPs: give one for each family that Services shall have"))
-	}
-	for _, prefix := range c.ClusterIPRanges {
-		addresses, err := alloc.NewAddresses(prefix)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		ipv4 := addresses.Prefix().Addr().Is4()
-		if other := l.addresses[ipv4]; other != nil {
-			errs = append(errs, fmt.Errorf("two ranges of cluster IPs in one family, %s and %s: give at most one for each", other.Prefix(), prefix))
-		}
-		l.addresses[ipv4] = addresses
-	}
-	var err error
-	if l.ports, err = alloc.NewPorts(c.NodePorts.First, c.NodePorts.Last, c.NodePortSpace); err != nil {
-		errs = append(errs, err)
-	}
-	if l.pools, err = alloc.NewPools(c.Pools); err != nil {
-		errs = append(errs, err)
-	}
-	return l, errors.Join(errs...)
-}
-
-// families returns the families of ClusterIPRanges, in their order.
-func (c *Config) families() []string {
-	families := make([]string, len(c.ClusterIPRanges))
-	for i, prefix := range c.ClusterIPRanges {
-		families[i] = familyOf(prefix.Addr())
-	}
-	return families
 }
 
 func (c Config) withDefaults() Config {

@@ -97,9 +97,6 @@ func (t *transaction) creation() *time.Time {
 	return t.created
 }
 
-// now is the time of day as objects have it.
-func (s *Store) now() time.Time { return s.cfg.Clock().UTC().Truncate(time.Second) }
-
 // setServerFields sets what the server says about a version.
 func (t *transaction) setServerFields(c *change) {
 	meta := c.next.GetMeta()
@@ -116,4 +113,39 @@ func (t *transaction) setServerFields(c *change) {
 	if s := object.StrategyOf(c.next); s.HasGeneration() && !s.SameSpec(c.old.object, c.next) {
 		meta.Generation++
 	}
+}
+
+// sinceNow is the age of the version that a change makes.
+func (c *change) sinceNow() Since {
+	var before Since
+	had := map[string]bool{}
+	if old := c.before(); old != nil {
+		before = old.since()
+		if svc, isService := old.object.(*object.Service); isService {
+			for key := range asks(svc) {
+				had[key] = true
+			}
+		}
+	} else {
+		before.Created = c.revision
+	}
+	now := Since{Created: before.Created}
+	svc, isService := c.next.(*object.Service)
+	if !isService || c.before() == nil {
+		return now
+	}
+	for key := range asks(svc) {
+		revision := c.revision
+		if had[key] {
+			revision = before.of(key)
+		}
+		if revision == now.Created {
+			continue
+		}
+		if now.asked == nil {
+			now.asked = map[string]uint64{}
+		}
+		now.asked[key] = revision
+	}
+	return now
 }

@@ -76,14 +76,6 @@ func (t *transaction) checkClusterIPs(svc, before *object.Service) object.Errors
 	return errs
 }
 
-func portsOf(svc *object.Service) []alloc.Port {
-	ports := make([]alloc.Port, len(svc.Spec.Ports))
-	for i, port := range svc.Spec.Ports {
-		ports[i] = alloc.Port{Protocol: port.Protocol, Number: uint16(port.Port)}
-	}
-	return ports
-}
-
 // usedAs says what an address is to Services that would be cut off from it, or from each other,
 // if it became an external IP; "" when it is nothing.
 func (t *transaction) usedAs(addr netip.Addr, except string) string {

@@ -2,9 +2,7 @@ package store
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-	"time"
 
 	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/journal"
@@ -105,24 +103,25 @@ const (
 // reset forgets all up to a revision.
 func (l *changeLog) reset(revision uint64) { *l = changeLog{since: revision} }
 
-// addChange notes the Services, the Pod or the Secret that a change touches.
-func (l *changeLog) addChange(c *change) {
+// addChange notes the Services, the Pod or the Secret that a change of an object touches; nil: it was not there, or is
+// not any more.
+func (l *changeLog) addChange(revision uint64, ref object.Ref, was, is *record) {
 	var before, now string
-	if c.old != nil {
-		before = index.ServiceKey(c.old.object)
-		l.addService(c.revision, before)
+	if was != nil {
+		before = index.ServiceKey(was.object)
+		l.addService(revision, before)
 	}
-	if c.record != nil {
-		now = index.ServiceKey(c.record.object)
+	if is != nil {
+		now = index.ServiceKey(is.object)
 	}
 	if now != before {
-		l.addService(c.revision, now)
+		l.addService(revision, now)
 	}
-	switch c.ref.Kind {
+	switch ref.Kind {
 	case object.KindPod:
-		l.add(logEntry{c.revision, c.ref.Key(), ofPod})
+		l.add(logEntry{revision, ref.Key(), ofPod})
 	case object.KindSecret:
-		l.add(logEntry{c.revision, c.ref.Key(), ofSecret})
+		l.add(logEntry{revision, ref.Key(), ofSecret})
 	}
 }
 
@@ -153,86 +152,23 @@ func (l *changeLog) after(revision uint64) []logEntry {
 	return l.entries[from:]
 }
 
-// ErrExpired says that the history does not reach back so far, or not so far ahead: a client
-// has to look at everything (HTTP 410).
-var ErrExpired = journal.ErrExpired
-
-// Event is one change of one object.
-type Event struct {
+// ChangeSet has the changes after a revision.
+type ChangeSet struct {
+	// Revision is the revision for the next call.
 	Revision uint64
-	At       time.Time
-	Ref      object.Ref
-	// Old is nil when the object came, New when it went.
-	Old, New object.Object
-	By       Caller
-	Owner    Owner
+	// All says that it is not known what has changed: look at all Services, Pods and Secrets.
+	All bool
+	// Services has the "namespace/name" of Services that were created, updated or deleted, or whose
+	// EndpointSlices or Endpoints were; sorted. Empty when All is set.
+	Services []string
+	// Pods are the "namespace/name" of the Pods that changed, came or went; sorted. Empty
+	// when All is set.
+	Pods []string
+	// Secrets are the same of Secrets.
+	Secrets []string
 }
 
-// Events are the changes after a revision in order, at most limit (0: no limit); ErrExpired when
-// not all are known any more, or the revision is not there yet. Nothing of them may be changed.
-func (s *Store) Events(after uint64, limit int) ([]Event, error) {
-	return s.EventsAbout(after, limit, nil)
-}
-
-// EventsAbout is Events for who only cares about some objects: the versions of all others are
-// left out, which saves the work of reading them. nil means all objects.
-func (s *Store) EventsAbout(after uint64, limit int, about func(object.Ref) bool) ([]Event, error) {
-	s.mu.RLock()
-	entries, err := s.feed.journal.After(after, s.feed.revision)
-	if limit > 0 && len(entries) > limit {
-		entries = entries[:limit]
-	}
-	versions := make([][2]journal.Version, len(entries))
-	for i, e := range entries {
-		if about == nil || about(e.Ref) {
-			versions[i] = [2]journal.Version{e.Before(), e.After(objectOf(s.table.get(e.Ref)))}
-		}
-	}
-	s.mu.RUnlock()
-	if err != nil {
-		return nil, fmt.Errorf("%w: %d", err, after)
-	}
-	events, d := make([]Event, len(entries)), journal.Decoder{}
-	for i, e := range entries {
-		event := Event{Revision: e.Revision, At: e.At, Ref: e.Ref, By: e.By, Owner: e.Owner}
-		if event.Old, err = d.Decode(e.Ref, versions[i][0]); err != nil {
-			return nil, err
-		}
-		if event.New, err = d.Decode(e.Ref, versions[i][1]); err != nil {
-			return nil, err
-		}
-		events[i] = event
-	}
-	return events, nil
-}
-
-// Published is closed with the next change. Take it before looking.
-func (s *Store) Published() <-chan struct{} {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.feed.published
-}
-
-// Recent is the revision that the newest changes follow on, so many of those that are about
-// some objects, or all that are known: what Events is asked for then. A nil about counts all.
-func (s *Store) Recent(changes int, about func(object.Ref) bool) (after uint64) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.feed.journal.Recent(changes, about)
-}
-
-// journalOf are the changes that get an entry in the journal, in their order.
-func journalOf(changes []*change) []journal.Change {
-	entries := make([]journal.Change, 0, len(changes))
-	for _, c := range changes {
-		if c.revision == 0 {
-			continue
-		}
-		owner := c.owner
-		if c.remove {
-			owner = c.old.owner
-		}
-		entries = append(entries, journal.Change{Revision: c.revision, Ref: c.ref, Owner: owner, By: c.by, Old: objectOf(c.old)})
-	}
-	return entries
+func sortedOnce(keys []string) []string {
+	slices.Sort(keys)
+	return slices.Compact(keys)
 }

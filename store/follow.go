@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strings"
 	"time"
 
 	"svcctl.io/svcctl/store/engine"
@@ -19,62 +18,6 @@ const maxLost = 20 * time.Second
 
 // errLost says for how long others were first.
 var errLost = &engine.AwayError{Why: "other boxes have changed something each time before this change could be made; try again"}
-
-// commitNote tells other machines about the changes of a commit: what their journals need and objects
-// do not say. Of several changes of one object in a commit it has the last.
-type commitNote struct {
-	At      time.Time    `json:"at"`
-	Changes []noteChange `json:"changes"` // by revision
-}
-
-type noteChange struct {
-	Kind      string  `json:"kind"`
-	Namespace string  `json:"namespace,omitempty"`
-	Name      string  `json:"name"`
-	Revision  uint64  `json:"revision"`
-	By        *Caller `json:"by,omitempty"`
-}
-
-// headValue is the value of the head that a commit of these changes puts.
-func (s *Store) headValue(changes []*change) ([]byte, error) {
-	if s.storage.shared == nil {
-		return nil, nil
-	}
-	n := commitNote{At: s.cfg.Clock().UTC()}
-	last := make(map[object.Ref]uint64, len(changes))
-	for _, c := range changes {
-		last[c.ref] = max(last[c.ref], c.revision)
-	}
-	for _, c := range changes {
-		if c.revision == 0 || last[c.ref] != c.revision {
-			continue
-		}
-		n.Changes = append(n.Changes, noteChange{c.ref.Kind, c.ref.Namespace, c.ref.Name, c.revision, c.by})
-	}
-	text, err := json.Marshal(n)
-	if err != nil {
-		return nil, fmt.Errorf("encode what a commit changes: %w", err)
-	}
-	return text, nil
-}
-
-// KnowsKey reports whether a key of the engine is of a kind that this program can read.
-func KnowsKey(key string) bool {
-	key = strings.TrimPrefix(strings.TrimPrefix(key, trialObjectPrefix), rolloutObjectPrefix)
-	rest, isObject := strings.CutPrefix(key, objectPrefix)
-	if !isObject {
-		return true
-	}
-	kind, _, _ := strings.Cut(rest, "/")
-	_, known := newOf(kind)
-	return known
-}
-
-// IsSecretKey reports whether a key of the engine is of an object that is secret, or of what it was before a trial or a
-// rollout: a fleet has it sealed.
-func IsSecretKey(key string) bool {
-	return strings.HasPrefix(strings.TrimPrefix(strings.TrimPrefix(key, trialObjectPrefix), rolloutObjectPrefix), objectPrefix+object.KindSecret+"/")
-}
 
 // Follow takes over what other machines commit, until ctx is done. Without them it does nothing.
 func (s *Store) Follow(ctx context.Context) error {
@@ -102,15 +45,6 @@ func (s *Store) Fresh(ctx context.Context) error {
 	}
 	return s.storage.shared.Fresh(ctx)
 }
-
-// sharedOf is an engine that other machines write to; nil when they do not.
-func sharedOf(e engine.Engine) engine.Shared {
-	shared, _ := e.(engine.Shared)
-	return shared
-}
-
-// IsShared reports whether other machines write to the store too.
-func (s *Store) IsShared() bool { return s.storage.shared != nil }
 
 // decide has a call decided, and decided anew after what was first was taken over, as often as another machine
 // has changed something since it began. The writer must be held.
@@ -240,15 +174,6 @@ func (s *Store) followed(f *engine.Followed) (changes []*change, at time.Time, e
 	return changes, n.At, nil
 }
 
-// refOfKey is the object that a key of the engine names.
-func refOfKey(key string) (object.Ref, bool) {
-	parts := strings.SplitN(strings.TrimPrefix(key, objectPrefix), "/", 3)
-	if !strings.HasPrefix(key, objectPrefix) || len(parts) != 3 {
-		return object.Ref{}, false
-	}
-	return object.Ref{Kind: parts[0], Namespace: parts[1], Name: parts[2]}, true
-}
-
 // reassign has the allocator hold what Services have now instead of what they had. All is given up
 // first: in one commit a value may have gone from one to another.
 func (t *transaction) reassign(changes []*change) {
@@ -304,30 +229,4 @@ func (s *Store) TakeOver() {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	s.follow()
-}
-
-// lacksIngress reports whether a Service waits for a load balancer IP.
-func (s *Store) lacksIngress(svc *object.Service) bool {
-	return isOurLoadBalancer(svc) && (len(svc.Status.LoadBalancer.Ingress) < wantedIngress(svc) || s.allocator.couldBeInternal(svc))
-}
-
-// ForFleet is a stored object of a single box as a fleet keeps it; nil: it does not. What files declared
-// becomes the source's that named gives for the path of the file, and the API's when that is none (""); the Node that the
-// box made of itself stays behind.
-func ForFleet(key string, value []byte, nodeOwner string, named func(path string) string) ([]byte, error) {
-	r, err := decodeRecord(engine.Pair{Key: key, Value: value})
-	if err != nil {
-		return nil, err
-	}
-	switch {
-	case r.owner.Controller == nodeOwner:
-		return nil, nil
-	case r.owner.File == "" || SourceOf(r.owner.File) != "":
-		return value, nil
-	}
-	entry, _, err := (&stored{Owner{File: named(r.owner.File)}, r.created, r.asked, r.object}).encode()
-	if err != nil {
-		return nil, err
-	}
-	return entry[engine.EntryHeader:], nil
 }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"svcctl.io/svcctl/store/annotation"
-	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -48,20 +47,4 @@ func (f foreigners) move(ref object.Ref, before, after *record) {
 			}
 		}
 	}
-}
-
-// foreignProblems is one warning for each, in no order.
-func (s *Store) foreignProblems() (problems []manifest.Problem) {
-	for each, c := range s.table.foreign {
-		p := manifest.Problem{Object: c.example, Field: each.Field, Reason: ReasonNoEffect, Message: each.Text, Warning: true}
-		if r := s.table.records[c.example]; r != nil {
-			p.File = r.owner.File
-			p.Line, p.Column = s.position(c.example, p.File, each.Field)
-		}
-		if c.count > 1 {
-			p.Message += "; other objects have it too"
-		}
-		problems = append(problems, p)
-	}
-	return problems
 }

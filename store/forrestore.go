@@ -8,6 +8,7 @@ import (
 
 	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/object"
 )
 
 // errTrialOfFiles says that a data directory cannot go into a fleet.
@@ -66,4 +67,43 @@ func restoreSource(value, now []byte) ([]byte, error) {
 	}
 	current.Generation = restored.Generation
 	return json.Marshal(&current)
+}
+
+// KnowsKey reports whether a key of the engine is of a kind that this program can read.
+func KnowsKey(key string) bool {
+	key = strings.TrimPrefix(strings.TrimPrefix(key, trialObjectPrefix), rolloutObjectPrefix)
+	rest, isObject := strings.CutPrefix(key, objectPrefix)
+	if !isObject {
+		return true
+	}
+	kind, _, _ := strings.Cut(rest, "/")
+	_, known := newOf(kind)
+	return known
+}
+
+// IsSecretKey reports whether a key of the engine is of an object that is secret, or of what it was before a trial or a
+// rollout: a fleet has it sealed.
+func IsSecretKey(key string) bool {
+	return strings.HasPrefix(strings.TrimPrefix(strings.TrimPrefix(key, trialObjectPrefix), rolloutObjectPrefix), objectPrefix+object.KindSecret+"/")
+}
+
+// ForFleet is a stored object of a single box as a fleet keeps it; nil: it does not. What files declared
+// becomes the source's that named gives for the path of the file, and the API's when that is none (""); the Node that the
+// box made of itself stays behind.
+func ForFleet(key string, value []byte, nodeOwner string, named func(path string) string) ([]byte, error) {
+	r, err := decodeRecord(engine.Pair{Key: key, Value: value})
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case r.owner.Controller == nodeOwner:
+		return nil, nil
+	case r.owner.File == "" || SourceOf(r.owner.File) != "":
+		return value, nil
+	}
+	entry, _, err := (&stored{Owner{File: named(r.owner.File)}, r.created, r.asked, r.object}).encode()
+	if err != nil {
+		return nil, err
+	}
+	return entry[engine.EntryHeader:], nil
 }

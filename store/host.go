@@ -25,18 +25,6 @@ type Host interface {
 	NodePort(protocol string, port uint16) error
 }
 
-// SetHost has changes that begin from now on ask this snapshot. Until the first one nothing is refused or
-// passed over for the sake of the host.
-func (s *Store) SetHost(h Host) { s.host.Store(&h) }
-
-// hostNow is the newest snapshot.
-func (s *Store) hostNow() Host {
-	if h := s.host.Load(); h != nil {
-		return *h
-	}
-	return unknownHost{}
-}
-
 // unknownHost is the Host before the first look at it.
 type unknownHost struct{}
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/annotation"
@@ -16,38 +15,6 @@ import (
 // Load balancer IPs. A Service is never refused for the lack of one: it waits, with a
 // note. It has those that it asks for, and one of each of its families of which it asks
 // for none.
-
-// asked is a load balancer IP that a Service asks for, and where it says so. The zero
-// Addr is a text that is no address.
-type asked struct {
-	field string
-	text  string
-	addr  netip.Addr
-}
-
-// askedIngress are the load balancer IPs that a Service asks for, each once.
-func askedIngress(svc *object.Service) []asked {
-	if svc.Spec.Type != object.TypeLoadBalancer {
-		return nil
-	}
-	var list []asked
-	add := func(field, text string) {
-		text = strings.TrimSpace(text)
-		addr, err := netip.ParseAddr(text)
-		if err != nil || addr.Zone() != "" {
-			addr = netip.Addr{}
-		}
-		addr = addr.Unmap()
-		if text != "" && !(addr.IsValid() && slices.ContainsFunc(list, func(a asked) bool { return a.addr == addr })) {
-			list = append(list, asked{field, text, addr})
-		}
-	}
-	add("spec.loadBalancerIP", svc.Spec.LoadBalancerIP)
-	for _, a := range annotation.Addresses(svc.Metadata.Annotations) {
-		add(annotation.Field(a.Key), a.Text)
-	}
-	return list
-}
 
 // wantedIngress returns the number of load balancer IPs of a Service that waits for none.
 func wantedIngress(svc *object.Service) int {
@@ -293,4 +260,9 @@ func orNone(text string) string {
 		return "there is none"
 	}
 	return text
+}
+
+// lacksIngress reports whether a Service waits for a load balancer IP.
+func (s *Store) lacksIngress(svc *object.Service) bool {
+	return isOurLoadBalancer(svc) && (len(svc.Status.LoadBalancer.Ingress) < wantedIngress(svc) || s.allocator.couldBeInternal(svc))
 }

@@ -2,11 +2,9 @@ package store
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"sync"
 
-	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -40,70 +38,6 @@ func (l *lists) touch(ref object.Ref) {
 	if len(list.touched) > len(list.sorted)/2+maxTouched {
 		delete(l.kinds, ref.Kind)
 	}
-}
-
-// List returns all objects of a kind, of one namespace or ("") of all, sorted by namespace and
-// name, at a revision, 0 being the newest, and that revision. The caller must not change them.
-// ErrExpired: the revision is too old, or does not exist yet.
-func (s *Store) List(kind, namespace string, at uint64) ([]object.Object, uint64, error) {
-	s.mu.RLock()
-	list := inNamespace(s.sorted(kind), namespace)
-	revision := s.feed.revision
-	if at == 0 || at == revision {
-		s.mu.RUnlock()
-		return list, revision, nil
-	}
-	entries, err := s.feed.journal.After(at, revision)
-	undo := map[object.Ref]journal.Version{}
-	for _, e := range entries {
-		if e.Ref.Kind != kind || namespace != "" && e.Ref.Namespace != namespace {
-			continue
-		}
-		if _, seen := undo[e.Ref]; !seen {
-			undo[e.Ref] = e.Before()
-		}
-	}
-	s.mu.RUnlock()
-	if err != nil {
-		return nil, 0, fmt.Errorf("%w: %d", err, at)
-	}
-	was, d := make(map[object.Ref]object.Object, len(undo)), journal.Decoder{}
-	for ref, v := range undo {
-		if was[ref], err = d.Decode(ref, v); err != nil {
-			return nil, 0, err
-		}
-	}
-	return replace(list, was), at, nil
-}
-
-// sorted returns all objects of a kind, sorted by namespace and name. Store.mu must be held.
-func (s *Store) sorted(kind string) []object.Object {
-	l := &s.table.lists
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	list := l.kinds[kind]
-	switch {
-	case list == nil:
-		list = &kindList{touched: map[object.Ref]struct{}{}}
-		for ref, r := range s.table.records {
-			if ref.Kind == kind {
-				list.sorted = append(list.sorted, r.object)
-			}
-		}
-		slices.SortFunc(list.sorted, compareObjects)
-		l.kinds[kind] = list
-	case len(list.touched) > 0:
-		now := make(map[object.Ref]object.Object, len(list.touched))
-		for ref := range list.touched {
-			now[ref] = nil
-			if r := s.table.records[ref]; r != nil {
-				now[ref] = r.object
-			}
-		}
-		list.sorted = replace(list.sorted, now)
-		clear(list.touched)
-	}
-	return list.sorted
 }
 
 func compareObjects(a, b object.Object) int { return compareNames(a.GetMeta(), b.GetMeta()) }

@@ -142,27 +142,6 @@ func (c *change) accept(s *Store, next object.Object) object.Errors {
 	return errs
 }
 
-// oldService is the stored version of a Service; nil when there is none.
-func (c *change) oldService() *object.Service {
-	if c.old == nil {
-		return nil
-	}
-	return c.old.object.(*object.Service)
-}
-
-// takesOver reports whether a file's document takes the place of what a controller made.
-func (c *change) takesOver() bool {
-	return c.old != nil && c.old.owner.Controller != "" && c.owner.File != ""
-}
-
-// before is the version that the new one is an update of; nil for what is a new object.
-func (c *change) before() *record {
-	if c.takesOver() {
-		return nil
-	}
-	return c.old
-}
-
 // ownMetadata replaces what only the server says about an object. When a Pod of a file
 // ends is for those to say who run it.
 func (c *change) ownMetadata(meta *object.ObjectMeta) {

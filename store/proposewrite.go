@@ -19,6 +19,21 @@ const NamespacesController = "namespaces"
 // the controller's stay, as kubectl label and cordon have it.
 const NodeController = "node"
 
+// IsNodeController reports whether an owner keeps the Node of a box: of this one, or in a fleet of any.
+func IsNodeController(owner string) bool {
+	return owner == NodeController || strings.HasPrefix(owner, NodeController+"/")
+}
+
+// isGone reports whether a Node is that of a box of a fleet that is not heard of.
+func isGone(o object.Object, owner Owner) bool {
+	n, is := o.(*object.Node)
+	if !is || owner.Controller == NodeController {
+		return false
+	}
+	ready := object.ReadyOf(n)
+	return ready != nil && ready.Status == object.ConditionUnknown
+}
+
 // checkPreconditions says why a client may not do what it asks for, and else whose the object is
 // afterwards.
 func (c *change) checkPreconditions(s *Store, w *Write) error {
@@ -46,7 +61,7 @@ func (c *change) checkPreconditions(s *Store, w *Write) error {
 		return &OwnedError{c.ref, owner, s.sources.records[SourceOf(owner.File)].Reader}
 	case owner.Controller == NamespacesController && c.ref.Kind == object.KindNamespace:
 		return nil
-	case owner.Controller == NodeController && c.ref.Kind == object.KindNode && !w.Delete && !w.Status:
+	case IsNodeController(owner.Controller) && c.ref.Kind == object.KindNode && !w.Status && (!w.Delete || isGone(c.old.object, owner)):
 	case owner.Controller != "":
 		return &OwnedError{Ref: c.ref, Owner: owner}
 	}

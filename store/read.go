@@ -1,29 +1,15 @@
 package store
 
 import (
+	"fmt"
 	"iter"
 	"maps"
 	"slices"
 	"strings"
 
+	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/object"
 )
-
-// ChangeSet has the changes after a revision.
-type ChangeSet struct {
-	// Revision is the revision for the next call.
-	Revision uint64
-	// All says that it is not known what has changed: look at all Services, Pods and Secrets.
-	All bool
-	// Services has the "namespace/name" of Services that were created, updated or deleted, or whose
-	// EndpointSlices or Endpoints were; sorted. Empty when All is set.
-	Services []string
-	// Pods are the "namespace/name" of the Pods that changed, came or went; sorted. Empty
-	// when All is set.
-	Pods []string
-	// Secrets are the same of Secrets.
-	Secrets []string
-}
 
 // Revision returns the revision of the last change.
 func (s *Store) Revision() uint64 {
@@ -50,11 +36,6 @@ func (s *Store) Changes(since uint64) ChangeSet {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.feed.since(since)
-}
-
-func sortedOnce(keys []string) []string {
-	slices.Sort(keys)
-	return slices.Compact(keys)
 }
 
 // Service returns the objects of a "namespace/name": the Service, nil when there is none or it is
@@ -174,4 +155,78 @@ func (s *Store) Location(ref object.Ref) (path string, line int) {
 	}
 	line, _ = s.position(ref, r.owner.File, "")
 	return r.owner.File, line
+}
+
+// List returns all objects of a kind, of one namespace or ("") of all, sorted by namespace and
+// name, at a revision, 0 being the newest, and that revision. The caller must not change them.
+// ErrExpired: the revision is too old, or does not exist yet.
+func (s *Store) List(kind, namespace string, at uint64) ([]object.Object, uint64, error) {
+	s.mu.RLock()
+	list := inNamespace(s.sorted(kind), namespace)
+	revision := s.feed.revision
+	if at == 0 || at == revision {
+		s.mu.RUnlock()
+		return list, revision, nil
+	}
+	entries, err := s.feed.journal.After(at, revision)
+	undo := map[object.Ref]journal.Version{}
+	for _, e := range entries {
+		if e.Ref.Kind != kind || namespace != "" && e.Ref.Namespace != namespace {
+			continue
+		}
+		if _, seen := undo[e.Ref]; !seen {
+			undo[e.Ref] = e.Before()
+		}
+	}
+	s.mu.RUnlock()
+	if err != nil {
+		return nil, 0, fmt.Errorf("%w: %d", err, at)
+	}
+	was, d := make(map[object.Ref]object.Object, len(undo)), journal.Decoder{}
+	for ref, v := range undo {
+		if was[ref], err = d.Decode(ref, v); err != nil {
+			return nil, 0, err
+		}
+	}
+	return replace(list, was), at, nil
+}
+
+// sorted returns all objects of a kind, sorted by namespace and name. Store.mu must be held.
+func (s *Store) sorted(kind string) []object.Object {
+	l := &s.table.lists
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := l.kinds[kind]
+	switch {
+	case list == nil:
+		list = &kindList{touched: map[object.Ref]struct{}{}}
+		for ref, r := range s.table.records {
+			if ref.Kind == kind {
+				list.sorted = append(list.sorted, r.object)
+			}
+		}
+		slices.SortFunc(list.sorted, compareObjects)
+		l.kinds[kind] = list
+	case len(list.touched) > 0:
+		now := make(map[object.Ref]object.Object, len(list.touched))
+		for ref := range list.touched {
+			now[ref] = nil
+			if r := s.table.records[ref]; r != nil {
+				now[ref] = r.object
+			}
+		}
+		list.sorted = replace(list.sorted, now)
+		clear(list.touched)
+	}
+	return list.sorted
+}
+
+// Since gives the age of a Service, "namespace/name", and of what it asks for.
+func (s *Store) Since(key string) Since {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if r := s.table.records[object.ServiceRef(key)]; r != nil {
+		return r.since()
+	}
+	return Since{}
 }

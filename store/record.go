@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/journal"
@@ -24,6 +25,7 @@ const (
 	objectPrefix  = "object/"
 	filePrefix    = "file/"
 	journalPrefix = journal.Prefix
+	sealPrefix    = "seal/"
 )
 
 // Owner is the owner of an object.
@@ -144,4 +146,37 @@ func newOf(kind string) (object.Object, bool) {
 		return nil, false
 	}
 	return s.New(), true
+}
+
+// Caller is the client of a change, as the journal keeps it.
+type Caller = journal.Caller
+
+// revisionShift turns the seconds of the clock into a first revision: a million changes
+// a second would have to be made for the counter to outrun the clock.
+const revisionShift = 20
+
+func createdAt(o object.Object) time.Time {
+	if at := o.GetMeta().CreationTimestamp; at != nil {
+		return *at
+	}
+	return time.Time{}
+}
+
+func compareRefs(a, b object.Ref) int {
+	if a.Namespace != b.Namespace {
+		return strings.Compare(a.Namespace, b.Namespace)
+	}
+	if a.Name != b.Name {
+		return strings.Compare(a.Name, b.Name)
+	}
+	return strings.Compare(a.Kind, b.Kind)
+}
+
+// refOfKey is the object that a key of the engine names.
+func refOfKey(key string) (object.Ref, bool) {
+	parts := strings.SplitN(strings.TrimPrefix(key, objectPrefix), "/", 3)
+	if !strings.HasPrefix(key, objectPrefix) || len(parts) != 3 {
+		return object.Ref{}, false
+	}
+	return object.Ref{Kind: parts[0], Namespace: parts[1], Name: parts[2]}, true
 }

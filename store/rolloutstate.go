@@ -141,7 +141,7 @@ func (r *rollout) note(s *Store, changes []*change, out *engine.Transaction) (ma
 func (s *Store) publishRollout(t *transaction) (moved bool) {
 	for ref, before := range t.staged {
 		if s.rollout.outside { // what a controller has made for boxes like this one is no change of the objects themselves
-			s.feed.log.addChange(&change{ref: ref, old: s.rollout.before[ref], written: written{record: before, revision: t.revision}})
+			s.feed.log.addChange(t.revision, ref, s.rollout.before[ref], before)
 			moved = true
 		}
 		s.rollout.set(ref, before)
@@ -156,7 +156,7 @@ func (s *Store) publishRollout(t *transaction) (moved bool) {
 	note := func(before, other map[object.Ref]*record) {
 		for ref, r := range before {
 			if was, is := other[ref]; turned || s.rollout.outside && (!is || was != r) {
-				s.feed.log.addChange(&change{ref: ref, old: r, written: written{record: s.table.records[ref], revision: t.revision}})
+				s.feed.log.addChange(t.revision, ref, r, s.table.records[ref])
 			}
 		}
 	}

@@ -1,7 +1,10 @@
 package store
 
 import (
+	"cmp"
+	"math"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"svcctl.io/svcctl/store/index"
@@ -44,16 +47,6 @@ func rangeKey(protocol string, at netip.AddrPort, last uint16) string {
 	return askKey(protocol, at) + "-" + strconv.Itoa(int(last))
 }
 
-// Since gives the age of a Service, "namespace/name", and of what it asks for.
-func (s *Store) Since(key string) Since {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	if r := s.table.records[object.ServiceRef(key)]; r != nil {
-		return r.since()
-	}
-	return Since{}
-}
-
 // since is the age of a record. One that was written before revisions of creation were kept
 // has the creation time, as revisions are made of it.
 func (r *record) since() Since {
@@ -62,41 +55,6 @@ func (r *record) since() Since {
 		created = uint64(max(0, at.Unix())) << revisionShift
 	}
 	return Since{created, r.asked}
-}
-
-// sinceNow is the age of the version that a change makes.
-func (c *change) sinceNow() Since {
-	var before Since
-	had := map[string]bool{}
-	if old := c.before(); old != nil {
-		before = old.since()
-		if svc, isService := old.object.(*object.Service); isService {
-			for key := range asks(svc) {
-				had[key] = true
-			}
-		}
-	} else {
-		before.Created = c.revision
-	}
-	now := Since{Created: before.Created}
-	svc, isService := c.next.(*object.Service)
-	if !isService || c.before() == nil {
-		return now
-	}
-	for key := range asks(svc) {
-		revision := c.revision
-		if had[key] {
-			revision = before.of(key)
-		}
-		if revision == now.Created {
-			continue
-		}
-		if now.asked == nil {
-			now.asked = map[string]uint64{}
-		}
-		now.asked[key] = revision
-	}
-	return now
 }
 
 // asks goes through the keys of the ports and ranges that a Service asks for on load balancer IPs
@@ -122,5 +80,32 @@ func asks(svc *object.Service) func(yield func(key string) bool) {
 				}
 			}
 		}
+	}
+}
+
+// sortByAge puts the oldest objects first, those of one age in the order of their names, and
+// last those that are not there yet.
+func sortByAge[T any](all []T, of func(T) (object.Ref, *record)) {
+	type aged struct {
+		since uint64 // the revision of its creation
+		ref   object.Ref
+		one   T
+	}
+	keyed := make([]aged, len(all))
+	for i, one := range all {
+		ref, r := of(one)
+		keyed[i] = aged{math.MaxUint64, ref, one}
+		if r != nil {
+			keyed[i].since = r.since().Created
+		}
+	}
+	slices.SortFunc(keyed, func(a, b aged) int {
+		if a.since != b.since {
+			return cmp.Compare(a.since, b.since)
+		}
+		return compareRefs(a.ref, b.ref)
+	})
+	for i := range keyed {
+		all[i] = keyed[i].one
 	}
 }

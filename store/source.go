@@ -2,10 +2,8 @@ package store
 
 import (
 	"encoding/hex"
-	"errors"
+	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -101,34 +99,6 @@ func sourceKey(path string) string {
 	return sourcePrefix + name + "/" + relative
 }
 
-// Sources returns all sources that some box has read, sorted by name.
-func (s *Store) Sources() (all []Source) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	for _, name := range slices.Sorted(maps.Keys(s.sources.records)) {
-		r := s.sources.records[name]
-		r.Files = len(s.sources.of[name])
-		all = append(all, r)
-	}
-	return all
-}
-
-// SourcesChanged is another number when SyncSources has something to do although no file has changed.
-func (s *Store) SourcesChanged() uint64 {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.sources.changed
-}
-
-// JudgeSource decides whether a machine with these files may read a source. The machine that read it last may, with
-// the same data directory, and the one that TakeSource has named; else a machine whose files are those in force, or
-// of a higher generation.
-func (s *Store) JudgeSource(turn SourceTurn, files manifest.Files) SourceVerdict {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.sources.judge(turn, files)
-}
-
 func (all *sources) judge(turn SourceTurn, files manifest.Files) SourceVerdict {
 	r, known := all.records[turn.Name]
 	verdict := SourceVerdict{Reader: r.Reader}
@@ -182,101 +152,149 @@ func ofSource(files manifest.Files, name string) manifest.Files {
 	return files[from:to]
 }
 
-// TakeSource gives the reading of a source to a machine, whatever it has in its directory. It takes
-// effect when that machine reads it.
-func (s *Store) TakeSource(name, box string) error {
-	s.writer.Lock()
-	defer s.writer.Unlock()
-	return s.decide(func() error {
-		r := s.sources.records[name]
-		if r.Reader == box && r.Instance == "" {
+// sourcesUpdate has the changes of a commit to sources.
+type sourcesUpdate struct {
+	records map[string]Source
+	files   map[string]sourceFile
+	gone    map[string]bool // paths
+	fresh   map[string]bool // the sources that are read from now on
+	// forgotten is a source that is none any more; "": there is none.
+	forgotten string
+}
+
+// linesOf are the lines at which the objects of a file start.
+func linesOf(f *manifest.File) map[string]int {
+	f = f.Opened()
+	lines := make(map[string]int, len(f.Documents))
+	size := 0
+	for i := range f.Documents {
+		d := &f.Documents[i]
+		name := lineKey(refInFile(object.RefOf(d.Object)))
+		if _, twice := lines[name]; twice {
+			continue
+		}
+		lines[name] = d.Line
+		if size += len(name) + 10; size > mostLines {
 			return nil
 		}
-		r.Name, r.Reader, r.Instance, r.Since = name, box, "", s.now()
-		t := s.begin()
-		t.sourced = &sourcesUpdate{records: map[string]Source{name: r}}
-		_, err := t.run()
-		if err != nil {
-			return fmt.Errorf("give source %s to %s: %w", name, box, err)
-		}
-		return nil
-	})
+	}
+	return lines
 }
 
-// ErrNoSource says that no box has read a source of that name.
-var ErrNoSource = errors.New("no box has read a source of that name")
+func lineKey(ref object.Ref) string { return ref.Kind + "/" + ref.Namespace + "/" + ref.Name }
 
-// ForgetSource drops the record of a source that no machine reads any more. What its files declared stays as it
-// is, and belongs to the API from then on. It returns how many objects these are. Errors: ErrNoSource.
-func (s *Store) ForgetSource(name string) (objects int, err error) {
-	s.writer.Lock()
-	defer s.writer.Unlock()
-	err = s.decide(func() error {
-		if _, known := s.sources.records[name]; !known {
-			return ErrNoSource
+// addTo makes the update part of a transaction.
+func (u *sourcesUpdate) addTo(out *engine.Transaction, revision uint64) error {
+	put := func(key string, value any) error {
+		text, err := json.Marshal(value)
+		if err != nil {
+			return fmt.Errorf("encode %s: %w", key, err)
 		}
-		if s.sources.reading[name] {
-			return errors.New("this box reads it")
-		}
-		t := s.begin()
-		t.sourced = &sourcesUpdate{gone: maps.Clone(s.sources.of[name]), forgotten: name}
-		var all []*change
-		for ref, r := range s.table.records {
-			if SourceOf(r.owner.File) == name {
-				c := &change{ref: ref, old: r, waits: s.outcomes.waits(ref)}
-				c.next = r.object.DeepCopy()
-				all = append(all, c)
-			}
-		}
-		slices.SortFunc(all, func(a, b *change) int { return compareRefs(a.ref, b.ref) })
-		if err := t.encode(all...); err != nil {
+		out.Puts = append(out.Puts, engine.Pair{Key: key, Value: text, Revision: revision})
+		return nil
+	}
+	for name, r := range u.records {
+		if err := put(sourcePrefix+name, r); err != nil {
 			return err
 		}
-		for _, c := range all { // nothing is given or taken
-			c.record.withheld = c.old.withheld
-			if c.record.withheld {
-				c.notes = append(c.notes, s.outcomes.notes[c.ref]...)
-			}
-			t.settled.add(c, s.allocator.mark())
-		}
-		objects = len(all)
-		_, err := t.run()
-		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("forget source %s: %w", name, err)
 	}
-	return objects, nil
+	for path, f := range u.files {
+		if err := put(sourceKey(path), f); err != nil {
+			return err
+		}
+	}
+	for path := range u.gone {
+		out.Deletes = append(out.Deletes, sourceKey(path))
+	}
+	if u.forgotten != "" {
+		out.Deletes = append(out.Deletes, sourcePrefix+u.forgotten)
+	}
+	return nil
 }
 
-// SyncSources is SyncGuarded for sources: objects of the files of those that this machine may read become equal to
-// these files, in one commit with the record of who reads. Of a source that it may not read nothing changes, and
-// the verdict says why; so does nothing of a source for which there is no turn. All paths are of sources. The
-// error is that of the commit, when nothing has changed; ErrConflict of package engine says that another machine was
-// first: the call is to be repeated.
-func (s *Store) SyncSources(files manifest.Files, turns []SourceTurn, guard RemovalGuard) (verdicts map[string]SourceVerdict, err error) {
-	s.writer.Lock()
-	defer s.writer.Unlock()
-	s.follow()
-	verdicts = make(map[string]SourceVerdict, len(turns))
-	var mine manifest.Files
-	reads := map[string]SourceTurn{}
-	for _, turn := range turns {
-		v := s.sources.judge(turn, files)
-		if verdicts[turn.Name] = v; v.OK() {
-			reads[turn.Name] = turn
-			mine = append(mine, ofSource(files, turn.Name)...)
-		}
-	}
-	slices.SortFunc(mine, func(a, b *manifest.File) int { return strings.Compare(a.Path, b.Path) })
-	for name := range maps.Clone(s.sources.reading) {
-		if turn, still := reads[name]; !still || s.sources.records[name].Reader != turn.Box {
-			s.letSource(name)
-		}
-	}
-	_, err = s.syncFiles(mine, guard, s.updateSources(reads, mine))
-	if errors.Is(err, engine.ErrConflict) {
-		s.storage.lost.Add(1)
-	}
-	return verdicts, err
+// isEmpty reports whether nothing of it is stored.
+func (u *sourcesUpdate) isEmpty() bool {
+	return u == nil || len(u.records)+len(u.files)+len(u.gone) == 0 && u.forgotten == ""
 }
+
+// publish makes an update visible. mu of the Store must be held.
+func (all *sources) publish(u *sourcesUpdate) {
+	if u == nil {
+		return
+	}
+	for name, r := range u.records {
+		all.records[name] = r
+	}
+	for path, f := range u.files {
+		all.setFile(path, &f)
+	}
+	for path := range u.gone {
+		all.setFile(path, nil)
+	}
+	for name := range u.fresh {
+		all.reading[name] = true
+	}
+	if u.forgotten != "" {
+		delete(all.records, u.forgotten)
+		all.changed++
+	}
+}
+
+// setFile sets what is known of a file; nil: it is not there.
+func (all *sources) setFile(path string, f *sourceFile) {
+	name := SourceOf(path)
+	if f == nil {
+		delete(all.files, path)
+		delete(all.of[name], path)
+		return
+	}
+	all.files[path] = *f
+	if all.of[name] == nil {
+		all.of[name] = map[string]bool{}
+	}
+	all.of[name][path] = true
+}
+
+func newSources() sources {
+	return sources{
+		records: map[string]Source{}, files: map[string]sourceFile{}, of: map[string]map[string]bool{}, reading: map[string]bool{},
+		stale: map[object.Ref]struct{}{},
+	}
+}
+
+// load takes stored pairs.
+func (all *sources) load(pairs []engine.Pair) error {
+	for _, p := range pairs {
+		name, relative, isFile := strings.Cut(strings.TrimPrefix(p.Key, sourcePrefix), "/")
+		var err error
+		if isFile {
+			var f sourceFile
+			if err = json.Unmarshal(p.Value, &f); err == nil {
+				all.setFile(SourcePath(name, relative), &f)
+			}
+		} else {
+			r := Source{}
+			err = json.Unmarshal(p.Value, &r)
+			r.Name = name
+			all.records[name] = r
+		}
+		if err != nil {
+			return fmt.Errorf("read stored %s: %w", p.Key, err)
+		}
+	}
+	return nil
+}
+
+// remove takes back stored pairs.
+func (all *sources) remove(keys []string) {
+	for _, key := range keys {
+		if name, relative, isFile := strings.Cut(strings.TrimPrefix(key, sourcePrefix), "/"); isFile {
+			all.setFile(SourcePath(name, relative), nil)
+		} else {
+			delete(all.records, name)
+		}
+	}
+}
+
+// isSourceKey reports whether a key of the engine is of a source.
+func isSourceKey(key string) bool { return strings.HasPrefix(key, sourcePrefix) }

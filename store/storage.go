@@ -22,7 +22,7 @@ type storage struct {
 
 // commit writes a transaction, which must be the next one after head, together with the copies that were
 // taken or are small; nothing at all if both are empty. What the trial that is under way needs to go back is
-// written with it.
+// written with it: kept are the paths of the files that are among it now.
 func (d *storage) commit(t engine.Transaction, revision uint64, trial *trial) (kept []string, err error) {
 	d.copies.addTo(&t, revision)
 	d.partial.addTo(&t)
@@ -42,25 +42,33 @@ func (d *storage) commit(t engine.Transaction, revision uint64, trial *trial) (k
 	return kept, nil
 }
 
-// write commits a transaction; see storage.commit. The writer must be held.
-func (s *Store) write(t engine.Transaction, revision uint64) error {
-	kept, err := s.storage.commit(t, revision, &s.trial)
-	if err != nil || len(kept) == 0 {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.trial.kept(kept)
-	return nil
-}
+// pieceObjects bounds the objects of one commit when many are new, as at a first start: a commit
+// takes more memory, for encoded objects and the pages that they are written to, than the objects
+// themselves.
+const pieceObjects = 4_000
 
-// flush writes the copies of files that wait. The writer must be held.
-func (s *Store) flush() error {
-	for more := true; more; {
-		more = s.storage.copies.take()
-		if err := s.write(engine.Transaction{}, s.feed.revision); err != nil {
-			return err
+// partial are the keys of objects that were written and are not there, as others that belong to
+// them could not be written.
+type partial []string
+
+// addTo removes those that a transaction does not write.
+func (p partial) addTo(t *engine.Transaction) {
+	if len(p) == 0 {
+		return
+	}
+	puts := make(map[string]struct{}, len(t.Puts))
+	for _, pair := range t.Puts {
+		puts[pair.Key] = struct{}{}
+	}
+	for _, key := range p {
+		if _, put := puts[key]; !put {
+			t.Deletes = append(t.Deletes, key)
 		}
 	}
-	return nil
+}
+
+// sharedOf is an engine that other machines write to; nil when they do not.
+func sharedOf(e engine.Engine) engine.Shared {
+	shared, _ := e.(engine.Shared)
+	return shared
 }

@@ -4,18 +4,10 @@ import (
 	"fmt"
 	"maps"
 
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
-
-// SyncResult counts the changes of one call.
-type SyncResult struct {
-	// Revision is the store's revision after the call.
-	Revision uint64
-	// Created, Updated and Deleted count objects; Refused counts those whose documents
-	// were looked at and not accepted.
-	Created, Updated, Deleted, Refused int
-}
 
 // SyncFiles makes the objects that belong to files equal to these files. It looks only
 // at the files that are not the same pointers as in the previous call, and at objects
@@ -72,20 +64,6 @@ func (s *Store) syncFiles(files manifest.Files, guard RemovalGuard, sourced *sou
 	return result, nil
 }
 
-func (r *SyncResult) count(c *change) {
-	switch {
-	case c.remove:
-		r.Deleted++
-	case c.record != nil && c.old == nil:
-		r.Created++
-	case c.record != nil && !c.same:
-		r.Updated++
-	}
-	if c.err != nil {
-		r.Refused++
-	}
-}
-
 // Generate makes, replaces and removes the objects of a controller, all in one commit, or none of
 // it. Objects that are the same as they were are left alone, and what is to be removed may be gone
 // already. Errors: *OwnedError when one of them has another owner by now; object.Errors when one is
@@ -130,4 +108,38 @@ func (s *Store) generate(controller string, puts []object.Object, deletes []obje
 		return SyncResult{}, fmt.Errorf("write what the %s controller generates: %w", controller, err)
 	}
 	return result, nil
+}
+
+// takeFiles are the files that are taken of those that were found.
+func (s *Store) takeFiles(found manifest.Files) (manifest.Files, error) {
+	taken, let := s.trial.effective(found)
+	return taken, s.letFiles(let)
+}
+
+// letFiles forgets files that are held no longer, and with the last one the trial.
+func (s *Store) letFiles(paths []string) error {
+	if len(paths) == 0 {
+		return nil
+	}
+	var out engine.Transaction
+	for _, path := range paths {
+		out.Deletes = append(out.Deletes, trialFilePrefix+path)
+	}
+	over := len(paths) == len(s.trial.held)
+	if over {
+		out.Deletes = s.trial.keys()
+	}
+	if err := s.write(out, s.feed.revision); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, path := range paths {
+		delete(s.trial.held, path)
+		delete(s.trial.files, path)
+	}
+	if over {
+		s.trial = trial{}
+	}
+	return nil
 }

@@ -2,10 +2,8 @@ package store
 
 import (
 	"cmp"
-	"math"
+	"errors"
 	"net/netip"
-	"slices"
-	"strings"
 	"time"
 
 	"svcctl.io/svcctl/store/alloc"
@@ -130,30 +128,6 @@ func (s *Store) begin() *transaction {
 	}
 }
 
-// latest is the revision that the next one follows on.
-func (s *Store) latest() uint64 { return max(s.feed.revision, s.numbers.seed, s.storage.head) }
-
-// examineWaiting adds the Services that wait for released values. It returns false when there are
-// no new ones.
-func (t *transaction) examineWaiting() bool {
-	found := false
-	examine := func(ref object.Ref) {
-		if t.changes[ref] == nil {
-			t.examine(ref)
-			found = true
-		}
-	}
-	for ref := range t.s.outcomes.waiting {
-		examine(ref)
-	}
-	for ref, c := range t.last {
-		if c.waits {
-			examine(ref)
-		}
-	}
-	return found
-}
-
 // record is an object as of this transaction; nil when there is none.
 func (t *transaction) record(ref object.Ref) *record {
 	switch c := t.last[ref]; {
@@ -178,46 +152,54 @@ func (t *transaction) sorted() []*change {
 	return changes
 }
 
-// sortByAge puts the oldest objects first, those of one age in the order of their names, and
-// last those that are not there yet.
-func sortByAge[T any](all []T, of func(T) (object.Ref, *record)) {
-	type aged struct {
-		since uint64 // the revision of its creation
-		ref   object.Ref
-		one   T
-	}
-	keyed := make([]aged, len(all))
-	for i, one := range all {
-		ref, r := of(one)
-		keyed[i] = aged{math.MaxUint64, ref, one}
-		if r != nil {
-			keyed[i].since = r.since().Created
-		}
-	}
-	slices.SortFunc(keyed, func(a, b aged) int {
-		if a.since != b.since {
-			return cmp.Compare(a.since, b.since)
-		}
-		return compareRefs(a.ref, b.ref)
-	})
-	for i := range keyed {
-		all[i] = keyed[i].one
-	}
+func (c *change) note(path, field, reason, message string, warning bool) {
+	c.notes = append(c.notes, note{path, field, reason, message, warning})
 }
 
-func createdAt(o object.Object) time.Time {
-	if at := o.GetMeta().CreationTimestamp; at != nil {
-		return *at
+// notesOf says why a version of an object is not accepted. The reason is for errors
+// that are not about a field.
+func (c *change) notesOf(err error, reason string) []note {
+	var fields object.Errors
+	if !errors.As(err, &fields) {
+		return []note{{path: c.owner.File, reason: reason, message: err.Error()}}
 	}
-	return time.Time{}
+	notes := make([]note, len(fields))
+	for i, e := range fields {
+		notes[i] = note{path: c.owner.File, field: e.Field, reason: cmp.Or(reason, string(e.Type)), message: e.Body()}
+	}
+	return notes
 }
 
-func compareRefs(a, b object.Ref) int {
-	if a.Namespace != b.Namespace {
-		return strings.Compare(a.Namespace, b.Namespace)
+func (c *change) service() *object.Service { return c.next.(*object.Service) }
+
+// holds reports whether the stored version has its values.
+func (c *change) holds() bool { return c.old != nil && !c.old.withheld }
+
+// held returns the values that the stored version has.
+func (c *change) held() values {
+	if !c.holds() {
+		return values{}
 	}
-	if a.Name != b.Name {
-		return strings.Compare(a.Name, b.Name)
+	return valuesOf(c.old.object.(*object.Service))
+}
+
+// oldService is the stored version of a Service; nil when there is none.
+func (c *change) oldService() *object.Service {
+	if c.old == nil {
+		return nil
 	}
-	return strings.Compare(a.Kind, b.Kind)
+	return c.old.object.(*object.Service)
+}
+
+// before is the version that the new one is an update of; nil for what is a new object.
+func (c *change) before() *record {
+	if c.takesOver() {
+		return nil
+	}
+	return c.old
+}
+
+// takesOver reports whether a file's document takes the place of what a controller made.
+func (c *change) takesOver() bool {
+	return c.old != nil && c.old.owner.Controller != "" && c.owner.File != ""
 }

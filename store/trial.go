@@ -1,75 +1,16 @@
 package store
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
-
-// The keys of a trial: its head, and below the two others what was there before, of each object
-// (its stored form) and each file (see trialFile).
-const (
-	trialPrefix       = "trial/"
-	trialKey          = trialPrefix + "head"
-	trialObjectPrefix = trialPrefix + "object/"
-	trialFilePrefix   = trialPrefix + "file/"
-)
-
-// A Trial has changes that are rolled back unless they are confirmed: those of its Writes
-// (Caller.Trial), and with Files those of files. The objects before are stored in the transaction
-// of each change. After the rollback, the files that it was about are held, see GoBack.
-type Trial struct {
-	ID    string    `json:"id"`
-	Began time.Time `json:"began"`
-	// Ends is the time at which it is rolled back.
-	Ends deadline.Deadline `json:"ends"`
-	// User began it.
-	User  string `json:"user,omitempty"`
-	Files bool   `json:"files,omitempty"`
-	// Back is the time at which it was rolled back; nil while it waits to be confirmed.
-	Back *time.Time `json:"back,omitempty"`
-}
-
-// Pending reports whether the trial waits to be confirmed.
-func (t *Trial) Pending() bool { return t != nil && t.Back == nil }
-
-// TrialState is a Trial and what it has changed, or holds.
-type TrialState struct {
-	Trial
-	Objects []object.Ref // by name
-	Files   []string     // by path
-}
-
-var (
-	// ErrFilesHeld says that the changes of files that went back have to be dealt with first.
-	ErrFilesHeld = errors.New("changes of files were not confirmed and are held: undo them in the files, try them once more with `svcctl trial`, or take them with `svcctl confirm`")
-	// ErrTrialInFleet says that the box belongs to a fleet, where a trial is about objects alone.
-	ErrTrialInFleet = errors.New("in a fleet files are not tried: one box reads them for all, and what they said goes back where they are written; " +
-		"`apply --confirm`, `delete --confirm` and `rollback --confirm` try changes of objects")
-	// ErrNoTrial says that nothing waits to be confirmed.
-	ErrNoTrial = errors.New("nothing waits to be confirmed")
-	// ErrTrialOver says that a write belongs to a trial that is over.
-	ErrTrialOver = errors.New("the trial that this change belongs to is over: nothing of it is changed any more")
-)
-
-// trial is the trial that is under way, or still holds files. Only the writer changes it, under mu.
-type trial struct {
-	*Trial // nil: there is none
-	// before has what was there before, nil where nothing was.
-	before map[object.Ref]*record
-	// files are the paths of which the content before is stored.
-	files map[string]bool
-	// held are the files that are not taken as they are, see GoBack.
-	held map[string]heldFile
-}
 
 // TrialHead is the trial without what it is about, which may be much.
 func (s *Store) TrialHead() (head Trial, is bool) {
@@ -153,16 +94,6 @@ func (s *Store) beginTrial(id, user string, files bool, after time.Duration, now
 	return next, nil
 }
 
-// addTo adds the stored form to a transaction.
-func (t *Trial) addTo(out *engine.Transaction, revision uint64) error {
-	value, err := json.Marshal(t)
-	if err != nil {
-		return fmt.Errorf("encode the trial: %w", err)
-	}
-	out.Puts = append(out.Puts, engine.Pair{Key: trialKey, Value: value, Revision: revision})
-	return nil
-}
-
 // putTrial commits the head of the trial.
 func (s *Store) putTrial(head *Trial) error {
 	if s.storage.shared != nil {
@@ -231,23 +162,6 @@ func (s *Store) confirm() (TrialState, error) {
 	return state, nil
 }
 
-// keys returns the keys of all stored records of the trial.
-func (t *trial) keys() []string {
-	keys := []string{trialKey}
-	for ref := range t.before {
-		keys = append(keys, trialObjectPrefix+objectKey(ref))
-	}
-	for path := range t.files {
-		keys = append(keys, trialFilePrefix+path)
-	}
-	for path := range t.held {
-		if !t.files[path] {
-			keys = append(keys, trialFilePrefix+path)
-		}
-	}
-	return keys
-}
-
 // admitTrial refuses a write of a trial that is over.
 func (s *Store) admitTrial(by Caller) error {
 	if by.Trial != "" && (!s.trial.Pending() || s.trial.ID != by.Trial) {
@@ -256,112 +170,88 @@ func (s *Store) admitTrial(by Caller) error {
 	return nil
 }
 
-// covers reports whether a change goes back with the trial.
-func (t *trial) covers(c *change) bool {
-	switch {
-	case !t.Pending():
-		return false
-	case c.by != nil:
-		return c.by.Trial != "" && c.by.Trial == t.ID
-	case !t.Trial.Files:
-		return false
-	case c.remove:
-		return c.old.owner.File != ""
+// shareTrial commits the head of a trial for all machines.
+func (s *Store) shareTrial(head *Trial) error {
+	t := s.begin()
+	t.announced = true
+	if err := head.addTo(&t.extra, s.feed.revision); err != nil {
+		return err
 	}
-	return c.owner.File != ""
+	if _, err := t.run(); err != nil {
+		return fmt.Errorf("store the trial: %w", err)
+	}
+	s.keepEnds(trialEndsKey, &ends{head.ID, head.Ends.Wall, head.Ends})
+	return nil
 }
 
-// note adds to a commit what was there before its changes. It gives what has to be merged into
-// before once it is written.
-func (t *trial) note(s *Store, changes []*change, out *engine.Transaction) (map[object.Ref]*record, error) {
-	if !t.Pending() {
-		return nil, nil
+// TrialLeft returns the time left of the trial that is under way, by this machine's clocks.
+func (s *Store) TrialLeft() (left time.Duration, pending bool) {
+	head, is := s.TrialHead()
+	if !is || !head.Pending() {
+		return 0, false
 	}
-	return noteBefore(s, trialObjectPrefix, t.before, t.covers, changes, out)
+	return head.Ends.Left(s.cfg.Clocks()), true
 }
 
-// noteBefore adds to a commit, under a prefix, what was there before those of its changes that are covered, if that is not known
-// yet. It gives what is new.
-func noteBefore(s *Store, prefix string, before map[object.Ref]*record, covers func(*change) bool, changes []*change, out *engine.Transaction) (map[object.Ref]*record, error) {
-	noted := map[object.Ref]*record{}
-	for _, c := range changes {
-		_, known := before[c.ref]
-		_, seen := noted[c.ref]
-		if c.revision == 0 || known || seen || !covers(c) {
-			continue
-		}
-		// Earlier changes of the same commit may be others'; what is covered begins with its own.
-		pair, err := pairBefore(prefix, c.ref, c.old, s.feed.revision)
-		if err != nil {
-			return nil, err
-		}
-		noted[c.ref] = c.old
-		out.Puts = append(out.Puts, pair)
-	}
-	return noted, nil
+// GoBack takes back what a trial has changed: objects are what they were, with the uids, addresses and
+// ports that they had. Files that differ from what they were before the trial are held: the next SyncFiles
+// take them as they were, until they change once more, or Confirm. found is what the files say now.
+// Errors: ErrNoTrial.
+func (s *Store) GoBack(found manifest.Files) ([]Revived, error) {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	var revived []Revived
+	err := s.decide(func() (err error) {
+		revived, err = s.goBack(found)
+		return err
+	})
+	return revived, err
 }
 
-// pairBefore is the stored form of what was there before; nil: nothing.
-func pairBefore(prefix string, ref object.Ref, old *record, revision uint64) (engine.Pair, error) {
-	pair := engine.Pair{Key: prefix + objectKey(ref), Revision: revision}
-	if old != nil {
-		value, _, err := (&stored{old.owner, old.created, old.asked, old.object}).encode()
-		if err != nil {
-			return pair, err
-		}
-		pair.Value, pair.Entry = value[engine.EntryHeader:], value
+// goBack is GoBack once.
+func (s *Store) goBack(found manifest.Files) ([]Revived, error) {
+	if !s.trial.Pending() {
+		return nil, ErrNoTrial
 	}
-	return pair, nil
-}
-
-// keepFiles adds to a commit the contents of files that it replaces.
-func (t *trial) keepFiles(from engine.Engine, revision uint64, out *engine.Transaction) (kept []string, err error) {
-	if !t.Pending() || !t.Trial.Files {
-		return nil, nil
+	head := *s.trial.Trial
+	now := s.cfg.Clock().UTC().Round(0)
+	head.Back = &now
+	t := s.begin()
+	t.announced = true
+	// The copies of files that wait are stored first, with what was there before them.
+	if err := s.flush(); err != nil {
+		return nil, fmt.Errorf("go back: %w", err)
 	}
-	keep := func(key string) error {
-		path, is := strings.CutPrefix(key, filePrefix)
-		if !is || t.files[path] {
-			return nil
-		}
-		pairs, err := from.Load(key)
-		if err != nil {
-			return err
-		}
-		var before trialFile
-		if len(pairs) > 0 && pairs[0].Key == key { // others may begin with its path
-			before.was, before.content = true, pairs[0].Value
-		}
-		out.Puts = append(out.Puts, engine.Pair{Key: trialFilePrefix + path, Value: before.encode(), Revision: revision})
-		kept = append(kept, path)
-		return nil
+	held, err := s.trial.holdFiles(s.storage.engine, s.feed.revision, found, &t.extra)
+	if err != nil {
+		return nil, fmt.Errorf("go back: %w", err)
 	}
-	for _, p := range slices.Clone(out.Puts) {
-		if err := keep(p.Key); err != nil {
-			return nil, err
-		}
+	for ref := range s.trial.before {
+		t.extra.Deletes = append(t.extra.Deletes, trialObjectPrefix+objectKey(ref))
 	}
-	for _, key := range out.Deletes {
-		if err := keep(key); err != nil {
-			return nil, err
-		}
+	if len(held) == 0 {
+		t.extra.Deletes = append(t.extra.Deletes, trialKey)
+	} else if err := head.addTo(&t.extra, s.feed.revision); err != nil {
+		return nil, err
 	}
-	return kept, nil
-}
-
-// noteTrial merges what note has added to a commit, once that is written.
-func (s *Store) noteTrial(noted map[object.Ref]*record) {
-	if len(noted) == 0 {
-		return
+	s.allocator.unkeep(trialOwner)
+	revived, err := t.revive(s.trial.before, &Caller{User: "svcctl", Verb: verbGoBack})
+	if err == nil {
+		_, err = t.run()
+	}
+	if err != nil {
+		s.allocator.rollback()
+		return nil, fmt.Errorf("go back: %w", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.Copy(s.trial.before, noted)
-}
-
-// kept notes the paths of which keepFiles has stored the content.
-func (t *trial) kept(paths []string) {
-	for _, path := range paths {
-		t.files[path] = true
+	s.trial = trial{}
+	delete(s.allocator.kept, trialOwner)
+	if len(held) > 0 {
+		s.trial = trial{Trial: &head, held: held, files: map[string]bool{}}
+		for path := range held {
+			s.trial.files[path] = true
+		}
 	}
+	return revived, nil
 }

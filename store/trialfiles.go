@@ -2,9 +2,7 @@ package store
 
 import (
 	"crypto/sha256"
-	"slices"
 
-	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 )
 
@@ -70,88 +68,4 @@ func (f trialFile) hold(path string) heldFile {
 		h.before.Hash = sha256.Sum256(f.content)
 	}
 	return h
-}
-
-// holdFiles makes what the trial has found in files what is not taken. It gives the held files, and adds
-// their stored forms to a transaction.
-func (t *trial) holdFiles(s *Store, found manifest.Files, out *engine.Transaction) (map[string]heldFile, error) {
-	held := map[string]heldFile{}
-	pairs, err := s.storage.engine.Load(trialFilePrefix)
-	if err != nil {
-		return nil, err
-	}
-	for _, pair := range pairs {
-		path := pair.Key[len(trialFilePrefix):]
-		f := decodeTrialFile(pair.Value)
-		f.refused, f.is, f.hash = true, false, manifest.Hash{}
-		if now := found.Get(path); now != nil {
-			f.is, f.hash = true, now.Hash
-		}
-		if f.is == f.was && (!f.is || f.hash == sha256.Sum256(f.content)) {
-			out.Deletes = append(out.Deletes, pair.Key) // it is as it was
-			continue
-		}
-		held[path] = f.hold(path)
-		out.Puts = append(out.Puts, engine.Pair{Key: pair.Key, Value: f.encode(), Revision: s.feed.revision})
-	}
-	return held, nil
-}
-
-// effective are files with those that are held as they were before the trial. A file that is not
-// what the trial found any more is held no longer: let are those.
-func (t *trial) effective(files manifest.Files) (taken manifest.Files, let []string) {
-	if len(t.held) == 0 {
-		return files, nil
-	}
-	taken = slices.Clone(files)
-	for path, h := range t.held {
-		i, there := taken.Find(path)
-		if there != h.is || there && taken[i].Hash != h.hash {
-			let = append(let, path)
-			continue
-		}
-		switch {
-		case there && h.before != nil:
-			taken[i] = h.before
-		case there:
-			taken = slices.Delete(taken, i, i+1)
-		case h.before != nil:
-			taken = slices.Insert(taken, i, h.before)
-		}
-	}
-	return taken, let
-}
-
-// takeFiles are the files that are taken of those that were found.
-func (s *Store) takeFiles(found manifest.Files) (manifest.Files, error) {
-	taken, let := s.trial.effective(found)
-	return taken, s.letFiles(let)
-}
-
-// letFiles forgets files that are held no longer, and with the last one the trial.
-func (s *Store) letFiles(paths []string) error {
-	if len(paths) == 0 {
-		return nil
-	}
-	var out engine.Transaction
-	for _, path := range paths {
-		out.Deletes = append(out.Deletes, trialFilePrefix+path)
-	}
-	over := len(paths) == len(s.trial.held)
-	if over {
-		out.Deletes = s.trial.keys()
-	}
-	if err := s.write(out, s.feed.revision); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, path := range paths {
-		delete(s.trial.held, path)
-		delete(s.trial.files, path)
-	}
-	if over {
-		s.trial = trial{}
-	}
-	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -65,18 +64,4 @@ func (s *Store) keepTried() {
 			s.allocator.keepOf(trialOwner, r.object.(*object.Service))
 		}
 	}
-}
-
-// decodeBefore reads what an object was before a trial or a rollout; nil: it was not there.
-func decodeBefore(pair engine.Pair, prefix string) (object.Ref, *record, error) {
-	key := strings.TrimPrefix(pair.Key, prefix)
-	ref, is := refOfKey(key)
-	if !is {
-		return object.Ref{}, nil, fmt.Errorf("read stored %s: it is not the key of an object", pair.Key)
-	}
-	if len(pair.Value) == 0 {
-		return ref, nil, nil
-	}
-	r, err := decodeRecord(engine.Pair{Key: key, Value: pair.Value, Revision: pair.Revision})
-	return ref, r, err
 }

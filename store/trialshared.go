@@ -31,20 +31,6 @@ type ends struct {
 // isTrialKey reports whether a key of the engine is of a trial.
 func isTrialKey(key string) bool { return strings.HasPrefix(key, trialPrefix) }
 
-// shareTrial commits the head of a trial for all machines.
-func (s *Store) shareTrial(head *Trial) error {
-	t := s.begin()
-	t.announced = true
-	if err := head.addTo(&t.extra, s.feed.revision); err != nil {
-		return err
-	}
-	if _, err := t.run(); err != nil {
-		return fmt.Errorf("store the trial: %w", err)
-	}
-	s.keepEnds(trialEndsKey, &ends{head.ID, head.Ends.Wall, head.Ends})
-	return nil
-}
-
 // keepEnds stores when something ends on this machine.
 func (s *Store) keepEnds(key string, of *ends) {
 	value, err := json.Marshal(of)
@@ -67,15 +53,6 @@ func (s *Store) countHere(key, id string, of deadline.Deadline) (here deadline.D
 	}
 	s.keepEnds(key, &ends{id, of.Wall, here})
 	return here
-}
-
-// TrialLeft returns the time left of the trial that is under way, by this machine's clocks.
-func (s *Store) TrialLeft() (left time.Duration, pending bool) {
-	head, is := s.TrialHead()
-	if !is || !head.Pending() {
-		return 0, false
-	}
-	return head.Ends.Left(s.cfg.Clocks()), true
 }
 
 // takeOverTrial takes over what a commit of another machine says of a trial. The writer must be held.

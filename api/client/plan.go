@@ -13,10 +13,20 @@ import (
 
 const planPath = "/svcctl/v1/plan"
 
-// Plan tells what applying objects, each in JSON, would change in the kernel. DryRun and AsFile mean nothing here.
-func (c *Client) Plan(ctx context.Context, o ApplyOptions, objects []json.RawMessage) (p wire.KernelPlan, err error) {
+// Plan tells what applying objects, each in JSON, would change in the kernel, and then removing others, which happens only if no object
+// is refused. DryRun and AsFile mean nothing here.
+func (c *Client) Plan(ctx context.Context, o ApplyOptions, objects []json.RawMessage, removals []wire.PlanRemoval) (p wire.KernelPlan, err error) {
 	query := url.Values{"fieldManager": {o.Manager}, "force": {strconv.FormatBool(o.Force)}, "fieldValidation": {"Strict"}}
 	var body bytes.Buffer
+	if len(removals) > 0 {
+		query.Set("removals", strconv.Itoa(len(removals)))
+	}
+	lines := json.NewEncoder(&body)
+	for i := range removals {
+		if err := lines.Encode(&removals[i]); err != nil {
+			return p, err
+		}
+	}
 	for _, object := range objects {
 		body.Write(object)
 		body.WriteByte('\n')

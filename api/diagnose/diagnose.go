@@ -102,6 +102,7 @@ func (d *diagnosis) checks() {
 		d.served()
 		d.neighbors()
 		d.endpoints()
+		d.bridged()
 		d.relayed()
 		d.health()
 		d.balance()
@@ -297,6 +298,10 @@ func (d *diagnosis) asked() bool {
 		return true
 	}
 	ports := d.ports()
+	if len(ports) > 0 && d.asksNodePort() && q.Address.Is6() && q.Address.IsLinkLocalUnicast() {
+		d.add(Bad, "ask at another address of the box", "node ports do not answer at link-local addresses of IPv6, as %s: the kernel forwards no packet of their clients", q.Address)
+		return false
+	}
 	if len(ports) > 0 {
 		return true
 	}

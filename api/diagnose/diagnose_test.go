@@ -52,6 +52,9 @@ func text(findings []diagnose.Finding) string {
 		for _, line := range f.Details {
 			fmt.Fprintf(&b, "    %s\n", line)
 		}
+		if f.Next != "" {
+			fmt.Fprintf(&b, "> %s\n", f.Next)
+		}
 	}
 	return b.String()
 }
@@ -97,7 +100,8 @@ func TestService(t *testing.T) {
 		"being deleted": {func(f *diagnose.Facts) {
 			at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 			f.Service.Metadata.DeletionTimestamp, f.Service.Metadata.Finalizers = &at, []string{"example.com/a", "example.com/b"}
-		}, diagnose.Doubt, []string{"? it is being deleted, since 2026-01-02T03:04:05Z, and serves until its finalizers are gone: example.com/a, example.com/b"}, nil},
+		}, diagnose.Doubt, []string{"? it is being deleted, since 2026-01-02T03:04:05Z, and serves until its finalizers are gone: example.com/a, example.com/b",
+			"> who put them there has to take them away; if that was a controller of a cluster, which does not run here, remove metadata.finalizers: `svcctl edit svc/web -n default`"}, nil},
 		"of others": {func(f *diagnose.Facts) {
 			f.Status.Problems = []wire.Problem{{Object: "Service default/web2", Message: "odd", Severity: wire.SeverityError}}
 		}, diagnose.Good, nil, []string{"odd"}},
@@ -113,6 +117,14 @@ func TestService(t *testing.T) {
 		"wrong protocol":       {func(f *diagnose.Facts) { f.Question = ask("10.96.0.10", 80); f.Question.Protocol = "UDP" }, diagnose.Bad, []string{"- it does not serve port 80/UDP"}, nil},
 		"node port":            {func(f *diagnose.Facts) { f.Question = ask("", 30080) }, diagnose.Good, []string{"+ port 80/TCP has 2 endpoints"}, nil},
 		"node port of the box": {func(f *diagnose.Facts) { f.Question = ask("192.0.2.1", 30080) }, diagnose.Good, []string{"+ port 80/TCP has 2 endpoints"}, nil},
+		"node port at a link": {func(f *diagnose.Facts) { f.Question = ask("fe80::1", 30080) }, diagnose.Bad,
+			[]string{"- node ports do not answer at link-local addresses of IPv6, as fe80::1: the kernel forwards no packet of their clients"}, []string{"endpoints"}},
+		"behind a bridge": {func(f *diagnose.Facts) {
+			f.State = state("10.96.0.10:80")
+			f.State.Ports[0].Endpoints = []string{"10.1.2.11:8080", "10.1.2.12:8080"}
+			f.State.Bridged = []wire.BridgedEndpoint{{Address: "10.1.2.11", Bridge: "br0", Setting: "net.bridge.bridge-nf-call-iptables"}}
+		}, diagnose.Doubt, []string{"? an endpoint that is balanced to itself gets no answer: it has 1 endpoint that is behind a bridge whose packets pass the rules for routed ones",
+			"    10.1.2.11 is behind br0, and net.bridge.bridge-nf-call-iptables is 1"}, nil},
 		"some not ready": {func(f *diagnose.Facts) { f.Slices[0].Endpoints[1].Conditions.Ready = &no }, diagnose.Good,
 			[]string{"+ port 80/TCP has 2 endpoints, 1 of them ready", "    10.1.2.12 is not ready, in EndpointSlice web-1"}, nil},
 		"none ready": {func(f *diagnose.Facts) {

@@ -373,3 +373,17 @@ var annotationsOfSets = []string{
 	"service.beta.kubernetes.io/aws-load-balancer-extra-security-groups",
 	"service.beta.kubernetes.io/aws-load-balancer-security-groups",
 }
+
+// bridged tells of endpoints that do not reach themselves.
+func (d *diagnosis) bridged() {
+	if d.State == nil || len(d.State.Bridged) == 0 {
+		return
+	}
+	first, addresses := d.State.Bridged[0], []string(nil)
+	for _, e := range d.State.Bridged {
+		addresses = append(addresses, e.Address+" is behind "+e.Bridge+", and "+e.Setting+" is 1")
+	}
+	d.add(Doubt, "if endpoints are clients of this Service, run `sysctl -w "+first.Setting+"=0`; who filters between the ports of a bridge by iptables needs 1",
+		"an endpoint that is balanced to itself gets no answer: it has %s behind a bridge whose packets pass the rules for routed ones", these(len(addresses)))
+	d.details(shortened(addresses)...)
+}

@@ -3,11 +3,11 @@ package rest
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 
 	fields "svcctl.io/svcctl/store/managedfields"
+	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/schema"
 )
 
@@ -111,9 +111,24 @@ func (s *Server) unmerged(err error, r *request) error {
 	return err
 }
 
-// copied is a copy of an object whose metadata may be changed.
-func copied(content map[string]any) map[string]any {
-	content = maps.Clone(content)
-	content["metadata"] = maps.Clone(metadataIn(content))
-	return content
+// editFile returns what an object becomes when the file that declares it says what is applied
+// instead. Without an object it returns what a new file makes.
+func (s *Server) editFile(wr *writing, live map[string]any) (map[string]any, error) {
+	r := wr.request
+	document, err := typed(wr.applied, r.kind)
+	if err != nil {
+		return nil, err
+	}
+	object.Default(document)
+	at := s.now()
+	if live != nil {
+		o, owner := s.store.Get(r.ref())
+		if owner.File == "" && owner.Controller == "" {
+			return nil, conflict(r.kind, r.name, "it was made by a client, and a file does not take it over: delete it first")
+		}
+		at = createdAt(o, at)
+	} else {
+		live = map[string]any{}
+	}
+	return fields.ApplyFile(live, document, r.kind, at)
 }

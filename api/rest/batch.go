@@ -21,11 +21,8 @@ import (
 const (
 	// batchLimit bounds a batch, in bytes: about 60,000 Services.
 	batchLimit = 64 << 20
-	// A commit has at most commitObjects objects, or commitBytes bytes of them.
-	commitObjects = 1000
-	commitBytes   = 4 << 20
-	// maxBatches bounds the concurrent batches; others wait.
-	maxBatches = 2
+	// A commit of a batch has at most commitObjects objects, or commitBytes bytes of them.
+	commitBytes = 4 << 20
 )
 
 // typeLines is the media type of JSON values one a line.
@@ -159,6 +156,9 @@ func (b *batch) add(d document) error {
 
 // writing returns the write that one document asks for.
 func (b *batch) writing(d document) (*writing, error) {
+	if d.err != nil {
+		return nil, d.err
+	}
 	content, ok := d.content.(map[string]any)
 	if !ok {
 		return nil, badRequest("error decoding patch: line %d: it is no object with fields", d.line)
@@ -248,6 +248,8 @@ func (b *batch) commit() error {
 		it.result = applied{Result: wire.Configured, Object: results[i].Object}
 		if it.plan.write.Create {
 			it.result.Result = wire.Created
+		} else if results[i].Removed {
+			it.result = applied{Result: wire.Removed, Object: it.plan.write.Object}
 		} else if it.err == nil && sameObject(results[i].Object, stowed(it.plan.before)) {
 			it.result.Result = wire.Unchanged
 		}
@@ -284,9 +286,17 @@ func (b *batch) retry(it *item) {
 	switch {
 	case created:
 		it.result.Result = wire.Created
+	case it.err == nil && b.isGone(it):
+		it.result.Result = wire.Removed
 	case it.err == nil && before != nil && sameObject(stowed(it.result.Object), before):
 		it.result.Result = wire.Unchanged
 	}
+}
+
+// isGone reports whether an object that was being deleted is not there any more.
+func (b *batch) isGone(it *item) bool {
+	there, _ := b.server.store.Get(it.writing.request.ref())
+	return there == nil && it.result.Object != nil && it.result.Object.GetMeta().DeletionTimestamp != nil
 }
 
 // tell writes the line about one object.

@@ -244,6 +244,18 @@ func TestBatchOverConnections(t *testing.T) {
 }
 
 // A body that is too long for a batch ends it, and what came before it counts.
+// TestBatchGoesOnBehindALargeObject: an object that is too large, or too deep, stops no other.
+func TestBatchGoesOnBehindALargeObject(t *testing.T) {
+	w := newWorld(t)
+	large := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"large"},"data":{"a":"` + strings.Repeat("x", 4<<20) + `"}}`
+	deep := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"deep"},"data":` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + `}`
+	list := `{"apiVersion":"v1","kind":"List","items":[` + large + "," + applied1("c", "c") + `]}`
+	answers := w.batch(batchPath, applied1("a", "a")+large+deep+applied1("b", "b")+list+applied1("d", "d"), typeLines)
+	if got := outcomes(answers); got != "created refused(400) refused(400) created refused(400) created created" {
+		t.Error(got)
+	}
+}
+
 func TestBatchIsLimited(t *testing.T) {
 	w := newWorld(t)
 	long := applied1("a", "a") + `{"a":"` + strings.Repeat("x", batchLimit) + `"}`

@@ -39,9 +39,9 @@ func (b *bodies) take(n, most int64) bool {
 	return true
 }
 
-// readBody reads the body of a request up to a length in bytes. Its bytes count until the
+// read reads the body of a request up to a length in bytes. Its bytes count until the
 // request is answered, for what is decoded from them lives as long.
-func (s *Server) readBody(r *request, most int64) ([]byte, error) {
+func (b *bodies) read(r *request, most int64) ([]byte, error) {
 	limit := fmt.Sprintf("limit is %d", most)
 	if r.http.ContentLength > most {
 		return nil, tooLarge(limit)
@@ -58,7 +58,7 @@ func (s *Server) readBody(r *request, most int64) ([]byte, error) {
 			}
 			room := min(2*int64(cap(body)), most+1)
 			if more := room - max(smallBody, int64(cap(body))); more > 0 {
-				if !s.bodies.take(more, budget) {
+				if !b.take(more, budget) {
 					return nil, tooManyRequests("the bodies of other requests fill the memory that there is for them: try again later", busyRetry)
 				}
 				r.held += more
@@ -81,8 +81,8 @@ func (s *Server) readBody(r *request, most int64) ([]byte, error) {
 	}
 }
 
-// readSmallBody is readBody for what is never long, and in a shorter time.
-func (s *Server) readSmallBody(w http.ResponseWriter, r *request) ([]byte, error) {
+// readSmall is read for what is never long, and in a shorter time.
+func (b *bodies) readSmall(w http.ResponseWriter, r *request) ([]byte, error) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(smallBodyTime))
-	return s.readBody(r, smallBody)
+	return b.read(r, smallBody)
 }

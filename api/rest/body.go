@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"mime"
 	"net/http"
 	"slices"
@@ -29,7 +30,7 @@ func (s *Server) decodeReview(w http.ResponseWriter, r *request) (object.Object,
 	if err != nil {
 		return nil, err
 	}
-	body, err := s.readSmallBody(w, r)
+	body, err := s.bodies.readSmall(w, r)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +50,7 @@ func (s *Server) decodeBody(r *request, o *options) (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	body, err := s.readBody(r, schema.MaxBytes)
+	body, err := s.bodies.read(r, schema.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -242,3 +243,20 @@ func typed(content map[string]any, k kind.Kind) (object.Object, error) {
 
 // untyped is an object as packages fields and patch take it.
 func untyped(o object.Object, k kind.Kind) map[string]any { return schema.Of(k).FromObject(o) }
+
+// copied is a copy of an object whose metadata may be changed.
+func copied(content map[string]any) map[string]any {
+	content = maps.Clone(content)
+	content["metadata"] = maps.Clone(metadataIn(content))
+	return content
+}
+
+// entriesOf are the managedFields of an object.
+func entriesOf(content map[string]any) ([]object.ManagedFieldsEntry, error) {
+	list, _ := metadataIn(content)["managedFields"].([]any)
+	entries, err := schema.ToEntries(list)
+	if err != nil {
+		return nil, fmt.Errorf("decode managedFields: %w", err)
+	}
+	return entries, nil
+}

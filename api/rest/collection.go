@@ -2,7 +2,6 @@ package rest
 
 import (
 	"svcctl.io/svcctl/store"
-	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -33,24 +32,6 @@ type change struct {
 	revision uint64
 	// old is nil when it came, new when it went.
 	old, new object.Object
-}
-
-// collectionOf is the collection of a kind.
-func (s *Server) collectionOf(k kind.Kind) collection {
-	plain := stored{s.store, k.Name}
-	switch {
-	case k.Name == object.KindEvent && k.APIVersion() == object.APIVersionEvents:
-		return eventsOf(plain)
-	case k.Name == object.KindEndpoints:
-		return endpointsOf(s.store)
-	case k.Name == object.KindIPAddress:
-		return addressesOf(s.store)
-	case k.Name == object.KindIPAddressPool:
-		return poolsOf(plain)
-	case isComputed(k):
-		return computed{s.store, s.computed[k.Name]}
-	}
-	return plain
 }
 
 // stored is a collection of objects as they are stored.
@@ -116,17 +97,4 @@ func (c adapted) follow(namespace string, after uint64) (follower, error) {
 		return changes
 	}
 	return f, err
-}
-
-// eventsOf shows Events as events.k8s.io does.
-func eventsOf(plain stored) adapted {
-	return adapted{plain, func() func(object.Object) object.Object { return eventView }}
-}
-
-// eventView is an event as events.k8s.io shows it; nil stays nil.
-func eventView(o object.Object) object.Object {
-	if e, ok := o.(*object.Event); ok {
-		return e.View()
-	}
-	return o
 }

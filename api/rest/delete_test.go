@@ -203,6 +203,42 @@ func TestDeleteCollection(t *testing.T) {
 	}
 }
 
+// TestDeleteCollectionIsOfAList: what is removed is what a list with the same query has, and a query
+// that a list is refused for removes nothing.
+func TestDeleteCollectionIsOfAList(t *testing.T) {
+	w := newWorld(t)
+	for i := range 5 {
+		w.does(http.StatusCreated, "POST", configMapsPath, fmt.Sprintf(`{"metadata":{"name":"cm%d"}}`, i))
+	}
+	for query, want := range map[string]int{
+		"?limit=1&continue=abc":               http.StatusBadRequest,
+		"?limit=x":                            http.StatusBadRequest,
+		"?resourceVersion=abc":                http.StatusBadRequest,
+		"?resourceVersionMatch=Exact":         http.StatusUnprocessableEntity,
+		"?sendInitialEvents=true":             http.StatusUnprocessableEntity,
+		"?resourceVersion=999999999999999999": http.StatusGatewayTimeout,
+	} {
+		if got := w.ask("DELETE", configMapsPath+query).Code; got != want {
+			t.Errorf("%s: %d, want %d", query, got, want)
+		}
+	}
+	if got := names(w.get(configMapsPath)); got != "cm0 cm1 cm2 cm3 cm4" {
+		t.Fatal("a query that was refused has removed something; left: ", got)
+	}
+	list := w.does(http.StatusOK, "DELETE", configMapsPath+"?limit=2", "")
+	next, _ := at(list, "metadata", "continue").(string)
+	if names(list) != "cm0 cm1" || next == "" || fmt.Sprint(at(list, "metadata", "remainingItemCount")) != "3" {
+		t.Error(list)
+	}
+	if got := names(w.get(configMapsPath)); got != "cm2 cm3 cm4" {
+		t.Error("with a limit, left:", got)
+	}
+	list = w.does(http.StatusOK, "DELETE", configMapsPath+"?limit=1&continue="+next, "")
+	if names(list) != "cm2" || names(w.get(configMapsPath)) != "cm3 cm4" {
+		t.Error("the next one:", list)
+	}
+}
+
 func TestDeleteCollectionOfFiles(t *testing.T) {
 	w := newWorld(t)
 	w.does(http.StatusCreated, "POST", servicesPath, service("a", ""))

@@ -24,6 +24,7 @@ type document struct {
 	fieldWarnings []string // about fields that are there twice
 	line          int      // where it starts in YAML
 	length        int      // about, in bytes
+	err           error    // why it is none that can be used; the next ones can
 }
 
 // documents are the values of a stream of YAML documents, or of JSON values. The items
@@ -95,16 +96,23 @@ func jsonValue(value json.RawMessage, yield func(document) bool) (more bool, err
 		return false, err
 	}
 	if items == nil {
-		content, fieldWarnings, err := schema.Parse(value)
-		return err == nil && yield(document{content: content, fieldWarnings: fieldWarnings, length: len(value)}), err
+		return yield(jsonDocument(value)), nil
 	}
 	for _, item := range items {
-		content, fieldWarnings, err := schema.Parse(item)
-		if err != nil || !yield(document{content: content, fieldWarnings: fieldWarnings, length: len(item)}) {
-			return false, err
+		if !yield(jsonDocument(item)) {
+			return false, nil
 		}
 	}
 	return true, nil
+}
+
+// jsonDocument is one value of a stream. One that is too large or too deep stops no other.
+func jsonDocument(text json.RawMessage) document {
+	content, fieldWarnings, err := schema.Parse(text)
+	if err != nil {
+		err = unreadable(err)
+	}
+	return document{content: content, fieldWarnings: fieldWarnings, length: len(text), err: err}
 }
 
 // itemsOf are the members of an array, or the items of a List; nil when a value is neither.
@@ -188,11 +196,11 @@ func yamlItems(value manifest.Value, length int) []document {
 		fieldWarnings = append(fieldWarnings, fmt.Sprintf("duplicate field %q", field))
 	}
 	if !isList {
-		return []document{{value.Data, fieldWarnings, value.Line, length}}
+		return []document{{content: value.Data, fieldWarnings: fieldWarnings, line: value.Line, length: length}}
 	}
 	documents := make([]document, len(items))
 	for i, item := range items {
-		documents[i] = document{item, fieldWarnings, value.Line, length / len(items)}
+		documents[i] = document{content: item, fieldWarnings: fieldWarnings, line: value.Line, length: length / len(items)}
 	}
 	return documents
 }

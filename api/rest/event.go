@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"context"
 	"slices"
 	"time"
 
@@ -19,37 +18,11 @@ const (
 	eventSlack = 500
 	// sweepMost bounds the Events that one commit removes, which other writes wait for.
 	sweepMost = 1000
-	// sweepEvery is the interval of removals of old Events, emptyEvery that of removing the objects
-	// of namespaces that are deleted.
-	sweepEvery = time.Minute
-	emptyEvery = 10 * time.Second
 )
 
-// Run removes what has had its time, until the context ends: Events after an hour, or when
-// there are too many, and what is left in namespaces whose removal was not finished.
-func (s *Server) Run(ctx context.Context) {
-	sweep, empty := time.NewTicker(sweepEvery), time.NewTicker(emptyEvery)
-	defer sweep.Stop()
-	defer empty.Stop()
-	for {
-		var err error
-		select {
-		case <-ctx.Done():
-			return
-		case <-sweep.C:
-			err = s.sweepEvents()
-		case <-empty.C:
-			err = s.emptyNamespaces()
-		}
-		if err != nil && ctx.Err() == nil {
-			s.log.Warn("could not tidy up; will try again", "err", err)
-		}
-	}
-}
-
-// countEvent counts an Event that is to be created, and sweeps before there are too many.
-func (s *Server) countEvent(wr *writing) error {
-	if wr.request.kind.Name != object.KindEvent || wr.options.dryRun || s.guards.events.Add(1) < eventSlack {
+// countEvent counts an object of a kind that is to be created, if it is an Event, and sweeps before there are too many.
+func (s *Server) countEvent(kind string, dryRun bool) error {
+	if kind != object.KindEvent || dryRun || s.guards.events.Add(1) < eventSlack {
 		return nil
 	}
 	return s.sweepEvents()

@@ -76,3 +76,7 @@ func isInRollout(err error) bool {
 	var tried *store.OnTrialError
 	return errors.As(err, &other) || errors.As(err, &tried)
 }
+
+// maxTries bounds the attempts of a change without resourceVersion that conflicts with concurrent
+// ones (MaxRetryWhenPatchConflicts of the API server of Kubernetes).
+const maxTries = 5

@@ -180,3 +180,16 @@ func (l *watchSession) bookmark(initial bool) error {
 	// Only what identifies the kind, and the metadata: empty specs would be noise.
 	return l.stream.event(bookmarked, table.Metadata{TypeMeta: *o.GetTypeMeta(), Metadata: *meta})
 }
+
+// watchSession is one watch.
+type watchSession struct {
+	server  *Server
+	request *request
+	options *listOptions
+	stream  *stream
+	follow  follower
+	// after is the revision up to which everything is told.
+	after uint64
+	// described says that the columns of a Table are told.
+	described bool
+}

@@ -43,16 +43,22 @@ func (s *Server) list(w http.ResponseWriter, r *request) error {
 		objects = behind(objects, start)
 	}
 	page := pageOf(objects, &o)
+	return s.respondList(w, r, page.meta(objects, revision, &o), o.selected(objects[:page.length]))
+}
+
+// meta is the metadata of the list that the page is of.
+func (p page) meta(objects []object.Object, revision uint64, o *listOptions) table.ListMeta {
 	meta := table.ListMeta{ResourceVersion: strconv.FormatUint(revision, 10)}
-	if page.more {
-		last := page.last.GetMeta()
-		meta.Continue = after(last.Namespace, last.Name, int64(revision))
-		if o.everything() {
-			remaining := int64(len(objects) - page.length)
-			meta.RemainingItemCount = &remaining
-		}
+	if !p.more {
+		return meta
 	}
-	return s.respondList(w, r, meta, o.selected(objects[:page.length]))
+	last := p.last.GetMeta()
+	meta.Continue = after(last.Namespace, last.Name, int64(revision))
+	if o.everything() {
+		remaining := int64(len(objects) - p.length)
+		meta.RemainingItemCount = &remaining
+	}
+	return meta
 }
 
 // startOf is as of which revision (0: now) a list is, and behind which object it begins.

@@ -13,9 +13,6 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// indentation of JSON for people.
-const indentation = "  "
-
 // listHead has the fields of a list except its items.
 type listHead struct {
 	object.TypeMeta

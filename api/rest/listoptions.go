@@ -15,6 +15,9 @@ const (
 	matchNotOlderThan = "NotOlderThan"
 )
 
+// longestWatch bounds the time of a watch that a client may ask for.
+const longestWatch = 24 * time.Hour
+
 // listOptions is the query of a list or a watch (meta/v1 ListOptions).
 type listOptions struct {
 	selection

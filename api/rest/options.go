@@ -148,3 +148,5 @@ func (w *warnings) add(texts ...string) {
 		}
 	}
 }
+
+func isTrue(b *bool) bool { return b != nil && *b }

@@ -49,28 +49,6 @@ func (s *Server) fileOf(r *request, owner store.Owner, live object.Object) (file
 	return fileDeclaration{path, line, entries, stored}, err
 }
 
-// editFile returns what an object becomes when the file that declares it says what is applied
-// instead. Without an object it returns what a new file makes.
-func (s *Server) editFile(wr *writing, live map[string]any) (map[string]any, error) {
-	r := wr.request
-	document, err := typed(wr.applied, r.kind)
-	if err != nil {
-		return nil, err
-	}
-	object.Default(document)
-	at := s.now()
-	if live != nil {
-		o, owner := s.store.Get(r.ref())
-		if owner.File == "" && owner.Controller == "" {
-			return nil, conflict(r.kind, r.name, "it was made by a client, and a file does not take it over: delete it first")
-		}
-		at = createdAt(o, at)
-	} else {
-		live = map[string]any{}
-	}
-	return fields.ApplyFile(live, document, r.kind, at)
-}
-
 // createdAt returns the creation time of an object, or otherwise if it has none.
 func createdAt(o object.Object, otherwise time.Time) time.Time {
 	if at := o.GetMeta().CreationTimestamp; at != nil {
@@ -163,7 +141,7 @@ func place(path string, line int) string {
 // mayWrite refuses changes of what a controller makes.
 func mayWrite(r *request, owner store.Owner) error {
 	if owner.Controller == "" || owner.Controller == store.NamespacesController && r.kind.Name == object.KindNamespace ||
-		owner.Controller == store.NodeController && r.kind.Name == object.KindNode {
+		store.IsNodeController(owner.Controller) && r.kind.Name == object.KindNode {
 		return nil
 	}
 	return &store.OwnedError{Ref: r.ref(), Owner: owner}

@@ -2,9 +2,11 @@ package rest
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 
 	"svcctl.io/svcctl/api/kube/patch"
+	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/schema"
 )
@@ -33,7 +35,7 @@ func (s *Server) patch(w http.ResponseWriter, r *request) error {
 	if err := o.checkPatch(mediaType); err != nil {
 		return err
 	}
-	body, err := s.readBody(r, schema.MaxBytes)
+	body, err := s.bodies.read(r, schema.MaxBytes)
 	if err != nil {
 		return err
 	}
@@ -70,6 +72,9 @@ func patchOf(mediaType string, body []byte, r *request, o *options) (func(map[st
 		}
 		return func(live map[string]any) (map[string]any, error) {
 			patched, duplicates, err := patch.JSON(live, body)
+			if err == nil {
+				err = keepsKind(patched, body, r.kind)
+			}
 			for i := range duplicates {
 				duplicates[i] = "json patch " + duplicates[i]
 			}
@@ -82,7 +87,8 @@ func patchOf(mediaType string, body []byte, r *request, o *options) (func(map[st
 	}
 	return func(live map[string]any) (map[string]any, error) {
 		if mediaType == typeMergePatch {
-			return o.patched(patch.Merge(live, content), duplicates, body, t, nil)
+			patched := patch.Merge(live, content)
+			return o.patched(patched, duplicates, body, t, keepsKind(patched, body, r.kind))
 		}
 		patched, err := patch.Strategic(live, content, t)
 		return o.patched(patched, duplicates, body, t, err)
@@ -91,7 +97,10 @@ func patchOf(mediaType string, body []byte, r *request, o *options) (func(map[st
 
 // patched returns the result of a patch, if it is an object of the type.
 func (o *options) patched(content map[string]any, fieldWarnings []string, body []byte, t *schema.Type, err error) (map[string]any, error) {
+	var refused *statusError
 	switch {
+	case errors.As(err, &refused):
+		return nil, err
 	case errors.Is(err, patch.ErrTooLarge):
 		return nil, tooLarge(err.Error())
 	case errors.Is(err, patch.ErrNotApplicable):
@@ -109,6 +118,18 @@ func (o *options) patched(content map[string]any, fieldWarnings []string, body [
 	}
 	o.warnOfFields(fieldWarnings)
 	return content, nil
+}
+
+// keepsKind refuses what a JSON patch or merge patch makes of an object when that says it is of another
+// kind: it would be answered as done, and nothing of it would be. In a strategic merge patch, which
+// kubectl makes of whole files, Kubernetes ignores both fields.
+func keepsKind(patched map[string]any, body []byte, k kind.Kind) error {
+	for _, field := range [][2]string{{"kind", k.Name}, {"apiVersion", k.APIVersion()}} {
+		if value := patched[field[0]]; value != nil && value != "" && value != field[1] {
+			return badPatch(body, fmt.Errorf("%s: %v: it cannot be changed, this is a %s of %s", field[0], value, k.Name, k.APIVersion()))
+		}
+	}
+	return nil
 }
 
 // badPatch refuses what a patch makes of an object.

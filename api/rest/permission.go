@@ -1,7 +1,10 @@
 package rest
 
 import (
+	"fmt"
+	"net/http"
 	"slices"
+	"strings"
 
 	"svcctl.io/svcctl/api/auth"
 	"svcctl.io/svcctl/store/kind"
@@ -23,4 +26,53 @@ func may(role auth.Role, verb string, k kind.Kind) bool {
 		return true
 	}
 	return slices.Contains(reading, verb) && k.Name != object.KindSecret
+}
+
+// forbidden says what a user may not do.
+func forbidden(r *request) *statusError {
+	resource := r.kind.Plural
+	if r.subresource != "" {
+		resource += "/" + r.subresource
+	}
+	scope := "at the cluster scope"
+	if r.namespace != "" {
+		scope = fmt.Sprintf("in the namespace %q", r.namespace)
+	}
+	why := fmt.Sprintf("User %q cannot %s resource %q in API group %q %s", r.user.Name, r.verb, resource, r.kind.Group, scope)
+	named := r.kind.GroupResource()
+	if r.name != "" {
+		named += fmt.Sprintf(" %q", r.name)
+	}
+	return &statusError{
+		code: http.StatusForbidden, reason: reasonForbidden, details: detailsOf(r.kind, r.name),
+		message: named + " is forbidden: " + why + askAnAdmin,
+	}
+}
+
+// askAnAdmin tells a reader how to get the rights; Kubernetes has the reasons of an
+// authorizer in this place.
+const askAnAdmin = ": this needs root, a member of the group that --socket-group names, or a token that one of these made"
+
+// forbiddenPath returns the refusal for a user without any right.
+func forbiddenPath(r *request) *statusError {
+	return &statusError{
+		code: http.StatusForbidden, reason: reasonForbidden, details: &statusDetails{},
+		message: fmt.Sprintf("forbidden: User %q cannot %s path %q", r.user.Name, strings.ToLower(r.http.Method), r.http.URL.Path),
+	}
+}
+
+// mayWriteKind refuses to write what is only a view of other objects.
+func mayWriteKind(r *request) error {
+	var why string
+	switch {
+	case r.kind.Name == object.KindIPAddress:
+		why = "show which Services hold which addresses, and cannot be written: change the Service"
+	case isComputed(r.kind):
+		why = "are computed on request, and can be neither written nor watched: svcctl announcements and /svcctl/v1/announcements?watch=true tell more"
+	default:
+		return nil
+	}
+	e := notSupported(r.kind, r.verb)
+	e.message = r.kind.GroupResource() + " " + why
+	return e
 }

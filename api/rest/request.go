@@ -3,6 +3,7 @@ package rest
 import (
 	"net/http"
 	"net/url"
+	"strings"
 
 	"svcctl.io/svcctl/api/auth"
 	"svcctl.io/svcctl/store/kind"
@@ -27,3 +28,17 @@ type request struct {
 func (r *request) ref() object.Ref {
 	return object.Ref{Kind: r.kind.Name, Namespace: r.namespace, Name: r.name}
 }
+
+// checkSegment refuses what cannot be the name of anything, as it has a meaning in paths.
+func checkSegment(name string) error {
+	if name == "" {
+		return noResource()
+	}
+	if name == "." || name == ".." || strings.ContainsAny(name, "/%") {
+		return badRequest("invalid name %q in the path: it may not be '.' or '..', nor contain '/' or '%%'", name)
+	}
+	return nil
+}
+
+// statusSubresource is the path below an object where its status is written.
+const statusSubresource = "status"

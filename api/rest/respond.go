@@ -115,3 +115,6 @@ func metadataOf(f form, o object.Object) table.Metadata {
 	m.APIVersion = f.metaAPIVersion()
 	return m
 }
+
+// indentation of JSON for people.
+const indentation = "  "

@@ -166,20 +166,6 @@ func (r *request) read(parts []string) (watching bool, err error) {
 	return watching, nil
 }
 
-// statusSubresource is the path below an object where its status is written.
-const statusSubresource = "status"
-
-// checkSegment refuses what cannot be the name of anything, as it has a meaning in paths.
-func checkSegment(name string) error {
-	if name == "" {
-		return noResource()
-	}
-	if name == "." || name == ".." || strings.ContainsAny(name, "/%") {
-		return badRequest("invalid name %q in the path: it may not be '.' or '..', nor contain '/' or '%%'", name)
-	}
-	return nil
-}
-
 // verbOf returns the verb of a request, by its method and path.
 func (r *request) verbOf(watching bool) (string, error) {
 	verb := ""
@@ -249,3 +235,7 @@ func (r *request) methods(watching bool) []string {
 	}
 	return all
 }
+
+// Handler answers everything below /api, /apis and /openapi. Who asks is in the context of
+// a request (auth.With).
+func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }

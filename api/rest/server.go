@@ -2,7 +2,8 @@ package rest
 
 import (
 	"log/slog"
-	"net/http"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"svcctl.io/svcctl/store"
@@ -32,6 +33,9 @@ const defaultMaxWatches = 1500
 // maxViews bounds the lists and watches of Endpoints and IPAddresses: each holds some megabytes
 // for ten thousand Services, as long as its client takes.
 const maxViews = 64
+
+// maxBatches bounds the concurrent batches; others wait.
+const maxBatches = 2
 
 // Server answers requests for objects.
 type Server struct {
@@ -68,6 +72,13 @@ func New(cfg Config) *Server {
 	}
 }
 
-// Handler answers everything below /api, /apis and /openapi. Who asks is in the context of
-// a request (auth.With).
-func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }
+// guards coordinates concurrent writes.
+type guards struct {
+	// namespaces is held for reading by a create, from the look for its namespace until the object
+	// exists, and for writing by the removal of a namespace.
+	namespaces sync.RWMutex
+	// events counts the Events that were created since they were counted last.
+	events atomic.Int64
+	// batches holds one for each batch that is worked on.
+	batches chan struct{}
+}

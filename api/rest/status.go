@@ -157,39 +157,6 @@ func invalidObject(k kind.Kind, name string, errs object.Errors) *statusError {
 	return invalid(k.Group, k.Name, name, errs)
 }
 
-// forbidden says what a user may not do.
-func forbidden(r *request) *statusError {
-	resource := r.kind.Plural
-	if r.subresource != "" {
-		resource += "/" + r.subresource
-	}
-	scope := "at the cluster scope"
-	if r.namespace != "" {
-		scope = fmt.Sprintf("in the namespace %q", r.namespace)
-	}
-	why := fmt.Sprintf("User %q cannot %s resource %q in API group %q %s", r.user.Name, r.verb, resource, r.kind.Group, scope)
-	named := r.kind.GroupResource()
-	if r.name != "" {
-		named += fmt.Sprintf(" %q", r.name)
-	}
-	return &statusError{
-		code: http.StatusForbidden, reason: reasonForbidden, details: detailsOf(r.kind, r.name),
-		message: named + " is forbidden: " + why + askAnAdmin,
-	}
-}
-
-// askAnAdmin tells a reader how to get the rights; Kubernetes has the reasons of an
-// authorizer in this place.
-const askAnAdmin = ": this needs root, a member of the group that --socket-group names, or a token that one of these made"
-
-// forbiddenPath returns the refusal for a user without any right.
-func forbiddenPath(r *request) *statusError {
-	return &statusError{
-		code: http.StatusForbidden, reason: reasonForbidden, details: &statusDetails{},
-		message: fmt.Sprintf("forbidden: User %q cannot %s path %q", r.user.Name, strings.ToLower(r.http.Method), r.http.URL.Path),
-	}
-}
-
 // unauthorized returns the answer to an unknown user.
 func unauthorized() *statusError {
 	return &statusError{code: http.StatusUnauthorized, reason: reasonUnauthorized, message: "Unauthorized"}
@@ -261,4 +228,12 @@ func unsettled(message string) *statusError {
 
 func unavailable(message string, retryAfter int) *statusError {
 	return &statusError{code: http.StatusServiceUnavailable, reason: reasonUnavailable, message: message, retryAfter: retryAfter}
+}
+
+// refused returns the answer to a request that no user may make.
+func refused(k kind.Kind, name, why string) *statusError {
+	return &statusError{
+		code: http.StatusForbidden, reason: reasonForbidden, details: detailsOf(k, name),
+		message: fmt.Sprintf("%s %q is forbidden: %s", k.GroupResource(), name, why),
+	}
 }

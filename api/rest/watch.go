@@ -16,8 +16,6 @@ const (
 	// long; each is served up to twice that, so that not all come back at the same time
 	// (--min-request-timeout of the API server of Kubernetes).
 	shortestWatch = 30 * time.Minute
-	// longestWatch bounds what a client may ask for.
-	longestWatch = 24 * time.Hour
 	// bookmarkEvery is the interval of bookmarks for quiet watches, so that clients can go on from
 	// a recent revision.
 	bookmarkEvery = time.Minute
@@ -82,19 +80,6 @@ func (s *Server) enter(r *request) (leave func(), err error) {
 		}
 	}
 	return leave, nil
-}
-
-// watchSession is one watch.
-type watchSession struct {
-	server  *Server
-	request *request
-	options *listOptions
-	stream  *stream
-	follow  follower
-	// after is the revision up to which everything is told.
-	after uint64
-	// described says that the columns of a Table are told.
-	described bool
 }
 
 // begin sends the headers, and what there is already if that is asked for. An error is

@@ -269,6 +269,18 @@ func TestYAML(t *testing.T) {
 	if got := answer.Header().Get("Warning"); answer.Code != http.StatusOK || got != `299 - "duplicate field \"kind\""` {
 		t.Errorf("%d %s", answer.Code, got)
 	}
+	// The last one counts, as in JSON, and as in Kubernetes.
+	twice := strings.Replace(webFile, "tier: front", "tier: front, tier: back", 1)
+	for _, c := range []struct{ method, path, body, header string }{
+		{"PUT", "", twice, "Content-Type: application/yaml"},
+		{"PATCH", "&fieldManager=x&force=true", twice, asApply},
+	} {
+		o = w.does(http.StatusOK, c.method, servicesPath+"/web?fieldValidation=Ignore"+c.path, c.body, c.header)
+		if got := at(o, "metadata", "labels", "tier"); got != "back" {
+			t.Errorf("%s: %v", c.method, got)
+		}
+		w.does(http.StatusOK, "PUT", servicesPath+"/web", webFile, "Content-Type: application/yaml")
+	}
 }
 
 func TestSecret(t *testing.T) {

@@ -36,11 +36,12 @@ type FleetBox struct {
 	// heard of), or as that of Fleet.
 	State string `json:"state"`
 	// Accepted is the revision that it has followed, Programmed the one in its kernel.
-	Accepted   uint64    `json:"accepted"`
-	Programmed uint64    `json:"programmed"`
-	Problems   int       `json:"problems"`
-	Why        string    `json:"why,omitempty"`
-	Since      time.Time `json:"since"`
+	Accepted   uint64 `json:"accepted"`
+	Programmed uint64 `json:"programmed"`
+	Problems   int    `json:"problems"`
+	Why        string `json:"why,omitempty"`
+	// Since is when the State began; of a box that is Away when its Node became Unknown, and left out until then.
+	Since time.Time `json:"since,omitzero"`
 	// Core is the URL of the core box that a leaf follows; "" for a box that follows etcd.
 	Core string `json:"core,omitempty"`
 	// Rollout is new or before, as the box has the versions of the rollout that is under way; "" when none is.

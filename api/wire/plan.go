@@ -18,11 +18,18 @@ type KernelPlan struct {
 
 // What becomes of an object, beside Created, Configured and Refused.
 const (
-	// Removed: it goes.
+	// Removed: it goes. Of an object that is applied: it was being deleted, and the last finalizer is taken away.
 	Removed = "removed"
 	// Held: no file has a document for it any more, and it stays until `svcctl release`.
 	Held = "held"
 )
+
+// PlanRemoval is an object that a plan is to be without.
+type PlanRemoval struct {
+	// Path is that of the object below the API, "/api/v1/namespaces/default/services/web".
+	Path string `json:"path"`
+	UID  string `json:"uid,omitempty"` // that it must have; "": any
+}
 
 // PlannedObject is an object that a change is about.
 type PlannedObject struct {

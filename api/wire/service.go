@@ -26,6 +26,16 @@ type ServiceState struct {
 	Rollout *ServiceRollout `json:"rollout,omitempty"`
 	// NotStored says where a file declares the Service, if the appliance could not store it yet.
 	NotStored *NotStored `json:"notStored,omitempty"`
+	// Bridged lists endpoints that get no answer when they are balanced to themselves.
+	Bridged []BridgedEndpoint `json:"bridged,omitempty"`
+}
+
+// BridgedEndpoint is an endpoint behind a bridge of the box whose packets pass the rules for routed ones.
+type BridgedEndpoint struct {
+	Address string `json:"address"`
+	Bridge  string `json:"bridge"`
+	// Setting is the one of the kernel, as in sysctl, that is 1.
+	Setting string `json:"setting"`
 }
 
 // ServiceCertificate is a certificate that clients of relayed ports get.

@@ -87,6 +87,8 @@ type Views struct {
 	// Certificates returns the certificates of a Service, "namespace/name"; nil where there are
 	// none.
 	Certificates func(service string) []wire.ServiceCertificate
+	// Bridged returns the endpoints of a Service, "namespace/name", that do not reach themselves.
+	Bridged func(service string) []wire.BridgedEndpoint
 }
 
 // Open listens on the socket, and on --listen. What backend publishes and the store holds is
@@ -113,6 +115,9 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 			}
 			if views.Certificates != nil {
 				state.Certificates = views.Certificates(namespace + "/" + name)
+			}
+			if views.Bridged != nil {
+				state.Bridged = views.Bridged(namespace + "/" + name)
 			}
 			ref := object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
 			state.NotStored, state.Declared = backend.NotStored(ref), declaredIn(objects, ref)

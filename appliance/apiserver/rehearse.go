@@ -3,10 +3,12 @@ package apiserver
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
+	"net/url"
 
 	"svcctl.io/svcctl/api/rest"
 	"svcctl.io/svcctl/api/wire"
@@ -20,16 +22,9 @@ func Rehearse(objects *store.Store, look func(*object.Service), r *http.Request,
 	server := rest.New(rest.Config{Objects: objects, Look: look, Log: slog.New(slog.DiscardHandler)})
 	asked := r.Clone(r.Context())
 	asked.URL.Path, asked.URL.RawPath = "/svcctl/v1/apply", ""
-	asked.Body, asked.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-	asked.Header.Del("Accept-Encoding") // the answer is read here
-	said := &kept{header: http.Header{}, code: http.StatusOK}
-	server.Handler().ServeHTTP(said, asked)
-	if said.code != http.StatusOK {
-		var failure wire.Failure
-		if err := json.Unmarshal(said.body.Bytes(), &failure); err != nil {
-			return nil, fmt.Errorf("the objects cannot be applied: %s", &said.body)
-		}
-		return nil, &failure
+	said, err := answerTo(server, asked, body)
+	if err != nil {
+		return nil, err
 	}
 	var all []wire.Applied
 	for d := json.NewDecoder(&said.body); ; {
@@ -43,6 +38,51 @@ func Rehearse(objects *store.Store, look func(*object.Service), r *http.Request,
 			return nil, fmt.Errorf("read what became of the objects: %w", err)
 		}
 	}
+}
+
+// RehearseRemovals removes objects from such a store. It returns the refusals by their path; what is not there is no refusal.
+func RehearseRemovals(objects *store.Store, r *http.Request, removals []wire.PlanRemoval) (refused map[string]*wire.Failure, err error) {
+	server := rest.New(rest.Config{Objects: objects, Log: slog.New(slog.DiscardHandler)})
+	refused = map[string]*wire.Failure{}
+	for i := range removals {
+		options := map[string]any{"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
+		if uid := removals[i].UID; uid != "" {
+			options["preconditions"] = map[string]any{"uid": uid}
+		}
+		body, err := json.Marshal(options)
+		if err != nil {
+			return nil, err
+		}
+		asked := r.Clone(r.Context())
+		asked.Method, asked.URL = http.MethodDelete, &url.URL{Path: removals[i].Path}
+		asked.Header.Set("Content-Type", "application/json")
+		asked.Header.Del("Accept") // a Table, or protobuf
+		_, err = answerTo(server, asked, body)
+		failure, is := errors.AsType[*wire.Failure](err)
+		switch {
+		case err != nil && !is:
+			return nil, err
+		case is && failure.Code != http.StatusNotFound:
+			refused[removals[i].Path] = failure
+		}
+	}
+	return refused, nil
+}
+
+// answerTo has a server answer a request. A refusal is an error, a *wire.Failure if it is one of the API.
+func answerTo(server *rest.Server, r *http.Request, body []byte) (*kept, error) {
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	r.Header.Del("Accept-Encoding") // the answer is read here
+	said := &kept{header: http.Header{}, code: http.StatusOK}
+	server.Handler().ServeHTTP(said, r)
+	if said.code < http.StatusBadRequest {
+		return said, nil
+	}
+	var failure wire.Failure
+	if err := json.Unmarshal(said.body.Bytes(), &failure); err != nil {
+		return nil, fmt.Errorf("%s %s cannot be done: %s", r.Method, r.URL.Path, &said.body)
+	}
+	return nil, &failure
 }
 
 // kept is an answer that is not sent.

@@ -2,10 +2,13 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+
+	"svcctl.io/svcctl/appliance/node"
 )
 
 // goodConfig is a Config that Validate likes on every machine.
@@ -122,6 +125,9 @@ func TestValidate(t *testing.T) {
 		{"primary and CIDRs", func(c *Config) {
 			c.Addresses.NodePortAddresses = NodePortAddresses{Primary: true, Prefixes: prefixes("10.0.0.0/8")}
 		}, []string{`--nodeport-addresses "primary"`}},
+		{"node ports at links", func(c *Config) { c.Addresses.NodePortAddresses.Prefixes = prefixes("169.254.0.0/16") }, nil},
+		{"node ports at links of IPv6", func(c *Config) { c.Addresses.NodePortAddresses.Prefixes = prefixes("fe80::/64") },
+			[]string{`--nodeport-addresses "fe80::/64": node ports cannot answer at link-local addresses of IPv6`}},
 		{"internal pool", func(c *Config) {
 			c.Addresses.InternalPools, c.Addresses.InternalFrom.Interfaces = pool("10.20.0.0/28"), []string{"eth1"}
 		}, nil},
@@ -226,6 +232,32 @@ func TestParseListsTellEveryProblem(t *testing.T) {
 	pools, err := ParseAddrRanges([]string{"x", "10.0.0.0/8", "y"})
 	if err == nil || strings.Count(err.Error(), "\n") != 1 || len(pools) != 1 {
 		t.Errorf("%v, %v", pools, err)
+	}
+}
+
+// Node ports answer at a link-local address of IPv4 that a prefix of such addresses names, and at none of IPv6.
+func TestNodePortsAtLinks(t *testing.T) {
+	facts := &node.Facts{Addresses: []node.Address{
+		{Prefix: netip.MustParsePrefix("192.0.2.1/24")}, {Prefix: netip.MustParsePrefix("169.254.7.1/24")},
+		{Prefix: netip.MustParsePrefix("2001:db8::1/64")}, {Prefix: netip.MustParsePrefix("fe80::1/64")},
+	}}
+	for list, want := range map[string]string{
+		"":                            "[192.0.2.1 2001:db8::1]",
+		"0.0.0.0/0,::/0":              "[192.0.2.1 2001:db8::1]",
+		"169.254.0.0/16":              "[169.254.7.1 2001:db8::1]",
+		"192.0.2.0/24,169.254.7.1/32": "[169.254.7.1 192.0.2.1 2001:db8::1]",
+		"169.254.8.0/24,fe80::/10":    "[]",
+	} {
+		c := Default()
+		if list != "" {
+			var err error
+			if c.Addresses.NodePortAddresses, err = ParseNodePortAddresses(strings.Split(list, ",")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := fmt.Sprint(c.HostNodePortAddresses(facts)); got != want {
+			t.Errorf("--nodeport-addresses %q: node ports answer at %s, want %s", list, got, want)
+		}
 	}
 }
 

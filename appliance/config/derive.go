@@ -64,12 +64,12 @@ func (c *Config) OfflineBox() nft.Box {
 }
 
 // HostNodePortAddresses are the addresses of the host that node ports answer on. A family
-// that the configuration names no prefix of answers on all its addresses.
+// that the configuration names no prefix of answers on all its addresses but those of loopback and of links.
 func (c *Config) HostNodePortAddresses(facts *node.Facts) []netip.Addr {
 	var addrs []netip.Addr
 	for _, a := range facts.Addresses {
 		addr := a.Prefix.Addr()
-		if addr.IsLoopback() || addr.IsLinkLocalUnicast() || !c.Addresses.NodePortAddresses.accept(addr, facts) {
+		if addr.IsLoopback() || !c.Addresses.NodePortAddresses.accept(addr, facts) || addr.IsLinkLocalUnicast() && !c.Addresses.NodePortAddresses.namesLink(addr) {
 			continue
 		}
 		if !slices.Contains(addrs, addr) {
@@ -94,6 +94,12 @@ func (n NodePortAddresses) accept(addr netip.Addr, facts *node.Facts) bool {
 		}
 	}
 	return !named
+}
+
+// namesLink reports whether a prefix of link-local addresses of IPv4 names one. Those of IPv6 cannot be named: the kernel
+// forwards no packet that has one as its source (ip6_forward), which a client of such an address has.
+func (n NodePortAddresses) namesLink(addr netip.Addr) bool {
+	return addr.Is4() && slices.ContainsFunc(n.Prefixes, func(p netip.Prefix) bool { return p.Addr().IsLinkLocalUnicast() && p.Contains(addr) })
 }
 
 // ResolveFacts returns the facts that Services are resolved against. isVIP reports whether an address of the host was

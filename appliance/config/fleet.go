@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"sync"
@@ -169,18 +170,32 @@ func (c *Config) FleetSettings() (json.RawMessage, error) {
 		}
 		return all
 	}
-	return json.Marshal(struct {
-		ClusterIPs    []string `json:"serviceClusterIPRange"`
-		NodePorts     string   `json:"serviceNodePortRange"`
-		Space         string   `json:"nodePortSpace"`
-		Pools         []string `json:"loadBalancerPool,omitempty"`
-		InternalPools []string `json:"loadBalancerInternalPool,omitempty"`
-		ServiceNames  string   `json:"serviceNames"`
-		Pinned        bool     `json:"pinned,omitempty"`
-	}{
+	return json.Marshal(fleetSettings{
 		texts(c.Addresses.ClusterIPRanges), fmt.Sprintf("%d-%d", c.Addresses.NodePortRange.First, c.Addresses.NodePortRange.Last), string(c.Addresses.NodePortSpace),
 		text(c.Addresses.LoadBalancerPools), text(c.Addresses.InternalPools), string(c.Services.Names), c.Addresses.Allocate == AllocateNever,
 	})
+}
+
+// fleetSettings are the settings that all boxes of a fleet must have in common. The flag of each is what messages name: a
+// bool says that its flag has been given.
+type fleetSettings struct {
+	ClusterIPs    []string `json:"serviceClusterIPRange" flag:"service-cluster-ip-range"`
+	NodePorts     string   `json:"serviceNodePortRange" flag:"service-node-port-range"`
+	Space         string   `json:"nodePortSpace" flag:"node-port-space"`
+	Pools         []string `json:"loadBalancerPool,omitempty" flag:"load-balancer-pool"`
+	InternalPools []string `json:"loadBalancerInternalPool,omitempty" flag:"load-balancer-internal-pool"`
+	ServiceNames  string   `json:"serviceNames" flag:"service-names"`
+	Pinned        bool     `json:"pinned,omitempty" flag:"allocate never"`
+}
+
+// FleetFlags returns the flag of each field of FleetSettings, without dashes.
+func FleetFlags() map[string]string {
+	flags := map[string]string{}
+	for field := range reflect.TypeFor[fleetSettings]().Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		flags[name] = field.Tag.Get("flag")
+	}
+	return flags
 }
 
 func texts[T fmt.Stringer](list []T) (all []string) {

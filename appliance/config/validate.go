@@ -157,6 +157,11 @@ func (c *Config) validateRanges(v *validation) {
 	if c.Addresses.NodePortAddresses.Primary && len(c.Addresses.NodePortAddresses.Prefixes) > 0 {
 		v.add("nodeport-addresses", primaryAddresses, "does not go with CIDRs: give the one or the other")
 	}
+	for _, p := range c.Addresses.NodePortAddresses.Prefixes {
+		if p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() {
+			v.add("nodeport-addresses", p.String(), "node ports cannot answer at link-local addresses of IPv6, whose packets the kernel does not forward: name other addresses of the box")
+		}
+	}
 	if c.Addresses.ExternalIPRanges.None && len(c.Addresses.ExternalIPRanges.Prefixes) > 0 {
 		v.add("external-ip-range", noExternalIPs, "does not go with CIDRs: give the one or the other")
 	}

@@ -194,13 +194,15 @@ func (c *ClusterObjects) nodeObject(facts *node.Facts, have object.Object) *obje
 	n.Status.Addresses = append(n.Status.Addresses, object.NodeAddress{Type: object.NodeHostname, Address: c.cfg.NodeName})
 	KeepOfClients(n, have)
 	since := time.Now().UTC().Truncate(time.Second)
-	if before, ok := have.(*object.Node); ok && len(before.Status.Conditions) == 1 && before.Status.Conditions[0].LastTransitionTime != nil {
-		since = *before.Status.Conditions[0].LastTransitionTime
+	if before, ok := have.(*object.Node); ok {
+		if was := object.ReadyOf(before); was != nil && was.Status == object.ConditionTrue && was.LastTransitionTime != nil {
+			since = *was.LastTransitionTime
+		}
 	}
-	n.Status.Conditions = []object.NodeCondition{{
-		Type: object.NodeReady, Status: "True", LastTransitionTime: &since,
-		Reason: "SvcctlReady", Message: "svcctl programs the Services of this box",
-	}}
+	n.Status.Conditions = []object.NodeCondition{readyCondition(since)}
+	if isFleetOwner(c.cfg.NodeOwner) {
+		KeepReady(n, have)
+	}
 	return n
 }
 

@@ -49,6 +49,19 @@ func Test616_a_plan_on_a_box_of_a_fleet(t *testing.T) {
 		t.Fatal(out)
 	}
 	becomes(1, before, foreseen)
+	// And of what goes, on a box that another one makes the change on.
+	set := []string{"--prune", "--applyset", "shop"}
+	if out, code := f.applyWith(0, f.web("goes"), "--applyset", "shop", "--wait"); code != 0 {
+		t.Fatal(out)
+	}
+	before, foreseen = ruleset(1), planned(1, append([]string{"-f", file}, set...)...)
+	if len(foreseen) == 0 {
+		t.Error("nothing would go")
+	}
+	if out, code := f.applyWith(0, f.web("more"), set...); code != 0 || strings.Count(out, " pruned") != 4 {
+		t.Fatalf("exit %d: %s", code, out)
+	}
+	becomes(1, before, foreseen)
 	// Files, as the box that reads them plans them.
 	next := t.TempDir()
 	put(t, next, "web.yaml", f.web("other")...)

@@ -125,6 +125,28 @@ func Test023_node_port_follows_addresses(t *testing.T) {
 	}
 }
 
+func Test634_node_port_at_a_link(t *testing.T) {
+	for name, other := range map[string]flags{"named": {"nodeport-addresses": {"169.254.0.0/16"}}, "not named": nil} {
+		t.Run(name, func(t *testing.T) {
+			b := nodePort(t, other, r1l2)
+			b.GW1.AddAddr("ext0", "169.254.7.1/24")
+			f := families[0]
+			to, elsewhere := f.at("169.254.7.1", f.number(30080)), f.at(f.boxAddr(), f.number(30080))
+			if other == nil {
+				to, elsewhere = elsewhere, to
+			}
+			eventually(t, syncTimeout, func() error {
+				_, err := b.L1.Ask("tcp", to)
+				return err
+			})
+			b.reaches(t, b.L1, "tcp", to, masq, f.on(80, b.R1, b.L2)...)
+			if reply, err := b.L1.Ask("tcp", elsewhere); netlab.RefusalOf(err) != netlab.Refused {
+				t.Errorf("L1 to %s: got %v, %v, want a reset", elsewhere, reply, err)
+			}
+		})
+	}
+}
+
 // notListed tells when an address is an element of any set or map of the appliance.
 func (b *box) notListed(t *testing.T, f family, addr netip.Addr) error {
 	t.Helper()

@@ -368,3 +368,50 @@ func Test583_a_plan_of_files(t *testing.T) {
 	}
 	v.says(2, []string{"is not a directory that is watched here", watched}, "plan", "--against", "running", "-f", next, "--in-place-of", next)
 }
+
+// Test628_a_plan_with_prune tells what nft lists differently after `apply --prune`: objects of the set that the files do not have go,
+// with all that goes with them; what others brought stays.
+func Test628_a_plan_with_prune(t *testing.T) {
+	b := newBox(t, nil)
+	b.svcctl.Start()
+	v := b.verbs(t)
+	with := func(names ...string) string {
+		return v.file(strings.Join(names, "-")+".yaml", both(func(f family) (documents []string) {
+			for _, name := range names {
+				documents = append(documents, f.service(name, "type: NodePort", "ports: [{name: p80, port: 80}]"), f.slice(name, "p80: 80", b.L1))
+			}
+			return documents
+		}))
+	}
+	one, two := with("kept", "goes"), with("kept", "comes")
+	v.does(0, "apply", "-f", one, "--applyset", "shop", "--wait")
+	v.does(0, "apply", "-f", with("other"), "--wait") // of no set
+	set := []string{"-f", two, "--prune", "--applyset", "shop"}
+	before := v.listed(t)
+	p := v.planned(1, set...)
+	became := map[string]string{}
+	for _, o := range p.Objects {
+		became[o.Object] = o.Did
+	}
+	for _, f := range families {
+		for _, kind := range []string{"Service", "EndpointSlice"} {
+			for name, want := range map[string]string{"goes": "removed", "comes": "created", "kept": "", "other": ""} {
+				if got := became[f.object(kind, name)]; got != want {
+					t.Errorf("%s is %q, want %q", f.object(kind, name), got, want)
+				}
+			}
+		}
+	}
+	// A refusal has nothing pruned, as it has with apply.
+	bad := v.file("bad.yaml", service("bad", "ports: [{port: 0}]"))
+	v.says(2, []string{"nothing is pruned while an object is refused"}, "plan", append(set, "-f", bad, "--against", "running")...)
+	for _, o := range v.planned(2, append(set, "-f", bad)...).Objects {
+		if o.Did == "removed" {
+			t.Errorf("beside a refusal %s is removed", o.Object)
+		}
+	}
+	v.does(0, "apply", append(set, "--wait")...)
+	v.does(0, "wait", "--timeout", syncTimeout.String())
+	v.isForeseen(t, "apply --prune", &p, before)
+	v.does(0, "plan", append(set, "--against", "running")...) // nothing would change
+}

@@ -231,7 +231,12 @@ func (a *Appliance) Wait() *os.ProcessState {
 	select {
 	case <-a.exited:
 	case <-time.After(endTimeout):
-		_ = a.cmd.Process.Kill()
+		_ = a.cmd.Process.Signal(unix.SIGQUIT) // it logs what each goroutine waits for
+		select {
+		case <-a.exited:
+		case <-time.After(10 * time.Second):
+			_ = a.cmd.Process.Kill()
+		}
 		a.t.Fatalf("svcctl did not end within %s", endTimeout)
 	}
 	return a.cmd.ProcessState

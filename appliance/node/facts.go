@@ -57,6 +57,20 @@ func (f *Facts) Bridges() []string {
 	return names
 }
 
+// BridgeOf returns the name of the bridge in one of whose networks an address is, other than the box's own; "" for none.
+func (f *Facts) BridgeOf(addr netip.Addr) string {
+	name := ""
+	for _, a := range f.Addresses {
+		switch {
+		case a.Prefix.Addr() == addr:
+			return ""
+		case !a.Prefix.IsSingleIP() && a.Prefix.Contains(addr) && slices.ContainsFunc(f.Interfaces, func(i Interface) bool { return i.Bridge && i.Index == a.Index }):
+			name = a.Interface
+		}
+	}
+	return name
+}
+
 // Read gives the facts of the network namespace of the calling thread.
 func Read() (Facts, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)

@@ -10,20 +10,25 @@ import (
 	"syscall"
 )
 
-// arriving has the state of the program before, until it is taken.
+// arriving makes ports. It has the state of the program before, until a port takes it.
 type arriving struct {
+	shared *shared
+
 	mu      sync.Mutex
-	sockets map[frontKey]*os.File
+	sockets map[socketKey]*os.File
 	ports   map[key]*HeldPort
 	tcp     map[key]*tcpPort // of ports, with connections that go on already
 	settle  bool             // what is not taken by now is closed
 }
 
-// Inherit takes what the program before has left, before Run. Its connections go on at once.
-func (r *Relay) Inherit(s *State) {
-	a := &r.arriving
+func newArriving(s *shared) *arriving {
+	return &arriving{shared: s, sockets: map[socketKey]*os.File{}, ports: map[key]*HeldPort{}, tcp: map[key]*tcpPort{}}
+}
+
+// take takes what the program before has left, before Run. Its connections go on at once.
+func (a *arriving) take(s *State) {
 	for _, l := range s.Listeners {
-		a.sockets[frontKey{l.Protocol, l.At}] = os.NewFile(uintptr(l.FD), "")
+		a.sockets[socketKey{l.Protocol, l.At}] = os.NewFile(uintptr(l.FD), "")
 	}
 	for i := range s.Ports {
 		p := &s.Ports[i]
@@ -37,13 +42,13 @@ func (r *Relay) Inherit(s *State) {
 	}
 	for k, held := range a.ports {
 		if held.Protocol == TCP {
-			a.tcp[k] = r.resume(held)
+			a.tcp[k] = a.resume(held)
 		}
 	}
 }
 
-// InheritSocket takes a listening socket that was kept, before Run.
-func (r *Relay) InheritSocket(f *os.File) error {
+// takeSocket takes a listening socket that was kept, before Run.
+func (a *arriving) takeSocket(f *os.File) error {
 	var at net.Addr
 	l, err := net.FileListener(f)
 	if err == nil {
@@ -56,37 +61,36 @@ func (r *Relay) InheritSocket(f *os.File) error {
 	if err != nil {
 		return errors.Join(err, f.Close())
 	}
-	key := frontKey{TCP, netip.AddrPort{}}
+	key := socketKey{TCP, netip.AddrPort{}}
 	switch at := at.(type) {
 	case *net.TCPAddr:
 		key.at = at.AddrPort()
 	case *net.UDPAddr:
-		key = frontKey{UDP, at.AddrPort()}
+		key = socketKey{UDP, at.AddrPort()}
 	}
-	if before := r.arriving.sockets[key]; before != nil {
+	if before := a.sockets[key]; before != nil {
 		return f.Close() // the same one came another way
 	}
-	r.arriving.sockets[key] = f
+	a.sockets[key] = f
 	return nil
 }
 
 // socket takes a listening socket; nil: there is none.
-func (a *arriving) socket(protocol string, at netip.AddrPort) *os.File {
+func (a *arriving) socket(key socketKey) *os.File {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	key := frontKey{protocol, at}
 	f := a.sockets[key]
 	delete(a.sockets, key)
 	return f
 }
 
 // resume has the connections of a port go on. Those without an endpoint wait until the port has some.
-func (r *Relay) resume(held *HeldPort) *tcpPort {
+func (a *arriving) resume(held *HeldPort) *tcpPort {
 	p := Port{ID: held.ID, Protocol: TCP, Listen: held.Listen, via: held.Via}
 	if held.Redirected {
 		p.Frontends = []netip.AddrPort{}
 	}
-	t := r.newTCPPort(p, r.logOf(p))
+	t := a.shared.newTCPPort(p)
 	t.gone = true
 	t.endpoints.remember(held)
 	var waiting []HeldConnection
@@ -96,11 +100,11 @@ func (r *Relay) resume(held *HeldPort) *tcpPort {
 			continue
 		}
 		t.quota.take()
-		r.tasks.Go(func() {
+		a.shared.tasks.Go(func() {
 			defer t.quota.release()
-			if relayed := r.relayedOf(c); relayed != nil {
+			if relayed := relayedOf(c, a.shared.pump); relayed != nil {
 				t.endpoints.goesOn(c.To)
-				t.run(r.ctx, relayed)
+				t.run(a.shared.ctx, relayed)
 			}
 		})
 	}
@@ -109,7 +113,7 @@ func (r *Relay) resume(held *HeldPort) *tcpPort {
 }
 
 // relayedOf is a connection of the program before; nil: it ended meanwhile.
-func (r *Relay) relayedOf(held HeldConnection) *relayed {
+func relayedOf(held HeldConnection, u *pump) *relayed {
 	client, endpoint := tcpOf(held.Client), tcpOf(held.Endpoint)
 	if client == nil || endpoint == nil {
 		for _, c := range []*net.TCPConn{client, endpoint} {
@@ -119,7 +123,7 @@ func (r *Relay) relayedOf(held HeldConnection) *relayed {
 		}
 		return nil
 	}
-	c, err := r.newRelayed(client, endpoint, held.To)
+	c, err := newRelayed(u, client, endpoint, held.To)
 	if err != nil {
 		return nil
 	}
@@ -144,37 +148,61 @@ func tcpOf(fd int) *net.TCPConn {
 }
 
 // portOf is a Port with the connections that the program before had of it.
-func (r *Relay) portOf(p Port) *tcpPort {
-	a, k := &r.arriving, p.key()
+func (a *arriving) portOf(p Port) *tcpPort {
+	k := p.key()
 	a.mu.Lock()
 	t, held := a.tcp[k], a.ports[k]
 	delete(a.tcp, k)
 	delete(a.ports, k)
 	a.mu.Unlock()
 	if t == nil {
-		t = r.newTCPPort(p, r.logOf(p))
+		t = a.shared.newTCPPort(p)
+		t.names = a.portsNamed(nil, p)
 		if held != nil {
 			t.endpoints.remember(held)
 		}
 		return t
 	}
-	t.update(p)
+	a.update(t, p)
 	for _, c := range held.Connections {
 		client := tcpOf(c.Client)
 		switch {
 		case client == nil || client.RemoteAddr() == nil: // it has gone
 		case c.From.IsValid():
-			t.admit(client, func() { t.serveFrom(r.ctx, client, c.There.Rest, c.From, c.Asked) })
+			t.admit(client, func() { t.serveFrom(a.shared.ctx, client, c.There.Rest, c.From, c.Asked) })
 		default:
-			t.accepted(r.ctx, client, c.Asked)
+			t.accepted(a.shared.ctx, client, c.Asked)
 		}
 	}
 	return t
 }
 
+// update replaces what a port leads to.
+func (a *arriving) update(t *tcpPort, p Port) { t.update(p, a.portsNamed(t.serverNames(), p)) }
+
+// portsNamed gives the ports of the server names of p. Those that are there already keep their connections.
+func (a *arriving) portsNamed(have map[string]*tcpPort, p Port) map[string]*tcpPort {
+	if len(p.Names) == 0 {
+		return nil
+	}
+	names := make(map[string]*tcpPort, len(p.Names))
+	for _, n := range p.Names {
+		n.Port.Listen, n.Port.Frontends, n.Port.via = p.Listen, p.Frontends, p.ID+" "+n.ServerName
+		n.Port.Logged = p.Logged
+		sub := have[n.ServerName]
+		if sub == nil || sub.port.ID != n.Port.ID {
+			sub = a.portOf(n.Port)
+		} else {
+			a.update(sub, n.Port)
+		}
+		names[n.ServerName] = sub
+	}
+	return names
+}
+
 // flowsOf has a port of UDP go on with the clients that the program before had of it.
-func (r *Relay) flowsOf(l *udpListener, u *udpPort) {
-	a, k := &r.arriving, u.port.key()
+func (a *arriving) flowsOf(l *udpListener, u *udpPort) {
+	k := u.port.key()
 	a.mu.Lock()
 	held := a.ports[k]
 	delete(a.ports, k)
@@ -199,18 +227,15 @@ func (r *Relay) flowsOf(l *udpListener, u *udpPort) {
 	}
 }
 
-// Settle closes what the program before has left and no Port has taken, soon. It is called when all
-// Ports were named.
-func (r *Relay) Settle() {
-	r.arriving.mu.Lock()
-	r.arriving.settle = true
-	r.arriving.mu.Unlock()
-	r.listeners.Trigger()
+// settleNext has settled close what no Port has taken.
+func (a *arriving) settleNext() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.settle = true
 }
 
-// settled closes it, if it is time. Connections that nothing leads to go on.
-func (r *Relay) settled() {
-	a := &r.arriving
+// settled closes what no Port has taken, if it is time. Connections that nothing leads to go on.
+func (a *arriving) settled() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.settle {
@@ -218,7 +243,7 @@ func (r *Relay) settled() {
 	}
 	for key, f := range a.sockets {
 		_ = f.Close()
-		r.forget(key)
+		a.shared.forget(key)
 	}
 	for held := range maps.Values(a.ports) {
 		for _, c := range held.Connections {

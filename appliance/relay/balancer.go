@@ -36,8 +36,9 @@ type affinityEntry struct {
 	until    time.Time
 }
 
-func (r *Relay) newBalancer(p Port) *balancer {
-	c := &balancer{maxClients: r.limits.clients, counted: countKey{p.ID, p.Protocol}, open: r.open}
+// newBalancer returns the balancer of a Port that remembers at most so many clients, and counts connections in open.
+func newBalancer(p Port, maxClients int, open *openCounts) *balancer {
+	c := &balancer{maxClients: maxClients, counted: countKey{p.ID, p.Protocol}, open: open}
 	c.set(p)
 	return c
 }

@@ -23,14 +23,9 @@ func (c *balancer) one(client netip.Addr) netip.AddrPort {
 	return endpoint
 }
 
-// newBalancer is a balancer with counts of its own.
-func newBalancer(p Port, clients int) *balancer {
-	return (&Relay{limits: limits{clients: clients}, open: newOpenCounts()}).newBalancer(p)
-}
-
 func TestChoiceIsEven(t *testing.T) {
 	const endpoints, picks = 4, 4000
-	c := newBalancer(Port{Endpoints: endpointsOf(endpoints)}, 10)
+	c := newBalancer(Port{Endpoints: endpointsOf(endpoints)}, 10, newOpenCounts())
 	seen := map[netip.AddrPort]int{}
 	for range picks {
 		seen[c.one(local)]++
@@ -92,7 +87,7 @@ func TestChoiceWithAffinity(t *testing.T) {
 				same := 0
 				const rounds = 5 // 1 of 200 chances to be the same anyway, each
 				for range rounds {
-					c := newBalancer(Port{Endpoints: many, Pick: Pick{Affinity: 10 * time.Second}}, 20)
+					c := newBalancer(Port{Endpoints: many, Pick: Pick{Affinity: 10 * time.Second}}, 20, newOpenCounts())
 					first := c.one(local)
 					test.do(c)
 					if c.one(local) == first {
@@ -111,7 +106,7 @@ func TestChoiceWithAffinity(t *testing.T) {
 func TestChoiceForgetsTheRightClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		many := endpointsOf(200)
-		c := newBalancer(Port{Endpoints: many, Pick: Pick{Affinity: 10 * time.Second}}, 20)
+		c := newBalancer(Port{Endpoints: many, Pick: Pick{Affinity: 10 * time.Second}}, 20, newOpenCounts())
 		for i := range 19 {
 			c.one(netip.AddrFrom4([4]byte{127, 1, 0, byte(i)}))
 		}
@@ -130,7 +125,7 @@ func TestChoiceForgetsTheRightClients(t *testing.T) {
 
 func TestChoiceWithoutTheEndpoint(t *testing.T) {
 	many := endpointsOf(2)
-	c := newBalancer(Port{Endpoints: many, Pick: Pick{Affinity: time.Hour}}, 20)
+	c := newBalancer(Port{Endpoints: many, Pick: Pick{Affinity: time.Hour}}, 20, newOpenCounts())
 	c.one(local)
 	for _, e := range many {
 		c.set(Port{Endpoints: []netip.AddrPort{e}, Pick: Pick{Affinity: time.Hour}})
@@ -146,7 +141,7 @@ func from(client netip.Addr) netip.AddrPort { return netip.AddrPortFrom(client, 
 func TestChoiceByWeight(t *testing.T) {
 	const picks = 8000
 	weights := []uint16{5, 1, 2}
-	c := newBalancer(Port{Endpoints: endpointsOf(3), Pick: Pick{Weights: weights}}, 10)
+	c := newBalancer(Port{Endpoints: endpointsOf(3), Pick: Pick{Weights: weights}}, 10, newOpenCounts())
 	seen := map[netip.AddrPort]int{}
 	for range picks {
 		seen[c.one(local)]++
@@ -163,7 +158,7 @@ func TestChoiceIsMadeForTheClient(t *testing.T) {
 	all := endpointsOf(3)
 	c := newBalancer(Port{Endpoints: all, Pick: Pick{By: RoundRobin, Choose: func(client, asked netip.AddrPort) (netip.AddrPort, bool) {
 		return all[(client.Port()+asked.Port())%3], true
-	}}}, 10)
+	}}}, 10, newOpenCounts())
 	for port := range uint16(30) {
 		client, asked := netip.AddrPortFrom(local, port), netip.AddrPortFrom(local, 1)
 		if got, _ := c.pick(client, asked); got != all[(port+1)%3] {
@@ -194,7 +189,7 @@ func TestTurnsByWeight(t *testing.T) {
 	port := func(weights ...uint16) Port {
 		return Port{Endpoints: []netip.AddrPort{all[2], all[0], all[1]}, Pick: Pick{By: RoundRobin, Weights: []uint16{weights[2], weights[0], weights[1]}}}
 	}
-	c := newBalancer(port(5, 1, 1), 10)
+	c := newBalancer(port(5, 1, 1), 10, newOpenCounts())
 	if got := c.picks(14); got != "00102000010200" {
 		t.Errorf("turns %s, want 0010200 twice", got)
 	}
@@ -202,7 +197,7 @@ func TestTurnsByWeight(t *testing.T) {
 		t.Errorf("turns %s, want 001", got)
 	}
 	c.set(port(5, 1, 1))
-	next := newBalancer(Port{}, 10)
+	next := newBalancer(Port{}, 10, newOpenCounts())
 	next.remember(&HeldPort{Turn: c.last, Owed: c.owed()})
 	next.set(port(500, 100, 100))
 	for name, b := range map[string]*balancer{"set again": c, "the next program": next} {
@@ -230,12 +225,12 @@ func TestTurnsByWeight(t *testing.T) {
 // Who has the fewest connections for its weight gets the next one, whatever port of the Service they came by.
 func TestLeastConnections(t *testing.T) {
 	all := endpointsOf(3)
-	r := &Relay{limits: limits{clients: 10}, open: newOpenCounts()}
+	open := newOpenCounts()
 	port := Port{ID: "default/web", Protocol: TCP, Endpoints: all, Pick: Pick{By: LeastConnection}}
-	a, b := r.newBalancer(port), r.newBalancer(port)
+	a, b := newBalancer(port, 10, open), newBalancer(port, 10, open)
 	other := port
 	other.Protocol = UDP
-	udp := r.newBalancer(other)
+	udp := newBalancer(other, 10, open)
 	if got := a.picks(2) + b.picks(1) + a.picks(3); got != "012201" { // each port goes on after its own last one
 		t.Errorf("%s, want 012201", got)
 	}
@@ -252,8 +247,8 @@ func TestLeastConnections(t *testing.T) {
 			a.done(e)
 		}
 	}
-	if len(r.open.of) != 1 { // that of UDP
-		t.Errorf("counts are left of connections that have ended: %v", r.open.of)
+	if len(open.of) != 1 { // that of UDP
+		t.Errorf("counts are left of connections that have ended: %v", open.of)
 	}
 	weighted := port
 	weighted.Pick.Weights = []uint16{3, 1, 2}

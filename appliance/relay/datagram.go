@@ -3,19 +3,27 @@ package relay
 import (
 	"net/netip"
 	"os"
+	"sync"
 	"syscall"
 )
 
 // maxDatagram exceeds the length of any UDP datagram in bytes, which is a 16-bit number.
 const maxDatagram = 1 << 16
 
+// datagrams has the buffers that datagrams are received into.
+type datagrams struct{ buffers sync.Pool }
+
+func newDatagrams() *datagrams {
+	return &datagrams{sync.Pool{New: func() any { return new([maxDatagram]byte) }}}
+}
+
 // receive waits for one datagram and calls use, which must not retain data. It takes a
 // buffer only when a datagram has arrived: thousands of idle sockets need none.
-func (r *Relay) receive(raw syscall.RawConn, use func(data []byte, from netip.AddrPort)) error {
+func (d *datagrams) receive(raw syscall.RawConn, use func(data []byte, from netip.AddrPort)) error {
 	var result error
 	err := raw.Read(func(fd uintptr) (done bool) {
-		buf := r.buffers.Get().(*[maxDatagram]byte)
-		defer r.buffers.Put(buf)
+		buf := d.buffers.Get().(*[maxDatagram]byte)
+		defer d.buffers.Put(buf)
 		n, from, err := syscall.Recvfrom(int(fd), buf[:], 0)
 		switch {
 		case err == syscall.EAGAIN:

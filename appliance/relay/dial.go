@@ -61,3 +61,11 @@ func giveUp(c syscall.RawConn, cancel context.CancelCauseFunc) {
 const keepAliveEvery = 15 * time.Second
 
 func unmapped(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
+
+// networkOf is the network name for package net, as in "tcp4".
+func networkOf(protocol string, addr netip.Addr) string {
+	if addr.Is4() {
+		return protocol + "4"
+	}
+	return protocol + "6"
+}

@@ -1,10 +1,6 @@
 package relay
 
-import (
-	"context"
-	"sync"
-	"time"
-)
+import "sync"
 
 // draining counts the connections of clients that cannot be handed over, with TLS or HTTP, by group: a Drain waits for
 // the connections that began before it, and not for later ones.
@@ -51,48 +47,4 @@ func (d *draining) next() (open int, over <-chan struct{}) {
 	c.left = true
 	c.closeIfOver()
 	return c.open, c.over
-}
-
-// Drain is for a hand-over to come. It has clients of HTTP make another connection for their next request (Connection:
-// close, GOAWAY), and waits until all connections have ended that cannot be handed over and are open now, or ctx is
-// done. All clients are served meanwhile, new ones too.
-func (r *Relay) Drain(ctx context.Context) {
-	open, over := r.draining.next()
-	if open > 0 {
-		r.log.Info("waiting for connections with TLS or HTTP to end before the hand-over", "connections", open)
-	}
-	go r.http.Drain(ctx)
-	select {
-	case <-over:
-	case <-ctx.Done():
-	}
-}
-
-// drainLast stops accepting clients, and waits a little for connections that cannot be handed over.
-func (r *Relay) drainLast(open map[key]listener) {
-	for _, l := range open {
-		if tcp, is := l.(*loopbackTCP); is {
-			tcp.socket.pause()
-		}
-	}
-	r.fronts.pauseTCP()
-	_, over := r.draining.next()
-	timer := time.NewTimer(r.limits.lastDrain)
-	defer timer.Stop()
-	select {
-	case <-over:
-	case <-timer.C:
-	}
-}
-
-// pauseTCP has the listeners for TCP accept no more, and leaves them open.
-func (f *fronts) pauseTCP() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.closed = true
-	for _, front := range f.open {
-		if front.udp == nil {
-			front.socket.pause()
-		}
-	}
 }

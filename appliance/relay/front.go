@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 
 	"svcctl.io/svcctl/appliance/handover"
 	"svcctl.io/svcctl/appliance/relay/httpproxy"
@@ -29,10 +28,10 @@ func (t *tcpPort) frontOf() *Front {
 // serveFront serves a client, who had sent to asked, as front says. A connection that is encrypted cannot be handed over.
 func (t *tcpPort) serveFront(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort, front *Front) {
 	if handover.IsRequested(ctx) { // nothing was said yet
-		t.relay.leaving.unconnected(t, client, from, asked, early)
+		t.shared.leaving.unconnected(t.current(), t.endpoints, client, from, asked, early)
 		return
 	}
-	defer t.relay.draining.begin()()
+	defer t.shared.draining.begin()()
 	// The client's handlers end after it was reset, so that none of them closes its connection in
 	// order before.
 	outer := ctx
@@ -50,7 +49,7 @@ func (t *tcpPort) serveFront(ctx context.Context, client *net.TCPConn, early []b
 	if front.TLS != nil {
 		secured, err := tlsterm.Accept(ctx, near, front.TLS)
 		if err != nil {
-			t.relay.failedHandshakes.Add(1)
+			t.shared.failedHandshakes.Add(1)
 			t.log.Debug("a client is refused", "client", from, "err", err)
 			_ = client.Close() // not reset: the alert is on its way
 			return
@@ -99,7 +98,7 @@ func (t *tcpPort) begins(ctx context.Context, endpoint *net.TCPConn, from, asked
 	}
 	secured, err := tlsterm.Connect(ctx, endpoint, front.BackendTLS)
 	if err != nil {
-		t.relay.failedHandshakes.Add(1)
+		t.shared.failedHandshakes.Add(1)
 		reset(endpoint)
 		return nil, err
 	}
@@ -109,7 +108,7 @@ func (t *tcpPort) begins(ctx context.Context, endpoint *net.TCPConn, from, asked
 // serveHTTP passes the requests of a client on until it leaves.
 func (t *tcpPort) serveHTTP(ctx context.Context, client *net.TCPConn, near net.Conn, from, asked netip.AddrPort, front *Front) {
 	s := &httpSession{port: t, client: client, from: from, asked: asked, front: front}
-	t.relay.http.Serve(ctx, near, httpproxy.Client{
+	t.shared.http.Serve(ctx, near, httpproxy.Client{
 		Addr: from.Addr(), Port: asked.Port(), Secure: front.TLS != nil,
 		Dial: s.dial, Stale: func() bool { return s.stale.Load() > 0 }, ResponseTimeout: front.ResponseTimeout,
 	})
@@ -122,9 +121,7 @@ type httpSession struct {
 	client      *net.TCPConn
 	from, asked netip.AddrPort
 	front       *Front
-	stale       atomic.Int32 // how many of them are to endpoints that get no requests any more
-
-	noted bool // guarded by the mutex of port: EndpointsOf knows of it
+	session
 
 	mu    sync.Mutex
 	ended bool
@@ -164,7 +161,7 @@ func (s *httpSession) dial(ctx context.Context) (net.Conn, error) {
 		b.leave()
 		return nil, &httpproxy.StatusError{Status: http.StatusBadGateway, Err: err}
 	}
-	c := &relayed{client: s.client, endpoint: endpoint, to: to, session: s}
+	c := &relayed{client: s.client, endpoint: endpoint, to: to, session: &s.session}
 	t.begin(c)
 	s.mu.Lock()
 	b.Conn, b.relayed = far, c

@@ -39,9 +39,9 @@ func next(t *testing.T, l limits, state *State, ports ...Port) *generation {
 	go func() { g.done <- g.Run(ctx) }()
 	t.Cleanup(func() { g.end(nil); cancel(nil) })
 	g.Set(ports)
-	eventually(t, "the ports are set", func() bool { return !g.listeners.Pending() })
+	eventually(t, "the ports are set", func() bool { return !g.loopback.listeners.Pending() })
 	g.Settle()
-	eventually(t, "the ports are set", func() bool { return !g.listeners.Pending() })
+	eventually(t, "the ports are set", func() bool { return !g.loopback.listeners.Pending() })
 	return g
 }
 

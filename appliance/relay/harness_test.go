@@ -87,9 +87,9 @@ func (l *lab) set(ports ...Port) {
 	l.t.Helper()
 	l.Set(ports)
 	// Run has opened the listeners once it takes up a second Trigger.
-	eventually(l.t, "the ports are set", func() bool { return !l.listeners.Pending() })
-	l.listeners.Trigger()
-	eventually(l.t, "the ports are set", func() bool { return !l.listeners.Pending() })
+	eventually(l.t, "the ports are set", func() bool { return !l.loopback.listeners.Pending() })
+	l.loopback.listeners.Trigger()
+	eventually(l.t, "the ports are set", func() bool { return !l.loopback.listeners.Pending() })
 }
 
 // eventually waits until cond holds.

@@ -92,9 +92,3 @@ func (l *lately) endpoints(k lateKey) []netip.AddrPort {
 	}
 	return nil
 }
-
-// EndpointsOf returns the endpoints that a client of a Port with Logged had, through a listener at a port of the box: while it is
-// connected, and for a while after that. Over HTTP there can be several, of which the first 16 are kept. Nil: it is not known.
-func (r *Relay) EndpointsOf(protocol string, client netip.AddrPort, listener uint16) []netip.AddrPort {
-	return r.lately.endpoints(lateKey{protocol, unmapped(client), listener})
-}

@@ -2,10 +2,8 @@ package relay
 
 import (
 	"errors"
-	"maps"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"syscall"
 )
@@ -14,11 +12,27 @@ import (
 type leaving struct {
 	mu    sync.Mutex
 	state State
-	conns map[*tcpPort][]HeldConnection
+	ports map[*balancer]*leavingPort // of TCP, each by its own balancer
 }
 
-// connection takes one that was paused.
-func (l *leaving) connection(t *tcpPort, c *relayed) {
+// leavingPort is a port of TCP with what it hands over.
+type leavingPort struct {
+	port  Port
+	conns []HeldConnection
+}
+
+// of is what a port of TCP hands over. The caller holds the lock.
+func (l *leaving) of(p Port, b *balancer) *leavingPort {
+	have := l.ports[b]
+	if have == nil {
+		have = &leavingPort{port: p}
+		l.ports[b] = have
+	}
+	return have
+}
+
+// connection takes one of a port that was paused. An error means that it cannot be handed over.
+func (l *leaving) connection(p Port, b *balancer, c *relayed) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var failed [4]error
@@ -28,11 +42,11 @@ func (l *leaving) connection(t *tcpPort, c *relayed) {
 	held.There, failed[2] = c.there.hold()
 	held.Back, failed[3] = c.back.hold()
 	if err := errors.Join(failed[:]...); err != nil {
-		t.log.Debug("a connection is reset: it cannot be handed over", "err", err)
-		c.reset()
-		return
+		return err
 	}
-	l.conns[t] = append(l.conns[t], held)
+	to := l.of(p, b)
+	to.conns = append(to.conns, held)
+	return nil
 }
 
 func (w *way) hold() (HeldWay, error) {
@@ -40,9 +54,9 @@ func (w *way) hold() (HeldWay, error) {
 	return HeldWay{Ended: w.ended, Done: w.done, Rest: rest}, err
 }
 
-// unconnected takes a client that has no endpoint yet; the zero from: who it is was not read yet. early was read
-// from it already.
-func (l *leaving) unconnected(t *tcpPort, client *net.TCPConn, from, asked netip.AddrPort, early []byte) {
+// unconnected takes a client of a port that has no endpoint yet; the zero from: who it is was not read yet. early was
+// read from it already.
+func (l *leaving) unconnected(p Port, b *balancer, client *net.TCPConn, from, asked netip.AddrPort, early []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	fd, err := l.state.hold(client)
@@ -50,86 +64,40 @@ func (l *leaving) unconnected(t *tcpPort, client *net.TCPConn, from, asked netip
 		reset(client)
 		return
 	}
-	l.conns[t] = append(l.conns[t], HeldConnection{Client: fd, From: from, Asked: asked, There: HeldWay{Rest: early}})
+	to := l.of(p, b)
+	to.conns = append(to.conns, HeldConnection{Client: fd, From: from, Asked: asked, There: HeldWay{Rest: early}})
 }
 
-// pause has everything rest that Run has started, for HandedOver.
-func (r *Relay) pause(open map[key]listener) {
-	l := &r.leaving
-	var tcp []*tcpPort
-	udp := map[*udpPort]*udpListener{}
-	for k, loopback := range open {
-		var socket listenSocket
-		switch loopback := loopback.(type) {
-		case *loopbackTCP:
-			socket, tcp = loopback.socket, append(tcp, loopback.port)
-		case *loopbackUDP:
-			socket, udp[loopback.port] = loopback.socket, loopback.socket
-		}
-		socket.pause()
-		l.listener(k.protocol, k.listen, socket.conn())
-	}
-	r.fronts.mu.Lock()
-	r.fronts.closed = true
-	for k, front := range r.fronts.open {
-		front.socket.pause()
-		l.listener(k.protocol, k.at, front.socket.conn())
-	}
-	for _, ports := range r.fronts.ports {
-		for _, p := range ports {
-			if p.tcp != nil {
-				tcp = append(tcp, p.tcp)
-			} else {
-				udp[p.udp] = p.front.udp
-			}
-		}
-	}
-	r.fronts.mu.Unlock()
-	r.tasks.Wait()
-	l.ports(tcp, udp)
-}
-
-// ports takes the ports, when everything rests.
-func (l *leaving) ports(tcp []*tcpPort, udp map[*udpPort]*udpListener) {
+// port takes a port of TCP, which may have no connection.
+func (l *leaving) port(p Port, b *balancer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, t := range tcp {
-		for _, each := range slices.AppendSeq([]*tcpPort{t}, maps.Values(t.names)) {
-			if l.conns[each] == nil {
-				l.conns[each] = []HeldConnection{}
-			}
-		}
-	}
-	for t, conns := range l.conns { // also of those that nothing leads to any more
-		held := heldPort(t.port, t.endpoints)
-		held.Connections = conns
-		l.state.Ports = append(l.state.Ports, held)
-	}
-	flows := map[*udpPort][]HeldFlow{}
-	seen := map[*udpListener]bool{}
-	for _, listener := range udp {
-		if seen[listener] {
-			continue
-		}
-		seen[listener] = true
-		for _, f := range listener.flows {
-			if fd, err := l.state.hold(f.socket); err == nil {
-				flows[f.port] = append(flows[f.port], HeldFlow{fd, f.client, f.endpoint, f.replied})
-			}
-		}
-	}
-	for u := range udp {
-		held := heldPort(u.port, u.endpoints)
-		held.Flows = flows[u]
-		l.state.Ports = append(l.state.Ports, held)
-	}
+	l.of(p, b).port = p
 }
 
-func (l *leaving) listener(protocol string, at netip.AddrPort, c syscall.Conn) {
+// flow takes a client of UDP, by the socket to its endpoint. An error means that it cannot be handed over.
+func (l *leaving) flow(socket *net.UDPConn, client, endpoint netip.AddrPort, replied bool) (HeldFlow, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fd, err := l.state.hold(socket)
+	return HeldFlow{fd, client, endpoint, replied}, err
+}
+
+// flows takes a port of UDP with its clients.
+func (l *leaving) flows(p Port, b *balancer, flows []HeldFlow) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	held := heldPort(p, b)
+	held.Flows = flows
+	l.state.Ports = append(l.state.Ports, held)
+}
+
+// listener takes a listening socket.
+func (l *leaving) listener(key socketKey, c syscall.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if fd, err := l.state.hold(c); err == nil {
-		l.state.Listeners = append(l.state.Listeners, HeldListener{protocol, at, fd})
+		l.state.Listeners = append(l.state.Listeners, HeldListener{key.protocol, key.at, fd})
 	}
 }
 
@@ -143,11 +111,16 @@ func heldPort(p Port, b *balancer) HeldPort {
 	return held
 }
 
-// HandedOver returns what Run has left after its context ended by handover.ErrRequested; nil: nothing.
-func (r *Relay) HandedOver() *State {
-	l := &r.leaving
+// finish returns what was taken, with the ports of TCP, when everything rests; nil: nothing.
+func (l *leaving) finish() *State {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	for b, p := range l.ports { // also those that nothing leads to any more
+		held := heldPort(p.port, b)
+		held.Connections = p.conns
+		l.state.Ports = append(l.state.Ports, held)
+	}
+	clear(l.ports)
 	if len(l.state.conns) == 0 {
 		return nil
 	}

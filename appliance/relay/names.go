@@ -36,57 +36,31 @@ func (t *tcpPort) serverNames() map[string]*tcpPort {
 	return t.names
 }
 
-// setNames makes the ports by server name those of p, which keep their connections. The caller holds the lock.
-func (t *tcpPort) setNames(p Port) {
-	names := map[string]*tcpPort{}
-	for _, n := range p.Names {
-		n.Port.Listen, n.Port.Frontends, n.Port.via = p.Listen, p.Frontends, p.ID+" "+n.ServerName
-		n.Port.Logged = p.Logged
-		sub := t.names[n.ServerName]
-		if sub == nil || sub.port.ID != n.Port.ID {
-			sub = t.relay.portOf(n.Port)
-		} else {
-			sub.update(n.Port)
-		}
-		names[n.ServerName] = sub
-	}
-	for name, sub := range t.names {
-		if names[name] != sub {
-			sub.retire()
-			t.failedConnects.Add(sub.failedConnects.Load()) // a count never falls
-		}
-	}
-	if t.names = names; len(names) == 0 {
-		t.names = nil
-	}
-}
-
-// serveNamed passes a client on by the server name that it asks for. One that is for no name goes to the
-// port's own endpoints.
-func (t *tcpPort) serveNamed(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort, names map[string]*tcpPort) {
+// portNamed finds the port of the server name that a client asks for, and returns what it read of the client so far. One
+// that is for no name goes to the port's own endpoints. Nil: the client is refused, or left to the next program.
+func (t *tcpPort) portNamed(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort, names map[string]*tcpPort) (*tcpPort, []byte) {
 	_ = client.SetReadDeadline(time.Now().Add(helloTime))
 	stop := context.AfterFunc(ctx, func() { interrupt(client) })
 	name, early, err := tlsterm.ReadHello(&rereadConn{client, early})
 	stop()
 	_ = client.SetReadDeadline(time.Time{})
 	if err != nil && handover.IsRequested(ctx) && errors.Is(err, os.ErrDeadlineExceeded) {
-		t.relay.leaving.unconnected(t, client, from, asked, early)
-		return
+		t.shared.leaving.unconnected(t.current(), t.endpoints, client, from, asked, early)
+		return nil, early
 	}
 	if err != nil {
-		t.relay.failedHandshakes.Add(1)
+		t.shared.failedHandshakes.Add(1)
 		t.log.Debug("a client is reset: it asks for no server name", "client", from, "err", err)
 		reset(client)
-		return
+		return nil, early
 	}
-	to := byName(names, name)
-	if to == nil {
-		if t.endpoints.none() {
-			t.log.Debug("a client is refused: it asks for a server name that leads nowhere", "client", from, "name", name)
-			tlsterm.RefuseName(client)
-			return
-		}
-		to = t
+	if to := byName(names, name); to != nil {
+		return to, early
 	}
-	to.serveHere(ctx, client, early, from, asked)
+	if t.endpoints.none() {
+		t.log.Debug("a client is refused: it asks for a server name that leads nowhere", "client", from, "name", name)
+		tlsterm.RefuseName(client)
+		return nil, early
+	}
+	return t, early
 }

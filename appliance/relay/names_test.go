@@ -147,11 +147,11 @@ func TestLoadOfNames(t *testing.T) {
 	r := start(t, quick())
 	at, silent := freePort(t, local), freePort(t, local)
 	own, www := namedTCP(t, local, "own"), namedTCP(t, local, "www")
-	p := r.portOf(Port{ID: "default/front", Listen: at, Protocol: TCP, Endpoints: []netip.AddrPort{own}, Names: []Named{
+	p := r.arriving.portOf(Port{ID: "default/front", Listen: at, Protocol: TCP, Endpoints: []netip.AddrPort{own}, Names: []Named{
 		{"www.example.com", Port{ID: "default/www", Protocol: TCP, Endpoints: []netip.AddrPort{www}}},
 		{"gone.example.com", Port{ID: "default/gone", Protocol: TCP, Endpoints: []netip.AddrPort{silent}}},
 	}})
-	socket, err := r.listenTCP(at, r.Relay.log, func(*net.TCPConn) (*tcpPort, netip.AddrPort, error) { return p, at, nil })
+	socket, err := r.listenTCP(at, nil, r.Relay.log, func(*net.TCPConn) (*tcpPort, netip.AddrPort, error) { return p, at, nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func TestLoadOfNames(t *testing.T) {
 	if l := p.load(); l.Taken != 4 || l.FailedConnects != 1 || len(l.Open) != 2 || l.Open[www] != 2 || l.Open[own] != 1 {
 		t.Errorf("%+v, want 4 taken, 1 failed, 2 to %s, 1 to %s", l, www, own)
 	}
-	p.update(Port{ID: "default/front", Listen: at, Protocol: TCP, Endpoints: []netip.AddrPort{own}})
+	r.arriving.update(p, Port{ID: "default/front", Listen: at, Protocol: TCP, Endpoints: []netip.AddrPort{own}})
 	if l := p.load(); l.FailedConnects != 1 {
 		t.Errorf("without names %d connects have failed, want 1 as before", l.FailedConnects)
 	}

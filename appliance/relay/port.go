@@ -2,8 +2,10 @@ package relay
 
 import (
 	"crypto/tls"
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -139,6 +141,17 @@ type Named struct {
 	ServerName string
 	// Port has the endpoints and what is done for them; its Listen and Frontends are those of the port that names it.
 	Port Port
+}
+
+// socketKey identifies a listening socket.
+type socketKey struct {
+	protocol string
+	at       netip.AddrPort
+}
+
+// name names the socket to systemd.
+func (k socketKey) name() string {
+	return fmt.Sprintf("relay-%s-%s-%d", k.protocol, strings.ReplaceAll(k.at.Addr().String(), ":", "-"), k.at.Port())
 }
 
 // key identifies a listener: a change of it takes a new one.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -71,7 +72,7 @@ func (t *tcpPort) clientOf(ctx context.Context, client *net.TCPConn, asked netip
 	if !slices.ContainsFunc(balancers, func(p netip.Prefix) bool { return p.Contains(from.Addr()) }) {
 		return from, asked, nil
 	}
-	if err := client.SetReadDeadline(time.Now().Add(t.relay.limits.header)); err != nil {
+	if err := client.SetReadDeadline(time.Now().Add(t.shared.limits.header)); err != nil {
 		return from, asked, err
 	}
 	stop := context.AfterFunc(ctx, func() { interrupt(client) })
@@ -80,7 +81,7 @@ func (t *tcpPort) clientOf(ctx context.Context, client *net.TCPConn, asked netip
 	if err != nil {
 		return from, asked, err
 	}
-	header, err := t.relay.takeHeader(raw)
+	header, err := takeHeader(raw, &t.shared.pump.buffers)
 	if err != nil {
 		return from, asked, err
 	}
@@ -94,12 +95,13 @@ func (t *tcpPort) clientOf(ctx context.Context, client *net.TCPConn, asked netip
 	return from, asked, client.SetReadDeadline(time.Time{})
 }
 
-// takeHeader waits for a header and takes it from a connection, with nothing of what follows.
-func (r *Relay) takeHeader(raw syscall.RawConn) (header []byte, err error) {
+// takeHeader waits for a header and takes it from a connection, with nothing of what follows. buffers are those of a
+// pump.
+func takeHeader(raw syscall.RawConn, buffers *sync.Pool) (header []byte, err error) {
 	var failed error
 	err = raw.Read(func(fd uintptr) (done bool) {
-		buf := r.pump.buffers.Get().(*[chunk]byte)
-		defer r.pump.buffers.Put(buf)
+		buf := buffers.Get().(*[chunk]byte)
+		defer buffers.Put(buf)
 		b := buf[:maxHeader]
 		n, _, err := unix.Recvfrom(int(fd), b, unix.MSG_PEEK)
 		switch {

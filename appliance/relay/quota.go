@@ -46,22 +46,25 @@ func (q *quota) release() {
 }
 
 // quotas has the quotas that ports share.
-type quotas struct{ tcp, udp bothQuotas }
+type quotas struct {
+	limits   *limits
+	tcp, udp bothQuotas
+}
 
 type bothQuotas struct{ loopback, redirected quota }
 
 func newQuotas(l *limits) *quotas {
-	q := &quotas{}
+	q := &quotas{limits: l}
 	q.tcp.loopback.limit, q.tcp.redirected.limit = l.tcp.loopback.total, l.tcp.redirected.total
 	q.udp.loopback.limit, q.udp.redirected.limit = l.udp.loopback.total, l.udp.redirected.total
 	return q
 }
 
-// quotaFor returns the quota of a new Port.
-func (r *Relay) quotaFor(p Port) *quota {
-	limit, of := &r.limits.tcp, &r.quotas.tcp
+// of returns the quota of a new Port.
+func (q *quotas) of(p Port) *quota {
+	limit, of := &q.limits.tcp, &q.tcp
 	if p.Protocol == UDP {
-		limit, of = &r.limits.udp, &r.quotas.udp
+		limit, of = &q.limits.udp, &q.udp
 	}
 	if p.redirected() {
 		return &quota{limit: limit.redirected.port, parent: &of.redirected}

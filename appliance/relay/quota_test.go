@@ -20,7 +20,7 @@ func TestQuotasAreFair(t *testing.T) {
 		return n
 	}
 	port := func(protocol string) *quota {
-		return r.quotaFor(Port{Protocol: protocol, Frontends: []netip.AddrPort{}})
+		return r.quotas.of(Port{Protocol: protocol, Frontends: []netip.AddrPort{}})
 	}
 	for _, protocol := range []string{UDP, TCP} {
 		limit := l.tcp.redirected.total
@@ -73,7 +73,7 @@ func TestOverloaded(t *testing.T) {
 		l := defaults()
 		r := newRelay(slog.New(slog.NewTextHandler(log, nil)), nil, l)
 		p := Port{ID: "default/web/http", Protocol: TCP, Frontends: []netip.AddrPort{}}
-		q := r.quotaFor(p)
+		q := r.quotas.of(p)
 		changed := func(when string, want bool, named int) {
 			t.Helper()
 			synctest.Wait()

@@ -2,14 +2,11 @@ package relay
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -21,28 +18,19 @@ import (
 // whatever the number of ports behind it. They are opened before the first client is redirected,
 // so not by Run.
 type fronts struct {
+	shared   *shared
+	arriving *arriving
+	origin   Origin
+
 	mu     sync.Mutex
 	ctx    context.Context // of Run; nil before
 	closed bool
-	open   map[frontKey]*front
+	open   map[socketKey]*front
 	ports  map[string]map[key]*redirected // by Service
 }
 
-type frontKey struct {
-	protocol string
-	at       netip.AddrPort
-}
-
-// name names the listener to systemd.
-func (k frontKey) name() string {
-	return fmt.Sprintf("relay-%s-%s-%d", k.protocol, strings.ReplaceAll(k.at.Addr().String(), ":", "-"), k.at.Port())
-}
-
-// forget has systemd keep a listener no longer.
-func (r *Relay) forget(key frontKey) {
-	if err := r.store.Drop(key.name()); err != nil {
-		r.log.Warn("systemd cannot be told to keep a socket no longer", "name", key.name(), "err", err)
-	}
+func newFronts(s *shared, a *arriving, origin Origin) *fronts {
+	return &fronts{shared: s, arriving: a, origin: origin, open: map[socketKey]*front{}, ports: map[string]map[key]*redirected{}}
 }
 
 // front is one listener, and which port a client is for by what it had sent to.
@@ -68,29 +56,18 @@ type listenSocket interface {
 // errNotAsked means that a client came without having been redirected from a frontend of a port.
 var errNotAsked = errors.New("it sent to no frontend of a relayed port")
 
-// Open opens a listener that the kernel may redirect clients to, unless it is open. Its clients wait
-// until Redirect names a port for it and Run runs.
-func (r *Relay) Open(protocol string, at netip.AddrPort) error {
-	f := &r.fronts
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	_, err := r.openFront(frontKey{protocol, at})
-	return err
-}
-
-// openFront is Open. The caller holds the lock.
-func (r *Relay) openFront(key frontKey) (*front, error) {
-	f := &r.fronts
+// openFront opens a listener, unless it is open; nil: the relay has ended. The caller holds the lock.
+func (f *fronts) openFront(key socketKey) (*front, error) {
 	if front := f.open[key]; front != nil || f.closed {
 		return front, nil
 	}
-	front, err := r.newFront(key)
+	front, err := f.newFront(key)
 	if err != nil {
 		return nil, fmt.Errorf("%s port %d of %s: %w; %s", key.protocol, key.at.Port(), key.at.Addr(), err, advice(err, key.at.Port()))
 	}
 	f.open[key] = front
-	if err := r.store.Keep(key.name(), front.socket.conn()); err != nil {
-		r.log.Warn("clients of relayed ports are refused while the program restarts: systemd cannot be told to keep a socket", "err", err)
+	if err := f.shared.store.Keep(key.name(), front.socket.conn()); err != nil {
+		f.shared.log.Warn("clients of relayed ports are refused while the program restarts: systemd cannot be told to keep a socket", "err", err)
 	}
 	return front, nil
 }
@@ -103,23 +80,13 @@ func advice(err error, port uint16) string {
 	return "it is tried again every few seconds"
 }
 
-// Redirect takes the ports of a Service that the kernel redirects clients to, with Frontends, and serves
-// them when it returns. Those that the Service had and are not named any more are removed after limits.removal,
-// unless more is set, which is for the time before the kernel has heard of the change. An error is about
-// listeners that cannot be opened; the other ports are served.
-func (r *Relay) Redirect(service string, ports []Port, more bool) error {
-	return r.RedirectAll(map[string][]Port{service: ports}, more)
-}
-
-// RedirectAll is Redirect for several Services. Clients of a new listener are let in when all of them are
-// known, so none finds that its port is missing.
-func (r *Relay) RedirectAll(services map[string][]Port, more bool) error {
-	f := &r.fronts
+// redirect takes the ports of Services: see Relay.RedirectAll.
+func (f *fronts) redirect(services map[string][]Port, more bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var failed []error
 	for service, ports := range services {
-		if err := r.redirectService(service, ports, more); err != nil {
+		if err := f.redirectService(service, ports, more); err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", service, err))
 		}
 	}
@@ -132,8 +99,7 @@ func (r *Relay) RedirectAll(services map[string][]Port, more bool) error {
 }
 
 // redirectService takes the ports of one Service. The caller holds the lock.
-func (r *Relay) redirectService(service string, ports []Port, more bool) error {
-	f := &r.fronts
+func (f *fronts) redirectService(service string, ports []Port, more bool) error {
 	have := f.ports[service]
 	if have == nil {
 		have = map[key]*redirected{}
@@ -146,10 +112,10 @@ func (r *Relay) redirectService(service string, ports []Port, more bool) error {
 		wanted[k] = true
 		if l := have[k]; l != nil {
 			l.stay()
-			l.update(p)
+			f.update(l, p)
 			continue
 		}
-		front, err := r.openFront(frontKey{p.Protocol, p.Listen})
+		front, err := f.openFront(socketKey{p.Protocol, p.Listen})
 		if err != nil {
 			failed = append(failed, err)
 			continue
@@ -157,12 +123,12 @@ func (r *Relay) redirectService(service string, ports []Port, more bool) error {
 		if front == nil {
 			continue // the relay has ended
 		}
-		have[k] = r.redirect(front, p)
+		have[k] = f.newRedirected(front, p)
 		front.inUse++
 	}
 	for k, l := range have {
 		if !wanted[k] && !more && l.removal == nil {
-			r.removeLater(service, k, l)
+			f.removeLater(service, k, l)
 		}
 	}
 	if len(have) == 0 {
@@ -173,15 +139,14 @@ func (r *Relay) redirectService(service string, ports []Port, more bool) error {
 
 // removeLater removes a port that the kernel sends no new clients to. It still serves those whose handshake
 // the kernel has begun or finished, and which wait to be accepted. The caller holds the lock.
-func (r *Relay) removeLater(service string, k key, l *redirected) {
-	f := &r.fronts
+func (f *fronts) removeLater(service string, k key, l *redirected) {
 	var timer *time.Timer
-	timer = time.AfterFunc(r.limits.removal, func() {
+	timer = time.AfterFunc(f.shared.limits.removal, func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if !f.closed && l.removal == timer {
 			f.remove(service, k, l)
-			r.closeUnused()
+			f.closeUnused()
 		}
 	})
 	l.removal = timer
@@ -205,22 +170,13 @@ func (f *fronts) begin(front *front) {
 	front.ready = true
 }
 
-// CloseUnused closes the listeners that have no port. Their connections live on.
-func (r *Relay) CloseUnused() {
-	f := &r.fronts
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	r.closeUnused()
-}
-
-// closeUnused is CloseUnused. The caller holds the lock.
-func (r *Relay) closeUnused() {
-	f := &r.fronts
+// closeUnused closes the listeners that have no port. Their connections live on. The caller holds the lock.
+func (f *fronts) closeUnused() {
 	for key, front := range f.open {
 		if !f.closed && front.inUse == 0 {
 			front.socket.close()
 			delete(f.open, key)
-			r.forget(key)
+			f.shared.forget(key)
 		}
 	}
 }
@@ -234,6 +190,48 @@ func (f *fronts) serve(ctx context.Context) {
 		if front.ready {
 			front.socket.start(ctx)
 		}
+	}
+}
+
+// pauseTCP has the listeners for TCP accept no more, and leaves them open.
+func (f *fronts) pauseTCP() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	for _, front := range f.open {
+		if front.udp == nil {
+			front.socket.pause()
+		}
+	}
+}
+
+// pause has all listeners rest, and hands them over.
+func (f *fronts) pause() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	for k, front := range f.open {
+		front.socket.pause()
+		f.shared.leaving.listener(k, front.socket.conn())
+	}
+}
+
+// leave hands over the ports, when everything rests.
+func (f *fronts) leave() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	udp := map[*udpListener][]*udpPort{}
+	for _, ports := range f.ports {
+		for _, p := range ports {
+			if p.tcp != nil {
+				p.tcp.leave()
+			} else {
+				udp[p.front.udp] = append(udp[p.front.udp], p.udp)
+			}
+		}
+	}
+	for listener, ports := range udp {
+		listener.leave(ports...)
 	}
 }
 
@@ -251,24 +249,25 @@ func (f *fronts) close() {
 	}
 }
 
-func (r *Relay) newFront(key frontKey) (*front, error) {
-	f := &front{tcpPorts: map[netip.AddrPort]*tcpPort{}, udpPorts: map[netip.AddrPort]*udpPort{}}
-	log := r.log.With("ip", key.at.Addr(), "port", key.at.Port(), "protocol", key.protocol)
+func (f *fronts) newFront(key socketKey) (*front, error) {
+	n := &front{tcpPorts: map[netip.AddrPort]*tcpPort{}, udpPorts: map[netip.AddrPort]*udpPort{}}
+	log := f.shared.log.With("ip", key.at.Addr(), "port", key.at.Port(), "protocol", key.protocol)
+	kept := f.arriving.socket(key)
 	var err error
 	if key.protocol == TCP {
-		f.socket, err = r.listenTCP(key.at, log, f.routeTCP)
-		return f, err
+		n.socket, err = f.shared.listenTCP(key.at, kept, log, n.routeTCP)
+		return n, err
 	}
-	f.udp, err = r.listenUDP(key.at, log, func(client netip.AddrPort) (*udpPort, netip.AddrPort, error) {
-		to, err := r.origin(key.at, client)
+	n.udp, err = f.shared.listenUDP(key.at, kept, log, func(client netip.AddrPort) (*udpPort, netip.AddrPort, error) {
+		to, err := f.origin(key.at, client)
 		if err != nil {
 			return nil, to, err
 		}
-		port, err := find(f, f.udpPorts, to)
+		port, err := find(n, n.udpPorts, to)
 		return port, to, err
 	})
-	f.socket = f.udp
-	return f, err
+	n.socket = n.udp
+	return n, err
 }
 
 // routeTCP finds the port of a client that the kernel has redirected.
@@ -294,45 +293,14 @@ func find[P any](f *front, ports map[netip.AddrPort]*P, to netip.AddrPort) (*P, 
 	return nil, fmt.Errorf("%w: %s", errNotAsked, to)
 }
 
-// originalDestination returns the address that a client connected to before the kernel redirected it
-// (SO_ORIGINAL_DST of linux/netfilter_ipv4.h, IP6T_SO_ORIGINAL_DST of linux/netfilter_ipv6/ip6_tables.h).
-func originalDestination(client *net.TCPConn) (to netip.AddrPort, err error) {
-	raw, err := client.SyscallConn()
-	if err != nil {
-		return to, err
-	}
-	v6 := client.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap().Is6()
-	var failed error
-	err = raw.Control(func(fd uintptr) {
-		if v6 {
-			// The struct begins with a sockaddr_in6, and is no smaller.
-			info, err := unix.GetsockoptIPv6MTUInfo(int(fd), unix.SOL_IPV6, unix.SO_ORIGINAL_DST)
-			if failed = err; err == nil {
-				to = netip.AddrPortFrom(netip.AddrFrom16(info.Addr.Addr), binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, info.Addr.Port)))
-			}
-			return
-		}
-		// A struct of 20 bytes, which a sockaddr_in of 16 fits into: family, port, address.
-		raw, err := unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, unix.SO_ORIGINAL_DST)
-		if failed = err; err == nil {
-			b := raw.Multiaddr
-			to = netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), uint16(b[2])<<8|uint16(b[3]))
-		}
-	})
-	if failed != nil {
-		err = os.NewSyscallError("getsockopt", failed)
-	}
-	return to, err
-}
-
-// redirect makes a Port one that clients of a front are for.
-func (r *Relay) redirect(f *front, p Port) *redirected {
-	l := &redirected{front: f}
+// newRedirected makes a Port one that clients of a front are for.
+func (f *fronts) newRedirected(front *front, p Port) *redirected {
+	l := &redirected{front: front}
 	if p.Protocol == TCP {
-		l.tcp = r.portOf(p)
+		l.tcp = f.arriving.portOf(p)
 	} else {
-		l.udp = r.newUDPPort(p)
-		r.flowsOf(f.udp, l.udp)
+		l.udp = f.shared.newUDPPort(p)
+		f.arriving.flowsOf(front.udp, l.udp)
 	}
 	l.register(p.Frontends)
 	return l
@@ -383,10 +351,11 @@ func register[P any](ports map[netip.AddrPort]*P, p *P, before, now []netip.Addr
 	}
 }
 
-func (l *redirected) update(p Port) {
+// update replaces what a port leads to.
+func (f *fronts) update(l *redirected, p Port) {
 	l.register(p.Frontends)
 	if l.tcp != nil {
-		l.tcp.update(p)
+		f.arriving.update(l.tcp, p)
 	} else {
 		l.front.udp.update(l.udp, p)
 	}
@@ -400,12 +369,4 @@ func (l *redirected) close() {
 	} else {
 		l.front.udp.retire(l.udp)
 	}
-}
-
-// networkOf is the network name for package net, as in "tcp4".
-func networkOf(protocol string, addr netip.Addr) string {
-	if addr.Is4() {
-		return protocol + "4"
-	}
-	return protocol + "6"
 }

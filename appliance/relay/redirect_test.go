@@ -14,7 +14,7 @@ import (
 
 func TestTurns(t *testing.T) {
 	list := endpointsOf(4)
-	c := newBalancer(Port{Endpoints: []netip.AddrPort{list[2], list[0], list[1]}, Pick: Pick{By: RoundRobin}}, 10)
+	c := newBalancer(Port{Endpoints: []netip.AddrPort{list[2], list[0], list[1]}, Pick: Pick{By: RoundRobin}}, 10, newOpenCounts())
 	want := func(n ...int) {
 		t.Helper()
 		for _, i := range n {
@@ -58,7 +58,7 @@ type redirectedUDP struct {
 func startUDP(t *testing.T, addr netip.Addr, l limits) *redirectedUDP {
 	t.Helper()
 	r := &redirectedUDP{lab: start(t, l), at: freePort(t, addr), origins: map[netip.AddrPort]netip.AddrPort{}}
-	r.origin = func(_, client netip.AddrPort) (netip.AddrPort, error) {
+	r.fronts.origin = func(_, client netip.AddrPort) (netip.AddrPort, error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.asked++
@@ -326,7 +326,7 @@ func TestRedirectedLimits(t *testing.T) {
 	r := start(t, l)
 	ports := map[string]*tcpPort{}
 	for _, id := range []string{"default/a", "default/b"} {
-		ports[id] = r.newTCPPort(Port{ID: id, Protocol: TCP, Frontends: []netip.AddrPort{}, Endpoints: []netip.AddrPort{answerTCP(t, local)}}, r.Relay.log)
+		ports[id] = r.newTCPPort(Port{ID: id, Protocol: TCP, Frontends: []netip.AddrPort{}, Endpoints: []netip.AddrPort{answerTCP(t, local)}})
 	}
 	listener, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(local, 0)))
 	if err != nil {

@@ -1,73 +1,30 @@
 package relay
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
-	"slices"
-	"strings"
-	"sync"
-	"sync/atomic"
+	"time"
 
 	"svcctl.io/svcctl/appliance/handover"
-	"svcctl.io/svcctl/appliance/listen"
-	"svcctl.io/svcctl/appliance/relay/httpproxy"
 )
 
-// Relay serves Ports. All methods may be called concurrently. It has more than 15 fields: listeners, limits, counts
-// and what is handed over to a new process belong to all ports.
+// Relay serves Ports. All methods may be called concurrently.
 type Relay struct {
-	log            *slog.Logger
-	limits         limits
-	origin         Origin
-	quotas         *quotas
-	overload       *overload
-	buffers        sync.Pool // of datagrams
-	pump           *pump
-	open           *openCounts
-	lately         lately
-	listeners      *listen.Reconciler[Problem]
-	tasks          sync.WaitGroup
-	fronts         fronts
-	arriving       arriving
-	leaving        leaving
-	draining       draining
-	store          *handover.Store
-	failedConnects atomic.Int64
-	// ctx ends after that of Run, by the same cause: connections of the program before go on before Run.
-	ctx  context.Context
-	end  context.CancelCauseFunc
-	http *httpproxy.Proxy
-	// failedHandshakes counts failed TLS handshakes, with clients and with endpoints.
-	failedHandshakes atomic.Int64
-
-	mu      sync.Mutex
-	desired []Port
+	*shared
+	arriving *arriving
+	loopback *loopback
+	fronts   *fronts
 }
-
-// Origin finds what a UDP client sent to before the kernel redirected it to one of the listeners.
-type Origin func(listener, client netip.AddrPort) (netip.AddrPort, error)
 
 // New returns a Relay without Ports. origin may be nil where the kernel redirects no UDP.
 func New(log *slog.Logger, origin Origin) *Relay { return newRelay(log, origin, defaults()) }
 
 func newRelay(log *slog.Logger, origin Origin, l limits) *Relay {
-	ctx, end := context.WithCancelCause(context.Background())
-	return &Relay{
-		ctx: ctx, end: end, store: handover.NewStore(),
-		log: log, limits: l, origin: origin, quotas: newQuotas(&l), overload: newOverload(log, l.logInterval),
-		buffers: sync.Pool{New: func() any { return new([maxDatagram]byte) }},
-		pump:    newPump(l.pipes), open: newOpenCounts(),
-		listeners: listen.NewReconciler[Problem](l.retry),
-		fronts:    fronts{open: map[frontKey]*front{}, ports: map[string]map[key]*redirected{}},
-		arriving:  arriving{sockets: map[frontKey]*os.File{}, ports: map[key]*HeldPort{}, tcp: map[key]*tcpPort{}},
-		leaving:   leaving{conns: map[*tcpPort][]HeldConnection{}}, draining: newDraining(),
-		http: httpproxy.New(log),
-	}
+	s := newShared(log, l)
+	a := newArriving(s)
+	return &Relay{shared: s, arriving: a, loopback: newLoopback(s, a), fronts: newFronts(s, a, origin)}
 }
 
 // Stats are numbers of a Relay.
@@ -109,25 +66,63 @@ func (r *Relay) OverloadedChanged() <-chan struct{} { return r.overload.changed 
 
 // Set replaces the Ports on loopback and returns at once; Run opens and closes listeners soon. The
 // caller must not modify the slices afterwards.
-func (r *Relay) Set(ports []Port) {
-	r.mu.Lock()
-	r.desired = ports
-	r.mu.Unlock()
-	r.listeners.Trigger()
-}
+func (r *Relay) Set(ports []Port) { r.loopback.set(ports) }
 
 // Problems returns the ports without a listener, sorted by ID and address, as of the last
 // time that Run opened and closed listeners: see Changed.
-func (r *Relay) Problems() []Problem { return r.listeners.Problems() }
+func (r *Relay) Problems() []Problem { return r.loopback.listeners.Problems() }
 
 // Changed is signaled after Problems has changed.
-func (r *Relay) Changed() <-chan struct{} { return r.listeners.Changed() }
+func (r *Relay) Changed() <-chan struct{} { return r.loopback.listeners.Changed() }
+
+// Open opens a listener that the kernel may redirect clients to, unless it is open. Its clients wait
+// until Redirect names a port for it and Run runs.
+func (r *Relay) Open(protocol string, at netip.AddrPort) error {
+	f := r.fronts
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, err := f.openFront(socketKey{protocol, at})
+	return err
+}
+
+// Redirect takes the ports of a Service that the kernel redirects clients to, with Frontends, and serves
+// them when it returns. Those that the Service had and are not named any more are removed after limits.removal,
+// unless more is set, which is for the time before the kernel has heard of the change. An error is about
+// listeners that cannot be opened; the other ports are served.
+func (r *Relay) Redirect(service string, ports []Port, more bool) error {
+	return r.RedirectAll(map[string][]Port{service: ports}, more)
+}
+
+// RedirectAll is Redirect for several Services. Clients of a new listener are let in when all of them are
+// known, so none finds that its port is missing.
+func (r *Relay) RedirectAll(services map[string][]Port, more bool) error {
+	return r.fronts.redirect(services, more)
+}
+
+// CloseUnused closes the listeners that have no port. Their connections live on.
+func (r *Relay) CloseUnused() {
+	r.fronts.mu.Lock()
+	defer r.fronts.mu.Unlock()
+	r.fronts.closeUnused()
+}
+
+// Inherit takes what the program before has left, before Run. Its connections go on at once.
+func (r *Relay) Inherit(s *State) { r.arriving.take(s) }
+
+// InheritSocket takes a listening socket that was kept, before Run.
+func (r *Relay) InheritSocket(f *os.File) error { return r.arriving.takeSocket(f) }
+
+// Settle closes what the program before has left and no Port has taken, soon. It is called when all
+// Ports were named.
+func (r *Relay) Settle() {
+	r.arriving.settleNext()
+	r.loopback.listeners.Trigger()
+}
 
 // Run opens and closes listeners until ctx is done. It then closes all listeners and connections, or, where
 // the cause is handover.ErrRequested, leaves them open for HandedOver, waits for its goroutines and returns
 // nil. It may be called once. It opens sockets in the network namespace of the process.
 func (r *Relay) Run(ctx context.Context) error {
-	open := map[key]listener{}
 	requests := make(chan struct{})
 	answering, stop := context.WithCancel(context.Background()) // ends after clients were reset: it would close them
 	go func() {
@@ -136,115 +131,59 @@ func (r *Relay) Run(ctx context.Context) error {
 	}()
 	defer func() { stop(); <-requests }()
 	r.fronts.serve(r.ctx)
-	r.listeners.Run(ctx, func() ([]Problem, bool) { return r.reconcile(r.ctx, open) })
+	r.loopback.listeners.Run(ctx, r.loopback.reconcile)
 	if handover.IsRequested(ctx) {
-		r.drainLast(open)
+		r.drainLast()
 	}
 	r.end(context.Cause(ctx))
 	r.overload.stop()
 	if handover.IsRequested(ctx) {
-		r.pause(open)
+		r.pause()
 		return nil
 	}
-	for _, l := range open {
-		l.close()
-	}
+	r.loopback.close()
 	r.fronts.close()
 	r.tasks.Wait()
 	r.pump.close()
 	return nil
 }
 
-// listener serves one Port.
-type listener interface {
-	// update replaces the endpoints and the affinity.
-	update(Port)
-	// close closes the listening socket before it returns.
-	close()
+// Drain is for a hand-over to come. It has clients of HTTP make another connection for their next request (Connection:
+// close, GOAWAY), and waits until all connections have ended that cannot be handed over and are open now, or ctx is
+// done. All clients are served meanwhile, new ones too.
+func (r *Relay) Drain(ctx context.Context) {
+	open, over := r.draining.next()
+	if open > 0 {
+		r.log.Info("waiting for connections with TLS or HTTP to end before the hand-over", "connections", open)
+	}
+	go r.http.Drain(ctx)
+	select {
+	case <-over:
+	case <-ctx.Done():
+	}
 }
 
-// reconcile opens missing listeners, updates open ones and closes superfluous ones. retry
-// means that one could not be opened but may be later.
-func (r *Relay) reconcile(ctx context.Context, open map[key]listener) (problems []Problem, retry bool) {
-	r.mu.Lock()
-	desired := r.desired
-	r.mu.Unlock()
-
-	wanted := make(map[key]bool, len(desired))
-	for _, p := range desired {
-		if len(p.Endpoints)+len(p.Names) > 0 {
-			wanted[p.key()] = true
-		}
+// drainLast stops accepting clients, and waits a little for connections that cannot be handed over.
+func (r *Relay) drainLast() {
+	r.loopback.pauseTCP()
+	r.fronts.pauseTCP()
+	_, over := r.draining.next()
+	timer := time.NewTimer(r.limits.lastDrain)
+	defer timer.Stop()
+	select {
+	case <-over:
+	case <-timer.C:
 	}
-	// Close first: another port may need the same address.
-	for k, l := range open {
-		if !wanted[k] {
-			l.close()
-			delete(open, k)
-		}
-	}
-	for _, p := range desired {
-		k := p.key()
-		if !wanted[k] {
-			continue
-		}
-		if l, is := open[k]; is {
-			l.update(p)
-			continue
-		}
-		l, problem := r.listen(ctx, p)
-		if problem != nil {
-			problems = append(problems, *problem)
-			retry = retry || problem.Reason == ReasonListen
-			continue
-		}
-		open[k] = l
-	}
-	r.settled()
-	slices.SortFunc(problems, func(a, b Problem) int {
-		return cmp.Or(strings.Compare(a.ID, b.ID), a.Listen.Compare(b.Listen), strings.Compare(a.Message, b.Message))
-	})
-	return problems, retry
 }
 
-// listen opens the listener of a Port with endpoints.
-func (r *Relay) listen(ctx context.Context, p Port) (listener, *Problem) {
-	problem := func(reason, format string, args ...any) *Problem {
-		where := fmt.Sprintf("node port %d/%s does not answer on %s: ", p.Listen.Port(), strings.ToUpper(p.Protocol), p.Listen.Addr())
-		return &Problem{ID: p.ID, Listen: p.Listen, Reason: reason, Message: where + fmt.Sprintf(format, args...)}
-	}
-	if !p.Listen.Addr().IsLoopback() || p.Listen.Addr().Is4In6() {
-		return nil, problem(ReasonNotLoopback, "only loopback addresses are relayed: leave it out")
-	}
-	var l listener
-	var err error
-	log := r.logOf(p)
-	switch p.Protocol {
-	case TCP:
-		var port *tcpPort
-		var socket *tcpListener
-		if socket, err = r.listenTCP(p.Listen, log, func(*net.TCPConn) (*tcpPort, netip.AddrPort, error) { return port, p.Listen, nil }); err == nil {
-			port = r.portOf(p)
-			socket.start(ctx)
-			l = &loopbackTCP{socket, port}
-		}
-	case UDP:
-		port := r.newUDPPort(p)
-		var socket *udpListener
-		if socket, err = r.listenUDP(p.Listen, log, func(netip.AddrPort) (*udpPort, netip.AddrPort, error) { return port, p.Listen, nil }); err == nil {
-			r.flowsOf(socket, port)
-			socket.start(ctx)
-			l = &loopbackUDP{socket, port}
-		}
-	default:
-		return nil, problem(ReasonProtocol, "only TCP and UDP are relayed on loopback: use another address of this host")
-	}
-	if err != nil {
-		return nil, problem(ReasonListen, "%v: %s", err, listen.Advice(err, p.Listen.Port(), "tu", "another node port"))
-	}
-	return l, nil
+// pause has everything rest that Run has started, for HandedOver.
+func (r *Relay) pause() {
+	r.loopback.pause()
+	r.fronts.pause()
+	r.tasks.Wait()
+	r.loopback.leave()
+	r.fronts.leave()
 }
 
-func (r *Relay) logOf(p Port) *slog.Logger {
-	return r.log.With("svc", p.ID, "ip", p.Listen.Addr(), "port", p.Listen.Port(), "protocol", p.Protocol)
-}
+// HandedOver returns what Run has left after its context ended by handover.ErrRequested; nil: nothing.
+func (r *Relay) HandedOver() *State { return r.leaving.finish() }

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"svcctl.io/svcctl/appliance/handover"
 )
 
@@ -23,17 +25,23 @@ type relayed struct {
 	ended            atomic.Int32 // directions whose source has ended
 	drain            *time.Timer  // resets it; nil: its endpoint stays
 	idle             *time.Timer  // nil: it may be idle
-	session          *httpSession // the client's, which outlives the connection; nil: it does not
+	session          *session     // of the client, which outlives the connection; nil: it does not
 	stale            bool         // its endpoint gets no requests any more
 	late             *lateKey     // nil: it is not logged
 }
 
-func (r *Relay) newRelayed(client, endpoint *net.TCPConn, to netip.AddrPort) (*relayed, error) {
-	there, err := r.pump.way(endpoint, client)
+// session is what the connections to endpoints share that are made for one client of HTTP.
+type session struct {
+	stale atomic.Int32 // how many of them are to endpoints that get no requests any more
+	noted bool         // guarded by the mutex of their tcpPort: EndpointsOf knows of it
+}
+
+func newRelayed(u *pump, client, endpoint *net.TCPConn, to netip.AddrPort) (*relayed, error) {
+	there, err := u.way(endpoint, client)
 	if err != nil {
 		return nil, err
 	}
-	back, err := r.pump.way(client, endpoint)
+	back, err := u.way(client, endpoint)
 	return &relayed{client: client, endpoint: endpoint, to: to, there: there, back: back}, err
 }
 
@@ -123,4 +131,18 @@ func (c *relayed) join() (paused bool) {
 func reset(c *net.TCPConn) {
 	_ = c.SetLinger(0)
 	_ = c.Close()
+}
+
+// silence asks the kernel for how long an end has sent nothing; 0 when the connection is closed.
+func silence(c *net.TCPConn) (d time.Duration) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) { // of a closed connection there is nothing to know
+		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			d = time.Duration(info.Last_data_recv) * time.Millisecond
+		}
+	})
+	return d
 }

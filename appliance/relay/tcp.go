@@ -3,14 +3,10 @@ package relay
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
-	"slices"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -21,18 +17,19 @@ import (
 
 // tcpListener accepts connections at one address.
 type tcpListener struct {
-	relay  *Relay
+	shared *shared
 	log    *slog.Logger
 	socket *net.TCPListener
 	// route finds the port that a client asked for, and what it had sent to.
 	route func(*net.TCPConn) (*tcpPort, netip.AddrPort, error)
 }
 
-// listenTCP opens a listener, whose clients wait until start.
-func (r *Relay) listenTCP(at netip.AddrPort, log *slog.Logger, route func(*net.TCPConn) (*tcpPort, netip.AddrPort, error)) (*tcpListener, error) {
-	l := &tcpListener{relay: r, log: log, route: route}
+// listenTCP opens a listener, whose clients wait until start. kept is the socket that the program before left open for
+// it; nil: there is none.
+func (s *shared) listenTCP(at netip.AddrPort, kept *os.File, log *slog.Logger, route func(*net.TCPConn) (*tcpPort, netip.AddrPort, error)) (*tcpListener, error) {
+	l := &tcpListener{shared: s, log: log, route: route}
 	var err error
-	if kept := r.arriving.socket(TCP, at); kept != nil {
+	if kept != nil {
 		defer kept.Close()
 		var socket net.Listener
 		if socket, err = net.FileListener(kept); err == nil {
@@ -67,7 +64,7 @@ func keepAlive(_, _ string, c syscall.RawConn) error {
 }
 
 // start begins to serve clients, whose connections last until ctx is done.
-func (l *tcpListener) start(ctx context.Context) { l.relay.tasks.Go(func() { l.accept(ctx) }) }
+func (l *tcpListener) start(ctx context.Context) { l.shared.tasks.Go(func() { l.accept(ctx) }) }
 
 func (l *tcpListener) close() {
 	if err := l.socket.Close(); err != nil {
@@ -82,7 +79,7 @@ func (l *tcpListener) conn() syscall.Conn { return l.socket }
 
 // accept serves clients until the listener is closed, or ctx is done.
 func (l *tcpListener) accept(ctx context.Context) {
-	failed := logLimiter{every: l.relay.limits.logInterval}
+	failed := logLimiter{every: l.shared.limits.logInterval}
 	for {
 		client, err := l.socket.AcceptTCP()
 		switch {
@@ -92,7 +89,7 @@ func (l *tcpListener) accept(ctx context.Context) {
 			if times, due := failed.due(); due {
 				l.log.Warn("connections cannot be accepted: look at the limit of open files", "times", times, "err", err)
 			}
-			sleep(ctx, l.relay.limits.backoff)
+			sleep(ctx, l.shared.limits.backoff)
 			continue
 		}
 		port, asked, err := l.route(client)
@@ -113,32 +110,6 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// tcpPort is a TCP Port and its connections.
-type tcpPort struct {
-	relay     *Relay
-	log       *slog.Logger
-	endpoints *balancer
-	quota     *quota
-
-	failedConnects atomic.Int64
-
-	mu    sync.Mutex
-	port  Port
-	gone  bool // nothing leads here; connections live on
-	conns map[*relayed]struct{}
-	names map[string]*tcpPort // by server name; nil: the port has none
-}
-
-func (r *Relay) newTCPPort(p Port, log *slog.Logger) *tcpPort {
-	t := &tcpPort{
-		relay: r, log: log, port: p,
-		endpoints: r.newBalancer(p), quota: r.quotaFor(p),
-		conns: map[*relayed]struct{}{},
-	}
-	t.setNames(p)
-	return t
-}
-
 // accepted serves a client, or resets it if there are too many.
 func (t *tcpPort) accepted(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) {
 	t.admit(client, func() { t.serve(ctx, client, asked) })
@@ -147,14 +118,11 @@ func (t *tcpPort) accepted(ctx context.Context, client *net.TCPConn, asked netip
 // admit has a client served, or resets it if there are too many.
 func (t *tcpPort) admit(client *net.TCPConn, serve func()) {
 	if !t.quota.acquire() {
-		t.mu.Lock()
-		p := t.port
-		t.mu.Unlock()
-		t.relay.overload.turnAway(p, t.quota, "connections to a relayed port are refused")
+		t.shared.overload.turnAway(t.current(), t.quota, "connections to a relayed port are refused")
 		reset(client)
 		return
 	}
-	t.relay.tasks.Go(func() {
+	t.shared.tasks.Go(func() {
 		defer t.quota.release()
 		serve()
 	})
@@ -166,7 +134,7 @@ func (t *tcpPort) serve(ctx context.Context, client *net.TCPConn, asked netip.Ad
 	from, asked, err := t.clientOf(ctx, client, asked)
 	if err != nil {
 		if handover.IsRequested(ctx) && errors.Is(err, os.ErrDeadlineExceeded) {
-			t.relay.leaving.unconnected(t, client, netip.AddrPort{}, asked, nil)
+			t.shared.leaving.unconnected(t.current(), t.endpoints, client, netip.AddrPort{}, asked, nil)
 			return
 		}
 		t.log.Debug("a client is reset: it does not say who it is", "client", client.RemoteAddr(), "err", err)
@@ -178,11 +146,13 @@ func (t *tcpPort) serve(ctx context.Context, client *net.TCPConn, asked netip.Ad
 
 // serveFrom is serve for a client whose address is known. early was read from it already, by the program before.
 func (t *tcpPort) serveFrom(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort) {
+	to := t
 	if names := t.serverNames(); names != nil {
-		t.serveNamed(ctx, client, early, from, asked, names)
-		return
+		if to, early = t.portNamed(ctx, client, early, from, asked, names); to == nil {
+			return
+		}
 	}
-	t.serveHere(ctx, client, early, from, asked)
+	to.serveHere(ctx, client, early, from, asked)
 }
 
 // serveHere is serveFrom whatever server name the client asks for.
@@ -198,7 +168,7 @@ func (t *tcpPort) serveHere(ctx context.Context, client *net.TCPConn, early []by
 func (t *tcpPort) servePlain(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort) {
 	endpoint, to, err := t.connect(ctx, from, asked)
 	if err != nil && handover.IsRequested(ctx) {
-		t.relay.leaving.unconnected(t, client, from, asked, early)
+		t.shared.leaving.unconnected(t.current(), t.endpoints, client, from, asked, early)
 		return
 	}
 	if err != nil {
@@ -213,7 +183,7 @@ func (t *tcpPort) servePlain(ctx context.Context, client *net.TCPConn, early []b
 		reset(endpoint)
 		return
 	}
-	c, err := t.relay.newRelayed(client, endpoint, to)
+	c, err := newRelayed(t.shared.pump, client, endpoint, to)
 	if err != nil { // one of the two was closed
 		t.endpoints.done(to)
 		reset(client)
@@ -231,130 +201,11 @@ func (t *tcpPort) run(ctx context.Context, c *relayed) {
 	t.begin(c)
 	paused := c.join()
 	t.end(c)
-	if paused {
-		t.relay.leaving.connection(t, c)
-	}
-}
-
-// errNoEndpoint means that a Port has no endpoint.
-var errNoEndpoint = errors.New("there is no endpoint")
-
-// connect connects to an endpoint, and to another one if that refuses or does not answer in time: no
-// endpoint twice, and no more others than Port.Retries. The connection counts as open until end, or until the balancer
-// is told that it is done.
-func (t *tcpPort) connect(ctx context.Context, client, asked netip.AddrPort) (*net.TCPConn, netip.AddrPort, error) {
-	t.mu.Lock()
-	retries, timeout, transparent := t.port.Connect.Retries, t.port.Connect.Timeout, t.port.Connect.Transparent
-	t.mu.Unlock()
-	if timeout <= 0 {
-		timeout = t.relay.limits.dial
-	}
-	var tried []netip.AddrPort
-	failed := errNoEndpoint
-	for len(tried) <= retries && ctx.Err() == nil {
-		to, is := t.endpoints.pick(client, asked, tried...)
-		if !is {
-			break
-		}
-		var source netip.AddrPort
-		var prepare prepareSocket
-		if transparent && client.Addr() != to.Addr() && client.Addr().Is4() == to.Addr().Is4() {
-			source, prepare = netip.AddrPortFrom(client.Addr(), 0), asOthers
-		}
-		endpoint, err := dial(ctx, timeout, prepare, source, to)
-		if err == nil {
-			return endpoint, to, nil
-		}
-		t.endpoints.done(to)
-		if failed = err; ctx.Err() != nil {
-			break // the client left, or the program is handed over: that says nothing about the endpoint
-		}
-		t.relay.failedConnects.Add(1)
-		t.failedConnects.Add(1)
-		tried = append(tried, to)
-	}
-	return nil, netip.AddrPort{}, fmt.Errorf("%d endpoints tried: %w", len(tried), failed)
-}
-
-// begin notes a connection, and ends it if its endpoint went while it was made.
-func (t *tcpPort) begin(c *relayed) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.conns[c] = struct{}{}
-	if t.port.Logged {
-		t.note(c)
-	}
-	if t.port.IdleTimeout > 0 {
-		t.watchIdle(c, t.port.IdleTimeout)
-	}
-	t.judge(c)
-}
-
-// note has EndpointsOf know a connection. The caller holds the lock.
-func (t *tcpPort) note(c *relayed) {
-	client, is := c.client.RemoteAddr().(*net.TCPAddr)
-	listener, bound := c.client.LocalAddr().(*net.TCPAddr)
-	if !is || !bound { // it has gone
+	if !paused {
 		return
 	}
-	c.late = &lateKey{TCP, unmapped(client.AddrPort()), uint16(listener.Port)}
-	goesOn := false
-	if c.session != nil {
-		goesOn, c.session.noted = c.session.noted, true
-	}
-	t.relay.lately.begin(*c.late, c.to, goesOn)
-}
-
-func (t *tcpPort) end(c *relayed) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.conns, c)
-	t.endpoints.done(c.to)
-	if c.late != nil {
-		t.relay.lately.end(*c.late)
-	}
-	c.setStale(false)
-	c.stopTimers()
-}
-
-// update replaces what the port leads to.
-func (t *tcpPort) update(p Port) {
-	t.endpoints.set(p)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.port, t.gone = p, false
-	t.setNames(p)
-	for c := range t.conns {
-		t.judge(c)
-		if p.IdleTimeout > 0 && c.idle == nil {
-			t.watchIdle(c, p.IdleTimeout)
-		}
-	}
-}
-
-// retire notes that nothing leads to the port any more.
-func (t *tcpPort) retire() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.gone = true
-	t.setNames(Port{})
-	for c := range t.conns {
-		t.judge(c)
-	}
-}
-
-// judge decides about a connection by what has become of its endpoint. The caller holds the lock.
-func (t *tcpPort) judge(c *relayed) {
-	switch {
-	case !t.gone && t.port.ends(c.to):
+	if err := t.shared.leaving.connection(t.current(), t.endpoints, c); err != nil {
+		t.log.Debug("a connection is reset: it cannot be handed over", "err", err)
 		c.reset()
-	case !t.gone && t.port.keeps(c.to):
-		c.stays()
-		c.setStale(!slices.Contains(t.port.Endpoints, c.to))
-	default:
-		c.setStale(true)
-		if t.port.Drain != nil && c.drain == nil {
-			c.drain = time.AfterFunc(*t.port.Drain, c.reset)
-		}
 	}
 }

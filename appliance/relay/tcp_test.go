@@ -334,7 +334,7 @@ func TestTCPLimits(t *testing.T) {
 // Silent peers are asked whether they are there, on both sides.
 func TestKeepAlive(t *testing.T) {
 	r := newRelay(slog.New(slog.DiscardHandler), nil, quick())
-	l, err := r.listenTCP(netip.MustParseAddrPort("127.0.0.1:0"), r.log, nil)
+	l, err := r.listenTCP(netip.MustParseAddrPort("127.0.0.1:0"), nil, r.log, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 // endpoint, until the flow times out, or is the longest idle one of its port when the quota is
 // exceeded.
 type udpListener struct {
-	relay  *Relay
+	shared *shared
 	log    *slog.Logger
 	socket *net.UDPConn
 	raw    syscall.RawConn // of the socket
@@ -40,8 +40,8 @@ type udpPort struct {
 	order list.List // of *flow, longest idle first
 }
 
-func (r *Relay) newUDPPort(p Port) *udpPort {
-	return &udpPort{port: p, endpoints: r.newBalancer(p), quota: r.quotaFor(p)}
+func (s *shared) newUDPPort(p Port) *udpPort {
+	return &udpPort{port: p, endpoints: newBalancer(p, s.limits.clients, s.open), quota: s.quotas.of(p)}
 }
 
 // flow is one client of a udpListener, whose mutex guards its fields.
@@ -60,9 +60,10 @@ type flow struct {
 // of the port can be ended.
 var errQuotaExceeded = errors.New("too many clients of relayed ports at once")
 
-// listenUDP opens a listener, whose clients wait until start.
-func (r *Relay) listenUDP(at netip.AddrPort, log *slog.Logger, route func(netip.AddrPort) (*udpPort, netip.AddrPort, error)) (*udpListener, error) {
-	socket, err := r.udpSocket(at)
+// listenUDP opens a listener, whose clients wait until start. kept is the socket that the program before left open for
+// it; nil: there is none.
+func (s *shared) listenUDP(at netip.AddrPort, kept *os.File, log *slog.Logger, route func(netip.AddrPort) (*udpPort, netip.AddrPort, error)) (*udpListener, error) {
+	socket, err := udpSocket(at, kept)
 	if err != nil {
 		return nil, err
 	}
@@ -70,12 +71,11 @@ func (r *Relay) listenUDP(at netip.AddrPort, log *slog.Logger, route func(netip.
 	if err != nil {
 		return nil, errors.Join(err, socket.Close())
 	}
-	return &udpListener{relay: r, log: log, socket: socket, raw: raw, route: route, flows: map[netip.AddrPort]*flow{}}, nil
+	return &udpListener{shared: s, log: log, socket: socket, raw: raw, route: route, flows: map[netip.AddrPort]*flow{}}, nil
 }
 
 // udpSocket is one that listens: that of the program before, or a new one.
-func (r *Relay) udpSocket(at netip.AddrPort) (*net.UDPConn, error) {
-	kept := r.arriving.socket(UDP, at)
+func udpSocket(at netip.AddrPort, kept *os.File) (*net.UDPConn, error) {
 	if kept == nil {
 		return net.ListenUDP(networkOf(UDP, at.Addr()), net.UDPAddrFromAddrPort(at))
 	}
@@ -88,7 +88,7 @@ func (r *Relay) udpSocket(at netip.AddrPort) (*net.UDPConn, error) {
 }
 
 // start begins to serve clients.
-func (l *udpListener) start(context.Context) { l.relay.tasks.Go(l.receive) }
+func (l *udpListener) start(context.Context) { l.shared.tasks.Go(l.receive) }
 
 // update ends the flows of endpoints that are gone, as conntrack entries are deleted.
 func (l *udpListener) update(u *udpPort, p Port) {
@@ -142,9 +142,9 @@ func (l *udpListener) conn() syscall.Conn { return l.socket }
 
 // receive forwards the datagrams of clients until the listener is closed, or rests.
 func (l *udpListener) receive() {
-	failed := logLimiter{every: l.relay.limits.logInterval}
+	failed := logLimiter{every: l.shared.limits.logInterval}
 	for {
-		err := l.relay.receive(l.raw, func(data []byte, client netip.AddrPort) {
+		err := l.shared.datagrams.receive(l.raw, func(data []byte, client netip.AddrPort) {
 			if err := l.forward(data, client); err != nil {
 				l.log.Debug("a datagram to a relayed port is dropped", "client", client, "err", err)
 			}
@@ -156,7 +156,7 @@ func (l *udpListener) receive() {
 			if times, due := failed.due(); due {
 				l.log.Warn("datagrams to relayed ports cannot be received", "times", times, "err", err)
 			}
-			time.Sleep(l.relay.limits.backoff)
+			time.Sleep(l.shared.limits.backoff)
 		}
 	}
 }
@@ -202,12 +202,12 @@ func (l *udpListener) flowOf(client netip.AddrPort) (*flow, error) {
 		ended, waits := l.endOldest(port)
 		switch {
 		case !ended:
-			l.relay.overload.turnAway(p, port.quota, "clients of a relayed port get no answer")
+			l.shared.overload.turnAway(p, port.quota, "clients of a relayed port get no answer")
 			return nil, errQuotaExceeded
 		case waits:
-			l.relay.overload.turnAway(p, port.quota, "clients of a relayed port are forgotten early")
+			l.shared.overload.turnAway(p, port.quota, "clients of a relayed port are forgotten early")
 		default: // who has an answer is not waited for
-			l.relay.overload.forget()
+			l.shared.overload.forget()
 		}
 	}
 	f, err = l.begin(port, client, asked)
@@ -215,7 +215,7 @@ func (l *udpListener) flowOf(client netip.AddrPort) (*flow, error) {
 		port.quota.release()
 		return nil, err
 	}
-	l.relay.tasks.Go(func() { l.reply(f) })
+	l.shared.tasks.Go(func() { l.reply(f) })
 	return f, nil
 }
 
@@ -256,7 +256,7 @@ func (l *udpListener) note(f *flow) (err error) {
 	f.place = f.port.order.PushBack(f)
 	if p := &f.port.port; p.Logged {
 		f.late = &lateKey{UDP, f.client, p.Listen.Port()}
-		l.relay.lately.begin(*f.late, f.endpoint, false)
+		l.shared.lately.begin(*f.late, f.endpoint, false)
 	}
 	return nil
 }
@@ -272,7 +272,7 @@ func (l *udpListener) goOn(port *udpPort, held HeldFlow, socket *net.UDPConn) {
 	}
 	port.quota.take()
 	port.endpoints.goesOn(f.endpoint)
-	l.relay.tasks.Go(func() { l.reply(f) })
+	l.shared.tasks.Go(func() { l.reply(f) })
 }
 
 // reply forwards the datagrams of a flow's endpoint until the flow ends or times out.
@@ -282,7 +282,7 @@ func (l *udpListener) reply(f *flow) {
 		if !l.wait(f) {
 			return
 		}
-		err := l.relay.receive(f.raw, func(data []byte, _ netip.AddrPort) { l.answer(f, data) })
+		err := l.shared.datagrams.receive(f.raw, func(data []byte, _ netip.AddrPort) { l.answer(f, data) })
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return // the flow ended, or the endpoint refused a datagram
 		}
@@ -301,9 +301,9 @@ func (l *udpListener) answer(f *flow, data []byte) {
 func (l *udpListener) wait(f *flow) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	until := f.seen.Add(l.relay.limits.unreplied)
-	if f.replied && f.seen.Sub(f.began) >= l.relay.limits.stream {
-		until = f.seen.Add(l.relay.limits.replied)
+	until := f.seen.Add(l.shared.limits.unreplied)
+	if f.replied && f.seen.Sub(f.began) >= l.shared.limits.stream {
+		until = f.seen.Add(l.shared.limits.replied)
 	}
 	return !l.paused && time.Now().Before(until) && f.socket.SetReadDeadline(until) == nil
 }
@@ -347,7 +347,7 @@ func (l *udpListener) release(f *flow) {
 	f.port.quota.release()
 	f.port.endpoints.done(f.endpoint)
 	if f.late != nil {
-		l.relay.lately.end(*f.late)
+		l.shared.lately.end(*f.late)
 	}
 }
 
@@ -364,6 +364,19 @@ func (l *udpListener) endWhere(port *udpPort, gone func(*flow) bool) {
 	l.mu.Unlock()
 	for _, f := range ended {
 		l.release(f)
+	}
+}
+
+// leave hands over ports with their clients, when the listener rests.
+func (l *udpListener) leave(ports ...*udpPort) {
+	flows := map[*udpPort][]HeldFlow{}
+	for _, f := range l.flows {
+		if held, err := l.shared.leaving.flow(f.socket, f.client, f.endpoint, f.replied); err == nil {
+			flows[f.port] = append(flows[f.port], held)
+		}
+	}
+	for _, u := range ports {
+		l.shared.leaving.flows(u.port, u.endpoints, flows[u])
 	}
 }
 

@@ -335,7 +335,7 @@ func TestUDPReceivedBeforeAHandOver(t *testing.T) {
 	endpoint := udpServer(t, local, func(_ *net.UDPConn, data []byte, _ netip.AddrPort) { got <- string(data) })
 	at := freePort(t, local)
 	port := r.newUDPPort(Port{ID: "x", Listen: at, Protocol: UDP, Endpoints: []netip.AddrPort{endpoint}})
-	l, err := r.listenUDP(at, r.log, func(netip.AddrPort) (*udpPort, netip.AddrPort, error) { return port, at, nil })
+	l, err := r.listenUDP(at, nil, r.log, func(netip.AddrPort) (*udpPort, netip.AddrPort, error) { return port, at, nil })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -36,9 +37,7 @@ more. The set is what -l selects, or what --applyset names. Nothing is removed w
 object was refused, and never what was made in another way.`,
 		options: slices.Concat(filesOptions("what to apply"), []*option{
 			namespaceOption(),
-			{name: "selector", letter: "l", arg: "SELECTOR", group: groupWhich, usage: "only the objects of the files that have these labels"},
-			{name: "prune", group: groupHow, usage: "remove what earlier applies of the set brought and the files do not have any more"},
-			{name: "applyset", arg: "NAME", group: groupHow, usage: "label every object as one of this set (" + setLabel + ")"},
+		}, setOptions(), []*option{
 			dryRunOption("say what would happen, with the addresses and ports that would be given, and change nothing"),
 			{name: "force-conflicts", group: groupHow, usage: "take over fields that other managers set"},
 			{name: "field-manager", arg: "NAME", def: manager, group: groupHow, usage: "owner of the applied fields"},
@@ -58,6 +57,15 @@ object was refused, and never what was made in another way.`,
   2  wrong usage or configuration
   3  the appliance cannot be reached`,
 		run: p.runApply,
+	}
+}
+
+// setOptions say which objects of the files are meant, and whether others of the set go.
+func setOptions() []*option {
+	return []*option{
+		{name: "selector", letter: "l", arg: "SELECTOR", group: groupWhich, usage: "only the objects of the files that have these labels"},
+		{name: "prune", group: groupHow, usage: "remove what earlier applies of the set brought and the files do not have any more"},
+		{name: "applyset", arg: "NAME", group: groupHow, usage: "label every object as one of this set (" + setLabel + ")"},
 	}
 }
 
@@ -141,6 +149,7 @@ func (a *applying) run(ctx context.Context, v *verb, wait patience) error {
 		if err := a.prune(ctx, v.option("selector").text()); err != nil {
 			return err
 		}
+		refused = refusedError(a.refused)
 	}
 	if a.printer != nil {
 		if err := a.printer.end(); err != nil {
@@ -172,14 +181,8 @@ func (p *program) applying(v *verb, args []string) (a *applying, wait patience, 
 	if a.options.DryRun {
 		a.suffix = " (server dry run)"
 	}
-	if a.labels, err = selector.ParseLabels(v.option("selector").text()); err != nil {
-		return nil, wait, usagef("-l: %v", err)
-	}
-	if v.option("prune").on() {
-		if a.set == "" && a.labels.Empty() {
-			return nil, wait, usagef("--prune of which set? Name it with --applyset, or select it with -l")
-		}
-		a.done, a.spaces = map[objectKey]bool{}, map[string]bool{}
+	if err := a.pruning(v); err != nil {
+		return nil, wait, err
 	}
 	if a.form, err = v.form(); err != nil {
 		return nil, wait, err
@@ -206,13 +209,43 @@ func (p *program) applying(v *verb, args []string) (a *applying, wait patience, 
 	return a, wait, err
 }
 
+// pruning reads which objects of the files are meant, and which others go.
+func (a *applying) pruning(v *verb) (err error) {
+	if a.labels, err = selector.ParseLabels(v.option("selector").text()); err != nil {
+		return usagef("-l: %v", err)
+	}
+	if !v.option("prune").on() {
+		return nil
+	}
+	if a.set == "" && a.labels.Empty() {
+		return usagef("--prune of which set? Name it with --applyset, or select it with -l")
+	}
+	a.done, a.spaces = map[objectKey]bool{}, map[string]bool{}
+	return nil
+}
+
 // defaultWait is the default timeout of --wait.
 const defaultWait = 30 * time.Second
 
 // add takes a document into the batch.
 func (a *applying) add(ctx context.Context, d *document) error {
+	raw, err := a.take(d)
+	if err != nil || raw == nil {
+		return err
+	}
+	if !a.batch.hasRoom(raw) {
+		if err := a.flush(ctx); err != nil {
+			return err
+		}
+	}
+	a.batch.add(d, raw)
+	return nil
+}
+
+// take gives a document as it is applied; nil: it is not one that was asked for.
+func (a *applying) take(d *document) (json.RawMessage, error) {
 	if !a.labels.Matches(d.labels()) {
-		return nil
+		return nil, nil
 	}
 	if a.set != "" {
 		meta := d.object["metadata"].(map[string]any)
@@ -225,19 +258,13 @@ func (a *applying) add(ctx context.Context, d *document) error {
 	}
 	raw, err := d.raw()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if a.done != nil {
 		a.done[keyOf(d.target)] = true
 		a.spaces[d.namespace] = true
 	}
-	if !a.batch.hasRoom(raw) {
-		if err := a.flush(ctx); err != nil {
-			return err
-		}
-	}
-	a.batch.add(d, raw)
-	return nil
+	return raw, nil
 }
 
 // flush applies the batch.
@@ -275,7 +302,11 @@ func (a *applying) result(d *document, r wire.Applied) error {
 	if a.printer != nil {
 		return a.printer.object(d.kind, r.Object)
 	}
-	return a.p.print(fmt.Sprintf("%s %s%s\n", d, r.Result, a.suffix))
+	result := r.Result
+	if result == wire.Removed {
+		result = removedText
+	}
+	return a.p.print(fmt.Sprintf("%s %s%s\n", d, result, a.suffix))
 }
 
 // unknownField matches messages about a field that does not exist.

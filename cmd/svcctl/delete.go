@@ -295,7 +295,7 @@ func (d *deleting) told(ctx context.Context, v victim, answer client.Object, err
 	}
 	err = until(ctx, d.c, v.target, d.timeout, gone(textField(answer, "metadata", "uid")))
 	if errors.Is(err, errNotInTime) {
-		d.missing = append(d.missing, fmt.Errorf("%s is still there after %s: its finalizers keep it", v, d.timeout))
+		d.missing = append(d.missing, fmt.Errorf("%s is still there after %s: %s", v, d.timeout, kept(ctx, d.c, v.target)))
 		return nil
 	}
 	return err

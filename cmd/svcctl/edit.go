@@ -189,10 +189,42 @@ func (e *editing) send(ctx context.Context, content []byte) (why string, err err
 		return "", err
 	}
 	result := "edited"
-	if versionOf(changed) == versionOf(e.before) {
+	switch gone, err := e.gone(ctx, changed); {
+	case err != nil:
+		return "", err
+	case gone:
+		result += ", and " + removedText
+	case versionOf(changed) == versionOf(e.before):
 		result = "edited (no change)"
 	}
 	return "", e.p.print(fmt.Sprintf("%s %s\n", e.target, result))
+}
+
+// removedText is what became of an object that was being deleted when a write took its last finalizer away.
+const removedText = "removed: it was being deleted, and no finalizer keeps it any more"
+
+// gone reports whether the change has removed the object.
+func (e *editing) gone(ctx context.Context, changed client.Object) (bool, error) {
+	if textField(changed, "metadata", "deletionTimestamp") == "" {
+		return false, nil
+	}
+	now, err := e.c.Get(ctx, e.target.path(), nil)
+	if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
+		return true, nil
+	}
+	return err == nil && textField(now, "metadata", "uid") != textField(changed, "metadata", "uid"), err
+}
+
+// finalizersOf returns the finalizers of an object.
+func finalizersOf(o client.Object) []string {
+	var names []string
+	list, _ := field(o, "metadata", "finalizers").([]any)
+	for _, f := range list {
+		if name, is := f.(string); is {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // read reads the object that was written.

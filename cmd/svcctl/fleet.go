@@ -12,6 +12,7 @@ import (
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/store/fleet"
 )
 
@@ -119,17 +120,15 @@ func (p *program) runFleet(ctx context.Context, v *verb, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err = p.askEtcd(ctx, v, cfg, word, rest); errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		return noEtcd(cfg.Endpoints, err)
+	err = p.askEtcd(ctx, v, cfg, word, rest)
+	if err != nil && fleet.NoAnswer(err) && ctx.Err() == nil {
+		return fmt.Errorf("no etcd answers: %s", cfg.Unreached(ctx))
 	}
 	return err
 }
 
-// noEtcd says what to do when no member of etcd answers. The client of etcd tells of a failed handshake by the timeout alone.
-func noEtcd(endpoints []string, err error) error {
-	return fmt.Errorf("%w: no etcd answers at %s: it is not there, a packet filter is in the way, or one of both sides does not trust the other's certificate: "+
-		"compare --etcd, --etcd-cacert, --etcd-cert and --etcd-key with the settings of etcd, whose log says more", err, strings.Join(endpoints, ", "))
-}
+// allObjects counts objects as all words of the verb do: those of all kinds, as `svcctl get` lists them.
+func allObjects(n int) string { return count(n, "object") + " (of all kinds)" }
 
 // askEtcd does what one of the words that speak with etcd asks for.
 func (p *program) askEtcd(ctx context.Context, v *verb, cfg fleet.Config, word string, rest []string) error {
@@ -141,13 +140,14 @@ func (p *program) askEtcd(ctx context.Context, v *verb, cfg fleet.Config, word s
 		if err != nil {
 			return err
 		}
-		return p.print(fmt.Sprintf("%s of fleet %s at revision %d are in %s.\n", count(objects, "object"), cfg.Fleet, revision, rest[0]))
+		return p.print(fmt.Sprintf("Written to %s: %s of fleet %s at revision %d, and with them its sources, trial and keys.\n",
+			rest[0], allObjects(objects), cfg.Fleet, revision))
 	case "restore":
 		objects, err := fleet.Restore(ctx, cfg, rest[0])
 		if err != nil {
 			return err
 		}
-		return p.print(fmt.Sprintf("Fleet %s has the %s of %s.\n", cfg.Fleet, count(objects, "object"), rest[0]))
+		return p.print(fmt.Sprintf("Fleet %s has the %s of %s. All tokens have ended.\n", cfg.Fleet, allObjects(objects), rest[0]))
 	case "upgrade":
 		return p.fleetUpgrade(ctx, cfg, v.option("without").texts)
 	case "reseal":
@@ -185,7 +185,7 @@ func (p *program) fleetInit(ctx context.Context, cfg fleet.Config, from string) 
 	case err != nil:
 		return err
 	}
-	return p.print(fmt.Sprintf("Fleet %s is made, with %s. The first box that joins says which ranges it has.\n", cfg.Fleet, count(objects, "object")))
+	return p.print(fmt.Sprintf("Fleet %s is made, with %s. The first box that joins says which ranges it has.\n", cfg.Fleet, allObjects(objects)))
 }
 
 func (p *program) fleetUpgrade(ctx context.Context, cfg fleet.Config, without []string) error {
@@ -237,7 +237,8 @@ func (p *program) fleetStatus(ctx context.Context, v *verb, cfg fleet.Config) er
 func fleetPage(name string, o *fleet.Overview) string {
 	var b strings.Builder
 	if o.ID != "" {
-		fmt.Fprintf(&b, "Fleet      %s, id %s\nFormat     %s\nRevision   %d\nObjects    %d\nSettings   %s\n", name, o.ID, formatText(o), o.Revision, o.Objects, o.Settings)
+		fmt.Fprintf(&b, "Fleet      %s, id %s\nFormat     %s\nRevision   %d\nObjects    %d (of all kinds)\nSettings   %s\n", name, o.ID, formatText(o), o.Revision, o.Objects,
+			cmp.Or(strings.Join(fleet.SettingLines(o.Settings, config.FleetFlags()), "\n           "), "those of the first box that joins"))
 		writer := o.Writer
 		if writer == "" {
 			writer = "no box now"
@@ -298,11 +299,11 @@ func boxTable(boxes []wire.FleetBox) string {
 		if rollout {
 			more += "\t" + x.Rollout
 		}
-		zone := x.Zone
-		if zone == "" {
-			zone = "-"
+		since := "-"
+		if !x.Since.IsZero() {
+			since = stamp(x.Since)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s%s\n", x.Name, zone, x.Version, x.State, x.Programmed, x.Problems, stamp(x.Since), more)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s%s\n", x.Name, cmp.Or(x.Zone, "-"), x.Version, x.State, x.Programmed, x.Problems, since, more)
 	}
 	_ = w.Flush() // into memory
 	return b.String()

@@ -50,6 +50,16 @@ func TestEdit(t *testing.T) {
 	if code := b.run("edit", "svc/web"); code != exitNo || !strings.Contains(b.err.String(), "name and namespace may not be changed") {
 		t.Errorf("renamed: exit %d: %s", code, b.err.String())
 	}
+	b.file("held.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: held, finalizers: [example.com/hold]}\n")
+	b.run("apply", "-f", "held.yaml")
+	b.run("delete", "cm", "held", "--wait=false")
+	edits("  finalizers:\n  - example.com/hold\n", "")
+	if code := b.run("edit", "cm/held"); code != exitDone || b.out.String() != "configmap/held edited, and removed: it was being deleted, and no finalizer keeps it any more\n" {
+		t.Errorf("the last finalizer: exit %d: %s%s", code, b.out.String(), b.err.String())
+	}
+	if code := b.run("get", "cm/held"); code != exitNo {
+		t.Errorf("it is still there: %s", b.out.String())
+	}
 	if code := b.run("edit", "svc/nope"); code != exitNo || b.err.String() != "svcctl: services \"nope\" not found\n" {
 		t.Errorf("exit %d: %s", code, b.err.String())
 	}

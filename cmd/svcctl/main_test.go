@@ -430,6 +430,9 @@ func TestPlanAgainstWhat(t *testing.T) {
 		"plan --against running -f x -o yaml":                              `-o "yaml": want one of text, json`,
 		"plan --against running -f - --in-place-of /m":                     "--in-place-of takes one directory with -f",
 		"plan --against running -f x --in-place-of /m -n shop":             "--namespace is about objects that are applied",
+		"plan --against running -f x --in-place-of /m --prune":             "--prune is about objects that are applied",
+		"plan --against running -f x --prune":                              "--prune of which set?",
+		"plan -f x --prune --applyset shop":                                "--prune, --applyset: that is for a plan --against running",
 		"plan --against running -f x --field-manager gitops":               "is planned with --in-place-of DIR",
 	} {
 		if code := b.run(strings.Fields(line)...); code != exitUsage || !strings.Contains(b.err.String(), want) || b.out.Len() > 0 {

@@ -31,8 +31,9 @@ func runningOptions() []*option {
 		{name: "field-manager", arg: "NAME", def: manager, group: group, usage: "as if applied by this one"},
 		{name: "force-conflicts", group: group, usage: "as if fields that other managers set were taken over"},
 		namespaceOption(),
-		outputOption(formText, formJSON),
 	}
+	o = append(o, setOptions()...)
+	o = append(o, outputOption(formText, formJSON))
 	for _, c := range connectOptions() {
 		if c.name != "config" { // it is among the settings
 			o = append(o, c)
@@ -129,11 +130,15 @@ func (p *program) planObjects(ctx context.Context, v *verb, c *client.Client) (p
 	if o.Manager == fileManager {
 		return plan, b, 0, usagef("--field-manager %s: what a file changes is planned with --in-place-of DIR, the watched directory", fileManager)
 	}
+	a := &applying{p: p, c: c, options: o, set: v.option("applyset").text()}
+	if err := a.pruning(v); err != nil {
+		return plan, b, 0, err
+	}
 	files := &reader{p: p, paths: v.option("filename").texts, namespace: p.namespace(v),
 		forced: v.option("namespace").isSet() && v.option("namespace").text() != ""}
 	err = files.each(func(d *document) error {
-		raw, err := d.raw()
-		if err != nil {
+		raw, err := a.take(d)
+		if err != nil || raw == nil {
 			return err
 		}
 		if !b.hasRoom(raw) {
@@ -150,13 +155,36 @@ func (p *program) planObjects(ctx context.Context, v *verb, c *client.Client) (p
 	case len(b.raws) == 0:
 		return plan, b, 0, errors.New("the files have no objects to plan")
 	}
-	plan, err = c.Plan(ctx, o, b.raws)
+	var gone []wire.PlanRemoval
+	if v.option("prune").on() && files.refused == 0 {
+		if gone, err = a.removals(ctx, v.option("selector").text()); err != nil {
+			return plan, b, 0, err
+		}
+	}
+	plan, err = c.Plan(ctx, o, b.raws, gone)
+	if v.option("prune").on() && (files.refused > 0 || plan.Refused() > 0) {
+		fmt.Fprintln(p.stderr, "nothing is pruned while an object is refused")
+	}
 	return plan, b, files.refused, err
+}
+
+// removals are the objects that apply would prune.
+func (a *applying) removals(ctx context.Context, labels string) (gone []wire.PlanRemoval, err error) {
+	for _, k := range prunable() {
+		victims, err := a.leftOvers(ctx, k, labels)
+		if err != nil {
+			return nil, err
+		}
+		for i := range victims {
+			gone = append(gone, wire.PlanRemoval{Path: victims[i].path(), UID: victims[i].uid})
+		}
+	}
+	return gone, nil
 }
 
 // planFiles asks for the plan of files in the place of those of a watched directory.
 func (p *program) planFiles(ctx context.Context, v *verb, c *client.Client) (plan wire.KernelPlan, err error) {
-	for _, name := range []string{"field-manager", "force-conflicts", "namespace"} {
+	for _, name := range []string{"field-manager", "force-conflicts", "namespace", "selector", "prune", "applyset"} {
 		if v.option(name).isSet() {
 			return plan, usagef("--%s is about objects that are applied: leave it out, or --in-place-of", name)
 		}

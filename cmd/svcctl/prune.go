@@ -42,38 +42,46 @@ func prunable() []kind.Kind {
 // prune removes what is of the set, was applied by the same manager, and was not in the
 // files. Namespaces that the files do not name are looked at too when the set has a name.
 func (a *applying) prune(ctx context.Context, labels string) error {
-	query := url.Values{"labelSelector": {labels}}
-	if a.set != "" {
-		query.Set("labelSelector", joined(labels, setLabel+"="+a.set))
-	}
 	for _, k := range prunable() {
-		var gone []victim
-		_, err := a.c.Each(ctx, collectionPath(k, ""), query, func(raw json.RawMessage) error {
-			o, err := decodeObject(raw)
-			if err != nil {
-				return err
-			}
-			t := target{kind: k, namespace: namespaceOf(o), name: nameOf(o)}
-			if a.isLeftOver(t, o) {
-				gone = append(gone, victim{target: t, uid: textField(o, "metadata", "uid")}) // if it still is the one that was seen
-			}
-			return nil
-		})
-		if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
-			continue // an older appliance, which does not have the kind
-		}
+		gone, err := a.leftOvers(ctx, k, labels)
 		if err != nil {
-			return fmt.Errorf("prune: %w", err)
+			return err
 		}
 		for some := range slices.Chunk(gone, deletesAtOnce) {
 			for i, r := range removeAtOnce(ctx, a.c, a.options.DryRun, some) {
-				if err := a.pruned(some[i].target, r.err); err != nil {
+				if err := a.pruned(some[i].target, r); err != nil {
 					return err
 				}
 			}
 		}
 	}
 	return nil
+}
+
+// leftOvers are the objects of a kind that are to go.
+func (a *applying) leftOvers(ctx context.Context, k kind.Kind, labels string) (gone []victim, err error) {
+	query := url.Values{"labelSelector": {labels}}
+	if a.set != "" {
+		query.Set("labelSelector", joined(labels, setLabel+"="+a.set))
+	}
+	_, err = a.c.Each(ctx, collectionPath(k, ""), query, func(raw json.RawMessage) error {
+		o, err := decodeObject(raw)
+		if err != nil {
+			return err
+		}
+		t := target{kind: k, namespace: namespaceOf(o), name: nameOf(o)}
+		if a.isLeftOver(t, o) {
+			gone = append(gone, victim{target: t, uid: textField(o, "metadata", "uid")}) // if it still is the one that was seen
+		}
+		return nil
+	})
+	if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
+		return nil, nil // an older appliance, which does not have the kind
+	}
+	if err != nil {
+		return nil, fmt.Errorf("prune: %w", err)
+	}
+	return gone, nil
 }
 
 // isLeftOver reports whether an object of the set is to go.
@@ -105,7 +113,8 @@ func appliedBy(o client.Object, manager string) bool {
 }
 
 // pruned tells what became of an object that was to go.
-func (a *applying) pruned(t target, err error) error {
+func (a *applying) pruned(t target, r removal) error {
+	err := r.err
 	if f, is := errors.AsType[*wire.Failure](err); is {
 		if f.Code != 404 {
 			a.refused++
@@ -118,6 +127,9 @@ func (a *applying) pruned(t target, err error) error {
 	}
 	if a.printer != nil {
 		return nil
+	}
+	if textField(r.answer, "metadata", "deletionTimestamp") != "" && !a.options.DryRun {
+		return a.p.print(fmt.Sprintf("%s pruned, and still there: %s\n", t, keepers(t, r.answer)))
 	}
 	return a.p.print(fmt.Sprintf("%s pruned%s\n", t, a.suffix))
 }

@@ -45,6 +45,14 @@ func fillPath(path, namespace, name string) string {
 // String returns its name in messages: service/web, endpointslice.discovery.k8s.io/web-1.
 func (t target) String() string { return fullName(t.kind, t.name) }
 
+// named returns the target as the command line of a verb names it: service/web -n default.
+func (t target) named() string {
+	if t.namespace == "" {
+		return t.String()
+	}
+	return t.String() + " -n " + t.namespace
+}
+
 func fullName(k kind.Kind, name string) string {
 	word := k.Singular()
 	if k.Group != "" {

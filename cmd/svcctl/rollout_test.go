@@ -71,7 +71,7 @@ func TestRolloutIsShown(t *testing.T) {
 	matches(t, statusPage(s, time.Time{}, false), "this box has the versions before")
 	boxes := []wire.FleetBox{{Name: "gw1", Rollout: "new"}, {Name: "gw2", Rollout: "before"}}
 	matches(t, boxTable(boxes), "SINCE +ROLLOUT")
-	matches(t, boxTable(boxes), "UTC +before")
+	matches(t, boxTable(boxes), "- +before")
 	if boxes[0].Rollout, boxes[1].Rollout = "", ""; strings.Contains(boxTable(boxes), "ROLLOUT") {
 		t.Error("boxes without a rollout have a column for it")
 	}

@@ -167,6 +167,7 @@ func TestPrune(t *testing.T) {
 	b.file("other.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: others, labels: {app: web}}\n")
 	b.file("bad.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: kept, labels: {app: web}}\nbogus: 1\n")
 	b.declares("/etc/svcctl/filed.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: filed, labels: {app: web, svcctl.io/applyset: shop}}\nspec: {clusterIP: 10.96.0.30, ports: [{port: 80}]}\n")
+	b.file("held.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: held, finalizers: [example.com/hold]}\n")
 	b.session("prune",
 		"apply -f a.yaml -f b.yaml --applyset shop",
 		"apply -f other.yaml --applyset shop --field-manager somebody-else",
@@ -178,6 +179,8 @@ func TestPrune(t *testing.T) {
 		"apply -f b.yaml --prune -l app=web",
 		"get svc,endpointslices,cm",
 		"apply -f b.yaml --prune",
+		"apply -f held.yaml --applyset held",
+		"apply -f b.yaml --prune --applyset held",
 	)
 }
 
@@ -253,6 +256,7 @@ func TestDelete(t *testing.T) {
 	b.file("web.yaml", webYAML)
 	b.declares("/etc/svcctl/filed.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: filed}\nspec: {clusterIP: 10.96.0.30, ports: [{port: 80}]}\n")
 	b.file("held.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: held, finalizers: [example.com/hold]}\n")
+	b.file("unheld.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: held}\n")
 	b.session("delete",
 		"apply -f web.yaml",
 		"delete svc web --dry-run",
@@ -269,7 +273,10 @@ func TestDelete(t *testing.T) {
 		"delete svc filed -i",
 		"apply -f held.yaml",
 		"delete cm held --timeout 50ms",
+		"wait cm/held --for=delete --timeout 50ms",
 		"delete cm held --wait=false",
+		"apply -f unheld.yaml",
+		"get cm held",
 		"get svc nope -w",
 	)
 }

@@ -142,7 +142,7 @@ func boxSettings() []setting {
 			usage: "topology zone of this box, for endpoints with zone hints",
 			set:   text(func(c *config.Config) *string { return &c.Zone })},
 		{name: "nodeport-addresses", arg: "LIST", list: true, group: groupBox,
-			shown: "every local one, but loopback and VIPs",
+			shown: "every local one, but loopback, link-local ones and VIPs",
 			usage: "addresses that node ports answer on: CIDRs, or `primary` for the one the default route uses",
 			set:   parsed(config.ParseNodePortAddresses, func(c *config.Config) *config.NodePortAddresses { return &c.Addresses.NodePortAddresses })},
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/url"
+	"strings"
 	"time"
 
 	"svcctl.io/svcctl/api/client"
@@ -86,4 +88,29 @@ func follow(ctx context.Context, c *client.Client, path string, query url.Values
 		return true, nil
 	}
 	return false, err
+}
+
+// kept says why an object that was to go is still there, and what can be done.
+func kept(ctx context.Context, c *client.Client, t target) string {
+	o, err := c.Get(ctx, t.path(), nil)
+	if err != nil {
+		return "whether finalizers keep it is not known: " + oneLine(err.Error())
+	}
+	return keepers(t, o)
+}
+
+// keepers names the finalizers of an object that is to go, and who can take them away.
+func keepers(t target, o client.Object) string {
+	names := finalizersOf(o)
+	if textField(o, "metadata", "deletionTimestamp") == "" {
+		return "nobody has asked for its removal: `svcctl delete " + t.named() + "` does"
+	}
+	if len(names) == 0 && t.isNamespace() {
+		return "objects in it keep it, which are being removed: `svcctl get svc,endpointslices,pods,configmaps,secrets -n " + t.name + "` lists what finalizers keep of them"
+	}
+	if len(names) == 0 {
+		return "it goes in this moment: ask once more"
+	}
+	return fmt.Sprintf("finalizers keep it: %s; who put them there has to take them away; if that was a controller of a cluster, which does not run here, remove metadata.finalizers: `svcctl edit %s`",
+		strings.Join(names, ", "), t.named())
 }

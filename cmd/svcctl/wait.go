@@ -218,11 +218,14 @@ func (p *program) waitForObjects(ctx context.Context, v *verb, args []string) er
 		end()
 		switch {
 		case errors.Is(err, errNotInTime):
-			if why := absence(ctx, c, t, a); why != "" {
-				late = append(late, fmt.Errorf("%s: not %s after %s", why, a.state, timeout))
-			} else {
-				late = append(late, fmt.Errorf("%s: not %s after %s", t, a.state, timeout))
+			what, why := t.String(), ""
+			switch absent := absence(ctx, c, t, a); {
+			case absent != "":
+				what = absent
+			case a.absent:
+				why = ": " + kept(ctx, c, t)
 			}
+			late = append(late, fmt.Errorf("%s: not %s after %s%s", what, a.state, timeout, why))
 		case err != nil:
 			return err
 		default:

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -16,7 +17,7 @@ import (
 var ErrExists = errors.New("etcd has a fleet of that name already")
 
 // Init makes a fleet. With a data directory of a box that is stopped, its objects become those of the
-// fleet, with revisions, uids and addresses as they were. It gives the number of objects.
+// fleet, with revisions, uids and addresses as they were. It gives the number of objects, of all kinds, that the fleet has then.
 func Init(ctx context.Context, cfg Config, from string) (objects int, err error) {
 	revision := uint64(max(0, time.Now().Unix())) << 20 // as a store of one box begins
 	ops, first := objectsOf(cfg.First)
@@ -64,7 +65,7 @@ func Init(ctx context.Context, cfg Config, from string) (objects int, err error)
 	if err := e.flip(ctx, begin, next, ops); err != nil {
 		return 0, fmt.Errorf("bring the objects of %s into fleet %s: %w", from, cfg.Fleet, err)
 	}
-	return len(ops), nil
+	return countObjects(ops), nil
 }
 
 // visit returns an Engine without a replica, for callers that are no box of the fleet. The caller
@@ -90,6 +91,17 @@ func objectsOf(pairs []engine.Pair) (ops []operation, revision uint64) {
 		}
 	}
 	return ops, revision
+}
+
+// countObjects counts the objects among operations that put: what users call so, and not the files of sources, keys and the like,
+// which Objects of a head counts too.
+func countObjects(ops []operation) (objects int) {
+	for i := range ops {
+		if !ops[i].remove && strings.HasPrefix(ops[i].key, objectPrefix) {
+			objects++
+		}
+	}
+	return objects
 }
 
 // flip writes a commit as a bundle, whatever its size, and unfolds it.
@@ -251,7 +263,7 @@ type Overview struct {
 	Format, Newest int
 	Revision       uint64
 	Epoch          uint64
-	Objects        int
+	Objects        int // of all kinds
 	Settings       json.RawMessage
 	Writer         string
 	Boxes          []Box
@@ -276,11 +288,12 @@ func Look(ctx context.Context, cfg Config) (*Overview, error) {
 	defer e.client.Close()
 	o := &Overview{}
 	for _, endpoint := range cfg.Endpoints {
-		o.Members = append(o.Members, member(ctx, e.client, endpoint))
+		o.Members = append(o.Members, e.member(ctx, endpoint))
 	}
 	ask, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	resp, err := e.client.Txn(ask).Then(clientv3.OpGet(e.key(fleetKey)), clientv3.OpGet(e.key(headKey)), clientv3.OpGet(e.key(turnKey))).Commit()
+	resp, err := e.client.Txn(ask).Then(clientv3.OpGet(e.key(fleetKey)), clientv3.OpGet(e.key(headKey)), clientv3.OpGet(e.key(turnKey)),
+		clientv3.OpGet(e.key(objectPrefix), clientv3.WithPrefix(), clientv3.WithCountOnly())).Commit()
 	if err != nil {
 		return o, fmt.Errorf("read fleet %s: %w", cfg.Fleet, err)
 	}
@@ -296,7 +309,7 @@ func Look(ctx context.Context, cfg Config) (*Overview, error) {
 		if err != nil {
 			return o, err
 		}
-		o.Revision, o.Epoch, o.Objects = h.Revision, h.Epoch, h.Objects
+		o.Revision, o.Epoch, o.Objects = h.Revision, h.Epoch, int(resp.Responses[3].GetResponseRange().Count)
 	}
 	if kvs := resp.Responses[2].GetResponseRange().Kvs; len(kvs) > 0 {
 		fmt.Sscan(string(kvs[0].Value), &o.Writer) // nothing: nobody
@@ -306,17 +319,21 @@ func Look(ctx context.Context, cfg Config) (*Overview, error) {
 }
 
 // member asks one endpoint of etcd how it is.
-func member(ctx context.Context, client *clientv3.Client, endpoint string) Member {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+func (e *Engine) member(ctx context.Context, endpoint string) Member {
+	ask, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	resp, err := client.Status(ctx, endpoint)
+	resp, err := e.client.Status(ask, endpoint)
+	if NoAnswer(err) {
+		err = errors.New(e.cfg.unreached(ctx, endpoint))
+	}
 	if err != nil {
 		return Member{Endpoint: endpoint, Err: err}
 	}
 	return Member{Endpoint: endpoint, Version: resp.Version, Size: resp.DbSize, Leader: resp.Leader == resp.Header.MemberId}
 }
 
-// Backup writes all objects of a fleet to a new data directory, as a box of its own keeps them.
+// Backup writes all objects of a fleet to a new data directory, as a box of its own keeps them, and with them its sources, trial and
+// shared keys. It gives the number of objects, of all kinds.
 func Backup(ctx context.Context, cfg Config, dir string) (revision uint64, objects int, err error) {
 	e, err := cfg.visit()
 	if err != nil {
@@ -338,10 +355,13 @@ func Backup(ctx context.Context, cfg Config, dir string) (revision uint64, objec
 	pairs := []engine.Pair{{Key: headKey, Revision: now.Revision}}
 	for key, value := range have {
 		c.put(key, value)
+		if strings.HasPrefix(key, objectPrefix) {
+			objects++
+		}
 		pairs = append(pairs, engine.Pair{Key: key, Value: value, Revision: now.Revision})
 	}
 	if len(have) != now.Objects || c.digest != now.Digest {
-		return 0, 0, fmt.Errorf("the %d objects that etcd has are not the %d that the newest commit left: nothing is written", len(have), now.Objects)
+		return 0, 0, fmt.Errorf("the %d records that etcd has are not the %d that the newest commit left: nothing is written", len(have), now.Objects)
 	}
 	err = engine.AsOwner(dir, func() error {
 		file, err := engine.OpenSealed(dir, cfg.DataKey)
@@ -354,5 +374,5 @@ func Backup(ctx context.Context, cfg Config, dir string) (revision uint64, objec
 		}
 		return errors.Join(err, file.Close())
 	})
-	return now.Revision, len(have), err
+	return now.Revision, objects, err
 }

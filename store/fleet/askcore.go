@@ -26,8 +26,13 @@ func (c *atCore) leaveCore(core string) {
 	if len(c.cores) == 1 || c.cores[c.at] != core {
 		return
 	}
-	c.at = (c.at + 1) % len(c.cores)
-	c.anew, c.told = true, nil
+	c.preference.left(c.at, time.Now())
+	c.moveTo((c.at + 1) % len(c.cores))
+}
+
+// moveTo has another core box asked. c.mu must be held.
+func (c *atCore) moveTo(core int) {
+	c.at, c.anew, c.told = core, true, nil
 	close(c.left)
 	c.left = make(chan struct{})
 	c.http.CloseIdleConnections()
@@ -41,21 +46,22 @@ type coreError struct {
 
 func (e *coreError) Error() string { return fmt.Sprintf("core box %s says: %s", e.core, e.Message) }
 
-// ask asks the core boxes until one does not refuse for its own state. The body of the answer is the caller's to close.
-func (c *atCore) ask(ctx context.Context, method, path string, query url.Values, body []byte, patience time.Duration) (*http.Response, error) {
+// ask asks the core boxes until one does not refuse for its own state. The body of the answer is the caller's to close; left is
+// closed when another core box is asked than the one that it is of.
+func (c *atCore) ask(ctx context.Context, method, path string, query url.Values, body []byte, patience time.Duration) (resp *http.Response, left <-chan struct{}, err error) {
 	var failed []error
 	for range c.cores {
-		core, _ := c.current()
+		core, left := c.current()
 		resp, err := c.askOne(ctx, core, method, path, query, body, patience)
 		if err == nil {
-			return resp, nil
+			return resp, left, nil
 		}
 		if refused := (*coreError)(nil); errors.As(err, &refused) {
 			switch refused.Code {
 			case http.StatusGone:
-				return nil, errForgotten
+				return nil, nil, errForgotten
 			case http.StatusPreconditionFailed:
-				return nil, errNoSuchCommit
+				return nil, nil, errNoSuchCommit
 			}
 		}
 		failed = append(failed, err)
@@ -66,7 +72,7 @@ func (c *atCore) ask(ctx context.Context, method, path string, query url.Values,
 			break
 		}
 	}
-	return nil, c.verdict(failed)
+	return nil, nil, c.verdict(failed)
 }
 
 // verdict is what the refusals of all core boxes come to: the state of one that holds something, which the leaf holds too.
@@ -139,7 +145,7 @@ func (b *endsContext) Close() error {
 func (c *atCore) get(ctx context.Context, method, path string, query url.Values, body []byte, v any) error {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	resp, err := c.ask(call, method, path, query, body, coreTimeout)
+	resp, _, err := c.ask(call, method, path, query, body, coreTimeout)
 	if err != nil {
 		return err
 	}

@@ -257,6 +257,11 @@ func isUnknown(err error) bool {
 	return true
 }
 
+// NoAnswer reports whether a call failed because no answer came, of which the client of etcd knows no more.
+func NoAnswer(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || codeOf(err) == codes.Unavailable || codeOf(err) == codes.DeadlineExceeded
+}
+
 // codeOf is the status of a call that failed, codes.Unknown when it has none.
 func codeOf(err error) codes.Code {
 	var etcd rpctypes.EtcdError
@@ -300,7 +305,7 @@ func (e *Engine) away(err error) error {
 	if isDenied(err) {
 		return &engine.AwayError{Why: e.denied(err)}
 	}
-	return &engine.AwayError{Why: fmt.Sprintf("etcd does not answer: %v", err)}
+	return &engine.AwayError{Why: "etcd does not answer: " + e.origin.silence(err)}
 }
 
 // lost waits for what came before a commit that was refused for it: now, nil if that is not known.

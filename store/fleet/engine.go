@@ -60,6 +60,9 @@ type Config struct {
 	First []engine.Pair
 	// Settings has the settings that all boxes must have in common, as JSON.
 	Settings json.RawMessage
+	// Flags has the flag of each field of Settings, without dashes, for messages; and Files the files of TLS, likewise.
+	Flags map[string]string
+	Files Files
 	// Cores are the URLs of the APIs of boxes that follow etcd, for a leaf, which has no Endpoints; CoreTLS has the CA of
 	// their certificates, and the certificate of this box.
 	Cores   []string
@@ -267,17 +270,15 @@ func (e *Engine) begin(ctx context.Context) error {
 	}
 	for said := ""; ; {
 		err := e.join(ctx)
-		e.note(err)
-		switch held := (*heldError)(nil); {
-		case err == nil:
-			return nil
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case errors.As(err, &held):
-			return err
-		case err.Error() != said:
-			said = err.Error()
-			e.cfg.Log.Warn("this box has no replica and waits for "+e.origin.from()+"; what the kernel has stays in force", "err", err)
+		held := (*heldError)(nil)
+		if err == nil || errors.As(err, &held) || ctx.Err() != nil {
+			e.note(err)
+			return errors.Join(err, ctx.Err())
+		}
+		why := e.origin.silence(err)
+		if e.note(errors.New(why)); why != said {
+			said = why
+			e.cfg.Log.Warn("this box has no replica and waits for "+e.origin.from()+"; what the kernel has stays in force", "why", why)
 		}
 		select {
 		case <-ctx.Done():

@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"errors"
+	"time"
 )
 
 // Format is the newest one that this program reads.
@@ -49,3 +50,29 @@ func LimitStream(bytes int) (restore func()) {
 	streamLimit.Store(int64(bytes))
 	return func() { streamLimit.Store(0) }
 }
+
+// HurryBack has leaves go back to core boxes that they prefer so many times sooner, until the function that it returns is called.
+func HurryBack(times int64) (restore func()) {
+	returnPace.Store(times)
+	return func() { returnPace.Store(0) }
+}
+
+// Preference is the preference of a leaf for its core boxes.
+type Preference struct{ preference }
+
+// NewPreference returns that of a leaf.
+func NewPreference(leaf string, cores int) *Preference {
+	return &Preference{newPreference(leaf, cores)}
+}
+
+// Least is how long a core box has to answer at least.
+func (p *Preference) Least() time.Duration { return p.least }
+
+// Probed, Better, Returned and Left are those of the preference.
+func (p *Preference) Probed(core int, answered bool, now time.Time) { p.probed(core, answered, now) }
+
+func (p *Preference) Better(at int, now time.Time) (int, bool) { return p.better(at, now) }
+
+func (p *Preference) Returned(core int, now time.Time) { p.returned(core, now) }
+
+func (p *Preference) Left(core int, now time.Time) { p.left(core, now) }

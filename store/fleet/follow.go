@@ -35,6 +35,13 @@ func (e *Engine) Run(ctx context.Context) error {
 		defer close(flushed)
 		e.replica.flushUntil(ctx, e.cfg.Log)
 	}()
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		if c, is := e.origin.(*atCore); is {
+			c.returnUntil(ctx)
+		}
+	}()
 	for ctx.Err() == nil {
 		err := e.join(ctx)
 		if err == nil {
@@ -52,6 +59,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	<-done
 	<-tidied
 	<-flushed
+	<-returned
 	return nil
 }
 
@@ -285,7 +293,7 @@ func (e *Engine) Fresh(ctx context.Context) error {
 	e.mu.Lock()
 	s := e.state
 	e.mu.Unlock()
-	s.differs, s.shut = "", "" // it follows all the same
+	s.differs, s.blind = "", false // it follows all the same
 	switch refusal := s.refusal(); {
 	case refusal != nil:
 		return refusal

@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
@@ -139,15 +138,6 @@ type settings struct {
 	// Settings has the settings that all boxes must have in common; nil until the first box has
 	// joined.
 	Settings json.RawMessage `json:"settings,omitempty"`
-}
-
-// agree reports whether two documents of settings say the same.
-func agree(a, b json.RawMessage) bool {
-	var left, right bytes.Buffer
-	if json.Compact(&left, a) != nil || json.Compact(&right, b) != nil {
-		return false
-	}
-	return bytes.Equal(left.Bytes(), right.Bytes())
 }
 
 // newID is a random identifier.

@@ -155,8 +155,8 @@ func (e *Engine) agreeOn(s *settings) {
 	raised := e.format != 0 && e.format < s.Format
 	e.fleetID, e.format, e.agreed, e.state.differs = s.ID, s.Format, s.Settings, ""
 	if !agree(s.Settings, e.cfg.Settings) {
-		e.state.differs = fmt.Sprintf("the settings of this box are not those of the fleet: it has %s, and the fleet %s; "+
-			"it forwards as the fleet says and writes nothing: give it the same flags", e.cfg.Settings, s.Settings)
+		e.state.differs = fmt.Sprintf("the settings of this box are not those of its fleet: %s; it forwards as the fleet says and writes nothing: "+
+			"give it the flags of the fleet, which `svcctl fleet status` lists, and restart it", differences(e.cfg.Settings, s.Settings, e.cfg.Flags))
 	}
 	if raised {
 		e.cfg.Log.Info("the fleet has a newer format", "fleet", e.cfg.Fleet, "format", s.Format)
@@ -239,7 +239,7 @@ func (e *Engine) replace(now *head, at int64, have map[string][]byte) error {
 		fresh.put(key, value)
 	}
 	if len(have) != now.Objects || fresh.digest != now.Digest {
-		return &heldError{Damaged, fmt.Sprintf("the %d objects that etcd has are not the %d that the newest commit left; what is in force stays: "+
+		return &heldError{Damaged, fmt.Sprintf("the %d records that etcd has are not the %d that the newest commit left; what is in force stays: "+
 			"find out who else writes below svcctl/%s/, and say `svcctl fleet restore FILE` or `svcctl fleet accept`", len(have), now.Objects, e.cfg.Fleet)}
 	}
 	e.mu.Lock()

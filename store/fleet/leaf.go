@@ -29,7 +29,7 @@ const (
 	maxCoreAnswer = 16 << 20
 )
 
-// atCore is the origin of a leaf: it asks one core box, and the next one when that does not answer.
+// atCore is the origin of a leaf: it asks one core box, the next one when that does not answer, and that one again once it is well.
 type atCore struct {
 	e     *Engine
 	cores []string // as this leaf prefers them
@@ -41,6 +41,8 @@ type atCore struct {
 	anew bool          // the one that is asked now has not had a report
 	told []byte        // the Node that it was told last
 	node []byte        // the Node to be told
+
+	preference preference
 }
 
 // newAtCore returns the origin of a leaf. Leaves prefer core boxes by a hash of both names, so that each gets its share of
@@ -53,7 +55,7 @@ func newAtCore(e *Engine) *atCore {
 	cores := slices.Clone(e.cfg.Cores)
 	slices.SortFunc(cores, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
 	dialer := net.Dialer{Timeout: coreTimeout}
-	return &atCore{e: e, cores: cores, anew: true, left: make(chan struct{}), http: &http.Client{Transport: &http.Transport{
+	return &atCore{e: e, cores: cores, anew: true, left: make(chan struct{}), preference: newPreference(e.cfg.Box, len(cores)), http: &http.Client{Transport: &http.Transport{
 		DialContext: dialer.DialContext, TLSClientConfig: e.cfg.CoreTLS, ForceAttemptHTTP2: true, TLSHandshakeTimeout: coreTimeout,
 		MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute, DisableCompression: true,
 		HTTP2: &http.HTTP2Config{SendPingTimeout: keepaliveTime, PingTimeout: keepaliveTimeout}, // a connection may be dead without a word
@@ -91,7 +93,7 @@ func (c *atCore) state(ctx context.Context) (now *head, at int64, have map[strin
 	if read := c.e.stands(); read != nil {
 		query.Set("least", strconv.FormatInt(read.mod, 10))
 	}
-	resp, err := c.ask(ctx, http.MethodGet, "/state", query, nil, stateTimeout)
+	resp, _, err := c.ask(ctx, http.MethodGet, "/state", query, nil, stateTimeout)
 	if err != nil {
 		return nil, 0, nil, err
 	}
@@ -120,16 +122,12 @@ func (c *atCore) state(ctx context.Context) (now *head, at int64, have map[strin
 
 func (c *atCore) follow(ctx context.Context) error {
 	read := c.e.stands()
-	core, left := c.current()
 	query := url.Values{"after": {strconv.FormatInt(read.mod, 10)}, "id": {read.ID}}
-	resp, err := c.ask(ctx, http.MethodGet, "", query, nil, fillTimeout+coreTimeout)
+	resp, left, err := c.ask(ctx, http.MethodGet, "", query, nil, fillTimeout+coreTimeout)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
-	if now, nowLeft := c.current(); now != core {
-		left = nowLeft
-	}
 	done := make(chan struct{})
 	defer close(done)
 	go func() { // ends with the stream

@@ -3,8 +3,6 @@ package fleet
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -146,12 +144,8 @@ func (o atEtcd) silence(err error) string {
 	if isDenied(err) {
 		return e.denied(err)
 	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		why := "of " + strings.Join(e.cfg.Endpoints, ", ") + " none answers in time for a majority"
-		if refused := e.cfg.shakeHands(); refused != nil {
-			why += fmt.Sprintf(" (%v: is the certificate in --etcd-cert one that etcd trusts?)", refused)
-		}
-		return why
+	if NoAnswer(err) {
+		return "no member of etcd answers in time: " + e.cfg.Unreached(context.Background())
 	}
 	return err.Error()
 }

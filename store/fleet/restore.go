@@ -12,7 +12,7 @@ import (
 )
 
 // Restore makes the objects of a data directory, or of a backup, those of the fleet, at a revision above all
-// that etcd has. Boxes that stand at another history believe it.
+// that etcd has. Boxes that stand at another history believe it. It gives the number of objects, of all kinds, that the fleet has then.
 func Restore(ctx context.Context, cfg Config, from string) (objects int, err error) {
 	ops, revision, err := cfg.readDirectory(from)
 	if err != nil {
@@ -59,6 +59,7 @@ func (e *Engine) makeEqual(ctx context.Context, ops []operation, revision uint64
 	if ops, err = e.cfg.restored(ops, have); err != nil {
 		return 0, err
 	}
+	objects = countObjects(ops)
 	keep := map[string]bool{}
 	for i := range ops {
 		keep[ops[i].key] = true
@@ -71,7 +72,7 @@ func (e *Engine) makeEqual(ctx context.Context, ops []operation, revision uint64
 	next := &head{ID: newID(), Previous: now.ID, Box: e.cfg.Box, Format: now.Format}
 	next.Revision, next.Epoch = above(max(revision, now.Revision), now.Epoch)
 	next.Objects, next.Digest = e.content.after(ops)
-	return next.Objects, e.flip(ctx, now, next, ops)
+	return objects, e.flip(ctx, now, next, ops)
 }
 
 // restored gives what is not of objects its place: beside what etcd has, if that is something. The CA of the fleet

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +20,8 @@ import (
 // its bundles and in the replica they are bytes as others, of which the digest is too. The store has them open.
 //
 // A box that cannot open one has the version before it, follows, and commits nothing: it would decide on
-// what it cannot see.
+// what it cannot see. One that cannot open a shared key alone commits all but Secrets: no object depends on those keys, and
+// Secrets that it sealed no other box could open.
 
 // openedPrefix begins the keys of sealed objects: the last version that this box could open of one that it cannot
 // open now.
@@ -28,8 +30,11 @@ const openedPrefix = "fleet/opened/"
 // Sealing implements engine.Shared.
 func (e *Engine) Sealing() error {
 	e.mu.Lock()
-	format := e.format
+	format, shut := e.format, e.state.shut
 	e.mu.Unlock()
+	if shut != "" {
+		return errors.New("this box has another key than its fleet, and no other box could read what it seals: " + shut)
+	}
 	return e.cfg.sealing(format)
 }
 
@@ -155,17 +160,33 @@ func (e *Engine) openable() (pairs []engine.Pair) {
 // noteShut has the State say what cannot be opened. e.mu must be held.
 func (e *Engine) noteShut() {
 	why := ""
-	if keys := slices.Sorted(maps.Keys(e.shut)); len(keys) > 0 {
-		_, name, _ := strings.Cut(keys[0], objectPrefix+"Secret/") // what it was before a trial or a rollout has more in front
-		what := "Secret " + name
-		if shared, _, is := splitKey(keys[0]); is {
-			what = "what all boxes have as " + shared
+	e.state.blind = false
+	var secrets, shared []string
+	for _, key := range slices.Sorted(maps.Keys(e.shut)) {
+		if _, _, is := splitKey(key); is {
+			shared = append(shared, key)
+		} else {
+			secrets = append(secrets, key)
 		}
-		why = fmt.Sprintf("%s cannot be read: %s", what, e.shut[keys[0]])
-		if more := len(keys) - 1; more > 0 {
+	}
+	const remedy = ": put that key into the file of --fleet-key-file, as the other boxes have it; it is read again by itself"
+	switch {
+	case len(secrets) > 0:
+		e.state.blind = true
+		_, name, _ := strings.Cut(secrets[0], objectPrefix+"Secret/") // what it was before a trial or a rollout has more in front
+		why = fmt.Sprintf("Secret %s cannot be read: %s", name, e.shut[secrets[0]])
+		if more := len(e.shut) - 1; more > 0 {
 			why += fmt.Sprintf(" (and %d more)", more)
 		}
-		why += "; what this box had of it stays in force, and nothing can be changed here: put that key into the file of --fleet-key-file"
+		why += "; what this box had of it stays in force, and nothing can be changed here" + remedy
+	case len(shared) > 0:
+		var names []string
+		for _, key := range shared {
+			name, _, _ := splitKey(key)
+			names = append(names, cmp.Or(map[string]string{TokenKey: "the key of tokens", CAKey: "the CA of the API"}[name], name))
+		}
+		why = fmt.Sprintf("of what all boxes share, %s cannot be read: %s; this box takes no tokens of the fleet but those that it knows to be in force, "+
+			"and can change no Secrets, and all else%s", strings.Join(names, " and "), e.shut[shared[0]], remedy)
 	}
 	if why == e.state.shut {
 		return
@@ -174,9 +195,10 @@ func (e *Engine) noteShut() {
 		e.state.shutSince = time.Now()
 	}
 	if e.state.shut = why; why != "" {
-		e.cfg.Log.Warn("a Secret of the fleet cannot be read", "fleet", e.cfg.Fleet, "why", why)
+		e.cfg.Log.Warn("something that is sealed cannot be read", "fleet", e.cfg.Fleet, "why", why)
 	} else {
-		e.cfg.Log.Info("all Secrets of the fleet can be read", "fleet", e.cfg.Fleet)
+		e.cfg.Log.Info("all that is sealed can be read", "fleet", e.cfg.Fleet)
+		e.enqueue(engine.Followed{Again: true}) // files whose Secrets were refused
 	}
 	e.signal()
 }

@@ -74,7 +74,7 @@ func (e *Engine) ReplaceKey(ctx context.Context, name, before string, value []by
 	}
 	for {
 		e.mu.Lock()
-		h, has, refusal := e.read, e.keys[name].id, e.state.refusal()
+		h, has, refusal, shut := e.read, e.keys[name].id, e.state.refusal(), e.state.shut
 		ops := []operation{put}
 		if before != "" {
 			ops = append(ops, operation{key: sealedPrefix + name + "/" + before, remove: true})
@@ -87,6 +87,8 @@ func (e *Engine) ReplaceKey(ctx context.Context, name, before string, value []by
 			return nil // it took place, whatever was answered
 		case refusal != nil:
 			return refusal
+		case shut != "":
+			return &engine.AwayError{Why: shut}
 		case has != before:
 			return ErrReplaced
 		}

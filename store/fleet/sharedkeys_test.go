@@ -76,10 +76,6 @@ func Test610_keys_are_those_of_all_boxes(t *testing.T) {
 	if now := b.hasKey(t, fleet.TokenKey, first); now != id {
 		t.Errorf("sealed anew it is %s, and was %s", now, id)
 	}
-	var away *engine.AwayError
-	if err := b.create("never"); !errors.As(err, &away) {
-		t.Errorf("a write of a box without the key gave %v", err)
-	}
 	b.stop()
 	b = c.open(c.withDir("b", ofB, b.cfg.Dir), storeConfig)
 	if now := b.hasKey(t, fleet.TokenKey, first); now != id {
@@ -176,4 +172,49 @@ func Test611_tokens_end_with_a_restore(t *testing.T) {
 	if pairs, err := file.Load("sealed/"); len(pairs) != 0 || err != nil {
 		t.Errorf("a box that has left has %d keys of the fleet, %v", len(pairs), err)
 	}
+}
+
+// Test624_a_wrong_key_and_no_Secret: a box that cannot open the keys that boxes share, in a fleet without Secrets, says so and changes
+// everything but Secrets and those keys. Nothing that it changes depends on them, and no other box could open what it seals.
+func Test624_a_wrong_key_and_no_Secret(t *testing.T) {
+	c := startEtcd(t, 1)
+	c.init()
+	file := newKeyFile(t, 9)
+	a, b := c.open(c.withKeys("a", newKeyFile(t, 1)), storeConfig), c.open(c.withKeys("b", file), storeConfig)
+	for name, value := range map[string]string{fleet.TokenKey: "signs", fleet.CAKey: "certifies"} {
+		if err := a.replace(t, name, "", value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	id := a.hasKey(t, fleet.TokenKey, "signs")
+	eventually(t, "box b says what it cannot read, and what to do", func() bool {
+		s := b.engine.State()
+		return s.Kind == fleet.KeyMissing && strings.Contains(s.Why, "the CA of the API and the key of tokens cannot be read") && strings.Contains(s.Why, "can change no Secrets, and all else") &&
+			strings.Contains(s.Why, "--fleet-key-file")
+	})
+	if err := b.create("web"); err != nil {
+		t.Errorf("a Service: %v", err)
+	}
+	if err := b.putSecret("s", "sealed by another key"); err == nil || !strings.Contains(err.Error(), "another key than its fleet") {
+		t.Errorf("a Secret: %v", err)
+	}
+	var away *engine.AwayError
+	if err := b.engine.ReplaceKey(t.Context(), fleet.TokenKey, id, []byte("never")); !errors.As(err, &away) || !strings.Contains(err.Error(), "--fleet-key-file") {
+		t.Errorf("the key of tokens: %v", err)
+	}
+	same(t, a, b)
+	if a.clusterIP("web") == "" {
+		t.Error("box a has not the Service of box b")
+	}
+	// A Secret that it cannot open is another thing: it would decide on what it cannot see.
+	if err := a.putSecret("s", "as it is"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "box b has heard of the Secret", func() bool { return strings.Contains(b.engine.State().Why, "Secret default/s cannot be read") })
+	if err := b.create("never"); !errors.As(err, &away) {
+		t.Errorf("a Service while a Secret cannot be read: %v", err)
+	}
+	file.has(1)
+	eventually(t, "box b may write", func() bool { return b.putSecret("t", "with the key of all") == nil })
+	eventually(t, "box a reads it", func() bool { return a.secret("t") == "with the key of all" })
 }

@@ -1,21 +1,13 @@
 package fleet
 
 import (
-	"cmp"
-	"crypto/tls"
-	"errors"
 	"fmt"
-	"net"
-	"net/url"
 	"time"
 
 	"google.golang.org/grpc/codes"
 
 	"svcctl.io/svcctl/store/engine"
 )
-
-// handshakeTimeout bounds a connection that is only to tell why others fail.
-const handshakeTimeout = time.Second
 
 // Kind says how a box stands to its fleet.
 type Kind string
@@ -32,7 +24,7 @@ const (
 	Differs   Kind = "Differs"  // the box has other settings than its fleet
 	TooNew    Kind = "TooNew"   // a newer version has written what this one cannot read
 	Namesake  Kind = "Namesake" // another box has the name
-	// KeyMissing says that a Secret is sealed by a key that the box does not have.
+	// KeyMissing says that a Secret, or a key that boxes share, is sealed by a key that the box does not have.
 	KeyMissing Kind = "KeyMissing"
 )
 
@@ -87,9 +79,10 @@ type state struct {
 	silent string
 	// differs says which settings are not those of the fleet; "": they agree.
 	differs string
-	// shut says which Secret cannot be opened, since when; "": all can.
+	// shut says which Secret or shared key cannot be opened, since when; "": all can. blind says that there is a Secret among them.
 	shut      string
 	shutSince time.Time
+	blind     bool
 }
 
 // refusal is why nothing may be committed; nil: it may.
@@ -98,7 +91,7 @@ func (s *state) refusal() error {
 	case s.kind != Following && s.kind != Lagging:
 	case s.differs != "":
 		return &engine.AwayError{Why: s.differs}
-	case s.shut != "":
+	case s.blind:
 		return &engine.AwayError{Why: s.shut, Since: s.shutSince}
 	default:
 		return nil
@@ -145,48 +138,6 @@ func (e *Engine) note(err error) {
 			e.cfg.Log.Warn("does not follow the fleet", "fleet", e.cfg.Fleet, "state", kind, "why", why)
 		}
 	}
-}
-
-// shakeHands returns the error of a TLS handshake with one of the endpoints; nil: it succeeds, or no server is
-// there. The client of etcd tries again until the time is up, and reports only the timeout.
-func (c *Config) shakeHands() error {
-	failed := make(chan error, len(c.Endpoints))
-	for _, endpoint := range c.Endpoints {
-		go func() { failed <- c.shakeHandsWith(endpoint) }()
-	}
-	for range c.Endpoints {
-		if err := <-failed; err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (c *Config) shakeHandsWith(endpoint string) error {
-	u, err := url.Parse(endpoint)
-	if err != nil || u.Scheme != "https" {
-		return nil
-	}
-	conn, err := net.DialTimeout("tcp", u.Host, handshakeTimeout)
-	if err != nil {
-		return nil
-	}
-	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
-		return nil
-	}
-	of := &tls.Config{}
-	if c.TLS != nil {
-		of = c.TLS.Clone()
-	}
-	of.ServerName, of.NextProtos = cmp.Or(of.ServerName, u.Hostname()), []string{"h2"}
-	secure := tls.Client(conn, of)
-	// A server of TLS 1.3 judges the certificate of the client after the handshake, and begins HTTP/2 if it is good.
-	_, err = secure.Read(make([]byte, 1))
-	if quiet, is := errors.AsType[net.Error](err); is && quiet.Timeout() {
-		return nil
-	}
-	return err
 }
 
 // isDenied reports whether etcd answers that this box may not ask.

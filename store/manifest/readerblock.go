@@ -13,11 +13,12 @@ func (r *yamlReader) isKey() bool {
 	return r.peek(ahead) == ':' && isBlankOrBreak(r.peek(ahead+1))
 }
 
-// plainKey is the field of a key without quotes. One that YAML 1.1 reads as a bool draws a
+// plainKey is the field of a key without quotes. One that is another key to kubectl draws a
 // warning, which is for the converter to word.
 func (r *yamlReader) plainKey(text string, start int) field {
-	_, warned := oldBoolValue(text)
-	r.must(!warned)
+	_, oldBool := oldBoolValue(text)
+	_, differs := keyToKubectl(text)
+	r.must(!oldBool && !differs)
 	return field{key: text, line: r.line, column: r.column(start)}
 }
 

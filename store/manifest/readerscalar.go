@@ -131,24 +131,32 @@ func (r *yamlReader) scalar(text string, start, depth int) *node {
 
 // resolve finds out what a scalar without quotes is.
 func (r *yamlReader) resolve(n *node) {
-	n.kind = kindString
-	switch b := n.text[0]; {
-	case isDecimal(b):
-		n.kind = numberKind(n.text)
-	case b == '+' || b == '-' || b == '.':
-		n.kind = libraryKind(n.text)
-	case len(n.text) > len("false"):
-	default:
-		switch n.text {
-		case "null", "Null", "NULL", "~":
-			n.kind = kindNull
-		case "true", "True", "TRUE", "false", "False", "FALSE":
-			n.kind = kindBool
-		}
-	}
+	n.kind = kindOfPlain(n.text)
 	if n.kind == kindString && len(n.text) <= len("false") {
 		_, n.oldBool = oldBoolValue(n.text)
 	}
+}
+
+// kindOfPlain is what a scalar without quotes is.
+func kindOfPlain(text string) kind {
+	if text == "" {
+		return kindNull
+	}
+	switch b := text[0]; {
+	case isDecimal(b):
+		return numberKind(text)
+	case b == '+' || b == '-' || b == '.':
+		return libraryKind(text)
+	case len(text) > len("false"):
+		return kindString
+	}
+	switch text {
+	case "null", "Null", "NULL", "~":
+		return kindNull
+	case "true", "True", "TRUE", "false", "False", "FALSE":
+		return kindBool
+	}
+	return kindString
 }
 
 // numberKind tells numbers from addresses, UUIDs and other texts that begin with a digit.

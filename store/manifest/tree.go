@@ -2,8 +2,11 @@ package manifest
 
 import (
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"strings"
+
+	"svcctl.io/svcctl/store/object"
 )
 
 // A Tree is a document of any kind, as it is written: nothing in it is judged.
@@ -63,7 +66,13 @@ func (t *Tree) each(f func(*Tree) error) error {
 	}
 	items := t.root.get("items")
 	kind, isList := strings.CutSuffix(t.text("kind"), "List")
-	if !isList || items == nil || items.kind != kindList {
+	switch {
+	case isList && kind == "" && (items == nil || items.kind == kindNull):
+		return nil // a List of nothing
+	case isList && kind == "" && items.kind != kindList:
+		return Problem{File: t.file, Line: items.line + t.shift, Column: items.column, Field: "items",
+			Reason: ReasonWrongType, Message: "expected a list, got " + items.what()}
+	case !isList || items == nil || items.kind != kindList:
 		t.layout = layoutOf(t.root)
 		return f(t)
 	}
@@ -159,8 +168,8 @@ func (w *treeWriter) value(n *node) {
 	case kindInt, kindFloat:
 		w.number(n)
 	case kindString:
-		if value, _ := oldBoolValue(n.text); n.oldBool && w.boolean(w.path) {
-			w.out = strconv.AppendBool(w.out, value)
+		if n.oldBool {
+			w.oldBool(n)
 			return
 		}
 		w.text(n.text)
@@ -175,6 +184,21 @@ func (w *treeWriter) value(n *node) {
 			w.value(item)
 		}
 		w.out = append(w.out, ']')
+	}
+}
+
+// oldBool writes an unquoted yes, no, on or off, and tells how kubectl reads it, but not of a Secret.
+func (w *treeWriter) oldBool(n *node) {
+	value, _ := oldBoolValue(n.text)
+	message := fmt.Sprintf("kubectl reads the unquoted %s as a bool; write %q", n.text, n.text)
+	if w.boolean(w.path) {
+		w.out = strconv.AppendBool(w.out, value)
+		message = fmt.Sprintf("the unquoted %s is read as %t, as kubectl does; write %t", n.text, value, value)
+	} else {
+		w.text(n.text)
+	}
+	if w.tree.text("kind") != object.KindSecret {
+		w.report(n.line, n.column, strings.Join(w.path, "."), ReasonAmbiguous, message, true)
 	}
 }
 
@@ -201,9 +225,10 @@ func (w *treeWriter) text(s string) {
 	w.out = append(w.out, body...)
 }
 
-// number writes what YAML calls a number: JSON has fewer ways to write one.
+// number writes what YAML calls a number: JSON has fewer ways to write one, and the API server takes no
+// 80.0 for a whole one.
 func (w *treeWriter) number(n *node) {
-	if json.Valid([]byte(n.text)) {
+	if n.kind == kindInt && json.Valid([]byte(n.text)) {
 		w.out = append(w.out, n.text...)
 		return
 	}

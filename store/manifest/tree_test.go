@@ -40,8 +40,16 @@ func TestTrees(t *testing.T) {
 			`2 {"kind":"A"}`, `5 {"kind":"B","metadata":{"name":"x"}}`,
 		}},
 		"scalars": {"a.yaml", "a: 1_000\nb: 1.50\nc: ~\nd: true\ne: 2020-01-01\nf: \"1\"\ng: 0x10\nspec: {enabled: yes, name: no}\n", []string{
-			`1 {"a":1000,"b":1.50,"c":null,"d":true,"e":"2020-01-01","f":"1","g":16,"spec":{"enabled":true,"name":"no"}}`,
+			"a.yaml:8:17: warning: spec.enabled: the unquoted yes is read as true, as kubectl does; write true",
+			`a.yaml:8:28: warning: spec.name: kubectl reads the unquoted no as a bool; write "no"`,
+			`1 {"a":1000,"b":1.5,"c":null,"d":true,"e":"2020-01-01","f":"1","g":16,"spec":{"enabled":true,"name":"no"}}`,
 		}},
+		// The API server takes neither 80.0 nor 8e1 for a whole number; the file that says so is served.
+		"whole numbers":   {"a.yaml", "a: 80.0\nb: 8e1\nc: 1e-1\nd: -0.0\n", []string{`1 {"a":80,"b":80,"c":0.1,"d":0}`}},
+		"whole in JSON":   {"a.json", `{"a":80.0}`, []string{`1 {"a":80}`}},
+		"bools of Secret": {"a.yaml", "kind: Secret\nstringData: {a: yes}\n", []string{`1 {"kind":"Secret","stringData":{"a":"yes"}}`}},
+		"list of nothing": {"a.yaml", "kind: List\nitems:\n---\nkind: List\n---\nkind: List\nitems: []\n", nil},
+		"no list":         {"a.yaml", "kind: A\n---\nkind: List\nitems: {a: b}\n", []string{`1 {"kind":"A"}`, "a.yaml:4:8: items: expected a list, got a mapping"}},
 		"list in YAML": {"a.yaml", "kind: List\napiVersion: v1\nitems:\n- kind: A\n- kind: B\n", []string{
 			`4 {"kind":"A"}`, `5 {"kind":"B"}`,
 		}},
@@ -59,6 +67,7 @@ func TestTrees(t *testing.T) {
 		"octal":      {"a.yaml", "a:\n- 010\n", []string{"a.yaml:2:3: a: the leading zero of 010 makes it an octal number to some readers; write it without"}},
 		"scalar":     {"a.yaml", "hello\n", []string{"a.yaml:1:1: expected an object, got the text \"hello\""}},
 		"syntax":     {"a.yaml", "a: 1\n---\nb: [\n", []string{`1 {"a":1}`, "a.yaml:3:4: could not be parsed: did not find expected node content"}},
+		"template":   {"a.yaml", "kind: A\n---\n{{- if .Values.b }}\nkind: B\n{{- end }}\n", []string{`1 {"kind":"A"}`, "a.yaml:3:1: could not be parsed: did not find expected node content; this looks like a template: render it first, as with `helm template`"}},
 		"flow":       {"a.yaml", "{a: 1}\n", []string{`1 {"a":1}`}},
 		"empty":      {"a.yaml", "# nothing\n", nil},
 	} {

@@ -15,7 +15,7 @@ type Value struct {
 	Data any
 	// Line is its first line, from 1.
 	Line int
-	// Duplicates lists the fields that are there twice, of which the first counts: "spec.type".
+	// Duplicates lists the fields that are there twice, of which the last counts, as for kubectl: "spec.type".
 	Duplicates []string
 }
 

@@ -2,6 +2,7 @@ package manifest_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -46,6 +47,10 @@ func TestValuesTellDuplicates(t *testing.T) {
 	}
 	if got := values[0].Duplicates; len(got) != 1 || got[0] != "spec.type" {
 		t.Errorf("duplicates %q", got)
+	}
+	// The last one counts, as in JSON, and as for the API server of Kubernetes.
+	if got := fmt.Sprint(values[0].Data); got != "map[spec:map[type:B]]" {
+		t.Error(got)
 	}
 }
 

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 
 	"gopkg.in/yaml.v3"
 )
@@ -178,10 +176,9 @@ func (c *converter) mapping(n *yaml.Node, out *node, depth int) *refusal {
 			continue
 		}
 		c.path.pushKey(name)
-		if key.Kind == yaml.ScalarNode && isOldBool(key) {
-			c.warn(key, ReasonAmbiguous, "kubectl reads the unquoted key %s as a bool; quote it", name)
-		}
-		if keys.find(out.fields, name) >= 0 {
+		c.judgeKey(key)
+		twice := keys.find(out.fields, name)
+		if twice >= 0 {
 			c.flaw(key, ReasonDuplicateKey, "duplicate key %s; remove one of them", excerpt(name))
 		}
 		child, err := c.convert(value, depth+1)
@@ -189,8 +186,10 @@ func (c *converter) mapping(n *yaml.Node, out *node, depth int) *refusal {
 			return err
 		}
 		c.path.pop()
-		if keys.find(out.fields, name) < 0 {
+		if twice < 0 {
 			out.fields = append(out.fields, field{name, key.Line, key.Column, child})
+		} else {
+			out.fields[twice] = field{name, key.Line, key.Column, child} // for who takes duplicates, the last one counts
 		}
 		out.contain(child)
 	}
@@ -208,10 +207,41 @@ func (c *converter) key(n *yaml.Node) (string, bool) {
 		n = n.Alias
 	}
 	if n.Kind != yaml.ScalarNode {
-		c.flaw(n, ReasonWrongType, "a key must be text, not a mapping or a list")
+		c.flaw(n, ReasonWrongType, "a key must be text, not a mapping or a list%s", templateHint(lineAt(c.text, n.Line)))
 		return "", false
 	}
 	return n.Value, true
+}
+
+// judgeKey tells of a key without quotes that is another key to kubectl.
+func (c *converter) judgeKey(n *yaml.Node) {
+	switch as, differs := keyToKubectl(n.Value); {
+	case n.Kind != yaml.ScalarNode || isQuoted(n):
+	case isOldBool(n):
+		c.warn(n, ReasonAmbiguous, "kubectl reads the unquoted key %s as a bool; quote it", n.Value)
+	case differs && as == "":
+		c.flaw(n, ReasonWrongType, "a key must be text, not null; quote it")
+	case differs:
+		c.warn(n, ReasonAmbiguous, "kubectl reads the unquoted key %s as %s; quote it", n.Value, as)
+	}
+}
+
+// keyToKubectl is the key that kubectl makes of one without quotes that YAML calls a number, when it is
+// another one: 1.10 is "1.1" to it, and 010 is "8". It is "" for null, which kubectl refuses.
+func keyToKubectl(text string) (as string, differs bool) {
+	switch kindOfPlain(text) {
+	case kindNull:
+		return "", true
+	case kindInt:
+		if whole, err := strconv.ParseInt(strings.ReplaceAll(text, "_", ""), 0, 64); err == nil {
+			as = strconv.FormatInt(whole, 10)
+		}
+	case kindFloat:
+		if float, err := strconv.ParseFloat(strings.ReplaceAll(text, "_", ""), 64); err == nil {
+			as = strconv.FormatFloat(float, 'g', -1, 64)
+		}
+	}
+	return as, as != "" && as != text
 }
 
 // merge adds the keys of a merge key's value ("<<: *base", or a list of such) that are
@@ -252,6 +282,9 @@ func (c *converter) scalar(n *yaml.Node, out *node) {
 	switch tag := n.ShortTag(); tag {
 	case "!!null":
 		out.kind = kindNull
+		if kindOfPlain(n.Value) != kindNull {
+			c.flaw(n, ReasonWrongType, "%s is tagged as null; remove the tag, or the value", excerpt(n.Value))
+		}
 	case "!!bool":
 		out.kind = kindBool
 	case "!!int":
@@ -278,12 +311,17 @@ func (c *converter) collectionTag(n *yaml.Node, want string) {
 // isOldBool tells the unquoted words that YAML 1.1 reads as bools and YAML 1.2 as text
 // (https://yaml.org/type/bool.html).
 func isOldBool(n *yaml.Node) bool {
-	const quoted = yaml.DoubleQuotedStyle | yaml.SingleQuotedStyle | yaml.LiteralStyle | yaml.FoldedStyle | yaml.TaggedStyle
-	if n.Style&quoted != 0 || len(n.Value) > len("false") {
+	if isQuoted(n) || len(n.Value) > len("false") {
 		return false
 	}
 	_, ok := oldBoolValue(n.Value)
 	return ok
+}
+
+// isQuoted reports whether a scalar says by quotes, a block or a tag what it is.
+func isQuoted(n *yaml.Node) bool {
+	const quoted = yaml.DoubleQuotedStyle | yaml.SingleQuotedStyle | yaml.LiteralStyle | yaml.FoldedStyle | yaml.TaggedStyle
+	return n.Style&quoted != 0
 }
 
 // oldBoolValue returns the meaning of such a word in YAML 1.1.
@@ -304,84 +342,4 @@ func (c *converter) flaw(n *yaml.Node, reason, format string, args ...any) {
 func (c *converter) warn(n *yaml.Node, reason, format string, args ...any) {
 	c.flaw(n, reason, format, args...)
 	c.flaws[len(c.flaws)-1].warning = true
-}
-
-// yamlLine matches the position in errors of the YAML parser.
-var yamlLine = regexp.MustCompile(`^line (\d+): `)
-
-// syntaxError puts an error of the YAML parser into words with a usable place. The
-// parser names the line where the construct began that it could not finish, or none;
-// for those the place is how far it had to read before it gave up.
-func syntaxError(text []byte, err error) *refusal {
-	if line := conflictMarker(text); line > 0 {
-		return &refusal{line: line, column: 1, reason: ReasonSyntax, message: conflictMessage}
-	}
-	message := strings.TrimPrefix(err.Error(), "yaml: ")
-	line, column := 0, 0
-	if m := yamlLine.FindStringSubmatch(message); m != nil {
-		line, _ = strconv.Atoi(m[1])
-		message = message[len(m[0]):]
-	}
-	if line == 0 || strings.HasPrefix(message, "did not find expected ") {
-		line, column = lineColumn(text, readUntilError(text))
-	}
-	reason := ReasonSyntax
-	switch {
-	case strings.Contains(message, "exceeded max depth"):
-		reason = ReasonLimit
-	case strings.Contains(message, "found a tab"), strings.Contains(message, "found character that cannot start any token"):
-		message += "; indent with spaces, and quote a text that starts with @, `, % or a tab"
-	case strings.Contains(message, "mapping values are not allowed"), strings.Contains(message, "did not find expected key"),
-		strings.Contains(message, "did not find expected '-'"):
-		message += "; check the indentation here and in the lines before"
-	case strings.Contains(message, "unexpected end of stream"):
-		message += "; a quote that starts here is not closed, or the file is cut off"
-	}
-	return &refusal{line: line, column: column, reason: reason, message: "could not be parsed: " + message}
-}
-
-const conflictMessage = "this line is a conflict marker of git: the merge is not finished; resolve it, and commit"
-
-// conflictMarker is the first line that git writes around what it could not merge, in a text that
-// is no YAML; 0 when there is none.
-func conflictMarker(text []byte) int {
-	number := 0
-	for line := range bytes.Lines(text) {
-		number++
-		if bytes.HasPrefix(line, []byte("<<<<<<< ")) || bytes.HasPrefix(line, []byte(">>>>>>> ")) || bytes.HasPrefix(line, []byte("||||||| ")) || string(bytes.TrimRight(line, "\r\n")) == "=======" {
-			return number
-		}
-	}
-	return 0
-}
-
-// readUntilError is the offset of the last visible character that the YAML parser
-// reads before it fails.
-func readUntilError(text []byte) int {
-	r := &byteReader{text: text}
-	decoder := yaml.NewDecoder(r)
-	for {
-		var doc yaml.Node
-		if decoder.Decode(&doc) != nil {
-			break
-		}
-	}
-	seen := bytes.TrimRightFunc(text[:r.read], unicode.IsSpace)
-	return max(0, len(seen)-1)
-}
-
-// A byteReader hands out one byte at a time, so that the reader reads no further than
-// it needs to.
-type byteReader struct {
-	text []byte
-	read int
-}
-
-func (r *byteReader) Read(p []byte) (int, error) {
-	if r.read == len(r.text) || len(p) == 0 {
-		return 0, io.EOF
-	}
-	p[0] = r.text[r.read]
-	r.read++
-	return 1, nil
 }

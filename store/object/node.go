@@ -66,6 +66,22 @@ const (
 // NodeReady is the NodeCondition that `kubectl get nodes` shows.
 const NodeReady = "Ready"
 
+// NodeCondition.Status.
+const (
+	ConditionTrue    = "True"
+	ConditionUnknown = "Unknown"
+)
+
+// ReadyOf returns the condition Ready of a Node, nil when it has none.
+func ReadyOf(n *Node) *NodeCondition {
+	for i := range n.Status.Conditions {
+		if n.Status.Conditions[i].Type == NodeReady {
+			return &n.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
 func (o *Node) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
 func (o *Node) GetMeta() *ObjectMeta   { return &o.Metadata }
 

@@ -1,0 +1,319 @@
+package rest
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/kind"
+	fields "svcctl.io/svcctl/store/managedfields"
+	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/schema"
+)
+
+// A writing is one change of one object that a client asks for. It is planned on what is
+// stored, and planned again when that has changed meanwhile.
+type writing struct {
+	request *request // names the object
+	options *options
+	verb    string // for the journal
+	// edit makes the new version of the live object, which it must not change, or ("create")
+	// of nothing, when live is nil.
+	edit func(live map[string]any) (map[string]any, error)
+	// applied is the applied configuration of a server-side apply, whose edit settles the managers
+	// of fields; else nil.
+	applied map[string]any
+	// mustCreate says that the object may not be there, mayCreate that it need not.
+	mustCreate, mayCreate bool
+	// replaces says that the new version is a whole one that the client sent: a uid in it is
+	// a precondition, not a change.
+	replaces bool
+}
+
+// A plan is the write to the store that follows from a writing.
+type plan struct {
+	write store.Write
+	// before is the live object as clients see it; nil when there is none. Unchanged is the
+	// same when nothing is to be done.
+	before, unchanged object.Object
+}
+
+// by returns the Writer of a change to a live object, which is nil when there is none.
+func (w *writing) by(now time.Time, live map[string]any) fields.Writer {
+	k := w.request.kind
+	by := fields.Writer{
+		Manager: w.options.managerOf(w.request.http.UserAgent()), APIVersion: k.APIVersion(),
+		Subresource: w.request.subresource, Type: schema.Of(k), Now: now,
+	}
+	if by.Subresource == "" {
+		if live != nil || !k.Strategy().StatusOnCreate {
+			by.Ignored = kept(k)
+		}
+		return by
+	}
+	for _, f := range by.Type.Fields {
+		if f.Name != by.Subresource {
+			by.Ignored = append(by.Ignored, f.Name)
+		}
+	}
+	return by
+}
+
+// shown is a stored object as a client sees it at the path of a request.
+func shown(o object.Object, r *request) object.Object {
+	if r.kind.APIVersion() == object.APIVersionEvents {
+		return eventView(o)
+	}
+	return o
+}
+
+// planUpdate plans the change of an object that is there.
+func (s *Server) planUpdate(wr *writing, live object.Object, owner store.Owner) (plan, error) {
+	r := wr.request
+	before, err := s.before(r, live, owner)
+	if err != nil {
+		return plan{}, err
+	}
+	by := wr.by(s.now(), before.content)
+	if wr.applied != nil && !wr.options.asFile && !going(live) && fields.Settled(before.content, wr.applied, by) {
+		return plan{unchanged: before.object}, nil
+	}
+	written, err := wr.edit(before.content)
+	if err != nil {
+		return plan{}, err
+	}
+	if err := fits(written, live, wr); err != nil {
+		return plan{}, err
+	}
+	o, err := s.newVersion(wr, before.content, written, by)
+	if err != nil {
+		return plan{}, err
+	}
+	keepSystemFields(o.GetMeta(), live.GetMeta())
+	if !wr.options.asFile {
+		before.file.keep(o.GetMeta(), before.object.GetMeta())
+	}
+	if service, ok := o.(*object.Service); ok && wr.options.asFile {
+		old := live.(*object.Service)
+		if service.NeedsNodePort() && old.NeedsNodePort() {
+			object.KeepNodePorts(service, old) // as the store does for a file
+		}
+	}
+	if service, ok := o.(*object.Service); ok && r.subresource == "" {
+		object.PatchFromOld(service, live.(*object.Service))
+	}
+	if !wr.options.asFile {
+		if err := before.file.check(r, before.content, o, by); err != nil {
+			return plan{}, err
+		}
+	}
+	if !going(live) && fields.Unchanged(before.object, o) {
+		return plan{unchanged: before.object}, nil
+	}
+	if err := storable(o, r.kind); err != nil {
+		return plan{}, err
+	}
+	return plan{before: before.object, write: store.Write{
+		Ref: r.ref(), Object: stowed(o), Status: r.subresource != "", Version: live.GetMeta().ResourceVersion,
+		DryRun: wr.options.dryRun, By: wr.options.caller(r, wr.verb),
+	}}, nil
+}
+
+// going reports whether an object has to be written although nothing about it changes: it
+// goes when its last finalizer is gone.
+func going(live object.Object) bool {
+	meta := live.GetMeta()
+	return meta.DeletionTimestamp != nil && len(meta.Finalizers) == 0
+}
+
+// newVersion returns the object that follows from the written content: without fields that this
+// kind of write has no effect on, with defaults and managedFields.
+func (s *Server) newVersion(wr *writing, live, written map[string]any, by fields.Writer) (object.Object, error) {
+	k := wr.request.kind
+	if wr.request.subresource != "" {
+		entries := metadataIn(written)["managedFields"]
+		status := written["status"]
+		written, _ = schema.Clone(live).(map[string]any)
+		replace(metadataIn(written), "managedFields", entries)
+		replace(written, "status", status)
+	} else {
+		if k.Name == object.KindService && !wr.replaces && written["status"] != nil && !reflect.DeepEqual(written["status"], live["status"]) {
+			wr.options.warnings.add("status: nothing of it is changed here, as in Kubernetes: what a controller writes goes to the subresource status; " +
+				"the addresses are given by the appliance, ask for others with spec.loadBalancerIP")
+		}
+		for _, name := range kept(k) {
+			replace(written, name, live[name])
+		}
+	}
+	o, err := typed(written, k)
+	if err != nil {
+		return nil, err
+	}
+	wr.options.dedupOwners(o.GetMeta())
+	object.Default(o)
+	if wr.applied != nil {
+		return o, nil
+	}
+	return o, manage(o, live, wr.request, by)
+}
+
+// manage notes who manages which fields of an object that is written in any way but
+// server-side apply.
+func manage(o object.Object, live map[string]any, r *request, by fields.Writer) error {
+	entries, err := entriesOf(fields.Update(live, untyped(o, r.kind), by))
+	o.GetMeta().ManagedFields = entries
+	return err
+}
+
+// replace sets a field, or removes it for a nil value.
+func replace(content map[string]any, name string, value any) {
+	if value == nil {
+		delete(content, name)
+	} else {
+		content[name] = value
+	}
+}
+
+// fits reports whether what is written is the object of the path, and the version of it that
+// is there.
+func fits(written map[string]any, live object.Object, wr *writing) error {
+	r, meta := wr.request, live.GetMeta()
+	if err := inNamespace(written, r); err != nil {
+		return err
+	}
+	if err := checkName(written, r); err != nil {
+		return err
+	}
+	uid := textIn(written, "uid")
+	switch {
+	case uid == "" || uid == meta.UID:
+	case wr.replaces:
+		return conflict(r.kind, r.name, fmt.Sprintf("Precondition failed: UID in precondition: %s, UID in object meta: %s", uid, meta.UID))
+	default:
+		return object.Errors{{Type: object.FieldValueInvalid, Field: "metadata.uid", Value: uid, Detail: "field is immutable"}}
+	}
+	switch version := textIn(written, "resourceVersion"); {
+	case version == "" && r.kind.Strategy().VersionRequired:
+		return invalid(r.kind.Group, r.kind.Plural, r.name, object.Errors{{
+			Type: object.FieldValueInvalid, Field: "metadata.resourceVersion", Value: 0, Detail: "must be specified for an update",
+		}})
+	case version != "" && version != meta.ResourceVersion:
+		return conflict(r.kind, r.name, store.ErrStale.Error())
+	}
+	return nil
+}
+
+func checkName(written map[string]any, r *request) error {
+	switch name := textIn(written, "name"); {
+	case name == "":
+		return badRequest("the name of the object (%s based on URL) was undeterminable: name must be provided", r.name)
+	case name != r.name:
+		return badRequest("the name of the object (%s) does not match the name on the URL (%s)", name, r.name)
+	}
+	return nil
+}
+
+// keepSystemFields sets what only the server says about an object.
+func keepSystemFields(meta, live *object.ObjectMeta) {
+	meta.UID, meta.ResourceVersion, meta.Generation = live.UID, live.ResourceVersion, live.Generation
+	meta.CreationTimestamp, meta.DeletionTimestamp = live.CreationTimestamp, live.DeletionTimestamp
+}
+
+// dedupOwners leaves each owner reference once.
+func (o *options) dedupOwners(meta *object.ObjectMeta) {
+	var left []object.OwnerReference
+	for _, owner := range meta.OwnerReferences {
+		same := func(other object.OwnerReference) bool {
+			return other.UID == owner.UID && other.Kind == owner.Kind && other.Name == owner.Name && other.APIVersion == owner.APIVersion &&
+				isTrue(other.Controller) == isTrue(owner.Controller) && isTrue(other.BlockOwnerDeletion) == isTrue(owner.BlockOwnerDeletion)
+		}
+		if slices.ContainsFunc(left, same) {
+			o.warnings.add(".metadata.ownerReferences contains duplicate entries; duplicate UID(s) observed: " + owner.UID)
+			continue
+		}
+		left = append(left, owner)
+	}
+	meta.OwnerReferences = left
+}
+
+// planCreation plans the creation of an object that is not there.
+func (s *Server) planCreation(wr *writing) (plan, error) {
+	r := wr.request
+	if err := mayCreate(r); err != nil {
+		return plan{}, err
+	}
+	if !wr.options.founded && !wr.options.asFile {
+		if err := s.hasNamespace(r); err != nil {
+			return plan{}, err
+		}
+	}
+	if err := s.countEvent(r.kind.Name, wr.options.dryRun); err != nil {
+		return plan{}, err
+	}
+	content, err := wr.edit(nil)
+	if err != nil {
+		return plan{}, err
+	}
+	if uid := textIn(content, "uid"); uid != "" && !wr.mustCreate {
+		return plan{}, conflict(r.kind, r.name, fmt.Sprintf("uid mismatch: the provided object specified uid %s, and no existing object was found", uid))
+	}
+	if err := inNamespace(content, r); err != nil {
+		return plan{}, err
+	}
+	if err := checkName(content, r); err != nil && !wr.mustCreate {
+		return plan{}, err
+	}
+	if r.kind.HasStatus && !r.kind.Strategy().StatusOnCreate {
+		delete(content, "status")
+	}
+	o, err := typed(content, r.kind)
+	if err != nil {
+		return plan{}, err
+	}
+	meta := o.GetMeta()
+	meta.UID, meta.ResourceVersion, meta.Generation = "", "", 0
+	meta.CreationTimestamp, meta.DeletionTimestamp = nil, nil
+	wr.options.dedupOwners(meta)
+	object.Default(o)
+	if wr.applied == nil {
+		if err := manage(o, nil, r, wr.by(s.now(), nil)); err != nil {
+			return plan{}, err
+		}
+	}
+	if err := storable(o, r.kind); err != nil {
+		return plan{}, err
+	}
+	return plan{write: store.Write{
+		Ref: r.ref(), Object: stowed(o), Create: true, DryRun: wr.options.dryRun, By: wr.options.caller(r, wr.verb),
+	}}, nil
+}
+
+// kept are the top-level fields that no change of an object itself changes. What a Namespace
+// waits for before it goes is not for its clients to say.
+func kept(k kind.Kind) []string {
+	switch {
+	case k.Strategy().SpecOfServer:
+		return []string{"spec", "status"}
+	case k.HasStatus:
+		return []string{"status"}
+	}
+	return nil
+}
+
+// mayCreate refuses objects of kinds that are made elsewhere.
+func mayCreate(r *request) error {
+	if r.kind.Name != object.KindServiceCIDR {
+		return nil
+	}
+	return refused(r.kind, r.name, "the ranges of cluster IPs are part of the configuration of the appliance: change them there")
+}
+
+// stowed is an object as it is stored.
+func stowed(o object.Object) object.Object {
+	if e, ok := o.(*object.EventView); ok {
+		return e.Event()
+	}
+	return o
+}

@@ -1,0 +1,162 @@
+package parts
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/nft"
+)
+
+// Bridged tells of endpoints behind bridges of the box whose packets pass the rules for routed ones: one that is
+// balanced to itself gets no answer (see checkup.ExamineBridges). Whether an endpoint is a client of its own
+// Service nobody knows before it asks.
+type Bridged struct {
+	reconcile.NopPart
+	grants *reconcile.Grants // are told of Services before
+
+	mu       sync.Mutex
+	facts    *node.Facts       // nil until a host was planned for, and where no bridge has an address
+	services map[string]string // those with such endpoints, and the bridge of one of them
+	settings []string          // that are 1: net.bridge.bridge-nf-call-iptables, or -ip6tables, or both
+	wake     func()            // nil before Run
+}
+
+// NewBridged is without Services. In the list of Parts it comes after grants.
+func NewBridged(grants *reconcile.Grants) *Bridged {
+	return &Bridged{grants: grants, services: map[string]string{}}
+}
+
+// Name implements reconcile.Part.
+func (b *Bridged) Name() string { return "bridged endpoints" }
+
+// Run implements reconcile.Part.
+func (b *Bridged) Run(ctx context.Context, changed func()) error {
+	b.mu.Lock()
+	b.wake = changed
+	b.mu.Unlock()
+	<-ctx.Done()
+	return nil
+}
+
+// Settings takes the settings of the host that are 1 (checkup.Facts.BridgeCalls).
+func (b *Bridged) Settings(on []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if slices.Equal(on, b.settings) {
+		return
+	}
+	b.settings = slices.Clone(on)
+	b.renew()
+	if b.wake != nil {
+		b.wake()
+	}
+}
+
+// Planned implements reconcile.Part.
+func (b *Bridged) Planned(host *reconcile.Host, services []reconcile.Service) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if host != nil {
+		b.facts = host.Facts
+		if b.facts != nil && len(b.facts.Bridges()) == 0 {
+			b.facts = nil
+		}
+		b.renew()
+		return
+	}
+	for i := range services {
+		b.note(services[i].Key, services[i].Ports)
+	}
+}
+
+// renew looks at all Services, after a change of the host.
+func (b *Bridged) renew() {
+	clear(b.services)
+	if b.facts == nil || len(b.settings) == 0 {
+		return
+	}
+	all, _ := b.grants.Served()
+	for key, ports := range all {
+		b.note(key, ports)
+	}
+}
+
+// note looks at one Service.
+func (b *Bridged) note(key string, ports []nft.ServicePort) {
+	delete(b.services, key)
+	if found := b.of(ports); len(found) > 0 {
+		b.services[key] = found[0].Bridge
+	}
+}
+
+// of lists the endpoints of Service ports that are behind bridges.
+func (b *Bridged) of(ports []nft.ServicePort) (list []wire.BridgedEndpoint) {
+	if b.facts == nil || len(b.settings) == 0 {
+		return nil
+	}
+	seen := map[netip.Addr]bool{}
+	for i := range ports {
+		setting := "net.bridge.bridge-nf-call-iptables"
+		if ports[i].Family == nft.IPv6 {
+			setting = "net.bridge.bridge-nf-call-ip6tables"
+		}
+		if !slices.Contains(b.settings, setting) || ports[i].Relayed() { // the relay answers from the box itself
+			continue
+		}
+		for _, ap := range ports[i].Pools[nft.PoolCluster] {
+			if seen[ap.Addr()] {
+				continue
+			}
+			seen[ap.Addr()] = true
+			if bridge := b.facts.BridgeOf(ap.Addr()); bridge != "" {
+				list = append(list, wire.BridgedEndpoint{Address: ap.Addr().String(), Bridge: bridge, Setting: setting})
+			}
+		}
+	}
+	return list
+}
+
+// Of lists the endpoints of a Service, "namespace/name", that are behind bridges.
+func (b *Bridged) Of(service string) []wire.BridgedEndpoint {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.of(b.grants.Of(service))
+}
+
+// bridgedNamed bounds the Services that the problem names.
+const bridgedNamed = 3
+
+// Problems implements reconcile.Part.
+func (b *Bridged) Problems() []resolve.Problem {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.services) == 0 {
+		return nil
+	}
+	keys := slices.Sorted(maps.Keys(b.services))
+	bridges := slices.Compact(slices.Sorted(maps.Values(b.services)))
+	names := strings.Join(keys[:min(len(keys), bridgedNamed)], ", ")
+	if more := len(keys) - bridgedNamed; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	is := " is 1"
+	if len(b.settings) > 1 {
+		is = " are 1"
+	}
+	return []resolve.Problem{{
+		Reason: "BridgedEndpoints",
+		Message: fmt.Sprintf("an endpoint behind %s that is a client of its own Service gets no answer when it is balanced to itself, because %s%s; this is so for %s: "+
+			"if they are such clients, run `sysctl -w %s=0`, and put it into /etc/sysctl.d",
+			strings.Join(bridges, " or "), strings.Join(b.settings, " and "), is, names, strings.Join(b.settings, "=0 ")),
+		Warning: true,
+	}}
+}

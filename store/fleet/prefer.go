@@ -1,0 +1,146 @@
+package fleet
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"time"
+)
+
+// A leaf that had to leave a core box goes back to it when that has answered for a while. Without that, a restart of each core box, one
+// after the other, would end with all leaves at one of them.
+
+const (
+	// probeEvery is the interval at which a leaf asks the core boxes that it prefers to the one that it follows.
+	probeEvery = 10 * time.Second
+	// returnAfter is how long such a core box has to answer each probe before a leaf goes back, and up to twice as long, by a hash of
+	// the name of the leaf: those of one core box do not come back together.
+	returnAfter = time.Minute
+	// mostReturn bounds that time where it grows, see preference.left.
+	mostReturn = time.Hour
+	// settled is, in such times, how long a core box has to serve after a return for the next one to be as quick.
+	settled = 10
+)
+
+// returnPace divides the times above; 0: 1. Tests set it.
+var returnPace atomic.Int64
+
+func paced(d time.Duration) time.Duration { return d / time.Duration(max(1, returnPace.Load())) }
+
+// preference decides when a leaf goes back to a core box that it prefers to the one that it asks. Core boxes are numbers, from 0, which
+// it prefers most. Times are the caller's.
+type preference struct {
+	least time.Duration
+	cores []preferred
+}
+
+// preferred is what is known of a core box.
+type preferred struct {
+	since time.Time     // since when it has answered each probe; zero: it has not answered the last one
+	wait  time.Duration // for how long it has to
+	back  time.Time     // when the leaf went back to it; zero: it came here in another way
+}
+
+// newPreference returns that of a leaf.
+func newPreference(leaf string, cores int) preference {
+	sum := sha256.Sum256([]byte(leaf))
+	share := float64(binary.BigEndian.Uint32(sum[:])) / (1 << 32)
+	p := preference{least: paced(returnAfter + time.Duration(share*float64(returnAfter))), cores: make([]preferred, cores)}
+	for i := range p.cores {
+		p.cores[i].wait = p.least
+	}
+	return p
+}
+
+// probed notes whether a core box that the leaf does not follow has answered.
+func (p *preference) probed(core int, answered bool, now time.Time) {
+	switch c := &p.cores[core]; {
+	case !answered:
+		c.since = time.Time{}
+	case c.since.IsZero():
+		c.since = now
+	}
+}
+
+// better returns the core box to go back to from another one, if there is any.
+func (p *preference) better(at int, now time.Time) (core int, is bool) {
+	for i := range at {
+		if c := &p.cores[i]; !c.since.IsZero() {
+			return i, now.Sub(c.since) >= c.wait // not first to one that is preferred less, and then to this one
+		}
+	}
+	return 0, false
+}
+
+// returned notes that the leaf went back to a core box.
+func (p *preference) returned(core int, now time.Time) {
+	p.cores[core].back = now
+}
+
+// left notes that a core box does not serve. One that fails soon after the return has to answer for twice as long before the next one.
+func (p *preference) left(core int, now time.Time) {
+	c := &p.cores[core]
+	switch {
+	case c.back.IsZero():
+	case now.Sub(c.back) < settled*c.wait:
+		c.wait = min(2*c.wait, paced(mostReturn))
+	default:
+		c.wait = p.least
+	}
+	c.since, c.back = time.Time{}, time.Time{}
+}
+
+// returnUntil has the leaf go back to core boxes that it prefers, until ctx is done. While it follows the first one it does nothing.
+func (c *atCore) returnUntil(ctx context.Context) {
+	for ctx.Err() == nil {
+		c.mu.Lock()
+		at, left := c.at, c.left
+		c.mu.Unlock()
+		if at == 0 {
+			select {
+			case <-ctx.Done():
+			case <-left:
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(paced(probeEvery)):
+		}
+		for i := range at {
+			answered := c.probe(ctx, c.cores[i])
+			c.mu.Lock()
+			c.preference.probed(i, answered, time.Now())
+			c.mu.Unlock()
+		}
+		c.goBack(time.Now())
+	}
+}
+
+// probe reports whether a core box would serve this leaf.
+func (c *atCore) probe(ctx context.Context, core string) bool {
+	resp, err := c.askOne(ctx, core, http.MethodGet, "/head", nil, nil, coreTimeout)
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, maxCoreAnswer))
+	return err == nil
+}
+
+// goBack has a core box asked that is preferred, if it is time. The stream of commits goes on there where it stood.
+func (c *atCore) goBack(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	core, is := c.preference.better(c.at, now)
+	if !is {
+		return
+	}
+	c.e.cfg.Log.Info("goes back to the core box that this leaf prefers", "core", c.cores[core], "from", c.cores[c.at])
+	c.preference.returned(core, now)
+	c.moveTo(core)
+}

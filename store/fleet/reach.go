@@ -1,0 +1,179 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Files names the files that a TLS configuration was made of, for messages; "" where there is none.
+type Files struct{ CA, Cert string }
+
+// handshakeTimeout bounds a connection that is only to tell why others fail.
+const handshakeTimeout = time.Second
+
+// Unreached says of each endpoint of etcd why it does not answer, and what to do. The client of etcd tries again until the time is
+// up, and reports only the timeout; so each endpoint is connected to once more, for a second at most.
+func (c *Config) Unreached(ctx context.Context) string {
+	whys := make([]string, len(c.Endpoints))
+	var wg sync.WaitGroup
+	for i, endpoint := range c.Endpoints {
+		wg.Go(func() { whys[i] = c.unreached(ctx, endpoint) })
+	}
+	wg.Wait()
+	var texts []string
+	for i, why := range whys {
+		same := i
+		for same+1 < len(whys) && whys[same+1] == why {
+			same++
+		}
+		if i > 0 && whys[i-1] == why {
+			continue // it is said
+		}
+		texts = append(texts, strings.Join(c.Endpoints[i:same+1], ", ")+": "+why)
+	}
+	return strings.Join(texts, "; ")
+}
+
+// unreached says why one endpoint does not answer.
+func (c *Config) unreached(ctx context.Context, endpoint string) string {
+	u, err := url.Parse(endpoint)
+	if err != nil {
+		return err.Error()
+	}
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", u.Host)
+	if err != nil {
+		return undialed(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
+		return err.Error()
+	}
+	if u.Scheme == "https" {
+		return c.unshaken(conn, u.Hostname())
+	}
+	return unspoken(conn)
+}
+
+// undialed says why no connection comes about.
+func undialed(err error) string {
+	var dns *net.DNSError
+	var timeout net.Error
+	switch {
+	case errors.As(err, &dns):
+		return fmt.Sprintf("%v: correct the name in --etcd, or the name server of this host", dns)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "connection refused: nothing listens there: start etcd, or correct --etcd"
+	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, context.DeadlineExceeded):
+		return "no answer: the machine is away, or a packet filter is in the way"
+	}
+	return err.Error()
+}
+
+// unshaken says why a handshake of TLS fails, or that it does not.
+func (c *Config) unshaken(conn net.Conn, host string) string {
+	of := &tls.Config{}
+	if c.TLS != nil {
+		of = c.TLS.Clone()
+	}
+	asked := false
+	given := of.GetClientCertificate
+	of.GetClientCertificate = func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		asked = true
+		switch {
+		case given != nil:
+			return given(info)
+		case len(of.Certificates) > 0:
+			return &of.Certificates[0], nil
+		}
+		return &tls.Certificate{}, nil
+	}
+	of.ServerName, of.NextProtos = cmp.Or(of.ServerName, host), []string{"h2"}
+	secure := tls.Client(conn, of)
+	// A server of TLS 1.3 judges the certificate of the client after the handshake, and begins HTTP/2 if it is good.
+	_, err := secure.Read(make([]byte, 1))
+	var (
+		cert    *tls.CertificateVerificationError
+		unknown x509.UnknownAuthorityError
+		invalid x509.CertificateInvalidError
+		name    x509.HostnameError
+		plain   tls.RecordHeaderError
+		remote  *net.OpError
+		timeout net.Error
+	)
+	switch {
+	case err == nil:
+		return "it answers the handshake, and not for a majority of etcd's members: `etcdctl endpoint health --cluster` says which of them are away, and their logs why"
+	case errors.As(err, &unknown):
+		if c.Files.CA == "" {
+			return fmt.Sprintf("its certificate is of no CA that this host trusts (%v): give the CA of etcd with --etcd-cacert", err)
+		}
+		return fmt.Sprintf("its certificate is not of the CA in --etcd-cacert %s (%v): give the one that has signed etcd's, and restart", c.Files.CA, err)
+	case errors.As(err, &name):
+		return fmt.Sprintf("its certificate is of another host (%v): write the name or the address in --etcd as the certificate has it", err)
+	case errors.As(err, &invalid):
+		return fmt.Sprintf("its certificate is not good (%v): renew that of etcd, or set the clock of this host", err)
+	case errors.As(err, &cert):
+		return fmt.Sprintf("its certificate is not good (%v)", err)
+	case errors.As(err, &plain):
+		return "it does not speak TLS: write http:// in --etcd, or have etcd serve TLS"
+	case errors.As(err, &remote) && remote.Op == "remote error" && asked && c.Files.Cert == "":
+		return fmt.Sprintf("it asks for a certificate (%v): give --etcd-cert and --etcd-key", remote.Err)
+	case errors.As(err, &remote) && remote.Op == "remote error" && asked:
+		return fmt.Sprintf("it refuses the certificate in --etcd-cert %s (%v): give one of the CA in etcd's --trusted-ca-file that is in force%s", c.Files.Cert, remote.Err, validity(of))
+	case errors.As(err, &remote) && remote.Op == "remote error":
+		return fmt.Sprintf("it refuses the handshake (%v): is it etcd that listens there?", remote.Err)
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
+		return "it closes the connection during the handshake: its log says why"
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return "it takes the connection and does not answer: it is stuck, or something else listens there"
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrPermission):
+		return fmt.Sprintf("%v: put the file there, readable by svcctl", err)
+	}
+	return err.Error()
+}
+
+// validity says until when the certificate that is shown is in force, where that is over or has not begun.
+func validity(of *tls.Config) string {
+	cert, err := of.GetClientCertificate(&tls.CertificateRequestInfo{})
+	if err != nil || len(cert.Certificate) == 0 {
+		return ""
+	}
+	leaf, err := x509.ParseCertificate(cert.Certificate[0])
+	if now := time.Now(); err != nil || !now.Before(leaf.NotBefore) && !now.After(leaf.NotAfter) {
+		return ""
+	}
+	return fmt.Sprintf("; this one is from %s until %s", leaf.NotBefore.UTC().Format(time.RFC3339), leaf.NotAfter.UTC().Format(time.RFC3339))
+}
+
+// unspoken says what a server without TLS answers to the beginning of HTTP/2.
+func unspoken(conn net.Conn) string {
+	if _, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err != nil {
+		return err.Error()
+	}
+	begin := make([]byte, 5)
+	const alert = 0x15 // the type of a record of TLS
+	_, err := io.ReadFull(conn, begin)
+	switch {
+	case err == nil && begin[0] != alert && string(begin[:4]) != "HTTP":
+		return "it takes connections, and does not answer for a majority of etcd's members: `etcdctl endpoint health --cluster` says which of them are away, and their logs why"
+	case err == nil, errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
+		return "it does not speak etcd's protocol without TLS: write https:// in --etcd, and give --etcd-cacert"
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return "it takes the connection and does not answer: it is stuck, or something else listens there"
+	}
+	return err.Error()
+}
