@@ -149,8 +149,8 @@ var edges = map[string][]string{
 // testEdges are the packages that any test may use besides its package's own edges.
 var testEdges = []string{"appliance/netlab", "appliance/test/oracle", "appliance/test/pki", "nft/nfttest/fake", "nft/sim", "store/manifest", "store/manifest/styles", "store/object"}
 
-// moreTestEdges are what the tests of single packages use besides: those that try
-// several rooms together.
+// moreTestEdges are additional imports of the tests of single packages: tests of several rooms
+// together.
 var moreTestEdges = map[string][]string{
 	"api/client":            {"api"},
 	"api/kube/patch":        {"store/kind"},

@@ -39,7 +39,7 @@ func (s *Server) fleet(w http.ResponseWriter, r *http.Request) {
 func (s *Server) sources(w http.ResponseWriter, r *http.Request) {
 	list, err := s.cfg.Fleet.Sources(r.Context())
 	if err != nil {
-		fail(w, http.StatusServiceUnavailable, wire.ReasonServiceUnavailable, "who reads the sources of the fleet is not known: "+err.Error())
+		fail(w, http.StatusServiceUnavailable, wire.ReasonServiceUnavailable, "the readers of the fleet's sources are not known: "+err.Error())
 		return
 	}
 	writeJSON(w, http.StatusOK, list)

@@ -23,7 +23,7 @@ import (
 // A leaf of a fleet hands the requests of its admins that change objects to a core box, and its answer back. It says by its
 // certificate which box it is, and in a header who the admin is: the core box believes that only if it is told to.
 
-// commitsPath is where leaves follow commits.
+// commitsPath is the path of the stream of commits that leaves follow.
 const commitsPath = "/svcctl/v1/commits"
 
 // forwardedUser is the header with the name of the admin of a leaf.

@@ -17,7 +17,7 @@ type Call struct {
 	// Code is the status of the answer.
 	Code int
 	Took time.Duration
-	// Endless says that it was a watch or a wait: Took has no meaning.
+	// Endless is set for watches and waits, of which Took has no meaning.
 	Endless bool
 }
 
@@ -32,7 +32,7 @@ func (s *Server) Load() Load {
 	}
 }
 
-// observe tells Config.Observe about every request to mux that comes to h.
+// observe wraps h so that Config.Observe is called for every request to mux.
 func (s *Server) observe(mux *http.ServeMux, h http.Handler) http.Handler {
 	if s.cfg.Observe == nil {
 		return h

@@ -9,7 +9,7 @@ import (
 	"svcctl.io/svcctl/api"
 )
 
-// brokenPage is what the handler of a page panics with.
+// brokenPage is the value that the page's handler panics with.
 type brokenPage struct{}
 
 func (brokenPage) ServeHTTP(w http.ResponseWriter, _ *http.Request) {

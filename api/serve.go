@@ -154,7 +154,7 @@ func record(h http.Handler, log *slog.Logger) http.Handler {
 	})
 }
 
-// recorder remembers the status of an answer; 0: none was begun.
+// recorder is a ResponseWriter that records the status code; 0: no response was begun.
 type recorder struct {
 	http.ResponseWriter
 	code int

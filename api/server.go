@@ -88,8 +88,8 @@ type Config struct {
 	Announcements Announcements
 	// Changes rolls changes back and exports the store; nil: the paths are not served.
 	Changes Changes
-	// Plan tells what a request would change in the kernel; when it is nil, nobody may ask. Its errors are
-	// *wire.Failure where a client can do something about it. It may be called concurrently.
+	// Plan returns what a request would change in the kernel; nil: the path is not served. Errors that a client can act on are
+	// *wire.Failure. It may be called concurrently.
 	Plan func(w http.ResponseWriter, r *http.Request) (*wire.KernelPlan, error)
 	// Rollouts are the staged rollouts of a fleet; nil: the paths are not served.
 	Rollouts Rollouts
@@ -129,7 +129,7 @@ type TLS struct {
 	// CA gives the certificate of the CA that clients should trust, PEM; nil when it is
 	// none of ours.
 	CA func() []byte
-	// Leaves tells which box a client is that shows a certificate; nil: no certificates are asked for.
+	// Leaves identifies the box of a client certificate; nil: no certificates are requested.
 	Leaves *auth.Leaves
 	// Address is the address that it listens on, host:port, with the actual port.
 	Address string

@@ -12,7 +12,8 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// Traffic tells which Services have connections. Its methods may be called concurrently.
+// Traffic answers queries about connections through Services. Its methods may be called
+// concurrently.
 type Traffic interface {
 	Traffic(wire.TrafficQuery) (*wire.Traffic, error)
 	Connections(wire.ConnectionQuery) (*wire.Connections, error)

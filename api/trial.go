@@ -81,7 +81,7 @@ func (s *Server) trial(w http.ResponseWriter, r *http.Request) {
 		failWith(w, err)
 		return
 	}
-	s.log.Info("a trial is under way: what it changes goes back unless confirmed", "ends", t.Ends, "files", t.CoversFiles, "user", user)
+	s.log.Info("a trial has begun: its changes are undone unless confirmed", "ends", t.Ends, "files", t.CoversFiles, "user", user)
 	writeJSON(w, http.StatusOK, t)
 }
 

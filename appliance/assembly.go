@@ -267,7 +267,7 @@ func (a *assembly) seal() (sealed []*manifest.File) {
 	return sealed
 }
 
-// watchdog tells systemd that we live, three times in the period that it wants that in.
+// watchdog sends WATCHDOG=1 to systemd three times in each period of its watchdog.
 func (a *assembly) watchdog() *reconcile.Watchdog {
 	period, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
@@ -286,10 +286,10 @@ func (a *assembly) watchdog() *reconcile.Watchdog {
 // stuckExit is the exit code of a process that its own watchdog ends.
 const stuckExit = 1
 
-// notify tells systemd, if it started us and wants to know.
+// notify sends a state to systemd, if NOTIFY_SOCKET is set.
 func (a *assembly) notify(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
-		a.log.Warn("systemd cannot be told", "state", state, "err", err)
+		a.log.Warn("systemd cannot be notified", "state", state, "err", err)
 	}
 }
 

@@ -71,7 +71,7 @@ func kernelFindings(serving bool) (findings []Finding, served int, adopting bool
 	case errors.Is(err, kernel.ErrPermission):
 		return []Finding{{Check: "kernel", Level: checkup.Error, Message: err.Error(), Advice: "run `sudo svcctl doctor`"}}, 0, false
 	case err != nil:
-		return []Finding{{Check: "kernel", Level: checkup.Error, Message: err.Error(), Advice: "load what is missing, or run a kernel that has it"}}, 0, false
+		return []Finding{{Check: "kernel", Level: checkup.Error, Message: err.Error(), Advice: "load the missing module, or run a kernel with the feature"}}, 0, false
 	}
 	defer k.Close()
 	features := k.Probe()
@@ -163,7 +163,7 @@ func manifestsFinding(dir string) Finding {
 	const check = "manifests"
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return checkup.Fault(check, err.Error(), "make the directory, or correct --manifests; until then what it held last stays in force")
+		return checkup.Fault(check, err.Error(), "create the directory, or correct --manifests; until then its last content stays in force")
 	}
 	return checkup.Well(check, fmt.Sprintf("%s can be read (%d entries)", dir, len(entries)))
 }

@@ -266,7 +266,7 @@ func (m *member) problems() []manifest.Problem {
 			"cannot join; find out who it was, stop a box, and say `svcctl fleet restore` with its data directory, which puts back what is in force"})
 	}
 	if s.Replica != nil {
-		problems = append(problems, manifest.Problem{Reason: "FleetReplica", Warning: true, Message: "the replica on this box is not written, and a start without etcd would begin with what it was: " + s.Replica.Error()})
+		problems = append(problems, manifest.Problem{Reason: "FleetReplica", Warning: true, Message: "the replica on this box cannot be written, and a start without etcd would begin with an old state: " + s.Replica.Error()})
 	}
 	return problems
 }

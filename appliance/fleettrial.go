@@ -20,19 +20,21 @@ import (
 // state of a box that is cut off: a state that the fleet had, which gives nothing to anybody.
 
 const (
-	// trialLook is how often a trial that is over is looked at: the turn may come without a word, and etcd may be away.
+	// trialLook is the interval at which a trial that has ended is checked: the turn may arrive without an event, and etcd
+	// may be away.
 	trialLook = time.Second
 	// trialPatience is for how long a box that hears of its fleet leaves going back to the one that has the turn.
 	trialPatience = 10 * time.Second
 )
 
-// heldBack is what is in force in place of the objects of the store.
+// heldBack has the store that is planned instead of the objects of the store, while a trial that has ended is
+// undecided.
 type heldBack struct {
 	pools *objectPools
 	back  atomic.Pointer[store.Store] // nil: the objects of the store are in force
 }
 
-// objects is what is in force in place of the store; nil: the store is.
+// objects returns the store that is planned instead; nil: the objects of the store are in force.
 func (h *heldBack) objects() *store.Store { return h.back.Load() }
 
 // hold puts what would be in force after the trial into force.

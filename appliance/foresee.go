@@ -38,8 +38,8 @@ const (
 	planAttempts = 10
 )
 
-// foreseer tells what a change of objects would change in the kernel. It makes the change on a copy of the store, with
-// the same code that makes it on the store, and has the loop plan what has changed.
+// foreseer computes what a change of objects would change in the kernel. It makes the change on a copy of the store,
+// with the same code that makes it on the store, and has the loop plan what has changed.
 type foreseer struct {
 	a *assembly
 	// turn is held by the one that works: a plan takes the memory of a second store.
@@ -417,7 +417,7 @@ func told(f *reconcile.Foreseen, plan *wire.KernelPlan) {
 	}
 }
 
-// undecided says what else than objects a Service depends on.
+// undecided lists what a Service depends on besides objects.
 func undecided(svc *reconcile.Service) (all []string) {
 	say := func(format string, args ...any) { all = append(all, svc.Key+": "+fmt.Sprintf(format, args...)) }
 	if n := len(svc.Checked); n > 0 {

@@ -54,7 +54,7 @@ func (a *assembly) handOver() error {
 	if err != nil {
 		return err
 	}
-	a.log.Info("handed over to the program anew", "program", program, "descriptors", len(descriptors))
+	a.log.Info("handed over to the new program", "program", program, "descriptors", len(descriptors))
 	a.cfg.Log.Queue.Flush(time.Second)
 	err = handover.Exec(program, os.Args, state, descriptors)
 	runtime.KeepAlive(a) // what is not in use any more closes its descriptors

@@ -62,7 +62,7 @@ func wayTo(to netip.Addr) (story.Way, error) {
 	return story.Way{Interface: uint32(way.Index), Local: way.Local, From: way.From}, err
 }
 
-// placedHost tells the store, too, which addresses of the host are its own.
+// placedHost passes the host's own addresses to the store, too.
 type placedHost struct {
 	*control.HostAddresses
 	admission *admission.Check

@@ -111,7 +111,7 @@ func examples(t *testing.T) []string {
 // command is the line of a README that plans an example.
 var command = regexp.MustCompile(`(?m)^    svcctl plan -f examples/(\S+)(.*)$`)
 
-// configOf is what the command in the example's README configures.
+// configOf returns the configuration of the command in the example's README.
 func configOf(t *testing.T, dir string) config.Config {
 	t.Helper()
 	readme := filepath.Join(dir, "README.md")

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// maxExposure is what `systemd-analyze security` may say of the appliance's unit, times
-// ten: 0 is the best, 100 the worst.
+// maxExposure is the highest accepted score of `systemd-analyze security` for the appliance's
+// unit, times ten: 0 is the best, 100 the worst.
 const maxExposure = "20"
 
 // analyze runs systemd-analyze, where it can be had.

@@ -46,7 +46,7 @@ func (p *compiledPort) unansweredMap(pool Pool) Set {
 	}
 }
 
-// prefixText tells the maps of prefixes from those of addresses, and from each other.
+// prefixText is the part of a map's name for the length of prefixes; "" for maps of addresses.
 func (p *compiledPort) prefixText() string {
 	if p.AffinityOptions.PrefixLen == 0 {
 		return ""
@@ -95,7 +95,7 @@ func (p *compiledPort) remember(fe *Frontend) string {
 	return prefixRemember + fe.poolsText() + "/" + p.ID
 }
 
-// poolsText says in a chain's name which pools the frontend's clients get.
+// poolsText is the part of a chain's name for the pools that the frontend's clients get.
 func (fe *Frontend) poolsText() string {
 	switch {
 	case fe.Inside.Pool != fe.Outside.Pool:
@@ -162,7 +162,7 @@ func (p *compiledPort) addAffinity(f *fragment, box *Box) {
 	}
 }
 
-// usedPools tells which pools the port's clients are sent to.
+// usedPools returns which pools are in use by the port's clients.
 func (p *compiledPort) usedPools() (used [NumPools]bool) {
 	for i := range p.Frontends {
 		if fe := &p.Frontends[i]; p.serves(fe) {

@@ -96,7 +96,7 @@ func TableSlots(endpoints int) int {
 	return 0
 }
 
-// Table says who stands in each slot of a pool's table of LeastConnection; nil: there is none.
+// Table returns the endpoint in each slot of a pool's table of LeastConnection; nil: there is none.
 func (sp *ServicePort) Table(pool Pool) []netip.AddrPort {
 	if sp.Balance != LeastConnection || sp.Relayed() {
 		return nil

@@ -65,7 +65,7 @@ func BenchmarkReplaceEndpoint(b *testing.B) {
 	}
 }
 
-// BenchmarkFromNothing is what is computed after another program flushed the ruleset.
+// BenchmarkFromNothing measures the plan after another program flushed the ruleset.
 func BenchmarkFromNothing(b *testing.B) {
 	for _, n := range sizes {
 		c := NewCompiler()
@@ -81,7 +81,7 @@ func BenchmarkFromNothing(b *testing.B) {
 	}
 }
 
-// BenchmarkFromTheSame is what is computed in a start over what is there.
+// BenchmarkFromTheSame measures the plan of a start over an unchanged ruleset.
 func BenchmarkFromTheSame(b *testing.B) {
 	for _, n := range sizes {
 		c := NewCompiler()

@@ -1,7 +1,7 @@
 package nft
 
-// Diff is what turns one ruleset into another. A table that cannot be changed into the wanted one, because a set or a base chain
-// is defined otherwise, is replaced as a whole in the same transaction.
+// Diff returns the transition from one ruleset to another. A table that cannot be changed into the wanted one, because a set or
+// a base chain is defined otherwise, is replaced as a whole in the same transaction.
 func Diff(have, want Ruleset) Transition {
 	var tr Transition
 	for _, f := range Families {

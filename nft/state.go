@@ -64,7 +64,7 @@ func (b *Box) inServiceRange(a netip.Addr) bool {
 	return slices.ContainsFunc(b.ServiceRanges, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// Ping says when a VIP answers ICMP echo requests.
+// Ping selects when a VIP answers ICMP echo requests.
 type Ping uint8
 
 const (
@@ -134,8 +134,8 @@ type AffinityOptions struct {
 	// PrefixLen is the number of leading bits of a client's address that count: all clients of a prefix
 	// are one. 0: all bits.
 	PrefixLen uint8
-	// WholeService remembers a client's endpoint for all ports of the Service that say so: each of them
-	// sends the client to the same address, if that is an endpoint of the port.
+	// WholeService shares a client's endpoint among all ports of the Service that set it: each of them sends the
+	// client to the same address, if that is an endpoint of the port.
 	WholeService bool
 	// Refresh has every answer of an endpoint start the time again, not only the first one of a
 	// connection.
@@ -187,14 +187,13 @@ type Frontend struct {
 	// other clients.
 	Inside, Outside Route
 	SNAT            SNAT
-	// HostOwned says that the address stays the host's in all other respects: only
-	// this port is taken from it.
+	// HostOwned is set when the address belongs to the host: only this port of it is taken.
 	HostOwned bool
 	// Kind is the source of the address. The ruleset does not depend on it; the decision
 	// between Services does.
 	Kind FrontendKind
-	// NamedPortsOnly says that the Services have only the ports of their frontends on the
-	// address: packets to other ports, and pings, are left alone. HostOwned implies it.
+	// NamedPortsOnly limits the Services to the ports of their frontends on the address: packets to other ports, and
+	// pings, are left alone. HostOwned implies it.
 	NamedPortsOnly bool
 	// Sources, when not nil, are the only prefixes that may connect. Empty and not nil: no client
 	// may.
@@ -241,8 +240,7 @@ const (
 	Blackhole                // no answer
 )
 
-// SNAT says which of a frontend's clients are masqueraded. Hairpin connections
-// always are, whatever it says.
+// SNAT selects the clients of a frontend that are masqueraded. Hairpin connections always are.
 type SNAT uint8
 
 const (
@@ -289,8 +287,7 @@ const (
 // a frontend names it, whatever their number, and is not changed once it is made.
 type SourceSet struct {
 	Name string
-	// Version tells contents of one name apart: the highest one that a frontend brings is in
-	// force for all of them.
+	// Version orders contents of one name: the highest one that a frontend brings is in force for all of them.
 	Version uint64
 	ranges  map[Family][]Range // in order, disjoint, and no two of them touch
 }

@@ -154,7 +154,7 @@ func TestBatchText(t *testing.T) {
 	golden(t, "batch.nft", text.String())
 }
 
-// TestElementText is what package sim and svcctl trace show of single elements.
+// TestElementText: single elements as package sim and svcctl trace show them.
 func TestElementText(t *testing.T) {
 	port := Set{Key: []Type{TypeService}, Interval: true}
 	proto := Set{Key: []Type{TypeProto, TypeSlot}, Data: []Type{TypeIface}}

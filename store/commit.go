@@ -224,8 +224,8 @@ func journalOf(changes []*change) []journal.Change {
 	return entries
 }
 
-// commitNote tells other machines about the changes of a commit: what their journals need and objects
-// do not say. Of several changes of one object in a commit it has the last.
+// commitNote describes the changes of a commit for other machines: what their journals need and objects do not
+// contain. Of several changes of one object in a commit it has the last.
 type commitNote struct {
 	At      time.Time    `json:"at"`
 	Changes []noteChange `json:"changes"` // by revision

@@ -40,7 +40,7 @@ type Config struct {
 	ClusterIPRanges []netip.Prefix
 	// NodePorts is the range of node ports and health-check node ports; zero means 30000-32767.
 	NodePorts PortRange
-	// NodePortSpace says whether Services may hold one node port on different protocols.
+	// NodePortSpace is one space of node ports for all protocols, or one for each.
 	NodePortSpace alloc.Space
 	// Pools has the ranges of load balancer IPs, the preferred ones first; empty: none are
 	// allocated.

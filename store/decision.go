@@ -25,7 +25,7 @@ const (
 // in the next one.
 type RemovalGuard func(Removals) func(file string) Decision
 
-// vanishedError says that who holds a value vanished from the files, and is held.
+// vanishedError means that the holder of a value vanished from the files, and is held.
 type vanishedError struct{ error }
 
 func (e vanishedError) Error() string {

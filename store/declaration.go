@@ -8,7 +8,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// declaration says that a file has a document for an object.
+// declaration is a document of a file for an object.
 type declaration struct {
 	path string
 	// document is its index in the file, object what it holds. A document that could
@@ -58,7 +58,7 @@ type fileDeclarations struct {
 	index map[object.Ref]int // nil while there are few
 }
 
-// fewDeclarations is how many are looked through one by one: most files have less.
+// fewDeclarations is the number up to which declarations are searched linearly: most files have fewer.
 const fewDeclarations = 16
 
 // of is the declaration of an object, if there is one.

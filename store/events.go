@@ -8,8 +8,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// ErrExpired says that the history does not reach back so far, or not so far ahead: a client
-// has to look at everything (HTTP 410).
+// ErrExpired means that the history does not have the revision, which is too old or in the
+// future. A client has to read everything again (HTTP 410).
 var ErrExpired = journal.ErrExpired
 
 // Event is one change of one object.

@@ -129,7 +129,7 @@ func isExported(key string) bool {
 	})
 }
 
-// ErrNotEmpty says that there are objects already where an export is to be restored.
+// ErrNotEmpty means that an export cannot be restored, because there are objects already.
 var ErrNotEmpty = errors.New("the data directory has Services or endpoints already")
 
 // Import makes the content of an engine that of an export, in one transaction. An export that is cut short, was

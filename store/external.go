@@ -76,8 +76,8 @@ func (t *transaction) checkClusterIPs(svc, before *object.Service) object.Errors
 	return errs
 }
 
-// usedAs says what an address is to Services that would be cut off from it, or from each other,
-// if it became an external IP; "" when it is nothing.
+// usedAs returns the other use of an address, which would lose its traffic if the address became
+// an external IP; "" when there is none.
 func (t *transaction) usedAs(addr netip.Addr, except string) string {
 	if keys := t.s.table.index.EndpointsAt(addr); len(keys) > 0 {
 		return "an endpoint of Service " + keys[0]

@@ -78,7 +78,7 @@ func (f *feed) since(revision uint64) ChangeSet {
 	return set
 }
 
-// changeLog remembers which Services, Pods and Secrets were touched by which revision.
+// changeLog has the Services, Pods and Secrets of the last revisions.
 type changeLog struct {
 	// since is the last revision that is forgotten.
 	since   uint64
@@ -91,7 +91,7 @@ type logEntry struct {
 	of       logKind
 }
 
-// logKind says what a logEntry is about.
+// logKind is the subject of a logEntry.
 type logKind uint8
 
 const (
@@ -156,7 +156,7 @@ func (l *changeLog) after(revision uint64) []logEntry {
 type ChangeSet struct {
 	// Revision is the revision for the next call.
 	Revision uint64
-	// All says that it is not known what has changed: look at all Services, Pods and Secrets.
+	// All is set when the changes are not known: read all Services, Pods and Secrets.
 	All bool
 	// Services has the "namespace/name" of Services that were created, updated or deleted, or whose
 	// EndpointSlices or Endpoints were; sorted. Empty when All is set.

@@ -16,7 +16,7 @@ import (
 // maxLost is for how long a call decides anew when others are first, again and again.
 const maxLost = 20 * time.Second
 
-// errLost says for how long others were first.
+// errLost means that other machines committed first on every attempt.
 var errLost = &engine.AwayError{Why: "other boxes have changed something each time before this change could be made; try again"}
 
 // Follow takes over what other machines commit, until ctx is done. Without them it does nothing.

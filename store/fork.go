@@ -13,9 +13,9 @@ import (
 
 // Errors of Fork.
 var (
-	// ErrForkTrial says that a trial of files is under way, or files are held since one went back.
+	// ErrForkTrial means that a trial of files is under way, or files are held since one went back.
 	ErrForkTrial = errors.New("a trial of files is under way, or what one has tried is held: `svcctl confirm`, or take it back, first")
-	// ErrForkReserved says that values are reserved for what the kernel serves and no object declares.
+	// ErrForkReserved means that values are reserved for frontends that the kernel serves and no object declares.
 	ErrForkReserved = errors.New("the kernel serves what no object declares, and its addresses are reserved: see `svcctl release`")
 )
 
@@ -62,7 +62,7 @@ func (s *Store) ForkReads(source string) (reader string, here bool) {
 	return s.sources.records[source].Reader, s.sources.reading[source]
 }
 
-// forkOf is what a fork is made of beside stored pairs.
+// forkOf is the input of a fork besides stored pairs.
 type forkOf struct {
 	cfg      Config
 	files    manifest.Files

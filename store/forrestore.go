@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// errTrialOfFiles says that a data directory cannot go into a fleet.
+// errTrialOfFiles means that a data directory with a trial of files cannot go into a fleet.
 var errTrialOfFiles = errors.New("the box has a trial of files under way, or holds files since one went back: start it once more, and say `svcctl confirm` or `svcctl confirm --back` first")
 
 // ForRestore is the stored record of a source or a trial after the objects of a data directory have taken the place of

@@ -8,8 +8,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// View is what this machine programs: all objects as they are, but for those in a rollout that it does not program yet, which are
-// as they were before. Nothing of it may be changed.
+// View has the objects that this machine programs: those of the store, except objects in a rollout that this machine does not
+// program yet, which are as before. They must not be changed.
 type View struct{ s *Store }
 
 // InForce returns what this machine programs. It is always of now.

@@ -164,7 +164,7 @@ func (c *change) takeAnyIngress(t *transaction) error {
 	return nil
 }
 
-// noPool says why no pool gives the Service an address of a family.
+// noPool is the text for a Service that no pool has an address of a family for.
 func (c *change) noPool(kind, family string) string {
 	if c.request.Pool != "" {
 		return fmt.Sprintf("there is no %s of the name %s with %s addresses for the Service: name another one, or add an IPAddressPool of that name", kind, c.request.Pool, family)

@@ -72,8 +72,8 @@ func eachPair(pairs []engine.Pair, f func(i int, pair engine.Pair)) {
 	parallel.Do(len(pairs), parallel.Share, func(i int) { f(i, pairs[i]) })
 }
 
-// Put says what is to be kept of a file from now on; nil is nothing. It does not wait: the
-// content is durable after Flush at the latest. It may not be changed any more.
+// Put sets the copy that is kept of a file; nil removes it. It does not wait: the content is
+// durable after Flush at the latest. It may not be changed any more.
 func (l LastGood) Put(path string, content []byte) {
 	c := &l.s.storage.copies
 	c.mu.Lock()

@@ -29,9 +29,9 @@ type model struct {
 	seen    []uint64
 	texts   map[uint64]string // of the events, by revision
 	cursor  uint64
-	// whole says that the model began with nothing, so that all of it is known.
+	// whole is set when the model began empty, so that all of the state is known.
 	whole bool
-	// mayMiss says that the history is so short that there may be a gap; missed counts them.
+	// mayMiss is set when the history is so short that there may be a gap; missed counts them.
 	mayMiss bool
 	missed  int
 }

@@ -37,7 +37,7 @@ func fieldInFile(o object.Object, field string) string {
 	return field
 }
 
-// withheldNote says why a stored object is not shown to those who program Services.
+// withheldNote is the note about a stored object that is withheld from the dataplane.
 func withheldNote(r *record, err error) note {
 	return note{path: r.owner.File, reason: ReasonConflict, message: fmt.Sprintf(
 		"%v, which is older; nothing is programmed for this one: delete one of the two", err)}

@@ -11,7 +11,8 @@ import (
 // store gives none (Config.Pinned).
 const ReasonUnpinned = "Unpinned"
 
-// unpinned says which values a Service does not name that it would be given. The Service has its defaults.
+// unpinned returns an error for each value that the Service does not name and would be given. The Service has its
+// defaults.
 func (s *Store) unpinned(svc *object.Service) (errs object.Errors) {
 	if !s.cfg.Pinned {
 		return nil

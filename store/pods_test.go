@@ -136,8 +136,8 @@ func TestSelectorsFindWhatANaiveSearchFinds(t *testing.T) {
 	}
 }
 
-// BenchmarkSelecting is what one Pod costs among 50,000 and 1,000 Services, all of which
-// have a label in common.
+// BenchmarkSelecting measures the change of one Pod among 50,000 and 1,000 Services, all of
+// which have a label in common.
 func BenchmarkSelecting(b *testing.B) {
 	bx := newBox(b, wideRange)
 	files := map[string]*manifest.File{}

@@ -194,7 +194,7 @@ func checkExternalIPs(host Host, svc, before *object.Service) object.Errors {
 // A cluster IP does not change once it is set, as in Kubernetes. Who edits a file cannot see
 // that, nor how to get there all the same: so it is said.
 
-// recreate tells how a Service of a file gets another cluster IP.
+// recreate describes how to give a Service of a file another cluster IP.
 func recreate(ref object.Ref) string {
 	return fmt.Sprintf("remove the file (or its document), wait until the Service is gone (`svcctl wait svc/%s -n %s --for=delete`), and put it back",
 		ref.Name, ref.Namespace)

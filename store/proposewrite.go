@@ -34,8 +34,8 @@ func isGone(o object.Object, owner Owner) bool {
 	return ready != nil && ready.Status == object.ConditionUnknown
 }
 
-// checkPreconditions says why a client may not do what it asks for, and else whose the object is
-// afterwards.
+// checkPreconditions returns why a client may not make its change; nil: it may, and the owner of the new version is
+// set.
 func (c *change) checkPreconditions(s *Store, w *Write) error {
 	switch {
 	case c.old == nil && (w.Delete || w.Status || w.Version != "" || w.UID != ""):
@@ -88,7 +88,7 @@ func (c *change) propose(t *transaction, w *Write) ([]string, error) {
 	}
 	empty, known := newOf(c.ref.Kind)
 	if !known || reflect.TypeOf(empty) != reflect.TypeOf(w.Object) {
-		return nil, fmt.Errorf("write %s: a %T is not what is kept under such a name", c.ref, w.Object)
+		return nil, fmt.Errorf("write %s: a %T does not belong to that kind", c.ref, w.Object)
 	}
 	written := w.Object.DeepCopy()
 	if w.Status {
@@ -217,8 +217,7 @@ func (c *change) proposeStatus(written object.Object) ([]string, error) {
 	return warnings, nil
 }
 
-// warnOfIngress says that the load balancer IPs in a written status are not those that
-// the Service keeps.
+// warnOfIngress returns a warning when the load balancer IPs in a written status are not those that the Service keeps.
 func warnOfIngress(svc, old *object.Service) []string {
 	points := func(svc *object.Service) []string {
 		var list []string

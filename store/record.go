@@ -41,8 +41,8 @@ type record struct {
 	// what it asked for later, see Since.
 	created uint64
 	asked   map[string]uint64
-	// withheld says that the object holds values that belong to an older one: it is
-	// not shown to those who program Services.
+	// withheld is set when the object holds values that belong to an older one: the dataplane does not
+	// get it.
 	withheld bool
 }
 

@@ -10,7 +10,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// reservedKey says that values are reserved, over restarts.
+// reservedKey marks in the data directory that values are reserved, over restarts.
 const reservedKey = "reserved"
 
 // Blank reports whether the store knows nothing of Services: there is none, and none was

@@ -29,7 +29,7 @@ var story = []map[string]string{
 	{"a.yaml": "", "c.yaml": ""},
 }
 
-// objects is what a store holds, without what depends on when it was written.
+// objects returns the content of a store, without fields that depend on the time of writing.
 func objects(s *Store) string {
 	var lines []string
 	for ref, r := range s.table.records {

@@ -15,7 +15,7 @@ type Revived struct {
 	Ref object.Ref
 	// Did is one of the Revive words.
 	Did string
-	// Why says why it was left, or what it lacks.
+	// Why is why it was left, or what is missing.
 	Why string
 }
 

@@ -36,7 +36,7 @@ func (e *NewerChangeError) Error() string {
 }
 
 // ErrNoChange reports that the journal knows of no change by a client.
-var ErrNoChange = errors.New("the journal knows of no change by a client of the API")
+var ErrNoChange = errors.New("the journal has no change by a client of the API")
 
 // Rollback makes the objects of the API what they were at a revision, as far as the journal knows, in
 // one commit. What belongs to files and controllers is left; of the files' it says so. No write comes between

@@ -21,7 +21,7 @@ const (
 	rolloutObjectPrefix = rolloutPrefix + "object/"
 )
 
-// RolloutPhase says what a Rollout is doing.
+// RolloutPhase is the phase of a Rollout.
 type RolloutPhase string
 
 // The phases of a rollout.
@@ -60,10 +60,10 @@ type Rollout struct {
 	// Ends is the end of the phase, if it has one. Each machine counts it by its own clocks, from the moment at which it has heard
 	// of it.
 	Ends deadline.Deadline `json:"ends"`
-	// Within is how long the machines of a step have to program it, Bake for how long they are watched then.
+	// Within is the time that the machines of a step have to program it; Bake is how long they are observed afterwards.
 	Within time.Duration `json:"within"`
 	Bake   time.Duration `json:"bake"`
-	// Since is when the phase began. Why says why it Stopped.
+	// Since is when the phase began. Why is the reason of Stopped.
 	Since time.Time `json:"since"`
 	Why   string    `json:"why,omitempty"`
 }
@@ -79,17 +79,17 @@ func (r *Rollout) Has(box string) bool {
 }
 
 var (
-	// ErrRolloutAlone says that the store is one machine's.
+	// ErrRolloutAlone means that the store belongs to one machine, not to a fleet.
 	ErrRolloutAlone = errors.New("a rollout goes from box to box of a fleet, and this box belongs to none: `svcctl apply --confirm DURATION` tries a change on a box of its own")
-	// ErrNoRollout says that no rollout is under way.
+	// ErrNoRollout means that no rollout is under way.
 	ErrNoRollout = errors.New("no rollout is under way")
-	// ErrRolloutOver says that a write belongs to a rollout that has begun, or is over.
+	// ErrRolloutOver means that a write belongs to a rollout that has begun, or is over.
 	ErrRolloutOver = errors.New("the rollout that this change belongs to is over, or has been started: nothing of it is changed any more")
-	// ErrRolloutMoved says that another machine has moved the rollout first.
-	ErrRolloutMoved = errors.New("the rollout has gone on meanwhile: `svcctl rollout status` says how far")
+	// ErrRolloutMoved means that another machine has moved the rollout first.
+	ErrRolloutMoved = errors.New("the rollout has advanced in the meantime: see `svcctl rollout status`")
 )
 
-// RolloutError says that an object, or any other, is in a rollout, and may not be written.
+// RolloutError means that an object, or any other, is in a rollout, and may not be written.
 type RolloutError struct {
 	ID  string
 	Ref object.Ref // the zero Ref: another rollout was to begin

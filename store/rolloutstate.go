@@ -25,7 +25,7 @@ type rollout struct {
 	before map[object.Ref]*record
 	// slices are the EndpointSlices in before, by their Service.
 	slices map[string][]object.Ref
-	// outside says that this machine is one of those.
+	// outside is set when this machine does not program the new versions.
 	outside bool
 }
 
@@ -120,7 +120,7 @@ func (c *change) refuseUnstaged() error {
 		"a rollout changes objects of the kinds %s alone: apply a %s without --rollout", strings.Join(StagedKinds(), ", "), c.ref.Kind)}}
 }
 
-// OnTrialError says that an object is on trial, and cannot be in a rollout.
+// OnTrialError means that an object is on trial, and cannot be in a rollout.
 type OnTrialError struct{ Ref object.Ref }
 
 // Error implements error.
@@ -239,7 +239,7 @@ func (s *Store) countRollout(head *Rollout) {
 	head.Ends = s.countHere(rolloutEndsKey, head.endsAs().ID, head.Ends)
 }
 
-// takeOverRollout is what a commit of another machine makes of the rollout; nil: nothing. The writer must be held.
+// takeOverRollout returns the rollout as a commit of another machine leaves it; nil: unchanged. The writer must be held.
 func (s *Store) takeOverRollout(f *engine.Followed) (*rollout, error) {
 	concerns := func(p engine.Pair) bool { return isRolloutKey(p.Key) }
 	if !slices.ContainsFunc(f.Puts, concerns) && !slices.ContainsFunc(f.Deletes, isRolloutKey) {

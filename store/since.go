@@ -11,8 +11,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Since says for how long a Service has been what it is, in revisions, which are never used
-// twice: whole seconds cannot tell apart what came within one.
+// Since is the age of a Service and of its requests, in revisions, which are never used twice:
+// whole seconds cannot order what came within one.
 type Since struct {
 	Created uint64 // the revision of its creation
 	// asked has the ports and ranges on load balancer IPs and external IPs that the Service asked for

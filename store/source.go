@@ -66,11 +66,11 @@ type SourceTurn struct {
 
 // SourceVerdict is why a machine may not read a source; the zero SourceVerdict: it may.
 type SourceVerdict struct {
-	// Behind says that the content has a lower generation than the one in force, Differs names the first
-	// file that is another one than in force.
+	// Behind is set when the content has a lower generation than the one in force; Differs names the first file that
+	// differs from the one in force.
 	Behind  bool
 	Differs string
-	// Given says that the source was assigned to the Reader, which has not begun.
+	// Given is set when the source was assigned to the Reader, which has not begun.
 	Given bool
 	// Reader is the machine that reads it.
 	Reader string

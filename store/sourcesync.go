@@ -60,7 +60,7 @@ func (s *Store) TakeSource(name, box string) error {
 	})
 }
 
-// ErrNoSource says that no box has read a source of that name.
+// ErrNoSource means that no box has read a source of that name.
 var ErrNoSource = errors.New("no box has read a source of that name")
 
 // ForgetSource drops the record of a source that no machine reads any more. What its files declared stays as it

@@ -81,7 +81,7 @@ func (s *Store) now() time.Time { return s.cfg.Clock().UTC().Truncate(time.Secon
 // latest is the revision that the next one follows on.
 func (s *Store) latest() uint64 { return max(s.feed.revision, s.numbers.seed, s.storage.head) }
 
-// secretsRefused says why no Secrets are taken, nil: they are.
+// secretsRefused returns why Secrets are not accepted; nil: they are.
 func (s *Store) secretsRefused(kind string) error {
 	if s.storage.shared == nil || kind != object.KindSecret {
 		return nil

@@ -28,14 +28,14 @@ type transaction struct {
 	// revision is the last one that was given to a change, created the last creation time.
 	revision uint64
 	created  *time.Time
-	// dry says that what is settled is taken back.
+	// dry is set for a dry run: the changes are rolled back after staging.
 	dry bool
 	// feeding has the objects of changes by the Service that they belong to; see backing.
 	feeding map[string][]object.Object
 	// extra is committed together with the changes, and so is sourced, unless nil.
 	extra   engine.Transaction
 	sourced *sourcesUpdate
-	// announced says that other machines have to hear of extra.
+	// announced is set when other machines have to learn of extra.
 	announced bool
 	// rolled is the rollout afterwards, unless nil; staged is what was there before the changes that belong to one.
 	rolled *rollout
@@ -86,9 +86,9 @@ type change struct {
 	err error
 	// notes are about documents and what they ask for.
 	notes []note
-	// keepOld says that this holder could not have what it asks for: the stored version stays.
+	// keepOld is set when allocation failed: the stored version stays in force.
 	keepOld bool
-	// waits says that the outcome may be better when others release something.
+	// waits is set when a retry may succeed after others release values.
 	waits bool
 	assigned
 	written
@@ -103,7 +103,7 @@ type assigned struct {
 	ingress []netip.Addr
 	// outcome is about what it got.
 	outcome []note
-	// outside says that it asks for a value that no range has.
+	// outside is set when it asks for a value that no range has.
 	outside bool
 }
 
@@ -114,7 +114,7 @@ type written struct {
 	record   *record
 	encoded  []byte
 	revision uint64
-	// same says that record differs from the old one only in what it shares memory with.
+	// same is set when record differs from the old one only in shared memory.
 	same bool
 }
 
@@ -156,8 +156,8 @@ func (c *change) note(path, field, reason, message string, warning bool) {
 	c.notes = append(c.notes, note{path, field, reason, message, warning})
 }
 
-// notesOf says why a version of an object is not accepted. The reason is for errors
-// that are not about a field.
+// notesOf returns why a version of an object is not accepted, a note for each field. The reason is for errors that
+// are not about a field.
 func (c *change) notesOf(err error, reason string) []note {
 	var fields object.Errors
 	if !errors.As(err, &fields) {

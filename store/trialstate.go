@@ -50,14 +50,14 @@ type TrialState struct {
 }
 
 var (
-	// ErrFilesHeld says that the changes of files that went back have to be dealt with first.
+	// ErrFilesHeld means that files whose changes went back are held and have to be dealt with first.
 	ErrFilesHeld = errors.New("changes of files were not confirmed and are held: undo them in the files, try them once more with `svcctl trial`, or take them with `svcctl confirm`")
-	// ErrTrialInFleet says that the box belongs to a fleet, where a trial is about objects alone.
-	ErrTrialInFleet = errors.New("in a fleet files are not tried: one box reads them for all, and what they said goes back where they are written; " +
+	// ErrTrialInFleet means that the box belongs to a fleet, where a trial is about objects alone.
+	ErrTrialInFleet = errors.New("in a fleet files are not tried: one box reads them for all; undo their changes where they are written; " +
 		"`apply --confirm`, `delete --confirm` and `rollback --confirm` try changes of objects")
-	// ErrNoTrial says that nothing waits to be confirmed.
+	// ErrNoTrial means that nothing waits to be confirmed.
 	ErrNoTrial = errors.New("nothing waits to be confirmed")
-	// ErrTrialOver says that a write belongs to a trial that is over.
+	// ErrTrialOver means that a write belongs to a trial that is over.
 	ErrTrialOver = errors.New("the trial that this change belongs to is over: nothing of it is changed any more")
 )
 

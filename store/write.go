@@ -9,15 +9,15 @@ import (
 )
 
 var (
-	// ErrExists says that there is such an object already.
+	// ErrExists means that the object exists already.
 	ErrExists = errors.New("already exists")
-	// ErrNotFound says that there is no such object.
+	// ErrNotFound means that the object does not exist.
 	ErrNotFound = errors.New("not found")
-	// ErrStale says that the object is not the version any more that was to be replaced.
+	// ErrStale means that the object has another version than the one to replace.
 	ErrStale = errors.New("the object has been modified; please apply your changes to the latest version and try again")
 )
 
-// OwnedError says that an object has another owner.
+// OwnedError means that an object has another owner.
 type OwnedError struct {
 	Ref   object.Ref
 	Owner Owner
@@ -36,7 +36,8 @@ func (e *OwnedError) Error() string {
 	return fmt.Sprintf("%s belongs to %s: change it there", e.Ref, e.Owner)
 }
 
-// PreconditionError says that an object is not the one that was meant. It is ErrStale.
+// PreconditionError means that the uid or the version of an object is not the expected one. It is
+// ErrStale.
 type PreconditionError struct {
 	Field        string // UID or ResourceVersion
 	Wanted, Have string
@@ -60,7 +61,7 @@ type Write struct {
 	// Delete removes the object, or marks it as going while it has finalizers or, a Namespace,
 	// objects in it.
 	Delete bool
-	// Create says that the object must not be there (ErrExists).
+	// Create refuses the write when the object exists (ErrExists).
 	Create bool
 	// Status takes the status and managedFields from Object and leaves all else; without it
 	// the status stays. Who creates a Pod or a Node gives it its first status.
@@ -78,7 +79,7 @@ type Written struct {
 	// Object is the version that is stored afterwards, or would be; of a removal the last
 	// one. What a dry run would store has no resourceVersion of its own.
 	Object object.Object
-	// Removed says that the object is gone; Revision is that of its removal, 0 of a dry run.
+	// Removed is set when the object is gone; Revision is that of its removal, 0 of a dry run.
 	Removed  bool
 	Revision uint64
 	// Warnings are for the one who asked.

@@ -41,7 +41,7 @@ type gitLock struct {
 	path  string
 	id    identity  // zero: it is not there
 	first time.Time // when it was seen first
-	// stale says that it is not believed, and mtime when it was written by then.
+	// stale is set when the lock is ignored as left behind; mtime is its modification time then.
 	stale bool
 	mtime int64
 }

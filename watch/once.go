@@ -132,7 +132,7 @@ func (s *source) readSeen(path string, seen fileState, most int) ([]byte, fileSt
 	return nil, seen, errors.New("the file is replaced faster than it can be read; try again")
 }
 
-// RefusedError says why a file that is there is not read.
+// RefusedError means that a file exists, and is not read for the reason Why.
 type RefusedError struct{ Why string }
 
 func (e *RefusedError) Error() string { return e.Why }

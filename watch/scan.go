@@ -336,7 +336,7 @@ func (wk *walk) follow(rel string) {
 	}
 }
 
-// linkReason says why a link cannot be followed.
+// linkReason describes why a link cannot be followed.
 func linkReason(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

@@ -121,7 +121,7 @@ func (s *Snapshot) equal(other *Snapshot) bool {
 		})
 }
 
-// remembered says what becomes of the files of a directory that is unavailable.
+// remembered describes what is kept of the files of a directory that is unavailable.
 func remembered(files int) string {
 	switch files {
 	case 0:

@@ -94,7 +94,7 @@ func (a *Authority) load() error {
 		a.ca, a.caKey, err = parseAuthority(data)
 	}
 	if err != nil {
-		return fmt.Errorf("read the CA of the API from %s: %w: remove it, and a new one is made; clients need a new kubeconfig then", a.path, err)
+		return fmt.Errorf("read the CA of the API from %s: %w: remove it, and a new one is created; clients need a new kubeconfig then", a.path, err)
 	}
 	return nil
 }

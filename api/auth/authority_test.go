@@ -182,7 +182,7 @@ func TestDamagedAuthority(t *testing.T) {
 		if err := os.WriteFile(path, content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := OpenAuthority(dir, nil, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "remove it, and a new one is made") {
+		if _, err := OpenAuthority(dir, nil, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "remove it, and a new one is created") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -31,9 +31,9 @@ func readKeyFile(path string) ([]byte, error) {
 	}
 	switch mode := info.Mode(); {
 	case !mode.IsRegular():
-		return nil, fmt.Errorf("%s is no regular file: remove it, and a new one is made", path)
+		return nil, fmt.Errorf("%s is no regular file: remove it, and a new one is created", path)
 	case mode.Perm()&0o077 != 0:
-		return nil, fmt.Errorf("%s can be read by others (mode %04o), so what it holds is no secret: remove it, and a new one is made", path, mode.Perm())
+		return nil, fmt.Errorf("%s can be read by others (mode %04o), so its content is not secret: remove it, and a new one is created", path, mode.Perm())
 	}
 	return io.ReadAll(io.LimitReader(f, maxKeyFile))
 }

@@ -158,7 +158,7 @@ func (l *Leaves) Verify(chain []*x509.Certificate) (User, error) {
 	return User{Name: boxPrefix + name, Groups: []string{GroupBoxes, GroupAuthenticated}, Role: Box}, nil
 }
 
-// ErrCertificate says that a certificate is none of a leaf.
+// ErrCertificate means that the client certificate is not that of a leaf.
 var ErrCertificate = errors.New("the certificate is not that of a leaf")
 
 // BoxName returns the name of a box that is a user; "" for other users.

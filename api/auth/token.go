@@ -44,7 +44,7 @@ const (
 var ErrToken = errors.New("the token is not valid")
 
 // ErrEnded means that no token can be issued, since all were revoked here, and boxes that share the key do not know of it.
-var ErrEnded = errors.New("all tokens were revoked on this box, and the others have not heard of it yet: tokens are given again when they have")
+var ErrEnded = errors.New("all tokens were revoked on this box, and the other boxes do not know it yet: tokens are issued again when they do")
 
 // Tokens issues and verifies bearer tokens. A token contains its user, role and expiry,
 // signed with HMAC-SHA256 (RFC 2104). It is safe for concurrent use.
@@ -94,7 +94,7 @@ func (t *Tokens) own() error {
 	case err != nil:
 		return fmt.Errorf("read the key of tokens: %w", err)
 	case len(key) != tokenKeyBytes:
-		return fmt.Errorf("read the key of tokens: %s has %d bytes, want %d: remove it, and a new one is made; tokens that were given out end with it",
+		return fmt.Errorf("read the key of tokens: %s has %d bytes, want %d: remove it, and a new one is created; tokens that were given out end with it",
 			t.path, len(key), tokenKeyBytes)
 	}
 	t.use("", key, false)

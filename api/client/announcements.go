@@ -48,7 +48,7 @@ func (c *Client) WatchAnnouncements(ctx context.Context, f func(wire.Announcemen
 	}
 }
 
-// ReportAnnouncements tells the appliance what became of its announcements.
+// ReportAnnouncements sends the announcer's report to the appliance.
 func (c *Client) ReportAnnouncements(ctx context.Context, r wire.AnnouncerReport) error {
 	body, err := json.Marshal(r)
 	if err != nil {

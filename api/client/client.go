@@ -89,7 +89,7 @@ type UnreachableError struct {
 	peer  peer // who listens there; zero when it is not known
 }
 
-// Error says what to do about it.
+// Error returns the reason with the next step.
 func (e *UnreachableError) Error() string {
 	if strings.Contains(e.Socket, "://") {
 		return fmt.Sprintf("cannot reach the appliance at %s: %v", e.Socket, e.remedy())

@@ -35,7 +35,7 @@ func (c *Client) Plan(ctx context.Context, o ApplyOptions, objects []json.RawMes
 	return p, err
 }
 
-// PlanFiles tells what would change in the kernel if a watched directory had these files.
+// PlanFiles returns what would change in the kernel if a watched directory had these files.
 func (c *Client) PlanFiles(ctx context.Context, directory string, files []wire.PlanFile) (p wire.KernelPlan, err error) {
 	var body bytes.Buffer
 	lines := json.NewEncoder(&body)

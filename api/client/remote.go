@@ -14,7 +14,7 @@ import (
 	"syscall"
 )
 
-// Server says where a remote appliance is.
+// Server is the address of a remote appliance with the credentials for it.
 type Server struct {
 	// URL is https://HOST:PORT, or HOST:PORT.
 	URL string

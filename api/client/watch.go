@@ -18,7 +18,8 @@ const (
 	Added    = "ADDED"
 	Modified = "MODIFIED"
 	Deleted  = "DELETED"
-	// Bookmark says how far the watch has come; its object has a resourceVersion only.
+	// Bookmark carries the revision up to which the watch is complete; its object has a
+	// resourceVersion only.
 	Bookmark = "BOOKMARK"
 )
 

@@ -48,7 +48,7 @@ var boxReasons = map[string]string{
 	"Host":                "a setting of the box",
 }
 
-// appliance tells what is wrong with the box itself.
+// appliance adds findings about the box itself.
 func (d *diagnosis) appliance() {
 	told := 0
 	for _, p := range d.Status.Problems {

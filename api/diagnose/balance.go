@@ -75,7 +75,7 @@ func (d *diagnosis) chosen(s wire.PortState) (lines []string) {
 		case c.Endpoint != "":
 			lines = append(lines, fmt.Sprintf("%s gets %s at %s%s", s.Client, c.Endpoint, c.Frontend, affinity))
 		case s.Balance == object.BalanceRoundRobin:
-			lines = append(lines, fmt.Sprintf("what %s gets at %s depends on who came before it%s", s.Client, c.Frontend, affinity))
+			lines = append(lines, fmt.Sprintf("the endpoint of %s at %s depends on earlier connections%s", s.Client, c.Frontend, affinity))
 		case s.Balance == object.BalanceMaglev:
 			lines = append(lines, fmt.Sprintf("what %s gets at %s depends on its port: ask with --client ADDRESS:PORT", s.Client, c.Frontend))
 		default:
@@ -85,8 +85,8 @@ func (d *diagnosis) chosen(s wire.PortState) (lines []string) {
 	return lines
 }
 
-// standsBy says why weight or priority keep an endpoint from new connections, "" if they do
-// not.
+// standsBy returns why weight or priority exclude an endpoint from new connections, "" if they
+// do not.
 func (d *diagnosis) standsBy(address string) string {
 	addr, err := netip.ParseAddr(address)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Level says how bad a finding is.
+// Level is the severity of a finding.
 type Level int
 
 // The levels, the better ones first.
@@ -28,7 +28,7 @@ type Finding struct {
 	Text  string
 	// Details are more lines, such as the endpoints that it is about.
 	Details []string
-	// Next says what to do; "" where nothing needs to be done.
+	// Next is the next step for the reader; "" where nothing needs to be done.
 	Next string
 }
 
@@ -54,9 +54,9 @@ type Facts struct {
 	State *wire.ServiceState
 	// Traffic has the kernel's counts of the Service; nil: not known.
 	Traffic *wire.Traffic
-	// Wide tells revisions too.
+	// Wide adds revisions to the output.
 	Wide bool
-	// NodelessLocal says that endpoints without a node name are local; it is so by default.
+	// NodelessLocal counts endpoints without a node name as local, the default.
 	NodelessLocal bool
 }
 
@@ -180,7 +180,8 @@ func (d *diagnosis) isSource(path string) bool {
 	return slices.ContainsFunc(d.Status.Sources, func(s wire.Source) bool { return s.Dir == path })
 }
 
-// origin says who made it.
+// origin returns who declared or manages the Service, as a clause that begins with a comma; "" if
+// unknown.
 func (d *diagnosis) origin() string {
 	managers := Managers(d.Service)
 	switch {

@@ -305,7 +305,7 @@ func TestNobody(t *testing.T) {
 			f.Question.Address = netip.MustParseAddr(address)
 		})
 		got := text(diagnose.Nobody(f))
-		if !strings.HasPrefix(got, "- no Service answers at "+address+"\n"+want) {
+		if !strings.HasPrefix(got, "- no Service answers at "+address+"\n> `svcctl get services -A -o wide` lists the Services with their addresses\n"+want) {
 			t.Errorf("%s:\n%s", address, got)
 		}
 	}

@@ -76,7 +76,7 @@ func (d *diagnosis) endpoints() {
 	}
 }
 
-// oneSided tells of a port that has endpoints in one family only.
+// oneSided adds a finding about a port that has endpoints in one family only.
 func (d *diagnosis) oneSided(port object.ServicePort, name string) {
 	states := d.states(port)
 	if d.isNewer() || !slices.ContainsFunc(states, func(s wire.PortState) bool { return len(s.Endpoints) > 0 }) {
@@ -89,8 +89,8 @@ func (d *diagnosis) oneSided(port object.ServicePort, name string) {
 	}
 }
 
-// notUsed tells of endpoints that the objects offer and the appliance does not use; it reports
-// whether there was something to tell.
+// notUsed adds findings about endpoints that the objects offer and the appliance does not use; it
+// reports whether there are any.
 func (d *diagnosis) notUsed(port object.ServicePort, name string, t tally, total int) bool {
 	if d.State == nil || d.Service.Headless() || t.ready+t.draining == 0 || d.isNewer() {
 		return false
@@ -237,7 +237,7 @@ func (d *diagnosis) leadsOn(port *object.ServicePort) bool {
 	return len(front.Services) > 0
 }
 
-// goodAlone says that such a port has no endpoint of its own.
+// goodAlone adds the finding that a port routed by server name has no endpoint of its own.
 func (d *diagnosis) goodAlone(port *object.ServicePort) {
 	d.good("port %d/%s has no endpoint of its own: clients that ask for a server name that leads to no Service are refused", port.Port, port.Protocol)
 }

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// going tells of a Service that is being deleted and still serves, since finalizers keep it.
+// going adds a finding about a Service that is being deleted and still serves because of its
+// finalizers.
 func (d *diagnosis) going() {
 	meta := &d.Service.Metadata
 	if meta.DeletionTimestamp == nil {

@@ -56,7 +56,7 @@ func (d *diagnosis) health() {
 	}
 }
 
-// healthOf tells of one port.
+// healthOf adds the finding about the health checks of one port.
 func (d *diagnosis) healthOf(name string, checked, up, down, silent int) {
 	next := "look at that server, or correct the check in the Service's annotations; `svcctl health svc/" + d.Name + " -n " + d.Namespace + "` follows it"
 	if silent > 0 && silent == down {
@@ -75,7 +75,7 @@ func (d *diagnosis) healthOf(name string, checked, up, down, silent int) {
 	}
 }
 
-// of says how many endpoints of all are: "1 of 4 endpoints is", "2 of 4 endpoints are".
+// of formats n of all endpoints with the verb: "1 of 4 endpoints is", "2 of 4 endpoints are".
 func of(n, all int) string {
 	verb := "are"
 	if n == 1 {
@@ -84,7 +84,7 @@ func of(n, all int) string {
 	return fmt.Sprintf("%d of %s %s", n, count(all, "endpoint"), verb)
 }
 
-// verdictText says since when an endpoint is in its state, and why.
+// verdictText describes the health state of an endpoint: since when, why, and by which check.
 func verdictText(e *wire.EndpointHealth) string {
 	text := e.Endpoint + " is " + e.State
 	if e.Since != nil {

@@ -7,7 +7,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// limits tells of the limits of a Service, and how many packets of all Services they have kept out.
+// limits adds findings about the limits of a Service, with the packets of all Services that they
+// refused.
 func (d *diagnosis) limits() {
 	var parts []string
 	for _, limit := range []struct{ key, of, reason string }{

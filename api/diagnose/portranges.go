@@ -58,7 +58,7 @@ func (d *diagnosis) rangeFrontends() (list []string) {
 	return list
 }
 
-// portRanges tells of the ranges that are programmed.
+// portRanges adds findings about the port ranges that are programmed.
 func (d *diagnosis) portRanges() {
 	if d.State == nil {
 		return

@@ -57,7 +57,8 @@ func (d *diagnosis) leftOut(port object.ServicePort, candidates []string) (lines
 	return lines, n
 }
 
-// whyLeftOut says why an endpoint is not used: the appliance has reported most reasons.
+// whyLeftOut returns why an endpoint is not used; most reasons come from the problems that the
+// appliance reports.
 func (d *diagnosis) whyLeftOut(addr string) string {
 	prefix := "endpoint " + addr + " is left out"
 	for _, p := range d.related() {
@@ -175,7 +176,7 @@ func (d *diagnosis) neighbors() {
 	}
 }
 
-// announced says where neighbors find the addresses, or why they are not announced.
+// announced adds findings about where the addresses are announced, or why they are not.
 func (d *diagnosis) announced() {
 	for _, a := range d.State.Announcements {
 		if d.Question.Address.IsValid() && a.Address != d.Question.Address.String() {
@@ -226,7 +227,7 @@ func nowhereAdvice(a *wire.Announcement) string {
 	return "name its interface with --l2 of `svcctl announce`, tell routers of it with --peer, or route it to this box"
 }
 
-// routed tells of the route to an address that a BGP peer has, or of why it has none.
+// routed adds the finding about the route to an address at one BGP peer.
 func (d *diagnosis) routed(address, peer string, p *wire.Place) {
 	switch p.State {
 	case "announced":

@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// relayed tells of ports whose connections the appliance makes itself, why, and what that costs.
+// relayed adds findings about relayed ports: why they are relayed, and the consequences.
 func (d *diagnosis) relayed() {
 	for _, port := range d.ports() {
 		var at, loads []string
@@ -44,7 +44,7 @@ func (d *diagnosis) relayed() {
 	}
 }
 
-// picked says who gets the next connection of a relayed port.
+// picked describes how a relayed port chooses an endpoint.
 func picked(states []wire.PortState) string {
 	i := slices.IndexFunc(states, func(s wire.PortState) bool { return s.Relay != "" })
 	if i < 0 || states[i].Balance == object.BalanceRoundRobin {
@@ -53,7 +53,7 @@ func picked(states []wire.PortState) string {
 	return "endpoints are picked by " + states[i].Balance
 }
 
-// endpointsSee says which address endpoints see.
+// endpointsSee describes the source address that endpoints see.
 func endpointsSee(how *annotation.Relay, protocol string) string {
 	if how.Transparent && protocol == object.ProtocolTCP {
 		return "endpoints see the client's address, as " + annotation.Transparent + " asks"
@@ -61,7 +61,7 @@ func endpointsSee(how *annotation.Relay, protocol string) string {
 	return "endpoints see the address of this box"
 }
 
-// loadText says what passes through a relayed port in one family.
+// loadText describes the present load of a relayed port in one family.
 func loadText(s *wire.PortState) string {
 	noun, open := "connection", 0
 	if s.Protocol == object.ProtocolUDP {
@@ -94,7 +94,7 @@ func (d *diagnosis) front(how *annotation.Relay, port *object.ServicePort) annot
 	return annotation.Front{}
 }
 
-// fronted tells what a port does with TLS and HTTP, and with which certificates.
+// fronted adds details about TLS and HTTP of a port: policy, certificates, headers.
 func (d *diagnosis) fronted(f *annotation.Front) {
 	if len(f.Secrets) > 0 {
 		d.details(fmt.Sprintf("TLS of clients ends here, from version %s on, with the certificates of %s:", tls.VersionName(f.Policy.Min), strings.Join(f.Secrets, ", ")))

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// rolledOut says which versions this box programs during a rollout. It reports whether these are not those that the API has, so that
-// nothing else can be said by them.
+// rolledOut adds the finding about a rollout in which the Service is. It reports whether this box programs versions other than those
+// that the API has, in which case no further finding is possible.
 func (d *diagnosis) rolledOut() bool {
 	if d.State == nil || d.State.Rollout == nil {
 		return false

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// traffic tells of clients that are refused while others may be served, and of endpoints that do
-// not answer.
+// traffic adds findings about refused clients of a Service that otherwise serves, and about
+// endpoints that do not answer.
 func (d *diagnosis) traffic() {
 	if d.Traffic == nil {
 		return

@@ -9,8 +9,8 @@ import (
 // latest in place of the revision of a continueToken goes on with what there is now.
 const latest = -1
 
-// continueToken says where to go on with a list. Clients must not look into it, but it
-// has the form of Kubernetes' own.
+// continueToken is the position at which a list continues. Clients must not look into it, but
+// it has the form of Kubernetes' own.
 type continueToken struct {
 	Version  string `json:"v"`
 	Revision int64  `json:"rv"`

@@ -27,9 +27,10 @@ func preconditions(r *request, live object.Object, version, uid string) error {
 type deletion struct {
 	options      *options
 	version, uid string // preconditions; "" is any
-	// orphan says that what depends on the objects is to stay.
+	// orphan keeps the dependents of the objects (propagationPolicy Orphan).
 	orphan bool
-	// foreground says that the client wants to know whether the object is gone already.
+	// foreground is set when the answer must say whether the object is gone already
+	// (propagationPolicy Foreground).
 	foreground bool
 }
 

@@ -162,8 +162,8 @@ func (l *watchSession) tellTable(kind string, o object.Object) error {
 	return l.stream.event(kind, t)
 }
 
-// bookmark tells up to which revision everything is told; the first one also that this is
-// all of what was there when the watch began.
+// bookmark sends a BOOKMARK event: the revision up to which all events were sent. The first one
+// marks the end of the initial list too.
 func (l *watchSession) bookmark(initial bool) error {
 	o := l.request.kind.New()
 	meta := o.GetMeta()
@@ -190,6 +190,6 @@ type watchSession struct {
 	follow  follower
 	// after is the revision up to which everything is told.
 	after uint64
-	// described says that the columns of a Table are told.
+	// described is set once the columns of a Table were sent.
 	described bool
 }

@@ -96,8 +96,8 @@ func revisionOf(text string) (uint64, error) {
 	return revision, nil
 }
 
-// checkList says what does not go together in the query of a list (ValidateListOptions of
-// pkg/apis/meta/internalversion/validation).
+// checkList returns the combinations of query parameters that a list does not accept
+// (ValidateListOptions of pkg/apis/meta/internalversion/validation).
 func (o *listOptions) checkList() object.Errors {
 	var errs object.Errors
 	if o.match != "" {

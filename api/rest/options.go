@@ -31,10 +31,10 @@ type options struct {
 	validation string // strict, warn or ignore
 	force      *bool
 	warnings   warnings
-	// founded says that the namespace of the object is one that the same dry run makes.
+	// founded is set when the same dry run creates the namespace of the object.
 	founded bool
-	// asFile says that a dry run applies as the file of the appliance that declares the object,
-	// whose word is not taken over but changed.
+	// asFile makes a dry run apply as the file of the appliance that declares the object: the fields
+	// of the file are replaced, not in conflict.
 	asFile bool
 }
 

@@ -28,7 +28,7 @@ func may(role auth.Role, verb string, k kind.Kind) bool {
 	return slices.Contains(reading, verb) && k.Name != object.KindSecret
 }
 
-// forbidden says what a user may not do.
+// forbidden returns the 403 for what the user may not do.
 func forbidden(r *request) *statusError {
 	resource := r.kind.Plural
 	if r.subresource != "" {
@@ -49,7 +49,7 @@ func forbidden(r *request) *statusError {
 	}
 }
 
-// askAnAdmin tells a reader how to get the rights; Kubernetes has the reasons of an
+// askAnAdmin names to a reader the ways to get the rights; Kubernetes puts the reasons of an
 // authorizer in this place.
 const askAnAdmin = ": this needs root, a member of the group that --socket-group names, or a token that one of these made"
 

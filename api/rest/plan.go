@@ -25,10 +25,10 @@ type writing struct {
 	// applied is the applied configuration of a server-side apply, whose edit settles the managers
 	// of fields; else nil.
 	applied map[string]any
-	// mustCreate says that the object may not be there, mayCreate that it need not.
+	// mustCreate refuses an existing object; mayCreate accepts a missing one.
 	mustCreate, mayCreate bool
-	// replaces says that the new version is a whole one that the client sent: a uid in it is
-	// a precondition, not a change.
+	// replaces is set when the client sent the whole new version: a uid in it is a precondition,
+	// not a change.
 	replaces bool
 }
 

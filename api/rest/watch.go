@@ -153,7 +153,7 @@ func (l *watchSession) expired() *statusError {
 	return expired(fmt.Sprintf("too old resource version: %d (%d): list again", l.after, l.server.store.Revision()))
 }
 
-// run tells what happens until the watch is over.
+// run sends events until the watch ends.
 func (l *watchSession) run(ctx context.Context) {
 	bookmarks := time.NewTicker(bookmarkEvery)
 	defer bookmarks.Stop()
@@ -189,8 +189,8 @@ func (l *watchSession) run(ctx context.Context) {
 	}
 }
 
-// look tells the changes that there are, as many as are looked at at once, and whether
-// there are more. An error ends the watch, and the client is told if it can be.
+// look sends the pending events, at most watchBatch of them, and reports whether there are more.
+// An error ends the watch; the client gets it as an ERROR event if possible.
 func (l *watchSession) look() (more bool, err error) {
 	events, err := l.server.store.EventsAbout(l.after, watchBatch, l.follow.about)
 	if err != nil {
@@ -215,7 +215,8 @@ func (l *watchSession) look() (more bool, err error) {
 	return len(events) == watchBatch, nil
 }
 
-// change tells a change as those see it who see the selected objects only.
+// change sends a change as the event that a client with a selector sees: ADDED, MODIFIED, DELETED,
+// or none.
 func (l *watchSession) change(c change) error {
 	was, is := l.options.selects(c.old), l.options.selects(c.new)
 	switch {

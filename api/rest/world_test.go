@@ -34,7 +34,7 @@ type world struct {
 
 var admin = auth.User{Name: "root", Groups: []string{"system:masters"}, Role: auth.Admin}
 
-// noon is what time it is in a world.
+// noon is the time in a world.
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func newWorld(t testing.TB) *world {
@@ -171,7 +171,7 @@ func decoded(t testing.TB, text []byte) map[string]any {
 	return o
 }
 
-// at is what stands in a document under keys, and numbers for items of lists.
+// at returns the value in a document under keys, and numbers for items of lists.
 func at(document any, path ...any) any {
 	for _, step := range path {
 		switch d := document.(type) {

@@ -29,7 +29,7 @@ type Token struct {
 // Revoked is the answer to DELETE /svcctl/v1/token: all earlier tokens are invalid.
 type Revoked struct {
 	Revoked bool `json:"revoked"`
-	// Pending says where they are valid still, and why; "": nowhere.
+	// Pending is where and why they are still valid; "": nowhere.
 	Pending string `json:"pending,omitempty"`
 }
 

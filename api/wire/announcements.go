@@ -7,7 +7,7 @@ type Announcement struct {
 	Address string `json:"address"`
 	// Services have it, each as "namespace/name".
 	Services []string `json:"services"`
-	// Flags says that it lies in a pool of flags, and is announced as the flags of the announcer say.
+	// Flags is set when the address lies in a pool given by flags; it is announced as the flags of the announcer say.
 	Flags bool `json:"flags,omitempty"`
 	// L2 are the interfaces that L2Advertisements have it announced on, "*" for all; Via the names of the
 	// BGPAdvertisements that it is announced by.
@@ -177,14 +177,14 @@ type AnnouncementsEvent struct {
 	Gone []string `json:"gone,omitempty"`
 	// Config has the settings of objects; nil: as before. It comes with All, for the announcer alone.
 	Config *AnnounceConfig `json:"config,omitempty"`
-	// Drained says that the box is drained, or is no more; nil: as before.
+	// Drained is the drain state of the box; nil: unchanged.
 	Drained *bool `json:"drained,omitempty"`
 }
 
 // AnnouncerReport is the announcer's report of its addresses: POST to
 // /svcctl/v1/announcements/report. An address without places is announced nowhere.
 type AnnouncerReport struct {
-	// All says that what was reported before is over.
+	// All is set when Items replaces everything reported before.
 	All   bool               `json:"all,omitempty"`
 	Items []AnnouncedAddress `json:"items"`
 	// Problems keep it from announcing; each is a sentence with what to do.

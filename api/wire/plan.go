@@ -1,6 +1,6 @@
 package wire
 
-// KernelPlan tells what a change of objects would change in the kernel, POST /svcctl/v1/plan.
+// KernelPlan is what a change of objects would change in the kernel: the answer to POST /svcctl/v1/plan.
 type KernelPlan struct {
 	// Revision is the revision of the objects that the plan begins with.
 	Revision uint64 `json:"revision"`
@@ -38,7 +38,7 @@ type PlannedObject struct {
 	Did string `json:"did"`
 	// Values lists the values that it would get: "cluster IP 10.96.0.7", "node port 30123 (http)".
 	Values []string `json:"values,omitempty"`
-	// Message says why it is refused or held, with file and line where a file declares it.
+	// Message is the reason of a refused or held object, with file and line where a file declares it.
 	Message string `json:"message,omitempty"`
 	// Document is the place of a refused object among those that were sent, from 1, and Status the whole refusal; 0
 	// and nil of one that a file declares.

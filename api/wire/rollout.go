@@ -12,7 +12,8 @@ type Rollout struct {
 	// two.
 	Phase   string `json:"phase"`
 	Pending bool   `json:"pending"`
-	// Began is when it was asked for, by User; Since is when the phase began. Left is the time left of the phase, if it has an end.
+	// Began is the time of the request and User its author. Since is the start of the present phase; Left is the time left of it, if
+	// it ends by time.
 	Began time.Time `json:"began"`
 	User  string    `json:"user,omitempty"`
 	Since time.Time `json:"since"`
@@ -21,13 +22,13 @@ type Rollout struct {
 	// Steps are shares of the boxes, 25%, or names of boxes with + between them; Step is the present one, from 0.
 	Steps []string `json:"steps"`
 	Step  int      `json:"step"`
-	// Within is how long the boxes of a step have to program it, Bake for how long they are watched then.
+	// Within is the time that the boxes of a step have to program it; Bake is how long they are observed afterwards.
 	Within Duration `json:"within"`
 	Bake   Duration `json:"bake"`
 	// Here reports whether the box that was asked programs the new versions.
 	Here bool `json:"here"`
-	// Objects are what it changes, "Service default/web", and Boxes the boxes; only where they are asked for, and while it is under
-	// way.
+	// Objects are the objects that it changes, as "Service default/web", and Boxes the boxes. Both are present on request only, while
+	// the rollout is under way.
 	Objects []string     `json:"objects,omitempty"`
 	Boxes   []RolloutBox `json:"boxes,omitempty"`
 	// BoxesUnknown is why the boxes could not be asked for.
@@ -60,7 +61,7 @@ const (
 	RolloutUndone    = "Undone"
 )
 
-// ServiceRollout says which versions of a Service, and of its endpoints, a box programs during a rollout.
+// ServiceRollout is the state of a rollout for one Service and its endpoints on this box.
 type ServiceRollout struct {
 	ID    string `json:"id"`
 	Phase string `json:"phase"`

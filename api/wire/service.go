@@ -22,9 +22,9 @@ type ServiceState struct {
 	// Declared is the file and the line that declare it, in a fleet, whichever box reads that: "lb:web.yaml:7", or "lb:web.yaml"
 	// while the line is not known; "" for what no file declares.
 	Declared string `json:"declared,omitempty"`
-	// Rollout says which versions the box programs, when the Service is in a rollout; nil: it is in none.
+	// Rollout is the rollout that the Service is in, as this box programs it; nil: it is in none.
 	Rollout *ServiceRollout `json:"rollout,omitempty"`
-	// NotStored says where a file declares the Service, if the appliance could not store it yet.
+	// NotStored is the place of the file that declares the Service, if the appliance could not store it yet.
 	NotStored *NotStored `json:"notStored,omitempty"`
 	// Bridged lists endpoints that get no answer when they are balanced to themselves.
 	Bridged []BridgedEndpoint `json:"bridged,omitempty"`
@@ -47,7 +47,7 @@ type ServiceCertificate struct {
 	Stapled *time.Time `json:"stapled,omitempty"`
 }
 
-// String says which certificate it is.
+// String formats Secret, names, expiry and OCSP state in one line.
 func (c ServiceCertificate) String() string {
 	return c.Secret + ", for " + strings.Join(c.Names, ", ") + ", until " + c.Expires.UTC().Format("2006-01-02 15:04 UTC") + stapledText(c.Stapled)
 }
@@ -155,6 +155,6 @@ type Certificate struct {
 	Problem string `json:"problem,omitempty"`
 	// Advice is a sentence with what to do about it.
 	Advice string `json:"advice,omitempty"`
-	// Bad says that clients are refused, or that the next start will fail.
+	// Bad is set when clients are refused, or the next start will fail.
 	Bad bool `json:"bad,omitempty"`
 }

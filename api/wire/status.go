@@ -38,8 +38,7 @@ type Status struct {
 	// ForeignChanges counts the transactions of other programs that touched our tables
 	// since the start.
 	ForeignChanges uint64 `json:"foreignChanges"`
-	// RulesAway says that another program has changed our tables, and that they are not put
-	// right yet.
+	// RulesAway is set while a change of our tables by another program is not repaired yet.
 	RulesAway bool `json:"rulesAway,omitempty"`
 	// HeldRemovals counts Services that vanished from the manifests in such numbers that they stay
 	// in force until that is confirmed.

@@ -17,7 +17,7 @@ type TraceQuery struct {
 	Protocol string // TCP, UDP or SCTP
 	// Established follows packets of connections that are tracked already.
 	Established bool
-	// Predict tells what would become of a packet to To, and follows none.
+	// Predict asks for the path that a packet to To would take; no packet is followed.
 	Predict bool
 	// Count bounds the packets, Seconds the time.
 	Count, Seconds int

@@ -21,7 +21,7 @@ type Traffic struct {
 	Counted bool `json:"counted"`
 	// Flows reports that the ends of connections are heard of (--traffic flows).
 	Flows bool `json:"flows"`
-	// NoBytes says why bytes are absent though Flows is set; "": they are there.
+	// NoBytes is why bytes are absent although Flows is set; "": they are present.
 	NoBytes string `json:"noBytes,omitempty"`
 	// Refusals are packets that were refused or dropped since the appliance started, by reason;
 	// absent where they are not counted.

@@ -13,7 +13,7 @@ type Trial struct {
 	// Left is the time until then.
 	Left Duration `json:"left"`
 	User string   `json:"user,omitempty"` // who began it
-	// CoversFiles says that changes of files are on trial, too.
+	// CoversFiles is set when changes of files are part of the trial.
 	CoversFiles bool `json:"coversFiles,omitempty"`
 	// Objects and Files are what it has changed so far: "Service default/web", and paths. Of one that
 	// went back they are what is held.

@@ -87,7 +87,7 @@ func (l listeners) at(on []netip.Addr, protocol string, port uint16) (sockets.So
 	return sockets.Socket{}, false
 }
 
-// refuse says which program listens at a node port; nil when none does.
+// refuse returns an error that names the program listening at a node port; nil when none does.
 func (l listeners) refuse(on []netip.Addr, protocol string, port uint16) error {
 	if s, found := l.at(on, protocol, port); found {
 		return fmt.Errorf("%s listens on %s: stop that program, or ask for another port", cmp.Or(l.owners[s], "another program"), s)

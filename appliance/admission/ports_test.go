@@ -58,7 +58,7 @@ func TestPortCheck(t *testing.T) {
 	}
 }
 
-// programs are what listens on the host of a test.
+// programs are the listening sockets on the host of a test.
 type programs struct {
 	list  []sockets.Socket
 	err   error

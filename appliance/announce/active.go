@@ -2,7 +2,7 @@ package announce
 
 import "context"
 
-// judge tells the election how well this box is.
+// judge passes the health of this box and the addresses to advertise to the election.
 func (a *announcer) judge() {
 	if a.election == nil {
 		return

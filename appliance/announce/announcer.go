@@ -54,7 +54,7 @@ const (
 // Run announces until ctx is done. The calling thread must be in the network namespace.
 func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
-		return fmt.Errorf("make the directory for what is announced: %w", err)
+		return fmt.Errorf("make the state directory: %w", err)
 	}
 	last, err := loadState(cfg.StateDir)
 	if err != nil {
@@ -209,7 +209,7 @@ func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan
 		case <-a.file.due:
 			a.file.due = nil
 			if err := a.file.save(len(a.wanted), a.state, a.fateOf); err != nil {
-				a.log.Error("what is announced could not be kept: a restart would not know it", "err", err)
+				a.log.Error("the state of announcements could not be stored: a restart would not have it", "err", err)
 			}
 		case <-a.reports.due:
 			a.reports.due = nil

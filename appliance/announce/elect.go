@@ -156,7 +156,7 @@ func (e *election) outcome() (answers bool, master netip.Addr, assert bool) {
 	return state.Answers(), e.m.Master(), assert
 }
 
-// set tells what the election depends on: whether others should take over, and what adverts list by family.
+// set passes the election its inputs: whether this box should give way, and the addresses to list in adverts by family.
 func (e *election) set(unwell bool, addrs [2][]netip.Addr) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -36,7 +36,7 @@ func (f *feed) run(ctx context.Context) error {
 			break
 		}
 		if connected || !warned {
-			f.log.Warn("svcctl serve does not say what is announced: what it said last stays so", "err", err)
+			f.log.Warn("svcctl serve does not answer: the addresses that it sent last stay announced", "err", err)
 			warned = true
 		}
 		if connected {

@@ -192,7 +192,7 @@ func (ps *peers) update(addrs []netip.Addr, wanted map[netip.Addr]ad) {
 	ps.publish(touched, true)
 }
 
-// publish tells the peers of routes that changed.
+// publish sends the peers the routes that changed.
 func (ps *peers) publish(touched map[netip.Prefix]struct{}, damps bool) {
 	now := time.Now()
 	announced := map[netip.Prefix]*route{}
@@ -383,7 +383,7 @@ func (ps *peers) states() []wire.Peer {
 	return all
 }
 
-// problems says why there is no session with some peers, and why BFD does not watch others.
+// problems lists why some peers have no session, and why BFD does not watch others.
 func (ps *peers) problems() (all []string) {
 	all = slices.Clone(ps.wrong)
 	for _, p := range ps.list {

@@ -115,7 +115,7 @@ func (a *announcer) listed() iter.Seq[netip.Addr] {
 	}
 }
 
-// gatewayProblems says of which gateways no port has the answers.
+// gatewayProblems lists the gateways that no port answers for.
 func (a *announcer) gatewayProblems() (problems []string) {
 	if len(a.ranges) == 0 {
 		return nil

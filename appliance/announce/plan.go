@@ -63,7 +63,7 @@ func l2Range(l *node.Link) func(Range) bool {
 	}
 }
 
-// missing tells of links that are named and cannot be used.
+// missing lists configured interfaces that do not exist or cannot be used.
 func missing(links []node.Link, l2 []string) (problems []string) {
 	for _, name := range l2 {
 		i := slices.IndexFunc(links, func(l node.Link) bool { return l.Name == name })

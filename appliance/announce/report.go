@@ -18,8 +18,8 @@ import (
 	"svcctl.io/svcctl/appliance/node"
 )
 
-// reports tells serve what became of addresses, one report at a time: each has what changed since the last
-// one, or everything.
+// reports sends the state of addresses to serve, one report at a time: what changed since the last one, or
+// everything.
 type reports struct {
 	client *client.Client
 	log    *slog.Logger

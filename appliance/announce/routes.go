@@ -180,7 +180,7 @@ func (t *table) toPeer(peer string) map[netip.Prefix]*bgp.Attributes {
 
 // ad names the places where an address is announced.
 type ad struct {
-	// Flags says that the flags of the announcer say it.
+	// Flags is set when the flags of the announcer decide.
 	Flags bool `json:"flags,omitempty"`
 	// L2 and Via are those of wire.Announcement.
 	L2  []string `json:"l2,omitempty"`

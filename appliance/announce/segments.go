@@ -150,7 +150,7 @@ func (s *segments) failed(l *node.Link, err error) (changed bool) {
 	return true
 }
 
-// problems says why nothing is announced on some interfaces, in the order of their indexes.
+// problems lists why interfaces are not used for announcing, in the order of their indexes.
 func (s *segments) problems() (all []string) {
 	for _, index := range slices.Sorted(maps.Keys(s.wrong)) {
 		all = append(all, s.wrong[index])
@@ -162,13 +162,13 @@ func (s *segments) problems() (all []string) {
 func (s *segments) silent() (all []string) {
 	for _, index := range slices.Sorted(maps.Keys(s.ports)) {
 		if l := s.ports[index].link; !l.Carrier {
-			all = append(all, fmt.Sprintf("nobody hears this box on %s: it has no carrier; look at the cable, the port of the switch, and the other end", l.Name))
+			all = append(all, fmt.Sprintf("the adverts of this box are not received on %s: it has no carrier; look at the cable, the port of the switch, and the other end", l.Name))
 		}
 	}
 	return all
 }
 
-// disputes says on which interfaces another host answers for addresses as well, in the order of their indexes.
+// disputes lists the interfaces on which another host answers for our addresses too, in the order of their indexes.
 func (s *segments) disputes() (all []string) {
 	for _, index := range slices.Sorted(maps.Keys(s.ports)) {
 		p := s.ports[index]
@@ -180,7 +180,7 @@ func (s *segments) disputes() (all []string) {
 		if more := len(addrs) - 1; more > 0 {
 			what += fmt.Sprintf(" (and %d more)", more)
 		}
-		all = append(all, fmt.Sprintf("two boxes answer for %s on %s: this one, and the one with the Ethernet address %s; boxes of one election need the same --vrid and have to hear each other: look with `tcpdump -n -i %s vrrp`",
+		all = append(all, fmt.Sprintf("two boxes answer for %s on %s: this one, and the one with the Ethernet address %s; boxes of one election need the same --vrid and have to receive each other's adverts: look with `tcpdump -n -i %s vrrp`",
 			what, p.link.Name, p.contested[addrs[0]], p.link.Name))
 	}
 	return all

@@ -28,8 +28,8 @@ type state struct {
 	Wanted []string `json:"wanted,omitempty"`
 	// Announced lists the addresses of Wanted that were answered for.
 	Announced []string `json:"announced,omitempty"`
-	// Ads says where the addresses of Wanted are announced, if not by flags alone; Config is the
-	// configuration by objects.
+	// Ads has where the addresses of Wanted are announced, if not by flags alone; Config is the configuration by
+	// objects.
 	Ads    map[string]ad        `json:"ads,omitempty"`
 	Config *wire.AnnounceConfig `json:"config,omitempty"`
 	// Drained reports that nothing was to be announced.

@@ -31,7 +31,7 @@ type Book struct {
 	changed   chan struct{}
 }
 
-// Plan says where addresses are announced (advertise.Plan).
+// Plan decides where addresses are announced (advertise.Plan).
 type Plan interface {
 	Advertised(addr netip.Addr, labels map[string]string, ready bool) (flags bool, interfaces, via []string)
 }
@@ -139,7 +139,7 @@ func (b *Book) planned(a netip.Addr) (wire.Announcement, bool) {
 // withoutAdvertisement is the reason for an address that no object has announced.
 const withoutAdvertisement = "no L2Advertisement or BGPAdvertisement is about it"
 
-// advertise says where an address is announced.
+// advertise sets in item where an address is announced.
 func (b *Book) advertise(a netip.Addr, item *wire.Announcement) {
 	if b.plan == nil {
 		item.Flags = true
@@ -195,9 +195,9 @@ func (w *watcher) signal() {
 	}
 }
 
-// Programmed says that the rules of everything planned are in force. synced says that nothing waits to
-// be read or stored either: the first time, watches begin to hear of what there is, because
-// an announcer that heard of less would withdraw the rest.
+// Programmed records that the rules of everything planned are in force. synced reports whether nothing
+// waits to be read or stored either. The first such call opens the watches: an announcer that got a part of
+// the addresses would withdraw the rest.
 func (b *Book) Programmed(synced bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

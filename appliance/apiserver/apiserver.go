@@ -49,7 +49,7 @@ type Backend interface {
 	NotStored(object.Ref) *wire.NotStored
 }
 
-// Grants tells what Services were given of what they ask for.
+// Grants returns what Services were given of the addresses and ports that they ask for.
 type Grants interface {
 	State(namespace, name string, client netip.AddrPort) wire.ServiceState
 	// Unanswered lists at most that many addresses without an answer to neighbors (ARP, NDP), and counts the
@@ -57,7 +57,7 @@ type Grants interface {
 	Unanswered(most int) (list []wire.Unanswered, more int)
 }
 
-// Health tells of the endpoints that are checked.
+// Health returns the state of endpoints with health checks.
 type Health interface {
 	State(namespace, name string) []wire.EndpointHealth
 }

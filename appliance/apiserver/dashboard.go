@@ -17,7 +17,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Traffic tells which Services have connections.
+// Traffic answers queries about connections through Services.
 type Traffic interface {
 	api.Traffic
 	// Services returns the findings of the newest look by Service, "namespace/name", and those of every Service that is not among
@@ -39,7 +39,7 @@ type pages struct {
 	alloc   func(repair bool) wire.Allocations
 	journal func(limit int, withEvents bool) ([]wire.JournalEntry, error)
 	trace   api.Trace
-	// nodelessLocal says that endpoints without a node name are local.
+	// nodelessLocal counts endpoints without a node name as local.
 	nodelessLocal bool
 }
 

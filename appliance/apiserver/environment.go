@@ -7,7 +7,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// environment tells where the Services of a namespace are.
+// environment returns a function that lists the environment variables of the Services of a
+// namespace.
 func environment(objects *store.Store) func(namespace string) []wire.Variable {
 	return func(namespace string) []wire.Variable {
 		var services []*object.Service

@@ -29,7 +29,7 @@ type SharedKeys interface {
 const (
 	// keyringRetry is the wait after a key could not be made.
 	keyringRetry = 5 * time.Second
-	// keyringLook is how often the end of the CA is looked at.
+	// keyringLook is the interval at which the expiry of the CA is checked.
 	keyringLook = time.Hour
 )
 
@@ -160,5 +160,5 @@ func (k *keyring) revoke(ctx context.Context) (pending, err error) {
 	if id, _ := k.shared.Tokens(); id != mine {
 		return nil, nil // by this call, or by another box
 	}
-	return fmt.Errorf("the other boxes of the fleet accept them until this one has told them, which it does as soon as it can (%w)", pending), nil
+	return fmt.Errorf("the other boxes of the fleet accept them until this one reaches etcd (%w)", pending), nil
 }

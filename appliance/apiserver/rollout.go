@@ -7,7 +7,8 @@ import (
 	"svcctl.io/svcctl/store"
 )
 
-// inRollout says which versions of a Service this box programs; nil: it is in no rollout.
+// inRollout returns the rollout that a Service is in, as this box programs it; nil: it is in
+// none.
 func inRollout(objects *store.Store, service string) *wire.ServiceRollout {
 	if head, is := objects.RolloutHead(); !is || !head.Pending() {
 		return nil

@@ -230,7 +230,7 @@ func (x *box) burst(b *testing.B, services int) {
 		ms(median(took)), "")
 }
 
-// services is how many there are, as the appliance says.
+// services returns the number of Services in the status of the appliance.
 func (x *box) services(b *testing.B) int {
 	_, after, _ := strings.Cut(string(x.get(b, "/svcctl/v1/status")), `"services":`)
 	var n int

@@ -186,7 +186,7 @@ func inTurns(b *testing.B, section, first string, ways []*way) {
 	}
 }
 
-// busy is how many of 10,000 Services have all new connections of a box that most are idle on.
+// busy is the number of Services of 10,000 that have all new connections of a mostly idle box.
 const busy = 100
 
 // BenchmarkCounters measures what counters of connections cost a first packet: with them against without, in

@@ -14,9 +14,9 @@ import (
 // measured at most.
 var fileSizes = []struct{ files, rounds int }{{1_000, 7}, {10_000, 5}}
 
-// BenchmarkFiles is what boxes are made of in practice: a file for each Service with its slice,
-// as kubectl and kustomize write them, and as people do. It measures starts, memory, and how
-// long each of 1,000 changes takes that come within 10 seconds.
+// BenchmarkFiles measures boxes as in practice: a file for each Service with its slice, as
+// kubectl and kustomize write them, and as people do. It measures starts, memory, and how long
+// each of 1,000 changes takes that come within 10 seconds.
 func BenchmarkFiles(b *testing.B) {
 	for _, style := range styles.All {
 		for _, size := range fileSizes {
@@ -58,7 +58,7 @@ func writeFile(d netlab.Dir, style styles.Style, i, version int) {
 func (x *box) changesInTurn(b *testing.B, style styles.Style, files int) (took []time.Duration, cpu time.Duration) {
 	const (
 		changes = 1_000
-		// least is how long a change is on its way: no transaction has one that was made later.
+		// least is the minimum latency of a change: a transaction within it is of an earlier change.
 		least = time.Millisecond
 	)
 	done := make(chan []time.Time)

@@ -25,7 +25,7 @@ import (
 // checksVar makes this test program a process that asks endpoints, and nothing else.
 const checksVar = "SVCCTL_BENCH_CHECKS"
 
-// checks says which endpoints that process asks, from 10.200.0.0 up, and by which Check.
+// checks are the endpoints that the process checks, from 10.200.0.0 up, and the Check.
 type checks struct {
 	Endpoints int
 	Check     health.Check

@@ -9,8 +9,7 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// stateOf is what the Services that stand by come to; version is of the first one's
-// endpoints.
+// stateOf returns the state of the idle Services; version is that of the first one's endpoints.
 func stateOf(services int) nft.State {
 	s := nft.State{Services: make(map[string][]nft.ServicePort, services)}
 	for i := range services {

@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	// program is what is measured.
+	// program is the measured one.
 	program = flag.String("program", "", "measure the `FILE` instead of a svcctl that is built for it")
 	// rounds is how often each thing is measured, in turns with what it is compared with.
 	rounds = flag.Int("rounds", 21, "measure everything `N` times, in turns")

@@ -27,8 +27,7 @@ const (
 	manyEvents   = 500
 )
 
-// BenchmarkObjects is what many objects cost that are the API's: to apply them, to list
-// them, to watch them.
+// BenchmarkObjects measures applying, listing and watching many objects over the API.
 func BenchmarkObjects(b *testing.B) {
 	x := newBox(b, netlab.New(b), 0)
 	x.Start()

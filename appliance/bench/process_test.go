@@ -210,8 +210,8 @@ func (x *box) allocated(b *testing.B) (size, objects int64) {
 	return size, objects
 }
 
-// bare is what the box holds in the kernel, as a transaction that makes it from nothing:
-// all elements, and the chains that they go to, but no rules.
+// bare returns the kernel's state of the box as a transaction that creates it from nothing: all
+// elements, and the chains that they go to, but no rules.
 func (x *box) bare(b *testing.B) *nft.Batch {
 	b.Helper()
 	have, _, err := x.kernel.Read()

@@ -291,7 +291,7 @@ func (x *relayBench) shorts(b *testing.B, to netip.AddrPort) {
 	})
 }
 
-// idle says what connections cost that wait: as many as the limit of open files allows here.
+// idle measures the cost of idle connections: as many as the limit of open files allows here.
 func (x *relayBench) idle(b *testing.B, w *relayWay) {
 	b.Helper()
 	var files syscall.Rlimit

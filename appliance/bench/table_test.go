@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// table is what all benchmarks found, in the order in which they did.
+// table has the results of all benchmarks, in their order.
 type table struct{ rows []row }
 
 type row struct{ section, what, value, against string }

@@ -66,7 +66,7 @@ type API struct {
 	MetricsListen string
 }
 
-// Fleet says with which boxes the objects are shared, in which etcd.
+// Fleet configures the boxes that the objects are shared with: etcd, or the core boxes of a leaf.
 type Fleet struct {
 	// Name is the name of the fleet; empty: none, and the box has objects of its own (--fleet).
 	Name string
@@ -88,7 +88,7 @@ type Fleet struct {
 	KeyFile string
 }
 
-// Addresses says which addresses and ports Services may have, and how they are allocated.
+// Addresses configures the addresses and ports of Services, and their allocation.
 type Addresses struct {
 	// ClusterIPRanges has the ranges of cluster IPs: one prefix, or one for each family, the
 	// primary family first (--service-cluster-ip-range).
@@ -97,7 +97,7 @@ type Addresses struct {
 	NodePortRange PortRange
 	// NodePortAddresses are the box's addresses that node ports answer on (--nodeport-addresses).
 	NodePortAddresses NodePortAddresses
-	// NodePortSpace says whether protocols share one space of node ports (--node-port-space).
+	// NodePortSpace selects one space of node ports for all protocols, or one for each (--node-port-space).
 	NodePortSpace NodePortSpace
 	// ClusterCIDRs are the internal sources: clients that are never masqueraded
 	// towards VIPs and are exempt from the policy Local; empty: none (--cluster-cidr).
@@ -114,34 +114,33 @@ type Addresses struct {
 	// whole; empty: any address that has no other known use, and only the ports that Services
 	// name (--external-ip-range).
 	ExternalIPRanges ExternalIPRanges
-	// Allocate says whether missing addresses and ports are allocated (--allocate).
+	// Allocate enables the allocation of missing addresses and ports (--allocate).
 	Allocate Allocate
 }
 
 // Services has the defaults and options of serving Services.
 type Services struct {
-	// NodelessEndpoints says what an endpoint without nodeName is for the policy
-	// Local (--nodeless-endpoints).
+	// NodelessEndpoints counts endpoints without nodeName as local or not, for the policy Local (--nodeless-endpoints).
 	NodelessEndpoints NodelessEndpoints
 	// Balance is the algorithm of Services that name none: a value of the annotation
 	// svcctl.io/balance (--balance).
 	Balance string
-	// SNAT says which clients are masqueraded (--snat).
+	// SNAT selects the clients that are masqueraded (--snat).
 	SNAT SNATMode
 	// MasqueradeAll masquerades every client of a cluster IP (--masquerade-all).
 	MasqueradeAll bool
 	// VIPPing is the answer to a ping of a VIP (--vip-ping).
 	VIPPing VIPPing
-	// SourceRangesApply says where loadBalancerSourceRanges hold (--source-ranges-apply).
+	// SourceRangesApply selects the addresses that loadBalancerSourceRanges protect (--source-ranges-apply).
 	SourceRangesApply SourceRangesApply
 	// SourceSets are the named sets of client prefixes that Services may name, each with its
 	// file (--source-set).
 	SourceSets []SourceSet
 	// Names is the rule for names of Services (--service-names).
 	Names ServiceNames
-	// LegacyIP says whether addresses with leading zeros are refused (--legacy-ip).
+	// LegacyIP refuses or accepts addresses with leading zeros (--legacy-ip).
 	LegacyIP LegacyIP
-	// Traffic says what is counted of connections (--traffic).
+	// Traffic selects what is counted of connections (--traffic).
 	Traffic Traffic
 	// ConnectionLog is the file, or "journal", that gets a line for each connection that ends, of Services that ask
 	// for it; empty: none is written (--connection-log).
@@ -164,7 +163,7 @@ type DNS struct {
 	Domain string
 	// Upstreams are the resolvers for all other names; empty: they are refused (--dns-upstream).
 	Upstreams []netip.AddrPort
-	// ClientNamespaces says in which namespace DNS clients are (--dns-client-namespaces).
+	// ClientNamespaces maps prefixes of DNS clients to namespaces (--dns-client-namespaces).
 	ClientNamespaces []ClientNamespace
 }
 
@@ -179,7 +178,7 @@ type Log struct {
 	Queue *logqueue.Queue
 }
 
-// Traffic says what is counted of connections.
+// Traffic is the amount that is counted of connections.
 type Traffic string
 
 const (
@@ -199,7 +198,7 @@ const (
 	NodelessRemote NodelessEndpoints = "remote" // as kube-proxy
 )
 
-// SNATMode says which clients are masqueraded beyond what is always needed (hairpin).
+// SNATMode selects the clients that are masqueraded beyond those that always are (hairpin).
 type SNATMode string
 
 const (
@@ -238,7 +237,7 @@ const (
 	ServiceNamesRFC1123 ServiceNames = "rfc1123" // a letter or a digit first
 )
 
-// NodePortSpace says whether Services may share a node port on different protocols.
+// NodePortSpace is one space of node ports for all protocols, or one for each.
 type NodePortSpace string
 
 const (
@@ -246,7 +245,7 @@ const (
 	NodePortShared      NodePortSpace = "shared"       // to one Service only, as Kubernetes
 )
 
-// Allocate says who gives Services their cluster IPs, node ports and load balancer IPs.
+// Allocate is whether the appliance or the Services' authors choose cluster IPs, node ports and load balancer IPs.
 type Allocate string
 
 // The values of Allocate.

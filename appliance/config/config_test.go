@@ -38,7 +38,7 @@ func TestZeroConfig(t *testing.T) {
 	}
 }
 
-// problems are what Validate says about c.
+// problems returns the errors of Validate.
 func problems(t *testing.T, c *Config) []*Error {
 	t.Helper()
 	err := c.Validate()

@@ -10,7 +10,7 @@ import (
 	"svcctl.io/svcctl/appliance/dns"
 )
 
-// ClientNamespace says that the DNS clients in a prefix are in a namespace.
+// ClientNamespace maps a prefix of DNS clients to a namespace.
 type ClientNamespace = dns.ClientNamespace
 
 // namespacePattern, compiled when it is needed, is a DNS label (RFC 1123), which Kubernetes' namespaces are.

@@ -29,8 +29,8 @@ func (r AddrRange) Contains(a netip.Addr) bool { return nft.Range(r).Contains(a)
 // Overlaps reports whether the two have an address in common.
 func (r AddrRange) Overlaps(o AddrRange) bool { return r.Contains(o.First) || o.Contains(r.First) }
 
-// NodePortAddresses says on which of the box's addresses node ports answer. A VIP
-// never answers node ports. The zero value means every local address that is not loopback.
+// NodePortAddresses selects the box's addresses on which node ports answer. A VIP never answers node
+// ports. The zero value means every local address that is not loopback.
 type NodePortAddresses struct {
 	// Primary means the primary address of each family: the one that the default
 	// route uses. Prefixes is empty then.
@@ -40,14 +40,14 @@ type NodePortAddresses struct {
 	Prefixes []netip.Prefix
 }
 
-// InternalFrom says which clients reach internal load balancers.
+// InternalFrom selects the clients that reach internal load balancers.
 type InternalFrom struct {
 	Prefixes   []netip.Prefix
 	Interfaces []string // clients that arrive by one of them
 }
 
-// ExternalIPRanges says which externalIPs are accepted. The zero value means any address of
-// which nothing else is known here.
+// ExternalIPRanges has the ranges of externalIPs that are accepted. The zero value means any address
+// of which nothing else is known here.
 type ExternalIPRanges struct {
 	// None means that no externalIPs are accepted. Prefixes is empty then.
 	None bool

@@ -34,7 +34,7 @@ type Line struct {
 	Client    string    `json:"client"`   // "203.0.113.2:43882"
 	To        string    `json:"to"`       // what the client connected to
 	Endpoint  string    `json:"endpoint"` // who answered
-	// Relayed says that it is the relay at this box, which made connections of its own to endpoints.
+	// Relayed is set for connections to the relay of this box, which makes its own connections to endpoints.
 	Relayed bool `json:"relayed,omitempty"`
 	// RelayedTo are these endpoints, at most 16; absent where they are not known.
 	RelayedTo []string `json:"relayedTo,omitempty"`

@@ -152,8 +152,8 @@ const (
 	reset          // make it a dead end: the next packet of either side is answered by a reset
 )
 
-// judge says what becomes of an entry at a time. It also notes the endpoints whose
-// connections are drained.
+// judge returns the verdict about an entry at a time. It also notes the endpoints whose connections are
+// drained.
 func (a *agenda) judge(e *entry, now time.Time) verdict {
 	if a.away.concerns(e, a.nodePorts) {
 		return forget

@@ -59,7 +59,7 @@ func (c *change) answers(s *socket) (tally, error) {
 			return done, failed
 		}
 		if err != nil {
-			return tally{}, fmt.Errorf("hear whether entries were deleted: %w", err)
+			return tally{}, fmt.Errorf("read whether entries were deleted: %w", err)
 		}
 		for m := range nfnetlink.Messages(datagram) {
 			index := m.Sequence - c.first

@@ -103,7 +103,7 @@ func (c *Cleaner) Expect(w Work) {
 	c.agenda.expect(w)
 }
 
-// Stats tells what was done so far.
+// Stats returns the counters of deleted entries.
 func (c *Cleaner) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -214,9 +214,9 @@ func (c *Cleaner) finish(looked []*item, start time.Time, total tally, err error
 
 	switch {
 	case err != nil && before == nil:
-		c.log.Warn("connections to endpoints that are gone may go on", "err", err)
+		c.log.Warn("connections to removed endpoints may continue", "err", err)
 	case err == nil && before != nil:
-		c.log.Info("connections to endpoints that are gone are deleted again")
+		c.log.Info("connections to removed endpoints are deleted again")
 	}
 	if total.forgotten+total.reset > 0 {
 		c.log.Debug("stale connections", "frontends", len(looked), "forgotten", total.forgotten, "reset", total.reset, "seen", total.seen, "dur", took)

@@ -44,7 +44,7 @@ func speaker(t *testing.T, h *netlab.Host, at netip.AddrPort) <-chan net.Conn {
 	return conns
 }
 
-// hears tells what the next thing is that a connection's end hears after it spoke.
+// hears returns the next event at a connection's end after it sent something.
 func hears(c net.Conn) error {
 	if _, err := c.Write([]byte("are you there?\n")); err != nil {
 		return err

@@ -14,8 +14,8 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// Events hears of connections through Services as the kernel forgets them, and if asked as they begin. The kernel
-// reports only connections that began while a socket listened (nf_conntrack_events=2, its default).
+// Events reads DESTROY events of connections through Services, and NEW events on request. The kernel reports only
+// connections that began while a socket listened (nf_conntrack_events=2, its default).
 //
 // The reader takes the waiting messages a few times a second, and is woken by the first of them: a wake-up for each
 // connection would cost twice as much as the message. Messages that do not fit into the buffer are lost and counted.

@@ -121,7 +121,7 @@ type Port struct {
 	Sources []sources
 }
 
-// flows says what is to become of the connections of a frontend.
+// flows returns the rules for the connections of one frontend of the port.
 func (p *Port) flows(frontend int) Flows {
 	flows := Flows{Frontend: p.Frontends[frontend], Keep: p.Keep, Drain: p.Drain, Ended: p.Ended}
 	if p.Sources != nil {
@@ -188,7 +188,7 @@ func contains(sorted []netip.AddrPort, a netip.AddrPort) bool {
 	return found
 }
 
-// Flows says what is to become of the connections of a frontend.
+// Flows has the rules by which connections of a frontend stay, drain or are deleted.
 type Flows struct {
 	Frontend Frontend
 	Keep     []netip.AddrPort // in order: connections to any other endpoint are stale

@@ -100,7 +100,7 @@ func (x *Idle) Run(ctx context.Context) error {
 			continue
 		}
 		if err := x.listen(ctx); err != nil {
-			x.options.Log.Warn("endpoints are not told of connections that end for their silence; it is tried again", "err", err, "retry", idleRetry)
+			x.options.Log.Warn("endpoints of expired connections are not reset; it is retried", "err", err, "retry", idleRetry)
 			select {
 			case <-ctx.Done():
 			case <-time.After(idleRetry):

@@ -14,8 +14,8 @@ import (
 // Connection is a tracked connection whose destination was translated, or one that was adopted. It has more than 15 fields: what
 // an entry of the kernel tells, by the roles of a Service.
 type Connection struct {
-	// ID tells the entry from others, older ones with the same addresses included, as
-	// `conntrack -o id` prints it.
+	// ID is the kernel's id of the entry, distinct from those of older entries with the same addresses; `conntrack -o id` prints
+	// it.
 	ID       uint32
 	Family   nft.Family
 	Protocol nft.Protocol

@@ -61,7 +61,7 @@ func newRetry(table table, log *slog.Logger) *Retry {
 	return &Retry{log: log, table: table, wake: make(chan struct{}, 1), asked: newTimed()}
 }
 
-// Retrying says after which time the connections to some ports are balanced anew; 0: never.
+// Retrying is the time after which connections to some ports are balanced again; 0: never.
 type Retrying struct {
 	After time.Duration
 	Ports []nft.ServicePort
@@ -187,7 +187,7 @@ func (r *Retry) judgeAll(entries []entry, verdicts []verdict) ([]verdict, map[nf
 	return verdicts, nil
 }
 
-// judge says what becomes of an entry.
+// judge returns the verdict about an entry.
 func (r *Retry) judge(e *entry, now time.Time) verdict {
 	if e.protocol != nft.TCP || e.state != tcpSynSent || e.answered || e.replyFrom == e.to || e.isDeadEnd() {
 		return leave

@@ -70,7 +70,7 @@ func (t *kernelTable) close() error {
 	return err
 }
 
-// explain says in one sentence what to do.
+// explain adds the next step to an error of ctnetlink.
 func explain(err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):

@@ -139,13 +139,13 @@ func (b *Beside) AsEndpoints() LoopEndpoints { return LoopEndpoints{b} }
 // AsPools is for the loop, see AsCluster.
 func (b *Beside) AsPools() LoopPools { return LoopPools{b} }
 
-// LoopCluster hands the facts on.
+// LoopCluster passes the facts of the host to Beside.
 type LoopCluster struct{ beside *Beside }
 
 // Sync hands the facts on, and never fails.
 func (c LoopCluster) Sync(facts *node.Facts) error { c.beside.Facts(facts); return nil }
 
-// LoopEndpoints tells the problems.
+// LoopEndpoints returns the problems of Beside to the loop.
 type LoopEndpoints struct{ beside *Beside }
 
 // Sync does nothing: Beside does it.

@@ -19,7 +19,7 @@ type Endpoints struct {
 	core  *endpoints.Controller
 	store *store.Store
 	seen  uint64 // the revision of the store that the objects are synced to
-	// missed says that what boxes outside of a rollout have is not up to date.
+	// missed is set when the objects for boxes outside of a rollout are not up to date.
 	missed bool
 }
 

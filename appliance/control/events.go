@@ -45,7 +45,7 @@ type happening struct {
 	object          object.Ref
 	reason, message string
 	place           string // where in which file; "" when there is none
-	// normal says that it is no problem: it is told once.
+	// normal selects an Event of type Normal, which is recorded once.
 	normal bool
 }
 
@@ -58,7 +58,7 @@ type Recorder struct {
 	now   func() time.Time
 	wake  chan struct{}
 	quiet func() bool
-	// assigns says that there are pools to assign load balancer IPs from.
+	// assigns is set when there are pools to assign load balancer IPs from.
 	assigns bool
 
 	mu     sync.Mutex
@@ -81,11 +81,11 @@ type spending struct {
 type RecorderConfig struct {
 	// Host is the source that Events name.
 	Host string
-	// Assigns says that the store assigns load balancer IPs.
+	// Assigns is set when the store assigns load balancer IPs.
 	Assigns bool
 	// Quiet reports whether another box writes the Events; nil: none does.
 	Quiet func() bool
-	// Clock tells the time of Events; nil: time.Now.
+	// Clock returns the time of Events; nil: time.Now.
 	Clock func() time.Time
 	Log   *slog.Logger
 }
@@ -112,8 +112,8 @@ func happeningOf(p manifest.Problem) (happening, bool) {
 	return h, true
 }
 
-// Tell tells of something that happened to an object, once. When too much happens at once, or to one
-// object, some of it is left out.
+// Tell records a single Event about an object. When too much happens at once, or to one object, some of it
+// is left out.
 func (r *Recorder) Tell(about object.Ref, reason, message string, normal bool) {
 	r.mu.Lock()
 	if len(r.once) < maxHappenings {

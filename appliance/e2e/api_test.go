@@ -107,7 +107,7 @@ func (c *apiClient) do(method, path, body string, code int) (o apiObject) {
 	return o
 }
 
-// apiObject is what the tests read of objects and lists.
+// apiObject has the fields of objects and lists that the tests read.
 type apiObject struct {
 	Kind     string
 	Metadata struct{ Name, Namespace, UID, ResourceVersion string }

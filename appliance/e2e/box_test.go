@@ -139,7 +139,7 @@ func (b *box) rewrite(name string, documents func(f family) []string) {
 	b.change(func() { b.write(name, documents) })
 }
 
-// status is what the tests read of `svcctl status -o json`.
+// status has the fields of `svcctl status -o json` that the tests read.
 type status struct {
 	Ready    bool
 	Synced   bool

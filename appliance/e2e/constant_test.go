@@ -50,8 +50,8 @@ func mixedService(i int) string {
 	return strings.Join(docs, "---\n") + "---\n"
 }
 
-// size is what a ruleset has, apart from elements: rules by chain, without those of a
-// Service port's own, which are counted together with its maps.
+// size describes a ruleset without elements: rules by chain, without those of a Service port's
+// own, which are counted together with its maps.
 type size struct {
 	rules                       map[string]int
 	sets                        []string

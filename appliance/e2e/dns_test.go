@@ -29,7 +29,7 @@ func newDNS(t *testing.T, other flags) *box {
 	return newBox(t, f)
 }
 
-// dug is what dig saw.
+// dug is the output of dig.
 type dug struct {
 	status string
 	flags  []string

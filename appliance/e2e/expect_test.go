@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/appliance/netlab"
 )
 
-// source is whose address an endpoint sees.
+// source is the owner of the client address that an endpoint sees.
 type source uint8
 
 const (
@@ -143,8 +143,8 @@ func (b *box) drops(t *testing.T, from *netlab.Host, network string, to netip.Ad
 	}
 }
 
-// noEntry tells of entries of the connection table of the box for a client's questions
-// to an address and port.
+// noEntry returns an error if the box has conntrack entries for a client's requests to an address and
+// port.
 func (b *box) noEntry(from *netlab.Host, network string, to netip.AddrPort) error {
 	f := family{to.Addr().Is6()}
 	entries := b.GW1.Conntrack("-L", "-f", f.pick("ipv4", "ipv6"), "-p", network,

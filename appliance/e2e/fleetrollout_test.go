@@ -52,7 +52,7 @@ func (f *fleet) answersAt(vip netip.AddrPort, want ...string) {
 	}
 }
 
-// rollout is what `svcctl rollout status` of a box says.
+// rollout is the output of `svcctl rollout status` of a box.
 func (f *fleet) rollout(n int) (r struct {
 	Phase, Why string
 	Step       int

@@ -240,7 +240,7 @@ func TestForgetASource(t *testing.T) {
 	}
 	f.boxes[0].Stop()
 	eventually(t, time.Minute, func() error { // its lease may have to end
-		if out, errOut, code := f.boxes[1].Svcctl("source", "forget", "lb"); code != 0 || !strings.Contains(out, "The API has its 4 objects now") {
+		if out, errOut, code := f.boxes[1].Svcctl("source", "forget", "lb"); code != 0 || !strings.Contains(out, "Its 4 objects belong to the API now") {
 			return fmt.Errorf("svcctl source forget: exit %d: %s%s", code, out, errOut)
 		}
 		return nil

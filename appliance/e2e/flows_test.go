@@ -372,7 +372,7 @@ func (b *box) crowd(t *testing.T) (entries int) {
 	return entries
 }
 
-// tracked is how many connections the box tracks.
+// tracked returns the number of conntrack entries of the box.
 func (b *box) tracked(t *testing.T) int {
 	t.Helper()
 	n, err := strconv.Atoi(strings.TrimSpace(b.GW1.Conntrack("-C")))

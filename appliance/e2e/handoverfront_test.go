@@ -156,7 +156,7 @@ func Test418_requests_over_an_upgrade(t *testing.T) {
 		}
 	}
 	eventually(t, time.Minute, func() error {
-		if !strings.Contains(b.svcctl.Log(), "handed over to the program anew") {
+		if !strings.Contains(b.svcctl.Log(), "handed over to the new program") {
 			return errors.New("it was not handed over")
 		}
 		return nil

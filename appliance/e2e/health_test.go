@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/appliance/netlab"
 )
 
-// healthPort is where the Service of these tests tells how many local endpoints it has.
+// healthPort is the health-check node port of the Service of these tests.
 func (f family) healthPort() netip.AddrPort { return f.at(f.boxAddr(), f.number(31500)) }
 
 // checked writes and serves a load balancer with policy Local and two ports.

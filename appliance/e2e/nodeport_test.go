@@ -147,7 +147,7 @@ func Test634_node_port_at_a_link(t *testing.T) {
 	}
 }
 
-// notListed tells when an address is an element of any set or map of the appliance.
+// notListed returns an error if an address is an element of any set or map of the appliance.
 func (b *box) notListed(t *testing.T, f family, addr netip.Addr) error {
 	t.Helper()
 	for name, elements := range b.table(t, f) {

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// kernelPlan is what the tests read of `svcctl plan --against running -o json`.
+// kernelPlan has the fields of `svcctl plan --against running -o json` that the tests read.
 type kernelPlan struct {
 	Objects []struct {
 		Object, Did, Message string
@@ -45,7 +45,7 @@ func (v *verbs) planned(code int, args ...string) (p kernelPlan) {
 	return p
 }
 
-// lines tells what a plan changes, a line for each element, set, chain and other thing: "+ ip backends: ELEMENT".
+// lines returns the changes of a plan, a line for each element, set, chain and other thing: "+ ip backends: ELEMENT".
 func (p *kernelPlan) lines() (lines []string) {
 	whole := func(did, what string) {
 		if sign := map[string]string{"added": "+ ", "deleted": "- ", "changed": "~ "}[did]; sign != "" {
@@ -77,7 +77,7 @@ func (p *kernelPlan) lines() (lines []string) {
 	return lines
 }
 
-// listed is what `nft list ruleset` has of ours: the rules of chains, which is nil for all else, by "ip NAME", and
+// listed is our part of `nft list ruleset`: the rules of chains by "ip NAME", which are nil for sets and maps, and
 // elements by "ip SET: ELEMENT".
 func (b *box) listed(t *testing.T) map[string][]string {
 	t.Helper()
@@ -121,7 +121,7 @@ func listedIn(ruleset string) map[string][]string {
 	return all
 }
 
-// changed tells the difference of two rulesets as kernelPlan.lines does.
+// changed returns the difference of two rulesets in the form of kernelPlan.lines.
 func changed(before, after map[string][]string) (lines []string) {
 	for what, rules := range before {
 		now, still := after[what]

@@ -264,7 +264,8 @@ func Test356_half_closed_and_bulk(t *testing.T) {
 	})
 }
 
-// sumServer says how many bytes it got, and sends as many back, after the client has closed its direction.
+// sumServer answers with the number of bytes it got, and as many bytes, after the client has closed its
+// direction.
 func sumServer(t *testing.T, h *netlab.Host, f family) (stop func()) {
 	t.Helper()
 	var l net.Listener

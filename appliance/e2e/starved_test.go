@@ -134,7 +134,7 @@ func Test504_what_is_wrong_with_an_election_is_told(t *testing.T) {
 	}
 	p.lan.Unplug(p.hosts[0])
 	says(0, "announcements", "down: the interface has no carrier", "priority 1")
-	says(0, "status", "nobody hears this box on lan0: it has no carrier")
+	says(0, "status", "the adverts of this box are not received on lan0: it has no carrier")
 	says(0, "explain", "is not announced on lan0: the interface has no carrier")
 	says(1, "announcements", "l2 lan0 announced")
 }

@@ -19,8 +19,8 @@ import (
 	"svcctl.io/svcctl/appliance/netlab"
 )
 
-// BenchmarkTakeover is what a client of a pair notices when the box that answers goes, by the announcer and by keepalived, with
-// the same interval. A client sends a datagram each millisecond through a Service on both boxes:
+// BenchmarkTakeover measures the outage of a client of a pair when the active box goes, by the announcer and by keepalived, with the same
+// interval. A client sends a datagram each millisecond through a Service on both boxes:
 //
 //	go test -run '^$' -bench Takeover -benchtime 5x ./appliance/e2e
 //
@@ -227,7 +227,7 @@ func (r *race) asked() error {
 	})
 }
 
-// owners is how many boxes say that they have the address.
+// owners returns the number of boxes that answer ARP for the address.
 func (r *race) owners() int {
 	out, _, _ := r.client.Run("arping", "-b", "-c", "2", "-w", "2", "-I", "eth0", "192.0.2.51")
 	macs := map[string]bool{}

@@ -10,9 +10,8 @@ import (
 
 // The box of these tests is gw1 in zone-a; L1 and L2 are on it.
 
-// where is what an endpoint says of where it is and whom it is for, in YAML: "zone-a"
-// is its zone, "for zone-a zone-b" hints for zones, "node gw1" hints for nodes, "unready"
-// that it is not ready.
+// where returns an endpoint in YAML by its locality and hints: "zone-a" is its zone, "for
+// zone-a zone-b" hints for zones, "node gw1" hints for nodes, "unready" that it is not ready.
 func (f family) where(h *netlab.Host, says ...string) string {
 	fields := []string{fmt.Sprintf("addresses: [%q]", f.of(h))}
 	node, ready := "other", "true"

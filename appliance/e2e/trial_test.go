@@ -153,8 +153,8 @@ func Test430_what_nobody_confirms_goes_back(t *testing.T) {
 			b.cut(t, when+", rebooted", at)
 		}
 		// A second change moves the end. It has an hour: a machine may be busy until it is sent.
-		v.says(0, []string{"goes back at"}, "apply", "--confirm", "1h", "-f", v.file("new.yaml", service("new", "ports: [{port: 80}]")))
-		v.says(0, []string{"goes back at"}, "trial", "1s")
+		v.says(0, []string{"undone at"}, "apply", "--confirm", "1h", "-f", v.file("new.yaml", service("new", "ports: [{port: 80}]")))
+		v.says(0, []string{"undone at"}, "trial", "1s")
 		switch round % 4 {
 		case 1:
 			b.svcctl.Kill()
@@ -181,7 +181,7 @@ func Test431_files_that_nobody_confirms_are_held(t *testing.T) {
 	b.svcctl.Start()
 	v := b.verbs(t)
 	at := v.waysIn()
-	v.says(0, []string{"goes back at"}, "trial", "1h")
+	v.says(0, []string{"undone at"}, "trial", "1h")
 	b.change(func() {
 		b.svcctl.Manifests.Remove("slices.yaml")
 		b.write("management.yaml", func(f family) []string {
@@ -196,7 +196,7 @@ func Test431_files_that_nobody_confirms_are_held(t *testing.T) {
 		}
 		return nil
 	})
-	v.says(0, []string{"goes back at"}, "trial", "1s")
+	v.says(0, []string{"undone at"}, "trial", "1s")
 	b.svcctl.Kill()
 	// The box is another one, with the same disk.
 	next := &box{Standard: netlab.NewStandard(t), t: t, flags: b.flags}

@@ -99,8 +99,8 @@ func addressesOf(p *object.Pod) []netip.Addr {
 	return addrs
 }
 
-// refusal says why an address cannot be an endpoint, "" when it can: packets for it would come back
-// to the box for ever, or go to many hosts.
+// refusal returns why an address cannot be an endpoint, "" when it can: packets to it would loop on
+// the box, or reach many hosts.
 func (c *Controller) refusal(addr netip.Addr) string {
 	if addr.Is4In6() || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() || addr.IsUnspecified() {
 		return "it may not be loopback, link-local, multicast, unspecified or IPv4-mapped"

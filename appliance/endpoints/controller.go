@@ -148,8 +148,7 @@ func (c *Controller) Update(objs Objects, changes Changes) Batch {
 	return batch
 }
 
-// Forget tells that a Batch could not be written: the next Update looks at all of what
-// it was about anew.
+// Forget marks a Batch as not written: the next Update computes its Services again.
 func (c *Controller) Forget(batch Batch) {
 	for _, key := range batch.services {
 		delete(c.services, key)

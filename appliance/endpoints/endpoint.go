@@ -46,7 +46,8 @@ type placed struct {
 	endpoint object.Endpoint
 }
 
-// textOfPorts tells sets of ports apart. They have to be sorted by name.
+// textOfPorts returns a key that is equal for equal sets of ports. They have to be sorted by
+// name.
 func textOfPorts(ports []object.EndpointPort) string {
 	var b strings.Builder
 	for i := range ports {

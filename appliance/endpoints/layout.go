@@ -20,7 +20,7 @@ type slice struct {
 	group     group
 	ports     []object.EndpointPort
 	endpoints []object.Endpoint
-	// own says that endpoints may be changed: their memory is not shared.
+	// own is set when endpoints may be changed, because their memory is not shared.
 	own     bool
 	touched bool
 	// object is as it was last seen in the store, or given away to be stored; nil for a
@@ -101,8 +101,8 @@ func (l *layout) place(id string, family int, s *slice) {
 	}
 }
 
-// set says what an endpoint is now, nil: none of a family. One that stays in its group
-// stays where it is; one that is new there waits for settle.
+// set records the present form of an endpoint in each family; nil: none in that family. One that
+// stays in its group stays where it is; one that is new there waits for settle.
 func (l *layout) set(id string, wanted [len(families)]*placed) {
 	for family, want := range wanted {
 		s := l.in(id, family)

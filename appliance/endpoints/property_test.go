@@ -67,7 +67,7 @@ func randomPod(r *rand.Rand, number int) func(*object.Pod) {
 	}
 }
 
-// interfere is what others do to slices: take a name, remove one, spoil one.
+// interfere changes slices as other writers do: it takes a name, removes one, or spoils one.
 func (w *world) interfere(r *rand.Rand) {
 	var refs []object.Ref
 	for ref := range w.objects {

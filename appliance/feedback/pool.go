@@ -77,7 +77,7 @@ func (p *Pool) take(slots []netip.AddrPort) {
 	}
 }
 
-// Slots says who stands in each slot. It is never changed afterwards.
+// Slots returns the endpoint of each slot. The slice is never changed afterwards.
 func (p *Pool) Slots() []netip.AddrPort { return p.slots }
 
 // Holds reports whether the pool has these endpoints, with these weights, in this order.

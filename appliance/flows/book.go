@@ -46,7 +46,7 @@ func RecordOf(c *conntrack.Connection) Record { return Record{1, c.In, c.Out} }
 type Ended struct {
 	Service, Port string // "namespace/name", and the name of its port
 	*conntrack.Connection
-	// Relayed says that Endpoint is a listener of the appliance, which had connections of its own to endpoints.
+	// Relayed is set when Endpoint is a listener of the appliance, which makes its own connections to endpoints.
 	Relayed bool
 	// Began is zero where it is not known.
 	Began, Ended time.Time

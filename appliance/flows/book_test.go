@@ -71,7 +71,7 @@ func (k *kernel) end(id uint32) {
 	delete(k.table, id)
 }
 
-// hear tells the book what was not told yet.
+// hear passes the queued messages to the book.
 func (k *kernel) hear() {
 	for i := range k.queue {
 		k.book.Hear(&k.queue[i], k.now)

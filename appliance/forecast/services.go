@@ -15,7 +15,7 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// Service tells what becomes of the ports of a Service, in the order of ports, frontends before endpoints.
+// Service lists the changes of the ports of a Service, in the order of ports, frontends before endpoints.
 func Service(before, after []nft.ServicePort) (changes []wire.PlannedChange) {
 	type id struct {
 		id     string
@@ -41,7 +41,7 @@ func Service(before, after []nft.ServicePort) (changes []wire.PlannedChange) {
 	return changes
 }
 
-// portChanges tells what becomes of a port; nil is one that is not there.
+// portChanges lists the changes of a port; nil: the port does not exist.
 func portChanges(before, after *nft.ServicePort) (changes []wire.PlannedChange) {
 	none := &nft.ServicePort{}
 	was, is, named := cmp.Or(before, none), cmp.Or(after, none), cmp.Or(after, before)
@@ -74,7 +74,8 @@ func portChanges(before, after *nft.ServicePort) (changes []wire.PlannedChange) 
 	return changes
 }
 
-// beginsAndEnds tells what is new and what is gone, each in order.
+// beginsAndEnds calls tell for each name that is only in before (wire.Ends), then for each that is only
+// in after (wire.Begins), in the order of their numbers.
 func beginsAndEnds(before, after map[string]int, tell func(did, what string)) {
 	byPlace := func(of map[string]int) []string {
 		return slices.SortedFunc(maps.Keys(of), func(a, b string) int { return cmp.Compare(of[a], of[b]) })

@@ -94,7 +94,8 @@ func TestService(t *testing.T) {
 	}
 }
 
-// TestTables tells the elements of sets that come and go as a whole, which no operation names.
+// TestTables: the elements of sets that come and go as a whole are listed, which no operation
+// names.
 func TestTables(t *testing.T) {
 	box := nft.Box{}
 	c := nft.NewCompiler()

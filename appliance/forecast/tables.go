@@ -8,7 +8,7 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// Tables tells what a transition of the Compiler of a nft.Fork changes, in the order of nft.Families, the parts of a
+// Tables lists what a transition of the Compiler of a nft.Fork changes, in the order of nft.Families, the parts of a
 // table by their names.
 func Tables(tr *nft.Transition, p nft.Printer) []wire.PlannedTable {
 	all := tables{printer: p, of: map[nft.Family]*table{}}

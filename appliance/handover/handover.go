@@ -59,9 +59,9 @@ func Check(ctx context.Context, program string) error {
 	out, err := cmd.Output()
 	switch {
 	case err != nil:
-		return fmt.Errorf("ask %s whether it takes over: %w", program, err)
+		return fmt.Errorf("ask %s whether it supports the hand-over: %w", program, err)
 	case strings.TrimSpace(string(out)) != answer:
-		return fmt.Errorf("%s takes nothing over from this version: restart the program instead", program)
+		return fmt.Errorf("%s does not support the hand-over from this version: restart the program instead", program)
 	}
 	return nil
 }

@@ -86,7 +86,7 @@ func TestCheck(t *testing.T) {
 	if err := Check(t.Context(), os.Args[0]); err != nil {
 		t.Errorf("this program: %v", err)
 	}
-	for program, want := range map[string]string{"/bin/echo": "takes nothing over", "/bin/false": "exit status", "/nonexistent": "no such file"} {
+	for program, want := range map[string]string{"/bin/echo": "does not support the hand-over", "/bin/false": "exit status", "/nonexistent": "no such file"} {
 		if err := Check(t.Context(), program); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), program) {
 			t.Errorf("%s: %v, want %q", program, err, want)
 		}

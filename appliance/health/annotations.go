@@ -13,8 +13,8 @@ import (
 
 // The annotations of a Service.
 const (
-	// AnnotationCheck says how endpoints are checked; with ".PORT" behind it, those of the Service
-	// port of that name.
+	// AnnotationCheck configures the health check of all endpoints; with ".PORT" appended, of the
+	// endpoints of the Service port of that name.
 	AnnotationCheck = "svcctl.io/health-check"
 	// AnnotationOut names addresses of endpoints that are not used, separated by commas.
 	AnnotationOut = "svcctl.io/out"

@@ -25,8 +25,8 @@ var kindNames = [...]string{"", TCP: "tcp", TLS: "tls", HTTP: "http", HTTPS: "ht
 // String is the kind as users write it.
 func (k Kind) String() string { return kindNames[k] }
 
-// Check says how an endpoint is asked, and how many answers count. It is comparable: endpoints
-// that are asked alike are asked once.
+// Check is one kind of health check with its parameters and thresholds. It is comparable:
+// endpoints that are asked alike are asked once.
 type Check struct {
 	Kind Kind
 	// Path is requested by HTTP and HTTPS.
@@ -89,7 +89,7 @@ func (o Outcome) String() string { return outcomeNames[o] }
 // Result describes the end of one probe.
 type Result struct {
 	Outcome Outcome
-	// Why says it in words, without any byte that the server sent; "" for a pass.
+	// Why is the reason of a failure, without any byte that the server sent; "" for a pass.
 	Why  string
 	Took time.Duration
 }

@@ -6,9 +6,8 @@ import (
 	"syscall"
 )
 
-// Advice says what to do about a failure to listen on a port. sockets are the socket
-// types for ss ("t", "tu"); alternative is what else the Service may get ("another node
-// port").
+// Advice returns the next step after a failure to listen on a port. sockets are the socket
+// types for ss ("t", "tu"); alternative is what else the Service may get ("another node port").
 func Advice(err error, port uint16, sockets, alternative string) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):

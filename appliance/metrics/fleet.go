@@ -14,7 +14,7 @@ type Fleet struct {
 	// Heard is the time of etcd's last answer.
 	Heard     time.Time
 	LostRaces uint64
-	// Turn says that this box runs the controllers for all.
+	// Turn is set on the box that runs the controllers for all.
 	Turn bool
 	// Rollout is the phase of the newest rollout, "" when there was none. RolloutHere says that this box programs the new versions
 	// while others do not, RolloutStep and RolloutSteps are the present step, from 1, and their number.

@@ -52,7 +52,7 @@ type Appliance struct {
 	host   *Host
 	binary string
 	flags  []string
-	// announces says that it is an announcer: Data is its state, and it has no manifests.
+	// announces is set for an announcer: Data is its state, and it has no manifests.
 	announces bool
 	*process
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// ruleset is what the lab is proved with: balanced, refused and dropped addresses.
+// ruleset is the one that the lab is tested with: balanced, refused and dropped addresses.
 const ruleset = `
 table ip t {
 	chain pre {

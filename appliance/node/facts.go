@@ -33,8 +33,8 @@ type Address struct {
 	Prefix    netip.Prefix // the address with the length of its segment
 	Interface string
 	Index     uint32
-	// First says that the address is the oldest of its family, apart from link-local ones, on
-	// an interface that leads to other hosts: it came with the interface.
+	// First is set for the oldest address of its family, apart from link-local ones, on an interface that leads to other
+	// hosts: it came with the interface.
 	First bool
 }
 

@@ -106,7 +106,7 @@ func (w *watcher[T]) listen(ctx context.Context, events *nl.NetlinkSocket) {
 			continue
 		}
 		if err != nil {
-			w.log.Warn("changes of the host are no longer heard of; it is read now and then instead", "every", reread, "err", err)
+			w.log.Warn("changes of the host are no longer notified; it is polled instead", "every", reread, "err", err)
 			return
 		}
 	}

@@ -137,7 +137,7 @@ func (a *Announcements) Problems() []resolve.Problem {
 	return list
 }
 
-// groupDisagrees says which addresses only one of two boxes has.
+// groupDisagrees describes the addresses that only one of two boxes of a group has.
 func groupDisagrees(g *wire.Group) string {
 	var words []string
 	for _, part := range []struct {
@@ -155,7 +155,7 @@ func groupDisagrees(g *wire.Group) string {
 		g.VRID, g.Differs.With, strings.Join(words, "; "))
 }
 
-// peerDown says why a router has no session with this box, and what to do.
+// peerDown describes why a router has no session with this box, and the next step.
 func peerDown(p *wire.Peer) string {
 	who := p.At
 	if p.Name != p.At {

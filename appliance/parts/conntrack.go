@@ -144,7 +144,7 @@ func (c *Conntrack) Problems() []resolve.Problem {
 	if err != nil {
 		problems = append(problems, resolve.Problem{
 			Reason:  "StaleConnections",
-			Message: "connections to endpoints that are gone may live on: " + err.Error(),
+			Message: "connections to removed endpoints may continue: " + err.Error(),
 			Warning: true,
 		})
 	}

@@ -17,7 +17,7 @@ import (
 type DNS struct {
 	reconcile.NopPart
 	server *dns.Server
-	// objects is what is in force.
+	// objects returns the store whose objects are in force.
 	objects func() *store.Store
 	store   *store.Store // as of the last step
 

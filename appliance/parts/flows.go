@@ -29,7 +29,7 @@ const (
 	pruneInterval = time.Minute
 )
 
-// Flows hears of connections as they end: for totals of endpoints, and for a log.
+// Flows reads connections as they end, for totals of endpoints and for a log.
 type Flows struct {
 	reconcile.NopPart
 	slog *slog.Logger
@@ -172,7 +172,7 @@ func (f *Flows) watchLog(ctx context.Context, changed func()) {
 	}
 }
 
-// listen hears of connections until ctx is done.
+// listen reads conntrack events until ctx is done.
 func (f *Flows) listen(ctx context.Context, changed func()) error {
 	if !conntrack.ReadSettings().Events {
 		return errors.New("the kernel does not tell of connections, as net.netfilter.nf_conntrack_events is 0: set it to 2")

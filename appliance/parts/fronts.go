@@ -53,13 +53,13 @@ func newFronts(secret func(key string) *object.Secret) *fronts {
 	}
 }
 
-// Keys says what becomes of Secrets, for resolve.Facts of a box that is not there.
+// Keys returns the resolve.Facts.Keys of a box that does not run, with secret as the source of Secrets.
 func Keys(secret func(key string) *object.Secret) func(string, resolve.KeyUse) resolve.KeyState {
 	f := newFronts(secret)
 	return f.Keys
 }
 
-// Keys says what became of a Secret, for resolve.Facts.
+// Keys returns the state of a Secret, for resolve.Facts.
 func (f *fronts) Keys(secret string, use resolve.KeyUse) resolve.KeyState {
 	f.mu.Lock()
 	f.asked[secret] = true

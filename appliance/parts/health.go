@@ -296,7 +296,7 @@ func requests(checked []resolve.Checked) []prober.Request {
 	return list
 }
 
-// report tells of endpoints that went down or came back: a line of the log and an Event each.
+// report writes a log line and an Event for each endpoint that went down or came back.
 func (h *Health) report(key string, before, now []resolve.Checked) {
 	type place struct {
 		port     resolve.Port

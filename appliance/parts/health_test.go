@@ -22,7 +22,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// fakeProber knows what it is told.
+// fakeProber records its requests.
 type fakeProber struct {
 	set      map[string][]prober.Request
 	verdicts map[health.Target]health.Verdict

@@ -203,8 +203,8 @@ func (r *Relay) Stepped(step reconcile.Step) {
 	}
 }
 
-// tell tells the relay about the Services that changed. more says that the kernel may still send
-// it clients as before.
+// tell passes the Services that changed to the relay. more says that the kernel may still send it clients as
+// before.
 func (r *Relay) tell(more bool) {
 	services := make(map[string][]relay.Port, len(r.changed))
 	for key := range r.changed {

@@ -73,7 +73,8 @@ func (r *Relay) openWaiting() (opened, waiting bool) {
 	return opened, waiting
 }
 
-// Transparent says why connections with clients' own addresses cannot be made, for resolve.Facts.
+// Transparent returns why connections with clients' own addresses cannot be made, for resolve.Facts; "":
+// they can.
 func (r *Relay) Transparent(service string, f nft.Family) (why string) {
 	delivered, err := node.DeliversForOthers(f == nft.IPv6)
 	r.mu.Lock()

@@ -81,8 +81,8 @@ func (r *Relay) relayedPort(svc *reconcile.Service, p *nft.ServicePort, pool nft
 	return port
 }
 
-// pickOf says how the relay picks an endpoint of a pool. A port of the kernel, which a server name leads to, has its
-// endpoints take turns instead of drawing them by chance: the shares are the same.
+// pickOf returns how the relay picks an endpoint of a pool. A port of the kernel, which a server name leads to, has
+// its endpoints take turns instead of drawing them by chance: the shares are the same.
 func pickOf(p *nft.ServicePort, pool nft.Pool) relay.Pick {
 	pick := relay.Pick{By: relay.RoundRobin, Choose: p.Chooser(pool), Weights: weightsOf(p, p.Pools[pool])}
 	switch {

@@ -137,7 +137,8 @@ func (s *SourceSets) Problems() (problems []resolve.Problem) {
 	return problems
 }
 
-// sourceSetProblem says why the file of a set is not in force, and what is instead.
+// sourceSetProblem returns the problem of a set whose file is not in force, with what is in force
+// instead.
 func sourceSetProblem(name, path string, err error, kept bool) resolve.Problem {
 	instead := "no client may connect to the Services that name it"
 	if kept {

@@ -16,7 +16,7 @@ import (
 // fake answers probes without a network.
 type fake struct {
 	done func([]answer)
-	// result says what comes of a probe, and after how long.
+	// result returns the result of a probe, and the time it takes.
 	result func(probe) (health.Result, time.Duration)
 
 	mu    sync.Mutex

@@ -54,8 +54,8 @@ func askHTTP(c io.ReadWriter, t *target) health.Result {
 	return expect(response.Body, check)
 }
 
-// source remembers the first error of a connection: bufio.Reader.ReadLine takes a line that breaks
-// off for a whole one, and drops it.
+// source keeps the first error of a connection: bufio.Reader.ReadLine returns a truncated line as
+// a whole one, without the error.
 type source struct {
 	io.Reader
 	err error

@@ -12,7 +12,7 @@ import (
 
 // recipe holds what all probes of a check have in common, made once.
 type recipe struct {
-	// err says why the check cannot be made; nil: it can.
+	// err is why the check cannot be made; nil: it can.
 	err    error
 	status []span // of passing status codes
 	// before and after are the request of HTTP without the value of the header Host between them.

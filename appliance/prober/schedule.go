@@ -56,7 +56,8 @@ type answer struct {
 	expires *time.Time // of the certificate that the server showed
 }
 
-// schedule knows when each target is to be asked, and how much at once. It reads no clock.
+// schedule decides when each target is probed, within the limits of rate and concurrency. It reads
+// no clock.
 type schedule struct {
 	limit limits
 	// due are the targets that wait, deadlines those that are under way.
@@ -246,7 +247,7 @@ func (s *schedule) look(now time.Duration) {
 	}
 }
 
-// plan says how long the loop may sleep. It reports false when nothing will be due.
+// plan returns how long the loop may sleep; planned is false when nothing will be due.
 func (s *schedule) plan(now time.Duration) (sleep time.Duration, planned bool) {
 	s.look(now)
 	s.full = s.full && len(s.due) > 0 // what was due may be gone

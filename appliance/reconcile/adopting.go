@@ -111,7 +111,7 @@ func (a *adopting) problems() (all []resolve.Problem) {
 		}
 		all = append(all, resolve.Problem{
 			Object: object.ServiceRef(service), Field: "metadata.annotations[" + object.AnnotationAdopt + "]", Reason: "SharedEndpoint", Warning: true,
-			Message: fmt.Sprintf("the endpoint %s is behind %s, and what it sends does not say by which of them its client came: a connection on which it speaks first after a takeover ends%s; give each address a port or endpoints of its own",
+			Message: fmt.Sprintf("the endpoint %s is behind %s, and its packets do not show which of them its client used: a connection on which it sends first after a takeover ends%s; give each address its own port or endpoints",
 				endpoints[0], strings.Join(a.frontends(endpoints[0]), " and "), more),
 		})
 	}

@@ -154,7 +154,7 @@ func (a *applier) sweep(forget []nft.ForgetData) error {
 			generation, err = a.kernel.Forget(f, 0)
 		}
 		if err != nil {
-			return fmt.Errorf("forget the clients of endpoints that are gone: %w", err)
+			return fmt.Errorf("delete the affinity of removed endpoints: %w", err)
 		}
 		a.generation = generation
 	}

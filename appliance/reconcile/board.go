@@ -156,7 +156,7 @@ func (b *Board) Ready() error {
 	return errors.New(b.status.Reason)
 }
 
-// heldError says that the state differs from the manifests until the removals are confirmed.
+// heldError means that the state differs from the manifests until the removals are confirmed.
 type heldError struct{ services int }
 
 func (e heldError) Error() string {
@@ -217,7 +217,7 @@ func (b *Board) until(ctx context.Context, holds func() bool) error {
 // Release implements api.Backend.
 func (b *Board) Release(ctx context.Context) (wire.Released, error) { return b.release(ctx) }
 
-// why says what a caller waited for in vain.
+// why returns the reason for which a caller waited in vain.
 func (b *Board) why(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -227,7 +227,7 @@ func (b *Board) why(ctx context.Context) error {
 	case !b.status.Ready:
 		return errors.New(b.status.Reason)
 	case b.status.PendingRemovals > 0:
-		return fmt.Errorf("%d Services that vanished from the manifests have not gone yet", b.status.PendingRemovals)
+		return fmt.Errorf("%d Services that vanished from the manifests are not removed yet", b.status.PendingRemovals)
 	}
 	return ctx.Err()
 }

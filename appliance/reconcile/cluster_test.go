@@ -298,7 +298,7 @@ func TestClusterCostsNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkCluster is what one step pays at 10,000 Services when nothing has changed.
+// BenchmarkCluster measures one step at 10,000 Services when nothing has changed.
 func BenchmarkCluster(b *testing.B) {
 	r := newRig(b)
 	r.host()

@@ -98,7 +98,7 @@ func readCPUTimes() (cpuTimes, error) {
 		}
 	}
 	if self := times[syscall.Gettid()]; self.used == 0 {
-		return nil, fmt.Errorf("%s/*/schedstat tells nothing", tasks)
+		return nil, fmt.Errorf("%s/*/schedstat is empty", tasks)
 	}
 	return times, nil
 }

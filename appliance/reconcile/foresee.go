@@ -16,11 +16,11 @@ import (
 
 // Errors of Foresee.
 var (
-	// ErrBehind says that the store has changed since Foresee.Revision: make another copy of it.
+	// ErrBehind means that the store has changed since Foresee.Revision. Make another copy of it.
 	ErrBehind = errors.New("the objects have changed meanwhile")
-	// ErrUnsettled says that the kernel does not hold what was planned last.
+	// ErrUnsettled means that the kernel does not hold what was planned last.
 	ErrUnsettled = errors.New("not everything that is declared is in the kernel: `svcctl status` says why")
-	// ErrHeldBack says that what is planned are not the objects of the store.
+	// ErrHeldBack means that the objects that are planned are not those of the store.
 	ErrHeldBack = errors.New("a trial is over, and what was in force before it is in force, until this box hears what became of the trial")
 )
 
@@ -36,7 +36,7 @@ type Foresee struct {
 	All []string
 	// Host derives from the facts of the host what to plan for; nil: as it is.
 	Host func(*node.Facts) Host
-	// Keys says what becomes of the Secrets of Objects (resolve.Facts.Keys).
+	// Keys returns the state of the Secrets of Objects (resolve.Facts.Keys).
 	Keys func(secret string, use resolve.KeyUse) resolve.KeyState
 }
 

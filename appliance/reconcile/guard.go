@@ -159,7 +159,7 @@ func (b *RemovalGuard) sort(r store.Removals) (places map[string]*group, rest, a
 	return places, rest, all
 }
 
-// place says why nothing is believed of what vanished from the directory of a file, if so.
+// place returns why objects that vanished from the directory of a file are kept; "" when they are not.
 func (b *RemovalGuard) place(file string) string {
 	i := slices.IndexFunc(b.sources, func(s watch.Source) bool { return isBelow(file, s.Dir) })
 	if i < 0 {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// BenchmarkIdleStep is what the loop pays at 10,000 Services for a change that is nothing to
-// it, as the renewal of a Lease.
+// BenchmarkIdleStep measures the loop at 10,000 Services for a change without effect on it, as
+// the renewal of a Lease.
 func BenchmarkIdleStep(b *testing.B) {
 	r := newRig(b)
 	r.host()

@@ -14,12 +14,11 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// occupied knows which programs of the box listen where Services answer. Who was there
-// first stays: a Service does not get a port at which a program listens, and a program
-// that comes later gets no clients from outside; both are told. A Service that asks for a port
-// is answered by a look at that moment; everything else is the matter of portWatch, beside the loop.
-// It has more than 15 fields: three views meet here, of the listeners, of the served frontends, and of the
-// Services that wait.
+// occupied has the sockets of the box's programs at addresses of Services. The older one keeps the port: a
+// Service does not get a port at which a program listens, and a program that comes later gets no clients
+// from outside; both are problems. A request for a port is answered from a look at that moment; everything
+// else is done by portWatch, beside the loop. It has more than 15 fields: three views meet here, of the
+// listeners, of the served frontends, and of the Services that wait.
 type occupied struct {
 	look  func(*sockets.Ports) ([]sockets.Socket, error)
 	owner func(sockets.Socket) string

@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/appliance/sockets"
 )
 
-// programs are what listens on the host of a test.
+// programs are the listening sockets on the host of a test.
 type programs struct {
 	list  []sockets.Socket
 	err   error
@@ -35,7 +35,7 @@ func (r *rig) occupy(p *programs) {
 	r.planner.occupied = o
 }
 
-// recheck is what portWatch does now and then. It reports whether that is news for the loop.
+// recheck does one look of portWatch. It reports whether that has news for the loop.
 func (r *rig) recheck() bool {
 	ports, waited := r.planner.occupied.watch.wanted()
 	list, news := r.planner.occupied.watch.seen(&ports, waited)

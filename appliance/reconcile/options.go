@@ -22,17 +22,17 @@ import (
 // the Loop read them, and none changes afterwards.
 type Options struct {
 	Store *store.Store
-	// InForce is what is planned in place of the objects of Store; nil, or when it returns nil: those.
+	// InForce returns the objects that are planned; when it is nil or returns nil, those of Store.
 	InForce func() *store.Store
 	Kernel  Kernel
 	Log     *slog.Logger
-	// Clock tells the time; nil: time.Now.
+	// Clock returns the time; nil: time.Now.
 	Clock func() time.Time
 	// Clocks reads the clocks by which trials end; nil: deadline.Now.
 	Clocks func() deadline.Reading
 	// Host derives from the facts of the host what to plan for.
 	Host func(*node.Facts) Host
-	// Watching says that there are manifest directories: nothing is applied before they were read.
+	// Watching is set when there are manifest directories: nothing is applied before they were read.
 	Watching bool
 	// Files stores what the directories say, in place of Store: Sync does not wait, After calls done when what
 	// Sync was given last is stored. nil: the loop does it.
@@ -90,8 +90,8 @@ type Pools interface {
 	Sync() (changed bool, err error)
 }
 
-// Checks tells of endpoints that are checked. Its methods are those of resolve.Facts; they
-// are called from several goroutines at once.
+// Checks returns the health verdicts of endpoints. Its methods are those of resolve.Facts; they are called from
+// several goroutines at once.
 type Checks interface {
 	Verdict(health.Target) (health.Verdict, bool)
 	Before(port resolve.Port, at []netip.AddrPort) (had []netip.AddrPort, missing health.State)

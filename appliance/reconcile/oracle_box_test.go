@@ -47,7 +47,8 @@ func sourceSetsOf(box *oracle.Box, version uint64) func(string) (*nft.SourceSet,
 	return func(name string) (*nft.SourceSet, bool) { return sets[name], sets[name] != nil }
 }
 
-// factsOf is what the appliance reads of that box; its interfaces are numbered from 1.
+// factsOf returns the facts that the appliance reads on that box; its interfaces are numbered
+// from 1.
 func factsOf(box *oracle.Box) node.Facts {
 	facts := node.Facts{Primary: box.Primary, Gateways: box.Gateways}
 	for i, each := range box.Interfaces {

@@ -142,14 +142,15 @@ func reportDisagreement(t *testing.T, seed uint64, history []*oracle.World, pack
 	t.Fatalf("seed %d: %v: the disagreement cannot be repeated", seed, packet)
 }
 
-// disagreement says how a ruleset treats a packet otherwise than the oracle wants.
+// disagreement describes how a ruleset treats a packet differently from the oracle; "": it does
+// not.
 func disagreement(world *oracle.World, ruleset nft.Ruleset, packet oracle.Packet) string {
 	host := hostOf(&world.Box, ruleset, packet.To.Addr().Is4())
 	return compareOutcomes(host, packet, world.Decide(packet), host.Outcomes(simPacket(&world.Box, packet)))
 }
 
-// compareOutcomes says what is wanted and does not happen, and what happens and is not
-// wanted.
+// compareOutcomes describes the expected outcomes that do not happen, and the ones that happen
+// unexpectedly; "": none.
 func compareOutcomes(host *sim.Host, packet oracle.Packet, want []oracle.Outcome, got []sim.Result) string {
 	var missing, surplus []string
 	hashed := len(want) > 0 && want[0].Hashed // then one of them happens

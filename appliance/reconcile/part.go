@@ -75,7 +75,7 @@ type Service struct {
 	ResetDown   bool
 	// Logged reports that its connections are logged.
 	Logged bool
-	// Relay says how the ports are relayed that have a listener for it.
+	// Relay has the listeners of the relayed ports.
 	Relay *resolve.Relay
 }
 

@@ -10,7 +10,7 @@ import (
 	"svcctl.io/svcctl/store"
 )
 
-// Addresses tells the host's own addresses from VIPs that were brought to it.
+// Addresses separates the host's own addresses from VIPs that were assigned to it.
 type Addresses interface {
 	// Place takes new facts. wasService reports whether an address was a Service's before it came.
 	Place(facts *node.Facts, wasService func(netip.Addr) (bool, error)) error
@@ -18,8 +18,8 @@ type Addresses interface {
 	Known() bool
 }
 
-// placeHost tells the host's own addresses from VIPs, when they are new. What is in force or
-// stored by now was there before them.
+// placeHost separates the host's own addresses from VIPs, when there are new facts. What is in force or stored by
+// now was there before them.
 func (l *Loop) placeHost() error {
 	switch {
 	case !l.observed.moved || l.observed.facts == nil:

@@ -45,7 +45,7 @@ func (l listener) covers(protocol string, addrs []netip.Addr, port uint16) bool 
 type portWatch struct {
 	look  func(*sockets.Ports) ([]sockets.Socket, error)
 	owner func(sockets.Socket) string
-	// closed tells, until it is stopped, that a socket at one of the ports was closed.
+	// closed signals, until it is stopped, that a socket at one of the ports was closed.
 	closed func(*sockets.Ports) (told <-chan struct{}, stop func() error, err error)
 	log    *slog.Logger
 	found  chan []listener // for the loop: who listens there, whenever that changes
@@ -73,8 +73,8 @@ func newPortWatch(look func(*sockets.Ports) ([]sockets.Socket, error), owner fun
 	}
 }
 
-// want says which ports matter from now on. A program that listens at one of ports already is
-// told of at the next look; one that Services wait for is looked at now.
+// want sets the ports to watch. A program that listens at one of ports already is told of at the
+// next look; one that Services wait for is looked at now.
 func (w *portWatch) want(ports sockets.Ports, waited []hostPort) {
 	slices.SortFunc(waited, func(a, b hostPort) int {
 		return cmp.Or(cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.port, b.port))

@@ -277,7 +277,7 @@ func (b *scriptBox) Address(add bool, ifname, prefix string) {
 	b.look()
 }
 
-// look tells the loop the addresses of the box.
+// look passes the addresses of the box to the loop.
 func (b *scriptBox) look() {
 	facts := factsOf(&b.network)
 	b.observed.facts, b.observed.moved = &facts, true
@@ -350,7 +350,7 @@ func (b *scriptBox) packet(q script.Question, i int) sim.Packet {
 	return simPacket(&b.network, p)
 }
 
-// outcome is what the client of a question would see of a result.
+// outcome returns the outcome that the client of a question would see.
 func (b *scriptBox) outcome(q script.Question, r sim.Result) script.Outcome {
 	refused := script.Outcome{Word: script.PortUnreachable}
 	if q.Network == "tcp" {

@@ -98,8 +98,8 @@ func (i *tamperGuard) until() (at time.Time, needed bool) {
 	return i.last.Add(fightPeace), true
 }
 
-// away says that the rules are not in force as they should be, and when they will be. It is
-// for when a change by others is known and waits to be put right.
+// away returns the error that the rules are not in force, with the time of the repair. It is
+// for a known change by another program that waits for its repair.
 func (i *tamperGuard) away() error {
 	return fmt.Errorf("the rules are not in force: %s changed the tables of svcctl and keeps doing so, and they are put right at %s UTC",
 		i.culprit, i.next.UTC().Format(time.TimeOnly))

@@ -137,7 +137,7 @@ func (c *balancer) pick(from, asked netip.AddrPort, tried ...netip.AddrPort) (en
 // goesOn counts a connection of the program before, until done.
 func (c *balancer) goesOn(endpoint netip.AddrPort) { c.open.add(c.counted, endpoint) }
 
-// done says that a connection to an endpoint that was picked has ended, or was never made.
+// done records that a connection to a picked endpoint has ended, or was never made.
 func (c *balancer) done(endpoint netip.AddrPort) { c.open.done(c.counted, endpoint) }
 
 // none reports whether there is no endpoint.

@@ -29,7 +29,7 @@ type HeldPort struct {
 	Protocol   string         `json:"protocol"`
 	Listen     netip.AddrPort `json:"listen"`
 	Redirected bool           `json:"redirected,omitempty"`
-	// Via tells ports of the same ID and Listen apart: see Port.
+	// Via distinguishes ports of the same ID and Listen: see Port.
 	Via string `json:"via,omitempty"`
 	// Turn is the endpoint that had the last turn, and Owed what each is owed in turns by weight, in parts of a
 	// turn. Clients are those that keep their endpoint.

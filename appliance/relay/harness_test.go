@@ -63,7 +63,7 @@ func start(t *testing.T, l limits) *lab {
 	return &lab{r, t, log, stop}
 }
 
-// logged is what was logged.
+// logged is the log output.
 type logged struct {
 	mu sync.Mutex
 	b  bytes.Buffer

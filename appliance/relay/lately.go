@@ -14,8 +14,7 @@ const (
 	maxEndpointsOf = 16
 )
 
-// lately remembers which endpoints the clients of logged ports had: those of open connections, and of the last
-// maxLately that ended.
+// lately has the endpoints of clients of logged ports: those of open connections, and of the last maxLately that ended.
 type lately struct {
 	mu    sync.Mutex
 	of    map[lateKey]*lateClient

@@ -27,7 +27,7 @@ func helloOf(t *testing.T, name string) []byte {
 	return hello
 }
 
-// restOf is what clients without an endpoint have said.
+// restOf returns the data that clients without an endpoint have sent.
 func restOf(s *State) (rest []byte) {
 	for _, p := range s.Ports {
 		for _, c := range p.Connections {

@@ -47,12 +47,11 @@ type Port struct {
 	// Names has the endpoints by server name; clients without a server name get the port's own.
 	Names []Named
 
-	// via tells it apart from others of the same ID and Listen: for one of Names, the port that has it and
-	// its server name.
+	// via distinguishes ports of the same ID and Listen: for one of Names, the port that has it and its server name.
 	via string
 }
 
-// Pick says which endpoint gets a new connection.
+// Pick is the algorithm by which a new connection gets its endpoint.
 type Pick struct {
 	By Algorithm
 	// Weights has the weights of the endpoints, in their order; nil: all are alike.
@@ -79,7 +78,7 @@ const (
 	LeastConnection
 )
 
-// Connect says how TCP connections to endpoints are made.
+// Connect has the parameters of TCP connections to endpoints.
 type Connect struct {
 	// Retries bounds the other endpoints that are tried for a connection that one did not accept
 	// within Timeout, by default 5 s.

@@ -18,9 +18,9 @@ import (
 	proxyproto "github.com/pires/go-proxyproto"
 )
 
-// introduce tells an endpoint who its client is and what that had sent to, by a header of the PROXY
-// protocol (haproxy.org, proxy-protocol.txt), if the port has one. It is the first that the endpoint
-// gets, so the send buffer takes it at once.
+// introduce sends an endpoint the header of the PROXY protocol (haproxy.org, proxy-protocol.txt), if the port has
+// one: the client, and the address that it connected to. It is the first data on the connection, so it fits into
+// the send buffer.
 func (t *tcpPort) introduce(endpoint *net.TCPConn, client, asked netip.AddrPort) error {
 	t.mu.Lock()
 	version := t.port.Connect.ProxyProtocol

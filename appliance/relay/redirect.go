@@ -67,12 +67,12 @@ func (f *fronts) openFront(key socketKey) (*front, error) {
 	}
 	f.open[key] = front
 	if err := f.shared.store.Keep(key.name(), front.socket.conn()); err != nil {
-		f.shared.log.Warn("clients of relayed ports are refused while the program restarts: systemd cannot be told to keep a socket", "err", err)
+		f.shared.log.Warn("clients of relayed ports are refused while the program restarts: systemd cannot be given a socket to store", "err", err)
 	}
 	return front, nil
 }
 
-// advice says what to do about a failure to listen for redirected clients.
+// advice returns the next step after a failure to listen for redirected clients.
 func advice(err error, port uint16) string {
 	if errors.Is(err, unix.EADDRINUSE) {
 		return fmt.Sprintf("stop the program that has it (`ss -tulnp sport = :%d` names it), or give svcctl others with --relay-ports", port)

@@ -50,6 +50,6 @@ func (s *shared) logOf(p Port) *slog.Logger {
 // forget has systemd keep a listener no longer.
 func (s *shared) forget(key socketKey) {
 	if err := s.store.Drop(key.name()); err != nil {
-		s.log.Warn("systemd cannot be told to keep a socket no longer", "name", key.name(), "err", err)
+		s.log.Warn("systemd cannot be notified to close a stored socket", "name", key.name(), "err", err)
 	}
 }

@@ -13,7 +13,7 @@ type vips struct {
 	cluster  netip.Addr
 	balancer []netip.Addr
 	external []netip.Addr
-	// withoutClusterIP says that the cluster IP is not served.
+	// withoutClusterIP is set when the cluster IP is not served.
 	withoutClusterIP bool
 }
 
@@ -89,9 +89,9 @@ func (r *resolver) mayServe(field string, a netip.Addr) bool {
 	return false
 }
 
-// ExternalIPRefusal says why no Service may have an address as an external IP, as far as the
-// configuration and the host's networks decide it. The reason is one word; it is empty when
-// nothing speaks against the address.
+// ExternalIPRefusal returns why no Service may have an address as an external IP, by the
+// configuration and the host's networks. The reason is one word; it is empty when nothing speaks
+// against the address.
 func (f *Facts) ExternalIPRefusal(a netip.Addr) (reason, why string) {
 	contains := func(p netip.Prefix) bool { return p.Contains(a) }
 	if f.NoExternalIPs {

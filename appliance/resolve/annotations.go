@@ -25,7 +25,7 @@ type asks struct {
 	// ranges has the source ranges, of the field or of annotations; nil: all clients may connect.
 	ranges  []string
 	relayed annotation.Relay
-	// balanceNamed says that the Service names its algorithm itself.
+	// balanceNamed is set when the Service names its algorithm itself.
 	balanceNamed bool
 	// unkeyed are the ports that lack a certificate or a CA.
 	unkeyed []bool

@@ -206,7 +206,7 @@ func (a *assumptions) add(state health.State, assumed bool, index int) {
 // undecided reports that it is not known yet whether endpoints other than the fallen ones are up.
 func (a *assumptions) undecided() bool { return a.open && !a.proven && len(a.fallen) > 0 }
 
-// downText says which endpoint is down, and why.
+// downText formats an endpoint that is down, with the reason.
 func downText(addr netip.AddrPort, v health.Verdict) string {
 	if v.Last.Why == "" {
 		return addr.String()
@@ -237,7 +237,7 @@ func (r *resolver) portText(index int) string {
 	return fmt.Sprintf("port %d", port.Port)
 }
 
-// of says how many endpoints of all are: "1 of 4 endpoints is", "2 of 4 endpoints are".
+// of formats n of all endpoints with the verb: "1 of 4 endpoints is", "2 of 4 endpoints are".
 func of(n, all int) string {
 	what, verb := "endpoints", "are"
 	if all == 1 {

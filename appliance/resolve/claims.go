@@ -230,7 +230,7 @@ func (c *Claims) Grant(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePo
 	return granted, append(problems, looping...)
 }
 
-// refusal says why a Service does not have a frontend; "" when it has.
+// refusal returns why a Service does not have a frontend; "" when it has.
 func (c *Claims) refusal(service string, p *nft.ServicePort, fe *nft.Frontend) string {
 	key := claimOf(p, fe)
 	what := fmt.Sprintf("node port %d/%s", fe.Port, p.Protocol)

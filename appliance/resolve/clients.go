@@ -11,7 +11,7 @@ import (
 
 // Annotations that restrict the clients of a Service from outside.
 const (
-	// AnnotationSourceRangesApply says for one Service what --source-ranges-apply says for all.
+	// AnnotationSourceRangesApply overrides --source-ranges-apply for one Service.
 	AnnotationSourceRangesApply = "svcctl.io/source-ranges-apply"
 	// AnnotationSourceSets names source sets: "office,vpn,!scanners", where ! shuts clients out.
 	AnnotationSourceSets = "svcctl.io/source-sets"

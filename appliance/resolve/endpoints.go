@@ -138,7 +138,7 @@ func (r *resolver) visitSlice(s *object.EndpointSlice, f visitor) {
 	}
 }
 
-// matches tells which kind of Service port an endpoint's port can be of.
+// matches returns the name and protocol of the Service ports that an endpoint port serves.
 func matches(port *object.EndpointPort) (name string, proto nft.Protocol, ok bool) {
 	proto, ok = nft.TCP, true
 	if port.Protocol != nil {
@@ -150,7 +150,7 @@ func matches(port *object.EndpointPort) (name string, proto nft.Protocol, ok boo
 	return object.Deref(port.Name), proto, true
 }
 
-// and is what an endpoint and one that comes later, at the same address, are together.
+// and merges two endpoints at the same address; later is from the later slice.
 func (ep endpoint) and(later endpoint) endpoint {
 	one, pod := later, cmp.Or(later.pod, ep.pod)
 	if ep.isBetter(&later) {
@@ -245,9 +245,9 @@ func (r *resolver) selectEndpoints(all []endpoint) selection {
 	return sel
 }
 
-// annotationNoLocal says what a connection gets that may only go to local endpoints
-// when all there are serve elsewhere. By default it gets no answer, as Kubernetes does
-// it: a balancer in front, or the client itself, then tries another box.
+// annotationNoLocal selects the answer to a connection that is limited to local endpoints when all
+// endpoints are elsewhere. By default it gets no answer, as Kubernetes does it: a balancer in
+// front, or the client itself, then tries another box.
 const annotationNoLocal = "svcctl.io/no-local-endpoints"
 
 // answerWithoutLocal reads the annotation.

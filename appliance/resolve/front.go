@@ -7,7 +7,7 @@ import (
 	"svcctl.io/svcctl/store/annotation"
 )
 
-// KeyUse says what a Secret is needed for.
+// KeyUse is the purpose of a Secret.
 type KeyUse int
 
 // The uses.
@@ -19,13 +19,13 @@ const (
 
 // KeyState is the state of a Secret that relayed ports need.
 type KeyState struct {
-	// Usable says that there is something to serve with, be it of an earlier version of the Secret.
+	// Usable is set when there is something to serve with, possibly from an earlier version of the Secret.
 	Usable bool
-	// Wrong says what is wrong with the Secret as it is, and what to do; "": nothing.
+	// Wrong is the problem with the present Secret, with the next step; "": none.
 	Wrong string
-	// Soon says that what it has ends soon, and what to do; "": it does not.
+	// Soon is the warning that its certificate expires soon, with the next step; "": it does not.
 	Soon string
-	// Staple says what is wrong with the OCSP response about its certificate, and what to do; "": nothing.
+	// Staple is the problem with the OCSP response about its certificate, with the next step; "": none.
 	Staple string
 }
 

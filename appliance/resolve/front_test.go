@@ -40,7 +40,7 @@ func TestFrontedPorts(t *testing.T) {
 		"bad protocol":   {map[string]string{backend + ".https": "x"}, "kernel", "none", "[]", []string{"InvalidAnnotation error metadata.annotations[svcctl.io/backend-protocol.https] port 443/TCP is not served"}},
 		"all, but mode":  {map[string]string{secret + ".https": "good", "svcctl.io/proxy-mode": "userspace"}, "relayed", "relayed", "[default/good]", nil},
 		"both want TLS":  {map[string]string{secret: "none-such"}, "refuses", "refuses", "[default/none-such]", []string{"SecretUnusable error metadata.annotations[svcctl.io/tls-secret] Secret default/none-such"}},
-		"in the kernel":  {map[string]string{secret + ".https": "good", "svcctl.io/proxy-mode": "kernel"}, "kernel", "none", "[default/good]", []string{"InvalidAnnotation error metadata.annotations[svcctl.io/proxy-mode] port 443/TCP is not served: the kernel is to serve it, and svcctl.io/tls-secret.https takes a relay"}},
+		"in the kernel":  {map[string]string{secret + ".https": "good", "svcctl.io/proxy-mode": "kernel"}, "kernel", "none", "[default/good]", []string{"InvalidAnnotation error metadata.annotations[svcctl.io/proxy-mode] port 443/TCP is not served: the kernel is to serve it, and svcctl.io/tls-secret.https needs a relay"}},
 		"PROXY, kernel":  {map[string]string{"svcctl.io/proxy-protocol": "v2", "svcctl.io/proxy-mode": "kernel"}, "none", "none", "[]", []string{"InvalidAnnotation error metadata.annotations[svcctl.io/proxy-mode] port 80/TCP is not served", "InvalidAnnotation error metadata.annotations[svcctl.io/proxy-mode] port 443/TCP is not served"}},
 		"in another one": {map[string]string{secret + ".https": "good", backend + ".https": "http"}, "kernel", "relayed", "[default/good]", nil},
 	} {

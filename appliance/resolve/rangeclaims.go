@@ -98,7 +98,7 @@ func (c *rangeClaims) set(claim *Claim) (affected []string) {
 	return affected
 }
 
-// refusal says why a Service does not have a range; "" when it has.
+// refusal returns why a Service does not have a range; "" when it has.
 func (c *rangeClaims) refusal(service string, p *nft.ServicePort, fe *nft.Frontend) string {
 	asked := rangeClaim{claimant{service: service}, fe.Port, fe.Last}
 	for _, other := range c.winners(rangePlaceOf(p, fe)) {

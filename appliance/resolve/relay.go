@@ -118,7 +118,7 @@ func (r *resolver) refuseMode(i int) bool {
 	if !r.relayed.Kernel || key == "" {
 		return false
 	}
-	r.refuse(annotation.Field(annotation.ProxyMode), ReasonInvalidAnnotation, "port %d/%s is not served: the kernel is to serve it, and %s takes a relay; leave one of the two out", port.Port, port.Protocol, key)
+	r.refuse(annotation.Field(annotation.ProxyMode), ReasonInvalidAnnotation, "port %d/%s is not served: the kernel is to serve it, and %s needs a relay; leave one of the two out", port.Port, port.Protocol, key)
 	return true
 }
 

@@ -51,13 +51,14 @@ type Facts struct {
 	Broadcast map[netip.Addr]bool
 	// ConnectionLog is the file, or "journal", that gets the ends of connections; "": none.
 	ConnectionLog string
-	// NoTimeouts says that the kernel has no timeouts of connection tracking for nf_tables.
+	// NoTimeouts is set when the kernel has no conntrack timeout objects for nf_tables
+	// (CONFIG_NF_CONNTRACK_TIMEOUT).
 	NoTimeouts bool
 	// NoRates and NoConnectionCounts say that it has no rate limits, and no counts of connections.
 	NoRates, NoConnectionCounts bool
-	// Taken says which program of the box listens where a frontend would take its clients away, as
-	// "nginx (pid 812) listens on tcp 0.0.0.0:30080"; "" when none does, or when the frontend was
-	// served before the program came. The zero Addr stands for node ports. Nil: no program listens.
+	// Taken returns the program of the box that listens where a frontend would take its clients away, as "nginx
+	// (pid 812) listens on tcp 0.0.0.0:30080"; "" when none does, or when the frontend was served before the
+	// program started. The zero Addr stands for node ports. Nil: no program listens.
 	Taken func(f nft.Family, proto nft.Protocol, at netip.AddrPort) string
 	// Full reports whether an endpoint of a port, of which at tells the frontends, has as many open connections
 	// as its Service allows. Until they were counted, known is false, and full is what the kernel was left with.
@@ -69,10 +70,10 @@ type Facts struct {
 	// Listens has a listener opened for a Service, "namespace/name", unless it is open, and says why
 	// it cannot be; "": it is open. Nil: all are open.
 	Listens func(service string, proto nft.Protocol, at netip.AddrPort) (why string)
-	// Transparent says why connections that have clients' own addresses cannot be made in a family, for
-	// a Service, "namespace/name"; "": they can. Nil: they can.
+	// Transparent returns why connections with clients' own addresses cannot be made in a family, for a Service,
+	// "namespace/name"; "": they can. Nil: they can.
 	Transparent func(service string, f nft.Family) (why string)
-	// Keys says what became of a Secret, "namespace/name", that relayed ports need. Nil: all are there.
+	// Keys returns the state of a Secret, "namespace/name", that relayed ports need. Nil: all exist.
 	Keys func(secret string, use KeyUse) KeyState
 	// Verdict returns the verdict on an endpoint that is checked; false: none yet. Nil: no endpoint
 	// is checked.
@@ -132,7 +133,7 @@ type Output struct {
 	// name and its selector does not find.
 	Probed bool
 	Pods   []string
-	// Relay says how the ports are relayed that have listeners for it; nil: none has.
+	// Relay has the listeners of relayed ports; nil: there are none.
 	Relay *Relay
 	// Secrets has the Secrets that ports need, "namespace/name", sorted. The Service is to be resolved
 	// again when one of them changes.

@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/store"
 )
 
-// Gather is how long a client may take to write the changes of a rollout.
+// Gather is the time that a client has to write the changes of a rollout.
 const Gather = 5 * time.Minute
 
 // Box is the last report of a box.
@@ -35,7 +35,7 @@ type Problem struct {
 // id names a problem as long as it lasts.
 func (p *Problem) id() string { return p.Reason + " " + p.Object + " " + p.Field }
 
-// Do says what to do.
+// Do is the next action.
 type Do int
 
 // What is done with a rollout.
@@ -53,8 +53,8 @@ type Next struct {
 	Ends time.Duration // 0: without an end
 }
 
-// Decide says how a rollout goes on. left is the time until the end of its phase, 0 when it is over; concerns reports whether a
-// problem of an object is one of the rollout's.
+// Decide returns the next action of a rollout. left is the time until the end of its phase, 0 when it is over; concerns reports
+// whether a problem of an object is one of the rollout's.
 func Decide(head store.Rollout, left time.Duration, boxes []Box, concerns func(object string) bool) Next {
 	switch head.Phase {
 	case store.RolloutGathering:

@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/appliance/netlab"
 )
 
-// all are what is announced: by flags, and by an advertisement of aggregates.
+// all returns an event with the announced addresses: by flags, and by an advertisement of aggregates.
 func all(items ...wire.Announcement) wire.AnnouncementsEvent {
 	return wire.AnnouncementsEvent{All: &wire.Announcements{Items: items}}
 }

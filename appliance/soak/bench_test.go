@@ -147,7 +147,7 @@ func (b *bench) pause(longest time.Duration) {
 	time.Sleep(time.Duration(b.random.Int64N(int64(longest))))
 }
 
-// state is what these tests read of `svcctl status -o json`.
+// state has the fields of `svcctl status -o json` that these tests read.
 type state struct {
 	Synced   bool
 	Revision struct{ Accepted, Programmed uint64 }

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// resources are what a process holds.
+// resources are those that a process uses.
 type resources struct{ goroutines, descriptors, residentKiB int }
 
 func (r resources) String() string {

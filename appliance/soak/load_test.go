@@ -195,7 +195,7 @@ func (l *load) fail(format string, args ...any) {
 	l.broken = append(l.broken, fmt.Sprintf(format, args...))
 }
 
-// mayFail tells that new connections may fail from now on, until mustNotFail.
+// mayFail allows new connections to fail from now on, until mustNotFail.
 func (l *load) mayFail() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -20,7 +20,7 @@ type Socket struct {
 	// Local is the address that it listens on; the unspecified address stands for all of its
 	// family.
 	Local netip.AddrPort
-	// BothFamilies says that the unspecified IPv6 address stands for IPv4 too.
+	// BothFamilies is set when the unspecified IPv6 address accepts IPv4 too.
 	BothFamilies bool
 
 	inode  uint32

@@ -32,7 +32,7 @@ const (
 // Dir is a directory with its name.
 type Dir struct{ Name, Path string }
 
-// Turn tells which box has the turn of a source.
+// Turn is the box that holds the turn of a source.
 type Turn struct {
 	Holder string
 	Mine   bool
@@ -41,7 +41,7 @@ type Turn struct {
 
 // Turns give one box at a time the turn of a source.
 type Turns interface {
-	// Want says which turns this box wants (true), or only wants to know of.
+	// Want sets the turns that this box competes for (true) or only observes (false).
 	Want(willing map[string]bool)
 	Turn(source string) Turn
 	// Changed is closed when a turn may be another one.

@@ -28,7 +28,7 @@ type State struct {
 	Mine bool
 	// Verdict is why this box may not read it.
 	Verdict store.SourceVerdict
-	// Orphaned says that no box has read it for patience.
+	// Orphaned is set when no box has read it for patience.
 	Orphaned bool
 }
 
@@ -58,7 +58,7 @@ func (r *Reader) Problems() (problems []manifest.Problem) {
 		take := fmt.Sprintf("`svcctl source take %s --box %s` puts in force what this box has", s.Name, r.cfg.Box)
 		switch {
 		case s.Orphaned:
-			p := manifest.Problem{File: s.Dir, Reason: ReasonNoReader, Message: fmt.Sprintf("no box reads source %s, and what it said last stays in force", s.Name)}
+			p := manifest.Problem{File: s.Dir, Reason: ReasonNoReader, Message: fmt.Sprintf("no box reads source %s, and its last content stays in force", s.Name)}
 			if first := s.Verdict.Differs; first != "" {
 				p.Message += fmt.Sprintf(": this box has %s otherwise than it is in force; bring the directory up to date, or %s", first, take)
 			}

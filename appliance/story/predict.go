@@ -26,11 +26,11 @@ const predictedPort = 40000
 // mostOutcomes bounds the endpoints that a prediction names.
 const mostOutcomes = 20
 
-// errWhereTo says that a prediction needs an address with a port.
+// errWhereTo means that a prediction needs an address with a port.
 var errWhereTo = errors.New("a prediction is of a packet to an address with a port, as 10.96.0.10:80")
 
-// predict tells the fate of the first packet of a connection, by the rules of the Services. No packet is sent, and foreign
-// rules are not considered.
+// predict computes the path of the first packet of a connection through the rules of the Services. No packet is sent, and
+// foreign rules are not considered.
 func (t *Teller) predict(q wire.TraceQuery) (wire.TracedPacket, error) {
 	if !q.To.IsValid() || q.Port == 0 {
 		return wire.TracedPacket{}, errWhereTo
@@ -111,7 +111,7 @@ func concerned(served map[string][]nft.ServicePort, p *sim.Packet) map[string][]
 	return found
 }
 
-// chains tells how a packet went through our chains; trace has "chain: rule" for each rule that took it.
+// chains describes the way of a packet through our chains; rules has "chain: rule" for each rule that matched.
 func (t *telling) chains(rules []string) {
 	for _, text := range rules {
 		chain, rule, _ := strings.Cut(text, ": ")
@@ -126,7 +126,7 @@ func (t *telling) chains(rules []string) {
 	}
 }
 
-// outcomes tells where the packet may end up.
+// outcomes describes the possible ends of the packet.
 func (t *telling) outcomes(p *sim.Packet, outcomes []sim.Result) {
 	var to []string
 	sources := map[netip.Addr]bool{}

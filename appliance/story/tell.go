@@ -23,7 +23,7 @@ type Facts struct {
 	Connection *conntrack.Connection
 }
 
-// Tell says what became of the packet of these steps, which are in order.
+// Tell describes a packet from its trace steps, which are in order.
 func Tell(steps []trace.Step, facts *Facts) wire.TracedPacket {
 	t := &telling{facts: facts}
 	for i := range steps {
@@ -41,7 +41,7 @@ type telling struct {
 	in     int
 	out    int
 	over   bool // dropped or refused
-	// predicted says that there is no packet.
+	// predicted is set for a prediction, which has no packet.
 	predicted bool
 	said      map[string]bool
 }
@@ -58,7 +58,7 @@ func (t *telling) say(state, where, format string, args ...any) {
 	t.packet.Lines = append(t.packet.Lines, wire.TraceLine{State: state, Text: text, Where: where})
 }
 
-// step tells of one decision.
+// step describes one decision.
 func (t *telling) step(s *trace.Step) {
 	t.packet.Steps = append(t.packet.Steps, wire.TraceStep{
 		Table: s.Family + " " + s.Table, Chain: s.Chain, Rule: s.Rule, Verdict: s.Verdict, Policy: s.Kind == trace.KindPolicy,
@@ -86,7 +86,7 @@ func (t *telling) step(s *trace.Step) {
 	}
 }
 
-// begin tells which packet it is, and whose.
+// begin describes the packet, and the Service that it is for.
 func (t *telling) begin() {
 	h := t.first
 	t.packet.From, t.packet.To, t.packet.Protocol = addrText(h.From), addrText(h.To), protocolName(h.Protocol)
@@ -116,8 +116,8 @@ func (t *telling) begin() {
 	}
 }
 
-// known tells of a packet that was translated before any rule of ours saw it, because its connection
-// is tracked.
+// known describes a packet that was translated before any rule of ours saw it, because its
+// connection is tracked.
 func (t *telling) known(c *conntrack.Connection) {
 	key, _, _ := t.whose(&trace.Header{Protocol: byte(c.Protocol), From: c.Client, To: c.To})
 	if key == "" {
@@ -185,7 +185,7 @@ func (t *telling) isVIP(a netip.Addr) bool {
 	return false
 }
 
-// ours tells of a decision of our own tables, whose chains are named for what they do.
+// ours describes a decision in our own tables, by the name of the chain.
 func (t *telling) ours(s *trace.Step) {
 	where := s.Chain
 	verb, target, _ := strings.Cut(s.Verdict, " ")
@@ -211,7 +211,7 @@ func (t *telling) ours(s *trace.Step) {
 	}
 }
 
-// chosen tells why a packet goes from one of our chains to another.
+// chosen describes why a packet goes from one of our chains to another.
 func (t *telling) chosen(where, target string) {
 	word, _, _ := strings.Cut(target, "/") // recall/default/web
 	switch {
@@ -274,7 +274,7 @@ func (t *telling) inServiceRange(a netip.Addr) bool {
 	return false
 }
 
-// others tells what a foreign table did to the packet.
+// others describes what a foreign table did to the packet.
 func (t *telling) others(s *trace.Step) {
 	table := strings.TrimSpace(s.Family + " " + s.Table)
 	switch {
@@ -289,7 +289,7 @@ func (t *telling) others(s *trace.Step) {
 	}
 }
 
-// end tells how the packet left.
+// end describes how the packet left.
 func (t *telling) end() {
 	c := t.facts.Connection
 	switch {

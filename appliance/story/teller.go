@@ -37,8 +37,8 @@ type Teller struct {
 	busy   atomic.Bool // while packets are followed
 }
 
-// NewTeller tells of what served gives: the ports of all Services, "namespace/name", and the box. way looks up a route of
-// this host.
+// NewTeller returns a Teller over the ports of all Services, "namespace/name", and the box, as served returns them. way
+// looks up a route of this host.
 func NewTeller(served func() (map[string][]nft.ServicePort, nft.Box), way func(to netip.Addr) (Way, error)) *Teller {
 	return &Teller{
 		served: served,

@@ -15,7 +15,7 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// Answers tells the API about connections through Services. It is api.Traffic.
+// Answers answers the queries of the API about connections through Services. It implements api.Traffic.
 type Answers struct {
 	served   func() (map[string][]nft.ServicePort, nft.Box)
 	relayed  func(service string, p *nft.ServicePort) *wire.RelayLoad // nil: unknown
@@ -29,8 +29,8 @@ type RelayedClient struct {
 	Client, Listener netip.AddrPort // Client as the listener sees it
 }
 
-// NewAnswers tells of what served gives: the ports of all Services, "namespace/name", and the box
-// that they are served on. totals are what the kernel counted since the start; nil: it does not count.
+// NewAnswers returns Answers over the ports of all Services, "namespace/name", and the box that they are served on, as served
+// returns them. totals are what the kernel counted since the start; nil: it does not count.
 func NewAnswers(served func() (map[string][]nft.ServicePort, nft.Box), totals func() (nft.Totals, error)) *Answers {
 	a := &Answers{served: served}
 	a.observer = New(look, func() []Port {
@@ -116,7 +116,7 @@ func sortedOnce(lists ...[]netip.AddrPort) []netip.AddrPort {
 	return slices.Compact(all)
 }
 
-// Traffic tells which Services have connections. The answer is not to be changed: it may be given again.
+// Traffic returns the connections of Services by port. The answer is not to be changed: it may be given again.
 func (a *Answers) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 	if q.Clients && !a.observer.watch(q.Namespace+"/"+q.Service) {
 		return nil, fmt.Errorf("the clients of %d other Services are counted, and that is the most: ask again %s after others did last, or ask for connections", maxWatched, watchFor)

@@ -223,7 +223,7 @@ func (o *Observer) drop() {
 	o.found = nil
 }
 
-// History tells of a Service port (Port.Key) what the last looks found, the oldest first.
+// History returns the samples of a Service port (Port.Key) in the last looks, the oldest first.
 func (o *Observer) History(key string) []Sample {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -23,7 +23,7 @@ type table struct {
 	reads   int
 	now     time.Time
 	ports   []Port
-	// counted is what the kernel counted; nil: it does not count.
+	// counted are the kernel's counters; nil: it does not count.
 	counted *nft.Totals
 }
 

@@ -16,7 +16,7 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// answersOf tells of Services with n ports in all, and of the connections of a table.
+// answersOf returns Answers over Services with n ports in all, and the connections of a table.
 func answersOf(n int, table *table) *Answers {
 	served := map[string][]nft.ServicePort{}
 	for i := range n {

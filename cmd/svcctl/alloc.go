@@ -14,11 +14,11 @@ import (
 func (p *program) allocVerb() *verb {
 	return &verb{
 		name:    "alloc",
-		summary: "show the holders of addresses and ports, and what is free",
+		summary: "show allocated and free addresses and ports",
 		args:    "[check] [FLAGS]",
-		about: `Lists the ranges of cluster IPs, node ports and load balancer IPs: how large they are, how
-much of them is held, how much is free. -o wide goes on with every value and its Service,
-and marks those outside of the range, which were given before it was changed.
+		about: `Lists the ranges of cluster IPs, node ports and load balancer IPs with their size,
+and the numbers of used and free values. -o wide adds every value with its Service, and
+marks values outside of the range, which were allocated before the range was changed.
 
 ` + "`svcctl alloc check`" + ` compares what is held with what the Services have. They agree, unless
 something is broken; --repair makes them agree: what no Service has is free again, and
@@ -26,11 +26,11 @@ what a Service has is its own. No address of a Service changes.`,
 		words: []string{"check"},
 		options: slices.Concat([]*option{
 			outputOption(formTable, formWide, formYAML, formJSON),
-			{name: "repair", group: groupHow, usage: "with check: put right what does not agree; needs the right to write"},
+			{name: "repair", group: groupHow, usage: "with check: remove differences; needs the right to write"},
 		}, connectOptions()),
 		examples: []example{
-			{"How full is it?", "svcctl alloc"},
-			{"Who has which node port?", "svcctl alloc -o json | jq -r '.pools[] | select(.kind == \"nodePort\") | .holders[] | \"\\(.value) \\(.services[])\"'"},
+			{"The use of each range.", "svcctl alloc"},
+			{"The holders of node ports.", "svcctl alloc -o json | jq -r '.pools[] | select(.kind == \"nodePort\") | .holders[] | \"\\(.value) \\(.services[])\"'"},
 			{"In a monitoring script.", "svcctl alloc check > /dev/null || echo broken"},
 		},
 		exits: `  0  done; with check: everything agrees, or was repaired
@@ -78,7 +78,7 @@ func (p *program) runAlloc(ctx context.Context, v *verb, args []string) error {
 	case left && repair:
 		return errors.New("not all of it could be repaired")
 	case left:
-		return errors.New("what is held and what the Services have do not agree: `svcctl alloc check --repair` puts it right")
+		return errors.New("the allocator and the Services differ: `svcctl alloc check --repair` removes the differences")
 	}
 	return nil
 }

@@ -25,39 +25,38 @@ const defaultAnnounceDir = "/run/svcctl-announce"
 func (p *program) announceVerb() *verb {
 	return &verb{
 		name:    "announce",
-		summary: "lead clients to the addresses of Services, by ARP, NDP and BGP",
-		about: `Answers ARP and NDP for the load balancer IPs and external IPs that lie in a pool
-(--load-balancer-pool of serve) and in a network that the box is attached to, and
-announces them to the neighbors. An address is announced once its rules are in force and
-while a Service on it has an endpoint; one that another host has is left to that host.
-No address is put on the box.
+		summary: "announce the addresses of Services by ARP, NDP and BGP",
+		about: `Answers ARP and NDP for the load balancer IPs and external IPs in a pool
+(--load-balancer-pool of serve) and in a network of the box, and announces them to the
+neighbors. An address is announced once its rules are in force and while a Service on it has
+an endpoint. An address of another host is not announced. No address is added to the box.
 
-With --peer routers are told of the same addresses by BGP, as routes to this box, wherever
-the addresses lie. No route is learned, and nothing listens.
+With --peer the addresses are announced to routers by BGP, as routes to this box, in any
+network. No route is learned, and no BGP connection is accepted.
 
-It is a process of its own: ` + "`svcctl serve`" + ` can stop, start and be upgraded without any
-change on the wire. ` + "`svcctl announcements`" + ` shows what it does. It runs until SIGTERM or
-SIGINT, after which no box answers, and routes are withdrawn. It needs the right to open
-the socket of serve, and CAP_NET_RAW, but for BGP with addresses of peers alone.`,
+It is a separate process: ` + "`svcctl serve`" + ` can stop, start and be upgraded without
+any change on the wire. ` + "`svcctl announcements`" + ` shows its state. It runs until
+SIGTERM or SIGINT; then it stops answering, and withdraws its routes. It needs access to the
+socket of serve, and CAP_NET_RAW, except for BGP with peers by address.`,
 		options: slices.Concat([]*option{
 			{name: "l2", arg: "INTERFACE|auto", def: announce.Auto + " without --peer", repeats: true, group: groupHow,
-				usage: "interface to announce on; auto: every one on whose network an address lies; repeatable"},
+				usage: "interface to announce on; auto: every one with an address in its network; repeatable"},
 			{name: "vrid", arg: "NUMBER", group: groupElection,
 				usage: "take part in the election of this virtual router, 1 to 255, by VRRPv3 on these interfaces"},
 			{name: "priority", arg: "NUMBER", def: "100", group: groupElection, usage: "of this box, 2 to 254: the highest wins"},
 			{name: "interval", arg: "DURATION", def: "100ms", group: groupElection,
-				usage: "between advertisements, 10ms to 40s; a box that is not heard for three of them is gone"},
-			{name: "preempt", group: groupElection, usage: "take over from a box of lower priority that is well"},
+				usage: "between advertisements, 10ms to 40s; a box counts as dead after three intervals"},
+			{name: "preempt", group: groupElection, usage: "take over from a healthy box of lower priority"},
 			{name: "gateway", arg: "ADDRESS", repeats: true, group: groupElection,
-				usage: "the box that the election chose answers for this address too: what servers have as their router; repeatable"},
+				usage: "the active box answers for this address too, the servers' router; repeatable"},
 			{name: "follow", arg: "ADDRESS", group: groupElection,
-				usage: "no election: answer while an interface of this box has the address, as keepalived gives it"},
+				usage: "no election: answer while an interface of this box has the address, as with keepalived"},
 			{name: "state-dir", arg: argDir, def: defaultAnnounceDir, group: groupPlaces,
-				usage: "what is announced, for the next start; it must not survive a boot"},
+				usage: "state for the next start; it must not survive a boot"},
 		}, bgpOptions(), announceLogOptions(), socketOptions()),
 		examples: []example{
 			{"On every segment.", "sudo svcctl announce"},
-			{"On two interfaces alone.", "sudo svcctl announce --l2 eth0 --l2 eth1"},
+			{"On two interfaces.", "sudo svcctl announce --l2 eth0 --l2 eth1"},
 			{"One of two boxes that are the router of the servers on eth1.", "sudo svcctl announce --l2 eth0 --l2 eth1 --vrid 51 --gateway 10.1.2.254"},
 			{"One of two boxes.", "sudo svcctl announce --l2 eth0 --vrid 51 --priority 200"},
 			{"Routes to two routers, and nothing on segments.", "svcctl announce --asn 64512 --peer tor-1=64513@192.0.2.1 --peer tor-2=64513@192.0.2.2 --bfd 300ms"},
@@ -116,7 +115,7 @@ func (p *program) runAnnounce(ctx context.Context, v *verb, _ []string) error {
 	return p.announce(ctx, a, log)
 }
 
-const groupElection = "Which of several boxes answers"
+const groupElection = "Election of the active box"
 
 // electionOf reads the flags of the election.
 func electionOf(v *verb, a *announce.Config) error {
@@ -167,11 +166,11 @@ func electionOf(v *verb, a *announce.Config) error {
 func (p *program) announcementsVerb() *verb {
 	return &verb{
 		name:    "announcements",
-		summary: "show which addresses are announced, where, and why not",
-		about: `Lists the load balancer IPs and external IPs that lie in a pool, each with its Services,
-where it is announced and what became of it there:
+		summary: "show which addresses are announced and where, or why not",
+		about: `Lists the load balancer IPs and external IPs in pools, each with its Services,
+where it is announced, and its state there:
 
-  announced   neighbors who ask for it get an answer
+  announced   neighbors get an answer
   standby     another box answers, see --vrid of announce
   probing     the neighbors are asked whether another host has it
   conflict    the host with that Ethernet address has it; asked again every 10 s
@@ -188,7 +187,7 @@ With BGP a second table has the routers: the state of each session, the routes t
 sent, and why it ended the last time.`,
 		options: slices.Concat([]*option{outputOption(formTable, formYAML, formJSON)}, connectOptions()),
 		examples: []example{
-			{"Who answers for which address?", "svcctl announcements"},
+			{"The state of all addresses.", "svcctl announcements"},
 			{"Addresses in conflict.", "svcctl announcements -o json | jq -r '.items[] | select(.places[]?.state == \"conflict\") | .address'"},
 		},
 		exits: `  0  done

@@ -15,7 +15,7 @@ import (
 	"svcctl.io/svcctl/appliance/announce/bgp"
 )
 
-const groupBGP = "Routers that are told by BGP"
+const groupBGP = "BGP"
 
 // bgpOptions are the flags about BGP.
 func bgpOptions() []*option {
@@ -25,15 +25,15 @@ func bgpOptions() []*option {
 			usage: "router to announce to, with its AS, or internal, or external for any other; ASN@INTERFACE: the one router on that interface; repeatable"},
 		{name: "peer-password-file", arg: argFile, group: groupBGP, usage: "file with the password of TCP MD5 signatures (RFC 2385), for all peers"},
 		{name: "bfd", arg: "INTERVAL[xMULTIPLIER]", group: groupBGP,
-			usage: "watch the peers by BFD (RFC 5880), as 300ms or 100msx5: a peer that is silent for so many intervals, 3 by default, is gone"},
+			usage: "watch the peers by BFD (RFC 5880), as 300ms or 100msx5: a peer is down after so many silent intervals, 3 by default"},
 		{name: "bfd-minimum-ttl", arg: "NUMBER", def: "1", group: groupBGP,
 			usage: "with --multihop: drop BFD packets with a lower TTL, 1 to 255; BIRD sends with 64, FRR with 255"},
 		{name: "community", arg: "COMMUNITY", repeats: true, group: groupBGP,
 			usage: "community of every route, as 64512:100, 64512:1:2 (large), no-export or no-advertise; repeatable"},
 		{name: "local-pref", arg: "NUMBER", group: groupBGP, usage: "preference of every route to peers of our own AS (default: 100)"},
 		{name: "graceful-restart", arg: "DURATION", group: groupBGP,
-			usage: "have peers keep the routes for so long when this process dies, 1s to 4095s (RFC 4724)"},
-		{name: "ttl-security", group: groupBGP, usage: "take packets of peers that are one hop away alone (RFC 5082); they must send with a TTL of 255"},
+			usage: "time for which peers keep the routes when this process dies, 1s to 4095s (RFC 4724)"},
+		{name: "ttl-security", group: groupBGP, usage: "accept only packets of peers one hop away (RFC 5082); they must send with a TTL of 255"},
 		{name: "multihop", group: groupBGP, usage: "peers may be several hops away"},
 	}
 }

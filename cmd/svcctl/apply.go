@@ -22,35 +22,35 @@ const manager = "svcctl"
 func (p *program) applyVerb() *verb {
 	return &verb{
 		name:    "apply",
-		summary: "make objects as files say",
+		summary: "create or change objects from files",
 		args:    "-f FILE|DIR|- [FLAGS]",
-		about: `Creates the objects of the files, or changes them into what the files say, and prints
-one line for each. Fields that the files do not mention stay as they are; fields that they
-mentioned the last time and do not mention any more are taken back, unless somebody else
-set them too. A field that somebody else set to another value is refused, with his name:
---force-conflicts takes it over, but for what the files of the appliance itself declare.
+		about: `Creates or changes objects to match the files, and prints one line for each.
+Fields that the files do not have stay as they are; fields that they had the last time and
+no longer have are removed, unless another manager set them too. A field that another
+manager set to another value is refused and names the manager: --force-conflicts takes it
+over, except fields declared by files of the appliance.
 
-An object that is refused stops no other: stderr says why, as FILE:LINE:COLUMN: reason.
+A refused object does not stop the others: stderr has the reason, as FILE:LINE:COLUMN: reason.
 
---prune removes what earlier applies of the same set brought and the files do not have any
-more. The set is what -l selects, or what --applyset names. Nothing is removed when an
-object was refused, and never what was made in another way.`,
+--prune removes objects that earlier applies of the same set created and that are no longer
+in the files. The set is selected by -l, or named by --applyset. Nothing is removed if an
+object was refused, and objects that were created in another way are never removed.`,
 		options: slices.Concat(filesOptions("what to apply"), []*option{
 			namespaceOption(),
 		}, setOptions(), []*option{
-			dryRunOption("say what would happen, with the addresses and ports that would be given, and change nothing"),
+			dryRunOption("print the result, with the addresses and ports that would be allocated, and change nothing"),
 			{name: "force-conflicts", group: groupHow, usage: "take over fields that other managers set"},
 			{name: "field-manager", arg: "NAME", def: manager, group: groupHow, usage: "owner of the applied fields"},
 			confirmOption(),
-			{name: "wait", arg: "DURATION", optional: true, group: groupHow, usage: "return when all is in the kernel; at most so long, or 30s. In a fleet in those of all boxes that are heard of; --wait=all, quorum or box says otherwise, and --wait=all,2m both"},
+			{name: "wait", arg: "DURATION", optional: true, group: groupHow, usage: "return when the objects are in the kernel; at most so long, or 30s. In a fleet, in the kernels of all boxes that report; --wait=all, quorum or box selects others, and --wait=all,2m sets the time too"},
 		}, rolloutOptions(), []*option{formOption(formText, formText, formName, formYAML, formJSON, formJSONPath)}, connectOptions()),
 		examples: []example{
 			{"One file, or a whole directory.", "svcctl apply -f web.yaml; svcctl apply -f manifests/"},
-			{"Which address would it get?", "svcctl apply -f web.yaml --dry-run -o jsonpath='{.items[0].spec.clusterIP}'"},
-			{"The directory is the truth for everything of the shop.", "svcctl apply -f shop/ --prune --applyset shop"},
-			{"Over the connection that it may cut: rolled back unless confirmed within five minutes.", "svcctl apply -f web.yaml --confirm 5m && svcctl confirm"},
-			{"In a fleet: on one box first, then on more, watched each time.", "svcctl apply -f web.yaml --rollout gw1,25%,100% --bake 5m"},
-			{"From a pipe, and go on when the packets flow.", "generate | svcctl apply -f - --wait && echo live"},
+			{"The address that it would get.", "svcctl apply -f web.yaml --dry-run -o jsonpath='{.items[0].spec.clusterIP}'"},
+			{"The directory is the source of truth for the set shop.", "svcctl apply -f shop/ --prune --applyset shop"},
+			{"A change that may cut this connection: undone unless confirmed within five minutes.", "svcctl apply -f web.yaml --confirm 5m && svcctl confirm"},
+			{"In a fleet: on one box first, then on more.", "svcctl apply -f web.yaml --rollout gw1,25%,100% --bake 5m"},
+			{"From a pipe, and continue when the change is in the kernel.", "generate | svcctl apply -f - --wait && echo live"},
 		},
 		exits: `  0  done
   1  an object was refused: stderr says why
@@ -64,14 +64,14 @@ object was refused, and never what was made in another way.`,
 func setOptions() []*option {
 	return []*option{
 		{name: "selector", letter: "l", arg: "SELECTOR", group: groupWhich, usage: "only the objects of the files that have these labels"},
-		{name: "prune", group: groupHow, usage: "remove what earlier applies of the set brought and the files do not have any more"},
+		{name: "prune", group: groupHow, usage: "remove objects of the set that are no longer in the files"},
 		{name: "applyset", arg: "NAME", group: groupHow, usage: "label every object as one of this set (" + setLabel + ")"},
 	}
 }
 
 const (
 	formText = "text"
-	// setLabel says which set an object was applied with.
+	// setLabel is the label with the name of the set that an object was applied with.
 	setLabel = "svcctl.io/applyset"
 )
 
@@ -285,7 +285,7 @@ func (a *applying) flush(ctx context.Context) error {
 	return err
 }
 
-// result tells what became of a document.
+// result prints the outcome of applying a document.
 func (a *applying) result(d *document, r wire.Applied) error {
 	a.total++
 	for _, warning := range r.Warnings {

@@ -21,7 +21,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// noon is what time it is in a box; its objects are younger than its tables by 90 s.
+// noon is the time in a box; its objects are younger than its tables by 90 s.
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 // box is an appliance without a kernel: the real store and the real API.

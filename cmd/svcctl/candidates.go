@@ -24,7 +24,7 @@ func (p *program) completeVerb() *verb {
 	return &verb{name: completeName, args: "WORD...", command: true, run: p.runComplete}
 }
 
-// errNothing says that there is nothing to complete.
+// errNothing means that there is nothing to complete.
 var errNothing = &exitError{code: exitNo}
 
 // runComplete prints candidates, one a line.

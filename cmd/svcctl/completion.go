@@ -12,8 +12,8 @@ func (p *program) completionVerb() *verb {
 		name:    "completion",
 		summary: "print a completion script for bash, zsh or fish",
 		args:    "bash|zsh|fish",
-		about: `The script completes verbs, flags, the values of flags that take one of a few, kinds, and
-the names of namespaces and objects, which it asks the appliance for.`,
+		about: `The script completes verbs, flags, the values of flags with a fixed set, kinds,
+and, from the appliance, the names of namespaces and objects.`,
 		words: []string{"bash", "zsh", "fish"},
 		examples: []example{
 			{"For this shell.", "source <(svcctl completion bash)"},

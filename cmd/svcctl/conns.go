@@ -18,18 +18,17 @@ func (p *program) connsVerb() *verb {
 		name:    "conns",
 		summary: "list the connections through a Service, or end one",
 		args:    "[svc/NAME] [FLAGS]",
-		about: `Lists the connections that the kernel tracks through a Service, or through all Services of
-a namespace: who the client is, which address it connected to, which endpoint answers,
-and which client address that sees (AS) where it is not the client's. TCP connections stay
-listed for two minutes after their end, as TIME_WAIT.
+		about: `Lists the tracked connections through a Service, or through all Services of a
+namespace: the client, the address that it connected to, the endpoint, and, if masqueraded,
+the client address that the endpoint sees (AS). TCP connections stay listed for two minutes
+after their end, as TIME_WAIT.
 
---kill ends one by its ID. Of a TCP connection both ends are told by a reset, as soon as
-they send something; any other is forgotten, and its next packet is balanced anew. It is
+--kill ends one by its ID. Both ends of a TCP connection get a reset as soon as they send
+something. The entry of any other is deleted, and its next packet is balanced again. It is
 for administrators.
 
-Of a relayed Service the endpoints are shown that the appliance has connections to for
-a client. Connections to node ports on loopback addresses are relayed, too, and are not
-listed.`,
+For a relayed Service the endpoints are those of the appliance's connections for a client.
+Connections to node ports on loopback addresses are relayed, too, and are not listed.`,
 		options: append([]*option{
 			namespaceOption(),
 			{name: "all-namespaces", letter: "A", group: groupWhich, usage: "Services of all namespaces"},
@@ -40,7 +39,7 @@ listed.`,
 			outputOption("table", "wide", "json"),
 		}, connectOptions()...),
 		examples: []example{
-			{"Who is connected to an endpoint that is to be rebooted?", "svcctl conns svc/web --endpoint 10.1.2.11"},
+			{"The connections of an endpoint before its reboot.", "svcctl conns svc/web --endpoint 10.1.2.11"},
 			{"End one of them.", "sudo svcctl conns --kill 2093418240"},
 			{"The clients with the most connections.", `svcctl conns svc/web -o json | jq -r '.connections[].client | sub(":[0-9]+$"; "")' | sort | uniq -c | sort -rn | head`},
 		},

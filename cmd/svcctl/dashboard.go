@@ -24,24 +24,24 @@ const codeLife = time.Minute
 func (p *program) dashboardVerb() *verb {
 	return &verb{
 		name:    "dashboard",
-		summary: "show the appliance as pages in a browser",
-		about: `Opens a door to the pages of the appliance, on a port of 127.0.0.1, and prints its address:
-what is wrong first, Services with their connections, one Service with its endpoints and
-the way of its packets, addresses, connections, and for admins the trace of packets and
-the journal. It ends with Ctrl-C.
+		summary: "show the appliance in a browser",
+		about: `Runs a local proxy to the pages of the appliance, on a port of 127.0.0.1, and
+prints its URL: problems first, Services with their connections, one Service with its
+endpoints and the path of its packets, addresses, connections, and for admins the trace of
+packets and the journal. Ctrl-C ends it.
 
-The address holds a code that is good once, and for a minute: the browser gets a session
-for it. Nobody else on this machine, and no other page in the browser, comes in. Pages are
-read with your own rights and change nothing.
+The URL has a code that is valid once, for a minute: the browser gets a session for it.
+Other users of this machine, and other pages in the browser, have no access. Pages are read
+with your own rights and change nothing.
 
-With --server it is the door to an appliance elsewhere.`,
+With --server it is a proxy to a remote appliance.`,
 		options: append([]*option{
 			{name: "port", arg: "N", def: "0", group: groupHow, usage: "port of 127.0.0.1; 0 for one that is free"},
 			{name: "no-browser", group: groupHow, usage: "print the address and open no browser"},
 		}, connectOptions()...),
 		examples: []example{
-			{"Look at this box.", "sudo svcctl dashboard"},
-			{"Look at a box that you have a shell on.", "ssh -L 8790:127.0.0.1:8790 gw1 sudo svcctl dashboard --port 8790"},
+			{"This box.", "sudo svcctl dashboard"},
+			{"A box with an SSH login.", "ssh -L 8790:127.0.0.1:8790 gw1 sudo svcctl dashboard --port 8790"},
 		},
 		exits: `  0  interrupted
   1  refused
@@ -86,7 +86,7 @@ func (p *program) runDashboard(ctx context.Context, v *verb, _ []string) error {
 	}
 }
 
-// unanswered says that the appliance does not answer.
+// unanswered writes the page for an appliance that does not answer.
 func unanswered(w http.ResponseWriter, why error) {
 	dashboard.Refuse(w, http.StatusBadGateway, why.Error(), true)
 }

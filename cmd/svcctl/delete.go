@@ -268,7 +268,7 @@ func removeAtOnce(ctx context.Context, c *client.Client, dryRun bool, victims []
 	return removals
 }
 
-// told says what became of an object. What is only its own trouble is noted.
+// told handles the answer to a deletion. What is only its own trouble is noted.
 func (d *deleting) told(ctx context.Context, v victim, answer client.Object, err error) error {
 	if f, is := errors.AsType[*wire.Failure](err); is {
 		if f.Code != 404 || !d.v.option("ignore-not-found").on() {

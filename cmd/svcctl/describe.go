@@ -20,18 +20,17 @@ import (
 func (p *program) describeVerb() *verb {
 	return &verb{
 		name:    "describe",
-		summary: "tell all about an object, and what happened to it",
+		summary: "show an object in detail, with its Events",
 		args:    "KIND [NAME...] | KIND/NAME... [FLAGS]",
-		about: `Of a Service it tells what it says, which addresses and ports it has, its endpoints slice
-by slice and why some of them are not used, whether its present version is in the kernel,
-what is wrong with it, and the events about it. Of other objects it tells all fields and
-the events.`,
+		about: `For a Service it shows its fields, addresses and ports, its endpoints slice by
+slice and why some are not used, whether its present version is in the kernel, its problems,
+and its Events. For other objects it shows all fields and the Events.`,
 		options: slices.Concat(filesOptions("the objects of files"), whichOptions(), []*option{
-			{name: "show-events", def: "true", group: groupOutput, usage: "tell the events too"},
+			{name: "show-events", def: "true", group: groupOutput, usage: "show the Events too"},
 		}, connectOptions()),
 		examples: []example{
 			{"One Service.", "svcctl describe svc/web -n shop"},
-			{"What this box says of itself.", "svcctl describe nodes"},
+			{"The Node object of this box.", "svcctl describe nodes"},
 		},
 		exits: `  0  done
   1  a name does not exist, or the appliance refused: stderr says which
@@ -171,7 +170,7 @@ func (d *describing) health(ctx context.Context, t target) ([][]string, error) {
 	return rows, nil
 }
 
-// happened tells the events about the object.
+// happened adds the Events about the object.
 func (d *describing) happened(ctx context.Context, page *describe.Page, t target, uid string) error {
 	k, _ := kindNamed("events")
 	about := []string{"involvedObject.kind=" + t.kind.Name, "involvedObject.name=" + t.name}

@@ -22,8 +22,8 @@ func (p *program) diffVerb() *verb {
 		args:    "-f FILE|DIR|- [FLAGS]",
 		about: `Compares the objects of the files, as they would be after ` + "`svcctl apply`" + `, with those
 that the appliance has, and prints the differences of each as diff -u does. The appliance
-decides as it would, and changes nothing: the address and ports that a new Service would
-get are shown. Who manages which field, and the version of the object, are left out.
+makes a dry run: the address and ports that a new Service would get are shown. managedFields
+and the version of the object are left out.
 
 Files in a directory that the appliance watches are compared as files: what would change
 when the appliance reads them as they are now. --field-manager gitops does the same for
@@ -31,11 +31,11 @@ files elsewhere, such as a branch that is checked out beside the watched directo
 		options: slices.Concat(filesOptions("what to compare"), []*option{
 			namespaceOption(),
 			{name: "force-conflicts", group: groupHow, usage: "as if fields that other managers set were taken over"},
-			{name: "field-manager", arg: "NAME", def: manager, group: groupHow, usage: "as if applied by this one; gitops: as if a watched file said so"},
+			{name: "field-manager", arg: "NAME", def: manager, group: groupHow, usage: "as if applied by this manager; gitops: as if by a watched file"},
 		}, connectOptions()),
 		examples: []example{
-			{"What would happen?", "svcctl diff -f manifests/"},
-			{"What would this branch change on this box?", "svcctl diff -f checkout/manifests --field-manager gitops"},
+			{"The changes by a directory.", "svcctl diff -f manifests/"},
+			{"The changes by a branch on this box.", "svcctl diff -f checkout/manifests --field-manager gitops"},
 			{"Only when something would.", "svcctl diff -f web.yaml > /dev/null; [ $? = 1 ] && svcctl apply -f web.yaml"},
 		},
 		exits: `  0  nothing would change
@@ -58,7 +58,7 @@ type differing struct {
 	refused int
 }
 
-// errDiffers says that there are differences, which are printed already.
+// errDiffers means that there are differences, which are printed already.
 var errDiffers = &exitError{code: exitNo}
 
 // runDiff prints differences.

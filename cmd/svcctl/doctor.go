@@ -29,15 +29,14 @@ func (p *program) doctorVerb() *verb {
 	}
 	return &verb{
 		name:    "doctor",
-		summary: "examine this box: kernel, settings, other programs' rules",
-		about: `Looks at everything on this box that the appliance depends on, and changes nothing:
-whether the kernel has what is needed, whether packets are forwarded, filters and
+		summary: "check this box: kernel, settings, foreign rules",
+		about: `Checks everything on this box that the appliance depends on, and changes nothing:
+features of the kernel, forwarding, filters and
 limits that drop them, the fill of the connection tracking table, rules of other
 programs at the same hooks, a second svcctl, the data directory, the manifests, the
-certificate of the API, addresses that no neighbor gets an answer for, what keeps
-others from being announced. An appliance
-that answers on the socket says itself where its data and its manifests are. What is
-not well comes with what to do about it. It needs root.
+certificate of the API, addresses without an ARP or NDP answer, and problems of announcing.
+The directories come from the appliance on the socket, if it answers. Every finding has the
+next step. It needs root.
 
 With -o json or yaml it prints one document: findings[] with check, level (ok,
 warning, error), message and advice.`,
@@ -46,8 +45,8 @@ warning, error), message and advice.`,
 			{"Before the first start.", "sudo svcctl doctor"},
 			{"What to do, for a script.", `sudo svcctl doctor -o json | jq -r '.findings[].advice // empty'`},
 		},
-		exits: `  0  nothing is wrong (warnings are not)
-  1  something is wrong: what it is, and what to do, is in the output
+		exits: `  0  no errors (warnings are allowed)
+  1  there are errors: the output has them, with the next steps
   2  wrong usage or configuration`,
 		run: p.runDoctor,
 	}
@@ -138,7 +137,7 @@ func twoLooks(ctx context.Context, c *client.Client) (*wire.Traffic, error) {
 // lookPause is more than looks of the appliance are apart at the least.
 const lookPause = 1100 * time.Millisecond
 
-// reasonAdvice says what to do about packets that are refused for a reason.
+// reasonAdvice has the next step for each reason of refused packets.
 var reasonAdvice = map[string]string{
 	"no-endpoint":        "`svcctl top -A --once --by refused` says of which Services, and `svcctl explain svc/NAME` why they have none",
 	"no-such-port":       "clients use a port that no Service has: `svcctl trace` shows which",

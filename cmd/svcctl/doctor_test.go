@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// Doctor tells who refuses clients now, and why; what was refused before is no finding.
+// Doctor lists the Services that refuse clients now, with the reason; earlier refusals are no finding.
 func TestRefusalFindings(t *testing.T) {
 	none, some, n := 0.0, 2.5, uint64(40)
 	seen := &wire.Traffic{Counted: true, Seconds: 2, Refusals: map[string]uint64{"stray": 30, "no-endpoint": 40},

@@ -9,7 +9,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// Doctor tells what keeps addresses from being announced, with what to do, and nothing where there is no pool.
+// Doctor lists the obstacles to announcing, with the next step, and nothing without a pool.
 func TestAnnouncingFindings(t *testing.T) {
 	networks := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/64")}
 	announcer := &wire.Announcer{Since: time.Now()}

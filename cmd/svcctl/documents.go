@@ -90,7 +90,7 @@ type reader struct {
 	paths     []string
 	flat      bool // directories without those in them
 	namespace string
-	// forced says that the namespace was given with -n: documents must not name another.
+	// forced is set when the namespace was given with -n: documents must not name another.
 	forced  bool
 	refused int
 }
@@ -139,7 +139,7 @@ func (r *reader) file(name string, data []byte, f func(*document) error) error {
 	return err
 }
 
-// unreadable says of an error of what -f names what to do about it.
+// unreadable adds the next step to an error of reading what -f names.
 func unreadable(err error) error {
 	where, is := errors.AsType[*fs.PathError](err)
 	if !is {

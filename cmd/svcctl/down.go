@@ -18,14 +18,14 @@ reachable through this box afterwards, and connections through it end. Tables of
 other programs, manifests, and the allocations in the data directory stay; the
 next ` + "`svcctl serve`" + ` brings everything back.
 
-It asks first, and does nothing while an appliance serves on the socket, which
-would only bring it back. It needs root, or CAP_NET_ADMIN.`,
+It asks first, and refuses while an appliance serves on the socket, which would restore
+everything. It needs root, or CAP_NET_ADMIN.`,
 		options: append([]*option{
 			{name: "yes", letter: "y", group: "How to go about it", usage: "do not ask"},
 			{name: "force", group: "How to go about it", usage: "even while an appliance serves"},
 		}, socketOptions()...),
 		examples: []example{
-			{"For good, once the appliance is stopped. No question is asked.", "svcctl down --yes"},
+			{"Once the appliance is stopped, without a question.", "svcctl down --yes"},
 		},
 		exits: `  0  nothing of svcctl is left in the kernel
   1  nothing was removed: stderr says why

@@ -18,15 +18,14 @@ func (p *program) drainVerb() *verb {
 	return &verb{
 		name:    "drain",
 		summary: "hand the announced addresses over to other boxes",
-		about: `Has this box announce nothing, without losing a packet where another box serves the same
-addresses: in an election the other box takes over while this one goes on answering; BGP
-routers are asked for other paths (community GRACEFUL_SHUTDOWN), and 2 s later the routes
-are withdrawn. Without an election no box answers on segments any more. An address that
---follow follows is moved by the program that gives it.
+		about: `Stops announcing on this box, without losing a packet if another box serves the
+same addresses: in an election the other box takes over while this one still answers; BGP
+routes get the community GRACEFUL_SHUTDOWN, and are withdrawn 2 s later. Without an election
+no box answers on segments any more. With --follow, move the followed address.
 
-It is the label ` + annotation.ExcludeNode + `
-of the Node of this box, and lasts over restarts and boots until ` + "`svcctl undrain`" + `. What
-reaches the box is served as before.`,
+It sets the label ` + annotation.ExcludeNode + `
+on the Node of this box, and lasts over restarts and reboots until ` + "`svcctl undrain`" + `. Packets
+that reach the box are still served.`,
 		options: slices.Concat([]*option{
 			{name: "wait", group: groupHow, usage: "return when nothing is announced, and no packet of a connection to these addresses came for 2s"},
 			{name: "timeout", arg: "DURATION", def: "60s", group: groupHow, usage: "how long --wait waits at most"},
@@ -47,8 +46,9 @@ func (p *program) undrainVerb() *verb {
 	return &verb{
 		name:    "undrain",
 		summary: "announce addresses again after a drain",
-		about: `Ends ` + "`svcctl drain`" + `: BGP routers get the routes again. In an election the box stands by, and
-takes over when the other one goes, or at once with --preempt of announce.`,
+		about: `Ends ` + "`svcctl drain`" + `: BGP routers get the routes again. In an election
+the box becomes backup, and takes over when the other one stops, or at once with --preempt
+of announce.`,
 		options:  connectOptions(),
 		examples: []example{{"After the work is done.", "sudo svcctl undrain"}},
 		exits: `  0  done, or it was so
@@ -163,7 +163,7 @@ func stillAnnounced(all *wire.Announcements, vips map[netip.Addr]bool) (why stri
 	return why
 }
 
-// stillActive says why connections are not silent; "": they are. Unlisted connections are unknown.
+// stillActive returns why connections are not silent; "": they are. Unlisted connections are unknown.
 func stillActive(active, unlisted int) string {
 	switch {
 	case active > 0:

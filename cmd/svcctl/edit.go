@@ -25,9 +25,9 @@ func (p *program) editVerb() *verb {
 		summary: "change an object in an editor",
 		args:    "KIND NAME... | KIND/NAME... [FLAGS]",
 		about: `Opens the object as YAML in the editor that KUBE_EDITOR, VISUAL or EDITOR names, else in
-vi. When the editor ends, what was changed, and nothing else, is sent to the appliance.
-What it refuses comes back into the editor, with the reason at the top, until it is
-accepted, or nothing is changed any more.`,
+vi. When the editor ends, only the changed fields are sent to the appliance. A refused edit
+is opened again, with the reason at the top, until it is accepted, or nothing is changed any
+more.`,
 		options: slices.Concat([]*option{
 			namespaceOption(),
 			{name: "field-manager", arg: "NAME", def: "svcctl-edit", group: groupHow, usage: "owner of the changed fields"},
@@ -105,7 +105,7 @@ func (e *editing) run(ctx context.Context) error {
 			return err
 		}
 		if err := e.p.edit(ctx, e.editor(), e.file); err != nil {
-			return fmt.Errorf("the editor %s: %w; what is written is in %s", e.editor(), err, e.file)
+			return fmt.Errorf("the editor %s: %w; the text is in %s", e.editor(), err, e.file)
 		}
 		content, err := os.ReadFile(e.file)
 		if err != nil {
@@ -118,11 +118,11 @@ func (e *editing) run(ctx context.Context) error {
 		case written == withoutComments(original):
 			return e.cancel("nothing is changed")
 		case why != "" && written == withoutComments(text):
-			return fmt.Errorf("given up: %s; what is written is in %s", why, e.file)
+			return fmt.Errorf("given up: %s; the text is in %s", why, e.file)
 		}
 		text = written
 		if why, err = e.send(ctx, content); err != nil {
-			return fmt.Errorf("%w; what is written is in %s", err, e.file)
+			return fmt.Errorf("%w; the text is in %s", err, e.file)
 		}
 		if why == "" {
 			_ = os.Remove(e.file)

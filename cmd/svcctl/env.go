@@ -21,16 +21,16 @@ const (
 func (p *program) envVerb() *verb {
 	return &verb{
 		name:    "env",
-		summary: "tell a program where the Services are, by environment variables",
+		summary: "print environment variables with the addresses of Services",
 		args:    "[FLAGS] [-- COMMAND [ARG...]]",
 		about: `Prints the variables that a Kubernetes node gives its Pods for the Services of their
 namespace: for a Service redis-primary REDIS_PRIMARY_SERVICE_HOST and
 REDIS_PRIMARY_SERVICE_PORT, one more _SERVICE_PORT_NAME for every port with a name, and
 those of Docker's container links. Services without a cluster IP have none.
 
-With a command it prints nothing and becomes that command, with these variables added
-to its environment in the place of any of the same names. The command does not notice
-when Services change: it has what was so when it started.
+With a command it prints nothing and executes that command, with these variables in its
+environment. They override others of the same names. The command keeps the variables of its
+start when Services change.
 
   -o shell    for eval: assignments, and a line that exports them
   -o dotenv   NAME=value, one a line: for docker --env-file, systemd, make

@@ -22,32 +22,32 @@ import (
 func (p *program) explainVerb() *verb {
 	return &verb{
 		name:    "explain",
-		summary: "tell why a Service does not answer, or what a field means",
+		summary: "explain why a Service does not answer, or what a field means",
 		args:    "svc/NAME | ADDRESS[:PORT] | KIND[.FIELD] [FLAGS]",
-		about: `Of a Service, or of an address that a client wants to reach, it goes from the object to
-the kernel, one check a line:
+		about: `For a Service, or an address that a client connects to, it checks every stage from
+the object to the kernel, one line for each:
 
-  ✓  as it should be
-  !  worth a look: it may be the reason for some clients
-  ✗  the reason: the line after it says what to do next
+  ✓  good
+  !  it may be the reason for some clients
+  ✗  the reason: the line after it has the next step
 
 An address is a cluster IP, an external IP, a load balancer IP, or with a port in front of
 nothing (:30080) a node port. /udp or another protocol may follow.
 
-Of a kind, or a field of one, it tells what it means here, and of "annotations [NAME]" what
-each of them does. That needs no appliance.`,
+For a kind or a field it prints its meaning, and for "annotations [NAME]" the effect of each
+annotation. That needs no appliance.`,
 		options: slices.Concat([]*option{
 			namespaceOption(),
-			{name: "client", arg: "ADDRESS[:PORT]", group: groupOutput, usage: "of a Service that hashes: tell which endpoint this client gets"},
-			{name: "recursive", group: groupOutput, usage: "of a kind: list the fields of fields too, without their meaning"},
-			{name: "output", letter: "o", arg: "FORM", words: []string{"wide"}, group: groupOutput, usage: "wide: of a Service, its revision and what is programmed too"},
+			{name: "client", arg: "ADDRESS[:PORT]", group: groupOutput, usage: "for a Service with a hash: show the endpoint of this client"},
+			{name: "recursive", group: groupOutput, usage: "for a kind: list nested fields too, without their meaning"},
+			{name: "output", letter: "o", arg: "FORM", words: []string{"wide"}, group: groupOutput, usage: "wide: for a Service, its revision and programmed state too"},
 		}, connectOptions()),
 		examples: []example{
-			{"Why is there no answer?", "svcctl explain svc/web -n shop"},
+			{"Why a Service does not answer.", "svcctl explain svc/web -n shop"},
 			{"The same, from the client's side.", "svcctl explain 10.96.0.10:80"},
-			{"Which endpoint does this client get?", "svcctl explain svc/web --client 192.0.2.10:40000"},
-			{"What does this field do?", "svcctl explain service.spec.externalTrafficPolicy"},
-			{"What does this annotation do?", "svcctl explain annotations aws-load-balancer-internal"},
+			{"The endpoint of a client.", "svcctl explain svc/web --client 192.0.2.10:40000"},
+			{"The meaning of a field.", "svcctl explain service.spec.externalTrafficPolicy"},
+			{"The effect of an annotation.", "svcctl explain annotations aws-load-balancer-internal"},
 		},
 		exits: `  0  it should answer; or the field or annotation is explained
   1  it does not, or there is no such field or annotation
@@ -145,7 +145,7 @@ func parseQuestion(text string) (q diagnose.Question, is bool, err error) {
 	return q, true, nil
 }
 
-// errNoAnswer says that a Service does not answer, which is told already.
+// errNoAnswer means that a Service does not answer, which is printed already.
 var errNoAnswer = &exitError{code: exitNo}
 
 // explainService explains a Service that is named.

@@ -14,18 +14,19 @@ import (
 func (p *program) exportVerb() *verb {
 	return &verb{
 		name:    "export",
-		summary: "write everything that is stored to a file",
+		summary: "write the whole state to a file",
 		args:    "FILE|- [FLAGS]",
-		about: `Writes all that the appliance has stored, as of one moment: objects with their owners,
-uids and revisions, the addresses and ports that they have, the last good copies of files,
-the journal, and a trial that is under way. ` + "`svcctl restore`" + ` makes another box the same.
+		about: `Writes a consistent copy of the state of the appliance: objects with their owners,
+uids and revisions, their addresses and ports, the last good copies of files, the journal,
+and a trial in progress. ` + "`svcctl restore`" + ` restores it on another box.
 
-The file is lines of JSON with a checksum at the end. It is readable by its owner only, as
-Secrets are in it. The keys and certificates of the API are not. It needs root.`,
+The file is lines of JSON with a checksum at the end. It is readable by its owner only,
+because it contains Secrets. It does not contain the keys and certificates of the API. It
+needs root.`,
 		options: connectOptions(),
 		examples: []example{
 			{"Every night.", "svcctl export /var/backups/svcctl-$(date +%F).jsonl"},
-			{"Which Services were there?", `jq -r 'select(.key // "" | startswith("object/Service/")).key' svcctl.jsonl`},
+			{"The Services in an export.", `jq -r 'select(.key // "" | startswith("object/Service/")).key' svcctl.jsonl`},
 		},
 		exits: `  0  done
   1  not done: no file was written
@@ -67,7 +68,7 @@ func (p *program) runExport(ctx context.Context, v *verb, args []string) (err er
 
 func (p *program) restoreVerb() *verb {
 	o := []*option{
-		{name: "replace", group: groupHow, usage: "even if there are Services: all that is stored here is lost"},
+		{name: "replace", group: groupHow, usage: "even if there are Services: the present content is lost"},
 		configOption(),
 	}
 	for _, s := range settings() {
@@ -79,7 +80,7 @@ func (p *program) restoreVerb() *verb {
 	}
 	return &verb{
 		name:    "restore",
-		summary: "make a box what an export says",
+		summary: "restore a box from an export",
 		args:    "FILE|- [FLAGS]",
 		about: `Makes the data directory what ` + "`svcctl export`" + ` has written: the next ` + "`svcctl serve`" + `
 serves the same objects at the same addresses and ports, with the same uids and

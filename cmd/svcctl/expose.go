@@ -16,14 +16,14 @@ import (
 
 func (p *program) exposeVerb() *verb {
 	const groupService = "What clients connect to"
-	const groupServers = "Who answers"
+	const groupServers = "Servers"
 	return &verb{
 		name:    "expose",
-		summary: "make a Service of an address list, without writing YAML",
+		summary: "create a Service from a list of servers, without writing YAML",
 		args:    "NAME --port PORT --to ADDRESS [FLAGS]",
 		about: `Prints a Service with these ports and an EndpointSlice for each IP family of its
-servers, or applies them with --apply. The manifests are judged as ` + "`svcctl serve`" + ` would;
-when something is wrong with them nothing is printed or applied.
+servers, or applies them with --apply. The manifests are validated as by
+` + "`svcctl serve`" + `; if they have a problem nothing is printed or applied.
 
 Without --apply it needs no privilege and no appliance.`,
 		options: append([]*option{
@@ -37,7 +37,7 @@ Without --apply it needs no privilege and no appliance.`,
 			{name: "to", arg: "ADDRESS[:PORT]", group: groupServers, repeats: true,
 				usage: "server, as 10.1.2.11, 10.1.2.11:8080 or [2001:db8::11]:8080; repeatable"},
 			{name: "weight", arg: "ADDRESS=WEIGHT", group: groupServers, repeats: true, usage: "share of a server, 0 to 65535; 1 without it"},
-			{name: "health-check", arg: "CHECK", group: groupServers, usage: "how servers are asked whether they serve, as tcp or http:8080/healthz"},
+			{name: "health-check", arg: "CHECK", group: groupServers, usage: "health check of the servers, as tcp or http:8080/healthz"},
 			{name: "apply", group: groupHow, usage: "apply the manifests instead of printing them"},
 		}, connectOptions()...),
 		examples: []example{

@@ -19,7 +19,7 @@ import (
 func (p *program) fleetVerb() *verb {
 	return &verb{
 		name:    "fleet",
-		summary: "make, look at, back up and restore the objects of many boxes",
+		summary: "create, show, back up and restore the objects of a fleet",
 		args:    "WORD [DIR] [FLAGS]",
 		about: `Boxes that are started with the same --fleet and --etcd share their objects: the same
 Services with the same addresses on each.
@@ -28,10 +28,10 @@ Services with the same addresses on each.
                its own whose serve is stopped: revisions and addresses stay.
                Objects of files are those of the source of --manifests NAME=DIR
                that has the file, and those of the API without it
-  status       what etcd has of the fleet, and how its members are
-  boxes        the boxes, and how far each is
-  accept       have all boxes take what etcd has although it went back, as after
-               a snapshot of etcd was restored
+  status       the state of the fleet in etcd, and of its members
+  boxes        the boxes, with their progress
+  accept       apply the state of etcd on all boxes although it is older, as
+               after a snapshot of etcd was restored
   backup DIR   write all objects to a new data directory
   restore DIR  make the fleet equal to a backup, or to the data directory of a
                box that is stopped, at a revision above all others; all tokens
@@ -47,7 +47,7 @@ boxes and accept speak with the serve of this box. leave works on the directory 
 others speak with etcd itself, from anywhere, and need --fleet and --etcd.`,
 		options: slices.Concat([]*option{
 			{name: "from", arg: argDir, group: groupHow, usage: "of init: the data directory of a box, whose objects become those of the fleet"},
-			{name: "without", arg: "BOX", repeats: true, group: groupHow, usage: "of upgrade: a box that is gone for good, whatever it could read; repeatable"},
+			{name: "without", arg: "BOX", repeats: true, group: groupHow, usage: "of upgrade: a box that is gone for good, to be ignored; repeatable"},
 			placeSettings()[0].option(),
 			dataKeyOption(),
 			outputOption(formTable, formJSON),
@@ -56,7 +56,7 @@ others speak with etcd itself, from anywhere, and need --fleet and --etcd.`,
 		examples: []example{
 			{"A new fleet.", "svcctl fleet init --fleet pop1 --etcd https://etcd1:2379,https://etcd2:2379,https://etcd3:2379"},
 			{"A box of its own becomes the first of a fleet.", "svcctl fleet init --fleet pop1 --etcd https://etcd1:2379 --from /var/lib/svcctl"},
-			{"Who is behind?", "sudo svcctl fleet boxes"},
+			{"The progress of the boxes.", "sudo svcctl fleet boxes"},
 			{"All boxes have the new version.", "svcctl fleet upgrade --fleet pop1 --etcd https://etcd1:2379"},
 			{"The key in the first line is new.", "svcctl fleet reseal --fleet pop1 --etcd https://etcd1:2379 --fleet-key-file /etc/svcctl/fleet.key"},
 		},

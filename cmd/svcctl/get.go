@@ -19,28 +19,28 @@ import (
 func (p *program) getVerb() *verb {
 	return &verb{
 		name:    "get",
-		summary: "list objects, or show some of them",
+		summary: "list or show objects",
 		args:    "KIND[,KIND] [NAME...] | KIND/NAME... [FLAGS]",
 		about: `KIND is services, endpointslices, endpoints, pods, namespaces, nodes, events,
 configmaps, secrets, leases, servicecidrs or ipaddresses; or its singular, or a short
 name (svc, ep, po, ns, no, ev, cm, ip), or "all" for services and pods. Of a fleet,
 "boxes" are those that share the objects.`,
 		options: slices.Concat(filesOptions("the objects of files"), whichOptions(), []*option{
-			{name: "ignore-not-found", group: groupWhich, usage: "say nothing about names that do not exist"},
+			{name: "ignore-not-found", group: groupWhich, usage: "ignore names that do not exist"},
 			formOption(formTable, formTable, formWide, formYAML, formJSON, formName, formJSONPath, formColumns),
-			{name: "watch", letter: "w", group: groupOutput, usage: "go on with every change, until interrupted"},
-			{name: "sort-by", arg: "PATH", group: groupOutput, usage: "sort by what a JSONPath expression finds, as in .metadata.name"},
+			{name: "watch", letter: "w", group: groupOutput, usage: "print every further change, until interrupted"},
+			{name: "sort-by", arg: "PATH", group: groupOutput, usage: "sort by the value of a JSONPath expression, as .metadata.name"},
 			{name: "show-labels", group: groupOutput, usage: "add a column with all labels"},
 			{name: "label-columns", letter: "L", arg: "LABEL[,LABEL]", group: groupOutput, repeats: true, usage: "add columns with the values of labels; repeatable"},
 			{name: "show-kind", group: groupOutput, usage: "write the kind before each name"},
-			{name: "no-headers", group: groupOutput, usage: "leave out the line above a table"},
+			{name: "no-headers", group: groupOutput, usage: "omit the header of a table"},
 			{name: "show-managed-fields", group: groupOutput, usage: "show managedFields in YAML and JSON"},
 		}, connectOptions()),
 		examples: []example{
 			{"All Services of a namespace, and of all of them.", "svcctl get svc -n shop; svcctl get svc -A -o wide"},
 			{"Two kinds at once, as they change.", "svcctl get svc,endpointslices -w"},
 			{"One field of each.", `svcctl get svc -o jsonpath='{range .items[*]}{.metadata.name}{"\t"}{.spec.clusterIP}{"\n"}{end}'`},
-			{"Who holds which address.", "svcctl get ipaddresses"},
+			{"Allocated addresses with their holders.", "svcctl get ipaddresses"},
 		},
 		exits: `  0  done, also when there is nothing to list
   1  a name does not exist, or the appliance refused: stderr says which

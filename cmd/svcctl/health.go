@@ -28,7 +28,7 @@ svcctl.io/health-check, as http:8080/healthz.
   out        taken out by hand: see ` + "`svcctl in`" + `
   not asked  there are more endpoints than can be checked
 
-SINCE is "start" for what was so when the appliance started. With -o json or yaml it prints
+SINCE is "start" for states from before the start of the appliance. With -o json or yaml it prints
 a document with endpoints[]: service, port, protocol, endpoint, state, since, check, took,
 why, failures, passes, held.`,
 		options: slices.Concat([]*option{
@@ -167,7 +167,7 @@ func roughly(d time.Duration) time.Duration {
 	return d.Round(unit)
 }
 
-// whyText says what speaks against an endpoint, or for how long it has to answer.
+// whyText formats why an endpoint is down, or the time within which it has to answer.
 func whyText(e *wire.EndpointHealth) string {
 	var words []string
 	if e.Why != "" {

@@ -20,7 +20,7 @@ const maxSource = 16 << 20
 func (p *program) importVerb() *verb {
 	return &verb{
 		name:    "import",
-		summary: "make manifests of what other load balancers, or a cluster, have",
+		summary: "convert configurations of other load balancers, or of a cluster",
 		args:    "SOURCE FILE|- [FLAGS]",
 		words:   slices.Sorted(maps.Keys(convert.Sources())),
 		about: `SOURCE is one of keepalived, ipvs, haproxy, nftlb, metallb and cluster: reads a keepalived.conf, what ` + "`ipvsadm -S -n`" + ` prints, the proxies in TCP mode of a
@@ -28,20 +28,20 @@ haproxy.cfg, or the JSON of nftlb, and prints a Service and EndpointSlices for e
 server. Of a cluster it takes what ` + "`kubectl get svc,endpointslices -A -o yaml`" + ` prints; objects
 of MetalLB become flags of svcctl serve and svcctl announce, in a comment.
 
-What has no counterpart is a comment in the YAML and a line on stderr: nothing is left out
-without a word. What is not understood is an error with its line, and nothing is printed.
+A setting without a counterpart is a comment in the YAML and a line on stderr. Unknown
+syntax is an error with its line, and nothing is printed.
 
 It needs no privilege and no appliance, and changes nothing.`,
 		options: []*option{
 			namespaceOption(),
-			{name: "address", arg: "ADDRESS", repeats: true, group: groupHow, usage: "what `bind *` of HAProxy stands for; repeatable, one for each IP family (default: an address of a pool)"},
+			{name: "address", arg: "ADDRESS", repeats: true, group: groupHow, usage: "address for `bind *` of HAProxy; repeatable, one for each IP family (default: an address of a pool)"},
 			{name: "keep-cluster-ips", group: groupHow, usage: "the Services of a cluster keep their cluster IPs"},
 		},
 		examples: []example{
-			{"What would keepalived's virtual servers be?", "svcctl import keepalived /etc/keepalived/keepalived.conf > edge.yaml"},
+			{"The virtual servers of keepalived.", "svcctl import keepalived /etc/keepalived/keepalived.conf > edge.yaml"},
 			{"The TCP proxies of HAProxy, at an address that is routed to this box.", "svcctl import haproxy /etc/haproxy/haproxy.cfg --address 192.0.2.10"},
 			{"The Services of a cluster, as they are now.", "kubectl get svc,endpointslices -A -o yaml | svcctl import cluster -"},
-			{"Those of the kernel, and would they be accepted?", "ipvsadm -S -n | svcctl import ipvs - | svcctl validate -"},
+			{"Those of the kernel, with a check of the manifests.", "ipvsadm -S -n | svcctl import ipvs - | svcctl validate -"},
 		},
 		exits: `  0  done; stderr says what is lost
   1  a line is not understood, or the file cannot be read

@@ -19,15 +19,14 @@ func (p *program) journalVerb() *verb {
 		summary: "show who changed which object, and when",
 		about: `Shows the newest changes of objects, the oldest of them first: by clients of the API,
 with the user and the field manager, by files, and by the appliance's own
-controllers. Events are left out, unless --events is given. It is for who may do
-everything.
+controllers. Events are left out, unless --events is given. It is for administrators.
 
 With -o json every change is a JSON object on a line of its own, with the keys
 revision, time, verb, kind, namespace, name, user, manager, agent, file and
 controller; what does not apply is left out.`,
 		options: append([]*option{
 			{name: "limit", arg: "N", def: "100", group: "What to show", usage: "how many changes, at most 10000"},
-			{name: "events", group: "What to show", usage: "the Events too, with which the appliance tells of problems"},
+			{name: "events", group: "What to show", usage: "include the Events of the appliance about problems"},
 			outputOption("table", "json"),
 		}, connectOptions()...),
 		examples: []example{

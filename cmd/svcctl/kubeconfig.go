@@ -18,22 +18,22 @@ const groupKubeconfig = "What is in it"
 func (p *program) kubeconfigVerb() *verb {
 	return &verb{
 		name:    "kubeconfig",
-		summary: "print a kubeconfig, so that kubectl talks to the appliance",
-		about: `Prints a kubeconfig for the API at the appliance's --listen: its address, its CA, and
-that kubectl gets its tokens from ` + "`svcctl token`" + `. It holds no secret, and is good for
-users that the socket admits.
+		summary: "print a kubeconfig for the appliance",
+		about: `Prints a kubeconfig for the API at the appliance's --listen, with its address, its
+CA, and ` + "`svcctl token`" + ` as the source of tokens. It contains no secret, and works
+for users with access to the socket.
 
-With --embed-token it holds a token instead, and is good for everyone who has it, on
-any machine, until the token ends.`,
+With --embed-token it contains a token instead, and works on any machine until the token
+expires: keep it secret.`,
 		options: append([]*option{
 			{name: "server", arg: "URL", def: "where the appliance listens", group: groupKubeconfig,
-				usage: "how clients reach the appliance, as https://gw1.example:6443"},
+				usage: "address of the appliance for clients, as https://gw1.example:6443"},
 			{name: "ca", arg: argFile, def: "the appliance's own", group: groupKubeconfig,
 				usage: "certificate that the appliance's is checked with, PEM, for a certificate given with --tls-cert"},
 			{name: "name", arg: "NAME", def: "svcctl", group: groupKubeconfig, usage: "name of the context, the cluster and the user"},
-			roleOption(groupKubeconfig, "what the tokens are good for"),
+			roleOption(groupKubeconfig, "role of the tokens"),
 			{name: "embed-token", arg: "DURATION", def: "none", group: groupKubeconfig,
-				usage: "put a token into it that is valid for so long, at most 720h"},
+				usage: "include a token that is valid for this time, at most 720h"},
 		}, socketOptions()...),
 		examples: []example{
 			{"Ask with kubectl, once.", "kubectl --kubeconfig <(svcctl kubeconfig) get svc -A"},

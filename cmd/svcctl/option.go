@@ -19,9 +19,9 @@ type option struct {
 	key    string   // its key in the file given with --config
 	group  string   // the heading it stands under in help
 	words  []string // the values it takes, when they are few
-	// optional says that it may stand without its value, as a switch.
+	// optional is set when it may stand without its value, as a switch.
 	optional bool
-	// repeats says that it may be given several times.
+	// repeats is set when it may be given several times.
 	repeats bool
 	texts   []string // what it was given, in order
 }
@@ -95,5 +95,5 @@ func (v optionValue) String() string {
 	return strings.Join(v.o.texts, ",")
 }
 
-// IsBoolFlag tells package flag what needs no value.
+// IsBoolFlag reports to package flag whether it needs no value.
 func (v optionValue) IsBoolFlag() bool { return v.o.arg == "" || v.o.optional }

@@ -23,10 +23,10 @@ func (p *program) outVerb() *verb {
 		name:    "out",
 		summary: "take endpoints out of a Service",
 		args:    "svc/NAME ADDRESS... [FLAGS]",
-		about: `Takes addresses out of a Service, as if their documents said ready: false: they get no new
-connection, not even when no other endpoint is up, and open ones drain as the Service has
-it. It writes the annotation ` + outAnnotation + ` of the Service, which a file may have too; what
-a file says is changed in the file. It lasts until ` + "`svcctl in`" + `.`,
+		about: `Takes addresses out of a Service, like endpoints with ready: false: they get no new
+connection, not even when no other endpoint is up, and open ones drain as the Service is
+configured. It writes the annotation ` + outAnnotation + ` of the Service; if a file has that,
+change it in the file. It lasts until ` + "`svcctl in`" + `.`,
 		options: slices.Concat([]*option{namespaceOption()}, connectOptions()),
 		examples: []example{
 			{"Before work on a server.", "svcctl out svc/web 10.1.2.11"},
@@ -39,10 +39,10 @@ a file says is changed in the file. It lasts until ` + "`svcctl in`" + `.`,
 func (p *program) inVerb() *verb {
 	return &verb{
 		name:    "in",
-		summary: "let endpoints into a Service again",
+		summary: "return endpoints to a Service",
 		args:    "svc/NAME [ADDRESS...] [FLAGS]",
-		about: `Lets addresses into a Service again that ` + "`svcctl out`" + ` took out; without an address, all
-of them. A health check of the Service has its say before they get connections.`,
+		about: `Returns addresses to a Service that ` + "`svcctl out`" + ` took out; without an
+address, all of them. With a health check they get connections once they pass it.`,
 		options: slices.Concat([]*option{namespaceOption()}, connectOptions()),
 		examples: []example{
 			{"After it.", "svcctl in svc/web 10.1.2.11"},

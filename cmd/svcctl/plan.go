@@ -12,19 +12,19 @@ func (p *program) planVerb() *verb {
 		usage: "manifest, directory of manifests, or - for stdin; repeatable. Without it: the directories of --manifests"}
 	return &verb{
 		name:    "plan",
-		summary: "print the nftables ruleset that manifests would become",
+		summary: "print the ruleset for manifests, or what they would change",
 		about: `Reads manifests as ` + "`svcctl serve`" + ` would, starting from nothing, and prints the
 ruleset in the syntax of nft. It needs no privilege and no appliance, and changes
 nothing. Addresses and ports that a Service does not ask for are chosen as on a
 fresh appliance.
 
-With --against running it asks the running appliance, and prints what the files would
-change in the kernel of this box: in words, then as elements of nft's maps. The appliance
-makes the change on a copy of its objects, with the addresses and ports that it would give,
-and changes nothing. Flags of settings belong to the appliance then.
+With --against running it prints what the files would change in the kernel of this box: in
+words, then as elements of nft's maps. The running appliance makes the change on a copy of
+its objects, with the addresses and ports that it would allocate, and changes nothing. Flags
+of settings are not accepted then.
 
-Objects that would be refused are told on stderr, one problem a line, and left
-out of the ruleset.
+Objects that would be refused are reported on stderr, one problem a line, and left out of
+the ruleset.
 
 ` + settingsAbout,
 		options: slices.Concat([]*option{files}, runningOptions(), settingOptions(true)),

@@ -26,9 +26,9 @@ func runningOptions() []*option {
 	const group = "Against the running box"
 	o := []*option{
 		{name: "against", arg: againstNothing + "|" + againstRunning, def: againstNothing, words: []string{againstNothing, againstRunning}, group: group,
-			usage: "what the plan begins with: nothing, or what the running appliance has in the kernel"},
-		{name: "in-place-of", arg: argDir, group: group, usage: "as if the files of -f were all that is in this watched directory; without it, as if they were applied"},
-		{name: "field-manager", arg: "NAME", def: manager, group: group, usage: "as if applied by this one"},
+			usage: "base of the plan: nothing, or the kernel's state of the running appliance"},
+		{name: "in-place-of", arg: argDir, group: group, usage: "as if this watched directory had exactly the files of -f; without it, as if they were applied"},
+		{name: "field-manager", arg: "NAME", def: manager, group: group, usage: "as if applied by this manager"},
 		{name: "force-conflicts", group: group, usage: "as if fields that other managers set were taken over"},
 		namespaceOption(),
 	}
@@ -45,7 +45,7 @@ func runningOptions() []*option {
 	return o
 }
 
-// planAgainst says what a plan begins with, and refuses the flags that mean nothing for it.
+// planAgainst returns the base of a plan, and refuses the flags that mean nothing for it.
 func (v *verb) planAgainst() (running bool, err error) {
 	against := v.option("against")
 	if !slices.Contains(against.words, against.text()) {
@@ -220,7 +220,7 @@ func (p *program) planFiles(ctx context.Context, v *verb, c *client.Client) (pla
 	return c.PlanFiles(ctx, watched, files)
 }
 
-// refusedInPlan says why an object was refused or is held, with its place.
+// refusedInPlan formats why an object was refused or is held, with its place.
 func refusedInPlan(o *wire.PlannedObject, documents []*document) string {
 	if o.Status != nil && 0 < o.Document && o.Document <= len(documents) {
 		d := documents[o.Document-1]

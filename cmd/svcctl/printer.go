@@ -19,9 +19,9 @@ type printer struct {
 	form    form
 	managed bool // with managedFields
 	headers bool // of custom-columns
-	// list says that the objects are one document, a List.
+	// list is set when the objects are one document, a List.
 	list bool
-	// single says that they are when there is more than one.
+	// single is set when the input is a List once there is more than one object.
 	single bool
 	held   client.Object // the first one, until that is known
 

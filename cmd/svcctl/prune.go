@@ -14,7 +14,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// objectKey tells objects apart.
+// objectKey identifies an object.
 type objectKey struct{ group, kind, namespace, name string }
 
 func keyOf(t target) objectKey {
@@ -112,7 +112,7 @@ func appliedBy(o client.Object, manager string) bool {
 	return applied
 }
 
-// pruned tells what became of an object that was to go.
+// pruned prints the outcome of deleting an object that is no longer in the set.
 func (a *applying) pruned(t target, r removal) error {
 	err := r.err
 	if f, is := errors.AsType[*wire.Failure](err); is {

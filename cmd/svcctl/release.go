@@ -8,7 +8,7 @@ import (
 func (p *program) releaseVerb() *verb {
 	return &verb{
 		name:    "release",
-		summary: "let Services go that vanished from the manifests",
+		summary: "confirm the removal of Services that vanished from files",
 		about: `Services that vanish from the manifests in a way that looks like an accident stay in
 force: most of them at once, or all; a directory that has no manifests any more, is
 unavailable, or is not watched any more; endpoints that go where Services stay. So do

@@ -10,27 +10,27 @@ import (
 func (p *program) rollbackVerb() *verb {
 	return &verb{
 		name:    "rollback",
-		summary: "make objects what they were at an earlier revision",
+		summary: "restore objects to an earlier revision",
 		args:    "[REVISION] [FLAGS]",
-		about: `Takes back what clients of the API changed after a revision, in one transaction, as far as
-the journal reaches back: deleted objects are there again with their uids, addresses and
-ports, new ones go. ` + "`svcctl journal`" + ` has the revisions: the one to give is that of
-the last change that is to stay. Without a revision, the last change is taken back; doing that
-twice takes back the taking back. Others may change something meanwhile: with --last, nothing is
-rolled back unless that revision is the last change of a client still.
+		about: `Undoes changes of clients of the API after a revision, in one transaction, as far
+as the journal reaches back: deleted objects are restored with their uids, addresses and
+ports, new ones are deleted. ` + "`svcctl journal`" + ` has the revisions: give that of the
+last change that is to stay. Without a revision, the last change is undone; a second call
+restores it. With --last, nothing is rolled back if a client has changed something after
+that revision.
 
-It prints a line for each object: created, changed or deleted; left, for what a
-file declares, which is changed there; conflict, for a Service of which another one has
-a value by now: it is there, and is not served until the value is free. It needs root.`,
+It prints a line for each object: created, changed or deleted; left, for an object of a
+file, which has to be changed there; conflict, for a restored Service of which another one
+has a value now: it is not served until the value is free. It needs root.`,
 		options: append([]*option{
-			{name: "last", arg: "REVISION", group: groupHow, usage: "the last change that you know of: nothing is done when another one came since"},
-			dryRunOption("say what would become of which object, and change nothing"),
+			{name: "last", arg: "REVISION", group: groupHow, usage: "the last change that you know of: nothing is done if there is a later one"},
+			dryRunOption("print the result for each object, and change nothing"),
 			confirmOption(),
 			outputOption("table", "json"),
 		}, connectOptions()...),
 		examples: []example{
-			{"Who changed what, and what would going back do?", "svcctl journal --limit 20; svcctl rollback 1793456789012345 --dry-run"},
-			{"Take back the last change, and no later one than the journal showed.", "svcctl rollback --last 1793456789012345"},
+			{"The journal, and the effect of a rollback.", "svcctl journal --limit 20; svcctl rollback 1793456789012345 --dry-run"},
+			{"Undo the last change, but no later one than in the journal.", "svcctl rollback --last 1793456789012345"},
 		},
 		exits: `  0  done
   1  not done, or not all of it: the output says what is missing

@@ -29,21 +29,21 @@ func (p *program) rolloutVerb() *verb {
 		name:    "rollout",
 		summary: "show, stop, resume or undo a staged rollout in a fleet",
 		args:    "status|pause|resume|undo [FLAGS]",
-		about: `` + "`svcctl apply --rollout`" + ` and ` + "`svcctl delete --rollout`" + ` bring a change to some boxes of
-a fleet first, watch them, and go on to more and then to all. The rollout stops by
-itself when a box of the step reports a new problem, fails, is not heard of any more,
-or has not programmed it in time, and when a Service has lost its last endpoint. Boxes
-that have the change keep it then, and all others what they had.
+		about: `` + "`svcctl apply --rollout`" + ` and ` + "`svcctl delete --rollout`" + ` apply a
+change to some boxes of a fleet first, observe them, and continue with more and then with
+all. The rollout stops when a box of the step reports a new problem, fails, stops reporting,
+or has not programmed it in time, and when a Service has lost its last endpoint. Then boxes
+that have the change keep it, and the others keep the previous versions.
 
-  status   how far it is, which boxes have it, why it stopped and what to do;
-           with --wait until it is done, undone or stopped
+  status   its progress, its boxes, why it stopped, and the next step; with
+           --wait until it is done, undone or stopped
   pause    stop it
   resume   go on with the step at which it stopped, whatever the boxes report
            by now
   undo     take it back on all boxes: objects are what they were, with their
            addresses
 
-Any box of the fleet can be asked. All but status need root.`,
+It works on any box of the fleet. All but status need root.`,
 		options: slices.Concat([]*option{
 			{name: "wait", group: groupHow, usage: "of status: return when it is done, undone or stopped"},
 			outputOption(formTable, formJSON),
@@ -51,8 +51,8 @@ Any box of the fleet can be asked. All but status need root.`,
 		words: []string{"status", "pause", "resume", "undo"},
 		examples: []example{
 			{"One box first, then a quarter of them, then all, each watched for five minutes.", "svcctl apply -f web.yaml --rollout gw1,25%,100% --bake 5m && svcctl rollout status --wait"},
-			{"How far is it?", "svcctl rollout status"},
-			{"It was not good.", "svcctl rollout undo"},
+			{"The progress.", "svcctl rollout status"},
+			{"Undo it.", "svcctl rollout undo"},
 		},
 		exits: `  0  done
   1  it has stopped or, with --wait, was undone; or there is none to move
@@ -248,7 +248,7 @@ func (r *rolling) end(ctx context.Context, failed error) error {
 	defer cancel()
 	if _, err := r.c.MoveRollout(ctx, wire.RolloutUndo, r.began.ID); err != nil {
 		if refused, is := errors.AsType[*wire.Failure](err); !is || refused.Reason != wire.ReasonConflict { // else it is over
-			return errors.Join(failed, fmt.Errorf("nothing is rolled out, and rollout %s could not be undone (%w): it is undone by itself after %v", r.began.ID, err, rollout.Gather))
+			return errors.Join(failed, fmt.Errorf("nothing is rolled out, and rollout %s could not be undone (%w): it is undone automatically after %v", r.began.ID, err, rollout.Gather))
 		}
 	}
 	return errors.Join(failed, errors.New("nothing is rolled out: no box has any of it"))

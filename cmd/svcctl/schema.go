@@ -15,8 +15,9 @@ func (p *program) schemaVerb() *verb {
 		summary: "print the JSON Schema of manifests, for editors",
 		about: `Prints a JSON Schema (draft 7) of the documents that files may have: Services,
 EndpointSlices, Endpoints, Pods and Lists of them, every field with its meaning, and the
-annotations that mean something here. Editors complete and judge by it as you type; what
-depends on other objects and on the box is for ` + "`svcctl validate`" + ` and the status.`,
+annotations that mean something here. Editors complete and check files with it. Conflicts
+with other objects and with the box are reported by ` + "`svcctl validate`" + ` and the
+status.`,
 		examples: []example{
 			{"For the YAML language server, in the settings of an editor or as the first line of a file.",
 				"svcctl schema > ~/svcctl.json  # yaml-language-server: $schema=svcctl.json"},

@@ -21,24 +21,24 @@ const lastWords = time.Second
 func (p *program) serveVerb() *verb {
 	return &verb{
 		name:    "serve",
-		summary: "run the appliance: keep the kernel equal to the manifests",
-		about: `Watches directories of manifests, gives their Services addresses and ports, and
-programs nftables to balance their traffic. A manifest that is broken keeps its
-last good content and disturbs no other; ` + "`svcctl status`" + ` shows what is wrong.
+		summary: "run the appliance: program Services and follow changes",
+		about: `Watches directories of manifests, allocates addresses and ports for their
+Services, and programs nftables to balance their traffic. An invalid manifest keeps its last
+good content and does not affect others; ` + "`svcctl status`" + ` shows the problem.
 
-It runs until SIGTERM or SIGINT, and leaves what it programmed in force: traffic
-flows on without it. ` + "`svcctl down`" + ` removes it. It needs root, or CAP_NET_ADMIN.
+It runs until SIGTERM or SIGINT. Its rules stay in force, and traffic continues without it.
+` + "`svcctl down`" + ` removes them. It needs root, or CAP_NET_ADMIN.
 
-At SIGUSR2 it executes the program anew in the same process, as for an upgrade, and
-hands over what is relayed: no connection ends.
+On SIGUSR2 it executes the program file again in the same process, as for an upgrade, and
+hands over relayed connections: none ends, except with TLS or HTTP.
 
 ` + settingsAbout,
 		options: settingOptions(false),
 		examples: []example{
 			{"Serve a directory.", "svcctl serve --manifests /etc/svcctl/manifests"},
-			{"Give out load balancer IPs, and count clients in 10.0.0.0/8 as internal.",
+			{"Allocate load balancer IPs, with clients in 10.0.0.0/8 as internal.",
 				"svcctl serve --manifests /etc/svcctl/manifests --load-balancer-pool 198.51.100.0/28 --cluster-cidr 10.0.0.0/8"},
-			{"Take everything from a file: `manifests: [/etc/svcctl/manifests]`, `nodeName: gw1` ...", "svcctl serve --config /etc/svcctl/svcctl.yaml"},
+			{"All settings from a file: `manifests: [/etc/svcctl/manifests]`, `nodeName: gw1` ...", "svcctl serve --config /etc/svcctl/svcctl.yaml"},
 		},
 		exits: `  0  stopped by a signal
   1  could not start, or cannot go on: stderr says why
@@ -55,7 +55,7 @@ func (p *program) runServe(ctx context.Context, v *verb, _ []string) error {
 	}
 	log := p.openLog(&cfg.Log)
 	if len(cfg.Manifests) == 0 {
-		log.Warn("no directory of manifests is given: what is served is what clients of the API make; see --manifests")
+		log.Warn("no directory of manifests is given: only objects of API clients are served; see --manifests")
 	}
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR2)

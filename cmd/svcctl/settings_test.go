@@ -186,7 +186,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// companions are what a setting is not accepted without.
+// companions has the other settings that a setting requires.
 var companions = map[string]map[string]string{
 	"tls-cert": {"tls-key": "/k", "listen": ":6443"},
 	"tls-key":  {"tls-cert": "/c", "listen": ":6443"},
@@ -416,7 +416,7 @@ func TestGivenTwice(t *testing.T) {
 		}
 	}
 	if code := b.run("serve", "--listen", "127.0.0.1:1", "--listen", "127.0.0.1:2"); code != exitUsage ||
-		b.err.String() != "svcctl: --listen is given 2 times (127.0.0.1:1, 127.0.0.1:2), and takes one value: leave the others out\n" {
+		b.err.String() != "svcctl: --listen is given 2 times (127.0.0.1:1, 127.0.0.1:2), and accepts one value: leave the others out\n" {
 		t.Errorf("exit %d: %s", code, b.err.String())
 	}
 }

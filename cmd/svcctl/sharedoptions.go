@@ -34,12 +34,12 @@ func (p *program) socket(v *verb) (string, error) {
 	return cfg.API.Socket, nil
 }
 
-// settingsAbout tells, in the help of serve and plan, where settings come from.
+// settingsAbout is the paragraph about the sources of settings in the help of serve and plan.
 const settingsAbout = `Every flag is also an environment variable and a key of the file given with
 --config: --node-name is SVCCTL_NODE_NAME and nodeName, --cluster-cidr is
-SVCCTL_CLUSTER_CIDR and clusterCIDR. The flag counts first, then the variable,
-then the file, then the default. Lists are flags given several times, text with
-commas, or YAML lists; a list that is given replaces the one behind it.`
+SVCCTL_CLUSTER_CIDR and clusterCIDR. The flag takes precedence, then the variable, then the
+file, then the default. Lists are repeated flags, text with commas, or YAML lists; a given
+list replaces that of lower precedence.`
 
 // settingOptions are the options of all settings, or of those that a plan needs.
 func settingOptions(plan bool) []*option {

@@ -14,16 +14,16 @@ import (
 func (p *program) sourceVerb() *verb {
 	return &verb{
 		name:    "source",
-		summary: "who reads which directory of manifests for a fleet",
+		summary: "show or set which box reads which directory of a fleet",
 		args:    "list|take|forget [NAME] [FLAGS]",
 		about: `In a fleet, serve reads --manifests NAME=DIR. Several boxes may have a directory of
 one name; one of them reads it for all: the first one, and when that one goes, one
 that has the same files.
 
-  list         the sources, and who reads them
-  take NAME    have a box read a source, whatever files it has: objects of files
-               that it does not have go, unless they are most of all (see svcctl
-               release)
+  list         the sources and their readers
+  take NAME    make a box the reader of a source, whatever files it has: objects
+               of missing files are removed, unless they are most of all (see
+               svcctl release)
   forget NAME  end a source that no box has any more: its objects stay as they
                are, and are the API's from then on (svcctl edit, svcctl delete)`,
 		options: slices.Concat([]*option{
@@ -32,8 +32,8 @@ that has the same files.
 		}, connectOptions()),
 		words: []string{"list", "take", "forget"},
 		examples: []example{
-			{"Who reads what?", "sudo svcctl source list"},
-			{"What gw2 has is right.", "sudo svcctl source take lb --box gw2"},
+			{"The sources and their readers.", "sudo svcctl source list"},
+			{"Use the files of gw2.", "sudo svcctl source take lb --box gw2"},
 			{"No box has that directory any more; its Services stay.", "sudo svcctl source forget lb"},
 		},
 		exits: `  0  done
@@ -59,7 +59,7 @@ func (p *program) runSource(ctx context.Context, v *verb, args []string) error {
 	return usagef("source does what? Say `svcctl source list`, `svcctl source take NAME [--box BOX]` or `svcctl source forget NAME`")
 }
 
-// ofFleet says that a box is in no fleet, if that is why it refuses.
+// ofFleet replaces a refusal by the error that the box is in no fleet, if that is its reason.
 func ofFleet(err error) error {
 	if refused, is := errors.AsType[*wire.Failure](err); is && refused.Reason == wire.ReasonNotFound {
 		return errors.New("this box belongs to no fleet: it was started without --fleet")
@@ -132,5 +132,5 @@ func (p *program) sourceForget(ctx context.Context, v *verb, name string) error 
 	if err != nil {
 		return ofFleet(err)
 	}
-	return p.print(fmt.Sprintf("Source %s is none any more; %s read it last. The API has its %s now.\n", name, gone.Reader, count(gone.Objects, "object")))
+	return p.print(fmt.Sprintf("Source %s has ended; %s read it last. Its %s belong to the API now.\n", name, gone.Reader, count(gone.Objects, "object")))
 }

@@ -10,9 +10,9 @@ import (
 func (p *program) statusVerb() *verb {
 	return &verb{
 		name:    "status",
-		summary: "show what the appliance serves, and what is wrong",
-		about: `Shows whether everything accepted is in the kernel, where the manifests come from,
-what the last change to the kernel was, and every problem as
+		summary: "show the state of the appliance, and its problems",
+		about: `Shows whether everything accepted is in the kernel, the directories of manifests,
+the last change to the kernel, and every problem as
 
   file:line:column: object: field: message
 
@@ -20,7 +20,7 @@ With -o json or yaml it prints one document, whose fields keep their names and
 meaning; what does not apply is left out:
 
   version nodeName started  of the appliance; started in UTC (RFC 3339)
-  ready                     what it found at its start is in force
+  ready                     everything found at its start is in force
   synced                    everything accepted is in the kernel now
   reason                    why it is not ready or not synced
   revision                  accepted, programmed: counters that only grow
@@ -34,16 +34,16 @@ meaning; what does not apply is left out:
   heldRemovals              Services that vanished in a mass and stay in force
   pendingRemovals           Services that vanished and go within two seconds
   unknownFrontends          addresses and ports served for unknown Services
-  trial                     what goes back unless confirmed: id, began, ends,
-                            left, user, coversFiles, objects[], files[]; with
-                            wentBack the files that are held since then`,
+  trial                     change on trial: id, began, ends, left, user,
+                            coversFiles, objects[], files[]; with wentBack the
+                            files that are held since`,
 		options: append([]*option{outputOption("table", "json", "yaml")}, connectOptions()...),
 		examples: []example{
-			{"Is everything in force?", "svcctl status > /dev/null && echo yes"},
+			{"Whether everything is in force.", "svcctl status > /dev/null && echo yes"},
 			{"All messages about one file.", `svcctl status -o json | jq -r '.problems[] | select(.file | endswith("web.yaml")).message'`},
 		},
 		exits: `  0  ready, synced, and no errors (warnings are no errors)
-  1  not so
+  1  not ready, not synced, or errors
   2  wrong usage or configuration
   3  the appliance cannot be reached`,
 		run: p.runStatus,

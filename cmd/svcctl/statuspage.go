@@ -81,7 +81,7 @@ func (p *statusText) rollout(r *wire.Rollout) {
 	p.Line("Rollout", "%s", p.Paint(color, fmt.Sprintf("%s: %s in step %d of %d; this box has %s; see `svcctl rollout status`", r.ID, r.Phase, r.Step+1, len(r.Steps), versions)))
 }
 
-// fleet says how the box stands to its fleet.
+// fleet formats the state of the box in its fleet.
 func (p *statusText) fleet(f *wire.Fleet) string {
 	if f.State != wire.FleetFollowing {
 		return f.Name + ": " + p.Paint(output.Red, f.State) + ", since " + stamp(f.Since)
@@ -96,7 +96,7 @@ func (p *statusText) fleet(f *wire.Fleet) string {
 	return text
 }
 
-// behind says why it is not synced.
+// behind returns why the state is not synced.
 func behind(s *wire.Status) string {
 	if s.Ready && s.Reason != "" {
 		return s.Reason

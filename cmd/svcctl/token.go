@@ -18,26 +18,25 @@ const groupToken = "Which token"
 func (p *program) tokenVerb() *verb {
 	return &verb{
 		name:    "token",
-		summary: "get a token for the API over TLS, or revoke all of them",
+		summary: "issue a token for the API over TLS, or revoke all of them",
 		about: `Asks the appliance on this box for a bearer token, with which clients use the API at
 its --listen, and prints it. kubectl gets one by itself, as the kubeconfig of
 ` + "`svcctl kubeconfig`" + ` says: then this prints an ExecCredential.
 
-Who may do everything over the socket can have a token of either role, who may
-read there one of the role reader.
+Admins of the socket can have a token of either role, readers one of the role reader.
 
-A token ends by itself. Before that, --revoke-all ends all that were given out.`,
+A token expires. Before that, --revoke-all revokes all tokens.`,
 		options: append([]*option{
-			roleOption(groupToken, "what its holder may do: everything, or get, list and watch all but Secrets"),
+			roleOption(groupToken, "role: admin may do everything, reader may get, list and watch all but Secrets"),
 			{name: "duration", arg: "DURATION", def: "1h", group: groupToken, usage: "how long it is valid, as 30m or 12h; at most 720h"},
-			{name: "name", arg: "NAME", def: "none", group: groupToken, usage: "what it is for, as `svcctl journal` shows it behind your own name"},
-			{name: "revoke-all", group: groupToken, usage: "end all tokens that were given so far, and give none"},
+			{name: "name", arg: "NAME", def: "none", group: groupToken, usage: "its purpose, which `svcctl journal` shows after your own name"},
+			{name: "revoke-all", group: groupToken, usage: "revoke all tokens issued so far, and issue none"},
 		}, socketOptions()...),
 		examples: []example{
 			{"Use the API with curl.",
 				`curl -kH "Authorization: Bearer $(svcctl token)" https://localhost:6443/api`},
 			{"A token for a dashboard, for a day.", "svcctl token --role reader --duration 24h --name dashboard > dashboard.token"},
-			{"One has leaked.", "svcctl token --revoke-all"},
+			{"After a leak.", "svcctl token --revoke-all"},
 		},
 		exits: `  0  done
   1  refused, or the API is not served over TLS: stderr says which

@@ -16,23 +16,23 @@ func (p *program) topVerb() *verb {
 	sorts := wire.TrafficSorts()
 	return &verb{
 		name:    "top",
-		summary: "show which Services and endpoints have traffic",
+		summary: "show traffic by Service and endpoint",
 		args:    "[svc/NAME] [FLAGS]",
-		about: `Shows ports of Services by their connections, the busiest first, and draws the table anew
-every two seconds. Of a Service that is named it shows the endpoints too, or with
---clients those with most connections to it.
+		about: `Shows ports of Services by their connections, the busiest first, and updates the
+table every two seconds. For a named Service it shows the endpoints too, or with --clients
+its busiest clients.
 
-OPEN are connections that were answered and that neither side has closed. UNANSWERED are those
-to which the endpoint has sent nothing: where they stay, the endpoint is dead. NEW/S are
-new connections a second since the look before. CONNS are all connections since the
-appliance started, and REFUSED the packets that were refused or dropped because no
-endpoint was there: both are counted by the kernel, which --traffic off of the appliance
-spares it.
+OPEN are connections that were answered and that neither side has closed. UNANSWERED are
+those to which the endpoint has sent nothing: if the number stays up, the endpoint does not
+answer. NEW/S are new connections a second since the previous reading. CONNS are all
+connections since the appliance started, and REFUSED the packets that were refused or
+dropped because there was no endpoint: the kernel counts both, unless the appliance has
+--traffic off.
 
 On a terminal, o, r, u, f and n sort by open, rate, unanswered, refused and name, / filters
-by a text until Enter, Esc ends the filter, e shows or hides endpoints, c clients of a
-Service that is named, q quits. Anywhere else one table is printed; with -o json one
-document a look.
+by a text until Enter, Esc ends the filter, e shows or hides endpoints, c clients of a named
+Service, q quits. Without a terminal one table is printed; with -o json one document for
+each reading.
 
 The numbers come from the kernel's connection tracking, which is read only on
 request, and more rarely where it is large: at most 2 % of a core is used. Connections to
@@ -40,19 +40,19 @@ node ports on loopback addresses are not among them.`,
 		options: append([]*option{
 			namespaceOption(),
 			{name: "all-namespaces", letter: "A", group: groupWhich, usage: "Services of all namespaces"},
-			{name: "filter", arg: "TEXT", group: groupWhich, usage: "ports with this in NAMESPACE/NAME:PORT; with *, those that are like it, as 'shop/*'"},
+			{name: "filter", arg: "TEXT", group: groupWhich, usage: "ports with this in NAMESPACE/NAME:PORT; with * a pattern for the whole name, as 'shop/*'"},
 			{name: "limit", letter: "l", arg: "N", def: "100", group: groupWhich, usage: "how many ports, and how many clients, at most 10000"},
 			{name: "by", arg: strings.Join(sorts, "|"), def: sorts[0], words: sorts, group: groupOutput, usage: "what to sort by"},
 			{name: "endpoints", group: groupOutput, usage: "show the endpoints of each port"},
-			{name: "clients", group: groupOutput, usage: "show the clients of the Service that is named, the busiest first"},
+			{name: "clients", group: groupOutput, usage: "show the clients of the named Service, the busiest first"},
 			{name: "once", group: groupOutput, usage: "print one table"},
 			outputOption("table", "json"),
 		}, connectOptions()...),
 		examples: []example{
-			{"What is going on?", "svcctl top -A"},
-			{"Which ports of a team's Services are busy?", "svcctl top -A --filter 'shop-*' --by rate"},
-			{"Who talks to a Service most?", "svcctl top svc/web --clients"},
-			{"Which endpoints are in the documents and dead on the wire?", "svcctl top -A --once --endpoints --by unanswered"},
+			{"Ports with traffic.", "svcctl top -A"},
+			{"The busiest ports of a team's Services.", "svcctl top -A --filter 'shop-*' --by rate"},
+			{"The busiest clients of a Service.", "svcctl top svc/web --clients"},
+			{"Endpoints that do not answer.", "svcctl top -A --once --endpoints --by unanswered"},
 		},
 		exits: `  0  done
   1  refused

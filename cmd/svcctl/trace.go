@@ -17,16 +17,15 @@ import (
 func (p *program) traceVerb() *verb {
 	return &verb{
 		name:    "trace",
-		summary: "tell what becomes of packets, as they pass",
+		summary: "follow packets through the rules",
 		args:    "[FROM] [TO[:PORT][/PROTOCOL]] [FLAGS]",
-		about: `Follows packets through the rules of this box, those of other programs included, and tells
-of each what became of it: which Service it was for, which endpoint was picked, who
-dropped or refused it, and how it left.
+		about: `Follows packets through the rules of this box, including those of other programs,
+and describes the path of each: its Service, its endpoint, the rule that dropped or refused
+it, and how it left.
 
-FROM is an address or a prefix of clients, TO an address with a port that they want to
-reach. A word that is alone is TO, unless it is a prefix. First packets of connections
-are followed: those of connections that are tracked pass no rule that decides, and are
-followed with --established.
+FROM is an address or a prefix of clients, TO their destination, with a port. A single
+argument is TO, unless it is a prefix. First packets of connections are followed; later ones
+pass no NAT rule, and are followed with --established.
 
 It follows at most ten packets a second, by a table of its own (svcctl-trace) that the
 kernel removes with the trace, however it ends. It is for administrators.`,
@@ -34,14 +33,14 @@ kernel removes with the trace, however it ends. It is for administrators.`,
 			{name: "count", letter: "c", arg: "N", def: "5", group: groupWhich, usage: "how many packets, at most 1000"},
 			{name: "for", arg: "DURATION", def: "30s", group: groupWhich, usage: "how long to wait for them, at most 60s"},
 			{name: "established", group: groupWhich, usage: "packets of connections that are tracked already"},
-			{name: "predict", group: groupWhich, usage: "tell what would become of a packet, and follow none"},
+			{name: "predict", group: groupWhich, usage: "compute the path of a packet, and follow none"},
 			{name: "steps", group: groupOutput, usage: "list every decision of the kernel too"},
 			outputOption("text", "json"),
 		}, connectOptions()...),
 		examples: []example{
 			{"A client says that the Service does not answer.", "sudo svcctl trace 203.0.113.7 10.96.0.10:80"},
-			{"What would become of a client's packet?", "sudo svcctl trace 203.0.113.7 10.96.0.10:80 --predict"},
-			{"Who drops DNS?", "sudo svcctl trace 10.96.0.53:53/udp --steps"},
+			{"The path that a client's packet would take.", "sudo svcctl trace 203.0.113.7 10.96.0.10:80 --predict"},
+			{"The rule that drops DNS.", "sudo svcctl trace 10.96.0.53:53/udp --steps"},
 		},
 		exits: `  0  packets were followed
   1  none came, or the trace was refused

@@ -19,21 +19,22 @@ const (
 func (p *program) trialVerb() *verb {
 	return &verb{
 		name:    "trial",
-		summary: "have changes of files go back unless they are confirmed",
+		summary: "undo changes of files unless they are confirmed",
 		args:    "DURATION [FLAGS]",
-		about: `From now on, what changes in the watched directories comes into force as ever, and
-goes back after the duration unless ` + "`svcctl confirm`" + ` says before that it may stay.
-That holds over crashes, restarts and reboots. A second call moves the end.
+		about: `From now on, changes in the watched directories take effect as usual, and are
+undone after the duration without ` + "`svcctl confirm`" + `, over crashes, restarts and
+reboots too. A second call changes the end.
 
-When it goes back, objects have the addresses, ports and uids that they had. The files
-are not touched: those that differ are held as they were before, which is a problem in
-` + "`svcctl status`" + `. A file that changes once more, or is put back, is held no longer;
-another trial tries all of them again, and ` + "`svcctl confirm`" + ` takes them as they are.
+Undoing restores objects with their addresses, ports and uids. The files are not changed:
+those that differ are held at their previous content, with a problem in
+` + "`svcctl status`" + `. A file that changes again, or is restored, is no longer held.
+Another trial tries all held files again, and ` + "`svcctl confirm`" + ` accepts them as
+they are.
 
-What clients change with ` + "`svcctl apply --confirm`" + ` meanwhile joins the trial. It needs root.`,
+Changes of clients by ` + "`svcctl apply --confirm`" + ` join the trial. It needs root.`,
 		options: connectOptions(),
 		examples: []example{
-			{"A change that may cut this very connection.", "svcctl trial 5m && git -C /etc/svcctl pull && sleep 9 && svcctl confirm"},
+			{"A change that may cut this connection.", "svcctl trial 5m && git -C /etc/svcctl pull && sleep 9 && svcctl confirm"},
 		},
 		exits: `  0  the trial is under way
   1  it is not: stderr says why
@@ -69,12 +70,12 @@ func (p *program) runTrial(ctx context.Context, v *verb, args []string) error {
 	if err != nil {
 		return err
 	}
-	return p.print(fmt.Sprintf("What files change goes back at %s, unless `svcctl confirm`.\n", stamp(t.Ends)))
+	return p.print(fmt.Sprintf("Changes of files are undone at %s, unless `svcctl confirm`.\n", stamp(t.Ends)))
 }
 
 // confirmOption is --confirm.
 func confirmOption() *option {
-	return &option{name: "confirm", arg: "DURATION", group: groupHow, usage: "take it all back after the time, unless `svcctl confirm` comes before"}
+	return &option{name: "confirm", arg: "DURATION", group: groupHow, usage: "undo the change after this time without `svcctl confirm`"}
 }
 
 // trying is the trial that a verb's changes belong to; nil: they stay.
@@ -111,12 +112,12 @@ func (t *trying) begin(ctx context.Context) error {
 	return nil
 }
 
-// tell says when it goes back.
+// tell prints the time at which the trial goes back.
 func (t *trying) tell() error {
 	if t == nil || t.began == nil {
 		return nil
 	}
-	_, err := fmt.Fprintf(t.p.stderr, "on trial: it goes back at %s, unless `svcctl confirm`\n", stamp(t.began.Ends))
+	_, err := fmt.Fprintf(t.p.stderr, "on trial: the change is undone at %s, unless `svcctl confirm`\n", stamp(t.began.Ends))
 	return err
 }
 
@@ -124,18 +125,18 @@ func (p *program) confirmVerb() *verb {
 	return &verb{
 		name:    "confirm",
 		summary: "keep the change that is on trial",
-		about: `Makes what ` + "`svcctl apply --confirm`" + ` or ` + "`svcctl trial`" + ` has changed stay. After a trial of
-files went back, it takes the files as they are now. With --back it takes the change back at
-once instead.
+		about: `Keeps the changes of ` + "`svcctl apply --confirm`" + ` or
+` + "`svcctl trial`" + `. After a trial of files was undone, it accepts the files as they
+are now. With --back it undoes the change at once instead.
 
-It is a no (1) when nothing waits to be confirmed, as when the time was over: what was
-on trial went back then. It needs root.`,
+It fails with 1 when there is no trial, as when its time was over and the change was undone.
+It needs root.`,
 		options: append([]*option{
-			{name: "back", group: groupHow, usage: "take the change back now"},
+			{name: "back", group: groupHow, usage: "undo the change now"},
 		}, connectOptions()...),
 		examples: []example{
 			{"The connection still stands: keep the change.", "svcctl confirm"},
-			{"It was not good.", "svcctl confirm --back"},
+			{"Undo it.", "svcctl confirm --back"},
 		},
 		exits: `  0  done
   1  nothing waits to be confirmed: it went back, or there was no trial
@@ -185,5 +186,5 @@ func revivedLines(b wire.RolledBack, suffix string) string {
 	return text
 }
 
-// errConflicts says that a rollback is not whole.
+// errConflicts means that a rollback could not restore every object.
 var errConflicts = errors.New("not every object is served as it was: see above")

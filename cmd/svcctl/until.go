@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// errNotInTime says that something was waited for in vain.
+// errNotInTime means that the time to wait is over.
 var errNotInTime = errors.New("not in time")
 
 // errMet ends a watch whose condition is met.

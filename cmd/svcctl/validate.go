@@ -18,23 +18,23 @@ const (
 func (p *program) validateVerb() *verb {
 	return &verb{
 		name:    "validate",
-		summary: "judge manifests as serve would, for CI and hooks",
+		summary: "check manifests as serve would, for CI and hooks",
 		args:    "FILE|DIR|-... [FLAGS]",
 		about: `Reads manifests as ` + "`svcctl serve`" + ` would, starting from nothing, and prints every
 problem as FILE:LINE:COLUMN: what is wrong, sorted by place. It needs no privilege and no
-appliance, and changes nothing. Errors are what would be refused; warnings are what deserves a
-look. What depends on the box, as its addresses, is not known here.
+appliance, and changes nothing. An error is an object or field that would be refused. The
+addresses and other state of the box are not known here.
 
 ` + settingsAbout,
 		options: append([]*option{
-			{name: "filename", letter: "f", arg: argPath, group: groupWhich, repeats: true, usage: "the same as an argument, as other verbs take it; repeatable"},
+			{name: "filename", letter: "f", arg: argPath, group: groupWhich, repeats: true, usage: "the same as an argument; repeatable"},
 			outputOption(formText, formJSON, formJUnit, formSARIF),
 			{name: "strict", group: groupOutput, usage: "exit with 1 for warnings too"},
 		}, settingOptions(true)...),
 		examples: []example{
-			{"A directory, as a hook of git does it: silent when all is well.", "svcctl validate manifests/"},
+			{"A directory, in a git hook: no output without problems.", "svcctl validate manifests/"},
 			{"With the settings of the real appliance, for a report in CI.", "svcctl validate --config svcctl.yaml -o junit manifests/ > report.xml"},
-			{"What a generator makes.", "kustomize build | svcctl validate --strict -"},
+			{"The output of a generator.", "kustomize build | svcctl validate --strict -"},
 		},
 		exits: `  0  no error
   1  there are errors (with --strict: or warnings), or a file cannot be read

@@ -21,7 +21,7 @@ type verb struct {
 	examples []example
 	exits    string // what the exit codes mean here, one a line
 	words    []string
-	// command says that the first argument is a command, and what follows belongs to it.
+	// command is set when the first argument is a command, to which everything after it belongs.
 	command bool
 	run     func(ctx context.Context, v *verb, args []string) error
 }
@@ -58,7 +58,7 @@ func (v *verb) givenOnce() error {
 		case o.arg == "" || o.optional && !slices.ContainsFunc(o.texts, func(text string) bool { return text != "true" }):
 			problems = append(problems, fmt.Errorf("--%s is given %d times: give it once", o.name, len(o.texts)))
 		default:
-			problems = append(problems, fmt.Errorf("--%s is given %d times (%s), and takes one value: leave the others out", o.name, len(o.texts), strings.Join(o.texts, ", ")))
+			problems = append(problems, fmt.Errorf("--%s is given %d times (%s), and accepts one value: leave the others out", o.name, len(o.texts), strings.Join(o.texts, ", ")))
 		}
 	}
 	if len(problems) > 0 {

@@ -27,17 +27,16 @@ func rootVerb(verbs []*verb) *verb {
 		summary: "svcctl: Kubernetes Services on a plain Linux machine, compiled to nftables",
 		args:    "VERB [FLAGS]",
 		about: list + `
-It reads Services, and the EndpointSlices, Endpoints or Pods behind them, from
-directories of YAML, or takes them from clients of its API, which is that of
-Kubernetes: ` + "`svcctl apply`" + `, kubectl. It gives them addresses and ports, and programs
-the kernel to balance their traffic. No cluster is needed.
+It reads Services, with their EndpointSlices, Endpoints or Pods, from directories of YAML
+and from clients of its Kubernetes API: ` + "`svcctl apply`" + `, kubectl. It allocates
+addresses and ports, and programs the kernel to balance their traffic. No cluster is needed.
 
 ` + "`svcctl help VERB` or `svcctl VERB --help` tells more about a verb.",
 		options: []*option{{name: "version", usage: "print the version", group: "Flags"}},
 		examples: []example{
 			{"See what a directory would become. Needs no privilege and changes nothing.", "svcctl plan -f examples/quickstart"},
 			{"Make it so, and keep it so while the files change.", "sudo svcctl serve --manifests examples/quickstart"},
-			{"Is everything in force?", "sudo svcctl status"},
+			{"Whether everything is in force.", "sudo svcctl status"},
 			{"Why does this address not answer?", "sudo svcctl explain 10.96.0.10:80"},
 		},
 		exits: `  0  done

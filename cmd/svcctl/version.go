@@ -17,7 +17,7 @@ func (p *program) versionVerb() *verb {
 	return &verb{
 		name:    "version",
 		summary: "print the version of this program",
-		about: "The version of a running appliance, which may be another, is in `svcctl status`.\n\n" +
+		about: "`svcctl status` has the version of the running appliance, which may differ.\n\n" +
 			"With -o json or yaml the fields are version, goVersion and platform.",
 		options: []*option{outputOption("text", "json", "yaml")},
 		run:     p.runVersion,
@@ -37,7 +37,7 @@ func (p *program) helpVerb() *verb {
 		name:    "help",
 		summary: "explain svcctl, or one of its verbs",
 		args:    "[VERB]",
-		about:   "Without a verb it lists them.",
+		about:   "Without a verb it lists all verbs.",
 		examples: []example{
 			{"All flags of the appliance.", "svcctl help serve"},
 		},

@@ -19,7 +19,7 @@ func (p *program) waitVerb() *verb {
 	words := []string{string(client.Synced), string(client.Ready), forCreate, forDelete, forCondition + "=", formJSONPath + "="}
 	return &verb{
 		name:    "wait",
-		summary: "wait until the appliance, or an object, is as it should be",
+		summary: "wait for the appliance, or for a condition of objects",
 		args:    "[KIND NAME... | KIND/NAME... | KIND -l SELECTOR] [FLAGS]",
 		about: `Without objects it waits for the appliance, also for one that is only just being started:
 
@@ -237,7 +237,8 @@ func (p *program) waitForObjects(ctx context.Context, v *verb, args []string) er
 	return errors.Join(late...)
 }
 
-// absence says of an object that was waited for in vain that it is not there, if that is why.
+// absence returns the clause that an object that was waited for does not exist; "" when it
+// does.
 func absence(ctx context.Context, c *client.Client, t target, a awaited) string {
 	_, err := c.Get(ctx, t.path(), nil)
 	if f, is := errors.AsType[*wire.Failure](err); a.absent || !is || f.Reason != wire.ReasonNotFound {

@@ -68,7 +68,7 @@ func Open(options Options) (*Conn, error) {
 // openAttempts bounds how often the kernel is asked that was interrupted, or had no room.
 const openAttempts = 5
 
-// openError says in one sentence what to do.
+// openError adds the next step to an error of opening the socket.
 func openError(err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):

@@ -130,8 +130,8 @@ func (t *transaction) setCounter() {
 	t.EndNest(counter)
 }
 
-// setDescription tells the kernel the size and, for ranges of concatenations, where
-// the fields are (as nft does: with their padding).
+// setDescription encodes the size of a set and, for concatenations with ranges, the lengths of
+// the fields (with their padding, as nft does).
 func (t *transaction) setDescription(f nft.Family, s *nft.Set) {
 	concatenated := s.Interval && len(s.Key) > 1
 	if s.Size == 0 && !concatenated {

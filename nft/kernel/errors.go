@@ -11,7 +11,7 @@ import (
 var (
 	// ErrStale means that another program committed since the generation the batch was computed
 	// for. Nothing was changed: read, diff and commit again.
-	ErrStale = errors.New("nf_tables was changed by another program meanwhile; read it again")
+	ErrStale = errors.New("another program has changed nf_tables; read it again")
 	// ErrOutcomeUnknown means that the kernel's answer to a batch was lost: it was
 	// committed as a whole, or not at all. Read before the next Commit.
 	ErrOutcomeUnknown = errors.New("the kernel's answer was lost, so nf_tables must be read again")
@@ -20,7 +20,7 @@ var (
 	ErrPermission = errors.New("no permission to change nf_tables: run as root or with CAP_NET_ADMIN")
 	// ErrTooBig means that the batch, or a single rule in it, is larger than a
 	// netlink message can be. Nothing was changed: commit it in parts.
-	ErrTooBig = errors.New("the transaction is larger than netlink takes")
+	ErrTooBig = errors.New("the transaction is larger than netlink accepts")
 	// ErrUnsupported means that the kernel lacks something the product needs.
 	ErrUnsupported = errors.New("this kernel cannot run svcctl")
 	// ErrChanging means that no reading of the ruleset was complete, because another program kept
@@ -28,8 +28,8 @@ var (
 	ErrChanging = errors.New("nf_tables is changed faster than it can be read")
 )
 
-// OpError tells which operation of a batch the kernel refused. Nothing of the batch
-// was changed. The operations behind it may be wrong too.
+// OpError names the operation of a batch that the kernel refused. Nothing of the batch was
+// changed. The operations behind it may be wrong too.
 type OpError struct {
 	Op    int           // index in Batch.Ops
 	Text  string        // the operation, or the one element of it, in nft syntax

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// foreignTxLog knows the transactions that others committed, as a Watch saw them.
+// foreignTxLog records the transactions of other programs, as a Watch saw them.
 type foreignTxLog struct {
 	mu      sync.Mutex
 	own     map[uint32]bool // the ports of every socket that commits
@@ -26,7 +26,7 @@ func newForeignTxLog() *foreignTxLog {
 	return &foreignTxLog{own: map[uint32]bool{}, seen: map[uint32]bool{}, updated: make(chan struct{})}
 }
 
-// addOwnPort says that a netlink port is one of ours.
+// addOwnPort records a netlink port as one of ours.
 func (l *foreignTxLog) addOwnPort(port uint32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -57,7 +57,7 @@ func (f Features) names(present bool) []string {
 	return names
 }
 
-// Probe tells what was found out when the Conn was opened.
+// Probe returns the features that were found when the Conn was opened.
 func (c *Conn) Probe() Features { return c.features }
 
 // probeTable names the table of trial batches, which never commit.

@@ -73,7 +73,7 @@ func (c *Conn) releaseSentinel() {
 	}
 }
 
-// countSentinels tells how many families have a sentinel table.
+// countSentinels returns the number of families that have a sentinel table.
 func countSentinels(s *socket) (n int, err error) {
 	for _, f := range nft.Families {
 		_, exists, err := tableFlags(s, SentinelName, f)

@@ -39,7 +39,7 @@ type setName struct {
 	name   string
 }
 
-// part says what a message of a transaction is for.
+// part maps a message of a transaction to its operation.
 type part struct {
 	op      int
 	start   int // in the buffer

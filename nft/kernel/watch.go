@@ -31,9 +31,9 @@ type Change struct {
 // elements.
 const watchBuffer = 32 << 20
 
-// Watch tells of the transactions of others from now on, until the context ends, which
-// closes the channel. What this Conn commits is not told. A reader that is too slow, or
-// a transaction that is too large, gives a Change with Lost.
+// Watch reports the transactions of other programs until the context ends, which closes the
+// channel. What this Conn commits is not told. A reader that is too slow, or a transaction that is
+// too large, gives a Change with Lost.
 func (c *Conn) Watch(ctx context.Context) (<-chan Change, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,7 +69,7 @@ type watch struct {
 	lossReports sync.WaitGroup // those who are telling that something was lost
 }
 
-// reportLoss tells the reader that something may have been missed.
+// reportLoss sends a Change with Lost: notifications may have been missed.
 func (w *watch) reportLoss() {
 	w.lossReports.Go(func() { w.send(Change{Lost: true}) })
 }

@@ -13,7 +13,8 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// written is what a function writes to a transaction, without NFNL_MSG_BATCH_BEGIN.
+// written returns the bytes that a function writes to a transaction, without
+// NFNL_MSG_BATCH_BEGIN.
 func written(write func(*transaction)) []byte {
 	t := newTransaction(&socket{Socket: &nfnetlink.Socket{}}, nft.TableName, 0)
 	start := len(t.Buf)

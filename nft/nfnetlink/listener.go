@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Listener hears what the kernel tells a multicast group.
+// Listener receives the messages of a multicast group.
 type Listener struct{ conn *netlink.Conn }
 
 // Listen joins a group in the network namespace of Options. buffer is the size of the receive

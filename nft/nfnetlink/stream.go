@@ -15,7 +15,7 @@ import (
 // streamBuffer holds the longest datagram of a multicast group, in bytes: one message.
 const streamBuffer = 1 << 14
 
-// Stream hears multicast groups, a datagram at a time, and takes those that wait without a wake-up for each.
+// Stream receives messages of multicast groups, a datagram at a time.
 type Stream struct {
 	file     *os.File
 	raw      syscall.RawConn

@@ -73,8 +73,8 @@ func (u *universe) isLocal(a netip.Addr) bool {
 	return a.IsLoopback() || a == u.box[0] || a == u.box[1]
 }
 
-// masqueradeAddr knows that the loopback interface borrows an address of the first
-// other one: its own is of host scope.
+// masqueradeAddr returns the source address of masquerading on an interface. The loopback
+// interface uses an address of the first other one: its own is of host scope.
 func (u *universe) masqueradeAddr(iface uint32) netip.Addr {
 	if iface == out0 {
 		return u.box[1]

@@ -142,7 +142,7 @@ func (g *generator) packet(id uint16) Packet {
 	return p
 }
 
-// outcome is what was seen of a packet.
+// outcome is the observed outcome of a packet.
 type outcome struct {
 	Kind
 	sighting
@@ -153,7 +153,7 @@ func (o outcome) String() string {
 	return fmt.Sprintf("%s %s -> %s (local %t, reject %d, delivered %d times)", o.Kind, o.src, o.dst, o.local, o.with, o.deliveries)
 }
 
-// observed is what the sightings say of a packet. The stack of a box that it was
+// observed returns the outcome of a packet from the sightings. The stack of a box that it was
 // delivered to may refuse it still, which is no matter of the rules.
 func observed(seen []sighting, id uint16, sender netip.Addr) outcome {
 	o := outcome{Kind: Dropped}

@@ -319,8 +319,7 @@ func TestLearning(t *testing.T) {
 	}
 }
 
-// TestUpdateKeepsData is what nft_rhash_update does: an element that exists lives on
-// with the data it had.
+// TestUpdateKeepsData: as in nft_rhash_update, an update of an existing element keeps its data.
 func TestUpdateKeepsData(t *testing.T) {
 	h := host(prerouting(nft.Rule{balance}), postrouting(nft.Rule{remember}))
 	h.Send(syn, now, first)

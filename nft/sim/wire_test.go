@@ -83,7 +83,7 @@ type sighting struct {
 	dst   netip.AddrPort // where it was delivered, or who was told
 }
 
-// decode tells what a datagram is. It is false for what the box's own stack answers.
+// decode parses a datagram. It returns false for answers of the box's own stack.
 func decode(datagram []byte) (sighting, bool) {
 	proto, src, dst, payload := ipHeader(datagram)
 	if len(payload) < 8 {

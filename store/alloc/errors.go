@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// ErrFull says that a range has no free value left.
+// ErrFull means that a range has no free value left.
 var ErrFull = errors.New("range is full")
 
-// RangeError says that a value lies outside of its range. The texts are those of
-// Kubernetes (pkg/registry/core/service/ipallocator and portallocator).
+// RangeError means that a value lies outside of its range. The texts are those of Kubernetes
+// (pkg/registry/core/service/ipallocator and portallocator).
 type RangeError struct {
 	// Value is an address; empty for a port, which Kubernetes does not repeat.
 	Value string
@@ -25,14 +25,14 @@ func (e *RangeError) Error() string {
 	return fmt.Sprintf("the provided IP (%s) is not in the valid range. The range of valid IPs is %s", e.Value, e.Range)
 }
 
-// HeldError says that another owner holds a value. It begins with Kubernetes' text and goes on with
-// the owner's name.
+// HeldError means that another owner holds a value. It begins with Kubernetes' text and goes on
+// with the owner's name.
 type HeldError struct {
 	// What is "IP" or "port".
 	What string
 	// Owner is "namespace/name" of the Service that holds the value.
 	Owner string
-	// Why says what stands in the way of sharing the value; may be empty.
+	// Why is what prevents sharing the value; may be empty.
 	Why string
 }
 
@@ -45,7 +45,7 @@ func (e *HeldError) Error() string {
 	return text
 }
 
-// PoolError says that an owner may not have an address of its pool.
+// PoolError means that an owner may not have an address of its pool.
 type PoolError struct {
 	Value string
 	Pool  string // where the value lies

@@ -63,7 +63,7 @@ type Request struct {
 	Requested []netip.Addr
 	// SharingKey lets Services with equal keys that are not empty hold one address.
 	SharingKey string
-	// Internal says that only internal addresses will do.
+	// Internal restricts the request to internal addresses.
 	Internal bool
 	// Pool is the name of the pool that addresses are to come from, with or without its namespace; "": any.
 	Pool string
@@ -79,7 +79,7 @@ func (c Request) Equal(other Request) bool {
 		slices.Equal(c.Requested, other.Requested) && slices.Equal(c.Ports, other.Ports)
 }
 
-// clash says why two requests cannot both hold addr; "" when they can.
+// clash returns why two requests cannot both hold addr; "" when they can.
 func (c Request) clash(other Request, addr netip.Addr) string {
 	bothAsk := slices.Contains(c.Requested, addr) && slices.Contains(other.Requested, addr)
 	sameKey := c.SharingKey != "" && c.SharingKey == other.SharingKey

@@ -13,7 +13,7 @@ const (
 	portBandPart = 32
 )
 
-// Space says who competes for a port number.
+// Space decides which protocols share port numbers.
 type Space int
 
 const (

@@ -69,7 +69,7 @@ type Front struct {
 	BackendTLS  bool
 	BackendCA   string
 	BackendName string
-	// BackendUnchecked says that BackendCA is left out without saying "none".
+	// BackendUnchecked is set when BackendCA is absent rather than "none".
 	BackendUnchecked bool
 	ResponseTimeout  time.Duration
 
@@ -146,7 +146,7 @@ type frontReader struct {
 	port *object.ServicePort
 }
 
-// refuse says why the port cannot be served; the first reason counts.
+// refuse records why the port cannot be served; the first reason counts.
 func (r *frontReader) refuse(key, format string, args ...any) {
 	if r.Why == "" {
 		r.WhyKey, r.Why = key, fmt.Sprintf(format, args...)
@@ -211,7 +211,7 @@ func (r *frontReader) readSecrets() {
 	}
 }
 
-// none says that something is not asked for.
+// none is the value that turns a feature off.
 const none = "none"
 
 // secretName is the name of a Secret in the Service's namespace.

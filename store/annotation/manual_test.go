@@ -110,7 +110,7 @@ func manual() string {
 
 func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
 
-// on says what a row is about, if that is not annotations of Services.
+// on returns the subject of a row, if it is not annotations of Services.
 func (r *Row) on() string {
 	var words []string
 	if r.Label {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Policy says which versions of TLS and which cipher suites clients get.
+// Policy has the versions of TLS and the cipher suites that clients are offered.
 type Policy struct {
 	// Name is the value of the annotation.
 	Name string

@@ -35,9 +35,10 @@ const (
 type Relay struct {
 	// Key is the annotation that asks for it; "": none does.
 	Key string
-	// Userspace says that all ports are relayed that can be; else TCP ports alone, for ProxyProtocol and ProxyFrom.
+	// Userspace is set when all ports that can be relayed are; else only TCP ports are, for ProxyProtocol and
+	// ProxyFrom.
 	Userspace bool
-	// Kernel says that the kernel is to serve the ports, which goes together with nothing that asks for a relay.
+	// Kernel is set when the kernel has to serve the ports; it conflicts with everything that needs a relay.
 	Kernel bool
 	// ProxyProtocol is the version of the PROXY protocol that endpoints get a header of; 0: none.
 	ProxyProtocol int

@@ -7,7 +7,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Effect says how much an annotation does here.
+// Effect is how far an annotation is implemented.
 type Effect string
 
 // The effects.
@@ -44,7 +44,7 @@ type Row struct {
 	Of string
 	// Kinds are the objects on which it means something; nil: Services.
 	Kinds []string
-	// Label says that it is a label.
+	// Label is set for labels.
 	Label  bool
 	Effect Effect
 	// Values are the values that it takes, for people; "" where the text tells, or any will do.
@@ -56,7 +56,7 @@ type Row struct {
 
 	// idle reports values that ask for nothing else than what happens anyway; nil: none does.
 	idle func(value string) bool
-	// balancer says that it means something on load balancers alone.
+	// balancer is set for annotations that act on load balancers alone.
 	balancer bool
 }
 
@@ -124,7 +124,7 @@ var (
 	empty = anyOf("")
 )
 
-// On says what a row is about: "annotation of Service".
+// On formats the subject of a row: "annotation of Service".
 func (r *Row) On() string {
 	what := "annotation"
 	if r.Label {

@@ -134,8 +134,8 @@ func tlsOfDigitalOcean(a map[string]string, port *object.ServicePort) string {
 	return ""
 }
 
-// PortsWithoutTLS tells of ports that are to have TLS, and of no certificate to do it with: then
-// nothing asks for TLS, as on AWS.
+// PortsWithoutTLS returns a problem for ports that are to have TLS when no certificate is named:
+// then nothing asks for TLS, as on AWS.
 func PortsWithoutTLS(svc *object.Service) []Bad {
 	if a := svc.Metadata.Annotations; svc.Spec.Type != object.TypeLoadBalancer || !has(a, awsSSLPorts) || has(a, awsCert) {
 		return nil

@@ -108,14 +108,14 @@ func (b *haproxyBackend) read() {
 	}
 }
 
-// loseOwn tells of a statement of the proxy itself; those of defaults are told there.
+// loseOwn records a statement of the proxy itself as lost; those of defaults are recorded with the defaults.
 func (b *haproxyBackend) loseOwn(l haproxyLine, own map[int]bool) {
 	if own[l.line] && !slices.Contains(haproxyQuiet, l.words[0]) {
 		b.lose(b.v, l.line, "%s has no counterpart and is left out%s", l, haproxyHint(l))
 	}
 }
 
-// haproxyHint says what to do instead, where there is something.
+// haproxyHint returns the replacement for a statement that is lost; "": there is none.
 func haproxyHint(l haproxyLine) string {
 	switch l.words[0] {
 	case "tcp-request", "http-request", "tcp-response":
@@ -130,7 +130,7 @@ func haproxyHint(l haproxyLine) string {
 	return ""
 }
 
-// frontLosses tells of what a frontend says besides where it leads.
+// frontLosses records the statements of a frontend that are lost.
 func (r *haproxy) frontLosses(p *proxy, v *Virtual) {
 	for _, l := range p.lines {
 		switch keyword := l.words[0]; {

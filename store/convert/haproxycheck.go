@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// haproxyCheck is what a proxy says of the checks of its servers.
+// haproxyCheck has the statements of a proxy about the checks of its servers.
 type haproxyCheck struct {
 	kind, path, host, status string         // kind: tcp, tls, http
 	port                     string         // of all servers, as :8008

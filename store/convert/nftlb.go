@@ -69,7 +69,7 @@ var nftlbLost = []string{
 	"flow-offload", "intra-connect", "queue", "iface", "oface", "ether-addr", "virtual-ethaddr", "responsettl", "counter-packets", "counter-bytes",
 }
 
-// rest tells of the settings of an object that were not read.
+// rest records the settings of an object that were not read as lost.
 func (r *nftlb) rest(v *Virtual, of value, what string, read ...string) {
 	for _, key := range of.keys() {
 		at := of.get(key)
@@ -133,7 +133,7 @@ func (r *nftlb) farm(f value) {
 	r.publish(v, name, r.frontends(v, f))
 }
 
-// policies tells of those of a farm or of an address.
+// policies records those of a farm or of an address as lost.
 func (r *nftlb) policies(v *Virtual, of value) {
 	for _, p := range of.get("policies").items() {
 		r.lose(v, p.line(), "policy %s is not applied: EVERY client may connect; see svcctl.io/source-sets", p.get("name").text())

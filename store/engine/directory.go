@@ -27,7 +27,7 @@ func prepareDirectory(dir string) error {
 	return checkDirectory(dir, info)
 }
 
-// checkDirectory says what is wrong with a data directory that exists.
+// checkDirectory validates the type, mode and owner of an existing data directory.
 func checkDirectory(dir string, info fs.FileInfo) error {
 	if !info.IsDir() {
 		return fmt.Errorf("data directory %s is not a directory: choose another one with --data-dir", dir)

@@ -67,11 +67,10 @@ type Transaction struct {
 }
 
 var (
-	// ErrConflict says that another writer has changed the data since it was read.
+	// ErrConflict means that another writer has changed the data since it was read.
 	ErrConflict = errors.New("the stored data was changed by another writer")
-	// ErrNoSpace says that a commit found no room and changed nothing; it may be tried
-	// again when there is room.
+	// ErrNoSpace means that a commit found no space and changed nothing; it may be tried again when there is space.
 	ErrNoSpace = errors.New("no space left for the stored data")
-	// ErrClosed says that the engine was closed.
+	// ErrClosed means that the engine was closed.
 	ErrClosed = errors.New("the data directory is closed")
 )

@@ -64,7 +64,7 @@ type File struct {
 	mu     sync.Mutex
 	db     *bbolt.DB
 	broken error
-	// verified says that all pairs have been held against the digest.
+	// verified is set once all pairs were checked against the digest.
 	verified bool
 	sealed   bool                  // values are encrypted, by key
 	commit   func(*bbolt.Tx) error // (*bbolt.Tx).Commit; tests make it fail

@@ -91,7 +91,7 @@ type fileCheck struct {
 	pageSize uint64
 	// pages is the high water mark: pages from there on are not in use.
 	pages uint64
-	// seen says which pages are accounted for, found how many they are.
+	// seen marks the pages that are accounted for, and found is their number.
 	seen  []bool
 	found uint64
 }

@@ -36,7 +36,7 @@ func (f *File) Get(key string) (pair Pair, is bool, err error) {
 	return pair, is, nil
 }
 
-// scanBytes is how much of the values of Scan is in memory at once, as a rule.
+// scanBytes bounds the values of Scan that are in memory at once, as a rule.
 const scanBytes = 1 << 20
 
 // Scan implements Engine.

@@ -18,10 +18,10 @@ type Shared interface {
 	Follow() []Followed
 	// Arrived has a value when Follow may have something.
 	Arrived() <-chan struct{}
-	// Published says that readers see all that Follow has given and Commit has accepted.
+	// Published makes everything that Follow returned and Commit accepted visible to readers.
 	Published()
-	// Refuse says that something of Follow cannot be understood: nothing more is followed or
-	// committed until a newer program starts.
+	// Refuse reports a change from Follow that cannot be read: nothing more is followed or committed
+	// until a newer program starts.
 	Refuse(why error)
 	// Keep writes pairs that belong to this machine alone, within a second.
 	Keep(t Transaction)
@@ -42,14 +42,15 @@ type Followed struct {
 	Note     []byte
 	Puts     []Pair
 	Deletes  []string
-	// Reload says that this is the difference to a state that was read as a whole: how it came
-	// about is not known, and Note is empty.
+	// Reload is set for the difference to a state that was read as a whole: the commits in between are
+	// not known, and Note is empty.
 	Reload bool
-	// Again says that nothing has changed, and that files may get what they were refused before.
+	// Again is set when nothing has changed, and files are to be tried again for values that they were
+	// refused.
 	Again bool
 }
 
-// AwayError says that a commit, or a question, has not been sent, or was refused: nothing was changed.
+// AwayError means that a commit, or a read, has not been sent, or was refused. Nothing was changed.
 type AwayError struct {
 	Why   string
 	Since time.Time // the zero Time: now
@@ -63,6 +64,6 @@ func (e *AwayError) Error() string {
 	return fmt.Sprintf("%s, since %s", e.Why, e.Since.UTC().Format(time.RFC3339))
 }
 
-// ErrUnsettled says that the outcome of a commit is unknown. If it took place, Follow returns it
+// ErrUnsettled means that the outcome of a commit is unknown. If it took place, Follow returns it
 // later.
 var ErrUnsettled = errors.New("no answer came in time, and the change may have been made or not: look before you try again")

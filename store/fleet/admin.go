@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/store/engine"
 )
 
-// ErrExists says that etcd has a fleet of that name already.
+// ErrExists means that etcd has a fleet of that name already.
 var ErrExists = errors.New("etcd has a fleet of that name already")
 
 // Init makes a fleet. With a data directory of a box that is stopped, its objects become those of the

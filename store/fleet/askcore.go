@@ -75,7 +75,7 @@ func (c *atCore) ask(ctx context.Context, method, path string, query url.Values,
 	return nil, nil, c.verdict(failed)
 }
 
-// verdict is what the refusals of all core boxes come to: the state of one that holds something, which the leaf holds too.
+// verdict combines the refusals of all core boxes: the state of one that holds something, which the leaf holds too.
 func (c *atCore) verdict(failed []error) error {
 	for _, err := range failed {
 		var refused *coreError

@@ -334,7 +334,7 @@ func (e *Engine) complete(r Report) Report {
 // Box is one box of the fleet.
 type Box struct {
 	Report
-	// Present says that the box is heard of.
+	// Present is set while the box reports.
 	Present bool
 }
 

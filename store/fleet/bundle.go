@@ -121,7 +121,7 @@ func (e *Engine) writeBundle(ctx context.Context, seen *head, note []byte, ops [
 
 func partKey(name string, part int) string { return fmt.Sprintf("%s%s/%06d", bundlePrefix, name, part) }
 
-// errOvertaken says that the head is not the one any more that something was to follow on.
+// errOvertaken means that the head has moved, so the transaction does not follow on it.
 var errOvertaken = errors.New("the head has moved")
 
 // readBundle reads what a head with a bundle consists of, as of the head's own revision, or later.

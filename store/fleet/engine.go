@@ -114,7 +114,7 @@ type Engine struct {
 	shown     shown
 	turn      turn
 	report    func() Report // nil: nobody reports
-	// shut says of secret objects that cannot be opened why not, by key.
+	// shut has the reasons why secret objects cannot be opened, by key.
 	shut map[string]string
 	// foreign are the keys of objects that somebody else has written in etcd.
 	foreign map[string]bool

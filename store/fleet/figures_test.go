@@ -119,9 +119,9 @@ func lostOf(boxes []*box) (lost uint64) {
 	return lost
 }
 
-// BenchmarkFollowers is what boxes take that follow others: their CPU time for each object that changes, how late the last
-// of them is, and what etcd takes, for some numbers of boxes. The boxes are stores in this process, each with a replica of its own;
-// what eight take is the difference between nine and one.
+// BenchmarkFollowers measures boxes that follow others: their CPU time for each object that changes, how late the last of them is,
+// and the cost for etcd, for some numbers of boxes. The boxes are stores in this process, each with a replica of its own; what
+// eight take is the difference between nine and one.
 func BenchmarkFollowers(b *testing.B) {
 	const objects, together = 1_000, 20
 	for _, n := range []struct{ boxes, commits int }{{1, 50}, {9, 50}, {40, 10}} { // in commits a second, of together objects
@@ -189,7 +189,7 @@ func cpuOfSelf(b *testing.B) time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// cpu is what the members have used.
+// cpu returns the CPU time of the members.
 func (c *cluster) cpu(b *testing.B) (all time.Duration) {
 	b.Helper()
 	for _, m := range c.members {

@@ -100,7 +100,7 @@ func (e *Engine) enqueue(f engine.Followed) {
 	}
 }
 
-// errGap says that an event does not follow on what was followed before.
+// errGap means that an event does not follow on the last one.
 var errGap = errors.New("a commit does not follow on the one before it")
 
 // follow follows until that fails.
@@ -161,7 +161,7 @@ func transactions(events []*clientv3.Event) (parts [][]*clientv3.Event) {
 	return parts
 }
 
-// happened is what one transaction of etcd has changed.
+// happened is the content of one transaction of etcd.
 type happened struct {
 	head     *head // nil: it is no commit
 	ops      []operation
@@ -261,8 +261,8 @@ func (e *Engine) accept(it *happened) error {
 	return nil
 }
 
-// readable says why a commit cannot be read by this program. Then it is not even kept: after a start
-// the replica has to be of use.
+// readable returns an error when this program cannot read a commit. Then it is not even kept: after a
+// start the replica has to be of use.
 func (e *Engine) readable(ops []operation) error {
 	for i := range ops {
 		if e.cfg.Knows != nil && !ops[i].remove && !e.cfg.Knows(ops[i].key) {

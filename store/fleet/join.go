@@ -34,7 +34,7 @@ func (e *Engine) join(ctx context.Context) error {
 	}
 	e.mu.Unlock()
 	if now == nil {
-		return &heldError{Emptied, fmt.Sprintf("etcd has no objects of fleet %s any more; what is in force stays: put etcd's data back, or say `svcctl fleet restore FILE`", e.cfg.Fleet)}
+		return &heldError{Emptied, fmt.Sprintf("etcd has no objects of fleet %s any more; what is in force stays: restore etcd's data, or run `svcctl fleet restore FILE`", e.cfg.Fleet)}
 	}
 	if read == nil {
 		return e.reload(ctx)
@@ -129,7 +129,7 @@ func decodeSettings(value []byte) (*settings, error) {
 	return s, nil
 }
 
-// fits says why this box cannot follow a fleet of such settings.
+// fits returns an error when this box cannot follow a fleet with these settings.
 func (e *Engine) fits(s *settings) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -143,7 +143,7 @@ func (e *Engine) fits(s *settings) error {
 	return nil
 }
 
-// tooNew says that this program does not read a format.
+// tooNew is the error for a format that this program does not read.
 func (e *Engine) tooNew(format int) error {
 	return &heldError{TooNew, fmt.Sprintf("the fleet has format %d, and this version reads up to %d: upgrade this box", format, e.reads)}
 }

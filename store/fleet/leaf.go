@@ -83,7 +83,7 @@ func (c *atCore) settings(ctx context.Context) (*settings, error) {
 		return nil, err
 	}
 	if a.Settings == nil {
-		return nil, errors.New("the core box has not told the settings of the fleet")
+		return nil, errors.New("the core box has not sent the settings of the fleet")
 	}
 	return a.Settings, nil
 }

@@ -28,13 +28,13 @@ func newLog(at stream.Position) *stream.Log {
 var (
 	// errDropped ends the streams of leaves, which ask again.
 	errDropped = errors.New("this box does not follow as before")
-	// errForgotten says that a leaf cannot go on from where it stands: it reads all objects.
+	// errForgotten means that a leaf cannot continue from its position and has to read all objects.
 	errForgotten = errors.New("the commits after that one are not to be had any more: read all objects")
-	// errNoSuchCommit says that the position of a leaf is not one that etcd had.
+	// errNoSuchCommit means that etcd never had the position of a leaf.
 	errNoSuchCommit = errors.New("there is no such commit")
 )
 
-// leaves is what a core box keeps for its leaves, under the lock of the Engine.
+// leaves is the state of a core box about its leaves, under the lock of the Engine.
 type leaves struct {
 	log     *stream.Log // nil: no leaf follows
 	readers int
@@ -87,7 +87,7 @@ func streamed(ops []operation) []stream.Op {
 	return all
 }
 
-// serves says why this box serves no leaves now; nil: it does.
+// serves returns why this box serves no leaves now; nil: it does.
 func (e *Engine) serves() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// origin is where an Engine follows its fleet: etcd ([atEtcd]), or, as a leaf, a box that does ([atCore]). All else, what is
-// believed, held, kept and shown, is the same for both.
+// origin is the source of commits of an Engine: etcd ([atEtcd]), or for a leaf a box that follows etcd ([atCore]). All else,
+// what is believed, held, kept and shown, is the same for both.
 type origin interface {
 	// settings reads those of the fleet.
 	settings(ctx context.Context) (*settings, error)
@@ -22,7 +22,7 @@ type origin interface {
 	// follow has the Engine take what comes after Engine.read, until ctx is done or that fails: after errGap, and an error
 	// of which isCompacted reports so, all objects are read.
 	follow(ctx context.Context) error
-	// renew tells the others of this box, and learns who has the turns.
+	// renew publishes the report of this box, and reads the holders of the turns.
 	renew(ctx context.Context, b *beats) error
 	boxes(ctx context.Context) ([]Box, error)
 	// holders are the boxes that read the sources, by name.

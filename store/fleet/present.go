@@ -11,18 +11,18 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// LeafReport is what a leaf tells its core box.
+// LeafReport is the report of a leaf to its core box.
 type LeafReport struct {
 	// Instance identifies the data directory of the leaf.
 	Instance string `json:"instance"`
 	Report   Report `json:"report"`
-	// Anew says that the leaf has told another core box since its last report here.
+	// Anew is set when the leaf reported to another core box since its last report here.
 	Anew bool `json:"anew,omitempty"`
 	// Node is the Node object of the leaf, if that has changed since it was told last.
 	Node json.RawMessage `json:"node,omitempty"`
 }
 
-// errNamesake says that another box has the name of a leaf.
+// errNamesake means that another box has the name of a leaf.
 var errNamesake = errors.New("another box of this fleet has that name")
 
 // hear takes the report of a leaf.

@@ -27,7 +27,7 @@ const flushEvery = time.Second
 // flushAgain is the wait after one that failed.
 const flushAgain = 5 * time.Second
 
-// cursor says which state the replica has.
+// cursor is the position of the replica.
 type cursor struct {
 	Fleet string `json:"fleet"` // its id
 	// Mod and ID are of the head, Epoch, Objects and Digest likewise.

@@ -29,7 +29,8 @@ func sliceRef(name string) object.Ref {
 	return object.Ref{Kind: object.KindEndpointSlice, Namespace: "default", Name: name}
 }
 
-// inForce says what a box programs for a Service: its port and its endpoints, "none" when there is none; and its Secret s.
+// inForce returns the programmed state of a Service on a box: its port and its endpoints, "none" when there is none; and its
+// Secret s.
 func (b *box) inForce(name string) string {
 	svc, all, _ := b.InForce().Service("default/" + name)
 	if svc == nil {

@@ -294,7 +294,7 @@ func Reseal(ctx context.Context, cfg Config) (all, changed int, err error) {
 	next.Objects, next.Digest = e.content.after(ops)
 	err = e.flip(ctx, now, next, ops)
 	if errors.Is(err, errOvertaken) {
-		err = errors.New("a box has changed something at the same moment, and nothing is sealed anew: try again")
+		err = errors.New("a box has changed something at the same moment, and nothing was sealed: try again")
 	}
 	return all, len(ops), err
 }

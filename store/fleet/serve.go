@@ -21,7 +21,7 @@ import (
 //
 // An error is a Status of Kubernetes; of 503 its details name the state of the core box.
 
-// CommitsPath is where a core box serves its commits.
+// CommitsPath is the path of the stream of commits of a core box.
 const CommitsPath = "/svcctl/v1/commits"
 
 // maxLeafReport bounds a report of a leaf, in bytes.

@@ -29,7 +29,7 @@ type sharedKey struct {
 	value []byte // nil: this box cannot open it
 }
 
-// ErrReplaced says that another key is in force than the one that was to be replaced.
+// ErrReplaced means that the key in force is not the one that was to be replaced.
 var ErrReplaced = errors.New("another box has replaced it")
 
 // SharedKey returns the value that all boxes have in common under a name, and its ID. The ID is "" while there

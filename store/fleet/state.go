@@ -9,7 +9,7 @@ import (
 	"svcctl.io/svcctl/store/engine"
 )
 
-// Kind says how a box stands to its fleet.
+// Kind is the state of a box in its fleet.
 type Kind string
 
 // The kinds of states.
@@ -31,7 +31,7 @@ const (
 // State is the state of a box as a member of its fleet.
 type State struct {
 	Kind Kind
-	// Why says what happened and what to do about it; "" while all is well.
+	// Why is what happened, with the next step; "" while all is well.
 	Why   string
 	Since time.Time
 	// Revision is the revision of the newest commit that was followed; Of that of the newest in
@@ -77,7 +77,7 @@ type state struct {
 	of    uint64
 	// silent is why this box cannot tell the others how it is; "": it can.
 	silent string
-	// differs says which settings are not those of the fleet; "": they agree.
+	// differs lists the settings that differ from the fleet's; "": they agree.
 	differs string
 	// shut says which Secret or shared key cannot be opened, since when; "": all can. blind says that there is a Secret among them.
 	shut      string
@@ -146,7 +146,7 @@ func isDenied(err error) bool {
 	return code == codes.PermissionDenied || code == codes.Unauthenticated
 }
 
-// denied says what to do about that.
+// denied is the text for a refusal by etcd, with the next step.
 func (e *Engine) denied(err error) string {
 	return fmt.Sprintf("etcd refuses this box (%v): give the user that the certificate in --etcd-cert names a role that may read and write %s", err, e.prefix)
 }

@@ -88,7 +88,7 @@ func (e *Engine) raise(ctx context.Context, s *settings, mod int64) (raised bool
 	return resp.Succeeded, nil
 }
 
-// understand says which boxes do not read the newest format.
+// understand returns an error that names the boxes that do not read the newest format.
 func understand(all []Box, without []string) error {
 	var old []string
 	named := map[string]bool{}

@@ -11,8 +11,8 @@ import (
 	"svcctl.io/svcctl/store/parallel"
 )
 
-// ErrExpired says that the history does not reach back so far, or not so far ahead: a client
-// has to look at everything (HTTP 410).
+// ErrExpired means that the history does not have the revision, which is too old or in the future.
+// A client has to read everything again (HTTP 410).
 var ErrExpired = errors.New("too old resource version")
 
 // A Journal has the entries of the engine in memory. It may be changed by one at a time.
@@ -33,7 +33,7 @@ type Update struct {
 	deletes []string
 	entries []*Entry // that come
 	drop    int      // how many go, the oldest ones
-	// Reset says that the journal begins after this commit, at Revision.
+	// Reset is set when the journal begins after this commit, at Revision.
 	Reset    bool
 	Revision uint64
 }

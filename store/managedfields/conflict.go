@@ -57,8 +57,8 @@ func conflictsOf(o owner, h ownership, contested *set) []Conflict {
 	return conflicts
 }
 
-// Taken says which fields a write would take from a manager that applied them: those whose
-// values it changes or removes. It is for managers whose fields only they may change.
+// Taken returns the fields that a write would take from a manager that applied them: those
+// whose values it changes or removes. It is for managers whose fields only they may change.
 func Taken(live, written map[string]any, by Writer, manager string) []Conflict {
 	entries, _, err := entriesOf(live)
 	all, bad := decode(entries)

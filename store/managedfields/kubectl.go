@@ -24,8 +24,8 @@ func annotationsOf(o map[string]any) map[string]any {
 	return annotations
 }
 
-// unchangedSinceLastApplied tells of conflicts whether the field still is as kubectl's
-// older way to apply left it: then kubectl may take it over.
+// unchangedSinceLastApplied returns a function that reports whether the field of a conflict
+// still is as kubectl's client-side apply left it: then kubectl may take it over.
 func unchangedSinceLastApplied(live map[string]any, by Writer) func(Conflict) bool {
 	none := func(Conflict) bool { return false }
 	text, _ := annotationsOf(live)[lastApplied].(string)

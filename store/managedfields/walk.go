@@ -65,7 +65,8 @@ func (c comparison) without(elements []string) comparison {
 	return comparison{without(c.added, elements), without(c.changed, elements), without(c.removed, elements)}
 }
 
-// compare tells what has to be done to a value to make it another one. nil is no value.
+// compare returns the fields to add, change and remove to turn one value into another. nil is
+// an absent value.
 func compare(before, after any, t *schema.Type) comparison {
 	if isLeaf(t) || size(before) == 0 && size(after) == 0 {
 		switch {

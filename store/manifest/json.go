@@ -144,7 +144,7 @@ func (s *jsonScanner) fail(reason, format string, args ...any) *refusal {
 	return refuse(s.line, s.column(), reason, format, args...)
 }
 
-// bad says what stands where something else is wanted.
+// bad refuses the text at the present position, where something else is expected.
 func (s *jsonScanner) bad(want string) *refusal {
 	if s.at >= len(s.text) {
 		return s.fail(ReasonSyntax, "could not be parsed: the text ends where %s is expected; it is cut off", want)

@@ -128,7 +128,7 @@ type reading struct {
 	limits Limits
 	old    *File // nil when it was read under other limits
 	next   int   // the unit of old that is expected next
-	// apart says that the text is only to be taken apart, into pieces.
+	// apart is set when the text is only split into pieces.
 	apart  bool
 	pieces []piece
 	count  int // objects so far, the bad and the unserved ones included

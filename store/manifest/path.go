@@ -55,7 +55,8 @@ func (p path) dotted() string {
 	return b.String()
 }
 
-// isFreeMapping tells the fields whose keys are the author's, the maps in store/object.
+// isFreeMapping reports whether the keys of a field are the author's, as those of the maps in
+// store/object.
 func isFreeMapping(s step) bool {
 	switch s.key {
 	case "labels", "annotations", "selector", "deprecatedTopology", "matchLabels", "data", "stringData":

@@ -36,7 +36,7 @@ type Problem struct {
 	// Reason is one of the Reason constants, or a reason of the caller's.
 	Reason  string
 	Message string
-	// Warning tells that the object is used nevertheless, or left out on purpose.
+	// Warning is set when the object is used nevertheless, or left out on purpose.
 	Warning bool
 }
 

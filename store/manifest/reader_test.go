@@ -206,8 +206,8 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// tokens are what random texts are made of: most sequences of bytes are no YAML, and of these
-// many are nearly.
+// tokens are the parts of random texts: most sequences of bytes are no YAML, and of these many
+// are nearly.
 var tokens = strings.Split(`a|b: |c: |: |- |- a: |:|-|
 |
 |

@@ -159,7 +159,8 @@ func kindOfPlain(text string) kind {
 	return kindString
 }
 
-// numberKind tells numbers from addresses, UUIDs and other texts that begin with a digit.
+// numberKind classifies a text that begins with a digit: a number, or a string as an address or
+// UUID.
 func numberKind(text string) kind {
 	const longest = 18 // digits that fit in 64 bits
 	digits, dots := 0, 0

@@ -113,7 +113,7 @@ func (d *decoding) pointer(n *node, v reflect.Value) {
 
 func pointerTo(text string) *string { return &text }
 
-// bools are what pointers to bools point to.
+// bools has a shared pointer for each bool.
 var bools = map[bool]*bool{false: new(bool), true: func() *bool { is := true; return &is }()}
 
 func (d *decoding) structure(n *node, v reflect.Value) {
@@ -187,7 +187,8 @@ func (d *decoding) secret() bool {
 	return d.secrets && len(d.path) > 0 && (d.path[0].key == "data" || d.path[0].key == "stringData")
 }
 
-// placeOf is where a text, which is not empty, is remembered among so many places: by its length and ends.
+// placeOf hashes a text, which is not empty, to one of so many places by its length and its first and last
+// byte.
 func placeOf(text string, places int) int {
 	return (len(text) + 7*int(text[0]) + 31*int(text[len(text)-1])) % places
 }

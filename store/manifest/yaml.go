@@ -308,8 +308,8 @@ func (c *converter) collectionTag(n *yaml.Node, want string) {
 	}
 }
 
-// isOldBool tells the unquoted words that YAML 1.1 reads as bools and YAML 1.2 as text
-// (https://yaml.org/type/bool.html).
+// isOldBool reports whether a node is an unquoted word that YAML 1.1 reads as a bool and YAML 1.2
+// as text (https://yaml.org/type/bool.html).
 func isOldBool(n *yaml.Node) bool {
 	if isQuoted(n) || len(n.Value) > len("false") {
 		return false

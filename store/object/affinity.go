@@ -8,12 +8,13 @@ import (
 
 // Annotations of a Service with session affinity.
 const (
-	// AnnotationAffinityScope says for what a client's endpoint is remembered: for the port, or for all
-	// ports of the Service. spec has no field for it (kubernetes#103000).
+	// AnnotationAffinityScope is the scope of session affinity: the port, or all ports of the Service. spec
+	// has no field for it (kubernetes#103000).
 	AnnotationAffinityScope = "svcctl.io/affinity-scope"
-	// AnnotationAffinityPrefix says how much of a client's address counts: "24,64", of IPv4 and IPv6.
+	// AnnotationAffinityPrefix is the length of the client's prefix that affinity uses: "24,64", for IPv4
+	// and IPv6.
 	AnnotationAffinityPrefix = "svcctl.io/affinity-prefix"
-	// AnnotationAffinityRefresh says what starts the time of affinity anew: new connections, or all packets.
+	// AnnotationAffinityRefresh selects what restarts the affinity timeout: new connections, or all packets.
 	AnnotationAffinityRefresh = "svcctl.io/affinity-refresh"
 )
 

@@ -50,7 +50,7 @@ type Error struct {
 	Field string
 	// Value is the refused value; not shown for Required, Forbidden and TooLong.
 	Value any
-	// Detail says what would be right.
+	// Detail describes the values that are accepted.
 	Detail string
 }
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// familiesOf is what DefaultFamilies is about, in one line.
+// familiesOf formats the fields of DefaultFamilies in one line.
 func familiesOf(s *Service) string {
 	return strings.Join([]string{
 		s.Spec.ClusterIP, strings.Join(s.Spec.ClusterIPs, ","),

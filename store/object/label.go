@@ -1,8 +1,8 @@
 package object
 
-// LabelKeyProblems says what is wrong with a text as the key of a label ("name" or
-// "example.com/name"), in Kubernetes' words; nothing when it is right.
+// LabelKeyProblems returns what is wrong with a label key ("name" or "example.com/name"), in
+// Kubernetes' words; nothing when it is valid.
 func LabelKeyProblems(key string) []string { return labelKeyProblems(key) }
 
-// LabelValueProblems says what is wrong with a text as the value of a label.
+// LabelValueProblems returns what is wrong with a label value; nothing when it is valid.
 func LabelValueProblems(value string) []string { return labelValueProblems(value) }

@@ -33,7 +33,7 @@ type Container struct {
 	// RestartPolicy Always makes an init container one that runs beside the others.
 	RestartPolicy *string         `json:"restartPolicy,omitempty"`
 	Ports         []ContainerPort `json:"ports,omitempty"`
-	// ReadinessProbe says how the box asks whether the Pod may be sent traffic.
+	// ReadinessProbe is how the box checks that the Pod is ready for traffic.
 	ReadinessProbe *Probe `json:"readinessProbe,omitempty"`
 }
 
@@ -44,8 +44,8 @@ type ContainerPort struct {
 	Protocol      string `json:"protocol,omitempty"`
 }
 
-// PodStatus is the part of core/v1 PodStatus that is read. In Kubernetes it is an answer; here
-// it is what the operator says about the Pod.
+// PodStatus is the part of core/v1 PodStatus that is read. In Kubernetes a controller
+// writes it; here the operator does.
 type PodStatus struct {
 	Phase      string         `json:"phase,omitempty"`
 	Conditions []PodCondition `json:"conditions,omitempty"`

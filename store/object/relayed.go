@@ -51,7 +51,7 @@ func checkRelayed(s, old *Service) Errors {
 	})
 }
 
-// relayConflicts says which annotations ask for what no port can have.
+// relayConflicts returns errors for combinations of annotations that no port can have.
 func relayConflicts(s *Service) (errs Errors) {
 	a := s.Metadata.Annotations
 	if len(a) == 0 || len(s.Spec.Ports) == 0 {
@@ -68,14 +68,14 @@ func relayConflicts(s *Service) (errs Errors) {
 			errs = append(errs, invalid(at.key(key), a[key], fmt.Sprintf("%s over TCP alone, and the Service has no TCP port: leave the annotation out, or add a port of protocol TCP", what))...)
 		case forAll && IsKernelMode(a[AnnotationProxyMode]) && !refused:
 			refused = true
-			errs = append(errs, invalid(at.key(AnnotationProxyMode), a[AnnotationProxyMode], fmt.Sprintf("must not be given together with %s, which takes a relay: leave one of the two out", key))...)
+			errs = append(errs, invalid(at.key(AnnotationProxyMode), a[AnnotationProxyMode], fmt.Sprintf("must not be given together with %s, which needs a relay: leave one of the two out", key))...)
 		}
 	}
 	return errs
 }
 
-// asksRelay says what an annotation asks for that a relay does over TCP; "": nothing. forAll says that it is about
-// all ports.
+// asksRelay returns the feature of the TCP relay that an annotation asks for; "": none. forAll is set when it
+// applies to all ports.
 func asksRelay(key, value string) (what string, forAll bool) {
 	value = strings.ToLower(strings.TrimSpace(value))
 	is := func(of string) bool { return key == of || strings.HasPrefix(key, of+".") }

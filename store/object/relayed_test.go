@@ -38,7 +38,7 @@ func TestRelayedAnnotationsAreChecked(t *testing.T) {
 		`metadata.annotations[svcctl.io/tls-secret.dns]: Invalid value: "www": there is TLS`+noTCP)
 	kernel := svc(mixed, AnnotationProxyMode, "Kernel", AnnotationProxyProtocol, "1", AnnotationTLSSecret, "www")
 	wantTexts(t, checkRelayed(kernel, nil),
-		`metadata.annotations[svcctl.io/proxy-mode]: Invalid value: "Kernel": must not be given together with svcctl.io/proxy-protocol, which takes a relay: leave one of the two out`)
+		`metadata.annotations[svcctl.io/proxy-mode]: Invalid value: "Kernel": must not be given together with svcctl.io/proxy-protocol, which needs a relay: leave one of the two out`)
 
 	// What was stored stays, also with another value; what an update makes wrong is refused.
 	wantTexts(t, checkRelayed(bad, bad))

@@ -60,7 +60,7 @@ type Strategy struct {
 	StatusOnCreate, SpecOfServer bool
 
 	create func() Object
-	// nameProblems says what is wrong with a name; nil: it is a DNS subdomain.
+	// nameProblems returns what is wrong with a name; nil: it has to be a DNS subdomain.
 	nameProblems func(name string, opts Options) []string
 	setDefaults  func(Object)
 	// validate checks the content; old is nil for a new object. It is not asked about metadata.

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TypeMeta says which kind an object is of.
+// TypeMeta is the kind and API version of an object.
 type TypeMeta struct {
 	Kind       string `json:"kind,omitempty"`
 	APIVersion string `json:"apiVersion,omitempty"`
@@ -28,7 +28,7 @@ type ObjectMeta struct {
 	Annotations       map[string]string `json:"annotations,omitempty"`
 	OwnerReferences   []OwnerReference  `json:"ownerReferences,omitempty"`
 	Finalizers        []string          `json:"finalizers,omitempty"`
-	// ManagedFields says which manager owns which field; no manifest has it.
+	// ManagedFields has the owner of each field, by manager; no manifest has it.
 	ManagedFields []ManagedFieldsEntry `json:"managedFields,omitempty"`
 }
 
@@ -265,7 +265,7 @@ type ForNode struct {
 type IntOrString struct {
 	Int  int32
 	Name string
-	// IsString tells "" (a string) from 0 (a number).
+	// IsString distinguishes "" (a string) from 0 (a number).
 	IsString bool
 }
 

@@ -160,7 +160,7 @@ func sameAffinityConfig(a, b *SessionAffinityConfig) bool {
 // OnceSet is the end of a refusal to change what does not change.
 const OnceSet = "may not change once set"
 
-// validateServiceChange says what an update may not do to a Service.
+// validateServiceChange returns the changes that an update of a Service may not make.
 func validateServiceChange(svc, old *Service) Errors {
 	errs := checkClusterIPChange(svc, old)
 	errs = append(errs, checkFamiliesChange(svc, old)...)

@@ -14,7 +14,7 @@ func stored(changes ...func(*Service)) *Service {
 	return s
 }
 
-// update is what the store does with a document for a Service that it has.
+// update processes a document for an existing Service as the store does.
 func update(s, old *Service) Errors {
 	Default(s)
 	PatchFromOld(s, old)

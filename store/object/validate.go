@@ -7,8 +7,8 @@ type Options struct {
 	RelaxedServiceNames bool
 }
 
-// Validate says everything that is wrong with a new object on which Default, and for
-// a Service DefaultFamilies, has been called. Nothing is wrong when it is empty.
+// Validate returns all errors of a new object on which Default, and for a Service
+// DefaultFamilies, has been called. Nothing is wrong when it is empty.
 func Validate(o Object, opts Options) Errors {
 	s := StrategyOf(o)
 	if !s.Stored() { // a review has no name
@@ -21,7 +21,7 @@ func Validate(o Object, opts Options) Errors {
 	return append(validateName(o.GetMeta(), s.Namespaced, nameProblems), validateContent(o, nil)...)
 }
 
-// serviceNameProblems says what is wrong with the name of a Service.
+// serviceNameProblems returns what is wrong with the name of a Service.
 func serviceNameProblems(name string, opts Options) []string {
 	if opts.RelaxedServiceNames {
 		return dns1123LabelProblems(name)
@@ -29,10 +29,10 @@ func serviceNameProblems(name string, opts Options) []string {
 	return dns1035LabelProblems(name)
 }
 
-// ValidateUpdate says everything that is wrong with putting an object in the place
-// of old. Values that stand in old already are not asked for their form again, so
-// that what was once accepted can be updated: the name, which cannot change, and
-// addresses and prefixes in forms that are not accepted any more.
+// ValidateUpdate returns all errors of replacing old by an updated object. Values that stand in
+// old already are not asked for their form again, so that what was once accepted can be
+// updated: the name, which cannot change, and addresses and prefixes in forms that are not
+// accepted any more.
 func ValidateUpdate(updated, old Object, opts Options) Errors {
 	if updated.GetTypeMeta().Kind != old.GetTypeMeta().Kind {
 		return Join(invalid(root("kind"), updated.GetTypeMeta().Kind, immutableText), Validate(updated, opts))

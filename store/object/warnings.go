@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Warnings says what is strange, but not wrong, about an object that Validate accepts.
+// Warnings returns what is unusual, but not wrong, about an object that Validate accepts.
 func Warnings(o Object) []string {
 	if s := StrategyOf(o); s.warnings != nil {
 		return s.warnings(o)

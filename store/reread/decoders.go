@@ -206,7 +206,7 @@ func (m *maker) pointer(t reflect.Type) decoder {
 	}
 }
 
-// bools are what pointers to bools point to.
+// bools has a shared pointer for each bool.
 var bools = map[bool]*bool{false: new(bool), true: func() *bool { is := true; return &is }()}
 
 // slice reads a list: its elements are collected where there is room, and copied to a list of their number.

@@ -156,7 +156,7 @@ func (r *reader) special(i int) (text []byte, ok bool) {
 	return nil, false
 }
 
-// escapes are what a letter behind a backslash means.
+// escapes has the character of each escape, by the letter after the backslash.
 var escapes = map[byte]rune{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
 // unescaped is the character that what follows a backslash means, and how many bytes that is; 0: it is not known here,

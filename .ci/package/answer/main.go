@@ -113,7 +113,7 @@ func read(c net.Conn, n int) (string, error) {
 	return string(got), nil
 }
 
-// hold says a word every 50 ms, and waits for it to come back.
+// hold writes a word every 50 ms and expects its echo.
 func hold(address string) error {
 	c, _, err := greeted(address)
 	if err != nil {

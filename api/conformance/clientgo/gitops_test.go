@@ -21,8 +21,8 @@ import (
 // gitopsSteps are enough to see each way in which a file and a client meet.
 const gitopsSteps = 120
 
-// gitops is what a Service must look like that a file declares and a client changes: a
-// model of who owns which label.
+// gitops is the expected Service when a file declares it and a client changes it: a model of
+// the owner of each label.
 type gitops struct {
 	w        *world
 	services client.ServiceInterface

@@ -108,7 +108,7 @@ func judgeAddresses(t *testing.T, w *world) {
 type attempt struct {
 	verb  string // create, update, delete
 	value string
-	// sure says that the answer came and was a yes. Without it, the outcome is unknown.
+	// sure is set when the request was answered and accepted. Without it, the outcome is unknown.
 	sure    bool
 	version string // of the answer
 }

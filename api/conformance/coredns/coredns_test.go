@@ -32,13 +32,13 @@ const (
 	}
 }
 `
-	// within is how long a change may take until names have it.
+	// within bounds the time from a change to its DNS names.
 	within = time.Minute
 )
 
 func TestMain(m *testing.M) { served.Main(m) }
 
-// manifests are what is served at first.
+// manifests are those served at first.
 const manifests = `
 apiVersion: v1
 kind: Service
@@ -85,8 +85,8 @@ spec: {containers: [{name: c, image: none}]}
 status: {phase: Running, podIP: 10.180.0.9, podIPs: [{ip: 10.180.0.9}]}
 `
 
-// answers are what is asked and what must come back: the data of all records of the
-// answer, sorted, or the name of an error.
+// answers has the queries with the expected results: the data of all records of the answer,
+// sorted, or the name of an error.
 var answers = []struct {
 	name string
 	kind uint16

@@ -19,10 +19,10 @@ import (
 	"svcctl.io/svcctl/api/conformance/served"
 )
 
-// version is what the program says it is: that of k8s.io/kubectl in go.mod.
+// version is the expected version of the program: that of k8s.io/kubectl in go.mod.
 const version = "v1.36.3"
 
-// atLeast is how many invocations of kubectl the scripts have to hold.
+// atLeast is the minimum of kubectl invocations in the scripts.
 const atLeast = 100
 
 var against = flag.String("against", "", "run the scripts against the server of this kubeconfig `FILE`, those that need svcctl itself left out")
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	served.Main(m)
 }
 
-// world is what the scripts run in.
+// world is the environment of the scripts.
 type world struct {
 	appliance  *served.Appliance // nil with -against
 	kubeconfig string

@@ -36,9 +36,10 @@ type script struct {
 	name  string
 	files map[string]string
 	steps []step
-	// alone says that it restarts the appliance, so that no other script runs meanwhile.
+	// alone is set for a script that restarts the appliance, so that no other script runs at the
+	// same time.
 	alone bool
-	// ours says that it needs svcctl itself, not only an API.
+	// ours is set for a script that needs svcctl itself, not only an API.
 	ours bool
 }
 

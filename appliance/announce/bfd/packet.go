@@ -23,7 +23,7 @@ func (p Phase) String() string {
 	return [...]string{"AdminDown", "Down", "Init", "Up"}[p&3]
 }
 
-// Diagnostic says why a session changed its phase last (RFC 5880, section 4.1).
+// Diagnostic is the reason of the last change of a session's state (RFC 5880, section 4.1).
 type Diagnostic uint8
 
 // The diagnostics that are sent.
@@ -34,7 +34,7 @@ const (
 	AdministratorWas Diagnostic = 7 // administratively down
 )
 
-// String says it in words.
+// String returns the diagnostic in words.
 func (d Diagnostic) String() string {
 	names := []string{
 		"no diagnostic", "the detection time expired", "the echo function failed", "the neighbor signaled that the session is down",

@@ -61,7 +61,7 @@ type State struct {
 	// Received and Dropped count packets, LastDropped says why the last one was dropped.
 	Received, Dropped uint64
 	LastDropped       string
-	// Problem says why there are no sockets; it is tried again.
+	// Problem is why the sockets could not be opened; opening is retried.
 	Problem string
 }
 

@@ -37,7 +37,7 @@ var plain = &Attributes{}
 // bytes of all communities of a route.
 const maxCommunities = 2048
 
-// Check says what is wrong with Attributes.
+// Check validates the attributes: the range of Prepend, and the size of all communities.
 func (a *Attributes) Check() error {
 	if a.Prepend < 0 || a.Prepend > 100 {
 		return fmt.Errorf("prepend %d is not from 0 to 100", a.Prepend)

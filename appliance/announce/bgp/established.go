@@ -166,7 +166,7 @@ func (s *session) sendChanges(changes map[netip.Prefix]*Attributes) error {
 	return s.withdraw(withdraw)
 }
 
-// cannot says why routes of a family cannot be sent in this session, if they cannot.
+// cannot returns why this session cannot carry routes of a family; "" when it can.
 func (s *session) cannot(ipv6 bool) string {
 	switch {
 	case ipv6 && !s.agreed.ipv6:

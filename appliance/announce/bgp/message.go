@@ -200,7 +200,7 @@ func parseRefresh(body []byte) (ipv4, ipv6 bool) {
 
 func keepalive() []byte { return serialize(bgp.NewBGPKeepAliveMessage()) }
 
-// endOfRIB says that all routes of a family were sent (RFC 4724).
+// endOfRIB encodes the End-of-RIB marker of a family (RFC 4724).
 func endOfRIB(ipv6 bool) []byte { return serialize(bgp.NewEndOfRib(familyOf(ipv6))) }
 
 func familyOf(ipv6 bool) bgp.Family {

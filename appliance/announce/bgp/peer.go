@@ -16,7 +16,7 @@ const asTrans = 23456
 // maxPassword is the longest key of TCP_MD5SIG.
 const maxPassword = 80
 
-// Dynamic says which AS a peer may have whose number is not configured.
+// Dynamic restricts the AS of a peer whose number is not configured.
 type Dynamic string
 
 // The values of Dynamic.

@@ -15,7 +15,7 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// explain says in words why there is no session, and what to look at.
+// explain describes why there is no session, and what to check.
 func explain(p Peer, phase Phase, err error) string {
 	var n *notification
 	switch {

@@ -73,7 +73,7 @@ func (s *session) run(ctx, connecting context.Context) error {
 	return err
 }
 
-// sayLast tells the peer why the session ends, if it is to know.
+// sayLast sends the NOTIFICATION that ends the session, if the peer gets one.
 func (s *session) sayLast(err error) {
 	var n *notification
 	switch {
@@ -184,7 +184,8 @@ func agree(p Peer, mine, theirs open) agreement {
 	return a
 }
 
-// pathOf says what routes to this peer have in common, and which next hops there are.
+// pathOf computes the path attributes that all routes to this peer share, and the next hops of
+// each family.
 func pathOf(p Peer, l link, theirs open) path {
 	at := path{as: p.LocalAS, peerAS: theirs.as, fourAS: theirs.fourAS}
 	add := func(to *[]netip.Addr, a netip.Addr) {

@@ -40,8 +40,7 @@ type State struct {
 	CannotIPv4, CannotIPv6 string
 	// Pending reports whether there are changes that were not sent yet.
 	Pending bool
-	// LastDown says why the session ended, or could not begin, the last time, and DownAt
-	// when that was.
+	// LastDown is why the session last ended or failed to establish, and DownAt when.
 	LastDown string
 	DownAt   time.Time
 	Counters Counters

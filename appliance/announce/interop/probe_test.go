@@ -21,7 +21,7 @@ type flow struct {
 	sent, answered atomic.Int64
 }
 
-// echoID tells our echo requests from others.
+// echoID identifies our echo requests.
 const echoID = 0x5eed
 
 // probe has the client send an echo request each millisecond to both VIPs. The returned function

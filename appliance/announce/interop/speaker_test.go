@@ -25,7 +25,7 @@ import (
 // asSpeaker is the environment variable that makes this test binary a speaker, with a spec.
 const asSpeaker = "SVCCTL_TEST_SPEAKER"
 
-// patience is how long something that must come may take.
+// patience bounds the time to wait for an expected event.
 const patience = time.Minute
 
 // spec configures a speaker process at its start.

@@ -62,7 +62,7 @@ type world struct {
 	boxes  []*box
 	flight []flight
 	random *rand.Rand
-	// loss is how many of 100 adverts are lost; some of the others come twice, or late.
+	// loss is the number of lost adverts of 100; some of the others are duplicated, or late.
 	loss  int
 	split bool // no router hears another
 }

@@ -31,7 +31,7 @@ type Client struct {
 	// Addr is the client's address, and Port the port that it connected to.
 	Addr netip.Addr
 	Port uint16
-	// Secure says that it came by TLS.
+	// Secure is set for requests over TLS.
 	Secure bool
 	// Dial connects to an endpoint. Its errors may have a StatusError in them.
 	Dial func(ctx context.Context) (net.Conn, error)
@@ -156,7 +156,7 @@ func (p *Proxy) Drain(ctx context.Context) {
 	_ = before.http2.Shutdown(ctx)
 }
 
-// firstTime is how long a client that has just come is waited for.
+// firstTime is the time that a new client has for its first request.
 const firstTime = time.Second
 
 // awaitFirst waits until each client of a server has made a request, for firstTime at most: Shutdown closes connections over

@@ -49,7 +49,7 @@ func NewKeeper(read Read) *Keeper {
 	return &Keeper{read: read, now: time.Now, pairs: map[string]*keptPair{}, cas: map[string]*keptAuthority{}, fetched: map[string]*asking{}}
 }
 
-// absent says that a Secret is not there.
+// absent is the error for a Secret that does not exist.
 func absent(secret string, how string) error {
 	namespace, name, _ := strings.Cut(secret, "/")
 	return fmt.Errorf("it is not there: make it with `kubectl create secret %s` in namespace %s", fmt.Sprintf(how, name), namespace)
@@ -126,7 +126,7 @@ func (kept *keptPair) choose(now time.Time) (p *Pair, wrong, soon string) {
 	return newest, "", kept.ending(now)
 }
 
-// ending says that the certificate in use ends soon.
+// ending returns a warning when the certificate in use expires soon; "": it does not.
 func (kept *keptPair) ending(now time.Time) string {
 	if kept.good == nil || now.Before(kept.good.Leaf().NotAfter.Add(-warnBefore)) {
 		return ""

@@ -276,7 +276,7 @@ func (k *Keeper) answered(secret string, p *Pair, s *staple, err error) (news bo
 	return before != nil || !had
 }
 
-// stapleText says what is wrong with the OCSP responses of a Secret; "": nothing. The caller holds the lock.
+// stapleText returns the problem with the OCSP responses of a Secret; "": none. The caller holds the lock.
 func (k *Keeper) stapleText(secret string, kept *keptPair, now time.Time) string {
 	p := kept.good
 	if p == nil {
@@ -302,7 +302,7 @@ func (k *Keeper) stapleText(secret string, kept *keptPair, now time.Time) string
 	}
 	switch must := p.MustStaple(); {
 	case must && why == "":
-		return fmt.Sprintf("clients refuse its certificate without an OCSP response (must-staple), and there is none: put one into data[%s], or write the annotation svcctl.io/tls-ocsp: fetch", stapleKey)
+		return fmt.Sprintf("clients refuse its certificate without an OCSP response (must-staple), and there is none: put one into data[%s], or set the annotation svcctl.io/tls-ocsp: fetch", stapleKey)
 	case must:
 		return why + "; without a response clients refuse its certificate (must-staple)"
 	case why != "":

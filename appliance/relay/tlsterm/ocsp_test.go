@@ -156,7 +156,7 @@ func TestStapleOfASecret(t *testing.T) {
 	k.Keeper.now = time.Now
 	must := a.issue("a", "", true)
 	k.put(must)
-	say("must-staple without", "must-staple), and there is none: put one into data[tls.ocsp-staple], or write the annotation svcctl.io/tls-ocsp: fetch")
+	say("must-staple without", "must-staple), and there is none: put one into data[tls.ocsp-staple], or set the annotation svcctl.io/tls-ocsp: fetch")
 	k.put(with(must, a.response(serialOf(t, must), ocsp.Good, 0)))
 	say("must-staple, with one without an end", "")
 }

@@ -35,7 +35,7 @@ func (p *Pair) same(o *Pair) bool {
 // Leaf is the certificate itself.
 func (p *Pair) Leaf() *x509.Certificate { return p.certificate.Leaf }
 
-// String says which certificate it is.
+// String formats the names and the expiry of the certificate.
 func (p *Pair) String() string {
 	return fmt.Sprintf("for %s, until %s", strings.Join(p.Names(), ", "), stamp(p.Leaf().NotAfter))
 }
@@ -127,7 +127,7 @@ func ParseAuthority(data map[string][]byte) (*Authority, error) {
 		}
 		certificate, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return nil, fmt.Errorf("data[%s] has what is no certificate: %w", caKey, err)
+			return nil, fmt.Errorf("data[%s] is not a certificate: %w", caKey, err)
 		}
 		pool.AddCert(certificate)
 	}

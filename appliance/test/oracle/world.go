@@ -117,10 +117,10 @@ type Outcome struct {
 	To     netip.AddrPort // of Delivered
 	Source Source         // of Delivered
 	Idle   time.Duration  // of Delivered: after how much silence the connection is forgotten; 0: as the host says
-	// Hashed says of Delivered that a hash chooses one of the outcomes, the same each time
+	// Hashed is set with Delivered when a hash chooses one of the outcomes, the same each time
 	// (behaviors 221 and 228).
 	Hashed bool
-	// Range says that the frontend is a range of ports (behavior 389).
+	// Range is set when the frontend is a range of ports (behavior 389).
 	Range bool
 }
 

@@ -105,8 +105,8 @@ type Question struct {
 	// Network is tcp, udp, sctp or ping; a ping has no port.
 	Network string
 	To      netip.AddrPort
-	// Silent says that the script expects no answer, so that it is not worth waiting
-	// for one that a busy machine delays.
+	// Silent is set when the script expects no answer, so that none is waited for that a busy machine
+	// delays.
 	Silent bool
 }
 

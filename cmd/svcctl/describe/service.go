@@ -15,13 +15,13 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Facts are what is known about a Service.
+// Facts has everything that the description of a Service is made of.
 type Facts struct {
 	Service *object.Service
 	Slices  []*object.EndpointSlice
 	Status  *wire.Status
 	Created string // when, and how long ago
-	// State is what became of it; nil: it is not known.
+	// State is its state in the appliance; nil: it is not known.
 	State *wire.ServiceState
 	// Health has rows about the endpoints that are checked, heading included.
 	Health [][]string

@@ -29,7 +29,7 @@ type Top struct {
 	seen      *wire.Traffic
 }
 
-// Options are what the table begins with.
+// Options are the initial settings of the table.
 type Options struct {
 	By, Filter                string
 	Endpoints, Clients, Color bool

@@ -11,7 +11,7 @@ import (
 	"io"
 )
 
-// Kind says what a frame is.
+// Kind is the type of a frame.
 type Kind byte
 
 // The kinds of frames.
@@ -48,7 +48,7 @@ type Op struct {
 // maxFrame bounds a frame, in bytes: it is that of a large commit.
 const maxFrame = 1<<30 + 1<<20
 
-// ErrMalformed says that what was read is no frame.
+// ErrMalformed means that the stream has bytes that are not a frame.
 var ErrMalformed = errors.New("the stream of commits cannot be read: it is damaged, or the core box has another version")
 
 func appendText[T string | []byte](b []byte, text T) []byte {
@@ -151,7 +151,7 @@ func (d *Decoder) Next() (*Commit, error) {
 	return parse(body.Bytes())
 }
 
-// wrong tells damage from an end.
+// wrong marks an error of damaged data as ErrMalformed; other errors, as the end of the stream, stay as they are.
 func wrong(err error) error {
 	if errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || isCorrupt(err) {
 		return fmt.Errorf("%w (%w)", ErrMalformed, err)

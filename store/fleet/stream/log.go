@@ -24,11 +24,11 @@ type Position struct {
 }
 
 var (
-	// ErrBefore says that a Log does not reach back to a position.
+	// ErrBefore means that the position is older than the oldest commit of the Log.
 	ErrBefore = errors.New("the commits after that one are not kept any more")
-	// ErrOther says that the commit at a position is another one.
+	// ErrOther means that the commit at a position is another one.
 	ErrOther = errors.New("the commit at that position is another one")
-	// ErrBehind says that a reader was too slow: what it would read next is gone.
+	// ErrBehind means that a reader was too slow, and the commits that it would read next are gone.
 	ErrBehind = errors.New("the reader fell behind what is kept")
 )
 
