@@ -259,7 +259,7 @@ func (m *member) problems() []manifest.Problem {
 		problems = append(problems, manifest.Problem{Reason: "TrialHeldBack", Message: "the trial is over, and this box does not hear whether it was confirmed: what was in force before it is in force here, until it does"})
 	}
 	problems = append(problems, m.sources.Problems()...)
-	if s.Untold != "" && s.Hears() {
+	if s.Untold != "" && s.Hears() && s.Kind != fleet.Namesake {
 		problems = append(problems, manifest.Problem{Reason: "FleetReport", Warning: true, Message: s.Untold})
 	}
 	if s.Foreign != "" {

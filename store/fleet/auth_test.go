@@ -2,9 +2,12 @@ package fleet_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -70,20 +73,15 @@ func Test468_mutual_TLS(t *testing.T) {
 	}
 }
 
-// The role of a box is taken from its user while it is connected: it says so and what to do, refuses writes, and
-// has all that it had. With the role it goes on.
-func Test561_the_role_of_a_box_is_revoked(t *testing.T) {
-	c, ca, client := startMutualTLS(t)
-	of := func(name string) fleet.Config {
-		cfg := c.config(name)
-		cfg.TLS = clientTLS(t, ca, client)
-		return cfg
-	}
+// startRoles starts an etcd that gives the boxes, by their certificate, a role for the keys of the fleet, with a client that may all.
+func startRoles(t *testing.T) (c *cluster, ca, client string, admin *clientv3.Client) {
+	t.Helper()
+	c, ca, client = startMutualTLS(t)
 	admin, err := clientv3.New(clientv3.Config{Endpoints: c.urls, TLS: clientTLS(t, ca, client), Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	const user, role = "svcctl test", "pop" // the user is the CN of the certificate
+	const user, role = testUser, testRole
 	ctx := t.Context()
 	var errs []error
 	must := func(_ any, err error) { errs = append(errs, err) }
@@ -103,8 +101,24 @@ func Test561_the_role_of_a_box_is_revoked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer admin.Close()
+	t.Cleanup(func() { admin.Close() })
+	return c, ca, client, admin
+}
 
+// testRole is the role of the boxes.
+const testRole = "pop"
+
+// The role of a box is taken from its user while it is connected: it says so and what to do, refuses writes, and
+// has all that it had. With the role it goes on.
+func Test561_the_role_of_a_box_is_revoked(t *testing.T) {
+	c, ca, client, admin := startRoles(t)
+	of := func(name string) fleet.Config {
+		cfg := c.config(name)
+		cfg.TLS = clientTLS(t, ca, client)
+		return cfg
+	}
+	const user, role = testUser, testRole
+	ctx := t.Context()
 	if _, err := fleet.Init(ctx, of("init"), ""); err != nil {
 		t.Fatal(err)
 	}
@@ -172,5 +186,42 @@ func Test563_the_certificate_of_a_box_is_revoked(t *testing.T) {
 		t.Error("what was in force is not there any more")
 	}
 	trusts(ca)
+	eventually(t, "the box may write again", func() bool { return a.create("again") == nil })
+}
+
+// A certificate that etcd trusts and gives no role takes the place of the one of a box, and is corrected: the box shows what it has
+// now, although its connection is good.
+func Test659_the_certificate_of_a_box_is_corrected(t *testing.T) {
+	c, ca, client, _ := startRoles(t)
+	pair := func(of string) *tls.Certificate {
+		pair, err := tls.LoadX509KeyPair(of+".crt", of+".key")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &pair
+	}
+	var has atomic.Pointer[tls.Certificate] // the files of the box
+	has.Store(pair(client))
+	cfg := c.config("a")
+	cfg.TLS = clientTLS(t, ca, "")
+	cfg.TLS.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return has.Load(), nil }
+	if _, err := fleet.Init(t.Context(), cfg, ""); err != nil {
+		t.Fatal(err)
+	}
+	a := c.open(cfg, storeConfig)
+	if err := a.create("web"); err != nil {
+		t.Fatal(err)
+	}
+	has.Store(pair(filepath.Join(filepath.Dir(client), "stranger")))
+	c.kill(0) // with all connections
+	c.start(0)
+	eventually(t, "the box says why", func() bool {
+		s := a.engine.State()
+		return s.Kind == fleet.CutOff && strings.Contains(s.Why, "permission denied")
+	})
+	if a.clusterIP("web") == "" {
+		t.Error("what was in force is not there any more")
+	}
+	has.Store(pair(client))
 	eventually(t, "the box may write again", func() bool { return a.create("again") == nil })
 }

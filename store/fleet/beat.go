@@ -85,24 +85,14 @@ func (e *Engine) HasTurn() bool {
 func (e *Engine) beatUntil(ctx context.Context) {
 	tick := time.NewTicker(beatEvery)
 	defer tick.Stop()
-	flush := time.NewTicker(flushEvery)
-	defer flush.Stop()
 	var b beats
 	for {
 		b.beat(ctx, e)
-		for waited := false; !waited; {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-				waited = true
-			case <-e.nudged:
-				waited = true
-			case <-flush.C:
-				if err := e.replica.flush(); err != nil {
-					e.cfg.Log.Debug("the replica is not written", "err", err) // the State says so
-				}
-			}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-e.nudged:
 		}
 	}
 }
@@ -133,6 +123,7 @@ func (b *beats) beat(ctx context.Context, e *Engine) {
 	if err != nil {
 		if b.missed++; b.missed >= missedBeats {
 			e.note(err)
+			e.showAnother()
 		}
 		return
 	}
@@ -154,7 +145,8 @@ func (b *beats) beat(ctx context.Context, e *Engine) {
 	if err := e.reopenShut(ctx); err != nil {
 		e.cfg.Log.Debug("Secrets that can be read now are asked for again", "err", err)
 	}
-	if err = e.origin.renew(ctx, b); err != nil {
+	err = e.origin.renew(ctx, b)
+	if err != nil {
 		e.cfg.Log.Debug("this box is not announced to its fleet", "err", err)
 	}
 	if e.client != nil {

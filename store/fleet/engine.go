@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"svcctl.io/svcctl/store/engine"
 )
@@ -110,6 +111,7 @@ type Engine struct {
 	changed   chan struct{} // closed when any of these changes
 	restart   func()        // ends the watch under way
 	renewed   renewal
+	shown     shown
 	turn      turn
 	report    func() Report // nil: nobody reports
 	// shut has the reasons why secret objects cannot be opened, by key.
@@ -130,6 +132,9 @@ type flight struct {
 	landed *head
 }
 
+// connectAgain has a member that is back tried soon, however long it was away: gRPC's own wait grows to two minutes.
+var connectAgain = backoff.Config{BaseDelay: 250 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second}
+
 // prefix returns the prefix of all keys of the fleet.
 func (c *Config) prefix() string { return "svcctl/" + c.Fleet + "/" }
 
@@ -139,7 +144,10 @@ func (c *Config) dial() (*clientv3.Client, error) {
 		Endpoints: c.Endpoints, TLS: c.TLS,
 		DialTimeout: callTimeout, DialKeepAliveTime: keepaliveTime, DialKeepAliveTimeout: keepaliveTimeout,
 		MaxCallSendMsgSize: 8 << 20, Logger: zap.NewNop(),
-		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(otherMember(len(c.Endpoints)))},
+		DialOptions: []grpc.DialOption{
+			grpc.WithChainUnaryInterceptor(otherMember(len(c.Endpoints))),
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: connectAgain, MinConnectTimeout: callTimeout}),
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("connect to etcd: %w", err)
@@ -181,7 +189,7 @@ func (e *Engine) open(ctx context.Context) error {
 	}
 	if len(e.cfg.Cores) > 0 {
 		e.origin = newAtCore(e)
-	} else if e.client, err = e.cfg.dial(); err != nil {
+	} else if e.client, err = e.cfg.noting(&e.shown).dial(); err != nil {
 		return err
 	} else {
 		e.origin = atEtcd{e}

@@ -30,6 +30,11 @@ func (e *Engine) Run(ctx context.Context) error {
 		defer close(tidied)
 		e.tidyUntil(ctx)
 	}()
+	flushed := make(chan struct{})
+	go func() {
+		defer close(flushed)
+		e.replica.flushUntil(ctx, e.cfg.Log)
+	}()
 	returned := make(chan struct{})
 	go func() {
 		defer close(returned)
@@ -53,6 +58,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 	<-done
 	<-tidied
+	<-flushed
 	<-returned
 	return nil
 }

@@ -189,7 +189,7 @@ func Test469_reads_without_asking_are_stale(t *testing.T) {
 // makeCertificates writes a CA, and certificates of a server and a client with their keys.
 func makeCertificates(t *testing.T, dir string) (ca, server, client string) {
 	t.Helper()
-	caKey, caCert := certificate(t, nil, nil)
+	caKey, caCert := certificate(t, testUser, nil, nil)
 	write := func(name string, key *ecdsa.PrivateKey, der []byte) string {
 		text, err := x509.MarshalECPrivateKey(key)
 		if err != nil {
@@ -202,15 +202,18 @@ func makeCertificates(t *testing.T, dir string) (ca, server, client string) {
 		}
 		return filepath.Join(dir, name)
 	}
-	for _, name := range []string{"server", "client"} {
-		key, cert := certificate(t, caKey, caCert)
+	for name, user := range map[string]string{"server": testUser, "client": testUser, "stranger": "stranger"} {
+		key, cert := certificate(t, user, caKey, caCert)
 		write(name, key, cert.Raw)
 	}
 	return write("ca", caKey, caCert.Raw) + ".crt", filepath.Join(dir, "server"), filepath.Join(dir, "client")
 }
 
-// certificate makes a key and a certificate for it; without an issuer it is a CA.
-func certificate(t *testing.T, issuer *ecdsa.PrivateKey, by *x509.Certificate) (*ecdsa.PrivateKey, *x509.Certificate) {
+// testUser is the CN of the certificates that boxes have.
+const testUser = "svcctl test"
+
+// certificate makes a key and a certificate of a user for it; without an issuer it is a CA.
+func certificate(t *testing.T, user string, issuer *ecdsa.PrivateKey, by *x509.Certificate) (*ecdsa.PrivateKey, *x509.Certificate) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -221,7 +224,7 @@ func certificate(t *testing.T, issuer *ecdsa.PrivateKey, by *x509.Certificate) (
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: "svcctl test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: serial, Subject: pkix.Name{CommonName: user}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 	}

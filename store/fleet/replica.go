@@ -1,9 +1,11 @@
 package fleet
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"strings"
 	"sync"
@@ -21,6 +23,9 @@ const (
 // flushEvery is the interval at which followed commits are written to the replica. Lost ones are
 // followed again.
 const flushEvery = time.Second
+
+// flushAgain is the wait after one that failed.
+const flushAgain = 5 * time.Second
 
 // cursor is the position of the replica.
 type cursor struct {
@@ -175,6 +180,21 @@ func (r *replica) flush() error {
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	return r.write()
+}
+
+// flushUntil writes what was followed until ctx is done. It has a task of its own: a disk that is slow or stuck keeps nothing else.
+func (r *replica) flushUntil(ctx context.Context, log *slog.Logger) {
+	for wait := flushEvery; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		if wait = flushEvery; r.flush() != nil {
+			wait = flushAgain
+			log.Debug("the replica is not written") // the State says so, and why
+		}
+	}
 }
 
 // write is flush for who holds writing.

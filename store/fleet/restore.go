@@ -37,11 +37,26 @@ func Restore(ctx context.Context, cfg Config, from string) (objects int, err err
 		_, _, shared := splitKey(op.key)
 		return shared && fleet.Format < accessFormat || strings.HasPrefix(op.key, trialPrefix) && fleet.Format < sealedFormat
 	})
+	for range restoreTries {
+		objects, err = e.makeEqual(ctx, ops, revision)
+		if !errors.Is(err, errOvertaken) {
+			return objects, err
+		}
+	}
+	return 0, fmt.Errorf("the fleet was changed while it was compared with %s, %d times: nothing is restored; stop what writes to it all the time, and say it again", from, restoreTries)
+}
+
+// restoreTries bounds how often the fleet is compared with what is restored, when a box commits something meanwhile.
+const restoreTries = 5
+
+// makeEqual makes what etcd has equal to the operations of a directory, which was at a revision.
+func (e *Engine) makeEqual(ctx context.Context, ops []operation, revision uint64) (objects int, err error) {
+	e.content = newContent() // of an earlier try
 	now, have, err := e.everything(ctx)
 	if err != nil {
 		return 0, err
 	}
-	if ops, err = cfg.restored(ops, have); err != nil {
+	if ops, err = e.cfg.restored(ops, have); err != nil {
 		return 0, err
 	}
 	objects = countObjects(ops)
@@ -54,7 +69,7 @@ func Restore(ctx context.Context, cfg Config, from string) (objects int, err err
 			ops = append(ops, operation{key: key, remove: true})
 		}
 	}
-	next := &head{ID: newID(), Previous: now.ID, Box: cfg.Box, Format: now.Format}
+	next := &head{ID: newID(), Previous: now.ID, Box: e.cfg.Box, Format: now.Format}
 	next.Revision, next.Epoch = above(max(revision, now.Revision), now.Epoch)
 	next.Objects, next.Digest = e.content.after(ops)
 	return objects, e.flip(ctx, now, next, ops)
