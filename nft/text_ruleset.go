@@ -17,8 +17,8 @@ import (
 // name and base chains in the order a packet meets them; names that differ in a
 // number by the number, and elements by address, protocol, port and slot. Interfaces
 // are indexes; a Printer knows names. The text loads with `nft -f`, which adds to a
-// table that exists, and says nothing of counts; but nft 1.0.6 aborts on an Update with more than 16 bytes of data,
-// which is what affinity in table ip6 has. The only errors are those of w.
+// table that exists, and has no counts. nft 1.0.6 aborts on an Update with more than 16 bytes of data, as of affinity in
+// table ip6. The only errors are those of w.
 func (rs Ruleset) WriteText(w io.Writer) error { return Printer{}.Ruleset(w, rs) }
 
 // Printer writes rulesets, batches and elements in nft syntax. The zero Printer is

@@ -25,7 +25,7 @@ type Rollout struct {
 	// Within is the time that the boxes of a step have to program it; Bake is how long they are observed afterwards.
 	Within Duration `json:"within"`
 	Bake   Duration `json:"bake"`
-	// OnFailure is what it does where a step goes wrong: OnFailureStop or OnFailureUndo.
+	// OnFailure is the action when a step fails: OnFailureStop or OnFailureUndo.
 	OnFailure string `json:"onFailure"`
 	// Here reports whether the box that was asked programs the new versions.
 	Here bool `json:"here"`

@@ -345,7 +345,7 @@ func (e *noSpaceError) Error() string {
 func (e *noSpaceError) Unwrap() []error { return []error{ErrNoSpace, e.cause} }
 
 // isNoSpace reports whether a commit failed in a write that precedes all syncs, so that the file
-// still is what it was. When a sync reports it, an unknown part of the pages is lost.
+// is unchanged. When a sync reports it, an unknown part of the pages is lost.
 func isNoSpace(err error) bool {
 	var write *fs.PathError
 	if !errors.As(err, &write) || write.Op != "write" {

@@ -276,7 +276,7 @@ type Member struct {
 	// Size is the size of its database, in bytes.
 	Size   int64
 	Leader bool
-	// Alarms are what the member says is wrong with it, as that its database is full.
+	// Alarms are the alarms of the member, such as NOSPACE: its database is full.
 	Alarms []string
 	Err    error
 }

@@ -75,8 +75,6 @@ type state struct {
 	since time.Time
 	heard time.Time
 	of    uint64
-	// silent is why this box cannot tell the others how it is; "": it can.
-	silent string
 	// differs lists the settings that differ from the fleet's; "": they agree.
 	differs string
 	// shut names a Secret or shared key that cannot be opened, with the time; "": all can. blind is set when there is a Secret among
