@@ -111,7 +111,7 @@ func (b *box) tryRefuses(from *netlab.Host, network string, to netip.AddrPort) e
 	what := fmt.Sprintf("%s %s to %s", from.Name, network, to)
 	var f *netlab.Failure
 	// Many tests share the machine: one refusal in time shows that it can be.
-	for try := 1; try < 3 && errors.As(err, &f) && f.After > promptly; try++ {
+	for try := 1; try < 20 && errors.As(err, &f) && f.After > promptly; try++ {
 		reply, err = from.Ask(network, to)
 	}
 	switch {
