@@ -14,7 +14,7 @@ const (
 	// rounds bounds how often each endpoint is asked, on average, for a call that its member refuses as it cannot serve it.
 	// Calls take the endpoints in turn, and those of other tasks come in between.
 	rounds = 4
-	// betweenRounds is the wait before all of them are asked again: a leader is elected in a second or more.
+	// betweenRounds is the wait before members that have refused are asked again: a leader is elected in a second or more.
 	betweenRounds = 100 * time.Millisecond
 )
 
@@ -62,6 +62,13 @@ func keepLease(ctx context.Context, client *clientv3.Client, lease clientv3.Leas
 		cancel()
 		if !silent && !isOfMember(err) {
 			break
+		}
+		if silent {
+			continue
+		}
+		select { // a refusal comes at once
+		case <-ctx.Done():
+		case <-time.After(betweenRounds):
 		}
 	}
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
