@@ -3,6 +3,7 @@ package dns
 import (
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/miekg/dns"
@@ -67,8 +68,8 @@ func (x *index) lookup(q inquiry) reply {
 	if prefix, ok := parseReverse(labels); ok {
 		return x.answerReverse(q, labels, prefix)
 	}
-	if len(labels) == 1 && q.namespace != "" {
-		return x.answerInNamespace(q, labels[0])
+	if q.namespace != "" && len(labels) > 0 {
+		return x.answerInNamespace(q, labels)
 	}
 	return reply{outside: true}
 }
@@ -87,15 +88,27 @@ func (x *index) inside(labels []string) ([]string, bool) {
 	return labels[:n], true
 }
 
-// answerInNamespace answers a single label from a client in a namespace: the Service of
-// that name. The answer has the requested name, without an alias, because clients accept
-// only that. A name that is not a Service's is in none of our zones.
-func (x *index) answerInNamespace(q inquiry, label string) reply {
-	n := x.findService([]string{label, q.namespace})
-	if n == nil && x.complete.Load() {
-		return reply{outside: true}
+// answerInNamespace answers a name outside of the zone from a client in a namespace as the search
+// list of a Pod in it would complete the name: NAMESPACE.svc.DOMAIN, svc.DOMAIN, DOMAIN. The answer
+// has the requested name, without an alias, because clients accept only that. A name that is not
+// a Service's is in none of our zones.
+func (x *index) answerInNamespace(q inquiry, labels []string) reply {
+	under, svc := labels, labels[len(labels)-1] == "svc" // under: the labels below svc.DOMAIN
+	if svc {
+		under = labels[:len(labels)-1]
 	}
-	return x.answerNode(q, n, nil)
+	n := x.findService(append(slices.Clone(labels), q.namespace))
+	if n == nil || n == empty {
+		n = x.findService(under)
+	}
+	if n != nil && n != empty {
+		return x.answerNode(q, n, nil)
+	}
+	// Until the index is complete a Service's name is not refused, and not looked up elsewhere.
+	if _, namespace := x.namespaces.Load(labels[len(labels)-1]); !x.complete.Load() && (len(labels) == 1 || svc || namespace) {
+		return x.answerNode(q, nil, nil)
+	}
+	return reply{outside: true}
 }
 
 // answerNode answers with the records of a name, nil if the name does not exist, and

@@ -36,7 +36,23 @@ func TestClientNamespaces(t *testing.T) {
 		{"10.1.2.3", "inner.", dns.TypeA, "NOERROR aa; inner. CNAME Web.default.svc.cluster.local.; Web.default.svc.cluster.local. A 10.96.0.10"},
 		{"10.1.2.3", "none.", dns.TypeA, refused},
 		{"10.1.2.3", "idle.", dns.TypeA, refused},
-		{"10.1.2.3", "web.shop.", dns.TypeA, refused},
+		{"10.1.2.3", "web.shop.", dns.TypeA, "NOERROR aa; web.shop. A 10.96.7.7"},
+		{"10.1.2.3", "web.shop.svc.", dns.TypeA, "NOERROR aa; web.shop.svc. A 10.96.7.7"},
+		{"10.1.7.3", "web.default.", dns.TypeA, "NOERROR aa; web.default. A 10.96.0.10"},
+		{"10.1.2.3", "_http._tcp.web.", dns.TypeSRV, "NOERROR aa; _http._tcp.web. SRV 0 100 80 web.default.svc.cluster.local.; additional: web.default.svc.cluster.local. A 10.96.0.10"},
+		{"10.1.7.3", "_http._tcp.web.default.", dns.TypeSRV, "NOERROR aa; _http._tcp.web.default. SRV 0 100 80 web.default.svc.cluster.local.; additional: web.default.svc.cluster.local. A 10.96.0.10"},
+		{"10.1.7.3", "_http._tcp.web.default.svc.", dns.TypeSRV, "NOERROR aa; _http._tcp.web.default.svc. SRV 0 100 80 web.default.svc.cluster.local.; additional: web.default.svc.cluster.local. A 10.96.0.10"},
+		{"10.1.2.3", "db-0.db.", dns.TypeA, "NOERROR aa; db-0.db. A 10.1.2.21"},
+		{"10.1.2.3", "none.shop.", dns.TypeA, refused},
+		{"10.1.2.3", "none.shop.svc.", dns.TypeA, refused},
+		{"10.1.2.3", "shop.", dns.TypeA, refused},
+		{"10.1.2.3", "svc.", dns.TypeA, refused},
+		{"10.1.2.3", "shop.svc.", dns.TypeA, refused},
+		{"10.1.2.3", "_tcp.db.", dns.TypeSRV, refused},
+		{"10.1.2.3", "dns-version.", dns.TypeTXT, refused},
+		{"10.1.2.3", "www.example.com.", dns.TypeA, refused},
+		{"192.0.2.9", "web.shop.", dns.TypeA, refused},
+		{"192.0.2.9", "web.shop.svc.", dns.TypeA, refused},
 		{"10.9.2.3", "web.", dns.TypeA, refused},
 		{"192.0.2.9", "web.", dns.TypeA, refused},
 		{"192.0.2.9", "web.shop.svc.cluster.local.", dns.TypeA, "NOERROR aa; web.shop.svc.cluster.local. A 10.96.7.7"},
@@ -44,6 +60,24 @@ func TestClientNamespaces(t *testing.T) {
 		from := &net.UDPAddr{IP: net.ParseIP(tt.from), Port: 1}
 		if got := text(s.respond(from, question(tt.name, tt.kind))); got != tt.want {
 			t.Errorf("%s from %s:\n got %s\nwant %s", tt.name, tt.from, got, tt.want)
+		}
+	}
+}
+
+// TestClientNamespacesBeforeComplete: at a start no name of a Service that may come is refused.
+func TestClientNamespacesBeforeComplete(t *testing.T) {
+	cfg := config()
+	cfg.Namespaces = []ClientNamespace{{netip.MustParsePrefix("10.1.0.0/16"), "default"}}
+	s := listen(t, cfg)
+	s.Update(parse(t, everything))
+	for name, want := range map[string]int{
+		"web.": dns.RcodeSuccess, "web.shop.": dns.RcodeSuccess,
+		"none.": dns.RcodeServerFailure, "none.shop.": dns.RcodeServerFailure, "none.later.svc.": dns.RcodeServerFailure,
+		"www.example.com.": dns.RcodeRefused,
+	} {
+		m := s.respond(&net.UDPAddr{IP: net.IPv4(10, 1, 2, 3), Port: 1}, question(name, dns.TypeA))
+		if m.Rcode != want {
+			t.Errorf("%s: %s, want %s", name, dns.RcodeToString[m.Rcode], dns.RcodeToString[want])
 		}
 	}
 }
