@@ -310,3 +310,19 @@ func TestNobody(t *testing.T) {
 		}
 	}
 }
+
+// TestClusterIPClients: a cluster IP for internal clients alone is named as that, a node port of the same Service is not.
+func TestClusterIPClients(t *testing.T) {
+	const want = "? its cluster IP answers only the box, --cluster-cidr and --load-balancer-internal-from, as --cluster-ip-clients internal asks"
+	f := facts(func(f *diagnose.Facts) {
+		f.Service.Spec.Type, f.State = object.TypeNodePort, state("10.96.0.10:80", ":30080")
+		f.State.InsideOnly = []string{"10.96.0.10:80"}
+	})
+	if got := text(diagnose.Service(f)); !strings.Contains(got, want) {
+		t.Errorf("without %q:\n%s", want, got)
+	}
+	f.Question = diagnose.Question{Port: 30080}
+	if got := text(diagnose.Service(f)); strings.Contains(got, want) {
+		t.Errorf("of the node port:\n%s", got)
+	}
+}

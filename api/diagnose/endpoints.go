@@ -334,6 +334,10 @@ func (d *diagnosis) clients() {
 		d.add(Doubt, "ask from inside, or add the client's network to --load-balancer-internal-from",
 			"it is internal, as %s asks: its load balancer IP and node ports answer only the box, --cluster-cidr and --load-balancer-internal-from", internal)
 	}
+	if d.clusterIPInside() {
+		d.add(Doubt, "ask from inside, or add the client's network to --load-balancer-internal-from",
+			"its cluster IP answers only the box, --cluster-cidr and --load-balancer-internal-from, as --cluster-ip-clients internal asks")
+	}
 	annotations, balanced := d.Service.Metadata.Annotations, d.Service.Spec.Type == object.TypeLoadBalancer
 	apply := annotations[annotationRangesApply]
 	everywhere := apply != "" && apply != "load-balancer"
@@ -360,6 +364,14 @@ func (d *diagnosis) clients() {
 		d.add(Doubt, "look whether the client is in the files that --source-set of the box names for them",
 			"source sets say who of its clients may connect: %s", names)
 	}
+}
+
+// clusterIPInside reports whether what is asked for may be a cluster IP that only internal clients reach.
+func (d *diagnosis) clusterIPInside() bool {
+	return d.State != nil && d.internal() && slices.ContainsFunc(d.State.InsideOnly, func(frontend string) bool {
+		at, err := netip.ParseAddrPort(frontend)
+		return err == nil && d.isClusterIP(at.Addr())
+	})
 }
 
 // Annotations that restrict clients, as the appliance reads them.

@@ -11,6 +11,8 @@ import (
 type ServiceState struct {
 	// Ports are the Service's ports, once for each family that it is served in.
 	Ports []PortState `json:"ports"`
+	// InsideOnly are the frontends that only the box and internal clients reach: "10.96.0.10:80".
+	InsideOnly []string `json:"insideOnly,omitempty"`
 	// Unanswered are addresses of the Service for which no neighbor gets an answer.
 	Unanswered []Unanswered `json:"unanswered,omitempty"`
 	// Health is of its endpoints that are checked, or taken out.

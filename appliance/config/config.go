@@ -110,6 +110,8 @@ type Addresses struct {
 	InternalPools []AddrRange
 	// InternalFrom are the clients inside, besides ClusterCIDRs (--load-balancer-internal-from).
 	InternalFrom InternalFrom
+	// ClusterIPClients selects the clients that reach cluster IPs (--cluster-ip-clients).
+	ClusterIPClients ClusterIPClients
 	// ExternalIPRanges are the externalIPs that are accepted, and set aside for Services as a
 	// whole; empty: any address that has no other known use, and only the ports that Services
 	// name (--external-ip-range).
@@ -209,6 +211,15 @@ const (
 	SNATNever SNATMode = "never"
 )
 
+// ClusterIPClients selects the clients that reach cluster IPs.
+type ClusterIPClients string
+
+// Values of ClusterIPClients.
+const (
+	ClusterIPAll      ClusterIPClients = "all"      // as kube-proxy: any client with a route
+	ClusterIPInternal ClusterIPClients = "internal" // the box, ClusterCIDRs and InternalFrom
+)
+
 // VIPPing is the answer to an ICMP echo request to a VIP.
 type VIPPing string
 
@@ -291,9 +302,10 @@ func Default() Config {
 				netip.MustParsePrefix("10.96.0.0/16"),
 				netip.MustParsePrefix("fd00:10:96::/112"),
 			},
-			NodePortRange: PortRange{First: 30000, Last: 32767},
-			NodePortSpace: NodePortPerProtocol,
-			Allocate:      AllocateAuto,
+			NodePortRange:    PortRange{First: 30000, Last: 32767},
+			NodePortSpace:    NodePortPerProtocol,
+			ClusterIPClients: ClusterIPAll,
+			Allocate:         AllocateAuto,
 		},
 		Services: Services{
 			HealthCheckSourcePorts: PortRange{First: 61000, Last: 61255},

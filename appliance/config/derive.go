@@ -126,6 +126,11 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 		f.Pools = append(f.Pools, nft.Range(r))
 		f.InternalPools = append(f.InternalPools, nft.Range(r))
 	}
+	if c.Addresses.ClusterIPClients == ClusterIPInternal {
+		for _, p := range c.Addresses.ClusterIPRanges {
+			f.InternalPools = append(f.InternalPools, nft.Range{First: p.Masked().Addr(), Last: LastAddr(p.Masked())})
+		}
+	}
 	for _, p := range c.ObjectPools.all() {
 		f.Pools = append(f.Pools, nft.Range{First: p.First, Last: p.Last})
 		if p.Internal {

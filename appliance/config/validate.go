@@ -265,6 +265,7 @@ func (c *Config) validateModes(v *validation) {
 	oneOf(v, "source-ranges-apply", c.Services.SourceRangesApply, SourceRangesLoadBalancer, SourceRangesAll)
 	oneOf(v, "service-names", c.Services.Names, ServiceNamesRFC1035, ServiceNamesRFC1123)
 	oneOf(v, "node-port-space", c.Addresses.NodePortSpace, NodePortPerProtocol, NodePortShared)
+	oneOf(v, "cluster-ip-clients", c.Addresses.ClusterIPClients, ClusterIPAll, ClusterIPInternal)
 	oneOf(v, "allocate", c.Addresses.Allocate, AllocateAuto, AllocateNever)
 	oneOf(v, "legacy-ip", c.Services.LegacyIP, LegacyIPRefuse, LegacyIPAccept)
 	oneOf(v, "traffic", c.Services.Traffic, TrafficCounters, TrafficFlows, TrafficOff)

@@ -107,6 +107,9 @@ func (g *Grants) State(namespace, name string, client netip.AddrPort) wire.Servi
 			if p.Frontends[i].Adopt {
 				state.Adopted = append(state.Adopted, frontendText(p.Frontends[i]))
 			}
+			if p.Frontends[i].InsideOnly {
+				s.InsideOnly = append(s.InsideOnly, frontendText(p.Frontends[i]))
+			}
 		}
 		balanceState(&state, p, &box, client)
 		if p.Relayed() {

@@ -23,6 +23,9 @@ func configOf(box *oracle.Box) *config.Config {
 		cfg.Addresses.InternalPools = append(cfg.Addresses.InternalPools, config.AddrRange{First: p.Addr(), Last: config.LastAddr(p)})
 	}
 	cfg.Addresses.InternalFrom = config.InternalFrom{Prefixes: box.InsideSources, Interfaces: box.InsideInterfaces}
+	if box.ClusterIPsInside {
+		cfg.Addresses.ClusterIPClients = config.ClusterIPInternal
+	}
 	cfg.Addresses.NodePortAddresses = config.NodePortAddresses{Primary: box.NodePortPrimary, Prefixes: box.NodePortAddresses}
 	cfg.Services.MasqueradeAll = box.MasqueradeAll
 	cfg.Services.VIPPing = config.VIPPing(box.Ping)

@@ -113,6 +113,8 @@ func setFlag(cfg *config.Config, name string, values []string) (err error) {
 		cfg.Addresses.InternalPools, err = config.ParseAddrRanges(list)
 	case "load-balancer-internal-from":
 		cfg.Addresses.InternalFrom, err = config.ParseInternalFrom(list)
+	case "cluster-ip-clients":
+		cfg.Addresses.ClusterIPClients = config.ClusterIPClients(first)
 	case "external-ip-range":
 		cfg.Addresses.ExternalIPRanges, err = config.ParseExternalIPRanges(list)
 	case "nodeport-addresses":

@@ -38,7 +38,7 @@ type Facts struct {
 	NoExternalIPs bool
 	// Pools has the ranges of load balancer IPs.
 	Pools []nft.Range
-	// InternalPools has the ranges of Pools whose addresses only clients inside reach.
+	// InternalPools has the ranges, of Pools and of ServiceRanges, whose addresses only clients inside reach.
 	InternalPools []nft.Range
 	// Host holds the addresses that must stay the host's and its gateways', each
 	// with what it is, for messages: "an address of this host". A Service that took
@@ -299,6 +299,7 @@ func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) [
 	}
 	var list []nft.Frontend
 	if !v.withoutClusterIP {
+		clusterIP.InsideOnly = r.facts.isInternal(v.cluster)
 		_, clusterIP.HostOwned = r.facts.Host[v.cluster]
 		list = append(list, clusterIP)
 	}

@@ -54,6 +54,7 @@ var samples = map[string][3]string{
 	"load-balancer-pool":          {"198.51.100.0/28", "198.51.100.4-198.51.100.5,2001:db8::/120", "203.0.113.1-203.0.113.9"},
 	"load-balancer-internal-pool": {"198.51.100.0/28", "198.51.100.4-198.51.100.5,2001:db8::/120", "203.0.113.1-203.0.113.9"},
 	"load-balancer-internal-from": {"10.0.0.0/8", "eth1,fd00::/8", "eth2"},
+	"cluster-ip-clients":          {"internal", "internal", "internal"},
 	"external-ip-range":           {"198.51.100.0/28", "0.0.0.0/0,::/0", "none"},
 	"relay-ports":                 {"20000-20001", "20002-20003", "20004-20005"},
 	"nodeless-endpoints":          {"remote", "remote", "remote"},

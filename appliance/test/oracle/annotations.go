@@ -32,9 +32,10 @@ func (w *World) insideOnly(f frontend) bool {
 	return w.isInternalAddress(f.address)
 }
 
-// isInternalAddress reports whether an address lies in an internal pool.
+// isInternalAddress reports whether an address lies in an internal pool, or is a cluster IP for
+// clients inside alone (behavior 801).
 func (w *World) isInternalAddress(addr netip.Addr) bool {
-	return anyContains(w.Box.InternalPools, addr)
+	return anyContains(w.Box.InternalPools, addr) || w.Box.ClusterIPsInside && anyContains(w.Box.ServiceRanges, addr)
 }
 
 // isInside reports whether the sender of a packet is inside.
@@ -87,4 +88,5 @@ func generateInternal(box *Box, r *rand.Rand) {
 	box.InsideSources = pick(r, [][]netip.Prefix{nil, prefixes("203.0.113.128/25", "2001:db8:203::/64")})
 	// Not one of ext0 and alt0: behind both is the router, which sends by ext0 alone.
 	box.InsideInterfaces = pick(r, [][]string{nil, {"int1"}, {"int0", "int2"}})
+	box.ClusterIPsInside = oneIn(r, 3)
 }

@@ -126,6 +126,7 @@ func simplerBoxes(box *Box) []func(*Box) {
 	add(len(box.InternalPools) > 0, func(b *Box) { b.InternalPools = nil })
 	add(len(box.InsideSources) > 0, func(b *Box) { b.InsideSources = nil })
 	add(len(box.InsideInterfaces) > 0, func(b *Box) { b.InsideInterfaces = nil })
+	add(box.ClusterIPsInside, func(b *Box) { b.ClusterIPsInside = false })
 	add(box.NodePortPrimary, func(b *Box) { b.NodePortPrimary = false })
 	add(len(box.NodePortAddresses) > 0, func(b *Box) { b.NodePortAddresses = nil })
 	add(box.NodelessRemote, func(b *Box) { b.NodelessRemote = false })

@@ -59,6 +59,7 @@ func (b Box) String() string {
 	flag(len(b.Pools) > 0, fmt.Sprint("--load-balancer-pool ", b.Pools))
 	flag(len(b.InternalPools) > 0, fmt.Sprint("--load-balancer-internal-pool ", b.InternalPools))
 	flag(len(b.InsideSources)+len(b.InsideInterfaces) > 0, fmt.Sprint("--load-balancer-internal-from ", b.InsideSources, b.InsideInterfaces))
+	flag(b.ClusterIPsInside, "--cluster-ip-clients internal")
 	flag(b.NodePortPrimary, "--nodeport-addresses primary")
 	flag(len(b.NodePortAddresses) > 0, fmt.Sprint("--nodeport-addresses ", b.NodePortAddresses))
 	flag(b.NodelessRemote, "--nodeless-endpoints remote")

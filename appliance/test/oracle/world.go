@@ -33,6 +33,7 @@ type Box struct {
 	InternalPools     []netip.Prefix // --load-balancer-internal-pool
 	InsideSources     []netip.Prefix // --load-balancer-internal-from CIDR
 	InsideInterfaces  []string       // --load-balancer-internal-from INTERFACE
+	ClusterIPsInside  bool           // --cluster-ip-clients internal
 	NodePortPrimary   bool           // --nodeport-addresses primary
 	NodePortAddresses []netip.Prefix // --nodeport-addresses CIDR,...
 
