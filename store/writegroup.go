@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
+	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -170,7 +172,64 @@ func (t *transaction) serve(c *call) {
 	}
 	if dry {
 		t.dryRun(c)
+		return
 	}
+	t.warnOfFamilies(c)
+}
+
+// warnOfFamilies adds a warning about the endpoints of each Service that a call wrote, or wrote a slice of, as they
+// are after all of its writes.
+func (t *transaction) warnOfFamilies(c *call) {
+	var changed map[string][]*object.EndpointSlice // by Service, made when it is needed
+	for i := range c.writes {
+		written := &c.results[i]
+		if written.Err != nil || c.writes[i].Delete || c.writes[i].Status {
+			continue
+		}
+		key := index.ServiceKey(written.Object)
+		slice, isSlice := written.Object.(*object.EndpointSlice)
+		if _, isService := written.Object.(*object.Service); key == "" || !isService && !isSlice {
+			continue
+		}
+		r := t.record(object.ServiceRef(key))
+		if r == nil {
+			continue
+		}
+		svc := r.object.(*object.Service)
+		if isSlice && slices.Contains(svc.Spec.IPFamilies, slice.AddressType) {
+			continue // the usual case, which does not look at the other slices
+		}
+		if changed == nil {
+			changed = t.changedSlices()
+		}
+		if why := object.OtherFamily(svc, t.slicesOf(key, changed)); why != "" {
+			written.Warnings = append(written.Warnings, fmt.Sprintf("Service %s: %s", key, why))
+		}
+	}
+}
+
+// changedSlices returns the slices that the transaction wrote, by Service.
+func (t *transaction) changedSlices() map[string][]*object.EndpointSlice {
+	changed := map[string][]*object.EndpointSlice{}
+	for ref := range t.last {
+		if r := t.record(ref); ref.Kind == object.KindEndpointSlice && r != nil {
+			key := index.ServiceKey(r.object)
+			changed[key] = append(changed[key], r.object.(*object.EndpointSlice))
+		}
+	}
+	return changed
+}
+
+// slicesOf returns the slices of a Service as of this transaction, with those that were written by its keys.
+func (t *transaction) slicesOf(key string, written map[string][]*object.EndpointSlice) []*object.EndpointSlice {
+	_, stored, _ := t.s.table.index.Service(key)
+	all := slices.Clone(written[key])
+	for _, slice := range stored {
+		if t.last[object.RefOf(slice)] == nil {
+			all = append(all, slice)
+		}
+	}
+	return all
 }
 
 // dryRun decides the dry runs of a call, and takes everything back.
@@ -183,6 +242,7 @@ func (t *transaction) dryRun(c *call) {
 		}
 	}
 	t.dry = false
+	t.warnOfFamilies(c)
 	t.s.allocator.back(held)
 	t.order, t.last, t.base, t.s.numbers.newest = t.order[:settled], last, held, newest
 }

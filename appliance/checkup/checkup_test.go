@@ -42,10 +42,19 @@ func well() map[string]string {
 	}
 }
 
+// trie is net/fib_trie of a host with some addresses, and a neighbor with another one.
+func trie(addrs ...string) string {
+	text := "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 198.51.100.9\n        /32 link UNICAST\nLocal:\n  +-- 0.0.0.0/0 3 0 5\n"
+	for _, addr := range addrs {
+		text += "     |-- " + addr + "\n        /32 host LOCAL\n"
+	}
+	return text
+}
+
 func TestRead(t *testing.T) {
 	got, err := Read(proc(t, well()))
 	want := Facts{
-		Forward4: true, Forward6: true, Has6: true,
+		Forward4: true, Forward6: true, Has4: true, Has6: true,
 		Interfaces: []Interface{{Name: "all", RPFilter: 2}, {Name: "eth0", RPFilter: 1}},
 		Conntrack:  Conntrack{Known: true, Entries: 799, Max: 1000, InsertFailed: 11, Dropped: 17, EarlyDropped: 1},
 	}
@@ -75,6 +84,10 @@ func TestExamine(t *testing.T) {
 		"K21: no IPv6 forwarding":   {map[string]string{"sys/net/ipv6/conf/all/forwarding": "0"}, "forwarding", Error, "net.ipv6.conf.all.forwarding"},
 		"no forwarding at all":      {map[string]string{"sys/net/ipv4/ip_forward": "0", "sys/net/ipv6/conf/all/forwarding": "0"}, "forwarding", Error, "net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1"},
 		"a box without IPv6":        {map[string]string{"sys/net/ipv6/conf/all/forwarding": "0", "net/if_inet6": ""}, "", OK, ""},
+		"a box without IPv4":        {map[string]string{"sys/net/ipv4/ip_forward": "0", "net/fib_trie": ""}, "", OK, ""},
+		"with loopback alone":       {map[string]string{"sys/net/ipv4/ip_forward": "0", "net/fib_trie": trie("127.0.0.1")}, "", OK, ""},
+		"IPv6 alone, not forwarded": {map[string]string{"sys/net/ipv4/ip_forward": "0", "net/fib_trie": trie("127.0.0.1"), "sys/net/ipv6/conf/all/forwarding": "0"}, "forwarding", Error, "net.ipv6.conf.all.forwarding is 0, so the box serves only itself over IPv6: run `sysctl -w net.ipv6.conf.all.forwarding=1`"},
+		"an IPv4 address":           {map[string]string{"sys/net/ipv4/ip_forward": "0", "net/fib_trie": trie("127.0.0.1", "192.0.2.1")}, "forwarding", Error, "net.ipv4.ip_forward is 0, so the box serves only itself over IPv4: run `sysctl -w net.ipv4.ip_forward=1`"},
 		"K21: strict filter":        {map[string]string{"sys/net/ipv4/conf/all/rp_filter": "0"}, "rp_filter", Warning, "filter: eth0"},
 		"no filter":                 {map[string]string{"sys/net/ipv4/conf/all/rp_filter": "0", "sys/net/ipv4/conf/eth0/rp_filter": "0"}, "", OK, ""},
 		"K21: reachable loopback":   {map[string]string{"sys/net/ipv4/conf/eth0/route_localnet": "1"}, "route_localnet", Error, "for eth0"},

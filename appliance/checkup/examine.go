@@ -51,21 +51,27 @@ func Examine(f *Facts) []Finding {
 
 func (f *Facts) forwarding() Finding {
 	const check = "forwarding"
-	var off []string
-	if !f.Forward4 {
-		off = append(off, "net.ipv4.ip_forward")
+	var off, families []string
+	if !f.Forward4 && f.Has4 {
+		off, families = append(off, "net.ipv4.ip_forward"), append(families, "IPv4")
 	}
 	if !f.Forward6 && f.Has6 {
-		off = append(off, "net.ipv6.conf.all.forwarding")
+		off, families = append(off, "net.ipv6.conf.all.forwarding"), append(families, "IPv6")
 	}
 	if len(off) == 0 {
+		switch {
+		case !f.Has4 && f.Has6:
+			return Well(check, "the box forwards IPv6 packets, and has no IPv4 address")
+		case f.Has4 && !f.Has6:
+			return Well(check, "the box forwards IPv4 packets, and has no global IPv6 address")
+		}
 		return Well(check, "the box forwards packets")
 	}
 	verb := " is"
 	if len(off) > 1 {
 		verb = " are"
 	}
-	return Fault(check, strings.Join(off, " and ")+verb+" 0, so the box serves only itself",
+	return Fault(check, fmt.Sprintf("%s%s 0, so the box serves only itself over %s", strings.Join(off, " and "), verb, strings.Join(families, " and ")),
 		"run `sysctl -w "+strings.Join(off, "=1 ")+"=1`, and put it into /etc/sysctl.d")
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,8 +17,9 @@ import (
 // Facts are settings and counters read from the host, in the network namespace of the reader.
 type Facts struct {
 	// Forward4 and Forward6 are the settings that forward packets (net.ipv4.ip_forward,
-	// net.ipv6.conf.all.forwarding); Has6 whether an interface has a global IPv6 address.
-	Forward4, Forward6, Has6 bool
+	// net.ipv6.conf.all.forwarding); Has4 and Has6 whether the host has an address of the family that is neither
+	// loopback nor link-local. Has4 is only looked up where IPv4 is not forwarded: the kernel lists addresses among all routes.
+	Forward4, Forward6, Has4, Has6 bool
 	// Interfaces are the settings of each, those of "all" among them, by name.
 	Interfaces []Interface
 	Conntrack  Conntrack
@@ -59,6 +61,7 @@ func Read(proc string) (Facts, error) {
 		Forward6: r.number("sys/net/ipv6/conf/all/forwarding") != 0,
 		Has6:     r.hasGlobal6(),
 	}
+	f.Has4 = f.Forward4 || r.hasAddress4()
 	f.LegacyNAT, f.LegacyHidden = r.legacyNAT()
 	conf := "sys/net/ipv4/conf"
 	names, err := os.ReadDir(filepath.Join(proc, conf))
@@ -128,6 +131,32 @@ func (r *reader) legacyNAT() (has, hidden bool) {
 		has = has || slices.Contains(strings.Fields(string(content)), "nat")
 	}
 	return has, hidden && !has
+}
+
+// hasAddress4 reports whether the host has an IPv4 address other than of loopback and link-local ones, which is taken for
+// granted where the routes cannot be read. A line of fib_trie has the address ("|-- 192.0.2.1"), the one after it what
+// it is ("/32 host LOCAL").
+func (r *reader) hasAddress4() bool {
+	routes, err := os.Open(filepath.Join(r.proc, "net/fib_trie"))
+	if err != nil {
+		r.note(err)
+		return true
+	}
+	defer routes.Close()
+	var addr netip.Addr
+	lines := bufio.NewScanner(routes)
+	for lines.Scan() {
+		line := strings.TrimSpace(lines.Text())
+		if text, is := strings.CutPrefix(line, "|-- "); is {
+			addr, err = netip.ParseAddr(text)
+			continue
+		}
+		if strings.HasSuffix(line, "host LOCAL") && err == nil && addr.Is4() && !addr.IsLoopback() && !addr.IsLinkLocalUnicast() {
+			return true
+		}
+	}
+	r.note(lines.Err())
+	return lines.Err() != nil
 }
 
 // hasGlobal6 reports whether an interface has an IPv6 address of global scope (the fourth

@@ -17,6 +17,10 @@ func (c *Controller) noteService(s *service) {
 		if len(s.layout.places) == 0 && !s.others {
 			nobody = &Problem{Object: ref, Field: "spec.selector", Reason: "NoEndpoints", Warning: true,
 				Message: "no Pod with an address matches the selector, and no EndpointSlice names endpoints: the Service has none"}
+			if families := s.object.Spec.IPFamilies; len(s.pods) > 0 && len(families) == 1 {
+				nobody.Message = fmt.Sprintf("none of the %d Pods that the selector matches has an %s address, and the Service has addresses of no other family: if theirs are of the other one, set spec.ipFamilyPolicy to PreferDualStack",
+					len(s.pods), families[0])
+			}
 		}
 		if s.foreign != nil {
 			unused = &Problem{Object: object.RefOf(s.foreign), Reason: "ServiceHasSelector", Warning: true,

@@ -223,6 +223,9 @@ func (r *resolver) resolve() {
 	r.vips = r.addresses()
 	balance := r.readBalance()
 	endpoints := r.collect()
+	if why := object.OtherFamily(r.Service, r.Slices); why != "" {
+		r.warn(r.ref, "spec.ipFamilies", "OtherFamily", "%s", why)
+	}
 	r.checkWeights(balance, endpoints)
 	r.leaveOutFull(endpoints)
 	r.out.RetryAfter, r.out.SlowStart = r.retryAfter(balance), r.slowStart(balance)

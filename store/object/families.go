@@ -267,3 +267,35 @@ func completeFamilies(svc *Service, boxFamilies []string) Errors {
 	}
 	return nil
 }
+
+// OtherFamily returns why none of the endpoints of a Service is used, if the cause is that they are all of a family
+// in which it has no address; else "". A headless Service has no address, and uses endpoints of every family.
+func OtherFamily(svc *Service, slices []*EndpointSlice) string {
+	if svc.Headless() || svc.Spec.Type == TypeExternalName || len(svc.Spec.ClusterIPs) != 1 {
+		return ""
+	}
+	own, other := familyOf(svc.Spec.ClusterIPs[0]), IPv6
+	if own == IPv6 {
+		other = IPv4
+	}
+	unused := map[string]bool{}
+	for _, s := range slices {
+		for i := range s.Endpoints {
+			switch {
+			case s.AddressType == own:
+				return ""
+			case s.AddressType == other && len(s.Endpoints[i].Addresses) > 0:
+				unused[s.Endpoints[i].Addresses[0]] = true
+			}
+		}
+	}
+	endpoints := "the 1 endpoint is"
+	switch n := len(unused); {
+	case n == 0:
+		return ""
+	case n > 1:
+		endpoints = fmt.Sprintf("all %d endpoints are", n)
+	}
+	return fmt.Sprintf("its addresses are %s and %s %s, so every client is refused: set spec.ipFamilyPolicy to PreferDualStack, or make the Service anew with spec.ipFamilies: [%s]",
+		own, endpoints, other, other)
+}

@@ -50,13 +50,13 @@ func (p *Page) Service(f Facts) {
 		if port.NodePort > 0 {
 			p.line("NodePort", "%s  %d/%s", cmp.Or(port.Name, "<unset>"), port.NodePort, port.Protocol)
 		}
-		p.line("Endpoints", "%s", usable(f.Slices, port))
+		p.line("Endpoints", "%s", usable(svc, f.Slices, port))
 	}
 	servicePolicies(p, svc)
 	if how := annotation.RelayOf(svc); how.Fronted() && f.State != nil {
 		fronts(p, svc, how, f.State)
 	}
-	describeSlices(p, f.Slices)
+	describeSlices(p, svc, f.Slices)
 	p.health(f.Health)
 	p.line("Kernel", "%s", inKernel(svc, f.Status))
 	for _, c := range svc.Status.Conditions {
@@ -191,10 +191,22 @@ func Pairs(pairs map[string]string) string {
 // shownEndpoints bounds the endpoints in the line of a port.
 const shownEndpoints = 5
 
+// unused returns why no address of a Service uses the endpoints of a slice, for the end of a line; "": one does.
+func unused(svc *object.Service, s *object.EndpointSlice) string {
+	families := svc.Spec.IPFamilies
+	if svc.Headless() || len(families) == 0 || slices.Contains(families, s.AddressType) {
+		return ""
+	}
+	return "not used: the Service has no " + s.AddressType + " address"
+}
+
 // usable returns the ready endpoints of a port, as text.
-func usable(endpoints []*object.EndpointSlice, p object.ServicePort) string {
+func usable(svc *object.Service, endpoints []*object.EndpointSlice, p object.ServicePort) string {
 	var all []string
 	for _, s := range endpoints {
+		if unused(svc, s) != "" {
+			continue // the list of slices has them
+		}
 		for _, port := range s.Ports {
 			if port.Port == nil || object.Deref(port.Name) != p.Name || cmp.Or(object.Deref(port.Protocol), object.ProtocolTCP) != p.Protocol {
 				continue
@@ -225,7 +237,7 @@ func joinHostPort(address string, port int32) string {
 const shownInSlice = 20
 
 // describeSlices writes the endpoints, slice by slice.
-func describeSlices(p *Page, endpoints []*object.EndpointSlice) {
+func describeSlices(p *Page, svc *object.Service, endpoints []*object.EndpointSlice) {
 	if len(endpoints) == 0 {
 		p.line("EndpointSlices", "<none>")
 		return
@@ -243,7 +255,11 @@ func describeSlices(p *Page, endpoints []*object.EndpointSlice) {
 			}
 			ports = append(ports, text)
 		}
-		fmt.Fprintf(p, "  %s, %s, ports %s%s\n", s.Metadata.Name, s.AddressType, commas(ports), sliceShare(s))
+		fmt.Fprintf(p, "  %s, %s, ports %s%s", s.Metadata.Name, s.AddressType, commas(ports), sliceShare(s))
+		if why := unused(svc, s); why != "" {
+			fmt.Fprintf(p, " (%s)", why)
+		}
+		p.WriteString("\n")
 		rows := [][]string{}
 		for i := range s.Endpoints[:min(len(s.Endpoints), shownInSlice)] {
 			e := &s.Endpoints[i]
