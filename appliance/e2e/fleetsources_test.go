@@ -122,7 +122,7 @@ func Test475_one_box_reads_the_files_for_all(t *testing.T) {
 	}
 	f.says(2, []string{"status"}, "confirm with `svcctl release`")
 	f.servesAt(web)
-	if out, errOut, code := f.boxes[2].Svcctl("release"); code != 0 {
+	if out, errOut, code := f.boxes[2].Svcctl("release", "--yes"); code != 0 {
 		t.Fatalf("svcctl release: exit %d: %s%s", code, out, errOut)
 	}
 	eventually(t, time.Minute, func() error {

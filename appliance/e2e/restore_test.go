@@ -22,7 +22,7 @@ func Test434_export_and_restore(t *testing.T) {
 	v.does(0, "wait", "--timeout", syncTimeout.String())
 	revision := fmt.Sprint(b.status().Revision.Accepted)
 	v.does(0, "delete", "svc", ipv4.name("management"), ipv6.name("management"))
-	v.does(0, "rollback", revision)
+	v.does(0, "rollback", "--yes", revision)
 	v.does(0, "wait", "--timeout", syncTimeout.String())
 	path := filepath.Join(v.dir, "export.jsonl")
 	v.does(0, "export", path)
@@ -81,7 +81,10 @@ func Test434_export_and_restore(t *testing.T) {
 	if out, err := restore(path); err == nil || !strings.Contains(out, "--replace") {
 		t.Errorf("onto a box with Services: %s %v", out, err)
 	}
-	if out, err := restore(path, "--replace"); err != nil {
+	if out, err := restore(path, "--replace"); err == nil || !strings.Contains(out, "this removes all that "+other.svcctl.Data+" holds") || !strings.Contains(out, "repeat it with --yes") {
+		t.Errorf("--replace without --yes: %s %v", out, err)
+	}
+	if out, err := restore(path, "--replace", "--yes"); err != nil {
 		t.Errorf("%s %v", out, err)
 	}
 }

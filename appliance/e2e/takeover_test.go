@@ -275,3 +275,45 @@ protocol bfd { multihop { min rx interval 100 ms; min tx interval 100 ms; multip
 		})
 	}
 }
+
+// Without an election no other box announces the addresses of a segment: a drain names them, and changes nothing without
+// --yes. Where nothing is announced there is no question.
+func Test755_drain_of_the_only_box_asks(t *testing.T) {
+	b := newBox(t, flags{"load-balancer-pool": {"192.0.2.100-192.0.2.131", "2001:db8::100-2001:db8::131"}})
+	b.write("web.yaml", func(f family) []string {
+		return []string{
+			f.service("web", "type: LoadBalancer", "loadBalancerIP: "+f.segmentVIP(1), "ports: [{name: p80, port: 80}]"), f.slice("web", "p80: 80", b.L1),
+		}
+	})
+	b.svcctl.Start()
+	b.svcctl.Announcer("--l2", "ext0").Launch()
+	for _, f := range families {
+		b.becomes(t, f.segmentVIP(1), "l2 ext0 announced")
+	}
+	out, errOut, code := b.svcctl.Svcctl("drain")
+	if code != 2 || !strings.Contains(errOut, "no other box announces "+ipv4.segmentVIP(1)+", "+ipv6.segmentVIP(1)+": clients lose them; repeat it with --yes") {
+		t.Fatalf("drain: exit code %d: %s%s", code, out, errOut)
+	}
+	for _, f := range families {
+		if mac := macOf(t, b.RTR, "box", f, f.segmentVIP(1)); mac == "" {
+			t.Errorf("nobody answers for %s after a drain that was refused", f.segmentVIP(1))
+		}
+	}
+	if out, errOut, code := b.svcctl.Svcctl("drain", "--yes"); code != 0 {
+		t.Fatalf("drain --yes: exit code %d: %s%s", code, out, errOut)
+	}
+	for _, f := range families {
+		eventually(t, time.Minute, func() error {
+			if mac := macOf(t, b.RTR, "box", f, f.segmentVIP(1)); mac != "" {
+				return fmt.Errorf("%s answers for %s of a drained box", mac, f.segmentVIP(1))
+			}
+			return nil
+		})
+	}
+	if out, errOut, code := b.svcctl.Svcctl("drain"); code != 0 {
+		t.Errorf("drain of a drained box: exit code %d: %s%s", code, out, errOut)
+	}
+	if out, errOut, code := b.svcctl.Svcctl("undrain"); code != 0 || !strings.Contains(out, "announces its addresses again") {
+		t.Errorf("undrain: exit code %d: %s%s", code, out, errOut)
+	}
+}

@@ -287,15 +287,16 @@ func Test433_rollback(t *testing.T) {
 		t.Fatalf("%v: %s", err, last)
 	}
 	for _, to := range []string{revision, ""} {
-		v.says(1, []string{"nothing was rolled back", fmt.Sprint(seen.Last)}, "rollback", append([]string{"--last", fmt.Sprint(seen.Last)}, strings.Fields(to)...)...)
+		v.says(1, []string{"nothing was rolled back", fmt.Sprint(seen.Last)}, "rollback", append([]string{"--yes", "--last", fmt.Sprint(seen.Last)}, strings.Fields(to)...)...)
 	}
 	v.does(0, "get", "svc", "later", "new")
-	v.says(0, []string{"Service default/later deleted"}, "rollback")
-	v.says(0, says, "rollback", revision)
+	v.says(0, []string{"Service default/later deleted"}, "rollback", "--yes")
+	v.says(2, []string{"this removes 1 Service", "repeat it with --yes"}, "rollback", revision)
+	v.says(0, says, "rollback", "--yes", revision)
 	b.comesBack(t, at)
 	v.says(0, []string{"81"}, "get", "svc", ipv4.name("filed"), "-o", "jsonpath={.spec.ports[0].port}")
 	// The last change was the rollback, which goes back, too.
-	v.does(0, "rollback", "--confirm", "1h")
+	v.does(0, "rollback", "--yes", "--confirm", "1h")
 	v.does(0, "wait", "--timeout", syncTimeout.String())
 	b.cut(t, "rolled back", at)
 	v.does(0, "confirm", "--back")

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"strings"
 
 	"svcctl.io/svcctl/api/client"
 )
@@ -21,8 +19,8 @@ next ` + "`svcctl serve`" + ` brings everything back.
 It asks first, and refuses while an appliance serves on the socket, which would restore
 everything. It needs root, or CAP_NET_ADMIN.`,
 		options: append([]*option{
-			{name: "yes", letter: "y", group: "How to go about it", usage: "do not ask"},
-			{name: "force", group: "How to go about it", usage: "even while an appliance serves"},
+			yesOption(),
+			{name: "force", group: groupHow, usage: "even while an appliance serves"},
 		}, socketOptions()...),
 		examples: []example{
 			{"Once the appliance is stopped, without a question.", "svcctl down --yes"},
@@ -36,13 +34,13 @@ everything. It needs root, or CAP_NET_ADMIN.`,
 
 // runDown removes the tables, when that is what is really wanted.
 func (p *program) runDown(ctx context.Context, v *verb, _ []string) error {
+	const consequence = "this removes all that svcctl programmed: no Service is reachable through this box, and connections through it end"
 	socket, err := p.socket(v)
 	if err != nil {
 		return err
 	}
-	yes := v.option("yes").on()
-	if !yes && !p.stdinTTY {
-		return usagef("down asks before it removes anything, and stdin is no terminal: give --yes")
+	if !v.option("yes").on() && !p.stdinTTY { // wrong usage, whether an appliance serves or not
+		return p.consent(v, consequence)
 	}
 	if !v.option("force").on() {
 		_, err := client.New(socket).Version(ctx)
@@ -53,22 +51,11 @@ func (p *program) runDown(ctx context.Context, v *verb, _ []string) error {
 			return fmt.Errorf("cannot tell whether an appliance still serves: %w; --force goes on all the same", err)
 		}
 	}
-	if !yes && !p.confirm("Remove everything svcctl programmed? Connections through this box end.") {
-		return fmt.Errorf("nothing was removed")
+	if err := p.consent(v, consequence); err != nil {
+		return err
 	}
 	if err := p.down(ctx); err != nil {
 		return err
 	}
 	return p.print("Nothing of svcctl is left in the kernel.\n")
-}
-
-// confirm asks a question on stderr; the answer is no unless it is yes.
-func (p *program) confirm(question string) bool {
-	fmt.Fprintf(p.stderr, "%s [y/N] ", question)
-	answer, _ := bufio.NewReader(p.stdin).ReadString('\n') // what came before the end counts
-	switch strings.ToLower(strings.TrimSpace(answer)) {
-	case "y", "yes":
-		return true
-	}
-	return false
 }

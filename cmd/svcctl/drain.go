@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"svcctl.io/svcctl/api/client"
@@ -23,12 +24,17 @@ same addresses: in an election the other box takes over while this one still ans
 routes get the community GRACEFUL_SHUTDOWN, and are withdrawn 2 s later. Without an election
 no box answers on segments any more. With --follow, move the followed address.
 
+It asks when addresses that are announced here would be announced nowhere: on segments, without
+an election. Without a terminal it needs --yes then. This box cannot see the backups of an
+election, and other routes of a BGP router: on a terminal it asks, a script goes on.
+
 It sets the label ` + annotation.ExcludeNode + `
 on the Node of this box, and lasts over restarts and reboots until ` + "`svcctl undrain`" + `. Packets
 that reach the box are still served.`,
 		options: slices.Concat([]*option{
 			{name: "wait", group: groupHow, usage: "return when nothing is announced, and no packet of a connection to these addresses came for 2s"},
 			{name: "timeout", arg: "DURATION", def: "60s", group: groupHow, usage: "how long --wait waits at most"},
+			yesOption(),
 		}, connectOptions()),
 		examples: []example{
 			{"Before a reboot.", "sudo svcctl drain --wait && sudo reboot"},
@@ -36,7 +42,7 @@ that reach the box are still served.`,
 		},
 		exits: `  0  done, or it was so
   1  refused, or --wait ended with packets that still came
-  2  wrong usage or configuration
+  2  wrong usage or configuration, or no terminal to ask on and no --yes
   3  the appliance cannot be reached`,
 		run: func(ctx context.Context, v *verb, _ []string) error { return p.runDrain(ctx, v, true) },
 	}
@@ -80,6 +86,11 @@ func (p *program) runDrain(ctx context.Context, v *verb, drain bool) error {
 	if err != nil {
 		return err
 	}
+	if drain {
+		if err := p.askToDrain(ctx, v, c); err != nil {
+			return err
+		}
+	}
 	var value any // null takes a label away
 	if drain {
 		value = ""
@@ -92,7 +103,7 @@ func (p *program) runDrain(ctx context.Context, v *verb, drain bool) error {
 		return err
 	}
 	if !drain {
-		return p.print(fmt.Sprintf("%s is drained no more.\n", status.NodeName))
+		return p.print(fmt.Sprintf("%s announces its addresses again.\n", status.NodeName))
 	}
 	if !wait {
 		return p.print(fmt.Sprintf("%s is drained: `svcctl announcements` shows what is left.\n", status.NodeName))
@@ -104,6 +115,65 @@ func (p *program) runDrain(ctx context.Context, v *verb, drain bool) error {
 		return err
 	}
 	return p.print(fmt.Sprintf("%s is drained, and no packet came for %s; %s still open.\n", status.NodeName, silence, count(open, "connection")))
+}
+
+// askToDrain asks when a drain makes addresses unreachable, as far as this box can see.
+func (p *program) askToDrain(ctx context.Context, v *verb, c *client.Client) error {
+	all, err := c.Announcements(ctx)
+	if err != nil {
+		return err
+	}
+	alone, unknown := announcedAlone(all)
+	switch {
+	case len(alone) > 0:
+		return p.consent(v, fmt.Sprintf("no other box announces %s: clients lose %s", few(alone), pronoun(alone)))
+	case len(unknown) > 0 && p.stdinTTY:
+		return p.consent(v, fmt.Sprintf("clients lose %s, unless another box announces %s, which this box cannot see", few(unknown), pronoun(unknown)))
+	}
+	return nil
+}
+
+// announcedAlone returns the addresses that this box announces: those of which no other box can be the next one, and
+// those of which it is unknown. A segment without an election has one announcer. The backups of an election are silent
+// (RFC 9568), and the routes of other boxes are known to their routers.
+func announcedAlone(all *wire.Announcements) (alone, unknown []string) {
+	for i := range all.Items {
+		item := &all.Items[i]
+		segment, elsewhere := false, false
+		for _, place := range item.Places {
+			switch {
+			case place.State != "announced" && place.State != "sending":
+			case strings.HasPrefix(place.By, "bgp ") || all.Group != nil:
+				elsewhere = true
+			default:
+				segment = true
+			}
+		}
+		switch {
+		case elsewhere:
+			unknown = append(unknown, item.Address)
+		case segment:
+			alone = append(alone, item.Address)
+		}
+	}
+	return alone, unknown
+}
+
+// few returns addresses, the first few by name.
+func few(addrs []string) string {
+	const most = 5
+	if len(addrs) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(addrs[:most], ", "), len(addrs)-most)
+	}
+	return strings.Join(addrs, ", ")
+}
+
+// pronoun stands for addresses.
+func pronoun(addrs []string) string {
+	if len(addrs) == 1 {
+		return "it"
+	}
+	return "them"
 }
 
 // mostConnections is the limit of connections in one request.

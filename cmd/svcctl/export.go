@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -72,6 +73,7 @@ func (p *program) runExport(ctx context.Context, v *verb, args []string) (err er
 func (p *program) restoreVerb() *verb {
 	o := []*option{
 		{name: "replace", group: groupHow, usage: "even if there are Services: the present content is lost"},
+		yesOption(),
 		configOption(),
 	}
 	for _, s := range settings() {
@@ -88,7 +90,7 @@ func (p *program) restoreVerb() *verb {
 		about: `Makes the data directory what ` + "`svcctl export`" + ` has written: the next ` + "`svcctl serve`" + `
 serves the same objects at the same addresses and ports, with the same uids and
 revisions. The appliance must be stopped. A directory with Services or endpoints is
-left alone, unless --replace is given.
+left alone, unless --replace is given. Then it asks, and without a terminal it needs --yes.
 
 An export that is cut short or was changed is refused with its line; either all of it is
 restored, in one transaction, or nothing. Services of files are held until their files are
@@ -100,7 +102,7 @@ export: give the new box the same ranges and pools. It needs root.`,
 		},
 		exits: `  0  done
   1  nothing was changed: stderr says why
-  2  wrong usage or configuration`,
+  2  wrong usage or configuration, or no terminal to ask on and no --yes`,
 		run: p.runRestore,
 	}
 }
@@ -113,6 +115,11 @@ func (p *program) runRestore(_ context.Context, v *verb, args []string) error {
 	cfg, err := p.config(v)
 	if err != nil {
 		return err
+	}
+	if v.option("replace").on() && isStored(cfg.DataDir) {
+		if err := p.consent(v, fmt.Sprintf("this removes all that %s holds, and puts the export %s in its place", cfg.DataDir, args[0])); err != nil {
+			return err
+		}
 	}
 	name, in := "stdin", p.stdin
 	if args[0] != "-" {
@@ -133,4 +140,10 @@ func (p *program) runRestore(_ context.Context, v *verb, args []string) error {
 		return fmt.Errorf("restore %s: %w; nothing was changed", name, err)
 	}
 	return p.print(fmt.Sprintf("%s restored in %s, revision %d.\n", count(objects, "object"), cfg.DataDir, revision))
+}
+
+// isStored reports whether a data directory has a store. One that cannot be looked at counts as having one.
+func isStored(dataDir string) bool {
+	_, err := os.Stat(filepath.Join(dataDir, "state.db"))
+	return !errors.Is(err, fs.ErrNotExist)
 }

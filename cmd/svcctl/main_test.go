@@ -207,7 +207,7 @@ func TestUsage(t *testing.T) {
 		{"wait --timeout 2h", "--timeout \"2h\": want a duration as 500ms, 30s or 2m, at most 1h"},
 		{"completion", "completion for which shell? Give one of bash, zsh, fish"},
 		{"completion csh", "there is no completion for \"csh\": give one of bash, zsh, fish"},
-		{"down", "down asks before it removes anything, and stdin is no terminal: give --yes"},
+		{"down", "down: this removes all that svcctl programmed: no Service is reachable through this box, and connections through it end; repeat it with --yes"},
 		{"fleet boxes -o yaml", "-o \"yaml\": want one of table, json"},
 		{"fleet status -o json", "--output is for fleet boxes alone"},
 		{"fleet backup dir --from x", "--from is for fleet init alone"},

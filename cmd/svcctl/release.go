@@ -3,6 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/wire"
 )
 
 func (p *program) releaseVerb() *verb {
@@ -16,15 +21,16 @@ addresses and ports that the kernel serves for unknown Services, when the data d
 was lost or is not mounted. ` + "`svcctl status`" + ` says what is held.
 
 Putting things back ends that. This verb ends it too: it says that all of it is to go.
-It needs root.`,
-		options: connectOptions(),
+It names what goes and asks; without a terminal it needs --yes. It needs root.`,
+		options: append([]*option{yesOption()}, connectOptions()...),
 		examples: []example{
 			{"What is it that would go?", "svcctl status"},
 			{"It was meant so.", "sudo svcctl release"},
+			{"In a script.", "sudo svcctl release --yes"},
 		},
 		exits: `  0  done, or there was nothing to let go
   1  not done: stderr says why
-  2  wrong usage or configuration
+  2  wrong usage or configuration, or no terminal to ask on and no --yes
   3  the appliance cannot be reached`,
 		run: p.runRelease,
 	}
@@ -35,6 +41,15 @@ func (p *program) runRelease(ctx context.Context, v *verb, _ []string) error {
 	c, err := p.client(v)
 	if err != nil {
 		return err
+	}
+	status, err := settledRemovals(ctx, c)
+	if err != nil {
+		return err
+	}
+	if consequence := releaseConsequence(status); consequence != "" {
+		if err := p.consent(v, consequence); err != nil {
+			return err
+		}
 	}
 	released, err := c.Release(ctx)
 	if err != nil {
@@ -57,4 +72,50 @@ func (p *program) runRelease(ctx context.Context, v *verb, _ []string) error {
 		text = "There was nothing to let go.\n"
 	}
 	return p.print(text)
+}
+
+// pendingPatience bounds the wait until it is decided whether what vanishes is held.
+const pendingPatience = 5 * time.Second
+
+// settledRemovals returns the status once no removal is undecided, at most pendingPatience later: what vanished a moment
+// ago may be held then.
+func settledRemovals(ctx context.Context, c *client.Client) (*wire.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, pendingPatience)
+	defer cancel()
+	for {
+		status, err := c.Status(ctx)
+		if err != nil || status.PendingRemovals == 0 {
+			return status, err
+		}
+		select {
+		case <-ctx.Done():
+			return status, nil
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// releaseConsequence returns what a release removes, with its reason; "" when nothing is held.
+func releaseConsequence(s *wire.Status) string {
+	var parts []string
+	for i := range s.Problems {
+		problem := &s.Problems[i]
+		var what string
+		switch problem.Reason {
+		case "MassRemovalHeld":
+			if what = "objects that are in no file any more"; s.HeldRemovals > 0 {
+				what = count(s.HeldRemovals, "Service")
+			}
+		case "UnknownServicesHeld":
+			if what = count(s.UnknownFrontends, "address or port"); s.UnknownFrontends != 1 {
+				what = fmt.Sprintf("%d addresses and ports", s.UnknownFrontends)
+			}
+		default:
+			continue
+		}
+		why, _, _ := strings.Cut(problem.Message, "; as that may be an accident")
+		why, _, _ = strings.Cut(why, "; they stay in force")
+		parts = append(parts, fmt.Sprintf("this removes %s, and clients lose them (%s)", what, oneLine(why)))
+	}
+	return strings.Join(parts, "; ")
 }

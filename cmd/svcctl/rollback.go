@@ -5,6 +5,10 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/object"
 )
 
 func (p *program) rollbackVerb() *verb {
@@ -15,9 +19,15 @@ func (p *program) rollbackVerb() *verb {
 		about: `Undoes changes of clients of the API after a revision, in one transaction, as far
 as the journal reaches back: deleted objects are restored with their uids, addresses and
 ports, new ones are deleted. ` + "`svcctl journal`" + ` has the revisions: give that of the
-last change that is to stay. Without a revision, the last change is undone; a second call
-restores it. With --last, nothing is rolled back if a client has changed something after
-that revision.
+last change that is to stay.
+
+Without a revision it lists the latest changes and the effect of undoing the last one, and
+changes nothing; with --last, --confirm or --yes it undoes the last change, and a second
+call restores it. With --last, nothing is rolled back if a client has changed something
+after that revision.
+
+Before it changes something it names the consequence and asks. Without a terminal it needs
+--yes. What changes between the question and the answer is not rolled back.
 
 It prints a line for each object: created, changed or deleted; left, for an object of a
 file, which has to be changed there; conflict, for a restored Service of which another one
@@ -26,15 +36,17 @@ has a value now: it is not served until the value is free. It needs root.`,
 			{name: "last", arg: "REVISION", group: groupHow, usage: "the last change that you know of: nothing is done if there is a later one"},
 			dryRunOption("print the result for each object, and change nothing"),
 			confirmOption(),
+			yesOption(),
 			outputOption("table", "json"),
 		}, connectOptions()...),
 		examples: []example{
 			{"The journal, and the effect of a rollback.", "svcctl journal --limit 20; svcctl rollback 1793456789012345 --dry-run"},
+			{"The latest changes, and how to undo the last one.", "svcctl rollback"},
 			{"Undo the last change, but no later one than in the journal.", "svcctl rollback --last 1793456789012345"},
 		},
 		exits: `  0  done
   1  not done, or not all of it: the output says what is missing
-  2  wrong usage or configuration
+  2  wrong usage or configuration, or no terminal to ask on and no --yes
   3  the appliance cannot be reached`,
 		run: p.runRollback,
 	}
@@ -64,20 +76,40 @@ func (p *program) runRollback(ctx context.Context, v *verb, args []string) error
 	if err != nil {
 		return err
 	}
-	var trial *trying
+	bare := revision == 0 && !v.option("last").isSet() && !v.option("confirm").isSet() && !v.option("yes").on()
+	trial, err := p.trying(v, c)
+	if err != nil {
+		return err
+	}
+	b, err := c.Rollback(ctx, revision, last, true)
+	if err != nil {
+		return err
+	}
 	suffix := " (dry run)"
-	if !dry {
-		suffix = ""
-		if trial, err = p.trying(v, c); err != nil {
-			return err
+	switch consequence := rollbackConsequence(ctx, c, &b); {
+	case dry:
+	case bare:
+		if v.option("output").text() == "table" {
+			if err := p.recent(ctx, c); err != nil {
+				return err
+			}
 		}
+	default:
+		if consequence != "" {
+			if err := p.consent(v, consequence); err != nil {
+				return err
+			}
+		}
+		if last == 0 {
+			last = b.Last // what was asked about, and nothing newer
+		}
+		suffix = ""
 		if err := trial.begin(ctx); err != nil {
 			return err
 		}
-	}
-	b, err := c.Rollback(ctx, revision, last, dry)
-	if err != nil {
-		return err
+		if b, err = c.Rollback(ctx, revision, last, false); err != nil {
+			return err
+		}
 	}
 	page := func() string {
 		if len(b.Objects) == 0 {
@@ -86,6 +118,10 @@ func (p *program) runRollback(ctx context.Context, v *verb, args []string) error
 		lines := revivedLines(b, suffix)
 		if dry && b.Last > 0 {
 			lines += fmt.Sprintf("The last change is %d: with --last %d nothing newer is taken back.\n", b.Last, b.Last)
+		}
+		if bare && !dry {
+			lines += "Nothing is changed. To undo this: `svcctl rollback" + lastFlag(b.Last) + "`. To go back further: `svcctl rollback REVISION`, " +
+				"with the revision of the last change that is to stay.\n"
 		}
 		return lines
 	}
@@ -96,11 +132,66 @@ func (p *program) runRollback(ctx context.Context, v *verb, args []string) error
 		return err
 	}
 	for _, r := range b.Objects {
-		if r.Did == "conflict" {
+		if r.Did == "conflict" && !bare {
 			return errConflicts
 		}
 	}
 	return nil
+}
+
+// lastFlag is --last with a revision; without one known, --yes.
+func lastFlag(last uint64) string {
+	if last == 0 {
+		return " --yes"
+	}
+	return fmt.Sprintf(" --last %d", last)
+}
+
+// recent prints the latest changes.
+func (p *program) recent(ctx context.Context, c *client.Client) error {
+	entries, err := c.Journal(ctx, 10, false)
+	if err != nil {
+		return err
+	}
+	return p.print(journalTable(entries) + "\n")
+}
+
+// rollbackConsequence returns what a rollback removes, changes and restores, as "this removes 1 Service with 2 open
+// connections"; "" when it changes nothing.
+func rollbackConsequence(ctx context.Context, c *client.Client, b *wire.RolledBack) string {
+	services, others, changed, restored := map[string]bool{}, 0, 0, 0
+	for _, r := range b.Objects {
+		service, is := strings.CutPrefix(r.Object, object.KindService+" ")
+		switch r.Did {
+		case "deleted":
+			if is {
+				services[service] = true
+			} else {
+				others++
+			}
+		case "changed":
+			changed++
+		case "created", "conflict":
+			restored++
+		}
+	}
+	var parts []string
+	if len(services) > 0 {
+		parts = append(parts, "removes "+count(len(services), "Service")+openConnections(ctx, c, services))
+	}
+	if others > 0 {
+		parts = append(parts, "removes "+count(others, "other object"))
+	}
+	if changed > 0 {
+		parts = append(parts, "changes "+count(changed, "object"))
+	}
+	if restored > 0 {
+		parts = append(parts, "restores "+count(restored, "object"))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "this " + strings.Join(parts, ", ")
 }
 
 // revisionOf reads a revision; "" is 0. The error is a usageError.
