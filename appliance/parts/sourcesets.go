@@ -41,7 +41,7 @@ func NewSourceSets(files []sourceset.File) *SourceSets {
 	for _, f := range files {
 		s.files[f.Name] = f.Path
 	}
-	s.reader.Scan(s.take)
+	s.reader.Start(s.take)
 	return s
 }
 

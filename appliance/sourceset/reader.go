@@ -2,6 +2,8 @@ package sourceset
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"net/netip"
@@ -14,10 +16,14 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// settle is for how long nothing must happen to a file before it is read, rescan how often
-// files are compared without an event.
 const (
+	// settle is for how long a file must not change before it is read: one that is written in place is
+	// empty or half at first.
 	settle = 300 * time.Millisecond
+	// atMost bounds the wait of a start for files that are being written.
+	atMost = 2 * time.Second
+	// rescan is how often files are compared without an event, and for how long a file that became empty
+	// must stay so: what is written into it may come from a slow source.
 	rescan = 10 * time.Second
 )
 
@@ -27,7 +33,7 @@ type File struct{ Name, Path string }
 // Take gets the new content of a set. It never waits.
 type Take func(name string, prefixes []netip.Prefix)
 
-// Reader reads files, and tells what is new in them.
+// Reader reads files, and reports what is new in them.
 type Reader struct {
 	files []file
 
@@ -37,10 +43,15 @@ type Reader struct {
 
 type file struct {
 	File
-	seen stamp // when it was read; the zero value, which no file has: not yet
+	read   stamp     // of what was read last; the zero value, which no file has: nothing yet
+	err    error     // why what was read last is not in force
+	last   stamp     // at the last look
+	since  time.Time // of the first look that found last
+	moving time.Time // of the first look that found it unsettled; zero: it is settled
+	empty  bool      // what is in force has no prefix
 }
 
-// stamp has what the system says of a file that is not the same after a change of it.
+// stamp has what the kernel reports of a file (stat(2)) that is not the same after a change of it.
 type stamp struct {
 	dev, ino     uint64
 	size         int64
@@ -64,28 +75,81 @@ func (r *Reader) Broken() map[string]error {
 	return maps.Clone(r.broken)
 }
 
-// Scan reads the files that changed since they were looked at last. It reports whether what
-// Broken gives is another one than before.
-func (r *Reader) Scan(take Take) (changed bool) {
+// Start reads all files for the first time. It waits for those that are being written, 2 seconds at most;
+// Run reads what is not settled then.
+func (r *Reader) Start(take Take) {
+	end := time.Now().Add(atMost)
+	for {
+		_, again := r.look(time.Now(), take)
+		if again == 0 || again > settle || !time.Now().Before(end) {
+			return
+		}
+		time.Sleep(again)
+	}
+}
+
+// look reads the files that are settled and not those that were read last. It reports whether what
+// Broken gives is another one than before, and after what time a file that is not settled has to be looked
+// at again; 0: there is none.
+func (r *Reader) look(now time.Time, take Take) (changed bool, again time.Duration) {
 	for i := range r.files {
 		f := &r.files[i]
-		now := stampOf(f.Path)
-		if now == f.seen {
-			continue
-		}
-		prefixes, err := ReadFile(f.Path)
-		if err == nil && stampOf(f.Path) != now {
-			// It was written to meanwhile: an event, or the next look, finds it again.
-			f.seen = stamp{}
-			continue
-		}
-		f.seen = now
-		if err == nil {
-			take(f.Name, prefixes)
-		}
+		err, wait := f.look(now, take)
 		changed = r.note(f.Name, err) || changed
+		if wait > 0 && (again == 0 || wait < again) {
+			again = wait
+		}
 	}
-	return changed
+	return changed, again
+}
+
+// look gives why the newest content of a file is not in force, and after what time to look again.
+func (f *file) look(now time.Time, take Take) (err error, again time.Duration) {
+	at := stampOf(f.Path)
+	if at != f.last {
+		f.last, f.since = at, now
+	}
+	missingAtStart := at.missing != "" && f.read == stamp{}
+	switch {
+	case at == f.read:
+		f.moving = time.Time{}
+		return f.err, 0
+	case f.quiet(now) < settle && !missingAtStart:
+		if f.moving.IsZero() {
+			f.moving = now
+		}
+		if now.Sub(f.moving) >= rescan {
+			return fmt.Errorf("it has been changing for more than %v, so it may be half written: write a new file and rename it to this name", rescan), settle
+		}
+		return f.err, settle
+	}
+	f.moving = time.Time{}
+	prefixes, err := ReadFile(f.Path)
+	if _, is := errors.AsType[*fs.PathError](err); is {
+		return err, 0 // not of its content: it is read again at the next look
+	}
+	if err == nil && stampOf(f.Path) != at {
+		return f.err, settle
+	}
+	if rest := rescan - f.quiet(now); err == nil && len(prefixes) == 0 && !f.empty && rest > 0 {
+		return fmt.Errorf("it is empty; that is taken when it has been so for %v, in case it is being written", rescan), rest
+	}
+	f.read, f.err = at, err
+	if err == nil {
+		f.empty = len(prefixes) == 0
+		take(f.Name, prefixes)
+	}
+	return err, 0
+}
+
+// quiet is for how long a file has not changed, by its own time, which only the kernel sets, or by what was
+// looked at: the clocks of a file server and of this host may differ.
+func (f *file) quiet(now time.Time) time.Duration {
+	seen := now.Sub(f.since)
+	if f.last.missing != "" {
+		return seen
+	}
+	return max(seen, now.Sub(time.Unix(f.last.ctime.Unix())))
 }
 
 // note keeps why a set's file is refused, nil if it is not.
@@ -117,41 +181,63 @@ func stampOf(path string) stamp {
 // what Broken gives is another one than before. Without fsnotify files are compared every 10
 // seconds alone.
 func (r *Reader) Run(ctx context.Context, take Take, changed func()) error {
-	events, watcher := r.watch()
+	events, lost, watcher := r.watch()
 	if watcher != nil {
 		defer watcher.Close()
 	}
+	r.follow(ctx, events, lost, take, changed)
+	return nil
+}
+
+// follow looks at the files after events, after events that were lost, and every 10 seconds.
+func (r *Reader) follow(ctx context.Context, events <-chan fsnotify.Event, lost <-chan error, take Take, changed func()) {
 	tick := time.NewTicker(rescan)
 	defer tick.Stop()
-	quiet := time.NewTimer(0) // what changed before it was watched
-	defer quiet.Stop()
+	due, at := time.NewTimer(0), time.Now() // what changed before it was watched
+	defer due.Stop()
 	for {
+		wait := settle
 		select {
 		case <-ctx.Done():
-			return nil
-		case _, ok := <-events:
-			if !ok {
+			return
+		case _, open := <-events: // of any name in the directory: a symbolic link may lead through each
+			if !open {
 				events = nil
 			}
-			quiet.Reset(settle)
-			continue
+		case _, open := <-lost: // some events, for the kernel's queue is bounded
+			if !open {
+				lost = nil
+			}
 		case <-tick.C:
-		case <-quiet.C:
+			wait, at = r.lookAgain(take, changed), time.Time{}
+		case <-due.C:
+			wait, at = r.lookAgain(take, changed), time.Time{}
 		}
-		if r.Scan(take) {
-			changed()
+		// Nothing puts a look off that is due earlier.
+		if next := time.Now().Add(wait); wait > 0 && (at.IsZero() || next.Before(at)) {
+			at = next
+			due.Reset(wait)
 		}
 	}
 }
 
-// watch begins to hear of the directories of the files: a file that is replaced is another one.
-func (r *Reader) watch() (<-chan fsnotify.Event, *fsnotify.Watcher) {
+// lookAgain looks at all files, and gives after what time to do so again.
+func (r *Reader) lookAgain(take Take, changed func()) time.Duration {
+	isNew, again := r.look(time.Now(), take)
+	if isNew {
+		changed()
+	}
+	return again
+}
+
+// watch begins to watch the directories of the files: a file that is replaced is another one.
+func (r *Reader) watch() (<-chan fsnotify.Event, <-chan error, *fsnotify.Watcher) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
-		return nil, nil
+		return nil, nil, nil
 	}
 	for _, f := range r.files {
 		_ = w.Add(filepath.Dir(f.Path)) // without it the file is compared now and then
 	}
-	return w.Events, w
+	return w.Events, w.Errors, w
 }
