@@ -44,15 +44,44 @@ func (t *transaction) checkExternalPorts(c *change) object.Errors {
 			if before != nil && slices.Contains(index.ExternalIPs(before), addr) && slices.Contains(portsOf(before), port) {
 				continue
 			}
-			if holder := t.externalHolder(addr, port, c.ref.Key()); holder != "" {
+			if why := t.externalPortUse(addr, port, c.ref.Key()); why != "" {
 				errs = append(errs, object.Error{
-					Type: object.FieldValueInvalid, Field: fmt.Sprintf("spec.externalIPs[%d]", i), Value: text,
-					Detail: fmt.Sprintf("%s on it is already served by Service %s", port, holder),
+					Type: object.FieldValueInvalid, Field: fmt.Sprintf("spec.externalIPs[%d]", i), Value: text, Detail: why,
 				})
 			}
 		}
 	}
 	return errs
+}
+
+// externalPortUse returns why a Service cannot have a port at an external IP; "": it can.
+func (t *transaction) externalPortUse(addr netip.Addr, port alloc.Port, service string) string {
+	if err := t.host.HostPort(addr, port.Protocol, port.Number); err != nil {
+		return fmt.Sprintf("%s on it is not free: %s", port, err)
+	}
+	if owner, held := t.s.allocator.ports.Owner(port); held && owner != service && t.host.AnswersNodePorts(addr) {
+		return fmt.Sprintf("%s on it is a node port of Service %s: choose another port", port, owner)
+	}
+	if holder := t.externalHolder(addr, port, service); holder != "" {
+		return fmt.Sprintf("%s on it is already served by Service %s", port, holder)
+	}
+	return ""
+}
+
+// onHostAddress returns the first other Service that has a port at an external IP which is an address of the host, and that
+// address; "": none has.
+func (t *transaction) onHostAddress(port alloc.Port, except string) (holder string, at netip.Addr) {
+	for _, all := range []index.Externals{t.s.table.index.Externals(), t.externals, t.joint} {
+		for addr := range all {
+			if !t.host.AnswersNodePorts(addr) {
+				continue
+			}
+			if holder := t.onExternal(addr, port, except); holder != "" {
+				return holder, addr
+			}
+		}
+	}
+	return "", at
 }
 
 // checkClusterIPs refuses cluster IPs that a client asks for and that are external IPs of

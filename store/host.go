@@ -23,6 +23,11 @@ type Host interface {
 	// of the host listens there; nil allows it. It is not called for ports that a Service has already, nor
 	// for those that files ask for.
 	NodePort(protocol string, port uint16) error
+	// HostPort returns why a client of the API may not have a port at an external IP, as when it is an address of
+	// the host and a program listens there; nil allows it. As with NodePort, it is called for what is new.
+	HostPort(addr netip.Addr, protocol string, port uint16) error
+	// AnswersNodePorts reports an address of the host that node ports answer on.
+	AnswersNodePorts(addr netip.Addr) bool
 }
 
 // unknownHost is the Host before the first look at it.
@@ -32,3 +37,5 @@ func (unknownHost) ExternalIP(*object.Service, netip.Addr) error { return nil }
 func (unknownHost) Reserved(*object.Service, netip.Addr) string  { return "" }
 func (unknownHost) Avoid(netip.Addr, func() bool) bool           { return false }
 func (unknownHost) NodePort(string, uint16) error                { return nil }
+func (unknownHost) HostPort(netip.Addr, string, uint16) error    { return nil }
+func (unknownHost) AnswersNodePorts(netip.Addr) bool             { return false }

@@ -28,6 +28,10 @@ func (h hostOf) Reserved(svc *object.Service, addr netip.Addr) string {
 	return h.reserved(svc, addr)
 }
 
+func (hostOf) HostPort(netip.Addr, string, uint16) error { return nil }
+
+func (h hostOf) AnswersNodePorts(addr netip.Addr) bool { return h.Reserved(nil, addr) != "" }
+
 func (h hostOf) NodePort(protocol string, port uint16) error {
 	if h.nodePort == nil {
 		return nil

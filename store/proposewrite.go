@@ -141,7 +141,7 @@ func (c *change) proposeVersion(t *transaction, next object.Object) ([]string, e
 		}
 	}
 	if len(errs) == 0 {
-		errs = slices.Concat(t.checkExternalPorts(c), c.checkReserved(t.host), c.checkNodePorts(t.host))
+		errs = slices.Concat(t.checkExternalPorts(c), c.checkReserved(t.host), t.checkNodePorts(c))
 	}
 	if len(errs) > 0 {
 		return nil, errs
@@ -157,8 +157,9 @@ func (c *change) proposeVersion(t *transaction, next object.Object) ([]string, e
 	return warnings, nil
 }
 
-// checkNodePorts asks the host about the node ports that the stored version does not have.
-func (c *change) checkNodePorts(host Host) object.Errors {
+// checkNodePorts refuses node ports that the stored version does not have, and that the host or a Service at one of its addresses
+// has.
+func (t *transaction) checkNodePorts(c *change) object.Errors {
 	svc, isService := c.wanted.(*object.Service)
 	if !isService {
 		return nil
@@ -169,7 +170,11 @@ func (c *change) checkNodePorts(host Host) object.Errors {
 		if port.NodePort == 0 || slices.Contains(c.held().ports, asked) {
 			continue
 		}
-		if err := host.NodePort(asked.Protocol, asked.Number); err != nil {
+		err := t.host.NodePort(asked.Protocol, asked.Number)
+		if holder, at := t.onHostAddress(asked, c.ref.Key()); err == nil && holder != "" {
+			err = fmt.Errorf("Service %s has %s at %s, an address of this host: choose another port", holder, asked, at)
+		}
+		if err != nil {
 			errs = append(errs, portError(fmt.Sprintf("spec.ports[%d].nodePort", i), port.NodePort, err))
 		}
 	}

@@ -146,5 +146,32 @@ func (h host) Avoid(addr netip.Addr, isEndpoint func() bool) bool {
 
 // NodePort implements store.Host.
 func (h host) NodePort(protocol string, port uint16) error {
+	if err := h.own(netip.Addr{}, protocol, port); err != nil {
+		return err
+	}
 	return h.listeners.refuse(h.nodePorts, protocol, port)
+}
+
+// HostPort implements store.Host.
+func (h host) HostPort(addr netip.Addr, protocol string, port uint16) error {
+	if h.facts.Host[addr] == "" {
+		return nil
+	}
+	if err := h.own(addr, protocol, port); err != nil {
+		return err
+	}
+	return h.listeners.refuse([]netip.Addr{addr}, protocol, port)
+}
+
+// own refuses a port at which the appliance listens.
+func (h host) own(addr netip.Addr, protocol string, port uint16) error {
+	if use := h.facts.Own(protocol, netip.AddrPortFrom(addr, port)); use != "" {
+		return fmt.Errorf("%s: ask for another port", use)
+	}
+	return nil
+}
+
+// AnswersNodePorts implements store.Host.
+func (h host) AnswersNodePorts(addr netip.Addr) bool {
+	return h.facts.Host[addr] != "" && slices.Contains(h.nodePorts, addr)
 }

@@ -68,7 +68,7 @@ type programs struct {
 // view sees them; all are nginx.
 func (p *programs) view() *portView {
 	return &portView{
-		read:  func() ([]sockets.Socket, error) { p.reads++; return slices.Clone(p.list), p.err },
+		read:  func(*sockets.Ports) ([]sockets.Socket, error) { p.reads++; return slices.Clone(p.list), p.err },
 		owner: func(sockets.Socket) string { return "nginx (pid 812)" },
 	}
 }

@@ -2,8 +2,10 @@ package config
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/dns"
@@ -118,6 +120,7 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 		ConnectionLog:          c.Services.ConnectionLog,
 		Host:                   map[netip.Addr]string{},
 		Broadcast:              map[netip.Addr]bool{},
+		OwnPorts:               c.ownPorts(),
 	}
 	for _, r := range c.Addresses.LoadBalancerPools {
 		f.Pools = append(f.Pools, nft.Range(r))
@@ -164,6 +167,37 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 		f.Host[g] = "a gateway of this host"
 	}
 	return f
+}
+
+// ownPorts are the ports at which the appliance and its announcer listen. A name stands for all addresses, as it is not
+// looked up.
+func (c *Config) ownPorts() (ports []resolve.OwnPort) {
+	add := func(address, what string, protocols ...string) {
+		host, number, err := net.SplitHostPort(address)
+		port, _ := strconv.ParseUint(number, 10, 16)
+		addr, _ := netip.ParseAddr(host)
+		if err != nil || port == 0 || addr.IsLoopback() {
+			return
+		}
+		if addr = addr.Unmap().WithZone(""); addr.IsUnspecified() {
+			addr = netip.Addr{}
+		}
+		for _, protocol := range protocols {
+			ports = append(ports, resolve.OwnPort{Protocol: protocol, At: netip.AddrPortFrom(addr, uint16(port)), What: what + " listens there"})
+		}
+	}
+	add(c.API.Listen, "the API of svcctl (--listen)", object.ProtocolTCP)
+	add(c.API.MetricsListen, "/metrics of svcctl (--metrics-listen)", object.ProtocolTCP)
+	for _, address := range c.DNS.Listen {
+		add(address, "the DNS server of svcctl (--dns-listen)", object.ProtocolTCP, object.ProtocolUDP)
+	}
+	for _, port := range []uint16{c.Services.RelayPorts.First, c.Services.RelayPorts.Last} {
+		add(fmt.Sprintf(":%d", port), "the relay of svcctl (--relay-ports)", object.ProtocolTCP, object.ProtocolUDP)
+	}
+	for _, port := range []uint16{3784, 4784} { // RFC 5881 and RFC 5883
+		add(fmt.Sprintf(":%d", port), "BFD of svcctl announce", object.ProtocolUDP)
+	}
+	return ports
 }
 
 // relays are the listeners of relayed ports: of each family at one address that came with an

@@ -35,7 +35,7 @@ type occupied struct {
 	// before is the ruleset of the kernel before the first plan.
 	before nft.Ruleset
 
-	served  map[hostPort]int    // node ports, with how many frontends have them
+	served  map[hostPort]int    // of the host, with how many frontends have them
 	waiting map[string]struct{} // Services that wait for a port that a program has
 	waited  map[hostPort]struct{}
 	ports   sockets.Ports // those of served
@@ -97,7 +97,7 @@ func (o *occupied) record(key string, had, has []nft.ServicePort, problems []res
 	count := func(ports []nft.ServicePort, by int) {
 		for i := range ports {
 			for j := range ports[i].Frontends {
-				if fe := &ports[i].Frontends[j]; !fe.Addr.IsValid() {
+				if fe := &ports[i].Frontends[j]; !fe.Addr.IsValid() || fe.HostOwned && !fe.IsRange() {
 					o.count(hostPort{ports[i].Protocol.String(), fe.Port}, by)
 				}
 			}
@@ -216,7 +216,7 @@ func (l *Loop) heard(list []listener) {
 // protocolsOf are the protocols that sockets are known of.
 var protocolsOf = map[string]nft.Protocol{"tcp": nft.TCP, "udp": nft.UDP}
 
-// late are the problems of Services at whose node ports programs listen that came later.
+// late are the problems of Services at whose node ports, or ports of the host's addresses, programs listen that came later.
 func (p *planner) late() []resolve.Problem {
 	if p.occupied == nil {
 		return nil
@@ -224,16 +224,19 @@ func (p *planner) late() []resolve.Problem {
 	var problems []resolve.Problem
 	for _, s := range p.occupied.present {
 		proto, port := protocolsOf[s.Protocol], s.Local.Port()
-		for _, f := range nft.Families {
-			at := netip.AddrPortFrom(netip.Addr{}, port)
-			if !p.compiler.Serves(f, proto, at) || !s.covers(s.Protocol, p.addresses(f, netip.Addr{}), port) {
-				continue
+		report := func(f nft.Family, at netip.AddrPort, what string) {
+			if p.compiler.Serves(f, proto, at) && s.covers(s.Protocol, p.addresses(f, at.Addr()), port) {
+				problems = append(problems, resolve.Problem{
+					Object: object.ServiceRef(p.claims.Owner(f, proto, at)), Field: "spec.ports", Reason: resolve.ReasonPortInUse, Warning: true,
+					Message: fmt.Sprintf("%s, which is %s of this Service: connections to the host's addresses do not reach it", s, what),
+				})
 			}
-			problems = append(problems, resolve.Problem{
-				Object: object.ServiceRef(p.claims.Owner(f, proto, at)), Field: "spec.ports",
-				Reason: resolve.ReasonPortInUse, Warning: true,
-				Message: fmt.Sprintf("%s, which is node port %d/%s of this Service: connections to the host's addresses do not reach it", s, port, proto),
-			})
+		}
+		for _, f := range nft.Families {
+			report(f, netip.AddrPortFrom(netip.Addr{}, port), fmt.Sprintf("node port %d/%s", port, proto))
+		}
+		for _, addr := range slices.SortedFunc(maps.Keys(p.host.Resolve.Host), netip.Addr.Compare) {
+			report(nft.FamilyOf(addr), netip.AddrPortFrom(addr, port), fmt.Sprintf("%s port %d/%s", addr, port, proto))
 		}
 	}
 	return problems

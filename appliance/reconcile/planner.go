@@ -108,8 +108,8 @@ func (p *planner) adopt(have nft.Ruleset, host Host, objs Objects, all []string)
 	return p.compiler.Adopt(have, nft.State{Box: host.Box, Services: p.resolve(objs, all)})
 }
 
-// place sets the host that is planned for from now on.
-func (p *planner) place(host Host) {
+// place sets the host that is planned for from now on. It returns the Services whose claims are decided in another way there.
+func (p *planner) place(host Host) (affected []string) {
 	p.host, p.hostChanged = host, true
 	if p.occupied != nil {
 		p.host.Resolve.Taken = p.taken
@@ -127,6 +127,7 @@ func (p *planner) place(host Host) {
 	if p.tuner != nil {
 		p.host.Resolve.Tune = p.tuner.Tune
 	}
+	return p.claims.PlaceAt(host.Box.NodePortAddresses)
 }
 
 // standsAt reports whether a host is the one that is planned for: routes come and go that no
@@ -151,9 +152,8 @@ func (p *planner) update(objs Objects, changed []string) nft.Transition {
 
 // relocate plans for a host that changed: the Services that depend on the change, and others that changed themselves.
 func (p *planner) relocate(host Host, objs Objects, changed []string) nft.Transition {
-	p.place(host)
 	p.retry(changed)
-	return p.compiler.Update(&host.Box, p.resolve(objs, changed))
+	return p.compiler.Update(&host.Box, p.resolve(objs, append(p.place(host), changed...)))
 }
 
 // retry plans Services that the kernel refused as their objects ask.
@@ -179,7 +179,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 	claims := make([]resolve.Claim, len(changed))
 	for i, key := range changed {
 		out := &outputs[i]
-		claims[i] = resolve.Claim{Service: key, Ports: out.Ports, Unready: out.Unready, Since: func(proto nft.Protocol, at netip.AddrPort) uint64 {
+		claims[i] = resolve.Claim{Service: key, Ports: out.Ports, Unready: out.Unready, HealthPort: out.LocalEndpoints.PortOf(), Since: func(proto nft.Protocol, at netip.AddrPort) uint64 {
 			return out.since.Of(proto.Name(), at)
 		}, RangeSince: func(proto nft.Protocol, at netip.AddrPort, last uint16) uint64 {
 			return out.since.OfRange(proto.Name(), at, last)

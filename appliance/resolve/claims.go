@@ -25,6 +25,7 @@ type Claims struct {
 	externals  addressIndex              // the Services with an external IP
 	loops      loops
 	ranges     rangeClaims
+	host       hostPorts
 }
 
 // Claim holds the frontends that one Service asks for; without ports it asks for none.
@@ -32,6 +33,8 @@ type Claim struct {
 	Service string // "namespace/name"
 	Ports   []nft.ServicePort
 	Unready []netip.Addr // of endpoints that no port has for now
+	// HealthPort is the health-check node port, over TCP, at which the appliance listens; 0: none.
+	HealthPort uint16
 	// Since gives the revision at which the Service first asked for an address and port, or,
 	// with the zero Addr, for a node port; nil means that all are equally old.
 	Since func(proto nft.Protocol, at netip.AddrPort) uint64
@@ -59,6 +62,8 @@ type claimed struct {
 type claimant struct {
 	service string // "namespace/name"
 	since   uint64
+	host    bool // the frontend is at an address of the host
+	relayed bool
 }
 
 func (a claimant) compare(b claimant) int {
@@ -91,29 +96,23 @@ func (c *Claims) Set(inForce func(f nft.Family, proto nft.Protocol, at netip.Add
 // set replaces the frontends of a Service.
 func (c *Claims) set(claim *Claim) (affected []string) {
 	service := claim.Service
-	before := map[claimed]string{}
+	before, had := map[claimed]string{}, map[claimed]claimant{}
 	for _, key := range c.byService[service] {
 		before[key] = c.byFrontend[key][0].service
-		c.drop(key, service)
+		had[key] = c.drop(key, service)
 	}
 	delete(c.byService, service)
 	var keys []claimed
-	for i := range claim.Ports {
-		for j := range claim.Ports[i].Frontends {
-			if claim.Ports[i].Frontends[j].IsRange() {
-				continue
-			}
-			key := claimOf(&claim.Ports[i], &claim.Ports[i].Frontends[j])
-			if slices.Contains(keys, key) {
-				continue
-			}
-			keys = append(keys, key)
-			if _, ok := before[key]; !ok && len(c.byFrontend[key]) > 0 {
-				before[key] = c.byFrontend[key][0].service
-			}
-			c.byFrontend[key] = insert(c.byFrontend[key], claimant{service, claim.since(key)})
+	claim.each(func(key claimed, as claimant) {
+		if slices.Contains(keys, key) {
+			return
 		}
-	}
+		keys = append(keys, key)
+		if _, ok := before[key]; !ok && len(c.byFrontend[key]) > 0 {
+			before[key] = c.byFrontend[key][0].service
+		}
+		c.byFrontend[key] = insert(c.byFrontend[key], as)
+	})
 	if len(keys) > 0 {
 		c.byService[service] = keys
 	}
@@ -122,9 +121,28 @@ func (c *Claims) set(claim *Claim) (affected []string) {
 			affected = append(affected, owner, now)
 		}
 	}
+	affected = append(affected, c.setHost(service, had, keys)...)
 	affected = slices.DeleteFunc(affected, func(key string) bool { return key == "" })
 	affected = append(affected, c.ranges.set(claim)...)
 	return append(affected, c.setBalancers(claim, keys)...)
+}
+
+// each lists the frontends that are no ranges, some perhaps twice.
+func (c *Claim) each(add func(key claimed, as claimant)) {
+	for i := range c.Ports {
+		p := &c.Ports[i]
+		for j := range p.Frontends {
+			if fe := &p.Frontends[j]; !fe.IsRange() {
+				key := claimOf(p, fe)
+				add(key, claimant{c.Service, c.since(key), fe.Addr.IsValid() && fe.HostOwned, p.Relayed()})
+			}
+		}
+	}
+	for _, family := range nft.Families {
+		if key := (claimed{family: family, proto: nft.TCP, port: c.HealthPort}); c.HealthPort != 0 {
+			add(key, claimant{service: c.Service, since: c.since(key)})
+		}
+	}
 }
 
 // setBalancers replaces the load balancer IPs and external IPs of a Service. It returns the
@@ -155,7 +173,7 @@ func (c *Claims) setBalancers(claim *Claim, keys []claimed) (affected []string) 
 		}
 	}
 	for addr, since := range oldest {
-		c.balancers[addr] = insert(c.balancers[addr], claimant{claim.Service, since})
+		c.balancers[addr] = insert(c.balancers[addr], claimant{service: claim.Service, since: since})
 		if !slices.Contains(balancersBefore, addr) {
 			affected = append(affected, c.externals.of(addr)...)
 		}
@@ -188,13 +206,19 @@ func insert(list []claimant, who claimant) []claimant {
 	return slices.Insert(list, at, who)
 }
 
-func (c *Claims) drop(key claimed, service string) {
-	list := slices.DeleteFunc(c.byFrontend[key], func(w claimant) bool { return w.service == service })
+func (c *Claims) drop(key claimed, service string) (had claimant) {
+	list := slices.DeleteFunc(c.byFrontend[key], func(w claimant) bool {
+		if w.service == service {
+			had = w
+		}
+		return w.service == service
+	})
 	if len(list) == 0 {
 		delete(c.byFrontend, key)
-		return
+		return had
 	}
 	c.byFrontend[key] = list
+	return had
 }
 
 // Grant returns a Service's ports with only the frontends that it was granted, and only endpoints
@@ -227,7 +251,8 @@ func (c *Claims) Grant(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePo
 		}
 	}
 	granted, looping := c.loops.cut(ref, granted)
-	return granted, append(problems, looping...)
+	granted, relayed := c.cutRelayed(ref, granted)
+	return granted, slices.Concat(problems, looping, relayed)
 }
 
 // refusal returns why a Service does not have a frontend; "" when it has.
@@ -249,6 +274,9 @@ func (c *Claims) refusal(service string, p *nft.ServicePort, fe *nft.Frontend) s
 	}
 	if owner := c.holder(key); owner != service {
 		return fmt.Sprintf("%s is not served for this Service: Service %s, which asked for it first, has it", what, owner)
+	}
+	if owner, as := c.rival(service, key); owner != "" {
+		return fmt.Sprintf("%s is not served for this Service: it is %s of Service %s, which asked for it first; choose another port", what, as, owner)
 	}
 	return ""
 }

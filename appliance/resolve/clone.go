@@ -9,7 +9,7 @@ import (
 func (c *Claims) Clone() *Claims {
 	return &Claims{
 		byFrontend: lists(c.byFrontend), byService: maps.Clone(c.byService), balancers: lists(c.balancers),
-		externals: c.externals.clone(), loops: c.loops.clone(), ranges: c.ranges.clone(),
+		externals: c.externals.clone(), loops: c.loops.clone(), ranges: c.ranges.clone(), host: c.host.clone(),
 	}
 }
 
@@ -26,6 +26,14 @@ func lists[K comparable, V any](m map[K][]V) map[K][]V {
 }
 
 func (c *rangeClaims) clone() rangeClaims { return rangeClaims{lists(c.at), lists(c.places)} }
+
+func (h *hostPorts) clone() hostPorts {
+	owned := maps.Clone(h.owned)
+	for key, at := range owned {
+		owned[key] = maps.Clone(at)
+	}
+	return hostPorts{h.nodePorts, owned}
+}
 
 func (l *loops) clone() loops {
 	return loops{l.vips.clone(), l.backends.clone(), maps.Clone(l.hosts), maps.Clone(l.known)}

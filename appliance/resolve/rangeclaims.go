@@ -80,7 +80,7 @@ func (c *rangeClaims) set(claim *Claim) (affected []string) {
 			if claim.RangeSince != nil {
 				since = claim.RangeSince(p.Protocol, netip.AddrPortFrom(fe.Addr, fe.Port), fe.Last)
 			}
-			c.at[place] = append(c.at[place], rangeClaim{claimant{claim.Service, since}, fe.Port, fe.Last})
+			c.at[place] = append(c.at[place], rangeClaim{claimant{service: claim.Service, since: since}, fe.Port, fe.Last})
 			slices.SortStableFunc(c.at[place], func(a, b rangeClaim) int { return a.compare(b.claimant) })
 			c.places[claim.Service] = append(c.places[claim.Service], place)
 		}

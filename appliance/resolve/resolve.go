@@ -60,6 +60,8 @@ type Facts struct {
 	// (pid 812) listens on tcp 0.0.0.0:30080"; "" when none does, or when the frontend was served before the
 	// program started. The zero Addr stands for node ports. Nil: no program listens.
 	Taken func(f nft.Family, proto nft.Protocol, at netip.AddrPort) string
+	// OwnPorts are those of the appliance: no Service gets them, though it asked first.
+	OwnPorts []OwnPort
 	// Full reports whether an endpoint of a port, of which at tells the frontends, has as many open connections
 	// as its Service allows. Until they were counted, known is false, and full is what the kernel was left with.
 	// Nil: they are not counted.
@@ -145,6 +147,14 @@ type Output struct {
 type LocalEndpoints struct {
 	Port  uint16
 	Count int // ready ones that are up, by address: several ports do not count twice
+}
+
+// PortOf returns the health-check node port; 0: there is none.
+func (e *LocalEndpoints) PortOf() uint16 {
+	if e == nil {
+		return 0
+	}
+	return e.Port
 }
 
 // Problem is something about an object that keeps it from working as written.
@@ -342,27 +352,50 @@ func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) [
 // ReasonPortInUse is the Reason of a Problem about a port that a program of the box has.
 const ReasonPortInUse = "PortInUse"
 
-// free leaves out the frontends at which a program of the box listens: node ports, and
+// OwnPort is a port of the host at which the appliance itself listens, or its announcer does.
+type OwnPort struct {
+	Protocol string // object.ProtocolTCP or object.ProtocolUDP
+	// At has the zero Addr where it listens on all addresses.
+	At   netip.AddrPort
+	What string // as "the API of svcctl (--listen) listens there"
+}
+
+// Own returns the use by the appliance of a port at an address, or, with the zero Addr, at all addresses of the host; "": none.
+func (f *Facts) Own(protocol string, at netip.AddrPort) string {
+	for _, own := range f.OwnPorts {
+		everywhere := !own.At.Addr().IsValid() || !at.Addr().IsValid()
+		if own.Protocol == protocol && own.At.Port() == at.Port() && (everywhere || own.At.Addr() == at.Addr()) {
+			return own.What
+		}
+	}
+	return ""
+}
+
+// free leaves out the frontends at which a program of the box listens, or the appliance itself: node ports, and
 // ports of the box's own addresses. It would be cut off from its clients.
 func (r *resolver) free(port int, p *nft.ServicePort, frontends []nft.Frontend) []nft.Frontend {
-	if r.facts.Taken == nil {
-		return frontends
-	}
 	return slices.DeleteFunc(frontends, func(fe nft.Frontend) bool {
 		if fe.Addr.IsValid() && !fe.HostOwned {
 			return false
 		}
-		by := r.facts.Taken(p.Family, p.Protocol, netip.AddrPortFrom(fe.Addr, fe.Port))
-		switch {
-		case by == "":
-			return false
-		case fe.Addr.IsValid():
-			r.refuse(fmt.Sprintf("spec.ports[%d].port", port), ReasonPortInUse,
-				"%s port %d/%s is not served: %s; stop that program, or choose another port", fe.Addr, fe.Port, p.Protocol, by)
-		default:
-			r.refuse(fmt.Sprintf("spec.ports[%d].nodePort", port), ReasonPortInUse,
-				"node port %d/%s is not served: %s; stop that program, or give the Service another node port", fe.Port, p.Protocol, by)
+		at := netip.AddrPortFrom(fe.Addr, fe.Port)
+		what, advice := fmt.Sprintf("node port %d/%s", fe.Port, p.Protocol), "give the Service another node port"
+		field := fmt.Sprintf("spec.ports[%d].nodePort", port)
+		if fe.Addr.IsValid() {
+			what, advice = fmt.Sprintf("%s port %d/%s", fe.Addr, fe.Port, p.Protocol), "choose another port"
+			field = fmt.Sprintf("spec.ports[%d].port", port)
 		}
-		return true
+		if own := r.facts.Own(p.Protocol.Name(), at); own != "" {
+			r.refuse(field, ReasonPortInUse, "%s is not served: %s; %s", what, own, advice)
+			return true
+		}
+		if r.facts.Taken == nil {
+			return false
+		}
+		by := r.facts.Taken(p.Family, p.Protocol, at)
+		if by != "" {
+			r.refuse(field, ReasonPortInUse, "%s is not served: %s; stop that program, or %s", what, by, advice)
+		}
+		return by != ""
 	})
 }

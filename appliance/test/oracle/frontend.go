@@ -57,12 +57,32 @@ func (w *World) frontends() []frontend {
 			all = append(all, w.rangesOf(service, port)...)
 		}
 	}
+	claims := slices.Clone(all)
 	// A load balancer IP of an older Service cannot be an external IP of another, whatever the port.
 	return slices.DeleteFunc(all, func(f frontend) bool {
-		return f.place == atExternalIP && slices.ContainsFunc(all, func(other frontend) bool {
+		return w.isRivaled(f, claims) || f.place == atExternalIP && slices.ContainsFunc(all, func(other frontend) bool {
 			return other.place == atLoadBalancer && other.address == f.address && byAge(other.service, f.service) < 0
 		})
 	})
+}
+
+// isRivaled reports whether an older Service has the place of a frontend: a node port answers on addresses of the host, where
+// another Service may have its port (behavior 680).
+func (w *World) isRivaled(f frontend, claims []frontend) bool {
+	onHost := func(f frontend) bool { return f.place != atNodePort && w.isHosts(f.address) && w.isNodePortAddress(f.address) }
+	for i, other := range claims {
+		samePort := other.protocol == f.protocol && other.number == f.number && other.family == f.family && !f.isRange() && !other.isRange()
+		if !samePort || other.service == f.service || byAge(other.service, f.service) >= 0 {
+			continue
+		}
+		first := !slices.ContainsFunc(claims[:i], func(c frontend) bool {
+			return !c.isRange() && c.address == other.address && c.family == other.family && c.protocol == other.protocol && c.number == other.number
+		})
+		if first && (onHost(f) && other.place == atNodePort || onHost(other) && f.place == atNodePort) {
+			return true
+		}
+	}
+	return false
 }
 
 func (w *World) frontendsOf(service *object.Service, port object.ServicePort) []frontend {
