@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/appliance/sockets"
 	"svcctl.io/svcctl/store/object"
 )
@@ -52,6 +53,23 @@ func TestPortCheck(t *testing.T) {
 	if _, changed := view.look(&object.Service{Spec: object.ServiceSpec{Ports: []object.ServicePort{{Protocol: "TCP", Port: 30080}}}}, on); changed || p.reads != reads {
 		t.Error("looked for a Service that names no node port")
 	}
+	// The same at an address of the host, for a Service that may have one.
+	p.listen("tcp", "192.0.2.1:22")
+	check := &host{facts: resolve.Facts{Host: map[netip.Addr]string{on[0]: "an address of this host"}}, nodePorts: on}
+	svc := &object.Service{
+		Metadata: object.ObjectMeta{Annotations: map[string]string{resolve.AnnotationHostAddress: "true"}},
+		Spec:     object.ServiceSpec{ExternalIPs: []string{"192.0.2.1"}, Ports: []object.ServicePort{{Protocol: "TCP", Port: 22}}},
+	}
+	check.listeners, _ = view.look(svc, on)
+	for addr, want := range map[string]string{"192.0.2.1": "nginx (pid 812) listens on tcp 192.0.2.1:22: stop that program, or ask for another port", "198.51.100.1": ""} {
+		got := ""
+		if err := check.HostPort(netip.MustParseAddr(addr), "TCP", 22); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("port 22 of %s: %q, want %q", addr, got, want)
+		}
+	}
 	view.at, p.err = time.Time{}, errors.New("no tcp_diag")
 	if err := refuse("TCP", 30080); err != nil {
 		t.Errorf("refused without knowing: %v", err)
@@ -67,10 +85,13 @@ type programs struct {
 
 // view sees them; all are nginx.
 func (p *programs) view() *portView {
-	return &portView{
+	w := &portView{
 		read:  func(*sockets.Ports) ([]sockets.Socket, error) { p.reads++; return slices.Clone(p.list), p.err },
 		owner: func(sockets.Socket) string { return "nginx (pid 812)" },
 	}
+	w.always.AddRange("tcp", 30000, 32767)
+	w.always.AddRange("udp", 30000, 32767)
+	return w
 }
 
 func (p *programs) listen(protocol, local string) {

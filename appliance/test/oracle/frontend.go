@@ -69,7 +69,9 @@ func (w *World) frontends() []frontend {
 // isRivaled reports whether an older Service has the place of a frontend: a node port answers on addresses of the host, where
 // another Service may have its port (behavior 680).
 func (w *World) isRivaled(f frontend, claims []frontend) bool {
-	onHost := func(f frontend) bool { return f.place != atNodePort && w.isHosts(f.address) && w.isNodePortAddress(f.address) }
+	onHost := func(f frontend) bool {
+		return f.place != atNodePort && w.isHosts(f.address) && w.isNodePortAddress(f.address)
+	}
 	for i, other := range claims {
 		samePort := other.protocol == f.protocol && other.number == f.number && other.family == f.family && !f.isRange() && !other.isRange()
 		if !samePort || other.service == f.service || byAge(other.service, f.service) >= 0 {
