@@ -15,12 +15,15 @@ import (
 // kernel), or proxy_arp does so for all. When it cannot be read, it counts as answered: an error
 // raises no problem.
 func AnswersFor(addr netip.Addr, index int) bool {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	h, err := open()
 	if err != nil {
 		return true
 	}
 	defer h.Close()
-	routes, err := h.RouteGet(addr.AsSlice())
+	routes, err := Try(func() ([]netlink.Route, error) { return h.RouteGet(addr.AsSlice()) })
+	if isPassing(err) {
+		return true
+	}
 	if err != nil || len(routes) == 0 {
 		return false // nothing leads there: the kernel does not answer either
 	}
@@ -35,7 +38,7 @@ func AnswersFor(addr netip.Addr, index int) bool {
 	if addr.Is4() {
 		family = netlink.FAMILY_V4
 	}
-	entries, err := h.NeighProxyList(index, family)
+	entries, err := Try(func() ([]netlink.Neigh, error) { return h.NeighProxyList(index, family) })
 	if err != nil {
 		return true
 	}
@@ -52,7 +55,7 @@ func proxies(h *netlink.Handle, index int, is4 bool) bool {
 	if !is4 {
 		return false
 	}
-	link, err := h.LinkByIndex(index)
+	link, err := Try(func() (netlink.Link, error) { return h.LinkByIndex(index) })
 	if err != nil {
 		return false
 	}

@@ -11,11 +11,10 @@ import (
 // it: whether a rule (ip-rule(8)) leads to a table with a default route of type local. Which packets that are is
 // not judged.
 func DeliversForOthers(v6 bool) (bool, error) {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return false, fmt.Errorf("read the rules of routing: %w", err)
-	}
-	defer h.Close()
+	return try(func(h *netlink.Handle) (bool, error) { return deliversForOthers(h, v6) })
+}
+
+func deliversForOthers(h *netlink.Handle, v6 bool) (bool, error) {
 	family := netlink.FAMILY_V4
 	if v6 {
 		family = netlink.FAMILY_V6

@@ -73,12 +73,7 @@ func (f *Facts) BridgeOf(addr netip.Addr) string {
 
 // Read gives the facts of the network namespace of the calling thread.
 func Read() (Facts, error) {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return Facts{}, fmt.Errorf("open rtnetlink: %w", err)
-	}
-	defer h.Close()
-	return read(h)
+	return try(read)
 }
 
 func read(h *netlink.Handle) (Facts, error) {

@@ -20,9 +20,8 @@ const (
 	atMost = 50 * time.Millisecond
 	// reread is the interval of readings that find changes whose events were lost.
 	reread = 30 * time.Second
-	// A failed reading is repeated at once a few times, and then after retry.
-	readAttempts = 5
-	retry        = 2 * time.Second
+	// retry is when a reading that failed in all attempts is repeated.
+	retry = 2 * time.Second
 )
 
 // groups are the rtnetlink multicast groups of links, addresses and routes.
@@ -41,9 +40,9 @@ func Watch(ctx context.Context, log *slog.Logger) (<-chan Facts, error) {
 
 // watch is Watch of what read gives.
 func watch[T any](ctx context.Context, log *slog.Logger, read func(*netlink.Handle) (T, error), equal func(a, b *T) bool) (<-chan T, error) {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	h, err := open()
 	if err != nil {
-		return nil, fmt.Errorf("open rtnetlink: %w", err)
+		return nil, err
 	}
 	// Listening begins before the first reading, so that nothing happens in between.
 	events, err := nl.Subscribe(unix.NETLINK_ROUTE, groups...)
@@ -51,7 +50,7 @@ func watch[T any](ctx context.Context, log *slog.Logger, read func(*netlink.Hand
 		h.Close()
 		return nil, fmt.Errorf("watch the host's addresses and links: %w", err)
 	}
-	first, err := readAgain(h, read)
+	first, err := readAgain(ctx, h, read)
 	if err != nil {
 		h.Close()
 		events.Close()
@@ -64,16 +63,10 @@ func watch[T any](ctx context.Context, log *slog.Logger, read func(*netlink.Hand
 	return w.out, nil
 }
 
-// isPassing reports whether an error is transient: the kernel was interrupted or out of
-// memory.
-func isPassing(err error) bool {
-	return errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM)
-}
-
-// readAgain is read with retries after transient errors.
-func readAgain[T any](h *netlink.Handle, read func(*netlink.Handle) (T, error)) (facts T, err error) {
-	for range readAttempts {
-		if facts, err = read(h); !isPassing(err) && !errors.Is(err, netlink.ErrDumpInterrupted) {
+// readAgain is read with retries after transient errors, until ctx is done.
+func readAgain[T any](ctx context.Context, h *netlink.Handle, read func(*netlink.Handle) (T, error)) (facts T, err error) {
+	for range attempts {
+		if facts, err = read(h); ctx.Err() != nil || !isPassing(err) && !errors.Is(err, netlink.ErrDumpInterrupted) {
 			break
 		}
 	}
@@ -131,7 +124,7 @@ func (w *watcher[T]) run(ctx context.Context) {
 			w.settle(ctx)
 		case <-tick.C:
 		}
-		now, err := readAgain(w.handle, w.read)
+		now, err := readAgain(ctx, w.handle, w.read)
 		if err != nil {
 			w.log.Warn("the host's addresses cannot be read; the last known ones stay in force", "err", err, "retry", retry)
 			time.AfterFunc(retry, w.touch)

@@ -17,12 +17,7 @@ type Way struct {
 
 // WayTo looks up the route to an address, as `ip route get` does. The error is the kernel's when nothing leads there.
 func WayTo(addr netip.Addr) (Way, error) {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return Way{}, err
-	}
-	defer h.Close()
-	routes, err := h.RouteGet(addr.AsSlice())
+	routes, err := try(func(h *netlink.Handle) ([]netlink.Route, error) { return h.RouteGet(addr.AsSlice()) })
 	if err != nil {
 		return Way{}, err
 	}

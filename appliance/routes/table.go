@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/appliance/node"
 )
 
 // Protocol is the number of our routes in the kernel (rtm_protocol). 196 would be taken by FRR for its own.
@@ -46,13 +48,19 @@ func Open(number int) (*Table, error) {
 // list are routes of both families.
 func list(filter *netlink.Route, by uint64) (all []netlink.Route, err error) {
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		routes, err := netlink.RouteListFiltered(family, filter, by)
+		routes, err := node.Try(func() ([]netlink.Route, error) { return netlink.RouteListFiltered(family, filter, by) })
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, routes...)
 	}
 	return all, nil
+}
+
+// try makes a change of a route, which may be made twice.
+func try(change func(*netlink.Route) error, r *netlink.Route) error {
+	_, err := node.Try(func() (struct{}, error) { return struct{}{}, change(r) })
+	return err
 }
 
 func prefixOf(r *netlink.Route) (p netip.Prefix, ok bool) {
@@ -112,13 +120,13 @@ func (t *Table) Change(ctx context.Context, changes map[netip.Prefix]bool) error
 
 func (t *Table) change(p netip.Prefix, wanted bool) error {
 	if wanted {
-		if err := netlink.RouteReplace(t.route(p)); err != nil {
+		if err := try(netlink.RouteReplace, t.route(p)); err != nil {
 			return fmt.Errorf("add the route to %s to table %d: %w", p, t.number, err)
 		}
 		t.have[p] = true
 		return nil
 	}
-	if err := netlink.RouteDel(t.route(p)); err != nil && !errors.Is(err, unix.ESRCH) {
+	if err := try(netlink.RouteDel, t.route(p)); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("remove the route to %s from table %d: %w", p, t.number, err)
 	}
 	delete(t.have, p)
@@ -133,7 +141,7 @@ func Clear() error {
 	}
 	var errs []error
 	for i := range routes {
-		if err := netlink.RouteDel(&routes[i]); err != nil && !errors.Is(err, unix.ESRCH) {
+		if err := try(netlink.RouteDel, &routes[i]); err != nil && !errors.Is(err, unix.ESRCH) {
 			errs = append(errs, fmt.Errorf("remove %s: %w", routes[i].Dst, err))
 		}
 	}

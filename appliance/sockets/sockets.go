@@ -12,6 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/appliance/node"
 )
 
 // Socket is a socket that takes connections or datagrams from any peer.
@@ -141,10 +143,12 @@ func listening(ports *Ports) ([]Socket, error) {
 // request asks the kernel for the sockets of a kind and family with ports from first to last. Each
 // message is a struct inet_diag_msg with attributes.
 func request(kind kind, family uint8, first, last uint16) ([][]byte, error) {
-	r := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
-	r.AddData(diagRequest{family, kind.protocol, 1 << kind.state})
-	r.AddData(nl.NewRtAttr(attrBytecode, between(first, last)))
-	return r.Execute(unix.NETLINK_INET_DIAG, 0)
+	return node.Try(func() ([][]byte, error) {
+		r := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
+		r.AddData(diagRequest{family, kind.protocol, 1 << kind.state})
+		r.AddData(nl.NewRtAttr(attrBytecode, between(first, last)))
+		return r.Execute(unix.NETLINK_INET_DIAG, 0)
+	})
 }
 
 // attrBytecode is INET_DIAG_REQ_BYTECODE: a filter that the kernel applies to each socket.
