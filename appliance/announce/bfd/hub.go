@@ -89,11 +89,17 @@ func (h *Hub) open(local netip.Addr) (*listener, error) {
 	return l, nil
 }
 
+// close does not hold h.mu while it closes the sockets: that waits for their readers, which wait for h.mu to find the
+// session of a packet. A session that opens the address meanwhile finds the ports in use, and tries again.
 func (h *Hub) close(l *listener) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	if l.users--; l.users == 0 {
+	l.users--
+	last := l.users == 0
+	if last {
 		delete(h.listeners, l.local)
+	}
+	h.mu.Unlock()
+	if last {
 		l.shut()
 	}
 }

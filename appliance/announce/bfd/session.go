@@ -29,6 +29,8 @@ const (
 	defaultMinTTL = 254
 	// retry is the interval at which failed sockets are opened again.
 	retry = 2 * time.Second
+	// sendPatience bounds a send that waits for room in the queue of its interface.
+	sendPatience = 20 * time.Millisecond
 )
 
 // Check lists what is wrong with a Config.
@@ -278,6 +280,7 @@ func (s *Session) dropped(why error) {
 // send sends a packet. What goes wrong shows as silence.
 func (s *Session) send(p Packet) {
 	if s.out != nil {
+		_ = s.out.SetWriteDeadline(time.Now().Add(sendPatience)) // s.mu is held
 		_, _ = s.out.WriteToUDPAddrPort(p.Bytes(), netip.AddrPortFrom(s.config.Peer, s.port))
 	}
 }

@@ -72,3 +72,39 @@ func TestReadsBeforeItBlames(t *testing.T) {
 		})
 	}
 }
+
+// A listener is closed while its reader looks for the session of a packet, which anybody may send. The test holds the
+// lock that both wait for, so that the one that closes is the first to have it.
+func TestCloseBesidePackets(t *testing.T) {
+	local := netip.MustParseAddr("127.83.68.5")
+	out, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(local, 0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = out.Close() }()
+	h := NewHub(nil)
+	for range 10 {
+		l, err := h.open(local)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.mu.Lock()
+		closed := make(chan struct{})
+		go func() { h.close(l); close(closed) }()
+		time.Sleep(5 * time.Millisecond) // real time: it waits for h.mu now; if it does not, there is less to be tried
+		if _, err := out.WriteToUDPAddrPort(make([]byte, 24), netip.AddrPortFrom(local, SingleHopPort)); err != nil {
+			t.Fatal(err)
+		}
+		for l.mu.TryLock() { // until the reader has the packet
+			l.mu.Unlock()
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(5 * time.Millisecond)
+		h.mu.Unlock()
+		select {
+		case <-closed:
+		case <-time.After(time.Minute):
+			t.Fatal("the listener is not closed: its reader and the one that closes it wait for each other")
+		}
+	}
+}

@@ -18,6 +18,9 @@ const (
 	lastReading = time.Second
 	// How long Leave waits for the peer: to move to other paths, and to forget ours.
 	shutdownNotice, withdrawNotice = 2 * time.Second, time.Second
+	// holdOfNone bounds the writing of a message when the peer wants no hold time, which it alone can choose;
+	// leavePatience when this speaker leaves.
+	holdOfNone, leavePatience = 90 * time.Second, 5 * time.Second
 	// subBFDDown is the subcode of a Cease because BFD lost the peer (RFC 9384).
 	subBFDDown = 10
 )
@@ -81,6 +84,10 @@ func (s *session) write(ctx context.Context) error {
 		defer ticker.Stop()
 		keep = ticker.C
 	}
+	s.speaker.established(s)
+	done := make(chan struct{})
+	defer close(done)
+	go s.mind(ctx, done)
 	err := s.begin()
 	for err == nil {
 		select {
@@ -88,8 +95,6 @@ func (s *session) write(ctx context.Context) error {
 			return errStopped
 		case ended := <-s.ended:
 			return ended
-		case words := <-s.speaker.reset:
-			return &notification{code: bgp.BGP_ERROR_CEASE, subcode: subBFDDown, detail: words}
 		case <-s.speaker.leave:
 			return s.farewell(ctx, keep)
 		case <-s.speaker.wake:
@@ -100,12 +105,49 @@ func (s *session) write(ctx context.Context) error {
 			err = s.say(keepalive())
 		}
 	}
-	return s.why(err)
+	return s.why(ctx, err)
+}
+
+// mind ends a write that waits for a peer which reads nothing, when the session is to end.
+func (s *session) mind(ctx context.Context, done <-chan struct{}) {
+	for leave := s.speaker.leave; ; {
+		select {
+		case <-done:
+			return
+		case <-ctx.Done():
+			s.limit(0)
+			return
+		case words := <-s.speaker.reset:
+			s.end(&notification{code: bgp.BGP_ERROR_CEASE, subcode: subBFDDown, detail: words})
+			return
+		case <-leave:
+			s.limit(leavePatience)
+			leave = nil
+		}
+	}
+}
+
+// end ends the session; the first reason counts.
+func (s *session) end(why error) {
+	select {
+	case s.ended <- why:
+	default:
+	}
+	s.limit(0)
+}
+
+// limit bounds the write under way, and those that follow.
+func (s *session) limit(most time.Duration) {
+	s.writes.mu.Lock()
+	defer s.writes.mu.Unlock()
+	if most < s.writes.most && !s.writes.closing {
+		s.writes.most = most
+		_ = s.link.SetWriteDeadline(time.Now().Add(most))
+	}
 }
 
 // begin sends all routes and says that these are all.
 func (s *session) begin() error {
-	s.speaker.established(s)
 	if err := s.sendChanges(s.speaker.changes(true)); err != nil {
 		return err
 	}
@@ -120,9 +162,11 @@ func (s *session) begin() error {
 	return nil
 }
 
-// why prefers what the reader knows of the end to a write that failed.
-func (s *session) why(err error) error {
+// why prefers a known reason of the end to a write that failed.
+func (s *session) why(ctx context.Context, err error) error {
 	select {
+	case <-ctx.Done():
+		return errStopped
 	case known := <-s.ended:
 		return known
 	case <-time.After(lastWords):
@@ -133,11 +177,9 @@ func (s *session) why(err error) error {
 // say sends a message of an established session. A peer that reads nothing for the hold time counts
 // as lost.
 func (s *session) say(message []byte) error {
-	var until time.Time
-	if s.agreed.hold > 0 {
-		until = time.Now().Add(s.agreed.hold)
-	}
-	_ = s.link.SetWriteDeadline(until)
+	s.writes.mu.Lock()
+	_ = s.link.SetWriteDeadline(time.Now().Add(s.writes.most))
+	s.writes.mu.Unlock()
 	return s.send(message)
 }
 
@@ -251,7 +293,7 @@ func (s *session) farewell(ctx context.Context, keep <-chan time.Time) error {
 			wait time.Duration
 		}{{s.announce, Leaving(all), shutdownNotice}, {s.withdraw, all, withdrawNotice}} {
 			if err := step.do(step.with); err != nil {
-				return s.why(err)
+				return s.why(ctx, err)
 			}
 			if err := s.pause(ctx, step.wait, keep); err != nil {
 				return err
@@ -274,7 +316,7 @@ func (s *session) pause(ctx context.Context, d time.Duration, keep <-chan time.T
 			return err
 		case <-keep:
 			if err := s.say(keepalive()); err != nil {
-				return s.why(err)
+				return s.why(ctx, err)
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package bgp
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
@@ -36,7 +38,15 @@ type session struct {
 	// withheld are routes that cannot be sent in this session, by whether they are IPv6: see cannot.
 	withheld map[bool]map[netip.Prefix]struct{}
 	refresh  chan bool  // families that the peer wants again: true is IPv6
-	ended    chan error // why the reader ended
+	ended    chan error // why the session is to end, but for ctx
+	writes   writing
+}
+
+// writing is for how long a message may take to be written.
+type writing struct {
+	mu      sync.Mutex
+	most    time.Duration // 0: nothing is written any more but the last words
+	closing bool          // they are being written
 }
 
 // agreement has the parameters that follow from both OPENs.
@@ -66,7 +76,8 @@ func (s *session) run(ctx, connecting context.Context) error {
 	}
 	defer s.link.Close() // which ends the reader
 	if err == nil {
-		go func() { s.ended <- s.read() }()
+		s.writes.most = cmp.Or(s.agreed.hold, holdOfNone)
+		go func() { s.end(s.read()) }()
 		err = s.write(ctx)
 	}
 	s.sayLast(err)
@@ -84,7 +95,10 @@ func (s *session) sayLast(err error) {
 	case !errors.As(err, &n) || n.received:
 		return
 	}
+	s.writes.mu.Lock()
+	s.writes.closing = true
 	_ = s.link.SetWriteDeadline(time.Now().Add(lastWords))
+	s.writes.mu.Unlock()
 	_ = s.send(n.encode()) // it goes either way
 }
 

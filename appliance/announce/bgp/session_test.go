@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -335,4 +336,47 @@ func TestStoppedProcessReadsFirst(t *testing.T) {
 			t.Errorf("after a stop of this process: %+v", st)
 		}
 	})
+}
+
+// A peer that reads nothing is left at once, and when nobody leaves it, after the hold time, or a time of ours when it
+// wants none.
+func TestPeerThatReadsNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		hold uint16
+		end  func(*Speaker, context.CancelFunc)
+		most time.Duration
+	}{
+		"stop":               {90, func(_ *Speaker, cancel context.CancelFunc) { cancel() }, 0},
+		"stop, no hold time": {0, func(_ *Speaker, cancel context.CancelFunc) { cancel() }, 0},
+		"BFD":                {0, func(s *Speaker, _ context.CancelFunc) { s.Reset("BFD lost the peer") }, lastWords},
+		"leave":              {0, func(s *Speaker, _ context.CancelFunc) { go func() { _ = s.Leave(context.Background()) }() }, leavePatience + 2*lastWords},
+		"nobody":             {0, func(*Speaker, context.CancelFunc) {}, holdOfNone + 2*lastWords},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := speaker(t, nil)
+				peers := pipe(t, s)
+				ctx, cancel := context.WithCancel(context.Background())
+				done := make(chan struct{})
+				go func() { defer close(done); s.Run(ctx) }()
+				defer func() { cancel(); <-done }()
+				p := <-peers
+				p.greet(openFrom(64513, c.hold))
+				p.endOfRIBs()
+				_ = s.Set(routes("203.0.113.1/32", "203.0.113.2/32"))
+				synctest.Wait()
+				began := time.Now()
+				c.end(s, cancel)
+				for synctest.Wait(); s.State().Phase == Established && time.Since(began) < time.Hour; synctest.Wait() {
+					time.Sleep(10 * time.Millisecond)
+				}
+				if took := time.Since(began); took > c.most+20*time.Millisecond+lastWords {
+					t.Errorf("it took %v", took)
+				}
+				if words := s.State().LastDown; name == "BFD" && !strings.Contains(words, "BFD lost the peer") {
+					t.Errorf("the reason is %q", words)
+				}
+			})
+		})
+	}
 }
