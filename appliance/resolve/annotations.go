@@ -39,9 +39,7 @@ func (r *resolver) readAnnotations() {
 	r.internal = annotation.InternalOf(svc)
 	r.prefersZone, bad = annotation.PrefersZone(svc)
 	r.relayed = annotation.RelayOf(svc)
-	for _, b := range slices.Concat(r.internal.Bad, bad, r.relayed.Bad, annotation.PortsWithoutTLS(svc)) {
-		r.warn(r.ref, annotation.Field(b.Key), ReasonInvalidAnnotation, "%s", b.Text)
-	}
+	r.report(slices.Concat(r.internal.Bad, bad, r.relayed.Bad)...)
 	r.readLogging()
 	if svc.Spec.Type != object.TypeLoadBalancer {
 		return
@@ -71,6 +69,17 @@ func (r *resolver) readAnnotations() {
 	r.ranges = ranges
 }
 
+// report warns about values of annotations.
+func (r *resolver) report(list ...annotation.Bad) {
+	for _, b := range list {
+		reason := ReasonInvalidAnnotation
+		if b.Idle {
+			reason = reasonNoEffect
+		}
+		r.warn(r.ref, annotation.Field(b.Key), reason, "%s", b.Text)
+	}
+}
+
 // mayBeInternal refuses addresses that are not internal to a Service that asks to be internal.
 func (r *resolver) mayBeInternal(field string, a netip.Addr) bool {
 	if r.internal.Key == "" || r.facts.isInternal(a) {
@@ -86,15 +95,20 @@ func (f *Facts) isInternal(a netip.Addr) bool {
 	return slices.ContainsFunc(f.InternalPools, func(p nft.Range) bool { return p.Contains(a) })
 }
 
-// asksTLS refuses a port that asks for TLS with a certificate that cannot be read: it would be passed
-// through in the clear.
+// asksTLS refuses a port that asks for TLS and cannot have it: it would be passed through in the clear.
 func (r *resolver) asksTLS(i int) bool {
 	port := &r.Service.Spec.Ports[i]
-	key := annotation.TLSKey(r.Service, port)
-	if key == "" || len(r.front(i).Secrets) > 0 {
+	key, why := annotation.TLSKey(r.Service, port)
+	if key == "" || len(r.front(i).Secrets)+len(r.front(i).Services) > 0 || annotation.WithoutTLS(r.Service, port) {
 		return false
 	}
-	r.refuse(fmt.Sprintf("spec.ports[%d]", i), reasonTLSNotTerminated, "port %d is not served: the annotation %s asks for TLS with a certificate that svcctl cannot read, and without it the port would be passed through in the clear; "+
+	field := fmt.Sprintf("spec.ports[%d]", i)
+	if why != "" {
+		r.refuse(field, reasonTLSNotTerminated, "port %d is not served, rather than passed through in the clear: the annotation %s asks for TLS, and %s; correct it, or write %s",
+			port.Port, key, why, annotation.TLSSecret)
+		return true
+	}
+	r.refuse(field, reasonTLSNotTerminated, "port %d is not served: the annotation %s asks for TLS with a certificate that svcctl cannot read, and without it the port would be passed through in the clear; "+
 		"put the certificate and its key into a Secret of type kubernetes.io/tls (`kubectl create secret tls`), and name that in %s", port.Port, key, annotation.TLSSecret)
 	return true
 }

@@ -128,7 +128,6 @@ func (r *resolver) sourceSetNames(c *clients, balanced bool) (names []setName) {
 			continue
 		}
 		if !balanced && key != AnnotationSourceSets {
-			r.warn(r.ref, annotation.Field(key), reasonNoEffect, "has no effect: the Service is not of type LoadBalancer; write %s", AnnotationSourceSets)
 			continue
 		}
 		for part := range strings.SplitSeq(text, ",") {

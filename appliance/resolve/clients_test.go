@@ -37,7 +37,7 @@ func TestWhoMayConnect(t *testing.T) {
 		{"sets instead of ranges", "LoadBalancer", map[string]string{groups: "office"}, []string{"192.0.2.0/24"}, "lb open office; ext open -; node open -", ""},
 		{"everybody but some", "LoadBalancer", map[string]string{ours: "office,!bots"}, []string{"0.0.0.0/0"}, "lb open !bots; ext open -; node open -", ""},
 		{"node ports", "NodePort", map[string]string{ours: "!bots"}, nil, "ext open !bots; node open !bots", ""},
-		{"AWS without a load balancer", "NodePort", map[string]string{extra: "office"}, nil, "ext open -; node open -", "NoEffect has no effect: the Service is not of type LoadBalancer"},
+		{"AWS without a load balancer", "NodePort", map[string]string{extra: "office"}, nil, "ext open -; node open -", ""},
 		{"unknown", "LoadBalancer", map[string]string{ours: "office,ofice"}, nil, "lb [] -; ext open -; node open -", "metadata.annotations[svcctl.io/source-sets] UnknownSourceSet there is no --source-set ofice"},
 		{"unknown that is shut out", "NodePort", map[string]string{ours: "!ofice"}, nil, "ext [] -; node [] -", "UnknownSourceSet there is no --source-set ofice"},
 		{"never read", "NodePort", map[string]string{ours: "unread"}, nil, "ext [] -; node [] -", "UnknownSourceSet the file of --source-set unread"},
@@ -82,7 +82,7 @@ func TestIdleTimeout(t *testing.T) {
 		{"LoadBalancer", AnnotationELBIdle, "4000", 4000 * time.Second, ""},
 		{"LoadBalancer", AnnotationELBIdle, "4001", 0, "write seconds, from 1 to 4000"},
 		{"LoadBalancer", AnnotationELBIdle, "60s", 0, "write seconds, from 1 to 4000"},
-		{"NodePort", AnnotationELBIdle, "60", 0, "NoEffect"},
+		{"NodePort", AnnotationELBIdle, "60", 0, ""}, // which annotation.Unserved names
 	} {
 		out := Service(Input{Service: exposed(tt.kind, map[string]string{tt.key: tt.value})}, &Facts{})
 		if got := out.Ports[0].Idle; got != tt.want {

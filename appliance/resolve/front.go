@@ -56,7 +56,7 @@ func (r *resolver) refuseFront(i int) bool {
 		return false
 	}
 	reason := ReasonInvalidAnnotation
-	if len(f.Secrets) > 0 || len(f.Services) > 0 {
+	if len(f.Secrets) > 0 || len(f.Services) > 0 || f.Unencrypted {
 		reason = reasonTLSNotTerminated
 	}
 	port := &r.Service.Spec.Ports[i]

@@ -33,7 +33,6 @@ func (r *resolver) idleTimeout() time.Duration {
 			return 0
 		}
 		if r.Service.Spec.Type != object.TypeLoadBalancer {
-			r.warn(r.ref, annotation.Field(key), reasonNoEffect, "has no effect: the Service is not of type LoadBalancer; write %s", AnnotationIdle)
 			return 0
 		}
 	}

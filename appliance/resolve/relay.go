@@ -135,6 +135,10 @@ func (r *resolver) relaysNothing(kind string) {
 	for _, f := range mode.Fronts {
 		keys = append(keys, f.Key)
 	}
+	for i := range r.Service.Spec.Ports {
+		key, _ := annotation.TLSKey(r.Service, &r.Service.Spec.Ports[i])
+		keys = append(keys, key)
+	}
 	slices.Sort(keys)
 	for _, key := range slices.Compact(keys) {
 		if key != "" {

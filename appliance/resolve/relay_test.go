@@ -79,7 +79,7 @@ func TestRelay(t *testing.T) {
 		"no address":                     {userspace, noIPv4, false, nil, "NoRelay spec.ports[0] no IPv4 address", true},
 		"an unknown box":                 {userspace, facts(), false, nil, "NoRelay spec.ports[0] not known here", true},
 		"another mode":                   {annotated("svcctl.io/proxy-mode", "ipvs"), relayFacts(""), false, nil, "InvalidAnnotation metadata.annotations[svcctl.io/proxy-mode]", false},
-		"retries for nothing":            {annotated("svcctl.io/connect-retries", "1"), relayFacts(""), false, nil, "InvalidAnnotation has no effect", false},
+		"retries for nothing":            {annotated("svcctl.io/connect-retries", "1"), relayFacts(""), false, nil, "NoEffect has no effect", false},
 		"headless":                       {func(s *object.Service) { userspace(s); s.Spec.ClusterIPs = []string{"None"}; s.Spec.ExternalIPs = nil }, relayFacts(""), false, nil, "NotRelayed metadata.annotations[svcctl.io/proxy-mode]", false},
 	} {
 		svc := service(tt.svc)

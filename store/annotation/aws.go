@@ -18,29 +18,29 @@ const attributeCrossZone = "load_balancing.cross_zone.enabled"
 // awsRows: the in-tree provider (kubernetes 1.26, aws.go) and the AWS Load Balancer Controller
 // (its guide of Service annotations).
 var awsRows = []Row{
-	acting(ofAWS, aws+"type", "nlb, nlb-ip, external", "services", "asks for a balancer of connections that keeps the client's address, which this is"),
-	acting(ofAWS, aws+"internal", "true, false, or a prefix of permitted clients", "services", internally),
-	acting(ofAWS, aws+"scheme", "internal, internet-facing", "services", internally),
-	acting(ofAWS, awsCrossZone, "true, false", "services", "`false` prefers endpoints of the box's zone, as spec.trafficDistribution: PreferSameZone does, which wins"),
+	balancing(ofAWS, aws+"type", "nlb, nlb-ip, external", "services", "asks for a balancer of connections that keeps the client's address, which this is"),
+	balancing(ofAWS, aws+"internal", "true, false, or a prefix of permitted clients", "services", internally),
+	balancing(ofAWS, aws+"scheme", "internal, internet-facing", "services", internally),
+	balancing(ofAWS, awsCrossZone, "true, false", "services", "`false` prefers endpoints of the box's zone, as spec.trafficDistribution: PreferSameZone does, which wins"),
 	{Key: awsAttributes, Of: ofAWS, Effect: Named, Values: attributeCrossZone + "=true|false", idle: onlyCrossZone,
 		Text: "has an effect by " + attributeCrossZone + " alone (false prefers endpoints of the box's zone): nothing else is done here that it asks for"},
 	acting(ofAWS, aws+"connection-draining-enabled", "true, false", "connections", "resets TCP connections to an endpoint that is gone when the time is over; svcctl.io/drain-timeout wins"),
 	acting(ofAWS, aws+"connection-draining-timeout", "seconds", "connections", "is that time"),
-	acting(ofAWS, aws+"connection-idle-timeout", "seconds", "connections", "ends connections over which nothing was sent for that time"),
-	acting(ofAWS, aws+"extra-security-groups", "names, with commas between them", "services", "lets in, or keeps out, the clients of these named sets"),
-	acting(ofAWS, aws+"healthcheck-*", "healthy-threshold, unhealthy-threshold, interval, timeout, protocol, port, path, success-codes", "health",
-		"has the box ask the endpoints whether they serve; svcctl.io/health-check wins"),
-	acting(ofAWS, aws+"private-ipv4-addresses", "addresses, with commas between them", "allocation", ipsText),
-	acting(ofAWS, aws+"ipv6-addresses", "addresses, with commas between them", "allocation", ipsText),
+	balancing(ofAWS, aws+"connection-idle-timeout", "seconds", "connections", "ends connections over which nothing was sent for that time").or(domain + "idle-timeout"),
+	balancing(ofAWS, aws+"extra-security-groups", "names, with commas between them", "services", "lets in, or keeps out, the clients of these named sets").or(domain + "source-sets"),
+	balancing(ofAWS, aws+"healthcheck-*", "healthy-threshold, unhealthy-threshold, interval, timeout, protocol, port, path, success-codes", "health",
+		"has the box ask the endpoints whether they serve; svcctl.io/health-check wins").or(domain + "health-check"),
+	balancing(ofAWS, aws+"private-ipv4-addresses", "addresses, with commas between them", "allocation", ipsText),
+	balancing(ofAWS, aws+"ipv6-addresses", "addresses, with commas between them", "allocation", ipsText),
 	refused(ofAWS, awsCert, "secret:NAME of Secrets of type kubernetes.io/tls, with commas between them; an ARN", noTLS+". secret:NAME acts as it does", onlyLocalSecrets),
-	acting(ofAWS, awsSSLPorts, "numbers and names of ports, with commas between them", "relay", "says which ports ask for TLS where there is a certificate, all TCP ports without it; without a certificate it asks for nothing, which a warning says"),
+	acting(ofAWS, awsSSLPorts, "numbers and names of ports, with commas between them", "relay", "says which ports ask for TLS, all TCP ports without it. Without a certificate they are not served; nor are, while an entry is no TCP port, those that it may mean"),
 	acting(ofAWS, awsPolicy, "predefined policies without TLS 1.0 and 1.1", "relay", "says which versions of TLS and cipher suites clients get; svcctl.io/tls-policy wins. Ports are not served with an obsolete policy"),
 	acting(ofAWS, awsALPN, "HTTP1Only, HTTP2Only, HTTP2Optional, HTTP2Preferred, None", "relay", "says which protocols clients are offered by ALPN; svcctl.io/tls-alpn wins"),
 	acting(ofAWS, awsBackend, "http, https, ssl, tcp", "relay", "says what endpoints of ports with TLS speak; http is about the other TCP ports too. svcctl.io/backend-protocol wins"),
-	acting(ofAWS, awsProxy, "*", "relay", "has the TCP ports relayed, and their endpoints told the client's address by a header of the PROXY protocol, version 1; svcctl.io/proxy-protocol wins"),
-	acting(ofAWS, aws+"security-groups", "names, with commas between them", "services", "lets in the clients of these named sets alone, instead of those of source ranges"),
+	balancing(ofAWS, awsProxy, "*", "relay", "has the TCP ports relayed, and their endpoints told the client's address by a header of the PROXY protocol, version 1; svcctl.io/proxy-protocol wins").or(ProxyProtocol),
+	balancing(ofAWS, aws+"security-groups", "names, with commas between them", "services", "lets in the clients of these named sets alone, instead of those of source ranges").or(domain + "source-sets"),
 	named(ofAWS, aws+"manage-backend-security-group-rules", noCloud, off),
-	acting(ofAWS, awsLog, "true, false", "top", "has a line written for each connection that ends, where --connection-log of the box says; svcctl.io/connection-log wins"),
+	balancing(ofAWS, awsLog, "true, false", "top", "has a line written for each connection that ends, where --connection-log of the box says; svcctl.io/connection-log wins").or(ConnectionLog),
 	acting(ofAWS, awsLogInterval, "5, 60", "top", "is checked, and does nothing: a line is written when a connection is over"),
 	{Key: awsLogBucket, Of: ofAWS, Effect: Named, idle: told, Text: noBucket},
 	{Key: awsLogBucketUnder, Of: ofAWS, Effect: Named, idle: told, Text: noBucket},
@@ -56,8 +56,8 @@ var awsRows = []Row{
 }
 
 var gcpRows = []Row{
-	acting(ofGCP, "cloud.google.com/load-balancer-type", "Internal, External", "services", internally),
-	acting(ofGCP, "networking.gke.io/load-balancer-type", "Internal, External", "services", internally),
+	balancing(ofGCP, "cloud.google.com/load-balancer-type", "Internal, External", "services", internally),
+	balancing(ofGCP, "networking.gke.io/load-balancer-type", "Internal, External", "services", internally),
 	named(ofGCP, "networking.gke.io/internal-load-balancer-allow-global-access", "has no effect: --cluster-cidr and --load-balancer-internal-from name the clients inside", off),
 	named(ofGCP, "networking.gke.io/internal-load-balancer-subnet", noPools, empty),
 	named(ofGCP, "networking.gke.io/load-balancer-ip-addresses", "has no effect: it names addresses of the cloud; ask for one with spec.loadBalancerIP or "+LoadBalancerIPs, empty),
@@ -90,6 +90,9 @@ func onlyCrossZone(value string) bool {
 
 // onlyLocalSecrets reports whether certificates are all Secrets.
 func onlyLocalSecrets(value string) bool {
+	if strings.TrimSpace(value) == "" {
+		return false
+	}
 	for name := range strings.SplitSeq(value, ",") {
 		if name = strings.TrimSpace(name); name != "" && !strings.HasPrefix(name, localSecret) {
 			return false

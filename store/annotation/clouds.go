@@ -15,12 +15,12 @@ const (
 )
 
 var azureRows = []Row{
-	acting(ofAzure, azure+"load-balancer-internal", "true, false", "services", internally),
-	acting(ofAzure, azure+"load-balancer-ipv4", "an address", "allocation", ipsText),
-	acting(ofAzure, azure+"load-balancer-ipv6", "an address", "allocation", ipsText),
-	acting(ofAzure, azure+"allowed-ip-ranges", "prefixes, with commas between them", "services",
+	balancing(ofAzure, azure+"load-balancer-internal", "true, false", "services", internally),
+	balancing(ofAzure, azure+"load-balancer-ipv4", "an address", "allocation", ipsText),
+	balancing(ofAzure, azure+"load-balancer-ipv6", "an address", "allocation", ipsText),
+	balancing(ofAzure, azure+"allowed-ip-ranges", "prefixes, with commas between them", "services",
 		"lets these clients alone connect to the load balancer IPs; spec.loadBalancerSourceRanges wins"),
-	refused(ofAzure, azure+"allowed-service-tags", "names, with commas between them", noAccess, empty),
+	unread(ofAzure, azure+"allowed-service-tags", "names, with commas between them"),
 	named(ofAzure, azure+"deny-all-except-load-balancer-source-ranges", "has no effect: say it with --source-ranges-apply all, for node ports and external IPs too", off),
 	named(ofAzure, azure+"disable-load-balancer-floating-ip", "has no effect: endpoints are reached at their own address", off),
 	named(ofAzure, azure+"load-balancer-internal-subnet", noPools, empty),
@@ -37,9 +37,9 @@ var azureRows = []Row{
 }
 
 var openStackRows = []Row{
-	acting(ofOpenStack, "service.beta.kubernetes.io/openstack-internal-load-balancer", "true, false", "services", internally),
-	acting(ofOpenStack, openStack+"load-balancer-address", "an address", "allocation", ipsText),
-	refused(ofOpenStack, openStack+"default-tls-container-ref", "the name of a certificate", noTLS, empty),
+	balancing(ofOpenStack, "service.beta.kubernetes.io/openstack-internal-load-balancer", "true, false", "services", internally),
+	balancing(ofOpenStack, openStack+"load-balancer-address", "an address", "allocation", ipsText),
+	refused(ofOpenStack, openStack+"default-tls-container-ref", "the name of a certificate", noTLS, nil),
 	named(ofOpenStack, openStack+"proxy-protocol", noProxy, off),
 	named(ofOpenStack, openStack+"x-forwarded-for", noProtocol, off),
 	named(ofOpenStack, openStack+"enable-health-monitor", noChecks, off),
@@ -51,7 +51,7 @@ var openStackRows = []Row{
 }
 
 var ibmRows = []Row{
-	acting(ofIBM, ibm+"ip-type", "public, private", "services", internally),
+	balancing(ofIBM, ibm+"ip-type", "public, private", "services", internally),
 	named(ofIBM, ibm+"enable-features", "has no effect: neither ipvs settings nor the PROXY protocol of IBM Cloud exist here; the client's address is kept with externalTrafficPolicy: Local", empty),
 	named(ofIBM, ibm+"ipvs-scheduler", noQoS, empty),
 	named(ofIBM, ibm+"vlan", noPools, empty),
@@ -63,10 +63,10 @@ var ibmRows = []Row{
 }
 
 var oracleRows = []Row{
-	acting(ofOracle, oracle+"internal", "true, false", "services", internally),
-	acting(ofOracle, oracleNetwork+"internal", "true, false", "services", internally),
+	balancing(ofOracle, oracle+"internal", "true, false", "services", internally),
+	balancing(ofOracle, oracleNetwork+"internal", "true, false", "services", internally),
 	refused(ofOracle, oracle+"ssl-ports", "ports, with commas between them", noTLS, empty),
-	refused(ofOracle, oracle+"tls-secret", "the name of a Secret", noTLS, empty),
+	refused(ofOracle, oracle+"tls-secret", "the name of a Secret", noTLS, nil),
 	named(ofOracle, oracle+"tls-backendset-secret", noTLSPart, empty),
 	named(ofOracle, oracle+"backend-protocol", noProtocol, anyOf("", "tcp")),
 	named(ofOracle, oracle+"connection-proxy-protocol-version", noProxy, empty),
@@ -75,8 +75,8 @@ var oracleRows = []Row{
 	named(ofOracle, oracle+"health-check-*", noChecks, empty),
 	named(ofOracle, oracleNetwork+"health-check-*", noChecks, empty),
 	named(ofOracle, oracle+"security-list-management-mode", noCloud, empty),
-	refused(ofOracle, "oci.oraclecloud.com/oci-network-security-groups", "names, with commas between them", noAccess, empty),
-	refused(ofOracle, oracleNetwork+"oci-network-security-groups", "names, with commas between them", noAccess, empty),
+	unread(ofOracle, "oci.oraclecloud.com/oci-network-security-groups", "names, with commas between them"),
+	unread(ofOracle, oracleNetwork+"oci-network-security-groups", "names, with commas between them"),
 	named(ofOracle, oracle+"shape*", noCloud, empty),
 	named(ofOracle, oracle+"subnet*", noPools, empty),
 	named(ofOracle, "oci.oraclecloud.com/load-balancer-type", noCloud, empty),
@@ -86,13 +86,13 @@ var oracleRows = []Row{
 }
 
 var alibabaRows = []Row{
-	acting(ofAlibaba, alibaba+"address-type", "internet, intranet", "services", internally),
-	acting(ofAlibaba, alibabaOld+"address-type", "internet, intranet", "services", internally),
-	refused(ofAlibaba, alibaba+"cert-id", "the name of a certificate", noTLS, empty),
+	balancing(ofAlibaba, alibaba+"address-type", "internet, intranet", "services", internally),
+	balancing(ofAlibaba, alibabaOld+"address-type", "internet, intranet", "services", internally),
+	refused(ofAlibaba, alibaba+"cert-id", "the name of a certificate", noTLS, nil),
 	refused(ofAlibaba, alibaba+"protocol-port", "PROTOCOL:PORT, with commas between them", noTLS, noTLSPorts),
-	refused(ofAlibaba, alibabaOld+"cert-id", "the name of a certificate", noTLS, empty),
+	refused(ofAlibaba, alibabaOld+"cert-id", "the name of a certificate", noTLS, nil),
 	refused(ofAlibaba, alibabaOld+"protocol-port", "PROTOCOL:PORT, with commas between them", noTLS, noTLSPorts),
-	refused(ofAlibaba, alibaba+"acl-id", "the name of a list", noAccess, empty),
+	unread(ofAlibaba, alibaba+"acl-id", "the name of a list"),
 	named(ofAlibaba, alibaba+"acl-status", "has no effect by itself: "+alibaba+"acl-id names the list", off),
 	named(ofAlibaba, alibaba+"acl-type", "has no effect by itself: "+alibaba+"acl-id names the list", empty),
 	named(ofAlibaba, alibaba+"proxy-protocol", noProxy, off),
@@ -108,9 +108,9 @@ var alibabaRows = []Row{
 }
 
 var tencentRows = []Row{
-	acting(ofTencent, tencent+"internal-subnetid", "the name of a subnet", "services", internally),
+	balancing(ofTencent, tencent+"internal-subnetid", "the name of a subnet", "services", internally),
 	refused(ofTencent, tencentCloud+"specify-protocol", "JSON of the protocols of each port", noTLS, noTLSInJSON),
-	refused(ofTencent, tencentCloud+"security-groups", "names, with commas between them", noAccess, empty),
+	unread(ofTencent, tencentCloud+"security-groups", "names, with commas between them"),
 	named(ofTencent, tencentCloud+"pass-to-target", noCloud, off),
 	named(ofTencent, "service.kubernetes.io/tke-existed-lbid", noCloud, empty),
 	named(ofTencent, "service.kubernetes.io/service.extensiveParameters", noCloud, empty),
@@ -123,21 +123,21 @@ var tencentRows = []Row{
 }
 
 var baiduRows = []Row{
-	acting(ofBaidu, baidu+"internal-vpc", "true, false", "services", internally),
+	balancing(ofBaidu, baidu+"internal-vpc", "true, false", "services", internally),
 	rest(ofBaidu, baidu),
 }
 
 var digitalOceanRows = []Row{
-	acting(ofDigitalOcean, digitalOcean+"network", "EXTERNAL, INTERNAL", "services", internally),
-	refused(ofDigitalOcean, digitalOcean+"certificate-id", "the name of a certificate", noTLS, empty),
-	refused(ofDigitalOcean, digitalOcean+"certificate-name", "the name of a certificate", noTLS, empty),
+	balancing(ofDigitalOcean, digitalOcean+"network", "EXTERNAL, INTERNAL", "services", internally),
+	refused(ofDigitalOcean, digitalOcean+"certificate-id", "the name of a certificate", noTLS, nil),
+	refused(ofDigitalOcean, digitalOcean+"certificate-name", "the name of a certificate", noTLS, nil),
 	refused(ofDigitalOcean, digitalOcean+"tls-ports", "ports, with commas between them; with tls-passthrough they are served", noTLS, empty),
 	refused(ofDigitalOcean, digitalOcean+"http2-ports", "ports, with commas between them; with tls-passthrough they are served", noTLS, empty),
 	refused(ofDigitalOcean, digitalOcean+"http3-port", "a port", noTLS, empty),
 	acting(ofDigitalOcean, digitalOcean+"tls-passthrough", "true, false", "services", "passes the connections of TLS ports through as they are, as all are"),
-	refused(ofDigitalOcean, digitalOcean+"protocol", "tcp, udp, http; https and http2 ask for TLS", noTLS, anyOf("", "tcp", "udp", "http")),
-	refused(ofDigitalOcean, digitalOcean+"allow-rules", "cidr:PREFIX and ip:ADDRESS, with commas between them", noAccess, empty),
-	refused(ofDigitalOcean, digitalOcean+"deny-rules", "cidr:PREFIX and ip:ADDRESS, with commas between them", noAccess, empty),
+	refused(ofDigitalOcean, digitalOcean+"protocol", "tcp, udp, http; https and http2 ask for TLS", noTLS, plainOfDigitalOcean),
+	unread(ofDigitalOcean, digitalOcean+"allow-rules", "cidr:PREFIX and ip:ADDRESS, with commas between them"),
+	unread(ofDigitalOcean, digitalOcean+"deny-rules", "cidr:PREFIX and ip:ADDRESS, with commas between them"),
 	named(ofDigitalOcean, digitalOcean+"enable-proxy-protocol", noProxy, off),
 	named(ofDigitalOcean, digitalOcean+"redirect-http-to-https", noProtocol, off),
 	named(ofDigitalOcean, digitalOcean+"sticky-sessions-*", noProtocol, anyOf("", "none")),
@@ -151,12 +151,12 @@ var digitalOceanRows = []Row{
 }
 
 var metalLBRows = []Row{
-	acting(ofMetalLB, "metallb.io/loadBalancerIPs", "addresses, with commas between them", "allocation", ipsText),
-	acting(ofMetalLB, "metallb.universe.tf/loadBalancerIPs", "addresses, with commas between them", "allocation", ipsText),
-	acting(ofMetalLB, "metallb.io/allow-shared-ip", "any text", "allocation", shareText),
-	acting(ofMetalLB, "metallb.universe.tf/allow-shared-ip", "any text", "allocation", shareText),
-	acting(ofMetalLB, "metallb.io/address-pool", "the name of an IPAddressPool", "allocation", poolText),
-	acting(ofMetalLB, "metallb.universe.tf/address-pool", "the name of an IPAddressPool", "allocation", poolText),
+	balancing(ofMetalLB, "metallb.io/loadBalancerIPs", "addresses, with commas between them", "allocation", ipsText),
+	balancing(ofMetalLB, "metallb.universe.tf/loadBalancerIPs", "addresses, with commas between them", "allocation", ipsText),
+	balancing(ofMetalLB, "metallb.io/allow-shared-ip", "any text", "allocation", shareText),
+	balancing(ofMetalLB, "metallb.universe.tf/allow-shared-ip", "any text", "allocation", shareText),
+	balancing(ofMetalLB, "metallb.io/address-pool", "the name of an IPAddressPool", "allocation", poolText),
+	balancing(ofMetalLB, "metallb.universe.tf/address-pool", "the name of an IPAddressPool", "allocation", poolText),
 	kept(ofMetalLB, "metallb.io/ip-allocated-from-pool", "is written by MetalLB's controller"),
 	kept(ofMetalLB, "metallb.universe.tf/ip-allocated-from-pool", "is written by MetalLB's controller"),
 	rest(ofMetalLB, "metallb.io/"),
@@ -164,14 +164,14 @@ var metalLBRows = []Row{
 }
 
 var otherRows = []Row{
-	acting(ofOthers, "lbipam.cilium.io/ips", "addresses, with commas between them", "allocation", ipsText),
-	acting(ofOthers, "io.cilium/lb-ipam-ips", "addresses, with commas between them", "allocation", ipsText),
-	acting(ofOthers, "lbipam.cilium.io/sharing-key", "any text", "allocation", shareText),
-	acting(ofOthers, "io.cilium/lb-ipam-sharing-key", "any text", "allocation", shareText),
-	acting(ofOthers, "kube-vip.io/loadbalancerIPs", "addresses, with commas between them", "allocation", ipsText),
+	balancing(ofOthers, "lbipam.cilium.io/ips", "addresses, with commas between them", "allocation", ipsText),
+	balancing(ofOthers, "io.cilium/lb-ipam-ips", "addresses, with commas between them", "allocation", ipsText),
+	balancing(ofOthers, "lbipam.cilium.io/sharing-key", "any text", "allocation", shareText),
+	balancing(ofOthers, "io.cilium/lb-ipam-sharing-key", "any text", "allocation", shareText),
+	balancing(ofOthers, "kube-vip.io/loadbalancerIPs", "addresses, with commas between them", "allocation", ipsText),
 	acting(ofOthers, "service.cilium.io/lb-algorithm", "random, maglev", "balancing", "says how endpoints are picked; svcctl.io/balance wins"),
 	{Key: "service.cilium.io/weight", Of: ofOthers, Kinds: slicesAndPods, Effect: Acts, Values: "0-65535", Page: "balancing",
-		Text: "gives the endpoints of the object a larger or smaller share; svcctl.io/weight wins"},
+		Text: "gives the endpoints of the object a larger or smaller share; svcctl.io/weight wins", instead: weights},
 	named(ofOthers, "service.cilium.io/*", "has no effect here: it is about Cilium; `svcctl explain annotations` lists those that are known", empty),
 	named(ofOthers, "lbipam.cilium.io/*", noPools, empty),
 	named(ofOthers, "kube-router.io/service.scheduler", "has no effect: write svcctl.io/balance", empty),

@@ -36,22 +36,20 @@ func LoggingOf(svc *object.Service) (l Logging) {
 		return l
 	}
 	for _, key := range []string{awsLog, ConnectionLog} {
-		if !has(a, key) {
+		if !has(a, key) || key == awsLog && svc.Spec.Type != object.TypeLoadBalancer {
 			continue
 		}
 		switch value := strings.ToLower(strings.TrimSpace(a[key])); {
 		case value == "false":
 			l.Key = ""
 		case value != "true":
-			l.Bad = append(l.Bad, Bad{key, fmt.Sprintf("%q is neither \"true\" nor \"false\", so no connection is logged for it", a[key])})
-		case key == awsLog && svc.Spec.Type != object.TypeLoadBalancer:
-			l.Bad = append(l.Bad, Bad{key, "has no effect: the Service is not of type LoadBalancer; write " + ConnectionLog})
+			l.Bad = append(l.Bad, Bad{Key: key, Text: fmt.Sprintf("%q is neither \"true\" nor \"false\", so no connection is logged for it", a[key])})
 		default:
 			l.Key = key
 		}
 	}
 	if has(a, awsLogInterval) && !anyOf("", "5", "60")(a[awsLogInterval]) {
-		l.Bad = append(l.Bad, Bad{awsLogInterval, fmt.Sprintf("%q is neither \"5\" nor \"60\" minutes; it has no effect either way, a line is written when a connection is over", a[awsLogInterval])})
+		l.Bad = append(l.Bad, Bad{Key: awsLogInterval, Text: fmt.Sprintf("%q is neither \"5\" nor \"60\" minutes; it has no effect either way, a line is written when a connection is over", a[awsLogInterval])})
 	}
 	for _, key := range []string{awsLogBucket, awsLogBucketUnder} {
 		if strings.TrimSpace(a[key]) != "" {

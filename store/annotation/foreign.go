@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"svcctl.io/svcctl/store/object"
 )
@@ -20,35 +21,76 @@ func (f Foreign) String() string { return f.Field + ": " + f.Text }
 // Foreigners are the labels and annotations of an object that ask for what does not happen here,
 // those that are refused included. Who asks the box what it refuses is told by a problem of the
 // Service: then those are left out, see Unserved.
-func Foreigners(o object.Object) []Foreign {
-	return foreigners(o, Named, Refused)
-}
+func Foreigners(o object.Object) []Foreign { return foreigners(o, true) }
 
 // Unserved returns the foreign annotations and labels of an object that are reported but not
 // refused.
-func Unserved(o object.Object) []Foreign { return foreigners(o, Named) }
+func Unserved(o object.Object) []Foreign { return foreigners(o, false) }
 
-func foreigners(o object.Object, effects ...Effect) (list []Foreign) {
+func foreigners(o object.Object, refused bool) (list []Foreign) {
 	meta := o.GetMeta()
 	if len(meta.Labels)+len(meta.Annotations) == 0 {
 		return nil
 	}
-	kind := o.GetTypeMeta().Kind
-	svc, _ := o.(*object.Service)
 	for _, of := range []struct {
 		field  string
 		values map[string]string
 	}{{"annotations", meta.Annotations}, {"labels", meta.Labels}} {
 		for _, key := range slices.Sorted(maps.Keys(of.values)) {
 			r := Find(key)
-			if r == nil || r.Label != (of.field == "labels") || !slices.Contains(effects, r.Effect) || !slices.Contains(r.kinds(), kind) {
+			if r == nil || r.Label != (of.field == "labels") {
 				continue
 			}
-			if r.balancer && (svc == nil || svc.Spec.Type != object.TypeLoadBalancer) || r.idle != nil && r.idle(of.values[key]) {
-				continue
+			if text := r.foreign(o, of.values[key], refused); text != "" {
+				list = append(list, Foreign{fmt.Sprintf("metadata.%s[%s]", of.field, key), text})
 			}
-			list = append(list, Foreign{fmt.Sprintf("metadata.%s[%s]", of.field, key), r.Text})
 		}
 	}
 	return list
+}
+
+// foreign returns what a value asks for in vain; "": nothing.
+func (r *Row) foreign(o object.Object, value string, refused bool) string {
+	kind := o.GetTypeMeta().Kind
+	svc, isService := o.(*object.Service)
+	switch {
+	case !slices.Contains(r.kinds(), kind):
+		return r.elsewhere(kind)
+	case r.balancer && isService && svc.Spec.Type != object.TypeLoadBalancer:
+		if off(value) || asksNotInternal(r.Key, value) {
+			return ""
+		}
+		return "has no effect: the Service is not of type LoadBalancer" + r.ours()
+	case r.Effect == Named, refused && r.Effect == Refused:
+		if r.idle == nil || !r.idle(value) {
+			return r.Text
+		}
+	}
+	return ""
+}
+
+// elsewhere returns what is wrong with an annotation on an object of a kind that it is not about; "": nothing.
+func (r *Row) elsewhere(kind string) string {
+	switch {
+	case r.Label || !slices.Contains(judgedKinds, kind):
+		return ""
+	case r.Of == ofSvcctl && r.Effect == Named:
+		return r.Text
+	case r.Effect == Acts && (r.Of == ofSvcctl || kind == object.KindService):
+		return fmt.Sprintf("has no effect here: it is an annotation of %s, not of %s", strings.Join(r.kinds(), ", "), kind) + r.ours()
+	}
+	return ""
+}
+
+// judgedKinds are the kinds whose annotations of svcctl are judged.
+var judgedKinds = slices.Concat(anyKind, []string{
+	object.KindIPAddressPool, object.KindL2Advertisement, object.KindBGPAdvertisement, object.KindBGPPeer, object.KindBFDProfile,
+})
+
+// ours names the annotation to write in its place.
+func (r *Row) ours() string {
+	if r.instead == "" {
+		return ""
+	}
+	return "; write " + r.instead
 }

@@ -2,33 +2,12 @@ package annotation
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"svcctl.io/svcctl/store/object"
-)
-
-// The annotations about TLS and HTTP at relayed ports. TLSSecret, TLSServices and BackendProtocol have a form
-// for one port, with a dot and its name or number behind the key, which wins.
-const (
-	TLSSecret       = object.AnnotationTLSSecret
-	TLSPolicy       = domain + "tls-policy"
-	TLSALPN         = domain + "tls-alpn"
-	TLSClientCA     = domain + "tls-client-ca"
-	TLSClientAuth   = domain + "tls-client-auth"
-	TLSOCSP         = domain + "tls-ocsp"
-	TLSServices     = object.AnnotationTLSServices
-	BackendProtocol = object.AnnotationBackendProtocol
-	BackendCA       = domain + "backend-ca"
-	BackendName     = domain + "backend-name"
-	ResponseTimeout = domain + "response-timeout"
-
-	awsPolicy  = aws + "ssl-negotiation-policy"
-	awsALPN    = aws + "alpn-policy"
-	awsBackend = aws + "backend-protocol"
 )
 
 // localSecret is the prefix of a Secret's name where AWS has the ARN of a certificate.
@@ -48,6 +27,10 @@ type Front struct {
 	Key string
 	// Why is why the port cannot be served, and WhyKey the annotation that it is about; "": it can.
 	Why, WhyKey string
+	// Misplaced is set when Why is about the protocol of the port; else no port could follow the annotation.
+	Misplaced bool
+	// Unencrypted is set when Why is that TLS is asked for and cannot be given.
+	Unencrypted bool
 
 	// Secrets are the names of the Secrets with certificates for clients; the first one is for clients that name
 	// no server, or one that no certificate is for. None: there is no TLS towards clients.
@@ -102,40 +85,28 @@ func Fronts(svc *object.Service) (fronts []Front, bad []Bad) {
 		asked = asked || r.Key != ""
 		ended = ended || len(r.Secrets) > 0
 	}
-	return fronts, append(idleFronts(svc, asked, ended), unknownPorts(svc)...)
-}
-
-// idleFronts are annotations that say how, where none says what.
-func idleFronts(svc *object.Service, asked, ended bool) (bad []Bad) {
-	for _, key := range []string{TLSPolicy, TLSALPN, TLSClientCA, TLSClientAuth, TLSOCSP} {
-		if has(svc.Metadata.Annotations, key) && !ended {
-			bad = append(bad, Bad{key, "has no effect: no port ends TLS; write " + TLSSecret + " too"})
+	bad = idleFronts(svc, asked, ended)
+	half := halfTLS(svc, ended)
+	half.Idle = true
+	for i := range fronts {
+		r := frontReader{Front: fronts[i], svc: svc, a: svc.Metadata.Annotations, port: &svc.Spec.Ports[i]}
+		if half.Key != "" && isTCP(r.port) && len(r.Secrets)+len(r.Services) == 0 && !r.excluded() {
+			r.asks(half.Key)
+			r.encrypt(half.Key, "%s", half.Text)
+			half.Idle = half.Idle && r.WhyKey != half.Key
+			fronts[i] = r.Front
 		}
 	}
-	for _, key := range []string{awsPolicy, awsALPN} {
-		if has(svc.Metadata.Annotations, key) && svc.Spec.Type == object.TypeLoadBalancer && !has(svc.Metadata.Annotations, awsCert) && !ended {
-			bad = append(bad, Bad{key, "has no effect: no certificate is named; write " + TLSSecret + " too"})
+	unknown := unknownPorts(svc)
+	if half.Key != "" && half.Idle && !slices.ContainsFunc(unknown, func(b Bad) bool { return b.Key == half.Key }) {
+		bad = append(bad, Bad{Key: half.Key, Text: "has no effect: no port ends TLS; write " + TLSSecret + " too", Idle: true})
+	}
+	for _, b := range unknown {
+		if b.Key != half.Key || half.Idle {
+			bad = append(bad, b)
 		}
 	}
-	for _, key := range []string{BackendCA, BackendName, ResponseTimeout} {
-		if has(svc.Metadata.Annotations, key) && !asked {
-			bad = append(bad, Bad{key, "has no effect: the port's bytes are passed on as they are; write " + BackendProtocol + " too"})
-		}
-	}
-	return bad
-}
-
-// unknownPorts are annotations for one port that the Service does not have.
-func unknownPorts(svc *object.Service) (bad []Bad) {
-	for _, key := range slices.Sorted(maps.Keys(svc.Metadata.Annotations)) {
-		for _, prefix := range []string{TLSSecret, TLSServices, BackendProtocol} {
-			name, is := strings.CutPrefix(key, prefix+".")
-			if is && !slices.ContainsFunc(svc.Spec.Ports, func(p object.ServicePort) bool { return listed(name, &p) }) {
-				bad = append(bad, Bad{key, fmt.Sprintf("no port of the Service is named %q", name)})
-			}
-		}
-	}
-	return bad
+	return fronts, bad
 }
 
 // frontReader reads the Front of one port.
@@ -153,6 +124,14 @@ func (r *frontReader) refuse(key, format string, args ...any) {
 	}
 }
 
+// encrypt records that TLS is asked for and cannot be given.
+func (r *frontReader) encrypt(key, format string, args ...any) {
+	if r.Why == "" {
+		r.Unencrypted = true
+	}
+	r.refuse(key, format, args...)
+}
+
 // asks notes an annotation that asks for something; the first one is Key.
 func (r *frontReader) asks(key string) {
 	if r.Key == "" {
@@ -160,14 +139,27 @@ func (r *frontReader) asks(key string) {
 	}
 }
 
-// own returns the value of an annotation for this port: the form for one port wins.
-func (r *frontReader) own(key string) (from, value string) {
+// own returns the value of an annotation for this port: the form for one port wins. is is set when it is there,
+// perhaps without a value.
+func (r *frontReader) own(key string) (from, value string, is bool) {
 	for _, name := range []string{r.port.Name, strconv.Itoa(int(r.port.Port))} {
-		if from := key + "." + name; name != "" && has(r.a, from) {
-			return from, strings.TrimSpace(r.a[from])
+		if from := key + "." + name; name != "" && given(r.a, from) {
+			return from, strings.TrimSpace(r.a[from]), true
 		}
 	}
-	return key, strings.TrimSpace(r.a[key])
+	return key, strings.TrimSpace(r.a[key]), given(r.a, key)
+}
+
+// excluded reports whether the port is to have no TLS, by an annotation of ours.
+func (r *frontReader) excluded() bool {
+	_, value, _ := r.own(TLSSecret)
+	return value == none
+}
+
+// WithoutTLS reports whether an annotation of ours has a port without TLS, whatever those of clouds ask for.
+func WithoutTLS(svc *object.Service, port *object.ServicePort) bool {
+	r := frontReader{svc: svc, a: svc.Metadata.Annotations, port: port}
+	return r.excluded()
 }
 
 func (r *frontReader) read() {
@@ -177,7 +169,8 @@ func (r *frontReader) read() {
 	if r.Key == "" {
 		return
 	}
-	if r.port.Protocol != object.ProtocolTCP {
+	if r.port.Protocol != object.ProtocolTCP && r.Why == "" {
+		r.Misplaced = true
 		r.refuse(r.Key, "there is neither TLS nor HTTP over %s: write %s.NAME for the TCP ports by name, or leave the annotation out", r.port.Protocol, r.Key)
 	}
 	if len(r.Secrets) > 0 {
@@ -191,8 +184,15 @@ func (r *frontReader) read() {
 
 // readSecrets reads where the certificates for clients are.
 func (r *frontReader) readSecrets() {
-	key, value := r.own(TLSSecret)
-	if value == "" && r.ofBalancer() && tlsOfAWS(r.a, r.port) != "" {
+	key, value, is := r.own(TLSSecret)
+	if is && value == "" {
+		if isTCP(r.port) {
+			r.asks(key)
+			r.encrypt(key, "it names no Secret: write the name of a Secret of type kubernetes.io/tls, or %q for a port without TLS", none)
+		}
+		return
+	}
+	if value == "" && isTCP(r.port) && tlsOfAWS(r.a, r.port) != "" {
 		for part := range strings.SplitSeq(r.a[awsCert], ",") {
 			if part = strings.TrimSpace(part); strings.HasPrefix(part, localSecret) {
 				value += strings.TrimPrefix(part, localSecret) + ","
@@ -211,9 +211,6 @@ func (r *frontReader) readSecrets() {
 	}
 }
 
-// none is the value that turns a feature off.
-const none = "none"
-
 // secretName is the name of a Secret in the Service's namespace.
 func (r *frontReader) secretName(key, text string) string {
 	name := strings.TrimSpace(text)
@@ -227,7 +224,7 @@ func (r *frontReader) ofBalancer() bool { return r.svc.Spec.Type == object.TypeL
 
 func (r *frontReader) readPolicy() {
 	key := TLSPolicy
-	if !has(r.a, key) && r.ofBalancer() && has(r.a, awsPolicy) {
+	if !has(r.a, key) && has(r.a, awsPolicy) {
 		key = awsPolicy
 	}
 	var why string
@@ -273,7 +270,7 @@ func (r *frontReader) readALPN() {
 	}
 	key, value := TLSALPN, strings.TrimSpace(r.a[TLSALPN])
 	if value == "" {
-		if key, value = awsALPN, strings.TrimSpace(r.a[awsALPN]); value == "" || !r.ofBalancer() {
+		if key, value = awsALPN, strings.TrimSpace(r.a[awsALPN]); value == "" {
 			return
 		}
 		protocols, known := alpnPolicies[strings.ToLower(value)]
@@ -299,11 +296,11 @@ func (r *frontReader) readALPN() {
 
 // readBackend reads what endpoints speak.
 func (r *frontReader) readBackend() {
-	key, value := r.own(BackendProtocol)
-	if value == "" && r.ofBalancer() {
+	key, value, _ := r.own(BackendProtocol)
+	if value == "" {
 		key, value = awsBackend, strings.TrimSpace(r.a[awsBackend])
-		// As on AWS, it is about the ports with TLS; http is about the others too.
-		if value == "" || len(r.Secrets) == 0 && !strings.EqualFold(value, "http") {
+		// As on AWS, it is about the ports with TLS; http is about the others of load balancers too.
+		if value == "" || len(r.Secrets) == 0 && (!r.ofBalancer() || !strings.EqualFold(value, "http")) {
 			return
 		}
 		if r.port.Protocol != object.ProtocolTCP {
@@ -355,7 +352,7 @@ func (r *frontReader) responseTimeout() time.Duration {
 
 // readServices reads which Services clients are passed on to by the name of a server.
 func (r *frontReader) readServices() {
-	key, value := r.own(TLSServices)
+	key, value, _ := r.own(TLSServices)
 	if value == "" || value == none {
 		return
 	}

@@ -81,6 +81,19 @@ func acting(of, key, values, page, text string) Row {
 	return Row{Key: key, Of: of, Effect: Acts, Values: values, Page: page, Text: text}
 }
 
+// balancing is a row of an annotation that means the same as here, and acts on load balancers alone.
+func balancing(of, key, values, page, text string) Row {
+	row := acting(of, key, values, page, text)
+	row.balancer = true
+	return row
+}
+
+// or is the row with the annotation that has its effect where the row has none.
+func (r Row) or(own string) Row {
+	r.instead = own
+	return r
+}
+
 // named is a row of an annotation without an effect; idle are values that ask for nothing.
 func named(of, key, text string, idle func(string) bool) Row {
 	return Row{Key: key, Of: of, Effect: Named, Text: text, idle: idle}
@@ -89,9 +102,16 @@ func named(of, key, text string, idle func(string) bool) Row {
 // kept is a row of an annotation that informs.
 func kept(of, key, text string) Row { return Row{Key: key, Of: of, Effect: Kept, Text: text} }
 
-// refused is a row of what a load balancer is not served with.
+// refused is a row of what a Service is not served with.
 func refused(of, key, values, text string, idle func(string) bool) Row {
-	return Row{Key: key, Of: of, Effect: Refused, Values: values, Page: "services", Text: text, idle: idle, balancer: true}
+	return Row{Key: key, Of: of, Effect: Refused, Values: values, Page: "services", Text: text, idle: idle}
+}
+
+// unread is a row of a list of clients that a load balancer cannot follow.
+func unread(of, key, values string) Row {
+	row := refused(of, key, values, noAccess, empty)
+	row.balancer = true
+	return row.or(domain + "source-sets")
 }
 
 // rest is the row of all others of a cloud.

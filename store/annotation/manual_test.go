@@ -30,8 +30,9 @@ its own. This page is printed from the table that the program follows. An effect
 | refused | what it asks for is not given, and what would be dangerous without it is not served: that is a problem of the Service |
 
 An annotation of another domain than those of this page is kept without a word. A key that ends in
-` + "`*`" + ` stands for all that begin like it and have no row of their own. Annotations of clouds that act
-or are refused mean something on Services of type LoadBalancer alone, as there.
+` + "`*`" + ` stands for all that begin like it and have no row of their own. Annotations about load balancers, as
+internal ones, have no effect on Services of another type than LoadBalancer, which a warning says; those about TLS hold on
+every type.
 
 ### Internal load balancers
 
@@ -53,7 +54,8 @@ ranges.
 
 TLS is ended with certificates from Secrets ([relay](relay.md)). A TCP port that asks for one of a cloud's
 store would be passed through in the clear, so it is not served, on none of the Service's addresses; its other
-ports are. When a live Service gets such an annotation, new connections to the port are refused and open ones
+ports are. An empty certificate asks for TLS too, and a list of ports with an entry that is no TCP port
+of the Service may mean each of the others ([relay](relay.md)). When a live Service gets such an annotation, new connections to the port are refused and open ones
 end as they would. ` + "`svcctl.io/tls-secret`" + `, for all ports or for one, is what to do about that: it wins over
 the annotations of clouds. So does ` + "`aws-load-balancer-ssl-cert: secret:NAME`" + `. Without ` + "`ssl-ports`" + ` a
 certificate of AWS is about all TCP ports.

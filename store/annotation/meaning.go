@@ -14,19 +14,24 @@ import (
 type Bad struct {
 	Key  string
 	Text string // "“yes” is …; …"
+	// Idle is set when the value has a meaning, and no effect on this object.
+	Idle bool
 }
 
 // Field is the path of an annotation in an object.
 func Field(key string) string { return fmt.Sprintf("metadata.annotations[%s]", key) }
 
-// asksInternal are the annotations that ask for an internal load balancer. Any other value than
-// these asks for one too: an address that is reached by too many would be the worse mistake.
-var asksInternal = []struct {
+// internalKey is an annotation with its values.
+type internalKey struct {
 	key    string
 	yes    []string // nil: every value but "" is one
 	no     []string
 	prefix bool // a prefix is a yes, and says who may connect
-}{
+}
+
+// asksInternal are the annotations that ask for an internal load balancer. Any other value than
+// these asks for one too: an address that is reached by too many would be the worse mistake.
+var asksInternal = []internalKey{
 	{key: aws + "internal", yes: []string{"true"}, no: []string{"false"}, prefix: true},
 	{key: aws + "scheme", yes: []string{"internal"}, no: []string{"internet-facing"}},
 	{key: "cloud.google.com/load-balancer-type", yes: []string{"Internal"}, no: []string{"External"}},
@@ -41,6 +46,12 @@ var asksInternal = []struct {
 	{key: tencent + "internal-subnetid"},
 	{key: baidu + "internal-vpc", yes: []string{"true"}, no: []string{"false"}},
 	{key: digitalOcean + "network", yes: []string{"INTERNAL"}, no: []string{"EXTERNAL"}},
+}
+
+// asksNotInternal reports whether a value of an annotation asks for a load balancer that is not internal.
+func asksNotInternal(key, value string) bool {
+	i := slices.IndexFunc(asksInternal, func(a internalKey) bool { return a.key == key })
+	return i >= 0 && anyOf(asksInternal[i].no...)(value)
 }
 
 // Internal is whether a Service is to be reached from inside only.
@@ -77,7 +88,7 @@ func InternalOf(svc *object.Service) (i Internal) {
 			if a.prefix {
 				want += " nor a prefix"
 			}
-			i.Bad = append(i.Bad, Bad{a.key, fmt.Sprintf("%q is neither %s, so the Service is taken to be internal", value, want)})
+			i.Bad = append(i.Bad, Bad{Key: a.key, Text: fmt.Sprintf("%q is neither %s, so the Service is taken to be internal", value, want)})
 		case prefix.Bits() > 0:
 			i.Sources = append(i.Sources, prefix.Masked().String())
 		}
@@ -103,7 +114,7 @@ func PrefersZone(svc *object.Service) (prefers bool, bad []Bad) {
 	case strings.EqualFold(value, "false"):
 		return true, nil
 	case !strings.EqualFold(value, "true"):
-		bad = []Bad{{key, fmt.Sprintf("%q is neither \"true\" nor \"false\", so endpoints of all zones are used", value)}}
+		bad = []Bad{{Key: key, Text: fmt.Sprintf("%q is neither \"true\" nor \"false\", so endpoints of all zones are used", value)}}
 	}
 	return false, bad
 }

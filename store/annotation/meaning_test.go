@@ -2,6 +2,7 @@ package annotation
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"svcctl.io/svcctl/store/object"
@@ -98,8 +99,8 @@ func TestTLSKey(t *testing.T) {
 		{both, []string{awsCert, "arn:x", awsSSLPorts, "*"}},
 		{one, []string{awsCert, "arn:x", awsSSLPorts, "443,8443"}},
 		{one, []string{awsCert, "arn:x", awsSSLPorts, " https "}},
-		{none, []string{awsCert, "arn:x", awsSSLPorts, "8443"}},
-		{none, []string{awsSSLPorts, "443"}},
+		{both, []string{awsCert, "arn:x", awsSSLPorts, "8443"}},
+		{one, []string{awsSSLPorts, "443"}},
 		{both, []string{openStack + "default-tls-container-ref", "http://barbican/x"}},
 		{one, []string{oracle + "ssl-ports", "443"}},
 		{one, []string{oracle + "ssl-ports", "443", oracle + "tls-secret", "s"}},
@@ -118,9 +119,10 @@ func TestTLSKey(t *testing.T) {
 		{none, []string{digitalOcean + "protocol", "http"}},
 	} {
 		svc, got := annotated(tt.values...), ""
+		svc.Spec.Ports = ports
 		for i := range ports {
-			key := TLSKey(svc, &ports[i])
-			if r := byKey[key]; key != "" && (r == nil || r.Effect != Refused) {
+			key, _ := TLSKey(svc, &ports[i])
+			if r := byKey[key]; key != "" && key != awsSSLPorts && (r == nil || r.Effect != Refused) {
 				t.Errorf("%v: asked for by %s, whose row is %+v", tt.values, key, r)
 			}
 			if key != "" {
@@ -155,5 +157,54 @@ func TestSourceRangesAndLists(t *testing.T) {
 	svc.Spec.Type = object.TypeClusterIP
 	if got := UnreadableAccess(svc) + UnreadableAccess(annotated()); got != "" {
 		t.Errorf("a list of clients where there is none: %q", got)
+	}
+}
+
+// Each TCP port that may be meant by an annotation of a cloud is not served, and each that cannot be is.
+func TestPortsThatMayBeMeant(t *testing.T) {
+	const arn = "arn:aws:acm:us-east-1:1:certificate/2"
+	for name, tt := range map[string]struct {
+		annotations map[string]string
+		http, https string // why; "cert": an unreadable certificate, "": not asked
+	}{
+		"nothing":                       {nil, "", ""},
+		"ARN":                           {map[string]string{awsCert: arn}, "cert", "cert"},
+		"ARN of a port":                 {map[string]string{awsCert: arn, awsSSLPorts: "443"}, "", "cert"},
+		"ARN of a port by name":         {map[string]string{awsCert: arn, awsSSLPorts: "HTTPS"}, "", "cert"},
+		"ARN of a port that is not":     {map[string]string{awsCert: arn, awsSSLPorts: "4443"}, `"4443" is no TCP port`, `"4443" is no TCP port`},
+		"Secret of a port that is not":  {map[string]string{awsCert: "secret:a", awsSSLPorts: "4443"}, `"4443" is no TCP port`, `"4443" is no TCP port`},
+		"Secret of one port that is":    {map[string]string{awsCert: "secret:a", awsSSLPorts: "443, 4443"}, "", "cert"},
+		"Secret of the other":           {map[string]string{awsCert: "secret:a", awsSSLPorts: "80, 4443"}, "cert", `"4443" is no TCP port`},
+		"Secret of UDP":                 {map[string]string{awsCert: "secret:a", awsSSLPorts: "dns"}, `"dns" is no TCP port`, `"dns" is no TCP port`},
+		"empty":                         {map[string]string{awsCert: ""}, "no certificate", "no certificate"},
+		"empty for a port":              {map[string]string{awsCert: " ", awsSSLPorts: "443"}, "", "no certificate"},
+		"ports alone":                   {map[string]string{awsSSLPorts: "443"}, "", "no certificate"},
+		"all ports alone":               {map[string]string{awsSSLPorts: "*"}, "no certificate", "no certificate"},
+		"a typo in ports alone":         {map[string]string{awsSSLPorts: "4443"}, `"4443" is no TCP port`, `"4443" is no TCP port`},
+		"OpenStack, empty":              {map[string]string{openStack + "default-tls-container-ref": ""}, "no certificate", "no certificate"},
+		"Oracle":                        {map[string]string{oracle + "ssl-ports": "443", oracle + "tls-secret": "a"}, "", "cert"},
+		"Oracle, a typo":                {map[string]string{oracle + "ssl-ports": "4443", oracle + "tls-secret": "a"}, `"4443" is no TCP port`, `"4443" is no TCP port`},
+		"Alibaba":                       {map[string]string{alibaba + "protocol-port": "https:443,http:80"}, "", "cert"},
+		"Alibaba, a typo of a port":     {map[string]string{alibaba + "protocol-port": "https:4443,http:80"}, `"4443" is no TCP port`, `"4443" is no TCP port`},
+		"Alibaba, a typo of a protocol": {map[string]string{alibaba + "protocol-port": "htps:443,http:80"}, "", "cert"},
+		"Tencent, a typo of a port":     {map[string]string{tencentCloud + "specify-protocol": `{"4443":{"protocol":["HTTPS"]}}`}, `"4443" is no TCP port`, `"4443" is no TCP port`},
+		"Tencent, a typo of a protocol": {map[string]string{tencentCloud + "specify-protocol": `{"443":{"protocol":["HTPS"]},"80":{"protocol":["HTTP"]}}`}, "", "cert"},
+		"DigitalOcean":                  {map[string]string{digitalOcean + "tls-ports": "443", digitalOcean + "certificate-id": "x"}, "", "cert"},
+		"DigitalOcean, a typo":          {map[string]string{digitalOcean + "tls-ports": "4443", digitalOcean + "certificate-id": "x"}, `"4443" is no TCP port`, `"4443" is no TCP port`},
+		"DigitalOcean, passed through":  {map[string]string{digitalOcean + "tls-ports": "4443", digitalOcean + "tls-passthrough": "true"}, "", ""},
+		"DigitalOcean, no protocol":     {map[string]string{digitalOcean + "protocol": "htps"}, "cert", "cert"},
+	} {
+		for _, kind := range []string{object.TypeLoadBalancer, object.TypeNodePort, object.TypeClusterIP} {
+			svc := fronted(tt.annotations)
+			svc.Spec.Type = kind
+			for i, want := range []string{tt.http, tt.https, ""} {
+				key, why := TLSKey(svc, &svc.Spec.Ports[i])
+				switch {
+				case want == "" && key == "", want == "cert" && key != "" && why == "", want != "" && key != "" && strings.Contains(why, want):
+				default:
+					t.Errorf("%s, %s: port %d: %q %q, want %q", name, kind, i, key, why, want)
+				}
+			}
+		}
 	}
 }

@@ -2,7 +2,10 @@ package annotation
 
 import "svcctl.io/svcctl/store/object"
 
-const domain = "svcctl.io/"
+const (
+	domain  = "svcctl.io/"
+	weights = object.AnnotationWeights
+)
 
 // The annotations of svcctl that this package reads.
 const (
@@ -23,9 +26,9 @@ var slicesAndPods = []string{object.KindEndpointSlice, object.KindEndpoints, obj
 
 var svcctlRows = []Row{
 	{Key: LoadBalancerIPs, Of: ofSvcctl, Effect: Acts, Values: "addresses, with commas between them", Page: "allocation",
-		Text: "asks for these load balancer IPs, besides spec.loadBalancerIP"},
+		Text: "asks for these load balancer IPs, besides spec.loadBalancerIP", balancer: true},
 	{Key: SharingKey, Of: ofSvcctl, Effect: Acts, Values: "any text", Page: "allocation",
-		Text: "lets load balancers with the same text have one IP, as long as no port is in two of them"},
+		Text: "lets load balancers with the same text have one IP, as long as no port is in two of them", balancer: true},
 	{Key: domain + "allow-host-address", Of: ofSvcctl, Effect: Acts, Values: "true", Page: "services",
 		Text: "lets the Service have an address of the box itself, of which it takes its own ports alone"},
 	{Key: domain + "no-local-endpoints", Of: ofSvcctl, Effect: Acts, Values: "drop, reject", Page: "services",
@@ -51,7 +54,7 @@ var svcctlRows = []Row{
 	{Key: domain + "weights", Of: ofSvcctl, Effect: Acts, Values: "ADDRESS=WEIGHT, with commas between them", Page: "balancing",
 		Text: "gives endpoints larger or smaller shares"},
 	{Key: domain + "weight", Of: ofSvcctl, Kinds: slicesAndPods, Effect: Acts, Values: "0-65535", Page: "balancing",
-		Text: "gives the endpoints of the object a larger or smaller share"},
+		Text: "gives the endpoints of the object a larger or smaller share", instead: weights},
 	{Key: domain + "priority", Of: ofSvcctl, Kinds: slicesAndPods, Effect: Acts, Values: "0-9", Page: "balancing",
 		Text: "uses the endpoints while none of a lower number is usable"},
 	{Key: domain + "slow-start", Of: ofSvcctl, Effect: Acts, Values: "a time from 1s to 15m", Page: "balancing",

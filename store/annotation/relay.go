@@ -73,7 +73,7 @@ func RelayOf(svc *object.Service) (r Relay) {
 	case given && object.IsKernelMode(mode):
 		r.Kernel = true
 	case given:
-		r.Bad = append(r.Bad, Bad{ProxyMode, fmt.Sprintf("%q is no mode, so the kernel serves the Service: write \"userspace\" to have it relayed, or \"kernel\"", mode)})
+		r.Bad = append(r.Bad, Bad{Key: ProxyMode, Text: fmt.Sprintf("%q is no mode, so the kernel serves the Service: write \"userspace\" to have it relayed, or \"kernel\"", mode)})
 	}
 	r.readProxyProtocol(svc)
 	r.readProxyFrom(a)
@@ -84,12 +84,12 @@ func RelayOf(svc *object.Service) (r Relay) {
 	case r.Asked() && anyOf("true")(text):
 		r.Transparent = true
 	case given && !anyOf("true", "false")(text):
-		r.Bad = append(r.Bad, Bad{Transparent, fmt.Sprintf("%q is neither true nor false, so endpoints see the box", text)})
+		r.Bad = append(r.Bad, Bad{Key: Transparent, Text: fmt.Sprintf("%q is neither true nor false, so endpoints see the box", text)})
 	}
 	if !r.Asked() {
 		for _, key := range []string{ConnectTimeout, ConnectRetries, Transparent} {
 			if has(a, key) {
-				r.Bad = append(r.Bad, Bad{key, "has no effect: the kernel makes no connections of its own; write " + ProxyMode + ": userspace, or another annotation that has ports relayed, too"})
+				r.Bad = append(r.Bad, Bad{Key: key, Text: "has no effect: the kernel makes no connections of its own; write " + ProxyMode + ": userspace, or another annotation that has ports relayed, too", Idle: true})
 			}
 		}
 		return r
@@ -99,7 +99,7 @@ func RelayOf(svc *object.Service) (r Relay) {
 	if text, given := a[ConnectRetries]; given {
 		n, err := strconv.Atoi(strings.TrimSpace(text))
 		if err != nil || n < 0 || n > maxConnectRetries {
-			r.Bad = append(r.Bad, Bad{ConnectRetries, fmt.Sprintf("%q is no number from 0 to %d, so it is %d", text, maxConnectRetries, defaultConnectRetries)})
+			r.Bad = append(r.Bad, Bad{Key: ConnectRetries, Text: fmt.Sprintf("%q is no number from 0 to %d, so it is %d", text, maxConnectRetries, defaultConnectRetries)})
 		} else {
 			r.ConnectRetries = n
 		}
@@ -116,14 +116,14 @@ func (r *Relay) readProxyProtocol(svc *object.Service) {
 			return
 		}
 		if key = awsProxy; value != "*" {
-			r.Bad = append(r.Bad, Bad{key, fmt.Sprintf("%q is not \"*\", so endpoints get no header; only all ports can have one", value)})
+			r.Bad = append(r.Bad, Bad{Key: key, Text: fmt.Sprintf("%q is not \"*\", so endpoints get no header; only all ports can have one", value)})
 			return
 		}
 		r.ProxyProtocol = 1
 	} else {
 		var err error
 		if r.ProxyProtocol, err = object.ParseProxyProtocol(a[key]); err != nil {
-			r.Bad = append(r.Bad, Bad{key, fmt.Sprintf("%q is no version, so endpoints get no header: write v1 or v2, or none", a[key])})
+			r.Bad = append(r.Bad, Bad{Key: key, Text: fmt.Sprintf("%q is no version, so endpoints get no header: write v1 or v2, or none", a[key])})
 		}
 	}
 	if r.ProxyProtocol != 0 && r.Key == "" {
@@ -145,7 +145,7 @@ func (r *Relay) readProxyFrom(a map[string]string) {
 			prefix, err = netip.PrefixFrom(addr, addr.BitLen()), nil
 		}
 		if err != nil || prefix.Addr().Is4In6() {
-			r.Bad = append(r.Bad, Bad{ProxyFrom, fmt.Sprintf("%q is no address or prefix, so no header is taken from there: write it like \"192.0.2.7\" or \"192.0.2.0/24\", with commas between several", part)})
+			r.Bad = append(r.Bad, Bad{Key: ProxyFrom, Text: fmt.Sprintf("%q is no address or prefix, so no header is taken from there: write it like \"192.0.2.7\" or \"192.0.2.0/24\", with commas between several", part)})
 			continue
 		}
 		r.ProxyFrom = append(r.ProxyFrom, prefix.Masked())
@@ -163,7 +163,7 @@ func (r *Relay) timeout(a map[string]string) time.Duration {
 	}
 	d, err := object.ParseSeconds(text)
 	if err != nil || d < minConnectTimeout || d > maxConnectTimeout {
-		r.Bad = append(r.Bad, Bad{ConnectTimeout, fmt.Sprintf("%q is no time from %s to %s, so it is %s; write it like \"2s\", or in seconds",
+		r.Bad = append(r.Bad, Bad{Key: ConnectTimeout, Text: fmt.Sprintf("%q is no time from %s to %s, so it is %s; write it like \"2s\", or in seconds",
 			text, minConnectTimeout, maxConnectTimeout, defaultConnectTimeout)})
 		return defaultConnectTimeout
 	}

@@ -58,6 +58,8 @@ type Row struct {
 	idle func(value string) bool
 	// balancer is set for annotations that act on load balancers alone.
 	balancer bool
+	// instead is the annotation that has its effect on other Services, or on other kinds; "": none has.
+	instead string
 }
 
 // isPattern reports whether the row is about all keys that begin like its own.

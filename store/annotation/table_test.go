@@ -206,6 +206,15 @@ func TestForeigners(t *testing.T) {
 	slice := func() *object.EndpointSlice {
 		return &object.EndpointSlice{TypeMeta: object.TypeMeta{Kind: object.KindEndpointSlice}}
 	}
+	on := func(o object.Object, key, value string) object.Object {
+		o.GetMeta().Annotations = map[string]string{key: value}
+		return o
+	}
+	plain := func(key, value string) object.Object {
+		svc := annotated(key, value)
+		svc.Spec.Type = object.TypeNodePort
+		return svc
+	}
 	clusterIP := annotated(awsCert, "arn:aws:acm:x")
 	clusterIP.Spec.Type = object.TypeClusterIP
 	for name, tt := range map[string]struct {
@@ -221,28 +230,42 @@ func TestForeigners(t *testing.T) {
 		"managed":      {labeled(slice(), "endpointslice.kubernetes.io/managed-by"), "names a controller that does not run here"},
 		"of a Service": {labeled(annotated(), "endpointslice.kubernetes.io/managed-by"), ""},
 
-		"certificate":         {annotated(awsCert, "arn:aws:acm:x"), "not served, rather than passed through in the clear, until svcctl.io/tls-secret"},
-		"a Secret":            {annotated(awsCert, "secret:a, secret:b"), ""},
-		"a Secret and an ARN": {annotated(awsCert, "secret:a,arn:aws:acm:x"), "not served"},
-		"no certificate":      {annotated(awsCert, " "), ""},
-		"not a balancer":      {clusterIP, ""},
-		"tcp":                 {annotated(oracle+"backend-protocol", "tcp"), ""},
-		"http":                {annotated(oracle+"backend-protocol", "http"), "write svcctl.io/backend-protocol"},
-		"PROXY":               {annotated(aws+"proxy-protocol", "*"), ""},
-		"PROXY elsewhere":     {annotated(openStack+"proxy-protocol", "true"), "write svcctl.io/proxy-protocol: v1 or v2"},
-		"acts":                {annotated(aws+"connection-draining-enabled", "true"), ""},
-		"kept":                {annotated("kubectl.kubernetes.io/last-applied-configuration", "{}"), ""},
-		"a cloud's":           {annotated(aws+"moon-phase", "full"), "load balancer of AWS"},
-		"misspelled":          {annotated("svcctl.io/drain-timeot", "1s"), "is no annotation that svcctl knows"},
-		"a port's check":      {annotated("svcctl.io/health-check.dns", "none"), ""},
-		"annotation, label":   {labeled(annotated(), aws+"proxy-protocol"), ""},
-		"only cross-zone":     {annotated(awsAttributes, attributeCrossZone+"=false"), ""},
-		"another attribute":   {annotated(awsAttributes, attributeCrossZone+"=false,deletion_protection.enabled=true"), "alone"},
-		"ports without TLS":   {annotated(alibaba+"protocol-port", "tcp:80,udp:53"), ""},
-		"ports with TLS":      {annotated(alibaba+"protocol-port", "tcp:80,https:443"), "asks for TLS with a certificate"},
-		"JSON without TLS":    {annotated(tencentCloud+"specify-protocol", `{"80":{"protocol":["TCP"]}}`), ""},
-		"JSON that is none":   {annotated(tencentCloud+"specify-protocol", `443: HTTPS`), "asks for TLS with a certificate"},
-		"unknown subsidiary":  {annotated("service.beta.kubernetes.io/linode-loadbalancer-throttle", "4"), "no annotation of this name is known"},
+		"certificate":                    {annotated(awsCert, "arn:aws:acm:x"), "not served, rather than passed through in the clear, until svcctl.io/tls-secret"},
+		"a Secret":                       {annotated(awsCert, "secret:a, secret:b"), ""},
+		"a Secret and an ARN":            {annotated(awsCert, "secret:a,arn:aws:acm:x"), "not served"},
+		"no certificate":                 {annotated(awsCert, " "), "not served, rather than passed through in the clear"},
+		"not a balancer":                 {clusterIP, "not served, rather than passed through in the clear"},
+		"on no balancer":                 {plain(aws+"connection-idle-timeout", "60"), "has no effect: the Service is not of type LoadBalancer; write svcctl.io/idle-timeout"},
+		"groups, no balancer":            {plain(aws+"extra-security-groups", "office"), "not of type LoadBalancer; write svcctl.io/source-sets"},
+		"log, no balancer":               {plain(awsLog, "true"), "not of type LoadBalancer; write svcctl.io/connection-log"},
+		"internal, no balancer":          {plain(aws+"internal", "true"), "not of type LoadBalancer"},
+		"not internal, no balancer":      {plain("cloud.google.com/load-balancer-type", "External"), ""},
+		"off, no balancer":               {plain(awsLog, "false"), ""},
+		"addresses, no balancer":         {plain(LoadBalancerIPs, "192.0.2.1"), "not of type LoadBalancer"},
+		"a list of clients, no balancer": {plain(alibaba+"acl-id", "x"), "not of type LoadBalancer; write svcctl.io/source-sets"},
+		"of slices":                      {annotated(domain+"weight", "5"), "is an annotation of EndpointSlice, Endpoints, Pod, not of Service; write svcctl.io/weights"},
+		"of slices, Cilium's":            {annotated("service.cilium.io/weight", "5"), "not of Service; write svcctl.io/weights"},
+		"of slices, without":             {annotated(domain+"priority", "5"), "is an annotation of EndpointSlice, Endpoints, Pod, not of Service"},
+		"of pools":                       {annotated(InternalPool, "true"), "is an annotation of IPAddressPool, not of Service"},
+		"of Services":                    {on(slice(), domain+"balance", "rr"), "is an annotation of Service, not of EndpointSlice"},
+		"unknown of a slice":             {on(slice(), domain+"wieght", "5"), "is no annotation that svcctl knows"},
+		"tcp":                            {annotated(oracle+"backend-protocol", "tcp"), ""},
+		"http":                           {annotated(oracle+"backend-protocol", "http"), "write svcctl.io/backend-protocol"},
+		"PROXY":                          {annotated(aws+"proxy-protocol", "*"), ""},
+		"PROXY elsewhere":                {annotated(openStack+"proxy-protocol", "true"), "write svcctl.io/proxy-protocol: v1 or v2"},
+		"acts":                           {annotated(aws+"connection-draining-enabled", "true"), ""},
+		"kept":                           {annotated("kubectl.kubernetes.io/last-applied-configuration", "{}"), ""},
+		"a cloud's":                      {annotated(aws+"moon-phase", "full"), "load balancer of AWS"},
+		"misspelled":                     {annotated("svcctl.io/drain-timeot", "1s"), "is no annotation that svcctl knows"},
+		"a port's check":                 {annotated("svcctl.io/health-check.dns", "none"), ""},
+		"annotation, label":              {labeled(annotated(), aws+"proxy-protocol"), ""},
+		"only cross-zone":                {annotated(awsAttributes, attributeCrossZone+"=false"), ""},
+		"another attribute":              {annotated(awsAttributes, attributeCrossZone+"=false,deletion_protection.enabled=true"), "alone"},
+		"ports without TLS":              {annotated(alibaba+"protocol-port", "tcp:80,udp:53"), ""},
+		"ports with TLS":                 {annotated(alibaba+"protocol-port", "tcp:80,https:443"), "asks for TLS with a certificate"},
+		"JSON without TLS":               {annotated(tencentCloud+"specify-protocol", `{"80":{"protocol":["TCP"]}}`), ""},
+		"JSON that is none":              {annotated(tencentCloud+"specify-protocol", `443: HTTPS`), "asks for TLS with a certificate"},
+		"unknown subsidiary":             {annotated("service.beta.kubernetes.io/linode-loadbalancer-throttle", "4"), "no annotation of this name is known"},
 	} {
 		list := Foreigners(tt.o)
 		switch {

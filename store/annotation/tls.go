@@ -2,6 +2,8 @@ package annotation
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -9,31 +11,128 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// TLSKey is the annotation by which a port of a Service asks for TLS to be terminated; "": none
-// does. It is about TCP ports of load balancers.
-func TLSKey(svc *object.Service, port *object.ServicePort) string {
-	if svc.Spec.Type != object.TypeLoadBalancer || port.Protocol != object.ProtocolTCP || len(svc.Metadata.Annotations) == 0 {
-		return ""
+// TLSKey returns the annotation of a cloud by which a port of a Service asks for TLS to be terminated, and why it
+// cannot be; "": none does. The why is "" where the certificate is in the cloud. It is about TCP ports.
+func TLSKey(svc *object.Service, port *object.ServicePort) (key, why string) {
+	if port.Protocol != object.ProtocolTCP || len(svc.Metadata.Annotations) == 0 {
+		return "", ""
 	}
 	a := svc.Metadata.Annotations
 	for _, asks := range []func(map[string]string, *object.ServicePort) string{tlsOfAWS, tlsOfOpenStack, tlsOfOracle, tlsOfAlibaba, tlsOfTencent, tlsOfDigitalOcean} {
 		if key := asks(a, port); key != "" {
-			return key
+			switch {
+			case slices.Contains(certificates, key) && !has(a, key):
+				return key, "it names no certificate"
+			case key == awsSSLPorts:
+				return key, "no certificate is named"
+			}
+			return key, ""
 		}
 	}
-	return ""
+	// A list with an entry that is no port may have meant this one.
+	for _, l := range portLists(svc) {
+		if stray, some := strays(svc, l.ports); stray != "" && !(some && isPlain(port)) {
+			return l.key, notTCP(svc, stray)
+		}
+	}
+	return "", ""
+}
+
+// isPlain reports whether nobody means a port by a wrong entry of a list of ports with TLS: it is the one of plain HTTP.
+func isPlain(p *object.ServicePort) bool {
+	return p.Port == 80 || strings.EqualFold(p.Name, "http") || strings.EqualFold(object.Deref(p.AppProtocol), "http")
+}
+
+// certificates are the annotations of clouds that name certificates. An empty one, as a template may write it, asks for
+// TLS all the same.
+var certificates = []string{
+	awsCert, openStack + "default-tls-container-ref", oracle + "tls-secret", alibaba + "cert-id", alibabaOld + "cert-id",
+	digitalOcean + "certificate-id", digitalOcean + "certificate-name",
+}
+
+// portList is an annotation that lists ports with TLS.
+type portList struct {
+	key   string
+	ports []string
+}
+
+// portLists are the annotations of a Service that list ports with TLS.
+func portLists(svc *object.Service) (lists []portList) {
+	a := svc.Metadata.Annotations
+	for _, key := range []string{awsSSLPorts, oracle + "ssl-ports"} {
+		lists = append(lists, portList{key, strings.Split(a[key], ",")})
+	}
+	for _, key := range []string{alibaba + "protocol-port", alibabaOld + "protocol-port"} {
+		lists = append(lists, portList{key, tlsPorts(a[key])})
+	}
+	ports, _ := portsInJSON(a[tencentCloud+"specify-protocol"])
+	lists = append(lists, portList{tencentCloud + "specify-protocol", ports})
+	for _, key := range []string{digitalOcean + "tls-ports", digitalOcean + "http2-ports", digitalOcean + "http3-port"} {
+		if !passedThrough(a) {
+			lists = append(lists, portList{key, strings.Split(a[key], ",")})
+		}
+	}
+	return lists
+}
+
+// strays returns the first entry of a list that is no TCP port of the Service, "" when all are, and whether some entry
+// is one.
+func strays(svc *object.Service, list []string) (stray string, some bool) {
+	for _, entry := range list {
+		if entry = strings.TrimSpace(entry); entry == "" {
+			continue
+		}
+		if slices.ContainsFunc(svc.Spec.Ports, func(p object.ServicePort) bool { return isTCP(&p) && listed(entry, &p) }) {
+			some = true
+		} else if stray == "" {
+			stray = entry
+		}
+	}
+	return stray, some
+}
+
+func isTCP(p *object.ServicePort) bool { return p.Protocol == object.ProtocolTCP || p.Protocol == "" }
+
+// notTCP describes an entry of a list of ports.
+func notTCP(svc *object.Service, entry string) string {
+	return fmt.Sprintf("%q is no TCP port of the Service, which has %s", entry, tcpPorts(svc))
+}
+
+// tcpPorts lists the TCP ports of a Service: "80 (http), 443".
+func tcpPorts(svc *object.Service) string {
+	var list []string
+	for i := range svc.Spec.Ports {
+		p := &svc.Spec.Ports[i]
+		if !isTCP(p) {
+			continue
+		}
+		text := strconv.Itoa(int(p.Port))
+		if p.Name != "" {
+			text += " (" + p.Name + ")"
+		}
+		list = append(list, text)
+	}
+	if list == nil {
+		return "none"
+	}
+	return strings.Join(list, ", ")
 }
 
 // tlsOfAWS: with a certificate the ports of ssl-ports, numbers or names; all without it.
 func tlsOfAWS(a map[string]string, port *object.ServicePort) string {
-	if has(a, awsCert) && (!has(a, awsSSLPorts) || listed(a[awsSSLPorts], port)) {
+	switch {
+	case has(a, awsSSLPorts) && !listed(a[awsSSLPorts], port):
+		return ""
+	case given(a, awsCert):
 		return awsCert
+	case has(a, awsSSLPorts):
+		return awsSSLPorts
 	}
 	return ""
 }
 
 func tlsOfOpenStack(a map[string]string, _ *object.ServicePort) string {
-	return first(a, openStack+"default-tls-container-ref")
+	return firstGiven(a, openStack+"default-tls-container-ref")
 }
 
 // tlsOfOracle: the ports of ssl-ports; a Secret alone is about all.
@@ -42,7 +141,7 @@ func tlsOfOracle(a map[string]string, port *object.ServicePort) string {
 	case has(a, ports) && listed(a[ports], port):
 		return ports
 	case !has(a, ports):
-		return first(a, oracle+"tls-secret")
+		return firstGiven(a, oracle+"tls-secret")
 	}
 	return ""
 }
@@ -56,18 +155,19 @@ func tlsOfAlibaba(a map[string]string, port *object.ServicePort) string {
 				return key
 			}
 		}
-		if !has(a, key) && has(a, prefix+"cert-id") {
+		if !has(a, key) && given(a, prefix+"cert-id") {
 			return prefix + "cert-id"
 		}
 	}
 	return ""
 }
 
-// tlsPorts are the ports that protocol-port of Alibaba Cloud has behind https: and tcpssl:.
+// tlsPorts are the ports that protocol-port of Alibaba Cloud has behind https: and tcpssl:, and behind what is no
+// protocol.
 func tlsPorts(text string) (ports []string) {
 	for part := range strings.SplitSeq(text, ",") {
 		protocol, port, _ := strings.Cut(strings.TrimSpace(part), ":")
-		if strings.EqualFold(protocol, "https") || strings.EqualFold(protocol, "tcpssl") {
+		if !anyOf("", "tcp", "udp", "http")(protocol) {
 			ports = append(ports, port)
 		}
 	}
@@ -100,8 +200,10 @@ func portsInJSON(text string) (ports []string, all bool) {
 	if json.Unmarshal([]byte(text), &byPort) != nil {
 		return nil, true
 	}
-	for port, says := range byPort {
-		if says.TLS != "" || slices.ContainsFunc(says.Protocol, anyOf("HTTPS", "TCP_SSL", "QUIC")) {
+	for _, port := range slices.Sorted(maps.Keys(byPort)) {
+		says := byPort[port]
+		plain := anyOf("TCP", "UDP", "HTTP")
+		if says.TLS != "" || slices.ContainsFunc(says.Protocol, func(p string) bool { return !plain(p) }) {
 			ports = append(ports, port)
 		}
 	}
@@ -116,7 +218,7 @@ func noTLSInJSON(text string) bool {
 // tlsOfDigitalOcean: the ports of tls-ports, http2-ports and http3-port; all of a protocol with
 // TLS; with a certificate alone all. Passed through, TLS ends at the endpoints.
 func tlsOfDigitalOcean(a map[string]string, port *object.ServicePort) string {
-	if strings.EqualFold(strings.TrimSpace(a[digitalOcean+"tls-passthrough"]), "true") {
+	if passedThrough(a) {
 		return ""
 	}
 	lists := []string{digitalOcean + "tls-ports", digitalOcean + "http2-ports", digitalOcean + "http3-port"}
@@ -125,31 +227,34 @@ func tlsOfDigitalOcean(a map[string]string, port *object.ServicePort) string {
 			return key
 		}
 	}
-	if anyOf("https", "http2", "http3")(a[digitalOcean+"protocol"]) {
+	if !plainOfDigitalOcean(a[digitalOcean+"protocol"]) {
 		return digitalOcean + "protocol"
 	}
 	if !slices.ContainsFunc(lists, func(key string) bool { return has(a, key) }) {
-		return first(a, digitalOcean+"certificate-id", digitalOcean+"certificate-name")
+		return firstGiven(a, digitalOcean+"certificate-id", digitalOcean+"certificate-name")
 	}
 	return ""
 }
 
-// PortsWithoutTLS returns a problem for ports that are to have TLS when no certificate is named:
-// then nothing asks for TLS, as on AWS.
-func PortsWithoutTLS(svc *object.Service) []Bad {
-	if a := svc.Metadata.Annotations; svc.Spec.Type != object.TypeLoadBalancer || !has(a, awsSSLPorts) || has(a, awsCert) {
-		return nil
-	}
-	return []Bad{{awsSSLPorts, "no certificate is named, so these ports are passed through as they are, and nothing is encrypted here"}}
-}
+// plainOfDigitalOcean reports whether a protocol of DigitalOcean is one without TLS.
+var plainOfDigitalOcean = anyOf("", "tcp", "udp", "http")
+
+// passedThrough reports whether TLS of DigitalOcean ends at the endpoints.
+func passedThrough(a map[string]string) bool { return anyOf("true")(a[digitalOcean+"tls-passthrough"]) }
 
 // has reports whether an annotation says anything.
 func has(a map[string]string, key string) bool { return strings.TrimSpace(a[key]) != "" }
 
-// first is the first annotation that says anything.
-func first(a map[string]string, keys ...string) string {
+// given reports whether an annotation is there, perhaps without a value.
+func given(a map[string]string, key string) bool {
+	_, is := a[key]
+	return is
+}
+
+// firstGiven is the first annotation that is there.
+func firstGiven(a map[string]string, keys ...string) string {
 	for _, key := range keys {
-		if has(a, key) {
+		if given(a, key) {
 			return key
 		}
 	}

@@ -1,0 +1,105 @@
+package annotation
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// The annotations about TLS and HTTP at relayed ports. TLSSecret, TLSServices and BackendProtocol have a form
+// for one port, with a dot and its name or number behind the key, which wins.
+const (
+	TLSSecret       = object.AnnotationTLSSecret
+	TLSPolicy       = domain + "tls-policy"
+	TLSALPN         = domain + "tls-alpn"
+	TLSClientCA     = domain + "tls-client-ca"
+	TLSClientAuth   = domain + "tls-client-auth"
+	TLSOCSP         = domain + "tls-ocsp"
+	TLSServices     = object.AnnotationTLSServices
+	BackendProtocol = object.AnnotationBackendProtocol
+	BackendCA       = domain + "backend-ca"
+	BackendName     = domain + "backend-name"
+	ResponseTimeout = domain + "response-timeout"
+
+	awsPolicy  = aws + "ssl-negotiation-policy"
+	awsALPN    = aws + "alpn-policy"
+	awsBackend = aws + "backend-protocol"
+)
+
+// none is the value that turns a feature off.
+const none = "none"
+
+// halfTLS returns an annotation that asks for TLS at ports which cannot be known, and why; without a Key there is none.
+// Ports that have no TLS are not served then: each of them may be meant.
+func halfTLS(svc *object.Service, ended bool) Bad {
+	a := svc.Metadata.Annotations
+	for _, b := range unknownPorts(svc) {
+		if base, _ := ofPort(b.Key); base != BackendProtocol || anyOf("https", "tls", "ssl")(a[b.Key]) {
+			return b
+		}
+	}
+	if ended || slices.ContainsFunc(certificates, func(key string) bool { return given(a, key) }) {
+		return Bad{} // see TLSKey
+	}
+	listed := has(a, awsSSLPorts)
+	if anyOf("https", "ssl", "tls")(a[awsBackend]) && !has(a, BackendProtocol) && !listed {
+		return Bad{Key: awsBackend, Text: fmt.Sprintf("%q asks for TLS, and no certificate for clients is named: write %s, or %q to have connections passed on as they are", strings.TrimSpace(a[awsBackend]), TLSSecret, "tcp")}
+	}
+	keys := []string{TLSClientCA, TLSClientAuth, TLSPolicy, TLSALPN, TLSOCSP}
+	if !listed {
+		keys = append(keys, awsPolicy, awsALPN)
+	}
+	for _, key := range keys {
+		if has(a, key) && !anyOf(none)(a[key]) {
+			return Bad{Key: key, Text: "it asks for TLS, and no certificate is named: write " + TLSSecret + " too, or leave it out"}
+		}
+	}
+	return Bad{}
+}
+
+// idleFronts are annotations that say how, where none says what.
+func idleFronts(svc *object.Service, asked, ended bool) (bad []Bad) {
+	a := svc.Metadata.Annotations
+	for _, key := range []string{BackendCA, BackendName, ResponseTimeout} {
+		if has(a, key) && !asked {
+			bad = append(bad, Bad{Key: key, Text: "has no effect: the port's bytes are passed on as they are; write " + BackendProtocol + " too", Idle: true})
+		}
+	}
+	if has(a, awsSSLPorts) && has(a, TLSSecret) && !given(a, awsCert) {
+		bad = append(bad, Bad{Key: awsSSLPorts, Text: "has no effect: " + TLSSecret + " is about all TCP ports; write " + TLSSecret + ".PORT for one port", Idle: true})
+	}
+	if value := strings.TrimSpace(a[awsBackend]); !ended && !anyOf("", "http", "https", "ssl", "tls", "tcp")(value) {
+		bad = append(bad, Bad{Key: awsBackend, Text: fmt.Sprintf("%q is no protocol, so connections are passed on as they are: write http, https, ssl or tcp", value)})
+	}
+	if anyOf("http")(a[awsBackend]) && !ended && svc.Spec.Type != object.TypeLoadBalancer {
+		bad = append(bad, Bad{Key: awsBackend, Text: "has no effect: the Service is not of type LoadBalancer; write " + BackendProtocol, Idle: true})
+	}
+	return bad
+}
+
+// perPort are the annotations that have a form for one port.
+var perPort = []string{TLSSecret, TLSServices, BackendProtocol}
+
+// ofPort splits the key of an annotation for one port; port is "" for all others.
+func ofPort(key string) (base, port string) {
+	for _, base := range perPort {
+		if port, is := strings.CutPrefix(key, base+"."); is {
+			return base, port
+		}
+	}
+	return key, ""
+}
+
+// unknownPorts are annotations for one port that the Service does not have.
+func unknownPorts(svc *object.Service) (bad []Bad) {
+	for _, key := range slices.Sorted(maps.Keys(svc.Metadata.Annotations)) {
+		_, port := ofPort(key)
+		if port != "" && !slices.ContainsFunc(svc.Spec.Ports, func(p object.ServicePort) bool { return listed(port, &p) }) {
+			bad = append(bad, Bad{Key: key, Text: notTCP(svc, port)})
+		}
+	}
+	return bad
+}
