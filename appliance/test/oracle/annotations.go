@@ -44,16 +44,36 @@ func (w *World) isInside(p Packet) bool {
 	return p.bySelf() || w.isInternal(from) || anyContains(w.Box.InsideSources, from) || slices.Contains(w.Box.InsideInterfaces, p.Interface)
 }
 
-// asksTLS reports whether a port asks for TLS to be terminated: with a certificate, the TCP ports
-// that are listed by number or name, or all (behavior 195).
+// asksTLS reports whether a port asks for TLS, or may: with a certificate or a list of ports, the TCP ports that are
+// listed by number or name, or all without a list (behavior 195). An entry that is no TCP port may be any that is not
+// listed; where another entry is one, not the one of HTTP (behavior 700).
 func asksTLS(service *object.Service, port object.ServicePort) bool {
 	annotations := service.Metadata.Annotations
-	if service.Spec.Type != object.TypeLoadBalancer || port.Protocol != object.ProtocolTCP || annotations[annotationCert] == "" {
+	_, certified := annotations[annotationCert]
+	list, has := annotations[annotationSSLPorts]
+	if port.Protocol != object.ProtocolTCP || !certified && !has {
 		return false
 	}
-	list, has := annotations[annotationSSLPorts]
-	listed := strings.Split(list, ",")
-	return !has || slices.Contains(listed, strconv.Itoa(int(port.Port))) || slices.Contains(listed, port.Name) && port.Name != ""
+	entries := strings.Split(list, ",")
+	names := func(entry string, p object.ServicePort) bool {
+		return p.Protocol == object.ProtocolTCP && (entry == strconv.Itoa(int(p.Port)) || p.Name != "" && strings.EqualFold(entry, p.Name))
+	}
+	known := 0
+	for _, entry := range entries {
+		if names(entry, port) {
+			return true
+		}
+		if slices.ContainsFunc(service.Spec.Ports, func(p object.ServicePort) bool { return names(entry, p) }) {
+			known++
+		}
+	}
+	switch known {
+	case len(entries):
+		return false
+	case 0:
+		return true
+	}
+	return port.Port != 80 && port.Name != "http" && (port.AppProtocol == nil || *port.AppProtocol != "http")
 }
 
 // prefersZone reports whether cross-zone balancing is off and nothing else says where to go
@@ -72,8 +92,11 @@ func (g *generator) annotations(service *object.Service) {
 		annotations[annotationCrossZone] = pick(g.Rand, []string{"true", "false"})
 	}
 	if oneIn(g.Rand, 8) {
-		annotations[annotationCert] = "arn:aws:acm:x"
-		if oneIn(g.Rand, 2) {
+		cert := pick(g.Rand, []string{"arn:aws:acm:x", "arn:aws:acm:x", "", "no"})
+		if cert != "no" {
+			annotations[annotationCert] = cert
+		}
+		if cert == "no" || oneIn(g.Rand, 2) {
 			annotations[annotationSSLPorts] = pick(g.Rand, []string{"443,8443", "a,53"})
 		}
 	}
