@@ -2,11 +2,15 @@ package appliance
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"svcctl.io/svcctl/api/auth"
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/admission"
 	"svcctl.io/svcctl/appliance/apiserver"
 	"svcctl.io/svcctl/appliance/checkup"
@@ -60,6 +64,28 @@ func (a *assembly) watchHost(ctx context.Context, out chan<- []checkup.Finding, 
 func wayTo(to netip.Addr) (story.Way, error) {
 	way, err := node.WayTo(to)
 	return story.Way{Interface: uint32(way.Index), Local: way.Local, From: way.From}, err
+}
+
+// maxRoutes bounds the routes that are looked up for one answer.
+const maxRoutes = 20
+
+// unrouted returns the addresses of ports to which this host has no route. The kernel looks for one before it translates
+// a packet of the host's own programs; packets that are forwarded are translated first.
+func unrouted(ports []wire.PortState) (list []string) {
+	seen := map[netip.Addr]bool{}
+	for i := range ports {
+		for _, frontend := range ports[i].Frontends {
+			at, err := netip.ParseAddrPort(frontend)
+			if err != nil || seen[at.Addr()] || len(seen) == maxRoutes {
+				continue // a node port, or a range beside its port
+			}
+			seen[at.Addr()] = true
+			if _, err := node.WayTo(at.Addr()); errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
+				list = append(list, at.Addr().String())
+			}
+		}
+	}
+	return list
 }
 
 // placedHost passes the host's own addresses to the store, too.

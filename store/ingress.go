@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/annotation"
@@ -146,15 +147,15 @@ func (c *change) takeAnyIngress(t *transaction) error {
 			continue
 		}
 		internal := c.request.Internal
-		field, kind, flag, pools := "spec.type", "load balancer pool", "--load-balancer-pool or an IPAddressPool", l.pools.External()
+		field, kind, flag := "spec.type", "load balancer pool", "--load-balancer-pool or an IPAddressPool"
 		if internal {
-			field, kind, flag, pools = annotation.Field(annotation.InternalOf(svc).Key), "internal load balancer pool", "--load-balancer-internal-pool", l.pools.Internal()
+			field, kind, flag = annotation.Field(annotation.InternalOf(svc).Key), "internal load balancer pool", "--load-balancer-internal-pool"
 		}
 		switch {
 		case l.pools.Serves(ipv4, internal) && !l.pools.Suits(ipv4, &c.request):
 			c.wait(field, c.noPool(kind, family))
 		case l.pools.Serves(ipv4, internal):
-			c.wait(field, fmt.Sprintf("every %s address of the %ss (%s) is taken: the Service waits for one", family, kind, pools))
+			c.wait(field, c.fullPools(l.pools, kind, family))
 		case c.prefersFamilies() && len(svc.Spec.IPFamilies) > 1 && l.pools.Serves(!ipv4, internal):
 			// It takes what there is.
 		default:
@@ -162,6 +163,30 @@ func (c *change) takeAnyIngress(t *transaction) error {
 		}
 	}
 	return nil
+}
+
+// fullPools is the text for a Service whose pools have no free address of a family.
+func (c *change) fullPools(pools *alloc.Pools, kind, family string) string {
+	ranges, size, holders := pools.Offered(family == object.IPv4, &c.request)
+	if c.request.Pool == "" {
+		return fmt.Sprintf("every %s address of the %ss (%s) is taken: the Service waits for one", family, kind, ranges)
+	}
+	const most = 3 // holders by name
+	text := fmt.Sprintf("the pool %s (%s, 1 address) is full", c.request.Pool, ranges)
+	if size > 1 {
+		text = fmt.Sprintf("the pool %s (%s, %d %s addresses) is full", c.request.Pool, ranges, size, family)
+	}
+	switch n := len(holders); {
+	case n == 1 && size == 1:
+		text += ": Service " + holders[0] + " has it"
+	case n == 1:
+		text += ": Service " + holders[0] + " has its addresses"
+	case n > most:
+		text += fmt.Sprintf(": Services %s and %d more have its addresses", strings.Join(holders[:most], ", "), n-most)
+	case n > 1:
+		text += ": Services " + strings.Join(holders, ", ") + " have its addresses"
+	}
+	return text + "; the Service waits for one: name another pool, or widen this one"
 }
 
 // noPool is the text for a Service that no pool has an address of a family for.

@@ -189,3 +189,35 @@ func TestRangesThatMoveLeaveHoldersAlone(t *testing.T) {
 		t.Errorf("an edit of something else is refused:\n%s", b.problems())
 	}
 }
+
+// TestFullNamedPool: a Service that names a full pool is answered with that pool and its holders, not with the others.
+func TestFullNamedPool(t *testing.T) {
+	b := newBox(t, func(c *Config) {
+		tiny, few := pool("203.0.113.240", "203.0.113.240"), pool("203.0.113.8", "203.0.113.12")
+		tiny.Name, tiny.OnRequest = "metallb-system/tiny", true
+		few.Name, few.OnRequest = "metallb-system/few", true
+		c.Pools = []alloc.Pool{tiny, few, pool("198.51.100.0", "198.51.100.15")}
+	})
+	asks := func(name, pool string) string {
+		return "apiVersion: v1\nkind: Service\nmetadata: {name: " + name + ", annotations: {metallb.io/address-pool: " + pool + "}}\nspec: {type: LoadBalancer, ports: [{port: 80}]}\n"
+	}
+	b.apply("1.yaml", asks("tiny1", "tiny"))
+	b.apply("2.yaml", asks("tiny2", "metallb-system/tiny"))
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		b.apply(name+".yaml", asks(name, "few"))
+	}
+	b.apply("f.yaml", asks("f", "few"))
+	if b.ingress("tiny1") != "203.0.113.240" || b.ingress("tiny2") != "" || b.ingress("f") != "" {
+		t.Fatalf("tiny1 %q, tiny2 %q, f %q", b.ingress("tiny1"), b.ingress("tiny2"), b.ingress("f"))
+	}
+	b.wantProblems(
+		"Service default/tiny2: spec.type: the pool metallb-system/tiny (203.0.113.240-203.0.113.240, 1 address) is full: Service default/tiny1 has it; the Service waits for one",
+		"Service default/f: spec.type: the pool few (203.0.113.8-203.0.113.12, 5 IPv4 addresses) is full: Services default/")
+	if got := b.ingress("tiny2"); got != "" {
+		t.Errorf("tiny2 has %q", got)
+	}
+	b.apply("1.yaml", "")
+	if got := b.ingress("tiny2"); got != "203.0.113.240" {
+		t.Errorf("tiny2 has %q when the pool has room", got)
+	}
+}

@@ -3,10 +3,7 @@ package diagnose
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"strings"
-
-	"svcctl.io/svcctl/api/wire"
 )
 
 // programmed checks that the present version is in the kernel.
@@ -80,62 +77,4 @@ func (d *diagnosis) appliance() {
 	if told == 0 {
 		d.good("the settings of the box are as they should be; rules of other programs are not looked at: see `svcctl doctor`")
 	}
-}
-
-// Nobody returns the findings about an address that no Service has.
-func Nobody(f Facts) []Finding {
-	d := &diagnosis{Facts: f}
-	q := f.Question
-	what := q.Address.String()
-	if !q.Address.IsValid() {
-		what = fmt.Sprintf("port %d%s of this box", q.Port, slashed(q.Protocol))
-	}
-	d.add(Bad, "`svcctl get services -A -o wide` lists the Services with their addresses", "no Service answers at %s", what)
-	if f.Allocations != nil {
-		d.place(q)
-	}
-	for _, p := range f.Status.Problems {
-		if p.Severity == wire.SeverityError && q.Address.IsValid() && strings.Contains(p.Message, q.Address.String()) {
-			d.add(Bad, "mend it where it is written", "a problem names it: %s", p.String())
-		}
-	}
-	d.appliance()
-	return d.findings
-}
-
-// place adds the range that contains an address or port without a holder.
-func (d *diagnosis) place(q Question) {
-	for _, pool := range d.Allocations.Pools {
-		for _, h := range pool.Holders {
-			if q.Address.IsValid() && h.Value == q.Address.String() {
-				d.add(Bad, "wait for it, or run `svcctl alloc check`", "it is held by %s, which does not answer on it", strings.Join(h.Services, ", "))
-				return
-			}
-		}
-		if q.Address.IsValid() && inRange(q.Address, pool.Range) {
-			if pool.Kind == wire.PoolClusterIP {
-				d.add(Doubt, "", "it lies in the range of cluster IPs %s and no Service has it: clients get no answer", pool.Range)
-			} else {
-				d.add(Doubt, "", "it lies in the pool of load balancer IPs %s and no Service has it: clients get no answer, unless it is on a network of the box", pool.Range)
-			}
-			return
-		}
-	}
-	if q.Address.IsValid() {
-		d.add(Doubt, "", "it lies in none of the appliance's ranges: packets to it are not ours")
-	}
-}
-
-// inRange reports whether an address lies in 10.0.0.0/8 or 10.0.0.1-10.0.0.9.
-func inRange(addr netip.Addr, text string) bool {
-	if prefix, err := netip.ParsePrefix(text); err == nil {
-		return prefix.Contains(addr)
-	}
-	first, last, ok := strings.Cut(text, "-")
-	if !ok {
-		return false
-	}
-	a, err1 := netip.ParseAddr(first)
-	b, err2 := netip.ParseAddr(last)
-	return err1 == nil && err2 == nil && a.BitLen() == addr.BitLen() && a.Compare(addr) <= 0 && addr.Compare(b) <= 0
 }

@@ -56,6 +56,10 @@ type Facts struct {
 	Traffic *wire.Traffic
 	// Wide adds revisions to the output.
 	Wide bool
+	// Rivals are Services, as "default/web", that ask for the address and port of the Question too and are not served there.
+	Rivals []string
+	// Box lists the addresses of the box; nil: not known.
+	Box []wire.BoxAddress
 	// NodelessLocal counts endpoints without a node name as local, the default.
 	NodelessLocal bool
 }
@@ -281,6 +285,11 @@ func (d *diagnosis) allocated() {
 		d.good("it has the load balancer IP %s", strings.Join(ips, " and "))
 		return
 	}
+	pending := d.problems()
+	if i := slices.IndexFunc(pending, func(p wire.Problem) bool { return p.Reason == "Pending" }); i >= 0 {
+		d.add(Bad, "the warning above names the next step; `svcctl alloc` lists the pools with their holders", "it waits for a load balancer IP: %s", pending[i].Message)
+		return
+	}
 	if annotation.InternalOf(d.Service).Key != "" {
 		d.add(Bad, "give the appliance an internal pool with --load-balancer-internal-pool, or one that is larger: `svcctl alloc`; or take the annotation away", "it waits for an internal load balancer IP")
 		return
@@ -303,6 +312,9 @@ func (d *diagnosis) asked() bool {
 		d.add(Bad, "ask at another address of the box", "node ports do not answer at link-local addresses of IPv6, as %s: the kernel forwards no packet of their clients", q.Address)
 		return false
 	}
+	if len(ports) > 0 && d.asksNodePort() && q.Address.IsValid() && !d.answersAt() {
+		return false
+	}
 	if len(ports) > 0 {
 		return true
 	}
@@ -318,6 +330,30 @@ func (d *diagnosis) asked() bool {
 		have = append(have, fmt.Sprintf("%d-%d/%s", r.First, r.Last, r.Protocol))
 	}
 	d.add(Bad, "ask for one of these, or add the port to the Service", "it does not serve port %d%s: it has %s", q.Port, slashed(q.Protocol), strings.Join(have, ", "))
+	return false
+}
+
+// answersAt adds a finding when node ports do not answer at the address of the question.
+func (d *diagnosis) answersAt() bool {
+	i := slices.IndexFunc(d.Box, func(a wire.BoxAddress) bool { return a.Address == d.Question.Address.String() })
+	if i < 0 || d.Box[i].NodePorts {
+		return true
+	}
+	var at []string
+	for _, a := range d.Box {
+		if a.NodePorts {
+			at = append(at, a.Address)
+		}
+	}
+	why := "--nodeport-addresses leaves it out"
+	if addr := d.Question.Address; addr.IsLoopback() || addr.IsLinkLocalUnicast() {
+		why = "--nodeport-addresses has to name a prefix with it"
+	}
+	next := "name it in nodeportAddresses of /etc/svcctl/svcctl.yaml (--nodeport-addresses)"
+	if len(at) > 0 {
+		next = "ask at " + strings.Join(shortened(at), ", ") + ", or " + next
+	}
+	d.add(Bad, next, "%s is an address of this box, and node ports do not answer there: %s", d.Question.Address, why)
 	return false
 }
 

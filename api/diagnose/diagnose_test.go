@@ -117,6 +117,52 @@ func TestService(t *testing.T) {
 		"wrong protocol":       {func(f *diagnose.Facts) { f.Question = ask("10.96.0.10", 80); f.Question.Protocol = "UDP" }, diagnose.Bad, []string{"- it does not serve port 80/UDP"}, nil},
 		"node port":            {func(f *diagnose.Facts) { f.Question = ask("", 30080) }, diagnose.Good, []string{"+ port 80/TCP has 2 endpoints"}, nil},
 		"node port of the box": {func(f *diagnose.Facts) { f.Question = ask("192.0.2.1", 30080) }, diagnose.Good, []string{"+ port 80/TCP has 2 endpoints"}, nil},
+		"node port where none answers": {func(f *diagnose.Facts) {
+			f.Question = ask("192.0.2.9", 30080)
+			f.Box = []wire.BoxAddress{{Address: "192.0.2.1", NodePorts: true}, {Address: "192.0.2.9"}}
+		}, diagnose.Bad, []string{"- 192.0.2.9 is an address of this box, and node ports do not answer there: --nodeport-addresses leaves it out", "> ask at 192.0.2.1, or name it"}, []string{"endpoints"}},
+		"node port at loopback": {func(f *diagnose.Facts) {
+			f.Question, f.Box = ask("127.0.0.1", 30080), []wire.BoxAddress{{Address: "127.0.0.1"}}
+		}, diagnose.Bad, []string{"- 127.0.0.1 is an address of this box, and node ports do not answer there: --nodeport-addresses has to name a prefix with it"}, []string{"endpoints"}},
+		"node port at an address of the box": {func(f *diagnose.Facts) {
+			f.Question, f.Box = ask("192.0.2.1", 30080), []wire.BoxAddress{{Address: "192.0.2.1", NodePorts: true}}
+		}, diagnose.Good, []string{"+ port 80/TCP has 2 endpoints"}, nil},
+		"a rival": {func(f *diagnose.Facts) {
+			f.State, f.Rivals = state("10.96.0.10:80", ":30080"), []string{"default/aa1"}
+			f.State.Ports[0].Endpoints = []string{"10.1.2.11:8080", "10.1.2.12:8080"}
+		},
+			diagnose.Doubt, []string{"? Service default/aa1 asks for the same address and port, and is not served there"}, nil},
+		"no route of the box": {func(f *diagnose.Facts) {
+			f.State = state("10.96.0.10:80", ":30080")
+			f.State.Ports[0].Endpoints = []string{"10.1.2.11:8080", "10.1.2.12:8080"}
+			f.State.Unrouted = []string{"10.96.0.10"}
+		}, diagnose.Doubt, []string{"? the box itself has no route to 10.96.0.10: its own programs get \"Network is unreachable\""}, nil},
+		"refused for want of TLS": {func(f *diagnose.Facts) {
+			f.State = state()
+			f.State.Ports = nil
+			f.Status.Problems = []wire.Problem{{Object: "Service default/web", Field: "spec.ports[0]", Reason: "TLSNotTerminated", Severity: wire.SeverityError,
+				Message: "port 80 is not served: the annotation x asks for TLS with a certificate that svcctl cannot read"}}
+		}, diagnose.Bad, []string{"- port 80/TCP is not served, and clients get no answer", "    port 80 is not served: the annotation x asks for TLS",
+			"> fix that in the Service, or in the Secret that it names: its endpoints are not the reason"}, []string{"load balanced", "none of them is used", "not served for this Service"}},
+		"refused for a Secret": {func(f *diagnose.Facts) {
+			f.State = state("10.96.0.10:80", ":30080")
+			f.State.Ports[0].Relay = "192.0.2.1:10270"
+			f.Status.Problems = []wire.Problem{{Object: "Service default/web", Reason: "SecretUnusable", Severity: wire.SeverityError, Message: "Secret default/nosuch: it is not there; until then clients are refused"}}
+		}, diagnose.Bad, []string{"- port 80/TCP is not served, and clients are refused", "    Secret default/nosuch: it is not there"}, []string{"load balanced", "none of them is used"}},
+		"an error of another port": {func(f *diagnose.Facts) {
+			f.State = state("10.96.0.10:80", ":30080")
+			f.Status.Problems = []wire.Problem{{Object: "Service default/web", Severity: wire.SeverityError, Message: "port 8080 is not served: something"}}
+		}, diagnose.Bad, []string{"- port 80/TCP has 2 endpoints, and none of them is used"}, []string{"port 80/TCP is not served"}},
+		"some down": {func(f *diagnose.Facts) {
+			f.State = state("10.96.0.10:80", ":30080")
+			f.State.Ports[0].Endpoints = []string{"10.1.2.11:8080"}
+			f.State.Health = []wire.EndpointHealth{{Service: "default/web", Port: "http", Protocol: "TCP", Endpoint: "10.1.2.11:8080", State: wire.HealthUp},
+				{Service: "default/web", Port: "http", Protocol: "TCP", Endpoint: "10.1.2.12:8080", State: wire.HealthDown, Why: "connection refused"}}
+		}, diagnose.Doubt, []string{"+ port 80/TCP has 2 endpoints; their health is below", "? port 80/TCP: 1 of 2 endpoints is down and gets no new connections"}, []string{"all ready"}},
+		"waits for an address": {func(f *diagnose.Facts) {
+			f.Service.Spec.Type = object.TypeLoadBalancer
+			f.Status.Problems = []wire.Problem{{Object: "Service default/web", Reason: "Pending", Severity: wire.SeverityWarning, Message: "the pool tiny is full"}}
+		}, diagnose.Bad, []string{"- it waits for a load balancer IP: the pool tiny is full"}, []string{"--load-balancer-pool"}},
 		"node port at a link": {func(f *diagnose.Facts) { f.Question = ask("fe80::1", 30080) }, diagnose.Bad,
 			[]string{"- node ports do not answer at link-local addresses of IPv6, as fe80::1: the kernel forwards no packet of their clients"}, []string{"endpoints"}},
 		"behind a bridge": {func(f *diagnose.Facts) {

@@ -55,6 +55,8 @@ func (d *diagnosis) endpoints() {
 			continue
 		}
 		switch {
+		case t.ready > 0 && t.ready == total && d.someAreKept(port):
+			d.good("%s has %s; their health is below", name, count(total, "endpoint"))
 		case t.ready > 0 && t.ready == total:
 			d.good("%s has %s, all ready", name, count(total, "endpoint"))
 		case t.ready > 0:
@@ -94,6 +96,15 @@ func (d *diagnosis) oneSided(port object.ServicePort, name string) {
 func (d *diagnosis) notUsed(port object.ServicePort, name string, t tally, total int) bool {
 	if d.State == nil || d.Service.Headless() || t.ready+t.draining == 0 || d.isNewer() {
 		return false
+	}
+	if why := d.refusal(port); len(why) > 0 {
+		outcome := "clients are refused"
+		if !slices.ContainsFunc(d.State.Ports, func(s wire.PortState) bool { return len(s.Frontends) > 0 }) {
+			outcome = "clients get no answer"
+		}
+		d.add(Bad, "fix that in the Service, or in the Secret that it names: its endpoints are not the reason", "%s is not served, and %s", name, outcome)
+		d.details(shortened(why)...)
+		return true
 	}
 	usable := t.usable
 	if t.ready == 0 {

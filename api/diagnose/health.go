@@ -69,10 +69,21 @@ func (d *diagnosis) healthOf(name string, checked, up, down, silent int) {
 	case down == 0:
 		d.add(Doubt, "they are used as soon as they answer", "%s: %s new and did not answer yet", name, of(checked-up, checked))
 	case up == 0:
-		d.add(Bad, next, "%s: none of its endpoints is up (%d), so all that are ready are used", name, checked)
+		d.add(Bad, next, "%s: %s, so traffic still goes to %s", name, allDown(checked), map[bool]string{true: "it", false: "all that are ready"}[checked == 1])
 	default:
-		d.add(Doubt, next, "%s: %s down, without new connections", name, of(down, checked))
+		d.add(Doubt, next, "%s: %s down and %s no new connections", name, of(down, checked), map[bool]string{true: "gets", false: "get"}[down == 1])
 	}
+}
+
+// allDown says that each of n endpoints is down.
+func allDown(n int) string {
+	switch n {
+	case 1:
+		return "its only endpoint is down"
+	case 2:
+		return "both endpoints are down"
+	}
+	return fmt.Sprintf("all %d endpoints are down", n)
 }
 
 // of formats n of all endpoints with the verb: "1 of 4 endpoints is", "2 of 4 endpoints are".
@@ -106,6 +117,11 @@ func (d *diagnosis) isOf(e *wire.EndpointHealth, port object.ServicePort) bool {
 		family = object.IPv4
 	}
 	return err == nil && e.Port == port.Name && e.Protocol == port.Protocol && d.wantsFamily(family)
+}
+
+// someAreKept reports whether an endpoint of a port is not up.
+func (d *diagnosis) someAreKept(port object.ServicePort) bool {
+	return d.State != nil && !d.isNewer() && len(d.kept(port)) > 0
 }
 
 // kept are the addresses of the endpoints of a port that get no connections for their health, or

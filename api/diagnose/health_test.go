@@ -33,11 +33,11 @@ func TestHealth(t *testing.T) {
 		"not checked": {nil, []string{"10.1.2.11:8080", "10.1.2.12:8080"}, diagnose.Good, nil, ""},
 		"up":          {[]wire.EndpointHealth{a, b}, []string{"10.1.2.11:8080", "10.1.2.12:8080"}, diagnose.Good, []string{"+ port 80/TCP has health checks: 2 of 2 endpoints are up"}, ""},
 		"one down": {[]wire.EndpointHealth{a, down(b, "connection refused")}, []string{"10.1.2.11:8080"}, diagnose.Doubt,
-			[]string{"? port 80/TCP: 1 of 2 endpoints is down, without new connections", "    10.1.2.12:8080 is down since 2026-03-01 12:00:00Z: connection refused (tcp)"}, "look at that server"},
+			[]string{"? port 80/TCP: 1 of 2 endpoints is down and gets no new connections", "    10.1.2.12:8080 is down since 2026-03-01 12:00:00Z: connection refused (tcp)"}, "look at that server"},
 		"silent": {[]wire.EndpointHealth{a, down(b, "no answer in 2s")}, []string{"10.1.2.11:8080"}, diagnose.Doubt,
 			[]string{"? port 80/TCP: 1 of 2 endpoints is down"}, "firewall lets this box in"},
 		"all down": {[]wire.EndpointHealth{down(a, "no answer in 2s"), down(b, "connection refused")}, []string{"10.1.2.11:8080", "10.1.2.12:8080"}, diagnose.Bad,
-			[]string{"- port 80/TCP: none of its endpoints is up (2), so all that are ready are used"}, "look at that server"},
+			[]string{"- port 80/TCP: both endpoints are down, so traffic still goes to all that are ready"}, "look at that server"},
 		"new": {[]wire.EndpointHealth{a, isNew}, []string{"10.1.2.11:8080"}, diagnose.Doubt, []string{"? port 80/TCP: 1 of 2 endpoints is new"}, "as soon as they answer"},
 		"out": {[]wire.EndpointHealth{a, out}, []string{"10.1.2.11:8080"}, diagnose.Good, []string{"    10.1.2.12:8080 is taken out by the annotation svcctl.io/out"}, ""},
 	} {

@@ -112,10 +112,23 @@ func (d *diagnosis) served() {
 			have[s.Protocol+" "+f] = true
 		}
 	}
+	for _, rival := range d.Rivals {
+		d.add(Doubt, "give one of them another address or port", "Service %s asks for the same address and port, and is not served there", rival)
+	}
+	refused := map[string]bool{} // ports with a finding of their own
+	for _, port := range d.ports() {
+		if len(d.refusal(port)) > 0 {
+			refused[strconv.Itoa(int(port.Port))+"/"+port.Protocol] = true
+			refused[strconv.Itoa(int(port.NodePort))+"/"+port.Protocol] = true
+		}
+	}
 	var missing []string
 	for _, want := range d.frontends() {
 		if !have[want] {
 			protocol, at, _ := strings.Cut(want, " ")
+			if refused[at[strings.LastIndexByte(at, ':')+1:]+"/"+protocol] {
+				continue
+			}
 			missing = append(missing, at+"/"+protocol)
 		}
 	}
@@ -123,6 +136,30 @@ func (d *diagnosis) served() {
 		d.add(Bad, fmt.Sprintf("see the problems above, and its holder: `svcctl explain %s`", strings.ToLower(missing[0])),
 			"not served for this Service: %s: clients get no answer from it there", strings.Join(missing, ", "))
 	}
+}
+
+// refusal returns the errors of the Service for which a port is served to nobody, whatever its endpoints are. They begin
+// with the port, as in the texts of appliance/resolve; a Secret that cannot be used concerns the relayed ports without
+// endpoints.
+func (d *diagnosis) refusal(port object.ServicePort) (why []string) {
+	if d.State == nil || d.isNewer() {
+		return nil
+	}
+	states := d.states(port)
+	if slices.ContainsFunc(states, func(s wire.PortState) bool { return len(s.Endpoints) > 0 }) {
+		return nil
+	}
+	relayed := slices.ContainsFunc(states, func(s wire.PortState) bool { return s.Relay != "" })
+	number, full := fmt.Sprintf("port %d ", port.Port), fmt.Sprintf("port %d/%s ", port.Port, port.Protocol)
+	for _, p := range d.problems() {
+		text := strings.TrimPrefix(p.Message, "clients of ")
+		switch {
+		case p.Severity != wire.SeverityError:
+		case strings.HasPrefix(text, number), strings.HasPrefix(text, full), relayed && strings.HasPrefix(text, "Secret "):
+			why = append(why, p.Message)
+		}
+	}
+	return why
 }
 
 // frontends are the addresses and ports that the Service asks for, as far as the question
@@ -168,6 +205,13 @@ func (d *diagnosis) neighbors() {
 		return
 	}
 	d.announced()
+	for _, addr := range d.State.Unrouted {
+		if d.Question.Address.IsValid() && addr != d.Question.Address.String() {
+			continue
+		}
+		d.add(Doubt, "for programs on the box, add a default route, or a route to "+addr+" through the interface towards its endpoints",
+			"the box itself has no route to %s: its own programs get \"Network is unreachable\", and only clients whose packets it forwards get answers", addr)
+	}
 	for _, u := range d.State.Unanswered {
 		if d.Question.Address.IsValid() && u.Address != d.Question.Address.String() {
 			continue

@@ -30,6 +30,15 @@ type ServiceState struct {
 	NotStored *NotStored `json:"notStored,omitempty"`
 	// Bridged lists endpoints that get no answer when they are balanced to themselves.
 	Bridged []BridgedEndpoint `json:"bridged,omitempty"`
+	// Unrouted lists addresses of the Service to which the box has no route: its own programs do not reach them.
+	Unrouted []string `json:"unrouted,omitempty"`
+}
+
+// BoxAddress is an address of the box.
+type BoxAddress struct {
+	Address string `json:"address"`
+	// NodePorts is set when node ports answer there.
+	NodePorts bool `json:"nodePorts,omitempty"`
 }
 
 // BridgedEndpoint is an endpoint behind a bridge of the box whose packets pass the rules for routed ones.
@@ -145,6 +154,8 @@ type Setup struct {
 	// MoreUnanswered counts the others.
 	Unanswered     []Unanswered `json:"unanswered,omitempty"`
 	MoreUnanswered int          `json:"moreUnanswered,omitempty"`
+	// Addresses lists the addresses of the box, loopback included.
+	Addresses []BoxAddress `json:"addresses,omitempty"`
 }
 
 // Certificate is a certificate in use.

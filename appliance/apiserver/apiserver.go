@@ -55,6 +55,8 @@ type Grants interface {
 	// Unanswered lists at most that many addresses without an answer to neighbors (ARP, NDP), and counts the
 	// others.
 	Unanswered(most int) (list []wire.Unanswered, more int)
+	// Addresses lists the addresses of the box.
+	Addresses() []wire.BoxAddress
 }
 
 // Health returns the state of endpoints with health checks.
@@ -89,6 +91,8 @@ type Views struct {
 	Certificates func(service string) []wire.ServiceCertificate
 	// Bridged returns the endpoints of a Service, "namespace/name", that do not reach themselves.
 	Bridged func(service string) []wire.BridgedEndpoint
+	// Unrouted returns the addresses of ports to which the box has no route.
+	Unrouted func(ports []wire.PortState) []string
 }
 
 // Open listens on the socket, and on --listen. What backend publishes and the store holds is
@@ -118,6 +122,9 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 			}
 			if views.Bridged != nil {
 				state.Bridged = views.Bridged(namespace + "/" + name)
+			}
+			if views.Unrouted != nil {
+				state.Unrouted = views.Unrouted(state.Ports)
 			}
 			ref := object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
 			state.NotStored, state.Declared = backend.NotStored(ref), declaredIn(objects, ref)
@@ -235,6 +242,7 @@ func setup(c *config.Config, grants Grants, validity func() auth.Validity) wire.
 		s.Certificate = certificate(validity(), time.Now())
 	}
 	s.Unanswered, s.MoreUnanswered = grants.Unanswered(maxUnanswered)
+	s.Addresses = grants.Addresses()
 	return s
 }
 

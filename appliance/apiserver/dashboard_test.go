@@ -46,6 +46,7 @@ func (s *seen) Healthy() error                                       { return ni
 func (s *seen) Ready() error                                         { return nil }
 func (s *seen) Status() wire.Status                                  { return wire.Status{Problems: s.problems} }
 func (s *seen) Synced(context.Context, uint64) error                 { return nil }
+func (s *seen) Addresses() []wire.BoxAddress                         { return nil }
 func (s *seen) Release(context.Context) (r wire.Released, err error) { return r, nil }
 func (s *seen) NotStored(object.Ref) *wire.NotStored                 { return nil }
 func (s *seen) Unanswered(int) (list []wire.Unanswered, more int)    { return nil, 0 }

@@ -28,3 +28,7 @@ func TestSetupIsForOtherDirectories(t *testing.T) {
 		t.Errorf("data directory %s and manifests %v, want them below %s", got.DataDir, got.Manifests, here)
 	}
 }
+
+func (nobodyAsks) Addresses() []wire.BoxAddress {
+	return []wire.BoxAddress{{Address: "192.0.2.1", NodePorts: true}}
+}

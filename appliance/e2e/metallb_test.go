@@ -147,6 +147,14 @@ func Test277_pools_over_the_API(t *testing.T) {
 	b.hasProblem(t, "Service default/web", "no load balancer pool with IPv4 addresses is for the Service")
 	apply(service("web", "metallb.io/address-pool: asked"))
 	becomes("web", "198.51.100.1")
+	apply(service("crowded", "metallb.io/address-pool: asked"))
+	b.hasProblem(t, "Service default/crowded", "the pool asked (198.51.100.1-198.51.100.1, 1 address) is full: Service default/web has it")
+	if out, _, code := b.svcctl.Svcctl("explain", "svc/crowded"); code != 1 || !strings.Contains(out, "it waits for a load balancer IP: the pool asked (198.51.100.1-198.51.100.1, 1 address) is full") || strings.Contains(out, "--load-balancer-pool") {
+		t.Errorf("explain: exit code %d:\n%s", code, out)
+	}
+	if out, errOut, code := b.svcctl.Svcctl("delete", "svc", "crowded"); code != 0 {
+		t.Fatalf("delete: exit code %d: %s%s", code, out, errOut)
+	}
 	apply(service("other", "metallb.io/address-pool: unknown"))
 	b.hasProblem(t, "Service default/other", "there is no load balancer pool of the name unknown")
 	apply(metallb("IPAddressPool", "ends", "{addresses: [198.51.100.254-198.51.101.1], avoidBuggyIPs: true, serviceAllocation: {priority: 1, namespaces: [default]}}"))

@@ -19,6 +19,8 @@ type Grants struct {
 	mu  sync.RWMutex
 	of  map[string][]nft.ServicePort // by Service
 	box nft.Box
+	// loopback are the loopback addresses that node ports answer on.
+	loopback []netip.Addr
 	// changes counts what was Planned.
 	changes uint64
 
@@ -48,7 +50,7 @@ func (g *Grants) Planned(host *Host, services []Service) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if host != nil {
-		g.box = host.Box
+		g.box, g.loopback = host.Box, host.Loopback
 	}
 	g.changes++
 	for _, svc := range services {
@@ -123,6 +125,17 @@ func (g *Grants) State(namespace, name string, client netip.AddrPort) wire.Servi
 	}
 	s.Unanswered = g.unanswered(&box, sortedAddrs(addrs))
 	return s
+}
+
+// Addresses lists the addresses of the box.
+func (g *Grants) Addresses() []wire.BoxAddress {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	list := make([]wire.BoxAddress, 0, len(g.box.LocalAddresses))
+	for _, a := range g.box.LocalAddresses {
+		list = append(list, wire.BoxAddress{Address: a.String(), NodePorts: slices.Contains(g.box.NodePortAddresses, a) || slices.Contains(g.loopback, a)})
+	}
+	return list
 }
 
 // Unanswered are the addresses of all Services for which neighbors get no answer, at most so

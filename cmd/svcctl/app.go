@@ -102,9 +102,32 @@ func (p *program) bare(root *verb, verbs []*verb, args []string) error {
 		_, _ = io.WriteString(p.stderr, root.help())
 		return usagef("no verb is given: run `svcctl help`")
 	}
+	if other := elsewhere[args[0]]; other != "" {
+		return usagef("there is no verb %q: %s", args[0], other)
+	}
 	var names []string
 	for _, v := range verbs {
 		names = append(names, v.name)
 	}
 	return usagef("there is no verb %q: %s", args[0], output.DidYouMean("", args[0], names, "run `svcctl help`"))
+}
+
+// elsewhere has words of other tools that are no verbs here, with what does the same. The nearest verb may do harm: restart
+// is near to restore.
+var elsewhere = map[string]string{
+	"restart": "run `systemctl restart svcctl`; rules and connections stay",
+	"reload":  "run `systemctl reload svcctl`; changed manifests need none",
+	"start":   "run `systemctl start svcctl`, or `svcctl serve`",
+	"stop":    "run `systemctl stop svcctl`; rules and connections stay",
+	"enable":  "run `systemctl enable --now svcctl`",
+	"logs":    "run `journalctl -u svcctl`; `svcctl journal` has changes of objects",
+	"log":     "run `journalctl -u svcctl`; `svcctl journal` has changes of objects",
+	"events":  "run `svcctl get events -A`",
+	"ps":      "run `svcctl get svc -A`",
+	"list":    "run `svcctl get svc -A`",
+	"ls":      "run `svcctl get svc -A`",
+	"show":    "run `svcctl get svc -A`, or `svcctl describe svc/NAME`",
+	"create":  "run `svcctl apply -f FILE`, or `svcctl expose NAME --port PORT --to ADDRESS`",
+	"check":   "run `svcctl doctor` for the box, or `svcctl validate -f FILE`",
+	"undo":    "run `svcctl rollback`",
 }

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"svcctl.io/svcctl/api/dashboard"
@@ -25,7 +26,8 @@ func (p *program) dashboardVerb() *verb {
 	return &verb{
 		name:    "dashboard",
 		summary: "show the appliance in a browser",
-		about: `Runs a local proxy to the pages of the appliance, on a port of 127.0.0.1, and
+		about: `Runs a local proxy to the pages of the appliance, on a port of 127.0.0.1
+(of ::1 without IPv4), and
 prints its URL: problems first, Services with their connections, one Service with its
 endpoints and the path of its packets, addresses, connections, and for admins the trace of
 packets and the journal. Ctrl-C ends it.
@@ -64,7 +66,11 @@ func (p *program) runDashboard(ctx context.Context, v *verb, _ []string) error {
 	if _, err := c.Status(ctx); err != nil {
 		return err
 	}
-	ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.FormatUint(port, 10)))
+	number := strconv.FormatUint(port, 10)
+	ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", number))
+	if errors.Is(err, syscall.EADDRNOTAVAIL) { // a box without IPv4
+		ln, err = net.Listen("tcp", net.JoinHostPort("::1", number))
+	}
 	if err != nil {
 		return fmt.Errorf("listen for the browser: %w: give another --port", err)
 	}

@@ -165,63 +165,6 @@ func (p *program) explainService(ctx context.Context, v *verb, t target) error {
 	return p.explainFacts(ctx, v, c, f, "Service "+t.namespace+"/"+t.name)
 }
 
-// explainAddress explains an address that a client wants to reach.
-func (p *program) explainAddress(ctx context.Context, v *verb, q diagnose.Question) error {
-	c, err := p.client(v)
-	if err != nil {
-		return err
-	}
-	k, _ := kindNamed("services")
-	all, err := typedList[object.Service](ctx, c, collectionPath(k, ""), nil)
-	if err != nil {
-		return err
-	}
-	svc := answering(all, q)
-	if svc != nil {
-		// Alone it comes with who manages it, if that is a file; nor is it bad when it is gone by now.
-		alone := new(object.Service)
-		if typed(ctx, c, target{kind: k, namespace: svc.Metadata.Namespace, name: svc.Metadata.Name}.path(), alone) == nil {
-			svc = alone
-		}
-		f := diagnose.Facts{Namespace: svc.Metadata.Namespace, Name: svc.Metadata.Name, Service: svc, Question: q, NodelessLocal: true, Wide: v.option("output").text() == "wide"}
-		return p.explainFacts(ctx, v, c, f, fmt.Sprintf("%s is Service %s/%s", questionText(q), f.Namespace, f.Name))
-	}
-	f := diagnose.Facts{Question: q}
-	if f.Status, err = c.Status(ctx); err != nil {
-		return err
-	}
-	if f.Allocations, err = c.Allocations(ctx); err != nil {
-		return err
-	}
-	return p.tell(questionText(q), diagnose.Nobody(f))
-}
-
-// answering is the Service that has an address, the one with the port if several have it;
-// without an address the one that has the node port.
-func answering(all []*object.Service, q diagnose.Question) *object.Service {
-	var has *object.Service
-	ranged := false // has answers by a range of ports: exact ports go first
-	for _, svc := range all {
-		for _, port := range svc.Spec.Ports {
-			protocol := q.Protocol == "" || q.Protocol == port.Protocol
-			switch {
-			case !q.Address.IsValid():
-				if port.NodePort == int32(q.Port) && protocol {
-					return svc
-				}
-			case !slices.Contains(diagnose.Addresses(svc), q.Address):
-			case (q.Port == 0 || port.Port == int32(q.Port)) && protocol:
-				return svc
-			case diagnose.RangeAt(svc, q.Port, q.Protocol):
-				has, ranged = svc, true
-			case !ranged:
-				has = svc
-			}
-		}
-	}
-	return has
-}
-
 // questionText is the question as it is written.
 func questionText(q diagnose.Question) string {
 	text := ""

@@ -133,7 +133,15 @@ func (p *program) changeOut(ctx context.Context, c *client.Client, t target, ask
 	if _, err := c.Patch(ctx, t.path(), url.Values{"fieldManager": {manager}}, client.MergePatch, patch); err != nil {
 		return err
 	}
-	return p.print(outText(t, now, ""))
+	if out {
+		return p.print(outText(t, now, ""))
+	}
+	back := slices.DeleteFunc(before, func(a netip.Addr) bool { return slices.Contains(now, a) })
+	answer := fmt.Sprintf("back in %s: %s\n", t, joinAddrs(back))
+	if len(now) > 0 {
+		answer += "still " + outText(t, now, "")
+	}
+	return p.print(answer)
 }
 
 // areBehind refuses addresses that no slice of the Service has.

@@ -111,7 +111,12 @@ func unknownKind(word string) error {
 	if isBoxes(word) {
 		return usagef("boxes are no objects: `svcctl get boxes` lists those of a fleet, and each has a Node, as `svcctl describe node NAME` shows it")
 	}
-	return usagef("there is no kind %q: %s", word, output.DidYouMean("", word, kindWords(), "the kinds are "+strings.Join(plurals(), ", ")))
+	return usagef("there is no kind %q: %s", word, output.DidYouMean("", word, kindWords(), serviceNamed(word)))
+}
+
+// serviceNamed is the hint for a word that is no kind: most often it names a Service.
+func serviceNamed(word string) string {
+	return "a Service is named as svc/" + word + "; the kinds are " + strings.Join(plurals(), ", ")
 }
 
 // plurals are the names of the kinds, each once.
@@ -190,6 +195,8 @@ func kindOfPath(text string) (k kind.Kind, path []string, err error) {
 		}
 	}
 	word := parts[0]
-	return k, nil, usagef("there is no kind %q: %s; a Service is named as svc/%s", word,
-		output.DidYouMean("", word, kindWords(), "the kinds are "+strings.Join(plurals(), ", ")), word)
+	if strings.Count(text, ":") > 1 {
+		return k, nil, usagef("%q is no address: an IPv6 address with a port is written as [ADDRESS]:PORT", text)
+	}
+	return k, nil, usagef("there is no kind %q: %s", word, output.DidYouMean("", word, kindWords(), serviceNamed(word)))
 }

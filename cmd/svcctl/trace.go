@@ -114,11 +114,11 @@ func traceQuery(v *verb, args []string) (url.Values, error) {
 	case len(args) > 2:
 		return nil, usagef("trace takes clients and what they want to reach: run `svcctl trace --help`")
 	case len(args) == 2:
-		query.Set("from", args[0])
+		query.Set("from", unbracketed(args[0]))
 		to = args[1]
 	case len(args) == 1:
-		if _, err := netip.ParsePrefix(args[0]); err == nil {
-			query.Set("from", args[0])
+		if _, err := netip.ParsePrefix(unbracketed(args[0])); err == nil {
+			query.Set("from", unbracketed(args[0]))
 		} else {
 			to = args[0]
 		}
@@ -170,6 +170,16 @@ func traceQuery(v *verb, args []string) (url.Values, error) {
 	}
 	query.Set("predict", "true")
 	return query, nil
+}
+
+// unbracketed returns an address or a prefix without the brackets of a notation with a port.
+func unbracketed(text string) string {
+	inner, is := strings.CutPrefix(text, "[")
+	addr, rest, closed := strings.Cut(inner, "]")
+	if !is || !closed || rest != "" && !strings.HasPrefix(rest, "/") {
+		return text
+	}
+	return addr + rest
 }
 
 // signs has the signs of lines, as explain has them.

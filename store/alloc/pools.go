@@ -205,6 +205,34 @@ func (p *Pools) Suits(ipv4 bool, request *Request) bool {
 	})
 }
 
+// Offered describes the pools that a request may have addresses of a family of: their ranges, the number of their
+// addresses, and who holds some, by address.
+func (p *Pools) Offered(ipv4 bool, request *Request) (ranges string, size uint64, holders []string) {
+	offered := func(pool *poolState) bool {
+		return pool.First.Is4() == ipv4 && pool.Internal == request.Internal && pool.isOffered(request)
+	}
+	for _, pool := range p.pools {
+		if offered(pool) {
+			size += pool.offset(pool.Last) + 1
+		}
+	}
+	var held []netip.Addr
+	for addr := range p.requests {
+		if pool := p.of(addr); pool != nil && offered(pool) {
+			held = append(held, addr)
+		}
+	}
+	slices.SortFunc(held, netip.Addr.Compare)
+	for _, addr := range held {
+		for _, holder := range p.requests[addr] {
+			if !slices.Contains(holders, holder.Owner) {
+				holders = append(holders, holder.Owner)
+			}
+		}
+	}
+	return p.text(offered), size, holders
+}
+
 // isOffered reports whether a request is given addresses of a pool that does not name one.
 func (p *Pool) isOffered(c *Request) bool { return p.suits(c) && (!p.OnRequest || c.Pool != "") }
 

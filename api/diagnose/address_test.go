@@ -1,0 +1,55 @@
+package diagnose_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/api/diagnose"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/object"
+)
+
+// TestEndpoint: an address that is an endpoint is named with its Services and its worst state.
+func TestEndpoint(t *testing.T) {
+	no, since := false, time.Date(2026, 3, 1, 20, 39, 0, 0, time.UTC)
+	down := []wire.EndpointHealth{{State: wire.HealthDown, Since: &since, Why: "connection refused", Check: "tcp"}}
+	up := []wire.EndpointHealth{{State: wire.HealthUp, Since: &since, Check: "tcp"}}
+	for name, tt := range map[string]struct {
+		backends []diagnose.Backend
+		worst    diagnose.Level
+		want     string
+	}{
+		"unchecked": {[]diagnose.Backend{{Service: "shop/web", Slice: "web-1"}}, diagnose.Good,
+			"+ 10.1.2.12 is an endpoint of shop/web: ready, as EndpointSlice web-1 has it; no health check asks it\n"},
+		"up": {[]diagnose.Backend{{Service: "shop/web", Slice: "web-1", Health: up}}, diagnose.Good,
+			"+ 10.1.2.12 is an endpoint of shop/web: up since 2026-03-01 20:39:00Z (tcp)\n"},
+		"down in one of three": {[]diagnose.Backend{{Service: "a/a", Slice: "a-1", Health: up}, {Service: "shop/web", Slice: "web-1", Health: down}, {Service: "z/z", Slice: "z-1"}}, diagnose.Bad,
+			"- 10.1.2.12 is an endpoint of shop/web and 2 other Services: down since 2026-03-01 20:39:00Z: connection refused (tcp)\n    a/a: up since"},
+		"not ready": {[]diagnose.Backend{{Service: "shop/web", Slice: "web-1", Conditions: object.EndpointConditions{Ready: &no}}}, diagnose.Doubt,
+			"? 10.1.2.12 is an endpoint of shop/web: not ready, as EndpointSlice web-1 has it\n> look at that server; `svcctl explain svc/web -n shop` follows the Service\n"},
+	} {
+		f := facts(func(f *diagnose.Facts) { f.Service, f.Question.Address = nil, netip.MustParseAddr("10.1.2.12") })
+		findings := diagnose.Endpoint(f, tt.backends)
+		if got := text(findings); !strings.HasPrefix(got, tt.want) || diagnose.Worst(findings) != tt.worst {
+			t.Errorf("%s: worst %d:\n%swant %d:\n%s", name, diagnose.Worst(findings), got, tt.worst, tt.want)
+		}
+	}
+}
+
+// TestNobodyAtTheBox: an address of the box is no address of somebody else.
+func TestNobodyAtTheBox(t *testing.T) {
+	f := facts(func(f *diagnose.Facts) {
+		f.Service, f.Allocations = nil, &wire.Allocations{}
+		f.Box = []wire.BoxAddress{{Address: "192.0.2.1", NodePorts: true}}
+		f.Question = diagnose.Question{Address: netip.MustParseAddr("192.0.2.1"), Port: 31234}
+	})
+	got := text(diagnose.Nobody(f))
+	if !strings.HasPrefix(got, "- 192.0.2.1 is an address of this box, and no Service has the node port 31234\n") || strings.Contains(got, "not ours") {
+		t.Error(got)
+	}
+	if findings := diagnose.Nobody(f); diagnose.Worst(findings) != diagnose.Bad {
+		t.Error("that nobody answers is not bad")
+	}
+}

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestWordsOfOtherTools: a word that is no verb is answered with what does the same, and changes nothing.
+func TestWordsOfOtherTools(t *testing.T) {
+	for _, tt := range []struct{ args, want string }{
+		{"restart", "there is no verb \"restart\": run `systemctl restart svcctl`; rules and connections stay"},
+		{"logs", "there is no verb \"logs\": run `journalctl -u svcctl`; `svcctl journal` has changes of objects"},
+		{"ps", "there is no verb \"ps\": run `svcctl get svc -A`"},
+		{"explain 2001:db8:1:2:3:4:5:1:30080", "\"2001:db8:1:2:3:4:5:1:30080\" is no address: an IPv6 address with a port is written as [ADDRESS]:PORT"},
+		{"describe shop", "there is no kind \"shop\": a Service is named as svc/shop; the kinds are "},
+	} {
+		b := newBench()
+		code := b.run(strings.Fields(tt.args)...)
+		if code != exitUsage || !strings.HasPrefix(b.err.String(), "svcctl: "+tt.want) || b.out.Len() > 0 {
+			t.Errorf("svcctl %s: exit %d, stderr %q, want %q", tt.args, code, b.err.String(), tt.want)
+		}
+	}
+	for word := range elsewhere {
+		for _, v := range newBench().verbs() {
+			if v.name == word {
+				t.Errorf("%s is a verb", word)
+			}
+		}
+	}
+}
+
+// TestUnbracketed: a client may be written as in an address with a port.
+func TestUnbracketed(t *testing.T) {
+	for text, want := range map[string]string{"[2001:db8::1]": "2001:db8::1", "[2001:db8::]/64": "2001:db8::/64", "192.0.2.1": "192.0.2.1", "[2001:db8::1]:80": "[2001:db8::1]:80", "[x": "[x"} {
+		if got := unbracketed(text); got != want {
+			t.Errorf("%s is read as %s, want %s", text, got, want)
+		}
+	}
+}
