@@ -5,9 +5,8 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/api/auth"
 	"svcctl.io/svcctl/api/wire"
@@ -80,7 +79,7 @@ func unrouted(ports []wire.PortState) (list []string) {
 				continue // a node port, or a range beside its port
 			}
 			seen[at.Addr()] = true
-			if _, err := node.WayTo(at.Addr()); errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
+			if _, err := node.WayTo(at.Addr()); errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH) {
 				list = append(list, at.Addr().String())
 			}
 		}

@@ -64,7 +64,7 @@ type Health interface {
 	State(namespace, name string) []wire.EndpointHealth
 }
 
-// Views are the sources of what the API answers besides objects.
+// Views are the sources of what the API answers besides objects. It has more than 15 fields: one for each source.
 type Views struct {
 	// Look is rest.Config.Look.
 	Look   func(*object.Service)
