@@ -22,6 +22,8 @@ const (
 	closedUntilMode = 0o600 // of a socket that gets another group
 	// probeTimeout bounds the wait for another server to accept a connection.
 	probeTimeout = 2 * time.Second
+	// lockPatience bounds the wait for another that starts, which holds the lock for probeTimeout at most.
+	lockPatience, lockRetry = 5 * time.Second, 20 * time.Millisecond
 )
 
 // ErrInUse is wrapped by the error of Listen when another server answers on the socket.
@@ -109,9 +111,9 @@ func listenUnix(path string, access socketAccess) (net.Listener, error) {
 	if err := access.makeDir(dir); err != nil {
 		return nil, fmt.Errorf("make the directory of the API socket: %w: run as root, or give another --socket", err)
 	}
-	unlock, err := lockDir(dir)
+	unlock, err := lockSocket(path, lockPatience)
 	if err != nil {
-		return nil, fmt.Errorf("lock %s for the API socket: %w", dir, err)
+		return nil, fmt.Errorf("open the API socket: %w", err)
 	}
 	defer unlock()
 	if err := removeStale(path); err != nil {
@@ -141,17 +143,37 @@ func listenUnix(path string, access socketAccess) (net.Listener, error) {
 	return ln, nil
 }
 
-// lockDir keeps two that start at the same moment from removing each other's socket.
-func lockDir(dir string) (unlock func(), err error) {
-	f, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+// lockSocket keeps two that start at the same moment from removing each other's socket. The lock is on a file that only
+// its owner can open: anybody who may read the directory could hold one on that. The file is gone when it is unlocked.
+func lockSocket(path string, atMost time.Duration) (unlock func(), err error) {
+	name := path + ".lock"
+	for end := time.Now().Add(atMost); ; time.Sleep(lockRetry) {
+		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil && isAt(f, name) {
+			return func() { _ = os.Remove(name); _ = f.Close() }, nil
+		}
 		_ = f.Close()
-		return nil, err
+		if err != nil && !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return nil, fmt.Errorf("lock %s: %w", name, err)
+		}
+		if time.Now().After(end) {
+			return nil, fmt.Errorf("another process has kept %s locked for %v: end it (`fuser -v %s` names it), or give another --socket", name, atMost, name)
+		}
 	}
-	return func() { _ = f.Close() }, nil
+}
+
+// isAt reports whether a file is still the one with the name: the process that had locked it before has removed it.
+func isAt(f *os.File, name string) bool {
+	mine, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Lstat(name)
+	return err == nil && os.SameFile(mine, there)
 }
 
 // removeStale removes the socket at path unless a process listens on it.

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"svcctl.io/svcctl/api"
 )
@@ -114,4 +115,53 @@ func TestSocketRace(t *testing.T) {
 	if _, err := net.Dial("unix", path); err != nil {
 		t.Errorf("the winner cannot be reached: %v", err)
 	}
+}
+
+// TestSocketLock: a lock that anybody may have on the directory keeps no server from starting, and one of another server
+// that hangs is an error that names it.
+func TestSocketLock(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "svcctl.sock")
+	hold := func(name string, flags int) *os.File {
+		t.Helper()
+		f, err := os.OpenFile(name, flags, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = f.Close() })
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH); err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	hold(dir, os.O_RDONLY)
+	got := make(chan error, 1)
+	go func() {
+		ln, err := listen(path)
+		if err == nil {
+			_ = ln.Close()
+		}
+		got <- err
+	}()
+	select {
+	case err := <-got:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("it waits for the lock of the directory")
+	}
+	if names, err := os.ReadDir(dir); err != nil || len(names) > 0 {
+		t.Errorf("left over are %v, %v", names, err)
+	}
+	lock := hold(path+".lock", os.O_RDWR|os.O_CREATE)
+	if _, err := listen(path); err == nil || !strings.Contains(err.Error(), path+".lock locked") || !strings.Contains(err.Error(), "--socket") {
+		t.Errorf("with the lock held: %v", err)
+	}
+	_ = lock.Close()
+	ln, err := listen(path) // a file that a killed process left is no obstacle
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = ln.Close()
 }

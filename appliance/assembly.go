@@ -120,11 +120,11 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		{Name: "status line of systemd", Run: a.tellStatus},
 		{Name: "notify systemd of the end", Run: func(ctx context.Context) error {
 			<-ctx.Done()
+			state := daemon.SdNotifyStopping
 			if handover.IsRequested(ctx) {
-				a.notify(daemon.SdNotifyReloading)
-			} else {
-				a.notify(daemon.SdNotifyStopping)
+				state = daemon.SdNotifyReloading
 			}
+			a.notifySoon(state)
 			return nil
 		}},
 	}
@@ -193,7 +193,7 @@ func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, follows []
 		NodePorts:    reconcile.PortRange(a.cfg.Addresses.NodePortRange),
 		HoldSentinel: a.kernel.HoldSentinel,
 		OnReady: func() {
-			a.notify(daemon.SdNotifyReady)
+			go a.notify(ctx, daemon.SdNotifyReady)
 			go a.settle(ctx)
 		},
 	})
@@ -275,7 +275,7 @@ func (a *assembly) watchdog() *reconcile.Watchdog {
 	}
 	return reconcile.NewWatchdog(reconcile.WatchdogOptions{
 		Calls: a.calls, DataDir: a.cfg.DataDir, Log: a.log,
-		Every: period / 3, Tell: func() { a.notify(daemon.SdNotifyWatchdog) },
+		Every: period / 3, Tell: func() { a.notifySoon(daemon.SdNotifyWatchdog) },
 		Exit: func() {
 			a.cfg.Log.Queue.Flush(time.Second)
 			os.Exit(stuckExit)
@@ -286,11 +286,21 @@ func (a *assembly) watchdog() *reconcile.Watchdog {
 // stuckExit is the exit code of a process that its own watchdog ends.
 const stuckExit = 1
 
+// notifyPatience bounds the wait for systemd to read a state, but that of being ready: the start fails without it.
+const notifyPatience = time.Second
+
 // notify sends a state to systemd, if NOTIFY_SOCKET is set.
-func (a *assembly) notify(state string) {
-	if _, err := daemon.SdNotify(false, state); err != nil {
+func (a *assembly) notify(ctx context.Context, state string) {
+	if err := handover.Notify(ctx, state); err != nil {
 		a.log.Warn("systemd cannot be notified", "state", state, "err", err)
 	}
+}
+
+// notifySoon is notify with a bounded wait.
+func (a *assembly) notifySoon(state string) {
+	ctx, cancel := context.WithTimeout(context.Background(), notifyPatience)
+	defer cancel()
+	a.notify(ctx, state)
 }
 
 // firstStatus is the status before the loop has done anything.

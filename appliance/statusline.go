@@ -24,7 +24,7 @@ func (a *assembly) tellStatus(ctx context.Context) error {
 	for {
 		changed := a.board.Changed()
 		if line := statusLine(a.board.Status()); line != last {
-			a.notify("STATUS=" + line)
+			a.notifySoon("STATUS=" + line)
 			last = line
 		}
 		select {

@@ -85,9 +85,13 @@ func (v *Events) Begins(want bool) (err error) {
 // Wait returns when there is something to Read, and os.ErrClosed after Close.
 func (v *Events) Wait() error { return v.stream.Wait() }
 
-// Read hands each event that waits to each, and returns how many were lost since the last Read. It never waits.
+// readAtOnce bounds the datagrams of one Read, far above what the buffer has room for: the others arrived meanwhile.
+const readAtOnce = 50_000
+
+// Read hands each event that waits to each, and returns how many were lost since the last Read. It never waits, and leaves
+// the rest to the next Read when events come faster than they are read.
 func (v *Events) Read(now time.Time, each func(*Event)) (lost uint64, err error) {
-	for {
+	for range readAtOnce {
 		datagram, err := v.stream.Receive()
 		switch {
 		case errors.Is(err, nfnetlink.ErrNoMessage):
@@ -110,6 +114,7 @@ func (v *Events) Read(now time.Time, each func(*Event)) (lost uint64, err error)
 			each(&e)
 		}
 	}
+	return lost, nil
 }
 
 // lost counts the messages that were lost since the last call, 1 at least.

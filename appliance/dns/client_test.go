@@ -2,11 +2,15 @@ package dns
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/miekg/dns"
@@ -203,6 +207,76 @@ func TestConnections(t *testing.T) {
 	for !answered(dial()) {
 		if time.Now().After(deadline) {
 			t.Fatal("a connection that ended makes no room for another one")
+		}
+	}
+}
+
+// failing is a listener without descriptors, until it has some.
+type failing struct {
+	net.Listener
+	err   atomic.Pointer[error]
+	calls atomic.Int32
+}
+
+func (f *failing) Accept() (net.Conn, error) {
+	f.calls.Add(1)
+	if err := f.err.Load(); err != nil {
+		return nil, *err
+	}
+	near, far := net.Pipe()
+	_ = far.Close()
+	return near, nil
+}
+
+func (f *failing) Close() error { return nil }
+
+// The server of the library repeats a failed accept at once, and ends after errors that it does not know.
+func TestAcceptFails(t *testing.T) {
+	for _, errno := range []error{syscall.EMFILE, syscall.ENOBUFS} {
+		synctest.Test(t, func(t *testing.T) {
+			var f failing
+			wrong := error(&net.OpError{Op: "accept", Net: "tcp", Err: errno})
+			f.err.Store(&wrong)
+			g := newGate(&f)
+			type accepted struct {
+				conn net.Conn
+				err  error
+			}
+			got := make(chan accepted)
+			accept := func() { conn, err := g.Accept(); got <- accepted{conn, err} }
+			go accept()
+			time.Sleep(time.Minute)
+			if n := f.calls.Load(); n < 60 || n > 80 {
+				t.Errorf("%v: tried %d times in a minute", errno, n)
+			}
+			f.err.Store(nil)
+			if a := <-got; a.err != nil {
+				t.Errorf("%v: %v after descriptors are free", errno, a.err)
+			}
+			f.err.Store(&wrong)
+			go accept()
+			synctest.Wait()
+			_ = g.Close()
+			if a := <-got; !errors.Is(a.err, net.ErrClosed) {
+				t.Errorf("%v: %v after Close", errno, a.err)
+			}
+		})
+	}
+}
+
+func TestClientsAreCountedByNetwork(t *testing.T) {
+	g := newGate(nil)
+	enter := func(addr string) bool { return g.enter(clientOf(&net.TCPAddr{IP: net.ParseIP(addr)})) }
+	for i := range maxConnectionsEach {
+		if !enter(fmt.Sprintf("2001:db8:1:2::%x", i)) || !enter("192.0.2.1") {
+			t.Fatalf("connection %d is refused", i)
+		}
+	}
+	for addr, want := range map[string]bool{
+		"2001:db8:1:2:ffff::1": false, "2001:db8:1:3::1": true, "192.0.2.1": false, "::ffff:192.0.2.1": false, "192.0.2.2": true,
+	} {
+		if got := enter(addr); got != want {
+			t.Errorf("another connection from %s: %t, want %t", addr, got, want)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package dns
 
 import (
+	"errors"
 	"hash/maphash"
 	"net"
 	"net/netip"
@@ -54,31 +55,56 @@ func (l *limiter) allow(client netip.Addr, now time.Duration) bool {
 	}
 }
 
-// How many TCP connections are open at a time, together and from one client.
+// How many TCP connections are open at a time, together and from one client: an IPv4 address, or an IPv6 network of
+// clientBits, all addresses of which one host may have.
 const (
 	maxConnections     = 256
 	maxConnectionsEach = 32
+	clientBits         = 64
 )
 
-// gate is a listener that closes connections beyond a limit at once.
+// The wait after a failure to accept, as without free descriptors (EMFILE), doubles from one to the other.
+const acceptAgain, acceptAgainAtMost = 5 * time.Millisecond, time.Second
+
+// gate is a listener that closes connections beyond a limit at once, and ends with Close alone.
 type gate struct {
 	net.Listener
+	closed chan struct{}
+	close  func() error
 
 	mu   sync.Mutex
-	open map[netip.Addr]int
+	open map[netip.Prefix]int
 	all  int
 }
 
-func newGate(l net.Listener) *gate { return &gate{Listener: l, open: map[netip.Addr]int{}} }
+func newGate(l net.Listener) *gate {
+	g := &gate{Listener: l, closed: make(chan struct{}), open: map[netip.Prefix]int{}}
+	g.close = sync.OnceValue(func() error { close(g.closed); return l.Close() })
+	return g
+}
 
-// Accept implements net.Listener.
+// Close implements net.Listener.
+func (g *gate) Close() error { return g.close() }
+
+// Accept implements net.Listener. Its caller would repeat it at once after an error that may pass, and end after others.
 func (g *gate) Accept() (net.Conn, error) {
+	wait := acceptAgain
 	for {
 		conn, err := g.Listener.Accept()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return nil, err
 		}
-		client, _ := addressOf(conn.RemoteAddr())
+		if err != nil {
+			select {
+			case <-g.closed:
+				return nil, net.ErrClosed
+			case <-time.After(wait):
+			}
+			wait = min(2*wait, acceptAgainAtMost)
+			continue
+		}
+		wait = acceptAgain
+		client := clientOf(conn.RemoteAddr())
 		if g.enter(client) {
 			return &gatedConn{Conn: conn, leave: sync.OnceFunc(func() { g.leave(client) })}, nil
 		}
@@ -86,7 +112,21 @@ func (g *gate) Accept() (net.Conn, error) {
 	}
 }
 
-func (g *gate) enter(client netip.Addr) bool {
+// clientOf is what connections are counted by; the zero Prefix for an address of another kind.
+func clientOf(remote net.Addr) netip.Prefix {
+	client, _ := addressOf(remote)
+	if !client.IsValid() {
+		return netip.Prefix{}
+	}
+	bits := client.BitLen()
+	if client.Is6() {
+		bits = clientBits
+	}
+	network, _ := client.Prefix(bits) // an address is not shorter than that
+	return network
+}
+
+func (g *gate) enter(client netip.Prefix) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.all >= maxConnections || g.open[client] >= maxConnectionsEach {
@@ -97,7 +137,7 @@ func (g *gate) enter(client netip.Addr) bool {
 	return true
 }
 
-func (g *gate) leave(client netip.Addr) {
+func (g *gate) leave(client netip.Prefix) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.all--

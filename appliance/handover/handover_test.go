@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -160,5 +161,59 @@ func TestKeep(t *testing.T) {
 	}
 	if kept := Kept(); len(kept) != 0 {
 		t.Errorf("%v is kept", kept)
+	}
+}
+
+// A socket that nobody reads, as of a systemd that hangs, takes some messages and no more.
+func TestSystemdReadsNothing(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "notify")
+	systemd, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = systemd.Close() }()
+	t.Setenv("NOTIFY_SOCKET", name)
+	kept, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		s, err := NewStore(), error(nil)
+		for range 100_000 {
+			if err = s.Keep("a", kept.(*net.TCPListener)); err != nil {
+				break
+			}
+		}
+		_ = kept.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := Notify(ctx, "READY=1"); !errors.Is(err, unix.EAGAIN) {
+			t.Errorf("a state: %v", err)
+		}
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, unix.EAGAIN) {
+			t.Errorf("a descriptor: %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("it waits for a reader")
+	}
+	// The state comes when there is room again.
+	notified := make(chan error, 1)
+	go func() { notified <- Notify(t.Context(), "READY=1") }()
+	for b := make([]byte, 100); ; {
+		n, err := systemd.Read(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(b[:n]) == "READY=1" {
+			break
+		}
+	}
+	if err := <-notified; err != nil {
+		t.Error(err)
 	}
 }

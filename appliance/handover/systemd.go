@@ -1,9 +1,12 @@
 package handover
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"syscall"
+	"time"
 
 	"github.com/coreos/go-systemd/v22/activation"
 	"golang.org/x/sys/unix"
@@ -16,7 +19,8 @@ type Store struct{ socket string }
 // NewStore returns the store of the unit of this process.
 func NewStore() *Store { return &Store{os.Getenv("NOTIFY_SOCKET")} }
 
-// Keep has a descriptor kept under a name, which has letters, digits, dots and dashes.
+// Keep has a descriptor kept under a name, which has letters, digits, dots and dashes. It never waits: when systemd
+// reads nothing, which fails with EAGAIN, the descriptor is not kept.
 func (s *Store) Keep(name string, conn syscall.Conn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -31,8 +35,27 @@ func (s *Store) Keep(name string, conn syscall.Conn) error {
 	return err
 }
 
-// Drop has systemd close what it keeps under a name.
+// Drop has systemd close what it keeps under a name. It never waits either.
 func (s *Store) Drop(name string) error { return s.send("FDSTOREREMOVE=1\nFDNAME="+name, nil) }
+
+// notifyAgain is the interval at which Notify tries a socket that takes nothing.
+const notifyAgain = 20 * time.Millisecond
+
+// Notify sends a state of the process (sd_notify(3)) to systemd. While systemd reads nothing, it tries again until ctx is
+// done.
+func Notify(ctx context.Context, state string) error {
+	for {
+		err := NewStore().send(state, nil)
+		if !errors.Is(err, unix.EAGAIN) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(notifyAgain):
+		}
+	}
+}
 
 func (s *Store) send(message string, rights []byte) error {
 	if s.socket == "" {
@@ -40,12 +63,12 @@ func (s *Store) send(message string, rights []byte) error {
 	}
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("tell systemd what to keep: %w", err)
+		return fmt.Errorf("notify systemd: %w", err)
 	}
 	defer unix.Close(fd)
 	// The name of a socket that is no file begins with @, for package unix too.
-	if err := unix.Sendmsg(fd, []byte(message), rights, &unix.SockaddrUnix{Name: s.socket}, 0); err != nil {
-		return fmt.Errorf("tell systemd what to keep: send to %s: %w", s.socket, err)
+	if err := unix.Sendmsg(fd, []byte(message), rights, &unix.SockaddrUnix{Name: s.socket}, unix.MSG_DONTWAIT); err != nil {
+		return fmt.Errorf("notify systemd: send to %s: %w", s.socket, err)
 	}
 	return nil
 }

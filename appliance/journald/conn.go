@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -40,6 +41,9 @@ func Append(entry []byte, name, value string) []byte {
 	return append(entry, '\n')
 }
 
+// patience bounds the wait for a journal that reads nothing, as while it is started anew. The entry is lost after that.
+const patience = 10 * time.Second
+
 // Conn sends entries. Its methods may be called concurrently.
 type Conn struct {
 	path string
@@ -59,6 +63,7 @@ func (c *Conn) Write(entry []byte) (n int, err error) {
 			return 0, fmt.Errorf("connect to the journal: %w", err)
 		}
 	}
+	_ = c.conn.SetWriteDeadline(time.Now().Add(patience))
 	_, err = c.conn.Write(entry)
 	if errors.Is(err, syscall.EMSGSIZE) || errors.Is(err, syscall.ENOBUFS) {
 		err = c.sendFile(entry)
@@ -91,7 +96,7 @@ func (c *Conn) sendFile(entry []byte) error {
 	}
 	rights := unix.UnixRights(int(f.Fd()))
 	outer := raw.Write(func(fd uintptr) bool {
-		err = unix.Sendmsg(int(fd), nil, rights, nil, unix.MSG_NOSIGNAL)
+		err = unix.Sendmsg(int(fd), nil, rights, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
 		return !errors.Is(err, unix.EAGAIN)
 	})
 	return errors.Join(outer, err)

@@ -17,8 +17,8 @@ import (
 // inside is set for the process that TestCallsOfNetlinkEnd runs under strace.
 const inside = "SVCCTL_TEST_NETLINK_INSIDE"
 
-// strace makes calls of the process fail with EAGAIN, which neither sends nor reads anything. The runtime's poller
-// gives no notice then, because nothing changes: without a limit the call never ends.
+// TestCallsOfNetlinkEnd: calls of the process fail under strace with EAGAIN, which neither sends
+// nor reads anything. The runtime's poller gives no notice then, because nothing changes: without a limit the call never ends.
 func TestCallsOfNetlinkEnd(t *testing.T) {
 	if os.Getenv(inside) == "1" {
 		readInside(t)

@@ -24,7 +24,7 @@ func (d *datagrams) receive(raw syscall.RawConn, use func(data []byte, from neti
 	err := raw.Read(func(fd uintptr) (done bool) {
 		buf := d.buffers.Get().(*[maxDatagram]byte)
 		defer d.buffers.Put(buf)
-		n, from, err := syscall.Recvfrom(int(fd), buf[:], 0)
+		n, from, err := syscall.Recvfrom(int(fd), buf[:], syscall.MSG_DONTWAIT)
 		switch {
 		case err == syscall.EAGAIN:
 			return false

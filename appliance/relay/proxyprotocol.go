@@ -103,7 +103,7 @@ func takeHeader(raw syscall.RawConn, buffers *sync.Pool) (header []byte, err err
 		buf := buffers.Get().(*[chunk]byte)
 		defer buffers.Put(buf)
 		b := buf[:maxHeader]
-		n, _, err := unix.Recvfrom(int(fd), b, unix.MSG_PEEK)
+		n, _, err := unix.Recvfrom(int(fd), b, unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		switch {
 		case err == unix.EAGAIN || err == unix.EINTR:
 			return false

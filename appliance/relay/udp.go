@@ -126,15 +126,20 @@ func (l *udpListener) close() {
 	}
 }
 
+// lastAnswers bounds the wait of a pause for datagrams that are being sent.
+const lastAnswers = time.Second
+
 // pause has it and its flows rest, and leaves them open.
 func (l *udpListener) pause() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.paused = true
-	// What was received is still sent.
+	// What was received is still sent, unless its interface takes nothing.
 	_ = l.socket.SetReadDeadline(longAgo)
+	_ = l.socket.SetWriteDeadline(time.Now().Add(lastAnswers))
 	for _, f := range l.flows {
 		_ = f.socket.SetReadDeadline(longAgo)
+		_ = f.socket.SetWriteDeadline(time.Now().Add(lastAnswers))
 	}
 }
 

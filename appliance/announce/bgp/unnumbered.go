@@ -90,7 +90,7 @@ func advertiseOn(ifname string) error {
 		message []byte
 	}{{"ff02::1", routerAdvertisement(i.HardwareAddr)}, {"ff02::2", routerSolicitation(i.HardwareAddr)}} {
 		to := &unix.SockaddrInet6{ZoneId: uint32(i.Index), Addr: netip.MustParseAddr(m.to).As16()}
-		if err := unix.Sendto(fd, m.message, 0, to); err != nil {
+		if err := unix.Sendto(fd, m.message, unix.MSG_DONTWAIT, to); err != nil {
 			return os.NewSyscallError("sendto "+m.to+"%"+ifname, err)
 		}
 	}

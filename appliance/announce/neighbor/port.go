@@ -155,6 +155,9 @@ func (p *Port) tick() (next time.Time) {
 	return next
 }
 
+// sendPatience bounds the wait for room in the queue of the interface.
+const sendPatience = 100 * time.Millisecond
+
 // do calls the machine, sends what it gives, and tells of what changed.
 func (p *Port) do(f func(now time.Time) [][]byte) {
 	p.mu.Lock()
@@ -169,6 +172,7 @@ func (p *Port) do(f func(now time.Time) [][]byte) {
 			conn = p.ndp
 		}
 		// A link that is down sends nothing; everything is announced again when it is up.
+		_ = conn.SetWriteDeadline(time.Now().Add(sendPatience))
 		_, _ = conn.WriteTo(frame, &packet.Addr{HardwareAddr: frame[:6]})
 	}
 	if sooner {

@@ -5,11 +5,13 @@ import (
 	"crypto"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"io"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -251,5 +253,45 @@ func TestStapleOfAResponder(t *testing.T) {
 		if _, err := p.ask(t.Context(), http.DefaultClient); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", name, err, tt.want)
 		}
+	}
+}
+
+// A responder that does not answer holds up none of the others.
+func TestStapleBesideADeadResponder(t *testing.T) {
+	a := newAuthority(t)
+	release := make(chan struct{})
+	dead := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	defer dead.Close()
+	defer sync.OnceFunc(func() { close(release) })()
+	quick := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }))
+	defer quick.Close()
+	secrets := map[string]map[string][]byte{"a/dead": a.issue("a", dead.URL, false)}
+	const others = 20
+	for i := range others {
+		secrets[fmt.Sprint("b/quick", i)] = a.issue("a", quick.URL, false)
+	}
+	k := NewKeeper(func(secret string) (map[string][]byte, string, bool) { return secrets[secret], "1", true })
+	for secret := range secrets {
+		k.Pair(secret)
+		k.Fetch(secret, true)
+	}
+	due, _ := k.dueForStaple(time.Now())
+	if len(due) != others+1 || due[0].secret != "a/dead" {
+		t.Fatalf("due are %v", due)
+	}
+	news := k.askAll(t.Context(), http.DefaultClient, due)
+	for range others {
+		if secret := <-news; secret == "a/dead" {
+			t.Fatal("the others wait for a responder that does not answer")
+		}
+	}
+	k.mu.Lock()
+	for secret := range secrets {
+		k.fetched[secret].next = time.Time{}
+	}
+	k.fetched["b/quick7"].fails = 0
+	k.mu.Unlock()
+	if due, _ = k.dueForStaple(time.Now()); due[0].secret != "a/dead" || due[1].secret != "b/quick7" {
+		t.Errorf("those that failed before are not the last: %v", due)
 	}
 }

@@ -1,6 +1,7 @@
 package tlsterm
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -36,19 +37,15 @@ func (k *Keeper) Staple(ctx context.Context, woken <-chan struct{}, changed func
 		case <-woken:
 		case <-timer.C:
 		}
-		var news []string
 		due, next := k.dueForStaple(time.Now())
-		for some := range slices.Chunk(due, askAtOnce) {
-			news = append(news, k.askAll(ctx, client, some)...)
+		for secret := range k.askAll(ctx, client, due) {
+			changed([]string{secret})
 		}
 		if ctx.Err() != nil {
 			return
 		}
 		if len(due) > 0 {
 			_, next = k.dueForStaple(time.Now())
-		}
-		if len(news) > 0 {
-			changed(news)
 		}
 		timer.Stop()
 		if !next.IsZero() {
@@ -57,22 +54,29 @@ func (k *Keeper) Staple(ctx context.Context, woken <-chan struct{}, changed func
 	}
 }
 
-// askAll asks the responders of some certificates at once, and returns the Secrets about which that is news.
-func (k *Keeper) askAll(ctx context.Context, client *http.Client, due []dueStaple) (news []string) {
-	heard := make([]bool, len(due))
+// askAll asks the responders of certificates, some at a time, so that one that does not answer holds up none but those
+// behind it. The channel gives the Secrets about which that is news, and is closed after the last answer.
+func (k *Keeper) askAll(ctx context.Context, client *http.Client, due []dueStaple) <-chan string {
+	news, queue := make(chan string), make(chan dueStaple)
 	var all sync.WaitGroup
-	for i, d := range due {
+	for range min(askAtOnce, len(due)) {
 		all.Go(func() {
-			s, err := d.pair.ask(ctx, client)
-			heard[i] = ctx.Err() == nil && k.answered(d.secret, d.pair, s, err)
+			for d := range queue {
+				s, err := d.pair.ask(ctx, client)
+				if ctx.Err() == nil && k.answered(d.secret, d.pair, s, err) {
+					news <- d.secret
+				}
+			}
 		})
 	}
-	all.Wait()
-	for i, d := range due {
-		if heard[i] {
-			news = append(news, d.secret)
+	go func() {
+		for _, d := range due {
+			queue <- d
 		}
-	}
+		close(queue)
+		all.Wait()
+		close(news)
+	}()
 	return news
 }
 
@@ -80,6 +84,7 @@ func (k *Keeper) askAll(ctx context.Context, client *http.Client, due []dueStapl
 type dueStaple struct {
 	secret string
 	pair   *Pair
+	fails  int // since its responder last answered
 }
 
 // dueForStaple are the certificates whose responders are to be asked now, and when the next one is; the zero Time: never.
@@ -96,12 +101,15 @@ func (k *Keeper) dueForStaple(now time.Time) (due []dueStaple, next time.Time) {
 		}
 		switch {
 		case !now.Before(a.next):
-			due = append(due, dueStaple{secret, kept.good})
+			due = append(due, dueStaple{secret, kept.good, a.fails})
 		case next.IsZero() || a.next.Before(next):
 			next = a.next
 		}
 	}
-	slices.SortFunc(due, func(a, b dueStaple) int { return strings.Compare(a.secret, b.secret) })
+	// Responders that failed before come last.
+	slices.SortFunc(due, func(a, b dueStaple) int {
+		return cmp.Or(cmp.Compare(a.fails, b.fails), strings.Compare(a.secret, b.secret))
+	})
 	return due, next
 }
 
