@@ -112,8 +112,9 @@ var edges = map[string][]string{
 		"api/wire", "appliance/announcements", "appliance/connlog", "appliance/conntrack", "appliance/dns", "appliance/feedback", "appliance/flows", "appliance/health", "appliance/healthport", "appliance/listen", "appliance/node", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/relay/tlsterm", "appliance/resolve", "appliance/sourceset",
 		"nft", "store", "store/annotation", "store/object", "store/parallel",
 	},
+	"appliance/verdict": {"api/wire"},
 	"appliance/reconcile": {
-		"api/wire", "appliance/checkup", "appliance/conntrack", "appliance/health", "appliance/metrics", "appliance/node", "appliance/resolve", "appliance/sockets",
+		"api/wire", "appliance/checkup", "appliance/conntrack", "appliance/health", "appliance/metrics", "appliance/node", "appliance/resolve", "appliance/sockets", "appliance/verdict",
 		"nft", "nft/kernel", "store", "store/alloc", "store/deadline", "store/engine", "store/manifest", "store/object", "store/parallel", "watch",
 	},
 	"appliance/forecast": {"api/wire", "appliance/resolve", "nft"},

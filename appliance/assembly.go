@@ -187,6 +187,7 @@ func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, follows []
 		DataDir: a.cfg.DataDir,
 		Publisher: &reconcile.Publisher{
 			Board: a.board, Metrics: a.metrics, Dirs: a.cfg.ManifestDirs(), Named: a.member.named(), Status: a.firstStatus(),
+			Packaged: os.Getenv("INVOCATION_ID") != "",
 			Reporter: &reconcile.Reporter{Log: a.log, Where: a.store.Location, Events: a.events},
 		},
 		Watchdog:     dog,

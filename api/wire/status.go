@@ -34,7 +34,9 @@ type Status struct {
 	LastTransaction *Transaction `json:"lastTransaction,omitempty"`
 	// Problems are refused or doubtful objects, sorted by file, line and object.
 	Problems []Problem `json:"problems"`
-	Kernel   Kernel    `json:"kernel"`
+	// Verdict is what they come to.
+	Verdict Verdict `json:"verdict"`
+	Kernel  Kernel  `json:"kernel"`
 	// ForeignChanges counts the transactions of other programs that touched our tables
 	// since the start.
 	ForeignChanges uint64 `json:"foreignChanges"`
@@ -120,6 +122,9 @@ type Problem struct {
 	Reason   string `json:"reason"`           // one word for programs: "FieldValueInvalid", "Conflict"
 	Message  string `json:"message"`
 	Severity string `json:"severity"` // error or warning
+	// Cause names what is at fault, if problems of several objects may come from it: endpoints that are down, each as
+	// "10.1.2.12:8080 (connection refused)", joined by "; ".
+	Cause string `json:"cause,omitempty"`
 }
 
 // String returns the problem on one line: "web.yaml:12:9: Service default/web:

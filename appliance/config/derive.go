@@ -111,6 +111,7 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 		NodeName:               c.NodeName,
 		Zone:                   c.Zone,
 		Balance:                resolve.ParsedBalance(c.Services.Balance),
+		Fleet:                  c.Fleet.Name != "",
 		NodelessLocal:          c.Services.NodelessEndpoints == NodelessLocal,
 		MasqueradeAll:          c.Services.MasqueradeAll,
 		SourceRangesApplyToAll: c.Services.SourceRangesApply == SourceRangesAll,

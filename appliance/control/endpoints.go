@@ -87,7 +87,7 @@ func (c *Endpoints) Problems() []resolve.Problem {
 	found := c.core.Problems()
 	all := make([]resolve.Problem, len(found))
 	for i, p := range found {
-		all[i] = resolve.Problem(p)
+		all[i] = resolve.Problem{Object: p.Object, Field: p.Field, Reason: p.Reason, Message: p.Message, Warning: p.Warning}
 	}
 	return all
 }

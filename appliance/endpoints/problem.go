@@ -15,7 +15,7 @@ func (c *Controller) noteService(s *service) {
 	if s.managedBy == managedBySelector {
 		ref := object.RefOf(s.object)
 		if len(s.layout.places) == 0 && !s.others {
-			nobody = &Problem{Object: ref, Field: "spec.selector", Reason: "NoEndpoints", Warning: true,
+			nobody = &Problem{Object: ref, Field: "spec.selector", Reason: "NoEndpoints",
 				Message: "no Pod with an address matches the selector, and no EndpointSlice names endpoints: the Service has none"}
 			if families := s.object.Spec.IPFamilies; len(s.pods) > 0 && len(families) == 1 {
 				nobody.Message = fmt.Sprintf("none of the %d Pods that the selector matches has an %s address, and the Service has addresses of no other family: if theirs are of the other one, set spec.ipFamilyPolicy to PreferDualStack",

@@ -23,6 +23,8 @@ type Board struct {
 	trial    func() *wire.Trial // nil: nobody tells
 	rollout  func() *wire.Rollout
 
+	conditions *Conditions
+
 	mu         sync.Mutex
 	status     wire.Status
 	unstored   manifest.Files // documents of files that could not be stored; nil: all are
@@ -35,8 +37,11 @@ type Board struct {
 // NewBoard shows first until the loop publishes. accepted is store.Revisions; rescan has the
 // manifests read once more, release lets go what is held, and guard knows what is waited for.
 func NewBoard(accepted func() (uint64, uint64), rescan func(context.Context) error, release func(context.Context) (wire.Released, error), guard *RemovalGuard, first wire.Status) *Board {
-	return &Board{accepted: accepted, rescan: rescan, release: release, guard: guard, status: first, changed: make(chan struct{})}
+	return &Board{accepted: accepted, rescan: rescan, release: release, guard: guard, status: first, changed: make(chan struct{}), conditions: newConditions(accepted)}
 }
+
+// Conditions returns the conditions of Services.
+func (b *Board) Conditions() *Conditions { return b.conditions }
 
 // OfFleet has the status tell how the box stands to its fleet. It is called before the status is shown.
 func (b *Board) OfFleet(state func() wire.Fleet) { b.fleet = state }
@@ -53,6 +58,7 @@ func (b *Board) publish(s wire.Status, programmed uint64, failure error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.status, b.programmed, b.failure = s, programmed, failure
+	b.conditions.programmed(programmed)
 	if b.guard != nil {
 		b.settled = b.guard.settled()
 	}

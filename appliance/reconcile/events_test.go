@@ -103,7 +103,7 @@ func TestProblemsBecomeEvents(t *testing.T) {
 	r.write("web.yaml", web("web", "10.96.0.10", "10.1.0.1"))
 	r.step()
 	r.flush(rec)
-	r.write("web.yaml", "# a comment\n"+pending)
+	r.write("web.yaml", "# a comment\n"+pending+"---"+strings.SplitN(web("web", "10.96.0.10", "10.1.0.1"), "---", 2)[1])
 	r.step()
 	r.flush(rec)
 	if got := r.events(); !strings.Contains(got, "(web.yaml:6:8) x3\n") || strings.Count(got, "\n") != 1 {

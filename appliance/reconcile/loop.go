@@ -50,6 +50,7 @@ type Loop struct {
 	planned uint64        // the store's revision that the planner stands at
 	shown   *store.Store  // what is planned: Options.Store, or Options.InForce
 	applied uint64        // the store's revision that the kernel stands at
+	settles time.Time     // when the first of what is settling is a problem; zero: nothing is
 	wait    time.Duration // until a failed step is tried again; 0: it did not fail
 }
 
@@ -358,6 +359,9 @@ func (l *Loop) until() (wait time.Duration, needed bool) {
 	}
 	if when, due := l.opts.Removals.until(); due {
 		at(when.Sub(now))
+	}
+	if !l.settles.IsZero() {
+		at(l.settles.Sub(now))
 	}
 	if left, pending := l.untilTrialEnds(); pending {
 		at(left)

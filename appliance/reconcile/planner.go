@@ -41,6 +41,7 @@ type planner struct {
 	pods     podUsers
 	adopting adopting
 	secrets  secretUsers
+	declared declared
 	relaying map[string]struct{} // Services with listeners for relayed ports
 	answers
 	// inForce reports a frontend that the kernel had before the first plan, during that plan.
@@ -90,6 +91,7 @@ func newPlanner() *planner {
 		pods:       newPodUsers(),
 		secrets:    newSecretUsers(),
 		relaying:   map[string]struct{}{},
+		declared:   declared{unchecked: map[string]bool{}, strays: map[string][]string{}},
 	}
 }
 
@@ -168,6 +170,9 @@ type planned struct {
 	resolve.Output
 	since store.Since
 	drain conntrack.Drain
+	// there is set when there is such a Service, and strays are the slices of one that is not there.
+	there  bool
+	strays []*object.EndpointSlice
 }
 
 // resolve gives the ports of the Services that changed and of those that gain or lose a frontend
@@ -202,7 +207,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 		svc := &Service{Key: key, Ports: granted[i], LocalEndpoints: out.LocalEndpoints, Drain: out.drain, RetryAfter: out.RetryAfter, EndpointConnections: out.EndpointConnections, SlowStart: out.SlowStart, SourceSets: out.SourceSets, Relay: out.Relay,
 			Checked: out.Checked, Demoted: out.Demoted, FailingOpen: out.FailingOpen, Waiting: out.Waiting, ResetDown: out.ResetDown, Logged: out.Logged}
 		p.planned[key] = svc
-		problems := append(out.Problems, conflicts[i]...)
+		problems := slices.Concat(out.Problems, out.Unserved, conflicts[i], resolve.Bereft(object.ServiceRef(key), out.Ports, granted[i]))
 		p.occupied.record(key, p.quarantine.portsOf(key), granted[i], problems)
 		p.quarantine.granted(svc)
 		p.pods.set(key, &out.Output)
@@ -214,6 +219,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 			delete(p.relaying, key)
 		}
 		p.record(key, granted[i], problems)
+		p.declared.set(key, out.there, p.sizes[key].endpoints > 0 && len(out.Checked) == 0, out.strays)
 	}
 	p.occupied.tell()
 	if p.orphans != nil {
@@ -263,11 +269,14 @@ func (p *planner) resolveOne(objs Objects, key string) planned {
 		out.Ports, out.drain, out.RetryAfter, out.SlowStart, out.Relay = left.Ports, left.Drain, left.RetryAfter, left.SlowStart, left.Relay
 		out.EndpointConnections = left.EndpointConnections
 		out.Problems = []resolve.Problem{left.problem(object.ServiceRef(key))}
+		out.there = svc != nil
 		return out
 	}
 	if svc == nil {
+		out.strays = slices
 		return out
 	}
+	out.there = true
 	out.Output = resolve.Service(resolve.Input{Service: svc, Slices: slices, Pod: objs.Pod}, &p.host.Resolve)
 	var err error
 	if out.drain, err = conntrack.ParseDrain(svc.Metadata.Annotations); err != nil {

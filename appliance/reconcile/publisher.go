@@ -9,6 +9,7 @@ import (
 	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/watch"
 )
 
@@ -25,6 +26,8 @@ type Publisher struct {
 	Dirs []string
 	// Named adds to the directories how they are doing as sources of a fleet; nil: they are none.
 	Named func([]wire.Source)
+	// Packaged is set when systemd started the program: next steps name its units.
+	Packaged bool
 	// Status is the status before the first step; what steps do not change stays.
 	Status wire.Status
 
@@ -56,11 +59,16 @@ func (l *Loop) publish(start time.Time, done committed, err error) {
 	if pub.Named != nil {
 		pub.Named(pub.Status.Sources)
 	}
-	services := slices.Concat(l.opts.Endpoints.Problems(), l.planner.allProblems())
+	services := slices.Concat(l.opts.Endpoints.Problems(), l.planner.allProblems(), l.planner.declared.strayProblems(func(key string) bool {
+		o, _ := l.opts.Store.Get(object.ServiceRef(key))
+		return o != nil
+	}))
 	for _, p := range l.opts.Parts {
 		services = append(services, p.Problems()...)
 	}
-	pub.Status.Problems = pub.Reporter.report(l.fileProblems(), l.opts.Store.Problems(), services)
+	services, settling := l.settle(services)
+	pub.Status.Problems = pub.Reporter.report(l.fileProblems(), l.opts.Store.Problems(), services, l.opts.Clock())
+	l.judge(settling)
 	l.measure(start, done, err)
 	if err == nil && l.observed.tampered {
 		err = l.tamper.away()

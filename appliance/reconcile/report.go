@@ -5,9 +5,11 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"time"
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/appliance/verdict"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -24,10 +26,11 @@ type Reporter struct {
 	}
 
 	before map[wire.Problem]manifest.Problem
+	since  map[wire.Problem]time.Time
 }
 
 // report gives the list for the status and tells what is new in it and what is gone.
-func (r *Reporter) report(files, objects []manifest.Problem, services []resolve.Problem) []wire.Problem {
+func (r *Reporter) report(files, objects []manifest.Problem, services []resolve.Problem, at time.Time) []wire.Problem {
 	now := make(map[wire.Problem]manifest.Problem, len(r.before))
 	list := []wire.Problem{}
 	add := func(p manifest.Problem) {
@@ -44,16 +47,20 @@ func (r *Reporter) report(files, objects []manifest.Problem, services []resolve.
 		add(r.InFile(p))
 	}
 	slices.SortFunc(list, compareProblems)
-	r.tell(list, now)
+	r.tell(list, now, at)
 	return list
 }
 
 // tell logs the difference to the problems before, and has Events made of it.
-func (r *Reporter) tell(list []wire.Problem, now map[wire.Problem]manifest.Problem) {
+func (r *Reporter) tell(list []wire.Problem, now map[wire.Problem]manifest.Problem, at time.Time) {
+	if r.since == nil {
+		r.since = map[wire.Problem]time.Time{}
+	}
 	var over, new []manifest.Problem
 	for _, p := range list {
 		if _, known := r.before[p]; !known {
 			new = append(new, now[p])
+			r.since[p] = at
 			if p.Reason == resolve.ReasonEndpointDown {
 				continue // each endpoint that goes down has a line of its own
 			}
@@ -68,6 +75,7 @@ func (r *Reporter) tell(list []wire.Problem, now map[wire.Problem]manifest.Probl
 	for p, problem := range r.before {
 		if _, still := now[p]; !still {
 			gone = append(gone, p)
+			delete(r.since, p)
 			over = append(over, problem)
 		}
 	}
@@ -118,7 +126,7 @@ func severity(warning bool) string {
 func wireProblem(p manifest.Problem) wire.Problem {
 	w := wire.Problem{
 		File: p.File, Line: p.Line, Column: p.Column,
-		Field: p.Field, Reason: p.Reason, Message: p.Message, Severity: severity(p.Warning),
+		Field: p.Field, Reason: p.Reason, Message: p.Message, Severity: verdict.Severity(p.Reason, severity(p.Warning)), Cause: p.Cause,
 	}
 	if p.Object != (object.Ref{}) {
 		w.Object = p.Object.String()
@@ -131,6 +139,6 @@ func (r *Reporter) InFile(p resolve.Problem) manifest.Problem {
 	file, line := r.Where(p.Object)
 	return manifest.Problem{
 		File: file, Line: line, Object: p.Object,
-		Field: p.Field, Reason: p.Reason, Message: p.Message, Warning: p.Warning,
+		Field: p.Field, Reason: p.Reason, Message: p.Message, Warning: p.Warning, Cause: p.Cause,
 	}
 }

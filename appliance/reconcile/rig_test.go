@@ -58,7 +58,9 @@ func (r *rig) start() {
 	}
 	r.engine = r.engine.Reopen()
 	r.removals = NewRemovalGuard(false)
-	objects, err := store.Open(r.engine, r.cfg.Store())
+	cfg := r.cfg.Store()
+	cfg.Clock = func() time.Time { return r.clock }
+	objects, err := store.Open(r.engine, cfg)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -95,19 +95,26 @@ func (r *resolver) mayServe(field string, a netip.Addr) bool {
 func (f *Facts) ExternalIPRefusal(a netip.Addr) (reason, why string) {
 	contains := func(p netip.Prefix) bool { return p.Contains(a) }
 	if f.NoExternalIPs {
-		return "OutsideExternalIPRange", "--external-ip-range is none, which allows no externalIPs: name the range that it lies in there"
+		return reasonOutsideExternalIPs, "--external-ip-range is none, which allows no externalIPs: name the range that it lies in there"
 	}
 	if len(f.ExternalIPRanges) > 0 && !slices.ContainsFunc(f.ExternalIPRanges, contains) {
-		return "OutsideExternalIPRange", fmt.Sprintf("it is in no --external-ip-range %v: choose one that is", f.ExternalIPRanges)
+		return reasonOutsideExternalIPs, fmt.Sprintf("it is in no --external-ip-range %v: choose one that is", f.ExternalIPRanges)
 	}
 	if i := slices.IndexFunc(f.ServiceRanges, contains); i >= 0 {
-		return "ServiceRange", fmt.Sprintf("it lies in the service range %s, which is for cluster IPs: choose an address outside of it", f.ServiceRanges[i])
+		return reasonServiceRange, fmt.Sprintf("it lies in the service range %s, which is for cluster IPs: choose an address outside of it", f.ServiceRanges[i])
 	}
 	if f.isNoHost(a) {
-		return "NotUnicast", "it is a multicast, broadcast or reserved address: choose a unicast one"
+		return reasonNotUnicast, "it is a multicast, broadcast or reserved address: choose a unicast one"
 	}
 	return "", ""
 }
+
+// The reasons for which an external IP is not served.
+const (
+	reasonOutsideExternalIPs = "OutsideExternalIPRange"
+	reasonServiceRange       = "ServiceRange"
+	reasonNotUnicast         = "NotUnicast"
+)
 
 // isSetAside reports whether the operator has set an address aside for Services, which then
 // have all of its ports.

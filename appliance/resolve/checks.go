@@ -164,7 +164,7 @@ func (r *resolver) ask(index int, key portKey, list []endpoint) {
 			list[i].state, list[i].notUp = list[i].said, false
 		}
 	}
-	r.failOpen(index, list, isNew, checked, up)
+	r.failOpen(index, list, isNew, checked, up, down)
 }
 
 // answers joins the states of one endpoint, by all checks that it has to pass.
@@ -227,6 +227,15 @@ func (r *resolver) reportDown(index int, down []string, checked int) {
 	}
 	r.warn(r.ref, fmt.Sprintf("spec.ports[%d]", index), ReasonEndpointDown, "%s: %s down: %s; `svcctl health svc/%s -n %s` says since when",
 		r.portText(index), of(len(down), checked), named, r.ref.Name, r.ref.Namespace)
+	r.cause(down)
+}
+
+// maxCauses bounds the endpoints that a problem has as causes.
+const maxCauses = 100
+
+// cause gives the last problem endpoints as its cause.
+func (r *resolver) cause(down []string) {
+	r.out.Problems[len(r.out.Problems)-1].Cause = strings.Join(down[:min(len(down), maxCauses)], "; ")
 }
 
 func (r *resolver) portText(index int) string {
@@ -249,9 +258,30 @@ func of(n, all int) string {
 	return fmt.Sprintf("%d of %d %s %s", n, all, what, verb)
 }
 
+// allOf and allThem name all endpoints of a port: "its only endpoint is", "it"; "both endpoints are", "both of them".
+func allOf(n int) string {
+	switch n {
+	case 1:
+		return "its only endpoint is"
+	case 2:
+		return "both endpoints are"
+	}
+	return fmt.Sprintf("all %d endpoints are", n)
+}
+
+func allThem(n int) string {
+	switch n {
+	case 1:
+		return "it"
+	case 2:
+		return "both of them"
+	}
+	return "all of them"
+}
+
 // failOpen uses all that the documents offer when none is up, or fewer than the Service wants. Who
 // has weight 0 counts for nothing here: it gets no new connection, whatever its check says.
-func (r *resolver) failOpen(index int, list []endpoint, isNew bool, checked, up int) {
+func (r *resolver) failOpen(index int, list []endpoint, isNew bool, checked, up int, down []string) {
 	var able, offered, fit, left int
 	for i := range list {
 		e := &list[i]
@@ -283,12 +313,14 @@ func (r *resolver) failOpen(index int, list []endpoint, isNew bool, checked, up 
 		return // those that are new answer in a moment, or are down then
 	}
 	r.out.FailingOpen++
-	why := fmt.Sprintf("none of its endpoints is up (%d)", checked)
+	field := fmt.Sprintf("spec.ports[%d]", index)
 	if left > 0 {
-		why = fmt.Sprintf("%s up, fewer than the %d %% that %s asks for", of(up, checked), r.plan.MinHealthy, health.AnnotationCheck+"-min-healthy")
+		r.warn(r.ref, field, ReasonFailingOpen, "%s: %s up, fewer than the %d %% that %s asks for, so traffic goes to all of them; fix a server, or the check",
+			r.portText(index), of(up, checked), r.plan.MinHealthy, health.AnnotationCheck+"-min-healthy")
+	} else {
+		r.refuse(field, ReasonFailingOpen, "%s: %s down, so traffic still goes to %s; fix a server, or the check", r.portText(index), allOf(checked), allThem(checked))
 	}
-	r.warn(r.ref, fmt.Sprintf("spec.ports[%d]", index), ReasonFailingOpen,
-		"%s: %s, so all that are ready are used; mend one of them, or the check", r.portText(index), why)
+	r.cause(down)
 }
 
 // target gives the address and the check for an endpoint; false when its slice does not have the port.

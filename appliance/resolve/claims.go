@@ -244,7 +244,7 @@ func (c *Claims) Grant(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePo
 				if fe.IsRange() {
 					field = annotation.Field(object.AnnotationPortRanges)
 				}
-				problems = append(problems, Problem{ref, field, "Conflict", why, false})
+				problems = append(problems, Problem{Object: ref, Field: field, Reason: "Conflict", Message: why})
 				continue
 			}
 			granted[i].Frontends = append(granted[i].Frontends, *fe)

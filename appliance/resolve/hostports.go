@@ -203,8 +203,8 @@ func (c *Claims) cutRelayed(ref object.Ref, ports []nft.ServicePort) ([]nft.Serv
 					continue
 				}
 				looping = true
-				problem := Problem{ref, "", ReasonRelayLoop, fmt.Sprintf("endpoint %s/%s is left out: it is %s of Service %s, which this box relays, so what is sent there would come back to the relay; "+
-					"write the address and port of the server itself", endpoint, p.Protocol, what, owner), false}
+				problem := Problem{Object: ref, Reason: ReasonRelayLoop, Message: fmt.Sprintf("endpoint %s/%s is left out: it is %s of Service %s, which this box relays, so what is sent there would come back to the relay; "+
+					"write the address and port of the server itself", endpoint, p.Protocol, what, owner)}
 				if !slices.Contains(problems, problem) {
 					problems = append(problems, problem)
 				}

@@ -270,8 +270,8 @@ func (l *loops) cut(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePort,
 	var problems []Problem
 	for _, addr := range sortedOnce(looping) {
 		owner := l.vips.of(addr)[0]
-		problems = append(problems, Problem{ref, "", "BadEndpointAddress",
-			fmt.Sprintf("endpoint %s is left out: it is an address of Service %s, and connections would come back to the box", addr, owner), true})
+		problems = append(problems, Problem{Object: ref, Reason: "BadEndpointAddress", Warning: true,
+			Message: fmt.Sprintf("endpoint %s is left out: it is an address of Service %s, and connections would come back to the box", addr, owner)})
 	}
 	ports = slices.Clone(ports)
 	for i := range ports {

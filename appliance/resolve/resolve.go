@@ -19,6 +19,8 @@ type Facts struct {
 	Zone     string // for topology hints; "" when the box has none
 	// Balance is the algorithm of Services that name none.
 	Balance nft.Balance
+	// Fleet is set when other boxes serve the same objects: that none of a Service's endpoints is on this one is no problem.
+	Fleet bool
 	// NodelessLocal makes endpoints without a nodeName local ones.
 	NodelessLocal bool
 	// MasqueradeAll masquerades every client of a cluster IP.
@@ -107,6 +109,8 @@ type Output struct {
 	// Unready are the addresses of endpoints that no pool has for now.
 	Unready  []netip.Addr
 	Problems []Problem
+	// Unserved are problems with ports whose clients have no endpoint, for no other reason among Problems.
+	Unserved []Problem
 	// SourceSets are the names of the source sets that it names, known or not.
 	SourceSets []string
 	// LocalEndpoints is the answer of its health-check node port; nil when it has none.
@@ -164,6 +168,8 @@ type Problem struct {
 	Reason  string // one word, CamelCase
 	Message string
 	Warning bool // the object works in all other respects
+	// Cause names what is at fault, if problems of several objects may come from it (wire.Problem.Cause).
+	Cause string
 }
 
 // Service resolves one Service. Same input, same output, in the same order.
@@ -212,11 +218,11 @@ type resolver struct {
 }
 
 func (r *resolver) warn(ref object.Ref, field, reason, format string, args ...any) {
-	r.out.Problems = append(r.out.Problems, Problem{ref, field, reason, fmt.Sprintf(format, args...), true})
+	r.out.Problems = append(r.out.Problems, Problem{Object: ref, Field: field, Reason: reason, Message: fmt.Sprintf(format, args...), Warning: true})
 }
 
 func (r *resolver) refuse(field, reason, format string, args ...any) {
-	r.out.Problems = append(r.out.Problems, Problem{r.ref, field, reason, fmt.Sprintf(format, args...), false})
+	r.out.Problems = append(r.out.Problems, Problem{Object: r.ref, Field: field, Reason: reason, Message: fmt.Sprintf(format, args...)})
 }
 
 func (r *resolver) refuseExternalIPs(why string) {
@@ -285,6 +291,7 @@ func (r *resolver) resolve() {
 			r.out.Ports = append(append(r.out.Ports, p), ranged...)
 		}
 	}
+	r.reportUnserved(endpoints, encrypted)
 }
 
 // portID names a Service port: "namespace/name" for the only, unnamed one.

@@ -72,9 +72,9 @@ func TestRolloutPage(t *testing.T) {
 
 func TestRolloutIsShown(t *testing.T) {
 	s := &wire.Status{Rollout: &wire.Rollout{ID: "k3vq", Phase: wire.RolloutStopped, Steps: []string{"gw1", "100%"}, Here: true}}
-	matches(t, statusPage(s, time.Time{}, false), "Rollout +k3vq: Stopped in step 1 of 2; this box has the new versions; see .svcctl rollout status.")
+	matches(t, statusPage(s, time.Time{}, false, false), "Rollout +k3vq: Stopped in step 1 of 2; this box has the new versions; see .svcctl rollout status.")
 	s.Rollout.Here = false
-	matches(t, statusPage(s, time.Time{}, false), "this box has the versions before")
+	matches(t, statusPage(s, time.Time{}, false, false), "this box has the versions before")
 	boxes := []wire.FleetBox{{Name: "gw1", Rollout: "new"}, {Name: "gw2", Rollout: "before"}}
 	matches(t, boxTable(boxes, boxLook{}), "SINCE +ROLLOUT")
 	matches(t, boxTable(boxes, boxLook{}), "- +before")

@@ -11,10 +11,14 @@ func (p *program) statusVerb() *verb {
 	return &verb{
 		name:    "status",
 		summary: "show the state of the appliance, and its problems",
-		about: `Shows whether everything accepted is in the kernel, the directories of manifests,
-the last change to the kernel, and every problem as
+		about: `Answers in its first line whether the Services answer their clients. The problems follow,
+one line for each cause, with the next step; a dead server behind eleven Services is one.
+Then come the directories of manifests and the last change to the kernel. With -o wide
+every problem is listed, as
 
   file:line:column: object: field: message
+
+status finds a problem, explain gives the reason, trace proves it.
 
 With -o json or yaml it prints one document, whose fields keep their names and
 meaning; what does not apply is left out:
@@ -28,7 +32,11 @@ meaning; what does not apply is left out:
   counts                    services, servicePorts, frontends, endpoints, vips
   lastTransaction           at, duration, operations, elements, generation
   problems[]                object, file, line, column, field, reason, message,
-                            severity (error, warning)
+                            severity (error, warning), cause
+  verdict                   text, services, fails, warning, answers, unchecked,
+                            settling[]; groups[] by cause: severity, reason,
+                            text, next, place, since, services[], concerned,
+                            problems, details[]
   kernel                    release, features[], missing[]
   foreignChanges            changes by other programs to the tables, repaired
   heldRemovals              Services that vanished in a mass and stay in force
@@ -37,7 +45,7 @@ meaning; what does not apply is left out:
   trial                     change on trial: id, began, ends, left, user,
                             coversFiles, objects[], files[]; with wentBack the
                             files that are held since`,
-		options: append([]*option{outputOption("table", "json", "yaml")}, connectOptions()...),
+		options: append([]*option{outputOption("table", "wide", "json", "yaml")}, connectOptions()...),
 		examples: []example{
 			{"Whether everything is in force.", "svcctl status > /dev/null && echo yes"},
 			{"All messages about one file.", `svcctl status -o json | jq -r '.problems[] | select(.file | endswith("web.yaml")).message'`},
@@ -63,7 +71,8 @@ func (p *program) runStatus(ctx context.Context, v *verb, _ []string) error {
 	if err != nil {
 		return err
 	}
-	page := func() string { return statusPage(s, p.now(), p.color) }
+	wide := v.option("output").text() == "wide"
+	page := func() string { return statusPage(s, p.now(), p.color, wide) }
 	if err := p.output(v, s, page); err != nil {
 		return err
 	}
@@ -78,7 +87,7 @@ func verdict(s *wire.Status) error {
 	case !s.Synced:
 		return fmt.Errorf("not synced: %s", behind(s))
 	case s.Errors() > 0:
-		return fmt.Errorf("%s: not everything is in force as it is written", count(s.Errors(), "problem"))
+		return fmt.Errorf("%s: part of the configuration is not active", count(s.Errors(), "error"))
 	}
 	return nil
 }

@@ -46,11 +46,11 @@ func richStatus() wire.Status {
 func TestStatusPage(t *testing.T) {
 	rich := richStatus()
 	b := newBench()
-	golden(t, "status/rich.txt", statusPage(&rich, b.now(), false))
-	golden(t, "status/rich.color.txt", statusPage(&rich, b.now(), true))
+	golden(t, "status/rich.txt", statusPage(&rich, b.now(), false, false))
+	golden(t, "status/rich.color.txt", statusPage(&rich, b.now(), true, false))
 	fresh := wire.Status{Version: "v0.1.0", NodeName: "gw1", Started: b.now().Add(-1500 * time.Millisecond), Reason: "the manifests are not read yet",
 		Synced: true, Kernel: wire.Kernel{Release: "6.1.0"}}
-	golden(t, "status/fresh.txt", statusPage(&fresh, b.now(), false))
+	golden(t, "status/fresh.txt", statusPage(&fresh, b.now(), false, false))
 }
 
 // TestStatusDocument proves that -o json and -o yaml are one document each, and that

@@ -14,8 +14,9 @@ import (
 type statusText struct{ output.Page }
 
 // statusPage is the status for people.
-func statusPage(s *wire.Status, now time.Time, color bool) string {
+func statusPage(s *wire.Status, now time.Time, color, wide bool) string {
 	p := &statusText{output.Page{Color: color}}
+	p.verdict(s, now)
 	p.Line("Node", "%s", s.NodeName)
 	p.Line("Version", "%s, up %s, since %s", s.Version, span(now.Sub(s.Started)), stamp(s.Started))
 	p.Line("Ready", "%s", p.answer(s.Ready, s.Reason))
@@ -47,8 +48,56 @@ func statusPage(s *wire.Status, now time.Time, color bool) string {
 	p.rollout(s.Rollout)
 	p.Line("Kernel", "%s%s", s.Kernel.Release, join("; uses ", s.Kernel.Features)+join("; lacks ", s.Kernel.Missing))
 	p.sources(s.Sources)
-	p.problems(s)
+	if wide || s.Verdict.Text == "" {
+		p.problems(s)
+	}
 	return p.String()
+}
+
+// severitySigns and severityColors of severities.
+var (
+	severitySigns  = map[string]string{wire.SeverityError: "✗", wire.SeverityWarning: "▲", "": "✓"}
+	severityColors = map[string]string{wire.SeverityError: output.Red, wire.SeverityWarning: output.Yellow, "": output.Green}
+)
+
+// verdict writes the answer, and the problems by cause.
+func (p *statusText) verdict(s *wire.Status, now time.Time) {
+	worst := ""
+	for _, problem := range s.Problems {
+		if problem.Severity == wire.SeverityError || worst == "" {
+			worst = problem.Severity
+		}
+	}
+	v := &s.Verdict
+	if v.Text != "" {
+		fmt.Fprintln(p, p.Paint(severityColors[worst], severitySigns[worst]+" "+v.Text))
+	}
+	for i := range v.Groups {
+		g := &v.Groups[i]
+		since := ""
+		if !g.Since.IsZero() {
+			since = " (" + span(now.Sub(g.Since)) + ")"
+		}
+		fmt.Fprintln(p, p.Paint(severityColors[g.Severity], severitySigns[g.Severity]+" "+output.Printable(g.Text))+since)
+		for _, detail := range g.Details {
+			fmt.Fprintln(p, "  "+detail)
+		}
+		if more := g.Problems - 1 - len(g.Details); more > 0 {
+			fmt.Fprintf(p, "  and %d more: svcctl status -o wide\n", more)
+		}
+		if g.Place != "" {
+			fmt.Fprintln(p, "  "+output.Printable(g.Place))
+		}
+		if g.Next != "" {
+			fmt.Fprintln(p, "  → "+g.Next)
+		}
+	}
+	if v.Unchecked > 0 && v.Services > 0 {
+		fmt.Fprintf(p, "– %s without a health check\n", count(v.Unchecked, "Service"))
+	}
+	if v.Text != "" {
+		fmt.Fprintln(p)
+	}
 }
 
 // trial writes what waits to be confirmed.

@@ -38,6 +38,8 @@ type Problem struct {
 	Message string
 	// Warning is set when the object is used nevertheless, or left out on purpose.
 	Warning bool
+	// Cause names what is at fault (wire.Problem.Cause); "": the object itself.
+	Cause string
 }
 
 // String is the problem in one line:

@@ -3,6 +3,7 @@ package manifest
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"reflect"
 	"slices"
@@ -394,16 +395,22 @@ func planOf(t reflect.Type, plans map[reflect.Type]*plan) {
 	slices.Sort(p.names)
 }
 
-// nearest is the field that a misspelled one may have been meant as, or "".
-func (p *plan) nearest(key string) string {
+// Nearest returns the name that a misspelled one may have been meant as, or "".
+func Nearest(word string, names iter.Seq[string]) string {
 	const most = 2 // edits that still look like a slip
 	best, distance := "", most+1
-	for _, name := range p.names {
-		if d := editDistance(strings.ToLower(key), strings.ToLower(name), most); d < distance && d <= len(name)/2 {
+	for name := range names {
+		d := editDistance(strings.ToLower(word), strings.ToLower(name), most)
+		if d <= max(1, len(name)/2) && (d < distance || d == distance && d <= most && name < best) {
 			best, distance = name, d
 		}
 	}
 	return best
+}
+
+// nearest is the field that a misspelled one may have been meant as, or "".
+func (p *plan) nearest(key string) string {
+	return Nearest(key, slices.Values(p.names))
 }
 
 // editDistance is the Levenshtein distance of two names, or more than most.
