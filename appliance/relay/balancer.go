@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"maps"
 	"math"
 	"math/rand/v2"
 	"net/netip"
@@ -28,6 +29,14 @@ type balancer struct {
 	affinity time.Duration
 	clients  map[netip.Addr]affinityEntry
 	swept    time.Time // when expired entries were deleted
+	suspects map[netip.AddrPort]suspicion
+}
+
+// suspicion is about an endpoint that did not accept a connection: until a point in time it is tried after all others, and then
+// by one connection first.
+type suspicion struct {
+	until time.Time
+	lasts time.Duration
 }
 
 // affinityEntry is the endpoint of a client until a point in time.
@@ -61,6 +70,48 @@ func (c *balancer) set(p Port) {
 	if how.Affinity <= 0 {
 		c.clients = nil
 	}
+	maps.DeleteFunc(c.suspects, func(e netip.AddrPort, _ suspicion) bool { return !slices.Contains(endpoints, e) })
+}
+
+// suspect has an endpoint that did not accept a connection tried last for a time.
+func (c *balancer) suspect(endpoint netip.AddrPort, lasts time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !slices.Contains(c.endpoints, endpoint) {
+		return
+	}
+	if c.suspects == nil {
+		c.suspects = map[netip.AddrPort]suspicion{}
+	}
+	c.suspects[endpoint] = suspicion{time.Now().Add(lasts), lasts}
+}
+
+// accepted notes that an endpoint has accepted the connection of a client, which keeps it where there is affinity.
+func (c *balancer) accepted(from, endpoint netip.AddrPort) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.suspects, endpoint)
+	if v, known := c.clients[from.Addr()]; known && v.endpoint != endpoint {
+		v.endpoint = endpoint
+		c.clients[from.Addr()] = v
+	}
+}
+
+// unsuspected is fresh among the endpoints that accept connections, as far as known. The caller holds the lock.
+func (c *balancer) unsuspected(tried []netip.AddrPort) (netip.AddrPort, bool) {
+	now := time.Now()
+	avoid := slices.Clone(tried)
+	for e, s := range c.suspects {
+		if now.Before(s.until) {
+			avoid = append(avoid, e)
+		}
+	}
+	e, ok := c.byAlgorithm(avoid)
+	if s, was := c.suspects[e]; ok && was { // others wait for what becomes of this one
+		s.until = now.Add(s.lasts)
+		c.suspects[e] = s
+	}
+	return e, ok
 }
 
 // inOrder are endpoints in the order of their addresses, with their weights.
@@ -173,6 +224,16 @@ func (c *balancer) fresh(client, asked netip.AddrPort, tried []netip.AddrPort) (
 			return e, true
 		}
 	}
+	if len(c.suspects) > 0 {
+		if e, ok := c.unsuspected(tried); ok {
+			return e, true
+		}
+	}
+	return c.byAlgorithm(tried)
+}
+
+// byAlgorithm returns an endpoint that was not tried, whoever the client is.
+func (c *balancer) byAlgorithm(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	switch {
 	case c.by == LeastConnection:
 		return c.least(tried)

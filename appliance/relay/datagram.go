@@ -13,25 +13,31 @@ const maxDatagram = 1 << 16
 // datagrams has the buffers that datagrams are received into.
 type datagrams struct{ buffers sync.Pool }
 
-func newDatagrams() *datagrams {
-	return &datagrams{sync.Pool{New: func() any { return new([maxDatagram]byte) }}}
+// datagram is a buffer for one, and for control messages about it.
+type datagram struct {
+	data    [maxDatagram]byte
+	control [64]byte
 }
 
-// receive waits for one datagram and calls use, which must not retain data. It takes a
-// buffer only when a datagram has arrived: thousands of idle sockets need none.
-func (d *datagrams) receive(raw syscall.RawConn, use func(data []byte, from netip.AddrPort)) error {
+func newDatagrams() *datagrams {
+	return &datagrams{sync.Pool{New: func() any { return new(datagram) }}}
+}
+
+// receive waits for one datagram and calls use, which must not retain data; hops is with how many it came, 0 where they are not
+// counted. It takes a buffer only when a datagram has arrived: thousands of idle sockets need none.
+func (d *datagrams) receive(raw syscall.RawConn, use func(data []byte, from netip.AddrPort, hops int)) error {
 	var result error
 	err := raw.Read(func(fd uintptr) (done bool) {
-		buf := d.buffers.Get().(*[maxDatagram]byte)
+		buf := d.buffers.Get().(*datagram)
 		defer d.buffers.Put(buf)
-		n, from, err := syscall.Recvfrom(int(fd), buf[:], syscall.MSG_DONTWAIT)
+		n, control, _, from, err := syscall.Recvmsg(int(fd), buf.data[:], buf.control[:], syscall.MSG_DONTWAIT)
 		switch {
 		case err == syscall.EAGAIN:
 			return false
 		case err != nil:
-			result = os.NewSyscallError("recvfrom", err)
+			result = os.NewSyscallError("recvmsg", err)
 		default:
-			use(buf[:n], addrPortOf(from))
+			use(buf.data[:n], addrPortOf(from), hopsOfDatagram(buf.control[:control]))
 		}
 		return true
 	})

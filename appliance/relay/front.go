@@ -63,7 +63,7 @@ func (t *tcpPort) serveFront(ctx context.Context, client *net.TCPConn, early []b
 		t.serveHTTP(ctx, client, near, from, asked, front)
 		return
 	}
-	endpoint, to, err := t.connect(ctx, from, asked)
+	endpoint, to, err := t.connect(ctx, client, from, asked)
 	if err != nil {
 		t.log.Debug("a client is reset: no endpoint accepted its connection", "client", from, "err", err)
 		reset(client)
@@ -150,7 +150,7 @@ func (s *httpSession) dial(ctx context.Context) (net.Conn, error) {
 		b.leave()
 		return nil, &httpproxy.StatusError{Status: http.StatusServiceUnavailable, Err: errors.New("there are too many connections")}
 	}
-	endpoint, to, err := t.connect(ctx, s.from, s.asked)
+	endpoint, to, err := t.connect(ctx, s.client, s.from, s.asked)
 	if err != nil {
 		b.leave()
 		return nil, &httpproxy.StatusError{Status: http.StatusServiceUnavailable, Err: err}

@@ -12,6 +12,8 @@ type limits struct {
 	clients     int           // affinity entries of a port
 	header      time.Duration // timeout of a header of the PROXY protocol
 	dial        time.Duration // timeout of connecting to an endpoint where the Port has none
+	hedge       time.Duration // until another endpoint is tried beside one that does not answer, at least
+	last        time.Duration // that an endpoint which did not accept is tried after all others
 	unreplied   time.Duration // idle timeout of a UDP client without an answer
 	replied     time.Duration // idle timeout of a UDP client with an answer, once it goes on for
 	stream      time.Duration // this time
@@ -28,7 +30,7 @@ type limits struct {
 func defaults() limits {
 	l := limits{
 		clients: 1 << 16,
-		header:  10 * time.Second, dial: 5 * time.Second, unreplied: 28 * time.Second, replied: 115 * time.Second, stream: 2 * time.Second,
+		header:  10 * time.Second, dial: 5 * time.Second, hedge: 250 * time.Millisecond, last: 10 * time.Second, unreplied: 28 * time.Second, replied: 115 * time.Second, stream: 2 * time.Second,
 		removal: 10 * time.Second, lastDrain: 2 * time.Second, retry: 5 * time.Second, backoff: 100 * time.Millisecond, logInterval: time.Minute,
 	}
 	l.descriptors(openFiles())

@@ -77,6 +77,7 @@ func (q *quotas) of(p Port) *quota {
 type Overloaded struct {
 	ID, Protocol string
 	Redirected   bool  // else a node port on loopback
+	Looped       bool  // clients came without a hop left: see hopsLeft; else there were too many
 	Limit        int64 // of all ports of the kind together
 }
 
@@ -106,7 +107,27 @@ func newOverload(log *slog.Logger, every time.Duration) *overload {
 func (c *overload) turnAway(p Port, q *quota, what string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	who := Overloaded{p.ID, p.Protocol, p.redirected(), q.parent.limit}
+	if c.total[0]++; p.Protocol == UDP {
+		c.total[0]--
+		c.total[1]++
+	}
+	if times, due := c.note(Overloaded{p.ID, p.Protocol, p.redirected(), false, q.parent.limit}); due {
+		c.log.Warn(what+": there are too many at once", "svc", p.ID, "ip", p.Listen.Addr(), "port", p.Listen.Port(),
+			"protocol", p.Protocol, "times", times, "ofThisPort", q.used.Load(), "ofAllPorts", q.parent.used.Load(), "limitOfAllPorts", q.parent.limit)
+	}
+}
+
+// looped counts a client that came without a hop left, and logs it at most once per interval.
+func (c *overload) looped(p Port, q *quota) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if times, due := c.note(Overloaded{p.ID, p.Protocol, p.redirected(), true, q.parent.limit}); due {
+		c.log.Warn("clients of a relayed port are refused: they came without a hop left", "svc", p.ID, "ip", p.Listen.Addr(), "port", p.Listen.Port(), "protocol", p.Protocol, "times", times)
+	}
+}
+
+// note keeps a port that refuses a client, and reports whether to log it. The caller holds the lock.
+func (c *overload) note(who Overloaded) (times int, due bool) {
 	t := c.ports[who]
 	if t == nil {
 		t = &turnedAway{logged: logLimiter{every: c.every}}
@@ -117,14 +138,7 @@ func (c *overload) turnAway(p Port, q *quota, what string) {
 		}
 	}
 	t.times++
-	if c.total[0]++; p.Protocol == UDP {
-		c.total[0]--
-		c.total[1]++
-	}
-	if times, due := t.logged.due(); due {
-		c.log.Warn(what+": there are too many at once", "svc", p.ID, "ip", p.Listen.Addr(), "port", p.Listen.Port(),
-			"protocol", p.Protocol, "times", times, "ofThisPort", q.used.Load(), "ofAllPorts", q.parent.used.Load(), "limitOfAllPorts", q.parent.limit)
-	}
+	return t.logged.due()
 }
 
 // forget counts a client of UDP that lost its flow with nothing under way.

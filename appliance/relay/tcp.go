@@ -34,6 +34,7 @@ func (s *shared) listenTCP(at netip.AddrPort, kept *os.File, log *slog.Logger, r
 		var socket net.Listener
 		if socket, err = net.FileListener(kept); err == nil {
 			l.socket = socket.(*net.TCPListener)
+			l.countHops(at)
 		}
 		return l, err
 	}
@@ -42,8 +43,20 @@ func (s *shared) listenTCP(at netip.AddrPort, kept *os.File, log *slog.Logger, r
 	socket, err := config.Listen(context.Background(), networkOf(TCP, at.Addr()), at.String())
 	if err == nil {
 		l.socket = socket.(*net.TCPListener)
+		l.countHops(at)
 	}
 	return l, err
+}
+
+// countHops has connections know with how many hops they came. Without that the number of relays in a row is not bounded.
+func (l *tcpListener) countHops(at netip.AddrPort) {
+	raw, err := l.socket.SyscallConn()
+	if err == nil {
+		err = countHops(networkOf(TCP, at.Addr()), raw)
+	}
+	if err != nil {
+		l.log.Warn("relays that connections pass in a row are not counted", "err", err)
+	}
 }
 
 // keepAlive sets SO_KEEPALIVE on a listener, whose connections inherit it (tcp(7)).
@@ -112,6 +125,11 @@ func sleep(ctx context.Context, d time.Duration) {
 
 // accepted serves a client, or resets it if there are too many.
 func (t *tcpPort) accepted(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) {
+	if left, counted := hopsLeft(hopsOf(client)); counted && left == 0 {
+		t.shared.overload.looped(t.current(), t.quota)
+		reset(client)
+		return
+	}
 	t.admit(client, func() { t.serve(ctx, client, asked) })
 }
 
@@ -166,7 +184,7 @@ func (t *tcpPort) serveHere(ctx context.Context, client *net.TCPConn, early []by
 
 // servePlain passes bytes on as they are.
 func (t *tcpPort) servePlain(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort) {
-	endpoint, to, err := t.connect(ctx, from, asked)
+	endpoint, to, err := t.connect(ctx, client, from, asked)
 	if err != nil && handover.IsRequested(ctx) {
 		t.shared.leaving.unconnected(t.current(), t.endpoints, client, from, asked, early)
 		return

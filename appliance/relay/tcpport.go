@@ -1,12 +1,8 @@
 package relay
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -19,6 +15,7 @@ type tcpPort struct {
 	log       *slog.Logger
 	endpoints *balancer
 	quota     *quota
+	hedge     hedge
 
 	failedConnects atomic.Int64
 
@@ -43,46 +40,6 @@ func (t *tcpPort) current() Port {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.port
-}
-
-// errNoEndpoint means that a Port has no endpoint.
-var errNoEndpoint = errors.New("there is no endpoint")
-
-// connect connects to an endpoint, and to another one if that refuses or does not answer in time: no
-// endpoint twice, and no more others than Port.Retries. The connection counts as open until end, or until the balancer
-// is told that it is done.
-func (t *tcpPort) connect(ctx context.Context, client, asked netip.AddrPort) (*net.TCPConn, netip.AddrPort, error) {
-	t.mu.Lock()
-	retries, timeout, transparent := t.port.Connect.Retries, t.port.Connect.Timeout, t.port.Connect.Transparent
-	t.mu.Unlock()
-	if timeout <= 0 {
-		timeout = t.shared.limits.dial
-	}
-	var tried []netip.AddrPort
-	failed := errNoEndpoint
-	for len(tried) <= retries && ctx.Err() == nil {
-		to, is := t.endpoints.pick(client, asked, tried...)
-		if !is {
-			break
-		}
-		var source netip.AddrPort
-		var prepare prepareSocket
-		if transparent && client.Addr() != to.Addr() && client.Addr().Is4() == to.Addr().Is4() {
-			source, prepare = netip.AddrPortFrom(client.Addr(), 0), asOthers
-		}
-		endpoint, err := dial(ctx, timeout, prepare, source, to)
-		if err == nil {
-			return endpoint, to, nil
-		}
-		t.endpoints.done(to)
-		if failed = err; ctx.Err() != nil {
-			break // the client left, or the program is handed over: that says nothing about the endpoint
-		}
-		t.shared.failedConnects.Add(1)
-		t.failedConnects.Add(1)
-		tried = append(tried, to)
-	}
-	return nil, netip.AddrPort{}, fmt.Errorf("%d endpoints tried: %w", len(tried), failed)
 }
 
 // begin notes a connection, and ends it if its endpoint went while it was made.

@@ -54,6 +54,7 @@ type flow struct {
 	began, seen      time.Time     // the first and the last datagram, either way
 	replied          bool
 	late             *lateKey // nil: it is not logged
+	hops             int      // with which datagrams are sent; 0: as the system has it. Only receive's goroutine uses it
 }
 
 // errQuotaExceeded means that a datagram of a new client was dropped, because no other flow
@@ -70,6 +71,9 @@ func (s *shared) listenUDP(at netip.AddrPort, kept *os.File, log *slog.Logger, r
 	raw, err := socket.SyscallConn()
 	if err != nil {
 		return nil, errors.Join(err, socket.Close())
+	}
+	if err := countHops(networkOf(UDP, at.Addr()), raw); err != nil {
+		log.Warn("relays that datagrams pass in a row are not counted", "err", err)
 	}
 	return &udpListener{shared: s, log: log, socket: socket, raw: raw, route: route, flows: map[netip.AddrPort]*flow{}}, nil
 }
@@ -149,8 +153,8 @@ func (l *udpListener) conn() syscall.Conn { return l.socket }
 func (l *udpListener) receive() {
 	failed := logLimiter{every: l.shared.limits.logInterval}
 	for {
-		err := l.shared.datagrams.receive(l.raw, func(data []byte, client netip.AddrPort) {
-			if err := l.forward(data, client); err != nil {
+		err := l.shared.datagrams.receive(l.raw, func(data []byte, client netip.AddrPort, hops int) {
+			if err := l.forward(data, client, hops); err != nil {
 				l.log.Debug("a datagram to a relayed port is dropped", "client", client, "err", err)
 			}
 		})
@@ -168,10 +172,20 @@ func (l *udpListener) receive() {
 
 // forward sends a datagram on its client's flow. A flow whose endpoint refused an earlier
 // datagram ends, and the client's next datagram starts a new one.
-func (l *udpListener) forward(data []byte, client netip.AddrPort) error {
+func (l *udpListener) forward(data []byte, client netip.AddrPort, hops int) error {
+	left, counted := hopsLeft(hops)
+	if counted && left == 0 {
+		return l.refuseLoop(client)
+	}
 	f, err := l.flowOf(client)
 	if err != nil {
 		return err
+	}
+	if counted && left != f.hops {
+		if err := sendHops(networkOf(UDP, f.endpoint.Addr()), f.raw, left); err != nil {
+			return err
+		}
+		f.hops = left
 	}
 	if err := send(f.raw, data); err != nil {
 		if !isPassing(err) {
@@ -181,6 +195,22 @@ func (l *udpListener) forward(data []byte, client netip.AddrPort) error {
 	}
 	l.touch(f, false)
 	return nil
+}
+
+// errNoHops means that a datagram was dropped that has passed as many relays as it may.
+var errNoHops = errors.New("it came without a hop left")
+
+// refuseLoop notes a datagram that came without a hop left.
+func (l *udpListener) refuseLoop(client netip.AddrPort) error {
+	port, _, err := l.route(client)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	p := port.port
+	l.mu.Unlock()
+	l.shared.overload.looped(p, port.quota)
+	return errNoHops
 }
 
 // isPassing reports whether an error affects only this datagram: congestion or size.
@@ -287,7 +317,7 @@ func (l *udpListener) reply(f *flow) {
 		if !l.wait(f) {
 			return
 		}
-		err := l.shared.datagrams.receive(f.raw, func(data []byte, _ netip.AddrPort) { l.answer(f, data) })
+		err := l.shared.datagrams.receive(f.raw, func(data []byte, _ netip.AddrPort, _ int) { l.answer(f, data) })
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return // the flow ended, or the endpoint refused a datagram
 		}

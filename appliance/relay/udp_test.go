@@ -341,13 +341,13 @@ func TestUDPReceivedBeforeAHandOver(t *testing.T) {
 	}
 	clients := []*net.UDPConn{dialUDP(t, at), dialUDP(t, at)}
 	addr := func(i int) netip.AddrPort { return clients[i].LocalAddr().(*net.UDPAddr).AddrPort() }
-	if err := l.forward([]byte("before"), addr(0)); err != nil {
+	if err := l.forward([]byte("before"), addr(0), 0); err != nil {
 		t.Fatal(err)
 	}
 	<-got
 	l.pause()
 	for i, text := range []string{"a flow's", "a new client's"} {
-		if err := l.forward([]byte(text), addr(i)); err != nil {
+		if err := l.forward([]byte(text), addr(i), 0); err != nil {
 			t.Errorf("%s datagram is dropped: %v", text, err)
 			continue
 		}
