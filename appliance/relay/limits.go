@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// limits are the limits and timeouts of a Relay.
+// limits are the limits and timeouts of a Relay. It has more than 15 fields: one for each of them, so that tests can shorten it.
 type limits struct {
 	tcp, udp    bothBounds    // concurrent connections, and clients
 	pipes       int64         // for splice(2)
