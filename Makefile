@@ -18,7 +18,7 @@ TIMEOUT ?= 60m
 # themselves stays out of the user's cache.
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo,)
 AS_ROOT = sudo -E env PATH='$(PATH)' GOCACHE=/tmp/svcctl-root-cache GOMODCACHE=$(shell go env GOMODCACHE)
-PRIVILEGED = $(if $(SUDO),-exec "$(AS_ROOT)" $$(.ci/privileged),./...)
+PRIVILEGED = $(if $(SUDO),-exec "$(AS_ROOT)") -- $(if $(SUDO),$$(.ci/privileged),./...)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -42,7 +42,7 @@ lint: ## gofmt, go vet, staticcheck and US spelling
 test: deps lint ## everything, with real packets in network namespaces (root or sudo)
 	go test ./.ci/report
 	$(if $(SUDO),go test -timeout $(TIMEOUT) ./...)
-	SVCCTL_REQUIRE_PRIVILEGED=1 go test -p 1 -count=1 -timeout $(TIMEOUT) -json $(PRIVILEGED) 2>&1 | go run ./.ci/report
+	SVCCTL_REQUIRE_PRIVILEGED=1 go run ./.ci/report go test -p 1 -count=1 -timeout $(TIMEOUT) -json $(PRIVILEGED)
 	$(CONFORMANCE)
 
 # Modules of their own: what the clients need is none of the product's dependencies.

@@ -6,5 +6,10 @@
 //
 //	go test -json ./... | go run ./.ci/report
 //
+// With the command as arguments, and the packages behind --, it runs the tests itself, and a test that failed once more
+// by itself; what passes then is reported as FLAKY (again.go has the rules):
+//
+//	go run ./.ci/report go test -json -- ./...
+//
 // It is part of make test and not of the product.
 package main

@@ -14,7 +14,12 @@ import (
 )
 
 func main() {
-	ok, err := report(os.Stdin, os.Stdout)
+	ok, err := false, error(nil)
+	if command, packages, is := split(os.Args[1:]); is {
+		ok, err = run(command, packages, os.Stdout)
+	} else {
+		ok, err = report(os.Stdin, os.Stdout)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "report:", err)
 	}
@@ -31,6 +36,14 @@ type event struct {
 // test names a test of a package; the package itself is the test "".
 type test struct{ pkg, name string }
 
+// whole is the test that a part belongs to.
+func (t test) whole() test {
+	name, _, _ := strings.Cut(t.name, "/")
+	return test{t.pkg, name}
+}
+
+func (t test) id() string { return t.pkg + " " + t.name }
+
 // excuses are good reasons to skip: something that this machine's kernel lacks, and
 // what only a user other than root can test.
 var excuses = regexp.MustCompile(`this kernel has no |root may `)
@@ -42,35 +55,60 @@ type results struct {
 	passed          int
 	skipped         []string
 	packages, wrong int
+	failed          []test          // not parts of tests (subtests)
+	final           map[string]bool // packages and tests whose failure counts, whatever a second run gives
 }
 
-// report prints the report and reports whether all tests passed.
+func newResults(out io.Writer) *results {
+	return &results{out: out, said: map[test]string{}, final: map[string]bool{}}
+}
+
+// report prints the report of what go test wrote and reports whether all tests passed.
 func report(in io.Reader, out io.Writer) (ok bool, err error) {
-	r := &results{out: out, said: map[test]string{}}
+	r := newResults(out)
+	if err := r.read(in); err != nil {
+		return false, err
+	}
+	return r.close(nil), nil
+}
+
+func (r *results) read(in io.Reader) error {
 	lines := bufio.NewReader(in)
 	for {
 		line, err := lines.ReadBytes('\n')
 		if len(line) > 0 {
 			var e event
 			if json.Unmarshal(line, &e) != nil {
-				fmt.Fprint(out, string(line)) // the go command's own words
+				fmt.Fprint(r.out, string(line)) // the go command's own words
 			} else {
 				r.take(e)
 			}
 		}
 		if err == io.EOF {
-			break
+			return nil
 		}
 		if err != nil {
-			return false, fmt.Errorf("read the test results: %w", err)
+			return fmt.Errorf("read the test results: %w", err)
 		}
 	}
+}
+
+// close prints the end of the report, with the tests that failed and passed in a second run, and reports whether all
+// tests passed in one of them.
+func (r *results) close(flaky []test) bool {
 	for _, s := range r.skipped {
-		fmt.Fprintf(out, "skipped without an excuse: %s\n", s)
+		fmt.Fprintf(r.out, "skipped without an excuse: %s\n", s)
 	}
-	fmt.Fprintf(out, "%d packages tested, %d failed; %d tests passed, %d skipped without an excuse\n",
+	for _, t := range flaky {
+		fmt.Fprintf(r.out, "FLAKY: %s %s failed, and passed when it was run once more by itself; why it failed is above\n", t.pkg, t.name)
+	}
+	fmt.Fprintf(r.out, "%d packages tested, %d failed; %d tests passed, %d skipped without an excuse",
 		r.packages, r.wrong, r.passed, len(r.skipped))
-	return r.packages > 0 && r.wrong == 0 && len(r.skipped) == 0, nil
+	if len(flaky) > 0 {
+		fmt.Fprintf(r.out, "; %d FLAKY", len(flaky))
+	}
+	fmt.Fprintln(r.out)
+	return r.packages > 0 && r.wrong == 0 && len(r.skipped) == 0
 }
 
 func (r *results) take(e event) {
@@ -80,6 +118,12 @@ func (r *results) take(e event) {
 		fmt.Fprint(r.out, e.Output)
 	case e.Action == "output":
 		r.said[t] += e.Output
+		if ended.MatchString(e.Output) {
+			r.final[e.Package] = true
+		}
+		if strings.Contains(e.Output, underLoad) {
+			r.final[t.whole().id()] = true
+		}
 	case e.Test == "" && (e.Action == "pass" || e.Action == "fail"):
 		r.closePackage(t, e.Action == "fail")
 	case e.Action == "pass":
@@ -93,6 +137,9 @@ func (r *results) take(e event) {
 	case e.Action == "fail":
 		fmt.Fprint(r.out, r.said[t])
 		delete(r.said, t)
+		if t == t.whole() {
+			r.failed = append(r.failed, t)
+		}
 	}
 }
 
@@ -102,10 +149,14 @@ func (r *results) closePackage(pkg test, failed bool) {
 	r.packages++
 	if failed {
 		r.wrong++
+		if !slices.ContainsFunc(r.failed, func(t test) bool { return t.pkg == pkg.pkg }) {
+			r.final[pkg.pkg] = true // it was not built, or ended by itself
+		}
 		for _, t := range slices.SortedFunc(maps.Keys(r.said), func(a, b test) int { return cmp.Compare(a.name, b.name) }) {
 			if t.pkg == pkg.pkg && t.name != "" {
 				fmt.Fprint(r.out, r.said[t])
 				delete(r.said, t)
+				r.final[pkg.pkg] = true
 			}
 		}
 	}

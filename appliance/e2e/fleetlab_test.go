@@ -181,6 +181,7 @@ func (f *fleet) servesAt(vip netip.AddrPort) {
 // no connection may have failed.
 func (f *fleet) keepAsking(name string) (end func()) {
 	f.t.Helper()
+	f.t.Log("asked under load: a failure counts at once")
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	var asked, failed atomic.Int64

@@ -301,6 +301,7 @@ func (b *box) untouched(t *testing.T, before map[entry]string) {
 // ends: it never pauses, as metrics and logs do.
 func (b *box) stream(t *testing.T, flows []flow) {
 	t.Helper()
+	t.Log("asked under load: a failure counts at once")
 	var conns []*net.UDPConn
 	for _, fl := range flows {
 		err := fl.from.Do(func() error {

@@ -22,6 +22,7 @@ import (
 // be answered.
 func (b *box) pouring(t *testing.T) (stop func() int64) {
 	t.Helper()
+	t.Log("asked under load: a failure counts at once")
 	ctx, cancel := context.WithCancel(t.Context())
 	var asking sync.WaitGroup
 	var asked atomic.Int64
@@ -263,6 +264,7 @@ func Test367_clients_wait_while_systemd_restarts_the_program(t *testing.T) {
 // ends with the program.
 func (b *box) pouringOver(t *testing.T) (stop func() int64) {
 	t.Helper()
+	t.Log("asked under load: a failure counts at once")
 	ctx, cancel := context.WithCancel(t.Context())
 	var asking sync.WaitGroup
 	var asked atomic.Int64

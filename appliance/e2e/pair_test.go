@@ -84,6 +84,7 @@ func (p *pair) answersAs(t *testing.T, n int) {
 
 // asks asks by UDP, where nothing is sent twice, until the end is called, which gives how many were lost.
 func (p *pair) asks(t *testing.T, f family) (end func() (asked, lost int)) {
+	t.Log("asked under load: a failure counts at once")
 	t.Helper()
 	return asks(p.client, f.pairVIP(), 0, patiently)
 }
