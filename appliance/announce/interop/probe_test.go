@@ -28,6 +28,7 @@ const echoID = 0x5eed
 // stops it and compares how many were not answered, or only says so when most is negative.
 func (p *place) probe() (stop func(most int)) {
 	p.t.Helper()
+	p.t.Log("asked under load: a failure counts at once")
 	flows := []*flow{
 		{to: netip.MustParseAddr(vip4), request: 8, reply: 0},
 		{to: netip.MustParseAddr(vip6), request: 128, reply: 129},

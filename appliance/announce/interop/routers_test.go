@@ -144,6 +144,13 @@ func frr(t *testing.T, h *netlab.Host, bfd, config string) (process *program) {
 			args = append(args, "--bfdctl", filepath.Join(dir, "bfdd.sock"))
 		}
 		process = start(t, h, nil, filepath.Join("/usr/lib/frr", daemon), args...)
+		process.vtysh = func(command string) string {
+			out, _, err := h.Run("vtysh", "--vty_socket", dir, "-c", command)
+			if err != nil {
+				return err.Error()
+			}
+			return out
+		}
 		eventually(t, func() error {
 			_, err := os.Stat(filepath.Join(dir, daemon+".vty"))
 			return err

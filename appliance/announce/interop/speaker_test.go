@@ -137,6 +137,7 @@ type program struct {
 	cmd   *exec.Cmd
 	ended chan struct{}
 	stdin io.WriteCloser
+	vtysh func(command string) string // of FRR
 
 	mu      sync.Mutex
 	log     bytes.Buffer
