@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -182,7 +183,7 @@ func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, follows []
 		Tuner:     balance,
 		Addresses: placedHost{a.hosts, a.admission},
 		HostProblems: func(facts *node.Facts) []manifest.Problem {
-			return append(a.cfg.OverlapProblems(facts, a.hosts.IsVIP), a.member.problems()...)
+			return slices.Concat(a.cfg.OverlapProblems(facts, a.hosts.IsVIP), a.cfg.FamilyProblems(facts), a.member.problems())
 		},
 		DataDir: a.cfg.DataDir,
 		Publisher: &reconcile.Publisher{

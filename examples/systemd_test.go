@@ -63,3 +63,25 @@ func TestUnitsAreSound(t *testing.T) {
 		t.Logf("systemd-analyze verify: %v\n%s", err, out) // also for units that are not ours
 	}
 }
+
+// The packaged announcer may speak BGP with the routers of BGPPeers, which come without a restart.
+func Test782_announcer_may_speak_BGP(t *testing.T) {
+	unit, err := os.ReadFile("systemd/svcctl-announce.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	families := ""
+	for line := range strings.Lines(string(unit)) {
+		if list, is := strings.CutPrefix(line, "RestrictAddressFamilies="); is {
+			families = " " + strings.TrimSpace(list) + " "
+		}
+		if strings.HasPrefix(line, "IPAddressDeny=") || strings.HasPrefix(line, "PrivateNetwork=") {
+			t.Errorf("the unit forbids connections: %s", line)
+		}
+	}
+	for _, family := range []string{" AF_INET ", " AF_INET6 "} {
+		if !strings.Contains(families, family) {
+			t.Errorf("the unit permits%s, and not%s", families, family)
+		}
+	}
+}

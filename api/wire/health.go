@@ -8,7 +8,7 @@ const (
 	HealthDown     = "down"
 	HealthNew      = "new"       // did not answer yet
 	HealthOut      = "out"       // taken out by an annotation
-	HealthNotAsked = "not asked" // there are more than can be checked
+	HealthNotAsked = "not asked" // no check was made yet, cannot be made on this host (Why), or there are more than can be made
 )
 
 // Health is the answer of /svcctl/v1/health.

@@ -105,14 +105,27 @@ func (ps *peers) configure(config *wire.AnnounceConfig, wanted map[netip.Addr]ad
 	ps.list = slices.DeleteFunc(ps.list, func(p *peering) bool {
 		i := slices.IndexFunc(config.Peers, func(c wire.PeerConfig) bool { return p.config != nil && reflect.DeepEqual(&c, p.config) })
 		if p.config == nil || i >= 0 {
-			stays[p.Name] = true
+			stays[p.Name] = p.config != nil
 			return false
 		}
 		p.stop()
 		return true
 	})
+	also := map[string]string{} // BGPPeers without a session of their own, and the peers whose sessions have their routes
 	for i := range config.Peers {
 		c := &config.Peers[i]
+		if !stays[c.Name] {
+			if same := ps.sameRouter(c); same != nil {
+				also[c.Name] = same.Name
+				what := "the BGPPeer"
+				if same.config == nil {
+					what = "--peer"
+				}
+				ps.wrong = append(ps.wrong, fmt.Sprintf("the BGPPeer %s is the same router as %s %s (%s), in whose session its routes are announced with the settings of that one: remove one of both",
+					c.Name, what, same.Name, same.Peer.String()))
+				continue
+			}
+		}
 		if slices.ContainsFunc(ps.list, func(p *peering) bool { return p.Name == c.Name && p.config == nil }) {
 			ps.wrong = append(ps.wrong, fmt.Sprintf("the BGPPeer %s has the name of a --peer of `svcctl announce`, and gets no session: give one of both another name", c.Name))
 			continue
@@ -129,7 +142,7 @@ func (ps *peers) configure(config *wire.AnnounceConfig, wanted map[netip.Addr]ad
 		}
 	}
 	touched := map[netip.Prefix]struct{}{}
-	ps.table.replace(config.Advertisements, touched)
+	ps.table.replace(advertised(config.Advertisements, also), touched)
 	for addr, a := range wanted {
 		ps.table.set(addr, a.advertisements(), touched)
 	}
@@ -141,6 +154,37 @@ func (ps *peers) configure(config *wire.AnnounceConfig, wanted map[netip.Addr]ad
 	}
 	ps.startNew()
 	ps.look()
+}
+
+// sameRouter returns the peer with a session that has the address or interface of a peer of an object; nil: none.
+func (ps *peers) sameRouter(c *wire.PeerConfig) *peering {
+	with, err := peeringOf(c)
+	if err != nil {
+		return nil
+	}
+	i := slices.IndexFunc(ps.list, func(p *peering) bool { return p.Peer.SameRouter(with.Peer.Peer) })
+	if i < 0 {
+		return nil
+	}
+	return ps.list[i]
+}
+
+// advertised returns advertisements that have other peers in the place of some.
+func advertised(all []wire.Advertisement, also map[string]string) []wire.Advertisement {
+	if len(also) == 0 {
+		return all
+	}
+	all = slices.Clone(all)
+	for i := range all {
+		peers := slices.Clone(all[i].Peers)
+		for j, name := range peers {
+			if with := also[name]; with != "" {
+				peers[j] = with
+			}
+		}
+		all[i].Peers = peers
+	}
+	return all
 }
 
 // signal makes sure that the next receive from a channel of capacity 1 succeeds.

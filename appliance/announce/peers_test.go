@@ -2,8 +2,10 @@ package announce
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -158,5 +160,58 @@ func TestPeersChangeWhileLeft(t *testing.T) {
 		ps.configure(byObjects(), nil)
 		cancel()
 		<-ps.left
+	}
+}
+
+// A BGPPeer that is the router of a --peer, or of another BGPPeer, is named, and its routes are announced in the session
+// that there is.
+func Test781_one_router_by_flag_and_by_object(t *testing.T) {
+	addr := netip.MustParseAddr("192.0.2.50")
+	router := func(text string) bgp.Peer {
+		return bgp.Peer{Addr: netip.MustParseAddrPort(text), LocalAS: 64512, RemoteAS: 64513, IPv4: true}
+	}
+	object := func(name, at string) wire.PeerConfig {
+		return wire.PeerConfig{Name: name, Address: at, LocalAS: 64512, RemoteAS: 64513, IPv4: true}
+	}
+	for name, tc := range map[string]struct {
+		flags   []Peer
+		objects []wire.PeerConfig
+		problem string // "": none
+		places  string
+	}{
+		"flag and object":          {[]Peer{{"tor", router("192.0.2.1:179")}}, []wire.PeerConfig{object("rack", "192.0.2.1:179")}, "is the same router as --peer tor (192.0.2.1)", "bgp tor"},
+		"the same name too":        {[]Peer{{"tor", router("192.0.2.1:179")}}, []wire.PeerConfig{object("tor", "192.0.2.1:179")}, "is the same router as --peer tor (192.0.2.1)", "bgp tor"},
+		"two objects":              {nil, []wire.PeerConfig{object("rack", "192.0.2.1:179"), object("again", "192.0.2.1:179")}, "the BGPPeer again is the same router as the BGPPeer rack (192.0.2.1)", "bgp rack"},
+		"another port":             {[]Peer{{"tor", router("192.0.2.1:179")}}, []wire.PeerConfig{object("rack", "192.0.2.1:1179")}, "", "bgp rack"},
+		"another router":           {[]Peer{{"tor", router("192.0.2.1:179")}}, []wire.PeerConfig{object("rack", "192.0.2.2:179")}, "", "bgp rack"},
+		"its name, another router": {[]Peer{{"tor", router("192.0.2.1:179")}}, []wire.PeerConfig{object("tor", "192.0.2.2:179")}, "has the name of a --peer", "bgp tor"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := &wire.AnnounceConfig{Peers: tc.objects, Advertisements: []wire.Advertisement{{Name: "pool", Length4: 32, Length6: 128}}}
+			for _, c := range tc.objects {
+				config.Advertisements[0].Peers = append(config.Advertisements[0].Peers, c.Name)
+			}
+			wanted := map[netip.Addr]ad{addr: {Via: []string{"pool"}}}
+			ps, err := newPeers(&BGP{Peers: tc.flags}, config, wanted, false, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // what it knows already, too
+				problems := strings.Join(ps.problems(), "\n")
+				if tc.problem == "" && problems != "" || !strings.Contains(problems, tc.problem) {
+					t.Errorf("problems %q, want %q", problems, tc.problem)
+				}
+				places := ps.placesOf(addr)
+				if len(places) != 1 || places[0].By != tc.places {
+					t.Errorf("announced by %+v, want %s", places, tc.places)
+				}
+				for _, p := range ps.list {
+					if want := "bgp "+p.Name == tc.places; p.speaker.State().Pending != want {
+						t.Errorf("peer %s is to get the route: %t, want %t", p.Name, !want, want)
+					}
+				}
+				ps.configure(config, wanted)
+			}
+		})
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"svcctl.io/svcctl/api/rest"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/listen"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/store"
@@ -142,7 +143,7 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 		cfg.DashboardUnauthorized = dashboard.Unauthorized
 	}
 	if c.API.Listen != "" {
-		if s.secure, err = net.Listen("tcp", c.API.Listen); err != nil {
+		if s.secure, err = listen.TCP(context.Background(), c.API.Listen); err != nil {
 			return s, fmt.Errorf("listen for clients of the API: %w: give another --listen", err)
 		}
 		if cfg.TLS, err = s.openTLS(c, views.Keys, log); err != nil {

@@ -297,6 +297,23 @@ func (c *Config) OverlapProblems(facts *node.Facts, isVIP func(netip.Addr) bool)
 	return problems
 }
 
+// FamilyProblems warns of a box without an IPv4 address that gives Services IPv4 cluster IPs unless they ask for others.
+func (c *Config) FamilyProblems(facts *node.Facts) []manifest.Problem {
+	has4, has6 := false, false
+	for _, a := range facts.Addresses {
+		if addr := a.Prefix.Addr(); !addr.IsLoopback() && !addr.IsLinkLocalUnicast() {
+			has4, has6 = has4 || addr.Is4(), has6 || addr.Is6()
+		}
+	}
+	ranges := c.Addresses.ClusterIPRanges
+	if has4 || !has6 || len(ranges) == 0 || !ranges[0].Addr().Is4() {
+		return nil
+	}
+	return []manifest.Problem{{Reason: manifest.ReasonHost, Warning: true, Message: fmt.Sprintf(
+		"this box has no IPv4 address, and Services without spec.ipFamilies get a cluster IP of %s, behind which IPv6 endpoints are not used; "+
+			"give --service-cluster-ip-range an IPv6 range alone or first, as fd00:10:96::/112", ranges[0])}}
+}
+
 // AnnouncedRanges returns the ranges of addresses that may be announced.
 func (c *Config) AnnouncedRanges() []nft.Range {
 	pools := c.pools()

@@ -72,7 +72,7 @@ func TestClientNamespaces(t *testing.T) {
 func TestClientNamespacesBeforeComplete(t *testing.T) {
 	cfg := config()
 	cfg.Namespaces = []ClientNamespace{{netip.MustParsePrefix("10.1.0.0/16"), "default"}}
-	s := listen(t, cfg)
+	s := listenOn(t, cfg)
 	s.Update(parse(t, everything))
 	for name, want := range map[string]int{
 		"web.": dns.RcodeSuccess, "web.shop.": dns.RcodeSuccess,

@@ -65,7 +65,7 @@ func config() Config {
 }
 
 // listen starts a Server without any Service.
-func listen(t testing.TB, cfg Config) *Server {
+func listenOn(t testing.TB, cfg Config) *Server {
 	t.Helper()
 	s, err := Listen(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -86,7 +86,7 @@ func listen(t testing.TB, cfg Config) *Server {
 // serve starts a Server for manifests.
 func serve(t testing.TB, cfg Config, yaml string) *Server {
 	t.Helper()
-	s := listen(t, cfg)
+	s := listenOn(t, cfg)
 	s.Update(parse(t, yaml))
 	s.Complete()
 	return s

@@ -13,6 +13,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"svcctl.io/svcctl/appliance/listen"
 	"svcctl.io/svcctl/appliance/resolve"
 )
 
@@ -78,7 +79,7 @@ func (s *Server) listen(address string) error {
 	if err != nil {
 		return err
 	}
-	stream, err := net.Listen("tcp", address)
+	stream, err := listen.TCP(s.ctx, address)
 	if err != nil {
 		return err
 	}
@@ -86,7 +87,7 @@ func (s *Server) listen(address string) error {
 	if port == "0" {
 		address = net.JoinHostPort(host, strconv.Itoa(int(at.Port())))
 	}
-	packets, err := net.ListenPacket("udp", address)
+	packets, err := listen.UDP(s.ctx, address)
 	if err != nil {
 		return errors.Join(err, stream.Close())
 	}

@@ -22,7 +22,7 @@ import (
 func TestNotComplete(t *testing.T) {
 	cfg := config()
 	cfg.Namespaces = []ClientNamespace{{netip.MustParsePrefix("127.0.0.0/8"), "default"}}
-	s := listen(t, cfg)
+	s := listenOn(t, cfg)
 	check := func(when string, wants map[string]string) {
 		t.Helper()
 		for name, want := range wants {
@@ -152,7 +152,7 @@ func randomService(rng *rand.Rand, name string) string {
 
 // TestAnswersAreOfOneMoment asks while a Service goes back and forth between two states.
 func TestAnswersAreOfOneMoment(t *testing.T) {
-	s := listen(t, config())
+	s := listenOn(t, config())
 	state := func(host string, addrs ...string) map[string]resolve.Input {
 		var endpoints []string
 		for _, a := range addrs {

@@ -17,9 +17,9 @@ func (c *Controller) noteService(s *service) {
 		if len(s.layout.places) == 0 && !s.others {
 			nobody = &Problem{Object: ref, Field: "spec.selector", Reason: "NoEndpoints",
 				Message: "no Pod with an address matches the selector, and no EndpointSlice names endpoints: the Service has none"}
-			if families := s.object.Spec.IPFamilies; len(s.pods) > 0 && len(families) == 1 {
-				nobody.Message = fmt.Sprintf("none of the %d Pods that the selector matches has an %s address, and the Service has addresses of no other family: if theirs are of the other one, set spec.ipFamilyPolicy to PreferDualStack",
-					len(s.pods), families[0])
+			if n := len(s.strangers); n > 0 {
+				nobody.Message = fmt.Sprintf("no Pod that the selector matches has an address of its family, %s; %d of them have one of the other family: set spec.ipFamilyPolicy to PreferDualStack",
+					s.object.Spec.IPFamilies[0], n)
 			}
 		}
 		if s.foreign != nil {

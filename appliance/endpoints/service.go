@@ -34,6 +34,7 @@ type service struct {
 	layout    *layout
 	pods      map[string]struct{} // those that are its endpoints, also without a place
 	lacking   map[string][]string // ports that Pods lack, by Pod
+	strangers map[string]struct{} // Pods with addresses of the family alone that a single-stack Service does not have
 }
 
 // examine looks at all of a Service, unless it is as it was left.
@@ -203,6 +204,11 @@ func (c *Controller) setPods(w *work, s *service, names []string) {
 		s.layout.set(name, places)
 		c.member(key, s.key, is)
 		c.note("pod/"+s.key+"/"+name, problem)
+		if is && len(s.object.Spec.IPFamilies) == 1 && !pod.Addr(s.object.Spec.IPFamilies[0]).IsValid() && len(addressesOf(pod)) > 0 {
+			put(&s.strangers, name, struct{}{})
+		} else {
+			delete(s.strangers, name)
+		}
 		if len(lacking) > 0 {
 			put(&s.lacking, name, lacking)
 		} else {

@@ -102,6 +102,9 @@ type Verdict struct {
 	// Since is the begin of the state; zero when it began before this process.
 	Since time.Time
 	Last  Result
+	// Asked reports that a probe was made since the process started, and NotMade is why the last one was not; "": it was.
+	Asked   bool
+	NotMade string
 	// Failures and Passes count the last results in a row.
 	Failures, Passes int
 	// Held is the time for which a Target that went down too often has to pass before it is up; or

@@ -204,8 +204,7 @@ func (l *listener) Close() error {
 }
 
 func (s *Servers) serve(ctx context.Context, at listenAddr) (*server, error) {
-	var lc net.ListenConfig
-	socket, err := lc.Listen(ctx, "tcp", at.String())
+	socket, err := listen.TCP(ctx, at.String())
 	if err != nil {
 		return nil, err
 	}

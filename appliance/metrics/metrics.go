@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"svcctl.io/svcctl/api"
+	"svcctl.io/svcctl/appliance/listen"
 )
 
 // Metrics are the appliance's numbers. All methods may be called concurrently. It has more than 15 fields: one
@@ -220,7 +222,7 @@ func (m *Metrics) Handler(health api.Health, pages map[string]http.Handler) http
 
 // Listen opens addr, host:port, for Handler. It fails at once when it is in use.
 func Listen(addr string) (net.Listener, error) {
-	ln, err := net.Listen("tcp", addr)
+	ln, err := listen.TCP(context.Background(), addr)
 	if err != nil {
 		return nil, fmt.Errorf("open --metrics-listen %s: %w: give another one, or leave it out", addr, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/health"
 	"svcctl.io/svcctl/appliance/resolve"
 )
 
@@ -63,11 +64,14 @@ func (h *Health) picked(namespace, name string) map[string]checkedService {
 func (h *Health) endpoint(key string, c *resolve.Checked) wire.EndpointHealth {
 	e := wire.EndpointHealth{Service: key, Port: c.Port.Name, Protocol: c.Port.Protocol, Endpoint: c.Endpoint.String(), Check: c.Text}
 	v, known := h.prober.Verdict(c.Target)
-	if !known {
-		e.State = wire.HealthNotAsked
+	if !known || !v.Asked && (v.State == health.Up || v.NotMade != "") { // what it began with is no result
+		e.State, e.Why = wire.HealthNotAsked, strings.TrimPrefix(v.NotMade, "not asked: ")
 		return e
 	}
 	e.State, e.Why = v.State.String(), v.Last.Why
+	if v.NotMade != "" {
+		e.Why = "the last check was not made: " + strings.TrimPrefix(v.NotMade, "not asked: ")
+	}
 	e.Failures, e.Passes, e.Took = v.Failures, v.Passes, wire.Duration(v.Last.Took)
 	e.Held = wire.Duration(v.Held)
 	if !v.Since.IsZero() {

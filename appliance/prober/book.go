@@ -1,6 +1,7 @@
 package prober
 
 import (
+	"cmp"
 	"encoding/binary"
 	"hash/fnv"
 	"math"
@@ -19,9 +20,10 @@ type target struct {
 	services []string
 	hash     uint32
 
-	// asked is false beyond the most Targets, answered before the first answer, void when the last
-	// probe was not made, gone when no Service wants it any more.
-	asked, answered, void, gone bool
+	// asked is false beyond the most Targets, answered before the first answer, gone when no Service wants it
+	// any more. notMade is why the last probe was not made; "": it was.
+	asked, answered, gone bool
+	notMade               string
 
 	timing timing
 	mark   uint64 // of the last Set that named it
@@ -196,14 +198,15 @@ func (b *book) moved(t *target, from health.State) {
 // void counts targets whose last probe was not made.
 func (b *book) void(t *target, r health.Result) {
 	is := r.Outcome == health.Void
-	switch {
-	case is && !t.void:
+	switch was := t.notMade != ""; {
+	case is && !was:
 		b.notMade++
-	case !is && t.void:
+	case !is && was:
 		b.notMade--
 	}
-	if t.void = is; is {
-		b.notMadeWhy = r.Why
+	if t.notMade = ""; is {
+		t.notMade = cmp.Or(r.Why, "not asked")
+		b.notMadeWhy = t.notMade
 	}
 }
 

@@ -29,6 +29,8 @@ type errand struct {
 	Start  health.State
 	// Files limits the descriptors, if it is not 0.
 	Files uint64
+	// NoRaw takes CAP_NET_RAW away.
+	NoRaw bool
 }
 
 // report is one line of a child, which writes several a second.
@@ -100,6 +102,9 @@ func do(t *testing.T, host *netlab.Host, e errand) *child {
 		t.Fatal(err)
 	}
 	c := &child{cmd: exec.Command(self)}
+	if e.NoRaw {
+		c.cmd = exec.Command("setpriv", "--bounding-set=-net_raw", "--", self)
+	}
 	c.cmd.Env = append(os.Environ(), errandVar+"="+string(text))
 	c.cmd.Stderr = os.Stderr
 	input, err := c.cmd.StdinPipe()

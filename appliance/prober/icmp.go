@@ -17,8 +17,9 @@ import (
 	"svcctl.io/svcctl/appliance/health"
 )
 
-// pings sends echo requests, all from one ping socket for each family: an address then has one
-// entry in conntrack. The zero value is ready.
+// pings sends echo requests, all from one socket for each family: an address then has one entry in conntrack. It is
+// a ping socket (icmp(7), ping_group_range), or where these are not permitted a raw one, which needs CAP_NET_RAW.
+// The zero value is ready.
 type pings struct {
 	mu     sync.Mutex
 	closed bool
@@ -29,7 +30,9 @@ type pings struct {
 // pinger is one socket, and who waits for a reply.
 type pinger struct {
 	socket *icmp.PacketConn
-	proto  int // of ICMP messages
+	raw    bool
+	id     uint16 // of the messages of a raw socket; a ping socket has its own
+	proto  int    // of ICMP messages
 	echo   icmp.Type
 	reply  icmp.Type
 	secret [8]byte // in front of each payload: replies to others' requests do not count
@@ -50,7 +53,7 @@ func (p *pings) ask(t *target, deadline time.Time) health.Result {
 	pinger, err := p.of(to)
 	switch {
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		return failed(health.Void, "not asked: this host permits ping only with CAP_NET_RAW; set net.ipv4.ping_group_range")
+		return failed(health.Void, "not asked: pings need CAP_NET_RAW, or the group of this process in net.ipv4.ping_group_range, which is for both families: `sysctl -w net.ipv4.ping_group_range='0 2147483647'`")
 	case err != nil:
 		return refusal(err)
 	}
@@ -84,25 +87,51 @@ func (p *pings) of(addr netip.Addr) (*pinger, error) {
 	if p.closed {
 		return nil, unix.ENOBUFS
 	}
-	i, network, all := 0, "udp4", "0.0.0.0"
+	i, network, raw, all := 0, "udp4", "ip4:1", "0.0.0.0"
 	if addr.Is6() {
-		i, network, all = 1, "udp6", "::"
+		i, network, raw, all = 1, "udp6", "ip6:58", "::"
 	}
 	if p.family[i] != nil {
 		return p.family[i], nil
 	}
 	socket, err := icmp.ListenPacket(network, all)
+	isRaw := errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)
+	if isRaw {
+		if socket, err = icmp.ListenPacket(raw, all); err == nil {
+			err = onlyReplies(socket)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
-	pinger := &pinger{socket: socket, proto: 1, echo: ipv4.ICMPTypeEcho, reply: ipv4.ICMPTypeEchoReply, waiting: map[uint64]waiting{}}
+	pinger := &pinger{socket: socket, raw: isRaw, proto: 1, echo: ipv4.ICMPTypeEcho, reply: ipv4.ICMPTypeEchoReply, waiting: map[uint64]waiting{}}
 	if addr.Is6() {
 		pinger.proto, pinger.echo, pinger.reply = 58, ipv6.ICMPTypeEchoRequest, ipv6.ICMPTypeEchoReply
 	}
 	_, _ = rand.Read(pinger.secret[:]) // never fails
+	pinger.id = binary.BigEndian.Uint16(pinger.secret[:])
 	p.family[i] = pinger
 	p.wg.Go(pinger.listen)
 	return pinger, nil
+}
+
+// onlyReplies leaves a raw socket the echo replies of all ICMP messages of the host; it closes one that it cannot.
+func onlyReplies(socket *icmp.PacketConn) (err error) {
+	if c := socket.IPv4PacketConn(); c != nil {
+		var filter ipv4.ICMPFilter
+		filter.SetAll(true)
+		filter.Accept(ipv4.ICMPTypeEchoReply)
+		err = c.SetICMPFilter(&filter)
+	} else if c := socket.IPv6PacketConn(); c != nil {
+		var filter ipv6.ICMPFilter
+		filter.SetAll(true)
+		filter.Accept(ipv6.ICMPTypeEchoReply)
+		err = c.SetICMPFilter(&filter)
+	}
+	if err != nil {
+		_ = socket.Close()
+	}
+	return err
 }
 
 // send sends a request. A value comes by the channel when it is answered; it is closed when the
@@ -123,10 +152,14 @@ func (p *pinger) send(to netip.Addr) (replied <-chan struct{}, forget func(), er
 		delete(p.waiting, number)
 		p.mu.Unlock()
 	}
-	message := icmp.Message{Type: p.echo, Body: &icmp.Echo{Seq: int(uint16(number)), Data: binary.BigEndian.AppendUint64(p.secret[:], number)}}
+	message := icmp.Message{Type: p.echo, Body: &icmp.Echo{ID: int(p.id), Seq: int(uint16(number)), Data: binary.BigEndian.AppendUint64(p.secret[:], number)}}
 	packet, err := message.Marshal(nil)
 	if err == nil {
-		_, err = p.socket.WriteTo(packet, net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, 0)))
+		var dest net.Addr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, 0))
+		if p.raw {
+			dest = &net.IPAddr{IP: to.AsSlice(), Zone: to.Zone()}
+		}
+		_, err = p.socket.WriteTo(packet, dest)
 	}
 	if err != nil {
 		forget()
@@ -165,14 +198,17 @@ func (p *pinger) take(packet []byte, from net.Addr) {
 	if !is || len(echo.Data) != 16 || [8]byte(echo.Data[:8]) != p.secret {
 		return
 	}
-	addr, is := from.(*net.UDPAddr)
-	if !is {
-		return
+	var addr netip.Addr
+	switch from := from.(type) {
+	case *net.UDPAddr:
+		addr = from.AddrPort().Addr()
+	case *net.IPAddr:
+		addr, _ = netip.AddrFromSlice(from.IP)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	number := binary.BigEndian.Uint64(echo.Data[8:])
-	if w, there := p.waiting[number]; there && w.addr.WithZone("") == addr.AddrPort().Addr().Unmap().WithZone("") {
+	if w, there := p.waiting[number]; there && w.addr.WithZone("") == addr.Unmap().WithZone("") {
 		delete(p.waiting, number)
 		w.done <- struct{}{}
 	}

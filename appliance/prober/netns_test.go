@@ -147,6 +147,9 @@ func TestICMP(t *testing.T) {
 	box, server := link(t)
 	check := health.Check{Kind: health.ICMP, Interval: 200 * time.Millisecond, Timeout: 10 * time.Second, Rise: 1, Fall: 1}
 	up := errand{Addrs: behind(10, 0), Checks: []health.Check{check}}
+	raw := do(t, box, up)
+	eventually(t, "all are up by raw sockets", func() bool { return raw.report().Targets[health.Up] == 10 })
+	up.NoRaw = true
 	c := do(t, box, up)
 	eventually(t, "it says what is missing", func() bool {
 		r := c.report()

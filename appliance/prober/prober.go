@@ -125,7 +125,9 @@ func (p *Prober) Verdict(of health.Target) (health.Verdict, bool) {
 	if t == nil || !t.asked {
 		return health.Verdict{}, false
 	}
-	return t.machine.Verdict(p.epoch), true
+	v := t.machine.Verdict(p.epoch)
+	v.Asked, v.NotMade = t.answered, t.notMade
+	return v, true
 }
 
 // Flipped lists the Services with a Target whose state changed since the last call, or was only
@@ -225,7 +227,7 @@ func (p *Prober) take(a answer, now time.Duration) (flipped bool) {
 	if a.expires != nil {
 		p.book.expires(t, *a.expires)
 	}
-	if a.result.Outcome == health.Void && !t.void {
+	if a.result.Outcome == health.Void && t.notMade == "" {
 		p.log.Debug("check not made", "target", t.addr, "why", a.result.Why)
 	}
 	p.book.void(t, a.result)

@@ -144,7 +144,7 @@ func (s *schedule) again(t *target, next, now time.Duration) {
 		t.timing.retries = 0
 	}
 	from := now
-	if t.void {
+	if t.notMade != "" {
 		next = time.Duration(float64(next) * (0.5 + rand.Float64()))
 	} else if next >= t.check.Interval { // between the beginnings of probes
 		next = time.Duration(float64(next) * s.stretch() * (1 - jitter + 2*jitter*rand.Float64()))

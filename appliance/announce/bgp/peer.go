@@ -145,6 +145,12 @@ func (p Peer) withDefaults() Peer {
 	return p
 }
 
+// SameRouter reports whether both have the same address and port, or interface: a router has one session with this box.
+func (p Peer) SameRouter(o Peer) bool {
+	p, o = p.withDefaults(), o.withDefaults()
+	return p.Addr == o.Addr && p.Interface == o.Interface
+}
+
 // String names the peer: its address or its interface.
 func (p Peer) String() string {
 	switch {

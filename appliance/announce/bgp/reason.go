@@ -57,10 +57,23 @@ func explainDial(p Peer, err error) string {
 			words += "; one that is more than a hop away needs multihop"
 		}
 		return words
+	case errors.Is(err, syscall.EAFNOSUPPORT):
+		family := "AF_INET"
+		if p.Addr.Addr().Is6() || p.Interface != "" {
+			family = "AF_INET6"
+		}
+		return "this process may open no socket of the peer's family: the sandbox of its unit forbids it, or the kernel lacks it; " +
+			"write RestrictAddressFamilies=" + family + " into [Service] with `systemctl edit svcctl-announce`, and restart it"
+	case errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EACCES):
+		return fmt.Sprintf("this box forbids the connection: the sandbox of the unit (write IPAddressAllow=%s into [Service] with `systemctl edit svcctl-announce`), "+
+			"or a packet filter", p.Addr.Addr())
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Sprintf("this box does not have the source address %s", p.Source)
 	case errors.As(err, &timeout) && timeout.Timeout():
 		words := "no answer from the peer: it is down, or a packet filter is in the way"
+		if os.Getenv("INVOCATION_ID") != "" { // under systemd (systemd.exec(5)), whose filter drops a SYN in silence
+			words += " (IPAddressDeny= of the unit is one: `systemctl cat svcctl-announce`)"
+		}
 		if p.Password != "" {
 			words += "; or no BGP speaker listens there, or it has another password or none (what is not signed with ours is dropped in silence)"
 		} else {

@@ -8,8 +8,11 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
 // Phase is a state of RFC 4271, section 8.
@@ -108,7 +111,7 @@ type Speaker struct {
 	running bool
 	leaving sync.Once
 
-	lastWords string // of the peer, why it ended a session since one was up; Run's alone
+	lastWords string // a precise reason that there is no session, since one was up; Run's alone
 }
 
 // New is a Speaker that does nothing yet. changed is called after each change of its State but
@@ -311,10 +314,11 @@ func (s *Speaker) down(err error) {
 	words := explain(s.peer, s.State().Phase, err)
 	var n *notification
 	switch {
-	case errors.As(err, &n) && n.received:
+	case errors.As(err, &n) && (n.received || n.code == bgp.BGP_ERROR_OPEN_MESSAGE_ERROR):
 		s.lastWords = words
-	case n == nil && s.lastWords != "": // many close or refuse connections for a while after they said why
-		words += "; before that " + s.lastWords
+	case n == nil && s.lastWords != "": // many close or refuse connections for a while after a side gave its reason
+		vague, _, _ := strings.Cut(words, ": ")
+		words = s.lastWords + "; after that " + vague
 	}
 	var was State
 	s.publish(func(st *State) {

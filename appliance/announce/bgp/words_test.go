@@ -1,6 +1,10 @@
 package bgp
 
 import (
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 
@@ -22,7 +26,7 @@ func Test662_what_the_router_said_stays_known(t *testing.T) {
 			p = <-peers
 			p.receive()
 			p.conn.Close()
-			down(t, s, "had a connection of its own under way; before that the peer ended the session: "+said)
+			down(t, s, "the peer ended the session: "+said+"; after that the peer closed the connection without a word")
 		}
 
 		// It is forgotten with the next session.
@@ -35,4 +39,51 @@ func Test662_what_the_router_said_stays_known(t *testing.T) {
 			t.Errorf("down because %q, want %q", got, want)
 		}
 	})
+}
+
+// A reason that is found on this side stays first, while the router is in its error wait and closes what comes.
+func Test780_what_this_side_found_stays_known(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const found = "the peer is AS 64777, and AS 64513 is configured"
+		s := speaker(t, nil)
+		peers := pipe(t, s)
+		defer run(s)()
+		p := <-peers
+		p.receive()
+		p.send(openFrom(64777, 90))
+		p.notified(bgp.BGP_ERROR_OPEN_MESSAGE_ERROR, bgp.BGP_ERROR_SUB_BAD_PEER_AS)
+		down(t, s, found)
+		for range 3 {
+			p = <-peers
+			p.receive()
+			p.conn.Close()
+			down(t, s, found+"; after that the peer closed the connection without a word")
+		}
+		p = <-peers
+		p.greet(openFrom(64513, 90))
+		p.endOfRIBs()
+		p.conn.Close()
+		synctest.Wait()
+		if got, want := s.State().LastDown, "the peer closed the connection without a word: it was stopped, restarts, or takes fewer prefixes than we announce"; got != want {
+			t.Errorf("down because %q, want %q", got, want)
+		}
+	})
+}
+
+// What forbids a connection on this box is named, with where to allow it.
+func Test782_sandbox_is_named(t *testing.T) {
+	for _, tc := range []struct {
+		peer  string
+		errno syscall.Errno
+		want  string
+	}{
+		{"192.0.2.1:179", syscall.EAFNOSUPPORT, "RestrictAddressFamilies=AF_INET into"},
+		{"[2001:db8::1]:179", syscall.EAFNOSUPPORT, "RestrictAddressFamilies=AF_INET6 into"},
+		{"192.0.2.1:179", syscall.EPERM, "IPAddressAllow=192.0.2.1 into"},
+	} {
+		got := explain(Peer{Addr: netip.MustParseAddrPort(tc.peer)}, Connect, os.NewSyscallError("socket", tc.errno))
+		if !strings.Contains(got, tc.want) || !strings.Contains(got, "systemctl edit svcctl-announce") {
+			t.Errorf("%s, %v: %s, want %q", tc.peer, tc.errno, got, tc.want)
+		}
+	}
 }

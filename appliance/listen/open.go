@@ -1,0 +1,43 @@
+package listen
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"syscall"
+)
+
+// TCP listens on host:port. An empty host, as [::], stands for all addresses of both families.
+func TCP(ctx context.Context, address string) (net.Listener, error) {
+	if host, port, err := net.SplitHostPort(address); err == nil && isEvery(host) {
+		l, err := both.Listen(ctx, "tcp6", net.JoinHostPort("::", port))
+		if !errors.Is(err, syscall.EAFNOSUPPORT) { // a kernel without IPv6
+			return l, err
+		}
+	}
+	return new(net.ListenConfig).Listen(ctx, "tcp", address)
+}
+
+// UDP opens a socket on host:port. An empty host, as [::], stands for all addresses of both families.
+func UDP(ctx context.Context, address string) (net.PacketConn, error) {
+	if host, port, err := net.SplitHostPort(address); err == nil && isEvery(host) {
+		c, err := both.ListenPacket(ctx, "udp6", net.JoinHostPort("::", port))
+		if !errors.Is(err, syscall.EAFNOSUPPORT) {
+			return c, err
+		}
+	}
+	return new(net.ListenConfig).ListenPacket(ctx, "udp", address)
+}
+
+func isEvery(host string) bool { return host == "" || host == "::" }
+
+// both makes IPv6 sockets that accept IPv4 clients too. For "tcp" package net makes an IPv4 socket of [::] on a host
+// without 127.0.0.1, where its test for mapped addresses fails.
+var both = net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+	var failed error
+	err := c.Control(func(fd uintptr) {
+		failed = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_IPV6, syscall.IPV6_V6ONLY, 0)
+	})
+	return errors.Join(err, os.NewSyscallError("setsockopt IPV6_V6ONLY", failed))
+}}
