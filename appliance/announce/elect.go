@@ -3,6 +3,7 @@ package announce
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net/netip"
@@ -31,7 +32,33 @@ type election struct {
 	addrs  [2][]netip.Addr // that adverts list, by family
 	assert bool
 	others others
+	rival  rival
 	moves  uint64 // how often the state was another one
+}
+
+// rival is another box that advertises as the one that answers, while this one does, with a lower priority: it does not
+// receive the adverts of this one. Two do so for a moment after a split.
+type rival struct {
+	at           netip.Addr
+	priority     uint8
+	link         string
+	since, heard time.Time
+	told         bool
+}
+
+// rivalry is for how long a box is a rival before that is a problem, and the time without an advert after which it is none.
+const rivalry = 3 * time.Second
+
+func (r *rival) note(now time.Time, a *vrrp.Advert, link string) {
+	if r.at != a.Source || now.Sub(r.heard) >= rivalry {
+		*r = rival{since: now}
+	}
+	r.at, r.priority, r.link, r.heard = a.Source, a.Priority, link, now
+}
+
+// lasts reports whether there is a rival, and for how long there is one.
+func (r *rival) lasts(now time.Time) bool {
+	return r.at.IsValid() && now.Sub(r.heard) < rivalry && r.heard.Sub(r.since) >= rivalry
 }
 
 // others has the addresses in the adverts of the box that answers.
@@ -109,11 +136,14 @@ func (e *election) do(f func(now time.Time) []uint8) {
 	}
 	now, _ := e.m.State()
 	if now != before {
+		e.rival = rival{}
 		e.moves++
 		e.others = others{} // it was of who answered before
 		e.log.Info("the election has another outcome", "vrid", e.cfg.VRID, "state", now.String(), "master", e.m.Master())
 	}
-	if now != before || master != e.m.Master() || e.assert {
+	told := e.rival.told
+	e.rival.told = e.rival.lasts(at)
+	if now != before || master != e.m.Master() || e.assert || told != e.rival.told {
 		signal(e.moved)
 	}
 	signal(e.wake)
@@ -215,6 +245,24 @@ func (e *election) group() *wire.Group {
 		g.Differs = &wire.GroupDifference{With: e.others.at.String(), Since: e.others.since.UTC(), Theirs: without(e.others.addrs, ours), Ours: without(ours, e.others.addrs)}
 	}
 	return g
+}
+
+// problems lists what is wrong with what others advertise; never with what they list, which group has.
+func (e *election) problems() (all []string) {
+	if e == nil {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if r := &e.rival; r.lasts(time.Now()) {
+		all = append(all, fmt.Sprintf("the box %s answers too, with priority %d: it does not receive the adverts of this one, which has %d; look for what drops VRRP (IP protocol 112) on the way to it: `tcpdump -n -i %s vrrp` there, and on this box",
+			r.at, r.priority, e.m.Priority(), r.link))
+	}
+	if asked, most := e.m.Longer(); asked > 0 {
+		all = append(all, fmt.Sprintf("the active box %s advertises an interval of %s, and this one waits for adverts as if it were %s, five times its own: give all boxes of --vrid %d the same --interval; if it is none of them, it forges adverts",
+			e.m.Master(), asked, most, e.cfg.VRID))
+	}
+	return all
 }
 
 // without are the addresses that others do not have.

@@ -166,3 +166,33 @@ func TestOnlyAdverts(t *testing.T) {
 		}
 	}
 }
+
+// Another box that advertises with a lower priority while this one is active does not receive its adverts: a problem after
+// three seconds of it, until it has been silent for three. One advert, as after a split, is none.
+func Test784_rival_of_the_active_box(t *testing.T) {
+	at := time.Unix(1000, 0)
+	a := vrrp.Advert{VRID: 51, Priority: 90, Source: netip.MustParseAddr("192.0.2.12")}
+	var r rival
+	r.note(at, &a, "eth0")
+	for _, tc := range []struct {
+		after time.Duration
+		hears bool
+		want  bool
+	}{
+		{time.Second, true, false}, {2900 * time.Millisecond, true, false}, {3 * time.Second, true, true}, {5 * time.Second, false, true},
+		{6 * time.Second, false, false}, {10 * time.Second, true, false}, {11 * time.Second, true, false}, {13 * time.Second, true, true},
+	} {
+		now := at.Add(tc.after)
+		if tc.hears {
+			r.note(now, &a, "eth0")
+		}
+		if got := r.lasts(now); got != tc.want {
+			t.Errorf("after %s it is a rival: %t, want %t", tc.after, got, tc.want)
+		}
+	}
+	other := a
+	other.Source = netip.MustParseAddr("192.0.2.13")
+	if r.note(at.Add(14*time.Second), &other, "eth0"); r.lasts(at.Add(14 * time.Second)) {
+		t.Error("a box that was just heard is one at once")
+	}
+}

@@ -153,6 +153,9 @@ func (e *election) hear(now time.Time, h *heartbeat) (adverts []uint8) {
 			e.compare(now, &a)
 			out, assert := e.m.Receive(now, &a, h.own)
 			adverts, e.assert = append(adverts, out...), e.assert || assert
+			if assert {
+				e.rival.note(now, &a, h.link.Name)
+			}
 		}
 	})
 	return adverts

@@ -87,9 +87,14 @@ func (a *announcer) tell(ctx context.Context) {
 	if a.reports.busy || !a.reports.connected {
 		return
 	}
+	election := a.election.problems()
+	disputes := a.segments.disputes()
+	if len(election) > 0 {
+		disputes = nil // the election names the cause
+	}
 	r := wire.AnnouncerReport{
 		All: a.reports.all, Items: []wire.AnnouncedAddress{},
-		Problems: slices.Concat(missing(a.segments.links, a.l2()), a.segments.problems(), a.segments.silent(), a.segments.disputes(), a.gatewayProblems(), a.peers.problems()),
+		Problems: slices.Concat(missing(a.segments.links, a.l2()), a.segments.problems(), a.segments.silent(), disputes, election, a.gatewayProblems(), a.peers.problems()),
 		Counters: a.segments.counters(), Peers: a.peers.states(), Group: a.election.group(),
 	}
 	for _, index := range slices.Sorted(maps.Keys(a.segments.ports)) {

@@ -64,7 +64,7 @@ func config() Config {
 	}
 }
 
-// listen starts a Server without any Service.
+// listenOn starts a Server without any Service.
 func listenOn(t testing.TB, cfg Config) *Server {
 	t.Helper()
 	s, err := Listen(cfg, slog.New(slog.DiscardHandler))

@@ -22,6 +22,8 @@ const (
 	// defend is the time after a conflict in which a second one makes us give the address up (RFC
 	// 5227, section 2.4).
 	defend = 10 * time.Second
+	// defence is the least time between two announcements of an address that an election gave to this box.
+	defence = time.Second
 	// contested is for how long another host claims an address that an election gave to this one: two boxes do so for a moment
 	// in a takeover. Two that do not hear each other's adverts do so whenever either announces itself.
 	contested = 3 * time.Second
@@ -84,6 +86,8 @@ type entry struct {
 	sent     int       // probes, or announcements since the gain
 	gained   time.Time // when the announcements began
 	defended time.Time
+	// announced is when it was announced last, in an election for any reason.
+	announced time.Time
 	// In an election: since when another host claims it, and when it did last.
 	claimed, heard time.Time
 	next           time.Time // when there is something to do
@@ -126,7 +130,20 @@ func (m *machine) refresh(now time.Time) {
 	for _, e := range m.entries {
 		switch e.State {
 		case Announced:
-			m.gain(now, e)
+			if !m.elected {
+				m.gain(now, e)
+				continue
+			}
+			// Each advert of a box that does not receive ours asks for this: once a second is enough. In a contest each claim
+			// is answered.
+			if e.Contested {
+				continue
+			}
+			e.sent, e.gained = 0, now
+			if again := e.announced.Add(defence); again.After(now) {
+				e.gained = again
+			}
+			m.at(e, e.gained)
 		case Conflict:
 			m.probe(now, e)
 		}
@@ -243,6 +260,7 @@ func (m *machine) tick(now time.Time) (frames [][]byte, next time.Time) {
 			}
 			frames = append(frames, announcements(m.own, e.Addr)...)
 			m.Announcements++
+			e.announced = now
 			if e.sent < len(bursts) {
 				m.at(e, e.gained.Add(bursts[e.sent]))
 			} else {
@@ -285,10 +303,10 @@ func (m *machine) claimed(now time.Time, e *entry, rival MAC) [][]byte {
 		m.yield(now, e, rival, reprobe+m.random(reprobe/10))
 	case e.State == Announced && m.elected:
 		m.contest(now, e, rival)
-		if now.Sub(e.defended) >= time.Second {
-			e.defended = now
+		if now.Sub(e.announced) >= defence {
+			e.announced = now
 			m.Announcements++
-			return announcements(m.own, e.Addr)
+			return announcements(m.own, e.Addr)[:1] // RFC 5227, section 2.4: one
 		}
 	case e.State == Announced && !e.defended.IsZero() && now.Sub(e.defended) < defend:
 		m.yield(now, e, rival, reprobe+m.random(reprobe/10))

@@ -220,16 +220,21 @@ func TestElectedDoesNotYield(t *testing.T) {
 		r.setPassive(start, false)
 		r.add(start, a, false)
 		r.is(a, Announced)
-		defended := 0
-		for range 100 {
-			r.until(r.now.Sub(start) + 10*time.Millisecond)
-			if len(r.receive(r.now, claim(a))) > 0 {
-				defended++
+		const seconds = 20
+		frames := -2 // two more when the contest begins: a probe, every 10 s
+		for range seconds * 100 {
+			for _, sent := range r.until(r.now.Sub(start) + 10*time.Millisecond) {
+				frames += len(sent)
 			}
+			frames += len(r.receive(r.now, claim(a)))
+			r.refresh(r.now) // as for each advert of a box that does not receive ours
 		}
 		r.is(a, Announced)
-		if defended != 1 {
-			t.Errorf("%s is defended %d times in a second", a, defended)
+		if most := seconds * len(announcements(box, a)); frames < 3 || frames > most {
+			t.Errorf("%s is announced by %d frames in %d s of another one's claims, want at most %d", a, frames, seconds, most)
+		}
+		if !r.entries[a].Contested {
+			t.Errorf("%s: it is not contested", a)
 		}
 	}
 }

@@ -42,14 +42,14 @@ func TestContest(t *testing.T) {
 		}
 		claimed := func(offset time.Duration) {
 			r.until(offset)
-			if clear(r.changed); len(r.receive(r.now, claim(a))) == 0 && offset == 0 {
+			if clear(r.changed); len(r.receive(r.now, claim(a))) == 0 && offset == 4*time.Second {
 				t.Errorf("%s: it is not defended", a)
 			}
 		}
 		claimed(0)
 		claimed(2 * time.Second)
 		is("in a takeover", false)
-		claimed(5 * time.Second)
+		claimed(4 * time.Second)
 		if is("after that", true); len(r.changed) != 1 || r.Conflicts != 1 {
 			t.Errorf("%s: changed are %v, and %d conflicts", a, r.changed, r.Conflicts)
 		}
@@ -77,6 +77,9 @@ func TestContest(t *testing.T) {
 		claimed(6*time.Minute + 4*time.Second)
 		is("again", true)
 		r.refresh(r.now)
+		is("announced anew", true)
+		r.setPassive(r.now, true)
+		r.setPassive(r.now, false)
 		is("given anew", false)
 	}
 }

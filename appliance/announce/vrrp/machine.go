@@ -42,7 +42,8 @@ type Machine struct {
 	// master is the active box, and interval the one that it advertises.
 	master   netip.Addr
 	interval time.Duration
-	deadline time.Time // when leaving: until then a successor is waited for
+	asked    time.Duration // the interval in the last advert of the master, which may be longer
+	deadline time.Time     // when leaving: until then a successor is waited for
 
 	sent    time.Time     // when active: the last advert
 	late    time.Duration // when active: how late adverts were lately
@@ -88,6 +89,18 @@ func (m *Machine) Interval() time.Duration {
 // the machine was stopped. It should read the adverts that wait before anything else.
 func (m *Machine) Silent(now time.Time) bool {
 	return m.state == Active && now.Sub(m.sent) >= 3*m.Interval()
+}
+
+// mostInterval is the longest interval of a master that is waited for: what a busy box with the same settings advertises. One
+// advert, which anybody on the segment can forge, would otherwise silence the boxes for three times up to MaxInterval.
+func (m *Machine) mostInterval() time.Duration { return (1 + mostLate) * m.cfg.Interval }
+
+// Longer returns the interval that the master advertises if it is longer than what this box waits for, and that; else 0.
+func (m *Machine) Longer() (asked, most time.Duration) {
+	if most = m.mostInterval(); m.state != Backup || !m.master.IsValid() || m.asked <= most {
+		return 0, 0
+	}
+	return m.asked, most
 }
 
 // skew returns Skew_Time: the box with the highest priority is first (RFC 9568, section 6.1).
@@ -196,7 +209,8 @@ func (m *Machine) hear(now time.Time, a *Advert) {
 	case a.Priority == 0:
 		m.excused, m.next = true, now.Add(m.skew())
 	case !m.takes(a):
-		m.master, m.interval, m.excused = a.Source, a.Interval, false
+		m.master, m.excused = a.Source, false
+		m.asked, m.interval = a.Interval, min(a.Interval, m.mostInterval())
 		m.next = now.Add(m.down())
 	}
 }
