@@ -169,7 +169,13 @@ func randomPort(r *rand.Rand, name string, i int, f Family) ServicePort {
 	}
 	if r.IntN(3) == 0 {
 		rates := []Rate{{}, {100, time.Second}, {30, time.Minute}}
-		p.Limits = Limits{rates[r.IntN(3)], rates[r.IntN(3)], uint32(r.IntN(3))}
+		p.Limits = Limits{Rate: rates[r.IntN(3)], ClientRate: rates[r.IntN(3)], ClientConnections: uint32(r.IntN(3))}
+		if p.Limits.ClientRate.Count > 0 {
+			p.Limits.ClientRatePrefix = []uint8{0, 24, 31}[r.IntN(3)]
+		}
+		if p.Limits.ClientConnections > 0 {
+			p.Limits.ClientConnectionsPrefix = []uint8{0, 24, 31}[r.IntN(3)]
+		}
 	}
 	for n := range r.IntN(5) {
 		ep := netip.AddrPortFrom(addr("10.1.0.%d", "fd00:1::%d", 1+n+r.IntN(3)), 8080)

@@ -43,18 +43,27 @@ func (l Limits) chain(id string) string {
 		name += "-r" + l.Rate.word()
 	}
 	if l.ClientRate.Count > 0 {
-		name += "-c" + l.ClientRate.word()
+		name += "-c" + l.ClientRate.word() + prefixWord(l.ClientRatePrefix)
 	}
 	if l.ClientConnections > 0 {
-		name += "-n" + strconv.FormatUint(uint64(l.ClientConnections), 10)
+		name += "-n" + strconv.FormatUint(uint64(l.ClientConnections), 10) + prefixWord(l.ClientConnectionsPrefix)
 	}
 	return name + "/" + id
+}
+
+// prefixWord is the length of clients' prefixes in a name, behind their limit: "-p64"; "" for whole addresses.
+func prefixWord(bits uint8) string {
+	if bits == 0 {
+		return ""
+	}
+	return "-p" + strconv.Itoa(int(bits))
 }
 
 // parseLimits reads the name of a chain back.
 func parseLimits(chain string) (l Limits, id string, ok bool) {
 	name, id, _ := strings.Cut(chain, "/")
 	words, ok := strings.CutPrefix(name, prefixLimits+"-")
+	var bits *uint8 // of the limit before
 	for _, word := range strings.Split(words, "-") {
 		if word == "" || !ok {
 			return l, id, false
@@ -64,9 +73,17 @@ func parseLimits(chain string) (l Limits, id string, ok bool) {
 			l.Rate, ok = parseRateWord(value)
 		case 'c':
 			l.ClientRate, ok = parseRateWord(value)
+			bits = &l.ClientRatePrefix
+		case 'p':
+			n, err := strconv.ParseUint(value, 10, 7)
+			if bits == nil || err != nil || n == 0 {
+				return l, id, false
+			}
+			*bits, bits = uint8(n), nil
 		default:
 			n, err := strconv.ParseUint(value, 10, 32)
 			l.ClientConnections, ok = uint32(n), err == nil && kind == 'n'
+			bits = &l.ClientConnectionsPrefix
 		}
 	}
 	return l, id, ok
@@ -83,21 +100,26 @@ func parseLimits(chain string) (l Limits, id string, ok bool) {
 //
 // The rate of all is asked last, so that what a client sends over its own does not count.
 func (p *compiledPort) addLimits(f *fragment, box *Box) {
-	l, client := p.Limits, []Field{Saddr}
+	l := p.Limits
+	client := func(bits uint8) []Field {
+		field := Saddr
+		field.Bits = bits
+		return []Field{field}
+	}
 	var rules []Rule
 	if l.ClientConnections > 0 {
-		set := Set{Name: prefixClientConns + strconv.FormatUint(uint64(l.ClientConnections), 10) + "/" + p.ID, Key: []Type{TypeAddr}, Dynamic: true, Size: limitedSize}
+		set := Set{Name: prefixClientConns + strconv.FormatUint(uint64(l.ClientConnections), 10) + prefixWord(l.ClientConnectionsPrefix) + "/" + p.ID, Key: []Type{TypeAddr}, Dynamic: true, Size: limitedSize}
 		f.sets = append(f.sets, set)
 		f.shared = append(f.shared, chainRefuseClient)
-		rules = append(rules, Rule{Update{Map: set.Name, Key: client, Add: true, Connections: l.ClientConnections}, GotoChain(chainRefuseClient)})
+		rules = append(rules, Rule{Update{Map: set.Name, Key: client(l.ClientConnectionsPrefix), Add: true, Connections: l.ClientConnections}, GotoChain(chainRefuseClient)})
 	}
 	drop := func(over Statement, reason string) {
 		rules = append(rules, append(Rule{over}, box.counted(reason, Verdict{Kind: Drop})...))
 	}
 	if l.ClientRate.Count > 0 {
-		set := Set{Name: prefixClientRates + l.ClientRate.word() + "/" + p.ID, Key: []Type{TypeAddr}, Dynamic: true, Timeout: clientRateLife, Size: limitedSize}
+		set := Set{Name: prefixClientRates + l.ClientRate.word() + prefixWord(l.ClientRatePrefix) + "/" + p.ID, Key: []Type{TypeAddr}, Dynamic: true, Timeout: clientRateLife, Size: limitedSize}
 		f.sets = append(f.sets, set)
-		drop(Update{Map: set.Name, Key: client, Timeout: clientRateLife, Rate: l.ClientRate}, RefusedClientRate)
+		drop(Update{Map: set.Name, Key: client(l.ClientRatePrefix), Timeout: clientRateLife, Rate: l.ClientRate}, RefusedClientRate)
 	}
 	if l.Rate.Count > 0 {
 		drop(Over{l.Rate}, RefusedRate)

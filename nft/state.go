@@ -246,6 +246,9 @@ const (
 type Limits struct {
 	Rate, ClientRate  Rate
 	ClientConnections uint32
+	// ClientRatePrefix and ClientConnectionsPrefix are the numbers of leading bits of a client's address that count for
+	// these limits: all clients of a prefix are one. 0: all bits.
+	ClientRatePrefix, ClientConnectionsPrefix uint8
 }
 
 // Any reports whether there is a limit.

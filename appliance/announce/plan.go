@@ -70,12 +70,26 @@ func missing(links []node.Link, l2 []string) (problems []string) {
 		switch {
 		case name == Auto:
 		case i < 0:
-			problems = append(problems, fmt.Sprintf("nothing is announced on %s: there is no such interface, or it is down; bring it up, or name another one with --l2 or in the L2Advertisement", name))
+			problems = append(problems, fmt.Sprintf("nothing is announced on %s: there is no such interface, or it is down%s; it is used as soon as it is up: bring it up, or name another one with --l2 or in the L2Advertisement", name, thatAreUp(links)))
 		case links[i].MAC == nil:
 			problems = append(problems, fmt.Sprintf("nothing is announced on %s: it is no Ethernet; name another interface with --l2 or in the L2Advertisement", name))
 		}
 	}
 	return problems
+}
+
+// thatAreUp lists the interfaces that can be announced on, for the end of a sentence.
+func thatAreUp(links []node.Link) string {
+	var names []string
+	for _, l := range links {
+		if l.MAC != nil {
+			names = append(names, l.Name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return " (up are " + strings.Join(names, ", ") + ")"
 }
 
 // onLink reports whether the neighbors on a link ask for an address there: it lies in one of the link's

@@ -209,3 +209,30 @@ func Test270_follow_an_address(t *testing.T) {
 		t.Errorf("%s answers, and no box has the address", mac)
 	}
 }
+
+// Adverts of the active box are lost on their way: both boxes have a problem, and the active one knows that it is the other
+// that does not receive. With the adverts back, one box answers and no problem is left.
+func Test784_adverts_are_lost_one_way(t *testing.T) {
+	p := newPair(t, election)
+	for n := range p.announcers {
+		p.announcers[n].Launch()
+		p.answersAs(t, 0) // the first one comes first
+	}
+	has := func(n int, text string, want bool) {
+		t.Helper()
+		eventually(t, time.Minute, func() error {
+			out, _, _ := p.boxes[n].Svcctl("status")
+			if strings.Contains(out, text) != want {
+				return fmt.Errorf("box %d: a problem with %q: %t, want %t: %s", n+1, text, !want, want, out)
+			}
+			return nil
+		})
+	}
+	p.hosts[0].LoadNft("table netdev deaf { chain out { type filter hook egress device lan0 priority 0; ip protocol 112 drop; ip6 nexthdr 112 drop; }; }")
+	has(0, "the box 192.0.2.2 answers too, with priority 199: it does not receive the adverts of this one", true)
+	has(1, "two boxes answer for", true)
+	p.hosts[0].Nft("delete", "table", "netdev", "deaf")
+	has(0, "answers too", false)
+	has(1, "two boxes answer for", false)
+	p.answersAs(t, 0)
+}

@@ -218,12 +218,19 @@ func limits(l nft.Limits) string {
 		all = append(all, l.Rate.String())
 	}
 	if l.ClientRate.Count > 0 {
-		all = append(all, l.ClientRate.String()+" of a client")
+		all = append(all, l.ClientRate.String()+" of a client"+prefix(l.ClientRatePrefix))
 	}
 	if l.ClientConnections > 0 {
-		all = append(all, fmt.Sprintf("%d open of a client", l.ClientConnections))
+		all = append(all, fmt.Sprintf("%d open of a client%s", l.ClientConnections, prefix(l.ClientConnectionsPrefix)))
 	}
 	return cmp.Or(strings.Join(all, ", "), "none")
+}
+
+func prefix(bits uint8) string {
+	if bits == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (of a /%d)", bits)
 }
 
 func relay(p *nft.ServicePort) string {

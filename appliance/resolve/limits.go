@@ -18,8 +18,45 @@ const (
 	reasonFull = "EndpointFull"
 )
 
-// readLimits reads the annotations that limit connections.
-func (r *resolver) readLimits() (l nft.Limits) {
+// readLimits reads the annotations that limit connections, for each family.
+func (r *resolver) readLimits() map[nft.Family]nft.Limits {
+	l := r.readLimitsOfAll()
+	limits := map[nft.Family]nft.Limits{}
+	for _, f := range nft.Families {
+		limits[f] = l
+	}
+	for key, bits := range map[string]func(*nft.Limits) *uint8{
+		object.AnnotationClientRateLimit:   func(l *nft.Limits) *uint8 { return &l.ClientRatePrefix },
+		object.AnnotationClientConnections: func(l *nft.Limits) *uint8 { return &l.ClientConnectionsPrefix },
+	} {
+		_, v4, v6, err := object.CutPrefix(r.Service.Metadata.Annotations[key])
+		if err != nil || key == object.AnnotationClientRateLimit && l.ClientRate.Count == 0 || key == object.AnnotationClientConnections && l.ClientConnections == 0 {
+			continue
+		}
+		for _, f := range nft.Families {
+			of := limits[f]
+			if n := map[nft.Family]uint8{nft.IPv4: v4 % 32, nft.IPv6: v6 % 128}[f]; n > 0 {
+				*bits(&of) = n
+			}
+			limits[f] = of
+		}
+	}
+	return limits
+}
+
+// limitOf returns the value of an annotation without the prefix that clients have in common.
+func limitOf(key, value string) string {
+	if key != object.AnnotationClientRateLimit && key != object.AnnotationClientConnections {
+		return value
+	}
+	limit, _, _, err := object.CutPrefix(value)
+	if err != nil {
+		return value // which is no limit
+	}
+	return limit
+}
+
+func (r *resolver) readLimitsOfAll() (l nft.Limits) {
 	l.Rate = r.rate(object.AnnotationRateLimit)
 	l.ClientRate = r.rate(object.AnnotationClientRateLimit)
 	l.ClientConnections = r.clientConnections()
@@ -42,7 +79,7 @@ func (r *resolver) rate(key string) (rate nft.Rate) {
 	if !given {
 		return rate
 	}
-	count, per, err := object.ParseRate(value)
+	count, per, err := object.ParseRate(limitOf(key, value))
 	switch {
 	case err != nil:
 		r.warn(r.ref, annotation.Field(key), reasonUnknownValue, "%v: new connections are not limited", err)
@@ -140,7 +177,7 @@ func (r *resolver) connections(key, otherwise string) uint32 {
 	if !given {
 		return 0
 	}
-	n, err := object.ParseConnections(value)
+	n, err := object.ParseConnections(limitOf(key, value))
 	if err != nil {
 		r.warn(r.ref, annotation.Field(key), reasonUnknownValue, "%v: %s", err, otherwise)
 		return 0

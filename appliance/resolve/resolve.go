@@ -275,7 +275,7 @@ func (r *resolver) resolve() {
 				Affinity:        r.affinity(),
 				AffinityOptions: affinityOptions[family],
 				Idle:            idle,
-				Limits:          limits,
+				Limits:          limits[family],
 			}
 			all := endpoints[portKey{port.Name, proto, family}]
 			sel := r.selectEndpoints(all)

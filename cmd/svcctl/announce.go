@@ -40,7 +40,7 @@ SIGTERM or SIGINT; then it stops answering, and withdraws its routes. It needs a
 socket of serve, and CAP_NET_RAW, except for BGP with peers by address.`,
 		options: slices.Concat([]*option{
 			{name: "l2", arg: "INTERFACE|auto", def: announce.Auto + " without --peer", repeats: true, group: groupHow,
-				usage: "interface to announce on; auto: every one with an address in its network; repeatable"},
+				usage: "interface to announce on, waited for if it is not there; auto: every one with an address in its network; repeatable"},
 			{name: "vrid", arg: "NUMBER", group: groupElection,
 				usage: "take part in the election of this virtual router, 1 to 255, by VRRPv3 on these interfaces"},
 			{name: "priority", arg: "NUMBER", def: "100", group: groupElection, usage: "of this box, 2 to 254: the highest wins"},

@@ -45,6 +45,30 @@ func ParseConnections(value string) (uint32, error) {
 	return uint32(n), nil
 }
 
+// CutPrefix cuts the prefix lengths of both families from the value of a limit of clients: "600/m per 32,64" counts all
+// clients of a prefix as one. Without them a client is an address: 32 and 128.
+func CutPrefix(value string) (limit string, ipv4, ipv6 uint8, err error) {
+	limit, lengths, given := strings.Cut(value, " per ")
+	if !given {
+		return value, 32, 128, nil
+	}
+	if ipv4, ipv6, err = ParseAffinityPrefix(lengths); err != nil {
+		return limit, ipv4, ipv6, fmt.Errorf("what stands behind \"per\" %w", err)
+	}
+	return limit, ipv4, ipv6, nil
+}
+
+// ofClients has a check read a limit without its prefix lengths.
+func ofClients(check func(path, string) Errors) func(path, string) Errors {
+	return func(p path, value string) Errors {
+		limit, _, _, err := CutPrefix(value)
+		if err != nil {
+			return invalid(p, value, err.Error())
+		}
+		return check(p, limit)
+	}
+}
+
 // checkLimits is about the annotations of a Service. A value that stands in old is not asked again.
 func checkLimits(s, old *Service) Errors {
 	var before *ObjectMeta
@@ -56,7 +80,7 @@ func checkLimits(s, old *Service) Errors {
 		return n, err
 	})
 	errs := checkAnnotation(&s.Metadata, before, AnnotationRateLimit, rate)
-	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationClientRateLimit, rate)...)
-	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationClientConnections, checkBy(ParseConnections))...)
+	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationClientRateLimit, ofClients(rate))...)
+	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationClientConnections, ofClients(checkBy(ParseConnections)))...)
 	return append(errs, checkAnnotation(&s.Metadata, before, AnnotationEndpointConnections, checkBy(ParseConnections))...)
 }
