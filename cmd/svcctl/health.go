@@ -26,7 +26,7 @@ svcctl.io/health-check, as http:8080/healthz.
   down       does not, and gets none, unless none of its port does
   new        did not answer yet
   out        taken out by hand: see ` + "`svcctl in`" + `
-  not asked  no check was made yet, this host cannot make it (WHY), or there are too many
+  not asked  no check was made: see WHY, or there are too many endpoints
 
 SINCE is "start" for states from before the start of the appliance. With -o json or yaml it prints
 a document with endpoints[]: service, port, protocol, endpoint, state, since, check, took,
