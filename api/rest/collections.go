@@ -17,6 +17,8 @@ func (s *Server) collectionOf(k kind.Kind) collection {
 		return addressesOf(s.store)
 	case k.Name == object.KindIPAddressPool:
 		return poolsOf(plain)
+	case k.Name == object.KindService && s.conditions != nil:
+		return servicesOf(plain, s.conditions)
 	case isComputed(k):
 		return computed{s.store, s.computed[k.Name]}
 	}

@@ -10,6 +10,7 @@ type encodingKey struct {
 	old              bool // what was before the change
 	shape            shape
 	metaVersion      string
+	conditions       string // that it is shown with
 }
 
 // maxEncodings bounds how many bytes of objects are kept encoded: what all watchers of

@@ -116,6 +116,12 @@ func (l *watchSession) tell(kind string, c change, old bool) error {
 		revision: c.revision, apiVersion: o.GetTypeMeta().APIVersion, kind: o.GetTypeMeta().Kind,
 		namespace: meta.Namespace, name: meta.Name, old: old, shape: f.shape, metaVersion: f.metaVersion,
 	}
+	if svc, is := o.(*object.Service); is && l.news != nil {
+		for _, c := range svc.Status.Conditions {
+			key.conditions += c.Type + c.Status + c.Reason + c.Message + "\n"
+		}
+		l.news.seen(o)
+	}
 	text, err := l.server.encoded.of(key, func() ([]byte, error) {
 		if old {
 			return l.encode(withVersion(o, c.revision))
@@ -192,4 +198,6 @@ type watchSession struct {
 	after uint64
 	// described is set once the columns of a Table were sent.
 	described bool
+	// news has the changes of conditions; nil: the watch shows none.
+	news *conditionNews
 }

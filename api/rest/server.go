@@ -23,6 +23,8 @@ type Config struct {
 	// Computed gives the objects of kinds that follow from no stored ones, by the name of the kind, in any order.
 	// They are the caller's.
 	Computed map[string]func() []object.Object
+	// Conditions computes those of Services; nil: they have what is stored.
+	Conditions Conditions
 	// MaxWatches bounds concurrent watches; 0 means 1,500.
 	MaxWatches int
 }
@@ -43,12 +45,14 @@ type Server struct {
 	log      *slog.Logger
 	now      func() time.Time
 	computed map[string]func() []object.Object
-	look     func(*object.Service)
-	watches  chan struct{} // holds one for each watch
-	views    chan struct{} // holds one for each list or watch of what is computed
-	encoded  *encodings
-	guards   guards // of writes
-	bodies   bodies
+	// conditions is nil when Services have what is stored.
+	conditions Conditions
+	look       func(*object.Service)
+	watches    chan struct{} // holds one for each watch
+	views      chan struct{} // holds one for each list or watch of what is computed
+	encoded    *encodings
+	guards     guards // of writes
+	bodies     bodies
 }
 
 // New is a Server.
@@ -66,7 +70,7 @@ func New(cfg Config) *Server {
 		cfg.MaxWatches = defaultMaxWatches
 	}
 	return &Server{
-		store: cfg.Objects, computed: cfg.Computed, log: cfg.Log, now: cfg.Now, look: cfg.Look,
+		store: cfg.Objects, computed: cfg.Computed, conditions: cfg.Conditions, log: cfg.Log, now: cfg.Now, look: cfg.Look,
 		watches: make(chan struct{}, cfg.MaxWatches), views: make(chan struct{}, min(cfg.MaxWatches, maxViews)), encoded: newEncodings(),
 		guards: guards{batches: make(chan struct{}, maxBatches)},
 	}

@@ -47,6 +47,7 @@ func (s *Server) watch(w http.ResponseWriter, r *request) error {
 	defer cancel()
 
 	l := &watchSession{server: s, request: r, options: &o, stream: newStream(w)}
+	l.news = l.newsOf()
 	if err := l.begin(); err != nil {
 		return err
 	}
@@ -94,9 +95,11 @@ func (l *watchSession) begin() error {
 		return fromTheFuture(o.revision, current)
 	case !initial && o.revision > 0:
 		l.after = o.revision
+		l.news.catchUp(l)
 		return l.resume(objects)
 	case !initial:
 		l.after = current
+		l.news.catchUp(l)
 		return l.resume(objects)
 	}
 	there, revision, err := objects.list(l.request.namespace, 0)
@@ -111,6 +114,7 @@ func (l *watchSession) begin() error {
 		if !o.selects(object) {
 			continue
 		}
+		l.news.seen(object)
 		if err := l.tellInitial(object); err != nil {
 			return nil // the client is gone, which run will see
 		}
@@ -158,7 +162,7 @@ func (l *watchSession) run(ctx context.Context) {
 	bookmarks := time.NewTicker(bookmarkEvery)
 	defer bookmarks.Stop()
 	for l.stream.flush() == nil {
-		published := l.server.store.Published()
+		published, news := l.server.store.Published(), l.news.changed()
 		more, err := l.look()
 		if err != nil {
 			return
@@ -169,11 +173,12 @@ func (l *watchSession) run(ctx context.Context) {
 			}
 			continue
 		}
-		if l.stream.flush() != nil {
+		if l.news.send(l) != nil || l.stream.flush() != nil {
 			return
 		}
 		select {
 		case <-published:
+		case <-news:
 		case <-bookmarks.C:
 			if l.options.bookmarks {
 				_ = l.bookmark(false)

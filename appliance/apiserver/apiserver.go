@@ -68,9 +68,11 @@ type Health interface {
 // Views are the sources of what the API answers besides objects. It has more than 15 fields: one for each source.
 type Views struct {
 	// Look is rest.Config.Look.
-	Look   func(*object.Service)
-	Grants Grants
-	Checks Health
+	Look func(*object.Service)
+	// Conditions computes the conditions of Services; nil: they have what is stored.
+	Conditions rest.Conditions
+	Grants     Grants
+	Checks     Health
 	// Traffic and Trace are nil where they cannot be asked.
 	Traffic Traffic
 	Trace   api.Trace
@@ -100,7 +102,7 @@ type Views struct {
 // served by Tasks; Close ends listening.
 func Open(c *config.Config, objects *store.Store, backend Backend, views Views, m *metrics.Metrics, log *slog.Logger) (s *Server, err error) {
 	computed := states{store: objects, backend: backend, announced: views.Announced, node: c.NodeName, began: time.Now()}
-	s = &Server{objects: rest.New(rest.Config{Objects: objects, Look: views.Look, Log: log, Computed: computed.kinds()})}
+	s = &Server{objects: rest.New(rest.Config{Objects: objects, Look: views.Look, Log: log, Computed: computed.kinds(), Conditions: views.Conditions})}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())

@@ -63,6 +63,7 @@ func New(opts Options) *Loop {
 		opts: opts, log: opts.Log, shown: opts.Store, planner: newPlanner(), wake: make(chan struct{}, 1),
 		applier: &applier{kernel: opts.Kernel, log: opts.Log},
 	}
+	l.planner.inUse = true
 	l.planner.progress = opts.Watchdog.moved
 	l.planner.occupied = newOccupied(opts.NodePorts, opts.Log)
 	l.planner.full = opts.Full

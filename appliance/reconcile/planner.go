@@ -42,6 +42,8 @@ type planner struct {
 	adopting adopting
 	secrets  secretUsers
 	declared declared
+	// inUse is set when clients are served by the plan: that there are no endpoints is a problem.
+	inUse    bool
 	relaying map[string]struct{} // Services with listeners for relayed ports
 	answers
 	// inForce reports a frontend that the kernel had before the first plan, during that plan.
@@ -207,7 +209,10 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 		svc := &Service{Key: key, Ports: granted[i], LocalEndpoints: out.LocalEndpoints, Drain: out.drain, RetryAfter: out.RetryAfter, EndpointConnections: out.EndpointConnections, SlowStart: out.SlowStart, SourceSets: out.SourceSets, Relay: out.Relay,
 			Checked: out.Checked, Demoted: out.Demoted, FailingOpen: out.FailingOpen, Waiting: out.Waiting, ResetDown: out.ResetDown, Logged: out.Logged}
 		p.planned[key] = svc
-		problems := slices.Concat(out.Problems, out.Unserved, conflicts[i], resolve.Bereft(object.ServiceRef(key), out.Ports, granted[i]))
+		problems := append(out.Problems, conflicts[i]...)
+		if p.inUse {
+			problems = slices.Concat(problems, out.Unserved, resolve.Bereft(object.ServiceRef(key), out.Ports, granted[i]))
+		}
 		p.occupied.record(key, p.quarantine.portsOf(key), granted[i], problems)
 		p.quarantine.granted(svc)
 		p.pods.set(key, &out.Output)

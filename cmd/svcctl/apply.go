@@ -14,6 +14,7 @@ import (
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/kube/selector"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/object"
 )
 
 // manager is the default field manager of applied fields.
@@ -42,7 +43,7 @@ object was refused, and objects that were created in another way are never remov
 			{name: "force-conflicts", group: groupHow, usage: "take over fields that other managers set"},
 			{name: "field-manager", arg: "NAME", def: manager, group: groupHow, usage: "owner of the applied fields"},
 			confirmOption(),
-			{name: "wait", arg: "DURATION", optional: true, group: groupHow, usage: "return when the objects are in the kernel; at most so long, or 30s. In a fleet, in the kernels of all boxes that report; --wait=all, quorum or box selects others, and --wait=all,2m sets the time too"},
+			{name: "wait", arg: "DURATION", optional: true, group: groupHow, usage: "return when the objects are in the kernel and judged, print their problems, and fail at an error; at most so long, or 30s. In a fleet, in the kernels of all boxes that report; --wait=all, quorum or box selects others, and --wait=all,2m sets the time too"},
 		}, rolloutOptions(), []*option{formOption(formText, formText, formName, formYAML, formJSON, formJSONPath)}, connectOptions()),
 		examples: []example{
 			{"One file, or a whole directory.", "svcctl apply -f web.yaml; svcctl apply -f manifests/"},
@@ -53,7 +54,7 @@ object was refused, and objects that were created in another way are never remov
 			{"From a pipe, and continue when the change is in the kernel.", "generate | svcctl apply -f - --wait && echo live"},
 		},
 		exits: `  0  done
-  1  an object was refused: stderr says why
+  1  an object was refused, or has an error (--wait): stderr has the reason
   2  wrong usage or configuration
   3  the appliance cannot be reached`,
 		run: p.runApply,
@@ -114,6 +115,7 @@ type applying struct {
 	rollout *rolling           // nil: it comes to all boxes at once
 	total   int
 	refused int
+	applied map[string]bool // as problems name objects: "Service default/web"
 }
 
 // runApply applies files.
@@ -157,7 +159,11 @@ func (a *applying) run(ctx context.Context, v *verb, wait patience) error {
 		}
 	}
 	if wait.timeout > 0 && a.version > 0 && !a.options.DryRun {
-		return errors.Join(refused, p.wait(ctx, a.c, a.version, wait))
+		began := time.Now()
+		if err := p.wait(ctx, a.c, a.version, wait); err != nil {
+			return errors.Join(refused, err)
+		}
+		return errors.Join(refused, a.judge(ctx, wait.timeout-time.Since(began)))
 	}
 	return refused
 }
@@ -297,6 +303,10 @@ func (a *applying) result(d *document, r wire.Applied) error {
 		fmt.Fprintln(a.p.stderr, refusal(d, r.Status))
 		return nil
 	}
+	if a.applied == nil {
+		a.applied = map[string]bool{}
+	}
+	a.applied[object.Ref{Kind: d.kind.Name, Namespace: namespaceOf(r.Object), Name: nameOf(r.Object)}.String()] = true
 	if version, err := strconv.ParseUint(versionOf(r.Object), 10, 64); err == nil {
 		a.version = max(a.version, version)
 	}

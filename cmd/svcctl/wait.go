@@ -31,8 +31,9 @@ func (p *program) waitVerb() *verb {
 With objects it waits until each of them is as --for says:
 
   synced                 it is there, and its present version is in the kernel
-  ready                  a Service is synced and has an endpoint that is ready;
-                         other kinds have the condition Ready
+  ready                  it has the condition Ready: of a Service, every port is
+                         served, each address that was asked for is given, and
+                         announced where it must be, and an endpoint is up
   create, delete         it is there; it is gone
   condition=NAME[=VALUE] it has this condition, with the status True or VALUE
   jsonpath=PATH[=VALUE]  the expression finds something, or finds VALUE`,
@@ -224,6 +225,8 @@ func (p *program) waitForObjects(ctx context.Context, v *verb, args []string) er
 				what = absent
 			case a.absent:
 				why = ": " + kept(ctx, c, t)
+			default:
+				why = notReady(ctx, c, t, a)
 			}
 			late = append(late, fmt.Errorf("%s: not %s after %s%s", what, a.state, timeout, why))
 		case err != nil:
@@ -266,6 +269,27 @@ func listed(ctx context.Context, c *client.Client, what []target, query map[stri
 	return all, nil
 }
 
+// acceptedPatience bounds the wait for what was accepted before an object is judged.
+const acceptedPatience = 5 * time.Second
+
+// notReady returns why an object does not have the condition that is waited for, as a clause; "": not known.
+func notReady(ctx context.Context, c *client.Client, t target, a awaited) string {
+	if a.text != string(client.Ready) {
+		return ""
+	}
+	o, err := c.Get(ctx, t.path(), nil)
+	if err != nil {
+		return ""
+	}
+	conditions, _ := field(o, "status", "conditions").([]any)
+	for _, cond := range conditions {
+		if textField(cond, "type") == wire.ConditionReady && textField(cond, "message") != "" {
+			return fmt.Sprintf(": %s: %s", textField(cond, "reason"), oneLine(textField(cond, "message")))
+		}
+	}
+	return ""
+}
+
 // waitForOne waits for one object.
 func (p *program) waitForOne(ctx context.Context, c *client.Client, t target, a awaited, timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
@@ -276,10 +300,14 @@ func (p *program) waitForOne(ctx context.Context, c *client.Client, t target, a 
 	}
 	isService := t.kind.Plural == "services"
 	if isService && a.text == string(client.Ready) {
-		if err := untilBacked(ctx, c, t, timeout); err != nil {
+		// What was accepted before, as the removal of a slice, counts.
+		if s, err := c.Status(ctx); err == nil {
+			_, _ = c.WaitFor(ctx, client.Synced, s.Revision.Accepted, min(timeout, acceptedPatience))
+		}
+		a.synced = true
+		if _, err := settle(ctx, c, []string{t.namespace + "/" + t.name}, time.Until(deadline)); err != nil {
 			return err
 		}
-		a.met, a.synced = isThere, true
 	}
 	version := ""
 	err := until(ctx, c, t, max(time.Until(deadline), time.Millisecond), func(o client.Object) bool {

@@ -254,12 +254,20 @@ func (s *Session) watch(args []string) error {
 func (w *watch) follow(body io.ReadCloser) {
 	defer body.Close()
 	decoder := json.NewDecoder(bufio.NewReader(body))
+	seen := map[string]bool{} // versions: an object comes with the same one again when its conditions change
 	for {
 		var event struct {
 			Type   string
-			Object struct{ Metadata struct{ Name string } }
+			Object struct {
+				Metadata struct{ Name, UID, ResourceVersion string }
+			}
 		}
 		err := decoder.Decode(&event)
+		version := event.Object.Metadata.UID + " " + event.Object.Metadata.ResourceVersion
+		if err == nil && event.Type == "MODIFIED" && seen[version] {
+			continue
+		}
+		seen[version] = true
 		w.mu.Lock()
 		if err != nil {
 			w.ended = err
