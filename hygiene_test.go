@@ -147,6 +147,22 @@ func TestText(t *testing.T) {
 	}
 }
 
+// TestBoundsAreGenerous: what must come is awaited for a minute at least, because a busy machine takes its time; waiting ends
+// when it comes.
+func TestBoundsAreGenerous(t *testing.T) {
+	short := regexp.MustCompile(`\beventually\(\w+(\.\w+)?, ([0-9]+\*time\.Millisecond|[1-5]?[0-9]\*time\.Second|time\.Second)`)
+	for _, name := range files(t) {
+		if !strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		for number, line := range strings.Split(readText(t, name), "\n") {
+			if short.MatchString(line) {
+				t.Errorf("%s:%d: wait for a minute: %s", name, number+1, strings.TrimSpace(line))
+			}
+		}
+	}
+}
+
 // link is a link of a Markdown file to another file: [text](target), without #part.
 var link = regexp.MustCompile(`\]\(([^)#:\s]+)(#[^)]*)?\)`)
 

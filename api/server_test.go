@@ -248,7 +248,7 @@ func TestWait(t *testing.T) {
 	answers := make(chan int, 2)
 	for _, cond := range []string{"ready", "synced"} {
 		go func() {
-			resp, err := s.client().Get("http://svcctl/svcctl/v1/wait?timeout=20s&for=" + cond)
+			resp, err := s.client().Get("http://svcctl/svcctl/v1/wait?timeout=60s&for=" + cond)
 			if err != nil {
 				answers <- 0
 				return

@@ -14,7 +14,7 @@ import (
 
 // withinSync is how long a change may take to be in force for connections too: 1 s, and
 // what a busy machine adds.
-const withinSync = 5 * time.Second
+const withinSync = time.Minute
 
 // everywhere is a Service on every kind of frontend in a family, and where a client
 // finds it: a cluster IP, a load balancer IP, an external IP and a node port.
@@ -49,7 +49,7 @@ func network(p nft.Protocol) string { return p.String() }
 func (b *box) answers(protocol nft.Protocol, at netip.AddrPort, clientPort uint16, server string) {
 	b.t.Helper()
 	eventually(b.t, withinSync, func() error {
-		reply, err := b.EXT.Ask(network(protocol), at, netlab.FromPort(clientPort), netlab.Within(200*time.Millisecond))
+		reply, err := b.EXT.Ask(network(protocol), at, netlab.FromPort(clientPort), netlab.Within(time.Second))
 		if err == nil && reply.Server != server {
 			err = fmt.Errorf("%s %s: %s answers, want %s", protocol, at, reply.Server, server)
 		}
@@ -61,7 +61,7 @@ func (b *box) answers(protocol nft.Protocol, at netip.AddrPort, clientPort uint1
 func (b *box) refused(protocol nft.Protocol, at netip.AddrPort, clientPort uint16) {
 	b.t.Helper()
 	eventually(b.t, withinSync, func() error {
-		reply, err := b.EXT.Ask(network(protocol), at, netlab.FromPort(clientPort), netlab.Within(200*time.Millisecond))
+		reply, err := b.EXT.Ask(network(protocol), at, netlab.FromPort(clientPort), netlab.Within(time.Second))
 		var failure *netlab.Failure
 		if errors.As(err, &failure) && failure.PortUnreachable() {
 			return nil
@@ -91,7 +91,7 @@ func TestStale(t *testing.T) {
 				// Sent before anybody serves it: the box answers for its own address and
 				// sends on what is for others.
 				early := at[1:]
-				eventually(t, 20*time.Second, func() error {
+				eventually(t, time.Minute, func() error {
 					for i, at := range early {
 						_, _ = b.EXT.Ask(network(protocol), at, netlab.FromPort(uint16(41001+i)), netlab.Within(50*time.Millisecond))
 					}
@@ -111,7 +111,7 @@ func TestStale(t *testing.T) {
 				b.apply("svc", svc, endpoint(b.R1, family, 5353))
 				each(func(at netip.AddrPort, clientPort uint16) {
 					eventually(t, withinSync, func() error {
-						reply, err := b.EXT.Ask(network(protocol), at, netlab.FromPort(clientPort), netlab.Within(200*time.Millisecond))
+						reply, err := b.EXT.Ask(network(protocol), at, netlab.FromPort(clientPort), netlab.Within(time.Second))
 						if err == nil && reply.At.Port() != 5353 {
 							err = fmt.Errorf("%s is answered on port %d, want 5353", at, reply.At.Port())
 						}

@@ -275,7 +275,7 @@ func Test144_foreign_changes_are_repaired(t *testing.T) {
 				}
 				for _, f := range families {
 					eventually(t, syncTimeout, func() error {
-						_, err := b.EXT.Ask("tcp", f.at(f.vip(41), 80), netlab.Within(200*time.Millisecond))
+						_, err := b.EXT.Ask("tcp", f.at(f.vip(41), 80), netlab.Within(time.Second))
 						return err
 					})
 				}

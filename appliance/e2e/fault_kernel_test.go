@@ -91,8 +91,8 @@ func TestK09_tableOfAnotherProcess(t *testing.T) {
 		t.Errorf("running: %t, said %d times", b.svcctl.Running(), n)
 	}
 	release()
-	eventually(t, 15*time.Second, func() error {
-		_, err := b.IN.Ask("tcp", ipv4.at(ipv4.vip(41), 80), netlab.Within(200*time.Millisecond))
+	eventually(t, time.Minute, func() error {
+		_, err := b.IN.Ask("tcp", ipv4.at(ipv4.vip(41), 80), netlab.Within(time.Second))
 		return err
 	})
 }
@@ -115,7 +115,7 @@ func TestK12_netlinkFails(t *testing.T) {
 				for i := range 9 {
 					hosts := sets[i%len(sets)]
 					b.write("web.yaml", b.webDocuments(hosts...))
-					eventually(t, 15*time.Second, func() error {
+					eventually(t, time.Minute, func() error {
 						for _, f := range families {
 							if reply, err := b.IN.Ask("tcp", f.at(f.vip(41), 80), patiently); err != nil || !servedBy(reply.Server, hosts) {
 								return fmt.Errorf("change %d: answered by %q, %v", i, reply.Server, err)

@@ -229,7 +229,7 @@ func TestP04_stoppedForAWhile(t *testing.T) {
 	b.svcctl.Signal(syscall.SIGCONT)
 	eventually(t, syncTimeout, func() error {
 		for _, f := range families {
-			if reply, err := b.IN.Ask("tcp", f.at(f.vip(41), 80), netlab.Within(200*time.Millisecond)); err != nil || reply.Server != "R1" {
+			if reply, err := b.IN.Ask("tcp", f.at(f.vip(41), 80), netlab.Within(time.Second)); err != nil || reply.Server != "R1" {
 				return fmt.Errorf("answered by %q, %v", reply.Server, err)
 			}
 		}
@@ -262,7 +262,7 @@ func TestP05_fewFileDescriptors(t *testing.T) {
 		defer c.Close()
 	}
 	b.write("web.yaml", b.webDocuments(b.R1))
-	eventually(t, 15*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		reply, err := b.IN.Ask("tcp", ipv4.at(ipv4.vip(41), 80))
 		if err != nil || reply.Server != "R1" {
 			return fmt.Errorf("answered by %q, %v", reply.Server, err)

@@ -161,7 +161,7 @@ func lead(t *testing.T, flows []flow, h *netlab.Host, port uint16) {
 	t.Helper()
 	for _, fl := range flows {
 		eventually(t, syncTimeout, func() error {
-			reply, err := fl.ask(netlab.Within(300 * time.Millisecond))
+			reply, err := fl.ask(netlab.Within(time.Second))
 			if want := netip.AddrPortFrom(fl.of(h), port); err == nil && reply.At != want {
 				err = fmt.Errorf("answered at %s, want %s", reply.At, want)
 			}
@@ -179,7 +179,7 @@ func (b *box) refused(t *testing.T, flows []flow) {
 	t.Helper()
 	for _, fl := range flows {
 		eventually(t, syncTimeout, func() error {
-			reply, err := fl.ask(netlab.Within(100 * time.Millisecond))
+			reply, err := fl.ask(netlab.Within(time.Second))
 			var failure *netlab.Failure
 			if !errors.As(err, &failure) || !failure.PortUnreachable() {
 				return fmt.Errorf("%s: got %v, %v; want port unreachable", fl, reply, err)

@@ -47,7 +47,7 @@ func TestSandbox(t *testing.T) {
 	b.rewrite("web.yaml", b.webDocuments(b.R1))
 	b.GW1.Nft("flush", "ruleset")
 	eventually(t, syncTimeout, func() error {
-		_, err := b.IN.Ask("tcp", ipv4.at(ipv4.vip(41), 80), netlab.Within(200*time.Millisecond))
+		_, err := b.IN.Ask("tcp", ipv4.at(ipv4.vip(41), 80), netlab.Within(time.Second))
 		return err
 	})
 	b.api(t).do("GET", servicesPath, "", 200)

@@ -175,12 +175,16 @@ func TestUDPIdle(t *testing.T) {
 		at := freePort(t, local)
 		l.set(Port{ID: "x", Listen: at, Protocol: UDP, Endpoints: []netip.AddrPort{namedUDP(t, local, "a")}})
 		c := dialUDP(t, at)
+		before := time.Now()
 		first := answer(t, c, "x")[1]
-		for range 15 { // longer than that in all, never idle
+		for range 15 { // longer than that in all, never idle, unless this machine is too busy to send in time
 			time.Sleep(100 * time.Millisecond)
-			if got := answer(t, c, "x")[1]; got != first {
+			now := time.Now()
+			got := answer(t, c, "x")[1]
+			if got != first && time.Since(before) < limits.replied {
 				t.Fatal("the client was forgotten while it was active")
 			}
+			before, first = now, got
 		}
 	})
 }

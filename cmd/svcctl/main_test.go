@@ -286,7 +286,7 @@ func TestWaitForStart(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	b := newBench()
 	done := make(chan int)
-	go func() { done <- b.run("wait", "--socket", socket, "--timeout", "20s") }()
+	go func() { done <- b.run("wait", "--socket", socket, "--timeout", "60s") }()
 	select {
 	case code := <-done:
 		t.Fatalf("exit %d before anybody serves: %s", code, b.err.String())

@@ -177,7 +177,7 @@ func TestLeaderElection(t *testing.T) {
 	candidates.Go(func() { run(second, "two") })
 	w.Kill() // the lease lives longer than this takes
 	w.Start()
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		lease, err := w.client.CoordinationV1().Leases(ns).Get(t.Context(), "leader", meta.GetOptions{})
 		if err != nil {
 			return err
