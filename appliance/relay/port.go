@@ -131,6 +131,8 @@ type Front struct {
 	// ResponseTimeout at most to begin its answer.
 	HTTP            bool
 	ResponseTimeout time.Duration
+	// HTTP2 has requests passed on over HTTP/2 without TLS.
+	HTTP2 bool
 }
 
 // Named has the endpoints for the clients of a port that ask for a server name.

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"io"
+	stdlog "log"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -94,7 +96,19 @@ func (p *program) openLog(cfg *config.Log) *slog.Logger {
 		log.Warn("lines of this log were dropped: its reader is slow or gone, or it could not be written", "lines", lines, "total", p.log.Dropped())
 	})
 	slog.SetDefault(log)
+	stdlog.SetOutput(libraryLog{stdlog.Writer()})
 	return log
+}
+
+// libraryLog is the log of libraries that take no other. It drops what an endpoint sends besides its answers, which net/http
+// quotes (Transport, "Unsolicited response"): no endpoint writes into the log.
+type libraryLog struct{ io.Writer }
+
+func (l libraryLog) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte("Unsolicited response received")) {
+		return len(line), nil
+	}
+	return l.Writer.Write(line)
 }
 
 // stopOnSignal ends the context at the first SIGTERM or SIGINT, and logs what comes of that; a second one exits

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	stdlog "log"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -101,5 +102,19 @@ func TestStoppedDuringAHandOver(t *testing.T) {
 	signals <- syscall.SIGTERM
 	if code := <-exits; code != 0 || !strings.Contains(out.String(), "stopped instead of handing over") {
 		t.Errorf("exit %d, log %s", code, out.String())
+	}
+}
+
+// What an endpoint sends besides its answers, which net/http logs, does not come into the log; other lines of libraries do.
+func TestEndpointsWriteNothingIntoTheLog(t *testing.T) {
+	b := newBench()
+	b.program.serve = func(context.Context, config.Config, *slog.Logger) error {
+		stdlog.Printf("Unsolicited response received on idle HTTP channel starting with %q; err=%v", "forged", nil)
+		stdlog.Print("of a library")
+		return nil
+	}
+	b.run("serve", "--node-name", "gw1", "--manifests", "m")
+	if got := b.err.String(); strings.Contains(got, "forged") || !strings.Contains(got, "of a library") {
+		t.Errorf("log:\n%s", got)
 	}
 }

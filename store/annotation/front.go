@@ -47,6 +47,8 @@ type Front struct {
 
 	// HTTP has requests passed on one by one, with headers that name the client.
 	HTTP bool
+	// HTTP2 has them passed on over HTTP/2 without TLS, with prior knowledge (h2c), as gRPC needs it.
+	HTTP2 bool
 	// BackendTLS has connections to endpoints encrypted. BackendCA is the Secret with the CA that their
 	// certificate has to be from, for BackendName; "": it is not checked.
 	BackendTLS  bool
@@ -182,6 +184,21 @@ func (r *frontReader) read() {
 	r.ResponseTimeout = r.responseTimeout()
 }
 
+// h2c is HTTP/2 without TLS, with prior knowledge (RFC 9113, 3.3).
+const h2c = "h2c"
+
+// spoken returns the backend protocol that appProtocol of the port stands for (Kubernetes ServicePort.appProtocol, KEP-3726; https is
+// a name of IANA); "": none that needs a relay.
+func (r *frontReader) spoken() string {
+	switch strings.ToLower(object.Deref(r.port.AppProtocol)) {
+	case "kubernetes.io/h2c":
+		return h2c
+	case "https":
+		return "https"
+	}
+	return ""
+}
+
 // readSecrets reads where the certificates for clients are.
 func (r *frontReader) readSecrets() {
 	key, value, is := r.own(TLSSecret)
@@ -297,6 +314,9 @@ func (r *frontReader) readALPN() {
 // readBackend reads what endpoints speak.
 func (r *frontReader) readBackend() {
 	key, value, _ := r.own(BackendProtocol)
+	if value == "" && strings.TrimSpace(r.a[awsBackend]) == "" && len(r.Secrets) > 0 {
+		value = r.spoken()
+	}
 	if value == "" {
 		key, value = awsBackend, strings.TrimSpace(r.a[awsBackend])
 		// As on AWS, it is about the ports with TLS; http is about the others of load balancers too.
@@ -311,13 +331,15 @@ func (r *frontReader) readBackend() {
 	case "", "tcp":
 		return
 	case "http":
-		r.HTTP = true
+		r.HTTP, r.HTTP2 = true, r.spoken() == h2c
+	case h2c:
+		r.HTTP, r.HTTP2 = true, true
 	case "https":
 		r.HTTP, r.BackendTLS = true, true
 	case "tls", "ssl":
 		r.BackendTLS = true
 	default:
-		r.refuse(key, "%q is no protocol: write http, https, tls or tcp", value)
+		r.refuse(key, "%q is no protocol: write http, h2c, https, tls or tcp", value)
 	}
 	r.asks(key)
 	if len(r.Services) > 0 {

@@ -42,6 +42,9 @@ func (f Front) String() string {
 	if f.HTTP {
 		add("http %s", f.ResponseTimeout)
 	}
+	if f.HTTP2 {
+		add("h2c")
+	}
 	if f.BackendTLS {
 		add("to tls ca=%s name=%s unchecked=%t", f.BackendCA, f.BackendName, f.BackendUnchecked)
 	}
@@ -168,6 +171,32 @@ func TestPolicies(t *testing.T) {
 	for _, name := range obsolete {
 		if _, why := policyOf(name); !strings.Contains(why, "below 1.2 or weak") {
 			t.Errorf("%s: %q", name, why)
+		}
+	}
+}
+
+// The appProtocol of a port is the default of what its endpoints speak, where the relay ends TLS or passes on requests.
+func TestAppProtocolIsTheDefault(t *testing.T) {
+	for _, c := range []struct {
+		app         string
+		annotations map[string]string
+		want        string
+	}{
+		{"kubernetes.io/h2c", map[string]string{TLSSecret: "a"}, "tls a 1.2, alpn h2+http/1.1, http 1m0s, h2c"},
+		{"kubernetes.io/h2c", map[string]string{BackendProtocol: "http"}, "alpn h2+http/1.1, http 1m0s, h2c"},
+		{"kubernetes.io/h2c", map[string]string{TLSSecret: "a", BackendProtocol: "tcp"}, "tls a 1.2"},
+		{"", map[string]string{BackendProtocol: "h2c"}, "alpn h2+http/1.1, http 1m0s, h2c"},
+		{"https", map[string]string{TLSSecret: "a", BackendCA: "none"}, "tls a 1.2, alpn h2+http/1.1, http 1m0s, to tls ca= name=web.shop.svc unchecked=false"},
+		{"https", map[string]string{TLSSecret: "a", BackendProtocol: "http"}, "tls a 1.2, alpn h2+http/1.1, http 1m0s"},
+		{"http", map[string]string{TLSSecret: "a"}, "tls a 1.2"},
+		{"kubernetes.io/h2c", nil, "-"}, // the kernel serves it, whatever is spoken
+	} {
+		svc := fronted(c.annotations)
+		svc.Spec.Ports = svc.Spec.Ports[1:2]
+		svc.Spec.Ports[0].AppProtocol = &c.app
+		fronts, bad := Fronts(svc)
+		if got := fronts[0].String(); got != c.want || len(bad) > 0 {
+			t.Errorf("%s with %v: %s (%v), want %s", c.app, c.annotations, got, bad, c.want)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -21,7 +22,7 @@ const (
 	headerBytes  = 64 << 10         // of a request, and of an answer
 	headerTime   = 10 * time.Second // to send the header of a request
 	idleTime     = 75 * time.Second // between two requests
-	streams      = 64               // requests at once over HTTP/2, and connections for them
+	maxStreams   = 64               // requests at once over HTTP/2, and connections for them
 	idleBackends = 8                // connections that wait for the next request
 	continueTime = time.Second      // for an endpoint's 100 Continue
 )
@@ -39,6 +40,8 @@ type Client struct {
 	Stale func() bool
 	// ResponseTimeout is for how long an endpoint may take to begin an answer.
 	ResponseTimeout time.Duration
+	// HTTP2 has endpoints spoken to over HTTP/2 without TLS; else they are over HTTP/1.1.
+	HTTP2 bool
 }
 
 // StatusError is an error with the status of the answer that a client gets.
@@ -54,6 +57,7 @@ func (e *StatusError) Unwrap() error { return e.Err }
 type Proxy struct {
 	log        *slog.Logger
 	headerTime time.Duration
+	bodyTime   time.Duration
 	reverse    *httputil.ReverseProxy
 	sessions   sync.Map // of net.Conn: *session
 	// accepted are connections for the servers: negotiated has those that negotiated HTTP/2.
@@ -76,7 +80,7 @@ type servers struct {
 func New(log *slog.Logger) *Proxy { return newProxy(log, headerTime) }
 
 func newProxy(log *slog.Logger, headerTime time.Duration) *Proxy {
-	p := &Proxy{log: log, headerTime: headerTime, accepted: make(chan net.Conn), negotiated: make(chan net.Conn)}
+	p := &Proxy{log: log, headerTime: headerTime, bodyTime: bodyTime, accepted: make(chan net.Conn), negotiated: make(chan net.Conn)}
 	quiet := slog.NewLogLogger(log.Handler(), slog.LevelDebug)
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite: rewrite, Transport: transport{}, FlushInterval: -1, ErrorHandler: p.failed, ErrorLog: quiet, BufferPool: buffers{},
@@ -91,7 +95,7 @@ func (p *Proxy) newServer() *http.Server {
 	protocols.SetUnencryptedHTTP2(true)
 	var server *http.Server
 	server = &http.Server{
-		Handler: http.HandlerFunc(p.handle), Protocols: protocols, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: streams},
+		Handler: http.HandlerFunc(p.handle), Protocols: protocols, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 		ReadHeaderTimeout: p.headerTime, IdleTimeout: idleTime, MaxHeaderBytes: headerBytes, ErrorLog: p.reverse.ErrorLog,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			found, is := p.sessions.Load(c)
@@ -192,8 +196,12 @@ func (p *Proxy) Serve(ctx context.Context, conn net.Conn, c Client) {
 	s := &session{client: c, ctx: ctx, done: make(chan struct{})}
 	s.transport = &http.Transport{
 		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return c.Dial(ctx) },
-		DisableCompression: true, MaxConnsPerHost: streams, MaxIdleConnsPerHost: idleBackends, IdleConnTimeout: idleTime,
+		DisableCompression: true, MaxConnsPerHost: maxStreams, MaxIdleConnsPerHost: idleBackends, IdleConnTimeout: idleTime,
 		ResponseHeaderTimeout: c.ResponseTimeout, MaxResponseHeaderBytes: headerBytes, ExpectContinueTimeout: continueTime,
+	}
+	if c.HTTP2 {
+		s.transport.Protocols = &http.Protocols{}
+		s.transport.Protocols.SetUnencryptedHTTP2(true)
 	}
 	p.sessions.Store(conn, s)
 	defer p.sessions.Delete(conn)
@@ -223,7 +231,11 @@ type session struct {
 	hijacked  bool // its connection is an upgraded one
 }
 
-type sessionKey struct{}
+// The keys of the session and the body of a request in its context.
+type (
+	sessionKey struct{}
+	bodyKey    struct{}
+)
 
 func (s *session) end() { s.once.Do(func() { close(s.done) }) }
 
@@ -265,10 +277,27 @@ func (p *Proxy) handle(w http.ResponseWriter, r *http.Request) {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		r.Header.Del("Upgrade")
 	}
+	if r.Body != nil && r.Body != http.NoBody && !streams(s, r) {
+		body := &timedBody{ReadCloser: r.Body, control: http.NewResponseController(w), grace: p.bodyTime}
+		r = r.WithContext(context.WithValue(r.Context(), bodyKey{}, body))
+		r.Body = body
+	}
 	p.reverse.ServeHTTP(w, r)
 }
 
-// rewrite names the client. What it says itself about who it is was removed by then.
+// streams reports whether a request may stay open without a byte, as a stream of gRPC does. Its endpoint decides for how long.
+func streams(s *session, r *http.Request) bool {
+	return s.client.HTTP2 && r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
+}
+
+// names reports whether a header names the client, or what it asked for. Servers that pass headers on as variables, as those
+// of CGI (RFC 3875, 4.1.18) and WSGI do, cannot tell X_Forwarded_For from X-Forwarded-For.
+func names(header string) bool {
+	header = strings.ToLower(strings.ReplaceAll(header, "_", "-"))
+	return header == "forwarded" || strings.HasPrefix(header, "x-forwarded-")
+}
+
+// rewrite names the client. What it says itself about who it is is removed.
 func rewrite(r *httputil.ProxyRequest) {
 	s := r.In.Context().Value(sessionKey{}).(*session)
 	out := r.Out
@@ -278,6 +307,9 @@ func rewrite(r *httputil.ProxyRequest) {
 	proto := "http"
 	if s.client.Secure {
 		proto = "https"
+	}
+	for _, header := range []http.Header{out.Header, out.Trailer} {
+		maps.DeleteFunc(header, func(name string, _ []string) bool { return names(name) })
 	}
 	out.Header.Set("X-Forwarded-For", s.client.Addr.String())
 	out.Header.Set("X-Forwarded-Proto", proto)
@@ -297,6 +329,10 @@ func (transport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // failed answers a request that no endpoint has answered.
 func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
+	if body, is := r.Context().Value(bodyKey{}).(*timedBody); is && body.slow.Load() { // net/http has ended the context for it
+		http.Error(w, "svcctl: "+errSlowBody.Error(), http.StatusRequestTimeout)
+		return
+	}
 	if r.Context().Err() != nil {
 		panic(http.ErrAbortHandler) // the client is gone, or is to be: what it gets is no answer
 	}

@@ -1,0 +1,155 @@
+package httpproxy
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A body that drips ends with 408 and the connection; one that comes in time may have an answer that takes longer.
+func TestBodiesThatDrip(t *testing.T) {
+	const grace = 300 * time.Millisecond
+	slow := make(chan struct{})
+	l := start(t, time.Minute, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/late" {
+			n, _ := io.Copy(io.Discard, r.Body)
+			<-slow
+			fmt.Fprint(w, n)
+			return
+		}
+		told(w, r)
+	})
+	l.bodyTime = grace
+	for _, head := range []string{"Content-Length: 1000", "Transfer-Encoding: chunked"} {
+		c, err := net.Dial("tcp", l.at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: a\r\n%s\r\n\r\n", head)
+		stop := make(chan struct{})
+		go func() {
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(10 * time.Millisecond):
+					if _, err := io.WriteString(c, map[bool]string{true: "y", false: "1\r\ny\r\n"}[strings.HasPrefix(head, "Content")]); err != nil {
+						return
+					}
+				}
+			}
+		}()
+		_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+		in := bufio.NewReader(c)
+		res, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatalf("%s: %v", head, err)
+		}
+		body, _ := io.ReadAll(res.Body)
+		if res.StatusCode != http.StatusRequestTimeout || !strings.Contains(string(body), "too slowly") {
+			t.Errorf("%s: %s %s", head, res.Status, body)
+		}
+		if _, err := in.ReadByte(); err == nil {
+			t.Errorf("%s: the connection goes on", head)
+		}
+		close(stop)
+	}
+	time.AfterFunc(2*grace, func() { close(slow) })
+	for range 2 {
+		res, err := http.Post("http://"+l.at+"/late", "text/plain", bytes.NewReader(make([]byte, 100<<10)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(res.Body)
+		if res.StatusCode != http.StatusOK || string(body) != "102400" {
+			t.Errorf("%s %s", res.Status, body)
+		}
+	}
+}
+
+// Whatever a client says of itself in a name that servers may take for one of ours does not reach an endpoint.
+func TestHeadersThatNameTheClient(t *testing.T) {
+	l := start(t, time.Minute, told)
+	_, body := l.says("GET / HTTP/1.1\r\nHost: a\r\nX_Forwarded_For: 6.6.6.6\r\nx-forwarded_for: 6.6.6.6\r\nX_FORWARDED-Proto: 6.6.6.6\r\nX-Forwarded-Ssl: 6.6.6.6\r\nForwarded: for=6.6.6.6\r\n" +
+		"X_Other: kept\r\nX-Real-IP: kept too\r\nConnection: close\r\n\r\n")
+	if strings.Contains(body, "6.6.6.6") {
+		t.Errorf("the endpoint got\n%s", body)
+	}
+	for _, want := range []string{"X-Forwarded-For: 192.0.2.7", "X_other: kept", "X-Real-Ip: kept too"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the endpoint did not get %s:\n%s", want, body)
+		}
+	}
+}
+
+// An endpoint of HTTP/2 without TLS gets streams both ways and trailers, as gRPC needs them.
+func TestEndpointOfHTTP2(t *testing.T) {
+	backend := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Trailer", "Grpc-Status")
+		w.Header().Set("Content-Type", "application/grpc")
+		in := bufio.NewReader(r.Body)
+		for {
+			line, err := in.ReadString('\n')
+			if err != nil {
+				break
+			}
+			fmt.Fprintf(w, "%s te=%s for=%s %s", r.Proto, r.Header.Get("Te"), r.Header.Get("X-Forwarded-For"), line)
+			_ = http.NewResponseController(w).Flush()
+		}
+		w.Header().Set("Grpc-Status", "0")
+	}))
+	backend.Config.Protocols = &http.Protocols{}
+	backend.Config.Protocols.SetUnencryptedHTTP2(true)
+	backend.Start()
+	t.Cleanup(backend.Close)
+	l := start(t, time.Minute, told, func(c *Client) {
+		c.HTTP2 = true
+		c.Dial = func(ctx context.Context) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "tcp", backend.Listener.Addr().String())
+		}
+	})
+	l.bodyTime = 50 * time.Millisecond // a stream of gRPC may be silent for longer
+	transport := &http.Transport{Protocols: &http.Protocols{}, TLSClientConfig: &tls.Config{}}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	t.Cleanup(transport.CloseIdleConnections)
+	in, out := io.Pipe()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.at+"/echo.Echo/Talk", in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/grpc")
+	req.Header.Set("Te", "trailers")
+	go func() { _, _ = io.WriteString(out, "one\n") }()
+	res, err := transport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := bufio.NewReader(res.Body)
+	expect := func(want string) {
+		t.Helper()
+		if line, err := answers.ReadString('\n'); line != "HTTP/2.0 te=trailers for=192.0.2.7 "+want+"\n" {
+			t.Errorf("%q (%v), want %q", line, err, want)
+		}
+	}
+	expect("one")
+	time.Sleep(4 * l.bodyTime)
+	_, _ = io.WriteString(out, "two\n")
+	expect("two")
+	_ = out.Close()
+	if rest, err := io.ReadAll(answers); len(rest) > 0 || err != nil {
+		t.Errorf("%q, %v after the end", rest, err)
+	}
+	if got := res.Trailer.Get("Grpc-Status"); got != "0" {
+		t.Errorf("trailer %q", got)
+	}
+}
