@@ -18,12 +18,18 @@ func (a *announcer) judge() {
 // elected follows the election.
 func (a *announcer) elected() {
 	answers, master, assert := a.election.outcome()
-	if a.master != master {
+	another := a.master != master
+	if another {
 		a.master = master
 		a.reports.everything() // it is told with each address
 	}
 	a.reports.soon()
 	a.setPassive(!answers)
+	if another && master.IsValid() && !answers {
+		for _, p := range a.segments.ports {
+			p.Doubt()
+		}
+	}
 	if assert && answers {
 		for _, p := range a.segments.ports {
 			p.Refresh()

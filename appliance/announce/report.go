@@ -94,7 +94,7 @@ func (a *announcer) tell(ctx context.Context) {
 	}
 	r := wire.AnnouncerReport{
 		All: a.reports.all, Items: []wire.AnnouncedAddress{},
-		Problems: slices.Concat(missing(a.segments.links, a.l2()), a.segments.problems(), a.segments.silent(), disputes, election, a.gatewayProblems(), a.peers.problems()),
+		Problems: slices.Concat(missing(a.segments.links, a.l2()), a.segments.problems(), a.segments.silent(), disputes, election, a.segments.unanswered(a.master), a.gatewayProblems(), a.peers.problems()),
 		Counters: a.segments.counters(), Peers: a.peers.states(), Group: a.election.group(),
 	}
 	for _, index := range slices.Sorted(maps.Keys(a.segments.ports)) {

@@ -47,6 +47,8 @@ type port struct {
 	mark  chan struct{} // its states changed
 	// contested are the addresses that another host has as well, with that host.
 	contested map[netip.Addr]neighbor.MAC
+	// unanswered are the addresses that the active box of an election should answer for, and nobody does.
+	unanswered map[netip.Addr]bool
 }
 
 type ended struct {
@@ -97,7 +99,7 @@ func (s *segments) open(ctx context.Context, l node.Link, ranges []Range) error 
 	for _, r := range ranges {
 		prefixes = append(prefixes, r.prefix())
 	}
-	p := &port{link: l, addrs: map[netip.Addr]bool{}, contested: map[netip.Addr]neighbor.MAC{}, mark: make(chan struct{}, 1)}
+	p := &port{link: l, addrs: map[netip.Addr]bool{}, contested: map[netip.Addr]neighbor.MAC{}, unanswered: map[netip.Addr]bool{}, mark: make(chan struct{}, 1)}
 	var err error
 	p.Port, err = neighbor.Open(&net.Interface{Index: l.Index, Name: l.Name, HardwareAddr: l.MAC}, prefixes, s.log, func() { signal(p.mark) }, s.may)
 	if err != nil {
@@ -186,6 +188,18 @@ func (s *segments) disputes() (all []string) {
 	return all
 }
 
+// unanswered lists the interfaces on which nobody answers for what the active box of an election advertises.
+func (s *segments) unanswered(master netip.Addr) (all []string) {
+	for _, index := range slices.Sorted(maps.Keys(s.ports)) {
+		p := s.ports[index]
+		for _, addr := range slices.SortedFunc(maps.Keys(p.unanswered), netip.Addr.Compare) {
+			all = append(all, fmt.Sprintf("nobody answers for %s on %s, and %s advertises that it does: if that is a box of this election, look at `svcctl status` there; if not, it forges adverts: find it with `tcpdump -e -n -i %s vrrp`",
+				addr, p.link.Name, master, p.link.Name))
+		}
+	}
+	return all
+}
+
 // stop ends a port; what it announced is forgotten.
 func (s *segments) stop(index int) {
 	p := s.ports[index]
@@ -230,6 +244,10 @@ func (s *segments) collect(index int) {
 		s.states[is.Addr][index] = is
 		delete(s.unreported, is.Addr)
 		s.mark(is.Addr)
+		if delete(p.unanswered, is.Addr); is.Unanswered {
+			p.unanswered[is.Addr] = true
+			s.log.Warn("nobody answers for an address that the election gave to another box", "address", is.Addr, "interface", p.link.Name)
+		}
 		if delete(p.contested, is.Addr); is.Contested {
 			p.contested[is.Addr] = is.Rival
 			s.log.Warn("another host answers for an address that the election gave to this box", "address", is.Addr, "interface", p.link.Name, "mac", is.Rival.String())
@@ -243,6 +261,7 @@ func (s *segments) collect(index int) {
 	}
 	for _, addr := range gone {
 		delete(p.contested, addr)
+		delete(p.unanswered, addr)
 		delete(s.unreported, addr)
 		delete(s.states[addr], index)
 		if len(s.states[addr]) == 0 {

@@ -240,7 +240,7 @@ func (r *resolver) resolve() {
 	balance := r.readBalance()
 	endpoints := r.collect()
 	if why := object.OtherFamily(r.Service, r.Slices); why != "" {
-		r.warn(r.ref, "spec.ipFamilies", "OtherFamily", "%s", why)
+		r.refuse("spec.ipFamilies", "OtherFamily", "%s", why)
 	}
 	r.checkWeights(balance, endpoints)
 	r.leaveOutFull(endpoints)

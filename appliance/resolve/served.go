@@ -21,7 +21,7 @@ const (
 
 // reportUnserved reports the ports whose clients have no endpoint. ports are what was made of them.
 func (r *resolver) reportUnserved(endpoints map[portKey][]endpoint, encrypted []bool) {
-	cause := func(p Problem) bool { return p.Object == r.ref && (!p.Warning || p.Reason == "OtherFamily") }
+	cause := func(p Problem) bool { return p.Object == r.ref && !p.Warning }
 	if slices.ContainsFunc(r.out.Problems, cause) {
 		return // that is why
 	}

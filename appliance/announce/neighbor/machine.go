@@ -58,7 +58,9 @@ type Status struct {
 	Rival MAC
 	// Contested reports that an election gave it to this box, and that Rival has it as well.
 	Contested bool
-	Since     time.Time
+	// Unanswered reports that another box is to answer for it, and that nobody does.
+	Unanswered bool
+	Since      time.Time
 }
 
 // Counters count what was sent and heard.
@@ -88,6 +90,7 @@ type entry struct {
 	defended time.Time
 	// announced is when it was announced last, in an election for any reason.
 	announced time.Time
+	doubted   bool // in state Standby: it is asked whether another box answers
 	// In an election: since when another host claims it, and when it did last.
 	claimed, heard time.Time
 	next           time.Time // when there is something to do
@@ -166,9 +169,23 @@ func (m *machine) setPassive(now time.Time, passive bool) {
 	}
 }
 
+// doubt asks whether another box answers for what is left to it, by the lowest address.
+func (m *machine) doubt(now time.Time) {
+	var lowest *entry
+	for _, e := range m.entries {
+		if e.State == Standby && (lowest == nil || e.Addr.Less(lowest.Addr)) {
+			lowest = e
+		}
+	}
+	if lowest != nil && !lowest.doubted {
+		lowest.doubted, lowest.sent = true, 0
+		m.at(lowest, now.Add(contend))
+	}
+}
+
 func (m *machine) set(now time.Time, e *entry, s State) {
 	if e.State != s {
-		e.State, e.Since, e.Contested = s, now, false
+		e.State, e.Since, e.Contested, e.Unanswered, e.doubted = s, now, false, false, false
 		m.changed[e.Addr] = struct{}{}
 	}
 }
@@ -238,7 +255,21 @@ func (m *machine) tick(now time.Time) (frames [][]byte, next time.Time) {
 		}
 		switch e.State {
 		case Standby:
-			m.at(e, now.Add(time.Hour))
+			if !e.doubted {
+				m.at(e, now.Add(time.Hour))
+				continue
+			}
+			wait := contend
+			if e.sent >= probeCount {
+				wait = reprobe + m.random(reprobe/10)
+				if !e.Unanswered {
+					e.Unanswered = true
+					m.changed[e.Addr] = struct{}{}
+				}
+			}
+			frames = append(frames, probe(m.own, e.Addr))
+			e.sent++
+			m.at(e, now.Add(wait))
 		case Conflict:
 			m.probe(now, e)
 		case Probing:
@@ -297,6 +328,11 @@ func (m *machine) receive(now time.Time, frame []byte) [][]byte {
 // claimed is called when another host claims an address.
 func (m *machine) claimed(now time.Time, e *entry, rival MAC) [][]byte {
 	switch {
+	case e.State == Standby:
+		if e.Unanswered {
+			m.changed[e.Addr] = struct{}{}
+		}
+		e.doubted, e.Unanswered = false, false
 	case e.State == Probing:
 		m.yield(now, e, rival, reprobe+m.random(reprobe/10))
 	case e.State == Conflict:

@@ -3,6 +3,7 @@ package neighbor
 import (
 	"bytes"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -358,4 +359,52 @@ func FuzzReceive(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A box that leaves its addresses to another one asks for one of them. Three probes without an answer are a problem, until
+// there is one; an answer ends the doubt.
+func Test786_nobody_answers(t *testing.T) {
+	r := newRig(t)
+	for _, a := range vips {
+		r.add(start, a, false)
+	}
+	r.setPassive(start, true)
+	r.doubt(start)
+	unanswered := func() (n int) {
+		for _, e := range r.entries {
+			if e.Unanswered {
+				n++
+			}
+		}
+		return n
+	}
+	frames := func(sent map[time.Duration][][]byte) (n int) {
+		for _, f := range sent {
+			n += len(f)
+		}
+		return n
+	}
+	if n := frames(r.until(3500 * time.Millisecond)); n != 3 || unanswered() != 0 {
+		t.Errorf("%d probes and %d addresses without an answer before the last probe had its second", n, unanswered())
+	}
+	clear(r.changed)
+	if n := frames(r.until(5 * time.Second)); n != 1 || unanswered() != 1 || len(r.changed) != 1 {
+		t.Errorf("then %d probes, %d addresses without an answer, changed %v", n, unanswered(), r.changed)
+	}
+	lowest := slices.MinFunc(vips, netip.Addr.Compare)
+	clear(r.changed)
+	if out := r.receive(r.now, claim(lowest)); len(out) != 0 || unanswered() != 0 || len(r.changed) != 1 {
+		t.Errorf("with an answer %d frames are sent, %d addresses are without one, changed %v", len(out), unanswered(), r.changed)
+	}
+	if n := frames(r.until(30 * time.Minute)); n != 0 {
+		t.Errorf("after that %d frames are sent", n)
+	}
+	r.doubt(r.now)
+	r.until(r.now.Sub(start) + 10*time.Second)
+	if unanswered() != 1 {
+		t.Errorf("at the next doubt %d addresses are without an answer", unanswered())
+	}
+	if r.setPassive(r.now, false); unanswered() != 0 {
+		t.Error("the box answers, and nobody does")
+	}
 }

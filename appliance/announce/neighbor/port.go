@@ -229,6 +229,11 @@ func (p *Port) SetPassive(passive bool) {
 	p.do(func(now time.Time) [][]byte { p.m.setPassive(now, passive); return nil })
 }
 
+// Doubt asks whether another box, which is to answer for all addresses, does so. Status.Unanswered has what came of it.
+func (p *Port) Doubt() {
+	p.do(func(now time.Time) [][]byte { p.m.doubt(now); return nil })
+}
+
 // SetMine names the Ethernet addresses of the box: what they say is no conflict.
 func (p *Port) SetMine(macs []MAC) {
 	p.mu.Lock()
