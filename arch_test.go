@@ -157,7 +157,7 @@ var moreTestEdges = map[string][]string{
 	"api/kube/patch":        {"store/kind"},
 	"api/kube/protobuf":     {"store/kind"},
 	"appliance/e2e":         {"nft"},
-	"appliance/admission":   {"store/engine"},
+	"appliance/admission":   {"store/annotation", "store/engine"},
 	"appliance/apiserver":   {"appliance/control", "appliance/node", "store/engine"},
 	"appliance/bench":       {"appliance/health", "appliance/prober", "nft", "nft/kernel"},
 	"appliance/conntrack":   {"nft/kernel"},

@@ -30,6 +30,11 @@ const IngressAnnotation = annotation.LoadBalancerIPs
 // as no two of them serve the same port.
 const SharingAnnotation = annotation.SharingKey
 
+// Rules judge the annotations of an object by itself. They wait for nothing.
+type Rules interface {
+	Remarks(o object.Object) []annotation.Remark
+}
+
 // PortRange is the ports from First to Last.
 type PortRange struct{ First, Last uint16 }
 
@@ -47,6 +52,8 @@ type Config struct {
 	Pools []alloc.Pool
 	// Objects has the options of validation.
 	Objects object.Options
+	// Rules judge what Validate does not; nil: nothing.
+	Rules Rules
 	// Pinned refuses Services that do not name all addresses and ports that they would be given, so that machines
 	// which share nothing but the documents agree.
 	Pinned bool

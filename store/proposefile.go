@@ -136,6 +136,7 @@ func (c *change) accept(s *Store, next object.Object) object.Errors {
 	} else {
 		errs = object.Join(errs, object.Validate(next, s.cfg.Objects))
 	}
+	errs = s.addRefusals(errs, next, c.before(), c.by == nil && c.owner.File != "")
 	if len(errs) == 0 {
 		c.wanted = next
 	}

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/store/alloc"
-	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -150,11 +149,7 @@ func (c *change) proposeVersion(t *transaction, next object.Object) ([]string, e
 		c.wanted, c.remove = nil, true
 		return nil, nil
 	}
-	warnings := object.Warnings(next)
-	for _, f := range annotation.Foreigners(next) {
-		warnings = append(warnings, f.String())
-	}
-	return warnings, nil
+	return t.s.warningsOf(next), nil
 }
 
 // checkNodePorts refuses node ports that the stored version does not have, and that the host or a Service at one of its addresses

@@ -329,6 +329,7 @@ func (c *Config) Store() store.Config {
 	cfg := store.Config{
 		ClusterIPRanges: c.Addresses.ClusterIPRanges,
 		NodePorts:       store.PortRange(c.Addresses.NodePortRange),
+		Rules:           c.rules(),
 		Objects:         object.Options{RelaxedServiceNames: c.Services.Names == ServiceNamesRFC1123},
 		LegacyIPs:       c.Services.LegacyIP == LegacyIPAccept,
 		Pinned:          c.Addresses.Allocate == AllocateNever,
@@ -344,6 +345,15 @@ func (c *Config) Store() store.Config {
 		cfg.Pools = append(cfg.Pools, alloc.Pool{First: r.First, Last: r.Last, Internal: true})
 	}
 	return cfg
+}
+
+// rules judge what clients write.
+func (c *Config) rules() *resolve.Rules {
+	rules := &resolve.Rules{ConnectionLog: c.Services.ConnectionLog}
+	for _, set := range c.Services.SourceSets {
+		rules.SourceSets = append(rules.SourceSets, set.Name)
+	}
+	return rules
 }
 
 // pools returns the ranges of load balancer IPs: those of flags, internal ones last, and then those of objects.

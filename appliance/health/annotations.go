@@ -57,15 +57,22 @@ type Refusal struct {
 	// Field is its path, as metadata.annotations[svcctl.io/health-check].
 	Field string
 	Text  string
+	// Idle is set when the value has a meaning, and no effect on this Service.
+	Idle bool
 }
 
 // Parse reads the annotations of a Service. The Plan is nil when nothing is checked, and also when
 // something was refused: a Service is checked as written, or not at all.
 func Parse(svc *object.Service) (*Plan, []Refusal) {
-	if svc.Spec.PublishNotReadyAddresses {
-		return nil, nil // its author wants every endpoint used, whatever its state
-	}
 	p := parser{svc: svc, have: svc.Metadata.Annotations, checks: map[string]*Spec{}}
+	if svc.Spec.PublishNotReadyAddresses { // its author wants every endpoint used, whatever its state
+		for _, key := range slices.Sorted(maps.Keys(p.have)) {
+			if p.isCheck(key) {
+				p.idle(key, "has no effect: spec.publishNotReadyAddresses has every endpoint used, whatever its state; leave one of the two out")
+			}
+		}
+		return nil, p.refused
+	}
 	switch {
 	case p.asksOurs():
 		p.ours()
@@ -97,7 +104,19 @@ type parser struct {
 }
 
 func (p *parser) refuse(annotation, format string, args ...any) {
-	p.refused = append(p.refused, Refusal{fmt.Sprintf("metadata.annotations[%s]", annotation), fmt.Sprintf(format, args...)})
+	p.refused = append(p.refused, Refusal{Field: fmt.Sprintf("metadata.annotations[%s]", annotation), Text: fmt.Sprintf(format, args...)})
+}
+
+// idle is refuse for what has no effect on this Service.
+func (p *parser) idle(annotation, format string, args ...any) {
+	p.refuse(annotation, format, args...)
+	p.refused[len(p.refused)-1].Idle = true
+}
+
+// isCheck reports whether an annotation is about a check of the Service.
+func (p *parser) isCheck(key string) bool {
+	return key == AnnotationCheck || strings.HasPrefix(key, perPort) || strings.HasPrefix(key, settings) ||
+		p.svc.Spec.Type == object.TypeLoadBalancer && strings.HasPrefix(key, aws)
 }
 
 func (p *parser) asks(prefixes ...string) bool {
@@ -129,7 +148,7 @@ func (p *parser) ours() {
 	if len(p.checks) == 0 && len(p.refused) == 0 {
 		for _, key := range slices.Sorted(maps.Keys(p.have)) {
 			if strings.HasPrefix(key, settings) {
-				p.refuse(key, "there is no check that it is a setting of: add the annotation %s, as http:8080/healthz", AnnotationCheck)
+				p.idle(key, "there is no check that it is a setting of: add the annotation %s, as http:8080/healthz", AnnotationCheck)
 			}
 		}
 	}
@@ -249,7 +268,7 @@ func Out(svc *object.Service) (map[netip.Addr]bool, *Refusal) {
 	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' }) {
 		addr, err := netip.ParseAddr(word)
 		if err != nil {
-			return nil, &Refusal{fmt.Sprintf("metadata.annotations[%s]", AnnotationOut), fmt.Sprintf(
+			return nil, &Refusal{Field: fmt.Sprintf("metadata.annotations[%s]", AnnotationOut), Text: fmt.Sprintf(
 				"%q is no address: write the addresses of endpoints, separated by commas; nothing is out until then", word)}
 		}
 		out[addr.Unmap()] = true

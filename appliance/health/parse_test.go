@@ -114,7 +114,7 @@ func TestParse(t *testing.T) {
 	}
 	svc := service("ClusterIP", "/TCP", annotations{"svcctl.io/health-check": "tcp"})
 	svc.Spec.PublishNotReadyAddresses = true
-	if plan, refused := Parse(svc); plan != nil || refused != nil {
+	if plan, refused := Parse(svc); plan != nil || len(refused) != 1 || !refused[0].Idle {
 		t.Errorf("publishNotReadyAddresses: %v, %v", plan, refused)
 	}
 }

@@ -62,7 +62,7 @@ type probeReader struct {
 
 // refuse refuses a field of the probe. The text begins with its name, as it is shown with its Pod.
 func (r *probeReader) refuse(name, format string, args ...any) {
-	r.refused = append(r.refused, Refusal{r.field + "." + name, "readinessProbe." + name + ": " + fmt.Sprintf(format, args...)})
+	r.refused = append(r.refused, Refusal{Field: r.field + "." + name, Text: "readinessProbe." + name + ": " + fmt.Sprintf(format, args...)})
 }
 
 // Texts of what is refused.

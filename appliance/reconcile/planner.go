@@ -283,12 +283,7 @@ func (p *planner) resolveOne(objs Objects, key string) planned {
 	}
 	out.there = true
 	out.Output = resolve.Service(resolve.Input{Service: svc, Slices: slices, Pod: objs.Pod}, &p.host.Resolve)
-	var err error
-	if out.drain, err = conntrack.ParseDrain(svc.Metadata.Annotations); err != nil {
-		out.Problems = append(out.Problems, resolve.Problem{
-			Object: object.RefOf(svc), Field: "metadata.annotations", Reason: resolve.ReasonInvalidAnnotation, Message: err.Error(), Warning: true,
-		})
-	}
+	out.drain = conntrack.Drain(out.Drain)
 	return out
 }
 

@@ -44,14 +44,14 @@ func (r *resolver) affinityOptions() map[nft.Family]nft.AffinityOptions {
 		switch {
 		case key == object.AnnotationAffinityPrefix:
 			if v4, v6, err = object.ParseAffinityPrefix(value); err != nil {
-				r.warn(r.ref, annotation.Field(key), reasonUnknownValue, "%v: each address is a client", err)
+				r.warnValue(key, reasonUnknownValue, "%v: each address is a client", err)
 			}
 		case key == object.AnnotationAffinityScope && value == object.AffinityScopeService:
 			s.WholeService = true
 		case key == object.AnnotationAffinityRefresh && value == object.AffinityRefreshPackets:
 			s.Refresh = true
 		case value != object.AffinityScopePort && value != object.AffinityRefreshConnections:
-			r.warn(r.ref, annotation.Field(key), reasonUnknownValue, "%q is not known: it is as without the annotation", value)
+			r.warnValue(key, reasonUnknownValue, "%q is not known: it is as without the annotation", value)
 		}
 	}
 	if !given || r.affinity() == 0 {

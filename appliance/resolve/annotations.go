@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/annotation"
@@ -22,13 +23,22 @@ const (
 type asks struct {
 	internal    annotation.Internal
 	prefersZone bool
-	// ranges has the source ranges, of the field or of annotations; nil: all clients may connect.
-	ranges  []string
+	// sources has the source ranges, of the field or of annotations; nil: all clients may connect.
+	sources []string
 	relayed annotation.Relay
 	// balanceNamed is set when the Service names its algorithm itself.
 	balanceNamed bool
-	// unkeyed are the ports that lack a certificate or a CA.
-	unkeyed []bool
+	// unkeyed are the ports that lack a certificate or a CA, encrypted those that are not served in the clear.
+	unkeyed, encrypted []bool
+	// wrong has the fields of values that no Service can have.
+	wrong map[string]bool
+
+	idle      time.Duration
+	options   map[nft.Family]nft.AffinityOptions
+	algorithm nft.Balance
+	limits    map[nft.Family]nft.Limits
+	ranges    []object.PortRange
+	adopted   bool
 }
 
 // readAnnotations reads the annotations that this package follows, and tells what is wrong with
@@ -39,7 +49,7 @@ func (r *resolver) readAnnotations() {
 	r.internal = annotation.InternalOf(svc)
 	r.prefersZone, bad = annotation.PrefersZone(svc)
 	r.relayed = annotation.RelayOf(svc)
-	r.report(slices.Concat(r.internal.Bad, bad, r.relayed.Bad)...)
+	r.report(slices.Concat(r.internal.Bad, bad, r.relayed.Bad, annotation.Values(svc))...)
 	r.readLogging()
 	if svc.Spec.Type != object.TypeLoadBalancer {
 		return
@@ -50,7 +60,7 @@ func (r *resolver) readAnnotations() {
 		ranges, key = annotation.SourceRanges(svc.Metadata.Annotations)
 		for _, text := range ranges {
 			if _, err := netip.ParsePrefix(strings.TrimSpace(text)); err != nil {
-				r.warn(r.ref, annotation.Field(key), ReasonInvalidAnnotation, "%q is no prefix and lets no client in; write it as 192.0.2.0/24", strings.TrimSpace(text))
+				r.warnValue(key, ReasonInvalidAnnotation, "%q is no prefix and lets no client in; write it as 192.0.2.0/24", strings.TrimSpace(text))
 			}
 		}
 	}
@@ -66,18 +76,42 @@ func (r *resolver) readAnnotations() {
 			"it names a list of clients that svcctl cannot read, so load balancer IPs let no client in: write the prefixes in spec.loadBalancerSourceRanges")
 		ranges = []string{}
 	}
-	r.ranges = ranges
+	r.sources = ranges
 }
 
 // report warns about values of annotations.
 func (r *resolver) report(list ...annotation.Bad) {
 	for _, b := range list {
-		reason := ReasonInvalidAnnotation
 		if b.Idle {
-			reason = reasonNoEffect
+			r.warnNoEffect(b.Key, "%s", b.Text)
+			continue
 		}
-		r.warn(r.ref, annotation.Field(b.Key), reason, "%s", b.Text)
+		r.warnValue(b.Key, ReasonInvalidAnnotation, "%s", b.Text)
 	}
+}
+
+// warnValue warns about a value that no Service can have.
+func (r *resolver) warnValue(key, reason, format string, args ...any) {
+	r.isWrong(annotation.Field(key))
+	r.warn(r.ref, annotation.Field(key), reason, format, args...)
+}
+
+// warnNoEffect warns about a value that has no effect on this Service.
+func (r *resolver) warnNoEffect(key, format string, args ...any) {
+	r.warn(r.ref, annotation.Field(key), reasonNoEffect, format, args...)
+}
+
+// refuseValue is warnValue for a value that keeps the Service from working as written.
+func (r *resolver) refuseValue(key, reason, format string, args ...any) {
+	r.isWrong(annotation.Field(key))
+	r.refuse(annotation.Field(key), reason, format, args...)
+}
+
+func (r *resolver) isWrong(field string) {
+	if r.wrong == nil {
+		r.wrong = map[string]bool{}
+	}
+	r.wrong[field] = true
 }
 
 // mayBeInternal refuses addresses that are not internal to a Service that asks to be internal.

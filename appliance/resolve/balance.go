@@ -2,10 +2,13 @@ package resolve
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
+	"svcctl.io/svcctl/appliance/health"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
@@ -54,7 +57,7 @@ func (r *resolver) readBalance() nft.Balance {
 	if value, given := annotations[object.AnnotationWeights]; given {
 		list, err := object.ParseWeights(value)
 		if err != nil {
-			r.warn(r.ref, annotation.Field(object.AnnotationWeights), reasonUnknownValue, "%v: the annotation is left out of account", err)
+			r.warnValue(object.AnnotationWeights, reasonUnknownValue, "%v: the annotation is left out of account", err)
 		}
 		r.weights = make(map[netip.Addr]uint16, len(list))
 		for _, w := range list {
@@ -72,11 +75,16 @@ func (r *resolver) readBalance() nft.Balance {
 	}
 	name, err := object.ParseBalance(value)
 	if err != nil {
-		r.warn(r.ref, annotation.Field(key), reasonUnknownValue, "%v; until then it is %s", err, BalanceName(r.facts.Balance))
+		r.warnValue(key, reasonUnknownValue, "%v; until then it is %s", err, BalanceName(r.facts.Balance))
 		return r.facts.Balance
 	}
 	r.balanceNamed = true
-	return Balances[name]
+	balance := Balances[name]
+	if r.affinity() > 0 && (balance == nft.Maglev || balance == nft.SourceHash) {
+		r.warn(r.ref, "spec.sessionAffinity", "StickyTwice",
+			"with %s a client that is known is recalled, and a new one is hashed: sessionAffinity None leaves only the hash, which needs no memory", BalanceName(balance))
+	}
+	return balance
 }
 
 // slowStart reads the annotation; 0: a new endpoint gets its whole weight at once.
@@ -111,14 +119,30 @@ func (r *resolver) tune(p *nft.ServicePort) {
 	p.Weights, p.Tables, p.Starting = tuned.Weights, tuned.Tables, tuned.Starting
 }
 
-// warnUnbalanced warns about annotations that have no effect on a Service.
-func (r *resolver) warnUnbalanced(why string) {
-	for _, key := range []string{object.AnnotationBalance, object.AnnotationWeights, object.AnnotationRetryAfter, object.AnnotationSlowStart,
-		object.AnnotationAffinityScope, object.AnnotationAffinityPrefix, object.AnnotationAffinityRefresh, object.AnnotationPortRanges,
-		object.AnnotationRateLimit, object.AnnotationClientRateLimit, object.AnnotationClientConnections, object.AnnotationEndpointConnections, object.AnnotationAdopt} {
-		if _, given := r.Service.Metadata.Annotations[key]; given {
+// warnUnbalanced warns about annotations of svcctl that have no effect on a Service without VIPs: all but those about
+// its endpoints and the relay (see relaysNothing), and those named.
+func (r *resolver) warnUnbalanced(why string, others ...string) {
+	for _, key := range slices.Sorted(maps.Keys(r.Service.Metadata.Annotations)) {
+		if annotation.Balances(key) && !strings.HasPrefix(key, health.AnnotationCheck) && key != health.AnnotationOut ||
+			slices.ContainsFunc(others, func(other string) bool { return strings.HasPrefix(key, other) }) {
 			r.warn(r.ref, annotation.Field(key), "NotServed", "%s: the annotation has no effect", why)
 		}
+	}
+}
+
+// checkOut warns about addresses that are taken out and are no endpoints.
+func (r *resolver) checkOut(endpoints map[portKey][]endpoint) {
+	if len(r.taken) == 0 {
+		return // mostly
+	}
+	left := maps.Clone(r.taken)
+	for _, list := range endpoints {
+		for i := range list {
+			delete(left, list[i].addr.Addr())
+		}
+	}
+	for _, addr := range sortedOnce(slices.Collect(maps.Keys(left))) {
+		r.warn(r.ref, annotation.Field(health.AnnotationOut), "OutOfNobody", "%s is no endpoint of the Service, so taking it out has no effect", addr)
 	}
 }
 
@@ -154,10 +178,6 @@ func (r *resolver) checkWeights(balance nft.Balance, endpoints map[portKey][]end
 	if balance == nft.DestinationHash && weighted {
 		r.warn(r.ref, annotation.Field(object.AnnotationBalance), "WeightsUnused",
 			"destination-hash gives each address of the Service one endpoint, whatever the weights are; only weight 0 counts")
-	}
-	if r.affinity() > 0 && (balance == nft.Maglev || balance == nft.SourceHash) {
-		r.warn(r.ref, "spec.sessionAffinity", "StickyTwice",
-			"with %s a client that is known is recalled, and a new one is hashed: sessionAffinity None leaves only the hash, which needs no memory", BalanceName(balance))
 	}
 }
 

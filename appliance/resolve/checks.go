@@ -66,7 +66,12 @@ func (r *resolver) prepareChecks() {
 		r.probes.unasked = r.plan != nil
 	}
 	for _, f := range refused {
-		r.warn(r.ref, f.Field, ReasonInvalidAnnotation, "%s", f.Text)
+		reason := reasonNoEffect
+		if !f.Idle {
+			reason = ReasonInvalidAnnotation
+			r.isWrong(f.Field)
+		}
+		r.warn(r.ref, f.Field, reason, "%s", f.Text)
 	}
 }
 

@@ -83,7 +83,7 @@ func TestJudge(t *testing.T) {
 		{"who has weight 0 serves nobody", service(checked("svcctl.io/weights=" + l1 + "=0")), []string{l1, r1}, states{r1: down}, r1, "", l1 + " " + r1, "EndpointDown FailingOpen", 0},
 		{"all have weight 0", service(checked("svcctl.io/weights=" + l1 + "=0," + r1 + "=0")), []string{l1, r1}, states{r1: down}, "", "", l1, "EndpointDown", 0},
 		{"refused annotation", service(checked("svcctl.io/health-check-interval=soon")), []string{l1, r1}, states{r1: down}, l1 + " " + r1, l1, l1 + " " + r1, "InvalidAnnotation", 1},
-		{"publishNotReadyAddresses", service(checked(), func(s *object.Service) { s.Spec.PublishNotReadyAddresses = true }), []string{l1, r1}, states{r1: down}, l1 + " " + r1, l1, l1 + " " + r1, "", 1},
+		{"publishNotReadyAddresses", service(checked(), func(s *object.Service) { s.Spec.PublishNotReadyAddresses = true }), []string{l1, r1}, states{r1: down}, l1 + " " + r1, l1, l1 + " " + r1, "NoEffect", 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			test.svc.Spec.HealthCheckNodePort = 0

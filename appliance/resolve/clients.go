@@ -91,12 +91,12 @@ func (c *clients) of(family nft.Family) (sources []netip.Prefix, sets *nft.Sourc
 
 // sourceRanges are the prefixes that the field, or else an annotation, lets in (readAnnotations).
 func (r *resolver) sourceRanges() (prefixes []netip.Prefix, given bool) {
-	for _, s := range r.ranges {
+	for _, s := range r.sources {
 		if p, err := netip.ParsePrefix(strings.TrimSpace(s)); err == nil { // of malformed ones was told
 			prefixes = append(prefixes, p.Masked())
 		}
 	}
-	return prefixes, r.ranges != nil
+	return prefixes, r.sources != nil
 }
 
 // rangesApplyToAll reads the annotation, and else takes what holds for all Services. What is
@@ -109,7 +109,7 @@ func (r *resolver) rangesApplyToAll() bool {
 	case value == "all", value == "load-balancer":
 		return value == "all"
 	}
-	r.refuse(annotation.Field(AnnotationSourceRangesApply), reasonUnknownValue,
+	r.refuseValue(AnnotationSourceRangesApply, reasonUnknownValue,
 		"%q is neither \"all\" nor \"load-balancer\"; source ranges hold on node ports and external IPs too until it is one of them", value)
 	return true
 }
@@ -134,7 +134,7 @@ func (r *resolver) sourceSetNames(c *clients, balanced bool) (names []setName) {
 			name, deny := strings.CutPrefix(strings.TrimSpace(part), "!")
 			n := setName{key, strings.TrimSpace(name), deny && key == AnnotationSourceSets}
 			if n.name == "" || deny && !n.deny {
-				r.refuse(annotation.Field(key), reasonInvalidSets,
+				r.refuseValue(key, reasonInvalidSets,
 					"%q is no name of a source set, so no client may connect where source ranges hold; write names with commas between them, like %q", part, "office,vpn")
 				c.nobody = true
 				continue
@@ -149,7 +149,7 @@ func (r *resolver) sourceSetNames(c *clients, balanced bool) (names []setName) {
 		}
 	}
 	if len(names) > nft.MaxSourceSets {
-		r.refuse(annotation.Field(names[nft.MaxSourceSets].annotation), reasonInvalidSets,
+		r.refuseValue(names[nft.MaxSourceSets].annotation, reasonInvalidSets,
 			"%d source sets are named, so no client may connect where source ranges hold; at most %d are possible: merge some of their files", len(names), nft.MaxSourceSets)
 		c.nobody, names = true, names[:nft.MaxSourceSets]
 	}

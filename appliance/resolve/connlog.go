@@ -5,9 +5,7 @@ import "svcctl.io/svcctl/store/annotation"
 // readLogging reads what the Service asks for about a log of its connections.
 func (r *resolver) readLogging() {
 	asks := annotation.LoggingOf(r.Service)
-	for _, b := range asks.Bad {
-		r.warn(r.ref, annotation.Field(b.Key), ReasonInvalidAnnotation, "%s", b.Text)
-	}
+	r.report(asks.Bad...)
 	where := "nowhere, as the box has no --connection-log"
 	if r.facts.ConnectionLog != "" {
 		where = r.facts.ConnectionLog + " of the box"

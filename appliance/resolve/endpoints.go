@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"svcctl.io/svcctl/nft"
-	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -256,7 +255,7 @@ func (r *resolver) answerWithoutLocal() nft.Refusal {
 	case answer == "reject":
 		return nft.Refuse
 	case given && answer != "drop":
-		r.warn(r.ref, annotation.Field(annotationNoLocal), reasonUnknownValue,
+		r.warnValue(annotationNoLocal, reasonUnknownValue,
 			"%q is no answer, so clients get none: write \"drop\" for no answer, or \"reject\"", answer)
 	}
 	return nft.Blackhole

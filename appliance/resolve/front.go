@@ -60,6 +60,9 @@ func (r *resolver) refuseFront(i int) bool {
 		reason = reasonTLSNotTerminated
 	}
 	port := &r.Service.Spec.Ports[i]
+	if !f.Misplaced {
+		r.isWrong(annotation.Field(f.WhyKey))
+	}
 	r.refuse(annotation.Field(f.WhyKey), reason, "port %d/%s is not served, rather than passed through as it is: %s", port.Port, port.Protocol, f.Why)
 	return true
 }

@@ -39,7 +39,7 @@ func (r *resolver) idleTimeout() time.Duration {
 	idle, ok := parseIdle(strings.TrimSpace(text), key == AnnotationIdle)
 	switch {
 	case !ok || idle > most:
-		r.warn(r.ref, annotation.Field(key), ReasonInvalidAnnotation,
+		r.warnValue(key, ReasonInvalidAnnotation,
 			"%q is no time from 1s to %s in whole seconds, so connections live as long as the settings of the host say: %s", text, most, unit)
 		return 0
 	case r.facts.NoTimeouts:

@@ -82,7 +82,7 @@ func (r *resolver) rate(key string) (rate nft.Rate) {
 	count, per, err := object.ParseRate(limitOf(key, value))
 	switch {
 	case err != nil:
-		r.warn(r.ref, annotation.Field(key), reasonUnknownValue, "%v: new connections are not limited", err)
+		r.warnValue(key, reasonUnknownValue, "%v: new connections are not limited", err)
 		return rate
 	case r.facts.NoRates:
 		r.warn(r.ref, annotation.Field(key), reasonNotSupported, "has no effect: this kernel has no rate limits for nf_tables; it needs CONFIG_NFT_LIMIT")
@@ -91,15 +91,20 @@ func (r *resolver) rate(key string) (rate nft.Rate) {
 	return nft.Rate{Count: count, Per: per}
 }
 
+// readEndpointConnections reads the limit of open connections of an endpoint.
+func (r *resolver) readEndpointConnections() {
+	r.out.EndpointConnections = r.connections(object.AnnotationEndpointConnections, "connections of an endpoint are not limited")
+	if r.out.EndpointConnections > 0 && r.relayed.Asked() {
+		r.warn(r.ref, annotation.Field(object.AnnotationEndpointConnections), reasonNoEffect, "%s has no effect on connections that are relayed: they are the relay's own", object.AnnotationEndpointConnections)
+	}
+}
+
 // leaveOutFull takes new connections from endpoints that have as many open ones as the Service allows. Those
 // that are open go on.
 func (r *resolver) leaveOutFull(endpoints map[portKey][]endpoint) {
-	limit := r.connections(object.AnnotationEndpointConnections, "connections of an endpoint are not limited")
-	if r.out.EndpointConnections = limit; limit == 0 || r.facts.Full == nil {
+	limit := r.out.EndpointConnections
+	if limit == 0 || r.facts.Full == nil {
 		return
-	}
-	if r.relayed.Asked() {
-		r.warn(r.ref, annotation.Field(object.AnnotationEndpointConnections), reasonNoEffect, "%s has no effect on connections that are relayed: they are the relay's own", object.AnnotationEndpointConnections)
 	}
 	ranged := len(r.Service.PortRanges()) > 0
 	var full []netip.Addr
@@ -179,7 +184,7 @@ func (r *resolver) connections(key, otherwise string) uint32 {
 	}
 	n, err := object.ParseConnections(limitOf(key, value))
 	if err != nil {
-		r.warn(r.ref, annotation.Field(key), reasonUnknownValue, "%v: %s", err, otherwise)
+		r.warnValue(key, reasonUnknownValue, "%v: %s", err, otherwise)
 		return 0
 	}
 	return n

@@ -49,16 +49,8 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 	if mode.Key == "" && front == nil {
 		return
 	}
-	field := fmt.Sprintf("spec.ports[%d].protocol", i)
-	switch port := r.Service.Spec.Ports[i].Port; {
-	case p.Protocol == nft.SCTP && mode.Userspace:
-		r.warn(r.ref, field, ReasonNotRelayed, "%s asks for a relay, and SCTP is not relayed: port %d is served by the kernel, which picks at random and tries no other endpoint", mode.Key, port)
+	if p.Protocol == nft.SCTP || p.Protocol != nft.TCP && !mode.Userspace {
 		return
-	case p.Protocol != nft.TCP && !mode.Userspace:
-		r.warn(r.ref, field, ReasonNotRelayed, "%s asks for headers of the PROXY protocol, and there are none over %s: port %d is served by the kernel, without", mode.Key, p.Protocol.Name(), port)
-		return
-	case p.Protocol != nft.TCP && (mode.ProxyProtocol != 0 || len(mode.ProxyFrom) > 0):
-		r.warn(r.ref, field, ReasonNotRelayed, "headers of the PROXY protocol are asked for, and there are none over %s: port %d is relayed without", p.Protocol.Name(), port)
 	}
 	listeners, has := r.facts.Relays[p.Family]
 	why, family := "", p.Family.Name()
@@ -108,6 +100,26 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 	}
 }
 
+// checkRelayed warns about ports that are not relayed as the Service asks.
+func (r *resolver) checkRelayed() {
+	mode := r.relayed
+	for i := range r.Service.Spec.Ports {
+		port := &r.Service.Spec.Ports[i]
+		if mode.Key == "" || mode.Kernel || port.Protocol == object.ProtocolTCP {
+			continue
+		}
+		field := fmt.Sprintf("spec.ports[%d].protocol", i)
+		switch headers := mode.ProxyProtocol != 0 || len(mode.ProxyFrom) > 0; {
+		case port.Protocol == object.ProtocolSCTP && mode.Userspace:
+			r.warn(r.ref, field, ReasonNotRelayed, "%s asks for a relay, and SCTP is not relayed: port %d is served by the kernel, which picks at random and tries no other endpoint", mode.Key, port.Port)
+		case !mode.Userspace:
+			r.warn(r.ref, field, ReasonNotRelayed, "%s asks for headers of the PROXY protocol, and there are none over %s: port %d is served by the kernel, without", mode.Key, port.Protocol, port.Port)
+		case headers:
+			r.warn(r.ref, field, ReasonNotRelayed, "headers of the PROXY protocol are asked for, and there are none over %s: port %d is relayed without", port.Protocol, port.Port)
+		}
+	}
+}
+
 // refuseMode refuses a port that asks for the kernel, and for what only a relay does.
 func (r *resolver) refuseMode(i int) bool {
 	port := &r.Service.Spec.Ports[i]
@@ -131,13 +143,15 @@ func (r *resolver) refuseClients(p *nft.ServicePort) {
 // relaysNothing warns about a relay that is asked for where there is nothing to relay.
 func (r *resolver) relaysNothing(kind string) {
 	mode := annotation.RelayOf(r.Service)
+	r.report(mode.Bad...)
 	keys := []string{mode.Key}
 	for _, f := range mode.Fronts {
 		keys = append(keys, f.Key)
 	}
-	for i := range r.Service.Spec.Ports {
-		key, _ := annotation.TLSKey(r.Service, &r.Service.Spec.Ports[i])
-		keys = append(keys, key)
+	for key, value := range r.Service.Metadata.Annotations {
+		if annotation.AsksTLS(key, value) {
+			keys = append(keys, key)
+		}
 	}
 	slices.Sort(keys)
 	for _, key := range slices.Compact(keys) {

@@ -130,6 +130,8 @@ type Output struct {
 	Logged bool
 	// EndpointConnections bounds the open connections of an endpoint; 0: no limit.
 	EndpointConnections uint32
+	// Drain is what becomes of connections to an endpoint that is gone.
+	Drain Drain
 	// SlowStart is the time until a new endpoint has its whole weight; 0: it has it at once.
 	SlowStart time.Duration
 	// ResetDown ends TCP connections to an endpoint that is down.
@@ -175,19 +177,13 @@ type Problem struct {
 // Service resolves one Service. Same input, same output, in the same order.
 func Service(in Input, facts *Facts) Output {
 	r := &resolver{Input: in, facts: facts, ref: object.RefOf(in.Service), vips: addresses{}}
-	svc := in.Service
-	switch {
-	case svc.Spec.Type == "ExternalName":
-		r.refuseExternalIPs("an ExternalName Service has no addresses of its own: externalIPs are not served")
-		r.relaysNothing("an ExternalName Service")
-	case len(svc.Spec.ClusterIPs) > 0 && svc.Spec.ClusterIPs[0] == "None":
-		r.refuseExternalIPs("a headless Service is not load balanced: externalIPs are not served")
-		r.warnUnbalanced("a headless Service is not load balanced")
-		r.relaysNothing("a headless Service")
+	switch r.read() {
+	case named:
+	case headless:
 		endpoints := r.collect()
-		r.prepareChecks()
+		r.checkOut(endpoints)
 		r.judge(endpoints) // names lead to the endpoints, see Members
-	default:
+	case balanced:
 		r.resolve()
 	}
 	if len(r.out.Pods) > 0 { // each once, though it may have several ports
@@ -231,32 +227,64 @@ func (r *resolver) refuseExternalIPs(why string) {
 	}
 }
 
-func (r *resolver) resolve() {
+// What is done with a Service.
+const (
+	named    = iota // a name leads to another one
+	headless        // its name leads to its endpoints
+	balanced
+)
+
+// read reads what is said by the Service alone, with all problems that need no endpoint and little of the box (see
+// Rules).
+func (r *resolver) read() (way int) {
+	svc := r.Service
+	switch {
+	case svc.Spec.Type == object.TypeExternalName:
+		r.refuseExternalIPs("an ExternalName Service has no addresses of its own: externalIPs are not served")
+		r.warnUnbalanced("an ExternalName Service has no addresses of its own", health.AnnotationCheck, health.AnnotationOut)
+		r.relaysNothing("an ExternalName Service")
+		return named
+	case svc.Headless():
+		r.refuseExternalIPs("a headless Service is not load balanced: externalIPs are not served")
+		r.warnUnbalanced("a headless Service is not load balanced")
+		r.relaysNothing("a headless Service")
+		r.prepareChecks()
+		return headless
+	}
 	r.readAnnotations()
 	r.noLocal = r.answerWithoutLocal()
 	r.clients = r.readClients()
-	idle, affinityOptions := r.idleTimeout(), r.affinityOptions()
+	r.idle, r.options = r.idleTimeout(), r.affinityOptions()
+	r.algorithm = r.readBalance()
+	r.readEndpointConnections()
+	r.out.RetryAfter, r.out.SlowStart = r.retryAfter(r.algorithm), r.slowStart(r.algorithm)
+	r.limits = r.readLimits()
+	r.ranges = r.readPortRanges(r.algorithm, r.idle > 0)
+	r.adopted = r.readAdopt(r.algorithm, r.idle > 0)
+	r.readDrain()
+	r.prepareChecks()
+	r.checkRelayed()
+	r.encrypted = make([]bool, len(svc.Spec.Ports))
+	for i := range r.encrypted {
+		r.encrypted[i] = r.refuseMode(i) || r.refuseFront(i) || r.asksTLS(i)
+	}
+	r.unkeyed = r.checkFronts()
+	return balanced
+}
+
+func (r *resolver) resolve() {
+	idle, balance := r.idle, r.algorithm
 	r.vips = r.addresses()
-	balance := r.readBalance()
 	endpoints := r.collect()
 	if why := object.OtherFamily(r.Service, r.Slices); why != "" {
 		r.refuse("spec.ipFamilies", "OtherFamily", "%s", why)
 	}
 	r.checkWeights(balance, endpoints)
+	r.checkOut(endpoints)
 	r.leaveOutFull(endpoints)
-	r.out.RetryAfter, r.out.SlowStart = r.retryAfter(balance), r.slowStart(balance)
-	limits := r.readLimits()
-	ranges := r.readPortRanges(balance, idle > 0)
-	adopted := r.readAdopt(balance, idle > 0)
-	r.prepareChecks()
 	r.judge(endpoints)
 	r.out.LocalEndpoints = r.localEndpoints(endpoints)
 	r.out.Unready = unready(endpoints)
-	encrypted := make([]bool, len(r.Service.Spec.Ports))
-	for i := range encrypted {
-		encrypted[i] = r.refuseMode(i) || r.refuseFront(i) || r.asksTLS(i)
-	}
-	r.unkeyed = r.checkFronts()
 	for _, family := range nft.Families {
 		vips := r.vips.of(family)
 		if !vips.cluster.IsValid() {
@@ -265,7 +293,7 @@ func (r *resolver) resolve() {
 		for i := range r.Service.Spec.Ports {
 			port := &r.Service.Spec.Ports[i]
 			proto, ok := nft.ProtocolNamed(port.Protocol)
-			if !ok || encrypted[i] {
+			if !ok || r.encrypted[i] {
 				continue // refused by validation, or here
 			}
 			p := nft.ServicePort{
@@ -273,17 +301,17 @@ func (r *resolver) resolve() {
 				Family:          family,
 				Protocol:        proto,
 				Affinity:        r.affinity(),
-				AffinityOptions: affinityOptions[family],
+				AffinityOptions: r.options[family],
 				Idle:            idle,
-				Limits:          limits[family],
+				Limits:          r.limits[family],
 			}
 			all := endpoints[portKey{port.Name, proto, family}]
 			sel := r.selectEndpoints(all)
 			p.Pools, p.Serving = sel.pools, sel.serving
 			r.balance(i, &p, balance, all)
 			p.Frontends = r.free(i, &p, r.frontends(port, vips, sel))
-			ranged := r.portRanges(ranges, port, &p)
-			if adopted {
+			ranged := r.portRanges(r.ranges, port, &p)
+			if r.adopted {
 				adopt(&p)
 			}
 			r.relay(i, &p)
@@ -291,7 +319,7 @@ func (r *resolver) resolve() {
 			r.out.Ports = append(append(r.out.Ports, p), ranged...)
 		}
 	}
-	r.reportUnserved(endpoints, encrypted)
+	r.reportUnserved(endpoints, r.encrypted)
 }
 
 // portID names a Service port: "namespace/name" for the only, unnamed one.

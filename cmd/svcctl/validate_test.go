@@ -14,7 +14,7 @@ import (
 
 const (
 	goodManifest = "apiVersion: v1\nkind: Service\nmetadata: {name: good}\nspec: {ports: [{port: 80}]}\n"
-	oddManifest  = "apiVersion: v1\nkind: Service\nmetadata:\n  name: odd\n  annotations: {svcctl.io/health-check: htp}\nspec: {ports: [{port: 80}]}\n"
+	oddManifest  = "apiVersion: v1\nkind: Service\nmetadata:\n  name: odd\n  annotations: {svcctl.io/connect-timeout: 2s}\nspec: {ports: [{port: 80}]}\n"
 	badManifest  = "apiVersion: v1\nkind: Service\nmetadata: {name: bad}\nspec:\n  ports:\n  - port: 0\n    targetPort: 80\n---\n" +
 		"apiVersion: v1\nkind: Service\nmetadata: {name: worse}\nspec:\n  bogus: <1>\n  ports: [{port: 80}]\n"
 )
@@ -39,7 +39,7 @@ func validator(t *testing.T, files map[string]string) *bench {
 func TestValidate(t *testing.T) {
 	b := validator(t, map[string]string{"m/good.yaml": goodManifest, "m/odd.yaml": oddManifest, "m/sub/b ad.yaml": badManifest})
 	const (
-		odd   = `m/odd.yaml:5:17: warning: Service default/odd: metadata.annotations[svcctl.io/health-check]: "htp" is no check`
+		odd   = `m/odd.yaml:5:17: warning: Service default/odd: metadata.annotations[svcctl.io/connect-timeout]: has no effect`
 		bad   = `m/sub/b ad.yaml:6:5: Service default/bad: spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive`
 		worse = `m/sub/b ad.yaml:13:3: Service default/worse: unknown field "spec.bogus"`
 	)
@@ -114,7 +114,7 @@ func TestValidateForms(t *testing.T) {
 	if suite.Tests != 3 || suite.Failures != 1 || len(suite.Cases) != 3 {
 		t.Fatalf("junit: %+v", suite)
 	}
-	if suite.Cases[0].Failure != nil || !strings.Contains(suite.Cases[1].Out, "is no check") || suite.Cases[1].Failure != nil ||
+	if suite.Cases[0].Failure != nil || !strings.Contains(suite.Cases[1].Out, "has no effect") || suite.Cases[1].Failure != nil ||
 		suite.Cases[2].Name != "m/sub/b ad.yaml" || strings.Count(suite.Cases[2].Failure.Text, "\n") != 2 {
 		t.Errorf("junit:\n%s", forms["junit"])
 	}

@@ -21,7 +21,7 @@ var awsRows = []Row{
 	balancing(ofAWS, aws+"type", "nlb, nlb-ip, external", "services", "asks for a balancer of connections that keeps the client's address, which this is"),
 	balancing(ofAWS, aws+"internal", "true, false, or a prefix of permitted clients", "services", internally),
 	balancing(ofAWS, aws+"scheme", "internal, internet-facing", "services", internally),
-	balancing(ofAWS, awsCrossZone, "true, false", "services", "`false` prefers endpoints of the box's zone, as spec.trafficDistribution: PreferSameZone does, which wins"),
+	balancing(ofAWS, awsCrossZone, "true, false", "services", "`false` prefers endpoints of the box's zone, as spec.trafficDistribution: PreferSameZone does, which wins").unless("", "true"),
 	{Key: awsAttributes, Of: ofAWS, Effect: Named, Values: attributeCrossZone + "=true|false", idle: onlyCrossZone,
 		Text: "has an effect by " + attributeCrossZone + " alone (false prefers endpoints of the box's zone): nothing else is done here that it asks for"},
 	acting(ofAWS, aws+"connection-draining-enabled", "true, false", "connections", "resets TCP connections to an endpoint that is gone when the time is over; svcctl.io/drain-timeout wins"),

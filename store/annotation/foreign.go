@@ -57,7 +57,7 @@ func (r *Row) foreign(o object.Object, value string, refused bool) string {
 	case !slices.Contains(r.kinds(), kind):
 		return r.elsewhere(kind)
 	case r.balancer && isService && svc.Spec.Type != object.TypeLoadBalancer:
-		if off(value) || asksNotInternal(r.Key, value) {
+		if r.idle != nil && r.idle(value) || r.idle == nil && (off(value) || asksNotInternal(r.Key, value)) {
 			return ""
 		}
 		return "has no effect: the Service is not of type LoadBalancer" + r.ours()

@@ -13,13 +13,6 @@ import (
 // localSecret is the prefix of a Secret's name where AWS has the ARN of a certificate.
 const localSecret = "secret:"
 
-// Bounds of ResponseTimeout, and what holds without it.
-const (
-	defaultResponseTimeout = time.Minute
-	minResponseTimeout     = time.Second
-	maxResponseTimeout     = time.Hour
-)
-
 // Front has the settings of a port for TLS and HTTP. It has more than 15 fields: each is one annotation, or
 // the reason why the annotations cannot be followed.
 type Front struct {
@@ -79,15 +72,15 @@ func Fronts(svc *object.Service) (fronts []Front, bad []Bad) {
 	if len(svc.Metadata.Annotations) == 0 {
 		return fronts, nil
 	}
-	asked, ended := false, false
+	var ended, encrypted, http bool
 	for i := range fronts {
 		r := frontReader{svc: svc, a: svc.Metadata.Annotations, port: &svc.Spec.Ports[i]}
 		r.read()
 		fronts[i] = r.Front
-		asked = asked || r.Key != ""
 		ended = ended || len(r.Secrets) > 0
+		encrypted, http = encrypted || r.BackendTLS, http || r.HTTP
 	}
-	bad = idleFronts(svc, asked, ended)
+	bad = idleFronts(svc, ended, map[string]bool{BackendCA: encrypted, BackendName: encrypted, ResponseTimeout: http})
 	half := halfTLS(svc, ended)
 	half.Idle = true
 	for i := range fronts {
@@ -355,6 +348,9 @@ func (r *frontReader) readBackend() {
 	default:
 		r.BackendCA = r.secretName(BackendCA, ca)
 	}
+	if why := wrongOfBackend(BackendName, r.a[BackendName]); why != "" {
+		r.refuse(BackendName, "%s", why)
+	}
 	if r.BackendName = strings.TrimSpace(r.a[BackendName]); r.BackendName == "" {
 		r.BackendName = r.svc.Metadata.Name + "." + r.svc.Metadata.Namespace + ".svc"
 	}
@@ -365,10 +361,10 @@ func (r *frontReader) responseTimeout() time.Duration {
 	if text == "" {
 		return defaultResponseTimeout
 	}
-	d, err := object.ParseSeconds(text)
-	if err != nil || d < minResponseTimeout || d > maxResponseTimeout {
-		r.refuse(ResponseTimeout, "%q is no time from %s to %s; write it like \"60s\", or in seconds", text, minResponseTimeout, maxResponseTimeout)
+	if why := wrongOfBackend(ResponseTimeout, text); why != "" {
+		r.refuse(ResponseTimeout, "%s", why)
 	}
+	d, _ := object.ParseSeconds(text)
 	return d
 }
 

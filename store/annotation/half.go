@@ -3,8 +3,10 @@ package annotation
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"svcctl.io/svcctl/store/object"
 )
@@ -27,6 +29,13 @@ const (
 	awsPolicy  = aws + "ssl-negotiation-policy"
 	awsALPN    = aws + "alpn-policy"
 	awsBackend = aws + "backend-protocol"
+)
+
+// Bounds of ResponseTimeout, and what holds without it.
+const (
+	defaultResponseTimeout = time.Minute
+	minResponseTimeout     = time.Second
+	maxResponseTimeout     = time.Hour
 )
 
 // none is the value that turns a feature off.
@@ -61,11 +70,13 @@ func halfTLS(svc *object.Service, ended bool) Bad {
 }
 
 // idleFronts are annotations that say how, where none says what.
-func idleFronts(svc *object.Service, asked, ended bool) (bad []Bad) {
+func idleFronts(svc *object.Service, ended bool, acts map[string]bool) (bad []Bad) {
 	a := svc.Metadata.Annotations
 	for _, key := range []string{BackendCA, BackendName, ResponseTimeout} {
-		if has(a, key) && !asked {
-			bad = append(bad, Bad{Key: key, Text: "has no effect: the port's bytes are passed on as they are; write " + BackendProtocol + " too", Idle: true})
+		if why := wrongOfBackend(key, a[key]); why != "" && !acts[key] {
+			bad = append(bad, Bad{Key: key, Text: why})
+		} else if has(a, key) && !acts[key] {
+			bad = append(bad, Bad{Key: key, Text: "has no effect: the bytes of ports are passed on as they are; write " + BackendProtocol + ": https too", Idle: true})
 		}
 	}
 	if has(a, awsSSLPorts) && has(a, TLSSecret) && !given(a, awsCert) {
@@ -78,6 +89,29 @@ func idleFronts(svc *object.Service, asked, ended bool) (bad []Bad) {
 		bad = append(bad, Bad{Key: awsBackend, Text: "has no effect: the Service is not of type LoadBalancer; write " + BackendProtocol, Idle: true})
 	}
 	return bad
+}
+
+// wrongOfBackend returns what is wrong with an annotation about connections to endpoints; "": nothing, or it is empty.
+func wrongOfBackend(key, text string) string {
+	text = strings.TrimSpace(text)
+	switch {
+	case text == "":
+	case key == BackendCA && (strings.Contains(text, "/") || len(object.NameProblems(text)) > 0):
+		return fmt.Sprintf("%q is no name of a Secret: write the name of a Secret in the Service's namespace, or %q", text, none)
+	case key == BackendName && !isHostName(text):
+		return fmt.Sprintf("%q is no host name", text)
+	case key == ResponseTimeout:
+		if d, err := object.ParseSeconds(text); err != nil || d < minResponseTimeout || d > maxResponseTimeout {
+			return fmt.Sprintf("%q is no time from %s to %s; write it like \"60s\", or in seconds", text, minResponseTimeout, maxResponseTimeout)
+		}
+	}
+	return ""
+}
+
+// isHostName reports whether certificates may be for a name: a host name, or an address.
+func isHostName(text string) bool {
+	_, err := netip.ParseAddr(text)
+	return err == nil || len(object.NameProblems(strings.ToLower(text))) == 0
 }
 
 // perPort are the annotations that have a form for one port.

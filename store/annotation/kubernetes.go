@@ -11,6 +11,12 @@ const hintsText = "has no effect here: no topology hints are written by it; set 
 // hintsIdle are values of the topology annotations that ask for nothing; their case matters.
 func hintsIdle(value string) bool { return value == "" || value == "Disabled" || value == "disabled" }
 
+// Keys of Endpoints that this package reads.
+const (
+	skipMirror   = "endpointslice.kubernetes.io/skip-mirror"
+	overCapacity = "endpoints.kubernetes.io/over-capacity"
+)
+
 var (
 	ofEndpoints = []string{object.KindEndpoints, object.KindEndpointSlice}
 	ofSlices    = []string{object.KindEndpointSlice}
@@ -38,9 +44,9 @@ var kubernetesRows = []Row{
 		Text: "makes the slice one of that Service"},
 	{Key: "endpointslice.kubernetes.io/managed-by", Of: ofKubernetes, Label: true, Kinds: ofSlices, Effect: Named,
 		Text: "names a controller that does not run here: the slice is served as it is written, and changes only when its writer changes it"},
-	{Key: "endpointslice.kubernetes.io/skip-mirror", Of: ofKubernetes, Label: true, Kinds: []string{object.KindEndpoints}, Effect: Acts, Values: "true", Page: "endpoints",
+	{Key: skipMirror, Of: ofKubernetes, Label: true, Kinds: []string{object.KindEndpoints}, Effect: Acts, Values: "true", Page: "endpoints",
 		Text: "keeps Endpoints from being mirrored to slices"},
-	{Key: "endpoints.kubernetes.io/over-capacity", Of: ofKubernetes, Kinds: ofEndpoints, Effect: Acts, Values: "truncated", Page: "endpoints",
+	{Key: overCapacity, Of: ofKubernetes, Kinds: ofEndpoints, Effect: Acts, Values: "truncated", Page: "endpoints",
 		Text: "is written at Endpoints that have more than a thousand addresses; their slices have all"},
 	{Key: "endpoints.kubernetes.io/last-change-trigger-time", Of: ofKubernetes, Kinds: ofEndpoints, Effect: Kept,
 		Text: "says when the endpoints changed, for those who measure"},
@@ -86,6 +92,12 @@ func balancing(of, key, values, page, text string) Row {
 	row := acting(of, key, values, page, text)
 	row.balancer = true
 	return row
+}
+
+// unless is the row with the values that ask for nothing.
+func (r Row) unless(idle ...string) Row {
+	r.idle = anyOf(idle...)
+	return r
 }
 
 // or is the row with the annotation that has its effect where the row has none.

@@ -24,7 +24,7 @@ its own. This page is printed from the table that the program follows. An effect
 
 | effect | meaning |
 |---|---|
-| acts | it does what it says; a value that it cannot have is a warning of the Service |
+| acts | it does what it says; see below for a value that it cannot have |
 | kept | it informs people or other programs, and is kept without a word |
 | named | it has no effect: a warning says so, and what to do instead; in the answer to whoever applies it, in ` + "`svcctl status`" + `, and as an Event |
 | refused | what it asks for is not given, and what would be dangerous without it is not served: that is a problem of the Service |
@@ -33,6 +33,15 @@ An annotation of another domain than those of this page is kept without a word. 
 ` + "`*`" + ` stands for all that begin like it and have no row of their own. Annotations about load balancers, as
 internal ones, have no effect on Services of another type than LoadBalancer, which a warning says; those about TLS hold on
 every type.
+
+### Wrong values
+
+Whatever can be said of an annotation by the object alone is said to the client that writes it. A value that an
+annotation of svcctl cannot have is refused (422), and so is a key of ` + "`svcctl.io/`" + ` that does not exist, or not on objects
+of that kind. About the annotations of clouds, and about those without an effect on this object, there is a warning, which
+kubectl shows too. ` + "`svcctl validate`" + `, ` + "`svcctl plan`" + ` and ` + "`svcctl status`" + ` report the same; a file with a value that is refused keeps
+its last good content, unless its value asks for TLS or restricts clients: then what it is about is not served. A value
+that an object was stored with by an earlier version does not keep the rest of the object from being changed.
 
 ### Internal load balancers
 

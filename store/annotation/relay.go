@@ -86,25 +86,30 @@ func RelayOf(svc *object.Service) (r Relay) {
 	case given && !anyOf("true", "false")(text):
 		r.Bad = append(r.Bad, Bad{Key: Transparent, Text: fmt.Sprintf("%q is neither true nor false, so endpoints see the box", text)})
 	}
+	r.ConnectTimeout, r.ConnectRetries = r.timeout(a), r.retries(a)
 	if !r.Asked() {
 		for _, key := range []string{ConnectTimeout, ConnectRetries, Transparent} {
-			if has(a, key) {
+			if has(a, key) && !slices.ContainsFunc(r.Bad, func(b Bad) bool { return b.Key == key }) {
 				r.Bad = append(r.Bad, Bad{Key: key, Text: "has no effect: the kernel makes no connections of its own; write " + ProxyMode + ": userspace, or another annotation that has ports relayed, too", Idle: true})
 			}
 		}
-		return r
-	}
-	r.ConnectTimeout = r.timeout(a)
-	r.ConnectRetries = defaultConnectRetries
-	if text, given := a[ConnectRetries]; given {
-		n, err := strconv.Atoi(strings.TrimSpace(text))
-		if err != nil || n < 0 || n > maxConnectRetries {
-			r.Bad = append(r.Bad, Bad{Key: ConnectRetries, Text: fmt.Sprintf("%q is no number from 0 to %d, so it is %d", text, maxConnectRetries, defaultConnectRetries)})
-		} else {
-			r.ConnectRetries = n
-		}
+		r.ConnectTimeout, r.ConnectRetries = 0, 0
 	}
 	return r
+}
+
+// retries reads how many other endpoints are tried.
+func (r *Relay) retries(a map[string]string) int {
+	text, given := a[ConnectRetries]
+	if !given {
+		return defaultConnectRetries
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(text))
+	if err != nil || n < 0 || n > maxConnectRetries {
+		r.Bad = append(r.Bad, Bad{Key: ConnectRetries, Text: fmt.Sprintf("%q is no number from 0 to %d, so it is %d", text, maxConnectRetries, defaultConnectRetries)})
+		return defaultConnectRetries
+	}
+	return n
 }
 
 // readProxyProtocol reads which header endpoints get. That of AWS is about load balancers.

@@ -126,6 +126,13 @@ var (
 	empty = anyOf("")
 )
 
+// Balances reports whether a key is of an annotation of svcctl that acts on Services which are load balanced, of every
+// type. Those that have ports relayed are not among them.
+func Balances(key string) bool {
+	r := Find(key)
+	return r != nil && r.Of == ofSvcctl && r.Effect == Acts && r.Kinds == nil && !r.balancer && r.Page != "relay"
+}
+
 // On formats the subject of a row: "annotation of Service".
 func (r *Row) On() string {
 	what := "annotation"

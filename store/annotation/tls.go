@@ -43,6 +43,12 @@ func isPlain(p *object.ServicePort) bool {
 	return p.Port == 80 || strings.EqualFold(p.Name, "http") || strings.EqualFold(object.Deref(p.AppProtocol), "http")
 }
 
+// AsksTLS reports whether an annotation of a cloud asks for TLS with a certificate.
+func AsksTLS(key, value string) bool {
+	r := Find(key)
+	return r != nil && r.Effect == Refused && !r.balancer && (r.idle == nil || !r.idle(value))
+}
+
 // certificates are the annotations of clouds that name certificates. An empty one, as a template may write it, asks for
 // TLS all the same.
 var certificates = []string{
@@ -167,7 +173,11 @@ func tlsOfAlibaba(a map[string]string, port *object.ServicePort) string {
 func tlsPorts(text string) (ports []string) {
 	for part := range strings.SplitSeq(text, ",") {
 		protocol, port, _ := strings.Cut(strings.TrimSpace(part), ":")
-		if !anyOf("", "tcp", "udp", "http")(protocol) {
+		switch {
+		case anyOf("", "tcp", "udp", "http")(protocol):
+		case port == "":
+			ports = append(ports, part)
+		default:
 			ports = append(ports, port)
 		}
 	}

@@ -1,12 +1,11 @@
-package conntrack
+package resolve
 
 import (
-	"strings"
 	"testing"
 	"time"
 )
 
-func TestParseDrain(t *testing.T) {
+func TestDrain(t *testing.T) {
 	tests := []struct {
 		name        string
 		annotations map[string]string
@@ -25,7 +24,9 @@ func TestParseDrain(t *testing.T) {
 		{name: "elb", annotations: map[string]string{AnnotationELBDrain: "true", AnnotationELBDrainTime: "60"}, want: Drain{true, time.Minute}},
 		{name: "elb without a time", annotations: map[string]string{AnnotationELBDrain: "true"}, want: Drain{true, elbDrainTimeout}},
 		{name: "elb off", annotations: map[string]string{AnnotationELBDrain: "false", AnnotationELBDrainTime: "60"}},
-		{name: "elb time alone", annotations: map[string]string{AnnotationELBDrainTime: "60"}},
+		{name: "elb time alone", annotations: map[string]string{AnnotationELBDrainTime: "60"}, wrong: AnnotationELBDrainTime},
+		{name: "elb too long", annotations: map[string]string{AnnotationELBDrain: "true", AnnotationELBDrainTime: "99999"}, wrong: AnnotationELBDrainTime},
+		{name: "elb too short", annotations: map[string]string{AnnotationELBDrain: "true", AnnotationELBDrainTime: "0"}, wrong: AnnotationELBDrainTime},
 		{name: "elb neither", annotations: map[string]string{AnnotationELBDrain: "perhaps"}, wrong: AnnotationELBDrain},
 		{name: "elb no time", annotations: map[string]string{AnnotationELBDrain: "true", AnnotationELBDrainTime: "x"}, wrong: AnnotationELBDrainTime},
 		{
@@ -36,16 +37,15 @@ func TestParseDrain(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := ParseDrain(tt.annotations)
-			if got != tt.want {
-				t.Errorf("got %+v, want %+v", got, tt.want)
+			out := Service(Input{Service: exposed("LoadBalancer", tt.annotations)}, &Facts{})
+			if out.Drain != tt.want {
+				t.Errorf("got %+v, want %+v", out.Drain, tt.want)
 			}
-			switch {
-			case tt.wrong == "" && err != nil:
-				t.Errorf("unexpected error: %v", err)
-			case tt.wrong != "" && (err == nil || !strings.Contains(err.Error(), "annotation "+tt.wrong+": ")):
-				t.Errorf("error %v, want one about %s", err, tt.wrong)
+			want := ""
+			if tt.wrong != "" {
+				want = "metadata.annotations[" + tt.wrong + "]"
 			}
+			sameProblem(t, out.Problems, want)
 		})
 	}
 }
