@@ -95,6 +95,7 @@ var edges = map[string][]string{
 	"appliance/node":            {},
 	"appliance/listen":          {},
 	"appliance/prober":          {"appliance/health"},
+	"appliance/suspect":         {"appliance/health"},
 	"appliance/relay":           {"appliance/handover", "appliance/listen", "appliance/relay/httpproxy", "appliance/relay/tlsterm"},
 	"appliance/handover":        {},
 	"appliance/resolve":         {"appliance/health", "nft", "store/annotation", "store/object"},
@@ -109,7 +110,7 @@ var edges = map[string][]string{
 		"appliance/control", "appliance/dns", "appliance/endpoints", "appliance/logqueue", "appliance/node", "appliance/resolve", "nft", "store", "store/alloc", "store/manifest", "store/object",
 	},
 	"appliance/parts": {
-		"api/wire", "appliance/announcements", "appliance/connlog", "appliance/conntrack", "appliance/dns", "appliance/feedback", "appliance/flows", "appliance/health", "appliance/healthport", "appliance/listen", "appliance/node", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/relay/tlsterm", "appliance/resolve", "appliance/sourceset",
+		"api/wire", "appliance/announcements", "appliance/connlog", "appliance/conntrack", "appliance/dns", "appliance/feedback", "appliance/flows", "appliance/health", "appliance/healthport", "appliance/listen", "appliance/node", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/relay/tlsterm", "appliance/resolve", "appliance/sourceset", "appliance/suspect",
 		"nft", "store", "store/annotation", "store/object", "store/parallel",
 	},
 	"appliance/verdict": {"api/wire"},

@@ -6,6 +6,7 @@
 //	/version          as Kubernetes' version.Info
 //	/svcctl/v1/status wire.Status
 //	/svcctl/v1/wait   ?for=synced|ready &timeout=30s &revision=N: answers when it is so
+//	/svcctl/v1/probe ?namespace=NS &name=NAME: POST, admins: wire.Probes, of connections made for it
 //	/svcctl/v1/health ?namespace=NS &name=NAME: wire.Health, of all without them
 //	/svcctl/v1/env    ?namespace=NS: wire.Environment
 //	/svcctl/v1/release POST, by an admin: lets go what vanished from the manifests in a mass

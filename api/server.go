@@ -71,6 +71,9 @@ type Config struct {
 	// Health returns the checked endpoints of a Service, of a namespace, or all, when name, or
 	// both, are empty; nil: the path is not served. It may be called concurrently.
 	Health func(namespace, name string) []wire.EndpointHealth
+	// Probe connects to each TCP endpoint of a Service, until ctx is done; nil: the path is not served. While others
+	// are asked it returns an error.
+	Probe func(ctx context.Context, namespace, name string) ([]wire.Probed, error)
 	// Service returns the state of a Service, and Setup the appliance's directories and
 	// certificate; nil: the paths are not served. They may be called concurrently. client is a
 	// client whose endpoint is asked for; the zero AddrPort: none; port 0: any port.
@@ -274,6 +277,9 @@ func (s *Server) Handler() http.Handler {
 	}
 	if s.cfg.Health != nil {
 		reader("/svcctl/v1/health", get(s.health))
+	}
+	if s.cfg.Probe != nil {
+		admin("/svcctl/v1/probe", http.HandlerFunc(s.probe))
 	}
 	if s.cfg.Setup != nil {
 		reader("/svcctl/v1/setup", get(s.setup))

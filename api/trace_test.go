@@ -159,3 +159,35 @@ func TestTracePageOutlivesTimeouts(t *testing.T) {
 		}
 	}
 }
+
+// Only admins have the box connect to endpoints, by POST.
+func TestProbeIsForAdmins(t *testing.T) {
+	asked := ""
+	probe := func(_ context.Context, namespace, name string) ([]wire.Probed, error) {
+		asked = namespace + "/" + name
+		return []wire.Probed{{Protocol: "TCP", Endpoint: "10.1.2.11:8080", Why: "connection refused"}}, nil
+	}
+	remote := serveTLS(t, &backend{}, api.Config{Probe: probe})
+	for _, try := range []struct {
+		role          auth.Role
+		method, query string
+		code          int
+		says          string
+	}{
+		{auth.Reader, http.MethodPost, "name=web", http.StatusForbidden, ""},
+		{auth.Nobody, http.MethodPost, "name=web", http.StatusUnauthorized, ""},
+		{auth.Admin, http.MethodGet, "name=web", http.StatusMethodNotAllowed, ""},
+		{auth.Admin, http.MethodPost, "", http.StatusBadRequest, "give the Service"},
+		{auth.Admin, http.MethodPost, "name=web", http.StatusOK, `"endpoint":"10.1.2.11:8080"`},
+	} {
+		if code, body := remote.do(t, remote.token(t, try.role), try.method, "/svcctl/v1/probe?"+try.query, ""); code != try.code || !strings.Contains(body, try.says) {
+			t.Errorf("%+v: %d %s", try, code, body)
+		}
+		if (asked != "") != (try.code == http.StatusOK) {
+			t.Errorf("%+v: asked for %q", try, asked)
+		}
+	}
+	if asked != "default/web" {
+		t.Errorf("asked for %q", asked)
+	}
+}

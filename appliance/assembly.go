@@ -58,6 +58,7 @@ type assembly struct {
 	bridged   *parts.Bridged
 	checks    *parts.Health
 	relay     *parts.Relay
+	suspicion *parts.Suspicion
 	flows     *parts.Flows // nil: nobody listens
 	endRelay  func()       // once it runs
 	announced *announcements.Book
@@ -95,7 +96,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 	sets := parts.NewSourceSets(sourceSetFiles(a.cfg.Services.SourceSets))
 	fullness := parts.NewFullness(a.log)
 	follows := []reconcile.Part{
-		a.grants, a.bridged, sets, a.checks, balance, flows, fullness, a.relay, parts.NewHealthPorts(a.log),
+		a.grants, a.bridged, sets, a.checks, a.suspicion, balance, flows, fullness, a.relay, parts.NewHealthPorts(a.log),
 		parts.NewAnnouncements(a.announced, a.store, a.cfg.NodeName, a.events, a.pools.Problems),
 	}
 	if a.flows != nil {
@@ -179,6 +180,7 @@ func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, follows []
 		Orphans:   a.orphans,
 		Checks:    a.checks,
 		Full:      fullness.Full,
+		Dead:      a.suspicion.Book().Dead,
 		Relays:    a.relay,
 		Tuner:     balance,
 		Addresses: placedHost{a.hosts, a.admission},

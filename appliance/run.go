@@ -160,6 +160,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	}
 	asks := prober.New(prober.Options{Log: log, SourcePorts: prober.Ports(cfg.Services.HealthCheckSourcePorts)})
 	a.checks = parts.NewHealth(asks, a.events, log)
+	a.suspicion = newSuspicion(a)
 	a.relay = relayed
 	a.grants.CountRelayed(a.relay.Load)
 	a.traffic.CountRelayed(a.relay.Load, relayedClients(a.relay))
@@ -167,7 +168,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	m.RelayedTLS(func() metrics.RelayedTLS { return tlsMetrics(a.relay) })
 	m.HealthChecks(func() metrics.HealthChecks { return healthMetrics(asks.Stats(), a.checks.FailingOpen()) })
 	a.foreseer = newForeseer(a)
-	views := apiserver.Views{Look: admitted.Look, Conditions: a.board.Conditions(), Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served, wayTo).Trace, Announced: a.announced, Changes: changes{a}, Rollouts: rollouts{a}, Plan: a.foreseer.Plan, Certificates: a.relay.CertificatesOf, Bridged: a.bridged.Of, Unrouted: unrouted}
+	views := apiserver.Views{Look: admitted.Look, Conditions: a.board.Conditions(), Grants: a.grants, Checks: a.checks, Probe: newProbes(a).ask, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served, wayTo).Trace, Announced: a.announced, Changes: changes{a}, Rollouts: rollouts{a}, Plan: a.foreseer.Plan, Certificates: a.relay.CertificatesOf, Bridged: a.bridged.Of, Unrouted: unrouted}
 	if a.member != nil {
 		a.member.lookAtTrial() // before anything is programmed
 		views.Fleet, views.Keys = a.member, sharedKeys{a.member.engine}

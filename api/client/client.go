@@ -137,6 +137,15 @@ func (c *Client) Health(ctx context.Context, namespace, name string) (*wire.Heal
 	return &h, nil
 }
 
+// Probe has the box connect to each TCP endpoint of a Service.
+func (c *Client) Probe(ctx context.Context, namespace, name string) ([]wire.Probed, error) {
+	var p wire.Probes
+	if err := c.call(ctx, http.MethodPost, "/svcctl/v1/probe", url.Values{"namespace": {namespace}, "name": {name}}, callTimeout, &p); err != nil {
+		return nil, err
+	}
+	return p.Endpoints, nil
+}
+
 // Version asks which API is spoken.
 func (c *Client) Version(ctx context.Context) (*wire.Version, error) {
 	var v wire.Version

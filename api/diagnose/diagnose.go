@@ -17,7 +17,8 @@ type Level int
 
 // The levels, the better ones first.
 const (
-	Good Level = iota
+	Note Level = iota - 1 // what is not looked at
+	Good
 	Doubt
 	Bad
 )
@@ -54,6 +55,8 @@ type Facts struct {
 	State *wire.ServiceState
 	// Traffic has the kernel's counts of the Service; nil: not known.
 	Traffic *wire.Traffic
+	// Probed is what connections of the box to each endpoint came to just now; nil: it was not asked for.
+	Probed []wire.Probed
 	// Wide adds revisions to the output.
 	Wide bool
 	// Rivals are Services, as "default/web", that ask for the address and port of the Question too and are not served there.

@@ -15,12 +15,17 @@ func (d *diagnosis) health() {
 		return
 	}
 	for _, port := range d.ports() {
-		var lines []string
+		var lines, dead []string
 		var checked, up, down, silent int
+		ejected := false
 		worst := map[string]*wire.EndpointHealth{} // by endpoint: the probes of a Pod are several checks
 		for i := range d.State.Health {
 			e := &d.State.Health[i]
 			if !d.isOf(e, port) {
+				continue
+			}
+			if e.Check == wire.CheckOfFailures {
+				dead, ejected = append(dead, verdictText(e)), e.Ejected
 				continue
 			}
 			if e.State == wire.HealthOut {
@@ -47,6 +52,9 @@ func (d *diagnosis) health() {
 			}
 		}
 		d.healthOf(fmt.Sprintf("port %d/%s", port.Port, port.Protocol), checked, up, down, silent)
+		if port.Protocol == object.ProtocolTCP {
+			d.withoutCheck(port, checked, dead, ejected)
+		}
 		if checked == 0 && len(lines) > 0 {
 			d.add(Doubt, "", "port %d/%s has endpoints that are taken out", port.Port, port.Protocol)
 		}
@@ -54,6 +62,65 @@ func (d *diagnosis) health() {
 			d.details(shortened(lines)...)
 		}
 	}
+}
+
+// withoutCheck adds findings about a port of TCP without health checks: which of its endpoints are dead, and what
+// connections of the box to them came to.
+func (d *diagnosis) withoutCheck(port object.ServicePort, checked int, dead []string, ejected bool) {
+	name := fmt.Sprintf("port %d/%s", port.Port, port.Protocol)
+	used := len(d.inUse(port, false))
+	switch {
+	case len(dead) > 0 && len(dead) >= used && !ejected, len(dead) > 0 && used == 0:
+		d.add(Bad, "start one of its servers, or correct their addresses in the EndpointSlice", "%s: none of its endpoints accepts connections (%d): clients fail", name, len(dead))
+	case len(dead) > 0 && ejected:
+		d.add(Doubt, "start that server", "%s: %s not accept connections and is taken out (svcctl.io/eject)", name, do(len(dead)))
+	case len(dead) > 0:
+		d.add(Doubt, "start that server; with svcctl.io/eject: \"true\", or svcctl.io/health-check, clients get other endpoints meanwhile", "%s: %s not accept connections, and clients still get it", name, do(len(dead)))
+	case checked == 0 && used > 0 && d.Probed == nil:
+		d.add(Note, fmt.Sprintf("`svcctl explain --probe svc/%s -n %s` connects to each endpoint now; svcctl.io/health-check: tcp has the box ask always", d.Name, d.Namespace),
+			"%s has no health check: a dead endpoint shows only when connections of clients to it fail", name)
+	}
+	if len(dead) > 0 {
+		d.details(shortened(dead)...)
+	}
+	var failed []string
+	asked := 0
+	for _, p := range d.Probed {
+		if p.Port != port.Name || p.Protocol != port.Protocol {
+			continue
+		}
+		if asked++; p.Why != "" {
+			failed = append(failed, p.Endpoint+": "+p.Why)
+		}
+	}
+	switch {
+	case asked == 0:
+	case len(failed) == 0:
+		d.good("%s: %s accepted a connection of this box just now", name, each(asked))
+	case len(failed) == asked:
+		d.add(Bad, "see whether the servers run, and whether their firewall lets this box in", "%s: none of its endpoints accepted a connection of this box just now (%d)", name, asked)
+	default:
+		d.add(Doubt, "see whether that server runs, and whether its firewall lets this box in", "%s: %d of %d endpoints accepted no connection of this box just now", name, len(failed), asked)
+	}
+	if len(failed) > 0 {
+		d.details(shortened(failed)...)
+	}
+}
+
+// do is "1 endpoint does" or "2 endpoints do".
+func do(n int) string {
+	if n == 1 {
+		return "1 endpoint does"
+	}
+	return fmt.Sprintf("%d endpoints do", n)
+}
+
+// each is "its endpoint" or "each of its 2 endpoints".
+func each(n int) string {
+	if n == 1 {
+		return "its endpoint"
+	}
+	return fmt.Sprintf("each of its %d endpoints", n)
 }
 
 // healthOf adds the finding about the health checks of one port.

@@ -22,6 +22,9 @@ func (d *diagnosis) traffic() {
 			d.add(Doubt, "`svcctl top svc/"+d.Name+" -n "+d.Namespace+"` says which endpoint; see whether it listens, and whether its answers come back through this box",
 				"%s%s without an answer of the endpoint, more than the %d that were answered", connections(uint64(p.Unanswered)), port, p.Open)
 		}
+		if p.Failed > 0 {
+			d.add(Note, "`svcctl top svc/"+d.Name+" -n "+d.Namespace+"` counts them by endpoint", "%s%s failed since the appliance started: an endpoint refused them, or did not answer", connections(p.Failed), port)
+		}
 		switch {
 		case p.Refused == nil:
 		case p.RefusedRate != nil && *p.RefusedRate > 0:

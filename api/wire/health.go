@@ -11,6 +11,25 @@ const (
 	HealthNotAsked = "not asked" // no check was made yet, cannot be made on this host (Why), or there are more than can be made
 )
 
+// CheckOfFailures is EndpointHealth.Check of an endpoint without a health check that accepts no connection of the box,
+// after connections of clients to it failed.
+const CheckOfFailures = "failed clients"
+
+// Probed is what a connection of the box to an endpoint came to.
+type Probed struct {
+	Port     string   `json:"port,omitempty"`
+	Protocol string   `json:"protocol"`
+	Endpoint string   `json:"endpoint"` // 10.1.2.11:8080
+	Took     Duration `json:"took"`
+	// Why is the failure; absent: it was accepted.
+	Why string `json:"why,omitempty"`
+}
+
+// Probes is the answer of /svcctl/v1/probe.
+type Probes struct {
+	Endpoints []Probed `json:"endpoints"`
+}
+
 // Health is the answer of /svcctl/v1/health.
 type Health struct {
 	Endpoints []EndpointHealth `json:"endpoints"`
@@ -36,4 +55,6 @@ type EndpointHealth struct {
 	Passes   int `json:"passes,omitempty"`
 	// Held is for how long an endpoint has to answer before it is up again, as it fell too often.
 	Held Duration `json:"held,omitempty"`
+	// Ejected reports that svcctl.io/eject takes an endpoint out while it is down.
+	Ejected bool `json:"ejected,omitempty"`
 }

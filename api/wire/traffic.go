@@ -68,6 +68,14 @@ type FlowTotals struct {
 	BytesOut *uint64 `json:"bytesOut,omitempty"`
 }
 
+// EndpointStates counts the endpoints of a Service port.
+type EndpointStates struct {
+	// Up counts those that are not known to be down, of All that its documents call ready; absent of UDP relays and
+	// older versions.
+	Up  int `json:"up"`
+	All int `json:"all"`
+}
+
 // ServiceTraffic is the traffic of all ports of a Service together.
 type ServiceTraffic struct {
 	ConnectionCounts
@@ -83,6 +91,10 @@ type PortTraffic struct {
 	ConnectionCounts
 	TrafficTotals
 	FlowTotals
+	// Failed counts the connections that an endpoint refused, or did not answer until the kernel forgot them, since the
+	// appliance started. A client that resets its own SYN counts as refused.
+	Failed    uint64            `json:"failed"`
+	States    *EndpointStates   `json:"states,omitempty"`
 	Endpoints []EndpointTraffic `json:"endpoints,omitempty"`
 	History   []TrafficSample   `json:"history,omitempty"`
 }
@@ -92,6 +104,11 @@ type EndpointTraffic struct {
 	Endpoint string `json:"endpoint"` // "10.1.2.11:8080"
 	ConnectionCounts
 	FlowTotals
+	// Failed is that of PortTraffic, of this endpoint.
+	Failed uint64 `json:"failed"`
+	// State is HealthDown or HealthOut, or absent, and Why the reason.
+	State string `json:"state,omitempty"`
+	Why   string `json:"why,omitempty"`
 	// Leaving reports that it gets no new connections any more.
 	Leaving bool `json:"leaving,omitempty"`
 	// Relay reports that it is the appliance's own listener, which makes the connections to endpoints.

@@ -73,6 +73,8 @@ type Views struct {
 	Conditions rest.Conditions
 	Grants     Grants
 	Checks     Health
+	// Probe is api.Config.Probe.
+	Probe func(ctx context.Context, namespace, name string) ([]wire.Probed, error)
 	// Traffic and Trace are nil where they cannot be asked.
 	Traffic Traffic
 	Trace   api.Trace
@@ -135,6 +137,7 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 			return state
 		},
 		Health:  views.Checks.State,
+		Probe:   views.Probe,
 		Setup:   func() wire.Setup { return setup(c, grants, s.Validity) },
 		Traffic: views.Traffic, Trace: noted(views.Trace, log), Fleet: views.Fleet, Rollouts: views.Rollouts,
 		Commits: views.Commits, LeafWrites: c.Fleet.LeafWrites, Forward: views.Forward,

@@ -71,7 +71,7 @@ func (p *pages) explained(svc *object.Service, endpointSlices []*object.Endpoint
 	if len(svc.Spec.Selector) > 0 {
 		f.Pods = p.selected(svc)
 	}
-	levels := map[diagnose.Level]string{diagnose.Good: "good", diagnose.Doubt: "warn", diagnose.Bad: "bad"}
+	levels := map[diagnose.Level]string{diagnose.Note: "good", diagnose.Good: "good", diagnose.Doubt: "warn", diagnose.Bad: "bad"}
 	for _, found := range diagnose.Service(f) {
 		checks = append(checks, dashboard.Check{Level: levels[found.Level], Text: found.Text, Details: found.Details, Next: found.Next})
 	}

@@ -143,3 +143,47 @@ func TestLastPacket(t *testing.T) {
 		}
 	}
 }
+
+// Of TCP connections through a VIP those that the endpoint did not answer are told, as they failed. One that was
+// answered, and UDP without an answer, wake nobody.
+func TestFailedOnly(t *testing.T) {
+	lab := netlab.NewStandard(t)
+	endpoint := lab.L1.Addr4().String()
+	lab.GW1.LoadNft("table ip vip { chain pre { type nat hook prerouting priority -100;\n" +
+		"ip daddr 172.30.0.41 tcp dport 80 dnat to " + endpoint + ":80\n" +
+		"ip daddr 172.30.0.41 tcp dport 81 dnat to " + endpoint + ":9\n" +
+		"ip daddr 172.30.0.41 udp dport 82 dnat to 10.180.99.99:82\n}\n}\n")
+	events, err := ListenFailed(lab.GW1.Namespace())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = events.Close() })
+	vip := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr("172.30.0.41"), port) }
+	for range 5 {
+		if _, err := lab.IN.Ask("tcp", vip(80)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, _ = lab.IN.Ask("udp", vip(82), netlab.Within(100*time.Millisecond))
+	lab.GW1.Conntrack("-F") // all end now
+	const refused = 3
+	for range refused {
+		if _, err := lab.IN.Ask("tcp", vip(81)); netlab.RefusalOf(err) != netlab.Reset {
+			t.Fatalf("nobody listens at port 9: %v", err)
+		}
+	}
+	seen := 0
+	for deadline := time.Now().Add(time.Minute); seen < refused && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if _, err := events.Read(time.Now(), func(e *Event) {
+			if e.Failure() != Refused || e.To != vip(81) || e.Endpoint.Port() != 9 {
+				t.Errorf("told of a connection to %s, endpoint %s, in state %s: failure %d", e.To, e.Endpoint, e.State, e.Failure())
+			}
+			seen++
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if seen != refused {
+		t.Errorf("%d refusals are told, want %d", seen, refused)
+	}
+}

@@ -23,6 +23,7 @@ import (
 type Prober interface {
 	Run(ctx context.Context, flipped func())
 	Set(service string, targets []prober.Request)
+	Hasten(health.Target)
 	Verdict(health.Target) (health.Verdict, bool)
 	Flipped() []string
 	Stats() prober.Stats
@@ -72,6 +73,8 @@ type Health struct {
 type checkedService struct {
 	checked []resolve.Checked
 	demoted []resolve.Demoted
+	dead    []resolve.Dead
+	eject   bool
 	opened  int
 	waiting bool
 }
@@ -209,6 +212,19 @@ func (h *Health) Adopt(have nft.Ruleset) { h.kernel = adopt(have) }
 // Verdict implements reconcile.Checks.
 func (h *Health) Verdict(t health.Target) (health.Verdict, bool) { return h.prober.Verdict(t) }
 
+// Hasten has the checks of an endpoint of a Service, "namespace/name", made now. It reports false if it has none.
+func (h *Health) Hasten(service string, endpoint netip.AddrPort) (checked bool) {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	for i := range h.services[service].checked {
+		if c := &h.services[service].checked[i]; c.Endpoint == endpoint {
+			h.prober.Hasten(c.Target)
+			checked = true
+		}
+	}
+	return checked
+}
+
 // Before implements reconcile.Checks: at first it is the kernel that knows, then the plan.
 func (h *Health) Before(port resolve.Port, at []netip.AddrPort) (had []netip.AddrPort, missing health.State) {
 	if !h.planned {
@@ -246,14 +262,14 @@ func (h *Health) Planned(_ *reconcile.Host, services []reconcile.Service) {
 		h.mu.RLock()
 		before, had := h.services[svc.Key]
 		h.mu.RUnlock()
-		if !had && len(svc.Checked) == 0 && len(svc.Demoted) == 0 {
+		if !had && len(svc.Checked)+len(svc.Demoted)+len(svc.Dead) == 0 {
 			continue
 		}
-		now := checkedService{svc.Checked, svc.Demoted, svc.FailingOpen, svc.Waiting}
+		now := checkedService{svc.Checked, svc.Demoted, svc.Dead, svc.Eject, svc.FailingOpen, svc.Waiting}
 		h.mu.Lock()
 		h.count(before, now)
 		h.opened += now.opened - before.opened
-		if h.services[svc.Key] = now; len(now.checked) == 0 && len(now.demoted) == 0 {
+		if h.services[svc.Key] = now; len(now.checked)+len(now.demoted)+len(now.dead) == 0 {
 			delete(h.services, svc.Key)
 		}
 		h.mu.Unlock()

@@ -29,6 +29,7 @@ type fakeProber struct {
 	flips    []string
 	stats    prober.Stats
 	looks    atomic.Int64 // calls of Stats
+	hastened []health.Target
 }
 
 func (p *fakeProber) Run(ctx context.Context, _ func()) { <-ctx.Done() }
@@ -47,6 +48,8 @@ func (p *fakeProber) Verdict(t health.Target) (health.Verdict, bool) {
 	v, known := p.verdicts[t]
 	return v, known
 }
+
+func (p *fakeProber) Hasten(t health.Target) { p.hastened = append(p.hastened, t) }
 
 func (p *fakeProber) Flipped() []string {
 	flips := p.flips

@@ -27,6 +27,15 @@ func (h *Health) State(namespace, name string) []wire.EndpointHealth {
 		for i := range s.checked {
 			list = append(list, shown{h.endpoint(key, &s.checked[i]), s.checked[i].Endpoint})
 		}
+		for i := range s.dead {
+			d := &s.dead[i]
+			e := wire.EndpointHealth{Service: key, Port: d.Port.Name, Protocol: d.Port.Protocol, Endpoint: d.Endpoint.String(), State: wire.HealthDown, Check: wire.CheckOfFailures, Why: d.Why, Ejected: s.eject}
+			if !d.Since.IsZero() {
+				since := d.Since.UTC().Truncate(time.Second)
+				e.Since = &since
+			}
+			list = append(list, shown{e, d.Endpoint})
+		}
 		for _, d := range s.demoted {
 			if d.Out {
 				list = append(list, shown{wire.EndpointHealth{Service: key, Port: d.Port, Protocol: d.Protocol, Endpoint: d.Addr.String(), State: wire.HealthOut}, d.Addr})

@@ -116,6 +116,17 @@ func (p *Prober) Set(service string, requests []Request) {
 	}
 }
 
+// Hasten makes a probe of a Target due now, unless one is under way. UDP keeps its pauses.
+func (p *Prober) Hasten(of health.Target) {
+	p.mu.Lock()
+	if t := p.book.find(of); t != nil && t.asked {
+		p.schedule.hasten(t, p.now())
+	}
+	early := p.schedule.early()
+	p.mu.Unlock()
+	p.wake(early)
+}
+
 // Verdict returns the verdict on a Target. It reports false for one that is not probed: it was not
 // Set, or there are too many.
 func (p *Prober) Verdict(of health.Target) (health.Verdict, bool) {

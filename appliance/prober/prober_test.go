@@ -410,3 +410,23 @@ func TestCannotOpen(t *testing.T) {
 		}
 	})
 }
+
+// A hastened target is asked at once, one that is under way is not asked beside that, and intervals go on from there.
+func TestHasten(t *testing.T) {
+	bubble(t, defaultLimits, passing, func(t *testing.T, p *Prober, f *fake) {
+		target := health.Target{Addr: netip.MustParseAddrPort("10.180.0.1:80"), Check: checkOf(health.TCP)}
+		target.Check.Interval = time.Hour
+		p.Set("default/web", []Request{{Target: target}})
+		time.Sleep(time.Second)
+		synctest.Wait()
+		before := len(f.of(target.Addr))
+		p.Hasten(target)
+		p.Hasten(target)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := len(f.of(target.Addr)); before != 1 || n != 2 {
+			t.Errorf("it was asked %d times, and %d after it was hastened", before, n)
+		}
+		p.Hasten(health.Target{Addr: target.Addr}) // nobody asks it
+	})
+}

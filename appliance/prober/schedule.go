@@ -153,6 +153,15 @@ func (s *schedule) again(t *target, next, now time.Duration) {
 	s.push(t, max(from+next, now))
 }
 
+// hasten makes a target that waits due now.
+func (s *schedule) hasten(t *target, now time.Duration) {
+	if t.timing.underWay || t.timing.reserved || t.timing.index < 0 || t.timing.at <= now {
+		return
+	}
+	s.due.remove(t)
+	s.push(t, now)
+}
+
 // take lists the probes that are to begin now.
 func (s *schedule) take(now time.Duration, batch []probe) []probe {
 	s.fill(now)

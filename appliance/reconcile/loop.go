@@ -66,7 +66,7 @@ func New(opts Options) *Loop {
 	l.planner.inUse = true
 	l.planner.progress = opts.Watchdog.moved
 	l.planner.occupied = newOccupied(opts.NodePorts, opts.Log)
-	l.planner.full = opts.Full
+	l.planner.full, l.planner.dead = opts.Full, opts.Dead
 	l.planner.orphans, l.planner.checks, l.planner.sourceSet, l.planner.relays = opts.Orphans, opts.Checks, opts.SourceSet, opts.Relays
 	l.planner.tuner = opts.Tuner
 	l.withoutDirectories()

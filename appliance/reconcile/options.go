@@ -51,7 +51,10 @@ type Options struct {
 	Checks   Checks   // nil: nobody is checked
 	// Full is resolve.Facts.Full, which may be called from several goroutines at once; nil: connections are
 	// not counted.
-	Full      func(port resolve.Port, at []netip.AddrPort, endpoint netip.AddrPort) (full, known bool)
+	Full func(port resolve.Port, at []netip.AddrPort, endpoint netip.AddrPort) (full, known bool)
+	// Dead is resolve.Facts.Dead, which may be called from several goroutines at once; nil: clients' failures are not
+	// looked at.
+	Dead      func() map[netip.AddrPort]health.Dead
 	Relays    Relays // nil: every listener of relayed ports is open
 	Tuner     Tuner  // nil: endpoints have the weights of their documents
 	Addresses Addresses

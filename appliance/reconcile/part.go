@@ -49,7 +49,7 @@ type Host struct {
 	Loopback []netip.Addr
 }
 
-// Service is a planned Service.
+// Service is a planned Service. It has more than 15 fields: what the Parts are told of it.
 type Service struct {
 	// Key is "namespace/name".
 	Key string
@@ -72,7 +72,10 @@ type Service struct {
 	Demoted     []resolve.Demoted
 	FailingOpen int
 	Waiting     bool
-	ResetDown   bool
+	// Dead and Eject are those of resolve.Output.
+	Dead      []resolve.Dead
+	Eject     bool
+	ResetDown bool
 	// Logged reports that its connections are logged.
 	Logged bool
 	// Relay has the listeners of the relayed ports.

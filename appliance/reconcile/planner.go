@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/appliance/health"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store"
@@ -65,7 +66,9 @@ type answers struct {
 	sourceSet func(name string) (set *nft.SourceSet, known bool)
 	relays    Relays // nil: every listener of relayed ports is open
 	// full is resolve.Facts.Full; nil: connections are not counted.
-	full  func(port resolve.Port, at []netip.AddrPort, endpoint netip.AddrPort) (full, known bool)
+	full func(port resolve.Port, at []netip.AddrPort, endpoint netip.AddrPort) (full, known bool)
+	// dead is resolve.Facts.Dead; nil: clients' failures are not looked at.
+	dead  func() map[netip.AddrPort]health.Dead
 	tuner Tuner // nil: endpoints have the weights of their documents
 }
 
@@ -127,7 +130,7 @@ func (p *planner) place(host Host) (affected []string) {
 	if p.relays != nil {
 		p.host.Resolve.Listens, p.host.Resolve.Transparent, p.host.Resolve.Keys = p.relays.Listens, p.relays.Transparent, p.relays.Keys
 	}
-	p.host.Resolve.Full = p.full
+	p.host.Resolve.Full, p.host.Resolve.Dead = p.full, p.dead
 	if p.tuner != nil {
 		p.host.Resolve.Tune = p.tuner.Tune
 	}
@@ -144,7 +147,7 @@ func (p *planner) standsAt(host Host) bool {
 func configured(host Host) resolve.Facts {
 	have := host.Resolve
 	have.Taken, have.SourceSet, have.Verdict, have.Before, have.Listens, have.Transparent = nil, nil, nil, nil, nil, nil
-	have.Full, have.Tune, have.Keys = nil, nil, nil
+	have.Full, have.Tune, have.Keys, have.Dead = nil, nil, nil, nil
 	return have
 }
 
@@ -207,7 +210,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 		out := &outputs[i]
 		ports[key] = granted[i]
 		svc := &Service{Key: key, Ports: granted[i], LocalEndpoints: out.LocalEndpoints, Drain: out.drain, RetryAfter: out.RetryAfter, EndpointConnections: out.EndpointConnections, SlowStart: out.SlowStart, SourceSets: out.SourceSets, Relay: out.Relay,
-			Checked: out.Checked, Demoted: out.Demoted, FailingOpen: out.FailingOpen, Waiting: out.Waiting, ResetDown: out.ResetDown, Logged: out.Logged}
+			Checked: out.Checked, Demoted: out.Demoted, FailingOpen: out.FailingOpen, Waiting: out.Waiting, Dead: out.Dead, Eject: out.Eject, ResetDown: out.ResetDown, Logged: out.Logged}
 		p.planned[key] = svc
 		problems := append(out.Problems, conflicts[i]...)
 		if p.inUse {

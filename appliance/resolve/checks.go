@@ -65,6 +65,7 @@ func (r *resolver) prepareChecks() {
 		r.plan = health.Unasked(r.Service)
 		r.probes.unasked = r.plan != nil
 	}
+	r.readEject()
 	for _, f := range refused {
 		reason := reasonNoEffect
 		if !f.Idle {
@@ -78,7 +79,7 @@ func (r *resolver) prepareChecks() {
 // judge lowers the state of endpoints that are taken out or not up. If too few are left, all are
 // used, as without checks.
 func (r *resolver) judge(endpoints map[portKey][]endpoint) {
-	if r.plan == nil && r.taken == nil {
+	if r.plan == nil && r.taken == nil && r.dead == nil && !r.out.Eject {
 		return
 	}
 	for i := range r.Service.Spec.Ports {
@@ -92,6 +93,9 @@ func (r *resolver) judge(endpoints map[portKey][]endpoint) {
 			r.takeOut(endpoints[key])
 			if r.plan != nil && r.plan.Ports[i] != nil && r.facts.Verdict != nil {
 				r.ask(i, key, endpoints[key])
+			}
+			if proto == nft.TCP && (r.plan == nil || r.plan.Ports[i] == nil || r.probes.unasked) {
+				r.bury(i, key, endpoints[key])
 			}
 			for j := range endpoints[key] {
 				if e := &endpoints[key][j]; e.said == ready && e.state < draining || e.out {
@@ -304,7 +308,7 @@ func (r *resolver) failOpen(index int, list []endpoint, isNew bool, checked, up 
 			left++
 		}
 	}
-	few := offered > 0 && fit*100 < r.plan.MinHealthy*offered
+	few := r.plan != nil && offered > 0 && fit*100 < r.plan.MinHealthy*offered
 	if able == 0 || left > 0 && !few {
 		return
 	}

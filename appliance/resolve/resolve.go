@@ -82,6 +82,9 @@ type Facts struct {
 	// Verdict returns the verdict on an endpoint that is checked; false: none yet. Nil: no endpoint
 	// is checked.
 	Verdict func(health.Target) (health.Verdict, bool)
+	// Dead returns the endpoints that accept no connection of this host, after clients' connections to them failed.
+	// The map is not changed; nil: there are none. Nil: clients' failures are not looked at.
+	Dead func() map[netip.AddrPort]health.Dead
 	// Before gives the endpoints that a port had before a change, of which at tells the frontends,
 	// and the state of one that it did not have. Nil: there was nothing before.
 	Before func(port Port, at []netip.AddrPort) (had []netip.AddrPort, missing health.State)
@@ -118,6 +121,9 @@ type Output struct {
 	// Checked are the endpoints that are checked, and Demoted those that are not used for that.
 	Checked []Checked
 	Demoted []Demoted
+	// Dead are the endpoints without a check that accept no connection, and Eject reports that they are taken out.
+	Dead  []Dead
+	Eject bool
 	// FailingOpen counts the ports, once for each family, that use endpoints which are not up,
 	// because too few are.
 	FailingOpen int
@@ -203,6 +209,7 @@ type resolver struct {
 	// takes out; byName has the ports of slices.
 	plan   *health.Plan
 	taken  map[netip.Addr]bool
+	dead   map[netip.AddrPort]health.Dead
 	byName map[portName]uint16
 	// weights has the weights of the Service's annotation, by address.
 	weights map[netip.Addr]uint16

@@ -20,6 +20,8 @@ type Answers struct {
 	served   func() (map[string][]nft.ServicePort, nft.Box)
 	relayed  func(service string, p *nft.ServicePort) *wire.RelayLoad // nil: unknown
 	clients  func() map[RelayedClient][]netip.AddrPort                // nil: unknown
+	failures func() map[string]map[netip.AddrPort]uint64              // nil: unknown; see Judge
+	health   func(namespace, name string) []wire.EndpointHealth       // nil: unknown
 	observer *Observer
 }
 
@@ -40,6 +42,26 @@ func NewAnswers(served func() (map[string][]nft.ServicePort, nft.Box), totals fu
 		return ports
 	}, totals)
 	return a
+}
+
+// Find returns the Service port that a connection goes through, which is not to be changed, and the endpoint: of a range
+// of ports, its address alone.
+func (a *Answers) Find(c *conntrack.Connection) (p *Port, endpoint netip.AddrPort, ok bool) {
+	o := a.observer
+	o.looking.Lock()
+	defer o.looking.Unlock()
+	found := o.served()
+	i, ok := found.of(c)
+	if !ok {
+		return nil, netip.AddrPort{}, false
+	}
+	return &found.ports[i], found.ports[i].endpoint(c), true
+}
+
+// Judge adds the states of endpoints to the answers, and the connections that failed by port (Port.Key) and endpoint. It
+// is called before the first question, or not at all.
+func (a *Answers) Judge(failures func() map[string]map[netip.AddrPort]uint64, health func(namespace, name string) []wire.EndpointHealth) {
+	a.failures, a.health = failures, health
 }
 
 // Unchanged spares looks the work of asking for Services that are as they were: changes is another number when they may be others.
@@ -137,10 +159,21 @@ func (a *Answers) traffic(l *Look, q wire.TrafficQuery) *wire.Traffic {
 	}
 	var rows []*merged
 	rows, answer.More = l.first(q.Sort, q.Limit, wantedBy(&q))
+	var failures map[string]map[netip.AddrPort]uint64
+	if a.failures != nil {
+		failures = a.failures()
+	}
 	for _, m := range rows {
 		row := m.PortTraffic
+		for _, n := range failures[m.key] {
+			row.Failed += n
+		}
+		down := map[string]wire.EndpointHealth{}
+		if a.health != nil && len(rows) <= maxJudged {
+			row.States, down = m.states(a.health(row.Namespace, row.Service))
+		}
 		if q.Endpoints {
-			row.Endpoints = m.endpoints(l, a.relayed)
+			row.Endpoints = m.endpoints(l, a.relayed, failures[m.key], down)
 		}
 		if l.Flows {
 			row.FlowTotals = m.flows(l.Bytes)
@@ -156,6 +189,9 @@ func (a *Answers) traffic(l *Look, q wire.TrafficQuery) *wire.Traffic {
 	}
 	return answer
 }
+
+// maxJudged bounds the rows with states of endpoints: pages for Prometheus have thousands.
+const maxJudged = 1000
 
 // wantedBy are the rows that a query asks for; nil: all.
 func wantedBy(q *wire.TrafficQuery) func(*row) bool {

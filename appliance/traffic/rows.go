@@ -2,6 +2,7 @@ package traffic
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -177,9 +178,35 @@ func (m *merged) order(o *merged, by string) int {
 	return 0
 }
 
+// states counts the endpoints of all families, and returns those that are down or out, by address.
+func (m *merged) states(health []wire.EndpointHealth) (states *wire.EndpointStates, down map[string]wire.EndpointHealth) {
+	down = map[string]wire.EndpointHealth{}
+	for _, e := range health {
+		if e.Port == m.name && e.Protocol == m.Protocol && (e.State == wire.HealthDown || e.State == wire.HealthOut) {
+			down[e.Endpoint] = e
+		}
+	}
+	states = &wire.EndpointStates{All: len(down)}
+	for _, p := range m.parts {
+		used := p.endpoints()
+		if p.Port.Relay != nil && p.Port.served != nil {
+			used = sortedOnce(p.Port.served.Pools[:]...)
+		}
+		for _, at := range used {
+			if _, is := down[endpointText(at)]; !is {
+				states.Up++
+				states.All++
+			}
+		}
+	}
+	return states, down
+}
+
 // endpoints lists the endpoints of all families by address, those without connections included. Those of
-// a relayed port follow its listeners; relayed tells of them.
-func (m *merged) endpoints(l *Look, relayed func(string, *nft.ServicePort) *wire.RelayLoad) (list []wire.EndpointTraffic) {
+// a relayed port follow its listeners, which relayed describes. failed are their failed connections, down those that
+// are down or out.
+func (m *merged) endpoints(l *Look, relayed func(string, *nft.ServicePort) *wire.RelayLoad, failed map[netip.AddrPort]uint64, down map[string]wire.EndpointHealth) (list []wire.EndpointTraffic) {
+	shown := map[string]bool{}
 	for _, p := range m.parts {
 		all := slices.Clone(p.endpoints())
 		for at, e := range p.Endpoints {
@@ -194,6 +221,27 @@ func (m *merged) endpoints(l *Look, relayed func(string, *nft.ServicePort) *wire
 		if p.Port.Relay != nil && relayed != nil {
 			list = append(list, p.Port.behindRelay(relayed)...)
 		}
+	}
+	for i := range list {
+		shown[list[i].Endpoint] = true
+	}
+	for _, text := range slices.Sorted(maps.Keys(down)) {
+		if !shown[text] { // it gets no connections
+			row := wire.EndpointTraffic{Endpoint: text, ConnectionCounts: wire.ConnectionCounts{Rate: rate(0, l.Since)}}
+			if l.Flows {
+				row.FlowTotals = totals(&flows.Record{}, l.Bytes)
+			}
+			list = append(list, row)
+		}
+	}
+	for i := range list {
+		row := &list[i]
+		if at, err := netip.ParseAddrPort(row.Endpoint); err == nil {
+			row.Failed = failed[at]
+		} else if addr, err := netip.ParseAddr(row.Endpoint); err == nil {
+			row.Failed = failed[netip.AddrPortFrom(addr, 0)]
+		}
+		row.State, row.Why = down[row.Endpoint].State, down[row.Endpoint].Why
 	}
 	return list
 }

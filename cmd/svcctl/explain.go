@@ -28,6 +28,7 @@ func (p *program) explainVerb() *verb {
 the object to the kernel, one line for each:
 
   ✓  good
+  –  nobody looks at it
   !  it may be the reason for some clients
   ✗  the reason: the line after it has the next step
 
@@ -39,11 +40,13 @@ annotation. That needs no appliance.`,
 		options: slices.Concat([]*option{
 			namespaceOption(),
 			{name: "client", arg: "ADDRESS[:PORT]", group: groupOutput, usage: "for a Service with a hash: show the endpoint of this client"},
+			{name: "probe", group: groupOutput, usage: "for a Service: connect to each of its TCP endpoints now (admins)"},
 			{name: "recursive", group: groupOutput, usage: "for a kind: list nested fields too, without their meaning"},
 			{name: "output", letter: "o", arg: "FORM", words: []string{"wide"}, group: groupOutput, usage: "wide: for a Service, its revision and programmed state too"},
 		}, connectOptions()),
 		examples: []example{
 			{"Why a Service does not answer.", "svcctl explain svc/web -n shop"},
+			{"Whether its servers accept connections of the box.", "svcctl explain --probe svc/web -n shop"},
 			{"The same, from the client's side.", "svcctl explain 10.96.0.10:80"},
 			{"The endpoint of a client.", "svcctl explain svc/web --client 192.0.2.10:40000"},
 			{"The meaning of a field.", "svcctl explain service.spec.externalTrafficPolicy"},
@@ -195,6 +198,11 @@ func (p *program) explainFacts(ctx context.Context, v *verb, c *client.Client, f
 	} else if err != nil {
 		return err
 	}
+	if v.option("probe").on() && f.Service != nil {
+		if f.Probed, err = c.Probe(ctx, f.Namespace, f.Name); err != nil {
+			return err
+		}
+	}
 	// Rates need two looks: this one and an earlier one of another viewer. Without it they are
 	// absent.
 	f.Traffic, err = c.Traffic(ctx, url.Values{"namespace": {f.Namespace}, "name": {f.Name}})
@@ -222,7 +230,7 @@ func (p *program) explainFacts(ctx context.Context, v *verb, c *client.Client, f
 func (p *program) tell(title string, findings []diagnose.Finding) error {
 	page := &output.Page{Color: p.color}
 	page.WriteString(page.Paint(output.Bold, output.Printable(title)) + "\n")
-	marks := map[diagnose.Level][2]string{diagnose.Good: {output.Green, "✓"}, diagnose.Doubt: {output.Yellow, "!"}, diagnose.Bad: {output.Red, "✗"}}
+	marks := map[diagnose.Level][2]string{diagnose.Note: {output.Bold, "–"}, diagnose.Good: {output.Green, "✓"}, diagnose.Doubt: {output.Yellow, "!"}, diagnose.Bad: {output.Red, "✗"}}
 	for _, f := range findings {
 		mark := marks[f.Level]
 		fmt.Fprintf(page, "  %s %s\n", page.Paint(mark[0], mark[1]), output.Printable(f.Text))

@@ -67,6 +67,8 @@ var svcctlRows = []Row{
 		Text: "`packets` starts the time of session affinity anew with every answer, not with new connections only"},
 	{Key: domain + "retry-after", Of: ofSvcctl, Effect: Acts, Values: "a time from 1s to 30s", Page: "balancing",
 		Text: "picks an endpoint anew for a client whose first one left its SYN unanswered for that time"},
+	{Key: domain + "eject", Of: ofSvcctl, Effect: Acts, Values: "true, false", Page: "health",
+		Text: "takes an endpoint without a health check out while it accepts no connection, after clients' connections to it failed"},
 	{Key: domain + "adopt-connections", Of: ofSvcctl, Effect: Acts, Values: "true, false", Page: "announcing",
 		Text: "keeps TCP connections to load balancer IPs and external IPs when another box takes over"},
 	{Key: ConnectionLog, Of: ofSvcctl, Effect: Acts, Values: "true, false", Page: "top",

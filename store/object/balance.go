@@ -137,6 +137,7 @@ func checkServiceBalance(s, old *Service) Errors {
 	errs = append(errs, checkAffinity(&s.Metadata, before)...)
 	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationRetryAfter, checkBy(ParseRetryAfter))...)
 	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationAdopt, checkBy(ParseAdopt))...)
+	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationEject, checkBy(ParseEject))...)
 	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationSlowStart, checkBy(ParseSlowStart))...)
 	return append(errs, checkAnnotation(&s.Metadata, before, AnnotationWeights, func(p path, value string) Errors {
 		if _, err := ParseWeights(value); err != nil {

@@ -27,6 +27,13 @@ const (
 	MaxSlowStart = 15 * time.Minute
 )
 
+// AnnotationEject of a Service has endpoints without a health check taken out while they do not accept connections:
+// "true" or "false".
+const AnnotationEject = "svcctl.io/eject"
+
+// ParseEject reads the value of AnnotationEject.
+func ParseEject(value string) (bool, error) { return ParseAdopt(value) }
+
 // AnnotationAdopt of a Service has TCP connections to its load balancer IPs and external IPs go on when another box
 // takes over: "true" or "false".
 const AnnotationAdopt = "svcctl.io/adopt-connections"

@@ -28,6 +28,17 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
+func TestEjectValue(t *testing.T) {
+	for value, refused := range map[string]bool{"true": false, "false": false, "": true, "yes": true, "True": true} {
+		svc := &Service{}
+		svc.Metadata.Annotations = map[string]string{AnnotationEject: value}
+		errs := checkServiceBalance(svc, nil)
+		if (len(errs) == 1) != refused || refused && !strings.Contains(errs[0].Error(), `metadata.annotations[svcctl.io/eject]: Invalid value: "`+value+`": must be "true" or "false"`) {
+			t.Errorf("%q: %v, refused %t", value, errs, refused)
+		}
+	}
+}
+
 func TestSlowStart(t *testing.T) {
 	for value, want := range map[string]time.Duration{
 		"1s": time.Second, "30": 30 * time.Second, "15m": 15 * time.Minute,

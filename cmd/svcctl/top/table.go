@@ -2,6 +2,7 @@ package top
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,10 +35,13 @@ func (t *Top) Table(now time.Time, lines, columns int) string {
 		head += fmt.Sprintf("; read %s ago", age)
 	}
 	heads := []string{"SERVICE", "PROTO"}
+	if columns > 0 && columns < wide { // the numbers need the room
+		heads = heads[:1]
+	}
 	if t.endpoints {
 		heads = append(heads, "ENDPOINT")
 	}
-	heads = append(heads, "OPEN", "UNANSWERED", "NEW/S")
+	heads = append(heads, "UP", "FAILED", "OPEN", "UNANSWERED", "NEW/S")
 	if s.Counted {
 		heads = append(heads, "CONNS", "REFUSED")
 	} else if s.Flows {
@@ -48,12 +52,15 @@ func (t *Top) Table(now time.Time, lines, columns int) string {
 		heads = append(heads, "IN", "OUT")
 	}
 	rows := [][]string{heads}
-	row := func(service, protocol, endpoint string, c wire.ConnectionCounts, made, refused *uint64, flows wire.FlowTotals) {
+	row := func(service, protocol, endpoint, up string, failed uint64, c wire.ConnectionCounts, made, refused *uint64, flows wire.FlowTotals) {
 		cells := []string{service, protocol}
+		if columns > 0 && columns < wide {
+			cells = cells[:1]
+		}
 		if t.endpoints {
 			cells = append(cells, endpoint)
 		}
-		cells = append(cells, strconv.Itoa(c.Open), strconv.Itoa(c.Unanswered), output.Rate(c.Rate))
+		cells = append(cells, up, strconv.FormatUint(failed, 10), strconv.Itoa(c.Open), strconv.Itoa(c.Unanswered), output.Rate(c.Rate))
 		if made == nil {
 			made = flows.Flows
 		}
@@ -70,7 +77,11 @@ func (t *Top) Table(now time.Time, lines, columns int) string {
 	for i := range s.Ports {
 		port := &s.Ports[i]
 		key := output.ServicePort(port.Namespace, port.Service, port.Port)
-		row(key, port.Protocol, "", port.ConnectionCounts, port.Connections, port.Refused, port.FlowTotals)
+		up := ""
+		if port.States != nil {
+			up = fmt.Sprintf("%d/%d", port.States.Up, port.States.All)
+		}
+		row(key, port.Protocol, "", up, port.Failed, port.ConnectionCounts, port.Connections, port.Refused, port.FlowTotals)
 		if !t.endpoints {
 			continue
 		}
@@ -84,11 +95,12 @@ func (t *Top) Table(now time.Time, lines, columns int) string {
 			case e.Leaving:
 				name += " (leaving)"
 			}
-			row("", "", name, e.ConnectionCounts, nil, nil, e.FlowTotals)
+			row("", "", name, e.State, e.Failed, e.ConnectionCounts, nil, nil, e.FlowTotals)
 		}
 	}
 	text := strings.Split(strings.TrimSuffix(new(output.Grid).Text(rows...), "\n"), "\n")
-	text = append([]string{head, ""}, text...)
+	text = append(append(wrapped(head, columns), ""), text...)
+	title := slices.Index(text, "") + 1
 	if s.Clients != nil {
 		text = append(append(text, ""), strings.Split(strings.TrimSuffix(clientsTable(s.Clients), "\n"), "\n")...)
 	}
@@ -102,10 +114,25 @@ func (t *Top) Table(now time.Time, lines, columns int) string {
 		text[i] = strings.TrimRight(text[i], " ")
 		text[i] = cut(text[i], columns)
 	}
-	if t.color && len(text) > 2 {
-		text[2] = "\x1b[1m" + text[2] + "\x1b[0m"
+	if t.color && len(text) > title {
+		text[title] = "\x1b[1m" + text[title] + "\x1b[0m"
 	}
 	return strings.Join(text, "\n") + "\n"
+}
+
+// wide is the number of columns from which the protocol is shown.
+const wide = 100
+
+// wrapped is a text in lines of at most so many characters, broken at blanks; 0: in one.
+func wrapped(text string, columns int) (lines []string) {
+	for columns > 0 && len([]rune(text)) > columns {
+		at := strings.LastIndex(string([]rune(text)[:columns+1]), " ")
+		if at <= 0 {
+			break
+		}
+		lines, text = append(lines, text[:at]), text[at+1:]
+	}
+	return append(lines, text)
 }
 
 // cut shortens a line to a number of columns; 0: it does not.

@@ -83,9 +83,14 @@ func TestTopTable(t *testing.T) {
 	golden(t, "relayed.txt", top.Table(at, 0, 0))
 	top.seen, top.endpoints = &flows, false
 	small := strings.Split(strings.TrimSuffix(top.Table(at, 4, 20), "\n"), "\n")
-	if len(small) != 4 || len([]rune(small[0])) != 20 {
+	if len(small) != 4 || slices.ContainsFunc(small, func(line string) bool { return len([]rune(line)) > 20 }) {
 		t.Errorf("on a screen of 4 lines of 20 characters: %q", small)
 	}
+	top.endpoints = true
+	top.seen.Ports[0].States, top.seen.Ports[0].Failed = &wire.EndpointStates{Up: 2, All: 3}, 7
+	top.seen.Ports[0].Endpoints[1].State, top.seen.Ports[0].Endpoints[1].Failed = wire.HealthDown, 7
+	golden(t, "columns-80.txt", top.Table(at.Add(time.Minute), 40, 80))
+	top.endpoints = false
 	for key, want := range map[byte]string{'r': "rate", 'u': "unanswered", 'n': "name", 'f': "refused", 'o': "open"} {
 		if top.key(key) || top.by != want {
 			t.Errorf("after %c it is sorted by %s, want %s", key, top.by, want)

@@ -1,0 +1,428 @@
+package parts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/appliance/health"
+	"svcctl.io/svcctl/appliance/prober"
+	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/appliance/suspect"
+	"svcctl.io/svcctl/nft"
+)
+
+const (
+	// hearInterval is between two readings of failures, while there are any.
+	hearInterval = 20 * time.Millisecond
+	// attemptsEvery and ejectEvery are between two looks for unanswered connections, the latter while a Service asks
+	// for eject. The former look keeps no more than 0.5 % of a CPU busy.
+	attemptsEvery = 5 * time.Second
+	ejectEvery    = time.Second
+	attemptsRest  = 200
+	// unansweredFor is the silence after which an endpoint is suspected: the client repeats its SYN then.
+	unansweredFor = 900 * time.Millisecond
+	// crowded is the number of entries from which refusals are read for a second of each look's pause only: 2,000 new
+	// connections a second, whose entries last for two minutes after their end.
+	crowded = 240_000
+	sample  = time.Second
+)
+
+// Found is a Service port that a connection goes through.
+type Found struct {
+	Service, Key string // "namespace/name", and with "/port"
+	// Endpoint answers; of a range of ports it is an address alone.
+	Endpoint netip.AddrPort
+	// Apart is set when its endpoints are not asked: the port is relayed, or a range.
+	Apart bool
+}
+
+// Suspicion has endpoints asked to which connections of clients failed, and a Service planned again when one of its
+// endpoints turns out to be dead, or accepts connections again. It has more than 15 fields: the loop, conntrack, the
+// prober and the API meet here.
+type Suspicion struct {
+	reconcile.NopPart
+	log      *slog.Logger
+	book     *suspect.Book
+	prober   Prober
+	attempts *conntrack.Attempts
+	// find finds the Service port of a connection, served returns the ports of all Services, and hasten has the health
+	// check of an endpoint made now, if its Service has one.
+	find   func(*conntrack.Connection) (Found, bool)
+	served func() map[string][]nft.ServicePort
+	hasten func(service string, endpoint netip.AddrPort) bool
+	always bool // also while no Service asks for eject
+	kick   chan struct{}
+	start  chan struct{}
+
+	mu       sync.Mutex
+	ejecting map[string]map[netip.AddrPort]bool // Services that ask for eject, with their endpoints that are out
+	pending  bool                               // one is out since the last look
+	again    map[string]bool                    // Services to plan again
+	wake     func()
+	events   *conntrack.Events
+	err      error
+}
+
+// NewSuspicion looks at failures while a Service asks for eject, and otherwise if always is set. See Suspicion for the
+// functions.
+func NewSuspicion(p Prober, always bool, find func(*conntrack.Connection) (Found, bool), served func() map[string][]nft.ServicePort,
+	hasten func(service string, endpoint netip.AddrPort) bool, log *slog.Logger) *Suspicion {
+	return &Suspicion{
+		log: log, book: suspect.NewBook(), prober: p, attempts: conntrack.NewAttempts(conntrack.Options{Log: log}), find: find, served: served, hasten: hasten,
+		always: always, kick: make(chan struct{}, 1), start: make(chan struct{}, 1), ejecting: map[string]map[netip.AddrPort]bool{}, again: map[string]bool{},
+	}
+}
+
+// Book has the dead endpoints and the failures.
+func (s *Suspicion) Book() *suspect.Book { return s.book }
+
+// Name implements reconcile.Part.
+func (s *Suspicion) Name() string { return "suspicion" }
+
+// Run implements reconcile.Part.
+func (s *Suspicion) Run(ctx context.Context, changed func()) error {
+	s.mu.Lock()
+	s.wake = changed
+	s.mu.Unlock()
+	var all sync.WaitGroup
+	all.Go(func() { s.prober.Run(ctx, s.flipped) })
+	all.Go(func() { s.look(ctx) })
+	for ctx.Err() == nil {
+		if s.wanted() {
+			s.fail(s.listen(ctx), changed)
+		}
+		retry := time.NewTimer(listenRetry)
+		if !s.wanted() {
+			retry.Stop()
+		}
+		select {
+		case <-ctx.Done():
+		case <-s.start:
+		case <-retry.C:
+		}
+		retry.Stop()
+	}
+	all.Wait()
+	return nil
+}
+
+// wanted reports whether failures are looked at.
+func (s *Suspicion) wanted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.always || len(s.ejecting) > 0
+}
+
+// fail notes why refusals are not read.
+func (s *Suspicion) fail(err error, changed func()) {
+	s.mu.Lock()
+	news := fmt.Sprint(err) != fmt.Sprint(s.err)
+	s.events, s.err = nil, err
+	s.mu.Unlock()
+	if news {
+		changed()
+	}
+}
+
+// listen reads refused connections until ctx is done, or nothing asks for them.
+func (s *Suspicion) listen(ctx context.Context) error {
+	if !conntrack.ReadSettings().Events {
+		return errors.New("net.netfilter.nf_conntrack_events is 0: set it to 2")
+	}
+	events, err := conntrack.ListenFailed(0)
+	if err != nil {
+		return err
+	}
+	defer events.Close()
+	stop := context.AfterFunc(ctx, func() { _ = events.Close() })
+	defer stop()
+	s.mu.Lock()
+	s.events, s.err = events, nil
+	s.mu.Unlock()
+	if !s.wanted() {
+		return nil
+	}
+	for {
+		if err := events.Wait(); err != nil {
+			if errors.Is(err, os.ErrClosed) {
+				return nil
+			}
+			return err
+		}
+		if _, err := events.Read(time.Now(), s.hear); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(hearInterval):
+		}
+	}
+}
+
+// hear takes the end of a connection that was not answered.
+func (s *Suspicion) hear(e *conntrack.Event) {
+	if e.Failure() == conntrack.NoFailure {
+		return
+	}
+	found, ok := s.find(e.Connection)
+	if !ok {
+		return // translated by another program
+	}
+	s.book.Failed(suspect.Place{Port: found.Key, Endpoint: found.Endpoint})
+	s.suspect(found, e.Endpoint)
+}
+
+// suspect has an endpoint asked, by its health check if it has one.
+func (s *Suspicion) suspect(found Found, endpoint netip.AddrPort) {
+	if found.Apart || !s.book.Suspect(endpoint, time.Now()) || s.hasten(found.Service, endpoint) {
+		return
+	}
+	s.prober.Set(endpoint.String(), []prober.Request{{Target: proofOf(endpoint)}})
+}
+
+func proofOf(endpoint netip.AddrPort) health.Target {
+	return health.Target{Addr: endpoint, Check: health.ProofCheck}
+}
+
+// flipped takes the outcomes of questions.
+func (s *Suspicion) flipped() {
+	for _, name := range s.prober.Flipped() {
+		endpoint, err := netip.ParseAddrPort(name)
+		verdict, known := s.prober.Verdict(proofOf(endpoint))
+		if err != nil || !known {
+			continue
+		}
+		switch verdict.State {
+		case health.Up:
+			s.prober.Set(name, nil)
+			if services := s.book.Raise(endpoint); len(services) > 0 {
+				s.log.Info("endpoint accepts connections again", "endpoint", name, "services", len(services))
+				s.replan(services)
+			}
+		case health.Down:
+			services := s.usersOf(endpoint)
+			if len(services) == 0 {
+				s.prober.Set(name, nil)
+				continue
+			}
+			dead := health.DeadOf(verdict)
+			s.book.Bury(endpoint, dead, services)
+			s.log.Warn("endpoint accepts no connections", "endpoint", name, "why", dead.Why, "svc", services[0], "services", len(services))
+			s.replan(services)
+		}
+	}
+}
+
+// usersOf returns the Services with an endpoint of TCP, sorted.
+func (s *Suspicion) usersOf(endpoint netip.AddrPort) (keys []string) {
+	for key, ports := range s.served() {
+		if slices.ContainsFunc(ports, func(p nft.ServicePort) bool {
+			return p.Protocol == nft.TCP && slices.ContainsFunc(p.Pools[:], func(pool []netip.AddrPort) bool { return slices.Contains(pool, endpoint) })
+		}) {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// replan has Services planned again.
+func (s *Suspicion) replan(services []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, key := range services {
+		s.again[key] = true
+	}
+	if s.wake != nil {
+		s.wake()
+	}
+}
+
+// look looks for unanswered connections until ctx is done, while that is wanted.
+func (s *Suspicion) look(ctx context.Context) {
+	defer func() { _ = s.attempts.Close() }()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.kick:
+		case <-timer.C:
+		}
+		if !s.wanted() {
+			_ = s.attempts.Close()
+			timer.Stop()
+			continue
+		}
+		began := time.Now()
+		entries, found, err := s.attempts.Look(began, s.waits)
+		if err != nil {
+			s.log.Debug("unanswered connections are not seen", "err", err)
+		}
+		cost := time.Since(began)
+		s.correct()
+		for _, endpoint := range s.book.Undecided(began) {
+			if _, dead := s.book.Dead()[endpoint]; !dead {
+				s.prober.Set(endpoint.String(), nil)
+			}
+		}
+		s.mu.Lock()
+		eject := len(s.ejecting) > 0
+		s.mu.Unlock()
+		pause := max(attemptsEvery, attemptsRest*cost)
+		switch {
+		case eject:
+			pause = max(ejectEvery, conntrack.RestFor*cost)
+		case found > 0:
+			pause = max(ejectEvery, attemptsRest*cost)
+		}
+		s.ration(ctx, entries > crowded && !eject)
+		timer.Reset(pause)
+	}
+}
+
+// correct notes how dead endpoints fail now: one that refused may be gone, and of one that was out before this process it
+// is not known.
+func (s *Suspicion) correct() {
+	for endpoint, dead := range s.book.Dead() {
+		verdict, known := s.prober.Verdict(proofOf(endpoint))
+		if !known || verdict.Failures == 0 {
+			continue
+		}
+		if now := health.DeadOf(verdict); now.Why != dead.Why {
+			s.replan(s.book.Correct(endpoint, now))
+		}
+	}
+}
+
+// ration reads refusals for a second and pauses until the next look where connections are many, as the kernel prepares
+// a message for each of them.
+func (s *Suspicion) ration(ctx context.Context, many bool) {
+	s.mu.Lock()
+	events := s.events
+	s.mu.Unlock()
+	if events == nil {
+		return
+	}
+	if err := events.Pause(false); err != nil {
+		s.log.Debug("refused connections are not seen", "err", err)
+	}
+	if !many {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(sample):
+		_ = events.Pause(true)
+	}
+}
+
+// waits takes a connection that is not answered. It returns true for one to an endpoint that is taken out, so that the
+// client's next SYN goes to another one.
+func (s *Suspicion) waits(c *conntrack.Connection, waited time.Duration) (forget bool) {
+	found, ok := s.find(c)
+	if !ok || found.Apart {
+		return false
+	}
+	s.mu.Lock()
+	out := s.ejecting[found.Service][c.Endpoint]
+	s.mu.Unlock()
+	if !out && waited >= unansweredFor {
+		s.suspect(found, c.Endpoint)
+	}
+	return out
+}
+
+// Planned implements reconcile.Part.
+func (s *Suspicion) Planned(_ *reconcile.Host, services []reconcile.Service) {
+	before := s.wanted()
+	for i := range services {
+		svc := &services[i]
+		dead := make([]netip.AddrPort, 0, len(svc.Dead))
+		out := map[netip.AddrPort]bool{}
+		for _, d := range svc.Dead {
+			dead = append(dead, d.Endpoint)
+			if _, known := s.book.Dead()[d.Endpoint]; d.Assumed && !known {
+				s.book.Bury(d.Endpoint, health.Dead{Why: "it was out before this start"}, []string{svc.Key})
+				s.prober.Set(d.Endpoint.String(), []prober.Request{{Target: proofOf(d.Endpoint), Start: health.Down}})
+			}
+			if svc.Eject && !slices.ContainsFunc(svc.Ports, func(p nft.ServicePort) bool { return slices.Contains(p.Pools[nft.PoolCluster], d.Endpoint) }) {
+				out[d.Endpoint] = true
+			}
+		}
+		for _, endpoint := range s.book.Use(svc.Key, dead) {
+			s.prober.Set(endpoint.String(), nil)
+		}
+		s.mu.Lock()
+		was := s.ejecting[svc.Key]
+		if delete(s.ejecting, svc.Key); svc.Eject {
+			s.ejecting[svc.Key] = out
+		}
+		for endpoint := range out {
+			s.pending = s.pending || !was[endpoint]
+		}
+		s.mu.Unlock()
+	}
+	switch after := s.wanted(); {
+	case after && !before:
+		signal(s.start)
+		signal(s.kick)
+	case before && !after:
+		s.mu.Lock()
+		if s.events != nil {
+			_ = s.events.Close()
+		}
+		s.mu.Unlock()
+	}
+}
+
+// signal sends, unless one is waiting already.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Stepped implements reconcile.Part: once an endpoint is out, its unanswered connections are looked for.
+func (s *Suspicion) Stepped(step reconcile.Step) {
+	s.mu.Lock()
+	look := step.Applied && s.pending
+	s.pending = s.pending && !look
+	s.mu.Unlock()
+	if look {
+		signal(s.kick)
+	}
+}
+
+// Problems implements reconcile.Part.
+func (s *Suspicion) Problems() []resolve.Problem {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil || len(s.ejecting) == 0 {
+		return nil
+	}
+	return []resolve.Problem{{Reason: "EjectBlind", Warning: true,
+		Message: fmt.Sprintf("endpoints that refuse connections are not taken out by svcctl.io/eject: %v; it is tried again every %s", s.err, listenRetry)}}
+}
+
+// Retry implements reconcile.Part.
+func (s *Suspicion) Retry() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keys := slices.Sorted(maps.Keys(s.again))
+	clear(s.again)
+	return keys
+}

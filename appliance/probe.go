@@ -1,0 +1,105 @@
+package appliance
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/nft"
+)
+
+const (
+	// probeFor is how long an endpoint may take to accept a connection: a client repeats its SYN after a second.
+	probeFor = 2 * time.Second
+	// mostProbed bounds the endpoints of one request, and probeWidth those that are asked at once.
+	mostProbed = 1000
+	probeWidth = 64
+)
+
+// probes connects to endpoints on request, for one request at a time.
+type probes struct {
+	ports func(service string) []nft.ServicePort
+	state func(namespace, name string) []wire.EndpointHealth
+	busy  sync.Mutex
+}
+
+func newProbes(a *assembly) *probes { return &probes{ports: a.grants.Of, state: a.checks.State} }
+
+// ask connects to each TCP endpoint of a Service that is in use, or out for its health, until ctx is done.
+func (p *probes) ask(ctx context.Context, namespace, name string) ([]wire.Probed, error) {
+	if !p.busy.TryLock() {
+		return nil, errors.New("the endpoints of another Service are being asked: try again in some seconds")
+	}
+	defer p.busy.Unlock()
+	list := p.endpoints(namespace, name)
+	if len(list) > mostProbed {
+		list = list[:mostProbed]
+	}
+	var all sync.WaitGroup
+	turns := make(chan struct{}, probeWidth)
+	for i := range list {
+		turns <- struct{}{}
+		all.Go(func() {
+			began := time.Now()
+			list[i].Why = connect(ctx, list[i].Endpoint)
+			list[i].Took = wire.Duration(time.Since(began))
+			<-turns
+		})
+	}
+	all.Wait()
+	return list, nil
+}
+
+// endpoints lists the TCP endpoints of a Service by port and address; of ranges of ports there are none.
+func (p *probes) endpoints(namespace, name string) (list []wire.Probed) {
+	add := func(port, protocol, endpoint string) {
+		e := wire.Probed{Port: port, Protocol: protocol, Endpoint: endpoint}
+		if protocol == nft.TCP.Name() && !slices.Contains(list, e) {
+			list = append(list, e)
+		}
+	}
+	for _, port := range p.ports(namespace + "/" + name) {
+		if slices.ContainsFunc(port.Frontends, func(fe nft.Frontend) bool { return fe.IsRange() }) {
+			continue
+		}
+		_, portName := nft.SplitID(port.ID)
+		for _, pool := range port.Pools {
+			for _, at := range pool {
+				add(portName, port.Protocol.Name(), at.String())
+			}
+		}
+	}
+	for _, e := range p.state(namespace, name) {
+		add(e.Port, e.Protocol, e.Endpoint)
+	}
+	slices.SortFunc(list, func(a, b wire.Probed) int {
+		at := func(e wire.Probed) netip.AddrPort { ap, _ := netip.ParseAddrPort(e.Endpoint); return ap }
+		return at(a).Compare(at(b))
+	})
+	return list
+}
+
+// connect makes a TCP connection and resets it. It returns why there was none.
+func connect(ctx context.Context, to string) (why string) {
+	dialer := net.Dialer{Timeout: probeFor}
+	conn, err := dialer.DialContext(ctx, "tcp", to)
+	var errno syscall.Errno
+	switch {
+	case err == nil:
+		_ = conn.(*net.TCPConn).SetLinger(0)
+		_ = conn.Close()
+		return ""
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
+		return "no answer in " + probeFor.String()
+	case errors.As(err, &errno):
+		return errno.Error()
+	}
+	return err.Error()
+}

@@ -1,0 +1,76 @@
+package resolve
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"svcctl.io/svcctl/appliance/health"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/object"
+)
+
+// An endpoint without a check that accepts no connection is a problem, an error if it was the last one. With eject it
+// is not used, unless that leaves none.
+func TestBury(t *testing.T) {
+	eject := func(value string) func(*object.Service) {
+		return func(s *object.Service) { s.Metadata.Annotations = map[string]string{"svcctl.io/eject": value} }
+	}
+	headless := func(s *object.Service) { s.Spec.ClusterIPs, s.Spec.ClusterIP = []string{"None"}, "None" }
+	udp := func(s *object.Service) { s.Spec.Ports[0].Protocol = object.ProtocolUDP }
+	relayed := func(s *object.Service) { s.Metadata.Annotations["svcctl.io/proxy-mode"] = "userspace" }
+	for _, test := range []struct {
+		name           string
+		svc            *object.Service
+		refuse, silent []string
+		used, problems string
+		dead           int
+	}{
+		{"none is dead", service(eject("true")), nil, nil, "all", "", 0},
+		{"one refuses", service(), []string{r1}, nil, "all", "EndpointRefuses warning", 1},
+		{"one is silent", service(), nil, []string{r1}, "all", "EndpointSilent warning", 1},
+		{"all are dead", service(), []string{l1, r1}, []string{r2}, "all", "EndpointRefuses error, EndpointSilent error", 3},
+		{"one is out", service(eject("true")), []string{r1}, nil, l1 + " " + r2, "EndpointRefuses warning", 1},
+		{"two are out", service(eject("true")), []string{r1}, []string{l1}, r2, "EndpointRefuses warning, EndpointSilent warning", 2},
+		{"none is left", service(eject("true")), []string{l1, r1, r2}, nil, "all", "EndpointRefuses error, FailingOpen warning", 3},
+		{"it says false", service(eject("false")), []string{r1}, nil, "all", "EndpointRefuses warning", 1},
+		{"a wrong value", service(eject("yes")), []string{r1}, nil, "all", "UnknownValue warning, EndpointRefuses warning", 1},
+		{"a check asks", service(checked("svcctl.io/eject=true")), []string{r1}, nil, "all", "", 0},
+		{"headless", service(eject("true"), headless), []string{r1}, nil, "none", "NotServed warning, NoEffect warning, EndpointRefuses warning", 1},
+		{"UDP alone", service(eject("true"), udp), []string{r1}, nil, "none", "NoEffect warning", 0},
+		{"relayed", service(eject("true"), relayed), []string{r1}, nil, "none", "NoEffect warning, EndpointRefuses warning, NoRelay warning", 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dead := map[netip.AddrPort]health.Dead{}
+			for i, list := range [][]string{test.refuse, test.silent} {
+				for _, at := range list {
+					dead[netip.AddrPortFrom(netip.MustParseAddr(at), 80)] = health.Dead{Refuses: i == 0, Why: "because"}
+				}
+			}
+			f := judged(nil)
+			f.Dead = func() map[netip.AddrPort]health.Dead { return dead }
+			out := Service(Input{Service: test.svc, Slices: []*object.EndpointSlice{slice(80, l1, r1, r2)}, Pod: func(string) *object.Pod { return nil }}, f)
+			var problems []string
+			for _, p := range out.Problems {
+				severity := "error"
+				if p.Warning {
+					severity = "warning"
+				}
+				problems = append(problems, p.Reason+" "+severity)
+			}
+			used := "none"
+			if len(out.Ports) > 0 {
+				if used = hosts(out.Ports[0].Pools[nft.PoolCluster]); used == l1+" "+r1+" "+r2 {
+					used = "all"
+				}
+				if used == "" {
+					used = "none"
+				}
+			}
+			if got, want := fmt.Sprintf("%s: %s: %d", used, strings.Join(problems, ", "), len(out.Dead)), fmt.Sprintf("%s: %s: %d", test.used, test.problems, test.dead); got != want {
+				t.Errorf("%s, want %s\n%v", got, want, out.Problems)
+			}
+		})
+	}
+}

@@ -1,0 +1,215 @@
+package suspect
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"svcctl.io/svcctl/appliance/health"
+)
+
+const (
+	// again is the least time between two questions about an endpoint.
+	again = time.Second
+	// rate bounds the questions a second about all endpoints.
+	rate = 100
+	// most bounds the endpoints that are under suspicion or dead; others wait for the next failure.
+	most = 4096
+	// mostCounts bounds the endpoints whose failures are counted.
+	mostCounts = 16384
+	// undecided ends a suspicion whose questions could not be asked.
+	undecided = 10 * time.Second
+)
+
+// Book has the endpoints under suspicion, the dead ones, and how many connections failed. Its methods may be called
+// concurrently.
+type Book struct {
+	dead atomic.Pointer[map[netip.AddrPort]health.Dead] // never changed in place; nil: none
+
+	mu     sync.Mutex
+	asked  map[netip.AddrPort]time.Time // when the question about an endpoint began
+	tokens float64
+	filled time.Time
+	users  map[netip.AddrPort]map[string]struct{} // Services of the dead ones, "namespace/name"
+	failed map[Place]uint64
+}
+
+// Place is an endpoint of a Service port.
+type Place struct {
+	Port     string // "namespace/name", or "namespace/name/port"
+	Endpoint netip.AddrPort
+}
+
+// NewBook is without suspicions.
+func NewBook() *Book {
+	return &Book{
+		asked: map[netip.AddrPort]time.Time{}, tokens: rate, failed: map[Place]uint64{},
+		users: map[netip.AddrPort]map[string]struct{}{},
+	}
+}
+
+// Failed counts a connection that failed.
+func (b *Book) Failed(p Place) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, known := b.failed[p]; !known && len(b.failed) >= mostCounts {
+		for other := range b.failed { // any: it is counted anew
+			delete(b.failed, other)
+			break
+		}
+	}
+	b.failed[p]++
+}
+
+// Failures returns the failed connections of all endpoints, by port.
+func (b *Book) Failures() map[string]map[netip.AddrPort]uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := map[string]map[netip.AddrPort]uint64{}
+	for p, n := range b.failed {
+		if all[p.Port] == nil {
+			all[p.Port] = map[netip.AddrPort]uint64{}
+		}
+		all[p.Port][p.Endpoint] = n
+	}
+	return all
+}
+
+// Suspect reports whether an endpoint is to be asked now, as a connection to it failed. A dead one is asked anyway.
+func (b *Book) Suspect(endpoint netip.AddrPort, now time.Time) bool {
+	if _, dead := b.Dead()[endpoint]; dead {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	last, known := b.asked[endpoint]
+	if known && now.Sub(last) < again {
+		return false
+	}
+	if !known && len(b.asked)+len(b.users) >= most {
+		b.prune(now)
+		if len(b.asked)+len(b.users) >= most {
+			return false
+		}
+	}
+	b.tokens = min(b.tokens+now.Sub(b.filled).Seconds()*rate, rate)
+	if b.filled = now; b.tokens < 1 {
+		return false
+	}
+	b.tokens--
+	b.asked[endpoint] = now
+	return true
+}
+
+// prune forgets suspicions that are over. The caller holds mu.
+func (b *Book) prune(now time.Time) {
+	for at, last := range b.asked {
+		if now.Sub(last) >= again {
+			delete(b.asked, at)
+		}
+	}
+}
+
+// Undecided returns the endpoints that were asked about last 10 s ago, and forgets that they were.
+func (b *Book) Undecided(now time.Time) (list []netip.AddrPort) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for at, last := range b.asked {
+		if now.Sub(last) >= undecided {
+			delete(b.asked, at)
+			list = append(list, at)
+		}
+	}
+	return list
+}
+
+// Dead returns the dead endpoints. The map is not to be changed.
+func (b *Book) Dead() map[netip.AddrPort]health.Dead {
+	if all := b.dead.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
+// Bury makes an endpoint dead that these Services use.
+func (b *Book) Bury(endpoint netip.AddrPort, d health.Dead, services []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.asked, endpoint)
+	if b.users[endpoint] == nil {
+		b.users[endpoint] = map[string]struct{}{}
+	}
+	for _, key := range services {
+		b.users[endpoint][key] = struct{}{}
+	}
+	b.replace(func(all map[netip.AddrPort]health.Dead) { all[endpoint] = d })
+}
+
+// Correct changes how an endpoint is dead, and returns the Services that use it.
+func (b *Book) Correct(endpoint netip.AddrPort, d health.Dead) (services []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.users[endpoint] == nil {
+		return nil
+	}
+	b.replace(func(all map[netip.AddrPort]health.Dead) { all[endpoint] = d })
+	return slices.Collect(maps.Keys(b.users[endpoint]))
+}
+
+// Raise ends what is held against an endpoint, and returns the Services that use it if it was dead.
+func (b *Book) Raise(endpoint netip.AddrPort) (services []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for key := range b.users[endpoint] {
+		services = append(services, key)
+	}
+	b.drop(endpoint)
+	return services
+}
+
+// Use takes the dead endpoints that a Service uses now, and returns those that no Service uses any more; they are
+// forgotten.
+func (b *Book) Use(service string, endpoints []netip.AddrPort) (left []netip.AddrPort) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, at := range endpoints {
+		if b.users[at] != nil {
+			b.users[at][service] = struct{}{}
+		}
+	}
+	for at, users := range b.users {
+		if _, uses := users[service]; !uses || slices.Contains(endpoints, at) {
+			continue
+		}
+		if delete(users, service); len(users) == 0 {
+			b.drop(at)
+			left = append(left, at)
+		}
+	}
+	return left
+}
+
+// drop forgets a dead endpoint. The caller holds mu.
+func (b *Book) drop(endpoint netip.AddrPort) {
+	if b.users[endpoint] == nil {
+		return
+	}
+	delete(b.users, endpoint)
+	b.replace(func(all map[netip.AddrPort]health.Dead) { delete(all, endpoint) })
+}
+
+// replace changes a copy of the dead endpoints. The caller holds mu.
+func (b *Book) replace(change func(map[netip.AddrPort]health.Dead)) {
+	all := maps.Clone(b.Dead())
+	if all == nil {
+		all = map[netip.AddrPort]health.Dead{}
+	}
+	if change(all); len(all) == 0 {
+		b.dead.Store(nil)
+		return
+	}
+	b.dead.Store(&all)
+}
