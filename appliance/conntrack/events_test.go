@@ -168,7 +168,7 @@ func TestFailedOnly(t *testing.T) {
 	lab.GW1.Conntrack("-F") // all end now
 	const refused = 3
 	for range refused {
-		if _, err := lab.IN.Ask("tcp", vip(81)); netlab.RefusalOf(err) != netlab.Reset {
+		if _, err := lab.IN.Ask("tcp", vip(81)); netlab.RefusalOf(err) != netlab.Refused {
 			t.Fatalf("nobody listens at port 9: %v", err)
 		}
 	}
