@@ -94,7 +94,7 @@ func (r *resolver) bury(index int, key portKey, list []endpoint) {
 	r.reportDead(index, ReasonEndpointRefuses, refusing, usable, all)
 	r.reportDead(index, ReasonEndpointSilent, silent, usable, all)
 	if buried > 0 {
-		r.failOpen(index, list, false, usable, usable-buried)
+		r.failOpen(index, list, false, usable, usable-buried, slices.Concat(refusing, silent))
 	}
 }
 
@@ -136,6 +136,7 @@ func (r *resolver) reportDead(index int, reason string, dead []string, usable in
 			next = "they are taken out until they accept connections"
 		}
 	}
-	r.out.Problems = append(r.out.Problems, Problem{r.ref, fmt.Sprintf("spec.ports[%d]", index), reason,
-		fmt.Sprintf("%s: %d of %d endpoints %s: %s; %s", r.portText(index), len(dead), usable, what, named, next), !all})
+	r.out.Problems = append(r.out.Problems, Problem{Object: r.ref, Field: fmt.Sprintf("spec.ports[%d]", index), Reason: reason,
+		Message: fmt.Sprintf("%s: %d of %d endpoints %s: %s; %s", r.portText(index), len(dead), usable, what, named, next), Warning: !all})
+	r.cause(dead)
 }

@@ -33,7 +33,7 @@ func TestBury(t *testing.T) {
 		{"all are dead", service(), []string{l1, r1}, []string{r2}, "all", "EndpointRefuses error, EndpointSilent error", 3},
 		{"one is out", service(eject("true")), []string{r1}, nil, l1 + " " + r2, "EndpointRefuses warning", 1},
 		{"two are out", service(eject("true")), []string{r1}, []string{l1}, r2, "EndpointRefuses warning, EndpointSilent warning", 2},
-		{"none is left", service(eject("true")), []string{l1, r1, r2}, nil, "all", "EndpointRefuses error, FailingOpen warning", 3},
+		{"none is left", service(eject("true")), []string{l1, r1, r2}, nil, "all", "EndpointRefuses error, FailingOpen error", 3},
 		{"it says false", service(eject("false")), []string{r1}, nil, "all", "EndpointRefuses warning", 1},
 		{"a wrong value", service(eject("yes")), []string{r1}, nil, "all", "UnknownValue warning, EndpointRefuses warning", 1},
 		{"a check asks", service(checked("svcctl.io/eject=true")), []string{r1}, nil, "all", "", 0},

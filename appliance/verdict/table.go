@@ -67,6 +67,9 @@ var Table = []Row{
 
 	// Health of endpoints.
 	{Reason: "FailingOpen", Effect: Fails, By: ByCause, Text: "both endpoints are down, so traffic still goes to both of them; a warning when fewer are up than svcctl.io/health-check-min-healthy asks for", Next: "svcctl health svc/NAME -n NS"},
+	{Reason: "EndpointRefuses", Effect: Fails, By: ByCause, Text: "1 of 3 endpoints without a health check refuses connections of clients and of this box; an error when the port has no other one", Next: explainNext},
+	{Reason: "EndpointSilent", Effect: Fails, By: ByCause, Text: "1 of 3 endpoints without a health check does not answer clients, nor this box; an error when the port has no other one", Next: explainNext},
+	{Reason: "EjectBlind", Severity: wire.SeverityWarning, Text: "endpoints that refuse connections are not taken out by svcctl.io/eject: net.netfilter.nf_conntrack_events is 0", Next: "svcctl doctor"},
 	{Reason: "EndpointDown", Severity: wire.SeverityWarning, By: ByCause, Text: "1 of 3 endpoints is down and gets no new connections; grouped by endpoint over all Services", Next: "svcctl health"},
 	{Reason: "EndpointFull", Text: "an endpoint has as many open connections as the Service allows", Next: "svcctl top svc/NAME -n NS"},
 	{Reason: "ProbeRefused", Text: "a probe of a Pod cannot be made as a health check", Next: explainNext},
