@@ -177,3 +177,39 @@ func Test440_imported_configurations_serve(t *testing.T) {
 		t.Log(list(problems))
 	}
 }
+
+// Test880_import_of_a_cluster_answers: what a cluster prints of a Service with externalTrafficPolicy Local, whose endpoints
+// are on nodes of the cluster, is applied as it is imported, and clients get answers with their own addresses.
+func Test880_import_of_a_cluster_answers(t *testing.T) {
+	b := newBox(t, flags{"load-balancer-pool": {"198.51.100.0/28"}})
+	b.svcctl.Start()
+	name := file(t, fmt.Sprintf(`apiVersion: v1
+kind: List
+items:
+- apiVersion: v1
+  kind: Service
+  metadata: {name: ingress, namespace: ingress-nginx, uid: 3f0c1d5e-0000-4000-8000-000000000001, resourceVersion: "7"}
+  spec:
+    type: LoadBalancer
+    externalTrafficPolicy: Local
+    clusterIP: 10.96.12.1
+    clusterIPs: [10.96.12.1]
+    selector: {app: ingress}
+    ports: [{name: http, port: 80, targetPort: http}]
+  status: {loadBalancer: {ingress: [{ip: 198.51.100.5}]}}
+- apiVersion: discovery.k8s.io/v1
+  kind: EndpointSlice
+  metadata: {name: ingress-x7k2p, namespace: ingress-nginx, labels: {kubernetes.io/service-name: ingress}}
+  addressType: IPv4
+  ports: [{name: http, port: 80, protocol: TCP}]
+  endpoints: [{addresses: ["%s"], nodeName: worker-1, conditions: {ready: true}, targetRef: {kind: Pod, name: ingress-0, namespace: ingress-nginx}}]
+`, ipv4.of(b.L1)))
+	out, errOut, err := b.GW1.Run(binary, "import", "cluster", name)
+	if err != nil || !strings.Contains(errOut, "nodeName of the endpoint is left out") || !strings.HasSuffix(errOut, name+": 1 of 1 Service imported\n") {
+		t.Fatalf("%v: %s", err, errOut)
+	}
+	if out, errOut, code := b.svcctl.Svcctl("apply", "--wait", "-f", file(t, out)); code != 0 {
+		t.Fatalf("apply: exit code %d: %s%s", code, out, errOut)
+	}
+	b.reaches(t, b.EXT, "tcp", netip.MustParseAddrPort("198.51.100.5:80"), plain, ipv4.on(80, b.L1)...)
+}

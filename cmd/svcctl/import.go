@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/store/convert"
@@ -23,27 +25,31 @@ func (p *program) importVerb() *verb {
 		summary: "convert configurations of other load balancers, or of a cluster",
 		args:    "SOURCE FILE|- [FLAGS]",
 		words:   slices.Sorted(maps.Keys(convert.Sources())),
-		about: `SOURCE is one of keepalived, ipvs, haproxy, nftlb, metallb and cluster: reads a keepalived.conf, what ` + "`ipvsadm -S -n`" + ` prints, the proxies in TCP mode of a
-haproxy.cfg, or the JSON of nftlb, and prints a Service and EndpointSlices for each virtual
+		about: `SOURCE is one of keepalived, ipvs, haproxy, nftlb, metallb and cluster: reads a keepalived.conf, what ` + "`ipvsadm -S -n`" + ` prints, the proxies of a
+haproxy.cfg in TCP mode or with one HTTP backend, or the JSON of nftlb, and prints a Service and EndpointSlices for each virtual
 server. Of a cluster it takes what ` + "`kubectl get svc,endpointslices -A -o yaml`" + ` prints; objects
-of MetalLB become flags of svcctl serve and svcctl announce, in a comment.
+of MetalLB stay as they are, its ConfigMap of before 0.13 becomes such objects. VRRP
+instances become the flags of svcctl announce, in a comment.
 
-A setting without a counterpart is a comment in the YAML and a line on stderr. Unknown
+A setting without a counterpart is a comment in the YAML and a line on stderr, and the last
+line counts what is imported. Unknown
 syntax is an error with its line, and nothing is printed.
 
 It needs no privilege and no appliance, and changes nothing.`,
 		options: []*option{
 			namespaceOption(),
 			{name: "address", arg: "ADDRESS", repeats: true, group: groupHow, usage: "address for `bind *` of HAProxy; repeatable, one for each IP family (default: an address of a pool)"},
+			{name: "resolve", group: groupHow, usage: "look up host names of servers once, and write their addresses"},
 			{name: "keep-cluster-ips", group: groupHow, usage: "the Services of a cluster keep their cluster IPs"},
 		},
 		examples: []example{
 			{"The virtual servers of keepalived.", "svcctl import keepalived /etc/keepalived/keepalived.conf > edge.yaml"},
 			{"The TCP proxies of HAProxy, at an address that is routed to this box.", "svcctl import haproxy /etc/haproxy/haproxy.cfg --address 192.0.2.10"},
+			{"One with host names.", "svcctl import haproxy /etc/haproxy/haproxy.cfg --resolve"},
 			{"The Services of a cluster, as they are now.", "kubectl get svc,endpointslices -A -o yaml | svcctl import cluster -"},
 			{"Those of the kernel, with a check of the manifests.", "ipvsadm -S -n | svcctl import ipvs - | svcctl validate -"},
 		},
-		exits: `  0  done; stderr says what is lost
+		exits: `  0  done; stderr says what is lost, and how many virtual servers are imported
   1  a line is not understood, or the file cannot be read
   2  wrong usage`,
 		run: p.runImport,
@@ -51,7 +57,7 @@ It needs no privilege and no appliance, and changes nothing.`,
 }
 
 // runImport prints the manifests of a configuration.
-func (p *program) runImport(_ context.Context, v *verb, args []string) error {
+func (p *program) runImport(ctx context.Context, v *verb, args []string) error {
 	if len(args) != 2 {
 		return usagef("import takes a kind of file and a file, as `svcctl import keepalived /etc/keepalived/keepalived.conf`")
 	}
@@ -81,6 +87,11 @@ func (p *program) runImport(_ context.Context, v *verb, args []string) error {
 	options.KeepClusterIPs = v.option("keep-cluster-ips").on()
 	end := p.waiting(func() string { return "importing " + name }, 0)
 	imported, err := source(string(text), options)
+	if names := namesIn(err); len(names) > 0 && v.option("resolve").on() {
+		if options.Names, err = lookUp(ctx, names); err == nil {
+			imported, err = source(string(text), options)
+		}
+	}
 	end()
 	if err != nil {
 		for _, err := range flatten(err) {
@@ -99,12 +110,56 @@ func (p *program) runImport(_ context.Context, v *verb, args []string) error {
 		return err
 	}
 	for _, loss := range imported.AllLosses() {
-		fmt.Fprintf(p.stderr, "%s:%d: warning: %s\n", name, loss.Line, oneLine(loss.Text))
+		where := name
+		if loss.Line > 0 {
+			where += fmt.Sprintf(":%d", loss.Line)
+		}
+		fmt.Fprintf(p.stderr, "%s: warning: %s\n", where, oneLine(loss.Text))
+	}
+	if imported.Done < imported.Described || len(imported.AllLosses()) > 0 { // else the manifests say it all
+		defer func() { fmt.Fprintf(p.stderr, "%s: %s\n", name, imported.Summary()) }()
 	}
 	if len(imported.Virtuals)+len(imported.Kept)+len(imported.Settings) == 0 {
 		return fmt.Errorf("%s describes no virtual server that has a counterpart", name)
 	}
 	return p.print(manifests)
+}
+
+// namesIn returns the host names that an import needs the addresses of.
+func namesIn(err error) (names []string) {
+	if err == nil {
+		return nil
+	}
+	for _, err := range flatten(err) {
+		if at, is := errors.AsType[*convert.Error](err); is && at.Name != "" && !slices.Contains(names, at.Name) {
+			names = append(names, at.Name)
+		}
+	}
+	return names
+}
+
+// lookupPatience bounds the look-up of all names of a file.
+const lookupPatience = 10 * time.Second
+
+// lookUp returns the addresses of host names, those of IPv4 first.
+func lookUp(ctx context.Context, names []string) (map[string][]netip.Addr, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookupPatience)
+	defer cancel()
+	found := map[string][]netip.Addr{}
+	var errs []error
+	for _, name := range names {
+		addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("look up %s: %w", name, err))
+			continue
+		}
+		for i := range addrs {
+			addrs[i] = addrs[i].Unmap()
+		}
+		slices.SortStableFunc(addrs, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
+		found[name] = addrs
+	}
+	return found, errors.Join(errs...)
 }
 
 // source is the content of a file, or of stdin for "-".

@@ -15,9 +15,13 @@ func Cluster(text string, options Options) (*Imported, error) {
 	r := &cluster{reading: reading{options: options}, sliced: map[string]bool{}, endpoints: map[string]bool{}}
 	file := manifest.Decode("cluster.yaml", []byte(text), manifest.DefaultLimits())
 	if file.Err != nil {
-		return nil, &Error{max(file.Err.Line, 1), file.Err.Message}
+		return nil, &Error{Line: max(file.Err.Line, 1), Text: file.Err.Message}
 	}
+	configured := r.metallbConfig(text)
 	for _, p := range file.Problems {
+		if configured && p.Object.Kind == object.KindConfigMap && p.Reason == manifest.ReasonNotServed {
+			continue
+		}
 		r.problem(p)
 	}
 	for i := range file.Documents {
@@ -34,7 +38,28 @@ func Cluster(text string, options Options) (*Imported, error) {
 		r.object(&file.Documents[i])
 	}
 	r.settings()
+	r.namespaces()
 	return r.result()
+}
+
+// namespaces puts the Namespaces of the objects before them: apply refuses an object without its Namespace.
+func (r *cluster) namespaces() {
+	var missing []*Kept
+	seen := map[string]bool{"": true, "default": true}
+	for _, k := range r.out.Kept {
+		if k.Object.GetTypeMeta().Kind == object.KindNamespace {
+			seen[k.Object.GetMeta().Name] = true
+		}
+	}
+	for _, k := range r.out.Kept {
+		if name := k.Object.GetMeta().Namespace; !seen[name] {
+			seen[name] = true
+			missing = append(missing, &Kept{Object: &object.Namespace{
+				TypeMeta: object.TypeMeta{Kind: object.KindNamespace, APIVersion: "v1"}, Metadata: object.ObjectMeta{Name: name},
+			}})
+		}
+	}
+	r.out.Kept = append(missing, r.out.Kept...)
 }
 
 type cluster struct {
@@ -68,6 +93,7 @@ type Kept struct {
 func (r *cluster) problem(p manifest.Problem) {
 	line := max(p.Line, 1)
 	switch {
+	case p.Reason == manifest.ReasonNotServed && p.Object.Kind == object.KindNamespace: // those of the objects are written anyway
 	case p.Reason == manifest.ReasonNotServed:
 		r.lose(nil, line, "%s %s is left out: %s", p.Object.Kind, p.Object.Name, p.Message)
 	case p.Warning:
@@ -123,18 +149,33 @@ func (r *cluster) object(d *manifest.Document) {
 		if key := d.Object.GetMeta().Namespace + "/" + meta.Name; !r.sliced[key] && !r.endpoints[key] && o.Spec.Type != object.TypeExternalName {
 			lose("spec", "there are no endpoints of it among the objects: clients are refused until an EndpointSlice is written")
 		}
+		r.out.What = "Service"
+		r.out.Described++
+		r.out.Done++
 		r.service(o, lose)
 	case *object.EndpointSlice:
-		targets := 0
+		targets, nodes := 0, 0
 		for i := range o.Endpoints {
-			if o.Endpoints[i].TargetRef != nil {
+			e := &o.Endpoints[i]
+			if e.TargetRef != nil {
 				targets++
-				o.Endpoints[i].TargetRef = nil
+				e.TargetRef = nil
+			}
+			if e.NodeName != nil {
+				nodes++
+				e.NodeName = nil
+			}
+			if e.Hints != nil {
+				e.Hints.ForNodes = nil
 			}
 		}
-		if targets > 0 {
+		switch {
+		case targets == 1:
+			lose("endpoints", "the endpoint is as of now: it does not follow its Pod")
+		case targets > 1:
 			lose("endpoints", "the %d endpoints are as of now: they do not follow their Pods", targets)
 		}
+		r.nodesLost(nodes, lose)
 		if owned && len(o.Endpoints) == 0 {
 			lose("endpoints", "no endpoint serves: clients are refused until endpoints are written here")
 		}
@@ -143,6 +184,19 @@ func (r *cluster) object(d *manifest.Document) {
 			r.lose(nil, d.Line, "Endpoints %s are left out: the EndpointSlices say the same", meta.Name)
 			return
 		}
+		nodes := 0
+		for i := range o.Subsets {
+			for _, list := range [][]object.EndpointAddress{o.Subsets[i].Addresses, o.Subsets[i].NotReadyAddresses} {
+				for j := range list {
+					if list[j].NodeName != nil {
+						nodes++
+						list[j].NodeName = nil
+					}
+					list[j].TargetRef = nil
+				}
+			}
+		}
+		r.nodesLost(nodes, func(_, format string, args ...any) { lose("subsets", format, args...) })
 	case *object.IPAddressPool:
 		o.Status = nil
 	case *object.L2Advertisement:
@@ -161,6 +215,17 @@ func (r *cluster) object(d *manifest.Document) {
 	}
 	r.judge(d, o)
 	r.out.Kept = append(r.out.Kept, k)
+}
+
+// nodesLost adds the loss of node names: no endpoint is local to a box by the name of a node of the cluster, so a policy
+// Local would leave clients without an answer.
+func (r *cluster) nodesLost(n int, lose func(field, format string, args ...any)) {
+	switch {
+	case n == 1:
+		lose("endpoints", "nodeName of the endpoint is left out: it names a node of the cluster; an endpoint without one counts as local to this box")
+	case n > 1:
+		lose("endpoints", "nodeName of %d endpoints is left out: it names nodes of the cluster; endpoints without one count as local to this box", n)
+	}
 }
 
 // judge refuses an object that a cluster would refuse, too: then the text is not what it printed.

@@ -27,6 +27,11 @@ func (r *haproxy) read() {
 	}
 	for _, p := range r.proxies {
 		r.front(p)
+		for _, l := range p.lines {
+			if n := haproxyArguments[l.words[0]]; n > 0 && len(l.words) > n+1 {
+				r.lose(nil, l.line, "%q behind %s is left out: it is no part of that statement", strings.Join(l.words[n+1:], " "), strings.Join(l.words[:n+1], " "))
+			}
+		}
 	}
 	for _, p := range r.proxies {
 		if p.kind == "backend" && p.name != "" && !p.used {
@@ -43,6 +48,7 @@ type haproxy struct {
 	defaults map[string]*proxy // named ones
 	last     *proxy            // the defaults section that holds
 	told     bool              // that addresses have to be routed to the box
+	anyTold  bool              // that all addresses of the box have no counterpart
 }
 
 // A proxy is a section of the file.
@@ -112,8 +118,11 @@ func (r *haproxy) front(p *proxy) {
 		r.loseSection(p, func(string) bool { return false })
 		return
 	}
-	if mode := p.mode(); mode != "tcp" {
-		r.lose(nil, p.line, "%s %s is left out: it is in mode %s, and connections are not looked into here", p.kind, p.name, mode)
+	before := len(r.out.Virtuals)
+	defer func() { r.described(len(r.out.Virtuals) > before) }()
+	mode := p.mode()
+	if why := r.notRelayed(p, mode); why != "" {
+		r.lose(nil, p.line, "%s %s is left out: %s", p.kind, p.name, why)
 		return
 	}
 	if _, is := p.says("disabled"); is {
@@ -126,6 +135,10 @@ func (r *haproxy) front(p *proxy) {
 		if back = r.backendOf(p, v); back == nil {
 			return
 		}
+	}
+	if mode == "http" {
+		v.Annotations[annotationProxyMode], v.Annotations[annotationBackendProtocol] = "userspace", "http"
+		r.lose(v, p.line, "mode http is the relay: requests are passed on one by one over HTTP/1.1, with X-Forwarded-For, -Proto and -Port")
 	}
 	binds := r.binds(p, v)
 	if binds == nil {
@@ -141,6 +154,58 @@ func (r *haproxy) front(p *proxy) {
 	r.publish(v, p.name, binds, b.checks)
 }
 
+// The annotations of relayed Services.
+const (
+	annotationProxyMode       = "svcctl.io/proxy-mode"
+	annotationBackendProtocol = "svcctl.io/backend-protocol"
+	annotationTLSSecret       = "svcctl.io/tls-secret"
+)
+
+// notRelayed returns why a frontend has no counterpart; "": it has. HTTP is relayed to one backend, without looking at
+// requests: what chooses by them, or answers them, would be served by the wrong servers.
+func (r *haproxy) notRelayed(p *proxy, mode string) string {
+	switch mode {
+	case "tcp":
+		return ""
+	case "http":
+	default:
+		return "it is in mode " + mode + ", which is not imported"
+	}
+	servers := slices.ContainsFunc(p.lines, func(l haproxyLine) bool { return l.words[0] == "server" || l.words[0] == "default_backend" })
+	own := map[int]bool{}
+	for _, l := range p.lines {
+		own[l.line] = true
+	}
+	for _, l := range p.statements() {
+		switch first := l.words[0]; {
+		case first == "use_backend" && len(l.words) > 2, first == "use-server":
+			return fmt.Sprintf("it chooses by requests (%s), and the relay passes all of them on to one backend", l)
+		case first == "redirect" || first == "http-request" && (l.word(1) == "redirect" || l.word(1) == "return" || l.word(1) == "deny" || l.word(1) == "auth"):
+			return fmt.Sprintf("it answers requests itself (%s), and the relay passes all of them on", l)
+		case first == "stats" && own[l.line] && !servers:
+			return "it serves the statistics of haproxy: `svcctl dashboard`, `svcctl top` and --metrics-listen have those of svcctl"
+		}
+	}
+	return ""
+}
+
+// certificateOf returns a name for the Secret of a bind's certificate: that of its file; "": it names none.
+func certificateOf(words []string) string {
+	i := slices.Index(words, "crt")
+	if i < 0 || i+1 >= len(words) {
+		return ""
+	}
+	base := strings.TrimRight(words[i+1], "/")
+	base = base[strings.LastIndexByte(base, '/')+1:]
+	for _, suffix := range []string{".pem", ".crt", ".cert"} {
+		base = strings.TrimSuffix(base, suffix)
+	}
+	return new(reading).name(base)
+}
+
+// haproxyArguments are statements with a fixed number of words behind the keyword.
+var haproxyArguments = map[string]int{"mode": 1, "default_backend": 1, "timeout": 2}
+
 // loseSection is one loss for a section, which names what is in it.
 func (r *haproxy) loseSection(p *proxy, read func(keyword string) bool) {
 	var inside []string
@@ -149,7 +214,7 @@ func (r *haproxy) loseSection(p *proxy, read func(keyword string) bool) {
 		if what == "option" || what == "timeout" || what == "no" || what == "stats" {
 			what = strings.TrimSpace(what + " " + l.word(1))
 		}
-		if !read(what) && !slices.Contains(inside, what) {
+		if !read(what) && !haproxyIsQuiet(l) && !slices.Contains(inside, what) {
 			inside = append(inside, what)
 		}
 	}
@@ -200,7 +265,7 @@ func (r *haproxy) backendOf(p *proxy, v *Virtual) *proxy {
 	switch {
 	case back == nil:
 		r.fail(l.line, "there is no backend %s", l.word(1))
-	case back.mode() != "tcp":
+	case back.mode() != p.mode():
 		r.lose(nil, p.line, "%s %s is left out: its backend %s is in mode %s", p.kind, p.name, back.name, back.mode())
 		back = nil
 	}
@@ -230,9 +295,12 @@ func (r *haproxy) binds(p *proxy, v *Virtual) (list []haproxyBind) {
 			r.fail(l.line, "bind what? An address and a port are missing")
 			continue
 		}
+		secret := ""
 		if slices.Contains(l.words[2:], "ssl") || strings.HasPrefix(l.word(1), "quic") {
-			r.lose(v, l.line, "bind %s ends TLS, which has no counterpart: clients are not served there; have the servers end it", l.word(1))
-			continue
+			if secret = certificateOf(l.words[2:]); secret == "" || strings.HasPrefix(l.word(1), "quic") {
+				r.lose(v, l.line, "bind %s ends TLS, and names no certificate with crt: clients are not served there; name a Secret in "+annotationTLSSecret, l.word(1))
+				continue
+			}
 		}
 		for i := 2; i < len(l.words); i++ {
 			text := l.words[i]
@@ -242,6 +310,9 @@ func (r *haproxy) binds(p *proxy, v *Virtual) (list []haproxyBind) {
 			}
 			switch {
 			case strings.HasPrefix(text, "name "), strings.HasPrefix(text, "id "), text == "v4v6":
+			case secret != "" && text == "ssl": // with its crt
+			case secret != "" && strings.HasPrefix(text, "crt "):
+				r.lose(v, l.line, "%s: TLS ends here with the Secret %s, and clients are refused until it is there: `kubectl create secret tls %s --cert FILE --key FILE`, or one in a file of manifests", text, secret, secret)
 			case text == "accept-proxy":
 				r.lose(v, l.line, "accept-proxy: the header of the PROXY protocol is not taken off, the servers get it")
 			default:
@@ -249,7 +320,12 @@ func (r *haproxy) binds(p *proxy, v *Virtual) (list []haproxyBind) {
 			}
 		}
 		for address := range strings.SplitSeq(l.word(1), ",") {
-			list = append(list, r.bind(l.line, v, address)...)
+			for _, b := range r.bind(l.line, v, address) {
+				if secret != "" {
+					v.Annotations[annotationTLSSecret+"."+strconv.Itoa(int(b.port))] = secret
+				}
+				list = append(list, b)
+			}
 		}
 	}
 	return list
@@ -347,7 +423,10 @@ func (r *haproxy) publish(v *Virtual, name string, binds []haproxyBind, checks [
 		}
 		if i := slices.Index(g.addrs, netip.Addr{}); i >= 0 {
 			one.Type = object.TypeLoadBalancer
-			r.lose(&one, v.Line, "all addresses of the box: the Service gets an address of a pool of the appliance instead; name one with --address")
+			if !r.anyTold {
+				r.anyTold = true
+				r.lose(nil, v.Line, "Services for all addresses of the box (bind *) get an address of a pool of the appliance instead; name one with --address")
+			}
 			if len(g.addrs) > 1 {
 				one.LoadBalancerIPs = slices.DeleteFunc(slices.Clone(g.addrs), func(a netip.Addr) bool { return !a.IsValid() })
 			}

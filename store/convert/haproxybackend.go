@@ -2,6 +2,7 @@ package convert
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,6 +17,18 @@ var haproxyRead = []string{
 
 // haproxyQuiet lists statements about the program that do not affect which server a client gets.
 var haproxyQuiet = []string{"description", "id", "enabled", "guid"}
+
+// haproxyProcess are statements about the process and its log: the unit and the settings of svcctl have those.
+var haproxyProcess = []string{
+	"daemon", "pidfile", "log", "log-tag", "log-format", "log-send-hostname", "user", "group", "uid", "gid", "chroot", "nbproc", "nbthread", "ulimit-n", "node", "setenv", "presetenv",
+	"master-worker", "stats socket", "stats timeout", "option tcplog", "option httplog", "option dontlognull", "option logasap", "option dontlog-normal", "option log-health-checks",
+	"option log-separate-errors", "errorfile",
+}
+
+// haproxyIsQuiet reports whether a statement is about the process alone, so that nothing is lost without it.
+func haproxyIsQuiet(l haproxyLine) bool {
+	return slices.Contains(haproxyQuiet, l.words[0]) || slices.Contains(haproxyProcess, l.words[0]) || slices.Contains(haproxyProcess, l.words[0]+" "+l.word(1))
+}
 
 // The longest svcctl.io/idle-timeout.
 const mostIdle = 168 * time.Hour
@@ -33,6 +46,7 @@ type haproxyBackend struct {
 	allBackups bool
 	defaults   []haproxyLine // default-server
 	backups    int
+	consistent haproxyLine // hash-type consistent; the zero value: none
 	checks     []checked
 }
 
@@ -96,13 +110,33 @@ func (b *haproxyBackend) read() {
 			b.stick(l)
 		case "stick-table":
 			b.stickTable(l)
+		case "hash-type":
+			if l.word(1) == "consistent" {
+				b.consistent = l
+			} else {
+				b.loseOwn(l, own)
+			}
+		case "rate-limit":
+			if l.word(1) == "sessions" && b.front == b.p {
+				b.rateLimit(b.v, l)
+			}
 		default:
 			b.loseOwn(l, own)
 		}
 	}
+	forwards := func(l haproxyLine) bool { return l.words[0] == "option" && l.word(1) == "forwardfor" }
+	if b.p.mode() == "http" && !slices.ContainsFunc(slices.Concat(b.p.statements(), b.front.statements()), forwards) {
+		b.lose(b.v, b.front.line, "haproxy adds no X-Forwarded-For here, as option forwardfor is missing: the relay does")
+	}
 	b.request()
 	b.idle()
 	b.balance(balance)
+	if of := b.v.Annotations[object.AnnotationBalance]; b.consistent.line > 0 && of == object.BalanceSourceHash {
+		b.v.Annotations[object.AnnotationBalance] = object.BalanceMaglev
+		b.lose(b.v, b.consistent.line, "%s is maglev, which hashes the client's address and port: the servers of clients are others; svcctl.io/balance source-hash keeps a client with one server", b.consistent)
+	} else if b.consistent.line > 0 {
+		b.lose(b.v, b.consistent.line, "%s is left out: no hash chooses the server", b.consistent)
+	}
 	for _, l := range servers {
 		b.server(l)
 	}
@@ -110,7 +144,7 @@ func (b *haproxyBackend) read() {
 
 // loseOwn records a statement of the proxy itself as lost; those of defaults are recorded with the defaults.
 func (b *haproxyBackend) loseOwn(l haproxyLine, own map[int]bool) {
-	if own[l.line] && !slices.Contains(haproxyQuiet, l.words[0]) {
+	if own[l.line] && !haproxyIsQuiet(l) {
 		b.lose(b.v, l.line, "%s has no counterpart and is left out%s", l, haproxyHint(l))
 	}
 }
@@ -137,10 +171,23 @@ func (r *haproxy) frontLosses(p *proxy, v *Virtual) {
 		case slices.Contains([]string{"mode", "bind", "default_backend", "use_backend", "disabled"}, keyword):
 		case slices.Contains(haproxyQuiet, keyword):
 		case keyword == "timeout" && l.word(1) == "client" || keyword == "clitimeout": // see idle
+		case keyword == "rate-limit" && l.word(1) == "sessions":
+			r.rateLimit(v, l)
+		case haproxyIsQuiet(l) || keyword == "option" && l.word(1) == "forwardfor" && p.mode() == "http":
 		default:
 			r.lose(v, l.line, "%s has no counterpart and is left out%s", l, haproxyHint(l))
 		}
 	}
+}
+
+// rateLimit reads rate-limit sessions RATE.
+func (r *haproxy) rateLimit(v *Virtual, l haproxyLine) {
+	n, err := strconv.ParseUint(l.word(2), 10, 32)
+	if err != nil {
+		r.fail(l.line, "rate-limit sessions %q is no number", l.word(2))
+		return
+	}
+	r.rate(v, l.line, l.String(), n)
 }
 
 const (
@@ -203,8 +250,12 @@ func (b *haproxyBackend) option(l haproxyLine, own bool) {
 	case "mysql-check", "pgsql-check", "redis-check", "smtpchk", "ldap-check", "external-check", "spop-check":
 		b.kind = "tcp"
 		b.lose(b.v, l.line, "option %s: servers are asked whether they accept connections, and nothing more", l.word(1))
+	case "forwardfor":
+		if own && b.p.mode() != "http" {
+			b.lose(b.v, l.line, "%s is for mode http", l)
+		}
 	default:
-		if own {
+		if own && !haproxyIsQuiet(l) {
 			b.lose(b.v, l.line, "%s has no counterpart and is left out", l)
 		}
 	}

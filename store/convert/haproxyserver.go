@@ -21,7 +21,7 @@ var (
 	}
 	haproxyValues = []string{
 		"addr", "agent-addr", "agent-inter", "agent-port", "agent-send", "alpn", "ca-file", "check-alpn", "check-proto", "check-sni", "ciphers", "ciphersuites", "cookie", "crl-file", "crt",
-		"curves", "downinter", "error-limit", "fastinter", "guid", "hash-key", "id", "init-addr", "init-state", "log-bufsize", "log-proto", "max-reuse", "maxconn", "maxqueue", "minconn", "namespace",
+		"curves", "downinter", "error-limit", "fastinter", "guid", "hash-key", "id", "init-addr", "init-state", "log-bufsize", "log-proto", "max-reuse", "maxqueue", "minconn", "namespace",
 		"npn", "observe", "on-error", "on-marked-up", "pool-conn-name", "pool-low-conn", "pool-max-conn", "pool-purge-delay", "proto", "redir", "resolve-net", "resolve-opts", "resolve-prefer",
 		"resolvers", "sigalgs", "slowstart", "sni", "socks4", "source", "ssl-max-ver", "ssl-min-ver", "tcp-ut", "track", "verify", "verifyhost", "weight", "ws", "inter", "rise", "fall", "port",
 		"usesrc", "interface", "strict-maxconn", "shard",
@@ -38,6 +38,7 @@ type haproxyServer struct {
 	port, proxy                        string
 	c                                  check
 	losses                             []string
+	maxconn                            string
 }
 
 // server reads server, and dispatch.
@@ -61,12 +62,20 @@ func (b *haproxyBackend) server(l haproxyLine) {
 		address = text
 	}
 	host, port := haproxyHost(address)
+	if found := b.options.Names[host]; len(found) > 0 {
+		b.lose(b.v, l.line, "server %s: the name %s is %s as of now, and is not looked up again", name, host, found[0])
+		host = found[0].String()
+	}
 	if addr, err := netip.ParseAddr(host); err == nil && addr.IsLoopback() {
 		b.lose(b.v, l.line, "server %s at %s is the box itself, which has no counterpart: write an address that the program listens at", name, address)
 		return
 	}
 	var err error
-	if s.Addr, err = parseAddr(host); err == nil && port != "" {
+	if s.Addr, err = parseAddr(host); err != nil && isName(host) {
+		b.errs = append(b.errs, &Error{Line: l.line, Text: fmt.Sprintf("server %s: %q is no address: it is a name, which --resolve looks up once", name, host), Name: host})
+		return
+	}
+	if err == nil && port != "" {
 		s.Port, err = ParsePort(port)
 	}
 	if err != nil {
@@ -84,6 +93,9 @@ func (b *haproxyBackend) server(l haproxyLine) {
 	if len(s.losses) > 0 {
 		b.lose(b.v, l.line, "server %s: what has no counterpart is left out: %s", name, strings.Join(s.losses, ", "))
 	}
+	if n, err := strconv.ParseUint(s.maxconn, 10, 32); err == nil {
+		b.limit(b.v, l.line, s.Addr, "maxconn "+s.maxconn, n)
+	}
 	b.proxyProtocol(&s, name, l.line)
 	if s.disabled {
 		b.lose(b.v, l.line, "server %s is disabled: it has weight 0 instead of %d", name, s.Weight)
@@ -96,6 +108,27 @@ func (b *haproxyBackend) server(l haproxyLine) {
 	}
 	b.v.Servers = append(b.v.Servers, s.Server)
 	b.checks = append(b.checks, checked{s.Server, l.line, b.checkOf(&s, l.line)})
+}
+
+// isNumber reports whether a text is a number that is not negative.
+func isNumber(text string) bool {
+	_, err := strconv.ParseUint(text, 10, 32)
+	return err == nil
+}
+
+// isName reports whether a text is a host name rather than an address that is not well-formed.
+func isName(text string) bool {
+	letter := false
+	for _, c := range text {
+		switch {
+		case c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z':
+			letter = true
+		case c >= '0' && c <= '9' || c == '-' || c == '.' || c == '_':
+		default:
+			return false
+		}
+	}
+	return letter
 }
 
 // proxyProtocol sets the header that servers get: all of a Service the one of the first server.
@@ -178,7 +211,7 @@ func (b *haproxyBackend) params(s *haproxyServer, line int, words []string) {
 	}
 	for i := 0; i < len(words); i++ {
 		word, value := words[i], ""
-		takes := slices.Contains(haproxyValues, word) || word == "on-marked-down"
+		takes := slices.Contains(haproxyValues, word) || word == "on-marked-down" || word == "maxconn"
 		if takes {
 			if i++; i >= len(words) {
 				b.fail(line, "%s of a server needs a value", word)
@@ -257,6 +290,10 @@ func (b *haproxyBackend) params(s *haproxyServer, line int, words []string) {
 		case "verify":
 			if value != "none" { // no certificate is verified here
 				lost(word + " " + value)
+			}
+		case "maxconn":
+			if s.maxconn = value; !isNumber(value) {
+				b.fail(line, "maxconn %q is no number", value)
 			}
 		case "id", "guid":
 		default:

@@ -13,7 +13,7 @@ const directText = "direct routing and tunnels have no counterpart: packets are 
 
 // IPVS reads the output of `ipvsadm -S -n`.
 func IPVS(text string, options Options) (*Imported, error) {
-	r := &ipvs{reading: reading{options: options}, virtuals: map[string]*Virtual{}, schedulers: map[*Virtual]string{}, lost: map[string]bool{}}
+	r := &ipvs{reading: reading{options: options}, virtuals: map[string]*Virtual{}, schedulers: map[*Virtual]ipvsScheduler{}, lost: map[string]bool{}}
 	line := 0
 	for l := range strings.Lines(text) {
 		line++
@@ -31,16 +31,26 @@ func IPVS(text string, options Options) (*Imported, error) {
 		}
 	}
 	for _, v := range r.order {
-		r.balance(v, v.Line, r.schedulers[v])
+		of := r.schedulers[v]
+		r.balance(v, v.Line, of.name)
+		if of.byPort {
+			r.hashPort(v, v.Line)
+		}
 		r.add(v)
 	}
 	return r.result()
 }
 
+// An ipvsScheduler chooses servers by the client's address, and by its port too if byPort is set.
+type ipvsScheduler struct {
+	name   string
+	byPort bool
+}
+
 type ipvs struct {
 	reading
 	virtuals   map[string]*Virtual // by protocol and address as written
-	schedulers map[*Virtual]string
+	schedulers map[*Virtual]ipvsScheduler
 	lost       map[string]bool // those that have no counterpart
 	order      []*Virtual
 }
@@ -72,7 +82,7 @@ func (r *ipvs) number(line int, option, text string) int64 {
 // service reads a line -A.
 func (r *ipvs) service(line int, words []string) {
 	v := &Virtual{Line: line, Annotations: map[string]string{}, KeepsClient: true}
-	key, scheduler := "", "wlc"
+	key, scheduler, byPort := "", "wlc", false
 	for i := 0; i < len(words); i++ {
 		option := words[i]
 		if protocol, is := ipvsProtocols[option]; is {
@@ -92,7 +102,15 @@ func (r *ipvs) service(line int, words []string) {
 			r.affinity(v, line, seconds)
 		case "-M", "--netmask":
 			r.granularity(v, line, r.take(line, words, &i))
-		case "--pe", "-b", "--sched-flags":
+		case "-b", "--sched-flags":
+			for flag := range strings.SplitSeq(r.take(line, words, &i), ",") {
+				if flag == "sh-port" || flag == "mh-port" {
+					byPort = true
+				} else {
+					r.lose(v, line, "%s %s has no counterpart and is left out", option, flag)
+				}
+			}
+		case "--pe":
 			r.lose(v, line, "%s %s has no counterpart and is left out", option, r.take(line, words, &i))
 		case "-o", "--ops":
 			r.lose(v, line, "%s has no counterpart: a server is chosen once for each flow of UDP", option)
@@ -106,8 +124,11 @@ func (r *ipvs) service(line int, words []string) {
 		r.fail(line, "which service? -t, -u, --sctp-service and -f name one")
 	case r.virtuals[key] != nil || r.lost[key] && len(v.Ports) > 0:
 		r.fail(line, "the service %s is there a second time", key)
-	case len(v.Ports) > 0:
-		r.schedulers[v] = scheduler
+	default:
+		r.described(len(v.Ports) > 0)
+	}
+	if key != "" && len(v.Ports) > 0 && r.virtuals[key] == nil {
+		r.schedulers[v] = ipvsScheduler{scheduler, byPort}
 		r.virtuals[key] = v
 		r.order = append(r.order, v)
 	}
@@ -147,6 +168,7 @@ func (r *ipvs) address(v *Virtual, line int, key, protocol, value string) {
 // server reads a line -a.
 func (r *ipvs) server(line int, words []string) {
 	key, server, direct := "", Server{Weight: 1}, true // -g is the default, ipvsadm(8)
+	bound := uint64(0)
 	var losses []string
 	for i := 0; i < len(words); i++ {
 		option := words[i]
@@ -168,7 +190,9 @@ func (r *ipvs) server(line int, words []string) {
 				r.fail(line, "the weight %d is more than %d", n, object.MaxWeight)
 			}
 			server.Weight = uint16(n)
-		case "-x", "--u-threshold", "-y", "--l-threshold":
+		case "-x", "--u-threshold":
+			bound = uint64(r.number(line, option, r.take(line, words, &i)))
+		case "-y", "--l-threshold":
 			if value := r.take(line, words, &i); value != "0" {
 				losses = append(losses, "the bound of connections "+option+" "+value+" has no counterpart")
 			}
@@ -199,6 +223,7 @@ func (r *ipvs) server(line int, words []string) {
 	for _, text := range losses {
 		r.lose(v, line, "%s: %s", server.Addr, text)
 	}
+	r.limit(v, line, server.Addr, "-x "+strconv.FormatUint(bound, 10), bound)
 	v.Servers = append(v.Servers, server)
 }
 

@@ -15,6 +15,7 @@ import (
 func Keepalived(text string, options Options) (*Imported, error) {
 	r := &keepalived{reading: reading{options: options}, groups: map[string]statement{}, used: map[string]bool{}}
 	r.read(r.parse(text))
+	r.election()
 	return r.result()
 }
 
@@ -30,6 +31,23 @@ func (r *keepalived) read(statements []statement) {
 	}
 	for _, s := range statements {
 		r.top(s)
+		r.trailing(s)
+	}
+}
+
+// keepalivedSingle are the statements of which one word counts.
+var keepalivedSingle = []string{
+	"lb_algo", "lvs_sched", "lb_kind", "lvs_method", "protocol", "persistence_timeout", "persistence_granularity", "delay_loop", "virtualhost", "retry", "connect_timeout", "weight", "uthreshold",
+	"lvs_upper_threshold", "connect_port", "nb_get_retry", "path", "virtual_router_id", "priority", "advert_int", "interface",
+}
+
+// trailing names the words behind those that are read.
+func (r *keepalived) trailing(s statement) {
+	for _, in := range s.block {
+		if len(in.words) > 2 && slices.Contains(keepalivedSingle, in.words[0]) && (s.words[0] != "vrrp_script") {
+			r.lose(nil, in.line, "%q behind %s is left out: a statement ends with its line", strings.Join(in.words[2:], " "), strings.Join(in.words[:2], " "))
+		}
+		r.trailing(in)
 	}
 }
 
@@ -37,6 +55,8 @@ type keepalived struct {
 	reading
 	groups map[string]statement
 	used   map[string]bool // the groups of virtual servers
+
+	vrrp vrrpElection
 }
 
 // A statement is a line of words, and the block behind it.
@@ -154,16 +174,7 @@ func (r *keepalived) top(s statement) {
 			r.lose(nil, s.line, "virtual_server_group %s is left out: no virtual_server is one of it", s.arg())
 		}
 	case keyword == "vrrp_instance":
-		var addresses []string
-		for _, inner := range s.block {
-			if inner.words[0] == "virtual_ipaddress" || inner.words[0] == "virtual_ipaddress_excluded" {
-				for _, a := range inner.block {
-					addresses = append(addresses, a.words[0])
-				}
-			}
-		}
-		r.lose(nil, s.line, "vrrp_instance %s (%s) has no counterpart in a manifest: `svcctl announce --vrid` leads clients to addresses of Services, or leave this block with keepalived",
-			s.arg(), strings.Join(addresses, ", "))
+		r.instance(s)
 	case slices.Contains(keepalivedAside, keyword):
 		var inside []string
 		for _, inner := range s.block {
@@ -180,9 +191,9 @@ func (r *keepalived) top(s statement) {
 // keepalivedLost are words of a virtual server, and of a real server, without a counterpart.
 var keepalivedLost = []string{
 	"alpha", "omega", "quorum", "hysteresis", "quorum_up", "quorum_down", "ha_suspend", "ops", "persistence_engine",
-	"hashed", "flag-1", "flag-2", "flag-3", "sh-port", "sh-fallback", "mh-port", "mh-fallback", "warmup", "delay_before_retry", "retry",
-	"inhibit_on_failure", "sorry_server_inhibit", "smtp_alert", "no_smtp_alert", "notify_up", "notify_down", "uthreshold", "lthreshold", "snmp_name", "ip_family", "virtualhost",
-	"nat_mask", "lvs_lower_threshold", "lvs_upper_threshold", "sorry_server_lvs_method", "log_all_failures",
+	"hashed", "flag-1", "flag-2", "flag-3", "sh-fallback", "mh-fallback", "warmup", "delay_before_retry", "retry",
+	"inhibit_on_failure", "sorry_server_inhibit", "smtp_alert", "no_smtp_alert", "notify_up", "notify_down", "lthreshold", "snmp_name", "ip_family", "virtualhost",
+	"nat_mask", "lvs_lower_threshold", "sorry_server_lvs_method", "log_all_failures",
 }
 
 // virtual reads a block virtual_server.
@@ -190,10 +201,12 @@ func (r *keepalived) virtual(s statement) {
 	v := &Virtual{Line: s.line, Annotations: map[string]string{}, KeepsClient: true}
 	k := &keepalivedServer{keepalived: r, v: v, weight: 1}
 	frontends, ok := r.frontends(s)
+	r.described(ok)
 	if !ok {
 		return
 	}
 	protocol, scheduler, schedulerLine := object.ProtocolTCP, "wlc", s.line
+	byPort := 0 // the line that has the hash include the client's port
 	var servers []statement
 	for _, in := range s.block {
 		switch keyword := in.words[0]; keyword {
@@ -220,6 +233,10 @@ func (r *keepalived) virtual(s statement) {
 			k.says.read(in)
 		case "weight":
 			k.weight = k.weightOf(in)
+		case "uthreshold", "lvs_upper_threshold":
+			k.bound = &in
+		case "sh-port", "mh-port":
+			byPort = in.line
 		case "real_server", "sorry_server":
 			servers = append(servers, in)
 		default:
@@ -234,6 +251,7 @@ func (r *keepalived) virtual(s statement) {
 		k.server(in)
 	}
 	r.balance(v, schedulerLine, scheduler)
+	r.hashPort(v, byPort)
 	if k.delayLine > 0 && !slices.ContainsFunc(k.checks, func(c checked) bool { return c.check != nil }) {
 		r.lose(v, k.delayLine, "delay_loop has no counterpart: no server is checked")
 	}

@@ -18,6 +18,7 @@ type keepalivedServer struct {
 	delay     time.Duration
 	delayLine int
 	weight    uint16 // of servers without one of their own
+	bound     *statement
 	says      keepalivedSays
 	checks    []checked
 }
@@ -56,7 +57,7 @@ func (k *keepalivedServer) server(s statement) {
 		k.lose(k.v, s.line, "%s %s is the box itself, which has no counterpart: write an address that the program listens at", s.words[0], addr)
 		return
 	}
-	server, says := Server{Weight: k.weight}, k.says
+	server, says, bound := Server{Weight: k.weight}, k.says, k.bound
 	var err error
 	if server.Addr, err = parseAddr(s.words[1]); err == nil && len(s.words) == 3 {
 		server.Port, err = ParsePort(s.words[2])
@@ -84,6 +85,8 @@ func (k *keepalivedServer) server(s statement) {
 			found = k.check(in, kind, server, says)
 		case keyword == "weight":
 			server.Weight = k.weightOf(in)
+		case keyword == "uthreshold" || keyword == "lvs_upper_threshold":
+			bound = &in
 		case keyword == "virtualhost" || keyword == "retry" || keyword == "connect_timeout": // read above
 		case keyword == "lb_kind" || keyword == "lvs_method":
 			k.method(k.v, in)
@@ -94,6 +97,9 @@ func (k *keepalivedServer) server(s statement) {
 		default:
 			k.fail(in.line, "%q is not understood in %s", keyword, s.words[0])
 		}
+	}
+	if bound != nil {
+		k.limit(k.v, bound.line, server.Addr, strings.Join(bound.words, " "), uint64(k.number(*bound)))
 	}
 	k.v.Servers = append(k.v.Servers, server)
 	k.checks = append(k.checks, checked{server, s.line, found})

@@ -101,6 +101,7 @@ func (r *nftlb) farm(f value) {
 	switch state := f.get("state").text(); state {
 	case "", "up", "config_error":
 	default:
+		r.described(false)
 		r.lose(nil, f.line(), "%s is left out: its state is %s", what, state)
 		return
 	}
@@ -111,6 +112,7 @@ func (r *nftlb) farm(f value) {
 	case "dsr", "stlsdnat":
 		r.lose(v, mode.line(), "mode %s: %s", mode.text(), directText)
 	case "local":
+		r.described(false)
 		r.lose(nil, mode.line(), "%s is left out: mode local has no counterpart", what)
 		return
 	default:
@@ -125,11 +127,14 @@ func (r *nftlb) farm(f value) {
 		r.lose(v, s.line(), "the session of client %s has no counterpart", s.get("client").text())
 	}
 	r.policies(v, f)
+	if at := f.get("new-rtlimit"); at.is() {
+		r.rate(v, at.line(), "new-rtlimit "+at.text(), r.bound(at))
+	}
 	for _, b := range f.get("backends").items() {
 		r.backend(v, b)
 	}
 	r.rest(v, f, what, "name", "family", "virtual-addr", "virtual-ports", "mode", "protocol", "scheduler", "sched-param", "persistence", "persist-ttl",
-		"priority", "state", "addresses", "backends", "sessions", "policies")
+		"priority", "state", "addresses", "backends", "sessions", "policies", "new-rtlimit")
 	r.publish(v, name, r.frontends(v, f))
 }
 
@@ -238,8 +243,21 @@ func (r *nftlb) backend(v *Virtual, b value) {
 	default:
 		r.fail(state.line(), "%s: state %q is none of up, down, off, available", what, state.text())
 	}
-	r.rest(v, b, what, "name", "ip-addr", "port", "weight", "priority", "state")
+	if at := b.get("est-connlimit"); at.is() {
+		r.limit(v, at.line(), s.Addr, "est-connlimit "+at.text(), r.bound(at))
+	}
+	r.rest(v, b, what, "name", "ip-addr", "port", "weight", "priority", "state", "est-connlimit")
 	v.Servers = append(v.Servers, s)
+}
+
+// bound reads a number, as 100 or 100/second.
+func (r *nftlb) bound(at value) uint64 {
+	text, _, _ := strings.Cut(strings.TrimSpace(at.text()), "/")
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil {
+		r.fail(at.line(), "%q is no number", at.text())
+	}
+	return n
 }
 
 // nftlbFrontend is an address of clients.
@@ -330,6 +348,7 @@ func (r *nftlb) frontend(v *Virtual, of value, address string, ports value, prot
 
 // publish makes a Service for each set of ports.
 func (r *nftlb) publish(v *Virtual, name string, fronts []nftlbFrontend) {
+	r.described(len(fronts) > 0)
 	if len(fronts) == 0 {
 		r.out.Losses = append(r.out.Losses, v.Losses...)
 		r.lose(nil, v.Line, "farm %s is left out: no address of it has a counterpart", name)

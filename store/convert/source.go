@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -22,12 +23,32 @@ type Imported struct {
 	Settings []string
 	// Losses has the losses that belong to no virtual service, in the order of the source.
 	Losses []Loss
+	// What names what the source describes, as "virtual server"; Described counts those, and Done those that are imported.
+	What            string
+	Described, Done int
+}
+
+// Summary says how many of what the source describes are imported, and how many are left to the reader.
+func (m *Imported) Summary() string {
+	text := fmt.Sprintf("%d of %d %ss imported", m.Done, m.Described, m.What)
+	if m.Described == 1 {
+		text = strings.Replace(text, m.What+"s", m.What, 1)
+	}
+	switch left := m.Described - m.Done; {
+	case left == 1:
+		text += "; 1 needs you"
+	case left > 1:
+		text += fmt.Sprintf("; %d need you", left)
+	}
+	return text
 }
 
 // An Error is a place of a source that is not understood.
 type Error struct {
 	Line int // from 1
 	Text string
+	// Name is the host name for which Options.Names has no address; "": it is another error.
+	Name string
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Text) }
@@ -41,6 +62,8 @@ type Options struct {
 	Namespace string
 	// Addresses stand for "all addresses of the box" in a source that listens at them.
 	Addresses []netip.Addr
+	// Names has the addresses of host names; a name that is not among them is an error.
+	Names map[string][]netip.Addr
 	// KeepClusterIPs keeps the cluster IPs of Services of a cluster.
 	KeepClusterIPs bool
 }
@@ -104,7 +127,7 @@ type reading struct {
 }
 
 func (r *reading) fail(line int, format string, args ...any) {
-	r.errs = append(r.errs, &Error{line, fmt.Sprintf(format, args...)})
+	r.errs = append(r.errs, &Error{Line: line, Text: fmt.Sprintf(format, args...)})
 }
 
 // lose adds a loss to a virtual service, or to the head of the output when v is nil.
@@ -115,6 +138,45 @@ func (r *reading) lose(v *Virtual, line int, format string, args ...any) {
 	} else if !slices.Contains(v.Losses, loss) { // defaults hold for several servers
 		v.Losses = append(v.Losses, loss)
 	}
+}
+
+// described counts a virtual server of the source; imported is set when it has become a Service.
+func (r *reading) described(imported bool) {
+	r.out.What = "virtual server"
+	if r.out.Described++; imported {
+		r.out.Done++
+	}
+}
+
+// limit bounds the open connections of each server, as the first one that has a bound. The source's text names it.
+func (r *reading) limit(v *Virtual, line int, server netip.Addr, text string, n uint64) {
+	const most = 65535 // svcctl.io/endpoint-connections
+	if n == 0 {
+		return // unbounded, in all sources
+	}
+	value := strconv.FormatUint(min(n, most), 10)
+	switch has := v.Annotations[annotationEndpointConnections]; {
+	case has == "":
+		v.Annotations[annotationEndpointConnections] = value
+		r.lose(v, line, "%s of %s is "+annotationEndpointConnections+" %s, for each server: a connection beyond it goes to another server, and is refused when all are full", text, server, value)
+	case has != value:
+		r.lose(v, line, "%s of %s is left out: all servers of a Service have one bound, %s", text, server, has)
+	}
+}
+
+const (
+	annotationEndpointConnections = "svcctl.io/endpoint-connections"
+	annotationRateLimit           = "svcctl.io/rate-limit"
+)
+
+// rate bounds the new connections a second of each port.
+func (r *reading) rate(v *Virtual, line int, text string, n uint64) {
+	const most = 1_000_000 // svcctl.io/rate-limit
+	if n == 0 {
+		return // unbounded
+	}
+	v.Annotations[annotationRateLimit] = strconv.FormatUint(min(n, most), 10) + "/s"
+	r.lose(v, line, "%s is "+annotationRateLimit+" %s: what is above it gets no answer and tries again; it does not wait in a queue", text, v.Annotations[annotationRateLimit])
 }
 
 // result returns what was read, or all errors.
@@ -206,6 +268,18 @@ func (r *reading) balance(v *Virtual, line int, name string) {
 		return
 	}
 	v.Annotations[object.AnnotationBalance] = algorithm
+}
+
+// hashPort has the hash of a client include its port, if a line asks for that: Maglev hashes both.
+func (r *reading) hashPort(v *Virtual, line int) {
+	switch algorithm := v.Annotations[object.AnnotationBalance]; {
+	case line == 0:
+	case algorithm == object.BalanceSourceHash:
+		v.Annotations[object.AnnotationBalance] = object.BalanceMaglev
+		r.lose(v, line, "a hash of the client's address and port is maglev: the servers of clients are others")
+	case algorithm != object.BalanceMaglev:
+		r.lose(v, line, "the port of clients has no counterpart in %s and is left out", cmp.Or(algorithm, object.BalanceRandom))
+	}
 }
 
 // granularity sets how much of a client's address counts: a mask of IPv4, or a prefix length of IPv6.

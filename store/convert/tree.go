@@ -22,11 +22,11 @@ type value struct {
 func lenient(name, text string, twice func(line int, path string)) (list []value, err error) {
 	values, problem := manifest.Values([]byte(text), manifest.DefaultLimits())
 	if problem != nil {
-		return nil, &Error{max(problem.Line, 1), problem.Message}
+		return nil, &Error{Line: max(problem.Line, 1), Text: problem.Message}
 	}
 	err = manifest.Trees(name, []byte(text), manifest.DefaultLimits(), func(t *manifest.Tree) error {
 		if len(list) == len(values) {
-			return &Error{t.Line, "more documents than values"} // a List, which is none of ours
+			return &Error{Line: t.Line, Text: "more documents than values"} // a List, which is none of ours
 		}
 		v := values[len(list)]
 		list = append(list, value{tree: t, data: v.Data})
@@ -37,7 +37,7 @@ func lenient(name, text string, twice func(line int, path string)) (list []value
 		return nil
 	})
 	if p, is := errors.AsType[manifest.Problem](err); is {
-		return nil, &Error{max(p.Line, 1), p.Message}
+		return nil, &Error{Line: max(p.Line, 1), Text: p.Message}
 	}
 	return list, err
 }
