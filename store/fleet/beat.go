@@ -158,7 +158,7 @@ func (b *beats) beat(ctx context.Context, e *Engine) {
 func (e *Engine) heard(now *head) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.state.heard = time.Now()
+	e.state.heard, e.silent = time.Now(), silence{}
 	if now != nil {
 		e.state.of = now.Revision
 	}

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,7 @@ func (e *Engine) Commit(t engine.Transaction) error {
 		ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 		defer cancel()
 		if err := e.commit(ctx, ops, revision, note, t.CompareRevision); err != nil {
+			e.unsettled(err)
 			return err
 		}
 	}
@@ -38,6 +40,16 @@ func (e *Engine) Commit(t engine.Transaction) error {
 		return e.replica.flush() // who asks for nothing else wants to know that it is on disk
 	}
 	return nil
+}
+
+// unsettled has further commits refused at once, after one that nobody has answered, until the origin answers something.
+func (e *Engine) unsettled(err error) {
+	if !errors.Is(err, engine.ErrUnsettled) {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.silent.write = &engine.AwayError{Why: fmt.Sprintf("%s has not answered the change before this one", e.origin.from())}
 }
 
 // sharedPart gives the operations on objects in a transaction, sealed, with the head.
@@ -120,7 +132,7 @@ func (e *Engine) depart(ctx context.Context, ops []operation, revision uint64, n
 	for {
 		e.mu.Lock()
 		bundle := e.read.Bundle != ""
-		if err := e.state.refusal(); err != nil {
+		if err := cmp.Or(e.state.refusal(), e.silent.write); err != nil {
 			e.mu.Unlock()
 			return nil, nil, err
 		}

@@ -24,7 +24,7 @@ const (
 	// firstTry bounds the first call of a commit, which takes place once however often it is sent. Each further one has twice the time, up to callTimeout.
 	firstTry = time.Second
 	// settleTimeout bounds how long a commit waits to learn what became of it.
-	settleTimeout = 12 * time.Second
+	settleTimeout = 5500 * time.Millisecond
 	// followTimeout bounds how long a commit that lost waits for what came first.
 	followTimeout = 5 * time.Second
 	// keepaliveTime is the idle time of a connection before a keepalive ping; the server allows no
@@ -121,6 +121,9 @@ type Engine struct {
 	// keys are the shared keys, by name.
 	keys    map[string]sharedKey
 	sources sourceTurns
+
+	questions questions
+	silent    silence
 }
 
 // flight is a commit under way.

@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 )
 
@@ -76,3 +77,21 @@ func (p *Preference) Better(at int, now time.Time) (int, bool) { return p.better
 func (p *Preference) Returned(core int, now time.Time) { p.returned(core, now) }
 
 func (p *Preference) Left(core int, now time.Time) { p.left(core, now) }
+
+// counting counts the questions for the head.
+type counting struct {
+	origin
+	n *atomic.Int64
+}
+
+func (c counting) head(ctx context.Context, at int64) (*head, int64, error) {
+	c.n.Add(1)
+	return c.origin.head(ctx, at)
+}
+
+// CountQuestions counts the questions for the head from now on. It comes before Run.
+func (e *Engine) CountQuestions() *atomic.Int64 {
+	n := new(atomic.Int64)
+	e.origin = counting{e.origin, n}
+	return n
+}

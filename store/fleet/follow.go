@@ -284,34 +284,6 @@ func (e *Engine) tidyLater() {
 	})
 }
 
-// Fresh implements engine.Shared.
-func (e *Engine) Fresh(ctx context.Context) error {
-	now, _, err := e.askHead(ctx)
-	if err != nil {
-		return e.away(err)
-	}
-	e.mu.Lock()
-	s := e.state
-	e.mu.Unlock()
-	s.differs, s.blind = "", false // it follows all the same
-	switch refusal := s.refusal(); {
-	case refusal != nil:
-		return refusal
-	case now == nil:
-		return &engine.AwayError{Why: "etcd has no objects of the fleet"}
-	}
-	ctx, cancel := context.WithTimeout(ctx, followTimeout)
-	defer cancel()
-	err = e.awaitHead(ctx, now.mod, func() bool { return false })
-	if err == nil {
-		err = e.wait(ctx, func() bool { return e.published >= now.mod })
-	}
-	if err != nil {
-		return &engine.AwayError{Why: fmt.Sprintf("revision %d of etcd has not come yet", now.Revision)}
-	}
-	return nil
-}
-
 // Close implements engine.Engine.
 func (e *Engine) Close() error {
 	return errors.Join(e.origin.leave(), e.replica.close())

@@ -127,7 +127,7 @@ func (e *Engine) note(err error) {
 	}
 	e.state.kind, e.state.why = kind, why
 	if kind != CutOff {
-		e.state.heard = time.Now()
+		e.state.heard, e.silent = time.Now(), silence{}
 	}
 	if before != kind {
 		e.signal()
