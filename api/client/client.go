@@ -106,6 +106,11 @@ func (e *UnreachableError) Error() string {
 	return fmt.Sprintf("no answer from the appliance at %s: %v: its log may say why", e.Socket, e.Err)
 }
 
+// Sent reports whether the request may have arrived: no connection was refused.
+func (e *UnreachableError) Sent() bool {
+	return !errors.Is(e.Err, fs.ErrPermission) && !errors.Is(e.Err, fs.ErrNotExist) && !errors.Is(e.Err, syscall.ECONNREFUSED)
+}
+
 // Unwrap is the cause.
 func (e *UnreachableError) Unwrap() error { return e.Err }
 

@@ -21,6 +21,9 @@ const (
 	// In a fight the time between two heals doubles from the first pause to the last.
 	pauseFirst = time.Second
 	pauseLast  = 30 * time.Second
+	// Once the other program has changed nothing for this long, one heal does not wait for the pause to end: the
+	// fight may be over, and clients wait.
+	fightQuiet = time.Second
 	// A fight is over when no other program changed our tables for this long.
 	fightPeace = time.Minute
 )
@@ -30,7 +33,8 @@ const (
 type tamperGuard struct {
 	heals   []time.Time   // of the last fightWindow
 	pause   time.Duration // between heals; 0: there is no fight
-	next    time.Time     // no heal before this
+	next    time.Time     // no heal before this, unless it is quiet
+	hasty   bool          // the last heal came before next: the one after it does not
 	last    time.Time     // the last change by others
 	since   time.Time     // the first one that is not put right yet; zero: there is none
 	culprit string        // in the words of the problem
@@ -51,7 +55,15 @@ func (i *tamperGuard) noticed(c kernel.Change, now time.Time) {
 }
 
 // mayHeal reports whether a heal is due.
-func (i *tamperGuard) mayHeal(now time.Time) bool { return i.pause == 0 || !now.Before(i.next) }
+func (i *tamperGuard) mayHeal(now time.Time) bool { return i.pause == 0 || !now.Before(i.due()) }
+
+// due returns the time of the next heal in a fight.
+func (i *tamperGuard) due() time.Time {
+	if quiet := i.last.Add(fightQuiet); !i.hasty && quiet.Before(i.next) {
+		return quiet
+	}
+	return i.next
+}
 
 // healed notes that everything is as it should be, and how long it was not. A reading
 // that found nothing to mend is not counted as a heal.
@@ -72,6 +84,7 @@ func (i *tamperGuard) healed(now time.Time, mended bool) (took time.Duration) {
 	i.heals = append(recent, now)
 	switch {
 	case i.pause > 0:
+		i.hasty = now.Before(i.next)
 		i.pause = min(2*i.pause, pauseLast)
 	case len(i.heals) > fightHeals:
 		i.pause = pauseFirst
@@ -93,7 +106,7 @@ func (i *tamperGuard) until() (at time.Time, needed bool) {
 	case i.pause == 0:
 		return time.Time{}, false
 	case !i.since.IsZero():
-		return i.next, true
+		return i.due(), true
 	}
 	return i.last.Add(fightPeace), true
 }
@@ -102,7 +115,7 @@ func (i *tamperGuard) until() (at time.Time, needed bool) {
 // for a known change by another program that waits for its repair.
 func (i *tamperGuard) away() error {
 	return fmt.Errorf("the rules are not in force: %s changed the tables of svcctl and keeps doing so, and they are put right at %s UTC",
-		i.culprit, i.next.UTC().Format(time.TimeOnly))
+		i.culprit, i.due().UTC().Format(time.TimeOnly))
 }
 
 // problem returns the problem ForeignInterference during a fight; false: there is none.

@@ -127,3 +127,42 @@ func TestK02_rareChangesAreNoFight(t *testing.T) {
 		}
 	}
 }
+
+// A fight that is over is put right a second after its last change; who goes on a little later gets no more than one
+// such heal between two others.
+func TestQuietFightIsHealedEarly(t *testing.T) {
+	r := newRig(t)
+	r.host()
+	r.write("a.yaml", web("web", "10.96.0.10", "10.1.0.1"))
+	r.step()
+	for range 60 { // for 6 s
+		r.meddle(7)
+		r.clock = r.clock.Add(100 * time.Millisecond)
+	}
+	r.meddle(7)
+	if strings.Contains(r.text(), "10.96.0.10 . tcp . 80") || r.tamper.next.Sub(r.clock) <= fightQuiet {
+		t.Fatalf("the fight is healed in %v anyway", r.tamper.next.Sub(r.clock))
+	}
+	wait, needed := r.until()
+	if !needed || wait != fightQuiet {
+		t.Errorf("the next step comes in %v, %t", wait, needed)
+	}
+	r.clock = r.clock.Add(wait)
+	r.step()
+	r.want("10.96.0.10 . tcp . 80")
+	if s := r.board.Status(); !s.Synced {
+		t.Errorf("not synced: %s", s.Reason)
+	}
+	// One change every two seconds.
+	heals, began := r.kernel.Commits(), r.clock
+	for r.clock.Sub(began) < 5*time.Minute {
+		r.meddle(7)
+		for range 20 {
+			r.clock = r.clock.Add(100 * time.Millisecond)
+			r.step()
+		}
+	}
+	if n := r.kernel.Commits() - heals; n > 25 {
+		t.Errorf("%d heals in five minutes", n)
+	}
+}

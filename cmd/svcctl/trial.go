@@ -158,19 +158,28 @@ func (p *program) runConfirm(ctx context.Context, v *verb, args []string) error 
 	if v.option("back").on() {
 		back, err := c.GoBack(ctx)
 		if err != nil {
-			return err
+			return perhapsDone(err, "taken back")
 		}
 		return p.print(revivedLines(back, "") + "The change was taken back.\n")
 	}
 	t, err := c.Confirm(ctx)
 	if err != nil {
-		return err
+		return perhapsDone(err, "confirmed")
 	}
 	text := "Confirmed: " + count(len(t.Objects), "object")
 	if len(t.Files) > 0 {
 		text += ", " + count(len(t.Files), "file")
 	}
 	return p.print(text + ".\n")
+}
+
+// perhapsDone adds to the error of a call that was sent and not answered that it may have taken effect.
+func perhapsDone(err error, what string) error {
+	unreached, is := errors.AsType[*client.UnreachableError](err)
+	if !is || !unreached.Sent() {
+		return err
+	}
+	return fmt.Errorf("%w; the change may have been %s: see `svcctl status` when it runs again", err, what)
 }
 
 // revivedLines has a line for each object that is what it was.
