@@ -113,10 +113,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	announced := announcements.New(cfg.AnnouncedRanges())
 	pools := newPools(&cfg, objects, announced)
 	if _, err := pools.Sync(); err != nil { // before anybody is given an address
-		if shared == nil {
-			return nil, err
-		}
-		log.Warn("addresses of pools are given later", "err", err) // the fleet may be away
+		log.Warn("addresses of pools are given later", "err", err) // the fleet may be away, or the disk be full
 	}
 	m.Announcements(func() metrics.Announcements { return announcementMetrics(announced) })
 	m.Pools(func() []metrics.Pool { return poolMetrics(objects) })

@@ -6,7 +6,6 @@ import (
 
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/engine"
-	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -23,15 +22,6 @@ func (s *Store) Blank() bool {
 		return false
 	}
 	return !s.feed.journal.Concerns(object.KindService)
-}
-
-// CountUnstored returns the number of files that differ from those of the last successful
-// SyncFiles.
-func (s *Store) CountUnstored(files manifest.Files) (n int) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	files.Changes(s.declared.files, func(_, _ *manifest.File) { n++ })
-	return n
 }
 
 // HasUndeclared reports whether there are objects of files that no file that was read has a
@@ -55,14 +45,14 @@ func (s *Store) HasReserved() bool {
 // those of the frontend. (A cluster IP of a range with few reserved ones it gets also while no
 // endpoints of it are known.) Who asks for a value by name gets it. That
 // values are reserved is remembered over restarts, but not which: the caller learns them from
-// the kernel.
-func (s *Store) Reserve(frontends []ReservedFrontend) error {
+// the kernel. After an error they are reserved all the same, until the next restart.
+func (s *Store) Reserve(frontends []ReservedFrontend) (err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	if !s.reserves {
-		err := s.write(engine.Transaction{Puts: []engine.Pair{{Key: reservedKey, Value: []byte("1"), Revision: s.feed.revision}}}, s.feed.revision)
+		err = s.write(engine.Transaction{Puts: []engine.Pair{{Key: reservedKey, Value: []byte("1"), Revision: s.feed.revision}}}, s.feed.revision)
 		if err != nil {
-			return fmt.Errorf("remember that the kernel serves unknown Services: %w", err)
+			err = fmt.Errorf("remember that the kernel serves unknown Services: %w", err)
 		}
 	}
 	s.setReserves(true)
@@ -92,7 +82,7 @@ func (s *Store) Reserve(frontends []ReservedFrontend) error {
 		_ = s.allocator.holdPort(port, reservedOwner)
 	}
 	s.allocator.begin()
-	return nil
+	return err
 }
 
 // Unreserve gives all values free that are still reserved.

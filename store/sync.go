@@ -3,6 +3,7 @@ package store
 import (
 	"fmt"
 	"maps"
+	"slices"
 
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
@@ -16,6 +17,15 @@ import (
 // The error is that of the commit: nothing has changed then, and the call may be repeated.
 // The files are kept, and may not be changed.
 func (s *Store) SyncFiles(files manifest.Files) (SyncResult, error) { return s.SyncGuarded(files, nil) }
+
+// UnstoredError means that the changes of files could not be committed: what was stored before is in force.
+type UnstoredError struct {
+	Files []string // their paths, sorted
+	cause error
+}
+
+func (e *UnstoredError) Error() string { return "sync files: " + e.cause.Error() }
+func (e *UnstoredError) Unwrap() error { return e.cause }
 
 // SyncGuarded is SyncFiles with a guard that may hold removals; nil removes what no file has a document for.
 func (s *Store) SyncGuarded(files manifest.Files, guard RemovalGuard) (result SyncResult, err error) {
@@ -57,11 +67,26 @@ func (s *Store) syncFiles(files manifest.Files, guard RemovalGuard, sourced *sou
 	result, err := t.run()
 	if err != nil {
 		s.allocator.vanished = s.declared.held
-		return SyncResult{}, fmt.Errorf("sync files: %w", err)
+		return SyncResult{}, &UnstoredError{Files: t.unstored(), cause: err}
 	}
 	s.declared.synced, s.declared.held = true, held
 	clear(s.sources.stale)
 	return result, nil
+}
+
+// unstored are the files that the changes of a transaction come from, sorted.
+func (t *transaction) unstored() (paths []string) {
+	for _, c := range t.changes {
+		owner := c.owner
+		if c.remove {
+			owner = c.old.owner
+		}
+		if (c.next != nil || c.remove) && owner.File != "" {
+			paths = append(paths, owner.File)
+		}
+	}
+	slices.Sort(paths)
+	return slices.Compact(paths)
 }
 
 // Generate makes, replaces and removes the objects of a controller, all in one commit, or none of

@@ -41,6 +41,7 @@ var boxReasons = map[string]string{
 	"MassRemovalHeld":     "what vanished from the manifests is kept in force",
 	"UnknownServicesHeld": "what the kernel serves and no object declares is kept in force",
 	"DiskFull":            "changes cannot be stored",
+	"DiskFailed":          "changes cannot be stored",
 	"ForeignInterference": "", // said in another way
 	"Host":                "a setting of the box",
 }
@@ -67,6 +68,8 @@ func (d *diagnosis) appliance() {
 			next = "put the data directory back, or apply the objects again, or let them go: `svcctl release`"
 		case "DiskFull":
 			next = "free space on that disk"
+		case "DiskFailed":
+			next = "put the disk right, then `systemctl restart svcctl`"
 		}
 		d.add(Doubt, next, "%s: %s", what, p.Message)
 	}

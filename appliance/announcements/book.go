@@ -195,16 +195,15 @@ func (w *watcher) signal() {
 	}
 }
 
-// Programmed records that the rules of everything planned are in force. synced reports whether nothing
-// waits to be read or stored either. The first such call opens the watches: an announcer that got a part of
-// the addresses would withdraw the rest.
-func (b *Book) Programmed(synced bool) {
+// Programmed records that the rules of everything planned are in force. The first call opens the watches: an
+// announcer that got a part of the addresses would withdraw the rest.
+func (b *Book) Programmed() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for a := range b.waiting {
 		b.publish(a)
 	}
-	if synced && !b.complete {
+	if !b.complete {
 		b.complete = true
 		for w := range b.watchers {
 			w.signal()

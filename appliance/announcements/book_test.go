@@ -106,27 +106,26 @@ func TestOrder(t *testing.T) {
 	b := New(pool)
 	w := b.watch(t, true)
 	b.Plan("default/web", nil, []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.4", "2001:db8::4")})
-	b.Programmed(false) // programmed, and files wait to be read: nothing is told yet
 	b.Plan("default/dns", nil, []nft.ServicePort{port(nil, nil, nft.PoolCluster, "198.51.100.5")})
-	b.Programmed(true)
+	b.Programmed()
 	w.hears(t, "all +198.51.100.4 +2001:db8::4 ?198.51.100.5")
 
 	// An announcement comes with the rules; a withdrawal before.
 	b.Plan("default/dns", nil, []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.5")})
 	b.Plan("default/web", nil, []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.4")})
 	w.hears(t, "-2001:db8::4")
-	b.Programmed(true)
+	b.Programmed()
 	w.hears(t, "+198.51.100.5")
 	b.Plan("default/web", nil, []nft.ServicePort{port(nil, nil, nft.PoolCluster, "198.51.100.4")})
 	w.hears(t, "?198.51.100.4")
-	b.Programmed(true)
+	b.Programmed()
 
 	// Two Services share an address: it stays while one of them is served.
 	b.Plan("default/other", nil, []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.4")})
-	b.Programmed(true)
+	b.Programmed()
 	w.hears(t, "+198.51.100.4")
 	b.Plan("default/web", nil, nil)
-	b.Programmed(true)
+	b.Programmed()
 	w.hears(t, "+198.51.100.4") // with one Service now
 	if all := b.List(); fmt.Sprint(all.Items[0].Services) != "[default/other]" || all.Announcer == nil {
 		t.Errorf("%+v", all)
@@ -135,7 +134,7 @@ func TestOrder(t *testing.T) {
 	w.hears(t, "-198.51.100.4")
 	// What changes nothing wakes no watcher.
 	b.Plan("default/dns", nil, []nft.ServicePort{port(slices.Repeat(backed, 2), nil, nft.PoolCluster, "198.51.100.5")})
-	b.Programmed(true)
+	b.Programmed()
 	late := b.watch(t, false)
 	late.hears(t, "all +198.51.100.5")
 	select {
@@ -148,20 +147,20 @@ func TestOrder(t *testing.T) {
 // What a slow watch missed it hears once, as it is.
 func TestSlowWatch(t *testing.T) {
 	b := New(pool)
-	b.Programmed(true)
+	b.Programmed()
 	w := b.watch(t, false)
 	w.hears(t, "all")
 	b.Plan("default/a", nil, []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.1")})
-	b.Programmed(true)
+	b.Programmed()
 	// Its goroutine may hold that by now; what follows is joined.
 	for range 100 {
 		b.Plan("default/b", nil, []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.2")})
-		b.Programmed(true)
+		b.Programmed()
 		b.Plan("default/b", nil, nil)
-		b.Programmed(true)
+		b.Programmed()
 	}
 	b.Plan("default/c", nil, []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.3")})
-	b.Programmed(true)
+	b.Programmed()
 	var heard []string
 	for !strings.Contains(strings.Join(heard, " "), "+198.51.100.3") {
 		heard = append(heard, <-w.told)
@@ -174,7 +173,7 @@ func TestSlowWatch(t *testing.T) {
 // What objects say is told as it was when it was told, whatever comes after.
 func TestConfigIsACopy(t *testing.T) {
 	b := New(pool)
-	b.Programmed(true)
+	b.Programmed()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var got []*wire.AnnounceConfig
@@ -203,7 +202,7 @@ func signaled(b *Book) bool {
 func TestReports(t *testing.T) {
 	b := New(pool)
 	b.Plan("default/web", nil, []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.4")})
-	b.Programmed(true)
+	b.Programmed()
 	if _, missing := b.Missing(); missing {
 		t.Error("an announcer that never was is missing")
 	}

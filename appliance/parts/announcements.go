@@ -93,7 +93,7 @@ func (a *Announcements) tell() {
 func (a *Announcements) Stepped(step reconcile.Step) {
 	a.book.SetDrained(a.isDrained())
 	if step.Applied {
-		a.book.Programmed(step.Synced)
+		a.book.Programmed()
 	}
 }
 

@@ -60,7 +60,7 @@ func (d *DNS) Planned(_ *reconcile.Host, services []reconcile.Service) {
 // when the kernel refused it, as the names are right all the same. Objects that were stored before
 // a restart are given at once, as their rules are still in force.
 func (d *DNS) Stepped(step reconcile.Step) {
-	if step.Synced {
+	if step.Applied {
 		defer d.server.Complete()
 	}
 	if step.Facts != nil && step.Facts != d.facts {

@@ -93,7 +93,7 @@ func TestDNSFollows(t *testing.T) {
 	part.Stepped(reconcile.Step{Facts: facts})
 	lookup("before the manifests were read", "unknown")
 	sync(fmt.Sprintf(headless, "10.1.0.1"))
-	part.Stepped(reconcile.Step{Facts: facts, Synced: true})
+	part.Stepped(reconcile.Step{Facts: facts, Applied: true})
 	lookup("stored", "10.1.0.1")
 	sync(fmt.Sprintf(headless, "10.1.0.2"))
 	lookup("before the step", "10.1.0.1")
@@ -104,6 +104,6 @@ func TestDNSFollows(t *testing.T) {
 	lookup("after a restart, before the manifests were read", "10.1.0.2")
 	sync("")
 	part.seen = 0 // as when there were more changes than the store remembers
-	part.Stepped(reconcile.Step{Facts: facts, Synced: true})
+	part.Stepped(reconcile.Step{Facts: facts, Applied: true})
 	lookup("removed", "not found")
 }

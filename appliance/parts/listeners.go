@@ -61,7 +61,7 @@ func (h *HealthPorts) Planned(host *reconcile.Host, services []reconcile.Service
 
 // Stepped implements reconcile.Part.
 func (h *HealthPorts) Stepped(step reconcile.Step) {
-	h.servers.SetSynced(step.Synced)
+	h.servers.SetSynced(step.Applied)
 	if !h.dirty {
 		return
 	}

@@ -6,10 +6,14 @@ import (
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/manifest"
 )
 
-// reasonDiskFull is the reason of the problem that nothing can be stored.
-const reasonDiskFull = "DiskFull"
+// The reasons of the problem that nothing can be stored.
+const (
+	reasonDiskFull   = "DiskFull"
+	reasonDiskFailed = "DiskFailed"
+)
 
 // release lets go what is kept in force although no object declares it, or not any more. It
 // returns how much that was.
@@ -70,32 +74,48 @@ func (l *Loop) finishUnreserving() {
 	}
 }
 
-// noteFull keeps that the disk is full for the status. It replaces the error by one that counts the
+// noteUnstored keeps why nothing can be stored for the status. It replaces the error by one that counts the
 // files that are not stored for that.
-func (l *Loop) noteFull(err error) error {
-	l.observed.full = nil
-	if !errors.Is(err, engine.ErrNoSpace) {
+func (l *Loop) noteUnstored(err error) error {
+	l.observed.disk = nil
+	if _, failed := errors.AsType[*engine.DiskError](err); !failed && !errors.Is(err, engine.ErrNoSpace) {
 		return err
 	}
-	l.observed.full = err
-	if !l.observed.unsynced || l.observed.snapshot == nil {
-		return fmt.Errorf("not everything is stored yet (disk full); what was in force stays in force: %w", err)
-	}
-	return unstoredError{l.opts.Store.CountUnstored(l.observed.snapshot.Files), err}
+	l.observed.disk = err
+	return unstoredError{len(l.observed.unstored), err}
 }
 
-// unstoredError counts the files that are not stored because the disk is full.
+// diskProblem is the problem of the status while nothing can be stored; false: it can be.
+func (l *Loop) diskProblem() (p manifest.Problem, is bool) {
+	if l.observed.disk == nil {
+		return p, false
+	}
+	if disk, failed := errors.AsType[*engine.DiskError](l.observed.disk); failed {
+		return manifest.Problem{Reason: reasonDiskFailed, Message: disk.Error() + "; what is stored stays in force"}, true
+	}
+	return manifest.Problem{Reason: reasonDiskFull, Message: fmt.Sprintf(
+		"the disk of %s is full: free space there. Tried again every %d s; nothing in force is lost", l.opts.DataDir, int(retryLast.Seconds()))}, true
+}
+
+// unstoredError counts the files that are not stored because of the disk; 0: something else is not.
 type unstoredError struct {
 	files int
 	error
 }
 
 func (e unstoredError) Error() string {
-	what := "1 file is"
-	if e.files != 1 {
-		what = fmt.Sprintf("%d files are", e.files)
+	what := "not everything is"
+	switch {
+	case e.files == 1:
+		what = "1 file is not"
+	case e.files > 1:
+		what = fmt.Sprintf("%d files are not", e.files)
 	}
-	return what + " not stored yet (disk full); what was in force stays in force"
+	why := "disk full"
+	if !errors.Is(e.error, engine.ErrNoSpace) {
+		why = "disk failed"
+	}
+	return what + " stored yet (" + why + "); what was in force stays in force"
 }
 
 func (e unstoredError) Unwrap() error { return e.error }

@@ -30,7 +30,8 @@ type observed struct {
 	moved    bool // the facts changed since the last plan
 	tampered bool // a foreign program touched our tables
 	findings []checkup.Finding
-	full     error // why nothing can be stored, when the disk is full
+	unstored []string // files whose changes could not be stored, with unsynced
+	disk     error    // why nothing can be stored
 }
 
 // Loop reconciles the kernel's tables, which it alone writes, with the store and the host. Every
@@ -206,9 +207,9 @@ func (l *Loop) step() {
 	if err != nil {
 		l.log.Error("not everything is programmed", "err", err, "retry", l.wait)
 	}
-	err = l.noteFull(err)
+	err = l.noteUnstored(err)
 	for _, p := range l.opts.Parts {
-		p.Stepped(Step{Facts: l.observed.facts, Applied: done.applied, Synced: err == nil && l.adopted})
+		p.Stepped(Step{Facts: l.observed.facts, Applied: done.applied})
 	}
 	l.publish(start, done, err)
 }
@@ -238,7 +239,7 @@ func (l *Loop) converge() (committed, error) {
 		l.healed(done)
 		l.applied = revision
 		storeErr = errors.Join(storeErr, l.settleOrphans())
-		if storeErr == nil {
+		if storeErr == nil || !l.opts.Store.Blank() {
 			l.becomeReady(done)
 		}
 	}
@@ -303,8 +304,8 @@ func (l *Loop) waitsFor() string {
 		return "the addresses of this host are not read yet"
 	case l.observed.snapshot == nil && l.opts.Watching && l.opts.Files == nil:
 		return "the manifests are not read yet"
-	case l.observed.unsynced && !l.adopted:
-		return "the manifests could not be stored yet"
+	case l.observed.unsynced && !l.adopted && l.planner.orphans == nil && l.opts.Store.Blank():
+		return "the manifests could not be stored yet" // what is stored is in force, whatever cannot be stored
 	}
 	return ""
 }
@@ -323,7 +324,11 @@ func (l *Loop) syncFiles() error {
 		return l.opts.Files.Sync(l.observed.snapshot)
 	}
 	guard := func(r store.Removals) func(string) store.Decision { return l.opts.Removals.Hold(r, l.opts.Clock()) }
+	l.observed.unstored = nil
 	if _, err := l.opts.Store.SyncGuarded(l.observed.snapshot.Files, guard); err != nil {
+		if unstored, is := errors.AsType[*store.UnstoredError](err); is {
+			l.observed.unstored = unstored.Files
+		}
 		l.opts.Removals.Failed()
 		return err
 	}

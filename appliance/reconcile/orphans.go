@@ -52,14 +52,18 @@ func FindOrphans(objects *store.Store, read func() (nft.Ruleset, uint32, error),
 	}
 	o := &Orphans{box: box}
 	o.adopt(have)
-	if len(o.ports) == 0 {
-		return nil, objects.Unreserve()
-	}
-	if release {
+	if len(o.ports) > 0 && release {
 		log.Warn("the kernel serves what the data directory knows nothing of; as --allow-mass-removal is given, it goes", "frontends", o.frontends())
-		return nil, objects.Unreserve()
 	}
-	return o, objects.Reserve(o.reserved())
+	if len(o.ports) == 0 || release {
+		o, err = nil, objects.Unreserve()
+	} else {
+		err = objects.Reserve(o.reserved())
+	}
+	if err != nil { // the disk may be full: what the kernel serves is held all the same
+		log.Warn("a restart may not know again what the kernel serves and no object declares", "err", err)
+	}
+	return o, nil
 }
 
 // adopt makes what the kernel serves the orphans, before resolve takes out what is declared.

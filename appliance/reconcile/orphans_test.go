@@ -270,3 +270,20 @@ func parse(t *testing.T, text string, n int) object.Object {
 	}
 	return file.Documents[n].Object
 }
+
+// What the kernel serves is no problem before the files have been read, which declare it.
+func TestStartReportsNothingBeforeTheFilesAreRead(t *testing.T) {
+	r := newRig(t)
+	r.host()
+	text := web("web", "10.96.0.10", "10.1.0.1")
+	r.file("manifests/a.yaml", text)
+	r.lose()
+	r.step() // the addresses of the host are known, the files are not
+	if s := r.board.Status(); len(s.Problems) > 0 || s.Ready {
+		t.Errorf("ready %t, problems %v", s.Ready, s.Problems)
+	}
+	r.file("manifests/a.yaml", text)
+	if s := r.board.Status(); len(s.Problems) > 0 || !s.Synced || strings.Contains(r.logged.String(), reasonOrphans) {
+		t.Errorf("synced %t, problems %v\n%s", s.Synced, s.Problems, r.logged.String())
+	}
+}

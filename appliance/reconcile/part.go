@@ -86,10 +86,8 @@ type Service struct {
 type Step struct {
 	// Facts are nil until they were read for the first time.
 	Facts *node.Facts
-	// Applied reports that the kernel holds all that was Planned.
+	// Applied reports that the kernel holds all that was Planned: everything was read, and what could be stored is in force.
 	Applied bool
-	// Synced reports that nothing waits to be read, stored or applied.
-	Synced bool
 }
 
 // NopPart is a Part that does nothing.

@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -67,7 +66,11 @@ func (l *Loop) publish(start time.Time, done committed, err error) {
 		services = append(services, p.Problems()...)
 	}
 	services, settling := l.settle(services)
-	pub.Status.Problems = pub.Reporter.report(l.fileProblems(), l.opts.Store.Problems(), services, l.opts.Clock())
+	var objects []manifest.Problem
+	if l.adopted { // before, they are as of the last process, and the files may end them
+		objects = l.opts.Store.Problems()
+	}
+	pub.Status.Problems = pub.Reporter.report(l.fileProblems(), objects, services, l.opts.Clock())
 	l.judge(settling)
 	l.measure(start, done, err)
 	if err == nil && l.observed.tampered {
@@ -75,8 +78,10 @@ func (l *Loop) publish(start time.Time, done committed, err error) {
 	}
 	pub.Status.RulesAway = l.observed.tampered
 	var unstored manifest.Files
-	if l.observed.unsynced && l.observed.snapshot != nil {
-		unstored = l.observed.snapshot.Files
+	for _, path := range l.observed.unstored {
+		if file := l.observed.snapshot.Files.Get(path); file != nil {
+			unstored = append(unstored, file)
+		}
 	}
 	pub.Board.keep(unstored)
 	pub.Board.publish(pub.Status, l.applied, err)
@@ -127,9 +132,8 @@ func (l *Loop) fileProblems() []manifest.Problem {
 	}
 	problems = append(problems, hostProblems(l.observed.findings)...)
 	problems = append(problems, l.opts.HostProblems(l.observed.facts)...)
-	if l.observed.full != nil {
-		problems = append(problems, manifest.Problem{Reason: reasonDiskFull, Message: fmt.Sprintf(
-			"the disk of %s is full: free space there. Tried again every %d s; nothing in force is lost", l.opts.DataDir, int(retryLast.Seconds()))})
+	if p, is := l.diskProblem(); is {
+		problems = append(problems, p)
 	}
 	if p, fight := l.tamper.problem(); fight {
 		problems = append(problems, p)
@@ -140,7 +144,7 @@ func (l *Loop) fileProblems() []manifest.Problem {
 	if p, held := l.trialProblem(); held {
 		problems = append(problems, p)
 	}
-	if p, held := l.planner.orphans.problem(l.opts.DataDir); held {
+	if p, held := l.planner.orphans.problem(l.opts.DataDir); held && l.adopted { // before, the files have not declared theirs
 		problems = append(problems, p)
 	}
 	return problems

@@ -39,6 +39,7 @@ type rig struct {
 	logged   strings.Builder
 	// configure, unless nil, changes the configuration before each start.
 	configure func(*config.Config)
+	fault     func(engine.Transaction) engine.Fault // of the disk, from the next start on
 }
 
 func newRig(t testing.TB) *rig {
@@ -57,6 +58,7 @@ func (r *rig) start() {
 		r.configure(&r.cfg)
 	}
 	r.engine = r.engine.Reopen()
+	r.engine.Inject(r.fault)
 	r.removals = NewRemovalGuard(false)
 	cfg := r.cfg.Store()
 	cfg.Clock = func() time.Time { return r.clock }

@@ -289,7 +289,7 @@ func (c *cluster) shown(f *Facts, of string, endpoint bool) wire.ProblemGroup {
 	case len(c.services) > 1:
 		g.Text = worst.Message + "; " + consequence(failing, len(c.services))
 		g.Place = ""
-	case fails(worst):
+	case fails(worst) && len(g.Services) > 0:
 		g.Text = g.Services[0] + " does not answer: " + worst.Message
 	default:
 		g.Text = text(worst)

@@ -175,6 +175,7 @@ var Table = []Row{
 	{Reason: "RolloutStopped", Text: "a rollout has stopped", Next: "svcctl rollout status"},
 
 	// The box.
+	{Reason: "DiskFailed", Severity: wire.SeverityError, Text: "nothing can be stored; what is stored stays in force", Next: "systemctl restart svcctl, once the disk is right", Plain: "restart it, once the disk is right"},
 	{Reason: "DiskFull", Severity: wire.SeverityError, Text: "nothing can be stored; what is in force stays", Next: "df /var/lib/svcctl", Plain: "df, of --data-dir"},
 	{Reason: "RefusedByKernel", Severity: wire.SeverityError, Effect: Stays, Text: "the kernel refused a Service: its last version stays in force", Next: "svcctl doctor"},
 	{Reason: "ForeignInterference", Text: "another program changes svcctl's tables again and again", Next: "svcctl doctor"},

@@ -111,7 +111,7 @@ func (f *File) open() error {
 	}
 	f.db, err = openBolt(f.path, false)
 	if errors.Is(err, syscall.EROFS) {
-		f.broken = fmt.Errorf("%s lies on a read-only file system: mount it for writing and restart", f.path)
+		f.broken = &DiskError{fmt.Errorf("%s lies on a read-only file system: mount it for writing and restart", f.path)}
 		f.db, err = openBolt(f.path, true)
 	}
 	if errors.Is(err, bolterrors.ErrTimeout) {
@@ -344,6 +344,12 @@ func (e *noSpaceError) Error() string {
 
 func (e *noSpaceError) Unwrap() []error { return []error{ErrNoSpace, e.cause} }
 
+// DiskError means that nothing can be written until the data is opened again. It says why, and what to do.
+type DiskError struct{ cause error }
+
+func (e *DiskError) Error() string { return e.cause.Error() }
+func (e *DiskError) Unwrap() error { return e.cause }
+
 // isNoSpace reports whether a commit failed in a write that precedes all syncs, so that the file
 // is unchanged. When a sync reports it, an unknown part of the pages is lost.
 func isNoSpace(err error) bool {
@@ -356,7 +362,7 @@ func isNoSpace(err error) bool {
 
 // fail makes an error final.
 func (f *File) fail(err error) error {
-	f.broken = fmt.Errorf("write %s: %w; nothing more is accepted: check the disk, then restart", f.path, err)
+	f.broken = &DiskError{fmt.Errorf("write %s: %w; nothing more is accepted: check the disk, then restart", f.path, err)}
 	return f.broken
 }
 

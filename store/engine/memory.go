@@ -18,6 +18,8 @@ const (
 	Refuse
 	// Full fails the commit with ErrNoSpace.
 	Full
+	// Fail fails the commit with a DiskError.
+	Fail
 	// CrashBefore is a crash before anything is written.
 	CrashBefore
 	// CrashAfter is a crash after everything is written and before the caller hears of it.
@@ -123,6 +125,8 @@ func (m *Memory) Commit(t Transaction) error {
 		return ErrInjected
 	case Full:
 		return ErrNoSpace
+	case Fail:
+		return &DiskError{ErrInjected}
 	case CrashBefore:
 		m.dead = ErrInjected
 		return ErrInjected
