@@ -94,7 +94,7 @@ func (g *gitops) write(t *testing.T, ns string) {
 	if err := os.Rename(temporary, filepath.Join(g.w.Manifests, "web.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		s, err := g.services.Get(t.Context(), "web", meta.GetOptions{})
 		if err != nil {
 			return err

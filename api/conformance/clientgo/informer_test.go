@@ -120,7 +120,7 @@ func informersSee(t *testing.T, w *world, ns string) {
 	}
 	want := "add there, update there, add new, delete new"
 	for name, s := range map[string]*seen{"typed": &full, "metadata": &light} {
-		eventually(t, 10*time.Second, func() error { return expect(name, s.String(), want) })
+		eventually(t, time.Minute, func() error { return expect(name, s.String(), want) })
 	}
 	w.Kill()
 	w.Start()
