@@ -73,11 +73,27 @@ func run(docs, out, date string) error {
 		if err := z.Close(); err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(dir, m[1]+"."+m[2]+".gz"), packed.Bytes(), 0o644); err != nil {
-			return err
+		// A verb without a page of its own has that of the verb beside it: a copy, as lint reads no .so across directories.
+		for _, as := range append(verbs(text["svcctl.md"], name), m[1]) {
+			if err := os.WriteFile(filepath.Join(dir, as+"."+m[2]+".gz"), packed.Bytes(), 0o644); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// verbRow is a row of the table of verbs in svcctl.md: "| [rollback](trial.md) |".
+var verbRow = regexp.MustCompile(`(?m)^\| \[([a-z]+)\]\(([a-z-]+\.md)(?:#[^)]*)?\)`)
+
+// verbs are the names of the pages of the verbs that a page is about, its own name among them or not.
+func verbs(table, page string) (names []string) {
+	for _, m := range verbRow.FindAllStringSubmatch(table, -1) {
+		if m[2] == page {
+			names = append(names, "svcctl-"+m[1])
+		}
+	}
+	return names
 }
 
 // link is a link of Markdown to a page of ours, or to any file.
