@@ -123,6 +123,9 @@ func (r *resolver) tune(p *nft.ServicePort) {
 // its endpoints and the relay (see relaysNothing), and those named.
 func (r *resolver) warnUnbalanced(why string, others ...string) {
 	for _, key := range slices.Sorted(maps.Keys(r.Service.Metadata.Annotations)) {
+		if key == object.AnnotationEject && r.Service.Headless() {
+			continue // readEject names the check that does it
+		}
 		if annotation.Balances(key) && !strings.HasPrefix(key, health.AnnotationCheck) && key != health.AnnotationOut ||
 			slices.ContainsFunc(others, func(other string) bool { return strings.HasPrefix(key, other) }) {
 			r.warn(r.ref, annotation.Field(key), "NotServed", "%s: the annotation has no effect", why)
