@@ -97,7 +97,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 	fullness := parts.NewFullness(a.log)
 	follows := []reconcile.Part{
 		a.grants, a.bridged, sets, a.checks, a.suspicion, balance, flows, fullness, a.relay, parts.NewHealthPorts(a.log),
-		parts.NewAnnouncements(a.announced, a.store, a.cfg.NodeName, a.events, a.pools.Problems),
+		parts.NewAnnouncements(a.announced, a.store, a.cfg.NodeName, a.events, a.pools.Problems, a.grants.Unanswered),
 	}
 	if a.flows != nil {
 		follows = append(follows, a.flows)

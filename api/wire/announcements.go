@@ -15,6 +15,8 @@ type Announcement struct {
 	Via []string `json:"via,omitempty"`
 	// Withheld is why it is not to be announced; empty: it is.
 	Withheld string `json:"withheld,omitempty"`
+	// Uncovered is set when it is withheld because no advertisement covers it.
+	Uncovered bool `json:"uncovered,omitempty"`
 	// Nowhere is why it has no Places though it is not withheld.
 	Nowhere string `json:"nowhere,omitempty"`
 	// Places lists the places where it is announced, as the announcer last said; none: nowhere, or

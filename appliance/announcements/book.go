@@ -137,7 +137,7 @@ func (b *Book) planned(a netip.Addr) (wire.Announcement, bool) {
 }
 
 // withoutAdvertisement is the reason for an address that no object has announced.
-const withoutAdvertisement = "no L2Advertisement or BGPAdvertisement is about it"
+const withoutAdvertisement = "no L2Advertisement or BGPAdvertisement covers it"
 
 // advertise sets in item where an address is announced.
 func (b *Book) advertise(a netip.Addr, item *wire.Announcement) {
@@ -155,7 +155,7 @@ func (b *Book) advertise(a netip.Addr, item *wire.Announcement) {
 	item.L2, item.Via = slices.Compact(item.L2), slices.Compact(item.Via)
 	switch nowhere := !item.Flags && len(item.L2)+len(item.Via) == 0; {
 	case nowhere && item.Withheld == "":
-		item.Withheld = withoutAdvertisement
+		item.Withheld, item.Uncovered = withoutAdvertisement, true
 	case !nowhere && item.Withheld != hostAddress:
 		item.Withheld = "" // also while no Service is served, where an advertisement says so
 	}

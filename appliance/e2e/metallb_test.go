@@ -71,7 +71,7 @@ func Test276_MetalLBs_kinds_in_files(t *testing.T) {
 	vips := map[family]string{}
 	for _, f := range families {
 		vips[f] = b.given(t, f, "web")
-		b.becomes(t, vips[f], "no L2Advertisement or BGPAdvertisement is about it")
+		b.becomes(t, vips[f], "no L2Advertisement or BGPAdvertisement covers it")
 	}
 	b.svcctl.Manifests.Write("l2.yaml", metallb("L2Advertisement", "all", "{}"))
 	ours := macInside(t, b.GW1, "ext0")
@@ -111,7 +111,7 @@ func Test276_MetalLBs_kinds_in_files(t *testing.T) {
 	b.hasProblem(t, "BGPAdvertisement metallb-system/all", "prefixes of that length are larger than 192.0.2.100-192.0.2.110 of the pool metallb-system/lan")
 	b.svcctl.Manifests.Remove("bgp.yaml")
 	b.each(t, func(t *testing.T, b *box, f family) {
-		b.becomes(t, vips[f], "no L2Advertisement or BGPAdvertisement is about it")
+		b.becomes(t, vips[f], "no L2Advertisement or BGPAdvertisement covers it")
 		b.leadsNowhere(t, f, vips[f])
 	})
 }

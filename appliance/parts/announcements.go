@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
@@ -31,13 +32,23 @@ type Announcements struct {
 	node   object.Ref
 	events Teller
 
+	// unanswered lists addresses that lie in a network of the box and that nothing answers for.
+	unanswered func(most int) (list []wire.Unanswered, more int)
+	planned    chan struct{}
+	wasDrained bool // the last that the book was given
+
+	mu      sync.Mutex
+	since   map[object.Ref]time.Time // Services with an address that is announced nowhere
+	lost    []resolve.Problem
+	drained *resolve.Problem
+
 	// problems returns the problems of the objects that say where addresses are announced.
 	problems func() []resolve.Problem
 }
 
 // NewAnnouncements follows the drain of the Node of this box.
-func NewAnnouncements(book *announcements.Book, objects *store.Store, nodeName string, events Teller, problems func() []resolve.Problem) *Announcements {
-	return &Announcements{book: book, store: objects, node: object.Ref{Kind: object.KindNode, Name: nodeName}, events: events, problems: problems}
+func NewAnnouncements(book *announcements.Book, objects *store.Store, nodeName string, events Teller, problems func() []resolve.Problem, unanswered func(most int) ([]wire.Unanswered, int)) *Announcements {
+	return &Announcements{book: book, store: objects, node: object.Ref{Kind: object.KindNode, Name: nodeName}, events: events, problems: problems, unanswered: unanswered, planned: make(chan struct{}, 1)}
 }
 
 // Name implements reconcile.Part.
@@ -52,14 +63,29 @@ func (a *Announcements) Run(ctx context.Context, changed func()) error {
 			return nil
 		case <-a.book.Changed():
 		case <-late:
+		case <-a.planned:
+			select { // others that come with it
+			case <-ctx.Done():
+				return nil
+			case <-time.After(500 * time.Millisecond):
+			}
 		}
 		late = nil
+		wait := a.look(time.Now())
+		sooner := func(d time.Duration) {
+			if wait == 0 || d < wait {
+				wait = d
+			}
+		}
 		a.tell()
 		if g := a.book.Difference(); g != nil && time.Since(g.Differs.Since) < differencePatience {
-			late = time.After(differencePatience - time.Since(g.Differs.Since))
+			sooner(differencePatience - time.Since(g.Differs.Since))
 		}
 		if since, missing := a.book.Missing(); missing && time.Since(since) < announcerPatience {
-			late = time.After(announcerPatience - time.Since(since))
+			sooner(announcerPatience - time.Since(since))
+		}
+		if wait > 0 {
+			late = time.After(wait)
 		}
 		changed()
 	}
@@ -73,6 +99,15 @@ func (a *Announcements) Planned(_ *reconcile.Host, services []reconcile.Service)
 			labels = o.Metadata.Labels
 		}
 		a.book.Plan(svc.Key, labels, svc.Ports)
+	}
+	a.wake()
+}
+
+// wake has Run look at what is announced nowhere.
+func (a *Announcements) wake() {
+	select {
+	case a.planned <- struct{}{}:
+	default: // it will look
 	}
 }
 
@@ -91,7 +126,11 @@ func (a *Announcements) tell() {
 
 // Stepped implements reconcile.Part.
 func (a *Announcements) Stepped(step reconcile.Step) {
-	a.book.SetDrained(a.isDrained())
+	if drained := a.isDrained(); drained != a.wasDrained {
+		a.wasDrained = drained
+		a.book.SetDrained(drained)
+		a.wake()
+	}
 	if step.Applied {
 		a.book.Programmed()
 	}
@@ -129,8 +168,10 @@ func (a *Announcements) Problems() []resolve.Problem {
 	for _, text := range a.book.Problems() {
 		list = append(list, resolve.Problem{Reason: "Announcer", Message: text, Warning: true})
 	}
-	if since, missing := a.book.Missing(); missing && time.Since(since) >= announcerPatience {
-		list = append(list, resolve.Problem{Reason: "AnnouncerMissing", Warning: true, Message: fmt.Sprintf(
+	lost := a.nowhereProblems()
+	list = append(list, lost...)
+	if since, missing := a.book.Missing(); missing && len(lost) == 0 && time.Since(since) >= announcerPatience {
+		list = append(list, resolve.Problem{Reason: reasonAnnouncerMissing, Warning: true, Message: fmt.Sprintf(
 			"no announcer is connected since %s, and addresses of Services may not be found by their neighbors: look at `systemctl status svcctl-announce`, or start `svcctl announce`",
 			since.UTC().Format(time.RFC3339))})
 	}

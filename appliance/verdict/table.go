@@ -93,6 +93,9 @@ var Table = []Row{
 	{Reason: "RangeNotServed", Effect: Fails, Text: "a range of ports is not served", Next: explainNext},
 
 	// Announcements.
+	{Reason: "NotAnnounced", Severity: wire.SeverityError, Effect: Fails, By: ByCause, Text: "192.0.2.117 is announced nowhere: the announcer has no interface in its network, or every router is down", Next: explainNext + " lists the ways"},
+	{Reason: "NotAdvertised", Severity: wire.SeverityError, Effect: Fails, By: ByCause, Text: "192.0.2.117 is announced nowhere: no L2Advertisement or BGPAdvertisement covers it, and it lies in a network of the box", Next: explainNext + " lists the ways"},
+	{Reason: "Drained", Effect: Fails, By: ByCause, Text: "this box is drained and announces no address: always the first line; an error when no other box is known to announce them", Next: "svcctl undrain"},
 	{Reason: "AnnouncerMissing", Effect: Fails, By: ByCause, Text: "3 addresses are announced nowhere: the announcer is not running; a warning while nothing has to be announced", Next: "systemctl enable --now svcctl-announce", Plain: "svcctl announce"},
 	{Reason: "AddressConflict", Severity: wire.SeverityError, Effect: Fails, Text: "the host with the Ethernet address 52:54:00:12:34:56 answers for an address", Next: "take the address from that host, or choose another one"},
 	{Reason: "GroupDisagrees", Text: "two boxes of an election have different addresses", Next: "svcctl announcements, on both boxes"},
