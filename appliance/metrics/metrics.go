@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,8 +22,12 @@ import (
 type Metrics struct {
 	registry *prometheus.Registry
 
+	mu      sync.Mutex
+	reasons map[[2]string]int // that byReason has
+
 	services, servicePorts, vips, frontends, endpoints prometheus.Gauge
 	problems                                           *prometheus.GaugeVec
+	states, byReason                                   *prometheus.GaugeVec
 	fileProblems                                       prometheus.Gauge
 
 	syncs                *prometheus.CounterVec
@@ -61,6 +66,10 @@ func New(version string) *Metrics {
 		endpoints:    gauge("svcctl_endpoints", "Usable endpoints, once for each port of a Service."),
 		problems: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "svcctl_objects_problems",
 			Help: "Problems of objects; error: refused or not in force, warning: in force but doubtful."}, []string{"severity"}),
+		states: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "svcctl_service_states",
+			Help: "Services by state: answers, warning, fails, settling; unchecked are those of them without a health check."}, []string{"state"}),
+		byReason: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "svcctl_problems",
+			Help: "Problems by severity and reason, as svcctl status has them."}, []string{"severity", "reason"}),
 		fileProblems: gauge("svcctl_file_problems", "Manifest files that cannot be read or parsed; their last good content stays in force."),
 
 		syncs: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "svcctl_sync_total",
@@ -98,7 +107,8 @@ func New(version string) *Metrics {
 		m.syncs.WithLabelValues(result) // seen as 0 before the first one
 	}
 	m.Problems(0, 0, 0)
-	m.registry.MustRegister(build, m.services, m.servicePorts, m.vips, m.frontends, m.endpoints, m.problems, m.fileProblems,
+	m.Verdict(map[string]int{"answers": 0, "warning": 0, "fails": 0, "settling": 0, "unchecked": 0}, nil)
+	m.registry.MustRegister(build, m.services, m.servicePorts, m.vips, m.frontends, m.endpoints, m.problems, m.states, m.byReason, m.fileProblems,
 		m.syncs, m.syncSeconds, m.changeSeconds, m.lastSuccess, m.accepted, m.programmed, m.operations, m.elements, m.foreignChanges, m.healSeconds, m.removalsHeld, m.refusedServices,
 		m.conntrackEntries, m.conntrackMax, m.conntrackFailed, m.conntrackDropped, m.api.panics, m.api.calls, m.api.seconds,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -161,6 +171,24 @@ func (m *Metrics) Serves(c Counts) {
 	m.vips.Set(float64(c.VIPs))
 	m.frontends.Set(float64(c.Frontends))
 	m.endpoints.Set(float64(c.Endpoints))
+}
+
+// Verdict records the numbers of Services by state, and of problems by severity and reason.
+func (m *Metrics) Verdict(states map[string]int, problems map[[2]string]int) {
+	for state, n := range states {
+		m.states.WithLabelValues(state).Set(float64(n))
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for labels := range m.reasons {
+		if problems[labels] == 0 {
+			m.byReason.DeleteLabelValues(labels[0], labels[1])
+		}
+	}
+	for labels, n := range problems {
+		m.byReason.WithLabelValues(labels[0], labels[1]).Set(float64(n))
+	}
+	m.reasons = problems
 }
 
 // Problems records how many problems objects have, and how many files are bad.

@@ -88,6 +88,7 @@ func TestManual(t *testing.T) {
 		return Announcements{Places: map[[2]string]int{{"l2 eth0", "announced"}: 1}, Peers: []Peer{{Name: "tor-1", BFD: true}}, Group: &Group{VRID: "51"}}
 	})
 	m.Fleet(func() Fleet { return Fleet{State: "Following", Heard: time.Unix(1, 0), Rollout: "Baking"} })
+	m.Verdict(nil, map[[2]string]int{{"error", "NoEndpoints"}: 1})
 	m.Pools(func() []Pool { return []Pool{{Range: "192.0.2.0-192.0.2.9", Size: 10}} })
 	m.Refusals(func() (map[string]uint64, error) { return map[string]uint64{"stray": 1}, nil })
 	m.Flows(func() Flows { return Flows{Logs: true} })

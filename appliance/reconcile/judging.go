@@ -73,10 +73,10 @@ func (d *declared) strayProblems(there func(key string) bool) (problems []resolv
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(d.strays)) {
-		if there(key) {
-			continue // it is withheld
-		}
 		namespace, name, _ := strings.Cut(key, "/")
+		if name == "" || there(key) {
+			continue // it belongs to no Service, or that is withheld
+		}
 		hint := ""
 		if d.hints[key] != "" {
 			hint = fmt.Sprintf(" Did you mean %s?", d.hints[key])
@@ -125,5 +125,12 @@ func (l *Loop) judge(settling []wire.Problem) {
 		Has: has, Packaged: pub.Packaged,
 	})
 	pub.Status.Verdict = j.Verdict
+	v, problems := &j.Verdict, map[[2]string]int{}
+	for i := range pub.Status.Problems {
+		problems[[2]string{pub.Status.Problems[i].Severity, pub.Status.Problems[i].Reason}]++
+	}
+	pub.Metrics.Verdict(map[string]int{
+		"answers": v.Answers - len(v.Settling), "warning": v.Warning, "fails": v.Fails, "settling": len(v.Settling), "unchecked": v.Unchecked,
+	}, problems)
 	pub.Board.conditions.judged(j.Services, has, l.opts.Clock())
 }

@@ -59,7 +59,7 @@ func (l *Loop) adopt() (tr nft.Transition, restored bool, revision uint64, err e
 	for _, p := range l.opts.Parts {
 		p.Adopt(have)
 	}
-	tr = l.planner.adopt(have, l.opts.Host(l.observed.facts), l.shown.InForce(), l.allServices())
+	tr = l.planner.adopt(have, l.opts.Host(l.observed.facts), l.shown.InForce(), slices.Concat(l.allServices(), l.opts.Store.ServiceKeys()))
 	l.adopted, l.observed.moved, l.observed.tampered, l.planned = true, false, false, changes.Revision
 	// When rules were missing, it is unknown for how long.
 	return tr, !tr.Empty(), changes.Revision, nil
