@@ -134,6 +134,7 @@ var Table = []Row{
 	{Reason: "LimitNeverReached", Text: "a limit is never reached", Next: explainNext},
 	{Reason: "StickyTwice", Text: "two settings send a client to its former endpoint", Next: explainNext},
 	{Reason: "WeightOfNobody", Text: "a weight names no endpoint", Next: explainNext},
+	{Reason: "OutOfNobody", Text: "an annotation takes out an address that is no endpoint", Next: explainNext},
 	{Reason: "WeightsUnused", Text: "weights have no effect with an algorithm", Next: explainNext},
 	{Reason: "TooManyEndpoints", Text: "a port has more endpoints than an algorithm has slots for", Next: explainNext},
 	{Reason: "RetrySame", Text: "a client without an answer would be sent to the same endpoint again", Next: explainNext},
