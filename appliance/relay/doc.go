@@ -26,10 +26,11 @@
 //   - The number of connections is bounded, for a port and for all ports together. Who is too
 //     many is reset.
 //   - TCP bytes are spliced in the kernel, and never copied here.
+//   - What is sent to an endpoint has one hop (TTL, hop limit) less than what came from the client.
 //
 // Files, from the top: relay.go composes the loopback listeners (loopback.go) and those of redirected clients
 // (redirect.go); both get their ports from arriving.go, with what the program before had of them. Below are the listeners
-// and ports of a protocol (tcp.go, udp.go), what is done for a connection (front.go, names.go, tcpport.go), and what all
+// and ports of a protocol (tcp.go, udp.go), what is done for a connection (front.go, names.go, connect.go, tcpport.go), and what all
 // ports share (shared.go).
 //
 // It picks endpoints at random or in turn; its caller decides which are healthy. SCTP is not relayed:
