@@ -19,7 +19,7 @@ import (
 // The Kubernetes release whose API is spoken.
 const (
 	kubernetesMajor = "1"
-	kubernetesMinor = "36"
+	kubernetesMinor = "37"
 )
 
 const waitPath = "/svcctl/v1/wait"

@@ -168,7 +168,7 @@ func TestVersion(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &v); code != 200 || err != nil {
 		t.Fatalf("%d %q: %v", code, body, err)
 	}
-	if v.Major != "1" || v.Minor != "36" || v.GitVersion != "v1.36.0+svcctl.0.1.0" || !strings.HasPrefix(v.Platform, "linux/") {
+	if v.Major != "1" || v.Minor != "37" || v.GitVersion != "v1.37.0+svcctl.0.1.0" || !strings.HasPrefix(v.Platform, "linux/") {
 		t.Errorf("version is %+v", v)
 	}
 }

@@ -55,7 +55,7 @@ func TestCalls(t *testing.T) {
 	if s, err := c.Status(t.Context()); err != nil || s.NodeName != "gw1" {
 		t.Errorf("Status: %+v, %v", s, err)
 	}
-	if v, err := c.Version(t.Context()); err != nil || v.GitVersion != "v1.36.0+svcctl.0.1.0" {
+	if v, err := c.Version(t.Context()); err != nil || v.GitVersion != "v1.37.0+svcctl.0.1.0" {
 		t.Errorf("Version: %+v, %v", v, err)
 	}
 	if s, err := c.Wait(t.Context(), client.Ready, time.Second); err != nil || s.NodeName != "gw1" {

@@ -29,20 +29,19 @@ func servicesOf(plain stored, by Conditions) adapted {
 			if !is {
 				return o
 			}
-			shown, _ := withConditions(svc, by)
-			return shown
+			conditions, _ := by.Of(svc)
+			return withConditions(svc, conditions)
 		}
 	}}
 }
 
 // withConditions returns a Service with the computed conditions in place of stored ones of their types.
-func withConditions(svc *object.Service, by Conditions) (shown *object.Service, settled bool) {
-	computed, settled := by.Of(svc)
+func withConditions(svc *object.Service, computed []object.Condition) *object.Service {
 	c := *svc
 	c.Status.Conditions = slices.Concat(computed, slices.DeleteFunc(slices.Clone(svc.Status.Conditions), func(stored object.Condition) bool {
 		return slices.ContainsFunc(computed, func(c object.Condition) bool { return c.Type == stored.Type })
 	}))
-	return &c, settled
+	return &c
 }
 
 // conditionNews delivers changes of conditions to one watch of Services.
@@ -114,10 +113,13 @@ func (n *conditionNews) changed() <-chan struct{} {
 }
 
 // send sends the Services whose conditions changed. Those with a newer version than the watch stands at come with it.
+// The events have the resourceVersion of the stored object, below that of events before them: a bookmark behind them
+// keeps a client from going on there.
 func (n *conditionNews) send(l *watchSession) error {
 	if n == nil {
 		return nil
 	}
+	sent := false
 	keys, turn, known := n.by.Since(n.turn)
 	n.turn = turn
 	about := map[viewKey]struct{}{}
@@ -147,7 +149,8 @@ func (n *conditionNews) send(l *watchSession) error {
 		if l.request.namespace != "" && l.request.namespace != key.namespace || !l.options.selects(svc) || storedVersion(svc) > l.after {
 			continue
 		}
-		shown, settled := withConditions(svc, n.by)
+		conditions, settled := n.by.Of(svc)
+		shown := withConditions(svc, conditions)
 		if _, waits := n.pending[key]; waits && !settled {
 			continue
 		}
@@ -159,6 +162,10 @@ func (n *conditionNews) send(l *watchSession) error {
 		if err := l.stream.frame(modified, text); err != nil {
 			return err
 		}
+		sent = true
+	}
+	if sent && l.options.bookmarks {
+		return l.bookmark(false)
 	}
 	return nil
 }

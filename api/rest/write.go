@@ -19,7 +19,25 @@ func (s *Server) answer(w http.ResponseWriter, wr *writing) error {
 	if created {
 		code = http.StatusCreated
 	}
-	return s.respond(w, wr.request, code, o)
+	return s.respond(w, wr.request, code, s.written(wr, o))
+}
+
+// written shows a Service with its conditions after a write: those that a GET shows now. A dry run shows those of
+// the stored object, if there is one.
+func (s *Server) written(wr *writing, o object.Object) object.Object {
+	svc, is := o.(*object.Service)
+	if !is || s.conditions == nil {
+		return o
+	}
+	of := svc
+	if wr.options.dryRun {
+		live, _ := s.store.Get(wr.request.ref())
+		if of, is = live.(*object.Service); !is {
+			return o
+		}
+	}
+	conditions, _ := s.conditions.Of(of)
+	return withConditions(svc, conditions)
 }
 
 // write makes a writing, and gives the object as it is afterwards.

@@ -61,7 +61,7 @@ func (f *Failure) Error() string { return f.Message }
 type Version struct {
 	Major        string `json:"major"`
 	Minor        string `json:"minor"`
-	GitVersion   string `json:"gitVersion"` // a semantic version: v1.36.0+svcctl.0.1.0
+	GitVersion   string `json:"gitVersion"` // a semantic version: v1.37.0+svcctl.0.1.0
 	GitCommit    string `json:"gitCommit"`
 	GitTreeState string `json:"gitTreeState"`
 	BuildDate    string `json:"buildDate"` // RFC 3339

@@ -1,6 +1,6 @@
 // Package endpoints says who backs a Service: it turns Services with a selector and the
 // Pods they select into EndpointSlices and an Endpoints object, and mirrors hand-written
-// Endpoints into EndpointSlices, as the controllers of Kubernetes 1.36 do.
+// Endpoints into EndpointSlices, as the controllers of Kubernetes 1.37 do.
 //
 // A Controller remembers where every endpoint lies, so that its work is that of the
 // change: one Pod among 50,000 touches the slices it is in. What it decides comes back

@@ -311,6 +311,15 @@ func (x *watcher) take(event watch.Event) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	// The version that was seen last of this object comes again, the same but for its computed conditions.
+	for _, c := range slices.Backward(x.changes) {
+		if c.name == o.GetName() {
+			if event.Type == watch.Modified && c.revision == revision && c.kind != watch.Deleted && c.value == valueOf(o) {
+				return
+			}
+			break
+		}
+	}
 	x.revision = o.GetResourceVersion()
 	if event.Type != watch.Bookmark {
 		x.changes = append(x.changes, change{event.Type, o.GetName(), valueOf(o), o.GetResourceVersion(), revision})

@@ -20,7 +20,7 @@ import (
 )
 
 // version is the expected version of the program: that of k8s.io/kubectl in go.mod.
-const version = "v1.36.3"
+const version = "v1.37.1"
 
 // atLeast is the minimum of kubectl invocations in the scripts.
 const atLeast = 100
