@@ -94,11 +94,11 @@ func importedOf(b *box, f family, vip func(n int) string) []imported {
 		},
 		{
 			name: "nftlb with several ports", from: "nftlb", network: "udp", port: 5353, client: masq, servers: []*netlab.Host{b.L1, b.L2}, weights: []int{2, 1}, at: 5353,
-			text: `{"farms": [{"name": "dns", "mode": "snat", "protocol": "udp", "scheduler": "weight", "new-rtlimit": "10", "addresses": [{"name": "a"}], "backends": [
+			text: `{"farms": [{"name": "dns", "mode": "snat", "protocol": "udp", "scheduler": "weight", "new-rtlimit": "10000", "addresses": [{"name": "a"}], "backends": [
   {"name": "one", "ip-addr": "` + of(b.L1) + `", "weight": "2"}, {"name": "two", "ip-addr": "` + of(b.L2) + `", "weight": "1"},
   {"name": "spare", "ip-addr": "` + of(b.R1) + `", "priority": "2"}]}], "addresses": [{"name": "a", "ip-addr": "` + vip(8) + `", "ports": "53,5350-5360", "protocol": "udp"}],
  "policies": [{"name": "black", "type": "blacklist"}]}`,
-			losses: []string{"new-rtlimit 10 of farm dns", "policy black (blacklist)"},
+			losses: []string{"new-rtlimit 10000 of farm dns", "policy black (blacklist)"},
 		},
 		{
 			name: "a cluster with MetalLB", from: "cluster", network: "tcp", port: 80, client: masq, servers: []*netlab.Host{b.L2, b.R2}, at: 8080,
