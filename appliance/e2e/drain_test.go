@@ -293,7 +293,6 @@ func Test069_annotation_that_makes_no_sense(t *testing.T) {
 	b.write("drain.yaml", func(f family) []string { return d.documents(f, f.endpoint(b.L1)) })
 	b.svcctl.Start()
 	for _, f := range families {
-		b.hasProblem(t, f.object("Service", "web"), "warning", "svcctl.io/drain-timeout", `"soon"`, `"60s"`)
-		b.reaches(t, b.IN, "tcp", d.at(f, 80), plain, f.on(80, b.L1)...)
+		b.hasProblem(t, f.object("Service", "web"), "error", "svcctl.io/drain-timeout", `"soon"`, `"60s"`)
 	}
 }

@@ -45,7 +45,7 @@ func TestF07_massRemovalIsHeldAndReleased(t *testing.T) {
 	if held < 15 { // the first few may be gone before it was a mass
 		t.Errorf("%d of 25 Services are kept, want at least 15", held)
 	}
-	if _, stderr, code := b.svcctl.Svcctl("status"); code != 1 || !strings.Contains(stderr, "problem") {
+	if _, stderr, code := b.svcctl.Svcctl("status"); code != 1 || !strings.Contains(stderr, "error") {
 		t.Errorf("svcctl status: exit code %d: %s", code, stderr)
 	}
 	b.svcctl.Kill()

@@ -251,7 +251,7 @@ func Test582_a_plan_is_what_nft_lists_afterwards(t *testing.T) {
 			return []string{web(f, nil, one, "sessionAffinity: ClientIP", "loadBalancerSourceRanges: ["+f.pick("192.0.2.0/25", "2001:db8::/65")+"]")}
 		}, nil},
 		{"another port", func(f family) []string {
-			return []string{web(f, []string{"svcctl.io/max-connections-per-client: \"9\""}, "ports: [{name: p80, port: 80}, {name: p81, port: 81, targetPort: 80}]")}
+			return []string{web(f, []string{"svcctl.io/client-connections: \"9\""}, "ports: [{name: p80, port: 80}, {name: p81, port: 81, targetPort: 80}]")}
 		}, nil},
 		{"relayed", func(f family) []string {
 			return []string{web(f, []string{"svcctl.io/proxy-mode: userspace"}, one, "externalTrafficPolicy: Local")}
@@ -268,7 +268,7 @@ func Test582_a_plan_is_what_nft_lists_afterwards(t *testing.T) {
 		if more := changed(before, b.listed(t)); len(more) > 0 {
 			t.Fatalf("%s: to plan has changed %v", step.what, more)
 		}
-		v.does(0, "apply", "--wait", "-f", file)
+		v.does(0, "apply", "-f", file)
 		v.does(0, "wait", "--timeout", syncTimeout.String())
 		v.isForeseen(t, step.what, &p, before)
 		if step.words != nil {

@@ -163,17 +163,16 @@ func Test053_answer_without_local_endpoint(t *testing.T) {
 			b.reaches(t, b.IN, "tcp", to, plain, f.on(80, b.R1)...)
 		}
 		b.refuses(t, b.IN, "tcp", f.cluster())
-		b.noProblem(t, f.object("Service", "web"))
+		b.hasProblem(t, f.object("Service", "web"), "NoLocalEndpoint", "clients are refused by this box")
 	}
 	b.rewrite("web.yaml", docs("reject", b.R1, b.L1))
 	for _, f := range families {
 		b.external(t, f, b.EXT, plain, b.L1)
 	}
-	b.rewrite("web.yaml", docs("maybe", b.R1)) // no word for it: as without
-	b.forget()
+	b.write("web.yaml", docs("maybe", b.R1)) // no word for it: what was there stays
 	b.each(t, func(t *testing.T, b *box, f family) {
-		b.hasProblem(t, f.object("Service", "web"), "warning", noLocalEndpoints, "maybe", "drop", "reject")
-		b.silent(t, b.EXT, f.externals()[0])
+		b.hasProblem(t, f.object("Service", "web"), "error", noLocalEndpoints, "maybe", "drop", "reject")
+		b.external(t, f, b.EXT, plain, b.L1)
 	})
 }
 

@@ -424,11 +424,10 @@ func Test360_modes_change_without_a_loss(t *testing.T) {
 }
 
 func Test361_what_is_relayed_is_said(t *testing.T) {
-	b := relayed(t, nil, ", svcctl.io/connect-retries: many", l1r1)
+	b := relayed(t, nil, "", l1r1)
 	b.each(t, func(t *testing.T, b *box, f family) {
 		v := b.verbs(t)
 		v.says(0, []string{"port 80/TCP is relayed", "svcctl.io/proxy-mode", "2 endpoints"}, "explain", "svc/"+f.name("web"))
-		b.hasProblem(t, f.object("Service", "web"), "InvalidAnnotation", "connect-retries", `"many" is no number from 0 to 16`)
 	})
 	b.change(func() {
 		b.svcctl.Manifests.Write("sctp.yaml", both(func(f family) []string {

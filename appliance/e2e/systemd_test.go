@@ -78,13 +78,13 @@ func Test343_journal_of_systemd(t *testing.T) {
 	})
 	b.launched(t)
 	for _, f := range families {
-		hasCome(t, come, "PRIORITY=4\n", "SVCCTL_SERVICE=default/"+f.name("odd")+"\n", "SVCCTL_FILE=", "web.yaml", "SYSLOG_IDENTIFIER=svcctl\n")
+		hasCome(t, come, "PRIORITY=3\n", "SVCCTL_SERVICE=default/"+f.name("odd")+"\n", "SVCCTL_FILE=", "web.yaml", "SYSLOG_IDENTIFIER=svcctl\n")
 		b.ask(t, 1, b.IN, "tcp", f.at(f.vip(41), 80))
 		b.GW1.Conntrack("-D", "-f", f.pick("ipv4", "ipv6"))
 		hasCome(t, come, "SYSLOG_IDENTIFIER=svcctl-connections\n", "SVCCTL_SERVICE=default/"+f.name("web")+"\n",
 			"SVCCTL_ENDPOINT="+f.on(80, b.L1)[0].String()+"\n", `"to":"`+f.at(f.vip(41), 80).String()+`"`)
 	}
-	hasCome(t, come, "PRIORITY=6\n", "MESSAGE=programmed services=4", "SVCCTL_SERVICES=4\n")
+	hasCome(t, come, "PRIORITY=6\n", "MESSAGE=programmed services=2", "SVCCTL_SERVICES=2\n")
 }
 
 func Test344_status_line_of_systemd(t *testing.T) {

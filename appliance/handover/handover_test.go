@@ -186,6 +186,9 @@ func TestSystemdReadsNothing(t *testing.T) {
 			}
 		}
 		_ = kept.Close()
+		if err := s.Drop("gone"); err != nil {
+			t.Errorf("a descriptor to be closed: %v", err)
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := Notify(ctx, "READY=1"); !errors.Is(err, unix.EAGAIN) {
@@ -201,16 +204,20 @@ func TestSystemdReadsNothing(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("it waits for a reader")
 	}
-	// The state comes when there is room again.
+	// The state, and what is not to be kept, come when there is room again.
 	notified := make(chan error, 1)
 	go func() { notified <- Notify(t.Context(), "READY=1") }()
-	for b := make([]byte, 100); ; {
+	ready, dropped := false, false
+	for b := make([]byte, 100); !ready || !dropped; {
 		n, err := systemd.Read(b)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if string(b[:n]) == "READY=1" {
-			break
+		switch string(b[:n]) {
+		case "READY=1":
+			ready = true
+		case "FDSTOREREMOVE=1\nFDNAME=gone":
+			dropped = true
 		}
 	}
 	if err := <-notified; err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"syscall"
 	"time"
 
@@ -14,14 +15,22 @@ import (
 
 // Store is systemd's store of descriptors for the next process of the unit, at most
 // FileDescriptorStoreMax of them. Without systemd nothing is kept.
-type Store struct{ socket string }
+type Store struct {
+	socket string
+
+	mu    sync.Mutex      // held over sends, which do not wait
+	drops map[string]bool // names of Drop that systemd did not read yet
+}
 
 // NewStore returns the store of the unit of this process.
-func NewStore() *Store { return &Store{os.Getenv("NOTIFY_SOCKET")} }
+func NewStore() *Store { return &Store{socket: os.Getenv("NOTIFY_SOCKET")} }
 
 // Keep has a descriptor kept under a name, which has letters, digits, dots and dashes. It never waits: when systemd
 // reads nothing, which fails with EAGAIN, the descriptor is not kept.
 func (s *Store) Keep(name string, conn syscall.Conn) error {
+	s.mu.Lock()
+	delete(s.drops, name) // it would take the new one away
+	s.mu.Unlock()
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return err
@@ -35,10 +44,40 @@ func (s *Store) Keep(name string, conn syscall.Conn) error {
 	return err
 }
 
-// Drop has systemd close what it keeps under a name. It never waits either.
-func (s *Store) Drop(name string) error { return s.send("FDSTOREREMOVE=1\nFDNAME="+name, nil) }
+// Drop has systemd close what it keeps under a name. It never waits either: while systemd reads nothing, it is tried
+// again in the background.
+func (s *Store) Drop(name string) error {
+	err := s.send("FDSTOREREMOVE=1\nFDNAME="+name, nil)
+	if !errors.Is(err, unix.EAGAIN) {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.drops == nil {
+		s.drops = map[string]bool{}
+	}
+	if s.drops[name] = true; len(s.drops) == 1 {
+		time.AfterFunc(notifyAgain, s.dropAgain)
+	}
+	return nil
+}
 
-// notifyAgain is the interval at which Notify tries a socket that takes nothing.
+// dropAgain sends what Drop could not, and comes back while something is left.
+func (s *Store) dropAgain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name := range s.drops {
+		if errors.Is(s.send("FDSTOREREMOVE=1\nFDNAME="+name, nil), unix.EAGAIN) { // it does not wait
+			break
+		}
+		delete(s.drops, name)
+	}
+	if len(s.drops) > 0 {
+		time.AfterFunc(notifyAgain, s.dropAgain)
+	}
+}
+
+// notifyAgain is the interval at which Notify and Drop try a socket that takes nothing.
 const notifyAgain = 20 * time.Millisecond
 
 // Notify sends a state of the process (sd_notify(3)) to systemd. While systemd reads nothing, it tries again until ctx is

@@ -50,8 +50,9 @@ func (r *resolver) reportUnserved(endpoints map[portKey][]endpoint, encrypted []
 		case !served:
 			r.reportPort(i, endpoints)
 		case !local && r.limitedToLocal() != "":
-			r.reportAt(i, ReasonNoLocalEndpoint, "%s is Local, and none of its %s has nodeName %s: clients get no answer from this box",
-				r.limitedToLocal(), counted(r.total(i, endpoints), "endpoint"), r.facts.NodeName)
+			r.reportAt(i, ReasonNoLocalEndpoint, "%s is Local, and none of its %s has nodeName %s: %s",
+				r.limitedToLocal(), counted(r.total(i, endpoints), "endpoint"), r.facts.NodeName,
+				map[nft.Refusal]string{nft.Refuse: "clients are refused by this box", nft.Blackhole: "clients get no answer from this box"}[r.noLocal])
 		}
 	}
 }
