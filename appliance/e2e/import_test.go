@@ -90,7 +90,7 @@ func importedOf(b *box, f family, vip func(n int) string) []imported {
   "scheduler": "hash", "sched-param": "srcip srcmac", "mark": "0xdead", "helper": "ftp", "state": "up", "backends": [
   {"name": "bck0", "ip-addr": "` + of(b.L1) + `", "port": "8080", "weight": "5", "priority": "1", "state": "up"},
   {"name": "bck1", "ip-addr": "` + of(b.R1) + `", "port": "8080", "weight": "5", "priority": "1", "est-connlimit": "7", "state": "off"}]}]}`,
-			losses: []string{"mark 0xdead of farm lb01", "helper ftp of farm lb01", "a hash of srcip srcmac", "est-connlimit 7 of backend bck1", "backend bck1 is off"},
+			losses: []string{"mark 0xdead of farm lb01", "helper ftp of farm lb01", "a hash of srcip srcmac", "est-connlimit 7 of", "backend bck1 is off"},
 		},
 		{
 			name: "nftlb with several ports", from: "nftlb", network: "udp", port: 5353, client: masq, servers: []*netlab.Host{b.L1, b.L2}, weights: []int{2, 1}, at: 5353,
@@ -98,7 +98,7 @@ func importedOf(b *box, f family, vip func(n int) string) []imported {
   {"name": "one", "ip-addr": "` + of(b.L1) + `", "weight": "2"}, {"name": "two", "ip-addr": "` + of(b.L2) + `", "weight": "1"},
   {"name": "spare", "ip-addr": "` + of(b.R1) + `", "priority": "2"}]}], "addresses": [{"name": "a", "ip-addr": "` + vip(8) + `", "ports": "53,5350-5360", "protocol": "udp"}],
  "policies": [{"name": "black", "type": "blacklist"}]}`,
-			losses: []string{"new-rtlimit 10000 of farm dns", "policy black (blacklist)"},
+			losses: []string{"new-rtlimit 10000 is svcctl.io/rate-limit", "policy black (blacklist)"},
 		},
 		{
 			name: "a cluster with MetalLB", from: "cluster", network: "tcp", port: 80, client: masq, servers: []*netlab.Host{b.L2, b.R2}, at: 8080,
@@ -109,7 +109,7 @@ func importedOf(b *box, f family, vip func(n int) string) []imported {
 				"  addressType: " + f.String() + "\n  ports: [{name: http, port: 8080}]\n  endpoints:\n  - {addresses: ['" + of(b.L2) + "'], conditions: {ready: true}, targetRef: {kind: Pod, name: a}}\n  - {addresses: ['" + of(b.R2) + "'], conditions: {ready: true}}\n" +
 				"- apiVersion: metallb.io/v1beta1\n  kind: IPAddressPool\n  metadata: {name: " + f.name("p") + ", namespace: metallb-system}\n  spec: {addresses: ['" + f.pick("198.51.100.208/28", "2001:db8:198::d0/124") + "'], autoAssign: false}\n" +
 				"- apiVersion: metallb.io/v1beta1\n  kind: ServiceL2Status\n  metadata: {name: " + f.name("seen") + ", namespace: metallb-system}\n",
-			losses: []string{"spec.selector is left out", "is left out, another one is given", "the 1 endpoints are as of now", "is not served"},
+			losses: []string{"spec.selector is left out", "is left out, another one is given", "the endpoint is as of now", "is not served"},
 		},
 	}
 }

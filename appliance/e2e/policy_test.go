@@ -169,10 +169,10 @@ func Test053_answer_without_local_endpoint(t *testing.T) {
 	for _, f := range families {
 		b.external(t, f, b.EXT, plain, b.L1)
 	}
-	b.write("web.yaml", docs("maybe", b.R1)) // no word for it: what was there stays
+	b.write("web.yaml", docs("maybe", b.R1)) // no word for it: "reject" stays in force
 	b.each(t, func(t *testing.T, b *box, f family) {
 		b.hasProblem(t, f.object("Service", "web"), "error", noLocalEndpoints, "maybe", "drop", "reject")
-		b.external(t, f, b.EXT, plain, b.L1)
+		b.refuses(t, b.EXT, "tcp", f.externals()[0])
 	})
 }
 

@@ -118,7 +118,7 @@ func Test148_verbs_and_files(t *testing.T) {
 	v.says(1, []string{filed + ":"}, "apply", "-f", filed, "--force-conflicts")
 	v.says(1, []string{b.svcctl.Manifests.Path + "/filed.yaml"}, "delete", "svc", "filed")
 
-	one := v.file("one.yaml", service("one", "ports: [{port: 80}]")+"---\n"+ipv4.slice("one", `"": 80`, b.L1))
+	one := v.file("one.yaml", service("one", "ports: [{port: 80}]")+"---\n"+strings.ReplaceAll(ipv4.slice("one", `"": 80`, b.L1), "one-4", "one"))
 	two := v.file("two.yaml", service("two", "ports: [{port: 80}]"))
 	v.does(0, "apply", "-f", one, "-f", two, "--applyset", "shop")
 	v.does(0, "apply", "-f", v.file("three.yaml", service("three", "ports: [{port: 80}]")))
