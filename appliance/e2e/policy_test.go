@@ -170,6 +170,7 @@ func Test053_answer_without_local_endpoint(t *testing.T) {
 		b.external(t, f, b.EXT, plain, b.L1)
 	}
 	b.write("web.yaml", docs("maybe", b.R1)) // no word for it: "reject" stays in force
+	b.forget()
 	b.each(t, func(t *testing.T, b *box, f family) {
 		b.hasProblem(t, f.object("Service", "web"), "error", noLocalEndpoints, "maybe", "drop", "reject")
 		b.refuses(t, b.EXT, "tcp", f.externals()[0])
