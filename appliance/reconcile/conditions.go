@@ -38,8 +38,9 @@ func newConditions(revisions func() (accepted, concerning uint64)) *Conditions {
 	}
 }
 
-// judged takes the states of all Services that have one other than the zero State.
-func (c *Conditions) judged(states map[string]verdict.State, has func(key string) bool, now time.Time) {
+// judged takes the states of all Services that have one other than the zero State. services has the keys of those that
+// there are.
+func (c *Conditions) judged(states map[string]verdict.State, services map[string]bool, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.began.IsZero() {
@@ -66,7 +67,7 @@ func (c *Conditions) judged(states map[string]verdict.State, has func(key string
 		turn(key, c.states[key], after)
 	}
 	for _, times := range []map[string]time.Time{c.ready, c.stored} {
-		maps.DeleteFunc(times, func(key string, _ time.Time) bool { return !has(key) })
+		maps.DeleteFunc(times, func(key string, _ time.Time) bool { _, there := services[key]; return !there })
 	}
 	c.states = states
 	if more := len(c.turns) - mostTurns; more > 0 {

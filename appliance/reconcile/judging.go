@@ -118,11 +118,9 @@ func (l *Loop) settle(problems []resolve.Problem) (shown []resolve.Problem, sett
 // judge brings the verdict of the status to its problems.
 func (l *Loop) judge(settling []wire.Problem) {
 	pub := l.opts.Publisher
-	has := func(key string) bool { _, has := l.planner.declared.unchecked[key]; return has }
 	j := verdict.Judge(verdict.Facts{
 		Problems: pub.Status.Problems, Since: pub.Reporter.since, Settling: settling,
-		Services: len(l.planner.declared.unchecked), Unchecked: l.planner.declared.count,
-		Has: has, Packaged: pub.Packaged,
+		Services: l.planner.declared.unchecked, Unchecked: l.planner.declared.count, Packaged: pub.Packaged,
 	})
 	pub.Status.Verdict = j.Verdict
 	v, problems := &j.Verdict, map[[2]string]int{}
@@ -132,5 +130,5 @@ func (l *Loop) judge(settling []wire.Problem) {
 	pub.Metrics.Verdict(map[string]int{
 		"answers": v.Answers - len(v.Settling), "warning": v.Warning, "fails": v.Fails, "settling": len(v.Settling), "unchecked": v.Unchecked,
 	}, problems)
-	pub.Board.conditions.judged(j.Services, has, l.opts.Clock())
+	pub.Board.conditions.judged(j.Services, l.planner.declared.unchecked, l.opts.Clock())
 }

@@ -326,9 +326,11 @@ func (p *planner) allProblems() []resolve.Problem {
 	return all
 }
 
-// Plan compiles the ruleset of all Services for a host, from nothing, and their problems.
-func Plan(host Host, objs Objects, services []string) (nft.Ruleset, []resolve.Problem) {
+// Plan compiles the ruleset of all Services for a host, from nothing, and their problems. inUse is set when clients are
+// served by it: that a Service has no endpoint is a problem then.
+func Plan(host Host, objs Objects, services []string, inUse bool) (nft.Ruleset, []resolve.Problem) {
 	p := newPlanner()
+	p.inUse = inUse
 	p.adopt(nil, host, objs, services)
 	return p.compiler.Ruleset(), p.allProblems()
 }

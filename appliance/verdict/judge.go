@@ -17,10 +17,9 @@ type Facts struct {
 	Since map[wire.Problem]time.Time
 	// Settling are problems of Services that came a moment ago: they keep them from being Ready and are not shown.
 	Settling []wire.Problem
-	// Services counts the Services, and Has reports whether there is one, "namespace/name".
-	Services int
-	Has      func(key string) bool
-	// Unchecked counts the Services with endpoints and without a health check.
+	// Services has each Service that there is, by "namespace/name": true if it has endpoints and no health check.
+	// Unchecked counts those with true.
+	Services  map[string]bool
 	Unchecked int
 	// Packaged is set when systemd started the appliance.
 	Packaged bool
@@ -76,8 +75,9 @@ func Judge(f Facts) Judgement {
 				continue
 			}
 			s := j.Services[key]
+			_, there := f.Services[key]
 			switch {
-			case fails(p), stays(p) && !f.Has(key):
+			case fails(p), stays(p) && !there:
 				s.Settling = settling && s.Failing.Reason == ""
 				s.Failing.set(p)
 			case stays(p):
@@ -92,9 +92,9 @@ func Judge(f Facts) Judgement {
 	each(f.Problems, false)
 	each(f.Settling, true)
 	v := &j.Verdict
-	v.Services, v.Unchecked = f.Services, f.Unchecked
+	v.Services, v.Unchecked = len(f.Services), f.Unchecked
 	for key, s := range j.Services {
-		if !f.Has(key) {
+		if _, there := f.Services[key]; !there {
 			if s.Failing.Reason == "" {
 				continue // what a file says about a Service that is not one
 			}

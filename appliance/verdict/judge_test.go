@@ -10,8 +10,9 @@ import (
 
 // A dead server behind eleven Services is one group, with the Services that do not answer for it first.
 func TestOneCauseIsOneGroup(t *testing.T) {
-	f := Facts{Services: 12, Has: func(string) bool { return true }}
+	f := Facts{Services: map[string]bool{"shop/healthy": false}}
 	for i := range 11 {
+		f.Services[fmt.Sprintf("shop/s%02d", i)] = false
 		f.Problems = append(f.Problems, wire.Problem{Object: fmt.Sprintf("Service shop/s%02d", i), Field: "spec.ports[0]", Reason: "EndpointDown",
 			Message: "down", Severity: wire.SeverityWarning, Cause: fmt.Sprintf("10.1.2.12:%d (connection refused)", 8000+i)})
 	}
@@ -39,7 +40,7 @@ func TestOneCauseIsOneGroup(t *testing.T) {
 
 // A drained box comes first; next steps fit how the program was started.
 func TestDrainedComesFirst(t *testing.T) {
-	f := Facts{Services: 1, Has: func(string) bool { return true }, Problems: []wire.Problem{
+	f := Facts{Services: map[string]bool{"a/b": false}, Problems: []wire.Problem{
 		{Object: "Service a/b", Reason: "NoEndpoints", Message: "it has no endpoint", Severity: wire.SeverityError},
 		{Reason: "AnnouncerMissing", Message: "no announcer", Severity: wire.SeverityWarning},
 		{Reason: "Drained", Message: "this box is drained", Severity: wire.SeverityWarning},

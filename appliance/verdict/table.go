@@ -35,9 +35,9 @@ const (
 )
 
 // Row describes a condition. To add one: report a problem whose Reason is a constant reasonXxx or ReasonXxx (or a
-// literal of a field Reason), where its facts are; add its row here; make it and repair it in a test, and name that in
-// testdata/tests.txt; run go test ./appliance/verdict -run TestManual -update, which writes docs/conditions.md anew.
-// The tests of this package fail for a Reason without a row, a row without a Reason, and a row without a test.
+// literal of a field Reason), where its facts are; add its row here; make it and repair it in a test, as TestDoorsAgree
+// of appliance/reconcile does; run go test ./appliance/verdict -run TestManual -update, which writes docs/conditions.md anew.
+// The tests of this package fail for a Reason without a row and a row without a Reason.
 type Row struct {
 	Reason string
 	// Severity is wire.SeverityError or wire.SeverityWarning, whatever was reported; "": as reported, which depends on
