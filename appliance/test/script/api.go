@@ -231,6 +231,9 @@ func (s *Session) watch(args []string) error {
 	}
 	var list struct {
 		Metadata struct{ ResourceVersion string }
+		Items    []struct {
+			Metadata struct{ UID, ResourceVersion string }
+		}
 	}
 	if err := s.get(args[1], "application/json", &list); err != nil {
 		return err
@@ -247,14 +250,17 @@ func (s *Session) watch(args []string) error {
 	}
 	w := &watch{cancel: cancel, more: make(chan struct{}, 1)}
 	s.watches[args[0]] = w
-	go w.follow(response.Body)
+	seen := map[string]bool{} // versions: an object comes with the same one again when its conditions change
+	for _, o := range list.Items {
+		seen[o.Metadata.UID+" "+o.Metadata.ResourceVersion] = true
+	}
+	go w.follow(response.Body, seen)
 	return nil
 }
 
-func (w *watch) follow(body io.ReadCloser) {
+func (w *watch) follow(body io.ReadCloser, seen map[string]bool) {
 	defer body.Close()
 	decoder := json.NewDecoder(bufio.NewReader(body))
-	seen := map[string]bool{} // versions: an object comes with the same one again when its conditions change
 	for {
 		var event struct {
 			Type   string

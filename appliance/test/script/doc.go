@@ -93,6 +93,7 @@
 // Only in mode wire:
 //
 //	svcctl VERB ARGS...       the program; names of sections become paths
+//	shows REGEXP VERB ARGS... the program, whose output matches whatever it exits with; with eventually: in the end
 //	conntrack ARGS... -> N    the number of entries that conntrack -L lists
 //	dial NAME HOST TARGET -> EXPECTATION, echo NAME -> ok|reset|timeout
 //	                          a TCP connection that stays open

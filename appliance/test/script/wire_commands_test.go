@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,6 +40,22 @@ func svcctl(s *script.Session, args []string) error {
 	if code != 0 {
 		s.Printf("%s", stderr)
 		return fmt.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
+	return nil
+}
+
+// shows: shows REGEXP VERB ARGS... is svcctl VERB ARGS..., whose output matches, whatever it exits with.
+func shows(s *script.Session, args []string) error {
+	if len(args) < 2 {
+		return errors.New("usage: shows REGEXP VERB ARGS...")
+	}
+	want, err := regexp.Compile(args[0])
+	if err != nil {
+		return err
+	}
+	stdout, _, _ := s.Box().(*wire).svcctl.Svcctl(args[1], args[2:]...)
+	if s.Printf("%s", stdout); !want.MatchString(stdout) {
+		return fmt.Errorf("no match for %s in:\n%s", want, stdout)
 	}
 	return nil
 }

@@ -48,6 +48,7 @@ func TestWire(t *testing.T) {
 		Name: "wire", New: newWire, Update: *update,
 		Commands: map[string]script.Command{
 			"svcctl":    svcctl,
+			"shows":     shows,
 			"conntrack": conntrack,
 			"dial":      dial,
 			"echo":      echo,
