@@ -69,7 +69,7 @@ func checkBalance(p path, value string) Errors {
 	if _, alias := balanceAliases[value]; alias || slices.Contains(BalanceNames(), value) {
 		return nil
 	}
-	return notSupported(p, value, BalanceNames())
+	return notSupported(p, value, append(BalanceNames(), sortedKeys(balanceAliases)...))
 }
 
 // ParseWeight reads the value of AnnotationWeight.

@@ -15,7 +15,7 @@ func TestParseBalance(t *testing.T) {
 			t.Errorf("%q is %q, %v; want %q", value, got, err, want)
 		}
 	}
-	const known = `: supported values: "destination-hash", "least-connection", "maglev", "random", "round-robin", "source-hash"`
+	const known = `: supported values: "destination-hash", "least-connection", "maglev", "random", "round-robin", "source-hash", "dh", "lc", "mh", "nq", "rr", "sed", "sh", "twos", "wlc", "wrr"`
 	for value, want := range map[string]string{
 		"rond-robin": `Unsupported value: "rond-robin"` + known, "": `Unsupported value: ""` + known, "Maglev": `Unsupported value: "Maglev"` + known,
 	} {

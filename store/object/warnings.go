@@ -40,6 +40,11 @@ func ignoredFieldWarnings(s *Service) []string {
 		if len(spec.ExternalIPs) > 0 {
 			warnings = append(warnings, "spec.externalIPs is ignored for headless services")
 		}
+		for i := range spec.Ports {
+			if p := &spec.Ports[i]; len(spec.Selector) == 0 && p.TargetPort.Name == "" && p.TargetPort.Int != 0 && p.TargetPort.Int != p.Port {
+				warnings = append(warnings, fmt.Sprintf("%s: %d is not the port, %d, and a headless Service without a selector translates none: clients connect to the port of its endpoints", portsPath.index(i).child("targetPort"), p.TargetPort.Int, p.Port))
+			}
+		}
 		if spec.SessionAffinity != AffinityNone {
 			warnings = append(warnings, "spec.SessionAffinity is ignored for headless services")
 		}
