@@ -71,6 +71,8 @@ func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (Plan
 	reporter := reconcile.Reporter{Where: objects.Location}
 	planned.Problems = objects.Problems()
 	for _, q := range slices.Concat(advertised, made.Problems(), found) {
+		// An error while serving; here nothing is refused, and the endpoints may come from elsewhere.
+		q.Warning = q.Warning || q.Reason == resolve.ReasonNoEndpoints
 		planned.Problems = append(planned.Problems, atField(files, reporter.InFile(q)))
 	}
 	for _, q := range sets.Problems() {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,6 +36,38 @@ type box struct {
 	socket string
 	setup  wire.Setup
 	health health
+	judged atomic.Bool // Services have the condition Ready
+}
+
+// judge computes the condition Ready from the EndpointSlices alone.
+type judge struct{ b *box }
+
+func (j judge) Of(svc *object.Service) ([]object.Condition, bool) {
+	if !j.b.judged.Load() {
+		return nil, true
+	}
+	status := "False"
+	slices, _, _ := j.b.store.List(object.KindEndpointSlice, svc.Metadata.Namespace, 0)
+	for _, o := range slices {
+		if o.GetMeta().Labels[object.LabelServiceName] == svc.Metadata.Name {
+			status = "True"
+		}
+	}
+	return []object.Condition{{Type: wire.ConditionReady, Status: status, LastTransitionTime: noon, Reason: "Test"}}, true
+}
+
+func (j judge) Since(uint64) ([]string, uint64, bool) {
+	var keys []string
+	for key := range j.b.store.Services() {
+		keys = append(keys, key)
+	}
+	return keys, j.b.store.Revision(), true
+}
+
+func (j judge) Changed() <-chan struct{} {
+	changed := make(chan struct{})
+	time.AfterFunc(20*time.Millisecond, func() { close(changed) })
+	return changed
 }
 
 func (b *box) Status() wire.Status {
@@ -72,7 +105,7 @@ func newBox(t testing.TB, more ...func(*api.Config)) *box {
 	later := func() time.Time { return noon.Add(90 * time.Second) }
 	b.now = later
 	log := slog.New(slog.DiscardHandler)
-	objects := rest.New(rest.Config{Objects: b.store, Now: later, Log: log})
+	objects := rest.New(rest.Config{Objects: b.store, Now: later, Log: log, Conditions: judge{b}})
 	b.socket = filepath.Join(t.TempDir(), "s")
 	cfg := api.Config{Socket: b.socket, Version: "v0.1.0", Objects: objects.Handler(), Allocations: b.allocations,
 		Setup: func() wire.Setup { return b.setup }, Health: b.health.of}

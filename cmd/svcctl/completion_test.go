@@ -27,7 +27,7 @@ func TestCompletionBash(t *testing.T) {
 		{"svcctl serve --node", "--node-name --node-port-space --nodeless-endpoints --nodeport-addresses"},
 		{"svcctl serve --snat ", "auto never"},
 		{"svcctl serve --vip-ping al", "always"},
-		{"svcctl status -o ", "table json yaml"},
+		{"svcctl status -o ", "table wide json yaml"},
 		{"svcctl wait --for r", "ready"},
 		{"svcctl wait --for = r", "ready"}, // to bash, --for=r is three words
 		{"svcctl wait --for =", "condition= create delete jsonpath= ready synced"},

@@ -301,6 +301,7 @@ func TestDiff(t *testing.T) {
 
 func TestWaitForObjects(t *testing.T) {
 	b := newBox(t)
+	b.judged.Store(true)
 	b.file("web.yaml", webYAML)
 	b.file("alone.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: alone}\nspec: {ports: [{port: 80}]}\n")
 	b.session("wait",
@@ -327,6 +328,7 @@ func TestWaitForObjects(t *testing.T) {
 // TestWaitSeesChanges: what is waited for may come later.
 func TestWaitSeesChanges(t *testing.T) {
 	b := newBox(t)
+	b.judged.Store(true)
 	b.file("alone.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ports: [{name: http, port: 80}]}\n")
 	b.file("web.yaml", webYAML)
 	if code := b.run("apply", "-f", "alone.yaml"); code != exitDone {

@@ -349,6 +349,9 @@ func TestWarnings(t *testing.T) {
 			"spec.loadBalancerIP is ignored for headless services",
 			"spec.externalIPs is ignored for headless services",
 			"spec.SessionAffinity is ignored for headless services"}},
+		{"headless, another target port", goodService(headless, func(s *Service) {
+			s.Spec.Selector, s.Spec.Ports[0].Port, s.Spec.Ports[0].TargetPort = nil, 80, IntOrString{Int: 8080}
+		}), []string{"spec.ports[0].targetPort: 8080 is not the port, 80, and a headless Service without a selector translates none: clients connect to the port of its endpoints"}},
 		{"ExternalName", goodService(ofType(TypeExternalName), func(s *Service) { s.Spec.ExternalIPs = []string{"192.0.2.2"} }), []string{
 			`spec.externalIPs is ignored when spec.type is "ExternalName"`}},
 		{"fields of other types", goodService(func(s *Service) { s.Spec.ExternalName, s.Spec.LoadBalancerIP = "a.b", "192.0.2.1" }), []string{
