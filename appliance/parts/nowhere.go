@@ -75,13 +75,14 @@ func isAlive(p wire.Place) bool {
 
 // whyNowhere is why an address is announced nowhere though an announcer runs.
 func whyNowhere(item *wire.Announcement) string {
-	for _, p := range item.Places {
-		if p.Why != "" {
-			return p.By + ": " + p.Why
-		}
-		return p.By + " is " + p.State
+	if len(item.Places) == 0 {
+		return item.Nowhere
 	}
-	return item.Nowhere
+	p := item.Places[0]
+	if p.Why != "" {
+		return p.By + ": " + p.Why
+	}
+	return p.By + " is " + p.State
 }
 
 // awayElsewhere reports whether another box is known to announce the addresses of a drained one.

@@ -94,7 +94,7 @@ func (r *Reader) Start(take Take) {
 func (r *Reader) look(now time.Time, take Take) (changed bool, again time.Duration) {
 	for i := range r.files {
 		f := &r.files[i]
-		err, wait := f.look(now, take)
+		wait, err := f.look(now, take)
 		changed = r.note(f.Name, err) || changed
 		if wait > 0 && (again == 0 || wait < again) {
 			again = wait
@@ -103,8 +103,8 @@ func (r *Reader) look(now time.Time, take Take) (changed bool, again time.Durati
 	return changed, again
 }
 
-// look gives why the newest content of a file is not in force, and after what time to look again.
-func (f *file) look(now time.Time, take Take) (err error, again time.Duration) {
+// look returns after what time to look again, 0: at the next change, and why the newest content of a file is not in force.
+func (f *file) look(now time.Time, take Take) (again time.Duration, err error) {
 	at := stampOf(f.Path)
 	if at != f.last {
 		f.last, f.since = at, now
@@ -113,33 +113,33 @@ func (f *file) look(now time.Time, take Take) (err error, again time.Duration) {
 	switch {
 	case at == f.read:
 		f.moving = time.Time{}
-		return f.err, 0
+		return 0, f.err
 	case f.quiet(now) < settle && !missingAtStart:
 		if f.moving.IsZero() {
 			f.moving = now
 		}
 		if now.Sub(f.moving) >= rescan {
-			return fmt.Errorf("it has been changing for more than %v, so it may be half written: write a new file and rename it to this name", rescan), settle
+			return settle, fmt.Errorf("it has been changing for more than %v, so it may be half written: write a new file and rename it to this name", rescan)
 		}
-		return f.err, settle
+		return settle, f.err
 	}
 	f.moving = time.Time{}
 	prefixes, err := ReadFile(f.Path)
 	if _, is := errors.AsType[*fs.PathError](err); is {
-		return err, 0 // not of its content: it is read again at the next look
+		return 0, err // not of its content: it is read again at the next look
 	}
 	if err == nil && stampOf(f.Path) != at {
-		return f.err, settle
+		return settle, f.err
 	}
 	if rest := rescan - f.quiet(now); err == nil && len(prefixes) == 0 && !f.empty && rest > 0 {
-		return fmt.Errorf("it is empty; that is taken when it has been so for %v, in case it is being written", rescan), rest
+		return rest, fmt.Errorf("it is empty; that is taken when it has been so for %v, in case it is being written", rescan)
 	}
 	f.read, f.err = at, err
 	if err == nil {
 		f.empty = len(prefixes) == 0
 		take(f.Name, prefixes)
 	}
-	return err, 0
+	return 0, err
 }
 
 // quiet is for how long a file has not changed, by its own time, which only the kernel sets, or by what was
