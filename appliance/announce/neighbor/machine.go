@@ -22,8 +22,8 @@ const (
 	// defend is the time after a conflict in which a second one makes us give the address up (RFC
 	// 5227, section 2.4).
 	defend = 10 * time.Second
-	// defence is the least time between two announcements of an address that an election gave to this box.
-	defence = time.Second
+	// defense is the least time between two announcements of an address that an election gave to this box.
+	defense = time.Second
 	// contested is for how long another host claims an address that an election gave to this one: two boxes do so for a moment
 	// in a takeover. Two that do not hear each other's adverts do so whenever either announces itself.
 	contested = 3 * time.Second
@@ -143,7 +143,7 @@ func (m *machine) refresh(now time.Time) {
 				continue
 			}
 			e.sent, e.gained = 0, now
-			if again := e.announced.Add(defence); again.After(now) {
+			if again := e.announced.Add(defense); again.After(now) {
 				e.gained = again
 			}
 			m.at(e, e.gained)
@@ -339,7 +339,7 @@ func (m *machine) claimed(now time.Time, e *entry, rival MAC) [][]byte {
 		m.yield(now, e, rival, reprobe+m.random(reprobe/10))
 	case e.State == Announced && m.elected:
 		m.contest(now, e, rival)
-		if now.Sub(e.announced) >= defence {
+		if now.Sub(e.announced) >= defense {
 			e.announced = now
 			m.Announcements++
 			return announcements(m.own, e.Addr)[:1] // RFC 5227, section 2.4: one
