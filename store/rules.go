@@ -54,7 +54,7 @@ func (s *Store) addRefusals(errs object.Errors, next object.Object, before *reco
 	return errs
 }
 
-// warningsOf are what a client is told about an object that it writes.
+// warningsOf returns the warnings in the answer to a client about an object that it writes.
 func (s *Store) warningsOf(o object.Object) []string {
 	warnings := object.Warnings(o)
 	foreign := annotation.Foreigners

@@ -142,7 +142,7 @@ func (d *diagnosis) healthOf(name string, checked, up, down, silent int) {
 	}
 }
 
-// allDown says that each of n endpoints is down.
+// allDown is the text for n endpoints that are all down.
 func allDown(n int) string {
 	switch n {
 	case 1:

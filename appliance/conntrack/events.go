@@ -43,11 +43,16 @@ type Event struct {
 
 // Listen joins the groups in a network namespace (its file descriptor, 0: the current one).
 func Listen(netns int) (*Events, error) {
-	filter, err := bpf.Assemble(translated)
+	return listen(netns, translated, eventsBuffer)
+}
+
+// listen joins the group of DESTROY events with a filter, and a receive buffer in bytes.
+func listen(netns int, program []bpf.Instruction, buffer int) (*Events, error) {
+	filter, err := bpf.Assemble(program)
 	if err != nil {
 		return nil, err
 	}
-	stream, err := nfnetlink.OpenStream(nfnetlink.Options{NetNS: netns}, filter, eventsBuffer, groupDestroy)
+	stream, err := nfnetlink.OpenStream(nfnetlink.Options{NetNS: netns}, filter, buffer, groupDestroy)
 	if err != nil {
 		return nil, explain(err)
 	}

@@ -17,15 +17,7 @@ import (
 // others at the socket: a connection that was answered wakes nobody up. Events of kernels before 5.8 have no protocol
 // state, and do not come.
 func ListenFailed(netns int) (*Events, error) {
-	filter, err := bpf.Assemble(unanswered)
-	if err != nil {
-		return nil, err
-	}
-	stream, err := nfnetlink.OpenStream(nfnetlink.Options{NetNS: netns}, filter, failedBuffer, groupDestroy)
-	if err != nil {
-		return nil, explain(err)
-	}
-	return &Events{stream: stream}, nil
+	return listen(netns, unanswered, failedBuffer)
 }
 
 // failedBuffer has room for some 800 messages. What does not fit is lost: each endpoint needs one.
@@ -96,7 +88,7 @@ func NewAttempts(options Options) *Attempts {
 }
 
 // Look hands each unanswered connection to each, with the time since the look that found it first, and deletes the
-// entry if that returns true, so that the client's next SYN begins a connection anew. entries is the size of the
+// entry if that returns true, so that the client's next SYN begins a new connection. entries is the size of the
 // table, found the number of unanswered connections.
 func (a *Attempts) Look(now time.Time, each func(c *Connection, waited time.Duration) (forget bool)) (entries uint32, found int, err error) {
 	if err := a.table.open(); err != nil {

@@ -41,7 +41,7 @@ func Append(entry []byte, name, value string) []byte {
 	return append(entry, '\n')
 }
 
-// patience bounds the wait for a journal that reads nothing, as while it is started anew. The entry is lost after that.
+// patience bounds the wait for a journal that reads nothing, as while it restarts. The entry is lost after that.
 const patience = 10 * time.Second
 
 // Conn sends entries. Its methods may be called concurrently.

@@ -49,7 +49,7 @@ type Host struct {
 	Loopback []netip.Addr
 }
 
-// Service is a planned Service. It has more than 15 fields: what the Parts are told of it.
+// Service is a planned Service. It has more than 15 fields: one for each thing that a Part follows.
 type Service struct {
 	// Key is "namespace/name".
 	Key string

@@ -28,7 +28,7 @@ type Imported struct {
 	Described, Done int
 }
 
-// Summary says how many of what the source describes are imported, and how many are left to the reader.
+// Summary is the line with how many of what the source describes are imported, and how many are left to the reader.
 func (m *Imported) Summary() string {
 	text := fmt.Sprintf("%d of %d %ss imported", m.Done, m.Described, m.What)
 	if m.Described == 1 {
