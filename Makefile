@@ -39,7 +39,10 @@ lint: ## gofmt, go vet, staticcheck and US spelling
 	$(TOOL) staticcheck ./...
 	@git ls-files -- ':!:**/testdata/**' | xargs $(TOOL) misspell -error -locale US -i $(SPELLED)
 
-test: deps lint ## everything, with real packets in network namespaces (root or sudo)
+# The program to test, an absolute path: built once, unless the environment names another.
+export SVCCTL_BINARY ?= $(CURDIR)/bin/svcctl
+
+test: deps lint build ## everything, with real packets in network namespaces (root or sudo)
 	go test ./.ci/report
 	$(if $(SUDO),go test -timeout $(TIMEOUT) ./...)
 	SVCCTL_REQUIRE_PRIVILEGED=1 go run ./.ci/report go test -p 1 -count=1 -timeout $(TIMEOUT) -json $(PRIVILEGED)
@@ -48,11 +51,11 @@ test: deps lint ## everything, with real packets in network namespaces (root or 
 # Modules of their own: what the clients need is none of the product's dependencies.
 CONFORMANCE = SVCCTL_REQUIRE_PRIVILEGED=1 .ci/conformance -p 1 -count=1 -timeout $(TIMEOUT) -json $(if $(SUDO),-exec "$(AS_ROOT)") 2>&1 | go run ./.ci/report
 
-conformance: deps ## kubectl, client-go and CoreDNS against the API (root or sudo); they are downloaded and built
+conformance: deps build ## kubectl, client-go and CoreDNS against the API (root or sudo); they are downloaded and built
 	$(CONFORMANCE)
 
 # axe-core is what npm gives under this version; package-lock.json has its checksum.
-browser: deps ## the dashboard in Chromium, headless, and axe-core (root or sudo); axe-core is downloaded
+browser: deps build ## the dashboard in Chromium, headless, and axe-core (root or sudo); axe-core is downloaded
 	@.ci/deps chromium npm
 	@mkdir -p bin/conformance/axe
 	cp api/conformance/browser/package*.json bin/conformance/axe
@@ -65,7 +68,7 @@ test-unit: ## the tests that need no rights and no programs
 
 # Left out: packages whose tests run the built program, which the detector does not see.
 RACE_WITHOUT = /appliance/(bench|e2e|soak)$$|/\.ci/
-race: deps ## the tests under the race detector (root or sudo, gcc)
+race: deps build ## the tests under the race detector (root or sudo, gcc)
 	CGO_ENABLED=1 SVCCTL_REQUIRE_PRIVILEGED=1 go test -race -p 1 -count=1 -timeout 30m $(if $(SUDO),-exec "$(AS_ROOT)") $$(go list ./... | grep -vE '$(RACE_WITHOUT)')
 
 # docs/performance.md says what the table means and has the last one.
@@ -86,7 +89,7 @@ SVCCTL_SOAK_ANNOUNCED ?= 200
 SOAK = SVCCTL_REQUIRE_PRIVILEGED=1 $(foreach v,UPDATES STOPS UPGRADES KILLS FLUSHES HEALS RANDOM_KILLS CALL_KILLS SECONDS,SVCCTL_SOAK_$(v)=$(SVCCTL_SOAK_$(v))) \
 	go test -count=1 -v -timeout 3h $(if $(SUDO),-exec "$(AS_ROOT)") ./appliance/soak
 
-soak: deps ## packets that never stop, for half an hour (root or sudo); the tests are quick in make test
+soak: deps build ## packets that never stop, for half an hour (root or sudo); the tests are quick in make test
 	$(SOAK)
 	SVCCTL_SOAK_SERVICES=10000 $(SOAK) -run healingTime
 	SVCCTL_REQUIRE_PRIVILEGED=1 SVCCTL_SOAK_ANNOUNCED=$(SVCCTL_SOAK_ANNOUNCED) go test -count=1 -v -timeout 3h $(if $(SUDO),-exec "$(AS_ROOT)") ./appliance/e2e -run 'Test49[38]_'
@@ -125,7 +128,7 @@ demo-fleet: build ## three boxes and an etcd of three members between namespaces
 
 # What docs/fleet.md promises, with etcd's own processes. Each is a variable: make fleet SVCCTL_FLEET_EACH=4000
 SVCCTL_FLEET_EACH ?= 1500
-fleet: deps ## many boxes, one truth: faults of etcd, lost races, packets through every box (root or sudo); the tests are shorter in make test
+fleet: deps build ## many boxes, one truth: faults of etcd, lost races, packets through every box (root or sudo); the tests are shorter in make test
 	SVCCTL_REQUIRE_PRIVILEGED=1 SVCCTL_FLEET_EACH=$(SVCCTL_FLEET_EACH) go test -count=1 -v -timeout $(TIMEOUT) ./store/fleet
 	SVCCTL_REQUIRE_PRIVILEGED=1 go test -count=1 -timeout $(TIMEOUT) $(if $(SUDO),-exec "$(AS_ROOT)") -run 'Test(45[5-9]|460|47[5-8]|562|57[0679]|59[1-3])_' ./appliance/e2e
 

@@ -91,6 +91,13 @@ func newWorld(t *testing.T) *world {
 		w.kubeconfig = w.appliance.Kubeconfig
 	}
 	w.path = filepath.Dir(kubectl) + ":" + os.Getenv("PATH")
+	if w.appliance != nil { // scripts run svcctl by this name
+		dir := t.TempDir()
+		if err := os.Symlink(w.appliance.Program, filepath.Join(dir, "svcctl")); err != nil {
+			t.Fatal(err)
+		}
+		w.path = dir + ":" + w.path
+	}
 	return w
 }
 

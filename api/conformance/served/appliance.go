@@ -53,7 +53,7 @@ func New(t testing.TB, flags ...string) *Appliance {
 	t.Helper()
 	dir := t.TempDir()
 	a := &Appliance{
-		Program:    Build(t, "svcctl", root(t), "./cmd/svcctl"),
+		Program:    program(t),
 		Manifests:  filepath.Join(dir, "manifests"),
 		Data:       filepath.Join(dir, "data"),
 		Socket:     filepath.Join(dir, "sock"),

@@ -8,9 +8,26 @@ import (
 	"testing"
 )
 
-// binVariable is a directory of programs that were built before. Without it, they are
-// built here.
-const binVariable = "SVCCTL_CONFORMANCE_BIN"
+const (
+	// binVariable is a directory of programs that were built before. Without it, they are
+	// built here.
+	binVariable = "SVCCTL_CONFORMANCE_BIN"
+	// binaryVariable is the absolute path of the svcctl to test. Without it, svcctl is one of
+	// those programs.
+	binaryVariable = "SVCCTL_BINARY"
+)
+
+func program(t testing.TB) string {
+	t.Helper()
+	path := os.Getenv(binaryVariable)
+	if path == "" {
+		return Build(t, "svcctl", root(t), "./cmd/svcctl")
+	}
+	if _, err := os.Stat(path); err != nil || !filepath.IsAbs(path) {
+		t.Fatalf("%s=%s is not the absolute path of a program", binaryVariable, path)
+	}
+	return path
+}
 
 // Build gives the path of a program, building it when it is not there yet: the package of
 // the module in a directory, as a static program. The go command keeps what has not

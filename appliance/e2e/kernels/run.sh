@@ -91,7 +91,6 @@ machine() {
     cp -r "$root/appliance/test/script/testdata" "$m/scripts/"
     printf '%s\n' "$KERNEL_TESTS" "$TESTS" "$SCRIPTS" >"$m/etc/patterns"
     cp "$here/init" "$m/init"
-    cp "$here/go" "$m/usr/bin/go"
     cp /etc/protocols "$m/etc/" 2>/dev/null || true
     from=$files/lib/modules/$version
     [ -d "$from" ] || from=$files/usr/lib/modules/$version
