@@ -194,7 +194,6 @@ var libraries = map[string][]string{
 	"go.etcd.io/etcd":                     {"store/fleet"},
 	"go.uber.org/zap":                     {"store/fleet"},
 	"google.golang.org/grpc":              {"store/fleet"},
-	"golang.org/x/crypto":                 {"appliance/relay/tlsterm"},
 	"golang.org/x/net":                    {"appliance/announce", "appliance/announce/neighbor", "appliance/conntrack", "appliance/prober", "nft/kernel", "nft/nfnetlink"},
 	"golang.org/x/sync":                   {"appliance/announce", "appliance/announce/neighbor", "appliance/parts", "appliance/task"},
 	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/conntrack", "appliance/handover", "appliance/journald", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/relay", "appliance/routes", "appliance/sockets", "appliance/traffic", "cmd/svcctl", "cmd/svcctl/top", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "store/deadline", "watch"},

@@ -54,20 +54,11 @@ type ServiceCertificate struct {
 	Secret  string    `json:"secret"` // "namespace/name"
 	Names   []string  `json:"names"`
 	Expires time.Time `json:"expires"`
-	// Stapled is until when clients get an OCSP response about it; nil: they get none.
-	Stapled *time.Time `json:"stapled,omitempty"`
 }
 
-// String formats Secret, names, expiry and OCSP state in one line.
+// String formats Secret, names and expiry in one line.
 func (c ServiceCertificate) String() string {
-	return c.Secret + ", for " + strings.Join(c.Names, ", ") + ", until " + c.Expires.UTC().Format("2006-01-02 15:04 UTC") + stapledText(c.Stapled)
-}
-
-func stapledText(until *time.Time) string {
-	if until == nil {
-		return ""
-	}
-	return ", with an OCSP response until " + until.UTC().Format("2006-01-02 15:04 UTC")
+	return c.Secret + ", for " + strings.Join(c.Names, ", ") + ", until " + c.Expires.UTC().Format("2006-01-02 15:04 UTC")
 }
 
 // PortState is a port of a Service in one family.
@@ -162,8 +153,6 @@ type Setup struct {
 type Certificate struct {
 	File    string    `json:"file,omitempty"` // "": made by the appliance
 	Expires time.Time `json:"expires"`
-	// Stapled is until when clients get an OCSP response about it; nil: they get none.
-	Stapled *time.Time `json:"stapled,omitempty"`
 	// Problem is why it should be looked at: it ends soon, or its successor cannot be used.
 	Problem string `json:"problem,omitempty"`
 	// Advice is a sentence with what to do about it.

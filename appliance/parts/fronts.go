@@ -23,7 +23,6 @@ type fronts struct {
 	made   map[string]map[string]*madeFront // by Service and port
 	users  map[string]map[string]bool       // Services by Secret
 	rearm  chan struct{}                    // has a value when certificates may have changed
-	staple chan struct{}                    // the same, for who staples OCSP responses
 
 	mu      sync.Mutex
 	secrets map[string][]string // with certificates, by Service
@@ -41,7 +40,7 @@ type madeFront struct {
 
 func newFronts(secret func(key string) *object.Secret) *fronts {
 	return &fronts{
-		made: map[string]map[string]*madeFront{}, users: map[string]map[string]bool{}, rearm: make(chan struct{}, 1), staple: make(chan struct{}, 1),
+		made: map[string]map[string]*madeFront{}, users: map[string]map[string]bool{}, rearm: make(chan struct{}, 1),
 		secrets: map[string][]string{}, asked: map[string]bool{},
 		keeper: tlsterm.NewKeeper(func(key string) (map[string][]byte, string, bool) {
 			s := secret(key)
@@ -68,11 +67,8 @@ func (f *fronts) Keys(secret string, use resolve.KeyUse) resolve.KeyState {
 		ca, wrong := f.keeper.Authority(secret)
 		return resolve.KeyState{Usable: ca != nil, Wrong: wrong}
 	}
-	if use == resolve.Stapled {
-		f.keeper.Fetch(secret, true)
-	}
-	pair, said := f.keeper.Pair(secret)
-	return resolve.KeyState{Usable: pair != nil, Wrong: said.Wrong, Soon: said.Soon, Staple: said.Staple}
+	pair, wrong, soon := f.keeper.Pair(secret)
+	return resolve.KeyState{Usable: pair != nil, Wrong: wrong, Soon: soon}
 }
 
 // plan makes the fronts of Services anew, and forgets the Secrets that no Service needs any more.
@@ -102,7 +98,6 @@ func (f *fronts) plan(services []reconcile.Service) {
 	}
 	for secret := range concerned { // at the end: a Secret that one Service needs no more may be another one's by now
 		if len(f.users[secret]) > 0 {
-			f.keeper.Fetch(secret, f.fetches(secret))
 			continue
 		}
 		delete(f.users, secret)
@@ -111,11 +106,9 @@ func (f *fronts) plan(services []reconcile.Service) {
 	if !touched {
 		return
 	}
-	for _, waits := range []chan struct{}{f.rearm, f.staple} {
-		select {
-		case waits <- struct{}{}:
-		default:
-		}
+	select {
+	case f.rearm <- struct{}{}:
+	default:
 	}
 }
 
@@ -143,18 +136,6 @@ func (f *fronts) use(service string, before, now map[string]*madeFront, concerne
 	if f.secrets[service] = certificates; len(certificates) == 0 {
 		delete(f.secrets, service)
 	}
-}
-
-// fetches reports whether a Service asks for OCSP responses about the certificate of a Secret.
-func (f *fronts) fetches(secret string) bool {
-	for service := range f.users[secret] {
-		for _, m := range f.made[service] {
-			if m.asked.FetchOCSP && slices.Contains(m.asked.Secrets, secret) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // secrets returns the names of all Secrets that it needs.
@@ -263,25 +244,10 @@ func (r *Relay) watchTime(ctx context.Context, changed func()) error {
 	}
 }
 
-// staple keeps OCSP responses about certificates, for Services that ask for it.
-func (r *Relay) staple(ctx context.Context, changed func()) error {
-	r.fronts.keeper.Staple(ctx, r.fronts.staple, func(secrets []string) {
-		r.mu.Lock()
-		r.due = append(r.due, secrets...)
-		r.mu.Unlock()
-		changed()
-	})
-	return nil
-}
-
 // Certificates lists the certificates in use, by Secret.
 func (r *Relay) Certificates() (list []wire.ServiceCertificate) {
 	for _, p := range r.fronts.keeper.Pairs() {
 		list = append(list, wire.ServiceCertificate{Secret: p.Secret, Names: p.Names(), Expires: p.Leaf().NotAfter.UTC()})
-		if until, is := p.Stapled(time.Now()); is {
-			until = until.UTC()
-			list[len(list)-1].Stapled = &until
-		}
 	}
 	return list
 }

@@ -157,33 +157,3 @@ func TestSecretsAreForgotten(t *testing.T) {
 		t.Errorf("left over: %+v", r.fronts)
 	}
 }
-
-// The responder of a certificate is asked as long as one of the Services that have it wants that.
-func TestResponsesAreFetchedForOneOfTwo(t *testing.T) {
-	cert, key := pki.PEM(t, pki.IssueWith(t, nil, pki.MustStaple, time.Now().Add(-time.Hour), time.Now().Add(1000*time.Hour), "a"))
-	secret := &object.Secret{Type: object.SecretTLS, Data: map[string][]byte{object.TLSCert: cert, object.TLSKey: key}}
-	secret.Metadata.ResourceVersion = "1"
-	r := NewRelay(slog.New(slog.DiscardHandler), func(string) *object.Secret { return secret }, nil, nil)
-	service := func(key string, fetch bool) reconcile.Service {
-		svc := withTLS()
-		svc.Key = key
-		svc.Relay.Fronts["default/web"].FetchOCSP = fetch
-		return svc
-	}
-	for _, plan := range []struct {
-		services []reconcile.Service
-		fetched  bool
-	}{
-		{[]reconcile.Service{service("a/one", false)}, false},
-		{[]reconcile.Service{service("a/two", true)}, true},
-		{[]reconcile.Service{service("a/one", false)}, true},
-		{[]reconcile.Service{service("a/two", false), service("a/one", true)}, true},
-		{[]reconcile.Service{service("a/one", false)}, false},
-	} {
-		r.Planned(nil, plan.services)
-		// Who waits for the first answer is told nothing yet.
-		if said := r.Keys("default/tls", resolve.KeyPair).Staple; (said == "") != plan.fetched {
-			t.Errorf("after %s: said %q, want that it is fetched: %t", plan.services[0].Key, said, plan.fetched)
-		}
-	}
-}

@@ -111,7 +111,6 @@ func (r *Relay) Run(ctx context.Context, changed func()) error {
 	})
 	tasks.Go(func() error { return r.openLate(ctx, changed) })
 	tasks.Go(func() error { return r.watchTime(ctx, changed) })
-	tasks.Go(func() error { return r.staple(ctx, changed) })
 	return tasks.Wait()
 }
 

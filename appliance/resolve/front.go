@@ -13,7 +13,6 @@ type KeyUse int
 // The uses.
 const (
 	KeyPair   KeyUse = iota // tls.crt and tls.key, a certificate with its key
-	Stapled                 // the same, whose responder is asked for OCSP responses
 	Authority               // ca.crt, certificates of a CA
 )
 
@@ -25,8 +24,6 @@ type KeyState struct {
 	Wrong string
 	// Soon is the warning that its certificate expires soon, with the next step; "": it does not.
 	Soon string
-	// Staple is the problem with the OCSP response about its certificate, with the next step; "": none.
-	Staple string
 }
 
 // The reasons of problems about TLS and HTTP at relayed ports.
@@ -37,8 +34,6 @@ const (
 	ReasonCertificateExpires = "CertificateExpires"
 	// ReasonBackendUnchecked: the certificate of endpoints is not verified.
 	ReasonBackendUnchecked = "BackendUnchecked"
-	// ReasonNoOCSPResponse: clients get no OCSP response about a certificate, or soon no more.
-	ReasonNoOCSPResponse = "NoOCSPResponse"
 )
 
 // front returns the settings of a port for TLS and HTTP.
@@ -92,9 +87,6 @@ func (r *resolver) checkFronts() (lack []bool) {
 				if state.Wrong != "" {
 					r.refuse(annotation.Field(key), ReasonSecretUnusable, "Secret %s: %s%s", secret, state.Wrong, refusedUnless(state.Usable))
 				}
-				if state.Staple != "" {
-					r.warn(r.ref, annotation.Field(key), ReasonNoOCSPResponse, "Secret %s: %s", secret, state.Staple)
-				}
 				if state.Soon != "" {
 					r.warn(r.ref, annotation.Field(key), ReasonCertificateExpires, "Secret %s: %s", secret, state.Soon)
 				}
@@ -102,12 +94,9 @@ func (r *resolver) checkFronts() (lack []bool) {
 			return state.Usable
 		}
 		// One certificate is enough to serve with: its clients see which one they get.
-		usable, use := len(f.Secrets) == 0, KeyPair
-		if f.FetchOCSP {
-			use = Stapled
-		}
+		usable := len(f.Secrets) == 0
 		for _, secret := range f.Secrets {
-			usable = check(f.Key, secret, use) || usable
+			usable = check(f.Key, secret, KeyPair) || usable
 		}
 		usable = check(annotation.TLSClientCA, f.ClientCA, Authority) && usable
 		usable = check(annotation.BackendCA, f.BackendCA, Authority) && usable

@@ -111,7 +111,6 @@ var Table = []Row{
 	{Reason: "CertificateExpires", Text: "a certificate expires soon; an error when it has expired", Effect: Fails, Next: "replace the Secret: the new one is used within seconds"},
 	{Reason: "Certificate", Text: "the certificate of the API expires, has expired, or cannot be used", Next: "svcctl doctor"},
 	{Reason: "BackendUnchecked", Text: "the certificates of endpoints are not verified", Next: explainNext},
-	{Reason: "NoOCSPResponse", Text: "clients get no OCSP response", Next: explainNext},
 	{Reason: "NotRelayed", Effect: Fails, Text: "a port is to be relayed and cannot be", Next: explainNext},
 	{Reason: "NoRelay", Effect: Fails, Text: "the relay has no listener for a port", Next: explainNext},
 	{Reason: "RelayLoop", Effect: Fails, Text: "an endpoint is a port that this box relays: it is left out", Next: "write the address and port of the server itself (PLACE)"},

@@ -35,8 +35,6 @@ type Front struct {
 	// ClientOptional lets in clients without one.
 	ClientCA       string
 	ClientOptional bool
-	// FetchOCSP has the responders of the certificates asked for OCSP responses, which clients get with them.
-	FetchOCSP bool
 
 	// HTTP has requests passed on one by one, with headers that name the client.
 	HTTP bool
@@ -171,7 +169,6 @@ func (r *frontReader) read() {
 	if len(r.Secrets) > 0 {
 		r.readPolicy()
 		r.readClientCA()
-		r.readOCSP()
 	}
 	r.readALPN()
 	r.ResponseTimeout = r.responseTimeout()
@@ -255,16 +252,6 @@ func (r *frontReader) readClientCA() {
 		r.ClientOptional = true
 	case auth != "require":
 		r.refuse(TLSClientAuth, "%q is neither \"require\" nor \"optional\"", auth)
-	}
-}
-
-func (r *frontReader) readOCSP() {
-	switch ocsp := strings.ToLower(strings.TrimSpace(r.a[TLSOCSP])); ocsp {
-	case "fetch":
-		r.FetchOCSP = true
-	case "", none:
-	default:
-		r.refuse(TLSOCSP, "%q is neither \"fetch\" nor \"none\"", r.a[TLSOCSP])
 	}
 }
 

@@ -88,8 +88,6 @@ func TestFronts(t *testing.T) {
 		"clients":                         {map[string]string{TLSSecret + ".https": "a", TLSClientCA: "ca"}, [3]string{"-", "tls a 1.2, clients of ca optional=false", "-"}, ""},
 		"optional clients":                {map[string]string{TLSSecret + ".https": "a", TLSClientCA: "ca", TLSClientAuth: "optional"}, [3]string{"-", "tls a 1.2, clients of ca optional=true", "-"}, ""},
 		"clients of no CA":                {map[string]string{TLSSecret + ".https": "a", TLSClientAuth: "optional"}, [3]string{"-", "refused by tls-client-auth", "-"}, ""},
-		"no OCSP":                         {map[string]string{TLSSecret + ".https": "a", TLSOCSP: "staple"}, [3]string{"-", "refused by tls-ocsp", "-"}, ""},
-		"OCSP for nothing":                {map[string]string{TLSOCSP: "fetch"}, [3]string{"refused by tls-ocsp", "refused by tls-ocsp", "-"}, ""},
 		"unknown auth":                    {map[string]string{TLSSecret + ".https": "a", TLSClientCA: "ca", TLSClientAuth: "maybe"}, [3]string{"-", "refused by tls-client-auth", "-"}, ""},
 
 		"http":                 {map[string]string{BackendProtocol + ".http": "http"}, [3]string{"alpn h2+http/1.1, http 1m0s", "-", "-"}, ""},

@@ -19,7 +19,6 @@ const (
 	TLSALPN         = domain + "tls-alpn"
 	TLSClientCA     = domain + "tls-client-ca"
 	TLSClientAuth   = domain + "tls-client-auth"
-	TLSOCSP         = domain + "tls-ocsp"
 	TLSServices     = object.AnnotationTLSServices
 	BackendProtocol = object.AnnotationBackendProtocol
 	BackendCA       = domain + "backend-ca"
@@ -57,7 +56,7 @@ func halfTLS(svc *object.Service, ended bool) Bad {
 	if anyOf("https", "ssl", "tls")(a[awsBackend]) && !has(a, BackendProtocol) && !listed {
 		return Bad{Key: awsBackend, Text: fmt.Sprintf("%q asks for TLS, and no certificate for clients is named: write %s, or %q to have connections passed on as they are", strings.TrimSpace(a[awsBackend]), TLSSecret, "tcp")}
 	}
-	keys := []string{TLSClientCA, TLSClientAuth, TLSPolicy, TLSALPN, TLSOCSP}
+	keys := []string{TLSClientCA, TLSClientAuth, TLSPolicy, TLSALPN}
 	if !listed {
 		keys = append(keys, awsPolicy, awsALPN)
 	}

@@ -175,7 +175,7 @@ func TestOwnRowsAreRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	readHere := slices.Concat(askedAddresses, sharingKeys, []string{ConnectionLog, ProxyMode, ProxyProtocol, ProxyFrom, Transparent, ConnectTimeout, ConnectRetries, Announce, MED, Prepend, TTLSecurity, InternalPool,
-		TLSSecret, TLSSecret + ".*", TLSPolicy, TLSALPN, TLSClientCA, TLSClientAuth, TLSOCSP, TLSServices, TLSServices + ".*", BackendProtocol, BackendProtocol + ".*", BackendCA, BackendName, ResponseTimeout})
+		TLSSecret, TLSSecret + ".*", TLSPolicy, TLSALPN, TLSClientCA, TLSClientAuth, TLSServices, TLSServices + ".*", BackendProtocol, BackendProtocol + ".*", BackendCA, BackendName, ResponseTimeout})
 	for i := range svcctlRows {
 		r := &svcctlRows[i]
 		key := `"` + strings.TrimRight(r.Key, "*.-")

@@ -41,16 +41,15 @@ func (s *Server) Config() *tls.Config {
 	c := &tls.Config{MinVersion: s.Min, MaxVersion: s.Max, CipherSuites: s.Suites, NextProtos: s.ALPN}
 	pairs := slices.Clone(s.Pairs)
 	c.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-		now := time.Now()
 		for _, p := range pairs {
 			if len(pairs) == 1 || hello.SupportsCertificate(&p.certificate) == nil {
-				return p.current(now), nil
+				return &p.certificate, nil
 			}
 		}
 		if len(pairs) == 0 {
 			return nil, errors.New("there is no certificate")
 		}
-		return pairs[0].current(now), nil
+		return &pairs[0].certificate, nil
 	}
 	if s.Clients != nil {
 		c.ClientCAs, c.ClientAuth = s.Clients.pool, tls.RequireAndVerifyClientCert

@@ -21,10 +21,9 @@ type Keeper struct {
 	read Read
 	now  func() time.Time
 
-	mu      sync.Mutex
-	pairs   map[string]*keptPair
-	cas     map[string]*keptAuthority
-	fetched map[string]*asking // Secrets whose certificates' responders are asked
+	mu    sync.Mutex
+	pairs map[string]*keptPair
+	cas   map[string]*keptAuthority
 }
 
 // keptPair has the last good certificate of a Secret, and the state of the Secret.
@@ -33,8 +32,6 @@ type keptPair struct {
 	newest  *Pair // nil: the Secret as it is has none
 	wrong   error // why
 	good    *Pair // in use
-	// wrongStaple is why the OCSP response in the Secret is of no use.
-	wrongStaple error
 }
 
 // keptAuthority is the same of one with a CA.
@@ -46,7 +43,7 @@ type keptAuthority struct {
 
 // NewKeeper returns a Keeper that knows nothing yet.
 func NewKeeper(read Read) *Keeper {
-	return &Keeper{read: read, now: time.Now, pairs: map[string]*keptPair{}, cas: map[string]*keptAuthority{}, fetched: map[string]*asking{}}
+	return &Keeper{read: read, now: time.Now, pairs: map[string]*keptPair{}, cas: map[string]*keptAuthority{}}
 }
 
 // absent is the error for a Secret that does not exist.
@@ -55,12 +52,9 @@ func absent(secret string, how string) error {
 	return fmt.Errorf("it is not there: make it with `kubectl create secret %s` in namespace %s", fmt.Sprintf(how, name), namespace)
 }
 
-// Said has the problems of a Secret with a certificate: its content, the near end of its certificate, and its OCSP
-// response; "": none.
-type Said struct{ Wrong, Soon, Staple string }
-
-// Pair gives the certificate to use of a Secret, nil when there never was one, and what there is to say about it.
-func (k *Keeper) Pair(secret string) (p *Pair, said Said) {
+// Pair returns the certificate to use of a Secret, nil if there never was one, the problem with the Secret as it is,
+// and the warning that the certificate expires soon; "": none.
+func (k *Keeper) Pair(secret string) (p *Pair, wrong, soon string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	kept := k.pairs[secret]
@@ -77,10 +71,7 @@ func (k *Keeper) Pair(secret string) (p *Pair, said Said) {
 		kept.take(secret, data)
 		kept.version = version
 	}
-	now := k.now()
-	p, said.Wrong, said.Soon = kept.choose(now)
-	said.Staple = k.stapleText(secret, kept, now)
-	return p, said
+	return kept.choose(k.now())
 }
 
 // take reads what a Secret has now. With the same certificate it stays the same Pair, so that sessions of clients
@@ -90,13 +81,7 @@ func (kept *keptPair) take(secret string, data map[string][]byte) {
 	if newest, kept.wrong = ParsePair(secret, data); newest.same(kept.good) {
 		newest = kept.good
 	}
-	kept.newest, kept.wrongStaple = newest, nil
-	if der := data[stapleKey]; newest != nil && len(der) > 0 {
-		var s *staple
-		if s, kept.wrongStaple = readStaple(der, newest.Leaf(), newest.issuer()); s != nil {
-			newest.stapled.Store(s)
-		}
-	}
+	kept.newest = newest
 }
 
 // choose takes the newest certificate into use unless the one before is better.
@@ -184,7 +169,6 @@ func (k *Keeper) Forget(secret string) {
 	defer k.mu.Unlock()
 	delete(k.pairs, secret)
 	delete(k.cas, secret)
-	delete(k.fetched, secret)
 }
 
 // Pairs are the certificates in use, by Secret.
@@ -210,11 +194,7 @@ func (k *Keeper) Due(after time.Time) (at time.Time, secrets []string, ok bool) 
 			if p == nil {
 				continue
 			}
-			moments := []time.Time{p.Leaf().NotBefore, p.Leaf().NotAfter.Add(-warnBefore), p.Leaf().NotAfter}
-			if s := p.stapled.Load(); s != nil {
-				moments = append(moments, s.from, s.until)
-			}
-			for _, t := range moments {
+			for _, t := range []time.Time{p.Leaf().NotBefore, p.Leaf().NotAfter.Add(-warnBefore), p.Leaf().NotAfter} {
 				switch {
 				case !t.After(after) || ok && t.After(at):
 				case ok && t.Equal(at):
@@ -227,39 +207,4 @@ func (k *Keeper) Due(after time.Time) (at time.Time, secrets []string, ok bool) 
 	}
 	slices.Sort(secrets)
 	return at, slices.Compact(secrets), ok
-}
-
-// stapleText returns the problem with the OCSP responses of a Secret; "": none. The caller holds the lock.
-func (k *Keeper) stapleText(secret string, kept *keptPair, now time.Time) string {
-	p := kept.good
-	if p == nil {
-		return ""
-	}
-	why := ""
-	a := k.fetched[secret]
-	switch {
-	case kept.wrongStaple != nil:
-		why = fmt.Sprintf("data[%s] %v", stapleKey, kept.wrongStaple)
-	case a != nil && a.of == p && a.wrong != nil:
-		why = a.wrong.Error()
-	}
-	until, is := p.Stapled(now)
-	switch {
-	case is && why != "":
-		return fmt.Sprintf("%s; clients get the OCSP response from before until %s", why, stamp(until))
-	case is || why == "" && a != nil && a.of != p: // it is asked soon
-		return ""
-	}
-	if last := p.stapled.Load(); why == "" && last != nil {
-		why = fmt.Sprintf("its OCSP response is good from %s to %s alone: put the one of now into data[%s]", stamp(last.from), stamp(last.until), stapleKey)
-	}
-	switch must := p.MustStaple(); {
-	case must && why == "":
-		return fmt.Sprintf("clients refuse its certificate without an OCSP response (must-staple), and there is none: put one into data[%s], or set the annotation svcctl.io/tls-ocsp: fetch", stapleKey)
-	case must:
-		return why + "; without a response clients refuse its certificate (must-staple)"
-	case why != "":
-		return why + "; clients get no OCSP response"
-	}
-	return ""
 }

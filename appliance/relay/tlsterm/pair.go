@@ -9,10 +9,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"time"
 )
 
-// The keys of a Secret that are read (core/v1 SecretTypeTLS, and ca.crt by convention); see also stapleKey.
+// The keys of a Secret that are read (core/v1 SecretTypeTLS, and ca.crt by convention).
 const (
 	certKey = "tls.crt"
 	keyKey  = "tls.key"
@@ -23,7 +23,6 @@ const (
 type Pair struct {
 	Secret      string // "namespace/name"
 	certificate tls.Certificate
-	stapled     atomic.Pointer[staple] // nil: there was no OCSP response yet
 }
 
 // same reports whether another one has the same certificate and chain.
@@ -38,6 +37,9 @@ func (p *Pair) Leaf() *x509.Certificate { return p.certificate.Leaf }
 func (p *Pair) String() string {
 	return fmt.Sprintf("for %s, until %s", strings.Join(p.Names(), ", "), stamp(p.Leaf().NotAfter))
 }
+
+// stamp formats a time for messages.
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }
 
 // maxNames bounds the names of a certificate in messages.
 const maxNames = 5

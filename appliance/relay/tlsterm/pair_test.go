@@ -82,8 +82,7 @@ func (k *keeping) put(data map[string][]byte) { k.data, k.version = data, k.vers
 // want asserts the name of the certificate in use, "" for none, and parts of what is said.
 func (k *keeping) want(t *testing.T, when, name, wrong, soon string) {
 	t.Helper()
-	p, said := k.Pair("default/web")
-	gotWrong, gotSoon := said.Wrong, said.Soon
+	p, gotWrong, gotSoon := k.Pair("default/web")
 	got := ""
 	if p != nil {
 		got = p.Names()[0]
@@ -105,8 +104,8 @@ func TestKeeper(t *testing.T) {
 	k.want(t, "an empty Secret", "", "data[tls.crt] is empty", "")
 	k.put(a)
 	k.want(t, "good", "a", "", "")
-	same, _ := k.Pair("default/web")
-	if again, _ := k.Pair("default/web"); again != same {
+	same, _, _ := k.Pair("default/web")
+	if again, _, _ := k.Pair("default/web"); again != same {
 		t.Error("the same Secret is read anew")
 	}
 	k.put(map[string][]byte{certKey: a[certKey][:99], keyKey: a[keyKey]})

@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/asn1"
 	"encoding/pem"
 	"math/big"
 	"net"
@@ -62,13 +61,6 @@ func IssueWith(t testing.TB, by *tls.Certificate, with func(*x509.Certificate), 
 		t.Fatal(err)
 	}
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
-}
-
-// MustStaple has clients refuse a certificate without an OCSP response (RFC 7633), for IssueWith.
-func MustStaple(c *x509.Certificate) {
-	c.ExtraExtensions = append(c.ExtraExtensions, pkix.Extension{
-		Id: asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 1, 24}, Value: []byte{0x30, 3, 2, 1, 5}, // a list with status_request
-	})
 }
 
 // PEM encodes a certificate and its key (PKCS #8).
