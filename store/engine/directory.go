@@ -50,8 +50,7 @@ func ownedByUs(info fs.FileInfo) bool {
 	return ok && int(status.Uid) == os.Geteuid()
 }
 
-// lockDirectory keeps other processes out of the directory until the file it returns
-// is closed, or the process ends however it ends.
+// lockDirectory keeps other processes out of the directory until unlockDirectory, or the process ends however it ends.
 func lockDirectory(dir string) (*os.File, error) {
 	path := filepath.Join(dir, lockName)
 	lock, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
@@ -84,6 +83,12 @@ func lockDirectory(dir string) (*os.File, error) {
 		holder = fmt.Sprintf(" (process %s)", strings.TrimSpace(string(text)))
 	}
 	return nil, fmt.Errorf("another svcctl uses the data directory %s%s: stop that one first, or give this one its own with --data-dir", dir, holder)
+}
+
+// unlockDirectory lets other processes use the directory. Closing alone does not at once: a child process has the file too
+// from its fork until it executes its program.
+func unlockDirectory(lock *os.File) error {
+	return errors.Join(syscall.Flock(int(lock.Fd()), syscall.LOCK_UN), lock.Close())
 }
 
 // syncDirectory makes a rename in the directory durable.

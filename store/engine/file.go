@@ -88,7 +88,7 @@ func OpenSealed(dir string, key *Key) (*File, error) {
 	}
 	f := &File{path: filepath.Join(dir, fileName), lock: lock, key: key, commit: (*bbolt.Tx).Commit}
 	if err := f.open(); err != nil {
-		lock.Close()
+		_ = unlockDirectory(lock)
 		return nil, err
 	}
 	return f, nil
@@ -385,7 +385,7 @@ func (f *File) Close() error {
 	if f.db == nil {
 		return nil
 	}
-	err := errors.Join(f.db.Close(), f.lock.Close())
+	err := errors.Join(f.db.Close(), unlockDirectory(f.lock))
 	f.db = nil
 	if err != nil {
 		return fmt.Errorf("close %s: %w", f.path, err)

@@ -253,6 +253,21 @@ func TestSecondInstance(t *testing.T) {
 	}
 }
 
+// A child process has the lock's file until it executes its program, as this duplicate does.
+func TestClosedWhileAChildProcessBegins(t *testing.T) {
+	dir := t.TempDir()
+	f := mustOpenFile(t, dir)
+	fd, err := syscall.Dup(int(f.lock.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(fd)
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	mustOpenFile(t, dir)
+}
+
 func TestNewerFormatIsRefusedAndUntouched(t *testing.T) {
 	dir := t.TempDir()
 	f := mustOpenFile(t, dir)

@@ -34,7 +34,7 @@ func Inspect(dir string) (DirectoryState, error) {
 	}
 	lock, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	if err == nil {
-		defer lock.Close()
+		defer func() { _ = unlockDirectory(lock) }()
 		if errors.Is(syscall.Flock(int(lock.Fd()), syscall.LOCK_SH|syscall.LOCK_NB), syscall.EWOULDBLOCK) {
 			return DirectoryInUse, nil
 		}

@@ -70,7 +70,12 @@ type Config struct {
 	// Version of the program, for reports.
 	Version string
 	Log     *slog.Logger
+
+	// hurry divides the times after which a leaf goes back to a core box; 0: 1. Tests set it.
+	hurry time.Duration
 }
+
+func (c *Config) pace() time.Duration { return max(1, c.hurry) }
 
 // Engine is an engine.Shared in etcd. It has more than 15 fields: what its three tasks (commits, the
 // follower, the beat) have in common under one lock.

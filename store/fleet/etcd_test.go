@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -10,7 +11,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -26,6 +30,29 @@ import (
 // patience is how long something that must come is waited for.
 const patience = time.Minute
 
+// parallel is how many tests run at once where the command line does not say: they wait for leases and elections.
+const parallel = 12
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if !slices.ContainsFunc(os.Args, func(arg string) bool { return strings.HasPrefix(arg, "-test.parallel") }) {
+		_ = flag.Set("test.parallel", strconv.Itoa(parallel))
+	}
+	os.Exit(m.Run())
+}
+
+// apart are the tests that run beside others already.
+var apart sync.Map
+
+// besideOthers has a test run in parallel with the others, once.
+func besideOthers(t testing.TB) {
+	if p, is := t.(interface{ Parallel() }); is {
+		if _, again := apart.LoadOrStore(t, true); !again {
+			p.Parallel()
+		}
+	}
+}
+
 // cluster is etcd with some members, on loopback addresses.
 type cluster struct {
 	t       testing.TB
@@ -35,9 +62,11 @@ type cluster struct {
 	members []*exec.Cmd
 }
 
-// startEtcd starts members of an etcd of the distribution, and ends them with the test.
+// startEtcd starts members of an etcd of the distribution, and ends them with the test. The test runs beside others from
+// here on: it has no t.Setenv, and what it changes for its boxes it changes in them, not in the package.
 func startEtcd(t testing.TB, members int) *cluster {
 	t.Helper()
+	besideOthers(t)
 	program, err := exec.LookPath("etcd")
 	if err != nil {
 		if os.Getenv("SVCCTL_REQUIRE_PRIVILEGED") != "" {
@@ -114,16 +143,24 @@ func (c *cluster) client() *clientv3.Client {
 	return client
 }
 
-// freePorts are ports that nobody listens at for now.
+// freePorts are ports of this test alone until it ends. They are below those that the kernel gives by itself, and no other
+// test process has them: the name of an abstract socket reserves each.
 func freePorts(t testing.TB, n int) (ports []int) {
 	t.Helper()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	const from, to = 10000, 32768
+	for port := from + os.Getpid()*64%(to-from); len(ports) < n; port = from + (port-from+1)%(to-from) {
+		reserved, err := net.Listen("unix", fmt.Sprintf("@svcctl-test-port-%d", port))
 		if err != nil {
-			t.Fatal(err)
+			continue
 		}
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			reserved.Close()
+			continue
+		}
+		l.Close()
+		t.Cleanup(func() { reserved.Close() })
+		ports = append(ports, port)
 	}
 	return ports
 }

@@ -46,24 +46,18 @@ func (e *Engine) Kept() (log bool, leaves int) {
 	return true, e.leaves.readers
 }
 
-// LimitStream has core boxes keep less for leaves, until the function that it returns is called.
-func LimitStream(bytes int) (restore func()) {
-	streamLimit.Store(int64(bytes))
-	return func() { streamLimit.Store(0) }
-}
+// LimitStream has a core box keep less for leaves that come from now on.
+func (e *Engine) LimitStream(bytes int64) { e.leaves.limit.Store(bytes) }
 
-// HurryBack has leaves go back to core boxes that they prefer so many times sooner, until the function that it returns is called.
-func HurryBack(times int64) (restore func()) {
-	returnPace.Store(times)
-	return func() { returnPace.Store(0) }
-}
+// HurryBack has a leaf go back to core boxes that it prefers so many times sooner.
+func (c *Config) HurryBack(times int) { c.hurry = time.Duration(times) }
 
 // Preference is the preference of a leaf for its core boxes.
 type Preference struct{ preference }
 
 // NewPreference returns that of a leaf.
 func NewPreference(leaf string, cores int) *Preference {
-	return &Preference{newPreference(leaf, cores)}
+	return &Preference{newPreference(leaf, cores, 1)}
 }
 
 // Least is how long a core box has to answer at least.

@@ -55,7 +55,7 @@ func newAtCore(e *Engine) *atCore {
 	cores := slices.Clone(e.cfg.Cores)
 	slices.SortFunc(cores, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
 	dialer := net.Dialer{Timeout: coreTimeout}
-	return &atCore{e: e, cores: cores, anew: true, left: make(chan struct{}), preference: newPreference(e.cfg.Box, len(cores)), http: &http.Client{Transport: &http.Transport{
+	return &atCore{e: e, cores: cores, anew: true, left: make(chan struct{}), preference: newPreference(e.cfg.Box, len(cores), e.cfg.pace()), http: &http.Client{Transport: &http.Transport{
 		DialContext: dialer.DialContext, TLSClientConfig: e.cfg.CoreTLS, ForceAttemptHTTP2: true, TLSHandshakeTimeout: coreTimeout,
 		MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute, DisableCompression: true,
 		HTTP2: &http.HTTP2Config{SendPingTimeout: keepaliveTime, PingTimeout: keepaliveTimeout}, // a connection may be dead without a word

@@ -243,7 +243,7 @@ func Test602_a_leaf_that_fell_behind_reads_what_differs(t *testing.T) {
 
 	// So does one that lacks more than a core box keeps.
 	l.stop()
-	defer fleet.LimitStream(1)()
+	a.engine.LimitStream(1)
 	for n := range 3 {
 		if err := a.create(fmt.Sprintf("many%d", n)); err != nil {
 			t.Fatal(err)
@@ -251,7 +251,6 @@ func Test602_a_leaf_that_fell_behind_reads_what_differs(t *testing.T) {
 	}
 	reloads := countReloads(&cfg)
 	l = c.open(cfg, storeConfig)
-	defer l.stop() // before the limit is another one
 	eventually(t, "it has caught up again", func() bool { return l.clusterIP("many2") != "" })
 	same(t, a, l)
 	if reloads.Load() == 0 {

@@ -17,14 +17,6 @@ import (
 
 // A core box serves its commits to leaves, see serve.go for the requests. While no leaf follows it keeps nothing for them.
 
-// streamLimit bounds what is kept for leaves, in bytes; 0: stream.DefaultLimit. Tests set it.
-var streamLimit atomic.Int64
-
-// newLog returns an empty log of commits for leaves.
-func newLog(at stream.Position) *stream.Log {
-	return stream.NewLog(at, cmp.Or(int(streamLimit.Load()), stream.DefaultLimit))
-}
-
 var (
 	// errDropped ends the streams of leaves, which ask again.
 	errDropped = errors.New("this box does not follow as before")
@@ -36,13 +28,19 @@ var (
 
 // leaves is the state of a core box about its leaves, under the lock of the Engine.
 type leaves struct {
-	log     *stream.Log // nil: no leaf follows
+	log     *stream.Log  // nil: no leaf follows
+	limit   atomic.Int64 // bounds the log, in bytes; 0: stream.DefaultLimit. Tests set it.
 	readers int
 	whole   *whole // nil: nobody reads a state as a whole
 	filling sync.Mutex
 	// lease has the names of the present ones: not that of this box, which ends with it at once, while they look for another.
 	lease   clientv3.LeaseID
 	present map[string]*leaf
+}
+
+// newLog returns an empty log of commits for leaves.
+func (l *leaves) newLog(at stream.Position) *stream.Log {
+	return stream.NewLog(at, cmp.Or(int(l.limit.Load()), stream.DefaultLimit))
 }
 
 // leaf is a leaf that reports here.
@@ -157,7 +155,7 @@ func (e *Engine) follower() (log *stream.Log, end func()) {
 	defer e.mu.Unlock()
 	l := &e.leaves
 	if l.log == nil {
-		l.log, l.readers = newLog(stream.Position{Mod: e.read.mod, ID: e.read.ID}), 0
+		l.log, l.readers = l.newLog(stream.Position{Mod: e.read.mod, ID: e.read.ID}), 0
 	}
 	log = l.log
 	l.readers++
@@ -193,7 +191,7 @@ func (e *Engine) fill(ctx context.Context, log *stream.Log, after stream.Positio
 	case was == nil || was.ID != after.ID:
 		return errNoSuchCommit
 	}
-	older := newLog(after)
+	older := e.leaves.newLog(after)
 	defer older.Close(errDropped)
 	if err := e.history(ctx, after.Mod+1, until.Mod, older); err != nil {
 		return err

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"io"
 	"net/http"
-	"sync/atomic"
 	"time"
 )
 
@@ -25,16 +24,11 @@ const (
 	settled = 10
 )
 
-// returnPace divides the times above; 0: 1. Tests set it.
-var returnPace atomic.Int64
-
-func paced(d time.Duration) time.Duration { return d / time.Duration(max(1, returnPace.Load())) }
-
 // preference decides when a leaf goes back to a core box that it prefers to the one that it asks. Core boxes are numbers, from 0, which
 // it prefers most. Times are the caller's.
 type preference struct {
-	least time.Duration
-	cores []preferred
+	least, most time.Duration // the bounds of the time for which a core box has to answer
+	cores       []preferred
 }
 
 // preferred is the record of a core box that the leaf prefers.
@@ -44,11 +38,12 @@ type preferred struct {
 	back  time.Time     // when the leaf went back to it; zero: it came here in another way
 }
 
-// newPreference returns that of a leaf.
-func newPreference(leaf string, cores int) preference {
+// newPreference returns that of a leaf. The times above are divided by pace.
+func newPreference(leaf string, cores int, pace time.Duration) preference {
 	sum := sha256.Sum256([]byte(leaf))
 	share := float64(binary.BigEndian.Uint32(sum[:])) / (1 << 32)
-	p := preference{least: paced(returnAfter + time.Duration(share*float64(returnAfter))), cores: make([]preferred, cores)}
+	least := returnAfter + time.Duration(share*float64(returnAfter))
+	p := preference{least: least / pace, most: mostReturn / pace, cores: make([]preferred, cores)}
 	for i := range p.cores {
 		p.cores[i].wait = p.least
 	}
@@ -86,7 +81,7 @@ func (p *preference) left(core int, now time.Time) {
 	switch {
 	case c.back.IsZero():
 	case now.Sub(c.back) < settled*c.wait:
-		c.wait = min(2*c.wait, paced(mostReturn))
+		c.wait = min(2*c.wait, p.most)
 	default:
 		c.wait = p.least
 	}
@@ -109,7 +104,7 @@ func (c *atCore) returnUntil(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(paced(probeEvery)):
+		case <-time.After(probeEvery / c.e.cfg.pace()):
 		}
 		for i := range at {
 			answered := c.probe(ctx, c.cores[i])

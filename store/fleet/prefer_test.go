@@ -14,7 +14,6 @@ import (
 
 // A leaf goes back to the core box that it prefers once that answers again, and has each commit meanwhile, in order and once.
 func Test625_a_leaf_goes_back_to_its_core_box(t *testing.T) {
-	defer fleet.HurryBack(600)()
 	c, a, b := twoBoxes(t, "web")
 	of := map[string]*box{}
 	servers := map[string]*httptest.Server{}
@@ -27,9 +26,9 @@ func Test625_a_leaf_goes_back_to_its_core_box(t *testing.T) {
 		urls = append(urls, url)
 	}
 	cfg := c.leafConfig("leaf", urls...)
+	cfg.HurryBack(600)
 	reloads := countReloads(&cfg)
 	l := c.open(cfg, storeConfig)
-	defer l.stop() // before the pace is another one
 	same(t, a, l)
 	from, first := l.Revision(), l.engine.Core()
 	other := urls[0]
