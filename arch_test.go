@@ -86,7 +86,7 @@ var edges = map[string][]string{
 	"appliance/feedback":        {},
 	"appliance/health":          {"store/object"},
 	"appliance/healthport":      {"api", "appliance/listen"},
-	"appliance/checkup":         {},
+	"appliance/checkup":         {"api/wire"},
 	"appliance/logqueue":        {},
 	"appliance/journald":        {},
 	"appliance/connlog":         {"appliance/journald", "appliance/logqueue"},

@@ -190,7 +190,6 @@ func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, follows []
 		DataDir: a.cfg.DataDir,
 		Publisher: &reconcile.Publisher{
 			Board: a.board, Metrics: a.metrics, Dirs: a.cfg.ManifestDirs(), Named: a.member.named(), Status: a.firstStatus(),
-			Packaged: os.Getenv("INVOCATION_ID") != "",
 			Reporter: &reconcile.Reporter{Log: a.log, Where: a.store.Location, Events: a.events},
 		},
 		Watchdog:     dog,
@@ -311,7 +310,7 @@ func (a *assembly) notifySoon(state string) {
 func (a *assembly) firstStatus() wire.Status {
 	features := a.kernel.Probe()
 	s := wire.Status{
-		Version: a.cfg.Version, NodeName: a.cfg.NodeName, Started: time.Now().UTC(),
+		Version: a.cfg.Version, NodeName: a.cfg.NodeName, Packaged: checkup.Packaged(), Started: time.Now().UTC(),
 		Reason: "starting", Problems: []wire.Problem{}, Sources: reconcile.Sources(a.cfg.ManifestDirs(), nil),
 	}
 	s.Kernel = wire.Kernel{Release: features.Release, Features: features.Present(), Missing: features.Missing()}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/apiserver"
 	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/appliance/config"
@@ -21,11 +22,30 @@ import (
 // Finding is the result of one check of Doctor.
 type Finding = checkup.Finding
 
+// Packaged reports whether systemd runs svcctl on this box.
+func Packaged() wire.Packaged { return checkup.Packaged() }
+
+// Left returns how many addresses and ports the kernel serves, and whether a process holds them.
+func Left() (frontends int, held bool, err error) {
+	k, err := kernel.Open(kernel.Options{})
+	if err != nil {
+		return 0, false, err
+	}
+	defer k.Close()
+	have, _, err := k.Read()
+	if err != nil {
+		return 0, false, err
+	}
+	held, err = k.SentinelHeld()
+	return nft.CountFrontends(have), held, err
+}
+
 // Doctor examines everything on this host that the appliance depends on, and changes
 // nothing. serving reports whether an appliance answers on cfg.Socket.
 func Doctor(_ context.Context, cfg config.Config, serving bool) []Finding {
 	findings, served, adopting := kernelFindings(serving)
 	facts, err := checkup.Read(procPath)
+	facts.Packaged = checkup.Packaged()
 	if err != nil {
 		findings = append(findings, Finding{Check: "settings", Level: checkup.Warning, Message: err.Error(), Advice: "run it as root"})
 	}
@@ -82,11 +102,11 @@ func kernelFindings(serving bool) (findings []Finding, served int, adopting bool
 	if have, _, err := k.Read(); err == nil { // what cannot be read is no evidence
 		served, adopting = nft.CountFrontends(have), nft.Adopts(have)
 	}
-	return append(findings, otherInstance(k, serving), otherRules(k)), served, adopting
+	return append(findings, otherInstance(k, serving, served), otherRules(k)), served, adopting
 }
 
 // otherInstance looks for an svcctl that serves elsewhere.
-func otherInstance(k *kernel.Conn, serving bool) Finding {
+func otherInstance(k *kernel.Conn, serving bool, served int) Finding {
 	const check = "instance"
 	held, err := k.SentinelHeld()
 	switch {
@@ -100,8 +120,10 @@ func otherInstance(k *kernel.Conn, serving bool) Finding {
 			"see whether it serves in another namespace, and what it logged at its start")
 	case serving:
 		return checkup.Well(check, "one svcctl serves")
+	case served > 0:
+		return checkup.Fault(check, fmt.Sprintf("svcctl is not running: %d addresses and ports stay in force, and changes wait", served), "run "+Packaged().Serve())
 	}
-	return checkup.Well(check, "no svcctl serves")
+	return checkup.Doubt(check, "svcctl is not running, and the kernel has none of its rules", "run "+Packaged().Serve())
 }
 
 // otherRules looks at the base chains of others that can come into our way: what drops

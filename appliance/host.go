@@ -29,9 +29,10 @@ func (a *assembly) watchHost(ctx context.Context, out chan<- []checkup.Finding, 
 	tick := time.NewTicker(checkupEvery)
 	defer tick.Stop()
 	var before []checkup.Finding
-	failed := false
+	failed, packaged := false, checkup.Packaged()
 	for {
 		facts, err := checkup.Read(procPath)
+		facts.Packaged = packaged
 		if err != nil && !failed { // once is enough
 			a.log.Warn("some settings of the host cannot be read, and are not watched", "err", err)
 		}

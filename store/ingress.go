@@ -120,7 +120,7 @@ func (c *change) takeIngress(t *transaction, a asked) {
 		c.wait(a.field, fmt.Sprintf("%s lies in no internal load balancer pool (%s), and %s asks for an internal load balancer: name another address, or add a pool with --load-balancer-internal-pool",
 			a.addr, orNone(l.pools.Internal()), annotation.InternalOf(c.service()).Key))
 	default:
-		c.wait(a.field, fmt.Sprintf("%s lies in no load balancer pool (%s): name another address, or add a pool with --load-balancer-pool or an IPAddressPool",
+		c.wait(a.field, fmt.Sprintf("%s lies in no load balancer pool (%s): name another address, or add a pool with loadBalancerPool (--load-balancer-pool) or an IPAddressPool",
 			a.addr, poolsText(l.pools)))
 	}
 }
@@ -147,7 +147,7 @@ func (c *change) takeAnyIngress(t *transaction) error {
 			continue
 		}
 		internal := c.request.Internal
-		field, kind, flag := "spec.type", "load balancer pool", "--load-balancer-pool or an IPAddressPool"
+		field, kind, flag := "spec.type", "load balancer pool", "loadBalancerPool (--load-balancer-pool) or an IPAddressPool"
 		if internal {
 			field, kind, flag = annotation.Field(annotation.InternalOf(svc).Key), "internal load balancer pool", "--load-balancer-internal-pool"
 		}

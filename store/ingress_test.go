@@ -45,7 +45,7 @@ func TestLoadBalancerWithoutPool(t *testing.T) {
 	b := newBox(t, func(c *Config) { c.Pools = nil })
 	b.apply("a.yaml", "a {type: LoadBalancer}\nb {type: LoadBalancer, loadBalancerIP: 198.51.100.4}\nc {type: LoadBalancer, loadBalancerIP: balancer.example}")
 	b.wantProblems(
-		"a.yaml:5:29: warning: Service default/a: spec.type: there is no load balancer pool of IPv4 addresses: add one with --load-balancer-pool",
+		"a.yaml:5:29: warning: Service default/a: spec.type: there is no load balancer pool of IPv4 addresses: add one with loadBalancerPool (--load-balancer-pool)",
 		"a.yaml:10:49: warning: Service default/b: spec.loadBalancerIP: 198.51.100.4 lies in no load balancer pool (there is none)",
 		"is not an IP address and is ignored",
 		"Service default/c: spec.type: there is no load balancer pool",

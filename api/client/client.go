@@ -62,6 +62,9 @@ type Client struct {
 	http  *http.Client
 
 	stoppedAfter time.Duration
+
+	// Start is the command that starts the appliance, for the error when nothing serves on the socket; "" if that is unknown.
+	Start string
 }
 
 // New is a Client of the appliance that serves on the unix socket at path.
@@ -87,6 +90,7 @@ type UnreachableError struct {
 	// After is the timeout that has passed; 0 for other failures.
 	After time.Duration
 	peer  peer // who listens there; zero when it is not known
+	start string
 }
 
 // Error returns the reason with the next step.
@@ -97,7 +101,10 @@ func (e *UnreachableError) Error() string {
 	if errors.Is(e.Err, fs.ErrPermission) {
 		return fmt.Sprintf("cannot reach the appliance at %s: permission denied: run as root, or as a member of the socket's group", e.Socket)
 	}
-	if errors.Is(e.Err, fs.ErrNotExist) || errors.Is(e.Err, syscall.ECONNREFUSED) {
+	if NotRunning(e) {
+		if e.start != "" {
+			return fmt.Sprintf("svcctl is not running (no answer at %s); its rules stay in force. Start it: %s", e.Socket, e.start)
+		}
 		return fmt.Sprintf("cannot reach the appliance at %s: is `svcctl serve` running? Another place is given with --socket", e.Socket)
 	}
 	if errors.Is(e.Err, context.DeadlineExceeded) {
@@ -280,12 +287,12 @@ func (c *Client) strange(path string, err error) error {
 }
 
 func (c *Client) unreachable(err error) error {
-	return &UnreachableError{Socket: c.place, Err: cause(err)}
+	return &UnreachableError{Socket: c.place, Err: cause(err), start: c.Start}
 }
 
 // silent is the error of a request that got no answer for so long.
 func (c *Client) silent(err error, after time.Duration) error {
-	e := &UnreachableError{Socket: c.place, Err: cause(err)}
+	e := &UnreachableError{Socket: c.place, Err: cause(err), start: c.Start}
 	if errors.Is(err, context.DeadlineExceeded) && !c.Remote() {
 		e.After, e.peer = after, peerOf(c.place)
 	}

@@ -297,7 +297,7 @@ func (d *diagnosis) allocated() {
 		d.add(Bad, "give the appliance an internal pool with --load-balancer-internal-pool, or one that is larger: `svcctl alloc`; or take the annotation away", "it waits for an internal load balancer IP")
 		return
 	}
-	next := "give the appliance a pool with --load-balancer-pool, or one that is larger: `svcctl alloc`"
+	next := "add a pool, or a larger one (`svcctl alloc` lists them): " + d.Status.Packaged.Pool() + ", or an IPAddressPool"
 	if class := spec.LoadBalancerClass; class != nil && *class != "svcctl.io/load-balancer" {
 		next = fmt.Sprintf("another product has to allocate it: its class is %s", *class)
 	}

@@ -216,7 +216,7 @@ func (d *diagnosis) neighbors() {
 		if d.Question.Address.IsValid() && u.Address != d.Question.Address.String() {
 			continue
 		}
-		d.add(Doubt, AnswerAdvice(u), "%s", UnansweredText(u))
+		d.add(Doubt, AnswerAdvice(u, d.Status.Packaged), "%s", UnansweredText(u))
 	}
 }
 
@@ -230,7 +230,7 @@ func (d *diagnosis) announced() {
 			d.add(Doubt, "", "%s is not announced to neighbors: %s", a.Address, a.Withheld)
 		}
 		if a.Nowhere != "" {
-			d.add(Doubt, nowhereAdvice(&a), "%s is announced nowhere: %s", a.Address, a.Nowhere)
+			d.add(Doubt, nowhereAdvice(&a, d.Status.Packaged), "%s is announced nowhere: %s", a.Address, a.Nowhere)
 		}
 		for _, p := range a.Places {
 			where, segment := strings.CutPrefix(p.By, "l2 ")
@@ -261,14 +261,14 @@ func (d *diagnosis) announced() {
 }
 
 // nowhereAdvice names the next step for an address that is announced nowhere.
-func nowhereAdvice(a *wire.Announcement) string {
+func nowhereAdvice(a *wire.Announcement, packaged wire.Packaged) string {
 	switch {
 	case strings.Contains(a.Nowhere, "drained"):
 		return "`svcctl undrain` ends that"
 	case strings.Contains(a.Nowhere, "no announcer"):
-		return "start `svcctl announce`, or route the address to this box"
+		return "run " + packaged.Announce() + ", or route the address to this box"
 	}
-	return "name its interface with --l2 of `svcctl announce`, tell routers of it with --peer, or route it to this box"
+	return "name its interface with --l2, or a router with --peer, " + packaged.AnnounceFlags() + "; or route it to this box"
 }
 
 // routed adds the finding about the route to an address at one BGP peer.
@@ -298,14 +298,14 @@ func UnansweredText(u wire.Unanswered) string {
 }
 
 // AnswerAdvice lists ways to have neighbors get an answer.
-func AnswerAdvice(u wire.Unanswered) string {
+func AnswerAdvice(u wire.Unanswered, packaged wire.Packaged) string {
 	if strings.Contains(u.Address, ":") {
-		return fmt.Sprintf("run `svcctl announce`; or give it to an interface: `ip -6 address add %s/128 dev %s`; or answer by proxy: `ip -6 neighbor add proxy %s dev %s` and the sysctl net.ipv6.conf.%s.proxy_ndp=1; or have the neighbors route it to this box",
-			u.Address, u.Interface, u.Address, u.Interface, u.Interface)
+		return fmt.Sprintf("run %s; or give it to an interface: `ip -6 address add %s/128 dev %s`; or answer by proxy: `ip -6 neighbor add proxy %s dev %s` and the sysctl net.ipv6.conf.%s.proxy_ndp=1; or have the neighbors route it to this box",
+			packaged.Announce(), u.Address, u.Interface, u.Address, u.Interface, u.Interface)
 	}
 	// A proxy entry, or proxy_arp, is not heeded for what leaves by the interface it came in by.
-	return fmt.Sprintf("run `svcctl announce`; or give it to an interface: `ip address add %s/32 dev %s`; or make it local by a route: `ip route add local %s dev lo`; or have the neighbors route it to this box",
-		u.Address, u.Interface, u.Address)
+	return fmt.Sprintf("run %s; or give it to an interface: `ip address add %s/32 dev %s`; or make it local by a route: `ip route add local %s dev lo`; or have the neighbors route it to this box",
+		packaged.Announce(), u.Address, u.Interface, u.Address)
 }
 
 // isNewer reports whether the Service, or what names its endpoints, has changed since the

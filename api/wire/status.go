@@ -15,6 +15,8 @@ type Status struct {
 	Version string `json:"version"`
 	// NodeName is the node whose endpoints are local.
 	NodeName string `json:"nodeName"`
+	// Packaged is set where systemd runs the units of the package.
+	Packaged Packaged `json:"packaged,omitempty"`
 	// Started is the start of the appliance, in UTC.
 	Started time.Time `json:"started"`
 	// Ready means that every source has been read once and what was accepted then is in

@@ -140,7 +140,7 @@ func (s *segments) open(ctx context.Context, l node.Link, ranges []Range) error 
 func (s *segments) failed(l *node.Link, err error) (changed bool) {
 	why := fmt.Sprintf("nothing is announced on %s for now: %v", l.Name, err)
 	if errors.Is(err, fs.ErrPermission) {
-		why += "; give `svcctl announce` CAP_NET_RAW, or remove the L2Advertisement"
+		why += "; give the announcer CAP_NET_RAW, or remove the L2Advertisement"
 	} else {
 		later(&s.retry, retryPorts)
 	}

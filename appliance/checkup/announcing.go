@@ -31,10 +31,10 @@ func ExamineAdopting(f *Facts) Finding {
 	switch {
 	case f.Conntrack.Known && !f.Conntrack.Loose:
 		return Fault(check, "net.netfilter.nf_conntrack_tcp_loose is 0: no connection goes on when this box takes over, whatever svcctl.io/adopt-connections says",
-			"run `sysctl -w net.netfilter.nf_conntrack_tcp_loose=1`, and put it into /etc/sysctl.d")
+			f.Packaged.Sysctl("1", "net.netfilter.nf_conntrack_tcp_loose"))
 	case f.Conntrack.Known && !f.Conntrack.Liberal:
 		return Doubt(check, "net.netfilter.nf_conntrack_tcp_be_liberal is 0: when addresses come back to this box without a boot, connections end of which it has old entries",
-			"run `sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1`, and put it into /etc/sysctl.d")
+			f.Packaged.Sysctl("1", "net.netfilter.nf_conntrack_tcp_be_liberal"))
 	}
 	return Well(check, "connections are taken up in mid-stream")
 }

@@ -17,6 +17,6 @@ func ExamineBridges(f *Facts, bridges []string) Finding {
 	}
 	return Doubt(check, strings.Join(f.BridgeCalls, " and ")+verb+": an endpoint behind "+strings.Join(bridges, " or ")+
 		" that is balanced to itself gets no answer, and one that is balanced to a neighbor there is not masqueraded",
-		"if endpoints there are clients of their own Services, run `sysctl -w "+strings.Join(f.BridgeCalls, "=0 ")+"=0`, and put it into /etc/sysctl.d; "+
+		"if endpoints there are clients of their own Services, "+f.Packaged.Sysctl("0", f.BridgeCalls...)+"; "+
 			"who filters between the ports of a bridge by iptables needs 1")
 }

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"svcctl.io/svcctl/api/wire"
 )
 
 // proc writes files of a proc file system.
@@ -197,5 +199,30 @@ func TestExamineAnnouncing(t *testing.T) {
 		if arp.Level != test.arp || over.Level != test.over || !strings.Contains(arp.String()+over.String(), test.text) {
 			t.Errorf("%s: %+v %+v", name, arp, over)
 		}
+	}
+}
+
+// Where systemd runs svcctl, advice names the files and units of the package.
+func TestAdviceFitsTheInstall(t *testing.T) {
+	f := Facts{Has4: true, Has6: true, BridgeCalls: []string{"net.bridge.bridge-nf-call-iptables"}, Conntrack: Conntrack{Known: true}}
+	for _, tt := range []struct {
+		packaged            wire.Packaged
+		forwarding, bridges string
+	}{
+		{false, "run `sysctl -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1`, and put it into /etc/sysctl.d", "run `sysctl -w net.bridge.bridge-nf-call-iptables=0`"},
+		{true, "write net.ipv4.ip_forward=1 and net.ipv6.conf.all.forwarding=1 into /etc/sysctl.d/60-svcctl.conf, unless it is there, and run `systemctl restart svcctl-sysctl`",
+			"write net.bridge.bridge-nf-call-iptables=0 into /etc/sysctl.d/60-svcctl.conf"},
+	} {
+		f.Packaged = tt.packaged
+		if got := Examine(&f)[0]; got.Advice != tt.forwarding {
+			t.Errorf("packaged %v: %+v", tt.packaged, got)
+		}
+		if got := ExamineBridges(&f, []string{"br0"}); !strings.Contains(got.Advice, tt.bridges) {
+			t.Errorf("packaged %v: %+v", tt.packaged, got)
+		}
+	}
+	t.Setenv("INVOCATION_ID", "1")
+	if !Packaged() {
+		t.Error("a process that systemd started is not seen as one")
 	}
 }

@@ -71,8 +71,8 @@ func (f *Facts) forwarding() Finding {
 	if len(off) > 1 {
 		verb = " are"
 	}
-	return Fault(check, fmt.Sprintf("%s%s 0, so the box serves only itself over %s", strings.Join(off, " and "), verb, strings.Join(families, " and ")),
-		"run `sysctl -w "+strings.Join(off, "=1 ")+"=1`, and put it into /etc/sysctl.d")
+	message := fmt.Sprintf("%s%s 0, so the box serves only itself over %s", strings.Join(off, " and "), verb, strings.Join(families, " and "))
+	return Fault(check, message, f.Packaged.Sysctl("1", off...))
 }
 
 // rpFilter checks reverse path filters. The effective setting is the maximum of the
@@ -116,7 +116,7 @@ func (f *Facts) conntrack() Finding {
 	switch {
 	case !c.Known:
 		return Doubt("conntrack", "connections are not tracked yet",
-			"they are when `svcctl serve` runs; if not, load the module nf_conntrack (`modprobe nf_conntrack`)")
+			"they are while svcctl runs; if not, load the module nf_conntrack (`modprobe nf_conntrack`)")
 	case c.Entries*100 >= c.Max*conntrackAlarm:
 		return Fault("conntrack", fmt.Sprintf("the connection tracking table is more than %d %% full (net.netfilter.nf_conntrack_max is %d); new connections fail when it is full",
 			conntrackAlarm, c.Max), "raise net.netfilter.nf_conntrack_max, or find out who opens so many connections (`conntrack -L`)")

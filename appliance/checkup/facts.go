@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"svcctl.io/svcctl/api/wire"
 )
 
 // Facts are settings and counters read from the host, in the network namespace of the reader.
@@ -26,6 +28,8 @@ type Facts struct {
 	// BridgeCalls are the settings by which packets between the ports of a bridge pass the rules for routed ones
 	// (module br_netfilter), of those that are on.
 	BridgeCalls []string
+	// Packaged is set by the caller of Read where systemd runs the units of the package.
+	Packaged wire.Packaged
 	// LegacyNAT reports whether rules of the old iptables are in use for NAT. LegacyHidden
 	// says that this is not known: the kernel tells root alone.
 	LegacyNAT, LegacyHidden bool

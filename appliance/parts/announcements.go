@@ -172,7 +172,7 @@ func (a *Announcements) Problems() []resolve.Problem {
 	list = append(list, lost...)
 	if since, missing := a.book.Missing(); missing && len(lost) == 0 && time.Since(since) >= announcerPatience {
 		list = append(list, resolve.Problem{Reason: reasonAnnouncerMissing, Warning: true, Message: fmt.Sprintf(
-			"no announcer is connected since %s, and addresses of Services may not be found by their neighbors: look at `systemctl status svcctl-announce`, or start `svcctl announce`",
+			"no announcer is connected since %s, and addresses of Services may not be found by their neighbors",
 			since.UTC().Format(time.RFC3339))})
 	}
 	return list
@@ -202,6 +202,6 @@ func peerDown(p *wire.Peer) string {
 	if p.Name != p.At {
 		who = fmt.Sprintf("%s (%s)", p.Name, p.At)
 	}
-	return fmt.Sprintf("no BGP session with %s, which gets no routes to addresses of Services: %s; compare the BGP settings of that router with the flags of `svcctl announce`: it is tried again every few seconds",
+	return fmt.Sprintf("no BGP session with %s, which gets no routes to addresses of Services: %s; compare the BGP settings of that router with the BGPPeer, or the flags of the announcer: it is tried again every few seconds",
 		who, p.LastDown)
 }

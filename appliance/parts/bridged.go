@@ -158,7 +158,7 @@ func (b *Bridged) Problems() []resolve.Problem {
 	return []resolve.Problem{{
 		Reason: "BridgedEndpoints",
 		Message: fmt.Sprintf("an endpoint behind %s that is a client of its own Service gets no answer when it is balanced to itself, because %s%s; this is so for %s: "+
-			"if they are such clients, run `sysctl -w %s=0`, and put it into /etc/sysctl.d",
+			"if they are such clients, set %s=0; `svcctl doctor` has the command",
 			strings.Join(bridges, " or "), strings.Join(b.settings, " and "), is, names, strings.Join(b.settings, "=0 ")),
 		Warning: true,
 	}}

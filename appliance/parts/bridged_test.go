@@ -57,7 +57,7 @@ func TestBridged(t *testing.T) {
 			}
 		}
 		if want := strings.Join(named, ", "); (message == "") != (want == "") || !strings.Contains(message, "this is so for "+want+":") && want != "" ||
-			want != "" && !strings.Contains(message, "`sysctl -w "+settings+"`") {
+			want != "" && !strings.Contains(message, "set "+settings+";") {
 			t.Errorf("%s: the problem is %q, want %s, %s", when, message, want, settings)
 		}
 		var list []string

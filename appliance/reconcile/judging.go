@@ -120,7 +120,7 @@ func (l *Loop) judge(settling []wire.Problem) {
 	pub := l.opts.Publisher
 	j := verdict.Judge(verdict.Facts{
 		Problems: pub.Status.Problems, Since: pub.Reporter.since, Settling: settling,
-		Services: l.planner.declared.unchecked, Unchecked: l.planner.declared.count, Packaged: pub.Packaged,
+		Services: l.planner.declared.unchecked, Unchecked: l.planner.declared.count, Packaged: pub.Status.Packaged,
 	})
 	pub.Status.Verdict = j.Verdict
 	v, problems := &j.Verdict, map[[2]string]int{}

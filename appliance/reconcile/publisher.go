@@ -25,8 +25,6 @@ type Publisher struct {
 	Dirs []string
 	// Named adds to the directories how they are doing as sources of a fleet; nil: they are none.
 	Named func([]wire.Source)
-	// Packaged is set when systemd started the program: next steps name its units.
-	Packaged bool
 	// Status is the status before the first step; what steps do not change stays.
 	Status wire.Status
 

@@ -21,8 +21,8 @@ type Facts struct {
 	// Unchecked counts those with true.
 	Services  map[string]bool
 	Unchecked int
-	// Packaged is set when systemd started the appliance.
-	Packaged bool
+	// Packaged is set where next steps name units of systemd.
+	Packaged wire.Packaged
 }
 
 // State is what is wrong with a Service. The zero State is a Service without a problem.

@@ -141,7 +141,7 @@ var Table = []Row{
 	{Reason: "UnreadableAccess", Text: "a setting of who may connect cannot be read", Effect: Fails, Next: "correct it (PLACE)"},
 	{Reason: "ServiceHasSelector", Text: "an Endpoints object is not used: its Service has a selector", Next: "remove spec.selector, or name the endpoints in an EndpointSlice"},
 	{Reason: "NotMirrored", Text: "something of an Endpoints object is left out", Next: "correct it (PLACE)"},
-	{Reason: "BridgedEndpoints", Text: "an endpoint behind a bridge does not reach itself through the Service", Next: "svcctl explain svc/NAME -n NS"},
+	{Reason: "BridgedEndpoints", Text: "an endpoint behind a bridge does not reach itself through the Service", Next: "svcctl doctor"},
 
 	// Files and objects.
 	{Reason: "Syntax", Effect: Stays, Text: "a document is not YAML or JSON: its last valid version stays in force", Next: "correct PLACE; `svcctl validate` checks it"},
@@ -250,7 +250,7 @@ func stays(p *wire.Problem) bool {
 }
 
 // next returns the next step for a problem.
-func next(p *wire.Problem, packaged bool) string {
+func next(p *wire.Problem, packaged wire.Packaged) string {
 	r := rowOf(p.Reason)
 	text := r.Next
 	if !packaged && r.Plain != "" {

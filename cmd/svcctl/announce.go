@@ -210,17 +210,17 @@ func (p *program) runAnnouncements(ctx context.Context, v *verb, _ []string) err
 	if err != nil {
 		return err
 	}
-	return p.output(v, all, func() string { return announcementsText(all) })
+	return p.output(v, all, func() string { return announcementsText(all, p.packaged) })
 }
 
 // announcementsText is the table.
-func announcementsText(all *wire.Announcements) string {
+func announcementsText(all *wire.Announcements, packaged wire.Packaged) string {
 	text := ""
 	if all.Announcer == nil {
-		text = "No announcer is connected: `svcctl announce` leads neighbors to these addresses.\n\n"
+		text = "No announcer is connected, and neighbors do not find these addresses: run " + packaged.Announce() + ".\n\n"
 	}
 	if len(all.Ranges) == 0 {
-		return "Nothing can be announced: give `svcctl serve` a --load-balancer-pool.\n"
+		return "Nothing can be announced: there is no pool. Add " + packaged.Pool() + ", or an IPAddressPool.\n"
 	}
 	if all.Drained {
 		text += "This box is drained: it announces nothing. `svcctl undrain` ends that.\n\n"

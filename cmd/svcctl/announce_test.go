@@ -63,16 +63,16 @@ func TestAnnouncementsText(t *testing.T) {
 192.0.2.18   default/far            -         not announced: it lies in no network of eth0 (10.0.0.1/24)    -
 `
 	squeeze := func(s string) string { return strings.Join(strings.Fields(s), " ") }
-	if got := announcementsText(all); squeeze(got) != squeeze(want) {
+	if got := announcementsText(all, false); squeeze(got) != squeeze(want) {
 		t.Errorf("it is\n%s", got)
 	}
 	all.Announcer = nil
 	all.Items = all.Items[2:]
 	all.Items[0].Places = nil
-	if got := announcementsText(all); !strings.Contains(got, "No announcer is connected") {
+	if got := announcementsText(all, false); !strings.Contains(got, "No announcer is connected") {
 		t.Errorf("it is\n%s", got)
 	}
-	if got := announcementsText(&wire.Announcements{}); !strings.Contains(got, "--load-balancer-pool") {
+	if got := announcementsText(&wire.Announcements{}, false); !strings.Contains(got, "--load-balancer-pool") {
 		t.Errorf("it is\n%s", got)
 	}
 }
@@ -158,11 +158,11 @@ PEER AT AS STATE SINCE ROUTES BFD LAST DOWN
 tor-1 192.0.2.1 64513 Established 2025-11-20T09:30:15Z 1 Up -
 tor-2 eth1 - Idle 2025-11-20T09:30:15Z 0 - 2025-11-20T09:30:15Z: no router was heard`
 	squeeze := func(s string) string { return strings.Join(strings.Fields(s), " ") }
-	if got := announcementsText(all); squeeze(got) != squeeze(want) {
+	if got := announcementsText(all, false); squeeze(got) != squeeze(want) {
 		t.Errorf("it is\n%s", got)
 	}
 	all.Items = nil
-	if got := announcementsText(all); !strings.Contains(got, "tor-2") {
+	if got := announcementsText(all, false); !strings.Contains(got, "tor-2") {
 		t.Errorf("without addresses it is\n%s", got)
 	}
 }

@@ -98,7 +98,11 @@ func (p *program) connect(v *verb) (*client.Client, error) {
 		if err != nil {
 			return nil, err
 		}
-		return client.New(socket), nil
+		c := client.New(socket)
+		if bool(p.packaged) && !socketFlag { // else it may be another one than that of the unit
+			c.Start = p.packaged.Serve()
+		}
+		return c, nil
 	}
 	server := client.Server{URL: url}
 	token, tokenSource := p.given(v.option("token"))

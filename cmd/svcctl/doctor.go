@@ -71,7 +71,7 @@ func (p *program) runDoctor(ctx context.Context, v *verb, _ []string) error {
 	serving := err == nil
 	var more []appliance.Finding
 	if setup, err := c.Setup(ctx); err == nil {
-		more = setupFindings(setup)
+		more = p.setupFindings(setup)
 		// What the appliance itself says goes before defaults: it may run with other settings.
 		if !v.option("data-dir").isSet() {
 			cfg.DataDir = setup.DataDir
@@ -87,7 +87,7 @@ func (p *program) runDoctor(ctx context.Context, v *verb, _ []string) error {
 	if status, err := c.Status(ctx); err == nil {
 		d.Findings = append(d.Findings, heldFindings(status)...)
 		if all, err := c.Announcements(ctx); err == nil {
-			d.Findings = append(d.Findings, announcingFindings(all, status.Problems, boxNetworks())...)
+			d.Findings = append(d.Findings, p.announcingFindings(all, status.Problems, boxNetworks())...)
 		}
 	}
 	if seen, err := twoLooks(ctx, c); err == nil { // what cannot be counted is no finding
@@ -223,7 +223,7 @@ func heldFindings(s *wire.Status) (findings []appliance.Finding) {
 
 // setupFindings returns findings about the appliance's certificate and about addresses for which
 // neighbors get no answer.
-func setupFindings(s *wire.Setup) (findings []appliance.Finding) {
+func (p *program) setupFindings(s *wire.Setup) (findings []appliance.Finding) {
 	if c := s.Certificate; c != nil {
 		f := appliance.Finding{Check: "certificate", Level: "ok", Message: fmt.Sprintf("the certificate of the API, %s, is valid until %s", c.File, c.Expires.UTC().Format(time.RFC3339))}
 		switch {
@@ -235,7 +235,7 @@ func setupFindings(s *wire.Setup) (findings []appliance.Finding) {
 		findings = append(findings, f)
 	}
 	for i, u := range s.Unanswered {
-		f := appliance.Finding{Check: "neighbors", Level: "warning", Message: diagnose.UnansweredText(u), Advice: diagnose.AnswerAdvice(u)}
+		f := appliance.Finding{Check: "neighbors", Level: "warning", Message: diagnose.UnansweredText(u), Advice: diagnose.AnswerAdvice(u, p.packaged)}
 		if len(u.Services) > 0 {
 			f.Message += " (Service " + strings.Join(u.Services, ", ") + ")"
 		}

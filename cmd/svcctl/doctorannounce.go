@@ -32,23 +32,24 @@ var announcingReasons = map[string]bool{
 
 // announcingFindings returns the findings about addresses of Services that are to be announced: what the
 // announcer lacks, routers without a session, and pools without any route to them.
-func announcingFindings(all *wire.Announcements, problems []wire.Problem, networks []netip.Prefix) (findings []appliance.Finding) {
+func (p *program) announcingFindings(all *wire.Announcements, problems []wire.Problem, networks []netip.Prefix) (findings []appliance.Finding) {
 	const check = "announcing"
 	if len(all.Ranges) == 0 {
 		return nil
 	}
-	for _, p := range problems {
-		if isError, is := announcingReasons[p.Reason]; is {
-			message, advice, _ := strings.Cut(p.Message, "; ")
+	for i := range problems {
+		problem := &problems[i]
+		if isError, is := announcingReasons[problem.Reason]; is {
+			message, advice, _ := strings.Cut(problem.Message, "; ")
 			if advice == "" {
 				advice = "`svcctl announcements` says more"
 			}
 			f := appliance.Finding{Check: check, Level: "warning", Message: message, Advice: advice}
-			if isError && p.Severity == wire.SeverityError {
+			if isError && problem.Severity == wire.SeverityError {
 				f.Level = "error"
 			}
-			if p.Object != "" {
-				f.Message = p.Object + ": " + f.Message
+			if problem.Object != "" {
+				f.Message = problem.Object + ": " + f.Message
 			}
 			findings = append(findings, f)
 		}
@@ -72,10 +73,10 @@ func announcingFindings(all *wire.Announcements, problems []wire.Problem, networ
 		findings = append(findings, appliance.Finding{Check: check, Level: "warning", Message: "this box is drained: it announces nothing", Advice: "`svcctl undrain` when it is to take part again"})
 	case all.Announcer == nil && len(away) < len(all.Ranges):
 		findings = append(findings, appliance.Finding{Check: check, Level: "warning", Message: "no announcer is connected, and pools lie in networks of this box",
-			Advice: "start `svcctl announce`, with CAP_NET_RAW: nothing else answers neighbors for their addresses, unless an interface has them"})
+			Advice: "run " + p.packaged.Announce() + ": nothing else answers neighbors for their addresses, unless an interface has them"})
 	case all.Announcer != nil && len(away) > 0 && len(all.Peers) == 0:
-		findings = append(findings, appliance.Finding{Check: check, Level: "warning", Message: "pools lie in no network of this box, and no BGP peer is told: " + strings.Join(away, ", "),
-			Advice: "give `svcctl announce` a --peer, or the routers routes to this box"})
+		findings = append(findings, appliance.Finding{Check: check, Level: "warning", Message: "pools lie in no network of this box, and no BGP peer gets routes to them: " + strings.Join(away, ", "),
+			Advice: "add a BGPPeer, or --peer " + p.packaged.AnnounceFlags() + "; or give the routers routes to this box"})
 	case len(findings) == 0 && all.Announcer == nil:
 		findings = append(findings, appliance.Finding{Check: check, Level: "ok", Message: "no announcer is connected; routers have routes to the pools, or clients do not reach them"})
 	case len(findings) == 0:

@@ -29,9 +29,9 @@ func TestAnnouncingFindings(t *testing.T) {
 		"standing by": {wire.Announcements{Ranges: []string{onLink}, Announcer: announcer, Items: []wire.Announcement{{Address: "192.0.2.100", Places: []wire.Place{{By: "l2 eth0", State: "standby", With: "192.0.2.2"}}}}}, nil,
 			"ok 0 of 1 addresses are announced; for 1 another box answers, and this one stands by", ""},
 		"whole network":    {wire.Announcements{Ranges: []string{"2001:db7::-2001:db9::"}, Announcer: announcer}, nil, "ok 0 of 0 addresses", ""},
-		"nobody announces": {wire.Announcements{Ranges: []string{away, onLink}}, nil, "warning no announcer is connected, and pools", "start `svcctl announce`, with CAP_NET_RAW"},
+		"nobody announces": {wire.Announcements{Ranges: []string{away, onLink}}, nil, "warning no announcer is connected, and pools", "run `svcctl announce`"},
 		"routed":           {wire.Announcements{Ranges: []string{away}}, nil, "ok no announcer is connected; routers", ""},
-		"on no segment":    {wire.Announcements{Ranges: []string{onLink, away}, Announcer: announcer}, nil, "warning pools lie in no network of this box, and no BGP peer is told: " + away, "--peer"},
+		"on no segment":    {wire.Announcements{Ranges: []string{onLink, away}, Announcer: announcer}, nil, "warning pools lie in no network of this box, and no BGP peer gets routes to them: " + away, "--peer"},
 		"by BGP":           {wire.Announcements{Ranges: []string{away}, Announcer: announcer, Peers: []wire.Peer{{Name: "tor", State: wire.Established}}}, nil, "ok 0 of 0 addresses", ""},
 		"drained":          {wire.Announcements{Ranges: []string{onLink}, Announcer: announcer, Drained: true}, nil, "warning this box is drained", "undrain"},
 		"peer down":        {wire.Announcements{Ranges: []string{onLink}, Announcer: announcer}, problem("PeerDown", "warning", "no BGP session with tor: refused; compare the AS"), "warning no BGP session with tor: refused", "compare the AS"},
@@ -39,7 +39,7 @@ func TestAnnouncingFindings(t *testing.T) {
 		"no right": {wire.Announcements{Ranges: []string{onLink}, Announcer: announcer}, problem("Announcer", "warning", "nothing is announced on eth0 for now: not permitted; give `svcctl announce` CAP_NET_RAW"),
 			"warning nothing is announced on eth0", "CAP_NET_RAW"},
 	} {
-		found := announcingFindings(&tt.all, tt.problems, networks)
+		found := newBench().announcingFindings(&tt.all, tt.problems, networks)
 		if tt.want == "" {
 			if len(found) != 0 {
 				t.Errorf("%s: %+v", name, found)

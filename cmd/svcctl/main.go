@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/appliance/announce"
 	"svcctl.io/svcctl/appliance/config"
@@ -28,6 +29,7 @@ type program struct {
 	log            *logqueue.Queue // in front of stderr while the appliance runs; nil before
 	// The first three report which streams are terminals, color whether stdout takes colors.
 	stdinTTY, stderrTTY, stdoutTTY, color bool
+	packaged                              wire.Packaged
 	lookupEnv                             func(string) (string, bool)
 	environ                               func() []string
 	exec                                  func(path string, args, env []string) error // syscall.Exec
@@ -36,6 +38,8 @@ type program struct {
 	serve func(ctx context.Context, cfg config.Config, log *slog.Logger) error
 	plan  func(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (appliance.Planned, error)
 	down  func(ctx context.Context) error
+	// left looks for rules in the kernel, and for a process that holds them.
+	left func() (frontends int, held bool, err error)
 
 	announce func(ctx context.Context, cfg announce.Config, log *slog.Logger) error
 
@@ -59,6 +63,7 @@ func main() {
 		stderrTTY: isTerminal(os.Stderr),
 		stdoutTTY: isTerminal(os.Stdout),
 		color:     isTerminal(os.Stdout) && !noColor && os.Getenv("TERM") != "dumb",
+		packaged:  appliance.Packaged(),
 		lookupEnv: os.LookupEnv,
 		environ:   os.Environ,
 		exec:      syscall.Exec,
@@ -66,6 +71,7 @@ func main() {
 		serve:     appliance.Run,
 		plan:      appliance.Plan,
 		down:      appliance.Down,
+		left:      appliance.Left,
 		announce:  announce.Run,
 		edit:      runEditor,
 		doctor:    appliance.Doctor,

@@ -34,7 +34,11 @@ type bench struct {
 	served   *config.Config // what serve was called with
 	planned  []string       // the paths plan was called with
 	downs    int
-	findings []appliance.Finding // what doctor finds
+	// what the kernel has, and whether a process holds it
+	frontends int
+	held      bool
+	leftErr   error
+	findings  []appliance.Finding // what doctor finds
 }
 
 func newBench() *bench {
@@ -60,6 +64,7 @@ func newBench() *bench {
 			return appliance.Planned{}, err
 		},
 		down:     func(context.Context) error { b.downs++; return nil },
+		left:     func() (int, bool, error) { return b.frontends, b.held, b.leftErr },
 		announce: func(context.Context, announce.Config, *slog.Logger) error { return nil },
 		doctor:   func(context.Context, config.Config, bool) []appliance.Finding { return b.findings },
 	}
@@ -259,7 +264,7 @@ func TestExitCodes(t *testing.T) {
 		{"status", &fake{status: unready}, exitNo, "svcctl: not ready: the manifests are not read yet\n"},
 		{"status", &fake{status: troubled}, exitNo, "svcctl: 1 error: part of the configuration is not active\n"},
 		{"status -o json", &fake{status: behind}, exitNo, "svcctl: not synced: revision 9 is accepted, 7 is programmed\n"},
-		{"status", nil, exitUnreachable, "svcctl: cannot reach the appliance at SOCKET: is `svcctl serve` running? Another place is given with --socket\n"},
+		{"status", nil, exitUnreachable, "svcctl: cannot reach the appliance at SOCKET: is `svcctl serve` running? Another place is given with --socket\nsvcctl: the kernel has none of its rules: no Service is reachable through this box\n"},
 		{"wait", &fake{status: well}, exitDone, ""},
 		{"wait --for ready", &fake{status: well}, exitDone, ""},
 		{"wait --timeout 50ms", &fake{status: well, behind: errors.New("the disk is full")}, exitNo, "svcctl: not synced after 50ms: the disk is full\n"},

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 )
 
@@ -14,7 +16,7 @@ func (p *program) statusVerb() *verb {
 		about: `Answers in its first line whether the Services answer their clients. The problems follow,
 one line for each cause, with the next step; a dead server behind eleven Services is one.
 Then come the directories of manifests and the last change to the kernel. With -o wide
-every problem is listed, as
+every problem is listed, and the features of the kernel. Problems are written as
 
   file:line:column: object: field: message
 
@@ -24,6 +26,7 @@ With -o json or yaml it prints one document, whose fields keep their names and
 meaning; what does not apply is left out:
 
   version nodeName started  of the appliance; started in UTC (RFC 3339)
+  packaged                  systemd runs the units of the package
   ready                     everything found at its start is in force
   synced                    everything accepted is in the kernel now
   reason                    why it is not ready or not synced
@@ -68,6 +71,9 @@ func (p *program) runStatus(ctx context.Context, v *verb, _ []string) error {
 		return err
 	}
 	s, err := c.Status(ctx)
+	if client.NotRunning(err) && !c.Remote() {
+		return errors.Join(err, p.withoutAppliance())
+	}
 	if err != nil {
 		return err
 	}
@@ -77,6 +83,20 @@ func (p *program) runStatus(ctx context.Context, v *verb, _ []string) error {
 		return err
 	}
 	return verdict(s)
+}
+
+// withoutAppliance returns what the kernel serves while nothing answers on the socket; nil when it cannot be read.
+func (p *program) withoutAppliance() error {
+	switch frontends, held, err := p.left(); {
+	case err != nil:
+		return nil
+	case held:
+		return errors.New("another svcctl serves in this network namespace: give its --socket")
+	case frontends == 0:
+		return errors.New("the kernel has none of its rules: no Service is reachable through this box")
+	default:
+		return fmt.Errorf("the kernel serves %s of Services", count(frontends, "frontend"))
+	}
 }
 
 // verdict is nil when all is well, else why not.

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +17,7 @@ import (
 // richStatus has a value in every field.
 func richStatus() wire.Status {
 	return wire.Status{
-		Version: "v0.1.0", NodeName: "gw1",
+		Version: "v0.1.0", NodeName: "gw1", Packaged: true,
 		Started:  time.Date(2025, 11, 17, 6, 12, 3, 0, time.UTC),
 		Ready:    true,
 		Synced:   false,
@@ -162,3 +163,37 @@ func TestStdoutFails(t *testing.T) {
 type failingWriter struct{}
 
 func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("disk full") }
+
+// A stopped appliance: status has the next step as it is installed, and what the kernel still serves.
+func TestStatusWithoutAppliance(t *testing.T) {
+	b := newBench()
+	b.env["SVCCTL_SOCKET"] = filepath.Join(t.TempDir(), "s")
+	b.frontends = 3
+	for _, tt := range []struct {
+		packaged wire.Packaged
+		args     []string
+		held     bool
+		err      error
+		want     []string // in stderr
+		not      string
+	}{
+		{false, []string{"status"}, false, nil, []string{"is `svcctl serve` running?", "the kernel serves 3 frontends of Services"}, "systemctl"},
+		{true, []string{"status"}, false, nil, []string{"svcctl is not running", "its rules stay in force. Start it: `systemctl start svcctl`", "3 frontends"}, "svcctl serve"},
+		{true, []string{"get", "svc"}, false, nil, []string{"svcctl is not running", "`systemctl start svcctl`"}, "frontends"},
+		{true, []string{"status", "--socket", b.env["SVCCTL_SOCKET"]}, true, nil, []string{"is `svcctl serve` running?", "another svcctl serves in this network namespace"}, "systemctl"},
+		{true, []string{"status"}, false, errors.New("permission denied"), []string{"svcctl is not running"}, "permission"},
+	} {
+		b.packaged, b.held, b.leftErr = tt.packaged, tt.held, tt.err
+		if code := b.run(tt.args...); code != exitUnreachable {
+			t.Errorf("%v: exit %d", tt.args, code)
+		}
+		for _, want := range tt.want {
+			if !strings.Contains(b.err.String(), want) {
+				t.Errorf("%v: no %q in %q", tt.args, want, b.err.String())
+			}
+		}
+		if strings.Contains(b.err.String(), tt.not) {
+			t.Errorf("%v: %q in %q", tt.args, tt.not, b.err.String())
+		}
+	}
+}

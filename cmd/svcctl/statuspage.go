@@ -46,7 +46,11 @@ func statusPage(s *wire.Status, now time.Time, color, wide bool) string {
 	}
 	p.trial(s.Trial)
 	p.rollout(s.Rollout)
-	p.Line("Kernel", "%s%s", s.Kernel.Release, join("; uses ", s.Kernel.Features)+join("; lacks ", s.Kernel.Missing))
+	kernel := s.Kernel.Release
+	if wide {
+		kernel += join("; uses ", s.Kernel.Features)
+	}
+	p.Line("Kernel", "%s", kernel+join("; lacks ", s.Kernel.Missing))
 	p.sources(s.Sources)
 	if wide || s.Verdict.Text == "" {
 		p.problems(s)

@@ -55,3 +55,42 @@ func Test580_doctor_names_what_the_kernel_lacks(t *testing.T) {
 	}
 	t.Logf("%s %s %s", kernel.Level, kernel.Message, kernel.Advice)
 }
+
+// Test866_doctor_of_a_stopped_appliance reports a stopped appliance: a warning before the first start, and an error while the
+// kernel serves its frontends. status names them without the appliance.
+func Test866_doctor_of_a_stopped_appliance(t *testing.T) {
+	b := newBox(t, nil)
+	instance := func() (level, message string) {
+		t.Helper()
+		out, errOut, _ := b.svcctl.Svcctl("doctor", "--data-dir", b.svcctl.Data, "-o", "json")
+		var diagnosis struct {
+			Findings []struct{ Check, Level, Message, Advice string }
+		}
+		if err := json.Unmarshal([]byte(out), &diagnosis); err != nil {
+			t.Fatalf("%v:\n%s%s", err, out, errOut)
+		}
+		for _, f := range diagnosis.Findings {
+			if f.Check == "instance" {
+				return f.Level, f.Message + ": " + f.Advice
+			}
+		}
+		t.Fatalf("no finding about the instance: %s", out)
+		return "", ""
+	}
+	if level, message := instance(); level != "warning" || !strings.Contains(message, "none of its rules") || !strings.Contains(message, "svcctl") {
+		t.Errorf("before the first start: %s: %s", level, message)
+	}
+	b.write("web.yaml", b.webDocuments(b.L1))
+	b.svcctl.Start()
+	b.serves(t, "started")
+	if level, message := instance(); level != "ok" {
+		t.Errorf("serving: %s: %s", level, message)
+	}
+	b.svcctl.Stop()
+	if level, message := instance(); level != "error" || !strings.Contains(message, "stay in force") {
+		t.Errorf("stopped: %s: %s", level, message)
+	}
+	if _, errOut, code := b.svcctl.Svcctl("status"); code != 3 || !strings.Contains(errOut, "the kernel serves ") || !strings.Contains(errOut, " frontends of Services") {
+		t.Errorf("status of a stopped appliance: exit %d: %s", code, errOut)
+	}
+}
