@@ -6,6 +6,7 @@
 // holds tests alone, and the main package of kubectl in program.
 //
 //	go test -count=1 .                           # as root, in a network namespace of its own
+//	KUBERNETES=1.36 go test -count=1 .           # an older kubectl, of kubernetes-1.36.mod
 //	go test -run TestScripts/together/apply -v . # one script
 //	go test -against ~/.kube/config .            # another server, as one of Kubernetes
 package kubectl

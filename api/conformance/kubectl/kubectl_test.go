@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -19,8 +20,26 @@ import (
 	"svcctl.io/svcctl/api/conformance/served"
 )
 
-// version is the expected version of the program: that of k8s.io/kubectl in go.mod.
-const version = "v1.37.1"
+// modFile has the versions that kubectl is built of: that of the module, or kubernetes-1.36.mod with KUBERNETES=1.36.
+var modFile = func() string {
+	if minor := os.Getenv("KUBERNETES"); minor != "" {
+		return "kubernetes-" + minor + ".mod"
+	}
+	return "go.mod"
+}()
+
+// version returns the expected version of the program: that of k8s.io/kubectl in modFile.
+var version = sync.OnceValue(func() string {
+	text, err := os.ReadFile(modFile)
+	if err != nil {
+		panic(err)
+	}
+	m := regexp.MustCompile(`(?m)^\tk8s\.io/kubectl v0\.(\S+)$`).FindSubmatch(text)
+	if m == nil {
+		panic(modFile + " does not require k8s.io/kubectl")
+	}
+	return "v1." + string(m[1])
+})
 
 // atLeast is the minimum of kubectl invocations in the scripts.
 const atLeast = 100
@@ -57,7 +76,7 @@ func TestScripts(t *testing.T) {
 	w := newWorld(t)
 	t.Run("together", func(t *testing.T) { w.runAll(t, scripts, false) })
 	t.Run("alone", func(t *testing.T) { w.runAll(t, scripts, true) })
-	fmt.Printf("%d invocations of kubectl %s in %d scripts\n", invocations, version, len(scripts))
+	fmt.Printf("%d invocations of kubectl %s in %d scripts\n", invocations, version(), len(scripts))
 }
 
 func (w *world) runAll(t *testing.T, scripts []*script, alone bool) {
@@ -81,9 +100,9 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	flags := "-s -w"
 	for _, pkg := range []string{"k8s.io/client-go/pkg/version", "k8s.io/component-base/version"} {
-		flags += fmt.Sprintf(" -X %s.gitVersion=%s", pkg, version)
+		flags += fmt.Sprintf(" -X %s.gitVersion=%s", pkg, version())
 	}
-	kubectl := served.Build(t, "kubectl", ".", "./program", "-ldflags", flags)
+	kubectl := served.Build(t, "kubectl", ".", "./program", "-modfile", modFile, "-ldflags", flags)
 	w := &world{home: t.TempDir(), kubeconfig: *against}
 	if *against == "" {
 		w.appliance = served.New(t, "--allow-mass-removal")
@@ -141,7 +160,7 @@ func (w *world) run(t *testing.T, s *script) {
 
 // expand replaces the variables of scripts.
 func (r *run) expand(text string) string {
-	pairs := []string{"$NS", r.namespace}
+	pairs := []string{"$NS", r.namespace, "$KUBECTL_VERSION", version()}
 	if r.appliance != nil {
 		pairs = append(pairs, "$MANIFESTS", r.appliance.Manifests)
 	}
