@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -15,11 +14,7 @@ var binary string
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	flag.Parse()
-	if err := flag.Set("test.parallel", parallel()); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
+	netlab.Parallel(8)
 	if os.Geteuid() != 0 {
 		return m.Run() // every test skips, or fails when it must not
 	}
@@ -34,16 +29,4 @@ func run(m *testing.M) int {
 		return 1
 	}
 	return m.Run()
-}
-
-// parallel is how many tests run at once where the command line does not say: much of a
-// test's time is waiting for time-outs.
-func parallel() string {
-	value := "8"
-	flag.Visit(func(f *flag.Flag) {
-		if f.Name == "test.parallel" {
-			value = f.Value.String()
-		}
-	})
-	return value
 }

@@ -2,14 +2,28 @@ package netlab
 
 import (
 	"errors"
+	"flag"
 	"os"
 	"os/exec"
+	"strconv"
 	"testing"
 )
 
 // RequirePrivileged is the environment variable that, when "1", turns the skips of
 // privileged tests into failures.
 const RequirePrivileged = "SVCCTL_REQUIRE_PRIVILEGED"
+
+// Parallel sets how many tests of a package run at once, where the command line does not: much of their time is waiting,
+// for other programs and for time-outs. It is for TestMain.
+func Parallel(n int) {
+	flag.Parse()
+	const name = "test.parallel"
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == name })
+	if !given {
+		_ = flag.Set(name, strconv.Itoa(n)) // to a number
+	}
+}
 
 // Lab is a network of Hosts. It ends with the test it was made for.
 type Lab struct {

@@ -1,7 +1,6 @@
 package soak
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"strconv"
@@ -16,12 +15,7 @@ var binary string
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	flag.Parse()
-	// Of those that may run at the same time; the ones with load run alone.
-	if err := flag.Set("test.parallel", "8"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
+	netlab.Parallel(8) // of those that may run at the same time; the ones with load run alone
 	if os.Geteuid() != 0 {
 		return m.Run() // every test skips, or fails when it must not
 	}

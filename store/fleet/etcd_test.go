@@ -3,7 +3,6 @@ package fleet_test
 import (
 	"bytes"
 	"context"
-	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -11,8 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,6 +19,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"svcctl.io/svcctl/appliance/netlab"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/fleet"
 	"svcctl.io/svcctl/store/object"
@@ -30,14 +28,8 @@ import (
 // patience is how long something that must come is waited for.
 const patience = time.Minute
 
-// parallel is how many tests run at once where the command line does not say: they wait for leases and elections.
-const parallel = 12
-
 func TestMain(m *testing.M) {
-	flag.Parse()
-	if !slices.ContainsFunc(os.Args, func(arg string) bool { return strings.HasPrefix(arg, "-test.parallel") }) {
-		_ = flag.Set("test.parallel", strconv.Itoa(parallel))
-	}
+	netlab.Parallel(12) // they wait for leases and elections
 	os.Exit(m.Run())
 }
 

@@ -69,6 +69,7 @@ func (p *program) bfdUp() report {
 // the other one is gone: the router drops the routes of a box that fell silent long before its
 // hold time, and the box ends the session with a router that did.
 func Test320_bfd(t *testing.T) {
+	t.Parallel()
 	v4, v6 := [2]string{router4, box4}, [2]string{router6, box6}
 	secured := func(s *spec) { s.Peer.TTLSecurity = 1 }
 	for name, c := range map[string]struct {
@@ -140,6 +141,7 @@ func frrAs(p *place, config string) *program { return frr(p.t, p.router, frrBFD,
 
 // Test321: a BFD packet with a TTL below 255 is not taken.
 func Test321_bfd_wants_ttl_255(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	// Before BIRD sends its first packet: one that has passed the hook may wait for ARP, and come later with its TTL of 255.
 	p.router.LoadNft("table ip t {\nchain c {\ntype filter hook output priority 0\nudp dport { 3784, 4784 } ip ttl set 254\n}\n}\n")
@@ -156,6 +158,7 @@ func Test321_bfd_wants_ttl_255(t *testing.T) {
 // Test322: of two boxes that announce the same addresses one dies, and the other one has its
 // packets as soon as BFD finds out, long before the hold time.
 func Test322_box_dies(t *testing.T) {
+	t.Parallel()
 	for name, begin := range map[string]func(p *place){
 		"BIRD": func(p *place) {
 			bird(p.t, p.router, birdPeer("box", box4, birdBoth+" bfd on;")+birdPeer("box2", "192.0.2.12", birdBoth)+birdBFD)

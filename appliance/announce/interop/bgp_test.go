@@ -31,6 +31,7 @@ router bgp %d
 // Test300: routes of both families get into the router's kernel over one session of either
 // family, and clients are answered; what is withdrawn goes, and the rest stays.
 func Test300_routes_reach_the_router(t *testing.T) {
+	t.Parallel()
 	for name, begin := range routersWith {
 		for family, at := range map[string][2]string{"IPv4": {router4, box4}, "IPv6": {router6, box6}} {
 			t.Run(name+" over "+family, func(t *testing.T) {
@@ -60,6 +61,7 @@ func Test300_routes_reach_the_router(t *testing.T) {
 
 // Test301: the router sees the attributes that were given.
 func Test301_attributes(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	birdc := bird(t, p.router, birdPeer("box", box4, birdBoth))
 	s := speaker(t, p.box, spec{Peer: peer(router4), Routes: vips(), Attributes: &bgp.Attributes{
@@ -84,6 +86,7 @@ func Test301_attributes(t *testing.T) {
 
 // Test302: sessions with passwords come up with the right one only, and say what may be wrong.
 func Test302_passwords(t *testing.T) {
+	t.Parallel()
 	for family, at := range map[string][2]string{"IPv4": {router4, box4}, "IPv6": {router6, box6}} {
 		t.Run(family, func(t *testing.T) {
 			t.Parallel()
@@ -105,6 +108,7 @@ func Test302_passwords(t *testing.T) {
 
 // Test303: with ttl security a peer that is farther away than it may be is not heard.
 func Test303_ttl_security(t *testing.T) {
+	t.Parallel()
 	for family, at := range map[string]struct{ router, box, far string }{
 		"IPv4": {router4, box4, "10.1.0.2"}, "IPv6": {router6, box6, "2001:db8:1::2"},
 	} {
@@ -133,6 +137,7 @@ func Test303_ttl_security(t *testing.T) {
 
 // Test304: what a router refuses is said in words.
 func Test304_reasons(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	s := speaker(t, p.box, spec{Peer: peer(router4), Routes: vips()})
 	s.downBecause("refused the connection")
@@ -161,6 +166,7 @@ func Test304_reasons(t *testing.T) {
 
 // Test305: a speaker that is killed and comes back half a second later loses no packet.
 func Test305_graceful_restart(t *testing.T) {
+	t.Parallel()
 	// begin starts a router, and gives what reports why its routes are not all sent again since the last restart: those that
 	// are not yet are deleted when the box restarts a second time (RFC 4724, section 4.2).
 	for name, begin := range map[string]func(p *place) func() error{
@@ -219,6 +225,7 @@ router bgp %d
 
 // Test306: of two boxes that announce the same addresses one leaves, and no packet is lost.
 func Test306_leaving_loses_nothing(t *testing.T) {
+	t.Parallel()
 	for name, begin := range map[string]func(p *place){
 		"BIRD": func(p *place) {
 			bird(p.t, p.router, birdPeer("box", box4, birdBoth)+birdPeer("box2", "192.0.2.12", birdBoth))
@@ -257,6 +264,7 @@ router bgp %d
 
 // Test307: ten thousand routes of each family arrive, and go.
 func Test307_ten_thousand_routes(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	birdc := bird(t, p.router, birdPeer("box", box4, birdBoth))
 	many := vips()
@@ -286,6 +294,7 @@ func Test307_ten_thousand_routes(t *testing.T) {
 
 // Test308: a peer is found by its interface alone, and takes IPv4 routes with an IPv6 next hop.
 func Test308_unnumbered(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.router.RemoveAddr("eth0", router4+"/24")
 	p.box.RemoveAddr("eth0", box4+"/24")
@@ -304,6 +313,7 @@ router bgp %d
 // Test309: OpenBGPD and ExaBGP take the routes of both families with their attributes, and their
 // withdrawal.
 func Test309_other_speakers(t *testing.T) {
+	t.Parallel()
 	for name, begin := range map[string]func(p *place) (seen func() string){
 		"OpenBGPD": func(p *place) func() string {
 			daemon, ctl := need(p.t, "bgpd", "openbgpd"), need(p.t, "bgpctl", "openbgpd")

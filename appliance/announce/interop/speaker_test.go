@@ -56,6 +56,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	netlab.Parallel(16)
 	os.Exit(m.Run())
 }
 

@@ -17,8 +17,8 @@
 //     first packets of connections. It needs no rights, and all scripts take less than a
 //     second. It knows no connections, no conntrack and no other programs of the box.
 //   - wire (TestWire of this package): the program svcctl in network namespaces, with real
-//     packets. It needs root. Each script has a network of its own, and as many run at a time
-//     as there are CPUs.
+//     packets. It needs root. Each script has a network of its own, and ten run at a time,
+//     unless -parallel sets another number.
 //
 // A line of one mode alone begins with a condition: [wire] dns .... Prefer both: then the fake kernel and the simulator are held to what the kernel does, and
 // the expected sections are the same text.

@@ -25,7 +25,7 @@ var binary string
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	flag.Parse()
+	netlab.Parallel(10)
 	if os.Geteuid() != 0 {
 		return m.Run() // wire scripts skip, or fail when they must not
 	}
@@ -41,8 +41,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// TestWire runs the scripts of mode wire: svcctl in a network namespace of its own, as many
-// at a time as there are CPUs.
+// TestWire runs the scripts of mode wire: svcctl in a network namespace of its own.
 func TestWire(t *testing.T) {
 	script.Run(t, "testdata", script.Mode{
 		Name: "wire", New: newWire, Update: *update,
