@@ -7,7 +7,9 @@ SHELL := /bin/bash
 # The system programs live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/sbin:/sbin
 # The version is passed by hand below: a checkout of another user must build too.
-export GOFLAGS += -buildvcs=false
+# Tests and programs have the same flags, so that all is compiled once.
+export GOFLAGS += -buildvcs=false -trimpath
+export CGO_ENABLED ?= 0
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 FUZZTIME ?= 30s
 # Of one package, on a machine with much other work: a quiet one needs seven minutes at most.
@@ -18,13 +20,14 @@ TIMEOUT ?= 60m
 # themselves stays out of the user's cache.
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo,)
 AS_ROOT = sudo -E env PATH='$(PATH)' GOCACHE=/tmp/svcctl-root-cache GOMODCACHE=$(shell go env GOMODCACHE)
-PRIVILEGED = $(if $(SUDO),-exec "$(AS_ROOT)") -- $(if $(SUDO),$$(.ci/privileged),./...)
+EXEC = $(if $(SUDO),-exec "$(AS_ROOT)")
+PACKAGES = $(if $(SUDO),.ci/privileged,go list ./...)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 build: ## bin/svcctl, a static program
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/svcctl ./cmd/svcctl
+	CGO_ENABLED=0 go build -ldflags "-s -w -X main.version=$(VERSION)" -o bin/svcctl ./cmd/svcctl
 
 deps: ## install the programs that tests and the demo use (apt-get)
 	@.ci/deps
@@ -42,16 +45,28 @@ lint: ## gofmt, go vet, staticcheck and US spelling
 # The program to test, an absolute path: built once, unless the environment names another.
 export SVCCTL_BINARY ?= $(CURDIR)/bin/svcctl
 
+# Most tests wait most of the time, so four packages run at once; the slow ones begin first. What a test may not
+# share, as namespaces and ports, is its own.
+SLOW = ./appliance/e2e ./store/fleet ./appliance/test/script ./appliance/announce/interop ./appliance/reconcile
+# Those that need processors are last, one at a time.
+ALONE = /appliance/(soak|bench)$$
+ALONE_OF_E2E = ^Test(K19|069|145|338)_
+TESTED = SVCCTL_REQUIRE_PRIVILEGED=1 go run ./.ci/report go test -count=1 -vet=off -timeout $(TIMEOUT) -json
+
 test: deps lint build ## everything, with real packets in network namespaces (root or sudo)
 	go test ./.ci/report
 	$(if $(SUDO),go test -timeout $(TIMEOUT) ./...)
-	SVCCTL_REQUIRE_PRIVILEGED=1 go run ./.ci/report go test -p 1 -count=1 -timeout $(TIMEOUT) -json $(PRIVILEGED)
-	$(CONFORMANCE)
+	@code=0; \
+	$(TESTED) -p 4 -skip '$(ALONE_OF_E2E)' $(EXEC) -- $(SLOW) $$($(PACKAGES) | grep -vE '$(ALONE)') || code=1; \
+	$(TESTED) -p 1 $(EXEC) -- $$($(PACKAGES) | grep -E '$(ALONE)') || code=1; \
+	$(TESTED) -run '$(ALONE_OF_E2E)' $(EXEC) -- ./appliance/e2e || code=1; \
+	$(CONFORMANCE) || code=1; \
+	exit $$code
 
 # Modules of their own: what the clients need is none of the product's dependencies.
 KUBERNETES ?=
 export KUBERNETES
-CONFORMANCE = SVCCTL_REQUIRE_PRIVILEGED=1 .ci/conformance -p 1 -count=1 -timeout $(TIMEOUT) -json $(if $(SUDO),-exec "$(AS_ROOT)") 2>&1 | go run ./.ci/report
+CONFORMANCE = SVCCTL_REQUIRE_PRIVILEGED=1 .ci/conformance -p 1 -count=1 -timeout $(TIMEOUT) -json $(EXEC) 2>&1 | go run ./.ci/report
 
 conformance: deps build ## kubectl, client-go and CoreDNS against the API (root or sudo), downloaded and built; KUBERNETES=1.36: older clients
 	$(CONFORMANCE)
@@ -63,7 +78,7 @@ browser: deps build ## the dashboard in Chromium, headless, and axe-core (root o
 	cp api/conformance/browser/package*.json bin/conformance/axe
 	npm --prefix bin/conformance/axe ci --silent --no-fund --no-audit
 	cd api/conformance/browser && CGO_ENABLED=0 go vet ./... && \
-		CGO_ENABLED=0 SVCCTL_REQUIRE_PRIVILEGED=1 go test -count=1 -timeout $(TIMEOUT) $(if $(SUDO),-exec "$(AS_ROOT)") ./...
+		CGO_ENABLED=0 SVCCTL_REQUIRE_PRIVILEGED=1 go test -count=1 -timeout $(TIMEOUT) $(EXEC) ./...
 
 test-unit: ## the tests that need no rights and no programs
 	go test ./...
@@ -71,11 +86,11 @@ test-unit: ## the tests that need no rights and no programs
 # Left out: packages whose tests run the built program, which the detector does not see.
 RACE_WITHOUT = /appliance/(bench|e2e|soak)$$|/\.ci/
 race: deps build ## the tests under the race detector (root or sudo, gcc)
-	CGO_ENABLED=1 SVCCTL_REQUIRE_PRIVILEGED=1 go test -race -p 1 -count=1 -timeout 30m $(if $(SUDO),-exec "$(AS_ROOT)") $$(go list ./... | grep -vE '$(RACE_WITHOUT)')
+	CGO_ENABLED=1 SVCCTL_REQUIRE_PRIVILEGED=1 go test -race -p 1 -count=1 -timeout 30m $(EXEC) $$(go list ./... | grep -vE '$(RACE_WITHOUT)')
 
 # docs/performance.md says what the table means and has the last one.
 bench: deps ## one table of what everything costs, in some minutes (root or sudo)
-	go test -count=1 -timeout 30m -run '^$$' -bench . -benchtime 1x $(if $(SUDO),-exec "$(AS_ROOT)") ./appliance/bench
+	go test -count=1 -timeout 30m -run '^$$' -bench . -benchtime 1x $(EXEC) ./appliance/bench
 
 # What docs/reliability.md promises. Each is a variable: make soak SVCCTL_SOAK_KILLS=1000
 SVCCTL_SOAK_UPDATES ?= 1000
@@ -89,12 +104,12 @@ SVCCTL_SOAK_CALL_KILLS ?= 200
 SVCCTL_SOAK_SECONDS ?= 600
 SVCCTL_SOAK_ANNOUNCED ?= 200
 SOAK = SVCCTL_REQUIRE_PRIVILEGED=1 $(foreach v,UPDATES STOPS UPGRADES KILLS FLUSHES HEALS RANDOM_KILLS CALL_KILLS SECONDS,SVCCTL_SOAK_$(v)=$(SVCCTL_SOAK_$(v))) \
-	go test -count=1 -v -timeout 3h $(if $(SUDO),-exec "$(AS_ROOT)") ./appliance/soak
+	go test -count=1 -v -timeout 3h $(EXEC) ./appliance/soak
 
 soak: deps build ## packets that never stop, for half an hour (root or sudo); the tests are quick in make test
 	$(SOAK)
 	SVCCTL_SOAK_SERVICES=10000 $(SOAK) -run healingTime
-	SVCCTL_REQUIRE_PRIVILEGED=1 SVCCTL_SOAK_ANNOUNCED=$(SVCCTL_SOAK_ANNOUNCED) go test -count=1 -v -timeout 3h $(if $(SUDO),-exec "$(AS_ROOT)") ./appliance/e2e -run 'Test49[38]_'
+	SVCCTL_REQUIRE_PRIVILEGED=1 SVCCTL_SOAK_ANNOUNCED=$(SVCCTL_SOAK_ANNOUNCED) go test -count=1 -v -timeout 3h $(EXEC) ./appliance/e2e -run 'Test49[38]_'
 
 KERNELS ?= linux-image-amd64
 kernels: deps ## tests on other kernels, in virtual machines: make kernels KERNELS='FILE.deb ...'
@@ -132,7 +147,7 @@ demo-fleet: build ## three boxes and an etcd of three members between namespaces
 SVCCTL_FLEET_EACH ?= 1500
 fleet: deps build ## many boxes, one truth: faults of etcd, lost races, packets through every box (root or sudo); the tests are shorter in make test
 	SVCCTL_REQUIRE_PRIVILEGED=1 SVCCTL_FLEET_EACH=$(SVCCTL_FLEET_EACH) go test -count=1 -v -timeout $(TIMEOUT) ./store/fleet
-	SVCCTL_REQUIRE_PRIVILEGED=1 go test -count=1 -timeout $(TIMEOUT) $(if $(SUDO),-exec "$(AS_ROOT)") -run 'Test(45[5-9]|460|47[5-8]|562|57[0679]|59[1-3])_' ./appliance/e2e
+	SVCCTL_REQUIRE_PRIVILEGED=1 go test -count=1 -timeout $(TIMEOUT) $(EXEC) -run 'Test(45[5-9]|460|47[5-8]|562|57[0679]|59[1-3])_' ./appliance/e2e
 
 demo-pair: build ## two boxes and a client that downloads, while one box dies (root or sudo)
 	@.ci/deps nft ip
