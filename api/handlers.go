@@ -145,6 +145,21 @@ func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, s.backend.Status())
 }
 
+// comeAgain is the time, in seconds, after which a client asks again whether the box has what it waits for.
+const comeAgain = 1
+
+// refuse answers what a box without objects cannot.
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request) {
+	spare(w, r)
+	st := s.backend.Status()
+	refusal := wire.NewFailure(http.StatusServiceUnavailable, wire.ReasonServiceUnavailable, st.Reason)
+	if st.Fleet != nil {
+		refusal.Message = fmt.Sprintf("the state in fleet %s is %s: %s", st.Fleet.Name, st.Fleet.State, st.Reason)
+	}
+	refusal.Details = &wire.FailureDetails{RetryAfterSeconds: comeAgain}
+	writeJSON(w, refusal.Code, refusal)
+}
+
 // wait answers /svcctl/v1/wait with the Status once what is waited for is so.
 func (s *Server) wait(w http.ResponseWriter, r *http.Request) {
 	condition, err := parseWait(r)

@@ -106,6 +106,9 @@ type Config struct {
 	Forward http.RoundTripper
 	// TLS configures the API over TCP; nil: it is not served there.
 	TLS *TLS
+	// Waiting is set on a box that has no objects yet: its status, its version and its health are answered, and all else is refused with
+	// the reason of the status.
+	Waiting bool
 }
 
 // Announcements gives access to the announced addresses. All methods may be called concurrently.
@@ -217,6 +220,10 @@ func (s *Server) Handler() http.Handler {
 	reader := func(path string, h http.Handler) { mux.Handle(path, needs(auth.Reader, h)) }
 	admin := func(path string, h http.Handler) { mux.Handle(path, needs(auth.Admin, h)) }
 	reader("/svcctl/v1/status", get(s.status))
+	if s.cfg.Waiting {
+		reader("/", http.HandlerFunc(s.refuse))
+		return s.observe(mux, s.identify(s.admit(mux)))
+	}
 	reader(waitPath, get(s.wait))
 	admin("/svcctl/v1/release", http.HandlerFunc(s.release))
 	if s.cfg.Fleet != nil {

@@ -189,7 +189,7 @@ func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, follows []
 		},
 		DataDir: a.cfg.DataDir,
 		Publisher: &reconcile.Publisher{
-			Board: a.board, Metrics: a.metrics, Dirs: a.cfg.ManifestDirs(), Named: a.member.named(), Status: a.firstStatus(),
+			Board: a.board, Metrics: a.metrics, Dirs: a.cfg.ManifestDirs(), Named: a.member.named(), Status: firstStatus(&a.cfg, a.kernel.Probe()),
 			Reporter: &reconcile.Reporter{Log: a.log, Where: a.store.Location, Events: a.events},
 		},
 		Watchdog:     dog,
@@ -307,11 +307,10 @@ func (a *assembly) notifySoon(state string) {
 }
 
 // firstStatus is the status before the loop has done anything.
-func (a *assembly) firstStatus() wire.Status {
-	features := a.kernel.Probe()
+func firstStatus(cfg *config.Config, features kernel.Features) wire.Status {
 	s := wire.Status{
-		Version: a.cfg.Version, NodeName: a.cfg.NodeName, Packaged: checkup.Packaged(), Started: time.Now().UTC(),
-		Reason: "starting", Problems: []wire.Problem{}, Sources: reconcile.Sources(a.cfg.ManifestDirs(), nil),
+		Version: cfg.Version, NodeName: cfg.NodeName, Packaged: checkup.Packaged(), Started: time.Now().UTC(),
+		Reason: "starting", Problems: []wire.Problem{}, Sources: reconcile.Sources(cfg.ManifestDirs(), nil),
 	}
 	s.Kernel = wire.Kernel{Release: features.Release, Features: features.Present(), Missing: features.Missing()}
 	return s

@@ -10,9 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/control"
+	"svcctl.io/svcctl/appliance/handover"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/sources"
@@ -26,7 +28,7 @@ import (
 )
 
 // openEngine opens where the objects are: the data directory, or with --fleet etcd with a replica there.
-func openEngine(ctx context.Context, cfg *config.Config, calls *reconcile.SlowCalls, log *slog.Logger) (engine.Engine, *fleet.Engine, error) {
+func openEngine(cfg *config.Config, calls *reconcile.SlowCalls, log *slog.Logger) (engine.Engine, *fleet.Engine, error) {
 	if cfg.Fleet.Name == "" {
 		key, err := dataKey(cfg.DataKeyFile)
 		if err != nil {
@@ -42,11 +44,61 @@ func openEngine(ctx context.Context, cfg *config.Config, calls *reconcile.SlowCa
 	if err != nil {
 		return nil, nil, err
 	}
-	e, err := fleet.Open(ctx, of)
+	e, err := fleet.Open(of)
 	if err != nil {
 		return nil, nil, err
 	}
 	return e, e, nil // the loop does not wait for its commits
+}
+
+const (
+	// waitingNotice is the interval at which a box that waits extends the start timeout of systemd, by startExtension from then on.
+	waitingNotice  = time.Minute
+	startExtension = 10 * time.Minute
+)
+
+// awaitFleet waits until the box has the objects of its fleet. Without a replica that may last: meanwhile the socket answers
+// with the state and refuses the rest.
+func awaitFleet(ctx context.Context, cfg *config.Config, shared *fleet.Engine, first wire.Status, log *slog.Logger) error {
+	if shared.State().Kind != fleet.Waiting {
+		return shared.Await(ctx)
+	}
+	board := reconcile.NewBoard(func() (uint64, uint64) { return 0, 0 }, nil, nil, nil, first)
+	board.OfFleet(func() wire.Fleet { return fleetState(cfg, shared) })
+	server := api.New(api.Config{
+		Socket: cfg.API.Socket, SocketGroup: cfg.API.SocketGroup, SocketReaders: cfg.API.SocketReaders, Version: cfg.Version, Waiting: true,
+	}, board, log)
+	socket, err := server.Listen()
+	if err != nil {
+		return err
+	}
+	ctx, joined := context.WithCancel(ctx)
+	defer joined()
+	return task.Run(ctx, log,
+		task.Task{Name: "API of a box that waits", Run: func(ctx context.Context) error { return server.Serve(ctx, socket) }},
+		task.Task{Name: "systemd's start timeout", Run: func(ctx context.Context) error { return extendStart(ctx, shared, log) }},
+		task.Task{Name: "join the fleet", Run: func(ctx context.Context) error {
+			defer joined()
+			return shared.Await(ctx)
+		}},
+	)
+}
+
+// extendStart has systemd wait as long as the box does, and shows why.
+func extendStart(ctx context.Context, shared *fleet.Engine, log *slog.Logger) error {
+	for {
+		changed, s := shared.Changes(), shared.State()
+		text := fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d\nSTATUS=%s: %s", startExtension.Microseconds(), s.Kind, strings.Join(strings.Fields(s.Why), " "))
+		if err := handover.Notify(ctx, text); err != nil && ctx.Err() == nil {
+			log.Warn("systemd's start timeout is not extended", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-time.After(waitingNotice):
+		}
+	}
 }
 
 // dataKey is the key in a file, nil for "".
@@ -142,10 +194,17 @@ func (m *member) HasTurn() bool { return m.engine.HasTurn() }
 
 // State implements api.Fleet.
 func (m *member) State() wire.Fleet {
-	s := m.engine.State()
+	f := fleetState(m.cfg, m.engine)
+	f.LostRaces = m.store.Lost()
+	return f
+}
+
+// fleetState is the state of a box as a member of its fleet.
+func fleetState(cfg *config.Config, shared *fleet.Engine) wire.Fleet {
+	s := shared.State()
 	f := wire.Fleet{
-		Name: m.cfg.Fleet.Name, State: string(s.Kind), Why: s.Why, Since: s.Since.UTC(), Revision: s.Revision, Newest: s.Of,
-		Heard: s.Heard.UTC(), Writer: s.Writer, Core: m.engine.Core(), LostRaces: m.store.Lost(),
+		Name: cfg.Fleet.Name, State: string(s.Kind), Why: s.Why, Since: s.Since.UTC(), Revision: s.Revision, Newest: s.Of,
+		Heard: s.Heard.UTC(), Writer: s.Writer, Core: shared.Core(),
 	}
 	if s.Replica != nil {
 		f.Replica = s.Replica.Error()
@@ -244,7 +303,7 @@ func (m *member) problems() []manifest.Problem {
 	}
 	s := m.engine.State()
 	var problems []manifest.Problem
-	if s.Kind != fleet.Following {
+	if s.Kind != fleet.Following && s.Asked {
 		problems = append(problems, manifest.Problem{Reason: "Fleet" + string(s.Kind), Message: s.Why + m.namesake(s.Kind)})
 	}
 	if head, is := m.store.RolloutHead(); is && head.Phase == store.RolloutStopped {
@@ -304,6 +363,21 @@ func (m *member) metrics() metrics.Fleet {
 	return now
 }
 
+// awaitFirstAnswer waits until etcd has answered, or its time is up: before that a box cannot write, and that is no problem.
+func (m *member) awaitFirstAnswer(ctx context.Context) {
+	for {
+		changed := m.engine.Changes()
+		if m.engine.State().Asked {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
 // tasks returns the tasks of a member of a fleet. wake has the loop show another state.
 func (m *member) tasks(wake func()) []task.Task {
 	if m == nil {
@@ -318,9 +392,13 @@ func (m *member) tasks(wake func()) []task.Task {
 		{Name: "Nodes of leaves", Run: m.keepLeafNodes},
 		{Name: "Nodes of boxes that are gone", Run: m.watchNodes},
 		{Name: "rollouts", Run: m.driveRollouts},
-		{Name: "controllers", Run: func(ctx context.Context) error { return m.beside.Run(ctx, m.engine.Changes, wake) }},
+		{Name: "controllers", Run: func(ctx context.Context) error {
+			m.awaitFirstAnswer(ctx)
+			return m.beside.Run(ctx, m.engine.Changes, wake)
+		}},
 		{Name: "state of the fleet", Run: func(ctx context.Context) error {
 			before, replica, untold, foreign := fleet.Kind(""), error(nil), "", ""
+			m.awaitFirstAnswer(ctx)
 			look := time.NewTicker(5 * time.Second) // the replica tells nobody
 			defer look.Stop()
 			for {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/admission"
@@ -43,13 +44,13 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	if a != nil && a.endRelay != nil {
 		a.endRelay()
 	}
-	if err != nil || !handover.IsRequested(ctx) {
+	if err != nil || a == nil || !handover.IsRequested(ctx) {
 		return err
 	}
 	return a.handOver()
 }
 
-// run is Run without the hand-over at the end. It returns what has run.
+// run is Run without the hand-over at the end. It returns what has run; nil: it was stopped before.
 func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain) (a *assembly, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -74,11 +75,28 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	// The data directory first: its lock tells a second instance from the first
 	// before anything is touched.
 	calls := &reconcile.SlowCalls{}
-	engine, shared, err := openEngine(ctx, &cfg, calls, log)
+	engine, shared, err := openEngine(&cfg, calls, log)
 	if err != nil {
 		return nil, err
 	}
 	closers.add(engine.Close)
+	k, err := kernel.Open(kernel.Options{})
+	if err != nil {
+		return nil, err
+	}
+	closers.add(k.Close)
+	if err := k.HoldSentinel(); errors.Is(err, kernel.ErrPermission) {
+		return nil, fmt.Errorf("another svcctl serves in this network namespace: stop it first: %w", err)
+	} else if err != nil {
+		log.Warn("established connections are not protected from a foreign flush of the ruleset", "err", err)
+	}
+	if shared != nil {
+		if err := awaitFleet(ctx, &cfg, shared, firstStatus(&cfg, k.Probe()), log); ctx.Err() != nil {
+			return nil, nil // it is to stop
+		} else if err != nil {
+			return nil, err
+		}
+	}
 	removals := reconcile.NewRemovalGuard(cfg.AllowMassRemoval)
 	storeConfig := cfg.Store()
 	storeConfig.Program = programID()
@@ -87,17 +105,14 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	}
 	cfg.ObjectPools = &config.ObjectPools{}
 	if shared != nil {
-		shared.CatchUp(ctx)
+		if hasTables(k) { // they may be newer than the replica; a kernel without any gets the replica at once
+			shared.CatchUp(ctx)
+		}
 		objects.TakeOver()
 	}
 	hosts := control.NewHostAddresses(cfg.IsSetAside, objects, cfg.NodeOwner())
 	admitted := admission.New(&cfg, objects, hosts.IsVIP)
 	admitted.Look(nil) // before anybody is given an address
-	k, err := kernel.Open(kernel.Options{})
-	if err != nil {
-		return nil, err
-	}
-	closers.add(k.Close)
 	hears := cfg.Services.HearsFlows()
 	if cfg.Services.Traffic != config.TrafficOff && !k.Probe().Counters {
 		log.Warn("connections and refusals are not counted: the kernel lacks counters of elements, or CONFIG_NFT_OBJREF; say --traffic off to be spared this")
@@ -137,7 +152,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 		a.traffic.Follow(a.flows.Book(), a.flows.Hear)
 		m.Flows(func() metrics.Flows { return flowMetrics(a.flows) })
 	}
-	a.board = reconcile.NewBoard(objects.Revisions, a.rescan, a.release, removals, a.firstStatus())
+	a.board = reconcile.NewBoard(objects.Revisions, a.rescan, a.release, removals, firstStatus(&cfg, k.Probe()))
 	a.board.OfTrial(func() *wire.Trial {
 		state, is := objects.Trial()
 		if !is {
@@ -191,12 +206,13 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 		}
 		closers.add(a.dns.Close)
 	}
-	if err := k.HoldSentinel(); errors.Is(err, kernel.ErrPermission) {
-		return nil, fmt.Errorf("another svcctl serves in this network namespace: stop it first: %w", err)
-	} else if err != nil {
-		log.Warn("established connections are not protected from a foreign flush of the ruleset", "err", err)
-	}
 	return a, a.serve(ctx, server, scrape)
+}
+
+// hasTables reports whether the kernel may have tables of ours.
+func hasTables(k *kernel.Conn) bool {
+	chains, err := k.BaseChains()
+	return err != nil || slices.ContainsFunc(chains, func(c kernel.BaseChain) bool { return c.Table == nft.TableName })
 }
 
 // Down removes everything this program has in the kernel. Connections that go through

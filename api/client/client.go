@@ -210,7 +210,7 @@ func (c *Client) AcceptFleet(ctx context.Context) (f wire.Fleet, err error) {
 // Wait returns the status once the condition holds. It gives up after timeout:
 // with a *wire.Failure of reason Timeout, or, when the appliance did not even
 // answer until then, with an *UnreachableError. An appliance that is just being
-// started is waited for.
+// started, or has no objects of its fleet yet, is waited for.
 func (c *Client) Wait(ctx context.Context, cond Condition, timeout time.Duration) (*wire.Status, error) {
 	return c.WaitFor(ctx, cond, 0, timeout)
 }
@@ -229,7 +229,7 @@ func (c *Client) WaitFor(ctx context.Context, cond Condition, revision uint64, t
 		if err == nil {
 			return &s, nil
 		}
-		if !NotRunning(err) || time.Until(deadline) < dialPause {
+		if f, refused := errors.AsType[*wire.Failure](err); !NotRunning(err) && !(refused && f.Details != nil && f.Details.RetryAfterSeconds > 0) || time.Until(deadline) < dialPause {
 			return nil, err
 		}
 		select {

@@ -5,7 +5,7 @@ import "time"
 // Fleet describes the relation of the box to its fleet.
 type Fleet struct {
 	Name string `json:"name"`
-	// State is Following while all is well; otherwise CutOff, Lagging, WentBack, OtherFleet, Emptied,
+	// State is Following while all is well; otherwise Waiting, CutOff, Lagging, WentBack, OtherFleet, Emptied,
 	// Damaged, Differs, TooNew, KeyMissing or Namesake, and Why says what happened and what to do.
 	State string    `json:"state"`
 	Why   string    `json:"why,omitempty"`
@@ -79,5 +79,8 @@ type ForgottenSource struct {
 	Objects int `json:"objects"`
 }
 
-// FleetFollowing is the state of a Fleet while all is well.
-const FleetFollowing = "Following"
+// FleetFollowing is the state of a Fleet while all is well, FleetWaiting that of a box that does not have its objects yet.
+const (
+	FleetFollowing = "Following"
+	FleetWaiting   = "Waiting"
+)

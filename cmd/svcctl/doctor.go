@@ -86,6 +86,7 @@ func (p *program) runDoctor(ctx context.Context, v *verb, _ []string) error {
 	d := diagnosis{Findings: append(p.doctor(ctx, cfg, serving), more...)}
 	if status, err := c.Status(ctx); err == nil {
 		d.Findings = append(d.Findings, heldFindings(status)...)
+		d.Findings = append(d.Findings, fleetFindings(status.Fleet)...)
 		if all, err := c.Announcements(ctx); err == nil {
 			d.Findings = append(d.Findings, p.announcingFindings(all, status.Problems, boxNetworks())...)
 		}
@@ -219,6 +220,15 @@ func heldFindings(s *wire.Status) (findings []appliance.Finding) {
 		}
 	}
 	return findings
+}
+
+// fleetFindings are about a box that does not follow its fleet.
+func fleetFindings(f *wire.Fleet) []appliance.Finding {
+	if f == nil || f.State == wire.FleetFollowing {
+		return nil
+	}
+	return []appliance.Finding{{Check: "fleet", Level: "error", Message: fmt.Sprintf("the state in fleet %s is %s: %s", f.Name, f.State, f.Why),
+		Advice: "remove the cause; the box continues on its own then. `svcctl fleet status` shows etcd from here"}}
 }
 
 // setupFindings returns findings about the appliance's certificate and about addresses for which

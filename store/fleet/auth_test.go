@@ -64,7 +64,7 @@ func Test468_mutual_TLS(t *testing.T) {
 	without.TLS = clientTLS(t, ca, "")
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	if e, err := fleet.Open(ctx, without); err == nil {
+	if e, err := fleet.Joined(ctx, without); err == nil {
 		e.Close()
 		t.Error("a box without a certificate joined")
 	}

@@ -119,7 +119,7 @@ func Test671_a_box_that_is_cut_off_answers_reads_at_once(t *testing.T) {
 			p := newProxy(t, c.urls[0])
 			cfg := c.config("a")
 			cfg.Endpoints = []string{"http://" + p.port}
-			e, err := fleet.Open(t.Context(), cfg)
+			e, err := fleet.Joined(t.Context(), cfg)
 			if err != nil {
 				t.Fatal(err)
 			}

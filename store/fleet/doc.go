@@ -38,7 +38,8 @@
 // is behind an interface, and the checks, the states, the replica and the reads are the same. It commits nothing. A box keeps
 // commits for leaves, in one log for all, only while some follow.
 //
-//	e, err := fleet.Open(ctx, fleet.Config{Fleet: "pop1", Box: "gw1", Endpoints: urls, Dir: "/var/lib/svcctl"})
+//	e, err := fleet.Open(fleet.Config{Fleet: "pop1", Box: "gw1", Endpoints: urls, Dir: "/var/lib/svcctl"})
+//	err = e.Await(ctx)
 //	s, err := store.Open(e, cfg)
 //	go e.Run(ctx)
 //	go s.Follow(ctx)

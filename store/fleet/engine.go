@@ -163,14 +163,14 @@ func (c *Config) dial() (*clientv3.Client, error) {
 	return client, nil
 }
 
-// Open opens the replica. When that has no state of the fleet yet, it waits for etcd and reads all of it.
-func Open(ctx context.Context, cfg Config) (*Engine, error) {
+// Open opens the replica. Await comes next.
+func Open(cfg Config) (*Engine, error) {
 	r, err := openReplica(cfg.Dir, cfg.DataKey)
 	if err != nil {
 		return nil, err
 	}
 	e := newEngine(cfg, r)
-	if err := e.open(ctx); err != nil {
+	if err := e.open(); err != nil {
 		return nil, errors.Join(err, r.close())
 	}
 	return e, nil
@@ -183,8 +183,8 @@ func newEngine(cfg Config, r *replica) *Engine {
 	}
 }
 
-// open takes the state of the replica, or waits for etcd.
-func (e *Engine) open(ctx context.Context) error {
+// open takes the state of the replica.
+func (e *Engine) open() error {
 	c, err := e.replica.cursor()
 	if err != nil {
 		return err
@@ -203,14 +203,9 @@ func (e *Engine) open(ctx context.Context) error {
 		e.origin = atEtcd{e}
 	}
 	e.state = state{kind: CutOff, why: e.origin.from() + " has not answered yet", since: time.Now()}
-	if err := e.begin(ctx); err != nil {
-		return errors.Join(err, e.origin.leave())
+	if e.read == nil {
+		e.state.kind = Waiting
 	}
-	if err := e.loadKeys(); err != nil {
-		return errors.Join(err, e.origin.leave())
-	}
-	// The store opens on the replica, which has all that was read.
-	e.queue, e.taken, e.published = nil, e.read.mod, e.read.mod
 	return nil
 }
 
@@ -241,8 +236,12 @@ func (e *Engine) adopt(c *cursor) error {
 	return nil
 }
 
-// firstWait bounds the wait for etcd of a start with a replica.
-const firstWait = 2 * time.Second
+const (
+	// firstWait bounds the wait for etcd of a start with a replica.
+	firstWait = 2 * time.Second
+	// awaitEvery is the interval at which a box without a replica tries to join its fleet.
+	awaitEvery = time.Second
+)
 
 // CatchUp follows what was committed while this box was away, for a moment: then the store has it with its
 // next call, before anything is decided by what it does not know yet. It comes before Run.
@@ -252,6 +251,7 @@ func (e *Engine) CatchUp(ctx context.Context) {
 	err := e.join(ctx)
 	e.note(err)
 	if err != nil {
+		e.cfg.Log.Info("the start goes on with the replica", "fleet", e.cfg.Fleet, "err", err)
 		return
 	}
 	now, _, err := e.askHead(ctx)
@@ -271,29 +271,31 @@ func (e *Engine) CatchUp(ctx context.Context) {
 	<-followed
 }
 
-// begin waits for etcd if there is no replica.
-func (e *Engine) begin(ctx context.Context) error {
-	if e.read != nil {
-		return nil
-	}
-	for said := ""; ; {
+// Await waits for the objects of the fleet when there is no replica of them; the State is Waiting meanwhile. It comes before
+// the store opens on the Engine.
+func (e *Engine) Await(ctx context.Context) error {
+	for e.stands() == nil {
 		err := e.join(ctx)
-		held := (*heldError)(nil)
-		if err == nil || errors.As(err, &held) || ctx.Err() != nil {
-			e.note(err)
-			return errors.Join(err, ctx.Err())
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
-		why := e.origin.silence(err)
-		if e.note(errors.New(why)); why != said {
-			said = why
-			e.cfg.Log.Warn("this box has no replica and waits for "+e.origin.from()+"; what the kernel has stays in force", "why", why)
+		if e.note(err); err == nil {
+			break
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(time.Second):
+		case <-time.After(awaitEvery):
 		}
 	}
+	if err := e.loadKeys(); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	// The store opens on the replica, which has all that was read.
+	e.queue, e.taken, e.published = nil, e.read.mod, e.read.mod
+	return nil
 }
 
 func (e *Engine) key(key string) string { return e.prefix + key }

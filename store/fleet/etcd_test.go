@@ -227,7 +227,7 @@ func twoBoxes(t *testing.T, services ...string) (c *cluster, a, b *box) {
 
 func (c *cluster) open(cfg fleet.Config, of store.Config) *box {
 	c.t.Helper()
-	e, err := fleet.Open(c.t.Context(), cfg)
+	e, err := fleet.Joined(c.t.Context(), cfg)
 	if err != nil {
 		c.t.Fatal(err)
 	}

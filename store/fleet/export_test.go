@@ -13,18 +13,27 @@ const Format = format
 // OnJoin has f called after the settings of the fleet were read, and before its head is.
 func (e *Engine) OnJoin(f func()) { e.between = f }
 
-// OpenOld is Open of a program that reads up to a format; for f see OnJoin.
-func OpenOld(ctx context.Context, cfg Config, format int, f func()) (*Engine, error) {
+// Joined is Open and Await.
+func Joined(ctx context.Context, cfg Config) (*Engine, error) {
+	e, err := Open(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.Await(ctx); err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	return e, nil
+}
+
+// Old is Open of a program that reads up to a format; for f see OnJoin.
+func Old(cfg Config, format int, f func()) (*Engine, error) {
 	r, err := openReplica(cfg.Dir, cfg.DataKey)
 	if err != nil {
 		return nil, err
 	}
 	e := newEngine(cfg, r)
 	e.reads, e.between = format, f
-	if err := e.open(ctx); err != nil {
-		return nil, errors.Join(err, r.close())
-	}
-	return e, nil
+	return e, e.open()
 }
 
 // OnStep has f called before and after each call of etcd that commits something.

@@ -239,7 +239,7 @@ func TestADamagedReplica(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(cfg.Dir, "state.db"), []byte("garbage"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := fleet.Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "state.db, the replica of the fleet on this box, is damaged") || !strings.Contains(err.Error(), "read from etcd") {
+	if _, err := fleet.Joined(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "state.db, the replica of the fleet on this box, is damaged") || !strings.Contains(err.Error(), "read from etcd") {
 		t.Errorf("it opens with %v", err)
 	}
 }
@@ -281,7 +281,7 @@ func Test465_into_a_fleet_and_out_of_it(t *testing.T) {
 	same(t, mine, a)
 	taken := c.config("b")
 	taken.Dir = dir
-	if e, err := fleet.Open(t.Context(), taken); err == nil {
+	if e, err := fleet.Joined(t.Context(), taken); err == nil {
 		e.Close()
 		t.Error("a box joined with the data directory of a box of its own")
 	} else if !strings.Contains(err.Error(), "svcctl fleet init --from") {

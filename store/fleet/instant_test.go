@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -15,8 +16,11 @@ import (
 // old opens a box whose version reads the format before the newest one, in a fleet of that format.
 func (c *cluster) old(name string) *fleet.Engine {
 	c.t.Helper()
-	e, err := fleet.OpenOld(c.t.Context(), c.config(name), fleet.Format-1, func() {})
+	e, err := fleet.Old(c.config(name), fleet.Format-1, func() {})
 	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := e.Await(c.t.Context()); err != nil {
 		c.t.Fatal(err)
 	}
 	return e
@@ -96,17 +100,23 @@ func Test613_no_commit_of_an_old_format_after_the_upgrade(t *testing.T) {
 		c.setFormat(fleet.Format - 1)
 		cfg := c.config("old")
 		var once sync.Once
-		e, err := fleet.OpenOld(t.Context(), cfg, fleet.Format-1, func() { once.Do(func() { upgrade(c) }) })
-		if err == nil { // it may write at once
-			defer e.Close()
-			s, openErr := store.Open(e, storeConfig)
-			if openErr != nil {
-				t.Fatal(openErr)
-			}
-			err = (&box{Store: s}).create("never")
+		e, err := fleet.Old(cfg, fleet.Format-1, func() { once.Do(func() { upgrade(c) }) })
+		if err != nil {
+			t.Fatal(err)
 		}
-		if err == nil || !strings.Contains(err.Error(), "upgrade this box") {
-			t.Errorf("an old box that starts has %v", err)
+		ctx, stop := context.WithCancel(t.Context())
+		joined := make(chan error, 1)
+		go func() { joined <- e.Await(ctx) }()
+		eventually(t, "the old box reports it", func() bool {
+			s := e.State()
+			return s.Kind == fleet.Waiting && strings.Contains(s.Why, "upgrade this box")
+		})
+		stop()
+		if err := <-joined; !errors.Is(err, context.Canceled) {
+			t.Errorf("an old box joined: %v", err)
+		}
+		if err := e.Close(); err != nil {
+			t.Error(err)
 		}
 		c.headIs(fleet.Format, "x")
 	})

@@ -71,7 +71,7 @@ func Test560_two_begin_at_once(t *testing.T) {
 		cfgs := [2]fleet.Config{config("a", ranges[0]), config("b", ranges[1])}
 		var engines [2]*fleet.Engine
 		joined := both(func(n int) (err error) {
-			engines[n], err = fleet.Open(t.Context(), cfgs[n])
+			engines[n], err = fleet.Joined(t.Context(), cfgs[n])
 			return err
 		})
 		if err := errors.Join(joined[:]...); err != nil {
@@ -132,7 +132,7 @@ func Test471_addresses_that_a_box_has_not_heard_of_yet(t *testing.T) {
 		t.Fatal(err)
 	}
 	open := func(cfg fleet.Config) (*fleet.Engine, *store.Store) {
-		e, err := fleet.Open(t.Context(), cfg)
+		e, err := fleet.Joined(t.Context(), cfg)
 		if err != nil {
 			t.Fatal(err)
 		}

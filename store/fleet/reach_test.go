@@ -87,7 +87,7 @@ func Test620_a_new_box_that_cannot_reach_etcd_says_why(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			opened := make(chan error, 1)
 			go func() {
-				e, err := fleet.Open(ctx, cfg)
+				e, err := fleet.Joined(ctx, cfg)
 				if err == nil {
 					err = errors.Join(errors.New("it joined"), e.Close())
 				}

@@ -16,6 +16,7 @@ type Kind string
 const (
 	Following Kind = "Following" // all is well
 	CutOff    Kind = "CutOff"    // etcd does not answer
+	Waiting   Kind = "Waiting"   // the box has no replica, and has not read the objects of its fleet yet
 	Lagging   Kind = "Lagging"   // etcd answers, and what was committed does not come
 	WentBack  Kind = "WentBack"  // what etcd has is older than what is in force, or has another history
 	OtherOne  Kind = "OtherFleet"
@@ -40,6 +41,8 @@ type State struct {
 	Epoch        uint64
 	// Heard is the time of etcd's last answer.
 	Heard time.Time
+	// Asked is set once etcd has answered since the start, or its time was up.
+	Asked bool
 	// Writer is the box that runs the controllers, "" when it is not known.
 	Writer string
 	// Replica is the error of writing the replica, nil if there is none.
@@ -74,6 +77,7 @@ type state struct {
 	why   string
 	since time.Time
 	heard time.Time
+	asked bool // see State.Asked
 	of    uint64
 	// differs lists the settings that differ from the fleet's; "": they agree.
 	differs string
@@ -110,26 +114,32 @@ func (e *heldError) Error() string { return e.why }
 // note takes what a look at etcd came to.
 func (e *Engine) note(err error) {
 	kind, why := Following, ""
-	if err != nil {
-		kind, why = CutOff, fmt.Sprintf("this box is cut off from %s: %s; what is in force stays, and nothing can be changed", e.origin.from(), e.origin.silence(err))
-		if held, is := err.(*heldError); is { //nolint:errorlint // it is never wrapped
-			kind, why = held.kind, held.why
-		}
+	if held, is := err.(*heldError); is { //nolint:errorlint // it is never wrapped
+		kind, why = held.kind, held.why
+	} else if err != nil {
+		kind, why = CutOff, e.origin.silence(err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.state.kind == TooNew && kind != TooNew {
 		return // until a newer program starts
 	}
+	switch {
+	case err != nil && e.read == nil:
+		kind, why = Waiting, fmt.Sprintf("this box has no replica and waits for %s: %s; what the kernel has stays in force", e.origin.from(), why)
+	case kind == CutOff:
+		why = fmt.Sprintf("this box is cut off from %s: %s; what is in force stays, and nothing can be changed", e.origin.from(), why)
+	}
 	before := e.state.kind
 	if before != kind {
 		e.state.since = time.Now()
 	}
-	e.state.kind, e.state.why = kind, why
+	other := before != kind || kind == Waiting && why != e.state.why || !e.state.asked
+	e.state.kind, e.state.why, e.state.asked = kind, why, true
 	if kind != CutOff {
 		e.state.heard, e.silent = time.Now(), silence{}
 	}
-	if before != kind {
+	if other {
 		e.signal()
 		e.leaves.drop() // they ask another core box, or are told the state of this one
 		if kind == Following {
@@ -169,7 +179,7 @@ func (e *Engine) denied(err error) string {
 func (e *Engine) State() State {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := State{Kind: e.state.kind, Why: e.state.why, Since: e.state.since, Of: e.state.of, Heard: e.state.heard, Writer: e.turn.holder, Untold: e.state.untold}
+	s := State{Kind: e.state.kind, Why: e.state.why, Since: e.state.since, Of: e.state.of, Heard: e.state.heard, Asked: e.state.asked, Writer: e.turn.holder, Untold: e.state.untold}
 	if s.Kind == Following && e.state.differs != "" {
 		s.Kind, s.Why = Differs, e.state.differs
 	} else if s.Kind == Following && e.state.shut != "" {
