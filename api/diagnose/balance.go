@@ -19,7 +19,11 @@ func (d *diagnosis) balance() {
 			if len(s.Endpoints) == 0 || s.Balance == "" || s.Balance == object.BalanceRandom && len(s.Weights)+len(s.Starting) == 0 && s.Client == "" {
 				continue
 			}
-			d.good("%s (%s) picks by %s%s", name, s.Family, s.Balance, weightsText(s))
+			by, written := s.Balance, d.Service.Metadata.Annotations[object.AnnotationBalance]
+			if alias, err := object.ParseBalance(written); err == nil && alias == by && written != by {
+				by += " (" + written + ")" // what the author knows it as
+			}
+			d.good("%s (%s) picks by %s%s", name, s.Family, by, weightsText(s))
 			d.details(sharesText(s)...)
 			d.details(d.chosen(s)...)
 			if len(s.Adopted) > 0 {

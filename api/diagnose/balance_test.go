@@ -30,6 +30,10 @@ func TestBalance(t *testing.T) {
 		{"open connections", balanced(func(p *wire.PortState) {
 			p.Balance, p.Shares = "least-connection", map[string]float64{"10.1.2.11:8080": 0.25, "10.1.2.12:8080": 0.75}
 		}), "+ port 80/TCP (IPv4) picks by least-connection\n    shares of new connections for now: 10.1.2.11:8080 25 %, 10.1.2.12:8080 75 %\n"},
+		{"another name", func(f *diagnose.Facts) {
+			balanced(func(p *wire.PortState) { p.Balance = "least-connection" })(f)
+			annotate(&f.Service.Metadata, object.AnnotationBalance, "nq")
+		}, "+ port 80/TCP (IPv4) picks by least-connection (nq)\n"},
 		{"a slow start", balanced(func(p *wire.PortState) {
 			p.Starting, p.Shares = []string{"10.1.2.12:8080"}, map[string]float64{"10.1.2.11:8080": 0.9, "10.1.2.12:8080": 0.1}
 		}), "10.1.2.12:8080 10 %\n    new, with a share that grows: 10.1.2.12:8080\n"},

@@ -351,7 +351,7 @@ func (d *diagnosis) clients() {
 	}
 	annotations, balanced := d.Service.Metadata.Annotations, d.Service.Spec.Type == object.TypeLoadBalancer
 	apply := annotations[annotationRangesApply]
-	everywhere := apply != "" && apply != "load-balancer"
+	everywhere := apply != "" && apply != "load-balancer" || apply == "" && annotation.IsNLB(d.Service)
 	if d.isClusterIP(d.Question.Address) {
 		return
 	}

@@ -86,7 +86,7 @@ func checkApplied(applied map[string]any, r *request) error {
 
 // notTyped refuses what is no object of its kind.
 func notTyped(r *request, why error) *statusError {
-	return badRequest("failed to create typed patch object (%s/%s; %s, Kind=%s): %v", r.namespace, r.name, r.kind.APIVersion(), r.kind.Name, why)
+	return badRequest("failed to create typed patch object (%s/%s; %s, Kind=%s): %v", r.namespace, r.name, r.kind.APIVersion(), r.kind.Name, why).at(r.kind, r.name, why)
 }
 
 // unmerged is the answer to why an object could not be applied; nil stays nil.

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"svcctl.io/svcctl/api/auth"
+	"svcctl.io/svcctl/store/manifest"
 )
 
 const batchPath = "/svcctl/v1/apply?fieldManager=svcctl"
@@ -264,5 +266,56 @@ func TestBatchIsLimited(t *testing.T) {
 	}
 	if got := outcomes(w.batch(batchPath, webFile+"---\na: "+strings.Repeat("x", yamlLimit), typeYAML)); got != "created refused(413)" {
 		t.Error(got)
+	}
+}
+
+// The first example of docs/announcing.md is applied over the API as it stands, and read from a file too: the Namespace
+// of MetalLB's objects needs no document.
+func TestPageOfPoolsIsApplied(t *testing.T) {
+	page, err := os.ReadFile("../../docs/announcing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var example strings.Builder
+	for line := range strings.Lines(string(page)) {
+		code, is := strings.CutPrefix(line, "    ")
+		switch {
+		case strings.HasPrefix(code, "apiVersion: metallb.io/") || example.Len() > 0 && is:
+			example.WriteString(code)
+			continue
+		case example.Len() == 0:
+			continue
+		}
+		break
+	}
+	w := newWorld(t)
+	lines := w.batch(batchPath, example.String(), typeYAML)
+	if got := outcomes(lines); got != "created created" {
+		t.Errorf("%s\n%s: %v", example.String(), got, lines)
+	}
+	w.get("/apis/metallb.io/v1beta1/namespaces/metallb-system/ipaddresspools/lan")
+	// Other namespaces have to be there, and one that goes takes nothing.
+	elsewhere := strings.ReplaceAll(example.String(), "metallb-system", "elsewhere")
+	if got := outcomes(w.batch(batchPath, elsewhere, typeYAML)); got != "refused(404) refused(404)" {
+		t.Errorf("in a namespace that is not there: %s", got)
+	}
+	if file := manifest.Decode("a.yaml", []byte(example.String()), manifest.DefaultLimits()); len(file.Problems) > 0 || len(file.Documents) != 2 {
+		t.Errorf("in a file: %v", file.Problems)
+	}
+}
+
+// A bool or a number where an annotation or label is a text is answered with its key and its place, in the words of files.
+func TestAnnotationsThatAreNoText(t *testing.T) {
+	w := newWorld(t)
+	for _, c := range []struct{ method, path, body, mediaType string }{
+		{"POST", servicesPath, `{"metadata":{"name":"a","annotations":{"example.com/a":true}},"spec":{"ports":[{"port":80}]}}`, typeJSON},
+		{"PATCH", servicesPath + "/a?fieldManager=m", "apiVersion: v1\nkind: Service\nmetadata: {name: a, annotations: {example.com/a: true}}\nspec: {ports: [{port: 80}]}\n", "application/apply-patch+yaml"},
+	} {
+		answer := w.sends(c.method, c.path, c.body, "Content-Type: "+c.mediaType)
+		status := decoded(w, answer.Body.Bytes())
+		const want = `metadata.annotations[example.com/a]: expected a text, got the bool true; quote it: "true"`
+		if answer.Code != http.StatusBadRequest || !strings.Contains(fmt.Sprint(status["message"]), want) || !strings.Contains(fmt.Sprint(at(status, "details", "causes")), "field:metadata.annotations[example.com/a]") {
+			t.Errorf("%s: %d %v", c.method, answer.Code, status)
+		}
 	}
 }

@@ -177,7 +177,7 @@ func checkKind(content map[string]any, k kind.Kind) error {
 
 // cannotBe refuses what is no object of a kind.
 func cannotBe(named, version string, k kind.Kind, why error) *statusError {
-	return badRequest("%s in version %q cannot be handled as a %s: %v", named, version, k.Name, why)
+	return badRequest("%s in version %q cannot be handled as a %s: %v", named, version, k.Name, why).at(k, "", why)
 }
 
 // unrecognized refuses what is no object at all. Its beginning is told, in hexadecimal

@@ -310,7 +310,7 @@ func mayCreate(r *request) error {
 	if r.kind.Name != object.KindServiceCIDR {
 		return nil
 	}
-	return refused(r.kind, r.name, "the ranges of cluster IPs are part of the configuration of the appliance: change them there")
+	return refused(r.kind, r.name, "the ranges of cluster IPs are settings of the box: give --service-cluster-ip-range, or serviceClusterIPRange in /etc/svcctl/svcctl.yaml")
 }
 
 // stowed is an object as it is stored.

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -8,6 +9,7 @@ import (
 
 	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/schema"
 )
 
 // The reasons of a Status (metav1.StatusReason).
@@ -105,6 +107,15 @@ func detailsOf(k kind.Kind, name string) *statusDetails {
 
 func badRequest(format string, args ...any) *statusError {
 	return &statusError{code: http.StatusBadRequest, reason: reasonBadRequest, message: fmt.Sprintf(format, args...)}
+}
+
+// at adds the field that the answer is about, if its reason names one.
+func (e *statusError) at(k kind.Kind, name string, why error) *statusError {
+	if wrong, is := errors.AsType[*schema.TypeError](why); is {
+		e.details = detailsOf(k, name)
+		e.details.Causes = []statusCause{{Reason: "FieldValueTypeInvalid", Message: wrong.Text, Field: wrong.Field}}
+	}
+	return e
 }
 
 // noResource is the answer to a path where nothing is.

@@ -114,7 +114,7 @@ func TestCreateRefuses(t *testing.T) {
 		"twice":            {path: servicesPath + "?fieldValidation=Strict", body: `{"metadata":{"name":"a","name":"b"}}`, code: 400, want: `duplicate field "metadata.name"`},
 		"not valid":        {body: service("web", `"type":"Bogus"`), code: 422, want: `Service "web" is invalid: spec.type: Unsupported value: "Bogus"`},
 		"address":          {path: "/apis/networking.k8s.io/v1/ipaddresses", body: `{"metadata":{"name":"10.0.0.1"}}`, code: 405, want: "cannot be written"},
-		"range":            {path: "/apis/networking.k8s.io/v1/servicecidrs", body: `{"metadata":{"name":"x"},"spec":{"cidrs":["10.0.0.0/24"]}}`, code: 403, want: "configuration"},
+		"range":            {path: "/apis/networking.k8s.io/v1/servicecidrs", body: `{"metadata":{"name":"x"},"spec":{"cidrs":["10.0.0.0/24"]}}`, code: 403, want: "settings of the box"},
 		"two documents":    {body: "a: b\n---\nc: d\n", header: "Content-Type: application/yaml", code: 400, want: "2 documents"},
 		"protobuf":         {body: "nonsense", header: "Content-Type: application/vnd.kubernetes.protobuf", code: 400, want: "unrecognized"},
 		"truncated protob": {body: "k8s\x00\x0a\xff", header: "Content-Type: application/vnd.kubernetes.protobuf", code: 400, want: "unrecognized"},

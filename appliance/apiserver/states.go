@@ -40,10 +40,6 @@ const (
 	labelComponent        = "metallb.io/component-type"
 )
 
-// metalLBNamespace is the namespace of the states of addresses that flags announce, and of the configuration
-// when no object names another.
-const metalLBNamespace = "metallb-system"
-
 // placement has the places at which the addresses of one Service are announced.
 type placement struct {
 	namespace string // of the state
@@ -98,7 +94,7 @@ func namespaceOf(address string, use []store.PoolUse) string {
 			return namespace
 		}
 	}
-	return metalLBNamespace
+	return object.MetalLBNamespace
 }
 
 func (s *states) onSegments() (all []object.Object) {
@@ -160,7 +156,7 @@ func (s *states) configuration() []object.Object {
 		return texts
 	}
 	state := func(name, component, condition string, wrong []string) *object.ConfigurationState {
-		o := &object.ConfigurationState{TypeMeta: object.TypeMeta{Kind: object.KindConfigurationState, APIVersion: object.APIVersionMetalLB}, Metadata: s.named(metalLBNamespace, name)}
+		o := &object.ConfigurationState{TypeMeta: object.TypeMeta{Kind: object.KindConfigurationState, APIVersion: object.APIVersionMetalLB}, Metadata: s.named(object.MetalLBNamespace, name)}
 		o.Metadata.Labels = map[string]string{labelComponent: component}
 		is := object.Condition{Type: condition, Status: "True", Reason: "Reconciled", LastTransitionTime: *o.Metadata.CreationTimestamp}
 		o.Status.Result = "Valid"

@@ -204,6 +204,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 	parallel.Do(len(outputs), minShare, func(i int) {
 		p.progress()
 		granted[i], conflicts[i] = p.claims.Grant(object.ServiceRef(changed[i]), outputs[i].Ports)
+		p.claims.NameHolders(outputs[i].Problems)
 	})
 	ports := make(map[string][]nft.ServicePort, len(outputs))
 	for i, key := range changed {

@@ -185,6 +185,15 @@ func claimOf(p *nft.ServicePort, fe *nft.Frontend) claimed {
 	return claimed{fe.Addr, p.Family, p.Protocol, fe.Port}
 }
 
+// NameHolders names the Service whose cluster IP an endpoint in a service range is. The problems given are changed.
+func (c *Claims) NameHolders(problems []Problem) {
+	for i := range problems {
+		if holders := c.loops.vips.of(problems[i].Endpoint); problems[i].Endpoint.IsValid() && len(holders) > 0 {
+			problems[i].Message = vipAsEndpoint(problems[i].Endpoint, "the cluster IP", holders[0])
+		}
+	}
+}
+
 // Owner returns the Service, "namespace/name", that has a frontend: an address and port, or, with
 // the zero Addr, a node port; "" when none has it.
 func (c *Claims) Owner(f nft.Family, proto nft.Protocol, at netip.AddrPort) string {

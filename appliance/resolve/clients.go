@@ -99,13 +99,13 @@ func (r *resolver) sourceRanges() (prefixes []netip.Prefix, given bool) {
 	return prefixes, r.sources != nil
 }
 
-// rangesApplyToAll reads the annotation, and else takes what holds for all Services. What is
+// rangesApplyToAll reads the annotation, and else takes what holds for all Services, or for an NLB of AWS. What is
 // neither value is taken for the one that lets fewer in.
 func (r *resolver) rangesApplyToAll() bool {
 	value, given := r.Service.Metadata.Annotations[AnnotationSourceRangesApply]
 	switch {
 	case !given:
-		return r.facts.SourceRangesApplyToAll
+		return r.facts.SourceRangesApplyToAll || annotation.IsNLB(r.Service)
 	case value == "all", value == "load-balancer":
 		return value == "all"
 	}

@@ -96,7 +96,7 @@ func (l *loops) set(inForce func(f nft.Family, proto nft.Protocol, at netip.Addr
 		}
 		touched = l.vips.replace(touched, service, before.vips, now.vips)
 		touched = l.backends.replace(touched, service, before.backends, now.backends)
-		if len(claims[i].Ports) == 0 {
+		if len(claims[i].Ports)+len(claims[i].Unready) == 0 {
 			delete(l.known, service)
 		} else {
 			l.known[service] = asked
@@ -271,7 +271,7 @@ func (l *loops) cut(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePort,
 	for _, addr := range sortedOnce(looping) {
 		owner := l.vips.of(addr)[0]
 		problems = append(problems, Problem{Object: ref, Reason: "BadEndpointAddress", Warning: true,
-			Message: fmt.Sprintf("endpoint %s is left out: it is an address of Service %s, and connections would come back to the box", addr, owner)})
+			Message: vipAsEndpoint(addr, "an address", owner)})
 	}
 	ports = slices.Clone(ports)
 	for i := range ports {
@@ -286,4 +286,9 @@ func (l *loops) cut(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePort,
 		}
 	}
 	return ports, problems
+}
+
+// vipAsEndpoint describes an endpoint that is an address of a Service.
+func vipAsEndpoint(addr netip.Addr, kind, owner string) string {
+	return fmt.Sprintf("endpoint %s is left out: it is %s of Service %s, and connections would come back to the box: name the endpoints of that Service, or make this one an ExternalName", addr, kind, owner)
 }

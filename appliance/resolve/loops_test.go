@@ -73,6 +73,24 @@ func TestEndpointsThatLeadBack(t *testing.T) {
 		t.Errorf("a VIP that goes affects %s", got)
 	}
 	want("web", l1+" "+vip+" "+host, 0)
+	// An endpoint in a service range is named by the Service that has it as its cluster IP, and the other way round.
+	at := netip.MustParseAddr("172.30.0.2")
+	named := func(want string) {
+		t.Helper()
+		problems := []Problem{{Message: "in the range", Endpoint: at}, {Message: "other"}}
+		if c.NameHolders(problems); !strings.Contains(problems[0].Message, want) || problems[1].Message != "other" {
+			t.Errorf("problems %v, want %q", problems, want)
+		}
+	}
+	if got := c.Set(nil, Claim{Service: "default/ranged", Unready: []netip.Addr{at}}); len(got) > 0 {
+		t.Errorf("an endpoint in the range affects %s", got)
+	}
+	named("is the cluster IP of Service default/lb")
+	if got := set("lb", vip, l2); !slices.Equal(got, []string{"default/ranged"}) {
+		t.Errorf("a cluster IP that goes affects %s", got)
+	}
+	named("in the range")
+	ports["ranged"] = nil
 	for name := range ports {
 		c.Set(nil, Claim{Service: "default/" + name})
 	}

@@ -178,6 +178,8 @@ type Problem struct {
 	Warning bool // the object works in all other respects
 	// Cause names what is at fault, if problems of several objects may come from it (wire.Problem.Cause).
 	Cause string
+	// Endpoint is an endpoint in a service range, which may be a VIP: see Claims.NameHolders.
+	Endpoint netip.Addr
 }
 
 // Service resolves one Service. Same input, same output, in the same order.
@@ -291,7 +293,7 @@ func (r *resolver) resolve() {
 	r.leaveOutFull(endpoints)
 	r.judge(endpoints)
 	r.out.LocalEndpoints = r.localEndpoints(endpoints)
-	r.out.Unready = unready(endpoints)
+	r.out.Unready = append(r.out.Unready, unready(endpoints)...)
 	for _, family := range nft.Families {
 		vips := r.vips.of(family)
 		if !vips.cluster.IsValid() {

@@ -334,6 +334,9 @@ func refusal(d *document, f *wire.Failure) string {
 	}
 	// What is a line of its own for kubectl is a sentence here.
 	message := oneLine(strings.ReplaceAll(f.Message, "\nThe manager", "; the manager"))
+	if f.Details != nil && len(f.Details.Causes) > 0 && f.Details.Causes[0].Reason == "FieldValueTypeInvalid" {
+		message = oneLine(f.Details.Causes[0].Message)
+	}
 	if f.Reason == wire.ReasonNotFound && f.Details != nil && f.Details.Kind == "namespaces" && d.kind.Namespaced {
 		message += fmt.Sprintf(": apply a Namespace %s first", f.Details.Name)
 	}

@@ -182,7 +182,7 @@ func (r *reader) document(name string, t *manifest.Tree) *document {
 	}
 	k, ok := kind.ByName(apiVersion, kindName)
 	if !ok || !k.Stored() {
-		return refuse("kind", "%s in version %s is not served here", kindName, apiVersion)
+		return refuse("kind", "%s in version %s is not served here%s", kindName, apiVersion, manifest.Instead(kindName))
 	}
 	meta, is := d.object["metadata"].(map[string]any)
 	if !is {

@@ -6,6 +6,7 @@ const aws = "service.beta.kubernetes.io/aws-load-balancer-"
 
 // The annotations of AWS that this package reads.
 const (
+	awsType       = aws + "type"
 	awsCrossZone  = aws + "cross-zone-load-balancing-enabled"
 	awsAttributes = aws + "attributes"
 	awsCert       = aws + "ssl-cert"
@@ -18,7 +19,7 @@ const attributeCrossZone = "load_balancing.cross_zone.enabled"
 // awsRows: the in-tree provider (kubernetes 1.26, aws.go) and the AWS Load Balancer Controller
 // (its guide of Service annotations).
 var awsRows = []Row{
-	balancing(ofAWS, aws+"type", "nlb, nlb-ip, external", "services", "asks for a balancer of connections that keeps the client's address, which this is"),
+	balancing(ofAWS, awsType, "nlb, nlb-ip, external", "services", "asks for a balancer of connections, which this is; source ranges hold for its node ports too, unless svcctl.io/source-ranges-apply says otherwise"),
 	balancing(ofAWS, aws+"internal", "true, false, or a prefix of permitted clients", "services", internally),
 	balancing(ofAWS, aws+"scheme", "internal, internet-facing", "services", internally),
 	balancing(ofAWS, awsCrossZone, "true, false", "services", "`false` prefers endpoints of the box's zone, as spec.trafficDistribution: PreferSameZone does, which wins").unless("", "true"),

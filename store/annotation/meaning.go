@@ -119,6 +119,13 @@ func PrefersZone(svc *object.Service) (prefers bool, bad []Bad) {
 	return false, bad
 }
 
+// IsNLB reports whether a load balancer asks to be an NLB of AWS, whose source ranges hold for node ports too.
+func IsNLB(svc *object.Service) bool {
+	return svc.Spec.Type == object.TypeLoadBalancer && isNLB(svc.Metadata.Annotations[awsType])
+}
+
+var isNLB = anyOf("nlb", "nlb-ip", "external")
+
 // pairs reads key=value, with commas between them.
 func pairs(text string) map[string]string {
 	values := map[string]string{}

@@ -106,8 +106,8 @@ func wrongValue(key, value string) string {
 		return unless(anyOf("true", "false"), value, `neither "true" nor "false", so the pool is not internal`)
 	case digitalOcean + "tls-passthrough":
 		return unless(anyOf("true", "false"), value, `neither "true" nor "false", so it is taken as "false"`)
-	case aws + "type":
-		return unless(anyOf("nlb", "nlb-ip", "external"), value, "not nlb, nlb-ip or external, and has no effect: connections are balanced as by nlb; for HTTP write "+BackendProtocol)
+	case awsType:
+		return unless(isNLB, value, "not nlb, nlb-ip or external, and has no effect: connections are balanced as by nlb; for HTTP write "+BackendProtocol)
 	case "metallb.io/address-pool", "metallb.universe.tf/address-pool":
 		if len(object.NameProblems(trimmed)) > 0 {
 			return fmt.Sprintf("%q is no name of an IPAddressPool, so no address is given", value)

@@ -43,7 +43,7 @@ func (r *cluster) metallbConfig(text string) (found bool) {
 		found = true
 		c := &metallbMap{cluster: r, line: m.line(), namespace: m.get("metadata").get("namespace").text()}
 		if c.namespace == "" {
-			c.namespace = "metallb-system"
+			c.namespace = object.MetalLBNamespace
 		}
 		if r.options.Namespace != "" {
 			c.namespace = r.options.Namespace

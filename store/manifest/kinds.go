@@ -161,6 +161,10 @@ func (d *decoding) served(root *node, as implied) (*object.Strategy, bool) {
 		d.warning(root, ReasonNotServed, "not needed in files: namespaces come with the objects in them; the document is ignored")
 		return nil, false
 	}
+	if kind == object.KindServiceCIDR {
+		d.warning(root, ReasonNotServed, "the ranges of cluster IPs are settings of the box: the document is ignored; give --service-cluster-ip-range, or serviceClusterIPRange in /etc/svcctl/svcctl.yaml")
+		return nil, false
+	}
 	if elsewhere(kind, apiVersion) {
 		d.warning(root, ReasonNotServed, fmt.Sprintf("kind %s is not read from files, and the document is ignored: clients bring it, as `svcctl apply -f FILE`", kind))
 		return nil, false
@@ -169,8 +173,21 @@ func (d *decoding) served(root *node, as implied) (*object.Strategy, bool) {
 	if strings.Contains(apiVersion, "/") {
 		what += " of " + apiVersion
 	}
-	d.warning(root, ReasonNotServed, fmt.Sprintf("kind %s is not served here; the document is ignored", oneLine(what)))
+	d.warning(root, ReasonNotServed, fmt.Sprintf("kind %s is not served here%s; the document is ignored", oneLine(what), Instead(kind)))
 	return nil, false
+}
+
+// Instead names what takes the place of a kind of Kubernetes that is not served, in brackets; "": nothing does.
+func Instead(kind string) string {
+	switch kind {
+	case "Ingress", "IngressClass", "Gateway", "GatewayClass", "HTTPRoute", "GRPCRoute", "TLSRoute":
+		return " (requests are not routed by host or path; svcctl.io/tls-services passes clients on by TLS server name, svcctl.io/tls-secret ends TLS)"
+	case "Deployment", "ReplicaSet", "ReplicationController", "StatefulSet", "DaemonSet", "Job", "CronJob":
+		return " (no containers are started; name running servers in an EndpointSlice, or as Pods with status.podIP)"
+	case "NetworkPolicy":
+		return " (clients are restricted by spec.loadBalancerSourceRanges and svcctl.io/source-sets)"
+	}
+	return ""
 }
 
 // elsewhere reports whether clients bring objects of a kind that files do not.

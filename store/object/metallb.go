@@ -16,6 +16,10 @@ const (
 	APIVersionMetalLBPeer = "metallb.io/v1beta2"
 )
 
+// MetalLBNamespace is the namespace of MetalLB's objects by convention, and here of the states of addresses that flags
+// announce, and of the configuration when no object names another.
+const MetalLBNamespace = "metallb-system"
+
 // IPAddressPool is metallb.io/v1beta1 IPAddressPool.
 type IPAddressPool struct {
 	TypeMeta

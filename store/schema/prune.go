@@ -49,6 +49,14 @@ func (t *Type) Prune(o map[string]any) (unknown []string, err error) {
 	return p.unknown, nil
 }
 
+// A TypeError is about a value that does not have the form of its type.
+type TypeError struct {
+	Field string // spec.ports[0].port
+	Text  string
+}
+
+func (e *TypeError) Error() string { return e.Text }
+
 type pruner struct {
 	place   []part // of the value that is looked at
 	unknown []string
@@ -60,12 +68,15 @@ type step struct {
 	index int // -1: a key
 }
 
-// write appends a step to a path.
-func (s step) write(b *strings.Builder) {
-	if s.index >= 0 {
-		b.WriteString("[" + strconv.Itoa(s.index) + "]")
-	} else {
-		b.WriteString("." + s.key)
+// write appends the part to a path.
+func (p part) write(b *strings.Builder) {
+	switch {
+	case p.index >= 0:
+		b.WriteString("[" + strconv.Itoa(p.index) + "]")
+	case p.in != nil && p.in.Form == Map:
+		b.WriteString("[" + p.key + "]")
+	default:
+		b.WriteString("." + p.key)
 	}
 }
 
@@ -108,7 +119,19 @@ func (p *pruner) mismatch(what string, t *Type) error {
 		return fmt.Errorf("json: cannot unmarshal %s into Go value of type %s", what, t.goName())
 	}
 	of, dotted := p.fieldOf()
-	return fmt.Errorf("json: cannot unmarshal %s into Go struct field %s.%s of type %s", what, of, dotted, t.goName())
+	return &TypeError{p.path(), fmt.Sprintf("json: cannot unmarshal %s into Go struct field %s.%s of type %s", what, of, dotted, t.goName())}
+}
+
+// noText returns the error for a value of a map of texts, in the words that files get. A value of a Secret is not shown.
+func (p *pruner) noText(v any) error {
+	got, quoted := "the "+describe(v), ""
+	if in := p.place[0].key; in != "data" && in != "stringData" {
+		switch v.(type) {
+		case bool, json.Number:
+			got, quoted = fmt.Sprintf("the %s %v", describe(v), v), fmt.Sprintf(": \"%v\"", v)
+		}
+	}
+	return &TypeError{p.path(), fmt.Sprintf("%s: expected a text, got %s; quote it%s", p.path(), got, quoted)}
 }
 
 // value is a value as its type has it.
@@ -284,6 +307,9 @@ func (p *pruner) scalar(v any, t *Type) error {
 	default:
 		if isText {
 			return nil
+		}
+		if last := p.place[len(p.place)-1]; last.in != nil && last.in.Form == Map {
+			return p.noText(v)
 		}
 	}
 	return p.mismatch(describe(v), t)
