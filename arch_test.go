@@ -91,7 +91,7 @@ var edges = map[string][]string{
 	"appliance/journald":        {},
 	"appliance/connlog":         {"appliance/journald", "appliance/logqueue"},
 	"appliance/flows":           {"appliance/conntrack", "nft"},
-	"appliance/metrics":         {"api", "appliance/listen"},
+	"appliance/metrics":         {"api", "api/wire", "appliance/listen"},
 	"appliance/node":            {},
 	"appliance/listen":          {},
 	"appliance/prober":          {"appliance/health"},

@@ -190,7 +190,7 @@ func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, follows []
 		DataDir: a.cfg.DataDir,
 		Publisher: &reconcile.Publisher{
 			Board: a.board, Metrics: a.metrics, Dirs: a.cfg.ManifestDirs(), Named: a.member.named(), Status: firstStatus(&a.cfg, a.kernel.Probe()),
-			Reporter: &reconcile.Reporter{Log: a.log, Where: a.store.Location, Events: a.events},
+			Reporter: reconcile.NewReporter(a.log, a.store.Location, a.events),
 		},
 		Watchdog:     dog,
 		NodePorts:    reconcile.PortRange(a.cfg.Addresses.NodePortRange),

@@ -6,11 +6,13 @@ import "time"
 type Verdict struct {
 	// Text is the answer in one line: "2 of 5 Services do not answer; 1 has a warning".
 	Text string `json:"text"`
-	// Services counts all Services. Each is one of Fails, Warning and Answers.
+	// Services counts all Services. Each is in one state: one of Settling, or counted by one of these.
 	Services int `json:"services"`
-	Fails    int `json:"fails"`   // not Ready, or not in force, by an error
-	Warning  int `json:"warning"` // with a warning
-	Answers  int `json:"answers"` // without either
+	Fails    int `json:"fails"`   // not Ready, by an error
+	Stale    int `json:"stale"`   // Ready in an earlier version: an error keeps the newest one from being in force
+	Idle     int `json:"idle"`    // not Ready on purpose: without endpoints, as is written
+	Warning  int `json:"warning"` // Ready, with a warning
+	Answers  int `json:"answers"` // Ready, without a problem
 	// Unchecked counts the Services that have endpoints and no health check.
 	Unchecked int `json:"unchecked"`
 	// Groups are the problems by cause, the worst first.
@@ -19,6 +21,16 @@ type Verdict struct {
 	// no problem yet.
 	Settling []string `json:"settling,omitempty"`
 }
+
+// The states of Services.
+const (
+	ServiceAnswers  = "answers"
+	ServiceWarning  = "warning"
+	ServiceStale    = "stale"
+	ServiceFails    = "fails"
+	ServiceIdle     = "idle"
+	ServiceSettling = "settling"
+)
 
 // ProblemGroup is all problems with one cause.
 type ProblemGroup struct {

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"svcctl.io/svcctl/api"
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/listen"
 )
 
@@ -67,7 +68,7 @@ func New(version string) *Metrics {
 		problems: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "svcctl_objects_problems",
 			Help: "Problems of objects; error: refused or not in force, warning: in force but doubtful."}, []string{"severity"}),
 		states: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "svcctl_service_states",
-			Help: "Services by state: answers, warning, fails, settling; unchecked are those of them without a health check."}, []string{"state"}),
+			Help: "Services by state: answers, warning, stale (served in an earlier version), fails, idle (without endpoints on purpose), settling; unchecked are those of them without a health check."}, []string{"state"}),
 		byReason: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "svcctl_problems",
 			Help: "Problems by severity and reason, as svcctl status has them."}, []string{"severity", "reason"}),
 		fileProblems: gauge("svcctl_file_problems", "Manifest files that cannot be read or parsed; their last good content stays in force."),
@@ -106,8 +107,7 @@ func New(version string) *Metrics {
 	for _, result := range []string{resultCommitted, resultUnchanged, resultFailed} {
 		m.syncs.WithLabelValues(result) // seen as 0 before the first one
 	}
-	m.Problems(0, 0, 0)
-	m.Verdict(map[string]int{"answers": 0, "warning": 0, "fails": 0, "settling": 0, "unchecked": 0}, nil)
+	m.Verdict(map[string]int{wire.ServiceAnswers: 0, wire.ServiceWarning: 0, wire.ServiceStale: 0, wire.ServiceFails: 0, wire.ServiceIdle: 0, wire.ServiceSettling: 0, "unchecked": 0}, nil)
 	m.registry.MustRegister(build, m.services, m.servicePorts, m.vips, m.frontends, m.endpoints, m.problems, m.states, m.byReason, m.fileProblems,
 		m.syncs, m.syncSeconds, m.changeSeconds, m.lastSuccess, m.accepted, m.programmed, m.operations, m.elements, m.foreignChanges, m.healSeconds, m.removalsHeld, m.refusedServices,
 		m.conntrackEntries, m.conntrackMax, m.conntrackFailed, m.conntrackDropped, m.api.panics, m.api.calls, m.api.seconds,
@@ -185,18 +185,19 @@ func (m *Metrics) Verdict(states map[string]int, problems map[[2]string]int) {
 			m.byReason.DeleteLabelValues(labels[0], labels[1])
 		}
 	}
+	severities := map[string]int{wire.SeverityError: 0, wire.SeverityWarning: 0}
 	for labels, n := range problems {
 		m.byReason.WithLabelValues(labels[0], labels[1]).Set(float64(n))
+		severities[labels[0]] += n
+	}
+	for severity, n := range severities {
+		m.problems.WithLabelValues(severity).Set(float64(n))
 	}
 	m.reasons = problems
 }
 
-// Problems records how many problems objects have, and how many files are bad.
-func (m *Metrics) Problems(errors, warnings, files int) {
-	m.problems.WithLabelValues("error").Set(float64(errors))
-	m.problems.WithLabelValues("warning").Set(float64(warnings))
-	m.fileProblems.Set(float64(files))
-}
+// FileProblems records how many files are bad.
+func (m *Metrics) FileProblems(files int) { m.fileProblems.Set(float64(files)) }
 
 // Revisions records the newest revision accepted, and the newest in the kernel.
 func (m *Metrics) Revisions(accepted, programmed uint64) {

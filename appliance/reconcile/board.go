@@ -26,7 +26,9 @@ type Board struct {
 	conditions *Conditions
 
 	mu         sync.Mutex
-	status     wire.Status
+	status     wire.Status    // without its problems, and their groups
+	reporter   *Reporter      // nil: nothing was published
+	packaged   bool           // set with reporter
 	unstored   manifest.Files // documents of files that could not be stored; nil: all are
 	failure    error          // why what was accepted is not in the kernel
 	programmed uint64         // every change up to this revision is in the kernel
@@ -54,10 +56,10 @@ func (b *Board) OfTrial(state func() *wire.Trial) { b.trial = state }
 func (b *Board) OfRollout(state func() *wire.Rollout) { b.rollout = state }
 
 // publish replaces the status.
-func (b *Board) publish(s wire.Status, programmed uint64, failure error) {
+func (b *Board) publish(s wire.Status, reporter *Reporter, programmed uint64, failure error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.status, b.programmed, b.failure = s, programmed, failure
+	b.status, b.reporter, b.programmed, b.failure = s, reporter, programmed, failure
 	b.conditions.programmed(programmed)
 	if b.guard != nil {
 		b.settled = b.guard.settled()
@@ -101,6 +103,16 @@ func (b *Board) NotStored(ref object.Ref) *wire.NotStored {
 
 // Status implements api.Backend.
 func (b *Board) Status() wire.Status {
+	s, reporter := b.brief()
+	if reporter != nil {
+		s.Problems, s.Verdict.Groups = reporter.list(s.Packaged)
+		s.Verdict.Settling = b.conditions.settling()
+	}
+	return s
+}
+
+// brief returns the status without its problems, and what lists them; nil: nothing was published.
+func (b *Board) brief() (wire.Status, *Reporter) {
 	accepted, concerning := b.accepted()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -127,7 +139,7 @@ func (b *Board) Status() wire.Status {
 	case s.Ready && s.PendingRemovals > 0:
 		s.Reason = fmt.Sprintf("%d Services vanished from the manifests and go within %v, unless more vanish or they come back", s.PendingRemovals, removalMost)
 	}
-	return s
+	return s, b.reporter
 }
 
 // Changed is closed when the status may be another one than at the call.

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -20,9 +21,9 @@ const mostTurns = 8192
 type Conditions struct {
 	revisions func() (accepted, concerning uint64) // of the store
 
-	mu     sync.Mutex
-	began  time.Time                // before it nothing is known
-	states map[string]verdict.State // other than the zero State
+	mu    sync.Mutex
+	began time.Time      // before it nothing is known
+	bench *verdict.Judge // nil: nothing is known
 	// ready and stored are when Ready and Programmed were others the last time, of Services for which they were.
 	ready, stored map[string]time.Time
 	inKernel      uint64   // the revision that the kernel stands at
@@ -33,47 +34,59 @@ type Conditions struct {
 
 func newConditions(revisions func() (accepted, concerning uint64)) *Conditions {
 	return &Conditions{
-		revisions: revisions, states: map[string]verdict.State{}, ready: map[string]time.Time{}, stored: map[string]time.Time{},
+		revisions: revisions, ready: map[string]time.Time{}, stored: map[string]time.Time{},
 		changed: make(chan struct{}),
 	}
 }
 
-// judged takes the states of all Services that have one other than the zero State. services has the keys of those that
-// there are.
-func (c *Conditions) judged(states map[string]verdict.State, services map[string]bool, now time.Time) {
+// judge takes the problems that are over and those that came up, and the Services that were planned. services has the
+// keys of those that there are, unchecked counts those without health checks. It returns the verdict without its
+// groups, and the number of problems by severity and reason.
+func (c *Conditions) judge(over, came []*verdict.Problem, touched []string, services map[string]bool, unchecked int, now time.Time) (wire.Verdict, map[[2]string]int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.began.IsZero() {
-		c.began = now
+	if c.bench == nil {
+		c.began, c.bench = now, verdict.NewJudge(services)
 	}
-	turn := func(key string, before, after verdict.State) {
-		if before == after {
-			return
-		}
-		if (before.Failing.Reason == "") != (after.Failing.Reason == "") {
+	before := c.bench.Change(over, came, touched)
+	for _, key := range slices.Sorted(maps.Keys(before)) {
+		was, is := before[key], c.bench.State(key)
+		if (was.Failing.Reason == "") != (is.Failing.Reason == "") {
 			c.ready[key] = now
 		}
-		if (before.Stale.Reason == "") != (after.Stale.Reason == "") {
+		if (was.Stale.Reason == "") != (is.Stale.Reason == "") {
 			c.stored[key] = now
 		}
 		c.turns = append(c.turns, key)
 	}
-	for key, before := range c.states {
-		if _, still := states[key]; !still {
-			turn(key, before, verdict.State{})
+	for _, key := range touched {
+		if _, there := services[key]; !there {
+			delete(c.ready, key)
+			delete(c.stored, key)
 		}
 	}
-	for key, after := range states {
-		turn(key, c.states[key], after)
-	}
-	for _, times := range []map[string]time.Time{c.ready, c.stored} {
-		maps.DeleteFunc(times, func(key string, _ time.Time) bool { _, there := services[key]; return !there })
-	}
-	c.states = states
 	if more := len(c.turns) - mostTurns; more > 0 {
 		c.turns = append([]string(nil), c.turns[more:]...)
 		c.dropped += uint64(more)
 	}
+	return c.bench.Verdict(unchecked), c.bench.Reasons()
+}
+
+// State is what is wrong with a Service.
+func (c *Conditions) State(key string) (s verdict.State) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.bench != nil {
+		s = c.bench.State(key)
+	}
+	return s
+}
+
+// settling names the first of the Services that are settling.
+func (c *Conditions) settling() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.bench.Settling()
 }
 
 // programmed takes the revision that the kernel stands at.
@@ -117,9 +130,9 @@ func (c *Conditions) Of(svc *object.Service) (conditions []object.Condition, set
 	accepted, concerning := c.revisions()
 	version, _ := strconv.ParseUint(svc.Metadata.ResourceVersion, 10, 64)
 	key := object.RefOf(svc).Key()
+	state := c.State(key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	state := c.states[key]
 	since := c.began
 	if created := svc.Metadata.CreationTimestamp; created != nil && created.After(since) {
 		since = *created

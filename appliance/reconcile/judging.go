@@ -9,7 +9,6 @@ import (
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/resolve"
-	"svcctl.io/svcctl/appliance/verdict"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -24,11 +23,13 @@ type declared struct {
 	count     int                 // of those that unchecked has as true
 	strays    map[string][]string // by Service, the names of slices
 	hints     map[string]string   // by Service of strays: the nearest name that there is; nil: not looked up yet
+	strayed   bool                // the problems of strays may be others than at the last report
 }
 
 // set notes a Service, or that it is gone with slices left.
 func (d *declared) set(key string, there, unchecked bool, slices []*object.EndpointSlice) {
 	was, before := d.unchecked[key]
+	had := len(d.strays[key])
 	if was {
 		d.count--
 	}
@@ -46,8 +47,8 @@ func (d *declared) set(key string, there, unchecked bool, slices []*object.Endpo
 			d.strays[key] = append(d.strays[key], s.Metadata.Name)
 		}
 	}
-	if before != there || len(d.strays[key]) > 0 {
-		d.hints = nil
+	if strays := len(d.strays[key]); before != there || strays > 0 || had > 0 {
+		d.hints, d.strayed = nil, true
 	}
 }
 
@@ -92,43 +93,61 @@ func (d *declared) strayProblems(there func(key string) bool) (problems []resolv
 	return problems
 }
 
-// settle parts what is no problem yet from the problems of Services.
-func (l *Loop) settle(problems []resolve.Problem) (shown []resolve.Problem, settling []wire.Problem) {
-	l.settles = time.Time{}
-	now := l.opts.Clock()
-	shown = problems[:0]
-	for _, p := range problems {
-		if p.Reason == resolve.ReasonNoEndpoints || p.Reason == resolve.ReasonOrphanSlice {
-			if o, _ := l.opts.Store.Get(p.Object); o != nil && o.GetMeta().CreationTimestamp != nil {
-				until := o.GetMeta().CreationTimestamp.Add(newFor)
-				if left := until.Sub(now); left > 0 && left <= newFor+time.Second {
-					if l.settles.IsZero() || until.Before(l.settles) {
-						l.settles = until
-					}
-					settling = append(settling, wireProblem(l.opts.Publisher.Reporter.InFile(p)))
-					continue
-				}
-			}
-		}
-		shown = append(shown, p)
+// report takes the problems of all origins, and judges the Services whose problems differ.
+func (l *Loop) report() {
+	pub, p := l.opts.Publisher, l.planner
+	r := pub.Reporter
+	r.fromFiles("files", l.fileProblems())
+	if l.adopted { // before, they are as of the last process, and the files may end them
+		r.fromFiles("store", l.opts.Store.Problems())
 	}
-	return shown, settling
+	if pub.snapshot != l.observed.snapshot {
+		pub.snapshot = l.observed.snapshot
+		r.moved()
+	}
+	r.fromServices("endpoints", l.opts.Endpoints.Problems())
+	r.fromServices("late", p.late())
+	r.fromServices("adopting", p.adopting.problems())
+	if p.declared.strayed {
+		p.declared.strayed = false
+		r.fromServices("strays", p.declared.strayProblems(func(key string) bool {
+			o, _ := l.opts.Store.Get(object.ServiceRef(key))
+			return o != nil
+		}))
+	}
+	for _, part := range l.opts.Parts {
+		r.fromServices("part "+part.Name(), part.Problems())
+	}
+	touched := make([]string, 0, len(p.before))
+	for key, before := range p.before {
+		touched = append(touched, key)
+		r.replace(ofObjects(before), ofObjects(p.problems[key]))
+	}
+	p.before = map[string][]resolve.Problem{}
+	now := l.opts.Clock()
+	over, came := r.flush(now, l.settled)
+	l.settles = r.settles()
+	v, reasons := pub.Board.conditions.judge(over, came, touched, p.declared.unchecked, p.declared.count, now)
+	pub.Status.Verdict = v
+	pub.Metrics.Verdict(map[string]int{
+		wire.ServiceAnswers: v.Answers, wire.ServiceWarning: v.Warning, wire.ServiceStale: v.Stale, wire.ServiceFails: v.Fails, wire.ServiceIdle: v.Idle,
+		wire.ServiceSettling: v.Services - v.Answers - v.Warning - v.Stale - v.Fails - v.Idle, "unchecked": v.Unchecked,
+	}, reasons)
 }
 
-// judge brings the verdict of the status to its problems.
-func (l *Loop) judge(settling []wire.Problem) {
-	pub := l.opts.Publisher
-	j := verdict.Judge(verdict.Facts{
-		Problems: pub.Status.Problems, Since: pub.Reporter.since, Settling: settling,
-		Services: l.planner.declared.unchecked, Unchecked: l.planner.declared.count, Packaged: pub.Status.Packaged,
-	})
-	pub.Status.Verdict = j.Verdict
-	v, problems := &j.Verdict, map[[2]string]int{}
-	for i := range pub.Status.Problems {
-		problems[[2]string{pub.Status.Problems[i].Severity, pub.Status.Problems[i].Reason}]++
+// settled returns when a problem is one, if it may yet end by itself: an object that came a moment ago waits for those
+// that come with it. Else it returns the zero Time.
+func (l *Loop) settled(p *manifest.Problem) time.Time {
+	if p.Reason != resolve.ReasonNoEndpoints && p.Reason != resolve.ReasonOrphanSlice {
+		return time.Time{}
 	}
-	pub.Metrics.Verdict(map[string]int{
-		"answers": v.Answers - len(v.Settling), "warning": v.Warning, "fails": v.Fails, "settling": len(v.Settling), "unchecked": v.Unchecked,
-	}, problems)
-	pub.Board.conditions.judged(j.Services, l.planner.declared.unchecked, l.opts.Clock())
+	o, _ := l.opts.Store.Get(p.Object)
+	if o == nil || o.GetMeta().CreationTimestamp == nil {
+		return time.Time{}
+	}
+	due := o.GetMeta().CreationTimestamp.Add(newFor)
+	if due.Sub(l.opts.Clock()) > newFor+time.Second { // the clock was set back
+		return time.Time{}
+	}
+	return due
 }

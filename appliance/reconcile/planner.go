@@ -75,6 +75,7 @@ type answers struct {
 // tally has the problems and sizes of Services, for the status.
 type tally struct {
 	problems map[string][]resolve.Problem // by Service
+	before   map[string][]resolve.Problem // by Service that was planned since the last report, the problems in that
 	sizes    map[string]size              // by Service
 	total    size
 }
@@ -90,7 +91,7 @@ func newPlanner() *planner {
 	return &planner{
 		progress:   func() {},
 		compiler:   nft.NewCompiler(),
-		tally:      tally{problems: map[string][]resolve.Problem{}, sizes: map[string]size{}},
+		tally:      tally{problems: map[string][]resolve.Problem{}, before: map[string][]resolve.Problem{}, sizes: map[string]size{}},
 		planned:    map[string]*Service{},
 		quarantine: newQuarantine(),
 		pods:       newPodUsers(),
@@ -293,6 +294,9 @@ func (p *planner) resolveOne(objs Objects, key string) planned {
 
 // record keeps the problems and the sizes of a Service.
 func (t *tally) record(key string, ports []nft.ServicePort, problems []resolve.Problem) {
+	if _, planned := t.before[key]; !planned {
+		t.before[key] = t.problems[key]
+	}
 	if len(problems) > 0 {
 		t.problems[key] = problems
 	} else {

@@ -8,7 +8,6 @@ import (
 	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/store/manifest"
-	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/watch"
 )
 
@@ -28,7 +27,8 @@ type Publisher struct {
 	// Status is the status before the first step; what steps do not change stays.
 	Status wire.Status
 
-	foreign uint64 // foreign changes of our tables so far
+	foreign  uint64          // foreign changes of our tables so far
+	snapshot *watch.Snapshot // that the places of problems are of
 }
 
 // publish brings the status and the metrics to where the loop stands after a step.
@@ -56,20 +56,7 @@ func (l *Loop) publish(start time.Time, done committed, err error) {
 	if pub.Named != nil {
 		pub.Named(pub.Status.Sources)
 	}
-	services := slices.Concat(l.opts.Endpoints.Problems(), l.planner.allProblems(), l.planner.declared.strayProblems(func(key string) bool {
-		o, _ := l.opts.Store.Get(object.ServiceRef(key))
-		return o != nil
-	}))
-	for _, p := range l.opts.Parts {
-		services = append(services, p.Problems()...)
-	}
-	services, settling := l.settle(services)
-	var objects []manifest.Problem
-	if l.adopted { // before, they are as of the last process, and the files may end them
-		objects = l.opts.Store.Problems()
-	}
-	pub.Status.Problems = pub.Reporter.report(l.fileProblems(), objects, services, l.opts.Clock())
-	l.judge(settling)
+	l.report()
 	l.measure(start, done, err)
 	if err == nil && l.observed.tampered {
 		err = l.tamper.away()
@@ -82,7 +69,7 @@ func (l *Loop) publish(start time.Time, done committed, err error) {
 		}
 	}
 	pub.Board.keep(unstored)
-	pub.Board.publish(pub.Status, l.applied, err)
+	pub.Board.publish(pub.Status, pub.Reporter, l.applied, err)
 }
 
 // becomeReady logs once that everything is programmed.
@@ -111,12 +98,11 @@ func (l *Loop) measure(start time.Time, done committed, err error) {
 	pub.Metrics.Synced(sync)
 	c := pub.Status.Counts
 	pub.Metrics.Serves(metrics.Counts{Services: c.Services, ServicePorts: c.ServicePorts, VIPs: c.VIPs, Frontends: c.Frontends, Endpoints: c.Endpoints})
-	errs := pub.Status.Errors()
 	files := 0
 	if l.observed.snapshot != nil {
 		files = len(l.observed.snapshot.Problems)
 	}
-	pub.Metrics.Problems(errs, len(pub.Status.Problems)-errs, files)
+	pub.Metrics.FileProblems(files)
 	pub.Metrics.Held(pub.Status.HeldRemovals, len(l.planner.quarantine.left))
 	accepted, concerning := l.opts.Store.Revisions()
 	pub.Metrics.Revisions(accepted, upTo(l.applied, accepted, concerning))

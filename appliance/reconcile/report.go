@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
@@ -15,78 +16,214 @@ import (
 )
 
 // Reporter turns problems of all origins into one list, and logs each of them once
-// when it comes up and once when it is over.
+// when it comes up and once when it is over. Its work for a step is that of the problems that differ; the list is made
+// when it is asked for.
 type Reporter struct {
 	Log *slog.Logger
 	// Where gives the file and line that declare an object (store.Location).
-	Where func(object.Ref) (file string, line int)
-	// Events takes the problems that are over and those that came up; nil: no Events are made.
-	Events interface {
-		Report(over, new []manifest.Problem)
-	}
+	Where  func(object.Ref) (file string, line int)
+	Events Events // nil: none are made
 
-	before map[wire.Problem]manifest.Problem
-	since  map[wire.Problem]time.Time
+	files    map[string][]manifest.Problem // by origin, what it had last
+	services map[string][]resolve.Problem
+	altered  map[manifest.Problem]struct{}  // since the last flush
+	settling map[manifest.Problem]time.Time // until when they are no problem yet
+
+	mu      sync.Mutex // guards what follows
+	known   map[manifest.Problem]*reported
+	version uint64  // counts changes of the list
+	listed  *listed // the last one that was asked for
 }
 
-// report gives the list for the status and tells what is new in it and what is gone.
-func (r *Reporter) report(files, objects []manifest.Problem, services []resolve.Problem, at time.Time) []wire.Problem {
-	now := make(map[wire.Problem]manifest.Problem, len(r.before))
-	list := []wire.Problem{}
-	add := func(p manifest.Problem) {
-		w := wireProblem(p)
-		if _, twice := now[w]; !twice {
-			list = append(list, w)
-		}
-		now[w] = p
+// listed is a list as it is shown.
+type listed struct {
+	version  uint64
+	problems []wire.Problem
+	groups   []wire.ProblemGroup
+}
+
+// Events takes the problems that are over and those that came up.
+type Events interface {
+	Report(over, new []manifest.Problem)
+}
+
+// reported is a problem.
+type reported struct {
+	origins int              // that have it
+	problem *verdict.Problem // nil: it came up since the last flush
+	told    manifest.Problem // as it came up, in its place
+}
+
+// NewReporter has no problems.
+func NewReporter(log *slog.Logger, where func(object.Ref) (file string, line int), events Events) *Reporter {
+	return &Reporter{
+		Log: log, Where: where, Events: events, files: map[string][]manifest.Problem{}, services: map[string][]resolve.Problem{},
+		altered: map[manifest.Problem]struct{}{}, settling: map[manifest.Problem]time.Time{}, known: map[manifest.Problem]*reported{},
 	}
-	for _, p := range slices.Concat(files, objects) {
-		add(p)
+}
+
+// fromFiles takes all problems of an origin.
+func (r *Reporter) fromFiles(origin string, now []manifest.Problem) {
+	if before := r.files[origin]; !slices.Equal(before, now) {
+		r.replace(before, now)
+		r.files[origin] = slices.Clone(now)
 	}
-	for _, p := range services {
-		add(r.InFile(p))
+}
+
+// fromServices takes all problems of an origin, which are about objects.
+func (r *Reporter) fromServices(origin string, now []resolve.Problem) {
+	if before := r.services[origin]; !slices.Equal(before, now) {
+		r.replace(ofObjects(before), ofObjects(now))
+		r.services[origin] = slices.Clone(now)
 	}
-	slices.SortFunc(list, compareProblems)
-	r.tell(list, now, at)
+}
+
+// ofObjects are problems without the places of their objects, which may move.
+func ofObjects(problems []resolve.Problem) []manifest.Problem {
+	list := make([]manifest.Problem, len(problems))
+	for i, p := range problems {
+		list[i] = manifest.Problem{Object: p.Object, Field: p.Field, Reason: p.Reason, Message: p.Message, Warning: p.Warning, Cause: p.Cause}
+	}
 	return list
 }
 
-// tell logs the difference to the problems before, and has Events made of it.
-func (r *Reporter) tell(list []wire.Problem, now map[wire.Problem]manifest.Problem, at time.Time) {
-	if r.since == nil {
-		r.since = map[wire.Problem]time.Time{}
-	}
-	var over, new []manifest.Problem
-	for _, p := range list {
-		if _, known := r.before[p]; !known {
-			new = append(new, now[p])
-			r.since[p] = at
-			if p.Reason == resolve.ReasonEndpointDown {
-				continue // each endpoint that goes down has a line of its own
+// replace takes the problems that an origin had before and those that it has now.
+func (r *Reporter) replace(before, now []manifest.Problem) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	count := func(problems []manifest.Problem, by int) {
+		for _, p := range problems {
+			k := r.known[p]
+			if k == nil {
+				k = &reported{}
+				r.known[p] = k
 			}
-			level := slog.LevelError
-			if p.Severity == wire.SeverityWarning {
-				level = slog.LevelWarn
-			}
-			r.Log.Log(context.Background(), level, "problem", problemAttrs(p)...)
+			k.origins += by
+			r.altered[p] = struct{}{}
 		}
 	}
-	var gone []wire.Problem
-	for p, problem := range r.before {
-		if _, still := now[p]; !still {
-			gone = append(gone, p)
-			delete(r.since, p)
-			over = append(over, problem)
+	count(now, 1)
+	count(before, -1)
+}
+
+// flush returns the problems that are over and those that came up since the last call, logs them, and has Events made
+// of them. One that waits for what belongs to it comes up as settling first; until returns when it is a problem, or the
+// zero Time.
+func (r *Reporter) flush(at time.Time, until func(*manifest.Problem) time.Time) (over, came []*verdict.Problem) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var gone, new []manifest.Problem
+	show := func(p manifest.Problem) {
+		k := r.known[p]
+		k.problem, k.told = &verdict.Problem{Problem: wireProblem(p), Since: at}, r.located(p)
+		came, new = append(came, k.problem), append(new, k.told)
+	}
+	for p := range r.altered {
+		k := r.known[p]
+		switch {
+		case k.origins > 0 && k.problem == nil:
+			if due := until(&p); due.After(at) {
+				k.problem = &verdict.Problem{Problem: wireProblem(p), Settling: true}
+				came, r.settling[p] = append(came, k.problem), due
+				continue
+			}
+			show(p)
+		case k.origins == 0:
+			delete(r.known, p)
+			if k.problem != nil {
+				over = append(over, k.problem)
+				if _, settled := r.settling[p]; !settled {
+					gone = append(gone, k.told)
+				}
+			}
+			delete(r.settling, p)
 		}
 	}
-	slices.SortFunc(gone, compareProblems)
-	for _, p := range gone {
+	r.altered = map[manifest.Problem]struct{}{} // it may have been large
+	for p, due := range r.settling {
+		if !due.After(at) {
+			delete(r.settling, p)
+			over = append(over, r.known[p].problem)
+			show(p)
+		}
+	}
+	if len(over)+len(came) > 0 {
+		r.version++
+	}
+	r.tell(gone, new)
+	return over, came
+}
+
+// settles returns when the first of what is settling is a problem; zero: nothing is settling.
+func (r *Reporter) settles() (first time.Time) {
+	for _, due := range r.settling {
+		if first.IsZero() || due.Before(first) {
+			first = due
+		}
+	}
+	return first
+}
+
+// moved has places looked up again.
+func (r *Reporter) moved() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.version++
+}
+
+// list returns the problems that are shown, sorted, and by cause, with next steps that fit how the appliance runs. They are not to be changed. The loop does not wait
+// for it.
+func (r *Reporter) list(packaged wire.Packaged) ([]wire.Problem, []wire.ProblemGroup) {
+	r.mu.Lock()
+	have, version := r.listed, r.version
+	var shown []*verdict.Problem
+	var places []manifest.Problem
+	if have == nil || have.version != version {
+		have = nil
+		for p, k := range r.known {
+			if k.problem != nil && !k.problem.Settling {
+				shown, places = append(shown, k.problem), append(places, p)
+			}
+		}
+	}
+	r.mu.Unlock()
+	if have != nil {
+		return have.problems, have.groups
+	}
+	for i, p := range places {
+		shown[i] = &verdict.Problem{Problem: wireProblem(r.located(p)), Since: shown[i].Since}
+	}
+	slices.SortFunc(shown, func(a, b *verdict.Problem) int { return compareProblems(a.Problem, b.Problem) })
+	have = &listed{version: version, problems: make([]wire.Problem, len(shown)), groups: verdict.Groups(shown, packaged)}
+	for i, p := range shown {
+		have.problems[i] = p.Problem
+	}
+	r.mu.Lock()
+	r.listed = have
+	r.mu.Unlock()
+	return have.problems, have.groups
+}
+
+// tell logs the problems that are over and those that came up, and has Events made of them.
+func (r *Reporter) tell(over, new []manifest.Problem) {
+	for _, list := range [][]manifest.Problem{over, new} {
+		slices.SortFunc(list, func(a, b manifest.Problem) int { return compareProblems(wireProblem(a), wireProblem(b)) })
+	}
+	for _, p := range new {
 		if p.Reason == resolve.ReasonEndpointDown {
-			continue
+			continue // each endpoint that goes down has a line of its own
 		}
-		r.Log.Info("problem is over", problemAttrs(p)...)
+		w, level := wireProblem(p), slog.LevelError
+		if w.Severity == wire.SeverityWarning {
+			level = slog.LevelWarn
+		}
+		r.Log.Log(context.Background(), level, "problem", problemAttrs(w)...)
 	}
-	r.before = now
+	for _, p := range over {
+		if p.Reason != resolve.ReasonEndpointDown {
+			r.Log.Info("problem is over", problemAttrs(wireProblem(p))...)
+		}
+	}
 	if r.Events != nil {
 		r.Events.Report(over, new)
 	}
@@ -136,9 +273,13 @@ func wireProblem(p manifest.Problem) wire.Problem {
 
 // InFile adds where the object of a problem was declared.
 func (r *Reporter) InFile(p resolve.Problem) manifest.Problem {
-	file, line := r.Where(p.Object)
-	return manifest.Problem{
-		File: file, Line: line, Object: p.Object,
-		Field: p.Field, Reason: p.Reason, Message: p.Message, Warning: p.Warning, Cause: p.Cause,
+	return r.located(ofObjects([]resolve.Problem{p})[0])
+}
+
+// located adds where the object of a problem is declared, unless that is known.
+func (r *Reporter) located(p manifest.Problem) manifest.Problem {
+	if p.File == "" && p.Object != (object.Ref{}) {
+		p.File, p.Line = r.Where(p.Object)
 	}
+	return p
 }

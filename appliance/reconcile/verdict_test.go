@@ -65,7 +65,7 @@ func (r *rig) agree(t *testing.T, reason, severity string) {
 	if !settled || v.Services != 1 || problem != severity {
 		t.Errorf("settled %v, %d Services, problem %q, want %q: %v", settled, v.Services, problem, severity, s.Problems)
 	}
-	if fails := severity == wire.SeverityError; fails != (s.Errors() > 0) || fails != (v.Fails == 1) || fails != strings.Contains(v.Text, "does not answer") ||
+	if fails := severity == wire.SeverityError; fails != (s.Errors() > 0) || fails != (v.Fails == 1) || (severity != "") != strings.Contains(v.Text, "does not answer") ||
 		fails != strings.Contains(text, `svcctl_service_states{state="fails"} 1`) {
 		t.Errorf("want an error: %v; the status has %v, the verdict %+v", fails, s.Problems, v)
 	}

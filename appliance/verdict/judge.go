@@ -3,6 +3,7 @@ package verdict
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -10,19 +11,14 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// Facts are what Judge judges.
-type Facts struct {
-	Problems []wire.Problem
-	// Since is when a problem came up; nil: not known.
-	Since map[wire.Problem]time.Time
-	// Settling are problems of Services that came a moment ago: they keep them from being Ready and are not shown.
-	Settling []wire.Problem
-	// Services has each Service that there is, by "namespace/name": true if it has endpoints and no health check.
-	// Unchecked counts those with true.
-	Services  map[string]bool
-	Unchecked int
-	// Packaged is set where next steps name units of systemd.
-	Packaged wire.Packaged
+// Problem is a problem as it is judged. Its fields are not changed while a Judge has it.
+type Problem struct {
+	wire.Problem
+	// Since is when it came up; zero: not known.
+	Since time.Time
+	// Settling is set for a problem of an object that came a moment ago: it keeps its Service from being Ready, and is
+	// not shown.
+	Settling bool
 }
 
 // State is what is wrong with a Service. The zero State is a Service without a problem.
@@ -46,16 +42,21 @@ func (w *Why) set(p *wire.Problem) {
 	}
 }
 
-// Failed reports whether an error keeps the Service from being served as it is written.
-func (s *State) Failed() bool {
-	return s.Stale.Reason != "" || s.Failing.Reason != "" && !s.Failing.Warning && !s.Settling
-}
-
-// Judgement is what all doors show.
-type Judgement struct {
-	Verdict wire.Verdict
-	// Services has the State of each Service that has one other than the zero State.
-	Services map[string]State
+// Word is the state of a Service in one word, of those in wire.Verdict.
+func (s *State) Word() string {
+	switch {
+	case s.Failing.Reason != "" && s.Settling:
+		return wire.ServiceSettling
+	case s.Failing.Reason != "" && !s.Failing.Warning:
+		return wire.ServiceFails
+	case s.Stale.Reason != "":
+		return wire.ServiceStale
+	case s.Failing.Reason != "":
+		return wire.ServiceIdle
+	case s.Doubt.Reason != "":
+		return wire.ServiceWarning
+	}
+	return wire.ServiceAnswers
 }
 
 // mostNamed bounds the Services and details of a group, and mostSettling the settling Services that are named.
@@ -64,82 +65,182 @@ const (
 	mostSettling = 1000
 )
 
-// Judge judges all problems. It takes time in proportion to their number.
-func Judge(f Facts) Judgement {
-	j := Judgement{Services: map[string]State{}}
-	each := func(problems []wire.Problem, settling bool) {
-		for i := range problems {
-			p := &problems[i]
-			key, is := serviceOf(p)
-			if !is {
-				continue
+// Judge judges Services by their problems, which come and go. Its work is that of the Services that a change is about.
+type Judge struct {
+	// services has each Service that there is, by "namespace/name".
+	services map[string]bool
+	problems map[string][]*Problem // by Service, sorted
+	counted  map[string]counted    // Services that are not just there and without a problem
+	words    map[string]int        // the Services of counted that count, by State.Word
+	absent   int                   // those of them that there are not
+	reasons  map[[2]string]int     // problems by severity and reason
+}
+
+// counted is a Service as it was judged last.
+type counted struct {
+	State
+	there bool
+}
+
+// NewJudge has no problems. services has each Service that there is, by "namespace/name"; it is read at each Change.
+func NewJudge(services map[string]bool) *Judge {
+	return &Judge{services: services, problems: map[string][]*Problem{}, counted: map[string]counted{}, words: map[string]int{}, reasons: map[[2]string]int{}}
+}
+
+// State is that of a Service.
+func (j *Judge) State(key string) State { return j.counted[key].State }
+
+// Change judges anew the Services with problems that are over or came up, and those of touched, which came or went.
+// It returns the states before of those that have another one now.
+func (j *Judge) Change(over, came []*Problem, touched []string) (before map[string]State) {
+	again := map[string]struct{}{}
+	for _, key := range touched {
+		again[key] = struct{}{}
+	}
+	for _, p := range over {
+		j.count(p, -1)
+		if key, is := serviceOf(&p.Problem); is {
+			again[key] = struct{}{}
+			if i := slices.Index(j.problems[key], p); i >= 0 {
+				j.problems[key] = slices.Delete(j.problems[key], i, i+1)
 			}
-			s := j.Services[key]
-			_, there := f.Services[key]
+		}
+	}
+	for _, p := range came {
+		j.count(p, 1)
+		if key, is := serviceOf(&p.Problem); is {
+			again[key] = struct{}{}
+			i, _ := slices.BinarySearchFunc(j.problems[key], p, compare)
+			j.problems[key] = slices.Insert(j.problems[key], i, p)
+		}
+	}
+	before = map[string]State{}
+	for key := range again {
+		_, there := j.services[key]
+		was, now := j.counted[key], counted{j.judged(key, there), there}
+		if len(j.problems[key]) == 0 {
+			delete(j.problems, key)
+		}
+		j.tally(&was, -1)
+		j.tally(&now, 1)
+		if j.counted[key] = now; now.State == (State{}) {
+			delete(j.counted, key)
+		}
+		if was.State != now.State {
+			before[key] = was.State
+		}
+	}
+	return before
+}
+
+// tally counts a Service.
+func (j *Judge) tally(c *counted, by int) {
+	if c.State == (State{}) || !c.there && c.Failing.Reason == "" {
+		return // well, or a file has problems with a Service that there is not
+	}
+	j.words[c.Word()] += by
+	if !c.there {
+		j.absent += by
+	}
+}
+
+func (j *Judge) count(p *Problem, by int) {
+	if p.Settling {
+		return
+	}
+	labels := [2]string{p.Severity, p.Reason}
+	if j.reasons[labels] += by; j.reasons[labels] == 0 {
+		delete(j.reasons, labels)
+	}
+}
+
+// compare orders the problems of a Service.
+func compare(a, b *Problem) int {
+	return cmp.Or(cmp.Compare(a.Field, b.Field), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Message, b.Message), cmp.Compare(a.Severity, b.Severity))
+}
+
+// judged is the State of a Service by its problems.
+func (j *Judge) judged(key string, there bool) (s State) {
+	for _, settling := range []bool{false, true} {
+		for _, p := range j.problems[key] {
 			switch {
-			case fails(p), stays(p) && !there:
-				s.Settling = settling && s.Failing.Reason == ""
-				s.Failing.set(p)
-			case stays(p):
-				s.Stale.set(p)
+			case p.Settling != settling:
+			case fails(&p.Problem), stays(&p.Problem) && !there:
+				s.Settling = settling && s.Failing.Reason == "" || s.Settling
+				s.Failing.set(&p.Problem)
+			case stays(&p.Problem):
+				s.Stale.set(&p.Problem)
 			case settling: // shown later
 			default:
-				s.Doubt.set(p)
+				s.Doubt.set(&p.Problem)
 			}
-			j.Services[key] = s
 		}
 	}
-	each(f.Problems, false)
-	each(f.Settling, true)
-	v := &j.Verdict
-	v.Services, v.Unchecked = len(f.Services), f.Unchecked
-	for key, s := range j.Services {
-		if _, there := f.Services[key]; !there {
-			if s.Failing.Reason == "" {
-				continue // what a file says about a Service that is not one
-			}
-			v.Services++
-		}
-		switch {
-		case s.Failed():
-			v.Fails++
-		case s.Settling:
-			v.Settling = append(v.Settling, key)
-		default:
-			v.Warning++
+	return s
+}
+
+// Reasons counts the problems by severity and reason.
+func (j *Judge) Reasons() map[[2]string]int { return maps.Clone(j.reasons) }
+
+// Verdict is the answer without its groups and the names of settling Services. unchecked counts Services without health
+// checks.
+func (j *Judge) Verdict(unchecked int) wire.Verdict {
+	v := wire.Verdict{
+		Services: len(j.services) + j.absent, Fails: j.words[wire.ServiceFails], Stale: j.words[wire.ServiceStale], Warning: j.words[wire.ServiceWarning],
+		Idle: j.words[wire.ServiceIdle], Unchecked: unchecked,
+	}
+	settling := j.words[wire.ServiceSettling]
+	v.Answers = v.Services - v.Fails - v.Stale - v.Warning - v.Idle - settling
+	v.Text = headline(&v, settling)
+	return v
+}
+
+// Settling names the first of the Services that are settling.
+func (j *Judge) Settling() (keys []string) {
+	if j.words[wire.ServiceSettling] == 0 {
+		return nil
+	}
+	for key, c := range j.counted {
+		if c.Word() == wire.ServiceSettling {
+			keys = append(keys, key)
 		}
 	}
-	slices.Sort(v.Settling)
-	v.Settling = v.Settling[:min(mostSettling, len(v.Settling))]
-	v.Answers = max(0, v.Services-v.Fails-v.Warning)
-	v.Groups = group(&f, j.Services)
-	v.Text = headline(v)
-	return j
+	slices.Sort(keys)
+	return keys[:min(mostSettling, len(keys))]
 }
 
 // serviceOf returns the key of the Service that a problem is about.
 func serviceOf(p *wire.Problem) (key string, is bool) { return strings.CutPrefix(p.Object, service) }
 
-// headline is the answer in one line.
-func headline(v *wire.Verdict) string {
+// headline is the answer in one line. A Service answers if it is Ready, also in an earlier version.
+func headline(v *wire.Verdict, settling int) string {
 	text := ""
-	switch {
+	switch not := v.Fails + v.Idle + settling; {
 	case v.Services == 0:
 		text = "no Service is declared"
-	case v.Fails > 0 && v.Services == 1:
+	case v.Services == 1 && not > 0:
 		text = "the only Service does not answer"
 	case v.Fails > 0:
 		text = fmt.Sprintf("%d of %d Services %s not answer", v.Fails, v.Services, verb(v.Fails, "does", "do"))
+	case not > 0:
+		text = fmt.Sprintf("%d of %d Services %s", v.Services-not, v.Services, verb(v.Services-not, "answers", "answer"))
 	case v.Services == 1:
 		text = "the only Service answers"
 	default:
 		text = fmt.Sprintf("all %d Services answer", v.Services)
 	}
-	if n := len(v.Settling); n > 0 {
-		text += fmt.Sprintf("; %d %s for endpoints", n, verb(n, "waits", "wait"))
-	}
-	if v.Warning > 0 {
-		text += fmt.Sprintf("; %d %s a warning", v.Warning, verb(v.Warning, "has", "have"))
+	for _, more := range []struct {
+		n         int
+		one, many string
+	}{
+		{settling, "waits for endpoints", "wait for endpoints"},
+		{v.Idle, "has no endpoint on purpose", "have no endpoint on purpose"},
+		{v.Stale, "is served in an earlier version", "are served in an earlier version"},
+		{v.Warning, "has a warning", "have a warning"},
+	} {
+		if more.n > 0 {
+			text += fmt.Sprintf("; %d %s", more.n, verb(more.n, more.one, more.many))
+		}
 	}
 	return text
 }
@@ -158,15 +259,15 @@ func rank(severity string) int { return slices.Index(severities, severity) }
 
 // cluster is a group while it is collected.
 type cluster struct {
-	problems []*wire.Problem
+	problems []*Problem
 	services map[string]bool // true: it fails
 }
 
-// group joins the problems by cause.
-func group(f *Facts, states map[string]State) []wire.ProblemGroup {
+// Groups joins problems by cause, the worst first. packaged selects the next steps.
+func Groups(problems []*Problem, packaged wire.Packaged) []wire.ProblemGroup {
 	clusters := map[string]*cluster{}
 	var order []string
-	add := func(key string, p *wire.Problem) {
+	add := func(key string, p *Problem) {
 		c := clusters[key]
 		if c == nil {
 			c = &cluster{services: map[string]bool{}}
@@ -174,20 +275,19 @@ func group(f *Facts, states map[string]State) []wire.ProblemGroup {
 			order = append(order, key)
 		}
 		c.problems = append(c.problems, p)
-		if name, is := serviceOf(p); is {
-			c.services[name] = c.services[name] || fails(p)
+		if name, is := serviceOf(&p.Problem); is {
+			c.services[name] = c.services[name] || fails(&p.Problem)
 		}
 	}
 	// A Service that uses endpoints which are all down is told of with all of them; each of them by itself with the
 	// other Services that it is missing in.
 	opened := map[string]bool{}
-	for i := range f.Problems {
-		if p := &f.Problems[i]; p.Reason == reasonFailingOpen && p.Cause != "" {
+	for _, p := range problems {
+		if p.Reason == reasonFailingOpen && p.Cause != "" {
 			opened[p.Object+p.Field] = true
 		}
 	}
-	for i := range f.Problems {
-		p := &f.Problems[i]
+	for _, p := range problems {
 		switch r := rowOf(p.Reason); {
 		case r.By == ByCause && p.Reason == reasonEndpointDown:
 			if opened[p.Object+p.Field] {
@@ -208,7 +308,7 @@ func group(f *Facts, states map[string]State) []wire.ProblemGroup {
 	}
 	groups := make([]wire.ProblemGroup, 0, len(order))
 	for _, key := range order {
-		groups = append(groups, clusters[key].shown(f, strings.TrimPrefix(key, "endpoint "), strings.HasPrefix(key, "endpoint ")))
+		groups = append(groups, clusters[key].shown(packaged, strings.TrimPrefix(key, "endpoint "), strings.HasPrefix(key, "endpoint ")))
 	}
 	slices.SortStableFunc(groups, func(a, b wire.ProblemGroup) int {
 		return cmp.Or(
@@ -256,13 +356,13 @@ func addresses(causes string) string {
 }
 
 // shown is a group as it is shown.
-func (c *cluster) shown(f *Facts, of string, endpoint bool) wire.ProblemGroup {
-	worst := slices.MinFunc(c.problems, func(a, b *wire.Problem) int {
-		return cmp.Or(cmp.Compare(rank(a.Severity), rank(b.Severity)), cmp.Compare(boolRank(fails(a)), boolRank(fails(b))))
-	})
+func (c *cluster) shown(packaged wire.Packaged, of string, endpoint bool) wire.ProblemGroup {
+	worst := &slices.MinFunc(c.problems, func(a, b *Problem) int {
+		return cmp.Or(cmp.Compare(rank(a.Severity), rank(b.Severity)), cmp.Compare(boolRank(fails(&a.Problem)), boolRank(fails(&b.Problem))))
+	}).Problem
 	g := wire.ProblemGroup{
 		Severity: worst.Severity, Reason: worst.Reason, Problems: len(c.problems), Concerned: len(c.services),
-		Next: next(worst, f.Packaged), Place: place(worst),
+		Next: next(worst, packaged), Place: place(worst),
 	}
 	failing := 0
 	for name, fails := range c.services {
@@ -276,8 +376,8 @@ func (c *cluster) shown(f *Facts, of string, endpoint bool) wire.ProblemGroup {
 	})
 	g.Services = g.Services[:min(mostNamed, len(g.Services))]
 	for _, p := range c.problems {
-		if at, known := f.Since[*p]; known && (g.Since.IsZero() || at.Before(g.Since)) {
-			g.Since = at
+		if !p.Since.IsZero() && (g.Since.IsZero() || p.Since.Before(g.Since)) {
+			g.Since = p.Since
 		}
 	}
 	switch {
@@ -295,8 +395,8 @@ func (c *cluster) shown(f *Facts, of string, endpoint bool) wire.ProblemGroup {
 		g.Text = text(worst)
 	}
 	for _, p := range c.problems {
-		if p != worst && len(g.Details) < mostNamed {
-			g.Details = append(g.Details, text(p))
+		if &p.Problem != worst && len(g.Details) < mostNamed {
+			g.Details = append(g.Details, text(&p.Problem))
 		}
 	}
 	if len(c.services) > 1 && len(g.Details) < mostNamed {

@@ -2,6 +2,10 @@ package verdict
 
 import (
 	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,48 +14,149 @@ import (
 
 // A dead server behind eleven Services is one group, with the Services that do not answer for it first.
 func TestOneCauseIsOneGroup(t *testing.T) {
-	f := Facts{Services: map[string]bool{"shop/healthy": false}}
+	services := map[string]bool{"shop/healthy": false}
+	var problems []wire.Problem
 	for i := range 11 {
-		f.Services[fmt.Sprintf("shop/s%02d", i)] = false
-		f.Problems = append(f.Problems, wire.Problem{Object: fmt.Sprintf("Service shop/s%02d", i), Field: "spec.ports[0]", Reason: "EndpointDown",
+		services[fmt.Sprintf("shop/s%02d", i)] = false
+		problems = append(problems, wire.Problem{Object: fmt.Sprintf("Service shop/s%02d", i), Field: "spec.ports[0]", Reason: "EndpointDown",
 			Message: "down", Severity: wire.SeverityWarning, Cause: fmt.Sprintf("10.1.2.12:%d (connection refused)", 8000+i)})
 	}
-	j := Judge(f)
-	if len(j.Verdict.Groups) != 1 || j.Verdict.Warning != 11 || j.Verdict.Fails != 0 || j.Verdict.Answers != 1 {
-		t.Fatalf("%+v", j.Verdict)
+	j := NewJudge(services)
+	v := judge(j, problems...)
+	if len(v.Groups) != 1 || v.Warning != 11 || v.Fails != 0 || v.Answers != 1 {
+		t.Fatalf("%+v", v)
 	}
-	if g := j.Verdict.Groups[0]; g.Text != "10.1.2.12 is down (connection refused): 11 Services run without it" || g.Concerned != 11 || g.Severity != wire.SeverityWarning {
+	if g := v.Groups[0]; g.Text != "10.1.2.12 is down (connection refused): 11 Services run without it" || g.Concerned != 11 || g.Severity != wire.SeverityWarning {
 		t.Errorf("%+v", g)
 	}
 	// It is the only endpoint of one of them.
-	f.Problems = append(f.Problems, wire.Problem{Object: "Service shop/s03", Field: "spec.ports[0]", Reason: "FailingOpen", Message: "its only endpoint is down",
+	problems = append(problems, wire.Problem{Object: "Service shop/s03", Field: "spec.ports[0]", Reason: "FailingOpen", Message: "its only endpoint is down",
 		Severity: wire.SeverityError, Cause: "10.1.2.12:8003 (connection refused)"})
-	j = Judge(f)
-	if len(j.Verdict.Groups) != 1 || j.Verdict.Fails != 1 || j.Verdict.Text != "1 of 12 Services does not answer; 10 have a warning" {
-		t.Fatalf("%+v", j.Verdict)
+	j = NewJudge(services)
+	v = judge(j, problems...)
+	if len(v.Groups) != 1 || v.Fails != 1 || v.Text != "1 of 12 Services does not answer; 10 have a warning" {
+		t.Fatalf("%+v", v)
 	}
-	if g := j.Verdict.Groups[0]; g.Text != "10.1.2.12 is down (connection refused): 1 Service does not answer, 10 run without it" || g.Services[0] != "shop/s03" || g.Severity != wire.SeverityError {
+	if g := v.Groups[0]; g.Text != "10.1.2.12 is down (connection refused): 1 Service does not answer, 10 run without it" || g.Services[0] != "shop/s03" || g.Severity != wire.SeverityError {
 		t.Errorf("%+v", g)
 	}
-	if s := j.Services["shop/s03"]; s.Failing.Reason != "FailingOpen" || !s.Failed() {
+	if s := j.State("shop/s03"); s.Failing.Reason != "FailingOpen" || s.Word() != wire.ServiceFails {
 		t.Errorf("%+v", s)
 	}
 }
 
 // A drained box comes first; next steps fit how the program was started.
 func TestDrainedComesFirst(t *testing.T) {
-	f := Facts{Services: map[string]bool{"a/b": false}, Problems: []wire.Problem{
-		{Object: "Service a/b", Reason: "NoEndpoints", Message: "it has no endpoint", Severity: wire.SeverityError},
-		{Reason: "AnnouncerMissing", Message: "no announcer", Severity: wire.SeverityWarning},
-		{Reason: "Drained", Message: "this box is drained", Severity: wire.SeverityWarning},
-	}}
-	plain := Judge(f).Verdict.Groups
-	f.Packaged = true
-	packaged := Judge(f).Verdict.Groups
+	problems := []*Problem{
+		{Problem: wire.Problem{Object: "Service a/b", Reason: "NoEndpoints", Message: "it has no endpoint", Severity: wire.SeverityError}},
+		{Problem: wire.Problem{Reason: "AnnouncerMissing", Message: "no announcer", Severity: wire.SeverityWarning}},
+		{Problem: wire.Problem{Reason: "Drained", Message: "this box is drained", Severity: wire.SeverityWarning}},
+	}
+	plain, packaged := Groups(problems, false), Groups(problems, true)
 	if plain[0].Reason != "Drained" || plain[1].Reason != "NoEndpoints" || plain[1].Next != "svcctl explain svc/b -n a" {
 		t.Errorf("%+v", plain)
 	}
 	if plain[2].Next != "svcctl announce" || !strings.HasPrefix(packaged[2].Next, "systemctl ") {
 		t.Errorf("%q, %q", plain[2].Next, packaged[2].Next)
+	}
+}
+
+// judge has problems come up.
+func judge(j *Judge, problems ...wire.Problem) wire.Verdict {
+	var came []*Problem
+	for _, p := range problems {
+		came = append(came, &Problem{Problem: p})
+	}
+	j.Change(nil, came, nil)
+	v := j.Verdict(0)
+	v.Groups = Groups(came, false)
+	return v
+}
+
+// Judging changes one by one comes to what judging all at once does, whatever the order is, and nothing is left of
+// Services and problems that are gone.
+func TestJudgingChangesIsJudgingAll(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	services := map[string]bool{}
+	j := NewJudge(services)
+	var has []*Problem
+	reasons := []string{"NoEndpoints", "PortMismatch", "FieldValueInvalid", "NoEffect", "EndpointDown"}
+	for n := range 3000 {
+		key := fmt.Sprintf("a/s%d", random.IntN(9))
+		var over, came []*Problem
+		var touched []string
+		switch random.IntN(4) {
+		case 0:
+			if _, there := services[key]; there {
+				delete(services, key)
+			} else {
+				services[key] = false
+			}
+			touched = []string{key}
+		case 1, 2:
+			p := &Problem{Problem: wire.Problem{Object: "Service " + key, Reason: reasons[random.IntN(len(reasons))], Message: fmt.Sprint(n),
+				Severity: severities[random.IntN(2)]}, Settling: random.IntN(9) == 0}
+			came, has = []*Problem{p}, append(has, p)
+		default:
+			if len(has) > 0 {
+				i := random.IntN(len(has))
+				over = []*Problem{has[i]}
+				has = slices.Delete(has, i, i+1)
+			}
+		}
+		before := map[string]State{}
+		for n := range 9 {
+			before[fmt.Sprintf("a/s%d", n)] = j.State(fmt.Sprintf("a/s%d", n))
+		}
+		told := j.Change(over, came, touched)
+		all := NewJudge(services)
+		all.Change(nil, has, slices.Collect(maps.Keys(services)))
+		for key, was := range before {
+			if now := all.State(key); now != j.State(key) {
+				t.Fatalf("%s: %+v, want %+v", key, j.State(key), now)
+			} else if old, changed := told[key]; changed != (was != now) || changed && old != was {
+				t.Fatalf("%s was %+v and is %+v, told %+v", key, was, now, told)
+			}
+		}
+		if have, want := j.Verdict(0), all.Verdict(0); !reflect.DeepEqual(have, want) || !maps.Equal(j.Reasons(), all.Reasons()) ||
+			!slices.Equal(j.Settling(), all.Settling()) || have.Answers < 0 {
+			t.Fatalf("%+v, want %+v", have, want)
+		}
+	}
+	j.Change(has, nil, nil)
+	if len(j.problems)+len(j.counted)+len(j.reasons) > 0 {
+		t.Errorf("left: %+v", j)
+	}
+}
+
+// The first line says that Services answer of those alone that are Ready, also in an earlier version.
+func TestHeadline(t *testing.T) {
+	problem := func(key, reason, severity string, settling bool) *Problem {
+		return &Problem{Problem: wire.Problem{Object: "Service " + key, Reason: reason, Severity: severity}, Settling: settling}
+	}
+	for want, c := range map[string]struct {
+		services string
+		came     []*Problem
+	}{
+		"no Service is declared":                                             {},
+		"the only Service answers":                                           {services: "a/a"},
+		"all 2 Services answer; 1 has a warning":                             {"a/a a/b", []*Problem{problem("a/a", "NoEffect", "warning", false)}},
+		"all 2 Services answer; 1 is served in an earlier version":           {"a/a a/b", []*Problem{problem("a/a", "FieldValueInvalid", "error", false)}},
+		"1 of 2 Services answers; 1 has no endpoint on purpose":              {"a/a a/b", []*Problem{problem("a/a", "NoEndpoints", "warning", false)}},
+		"1 of 2 Services answers; 1 waits for endpoints":                     {"a/a a/b", []*Problem{problem("a/a", "NoEndpoints", "error", true)}},
+		"1 of 2 Services does not answer":                                    {"a/a a/b", []*Problem{problem("a/a", "NoEndpoints", "error", false)}},
+		"1 of 2 Services does not answer; 1 is served in an earlier version": {"a/a a/b", []*Problem{problem("a/a", "NotServed", "error", false), problem("a/b", "Syntax", "error", false)}},
+		"the only Service does not answer; 1 has no endpoint on purpose":     {"a/a", []*Problem{problem("a/a", "NoEndpoints", "warning", false)}},
+		"1 of 3 Services does not answer":                                    {"a/a a/b", []*Problem{problem("a/gone", "FieldValueInvalid", "error", false)}},
+	} {
+		services := map[string]bool{}
+		for _, key := range strings.Fields(c.services) {
+			services[key] = false
+		}
+		j := NewJudge(services)
+		j.Change(nil, c.came, nil)
+		if v := j.Verdict(0); v.Text != want {
+			t.Errorf("%q, want %q", v.Text, want)
+		}
 	}
 }

@@ -83,6 +83,7 @@ var Table = []Row{
 	{Reason: "RangeFull", Effect: Stays, Text: "no free value is left in a range of cluster IPs or node ports", Next: "svcctl alloc lists the holders"},
 	{Reason: "OutsideRange", Effect: Stays, Text: "a value lies outside of all ranges", Next: "svcctl alloc lists the ranges"},
 	{Reason: "Conflict", Effect: Stays, Text: "another owner has the object, or another Service has one of its addresses or ports", Next: "svcctl alloc lists the holders"},
+	{Reason: "PortConflict", Severity: wire.SeverityError, Effect: Fails, Text: "another Service, which asked first, has a port at an address, or a node port: it is not served there", Next: "choose another address or port (PLACE): svcctl alloc lists the holders"},
 	{Reason: "HostAddress", Effect: Fails, Text: "an address belongs to this box, or to a host beside it, and is not served", Next: "choose another address (PLACE)"},
 	{Reason: "OutsideExternalIPRange", Effect: Fails, Text: "an external IP lies in no --external-ip-range", Next: "choose another address (PLACE)"},
 	{Reason: "ServiceRange", Effect: Fails, Text: "an external IP lies in the range of cluster IPs", Next: "choose another address (PLACE)"},

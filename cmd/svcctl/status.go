@@ -36,10 +36,10 @@ meaning; what does not apply is left out:
   lastTransaction           at, duration, operations, elements, generation
   problems[]                object, file, line, column, field, reason, message,
                             severity (error, warning), cause
-  verdict                   text, services, fails, warning, answers, unchecked,
-                            settling[]; groups[] by cause: severity, reason,
-                            text, next, place, since, services[], concerned,
-                            problems, details[]
+  verdict                   text, services: fails, stale, idle, warning,
+                            answers, settling[]; unchecked; groups[] by cause:
+                            severity, reason, text, next, place, since,
+                            services[], concerned, problems, details[]
   kernel                    release, features[], missing[]
   foreignChanges            changes by other programs to the tables, repaired
   heldRemovals              Services that vanished in a mass and stay in force
