@@ -307,7 +307,7 @@ func Test145_no_connection_fails_during_changes(t *testing.T) {
 					return
 				default:
 				}
-				tally := b.EXT.AskMany(50, "tcp", f.at(f.vip(41), 80))
+				tally := b.EXT.AskMany(50, "tcp", f.at(f.vip(41), 80), patiently)
 				total.Asked += tally.Asked
 				for r, n := range tally.Failures {
 					total.Failures[r] += n

@@ -189,12 +189,18 @@ func Test338_totals_of_endpoints(t *testing.T) {
 	check("after what was there before ended")
 }
 
-// settled returns the kernel's sums over connections, once nothing is under way any more.
+// openTCP matches an entry of conntrack -L of a TCP connection that has not ended.
+var openTCP = regexp.MustCompile(`(?m)^tcp .* (SYN_SENT|SYN_RECV|ESTABLISHED|FIN_WAIT|CLOSE_WAIT|LAST_ACK) .*`)
+
+// settled returns the kernel's sums over connections, once nothing is under way any more: all that were opened are closed.
 func (b *box) settled(t *testing.T, f family, port int) (now map[string]totals) {
 	t.Helper()
 	eventually(t, time.Minute, func() error {
+		if open := openTCP.FindString(b.GW1.Conntrack("-L", "-f", f.pick("ipv4", "ipv6"), "-p", "tcp", "--dport", "80")); open != "" {
+			return fmt.Errorf("still open: %s", open)
+		}
 		before := fmt.Sprint(b.kernelTotals(f, port))
-		time.Sleep(200 * time.Millisecond)
+		time.Sleep(200 * time.Millisecond) // real time: the last packets of what was reset
 		if now = b.kernelTotals(f, port); fmt.Sprint(now) != before {
 			return fmt.Errorf("packets are under way")
 		}

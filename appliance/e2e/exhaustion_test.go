@@ -3,8 +3,9 @@ package e2e
 import (
 	"fmt"
 	"net/netip"
+	"regexp"
+	"strconv"
 	"testing"
-	"time"
 
 	"svcctl.io/svcctl/appliance/netlab"
 )
@@ -20,6 +21,15 @@ func begin(client *netlab.Host, from netip.Addr, to netip.AddrPort, n int) {
 		segments = append(segments, netlab.TCPHeader{From: netip.AddrPortFrom(from, uint16(port)), To: to, Seq: 1, Flags: netlab.TCPSyn})
 	}
 	client.SendTCP(segments...)
+}
+
+// insertFailed is how often a host's kernel has found no port for a connection.
+func insertFailed(h *netlab.Host) (n int) {
+	for _, found := range regexp.MustCompile(`insert_failed=(\d+)`).FindAllStringSubmatch(h.Conntrack("-S"), -1) {
+		of, _ := strconv.Atoi(found[1]) // of one processor
+		n += of
+	}
+	return n
 }
 
 // The box has 64,512 source ports for the masqueraded connections to an endpoint. When all
@@ -50,7 +60,16 @@ func TestK19_source_ports_run_out(t *testing.T) {
 		client := f.of(b.EXT)
 		another := client.Next() // of its network
 		begin(b.EXT, client, to, 65536-firstSourcePort)
-		begin(b.EXT, another, to, 1000) // should some have been lost on their way
+		eventually(t, syncTimeout, func() error { // some may have been lost on their way
+			const more = 1000
+			another = another.Next()
+			failed := insertFailed(b.GW1)
+			begin(b.EXT, another, to, more)
+			if found := more - (insertFailed(b.GW1) - failed); found > 0 {
+				return fmt.Errorf("%d connections found a port", found)
+			}
+			return nil
+		})
 
 		came := b.L1.Capture("eth0")
 		const late = 500
@@ -73,7 +92,7 @@ func TestK19_source_ports_run_out(t *testing.T) {
 
 		b.L1.Nft("delete", "table", f.pick("ip", "ip6"), "quiet")
 		b.GW1.Conntrack("-D", "-f", f.pick("ipv4", "ipv6"), "-p", "tcp", "--dport", "80", "--state", "SYN_SENT")
-		if _, err := b.EXT.Ask("tcp", to, netlab.Within(30*time.Second)); err != nil {
+		if _, err := b.EXT.Ask("tcp", to, patiently); err != nil {
 			t.Errorf("when ports are free again: %v", err)
 		}
 		if err := old.Echo("still here", patiently); err != nil {

@@ -94,8 +94,8 @@ func onSegment(f family, addr netip.Addr, n int) bool {
 	return netip.MustParsePrefix(fmt.Sprintf(p, n)).Contains(addr)
 }
 
-// promptly is how fast a refusal must come.
-const promptly = 100 * time.Millisecond
+// promptly is how fast a refusal must come: before a client repeats its question, which TCP does after a second.
+const promptly = 900 * time.Millisecond
 
 // refuses asserts that a question is refused at once: TCP by a reset, other protocols by
 // "port unreachable"; and that nothing of it stays in the connection table.

@@ -3,6 +3,7 @@ package interop
 import (
 	"fmt"
 	"net/netip"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -109,13 +110,18 @@ func Test320_bfd(t *testing.T) {
 			s.bfdUp()
 			p.routed(box4, box6)
 
-			// And the router.
-			time.Sleep(2 * time.Second) // FRR starts BFD again after BGP
-			failures := s.bfdUp().BFD.Failures
-			stop(t, daemon, syscall.SIGSTOP)
-			s.until("a router that is gone", func(r report) bool {
-				return r.BFD.Failures > failures && r.BFD.Diagnostic == bfd.Expired
-			})
+			// And the router. FRR starts BFD again after BGP: then it is not silence that ends the session, and it is tried again.
+			for gone, tries := false, 1; !gone; tries++ {
+				failures := s.bfdUp().BFD.Failures
+				stop(t, daemon, syscall.SIGSTOP)
+				r := s.until("the end of BFD", func(r report) bool { return r.BFD.Phase != bfd.Up })
+				if gone = r.BFD.Failures > failures && r.BFD.Diagnostic == bfd.Expired; !gone {
+					stop(t, daemon, syscall.SIGCONT)
+				}
+				if tries == 10 {
+					t.Fatalf("BFD ends ten times, and not by silence: %+v", r.BFD)
+				}
+			}
 			s.downBecause("BFD lost the peer")
 			stop(t, daemon, syscall.SIGCONT)
 			s.bfdUp()
@@ -159,28 +165,35 @@ func Test321_bfd_wants_ttl_255(t *testing.T) {
 // packets as soon as BFD finds out, long before the hold time.
 func Test322_box_dies(t *testing.T) {
 	t.Parallel()
-	for name, begin := range map[string]func(p *place){
-		"BIRD": func(p *place) {
-			bird(p.t, p.router, birdPeer("box", box4, birdBoth+" bfd on;")+birdPeer("box2", "192.0.2.12", birdBoth)+birdBFD)
+	// begin starts a router, and gives how it shows its BFD.
+	for name, begin := range map[string]func(p *place) func() string{
+		"BIRD": func(p *place) func() string {
+			birdc := bird(p.t, p.router, birdPeer("box", box4, birdBoth+" bfd on;")+birdPeer("box2", "192.0.2.12", birdBoth)+birdBFD)
+			return func() string { return birdc("show bfd sessions") }
 		},
-		"FRR": func(p *place) {
-			frr(p.t, p.router, frrBFD, frrPeer(box4, " neighbor 192.0.2.12 remote-as 64512\n neighbor 192.0.2.12 passive")+frrBoth("192.0.2.12"))
+		"FRR": func(p *place) func() string {
+			router := frr(p.t, p.router, frrBFD, frrPeer(box4, " neighbor 192.0.2.12 remote-as 64512\n neighbor 192.0.2.12 passive")+frrBoth("192.0.2.12"))
+			return func() string { return router.vtysh("show bgp neighbors " + box4) }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := newPlace(t)
 			other := p.second()
-			begin(p)
+			show := begin(p)
 			s := speaker(t, p.box, withBFD([2]string{router4, box4}, func(s *spec) { s.Attributes = &bgp.Attributes{MED: 1} }))
 			s.bfdUp()
 			speaker(t, other, spec{Peer: peer(router4), Routes: vips(), Attributes: &bgp.Attributes{MED: 2}}).established(2)
 			p.routed(box4, box6)
-			time.Sleep(2 * time.Second) // the routers take some time to be sure of BFD
+			eventually(t, func() error { // without BFD it would be the hold time
+				if got := show(); !regexp.MustCompile(`Status: Up|\sUp\s`).MatchString(got) {
+					return fmt.Errorf("the router has no BFD session that is Up:\n%s", got)
+				}
+				return nil
+			})
 			stop := p.probe()
 			p.box.SetDown("eth0")
 			p.routed("192.0.2.12", "2001:db8:2::12")
-			time.Sleep(100 * time.Millisecond)
 			stop(-1)
 			p.answeredBy("other")
 		})
@@ -198,23 +211,27 @@ func Test323_stopped_process(t *testing.T) {
 	s := speaker(t, p.box, patient)
 	s.bfdUp()
 	routes := 2
-	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) { // a report comes with a change
-		routes++
-		s.tell(order{Announce: prefixes(fmt.Sprintf("198.51.100.%d/32", routes))})
-		if r := s.established(routes); r.BFD.Detection == detection {
-			break
-		} else if time.Since(began) > patience {
-			t.Fatalf("the detection time is still %s", r.BFD.Detection)
-		}
+	reports := func(wanted func(report) bool) (r report) { // a report comes with a change
+		t.Helper()
+		eventually(t, func() error {
+			routes++
+			s.tell(order{Announce: prefixes(fmt.Sprintf("198.51.%d.%d/32", routes>>8, routes&255))})
+			if r = s.established(routes); !wanted(r) {
+				return fmt.Errorf("BFD is still %+v", r.BFD)
+			}
+			return nil
+		})
+		return r
 	}
+	r := reports(func(r report) bool { return r.BFD.Detection == detection })
 	for range 2 {
 		stop(t, s, syscall.SIGSTOP)
-		time.Sleep(3 * detection)
+		time.Sleep(3 * detection) // real time: the neighbor's packets wait for longer than the detection time
 		stop(t, s, syscall.SIGCONT)
-		time.Sleep(500 * time.Millisecond)
+		before := r.BFD.Received
+		r = reports(func(r report) bool { return r.BFD.Received > before+25 })
 	}
-	s.tell(order{Announce: prefixes("198.51.100.0/24")})
-	if r := s.established(routes + 1); r.BFD.Phase != bfd.Up || r.BFD.Failures != 0 || r.BGP.Counters.Established != 1 {
+	if r.BFD.Phase != bfd.Up || r.BFD.Failures != 0 || r.BGP.Counters.Established != 1 {
 		t.Errorf("after two stops: %+v", r)
 	}
 }
