@@ -160,19 +160,23 @@ func (t *transaction) checkNodePorts(c *change) object.Errors {
 		return nil
 	}
 	var errs object.Errors
-	for i, port := range svc.Spec.Ports {
-		asked := alloc.Port{Protocol: port.Protocol, Number: uint16(port.NodePort)}
-		if port.NodePort == 0 || slices.Contains(c.held().ports, asked) {
-			continue
+	check := func(field string, number int32, protocol string) {
+		asked := alloc.Port{Protocol: protocol, Number: uint16(number)}
+		if number == 0 || slices.Contains(c.held().ports, asked) {
+			return
 		}
 		err := t.host.NodePort(asked.Protocol, asked.Number)
 		if holder, at := t.onHostAddress(asked, c.ref.Key()); err == nil && holder != "" {
 			err = fmt.Errorf("Service %s has %s at %s, an address of this host: choose another port", holder, asked, at)
 		}
 		if err != nil {
-			errs = append(errs, portError(fmt.Sprintf("spec.ports[%d].nodePort", i), port.NodePort, err))
+			errs = append(errs, portError(field, number, err))
 		}
 	}
+	for i, port := range svc.Spec.Ports {
+		check(fmt.Sprintf("spec.ports[%d].nodePort", i), port.NodePort, port.Protocol)
+	}
+	check("spec.healthCheckNodePort", svc.Spec.HealthCheckNodePort, object.ProtocolTCP)
 	return errs
 }
 

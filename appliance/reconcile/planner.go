@@ -204,7 +204,9 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 	conflicts := make([][]resolve.Problem, len(outputs))
 	parallel.Do(len(outputs), minShare, func(i int) {
 		p.progress()
-		granted[i], conflicts[i] = p.claims.Grant(object.ServiceRef(changed[i]), outputs[i].Ports)
+		ref := object.ServiceRef(changed[i])
+		granted[i], conflicts[i] = p.claims.Grant(ref, outputs[i].Ports)
+		conflicts[i] = append(conflicts[i], p.claims.HealthPort(ref, outputs[i].LocalEndpoints.PortOf())...)
 		p.claims.NameHolders(outputs[i].Problems)
 	})
 	ports := make(map[string][]nft.ServicePort, len(outputs))

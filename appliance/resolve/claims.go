@@ -264,6 +264,20 @@ func (c *Claims) Grant(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePo
 	return granted, slices.Concat(problems, looping, relayed)
 }
 
+// HealthPort returns a problem when the health-check node port of a Service is at an address of the host where another Service
+// asked for it first.
+func (c *Claims) HealthPort(ref object.Ref, port uint16) []Problem {
+	if port == 0 {
+		return nil
+	}
+	for _, family := range nft.Families {
+		if owner, as := c.rival(ref.Key(), claimed{family: family, proto: nft.TCP, port: port}); owner != "" {
+			return []Problem{{Object: ref, Field: "spec.healthCheckNodePort", Reason: "Conflict", Message: fmt.Sprintf("health checks are not answered there: %s is that of Service %s, which asked for it first; choose another port", as, owner)}}
+		}
+	}
+	return nil
+}
+
 // refusal returns why a Service does not have a frontend; "" when it has.
 func (c *Claims) refusal(service string, p *nft.ServicePort, fe *nft.Frontend) string {
 	key := claimOf(p, fe)

@@ -117,6 +117,15 @@ func TestNodePortAndHostAddress(t *testing.T) {
 	if _, problems := c.Grant(object.ServiceRef("default/other"), tcp); len(problems) != 1 || !strings.Contains(problems[0].Message, "it is node port 30092/tcp of Service default/checked") {
 		t.Errorf("the port of a health check: %v", problems)
 	}
+	if problems := c.HealthPort(object.ServiceRef("default/checked"), 30092); len(problems) != 0 {
+		t.Errorf("the port of an older health check: %v", problems)
+	}
+	c.Set(nil, Claim{Service: "default/younger", HealthPort: 30091, Since: func(nft.Protocol, netip.AddrPort) uint64 { return 9 }})
+	tcp[0].Frontends[0].Port = 30091
+	c.Set(nil, Claim{Service: "default/other", Ports: tcp})
+	if problems := c.HealthPort(object.ServiceRef("default/younger"), 30091); len(problems) != 1 || !strings.Contains(problems[0].Message, "192.0.2.1 port 30091/tcp is that of Service default/other") {
+		t.Errorf("the port of a younger health check: %v", problems)
+	}
 	c.ports["both"] = udp
 }
 

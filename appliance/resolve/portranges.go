@@ -40,7 +40,16 @@ func (r *resolver) readPortRanges(balance nft.Balance, idle bool) []object.PortR
 	if key := r.relayed.Key; key != "" {
 		r.warn(r.ref, field, ReasonNotRelayed, "%s has no effect on ranges: they are served by the kernel, and endpoints see no header and no other endpoint is tried", key)
 	}
-	return ranges
+	return slices.DeleteFunc(ranges, func(pr object.PortRange) bool {
+		i := slices.IndexFunc(r.Service.Spec.Ports, func(p object.ServicePort) bool { return p.Name == pr.Name })
+		key := r.front(i).Key
+		if key == "" || pr.Protocol != object.ProtocolTCP {
+			return false
+		}
+		r.refuse(field, reasonTLSNotTerminated, "%s is not served, rather than passed through as it is: %s asks for TLS or HTTP at that port, and ranges are not relayed: "+
+			"list the ports in spec.ports, or give the range to a port that %s.NAME: none excludes", pr, key, annotation.TLSSecret)
+		return true
+	})
 }
 
 // byChance reports whether an algorithm may give a client another endpoint each time.

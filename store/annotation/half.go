@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -126,11 +127,12 @@ func ofPort(key string) (base, port string) {
 	return key, ""
 }
 
-// unknownPorts are annotations for one port that the Service does not have.
+// unknownPorts are annotations for one port that the Service does not have. Names are compared as they are written, as
+// those of Kubernetes are in lower case.
 func unknownPorts(svc *object.Service) (bad []Bad) {
 	for _, key := range slices.Sorted(maps.Keys(svc.Metadata.Annotations)) {
 		_, port := ofPort(key)
-		if port != "" && !slices.ContainsFunc(svc.Spec.Ports, func(p object.ServicePort) bool { return listed(port, &p) }) {
+		if port != "" && !slices.ContainsFunc(svc.Spec.Ports, func(p object.ServicePort) bool { return port == p.Name || port == strconv.Itoa(int(p.Port)) }) {
 			bad = append(bad, Bad{Key: key, Text: notTCP(svc, port)})
 		}
 	}

@@ -252,8 +252,8 @@ var plainOfDigitalOcean = anyOf("", "tcp", "udp", "http")
 // passedThrough reports whether TLS of DigitalOcean ends at the endpoints.
 func passedThrough(a map[string]string) bool { return anyOf("true")(a[digitalOcean+"tls-passthrough"]) }
 
-// has reports whether an annotation says anything.
-func has(a map[string]string, key string) bool { return strings.TrimSpace(a[key]) != "" }
+// has reports whether an annotation has more than blanks and commas, which a template leaves of an empty list.
+func has(a map[string]string, key string) bool { return strings.Trim(a[key], ", \t\r\n") != "" }
 
 // given reports whether an annotation is there, perhaps without a value.
 func given(a map[string]string, key string) bool {
