@@ -9,6 +9,27 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
+// mostPassed bounds the values that are looked at for one that a Service had.
+const mostPassed = 64
+
+// search looks for the value that a Service had among those that are reserved. The first one that its name leads to may have been
+// taken by another Service: it had the next one then.
+type search struct {
+	seen  int
+	found bool
+}
+
+// passes reports whether the Service did not have a value and would have been given the next one: it is not free, and is
+// not both reserved and like its own.
+func (s *search) passes(free, reserved bool, resembles func() bool) bool {
+	s.seen++
+	if free || s.seen > mostPassed {
+		return false
+	}
+	s.found = reserved && resembles()
+	return !s.found
+}
+
 // formerAddress is the reserved cluster IP that a Service seems to have had.
 func (c *change) formerAddress(t *transaction, ipv4 bool) (netip.Addr, bool) {
 	l := t.s.allocator
@@ -16,15 +37,16 @@ func (c *change) formerAddress(t *transaction, ipv4 bool) (netip.Addr, bool) {
 	if len(l.reserved.addresses) == 0 || in == nil {
 		return netip.Addr{}, false
 	}
-	addr, ok := in.Home(c.ref.Key())
-	if owner, held := in.Owner(addr); !ok || !held || owner != reservedOwner {
-		return netip.Addr{}, false
-	}
 	// Another Service may have been given the home of this one. Where few addresses are
 	// taken, that is next to impossible.
 	rare := uint64(len(l.reserved.addresses)) < in.Size()/100
-	at := l.reserved.addresses[addr]
-	return addr, c.resembles(at) && c.reaches(t, at, rare)
+	var s search
+	addr, _ := in.Home(c.ref.Key(), func(addr netip.Addr) bool {
+		owner, held := in.Owner(addr)
+		at := l.reserved.addresses[addr]
+		return s.passes(!held && !t.avoidAddress(addr), owner == reservedOwner, func() bool { return c.resembles(at) && c.reaches(t, at, rare && s.seen == 1) })
+	})
+	return addr, s.found
 }
 
 // formerIngress is the reserved load balancer IP that a Service seems to have had.
@@ -33,12 +55,14 @@ func (c *change) formerIngress(t *transaction, ipv4 bool) (netip.Addr, bool) {
 	if len(l.reserved.addresses) == 0 {
 		return netip.Addr{}, false
 	}
-	addr, ok := l.pools.Home(ipv4, c.request.Internal, c.ref.Key())
-	if _, held := l.pools.RequestOf(addr, reservedOwner); !ok || !held {
-		return netip.Addr{}, false
-	}
-	at := l.reserved.addresses[addr]
-	return addr, c.resembles(at) && c.reaches(t, at, false)
+	var s search
+	addr, _ := l.pools.Home(ipv4, &c.request, func(addr netip.Addr) bool {
+		_, reserved := l.pools.RequestOf(addr, reservedOwner)
+		at := l.reserved.addresses[addr]
+		free := len(l.pools.Sharing(addr)) == 0 && !t.avoidIngress(addr, c.request)
+		return s.passes(free, reserved, func() bool { return c.resembles(at) && c.reaches(t, at, false) })
+	})
+	return addr, s.found
 }
 
 // formerPort is the reserved node port that a Service seems to have had, on all of some
@@ -48,13 +72,19 @@ func (c *change) formerPort(t *transaction, protocols []string, seed string) (ui
 	if len(l.reserved.nodePorts) == 0 {
 		return 0, false
 	}
-	number, ok := l.ports.Home(seed)
-	for _, protocol := range protocols {
-		port := alloc.Port{Protocol: protocol, Number: number}
-		owner, held := l.ports.Owner(port)
-		ok = ok && held && owner == reservedOwner && c.reaches(t, l.reserved.nodePorts[port], false)
-	}
-	return number, ok
+	var s search
+	number, _ := l.ports.Home(seed, func(number uint16) bool {
+		free, reserved := true, true
+		var at []ReservedFrontend
+		for _, protocol := range protocols {
+			port := alloc.Port{Protocol: protocol, Number: number}
+			owner, held := l.ports.Owner(port)
+			free, reserved = free && !held, reserved && held && owner == reservedOwner
+			at = append(at, l.reserved.nodePorts[port]...)
+		}
+		return s.passes(free, reserved, func() bool { return c.reaches(t, at, false) })
+	})
+	return number, s.found
 }
 
 // resembles reports whether a Service serves the same ports as some frontends of one address.

@@ -41,7 +41,7 @@ func (s *Store) HasReserved() bool {
 
 // Reserve keeps the addresses and node ports of frontends from being given automatically, until
 // Unreserve, except to a Service that looks like the one which had them: the value is the first
-// one that its name leads to, it serves the same ports there, and one of its endpoints is among
+// one that its name leads to, or follows on values that others have; it serves the same ports there, and one of its endpoints is among
 // those of the frontend. (A cluster IP of a range with few reserved ones it gets also while no
 // endpoints of it are known.) Who asks for a value by name gets it. That
 // values are reserved is remembered over restarts, but not which: the caller learns them from

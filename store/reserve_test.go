@@ -11,8 +11,11 @@ import (
 
 // inForce are the frontends of the Services of a box, as the kernel has them.
 func inForce(b *box, endpoint string) (frontends []ReservedFrontend) {
-	endpoints := []netip.Addr{netip.MustParseAddr(endpoint)}
 	for _, svc := range b.s.Services() {
+		endpoints := []netip.Addr{netip.MustParseAddr(endpoint)}
+		if _, slices, _ := b.s.Service("default/" + svc.Metadata.Name); len(slices) > 0 {
+			endpoints = []netip.Addr{netip.MustParseAddr(slices[0].Endpoints[0].Addresses[0])}
+		}
 		v := valuesOf(svc)
 		for _, p := range svc.Spec.Ports {
 			port := alloc.Port{Protocol: p.Protocol, Number: uint16(p.Port)}
@@ -92,6 +95,37 @@ func TestReservedValuesGoBackToTheirService(t *testing.T) {
 		}
 		b.check()
 	}
+}
+
+// Test805_values_go_back_where_names_lead_to_one: where many Services share few values, many names lead to one value, and all but one
+// have the next ones. After the data is lost each has its own again.
+func Test805_values_go_back_where_names_lead_to_one(t *testing.T) {
+	few := func(cfg *Config) {
+		cfg.ClusterIPRanges = []netip.Prefix{netip.MustParsePrefix("172.30.0.0/25")}
+		cfg.NodePorts = PortRange{First: 30000, Last: 30063}
+		cfg.Pools = []alloc.Pool{{First: netip.MustParseAddr("198.51.100.0"), Last: netip.MustParseAddr("198.51.100.63"), AvoidEnds: true}}
+	}
+	const services = 40
+	come := func(b *box) {
+		for i := range services {
+			name := fmt.Sprintf("s%d", i)
+			b.write(name+".yaml", yamlOf(name+" {type: LoadBalancer}")+sliceOf(name, fmt.Sprintf("10.1.0.%d", i+1)))
+		}
+		b.sync()
+	}
+	old, b := newBox(t, few), newBox(t, few)
+	come(old)
+	if err := b.s.Reserve(inForce(old, "10.1.9.9")); err != nil {
+		t.Fatal(err)
+	}
+	come(b)
+	for i := range services {
+		name := fmt.Sprintf("s%d", i)
+		if b.ip(name) != old.ip(name) || b.ingress(name) != old.ingress(name) || b.nodePort(name) != old.nodePort(name) {
+			t.Errorf("%s has %s, %s and %d, and had %s, %s and %d", name, b.ip(name), b.ingress(name), b.nodePort(name), old.ip(name), old.ingress(name), old.nodePort(name))
+		}
+	}
+	b.check()
 }
 
 // Who names a value gets it, and it stays with them; a refusal takes nothing.
