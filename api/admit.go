@@ -60,7 +60,7 @@ func (s *Server) admit(h http.Handler) http.Handler {
 // ends.
 func isEndless(r *http.Request) bool {
 	switch r.URL.Path {
-	case waitPath, tracePath, tracePage, commitsPath:
+	case wire.Wait.Path, wire.Trace.Path, tracePage, commitsPath:
 		return true
 	}
 	return isWatch(r)

@@ -11,14 +11,15 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-const announcementsPath = "/svcctl/v1/announcements"
-
 // maxReport bounds a report of the announcer, in bytes: of 100,000 addresses.
 const maxReport = 32 << 20
 
 // announcements answers GET /svcctl/v1/announcements with all of them, with ?watch=true followed by what
 // changes. ?announcer=true says that the watcher is the announcer.
 func (s *Server) announcements(w http.ResponseWriter, r *http.Request) {
+	if !bodiless(w, r) {
+		return
+	}
 	if !isWatch(r) {
 		writeJSON(w, http.StatusOK, s.cfg.Announcements.List())
 		return
@@ -44,9 +45,6 @@ func (s *Server) announcements(w http.ResponseWriter, r *http.Request) {
 
 // announcerReport answers POST /svcctl/v1/announcements/report.
 func (s *Server) announcerReport(w http.ResponseWriter, r *http.Request) {
-	if !onlyPost(w, r) {
-		return
-	}
 	if !mayAnnounce(r) {
 		notAnnouncer(w, r)
 		return
@@ -57,7 +55,7 @@ func (s *Server) announcerReport(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.cfg.Announcements.Report(report)
-	writeJSON(w, http.StatusOK, struct{}{})
+	writeJSON(w, http.StatusOK, wire.None{})
 }
 
 // mayAnnounce reports whether the user of a request may be the announcer: over the socket, an admin

@@ -4,21 +4,7 @@
 //	/healthz /livez   is the appliance alive          ok, or 500 and why
 //	/readyz           does it serve what it was given  ok, or 503 and why
 //	/version          as Kubernetes' version.Info
-//	/svcctl/v1/status wire.Status
-//	/svcctl/v1/wait   ?for=synced|ready &timeout=30s &revision=N: answers when it is so
-//	/svcctl/v1/probe ?namespace=NS &name=NAME: POST, admins: wire.Probes, of connections made for it
-//	/svcctl/v1/health ?namespace=NS &name=NAME: wire.Health, of all without them
-//	/svcctl/v1/env    ?namespace=NS: wire.Environment
-//	/svcctl/v1/release POST, by an admin: lets go what vanished from the manifests in a mass
-//	/svcctl/v1/traffic ?namespace=NS &name=SERVICE &sort=open|rate|unanswered|refused|name &limit=N
-//	  &filter=TEXT &endpoints=true &history=true &clients=true (of one Service): wire.Traffic
-//	/svcctl/v1/conns  ?namespace=NS &name=SERVICE &endpoint=ADDR[:PORT] &client=PREFIX &limit=N:
-//	  wire.Connections; POST to conns/kill?id=N, by an admin: ends one, a wire.Connection
-//	/svcctl/v1/trace  ?from=PREFIX &to=ADDR &port=N &protocol=P &established=true &count=N
-//	  &seconds=N, by an admin: a wire.TracedPacket a line, as they come
-//	/svcctl/v1/journal ?limit=N, by an admin: a wire.JournalEntry a line, the newest N
-//	/svcctl/v1/alloc  wire.Allocations; POST to alloc/repair, by an admin: puts them right
-//	/svcctl/v1/endpoint wire.Endpoint: where the API is served over TLS
+//	/svcctl/v1/...    the operations of wire.Operations, with their parameters and answers in package wire
 //	/svcctl/v1/token   over the socket: POST a wire.TokenRequest, answers a wire.Token;
 //	                   DELETE, by an admin: revokes all tokens
 //	/svcctl/v1/commits Config.Commits, for leaves of the fleet and admins: package fleet has the requests

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 
-	"svcctl.io/svcctl/api/auth"
 	"svcctl.io/svcctl/api/wire"
 )
 
@@ -23,76 +22,51 @@ type Fleet interface {
 	ForgetSource(ctx context.Context, name string) (before wire.FleetSource, objects int, err error)
 }
 
-// fleet answers GET /svcctl/v1/fleet.
-func (s *Server) fleet(w http.ResponseWriter, r *http.Request) {
+func (s *Server) fleet(r *http.Request, _ wire.None) (wire.Fleet, error) {
 	state := s.cfg.Fleet.State()
 	boxes, err := s.cfg.Fleet.Boxes(r.Context())
 	if err != nil {
-		fail(w, http.StatusServiceUnavailable, wire.ReasonServiceUnavailable, "the boxes of the fleet are not known: "+err.Error())
-		return
+		return state, unavailable("the boxes of the fleet are not known", err)
 	}
 	state.Boxes = boxes
-	writeJSON(w, http.StatusOK, state)
+	return state, nil
 }
 
-// sources answers GET /svcctl/v1/fleet/sources.
-func (s *Server) sources(w http.ResponseWriter, r *http.Request) {
+func (s *Server) sources(r *http.Request, _ wire.None) ([]wire.FleetSource, error) {
 	list, err := s.cfg.Fleet.Sources(r.Context())
 	if err != nil {
-		fail(w, http.StatusServiceUnavailable, wire.ReasonServiceUnavailable, "the readers of the fleet's sources are not known: "+err.Error())
-		return
+		return nil, unavailable("the readers of the fleet's sources are not known", err)
 	}
-	writeJSON(w, http.StatusOK, list)
+	return list, nil
 }
 
-// takeSource answers POST /svcctl/v1/fleet/source?name=SOURCE&box=BOX with the source as it was.
-func (s *Server) takeSource(w http.ResponseWriter, r *http.Request) {
-	if !onlyPost(w, r) {
-		return
+func (s *Server) takeSource(r *http.Request, q wire.SourceQuery) (before wire.FleetSource, err error) {
+	if q.Name == "" || q.Box == "" {
+		return before, badRequest("the request names no source, or no box: ask with ?name=SOURCE&box=BOX")
 	}
-	name, box := r.URL.Query().Get("name"), r.URL.Query().Get("box")
-	if name == "" || box == "" {
-		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, "the request names no source, or no box: ask with ?name=SOURCE&box=BOX")
-		return
+	if before, err = s.cfg.Fleet.TakeSource(r.Context(), q.Name, q.Box); err != nil {
+		return before, conflict("nothing is changed", err)
 	}
-	before, err := s.cfg.Fleet.TakeSource(r.Context(), name, box)
-	if err != nil {
-		fail(w, http.StatusConflict, wire.ReasonConflict, "nothing is changed: "+err.Error())
-		return
-	}
-	s.log.Warn("a source is given to a box", "source", name, "box", box, "before", before.Reader, "user", auth.From(r.Context()).Name)
-	writeJSON(w, http.StatusOK, before)
+	s.log.Warn("a source is given to a box", "source", q.Name, "box", q.Box, "before", before.Reader, "user", userOf(r))
+	return before, nil
 }
 
-// forgetSource answers POST /svcctl/v1/fleet/source/forget?name=SOURCE with what became of it.
-func (s *Server) forgetSource(w http.ResponseWriter, r *http.Request) {
-	if !onlyPost(w, r) {
-		return
+func (s *Server) forgetSource(r *http.Request, q wire.SourceQuery) (gone wire.ForgottenSource, err error) {
+	if q.Name == "" {
+		return gone, badRequest("the request names no source: ask with ?name=SOURCE")
 	}
-	name := r.URL.Query().Get("name")
-	if name == "" {
-		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, "the request names no source: ask with ?name=SOURCE")
-		return
+	if gone.FleetSource, gone.Objects, err = s.cfg.Fleet.ForgetSource(r.Context(), q.Name); err != nil {
+		return gone, conflict("nothing is changed", err)
 	}
-	before, objects, err := s.cfg.Fleet.ForgetSource(r.Context(), name)
-	if err != nil {
-		fail(w, http.StatusConflict, wire.ReasonConflict, "nothing is changed: "+err.Error())
-		return
-	}
-	s.log.Warn("a source is forgotten", "source", name, "reader", before.Reader, "objects", objects, "user", auth.From(r.Context()).Name)
-	writeJSON(w, http.StatusOK, wire.ForgottenSource{FleetSource: before, Objects: objects})
+	s.log.Warn("a source is forgotten", "source", q.Name, "reader", gone.Reader, "objects", gone.Objects, "user", userOf(r))
+	return gone, nil
 }
 
-// acceptFleet answers POST /svcctl/v1/fleet/accept.
-func (s *Server) acceptFleet(w http.ResponseWriter, r *http.Request) {
-	if !onlyPost(w, r) {
-		return
-	}
+func (s *Server) acceptFleet(r *http.Request, _ wire.None) (wire.Fleet, error) {
 	before := s.cfg.Fleet.State()
 	if err := s.cfg.Fleet.Accept(r.Context()); err != nil {
-		fail(w, http.StatusConflict, wire.ReasonConflict, "nothing is accepted: "+err.Error())
-		return
+		return before, conflict("nothing is accepted", err)
 	}
-	s.log.Warn("what etcd has is accepted", "fleet", before.Name, "was", before.State, "revision", before.Revision, "user", auth.From(r.Context()).Name)
-	writeJSON(w, http.StatusOK, s.cfg.Fleet.State())
+	s.log.Warn("what etcd has is accepted", "fleet", before.Name, "was", before.State, "revision", before.Revision, "user", userOf(r))
+	return s.cfg.Fleet.State(), nil
 }

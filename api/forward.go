@@ -35,8 +35,8 @@ const maxForwardedUser = 256
 // awayRetry is the Retry-After, in seconds, of changes that no core box takes.
 const awayRetry = 5
 
-// ownPosts are paths below /svcctl/v1/ of changes to the fleet.
-var ownPosts = []string{"apply", "trial", "trial/confirm", "trial/back", "rollback", "fleet/accept", "fleet/source", "fleet/source/forget"}
+// applyPath is the path of a batch of objects, which Config.Objects answers.
+const applyPath = "/svcctl/v1/apply"
 
 // changesObjects reports whether a request is to change objects that all boxes of a fleet have.
 func changesObjects(r *http.Request) bool {
@@ -46,8 +46,8 @@ func changesObjects(r *http.Request) bool {
 		return false
 	}
 	path := r.URL.Path
-	if rest, own := strings.CutPrefix(path, "/svcctl/v1/"); own {
-		return slices.Contains(ownPosts, rest) || strings.HasPrefix(rest, "rollout/")
+	if strings.HasPrefix(path, "/svcctl/v1/") {
+		return path == applyPath || slices.ContainsFunc(wire.Operations(), func(o wire.Operation) bool { return o.Shared && o.Path == path })
 	}
 	for _, group := range []string{"authentication.k8s.io", "authorization.k8s.io"} { // questions about the user here
 		if strings.HasPrefix(path, "/apis/"+group+"/") {

@@ -22,50 +22,12 @@ const (
 	kubernetesMinor = "37"
 )
 
-const waitPath = "/svcctl/v1/wait"
-
-const (
-	// defaultWait is the default timeout of /svcctl/v1/wait.
-	defaultWait = 30 * time.Second
-	// maxWait bounds what one request can hold.
-	maxWait = time.Hour
-	// readyPoll is the interval at which Ready is asked during a wait for it.
-	readyPoll = 50 * time.Millisecond
-)
+// readyPoll is the interval at which Ready is asked during a wait for it.
+const readyPoll = 50 * time.Millisecond
 
 // bodyGrace bounds the time for sending the body of a request that is refused for it: net/http
 // reads it before it closes the connection.
 const bodyGrace = time.Second
-
-// get lets GET and HEAD without a body through to h and refuses the rest.
-func get(h http.HandlerFunc) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			w.Header().Set("Allow", "GET, HEAD")
-			fail(w, http.StatusMethodNotAllowed, wire.ReasonMethodNotAllowed,
-				fmt.Sprintf("%s is not allowed on %s: use GET", r.Method, r.URL.Path))
-			return
-		}
-		if r.ContentLength != 0 {
-			spare(w, r)
-			fail(w, http.StatusBadRequest, wire.ReasonBadRequest, r.Method+" takes no body: leave it out")
-			return
-		}
-		h(w, r)
-	})
-}
-
-// onlyPost refuses what is no POST.
-func onlyPost(w http.ResponseWriter, r *http.Request) bool {
-	if r.Method == http.MethodPost {
-		return true
-	}
-	spare(w, r)
-	w.Header().Set("Allow", "POST")
-	fail(w, http.StatusMethodNotAllowed, wire.ReasonMethodNotAllowed,
-		fmt.Sprintf("%s is not allowed on %s: use POST", r.Method, r.URL.Path))
-	return false
-}
 
 // HealthHandler answers /healthz, /livez and /readyz in plain text as Kubernetes'
 // servers do: "ok", with ?verbose one line for each check.
@@ -140,11 +102,6 @@ func gitVersion(version string) string {
 	return fmt.Sprintf("v%s.%s.0+%s", kubernetesMajor, kubernetesMinor, strings.Trim("svcctl."+build, "."))
 }
 
-// status answers /svcctl/v1/status.
-func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, s.backend.Status())
-}
-
 // comeAgain is the time, in seconds, after which a client asks again whether the box has what it waits for.
 const comeAgain = 1
 
@@ -162,36 +119,36 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request) {
 
 // wait answers /svcctl/v1/wait with the Status once what is waited for is so.
 func (s *Server) wait(w http.ResponseWriter, r *http.Request) {
-	condition, err := parseWait(r)
-	if err != nil {
-		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, err.Error())
+	q, ok := asked(w, r, wire.Wait)
+	if !ok {
 		return
 	}
 	// The server's deadlines are made for answers at once. The read deadline would
 	// end the request's context.
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Time{})
-	_ = rc.SetWriteDeadline(time.Now().Add(condition.timeout + s.limits.write))
+	_ = rc.SetWriteDeadline(time.Now().Add(q.Timeout + s.limits.write))
 
-	ctx, cancel := context.WithTimeout(r.Context(), condition.timeout)
+	ctx, cancel := context.WithTimeout(r.Context(), q.Timeout)
 	defer cancel()
-	if condition.ready {
+	var err error
+	if q.For == "ready" {
 		err = s.untilReady(ctx)
 	} else {
-		err = s.backend.Synced(ctx, condition.revision)
+		err = s.backend.Synced(ctx, q.Revision)
 	}
 	switch {
 	case err == nil:
 		writeJSON(w, http.StatusOK, s.backend.Status())
 	case r.Context().Err() != nil:
 		fail(w, http.StatusServiceUnavailable, wire.ReasonServiceUnavailable,
-			fmt.Sprintf("not %s: %v", condition.name(), context.Cause(r.Context())))
+			fmt.Sprintf("not %s: %v", q.For, context.Cause(r.Context())))
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		fail(w, http.StatusGatewayTimeout, wire.ReasonTimeout,
-			fmt.Sprintf("not %s after %s%s", condition.name(), condition.timeout.Round(time.Millisecond), s.why(err)))
+			fmt.Sprintf("not %s after %s%s", q.For, q.Timeout.Round(time.Millisecond), s.why(err)))
 	default:
 		fail(w, http.StatusServiceUnavailable, wire.ReasonServiceUnavailable,
-			fmt.Sprintf("not %s: %v", condition.name(), err))
+			fmt.Sprintf("not %s: %v", q.For, err))
 	}
 }
 
@@ -225,48 +182,6 @@ func (s *Server) untilReady(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
-}
-
-// waitFor is the condition of a call of /svcctl/v1/wait.
-type waitFor struct {
-	ready    bool // else synced
-	revision uint64
-	timeout  time.Duration
-}
-
-func (c waitFor) name() string {
-	if c.ready {
-		return "ready"
-	}
-	return "synced"
-}
-
-// parseWait reads the query of /svcctl/v1/wait.
-func parseWait(r *http.Request) (waitFor, error) {
-	q := r.URL.Query()
-	c := waitFor{timeout: defaultWait}
-	switch v := q.Get("for"); v {
-	case "ready":
-		c.ready = true
-	case "synced":
-	default:
-		return c, fmt.Errorf("for=%q: want synced or ready", v)
-	}
-	if v := q.Get("timeout"); v != "" {
-		d, err := time.ParseDuration(v)
-		if err != nil || d <= 0 || d > maxWait {
-			return c, fmt.Errorf("timeout=%q: want a duration as 30s or 2m, at most 1h", v)
-		}
-		c.timeout = d
-	}
-	if v := q.Get("revision"); v != "" {
-		n, err := strconv.ParseUint(v, 10, 64)
-		if err != nil {
-			return c, fmt.Errorf("revision=%q: want a number", v)
-		}
-		c.revision = n
-	}
-	return c, nil
 }
 
 // notFound answers every path that is not served, the Kubernetes-shaped API's too.

@@ -10,24 +10,13 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// How many entries of the journal are told when nothing else is asked for, and at most.
-const (
-	defaultJournal = 100
-	maxJournal     = 10_000
-)
-
-// journal answers /svcctl/v1/journal: one entry a line, the oldest first.
+// journal answers with the newest changes: one a line, the oldest first.
 func (s *Server) journal(w http.ResponseWriter, r *http.Request) {
-	limit := defaultJournal
-	if text := r.URL.Query().Get("limit"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 || n > maxJournal {
-			fail(w, http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("limit=%q: want a number from 1 to %d", text, maxJournal))
-			return
-		}
-		limit = n
+	q, ok := asked(w, r, wire.GetJournal)
+	if !ok {
+		return
 	}
-	entries, err := s.cfg.Journal(limit, r.URL.Query().Get("events") == "true")
+	entries, err := s.cfg.Journal(q.Limit, q.Events)
 	if err != nil {
 		fail(w, http.StatusInternalServerError, wire.ReasonInternalError, "the journal cannot be read: "+err.Error())
 		return

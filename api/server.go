@@ -218,84 +218,83 @@ func (s *Server) Handler() http.Handler {
 		mux.Handle(path, get(s.version))
 	}
 	reader := func(path string, h http.Handler) { mux.Handle(path, needs(auth.Reader, h)) }
-	admin := func(path string, h http.Handler) { mux.Handle(path, needs(auth.Admin, h)) }
-	reader("/svcctl/v1/status", get(s.status))
+	route(mux, wire.GetStatus, s.status)
 	if s.cfg.Waiting {
 		reader("/", http.HandlerFunc(s.refuse))
 		return s.observe(mux, s.identify(s.admit(mux)))
 	}
-	reader(waitPath, get(s.wait))
-	admin("/svcctl/v1/release", http.HandlerFunc(s.release))
+	operation(mux, wire.Wait.Operation, http.HandlerFunc(s.wait))
+	route(mux, wire.Release, s.release)
+	route(mux, wire.GetEndpoint, s.endpoint)
 	if s.cfg.Fleet != nil {
-		reader("/svcctl/v1/fleet", get(s.fleet))
-		reader("/svcctl/v1/fleet/sources", get(s.sources))
-		admin("/svcctl/v1/fleet/source", http.HandlerFunc(s.takeSource))
-		admin("/svcctl/v1/fleet/source/forget", http.HandlerFunc(s.forgetSource))
-		admin("/svcctl/v1/fleet/accept", http.HandlerFunc(s.acceptFleet))
+		route(mux, wire.GetFleet, s.fleet)
+		route(mux, wire.GetSources, s.sources)
+		route(mux, wire.TakeSource, s.takeSource)
+		route(mux, wire.ForgetSource, s.forgetSource)
+		route(mux, wire.AcceptFleet, s.acceptFleet)
 	}
 	if s.cfg.Commits != nil {
 		mux.Handle(commitsPath, leaves(s.unhurried(s.cfg.Commits)))
 		mux.Handle(commitsPath+"/", leaves(s.unhurried(s.cfg.Commits)))
 	}
 	if s.cfg.Environment != nil {
-		reader("/svcctl/v1/env", get(s.environment))
+		route(mux, wire.GetEnvironment, s.environment)
 	}
 	if s.cfg.Journal != nil {
-		admin("/svcctl/v1/journal", get(s.journal))
+		operation(mux, wire.GetJournal.Operation, http.HandlerFunc(s.journal))
 	}
 	if s.cfg.Allocations != nil {
-		reader("/svcctl/v1/alloc", get(s.alloc))
-		admin("/svcctl/v1/alloc/repair", http.HandlerFunc(s.repair))
+		route(mux, wire.GetAllocations, s.allocations)
+		route(mux, wire.Repair, s.repair)
 	}
 	if s.cfg.Service != nil {
-		reader("/svcctl/v1/service", get(s.service))
+		route(mux, wire.GetService, s.service)
 	}
 	if s.cfg.Traffic != nil {
-		reader("/svcctl/v1/traffic", get(s.traffic))
-		reader("/svcctl/v1/conns", get(s.conns))
-		admin("/svcctl/v1/conns/kill", http.HandlerFunc(s.kill))
+		route(mux, wire.GetTraffic, s.traffic)
+		route(mux, wire.GetConnections, s.connections)
+		route(mux, wire.Kill, s.kill)
 	}
 	if s.cfg.Changes != nil {
-		admin("/svcctl/v1/trial", http.HandlerFunc(s.trial))
-		admin("/svcctl/v1/trial/confirm", http.HandlerFunc(s.confirm))
-		admin("/svcctl/v1/trial/back", http.HandlerFunc(s.back))
-		admin("/svcctl/v1/rollback", http.HandlerFunc(s.rollback))
-		admin("/svcctl/v1/export", s.unhurried(get(s.export)))
+		route(mux, wire.BeginTrial, s.beginTrial)
+		route(mux, wire.ConfirmTrial, s.confirmTrial)
+		route(mux, wire.UndoTrial, s.undoTrial)
+		route(mux, wire.Rollback, s.rollback)
+		operation(mux, wire.Export.Operation, s.unhurried(http.HandlerFunc(s.export)))
 	}
 	if s.cfg.Rollouts != nil {
-		reader("/svcctl/v1/rollout", get(s.rollout))
-		admin("/svcctl/v1/rollout/begin", http.HandlerFunc(s.beginRollout))
-		for _, verb := range []string{wire.RolloutStart, wire.RolloutPause, wire.RolloutResume, wire.RolloutUndo} {
-			admin("/svcctl/v1/rollout/"+verb, s.moveRollout(verb))
+		route(mux, wire.GetRollout, s.rollout)
+		route(mux, wire.BeginRollout, s.beginRollout)
+		for _, verb := range wire.RolloutMoves() {
+			route(mux, wire.MoveRollout(verb), s.moveRollout(verb))
 		}
 	}
 	if s.cfg.Plan != nil {
-		admin("/svcctl/v1/plan", s.unhurried(http.HandlerFunc(s.plan)))
+		operation(mux, wire.Plan.Operation, s.unhurried(http.HandlerFunc(s.plan)))
 	}
 	if s.cfg.Trace != nil {
-		admin(tracePath, get(s.trace))
+		operation(mux, wire.Trace.Operation, http.HandlerFunc(s.trace))
 	}
 	if s.cfg.Dashboard != nil {
 		mux.Handle("/dashboard/", s.dashboard())
 	}
 	if s.cfg.Announcements != nil {
-		reader(announcementsPath, s.unhurried(get(s.announcements)))
-		reader(announcementsPath+"/report", http.HandlerFunc(s.announcerReport))
+		operation(mux, wire.GetAnnouncements.Operation, s.unhurried(http.HandlerFunc(s.announcements)))
+		operation(mux, wire.ReportAnnouncements.Operation, http.HandlerFunc(s.announcerReport))
 	}
 	if s.cfg.Health != nil {
-		reader("/svcctl/v1/health", get(s.health))
+		route(mux, wire.GetHealth, s.health)
 	}
 	if s.cfg.Probe != nil {
-		admin("/svcctl/v1/probe", http.HandlerFunc(s.probe))
+		route(mux, wire.Probe, s.probe)
 	}
 	if s.cfg.Setup != nil {
-		reader("/svcctl/v1/setup", get(s.setup))
+		route(mux, wire.GetSetup, s.setup)
 	}
-	reader("/svcctl/v1/endpoint", get(s.endpoint))
 	reader("/svcctl/v1/token", http.HandlerFunc(s.token))
 	reader(profilePath, profiles())
 	if s.cfg.Objects != nil {
-		for _, path := range []string{"/{$}", "/api", "/api/", "/apis", "/apis/", "/openapi/", "/svcctl/v1/apply"} {
+		for _, path := range []string{"/{$}", "/api", "/api/", "/apis", "/apis/", "/openapi/", applyPath} {
 			reader(path, s.unhurried(s.cfg.Objects))
 		}
 	}

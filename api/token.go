@@ -105,17 +105,15 @@ func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, done)
 }
 
-// endpoint answers /svcctl/v1/endpoint.
-func (s *Server) endpoint(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) endpoint(*http.Request, wire.None) (e wire.Endpoint, err error) {
 	if s.cfg.TLS == nil {
-		fail(w, http.StatusNotFound, wire.ReasonNotFound, noTLS)
-		return
+		return e, wire.NewFailure(http.StatusNotFound, wire.ReasonNotFound, noTLS)
 	}
-	e := wire.Endpoint{Server: "https://" + reachable(s.cfg.TLS.Address)}
+	e.Server = "https://" + reachable(s.cfg.TLS.Address)
 	if s.cfg.TLS.CA != nil {
 		e.CertificateAuthority = string(s.cfg.TLS.CA())
 	}
-	writeJSON(w, http.StatusOK, e)
+	return e, nil
 }
 
 // reachable is the host and port by which clients on this box reach a listener: one on all

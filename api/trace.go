@@ -15,14 +15,14 @@ import (
 // wire.ErrTracing.
 type Trace func(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error
 
-// Where packets are followed: for programs, and as a page of Config.Dashboard.
-const (
-	tracePath = "/svcctl/v1/trace"
-	tracePage = "/dashboard/trace"
-)
+// tracePage is the page of Config.Dashboard that follows packets.
+const tracePage = "/dashboard/trace"
 
 // trace answers /svcctl/v1/trace: a wire.TracedPacket a line, as they come.
 func (s *Server) trace(w http.ResponseWriter, r *http.Request) {
+	if !bodiless(w, r) {
+		return
+	}
 	q, err := wire.ParseTraceQuery(r.URL.Query())
 	if err != nil {
 		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, err.Error())

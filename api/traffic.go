@@ -5,10 +5,8 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
-	"svcctl.io/svcctl/api/auth"
 	"svcctl.io/svcctl/api/wire"
 )
 
@@ -21,114 +19,51 @@ type Traffic interface {
 	Kill(id uint32) (*wire.Connection, error)
 }
 
-const (
-	defaultTraffic     = 100
-	maxTraffic         = 10_000
-	defaultConnections = 1000
-	mostConnections    = 100_000
-)
-
-// limitOf reads the query's limit.
-func limitOf(r *http.Request, def, most int) (int, error) {
-	n, err := wire.ParseBounded(r.URL.Query().Get("limit"), def, most)
-	if err != nil {
-		return 0, fmt.Errorf("limit=%w", err)
-	}
-	return n, nil
-}
-
-// traffic answers /svcctl/v1/traffic.
-func (s *Server) traffic(w http.ResponseWriter, r *http.Request) {
-	values := r.URL.Query()
-	q := wire.TrafficQuery{
-		Namespace: values.Get("namespace"), Service: values.Get("name"), Filter: values.Get("filter"), Sort: values.Get("sort"),
-		Endpoints: values.Get("endpoints") == "true", History: values.Get("history") == "true",
-		Clients: values.Get("clients") == "true",
-	}
-	if q.Sort == "" {
-		q.Sort = "open"
-	}
-	if !slices.Contains(wire.TrafficSorts(), q.Sort) {
-		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("sort=%q: want %s", q.Sort, strings.Join(wire.TrafficSorts(), ", ")))
-		return
-	}
-	if q.Clients && (q.Namespace == "" || q.Service == "") {
-		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, "clients=true: they are those of one Service: give namespace and name")
-		return
-	}
-	if len(q.Filter) > wire.MaxTrafficFilter {
-		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("filter: it is %d bytes long, %d is the most", len(q.Filter), wire.MaxTrafficFilter))
-		return
-	}
-	var err error
-	if q.Limit, err = limitOf(r, defaultTraffic, maxTraffic); err != nil {
-		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, err.Error())
-		return
+func (s *Server) traffic(_ *http.Request, q wire.TrafficQuery) (t wire.Traffic, err error) {
+	switch {
+	case !slices.Contains(wire.TrafficSorts(), q.Sort):
+		return t, badRequest("sort=%q: want %s", q.Sort, strings.Join(wire.TrafficSorts(), ", "))
+	case q.Clients && (q.Namespace == "" || q.Service == ""):
+		return t, badRequest("clients=true: they are those of one Service: give namespace and name")
+	case len(q.Filter) > wire.MaxTrafficFilter:
+		return t, badRequest("filter: it is %d bytes long, %d is the most", len(q.Filter), wire.MaxTrafficFilter)
 	}
 	answer, err := s.cfg.Traffic.Traffic(q)
 	if err != nil {
-		fail(w, http.StatusServiceUnavailable, wire.ReasonServiceUnavailable, err.Error())
-		return
+		return t, err
 	}
-	writeJSON(w, http.StatusOK, answer)
+	return *answer, nil
 }
 
-// conns answers /svcctl/v1/conns.
-func (s *Server) conns(w http.ResponseWriter, r *http.Request) {
-	q, err := connectionQuery(r)
-	if err != nil {
-		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, err.Error())
-		return
-	}
-	answer, err := s.cfg.Traffic.Connections(q)
-	if err != nil {
-		fail(w, http.StatusServiceUnavailable, wire.ReasonServiceUnavailable, err.Error())
-		return
-	}
-	writeJSON(w, http.StatusOK, answer)
-}
-
-func connectionQuery(r *http.Request) (q wire.ConnectionQuery, err error) {
-	values := r.URL.Query()
-	q.Namespace, q.Service = values.Get("namespace"), values.Get("name")
-	if q.Limit, err = limitOf(r, defaultConnections, mostConnections); err != nil {
-		return q, err
-	}
-	if text := values.Get("endpoint"); text != "" {
-		if q.Endpoint, err = netip.ParseAddrPort(text); err != nil {
-			if q.EndpointAddr, err = netip.ParseAddr(text); err != nil {
-				return q, fmt.Errorf("endpoint=%q: want an address, or an address and port as 10.1.2.11:8080", text)
+func (s *Server) connections(_ *http.Request, asked wire.ConnectionsQuery) (c wire.Connections, err error) {
+	q := wire.ConnectionQuery{Namespace: asked.Namespace, Service: asked.Service, Limit: asked.Limit}
+	if asked.Endpoint != "" {
+		if q.Endpoint, err = netip.ParseAddrPort(asked.Endpoint); err != nil {
+			if q.EndpointAddr, err = netip.ParseAddr(asked.Endpoint); err != nil {
+				return c, badRequest("endpoint=%q: want an address, or an address and port as 10.1.2.11:8080", asked.Endpoint)
 			}
 		}
 	}
-	if text := values.Get("client"); text != "" {
-		if q.Client, err = wire.ParseClients(text); err != nil {
-			return q, fmt.Errorf("client=%w", err)
+	if asked.Client != "" {
+		if q.Client, err = wire.ParseClients(asked.Client); err != nil {
+			return c, badRequest("client=%v", err)
 		}
 	}
-	return q, nil
+	answer, err := s.cfg.Traffic.Connections(q)
+	if err != nil {
+		return c, err
+	}
+	return *answer, nil
 }
 
-// kill answers POST /svcctl/v1/conns/kill.
-func (s *Server) kill(w http.ResponseWriter, r *http.Request) {
-	if !onlyPost(w, r) {
-		return
-	}
-	text := r.URL.Query().Get("id")
-	id, err := strconv.ParseUint(text, 10, 32)
-	if err != nil {
-		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("id=%q: want the number that `svcctl conns` shows", text))
-		return
-	}
-	killed, err := s.cfg.Traffic.Kill(uint32(id))
+func (s *Server) kill(r *http.Request, q wire.KillQuery) (wire.Connection, error) {
+	killed, err := s.cfg.Traffic.Kill(q.ID)
 	switch {
 	case err != nil:
-		fail(w, http.StatusServiceUnavailable, wire.ReasonServiceUnavailable, err.Error())
+		return wire.Connection{}, err
 	case killed == nil:
-		fail(w, http.StatusNotFound, wire.ReasonNotFound, fmt.Sprintf("no Service has a connection %d: it ended, or never was", id))
-	default:
-		s.log.Info("a connection was ended", "svc", killed.Namespace+"/"+killed.Service, "client", killed.Client,
-			"endpoint", killed.Endpoint, "user", auth.From(r.Context()).Name)
-		writeJSON(w, http.StatusOK, killed)
+		return wire.Connection{}, wire.NewFailure(http.StatusNotFound, wire.ReasonNotFound, fmt.Sprintf("no Service has a connection %d: it ended, or never was", q.ID))
 	}
+	s.log.Info("a connection was ended", "svc", killed.Namespace+"/"+killed.Service, "client", killed.Client, "endpoint", killed.Endpoint, "user", userOf(r))
+	return *killed, nil
 }

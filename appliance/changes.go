@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"time"
 
-	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/store"
@@ -116,16 +115,16 @@ func (c changes) Back(ctx context.Context) (b wire.RolledBack, err error) {
 }
 
 // Rollback implements api.Changes.
-func (c changes) Rollback(_ context.Context, ask api.Rollback) (wire.RolledBack, error) {
-	if now, _ := c.a.store.Revisions(); ask.Revision > now {
-		return wire.RolledBack{}, wire.NewFailure(http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("revision %d is not there yet: the newest one is %d", ask.Revision, now))
+func (c changes) Rollback(_ context.Context, q wire.RollbackQuery, user, agent string) (wire.RolledBack, error) {
+	if now, _ := c.a.store.Revisions(); q.Revision > now {
+		return wire.RolledBack{}, wire.NewFailure(http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("revision %d is not there yet: the newest one is %d", q.Revision, now))
 	}
-	by := store.Caller{User: ask.User, Manager: "svcctl", Agent: ask.Agent, Trial: ask.Trial}
-	b, err := c.a.store.Rollback(store.Rollback{Revision: ask.Revision, Last: ask.Last, By: by, DryRun: ask.DryRun})
+	by := store.Caller{User: user, Manager: "svcctl", Agent: agent, Trial: q.Trial}
+	b, err := c.a.store.Rollback(store.Rollback{Revision: q.Revision, Last: q.Last, By: by, DryRun: q.DryRun != ""})
 	if err != nil {
 		return wire.RolledBack{}, failureOf(err)
 	}
-	return wire.RolledBack{Revision: b.Revision, Last: b.Last, DryRun: ask.DryRun, Objects: revivedOf(b.Objects)}, nil
+	return wire.RolledBack{Revision: b.Revision, Last: b.Last, DryRun: q.DryRun != "", Objects: revivedOf(b.Objects)}, nil
 }
 
 // Export implements api.Changes.

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/appliance/rollout"
@@ -51,15 +50,15 @@ func rolloutFailure(err error) error {
 }
 
 // Begin implements api.Rollouts.
-func (r rollouts) Begin(ctx context.Context, ask api.Rollout) (wire.Rollout, error) {
+func (r rollouts) Begin(ctx context.Context, q wire.RolloutQuery, user string) (wire.Rollout, error) {
 	if r.a.member == nil {
 		return wire.Rollout{}, rolloutFailure(store.ErrRolloutAlone)
 	}
-	steps, err := rollout.ParseSteps(ask.Steps)
+	steps, err := rollout.ParseSteps(q.Steps)
 	if err != nil {
 		return wire.Rollout{}, wire.NewFailure(http.StatusBadRequest, wire.ReasonBadRequest, err.Error())
 	}
-	head := store.Rollout{ID: strings.ToLower(rand.Text()[:8]), Began: time.Now().UTC().Truncate(time.Second), User: ask.User, Steps: steps, Bake: ask.Bake, Within: ask.Within, Reverts: ask.Reverts}
+	head := store.Rollout{ID: strings.ToLower(rand.Text()[:8]), Began: time.Now().UTC().Truncate(time.Second), User: user, Steps: steps, Bake: q.Bake, Within: q.Within, Reverts: q.OnFailure == wire.OnFailureUndo}
 	boxes, err := r.a.member.boxes(ctx)
 	if err != nil {
 		return wire.Rollout{}, rolloutFailure(err)

@@ -7,17 +7,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
-	"strconv"
 
 	"svcctl.io/svcctl/api/wire"
 )
 
-const (
-	tokenPath    = "/svcctl/v1/token"
-	endpointPath = "/svcctl/v1/endpoint"
-	journalPath  = "/svcctl/v1/journal"
-)
+const tokenPath = "/svcctl/v1/token"
 
 // Token asks for a bearer token. It is given over the socket only.
 func (c *Client) Token(ctx context.Context, ask wire.TokenRequest) (*wire.Token, error) {
@@ -38,20 +32,11 @@ func (c *Client) RevokeTokens(ctx context.Context) (r wire.Revoked, err error) {
 	return r, c.call(ctx, http.MethodDelete, tokenPath, nil, callTimeout, &r)
 }
 
-// Endpoint asks where the API is served over TLS.
-func (c *Client) Endpoint(ctx context.Context) (*wire.Endpoint, error) {
-	var e wire.Endpoint
-	if err := c.get(ctx, endpointPath, nil, callTimeout, &e); err != nil {
-		return nil, err
-	}
-	return &e, nil
-}
-
 // Journal asks for the newest changes of objects, at most limit, the oldest first, those of
 // Events among them when they are wanted.
 func (c *Client) Journal(ctx context.Context, limit int, withEvents bool) ([]wire.JournalEntry, error) {
-	resp, err := c.do(ctx, request{method: http.MethodGet, path: journalPath,
-		query: url.Values{"limit": {strconv.Itoa(limit)}, "events": {strconv.FormatBool(withEvents)}}, patience: callTimeout})
+	resp, err := c.do(ctx, request{method: http.MethodGet, path: wire.GetJournal.Path,
+		query: wire.WriteQuery(wire.JournalQuery{Limit: limit, Events: withEvents}), patience: callTimeout})
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +49,7 @@ func (c *Client) Journal(ctx context.Context, limit int, withEvents bool) ([]wir
 		case errors.Is(err, io.EOF):
 			return entries, nil
 		case err != nil:
-			return nil, c.strange(journalPath, err)
+			return nil, c.strange(wire.GetJournal.Path, err)
 		}
 		entries = append(entries, entry)
 	}

@@ -12,21 +12,10 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-const announcementsPath = "/svcctl/v1/announcements"
-
-// Announcements asks for the addresses that are announced, or why not.
-func (c *Client) Announcements(ctx context.Context) (*wire.Announcements, error) {
-	var a wire.Announcements
-	if err := c.get(ctx, announcementsPath, nil, callTimeout, &a); err != nil {
-		return nil, err
-	}
-	return &a, nil
-}
-
 // WatchAnnouncements calls f for each event, as the announcer, until f returns an error, ctx is done or
 // the server ends the watch.
 func (c *Client) WatchAnnouncements(ctx context.Context, f func(wire.AnnouncementsEvent) error) error {
-	resp, err := c.do(ctx, request{method: http.MethodGet, path: announcementsPath, query: url.Values{"watch": {"true"}, "announcer": {"true"}}})
+	resp, err := c.do(ctx, request{method: http.MethodGet, path: wire.GetAnnouncements.Path, query: url.Values{"watch": {"true"}, "announcer": {"true"}}})
 	if err != nil {
 		return err
 	}
@@ -40,7 +29,7 @@ func (c *Client) WatchAnnouncements(ctx context.Context, f func(wire.Announcemen
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return c.broken(announcementsPath, err)
+			return c.broken(wire.GetAnnouncements.Path, err)
 		}
 		if err := f(event); err != nil {
 			return err
@@ -54,6 +43,6 @@ func (c *Client) ReportAnnouncements(ctx context.Context, r wire.AnnouncerReport
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
-	var nothing struct{}
-	return c.ask(ctx, request{method: http.MethodPost, path: announcementsPath + "/report", form: "application/json", body: body, patience: callTimeout}, &nothing)
+	var nothing wire.None
+	return c.ask(ctx, request{method: http.MethodPost, path: wire.ReportAnnouncements.Path, form: "application/json", body: body, patience: callTimeout}, &nothing)
 }

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -123,39 +122,7 @@ func (e *UnreachableError) Unwrap() error { return e.Err }
 
 // Status asks for the status.
 func (c *Client) Status(ctx context.Context) (*wire.Status, error) {
-	var s wire.Status
-	if err := c.get(ctx, "/svcctl/v1/status", nil, callTimeout, &s); err != nil {
-		return nil, err
-	}
-	return &s, nil
-}
-
-// Environment asks for the variables that tell where the Services of a namespace are.
-func (c *Client) Environment(ctx context.Context, namespace string) (*wire.Environment, error) {
-	var e wire.Environment
-	if err := c.get(ctx, "/svcctl/v1/env", url.Values{"namespace": {namespace}}, callTimeout, &e); err != nil {
-		return nil, err
-	}
-	return &e, nil
-}
-
-// Health asks for the endpoints that are checked: of a Service, of a namespace if name is empty, or
-// of all if that is empty too.
-func (c *Client) Health(ctx context.Context, namespace, name string) (*wire.Health, error) {
-	var h wire.Health
-	if err := c.get(ctx, "/svcctl/v1/health", url.Values{"namespace": {namespace}, "name": {name}}, callTimeout, &h); err != nil {
-		return nil, err
-	}
-	return &h, nil
-}
-
-// Probe has the box connect to each TCP endpoint of a Service.
-func (c *Client) Probe(ctx context.Context, namespace, name string) ([]wire.Probed, error) {
-	var p wire.Probes
-	if err := c.call(ctx, http.MethodPost, "/svcctl/v1/probe", url.Values{"namespace": {namespace}, "name": {name}}, callTimeout, &p); err != nil {
-		return nil, err
-	}
-	return p.Endpoints, nil
+	return Call(ctx, c, wire.GetStatus, wire.None{})
 }
 
 // Version asks which API is spoken.
@@ -165,46 +132,6 @@ func (c *Client) Version(ctx context.Context) (*wire.Version, error) {
 		return nil, err
 	}
 	return &v, nil
-}
-
-// Release lets go what is kept in force although no object declares it, or not any more, and
-// tells how much that was.
-func (c *Client) Release(ctx context.Context) (r wire.Released, err error) {
-	err = c.call(ctx, http.MethodPost, "/svcctl/v1/release", nil, callTimeout, &r)
-	return r, err
-}
-
-// Fleet asks how the box stands to its fleet, and how the other boxes of it are.
-func (c *Client) Fleet(ctx context.Context) (*wire.Fleet, error) {
-	var f wire.Fleet
-	if err := c.get(ctx, "/svcctl/v1/fleet", nil, callTimeout, &f); err != nil {
-		return nil, err
-	}
-	return &f, nil
-}
-
-// FleetSources asks for the readers of the fleet's directories of manifests.
-func (c *Client) FleetSources(ctx context.Context) (list []wire.FleetSource, err error) {
-	err = c.get(ctx, "/svcctl/v1/fleet/sources", nil, callTimeout, &list)
-	return list, err
-}
-
-// TakeSource gives the reading of a source to a box, whatever that has in its directory. It returns the source as it was.
-func (c *Client) TakeSource(ctx context.Context, name, box string) (before wire.FleetSource, err error) {
-	err = c.call(ctx, http.MethodPost, "/svcctl/v1/fleet/source", url.Values{"name": {name}, "box": {box}}, callTimeout, &before)
-	return before, err
-}
-
-// ForgetSource drops a source that no box of the fleet has any more, and returns what became of it.
-func (c *Client) ForgetSource(ctx context.Context, name string) (gone wire.ForgottenSource, err error) {
-	err = c.call(ctx, http.MethodPost, "/svcctl/v1/fleet/source/forget", url.Values{"name": {name}}, callTimeout, &gone)
-	return gone, err
-}
-
-// AcceptFleet has all boxes of the fleet take what etcd has, although it went back.
-func (c *Client) AcceptFleet(ctx context.Context) (f wire.Fleet, err error) {
-	err = c.call(ctx, http.MethodPost, "/svcctl/v1/fleet/accept", nil, callTimeout, &f)
-	return f, err
 }
 
 // Wait returns the status once the condition holds. It gives up after timeout:
@@ -220,12 +147,9 @@ func (c *Client) Wait(ctx context.Context, cond Condition, timeout time.Duration
 func (c *Client) WaitFor(ctx context.Context, cond Condition, revision uint64, timeout time.Duration) (*wire.Status, error) {
 	deadline := time.Now().Add(timeout)
 	for left := timeout; ; left = max(time.Until(deadline), time.Millisecond) {
-		query := url.Values{"for": {string(cond)}, "timeout": {left.String()}}
-		if revision > 0 {
-			query.Set("revision", strconv.FormatUint(revision, 10))
-		}
+		q := wire.WaitQuery{For: string(cond), Timeout: left, Revision: revision}
 		var s wire.Status
-		err := c.get(ctx, "/svcctl/v1/wait", query, left+waitGrace, &s)
+		err := c.get(ctx, wire.Wait.Path, wire.WriteQuery(q), left+waitGrace, &s)
 		if err == nil {
 			return &s, nil
 		}
@@ -245,6 +169,15 @@ func NotRunning(err error) bool {
 	var unreachable *UnreachableError
 	return errors.As(err, &unreachable) &&
 		(errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED))
+}
+
+// Call makes a request of a route.
+func Call[Query, Answer any](ctx context.Context, c *Client, at wire.Route[Query, Answer], q Query) (*Answer, error) {
+	answer := new(Answer)
+	if err := c.call(ctx, at.Method, at.Path, wire.WriteQuery(q), callTimeout, answer); err != nil {
+		return nil, err
+	}
+	return answer, nil
 }
 
 // get asks for path and decodes the answer into v.
@@ -320,47 +253,6 @@ func failure(code int, body []byte) error {
 // Place returns the path of the appliance's socket, or its URL.
 func (c *Client) Place() string { return c.place }
 
-// Service asks for the state of a Service, and for the endpoint that a client gets, given as
-// ADDRESS or ADDRESS:PORT; "": no client.
-func (c *Client) Service(ctx context.Context, namespace, name, client string) (*wire.ServiceState, error) {
-	var s wire.ServiceState
-	query := url.Values{"namespace": {namespace}, "name": {name}}
-	if client != "" {
-		query.Set("client", client)
-	}
-	if err := c.get(ctx, "/svcctl/v1/service", query, callTimeout, &s); err != nil {
-		return nil, err
-	}
-	return &s, nil
-}
-
-// Setup asks where the appliance has what is its own.
-func (c *Client) Setup(ctx context.Context) (*wire.Setup, error) {
-	var s wire.Setup
-	if err := c.get(ctx, "/svcctl/v1/setup", nil, callTimeout, &s); err != nil {
-		return nil, err
-	}
-	return &s, nil
-}
-
 // Remote reports whether the appliance is reached over TLS rather than by its socket, so that
 // it may be on another machine.
 func (c *Client) Remote() bool { return strings.Contains(c.place, "://") }
-
-// Allocations asks for the ranges and who holds what of them.
-func (c *Client) Allocations(ctx context.Context) (*wire.Allocations, error) {
-	var a wire.Allocations
-	if err := c.get(ctx, "/svcctl/v1/alloc", nil, callTimeout, &a); err != nil {
-		return nil, err
-	}
-	return &a, nil
-}
-
-// RepairAllocations has what is held, and what the Services have, made to agree.
-func (c *Client) RepairAllocations(ctx context.Context) (*wire.Allocations, error) {
-	var a wire.Allocations
-	if err := c.call(ctx, http.MethodPost, "/svcctl/v1/alloc/repair", nil, callTimeout, &a); err != nil {
-		return nil, err
-	}
-	return &a, nil
-}

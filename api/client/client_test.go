@@ -61,7 +61,7 @@ func TestCalls(t *testing.T) {
 	if s, err := c.Wait(t.Context(), client.Ready, time.Second); err != nil || s.NodeName != "gw1" {
 		t.Errorf("Wait for ready: %+v, %v", s, err)
 	}
-	if r, err := c.Release(t.Context()); err != nil || r.Services != 3 {
+	if r, err := client.Call(t.Context(), c, wire.Release, wire.None{}); err != nil || r.Services != 3 {
 		t.Errorf("Release: %+v, %v", r, err)
 	}
 	_, err := c.Wait(t.Context(), client.Synced, 50*time.Millisecond)

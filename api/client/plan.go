@@ -11,8 +11,6 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-const planPath = "/svcctl/v1/plan"
-
 // Plan returns what applying objects, each in JSON, would change in the kernel, and then removing others, which happens only if no
 // object is refused. o.DryRun and o.AsFile are ignored.
 func (c *Client) Plan(ctx context.Context, o ApplyOptions, objects []json.RawMessage, removals []wire.PlanRemoval) (p wire.KernelPlan, err error) {
@@ -31,7 +29,7 @@ func (c *Client) Plan(ctx context.Context, o ApplyOptions, objects []json.RawMes
 		body.Write(object)
 		body.WriteByte('\n')
 	}
-	err = c.ask(ctx, request{method: http.MethodPost, path: planPath, query: query, form: ndjson, body: body.Bytes(), patience: applyPatience}, &p)
+	err = c.ask(ctx, request{method: http.MethodPost, path: wire.Plan.Path, query: query, form: ndjson, body: body.Bytes(), patience: applyPatience}, &p)
 	return p, err
 }
 
@@ -45,6 +43,6 @@ func (c *Client) PlanFiles(ctx context.Context, directory string, files []wire.P
 		}
 	}
 	query := url.Values{"directory": {directory}}
-	err = c.ask(ctx, request{method: http.MethodPost, path: planPath, query: query, form: ndjson, body: body.Bytes(), patience: applyPatience}, &p)
+	err = c.ask(ctx, request{method: http.MethodPost, path: wire.Plan.Path, query: query, form: ndjson, body: body.Bytes(), patience: applyPatience}, &p)
 	return p, err
 }

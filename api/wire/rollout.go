@@ -55,6 +55,9 @@ const (
 	RolloutUndo   = "undo"
 )
 
+// RolloutMoves lists them.
+func RolloutMoves() []string { return []string{RolloutStart, RolloutPause, RolloutResume, RolloutUndo} }
+
 // What a rollout does where a step goes wrong.
 const (
 	OnFailureStop = "stop"

@@ -157,16 +157,17 @@ type Connection struct {
 
 // TrafficQuery chooses and sorts what is answered of the traffic.
 type TrafficQuery struct {
-	Namespace, Service string // "": all
+	Namespace string `query:"namespace"` // "": all
+	Service   string `query:"name"`      // "": all
 	// Filter chooses ports of Services by their names; see TrafficFilter.
-	Filter string
+	Filter string `query:"filter"`
 	// Sort is one of TrafficSorts.
-	Sort string
+	Sort string `query:"sort" default:"open"`
 	// Limit is the most ports, and the most clients.
-	Limit     int
-	Endpoints bool // tell of endpoints
-	History   bool // and of earlier looks
-	Clients   bool // and of clients of the one Service that is named
+	Limit     int  `query:"limit" default:"100" least:"1" most:"10000"`
+	Endpoints bool `query:"endpoints"` // with endpoints
+	History   bool `query:"history"`   // with earlier readings
+	Clients   bool `query:"clients"`   // with clients of the one Service that is named
 }
 
 // ClientTraffic has the connections of one client of a Service.

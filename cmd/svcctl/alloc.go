@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/cmd/svcctl/output"
 )
@@ -58,11 +59,11 @@ func (p *program) runAlloc(ctx context.Context, v *verb, args []string) error {
 	if err != nil {
 		return err
 	}
-	ask := c.Allocations
+	of := wire.GetAllocations
 	if repair {
-		ask = c.RepairAllocations
+		of = wire.Repair
 	}
-	a, err := ask(ctx)
+	a, err := client.Call(ctx, c, of, wire.None{})
 	if err != nil {
 		return err
 	}

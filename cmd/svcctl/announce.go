@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/announce"
 	"svcctl.io/svcctl/appliance/announce/vrrp"
@@ -206,7 +207,7 @@ func (p *program) runAnnouncements(ctx context.Context, v *verb, _ []string) err
 	if err != nil {
 		return err
 	}
-	all, err := c.Announcements(ctx)
+	all, err := client.Call(ctx, c, wire.GetAnnouncements, wire.None{})
 	if err != nil {
 		return err
 	}

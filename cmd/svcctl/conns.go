@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
+	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/cmd/svcctl/output"
 )
@@ -59,20 +59,19 @@ func (p *program) runConns(ctx context.Context, v *verb, args []string) error {
 	if o := v.option("kill"); o.isSet() {
 		return p.killConn(ctx, v, o.text(), args)
 	}
-	query, err := p.trafficQuery(v, args)
+	of, err := p.trafficOf(v, args)
 	if err != nil {
 		return err
 	}
-	for _, name := range []string{"endpoint", "client", "limit"} {
-		if text := v.option(name).text(); text != "" {
-			query.Set(name, text)
-		}
+	q := wire.ConnectionsQuery{Namespace: of.Namespace, Service: of.Name, Endpoint: v.option("endpoint").text(), Client: v.option("client").text()}
+	if q.Limit, err = wire.ParseBounded(v.option("limit").text(), 0, mostConnections); err != nil {
+		return usagef("--limit %w", err)
 	}
 	appliance, err := p.client(v)
 	if err != nil {
 		return err
 	}
-	list, err := appliance.Connections(ctx, query)
+	list, err := client.Call(ctx, appliance, wire.GetConnections, q)
 	if err != nil {
 		return err
 	}
@@ -106,7 +105,7 @@ func (p *program) killConn(ctx context.Context, v *verb, text string, args []str
 	if err != nil {
 		return err
 	}
-	killed, err := appliance.Kill(ctx, uint32(id))
+	killed, err := client.Call(ctx, appliance, wire.Kill, wire.KillQuery{ID: uint32(id)})
 	if err != nil {
 		return err
 	}
@@ -114,32 +113,29 @@ func (p *program) killConn(ctx context.Context, v *verb, text string, args []str
 		killed.ID, killed.Client, killed.To, killed.Endpoint, killed.Namespace, killed.Service))
 }
 
-// trafficQuery returns the query for the Services a verb is about: those of a namespace, of all, or one.
-func (p *program) trafficQuery(v *verb, args []string) (url.Values, error) {
-	query := url.Values{}
+// trafficOf returns the Services that a verb is about: those of a namespace, of all, or one.
+func (p *program) trafficOf(v *verb, args []string) (of wire.ObjectQuery, err error) {
 	all := v.option("all-namespaces").on()
 	if len(args) == 0 {
 		if !all {
-			query.Set("namespace", p.namespace(v))
+			of.Namespace = p.namespace(v)
 		}
-		return query, nil
+		return of, nil
 	}
 	if len(args) == 1 && !strings.Contains(args[0], "/") {
 		args = []string{"svc/" + args[0]}
 	}
 	what, err := targets(args, p.namespace(v))
 	if err != nil {
-		return nil, err
+		return of, err
 	}
 	if len(what) > 1 || what[0].kind.Plural != "services" || what[0].name == "" {
-		return nil, usagef("%s takes one Service, as svc/web, or none", v.name)
+		return of, usagef("%s takes one Service, as svc/web, or none", v.name)
 	}
 	if all {
-		return nil, usagef("%s: a name is in one namespace: give -n NAMESPACE, not -A", what[0])
+		return of, usagef("%s: a name is in one namespace: give -n NAMESPACE, not -A", what[0])
 	}
-	query.Set("namespace", what[0].namespace)
-	query.Set("name", what[0].name)
-	return query, nil
+	return wire.ObjectQuery{Namespace: what[0].namespace, Name: what[0].name}, nil
 }
 
 // connsTable is the connections for people.

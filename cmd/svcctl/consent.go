@@ -4,10 +4,10 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"net/url"
 	"strings"
 
 	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/wire"
 )
 
 // errDeclined means that the answer to a question was not yes.
@@ -47,7 +47,7 @@ func (p *program) confirm(question string) bool {
 // or the appliance does not list them.
 func openConnections(ctx context.Context, c *client.Client, services map[string]bool) string {
 	open := 0
-	list, err := c.Connections(ctx, url.Values{"limit": {mostConnections}})
+	list, err := client.Call(ctx, c, wire.GetConnections, wire.ConnectionsQuery{Limit: mostConnections})
 	if err != nil {
 		return "" // the question is asked without the number
 	}

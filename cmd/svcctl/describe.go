@@ -147,7 +147,7 @@ func (d *describing) service(ctx context.Context, page *describe.Page, t target)
 
 // state asks what becomes of a Service; nil where the appliance does not tell, as an older one.
 func (d *describing) state(ctx context.Context, t target) (*wire.ServiceState, error) {
-	state, err := d.c.Service(ctx, t.namespace, t.name, "")
+	state, err := client.Call(ctx, d.c, wire.GetService, wire.ServiceQuery{Namespace: t.namespace, Name: t.name})
 	if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
 		return nil, nil
 	}
@@ -156,7 +156,7 @@ func (d *describing) state(ctx context.Context, t target) (*wire.ServiceState, e
 
 // health returns rows about the endpoints that are checked.
 func (d *describing) health(ctx context.Context, t target) ([][]string, error) {
-	h, err := d.c.Health(ctx, t.namespace, t.name)
+	h, err := client.Call(ctx, d.c, wire.GetHealth, wire.ObjectQuery{Namespace: t.namespace, Name: t.name})
 	if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
 		return nil, nil // an appliance of a version without checks
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -70,7 +69,7 @@ func (p *program) runDoctor(ctx context.Context, v *verb, _ []string) error {
 	_, err = c.Version(ctx)
 	serving := err == nil
 	var more []appliance.Finding
-	if setup, err := c.Setup(ctx); err == nil {
+	if setup, err := client.Call(ctx, c, wire.GetSetup, wire.None{}); err == nil {
 		more = p.setupFindings(setup)
 		// What the appliance itself says goes before defaults: it may run with other settings.
 		if !v.option("data-dir").isSet() {
@@ -87,7 +86,7 @@ func (p *program) runDoctor(ctx context.Context, v *verb, _ []string) error {
 	if status, err := c.Status(ctx); err == nil {
 		d.Findings = append(d.Findings, heldFindings(status)...)
 		d.Findings = append(d.Findings, fleetFindings(status.Fleet)...)
-		if all, err := c.Announcements(ctx); err == nil {
+		if all, err := client.Call(ctx, c, wire.GetAnnouncements, wire.None{}); err == nil {
 			d.Findings = append(d.Findings, p.announcingFindings(all, status.Problems, boxNetworks())...)
 		}
 	}
@@ -95,7 +94,7 @@ func (p *program) runDoctor(ctx context.Context, v *verb, _ []string) error {
 		d.Findings = append(d.Findings, refusalFindings(seen)...)
 		d.Findings = append(d.Findings, accountingFindings(seen)...)
 	}
-	if seen, err := c.Traffic(ctx, url.Values{"sort": {"unanswered"}, "limit": {"3"}}); err == nil {
+	if seen, err := client.Call(ctx, c, wire.GetTraffic, wire.TrafficQuery{Sort: "unanswered", Limit: 3}); err == nil {
 		d.Findings = append(d.Findings, silenceFindings(seen))
 	}
 	if err := p.output(v, d, func() string { return doctorPage(d.Findings, p.color) }); err != nil {
@@ -118,7 +117,7 @@ func (p *program) runDoctor(ctx context.Context, v *verb, _ []string) error {
 func twoLooks(ctx context.Context, c *client.Client) (*wire.Traffic, error) {
 	var first time.Time
 	for {
-		seen, err := c.Traffic(ctx, url.Values{"sort": {"refused"}, "limit": {"3"}})
+		seen, err := client.Call(ctx, c, wire.GetTraffic, wire.TrafficQuery{Sort: "refused", Limit: 3})
 		switch {
 		case err != nil || !seen.Counted:
 			return seen, err

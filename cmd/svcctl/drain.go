@@ -119,7 +119,7 @@ func (p *program) runDrain(ctx context.Context, v *verb, drain bool) error {
 
 // askToDrain asks when a drain makes addresses unreachable, as far as this box can see.
 func (p *program) askToDrain(ctx context.Context, v *verb, c *client.Client) error {
-	all, err := c.Announcements(ctx)
+	all, err := client.Call(ctx, c, wire.GetAnnouncements, wire.None{})
 	if err != nil {
 		return err
 	}
@@ -177,7 +177,7 @@ func pronoun(addrs []string) string {
 }
 
 // mostConnections is the limit of connections in one request.
-const mostConnections = "100000"
+const mostConnections = 100_000
 
 // silence is the time without a packet after which the drain counts as finished.
 const silence = 2 * time.Second
@@ -186,10 +186,10 @@ const silence = 2 * time.Second
 func (p *program) awaitSilence(ctx context.Context, c *client.Client) (open int, err error) {
 	var before *wire.Connections
 	for why := "the appliance did not answer"; ; {
-		all, err := c.Announcements(ctx)
+		all, err := client.Call(ctx, c, wire.GetAnnouncements, wire.None{})
 		var now *wire.Connections
 		if err == nil {
-			now, err = c.Connections(ctx, url.Values{"limit": {mostConnections}})
+			now, err = client.Call(ctx, c, wire.GetConnections, wire.ConnectionsQuery{Limit: mostConnections})
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -239,7 +239,7 @@ func stillActive(active, unlisted int) string {
 	case active > 0:
 		return fmt.Sprintf("packets of %s still come", count(active, "connection"))
 	case unlisted > 0:
-		return fmt.Sprintf("%s could not be looked at: there are more than %s", count(unlisted, "connection"), mostConnections)
+		return fmt.Sprintf("%s could not be looked at: there are more than %d", count(unlisted, "connection"), mostConnections)
 	}
 	return ""
 }

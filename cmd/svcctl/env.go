@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 
+	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/cmd/svcctl/output"
 )
@@ -66,7 +67,7 @@ func (p *program) runEnv(ctx context.Context, v *verb, args []string) error {
 	if err != nil {
 		return err
 	}
-	environment, err := c.Environment(ctx, v.option("namespace").text())
+	environment, err := client.Call(ctx, c, wire.GetEnvironment, wire.EnvironmentQuery{Namespace: v.option("namespace").text()})
 	if err != nil {
 		return err
 	}

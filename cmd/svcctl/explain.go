@@ -187,25 +187,26 @@ func questionText(q diagnose.Question) string {
 
 // explainFacts collects what is known about a Service and tells what follows.
 func (p *program) explainFacts(ctx context.Context, v *verb, c *client.Client, f diagnose.Facts, title string) error {
-	client := v.option("client").text()
 	var err error
 	if f.Status, err = c.Status(ctx); err != nil {
 		return err
 	}
-	f.State, err = c.Service(ctx, f.Namespace, f.Name, client)
+	f.State, err = client.Call(ctx, c, wire.GetService, wire.ServiceQuery{Namespace: f.Namespace, Name: f.Name, Client: v.option("client").text()})
 	if refused, is := errors.AsType[*wire.Failure](err); is && refused.Reason == wire.ReasonNotFound {
 		f.State = nil // an appliance of an earlier version
 	} else if err != nil {
 		return err
 	}
 	if v.option("probe").on() && f.Service != nil {
-		if f.Probed, err = c.Probe(ctx, f.Namespace, f.Name); err != nil {
+		probes, err := client.Call(ctx, c, wire.Probe, wire.ObjectQuery{Namespace: f.Namespace, Name: f.Name})
+		if err != nil {
 			return err
 		}
+		f.Probed = probes.Endpoints
 	}
 	// Rates need two looks: this one and an earlier one of another viewer. Without it they are
 	// absent.
-	f.Traffic, err = c.Traffic(ctx, url.Values{"namespace": {f.Namespace}, "name": {f.Name}})
+	f.Traffic, err = client.Call(ctx, c, wire.GetTraffic, wire.TrafficQuery{Namespace: f.Namespace, Service: f.Name})
 	if _, is := errors.AsType[*wire.Failure](err); is {
 		f.Traffic = nil // connections cannot be counted here
 	} else if err != nil {

@@ -69,7 +69,7 @@ func (p *program) explainAddress(ctx context.Context, v *verb, q diagnose.Questi
 			return p.tell(questionText(q), diagnose.Endpoint(f, backends))
 		}
 	}
-	if f.Allocations, err = c.Allocations(ctx); err != nil {
+	if f.Allocations, err = client.Call(ctx, c, wire.GetAllocations, wire.None{}); err != nil {
 		return err
 	}
 	return p.tell(questionText(q), diagnose.Nobody(f))
@@ -77,7 +77,7 @@ func (p *program) explainAddress(ctx context.Context, v *verb, q diagnose.Questi
 
 // boxAddresses returns the addresses of the box; nil when an appliance of an earlier version does not list them.
 func boxAddresses(ctx context.Context, c *client.Client) ([]wire.BoxAddress, error) {
-	setup, err := c.Setup(ctx)
+	setup, err := client.Call(ctx, c, wire.GetSetup, wire.None{})
 	if refused, is := errors.AsType[*wire.Failure](err); is && refused.Reason == wire.ReasonNotFound {
 		return nil, nil
 	}
@@ -129,7 +129,7 @@ func served(ctx context.Context, c *client.Client, all []*object.Service, first 
 	}
 	at := netip.AddrPortFrom(q.Address, q.Port).String()
 	for _, one := range asking {
-		state, err := c.Service(ctx, one.Metadata.Namespace, one.Metadata.Name, "")
+		state, err := client.Call(ctx, c, wire.GetService, wire.ServiceQuery{Namespace: one.Metadata.Namespace, Name: one.Metadata.Name})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -156,7 +156,7 @@ func backendsAt(ctx context.Context, c *client.Client, q diagnose.Question) (bac
 	if err != nil {
 		return nil, err
 	}
-	health, err := c.Health(ctx, "", "")
+	health, err := client.Call(ctx, c, wire.GetHealth, wire.ObjectQuery{Namespace: "", Name: ""})
 	if err != nil {
 		return nil, err
 	}

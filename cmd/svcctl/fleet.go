@@ -10,6 +10,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/appliance/config"
@@ -286,7 +287,7 @@ func (p *program) fleetBoxes(ctx context.Context, v *verb) error {
 	if err != nil {
 		return err
 	}
-	f, err := c.Fleet(ctx)
+	f, err := client.Call(ctx, c, wire.GetFleet, wire.None{})
 	if err != nil {
 		return ofFleet(err)
 	}
@@ -301,7 +302,7 @@ func (p *program) fleetAccept(ctx context.Context, v *verb) error {
 	if err != nil {
 		return err
 	}
-	f, err := c.AcceptFleet(ctx)
+	f, err := client.Call(ctx, c, wire.AcceptFleet, wire.None{})
 	if err != nil {
 		return err
 	}

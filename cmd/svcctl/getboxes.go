@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/cmd/svcctl/output"
 )
@@ -141,7 +142,7 @@ func (p *program) printBoxes(ctx context.Context, v *verb, f form, asked *boxesA
 	if err != nil {
 		return err
 	}
-	of, err := c.Fleet(ctx)
+	of, err := client.Call(ctx, c, wire.GetFleet, wire.None{})
 	if err != nil {
 		return ofFleet(err)
 	}

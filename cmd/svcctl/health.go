@@ -85,7 +85,7 @@ func (p *program) runHealth(ctx context.Context, v *verb, args []string) error {
 		}
 		return p.watchHealth(ctx, c, namespace, name)
 	}
-	h, err := c.Health(ctx, namespace, name)
+	h, err := client.Call(ctx, c, wire.GetHealth, wire.ObjectQuery{Namespace: namespace, Name: name})
 	if err != nil {
 		return err
 	}
@@ -191,7 +191,7 @@ func (p *program) watchHealth(ctx context.Context, c *client.Client, namespace, 
 	look := time.NewTicker(healthLook)
 	defer look.Stop()
 	for first := true; ; first = false {
-		h, err := c.Health(ctx, namespace, name)
+		h, err := client.Call(ctx, c, wire.GetHealth, wire.ObjectQuery{Namespace: namespace, Name: name})
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil

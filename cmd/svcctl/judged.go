@@ -50,7 +50,7 @@ func isUndecided(ctx context.Context, c *client.Client, s *wire.Status, services
 	}
 	for _, key := range names {
 		namespace, name, _ := strings.Cut(key, "/")
-		h, err := c.Health(ctx, namespace, name)
+		h, err := client.Call(ctx, c, wire.GetHealth, wire.ObjectQuery{Namespace: namespace, Name: name})
 		if err != nil {
 			return false, err
 		}

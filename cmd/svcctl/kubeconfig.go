@@ -106,7 +106,7 @@ func (p *program) runKubeconfig(ctx context.Context, v *verb, _ []string) error 
 		return err
 	}
 	c := client.New(socket)
-	where, err := c.Endpoint(ctx)
+	where, err := client.Call(ctx, c, wire.GetEndpoint, wire.None{})
 	if err != nil {
 		return err
 	}

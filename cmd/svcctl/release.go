@@ -51,7 +51,7 @@ func (p *program) runRelease(ctx context.Context, v *verb, _ []string) error {
 			return err
 		}
 	}
-	released, err := c.Release(ctx)
+	released, err := client.Call(ctx, c, wire.Release, wire.None{})
 	if err != nil {
 		return err
 	}

@@ -81,12 +81,12 @@ func (p *program) runRollback(ctx context.Context, v *verb, args []string) error
 	if err != nil {
 		return err
 	}
-	b, err := c.Rollback(ctx, revision, last, true)
+	b, err := client.Call(ctx, c, wire.Rollback, wire.RollbackQuery{Revision: revision, Last: last, DryRun: "All"})
 	if err != nil {
 		return err
 	}
 	suffix := " (dry run)"
-	switch consequence := rollbackConsequence(ctx, c, &b); {
+	switch consequence := rollbackConsequence(ctx, c, b); {
 	case dry:
 	case bare:
 		if v.option("output").text() == "table" {
@@ -107,7 +107,7 @@ func (p *program) runRollback(ctx context.Context, v *verb, args []string) error
 		if err := trial.begin(ctx); err != nil {
 			return err
 		}
-		if b, err = c.Rollback(ctx, revision, last, false); err != nil {
+		if b, err = client.Call(ctx, c, wire.Rollback, wire.RollbackQuery{Revision: revision, Last: last}); err != nil {
 			return err
 		}
 	}

@@ -83,7 +83,7 @@ func (p *program) runRollout(ctx context.Context, v *verb, args []string) error 
 	if args[0] == "status" {
 		return p.rolloutStatus(ctx, v, c)
 	}
-	r, err := c.MoveRollout(ctx, args[0], "")
+	r, err := client.Call(ctx, c, wire.MoveRollout(args[0]), wire.MoveQuery{})
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (p *program) runRollout(ctx context.Context, v *verb, args []string) error 
 func (p *program) rolloutStatus(ctx context.Context, v *verb, c *client.Client) error {
 	wait := v.option("wait").on()
 	for {
-		r, err := c.Rollout(ctx)
+		r, err := client.Call(ctx, c, wire.GetRollout, wire.None{})
 		if err != nil {
 			return err
 		}
@@ -112,7 +112,7 @@ func (p *program) rolloutStatus(ctx context.Context, v *verb, c *client.Client) 
 			}
 			continue
 		}
-		if err := p.output(v, r, func() string { return rolloutPage(&r) }); err != nil {
+		if err := p.output(v, r, func() string { return rolloutPage(r) }); err != nil {
 			return err
 		}
 		if r.Phase == wire.RolloutStopped || wait && r.Phase == wire.RolloutUndone {
@@ -238,11 +238,11 @@ func (r *rolling) begin(ctx context.Context) error {
 	if r == nil || r.began != nil {
 		return nil
 	}
-	began, err := r.c.BeginRollout(ctx, r.steps, r.bake, r.within, r.onFailure)
+	began, err := client.Call(ctx, r.c, wire.BeginRollout, wire.RolloutQuery{Steps: r.steps, Bake: r.bake, Within: r.within, OnFailure: r.onFailure})
 	if err != nil {
 		return err
 	}
-	r.began, r.c.InRollout = &began, began.ID
+	r.began, r.c.InRollout = began, began.ID
 	if r.onFailure != cmp.Or(began.OnFailure, wire.OnFailureStop) {
 		return fmt.Errorf("--on-failure %s: the box that was asked runs a version that does not know it", r.onFailure)
 	}
@@ -256,7 +256,7 @@ func (r *rolling) end(ctx context.Context, failed error) error {
 	}
 	r.c.InRollout = ""
 	if failed == nil {
-		started, err := r.c.MoveRollout(ctx, wire.RolloutStart, r.began.ID)
+		started, err := client.Call(ctx, r.c, wire.MoveRollout(wire.RolloutStart), wire.MoveQuery{ID: r.began.ID})
 		if err == nil && !started.Pending {
 			_, err = fmt.Fprintln(r.p.stderr, "nothing is rolled out: every object is as the files say")
 			return err
@@ -269,7 +269,7 @@ func (r *rolling) end(ctx context.Context, failed error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rolloutGiveUp)
 	defer cancel()
-	if _, err := r.c.MoveRollout(ctx, wire.RolloutUndo, r.began.ID); err != nil {
+	if _, err := client.Call(ctx, r.c, wire.MoveRollout(wire.RolloutUndo), wire.MoveQuery{ID: r.began.ID}); err != nil {
 		if refused, is := errors.AsType[*wire.Failure](err); !is || refused.Reason != wire.ReasonConflict { // else it is over
 			return errors.Join(failed, fmt.Errorf("nothing is rolled out, and rollout %s could not be undone (%w): it is undone automatically after %v", r.began.ID, err, rollout.Gather))
 		}

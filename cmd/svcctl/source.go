@@ -8,6 +8,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 )
 
@@ -72,11 +73,11 @@ func (p *program) sourceList(ctx context.Context, v *verb) error {
 	if err != nil {
 		return err
 	}
-	list, err := c.FleetSources(ctx)
+	list, err := client.Call(ctx, c, wire.GetSources, wire.None{})
 	if err != nil {
 		return ofFleet(err)
 	}
-	return p.output(v, list, func() string { return sourceTable(list) })
+	return p.output(v, *list, func() string { return sourceTable(*list) })
 }
 
 // sourceTable is a line for each source.
@@ -113,7 +114,7 @@ func (p *program) sourceTake(ctx context.Context, v *verb, name, box string) err
 		}
 		box = status.NodeName
 	}
-	before, err := c.TakeSource(ctx, name, box)
+	before, err := client.Call(ctx, c, wire.TakeSource, wire.SourceQuery{Name: name, Box: box})
 	if err != nil {
 		return ofFleet(err)
 	}
@@ -128,7 +129,7 @@ func (p *program) sourceForget(ctx context.Context, v *verb, name string) error 
 	if err != nil {
 		return err
 	}
-	gone, err := c.ForgetSource(ctx, name)
+	gone, err := client.Call(ctx, c, wire.ForgetSource, wire.SourceQuery{Name: name})
 	if err != nil {
 		return ofFleet(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -74,25 +73,23 @@ func (p *program) runTop(ctx context.Context, v *verb, args []string) error {
 	if len(o.Filter) > wire.MaxTrafficFilter {
 		return usagef("--filter: it is %d bytes long, %d is the most", len(o.Filter), wire.MaxTrafficFilter)
 	}
-	query, err := p.trafficQuery(v, args)
+	of, err := p.trafficOf(v, args)
 	if err != nil {
 		return err
 	}
-	named := query.Get("name") != ""
+	named := of.Name != ""
 	if o.Clients && !named {
 		return usagef("--clients are those of one Service: name it, as in `svcctl top svc/web --clients`")
 	}
 	o.Endpoints = v.option("endpoints").on() || named && !o.Clients
-	limit := v.option("limit").text()
-	if n, err := strconv.Atoi(limit); err != nil || n < 1 {
-		return usagef("--limit %q: want a number from 1 to 10000", limit)
+	if o.Limit, err = wire.ParseBounded(v.option("limit").text(), 0, 10_000); err != nil {
+		return usagef("--limit %w", err)
 	}
-	query.Set("limit", limit)
 	c, err := p.client(v)
 	if err != nil {
 		return err
 	}
-	t := top.New(c, query, o)
+	t := top.New(c, of, o)
 	once := v.option("once").on()
 	if v.option("output").text() == formJSON {
 		return p.topJSON(ctx, t, once)

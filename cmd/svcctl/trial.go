@@ -66,7 +66,7 @@ func (p *program) runTrial(ctx context.Context, v *verb, args []string) error {
 	if err != nil {
 		return err
 	}
-	t, err := c.BeginTrial(ctx, true, after)
+	t, err := client.Call(ctx, c, wire.BeginTrial, wire.TrialQuery{For: after, Files: true})
 	if err != nil {
 		return err
 	}
@@ -104,11 +104,11 @@ func (t *trying) begin(ctx context.Context) error {
 	if t == nil || t.began != nil {
 		return nil
 	}
-	began, err := t.c.BeginTrial(ctx, false, t.after)
+	began, err := client.Call(ctx, t.c, wire.BeginTrial, wire.TrialQuery{For: t.after})
 	if err != nil {
 		return err
 	}
-	t.began, t.c.Trial = &began, began.ID
+	t.began, t.c.Trial = began, began.ID
 	return nil
 }
 
@@ -156,13 +156,13 @@ func (p *program) runConfirm(ctx context.Context, v *verb, args []string) error 
 		return err
 	}
 	if v.option("back").on() {
-		back, err := c.GoBack(ctx)
+		back, err := client.Call(ctx, c, wire.UndoTrial, wire.None{})
 		if err != nil {
 			return perhapsDone(err, "taken back")
 		}
 		return p.print(revivedLines(back, "") + "The change was taken back.\n")
 	}
-	t, err := c.Confirm(ctx)
+	t, err := client.Call(ctx, c, wire.ConfirmTrial, wire.None{})
 	if err != nil {
 		return perhapsDone(err, "confirmed")
 	}
@@ -183,7 +183,7 @@ func perhapsDone(err error, what string) error {
 }
 
 // revivedLines has a line for each object that is what it was.
-func revivedLines(b wire.RolledBack, suffix string) string {
+func revivedLines(b *wire.RolledBack, suffix string) string {
 	text := ""
 	for _, r := range b.Objects {
 		text += r.Object + " " + r.Did + suffix

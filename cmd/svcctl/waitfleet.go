@@ -73,7 +73,7 @@ func (p *program) wait(ctx context.Context, c *client.Client, revision uint64, w
 func (p *program) waitForBoxes(ctx context.Context, c *client.Client, revision uint64, w patience) error {
 	deadline := time.Now().Add(w.timeout)
 	for {
-		f, err := c.Fleet(ctx)
+		f, err := client.Call(ctx, c, wire.GetFleet, wire.None{})
 		if err != nil {
 			return fmt.Errorf("the change is made, and which boxes have it is not known: %w", err)
 		}

@@ -2,6 +2,6 @@
 // connections, in text, and on a terminal with keys that sort and filter it. Each look is one request to the
 // appliance.
 //
-//	t := top.New(c, query, top.Options{By: "open"})
+//	t := top.New(c, of, top.Options{By: "open"})
 //	err := t.Live(ctx, os.Stdin, os.Stdout, time.Now)
 package top

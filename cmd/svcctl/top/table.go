@@ -38,7 +38,7 @@ func (t *Top) Table(now time.Time, lines, columns int) string {
 	if columns > 0 && columns < wide { // the numbers need the room
 		heads = heads[:1]
 	}
-	if t.endpoints {
+	if t.q.Endpoints {
 		heads = append(heads, "ENDPOINT")
 	}
 	heads = append(heads, "UP", "FAILED", "OPEN", "UNANSWERED", "NEW/S")
@@ -57,7 +57,7 @@ func (t *Top) Table(now time.Time, lines, columns int) string {
 		if columns > 0 && columns < wide {
 			cells = cells[:1]
 		}
-		if t.endpoints {
+		if t.q.Endpoints {
 			cells = append(cells, endpoint)
 		}
 		cells = append(cells, up, strconv.FormatUint(failed, 10), strconv.Itoa(c.Open), strconv.Itoa(c.Unanswered), output.Rate(c.Rate))
@@ -82,7 +82,7 @@ func (t *Top) Table(now time.Time, lines, columns int) string {
 			up = fmt.Sprintf("%d/%d", port.States.Up, port.States.All)
 		}
 		row(key, port.Protocol, "", up, port.Failed, port.ConnectionCounts, port.Connections, port.Refused, port.FlowTotals)
-		if !t.endpoints {
+		if !t.q.Endpoints {
 			continue
 		}
 		for _, e := range port.Endpoints {
@@ -104,7 +104,7 @@ func (t *Top) Table(now time.Time, lines, columns int) string {
 	if s.Clients != nil {
 		text = append(append(text, ""), strings.Split(strings.TrimSuffix(clientsTable(s.Clients), "\n"), "\n")...)
 	}
-	if s.NoBytes != "" && t.endpoints {
+	if s.NoBytes != "" && t.q.Endpoints {
 		text = append(text, "", "bytes: off, because "+s.NoBytes)
 	}
 	if lines > 0 && len(text) > lines {

@@ -2,9 +2,7 @@ package top
 
 import (
 	"context"
-	"net/url"
 	"slices"
-	"strconv"
 	"time"
 
 	"svcctl.io/svcctl/api/client"
@@ -17,27 +15,23 @@ const Every = 2 * time.Second
 
 // Top is the table of `svcctl top` and what it is sorted and filtered by.
 type Top struct {
-	c         *client.Client
-	query     url.Values
-	by        string
-	filter    string
-	typing    bool // the filter
-	endpoints bool
-	named     bool // it is about one Service
-	clients   bool // of that
-	color     bool
-	seen      *wire.Traffic
+	c      *client.Client
+	q      wire.TrafficQuery
+	typing bool // the filter
+	color  bool
+	seen   *wire.Traffic
 }
 
 // Options are the initial settings of the table.
 type Options struct {
 	By, Filter                string
+	Limit                     int
 	Endpoints, Clients, Color bool
 }
 
-// New returns a table of the Services of a query, which names one or a namespace.
-func New(c *client.Client, query url.Values, o Options) *Top {
-	return &Top{c: c, query: query, by: o.By, filter: o.Filter, endpoints: o.Endpoints, clients: o.Clients, color: o.Color, named: query.Get("name") != ""}
+// New returns a table of one Service, of those of a namespace, or of all.
+func New(c *client.Client, of wire.ObjectQuery, o Options) *Top {
+	return &Top{c: c, color: o.Color, q: wire.TrafficQuery{Namespace: of.Namespace, Service: of.Name, Sort: o.By, Filter: o.Filter, Limit: o.Limit, Endpoints: o.Endpoints, Clients: o.Clients}}
 }
 
 // Seen is the last look.
@@ -45,11 +39,7 @@ func (t *Top) Seen() *wire.Traffic { return t.seen }
 
 // Look asks for the newest look.
 func (t *Top) Look(ctx context.Context) (err error) {
-	t.query.Set("sort", t.by)
-	t.query.Set("filter", t.filter)
-	t.query.Set("endpoints", strconv.FormatBool(t.endpoints))
-	t.query.Set("clients", strconv.FormatBool(t.clients))
-	t.seen, err = t.c.Traffic(ctx, t.query)
+	t.seen, err = client.Call(ctx, t.c, wire.GetTraffic, t.q)
 	return err
 }
 
@@ -81,17 +71,17 @@ func (t *Top) key(b byte) (quit bool) {
 	case '/':
 		t.typing = true
 	case keyEscape:
-		t.filter = ""
+		t.q.Filter = ""
 	case 'e':
-		t.endpoints = !t.endpoints
+		t.q.Endpoints = !t.q.Endpoints
 	case 'c':
-		t.clients = t.named && !t.clients
+		t.q.Clients = t.q.Service != "" && !t.q.Clients
 	case 'f':
-		t.by = "refused"
+		t.q.Sort = "refused"
 	default:
 		sorts := wire.TrafficSorts()
 		if i := slices.IndexFunc(sorts, func(name string) bool { return name[0] == b }); i >= 0 {
-			t.by = sorts[i]
+			t.q.Sort = sorts[i]
 		}
 	}
 	return false
@@ -114,11 +104,11 @@ func (t *Top) typed(b byte) (quit bool) {
 	case b == '\r' || b == '\n' || b == keyEnd:
 		t.typing = false
 	case b == keyEscape:
-		t.typing, t.filter = false, ""
+		t.typing, t.q.Filter = false, ""
 	case b == keyErase || b == keyBackspace:
-		t.filter = t.filter[:max(0, len(t.filter)-1)]
-	case b > ' ' && b < keyBackspace && len(t.filter) < wire.MaxTrafficFilter: // names have no others
-		t.filter += string(b)
+		t.q.Filter = t.q.Filter[:max(0, len(t.q.Filter)-1)]
+	case b > ' ' && b < keyBackspace && len(t.q.Filter) < wire.MaxTrafficFilter: // names have no others
+		t.q.Filter += string(b)
 	}
 	return false
 }
@@ -126,14 +116,14 @@ func (t *Top) typed(b byte) (quit bool) {
 // bar is the last line of the screen.
 func (t *Top) bar() string {
 	if t.typing {
-		return "filter: " + t.filter + "_   Enter keeps it  Esc ends it"
+		return "filter: " + t.q.Filter + "_   Enter keeps it  Esc ends it"
 	}
-	by := "by " + t.by
-	if t.filter != "" {
-		by += ", with " + t.filter
+	by := "by " + t.q.Sort
+	if t.q.Filter != "" {
+		by += ", with " + t.q.Filter
 	}
 	keys := "   o open  r rate  u unanswered  f refused  n name  e endpoints  "
-	if t.named {
+	if t.q.Service != "" {
 		keys += "c clients  "
 	}
 	return by + keys + "/ filter  q quit"

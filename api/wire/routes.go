@@ -1,0 +1,178 @@
+package wire
+
+import (
+	"net/http"
+	"time"
+)
+
+// Operation is a method on a path of the appliance's own API. Those of Kubernetes' API are not among them.
+type Operation struct {
+	Method string // GET implies HEAD
+	Path   string
+	// Admin is set when only admins may ask; else readers may too.
+	Admin bool
+	// Shared is set when it changes what all boxes of a fleet have: a leaf forwards it to a core box.
+	Shared bool
+	// Does completes the sentence that begins with the method and the path.
+	Does string
+}
+
+// Route is an Operation with the types of its parameters and of its answer in JSON.
+type Route[Query, Answer any] struct{ Operation }
+
+// None is the Query of a route without parameters, and the Answer of one without content.
+type None struct{}
+
+// The routes, by package api's handlers.
+var (
+	GetStatus   = Route[None, Status]{read("status", "returns the status")}
+	Wait        = Route[WaitQuery, Status]{read("wait", "returns the status when everything is in the kernel")}
+	Release     = Route[None, Released]{change("release", "releases what is held although no object declares it")}
+	GetSetup    = Route[None, Setup]{read("setup", "returns the directories, the certificate and the addresses of the box")}
+	GetEndpoint = Route[None, Endpoint]{read("endpoint", "returns the address and the CA of the API over TLS")}
+
+	GetService     = Route[ServiceQuery, ServiceState]{read("service", "returns the state of a Service")}
+	GetHealth      = Route[ObjectQuery, Health]{read("health", "lists endpoints with health checks")}
+	Probe          = Route[ObjectQuery, Probes]{change("probe", "connects to each TCP endpoint of a Service")}
+	GetEnvironment = Route[EnvironmentQuery, Environment]{read("env", "lists the environment variables of the Services of a namespace")}
+	GetAllocations = Route[None, Allocations]{read("alloc", "lists the ranges and the holders of their values")}
+	Repair         = Route[None, Allocations]{change("alloc/repair", "corrects what does not agree with the Services, and lists the same")}
+
+	GetTraffic     = Route[TrafficQuery, Traffic]{read("traffic", "returns the traffic by Service")}
+	GetConnections = Route[ConnectionsQuery, Connections]{read("conns", "lists connections")}
+	Kill           = Route[KillQuery, Connection]{change("conns/kill", "ends a connection")}
+	Trace          = Route[None, TracedPacket]{Operation{http.MethodGet, own + "trace", true, false, "follows packets, one a line of the answer"}}
+
+	BeginTrial   = Route[TrialQuery, Trial]{changeAll("trial", "begins a trial, or moves the end of the one that runs")}
+	ConfirmTrial = Route[None, Trial]{changeAll("trial/confirm", "confirms the trial")}
+	UndoTrial    = Route[None, RolledBack]{changeAll("trial/back", "undoes the trial")}
+	Rollback     = Route[RollbackQuery, RolledBack]{changeAll("rollback", "restores the objects of an earlier revision")}
+	GetRollout   = Route[None, Rollout]{read("rollout", "returns the rollout that runs, or the last one")}
+	BeginRollout = Route[RolloutQuery, Rollout]{changeAll("rollout/begin", "begins a rollout")}
+	Export       = Route[None, None]{Operation{http.MethodGet, own + "export", true, false, "exports everything that is stored, in lines of JSON"}}
+	Plan         = Route[None, KernelPlan]{change("plan", "returns what objects or files would change in the kernel")}
+	GetJournal   = Route[JournalQuery, JournalEntry]{Operation{http.MethodGet, own + "journal", true, false, "lists the newest changes, one a line"}}
+
+	GetFleet     = Route[None, Fleet]{read("fleet", "returns the fleet and its boxes")}
+	AcceptFleet  = Route[None, Fleet]{changeAll("fleet/accept", "accepts what etcd has, although it went back")}
+	GetSources   = Route[None, []FleetSource]{read("fleet/sources", "lists the sources and their readers")}
+	TakeSource   = Route[SourceQuery, FleetSource]{changeAll("fleet/source", "makes a box the reader of a source")}
+	ForgetSource = Route[SourceQuery, ForgottenSource]{changeAll("fleet/source/forget", "drops a source that no box has any more")}
+
+	GetAnnouncements    = Route[None, Announcements]{read("announcements", "lists the addresses to announce; with watch=true, then their changes")}
+	ReportAnnouncements = Route[None, None]{Operation{http.MethodPost, own + "announcements/report", false, false, "takes a report of the announcer"}}
+)
+
+// MoveRollout returns the route that moves the rollout that runs: RolloutStart, RolloutPause, RolloutResume or RolloutUndo.
+func MoveRollout(verb string) Route[MoveQuery, Rollout] {
+	does := map[string]string{RolloutStart: "starts", RolloutPause: "pauses", RolloutResume: "resumes", RolloutUndo: "undoes"}
+	return Route[MoveQuery, Rollout]{changeAll("rollout/"+verb, does[verb]+" the rollout")}
+}
+
+// Operations lists all operations in the order of the manual.
+func Operations() []Operation {
+	list := []Operation{
+		GetStatus.Operation, Wait.Operation, Release.Operation, GetSetup.Operation, GetEndpoint.Operation,
+		GetService.Operation, GetHealth.Operation, Probe.Operation, GetEnvironment.Operation, GetAllocations.Operation, Repair.Operation,
+		GetTraffic.Operation, GetConnections.Operation, Kill.Operation, Trace.Operation,
+		BeginTrial.Operation, ConfirmTrial.Operation, UndoTrial.Operation, Rollback.Operation, GetRollout.Operation, BeginRollout.Operation,
+	}
+	for _, verb := range RolloutMoves() {
+		list = append(list, MoveRollout(verb).Operation)
+	}
+	return append(list, Export.Operation, Plan.Operation, GetJournal.Operation,
+		GetFleet.Operation, AcceptFleet.Operation, GetSources.Operation, TakeSource.Operation, ForgetSource.Operation,
+		GetAnnouncements.Operation, ReportAnnouncements.Operation)
+}
+
+// own is the beginning of the paths of the appliance's own API.
+const own = "/svcctl/v1/"
+
+func read(path, does string) Operation {
+	return Operation{http.MethodGet, own + path, false, false, does}
+}
+func change(path, does string) Operation {
+	return Operation{http.MethodPost, own + path, true, false, does}
+}
+func changeAll(path, does string) Operation {
+	return Operation{http.MethodPost, own + path, true, true, does}
+}
+
+// WaitQuery is the condition that Wait waits for.
+type WaitQuery struct {
+	// For is synced, for everything accepted up to Revision, or ready, for everything that the appliance was given at its start.
+	For      string        `query:"for" required:"true" oneof:"synced,ready"`
+	Timeout  time.Duration `query:"timeout" default:"30s" least:"1ns" most:"1h" want:"a duration as 30s or 2m, at most 1h"`
+	Revision uint64        `query:"revision"` // 0: up to the request
+}
+
+// ObjectQuery names a Service; without a name all of a namespace, without both all.
+type ObjectQuery struct {
+	Namespace string `query:"namespace"`
+	Name      string `query:"name"`
+}
+
+// ServiceQuery names a Service, and a client whose endpoint is wanted.
+type ServiceQuery struct {
+	Namespace string `query:"namespace" default:"default"`
+	Name      string `query:"name"`
+	Client    string `query:"client"` // ADDRESS or ADDRESS:PORT; "": none
+}
+
+// EnvironmentQuery names a namespace.
+type EnvironmentQuery struct {
+	Namespace string `query:"namespace" default:"default"`
+}
+
+// ConnectionsQuery chooses connections.
+type ConnectionsQuery struct {
+	Namespace string `query:"namespace"`
+	Service   string `query:"name"`
+	Endpoint  string `query:"endpoint"` // ADDRESS or ADDRESS:PORT
+	Client    string `query:"client"`   // an address or a prefix
+	Limit     int    `query:"limit" default:"1000" least:"1" most:"100000"`
+}
+
+// KillQuery names a connection by Connection.ID.
+type KillQuery struct {
+	ID uint32 `query:"id" required:"true" want:"the number that svcctl conns shows"`
+}
+
+// TrialQuery describes a trial to begin.
+type TrialQuery struct {
+	For   time.Duration `query:"for" required:"true" least:"1s" most:"24h"`
+	Files bool          `query:"files"` // changes of files are part of it
+}
+
+// RollbackQuery describes a rollback.
+type RollbackQuery struct {
+	Revision uint64 `query:"revision" least:"1"` // 0: the one before the last change by a client
+	Last     uint64 `query:"last" least:"1"`     // refused (409) after a newer change by a client than this one; 0: whatever came
+	DryRun   string `query:"dryRun"`             // "All", or ""
+	Trial    string `query:"trial"`              // the ID of the trial that it belongs to; "": it stays
+}
+
+// RolloutQuery describes a rollout to begin.
+type RolloutQuery struct {
+	Steps     string        `query:"steps"` // see Rollout.Steps, with commas between them
+	Bake      time.Duration `query:"bake" least:"0s" most:"168h"`
+	Within    time.Duration `query:"within" required:"true" least:"1s" most:"24h"`
+	OnFailure string        `query:"onFailure" default:"stop" oneof:"stop,undo"`
+}
+
+// MoveQuery names the rollout to move; "": the one that runs.
+type MoveQuery struct {
+	ID string `query:"id"`
+}
+
+// JournalQuery bounds the entries of the journal.
+type JournalQuery struct {
+	Limit  int  `query:"limit" default:"100" least:"1" most:"10000"`
+	Events bool `query:"events"` // with changes of Events
+}
+
+// SourceQuery names a source of a fleet, and the box that is to read it.
+type SourceQuery struct {
+	Name string `query:"name"`
+	Box  string `query:"box"`
+}
