@@ -1,13 +1,16 @@
 package svcctl_test
 
 import (
+	"cmp"
 	"go/ast"
 	"go/printer"
 	"go/token"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // What is called outside of the process may never answer: another program, the kernel's queue of another program, the
@@ -146,4 +149,86 @@ func textOf(fset *token.FileSet, e ast.Expr) string {
 	var b strings.Builder
 	_ = printer.Fprint(&b, fset, e) // to a Builder
 	return b.String()
+}
+
+// realTime begins the comment of a wait in a test: what must not happen meanwhile, or what has to take that long.
+const realTime = "// real time: "
+
+// measures matches files that only measure.
+var measures = regexp.MustCompile(`^appliance/bench/|bench_test\.go$|figures_test\.go$`)
+
+// bounded are functions that end a wait, with the argument that is its length.
+var bounded = map[string]int{"time.Sleep": 0, "time.After": 0, "netlab.Within": 0, "Within": 0, "context.WithTimeout": 1}
+
+// TestRealTimeHasAReason: what must come is awaited for a minute at least, because a busy machine takes its time. A test
+// waits less for what must not come, and states what. Polling and
+// retries need no reason, and a bubble of testing/synctest has no real time.
+func TestRealTimeHasAReason(t *testing.T) {
+	fset, all := allSources(t)
+	for _, s := range all {
+		text := readText(t, s.path)
+		if !s.test || measures.MatchString(s.path) || strings.Contains(text, "synctest") || strings.Contains(text, "bubble(") {
+			continue
+		}
+		lines := strings.Split(text, "\n")
+		loops, retries := 0, 0
+		var visit func(n ast.Node) bool
+		visit = func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.ForStmt, *ast.RangeStmt:
+				loops++
+				for _, child := range childrenOf(n) {
+					ast.Inspect(child, visit)
+				}
+				loops--
+				return false
+			case *ast.CallExpr:
+				name := textOf(fset, n.Fun)
+				if name == "eventually" {
+					retries++
+					for _, arg := range n.Args {
+						ast.Inspect(arg, visit)
+					}
+					retries--
+					return false
+				}
+				i, is := bounded[name]
+				if !is || len(n.Args) <= i {
+					return true
+				}
+				d, constant := durationOf(textOf(fset, n.Args[i]))
+				polls := constant && (retries > 0 && name != "time.Sleep" || loops+retries > 0 && !strings.HasSuffix(name, "Within") && d <= 100*time.Millisecond)
+				line := fset.Position(n.Pos()).Line
+				if !polls && (name == "time.Sleep" || constant && d < time.Minute) &&
+					!strings.Contains(lines[line-1], realTime) && !strings.Contains(lines[line-2], realTime) {
+					t.Errorf("%s: wait for a condition, or a minute for what must come, or give the reason: %q", fset.Position(n.Pos()), realTime+"...")
+				}
+			}
+			return true
+		}
+		ast.Inspect(s.file, visit)
+	}
+}
+
+func childrenOf(n ast.Node) (children []ast.Node) {
+	ast.Inspect(n, func(child ast.Node) bool {
+		if child != nil && child != n {
+			children = append(children, child)
+		}
+		return child == n
+	})
+	return children
+}
+
+var duration = regexp.MustCompile(`^(?:(\d+) ?\* ?)?time\.(Microsecond|Millisecond|Second|Minute|Hour)$`)
+
+// durationOf reads an expression as 20*time.Millisecond.
+func durationOf(text string) (d time.Duration, is bool) {
+	found := duration.FindStringSubmatch(text)
+	if found == nil {
+		return 0, false
+	}
+	n, err := strconv.Atoi(cmp.Or(found[1], "1"))
+	unit := map[string]time.Duration{"Microsecond": time.Microsecond, "Millisecond": time.Millisecond, "Second": time.Second, "Minute": time.Minute, "Hour": time.Hour}[found[2]]
+	return time.Duration(n) * unit, err == nil
 }

@@ -260,7 +260,7 @@ func TestWait(t *testing.T) {
 	select {
 	case code := <-answers:
 		t.Fatalf("answered %d too early", code)
-	case <-time.After(100 * time.Millisecond):
+	case <-time.After(100 * time.Millisecond): // real time: no answer comes meanwhile
 	}
 	b.set(func(b *backend) { b.ready = nil })
 	close(b.synced)

@@ -26,7 +26,7 @@ func newTicking() *ticking { return &ticking{ticks: make(chan string), ended: ma
 func (h *ticking) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("watch") != "true" {
 		after, _ := time.ParseDuration(r.URL.Query().Get("after"))
-		time.Sleep(after)
+		time.Sleep(after) // real time: it takes as long as the test asks for
 		_, _ = io.WriteString(w, "listed\n")
 		return
 	}
@@ -106,7 +106,7 @@ func TestWatchesOutliveTimeouts(t *testing.T) {
 		resp := way.watch(t, t.Context())
 		lines := bufio.NewReader(resp.Body)
 		for i := range 3 {
-			time.Sleep(writeTimeout * 3 / 2)
+			time.Sleep(writeTimeout * 3 / 2) // real time: longer than an answer may take
 			select {
 			case h.ticks <- fmt.Sprint("tick ", i):
 			case err := <-h.ended:

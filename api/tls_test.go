@@ -138,7 +138,7 @@ func TestWhoMayWhatOverTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	reader, admin := s.token(t, auth.Reader), s.token(t, auth.Admin)
-	time.Sleep(1100 * time.Millisecond)
+	time.Sleep(1100 * time.Millisecond) // real time: the token expires
 	for _, tt := range []struct {
 		token, path string
 		code        int

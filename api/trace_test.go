@@ -107,10 +107,10 @@ func TestTraceOutlivesTimeouts(t *testing.T) {
 				t.Parallel()
 				trace := func(_ context.Context, _ wire.TraceQuery, each func(wire.TracedPacket)) error {
 					for range packets {
-						time.Sleep(writeTimeout * 3 / 2)
+						time.Sleep(writeTimeout * 3 / 2) // real time: longer than an answer may take
 						each(wire.TracedPacket{What: "a packet"})
 					}
-					time.Sleep(writeTimeout * 3 / 2)
+					time.Sleep(writeTimeout * 3 / 2) // real time: longer than an answer may take
 					return nil
 				}
 				remote := serveTLS(t, newBackend(), api.Config{Trace: trace}, func(s *api.Server) { s.SetWriteTimeout(writeTimeout) })

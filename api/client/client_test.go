@@ -126,12 +126,12 @@ func TestStrangers(t *testing.T) {
 
 func TestContext(t *testing.T) {
 	socket := serve(t, nil)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // real time: nothing is synced meanwhile
 	defer cancel()
 	if _, err := client.New(socket).Wait(ctx, client.Synced, time.Minute); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Wait: %v", err)
 	}
-	ctx, cancel = context.WithTimeout(t.Context(), 150*time.Millisecond)
+	ctx, cancel = context.WithTimeout(t.Context(), 150*time.Millisecond) // real time: nobody serves meanwhile
 	defer cancel()
 	if _, err := client.New(filepath.Join(t.TempDir(), "none")).Wait(ctx, client.Synced, time.Minute); err == nil {
 		t.Errorf("Wait for nobody: %v", err)

@@ -153,7 +153,7 @@ func TestWatchEnds(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	})))
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // real time: nothing comes meanwhile
 	defer cancel()
 	if err := c.Watch(ctx, "/w", nil, func(client.Change) error { return nil }); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
@@ -221,7 +221,7 @@ func TestBusy(t *testing.T) {
 	if _, err := c.Patch(t.Context(), "/p", nil, client.MergePatch, []byte("{}")); err != nil || strings.Join(bodies, " ") != "{} {}" {
 		t.Errorf("%q, %v", bodies, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond) // real time: the next try would come later
 	defer cancel()
 	bodies = nil
 	if _, err := c.Get(ctx, "/p", nil); err == nil || len(bodies) > 1 {

@@ -57,7 +57,7 @@ func TestAllocationsHoldNobodyUp(t *testing.T) {
 			}
 		})
 	}
-	time.Sleep(20 * alone)
+	time.Sleep(20 * alone) // real time: many questions are under way
 	write := shortest(func() {
 		if _, err := objects.Write(store.Write{Ref: writes[0].Ref, Delete: true, DryRun: true}); err != nil {
 			t.Error(err)

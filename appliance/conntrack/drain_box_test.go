@@ -172,7 +172,7 @@ func TestDrainEnds(t *testing.T) {
 	b.apply("lasting", lasting, r1)
 	b.apply("drained", drained, r1)
 	b.apply("drained", drained, l1, r1)
-	time.Sleep(2 * shortly.Timeout)
+	time.Sleep(2 * shortly.Timeout) // real time: no reset comes meanwhile
 	if err := first.Echo("still there"); err != nil {
 		t.Errorf("of an endpoint that is back: %v", err)
 	}

@@ -164,8 +164,8 @@ func TestFailedOnly(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, _ = lab.IN.Ask("udp", vip(82), netlab.Within(100*time.Millisecond))
-	lab.GW1.Conntrack("-F") // all end now
+	_, _ = lab.IN.Ask("udp", vip(82), netlab.Within(100*time.Millisecond)) // real time: nobody answers
+	lab.GW1.Conntrack("-F")                                                // all end now
 	const refused = 3
 	for range refused {
 		if _, err := lab.IN.Ask("tcp", vip(81)); netlab.RefusalOf(err) != netlab.Refused {

@@ -132,6 +132,7 @@ func TestStale(t *testing.T) {
 					if e, there := b.hasEntry(protocol, at, clientPort); there {
 						t.Errorf("the Service is deleted, and there is %s", e)
 					}
+					// real time: nobody answers
 					if reply, err := b.EXT.Ask(network(protocol), at, netlab.FromPort(clientPort), netlab.Within(50*time.Millisecond)); err == nil {
 						t.Errorf("the Service is deleted, and %s answers at %s", reply.Server, at)
 					}

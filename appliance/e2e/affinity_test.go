@@ -160,6 +160,7 @@ func (b *box) answersEachClient(t *testing.T, f family, network string, to netip
 		// 30 picks of one of two endpoints, no two of them within the second in which a
 		// client goes on to one that is silent.
 		for range 30 {
+			// real time: one of thirty tries, which may have a silent endpoint
 			if reply, err = b.EXT.Ask(network, to, netlab.From(f.client(i)), netlab.Within(1100*time.Millisecond)); err == nil {
 				break
 			}
@@ -205,7 +206,7 @@ func Test078_affinity_timeout(t *testing.T) {
 			}
 			before, chosen = now, again
 		}
-		time.Sleep(6 * time.Second)
+		time.Sleep(6 * time.Second) // real time: the kernel counts it
 		if fresh := b.choose(t, f, "tcp", to); fresh.differ(chosen) == 0 || fresh.distinct() != 2 {
 			t.Errorf("after 6 s without a connection: %d of %d clients were sent elsewhere, to %d endpoints", fresh.differ(chosen), clients, fresh.distinct())
 		}
@@ -227,7 +228,7 @@ func Test079_open_connection_keeps_no_affinity(t *testing.T) {
 			conns[i], chosen[i] = c, c.Reply.Server
 		}
 		for range 6 { // traffic all the time, for longer than the timeout
-			time.Sleep(500 * time.Millisecond)
+			time.Sleep(500 * time.Millisecond) // real time: the kernel counts it
 			for _, c := range conns {
 				if err := c.Echo("still here"); err != nil {
 					t.Fatal(err)
@@ -316,7 +317,7 @@ func Test083_affinity_survives_restart(t *testing.T) {
 		return left
 	}
 	before, started := [2]map[string]int{remaining(ipv4), remaining(ipv6)}, time.Now()
-	time.Sleep(3 * time.Second) // enough to tell an entry that was made anew
+	time.Sleep(3 * time.Second) // real time: it is enough to tell an entry that was made anew
 	b.svcctl.Kill()
 	b.svcctl.Start()
 	b.svcctl.Stop()

@@ -177,7 +177,7 @@ func TestAPI(t *testing.T) {
 
 	// A watch goes on over a restart that it does not hold up, and the restart writes nothing.
 	// Events of problems may be written until then.
-	time.Sleep(quiet)
+	time.Sleep(quiet) // real time: what is written late is written
 	list := c.do("GET", servicesPath, "", 200)
 	watch := c.start("GET", servicesPath+"?watch=true&resourceVersion="+list.Metadata.ResourceVersion, "")
 	defer watch.Body.Close()

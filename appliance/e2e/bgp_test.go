@@ -330,7 +330,7 @@ func Test327_BFD_notices_a_silent_router(t *testing.T) {
 	for _, f := range families {
 		b.leads(t, f, f.routedVIP(1))
 	}
-	time.Sleep(2 * time.Second) // BFD decides when it was up for a second
+	time.Sleep(2 * time.Second) // real time: BFD decides when it was up for a second
 	if err := router.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}

@@ -95,7 +95,7 @@ func Test170_stopped_for_a_while(t *testing.T) {
 			return nil
 		})
 		b.freeze(t)
-		time.Sleep(4 * time.Second)
+		time.Sleep(4 * time.Second) // real time: longer than a check may take
 		b.svcctl.Signal(syscall.SIGCONT)
 		b.goesOn(t, outcome("http", "pass"), 16)
 		b.goesOn(t, outcome("tcp", "pass"), 16)

@@ -84,7 +84,7 @@ func (s *healthServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case healthy, lingers:
 		if mode == lingers {
-			time.Sleep(time.Second)
+			time.Sleep(time.Second) // real time: the server is slow
 		}
 		if r.URL.Path == "/healthz" && r.Host != "" {
 			_, _ = io.WriteString(w, "ok")

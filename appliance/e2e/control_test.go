@@ -29,7 +29,7 @@ func (b *box) transactions(do func()) []netlab.Transaction {
 	b.t.Helper()
 	m := b.GW1.Monitor()
 	do()
-	time.Sleep(quiet)
+	time.Sleep(quiet) // real time: no more transactions come meanwhile
 	return m.Transactions()
 }
 
@@ -162,7 +162,7 @@ func Test141_symlink_swap_is_one_apply(t *testing.T) {
 	for _, f := range families {
 		b.reaches(t, b.IN, "tcp", f.at(f.vip(41), 80), plain, f.on(80, b.R1)...)
 	}
-	time.Sleep(quiet)
+	time.Sleep(quiet) // real time: no more transactions come meanwhile
 	if all := m.Transactions(); len(all) != 1 {
 		t.Errorf("the swap of all files led to %v, want one transaction", all)
 	}

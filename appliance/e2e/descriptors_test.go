@@ -42,6 +42,7 @@ func TestP10_manyDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 45 {
+		// real time: it does not end meanwhile
 		if time.Sleep(time.Second); !b.svcctl.Running() {
 			t.Fatal("it ended")
 		}

@@ -274,7 +274,7 @@ func Test068_069_endpoint_terminates(t *testing.T) {
 		drain.clients = append(drain.clients, open(t, b.IN, d.at(f, 80)))
 	}
 	b.rewrite("drain.yaml", become(draining))
-	time.Sleep(2 * time.Second)
+	time.Sleep(2 * time.Second) // real time: no reset comes meanwhile
 	for _, f := range families {
 		b.reaches(t, b.IN, "tcp", d.at(f, 80), plain, f.on(80, b.R2)...)
 	}

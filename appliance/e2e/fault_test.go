@@ -190,7 +190,7 @@ func TestK24_killedDuringAColdStart(t *testing.T) {
 	b.write("web.yaml", b.webDocuments(b.L1))
 	for i := range 12 {
 		b.svcctl.Launch()
-		time.Sleep(time.Duration(20+i*45) * time.Millisecond)
+		time.Sleep(time.Duration(20+i*45) * time.Millisecond) // real time: it is killed at another moment each time
 		b.svcctl.Kill()
 		// What is programmed is whole: if there is anything, everything that was first is.
 		if strings.Contains(b.GW1.Nft("list", "tables"), ipv4.table()) {
@@ -208,7 +208,7 @@ func TestP01_signalsAtAnyMoment(t *testing.T) {
 	b := web(t, nil, l1)
 	for i, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGTERM, syscall.SIGTERM, syscall.SIGINT, syscall.SIGTERM} {
 		b.write("more.yaml", func(f family) []string { return b.many(f, i*50, 50) })
-		time.Sleep(time.Duration(i) * 40 * time.Millisecond) // before, during and after the change
+		time.Sleep(time.Duration(i) * 40 * time.Millisecond) // real time: before, during and after the change
 		b.svcctl.Signal(syscall.SIGHUP)
 		b.svcctl.Signal(s)
 		if state := b.svcctl.Wait(); !state.Success() {
@@ -225,7 +225,7 @@ func TestP04_stoppedForAWhile(t *testing.T) {
 	b.serves(t, "while it is stopped")
 	b.GW1.Nft("flush", "ruleset")
 	b.write("web.yaml", b.webDocuments(b.R1))
-	time.Sleep(3 * time.Second)
+	time.Sleep(3 * time.Second) // real time: it is stopped for a while
 	b.svcctl.Signal(syscall.SIGCONT)
 	eventually(t, syncTimeout, func() error {
 		for _, f := range families {

@@ -192,7 +192,7 @@ func Test607_the_certificate_of_a_leaf_is_revoked(t *testing.T) {
 	if out, code := l.apply(0, l.web("meanwhile")...); code != 0 {
 		t.Fatal(out)
 	}
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // real time: nothing comes meanwhile
 	if out, _, _ := l.boxes[2].Svcctl("get", "svc"); strings.Contains(out, "meanwhile") {
 		t.Errorf("the leaf goes on to follow: %s", out)
 	}

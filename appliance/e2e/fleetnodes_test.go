@@ -34,7 +34,7 @@ func Test622_the_Node_of_a_box_that_is_gone(t *testing.T) {
 	}
 	eventually(t, time.Minute, func() error { // over some looks of the box with the turn
 		before := f.etcdRevision()
-		time.Sleep(10 * time.Second)
+		time.Sleep(10 * time.Second) // real time: nothing is written meanwhile
 		if after := f.etcdRevision(); after != before {
 			return fmt.Errorf("etcd was at revision %d, and is at %d", before, after)
 		}

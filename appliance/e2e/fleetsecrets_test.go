@@ -37,7 +37,7 @@ func overTLS(from *netlab.Host, ca *issuer, at netip.AddrPort) (serial, server s
 		return "", "", err
 	}
 	defer raw.Close()
-	if err := raw.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+	if err := raw.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		return "", "", err
 	}
 	c := tls.Client(raw, &tls.Config{RootCAs: pki.Pool(ca.cert), ServerName: "www.example.com"})

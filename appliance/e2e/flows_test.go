@@ -135,7 +135,7 @@ func (fl flow) ask(opts ...netlab.Option) (netlab.Reply, error) {
 }
 
 // shortly is how long to wait for an answer that must not come.
-var shortly = netlab.Within(50 * time.Millisecond)
+var shortly = netlab.Within(50 * time.Millisecond) // real time: silence
 
 // has reports whether an entry is the flow's.
 func (fl flow) has(e entry) bool {

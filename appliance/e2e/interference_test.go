@@ -50,7 +50,7 @@ func TestK02_foreignEditIsUndone(t *testing.T) {
 				return nil
 			})
 			b.serves(t, edit)
-			time.Sleep(2100 * time.Millisecond) // five in ten seconds are no fight yet
+			time.Sleep(2100 * time.Millisecond) // real time: five in ten seconds are no fight yet
 		})
 	}
 }
@@ -108,7 +108,7 @@ func TestK02_fightIsCalledOne(t *testing.T) {
 func (b *box) flushAgainAndAgain(t *testing.T) (end func() (flushes int)) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	done, least, n := make(chan struct{}), time.After(4*time.Second), 0
+	done, least, n := make(chan struct{}), time.After(4*time.Second), 0 // real time: the fight lasts as long at least
 	go func() {
 		defer close(done)
 		for ctx.Err() == nil {

@@ -50,7 +50,7 @@ func Test370_least_connection_with_slow_servers(t *testing.T) {
 				}
 				defer c.Close()
 				open.Add(c.Reply.Server, 1)
-				time.Sleep(lives[c.Reply.Server])
+				time.Sleep(lives[c.Reply.Server]) // real time: connections last as long
 				open.Add(c.Reply.Server, -1)
 			})
 			if i >= warm {
@@ -124,7 +124,7 @@ func Test371_least_connection_fills_a_newcomer(t *testing.T) {
 			n, i := map[string]int{b.L1.Name: others}, 0
 			for ; i < most && 10*n[b.L2.Name] < 9*n[b.L1.Name]; i++ {
 				n[connect(t, b, f, network, 100+i)]++
-				time.Sleep(120 * time.Millisecond) // some come in each of the intervals between looks
+				time.Sleep(120 * time.Millisecond) // real time: some come in each of the intervals between looks
 			}
 			t.Logf("after %d more connections: %v", i, n)
 			if 10*n[b.L2.Name] < 9*n[b.L1.Name] {
@@ -151,7 +151,7 @@ func Test371_least_connection_fills_a_newcomer(t *testing.T) {
 	before := tables()
 	eventually(t, syncTimeout, func() error {
 		was := before
-		time.Sleep(3 * time.Second)
+		time.Sleep(3 * time.Second) // real time: nothing moves meanwhile
 		if before = tables(); before != was {
 			return fmt.Errorf("slots still move")
 		}

@@ -211,7 +211,7 @@ func Test393_new_connections_of_a_service(t *testing.T) {
 func (b *box) countedUp(t *testing.T, f family, reason string, sum int) (connections, refused int) {
 	t.Helper()
 	eventually(t, 3*time.Minute, func() error {
-		time.Sleep(time.Second) // between two looks
+		time.Sleep(time.Second) // real time: the next look
 		connections, refused = b.countedOf(t, f, reason)
 		if connections+refused < sum {
 			return fmt.Errorf("%d connections and %d refusals are counted, want %d together", connections, refused, sum)

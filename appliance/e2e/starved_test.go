@@ -54,9 +54,9 @@ func Test501_stopped_boxes_go_on(t *testing.T) {
 	p := newPair(t, election)
 	p.both(t)
 	p.announcers[1].Signal(unix.SIGSTOP)
-	time.Sleep(2 * time.Second)
+	time.Sleep(2 * time.Second) // real time: the other one sends adverts meanwhile
 	p.announcers[1].Signal(unix.SIGCONT)
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // real time: a takeover would be seen by then
 	p.changed(t, "after the one that stands by was stopped", [2]int{1, 0})
 
 	p.announcers[0].Signal(unix.SIGSTOP)

@@ -36,8 +36,8 @@ func Test271_drain_hands_over_to_the_other_box(t *testing.T) {
 	if out, _, _ := p.boxes[0].Svcctl("announcements"); !strings.Contains(out, "This box is drained") || !strings.Contains(out, "Virtual router 51: out") {
 		t.Errorf("of a drained box is told:\n%s", out)
 	}
-	p.announcers[1].Kill() // no other box is there, and a drained one does not take over
-	time.Sleep(time.Second)
+	p.announcers[1].Kill()  // no other box is there, and a drained one does not take over
+	time.Sleep(time.Second) // real time: a takeover would be seen by then
 	if mac := macOf(t, p.client, "eth0", ipv4, ipv4.pairVIP().Addr().String()); mac != "" {
 		t.Errorf("%s answers, and one box is drained and the announcer of the other dead", mac)
 	}
@@ -260,7 +260,7 @@ protocol bfd { multihop { min rx interval 100 ms; min tx interval 100 ms; multip
 				return out
 			}
 			if !test.up {
-				time.Sleep(3 * time.Second)
+				time.Sleep(3 * time.Second) // real time: BFD does not come up meanwhile
 				if out := state(); strings.Contains(out, " Up ") {
 					t.Errorf("BFD is up:\n%s", out)
 				}

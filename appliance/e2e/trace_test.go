@@ -62,7 +62,7 @@ func Test332_trace_tells_what_became_of_a_packet(t *testing.T) {
 			}
 		}
 		ask := func(from *netlab.Host, network string, to netip.AddrPort) func() {
-			return func() { _, _ = from.Ask(network, to, netlab.Within(300*time.Millisecond)) }
+			return func() { _, _ = from.Ask(network, to, netlab.Within(300*time.Millisecond)) } // real time: some are not answered
 		}
 		to := f.at(f.vip(41), 80)
 		tells("served", v.traced(ask(b.IN, "tcp", to), f.of(b.IN).String(), to.String()),
@@ -147,7 +147,7 @@ func Test345_page_of_a_trace(t *testing.T) {
 			select {
 			case text = <-told:
 			default:
-				_, _ = b.EXT.Ask("tcp", to, netlab.Within(300*time.Millisecond)) // the trace may not listen yet
+				_, _ = b.EXT.Ask("tcp", to, netlab.Within(300*time.Millisecond)) // real time: the trace may not listen yet
 			}
 		}
 		for _, want := range []string{"1 packet: the trace is over", "is for Service default/" + f.name("web") + ", port http", "sent to endpoint " + endpoint, "masqueraded", "decisions of the kernel"} {

@@ -77,6 +77,7 @@ func (b *box) cut(t *testing.T, when string, at map[family]string) {
 	var all sync.WaitGroup
 	for _, f := range families {
 		all.Go(func() {
+			// real time: nobody answers
 			if reply, err := b.EXT.Ask("tcp", f.at(at[f], 80), netlab.Within(400*time.Millisecond)); err == nil {
 				t.Errorf("%s: the way in is not cut: answered by %s", when, reply)
 			}
@@ -245,6 +246,7 @@ func Test432_what_is_confirmed_stays(t *testing.T) {
 	v.does(0, "delete", "svc", ipv4.name("management"), ipv6.name("management"), "--confirm", "1h")
 	v.does(0, "wait", "--timeout", syncTimeout.String())
 	for _, f := range families {
+		// real time: nobody answers
 		if reply, err := b.EXT.Ask("tcp", f.at(at[f], 80), netlab.Within(500*time.Millisecond)); err == nil {
 			t.Errorf("another Service has the address on trial: %s", reply)
 		}

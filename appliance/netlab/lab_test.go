@@ -161,6 +161,7 @@ func TestPing(t *testing.T) {
 		}
 	}
 	for _, to := range vips("5") {
+		// real time: nobody answers
 		if err := s.EXT.Ping(to, Within(200*time.Millisecond)); RefusalOf(err) != Timeout {
 			t.Errorf("ping %s: got %v, want a timeout", to, err)
 		}
@@ -253,6 +254,7 @@ func TestLinkChanges(t *testing.T) {
 		t.Errorf("got %v, %v", reply, err)
 	}
 	s.GW1.RemoveAddr("ext0", "192.0.2.9/24")
+	// real time: nobody answers
 	if reply, err := s.EXT.Ask("tcp", to, Within(200*time.Millisecond)); err == nil {
 		t.Errorf("a removed address answered: %v", reply)
 	}
@@ -261,6 +263,7 @@ func TestLinkChanges(t *testing.T) {
 		t.Errorf("mtu %d, want 1400", mtu)
 	}
 	s.GW1.SetDown("int0")
+	// real time: nobody answers
 	if _, err := s.EXT.Ask("tcp", netip.AddrPortFrom(vips("1")[0], 80), Within(200*time.Millisecond)); err == nil {
 		t.Error("an endpoint answered over an interface that is down")
 	}

@@ -24,7 +24,7 @@ func many(n int, port uint16) (all []netip.AddrPort) {
 func slowly(after time.Duration) func(net.Conn) {
 	return func(c net.Conn) {
 		readHead(c)
-		time.Sleep(after)
+		time.Sleep(after) // real time: the server is slow
 		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
 	}
 }
@@ -66,7 +66,7 @@ func TestStopped(t *testing.T) {
 	if err := c.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(4 * time.Second)
+	time.Sleep(4 * time.Second) // real time: longer than a check may take
 	if err := c.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}

@@ -133,7 +133,7 @@ func TestSyncedUpToAWrite(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond) // real time: it is not synced meanwhile
 		defer cancel()
 		waits := r.board.Synced(ctx, revision) != nil
 		if synced := r.board.Status().Synced; synced == waits {

@@ -194,7 +194,7 @@ func echoed(c *net.TCPConn, size int, seed byte) error {
 	if err != nil {
 		return err
 	}
-	time.Sleep(50 * time.Millisecond) // buffers fill
+	time.Sleep(50 * time.Millisecond) // real time: buffers fill
 	rest, err := io.ReadAll(c)
 	if err != nil {
 		return err

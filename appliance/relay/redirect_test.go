@@ -306,7 +306,7 @@ func TestRemovedPortGoes(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(2 * l.removal) // a timer that was stopped too late would remove it
+		time.Sleep(2 * l.removal) // real time: a timer that was stopped too late would remove it
 		if got := askUDP(t, r.client(port.Frontends[0]), patience); got != "a" {
 			t.Fatalf("a port that came back: %q answers", got)
 		}

@@ -161,7 +161,7 @@ func TestUDPIdle(t *testing.T) {
 				}
 				return
 			}
-			time.Sleep(150 * time.Millisecond)
+			time.Sleep(150 * time.Millisecond) // real time: it is not forgotten meanwhile
 			if used := l.quotas.udp.loopback.used.Load(); used != 1 {
 				t.Errorf("%d clients are remembered, want 1", used)
 			}
@@ -265,7 +265,7 @@ func TestUDPStreams(t *testing.T) {
 	c := dialUDP(t, at)
 	eventually(t, "who goes on is remembered", func() bool {
 		port := answer(t, c, "x")[1]
-		time.Sleep(limits.stream)
+		time.Sleep(limits.stream) // real time: who asks now goes on
 		return answer(t, c, "x")[1] == port && l.quotas.udp.loopback.used.Load() == 1
 	})
 }

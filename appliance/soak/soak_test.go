@@ -81,12 +81,12 @@ func TestK01_flushedUnderLoad(t *testing.T) {
 	b.svcctl.Start()
 	l := b.start(t)
 	for range flushes.value(t) {
-		time.Sleep(flushPause)
+		time.Sleep(flushPause) // real time: the load goes on
 		l.mayFail()
 		b.heal(t)
 		l.mustNotFail()
 	}
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // real time: the load goes on
 	b.converged(t)
 	l.stop(t)
 }
@@ -142,7 +142,7 @@ endpoints: [{addresses: [10.180.1.1]}, {addresses: [10.180.1.2]}, {addresses: [1
 	defer conn.Close()
 	var times []time.Duration
 	for range heals.value(t) {
-		time.Sleep(flushPause)
+		time.Sleep(flushPause) // real time: what follows the last heal is over
 		times = append(times, b.heal(t))
 		if err := conn.Echo("still here", netlab.Within(patience)); err != nil {
 			t.Fatalf("a connection opened before: %v", err)

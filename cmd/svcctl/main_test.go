@@ -295,7 +295,7 @@ func TestWaitForStart(t *testing.T) {
 	select {
 	case code := <-done:
 		t.Fatalf("exit %d before anybody serves: %s", code, b.err.String())
-	case <-time.After(150 * time.Millisecond):
+	case <-time.After(150 * time.Millisecond): // real time: nobody serves meanwhile
 	}
 	if err := os.Symlink(serveFake(t, &fake{status: wellStatus()}), socket); err != nil {
 		t.Fatal(err)

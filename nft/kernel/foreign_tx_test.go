@@ -83,7 +83,7 @@ func TestLargeCommitIsQuiet(t *testing.T) {
 	select {
 	case change := <-changes:
 		t.Errorf("a transaction that was ours, or not: %+v", change)
-	case <-time.After(2 * time.Second):
+	case <-time.After(2 * time.Second): // real time: nothing is reported meanwhile
 	}
 	c.mu.Lock()
 	restore = c.muteNotifications(c.socket)

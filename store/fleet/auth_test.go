@@ -62,7 +62,7 @@ func Test468_mutual_TLS(t *testing.T) {
 	c, ca, _ := boxWithCertificate(t)
 	without := c.config("b")
 	without.TLS = clientTLS(t, ca, "")
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // real time: etcd does not let it in meanwhile
 	defer cancel()
 	if e, err := fleet.Joined(ctx, without); err == nil {
 		e.Close()

@@ -45,7 +45,7 @@ func TestCommitThatOnlyTheFollowerSees(t *testing.T) {
 	}
 	// One that no box has seen is not known to be made.
 	e.step = func() {}
-	ctx, cancel = context.WithTimeout(t.Context(), 10*time.Millisecond)
+	ctx, cancel = context.WithTimeout(t.Context(), 10*time.Millisecond) // real time: no answer comes meanwhile
 	defer cancel()
 	if err := e.commit(ctx, ops, 3, nil, 2); !errors.Is(err, engine.ErrUnsettled) || e.flight != nil {
 		t.Errorf("a commit without an answer: %v", err)

@@ -82,7 +82,7 @@ func (p *proxy) pass(from, to net.Conn) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		if p.mood.Load() == slow {
-			time.Sleep(4 * time.Second)
+			time.Sleep(4 * time.Second) // real time: etcd is slow
 		}
 		if _, writeErr := to.Write(b[:n]); err != nil || writeErr != nil {
 			if err == nil || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {

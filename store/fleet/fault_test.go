@@ -59,7 +59,7 @@ func Test461_killed_at_each_call_of_a_large_commit(t *testing.T) {
 			now := steps.Load()
 			done := now == settled
 			settled = now
-			time.Sleep(300 * time.Millisecond)
+			time.Sleep(300 * time.Millisecond) // real time: no more steps are made meanwhile
 			return done
 		})
 		whole := settled < int64(dies)

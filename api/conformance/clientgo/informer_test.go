@@ -98,7 +98,7 @@ func informersSee(t *testing.T, w *world, ns string) {
 	for _, informer := range others {
 		synced = append(synced, informer.HasSynced)
 	}
-	timeout, stop := context.WithTimeout(ctx, 20*time.Second)
+	timeout, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
 	if !cache.WaitForCacheSync(timeout.Done(), synced...) {
 		t.Fatal("the informers did not sync")
@@ -167,7 +167,7 @@ func TestLeaderElection(t *testing.T) {
 		select {
 		case got := <-leading:
 			check(t, expect("leader", got, want))
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("%s does not lead", want)
 		}
 	}

@@ -41,7 +41,7 @@ func TestMany(t *testing.T) {
 
 	// Who does not read sees all there is, in order, or that it has missed something.
 	seen := map[string]bool{}
-	timeout := time.After(30 * time.Second)
+	timeout := time.After(time.Minute)
 	for len(seen) < manyObjects {
 		select {
 		case event, open := <-slow.ResultChan():

@@ -61,7 +61,7 @@ func TestModel(t *testing.T) {
 		writers.Go(func() { m.write(writing, t, i) })
 	}
 	for round := range modelRounds {
-		time.Sleep(modelRound)
+		time.Sleep(modelRound) // real time: clients write meanwhile
 		if round < modelRounds-1 {
 			w.Kill()
 			w.Start()
@@ -225,8 +225,8 @@ func (m *model) count(ctx context.Context, t *testing.T) {
 	case apierrors.IsNotFound(err):
 		_, err = objects.Create(ctx, document(modelKinds[0], "counter", "1"), meta.CreateOptions{})
 	case err != nil:
-		time.Sleep(50 * time.Millisecond)
-		return // nothing was tried
+		time.Sleep(50 * time.Millisecond) // real time: a pause between tries
+		return                            // nothing was tried
 	default:
 		n, parseErr := strconv.Atoi(valueOf(counter))
 		if parseErr != nil {

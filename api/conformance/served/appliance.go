@@ -16,8 +16,8 @@ import (
 
 const (
 	programmed   = "msg=programmed" // on stderr: everything is in the kernel
-	startTimeout = 30 * time.Second
-	stopTimeout  = 10 * time.Second
+	startTimeout = time.Minute      // on a busy machine
+	stopTimeout  = time.Minute
 )
 
 // Address is the address of the appliance's API over TLS.

@@ -42,7 +42,7 @@ func (p *place) probe() (stop func(most int)) {
 		go f.receive()
 		senders.Go(func() { f.send(done) })
 	}
-	time.Sleep(100 * time.Millisecond)
+	time.Sleep(100 * time.Millisecond) // real time: packets go on
 	return func(most int) {
 		p.t.Helper()
 		close(done)

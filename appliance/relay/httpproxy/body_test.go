@@ -142,7 +142,7 @@ func TestEndpointOfHTTP2(t *testing.T) {
 		}
 	}
 	expect("one")
-	time.Sleep(4 * l.bodyTime)
+	time.Sleep(4 * l.bodyTime) // real time: longer than a part of the body may take
 	_, _ = io.WriteString(out, "two\n")
 	expect("two")
 	_ = out.Close()

@@ -107,7 +107,7 @@ func echo(s *script.Session, args []string) error {
 	}
 	wait := patient
 	if args[2] == "timeout" {
-		wait = netlab.Within(2 * time.Second)
+		wait = netlab.Within(2 * time.Second) // real time: silence
 	}
 	got := "ok"
 	if err := conn.Echo("hello", wait); err != nil {

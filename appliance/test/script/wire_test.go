@@ -94,7 +94,7 @@ type wire struct {
 }
 
 // patient waits for answers that must come: a busy machine may take its time.
-var patient = netlab.Within(20 * time.Second)
+var patient = netlab.Within(time.Minute)
 
 func newWire(t testing.TB, _ string, flags script.Flags) script.Box {
 	s := netlab.NewStandard(t)
@@ -156,7 +156,7 @@ func (w *wire) Again(attempt int) bool {
 	if attempt == 1 {
 		w.began = time.Now()
 	}
-	time.Sleep(20 * time.Millisecond)
+	time.Sleep(20 * time.Millisecond) // real time: a pause between tries
 	return time.Since(w.began) < time.Minute
 }
 
@@ -254,9 +254,9 @@ func options(q script.Question, i int) []netlab.Option {
 func within(q script.Question) netlab.Option {
 	switch {
 	case q.Silent:
-		return netlab.Within(2 * time.Second)
+		return netlab.Within(2 * time.Second) // real time: silence
 	case q.Network != "tcp":
-		return netlab.Within(7 * time.Second)
+		return netlab.Within(7 * time.Second) // real time: one of three tries
 	}
 	return patient
 }
