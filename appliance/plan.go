@@ -14,8 +14,10 @@ import (
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/watch"
 )
 
@@ -69,7 +71,7 @@ func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (Plan
 		return planned, fmt.Errorf("write the plan: %w", err)
 	}
 	reporter := reconcile.Reporter{Where: objects.Location}
-	planned.Problems = objects.Problems()
+	planned.Problems = append(objects.Problems(), notes(files)...)
 	for _, q := range slices.Concat(advertised, made.Problems(), found) {
 		// An error while serving; here nothing is refused, and the endpoints may come from elsewhere.
 		q.Warning = q.Warning || q.Reason == resolve.ReasonNoEndpoints
@@ -79,6 +81,21 @@ func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (Plan
 		planned.Problems = append(planned.Problems, manifest.Problem{File: "--source-set", Reason: q.Reason, Message: q.Message})
 	}
 	return planned, nil
+}
+
+// notes are what annotation.Notes has to say of the objects of files: the API answers its clients with it.
+func notes(files map[string]*manifest.File) (list []manifest.Problem) {
+	for path, file := range files {
+		for i := range file.Documents {
+			d := &file.Documents[i]
+			for _, note := range annotation.Notes(d.Object) {
+				line, column := d.Position(note.Field)
+				list = append(list, manifest.Problem{File: path, Line: line, Column: column, Object: object.RefOf(d.Object), Field: note.Field,
+					Reason: store.ReasonNoEffect, Message: note.Text, Warning: true})
+			}
+		}
+	}
+	return list
 }
 
 // atField moves a problem from the line of its object to that of its field.

@@ -62,7 +62,7 @@ func (s *Store) warningsOf(o object.Object) []string {
 		foreign = annotation.Unserved // the rules have the others
 	}
 	seen := map[string]bool{}
-	for _, f := range foreign(o) {
+	for _, f := range append(foreign(o), annotation.Notes(o)...) {
 		seen[f.Field] = true
 		warnings = append(warnings, f.String())
 	}

@@ -57,7 +57,7 @@ func (r *resolver) readClients() clients {
 		r.addSourceSet(&c, n)
 	}
 	field := annotation.Field(AnnotationSourceRangesApply)
-	if _, given := r.Service.Metadata.Annotations[AnnotationSourceRangesApply]; given && !c.ranged && len(names) == 0 && !c.nobody {
+	if _, given := r.Service.Metadata.Annotations[AnnotationSourceRangesApply]; given && !c.ranged && len(names) == 0 && !c.nobody && !r.wrong[field] {
 		r.warn(r.ref, field, reasonNoEffect, "has no effect: the Service has neither spec.loadBalancerSourceRanges nor %s", AnnotationSourceSets)
 	}
 	return c

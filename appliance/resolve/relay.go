@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"svcctl.io/svcctl/nft"
@@ -149,7 +150,8 @@ func (r *resolver) relaysNothing(kind string) {
 		keys = append(keys, f.Key)
 	}
 	for key, value := range r.Service.Metadata.Annotations {
-		if annotation.AsksTLS(key, value) {
+		bad := slices.ContainsFunc(mode.Bad, func(b annotation.Bad) bool { return b.Key == key })
+		if annotation.AsksTLS(key, value) || annotation.Relays(key) && !bad && strings.TrimSpace(value) != "" {
 			keys = append(keys, key)
 		}
 	}

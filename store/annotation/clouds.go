@@ -12,6 +12,11 @@ const (
 	tencentCloud  = "service.cloud.tencent.com/"
 	baidu         = "service.beta.kubernetes.io/cce-load-balancer-"
 	digitalOcean  = "service.beta.kubernetes.io/do-loadbalancer-"
+	hetzner       = "load-balancer.hetzner.cloud/"
+	scaleway      = "service.beta.kubernetes.io/scw-loadbalancer-"
+	linode        = "service.beta.kubernetes.io/linode-loadbalancer-"
+	vultr         = "service.beta.kubernetes.io/vultr-loadbalancer-"
+	huawei        = "kubernetes.io/elb."
 )
 
 var azureRows = []Row{
@@ -150,6 +155,46 @@ var digitalOceanRows = []Row{
 	rest(ofDigitalOcean, digitalOcean),
 }
 
+// otherCloudRows: what would be dangerous to overlook of the balancers of smaller clouds, as TLS and addresses for the
+// inside, and what most manifests for them have.
+var otherCloudRows = []Row{
+	balancing(ofOtherClouds, hetzner+"disable-public-network", "true, false", "services", internally),
+	refused(ofOtherClouds, hetzner+"protocol", "tcp, http; https asks for TLS", noTLS, plainOfDigitalOcean),
+	refused(ofOtherClouds, hetzner+"http-certificates", "names of certificates", noTLS, nil),
+	named(ofOtherClouds, hetzner+"uses-proxyprotocol", noProxy, off),
+	named(ofOtherClouds, hetzner+"health-check-*", noChecks, empty),
+	named(ofOtherClouds, hetzner+"algorithm-type", noQoS, anyOf("", "round_robin")),
+	named(ofOtherClouds, hetzner+"http-redirect-http", noProtocol, off),
+	named(ofOtherClouds, hetzner+"http-sticky-sessions", noProtocol, off),
+	named(ofOtherClouds, hetzner+"use-private-ip", "has no effect: endpoints are reached at their own address", off),
+	rest(ofOtherClouds, hetzner),
+	balancing(ofOtherClouds, scaleway+"private", "true, false", "services", internally),
+	refused(ofOtherClouds, scaleway+"certificate-ids", "names of certificates", noTLS, nil),
+	named(ofOtherClouds, scaleway+"proxy-protocol-*", noProxy, off),
+	named(ofOtherClouds, scaleway+"health-check-*", noChecks, empty),
+	rest(ofOtherClouds, scaleway),
+	refused(ofOtherClouds, linode+"default-protocol", "tcp, http; https asks for TLS", noTLS, plainOfDigitalOcean),
+	refused(ofOtherClouds, linode+"port-*", "JSON of one port; the protocol https asks for TLS", noTLS, plainOfLinode),
+	unread(ofOtherClouds, linode+"firewall-acl", "JSON of prefixes"),
+	unread(ofOtherClouds, linode+"firewall-id", "the name of a list"),
+	named(ofOtherClouds, linode+"default-proxy-protocol", noProxy, anyOf("", "none")),
+	named(ofOtherClouds, linode+"check-*", noChecks, empty),
+	rest(ofOtherClouds, linode),
+	refused(ofOtherClouds, vultr+"ssl", "the name of a Secret", noTLS, nil),
+	unread(ofOtherClouds, vultr+"firewall-rules", "PREFIX,PORT, with semicolons between them"),
+	named(ofOtherClouds, vultr+"proxy-protocol", noProxy, off),
+	named(ofOtherClouds, vultr+"healthcheck-*", noChecks, empty),
+	rest(ofOtherClouds, vultr),
+	refused(ofOtherClouds, huawei+"cert-id", "the name of a certificate", noTLS, nil),
+	refused(ofOtherClouds, huawei+"tls-certificate-ids", "names of certificates", noTLS, nil),
+	unread(ofOtherClouds, huawei+"acl-id", "the name of a list"),
+	rest(ofOtherClouds, huawei),
+	balancing(ofOtherClouds, "yandex.cloud/load-balancer-type", "internal, external", "services", internally),
+	balancing(ofOtherClouds, "lb.stackit.cloud/internal-lb", "true, false", "services", internally),
+	named(ofOtherClouds, "service.beta.kubernetes.io/ovh-loadbalancer-proxy-protocol", noProxy, off),
+	named(ofOtherClouds, "service.alpha.kubernetes.io/app-protocols", noProtocol, empty),
+}
+
 var metalLBRows = []Row{
 	balancing(ofMetalLB, "metallb.io/loadBalancerIPs", "addresses, with commas between them", "allocation", ipsText),
 	balancing(ofMetalLB, "metallb.universe.tf/loadBalancerIPs", "addresses, with commas between them", "allocation", ipsText),
@@ -174,5 +219,12 @@ var otherRows = []Row{
 		Text: "gives the endpoints of the object a larger or smaller share; svcctl.io/weight wins", instead: weights},
 	named(ofOthers, "service.cilium.io/*", "has no effect here: it is about Cilium; `svcctl explain annotations` lists those that are known", empty),
 	named(ofOthers, "lbipam.cilium.io/*", noPools, empty),
+	named(ofOthers, "io.cilium/*", "has no effect here: it is about Cilium; `svcctl explain annotations` lists those that are known", empty),
 	named(ofOthers, "kube-router.io/service.scheduler", "has no effect: write svcctl.io/balance", empty),
+	named(ofOthers, "kube-router.io/service.dsr", "has no effect: packets are translated, and answers return through the box", empty),
+	named(ofOthers, "kube-router.io/service.local", "has no effect: set spec.internalTrafficPolicy and spec.externalTrafficPolicy", off),
+	named(ofOthers, "kube-router.io/service.*", "has no effect here: it is about kube-router; `svcctl explain annotations` lists those that are known", off),
+	named(ofOthers, "kube-vip.io/*", "has no effect here: it is about kube-vip; `svcctl explain annotations` lists those that are known", empty),
+	balancing(ofOthers, "purelb.io/addresses", "addresses, with commas between them", "allocation", ipsText),
+	balancing(ofOthers, "loxilb.io/staticIP", "an address", "allocation", ipsText),
 }

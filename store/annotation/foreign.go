@@ -32,6 +32,13 @@ func foreigners(o object.Object, refused bool) (list []Foreign) {
 	if len(meta.Labels)+len(meta.Annotations) == 0 {
 		return nil
 	}
+	if o.GetTypeMeta().Kind != object.KindService { // whose values package resolve judges
+		for _, r := range Remarks(o) {
+			if !r.Refused {
+				list = append(list, Foreign{r.Field, r.Text})
+			}
+		}
+	}
 	for _, of := range []struct {
 		field  string
 		values map[string]string
@@ -42,6 +49,9 @@ func foreigners(o object.Object, refused bool) (list []Foreign) {
 				continue
 			}
 			if text := r.foreign(o, of.values[key], refused); text != "" {
+				if r.isPattern() {
+					text += misspelled(key)
+				}
 				list = append(list, Foreign{fmt.Sprintf("metadata.%s[%s]", of.field, key), text})
 			}
 		}
@@ -78,6 +88,43 @@ func (r *Row) elsewhere(kind string) string {
 		return r.Text
 	case r.Effect == Acts && (r.Of == ofSvcctl || kind == object.KindService):
 		return fmt.Sprintf("has no effect here: it is an annotation of %s, not of %s", strings.Join(r.kinds(), ", "), kind) + r.ours()
+	}
+	return ""
+}
+
+// Notes are about annotations of a Service that nothing is known of, and that are about load balancers by their keys.
+// Whoever applies the object is answered; the status says nothing of them.
+func Notes(o object.Object) (list []Foreign) {
+	if o.GetTypeMeta().Kind != object.KindService {
+		return nil
+	}
+	meta := o.GetMeta()
+	for _, key := range slices.Sorted(maps.Keys(meta.Annotations)) {
+		if near := misspelled(key); near != "" && Find(key) == nil {
+			list = append(list, Foreign{Field(key), "has no effect" + near})
+		} else if Find(key) == nil && aboutBalancers(key) && !off(meta.Annotations[key]) {
+			list = append(list, Foreign{Field(key), "has no effect here, whatever it asks for (TLS, an address, who may connect): it is about another load balancer; `svcctl explain annotations` lists what takes its place"})
+		}
+	}
+	return list
+}
+
+// aboutBalancers reports whether a key is about a load balancer: by one of its words.
+func aboutBalancers(key string) bool {
+	key = strings.ToLower(key)
+	if strings.Contains(key, "loadbalanc") || strings.Contains(key, "load-balanc") || strings.Contains(key, "proxy-protocol") || strings.Contains(key, "proxyprotocol") {
+		return true
+	}
+	words := strings.FieldsFunc(key, func(r rune) bool { return strings.ContainsRune("./-_", r) })
+	return slices.ContainsFunc(words, func(word string) bool {
+		return strings.HasSuffix(word, "lb") || slices.Contains([]string{"vip", "vips", "ipvs", "ingress"}, word)
+	})
+}
+
+// misspelled returns the key of the table that differs in upper and lower case only, as a question; "": there is none.
+func misspelled(key string) string {
+	if i := slices.IndexFunc(table, func(r Row) bool { return !r.isPattern() && r.Key != key && strings.EqualFold(r.Key, key) }); i >= 0 {
+		return "; did you mean " + table[i].Key + "?"
 	}
 	return ""
 }

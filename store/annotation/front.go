@@ -241,8 +241,8 @@ func (r *frontReader) readPolicy() {
 }
 
 func (r *frontReader) readClientCA() {
-	if ca := strings.TrimSpace(r.a[TLSClientCA]); ca != "" {
-		r.ClientCA = r.secretName(TLSClientCA, ca)
+	if given(r.a, TLSClientCA) { // an empty one, as a template may write it, lets nobody in without a certificate
+		r.ClientCA = r.secretName(TLSClientCA, r.a[TLSClientCA])
 	}
 	switch auth := strings.ToLower(strings.TrimSpace(r.a[TLSClientAuth])); {
 	case auth == "":

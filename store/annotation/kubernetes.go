@@ -75,7 +75,7 @@ const (
 	noAccess   = "is a list of clients that svcctl cannot read: its load balancer IPs let no client in until spec.loadBalancerSourceRanges has prefixes; write them there"
 	noChecks   = "has no effect: endpoints are asked as svcctl.io/health-check says, or not at all"
 	poolText   = "asks for an address of this IPAddressPool"
-	noPools    = "has no effect: pools have no names here; ask for an address with spec.loadBalancerIP or " + LoadBalancerIPs
+	noPools    = "has no effect: name an IPAddressPool with metallb.io/address-pool, or ask for an address with spec.loadBalancerIP or " + LoadBalancerIPs
 	noQoS      = "has no effect: connections are balanced as they are, without a limit or a scheduler of the cloud's"
 	internally = "gives the load balancer an IP of a --load-balancer-internal-pool, which only clients inside reach; without such a pool it gets none"
 	ipsText    = "asks for these load balancer IPs, as " + LoadBalancerIPs + " does"
@@ -128,11 +128,14 @@ func unread(of, key, values string) Row {
 
 // rest is the row of all others of a cloud.
 func rest(of, prefix string) Row {
-	return named(of, prefix+"*", "has no effect here: it is about a load balancer of "+name(of)+", and none of its kind that svcctl knows; `svcctl explain annotations` lists those that are", nil)
+	return named(of, prefix+"*", "has no effect here: it is about a load balancer"+name(of)+", and none of its kind that svcctl knows; `svcctl explain annotations` lists those that are", nil)
 }
 
-// name is a cloud without what stands behind a comma.
+// name is " of" a cloud, without what stands behind a comma.
 func name(of string) string {
+	if of == ofOtherClouds {
+		return " of a cloud"
+	}
 	name, _, _ := strings.Cut(of, ",")
-	return name
+	return " of " + name
 }

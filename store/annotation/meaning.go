@@ -46,6 +46,10 @@ var asksInternal = []internalKey{
 	{key: tencent + "internal-subnetid"},
 	{key: baidu + "internal-vpc", yes: []string{"true"}, no: []string{"false"}},
 	{key: digitalOcean + "network", yes: []string{"INTERNAL"}, no: []string{"EXTERNAL"}},
+	{key: hetzner + "disable-public-network", yes: []string{"true"}, no: []string{"false"}},
+	{key: scaleway + "private", yes: []string{"true"}, no: []string{"false"}},
+	{key: "yandex.cloud/load-balancer-type", yes: []string{"internal"}, no: []string{"external"}},
+	{key: "lb.stackit.cloud/internal-lb", yes: []string{"true"}, no: []string{"false"}},
 }
 
 // asksNotInternal reports whether a value of an annotation asks for a load balancer that is not internal.
@@ -141,7 +145,7 @@ func pairs(text string) map[string]string {
 var askedAddresses = []string{
 	LoadBalancerIPs, "metallb.io/loadBalancerIPs", "metallb.universe.tf/loadBalancerIPs", "lbipam.cilium.io/ips", "io.cilium/lb-ipam-ips",
 	"kube-vip.io/loadbalancerIPs", azure + "load-balancer-ipv4", azure + "load-balancer-ipv6", openStack + "load-balancer-address",
-	aws + "private-ipv4-addresses", aws + "ipv6-addresses",
+	aws + "private-ipv4-addresses", aws + "ipv6-addresses", "purelb.io/addresses", "loxilb.io/staticIP",
 }
 
 // Asked is one load balancer IP that an annotation asks for, as it is written.
@@ -183,6 +187,7 @@ func Sharing(annotations map[string]string) string {
 var unreadable = []string{
 	azure + "allowed-service-tags", "oci.oraclecloud.com/oci-network-security-groups", oracleNetwork + "oci-network-security-groups",
 	alibaba + "acl-id", tencentCloud + "security-groups", digitalOcean + "allow-rules", digitalOcean + "deny-rules",
+	linode + "firewall-acl", linode + "firewall-id", vultr + "firewall-rules", huawei + "acl-id",
 }
 
 // UnreadableAccess returns the annotation of a load balancer that names a list of clients which is

@@ -115,6 +115,12 @@ func TestTLSKey(t *testing.T) {
 		{one, []string{digitalOcean + "http2-ports", "443"}},
 		{none, []string{digitalOcean + "tls-ports", "443", digitalOcean + "tls-passthrough", "true"}},
 		{both, []string{digitalOcean + "certificate-name", "c"}},
+		{both, []string{hetzner + "http-certificates", ""}},
+		{both, []string{hetzner + "protocol", "https"}},
+		{none, []string{hetzner + "protocol", "tcp"}},
+		{both, []string{scaleway + "certificate-ids", "x"}},
+		{one, []string{linode + "default-protocol", "https", linode + "port-80", `{"protocol":"http"}`}},
+		{both, []string{linode + "default-protocol", "https"}},
 		{both, []string{digitalOcean + "protocol", "https"}},
 		{none, []string{digitalOcean + "protocol", "http"}},
 	} {

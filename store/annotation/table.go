@@ -32,8 +32,9 @@ const (
 	ofTencent      = "Tencent Cloud"
 	ofBaidu        = "Baidu AI Cloud"
 	ofDigitalOcean = "DigitalOcean"
+	ofOtherClouds  = "Hetzner, Scaleway, Linode, Vultr, Huawei Cloud, Yandex Cloud, STACKIT, OVHcloud"
 	ofMetalLB      = "MetalLB"
-	ofOthers       = "Cilium, kube-vip, kube-router"
+	ofOthers       = "Cilium, kube-vip, kube-router, PureLB, LoxiLB"
 )
 
 // Row is one annotation or label.
@@ -75,7 +76,7 @@ func (r *Row) kinds() []string {
 
 // table has all rows in the order of the page.
 var table = slices.Concat(svcctlRows, kubernetesRows, awsRows, gcpRows, azureRows, openStackRows, ibmRows, oracleRows,
-	alibabaRows, tencentRows, baiduRows, digitalOceanRows, metalLBRows, otherRows)
+	alibabaRows, tencentRows, baiduRows, digitalOceanRows, otherCloudRows, metalLBRows, otherRows)
 
 // Table returns all rows, in the order of the manual page. The caller must not change it.
 func Table() []Row { return table }
@@ -126,11 +127,17 @@ var (
 	empty = anyOf("")
 )
 
-// Balances reports whether a key is of an annotation of svcctl that acts on Services which are load balanced, of every
-// type. Those that have ports relayed are not among them.
+// Balances reports whether a key is of an annotation that acts on Services which are load balanced, of every type. Those
+// that have ports relayed are not among them: see Relays.
 func Balances(key string) bool {
 	r := Find(key)
-	return r != nil && r.Of == ofSvcctl && r.Effect == Acts && r.Kinds == nil && !r.balancer && r.Page != "relay"
+	return r != nil && r.Of != ofKubernetes && (r.Effect == Acts || r.Key == awsLogBucket || r.Key == awsLogBucketUnder) && r.Kinds == nil && !r.balancer && r.Page != "relay"
+}
+
+// Relays reports whether a key is of an annotation about relayed ports, of Services of every type.
+func Relays(key string) bool {
+	r := Find(key)
+	return r != nil && r.Effect == Acts && !r.balancer && r.Page == "relay"
 }
 
 // On formats the subject of a row: "annotation of Service".

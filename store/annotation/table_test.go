@@ -265,7 +265,10 @@ func TestForeigners(t *testing.T) {
 		"ports with TLS":                 {annotated(alibaba+"protocol-port", "tcp:80,https:443"), "asks for TLS with a certificate"},
 		"JSON without TLS":               {annotated(tencentCloud+"specify-protocol", `{"80":{"protocol":["TCP"]}}`), ""},
 		"JSON that is none":              {annotated(tencentCloud+"specify-protocol", `443: HTTPS`), "asks for TLS with a certificate"},
-		"unknown subsidiary":             {annotated("service.beta.kubernetes.io/linode-loadbalancer-throttle", "4"), "no annotation of this name is known"},
+		"unknown subsidiary":             {annotated("service.beta.kubernetes.io/exoscale-loadbalancer-id", "4"), "no annotation of this name is known"},
+		"a small cloud's":                {annotated(linode+"throttle", "4"), "load balancer of a cloud"},
+		"a key in another case":          {annotated("metallb.io/loadbalancerIPs", "192.0.2.1"), "; did you mean metallb.io/loadBalancerIPs?"},
+		"ours in another case":           {annotated(domain+"Balance", "rr"), "; did you mean svcctl.io/balance?"},
 	} {
 		list := Foreigners(tt.o)
 		switch {
@@ -276,5 +279,22 @@ func TestForeigners(t *testing.T) {
 	both := annotated(awsCert, "arn:aws:acm:x", aws+"name", "x")
 	if list := Unserved(both); len(list) != 1 || !strings.Contains(list[0].Field, "-name") {
 		t.Errorf("named and not refused are %v", list)
+	}
+}
+
+// An annotation of a load balancer that nothing is known of has a note for whoever applies it, and no other one has.
+func TestNotes(t *testing.T) {
+	for key, want := range map[string]bool{
+		"kubernetes.civo.com/loadbalancer-algorithm": true, "k8s.cloudscale.ch/loadbalancer-vip-addresses": true, "loxilb.io/lbmode": true,
+		"openelb.io/openelb": true, "nginx.ingress.kubernetes.io/backend-protocol": true, "example.com/enable-proxy-protocol": true,
+		"prometheus.io/scrape": false, "meta.helm.sh/release-name": false, "external-dns.alpha.kubernetes.io/hostname": false,
+		"argocd.argoproj.io/sync-wave": false, "example.com/elbow": false, aws + "internal": false, "metallb.io/loadBalancerIPs": false,
+	} {
+		if got := Notes(annotated(key, "x")); (len(got) == 1 && got[0].Field == Field(key)) != want || len(got) > 1 {
+			t.Errorf("%s: %v, want a note: %v", key, got, want)
+		}
+	}
+	if got := Notes(annotated("kubernetes.civo.com/loadbalancer-x", "false")); got != nil {
+		t.Errorf("one that asks for nothing: %v", got)
 	}
 }

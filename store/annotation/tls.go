@@ -18,7 +18,7 @@ func TLSKey(svc *object.Service, port *object.ServicePort) (key, why string) {
 		return "", ""
 	}
 	a := svc.Metadata.Annotations
-	for _, asks := range []func(map[string]string, *object.ServicePort) string{tlsOfAWS, tlsOfOpenStack, tlsOfOracle, tlsOfAlibaba, tlsOfTencent, tlsOfDigitalOcean} {
+	for _, asks := range []func(map[string]string, *object.ServicePort) string{tlsOfAWS, tlsOfOpenStack, tlsOfOracle, tlsOfAlibaba, tlsOfTencent, tlsOfDigitalOcean, tlsOfOthers} {
 		if key := asks(a, port); key != "" {
 			switch {
 			case slices.Contains(certificates, key) && !has(a, key):
@@ -54,6 +54,7 @@ func AsksTLS(key, value string) bool {
 var certificates = []string{
 	awsCert, openStack + "default-tls-container-ref", oracle + "tls-secret", alibaba + "cert-id", alibabaOld + "cert-id",
 	digitalOcean + "certificate-id", digitalOcean + "certificate-name",
+	hetzner + "http-certificates", scaleway + "certificate-ids", vultr + "ssl", huawei + "cert-id", huawei + "tls-certificate-ids",
 }
 
 // portList is an annotation that lists ports with TLS.
@@ -73,6 +74,12 @@ func portLists(svc *object.Service) (lists []portList) {
 	}
 	ports, _ := portsInJSON(a[tencentCloud+"specify-protocol"])
 	lists = append(lists, portList{tencentCloud + "specify-protocol", ports})
+	for key, value := range a {
+		if port, is := strings.CutPrefix(key, linode+"port-"); is && !plainOfLinode(value) {
+			lists = append(lists, portList{key, []string{port}})
+		}
+	}
+	slices.SortFunc(lists, func(x, y portList) int { return strings.Compare(x.key, y.key) })
 	for _, key := range []string{digitalOcean + "tls-ports", digitalOcean + "http2-ports", digitalOcean + "http3-port"} {
 		if !passedThrough(a) {
 			lists = append(lists, portList{key, strings.Split(a[key], ",")})
@@ -248,6 +255,30 @@ func tlsOfDigitalOcean(a map[string]string, port *object.ServicePort) string {
 
 // plainOfDigitalOcean reports whether a protocol of DigitalOcean is one without TLS.
 var plainOfDigitalOcean = anyOf("", "tcp", "udp", "http")
+
+// tlsOfOthers: a certificate, or a protocol with TLS, is about all ports; Linode has a protocol for each.
+func tlsOfOthers(a map[string]string, port *object.ServicePort) string {
+	if key := linode + "port-" + strconv.Itoa(int(port.Port)); has(a, key) {
+		if plainOfLinode(a[key]) {
+			return ""
+		}
+		return key
+	}
+	for _, key := range []string{hetzner + "protocol", linode + "default-protocol"} {
+		if !plainOfDigitalOcean(a[key]) {
+			return key
+		}
+	}
+	return firstGiven(a, hetzner+"http-certificates", scaleway+"certificate-ids", vultr+"ssl", huawei+"cert-id", huawei+"tls-certificate-ids")
+}
+
+// plainOfLinode reports whether the settings of a port of Linode are without TLS. Those that cannot be read may ask for it.
+func plainOfLinode(text string) bool {
+	var of struct {
+		Protocol string `json:"protocol"`
+	}
+	return strings.TrimSpace(text) == "" || json.Unmarshal([]byte(text), &of) == nil && plainOfDigitalOcean(of.Protocol)
+}
 
 // passedThrough reports whether TLS of DigitalOcean ends at the endpoints.
 func passedThrough(a map[string]string) bool { return anyOf("true")(a[digitalOcean+"tls-passthrough"]) }

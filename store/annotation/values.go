@@ -39,7 +39,7 @@ func Remarks(o object.Object) (list []Remark) {
 		}
 		switch {
 		case r.Of == ofSvcctl && r.Effect == Named && slices.Contains(judgedKinds, kind):
-			list = append(list, Remark{Field: Field(key), Text: r.Text, Refused: true})
+			list = append(list, Remark{Field: Field(key), Text: r.Text + misspelled(key), Refused: true})
 		case !slices.Contains(r.kinds(), kind):
 			if text := r.elsewhere(kind); text != "" && r.Of == ofSvcctl {
 				list = append(list, Remark{Field: Field(key), Text: text, Refused: true})
