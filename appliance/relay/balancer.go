@@ -86,6 +86,13 @@ func (c *balancer) suspect(endpoint netip.AddrPort, lasts time.Duration) {
 	c.suspects[endpoint] = suspicion{time.Now().Add(lasts), lasts}
 }
 
+// trust ends the suspicion about an endpoint that accepted a connection.
+func (c *balancer) trust(endpoint netip.AddrPort) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.suspects, endpoint)
+}
+
 // accepted notes that an endpoint has accepted the connection of a client, which keeps it where there is affinity.
 func (c *balancer) accepted(from, endpoint netip.AddrPort) {
 	c.mu.Lock()

@@ -11,12 +11,8 @@ import (
 	"time"
 )
 
-var (
-	// errNoEndpoint means that a Port has no endpoint.
-	errNoEndpoint = errors.New("there is no endpoint")
-	// errOvertaken means that another endpoint accepted before.
-	errOvertaken = errors.New("another endpoint accepted before it")
-)
+// errNoEndpoint means that a Port has no endpoint.
+var errNoEndpoint = errors.New("there is no endpoint")
 
 // attempt is one connection to an endpoint for a client.
 type attempt struct {
@@ -28,7 +24,7 @@ type attempt struct {
 
 // connect connects to an endpoint for a client whose connection is near: to another one if that refuses or does not answer in time, and
 // beside it if it has not answered after hedge.begin. The first that accepts wins. No endpoint is tried twice, and no more others than
-// Port.Retries; those that refused or were overtaken are tried last for a while. The connection counts as open until end, or until the
+// Port.Retries; those that refused or were overtaken are tried last for a while, or until they accept. The connection counts as open until end, or until the
 // balancer is told that it is done.
 func (t *tcpPort) connect(ctx context.Context, near *net.TCPConn, client, asked netip.AddrPort) (*net.TCPConn, netip.AddrPort, error) {
 	how := t.current().Connect
@@ -39,10 +35,11 @@ func (t *tcpPort) connect(ctx context.Context, near *net.TCPConn, client, asked 
 	if !counted {
 		hops = -1
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
 	results, over := make(chan attempt), make(chan struct{})
 	defer close(over)
-	defer cancel(errOvertaken)
+	// Attempts that are overtaken go on: one that is accepted after all shows that its endpoint, or this box, was only slow.
+	dialing, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
 
 	var tried, waiting, beside []netip.AddrPort // in their order; those of beside were begun beside others
 	begin := func() bool {
@@ -55,12 +52,13 @@ func (t *tcpPort) connect(ctx context.Context, near *net.TCPConn, client, asked 
 		}
 		tried, waiting = append(tried, to), append(waiting, to)
 		go func() {
-			a := t.attempt(ctx, how, client, to, hops)
+			a := t.attempt(dialing, how, client, to, hops)
 			select {
 			case results <- a:
 			case <-over:
 				if a.conn != nil {
 					reset(a.conn)
+					t.endpoints.trust(to)
 				}
 				t.endpoints.done(to)
 			}
@@ -99,6 +97,7 @@ func (t *tcpPort) connect(ctx context.Context, near *net.TCPConn, client, asked 
 			more = len(waiting) > 0
 		}
 	}
+	cancel(failed)
 	return nil, netip.AddrPort{}, fmt.Errorf("%d endpoints tried: %w", len(tried), failed)
 }
 

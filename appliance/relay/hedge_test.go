@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -48,6 +49,39 @@ func TestSilentAndDeadEndpointsCostLittle(t *testing.T) {
 		}
 		if took[clients-1] > patience/2 {
 			t.Errorf("a client waited for %s", took[clients-1])
+		}
+	}
+}
+
+// An endpoint that accepts an overtaken attempt after all was only slow, and gets its share of clients again at once.
+func TestLateEndpointIsTrustedAgain(t *testing.T) {
+	l := quick()
+	l.last = time.Hour
+	r := start(t, l)
+	at, good := freePort(t, local), namedTCP(t, local, "good")
+	late, fd := deafSocket(t)
+	r.set(Port{
+		ID: "default/web", Protocol: TCP, Listen: at, Endpoints: []netip.AddrPort{good, late},
+		Pick: Pick{By: RoundRobin}, Connect: Connect{Retries: 1, Timeout: time.Minute},
+	})
+	for range 2 { // one of them has an attempt at the late one
+		if name := named(t, at); name != "good" {
+			t.Fatalf("%q answers while the other endpoint accepts nobody", name)
+		}
+	}
+	go func() {
+		for {
+			c, _, err := syscall.Accept(fd)
+			if err != nil {
+				return
+			}
+			_, _ = syscall.Write(c, []byte("late\n"))
+			_ = syscall.Close(c)
+		}
+	}()
+	for began := time.Now(); named(t, at) != "late"; time.Sleep(20 * time.Millisecond) { // a SYN is sent again after 1, 3, 7 s
+		if time.Since(began) > time.Minute {
+			t.Fatal("the endpoint is still tried last")
 		}
 	}
 }

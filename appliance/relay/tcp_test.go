@@ -184,6 +184,13 @@ func TestTCPDialTimeout(t *testing.T) {
 // deaf is an endpoint that never answers a SYN: its queue is full.
 func deaf(t *testing.T) netip.AddrPort {
 	t.Helper()
+	at, _ := deafSocket(t)
+	return at
+}
+
+// deafSocket is deaf with its listening socket.
+func deafSocket(t *testing.T) (at netip.AddrPort, fd int) {
+	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -196,16 +203,16 @@ func deaf(t *testing.T) netip.AddrPort {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := addrPortOf(name)
+	at = addrPortOf(name)
 	for range 10 { // a queue of length 0 takes one, and some kernels more
 		c, err := net.DialTimeout("tcp", at.String(), 50*time.Millisecond)
 		if err != nil {
-			return at
+			return at, fd
 		}
 		t.Cleanup(func() { _ = c.Close() })
 	}
 	t.Fatal("the queue does not fill")
-	return at
+	return at, fd
 }
 
 // inode is that of the socket that listens at an address of IPv4.
