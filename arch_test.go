@@ -100,7 +100,7 @@ var edges = map[string][]string{
 	"appliance/handover":        {},
 	"appliance/resolve":         {"appliance/health", "nft", "store/annotation", "store/object"},
 	"appliance/sockets":         {"appliance/node"},
-	"appliance/apiserver":       {"api", "api/auth", "api/dashboard", "api/diagnose", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/env", "appliance/listen", "appliance/metrics", "appliance/task", "store", "store/object"},
+	"appliance/apiserver":       {"api", "api/auth", "api/dashboard", "api/diagnose", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/env", "appliance/listen", "appliance/metrics", "appliance/task", "appliance/verdict", "store", "store/object"},
 	"appliance/sourceset":       {"watch"},
 	"appliance/sources":         {"store", "store/engine", "store/manifest", "watch"},
 	"appliance/rollout":         {"store"},

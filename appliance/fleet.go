@@ -19,7 +19,6 @@ import (
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/sources"
 	"svcctl.io/svcctl/appliance/task"
-	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/fleet"
@@ -183,7 +182,6 @@ type member struct {
 	sources *sources.Reader
 	wake    atomic.Pointer[func()]
 	events  *control.Recorder
-	served  func(service string) []nft.ServicePort
 	over    time.Time // since when the trial under way is over; the zero Time: it is not
 	notHeld string    // why what was before it could not be put into force, as the log has it
 	log     *slog.Logger
@@ -266,7 +264,7 @@ func (m *member) Accept(ctx context.Context) error { return m.engine.Accept(ctx)
 func (m *member) report(board *reconcile.Board) func() fleet.Report {
 	return func() fleet.Report {
 		s := board.Status()
-		r := fleet.Report{Zone: m.cfg.Zone, Accepted: s.Revision.Accepted, Programmed: s.Revision.Programmed, Problems: s.Errors(), Errors: m.reported(&s)}
+		r := fleet.Report{Zone: m.cfg.Zone, Accepted: s.Revision.Accepted, Programmed: s.Revision.Programmed, Problems: s.Errors(), Errors: m.reported(&s, board.Conditions())}
 		if !s.Ready || s.Reason != "" {
 			r.Failing = cmp.Or(s.Reason, "not ready")
 		}

@@ -11,9 +11,8 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
-	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/rollout"
-	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/fleet"
@@ -217,20 +216,24 @@ func concerns(state *store.RolloutState) func(object string) bool {
 	return func(object string) bool { return is[object] }
 }
 
-// reported are the problems for the report of this box: errors, and Services of a rollout whose endpoints are all down. Those of a
-// rollout come first.
-func (m *member) reported(s *wire.Status) (list []fleet.ReportedProblem) {
+// reported are the problems for the report of this box: the errors of its status, and what keeps Services of a rollout that
+// were there before from being Ready, even on purpose, as a slice that has no endpoint any more. Those of a rollout come first.
+func (m *member) reported(s *wire.Status, judged *reconcile.Conditions) (list []fleet.ReportedProblem) {
 	state, is := m.store.Rollout()
 	about := concerns(&state)
+	add := func(object, field, reason, message string) {
+		list = append(list, fleet.ReportedProblem{Object: object, Field: field, Reason: reason, Message: message[:min(longestReported, len(message))]})
+	}
 	for _, p := range s.Problems {
-		if p.Severity == wire.SeverityError && (p.Object != "" || p.File == "") || p.Reason == resolve.ReasonFailingOpen && about(p.Object) {
-			list = append(list, fleet.ReportedProblem{Object: p.Object, Field: p.Field, Reason: p.Reason, Message: p.Message[:min(longestReported, len(p.Message))]})
+		if p.Severity == wire.SeverityError && (p.Object != "" || p.File == "") {
+			add(p.Object, p.Field, p.Reason, p.Message)
 		}
 	}
 	if is && state.Pending() {
 		for _, key := range state.Services {
-			if m.isBereft(key) {
-				list = append(list, fleet.ReportedProblem{Object: object.ServiceRef(key).String(), Reason: "NoEndpoints", Message: "no endpoint is ready, and there was one before the rollout"})
+			why := judged.State(key).Failing
+			if before, _, _ := m.store.Before().Service(key); before != nil && why.Warning {
+				add(object.ServiceRef(key).String(), "", why.Reason, why.Message)
 			}
 		}
 	}
@@ -238,20 +241,6 @@ func (m *member) reported(s *wire.Status) (list []fleet.ReportedProblem) {
 		return map[bool]int{true: 0, false: 1}[about(a.Object)] - map[bool]int{true: 0, false: 1}[about(b.Object)]
 	})
 	return list[:min(mostReported, len(list))]
-}
-
-// isBereft reports whether a Service had a ready endpoint before the rollout, and has none on this box now.
-func (m *member) isBereft(key string) bool {
-	svc, _, _ := m.store.InForce().Service(key)
-	before, list, _ := m.store.Before().Service(key)
-	if svc == nil || before == nil || svc.Headless() || svc.Spec.Type == object.TypeExternalName {
-		return false
-	}
-	ready := slices.ContainsFunc(list, func(s *object.EndpointSlice) bool {
-		return slices.ContainsFunc(s.Endpoints, func(e object.Endpoint) bool { return e.Conditions.Ready == nil || *e.Conditions.Ready })
-	})
-	served := func(p nft.ServicePort) bool { return len(p.Pools[nft.PoolCluster]) > 0 }
-	return ready && !slices.ContainsFunc(m.served(key), served)
 }
 
 // driveRollouts moves the rollout from step to step, on the box that has the turn, and tells of what became of it.

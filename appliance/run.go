@@ -168,7 +168,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	}
 	a.events = control.NewRecorder(objects, events)
 	if a.member != nil {
-		a.member.events, a.member.served = a.events, a.grants.Of
+		a.member.events = a.events
 	}
 	asks := prober.New(prober.Options{Log: log, SourcePorts: prober.Ports(cfg.Services.HealthCheckSourcePorts)})
 	a.checks = parts.NewHealth(asks, a.events, log)

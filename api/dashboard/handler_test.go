@@ -144,12 +144,12 @@ func says(t *testing.T, text string, wants ...string) {
 func everybody(*http.Request) bool { return true }
 
 func TestPages(t *testing.T) {
-	s := &shown{services: 250, status: wire.Status{NodeName: hostile, Ready: true, Synced: true, HeldRemovals: 9, Problems: []wire.Problem{
+	s := &shown{services: 250, status: wire.Status{NodeName: hostile, Ready: true, HeldRemovals: 9, Verdict: wire.Verdict{Text: "1 of 3 Services does not answer"}, Problems: []wire.Problem{
 		{Message: "a warning", Severity: wire.SeverityWarning}, {Object: hostile, File: "web.yaml", Line: 7, Message: hostile, Severity: wire.SeverityError},
 	}}}
 	h := Handler(s, everybody)
 	text := visit(t, h, http.MethodGet, "/dashboard/", http.StatusOK)
-	says(t, text, "✗ 1 error", "9 Services vanished", "<code>web.yaml:7</code>", "<polyline points=")
+	says(t, text, "✗ 1 of 3 Services does not answer", "▲ not synced", "9 Services vanished", "<code>web.yaml:7</code>", "<polyline points=")
 	if strings.Index(text, "a warning") < strings.Index(text, "web.yaml:7") {
 		t.Error("a warning comes before an error")
 	}

@@ -31,6 +31,8 @@ type Finding struct {
 	Details []string
 	// Next is the next step for the reader; "" where nothing needs to be done.
 	Next string
+	// own is set when the appliance has not judged this.
+	own bool
 }
 
 // Question is the destination that a client wants to reach.
@@ -76,11 +78,54 @@ func Worst(findings []Finding) Level {
 	return worst
 }
 
-// Service goes from the object to the kernel. It ends where what follows has no meaning.
+// Service goes from the object to the kernel. It ends where what follows has no meaning. The first finding is the verdict
+// of the appliance, in the conditions of the Service; those that follow are the reasons, and none of them is worse. What
+// is known of the Question and of Probed alone is not in those conditions, and judged here.
 func Service(f Facts) []Finding {
 	d := &diagnosis{Facts: f}
+	verdict := d.verdict()
 	d.checks()
-	return d.findings
+	if verdict == nil {
+		return d.findings
+	}
+	for i := range d.findings {
+		if f := &d.findings[i]; f.Level == Bad && !f.own {
+			f.Level = min(f.Level, max(verdict.Level, Doubt))
+		}
+	}
+	return slices.Insert(d.findings, 0, *verdict)
+}
+
+// condition returns a condition of the Service; nil: the appliance does not judge it.
+func (d *diagnosis) condition(name string) *object.Condition {
+	if d.Service == nil {
+		return nil
+	}
+	conditions := d.Service.Status.Conditions
+	i := slices.IndexFunc(conditions, func(c object.Condition) bool { return c.Type == name })
+	if i < 0 {
+		return nil
+	}
+	return &conditions[i]
+}
+
+// verdict is the finding on whether the Service answers; nil: the appliance does not judge it, or has another version
+// than the one that is looked at.
+func (d *diagnosis) verdict() *Finding {
+	ready, programmed := d.condition(wire.ConditionReady), d.condition(wire.ConditionProgrammed)
+	switch {
+	case ready == nil || programmed == nil || d.State != nil && d.State.Rollout != nil && !d.State.Rollout.New:
+		return nil
+	case !d.Status.Ready:
+		return &Finding{Level: Bad, Text: "whether it answers is not known: the appliance is not ready: " + d.Status.Reason, Next: "wait: `svcctl wait --for ready`"}
+	case ready.Status == object.ConditionUnknown:
+		return &Finding{Level: Bad, Text: "whether it answers is not known: " + ready.Message, Next: "`svcctl wait --for synced`; `svcctl status` says what keeps it"}
+	case ready.Status != object.ConditionTrue:
+		return &Finding{Level: Bad, Text: "it does not answer: " + ready.Message}
+	case programmed.Status != object.ConditionTrue:
+		return &Finding{Level: Bad, Text: "it answers, in an earlier version: " + programmed.Message}
+	}
+	return &Finding{Level: Good, Text: "it answers: " + ready.Message}
 }
 
 type diagnosis struct {
@@ -125,6 +170,12 @@ func (d *diagnosis) good(format string, args ...any) { d.add(Good, "", format, a
 
 func (d *diagnosis) add(level Level, next, format string, args ...any) {
 	d.findings = append(d.findings, Finding{Level: level, Text: fmt.Sprintf(format, args...), Next: next})
+}
+
+// own adds a finding about what the appliance has not judged.
+func (d *diagnosis) own(level Level, next, format string, args ...any) {
+	d.add(level, next, format, args...)
+	d.findings[len(d.findings)-1].own = true
 }
 
 // details adds lines to the last finding.
@@ -227,7 +278,12 @@ const refusedByKernel = "RefusedByKernel"
 // accepted checks that nothing about it was refused.
 func (d *diagnosis) accepted() {
 	var bad, doubtful []string
+	said := false
 	for _, p := range d.related() {
+		if p.Object == d.ref() && d.isSaid(&p) {
+			said = true
+			continue
+		}
 		if p.Object == d.ref() {
 			p.Object = ""
 		}
@@ -248,9 +304,16 @@ func (d *diagnosis) accepted() {
 	case len(doubtful) > 0:
 		d.add(Doubt, "", "%s about it", count(len(doubtful), "warning"))
 		d.details(doubtful...)
-	default:
+	case !said:
 		d.good("nothing in it was refused")
 	}
+}
+
+// isSaid reports whether a problem is the one that the verdict names.
+func (d *diagnosis) isSaid(p *wire.Problem) bool {
+	return slices.ContainsFunc(d.Service.Status.Conditions, func(c object.Condition) bool {
+		return c.Status == "False" && c.Reason == p.Reason && c.Message == p.Message
+	})
 }
 
 // reachable checks that it has addresses at all.
@@ -312,7 +375,7 @@ func (d *diagnosis) asked() bool {
 	}
 	ports := d.ports()
 	if len(ports) > 0 && d.asksNodePort() && q.Address.Is6() && q.Address.IsLinkLocalUnicast() {
-		d.add(Bad, "ask at another address of the box", "node ports do not answer at link-local addresses of IPv6, as %s: the kernel forwards no packet of their clients", q.Address)
+		d.own(Bad, "ask at another address of the box", "node ports do not answer at link-local addresses of IPv6, as %s: the kernel forwards no packet of their clients", q.Address)
 		return false
 	}
 	if len(ports) > 0 && d.asksNodePort() && q.Address.IsValid() && !d.answersAt() {
@@ -332,7 +395,7 @@ func (d *diagnosis) asked() bool {
 	for _, r := range d.Service.PortRanges() {
 		have = append(have, fmt.Sprintf("%d-%d/%s", r.First, r.Last, r.Protocol))
 	}
-	d.add(Bad, "ask for one of these, or add the port to the Service", "it does not serve port %d%s: it has %s", q.Port, slashed(q.Protocol), strings.Join(have, ", "))
+	d.own(Bad, "ask for one of these, or add the port to the Service", "it does not serve port %d%s: it has %s", q.Port, slashed(q.Protocol), strings.Join(have, ", "))
 	return false
 }
 
@@ -356,7 +419,7 @@ func (d *diagnosis) answersAt() bool {
 	if len(at) > 0 {
 		next = "ask at " + strings.Join(shortened(at), ", ") + ", or " + next
 	}
-	d.add(Bad, next, "%s is an address of this box, and node ports do not answer there: %s", d.Question.Address, why)
+	d.own(Bad, next, "%s is an address of this box, and node ports do not answer there: %s", d.Question.Address, why)
 	return false
 }
 

@@ -372,3 +372,68 @@ func TestClusterIPClients(t *testing.T) {
 		t.Errorf("of the node port:\n%s", got)
 	}
 }
+
+// Test814_explain_takes_the_verdict: the first finding is the condition of the Service, and no reason is worse than it;
+// what the appliance did not judge, as the question, may be.
+func Test814_explain_takes_the_verdict(t *testing.T) {
+	conditions := func(ready, programmed, message string) func(*diagnose.Facts) {
+		return func(f *diagnose.Facts) {
+			f.Service.Status.Conditions = []object.Condition{{Type: "Ready", Status: ready, Reason: "R", Message: message}, {Type: "Programmed", Status: programmed, Reason: "P", Message: message}}
+		}
+	}
+	refused := func(f *diagnose.Facts) {
+		f.Status.Problems = []wire.Problem{{Object: "Service default/web", Reason: "X", Message: "conflict", Severity: wire.SeverityError}}
+	}
+	empty := func(f *diagnose.Facts) { f.Slices = nil }
+	for name, c := range map[string]struct {
+		changes []func(*diagnose.Facts)
+		worst   diagnose.Level
+		first   string
+		not     string
+	}{
+		"it answers":              {[]func(*diagnose.Facts){conditions("True", "True", "every port is served")}, diagnose.Good, "+ it answers: every port is served", "- "},
+		"it answers, for a slice": {[]func(*diagnose.Facts){conditions("True", "True", "m"), empty}, diagnose.Doubt, "+ it answers: m", "- "},
+		"it answers, for a word":  {[]func(*diagnose.Facts){conditions("True", "True", "m"), refused}, diagnose.Doubt, "+ it answers: m", "- "},
+		"it does not":             {[]func(*diagnose.Facts){conditions("False", "True", "no endpoint"), empty}, diagnose.Bad, "- it does not answer: no endpoint", ""},
+		"only the verdict has it": {[]func(*diagnose.Facts){conditions("False", "True", "announced nowhere")}, diagnose.Bad, "- it does not answer: announced nowhere", ""},
+		"an earlier version":      {[]func(*diagnose.Facts){conditions("True", "False", "refused")}, diagnose.Bad, "- it answers, in an earlier version: refused", ""},
+		"not known":               {[]func(*diagnose.Facts){conditions("Unknown", "False", "later")}, diagnose.Bad, "- whether it answers is not known: later", ""},
+		"another port": {[]func(*diagnose.Facts){conditions("True", "True", "m"), func(f *diagnose.Facts) {
+			f.Question = diagnose.Question{Port: 81, Address: netip.MustParseAddr("10.96.0.10")}
+		}},
+			diagnose.Bad, "+ it answers: m", ""},
+		"probed in vain": {[]func(*diagnose.Facts){conditions("True", "True", "m"), func(f *diagnose.Facts) {
+			f.State = state("10.96.0.10:80", ":30080")
+			f.State.Ports[0].Endpoints = []string{"10.1.2.11:8080", "10.1.2.12:8080"}
+			f.Probed = []wire.Probed{{Port: "http", Protocol: "TCP", Endpoint: "10.1.2.11:8080", Why: "refused"}}
+		}}, diagnose.Bad, "+ it answers: m", ""},
+	} {
+		findings := diagnose.Service(facts(func(f *diagnose.Facts) {
+			for _, change := range c.changes {
+				change(f)
+			}
+		}))
+		got := text(findings)
+		if diagnose.Worst(findings) != c.worst || !strings.HasPrefix(got, c.first+"\n") || c.not != "" && strings.Contains("\n"+got, "\n"+c.not) {
+			t.Errorf("%s: worst %d, want %d, %q first:\n%s", name, diagnose.Worst(findings), c.worst, c.first, got)
+		}
+	}
+}
+
+// A port that is refused is recognized by the Reason and the field, whatever the words are; those of another port do not count.
+func TestRefusalsAreRecognizedByTheirReason(t *testing.T) {
+	for field, own := range map[string]bool{"spec.ports[0]": true, "spec.ports[1]": false, "metadata.annotations[svcctl.io/tls-secret]": true,
+		"metadata.annotations[svcctl.io/tls-secret.http]": true, "metadata.annotations[svcctl.io/tls-secret.other]": false} {
+		for _, reason := range []string{"TLSNotTerminated", "PortMismatch"} {
+			findings := text(diagnose.Service(facts(func(f *diagnose.Facts) {
+				f.Service.Spec.Ports = append(f.Service.Spec.Ports, object.ServicePort{Name: "other", Port: 81, Protocol: object.ProtocolTCP})
+				f.State = state()
+				f.State.Ports = nil
+				f.Status.Problems = []wire.Problem{{Object: "Service default/web", Field: field, Reason: reason, Severity: wire.SeverityError, Message: "other words"}}
+			})))
+			if want := own && reason == "TLSNotTerminated"; strings.Contains(findings, "port 80/TCP is not served") != want {
+				t.Errorf("%s at %s: want %v:\n%s", reason, field, want, findings)
+			}
+		}
+	}
+}

@@ -98,7 +98,7 @@ func (d *diagnosis) withoutCheck(port object.ServicePort, checked int, dead []st
 	case len(failed) == 0:
 		d.good("%s: %s accepted a connection of this box just now", name, each(asked))
 	case len(failed) == asked:
-		d.add(Bad, "see whether the servers run, and whether their firewall lets this box in", "%s: none of its endpoints accepted a connection of this box just now (%d)", name, asked)
+		d.own(Bad, "see whether the servers run, and whether their firewall lets this box in", "%s: none of its endpoints accepted a connection of this box just now (%d)", name, asked)
 	default:
 		d.add(Doubt, "see whether that server runs, and whether its firewall lets this box in", "%s: %d of %d endpoints accepted no connection of this box just now", name, len(failed), asked)
 	}

@@ -133,33 +133,49 @@ func (d *diagnosis) served() {
 		}
 	}
 	if len(missing) > 0 {
-		d.add(Bad, fmt.Sprintf("see the problems above, and its holder: `svcctl explain %s`", strings.ToLower(missing[0])),
+		add := d.add
+		if d.Question.Port != 0 {
+			add = d.own
+		}
+		add(Bad, fmt.Sprintf("see the problems above, and its holder: `svcctl explain %s`", strings.ToLower(missing[0])),
 			"not served for this Service: %s: clients get no answer from it there", strings.Join(missing, ", "))
 	}
 }
 
-// refusal returns the errors of the Service for which a port is served to nobody, whatever its endpoints are. They begin
-// with the port, as in the texts of appliance/resolve; a Secret that cannot be used concerns the relayed ports without
-// endpoints.
+// reasonsOfPorts are the Reasons for which ports are served to nobody, whatever their endpoints are.
+var reasonsOfPorts = []string{"TLSNotTerminated", "SecretUnusable", "CertificateExpires", "InvalidAnnotation", "UnknownValue", "NotServed",
+	"NotRelayed", "NoRelay", "ProtocolNotRelayed", "NotSupported", "LoopbackListenFailed"}
+
+// refusal returns the errors of the Service for which a port is served to nobody, whatever its endpoints are: by their
+// Reason, and their Field if that is of one port. They matter if the port is not planned, or is relayed without endpoints.
 func (d *diagnosis) refusal(port object.ServicePort) (why []string) {
 	if d.State == nil || d.isNewer() {
 		return nil
 	}
-	states := d.states(port)
-	if slices.ContainsFunc(states, func(s wire.PortState) bool { return len(s.Endpoints) > 0 }) {
+	if slices.ContainsFunc(d.states(port), func(s wire.PortState) bool { return s.Relay == "" || len(s.Endpoints) > 0 }) {
 		return nil
 	}
-	relayed := slices.ContainsFunc(states, func(s wire.PortState) bool { return s.Relay != "" })
-	number, full := fmt.Sprintf("port %d ", port.Port), fmt.Sprintf("port %d/%s ", port.Port, port.Protocol)
 	for _, p := range d.problems() {
-		text := strings.TrimPrefix(p.Message, "clients of ")
-		switch {
-		case p.Severity != wire.SeverityError:
-		case strings.HasPrefix(text, number), strings.HasPrefix(text, full), relayed && strings.HasPrefix(text, "Secret "):
+		if p.Severity == wire.SeverityError && slices.Contains(reasonsOfPorts, p.Reason) && d.concerns(p.Field, &port) {
 			why = append(why, p.Message)
 		}
 	}
 	return why
+}
+
+// concerns reports whether a problem with a field may be one of a port: spec.ports[0], and an annotation for one port,
+// which ends in its name, are of that port.
+func (d *diagnosis) concerns(field string, port *object.ServicePort) bool {
+	for i := range d.Service.Spec.Ports {
+		other := &d.Service.Spec.Ports[i]
+		if other.Port == port.Port && other.Protocol == port.Protocol {
+			continue
+		}
+		if at := fmt.Sprintf("spec.ports[%d]", i); strings.HasPrefix(field+".", at+".") || other.Name != "" && strings.HasSuffix(field, "."+other.Name+"]") {
+			return false
+		}
+	}
+	return true
 }
 
 // frontends are the addresses and ports that the Service asks for, as far as the question

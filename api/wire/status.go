@@ -193,6 +193,16 @@ func (s *Status) Errors() int {
 	return n
 }
 
+// Worst returns the severity of the worst problem; "" without any.
+func (s *Status) Worst() (worst string) {
+	for i := range s.Problems {
+		if severity := s.Problems[i].Severity; severity == SeverityError || worst == "" {
+			worst = severity
+		}
+	}
+	return worst
+}
+
 // Duration is a time.Duration in Go's syntax in JSON: "1.25ms".
 type Duration time.Duration
 

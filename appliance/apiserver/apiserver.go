@@ -23,6 +23,7 @@ import (
 	"svcctl.io/svcctl/appliance/listen"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/task"
+	"svcctl.io/svcctl/appliance/verdict"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
 )
@@ -65,12 +66,19 @@ type Health interface {
 	State(namespace, name string) []wire.EndpointHealth
 }
 
+// Conditions are the conditions of Services, and what they come from.
+type Conditions interface {
+	rest.Conditions
+	// State is what is wrong with a Service, "namespace/name".
+	State(key string) verdict.State
+}
+
 // Views are the sources of what the API answers besides objects. It has more than 15 fields: one for each source.
 type Views struct {
 	// Look is rest.Config.Look.
 	Look func(*object.Service)
 	// Conditions computes the conditions of Services; nil: they have what is stored.
-	Conditions rest.Conditions
+	Conditions Conditions
 	Grants     Grants
 	Checks     Health
 	// Probe is api.Config.Probe.
@@ -143,7 +151,7 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 		Commits: views.Commits, LeafWrites: c.Fleet.LeafWrites, Forward: views.Forward,
 	}
 	if views.Traffic != nil {
-		source := &pages{objects: objects, backend: backend, grants: grants, traffic: views.Traffic, service: cfg.Service, alloc: cfg.Allocations, journal: cfg.Journal, trace: cfg.Trace, nodelessLocal: c.Services.NodelessEndpoints == config.NodelessLocal}
+		source := &pages{objects: objects, backend: backend, grants: grants, traffic: views.Traffic, service: cfg.Service, alloc: cfg.Allocations, journal: cfg.Journal, trace: cfg.Trace, conditions: views.Conditions, nodelessLocal: c.Services.NodelessEndpoints == config.NodelessLocal}
 		cfg.Dashboard = dashboard.Handler(source, func(r *http.Request) bool { return auth.From(r.Context()).Role >= auth.Admin })
 		cfg.DashboardUnauthorized = dashboard.Unauthorized
 	}

@@ -13,6 +13,7 @@ import (
 	"svcctl.io/svcctl/api/dashboard"
 	"svcctl.io/svcctl/api/diagnose"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/verdict"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
 )
@@ -39,6 +40,8 @@ type pages struct {
 	alloc   func(repair bool) wire.Allocations
 	journal func(limit int, withEvents bool) ([]wire.JournalEntry, error)
 	trace   api.Trace
+	// conditions judges Services; nil: nobody does.
+	conditions Conditions
 	// nodelessLocal counts endpoints without a node name as local.
 	nodelessLocal bool
 }
@@ -64,6 +67,11 @@ func (p *pages) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.Tra
 
 // explained are the findings of explain about a Service.
 func (p *pages) explained(svc *object.Service, endpointSlices []*object.EndpointSlice, status *wire.Status, state *wire.ServiceState, seen *wire.Traffic) (checks []dashboard.Check) {
+	if p.conditions != nil {
+		judged := *svc
+		judged.Status.Conditions, _ = p.conditions.Of(svc)
+		svc = &judged
+	}
 	f := diagnose.Facts{
 		Namespace: svc.Metadata.Namespace, Name: svc.Metadata.Name, Service: svc, Slices: endpointSlices,
 		Status: status, State: state, Traffic: seen, NodelessLocal: p.nodelessLocal,
@@ -95,31 +103,9 @@ func (p *pages) selected(svc *object.Service) (pods []*object.Pod) {
 
 // found is a Service that matches a request.
 type found struct {
-	key      string
-	svc      *object.Service
-	traffic  *wire.ServiceTraffic
-	problems problemCount
-}
-
-type problemCount struct{ errors, warnings int }
-
-// problemsOf counts those of Services, by "namespace/name".
-func problemsOf(list []wire.Problem) map[string]problemCount {
-	counts := map[string]problemCount{}
-	for _, problem := range list {
-		key, is := strings.CutPrefix(problem.Object, "Service ")
-		if !is {
-			continue
-		}
-		n := counts[key]
-		if problem.Severity == wire.SeverityError {
-			n.errors++
-		} else {
-			n.warnings++
-		}
-		counts[key] = n
-	}
-	return counts
+	key     string
+	svc     *object.Service
+	traffic *wire.ServiceTraffic
 }
 
 // Services implements dashboard.Source. What costs is done for the rows of the page alone.
@@ -128,19 +114,17 @@ func (p *pages) Services(q dashboard.Query) (*dashboard.Services, error) {
 	if err != nil {
 		return nil, err
 	}
-	status := p.backend.Status()
-	problems, search := problemsOf(status.Problems), strings.ToLower(q.Search)
+	search := strings.ToLower(q.Search)
 	list := &dashboard.Services{}
 	namespaces := map[string]struct{}{}
-	all := make([]found, 0, status.Counts.Services) // garbage of a page that is open costs more than the page
+	all := make([]found, 0, len(traffic)) // garbage of a page that is open costs more than the page
 	for key, svc := range p.objects.Services() {
 		namespaces[svc.Metadata.Namespace] = struct{}{}
-		n := problems[key]
 		if q.Namespace != "" && svc.Metadata.Namespace != q.Namespace ||
-			q.Problems && n == (problemCount{}) || !matchesSearch(key, svc, search) {
+			q.Problems && p.judged(key) == (verdict.State{}) || !matchesSearch(key, svc, search) {
 			continue
 		}
-		all = append(all, found{key, svc, cmp.Or(traffic[key], quiet), n})
+		all = append(all, found{key, svc, cmp.Or(traffic[key], quiet)})
 	}
 	list.Namespaces = slices.Sorted(maps.Keys(namespaces))
 	list.Total = len(all)
@@ -238,14 +222,22 @@ func countOf(n *uint64) uint64 {
 // row is a Service of a list.
 func (p *pages) row(f found) dashboard.Row {
 	state := p.grants.State(f.svc.Metadata.Namespace, f.svc.Metadata.Name, netip.AddrPort{})
-	return rowOf(f, &state)
+	return p.rowOf(f, &state)
 }
 
-func rowOf(f found, state *wire.ServiceState) dashboard.Row {
-	svc := f.svc
+// judged is the state of a Service, as the status counts it.
+func (p *pages) judged(key string) verdict.State {
+	if p.conditions == nil {
+		return verdict.State{}
+	}
+	return p.conditions.State(key)
+}
+
+func (p *pages) rowOf(f found, state *wire.ServiceState) dashboard.Row {
+	svc, judged := f.svc, p.judged(f.key)
 	row := dashboard.Row{
 		Namespace: svc.Metadata.Namespace, Name: svc.Metadata.Name, Type: svc.Spec.Type,
-		Addresses: addressesOf(svc), Endpoints: -1, Errors: f.problems.errors, Warnings: f.problems.warnings, ServiceTraffic: *f.traffic,
+		Addresses: addressesOf(svc), Endpoints: -1, State: judged.Word(), Why: cmp.Or(judged.Failing, judged.Stale, judged.Doubt).Message, ServiceTraffic: *f.traffic,
 	}
 	for _, port := range svc.Spec.Ports {
 		text := fmt.Sprint(port.Port)
@@ -292,7 +284,7 @@ func (p *pages) Service(namespace, name string) (*dashboard.Service, error) {
 		}
 	}
 	detail.Checks = p.explained(svc, endpointSlices, &status, &detail.State, seen)
-	detail.Row = rowOf(found{key: key, svc: svc, traffic: cmp.Or(traffic[key], quiet)}, &detail.State)
+	detail.Row = p.rowOf(found{key: key, svc: svc, traffic: cmp.Or(traffic[key], quiet)}, &detail.State)
 	detail.History = p.traffic.Histories([]string{key})[key]
 	ref := object.RefOf(svc)
 	detail.File, detail.Line = p.objects.Location(ref)

@@ -10,6 +10,7 @@ import (
 
 	"svcctl.io/svcctl/api/dashboard"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/verdict"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
@@ -20,7 +21,11 @@ type seen struct {
 	traffic  map[string]*wire.ServiceTraffic
 	asked    []string // for histories
 	problems []wire.Problem
+	judged   map[string]verdict.State
 }
+
+// grants stands for Grants.
+type grants struct{}
 
 func (s *seen) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 	return &wire.Traffic{Ports: []wire.PortTraffic{{Namespace: q.Namespace, Service: q.Service, Port: "http", Protocol: "TCP"}}}, nil
@@ -42,15 +47,19 @@ func (s *seen) Histories(services []string) map[string][]wire.TrafficSample {
 	return told
 }
 
+func (s *seen) Of(*object.Service) ([]object.Condition, bool)        { return nil, true }
+func (s *seen) Since(uint64) ([]string, uint64, bool)                { return nil, 0, true }
+func (s *seen) Changed() <-chan struct{}                             { return nil }
+func (s *seen) State(key string) verdict.State                       { return s.judged[key] }
 func (s *seen) Healthy() error                                       { return nil }
 func (s *seen) Ready() error                                         { return nil }
 func (s *seen) Status() wire.Status                                  { return wire.Status{Problems: s.problems} }
 func (s *seen) Synced(context.Context, uint64) error                 { return nil }
-func (s *seen) Addresses() []wire.BoxAddress                         { return nil }
+func (grants) Addresses() []wire.BoxAddress                          { return nil }
 func (s *seen) Release(context.Context) (r wire.Released, err error) { return r, nil }
 func (s *seen) NotStored(object.Ref) *wire.NotStored                 { return nil }
-func (s *seen) Unanswered(int) (list []wire.Unanswered, more int)    { return nil, 0 }
-func (s *seen) State(_, name string, _ netip.AddrPort) wire.ServiceState {
+func (grants) Unanswered(int) (list []wire.Unanswered, more int)     { return nil, 0 }
+func (grants) State(_, name string, _ netip.AddrPort) wire.ServiceState {
 	if name == "s0" {
 		return wire.ServiceState{}
 	}
@@ -76,7 +85,7 @@ func pagesOf(t testing.TB, n int, s *seen) *pages {
 	if _, err := objects.Write(writes...); err != nil {
 		t.Fatal(err)
 	}
-	return &pages{objects: objects, backend: s, grants: s, traffic: s, service: s.State}
+	return &pages{objects: objects, backend: s, grants: grants{}, traffic: s, service: grants{}.State, conditions: s}
 }
 
 func names(rows []dashboard.Row) (list []string) {
@@ -92,8 +101,8 @@ func open(n int) *wire.ServiceTraffic {
 
 func TestPagesOfServices(t *testing.T) {
 	s := &seen{
-		traffic:  map[string]*wire.ServiceTraffic{"shop/s2": open(2), "other/s3": open(3), "shop/gone": open(9)},
-		problems: []wire.Problem{{Object: "Service other/s1", Severity: wire.SeverityError}, {Object: "Service other/s1", Severity: wire.SeverityWarning}},
+		traffic: map[string]*wire.ServiceTraffic{"shop/s2": open(2), "other/s3": open(3), "shop/gone": open(9)},
+		judged:  map[string]verdict.State{"other/s1": {Failing: verdict.Why{Reason: "NoEndpoints", Message: "it has no endpoint"}, Doubt: verdict.Why{Reason: "NoEffect"}}},
 	}
 	p := pagesOf(t, 5, s)
 	for _, c := range []struct {
@@ -120,7 +129,7 @@ func TestPagesOfServices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s1, s0 := list.Rows[0], list.Rows[2]; s1.Errors != 1 || s1.Warnings != 1 || s1.Endpoints != 2 || s0.Endpoints != -1 || list.Rows[3].Open != 2 {
+	if s1, s0 := list.Rows[0], list.Rows[2]; s1.State != wire.ServiceFails || s1.Why != "it has no endpoint" || s0.State != wire.ServiceAnswers || s1.Endpoints != 2 || s0.Endpoints != -1 || list.Rows[3].Open != 2 {
 		t.Errorf("rows %+v", list.Rows)
 	}
 	// The address is searched, too.

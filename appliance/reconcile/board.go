@@ -60,7 +60,7 @@ func (b *Board) publish(s wire.Status, reporter *Reporter, programmed uint64, fa
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.status, b.reporter, b.programmed, b.failure = s, reporter, programmed, failure
-	b.conditions.programmed(programmed)
+	b.conditions.programmed(programmed, s.RulesAway)
 	if b.guard != nil {
 		b.settled = b.guard.settled()
 	}

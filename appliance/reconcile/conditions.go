@@ -27,6 +27,7 @@ type Conditions struct {
 	// ready and stored are when Ready and Programmed were others the last time, of Services for which they were.
 	ready, stored map[string]time.Time
 	inKernel      uint64   // the revision that the kernel stands at
+	away          bool     // another program has changed the rules
 	turns         []string // Services whose conditions changed, the newest last
 	dropped       uint64   // turns that are gone
 	changed       chan struct{}
@@ -89,11 +90,11 @@ func (c *Conditions) settling() []string {
 	return c.bench.Settling()
 }
 
-// programmed takes the revision that the kernel stands at.
-func (c *Conditions) programmed(revision uint64) {
+// programmed takes the revision that the kernel stands at, unless another program has changed the rules.
+func (c *Conditions) programmed(revision uint64, away bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.inKernel = revision
+	c.inKernel, c.away = revision, away
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
@@ -125,6 +126,9 @@ const (
 	reasonProgrammed = "Programmed"
 )
 
+// rulesAway is the message of conditions while another program keeps changing the rules.
+const rulesAway = "another program changed the rules of svcctl, which are not repaired yet"
+
 // Of returns the conditions of a Service as it is stored. settled is false while its version is not in the kernel.
 func (c *Conditions) Of(svc *object.Service) (conditions []object.Condition, settled bool) {
 	accepted, concerning := c.revisions()
@@ -152,8 +156,11 @@ func (c *Conditions) Of(svc *object.Service) (conditions []object.Condition, set
 		Message: "every port and address that was asked for is served", ObservedGeneration: svc.Metadata.Generation, LastTransitionTime: at(c.ready)}
 	programmed := object.Condition{Type: wire.ConditionProgrammed, Status: object.ConditionTrue, Reason: reasonProgrammed,
 		Message: "this version is in the kernel", ObservedGeneration: svc.Metadata.Generation, LastTransitionTime: at(c.stored)}
-	settled = !c.began.IsZero() && upTo(c.inKernel, accepted, concerning) >= version
+	settled = !c.began.IsZero() && !c.away && upTo(c.inKernel, accepted, concerning) >= version
 	switch {
+	case c.away:
+		ready.Status, ready.Reason, ready.Message = object.ConditionUnknown, reasonInterference, rulesAway
+		programmed.Status, programmed.Reason, programmed.Message = "False", reasonInterference, rulesAway
 	case !settled:
 		ready.Status, ready.Reason, ready.Message = object.ConditionUnknown, reasonPending, "this version is not in the kernel yet"
 		programmed.Status, programmed.Reason, programmed.Message = "False", reasonPending, ready.Message

@@ -11,7 +11,6 @@ import (
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store"
-	"svcctl.io/svcctl/store/manifest"
 )
 
 // Errors of Foresee.
@@ -109,9 +108,11 @@ func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
 	f.Services = p.planned
 	for _, key := range slices.Sorted(maps.Keys(p.planned)) {
 		for _, q := range p.problems[key] {
-			if !slices.Contains(l.planner.problems[key], q) {
-				f.Problems = append(f.Problems, wireProblem(manifest.Problem{Object: q.Object, Field: q.Field, Reason: q.Reason, Message: q.Message, Warning: q.Warning}))
+			if slices.Contains(l.planner.problems[key], q) {
+				continue
 			}
+			q.Warning = q.Warning || q.Reason == resolve.ReasonNoEndpoints // they may come from elsewhere
+			f.Problems = append(f.Problems, wireProblem(ofObjects([]resolve.Problem{q})[0]))
 		}
 	}
 	return f, nil
@@ -121,7 +122,7 @@ func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
 // is read alone, and what is answered by Parts.
 func (p *planner) fork() *planner {
 	f := newPlanner()
-	f.claims, f.compiler, f.answers, f.progress = *p.claims.Clone(), p.compiler, p.answers, p.progress
+	f.claims, f.compiler, f.answers, f.progress, f.inUse = *p.claims.Clone(), p.compiler, p.answers, p.progress, p.inUse
 	f.quarantine.left, f.quarantine.now = maps.Clone(p.quarantine.left), maps.Clone(p.quarantine.now)
 	if o := p.occupied; o != nil {
 		f.occupied = &occupied{look: o.look, owner: o.owner, log: o.log, nodePorts: o.nodePorts}

@@ -112,3 +112,27 @@ func TestForeseeIsRefused(t *testing.T) {
 		t.Errorf("while a commit is tried again: %v", err)
 	}
 }
+
+// Test813_plan_against_running_judges_endpoints: what the loop would report of Services without endpoints is foreseen.
+func Test813_plan_against_running_judges_endpoints(t *testing.T) {
+	r := newRig(t)
+	r.host()
+	r.write("web.yaml", web("web", "10.96.0.10", "10.1.0.1"))
+	r.step()
+	fork := newRig(t)
+	fork.host()
+	fork.write("web.yaml", strings.Replace(web("web", "10.96.0.10", "10.1.0.1"), "service-name: web", "service-name: wbe", 1))
+	fork.write("api.yaml", strings.Replace(web("api", "10.96.0.11", "10.1.0.1"), "[10.1.0.1]\n", "[10.1.0.1]\n  conditions: {ready: false}\n", 1))
+	fork.step()
+	f, err := r.foresee(&Foresee{Objects: fork.store, Revision: r.store.Revision(), Changes: store.ChangeSet{Services: []string{"default/web", "default/api"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]string{}
+	for _, p := range f.Problems {
+		found[p.Object+" "+p.Reason] = p.Severity
+	}
+	if found["Service default/web NoEndpoints"] != "warning" || found["Service default/api NoReadyEndpoint"] != "error" || len(found) != 2 {
+		t.Errorf("foreseen: %v", f.Problems)
+	}
+}

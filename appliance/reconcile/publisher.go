@@ -61,7 +61,9 @@ func (l *Loop) publish(start time.Time, done committed, err error) {
 	if err == nil && l.observed.tampered {
 		err = l.tamper.away()
 	}
-	pub.Status.RulesAway = l.observed.tampered
+	if pub.Status.RulesAway = l.observed.tampered; pub.Status.RulesAway {
+		pub.Status.Verdict.Text = "whether Services answer is not known: " + rulesAway
+	}
 	var unstored manifest.Files
 	for _, path := range l.observed.unstored {
 		if file := l.observed.snapshot.Files.Get(path); file != nil {

@@ -66,13 +66,7 @@ var (
 
 // verdict writes the answer, and the problems by cause.
 func (p *statusText) verdict(s *wire.Status, now time.Time) {
-	worst := ""
-	for _, problem := range s.Problems {
-		if problem.Severity == wire.SeverityError || worst == "" {
-			worst = problem.Severity
-		}
-	}
-	v := &s.Verdict
+	v, worst := &s.Verdict, s.Worst()
 	if v.Text != "" {
 		fmt.Fprintln(p, p.Paint(severityColors[worst], severitySigns[worst]+" "+v.Text))
 	}
