@@ -98,6 +98,7 @@ var edges = map[string][]string{
 	"appliance/suspect":         {"appliance/health"},
 	"appliance/relay":           {"appliance/handover", "appliance/listen", "appliance/relay/httpproxy", "appliance/relay/tlsterm"},
 	"appliance/handover":        {},
+	"appliance/history":         {},
 	"appliance/resolve":         {"appliance/health", "nft", "store/annotation", "store/object"},
 	"appliance/sockets":         {"appliance/node"},
 	"appliance/apiserver":       {"api", "api/auth", "api/dashboard", "api/diagnose", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/env", "appliance/listen", "appliance/metrics", "appliance/task", "appliance/verdict", "store", "store/object"},
@@ -110,12 +111,12 @@ var edges = map[string][]string{
 		"appliance/control", "appliance/dns", "appliance/endpoints", "appliance/logqueue", "appliance/node", "appliance/resolve", "nft", "store", "store/alloc", "store/manifest", "store/object",
 	},
 	"appliance/parts": {
-		"api/wire", "appliance/announcements", "appliance/connlog", "appliance/conntrack", "appliance/dns", "appliance/feedback", "appliance/flows", "appliance/health", "appliance/healthport", "appliance/listen", "appliance/node", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/relay/tlsterm", "appliance/resolve", "appliance/sourceset", "appliance/suspect",
+		"api/wire", "appliance/announcements", "appliance/connlog", "appliance/conntrack", "appliance/dns", "appliance/feedback", "appliance/flows", "appliance/health", "appliance/healthport", "appliance/history", "appliance/listen", "appliance/node", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/relay/tlsterm", "appliance/resolve", "appliance/sourceset", "appliance/suspect",
 		"nft", "store", "store/annotation", "store/object", "store/parallel",
 	},
 	"appliance/verdict": {"api/wire"},
 	"appliance/reconcile": {
-		"api/wire", "appliance/checkup", "appliance/conntrack", "appliance/health", "appliance/metrics", "appliance/node", "appliance/resolve", "appliance/sockets", "appliance/verdict",
+		"api/wire", "appliance/checkup", "appliance/conntrack", "appliance/health", "appliance/history", "appliance/metrics", "appliance/node", "appliance/resolve", "appliance/sockets", "appliance/verdict",
 		"nft", "nft/kernel", "store", "store/alloc", "store/deadline", "store/engine", "store/manifest", "store/object", "store/parallel", "watch",
 	},
 	"appliance/forecast": {"api/wire", "appliance/resolve", "nft"},
@@ -123,7 +124,7 @@ var edges = map[string][]string{
 	"appliance/traffic":  {"api/wire", "appliance/conntrack", "appliance/flows", "nft"},
 	"appliance/task":     {},
 	"appliance": {
-		"api", "api/auth", "api/wire", "appliance/admission", "appliance/advertise", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/forecast", "appliance/handover", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/rollout", "appliance/routes", "appliance/sources", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
+		"api", "api/auth", "api/wire", "appliance/admission", "appliance/advertise", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/forecast", "appliance/handover", "appliance/history", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/rollout", "appliance/routes", "appliance/sources", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
 		"nft", "nft/kernel", "store", "store/deadline", "store/engine", "store/fleet", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":       {},               // benchmarks only

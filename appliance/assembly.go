@@ -22,6 +22,7 @@ import (
 	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/dns"
 	"svcctl.io/svcctl/appliance/handover"
+	"svcctl.io/svcctl/appliance/history"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/parts"
@@ -66,6 +67,7 @@ type assembly struct {
 	held      *heldBack
 	pools     *objectPools
 	memory    *memory // nil: it is not ours
+	history   *history.Book
 	calls     *reconcile.SlowCalls
 	barriers  chan chan struct{}
 	releases  chan chan wire.Released
@@ -119,6 +121,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		{Name: "listening programs", Run: loop.WatchPorts},
 		{Name: "host settings", Run: func(ctx context.Context) error { return a.watchHost(ctx, findings, server.Validity) }},
 		{Name: "events", Run: a.events.Run},
+		{Name: "history", Run: a.history.Run},
 		{Name: "status line of systemd", Run: a.tellStatus},
 		{Name: "notify systemd of the end", Run: func(ctx context.Context) error {
 			<-ctx.Done()
@@ -190,7 +193,7 @@ func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, follows []
 		DataDir: a.cfg.DataDir,
 		Publisher: &reconcile.Publisher{
 			Board: a.board, Metrics: a.metrics, Dirs: a.cfg.ManifestDirs(), Named: a.member.named(), Status: firstStatus(&a.cfg, a.kernel.Probe()),
-			Reporter: reconcile.NewReporter(a.log, a.store.Location, a.events),
+			Reporter: reconcile.NewReporter(a.log, a.store.Location, a.events, a.history),
 		},
 		Watchdog:     dog,
 		NodePorts:    reconcile.PortRange(a.cfg.Addresses.NodePortRange),

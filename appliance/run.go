@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"time"
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/admission"
@@ -18,6 +19,7 @@ import (
 	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/dns"
 	"svcctl.io/svcctl/appliance/handover"
+	"svcctl.io/svcctl/appliance/history"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/parts"
 	"svcctl.io/svcctl/appliance/prober"
@@ -123,6 +125,9 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 		return nil, err
 	}
 
+	past := history.Open(cfg.DataDir, cfg.NodeName, time.Now(), log)
+	closers.add(past.Close)
+
 	m := metrics.New(cfg.Version)
 	m.LogDropped(cfg.Log.Queue.Dropped)
 	announced := announcements.New(cfg.AnnouncedRanges())
@@ -133,7 +138,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	m.Announcements(func() metrics.Announcements { return announcementMetrics(announced) })
 	m.Pools(func() []metrics.Pool { return poolMetrics(objects) })
 	held.pools = pools
-	a = &assembly{cfg: cfg, log: log, held: held, announced: announced, pools: pools, grants: reconcile.NewGrants(announced.IsSeenTo), store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: hosts, admission: admitted, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released), trials: make(chan reconcile.TrialAsk)}
+	a = &assembly{cfg: cfg, log: log, held: held, announced: announced, pools: pools, grants: reconcile.NewGrants(announced.IsSeenTo), store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: hosts, admission: admitted, memory: memory, calls: calls, history: past, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released), trials: make(chan reconcile.TrialAsk)}
 	if len(cfg.Manifests) > 0 {
 		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.ManifestDirs(), LastGood: objects.LastGood(), Log: log}); err != nil {
 			return nil, err
@@ -173,6 +178,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	asks := prober.New(prober.Options{Log: log, SourcePorts: prober.Ports(cfg.Services.HealthCheckSourcePorts)})
 	a.checks = parts.NewHealth(asks, a.events, log)
 	a.suspicion = newSuspicion(a)
+	a.checks.History, a.suspicion.History = past, past
 	a.relay = relayed
 	a.grants.CountRelayed(a.relay.Load)
 	a.traffic.CountRelayed(a.relay.Load, relayedClients(a.relay))

@@ -39,11 +39,19 @@ type Machine struct {
 	assumed bool
 	// hold is the time for which the Target has to pass before it is up again.
 	hold time.Duration
+	// past is what is known of the Target from before this process. It holds until the Target is in another state.
+	past Past
 }
 
-// NewMachine starts at a state: New, or what was known of the Target before this process.
-func NewMachine(c Check, start State, now time.Duration) Machine {
-	m := Machine{check: c, state: start, since: -1, assumed: start == Up}
+// Past is the state of a Target before this process; the zero Past: nothing is known.
+type Past struct {
+	State State
+	Since time.Time
+}
+
+// NewMachine starts at a state: New, or what the Target counts as.
+func NewMachine(c Check, start State, past Past, now time.Duration) Machine {
+	m := Machine{check: c, state: start, since: -1, assumed: start == Up, past: past}
 	if start == New {
 		m.since = now
 	}
@@ -71,6 +79,9 @@ func (m *Machine) pass(now time.Duration) (next time.Duration, changed bool) {
 	m.passes, m.failures, m.assumed = m.passes+1, 0, false
 	switch {
 	case m.state == Up:
+		if m.past.State == Down {
+			m.past = Past{}
+		}
 		return m.check.Interval, false
 	case m.state == Down && m.passes < m.check.Rise:
 		return m.within(afterFirst), false
@@ -118,7 +129,14 @@ func (m *Machine) fell(now time.Duration) {
 	}
 }
 
-func (m *Machine) enter(s State, now time.Duration) { m.state, m.since = s, now }
+// enter changes the state. A Target that was down before this process, and is found to be, is down since then.
+func (m *Machine) enter(s State, now time.Duration) {
+	if m.state, m.since = s, now; s != m.past.State {
+		m.past = Past{}
+	} else if s == Down {
+		m.since = -1
+	}
+}
 
 // within is d, or the interval if that is shorter.
 func (m *Machine) within(d time.Duration) time.Duration { return min(d, m.check.Interval) }
@@ -142,6 +160,8 @@ func (m *Machine) Verdict(epoch time.Time) Verdict {
 	v := Verdict{State: m.state, Assumed: m.assumed, Last: m.last, Failures: m.failures, Passes: m.passes}
 	if m.since >= 0 {
 		v.Since = epoch.Add(m.since)
+	} else if m.state == m.past.State {
+		v.Since = m.past.Since
 	}
 	if m.state == Down && m.passes > 0 && m.hold > 0 {
 		v.Held = m.hold

@@ -88,7 +88,7 @@ func TestMachineAgainstModel(t *testing.T) {
 		c := Check{Kind: []Kind{TCP, UDP}[seed%2], Interval: time.Duration(1+random.IntN(20)) * time.Second, Timeout: time.Second, Rise: 1 + random.IntN(4), Fall: 1 + random.IntN(4)}
 		start := State(random.IntN(3))
 		now := time.Duration(0)
-		m := NewMachine(c, start, now)
+		m := NewMachine(c, start, Past{}, now)
 		model := history{check: c, start: start}
 		outcome, log := Pass, ""
 		for range 400 {
@@ -112,7 +112,7 @@ func TestMachineAgainstModel(t *testing.T) {
 // TestMachinePace: how soon a Target is asked again, and how long it takes until it is down.
 func TestMachinePace(t *testing.T) {
 	c := Check{Kind: HTTP, Interval: 5 * time.Second, Timeout: 2 * time.Second, Rise: 2, Fall: 3}
-	m := NewMachine(c, Up, 0)
+	m := NewMachine(c, Up, Past{}, 0)
 	now := time.Duration(0)
 	step := func(m *Machine, o Outcome, want time.Duration, state State) {
 		t.Helper()
@@ -143,16 +143,53 @@ func TestMachinePace(t *testing.T) {
 		t.Error("a steady failure is a transition")
 	}
 	c.Kind = UDP
-	u := NewMachine(c, Up, 0)
+	u := NewMachine(c, Up, Past{}, 0)
 	step(&u, Refused, time.Second, Up)
-	n := NewMachine(c, New, 0)
+	n := NewMachine(c, New, Past{}, 0)
 	step(&n, Pass, 5*time.Second, Up)
+}
+
+// TestMachinePast: what was down before this process, and is found to be, is down since then, unless it passed.
+func TestMachinePast(t *testing.T) {
+	c := Check{Kind: TCP, Interval: time.Second, Timeout: time.Second, Rise: 2, Fall: 2}
+	epoch := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	then := epoch.Add(-time.Hour)
+	const pass, fail = Pass, Refused
+	for _, test := range []struct {
+		start, was State
+		results    []Outcome
+		want       State
+		since      time.Time
+	}{
+		{Down, Down, nil, Down, then},
+		{Down, Down, []Outcome{fail}, Down, then},
+		{Down, Down, []Outcome{pass, fail, fail}, Down, then}, // it did not come up
+		{Down, Down, []Outcome{pass, pass}, Up, epoch.Add(2 * time.Second)},
+		{Down, Down, []Outcome{pass, pass, fail, fail}, Down, epoch.Add(4 * time.Second)},
+		{Up, Down, nil, Up, time.Time{}},
+		{Up, Down, []Outcome{fail, fail}, Down, then}, // it was used as all were down
+		{Up, Down, []Outcome{pass, fail, fail}, Down, epoch.Add(3 * time.Second)},
+		{New, Down, []Outcome{fail, fail}, Down, then},
+		{New, Down, []Outcome{pass}, Up, epoch.Add(time.Second)},
+		{Up, Up, []Outcome{pass}, Up, then},
+		{Up, Up, []Outcome{fail, fail, pass, pass}, Up, epoch.Add(4 * time.Second)},
+		{Up, Up, []Outcome{fail, fail}, Down, epoch.Add(2 * time.Second)},
+		{Down, New, nil, Down, time.Time{}},
+	} {
+		m := NewMachine(c, test.start, Past{test.was, then}, 0)
+		for i, o := range test.results {
+			m.Observe(time.Duration(i+1)*time.Second, Result{Outcome: o})
+		}
+		if v := m.Verdict(epoch); v.State != test.want || !v.Since.Equal(test.since) {
+			t.Errorf("%v, was %v, %v: %v since %v, want %v since %v", test.start, test.was, test.results, v.State, v.Since, test.want, test.since)
+		}
+	}
 }
 
 // TestMachineFlaps: who falls often has to pass for long.
 func TestMachineFlaps(t *testing.T) {
 	c := Check{Kind: TCP, Interval: time.Second, Timeout: time.Second, Rise: 1, Fall: 1}
-	m := NewMachine(c, Up, 0)
+	m := NewMachine(c, Up, Past{}, 0)
 	now := time.Duration(0)
 	back := func() time.Duration {
 		m.Observe(now, Result{Outcome: Refused})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/appliance/health"
+	"svcctl.io/svcctl/appliance/history"
 	"svcctl.io/svcctl/appliance/prober"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/resolve"
@@ -48,6 +49,9 @@ const lookEvery = 5 * time.Second
 // comes back. It has more than 15 fields: the loop, the prober and the API meet here.
 type Health struct {
 	reconcile.NopPart
+	// History keeps since when endpoints are down; nil: since this process has found it.
+	History *history.Book
+
 	prober Prober
 	tell   Teller
 	log    *slog.Logger
@@ -128,7 +132,7 @@ func (h *Health) reconsider(key string) {
 	s := h.services[key]
 	if h.again[key] || !slices.ContainsFunc(s.checked, func(c resolve.Checked) bool {
 		v, known := h.prober.Verdict(c.Target)
-		return known && (v.State != c.State || s.waiting && v.Assumed != c.Assumed)
+		return known && (v.State != c.State || s.waiting && v.Assumed != c.Assumed || v.State == health.Down && v.Asked && !c.Asked)
 	}) {
 		return
 	}
@@ -273,7 +277,7 @@ func (h *Health) Planned(_ *reconcile.Host, services []reconcile.Service) {
 			delete(h.services, svc.Key)
 		}
 		h.mu.Unlock()
-		h.prober.Set(svc.Key, requests(svc.Checked))
+		h.prober.Set(svc.Key, h.requests(svc.Checked))
 		h.mu.Lock()
 		h.reconsider(svc.Key) // it may have flipped while it was planned
 		h.mu.Unlock()
@@ -300,13 +304,13 @@ func (h *Health) count(before, now checkedService) {
 }
 
 // requests returns the Requests to the prober: each Target once.
-func requests(checked []resolve.Checked) []prober.Request {
+func (h *Health) requests(checked []resolve.Checked) []prober.Request {
 	list := make([]prober.Request, 0, len(checked))
 	seen := make(map[health.Target]bool, len(checked))
 	for i := range checked {
 		if c := &checked[i]; !seen[c.Target] {
 			seen[c.Target] = true
-			list = append(list, prober.Request{Target: c.Target, Start: c.Start})
+			list = append(list, prober.Request{Target: c.Target, Start: c.Start, Past: pastOf(h.History, checkedKey(c))})
 		}
 	}
 	return list
@@ -319,21 +323,26 @@ func (h *Health) report(key string, before, now []resolve.Checked) {
 		endpoint netip.AddrPort
 		check    string
 	}
-	was := make(map[place]health.State, len(before))
+	was := make(map[place]*resolve.Checked, len(before))
 	for i := range before {
-		was[place{before[i].Port, before[i].Endpoint, before[i].Text}] = before[i].State
+		was[place{before[i].Port, before[i].Endpoint, before[i].Text}] = &before[i]
 	}
 	ref := object.ServiceRef(key)
 	told := map[health.Target]bool{} // one check may be of several ports
 	for i := range now {
 		c := &now[i]
-		old, known := was[place{c.Port, c.Endpoint, c.Text}]
-		if !known || old == c.State || c.State == health.New || told[c.Target] {
+		at := place{c.Port, c.Endpoint, c.Text}
+		old, known := was[at]
+		delete(was, at)
+		if known && old.State == c.State || !known && c.State != health.Down || c.State == health.New || told[c.Target] {
 			continue
 		}
 		told[c.Target] = true
-		attrs := []any{"svc", key, "port", cmp.Or(c.Port.Name, "-"), "endpoint", c.Endpoint.String(), "check", c.Text}
 		verdict, _ := h.prober.Verdict(c.Target)
+		if noteHealth(h.History, c, c.State, verdict); !known {
+			continue // it was down before this process
+		}
+		attrs := []any{"svc", key, "port", cmp.Or(c.Port.Name, "-"), "endpoint", c.Endpoint.String(), "check", c.Text}
 		if c.State == health.Up {
 			h.log.Info("endpoint up", append(attrs, "passes", verdict.Passes)...)
 			h.tell.Tell(ref, reasonHealthy, fmt.Sprintf("%s is up: it answers %s", c.Endpoint, c.Text), true)
@@ -341,6 +350,11 @@ func (h *Health) report(key string, before, now []resolve.Checked) {
 		}
 		h.log.Warn("endpoint down", append(attrs, "why", verdict.Last.Why, "failures", verdict.Failures)...)
 		h.tell.Tell(ref, reasonUnhealthy, fmt.Sprintf("%s is down: %s (%s)", c.Endpoint, cmp.Or(verdict.Last.Why, "it does not answer"), c.Text), false)
+	}
+	for _, c := range was {
+		if c.State == health.Down && !slices.ContainsFunc(now, func(other resolve.Checked) bool { return checkedKey(&other) == checkedKey(c) }) {
+			noteHealth(h.History, c, health.New, health.Verdict{}) // it is not checked any more
+		}
 	}
 }
 

@@ -70,7 +70,7 @@ func NewRelay(log *slog.Logger, secret func(key string) *object.Secret, state []
 		late:      listen.NewReconciler[string](openInterval),
 		fronts:    newFronts(secret), names: newNames(), ask: make(chan struct{}, 1),
 	}
-	if state != nil {
+	if len(state) > 0 { // without a relayed Service there is nothing
 		s, err := relay.ParseState(state)
 		if err != nil {
 			log.Error("what the program before has handed over cannot be read", "err", err)

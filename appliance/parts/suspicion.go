@@ -1,5 +1,7 @@
 package parts
 
+// This file is long because Suspicion joins three ways to see a failure and what comes of it.
+
 import (
 	"context"
 	"errors"
@@ -14,6 +16,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/health"
+	"svcctl.io/svcctl/appliance/history"
 	"svcctl.io/svcctl/appliance/prober"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/resolve"
@@ -51,6 +54,9 @@ type Found struct {
 // prober and the API meet here.
 type Suspicion struct {
 	reconcile.NopPart
+	// History keeps since when endpoints are dead; nil: since this process has found it.
+	History *history.Book
+
 	log      *slog.Logger
 	book     *suspect.Book
 	prober   Prober
@@ -61,6 +67,7 @@ type Suspicion struct {
 	served func() map[string][]nft.ServicePort
 	hasten func(service string, endpoint netip.AddrPort) bool
 	always bool // also while no Service asks for eject
+	asked  bool // the endpoints that were dead before this process are asked; only the loop uses it
 	kick   chan struct{}
 	start  chan struct{}
 
@@ -94,6 +101,7 @@ func (s *Suspicion) Run(ctx context.Context, changed func()) error {
 	s.mu.Lock()
 	s.wake = changed
 	s.mu.Unlock()
+	changed() // for what was planned before
 	var all sync.WaitGroup
 	all.Go(func() { s.prober.Run(ctx, s.flipped) })
 	all.Go(func() { s.look(ctx) })
@@ -188,7 +196,18 @@ func (s *Suspicion) suspect(found Found, endpoint netip.AddrPort) {
 	if found.Apart || !s.book.Suspect(endpoint, time.Now()) || s.hasten(found.Service, endpoint) {
 		return
 	}
-	s.prober.Set(endpoint.String(), []prober.Request{{Target: proofOf(endpoint)}})
+	s.prove(endpoint, health.New)
+}
+
+// prove has an endpoint asked.
+func (s *Suspicion) prove(endpoint netip.AddrPort, start health.State) {
+	s.prober.Set(endpoint.String(), []prober.Request{{Target: proofOf(endpoint), Start: start, Past: pastOf(s.History, deadKey(endpoint))}})
+}
+
+// leave ends asking an endpoint.
+func (s *Suspicion) leave(endpoint netip.AddrPort) {
+	s.prober.Set(endpoint.String(), nil)
+	s.History.Note(deadKey(endpoint), "", "", time.Now())
 }
 
 func proofOf(endpoint netip.AddrPort) health.Target {
@@ -200,24 +219,25 @@ func (s *Suspicion) flipped() {
 	for _, name := range s.prober.Flipped() {
 		endpoint, err := netip.ParseAddrPort(name)
 		verdict, known := s.prober.Verdict(proofOf(endpoint))
-		if err != nil || !known {
+		if err != nil || !known || !verdict.Asked {
 			continue
 		}
 		switch verdict.State {
 		case health.Up:
-			s.prober.Set(name, nil)
+			s.leave(endpoint)
 			if services := s.book.Raise(endpoint); len(services) > 0 {
 				s.log.Info("endpoint accepts connections again", "endpoint", name, "services", len(services))
 				s.replan(services)
 			}
 		case health.Down:
 			services := s.usersOf(endpoint)
-			if len(services) == 0 {
-				s.prober.Set(name, nil)
+			if _, out := s.book.Dead()[endpoint]; len(services) == 0 && !out {
+				s.leave(endpoint)
 				continue
 			}
 			dead := health.DeadOf(verdict)
-			s.book.Bury(endpoint, dead, services)
+			s.History.Note(deadKey(endpoint), stateDead, dead.Why, dead.Since)
+			services = s.book.Bury(endpoint, dead, services)
 			s.log.Warn("endpoint accepts no connections", "endpoint", name, "why", dead.Why, "svc", services[0], "services", len(services))
 			s.replan(services)
 		}
@@ -348,6 +368,7 @@ func (s *Suspicion) waits(c *conntrack.Connection, waited time.Duration) (forget
 // Planned implements reconcile.Part.
 func (s *Suspicion) Planned(_ *reconcile.Host, services []reconcile.Service) {
 	before := s.wanted()
+	s.askAgain()
 	for i := range services {
 		svc := &services[i]
 		dead := make([]netip.AddrPort, 0, len(svc.Dead))
@@ -355,15 +376,17 @@ func (s *Suspicion) Planned(_ *reconcile.Host, services []reconcile.Service) {
 		for _, d := range svc.Dead {
 			dead = append(dead, d.Endpoint)
 			if _, known := s.book.Dead()[d.Endpoint]; d.Assumed && !known {
-				s.book.Bury(d.Endpoint, health.Dead{Why: "it was out before this start"}, []string{svc.Key})
-				s.prober.Set(d.Endpoint.String(), []prober.Request{{Target: proofOf(d.Endpoint), Start: health.Down}})
+				users := append(s.usersOf(d.Endpoint), svc.Key)
+				s.book.Bury(d.Endpoint, deadBefore(s.History, d.Endpoint), users)
+				s.prove(d.Endpoint, health.Down)
+				s.replan(users)
 			}
 			if svc.Eject && !slices.ContainsFunc(svc.Ports, func(p nft.ServicePort) bool { return slices.Contains(p.Pools[nft.PoolCluster], d.Endpoint) }) {
 				out[d.Endpoint] = true
 			}
 		}
 		for _, endpoint := range s.book.Use(svc.Key, dead) {
-			s.prober.Set(endpoint.String(), nil)
+			s.leave(endpoint)
 		}
 		s.mu.Lock()
 		was := s.ejecting[svc.Key]
@@ -385,6 +408,34 @@ func (s *Suspicion) Planned(_ *reconcile.Host, services []reconcile.Service) {
 			_ = s.events.Close()
 		}
 		s.mu.Unlock()
+	}
+}
+
+// askAgain has the endpoints asked that were dead before this process: without connections of clients nothing else would
+// show that they still are.
+func (s *Suspicion) askAgain() {
+	if s.asked || !s.always {
+		return
+	}
+	s.asked = true
+	dead := map[netip.AddrPort]bool{}
+	for _, t := range s.History.Before(history.KindEndpoint) {
+		if endpoint, err := netip.ParseAddrPort(t.What); err == nil && t.State == stateDead {
+			dead[endpoint] = true
+		}
+	}
+	if len(dead) == 0 {
+		return
+	}
+	for _, ports := range s.served() {
+		for i := range ports {
+			for _, endpoint := range slices.Concat(ports[i].Pools[:]...) {
+				if dead[endpoint] && ports[i].Protocol == nft.TCP {
+					delete(dead, endpoint)
+					s.prove(endpoint, health.New)
+				}
+			}
+		}
 	}
 }
 

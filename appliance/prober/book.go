@@ -120,7 +120,7 @@ func (b *book) enter(r Request, now time.Duration, tell bookkeeper) *target {
 		b.checks[r.Check] = c
 	}
 	c.targets++
-	t := &target{addr: r.Addr, check: c, machine: health.NewMachine(r.Check, r.Start, now), hash: hashOf(r.Target)}
+	t := &target{addr: r.Addr, check: c, machine: health.NewMachine(r.Check, r.Start, r.Past, now), hash: hashOf(r.Target)}
 	t.timing.index = -1
 	b.targets[key{t.addr, c}] = t
 	b.admit(t, tell)
@@ -155,7 +155,7 @@ func (b *book) correct(t *target, r Request, now time.Duration, tell bookkeeper)
 	if t.answered || known(r.Start) <= known(before) {
 		return
 	}
-	t.machine = health.NewMachine(r.Check, r.Start, now)
+	t.machine = health.NewMachine(r.Check, r.Start, r.Past, now)
 	if t.asked {
 		b.moved(t, before)
 		tell.flipped(t)

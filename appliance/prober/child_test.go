@@ -64,7 +64,7 @@ func doErrand(text string) error {
 	for _, addr := range e.Addrs {
 		var all []Request
 		for _, check := range e.Checks {
-			all = append(all, Request{health.Target{Addr: addr, Check: check}, e.Start})
+			all = append(all, Request{Target: health.Target{Addr: addr, Check: check}, Start: e.Start})
 		}
 		p.Set("default/"+addr.String(), all)
 	}

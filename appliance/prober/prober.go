@@ -30,6 +30,7 @@ type Request struct {
 	health.Target
 	// Start is the state of the Target until it has been asked.
 	Start health.State
+	Past  health.Past
 }
 
 // limits bound the work of a Prober.
@@ -142,7 +143,7 @@ func (p *Prober) Verdict(of health.Target) (health.Verdict, bool) {
 }
 
 // Flipped lists the Services with a Target whose state changed since the last call, or was only
-// assumed until it passed; sorted.
+// assumed until it passed, or down before it was asked; sorted.
 func (p *Prober) Flipped() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -242,9 +243,8 @@ func (p *Prober) take(a answer, now time.Duration) (flipped bool) {
 		p.log.Debug("check not made", "target", t.addr, "why", a.result.Why)
 	}
 	p.book.void(t, a.result)
-	if a.result.Outcome != health.Void {
-		t.answered = true
-	}
+	first := !t.answered && a.result.Outcome != health.Void
+	t.answered = t.answered || first
 	before, assumed := t.machine.State(), t.machine.Assumed()
 	next, changed := t.machine.Observe(now, a.result)
 	p.schedule.again(t, next, now)
@@ -252,7 +252,7 @@ func (p *Prober) take(a answer, now time.Duration) (flipped bool) {
 		p.book.moved(t, before)
 		p.counts.transitions[t.machine.State()]++
 	}
-	known := assumed && !t.machine.Assumed()
+	known := assumed && !t.machine.Assumed() || first && before == health.Down
 	if changed || known {
 		p.flip(t)
 	}

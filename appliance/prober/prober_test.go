@@ -24,7 +24,7 @@ var usual = health.Check{Kind: health.TCP, Interval: 5 * time.Second, Timeout: 2
 
 func requests(n int, c health.Check, start health.State) (all []Request) {
 	for i := range n {
-		all = append(all, Request{health.Target{Addr: addrOf(i), Check: c}, start})
+		all = append(all, Request{Target: health.Target{Addr: addrOf(i), Check: c}, Start: start})
 	}
 	return all
 }
@@ -64,7 +64,7 @@ func TestSleeps(t *testing.T) {
 		}
 		c := usual
 		c.Interval = time.Hour
-		x := &target{check: &check{Check: c}, machine: health.NewMachine(c, health.Up, 0), hash: 1 << 31}
+		x := &target{check: &check{Check: c}, machine: health.NewMachine(c, health.Up, health.Past{}, 0), hash: 1 << 31}
 		s.add(x, 0)
 		if sleep, planned := s.plan(0); !planned || sleep < 30*time.Minute || sleep > 30*time.Minute+tick {
 			t.Errorf("half an interval before the first probe, the loop sleeps %v", sleep)
@@ -329,7 +329,7 @@ func TestStoodStill(t *testing.T) {
 			s := newSchedule(defaultLimits)
 			asked := usual
 			asked.Kind = c.kind
-			x := &target{check: &check{Check: asked}, machine: health.NewMachine(asked, health.New, 0)}
+			x := &target{check: &check{Check: asked}, machine: health.NewMachine(asked, health.New, health.Past{}, 0)}
 			s.add(x, 0)
 			batch := s.take(0, nil)
 			if len(batch) != 1 {
@@ -369,7 +369,7 @@ func TestRests(t *testing.T) {
 			if f.opens != round || f.open || f.count() != asked || p.schedule.next != -1 {
 				t.Fatalf("round %d: without targets it was opened %d times, open: %t, woke for %s", round, f.opens, f.open, p.schedule.next)
 			}
-			p.Set("default/web", []Request{{health.Target{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Check: checkOf(health.TCP)}, health.Up}})
+			p.Set("default/web", []Request{{Target: health.Target{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Check: checkOf(health.TCP)}, Start: health.Up}})
 			time.Sleep(time.Hour)
 			synctest.Wait()
 			if f.opens != round+1 || !f.open || f.count() < asked+5 {
@@ -395,7 +395,7 @@ func TestCannotOpen(t *testing.T) {
 		})
 		run(t, p)
 		at := health.Target{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Check: checkOf(health.TCP)}
-		p.Set("default/web", []Request{{at, health.Up}})
+		p.Set("default/web", []Request{{Target: at, Start: health.Up}})
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
 		v, _ := p.Verdict(at)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/history"
 	"svcctl.io/svcctl/appliance/verdict"
 	"svcctl.io/svcctl/store/object"
 )
@@ -42,22 +43,35 @@ func newConditions(revisions func() (accepted, concerning uint64)) *Conditions {
 
 // judge takes the problems that are over and those that came up, and the Services that were planned. services has the
 // keys of those that there are, unchecked counts those without health checks. It returns the verdict without its
-// groups, and the number of problems by severity and reason.
-func (c *Conditions) judge(over, came []*verdict.Problem, touched []string, services map[string]bool, unchecked int, now time.Time) (wire.Verdict, map[[2]string]int) {
+// groups, and the number of problems by severity and reason. past has since when conditions are as they are.
+func (c *Conditions) judge(over, came []*verdict.Problem, touched []string, services map[string]bool, unchecked int, past *history.Book, now time.Time) (wire.Verdict, map[[2]string]int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	times := map[string]map[string]time.Time{wire.ConditionReady: c.ready, wire.ConditionProgrammed: c.stored}
 	if c.bench == nil {
-		c.began, c.bench = now, verdict.NewJudge(services)
+		c.began, c.bench = past.From(now), verdict.NewJudge(services)
+		for _, t := range past.Before(history.KindCondition) {
+			if t.State != "" { // which may be over, or be found again below
+				t.At = now
+			}
+			if of := times[t.What]; of != nil {
+				of[t.Object] = t.At
+			}
+		}
+	}
+	note := func(what, key string, was, is verdict.Why) {
+		switch k := (history.Key{Kind: history.KindCondition, Object: key, What: what}); {
+		case was.Reason == "" && is.Reason != "":
+			times[what][key] = past.Note(k, "False", is.Reason, now)
+		case was.Reason != "" && is.Reason == "":
+			times[what][key] = past.Note(k, "", "", now)
+		}
 	}
 	before := c.bench.Change(over, came, touched)
 	for _, key := range slices.Sorted(maps.Keys(before)) {
 		was, is := before[key], c.bench.State(key)
-		if (was.Failing.Reason == "") != (is.Failing.Reason == "") {
-			c.ready[key] = now
-		}
-		if (was.Stale.Reason == "") != (is.Stale.Reason == "") {
-			c.stored[key] = now
-		}
+		note(wire.ConditionReady, key, was.Failing, is.Failing)
+		note(wire.ConditionProgrammed, key, was.Stale, is.Stale)
 		c.turns = append(c.turns, key)
 	}
 	for _, key := range touched {

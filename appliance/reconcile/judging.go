@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/history"
 	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/appliance/verdict"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -126,8 +128,14 @@ func (l *Loop) report() {
 	p.before = map[string][]resolve.Problem{}
 	now := l.opts.Clock()
 	over, came := r.flush(now, l.settled)
+	if pub.Status.Ready && !pub.settled {
+		pub.settled = true
+		r.History.Settle(now, func(k history.Key) bool {
+			return k.Kind == history.KindProblem && k.Object != "" && !verdict.ComesLater(k.What)
+		})
+	}
 	l.settles = r.settles()
-	v, reasons := pub.Board.conditions.judge(over, came, touched, p.declared.unchecked, p.declared.count, now)
+	v, reasons := pub.Board.conditions.judge(over, came, touched, p.declared.unchecked, p.declared.count, r.History, now)
 	pub.Status.Verdict = v
 	pub.Metrics.Verdict(map[string]int{
 		wire.ServiceAnswers: v.Answers, wire.ServiceWarning: v.Warning, wire.ServiceStale: v.Stale, wire.ServiceFails: v.Fails, wire.ServiceIdle: v.Idle,

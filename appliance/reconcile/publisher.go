@@ -29,6 +29,7 @@ type Publisher struct {
 
 	foreign  uint64          // foreign changes of our tables so far
 	snapshot *watch.Snapshot // that the places of problems are of
+	settled  bool            // problems of objects from before the start, that are over, are forgotten
 }
 
 // publish brings the status and the metrics to where the loop stands after a step.

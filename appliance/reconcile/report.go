@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/history"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/appliance/verdict"
 	"svcctl.io/svcctl/store/manifest"
@@ -23,11 +24,14 @@ type Reporter struct {
 	// Where gives the file and line that declare an object (store.Location).
 	Where  func(object.Ref) (file string, line int)
 	Events Events // nil: none are made
+	// History keeps since when there are problems; nil: since this process has them.
+	History *history.Book
 
 	files    map[string][]manifest.Problem // by origin, what it had last
 	services map[string][]resolve.Problem
 	altered  map[manifest.Problem]struct{}  // since the last flush
 	settling map[manifest.Problem]time.Time // until when they are no problem yet
+	times    map[verdict.Occurrence]int     // how many problems have it
 
 	mu      sync.Mutex // guards what follows
 	known   map[manifest.Problem]*reported
@@ -55,10 +59,11 @@ type reported struct {
 }
 
 // NewReporter has no problems.
-func NewReporter(log *slog.Logger, where func(object.Ref) (file string, line int), events Events) *Reporter {
+func NewReporter(log *slog.Logger, where func(object.Ref) (file string, line int), events Events, past *history.Book) *Reporter {
 	return &Reporter{
-		Log: log, Where: where, Events: events, files: map[string][]manifest.Problem{}, services: map[string][]resolve.Problem{},
+		Log: log, Where: where, Events: events, History: past, files: map[string][]manifest.Problem{}, services: map[string][]resolve.Problem{},
 		altered: map[manifest.Problem]struct{}{}, settling: map[manifest.Problem]time.Time{}, known: map[manifest.Problem]*reported{},
+		times: map[verdict.Occurrence]int{},
 	}
 }
 
@@ -115,7 +120,8 @@ func (r *Reporter) flush(at time.Time, until func(*manifest.Problem) time.Time) 
 	var gone, new []manifest.Problem
 	show := func(p manifest.Problem) {
 		k := r.known[p]
-		k.problem, k.told = &verdict.Problem{Problem: wireProblem(p), Since: at}, r.located(p)
+		k.problem, k.told = &verdict.Problem{Problem: wireProblem(p)}, r.located(p)
+		k.problem.Since = r.begin(&k.problem.Problem, at)
 		came, new = append(came, k.problem), append(new, k.told)
 	}
 	for p := range r.altered {
@@ -150,8 +156,37 @@ func (r *Reporter) flush(at time.Time, until func(*manifest.Problem) time.Time) 
 	if len(over)+len(came) > 0 {
 		r.version++
 	}
+	for _, p := range over {
+		r.end(p, at)
+	}
 	r.tell(gone, new)
 	return over, came
+}
+
+// begin returns since when there is what a problem is about: others may have been about it before.
+func (r *Reporter) begin(p *wire.Problem, at time.Time) (since []time.Time) {
+	for _, o := range verdict.Occurrences(p) {
+		r.times[o]++
+		since = append(since, r.History.Note(keyOf(o), p.Severity, "", at))
+	}
+	return since
+}
+
+// end notes what no problem is about any more. Those that came with it were noted before.
+func (r *Reporter) end(p *verdict.Problem, at time.Time) {
+	if p.Settling {
+		return
+	}
+	for _, o := range verdict.Occurrences(&p.Problem) {
+		if r.times[o]--; r.times[o] == 0 {
+			delete(r.times, o)
+			r.History.Note(keyOf(o), "", "", at)
+		}
+	}
+}
+
+func keyOf(o verdict.Occurrence) history.Key {
+	return history.Key{Kind: history.KindProblem, Object: o.Object, What: o.What}
 }
 
 // settles returns when the first of what is settling is a problem; zero: nothing is settling.

@@ -90,7 +90,7 @@ func (r *rig) start() {
 		DataDir:      r.cfg.DataDir,
 		Publisher: &Publisher{
 			Board: r.board, Metrics: r.metrics, Dirs: r.cfg.Manifests, Status: wire.Status{Reason: "starting"},
-			Reporter: NewReporter(log, objects.Location, nil),
+			Reporter: NewReporter(log, objects.Location, nil, nil),
 		},
 		Watchdog:     NewWatchdog(WatchdogOptions{Calls: &SlowCalls{}, Log: log}),
 		HoldSentinel: func() error { r.held++; return nil },

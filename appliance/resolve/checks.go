@@ -36,8 +36,8 @@ type Checked struct {
 	Start health.State
 	// State is the state that the Service was resolved with.
 	State health.State
-	// Assumed is health.Verdict.Assumed.
-	Assumed bool
+	// Assumed and Asked are those of health.Verdict.
+	Assumed, Asked bool
 	// Text is the check as its author wrote it.
 	Text string
 }
@@ -145,7 +145,7 @@ func (r *resolver) ask(index int, key portKey, list []endpoint) {
 				}
 				c.Start = start(e)
 			}
-			c.State, c.Assumed = c.Start, verdict.Assumed || !known && c.Start == health.Up
+			c.State, c.Assumed, c.Asked = c.Start, verdict.Assumed || !known && c.Start == health.Up, verdict.Asked
 			all.add(&c, verdict)
 			r.out.Checked = append(r.out.Checked, c)
 		}

@@ -134,8 +134,8 @@ func (b *Book) Dead() map[netip.AddrPort]health.Dead {
 	return nil
 }
 
-// Bury makes an endpoint dead that these Services use.
-func (b *Book) Bury(endpoint netip.AddrPort, d health.Dead, services []string) {
+// Bury makes an endpoint dead that these Services use. It returns all that are known to use it.
+func (b *Book) Bury(endpoint netip.AddrPort, d health.Dead, services []string) (all []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.asked, endpoint)
@@ -146,6 +146,7 @@ func (b *Book) Bury(endpoint netip.AddrPort, d health.Dead, services []string) {
 		b.users[endpoint][key] = struct{}{}
 	}
 	b.replace(func(all map[netip.AddrPort]health.Dead) { all[endpoint] = d })
+	return slices.Sorted(maps.Keys(b.users[endpoint]))
 }
 
 // Correct changes how an endpoint is dead, and returns the Services that use it.

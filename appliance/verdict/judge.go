@@ -3,8 +3,10 @@ package verdict
 import (
 	"cmp"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,11 +16,39 @@ import (
 // Problem is a problem as it is judged. Its fields are not changed while a Judge has it.
 type Problem struct {
 	wire.Problem
-	// Since is when it came up; zero: not known.
-	Since time.Time
+	// Since is when it came up: since when there is each of its Occurrences.
+	Since []time.Time
 	// Settling is set for a problem of an object that came a moment ago: it keeps its Service from being Ready, and is
 	// not shown.
 	Settling bool
+}
+
+// Occurrence is what a problem is about, apart from the words of its message and its place.
+type Occurrence struct{ Object, What string }
+
+// Occurrences returns those of a problem: a warning about several causes has one for each of them.
+func Occurrences(p *wire.Problem) (all []Occurrence) {
+	o := Occurrence{cmp.Or(p.Object, p.File), p.Reason + " " + p.Severity + " " + p.Field}
+	switch {
+	case rowOf(p.Reason).By == ByCause && p.Severity == wire.SeverityWarning && p.Cause != "":
+		for cause := range strings.SplitSeq(p.Cause, causeSeparator) {
+			at, _, _ := strings.Cut(cause, " (") // the reason may change
+			all = append(all, Occurrence{o.Object, o.What + " " + at})
+		}
+		return all
+	case o.Object == "": // several problems of the box have one reason
+		hash := fnv.New64a()
+		_, _ = hash.Write([]byte(p.Message))
+		o.What += strconv.FormatUint(hash.Sum64(), 36)
+	}
+	return []Occurrence{o}
+}
+
+// ComesLater reports whether problems of an Occurrence may come up some time after the start, as they are found by
+// watching others: endpoints, the announcer, routers.
+func ComesLater(what string) bool {
+	reason, _, _ := strings.Cut(what, " ")
+	return rowOf(reason).By == ByCause
 }
 
 // State is what is wrong with a Service. The zero State is a Service without a problem.
@@ -260,6 +290,7 @@ func rank(severity string) int { return slices.Index(severities, severity) }
 // cluster is a group while it is collected.
 type cluster struct {
 	problems []*Problem
+	since    time.Time       // of the oldest of them
 	services map[string]bool // true: it fails
 }
 
@@ -267,7 +298,7 @@ type cluster struct {
 func Groups(problems []*Problem, packaged wire.Packaged) []wire.ProblemGroup {
 	clusters := map[string]*cluster{}
 	var order []string
-	add := func(key string, p *Problem) {
+	add := func(key string, p *Problem, since []time.Time) {
 		c := clusters[key]
 		if c == nil {
 			c = &cluster{services: map[string]bool{}}
@@ -275,6 +306,11 @@ func Groups(problems []*Problem, packaged wire.Packaged) []wire.ProblemGroup {
 			order = append(order, key)
 		}
 		c.problems = append(c.problems, p)
+		for _, at := range since {
+			if c.since.IsZero() || at.Before(c.since) {
+				c.since = at
+			}
+		}
 		if name, is := serviceOf(&p.Problem); is {
 			c.services[name] = c.services[name] || fails(&p.Problem)
 		}
@@ -289,21 +325,21 @@ func Groups(problems []*Problem, packaged wire.Packaged) []wire.ProblemGroup {
 	}
 	for _, p := range problems {
 		switch r := rowOf(p.Reason); {
-		case r.By == ByCause && p.Reason == reasonEndpointDown:
-			if opened[p.Object+p.Field] {
-				continue
-			}
+		case isDead(p) && opened[p.Object+p.Field]: // told of with all of them
+		case isDead(p) && p.Severity == wire.SeverityWarning:
+			i := 0
 			for cause := range strings.SplitSeq(p.Cause, causeSeparator) {
-				add("endpoint "+address(cause), p)
+				add("endpoint "+address(cause), p, p.Since[min(i, len(p.Since)):min(i+1, len(p.Since))])
+				i++
 			}
-		case r.By == ByCause && p.Reason == reasonFailingOpen && p.Cause != "":
-			add("endpoint "+addresses(p.Cause), p)
+		case (isDead(p) || p.Reason == reasonFailingOpen) && p.Cause != "":
+			add("endpoint "+addresses(p.Cause), p, p.Since)
 		case r.By == ByCause:
-			add(p.Reason+" "+p.Cause, p)
+			add(p.Reason+" "+p.Cause, p, p.Since)
 		case p.Object != "":
-			add(p.Object, p)
+			add(p.Object, p, p.Since)
 		default:
-			add(p.File+p.Reason+p.Message, p)
+			add(p.File+p.Reason+p.Message, p, p.Since)
 		}
 	}
 	groups := make([]wire.ProblemGroup, 0, len(order))
@@ -329,12 +365,19 @@ func boolRank(first bool) int {
 
 // The reasons that have texts of their own here.
 const (
-	reasonFailingOpen  = "FailingOpen"
-	reasonEndpointDown = "EndpointDown"
-	reasonDrained      = "Drained"
+	reasonFailingOpen     = "FailingOpen"
+	reasonEndpointDown    = "EndpointDown"
+	reasonEndpointRefuses = "EndpointRefuses"
+	reasonEndpointSilent  = "EndpointSilent"
+	reasonDrained         = "Drained"
 	// causeSeparator parts the causes of a problem: "10.1.2.12:8080 (connection refused); 10.1.2.13:8080".
 	causeSeparator = "; "
 )
+
+// isDead reports whether a problem is that endpoints of a port are down, by a check or by connections that failed.
+func isDead(p *Problem) bool {
+	return p.Cause != "" && (p.Reason == reasonEndpointDown || p.Reason == reasonEndpointRefuses || p.Reason == reasonEndpointSilent)
+}
 
 // address is the address of a cause without its port and reason.
 func address(cause string) string {
@@ -362,7 +405,7 @@ func (c *cluster) shown(packaged wire.Packaged, of string, endpoint bool) wire.P
 	}).Problem
 	g := wire.ProblemGroup{
 		Severity: worst.Severity, Reason: worst.Reason, Problems: len(c.problems), Concerned: len(c.services),
-		Next: next(worst, packaged), Place: place(worst),
+		Next: next(worst, packaged), Place: place(worst), Since: c.since,
 	}
 	failing := 0
 	for name, fails := range c.services {
@@ -375,19 +418,14 @@ func (c *cluster) shown(packaged wire.Packaged, of string, endpoint bool) wire.P
 		return cmp.Or(cmp.Compare(boolRank(c.services[a]), boolRank(c.services[b])), cmp.Compare(a, b))
 	})
 	g.Services = g.Services[:min(mostNamed, len(g.Services))]
-	for _, p := range c.problems {
-		if !p.Since.IsZero() && (g.Since.IsZero() || p.Since.Before(g.Since)) {
-			g.Since = p.Since
-		}
-	}
 	switch {
 	case len(c.services) > 1 && endpoint:
-		g.Text = of + " " + verb(strings.Count(of, ", ")+1, "is", "are") + " down" + c.why(of) + ": " + consequence(failing, len(c.services))
+		g.Text = of + " " + verb(strings.Count(of, ", ")+1, "is", "are") + " down" + c.why(of) + ": " + consequence(failing, len(c.services), c.checked())
 		if worst.Severity != wire.SeverityError || len(c.services) > 1 {
 			g.Next, g.Place = "svcctl health", ""
 		}
 	case len(c.services) > 1:
-		g.Text = worst.Message + "; " + consequence(failing, len(c.services))
+		g.Text = worst.Message + "; " + consequence(failing, len(c.services), true)
 		g.Place = ""
 	case fails(worst) && len(g.Services) > 0:
 		g.Text = g.Services[0] + " does not answer: " + worst.Message
@@ -424,15 +462,24 @@ func (c *cluster) why(of string) string {
 	return " (" + found
 }
 
-// consequence is what a cause does to several Services.
-func consequence(failing, all int) string {
+// checked reports whether checks found the endpoints: otherwise clients may still be sent to them.
+func (c *cluster) checked() bool {
+	return !slices.ContainsFunc(c.problems, func(p *Problem) bool { return p.Reason != reasonEndpointDown && p.Reason != reasonFailingOpen })
+}
+
+// consequence is what a cause does to several Services. Those that do answer do so without it, or may.
+func consequence(failing, all int, without bool) string {
+	one, many := "is affected", "are affected"
+	if without {
+		one, many = "runs without it", "run without it"
+	}
 	switch rest := all - failing; {
 	case failing == 0:
-		return fmt.Sprintf("%d Services run without it", all)
+		return fmt.Sprintf("%d Services %s", all, many)
 	case rest == 0:
 		return fmt.Sprintf("%d Services do not answer", all)
 	default:
-		return fmt.Sprintf("%d %s not answer, %d %s without it", failing, verb(failing, "Service does", "Services do"), rest, verb(rest, "runs", "run"))
+		return fmt.Sprintf("%d %s not answer, %d %s", failing, verb(failing, "Service does", "Services do"), rest, verb(rest, one, many))
 	}
 }
 

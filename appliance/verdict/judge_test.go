@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"svcctl.io/svcctl/api/wire"
 )
@@ -42,6 +43,45 @@ func TestOneCauseIsOneGroup(t *testing.T) {
 	}
 	if s := j.State("shop/s03"); s.Failing.Reason != "FailingOpen" || s.Word() != wire.ServiceFails {
 		t.Errorf("%+v", s)
+	}
+}
+
+// A problem keeps its begin while its words and causes change, and a cause that joins has one of its own. A dead server
+// without a check behind several Services is one group.
+func TestBeginOfACause(t *testing.T) {
+	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	for _, reason := range []string{"EndpointDown", "EndpointSilent"} {
+		of := func(service, cause string) *Problem {
+			return &Problem{Problem: wire.Problem{Object: "Service " + service, Field: "spec.ports[0]", Reason: reason, Message: cause, Severity: wire.SeverityWarning, Cause: cause}}
+		}
+		known := map[Occurrence]time.Time{}
+		for _, o := range Occurrences(&of("shop/web", "10.1.2.12:8080").Problem) {
+			known[o] = noon
+		}
+		problems := []*Problem{of("shop/web", "10.1.2.12:8080 (connection refused); 10.1.2.13:8080 (no answer)"), of("shop/api", "10.1.2.13:9090 (no answer)")}
+		for _, p := range problems {
+			for _, o := range Occurrences(&p.Problem) {
+				at, is := known[o]
+				if !is {
+					at = noon.Add(time.Hour)
+				}
+				p.Since = append(p.Since, at)
+			}
+		}
+		groups := Groups(problems, false)
+		if len(groups) != 2 {
+			t.Fatalf("%s: %+v", reason, groups)
+		}
+		if both, one := groups[0], groups[1]; both.Concerned != 2 || !both.Since.Equal(noon.Add(time.Hour)) || one.Concerned != 1 || !one.Since.Equal(noon) {
+			t.Errorf("%s: %+v", reason, groups)
+		}
+		if want := map[string]string{"EndpointDown": "10.1.2.13 is down (no answer): 2 Services run without it", "EndpointSilent": "10.1.2.13 is down (no answer): 2 Services are affected"}[reason]; groups[0].Text != want {
+			t.Errorf("%q, want %q", groups[0].Text, want)
+		}
+	}
+	errors := []wire.Problem{{Reason: "Host", Message: "a", Severity: wire.SeverityWarning}, {Reason: "Host", Message: "b", Severity: wire.SeverityWarning}}
+	if a, b := Occurrences(&errors[0]), Occurrences(&errors[1]); a[0] == b[0] {
+		t.Errorf("two problems of the box are one: %v", a)
 	}
 }
 

@@ -1,0 +1,143 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+)
+
+// began has since when things are as they are, by what they are.
+func (b *box) began(t *testing.T) map[string]string {
+	t.Helper()
+	times := map[string]string{}
+	read := func(to any, args ...string) {
+		t.Helper()
+		out, errOut, _ := b.svcctl.Svcctl(args[0], append(args[1:], "-o", "json")...)
+		if err := json.Unmarshal([]byte(out), to); err != nil {
+			t.Fatalf("svcctl %s: %v\n%s%s", args, err, out, errOut)
+		}
+	}
+	var health struct {
+		Endpoints []struct{ Service, Endpoint, State, Since, Check string }
+	}
+	read(&health, "health")
+	for _, e := range health.Endpoints {
+		if e.State == "down" {
+			times["endpoint of "+e.Service+" "+e.Endpoint+" "+e.Check] = e.Since
+		}
+	}
+	var status struct {
+		Verdict struct {
+			Groups []struct{ Reason, Text, Since string }
+		}
+	}
+	read(&status, "status")
+	for _, g := range status.Verdict.Groups {
+		if g.Reason != "Host" { // those of the machine that the test runs on
+			times[g.Reason+": "+g.Text] = g.Since
+		}
+	}
+	var services struct {
+		Items []struct {
+			Metadata struct{ Name string }
+			Status   struct {
+				Conditions []struct{ Type, Status, LastTransitionTime string }
+			}
+		}
+	}
+	read(&services, "get", "svc", "-A")
+	for _, s := range services.Items {
+		for _, c := range s.Status.Conditions {
+			times[s.Metadata.Name+" "+c.Type+"="+c.Status] = c.LastTransitionTime
+		}
+	}
+	return times
+}
+
+// What is down, and what is wrong, is so since the same time after the process was executed anew, stopped, or killed.
+func Test855_the_begin_of_what_is_wrong_survives_a_restart(t *testing.T) {
+	b := newBox(t, metered)
+	left, right := healthAt(t, b.L1, 9000), healthAt(t, b.R1, 9000)
+	healthAt(t, b.R1, 9001)
+	const drop = "table inet dead { chain input { type filter hook input priority 0; tcp dport 80 drop; }; }"
+	b.L2.LoadNft(drop)
+	right.mode.Store(serves5)
+	b.write("web.yaml", func(f family) []string { return b.checkedAt(f, 51, 9000) })
+	b.write("open.yaml", func(f family) []string { return b.checkedAt(f, 52, 9002) }) // nobody answers: all are used
+	b.write("back.yaml", func(f family) []string { return b.checkedAt(f, 53, 9001) }) // L1 does not
+	b.write("eject.yaml", func(f family) []string { return b.unchecked(f, "eject", 41, `svcctl.io/eject: "true"`) })
+	b.write("plain.yaml", func(f family) []string { return b.unchecked(f, "plain", 42) })
+	b.write("empty.yaml", func(f family) []string {
+		return []string{f.service("empty", "clusterIP: "+f.vip(60), "ports: [{name: p80, port: 80}]")}
+	})
+	b.svcctl.Start()
+	for _, f := range families {
+		b.becomesDead(t, f, "eject", 41, "EndpointSilent", "taken out")
+		b.becomesDead(t, f, "plain", 42, "EndpointSilent")
+		b.hasProblem(t, "Service default/"+f.name("web51"), "EndpointDown")
+		b.hasProblem(t, "Service default/"+f.name("web52"), "FailingOpen")
+		eventually(t, time.Minute, func() error {
+			if text := fmt.Sprint(b.status().Problems); !strings.Contains(text, "Service default/"+f.name("empty")) {
+				return fmt.Errorf("no problem of the Service without endpoints in %s", text)
+			}
+			return nil
+		})
+	}
+	before := b.began(t)
+	for _, what := range []string{"endpoint of default/", "EndpointDown: ", "EndpointSilent: ", "FailingOpen: ", "NoEndpoints: ", "Ready=True", "Ready=False"} {
+		if !strings.Contains(fmt.Sprint(before), what) {
+			t.Fatalf("no %q in %v", what, before)
+		}
+	}
+	survives := func(how string) {
+		t.Helper()
+		eventually(t, time.Minute, func() error {
+			now := b.began(t)
+			for what := range maps.Keys(before) {
+				if now[what] != before[what] || before[what] == "" {
+					return fmt.Errorf("%s: %s since %q, before since %q; now %v", how, what, now[what], before[what], now)
+				}
+			}
+			return nil
+		})
+		for _, f := range families {
+			for _, name := range []string{"web51", "web52", "eject", "plain"} {
+				if out, _, _ := b.svcctl.Svcctl("explain", "svc/"+f.name(name)); strings.Contains(out, "before the appliance started") || !strings.Contains(out, " since 20") {
+					t.Errorf("%s: explain %s:\n%s", how, name, out)
+				}
+			}
+		}
+	}
+	b.svcctl.HandOver()
+	survives("executed anew")
+	b.svcctl.Stop()
+	b.svcctl.Start()
+	survives("stopped and started")
+	b.svcctl.Kill()
+	b.svcctl.Start()
+	survives("killed and started")
+
+	// What is over while the program is stopped begins anew when it comes again.
+	b.svcctl.Stop()
+	left.mode.Store(serves5)
+	right.mode.Store(healthy)
+	b.svcctl.Start()
+	for _, f := range families {
+		eventually(t, time.Minute, func() error {
+			now := b.began(t)
+			for what, since := range now {
+				if !strings.HasPrefix(what, "endpoint of default/"+f.name("web51")) {
+					continue
+				}
+				if !strings.Contains(what, f.on(80, b.L1)[0].String()) || since <= before["endpoint of default/"+f.name("web51")+" "+f.on(80, b.R1)[0].String()+" http:9000/healthz"] {
+					return fmt.Errorf("%s since %s, before it %v", what, since, before)
+				}
+				return nil
+			}
+			return fmt.Errorf("no endpoint of web51 is down: %v", now)
+		})
+	}
+}

@@ -1,0 +1,349 @@
+package history
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+const (
+	fileName = "history.jsonl"
+	oldName  = "history.old.jsonl"
+	// mostLines bounds the bytes of new lines in a file.
+	mostLines = 512 << 10
+	// mostOpen bounds what is open at a time. Of more the begin is not kept over a restart.
+	mostOpen = 8192
+	// mostRead bounds what is read of a file: more than mostOpen lines and mostLines ever take.
+	mostRead = 16 << 20
+	// claimFor is how long after a start something that is wrong counts as wrong since before it: endpoints that are
+	// all down are used, and show it only when their checks fail again.
+	claimFor = 5 * time.Minute
+)
+
+// The kinds of transitions.
+const (
+	KindProblem   = "problem"
+	KindEndpoint  = "endpoint"
+	KindCondition = "condition"
+	// kindBegin is of the first line of a file: its Object is the box.
+	kindBegin = "begin"
+)
+
+// Key is what has a state.
+type Key struct {
+	Kind   string `json:"kind"`
+	Object string `json:"object,omitempty"` // "Service shop/web"
+	What   string `json:"what,omitempty"`
+}
+
+// Transition is a change of state, a line of the file.
+type Transition struct {
+	At time.Time `json:"at"`
+	Key
+	// State is what is wrong, as "down"; "": nothing any more.
+	State string `json:"state,omitempty"`
+	Why   string `json:"why,omitempty"`
+}
+
+// Book has the transitions. Its methods may be called concurrently, and do not wait for the disk, but for Close. A nil
+// Book keeps nothing.
+type Book struct {
+	box  string
+	log  *slog.Logger
+	from time.Time
+	wake chan struct{}
+
+	mu     sync.Mutex
+	open   map[Key]Transition // what is wrong
+	before map[Key]Transition // the last transitions before this process, of which open has none
+	latest time.Time          // the last transition, or the start
+	queue  []byte             // lines that are not written yet
+	anew   bool               // the file lacks lines: it is to be written anew
+
+	writing sync.Mutex
+	disk    disk
+}
+
+// disk is the file.
+type disk struct {
+	dir    string
+	file   *os.File // nil: not open
+	lines  int      // bytes of new lines in it
+	begun  bool     // it is of this box
+	failed bool     // it cannot be written
+}
+
+// Open reads the transitions before this process from the data directory. Those of another box are not taken.
+func Open(dir, box string, now time.Time, log *slog.Logger) *Book {
+	b := &Book{disk: disk{dir: dir}, box: box, log: log, from: now, latest: now, wake: make(chan struct{}, 1), open: map[Key]Transition{}, before: map[Key]Transition{}}
+	for _, name := range []string{oldName, fileName} {
+		content, err := read(filepath.Join(dir, name))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			log.Warn("it is not known when problems began that were there before this start", "file", filepath.Join(dir, name), "err", err)
+		}
+		b.anew = !b.take(content)
+		b.disk.lines = len(content)
+		if len(content) > 0 && !bytes.HasSuffix(content, []byte("\n")) {
+			b.queue = []byte("\n") // ends a line that was written in part
+		}
+	}
+	if b.disk.begun = !b.anew; b.anew {
+		b.queue = nil
+	}
+	return b
+}
+
+func read(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, mostRead))
+}
+
+// take takes the lines of a file, and reports whether it is one of this box. A line that is torn is left out.
+func (b *Book) take(content []byte) bool {
+	own := false
+	for line := range bytes.Lines(content) {
+		var t Transition
+		if json.Unmarshal(line, &t) != nil || t.At.IsZero() {
+			continue
+		}
+		if t.Kind == kindBegin {
+			if own = t.Object == b.box; own && t.At.Before(b.from) {
+				b.from = t.At
+			}
+			continue
+		}
+		if own {
+			b.before[t.Key] = t
+		}
+	}
+	return own
+}
+
+// From is the time from which on transitions are known.
+func (b *Book) From(now time.Time) time.Time {
+	if b == nil {
+		return now
+	}
+	return b.from
+}
+
+// Last returns the last transition of a key, if it is known.
+func (b *Book) Last(k Key) (Transition, bool) {
+	if b == nil {
+		return Transition{}, false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if t, is := b.open[k]; is {
+		return t, true
+	}
+	t, is := b.before[k]
+	return t, is
+}
+
+// Before returns the transitions of a kind that are the last ones of their keys before this process.
+func (b *Book) Before(kind string) (list []Transition) {
+	if b == nil {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for k, t := range b.before {
+		if k.Kind == kind {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+// Note takes the state of a key, and returns since when it has it. What was wrong before this process and still is has
+// it since then.
+func (b *Book) Note(k Key, state, why string, now time.Time) (since time.Time) {
+	if b == nil {
+		return now
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	was, known := b.open[k]
+	if !known {
+		was, known = b.before[k]
+	}
+	if was.State == state {
+		if state != "" && len(b.open) < mostOpen {
+			b.open[k] = was
+			delete(b.before, k)
+		}
+		if known {
+			return was.At
+		}
+		return now
+	}
+	t := Transition{now.UTC().Round(0), k, state, why}
+	delete(b.before, k)
+	if state == "" {
+		delete(b.open, k)
+	} else if len(b.open) < mostOpen || was.State != "" {
+		b.open[k] = t
+	} else {
+		return now
+	}
+	b.write(t)
+	return now
+}
+
+// write has a line be written. The caller holds mu.
+func (b *Book) write(t Transition) {
+	if b.latest = t.At; len(b.queue) > mostLines {
+		b.queue, b.anew = nil, true
+	}
+	if !b.anew {
+		b.queue = append(b.queue, line(t)...)
+	}
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+func line(t Transition) []byte {
+	text, err := json.Marshal(t)
+	if err != nil {
+		return nil // a year that has five digits
+	}
+	return append(text, '\n')
+}
+
+// Settle forgets what was before this process, of keys that over reports. What was wrong ends by it.
+func (b *Book) Settle(now time.Time, over func(Key) bool) {
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for k, t := range b.before {
+		if !over(k) {
+			continue
+		}
+		if delete(b.before, k); t.State != "" {
+			b.write(Transition{At: now.UTC().Round(0), Key: k})
+		}
+	}
+}
+
+// Run writes what comes until ctx is done. It settles a while after the start.
+func (b *Book) Run(ctx context.Context) error {
+	settle := time.NewTimer(claimFor)
+	defer settle.Stop()
+	for {
+		b.flush()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-settle.C:
+			b.Settle(time.Now(), func(Key) bool { return true })
+		case <-b.wake:
+		}
+	}
+}
+
+// Close writes the rest.
+func (b *Book) Close() error {
+	b.flush()
+	b.writing.Lock()
+	defer b.writing.Unlock()
+	if b.disk.file == nil {
+		return nil
+	}
+	err := b.disk.file.Close()
+	b.disk.file = nil
+	return err
+}
+
+// flush writes what waits. After a failure the next transition has all of it be written anew.
+func (b *Book) flush() {
+	b.writing.Lock()
+	defer b.writing.Unlock()
+	b.mu.Lock()
+	lines, anew := b.queue, b.anew || b.disk.lines+len(b.queue) > mostLines
+	if b.queue = nil; anew {
+		lines, b.anew = b.whole(), false
+	}
+	b.mu.Unlock()
+	if len(lines) == 0 {
+		return
+	}
+	err := b.disk.put(lines, anew)
+	if err != nil {
+		b.mu.Lock()
+		b.anew = true
+		b.mu.Unlock()
+		if !b.disk.failed {
+			b.log.Warn("it is not kept over a restart when problems began", "err", err)
+		}
+	}
+	b.disk.failed, b.disk.begun = err != nil, b.disk.begun || err == nil
+}
+
+// whole returns the lines of a new file: the begin, and what is open. The caller holds mu.
+func (b *Book) whole() []byte {
+	at := b.latest // what was before goes with the old file
+	if !b.disk.begun {
+		at = b.from
+	}
+	lines := line(Transition{At: at.UTC().Round(0), Key: Key{Kind: kindBegin, Object: b.box}})
+	for _, all := range []map[Key]Transition{b.before, b.open} {
+		for _, t := range all {
+			if t.State != "" {
+				lines = append(lines, line(t)...)
+			}
+		}
+	}
+	return lines
+}
+
+// put appends lines to the file, or makes a new one of them.
+func (d *disk) put(lines []byte, anew bool) (err error) {
+	path := filepath.Join(d.dir, fileName)
+	if anew {
+		if err := d.begin(path, lines); err != nil {
+			return err
+		}
+		d.lines = 0
+		return nil
+	}
+	if d.file == nil {
+		if d.file, err = os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0); err != nil {
+			return err
+		}
+	}
+	d.lines += len(lines)
+	_, err = d.file.Write(lines)
+	return err
+}
+
+// begin begins a new file. The one before becomes the old one.
+func (d *disk) begin(path string, lines []byte) error {
+	if d.file != nil {
+		_ = d.file.Close()
+		d.file = nil
+	}
+	if err := os.WriteFile(path+".new", lines, 0o600); err != nil {
+		_ = os.Remove(path + ".new")
+		return err
+	}
+	if err := os.Rename(path, filepath.Join(d.dir, oldName)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
