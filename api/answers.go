@@ -76,7 +76,7 @@ func (s *Server) probe(r *http.Request, q wire.ObjectQuery) (p wire.Probes, err 
 
 func (s *Server) service(_ *http.Request, q wire.ServiceQuery) (state wire.ServiceState, err error) {
 	if q.Name == "" {
-		return state, badRequest("name is missing: say which Service is meant")
+		return state, badRequest("name is missing: give that of the Service")
 	}
 	client, err := parseClient(q.Client)
 	if err != nil {

@@ -62,7 +62,7 @@ func (s *Server) identify(h http.Handler) http.Handler {
 }
 
 // errTokenEnded is why a watch, or a wait, ends with the token that it was asked for with.
-var errTokenEnded = errors.New("the token has ended")
+var errTokenEnded = errors.New("the token has expired")
 
 // withToken serves a request for the holder of a token. What has no end of its own ends with
 // the token.

@@ -194,7 +194,7 @@ func removeStale(path string) error {
 		return fmt.Errorf("%w on %s: stop it first, or give another --socket", ErrInUse, path)
 	case !errors.Is(err, syscall.ECONNREFUSED):
 		// EAGAIN, for one, is a server whose queue is full.
-		return fmt.Errorf("cannot tell whether another svcctl serves on %s: %w: stop it, or give another --socket", path, err)
+		return fmt.Errorf("cannot find out whether another svcctl serves on %s: %w: stop it, or give another --socket", path, err)
 	}
 	if err := os.Remove(path); err != nil {
 		return fmt.Errorf("remove the API socket that is left over: %w", err)

@@ -262,7 +262,7 @@ func TestWatchesEndWithTheirToken(t *testing.T) {
 		if body, err := io.ReadAll(resp.Body); err != nil || len(body) > 0 {
 			t.Errorf("%s: %q, %v, want a clean end", what, body, err)
 		}
-		if err := <-h.ended; err == nil || err.Error() != "the token has ended" {
+		if err := <-h.ended; err == nil || err.Error() != "the token has expired" {
 			t.Errorf("%s: ended with %v", what, err)
 		}
 	}

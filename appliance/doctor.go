@@ -151,7 +151,7 @@ func otherRules(k *kernel.Conn) Finding {
 	}
 	if len(translating) > 0 {
 		messages = append(messages, "translating addresses too: "+strings.Join(translating, ", "))
-		advice = append(advice, "see that these rules are about other addresses: the first one that translates a connection wins")
+		advice = append(advice, "check that these rules have other addresses: the first one that translates a connection wins")
 	}
 	if len(messages) == 0 {
 		return checkup.Well(check, fmt.Sprintf("no rules of others are in the way (%d base chains)", len(chains)))

@@ -12,7 +12,7 @@ import (
 var without = map[string]struct{ means, brings string }{
 	"destroy element":       {"", "Linux 6.3"},
 	"table flag persist":    {"", "Linux 6.9"},
-	"table flag owner":      {"a foreign flush of the ruleset resets established connections, and only the data directory tells of a second svcctl", "Linux 5.12"},
+	"table flag owner":      {"a foreign flush of the ruleset resets established connections, and a second svcctl is only found by the data directory", "Linux 5.12"},
 	"connection timeouts":   {"svcctl.io/idle-timeout has no effect", "Linux 4.19 with CONFIG_NF_CONNTRACK_TIMEOUT"},
 	"jhash":                 {"Services with weights or a hash (svcctl.io/balance) cannot be programmed", "CONFIG_NFT_HASH"},
 	"counters of elements":  {"`svcctl top` and the metrics have no counts of Services and refusals", "Linux 5.7 with CONFIG_NFT_COUNTER and CONFIG_NFT_OBJREF"},

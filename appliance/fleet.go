@@ -321,7 +321,7 @@ func (m *member) problems() []manifest.Problem {
 	}
 	if s.Foreign != "" {
 		problems = append(problems, manifest.Problem{Reason: "FleetForeign", Warning: true, Message: "somebody else than a box has written or removed " + s.Foreign + " in etcd: it is not followed, and a box without a replica " +
-			"cannot join; find out who it was, stop a box, and say `svcctl fleet restore` with its data directory, which puts back what is in force"})
+			"cannot join; find out who it was, stop a box, and run `svcctl fleet restore` with its data directory, which puts back what is in force"})
 	}
 	if s.Replica != nil {
 		problems = append(problems, manifest.Problem{Reason: "FleetReplica", Warning: true, Message: "the replica on this box cannot be written, and a start without etcd would begin with an old state: " + s.Replica.Error()})

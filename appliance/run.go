@@ -117,7 +117,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	admitted.Look(nil) // before anybody is given an address
 	hears := cfg.Services.HearsFlows()
 	if cfg.Services.Traffic != config.TrafficOff && !k.Probe().Counters {
-		log.Warn("connections and refusals are not counted: the kernel lacks counters of elements, or CONFIG_NFT_OBJREF; say --traffic off to be spared this")
+		log.Warn("connections and refusals are not counted: the kernel lacks counters of elements, or CONFIG_NFT_OBJREF; --traffic off ends this message")
 		cfg.Services.Traffic = config.TrafficOff
 	}
 	orphans, err := reconcile.FindOrphans(objects, k.Read, cfg.Box(nil), cfg.AllowMassRemoval, log)

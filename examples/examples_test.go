@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -41,6 +42,82 @@ func TestPlans(t *testing.T) {
 			}
 			compare(t, filepath.Join(dir, goldenPlan), plan.String())
 			compare(t, filepath.Join(dir, goldenProblems), complaints.String())
+		})
+	}
+}
+
+// sedOf runs examples/ipv6/from-ipv4.sed over a text.
+func sedOf(t *testing.T, text string) string {
+	t.Helper()
+	sed := exec.Command("sed", "-E", "-f", "ipv6/from-ipv4.sed")
+	sed.Stdin = strings.NewReader(text)
+	out, err := sed.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// ipv4Address is an address of IPv4 in a text.
+var ipv4Address = regexp.MustCompile(`\b[0-9]{1,3}(\.[0-9]{1,3}){3}\b`)
+
+// Test867_examples_without_IPv4 plans every example, as ipv6/from-ipv4.sed changes it, for a box without IPv4: the same problems
+// as with IPv4, the same frontends, and no address of IPv4. The samples of Kubernetes are kept as they were published.
+func Test867_examples_without_IPv4(t *testing.T) {
+	for _, dir := range examples(t) {
+		if strings.HasPrefix(dir, "seeds/") || dir == "ipv6" {
+			continue
+		}
+		t.Run(dir, func(t *testing.T) {
+			to := filepath.Join(t.TempDir(), dir)
+			names, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+			if err != nil || len(names) == 0 {
+				t.Fatalf("%v: %v", names, err)
+			}
+			if err := os.Mkdir(to, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range names {
+				text, err := os.ReadFile(name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				six := sedOf(t, string(text))
+				if four := ipv4Address.FindString(six); four != "" {
+					t.Errorf("%s still has %s", name, four)
+				}
+				write(t, filepath.Join(to, filepath.Base(name)), six)
+			}
+			cfg := configOf(t, dir, "--service-cluster-ip-range", "fd00:10:96::/112")
+			var plan bytes.Buffer
+			planned, err := appliance.Plan(cfg, []string{to}, nil, &plan)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var complaints []string
+			for _, p := range planned.Problems {
+				complaints = append(complaints, p.Reason)
+			}
+			want, err := appliance.Plan(configOf(t, dir), []string{dir}, nil, new(bytes.Buffer))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var known []string
+			for _, p := range want.Problems {
+				known = append(known, p.Reason)
+			}
+			if diff := cmp.Diff(known, complaints); diff != "" {
+				t.Errorf("other problems than with IPv4 (-IPv4 +IPv6): %s\n%v", diff, planned.Problems)
+			}
+			_, six, found := strings.Cut(plan.String(), "table ip6 svcctl {")
+			golden, err := os.ReadFile(filepath.Join(dir, goldenPlan))
+			if err != nil || !found {
+				t.Fatalf("%v: the plan has no table ip6:\n%s", err, plan.String())
+			}
+			four, _, _ := strings.Cut(string(golden), "table ip6 svcctl {")
+			if served, was := strings.Count(six, " : goto "), strings.Count(four, " : goto "); served < was {
+				t.Errorf("%d frontends, and %d with IPv4:\n%s", served, was, six)
+			}
 		})
 	}
 }
@@ -111,8 +188,8 @@ func examples(t *testing.T) []string {
 // command is the line of a README that plans an example.
 var command = regexp.MustCompile(`(?m)^    svcctl plan -f examples/(\S+)(.*)$`)
 
-// configOf returns the configuration of the command in the example's README.
-func configOf(t *testing.T, dir string) config.Config {
+// configOf returns the configuration of the command in the example's README; with more flags that of its form without IPv4.
+func configOf(t *testing.T, dir string, more ...string) config.Config {
 	t.Helper()
 	readme := filepath.Join(dir, "README.md")
 	if strings.HasPrefix(dir, "seeds/") {
@@ -132,11 +209,16 @@ func configOf(t *testing.T, dir string) config.Config {
 	cfg := config.Default()
 	cfg.NodeName = "gw1"
 	words := strings.Fields(string(line[2]))
+	if more != nil {
+		words = append(strings.Fields(sedOf(t, string(line[2]))), more...)
+	}
 	if len(words)%2 != 0 {
 		t.Fatalf("%s: not pairs of flag and value: %v", readme, words)
 	}
 	for i := 0; i < len(words); i += 2 {
 		value := strings.Split(words[i+1], ",")
+		slices.Sort(value) // both families of a range become one
+		value = slices.Compact(value)
 		switch words[i] {
 		case "--load-balancer-pool":
 			cfg.Addresses.LoadBalancerPools, err = config.ParseAddrRanges(value)

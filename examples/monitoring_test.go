@@ -29,6 +29,27 @@ func TestMonitoringRules(t *testing.T) {
 	promtool(t, "test", "rules", "rules_test.yml")
 }
 
+// Test871_each_alert_fires looks for a test of each alert of the rules.
+func Test871_each_alert_fires(t *testing.T) {
+	rules, err := os.ReadFile("monitoring/rules.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests, err := os.ReadFile("monitoring/rules_test.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	alerts := regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(string(rules), -1)
+	if len(alerts) < 20 {
+		t.Errorf("%d alerts", len(alerts))
+	}
+	for _, alert := range alerts {
+		if !regexp.MustCompile(`alertname: ` + alert[1] + `\n\s+exp_alerts:`).Match(tests) {
+			t.Errorf("no test has %s fire", alert[1])
+		}
+	}
+}
+
 // panelExpressions are the queries of the dashboard.
 func panelExpressions(t *testing.T) (all []string) {
 	t.Helper()

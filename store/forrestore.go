@@ -12,7 +12,7 @@ import (
 )
 
 // errTrialOfFiles means that a data directory with a trial of files cannot go into a fleet.
-var errTrialOfFiles = errors.New("the box has a trial of files under way, or holds files since one went back: start it once more, and say `svcctl confirm` or `svcctl confirm --back` first")
+var errTrialOfFiles = errors.New("the box has a trial of files under way, or holds files since one went back: start it once more, and run `svcctl confirm` or `svcctl confirm --back` first")
 
 // ForRestore is the stored record of a source or a trial after the objects of a data directory have taken the place of
 // those of a fleet. value is the directory's, nil for none, and now the fleet's, nil for none; nil: there is none afterwards.

@@ -94,7 +94,7 @@ func (c *change) proposeFrom(s *Store, document object.Object) {
 	}
 	if c.staysHeadless(document) {
 		c.note(c.owner.File, "spec.clusterIP", ReasonUnusual, "the file does not say `clusterIP: None` any more, and the Service stays headless all the same, "+
-			"as a cluster IP does not change: say it again, or for a Service with a cluster IP "+recreate(c.ref), true)
+			"as a cluster IP does not change: write it again, or for a Service with a cluster IP "+recreate(c.ref), true)
 	}
 	c.addWarnings(next)
 }

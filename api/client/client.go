@@ -109,7 +109,7 @@ func (e *UnreachableError) Error() string {
 	if errors.Is(e.Err, context.DeadlineExceeded) {
 		return e.silence()
 	}
-	return fmt.Sprintf("no answer from the appliance at %s: %v: its log may say why", e.Socket, e.Err)
+	return fmt.Sprintf("no answer from the appliance at %s: %v: its log may have the reason", e.Socket, e.Err)
 }
 
 // Sent reports whether the request may have arrived: no connection was refused.

@@ -84,5 +84,5 @@ func (e *UnreachableError) silence() string {
 	if e.peer.stopped {
 		return fmt.Sprintf("%s: it is stopped (SIGSTOP); packets flow on; `kill -CONT %d` lets it go on", text, e.peer.pid)
 	}
-	return text + ": it is busy, or waits for its disk: its log may say why; packets flow on"
+	return text + ": it is busy, or waits for its disk: its log may have the reason; packets flow on"
 }

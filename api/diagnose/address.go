@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"svcctl.io/svcctl/api/wire"
@@ -58,8 +59,22 @@ func (d *diagnosis) place(q Question) {
 		}
 	}
 	if q.Address.IsValid() {
-		d.add(Doubt, "", "it lies in none of the appliance's ranges: packets to it are not ours")
+		d.add(Doubt, portHint(q.Address), "it lies in none of the appliance's ranges: packets to it are not ours")
 	}
+}
+
+// portHint returns how to write an IPv6 address with a port, for one whose last group may be meant as one; "": none is.
+func portHint(addr netip.Addr) string {
+	text := addr.String()
+	i := strings.LastIndexByte(text, ':')
+	if i < 0 {
+		return ""
+	}
+	before, err := netip.ParseAddr(text[:i])
+	if port, wrong := strconv.ParseUint(text[i+1:], 10, 16); err != nil || wrong != nil || port == 0 {
+		return ""
+	}
+	return fmt.Sprintf("if %s is meant as a port, write [%s]:%s", text[i+1:], before, text[i+1:])
 }
 
 // inRange reports whether an address lies in 10.0.0.0/8 or 10.0.0.1-10.0.0.9.

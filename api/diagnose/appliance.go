@@ -24,10 +24,10 @@ func (d *diagnosis) programmed() {
 		d.add(Bad, "wait: `svcctl wait --for ready`", "the appliance is not ready: %s", d.Status.Reason)
 	case d.Status.RulesAway:
 		d.add(Bad, "stop the program that changes them: `svcctl status` names it", "its rules are not in the kernel: %s", cmp.Or(strings.TrimPrefix(d.Status.Reason, "the rules are not in force: "),
-			"another program has changed the tables of svcctl, and they are about to be put right"))
+			"another program has changed the tables of svcctl, and they are about to be repaired"))
 	case d.State != nil && d.State.NotStored != nil:
 		at := d.State.NotStored
-		d.add(Bad, "`svcctl status` tells what keeps it; it is tried again by itself", "what %s says now is not stored yet, and an earlier version is in force: %s", at.File, at.Why)
+		d.add(Bad, "`svcctl status` names the reason; it is tried again by itself", "the present content of %s is not stored yet, and an earlier version is in force: %s", at.File, at.Why)
 	case d.isNewer():
 		d.add(Bad, "wait, and look at `svcctl status`: `svcctl wait --for synced`", "its present version is not in the kernel yet%s", wide)
 	default:
@@ -60,12 +60,12 @@ func (d *diagnosis) appliance() {
 			d.add(Bad, "stop that program, or keep it off the tables ip svcctl and ip6 svcctl", "another program changes the tables again and again, and clients fail whenever it does: %s", what)
 			continue
 		}
-		next := "`svcctl doctor` tells more"
+		next := "`svcctl doctor` has details"
 		switch p.Reason {
 		case "MassRemovalHeld":
-			next = "put the files back, or let them go: `svcctl release`"
+			next = "put the files back, or confirm the removal: `svcctl release`"
 		case "UnknownServicesHeld":
-			next = "put the data directory back, or apply the objects again, or let them go: `svcctl release`"
+			next = "put the data directory back, or apply the objects again, or confirm the removal: `svcctl release`"
 		case "DiskFull":
 			next = "free space on that disk"
 		case "DiskFailed":

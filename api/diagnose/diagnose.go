@@ -207,12 +207,12 @@ func (d *diagnosis) exists() bool {
 		if at.Line > 0 {
 			place += ":" + strconv.Itoa(at.Line)
 		}
-		d.add(Bad, "`svcctl status` tells what keeps it; it is tried again by itself", "%s declares it, but it is not stored yet: %s", place, at.Why)
+		d.add(Bad, "`svcctl status` names the reason; it is tried again by itself", "%s declares it, but it is not stored yet: %s", place, at.Why)
 		return false
 	}
 	problems := d.problems()
 	if len(problems) > 0 {
-		d.add(Bad, "mend it where it is written", "the Service was refused")
+		d.add(Bad, "correct it where it is written", "the Service was refused")
 		for _, p := range problems {
 			p.Object = ""
 			d.details(p.String())
@@ -299,7 +299,7 @@ func (d *diagnosis) accepted() {
 	}
 	switch {
 	case len(bad) > 0:
-		d.add(Bad, "mend it: until then what is written is not in force", "%s with it", count(len(bad), "problem"))
+		d.add(Bad, "fix it: `svcctl status` has the next step; if this version is refused, the last valid one stays in force", "%s with it", count(len(bad), "problem"))
 		d.details(append(bad, doubtful...)...)
 	case len(doubtful) > 0:
 		d.add(Doubt, "", "%s about it", count(len(doubtful), "warning"))

@@ -219,7 +219,7 @@ func TestService(t *testing.T) {
 		}, diagnose.Doubt, []string{"? its addresses and node ports answer only clients from 203.0.113.0/24"}, nil},
 		"source sets": {func(f *diagnose.Facts) {
 			f.Service.Spec.Type, f.Service.Metadata.Annotations = object.TypeNodePort, map[string]string{"svcctl.io/source-sets": "office,!bots"}
-		}, diagnose.Doubt, []string{"? source sets say who of its clients may connect: office,!bots"}, nil},
+		}, diagnose.Doubt, []string{"? source sets limit which of its clients may connect: office,!bots"}, nil},
 		"source sets, asked inside": {func(f *diagnose.Facts) {
 			f.Service.Spec.Type, f.Service.Metadata.Annotations = object.TypeNodePort, map[string]string{"svcctl.io/source-sets": "office"}
 			f.Question = ask("10.96.0.10", 80)
@@ -287,7 +287,7 @@ func TestService(t *testing.T) {
 			f.State = state("10.96.0.10:80", ":30080")
 			f.State.Ports[0].Endpoints = []string{"10.1.2.11:8080", "10.1.2.12:8080"}
 			f.State.NotStored = &wire.NotStored{File: "m/n30.yaml", Why: "the disk is full"}
-		}, diagnose.Bad, []string{"- what m/n30.yaml says now is not stored yet, and an earlier version is in force: the disk is full"}, nil},
+		}, diagnose.Bad, []string{"- the present content of m/n30.yaml is not stored yet, and an earlier version is in force: the disk is full"}, nil},
 		"no ARP": {func(f *diagnose.Facts) {
 			f.State = state("10.96.0.10:80", ":30080")
 			f.State.Ports[0].Endpoints = []string{"10.1.2.11:8080", "10.1.2.12:8080"}
@@ -340,11 +340,12 @@ func TestNobody(t *testing.T) {
 		{Kind: wire.PoolLoadBalancer, Range: "198.51.100.4-198.51.100.9"},
 	}}
 	for address, want := range map[string]string{
-		"10.96.0.11":   "? it lies in the range of cluster IPs 10.96.0.0/16 and no Service has it: clients get no answer\n",
-		"10.96.0.10":   "- it is held by default/web, which does not answer on it\n",
-		"198.51.100.5": "? it lies in the pool of load balancer IPs 198.51.100.4-198.51.100.9 and no Service has it: clients get no answer, unless it is on a network of the box\n",
-		"198.51.100.3": "? it lies in none of the appliance's ranges: packets to it are not ours\n",
-		"fd00::1":      "? it lies in none of the appliance's ranges: packets to it are not ours\n",
+		"fd00::2157:80": "? it lies in none of the appliance's ranges: packets to it are not ours\n> if 80 is meant as a port, write [fd00::2157]:80\n",
+		"10.96.0.11":    "? it lies in the range of cluster IPs 10.96.0.0/16 and no Service has it: clients get no answer\n",
+		"10.96.0.10":    "- it is held by default/web, which does not answer on it\n",
+		"198.51.100.5":  "? it lies in the pool of load balancer IPs 198.51.100.4-198.51.100.9 and no Service has it: clients get no answer, unless it is on a network of the box\n",
+		"198.51.100.3":  "? it lies in none of the appliance's ranges: packets to it are not ours\n",
+		"fd00::1":       "? it lies in none of the appliance's ranges: packets to it are not ours\n",
 	} {
 		f := facts(func(f *diagnose.Facts) {
 			f.Service, f.Allocations = nil, pools

@@ -373,7 +373,7 @@ func (d *diagnosis) clients() {
 			continue
 		}
 		d.add(Doubt, "look whether the client is in the files that --source-set of the box names for them",
-			"source sets say who of its clients may connect: %s", names)
+			"source sets limit which of its clients may connect: %s", names)
 	}
 }
 
@@ -407,7 +407,7 @@ func (d *diagnosis) bridged() {
 	for _, e := range d.State.Bridged {
 		addresses = append(addresses, e.Address+" is behind "+e.Bridge+", and "+e.Setting+" is 1")
 	}
-	d.add(Doubt, "if endpoints are clients of this Service, run `sysctl -w "+first.Setting+"=0`; who filters between the ports of a bridge by iptables needs 1",
+	d.add(Doubt, "if endpoints are clients of this Service, run `sysctl -w "+first.Setting+"=0`; iptables rules that filter between the ports of a bridge need 1",
 		"an endpoint that is balanced to itself gets no answer: it has %s behind a bridge whose packets pass the rules for routed ones", these(len(addresses)))
 	d.details(shortened(addresses)...)
 }

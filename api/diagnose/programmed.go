@@ -257,7 +257,7 @@ func (d *diagnosis) announced() {
 			switch p.State {
 			case "announced":
 				if p.Why != "" {
-					d.add(Bad, "boxes of one election need the same --vrid, and have to hear each other", "%s is announced on %s, and %s", a.Address, where, p.Why)
+					d.add(Bad, "boxes of one election need the same --vrid, and each has to receive the adverts of the others", "%s is announced on %s, and %s", a.Address, where, p.Why)
 					continue
 				}
 				d.good("%s is announced on %s: neighbors there get answers", a.Address, where)
@@ -297,7 +297,7 @@ func (d *diagnosis) routed(address, peer string, p *wire.Place) {
 	case "unsent", "damped":
 		d.add(Doubt, "", "%s is not announced to the BGP peer %s: %s", address, peer, p.Why)
 	case "down":
-		d.add(Bad, "`svcctl announcements` says why", "%s is not announced to the BGP peer %s: there is no session", address, peer)
+		d.add(Bad, "`svcctl announcements` has the reason", "%s is not announced to the BGP peer %s: there is no session", address, peer)
 	default:
 		d.add(Doubt, "", "%s is not announced to the BGP peer %s yet: %s", address, peer, p.State)
 	}

@@ -36,7 +36,7 @@ func (d *diagnosis) relayed() {
 			d.details(fmt.Sprintf("endpoints get a header of the PROXY protocol, version %d, with the client's address: they have to expect it", how.ProxyProtocol))
 		}
 		if len(how.ProxyFrom) > 0 && port.Protocol == object.ProtocolTCP {
-			d.details("connections from " + strings.Join(strings.Fields(strings.Trim(fmt.Sprint(how.ProxyFrom), "[]")), ", ") + " have to begin with a header of the PROXY protocol; it says who their client is")
+			d.details("connections from " + strings.Join(strings.Fields(strings.Trim(fmt.Sprint(how.ProxyFrom), "[]")), ", ") + " have to begin with a header of the PROXY protocol; it names their client")
 		}
 		d.details(picked(d.states(port))+"; one that does not accept a connection in "+how.ConnectTimeout.String()+" is passed over, up to "+count(how.ConnectRetries, "time"),
 			endpointsSee(&how, port.Protocol)+", and open connections end when svcctl stops, but not at an upgrade")

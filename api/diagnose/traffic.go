@@ -19,7 +19,7 @@ func (d *diagnosis) traffic() {
 			port = " at port " + p.Port
 		}
 		if p.Unanswered > 0 && p.Unanswered > p.Open {
-			d.add(Doubt, "`svcctl top svc/"+d.Name+" -n "+d.Namespace+"` says which endpoint; see whether it listens, and whether its answers come back through this box",
+			d.add(Doubt, "`svcctl top svc/"+d.Name+" -n "+d.Namespace+"` names the endpoint: check that it listens, and that its answers come back through this box",
 				"%s%s without an answer of the endpoint, more than the %d that were answered", connections(uint64(p.Unanswered)), port, p.Open)
 		}
 		if p.Failed > 0 {
@@ -29,7 +29,7 @@ func (d *diagnosis) traffic() {
 		case p.Refused == nil:
 		case p.RefusedRate != nil && *p.RefusedRate > 0:
 			d.add(Doubt, "look at its endpoints: `svcctl describe svc/"+d.Name+" -n "+d.Namespace+"`",
-				"clients are being refused%s for want of an endpoint: %s, %d since the appliance started", port, d.pace(*p.RefusedRate), *p.Refused)
+				"clients are refused%s, as there is no endpoint: %s, %d since the appliance started", port, d.pace(*p.RefusedRate), *p.Refused)
 		case *p.Refused > 0 && p.RefusedRate == nil:
 			d.good("%s since the appliance started%s, whether lately is not known yet: ask once more; %s", refusals(*p.Refused), port, connections(*p.Connections)+" made")
 		case *p.Refused > 0:
@@ -58,7 +58,7 @@ func connections(n uint64) string {
 
 func refusals(n uint64) string {
 	if n == 1 {
-		return "1 packet was refused for want of an endpoint"
+		return "1 packet found no endpoint and was refused"
 	}
-	return fmt.Sprintf("%d packets were refused for want of an endpoint", n)
+	return fmt.Sprintf("%d packets found no endpoint and were refused", n)
 }

@@ -216,7 +216,7 @@ func (p *planner) addBGP(a *object.BGPAdvertisement) {
 		}
 	}
 	if told := made.Peers; made.LocalPref != 0 && len(told) > 0 && !slices.ContainsFunc(p.Config.Peers, func(c wire.PeerConfig) bool { return slices.Contains(told, c.Name) && mayBeInternal(&c) }) {
-		p.warn(a, "spec.localPref", "it has no effect: BGP tells it to routers of our own AS alone, and %s is of another; use svcctl.io/med or svcctl.io/prepend", strings.Join(told, ", "))
+		p.warn(a, "spec.localPref", "it has no effect: BGP sends it to routers of the same AS alone, and %s is of another; use svcctl.io/med or svcctl.io/prepend", strings.Join(told, ", "))
 	}
 	p.Config.Advertisements = append(p.Config.Advertisements, made)
 	p.bgp = append(p.bgp, advertisement{name: name, pools: pools, services: a.Spec.ServiceSelectors, always: p.always(a)})

@@ -61,7 +61,7 @@ func TestExamplesOfMetalLBsWebsite(t *testing.T) {
 		"BGP, unnumbered":                       {system("BGPPeer", "example", "{myASN: 64512, dynamicASN: external, interface: net0}"), "", "", "198.51.100.10", "", "", "example", nil},
 		"both":                                  {pools + system("BGPAdvertisement", "bgp", "{}") + system("L2Advertisement", "l2", "{}"), "", "", "203.0.113.1", "*", "metallb-system/bgp", "", nil},
 		"an advertisement without namespace":    {first + document("BGPAdvertisement", "default", "local", "", "{ipAddressPools: [first-pool], aggregationLength: 24}"), "", "", "198.51.100.10", "", "", "", []string{"BGPAdvertisement local spec.ipAddressPools[0]: there is no IPAddressPool first-pool in use in the namespace default: nothing is announced for that name; one of the namespace metallb-system is"}},
-		"localPref that no peer can be told of": {first + system("BGPPeer", "sample", "{myASN: 64500, peerASN: 64501, peerAddress: 10.0.0.1}") + system("BGPAdvertisement", "local", "{localPref: 100}"), "", "", "198.51.100.10", "", "metallb-system/local", "sample", []string{"BGPAdvertisement local spec.localPref: it has no effect: BGP tells it to routers of our own AS alone, and sample is of another"}},
+		"localPref that no peer can be told of": {first + system("BGPPeer", "sample", "{myASN: 64500, peerASN: 64501, peerAddress: 10.0.0.1}") + system("BGPAdvertisement", "local", "{localPref: 100}"), "", "", "198.51.100.10", "", "metallb-system/local", "sample", []string{"BGPAdvertisement local spec.localPref: it has no effect: BGP sends it to routers of the same AS alone, and sample is of another"}},
 	} {
 		labels := func(text string) map[string]string {
 			all := map[string]string{}

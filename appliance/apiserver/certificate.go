@@ -22,7 +22,7 @@ func CertificateFinding(v auth.Validity, now time.Time) checkup.Finding {
 	const renew = "put a renewed certificate and its key into the files of --tls-cert and --tls-key; they are read again within 10 s"
 	switch {
 	case !now.Before(v.Expires):
-		f := checkup.Fault(checkup.Certificate, fmt.Sprintf("the certificate of the API, %s, ended at %s: clients refuse it", v.File, v.Expires.UTC().Format(time.RFC3339)), renew)
+		f := checkup.Fault(checkup.Certificate, fmt.Sprintf("the certificate of the API, %s, expired at %s: clients refuse it", v.File, v.Expires.UTC().Format(time.RFC3339)), renew)
 		if v.Refused != nil {
 			f.Message += fmt.Sprintf("; its successor cannot be used: %v", v.Refused)
 		}
@@ -30,7 +30,7 @@ func CertificateFinding(v auth.Validity, now time.Time) checkup.Finding {
 	case v.Refused != nil:
 		return checkup.Fault(checkup.Certificate, fmt.Sprintf("the new certificate of the API cannot be used, and the next start would fail: %v; %s", v.Refused, until), renew)
 	case v.Expires.Sub(now) < renewBefore(v):
-		return checkup.Doubt(checkup.Certificate, fmt.Sprintf("the certificate of the API, %s, ends soon: %s", v.File, until), renew)
+		return checkup.Doubt(checkup.Certificate, fmt.Sprintf("the certificate of the API, %s, expires soon: %s", v.File, until), renew)
 	}
 	return checkup.Well(checkup.Certificate, fmt.Sprintf("the certificate of the API, %s, is valid until %s", v.File, v.Expires.UTC().Format(time.RFC3339)))
 }
@@ -48,7 +48,7 @@ func certificate(v auth.Validity, now time.Time) *wire.Certificate {
 func CertificateOffline(cert, key string, now time.Time) checkup.Finding {
 	files, err := auth.OpenFiles(cert, key, slog.New(slog.DiscardHandler))
 	if err != nil {
-		return checkup.Fault(checkup.Certificate, err.Error(), "mend it: `svcctl serve` does not start with it")
+		return checkup.Fault(checkup.Certificate, err.Error(), "replace it: `svcctl serve` does not start with it")
 	}
 	return CertificateFinding(files.Validity(), now)
 }

@@ -23,11 +23,11 @@ func TestCertificateFinding(t *testing.T) {
 	}{
 		"fresh":            {days(-1), days(89), nil, checkup.OK, "is valid until 2026-05-29T12:00:00Z"},
 		"renewal is due":   {days(-65), days(25), nil, checkup.OK, "is valid until"},
-		"ends soon":        {days(-80), days(10), nil, checkup.Warning, "ends soon: the certificate in use is valid until 2026-03-11T12:00:00Z"},
+		"ends soon":        {days(-80), days(10), nil, checkup.Warning, "expires soon: the certificate in use is valid until 2026-03-11T12:00:00Z"},
 		"of many years":    {days(-3000), days(20), nil, checkup.OK, ""},
 		"of six days":      {days(-3), days(3), nil, checkup.OK, ""},
-		"of six, near":     {days(-5), days(1), nil, checkup.Warning, "ends soon"},
-		"ended":            {days(-90), days(0), nil, checkup.Error, "ended at 2026-03-01T12:00:00Z: clients refuse it"},
+		"of six, near":     {days(-5), days(1), nil, checkup.Warning, "expires soon"},
+		"ended":            {days(-90), days(0), nil, checkup.Error, "expired at 2026-03-01T12:00:00Z: clients refuse it"},
 		"junk":             {days(-1), days(89), errors.New("no PEM"), checkup.Error, "cannot be used, and the next start would fail: no PEM; the certificate in use is valid until 2026-05-29T12:00:00Z"},
 		"ended, then junk": {days(-90), days(-1), errors.New("no PEM"), checkup.Error, "its successor cannot be used: no PEM"},
 	} {

@@ -146,7 +146,7 @@ func (k *keyring) revoke(ctx context.Context) (pending, err error) {
 			return nil, err
 		}
 		if id, _ := k.shared.Tokens(); id != "" && k.shared.Sharing() == nil {
-			return errors.New("this box cannot read the key of its fleet's tokens: say it on a box that can"), nil
+			return errors.New("this box cannot read the key of its fleet's tokens: run it on a box that can"), nil
 		}
 		return nil, nil
 	}

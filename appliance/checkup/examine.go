@@ -119,7 +119,7 @@ func (f *Facts) conntrack() Finding {
 			"they are while svcctl runs; if not, load the module nf_conntrack (`modprobe nf_conntrack`)")
 	case c.Entries*100 >= c.Max*conntrackAlarm:
 		return Fault("conntrack", fmt.Sprintf("the connection tracking table is more than %d %% full (net.netfilter.nf_conntrack_max is %d); new connections fail when it is full",
-			conntrackAlarm, c.Max), "raise net.netfilter.nf_conntrack_max, or find out who opens so many connections (`conntrack -L`)")
+			conntrackAlarm, c.Max), "raise net.netfilter.nf_conntrack_max, or find out which clients open so many connections (`conntrack -L`)")
 	}
 	return Well("conntrack", fmt.Sprintf("%d of %d entries are in use", c.Entries, c.Max))
 }
@@ -132,5 +132,5 @@ func (f *Facts) legacyNAT() Finding {
 		return Well("iptables", "no NAT rules of the old iptables")
 	}
 	return Doubt("iptables", "the old iptables (not nftables) has a NAT table too",
-		"a connection is translated by the first of the two that wants to; see that their rules are about different addresses, or move to iptables-nft")
+		"the first of the two with a matching rule translates a connection; give their rules different addresses, or move to iptables-nft")
 }

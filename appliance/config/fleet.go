@@ -77,7 +77,7 @@ func (c *Config) validateFleet(v *validation) {
 		case !fleetPattern().MatchString(source.Name):
 			v.add("manifests", c.Manifests[i], "in a fleet a directory has a name, which is the same on each box that reads it: write it as NAME=DIR, with small letters, digits and dashes in NAME")
 		case strings.Contains(source.Dir, ",rollout="):
-			v.add("manifests", c.Manifests[i], "the files of a source come to all boxes at once: write NAME=DIR, and have a pipeline say `svcctl apply --rollout` for what is to come in steps")
+			v.add("manifests", c.Manifests[i], "the files of a source come to all boxes at once: write NAME=DIR, and have a pipeline run `svcctl apply --rollout` for what is to come in steps")
 		case named[source.Name]:
 			v.add("manifests", c.Manifests[i], "two directories of this box are named %s: give one of them another name", source.Name)
 		}
@@ -104,7 +104,7 @@ func (c *Config) validateLeaf(v *validation) {
 		v.add("core-cert", c.Fleet.CoreCert, "core boxes know a leaf by its certificate: give --core-cert and --core-key, of the CA that they have in --leaf-cacert, with the --node-name as common name")
 	}
 	if len(c.Manifests) > 0 {
-		v.add("manifests", c.Manifests[0], "a leaf reads no files for its fleet: give the directory to a core box, or say `svcctl apply`")
+		v.add("manifests", c.Manifests[0], "a leaf reads no files for its fleet: give the directory to a core box, or run `svcctl apply`")
 	}
 }
 

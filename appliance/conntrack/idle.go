@@ -137,7 +137,7 @@ func (x *Idle) listen(ctx context.Context) error {
 		messages, err := heard.Receive()
 		switch {
 		case errors.Is(err, unix.ENOBUFS):
-			x.options.Log.Debug("some endpoints are not told that a connection ended for its silence", "err", err)
+			x.options.Log.Debug("some endpoints are not notified that a connection ended for its silence", "err", err)
 			continue
 		case ctx.Err() != nil:
 			return <-closed

@@ -51,7 +51,7 @@ func (s *socket) count() (entries uint32, err error) {
 			}
 		}
 	}
-	return 0, errors.New("the kernel does not tell how many entries there are")
+	return 0, errors.New("the kernel does not report how many entries there are")
 }
 
 // dump asks for the entries that match the query and hands each datagram of the answer

@@ -209,7 +209,7 @@ func Test413_certificates_are_told(t *testing.T) {
 	b.write("web.yaml", tlsDocuments(b, []string{"svcctl.io/tls-secret: www, api", "svcctl.io/backend-protocol: http"}, "9000", secretDocument("www", soon), secretDocument("api", ca.issue("api.example.com"))))
 	b.svcctl.Start()
 	b.each(t, func(t *testing.T, b *box, f family) {
-		b.hasProblem(t, f.object("Service", "web"), "warning", "CertificateExpires", "metadata.annotations[svcctl.io/tls-secret]", "Secret default/www: its certificate (for www.example.com, until ", "ends within 14 days: renew it")
+		b.hasProblem(t, f.object("Service", "web"), "warning", "CertificateExpires", "metadata.annotations[svcctl.io/tls-secret]", "Secret default/www: its certificate (for www.example.com, until ", "expires within 14 days: renew it")
 		explain, errOut, _ := b.svcctl.Svcctl("explain", "svc/"+f.name("web"))
 		describe, _, _ := b.svcctl.Svcctl("describe", "svc/"+f.name("web"))
 		for what, tt := range map[string]struct {

@@ -52,7 +52,7 @@ func TestF07_massRemovalIsHeldAndReleased(t *testing.T) {
 	b.svcctl.Start()
 	b.hasReason(t, syncTimeout, "MassRemovalHeld", "svcctl release")
 	out, stderr, code := b.svcctl.Svcctl("release", "--yes")
-	if code != 0 || !strings.Contains(out, "let go") {
+	if code != 0 || !strings.Contains(out, "released") {
 		t.Fatalf("svcctl release: exit code %d: %s%s", code, out, stderr)
 	}
 	b.hasReason(t, syncTimeout, "MassRemovalHeld")
@@ -126,7 +126,7 @@ func TestF18_lostDataDirectory(t *testing.T) {
 			if out, _, code := b.svcctl.Svcctl("doctor", "--data-dir", b.svcctl.Data); code != 1 || !strings.Contains(out, "no object declares") {
 				t.Errorf("svcctl doctor: exit code %d: %s", code, out)
 			}
-			if out, errOut, code := b.svcctl.Svcctl("release", "--yes"); code != 0 || !strings.Contains(out, "2 addresses and ports let go") {
+			if out, errOut, code := b.svcctl.Svcctl("release", "--yes"); code != 0 || !strings.Contains(out, "2 addresses and ports released") {
 				t.Errorf("svcctl release: exit code %d: %s%s", code, out, errOut)
 			}
 			b.hasReason(t, syncTimeout, "UnknownServicesHeld")

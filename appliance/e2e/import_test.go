@@ -109,7 +109,7 @@ func importedOf(b *box, f family, vip func(n int) string) []imported {
 				"  addressType: " + f.String() + "\n  ports: [{name: http, port: 8080}]\n  endpoints:\n  - {addresses: ['" + of(b.L2) + "'], conditions: {ready: true}, targetRef: {kind: Pod, name: a}}\n  - {addresses: ['" + of(b.R2) + "'], conditions: {ready: true}}\n" +
 				"- apiVersion: metallb.io/v1beta1\n  kind: IPAddressPool\n  metadata: {name: " + f.name("p") + ", namespace: metallb-system}\n  spec: {addresses: ['" + f.pick("198.51.100.208/28", "2001:db8:198::d0/124") + "'], autoAssign: false}\n" +
 				"- apiVersion: metallb.io/v1beta1\n  kind: ServiceL2Status\n  metadata: {name: " + f.name("seen") + ", namespace: metallb-system}\n",
-			losses: []string{"spec.selector is left out", "is left out, another one is given", "the endpoint is as of now", "is not served"},
+			losses: []string{"spec.selector is left out", "is left out, another one is given", "the endpoint is fixed", "is not served"},
 		},
 	}
 }

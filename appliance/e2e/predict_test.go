@@ -64,9 +64,9 @@ func Test342_prediction_is_what_happens(t *testing.T) {
 			{"no endpoint, TCP", b.EXT, "tcp", f.at(f.vip(60), 80), nil, plain, "refused, the client gets a TCP reset: Service default/" + f.name("empty") + " has no endpoint"},
 			{"no endpoint, UDP", b.EXT, "udp", f.at(f.vip(60), 80), nil, plain, "refused, the client gets a port unreachable"},
 			{"no such port", b.IN, "tcp", f.at(f.vip(60), 81), nil, plain, "refused, the client gets a TCP reset: nothing is served at this port"},
-			{"no such address", b.IN, "tcp", f.at(f.vip(200), 80), nil, plain, "dropped, the client hears nothing: " + f.vip(200) + " is in the service range"},
-			{"source ranges", b.BLK, "tcp", f.balancer(), nil, plain, "dropped, the client hears nothing: Service default/" + f.name("web") + " does not let this client in"},
-			{"policy Local", b.EXT, "tcp", f.at(f.lb(5), 80), nil, plain, "dropped, the client hears nothing: Service default/" + f.name("away")},
+			{"no such address", b.IN, "tcp", f.at(f.vip(200), 80), nil, plain, "dropped, the client gets no answer: " + f.vip(200) + " is in the service range"},
+			{"source ranges", b.BLK, "tcp", f.balancer(), nil, plain, "dropped, the client gets no answer: Service default/" + f.name("web") + " does not let this client in"},
+			{"policy Local", b.EXT, "tcp", f.at(f.lb(5), 80), nil, plain, "dropped, the client gets no answer: Service default/" + f.name("away")},
 		} {
 			args := []string{tt.to.String() + "/" + tt.network}
 			if tt.from != b.GW1 {

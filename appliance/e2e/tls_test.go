@@ -379,7 +379,7 @@ func Test403_a_certificate_is_renewed_without_losing_a_connection(t *testing.T) 
 		"mismatch":     {secretDocument("www", issued{pairs[2].cert, other.key}), "the key in data[tls.key] does not belong to the certificate in data[tls.crt]"},
 		"half written": {secretDocument("www", issued{pairs[2].cert[:len(pairs[2].cert)/2], pairs[2].key}), "data[tls.crt] is not PEM, or ends in the middle"},
 		"half a key":   {secretDocument("www", issued{pairs[2].cert, pairs[2].key[:60]}), "data[tls.key] is not PEM, or ends in the middle"},
-		"ended":        {secretDocument("www", ca.until(time.Now().Add(-time.Hour), "www.example.com")), "has ended: renew it"},
+		"ended":        {secretDocument("www", ca.until(time.Now().Add(-time.Hour), "www.example.com")), "has expired: renew it"},
 		"gone":         {"", "it is not there"},
 	} {
 		b.change(func() { b.svcctl.Manifests.Write("secret.yaml", tt.doc) })

@@ -73,7 +73,7 @@ func TestParse(t *testing.T) {
 		{"a range exceeded", "ClusterIP", "/TCP", annotations{"svcctl.io/health-check": "tcp", "svcctl.io/health-check-interval": "100ms", "svcctl.io/health-check-healthy-threshold": "11"},
 			`metadata.annotations[svcctl.io/health-check-healthy-threshold]: "11" is not a number from 1 to 10; metadata.annotations[svcctl.io/health-check-interval]: "100ms" is not a time between 200ms and 1h0m0s; write it like "5s", or in seconds`},
 		{"udp too often", "ClusterIP", "/UDP", annotations{"svcctl.io/health-check": "udp", "svcctl.io/health-check-interval": "200ms"},
-			"metadata.annotations[svcctl.io/health-check-interval]: 200ms is too short for udp: a closed port is told of once a second at most (net.ipv4.icmp_ratelimit); write 1s or more"},
+			"metadata.annotations[svcctl.io/health-check-interval]: 200ms is too short for udp: a closed port is reported once a second at most (net.ipv4.icmp_ratelimit); write 1s or more"},
 		{"verify whom", "ClusterIP", "/TCP", annotations{"svcctl.io/health-check": "https", "svcctl.io/health-check-verify": "true"},
 			"metadata.annotations[svcctl.io/health-check-verify]: a certificate is of a name, not of an address: give it with svcctl.io/health-check-host"},
 		{"probes", "ClusterIP", "a/TCP b/UDP s/SCTP", annotations{"svcctl.io/health-check": "probe", "svcctl.io/health-check-min-healthy": "50"}, "probe|probe|probe"},

@@ -143,7 +143,7 @@ func (p *parser) settings() *common {
 	}
 	for _, spec := range p.checks {
 		if spec != nil && spec.Check.Kind == UDP && set.Interval < UDPSpacing {
-			p.refuse(settings+"interval", "%s is too short for udp: a closed port is told of once a second at most (net.ipv4.icmp_ratelimit); write 1s or more", set.Interval)
+			p.refuse(settings+"interval", "%s is too short for udp: a closed port is reported once a second at most (net.ipv4.icmp_ratelimit); write 1s or more", set.Interval)
 			break
 		}
 	}

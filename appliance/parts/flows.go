@@ -175,7 +175,7 @@ func (f *Flows) watchLog(ctx context.Context, changed func()) {
 // listen reads conntrack events until ctx is done.
 func (f *Flows) listen(ctx context.Context, changed func()) error {
 	if !conntrack.ReadSettings().Events {
-		return errors.New("the kernel does not tell of connections, as net.netfilter.nf_conntrack_events is 0: set it to 2")
+		return errors.New("the kernel sends no events of connections, as net.netfilter.nf_conntrack_events is 0: set it to 2")
 	}
 	events, err := conntrack.Listen(0)
 	if err != nil {

@@ -18,7 +18,7 @@ var (
 	// ErrBehind means that the store has changed since Foresee.Revision. Make another copy of it.
 	ErrBehind = errors.New("the objects have changed meanwhile")
 	// ErrUnsettled means that the kernel does not hold what was planned last.
-	ErrUnsettled = errors.New("not everything that is declared is in the kernel: `svcctl status` says why")
+	ErrUnsettled = errors.New("not everything that is declared is in the kernel: `svcctl status` has the reason")
 	// ErrHeldBack means that the objects that are planned are not those of the store.
 	ErrHeldBack = errors.New("a trial is over, and what was in force before it is in force, until this box hears what became of the trial")
 )

@@ -157,7 +157,7 @@ func (w *portWatch) watchClosed(waited []hostPort) (told <-chan struct{}, stop f
 	}
 	told, stop, err := w.closed(&ports)
 	if err != nil {
-		w.log.Debug("the kernel does not tell when a port is given up", "err", err, "looksEvery", portWatchEvery)
+		w.log.Debug("the kernel does not report when a port is closed", "err", err, "looksEvery", portWatchEvery)
 		return nil, func() error { return nil }
 	}
 	return told, stop

@@ -100,7 +100,7 @@ func (r *resolver) slowStart(balance nft.Balance) time.Duration {
 		r.warn(r.ref, field, reasonUnknownValue, "%v: new endpoints get their whole share at once", err)
 		return 0
 	case balance == nft.DestinationHash:
-		r.warn(r.ref, field, reasonNoEffect, "has no effect with destination-hash, which knows no weights")
+		r.warn(r.ref, field, reasonNoEffect, "has no effect with destination-hash, which has no weights")
 		return 0
 	}
 	return over

@@ -234,7 +234,7 @@ func (r *resolver) reportDown(index int, down []string, checked int) {
 	if more := len(down) - maxNamed; more > 0 {
 		named += fmt.Sprintf(" and %d more", more)
 	}
-	r.warn(r.ref, fmt.Sprintf("spec.ports[%d]", index), ReasonEndpointDown, "%s: %s down: %s; `svcctl health svc/%s -n %s` says since when",
+	r.warn(r.ref, fmt.Sprintf("spec.ports[%d]", index), ReasonEndpointDown, "%s: %s down: %s; `svcctl health svc/%s -n %s` has the times",
 		r.portText(index), of(len(down), checked), named, r.ref.Name, r.ref.Namespace)
 	r.cause(down)
 }

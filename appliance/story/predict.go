@@ -135,7 +135,7 @@ func (t *telling) outcomes(p *sim.Packet, outcomes []sim.Result) {
 		case r.Kind == sim.Rejected:
 			t.say(wire.TraceBad, "", "refused, the client gets a %s: %s", rejection(r.RejectWith), t.refusal())
 		case r.Kind == sim.Dropped:
-			t.say(wire.TraceBad, "", "dropped, the client hears nothing: %s", t.silence())
+			t.say(wire.TraceBad, "", "dropped, the client gets no answer: %s", t.silence())
 		case !r.DNATed:
 			t.say(wire.TraceNote, "", "passes without translation: no Service takes it")
 		default:

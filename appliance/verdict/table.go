@@ -139,7 +139,7 @@ var Table = []Row{
 	{Reason: "TooManyEndpoints", Text: "a port has more endpoints than an algorithm has slots for", Next: explainNext},
 	{Reason: "RetrySame", Text: "a client without an answer would be sent to the same endpoint again", Next: explainNext},
 	{Reason: "RangeByHash", Text: "an algorithm does not hold for a range of ports", Next: explainNext},
-	{Reason: "UnreadableAccess", Text: "a setting of who may connect cannot be read", Effect: Fails, Next: "correct it (PLACE)"},
+	{Reason: "UnreadableAccess", Text: "a setting that restricts clients cannot be read", Effect: Fails, Next: "correct it (PLACE)"},
 	{Reason: "ServiceHasSelector", Text: "an Endpoints object is not used: its Service has a selector", Next: "remove spec.selector, or name the endpoints in an EndpointSlice"},
 	{Reason: "NotMirrored", Text: "something of an Endpoints object is left out", Next: "correct it (PLACE)"},
 	{Reason: "BridgedEndpoints", Text: "an endpoint behind a bridge does not reach itself through the Service", Next: "svcctl doctor"},

@@ -63,7 +63,7 @@ socket of serve, and CAP_NET_RAW, except for BGP with peers by address.`,
 			{"Routes to two routers, and nothing on segments.", "svcctl announce --asn 64512 --peer tor-1=64513@192.0.2.1 --peer tor-2=64513@192.0.2.2 --bfd 300ms"},
 		},
 		exits: `  0  stopped by a signal
-  1  could not start, or cannot go on: stderr says why
+  1  could not start, or cannot go on: stderr has the reason
   2  wrong usage or configuration`,
 		run: p.runAnnounce,
 	}
@@ -282,7 +282,7 @@ func groupText(g *wire.Group) string {
 		text += ", " + g.Master + " answers"
 	}
 	if g.Differs != nil {
-		text += "; " + g.Differs.With + " announces other addresses, `svcctl status` says which"
+		text += "; " + g.Differs.With + " announces other addresses, `svcctl status` names them"
 	}
 	return text + "\n\n"
 }

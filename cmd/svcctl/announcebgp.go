@@ -155,7 +155,7 @@ func peerOf(text string, all bgp.Peer) (announce.Peer, error) {
 	addr, err := netip.ParseAddr(at)
 	switch {
 	case err == nil && addr.Is6() && addr.IsLinkLocalUnicast() && addr.Zone() == "":
-		return p, fmt.Errorf("%s is on every interface: say which one, as %s%%eth0", addr, addr)
+		return p, fmt.Errorf("%s is on every interface: name one, as %s%%eth0", addr, addr)
 	case err == nil && addr.Zone() != "" && !addr.IsLinkLocalUnicast():
 		return p, fmt.Errorf("%s is no link-local address: leave out the interface", addr.WithZone(""))
 	case err == nil && (addr.IsUnspecified() || addr.IsMulticast()):

@@ -12,6 +12,8 @@ func TestWordsOfOtherTools(t *testing.T) {
 		{"logs", "there is no verb \"logs\": run `journalctl -u svcctl`; `svcctl journal` has changes of objects"},
 		{"ps", "there is no verb \"ps\": run `svcctl get svc -A`"},
 		{"explain 2001:db8:1:2:3:4:5:1:30080", "\"2001:db8:1:2:3:4:5:1:30080\" is no address: an IPv6 address with a port is written as [ADDRESS]:PORT"},
+		{"health [10.1.2.11]", "\"[10.1.2.11]\" is an address: `svcctl explain [10.1.2.11]` has its Services, and its state"},
+		{"out svc/web [10.1.2.11]:80", "\"[10.1.2.11]:80\" is no address of an endpoint: write one as 10.1.2.11, without a port"},
 		{"describe shop", "there is no kind \"shop\": a Service is named as svc/shop; the kinds are "},
 	} {
 		b := newBench()

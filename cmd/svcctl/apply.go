@@ -137,7 +137,7 @@ func (a *applying) run(ctx context.Context, v *verb, wait patience) error {
 		return err
 	}
 	a.shown.end()
-	if err := a.trial.tell(); err != nil {
+	if err := a.trial.tell(ctx); err != nil {
 		return err
 	}
 	refused := refusedError(files.refused + a.refused)

@@ -49,6 +49,42 @@ func TestReleaseAsks(t *testing.T) {
 	}
 }
 
+// TestDeleteAsks names what --all, a selector or a Namespace takes along; objects that are named go without a question.
+func TestDeleteAsks(t *testing.T) {
+	b := newBox(t)
+	b.file("web.yaml", webYAML)
+	b.file("ns.yaml", "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n---\napiVersion: v1\nkind: Service\nmetadata: {name: cart, namespace: shop}\nspec: {ports: [{port: 80}]}\n")
+	for _, tt := range []struct {
+		tty    bool
+		answer string
+		args   string
+		code   int
+		err    string // a part of it
+	}{
+		{false, "", "delete svc --all", exitUsage, "delete: this removes 1 Service; repeat it with --yes\n"},
+		{false, "", "delete svc,endpointslices -l app=web", exitUsage, "this removes 1 Service and 1 other object; repeat it with --yes\n"},
+		{true, "n\n", "delete svc --all", exitNo, "This removes 1 Service. Go on? [y/N] svcctl: nothing was changed\n"},
+		{false, "", "delete svc --all --dry-run", exitDone, ""},
+		{false, "", "delete ns shop", exitUsage, "delete: this removes 1 Service; repeat it with --yes\n"},
+		{false, "", "delete ns shop nope", exitUsage, "this removes 1 Service;"},
+		{true, "y\n", "delete svc --all", exitDone, "This removes 1 Service. Go on? [y/N] "},
+		{false, "", "delete ns shop --yes --wait=false", exitDone, ""},
+		{false, "", "delete svc -n default web", exitDone, ""},
+	} {
+		b.stdinTTY = false
+		if code := b.run("apply", "-f", "web.yaml", "-f", "ns.yaml"); code != exitDone {
+			t.Fatal(b.err.String())
+		}
+		b.stdinTTY, b.stdin = tt.tty, strings.NewReader(tt.answer)
+		if code := b.run(strings.Fields(tt.args)...); code != tt.code || !strings.Contains(b.err.String(), tt.err) || tt.err == "" && strings.Contains(b.err.String(), "this removes") {
+			t.Errorf("%+v: exit %d: %s%s", tt, code, b.out.String(), b.err.String())
+		}
+		if code := b.run("get", "svc", "web"); tt.code != exitDone && code != exitDone {
+			t.Errorf("%+v: it removed the Service", tt)
+		}
+	}
+}
+
 // TestAnnouncedAlone tells addresses of which this box is the only announcer from those that others may announce.
 func TestAnnouncedAlone(t *testing.T) {
 	item := func(address string, places ...string) wire.Announcement {

@@ -27,12 +27,14 @@ func (p *program) deleteVerb() *verb {
 are free again at once. What a file of the appliance declares is not removed in this way:
 the refusal names the file.
 
---all and selectors mean the objects of one namespace; with -A those of all of them.`,
+--all and selectors mean the objects of one namespace; with -A those of all of them. They
+name what goes and ask, as a Namespace with Services does; without a terminal that needs --yes.`,
 		options: slices.Concat(filesOptions("objects to remove"), whichOptions(), []*option{
 			{name: "all", group: groupWhich, usage: "all objects of the kind"},
 			{name: "ignore-not-found", group: groupHow, usage: "an object that is not there is no error"},
-			{name: "interactive", letter: "i", group: groupHow, usage: "ask before anything is removed"},
-			dryRunOption("say what would be removed, and remove nothing"),
+			{name: "interactive", letter: "i", group: groupHow, usage: "list the objects, and ask before anything is removed"},
+			yesOption(),
+			dryRunOption("list what would be removed, and remove nothing"),
 			confirmOption(),
 			{name: "wait", def: "true", group: groupHow, usage: "return when the objects are gone: those with finalizers go later"},
 			{name: "timeout", arg: "DURATION", def: "30s", group: groupHow, usage: "how long to wait for each"},
@@ -42,8 +44,8 @@ the refusal names the file.
 			{"What has a label, in two kinds.", "svcctl delete svc,endpointslices -n shop -l app=web"},
 		},
 		exits: `  0  done
-  1  an object is not there, or could not be removed: stderr says which
-  2  wrong usage or configuration
+  1  an object is not there, or could not be removed: stderr names it
+  2  wrong usage or configuration, or no terminal to ask on and no --yes
   3  the appliance cannot be reached`,
 		run: p.runDelete,
 	}
@@ -89,6 +91,16 @@ func (p *program) runDelete(ctx context.Context, v *verb, args []string) error {
 	if v.option("interactive").on() && len(victims) > 0 {
 		if yes, err := d.ask(victims); err != nil || !yes {
 			return err
+		}
+	} else if !d.dryRun {
+		consequence, err := d.consequence(ctx, victims)
+		if err != nil {
+			return err
+		}
+		if consequence != "" {
+			if err := p.consent(v, consequence); err != nil {
+				return err
+			}
 		}
 	}
 	if err := d.removeOnTrial(ctx, victims); err != nil {
@@ -173,6 +185,54 @@ func (v *victim) turn() int {
 
 func byTurn(a, b victim) int { return cmp.Compare(a.turn(), b.turn()) }
 
+// consequence returns what goes that the command line does not name: the choice of --all or of a selector, and the Services of
+// Namespaces; "": nothing.
+func (d *deleting) consequence(ctx context.Context, victims []victim) (string, error) {
+	named, services, others := map[string]bool{}, map[string]bool{}, 0
+	for _, one := range victims {
+		switch key := one.namespace + "/" + one.name; {
+		case one.kind.Name == object.KindService && one.uid == "":
+			named[key] = true
+		case one.kind.Name == object.KindService:
+			services[key] = true
+		case one.uid != "":
+			others++
+		}
+	}
+	k, _ := kindNamed("services")
+	for _, one := range victims {
+		if one.kind.Name != object.KindNamespace {
+			continue
+		}
+		within, err := typedList[object.Service](ctx, d.c, collectionPath(k, one.name), nil)
+		if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
+			continue
+		} else if err != nil {
+			return "", err
+		}
+		for _, s := range within {
+			if key := one.name + "/" + s.Metadata.Name; !named[key] {
+				services[key] = true
+			}
+		}
+	}
+	var parts []string
+	if len(services) > 0 {
+		parts = append(parts, count(len(services), "Service")+openConnections(ctx, d.c, services))
+	}
+	noun := "object"
+	if len(services) > 0 {
+		noun = "other object"
+	}
+	if others > 0 {
+		parts = append(parts, count(others, noun))
+	}
+	if len(parts) == 0 {
+		return "", nil
+	}
+	return "this removes " + strings.Join(parts, " and "), nil
+}
+
 // ask asks whether to go on.
 func (d *deleting) ask(victims []victim) (bool, error) {
 	if !d.p.stdinTTY {
@@ -225,7 +285,7 @@ func (d *deleting) removeOnTrial(ctx context.Context, victims []victim) error {
 	if err := errors.Join(trial.begin(ctx), rollout.begin(ctx)); err != nil {
 		return err
 	}
-	err = errors.Join(d.remove(ctx, victims), trial.tell())
+	err = errors.Join(d.remove(ctx, victims), trial.tell(ctx))
 	if rollout != nil && err == nil {
 		err = errors.Join(d.missing...) // a part of it is not what was asked for
 		d.missing = nil

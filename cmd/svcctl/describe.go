@@ -33,7 +33,7 @@ and its Events. For other objects it shows all fields and the Events.`,
 			{"The Node object of this box.", "svcctl describe nodes"},
 		},
 		exits: `  0  done
-  1  a name does not exist, or the appliance refused: stderr says which
+  1  a name does not exist, or the appliance refused: stderr names it
   2  wrong usage or configuration
   3  the appliance cannot be reached`,
 		run: p.runDescribe,

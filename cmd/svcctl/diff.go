@@ -40,7 +40,7 @@ files elsewhere, such as a branch that is checked out beside the watched directo
 		},
 		exits: `  0  nothing would change
   1  something would
-  2  it cannot be told: an object would be refused, wrong usage or configuration
+  2  unknown: an object would be refused, wrong usage or configuration
   3  the appliance cannot be reached`,
 		run: p.runDiff,
 	}

@@ -139,7 +139,7 @@ const lookPause = 1100 * time.Millisecond
 
 // reasonAdvice has the next step for each reason of refused packets.
 var reasonAdvice = map[string]string{
-	"no-endpoint":        "`svcctl top -A --once --by refused` says of which Services, and `svcctl explain svc/NAME` why they have none",
+	"no-endpoint":        "`svcctl top -A --once --by refused` lists their Services, and `svcctl explain svc/NAME` has the reason",
 	"no-such-port":       "clients use a port that no Service has: `svcctl trace` shows which",
 	"not-allocated":      "clients use an address of a Service that is gone, or scan: `svcctl trace` shows which",
 	"source-range":       "clients outside of loadBalancerSourceRanges try: `svcctl trace` shows which",
@@ -161,8 +161,8 @@ func refusalFindings(seen *wire.Traffic) []appliance.Finding {
 		p := &seen.Ports[i]
 		if p.RefusedRate != nil && *p.RefusedRate > 0 {
 			findings = append(findings, appliance.Finding{Check: check, Level: "warning",
-				Message: fmt.Sprintf("Service %s refuses %s packets a second for want of an endpoint", output.ServicePort(p.Namespace, p.Service, p.Port), output.Rate(p.RefusedRate)),
-				Advice:  fmt.Sprintf("`svcctl explain svc/%s -n %s` says why", p.Service, p.Namespace)})
+				Message: fmt.Sprintf("Service %s refuses %s packets a second, as it has no endpoint", output.ServicePort(p.Namespace, p.Service, p.Port), output.Rate(p.RefusedRate)),
+				Advice:  fmt.Sprintf("`svcctl explain svc/%s -n %s` has the reason", p.Service, p.Namespace)})
 		}
 	}
 	var total uint64
@@ -176,7 +176,7 @@ func refusalFindings(seen *wire.Traffic) []appliance.Finding {
 		}
 	}
 	if findings == nil {
-		findings = []appliance.Finding{{Check: check, Level: "ok", Message: fmt.Sprintf("clients are not being refused (%d packets were since the appliance started)", total)}}
+		findings = []appliance.Finding{{Check: check, Level: "ok", Message: fmt.Sprintf("no client is refused (%d packets were since the appliance started)", total)}}
 	}
 	return findings
 }
@@ -192,7 +192,7 @@ func silenceFindings(seen *wire.Traffic) appliance.Finding {
 	}
 	if len(silent) > 0 {
 		f.Level, f.Message = "warning", "endpoints leave connections without an answer: "+strings.Join(silent, ", ")
-		f.Advice = "`svcctl top -A --once --endpoints --by unanswered` says which; see whether they listen, and whether their answers come back through this box"
+		f.Advice = "`svcctl top -A --once --endpoints --by unanswered` names them: check that they listen, and that their answers come back through this box"
 	}
 	return f
 }

@@ -27,7 +27,7 @@ func TestRefusalFindings(t *testing.T) {
 	seen.RefusalRates = map[string]float64{"stray": 12, "no-endpoint": 2.5, "source-range": 0.2}
 	found := refusalFindings(seen)
 	if len(found) != 2 || found[0].Level != "warning" || !strings.Contains(found[0].Message, "shop/web:http refuses 2.5 packets a second") ||
-		found[0].Advice != "`svcctl explain svc/web -n shop` says why" || !strings.Contains(found[1].Message, "12 packets a second are refused or dropped: stray") || found[1].Advice == "" {
+		found[0].Advice != "`svcctl explain svc/web -n shop` has the reason" || !strings.Contains(found[1].Message, "12 packets a second are refused or dropped: stray") || found[1].Advice == "" {
 		t.Errorf("%+v", found)
 	}
 	seen.Ports, seen.RefusalRates = seen.Ports[1:], nil

@@ -42,7 +42,7 @@ func (p *program) announcingFindings(all *wire.Announcements, problems []wire.Pr
 		if isError, is := announcingReasons[problem.Reason]; is {
 			message, advice, _ := strings.Cut(problem.Message, "; ")
 			if advice == "" {
-				advice = "`svcctl announcements` says more"
+				advice = "`svcctl announcements` has details"
 			}
 			f := appliance.Finding{Check: check, Level: "warning", Message: message, Advice: advice}
 			if isError && problem.Severity == wire.SeverityError {

@@ -176,9 +176,9 @@ func (r *reader) document(name string, t *manifest.Tree) *document {
 	apiVersion, kindName := textField(d.object, "apiVersion"), textField(d.object, "kind")
 	switch {
 	case kindName == "":
-		return refuse("", "the field kind is missing: say what the object is")
+		return refuse("", "the field kind is missing: give the kind of the object")
 	case apiVersion == "":
-		return refuse("kind", "the field apiVersion is missing: say which version of %s it is", kindName)
+		return refuse("kind", "the field apiVersion is missing: give the version of %s", kindName)
 	}
 	k, ok := kind.ByName(apiVersion, kindName)
 	if !ok || !k.Stored() {

@@ -26,7 +26,7 @@ everything. It needs root, or CAP_NET_ADMIN.`,
 			{"Once the appliance is stopped, without a question.", "svcctl down --yes"},
 		},
 		exits: `  0  nothing of svcctl is left in the kernel
-  1  nothing was removed: stderr says why
+  1  nothing was removed: stderr has the reason
   2  wrong usage, or no terminal to ask on and no --yes`,
 		run: p.runDown,
 	}
@@ -48,7 +48,7 @@ func (p *program) runDown(ctx context.Context, v *verb, _ []string) error {
 		case err == nil:
 			return fmt.Errorf("an appliance serves on %s and would bring everything back: stop it first, or give --force", socket)
 		case !client.NotRunning(err):
-			return fmt.Errorf("cannot tell whether an appliance still serves: %w; --force goes on all the same", err)
+			return fmt.Errorf("cannot find out whether an appliance still serves: %w; --force goes on all the same", err)
 		}
 	}
 	if err := p.consent(v, consequence); err != nil {

@@ -58,7 +58,7 @@ of announce.`,
 		options:  connectOptions(),
 		examples: []example{{"After the work is done.", "sudo svcctl undrain"}},
 		exits: `  0  done, or it was so
-  1  refused: stderr says why
+  1  refused: stderr has the reason
   2  wrong usage or configuration
   3  the appliance cannot be reached`,
 		run: func(ctx context.Context, v *verb, _ []string) error { return p.runDrain(ctx, v, false) },
@@ -218,7 +218,7 @@ func (p *program) awaitSilence(ctx context.Context, c *client.Client) (open int,
 // stillAnnounced names an address that clients are led to this box for; "": none. It notes all addresses in vips.
 func stillAnnounced(all *wire.Announcements, vips map[netip.Addr]bool) (why string) {
 	if !all.Drained {
-		why = "serve has not heard of it yet"
+		why = "serve has not learned of it yet"
 	}
 	for _, item := range all.Items {
 		if addr, err := netip.ParseAddr(item.Address); err == nil {

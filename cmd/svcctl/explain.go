@@ -92,10 +92,10 @@ func (p *program) runExplain(ctx context.Context, v *verb, args []string) error 
 			return err
 		}
 		if t := what[0]; len(what) > 1 || t.kind.Plural != "services" {
-			return usagef("explain follows one Service, as svc/web; `svcctl describe %s` tells about other objects", t)
+			return usagef("explain follows one Service, as svc/web; `svcctl describe %s` describes other objects", t)
 		}
 		if name, port, is := strings.Cut(what[0].name, ":"); is {
-			return usagef("%q is no name of a Service: a port goes with an address, as 10.96.0.10:%s; `svcctl explain svc/%s` tells of all ports", what[0].name, port, name)
+			return usagef("%q is no name of a Service: a port goes with an address, as 10.96.0.10:%s; `svcctl explain svc/%s` covers all ports", what[0].name, port, name)
 		}
 		return p.explainService(ctx, v, what[0])
 	}

@@ -101,7 +101,7 @@ export: give the new box the same ranges and pools. It needs root.`,
 			{"Onto a fresh box.", "systemctl stop svcctl && svcctl restore svcctl.jsonl && systemctl start svcctl"},
 		},
 		exits: `  0  done
-  1  nothing was changed: stderr says why
+  1  nothing was changed: stderr has the reason
   2  wrong usage or configuration, or no terminal to ask on and no --yes`,
 		run: p.runRestore,
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -46,7 +47,7 @@ Without --apply it needs no privilege and no appliance.`,
 			{"A file to keep.", "svcctl expose web --port 80:8080 --to 10.1.2.11 > web.yaml"},
 		},
 		exits: `  0  done
-  1  the Service was refused: stderr says why
+  1  the Service was refused: stderr has the reason
   2  wrong usage
   3  the appliance cannot be reached (--apply)`,
 		run: p.runExpose,
@@ -173,7 +174,7 @@ func parsePort(text string) (port convert.Port, err error) {
 	switch port.Protocol {
 	case object.ProtocolTCP, object.ProtocolUDP, object.ProtocolSCTP:
 	default:
-		return port, fmt.Errorf("the protocol %q is none of tcp, udp, sctp", protocol)
+		return port, fmt.Errorf("the protocol %q is unknown: use tcp, udp or sctp", protocol)
 	}
 	number, target, has := strings.Cut(numbers, ":")
 	if port.Port, err = convert.ParsePort(number); err == nil && has {
@@ -187,7 +188,7 @@ func parseServer(text string) (convert.Server, error) {
 	server := convert.Server{Weight: 1}
 	if addr, err := netip.ParseAddr(text); err == nil && addr.Zone() == "" {
 		server.Addr = addr.Unmap()
-		return server, nil
+		return server, reachable(server.Addr)
 	}
 	i := strings.LastIndexByte(text, ':')
 	if i < 0 {
@@ -199,8 +200,27 @@ func parseServer(text string) (convert.Server, error) {
 		return server, fmt.Errorf("want an address, as 10.1.2.11, 10.1.2.11:8080 or [2001:db8::11]:8080; names are not looked up")
 	}
 	server.Addr = addr.Unmap()
-	server.Port, err = convert.ParsePort(text[i+1:])
-	return server, err
+	if server.Port, err = convert.ParsePort(text[i+1:]); err != nil {
+		return server, err
+	}
+	return server, reachable(server.Addr)
+}
+
+// reachable returns an error for a loopback address, with one of this box that can stand in its place.
+func reachable(addr netip.Addr) error {
+	if !addr.IsLoopback() {
+		return nil
+	}
+	instead := "192.0.2.1"
+	if addrs, err := net.InterfaceAddrs(); err == nil {
+		for _, a := range addrs {
+			if own, err := netip.ParsePrefix(a.String()); err == nil && own.Addr().Is4() == addr.Is4() && own.Addr().IsGlobalUnicast() {
+				instead = own.Addr().String()
+				break
+			}
+		}
+	}
+	return fmt.Errorf("clients do not reach a loopback address: have the server listen at an address of its box, as %s, and give that one", instead)
 }
 
 // Ranges for judging a manifest without an appliance: those for benchmarks (RFC 2544, RFC 5180),

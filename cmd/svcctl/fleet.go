@@ -63,7 +63,7 @@ others speak with etcd itself, from anywhere, and need --fleet and --etcd.`,
 			{"The key in the first line is new.", "svcctl fleet reseal --fleet pop1 --etcd https://etcd1:2379 --fleet-key-file /etc/svcctl/fleet.key"},
 		},
 		exits: `  0  done
-  1  not done, or a box is not OK: stderr says why
+  1  not done, or a box is not OK: stderr has the reason
   2  wrong usage or configuration
   3  the appliance cannot be reached`,
 		run: p.runFleet,
@@ -149,7 +149,7 @@ func (p *program) askEtcd(ctx context.Context, v *verb, cfg fleet.Config, word s
 		if err != nil {
 			return err
 		}
-		return p.print(fmt.Sprintf("Fleet %s has the %s of %s. All tokens have ended.\n", cfg.Fleet, allObjects(objects), rest[0]))
+		return p.print(fmt.Sprintf("Fleet %s has the %s of %s. All tokens are revoked.\n", cfg.Fleet, allObjects(objects), rest[0]))
 	case "upgrade":
 		return p.fleetUpgrade(ctx, cfg, v.option("without").texts)
 	case "reseal":

@@ -77,7 +77,7 @@ func takeBoxes(args []string) (asked *boxesAsked, rest []string, err error) {
 // checkBoxes refuses options that boxes cannot follow. alone says that nothing else is asked for.
 func checkBoxes(v *verb, f form, alone bool) error {
 	for name, instead := range map[string]string{
-		"watch":          "they cannot be watched: say `watch svcctl get boxes`",
+		"watch":          "they cannot be watched: run `watch svcctl get boxes`",
 		"selector":       "they have no labels: name those that you want, as `svcctl get boxes gw1 gw2`",
 		"field-selector": "they have no fields to select by: name those that you want, as `svcctl get boxes gw1 gw2`",
 		"sort-by":        "they come by name: leave out --sort-by",
@@ -248,7 +248,7 @@ func notOK(boxes []wire.FleetBox) error {
 	if names == nil {
 		return nil
 	}
-	return &exitError{code: exitNo, err: fmt.Errorf("not OK: %s; `svcctl status` on such a box says why", strings.Join(names, ", "))}
+	return &exitError{code: exitNo, err: fmt.Errorf("not OK: %s; `svcctl status` on such a box has the reason", strings.Join(names, ", "))}
 }
 
 // boxLook says how a table of boxes looks.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -112,6 +113,9 @@ func (p *program) runHealth(ctx context.Context, v *verb, args []string) error {
 
 // oneService reads svc/NAME.
 func (p *program) oneService(v *verb, arg string) (target, error) {
+	if _, err := netip.ParseAddr(strings.Trim(arg, "[]")); err == nil {
+		return target{}, usagef("%q is an address: `svcctl explain %s` has its Services, and its state", arg, arg)
+	}
 	if !strings.Contains(arg, "/") {
 		return target{}, usagef("%q is no Service: write it as svc/%s", arg, arg)
 	}

@@ -49,7 +49,7 @@ It needs no privilege and no appliance, and changes nothing.`,
 			{"The Services of a cluster, as they are now.", "kubectl get svc,endpointslices -A -o yaml | svcctl import cluster -"},
 			{"Those of the kernel, with a check of the manifests.", "ipvsadm -S -n | svcctl import ipvs - | svcctl validate -"},
 		},
-		exits: `  0  done; stderr says what is lost, and how many virtual servers are imported
+		exits: `  0  done; stderr lists what is lost, and how many virtual servers are imported
   1  a line is not understood, or the file cannot be read
   2  wrong usage`,
 		run: p.runImport,

@@ -42,7 +42,7 @@ expires: keep it secret.`,
 				"svcctl kubeconfig --server https://gw1.example:6443 --role reader --embed-token 168h > gw1.kubeconfig"},
 		},
 		exits: `  0  done
-  1  refused, or the API is not served over TLS: stderr says which
+  1  refused, or the API is not served over TLS: stderr names it
   2  wrong usage or configuration
   3  the appliance cannot be reached`,
 		run: p.runKubeconfig,

@@ -348,17 +348,17 @@ func TestRelease(t *testing.T) {
 	socket := serveFake(t, f)
 	b := newBench()
 	for want, held := range map[string]wire.Released{
-		"12 Services let go.\n":                                                  {Services: 12, Files: 3},
-		"Objects of 3 files let go.\n":                                           {Files: 3},
-		"90 addresses and ports let go that no object declares.\n":               {Frontends: 90},
-		"1 Service let go.\n1 address or port let go that no object declares.\n": {Services: 1, Files: 1, Frontends: 1},
+		"12 Services released.\n":                                                    {Services: 12, Files: 3},
+		"Objects of 3 files released.\n":                                             {Files: 3},
+		"90 addresses and ports released that no object declares.\n":                 {Frontends: 90},
+		"1 Service released.\n1 address or port released that no object declares.\n": {Services: 1, Files: 1, Frontends: 1},
 	} {
 		f.held = held
 		if code := b.run("release", "--socket", socket); code != exitDone || b.out.String() != want {
 			t.Errorf("exit %d: %s%s", code, b.out.String(), b.err.String())
 		}
 	}
-	if code := b.run("release", "--socket", socket); code != exitDone || b.out.String() != "There was nothing to let go.\n" {
+	if code := b.run("release", "--socket", socket); code != exitDone || b.out.String() != "Nothing is held.\n" {
 		t.Errorf("exit %d: %s%s", code, b.out.String(), b.err.String())
 	}
 }

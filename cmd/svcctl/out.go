@@ -53,7 +53,7 @@ address, all of them. With a health check they get connections once they pass it
 }
 
 const outExits = `  0  done, or it was so
-  1  refused: stderr says why
+  1  refused: stderr has the reason
   2  wrong usage or configuration
   3  the appliance cannot be reached`
 
@@ -86,7 +86,7 @@ func (p *program) runOut(ctx context.Context, v *verb, args []string, out bool) 
 func addressesOf(words []string) ([]netip.Addr, error) {
 	var list []netip.Addr
 	for _, word := range words {
-		addr, err := netip.ParseAddr(word)
+		addr, err := netip.ParseAddr(strings.Trim(word, "[]"))
 		if err != nil {
 			return nil, usagef("%q is no address of an endpoint: write one as 10.1.2.11, without a port", word)
 		}

@@ -34,14 +34,14 @@ Commit the files: two branches that take one value meet in a merge, or in the pr
 		options: slices.Concat([]*option{
 			{name: "filename", letter: "f", arg: argPath, repeats: true, group: groupWhich, usage: "what to pin: a file, or the files of a directory and of those in it; repeatable"},
 			{name: "live", group: groupHow, usage: "write the values that the appliance of this box has given"},
-			{name: "dry-run", group: groupHow, usage: "say what would be written, and write nothing"},
+			{name: "dry-run", group: groupHow, usage: "list what would be written, and write nothing"},
 		}, connectOptions(), settingOptions(true)[1:]), // --config is of both
 		examples: []example{
 			{"Before a commit.", "svcctl pin -f manifests/ && git diff manifests/"},
 			{"A box that has served for a while: what it has given stays.", "sudo svcctl pin -f /etc/svcctl/manifests --live"},
 		},
 		exits: `  0  every Service of the files names its values
-  1  a Service could not be pinned, or a file not be read: stderr says why
+  1  a Service could not be pinned, or a file not be read: stderr has the reason
   2  wrong usage or configuration
   3  with --live, the appliance cannot be reached`,
 		run: p.runPin,

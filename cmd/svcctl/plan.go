@@ -36,13 +36,13 @@ the ruleset.
 			{"With the settings of the real appliance.", "svcctl plan --config /etc/svcctl/svcctl.yaml -f new.yaml"},
 		},
 		exits: `  0  every object was accepted
-  1  an object was refused, or a file cannot be read: stderr says which
+  1  an object was refused, or a file cannot be read: stderr names it
   2  wrong usage or configuration
 
   With --against running:
   0  nothing would change
   1  something would
-  2  it cannot be told: an object would be refused, wrong usage or configuration
+  2  unknown: an object would be refused, wrong usage or configuration
   3  the appliance cannot be reached`,
 		run: p.runPlan,
 	}

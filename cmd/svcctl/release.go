@@ -20,16 +20,16 @@ unavailable, or is not watched any more; endpoints that go where Services stay. 
 addresses and ports that the kernel serves for unknown Services, when the data directory
 was lost or is not mounted. ` + "`svcctl status`" + ` says what is held.
 
-Putting things back ends that. This verb ends it too: it says that all of it is to go.
+Restoring the files ends that. This verb ends it too: it confirms the removal of all of them.
 It names what goes and asks; without a terminal it needs --yes. It needs root.`,
 		options: append([]*option{yesOption()}, connectOptions()...),
 		examples: []example{
-			{"What is it that would go?", "svcctl status"},
-			{"It was meant so.", "sudo svcctl release"},
+			{"List what would be removed.", "svcctl status"},
+			{"Confirm the removal.", "sudo svcctl release"},
 			{"In a script.", "sudo svcctl release --yes"},
 		},
-		exits: `  0  done, or there was nothing to let go
-  1  not done: stderr says why
+		exits: `  0  done, or nothing was held
+  1  not done: stderr has the reason
   2  wrong usage or configuration, or no terminal to ask on and no --yes
   3  the appliance cannot be reached`,
 		run: p.runRelease,
@@ -58,18 +58,18 @@ func (p *program) runRelease(ctx context.Context, v *verb, _ []string) error {
 	var text string
 	switch {
 	case released.Services > 0:
-		text = count(released.Services, "Service") + " let go.\n"
+		text = count(released.Services, "Service") + " released.\n"
 	case released.Files > 0:
-		text = "Objects of " + count(released.Files, "file") + " let go.\n"
+		text = "Objects of " + count(released.Files, "file") + " released.\n"
 	}
 	switch {
 	case released.Frontends == 1:
-		text += "1 address or port let go that no object declares.\n"
+		text += "1 address or port released that no object declares.\n"
 	case released.Frontends > 1:
-		text += fmt.Sprintf("%d addresses and ports let go that no object declares.\n", released.Frontends)
+		text += fmt.Sprintf("%d addresses and ports released that no object declares.\n", released.Frontends)
 	}
 	if text == "" {
-		text = "There was nothing to let go.\n"
+		text = "Nothing is held.\n"
 	}
 	return p.print(text)
 }

@@ -45,7 +45,7 @@ has a value now: it is not served until the value is free. It needs root.`,
 			{"Undo the last change, but no later one than in the journal.", "svcctl rollback --last 1793456789012345"},
 		},
 		exits: `  0  done
-  1  not done, or not all of it: the output says what is missing
+  1  not done, or not all of it: the output lists what is missing
   2  wrong usage or configuration, or no terminal to ask on and no --yes
   3  the appliance cannot be reached`,
 		run: p.runRollback,
@@ -128,7 +128,7 @@ func (p *program) runRollback(ctx context.Context, v *verb, args []string) error
 	if err := p.output(v, b, page); err != nil {
 		return err
 	}
-	if err := trial.tell(); err != nil {
+	if err := trial.tell(ctx); err != nil {
 		return err
 	}
 	for _, r := range b.Objects {

@@ -43,7 +43,7 @@ hands over relayed connections: none ends, except with TLS or HTTP.
 			{"All settings from a file: `manifests: [/etc/svcctl/manifests]`, `nodeName: gw1` ...", "svcctl serve --config /etc/svcctl/svcctl.yaml"},
 		},
 		exits: `  0  stopped by a signal
-  1  could not start, or cannot go on: stderr says why
+  1  could not start, or cannot go on: stderr has the reason
   2  wrong usage or configuration: every problem is a line on stderr`,
 		run: p.runServe,
 	}

@@ -148,7 +148,7 @@ func TestApplyWhatGetPrints(t *testing.T) {
 		// The first time, the fields that were allocated become the document's.
 		for _, want := range []string{"/", "unchanged", "created"} {
 			if want == "created" {
-				b.run("delete", "svc,endpointslices", "--all")
+				b.run("delete", "svc,endpointslices", "--all", "--yes")
 			}
 			if code := b.run("apply", "-f", "saved."+form); code != exitDone || strings.Count(b.out.String(), want) != 2 {
 				t.Errorf("%s: want it %s, got:\n%s%s", form, want, b.out.String(), b.err.String())
@@ -264,8 +264,9 @@ func TestDelete(t *testing.T) {
 		"delete -f web.yaml",
 		"delete -f web.yaml --ignore-not-found",
 		"apply -f web.yaml -o name",
-		"delete svc,endpointslices -l app=web -o name",
+		"delete svc,endpointslices -l app=web -o name --yes",
 		"delete svc --all",
+		"delete svc --all --yes",
 		"delete svc -l app=none",
 		"delete svc",
 		"delete svc web --all",

@@ -38,7 +38,7 @@ that has the same files.
 			{"No box has that directory any more; its Services stay.", "sudo svcctl source forget lb"},
 		},
 		exits: `  0  done
-  1  not done: stderr says why
+  1  not done: stderr has the reason
   2  wrong usage
   3  the appliance cannot be reached`,
 		run: p.runSource,

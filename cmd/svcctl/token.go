@@ -39,7 +39,7 @@ A token expires. Before that, --revoke-all revokes all tokens.`,
 			{"After a leak.", "svcctl token --revoke-all"},
 		},
 		exits: `  0  done
-  1  refused, or the API is not served over TLS: stderr says which
+  1  refused, or the API is not served over TLS: stderr names it
   2  wrong usage or configuration
   3  the appliance cannot be reached`,
 		run: p.runToken,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"svcctl.io/svcctl/api/client"
@@ -20,7 +21,7 @@ func (p *program) trialVerb() *verb {
 	return &verb{
 		name:    "trial",
 		summary: "undo changes of files unless they are confirmed",
-		args:    "DURATION [FLAGS]",
+		args:    "[DURATION] [FLAGS]",
 		about: `From now on, changes in the watched directories take effect as usual, and are
 undone after the duration without ` + "`svcctl confirm`" + `, over crashes, restarts and
 reboots too. A second call changes the end.
@@ -31,13 +32,14 @@ those that differ are held at their previous content, with a problem in
 Another trial tries all held files again, and ` + "`svcctl confirm`" + ` accepts them as
 they are.
 
-Changes of clients by ` + "`svcctl apply --confirm`" + ` join the trial. It needs root.`,
+Changes of clients by ` + "`svcctl apply --confirm`" + ` join the trial. Without a duration it shows the
+trial that is under way. Beginning one needs root.`,
 		options: connectOptions(),
 		examples: []example{
 			{"A change that may cut this connection.", "svcctl trial 5m && git -C /etc/svcctl pull && sleep 9 && svcctl confirm"},
 		},
-		exits: `  0  the trial is under way
-  1  it is not: stderr says why
+		exits: `  0  the trial is under way, or shown
+  1  it is not: stderr has the reason
   2  wrong usage or configuration
   3  the appliance cannot be reached`,
 		run: p.runTrial,
@@ -55,8 +57,11 @@ func trialDuration(name, text string) (time.Duration, error) {
 
 // runTrial begins a trial of files.
 func (p *program) runTrial(ctx context.Context, v *verb, args []string) error {
-	if len(args) != 1 {
-		return usagef("trial takes how long it waits to be confirmed, as `svcctl trial 5m`")
+	if len(args) == 0 {
+		return p.showTrial(ctx, v)
+	}
+	if len(args) > 1 {
+		return usagef("trial takes one duration, as `svcctl trial 5m`")
 	}
 	after, err := trialDuration("trial", args[0])
 	if err != nil {
@@ -71,6 +76,33 @@ func (p *program) runTrial(ctx context.Context, v *verb, args []string) error {
 		return err
 	}
 	return p.print(fmt.Sprintf("Changes of files are undone at %s, unless `svcctl confirm`.\n", stamp(t.Ends)))
+}
+
+// showTrial prints the trial that is under way, or the files that are held since one was undone.
+func (p *program) showTrial(ctx context.Context, v *verb) error {
+	c, err := p.client(v)
+	if err != nil {
+		return err
+	}
+	s, err := c.Status(ctx)
+	if err != nil {
+		return err
+	}
+	t, text := s.Trial, ""
+	switch {
+	case t == nil:
+		text = "No change is on trial. `svcctl trial 5m` begins a trial of files, `svcctl apply --confirm 5m` one of objects.\n"
+	case t.Pending():
+		text = fmt.Sprintf("On trial since %s: undone at %s, unless `svcctl confirm`.\n", stamp(t.Began), stamp(t.Ends))
+	default:
+		text = fmt.Sprintf("Undone at %s: these files are held at their content before the trial. `svcctl confirm` accepts them as they are, `svcctl trial 5m` tries them again.\n", stamp(*t.WentBack))
+	}
+	if t != nil {
+		for _, what := range slices.Concat(t.Objects, t.Files) {
+			text += "  " + what + "\n"
+		}
+	}
+	return p.print(text)
 }
 
 // confirmOption is --confirm.
@@ -112,12 +144,20 @@ func (t *trying) begin(ctx context.Context) error {
 	return nil
 }
 
-// tell prints the time at which the trial goes back.
-func (t *trying) tell() error {
+// tell prints the time at which the trial goes back. A trial without any change is ended.
+func (t *trying) tell(ctx context.Context) error {
 	if t == nil || t.began == nil {
 		return nil
 	}
-	_, err := fmt.Fprintf(t.p.stderr, "on trial: the change is undone at %s, unless `svcctl confirm`\n", stamp(t.began.Ends))
+	s, err := t.c.Status(ctx)
+	if err == nil && s.Trial.Pending() && s.Trial.ID == t.began.ID && !s.Trial.CoversFiles && len(s.Trial.Objects) == 0 {
+		if _, err := client.Call(ctx, t.c, wire.ConfirmTrial, wire.None{}); err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(t.p.stderr, "nothing has changed, so there is no trial")
+		return err
+	}
+	_, err = fmt.Fprintf(t.p.stderr, "on trial: the change is undone at %s, unless `svcctl confirm`\n", stamp(t.began.Ends))
 	return err
 }
 

@@ -31,7 +31,7 @@ It reads Services, with their EndpointSlices, Endpoints or Pods, from directorie
 and from clients of its Kubernetes API: ` + "`svcctl apply`" + `, kubectl. It allocates
 addresses and ports, and programs the kernel to balance their traffic. No cluster is needed.
 
-` + "`svcctl help VERB` or `svcctl VERB --help` tells more about a verb.",
+` + "`svcctl help VERB` or `svcctl VERB --help` describes a verb.",
 		options: []*option{{name: "version", usage: "print the version", group: "Flags"}},
 		examples: []example{
 			{"See what a directory would become. Needs no privilege and changes nothing.", "svcctl plan -f examples/quickstart"},
@@ -40,7 +40,7 @@ addresses and ports, and programs the kernel to balance their traffic. No cluste
 			{"Why does this address not answer?", "sudo svcctl explain 10.96.0.10:80"},
 		},
 		exits: `  0  done
-  1  the answer is no, or something was refused: stderr says what
+  1  the answer is no, or something was refused: stderr has the reason
   2  wrong usage or configuration
   3  the appliance cannot be reached`,
 	}

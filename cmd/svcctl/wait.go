@@ -47,7 +47,7 @@ With objects it waits until each of them is as --for says:
 			{"Until connections to a Service succeed.", "svcctl wait svc/web -n shop --for=ready"},
 			{"Until it has an address from a pool.", "svcctl wait svc/web --for=jsonpath='{.status.loadBalancer.ingress[0].ip}'"},
 		},
-		exits: `  0  it is so
+		exits: `  0  the condition holds
   1  it was not so in time
   2  wrong usage or configuration
   3  the appliance could not be reached in time`,

@@ -43,19 +43,19 @@ var kubernetesRows = []Row{
 	{Key: "kubernetes.io/service-name", Of: ofKubernetes, Label: true, Kinds: ofSlices, Effect: Acts, Values: "the name of a Service", Page: "endpoints",
 		Text: "makes the slice one of that Service"},
 	{Key: "endpointslice.kubernetes.io/managed-by", Of: ofKubernetes, Label: true, Kinds: ofSlices, Effect: Named,
-		Text: "names a controller that does not run here: the slice is served as it is written, and changes only when its writer changes it"},
+		Text: "names a controller that does not run here: the slice is served as written, and changes only when its writer changes it"},
 	{Key: skipMirror, Of: ofKubernetes, Label: true, Kinds: []string{object.KindEndpoints}, Effect: Acts, Values: "true", Page: "endpoints",
 		Text: "keeps Endpoints from being mirrored to slices"},
 	{Key: overCapacity, Of: ofKubernetes, Kinds: ofEndpoints, Effect: Acts, Values: "truncated", Page: "endpoints",
 		Text: "is written at Endpoints that have more than a thousand addresses; their slices have all"},
 	{Key: "endpoints.kubernetes.io/last-change-trigger-time", Of: ofKubernetes, Kinds: ofEndpoints, Effect: Kept,
-		Text: "says when the endpoints changed, for those who measure"},
+		Text: "has the time when the endpoints changed, for measurements"},
 	{Key: "control-plane.alpha.kubernetes.io/leader", Of: ofKubernetes, Kinds: ofEndpoints, Effect: Kept,
 		Text: "is a lock of the clients that wrote it"},
 	{Key: "kubectl.kubernetes.io/last-applied-configuration", Of: ofKubernetes, Kinds: anyKind, Effect: Kept,
 		Text: "is what `kubectl apply` compares with; svcctl keeps who set which field itself"},
-	{Key: "kubernetes.io/description", Of: ofKubernetes, Kinds: anyKind, Effect: Kept, Text: "tells people what the object is for"},
-	{Key: "kubernetes.io/change-cause", Of: ofKubernetes, Kinds: anyKind, Effect: Kept, Text: "tells people why it changed"},
+	{Key: "kubernetes.io/description", Of: ofKubernetes, Kinds: anyKind, Effect: Kept, Text: "describes what the object is for"},
+	{Key: "kubernetes.io/change-cause", Of: ofKubernetes, Kinds: anyKind, Effect: Kept, Text: "describes why it changed"},
 	{Key: "app.kubernetes.io/*", Of: ofKubernetes, Label: true, Kinds: anyKind, Effect: Kept,
 		Text: "are labels of the author's own, which selectors may ask for"},
 	{Key: "service.beta.kubernetes.io/*", Of: ofKubernetes, Effect: Named,
@@ -71,9 +71,9 @@ const (
 	noProtocol = "has no effect: connections are passed through as they are, in whatever protocol, and nothing is encrypted, decrypted or added; write " + BackendProtocol + " for HTTP headers, or TLS towards endpoints"
 	noTLSPart  = "has no effect: write " + TLSSecret + " and the annotations of svcctl beside it"
 	noCloud    = "has no effect: there is no load balancer of a cloud here to place, size or bill"
-	noBucket   = "has no effect: nothing is written to a cloud; a warning says where the log of connections is"
+	noBucket   = "has no effect: nothing is written to a cloud; a warning names the log of connections"
 	noAccess   = "is a list of clients that svcctl cannot read: its load balancer IPs let no client in until spec.loadBalancerSourceRanges has prefixes; write them there"
-	noChecks   = "has no effect: endpoints are asked as svcctl.io/health-check says, or not at all"
+	noChecks   = "has no effect: endpoints are checked by svcctl.io/health-check, or not at all"
 	poolText   = "asks for an address of this IPAddressPool"
 	noPools    = "has no effect: name an IPAddressPool with metallb.io/address-pool, or ask for an address with spec.loadBalancerIP or " + LoadBalancerIPs
 	noQoS      = "has no effect: connections are balanced as they are, without a limit or a scheduler of the cloud's"
@@ -128,7 +128,7 @@ func unread(of, key, values string) Row {
 
 // rest is the row of all others of a cloud.
 func rest(of, prefix string) Row {
-	return named(of, prefix+"*", "has no effect here: it is about a load balancer"+name(of)+", and none of its kind that svcctl knows; `svcctl explain annotations` lists those that are", nil)
+	return named(of, prefix+"*", "has no effect here: it configures a load balancer"+name(of)+", and svcctl has none of its kind; `svcctl explain annotations` lists those that it has", nil)
 }
 
 // name is " of" a cloud, without what stands behind a comma.

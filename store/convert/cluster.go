@@ -79,7 +79,7 @@ func (r *cluster) settings() {
 		r.out.Settings = append(r.out.Settings, "svcctl serve "+strings.Join(flags, " "))
 	}
 	if r.announced {
-		r.out.Settings = append(r.out.Settings, "svcctl announce # beside serve: it does what the advertisements and peers say")
+		r.out.Settings = append(r.out.Settings, "svcctl announce # beside serve: it carries out the advertisements and peers")
 	}
 }
 
@@ -171,9 +171,9 @@ func (r *cluster) object(d *manifest.Document) {
 		}
 		switch {
 		case targets == 1:
-			lose("endpoints", "the endpoint is as of now: it does not follow its Pod")
+			lose("endpoints", "the endpoint is fixed: it does not follow its Pod")
 		case targets > 1:
-			lose("endpoints", "the %d endpoints are as of now: they do not follow their Pods", targets)
+			lose("endpoints", "the %d endpoints are fixed: they do not follow their Pods", targets)
 		}
 		r.nodesLost(nodes, lose)
 		if owned && len(o.Endpoints) == 0 {
@@ -181,7 +181,7 @@ func (r *cluster) object(d *manifest.Document) {
 		}
 	case *object.Endpoints:
 		if r.sliced[meta.Namespace+"/"+meta.Name] {
-			r.lose(nil, d.Line, "Endpoints %s are left out: the EndpointSlices say the same", meta.Name)
+			r.lose(nil, d.Line, "Endpoints %s are left out: the EndpointSlices have the same", meta.Name)
 			return
 		}
 		nodes := 0
@@ -246,7 +246,7 @@ func (r *cluster) judge(d *manifest.Document, o object.Object) {
 func (r *cluster) service(s *object.Service, lose func(field, format string, args ...any)) {
 	spec := &s.Spec
 	if len(spec.Selector) > 0 {
-		lose("spec.selector", "spec.selector is left out: there are no Pods here, and the EndpointSlices say who serves")
+		lose("spec.selector", "spec.selector is left out: there are no Pods here, and the EndpointSlices list the servers")
 		spec.Selector = nil
 	}
 	if spec.ClusterIP != "" && spec.ClusterIP != object.ClusterIPNone && spec.Type != object.TypeExternalName {

@@ -63,7 +63,7 @@ func (b *haproxyBackend) server(l haproxyLine) {
 	}
 	host, port := haproxyHost(address)
 	if found := b.options.Names[host]; len(found) > 0 {
-		b.lose(b.v, l.line, "server %s: the name %s is %s as of now, and is not looked up again", name, host, found[0])
+		b.lose(b.v, l.line, "server %s: the name %s is now %s, and is not looked up again", name, host, found[0])
 		host = found[0].String()
 	}
 	if addr, err := netip.ParseAddr(host); err == nil && addr.IsLoopback() {

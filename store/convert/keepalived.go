@@ -217,7 +217,7 @@ func (r *keepalived) virtual(s statement) {
 		case "protocol":
 			protocol = strings.ToUpper(in.arg())
 			if !slices.Contains([]string{object.ProtocolTCP, object.ProtocolUDP, object.ProtocolSCTP}, protocol) {
-				r.fail(in.line, "the protocol %q is none of TCP, UDP, SCTP", in.arg())
+				r.fail(in.line, "the protocol %q is unknown: use TCP, UDP or SCTP", in.arg())
 			}
 		case "persistence_timeout":
 			seconds := int64(360) // keepalived.conf(5)

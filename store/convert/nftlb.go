@@ -314,7 +314,7 @@ func (r *nftlb) frontend(v *Virtual, of value, address string, ports value, prot
 	case "all":
 		protocols = []string{object.ProtocolTCP, object.ProtocolUDP, object.ProtocolSCTP}
 	default:
-		r.fail(of.line(), "protocol %q is none of tcp, udp, sctp, all", protocol)
+		r.fail(of.line(), "protocol %q is unknown: use tcp, udp, sctp or all", protocol)
 	}
 	text := ports.text()
 	if text == "" || text == "*" || text == "0" || text == "any" {

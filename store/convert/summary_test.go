@@ -44,7 +44,7 @@ func TestNames(t *testing.T) {
 	if err != nil || len(imported.Virtuals) != 1 || imported.Virtuals[0].Servers[0].Addr != names["master-1.example.com"][0] {
 		t.Fatal(imported, err)
 	}
-	if got, _ := imported.YAML(); !strings.Contains(got, "the name master-1.example.com is 10.1.2.11 as of now") {
+	if got, _ := imported.YAML(); !strings.Contains(got, "the name master-1.example.com is now 10.1.2.11") {
 		t.Error(got)
 	}
 	names["master-1.example.com"] = []netip.Addr{netip.MustParseAddr("127.0.0.1")}

@@ -205,7 +205,7 @@ func (f *File) checkVersion() error {
 				"or put back the copy from before the upgrade; nothing was changed", f.path, version, sealedVersion)
 		}
 		if (version == sealedVersion) != (meta.Get(sealedKey) != nil) {
-			return damaged(f.path, errors.New("it does not say whether it is encrypted"))
+			return damaged(f.path, errors.New("it does not record whether it is encrypted"))
 		}
 		return nil
 	})

@@ -187,7 +187,7 @@ func (e *Engine) Accept(ctx context.Context) error {
 		return e.away(err)
 	}
 	if now == nil {
-		return &engine.AwayError{Why: fmt.Sprintf("etcd has no objects of fleet %s: there is nothing to accept; say `svcctl fleet restore DIR`", e.cfg.Fleet)}
+		return &engine.AwayError{Why: fmt.Sprintf("etcd has no objects of fleet %s: there is nothing to accept; run `svcctl fleet restore DIR`", e.cfg.Fleet)}
 	}
 	e.mu.Lock()
 	s, read := e.state, e.read

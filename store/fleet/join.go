@@ -90,7 +90,7 @@ func isCompacted(err error) bool {
 
 func (e *Engine) wentBack(read, now *head) error {
 	return &heldError{WentBack, fmt.Sprintf("etcd went back: it has revision %d and this box %d, or another history; as that may be an accident, "+
-		"what is in force stays: put etcd's data back, or say `svcctl fleet accept` to take what etcd has", now.Revision, read.Revision)}
+		"what is in force stays: put etcd's data back, or run `svcctl fleet accept` to take what etcd has", now.Revision, read.Revision)}
 }
 
 // checkFleet makes sure that it is the fleet that this box belongs to, and that the settings agree.

@@ -31,7 +31,7 @@ func Restore(ctx context.Context, cfg Config, from string) (objects int, err err
 		return 0, e.away(err)
 	}
 	if fleet.Format < sealedFormat && slices.ContainsFunc(ops, func(op operation) bool { return engine.IsSealed(op.value) }) {
-		return 0, fmt.Errorf("%s has Secrets, and the fleet has format %d, which knows none: say `svcctl fleet upgrade` first", from, fleet.Format)
+		return 0, fmt.Errorf("%s has Secrets, and the fleet has format %d, which has none: run `svcctl fleet upgrade` first", from, fleet.Format)
 	}
 	ops = slices.DeleteFunc(ops, func(op operation) bool { // format 1 has no trials, and all before 3 no shared keys
 		_, _, shared := splitKey(op.key)
@@ -43,7 +43,7 @@ func Restore(ctx context.Context, cfg Config, from string) (objects int, err err
 			return objects, err
 		}
 	}
-	return 0, fmt.Errorf("the fleet was changed while it was compared with %s, %d times: nothing is restored; stop what writes to it all the time, and say it again", from, restoreTries)
+	return 0, fmt.Errorf("the fleet was changed while it was compared with %s, %d times: nothing is restored; stop what writes to it all the time, and run it again", from, restoreTries)
 }
 
 // restoreTries bounds how often the fleet is compared with what is restored, when a box commits something meanwhile.

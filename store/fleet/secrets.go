@@ -45,7 +45,7 @@ func (e *Engine) Tries() error {
 	if e.format >= sealedFormat {
 		return nil
 	}
-	return &engine.AwayError{Why: fmt.Sprintf("the fleet has format %d, which knows no trials: say `svcctl fleet upgrade` when all boxes have a version that reads format %d", e.format, sealedFormat)}
+	return &engine.AwayError{Why: fmt.Sprintf("the fleet has format %d, which has no trials: run `svcctl fleet upgrade` when all boxes have a version that reads format %d", e.format, sealedFormat)}
 }
 
 // Rolls implements engine.Shared.
@@ -55,7 +55,7 @@ func (e *Engine) Rolls() error {
 	if e.format >= rolloutFormat {
 		return nil
 	}
-	return &engine.AwayError{Why: fmt.Sprintf("the fleet has format %d, which knows no rollouts: say `svcctl fleet upgrade` when all boxes have a version that reads format %d", e.format, rolloutFormat)}
+	return &engine.AwayError{Why: fmt.Sprintf("the fleet has format %d, which has no rollouts: run `svcctl fleet upgrade` when all boxes have a version that reads format %d", e.format, rolloutFormat)}
 }
 
 // sealing is why no Secrets may be stored in a fleet of a format; nil: they may.
@@ -64,7 +64,7 @@ func (c *Config) sealing(of int) error {
 	case c.Keys.SealsBy() == "":
 		return errors.New("a fleet keeps Secrets sealed by a key that its boxes share, and this box has none: start it with --fleet-key-file")
 	case of < sealedFormat:
-		return fmt.Errorf("the fleet has format %d, which knows no sealed Secrets: say `svcctl fleet upgrade` when all boxes have a version that reads format %d", of, sealedFormat)
+		return fmt.Errorf("the fleet has format %d, which has no sealed Secrets: run `svcctl fleet upgrade` when all boxes have a version that reads format %d", of, sealedFormat)
 	}
 	return nil
 }

@@ -50,7 +50,7 @@ func (e *Engine) Sharing() error {
 	case e.cfg.Keys.SealsBy() == "":
 		return errors.New("this box has no key that its fleet shares: start it with --fleet-key-file")
 	case format < accessFormat:
-		return fmt.Errorf("the fleet has format %d, and boxes share no tokens before format %d: say `svcctl fleet upgrade` when all boxes read it", format, accessFormat)
+		return fmt.Errorf("the fleet has format %d, and boxes share no tokens before format %d: run `svcctl fleet upgrade` when all boxes read it", format, accessFormat)
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ func explain(p Peer, phase Phase, err error) string {
 	case phase == Connect:
 		return explainDial(p, err)
 	case errors.Is(err, os.ErrDeadlineExceeded) && phase != Established:
-		return "the peer took the connection and then said nothing: it may want packets with TTL 255 (ttl security), or hang"
+		return "the peer accepted the connection and then sent nothing: it may want packets with TTL 255 (ttl security), or hang"
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return "the peer stopped in the middle of a message, or takes none"
 	case closed(err) && phase == OpenSent:
@@ -106,7 +106,7 @@ func (n *notification) words(p Peer) string {
 	case bgp.BGP_ERROR_UPDATE_MESSAGE_ERROR:
 		return fmt.Sprintf("it did not take an UPDATE of ours (subcode %d)", n.subcode)
 	case bgp.BGP_ERROR_HOLD_TIMER_EXPIRED:
-		return "it heard nothing of us for the hold time"
+		return "it received nothing from this box for the hold time"
 	case bgp.BGP_ERROR_FSM_ERROR:
 		return fmt.Sprintf("it did not expect a message of ours (subcode %d)", n.subcode)
 	case bgp.BGP_ERROR_CEASE:

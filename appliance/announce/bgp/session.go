@@ -173,7 +173,7 @@ func accept(p Peer, mine, theirs open) error {
 	case p.Dynamic == External && p.internal(theirs.as):
 		return refuse(bgp.BGP_ERROR_SUB_BAD_PEER_AS, "the peer is AS %d as we are, and an external one is configured", theirs.as)
 	case theirs.as == 0 || theirs.as == asTrans && !p.internal(asTrans) && theirs.fourAS:
-		return refuse(bgp.BGP_ERROR_SUB_BAD_PEER_AS, "the peer says that it is AS %d, which no speaker has", theirs.as)
+		return refuse(bgp.BGP_ERROR_SUB_BAD_PEER_AS, "the peer has AS %d, which no speaker has", theirs.as)
 	case theirs.id.IsUnspecified():
 		return refuse(bgp.BGP_ERROR_SUB_BAD_BGP_IDENTIFIER, "the peer has no router ID")
 	case theirs.id == mine.id && p.internal(theirs.as):

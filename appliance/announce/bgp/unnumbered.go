@@ -42,7 +42,7 @@ func findNeighbor(ifname string) (netip.Addr, error) {
 	case 1:
 		return found[0], nil
 	case 0:
-		return netip.Addr{}, noNeighbor("no router was heard on %s: let the peer send router advertisements there", ifname)
+		return netip.Addr{}, noNeighbor("no router advertisement came on %s: let the peer send router advertisements there", ifname)
 	}
 	return netip.Addr{}, noNeighbor("%d routers are on %s (%s and %s): give the peer's address", len(found), ifname, found[0], found[1])
 }

@@ -93,18 +93,18 @@ func (kept *keptPair) choose(now time.Time) (p *Pair, wrong, soon string) {
 	newest := kept.newest
 	switch {
 	case newest == nil && kept.good != nil && staying == "":
-		return kept.good, fmt.Sprintf("%v; the certificate before (%s), which has ended, stays in use", kept.wrong, kept.good), ""
+		return kept.good, fmt.Sprintf("%v; the certificate before (%s), which has expired, stays in use", kept.wrong, kept.good), ""
 	case newest == nil:
 		return kept.good, kept.wrong.Error() + staying, kept.ending(now)
 	case staying != "" && newest != kept.good && !now.Before(newest.Leaf().NotAfter):
-		return kept.good, fmt.Sprintf("its certificate (%s) has ended: renew it%s", newest, staying), ""
+		return kept.good, fmt.Sprintf("its certificate (%s) has expired: renew it%s", newest, staying), ""
 	case staying != "" && newest != kept.good && now.Before(newest.Leaf().NotBefore):
 		return kept.good, fmt.Sprintf("its certificate does not begin before %s%s until then", stamp(newest.Leaf().NotBefore), staying), ""
 	}
 	kept.good = newest
 	switch {
 	case !now.Before(newest.Leaf().NotAfter):
-		return newest, fmt.Sprintf("its certificate (%s) has ended, and clients refuse it: renew it", newest), ""
+		return newest, fmt.Sprintf("its certificate (%s) has expired, and clients refuse it: renew it", newest), ""
 	case now.Before(newest.Leaf().NotBefore):
 		return newest, fmt.Sprintf("its certificate does not begin before %s, and clients refuse it until then", stamp(newest.Leaf().NotBefore)), ""
 	}
@@ -116,7 +116,7 @@ func (kept *keptPair) ending(now time.Time) string {
 	if kept.good == nil || now.Before(kept.good.Leaf().NotAfter.Add(-warnBefore)) {
 		return ""
 	}
-	return fmt.Sprintf("its certificate (%s) ends within %d days: renew it, which cuts no connection", kept.good, int(warnBefore/24/time.Hour))
+	return fmt.Sprintf("its certificate (%s) expires within %d days: renew it, which cuts no connection", kept.good, int(warnBefore/24/time.Hour))
 }
 
 // Authority gives the CA of a Secret, nil when there never was one, and what is wrong with the Secret as

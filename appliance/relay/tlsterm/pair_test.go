@@ -113,7 +113,7 @@ func TestKeeper(t *testing.T) {
 	k.data = nil
 	k.want(t, "gone", "a", "it is not there", "")
 	k.put(made(t, "ended", noon.Add(-3*day), noon.Add(-day)))
-	k.want(t, "ended", "a", "has ended: renew it; the certificate before", "")
+	k.want(t, "ended", "a", "has expired: renew it; the certificate before", "")
 	k.put(made(t, "later", noon.Add(day), noon.Add(60*day)))
 	k.want(t, "not yet", "a", "does not begin before 2026-01-02 12:00 UTC; the certificate before (for a, until 2026-01-31 12:00 UTC) stays in use until then", "")
 	k.now = noon.Add(day)
@@ -121,15 +121,15 @@ func TestKeeper(t *testing.T) {
 	k.now = noon.Add(46*day - time.Second)
 	k.want(t, "15 days before its end", "later", "", "")
 	k.now = noon.Add(46 * day)
-	k.want(t, "14 days before its end", "later", "", "ends within 14 days: renew it")
+	k.want(t, "14 days before its end", "later", "", "expires within 14 days: renew it")
 	k.now = noon.Add(60 * day)
-	k.want(t, "at its end", "later", "has ended, and clients refuse it: renew it", "")
+	k.want(t, "at its end", "later", "has expired, and clients refuse it: renew it", "")
 	k.data = nil
-	k.want(t, "gone after its end", "later", "which has ended, stays in use", "")
+	k.want(t, "gone after its end", "later", "which has expired, stays in use", "")
 	k.Forget("default/web")
 	k.want(t, "forgotten", "", "it is not there", "")
 	k.put(made(t, "ended", noon.Add(-3*day), noon.Add(-day)))
-	k.want(t, "nothing better", "ended", "has ended, and clients refuse it", "")
+	k.want(t, "nothing better", "ended", "has expired, and clients refuse it", "")
 }
 
 // Due names what changes by time alone.

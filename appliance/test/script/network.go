@@ -163,7 +163,7 @@ func parseQuestion(from, to string, ping bool) (Question, error) {
 			q.Network, to = network, rest
 		}
 		if Ports[q.Network] == nil {
-			return q, fmt.Errorf("network %q is none of tcp, udp, sctp", q.Network)
+			return q, fmt.Errorf("network %q is unknown: use tcp, udp or sctp", q.Network)
 		}
 		if q.To, err = netip.ParseAddrPort(to); err != nil {
 			return q, err

@@ -16,7 +16,7 @@ func Annotations() string {
 		of, _, _ := strings.Cut(rows[i].Of, ",")
 		cells = append(cells, []string{rows[i].Key, string(rows[i].Effect), of})
 	}
-	return new(output.Grid).Text(cells...) + "\n`svcctl explain annotations NAME` tells what one does here.\n"
+	return new(output.Grid).Text(cells...) + "\n`svcctl explain annotations NAME` describes what one does here.\n"
 }
 
 // Annotation returns what an annotation does, or all of a name without a domain.
