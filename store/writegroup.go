@@ -202,7 +202,7 @@ func (t *transaction) warnOfFamilies(c *call) {
 		if changed == nil {
 			changed = t.changedSlices()
 		}
-		if why := object.OtherFamily(svc, t.slicesOf(key, changed)); why != "" {
+		if _, why := object.OtherFamily(svc, t.slicesOf(key, changed)); why != "" {
 			written.Warnings = append(written.Warnings, fmt.Sprintf("Service %s: %s", key, why))
 		}
 	}

@@ -49,7 +49,7 @@ func Test041_external_ip(t *testing.T) {
 			if err := b.notListed(t, f, f.at(f.external(n), 0).Addr()); err != nil {
 				t.Error(err)
 			}
-			b.hasProblem(t, f.object("Service", name), "warning", "externalIPs")
+			b.hasProblem(t, f.object("Service", name), "error", "externalIPs")
 		}
 	})
 }
@@ -136,7 +136,7 @@ func Test044_two_services_one_external_ip(t *testing.T) {
 			if err := b.tryReaches(b.EXT, "tcp", f.at(f.external(99), 80), masq, f.on(80, owner)...); err != nil {
 				t.Errorf("%s: %v", when, err)
 			}
-			b.hasProblem(t, f.object("Service", loser), "Conflict", f.external(99))
+			b.hasProblem(t, f.object("Service", loser), "PortConflict", f.external(99))
 		}
 	}
 	b.write("1.yaml", claim("second", b.L1))

@@ -51,6 +51,9 @@ func (r *resolver) addresses() addresses {
 		if !ok {
 			continue // refused by validation
 		}
+		if slices.Contains(all.of(nft.FamilyOf(a)).balancer, a) {
+			continue // it is served as a load balancer IP
+		}
 		if reason, why := r.facts.ExternalIPRefusal(a); reason != "" {
 			r.refuse(field, reason, "%s is not served: %s", a, why)
 			continue
@@ -63,7 +66,7 @@ func (r *resolver) addresses() addresses {
 			r.warn(r.ref, field, "FamilyNotServed",
 				"the Service has no cluster IP of the family of %s, so that address is not served; add the family to spec.ipFamilies", a)
 		}
-		if !slices.Contains(v.external, a) && !slices.Contains(v.balancer, a) {
+		if !slices.Contains(v.external, a) {
 			v.external = append(v.external, a)
 		}
 	}

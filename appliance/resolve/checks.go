@@ -87,8 +87,8 @@ func (r *resolver) judge(endpoints map[portKey][]endpoint) {
 			port := &r.Service.Spec.Ports[i]
 			proto, _ := nft.ProtocolNamed(port.Protocol)
 			key := portKey{port.Name, proto, family}
-			if len(endpoints[key]) == 0 {
-				continue
+			if len(endpoints[key]) == 0 || len(r.vips) > 0 && !r.vips.of(family).cluster.IsValid() {
+				continue // no address of the Service leads there
 			}
 			r.takeOut(endpoints[key])
 			if r.plan != nil && r.plan.Ports[i] != nil && r.facts.Verdict != nil {

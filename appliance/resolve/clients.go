@@ -48,8 +48,17 @@ func (r *resolver) readClients() clients {
 	if balanced {
 		c.ranges, c.ranged = r.sourceRanges()
 	}
+	if !r.Service.ExternallyAccessible() {
+		for _, key := range []string{AnnotationSourceSets, AnnotationSourceRangesApply} {
+			if _, given := r.Service.Metadata.Annotations[key]; given {
+				r.warnNoEffect(key, "has no effect: the Service has cluster IPs alone, which are open to all clients")
+			}
+		}
+		return c
+	}
 	names := r.sourceSetNames(&c, balanced)
-	c.everywhere = r.rangesApplyToAll()
+	limited := c.ranged || len(names) > 0 || c.nobody
+	c.everywhere = r.rangesApplyToAll(balanced && limited)
 	if len(names) > 0 && !balanced {
 		c.everywhere = true // there is no load balancer IP that they could be meant for
 	}
@@ -57,7 +66,7 @@ func (r *resolver) readClients() clients {
 		r.addSourceSet(&c, n)
 	}
 	field := annotation.Field(AnnotationSourceRangesApply)
-	if _, given := r.Service.Metadata.Annotations[AnnotationSourceRangesApply]; given && !c.ranged && len(names) == 0 && !c.nobody && !r.wrong[field] {
+	if _, given := r.Service.Metadata.Annotations[AnnotationSourceRangesApply]; given && !limited && !r.wrong[field] {
 		r.warn(r.ref, field, reasonNoEffect, "has no effect: the Service has neither spec.loadBalancerSourceRanges nor %s", AnnotationSourceSets)
 	}
 	return c
@@ -100,8 +109,8 @@ func (r *resolver) sourceRanges() (prefixes []netip.Prefix, given bool) {
 }
 
 // rangesApplyToAll reads the annotation, and else takes what holds for all Services, or for an NLB of AWS. What is
-// neither value is taken for the one that lets fewer in.
-func (r *resolver) rangesApplyToAll() bool {
+// neither value is taken for the one that lets fewer in; that is an error if it may shut a client out.
+func (r *resolver) rangesApplyToAll(shuts bool) bool {
 	value, given := r.Service.Metadata.Annotations[AnnotationSourceRangesApply]
 	switch {
 	case !given:
@@ -109,7 +118,11 @@ func (r *resolver) rangesApplyToAll() bool {
 	case value == "all", value == "load-balancer":
 		return value == "all"
 	}
-	r.refuseValue(AnnotationSourceRangesApply, reasonUnknownValue,
+	report := r.warnValue
+	if shuts {
+		report = r.refuseValue
+	}
+	report(AnnotationSourceRangesApply, reasonUnknownValue,
 		"%q is neither \"all\" nor \"load-balancer\"; source ranges hold on node ports and external IPs too until it is one of them", value)
 	return true
 }

@@ -37,7 +37,7 @@ func TestBury(t *testing.T) {
 		{"it says false", service(eject("false")), []string{r1}, nil, "all", "EndpointRefuses warning", 1},
 		{"a wrong value", service(eject("yes")), []string{r1}, nil, "all", "UnknownValue warning, EndpointRefuses warning", 1},
 		{"a check asks", service(checked("svcctl.io/eject=true")), []string{r1}, nil, "all", "", 0},
-		{"headless", service(eject("true"), headless), []string{r1}, nil, "none", "NotServed warning, NoEffect warning, EndpointRefuses warning", 1},
+		{"headless", service(eject("true"), headless), []string{r1}, nil, "none", "NotServed error, NoEffect warning, EndpointRefuses warning", 1},
 		{"UDP alone", service(eject("true"), udp), []string{r1}, nil, "none", "NoEffect warning", 0},
 		{"relayed", service(eject("true"), relayed), []string{r1}, nil, "none", "NoEffect warning, EndpointRefuses warning, NoRelay warning", 1},
 	} {

@@ -191,6 +191,7 @@ func Service(in Input, facts *Facts) Output {
 		endpoints := r.collect()
 		r.checkOut(endpoints)
 		r.judge(endpoints) // names lead to the endpoints, see Members
+		r.reportUnserved(endpoints, "")
 	case balanced:
 		r.resolve()
 	}
@@ -232,7 +233,7 @@ func (r *resolver) refuse(field, reason, format string, args ...any) {
 
 func (r *resolver) refuseExternalIPs(why string) {
 	if len(r.Service.Spec.ExternalIPs) > 0 {
-		r.warn(r.ref, "spec.externalIPs", "NotServed", "%s", why)
+		r.refuse("spec.externalIPs", "NotServed", "%s", why)
 	}
 }
 
@@ -285,9 +286,7 @@ func (r *resolver) resolve() {
 	idle, balance := r.idle, r.algorithm
 	r.vips = r.addresses()
 	endpoints := r.collect()
-	if why := object.OtherFamily(r.Service, r.Slices); why != "" {
-		r.refuse("spec.ipFamilies", "OtherFamily", "%s", why)
-	}
+	unwanted := r.otherFamily()
 	r.checkWeights(balance, endpoints)
 	r.checkOut(endpoints)
 	r.leaveOutFull(endpoints)
@@ -328,7 +327,7 @@ func (r *resolver) resolve() {
 			r.out.Ports = append(append(r.out.Ports, p), ranged...)
 		}
 	}
-	r.reportUnserved(endpoints, r.encrypted)
+	r.reportUnserved(endpoints, unwanted)
 }
 
 // portID names a Service port: "namespace/name" for the only, unnamed one.

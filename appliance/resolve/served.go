@@ -2,6 +2,7 @@ package resolve
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -19,42 +20,89 @@ const (
 	ReasonOrphanSlice = "OrphanSlice"
 )
 
-// reportUnserved reports the ports whose clients have no endpoint. ports are what was made of them.
-func (r *resolver) reportUnserved(endpoints map[portKey][]endpoint, encrypted []bool) {
+// reportUnserved reports the ports whose clients have no endpoint, in a family of the Service or in all but unwanted,
+// which is reported elsewhere.
+func (r *resolver) reportUnserved(endpoints map[portKey][]endpoint, unwanted string) {
 	cause := func(p Problem) bool { return p.Object == r.ref && !p.Warning }
 	if slices.ContainsFunc(r.out.Problems, cause) {
 		return // that is why
 	}
 	if !slices.ContainsFunc(r.Slices, func(s *object.EndpointSlice) bool { return len(s.Endpoints) > 0 }) {
-		if slices.ContainsFunc(r.out.Ports, func(p nft.ServicePort) bool { return !p.RelayAlone }) {
+		if r.Service.Headless() || slices.ContainsFunc(r.out.Ports, func(p nft.ServicePort) bool { return !p.RelayAlone }) {
 			r.reportNone()
 		}
 		return
 	}
 	for i := range r.Service.Spec.Ports {
 		port := &r.Service.Spec.Ports[i]
-		id := r.portID(port)
-		served, local, alone, planned := false, false, false, false
+		var planned, unserved, notLocal, down []nft.Family
 		for j := range r.out.Ports {
 			p := &r.out.Ports[j]
-			if p.ID != id || p.Protocol.Name() != port.Protocol {
+			if p.ID != r.portID(port) || p.Protocol.Name() != port.Protocol || p.RelayAlone {
 				continue
 			}
-			planned = true
-			alone = alone || p.RelayAlone
-			served = served || p.Takes(nft.PoolCluster)
-			local = local || p.Takes(nft.PoolLocal)
+			planned = append(planned, p.Family)
+			switch {
+			case p.Family.Name() == unwanted:
+			case !p.Takes(nft.PoolCluster):
+				unserved = append(unserved, p.Family)
+			case !p.Takes(nft.PoolLocal):
+				notLocal = append(notLocal, p.Family)
+			}
+			all := endpoints[portKey{port.Name, p.Protocol, p.Family}]
+			if r.out.FailingOpen > 0 && slices.ContainsFunc(p.Frontends, func(fe nft.Frontend) bool {
+				return allDown(p.Pools[fe.Inside.Pool], all) || allDown(p.Pools[fe.Outside.Pool], all)
+			}) {
+				down = append(down, p.Family)
+			}
 		}
 		switch {
-		case !planned || encrypted[i] || alone:
-		case !served:
-			r.reportPort(i, endpoints)
-		case !local && r.limitedToLocal() != "":
-			r.reportAt(i, ReasonNoLocalEndpoint, "%s is Local, and none of its %s has nodeName %s: %s",
-				r.limitedToLocal(), counted(r.total(i, endpoints), "endpoint"), r.facts.NodeName,
-				map[nft.Refusal]string{nft.Refuse: "clients are refused by this box", nft.Blackhole: "clients get no answer from this box"}[r.noLocal])
+		case len(unserved) > 0:
+			r.reportPort(i, endpoints, unserved, over(unserved, planned))
+		case len(notLocal) > 0 && r.limitedToLocal() != "":
+			r.reportNotLocal(i, endpoints, notLocal, over(notLocal, planned))
+		case len(down) > 0:
+			r.reportAt(i, over(down, planned), ReasonFailingOpen, "those of its endpoints that are near clients, by policy or zone, are all down, and traffic still goes to them; fix a server, or the check")
 		}
 	}
+}
+
+// otherFamily reports that all endpoints are of another family than an address, and returns the family of that address.
+func (r *resolver) otherFamily() (unwanted string) {
+	unwanted, why := object.OtherFamily(r.Service, r.Slices)
+	switch {
+	case why == "":
+	case len(r.Service.Spec.ClusterIPs) > 1 && object.Deref(r.Service.Spec.IPFamilyPolicy) != object.RequireDualStack:
+		r.warn(r.ref, "spec.ipFamilies", "OtherFamily", "%s", why) // it takes what there is
+	default:
+		r.refuse("spec.ipFamilies", "OtherFamily", "%s", why)
+	}
+	return unwanted
+}
+
+// allDown reports whether new connections go to endpoints that their check calls down alone: as too few are up, it is not
+// followed.
+func allDown(pool []netip.AddrPort, all []endpoint) bool {
+	return len(pool) > 0 && !slices.ContainsFunc(all, func(e endpoint) bool { return !e.notUp && slices.Contains(pool, e.addr) })
+}
+
+// over names the only family that a problem is about, of two; "": it is about all.
+func over(of, all []nft.Family) string {
+	if len(of) == len(all) {
+		return ""
+	}
+	return " over " + of[0].Name()
+}
+
+// reportNotLocal reports a port whose policy is Local and none of whose endpoints is on this box, or usable there.
+func (r *resolver) reportNotLocal(index int, endpoints map[portKey][]endpoint, families []nft.Family, over string) {
+	all, here := r.total(index, endpoints, families)
+	none := fmt.Sprintf("none of its %s has nodeName %s", counted(all, "endpoint"), r.facts.NodeName)
+	if here > 0 {
+		none = fmt.Sprintf("none of its %s on this box takes new connections", counted(here, "endpoint"))
+	}
+	r.reportAt(index, over, ReasonNoLocalEndpoint, "%s is Local, and %s: %s", r.limitedToLocal(), none,
+		map[nft.Refusal]string{nft.Refuse: "clients are refused by this box", nft.Blackhole: "clients get no answer from this box"}[r.noLocal])
 }
 
 // Bereft reports the ports whose endpoints all went when their frontends were granted: they lead back to the box.
@@ -85,45 +133,48 @@ func (r *resolver) reportNone() {
 	}
 }
 
-// reportPort reports why a port has no endpoint though slices have some.
-func (r *resolver) reportPort(index int, endpoints map[portKey][]endpoint) {
+// reportPort reports why a port has no endpoint in some families though slices have some.
+func (r *resolver) reportPort(index int, endpoints map[portKey][]endpoint, families []nft.Family, over string) {
 	port := &r.Service.Spec.Ports[index]
-	if n := r.total(index, endpoints); n > 0 {
-		r.reportAt(index, ReasonNoReadyEndpoint, "none of its %s takes new connections: not ready, taken out, or of weight 0", counted(n, "endpoint"))
+	if n, _ := r.total(index, endpoints, families); n > 0 {
+		r.reportAt(index, over, ReasonNoReadyEndpoint, "none of its %s takes new connections: not ready, taken out, or of weight 0", counted(n, "endpoint"))
 		return
 	}
 	var others []string
 	for key := range endpoints {
-		if key.name != port.Name || key.proto.Name() != port.Protocol {
+		if slices.Contains(families, key.family) {
 			others = append(others, fmt.Sprintf("%q/%s", key.name, key.proto.Name()))
 		}
 	}
 	slices.Sort(others)
 	if others = slices.Compact(others); len(others) > 0 {
-		r.reportAt(index, ReasonPortMismatch, "no endpoint has a port named %q of %s; they have %s", port.Name, port.Protocol, strings.Join(others, ", "))
+		r.reportAt(index, over, ReasonPortMismatch, "no endpoint has a port named %q of %s; they have %s", port.Name, port.Protocol, strings.Join(others, ", "))
 		return
 	}
-	r.reportAt(index, ReasonNoReadyEndpoint, "none of the endpoints of its EndpointSlices can be used")
+	r.reportAt(index, over, ReasonNoReadyEndpoint, "none of the endpoints of its EndpointSlices can be used")
 }
 
-func (r *resolver) reportAt(index int, reason, format string, args ...any) {
-	r.unserved(fmt.Sprintf("spec.ports[%d]", index), reason, "%s: %s", r.portText(index), fmt.Sprintf(format, args...))
+func (r *resolver) reportAt(index int, over, reason, format string, args ...any) {
+	r.unserved(fmt.Sprintf("spec.ports[%d]", index), reason, "%s%s: %s", r.portText(index), over, fmt.Sprintf(format, args...))
 }
 
 func (r *resolver) unserved(field, reason, format string, args ...any) {
 	r.out.Unserved = append(r.out.Unserved, Problem{Object: r.ref, Field: field, Reason: reason, Message: fmt.Sprintf(format, args...)})
 }
 
-// total counts the endpoints of a port in any state, in the families of its addresses.
-func (r *resolver) total(index int, endpoints map[portKey][]endpoint) (n int) {
+// total counts the endpoints of a port in any state, in some families, and those of this box among them.
+func (r *resolver) total(index int, endpoints map[portKey][]endpoint, families []nft.Family) (all, here int) {
 	port := &r.Service.Spec.Ports[index]
 	proto, _ := nft.ProtocolNamed(port.Protocol)
-	for _, family := range nft.Families {
-		if r.vips.of(family).cluster.IsValid() {
-			n += len(endpoints[portKey{port.Name, proto, family}])
+	for _, family := range families {
+		for _, e := range endpoints[portKey{port.Name, proto, family}] {
+			all++
+			if e.local {
+				here++
+			}
 		}
 	}
-	return n
+	return all, here
 }
 
 // limitedToLocal names the policy by which clients get local endpoints only; "": none, or other boxes serve them.

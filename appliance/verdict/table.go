@@ -62,7 +62,7 @@ var Table = []Row{
 	{Reason: "PortMismatch", Severity: wire.SeverityError, Effect: Fails, Text: "no endpoint has a port named \"http\"; they have \"web\"", Next: "name the port alike in the Service and its EndpointSlices (PLACE)"},
 	{Reason: "NoLocalEndpoint", Severity: wire.SeverityError, Effect: Fails, Text: "the policy is Local, and none of its 3 endpoints has nodeName gw1: clients get no answer from this box", Next: "remove nodeName of the endpoints, or set the policy to Cluster"},
 	{Reason: "OrphanSlice", Severity: wire.SeverityWarning, Text: "EndpointSlice web-1 names Service wbe, which does not exist. Did you mean web?", Next: "correct its label kubernetes.io/service-name (PLACE)"},
-	{Reason: "OtherFamily", Severity: wire.SeverityError, Effect: Fails, Text: "all endpoints are of the family that the Service has no address of", Next: explainNext},
+	{Reason: "OtherFamily", Effect: Fails, Text: "all endpoints are of another family than an address of the Service, whose clients are refused; a warning with PreferDualStack, which takes what there is", Next: explainNext},
 	{Reason: "NoSuchPort", Text: "some of its Pods have no container port for a targetPort", Next: explainNext},
 
 	// Health of endpoints.
@@ -82,7 +82,7 @@ var Table = []Row{
 	{Reason: "Pending", Severity: wire.SeverityError, Effect: Fails, Text: "it has no load balancer IP: there is no pool for it, or all addresses are taken", Next: "svcctl alloc; add a pool by loadBalancerPool in /etc/svcctl/svcctl.yaml, or an IPAddressPool", Plain: "svcctl alloc; add a pool by --load-balancer-pool, or an IPAddressPool"},
 	{Reason: "RangeFull", Effect: Stays, Text: "no free value is left in a range of cluster IPs or node ports", Next: "svcctl alloc lists the holders"},
 	{Reason: "OutsideRange", Effect: Stays, Text: "a value lies outside of all ranges", Next: "svcctl alloc lists the ranges"},
-	{Reason: "Conflict", Effect: Stays, Text: "another owner has the object, or another Service has one of its addresses or ports", Next: "svcctl alloc lists the holders"},
+	{Reason: "Conflict", Effect: Stays, Text: "another owner has the object, or another Service has an allocated value of it", Next: "svcctl alloc lists the holders"},
 	{Reason: "PortConflict", Severity: wire.SeverityError, Effect: Fails, Text: "another Service, which asked first, has a port at an address, or a node port: it is not served there", Next: "choose another address or port (PLACE): svcctl alloc lists the holders"},
 	{Reason: "HostAddress", Effect: Fails, Text: "an address belongs to this box, or to a host beside it, and is not served", Next: "choose another address (PLACE)"},
 	{Reason: "OutsideExternalIPRange", Effect: Fails, Text: "an external IP lies in no --external-ip-range", Next: "choose another address (PLACE)"},

@@ -268,34 +268,42 @@ func completeFamilies(svc *Service, boxFamilies []string) Errors {
 	return nil
 }
 
-// OtherFamily returns why none of the endpoints of a Service is used, if the cause is that they are all of a family
-// in which it has no address; else "". A headless Service has no address, and uses endpoints of every family.
-func OtherFamily(svc *Service, slices []*EndpointSlice) string {
-	if svc.Headless() || svc.Spec.Type == TypeExternalName || len(svc.Spec.ClusterIPs) != 1 {
-		return ""
+// OtherFamily returns why clients of a Service are refused, if the cause is that its endpoints are all of the other
+// family than their addresses, which are of the returned one; else "". A headless Service has no address, and uses
+// endpoints of every family.
+func OtherFamily(svc *Service, slices []*EndpointSlice) (family, why string) {
+	if svc.Headless() || svc.Spec.Type == TypeExternalName {
+		return "", ""
 	}
-	own, other := familyOf(svc.Spec.ClusterIPs[0]), IPv6
-	if own == IPv6 {
-		other = IPv4
-	}
-	unused := map[string]bool{}
+	endpoints := map[string]map[string]bool{IPv4: {}, IPv6: {}}
 	for _, s := range slices {
 		for i := range s.Endpoints {
-			switch {
-			case s.AddressType == own:
-				return ""
-			case s.AddressType == other && len(s.Endpoints[i].Addresses) > 0:
-				unused[s.Endpoints[i].Addresses[0]] = true
+			if of := endpoints[s.AddressType]; of != nil && len(s.Endpoints[i].Addresses) > 0 {
+				of[s.Endpoints[i].Addresses[0]] = true
 			}
 		}
 	}
-	endpoints := "the 1 endpoint is"
-	switch n := len(unused); {
-	case n == 0:
-		return ""
-	case n > 1:
-		endpoints = fmt.Sprintf("all %d endpoints are", n)
+	for i, ip := range svc.Spec.ClusterIPs {
+		own, other := familyOf(ip), IPv6
+		if own == IPv6 {
+			other = IPv4
+		}
+		if len(endpoints[own]) > 0 || len(endpoints[other]) == 0 {
+			continue
+		}
+		all := "the 1 endpoint is"
+		if n := len(endpoints[other]); n > 1 {
+			all = fmt.Sprintf("all %d endpoints are", n)
+		}
+		if len(svc.Spec.ClusterIPs) > 1 {
+			why = fmt.Sprintf("%s %s, so every client of its %s addresses is refused: name %s endpoints", all, other, own, own)
+			if i > 0 { // the first family stays
+				why += ", or set spec.ipFamilyPolicy to SingleStack"
+			}
+			return own, why
+		}
+		return own, fmt.Sprintf("its addresses are %s and %s %s, so every client is refused: set spec.ipFamilyPolicy to PreferDualStack, or make the Service anew with spec.ipFamilies: [%s]",
+			own, all, other, other)
 	}
-	return fmt.Sprintf("its addresses are %s and %s %s, so every client is refused: set spec.ipFamilyPolicy to PreferDualStack, or make the Service anew with spec.ipFamilies: [%s]",
-		own, endpoints, other, other)
+	return "", ""
 }

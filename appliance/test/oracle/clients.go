@@ -19,7 +19,10 @@ const (
 // balancer IPs, with --source-ranges-apply all also to external IPs and node ports (behavior 34),
 // never to cluster IPs (behavior 39), and to internal sources too (behavior 33). A family
 // that is not listed is denied (behavior 37).
-func (w *World) mayConnect(f frontend, client netip.Addr) bool {
+func (w *World) mayConnect(f frontend, client netip.Addr) bool { return w.admits(f, client, false) }
+
+// admits is mayConnect with the answer for what cannot be read: the box closes, the author may have wanted the client.
+func (w *World) admits(f frontend, client netip.Addr, doubt bool) bool {
 	annotations, balanced := f.service.Metadata.Annotations, f.service.Spec.Type == object.TypeLoadBalancer
 	names := splitNames(annotations[annotationSets])
 	var ranges []string
@@ -30,7 +33,7 @@ func (w *World) mayConnect(f frontend, client netip.Addr) bool {
 	}
 	everywhere := w.Box.SourceRangesApplyAll
 	if value, given := annotations[annotationRangesApply]; given {
-		everywhere = value != "load-balancer" // behavior 207: what is not understood closes
+		everywhere = value == "all" || value != "load-balancer" && !doubt // behavior 207: what is not understood closes
 	}
 	if len(names) > 0 && !balanced {
 		everywhere = true // behavior 209
@@ -46,6 +49,10 @@ func (w *World) mayConnect(f frontend, client netip.Addr) bool {
 	for _, name := range names {
 		name, deny := strings.CutPrefix(name, "!")
 		prefixes, known := w.Box.SourceSets[name]
+		if !known && doubt {
+			listed = listed || !deny
+			continue
+		}
 		switch within := anyContains(prefixes, client); {
 		case !known, deny && within:
 			return false // behaviors 208 and 210

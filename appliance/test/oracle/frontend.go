@@ -57,6 +57,7 @@ func (w *World) frontends() []frontend {
 			all = append(all, w.rangesOf(service, port)...)
 		}
 	}
+	all = slices.DeleteFunc(all, w.isTaken)
 	claims := slices.Clone(all)
 	// A load balancer IP of an older Service cannot be an external IP of another, whatever the port.
 	return slices.DeleteFunc(all, func(f frontend) bool {

@@ -417,3 +417,15 @@ func shuffled[T any](r *rand.Rand, values []T) []T {
 	r.Shuffle(len(values), func(i, j int) { values[i], values[j] = values[j], values[i] })
 	return values
 }
+
+// StandardBox is a box with default flags in the network of generated worlds.
+func StandardBox() Box {
+	return Box{NodeName: "gw1", Interfaces: slices.Clone(interfaces), Gateways: gateways, Primary: primary, ServiceRanges: serviceRanges, Ping: PingWhenReady}
+}
+
+// GenerateOn is Generate on a box.
+func GenerateOn(box Box, r *rand.Rand) *World {
+	g := newGenerator(r, box)
+	g.fill()
+	return g.world
+}

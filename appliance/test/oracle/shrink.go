@@ -63,6 +63,9 @@ func (w *World) simpler() []*World {
 	for at := range w.Down {
 		try(func(w *World) { delete(w.Down, at) })
 	}
+	for i := range w.Programs {
+		try(func(w *World) { w.Programs = slices.Delete(w.Programs, i, i+1) })
+	}
 	for _, change := range simplerBoxes(&w.Box) {
 		try(func(w *World) { change(&w.Box) })
 	}
@@ -147,7 +150,7 @@ func simplerBoxes(box *Box) []func(*Box) {
 }
 
 func (w *World) clone() *World {
-	copied := &World{Box: w.Box, Down: maps.Clone(w.Down)}
+	copied := &World{Box: w.Box, Down: maps.Clone(w.Down), Programs: slices.Clone(w.Programs)}
 	copied.Box.Interfaces = slices.Clone(w.Box.Interfaces)
 	for i := range copied.Box.Interfaces {
 		copied.Box.Interfaces[i].Addresses = slices.Clone(copied.Box.Interfaces[i].Addresses)

@@ -33,6 +33,9 @@ func (w *World) String() string {
 	if len(w.Down) > 0 {
 		fmt.Fprintf(&b, "down %v\n", slices.SortedFunc(maps.Keys(w.Down), netip.AddrPort.Compare))
 	}
+	for _, p := range w.Programs {
+		fmt.Fprintf(&b, "a program at %s %v\n", p.Protocol, p.At)
+	}
 	return b.String()
 }
 

@@ -17,6 +17,8 @@ type World struct {
 	Endpoints []*object.Endpoints
 	// Down are the servers that do not answer checks.
 	Down map[netip.AddrPort]bool
+	// Programs listen on the host, since before there were Services.
+	Programs []Program
 }
 
 // Box describes the appliance's host and flags. It has more than 15 fields: one for each flag.
