@@ -188,7 +188,13 @@ func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan
 			a.serve.late = nil
 			a.log.Warn("svcctl serve is away: another box should take over, if there is one", "since", a.serve.since)
 			a.judge()
-		case a.segments.links = <-links:
+		case now := <-links:
+			if a.segments.links == nil { // a name may be misspelled, or the interface may come later
+				for _, problem := range missing(now, a.cfg.L2) {
+					a.log.Warn(problem)
+				}
+			}
+			a.segments.links = now
 			if err := a.placeAll(ctx); err != nil {
 				return err
 			}

@@ -273,6 +273,36 @@ func (b *box) isAnswered(t *testing.T, when string, f family, addr, mac string) 
 	})
 }
 
+// Test804_an_interface_that_comes_later: an announcer starts with the name of an interface that does not exist, warns in its log and in
+// status, and announces there once it exists.
+func Test804_an_interface_that_comes_later(t *testing.T) {
+	b, _ := announced(t)
+	announcer := b.svcctl.Announcer("--l2", "ppp7")
+	announcer.Launch()
+	vip := families[0].segmentVIP(1)
+	const problem = "nothing is announced on ppp7: there is no such interface, or it is down (up are "
+	eventually(t, time.Minute, func() error {
+		out, errOut, _ := b.svcctl.Svcctl("status")
+		if !strings.Contains(out, problem) || !strings.Contains(announcer.Log(), problem) {
+			return fmt.Errorf("status: %s%s; log: %s", out, errOut, announcer.Log())
+		}
+		return nil
+	})
+	b.GW1.SetDown("ext0")
+	if _, _, err := b.GW1.Run("ip", "link", "set", "ext0", "name", "ppp7"); err != nil {
+		t.Fatal(err)
+	}
+	b.GW1.SetUp("ppp7")
+	b.becomes(t, vip, "l2 ppp7 announced")
+	eventually(t, time.Minute, func() error {
+		if out, _, _ := b.svcctl.Svcctl("status"); strings.Contains(out, "nothing is announced on ppp7") {
+			return fmt.Errorf("status: %s", out)
+		}
+		return nil
+	})
+	announcer.Stop()
+}
+
 // Killing serve 20 times changes nothing that is announced: no frame about an address of a
 // Service leaves the box but answers.
 func Test264_announcements_outlive_serve(t *testing.T) {
