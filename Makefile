@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build deps lint test test-unit race conformance browser bench soak kernels package package-test package-vm fuzz demo demo-fleet demo-pair fleet golden clean
+.PHONY: help build deps lint test test-unit busy race conformance browser bench soak kernels package package-test package-vm fuzz demo demo-fleet demo-pair fleet golden clean
 
 # The system programs live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -80,8 +80,12 @@ browser: deps build ## the dashboard in Chromium, headless, and axe-core (root o
 	cd api/conformance/browser && CGO_ENABLED=0 go vet ./... && \
 		CGO_ENABLED=0 SVCCTL_REQUIRE_PRIVILEGED=1 go test -count=1 -timeout $(TIMEOUT) $(EXEC) ./...
 
-test-unit: ## the tests that need no rights and no programs
-	go test ./...
+test-unit: ## the tests that need no rights and no programs, within a minute
+	go test -short ./...
+
+TIMES ?= 5
+busy: ## make test TIMES (5) times beside LOOPS (16) busy loops; also each failure that a second run forgives (root or sudo)
+	@.ci/busy $(TIMES) $(MAKE) test
 
 # Left out: packages whose tests run the built program, which the detector does not see.
 RACE_WITHOUT = /appliance/(bench|e2e|soak)$$|/\.ci/

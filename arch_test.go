@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -237,33 +238,51 @@ func sources(t *testing.T) (*token.FileSet, []source) {
 	return fset, slices.DeleteFunc(all, func(s source) bool { return s.module != "." })
 }
 
-// allSources parses every Go file of the repository, those of the test modules too.
+// allSources parses every Go file of the repository, those of the test modules too, once for all tests.
 func allSources(t *testing.T) (*token.FileSet, []source) {
 	t.Helper()
+	fset, all, err := parsed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fset, slices.Clone(all)
+}
+
+var parsed = onceParsed()
+
+func onceParsed() func() (*token.FileSet, []source, error) {
 	fset := token.NewFileSet()
-	names := files(t)
-	modules := map[string]bool{}
-	for _, name := range names {
-		if path.Base(name) == "go.mod" {
-			modules[path.Dir(name)] = true
-		}
-	}
-	var all []source
-	for _, name := range names {
-		if path.Ext(name) != ".go" {
-			continue
-		}
-		file, err := parser.ParseFile(fset, name, nil, parser.ParseComments)
+	parse := sync.OnceValues(func() (all []source, err error) {
+		names, err := listFiles()
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
-		in := path.Dir(name)
-		for !modules[in] {
-			in = path.Dir(in)
+		modules := map[string]bool{}
+		for _, name := range names {
+			if path.Base(name) == "go.mod" {
+				modules[path.Dir(name)] = true
+			}
 		}
-		all = append(all, source{name, path.Dir(name), in, strings.HasSuffix(name, "_test.go"), file})
+		for _, name := range names {
+			if path.Ext(name) != ".go" {
+				continue
+			}
+			file, err := parser.ParseFile(fset, name, nil, parser.ParseComments)
+			if err != nil {
+				return nil, err
+			}
+			in := path.Dir(name)
+			for !modules[in] {
+				in = path.Dir(in)
+			}
+			all = append(all, source{name, path.Dir(name), in, strings.HasSuffix(name, "_test.go"), file})
+		}
+		return all, nil
+	})
+	return func() (*token.FileSet, []source, error) {
+		all, err := parse()
+		return fset, all, err
 	}
-	return fset, all
 }
 
 // built are the names of what tools leave behind, as .gitignore has them.
@@ -272,8 +291,15 @@ var built = []string{"*.test", "*.out", "*.prof", "svcctl"}
 // files lists the files of the repository: not what was built, not what git keeps.
 func files(t *testing.T) []string {
 	t.Helper()
-	var all []string
-	err := filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
+	all, err := listFiles()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func listFiles() (all []string, err error) {
+	err = filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
@@ -288,10 +314,7 @@ func files(t *testing.T) []string {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
+	return all, err
 }
 
 // imports lists what a file imports.

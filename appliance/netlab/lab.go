@@ -59,6 +59,9 @@ func New(t testing.TB) *Lab {
 // namespaces.
 func (l *Lab) firstHost() *Host {
 	l.t.Helper()
+	if testing.Short() {
+		l.t.Skip("SKIPPED: tests with -short make no networks")
+	}
 	h, err := newHost("fabric")
 	if errors.Is(err, os.ErrPermission) {
 		const advice = "packet tests need root (CAP_SYS_ADMIN and CAP_NET_ADMIN) to make network namespaces: run `sudo make test`"

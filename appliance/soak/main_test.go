@@ -16,7 +16,7 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	netlab.Parallel(8) // of those that may run at the same time; the ones with load run alone
-	if os.Geteuid() != 0 {
+	if os.Geteuid() != 0 || testing.Short() {
 		return m.Run() // every test skips, or fails when it must not
 	}
 	dir, err := os.MkdirTemp("", "svcctl-soak-")

@@ -58,6 +58,9 @@ type cluster struct {
 // here on: it has no t.Setenv, and what it changes for its boxes it changes in them, not in the package.
 func startEtcd(t testing.TB, members int) *cluster {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("SKIPPED: tests with -short start no etcd")
+	}
 	besideOthers(t)
 	program, err := exec.LookPath("etcd")
 	if err != nil {
