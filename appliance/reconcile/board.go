@@ -13,7 +13,7 @@ import (
 )
 
 // Board shows the newest status and which revision is in the kernel to other goroutines.
-// It implements api.Backend.
+// It implements api.Backend. It has more than 15 fields: what the status is made of has one lock.
 type Board struct {
 	accepted func() (accepted, concerning uint64) // store.Revisions
 	rescan   func(context.Context) error
