@@ -38,7 +38,7 @@ func Remarks(o object.Object) (list []Remark) {
 			continue
 		}
 		switch {
-		case r.Of == ofSvcctl && r.Effect == Named && slices.Contains(judgedKinds, kind):
+		case r.Of == ofSvcctl && r.Effect == Named && r.isPattern() && slices.Contains(judgedKinds, kind): // not of one that had an effect once
 			list = append(list, Remark{Field: Field(key), Text: r.Text + misspelled(key), Refused: true})
 		case !slices.Contains(r.kinds(), kind):
 			if text := r.elsewhere(kind); text != "" && r.Of == ofSvcctl {

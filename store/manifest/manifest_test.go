@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -430,6 +431,14 @@ func TestSecrets(t *testing.T) {
 		}
 		if text := fmt.Sprint(f.Problems); strings.Contains(text, "hunter2") || strings.Contains(text, "31337") {
 			t.Errorf("%s: the message shows the value: %s", name, text)
+		}
+	}
+}
+
+func TestNearest(t *testing.T) {
+	for word, want := range map[string]string{"shpo": "shop", "wbe": "web", "web1": "web", "invocies": "invoices", "x": "", "redis": "", "wb": "web"} {
+		if got := Nearest(word, slices.Values([]string{"shop", "web", "invoices"})); got != want {
+			t.Errorf("nearest to %q: %q, want %q", word, got, want)
 		}
 	}
 }

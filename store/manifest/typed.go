@@ -413,25 +413,28 @@ func (p *plan) nearest(key string) string {
 	return Nearest(key, slices.Values(p.names))
 }
 
-// editDistance is the Levenshtein distance of two names, or more than most.
+// editDistance is the number of letters to insert, delete, replace or swap with the next one between two names (optimal string
+// alignment), or more than most.
 func editDistance(a, b string, most int) int {
 	if len(a)-len(b) > most || len(b)-len(a) > most {
 		return most + 1
 	}
-	row := make([]int, len(b)+1)
+	before, above, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j
 	}
 	for i := 1; i <= len(a); i++ {
-		diagonal := row[0]
+		before, above, row = above, row, before
 		row[0] = i
 		for j := 1; j <= len(b); j++ {
-			cost := diagonal
+			change := above[j-1]
 			if a[i-1] != b[j-1] {
-				cost++
+				change++
 			}
-			diagonal = row[j]
-			row[j] = min(cost, row[j]+1, row[j-1]+1)
+			row[j] = min(change, row[j-1]+1, above[j]+1)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
 		}
 	}
 	return row[len(b)]
