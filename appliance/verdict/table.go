@@ -3,6 +3,7 @@ package verdict
 // This file is long because it has a row for every condition.
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -47,8 +48,8 @@ type Row struct {
 	By       Grouping
 	// Text is an example, or what the condition means, for the manual.
 	Text string
-	// Next is the next step as installed by the package, and Plain without systemd; "": the same. NAME, NS and PLACE stand
-	// for the Service, its namespace, and the file and line.
+	// Next is the next step as installed by the package, and Plain without systemd; "": the same. NAME, NS, PLACE, FILE and KEY
+	// stand for the Service, its namespace, the file and line, the file, and the annotation.
 	Next, Plain string
 }
 
@@ -123,12 +124,12 @@ var Table = []Row{
 	{Reason: "FailedToStartServiceHealthcheck", Effect: Fails, Text: "the health-check node port cannot be opened", Next: explainNext},
 
 	// Settings of Services.
-	{Reason: "InvalidAnnotation", Effect: Fails, Text: "the value of an annotation cannot be used; an error when a port is not served for it", Next: "correct it (PLACE): docs/annotations.md"},
-	{Reason: "UnknownValue", Effect: Fails, Text: "the value of an annotation is not known", Next: "correct it (PLACE): docs/annotations.md"},
+	{Reason: "InvalidAnnotation", Effect: Fails, Text: "the value of an annotation cannot be used; an error when a port is not served for it", Next: "correct it (PLACE): svcctl explain annotations KEY"},
+	{Reason: "UnknownValue", Effect: Fails, Text: "the value of an annotation is not known", Next: "correct it (PLACE): svcctl explain annotations KEY"},
 	{Reason: "UnknownSourceSet", Effect: Fails, Text: "there is no source set of a name: nobody is let in", Next: "name a --source-set of the box"},
 	{Reason: "InvalidSourceSets", Effect: Fails, Text: "the names of source sets cannot be read", Next: "correct it (PLACE)"},
 	{Reason: "SourceSet", Text: "the file of a source set cannot be read", Next: "correct the file"},
-	{Reason: "NoEffect", Text: "an annotation or a field has no effect here", Next: "docs/annotations.md"},
+	{Reason: "NoEffect", Text: "an annotation or a field has no effect here", Next: "svcctl explain annotations KEY"},
 	{Reason: "NotServed", Effect: Fails, Text: "something of it cannot be served here, and is left out", Next: explainNext},
 	{Reason: "NotSupported", Effect: Fails, Text: "the kernel of this box lacks what a setting needs", Next: "svcctl doctor"},
 	{Reason: "LimitNeverReached", Text: "a limit is never reached", Next: explainNext},
@@ -145,16 +146,16 @@ var Table = []Row{
 	{Reason: "BridgedEndpoints", Text: "an endpoint behind a bridge does not reach itself through the Service", Next: "svcctl doctor"},
 
 	// Files and objects.
-	{Reason: "Syntax", Effect: Stays, Text: "a document is not YAML or JSON: its last valid version stays in force", Next: "correct PLACE; `svcctl validate` checks it"},
+	{Reason: "Syntax", Effect: Stays, Text: "a document is not YAML or JSON: its last valid version stays in force", Next: "correct PLACE; `svcctl validate FILE` checks it"},
 	{Reason: "Encoding", Effect: Stays, Text: "a file is not UTF-8", Next: "correct PLACE"},
-	{Reason: "LimitExceeded", Effect: Stays, Text: "a document exceeds a limit", Next: "correct PLACE: docs/limits.md"},
+	{Reason: "LimitExceeded", Effect: Stays, Text: "a document exceeds a limit", Next: "correct PLACE: docs/manifests.md lists the limits"},
 	{Reason: "DuplicateKey", Effect: Stays, Text: "a key is there twice", Next: "correct PLACE"},
 	{Reason: "UnknownField", Effect: Stays, Text: "the kind has no such field", Next: "correct PLACE; `svcctl explain KIND` lists the fields"},
 	{Reason: "WrongType", Effect: Stays, Text: "a value has the wrong type", Next: "correct PLACE"},
 	{Reason: "Required", Effect: Stays, Text: "kind, apiVersion or name is missing", Next: "correct PLACE"},
 	{Reason: "UnsupportedVersion", Effect: Stays, Text: "a kind is served in another version", Next: "correct PLACE"},
 	{Reason: "AmbiguousText", Text: "unquoted yes, no, on, off", Next: "quote it (PLACE)"},
-	{Reason: "IgnoredField", Text: "a field of Kubernetes has no effect here", Next: "docs/limits.md"},
+	{Reason: "IgnoredField", Text: "a field of Kubernetes has no effect here", Next: "remove it (PLACE)"},
 	{Reason: "FieldValueInvalid", Effect: Stays, Text: "the value of a field is refused: the last valid version stays in force", Next: "correct PLACE"},
 	{Reason: "FieldValueRequired", Effect: Stays, Text: "a field is missing", Next: "correct PLACE"},
 	{Reason: "FieldValueNotSupported", Effect: Stays, Text: "a field has none of its values", Next: "correct PLACE"},
@@ -164,7 +165,7 @@ var Table = []Row{
 	{Reason: "FieldValueTooMany", Effect: Stays, Text: "a list is too long", Next: "correct PLACE"},
 	{Reason: "Unmerged", Effect: Stays, Text: "a document cannot be joined with what clients of the API added", Next: "correct PLACE"},
 	{Reason: "Unusual", Text: "accepted, but strange", Next: explainNext},
-	{Reason: "Unpinned", Text: "an allocated value is not written into its file", Next: "svcctl pin"},
+	{Reason: "Unpinned", Text: "an allocated value is not written into its file", Next: "svcctl pin -f FILE"},
 	{Reason: "Unreadable", Text: "a file or directory cannot be opened or read: what it held stays in force", Next: "namei -l FILE"},
 	{Reason: "DirectoryUnavailable", Text: "a watched directory is gone, or empty without a trace: what it held stays in force", Next: "put it back; `svcctl release` confirms a removal"},
 	{Reason: "Polling", Text: "changes of a directory are found by looking", Next: "svcctl doctor"},
@@ -174,8 +175,8 @@ var Table = []Row{
 	// Changes that wait.
 	{Reason: "MassRemovalHeld", Text: "412 Services vanished from the manifests and stay in force", Next: "svcctl release"},
 	{Reason: "UnknownServicesHeld", Text: "the kernel serves what no object declares", Next: "svcctl release"},
-	{Reason: "NotConfirmed", Text: "nobody confirmed a trial: files are held as before", Next: "svcctl trial"},
-	{Reason: "TrialHeldBack", Text: "whether a trial was confirmed is not known on this box", Next: "svcctl trial"},
+	{Reason: "NotConfirmed", Text: "nobody confirmed a trial: files are held as before", Next: "svcctl confirm takes the files as they are"},
+	{Reason: "TrialHeldBack", Text: "whether a trial was confirmed is not known on this box", Next: "connect it to its fleet: svcctl get boxes"},
 	{Reason: "RolloutStopped", Text: "a rollout has stopped", Next: "svcctl rollout status"},
 
 	// The box.
@@ -192,12 +193,12 @@ var Table = []Row{
 	{Reason: "NotCounted", Text: "open connections are not counted", Next: "svcctl doctor"},
 
 	// Fleets.
-	{Reason: "SourceDiffers", Text: "this box has something else in a directory than is in force", Next: "svcctl fleet source"},
-	{Reason: "SourceBehind", Text: "this box has something older in a directory than is in force", Next: "svcctl fleet source"},
-	{Reason: "SourceHasNoReader", Text: "no box reads a directory", Next: "svcctl fleet source"},
-	{Reason: "FleetTokens", Text: "this box gets no news of its fleet", Next: "svcctl fleet status"},
-	{Reason: "FleetReport", Text: "this box cannot report to its fleet", Next: "svcctl fleet status"},
-	{Reason: "FleetForeign", Text: "something else than a box writes into the fleet's keys of etcd", Next: "svcctl fleet status"},
+	{Reason: "SourceDiffers", Text: "this box has something else in a directory than is in force", Next: "svcctl source list"},
+	{Reason: "SourceBehind", Text: "this box has something older in a directory than is in force", Next: "svcctl source list"},
+	{Reason: "SourceHasNoReader", Text: "no box reads a directory", Next: "svcctl source list"},
+	{Reason: "FleetTokens", Text: "this box gets no news of its fleet", Next: "svcctl get boxes"},
+	{Reason: "FleetReport", Text: "this box cannot report to its fleet", Next: "svcctl get boxes"},
+	{Reason: "FleetForeign", Text: "something else than a box writes into the fleet's keys of etcd", Next: "svcctl fleet status, with --fleet and --etcd"},
 	{Reason: "FleetReplica", Text: "the replica on this box cannot be written", Next: "df, of --data-dir"},
 }
 
@@ -264,6 +265,10 @@ func next(p *wire.Problem, packaged wire.Packaged) string {
 	if place == "" {
 		text = strings.Replace(strings.Replace(text, " (PLACE)", "", 1), "correct PLACE", "correct it", 1)
 	}
+	if key, is := strings.CutPrefix(p.Field, "metadata.annotations["); is {
+		text = strings.Replace(text, "KEY", strings.TrimSuffix(key, "]"), 1)
+	}
+	text = strings.Replace(text, " KEY", "", 1)
 	namespace, name, is := strings.Cut(strings.TrimPrefix(p.Object, service), "/")
 	if !is || !strings.HasPrefix(p.Object, service) {
 		if text == explainNext {
@@ -271,7 +276,7 @@ func next(p *wire.Problem, packaged wire.Packaged) string {
 		}
 		namespace, name = "NAMESPACE", "NAME"
 	}
-	return strings.NewReplacer("NAME", name, "NS", namespace, "PLACE", place).Replace(text)
+	return strings.NewReplacer("NAME", name, "NS", namespace, "PLACE", place, "FILE", cmp.Or(p.File, "FILE")).Replace(text)
 }
 
 // service begins the text of a reference to a Service (object.Ref.String).

@@ -38,6 +38,9 @@ func Cluster(text string, options Options) (*Imported, error) {
 		r.object(&file.Documents[i])
 	}
 	r.settings()
+	if r.out.What == "" { // pools and the like alone
+		r.out.What, r.out.Done, r.out.Described = "object", len(r.out.Kept), len(r.out.Kept)+r.unserved
+	}
 	r.namespaces()
 	return r.result()
 }
@@ -67,6 +70,7 @@ type cluster struct {
 	sliced, endpoints map[string]bool // Services that have some
 	ips               []string        // load balancer IPs that they have
 	pools, announced  bool            // there are objects of MetalLB about them
+	unserved          int             // objects of kinds that are not served
 }
 
 // settings adds the flags and programs that the box needs besides.
@@ -95,7 +99,8 @@ func (r *cluster) problem(p manifest.Problem) {
 	switch {
 	case p.Reason == manifest.ReasonNotServed && p.Object.Kind == object.KindNamespace: // those of the objects are written anyway
 	case p.Reason == manifest.ReasonNotServed:
-		r.lose(nil, line, "%s %s is left out: %s", p.Object.Kind, p.Object.Name, p.Message)
+		r.unserved++
+		r.lose(nil, line, "%s %s is left out: %s", p.Object.Kind, p.Object.Name, strings.TrimSuffix(p.Message, "; the document is ignored"))
 	case p.Warning:
 		r.lose(nil, line, "%s: %s", p.Object, p.Message)
 	default:
@@ -140,18 +145,23 @@ func (r *cluster) object(d *manifest.Document) {
 		delete(meta.Labels, "endpointslice.kubernetes.io/managed-by")
 		delete(meta.Labels, "endpoints.kubernetes.io/managed-by")
 	}
-	for _, f := range annotation.Foreigners(o) {
-		line, _ := d.Position("metadata." + f.Field)
+	served := true
+	for _, f := range append(annotation.Foreigners(o), annotation.Notes(o)...) {
+		line, _ := d.Position(f.Field)
 		k.Losses = append(k.Losses, Loss{line, f.String()})
+		row := annotation.Find(strings.TrimSuffix(strings.TrimPrefix(f.Field, "metadata.annotations["), "]"))
+		served = served && (row == nil || row.Effect != annotation.Refused)
 	}
 	switch o := o.(type) {
 	case *object.Service:
 		if key := d.Object.GetMeta().Namespace + "/" + meta.Name; !r.sliced[key] && !r.endpoints[key] && o.Spec.Type != object.TypeExternalName {
 			lose("spec", "there are no endpoints of it among the objects: clients are refused until an EndpointSlice is written")
+			served = false
 		}
 		r.out.What = "Service"
-		r.out.Described++
-		r.out.Done++
+		if r.out.Described++; served {
+			r.out.Done++
+		}
 		r.service(o, lose)
 	case *object.EndpointSlice:
 		targets, nodes := 0, 0

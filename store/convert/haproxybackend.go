@@ -22,7 +22,7 @@ var haproxyQuiet = []string{"description", "id", "enabled", "guid"}
 var haproxyProcess = []string{
 	"daemon", "pidfile", "log", "log-tag", "log-format", "log-send-hostname", "user", "group", "uid", "gid", "chroot", "nbproc", "nbthread", "ulimit-n", "node", "setenv", "presetenv",
 	"master-worker", "stats socket", "stats timeout", "option tcplog", "option httplog", "option dontlognull", "option logasap", "option dontlog-normal", "option log-health-checks",
-	"option log-separate-errors", "errorfile",
+	"option log-separate-errors",
 }
 
 // haproxyIsQuiet reports whether a statement is about the process alone, so that nothing is lost without it.

@@ -151,8 +151,12 @@ func (r *reading) described(imported bool) {
 // limit bounds the open connections of each server, as the first one that has a bound. The source's text names it.
 func (r *reading) limit(v *Virtual, line int, server netip.Addr, text string, n uint64) {
 	const most = 65535 // svcctl.io/endpoint-connections
-	if n == 0 {
+	switch {
+	case n == 0:
 		return // unbounded, in all sources
+	case v.Annotations[annotationProxyMode] != "":
+		r.lose(v, line, "%s of %s has no counterpart at a relayed port: its connections are not bounded", text, server)
+		return
 	}
 	value := strconv.FormatUint(min(n, most), 10)
 	switch has := v.Annotations[annotationEndpointConnections]; {

@@ -31,6 +31,34 @@ func TestSummary(t *testing.T) {
 	}
 }
 
+// TestSummaryOfACluster: a Service that clients are refused at needs its reader; of pools alone the objects are counted.
+func TestSummaryOfACluster(t *testing.T) {
+	service := func(name, annotations string) string {
+		return "---\napiVersion: v1\nkind: Service\nmetadata: {name: " + name + ", namespace: a, annotations: {" + annotations + "}}\nspec: {type: LoadBalancer, ports: [{port: 443}]}\n---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: " + name + "-1, namespace: a, labels: {kubernetes.io/service-name: " + name + "}}\naddressType: IPv4\nports: [{port: 443}]\nendpoints: [{addresses: [10.1.2.11]}]\n"
+	}
+	const (
+		pool    = "---\napiVersion: metallb.io/v1beta1\nkind: IPAddressPool\nmetadata: {name: p, namespace: a}\nspec: {addresses: [192.0.2.0/28]}\n"
+		ingress = "---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: i, namespace: a}\n"
+		alone   = "---\napiVersion: v1\nkind: Service\nmetadata: {name: alone, namespace: a}\nspec: {ports: [{port: 80}]}\n"
+		arn     = `service.beta.kubernetes.io/aws-load-balancer-ssl-cert: "arn:aws:acm:x"`
+	)
+	for text, want := range map[string]string{
+		service("web", "") + ingress:                  "1 of 1 Service imported",
+		service("web", "") + service("tls", arn):      "1 of 2 Services imported; 1 needs you",
+		service("web", "") + alone + service("b", ""): "2 of 3 Services imported; 1 needs you",
+		pool:           "1 of 1 object imported",
+		pool + ingress: "1 of 2 objects imported; 1 needs you",
+	} {
+		imported, err := Cluster(text, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := imported.Summary(); got != want {
+			t.Errorf("%s\n%q, want %q", text, got, want)
+		}
+	}
+}
+
 // TestNames: a host name is an error that names it, and an address once it is among the options.
 func TestNames(t *testing.T) {
 	const text = "listen api\n bind 192.0.2.1:6443\n server m1 master-1.example.com:6443 check\n server m2 10.1.2.12:6443\n"
