@@ -126,7 +126,7 @@ var edges = map[string][]string{
 	"appliance/task":     {},
 	"appliance": {
 		"api", "api/auth", "api/wire", "appliance/admission", "appliance/advertise", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/forecast", "appliance/handover", "appliance/history", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/rollout", "appliance/routes", "appliance/sources", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
-		"nft", "nft/kernel", "store", "store/deadline", "store/engine", "store/fleet", "store/manifest", "store/object", "watch",
+		"nft", "nft/kernel", "store", "store/annotation", "store/deadline", "store/engine", "store/fleet", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":       {},               // benchmarks only
 	"appliance/e2e":         {},               // tests only
