@@ -238,6 +238,66 @@ func (b *box) upgrading(t *testing.T) {
 	}
 }
 
+// A client that drips its body is not waited for, what an endpoint sends unasked does not come into the log, and no header of a
+// client can be taken for one of the relay.
+func Test828_slow_and_forged_HTTP(t *testing.T) {
+	b := newBox(t, nil)
+	for _, f := range families {
+		var l net.Listener
+		if err := b.L1.Do(func() (err error) { l, err = net.Listen("tcp", f.on(9003, b.L1)[0].String()); return err }); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func() { // each request is answered with its headers, and with a line too many
+					defer c.Close()
+					r := bufio.NewReader(c)
+					for {
+						req, err := http.ReadRequest(r)
+						if err != nil {
+							return
+						}
+						_, _ = io.Copy(io.Discard, req.Body)
+						var head strings.Builder
+						_ = req.Header.Write(&head)
+						fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%sforged by the endpoint\n", head.Len(), head.String())
+					}
+				}()
+			}
+		}()
+	}
+	b.write("web.yaml", func(f family) []string {
+		return []string{f.annotated("web", []string{"svcctl.io/backend-protocol: http"}, "clusterIP: "+f.vip(41), "ports: [{name: http, port: 80}]"), f.slice("web", "http: 9003", b.L1)}
+	})
+	b.svcctl.Start()
+	b.each(t, func(t *testing.T, b *box, f family) {
+		at := f.at(f.vip(41), 80)
+		out, errOut, err := b.IN.Run("timeout", "100", "curl", "-gsS", "-H", "X_Forwarded_For: 6.6.6.6", "-H", "x-forwarded_proto: 6.6.6.6", "-H", "X-FORWARDED-FOR: 6.6.6.6",
+			"-H", "Forwarded: for=6.6.6.6", "-H", "X-Forwarded-Ssl: 6.6.6.6", "-H", "X-Mine: kept", "http://"+at.String()+"/")
+		if err != nil || strings.Contains(out, "6.6.6.6") || !strings.Contains(out, "X-Mine: kept") || !strings.Contains(out, "X-Forwarded-For: "+f.of(b.IN).String()) {
+			t.Errorf("%v: %s\nthe endpoint got\n%s", err, errOut, out)
+		}
+		for _, head := range []string{"X-Forwarded-For : 6.6.6.6", " X-Forwarded-For: 6.6.6.6", "X-Mine: a\\r\\n X-Forwarded-For: 6.6.6.6"} { // blanks and folds
+			request := `exec 3<>/dev/tcp/$0/80; printf "GET / HTTP/1.1\r\nHost: a\r\n$1\r\nConnection: close\r\n\r\n" >&3; cat <&3`
+			if out, _, _ := b.IN.Run("timeout", "100", "bash", "-c", request, at.Addr().String(), head); !strings.Contains(out, "HTTP/1.1 400") && strings.Contains(out, "\nX-Forwarded-For: 6.6.6.6") {
+				t.Errorf("%q: the endpoint got\n%s", head, out)
+			}
+		}
+		drip := `exec 3<>/dev/tcp/$0/80; printf 'POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n' >&3; while printf y >&3; do sleep 1; done 2>/dev/null & cat <&3; kill %1`
+		if out, _, _ := b.IN.Run("timeout", "100", "bash", "-c", drip, at.Addr().String()); !strings.Contains(out, "HTTP/1.1 408") {
+			t.Errorf("a body of a byte a second: %q, want 408", out)
+		}
+	})
+	if log := b.svcctl.Log(); strings.Contains(log, "forged") {
+		t.Errorf("the endpoint wrote into the log:\n%s", log)
+	}
+}
+
 func Test408_WebSocket(t *testing.T) {
 	ca := newIssuer(t, "ca")
 	b := newBox(t, nil)

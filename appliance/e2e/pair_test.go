@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -8,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/appliance/announce/vrrp"
 	"svcctl.io/svcctl/appliance/netlab"
 )
 
@@ -212,6 +216,53 @@ func Test270_follow_an_address(t *testing.T) {
 
 // Adverts of the active box are lost on their way: both boxes have a problem, and the active one knows that it is the other
 // that does not receive. With the adverts back, one box answers and no problem is left.
+// One forged advert with the longest interval that there is silences a segment for a few intervals of the box itself. At a lower
+// priority, for another group or with a wrong checksum it does nothing.
+func Test826_forged_advert(t *testing.T) {
+	p := newPair(t, election)
+	p.announcers[0].Launch()
+	p.answersAs(t, 0)
+	forge := func(spoil func(a *vrrp.Advert, packet []byte)) {
+		t.Helper()
+		a := vrrp.Advert{VRID: 51, Priority: 255, Interval: vrrp.MaxInterval, Source: netip.MustParseAddr("192.0.2.9"), Destination: vrrp.Group4}
+		a.Addresses = []netip.Addr{ipv4.pairVIP().Addr()}
+		spoil(&a, nil)
+		packet := a.Marshal()
+		spoil(&a, packet)
+		if err := p.client.Do(func() error {
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, vrrp.Protocol)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(fd)
+			return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MULTICAST_TTL, 255),
+				unix.SetsockoptInet4Addr(fd, unix.IPPROTO_IP, unix.IP_MULTICAST_IF, a.Source.As4()),
+				unix.Sendto(fd, packet, 0, &unix.SockaddrInet4{Addr: a.Destination.As4()}))
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	forge(func(a *vrrp.Advert, _ []byte) { a.Priority = 1 })
+	forge(func(a *vrrp.Advert, _ []byte) { a.VRID = 52 })
+	forge(func(_ *vrrp.Advert, packet []byte) {
+		if packet != nil {
+			packet[6]++
+		}
+	})
+	p.answersAs(t, 0)
+	if log := p.announcers[0].Log(); strings.Contains(log, "state=backup") {
+		t.Errorf("adverts that say nothing made it a backup:\n%s", log)
+	}
+	forge(func(*vrrp.Advert, []byte) {})
+	eventually(t, time.Minute, func() error {
+		if log := p.announcers[0].Log(); !strings.Contains(log, "state=backup") {
+			return fmt.Errorf("the forged advert had no effect:\n%s", log)
+		}
+		return nil
+	})
+	p.answersAs(t, 0)
+}
+
 func Test784_adverts_are_lost_one_way(t *testing.T) {
 	p := newPair(t, election)
 	for n := range p.announcers {

@@ -440,3 +440,56 @@ func Test361_what_is_relayed_is_said(t *testing.T) {
 		b.reaches(t, b.IN, "sctp", f.at(f.vip(44), 53), plain, f.on(53, b.L1)...)
 	})
 }
+
+// Two boxes whose relayed Services have each other's node ports as endpoints: what a client sends ends, and is reported.
+func Test827_relays_of_two_boxes(t *testing.T) {
+	t.Parallel()
+	l := netlab.New(t)
+	p := &pair{client: l.Host("client")}
+	lan := l.Segment("lan").Attach(p.client, "eth0", "192.0.2.9/24", "2001:db8::9/64")
+	inside := l.Segment("inside")
+	for n := range p.boxes {
+		other := 2 - n
+		p.attach(n, l, lan, inside).Manifests.Write("web.yaml", both(func(f family) []string {
+			return []string{
+				f.userspace("web", ", svcctl.io/backend-protocol.http: http", "type: NodePort", "ports:\n- {name: tcp, port: 80, nodePort: "+f.port(30080)+"}\n"+
+					"- {name: udp, port: 80, protocol: UDP, nodePort: "+f.port(30080)+"}\n- {name: http, port: 81, nodePort: "+f.port(30090)+"}"),
+				f.rawSlice("web", "web", fmt.Sprintf("tcp: %s, udp: %s/UDP, http: %s", f.port(30080), f.port(30080), f.port(30090)),
+					"{addresses: ["+f.pick(fmt.Sprintf("192.0.2.%d", other), fmt.Sprintf("2001:db8::%d", other))+"]}"),
+			}
+		}))
+		p.boxes[n].Start()
+	}
+	for _, f := range families {
+		box := f.pick("192.0.2.1", "2001:db8::1")
+		if _, err := p.client.Ask("udp", f.at(box, f.number(30080)), netlab.Within(time.Second)); err == nil {
+			t.Error("a datagram is answered")
+		}
+		if _, err := p.client.Ask("tcp", f.at(box, f.number(30080)), patiently); err == nil {
+			t.Error("a connection is answered")
+		}
+		if r, err := p.client.Get(f.at(box, f.number(30090)), "/"); err != nil || r.Status < 500 {
+			t.Errorf("HTTP: %v %v, want an error of a gateway", r, err)
+		}
+		eventually(t, time.Minute, func() error {
+			all := ""
+			for _, b := range p.boxes {
+				out, _, _ := b.Svcctl("get", "svc/"+f.name("web"), "-o", "yaml")
+				status, _, _ := b.Svcctl("status")
+				all += out + status
+			}
+			if !strings.Contains(all, f.name("web")+": ") || !strings.Contains(all, "RelayLoop") {
+				return fmt.Errorf("no RelayLoop of %s in\n%s", f.name("web"), all)
+			}
+			return nil
+		})
+		for n, h := range p.hosts {
+			for _, protocol := range []string{"tcp", "udp"} {
+				flows := strings.Count(h.Conntrack("-L", "-f", f.pick("ipv4", "ipv6"), "-p", protocol, "--orig-port-dst", f.port(30080)), "dport="+f.port(30080))
+				if flows > 3*64 { // the client tries a datagram more than once
+					t.Errorf("box %d: %d flows of one client", n+1, flows)
+				}
+			}
+		}
+	}
+}
