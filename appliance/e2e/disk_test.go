@@ -72,8 +72,21 @@ func (d *disk) fill() {
 	}
 }
 
-// A data directory that is full, or read-only, for a while: what is stored is served, over restarts
-// and flushes, and what came meanwhile is in force once it can be stored.
+// permutations returns all orders of some words.
+func permutations(words []string) (all [][]string) {
+	if len(words) < 2 {
+		return [][]string{words}
+	}
+	for i, first := range words {
+		for _, rest := range permutations(slices.Concat(words[:i], words[i+1:])) {
+			all = append(all, append([]string{first}, rest...))
+		}
+	}
+	return all
+}
+
+// A data directory that is full, or read-only, for a while: what is stored is served, in every order of a change, a restart or
+// reboot, a flush and space that is freed, and what came meanwhile is in force once it can be stored.
 func Test670_full_disk(t *testing.T) {
 	b := newBox(t, nil)
 	d := b.onSmallDisk(t)
@@ -166,44 +179,56 @@ func Test670_full_disk(t *testing.T) {
 		{"new", func() { b.write("new.yaml", docs(42, "new", b.R1)) }, 42, "", "R1"},
 		{"removed", func() { b.svcctl.Manifests.Remove("web.yaml") }, 41, "L1", ""},
 	}
-	for _, c := range changes {
-		// The file changes before the process is killed, or while it is down; the tables stay, or go as with a reboot.
-		for _, down := range []bool{false, true} {
-			for _, reboot := range []bool{false, true} {
-				round := fmt.Sprintf("%s file, while the process is down: %t, the tables are gone: %t", c.name, down, reboot)
-				begin()
-				d.fill()
-				if !down {
-					c.do()
-					reports(round, "DiskFull")
-					healed(round + ": flushed before the restart")
-				}
+	for i, order := range slices.Concat(permutations([]string{"change", "restart", "flush", "space"}), permutations([]string{"change while it is down", "flush", "space"})) {
+		c, reboot := changes[i%len(changes)], i%2 == 0 // the tables stay, or go as with a reboot
+		begin()
+		d.fill()
+		changed, full := false, true
+		for n, event := range order {
+			when := fmt.Sprintf("%s file: %s", c.name, strings.Join(order[:n+1], ", "))
+			switch event {
+			case "change":
+				c.do()
+				changed = true
+			case "restart", "change while it is down":
 				b.svcctl.Kill()
-				if down {
+				if event != "restart" {
 					c.do()
+					changed = true
 				}
 				if reboot {
+					when += " with a reboot"
 					b.GW1.Nft("flush", "ruleset")
 				}
 				b.svcctl.Start()
-				stored(round + ": started again")
-				answers(round+": started again", c.vip, c.before)
-				reports(round+": started again", "DiskFull")
-				healed(round + ": flushed after the restart")
+			case "flush":
+				healed(when)
+			case "space":
 				d.must("rm", d.filler)
-				synced(round + ": space is free")
-				answers(round+": space is free", c.vip, c.after)
-				stored(round + ": space is free")
+				full = false
+			}
+			want := c.before
+			if changed && !full {
+				synced(when)
+				want = c.after
+			}
+			stored(when)
+			answers(when, c.vip, want)
+			if changed && full {
+				reports(when, "DiskFull")
+			} else {
 				for _, p := range b.status().Problems {
 					if p.Severity != "warning" {
-						t.Errorf("%s: space is free: %s", round, p)
+						t.Errorf("%s: %s", when, p)
 					}
 				}
-				if t.Failed() {
-					t.FailNow()
-				}
+			}
+			if t.Failed() {
+				t.FailNow()
 			}
 		}
+	}
+	for _, c := range changes {
 		round := c.name + " file on a read-only disk"
 		begin()
 		b.svcctl.Kill()
