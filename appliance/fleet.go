@@ -56,6 +56,19 @@ const (
 	startExtension = 10 * time.Minute
 )
 
+// waiting is the backend of the API of a box that waits for its fleet.
+type waiting struct{ *reconcile.Board }
+
+// Status implements api.Backend.
+func (w waiting) Status() wire.Status {
+	s := w.Board.Status()
+	s.Problems = []wire.Problem{{Reason: "Fleet" + s.Fleet.State, Severity: wire.SeverityError, Message: s.Reason}}
+	return s
+}
+
+// Ready implements api.Health.
+func (w waiting) Ready() error { return errors.New(w.Status().Reason) }
+
 // awaitFleet waits until the box has the objects of its fleet. Without a replica that may last: meanwhile the socket answers
 // with the state and refuses the rest.
 func awaitFleet(ctx context.Context, cfg *config.Config, shared *fleet.Engine, first wire.Status, log *slog.Logger) error {
@@ -66,7 +79,7 @@ func awaitFleet(ctx context.Context, cfg *config.Config, shared *fleet.Engine, f
 	board.OfFleet(func() wire.Fleet { return fleetState(cfg, shared) })
 	server := api.New(api.Config{
 		Socket: cfg.API.Socket, SocketGroup: cfg.API.SocketGroup, SocketReaders: cfg.API.SocketReaders, Version: cfg.Version, Waiting: true,
-	}, board, log)
+	}, waiting{board}, log)
 	socket, err := server.Listen()
 	if err != nil {
 		return err

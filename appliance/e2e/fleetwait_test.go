@@ -113,11 +113,12 @@ func (f *fleet) waits(n int, texts ...string) {
 			Ready, Synced bool
 			Reason        string
 			Fleet         struct{ State, Why string }
+			Problems      []struct{ Reason, Severity, Message string }
 		}
 		if err := json.Unmarshal([]byte(out), &s); err != nil {
 			return fmt.Errorf("exit %d: %s: %w", code, errOut, err)
 		}
-		if code != 1 || s.Ready || s.Synced || s.Fleet.State != "Waiting" || s.Reason != s.Fleet.Why {
+		if code != 1 || s.Ready || s.Synced || s.Fleet.State != "Waiting" || s.Reason != s.Fleet.Why || len(s.Problems) != 1 || s.Problems[0].Reason != "FleetWaiting" || s.Problems[0].Severity != "error" || s.Problems[0].Message != s.Reason {
 			return fmt.Errorf("exit %d: %+v", code, s)
 		}
 		for _, text := range texts {
