@@ -44,7 +44,7 @@ func (c *change) formerAddress(t *transaction, ipv4 bool) (netip.Addr, bool) {
 	addr, _ := in.Home(c.ref.Key(), func(addr netip.Addr) bool {
 		owner, held := in.Owner(addr)
 		at := l.reserved.addresses[addr]
-		return s.passes(!held && !t.avoidAddress(addr), owner == reservedOwner, func() bool { return c.resembles(at) && c.reaches(t, at, rare && s.seen == 1) })
+		return s.passes(!held && !t.avoidAddress(addr), owner == reservedOwner, func() bool { return c.resembles(at, false) && c.reaches(t, at, rare && s.seen == 1) })
 	})
 	return addr, s.found
 }
@@ -60,7 +60,7 @@ func (c *change) formerIngress(t *transaction, ipv4 bool) (netip.Addr, bool) {
 		_, reserved := l.pools.RequestOf(addr, reservedOwner)
 		at := l.reserved.addresses[addr]
 		free := len(l.pools.Sharing(addr)) == 0 && !t.avoidIngress(addr, c.request)
-		return s.passes(free, reserved, func() bool { return c.resembles(at) && c.reaches(t, at, false) })
+		return s.passes(free, reserved, func() bool { return c.resembles(at, c.request.SharingKey != "") && c.reaches(t, at, false) })
 	})
 	return addr, s.found
 }
@@ -87,8 +87,9 @@ func (c *change) formerPort(t *transaction, protocols []string, seed string) (ui
 	return number, s.found
 }
 
-// resembles reports whether a Service serves the same ports as some frontends of one address.
-func (c *change) resembles(frontends []ReservedFrontend) bool {
+// resembles reports whether a Service serves the same ports as some frontends of one address; shares is set when others may serve
+// some of them.
+func (c *change) resembles(frontends []ReservedFrontend, shares bool) bool {
 	var had, has []alloc.Port
 	for _, f := range frontends {
 		had = append(had, f.Port)
@@ -96,7 +97,7 @@ func (c *change) resembles(frontends []ReservedFrontend) bool {
 	for _, port := range c.service().Spec.Ports {
 		has = append(has, alloc.Port{Protocol: port.Protocol, Number: uint16(port.Port)})
 	}
-	return len(had) == len(has) && !slices.ContainsFunc(has, func(p alloc.Port) bool { return !slices.Contains(had, p) })
+	return (shares || len(had) == len(has)) && !slices.ContainsFunc(has, func(p alloc.Port) bool { return !slices.Contains(had, p) })
 }
 
 // reaches reports whether one of a Service's endpoints is behind some frontends; unknown is the

@@ -106,21 +106,29 @@ func Test805_values_go_back_where_names_lead_to_one(t *testing.T) {
 		cfg.Pools = []alloc.Pool{{First: netip.MustParseAddr("198.51.100.0"), Last: netip.MustParseAddr("198.51.100.63"), AvoidEnds: true}}
 	}
 	const services = 40
-	come := func(b *box) {
+	come := func(b *box) (names []string) {
 		for i := range services {
 			name := fmt.Sprintf("s%d", i)
+			names = append(names, name)
 			b.write(name+".yaml", yamlOf(name+" {type: LoadBalancer}")+sliceOf(name, fmt.Sprintf("10.1.0.%d", i+1)))
 		}
+		for i, port := range []int{80, 443} { // of one load balancer IP
+			name := fmt.Sprintf("shares%d", i)
+			b.write(name+".yaml", yamlOf(fmt.Sprintf("%s {KEY k, type: LoadBalancer, ports: [{port: %d}]}", name, port))+sliceOf(name, fmt.Sprintf("10.1.1.%d", i+1)))
+			names = append(names, name)
+		}
 		b.sync()
+		return names
 	}
 	old, b := newBox(t, few), newBox(t, few)
 	come(old)
 	if err := b.s.Reserve(inForce(old, "10.1.9.9")); err != nil {
 		t.Fatal(err)
 	}
-	come(b)
-	for i := range services {
-		name := fmt.Sprintf("s%d", i)
+	if old.ingress("shares0") != old.ingress("shares1") {
+		t.Fatal("the two do not share an address")
+	}
+	for _, name := range come(b) {
 		if b.ip(name) != old.ip(name) || b.ingress(name) != old.ingress(name) || b.nodePort(name) != old.nodePort(name) {
 			t.Errorf("%s has %s, %s and %d, and had %s, %s and %d", name, b.ip(name), b.ingress(name), b.nodePort(name), old.ip(name), old.ingress(name), old.nodePort(name))
 		}
