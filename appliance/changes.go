@@ -49,7 +49,7 @@ func failureOf(err error) error {
 	conflict := func(text string) error { return wire.NewFailure(http.StatusConflict, wire.ReasonConflict, text) }
 	switch {
 	case errors.Is(err, store.ErrNoTrial):
-		return conflict("nothing waits to be confirmed: the trial is over, or there was none (`svcctl journal` says what went back)")
+		return conflict("nothing waits to be confirmed: the trial is over, or there was none (`svcctl journal` lists what was undone)")
 	case errors.Is(err, store.ErrFilesHeld), errors.Is(err, store.ErrTrialOver), errors.Is(err, store.ErrTrialInFleet):
 		return conflict(err.Error())
 	case errors.Is(err, store.ErrNoChange):

@@ -421,7 +421,7 @@ func told(f *reconcile.Foreseen, plan *wire.KernelPlan) {
 func undecided(svc *reconcile.Service) (all []string) {
 	say := func(format string, args ...any) { all = append(all, svc.Key+": "+fmt.Sprintf(format, args...)) }
 	if n := len(svc.Checked); n > 0 {
-		say("%s checked: which of them serve is as the checks say at that moment, and new ones begin as the plan has them", are(n, "endpoint"))
+		say("%s checked: the checks decide at that moment which of them serve, and new ones begin as the plan has them", are(n, "endpoint"))
 	}
 	if svc.Relay != nil {
 		say("its connections are relayed: the plan is as if every listener could be opened")

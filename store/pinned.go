@@ -19,7 +19,7 @@ func (s *Store) unpinned(svc *object.Service) (errs object.Errors) {
 	}
 	missing := func(field, what string) {
 		errs = append(errs, object.Error{Type: object.FieldValueRequired, Field: field, Detail: fmt.Sprintf(
-			"this appliance gives no values (--allocate never), and the Service names no %s: say it, or have `svcctl pin` write it", what)})
+			"this appliance gives no values (--allocate never), and the Service names no %s: write it, or have `svcctl pin` write it", what)})
 	}
 	spec := &svc.Spec
 	if named := len(spec.ClusterIPs); svc.NeedsClusterIP() && !svc.Headless() && named < len(spec.IPFamilies) {

@@ -93,7 +93,7 @@ func (c *change) proposeFrom(s *Store, document object.Object) {
 		return
 	}
 	if c.staysHeadless(document) {
-		c.note(c.owner.File, "spec.clusterIP", ReasonUnusual, "the file does not say `clusterIP: None` any more, and the Service stays headless all the same, "+
+		c.note(c.owner.File, "spec.clusterIP", ReasonUnusual, "the file does not have `clusterIP: None` any more, and the Service stays headless all the same, "+
 			"as a cluster IP does not change: write it again, or for a Service with a cluster IP "+recreate(c.ref), true)
 	}
 	c.addWarnings(next)
@@ -232,7 +232,7 @@ func (c *change) explainClusterIPs(document object.Object, errs object.Errors) o
 			if before.Headless() {
 				has = "no cluster IP, as it is headless"
 			}
-			errs[i].Detail += fmt.Sprintf("; it has %s, and keeps it: for what the file says, %s", has, recreate(c.ref))
+			errs[i].Detail += fmt.Sprintf("; it has %s, and keeps it: for the content of the file, %s", has, recreate(c.ref))
 		}
 	}
 	return errs

@@ -11,11 +11,11 @@ func TestClusterIPsOfFilesThatChange(t *testing.T) {
 		before, after string
 		problems      []string
 	}{
-		"headless no more": {"web {clusterIP: None}", "web {}", []string{"warning: Service default/web: spec.clusterIP: the file does not say `clusterIP: None` any more"}},
+		"headless no more": {"web {clusterIP: None}", "web {}", []string{"warning: Service default/web: spec.clusterIP: the file does not have `clusterIP: None` any more"}},
 		"headless to load balancer": {"web {clusterIP: None}", "web {type: LoadBalancer}",
 			[]string{"it was made headless by an earlier version of this file, and a headless Service cannot become a LoadBalancer: remove the file"}},
 		"headless to an address": {"web {clusterIP: None}", "web {clusterIP: 172.30.0.7}", []string{"may not change once set; it has no cluster IP, as it is headless"}},
-		"another address":        {"web {clusterIP: 172.30.0.6}", "web {clusterIP: 172.30.0.7}", []string{"may not change once set; it has 172.30.0.6, and keeps it: for what the file says, remove the file"}},
+		"another address":        {"web {clusterIP: 172.30.0.6}", "web {clusterIP: 172.30.0.7}", []string{"may not change once set; it has 172.30.0.6, and keeps it: for the content of the file, remove the file"}},
 		"swapped": {"a {clusterIP: 172.30.0.6}\nb {clusterIP: 172.30.0.7}", "a {clusterIP: 172.30.0.7}\nb {clusterIP: 172.30.0.6}",
 			[]string{"it has 172.30.0.6, and keeps it", "it has 172.30.0.7, and keeps it"}},
 		"headless again":   {"web {clusterIP: None}", "web {clusterIP: None}", nil},

@@ -103,7 +103,7 @@ func (e *RolloutError) Error() string {
 	if e.Ref != (object.Ref{}) {
 		what = fmt.Sprintf("%s is under way in rollout %s", e.Ref, e.ID)
 	}
-	return fmt.Sprintf("%s: wait until `svcctl rollout status` says that it is done, or end it with `svcctl rollout undo`", what)
+	return fmt.Sprintf("%s: wait until `svcctl rollout status` shows that it is done, or end it with `svcctl rollout undo`", what)
 }
 
 // StagedKinds are the kinds of objects that a rollout may change.

@@ -175,7 +175,7 @@ func TestUnavailable(t *testing.T) {
 				first := h.next()
 				back := away(h)
 				s := h.within(0, 1200*time.Millisecond)
-				h.problem(s, dir, "the directory is unavailable", "what its one file said last stays in force")
+				h.problem(s, dir, "the directory is unavailable", "the last content of its one file stays in force")
 				if s.Sources[0].State != StateUnavailable || s.Sources[0].Err == nil || s.Files.Get(h.path("a.yaml")) != first.Files.Get(h.path("a.yaml")) {
 					t.Errorf("%+v; %s", s.Sources, show(s))
 				}

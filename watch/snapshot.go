@@ -127,7 +127,7 @@ func remembered(files int) string {
 	case 0:
 		return "nothing is known of what was in it"
 	case 1:
-		return "what its one file said last stays in force"
+		return "the last content of its one file stays in force"
 	}
-	return fmt.Sprintf("what its %d files said last stays in force", files)
+	return fmt.Sprintf("the last content of its %d files stays in force", files)
 }

@@ -32,7 +32,7 @@ func TestTracePage(t *testing.T) {
 	text := visit(t, h, http.MethodGet, "/dashboard/trace?from=203.0.113.0/24&to=[fd00::1]:53/udp&protocol=TCP&count=3&seconds=9&established=on&do=predict", http.StatusBadRequest)
 	says(t, text, "want an address", `value="[fd00::1]:53/udp"`)
 	text = visit(t, h, http.MethodGet, "/dashboard/trace?from=203.0.113.0/24&to=+10.96.0.10:53/udp&protocol=TCP&count=3&seconds=9&established=on&do=follow", http.StatusOK)
-	says(t, text, "2 packets: the trace is over", "✗ wrong", "▲ look", "· note", "prerouting -&gt; pick-3", "2 decisions of the kernel", "handle 12", "policy", `value="3"`, " checked")
+	says(t, text, "2 packets: the trace is over", "✗ wrong", "▲ check", "· note", "prerouting -&gt; pick-3", "2 decisions of the kernel", "handle 12", "policy", `value="3"`, " checked")
 	if strings.Contains(text, "<script>") {
 		t.Errorf("the page holds what somebody sent:\n%s", text)
 	}

@@ -119,7 +119,7 @@ func (d *diagnosis) verdict() *Finding {
 	case !d.Status.Ready:
 		return &Finding{Level: Bad, Text: "whether it answers is not known: the appliance is not ready: " + d.Status.Reason, Next: "wait: `svcctl wait --for ready`"}
 	case ready.Status == object.ConditionUnknown:
-		return &Finding{Level: Bad, Text: "whether it answers is not known: " + ready.Message, Next: "`svcctl wait --for synced`; `svcctl status` says what keeps it"}
+		return &Finding{Level: Bad, Text: "whether it answers is not known: " + ready.Message, Next: "`svcctl wait --for synced`; `svcctl status` names the reason"}
 	case ready.Status != object.ConditionTrue:
 		return &Finding{Level: Bad, Text: "it does not answer: " + ready.Message}
 	case programmed.Status != object.ConditionTrue:

@@ -51,7 +51,7 @@ func optionsOf(r *request, kind string) (*options, error) {
 	o.dryRun = len(r.query["dryRun"]) > 0
 	if o.asFile = r.query.Get("asFile") == "true"; o.asFile && !o.dryRun {
 		errs = append(errs, object.Error{
-			Type: object.FieldValueInvalid, Field: "asFile", Value: true, Detail: "is for dry runs only: what a file says is changed in the file",
+			Type: object.FieldValueInvalid, Field: "asFile", Value: true, Detail: "is for dry runs only: the content of a file is changed in the file",
 		})
 	}
 	switch o.validation {

@@ -30,7 +30,7 @@ func ExamineAdopting(f *Facts) Finding {
 	const check = "takeover"
 	switch {
 	case f.Conntrack.Known && !f.Conntrack.Loose:
-		return Fault(check, "net.netfilter.nf_conntrack_tcp_loose is 0: no connection goes on when this box takes over, whatever svcctl.io/adopt-connections says",
+		return Fault(check, "net.netfilter.nf_conntrack_tcp_loose is 0: no connection goes on when this box takes over, even with svcctl.io/adopt-connections",
 			f.Packaged.Sysctl("1", "net.netfilter.nf_conntrack_tcp_loose"))
 	case f.Conntrack.Known && !f.Conntrack.Liberal:
 		return Doubt(check, "net.netfilter.nf_conntrack_tcp_be_liberal is 0: when addresses come back to this box without a boot, connections end of which it has old entries",

@@ -39,7 +39,7 @@ func (p *Pools) Sync() (changed bool, err error) {
 	all := map[string][]object.Object{}
 	for _, kind := range followed {
 		if all[kind], _, err = p.store.List(kind, "", 0); err != nil {
-			return false, fmt.Errorf("list what says where addresses come from: %w", err)
+			return false, fmt.Errorf("list the sources of addresses: %w", err)
 		}
 	}
 	// Secrets and Namespaces change for other reasons, too: they count while an object refers to them.

@@ -67,7 +67,7 @@ func (r *probeReader) refuse(name, format string, args ...any) {
 
 // Texts of what is refused.
 const (
-	noProgram   = "no program is run for a check; serve the answer over HTTP, or let the program say it in the document (ready: false)"
+	noProgram   = "no program is run for a check; serve the answer over HTTP, or let the program write it into the document (ready: false)"
 	noOtherHost = "a check goes to the endpoint itself; leave it out"
 )
 
@@ -101,7 +101,7 @@ func (r *probeReader) read(probe *object.Probe) Probe {
 			}
 		}
 	default:
-		r.refuse("httpGet", "a probe says how it asks; write httpGet, tcpSocket or grpc")
+		r.refuse("httpGet", "a probe needs a method: write httpGet, tcpSocket or grpc")
 	}
 	out.Text = fmt.Sprintf("%s:%d%s", c.Kind, out.Port, what)
 	return out

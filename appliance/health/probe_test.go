@@ -51,7 +51,7 @@ func TestProbes(t *testing.T) {
 		want  string
 	}{
 		"exec": {&object.Probe{Exec: &object.ExecAction{Command: []string{"true"}}},
-			at + "exec: readinessProbe.exec: no program is run for a check; serve the answer over HTTP, or let the program say it in the document (ready: false)"},
+			at + "exec: readinessProbe.exec: no program is run for a check; serve the answer over HTTP, or let the program write it into the document (ready: false)"},
 		"host": {&object.Probe{HTTPGet: &object.HTTPGetAction{Port: web, Host: "169.254.169.254"}},
 			at + "httpGet.host: readinessProbe.httpGet.host: a check goes to the endpoint itself; name the virtual host in the header Host"},
 		"host of tcp": {&object.Probe{TCPSocket: &object.TCPSocketAction{Port: web, Host: "10.0.0.1"}},

@@ -101,7 +101,7 @@ func New(version string) *Metrics {
 		conntrackDropped: gauge("svcctl_conntrack_drop", "Packets dropped because the connection tracking table was full, since the box started."),
 		api:              newAPIMetrics(),
 	}
-	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "svcctl_build_info", Help: "Always 1; the labels say what is running.",
+	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "svcctl_build_info", Help: "Always 1; the labels describe what is running.",
 		ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()}})
 	build.Set(1)
 	for _, result := range []string{resultCommitted, resultUnchanged, resultFailed} {

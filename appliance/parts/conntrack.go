@@ -151,7 +151,7 @@ func (c *Conntrack) Problems() []resolve.Problem {
 	if err := c.retry.Err(); err != nil {
 		problems = append(problems, resolve.Problem{
 			Reason:  "NoRetry",
-			Message: "clients stay with endpoints that do not answer, whatever svcctl.io/retry-after says: " + err.Error(),
+			Message: "clients stay with endpoints that do not answer, in spite of svcctl.io/retry-after: " + err.Error(),
 			Warning: true,
 		})
 	}

@@ -110,7 +110,7 @@ func (f *Fullness) Problems() []resolve.Problem {
 	}
 	return []resolve.Problem{{
 		Reason:  "NotCounted",
-		Message: "endpoints stay full, or not, as they were counted last, whatever svcctl.io/endpoint-connections says: " + err.Error(),
+		Message: "endpoints stay full, or not, as they were counted last, in spite of svcctl.io/endpoint-connections: " + err.Error(),
 		Warning: true,
 	}}
 }

@@ -201,7 +201,7 @@ func hostProblems(s prober.Stats) []resolve.Problem {
 		warn("CheckNotMade", "endpoints cannot be checked for a reason of this host, and keep the state they had: %s", s.NotMadeWhy)
 	}
 	if s.Unasked > 0 {
-		warn("CheckNotMade", "more endpoints than can be checked: the others are used as their documents say; `svcctl health` lists them as not asked")
+		warn("CheckNotMade", "more endpoints than can be checked: the others are used by the state in their documents; `svcctl health` lists them as not asked")
 	}
 	if s.Stretch >= lateBy {
 		warn("ChecksLate", "there are more checks than this host makes: every interval is about %.0f %% longer; make intervals longer, or checks simpler", 100*(s.Stretch-1))

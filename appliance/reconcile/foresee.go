@@ -20,7 +20,7 @@ var (
 	// ErrUnsettled means that the kernel does not hold what was planned last.
 	ErrUnsettled = errors.New("not everything that is declared is in the kernel: `svcctl status` has the reason")
 	// ErrHeldBack means that the objects that are planned are not those of the store.
-	ErrHeldBack = errors.New("a trial is over, and what was in force before it is in force, until this box hears what became of the trial")
+	ErrHeldBack = errors.New("a trial is over, and what was in force before it is in force, until this box gets the outcome of the trial")
 )
 
 // Foresee asks what the loop would plan for objects that are not stored. Nothing is changed.

@@ -53,7 +53,7 @@ func FindOrphans(objects *store.Store, read func() (nft.Ruleset, uint32, error),
 	o := &Orphans{box: box}
 	o.adopt(have)
 	if len(o.ports) > 0 && release {
-		log.Warn("the kernel serves what the data directory knows nothing of; as --allow-mass-removal is given, it goes", "frontends", o.frontends())
+		log.Warn("the kernel serves what the data directory does not have; as --allow-mass-removal is given, it is removed", "frontends", o.frontends())
 	}
 	if len(o.ports) == 0 || release {
 		o, err = nil, objects.Unreserve()

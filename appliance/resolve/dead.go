@@ -48,7 +48,7 @@ func (r *resolver) readEject() {
 	case r.Service.Spec.PublishNotReadyAddresses:
 		r.warn(r.ref, field, reasonNoEffect, "has no effect: publishNotReadyAddresses has every endpoint used")
 	case r.relayed.Asked():
-		r.warn(r.ref, field, reasonNoEffect, "has no effect on ports that are relayed: the relay tries another endpoint by itself, as %s and %s say", annotation.ConnectTimeout, annotation.ConnectRetries)
+		r.warn(r.ref, field, reasonNoEffect, "has no effect on ports that are relayed: the relay tries another endpoint by itself, by %s and %s", annotation.ConnectTimeout, annotation.ConnectRetries)
 	default:
 		r.out.Eject = r.facts.Dead != nil
 	}

@@ -40,7 +40,7 @@ func (r *resolver) idleTimeout() time.Duration {
 	switch {
 	case !ok || idle > most:
 		r.warnValue(key, ReasonInvalidAnnotation,
-			"%q is no time from 1s to %s in whole seconds, so connections live as long as the settings of the host say: %s", text, most, unit)
+			"%q is no time from 1s to %s in whole seconds, so connections live by the settings of the host: %s", text, most, unit)
 		return 0
 	case r.facts.NoTimeouts:
 		r.warn(r.ref, annotation.Field(key), "NotSupported",

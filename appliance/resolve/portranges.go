@@ -35,7 +35,7 @@ func (r *resolver) readPortRanges(balance nft.Balance, idle bool) []object.PortR
 			"clients of a range keep their endpoint by a hash of their address, and at the ports of spec by memory, so the two may differ: svcctl.io/balance: source-hash without sessionAffinity gives a client one endpoint for all ports")
 	}
 	if idle {
-		r.warn(r.ref, field, reasonNoEffect, "%s has no effect on ranges: their connections live as long as the settings of the host say", AnnotationIdle)
+		r.warn(r.ref, field, reasonNoEffect, "%s has no effect on ranges: their connections live by the settings of the host", AnnotationIdle)
 	}
 	if key := r.relayed.Key; key != "" {
 		r.warn(r.ref, field, ReasonNotRelayed, "%s has no effect on ranges: they are served by the kernel, and endpoints see no header and no other endpoint is tried", key)

@@ -103,6 +103,6 @@ func (r *resolver) reportProbes() {
 			more = fmt.Sprintf(", like %d others", len(pods)-1)
 		}
 		r.warn(object.Ref{Kind: object.KindPod, Namespace: r.ref.Namespace, Name: pods[0]}, f.Field, reasonProbeRefused,
-			"%s; until then the Pod counts as its document says for %s%s", f.Text, r.ref, more)
+			"%s; until then the Pod counts by its document for %s%s", f.Text, r.ref, more)
 	}
 }

@@ -25,7 +25,7 @@ func (r *resolver) retryAfter(balance nft.Balance) time.Duration {
 		r.warn(r.ref, field, reasonNoEffect, "has no effect: the Service has no port of TCP")
 		return 0
 	case r.relayed.Asked():
-		r.warn(r.ref, field, reasonNoEffect, "has no effect on ports that are relayed: %s and %s say when and how often another endpoint is tried", annotation.ConnectTimeout, annotation.ConnectRetries)
+		r.warn(r.ref, field, reasonNoEffect, "has no effect on ports that are relayed: %s and %s set when and how often another endpoint is tried", annotation.ConnectTimeout, annotation.ConnectRetries)
 	case balance == nft.Maglev || balance == nft.SourceHash || balance == nft.DestinationHash:
 		r.warn(r.ref, field, "RetrySame",
 			"with %s a client's next SYN gets the same endpoint until a health check has taken that out: write svcctl.io/health-check too", BalanceName(balance))

@@ -92,7 +92,7 @@ func (t *Teller) foretell(p *sim.Packet, facts *Facts) wire.TracedPacket {
 		story.chains(outcomes[0].Trace)
 	}
 	story.outcomes(p, outcomes)
-	story.say(wire.TraceNote, "", "predicted from the Services that are served: nothing was sent, rules of other programs were not asked, and a client that session affinity knows goes to its endpoint")
+	story.say(wire.TraceNote, "", "predicted from the Services that are served: nothing was sent, rules of other programs were not asked, and a client with session affinity goes to its endpoint")
 	return story.packet
 }
 
@@ -170,7 +170,7 @@ func (t *telling) outcomes(p *sim.Packet, outcomes []sim.Result) {
 // silence is why a packet is dropped without a word.
 func (t *telling) silence() string {
 	if key, _, _ := t.whose(t.first); key != "" {
-		return fmt.Sprintf("Service %s does not let this client in, or has no endpoint for it by its traffic policy: %s says which", key, explain(key))
+		return fmt.Sprintf("Service %s does not let this client in, or has no endpoint for it by its traffic policy: %s has the reason", key, explain(key))
 	}
 	if t.inServiceRange(t.first.To.Addr()) {
 		return fmt.Sprintf("%s is in the service range, and no Service has it", t.first.To.Addr())

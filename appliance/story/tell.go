@@ -254,7 +254,7 @@ func pickText(n string) string {
 // refusal is why a packet came to the chain that refuses.
 func (t *telling) refusal() string {
 	if key, _, _ := t.whose(t.first); key != "" {
-		return fmt.Sprintf("Service %s has no endpoint for this client: %s says why", key, explain(key))
+		return fmt.Sprintf("Service %s has no endpoint for this client: %s has the reason", key, explain(key))
 	}
 	return "nothing is served at this port"
 }

@@ -25,7 +25,7 @@ func (a *Answers) Pages() map[string]http.Handler {
 		"/metrics/endpoints": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			q := wire.TrafficQuery{Namespace: r.URL.Query().Get("namespace"), Service: r.URL.Query().Get("service"), Endpoints: true}
 			if q.Namespace == "" {
-				http.Error(w, "say which namespace: /metrics/endpoints?namespace=default", http.StatusBadRequest)
+				http.Error(w, "name a namespace: /metrics/endpoints?namespace=default", http.StatusBadRequest)
 				return
 			}
 			a.page(w, q)

@@ -51,7 +51,7 @@ func (p *program) runAlloc(ctx context.Context, v *verb, args []string) error {
 	check := len(args) == 1 && args[0] == "check"
 	switch {
 	case len(args) > 0 && !check:
-		return usagef("alloc knows `check`, not %q: run `svcctl alloc --help`", args[0])
+		return usagef("alloc takes `check`, not %q: run `svcctl alloc --help`", args[0])
 	case repair && !check:
 		return usagef("--repair belongs to `svcctl alloc check`")
 	}

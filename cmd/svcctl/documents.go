@@ -201,7 +201,7 @@ func (r *reader) document(name string, t *manifest.Tree) *document {
 		d.namespace = r.namespace
 		meta["namespace"] = d.namespace
 	case r.forced && d.namespace != r.namespace:
-		return refuse("metadata.namespace", "%s is in namespace %s, and -n says %s: leave out one of them", d, d.namespace, r.namespace)
+		return refuse("metadata.namespace", "%s is in namespace %s, and -n is %s: leave out one of them", d, d.namespace, r.namespace)
 	}
 	return d
 }

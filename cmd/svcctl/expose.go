@@ -119,10 +119,10 @@ func (p *program) exposed(v *verb, args []string) (*convert.Virtual, error) {
 		case err != nil:
 			return nil, usagef("--to %q: %v", text, err)
 		case server.Port != 0 && len(virtual.Ports) > 1:
-			return nil, usagef("--to %q: there are several ports, and it does not say for which one: write --port PORT:TARGET", text)
+			return nil, usagef("--to %q: there are several ports, and it names none: write --port PORT:TARGET", text)
 		}
 		if slices.Contains(virtual.Servers, server) {
-			return nil, usagef("--to %q is given twice: leave one out, and say shares with --weight", text)
+			return nil, usagef("--to %q is given twice: leave one out, and give shares with --weight", text)
 		}
 		virtual.Servers = append(virtual.Servers, server)
 	}

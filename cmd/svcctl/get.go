@@ -24,7 +24,7 @@ func (p *program) getVerb() *verb {
 		about: `KIND is services, endpointslices, endpoints, pods, namespaces, nodes, events,
 configmaps, secrets, leases, servicecidrs or ipaddresses; or its singular, or a short
 name (svc, ep, po, ns, no, ev, cm, ip), or "all" for services and pods. Of a fleet,
-"boxes" are those that share the objects: exit status 1 says that one is not OK.`,
+"boxes" are those that share the objects: exit status 1 means that one is not OK.`,
 		options: slices.Concat(filesOptions("the objects of files"), whichOptions(), []*option{
 			{name: "ignore-not-found", group: groupWhich, usage: "ignore names that do not exist"},
 			formOption(formTable, formTable, formWide, formYAML, formJSON, formName, formJSONPath, formColumns),

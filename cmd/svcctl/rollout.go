@@ -258,7 +258,7 @@ func (r *rolling) end(ctx context.Context, failed error) error {
 	if failed == nil {
 		started, err := client.Call(ctx, r.c, wire.MoveRollout(wire.RolloutStart), wire.MoveQuery{ID: r.began.ID})
 		if err == nil && !started.Pending {
-			_, err = fmt.Fprintln(r.p.stderr, "nothing is rolled out: every object is as the files say")
+			_, err = fmt.Fprintln(r.p.stderr, "nothing is rolled out: every object is as in the files")
 			return err
 		}
 		if err == nil {

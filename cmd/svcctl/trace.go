@@ -38,7 +38,7 @@ kernel removes with the trace, however it ends. It is for administrators.`,
 			outputOption("text", "json"),
 		}, connectOptions()...),
 		examples: []example{
-			{"A client says that the Service does not answer.", "sudo svcctl trace 203.0.113.7 10.96.0.10:80"},
+			{"A client gets no answer from the Service.", "sudo svcctl trace 203.0.113.7 10.96.0.10:80"},
 			{"The path that a client's packet would take.", "sudo svcctl trace 203.0.113.7 10.96.0.10:80 --predict"},
 			{"The rule that drops DNS.", "sudo svcctl trace 10.96.0.53:53/udp --steps"},
 		},

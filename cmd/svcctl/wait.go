@@ -28,7 +28,7 @@ func (p *program) waitVerb() *verb {
   ready    the appliance has read all its directories once, and what they held
            then is in the kernel
 
-With objects it waits until each of them is as --for says:
+With objects it waits until each of them meets --for:
 
   synced                 it is there, and its present version is in the kernel
   ready                  it has the condition Ready: of a Service, every port is

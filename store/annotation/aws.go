@@ -19,7 +19,7 @@ const attributeCrossZone = "load_balancing.cross_zone.enabled"
 // awsRows: the in-tree provider (kubernetes 1.26, aws.go) and the AWS Load Balancer Controller
 // (its guide of Service annotations).
 var awsRows = []Row{
-	balancing(ofAWS, awsType, "nlb, nlb-ip, external", "services", "asks for a balancer of connections, which this is; source ranges hold for its node ports too, unless svcctl.io/source-ranges-apply says otherwise"),
+	balancing(ofAWS, awsType, "nlb, nlb-ip, external", "services", "asks for a balancer of connections, which this is; source ranges hold for its node ports too, unless svcctl.io/source-ranges-apply is set"),
 	balancing(ofAWS, aws+"internal", "true, false, or a prefix of permitted clients", "services", internally),
 	balancing(ofAWS, aws+"scheme", "internal, internet-facing", "services", internally),
 	balancing(ofAWS, awsCrossZone, "true, false", "services", "`false` prefers endpoints of the box's zone, as spec.trafficDistribution: PreferSameZone does, which wins").unless("", "true"),

@@ -211,7 +211,7 @@ func (c *fileCheck) tree(id uint64, low, high []byte) error {
 	for i := range count {
 		at := pageHeaderSize + i*branchElementSize
 		if at+branchElementSize > len(data) {
-			return fmt.Errorf("page %d holds less than it says", id)
+			return fmt.Errorf("page %d holds less than its header has", id)
 		}
 		children[i] = le64(data, at+8)
 		if keys[i], err = slice(data, at, le32(data, at), le32(data, at+4)); err != nil {
@@ -240,7 +240,7 @@ func (c *fileCheck) leaf(id uint64, data []byte, count int, low, high []byte) er
 	for i := range count {
 		at := pageHeaderSize + i*leafElementSize
 		if at+leafElementSize > len(data) {
-			return fmt.Errorf("page %d holds less than it says", id)
+			return fmt.Errorf("page %d holds less than its header has", id)
 		}
 		flags, position := le32(data, at), le32(data, at+4)
 		keySize, valueSize := le32(data, at+8), le32(data, at+12)

@@ -154,7 +154,7 @@ func decode(pair engine.Pair) (*Entry, error) {
 		e.old = old
 	}
 	if object.StrategyOfKind(e.Ref.Kind) == nil || e.Ref.Name == "" || e.Previous >= e.Revision {
-		return nil, fmt.Errorf("read %s: it tells of no change of an object that is kept", pair.Key)
+		return nil, fmt.Errorf("read %s: it has no change of an object that is kept", pair.Key)
 	}
 	return e, nil
 }

@@ -133,7 +133,7 @@ func (d *decoding) served(root *node, as implied) (*object.Strategy, bool) {
 	}
 	d.ref = nameOf(root, kind)
 	if kind == "" {
-		d.fieldProblem(root, "kind", ReasonRequired, `Required value: say what this is, as in "kind: Service"`)
+		d.fieldProblem(root, "kind", ReasonRequired, `Required value: name the kind, as in "kind: Service"`)
 		return nil, false
 	}
 	for _, s := range servedKinds() {

@@ -185,7 +185,7 @@ func TestProblems(t *testing.T) {
 		"tag":                  {"", head + "spec: !mine {type: ClusterIP}\n", []string{`a.yaml:4:7: Service default/web: spec: the tag "!mine" has no meaning here; remove it`}},
 		"binary":               {"", head + "spec: {type: !!binary Zm9v}\n", []string{`a.yaml:4:14: Service default/web: spec.type: the tag "!!binary" has no meaning here; remove it`}},
 		"merge of a text":      {"", head + "spec: {<<: foo}\n", []string{`a.yaml:4:12: Service default/web: spec: a merge key wants a mapping or a list of mappings, got the text "foo"`}},
-		"no kind":              {"", "apiVersion: v1\nmetadata: {name: web}\n", []string{`a.yaml:1:1: kind: Required value: say what this is, as in "kind: Service"`}},
+		"no kind":              {"", "apiVersion: v1\nmetadata: {name: web}\n", []string{`a.yaml:1:1: kind: Required value: name the kind, as in "kind: Service"`}},
 		"no apiVersion":        {"", "kind: Service\nmetadata: {name: web, namespace: prod}\n", []string{`a.yaml:1:1: Service prod/web: apiVersion: Required value: write "apiVersion: v1"`}},
 		"no name":              {"", "apiVersion: v1\nkind: Service\nmetadata:\n  labels: {}\n", []string{`a.yaml:3:1: metadata.name: Required value: an object in a file needs a name`}},
 		"lower case kind":      {"", "apiVersion: v1\nkind: service\n", []string{`a.yaml:2:1: kind: Unsupported value: "service": write "Service"`}},
