@@ -30,6 +30,7 @@ type program struct {
 	// The first three report which streams are terminals, color whether stdout takes colors.
 	stdinTTY, stderrTTY, stdoutTTY, color bool
 	packaged                              wire.Packaged
+	settingsFile                          string // of the package, if that runs svcctl; "": none
 	lookupEnv                             func(string) (string, bool)
 	environ                               func() []string
 	exec                                  func(path string, args, env []string) error // syscall.Exec
@@ -75,6 +76,9 @@ func main() {
 		announce:  announce.Run,
 		edit:      runEditor,
 		doctor:    appliance.Doctor,
+	}
+	if p.packaged {
+		p.settingsFile = "/etc/svcctl/svcctl.yaml"
 	}
 	os.Exit(p.main(context.Background(), os.Args[1:]))
 }

@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"slices"
 
+	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/cmd/svcctl/report"
+	"svcctl.io/svcctl/store/manifest"
 )
 
 // The forms that validate prints in besides text and json.
@@ -23,7 +26,9 @@ func (p *program) validateVerb() *verb {
 		about: `Reads manifests as ` + "`svcctl serve`" + ` would, starting from nothing, and prints every
 problem as FILE:LINE:COLUMN: what is wrong, sorted by place. It needs no privilege and no
 appliance, and changes nothing. An error is an object or field that would be refused. The
-addresses and other state of the box are not known here.
+addresses and other state of the box are not known here. Without settings it takes those of
+/etc/svcctl/svcctl.yaml where the package runs svcctl; else it judges neither pools nor source
+sets, and prints how many problems that leaves out.
 
 ` + settingsAbout,
 		options: append([]*option{
@@ -48,6 +53,13 @@ func (p *program) runValidate(_ context.Context, v *verb, args []string) error {
 	if err := checkOutput(v); err != nil {
 		return err
 	}
+	blind := p.givenNothing(v)
+	if blind && p.settingsFile != "" {
+		if _, err := appliance.ReadFile(p.settingsFile, maxConfigFile); err == nil {
+			v.option("config").texts, blind = []string{p.settingsFile}, false
+			fmt.Fprintf(p.stderr, "svcctl: with the settings of %s: --config names others\n", p.settingsFile)
+		}
+	}
 	cfg, err := p.config(v)
 	if err != nil {
 		return err
@@ -66,6 +78,12 @@ func (p *program) runValidate(_ context.Context, v *verb, args []string) error {
 	if err != nil {
 		return err
 	}
+	if all := len(planned.Problems); blind {
+		planned.Problems = slices.DeleteFunc(planned.Problems, ofTheBox)
+		if n := all - len(planned.Problems); n > 0 {
+			fmt.Fprintf(p.stderr, "svcctl: %s left out, about pools and source sets, which are settings of the box: give --config FILE\n", was(n, "problem"))
+		}
+	}
 	found := report.Of(planned.Files, planned.Problems)
 	text := found.Lines()
 	switch v.option("output").text() {
@@ -83,4 +101,21 @@ func (p *program) runValidate(_ context.Context, v *verb, args []string) error {
 		return err
 	}
 	return found.Verdict(v.option("strict").on())
+}
+
+// ofTheBox reports whether a problem is about a pool or source set, which may be there on the box.
+func ofTheBox(q manifest.Problem) bool {
+	return q.Reason == "Pending" || q.Reason == "UnknownSourceSet"
+}
+
+// givenNothing reports whether no setting is given, by a flag, the environment or a file.
+func (p *program) givenNothing(v *verb) bool {
+	env, _ := p.lookupEnv(configEnv)
+	return v.option("config").text() == "" && env == "" && !slices.ContainsFunc(settings(), func(s setting) bool {
+		if !v.has(s.name) || s.name == "manifests" { // which says what is judged
+			return false
+		}
+		_, given := p.lookup(v.option(s.name), s, nil)
+		return given
+	})
 }

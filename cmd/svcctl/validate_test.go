@@ -148,3 +148,41 @@ func TestValidateForms(t *testing.T) {
 		t.Errorf("sarif:\n%s", forms["sarif"])
 	}
 }
+
+// TestValidateWithoutSettings: what only the settings of a box decide is left out and counted, and judged as soon as there
+// are some: given ones, or those of the package where it runs svcctl.
+func TestValidateWithoutSettings(t *testing.T) {
+	const manifest = "apiVersion: v1\nkind: Service\nmetadata: {name: lb}\nspec: {type: LoadBalancer, loadBalancerIP: 192.0.2.7, ports: [{port: 80}]}\n---\n" +
+		"apiVersion: v1\nkind: Service\nmetadata: {name: np, annotations: {svcctl.io/source-sets: office}}\nspec: {type: NodePort, ports: [{port: 80}]}\n"
+	b := validator(t, map[string]string{"m/a.yaml": manifest, "box.yaml": "loadBalancerPool: [198.18.0.0/24]\nmanifests: [m]\n", "none.yaml": "# nothing\n"})
+	const left = "svcctl: 2 problems were left out, about pools and source sets, which are settings of the box: give --config FILE\n"
+	for _, tt := range []struct {
+		args, settings string
+		code           int
+		out, err       []string
+	}{
+		{"m", "", exitDone, nil, []string{left}},
+		{"--manifests m", "", exitDone, nil, []string{left}},
+		{"m", "gone.yaml", exitDone, nil, []string{left}},
+		{"m --config box.yaml", "", exitNo, []string{"192.0.2.7 lies in no load balancer pool (198.18.0.1-198.18.0.254)", "there is no --source-set office"}, []string{"1 error and 1 warning in 1 file"}},
+		{"m --config none.yaml", "box.yaml", exitNo, []string{"in no load balancer pool (there is none)", "there is no --source-set office"}, nil},
+		{"", "box.yaml", exitNo, []string{"in no load balancer pool (198.18.0.1", "there is no --source-set office"}, []string{"svcctl: with the settings of box.yaml: --config names others\n"}},
+		{"m --load-balancer-pool 192.0.2.0/24", "box.yaml", exitNo, []string{"there is no --source-set office"}, []string{"1 error and 0 warnings"}},
+	} {
+		b.program.settingsFile = tt.settings
+		code := b.run(append([]string{"validate"}, strings.Fields(tt.args)...)...)
+		if code != tt.code || strings.Count(b.out.String(), "\n") != len(tt.out) {
+			t.Errorf("validate %s, %q: exit %d\n%s%s", tt.args, tt.settings, code, b.out.String(), b.err.String())
+		}
+		for _, want := range tt.out {
+			if !strings.Contains(b.out.String(), want) {
+				t.Errorf("validate %s, %q: %s, want %q", tt.args, tt.settings, b.out.String(), want)
+			}
+		}
+		for _, want := range tt.err {
+			if !strings.Contains(b.err.String(), want) {
+				t.Errorf("validate %s, %q: stderr %s, want %q", tt.args, tt.settings, b.err.String(), want)
+			}
+		}
+	}
+}
