@@ -8,7 +8,7 @@ const (
 	HealthDown     = "down"
 	HealthNew      = "new"       // did not answer yet
 	HealthOut      = "out"       // taken out by an annotation
-	HealthNotAsked = "not asked" // no check was made yet, cannot be made on this host (Why), or there are more than can be made
+	HealthNotAsked = "not asked" // no check was made yet; or, with Why, none can be made on this host, or there are too many
 )
 
 // CheckOfFailures is EndpointHealth.Check of an endpoint without a health check that accepts no connection of the box,

@@ -75,6 +75,9 @@ func (h *Health) endpoint(key string, c *resolve.Checked) wire.EndpointHealth {
 	v, known := h.prober.Verdict(c.Target)
 	if !known || !v.Asked && (v.State == health.Up || v.NotMade != "") { // what it began with is no result
 		e.State, e.Why = wire.HealthNotAsked, strings.TrimPrefix(v.NotMade, "not asked: ")
+		if !known {
+			e.Why = "there are more endpoints than can be asked"
+		}
 		return e
 	}
 	e.State, e.Why = v.State.String(), v.Last.Why

@@ -73,7 +73,7 @@ func checking(endpoints []wire.EndpointHealth) bool {
 		switch {
 		case e.State == wire.HealthUp && e.Passes > 0:
 			passed[port] = true
-		case e.State == wire.HealthUp || e.State == wire.HealthNew && e.Failures == 0:
+		case e.State == wire.HealthUp || e.State == wire.HealthNew && e.Failures == 0 || e.State == wire.HealthNotAsked && e.Why == "":
 			open[port] = true
 		}
 	}
