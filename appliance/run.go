@@ -87,6 +87,8 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 		return nil, err
 	}
 	closers.add(k.Close)
+	before := takeTotals(cfg.DataDir, log)
+	k.Tally().Restore(before.Counters)
 	if err := k.HoldSentinel(); errors.Is(err, kernel.ErrPermission) {
 		return nil, fmt.Errorf("another svcctl serves in this network namespace: stop it first: %w", err)
 	} else if err != nil {
@@ -154,6 +156,9 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	a.traffic.Unchanged(a.grants.Changes)
 	if hears {
 		a.flows = parts.NewFlows(cfg.Services.ConnectionLog, relayed.EndpointsOf, log)
+		if before.Flows != nil {
+			a.flows.Book().Restore(before.Flows)
+		}
 		a.traffic.Follow(a.flows.Book(), a.flows.Hear)
 		m.Flows(func() metrics.Flows { return flowMetrics(a.flows) })
 	}
@@ -179,6 +184,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	a.checks = parts.NewHealth(asks, a.events, log)
 	a.suspicion = newSuspicion(a)
 	a.checks.History, a.suspicion.History = past, past
+	a.suspicion.Book().Restore(before.Failures)
 	a.relay = relayed
 	a.grants.CountRelayed(a.relay.Load)
 	a.traffic.CountRelayed(a.relay.Load, relayedClients(a.relay))
@@ -212,6 +218,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 		}
 		closers.add(a.dns.Close)
 	}
+	defer a.leaveTotals()
 	return a, a.serve(ctx, server, scrape)
 }
 

@@ -88,6 +88,51 @@ func (t *Tally) Start(counts []Count) {
 	t.start(counts)
 }
 
+// A Tallied is what a Tally has of one element, for the next process.
+type Tallied struct {
+	Family      Family
+	Set         string
+	Key         []byte
+	Refusals    bool // it counts refused packets
+	Carried     [numKinds]uint64
+	Start, Last uint64
+}
+
+// Save returns all that was counted; nil: nothing was read yet.
+func (t *Tally) Save() []Tallied {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.begun {
+		return nil
+	}
+	list := make([]Tallied, 0, len(t.entries))
+	for id, e := range t.entries {
+		list = append(list, Tallied{id.family, id.set, []byte(id.key), e.kind == countsRefusals, e.carried, e.start, e.last})
+	}
+	return list
+}
+
+// Restore has totals go on with those that were saved; nil: there are none. It is called before anything else.
+func (t *Tally) Restore(list []Tallied) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if list == nil {
+		return
+	}
+	t.begun, t.entries = true, make(map[countID]*tallied, len(list))
+	for _, s := range list {
+		if s.Set != "" && !IsDispatch(s.Set) {
+			continue // of another version
+		}
+		id := countID{s.Family, s.Set, string(s.Key)}
+		e := &tallied{frontend: frontendOf(id), carried: s.Carried, start: s.Start, last: s.Last, kind: countsConnections}
+		if s.Refusals {
+			e.kind = countsRefusals
+		}
+		t.entries[id] = e
+	}
+}
+
 // Started reports whether the tally knows what there was at the start.
 func (t *Tally) Started() bool {
 	t.mu.Lock()

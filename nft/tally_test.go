@@ -1,6 +1,7 @@
 package nft_test
 
 import (
+	"encoding/json"
 	"slices"
 	"testing"
 	"time"
@@ -140,6 +141,49 @@ func TestTally(t *testing.T) {
 	c.have[web] = 2
 	c.look()
 	c.want("and come again", 80, 2, 0)
+}
+
+// Totals go on in another process, as far as the kernel's elements are the same or new ones.
+func TestTallyGoesOn(t *testing.T) {
+	before := newCounting(t)
+	if before.Save() != nil {
+		t.Error("totals before a reading")
+	}
+	web := before.key(80)
+	before.have[web], before.goes[web] = 1000, "goto pick-3" // another process counted that
+	before.Start(before.counts())
+	before.have[web] += 5
+	before.look()
+	before.put(80, "goto refuse", true)
+	before.have[web] = 4
+	before.look()
+
+	text, err := json.Marshal(append(before.Save(), Tallied{Set: "of-another-version", Key: []byte{1}, Last: 7}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var saved []Tallied
+	if err := json.Unmarshal(text, &saved); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		when        string
+		now         uint64
+		connections uint64
+		refused     uint64
+	}{{"as it was", 4, 5, 4}, {"counted meanwhile", 6, 5, 6}, {"another element", 1, 5, 5}} {
+		c := newCounting(t)
+		c.Restore(saved)
+		c.have[web], c.goes[web] = test.now, "goto refuse"
+		c.Start(c.counts())
+		c.look()
+		c.want(test.when, 80, test.connections, test.refused)
+	}
+	c := newCounting(t)
+	c.Restore(nil)
+	c.have[web], c.goes[web] = 9, "goto pick-1"
+	c.Start(c.counts())
+	c.want("nothing was saved", 80, 0, 0)
 }
 
 // Whole tables and sets that go take their counts along, but for what comes again.

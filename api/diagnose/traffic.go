@@ -23,19 +23,19 @@ func (d *diagnosis) traffic() {
 				"%s%s without an answer of the endpoint, more than the %d that were answered", connections(uint64(p.Unanswered)), port, p.Open)
 		}
 		if p.Failed > 0 {
-			d.add(Note, "`svcctl top svc/"+d.Name+" -n "+d.Namespace+"` counts them by endpoint", "%s%s failed since the appliance started: an endpoint refused them, or did not answer", connections(p.Failed), port)
+			d.add(Note, "`svcctl top svc/"+d.Name+" -n "+d.Namespace+"` counts them by endpoint", "%s%s failed in all: an endpoint refused them, or did not answer", connections(p.Failed), port)
 		}
 		switch {
 		case p.Refused == nil:
 		case p.RefusedRate != nil && *p.RefusedRate > 0:
 			d.add(Doubt, "look at its endpoints: `svcctl describe svc/"+d.Name+" -n "+d.Namespace+"`",
-				"clients are refused%s, as there is no endpoint: %s, %d since the appliance started", port, d.pace(*p.RefusedRate), *p.Refused)
+				"clients are refused%s, as there is no endpoint: %s, %d in all", port, d.pace(*p.RefusedRate), *p.Refused)
 		case *p.Refused > 0 && p.RefusedRate == nil:
-			d.good("%s since the appliance started%s, whether lately is not known yet: ask once more; %s", refusals(*p.Refused), port, connections(*p.Connections)+" made")
+			d.good("%s in all%s, whether lately is not known yet: ask once more; %s", refusals(*p.Refused), port, connections(*p.Connections)+" made")
 		case *p.Refused > 0:
-			d.good("%s since the appliance started%s, none lately; %s", refusals(*p.Refused), port, connections(*p.Connections)+" made")
+			d.good("%s in all%s, none lately; %s", refusals(*p.Refused), port, connections(*p.Connections)+" made")
 		case d.Wide:
-			d.good("%s since the appliance started%s, and none refused", connections(*p.Connections), port)
+			d.good("%s in all%s, and none refused", connections(*p.Connections), port)
 		}
 	}
 }

@@ -18,10 +18,10 @@ func TestTraffic(t *testing.T) {
 		want  string
 	}{
 		"served":     {wire.PortTraffic{TrafficTotals: wire.TrafficTotals{Connections: &made, Refused: &zero, RefusedRate: &none}}, diagnose.Good, ""},
-		"rising":     {wire.PortTraffic{Port: "http", TrafficTotals: wire.TrafficTotals{Connections: &made, Refused: &refused, RefusedRate: &some}}, diagnose.Doubt, "clients are refused at port http, as there is no endpoint: 1.5 packets a second, 7 since"},
-		"over":       {wire.PortTraffic{TrafficTotals: wire.TrafficTotals{Connections: &made, Refused: &refused, RefusedRate: &none}}, diagnose.Good, "7 packets found no endpoint and were refused since the appliance started, none lately; 100 connections made"},
-		"rare":       {wire.PortTraffic{TrafficTotals: wire.TrafficTotals{Connections: &made, Refused: &refused, RefusedRate: &rare}}, diagnose.Doubt, "clients are refused, as there is no endpoint: 3 in the last 5m0s, 7 since"},
-		"first look": {wire.PortTraffic{TrafficTotals: wire.TrafficTotals{Connections: &made, Refused: &refused}}, diagnose.Good, "7 packets found no endpoint and were refused since the appliance started, whether lately is not known yet"},
+		"rising":     {wire.PortTraffic{Port: "http", TrafficTotals: wire.TrafficTotals{Connections: &made, Refused: &refused, RefusedRate: &some}}, diagnose.Doubt, "clients are refused at port http, as there is no endpoint: 1.5 packets a second, 7 in all"},
+		"over":       {wire.PortTraffic{TrafficTotals: wire.TrafficTotals{Connections: &made, Refused: &refused, RefusedRate: &none}}, diagnose.Good, "7 packets found no endpoint and were refused in all, none lately; 100 connections made"},
+		"rare":       {wire.PortTraffic{TrafficTotals: wire.TrafficTotals{Connections: &made, Refused: &refused, RefusedRate: &rare}}, diagnose.Doubt, "clients are refused, as there is no endpoint: 3 in the last 5m0s, 7 in all"},
+		"first look": {wire.PortTraffic{TrafficTotals: wire.TrafficTotals{Connections: &made, Refused: &refused}}, diagnose.Good, "7 packets found no endpoint and were refused in all, whether lately is not known yet"},
 		"silent":     {wire.PortTraffic{ConnectionCounts: wire.ConnectionCounts{Open: 1, Unanswered: 4}}, diagnose.Doubt, "4 connections without an answer of the endpoint, more than the 1 that were answered"},
 		"not silent": {wire.PortTraffic{ConnectionCounts: wire.ConnectionCounts{Open: 40, Unanswered: 4}}, diagnose.Good, ""},
 	} {

@@ -23,7 +23,7 @@ type Traffic struct {
 	Flows bool `json:"flows"`
 	// NoBytes is why bytes are absent although Flows is set; "": they are present.
 	NoBytes string `json:"noBytes,omitempty"`
-	// Refusals are packets that were refused or dropped since the appliance started, by reason;
+	// Refusals are packets that were refused or dropped in all, by reason;
 	// absent where they are not counted.
 	Refusals map[string]uint64 `json:"refusals,omitempty"`
 	// RefusalRates are packets a second, of reasons with any; absent where there was no look before.
@@ -46,10 +46,10 @@ type ConnectionCounts struct {
 	Rate *float64 `json:"rate,omitempty"`
 }
 
-// TrafficTotals are the kernel's counts of a Service port since the appliance started. They are
+// TrafficTotals are the kernel's counts of a Service port. They go on over a restart, but not after a crash. They are
 // absent where it does not count.
 type TrafficTotals struct {
-	// Connections counts the connections that clients made since the appliance started, and Refused
+	// Connections counts the connections that clients made, and Refused
 	// the packets that were refused or dropped without an endpoint: a client that tries again
 	// counts again. Neither decreases while the Service exists.
 	Connections *uint64 `json:"connections,omitempty"`

@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/appliance/netlab"
 )
 
-// countedTraffic has the kernel's counts since the appliance started, as `svcctl top` prints them.
+// countedTraffic has the kernel's counts in all, as `svcctl top` prints them.
 type countedTraffic struct {
 	At       time.Time
 	Counted  bool
@@ -184,8 +184,8 @@ func Test335_refusals_are_counted(t *testing.T) {
 	}
 }
 
-// Totals go on through changes of endpoints, refusal and back, and foreign flushes, and begin anew with
-// the process. No count is ever a difference: with traffic alone nothing is committed.
+// Totals go on through changes of endpoints, refusal and back, foreign flushes, hand-overs and restarts, and begin anew
+// after a crash. No count is ever a difference: with traffic alone nothing is committed.
 func Test336_totals_never_go_back(t *testing.T) {
 	b := newBox(t, nil)
 	var annotations []string
@@ -268,14 +268,21 @@ func Test336_totals_never_go_back(t *testing.T) {
 	if done := b.transactions(func() { ask(3); counts("with traffic alone") }); len(done) > 0 {
 		t.Errorf("traffic leads to transactions: %v", done)
 	}
+	b.svcctl.HandOver()
+	counts("after a hand-over")
 	b.svcctl.Stop()
 	ask(2)
 	b.svcctl.Start()
-	connections, refused = 0, 0
 	counts("after a restart")
 	b.rewrite("web.yaml", serve(b.L1, b.L2))
 	ask(2)
 	counts("after a restart and a change")
+	b.svcctl.Kill()
+	b.svcctl.Start()
+	connections, refused = 0, 0
+	counts("after a crash")
+	ask(2)
+	counts("after a crash, with connections")
 }
 
 // --traffic off takes the counters out and counters puts them in, with no packet lost and no client

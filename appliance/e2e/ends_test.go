@@ -116,7 +116,8 @@ func add(a, b map[string]totals) map[string]totals {
 }
 
 // Connections and bytes of each endpoint are those that the kernel counted, when connections are open and when
-// they are over, through changes of endpoints and a foreign flush. Connections from before the start are in none.
+// they are over, through changes of endpoints, a foreign flush, a hand-over and a restart. After a crash totals begin anew,
+// and connections from before the start are in none.
 func Test338_totals_of_endpoints(t *testing.T) {
 	b := newBox(t, flags{"traffic": {"flows"}})
 	b.GW1.Sysctl("net.netfilter.nf_conntrack_acct", "1")
@@ -177,10 +178,20 @@ func Test338_totals_of_endpoints(t *testing.T) {
 	traffic(2)
 	check("after a foreign flush")
 
+	b.svcctl.HandOver()
+	traffic(1)
+	check("after a hand-over")
 	b.svcctl.Stop()
+	traffic(1)
+	b.svcctl.Start()
+	check("after a restart")
+	end()
+	check("when they ended after a restart")
+	traffic(1)
+	b.svcctl.Kill()
 	b.svcctl.Start()
 	for _, f := range families {
-		b.hasTotals(t, "after a restart", f.name("web"), map[string]totals{f.on(80, b.L1)[0].String(): {}, f.on(80, b.L2)[0].String(): {}})
+		b.hasTotals(t, "after a crash", f.name("web"), map[string]totals{f.on(80, b.L1)[0].String(): {}, f.on(80, b.L2)[0].String(): {}})
 		over[f] = nil
 	}
 	b.GW1.Conntrack("-D", "-f", "ipv4")

@@ -1,6 +1,7 @@
 package flows
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -52,7 +53,8 @@ type Ended struct {
 	Began, Ended time.Time
 }
 
-// Book has the totals. Its methods may be called concurrently.
+// Book has the totals. Its methods may be called concurrently. It has more than 15 fields: those of a look, and those of
+// the process before.
 type Book struct {
 	// log takes the ends of connections of Services that ask for it; it must not wait.
 	log func(*Ended)
@@ -67,8 +69,10 @@ type Book struct {
 	old       map[uint32]struct{} // connections that were there before
 	begun     map[uint32]begun
 	looking   bool
-	late      []end // what ended during the look
-	unsure    bool  // messages were lost since the last look
+	late      []end                  // what ended during the look
+	saved     map[string][]SavedPort // by Service that was not planned yet, of the process before
+	resumed   bool                   // old is of the process before
+	unsure    bool                   // messages were lost since the last look
 	lost      uint64
 }
 
@@ -154,7 +158,7 @@ func (b *Book) Plan(service string, ports []nft.ServicePort, logged bool, now ti
 		id := portID{ports[i].ID, ports[i].Family, ports[i].Protocol}
 		p := before[id]
 		if p == nil {
-			p = &port{portID: id, service: service, endpoints: map[netip.AddrPort]*record{}}
+			p = b.resume(service, id)
 		}
 		p.logged = logged && b.log != nil
 		p.frontends = conntrack.FrontendsOf(&ports[i])
@@ -171,6 +175,83 @@ func (b *Book) Plan(service string, ports []nft.ServicePort, logged bool, now ti
 		p.judge(now)
 		b.services[service] = append(b.services[service], p)
 	}
+}
+
+// Saved is what a Book has, for the next process.
+type Saved struct {
+	Old      []uint32
+	Services map[string][]SavedPort
+}
+
+// SavedPort is a port of a Service.
+type SavedPort struct {
+	ID             string
+	Family         nft.Family
+	Protocol       nft.Protocol
+	Endpoints      map[netip.AddrPort]SavedRecord
+	Gone, Reported Record
+}
+
+// SavedRecord is of one endpoint.
+type SavedRecord struct {
+	Ended, Reported Record
+	Left            time.Time
+}
+
+// Save returns the totals.
+func (b *Book) Save() *Saved {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := &Saved{Old: slices.Collect(maps.Keys(b.old)), Services: map[string][]SavedPort{}}
+	for service, ports := range b.services {
+		for _, p := range ports {
+			if len(p.endpoints) == 0 && p.reported == (Record{}) {
+				continue
+			}
+			one := SavedPort{p.id, p.family, p.protocol, make(map[netip.AddrPort]SavedRecord, len(p.endpoints)), p.gone, p.reported}
+			for at, r := range p.endpoints {
+				one.Endpoints[at] = SavedRecord{r.ended, r.reported, r.left}
+			}
+			s.Services[service] = append(s.Services[service], one)
+		}
+	}
+	return s
+}
+
+// Restore has totals go on with those that were saved. Connections that are open now count, but for those that did not
+// before. It is called before anything else.
+func (b *Book) Restore(s *Saved) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.saved, b.resumed = s.Services, true
+	for _, id := range s.Old {
+		b.old[id] = struct{}{}
+	}
+}
+
+// Resumed reports, once, that the connections which do not count are those that were restored.
+func (b *Book) Resumed() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	was := b.resumed
+	b.resumed = false
+	return was
+}
+
+// resume makes a port, with the totals of the process before. The caller holds mu.
+func (b *Book) resume(service string, id portID) *port {
+	p := &port{portID: id, service: service, endpoints: map[netip.AddrPort]*record{}}
+	i := slices.IndexFunc(b.saved[service], func(s SavedPort) bool { return portID{s.ID, s.Family, s.Protocol} == id })
+	if i < 0 {
+		return p
+	}
+	s := b.saved[service][i]
+	p.gone, p.reported = s.Gone, s.Reported
+	for at, r := range s.Endpoints {
+		p.endpoints[at] = &record{r.Ended, r.Reported, r.Left}
+	}
+	b.saved[service] = slices.Delete(b.saved[service], i, i+1)
+	return p
 }
 
 // endpoint returns the key in endpoints of the one that answers: of a range of ports, its address alone.

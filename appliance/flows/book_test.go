@@ -1,6 +1,7 @@
 package flows
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -166,6 +167,41 @@ func TestConnectionsOfBefore(t *testing.T) {
 	if len(k.book.old) > 0 {
 		t.Errorf("%d connections are remembered that are over", len(k.book.old))
 	}
+}
+
+// Totals go on in another process, and never go back: with what is open, and without what did not count before. As many
+// as ended meanwhile are missed of those that began.
+func TestTotalsGoOn(t *testing.T) {
+	k := newKernel(t)
+	old := k.begin(vip, one, 100)
+	k.queue = nil
+	k.book.Before(k.table[old])
+	k.end(k.begin(vip, one, 10))
+	stays, ends := k.begin(vip, one, 20), k.begin(vip, two, 30)
+	k.want("before", Record{2, 30, 60}, Record{1, 30, 60}, Record{3, 60, 120})
+
+	text, err := json.Marshal(k.book.Save())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var saved Saved
+	if err := json.Unmarshal(text, &saved); err != nil {
+		t.Fatal(err)
+	}
+	delete(k.table, ends)
+	k.begin(vip, two, 7)
+	k.book = NewBook(nil)
+	k.book.Restore(&saved)
+	k.book.Plan("default/web", web(one, two), false, k.now)
+	if !k.book.Resumed() || k.book.Resumed() {
+		t.Error("it resumes once")
+	}
+	k.book.Lose(0) // as it is not known what ended meanwhile
+	k.want("after", Record{2, 30, 60}, Record{1, 30, 60}, Record{3, 60, 120})
+	k.table[stays].In = 25
+	k.end(stays)
+	k.end(old)
+	k.want("ended after", Record{2, 35, 60}, Record{1, 30, 60}, Record{3, 65, 120})
 }
 
 // A connection that ends while the table is read is counted once, whatever the reader saw of it.

@@ -11,7 +11,7 @@ import (
 // and not at all where refusals are not counted. While read fails there are no samples.
 func (m *Metrics) Refusals(read func() (map[string]uint64, error)) {
 	m.registry.MustRegister(&refusals{read, prometheus.NewDesc("svcctl_refused_packets_total",
-		"Packets that were refused or dropped since the appliance started, by reason.", []string{"reason"}, nil)})
+		"Packets that were refused or dropped, by reason.", []string{"reason"}, nil)})
 }
 
 type refusals struct {

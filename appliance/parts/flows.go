@@ -185,8 +185,10 @@ func (f *Flows) listen(ctx context.Context, changed func()) error {
 	stop := context.AfterFunc(ctx, func() { _ = events.Close() })
 	defer stop()
 	// Connections that began before listening may end without a message.
-	if _, err := look(f.book.Before); err != nil {
-		return err
+	if !f.book.Resumed() {
+		if _, err := look(f.book.Before); err != nil {
+			return err
+		}
 	}
 	f.book.Lose(0) // those that a look has counted by now are in its totals, and stay there
 	f.mu.Lock()

@@ -64,6 +64,17 @@ func (b *Book) Failed(p Place) {
 	b.failed[p]++
 }
 
+// Restore has the counts of failures go on with those that Failures returned before. It is called before anything else.
+func (b *Book) Restore(failures map[string]map[netip.AddrPort]uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for port, endpoints := range failures {
+		for at, n := range endpoints {
+			b.failed[Place{port, at}] = n
+		}
+	}
+}
+
 // Failures returns the failed connections of all endpoints, by port.
 func (b *Book) Failures() map[string]map[netip.AddrPort]uint64 {
 	b.mu.Lock()

@@ -71,13 +71,13 @@ func portFamilies(counted bool) (all []family[wire.PortTraffic]) {
 	for _, f := range families("service", "a port of a Service") {
 		all = append(all, family[wire.PortTraffic]{f.name, f.kind, f.help, func(p *wire.PortTraffic) uint64 { return f.value(&p.ConnectionCounts) }, ""})
 	}
-	all = append(all, family[wire.PortTraffic]{"svcctl_service_failed_total", "counter", "Connections to a port of a Service that an endpoint refused or never answered, since the appliance started.", func(p *wire.PortTraffic) uint64 { return p.Failed }, ""})
+	all = append(all, family[wire.PortTraffic]{"svcctl_service_failed_total", "counter", "Connections to a port of a Service that an endpoint refused or never answered.", func(p *wire.PortTraffic) uint64 { return p.Failed }, ""})
 	if !counted {
 		return all
 	}
 	return append(all,
-		family[wire.PortTraffic]{"svcctl_service_connections_total", "counter", "Connections that clients made to a port of a Service since the appliance started.", func(p *wire.PortTraffic) uint64 { return *p.Connections }, ""},
-		family[wire.PortTraffic]{"svcctl_service_refused_total", "counter", "Packets to a port of a Service that were refused or dropped because no endpoint was there, since the appliance started.", func(p *wire.PortTraffic) uint64 { return *p.Refused }, ""})
+		family[wire.PortTraffic]{"svcctl_service_connections_total", "counter", "Connections that clients made to a port of a Service.", func(p *wire.PortTraffic) uint64 { return *p.Connections }, ""},
+		family[wire.PortTraffic]{"svcctl_service_refused_total", "counter", "Packets to a port of a Service that were refused or dropped because no endpoint was there.", func(p *wire.PortTraffic) uint64 { return *p.Refused }, ""})
 }
 
 // endpointFamilies returns the metric families of endpoints.
@@ -85,9 +85,9 @@ func endpointFamilies(seen *wire.Traffic) (all []family[wire.EndpointTraffic]) {
 	for _, f := range families("endpoint", "an endpoint") {
 		all = append(all, family[wire.EndpointTraffic]{f.name, f.kind, f.help, func(e *wire.EndpointTraffic) uint64 { return f.value(&e.ConnectionCounts) }, ""})
 	}
-	all = append(all, family[wire.EndpointTraffic]{"svcctl_endpoint_failed_total", "counter", "Connections that the endpoint refused or never answered, since the appliance started.", func(e *wire.EndpointTraffic) uint64 { return e.Failed }, ""})
+	all = append(all, family[wire.EndpointTraffic]{"svcctl_endpoint_failed_total", "counter", "Connections that the endpoint refused or never answered.", func(e *wire.EndpointTraffic) uint64 { return e.Failed }, ""})
 	if seen.Flows {
-		all = append(all, family[wire.EndpointTraffic]{"svcctl_endpoint_connections_total", "counter", "Connections that the endpoint got since the appliance started.",
+		all = append(all, family[wire.EndpointTraffic]{"svcctl_endpoint_connections_total", "counter", "Connections that the endpoint got.",
 			func(e *wire.EndpointTraffic) uint64 { return value(e.Flows) }, ""})
 	}
 	if seen.Flows && seen.NoBytes == "" {

@@ -1,5 +1,7 @@
 package verdict
 
+// This file is long because Services are judged, and problems grouped, by the same rows and occurrences.
+
 import (
 	"cmp"
 	"fmt"

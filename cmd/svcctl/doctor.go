@@ -176,7 +176,7 @@ func refusalFindings(seen *wire.Traffic) []appliance.Finding {
 		}
 	}
 	if findings == nil {
-		findings = []appliance.Finding{{Check: check, Level: "ok", Message: fmt.Sprintf("no client is refused (%d packets were since the appliance started)", total)}}
+		findings = []appliance.Finding{{Check: check, Level: "ok", Message: fmt.Sprintf("no client is refused (%d packets were, in all)", total)}}
 	}
 	return findings
 }

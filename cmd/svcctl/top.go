@@ -24,7 +24,7 @@ its busiest clients.
 OPEN are connections that were answered and that neither side has closed. UNANSWERED are
 those to which the endpoint has sent nothing: if the number stays up, the endpoint does not
 answer. NEW/S are new connections a second since the previous reading. CONNS are all
-connections since the appliance started, and REFUSED the packets that were refused or
+connections so far, and REFUSED the packets that were refused or
 dropped because there was no endpoint: the kernel counts both, unless the appliance has
 --traffic off.
 

@@ -41,6 +41,9 @@ type counting struct {
 // it found.
 func (c *Conn) Counts() (nft.Totals, error) { return c.counts(readCounts) }
 
+// Tally has the totals.
+func (c *Conn) Tally() *nft.Tally { return &c.counting.tally }
+
 // Refusals are the packets that were refused, by the name of the counter; see Counts. It reads
 // nothing but the named counters, which takes some microseconds.
 func (c *Conn) Refusals() (map[string]uint64, error) {

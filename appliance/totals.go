@@ -1,0 +1,77 @@
+package appliance
+
+import (
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"svcctl.io/svcctl/appliance/flows"
+	"svcctl.io/svcctl/nft"
+)
+
+// totalsName is a file of the data directory.
+const totalsName = "totals.json"
+
+// totals are counts that the next process goes on with, after a hand-over or a stop. A start removes the file, so that
+// after a crash totals begin anew: old ones would go back by what was counted since, and for Prometheus a counter that
+// goes back has been counted again in full.
+type totals struct {
+	Boot     string // they are of; "": not known
+	Counters []nft.Tallied
+	Flows    *flows.Saved // nil: connection events were not read
+	Failures map[string]map[netip.AddrPort]uint64
+}
+
+// takeTotals returns the totals that the process before left.
+func takeTotals(dir string, log *slog.Logger) (t totals) {
+	path := filepath.Join(dir, totalsName)
+	content, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return t
+	}
+	if err == nil {
+		err = os.Remove(path)
+	}
+	if err == nil {
+		err = json.Unmarshal(content, &t)
+	}
+	if err != nil {
+		log.Warn("totals of connections begin anew", "file", path, "err", err)
+		return totals{}
+	}
+	if t.Boot != bootID() {
+		return totals{} // the kernel counts anew as well
+	}
+	return t
+}
+
+// leaveTotals leaves the totals to the next process.
+func (a *assembly) leaveTotals() {
+	t := totals{Boot: bootID(), Counters: a.kernel.Tally().Save(), Failures: a.suspicion.Book().Failures()}
+	if a.flows != nil {
+		t.Flows = a.flows.Book().Save()
+	}
+	path := filepath.Join(a.cfg.DataDir, totalsName)
+	content, err := json.Marshal(t)
+	if err == nil {
+		err = os.WriteFile(path+".new", content, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
+		a.log.Warn("totals of connections begin anew with the next start", "err", errors.Join(err, os.Remove(path+".new")))
+	}
+}
+
+// bootID is the kernel's name of this boot; "": it has none.
+func bootID() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return string(id)
+}
