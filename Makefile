@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build deps lint test test-unit busy race conformance browser bench soak kernels package package-test package-vm fuzz demo demo-fleet demo-pair fleet golden clean
+.PHONY: help build deps lint test test-unit busy race conformance browser bench soak kernels package package-test package-vm fuzz demo demo-fleet demo-pair fleet golden worlds clean
 
 # The system programs live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -116,6 +116,10 @@ soak: deps build ## packets that never stop, for half an hour (root or sudo); th
 	SVCCTL_REQUIRE_PRIVILEGED=1 SVCCTL_SOAK_ANNOUNCED=$(SVCCTL_SOAK_ANNOUNCED) go test -count=1 -v -timeout 3h $(EXEC) ./appliance/e2e -run 'Test49[38]_'
 
 KERNELS ?= linux-image-amd64
+worlds: deps ## random worlds, judged and on the wire, against a second implementation (root or sudo): make worlds SEED=1000 COUNT=300
+	SEED=$(or $(SEED),1) COUNT=$(or $(COUNT),1000) go test -count=1 -v -timeout 30m -run Test835_ ./appliance/reconcile
+	SEED=$(or $(SEED),1) COUNT=$(or $(COUNT),70) go test -count=1 -v -timeout 30m -run Test836_ $(EXEC) ./appliance/e2e
+
 kernels: deps ## tests on other kernels, in virtual machines: make kernels KERNELS='FILE.deb ...'
 	appliance/e2e/kernels/run.sh $(KERNELS)
 

@@ -53,7 +53,7 @@ func Test835_verdict_agrees_with_packets(t *testing.T) {
 	}
 	t.Log(met)
 	for _, what := range []string{"Ready", "NoEndpoints", "NoReadyEndpoint", "PortMismatch", "NoLocalEndpoint", "OtherFamily", "FailingOpen", "Pending",
-		"HostAddress", "TLSNotTerminated", "PortInUse", "UnknownSourceSet", "relayed"} {
+		"HostAddress", "TLSNotTerminated", "PortInUse", "UnknownSourceSet", "PortConflict", "relayed"} {
 		if count >= verdictWorlds && met[what] == 0 {
 			t.Errorf("%q is in no world: the generated worlds have become too tame", what)
 		}

@@ -386,4 +386,26 @@ func (w *World) Complicate(r randSource) {
 	if len(w.Box.Pools) > 0 && r.IntN(2) == 0 {
 		w.Box.Pools = prefixes("198.51.100.4/31", "2001:db8:198::4/128")
 	}
+	if i := r.IntN(len(w.Services)); w.Services[i].Spec.Type == object.TypeClusterIP && !isHeadless(w.Services[i]) {
+		w.twin(w.Services[i])
+	}
+}
+
+// twin adds a Service with the endpoints and external IPs of another one, which asked for them first.
+func (w *World) twin(of *object.Service) {
+	if len(of.Spec.ExternalIPs) == 0 {
+		of.Spec.ExternalIPs = []string{externalIPs[slices.Index(families, familiesOf(of)[0])][0].String()}
+		of.Spec.ExternalTrafficPolicy = object.PolicyCluster
+	}
+	name := of.Metadata.Name + "z"
+	twin := of.DeepCopy().(*object.Service)
+	twin.Metadata.Name, twin.Spec.ClusterIP, twin.Spec.ClusterIPs = name, "", nil
+	w.Services = append(w.Services, twin)
+	for _, o := range slices.Clone(w.Slices) {
+		if serviceOf(o) == object.RefOf(of).Key() {
+			slice := o.DeepCopy().(*object.EndpointSlice)
+			slice.Metadata.Name, slice.Metadata.Labels[object.LabelServiceName] = "z"+slice.Metadata.Name, name
+			w.Slices = append(w.Slices, slice)
+		}
+	}
 }
