@@ -50,7 +50,7 @@ export SVCCTL_BINARY ?= $(CURDIR)/bin/svcctl
 SLOW = ./appliance/e2e ./store/fleet ./appliance/test/script ./appliance/announce/interop ./appliance/reconcile
 # Those that need processors are last, one at a time.
 ALONE = /appliance/(soak|bench)$$
-ALONE_OF_E2E = ^Test(K19|069|145|338)_
+ALONE_OF_E2E = ^Test(K19|069|145|338|370)_
 TESTED = SVCCTL_REQUIRE_PRIVILEGED=1 go run ./.ci/report go test -count=1 -vet=off -timeout $(TIMEOUT) -json
 
 test: deps lint build ## everything, with real packets in network namespaces (root or sudo)

@@ -203,7 +203,7 @@ func TestImpossible_address_of_somebody_else(t *testing.T) {
 		b.reaches(t, b.IN, "tcp", f.at(f.vip(42), 80), plain, f.on(80, b.R1)...)
 		b.bystands(t, f)
 	}
-	if !slices.ContainsFunc(b.status().Problems, func(p problem) bool { return p.Reason == "Conflict" }) {
+	if !slices.ContainsFunc(b.status().Problems, func(p problem) bool { return p.Reason == "PortConflict" }) {
 		t.Error("no conflict in the status")
 	}
 }

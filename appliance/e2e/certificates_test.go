@@ -29,7 +29,7 @@ func Test410_TLS_and_what_else_a_Service_asks_for(t *testing.T) {
 			return []string{f.annotated("web", annotations, lines...), f.slice("web", "https: 9000", b.L1, b.R1)}
 		}
 	}
-	b.write("web.yaml", documents(nil))
+	b.write("web.yaml", documents(nil, "sessionAffinity: ClientIP")) // each rewrite changes something
 	b.svcctl.Manifests.Write("secret.yaml", secret)
 	b.svcctl.Start()
 	told := func(t *testing.T, b *box, f family, from *netlab.Host, to netip.AddrPort, opts ...string) (server string) {

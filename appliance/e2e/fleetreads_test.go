@@ -112,7 +112,7 @@ func (p *etcdProxy) pass(from, to net.Conn, counted *io.PipeWriter) {
 				time.Sleep(10 * time.Millisecond)
 			}
 			if p.mood.Load() == slow {
-				time.Sleep(4 * time.Second)
+				time.Sleep(4 * time.Second) // real time: etcd is slow
 			}
 			if _, err := to.Write(b); err != nil {
 				return

@@ -67,7 +67,7 @@ func Test370_least_connection_with_slow_servers(t *testing.T) {
 	})
 	for _, f := range families {
 		out, _, _ := b.svcctl.Svcctl("explain", "svc/"+f.name("web"))
-		if !strings.Contains(out, "picks by least-connection\n") || !strings.Contains(out, "shares of new connections for now: ") {
+		if !strings.Contains(out, "picks by least-connection (wlc)\n") || !strings.Contains(out, "shares of new connections for now: ") {
 			t.Errorf("explain does not tell the shares:\n%s", out)
 		}
 	}
