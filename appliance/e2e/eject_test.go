@@ -177,3 +177,46 @@ func (b *box) failures(t *testing.T, f family, service string) (n int) {
 	}
 	return n
 }
+
+// A server is gone from the network: it answers not even ARP or neighbor discovery. With eject clients get the others
+// alone until it is back; without it some fail. Status, health, explain and top name it, and a connection to
+// it on request ends in bounded time.
+func Test858_a_host_that_is_gone(t *testing.T) {
+	b := withEject(t)
+	b.each(t, func(t *testing.T, b *box, f family) { b.comesTo(t, f, 41, b.L1, b.L2, b.R1) })
+	back := b.L2.HoldNft("table netdev gone { flags owner; chain in { type filter hook ingress device \"eth0\" priority 0; drop; }; }")
+	for _, f := range families {
+		if _, errOut, err := b.GW1.Run("ip", f.pick("-4", "-6"), "neigh", "flush", "to", f.of(b.L2).String()); err != nil {
+			t.Fatal(err, errOut)
+		}
+	}
+	b.each(t, func(t *testing.T, b *box, f family) {
+		at := f.on(80, b.L2)[0].String()
+		b.becomesDead(t, f, "web", 41, "EndpointSilent", at, "1 of 3", "taken out", "warning")
+		b.becomesDead(t, f, "plain", 42, "EndpointSilent", at, "svcctl.io/eject", "warning")
+		b.comesTo(t, f, 41, b.L1, b.R1)
+		with := b.IN.AskMany(60, "tcp", f.at(f.vip(41), 80), patiently)
+		without := b.IN.AskMany(60, "tcp", f.at(f.vip(42), 80), netlab.Within(300*time.Millisecond))
+		t.Logf("%s: with eject %s; without: %s", f, with, without)
+		if len(with.Failures) > 0 || len(without.Failures) == 0 {
+			t.Errorf("%s: with eject: %s; without: %s; want failures without it alone", f, with, without)
+		}
+		for _, verb := range [][]string{{"health", "svc/" + f.name("web")}, {"explain", "svc/" + f.name("web")}, {"top", "svc/" + f.name("web"), "--once"}} {
+			if out, errOut, _ := b.svcctl.Svcctl(verb[0], verb[1:]...); !strings.Contains(out, at) || !strings.Contains(out, "down") && !strings.Contains(out, "not accept") {
+				t.Errorf("svcctl %s does not name %s:\n%s%s", strings.Join(verb, " "), at, out, errOut)
+			}
+		}
+	})
+	for _, f := range families { // one request at a time
+		at := f.on(80, b.L2)[0].String()
+		if out, errOut, _ := b.svcctl.Svcctl("explain", "--probe", "svc/"+f.name("plain")); !strings.Contains(out, "just now") || !strings.Contains(out, at) {
+			t.Errorf("explain --probe does not name %s:\n%s%s", at, out, errOut)
+		}
+	}
+	back()
+	b.each(t, func(t *testing.T, b *box, f family) {
+		b.becomesDead(t, f, "web", 41)
+		b.becomesDead(t, f, "plain", 42)
+		b.comesTo(t, f, 41, b.L1, b.L2, b.R1)
+	})
+}
