@@ -294,7 +294,7 @@ func (r *resolver) failOpen(index int, list []endpoint, isNew bool, checked, up 
 	var able, offered, fit, left int
 	for i := range list {
 		e := &list[i]
-		if e.weight == 0 {
+		if e.weight == 0 || e.said < draining {
 			continue
 		}
 		able++

@@ -40,6 +40,8 @@ func Test837_each_family_is_served(t *testing.T) {
 		{"a dead endpoint of the family that it does not have", []func(*object.Service){checked}, []*object.EndpointSlice{slice(80, l1), slice(80, six)}, ""},
 		{"the only one of this box is down", []func(*object.Service){checked, etpLocal, func(s *object.Service) { s.Metadata.Annotations["svcctl.io/health-check-min-healthy"] = "100%" }}, []*object.EndpointSlice{slice(80, "10.180.0.9", r1)},
 			"FailingOpen: port 80: those of its endpoints that are near clients, by policy or zone, are all down"},
+		{"the dead one has weight 0, the other one is not ready", []func(*object.Service){checked, func(s *object.Service) { s.Metadata.Annotations["svcctl.io/weights"] = "10.180.0.9=0" }}, []*object.EndpointSlice{slice(80, "10.180.0.9", r1+" n")},
+			"NoReadyEndpoint: port 80: none of its 2 endpoints takes new connections"},
 		{"a headless Service without endpoints", []func(*object.Service){headless}, nil, "NoEndpoints: it has no endpoint"},
 		{"a headless Service", []func(*object.Service){headless}, []*object.EndpointSlice{slice(80, l1)}, ""},
 		{"an external IP that is its load balancer IP", []func(*object.Service){func(s *object.Service) { s.Spec.ExternalIPs = []string{"198.51.100.4"} }}, []*object.EndpointSlice{slice(80, l1)}, ""},
