@@ -15,7 +15,7 @@ type Changes interface {
 	// Begin begins a trial, or moves the end of the one that is under way.
 	Begin(ctx context.Context, user string, files bool, after time.Duration) (wire.Trial, error)
 	// Confirm ends the trial and keeps its changes; Back undoes them.
-	Confirm(ctx context.Context) (wire.Trial, error)
+	Confirm(ctx context.Context, q wire.ConfirmQuery) (wire.Trial, error)
 	Back(ctx context.Context) (wire.RolledBack, error)
 	// Rollback restores the objects of a revision, for a user with the User-Agent agent.
 	Rollback(ctx context.Context, q wire.RollbackQuery, user, agent string) (wire.RolledBack, error)
@@ -42,8 +42,8 @@ func (s *Server) beginTrial(r *http.Request, q wire.TrialQuery) (wire.Trial, err
 	return t, err
 }
 
-func (s *Server) confirmTrial(r *http.Request, _ wire.None) (wire.Trial, error) {
-	t, err := s.cfg.Changes.Confirm(r.Context())
+func (s *Server) confirmTrial(r *http.Request, q wire.ConfirmQuery) (wire.Trial, error) {
+	t, err := s.cfg.Changes.Confirm(r.Context(), q)
 	if err == nil {
 		s.log.Info("the trial is confirmed", "objects", len(t.Objects), "files", len(t.Files), "user", userOf(r))
 	}

@@ -129,22 +129,23 @@ func (s *Store) CountTrialFrom(now deadline.Reading) error {
 }
 
 // Confirm makes what is on trial stay; of files that are held, what they say comes into force with the next
-// SyncFiles. It gives what the trial was about. Errors: ErrNoTrial.
-func (s *Store) Confirm() (TrialState, error) {
+// SyncFiles. It gives what the trial was about. With unchanged only the trial of that ID is confirmed, while it has no change and
+// covers no files. Errors: ErrNoTrial.
+func (s *Store) Confirm(unchanged string) (TrialState, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	var state TrialState
 	err := s.decide(func() (err error) {
-		state, err = s.confirm()
+		state, err = s.confirm(unchanged)
 		return err
 	})
 	return state, err
 }
 
 // confirm is Confirm once.
-func (s *Store) confirm() (TrialState, error) {
+func (s *Store) confirm(unchanged string) (TrialState, error) {
 	state, is := s.Trial()
-	if !is {
+	if !is || unchanged != "" && (state.ID != unchanged || state.Trial.Files || len(state.Objects) > 0) {
 		return state, ErrNoTrial
 	}
 	t := s.begin()

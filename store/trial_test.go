@@ -164,6 +164,41 @@ func (b *box) oldOther(t *testing.T) string {
 	return strings.Replace(b.lineOf("other"), `,"labels":{"kept":"yes"}`, "", 1)
 }
 
+// A trial that is to be confirmed only without a change stays when it has one, by whatever client, when it covers files, and when it is
+// another one.
+func TestUnchangedTrialIsConfirmed(t *testing.T) {
+	b := newBox(t)
+	b.must(write(document(t, "web {}")))
+	confirmed := func(id string) bool {
+		t.Helper()
+		_, err := b.s.Confirm(id)
+		if err != nil && !errors.Is(err, ErrNoTrial) {
+			t.Fatal(err)
+		}
+		return err == nil
+	}
+	id := func() string {
+		state, _ := b.s.Trial()
+		return state.ID
+	}
+	b.try(false)
+	if confirmed("another") || !confirmed(id()) {
+		t.Error("by the ID of another trial it is confirmed, or by its own it is not")
+	}
+	b.try(true)
+	if confirmed(id()) {
+		t.Error("a trial that covers files is confirmed")
+	}
+	if !confirmed("") {
+		t.Error("it is not confirmed at all")
+	}
+	b.try(false)
+	b.must(onTrial(Write{Ref: ref("web"), Delete: true}))
+	if confirmed(id()) {
+		t.Error("a trial with a change is confirmed")
+	}
+}
+
 // Confirmed, it stays, and what it gave up is for others.
 func TestTrialIsConfirmed(t *testing.T) {
 	b := newBox(t, oneIngress)
@@ -173,7 +208,7 @@ func TestTrialIsConfirmed(t *testing.T) {
 	b.try(false)
 	b.must(onTrial(Write{Ref: ref("web"), Delete: true}))
 	b.restart()
-	if state, err := b.s.Confirm(); err != nil || len(state.Objects) != 1 {
+	if state, err := b.s.Confirm(""); err != nil || len(state.Objects) != 1 {
 		t.Errorf("%+v, %v", state, err)
 	}
 	b.check()
@@ -183,7 +218,7 @@ func TestTrialIsConfirmed(t *testing.T) {
 	if _, err := b.s.GoBack(nil); !errors.Is(err, ErrNoTrial) {
 		t.Errorf("go back: %v", err)
 	}
-	if _, err := b.s.Confirm(); !errors.Is(err, ErrNoTrial) {
+	if _, err := b.s.Confirm(""); !errors.Is(err, ErrNoTrial) {
 		t.Errorf("once more: %v", err)
 	}
 	b.restart()
@@ -267,7 +302,7 @@ func TestTrialOfFiles(t *testing.T) {
 				t.Errorf("%+v", state)
 			}
 			again()
-			if _, err := b.s.Confirm(); err != nil {
+			if _, err := b.s.Confirm(""); err != nil {
 				t.Error(err)
 			}
 			again()

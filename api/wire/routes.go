@@ -44,7 +44,7 @@ var (
 	Trace          = Route[None, TracedPacket]{Operation{http.MethodGet, own + "trace", true, false, "follows packets, one a line of the answer"}}
 
 	BeginTrial   = Route[TrialQuery, Trial]{changeAll("trial", "begins a trial, or moves the end of the one that runs")}
-	ConfirmTrial = Route[None, Trial]{changeAll("trial/confirm", "confirms the trial")}
+	ConfirmTrial = Route[ConfirmQuery, Trial]{changeAll("trial/confirm", "confirms the trial")}
 	UndoTrial    = Route[None, RolledBack]{changeAll("trial/back", "undoes the trial")}
 	Rollback     = Route[RollbackQuery, RolledBack]{changeAll("rollback", "restores the objects of an earlier revision")}
 	GetRollout   = Route[None, Rollout]{read("rollout", "returns the rollout that runs, or the last one")}
@@ -142,6 +142,11 @@ type KillQuery struct {
 type TrialQuery struct {
 	For   time.Duration `query:"for" required:"true" least:"1s" most:"24h"`
 	Files bool          `query:"files"` // changes of files are part of it
+}
+
+// ConfirmQuery has the ID of a trial that is to be confirmed only if it has no change; "": the trial that runs, whatever it has.
+type ConfirmQuery struct {
+	Unchanged string `query:"unchanged"`
 }
 
 // RollbackQuery describes a rollback.

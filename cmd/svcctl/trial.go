@@ -149,15 +149,11 @@ func (t *trying) tell(ctx context.Context) error {
 	if t == nil || t.began == nil {
 		return nil
 	}
-	s, err := t.c.Status(ctx)
-	if err == nil && s.Trial.Pending() && s.Trial.ID == t.began.ID && !s.Trial.CoversFiles && len(s.Trial.Objects) == 0 {
-		if _, err := client.Call(ctx, t.c, wire.ConfirmTrial, wire.None{}); err != nil {
-			return err
-		}
+	if _, err := client.Call(ctx, t.c, wire.ConfirmTrial, wire.ConfirmQuery{Unchanged: t.began.ID}); err == nil {
 		_, err = fmt.Fprintln(t.p.stderr, "nothing has changed, so there is no trial")
 		return err
 	}
-	_, err = fmt.Fprintf(t.p.stderr, "on trial: the change is undone at %s, unless `svcctl confirm`\n", stamp(t.began.Ends))
+	_, err := fmt.Fprintf(t.p.stderr, "on trial: the change is undone at %s, unless `svcctl confirm`\n", stamp(t.began.Ends))
 	return err
 }
 
@@ -202,7 +198,7 @@ func (p *program) runConfirm(ctx context.Context, v *verb, args []string) error 
 		}
 		return p.print(revivedLines(back, "") + "The change was taken back.\n")
 	}
-	t, err := client.Call(ctx, c, wire.ConfirmTrial, wire.None{})
+	t, err := client.Call(ctx, c, wire.ConfirmTrial, wire.ConfirmQuery{})
 	if err != nil {
 		return perhapsDone(err, "confirmed")
 	}

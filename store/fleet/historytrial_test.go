@@ -232,7 +232,7 @@ func (h *trialHistory) step(ctx context.Context, client int, b *box, r *rand.Ran
 			h.does(client, trialAccess{opTry, *trial, value}, fresh(func() (string, error) { return set(store.Caller{User: "test", Trial: *trial}) }))
 		}
 	case 6:
-		h.does(client, trialAccess{op: opConfirm}, fresh(func() (string, error) { _, err := b.Confirm(); return didIt, err }))
+		h.does(client, trialAccess{op: opConfirm}, fresh(func() (string, error) { _, err := b.Confirm(""); return didIt, err }))
 	case 7:
 		h.does(client, trialAccess{op: opBack}, fresh(func() (string, error) { _, err := b.GoBack(nil); return didIt, err }))
 		read() // before others change it

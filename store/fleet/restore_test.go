@@ -47,7 +47,7 @@ func Test614_sources_and_trials_in_a_restore(t *testing.T) {
 	}
 	a.tried(t, "one")
 	trying := backup("trying")
-	if _, err := a.Confirm(); err != nil {
+	if _, err := a.Confirm(""); err != nil {
 		t.Fatal(err)
 	}
 	if err := a.TakeSource("lb", "b"); err != nil {

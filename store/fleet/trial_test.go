@@ -151,7 +151,7 @@ func Test578_any_box_ends_a_trial(t *testing.T) {
 
 	begin(b, 1, "two")
 	all("the second trial is known", func(x *box) bool { state, _ := x.Trial(); return state.ID == "two" && len(state.Objects) == 4 })
-	if state, err := boxes[2].Confirm(); err != nil || len(state.Objects) != 4 {
+	if state, err := boxes[2].Confirm(""); err != nil || len(state.Objects) != 4 {
 		t.Fatalf("box c confirms %+v, %v", state, err)
 	}
 	all("it stays", func(x *box) bool {
@@ -177,7 +177,7 @@ func Test578_any_box_ends_a_trial(t *testing.T) {
 		all("the trial is known", func(x *box) bool { state, _ := x.Trial(); return state.ID == id })
 		var confirmed, back error
 		var wg sync.WaitGroup
-		wg.Go(func() { _, confirmed = a.Confirm() })
+		wg.Go(func() { _, confirmed = a.Confirm("") })
 		wg.Go(func() { _, back = b.GoBack(nil) })
 		wg.Wait()
 		for _, err := range []error{confirmed, back} {
