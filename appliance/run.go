@@ -3,6 +3,7 @@ package appliance
 import (
 	"cmp"
 	"context"
+	"debug/elf"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -240,4 +241,46 @@ func Down(context.Context) error {
 		return err
 	}
 	return errors.Join(k.DropSentinel(), routes.Clear())
+}
+
+// programID is the build ID that the linker gave this program: a hash of all that went into it
+// (cmd/internal/buildid). It is "" when that cannot be read.
+func programID() string {
+	f, err := elf.Open("/proc/self/exe")
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	note := f.Section(".note.go.buildid")
+	if note == nil {
+		return ""
+	}
+	id, err := note.Data()
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("%x", id)
+}
+
+// closers close what was opened, last one first.
+type closers []func() error
+
+func (c *closers) add(f func() error) { *c = append(*c, f) }
+
+func (c closers) close() error {
+	var errs []error
+	for i := len(c) - 1; i >= 0; i-- {
+		errs = append(errs, c[i]())
+	}
+	return errors.Join(errs...)
+}
+
+// ignoreClosed is for listeners, which their server closes as a rule.
+func ignoreClosed(f func() error) func() error {
+	return func() error {
+		if err := f(); !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	}
 }

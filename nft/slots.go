@@ -1,8 +1,13 @@
 package nft
 
 import (
+	"cmp"
+	"encoding/binary"
+	"math"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 )
 
 // assignSlots gives every endpoint of want a slot in 0..len(want)-1. An endpoint
@@ -90,4 +95,314 @@ func union(a, b []netip.AddrPort) []netip.AddrPort {
 		}
 	}
 	return all
+}
+
+// A SlotRun is slots of one frontend, from 0 on, that a map of slots should have. Who reads
+// a large map from the kernel asks for them by their keys.
+type SlotRun struct {
+	Frontend string // the key, without the slot
+	Slots    uint32
+	// Spare are more slots, behind these: they are there if one of these is not.
+	Spare uint32
+}
+
+// Key is the key of one of the slots.
+func (r *SlotRun) Key(slot uint32) string {
+	return string(Key(r.Frontend).Slot(slot))
+}
+
+// IsSlotMap reports whether a map holds slots of frontends.
+func IsSlotMap(name string) bool { return secondary[name] }
+
+// SlotRuns returns the slots that a map of slots should have, by the chains that the verdicts of a
+// table lead to. All other sets of the table, and its chains, have to be known. It is a guess:
+// another program may have changed the table.
+func (t *Table) SlotRuns(f Family, set string) []SlotRun {
+	r := recovery{family: f, table: t}
+	var runs []SlotRun
+	for i, maps := range allSlotMaps() {
+		if maps.backends != set && maps.tables != set {
+			continue
+		}
+		pool, dispatch := Pool(i/2), &vipMaps
+		if i%2 == 1 {
+			dispatch = &nodePortMaps
+		}
+		found := map[string]SlotRun{}
+		for _, name := range []string{dispatch.all, dispatch.inside, dispatch.outside, dispatch.limits.inside.set, dispatch.limits.outside.set} {
+			for key, verdict := range t.elements(name) {
+				if run, is := r.slotRun(verdict, maps, pool, set); is {
+					run.Frontend = key
+					found[key] = run
+				}
+			}
+		}
+		for _, key := range sortedKeys(found) {
+			runs = append(runs, found[key])
+		}
+	}
+	return runs
+}
+
+// slotRun derives from a verdict which slots a map should have.
+func (r *recovery) slotRun(verdict string, maps *slotMaps, pool Pool, set string) (SlotRun, bool) {
+	chain, _ := strings.CutPrefix(verdict, "goto ")
+	name, id, own := strings.Cut(chain, "/")
+	if own && strings.HasSuffix(name, "recall"+pools[pool].qualifier) {
+		members := compiledPort{ServicePort: &ServicePort{ID: id}}
+		n := len(r.table.elements(members.members(pool).Name))
+		if set == maps.backends {
+			return SlotRun{Slots: uint32(n)}, n > 0
+		}
+	}
+	if n, is := strings.CutPrefix(chain, maps.prefix+chainPick); is && set == maps.backends {
+		slots, err := strconv.ParseUint(n, 10, 32)
+		return SlotRun{Slots: uint32(slots)}, err == nil
+	}
+	if set == maps.backends {
+		return SlotRun{}, false
+	}
+	at := slices.IndexFunc(tableForms, func(form string) bool { return r.leadsTo(verdict, maps.prefix+form) })
+	if at < 0 {
+		return SlotRun{}, false
+	}
+	kind, size := splitForm(tableForms[at])
+	run := SlotRun{Slots: size}
+	if kind == chainWeigh {
+		run.Spare = size
+	}
+	return run, true
+}
+
+// Round robin is state of its own: `numgen inc` counts for each rule, so a Service port has a
+// chain and a map. One counter for all Services of N endpoints would resonate: two Services
+// that are called in turns would send each all of its connections to one endpoint.
+
+// addTurns adds the map and the chain of each pool that is in use.
+//
+//	chain round-robin/default/web {
+//		meta l4proto tcp dnat ip to numgen inc mod 3 map @round-robin/default/web
+//		meta l4proto tcp dnat ip to numgen inc mod 1 map @round-robin/default/web
+//		goto refuse
+//	}
+//
+// The second rule is for a packet that drew a slot which is gone.
+func (p *compiledPort) addTurns(f *fragment) {
+	for pool, used := range p.usedPools() {
+		t := p.tables[pool]
+		if t == nil || !used {
+			continue
+		}
+		m := p.turnsMap(Pool(pool))
+		f.sets = append(f.sets, m)
+		for i, endpoint := range t.slots {
+			key := JoinKey(Value{Type: TypeSlot, Num: uint32(i)})
+			f.elements = append(f.elements, placed{m.Name, key, AddrPortData(p.slots[pool][endpoint])})
+		}
+		draw := func(mod int) Rule {
+			return Rule{MatchProto{p.Protocol}, DNAT{Key: []Field{{Kind: FieldTurn, Mod: uint32(mod)}}, Map: m.Name}}
+		}
+		f.chains = append(f.chains, Chain{Name: m.Name, Rules: []Rule{draw(len(t.slots)), draw(1), {GotoChain(chainRefuse)}}})
+	}
+}
+
+// idOf is the ID of the port that a verdict goes to a chain of, "" if none does.
+func idOf(verdicts ...string) string {
+	for _, v := range verdicts {
+		if _, id, own := strings.Cut(strings.TrimPrefix(v, "goto "), "/"); own {
+			return id
+		}
+	}
+	return ""
+}
+
+// turns reads the turns of a port back.
+func (r *recovery) turns(p *compiledPort) {
+	for pool := range NumPools {
+		if slots := r.table.turns(p, pool); slots != nil {
+			p.Balance, p.Tables[pool], p.Pools[pool] = RoundRobin, slots, distinct(slots)
+		}
+	}
+}
+
+// turns returns the endpoints of a pool by turn, as a table has them, nil if there are none.
+func (t *Table) turns(p *compiledPort, pool Pool) []netip.AddrPort {
+	elements := t.elements(p.turnsMap(pool).Name)
+	if len(elements) == 0 {
+		return nil
+	}
+	slots := make([]netip.AddrPort, len(elements))
+	for i := range slots {
+		slots[i], _ = elements.endpoint(p.Family, Key(JoinKey(Value{Type: TypeSlot, Num: uint32(i)})))
+	}
+	if slices.Contains(slots, netip.AddrPort{}) {
+		return nil // a stranger's
+	}
+	return slots
+}
+
+// TableVersion is the version of who stands in which slot of a table: of the hash
+// functions, their seeds, and the sizes. Boxes of one version agree about every client, so
+// whatever changes one of the test vectors needs a new version.
+const TableVersion = 1
+
+// positions is the number of places that endpoints compete for in a table. Larger tables are the
+// same places with more slots each, so a table that grows moves few clients; smaller ones have a
+// place for each slot.
+const positions = 256
+
+// hole marks a slot without an endpoint.
+const hole = math.MaxUint16
+
+// spread gives the endpoint, by index, in each slot of a table. Endpoint i
+// gets quotas[i] slots; the sum of them is at most size, and what is left over is holes.
+// ids are the endpoints' identities (see endpointIDs).
+//
+// Every endpoint ranks every position by a hash. The pairs are taken in the order of
+// their rank, and an endpoint takes what is free of the position until it has its quota.
+// So the result depends on nothing but the arguments, whatever their order, and an
+// endpoint that goes moves few of the others' slots.
+func spread(ids []uint64, quotas []int, size int) []uint16 {
+	places := min(positions, size)
+	each := size / places
+	pairs := make([]ranking, 0, len(ids)*places)
+	for i, id := range ids {
+		if quotas[i] == 0 {
+			continue
+		}
+		for at := range places {
+			pairs = append(pairs, ranking{rank(id, uint64(at)), uint16(i), uint16(at)})
+		}
+	}
+	slices.SortFunc(pairs, func(a, b ranking) int {
+		return cmp.Or(cmp.Compare(b.rank, a.rank), cmp.Compare(ids[a.endpoint], ids[b.endpoint]), cmp.Compare(a.place, b.place))
+	})
+	slots := make([]uint16, size)
+	for i := range slots {
+		slots[i] = hole
+	}
+	taken, left := make([]int, places), slices.Clone(quotas)
+	for _, p := range pairs {
+		for left[p.endpoint] > 0 && taken[p.place] < each {
+			slots[int(p.place)*each+taken[p.place]] = p.endpoint
+			taken[p.place]++
+			left[p.endpoint]--
+		}
+	}
+	return slots
+}
+
+// ranking is the rank that an endpoint gives a place; the highest of all is served first.
+type ranking struct {
+	rank            uint64
+	endpoint, place uint16
+}
+
+// quotas shares total things out by weight, by the method of largest remainders. Each positive
+// weight gets at least one; there are at most total of them. ids decide between equal remainders.
+func quotas(weights []uint32, ids []uint64, total int) []int {
+	shares := make([]int, len(weights))
+	left, sum := uint64(total), uint64(0)
+	for _, w := range weights {
+		sum += uint64(w)
+	}
+	// Those with less than one share get one, which makes the shares of others smaller.
+	for again := true; again; {
+		again = false
+		for i, w := range weights {
+			if w > 0 && shares[i] == 0 && uint64(w)*left < sum {
+				shares[i], left, sum, again = 1, left-1, sum-uint64(w), true
+			}
+		}
+	}
+	type remainder struct {
+		endpoint int
+		rest     uint64
+	}
+	var rests []remainder
+	over := left
+	for i, w := range weights {
+		if w > 0 && shares[i] == 0 {
+			shares[i] = int(uint64(w) * left / sum)
+			over -= uint64(shares[i])
+			rests = append(rests, remainder{i, uint64(w) * left % sum})
+		}
+	}
+	slices.SortFunc(rests, func(a, b remainder) int {
+		return cmp.Or(cmp.Compare(b.rest, a.rest), cmp.Compare(ids[a.endpoint], ids[b.endpoint]))
+	})
+	for _, r := range rests[:over] {
+		shares[r.endpoint]++
+	}
+	return shares
+}
+
+// endpointIDs are the identities that endpoints are ranked by: their address, so that a
+// client meets one server on all ports of a Service. Where an address stands there more
+// than once, its ports are part of them.
+func endpointIDs(endpoints []netip.AddrPort) []uint64 {
+	count := make(map[netip.Addr]int, len(endpoints))
+	for _, ap := range endpoints {
+		count[ap.Addr()]++
+	}
+	ids := make([]uint64, len(endpoints))
+	for i, ap := range endpoints {
+		id := ap.Addr().AsSlice()
+		if count[ap.Addr()] > 1 {
+			id = binary.BigEndian.AppendUint16(id, ap.Port())
+		}
+		ids[i] = identity(id)
+	}
+	return ids
+}
+
+// identity is the 64-bit FNV-1a of some bytes, mixed.
+func identity(b []byte) uint64 {
+	const offset, prime = 14695981039346656037, 1099511628211
+	h := uint64(offset)
+	for _, c := range b {
+		h = (h ^ uint64(c)) * prime
+	}
+	return mix(h)
+}
+
+// rank is the hash by which endpoints compete for a place; the highest wins.
+func rank(id, place uint64) uint64 {
+	const golden = 0x9e3779b97f4a7c15
+	return mix(id ^ mix((place+1)*golden))
+}
+
+// mix is the finalizer of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom
+// Number Generators, 2014).
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+func gcd(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// smooth orders as many turns as the shares sum up to.
+func smooth(shares []int) (order []uint16) {
+	total := 0
+	for _, n := range shares {
+		total += n
+	}
+	credit := make([]int, len(shares))
+	for range total {
+		next := 0
+		for i, n := range shares {
+			if credit[i] += n; credit[i] > credit[next] {
+				next = i
+			}
+		}
+		credit[next] -= total
+		order = append(order, uint16(next))
+	}
+	return order
 }

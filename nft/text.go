@@ -1,10 +1,14 @@
 package nft
 
 import (
+	"bufio"
+	"cmp"
+	"fmt"
 	"hash/fnv"
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -326,4 +330,200 @@ func appendDuration(b []byte, d time.Duration) []byte {
 		return append(b, "0s"...)
 	}
 	return b
+}
+
+func writeChain(out *bufio.Writer, f Family, c *Chain) {
+	out.WriteString("\tchain " + c.Name + " {\n")
+	if c.Hook != HookNone {
+		out.WriteString("\t\t" + c.baseText() + "\n")
+	}
+	var line []byte
+	for _, r := range c.Rules {
+		line = r.appendText(append(line[:0], "\t\t"...), f)
+		out.Write(append(line, '\n'))
+	}
+	out.WriteString("\t}\n")
+}
+
+// baseText returns the line of a base chain: type, hook, priority and policy.
+func (c *Chain) baseText() string {
+	kind := "nat"
+	if c.Filter {
+		kind = "filter"
+	}
+	return fmt.Sprintf("type %s hook %s priority %s; policy accept;", kind, c.Hook, c.priorityText())
+}
+
+// priorityText names the priority where nft 1.0.6 has a name for it in that hook, and
+// for the ten steps around it.
+func (c *Chain) priorityText() string {
+	const reach = 10
+	name, base := "", 0
+	switch c.Hook {
+	case HookPrerouting:
+		name, base = "dstnat", PriorityDstNAT
+	case HookPostrouting:
+		name, base = "srcnat", PrioritySrcNAT
+	}
+	switch offset := c.Priority - base; {
+	case name == "" || offset < -reach || offset > reach:
+		return fmt.Sprint(c.Priority)
+	case offset < 0:
+		return fmt.Sprintf("%s - %d", name, -offset)
+	case offset > 0:
+		return fmt.Sprintf("%s + %d", name, offset)
+	}
+	return name
+}
+
+// String is the hook in nft syntax.
+func (h Hook) String() string {
+	switch h {
+	case HookPrerouting:
+		return "prerouting"
+	case HookInput:
+		return "input"
+	case HookOutput:
+		return "output"
+	case HookPostrouting:
+		return "postrouting"
+	}
+	return "none"
+}
+
+// compareChains puts base chains last, in the order packets meet them.
+func compareChains(a, b *Chain) int {
+	return cmp.Or(
+		cmp.Compare(a.Hook, b.Hook),
+		cmp.Compare(a.Priority, b.Priority),
+		compareNames(a.Name, b.Name),
+	)
+}
+
+// compareNames orders names as people do: pick-2 before pick-10.
+func compareNames(a, b string) int {
+	for i, j := 0, 0; i < len(a) && j < len(b); {
+		if !isDigit(a[i]) || !isDigit(b[j]) {
+			if a[i] != b[j] {
+				return cmp.Compare(a[i], b[j])
+			}
+			i, j = i+1, j+1
+			continue
+		}
+		m, n := number(a[i:]), number(b[j:])
+		if order := cmp.Or(cmp.Compare(len(m), len(n)), cmp.Compare(m, n)); order != 0 {
+			return order
+		}
+		i, j = i+digits(a[i:]), j+digits(b[j:])
+	}
+	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+func digits(s string) int {
+	n := 0
+	for n < len(s) && isDigit(s[n]) {
+		n++
+	}
+	return n
+}
+
+// number is the digits that s starts with, without leading zeros: of two such, the
+// longer one is the greater.
+func number(s string) string {
+	end := digits(s)
+	start := 0
+	for start < end-1 && s[start] == '0' {
+		start++
+	}
+	return s[start:end]
+}
+
+// WriteText writes the batch as nft commands in the order of its operations, for logs
+// and plans. ForgetData, for which nft has no command, is a comment. The only errors
+// are those of w.
+func (b Batch) WriteText(w io.Writer) error { return Printer{}.Batch(w, b) }
+
+// Batch is Batch.WriteText with the Printer's names of interfaces.
+func (p Printer) Batch(w io.Writer, b Batch) error {
+	out := bufio.NewWriter(w)
+	for _, op := range b.Ops {
+		p.op(out, op)
+	}
+	return out.Flush()
+}
+
+func (p Printer) op(out *bufio.Writer, op Op) {
+	switch op := op.(type) {
+	case AddTable:
+		fmt.Fprintln(out, "add table", op.Family, TableName)
+	case DeleteTable:
+		fmt.Fprintln(out, "delete table", op.Family, TableName)
+	case AddCounter:
+		fmt.Fprintln(out, "add counter", op.Family, TableName, op.Name)
+	case DeleteCounter:
+		fmt.Fprintln(out, "delete counter", op.Family, TableName, op.Name)
+	case AddSet:
+		fmt.Fprintln(out, "add", op.Set.keyword(), op.Family, TableName, op.Set.Name,
+			"{", strings.Join(op.Set.definition(op.Family), "; ")+"; }")
+	case DeleteSet:
+		fmt.Fprintln(out, "delete set", op.Family, TableName, op.Name)
+	case AddTimeout:
+		fmt.Fprintln(out, "add ct timeout", op.Family, TableName, op.Timeout.Name(),
+			"{", strings.Join(op.Timeout.definition(op.Family), "; ")+"; }")
+	case DeleteTimeout:
+		fmt.Fprintln(out, "delete ct timeout", op.Family, TableName, op.Name)
+	case AddChain:
+		fmt.Fprint(out, "add chain ", op.Family, " ", TableName, " ", op.Chain.Name)
+		if op.Chain.Hook != HookNone {
+			fmt.Fprint(out, " { ", op.Chain.baseText(), " }")
+		}
+		fmt.Fprintln(out)
+	case SetRules:
+		fmt.Fprintln(out, "flush chain", op.Family, TableName, op.Chain)
+		for _, r := range op.Rules {
+			fmt.Fprintln(out, "add rule", op.Family, TableName, op.Chain, r.Text(op.Family))
+		}
+	case DeleteChain:
+		fmt.Fprintln(out, "delete chain", op.Family, TableName, op.Name)
+	case AddElements:
+		p.elements(out, "add", op.Family, &op.Set, op.Elements)
+	case DeleteElements:
+		keys := make([]Element, len(op.Elements))
+		for i, e := range op.Elements {
+			keys[i].Key = e.Key
+		}
+		p.elements(out, "delete", op.Family, &op.Set, keys)
+	case ForgetData:
+		for _, data := range op.Data {
+			value := p.appendValues(nil, SplitKey(op.Set.Data, op.Family, data), data)
+			fmt.Fprintf(out, "# delete from %s %s %s what is mapped to %s\n", op.Family, TableName, op.Set.Name, value)
+		}
+	case CapTimeouts:
+		fmt.Fprintf(out, "# let no element of %s %s %s live longer than %s\n", op.Family, TableName, op.Set.Name, op.Timeout)
+	default:
+		panic("nft: operation of no kind")
+	}
+}
+
+// elements writes one element a line; a single one on the line of the command.
+func (p Printer) elements(out *bufio.Writer, verb string, f Family, s *Set, elements []Element) {
+	if len(elements) == 0 {
+		return
+	}
+	open, separator, end := "{\n\t", ",\n\t", "\n}"
+	if len(elements) == 1 {
+		open, end = "{ ", " }"
+	}
+	fmt.Fprint(out, verb, " element ", f, " ", TableName, " ", s.Name, " ", open)
+	var line []byte
+	for i, e := range elements {
+		if i > 0 {
+			out.WriteString(separator)
+		}
+		line = p.appendElement(line[:0], s, f, e)
+		out.Write(line)
+	}
+	fmt.Fprintln(out, end)
 }

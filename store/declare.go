@@ -9,6 +9,136 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
+// declaration is a document of a file for an object.
+type declaration struct {
+	path string
+	// document is its index in the file, object what it holds. A document that could
+	// not be read as an object has no index (-1) and no object: whatever the file
+	// owned under that name stays as it was.
+	document int
+	object   object.Object
+	// sealed is the file while it is not decoded: then object is in it.
+	sealed *manifest.File
+}
+
+// wanted returns the object of the document; nil when that cannot be read.
+func (c declaration) wanted() object.Object {
+	if c.sealed == nil {
+		return c.object
+	}
+	if d := c.sealed.Document(c.document); d != nil {
+		return d.Object
+	}
+	return nil
+}
+
+// refInFile is the name of an object as a document gives it, with the namespace that
+// no namespace means.
+func refInFile(ref object.Ref) object.Ref {
+	if ref.Namespace == "" && namespaced(ref.Kind) {
+		ref.Namespace = "default" // object.Default
+	}
+	return ref
+}
+
+// namespaced reports whether objects of a kind are in a namespace.
+func namespaced(kind string) bool {
+	s := object.StrategyOfKind(kind)
+	return s == nil || s.Namespaced
+}
+
+// declaredObject is the declaration of an object.
+type declaredObject struct {
+	ref object.Ref
+	declaration
+}
+
+// fileDeclarations are those of one file, each object once.
+type fileDeclarations struct {
+	all   []declaredObject
+	index map[object.Ref]int // nil while there are few
+}
+
+// fewDeclarations is the number up to which declarations are searched linearly: most files have fewer.
+const fewDeclarations = 16
+
+// of is the declaration of an object, if there is one.
+func (d *fileDeclarations) of(ref object.Ref) (c declaration, has bool) {
+	var i int
+	if d.index != nil {
+		if i, has = d.index[ref]; !has {
+			return c, false
+		}
+	} else if i = slices.IndexFunc(d.all, func(n declaredObject) bool { return n.ref == ref }); i < 0 {
+		return c, false
+	}
+	return d.all[i].declaration, true
+}
+
+// add adds that of an object that has none.
+func (d *fileDeclarations) add(ref object.Ref, c declaration) {
+	d.all = append(d.all, declaredObject{ref, c})
+	switch {
+	case d.index != nil:
+		d.index[ref] = len(d.all) - 1
+	case len(d.all) > fewDeclarations:
+		d.index = make(map[object.Ref]int, cap(d.all))
+		for i := range d.all {
+			d.index[d.all[i].ref] = i
+		}
+	}
+}
+
+// readDeclarations returns the declarations of a file by object, and the problems of documents that repeat one.
+func readDeclarations(file *manifest.File) (declarations fileDeclarations, duplicates []manifest.Problem) {
+	if file == nil {
+		return declarations, nil
+	}
+	if names, sealed := file.Names(); sealed {
+		declarations.all = make([]declaredObject, 0, len(names))
+		for i, name := range names {
+			declarations.add(refInFile(name), declaration{path: file.Path, document: i, sealed: file})
+		}
+		return declarations, nil // it has no problems
+	}
+	declarations.all = make([]declaredObject, 0, len(file.Documents))
+	for i := range file.Documents {
+		doc := &file.Documents[i]
+		ref := refInFile(object.RefOf(doc.Object))
+		if first, taken := declarations.of(ref); taken {
+			duplicates = append(duplicates, file.Problem(doc, "", ReasonConflict, fmt.Sprintf(
+				"the same object is in line %d of this file, which is used: remove one of them", file.Documents[first.document].Line)))
+			continue
+		}
+		declarations.add(ref, declaration{path: file.Path, document: i, object: doc.Object})
+	}
+	for _, problem := range file.Problems {
+		ref := refInFile(problem.Object)
+		if _, taken := declarations.of(ref); !taken && !problem.Warning && isNamed(problem.Object) {
+			declarations.add(ref, declaration{path: file.Path, document: -1})
+		}
+	}
+	return declarations, duplicates
+}
+
+func isNamed(ref object.Ref) bool { return ref.Kind != "" && ref.Name != "" }
+
+// isUnreadable reports whether a file may declare objects whose names cannot be read: then objects
+// that it owned and does not mention any more stay.
+func isUnreadable(file *manifest.File) bool {
+	if file == nil {
+		return false
+	}
+	return file.Err != nil || slices.ContainsFunc(file.Problems, func(p manifest.Problem) bool {
+		return !p.Warning && !isNamed(p.Object)
+	})
+}
+
+func isSealed(file *manifest.File) bool {
+	_, sealed := file.Names()
+	return sealed
+}
+
 // readFiles compares the files with those of the previous call, by pointer, and notes their
 // declarations. It returns the objects whose declarations have changed.
 func (t *transaction) readFiles(files manifest.Files) []object.Ref {
@@ -241,4 +371,137 @@ func (t *transaction) trust(file *manifest.File, touched map[object.Ref]struct{}
 			touched[ref] = struct{}{}
 		}
 	}
+}
+
+// declarations has the documents of files, by object. Only the writer changes them, under Store.mu.
+type declarations struct {
+	files      manifest.Files
+	byObject   map[object.Ref][]declaration // by path
+	duplicates map[string][]manifest.Problem
+	troubled   map[string]struct{} // paths with problems of their own
+	// undeclared are the objects of files that have no document for them: because the file has not
+	// been read yet, or cannot be read, or because their removal is held.
+	undeclared map[string]map[object.Ref]struct{}
+	held       map[object.Ref]Decision // objects that are not removed, see Removals
+	synced     bool                    // SyncFiles has succeeded once
+}
+
+func newDeclarations() declarations {
+	return declarations{
+		byObject: map[object.Ref][]declaration{}, duplicates: map[string][]manifest.Problem{}, troubled: map[string]struct{}{},
+		undeclared: map[string]map[object.Ref]struct{}{},
+	}
+}
+
+// isDeclaredBy reports whether a file has a document for an object.
+func (d *declarations) isDeclaredBy(ref object.Ref, path string) bool {
+	return slices.ContainsFunc(d.byObject[ref], func(c declaration) bool { return c.path == path })
+}
+
+// noteOwner keeps undeclared, when an object has another owner than before, or other declarations.
+func (d *declarations) noteOwner(ref object.Ref, before, now Owner) {
+	if all := d.undeclared[before.File]; all != nil {
+		if delete(all, ref); len(all) == 0 {
+			delete(d.undeclared, before.File)
+		}
+	}
+	if now.File == "" || d.isDeclaredBy(ref, now.File) {
+		return
+	}
+	all := d.undeclared[now.File]
+	if all == nil {
+		all = map[object.Ref]struct{}{}
+		d.undeclared[now.File] = all
+	}
+	all[ref] = struct{}{}
+}
+
+// update makes the files of a transaction those that are declared.
+func (d *declarations) update(files manifest.Files, declarations map[object.Ref][]declaration, duplicates map[string][]manifest.Problem) {
+	d.files = files
+	if len(d.byObject) == 0 {
+		d.byObject, declarations = declarations, nil
+	}
+	for ref, list := range declarations {
+		if len(list) == 0 {
+			delete(d.byObject, ref)
+		} else {
+			d.byObject[ref] = list
+		}
+	}
+	for path, list := range duplicates {
+		delete(d.troubled, path)
+		delete(d.duplicates, path)
+		if len(list) > 0 {
+			d.duplicates[path] = list
+			d.troubled[path] = struct{}{}
+		}
+		if file := files.Get(path); file != nil && (file.Err != nil || len(file.Problems) > 0) {
+			d.troubled[path] = struct{}{}
+		}
+	}
+}
+
+// document returns the document that a file has for an object, nil when there is none.
+func (d *declarations) document(ref object.Ref, path string) *manifest.Document {
+	for _, c := range d.byObject[ref] {
+		if c.path == path && c.document >= 0 {
+			if doc := d.files.Get(path).Document(c.document); doc != nil {
+				return doc
+			}
+		}
+	}
+	return nil
+}
+
+// position returns the line and column of an object's field in a file; 0 when it is not there.
+func (d *declarations) position(ref object.Ref, path, field string) (line, column int) {
+	if doc := d.document(ref, path); doc != nil {
+		return doc.Position(fieldInFile(doc.Object, field))
+	}
+	return 0, 0
+}
+
+// problems returns the problems of the files themselves, in no order.
+func (d *declarations) problems() (problems []manifest.Problem) {
+	for path := range d.troubled {
+		if file := d.files.Get(path); file != nil {
+			if file.Err != nil {
+				problems = append(problems, *file.Err)
+			}
+			problems = append(problems, file.Problems...)
+		}
+		problems = append(problems, d.duplicates[path]...)
+	}
+	return problems
+}
+
+// outcomes has the notes about objects, and which of them wait. Only the writer changes them, under Store.mu.
+type outcomes struct {
+	notes   map[object.Ref][]note
+	waiting map[object.Ref]struct{} // objects whose change.waits is set
+}
+
+func newOutcomes() outcomes {
+	return outcomes{notes: map[object.Ref][]note{}, waiting: map[object.Ref]struct{}{}}
+}
+
+// set replaces what is said about an object.
+func (o *outcomes) set(ref object.Ref, notes []note, waits bool) {
+	if len(notes) > 0 {
+		o.notes[ref] = notes
+	} else {
+		delete(o.notes, ref)
+	}
+	if waits {
+		o.waiting[ref] = struct{}{}
+	} else {
+		delete(o.waiting, ref)
+	}
+}
+
+// waits reports whether an object waits for a value that others hold.
+func (o *outcomes) waits(ref object.Ref) bool {
+	_, waits := o.waiting[ref]
+	return waits
 }

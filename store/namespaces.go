@@ -91,3 +91,116 @@ func (t *transaction) endNamespaces(changes []*change) ([]*change, error) {
 	}
 	return ends, nil
 }
+
+// namespaceUse counts objects by namespace, of files and of clients. Events do not count: they
+// expire.
+type namespaceUse struct {
+	// state is another number whenever a namespace comes into use or falls out of it, and
+	// whenever a Namespace changes.
+	state uint64
+	// The counts are by namespace: of objects of files, of objects of clients, and of all that keep a
+	// Namespace from going.
+	files, clients, keeping map[string]int
+}
+
+func newNamespaceUse() namespaceUse {
+	return namespaceUse{state: 1, files: map[string]int{}, clients: map[string]int{}, keeping: map[string]int{}}
+}
+
+// move counts an object that becomes another version; old is nil for a new one, now for one
+// that goes.
+func (c *namespaceUse) move(ref object.Ref, old, now *record) {
+	if keepsNamespace(ref) && (old == nil) != (now == nil) {
+		bump(c.keeping, ref.Namespace, presence(now)-presence(old))
+	}
+	if ref.Kind == object.KindNamespace {
+		c.state++
+	}
+	if ref.Namespace == "" || !keepsNamespace(ref) || old != nil && now != nil && old.owner == now.owner {
+		return
+	}
+	if counts := c.of(now); counts != nil && bump(counts, ref.Namespace, 1) == 1 {
+		c.state++
+	}
+	if counts := c.of(old); counts != nil && bump(counts, ref.Namespace, -1) == 0 {
+		c.state++
+	}
+}
+
+// presence is 1 for an object that is there, else 0.
+func presence(r *record) int {
+	if r != nil {
+		return 1
+	}
+	return 0
+}
+
+// bump changes a count, and returns it. A map has no counts of 0.
+func bump(counts map[string]int, namespace string, n int) int {
+	counts[namespace] += n
+	left := counts[namespace]
+	if left == 0 {
+		delete(counts, namespace)
+	}
+	return left
+}
+
+// of returns the counts that an object is in; nil for none.
+func (c *namespaceUse) of(r *record) map[string]int {
+	switch {
+	case r == nil || r.owner.Controller != "":
+		return nil
+	case r.owner.File != "":
+		return c.files
+	}
+	return c.clients
+}
+
+func keepsNamespace(ref object.Ref) bool { return !object.StrategyOfKind(ref.Kind).Passing }
+
+// garbageCollector names, in the journal, who removes objects that have lost their owners.
+var garbageCollector = Caller{User: "system:svcctl", Manager: "garbage-collector", Verb: "delete"}
+
+// dependents finds the objects of clients that name an owner (metadata.ownerReferences), by the
+// uid of that. What files declare and what controllers make is theirs to remove.
+type dependents struct {
+	of map[string]map[object.Ref]struct{}
+	// orphaned has the objects that lost an owner and have not been examined yet.
+	orphaned map[object.Ref]struct{}
+}
+
+func newDependents() dependents {
+	return dependents{of: map[string]map[object.Ref]struct{}{}, orphaned: map[object.Ref]struct{}{}}
+}
+
+// move notes that an object becomes another one; either may be nil.
+func (d dependents) move(ref object.Ref, before, after *record) {
+	if before != nil && before.owner == (Owner{}) {
+		for _, owner := range before.object.GetMeta().OwnerReferences {
+			if delete(d.of[owner.UID], ref); len(d.of[owner.UID]) == 0 {
+				delete(d.of, owner.UID)
+			}
+		}
+	}
+	if after != nil && after.owner == (Owner{}) {
+		for _, owner := range after.object.GetMeta().OwnerReferences {
+			if d.of[owner.UID] == nil {
+				d.of[owner.UID] = map[object.Ref]struct{}{}
+			}
+			d.of[owner.UID][ref] = struct{}{}
+		}
+	}
+	if before == nil || after != nil && after.object.GetMeta().UID == before.object.GetMeta().UID {
+		return
+	}
+	for dependent := range d.of[before.object.GetMeta().UID] {
+		d.orphaned[dependent] = struct{}{}
+	}
+}
+
+// garbageOf is the garbage collector for a rollout.
+func garbageOf(rollout string) Caller {
+	c := garbageCollector
+	c.Rollout = rollout
+	return c
+}

@@ -3,7 +3,10 @@ package store
 import (
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -298,3 +301,266 @@ func (all *sources) remove(keys []string) {
 
 // isSourceKey reports whether a key of the engine is of a source.
 func isSourceKey(key string) bool { return strings.HasPrefix(key, sourcePrefix) }
+
+// Sources returns all sources that some box has read, sorted by name.
+func (s *Store) Sources() (all []Source) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, name := range slices.Sorted(maps.Keys(s.sources.records)) {
+		r := s.sources.records[name]
+		r.Files = len(s.sources.of[name])
+		all = append(all, r)
+	}
+	return all
+}
+
+// SourcesChanged is another number when SyncSources has something to do although no file has changed.
+func (s *Store) SourcesChanged() uint64 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.sources.changed
+}
+
+// JudgeSource decides whether a machine with these files may read a source. The machine that read it last may, with
+// the same data directory, and the one that TakeSource has named; else a machine whose files are those in force, or
+// of a higher generation.
+func (s *Store) JudgeSource(turn SourceTurn, files manifest.Files) SourceVerdict {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.sources.judge(turn, files)
+}
+
+// TakeSource gives the reading of a source to a machine, whatever it has in its directory. It takes
+// effect when that machine reads it.
+func (s *Store) TakeSource(name, box string) error {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	return s.decide(func() error {
+		r := s.sources.records[name]
+		if r.Reader == box && r.Instance == "" {
+			return nil
+		}
+		r.Name, r.Reader, r.Instance, r.Since = name, box, "", s.now()
+		t := s.begin()
+		t.sourced = &sourcesUpdate{records: map[string]Source{name: r}}
+		_, err := t.run()
+		if err != nil {
+			return fmt.Errorf("give source %s to %s: %w", name, box, err)
+		}
+		return nil
+	})
+}
+
+// ErrNoSource means that no box has read a source of that name.
+var ErrNoSource = errors.New("no box has read a source of that name")
+
+// ForgetSource drops the record of a source that no machine reads any more. What its files declared stays as it
+// is, and belongs to the API from then on. It returns how many objects these are. Errors: ErrNoSource.
+func (s *Store) ForgetSource(name string) (objects int, err error) {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	err = s.decide(func() error {
+		if _, known := s.sources.records[name]; !known {
+			return ErrNoSource
+		}
+		if s.sources.reading[name] {
+			return errors.New("this box reads it")
+		}
+		t := s.begin()
+		t.sourced = &sourcesUpdate{gone: maps.Clone(s.sources.of[name]), forgotten: name}
+		var all []*change
+		for ref, r := range s.table.records {
+			if SourceOf(r.owner.File) == name {
+				c := &change{ref: ref, old: r, waits: s.outcomes.waits(ref)}
+				c.next = r.object.DeepCopy()
+				all = append(all, c)
+			}
+		}
+		slices.SortFunc(all, func(a, b *change) int { return compareRefs(a.ref, b.ref) })
+		if err := t.encode(all...); err != nil {
+			return err
+		}
+		for _, c := range all { // nothing is given or taken
+			c.record.withheld = c.old.withheld
+			if c.record.withheld {
+				c.notes = append(c.notes, s.outcomes.notes[c.ref]...)
+			}
+			t.settled.add(c, s.allocator.mark())
+		}
+		objects = len(all)
+		_, err := t.run()
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("forget source %s: %w", name, err)
+	}
+	return objects, nil
+}
+
+// SyncSources is SyncGuarded for sources: objects of the files of those that this machine may read become equal to
+// these files, in one commit with the record of who reads. Of a source that it may not read nothing changes, and
+// the verdict says why; so does nothing of a source for which there is no turn. All paths are of sources. The
+// error is that of the commit, when nothing has changed; ErrConflict of package engine says that another machine was
+// first: the call is to be repeated.
+func (s *Store) SyncSources(files manifest.Files, turns []SourceTurn, guard RemovalGuard) (verdicts map[string]SourceVerdict, err error) {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	s.follow()
+	verdicts = make(map[string]SourceVerdict, len(turns))
+	var mine manifest.Files
+	reads := map[string]SourceTurn{}
+	for _, turn := range turns {
+		v := s.sources.judge(turn, files)
+		if verdicts[turn.Name] = v; v.OK() {
+			reads[turn.Name] = turn
+			mine = append(mine, ofSource(files, turn.Name)...)
+		}
+	}
+	slices.SortFunc(mine, func(a, b *manifest.File) int { return strings.Compare(a.Path, b.Path) })
+	for name := range maps.Clone(s.sources.reading) {
+		if turn, still := reads[name]; !still || s.sources.records[name].Reader != turn.Box {
+			s.letSource(name)
+		}
+	}
+	_, err = s.syncFiles(mine, guard, s.updateSources(reads, mine))
+	if errors.Is(err, engine.ErrConflict) {
+		s.storage.lost.Add(1)
+	}
+	return verdicts, err
+}
+
+// updateSources gives what reading some files changes.
+func (s *Store) updateSources(reads map[string]SourceTurn, files manifest.Files) *sourcesUpdate {
+	u := &sourcesUpdate{records: map[string]Source{}, files: map[string]sourceFile{}, gone: map[string]bool{}, fresh: map[string]bool{}}
+	for name, turn := range reads {
+		r := s.sources.records[name]
+		if r.Reader != turn.Box || r.Instance != turn.Instance {
+			r.Since = s.now()
+		}
+		r.Name, r.Reader, r.Instance, r.Generation = name, turn.Box, turn.Instance, turn.Generation
+		if r != s.sources.records[name] {
+			u.records[name] = r
+		}
+		if !s.sources.reading[name] {
+			u.fresh[name] = true
+		}
+	}
+	changed := func(is *manifest.File) {
+		hash := hex.EncodeToString(is.Hash[:])
+		if s.sources.files[is.Path].Hash != hash {
+			u.files[is.Path] = sourceFile{hash, linesOf(is)}
+		}
+	}
+	files.Changes(s.declared.files, func(was, is *manifest.File) {
+		if is != nil {
+			changed(is)
+		} else if _, known := s.sources.files[was.Path]; known {
+			u.gone[was.Path] = true
+		}
+	})
+	for name := range u.fresh { // files that went while no box was reading
+		for path := range s.sources.of[name] {
+			if files.Get(path) == nil {
+				u.gone[path] = true
+			}
+		}
+	}
+	return u
+}
+
+// takeOverSources takes over what a commit of another machine says of sources, and notes declared objects that it
+// changes. The writer must be held.
+func (s *Store) takeOverSources(f *engine.Followed, changes []*change) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var puts []engine.Pair
+	var deletes []string
+	for _, p := range f.Puts {
+		if isSourceKey(p.Key) {
+			puts = append(puts, p)
+		}
+	}
+	for _, key := range f.Deletes {
+		if isSourceKey(key) {
+			deletes = append(deletes, key)
+		}
+	}
+	s.sources.remove(deletes)
+	if err := s.sources.load(puts); err != nil {
+		return err
+	}
+	for _, c := range changes {
+		if len(s.declared.byObject[c.ref]) > 0 {
+			s.sources.stale[c.ref] = struct{}{}
+		}
+	}
+	if len(puts)+len(deletes)+len(s.sources.stale) > 0 || f.Reload {
+		s.sources.changed++
+	}
+	return nil
+}
+
+// letSource ends the reading of a source: its files are not known any more, and its objects stay. The writer
+// must be held.
+func (s *Store) letSource(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sources.reading, name)
+	gone := ofSource(s.declared.files, name)
+	for _, file := range gone {
+		declarations, _ := readDeclarations(file)
+		for _, d := range declarations.all {
+			ref := d.ref
+			if s.declared.byObject[ref] = slices.DeleteFunc(slices.Clone(s.declared.byObject[ref]), func(c declaration) bool { return c.path == file.Path }); len(s.declared.byObject[ref]) == 0 {
+				delete(s.declared.byObject, ref)
+			}
+			s.outcomes.notes[ref] = slices.DeleteFunc(slices.Clone(s.outcomes.notes[ref]), func(n note) bool { return n.path == file.Path })
+			if len(s.outcomes.notes[ref]) == 0 {
+				delete(s.outcomes.notes, ref)
+			}
+			owner := ownerOf(s.table.get(ref))
+			s.declared.noteOwner(ref, owner, owner)
+		}
+		delete(s.declared.troubled, file.Path)
+		delete(s.declared.duplicates, file.Path)
+	}
+	s.declared.files = slices.DeleteFunc(slices.Clone(s.declared.files), func(f *manifest.File) bool { return SourceOf(f.Path) == name })
+	for ref := range s.declared.held {
+		if r := s.table.records[ref]; r != nil && SourceOf(r.owner.File) == name {
+			delete(s.declared.held, ref)
+		}
+	}
+	s.sources.changed++
+}
+
+// isReadElsewhere reports whether an object of a file is another machine's to change.
+func (s *Store) isReadElsewhere(owner Owner) bool {
+	return s.storage.shared != nil && owner.File != "" && !s.sources.reading[SourceOf(owner.File)]
+}
+
+// position returns the line and column of an object's field in a file; of a file that another machine reads, or that
+// was not read yet, the line of the object; 0 when it is not known.
+func (s *Store) position(ref object.Ref, path, field string) (line, column int) {
+	if line, column = s.declared.position(ref, path, field); line == 0 {
+		line = s.sources.files[path].Lines[lineKey(ref)]
+	}
+	return line, column
+}
+
+// ReadElsewhere is the machine that reads the file of an object, when that is another one; "" otherwise.
+func (s *Store) ReadElsewhere(ref object.Ref) string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if r := s.table.records[ref]; r != nil && s.isReadElsewhere(r.owner) {
+		return s.sources.records[SourceOf(r.owner.File)].Reader
+	}
+	return ""
+}
+
+// readsAnew reports whether the objects of a file are compared with files for the first time.
+func (t *transaction) readsAnew(path string) bool {
+	if t.s.storage.shared == nil {
+		return !t.s.declared.synced
+	}
+	return t.sourced != nil && t.sourced.fresh[SourceOf(path)]
+}

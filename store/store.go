@@ -1,12 +1,21 @@
 package store
 
 import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/annotation"
+	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/parallel"
 )
 
 // Store holds the accepted objects. Its methods are safe for concurrent use. It has more than 15 fields: one for each of its parts.
@@ -116,4 +125,281 @@ func (s *Store) flush() error {
 		}
 	}
 	return nil
+}
+
+// The node ports that Kubernetes gives when nothing else is said.
+const (
+	defaultNodePortFirst = 30000
+	defaultNodePortLast  = 32767
+)
+
+// LoadBalancerClass in spec.loadBalancerClass means this product; so does no class. Load balancers
+// of any other class are left to other products.
+const LoadBalancerClass = "svcctl.io/load-balancer"
+
+// IngressAnnotation holds load balancer IPs that a Service asks for, beside the one in
+// spec.loadBalancerIP, with commas between them.
+const IngressAnnotation = annotation.LoadBalancerIPs
+
+// SharingAnnotation holds a key: load balancers with equal keys may have one IP, as long
+// as no two of them serve the same port.
+const SharingAnnotation = annotation.SharingKey
+
+// Rules judge the annotations of an object by itself. They wait for nothing.
+type Rules interface {
+	Remarks(o object.Object) []annotation.Remark
+}
+
+// PortRange is the ports from First to Last.
+type PortRange struct{ First, Last uint16 }
+
+// Config configures a Store. Only ClusterIPRanges has no default.
+type Config struct {
+	// ClusterIPRanges has the ranges of cluster IPs: one prefix, or one for each family, the
+	// primary family first.
+	ClusterIPRanges []netip.Prefix
+	// NodePorts is the range of node ports and health-check node ports; zero means 30000-32767.
+	NodePorts PortRange
+	// NodePortSpace is one space of node ports for all protocols, or one for each.
+	NodePortSpace alloc.Space
+	// Pools has the ranges of load balancer IPs, the preferred ones first; empty: none are
+	// allocated.
+	Pools []alloc.Pool
+	// Objects has the options of validation.
+	Objects object.Options
+	// Rules judge what Validate does not; nil: nothing.
+	Rules Rules
+	// Pinned refuses Services that do not name all addresses and ports that they would be given, so that machines
+	// which share nothing but the documents agree.
+	Pinned bool
+	// LegacyIPs accepts addresses with leading zeros in files and reads them as decimal.
+	LegacyIPs bool
+	// Box names this machine among those that share the store: the steps of a rollout say what it programs.
+	Box string
+	// Program names the version of the program to the last bit: what another one has found about a
+	// file is not believed. "" believes nothing (see LastGood.Seal).
+	Program string
+	// Clock is the time of day, for creation timestamps and the first revision; nil
+	// means time.Now. Nothing else depends on it.
+	Clock func() time.Time
+	// Clocks reads the clocks by which this machine ends a trial of several machines; nil means deadline.Now.
+	Clocks func() deadline.Reading
+	// NewUID makes the uid of a new object; nil means a random UUID.
+	NewUID func() string
+}
+
+func (c Config) withDefaults() Config {
+	if c.NodePorts == (PortRange{}) {
+		c.NodePorts = PortRange{defaultNodePortFirst, defaultNodePortLast}
+	}
+	if c.Clock == nil {
+		c.Clock = time.Now
+	}
+	if c.Clocks == nil {
+		c.Clocks = deadline.Now
+	}
+	if c.NewUID == nil {
+		c.NewUID = randomUID
+	}
+	return c
+}
+
+// randomUID is a random UUID (RFC 9562, version 4).
+func randomUID() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	b[6] = b[6]&0x0f | 0x40
+	b[8] = b[8]&0x3f | 0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// Open reads what the engine holds. Values that two objects hold stay with the older
+// one; the younger is withheld from Service and Services until it gives them up or they
+// become free. The Store does not close the engine.
+func Open(engine engine.Engine, cfg Config) (*Store, error) {
+	cfg = cfg.withDefaults()
+	allocator, err := cfg.newAllocator()
+	if err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	s := &Store{
+		cfg: cfg, allocator: allocator,
+		storage: storage{engine: engine, shared: sharedOf(engine), piece: pieceObjects},
+		numbers: numbers{seed: uint64(max(0, cfg.Clock().Unix())) << revisionShift},
+		table:   newTable(), feed: newFeed(), declared: newDeclarations(), outcomes: newOutcomes(), sources: newSources(),
+	}
+	if s.storage.shared != nil {
+		s.numbers.seed = 0 // a fleet has its revision from the start
+	}
+	if err := s.load(); err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	return s, nil
+}
+
+func (s *Store) load() error {
+	head, err := s.storage.engine.Load(headKey)
+	if err != nil {
+		return err
+	}
+	records, err := s.loadRecords()
+	if err != nil {
+		return err
+	}
+	if len(head) == 0 {
+		if len(records) > 0 {
+			return fmt.Errorf("the stored data has objects but no revision: put a backup in its place")
+		}
+		// A new store says so at once: revisions seen by others begin after the seed.
+		return s.writeHead(max(s.numbers.seed, 1))
+	}
+	s.feed.revision, s.storage.head = head[0].Revision, head[0].Revision
+	marks, err := s.storage.engine.Load(reservedKey)
+	if err != nil {
+		return err
+	}
+	s.reserves = len(marks) > 0
+	if s.storage.shared != nil {
+		pairs, err := s.storage.engine.Load(sourcePrefix)
+		if err == nil {
+			err = s.sources.load(pairs)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	s.feed.dataplane = s.feed.revision
+	s.table.grow(len(records))
+	// The age decides who of two Services has a value.
+	sortByAge(records, func(r *record) (object.Ref, *record) { return object.RefOf(r.object), r })
+	for _, r := range records {
+		s.reopen(r)
+	}
+	s.waitForOthers()
+	if err := errors.Join(s.loadTrial(), s.loadRollout()); err != nil {
+		return err
+	}
+	s.feed.log.reset(s.feed.revision)
+	entries, err := s.storage.engine.Load(journalPrefix)
+	if err != nil {
+		return err
+	}
+	s.feed.journal.Load(entries, s.feed.revision)
+	return nil
+}
+
+// loadRecords reads all stored objects.
+func (s *Store) loadRecords() (records []*record, err error) {
+	err = s.storage.engine.Scan(objectPrefix, nil, func(pairs []engine.Pair) error {
+		some := make([]*record, len(pairs))
+		errs := make([]error, len(pairs))
+		parallel.Do(len(pairs), parallel.Share, func(i int) { some[i], errs[i] = decodeRecord(pairs[i]) })
+		records = append(records, some...)
+		if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
+			return errs[i]
+		}
+		return nil
+	})
+	return records, err
+}
+
+// reopen registers a stored object and what it holds.
+func (s *Store) reopen(r *record) {
+	ref := object.RefOf(r.object)
+	s.numbers.sawCreation(createdAt(r.object))
+	if svc, ok := r.object.(*object.Service); ok {
+		if err := s.hold(svc); err != nil {
+			r.withheld = true
+			s.outcomes.waiting[ref] = struct{}{}
+			s.outcomes.notes[ref] = []note{withheldNote(r, err)}
+		} else if notes := s.allocator.outside(svc, r.owner); len(notes) > 0 {
+			s.outcomes.notes[ref] = notes
+		}
+		if s.lacksIngress(svc) {
+			s.outcomes.waiting[ref] = struct{}{}
+		}
+	}
+	s.table.set(ref, r)
+	s.declared.noteOwner(ref, Owner{}, r.owner)
+}
+
+// waitForOthers notes the load balancers whose address is not served because it is an external IP
+// of another Service: they get another one.
+func (s *Store) waitForOthers() {
+	t := s.begin()
+	for ref, r := range s.table.records {
+		svc, isService := r.object.(*object.Service)
+		if !isService || r.withheld || !isOurLoadBalancer(svc) {
+			continue
+		}
+		if slices.ContainsFunc(valuesOf(svc).ingress, func(addr netip.Addr) bool { return t.losesIngress(svc, r.since(), addr) }) {
+			s.outcomes.waiting[ref] = struct{}{}
+		}
+	}
+}
+
+// storage is the durable side: the engine, and what is known of its content. Store.writer guards it.
+type storage struct {
+	engine engine.Engine
+	shared engine.Shared // engine, if other machines write to it; else nil
+	// head is the revision of what the engine has, as a rule that of the store.
+	head    uint64
+	partial partial
+	piece   int // see commitInPieces; tests have their own
+	copies  copies
+	failed  bool          // something of another machine could not be read, and nothing more is followed
+	lost    atomic.Uint64 // see Store.Lost
+}
+
+// commit writes a transaction, which must be the next one after head, together with the copies that were
+// taken or are small; nothing at all if both are empty. What the trial that is under way needs to go back is
+// written with it: kept are the paths of the files that are among it now.
+func (d *storage) commit(t engine.Transaction, revision uint64, trial *trial) (kept []string, err error) {
+	d.copies.addTo(&t, revision)
+	d.partial.addTo(&t)
+	t.CompareKey, t.CompareRevision = headKey, d.head
+	kept, err = trial.keepFiles(d.engine, revision, &t)
+	if err == nil && len(t.Puts)+len(t.Deletes) != 0 {
+		err = d.engine.Commit(t)
+	}
+	d.copies.finish(err)
+	if err != nil {
+		return nil, err
+	}
+	d.partial = nil
+	if i := slices.IndexFunc(t.Puts, func(p engine.Pair) bool { return p.Key == headKey }); i >= 0 {
+		d.head = t.Puts[i].Revision
+	}
+	return kept, nil
+}
+
+// pieceObjects bounds the objects of one commit when many are new, as at a first start: a commit
+// takes more memory, for encoded objects and the pages that they are written to, than the objects
+// themselves.
+const pieceObjects = 4_000
+
+// partial are the keys of objects that were written and are not there, as others that belong to
+// them could not be written.
+type partial []string
+
+// addTo removes those that a transaction does not write.
+func (p partial) addTo(t *engine.Transaction) {
+	if len(p) == 0 {
+		return
+	}
+	puts := make(map[string]struct{}, len(t.Puts))
+	for _, pair := range t.Puts {
+		puts[pair.Key] = struct{}{}
+	}
+	for _, key := range p {
+		if _, put := puts[key]; !put {
+			t.Deletes = append(t.Deletes, key)
+		}
+	}
+}
+
+// sharedOf is an engine that other machines write to; nil when they do not.
+func sharedOf(e engine.Engine) engine.Shared {
+	shared, _ := e.(engine.Shared)
+	return shared
 }

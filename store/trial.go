@@ -1,9 +1,12 @@
 package store
 
 import (
+	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"svcctl.io/svcctl/store/deadline"
@@ -255,4 +258,181 @@ func (s *Store) goBack(found manifest.Files) ([]Revived, error) {
 		}
 	}
 	return revived, nil
+}
+
+// covers reports whether a change goes back with the trial.
+func (t *trial) covers(c *change) bool {
+	switch {
+	case !t.Pending():
+		return false
+	case c.by != nil:
+		return c.by.Trial != "" && c.by.Trial == t.ID
+	case !t.Trial.Files:
+		return false
+	case c.remove:
+		return c.old.owner.File != ""
+	}
+	return c.owner.File != ""
+}
+
+// note adds to a commit what was there before its changes. It gives what has to be merged into
+// before once it is written.
+func (t *trial) note(s *Store, changes []*change, out *engine.Transaction) (map[object.Ref]*record, error) {
+	if !t.Pending() {
+		return nil, nil
+	}
+	return noteBefore(s, trialObjectPrefix, t.before, t.covers, changes, out)
+}
+
+// noteBefore adds to a commit, under a prefix, what was there before those of its changes that are covered, if that is not known
+// yet. It gives what is new.
+func noteBefore(s *Store, prefix string, before map[object.Ref]*record, covers func(*change) bool, changes []*change, out *engine.Transaction) (map[object.Ref]*record, error) {
+	noted := map[object.Ref]*record{}
+	for _, c := range changes {
+		_, known := before[c.ref]
+		_, seen := noted[c.ref]
+		if c.revision == 0 || known || seen || !covers(c) {
+			continue
+		}
+		// Earlier changes of the same commit may be others'; what is covered begins with its own.
+		pair, err := pairBefore(prefix, c.ref, c.old, s.feed.revision)
+		if err != nil {
+			return nil, err
+		}
+		noted[c.ref] = c.old
+		out.Puts = append(out.Puts, pair)
+	}
+	return noted, nil
+}
+
+// noteTrial merges what note has added to a commit, once that is written.
+func (s *Store) noteTrial(noted map[object.Ref]*record) {
+	if len(noted) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.Copy(s.trial.before, noted)
+}
+
+// trialFile has the content of a file before a trial, and after the trial went back the content that is not taken.
+type trialFile struct {
+	was     bool // it was there
+	content []byte
+	refused bool // what follows is not taken
+	is      bool // it is there
+	hash    manifest.Hash
+}
+
+// The first byte of a stored trialFile has these bits; the hash follows, if it is there, and the
+// content.
+const (
+	fileWas     = 1
+	fileRefused = 2
+	fileIs      = 4
+)
+
+func (f *trialFile) encode() []byte {
+	form := []byte{0}
+	if f.was {
+		form[0] |= fileWas
+	}
+	if f.refused {
+		form[0] |= fileRefused
+	}
+	if f.is {
+		form[0] |= fileIs
+		form = append(form, f.hash[:]...)
+	}
+	return append(form, f.content...)
+}
+
+func decodeTrialFile(value []byte) (f trialFile) {
+	if len(value) == 0 {
+		return f
+	}
+	bits, rest := value[0], value[1:]
+	f.was, f.refused = bits&fileWas != 0, bits&fileRefused != 0
+	if bits&fileIs != 0 && len(rest) >= sha256.Size {
+		f.is, f.hash = true, manifest.Hash(rest[:sha256.Size])
+		rest = rest[sha256.Size:]
+	}
+	if f.was {
+		f.content = rest
+	}
+	return f
+}
+
+// heldFile is a file that is taken to be as it was before a trial, as long as it is what the trial
+// found.
+type heldFile struct {
+	trialFile
+	before *manifest.File // nil: it was not there
+}
+
+func (f trialFile) hold(path string) heldFile {
+	h := heldFile{trialFile: f}
+	if f.was {
+		h.before = manifest.Decode(path, f.content, manifest.DefaultLimits())
+		h.before.Hash = sha256.Sum256(f.content)
+	}
+	return h
+}
+
+// loadTrial reads what is stored of a trial.
+func (s *Store) loadTrial() error {
+	pairs, err := s.storage.engine.Load(trialPrefix)
+	if err != nil || len(pairs) == 0 {
+		return err
+	}
+	t := trial{before: map[object.Ref]*record{}, files: map[string]bool{}}
+	files := map[string]trialFile{}
+	for _, pair := range pairs {
+		switch key := pair.Key; {
+		case key == trialKey:
+			t.Trial = &Trial{}
+			if err := json.Unmarshal(pair.Value, t.Trial); err != nil {
+				return fmt.Errorf("read stored %s: %w", key, err)
+			}
+		case strings.HasPrefix(key, trialObjectPrefix):
+			of, r, err := decodeBefore(pair, trialObjectPrefix)
+			if err != nil {
+				return err
+			}
+			t.before[of] = r
+		case strings.HasPrefix(key, trialFilePrefix):
+			path := strings.TrimPrefix(key, trialFilePrefix)
+			t.files[path] = true
+			files[path] = decodeTrialFile(pair.Value)
+		}
+	}
+	if t.Trial == nil {
+		return fmt.Errorf("the stored data has what was there before a trial, and no trial: put a backup in its place")
+	}
+	if t.Pending() && s.storage.shared != nil {
+		t.Ends = s.countHere(trialEndsKey, t.ID, t.Ends)
+	}
+	if !t.Pending() {
+		t.held = map[string]heldFile{}
+		for path, f := range files {
+			t.held[path] = f.hold(path)
+		}
+	}
+	s.trial = t
+	s.allocator.begin()
+	s.keepTried()
+	s.allocator.begin()
+	return nil
+}
+
+// keepTried keeps what Services had before the trial that is under way from others.
+func (s *Store) keepTried() {
+	if !s.trial.Pending() {
+		return
+	}
+	for ref, r := range s.trial.before {
+		if r != nil && ref.Kind == object.KindService {
+			s.allocator.keepOf(trialOwner, r.object.(*object.Service))
+		}
+	}
 }

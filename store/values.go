@@ -1,12 +1,14 @@
 package store
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/annotation"
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/object"
 )
@@ -118,4 +120,275 @@ func portsOf(svc *object.Service) []alloc.Port {
 		ports[i] = alloc.Port{Protocol: port.Protocol, Number: uint16(port.Port)}
 	}
 	return ports
+}
+
+// holdAll registers all that a stored Service has, or nothing.
+func (l *allocator) holdAll(svc *object.Service) error {
+	owner, v, request, before := index.ServiceKey(svc), valuesOf(svc), requestOf(svc), l.mark()
+	err := func() error {
+		for _, addr := range v.clusterIPs {
+			if err := l.holdAddress(addr, owner); err != nil {
+				return fmt.Errorf("cluster IP %s: %w", addr, err)
+			}
+		}
+		for _, port := range v.ports {
+			if err := l.holdPort(port, owner); err != nil {
+				return fmt.Errorf("node %s: %w", port, err)
+			}
+		}
+		for _, addr := range v.ingress {
+			if err := l.holdIngress(addr, request); err != nil {
+				return fmt.Errorf("load balancer IP %s: %w", addr, err)
+			}
+		}
+		return nil
+	}()
+	if err != nil {
+		l.back(before)
+	}
+	return err
+}
+
+// keepOf reserves the values that a Service had before a trial or a rollout and has lost, unless another holds
+// them by now.
+func (l *allocator) keepOf(holder string, svc *object.Service) {
+	if l.kept == nil {
+		l.kept = map[string]*kept{}
+	}
+	if l.kept[holder] == nil {
+		l.kept[holder] = &kept{map[netip.Addr]string{}, map[alloc.Port]string{}, map[netip.Addr]string{}}
+	}
+	to, key, v, request := l.kept[holder], index.ServiceKey(svc), valuesOf(svc), requestOf(svc)
+	for _, addr := range v.clusterIPs {
+		if _, held := l.owner(addr); !held && l.holdAddress(addr, holder) == nil {
+			to.addresses[addr] = key
+		}
+	}
+	for _, port := range v.ports {
+		if _, held := l.ports.Owner(port); !held && l.holdPort(port, holder) == nil {
+			to.ports[port] = key
+		}
+	}
+	for _, addr := range v.ingress {
+		if _, has := l.pools.RequestOf(addr, key); has {
+			continue
+		}
+		request.Owner = holder
+		if l.holdIngress(addr, request) == nil {
+			to.ingress[addr] = key
+		}
+	}
+}
+
+// unkeep gives everything free that is kept by a holder.
+func (l *allocator) unkeep(holder string) {
+	of := l.kept[holder]
+	if of == nil {
+		return
+	}
+	for addr := range of.addresses {
+		l.releaseAddress(addr, holder)
+	}
+	for port := range of.ports {
+		l.releasePort(port, holder)
+	}
+	for addr := range of.ingress {
+		l.releaseIngress(addr, holder)
+	}
+}
+
+// ReasonUnpinned is the reason of the problem that a Service does not say all of its addresses and ports, and the
+// store gives none (Config.Pinned).
+const ReasonUnpinned = "Unpinned"
+
+// unpinned returns an error for each value that the Service does not name and would be given. The Service has its
+// defaults.
+func (s *Store) unpinned(svc *object.Service) (errs object.Errors) {
+	if !s.cfg.Pinned {
+		return nil
+	}
+	missing := func(field, what string) {
+		errs = append(errs, object.Error{Type: object.FieldValueRequired, Field: field, Detail: fmt.Sprintf(
+			"this appliance gives no values (--allocate never), and the Service names no %s: write it, or have `svcctl pin` write it", what)})
+	}
+	spec := &svc.Spec
+	if named := len(spec.ClusterIPs); svc.NeedsClusterIP() && !svc.Headless() && named < len(spec.IPFamilies) {
+		field := "spec.clusterIP"
+		if named > 0 {
+			field = fmt.Sprintf("spec.clusterIPs[%d]", named)
+		}
+		missing(field, string(spec.IPFamilies[named])+" cluster IP")
+	}
+	if svc.AllocatesNodePorts() {
+		for i := range spec.Ports {
+			if spec.Ports[i].NodePort == 0 {
+				missing(fmt.Sprintf("spec.ports[%d].nodePort", i), "node port")
+			}
+		}
+	}
+	if svc.NeedsHealthCheckNodePort() && spec.HealthCheckNodePort == 0 {
+		missing("spec.healthCheckNodePort", "node port for health checks")
+	}
+	if !isOurLoadBalancer(svc) {
+		return errs
+	}
+	named := askedIngress(svc)
+	for _, family := range spec.IPFamilies {
+		known := slices.ContainsFunc(named, func(a asked) bool { return a.addr.IsValid() && familyOf(a.addr) == family })
+		if !known && s.allocator.pools.Serves(family == object.IPv4, requestOf(svc).Internal) {
+			missing("spec.loadBalancerIP", string(family)+" load balancer IP")
+		}
+	}
+	return errs
+}
+
+// unpinnedDocument is unpinned of the document of a file, whatever the stored version has.
+func (s *Store) unpinnedDocument(document object.Object) object.Errors {
+	original, isService := document.(*object.Service)
+	if !isService || !s.cfg.Pinned {
+		return nil
+	}
+	svc := original.DeepCopy().(*object.Service)
+	object.Default(svc)
+	if errs := object.DefaultFamilies(svc, nil, s.cfg.families()); len(errs) > 0 {
+		return nil // it is refused for that
+	}
+	return s.unpinned(svc)
+}
+
+// reservedOwner holds the values that are reserved. No Service has that name.
+const reservedOwner = "(unknown: in force in the kernel, see svcctl release)"
+
+// ReservedFrontend is an address and port, or with the zero Addr a node port, that the kernel
+// serves for a Service which the store does not know, since its data was lost.
+type ReservedFrontend struct {
+	Addr      netip.Addr
+	Port      alloc.Port
+	Endpoints []netip.Addr
+}
+
+// reserved are the values of ReservedFrontends.
+type reserved struct {
+	addresses map[netip.Addr][]ReservedFrontend
+	nodePorts map[alloc.Port][]ReservedFrontend
+}
+
+// trialOwner holds what Services gave up in a trial, rolloutOwner what they gave up in a rollout. No Service has such a name.
+const (
+	trialOwner   = "(on trial: it goes back unless confirmed)"
+	rolloutOwner = "(in a rollout: some boxes serve it until that is done)"
+)
+
+// kept are values that trialOwner or rolloutOwner holds, and who gave them up.
+type kept struct {
+	addresses map[netip.Addr]string
+	ports     map[alloc.Port]string
+	ingress   map[netip.Addr]string
+}
+
+// reservedKey marks in the data directory that values are reserved, over restarts.
+const reservedKey = "reserved"
+
+// Blank reports whether the store knows nothing of Services: there is none, and none was
+// removed in the past that it remembers. A store whose data was lost is blank, and so is a
+// new one.
+func (s *Store) Blank() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.table.index.Count() > 0 {
+		return false
+	}
+	return !s.feed.journal.Concerns(object.KindService)
+}
+
+// HasUndeclared reports whether there are objects of files that no file that was read has a
+// document for.
+func (s *Store) HasUndeclared() bool {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	return len(s.declared.undeclared) > 0
+}
+
+// HasReserved reports whether values are reserved, or were before the last restart.
+func (s *Store) HasReserved() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.reserves
+}
+
+// Reserve keeps the addresses and node ports of frontends from being given automatically, until
+// Unreserve, except to a Service that looks like the one which had them: the value is the first
+// one that its name leads to, or follows on values that others have; it serves the same ports there, and one of its endpoints is among
+// those of the frontend. (A cluster IP of a range with few reserved ones it gets also while no
+// endpoints of it are known.) Who asks for a value by name gets it. That
+// values are reserved is remembered over restarts, but not which: the caller learns them from
+// the kernel. After an error they are reserved all the same, until the next restart.
+func (s *Store) Reserve(frontends []ReservedFrontend) (err error) {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	if !s.reserves {
+		err = s.write(engine.Transaction{Puts: []engine.Pair{{Key: reservedKey, Value: []byte("1"), Revision: s.feed.revision}}}, s.feed.revision)
+		if err != nil {
+			err = fmt.Errorf("remember that the kernel serves unknown Services: %w", err)
+		}
+	}
+	s.setReserves(true)
+	r := &s.allocator.reserved
+	*r = reserved{addresses: map[netip.Addr][]ReservedFrontend{}, nodePorts: map[alloc.Port][]ReservedFrontend{}}
+	for _, f := range frontends {
+		if f.Addr.IsValid() {
+			r.addresses[f.Addr] = append(r.addresses[f.Addr], f)
+		} else {
+			r.nodePorts[f.Port] = append(r.nodePorts[f.Port], f)
+		}
+	}
+	s.allocator.begin()
+	for addr, all := range r.addresses {
+		// An error says that a Service has the value, which is then no unknown one's.
+		if in := s.allocator.addresses[addr.Is4()]; in != nil && in.Prefix().Contains(addr) {
+			_ = s.allocator.holdAddress(addr, reservedOwner)
+		} else if s.allocator.pools.Contains(addr) {
+			request := alloc.Request{Owner: reservedOwner}
+			for _, f := range all {
+				request.Ports = append(request.Ports, f.Port)
+			}
+			_ = s.allocator.holdIngress(addr, request)
+		}
+	}
+	for port := range r.nodePorts {
+		_ = s.allocator.holdPort(port, reservedOwner)
+	}
+	s.allocator.begin()
+	return err
+}
+
+// Unreserve gives all values free that are still reserved.
+func (s *Store) Unreserve() error {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	if !s.reserves {
+		return nil
+	}
+	err := s.write(engine.Transaction{Deletes: []string{reservedKey}}, s.feed.revision)
+	if err != nil {
+		return fmt.Errorf("forget that the kernel serves unknown Services: %w", err)
+	}
+	s.allocator.begin()
+	for addr := range s.allocator.reserved.addresses {
+		s.allocator.releaseAddress(addr, reservedOwner)
+		s.allocator.releaseIngress(addr, reservedOwner)
+	}
+	for port := range s.allocator.reserved.nodePorts {
+		s.allocator.releasePort(port, reservedOwner)
+	}
+	s.allocator.begin()
+	s.allocator.reserved = reserved{}
+	s.setReserves(false)
+	return nil
+}
+
+func (s *Store) setReserves(is bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reserves = is
 }

@@ -3,8 +3,11 @@ package store
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
+	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -127,3 +130,269 @@ func (q *writeQueue) take() []*call {
 // maxGroup bounds the writes of several calls in one commit; a single call may have more. It bounds
 // the time for which the first of them waits for the last.
 const maxGroup = 1_000
+
+// Write makes changes in one commit: each is accepted or refused by itself, in order, and
+// those that come later see it. Calls at the same time may share a commit. The error is
+// that of the engine, when nothing has changed.
+//
+// The server's part of the metadata is kept whatever an Object says about it. What is
+// written to an object of a file leaves it the file's. A Service of ours has the ingress
+// IPs that it was given, whatever is written to its status; their ipMode and ports, and its
+// conditions, are the writer's. A write that changes nothing makes no new version. When
+// nothing keeps a going object any more, it is removed; what is removed goes to the file
+// that has a document for it, if there is one.
+//
+// Errors of one change: object.Errors when it is not valid, or a value that it asks for is not
+// to be had; alloc.ErrFull; *OwnedError; ErrExists; ErrNotFound, also for a Version or UID
+// of nothing; ErrStale.
+func (s *Store) Write(writes ...Write) ([]Written, error) {
+	c := &call{writes: writes, results: make([]Written, len(writes))}
+	s.queue.add(c)
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	for !c.done {
+		s.writeGroup(s.queue.take())
+	}
+	if c.err != nil {
+		return nil, c.err
+	}
+	return c.results, nil
+}
+
+// write decides what becomes of one object, gives it its values, and notes it for the
+// commit.
+func (t *transaction) write(w *Write) Written {
+	ref := refInFile(w.Ref)
+	if err := t.s.admitTrial(w.By); err != nil {
+		return Written{Err: err}
+	}
+	if err := t.admitRollout(ref, &w.By); err != nil {
+		return Written{Err: err}
+	}
+	c := &change{ref: ref, old: t.record(ref), by: &w.By}
+	if err := t.s.secretsRefused(ref.Kind); err != nil && !w.Delete {
+		return Written{Err: err}
+	}
+	if w.Create && c.old != nil {
+		return Written{Err: t.refuseExisting(ref, w)}
+	}
+	if err := c.checkPreconditions(t.s, w); err != nil {
+		return Written{Err: err}
+	}
+	warnings, err := c.propose(t, w)
+	if err == nil {
+		err = t.stage(c)
+	}
+	if err != nil {
+		return Written{Err: err}
+	}
+	for _, n := range c.outcome {
+		warnings = append(warnings, n.message)
+	}
+	written := Written{Warnings: warnings, Removed: c.remove}
+	if c.remove {
+		written.Revision = c.revision
+	}
+	if r := t.record(ref); r != nil {
+		written.Object = r.object
+	} else {
+		written.Object = c.old.object
+	}
+	return written
+}
+
+// stage gives a change its values and makes it part of the transaction, for those that
+// come after it to see; or it is refused, and nothing is taken.
+func (t *transaction) stage(c *change) error {
+	l := t.s.allocator
+	before := l.mark()
+	if err := c.allocate(t); err != nil {
+		l.back(before)
+		return err
+	}
+	revision := t.revision
+	err := t.encode(c)
+	if err == nil {
+		err = c.refuseUnstaged()
+	}
+	if err != nil {
+		l.back(before)
+		t.revision = revision
+		return err
+	}
+	t.settled.add(c, l.mark())
+	t.noteWritten(c)
+	return nil
+}
+
+// allocate gives one change its values, whatever others ask for.
+func (c *change) allocate(t *transaction) error {
+	if c.ref.Kind != object.KindService {
+		c.next = c.wanted
+		return nil
+	}
+	c.restart()
+	if c.next != nil || c.remove {
+		c.release(t)
+	}
+	if c.next == nil {
+		return nil
+	}
+	for _, step := range allocation {
+		if err := step(c, t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// errAbandoned is the error of a call whose commit was shared with one that ended in a panic.
+var errAbandoned = errors.New("another change, made at the same moment, failed unexpectedly: nothing was changed, try again")
+
+// writeGroup makes the changes of some calls in one commit, call after call.
+func (s *Store) writeGroup(group []*call) {
+	for _, c := range group {
+		c.done, c.err = true, errAbandoned
+	}
+	if err := s.decide(func() error { return s.tryGroup(group) }); err != nil {
+		for _, c := range group {
+			c.err = err
+		}
+	}
+}
+
+// tryGroup is writeGroup once.
+func (s *Store) tryGroup(group []*call) error {
+	t := s.begin()
+	finished := false
+	defer func() {
+		if !finished {
+			s.allocator.rollback()
+		}
+	}()
+	for _, c := range group {
+		t.serve(c)
+	}
+	err := t.finish()
+	finished = true
+	for _, c := range group {
+		if c.err = err; err == nil {
+			t.updateResults(c)
+		}
+	}
+	return err
+}
+
+// serve makes what a call asks for part of the transaction, its dry runs apart.
+func (t *transaction) serve(c *call) {
+	dry := false
+	for i := range c.writes {
+		if dry = dry || c.writes[i].DryRun; !c.writes[i].DryRun {
+			c.results[i] = t.write(&c.writes[i])
+		}
+	}
+	if dry {
+		t.dryRun(c)
+		return
+	}
+	t.warnOfFamilies(c)
+}
+
+// warnOfFamilies adds a warning about the endpoints of each Service that a call wrote, or wrote a slice of, as they
+// are after all of its writes.
+func (t *transaction) warnOfFamilies(c *call) {
+	var changed map[string][]*object.EndpointSlice // by Service, made when it is needed
+	for i := range c.writes {
+		written := &c.results[i]
+		if written.Err != nil || c.writes[i].Delete || c.writes[i].Status {
+			continue
+		}
+		key := index.ServiceKey(written.Object)
+		slice, isSlice := written.Object.(*object.EndpointSlice)
+		if _, isService := written.Object.(*object.Service); key == "" || !isService && !isSlice {
+			continue
+		}
+		r := t.record(object.ServiceRef(key))
+		if r == nil {
+			continue
+		}
+		svc := r.object.(*object.Service)
+		if isSlice && slices.Contains(svc.Spec.IPFamilies, slice.AddressType) {
+			continue // the usual case, which does not look at the other slices
+		}
+		if changed == nil {
+			changed = t.changedSlices()
+		}
+		if _, why := object.OtherFamily(svc, t.slicesOf(key, changed)); why != "" {
+			written.Warnings = append(written.Warnings, fmt.Sprintf("Service %s: %s", key, why))
+		}
+	}
+}
+
+// changedSlices returns the slices that the transaction wrote, by Service.
+func (t *transaction) changedSlices() map[string][]*object.EndpointSlice {
+	changed := map[string][]*object.EndpointSlice{}
+	for ref := range t.last {
+		if r := t.record(ref); ref.Kind == object.KindEndpointSlice && r != nil {
+			key := index.ServiceKey(r.object)
+			changed[key] = append(changed[key], r.object.(*object.EndpointSlice))
+		}
+	}
+	return changed
+}
+
+// slicesOf returns the slices of a Service as of this transaction, with those that were written by its keys.
+func (t *transaction) slicesOf(key string, written map[string][]*object.EndpointSlice) []*object.EndpointSlice {
+	_, stored, _ := t.s.table.index.Service(key)
+	all := slices.Clone(written[key])
+	for _, slice := range stored {
+		if t.last[object.RefOf(slice)] == nil {
+			all = append(all, slice)
+		}
+	}
+	return all
+}
+
+// dryRun decides the dry runs of a call, and takes everything back.
+func (t *transaction) dryRun(c *call) {
+	settled, last, held, newest := len(t.order), maps.Clone(t.last), t.base, t.s.numbers.newest
+	t.dry = true
+	for i := range c.writes {
+		if c.writes[i].DryRun {
+			c.results[i] = t.write(&c.writes[i])
+		}
+	}
+	t.dry = false
+	t.warnOfFamilies(c)
+	t.s.allocator.back(held)
+	t.order, t.last, t.base, t.s.numbers.newest = t.order[:settled], last, held, newest
+}
+
+// finish commits what is settled, together with what comes of it for others: files get the
+// names that have become free, and who waits the values.
+func (t *transaction) finish() error {
+	if len(t.order) == 0 {
+		t.s.allocator.rollback()
+		return nil
+	}
+	for ref := range t.last {
+		if t.record(ref) == nil && len(t.declarationsOf(ref)) > 0 {
+			t.examine(ref)
+		}
+	}
+	if _, err := t.run(); err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	return nil
+}
+
+// updateResults puts the versions into the answers to a call that got what others in the commit have
+// released.
+func (t *transaction) updateResults(c *call) {
+	for i := range c.results {
+		result, change := &c.results[i], t.changes[refInFile(c.writes[i].Ref)]
+		if change != nil && change.record != nil && change.old != nil && change.old.object == result.Object {
+			result.Object = change.record.object
+		}
+	}
+}

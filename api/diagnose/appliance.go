@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // programmed checks that the present version is in the kernel.
@@ -80,4 +81,50 @@ func (d *diagnosis) appliance() {
 	if told == 0 {
 		d.good("the settings of the box are as they should be; rules of other programs are not looked at: see `svcctl doctor`")
 	}
+}
+
+// going adds a finding about a Service that is being deleted and still serves because of its
+// finalizers.
+func (d *diagnosis) going() {
+	meta := &d.Service.Metadata
+	if meta.DeletionTimestamp == nil {
+		return
+	}
+	d.add(Doubt, "who put them there has to take them away; if that was a controller of a cluster, which does not run here, remove metadata.finalizers: `svcctl edit svc/"+
+		d.Name+" -n "+d.Namespace+"`",
+		"it is being deleted, since %s, and serves until its finalizers are gone: %s", meta.DeletionTimestamp.UTC().Format(time.RFC3339), strings.Join(meta.Finalizers, ", "))
+}
+
+// rolledOut adds the finding about a rollout in which the Service is. It reports whether this box programs versions other than those
+// that the API has, in which case no further finding is possible.
+func (d *diagnosis) rolledOut() bool {
+	if d.State == nil || d.State.Rollout == nil {
+		return false
+	}
+	r := d.State.Rollout
+	level, where := Good, fmt.Sprintf("rollout %s, which is %s in step %d of %d", r.ID, strings.ToLower(r.Phase), r.Step, r.Of)
+	next := ""
+	if r.Why != "" {
+		level, next = Doubt, "`svcctl rollout resume` goes on, `svcctl rollout undo` takes it back"
+	}
+	if r.New {
+		d.add(level, next, "this box serves the new version of %s", where)
+	} else {
+		d.add(level, next, "this box serves the version before %s: the step has not come to it. `svcctl get` shows the new one", where)
+	}
+	if r.Why != "" {
+		d.details("it stopped: " + r.Why)
+	}
+	if r.New {
+		return false
+	}
+	if len(d.State.Ports) == 0 {
+		d.good("before the rollout nothing was served for it")
+		return true
+	}
+	d.good("before the rollout, and here until it comes, it is served")
+	for _, p := range d.State.Ports {
+		d.details(fmt.Sprintf("%s %s: %s to %s", p.Protocol, p.Name, strings.Join(p.Frontends, ", "), strings.Join(p.Endpoints, ", ")))
+	}
+	return true
 }

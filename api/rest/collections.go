@@ -1,9 +1,106 @@
 package rest
 
 import (
+	"slices"
+
+	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
 )
+
+// A collection is the objects of one kind as the API shows them: as they are stored,
+// or computed from other ones. What it gives may not be changed.
+type collection interface {
+	// get is one object, nil when there is none.
+	get(namespace, name string) object.Object
+	// list returns all objects of a namespace or ("") of all, sorted by namespace and name, at a
+	// revision, 0 being the newest, and that revision.
+	list(namespace string, at uint64) ([]object.Object, uint64, error)
+	// follow returns a follower that turns the changes of the store after a revision into those of
+	// the collection; it must be given all of them in order. The revision is one that list
+	// returned, or one from which there are Events.
+	follow(namespace string, after uint64) (follower, error)
+}
+
+// A follower tells what a change of the store changes in a collection.
+type follower struct {
+	// about are the stored objects that the collection has to do with. The others' changes
+	// are nothing to it, and their versions need not be read.
+	about   func(object.Ref) bool
+	changes func(store.Event) []change
+}
+
+// A change is a change of an object that the API shows.
+type change struct {
+	revision uint64
+	// old is nil when it came, new when it went.
+	old, new object.Object
+}
+
+// stored is a collection of objects as they are stored.
+type stored struct {
+	store *store.Store
+	kind  string
+}
+
+func (c stored) get(namespace, name string) object.Object {
+	o, _ := c.store.Get(object.Ref{Kind: c.kind, Namespace: namespace, Name: name})
+	return o
+}
+
+func (c stored) list(namespace string, at uint64) ([]object.Object, uint64, error) {
+	return c.store.List(c.kind, namespace, at)
+}
+
+func (c stored) follow(namespace string, _ uint64) (follower, error) {
+	return follower{
+		about:   func(ref object.Ref) bool { return ref.Kind == c.kind && isIn(ref, namespace) },
+		changes: func(e store.Event) []change { return []change{{e.Revision, e.Old, e.New}} },
+	}, nil
+}
+
+// isIn reports whether an object is in a namespace, "" being any.
+func isIn(ref object.Ref, namespace string) bool {
+	return namespace == "" || ref.Namespace == namespace
+}
+
+// adapted is a collection of stored objects that are shown otherwise.
+type adapted struct {
+	stored
+	// view returns the function that shows an object, made anew for each answer and each event; nil stays nil.
+	view func() func(object.Object) object.Object
+}
+
+func (c adapted) get(namespace, name string) object.Object {
+	o := c.stored.get(namespace, name)
+	if o == nil {
+		return nil
+	}
+	return c.view()(o)
+}
+
+func (c adapted) list(namespace string, at uint64) ([]object.Object, uint64, error) {
+	objects, revision, err := c.stored.list(namespace, at)
+	show := c.view()
+	views := make([]object.Object, len(objects))
+	for i, o := range objects {
+		views[i] = show(o)
+	}
+	return views, revision, err
+}
+
+func (c adapted) follow(namespace string, after uint64) (follower, error) {
+	f, err := c.stored.follow(namespace, after)
+	stored := f.changes
+	f.changes = func(e store.Event) []change {
+		changes, show := stored(e), c.view()
+		for i := range changes {
+			changes[i].old, changes[i].new = show(changes[i].old), show(changes[i].new)
+		}
+		return changes
+	}
+	return f, err
+}
 
 // collectionOf is the collection of a kind.
 func (s *Server) collectionOf(k kind.Kind) collection {
@@ -36,4 +133,86 @@ func eventView(o object.Object) object.Object {
 		return e.View()
 	}
 	return o
+}
+
+// computed is a collection of objects that follow from no stored ones: they are computed on request, and cannot be
+// watched (kind.Kind.Verbs).
+type computed struct {
+	store   *store.Store
+	objects func() []object.Object
+}
+
+// isComputed reports whether a kind has such objects.
+func isComputed(k kind.Kind) bool { return k.Stored() && !slices.Contains(k.Verbs, "watch") }
+
+func (c computed) get(namespace, name string) object.Object {
+	objects, _, _ := c.list(namespace, 0)
+	for _, o := range objects {
+		if o.GetMeta().Name == name {
+			return o
+		}
+	}
+	return nil
+}
+
+func (c computed) list(namespace string, _ uint64) ([]object.Object, uint64, error) {
+	revision := c.store.Revision()
+	var objects []object.Object
+	if c.objects != nil {
+		objects = c.objects()
+	}
+	objects = slices.DeleteFunc(objects, func(o object.Object) bool { return namespace != "" && o.GetMeta().Namespace != namespace })
+	slices.SortFunc(objects, func(a, b object.Object) int {
+		return compareKeys(viewKey{a.GetMeta().Namespace, a.GetMeta().Name}, viewKey{b.GetMeta().Namespace, b.GetMeta().Name})
+	})
+	for i, o := range objects {
+		objects[i] = withVersion(o, revision)
+	}
+	return objects, revision, nil
+}
+
+func (c computed) follow(string, uint64) (follower, error) {
+	return follower{about: func(object.Ref) bool { return false }, changes: func(store.Event) []change { return nil }}, nil
+}
+
+// poolsOf shows IPAddressPools with their use.
+func poolsOf(plain stored) adapted {
+	return adapted{plain, func() func(object.Object) object.Object {
+		use := plain.store.PoolsInUse()
+		return func(o object.Object) object.Object {
+			if pool, is := o.(*object.IPAddressPool); is {
+				return withUse(pool, use)
+			}
+			return o
+		}
+	}}
+}
+
+// withUse returns a pool with the status that follows from its allocated addresses. An unused pool has
+// none.
+func withUse(pool *object.IPAddressPool, use []store.PoolUse) *object.IPAddressPool {
+	shown := pool.DeepCopy().(*object.IPAddressPool)
+	shown.Status = &object.IPAddressPoolStatus{}
+	for i := range use {
+		u := &use[i]
+		if u.Name != pool.Metadata.Namespace+"/"+pool.Metadata.Name {
+			continue
+		}
+		assigned, available := &shown.Status.AssignedIPv4, &shown.Status.AvailableIPv4
+		if first, _, err := object.ParseAddressRange(u.Range); err == nil && first.Is6() {
+			assigned, available = &shown.Status.AssignedIPv6, &shown.Status.AvailableIPv6
+		}
+		*assigned = plus(*assigned, u.Used)
+		*available = plus(*available, u.Size-min(u.Size, u.Used))
+	}
+	return shown
+}
+
+// plus adds up to the largest number that there is.
+func plus(sum int64, n uint64) int64 {
+	const most = 1<<63 - 1
+	if n > uint64(most-sum) {
+		return most
+	}
+	return sum + int64(n)
 }

@@ -1,14 +1,17 @@
 package rest
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
 
+	"svcctl.io/svcctl/api/kube/protobuf"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/schema"
 )
 
 // delete answers a DELETE of an object.
@@ -179,4 +182,206 @@ func (r *request) of(ref object.Ref) *request {
 	one := *r
 	one.namespace, one.name = ref.Namespace, ref.Name
 	return &one
+}
+
+// preconditions refuses the removal of another object, or version of it, than was meant.
+func preconditions(r *request, live object.Object, version, uid string) error {
+	meta := live.GetMeta()
+	if uid != "" && uid != meta.UID {
+		return conflict(r.kind, r.name, fmt.Sprintf("Precondition failed: UID in precondition: %s, UID in object meta: %s", uid, meta.UID))
+	}
+	if version != "" && version != meta.ResourceVersion {
+		return conflict(r.kind, r.name, fmt.Sprintf("Precondition failed: ResourceVersion in precondition: %s, ResourceVersion in object meta: %s", version, meta.ResourceVersion))
+	}
+	return nil
+}
+
+// A deletion has the options and preconditions of a removal.
+type deletion struct {
+	options      *options
+	version, uid string // preconditions; "" is any
+	// orphan keeps the dependents of the objects (propagationPolicy Orphan).
+	orphan bool
+	// foreground is set when the answer must say whether the object is gone already
+	// (propagationPolicy Foreground).
+	foreground bool
+}
+
+// deletionOf reads the DeleteOptions in the body of a request, or in its query when it has no
+// body. In the background and in the foreground are the same: what depends on an object goes
+// right after it, before the answer (removeDependents).
+func (s *Server) deletionOf(w http.ResponseWriter, r *request) (deletion, error) {
+	body, err := s.bodies.readSmall(w, r)
+	if err != nil {
+		return deletion{}, err
+	}
+	var asked object.DeleteOptions
+	if len(body) > 0 {
+		err = readDeleteOptions(r, body, &asked)
+	} else {
+		err = queryDeleteOptions(r, &asked)
+	}
+	if err != nil {
+		return deletion{}, err
+	}
+	if errs := deleteErrors(asked); len(errs) > 0 {
+		return deletion{}, invalid("meta.k8s.io", "DeleteOptions", "", errs)
+	}
+	d := deletion{options: &options{dryRun: len(asked.DryRun) > 0, validation: warn}}
+	d.foreground = asked.OrphanDependents != nil && !*asked.OrphanDependents
+	d.orphan = isTrue(asked.OrphanDependents) || asked.PropagationPolicy != nil && *asked.PropagationPolicy == "Orphan"
+	if p := asked.Preconditions; p != nil {
+		if p.UID != nil {
+			d.uid = *p.UID
+		}
+		if p.ResourceVersion != nil {
+			d.version = *p.ResourceVersion
+		}
+	}
+	return d, nil
+}
+
+// queryDeleteOptions reads the DeleteOptions that a query can hold: all but preconditions.
+func queryDeleteOptions(r *request, into *object.DeleteOptions) error {
+	into.DryRun = r.query["dryRun"]
+	if policy := r.query.Get("propagationPolicy"); policy != "" {
+		into.PropagationPolicy = &policy
+	}
+	if r.query.Has("orphanDependents") {
+		orphan := boolIn(r, "orphanDependents")
+		into.OrphanDependents = &orphan
+	}
+	seconds, err := intIn(r, "gracePeriodSeconds")
+	into.GracePeriodSeconds = &seconds
+	return err
+}
+
+func readDeleteOptions(r *request, body []byte, into *object.DeleteOptions) error {
+	mediaType, err := mediaTypeOf(r.http, bodyTypes)
+	if err != nil {
+		return err
+	}
+	var content map[string]any
+	if mediaType == protobuf.MediaType {
+		envelope, err := protobuf.Open(body)
+		if err == nil {
+			content, err = envelope.Object(schema.DeleteOptions())
+		}
+		if err != nil {
+			return badRequest("%v", err)
+		}
+	} else {
+		value, _, err := parse(body, mediaType)
+		if err != nil {
+			return badRequest("%v", err)
+		}
+		content, _ = value.(map[string]any)
+		if content == nil {
+			return badRequest("the body is no DeleteOptions: it is no object with fields")
+		}
+	}
+	if named, ok := content["kind"]; ok && named != "DeleteOptions" && named != "" {
+		return badRequest("decoded object cannot be converted to DeleteOptions")
+	}
+	if _, err := schema.DeleteOptions().Prune(content); err != nil {
+		return badRequest("%v", err)
+	}
+	text, err := json.Marshal(content)
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil {
+		return badRequest("%v", err)
+	}
+	return nil
+}
+
+func deleteErrors(asked object.DeleteOptions) object.Errors {
+	var errs object.Errors
+	policy := asked.PropagationPolicy
+	if policy != nil && asked.OrphanDependents != nil {
+		errs = append(errs, object.Error{
+			Type: object.FieldValueInvalid, Field: "propagationPolicy", Value: *policy, Detail: "orphanDependents and deletionPropagation cannot be both set",
+		})
+	}
+	if policy != nil && !slices.Contains([]string{"Foreground", "Background", "Orphan"}, *policy) {
+		errs = append(errs, unsupported("propagationPolicy", *policy, "Foreground", "Background", "Orphan", "nil"))
+	}
+	return append(errs, dryRunErrors(asked.DryRun)...)
+}
+
+// removeDependents removes what goes with objects that writes have removed: what has lost all its
+// owners by that, and the Endpoints of a Service, as Kubernetes does it, so that a later Service of
+// that name does not begin with them. What files declare and what controllers make is left to them.
+func (s *Server) removeDependents(writes []store.Write, results []store.Written) {
+	var removals []store.Write
+	removed := false
+	for i, w := range writes {
+		if w.DryRun || results[i].Err != nil || !results[i].Removed {
+			continue
+		}
+		removed = true
+		if w.Ref.Kind != object.KindService {
+			continue
+		}
+		if again, _ := s.store.Get(w.Ref); again != nil {
+			continue // a file has declared it all along
+		}
+		_, _, endpoints := s.store.Service(w.Ref.Key())
+		if endpoints == nil {
+			continue
+		}
+		if _, owner := s.store.Get(object.RefOf(endpoints)); owner == (store.Owner{}) {
+			removals = append(removals, store.Write{Ref: object.RefOf(endpoints), Delete: true, UID: endpoints.GetMeta().UID, By: w.By})
+		}
+	}
+	if !removed {
+		return
+	}
+	var err error
+	if len(removals) > 0 {
+		var gone []store.Written
+		gone, err = s.store.Write(removals...)
+		for i := range gone {
+			if e := gone[i].Err; e != nil && !errors.Is(e, store.ErrNotFound) && !errors.Is(e, store.ErrStale) {
+				err = errors.Join(err, e)
+			}
+		}
+	}
+	if err = errors.Join(err, s.store.CollectGarbage()); err != nil {
+		s.log.Warn("what belonged to an object that was removed is still there", "err", err)
+	}
+}
+
+// orphan takes an owner out of the objects that name it, so that they stay when it goes.
+func (s *Server) orphan(r *request, uid string, by store.Caller) error {
+	by.Verb = "update"
+	for try := 1; ; try++ {
+		var writes []store.Write
+		for _, o := range s.store.Dependents(uid) {
+			free := o.DeepCopy()
+			meta := free.GetMeta()
+			meta.OwnerReferences = slices.DeleteFunc(meta.OwnerReferences, func(owner object.OwnerReference) bool { return owner.UID == uid })
+			writes = append(writes, store.Write{Ref: object.RefOf(o), Object: free, Version: o.GetMeta().ResourceVersion, By: by})
+		}
+		if len(writes) == 0 {
+			return nil
+		}
+		results, err := s.store.Write(writes...)
+		if err != nil {
+			return unavailable(fmt.Sprintf("what depends on %s could not be kept, and nothing was removed: %v", r.ref(), err), busyRetry)
+		}
+		again := false
+		for _, result := range results {
+			switch {
+			case errors.Is(result.Err, store.ErrStale), errors.Is(result.Err, store.ErrNotFound):
+				again = true
+			case result.Err != nil:
+				return result.Err
+			}
+		}
+		if again && try == maxTries {
+			return unavailable(fmt.Sprintf("what depends on %s changes all the time", r.ref()), busyRetry)
+		}
+	}
 }

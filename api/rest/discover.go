@@ -1,14 +1,20 @@
 package rest
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 
 	"svcctl.io/svcctl/api/kube/discovery"
+	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/kind"
+	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/schema"
 )
 
 // discover answers what there is: /api, /api/v1, /apis, /apis/GROUP, /apis/GROUP/VERSION.
@@ -128,4 +134,97 @@ func sendTagged(w http.ResponseWriter, r *http.Request, contentType string, text
 		}
 	}
 	send(w, r, http.StatusOK, contentType, text)
+}
+
+// openapi answers with the OpenAPI documents: /openapi/v2, /openapi/v3, and below it one
+// for each group version.
+func (s *Server) openapi(w http.ResponseWriter, r *request, parts []string) error {
+	if err := readOnly(w, r); err != nil {
+		return err
+	}
+	w.Header().Set("Vary", "Accept")
+	switch {
+	case len(parts) == 2 && parts[1] == "v2":
+		return s.openapi2(w, r)
+	case len(parts) < 2 || parts[1] != "v3":
+		return noResource()
+	case !accepts(r.http.Header.Values("Accept"), typeJSON):
+		return notAcceptable(typeJSON)
+	case len(parts) == 2:
+		sendTagged(w, r.http, typeJSON, schema.OpenAPI3Index())
+		return nil
+	}
+	document, ok := schema.OpenAPI3(strings.Join(parts[2:], "/"))
+	if !ok {
+		return noResource()
+	}
+	switch asked := r.query.Get("hash"); asked {
+	case "":
+	case document.Hash:
+		w.Header().Set("Cache-Control", "public, immutable, max-age=31536000") // a year, the longest (RFC 9111, 5.2)
+	default:
+		// The client has an old index: what it gets may not be kept under that hash.
+		http.Redirect(w, r.http, r.http.URL.EscapedPath()+"?hash="+document.Hash, http.StatusMovedPermanently)
+		return nil
+	}
+	sendTagged(w, r.http, typeJSON, document.JSON)
+	return nil
+}
+
+// openapi2 answers with the document of OpenAPI v2, in protobuf for those that ask for it by
+// name, as kubectl does, else in JSON.
+func (s *Server) openapi2(w http.ResponseWriter, r *request) error {
+	header := r.http.Header.Values("Accept")
+	asked := strings.Join(header, ",")
+	switch {
+	// The type that clients ask for is none by the rules of RFC 9110, for its @.
+	case strings.Contains(asked, schema.OpenAPI2Asked), strings.Contains(asked, schema.OpenAPI2Type):
+		sendTagged(w, r.http, schema.OpenAPI2Type, schema.OpenAPI2())
+	case accepts(header, typeJSON):
+		sendTagged(w, r.http, typeJSON, schema.OpenAPI2JSON())
+	default:
+		return notAcceptable(typeJSON, schema.OpenAPI2Asked)
+	}
+	return nil
+}
+
+// A version is an object that is to be changed, as clients see it. Nothing of it may be
+// changed.
+type version struct {
+	object  object.Object
+	content map[string]any
+	file    fileDeclaration
+}
+
+// before is the version that a live object is.
+func (s *Server) before(r *request, live object.Object, owner store.Owner) (version, error) {
+	v := version{object: live, content: untyped(live, r.kind)}
+	var err error
+	if v.file, err = s.fileOf(r, owner, live); err == nil && v.file.addEntries(v.content) {
+		v.object, err = typed(v.content, r.kind)
+	}
+	return v, err
+}
+
+// storable refuses an object that could not be changed any more once it is stored.
+func storable(o object.Object, k kind.Kind) error {
+	text, err := json.Marshal(o)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", object.RefOf(o), err)
+	}
+	// A shorter text cannot exceed the number of values of a body.
+	const checkFrom = schema.MaxBytes / 8
+	if len(text) > checkFrom {
+		if _, _, err := schema.Decode(text, schema.Of(k)); err != nil {
+			return tooLarge(fmt.Sprintf("%s cannot be written as a whole: %v", object.RefOf(o), err))
+		}
+	}
+	return nil
+}
+
+// sameObject reports whether two objects are the same in every way.
+func sameObject(a, b object.Object) bool {
+	x, err1 := json.Marshal(a)
+	y, err2 := json.Marshal(b)
+	return err1 == nil && err2 == nil && bytes.Equal(x, y)
 }

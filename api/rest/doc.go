@@ -2,12 +2,12 @@
 // closely enough for kubectl, informers and CoreDNS: discovery, OpenAPI, get, list and watch
 // in all their forms, and the writes with server-side apply.
 //
-// A request is routed by its path (route.go), may be asked for by its user or not
-// (permission.go), and is answered in the form that its Accept header names first among those
+// A request is routed by its path (server.go), may be asked for by its user or not
+// (review.go), and is answered in the form that its Accept header names first among those
 // that there are (negotiate.go): JSON, a Table, PartialObjectMetadata, YAML. What goes wrong is
 // a *statusError, or becomes one (failure.go), and is answered as a Status.
 //
-// What a path shows is a collection (collection.go): objects as they are stored, or a view that
+// What a path shows is a collection (collections.go): objects as they are stored, or a view that
 // is computed from other ones (view.go): Endpoints of the EndpointSlices of Services that have
 // none, IPAddresses of the Services that hold them, Events in the form of their other group.
 //
@@ -24,7 +24,7 @@
 // bounded part of itself in memory, however long it is (answer.go, listing.go); a watch tells
 // every change once and in order, or ends with 410 Expired; it pulls changes from the store's
 // history, so that a slow client loses its watch and delays no other; each version of an object
-// is encoded once for all who watch it (encodings.go); a watch ends with the context of its
+// is encoded once for all who watch it (negotiate.go); a watch ends with the context of its
 // request.
 //
 // It must not decide who a user is (api/auth), nor listen, nor know what Services mean: values,

@@ -1,12 +1,19 @@
 package rest
 
 import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"iter"
 	"net/http"
 	"sort"
 	"strconv"
+	"strings"
+	"time"
 
+	"svcctl.io/svcctl/api/kube/selector"
 	"svcctl.io/svcctl/api/kube/table"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
@@ -149,4 +156,290 @@ func (o *listOptions) selected(objects []object.Object) iter.Seq[object.Object] 
 			}
 		}
 	}
+}
+
+// The values of resourceVersionMatch.
+const (
+	matchExact        = "Exact"
+	matchNotOlderThan = "NotOlderThan"
+)
+
+// longestWatch bounds the time of a watch that a client may ask for.
+const longestWatch = 24 * time.Hour
+
+// listOptions is the query of a list or a watch (meta/v1 ListOptions).
+type listOptions struct {
+	selection
+	limit         int64
+	continueToken string
+	version       string // resourceVersion: "", "0", or a revision
+	revision      uint64 // of version; 0 when it is "" or "0"
+	match         string // resourceVersionMatch
+	timeout       time.Duration
+	bookmarks     bool
+	initial       *bool // sendInitialEvents
+}
+
+// listOptionsOf reads the query of a list or a watch. Unknown keys are ignored, as by the API
+// server of Kubernetes.
+func listOptionsOf(r *request) (o listOptions, err error) {
+	if o.limit, err = intIn(r, "limit"); err != nil {
+		return o, err
+	}
+	seconds, err := intIn(r, "timeoutSeconds")
+	if err != nil {
+		return o, err
+	}
+	o.timeout = time.Duration(min(seconds, int64(longestWatch/time.Second))) * time.Second
+	o.continueToken = r.query.Get("continue")
+	o.match = r.query.Get("resourceVersionMatch")
+	o.bookmarks = boolIn(r, "allowWatchBookmarks")
+	if r.query.Has("sendInitialEvents") {
+		initial := boolIn(r, "sendInitialEvents")
+		o.initial = &initial
+	}
+	o.version = r.query.Get("resourceVersion")
+	if o.revision, err = revisionOf(o.version); err != nil {
+		return o, err
+	}
+	check := o.checkList
+	if r.verb == "watch" {
+		check = o.checkWatch
+	}
+	if errs := check(); len(errs) > 0 {
+		return o, invalid("meta.k8s.io", "ListOptions", "", errs)
+	}
+	o.selection, err = selectionOf(r)
+	return o, err
+}
+
+// intIn is a number in the query of a request; 0 when it is not there.
+func intIn(r *request, key string) (int64, error) {
+	text := r.query.Get(key)
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0, badRequest("%s=%s: want a number", key, text)
+	}
+	return n, nil
+}
+
+// boolIn reports whether a query parameter is there and is not 0 or false, in which clients
+// differ: some send True.
+func boolIn(r *request, key string) bool {
+	values := r.query[key]
+	return len(values) > 0 && values[0] != "0" && !strings.EqualFold(values[0], "false")
+}
+
+// revisionOf reads a resourceVersion; "" is 0.
+func revisionOf(text string) (uint64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	revision, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, badRequest("invalid resource version: %q: want a number", text)
+	}
+	return revision, nil
+}
+
+// checkList returns the combinations of query parameters that a list does not accept
+// (ValidateListOptions of pkg/apis/meta/internalversion/validation).
+func (o *listOptions) checkList() object.Errors {
+	var errs object.Errors
+	if o.match != "" {
+		if o.version == "" {
+			errs = append(errs, forbiddenOption("resourceVersionMatch", "resourceVersionMatch is forbidden unless resourceVersion is provided"))
+		}
+		if o.continueToken != "" {
+			errs = append(errs, forbiddenOption("resourceVersionMatch", "resourceVersionMatch is forbidden when continue is provided"))
+		}
+		if o.match != matchExact && o.match != matchNotOlderThan {
+			errs = append(errs, unsupported("resourceVersionMatch", o.match, matchExact, matchNotOlderThan, ""))
+		}
+		if o.match == matchExact && o.version == "0" {
+			errs = append(errs, forbiddenOption("resourceVersionMatch", `resourceVersionMatch "exact" is forbidden for resourceVersion "0"`))
+		}
+	}
+	if o.initial != nil {
+		errs = append(errs, forbiddenOption("sendInitialEvents", "sendInitialEvents is forbidden for list"))
+	}
+	return errs
+}
+
+// checkWatch is checkList for a watch.
+func (o *listOptions) checkWatch() object.Errors {
+	var errs object.Errors
+	if o.initial != nil && o.match != matchNotOlderThan {
+		errs = append(errs, forbiddenOption("resourceVersionMatch", fmt.Sprintf("sendInitialEvents requires setting resourceVersionMatch to %s", matchNotOlderThan)))
+	}
+	if o.match == "" {
+		return errs
+	}
+	if o.initial == nil {
+		errs = append(errs, forbiddenOption("resourceVersionMatch", "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"))
+	}
+	if o.match != matchNotOlderThan {
+		errs = append(errs, unsupported("resourceVersionMatch", o.match, matchNotOlderThan))
+	}
+	if o.continueToken != "" {
+		errs = append(errs, forbiddenOption("resourceVersionMatch", "resourceVersionMatch is forbidden when continue is provided"))
+	}
+	return errs
+}
+
+func forbiddenOption(field, detail string) object.Error {
+	return object.Error{Type: object.FieldValueForbidden, Field: field, Detail: detail}
+}
+
+// latest in place of the revision of a continueToken goes on with what there is now.
+const latest = -1
+
+// continueToken is the position at which a list continues. Clients must not look into it, but
+// it has the form of Kubernetes' own.
+type continueToken struct {
+	Version  string `json:"v"`
+	Revision int64  `json:"rv"`
+	// Start is after which "namespace/name" to go on.
+	Start string `json:"start"`
+}
+
+const tokenVersion = "meta.k8s.io/v1"
+
+// after is the token to go on behind an object with.
+func after(namespace, name string, revision int64) string {
+	text, _ := json.Marshal(continueToken{tokenVersion, revision, namespace + "/" + name}) // text and a number
+	return base64.RawURLEncoding.EncodeToString(text)
+}
+
+// readToken reads the value of continue in a query.
+func readToken(text string) (continueToken, error) {
+	var token continueToken
+	decoded, err := base64.RawURLEncoding.DecodeString(text)
+	if err == nil {
+		err = json.Unmarshal(decoded, &token)
+	}
+	switch {
+	case err != nil:
+		return token, badRequest("invalid continue token: continue key is not valid: %v", err)
+	case token.Version != tokenVersion:
+		return token, badRequest("invalid continue token: continue key is not valid: server does not recognize this encoded version %s", token.Version)
+	case token.Revision == 0 || token.Revision < latest:
+		return token, badRequest("invalid continue token: continue key is not valid: incorrect encoded start resourceVersion (version %s)", tokenVersion)
+	case !strings.Contains(token.Start, "/"):
+		return token, badRequest("invalid continue token: continue key is not valid: %q", token.Start)
+	}
+	return token, nil
+}
+
+// position is the object after which to go on.
+func (t continueToken) position() viewKey {
+	namespace, name, _ := strings.Cut(t.Start, "/")
+	return viewKey{namespace, name}
+}
+
+// fieldName is the field that every object can be selected by.
+const fieldName = "metadata.name"
+
+// selection is which objects of a collection a request is about.
+type selection struct {
+	labels selector.Labels
+	fields selector.Fields
+	name   string // "": any
+}
+
+// selectionOf reads the selectors of a request. A name in the path of a watch is as a
+// selector of that name.
+func selectionOf(r *request) (selection, error) {
+	labels, err := selector.ParseLabels(r.query.Get("labelSelector"))
+	if err != nil {
+		return selection{}, badRequest("unable to parse %q as a label selector: %v", r.query.Get("labelSelector"), err)
+	}
+	text := r.query.Get("fieldSelector")
+	fields, err := selector.ParseFields(r.kind, text)
+	if err != nil {
+		return selection{}, badRequest("unable to parse %q as a field selector: %v", text, err)
+	}
+	s := selection{labels, fields, r.name}
+	if r.name == "" {
+		s.name, _ = fields.Exact(fieldName)
+		return s, nil
+	}
+	if named, ok := fields.Exact(fieldName); ok && named != r.name || !ok && !fields.Empty() {
+		return selection{}, badRequest("fieldSelector metadata.name doesn't match requested name")
+	}
+	return s, nil
+}
+
+// everything reports whether nothing is left out.
+func (s selection) everything() bool { return s.labels.Empty() && s.fields.Empty() && s.name == "" }
+
+// selects reports whether an object is among them; nil is not.
+func (s selection) selects(o object.Object) bool {
+	return o != nil && (s.name == "" || s.name == o.GetMeta().Name) && s.labels.Matches(o.GetMeta().Labels) && s.fields.Matches(o)
+}
+
+// reachTimeout bounds the wait of a read for a revision that is not here yet: it may be another
+// box's.
+const reachTimeout = 3 * time.Second
+
+// fresh makes a read see what any box has written before it, if other boxes write to the store. Without a
+// revision the newest one is asked for, and while that is not known, the read is answered from the local
+// objects with a warning: except for a Lease, by which clients elect a leader. A revision is waited for
+// for a moment; the caller says what becomes of one that does not come.
+func (s *Server) fresh(w http.ResponseWriter, r *request, given string, revision uint64) error {
+	if !s.store.IsShared() {
+		return nil
+	}
+	if given != "" {
+		s.reach(r.http.Context(), revision)
+		return nil
+	}
+	err := s.store.Fresh(r.http.Context())
+	switch {
+	case err == nil || !isAway(err):
+		return err
+	case r.kind.Name == object.KindLease:
+		return unavailable("the newest version is not known: "+err.Error(), busyRetry)
+	}
+	warnings{fmt.Sprintf("this is as of revision %d, and may be old: %v", s.store.Revision(), err)}.send(w)
+	return nil
+}
+
+// reach waits until a revision is here, for a moment.
+func (s *Server) reach(ctx context.Context, revision uint64) {
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	defer cancel()
+	for {
+		published := s.store.Published()
+		if s.store.Revision() >= revision {
+			return
+		}
+		select {
+		case <-published:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// get answers with one object.
+func (s *Server) get(w http.ResponseWriter, r *request) error {
+	revision, err := revisionOf(r.query.Get("resourceVersion"))
+	if err != nil {
+		return err
+	}
+	if err := s.fresh(w, r, r.query.Get("resourceVersion"), revision); err != nil {
+		return err
+	}
+	if current := s.store.Revision(); revision > current {
+		return fromTheFuture(revision, current)
+	}
+	o := s.collectionOf(r.kind).get(r.namespace, r.name)
+	if o == nil {
+		return notFound(r.kind, r.name)
+	}
+	return s.respond(w, r, http.StatusOK, s.managed(r, o))
 }

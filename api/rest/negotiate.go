@@ -1,10 +1,14 @@
 package rest
 
 import (
+	"cmp"
+	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"svcctl.io/svcctl/api/kube/table"
 )
@@ -110,4 +114,118 @@ func wantsPretty(r *http.Request, query url.Values) bool {
 	}
 	agent := r.UserAgent()
 	return strings.HasPrefix(agent, "curl") || strings.HasPrefix(agent, "Wget") || strings.HasPrefix(agent, "Mozilla/5.0")
+}
+
+// clause is one media type that a client accepts, with its parameters.
+type clause struct {
+	mediaType string // application/json, application/*, */*
+	quality   float64
+	params    map[string]string
+}
+
+// parseAccept reads the values of an Accept header (RFC 9110, 12.5.1), those that are wanted
+// most first. What cannot be read is left out.
+func parseAccept(header []string) []clause {
+	var clauses []clause
+	for text := range strings.SplitSeq(strings.Join(header, ","), ",") {
+		mediaType, params, err := mime.ParseMediaType(text)
+		if err != nil {
+			continue
+		}
+		c := clause{mediaType: mediaType, quality: 1, params: params}
+		if q, ok := params["q"]; ok {
+			delete(params, "q")
+			if c.quality, err = strconv.ParseFloat(q, 64); err != nil {
+				continue
+			}
+		}
+		if c.quality > 0 {
+			clauses = append(clauses, c)
+		}
+	}
+	slices.SortStableFunc(clauses, func(a, b clause) int {
+		return cmp.Or(cmp.Compare(b.quality, a.quality), cmp.Compare(a.wildcards(), b.wildcards()))
+	})
+	return clauses
+}
+
+// wildcards counts the wildcards of a clause: 0 for a type, 1 for type/*, 2 for */*.
+func (c clause) wildcards() int { return strings.Count(c.mediaType, "*") }
+
+// takes reports whether a media type without parameters is one that the clause means.
+func (c clause) takes(mediaType string) bool {
+	if c.mediaType == mediaType || c.mediaType == "*/*" {
+		return true
+	}
+	kind, isRange := strings.CutSuffix(c.mediaType, "/*")
+	return isRange && strings.HasPrefix(mediaType, kind+"/")
+}
+
+// accepts reports whether a header accepts a media type without parameters; no header
+// accepts everything.
+func accepts(header []string, mediaType string) bool {
+	return len(header) == 0 || slices.ContainsFunc(parseAccept(header), func(c clause) bool { return c.takes(mediaType) })
+}
+
+// asksFor reports whether a list of encodings, as in Accept-Encoding, has one of a name.
+func asksFor(header []string, encoding string) bool {
+	return slices.ContainsFunc(strings.Split(strings.Join(header, ","), ","), func(text string) bool {
+		name, quality, _ := strings.Cut(text, ";")
+		return strings.TrimSpace(name) == encoding && !slices.Contains([]string{"q=0", "q=0.0"}, strings.TrimSpace(quality))
+	})
+}
+
+// encodingKey names a version of an object in one of its forms.
+type encodingKey struct {
+	revision         uint64 // of the change
+	apiVersion, kind string
+	namespace, name  string
+	old              bool // what was before the change
+	shape            shape
+	metaVersion      string
+	conditions       string // that it is shown with
+}
+
+// maxEncodings bounds how many bytes of objects are kept encoded: what all watchers of
+// the same objects are about to send.
+const maxEncodings = 8 << 20
+
+// encodings are the changes of late, encoded: however many clients watch an object, each
+// of its versions is encoded once.
+type encodings struct {
+	mu    sync.Mutex
+	texts map[encodingKey][]byte
+	order []encodingKey // of texts, oldest first
+	size  int
+}
+
+func newEncodings() *encodings { return &encodings{texts: map[encodingKey][]byte{}} }
+
+// of is the encoded form of what key names. It is made by encode unless it is there; two
+// who ask at the same time may both make it. It may not be changed.
+func (e *encodings) of(key encodingKey, encode func() ([]byte, error)) ([]byte, error) {
+	e.mu.Lock()
+	text, ok := e.texts[key]
+	e.mu.Unlock()
+	if ok {
+		return text, nil
+	}
+	text, err := encode()
+	if err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, ok := e.texts[key]; ok {
+		return text, nil
+	}
+	e.texts[key] = text
+	e.order = append(e.order, key)
+	for e.size += len(text); e.size > maxEncodings; {
+		oldest := e.order[0]
+		e.order = e.order[1:]
+		e.size -= len(e.texts[oldest])
+		delete(e.texts, oldest)
+	}
+	return text, nil
 }

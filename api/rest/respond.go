@@ -2,13 +2,21 @@ package rest
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
 
 	"svcctl.io/svcctl/api/kube/table"
+	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -118,3 +126,238 @@ func metadataOf(f form, o object.Object) table.Metadata {
 
 // indentation of JSON for people.
 const indentation = "  "
+
+const (
+	// gzipFrom is the length from which an answer is compressed for clients that accept it
+	// (defaultGzipThresholdBytes of the API server of Kubernetes). It also bounds the bytes of an
+	// answer that are held in memory.
+	gzipFrom = 128 << 10
+	// patience bounds the time in which a client takes one write.
+	patience = 30 * time.Second
+)
+
+var (
+	buffers = sync.Pool{New: func() any { return new([gzipFrom]byte) }}
+	// zippers compress fast rather than well, as the answers go over a short way.
+	zippers = sync.Pool{New: func() any {
+		z, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed)
+		return z
+	}}
+)
+
+// answer is the body of an answer of any length, of which it holds a part in memory:
+// short ones are sent with their length, long ones in chunks, and compressed if the client
+// wants that. A client that is too slow to take it is given up.
+type answer struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	code    int
+	zip     bool // as soon as it is long
+	buffer  *[gzipFrom]byte
+	used    int
+	begun   bool
+	zipper  *gzip.Writer
+	err     error
+}
+
+// newAnswer begins an answer, whose headers but those of its length are set already. It has
+// to be closed.
+func newAnswer(w http.ResponseWriter, r *http.Request, code int) *answer {
+	a := &answer{
+		w: w, control: http.NewResponseController(w), code: code,
+		zip:    asksFor(r.Header.Values("Accept-Encoding"), "gzip"),
+		buffer: buffers.Get().(*[gzipFrom]byte),
+	}
+	if r.ContentLength == 0 {
+		// The time for reading the request would end its context in the middle of a long answer. It
+		// stays for requests whose body is not read yet.
+		_ = a.control.SetReadDeadline(time.Time{})
+	}
+	return a
+}
+
+// Write implements io.Writer.
+func (a *answer) Write(p []byte) (int, error) {
+	for rest := p; len(rest) > 0 && a.err == nil; {
+		if a.used == len(a.buffer) {
+			a.begin()
+			a.flush()
+		}
+		n := copy(a.buffer[a.used:], rest)
+		a.used += n
+		rest = rest[n:]
+	}
+	return len(p), a.err
+}
+
+// begin sends the headers of an answer that is too long to be held.
+func (a *answer) begin() {
+	if a.begun {
+		return
+	}
+	a.begun = true
+	if a.zip {
+		a.w.Header().Set("Content-Encoding", "gzip")
+		a.w.Header().Add("Vary", "Accept-Encoding")
+		a.zipper = zippers.Get().(*gzip.Writer)
+		a.zipper.Reset(a.w)
+	}
+	a.w.WriteHeader(a.code)
+}
+
+// flush writes what is held.
+func (a *answer) flush() {
+	_ = a.control.SetWriteDeadline(time.Now().Add(patience))
+	if a.zipper != nil {
+		_, a.err = a.zipper.Write(a.buffer[:a.used])
+	} else {
+		_, a.err = a.w.Write(a.buffer[:a.used])
+	}
+	a.used = 0
+}
+
+// Close ends the answer. A client that hung up is no error.
+func (a *answer) Close() {
+	if !a.begun {
+		a.begun = true
+		a.w.Header().Set("Content-Length", strconv.Itoa(a.used))
+		a.w.WriteHeader(a.code)
+	}
+	if a.err == nil {
+		a.flush()
+	}
+	if a.err == nil && a.zipper != nil {
+		_ = a.zipper.Close()
+	}
+	a.drop()
+}
+
+// drop gives up what is not written yet.
+func (a *answer) drop() {
+	if a.zipper != nil {
+		a.zipper.Reset(nil)
+		zippers.Put(a.zipper)
+		a.zipper = nil
+	}
+	buffers.Put(a.buffer)
+	a.buffer = nil
+}
+
+// busyRetry is after how many seconds a client may try again what failed for reasons
+// that pass by themselves.
+const busyRetry = 1
+
+// awayRetry is the Retry-After, in seconds, of requests that fail because other machines do not
+// answer.
+const awayRetry = 5
+
+// isAway reports whether an error says that other machines have to answer first.
+func isAway(err error) bool {
+	_, is := errors.AsType[*engine.AwayError](err)
+	return is
+}
+
+// statusOf returns the answer to an error of a request. Internal errors become a 500.
+func statusOf(err error, r *request) *statusError {
+	var own *statusError
+	var owned *store.OwnedError
+	var other *store.PreconditionError
+	var invalidities object.Errors
+	var invalidity object.Error
+	var tooLong *http.MaxBytesError
+	switch {
+	case errors.As(err, &own):
+		return own
+	case errors.As(err, &invalidities):
+		return invalidObject(r.kind, r.name, invalidities)
+	case errors.As(err, &invalidity):
+		return invalidObject(r.kind, r.name, object.Errors{invalidity})
+	case errors.As(err, &owned):
+		return conflict(r.kind, r.name, owned.Error())
+	case errors.Is(err, store.ErrExists):
+		return alreadyExists(r.kind, r.name)
+	case errors.Is(err, store.ErrNotFound):
+		return notFound(r.kind, r.name)
+	case errors.As(err, &other):
+		return conflict(r.kind, r.name, other.Error())
+	case errors.Is(err, store.ErrStale):
+		return conflict(r.kind, r.name, store.ErrStale.Error())
+	case errors.Is(err, store.ErrTrialOver):
+		return conflict(r.kind, r.name, store.ErrTrialOver.Error())
+	case errors.Is(err, store.ErrRolloutOver), isInRollout(err):
+		return conflict(r.kind, r.name, err.Error())
+	case errors.Is(err, store.ErrExpired):
+		return expired("The resourceVersion for the provided watch is too old.")
+	case errors.As(err, &tooLong):
+		return tooLarge(fmt.Sprintf("limit is %d", tooLong.Limit))
+	case errors.Is(err, alloc.ErrFull):
+		return internalError(err)
+	case errors.Is(err, engine.ErrUnsettled):
+		return unsettled(engine.ErrUnsettled.Error())
+	case isAway(err):
+		return unavailable("nothing was changed: "+err.Error(), awayRetry)
+	case errors.Is(err, engine.ErrNoSpace):
+		return unavailable("nothing was changed: "+err.Error(), busyRetry)
+	}
+	return internalError(err)
+}
+
+// isInRollout reports whether an object is not to be written as it is in a rollout, or cannot be in one.
+func isInRollout(err error) bool {
+	var other *store.RolloutError
+	var tried *store.OnTrialError
+	return errors.As(err, &other) || errors.As(err, &tried)
+}
+
+// maxTries bounds the attempts of a change without resourceVersion that conflicts with concurrent
+// ones (MaxRetryWhenPatchConflicts of the API server of Kubernetes).
+const maxTries = 5
+
+// Headers are not made for long texts: when all warnings of an answer are longer than
+// maxWarnings characters, each is cut to maxWarning, and those that are still too much are
+// left out (the limits of the API server of Kubernetes).
+const (
+	maxWarnings = 4 << 10
+	maxWarning  = 256
+)
+
+// send puts the warnings into the headers of an answer (RFC 7234 section 5.5): code 299,
+// no agent, and the text.
+func (w warnings) send(to http.ResponseWriter) {
+	total := 0
+	for _, text := range w {
+		total += utf8.RuneCountInString(text)
+	}
+	cut := total > maxWarnings
+	told := 0
+	for _, text := range w {
+		if cut && told >= maxWarnings {
+			return
+		}
+		if runes := []rune(text); cut && len(runes) > maxWarning {
+			text = string(runes[:maxWarning])
+		}
+		told += utf8.RuneCountInString(text)
+		to.Header().Add("Warning", "299 - "+quoted(text))
+	}
+}
+
+// quoted is a text as a header may hold it: on one line, in quotes.
+func quoted(text string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, char := range strings.ToValidUTF8(text, "?") {
+		switch {
+		case char == '"' || char == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(char)
+		case char == '\n' || char == '\t':
+			b.WriteByte(' ')
+		case char < ' ' || char == 0x7f:
+		default:
+			b.WriteRune(char)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}

@@ -2,11 +2,17 @@ package rest
 
 import (
 	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"svcctl.io/svcctl/api/auth"
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -86,3 +92,266 @@ type guards struct {
 	// batches holds one for each batch that is worked on.
 	batches chan struct{}
 }
+
+// serve answers one request.
+func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
+	r := &request{http: req, user: auth.From(req.Context())}
+	defer func() { s.bodies.held.Add(-r.held) }()
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if err := s.route(w, r); err != nil {
+		s.fail(w, r, err)
+	}
+}
+
+// route hands a request to who answers it.
+func (s *Server) route(w http.ResponseWriter, r *request) error {
+	parts, err := partsOf(r.http.URL)
+	if err != nil {
+		return err
+	}
+	if r.query, err = url.ParseQuery(r.http.URL.RawQuery); err != nil {
+		return badRequest("the query of the request cannot be read: %v", err)
+	}
+	r.form.pretty = wantsPretty(r.http, r.query) // of errors, until more is known
+	switch {
+	case r.user.Name == "":
+		return unauthorized()
+	case r.user.Role == auth.Nobody:
+		return forbiddenPath(r)
+	}
+	switch {
+	case len(parts) == 1 && parts[0] == "":
+		return s.root(w, r)
+	case parts[0] == "svcctl":
+		return s.batch(w, r)
+	case parts[0] == "openapi":
+		return s.openapi(w, r, parts)
+	case isDiscovery(parts):
+		return s.discover(w, r, parts)
+	case slices.Equal(parts, customKindsPath):
+		return s.customKinds(w, r)
+	}
+	return s.objects(w, r, parts)
+}
+
+// partsOf takes a path apart at its slashes, a last one not counted. It has one part at
+// least.
+func partsOf(u *url.URL) ([]string, error) {
+	parts := strings.Split(strings.TrimSuffix(strings.TrimPrefix(u.EscapedPath(), "/"), "/"), "/")
+	for i, part := range parts {
+		text, err := url.PathUnescape(part)
+		if err != nil {
+			return nil, badRequest("the path of the request cannot be read: %v", err)
+		}
+		parts[i] = text
+	}
+	return parts, nil
+}
+
+// isDiscovery reports whether a path is that of a group version, or above.
+func isDiscovery(parts []string) bool {
+	return parts[0] == "api" && len(parts) <= 2 || parts[0] == "apis" && len(parts) <= 3
+}
+
+// objects answers a request for objects.
+func (s *Server) objects(w http.ResponseWriter, r *request, parts []string) error {
+	watching, err := r.read(parts)
+	if err != nil {
+		return err
+	}
+	if r.verb, err = r.verbOf(watching); err != nil {
+		w.Header().Set("Allow", strings.Join(r.methods(watching), ", "))
+		return err
+	}
+	if !may(r.user.Role, r.verb, r.kind) {
+		return forbidden(r)
+	}
+	if r.form, err = negotiate(r.http, r.query, r.verb); err != nil {
+		return err
+	}
+	return s.verb(w, r)
+}
+
+// verb does what is asked for.
+func (s *Server) verb(w http.ResponseWriter, r *request) error {
+	switch {
+	case !r.kind.Stored():
+		return s.review(w, r)
+	case r.verb == "get":
+		return s.get(w, r)
+	case r.verb == "list":
+		return s.list(w, r)
+	case r.verb == "watch":
+		return s.watch(w, r)
+	case r.verb == "create":
+		return s.create(w, r)
+	case r.verb == "update":
+		return s.update(w, r)
+	case r.verb == "patch":
+		return s.patch(w, r)
+	case r.verb == "delete":
+		return s.delete(w, r)
+	}
+	return s.deleteCollection(w, r)
+}
+
+// read takes the path of objects apart, and reports whether it is one of those old ones that
+// begin with /watch:
+//
+//	/api/v1/services
+//	/apis/discovery.k8s.io/v1/namespaces/NS/endpointslices/NAME
+//	/api/v1/watch/namespaces/NS/services
+func (r *request) read(parts []string) (watching bool, err error) {
+	group, version := "", ""
+	switch parts[0] {
+	case "api":
+		version, parts = parts[1], parts[2:]
+	case "apis":
+		group, version, parts = parts[1], parts[2], parts[3:]
+		if group == "" {
+			return false, noResource()
+		}
+	default:
+		return false, noResource()
+	}
+	if watching = parts[0] == "watch"; watching {
+		parts = parts[1:]
+	}
+	// /namespaces/NS/services is about services, /namespaces/NS/status about a namespace.
+	if len(parts) > 2 && parts[0] == "namespaces" && parts[2] != statusSubresource {
+		r.namespace, parts = parts[1], parts[2:]
+		if err := checkSegment(r.namespace); err != nil {
+			return false, err
+		}
+	}
+	if len(parts) == 0 || len(parts) > 3 {
+		return false, noResource()
+	}
+	k, ok := kind.ByResource(group, version, parts[0])
+	if !ok || r.namespace != "" && !k.Namespaced || watching && !k.Stored() {
+		return false, noResource()
+	}
+	r.kind = k
+	if len(parts) > 1 {
+		r.name = parts[1]
+		if err := checkSegment(r.name); err != nil {
+			return false, err
+		}
+	}
+	if len(parts) > 2 {
+		r.subresource = parts[2]
+	}
+	unknown := r.subresource != "" && (r.subresource != statusSubresource || !k.HasStatus || watching)
+	nowhere := r.name != "" && k.Namespaced && r.namespace == ""
+	if unknown || nowhere || r.name != "" && !k.Stored() {
+		return false, noResource()
+	}
+	return watching, nil
+}
+
+// verbOf returns the verb of a request, by its method and path.
+func (r *request) verbOf(watching bool) (string, error) {
+	verb := ""
+	everywhere := r.kind.Namespaced && r.namespace == ""
+	switch method := r.http.Method; {
+	case method == http.MethodGet || method == http.MethodHead:
+		verb = "get"
+		if watching || r.name == "" && boolIn(r, "watch") {
+			verb = "watch"
+		} else if r.name == "" {
+			verb = "list"
+		}
+	case watching:
+	case r.name == "" && !everywhere:
+		verb = map[string]string{http.MethodPost: "create", http.MethodDelete: "deletecollection"}[method]
+	case r.name != "":
+		verb = map[string]string{http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete"}[method]
+	}
+	verbs := r.kind.Verbs
+	if r.subresource != "" {
+		verbs = kind.StatusVerbs
+	}
+	switch {
+	case verb == "":
+		return "", methodNotAllowed(r.http.Method)
+	case slices.Contains(verbs, verb):
+		return verb, nil
+	}
+	r.verb = verb
+	if err := mayWriteKind(r); err != nil { // it says what to do in its place
+		return "", err
+	}
+	return "", notSupported(r.kind, verb)
+}
+
+// NameOf returns the verb of a request for objects, as list, and its resource, as services or
+// services/status. Both are "" for any other request.
+func NameOf(req *http.Request) (verb, resource string) {
+	parts, err := partsOf(req.URL)
+	if err != nil || parts[0] != "api" && parts[0] != "apis" || isDiscovery(parts) {
+		return "", ""
+	}
+	r := &request{http: req, query: req.URL.Query()}
+	watching, err := r.read(parts)
+	if err != nil {
+		return "", ""
+	}
+	if verb, err = r.verbOf(watching); err != nil {
+		return "", ""
+	}
+	resource = r.kind.Plural
+	if r.subresource != "" {
+		resource += "/" + r.subresource
+	}
+	return verb, resource
+}
+
+// methods returns the HTTP methods that can be used on the path of a request.
+func (r *request) methods(watching bool) []string {
+	var all []string
+	for _, method := range []string{http.MethodDelete, http.MethodGet, http.MethodHead, http.MethodPatch, http.MethodPost, http.MethodPut} {
+		other := *r
+		other.http = &http.Request{Method: method}
+		if _, err := other.verbOf(watching); err == nil {
+			all = append(all, method)
+		}
+	}
+	return all
+}
+
+// Handler answers everything below /api, /apis and /openapi. Who asks is in the context of
+// a request (auth.With).
+func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }
+
+// request is a request for objects of a kind, its path taken apart.
+type request struct {
+	http        *http.Request
+	kind        kind.Kind
+	verb        string // get, list, watch, create, update, patch, delete, deletecollection
+	namespace   string // "": all namespaces, or a kind without
+	name        string // "": the collection
+	subresource string // "status", or ""
+	query       url.Values
+	user        auth.User
+	form        form  // of the answer
+	held        int64 // bytes that count in Server.bodies until the answer is out
+}
+
+// ref names the object that is asked for.
+func (r *request) ref() object.Ref {
+	return object.Ref{Kind: r.kind.Name, Namespace: r.namespace, Name: r.name}
+}
+
+// checkSegment refuses what cannot be the name of anything, as it has a meaning in paths.
+func checkSegment(name string) error {
+	if name == "" {
+		return noResource()
+	}
+	if name == "." || name == ".." || strings.ContainsAny(name, "/%") {
+		return badRequest("invalid name %q in the path: it may not be '.' or '..', nor contain '/' or '%%'", name)
+	}
+	return nil
+}
+
+// statusSubresource is the path below an object where its status is written.
+const statusSubresource = "status"

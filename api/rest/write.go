@@ -1,10 +1,13 @@
 package rest
 
 import (
+	"crypto/rand"
 	"errors"
+	"fmt"
 	"net/http"
 
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -109,4 +112,111 @@ func (s *Server) absent(r *request) error {
 		return conflict(r.kind, r.name, "it shows the EndpointSlices of the Service: change those")
 	}
 	return notFound(r.kind, r.name)
+}
+
+// maxNameTries bounds the names that are tried for an object with generateName
+// (maxNameGenerationCreateAttempts of the API server of Kubernetes).
+const maxNameTries = 8
+
+// create answers a POST of an object.
+func (s *Server) create(w http.ResponseWriter, r *request) error {
+	o, err := optionsOf(r, "CreateOptions")
+	if err != nil {
+		return err
+	}
+	content, err := s.decodeBody(r, o)
+	if err != nil {
+		return err
+	}
+	if r.subresource != "" {
+		return methodNotAllowed("create")
+	}
+	if textIn(content, "resourceVersion") != "" {
+		return badRequest("resourceVersion should not be set on objects to be created")
+	}
+	prefix := ""
+	if textIn(content, "name") == "" {
+		prefix = textIn(content, "generateName")
+	}
+	for try := 1; ; try++ {
+		if prefix != "" {
+			metadataIn(content)["name"] = generateName(prefix)
+		}
+		target := *r
+		target.name = textIn(content, "name")
+		err := s.answer(w, &writing{
+			request: &target, options: o, verb: "create", mustCreate: true,
+			edit: func(map[string]any) (map[string]any, error) { return content, nil },
+		})
+		exists, _ := err.(*statusError)
+		if prefix == "" || exists == nil || exists.reason != reasonAlreadyExists {
+			return err
+		}
+		if try == maxNameTries {
+			exists.message += ", the server was not able to generate a unique name for the object"
+			exists.retryAfter = busyRetry
+			return err
+		}
+	}
+}
+
+// update answers a PUT of an object, or of its status.
+func (s *Server) update(w http.ResponseWriter, r *request) error {
+	o, err := optionsOf(r, "UpdateOptions")
+	if err != nil {
+		return err
+	}
+	content, err := s.decodeBody(r, o)
+	if err != nil {
+		return err
+	}
+	if err := checkName(content, r); err != nil {
+		return err
+	}
+	creates := r.subresource == "" && r.kind.Strategy().CreateOnUpdate
+	return s.answer(w, &writing{
+		request: r, options: o, verb: "update", replaces: true, mayCreate: creates,
+		edit: func(map[string]any) (map[string]any, error) { return copied(content), nil },
+	})
+}
+
+const (
+	// nameLetters make no words (alphanums of apimachinery's util/rand).
+	nameLetters = "bcdfghjklmnpqrstvwxz2456789"
+	// nameSuffix is the number of letters behind a prefix, and maxPrefix bounds the prefix, so that
+	// the name is a label.
+	nameSuffix = 5
+	maxPrefix  = 63 - nameSuffix
+)
+
+// generateName returns a new name that begins with a prefix.
+func generateName(prefix string) string {
+	var random [nameSuffix]byte
+	rand.Read(random[:]) // never fails
+	for i, b := range random {
+		random[i] = nameLetters[int(b)%len(nameLetters)]
+	}
+	return prefix[:min(len(prefix), maxPrefix)] + string(random[:])
+}
+
+// commitObjects bounds the objects of one commit.
+const commitObjects = 1000
+
+// commit makes changes, with what goes with them. When the engine fails, nothing has changed.
+func (s *Server) commit(writes ...store.Write) ([]store.Written, error) {
+	for i := range writes {
+		if svc, isService := writes[i].Object.(*object.Service); isService && !writes[i].Status {
+			s.look(svc)
+		}
+	}
+	results, err := s.store.Write(writes...)
+	switch {
+	case errors.Is(err, engine.ErrNoSpace), errors.Is(err, engine.ErrUnsettled), isAway(err):
+		return nil, err
+	case err != nil:
+		s.log.Error("write failed", "err", err)
+		return nil, unavailable(fmt.Sprintf("the change could not be stored, and nothing was changed: %v", err), busyRetry)
+	}
+	s.removeDependents(writes, results)
+	return results, nil
 }

@@ -160,3 +160,124 @@ type Certificate struct {
 	// Bad is set when clients are refused, or the next start will fail.
 	Bad bool `json:"bad,omitempty"`
 }
+
+// States of EndpointHealth.
+const (
+	HealthUp       = "up"
+	HealthDown     = "down"
+	HealthNew      = "new"       // did not answer yet
+	HealthOut      = "out"       // taken out by an annotation
+	HealthNotAsked = "not asked" // no check was made yet; or, with Why, none can be made on this host, or there are too many
+)
+
+// CheckOfFailures is EndpointHealth.Check of an endpoint without a health check that accepts no connection of the box,
+// after connections of clients to it failed.
+const CheckOfFailures = "failed clients"
+
+// Probed is what a connection of the box to an endpoint came to.
+type Probed struct {
+	Port     string   `json:"port,omitempty"`
+	Protocol string   `json:"protocol"`
+	Endpoint string   `json:"endpoint"` // 10.1.2.11:8080
+	Took     Duration `json:"took"`
+	// Why is the failure; absent: it was accepted.
+	Why string `json:"why,omitempty"`
+}
+
+// Probes is the answer of /svcctl/v1/probe.
+type Probes struct {
+	Endpoints []Probed `json:"endpoints"`
+}
+
+// Health is the answer of /svcctl/v1/health.
+type Health struct {
+	Endpoints []EndpointHealth `json:"endpoints"`
+}
+
+// EndpointHealth is the state of one endpoint of a Service port, by one check.
+type EndpointHealth struct {
+	Service  string `json:"service"` // namespace/name
+	Port     string `json:"port,omitempty"`
+	Protocol string `json:"protocol"` // TCP, UDP or SCTP
+	Endpoint string `json:"endpoint"` // 10.1.2.11:8080
+	State    string `json:"state"`    // up, down, new, out or "not asked"
+	// Since is the begin of the state; absent: before this process.
+	Since *time.Time `json:"since,omitempty"`
+	// Check is as the Service's annotation has it, http:8080/healthz, or as the one that does what a
+	// readiness probe says. An endpoint whose Pod has several probes is there for each.
+	Check string `json:"check,omitempty"`
+	// Took is the duration of the last check, and Why its failure.
+	Took Duration `json:"took,omitempty"`
+	Why  string   `json:"why,omitempty"`
+	// Failures and Passes count the last results in a row; one of them is 0.
+	Failures int `json:"failures,omitempty"`
+	Passes   int `json:"passes,omitempty"`
+	// Held is for how long an endpoint has to answer before it is up again, as it fell too often.
+	Held Duration `json:"held,omitempty"`
+	// Ejected reports that svcctl.io/eject takes an endpoint out while it is down.
+	Ejected bool `json:"ejected,omitempty"`
+}
+
+// Environment are the environment variables for the Services of a namespace: the answer
+// to /svcctl/v1/env.
+type Environment struct {
+	Namespace string     `json:"namespace"`
+	Variables []Variable `json:"variables"` // by Service; no name comes twice
+}
+
+// Variable is an environment variable.
+type Variable struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// The kinds of a Pool.
+const (
+	PoolClusterIP    = "clusterIP"
+	PoolNodePort     = "nodePort" // node ports and health-check node ports
+	PoolLoadBalancer = "loadBalancer"
+)
+
+// Allocations are the ranges of addresses and ports with the holders of their values: the
+// answer to /svcctl/v1/alloc.
+type Allocations struct {
+	Pools []Pool `json:"pools"`
+	// Disagreements are the differences between allocations and Services.
+	Disagreements []Disagreement `json:"disagreements"`
+}
+
+// Pool is one range.
+type Pool struct {
+	Kind   string `json:"kind"`             // clusterIP, nodePort or loadBalancer
+	Family string `json:"family,omitempty"` // IPv4 or IPv6; left out for ports
+	Range  string `json:"range"`            // 10.96.0.0/16, 30000-32767, 198.51.100.0-198.51.100.9
+	// Name names the IPAddressPool, as metallb-system/lan; left out for ranges of flags.
+	Name string `json:"name,omitempty"`
+	// Internal means that its addresses are reached from inside only.
+	Internal bool `json:"internal,omitempty"`
+	// Size is the number of values in the range, and Used the number allocated, node
+	// ports on any protocol. A /64 has more than every JSON reader keeps exactly.
+	Size uint64 `json:"size"`
+	Used uint64 `json:"used"`
+	// Holders are sorted by value. They include those outside the range, allocated before
+	// the range was changed.
+	Holders []Holder `json:"holders"`
+}
+
+// Holder is the Service that holds a value.
+type Holder struct {
+	Value    string   `json:"value"`    // 10.96.0.10, TCP 30080
+	Services []string `json:"services"` // default/web; several share a load balancer IP
+	// Outside means that the value is not in the range.
+	Outside bool `json:"outside,omitempty"`
+}
+
+// Disagreement is a value that is allocated to a Service which does not have it, or that
+// a Service has without an allocation.
+type Disagreement struct {
+	Kind     string `json:"kind"` // as that of a Pool
+	Value    string `json:"value"`
+	Service  string `json:"service"`
+	Problem  string `json:"problem"`
+	Repaired bool   `json:"repaired,omitempty"`
+}

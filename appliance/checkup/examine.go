@@ -2,7 +2,10 @@ package checkup
 
 import (
 	"fmt"
+	"os"
 	"strings"
+
+	"svcctl.io/svcctl/api/wire"
 )
 
 // Level is the severity of a Finding.
@@ -133,4 +136,79 @@ func (f *Facts) legacyNAT() Finding {
 	}
 	return Doubt("iptables", "the old iptables (not nftables) has a NAT table too",
 		"the first of the two with a matching rule translates a connection; give their rules different addresses, or move to iptables-nft")
+}
+
+// ExamineBridges checks facts that matter where endpoints are behind bridges of this box, as containers and virtual
+// machines are. Where rules are asked at a bridge's port, a packet that is translated to an endpoint of the same bridge
+// goes on to its port and never to the box's routing: nothing masquerades a client that meets itself
+// (br_nf_pre_routing_finish of net/bridge/br_netfilter_hooks.c).
+func ExamineBridges(f *Facts, bridges []string) Finding {
+	const check = "bridges"
+	if len(f.BridgeCalls) == 0 || len(bridges) == 0 {
+		return Well(check, "packets between the ports of a bridge are left to the bridge")
+	}
+	verb := " is 1"
+	if len(f.BridgeCalls) > 1 {
+		verb = " are 1"
+	}
+	return Doubt(check, strings.Join(f.BridgeCalls, " and ")+verb+": an endpoint behind "+strings.Join(bridges, " or ")+
+		" that is balanced to itself gets no answer, and one that is balanced to a neighbor there is not masqueraded",
+		"if endpoints there are clients of their own Services, "+f.Packaged.Sysctl("0", f.BridgeCalls...)+"; "+
+			"who filters between the ports of a bridge by iptables needs 1")
+}
+
+// ExamineAnnouncing checks facts that matter where addresses of Services are announced on segments.
+func ExamineAnnouncing(f *Facts) Finding {
+	const check = "arp"
+	var proxies, ignoring []string
+	for _, i := range f.Interfaces {
+		if i.ProxyARP {
+			proxies = append(proxies, i.Name)
+		}
+		if i.ARPIgnore > 0 && i.Name != "lo" {
+			ignoring = append(ignoring, i.Name)
+		}
+	}
+	switch {
+	case len(proxies) > 0:
+		return Doubt(check, "the kernel answers ARP for others (proxy_arp, proxy_arp_pvlan) on "+strings.Join(proxies, ", "),
+			"a box that stands by may answer for addresses of Services, beside the one that was elected: set both to 0 on the interfaces of --l2")
+	case len(ignoring) > 0:
+		return Doubt(check, "arp_ignore is set on "+strings.Join(ignoring, ", "),
+			"an address of a Service that another interface of this box has, state `host` of `svcctl announcements`, gets no answers to ARP: set it to 0, or take the address off that interface")
+	}
+	return Well(check, "the kernel answers ARP for addresses of this box alone")
+}
+
+// ExamineAdopting checks facts that matter where connections are to outlive a box (svcctl.io/adopt-connections).
+func ExamineAdopting(f *Facts) Finding {
+	const check = "takeover"
+	switch {
+	case f.Conntrack.Known && !f.Conntrack.Loose:
+		return Fault(check, "net.netfilter.nf_conntrack_tcp_loose is 0: no connection goes on when this box takes over, even with svcctl.io/adopt-connections",
+			f.Packaged.Sysctl("1", "net.netfilter.nf_conntrack_tcp_loose"))
+	case f.Conntrack.Known && !f.Conntrack.Liberal:
+		return Doubt(check, "net.netfilter.nf_conntrack_tcp_be_liberal is 0: when addresses come back to this box without a boot, connections end of which it has old entries",
+			f.Packaged.Sysctl("1", "net.netfilter.nf_conntrack_tcp_be_liberal"))
+	}
+	return Well(check, "connections are taken up in mid-stream")
+}
+
+// Certificate is the Check of findings about the certificate of the API.
+const Certificate = "certificate"
+
+// Packaged reports whether systemd runs svcctl on this box: it started this process, or has the unit of the package.
+func Packaged() wire.Packaged {
+	if os.Getenv("INVOCATION_ID") != "" { // systemd.exec(5)
+		return true
+	}
+	if _, err := os.Stat("/run/systemd/system"); err != nil { // sd_booted(3)
+		return false
+	}
+	for _, dir := range []string{"/etc", "/usr/local/lib", "/usr/lib", "/lib"} {
+		if _, err := os.Stat(dir + "/systemd/system/svcctl.service"); err == nil {
+			return true
+		}
+	}
+	return false
 }

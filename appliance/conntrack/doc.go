@@ -60,7 +60,7 @@
 // Entries are read from a netlink socket directly. Package vishvananda/netlink would give
 // the table as one list, some hundred megabytes of it with 200,000 entries, and knows
 // neither the kernel's filter nor entries that translate, which dead ends are (see
-// deadend.go).
+// failed.go).
 //
 //	tracker := conntrack.NewChangeTracker()
 //	tracker.Adopt(rulesetInKernel)

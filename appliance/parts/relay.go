@@ -3,21 +3,27 @@ package parts
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/listen"
+	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/relay"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -217,4 +223,286 @@ func (r *Relay) tell(more bool) {
 // EndpointsOf returns the endpoints that a client of a relayed and logged port had, as relay.Relay's does.
 func (r *Relay) EndpointsOf(protocol string, client netip.AddrPort, listener uint16) []netip.AddrPort {
 	return r.relay.EndpointsOf(protocol, client, listener)
+}
+
+// Listens opens a listener before clients are redirected to it, for resolve.Facts.
+func (r *Relay) Listens(service string, proto nft.Protocol, at netip.AddrPort) (why string) {
+	l := listener{proto.String(), at}
+	err := r.relay.Open(l.protocol, l.at)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil {
+		delete(r.waiting[l], service)
+		return ""
+	}
+	if r.waiting[l] == nil {
+		r.waiting[l] = map[string]bool{}
+	}
+	r.waiting[l][service] = true
+	r.late.Trigger()
+	return err.Error()
+}
+
+// openInterval is between attempts to open listeners.
+const openInterval = 5 * time.Second
+
+// openLate tries to open the listeners that Services wait for, as long as there are such.
+func (r *Relay) openLate(ctx context.Context, changed func()) error {
+	r.late.Run(ctx, func() ([]string, bool) {
+		opened, waiting := r.openWaiting()
+		if opened {
+			changed()
+		}
+		return nil, waiting
+	})
+	return nil
+}
+
+// openWaiting reports whether a listener that Services wait for could be opened, and whether others wait.
+func (r *Relay) openWaiting() (opened, waiting bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for l, services := range r.waiting {
+		if len(services) > 0 && r.relay.Open(l.protocol, l.at) != nil {
+			waiting = true
+			continue
+		}
+		r.again = slices.AppendSeq(r.again, maps.Keys(services))
+		opened = opened || len(services) > 0
+		delete(r.waiting, l)
+	}
+	for family, services := range r.routeless {
+		if len(services) == 0 {
+			continue
+		}
+		if delivered, err := node.DeliversForOthers(family == nft.IPv6); err != nil || !delivered {
+			waiting = true
+			continue
+		}
+		r.again = slices.AppendSeq(r.again, maps.Keys(services))
+		opened = true
+		clear(services)
+	}
+	return opened, waiting
+}
+
+// Transparent returns why connections with clients' own addresses cannot be made, for resolve.Facts; "":
+// they can.
+func (r *Relay) Transparent(service string, f nft.Family) (why string) {
+	delivered, err := node.DeliversForOthers(f == nft.IPv6)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if delivered {
+		delete(r.routeless[f], service)
+		return ""
+	}
+	r.routeless[f][service] = true
+	r.late.Trigger()
+	if err != nil {
+		return err.Error()
+	}
+	ip := "ip"
+	if f == nft.IPv6 {
+		ip = "ip -6"
+	}
+	return annotation.Transparent + " has endpoints answer to the clients' own addresses, and no rule of routing delivers such answers here: " +
+		"mark them by a rule of nft (`socket transparent 1 meta mark set 0x1`), and route them by `" + ip + " rule add fwmark 0x1 lookup 100` and `" + ip + " route add local default dev lo table 100`"
+}
+
+// waitNoMore forgets a Service that asks for no relay any more.
+func (r *Relay) waitNoMore(service string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, services := range r.waiting {
+		delete(services, service)
+	}
+	for _, services := range r.routeless {
+		delete(services, service)
+	}
+}
+
+// add has a node port served on the loopback addresses of its family. A client there is the host
+// itself, which counts as internal.
+func (r *Relay) add(svc *reconcile.Service, p *nft.ServicePort, fe *nft.Frontend) {
+	for _, a := range r.loopback {
+		if nft.FamilyOf(a) != p.Family {
+			continue
+		}
+		port := relay.Port{ID: p.ID, Listen: netip.AddrPortFrom(a, fe.Port), Protocol: p.Protocol.String(), Endpoints: p.Pools[fe.Inside.Pool], Pick: relay.Pick{Affinity: p.Affinity}}
+		if p.Relayed() {
+			if svc.Relay == nil {
+				return // whether in the clear or not is unknown
+			}
+			port = r.relayedPort(svc, p, fe.Inside.Pool)
+			port.Listen = netip.AddrPortFrom(a, fe.Port)
+			port.Names = r.named(svc, p, fe.Inside.Pool)
+		} else {
+			port.Pick.Choose = p.Chooser(fe.Inside.Pool)
+			if p.Balance == nft.LeastConnection {
+				for _, share := range p.Shares(fe.Inside.Pool) {
+					port.Pick.Weights = append(port.Pick.Weights, uint16(share*10000))
+				}
+			} else {
+				port.Pick.Weights = weightsOf(p, port.Endpoints)
+			}
+		}
+		r.ports[svc.Key] = append(r.ports[svc.Key], port)
+		r.dirty = true
+	}
+}
+
+// redirect gives the ports of a Service that the kernel redirects: one for each pool that clients
+// may be sent to.
+func (r *Relay) redirect(svc *reconcile.Service) (ports []relay.Port) {
+	for i := range svc.Ports {
+		p := &svc.Ports[i]
+		if !p.Relayed() || svc.Relay == nil {
+			continue
+		}
+		for pool := range nft.NumPools {
+			port := r.relayedPort(svc, p, pool)
+			port.Names = r.named(svc, p, pool)
+			port.Frontends = []netip.AddrPort{}
+			for _, fe := range p.Frontends {
+				if fe.Inside.Pool == pool || fe.Outside.Pool == pool {
+					port.Frontends = append(port.Frontends, netip.AddrPortFrom(fe.Addr, fe.Port))
+				}
+			}
+			if len(port.Frontends) > 0 {
+				ports = append(ports, port)
+			}
+		}
+	}
+	return ports
+}
+
+// relayedPort describes a pool of a port to the relay.
+func (r *Relay) relayedPort(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool) relay.Port {
+	port := relay.Port{
+		ID: p.ID, Listen: p.Relay[pool], Protocol: p.Protocol.String(),
+		Endpoints: p.Pools[pool], Serving: p.Serving, Ended: ended(svc, p), Pick: pickOf(p, pool), Logged: svc.Logged,
+	}
+	if svc.Drain.On {
+		port.Drain = &svc.Drain.Timeout
+	}
+	if how := svc.Relay; how != nil {
+		port.Pick.Affinity, port.IdleTimeout = how.Affinity, how.IdleTimeout
+		port.Connect = relay.Connect{Retries: how.ConnectRetries, Timeout: how.ConnectTimeout, ProxyProtocol: how.ProxyProtocol, Transparent: how.Transparent}
+		port.ProxyFrom = how.ProxyFrom
+		port.Front = r.fronts.of(svc.Key, p.ID)
+	}
+	return port
+}
+
+// pickOf returns how the relay picks an endpoint of a pool. A port of the kernel, which a server name leads to, has
+// its endpoints take turns instead of drawing them by chance: the shares are the same.
+func pickOf(p *nft.ServicePort, pool nft.Pool) relay.Pick {
+	pick := relay.Pick{By: relay.RoundRobin, Choose: p.Chooser(pool), Weights: weightsOf(p, p.Pools[pool])}
+	switch {
+	case p.Balance == nft.LeastConnection:
+		pick.By = relay.LeastConnection
+	case p.Balance == nft.Random && p.Relayed():
+		pick.By = relay.Random
+	}
+	return pick
+}
+
+// weightsOf returns the weights of endpoints, in their order; nil: all are alike.
+func weightsOf(p *nft.ServicePort, endpoints []netip.AddrPort) []uint16 {
+	if p.Weights == nil {
+		return nil
+	}
+	weights := make([]uint16, len(endpoints))
+	for i, ap := range endpoints {
+		weights[i] = uint16(p.Weight(ap))
+	}
+	return weights
+}
+
+// Load counts the connections of a relayed port of a Service, at both listeners of its family, for reconcile.Grants.
+func (r *Relay) Load(service string, p *nft.ServicePort) *wire.RelayLoad {
+	load := &wire.RelayLoad{Open: map[string]int{}}
+	for _, l := range r.relay.Load(service) {
+		if l.ID != p.ID || l.Protocol != p.Protocol.String() || nft.FamilyOf(l.Listen.Addr()) != p.Family {
+			continue
+		}
+		load.Taken += l.Taken
+		load.FailedConnects += l.FailedConnects
+		for endpoint, n := range l.Open {
+			load.Open[endpoint.String()] += n
+		}
+	}
+	return load
+}
+
+// Loads returns the loads of all relayed ports.
+func (r *Relay) Loads() []relay.PortLoad { return r.relay.Load("") }
+
+// Passages returns the passages of all relayed ports.
+func (r *Relay) Passages() []relay.Passage { return r.relay.Passages() }
+
+// PortOf splits the ID of a port of a Service; port is "" for a port without a name.
+func PortOf(id string) (namespace, name, port string) {
+	service, port := nft.SplitID(id)
+	namespace, name, _ = strings.Cut(service, "/")
+	return namespace, name, port
+}
+
+// Problems implements reconcile.Part.
+func (r *Relay) Problems() []resolve.Problem {
+	list := r.names.problems()
+	for _, p := range r.relay.Problems() {
+		namespace, name, _ := PortOf(p.ID)
+		ref := object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
+		list = append(list, resolve.Problem{Object: ref, Reason: p.Reason, Message: p.Message})
+	}
+	return append(list, overloadProblems(r.relay.Overloaded())...)
+}
+
+// overloadProblems are about ports that refuse clients. One whose clients circulate is full for that reason.
+func overloadProblems(all []relay.Overloaded) (list []resolve.Problem) {
+	for _, c := range all {
+		loop := c
+		loop.Looped = true
+		switch {
+		case c.Looped:
+			list = append(list, loopProblem(c))
+		case !slices.Contains(all, loop):
+			list = append(list, overloadedProblem(c))
+		}
+	}
+	return list
+}
+
+func loopProblem(c relay.Overloaded) resolve.Problem {
+	namespace, name, port := PortOf(c.ID)
+	if port != "" {
+		port = "of port " + port + " "
+	}
+	return resolve.Problem{
+		Object: object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}, Reason: resolve.ReasonRelayLoop,
+		Message: fmt.Sprintf("clients %sover %s are refused that come with a hop limit (TTL) of 1: an endpoint of this Service leads to another relay, perhaps on another box, whose endpoint leads back here; "+
+			"look where the endpoints lead (`svcctl get endpointslices -A`), or at clients that send with so low a hop limit", port, strings.ToUpper(c.Protocol)),
+	}
+}
+
+// reasonRelayFull: clients of a relayed port are turned away, as there are too many at once.
+const reasonRelayFull = "RelayFull"
+
+func overloadedProblem(c relay.Overloaded) resolve.Problem {
+	namespace, name, port := PortOf(c.ID)
+	if port != "" {
+		port = "to port " + port + " "
+	}
+	what, of := "connections "+port+"over TCP are reset", "relayed ports"
+	if c.Protocol == relay.UDP {
+		what = "clients " + port + "over UDP lose their flow to new ones"
+	}
+	if !c.Redirected {
+		of = "node ports on loopback addresses"
+	}
+	return resolve.Problem{
+		Object: object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}, Reason: reasonRelayFull, Warning: true,
+		Message: fmt.Sprintf("%s: all %s together have room for %d at once, and one port for as many as the others leave free: look for clients that leave connections open, or raise the limit of open files (LimitNOFILE)", what, of, c.Limit),
+	}
 }

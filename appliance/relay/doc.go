@@ -30,7 +30,7 @@
 //
 // Files, from the top: relay.go composes the loopback listeners (loopback.go) and those of redirected clients
 // (redirect.go); both get their ports from arriving.go, with what the program before had of them. Below are the listeners
-// and ports of a protocol (tcp.go, udp.go), what is done for a connection (front.go, names.go, connect.go, tcpport.go), and what all
+// and ports of a protocol (tcp.go, udp.go), what is done for a connection (front.go, names.go, connect.go), and what all
 // ports share (shared.go).
 //
 // It picks endpoints at random or in turn; its caller decides which are healthy. SCTP is not relayed:

@@ -268,3 +268,117 @@ func inTier(all []endpoint, tier uint8) []endpoint {
 	}
 	return slices.DeleteFunc(slices.Clone(all), out)
 }
+
+// defaultAffinitySeconds is core/v1 DefaultClientIPServiceAffinitySeconds.
+const defaultAffinitySeconds = 10800
+
+func (r *resolver) affinity() time.Duration {
+	if r.Service.Spec.SessionAffinity != object.AffinityClientIP {
+		return 0
+	}
+	seconds := int32(defaultAffinitySeconds)
+	if c := r.Service.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+		seconds = *c.ClientIP.TimeoutSeconds
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+// affinityOptions reads the annotations about affinity, by family.
+func (r *resolver) affinityOptions() map[nft.Family]nft.AffinityOptions {
+	annotations := r.Service.Metadata.Annotations
+	var s nft.AffinityOptions
+	v4, v6 := uint8(32), uint8(128)
+	given := false
+	for _, key := range []string{object.AnnotationAffinityScope, object.AnnotationAffinityRefresh, object.AnnotationAffinityPrefix} {
+		value, is := annotations[key]
+		if !is {
+			continue
+		}
+		given = true
+		var err error
+		switch {
+		case r.affinity() == 0:
+			r.warn(r.ref, annotation.Field(key), reasonNoEffect, "has no effect: the Service has no session affinity; write spec.sessionAffinity: ClientIP")
+		case r.relayed.Asked():
+			r.warn(r.ref, annotation.Field(key), reasonNoEffect, "has no effect on ports that are relayed")
+		}
+		switch {
+		case key == object.AnnotationAffinityPrefix:
+			if v4, v6, err = object.ParseAffinityPrefix(value); err != nil {
+				r.warnValue(key, reasonUnknownValue, "%v: each address is a client", err)
+			}
+		case key == object.AnnotationAffinityScope && value == object.AffinityScopeService:
+			s.WholeService = true
+		case key == object.AnnotationAffinityRefresh && value == object.AffinityRefreshPackets:
+			s.Refresh = true
+		case value != object.AffinityScopePort && value != object.AffinityRefreshConnections:
+			r.warnValue(key, reasonUnknownValue, "%q is not known: it is as without the annotation", value)
+		}
+	}
+	if !given || r.affinity() == 0 {
+		return nil // mostly
+	}
+	of := map[nft.Family]nft.AffinityOptions{nft.IPv4: s, nft.IPv6: s}
+	for family, bits := range map[nft.Family]uint8{nft.IPv4: v4, nft.IPv6: v6} {
+		if int(bits) < 8*family.AddrLen() {
+			s.PrefixLen = bits
+			of[family] = s
+		}
+	}
+	return of
+}
+
+// readAdopt reads the annotation: whether TCP connections are to go on when another box takes over. Where that cannot
+// be, because the other box would pick another endpoint or has no part of the connection, it says so.
+func (r *resolver) readAdopt(balance nft.Balance, idle bool) bool {
+	value, given := r.Service.Metadata.Annotations[object.AnnotationAdopt]
+	if !given {
+		return false
+	}
+	field := annotation.Field(object.AnnotationAdopt)
+	wanted, err := object.ParseAdopt(value)
+	why := ""
+	switch {
+	case err != nil:
+		r.warn(r.ref, field, reasonUnknownValue, "%v: connections end with the box that they began at", err)
+		return false
+	case !wanted:
+		return false
+	case !slices.ContainsFunc(r.Service.Spec.Ports, func(p object.ServicePort) bool { return p.Protocol == object.ProtocolTCP }):
+		why = "the Service has no port of TCP"
+	case r.Service.Spec.Type != object.TypeLoadBalancer && len(r.Service.Spec.ExternalIPs) == 0:
+		why = "the Service has no load balancer IP and no external IP, and other addresses do not move to another box"
+	case r.relayed.Key != "":
+		why = fmt.Sprintf("%s has ports relayed, whose connections end with the program", r.relayed.Key)
+	case idle:
+		why = fmt.Sprintf("with %s only a SYN gets to an endpoint: take one of the two away", AnnotationIdle)
+	case r.affinity() > 0:
+		why = "session affinity is the memory of one box, and another one may pick another endpoint: write sessionAffinity: None, and svcctl.io/balance: source-hash for the same endpoint each time"
+	case byChance(balance):
+		why = fmt.Sprintf("with %s another box picks another endpoint: write svcctl.io/balance: maglev, source-hash or destination-hash", BalanceName(balance))
+	case r.Service.Spec.ExternalTrafficPolicy != object.PolicyLocal:
+		why = "with externalTrafficPolicy Cluster endpoints see this box in place of clients, and answer no other one: write Local"
+	default:
+		if r.out.EndpointConnections > 0 || r.out.SlowStart > 0 {
+			r.warn(r.ref, field, reasonBoxesDiffer, "%s and %s make boxes pick different endpoints for a while: connections that are taken over then may end", object.AnnotationEndpointConnections, object.AnnotationSlowStart)
+		}
+		if _, ranges := r.Service.Metadata.Annotations[object.AnnotationPortRanges]; ranges {
+			r.warn(r.ref, field, reasonNoEffect, "has no effect on ranges of ports where an endpoint speaks first after the takeover")
+		}
+		return true
+	}
+	r.warn(r.ref, field, reasonNoEffect, "has no effect: %s", why)
+	return false
+}
+
+// reasonBoxesDiffer: boxes with the same objects may pick different endpoints.
+const reasonBoxesDiffer = "BoxesDiffer"
+
+// adopt has the connections of a port adopted that clients made to its load balancer IPs and external IPs.
+func adopt(p *nft.ServicePort) {
+	for i := range p.Frontends {
+		fe := &p.Frontends[i]
+		external := fe.Kind == nft.LoadBalancerIP || fe.Kind == nft.ExternalIP
+		fe.Adopt = p.Protocol == nft.TCP && external && !fe.HostOwned && fe.SNAT != nft.SNATAlways
+	}
+}

@@ -3,6 +3,8 @@ package resolve
 import (
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"svcctl.io/svcctl/nft"
@@ -188,4 +190,159 @@ func (r *resolver) connections(key, otherwise string) uint32 {
 		return 0
 	}
 	return n
+}
+
+// Drain is the policy for connections to an endpoint that is gone. The zero value follows
+// Kubernetes: those of TCP live on, all others are forgotten at once.
+type Drain struct {
+	On bool
+	// Timeout bounds the life of a connection after its endpoint went.
+	Timeout time.Duration
+}
+
+// The annotations of a Service that ask for draining. The first is ours and wins; the others are
+// those of load balancers of AWS.
+const (
+	AnnotationDrain        = "svcctl.io/drain-timeout" // "60s", or "60"
+	AnnotationELBDrain     = "service.beta.kubernetes.io/aws-load-balancer-connection-draining-enabled"
+	AnnotationELBDrainTime = "service.beta.kubernetes.io/aws-load-balancer-connection-draining-timeout" // seconds
+)
+
+// Times of the annotations. Connections that live longer than maxDrain do so without draining too.
+const (
+	maxDrain        = 7 * 24 * time.Hour
+	elbDrainTimeout = 300 * time.Second // the default of AWS
+	minELBDrain     = time.Second       // the bounds of AWS
+	maxELBDrain     = 3600 * time.Second
+)
+
+// readDrain reads the annotations.
+func (r *resolver) readDrain() {
+	annotations := r.Service.Metadata.Annotations
+	if text, given := annotations[AnnotationDrain]; given {
+		timeout, err := object.ParseSeconds(text)
+		if err != nil || timeout < 0 || timeout > maxDrain {
+			r.warnValue(AnnotationDrain, ReasonInvalidAnnotation, `%q is not a time between 0s and %s, so connections are not drained; write it like "60s", or in seconds`, text, maxDrain)
+			return
+		}
+		r.out.Drain = Drain{true, timeout}
+		return
+	}
+	enabled, given := annotations[AnnotationELBDrain]
+	text, timed := annotations[AnnotationELBDrainTime]
+	timeout := elbDrainTimeout
+	if timed {
+		var err error
+		if timeout, err = object.ParseSeconds(text); err != nil || timeout < minELBDrain || timeout > maxELBDrain {
+			r.warnValue(AnnotationELBDrainTime, ReasonInvalidAnnotation, "%q is no number of seconds from 1 to 3600, so connections are not drained: write one, or %s for a longer time", text, AnnotationDrain)
+			return
+		}
+	}
+	switch on, err := strconv.ParseBool(strings.TrimSpace(enabled)); {
+	case on:
+		r.out.Drain = Drain{true, timeout}
+	case given && err != nil:
+		r.warnValue(AnnotationELBDrain, ReasonInvalidAnnotation, `%q is neither "true" nor "false", so connections are not drained`, enabled)
+	case timed && !given:
+		r.warnNoEffect(AnnotationELBDrainTime, "has no effect: write %s: \"true\" too, or %s", AnnotationELBDrain, AnnotationDrain)
+	}
+}
+
+// Annotations that say after how much silence a connection ends. The first is ours and wins; the
+// other one is how Service authors know it from load balancers of AWS.
+const (
+	AnnotationIdle    = "svcctl.io/idle-timeout"                                               // "60s", or "60"
+	AnnotationELBIdle = "service.beta.kubernetes.io/aws-load-balancer-connection-idle-timeout" // seconds, 1 to 4000
+)
+
+const (
+	maxIdle    = 7 * 24 * time.Hour
+	maxELBIdle = 4000 * time.Second // as AWS has it
+)
+
+// idleTimeout reads the annotations; 0: connections live as long as the host says.
+func (r *resolver) idleTimeout() time.Duration {
+	annotations := r.Service.Metadata.Annotations
+	key, most, unit := AnnotationIdle, maxIdle, "write it like \"60s\", or in seconds"
+	text, given := annotations[key]
+	if !given {
+		key, most, unit = AnnotationELBIdle, maxELBIdle, "write seconds, from 1 to 4000"
+		if text, given = annotations[key]; !given {
+			return 0
+		}
+		if r.Service.Spec.Type != object.TypeLoadBalancer {
+			return 0
+		}
+	}
+	idle, ok := parseIdle(strings.TrimSpace(text), key == AnnotationIdle)
+	switch {
+	case !ok || idle > most:
+		r.warnValue(key, ReasonInvalidAnnotation,
+			"%q is no time from 1s to %s in whole seconds, so connections live by the settings of the host: %s", text, most, unit)
+		return 0
+	case r.facts.NoTimeouts:
+		r.warn(r.ref, annotation.Field(key), "NotSupported",
+			"has no effect: this kernel has no timeouts of connection tracking for nf_tables; it needs CONFIG_NF_CONNTRACK_TIMEOUT and kernel 4.19")
+		return 0
+	}
+	if slices.ContainsFunc(r.Service.Spec.Ports, func(p object.ServicePort) bool { return p.Protocol == object.ProtocolSCTP }) {
+		r.warn(r.ref, annotation.Field(key), reasonNoEffect, "has no effect on ports of SCTP")
+	}
+	return idle
+}
+
+// parseIdle reads seconds, or where it may be with a unit a time in whole seconds.
+func parseIdle(text string, units bool) (time.Duration, bool) {
+	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
+		return time.Duration(seconds) * time.Second, seconds > 0
+	}
+	d, err := time.ParseDuration(text)
+	return d, err == nil && units && d >= time.Second && d%time.Second == 0
+}
+
+// retryAfter reads the annotation; 0: a client's SYNs all go to one endpoint.
+func (r *resolver) retryAfter(balance nft.Balance) time.Duration {
+	value, given := r.Service.Metadata.Annotations[object.AnnotationRetryAfter]
+	if !given {
+		return 0
+	}
+	field := annotation.Field(object.AnnotationRetryAfter)
+	after, err := object.ParseRetryAfter(value)
+	switch {
+	case err != nil:
+		r.warn(r.ref, field, reasonUnknownValue, "%v: clients stay with an endpoint that does not answer", err)
+		return 0
+	case !slices.ContainsFunc(r.Service.Spec.Ports, func(p object.ServicePort) bool { return p.Protocol == object.ProtocolTCP }):
+		r.warn(r.ref, field, reasonNoEffect, "has no effect: the Service has no port of TCP")
+		return 0
+	case r.relayed.Asked():
+		r.warn(r.ref, field, reasonNoEffect, "has no effect on ports that are relayed: %s and %s set when and how often another endpoint is tried", annotation.ConnectTimeout, annotation.ConnectRetries)
+	case balance == nft.Maglev || balance == nft.SourceHash || balance == nft.DestinationHash:
+		r.warn(r.ref, field, "RetrySame",
+			"with %s a client's next SYN gets the same endpoint until a health check has taken that out: write svcctl.io/health-check too", BalanceName(balance))
+	case r.affinity() > 0:
+		r.warn(r.ref, field, "RetrySame",
+			"with session affinity a client that is remembered gets the same endpoint until a health check has taken that out: write svcctl.io/health-check too")
+	}
+	return after
+}
+
+// readLogging reads what the Service asks for about a log of its connections.
+func (r *resolver) readLogging() {
+	asks := annotation.LoggingOf(r.Service)
+	r.report(asks.Bad...)
+	where := "nowhere, as the box has no --connection-log"
+	if r.facts.ConnectionLog != "" {
+		where = r.facts.ConnectionLog + " of the box"
+	}
+	for _, key := range asks.Buckets {
+		r.warn(r.ref, annotation.Field(key), reasonNoEffect, "has no effect: nothing is written to a cloud; the log of connections is written to %s", where)
+	}
+	switch {
+	case asks.Key == "":
+	case r.facts.ConnectionLog == "":
+		r.warn(r.ref, annotation.Field(asks.Key), reasonNoEffect, "no connection is logged: the box has no --connection-log; give it one, as /var/log/svcctl/connections.log")
+	default:
+		r.out.Logged = true
+	}
 }

@@ -2,6 +2,7 @@ package alloc
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -378,3 +379,96 @@ func (p *Pools) of(addr netip.Addr) *poolState {
 }
 
 func (s *poolState) offset(addr netip.Addr) uint64 { return low64(addr) - low64(s.First) }
+
+// A home is the value that a seed gets when only the values are held that taken reports. Where the record of who holds
+// what is lost, it is the best guess of what an owner had.
+
+// Home returns the address that Next gives an owner.
+func (a *Addresses) Home(owner string, taken func(netip.Addr) bool) (netip.Addr, bool) {
+	n, ok := pickFree(newNumberSet(a.last), a.prefix.Addr(), 1, a.band, a.last, owner, taken)
+	return plus(a.prefix.Addr(), n), ok
+}
+
+// Size returns the number of addresses that can be allocated.
+func (a *Addresses) Size() uint64 { return a.last }
+
+// Home returns the port that Next gives for a seed.
+func (p *Ports) Home(seed string, taken func(uint16) bool) (uint16, bool) {
+	passed := newNumberSet(p.last)
+	for {
+		n, ok := pick(union{passed}, p.first, p.band, p.last, seed)
+		if !ok || !taken(uint16(n)) {
+			return uint16(n), ok
+		}
+		passed.add(n)
+	}
+}
+
+// Home returns the address that Next gives for a request without a sharing key.
+func (p *Pools) Home(ipv4 bool, request *Request, taken func(netip.Addr) bool) (netip.Addr, bool) {
+	for _, pool := range p.pools {
+		if pool.First.Is4() != ipv4 || pool.Internal != request.Internal || !pool.isOffered(request) {
+			continue
+		}
+		used, last := newNumberSet(pool.offset(pool.Last)), pool.offset(pool.Last)
+		avoid := func(addr netip.Addr) bool { return pool.AvoidEnds && pool.endsAvoided(addr) || taken(addr) }
+		if n, ok := pickFree(used, pool.First, 0, 0, last, request.Owner, avoid); ok {
+			return plus(pool.First, n), true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// ErrFull means that a range has no free value left.
+var ErrFull = errors.New("range is full")
+
+// RangeError means that a value lies outside of its range. The texts are those of Kubernetes
+// (pkg/registry/core/service/ipallocator and portallocator).
+type RangeError struct {
+	// Value is an address; empty for a port, which Kubernetes does not repeat.
+	Value string
+	// Range is the valid range: a CIDR, or "first-last".
+	Range string
+}
+
+// Error implements error.
+func (e *RangeError) Error() string {
+	if e.Value == "" {
+		return fmt.Sprintf("provided port is not in the valid range. The range of valid ports is %s", e.Range)
+	}
+	return fmt.Sprintf("the provided IP (%s) is not in the valid range. The range of valid IPs is %s", e.Value, e.Range)
+}
+
+// HeldError means that another owner holds a value. It begins with Kubernetes' text and goes on
+// with the owner's name.
+type HeldError struct {
+	// What is "IP" or "port".
+	What string
+	// Owner is "namespace/name" of the Service that holds the value.
+	Owner string
+	// Why names what prevents sharing the value; may be empty.
+	Why string
+}
+
+// Error implements error.
+func (e *HeldError) Error() string {
+	text := fmt.Sprintf("provided %s is already allocated to Service %s", e.What, e.Owner)
+	if e.Why != "" {
+		text += ": " + e.Why
+	}
+	return text
+}
+
+// PoolError means that an owner may not have an address of its pool.
+type PoolError struct {
+	Value string
+	Pool  string // where the value lies
+	Asked string // the pool that the owner asks for; "": any
+}
+
+func (e *PoolError) Error() string {
+	if e.Asked != "" {
+		return fmt.Sprintf("%s lies in another pool than %s", e.Value, e.Asked)
+	}
+	return fmt.Sprintf("%s lies in the pool %s, whose serviceAllocation leaves the Service out", e.Value, e.Pool)
+}

@@ -1,12 +1,15 @@
 package managedfields
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
 
+	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/schema"
 )
@@ -210,4 +213,155 @@ func sorted(entries []object.ManagedFieldsEntry) []object.ManagedFieldsEntry {
 	return slices.SortedFunc(slices.Values(entries), func(a, b object.ManagedFieldsEntry) int {
 		return compareOwners(ownerOf(a), ownerOf(b))
 	})
+}
+
+// FileManager is the manager of what a manifest file declares.
+const FileManager = "gitops"
+
+// ApplyFile applies the document of a file to an object of kind k, as FileManager and by force.
+// The status of a Service is the appliance's.
+func ApplyFile(live map[string]any, document object.Object, k kind.Kind, now time.Time) (map[string]any, error) {
+	applied := schema.Of(k).FromObject(document)
+	if k.Name == object.KindService {
+		delete(applied, "status")
+	}
+	by := Writer{Manager: FileManager, APIVersion: k.APIVersion(), Type: schema.Of(k), Now: now}
+	merged, err := Apply(live, applied, by, true)
+	if err != nil {
+		return nil, fmt.Errorf("apply the document of %s: %w", object.RefOf(document), err)
+	}
+	return merged, nil
+}
+
+// MergeFile returns an object after the file that it belongs to has changed, when others have
+// written to it, too: the file wins, what it does not say any more goes, and what others
+// have added stays.
+func MergeFile(live, document object.Object, now time.Time) (object.Object, error) {
+	k, ok := kind.ByName(live.GetTypeMeta().APIVersion, live.GetTypeMeta().Kind)
+	if !ok {
+		return nil, fmt.Errorf("merge %s with its file: no such kind", object.RefOf(live))
+	}
+	merged, err := ApplyFile(schema.Of(k).FromObject(live), document, k, now)
+	if err != nil {
+		return nil, err
+	}
+	o := k.New()
+	if err := schema.Of(k).ToObject(merged, o); err != nil {
+		return nil, fmt.Errorf("merge %s with its file: %w", object.RefOf(live), err)
+	}
+	object.Default(o)
+	if Unchanged(live, o) {
+		return live.DeepCopy(), nil
+	}
+	return o, nil
+}
+
+// Unchanged reports whether a new version of an object differs in nothing but the times of who
+// manages which field.
+func Unchanged(before, o object.Object) bool {
+	meta, had := o.GetMeta(), before.GetMeta().ManagedFields
+	entries := meta.ManagedFields
+	meta.ManagedFields = had
+	same := sameText(o, before)
+	meta.ManagedFields = entries
+	if !same {
+		return false
+	}
+	// To apply nothing to an unmanaged object changes nothing.
+	unmanaged := len(had) == 0 && len(entries) == 1 && entries[0].Manager == firstApply
+	return unmanaged || sameEntries(entries, had)
+}
+
+// sameEntries is Same, which is not asked about what is the same to the letter.
+func sameEntries(a, b []object.ManagedFieldsEntry) bool {
+	same := slices.EqualFunc(a, b, func(a, b object.ManagedFieldsEntry) bool {
+		return a.Manager == b.Manager && a.Operation == b.Operation && a.APIVersion == b.APIVersion && a.Subresource == b.Subresource &&
+			bytes.Equal(a.FieldsV1, b.FieldsV1)
+	})
+	return same || Same(a, b)
+}
+
+// sameText reports whether two objects have the same JSON.
+func sameText(a, b object.Object) bool {
+	x, err1 := json.Marshal(a)
+	y, err2 := json.Marshal(b)
+	return err1 == nil && err2 == nil && bytes.Equal(x, y)
+}
+
+const (
+	// kubectl is the manager of `kubectl apply --server-side`, which takes over from
+	// `kubectl apply` without conflicts: any other name opts out.
+	kubectl = "kubectl"
+	// lastApplied is the annotation in which `kubectl apply` keeps what it applied.
+	lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
+	// maxAnnotations is the size of all annotations of an object, in bytes
+	// (TotalAnnotationSizeLimitB of apimachinery).
+	maxAnnotations = 256 << 10
+)
+
+func annotationsOf(o map[string]any) map[string]any {
+	metadata, _ := o["metadata"].(map[string]any)
+	annotations, _ := metadata["annotations"].(map[string]any)
+	return annotations
+}
+
+// unchangedSinceLastApplied returns a function that reports whether the field of a conflict
+// still is as kubectl's client-side apply left it: then kubectl may take it over.
+func unchangedSinceLastApplied(live map[string]any, by Writer) func(Conflict) bool {
+	none := func(Conflict) bool { return false }
+	text, _ := annotationsOf(live)[lastApplied].(string)
+	last, _, err := schema.Decode([]byte(text), by.Type)
+	if err != nil || last["apiVersion"] != by.APIVersion {
+		return none
+	}
+	if checkLists(last, by.Type, nil) != nil {
+		return none
+	}
+	change := compare(last, live, by.Type)
+	same := difference(setOf(last, by.Type), union(union(change.added, change.changed), change.removed))
+	return func(c Conflict) bool { return same.contains(c.path) }
+}
+
+// renewLastApplied is an object whose record of what kubectl applied, if it has one, says
+// what was applied now, so that both ways to apply can take turns. A record that would be
+// too large goes.
+func renewLastApplied(merged, applied map[string]any) map[string]any {
+	before := annotationsOf(merged)
+	if text, _ := before[lastApplied].(string); text == "" {
+		return merged
+	}
+	annotations := maps.Clone(before)
+	annotations[lastApplied] = recordOf(applied)
+	size := 0
+	for key, value := range annotations {
+		text, _ := value.(string)
+		size += len(key) + len(text)
+	}
+	if size > maxAnnotations {
+		delete(annotations, lastApplied)
+	}
+	return withAnnotations(merged, annotations)
+}
+
+// recordOf is an applied object as kubectl writes it down: JSON without the record itself,
+// and a newline.
+func recordOf(applied map[string]any) string {
+	if annotations := maps.Clone(annotationsOf(applied)); annotations != nil {
+		delete(annotations, lastApplied)
+		applied = withAnnotations(applied, annotations)
+	}
+	b, err := json.Marshal(applied)
+	if err != nil {
+		panic("store/managedfields: " + err.Error()) // it was JSON before
+	}
+	return string(b) + "\n"
+}
+
+func withAnnotations(o, annotations map[string]any) map[string]any {
+	o = maps.Clone(o)
+	metadata, _ := o["metadata"].(map[string]any)
+	metadata = maps.Clone(metadata)
+	metadata["annotations"] = annotations
+	o["metadata"] = metadata
+	return o
 }

@@ -5,7 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
+	"strings"
+	"unicode"
+
+	"gopkg.in/yaml.v3"
 
 	"svcctl.io/svcctl/store/object"
 )
@@ -56,3 +61,156 @@ func nodeOf(v any) (*node, error) {
 	}
 	return docs[0].root, nil
 }
+
+// indent is the number of spaces that kubectl indents with.
+const indent = 2
+
+// yamlWriter writes nodes in block style as kubectl does: lists not further in than their
+// key. The YAML library decides which quotes a text needs.
+type yamlWriter struct {
+	bytes.Buffer
+	err error
+}
+
+// writeYAML writes a document.
+func writeYAML(root *node) ([]byte, error) {
+	w := &yamlWriter{}
+	if root.isBlock() {
+		w.block(root, "", false)
+	} else {
+		w.WriteString(w.scalar(root, "") + "\n")
+	}
+	if w.err != nil {
+		return nil, fmt.Errorf("encode as YAML: %w", w.err)
+	}
+	return w.Bytes(), nil
+}
+
+// isBlock reports whether a node has lines of its own: a mapping or a list that is not empty.
+func (n *node) isBlock() bool { return len(n.fields)+len(n.items) > 0 }
+
+// block writes a mapping or a list that is not empty, each line after an indentation. begun
+// means that the first line has its indentation already.
+func (w *yamlWriter) block(n *node, before string, begun bool) {
+	const deeper = "  "
+	begin := func() {
+		if !begun {
+			w.WriteString(before)
+		}
+		begun = false
+	}
+	for _, item := range n.items {
+		begin()
+		w.WriteString("- ")
+		if item.isBlock() {
+			w.block(item, before+deeper, true)
+		} else {
+			w.WriteString(w.scalar(item, before) + "\n")
+		}
+	}
+	for _, f := range n.fields {
+		begin()
+		w.WriteString(w.key(f.key) + ":")
+		switch {
+		case !f.value.isBlock():
+			w.WriteString(" " + w.scalar(f.value, before) + "\n")
+		case f.value.kind == kindList:
+			w.WriteByte('\n')
+			w.block(f.value, before, false)
+		default:
+			w.WriteByte('\n')
+			w.block(f.value, before+deeper, false)
+		}
+	}
+}
+
+// scalar returns a value that is no block. The lines of a text in block style stand deeper
+// than the indentation of the line that it begins in.
+func (w *yamlWriter) scalar(n *node, before string) string {
+	switch n.kind {
+	case kindMap:
+		return "{}"
+	case kindList:
+		return "[]"
+	case kindString:
+	default:
+		return n.text
+	}
+	text := w.text(n.text)
+	if !strings.Contains(text, "\n") {
+		return text
+	}
+	lines := strings.SplitAfter(text, "\n")
+	for i, line := range lines {
+		if i > 0 && line != "\n" {
+			lines[i] = before + line
+		}
+	}
+	return strings.Join(lines, "")
+}
+
+// plainText matches scalars that are text in every version of YAML, except the words of plainWords.
+var (
+	plainText  = regexp.MustCompile(`^[A-Za-z_/][A-Za-z0-9_./-]*$`)
+	plainWords = regexp.MustCompile(`^(?i:true|false|yes|no|on|off|y|n|null)$`)
+)
+
+// text returns a text, in quotes or as a block where it needs them. What only YAML 1.1 reads
+// as a bool or a number is quoted too.
+func (w *yamlWriter) text(s string) string {
+	if plainText.MatchString(s) && !plainWords.MatchString(s) {
+		return s
+	}
+	if s == mergeKey || isDelicate(s) {
+		return w.quoted(s)
+	}
+	var b bytes.Buffer
+	e := yaml.NewEncoder(&b)
+	e.SetIndent(indent)
+	if err := e.Encode(s); err != nil {
+		w.err = err
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// isDelicate reports whether the library writes a text so that some reader, itself among them,
+// reads another one: with control characters or line separators, or as a block that begins
+// with white space.
+func isDelicate(s string) bool {
+	odd := func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
+	return strings.ContainsFunc(s, odd) || strings.Contains(s, "\n") && strings.ContainsAny(s[:1], " \n")
+}
+
+// quoted returns a text as JSON has it, which is one in YAML too, with everything escaped that
+// is not visible.
+func (w *yamlWriter) quoted(s string) string {
+	var body bytes.Buffer
+	e := json.NewEncoder(&body)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(s); err != nil {
+		w.err = err
+	}
+	var b strings.Builder
+	for _, r := range strings.TrimSuffix(body.String(), "\n") {
+		switch {
+		case unicode.IsPrint(r):
+			b.WriteRune(r)
+		case r <= math.MaxUint16:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			fmt.Fprintf(&b, `\U%08x`, r)
+		}
+	}
+	return b.String()
+}
+
+// key returns the name of a field, on one line.
+func (w *yamlWriter) key(s string) string {
+	if strings.Contains(s, "\n") {
+		return w.quoted(s)
+	}
+	return w.text(s)
+}
+
+// mergeKey is a key with a meaning of its own when it is not quoted.
+const mergeKey = "<<"

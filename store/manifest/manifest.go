@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"hash/maphash"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -310,4 +311,159 @@ func (f *File) Renamed(path string) *File {
 		r.Problems[i].File = path
 	}
 	return &r
+}
+
+// Limits bound what one file may cost. A field that is zero has its default.
+type Limits struct {
+	// Bytes is the most bytes of a file.
+	Bytes int
+	// Documents is the most documents of a file, items of Lists included.
+	Documents int
+	// Depth is the most mappings and lists inside each other.
+	Depth int
+	// Keys is the most keys of one mapping.
+	Keys int
+	// Nodes is the most scalars, mappings and lists of one document; an item of a List
+	// in JSON counts as a document.
+	Nodes int
+	// Aliases is the most nodes that the aliases and merge keys of one document add.
+	Aliases int
+}
+
+// The defaults of Limits. 50,000 objects of 600 bytes are 30 MB; the deepest path of a
+// served kind has 7 levels; the largest object that Kubernetes allows, an EndpointSlice
+// of 1,000 endpoints with every field set, has some 30,000 nodes. A parsed YAML node
+// costs some 250 bytes and 0.4 µs, so the largest document that is parsed only to be
+// refused costs about 50 MB and 100 ms.
+const (
+	defaultBytes     = 64 << 20
+	defaultDocuments = 100_000
+	defaultDepth     = 64
+	defaultKeys      = 10_000
+	defaultNodes     = 200_000
+	defaultAliases   = 10_000
+)
+
+// maxDocumentBytes is the most bytes of one YAML document, JSON value or item of a List
+// in JSON: etcd, and so Kubernetes, refuses objects of more than 1.5 MiB, and a parsed
+// text costs 8 times its length while it is read.
+const maxDocumentBytes = 8 << 20
+
+// DefaultLimits are 64 MiB, 100,000 documents, depth 64, 10,000 keys a mapping, 200,000
+// nodes a document and 10,000 nodes added by aliases.
+func DefaultLimits() Limits { return Limits{}.orDefaults() }
+
+func (l Limits) orDefaults() Limits {
+	or := func(n *int, value int) {
+		if *n <= 0 {
+			*n = value
+		}
+	}
+	or(&l.Bytes, defaultBytes)
+	or(&l.Documents, defaultDocuments)
+	or(&l.Depth, defaultDepth)
+	or(&l.Keys, defaultKeys)
+	or(&l.Nodes, defaultNodes)
+	or(&l.Aliases, defaultAliases)
+	return l
+}
+
+// Files are files in the order of their paths, each path once. To compare two of them, or to
+// copy them, costs next to nothing for each file.
+type Files []*File
+
+// FilesOf puts files in their order.
+func FilesOf(files map[string]*File) Files {
+	return slices.SortedFunc(maps.Values(files), func(a, b *File) int { return strings.Compare(a.Path, b.Path) })
+}
+
+// Find returns the index of the file at a path, or the one at which it would be inserted, and
+// whether it is there.
+func (f Files) Find(path string) (i int, found bool) {
+	return slices.BinarySearchFunc(f, path, func(file *File, path string) int { return strings.Compare(file.Path, path) })
+}
+
+// Get returns the file at a path; nil when there is none.
+func (f Files) Get(path string) *File {
+	if i, found := f.Find(path); found {
+		return f[i]
+	}
+	return nil
+}
+
+// Changes calls each for every path at which there is another file than before, or none (nil)
+// any more, or one that was not there (nil), in their order.
+func (f Files) Changes(before Files, each func(was, is *File)) {
+	for _, file := range f {
+		for len(before) > 0 && before[0] != file && before[0].Path < file.Path {
+			each(before[0], nil)
+			before = before[1:]
+		}
+		switch {
+		case len(before) > 0 && before[0] == file:
+			before = before[1:]
+		case len(before) > 0 && before[0].Path == file.Path:
+			each(before[0], file)
+			before = before[1:]
+		default:
+			each(nil, file)
+		}
+	}
+	for _, file := range before {
+		each(file, nil)
+	}
+}
+
+// A seal has the names in a File that was not decoded yet, and the way to decode it.
+type seal struct {
+	names  []object.Ref
+	open   func(path string) *File
+	once   sync.Once
+	opened *File
+}
+
+// Sealed returns a File without problems that is decoded at the first request for its documents: of
+// its objects only the names are known, one for each document. open returns the decoded file; nil
+// when it cannot be read.
+func Sealed(path string, hash Hash, names []object.Ref, open func(path string) *File) *File {
+	return &File{Path: path, Hash: hash, seal: &seal{names: names, open: open}}
+}
+
+// Names returns the names of the objects in a sealed File, in the order of the text; not ok for a
+// decoded one.
+func (f *File) Names() (names []object.Ref, ok bool) {
+	if f.seal == nil {
+		return nil, false
+	}
+	return f.seal.names, true
+}
+
+// Opened is the decoded File. Of a sealed one that cannot be read it has no documents.
+func (f *File) Opened() *File {
+	if f.seal == nil {
+		return f
+	}
+	f.seal.once.Do(func() {
+		f.seal.opened = &File{Path: f.Path}
+		if read := f.seal.open(f.Path); read != nil && read.Hash == f.Hash {
+			f.seal.opened = read
+		}
+	})
+	return f.seal.opened
+}
+
+// Document is one of the documents; nil when there is none, or the file cannot be read.
+func (f *File) Document(i int) *Document {
+	if docs := f.Opened().Documents; i >= 0 && i < len(docs) {
+		return &docs[i]
+	}
+	return nil
+}
+
+// Declares reports whether a document may be of an object of this name; no namespace means any.
+func (f *File) Declares(ref object.Ref) bool {
+	names, sealed := f.Names()
+	return !sealed || slices.ContainsFunc(names, func(name object.Ref) bool {
+		return name.Kind == ref.Kind && name.Name == ref.Name && (name.Namespace == "" || name.Namespace == ref.Namespace)
+	})
 }

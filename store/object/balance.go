@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Annotations about who gets the next connection. Services and slices have no field for it;
@@ -211,4 +212,207 @@ func (m *ObjectMeta) PriorityOf() uint8 {
 		return 0
 	}
 	return priority
+}
+
+// Annotations of a Service with session affinity.
+const (
+	// AnnotationAffinityScope is the scope of session affinity: the port, or all ports of the Service. spec
+	// has no field for it (kubernetes#103000).
+	AnnotationAffinityScope = "svcctl.io/affinity-scope"
+	// AnnotationAffinityPrefix is the length of the client's prefix that affinity uses: "24,64", for IPv4
+	// and IPv6.
+	AnnotationAffinityPrefix = "svcctl.io/affinity-prefix"
+	// AnnotationAffinityRefresh selects what restarts the affinity timeout: new connections, or all packets.
+	AnnotationAffinityRefresh = "svcctl.io/affinity-refresh"
+)
+
+// The values of AnnotationAffinityScope and AnnotationAffinityRefresh; the first of each is the default.
+const (
+	AffinityScopePort          = "port"
+	AffinityScopeService       = "service"
+	AffinityRefreshConnections = "connections"
+	AffinityRefreshPackets     = "packets"
+)
+
+// ParseAffinityPrefix reads the value of AnnotationAffinityPrefix. What is not written is a whole
+// address: 32 or 128.
+func ParseAffinityPrefix(value string) (ipv4, ipv6 uint8, err error) {
+	four, six, both := strings.Cut(value, ",")
+	if !both {
+		six = "128"
+	}
+	v4, err4 := strconv.ParseUint(strings.TrimSpace(four), 10, 8)
+	v6, err6 := strconv.ParseUint(strings.TrimSpace(six), 10, 8)
+	if err4 != nil || err6 != nil || v4 < 1 || v4 > 32 || v6 < 1 || v6 > 128 {
+		return 32, 128, fmt.Errorf("must be a prefix length of IPv4 from 1 to 32, or one of each family, as \"24,64\"")
+	}
+	return uint8(v4), uint8(v6), nil
+}
+
+func checkAffinity(meta, before *ObjectMeta) Errors {
+	oneOf := func(key string, values ...string) Errors {
+		return checkAnnotation(meta, before, key, func(p path, value string) Errors {
+			for _, v := range values {
+				if value == v {
+					return nil
+				}
+			}
+			return notSupported(p, value, values)
+		})
+	}
+	errs := oneOf(AnnotationAffinityScope, AffinityScopePort, AffinityScopeService)
+	errs = append(errs, oneOf(AnnotationAffinityRefresh, AffinityRefreshConnections, AffinityRefreshPackets)...)
+	return append(errs, checkAnnotation(meta, before, AnnotationAffinityPrefix, func(p path, value string) Errors {
+		if _, _, err := ParseAffinityPrefix(value); err != nil {
+			return invalid(p, value, err.Error())
+		}
+		return nil
+	})...)
+}
+
+// AnnotationRetryAfter of a Service is how long an endpoint may leave a client's SYN unanswered
+// until the client's next one is balanced anew: "1s", or "1".
+const AnnotationRetryAfter = "svcctl.io/retry-after"
+
+// The shortest and the longest time of AnnotationRetryAfter. A client repeats its SYN after a
+// second; less would forget connections to endpoints that are merely far away.
+const (
+	MinRetryAfter = time.Second
+	MaxRetryAfter = 30 * time.Second
+)
+
+// AnnotationSlowStart of a Service is how long a new endpoint takes until it has its whole weight: "30s".
+const AnnotationSlowStart = "svcctl.io/slow-start"
+
+// The shortest and the longest time of AnnotationSlowStart.
+const (
+	MinSlowStart = time.Second
+	MaxSlowStart = 15 * time.Minute
+)
+
+// AnnotationEject of a Service has endpoints without a health check taken out while they do not accept connections:
+// "true" or "false".
+const AnnotationEject = "svcctl.io/eject"
+
+// ParseEject reads the value of AnnotationEject.
+func ParseEject(value string) (bool, error) { return ParseAdopt(value) }
+
+// AnnotationAdopt of a Service has TCP connections to its load balancer IPs and external IPs go on when another box
+// takes over: "true" or "false".
+const AnnotationAdopt = "svcctl.io/adopt-connections"
+
+// ParseAdopt reads the value of AnnotationAdopt.
+func ParseAdopt(value string) (bool, error) {
+	switch value {
+	case "true":
+		return true, nil
+	case "false":
+		return false, nil
+	}
+	return false, fmt.Errorf(`must be "true" or "false"`)
+}
+
+// ParseSlowStart reads the value of AnnotationSlowStart.
+func ParseSlowStart(value string) (time.Duration, error) {
+	d, err := ParseSeconds(value)
+	if err != nil || d < MinSlowStart || d > MaxSlowStart {
+		return 0, fmt.Errorf("must be a time from 1s to 15m, as \"30s\"")
+	}
+	return d, nil
+}
+
+// ParseRetryAfter reads the value of AnnotationRetryAfter.
+func ParseRetryAfter(value string) (time.Duration, error) {
+	d, err := ParseSeconds(value)
+	if err != nil || d < MinRetryAfter || d > MaxRetryAfter {
+		return 0, fmt.Errorf("must be a time from %s to %s, as \"2s\"", MinRetryAfter, MaxRetryAfter)
+	}
+	return d, nil
+}
+
+// ParseSeconds reads a time as annotations have it: like "5s", or a number of seconds.
+func ParseSeconds(value string) (time.Duration, error) {
+	text := strings.TrimSpace(value)
+	if _, err := strconv.ParseUint(text, 10, 32); err == nil {
+		text += "s"
+	}
+	return time.ParseDuration(text)
+}
+
+// Annotations of a Service that limit its connections.
+const (
+	// AnnotationRateLimit bounds the new connections of each port of the Service: "100/s", "600/m".
+	AnnotationRateLimit = "svcctl.io/rate-limit"
+	// AnnotationClientRateLimit bounds those of each client.
+	AnnotationClientRateLimit = "svcctl.io/client-rate-limit"
+	// AnnotationClientConnections bounds the open connections of each client: 1 to 65535.
+	AnnotationClientConnections = "svcctl.io/client-connections"
+	// AnnotationEndpointConnections bounds the open connections of each endpoint: 1 to 65535.
+	AnnotationEndpointConnections = "svcctl.io/endpoint-connections"
+)
+
+// The largest values of limits.
+const (
+	MaxRate        = 1_000_000
+	MaxConnections = 65535
+)
+
+// ParseRate reads a rate, "100/s" or "600/m".
+func ParseRate(value string) (count uint32, per time.Duration, err error) {
+	number, unit, _ := strings.Cut(strings.TrimSpace(value), "/")
+	per = map[string]time.Duration{"s": time.Second, "m": time.Minute}[unit]
+	n, failed := strconv.ParseUint(number, 10, 32)
+	if failed != nil || per == 0 || n == 0 || n > MaxRate {
+		return 0, 0, fmt.Errorf("must be a rate from 1/m to %d/s, as \"100/s\" or \"600/m\"", MaxRate)
+	}
+	return uint32(n), per, nil
+}
+
+// ParseConnections reads a number of connections.
+func ParseConnections(value string) (uint32, error) {
+	n, err := strconv.ParseUint(strings.TrimSpace(value), 10, 32)
+	if err != nil || n == 0 || n > MaxConnections {
+		return 0, fmt.Errorf("must be an integer from 1 to %d", MaxConnections)
+	}
+	return uint32(n), nil
+}
+
+// CutPrefix cuts the prefix lengths of both families from the value of a limit of clients: "600/m per 32,64" counts all
+// clients of a prefix as one. Without them a client is an address: 32 and 128.
+func CutPrefix(value string) (limit string, ipv4, ipv6 uint8, err error) {
+	limit, lengths, given := strings.Cut(value, " per ")
+	if !given {
+		return value, 32, 128, nil
+	}
+	if ipv4, ipv6, err = ParseAffinityPrefix(lengths); err != nil {
+		return limit, ipv4, ipv6, fmt.Errorf("what stands behind \"per\" %w", err)
+	}
+	return limit, ipv4, ipv6, nil
+}
+
+// ofClients has a check read a limit without its prefix lengths.
+func ofClients(check func(path, string) Errors) func(path, string) Errors {
+	return func(p path, value string) Errors {
+		limit, _, _, err := CutPrefix(value)
+		if err != nil {
+			return invalid(p, value, err.Error())
+		}
+		return check(p, limit)
+	}
+}
+
+// checkLimits is about the annotations of a Service. A value that stands in old is not asked again.
+func checkLimits(s, old *Service) Errors {
+	var before *ObjectMeta
+	if old != nil {
+		before = &old.Metadata
+	}
+	rate := checkBy(func(value string) (uint32, error) {
+		n, _, err := ParseRate(value)
+		return n, err
+	})
+	errs := checkAnnotation(&s.Metadata, before, AnnotationRateLimit, rate)
+	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationClientRateLimit, ofClients(rate))...)
+	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationClientConnections, ofClients(checkBy(ParseConnections)))...)
+	return append(errs, checkAnnotation(&s.Metadata, before, AnnotationEndpointConnections, checkBy(ParseConnections))...)
 }

@@ -1,6 +1,10 @@
 package object
 
-import "slices"
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
 
 var subsetsPath = root("subsets")
 
@@ -103,4 +107,173 @@ func oneOf(p path, value string, supported []string) Errors {
 		return nil
 	}
 	return notSupported(p, value, supported)
+}
+
+var (
+	endpointsPath   = root("endpoints")
+	slicePortsPath  = root("ports")
+	addressTypePath = root("addressType")
+)
+
+func validateEndpointSlice(o, old *EndpointSlice) Errors {
+	kept := set{}
+	// An address of another type was another thing: then nothing is kept.
+	if old != nil && old.AddressType == o.AddressType {
+		for _, endpoint := range old.Endpoints {
+			for _, address := range endpoint.Addresses {
+				kept[address] = true
+			}
+		}
+	}
+	var errs Errors
+	if o.AddressType == "" {
+		errs = append(errs, required(addressTypePath, "")...)
+	} else {
+		errs = append(errs, oneOf(addressTypePath, o.AddressType, []string{FQDN, IPv4, IPv6})...)
+	}
+	if n := len(o.Endpoints); n > maxSliceEndpoints {
+		errs = append(errs, tooMany(endpointsPath, n, maxSliceEndpoints)...)
+	} else {
+		for i := range o.Endpoints {
+			errs = append(errs, validateEndpoint(endpointsPath.index(i), &o.Endpoints[i], o.AddressType, kept)...)
+		}
+	}
+	return append(errs, validateSlicePorts(o.Ports)...)
+}
+
+func validateEndpoint(p path, endpoint *Endpoint, addressType string, kept set) Errors {
+	var errs Errors
+	addressesPath := p.child("addresses")
+	switch n := len(endpoint.Addresses); {
+	case n == 0:
+		errs = append(errs, required(addressesPath, "must contain at least 1 address")...)
+	case n > maxSliceAddresses:
+		errs = append(errs, tooMany(addressesPath, n, maxSliceAddresses)...)
+	}
+	for i, address := range endpoint.Addresses {
+		errs = append(errs, validateSliceAddress(addressesPath.index(i), address, addressType, kept)...)
+	}
+	errs = append(errs, validateNodeName(p.child("nodeName"), endpoint.NodeName)...)
+	if n := len(endpoint.DeprecatedTopology); n > maxSliceTopology {
+		errs = append(errs, tooMany(p.child("deprecatedTopology"), n, maxSliceTopology)...)
+	}
+	errs = append(errs, validateLabels(p.child("deprecatedTopology"), endpoint.DeprecatedTopology)...)
+	if hostname := endpoint.Hostname; hostname != nil {
+		errs = append(errs, invalidFor(p.child("hostname"), *hostname, dns1123LabelProblems(*hostname))...)
+	}
+	if endpoint.Hints != nil {
+		errs = append(errs, validateHints(p.child("hints"), endpoint.Hints)...)
+	}
+	return errs
+}
+
+func validateSliceAddress(p path, address, addressType string, kept set) Errors {
+	switch addressType {
+	case IPv4, IPv6:
+		if isUsualAddress(address, addressType) {
+			return nil
+		}
+		errs := checkReachableIP(p, address, kept)
+		if family := familyOf(address); family != "" && family != addressType {
+			errs = append(errs, invalid(p, address, "must be an "+addressType+" address")...)
+		}
+		return errs
+	case FQDN:
+		return validateFQDN(p, address)
+	}
+	// The type is refused already.
+	return nil
+}
+
+// isUsualAddress reports whether an address has the form and the range that nearly all have,
+// of which none of the rules says anything.
+func isUsualAddress(address, family string) bool {
+	addr, err := netip.ParseAddr(address)
+	if err != nil || !addr.IsGlobalUnicast() || addr.Zone() != "" || addr.Is4In6() {
+		return false
+	}
+	return addr.Is4() == (family == IPv4)
+}
+
+// validateFQDN wants at least two labels; a dot at the end is allowed.
+func validateFQDN(p path, name string) Errors {
+	if name == "" {
+		return required(p, "")
+	}
+	name = strings.TrimSuffix(name, ".")
+	if problems := dns1123SubdomainProblems(name); len(problems) > 0 {
+		return invalid(p, name, strings.Join(problems, ","))
+	}
+	labels := strings.Split(name, ".")
+	if len(labels) < 2 {
+		return invalid(p, name, "should be a domain with at least two segments separated by dots")
+	}
+	for _, label := range labels {
+		if problems := dns1123LabelProblems(label); len(problems) > 0 {
+			return invalid(p, label, strings.Join(problems, ","))
+		}
+	}
+	return nil
+}
+
+func validateHints(p path, hints *EndpointHints) Errors {
+	zones := make([]string, len(hints.ForZones))
+	for i := range hints.ForZones {
+		zones[i] = hints.ForZones[i].Name
+	}
+	nodes := make([]string, len(hints.ForNodes))
+	for i := range hints.ForNodes {
+		nodes[i] = hints.ForNodes[i].Name
+	}
+	return append(
+		validateHintNames(p.child("forZones"), zones, labelValueProblems),
+		validateHintNames(p.child("forNodes"), nodes, dns1123SubdomainProblems)...)
+}
+
+func validateHintNames(p path, names []string, problems func(string) []string) Errors {
+	if len(names) > maxSliceHints {
+		return tooMany(p, len(names), maxSliceHints)
+	}
+	var errs Errors
+	seen := set{}
+	for i, name := range names {
+		namePath := p.index(i).child("name")
+		if seen[name] {
+			errs = append(errs, duplicate(namePath, name)...)
+		}
+		seen[name] = true
+		errs = append(errs, invalidFor(namePath, name, problems(name))...)
+	}
+	return errs
+}
+
+func validateSlicePorts(ports []EndpointPort) Errors {
+	if len(ports) > maxSlicePorts {
+		return tooMany(slicePortsPath, len(ports), maxSlicePorts)
+	}
+	var errs Errors
+	seen := set{}
+	for i := range ports {
+		p, port := slicePortsPath.index(i), &ports[i]
+		name := Deref(port.Name)
+		if seen[name] {
+			errs = append(errs, duplicate(p.child("name"), name)...)
+		}
+		seen[name] = true
+		errs = append(errs, validateEndpointPort(p, port)...)
+		// Absent and 0 are ports that no proxy uses. Beyond 65535 Kubernetes takes
+		// what no packet can carry; here it is refused.
+		if n := Deref(port.Port); n != 0 {
+			errs = append(errs, invalidFor(p.child("port"), n, portNumberProblems(n))...)
+		}
+	}
+	return errs
+}
+
+// validateEndpointSliceChange checks what of a slice may not change.
+func validateEndpointSliceChange(o, before *EndpointSlice) Errors {
+	if o.AddressType != before.AddressType {
+		return invalid(addressTypePath, o.AddressType, immutableText)
+	}
+	return nil
 }

@@ -1,10 +1,12 @@
 package object
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 )
 
 var metaPath = root("metadata")
@@ -159,6 +161,133 @@ func validateMetaUpdate(m, old *ObjectMeta) Errors {
 		slices.Sort(added)
 		errs = append(errs, forbidden(metaPath.child("finalizers"), fmt.Sprintf(
 			"no new finalizers can be added if the object is being deleted, found new finalizers %#v", slices.Compact(added)))...)
+	}
+	return errs
+}
+
+// LabelKeyProblems returns what is wrong with a label key ("name" or "example.com/name"), in
+// Kubernetes' words; nothing when it is valid.
+func LabelKeyProblems(key string) []string { return labelKeyProblems(key) }
+
+// LabelValueProblems returns what is wrong with a label value; nothing when it is valid.
+func LabelValueProblems(value string) []string { return labelValueProblems(value) }
+
+// microTime is the layout of a MicroTime (metav1.RFC3339Micro).
+const microTime = "2006-01-02T15:04:05.000000Z07:00"
+
+// MicroTime is meta/v1 MicroTime: a time that is written with microseconds, in UTC.
+// The zero value is written as null.
+type MicroTime struct{ time.Time }
+
+// MarshalJSON implements json.Marshaler.
+func (t MicroTime) MarshalJSON() ([]byte, error) {
+	if t.IsZero() {
+		return []byte("null"), nil
+	}
+	return json.Marshal(t.UTC().Format(microTime))
+}
+
+// UnmarshalJSON implements json.Unmarshaler. It takes RFC 3339 with any number of
+// decimals; what is finer than a microsecond is cut off.
+func (t *MicroTime) UnmarshalJSON(b []byte) error {
+	t.Time = time.Time{}
+	if string(b) == "null" {
+		return nil
+	}
+	if err := t.Time.UnmarshalJSON(b); err != nil {
+		return err
+	}
+	t.Time = t.Truncate(time.Microsecond)
+	return nil
+}
+
+// ManagedFieldsEntry is meta/v1 ManagedFieldsEntry: the fields of an object that one
+// manager owns.
+type ManagedFieldsEntry struct {
+	Manager    string     `json:"manager,omitempty"`
+	Operation  string     `json:"operation,omitempty"` // Apply or Update
+	APIVersion string     `json:"apiVersion,omitempty"`
+	Time       *time.Time `json:"time,omitempty"`
+	FieldsType string     `json:"fieldsType,omitempty"` // always FieldsV1
+	// FieldsV1 is a tree of field names, as FieldsV1 of meta/v1 writes them.
+	FieldsV1    json.RawMessage `json:"fieldsV1,omitempty"`
+	Subresource string          `json:"subresource,omitempty"`
+}
+
+// DeleteOptions is meta/v1 DeleteOptions, the body of a DELETE; no object that is kept.
+type DeleteOptions struct {
+	TypeMeta
+	GracePeriodSeconds *int64         `json:"gracePeriodSeconds,omitempty"`
+	Preconditions      *Preconditions `json:"preconditions,omitempty"`
+	OrphanDependents   *bool          `json:"orphanDependents,omitempty"`
+	PropagationPolicy  *string        `json:"propagationPolicy,omitempty"`
+	DryRun             []string       `json:"dryRun,omitempty"`
+}
+
+// Preconditions is meta/v1 Preconditions: what must be so for a deletion to happen.
+type Preconditions struct {
+	UID             *string `json:"uid,omitempty"`
+	ResourceVersion *string `json:"resourceVersion,omitempty"`
+}
+
+// LabelSelector is meta/v1 LabelSelector.
+type LabelSelector struct {
+	MatchLabels      map[string]string          `json:"matchLabels,omitempty"`
+	MatchExpressions []LabelSelectorRequirement `json:"matchExpressions,omitempty"`
+}
+
+// LabelSelectorRequirement is meta/v1 LabelSelectorRequirement.
+type LabelSelectorRequirement struct {
+	Key      string   `json:"key"`
+	Operator string   `json:"operator"`
+	Values   []string `json:"values,omitempty"`
+}
+
+// The operators of a LabelSelectorRequirement.
+const (
+	selectIn           = "In"
+	selectNotIn        = "NotIn"
+	selectExists       = "Exists"
+	selectDoesNotExist = "DoesNotExist"
+)
+
+// Matches reports whether labels meet all requirements; a selector without any matches everything.
+func (s *LabelSelector) Matches(labels map[string]string) bool {
+	for key, value := range s.MatchLabels {
+		if has, is := labels[key]; !is || has != value {
+			return false
+		}
+	}
+	for _, r := range s.MatchExpressions {
+		value, is := labels[r.Key]
+		listed := is && slices.Contains(r.Values, value)
+		if r.Operator == selectIn && !listed || r.Operator == selectNotIn && listed ||
+			r.Operator == selectExists && !is || r.Operator == selectDoesNotExist && is {
+			return false
+		}
+	}
+	return true
+}
+
+// validateSelectors checks lists of selectors. Their texts name the value, as the field may be any of the lists.
+func validateSelectors(at path, lists ...[]LabelSelector) Errors {
+	var errs Errors
+	for _, s := range slices.Concat(lists...) {
+		for _, r := range s.MatchExpressions {
+			in := at.child("matchExpressions")
+			switch r.Operator {
+			case selectIn, selectNotIn:
+				if len(r.Values) == 0 {
+					errs = append(errs, required(in.child("values"), fmt.Sprintf("operator %s of key %s needs values", r.Operator, r.Key))...)
+				}
+			case selectExists, selectDoesNotExist:
+				if len(r.Values) > 0 {
+					errs = append(errs, forbidden(in.child("values"), fmt.Sprintf("operator %s of key %s takes no values", r.Operator, r.Key))...)
+				}
+			default:
+				errs = append(errs, notSupported(in.child("operator"), r.Operator, []string{selectIn, selectNotIn, selectExists, selectDoesNotExist})...)
+			}
+		}
 	}
 	return errs
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -96,4 +97,146 @@ func asksRelay(key, value string) (what string, forAll bool) {
 		return "there is TLS or HTTP", key == AnnotationBackendProtocol
 	}
 	return "", false
+}
+
+// AnnotationPortRanges of a Service has it answer on ranges of ports besides those of spec.ports:
+// "rtp=10000-20000/UDP", with the name of a port of the Service whose endpoints serve the range, each
+// client at the port that it has sent to. "*" is every port, or every protocol.
+const AnnotationPortRanges = "svcctl.io/port-ranges"
+
+// MaxPortRanges bounds the ranges of a Service.
+const MaxPortRanges = 16
+
+// PortRange is a range of ports in one protocol. Both ends belong to it.
+type PortRange struct {
+	Name        string // of the port in spec.ports
+	Protocol    string
+	First, Last uint16
+}
+
+// String is the range as it is written.
+func (r PortRange) String() string {
+	text := fmt.Sprintf("%d-%d/%s", r.First, r.Last, r.Protocol)
+	if r.Name != "" {
+		text = r.Name + "=" + text
+	}
+	return text
+}
+
+// Overlaps reports whether two ranges have a port in common.
+func (r PortRange) Overlaps(o PortRange) bool {
+	return r.Protocol == o.Protocol && r.First <= o.Last && o.First <= r.Last
+}
+
+// A rangeError is about one entry of AnnotationPortRanges.
+type rangeError struct{ entry, detail string }
+
+func (e *rangeError) Error() string { return fmt.Sprintf("%q: %s", e.entry, e.detail) }
+
+var rangeProtocols = []string{ProtocolTCP, ProtocolUDP, ProtocolSCTP}
+
+// ParsePortRanges reads the value of AnnotationPortRanges. ports are those of the Service. An entry of
+// all protocols gives a range for each.
+func ParsePortRanges(value string, ports []ServicePort) ([]PortRange, error) {
+	var list []PortRange
+	entries := strings.Split(value, ",")
+	for _, entry := range entries {
+		entry = strings.TrimSpace(entry)
+		ranges, err := parsePortRange(entry, ports)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range ranges {
+			if i := slices.IndexFunc(list, r.Overlaps); i >= 0 {
+				return nil, &rangeError{entry, fmt.Sprintf("overlaps %s", list[i])}
+			}
+		}
+		list = append(list, ranges...)
+	}
+	if len(entries) > MaxPortRanges {
+		return nil, &rangeError{value, fmt.Sprintf("must have at most %d ranges", MaxPortRanges)}
+	}
+	return list, nil
+}
+
+func parsePortRange(entry string, ports []ServicePort) ([]PortRange, error) {
+	name, what, named := strings.Cut(entry, "=")
+	if !named {
+		name, what = "", entry
+	}
+	name = strings.TrimSpace(name)
+	numbers, protocol, hasProtocol := strings.Cut(strings.TrimSpace(what), "/")
+	first, last, ok := parsePorts(strings.TrimSpace(numbers))
+	if !ok {
+		return nil, &rangeError{entry, `must be NAME=FIRST-LAST/PROTOCOL with ports from 1 to 65535, or NAME=*, separated by commas`}
+	}
+	at := slices.IndexFunc(ports, func(p ServicePort) bool { return p.Name == name })
+	switch {
+	case at < 0 && !named:
+		return nil, &rangeError{entry, "must begin with the name of a port of the Service, as NAME=FIRST-LAST"}
+	case at < 0:
+		return nil, &rangeError{entry, fmt.Sprintf("%q is no name of a port of the Service", name)}
+	}
+	protocol = strings.ToUpper(strings.TrimSpace(protocol))
+	protocols := []string{protocol}
+	switch {
+	case protocol == "*", !hasProtocol && strings.TrimSpace(numbers) == "*":
+		protocols = rangeProtocols
+	case !hasProtocol:
+		protocols = []string{ports[at].Protocol}
+		if protocols[0] == "" {
+			protocols[0] = ProtocolTCP
+		}
+	case !slices.Contains(rangeProtocols, protocol):
+		return nil, &rangeError{entry, fmt.Sprintf("%q is no protocol: supported values: \"*\", \"SCTP\", \"TCP\", \"UDP\"", protocol)}
+	}
+	var list []PortRange
+	for _, p := range protocols {
+		list = append(list, PortRange{name, p, first, last})
+	}
+	return list, nil
+}
+
+// parsePorts reads "10000-20000", "*", or a single port.
+func parsePorts(text string) (first, last uint16, ok bool) {
+	if text == "*" {
+		return 1, 65535, true
+	}
+	from, to, two := strings.Cut(text, "-")
+	if !two {
+		to = from
+	}
+	a, err := strconv.ParseUint(strings.TrimSpace(from), 10, 16)
+	b, err2 := strconv.ParseUint(strings.TrimSpace(to), 10, 16)
+	return uint16(a), uint16(b), err == nil && err2 == nil && a > 0 && a <= b
+}
+
+// PortRanges returns the ranges of the Service; nil if the annotation cannot be parsed, which
+// validation refuses.
+func (s *Service) PortRanges() []PortRange {
+	value, given := s.Metadata.Annotations[AnnotationPortRanges]
+	if !given {
+		return nil
+	}
+	list, err := ParsePortRanges(value, s.Spec.Ports)
+	if err != nil {
+		return nil
+	}
+	return list
+}
+
+// checkPortRanges is about the annotation of a Service. One that stands in old is asked again when
+// the ports have changed.
+func checkPortRanges(s, old *Service) Errors {
+	var before *ObjectMeta
+	if old != nil && slices.EqualFunc(s.Spec.Ports, old.Spec.Ports, func(a, b ServicePort) bool { return a.Name == b.Name && a.Protocol == b.Protocol }) {
+		before = &old.Metadata
+	}
+	return checkAnnotation(&s.Metadata, before, AnnotationPortRanges, func(p path, value string) Errors {
+		if _, err := ParsePortRanges(value, s.Spec.Ports); err != nil {
+			of := err.(*rangeError)
+			return invalid(p, of.entry, of.detail)
+		}
+		return nil
+	})
 }

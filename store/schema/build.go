@@ -167,3 +167,227 @@ func (p *plan) typeOf(of reflect.Type, in structure, is trait) *Type {
 	}
 	panic("schema: no form for a field of type " + of.String())
 }
+
+// Form is the JSON form of the values of a Type.
+type Form int
+
+// The forms.
+const (
+	Structure   Form = iota // an object with fixed field names
+	Map                     // an object with arbitrary keys and values of type Elem
+	List                    // an array with items of type Elem
+	Text                    // a string
+	Integer                 // a number without a fraction, of Bits bits
+	Boolean                 // true or false
+	Time                    // a string as in RFC 3339, to the second
+	MicroTime               // a string as in RFC 3339, to the microsecond
+	IntOrString             // a number or a string
+	Bytes                   // a string in base64 (RFC 4648 section 4)
+	FieldSet                // an object in the form FieldsV1
+)
+
+// Type describes the values of a field. Types are shared and immutable. It has more than 15 fields: those of an
+// OpenAPI schema with the extensions of Kubernetes, of which each form uses some.
+type Type struct {
+	Form Form
+	// Name is the OpenAPI name of a Structure: "io.k8s.api.core.v1.ServiceSpec".
+	Name string
+	// Short is the name of a Structure in messages: "ServiceSpec".
+	Short string
+	// Go is the name of the Structure in store/object. It differs from Short for types of
+	// the same name in two groups.
+	Go  string
+	Doc string
+	// Fields are the fields of a Structure in the order of serialization.
+	Fields []*Field
+	// Open means that unknown fields of a Structure are dropped without a warning.
+	Open bool
+	// Enum are the allowed values of a Text, sorted; nil allows any.
+	Enum []string
+	Bits int   // of an Integer: 32 or 64
+	Elem *Type // of a List or a Map
+
+	// Atomic means that server-side apply treats a List, Map or Structure as one value
+	// with one owner. A List is atomic, or Set, or has Keys.
+	Atomic bool
+	// Set means that the items of a List are unique scalars.
+	Set bool
+	// Keys are the key fields of the items of a List, sorted.
+	Keys []string
+	// Merge means that a strategic merge patch merges a List item by item.
+	Merge bool
+	// MergeKey is the field that identifies items for it; "" for scalars.
+	MergeKey string
+
+	fields  map[string]*Field
+	byName  []*Field
+	ignored []string
+}
+
+// Field is a field of a Structure.
+type Field struct {
+	Name string
+	Doc  string
+	Type *Type
+	// Required means that validation refuses an object without the field.
+	Required bool
+	// OmitZero means that the zero value is not serialized.
+	OmitZero bool
+	// Always means that an absent field equals the zero value: Kubernetes always
+	// serializes the field.
+	Always bool
+	// Default is the value of an absent field in a list key; nil: none.
+	Default any
+
+	index []int // of the field in the Go type
+}
+
+// Field returns the field with a name.
+func (t *Type) Field(name string) (*Field, bool) {
+	f, ok := t.fields[name]
+	return f, ok
+}
+
+// Child returns the type of a field of a Structure, or of the values of a Map; nil if
+// there is none.
+func (t *Type) Child(name string) *Type {
+	switch t.Form {
+	case Structure:
+		if f, ok := t.fields[name]; ok {
+			return f.Type
+		}
+	case Map:
+		return t.Elem
+	}
+	return nil
+}
+
+// ListType returns the x-kubernetes-list-type of a List: "atomic", "set" or "map".
+func (t *Type) ListType() string {
+	switch {
+	case t.Set:
+		return "set"
+	case len(t.Keys) > 0:
+		return "map"
+	}
+	return "atomic"
+}
+
+// trait has the properties of a list or map field that its Go type does not express.
+type trait struct {
+	keys     []string // x-kubernetes-list-map-keys
+	set      bool     // list type "set"
+	atomic   bool     // of a map; a list is, unless it has keys or is a set
+	merge    bool     // patch strategy "merge"
+	mergeKey string   // patch merge key
+}
+
+// byType is the trait of lists of conditions.
+var byType = trait{keys: []string{"type"}, merge: true, mergeKey: "type"}
+
+// traits has the patch and list properties of fields in the API of Kubernetes 1.36 (the struct tags
+// patchStrategy and patchMergeKey and the markers listType, listMapKey and mapType of k8s.io/api).
+// A port of a Service is the one place where the two ways to patch tell items apart by different
+// keys: to a strategic merge patch, 53/TCP and 53/UDP are the same port.
+var traits = map[string]trait{
+	"ObjectMeta.ownerReferences":   {keys: []string{"uid"}, merge: true, mergeKey: "uid"},
+	"ObjectMeta.finalizers":        {set: true, merge: true},
+	"ServiceSpec.ports":            {keys: []string{"port", "protocol"}, merge: true, mergeKey: "port"},
+	"ServiceSpec.selector":         {atomic: true},
+	"ServiceStatus.conditions":     byType,
+	"Endpoint.addresses":           {set: true},
+	"PodSpec.containers":           {keys: []string{"name"}, merge: true, mergeKey: "name"},
+	"PodSpec.initContainers":       {keys: []string{"name"}, merge: true, mergeKey: "name"},
+	"Container.ports":              {keys: []string{"containerPort", "protocol"}, merge: true, mergeKey: "containerPort"},
+	"PodStatus.conditions":         byType,
+	"PodStatus.podIPs":             {keys: []string{"ip"}, merge: true, mergeKey: "ip"},
+	"NamespaceStatus.conditions":   byType,
+	"NodeSpec.podCIDRs":            {set: true, merge: true},
+	"NodeStatus.addresses":         byType,
+	"NodeStatus.conditions":        byType,
+	"ServiceCIDRStatus.conditions": byType,
+}
+
+// atomicTypes are structures with mapType atomic.
+var atomicTypes = []string{"ObjectReference", "OwnerReference"}
+
+// required are the fields that validation requires, by structure.
+var required = map[string][]string{
+	"OwnerReference":            {"apiVersion", "kind", "name", "uid"},
+	"IPAddressPool":             {"spec"},
+	"IPAddressPoolSpec":         {"addresses"},
+	"BGPPeer":                   {"spec"},
+	"BGPPeerSpec":               {"myASN"},
+	"LabelSelectorRequirement":  {"key", "operator"},
+	"PreferredNodeSelector":     {"weight", "preference"},
+	"Condition":                 {"type", "status", "lastTransitionTime", "reason", "message"},
+	"ServicePort":               {"port"},
+	"PortStatus":                {"port", "protocol"},
+	"EndpointAddress":           {"ip"},
+	"EndpointSlice":             {"addressType", "endpoints"},
+	"Endpoint":                  {"addresses"},
+	"ForZone":                   {"name"},
+	"ForNode":                   {"name"},
+	"ContainerPort":             {"containerPort"},
+	"HTTPGetAction":             {"port"},
+	"HTTPHeader":                {"name", "value"},
+	"TCPSocketAction":           {"port"},
+	"GRPCAction":                {"port"},
+	"PodCondition":              {"type", "status"},
+	"PodIP":                     {"ip"},
+	"NamespaceCondition":        {"type", "status"},
+	"NodeCondition":             {"type", "status"},
+	"NodeAddress":               {"type", "address"},
+	"Event":                     {"metadata", "involvedObject"},
+	"EventView":                 {"eventTime"},
+	"IPAddressSpec":             {"parentRef"},
+	"ParentReference":           {"resource", "name"},
+	"SelfSubjectAccessReview":   {"spec"},
+	"SelfSubjectRulesReview":    {"spec"},
+	"SubjectAccessReviewStatus": {"allowed"},
+	"SubjectRulesReviewStatus":  {"resourceRules", "nonResourceRules", "incomplete"},
+	"ResourceRule":              {"verbs"},
+	"NonResourceRule":           {"verbs"},
+}
+
+// enums are the values of fields that have a few (the types with the marker enum of
+// k8s.io/api, which its OpenAPI v3 documents show, too).
+var enums = map[string][]string{
+	"ServiceSpec.type":                  {object.TypeClusterIP, object.TypeExternalName, object.TypeLoadBalancer, object.TypeNodePort},
+	"ServiceSpec.ipFamilies":            {object.IPv4, object.IPv6},
+	"ServiceSpec.ipFamilyPolicy":        {object.SingleStack, object.PreferDualStack, object.RequireDualStack},
+	"ServiceSpec.sessionAffinity":       {object.AffinityClientIP, object.AffinityNone},
+	"ServiceSpec.externalTrafficPolicy": {object.PolicyCluster, object.PolicyLocal},
+	"ServiceSpec.internalTrafficPolicy": {object.PolicyCluster, object.PolicyLocal},
+	"ServicePort.protocol":              protocols,
+	"PortStatus.protocol":               protocols,
+	"EndpointPort.protocol":             protocols,
+	"ContainerPort.protocol":            protocols,
+	"HTTPGetAction.scheme":              {object.SchemeHTTP, object.SchemeHTTPS},
+	"EndpointSlice.addressType":         {object.IPv4, object.IPv6, object.FQDN},
+}
+
+var protocols = []string{object.ProtocolTCP, object.ProtocolUDP, object.ProtocolSCTP}
+
+// defaults are the values of absent fields in the keys of list items.
+var defaults = map[string]any{
+	"ServicePort.protocol":   "TCP",
+	"ContainerPort.protocol": "TCP",
+}
+
+// ignored are fields of Kubernetes that clients may send and the product does not read.
+// They are dropped without a warning.
+var ignored = map[string][]string{
+	"ObjectMeta":         {"selfLink", "deletionGracePeriodSeconds"},
+	"DeleteOptions":      {"ignoreStoreReadErrorWithClusterBreakingPotential"},
+	"ResourceAttributes": {"fieldSelector", "labelSelector"},
+}
+
+// renamed are the structures with the same name in two groups.
+var renamed = map[string]string{"EventView": "Event"}
+
+// metaTypes are the structures that all groups share.
+var metaTypes = []string{"ObjectMeta", "OwnerReference", "ManagedFieldsEntry", "Condition", "DeleteOptions", "Preconditions", "LabelSelector", "LabelSelectorRequirement"}
+
+// coreTypes are the structures of the core group that other groups use.
+var coreTypes = []string{"ObjectReference", "EventSource", "SecretReference"}

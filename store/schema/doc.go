@@ -1,7 +1,7 @@
 // Package schema knows the shapes of the objects that the API serves, and reads them.
 //
 // The shapes are made by reflection from the types of store/object, with what Go's types do
-// not say from the tables in traits.go, and with the texts of store/object's fields.txt. So
+// not say from the tables in build.go, and with the texts of store/object's fields.txt. So
 // everything that has to know fields tells the same story: field validation, strategic
 // merge patches, server-side apply, protobuf, and the OpenAPI documents that kubectl
 // validates and explains by.

@@ -1,4 +1,0 @@
-package checkup
-
-// Certificate is the Check of findings about the certificate of the API.
-const Certificate = "certificate"

@@ -1,0 +1,431 @@
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/appliance/sockets"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/object"
+)
+
+// occupied has the sockets of the box's programs at addresses of Services. The older one keeps the port: a
+// Service does not get a port at which a program listens, and a program that comes later gets no clients
+// from outside; both are problems. A request for a port is answered from a look at that moment; everything
+// else is done by portWatch, beside the loop. It has more than 15 fields: three views meet here, of the
+// listeners, of the served frontends, and of the Services that wait.
+type occupied struct {
+	look  func(*sockets.Ports) ([]sockets.Socket, error)
+	owner func(sockets.Socket) string
+	log   *slog.Logger
+	// nodePorts are looked at together, so that many Services at once cost one look.
+	nodePorts PortRange
+	watch     *portWatch
+
+	mu sync.Mutex // Services are resolved several at once
+	// looked are the ports that the plan under way has looked at, and list who listens there.
+	looked sockets.Ports
+	list   []sockets.Socket
+	names  map[sockets.Socket]string // the programs of those that were in a Service's way
+	// before is the ruleset of the kernel before the first plan.
+	before nft.Ruleset
+
+	served  map[hostPort]int    // of the host, with how many frontends have them
+	waiting map[string]struct{} // Services that wait for a port that a program has
+	waited  map[hostPort]struct{}
+	ports   sockets.Ports // those of served
+	dirty   bool          // portWatch does not know of served and waited yet
+	present []listener    // what portWatch has found
+}
+
+// maxNames bounds the programs that are remembered: finding one takes a look at all processes.
+const maxNames = 256
+
+// PortRange is a range of ports, both ends included.
+type PortRange struct{ First, Last uint16 }
+
+// hostPort is a port of the host.
+type hostPort struct {
+	protocol string // as in sockets.Socket
+	port     uint16
+}
+
+// newOccupied is one that looks at this host.
+func newOccupied(nodePorts PortRange, log *slog.Logger) *occupied {
+	view := sockets.NewView()
+	o := &occupied{look: view.Listening, owner: sockets.Owner, log: log, nodePorts: nodePorts, watch: newPortWatch(view.Listening, sockets.Owner, log)}
+	o.reset()
+	return o
+}
+
+// reset forgets all Services.
+func (o *occupied) reset() {
+	o.served, o.waiting, o.waited = map[hostPort]int{}, map[string]struct{}{}, map[hostPort]struct{}{}
+	o.ports, o.present, o.dirty = sockets.Ports{}, nil, true
+	o.names = map[sockets.Socket]string{}
+}
+
+// begin is called before these Services, which are sorted, are planned.
+func (o *occupied) begin(changed []string) {
+	if o == nil {
+		return
+	}
+	if !o.looked.Empty() {
+		o.looked, o.list = sockets.Ports{}, nil
+	}
+	for key := range o.waiting {
+		if _, planned := slices.BinarySearch(changed, key); !planned {
+			return
+		}
+	}
+	if len(o.waited) > 0 { // those that still wait for a port will say so
+		clear(o.waited)
+		o.dirty = true
+	}
+}
+
+// record notes what a Service had of the host's ports, has now, and does not get.
+func (o *occupied) record(key string, had, has []nft.ServicePort, problems []resolve.Problem) {
+	if o == nil {
+		return
+	}
+	count := func(ports []nft.ServicePort, by int) {
+		for i := range ports {
+			for j := range ports[i].Frontends {
+				if fe := &ports[i].Frontends[j]; !fe.Addr.IsValid() || fe.HostOwned && !fe.IsRange() {
+					o.count(hostPort{ports[i].Protocol.String(), fe.Port}, by)
+				}
+			}
+		}
+	}
+	count(has, 1)
+	count(had, -1)
+	if slices.ContainsFunc(problems, func(p resolve.Problem) bool { return p.Reason == resolve.ReasonPortInUse }) {
+		o.waiting[key] = struct{}{}
+	} else {
+		delete(o.waiting, key)
+	}
+}
+
+func (o *occupied) count(p hostPort, by int) {
+	before := o.served[p]
+	now := before + by
+	switch {
+	case now == 0:
+		delete(o.served, p)
+		o.ports.Remove(p.protocol, p.port)
+	default:
+		o.served[p] = now
+		o.ports.Add(p.protocol, p.port)
+	}
+	o.dirty = o.dirty || now == 0 || before == 0
+}
+
+// tell lets portWatch know which ports matter, if they are others now.
+func (o *occupied) tell() {
+	if o == nil || !o.dirty {
+		return
+	}
+	o.dirty = false
+	if len(o.waiting) == 0 {
+		clear(o.waited)
+	}
+	if o.watch != nil {
+		o.watch.want(o.ports, slices.Collect(maps.Keys(o.waited)))
+	}
+}
+
+// at finds a socket that the box's own traffic to an address and port would come to.
+func (o *occupied) at(protocol string, addrs []netip.Addr, port uint16) (sockets.Socket, bool) {
+	if !o.looked.Has(protocol, port) {
+		var ports sockets.Ports
+		ports.Add(protocol, port)
+		if o.nodePorts.First <= port && port <= o.nodePorts.Last {
+			ports.AddRange(protocol, o.nodePorts.First, o.nodePorts.Last)
+			o.looked.AddRange(protocol, o.nodePorts.First, o.nodePorts.Last)
+		}
+		o.looked.Add(protocol, port)
+		list, err := o.look(&ports)
+		if err != nil {
+			o.log.Warn("it is not known which programs listen on this host; Services may take ports away from them", "err", err)
+		}
+		o.list = append(o.list, list...)
+	}
+	for _, s := range o.list {
+		if (listener{Socket: s}).covers(protocol, addrs, port) {
+			return s, true
+		}
+	}
+	return sockets.Socket{}, false
+}
+
+// taken is resolve.Facts.Taken.
+func (p *planner) taken(f nft.Family, proto nft.Protocol, at netip.AddrPort) string {
+	o := p.occupied
+	if _, known := protocolsOf[proto.String()]; !known {
+		return ""
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.before.Serves(f, proto, at) || p.compiler.Serves(f, proto, at) {
+		return ""
+	}
+	addrs := p.addresses(f, at.Addr())
+	s, is := o.at(proto.String(), addrs, at.Port())
+	if !is { // newer than what portWatch has found
+		o.present = slices.DeleteFunc(slices.Clone(o.present), func(l listener) bool { return l.covers(proto.String(), addrs, at.Port()) })
+		return ""
+	}
+	port := hostPort{proto.String(), at.Port()}
+	if _, known := o.waited[port]; !known {
+		o.waited[port] = struct{}{}
+		o.dirty = true
+	}
+	who, known := o.names[s]
+	if !known {
+		if len(o.names) > maxNames {
+			clear(o.names)
+		}
+		who = o.owner(s)
+		o.names[s] = who
+	}
+	return listener{s, who}.String()
+}
+
+// addresses returns the addresses that a frontend answers on.
+func (p *planner) addresses(f nft.Family, addr netip.Addr) []netip.Addr {
+	if addr.IsValid() {
+		return []netip.Addr{addr}
+	}
+	return slices.DeleteFunc(slices.Clone(p.host.Box.NodePortAddresses), func(a netip.Addr) bool { return nft.FamilyOf(a) != f })
+}
+
+// heard takes who listens at the ports that Services have or wait for. Those that wait are
+// planned again.
+func (l *Loop) heard(list []listener) {
+	o := l.planner.occupied
+	o.present = list
+	l.planner.again = slices.Sorted(maps.Keys(o.waiting))
+}
+
+// protocolsOf are the protocols that sockets are known of.
+var protocolsOf = map[string]nft.Protocol{"tcp": nft.TCP, "udp": nft.UDP}
+
+// late are the problems of Services at whose node ports, or ports of the host's addresses, programs listen that came later.
+func (p *planner) late() []resolve.Problem {
+	if p.occupied == nil {
+		return nil
+	}
+	var problems []resolve.Problem
+	for _, s := range p.occupied.present {
+		proto, port := protocolsOf[s.Protocol], s.Local.Port()
+		report := func(f nft.Family, at netip.AddrPort, what string) {
+			if p.compiler.Serves(f, proto, at) && s.covers(s.Protocol, p.addresses(f, at.Addr()), port) {
+				problems = append(problems, resolve.Problem{
+					Object: object.ServiceRef(p.claims.Owner(f, proto, at)), Field: "spec.ports", Reason: resolve.ReasonPortInUse, Warning: true,
+					Message: fmt.Sprintf("%s, which is %s of this Service: connections to the host's addresses do not reach it", s, what),
+				})
+			}
+		}
+		for _, f := range nft.Families {
+			report(f, netip.AddrPortFrom(netip.Addr{}, port), fmt.Sprintf("node port %d/%s", port, proto))
+		}
+		for _, addr := range slices.SortedFunc(maps.Keys(p.host.Resolve.Host), netip.Addr.Compare) {
+			report(nft.FamilyOf(addr), netip.AddrPortFrom(addr, port), fmt.Sprintf("%s port %d/%s", addr, port, proto))
+		}
+	}
+	return problems
+}
+
+const (
+	// portWatchEvery is the interval of looks for programs that have begun to listen at a node
+	// port. The kernel has no notification of a bound socket.
+	portWatchEvery = 10 * time.Second
+	// portWatchPause is the least time between two looks: a program may close thousands of
+	// connections a second.
+	portWatchPause = 200 * time.Millisecond
+)
+
+// listener is a socket with the program that it belongs to.
+type listener struct {
+	sockets.Socket
+	owner string // "" when it cannot be seen
+}
+
+// String is "nginx (pid 812) listens on tcp 0.0.0.0:80".
+func (l listener) String() string {
+	return fmt.Sprintf("%s listens on %s", cmp.Or(l.owner, "another program"), l.Socket)
+}
+
+// covers reports whether what is sent to the port of one of the addresses comes to the socket.
+func (l listener) covers(protocol string, addrs []netip.Addr, port uint16) bool {
+	return l.Protocol == protocol && slices.ContainsFunc(addrs, func(a netip.Addr) bool { return l.Covers(netip.AddrPortFrom(a, port)) })
+}
+
+// portWatch looks who listens at the ports that Services have or wait for, in a task of its own:
+// how long that takes depends on the host. It looks when a socket at a port is closed that a
+// Service waits for, which the kernel tells, and now and then for programs that come. Without
+// such ports it does nothing.
+type portWatch struct {
+	look  func(*sockets.Ports) ([]sockets.Socket, error)
+	owner func(sockets.Socket) string
+	// closed signals, until it is stopped, that a socket at one of the ports was closed.
+	closed func(*sockets.Ports) (told <-chan struct{}, stop func() error, err error)
+	log    *slog.Logger
+	found  chan []listener // for the loop: who listens there, whenever that changes
+
+	mu      sync.Mutex
+	ports   sockets.Ports // that Services have
+	waited  []hostPort    // that Services wait for
+	changed chan struct{} // has a value when these are others
+
+	before []listener
+	failed bool // the last look
+	names  map[sockets.Socket]string
+}
+
+func newPortWatch(look func(*sockets.Ports) ([]sockets.Socket, error), owner func(sockets.Socket) string, log *slog.Logger) *portWatch {
+	return &portWatch{
+		look: look, owner: owner, log: log, found: make(chan []listener), changed: make(chan struct{}, 1),
+		closed: func(ports *sockets.Ports) (<-chan struct{}, func() error, error) {
+			c, err := sockets.WatchClosed(ports)
+			if err != nil {
+				return nil, nil, err
+			}
+			return c.C, c.Close, nil
+		},
+	}
+}
+
+// want sets the ports to watch. A program that listens at one of ports already is told of at the
+// next look; one that Services wait for is looked at now.
+func (w *portWatch) want(ports sockets.Ports, waited []hostPort) {
+	slices.SortFunc(waited, func(a, b hostPort) int {
+		return cmp.Or(cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.port, b.port))
+	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.ports.Empty() != ports.Empty() || !slices.Equal(w.waited, waited)
+	w.ports, w.waited = ports, waited
+	if now {
+		select {
+		case w.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (w *portWatch) wanted() (sockets.Ports, []hostPort) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	ports := w.ports
+	for _, p := range w.waited {
+		ports.Add(p.protocol, p.port)
+	}
+	return ports, w.waited
+}
+
+// run watches until ctx is done.
+func (w *portWatch) run(ctx context.Context) error {
+	poll := time.NewTicker(portWatchEvery)
+	poll.Stop()
+	polls := false
+	var watched []hostPort
+	var told <-chan struct{}
+	stop := func() error { return nil }
+	defer func() { _ = stop() }()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.changed:
+		case <-told:
+		case <-poll.C:
+		}
+		ports, waited := w.wanted()
+		if !slices.Equal(waited, watched) { // before the look: what is closed after it is told of
+			_ = stop()
+			told, stop, watched = nil, func() error { return nil }, waited
+			if len(waited) > 0 {
+				told, stop = w.watchClosed(waited)
+			}
+		}
+		if wants := !ports.Empty(); wants != polls {
+			if polls = wants; polls {
+				poll.Reset(portWatchEvery)
+			} else {
+				poll.Stop()
+			}
+		}
+		if list, news := w.seen(&ports, waited); news {
+			select {
+			case w.found <- list:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		select {
+		case <-time.After(portWatchPause):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// watchClosed is closed for the ports that Services wait for. Without it, looking now and then has
+// to do.
+func (w *portWatch) watchClosed(waited []hostPort) (told <-chan struct{}, stop func() error) {
+	var ports sockets.Ports
+	for _, p := range waited {
+		ports.Add(p.protocol, p.port)
+	}
+	told, stop, err := w.closed(&ports)
+	if err != nil {
+		w.log.Debug("the kernel does not report when a port is closed", "err", err, "looksEvery", portWatchEvery)
+		return nil, func() error { return nil }
+	}
+	return told, stop
+}
+
+// seen lists the programs that listen at the ports. It is news when they changed, or when a port
+// that a Service waits for is free.
+func (w *portWatch) seen(ports *sockets.Ports, waited []hostPort) (list []listener, news bool) {
+	var found []sockets.Socket
+	if !ports.Empty() {
+		var err error
+		found, err = w.look(ports)
+		if err != nil {
+			if !w.failed {
+				w.log.Warn("it is not known which programs listen on this host", "err", err)
+			}
+			w.failed = true
+			return nil, false
+		}
+	}
+	w.failed = false
+	names := make(map[sockets.Socket]string, len(found))
+	for _, s := range found {
+		name, known := w.names[s]
+		if !known {
+			name = w.owner(s)
+		}
+		names[s] = name
+		list = append(list, listener{s, name})
+	}
+	w.names = names
+	slices.SortFunc(list, func(a, b listener) int { return a.Compare(b.Socket) })
+	free := slices.ContainsFunc(waited, func(p hostPort) bool {
+		return !slices.ContainsFunc(found, func(s sockets.Socket) bool { return s.Protocol == p.protocol && s.Local.Port() == p.port })
+	})
+	news = free || !slices.Equal(list, w.before)
+	w.before = list
+	return list, news
+}

@@ -1,0 +1,451 @@
+package object
+
+import (
+	"fmt"
+	"time"
+)
+
+// Namespace is core/v1 Namespace.
+type Namespace struct {
+	TypeMeta
+	Metadata ObjectMeta      `json:"metadata"`
+	Spec     NamespaceSpec   `json:"spec,omitzero"`
+	Status   NamespaceStatus `json:"status,omitzero"`
+}
+
+// NamespaceSpec is core/v1 NamespaceSpec.
+type NamespaceSpec struct {
+	Finalizers []string `json:"finalizers,omitempty"`
+}
+
+// NamespaceStatus is core/v1 NamespaceStatus.
+type NamespaceStatus struct {
+	Phase      string               `json:"phase,omitempty"`
+	Conditions []NamespaceCondition `json:"conditions,omitempty"`
+}
+
+// NamespaceCondition is core/v1 NamespaceCondition.
+type NamespaceCondition struct {
+	Type               string     `json:"type"`
+	Status             string     `json:"status"`
+	LastTransitionTime *time.Time `json:"lastTransitionTime,omitempty"`
+	Reason             string     `json:"reason,omitempty"`
+	Message            string     `json:"message,omitempty"`
+}
+
+// NamespaceStatus.Phase.
+const (
+	NamespaceActive      = "Active"
+	NamespaceTerminating = "Terminating"
+)
+
+// finalizerKubernetes in NamespaceSpec.Finalizers keeps a Namespace until its content
+// is gone.
+const finalizerKubernetes = "kubernetes"
+
+func (o *Namespace) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
+func (o *Namespace) GetMeta() *ObjectMeta   { return &o.Metadata }
+
+// DeepCopy implements Object.
+func (o *Namespace) DeepCopy() Object { return deepCopy(o) }
+
+// LabelNamespaceName is on every Namespace and holds its name, for selectors
+// (corev1.LabelMetadataName).
+const LabelNamespaceName = "kubernetes.io/metadata.name"
+
+func defaultNamespaceObject(o *Namespace) {
+	if name := o.Metadata.Name; name != "" {
+		if o.Metadata.Labels == nil {
+			o.Metadata.Labels = map[string]string{}
+		}
+		o.Metadata.Labels[LabelNamespaceName] = name
+	}
+	if o.Status.Phase == "" {
+		o.Status.Phase = NamespaceActive
+	}
+	if len(o.Spec.Finalizers) == 0 && o.Metadata.DeletionTimestamp == nil {
+		o.Spec.Finalizers = []string{finalizerKubernetes}
+	}
+}
+
+// Node has the fields of core/v1 Node that this product reads and writes: for the box it runs on,
+// and for other boxes that users declare.
+type Node struct {
+	TypeMeta
+	Metadata ObjectMeta `json:"metadata"`
+	Spec     NodeSpec   `json:"spec,omitzero"`
+	Status   NodeStatus `json:"status,omitzero"`
+}
+
+// NodeSpec is the part of core/v1 NodeSpec that is read.
+type NodeSpec struct {
+	PodCIDR       string   `json:"podCIDR,omitempty"`
+	PodCIDRs      []string `json:"podCIDRs,omitempty"`
+	ProviderID    string   `json:"providerID,omitempty"`
+	Unschedulable bool     `json:"unschedulable,omitempty"`
+}
+
+// NodeStatus is the part of core/v1 NodeStatus that is read.
+type NodeStatus struct {
+	Conditions []NodeCondition `json:"conditions,omitempty"`
+	Addresses  []NodeAddress   `json:"addresses,omitempty"`
+	NodeInfo   NodeSystemInfo  `json:"nodeInfo,omitzero"`
+}
+
+// NodeCondition is core/v1 NodeCondition.
+type NodeCondition struct {
+	Type               string     `json:"type"`
+	Status             string     `json:"status"`
+	LastHeartbeatTime  *time.Time `json:"lastHeartbeatTime,omitempty"`
+	LastTransitionTime *time.Time `json:"lastTransitionTime,omitempty"`
+	Reason             string     `json:"reason,omitempty"`
+	Message            string     `json:"message,omitempty"`
+}
+
+// NodeAddress is core/v1 NodeAddress.
+type NodeAddress struct {
+	Type    string `json:"type"`
+	Address string `json:"address"`
+}
+
+// NodeSystemInfo is core/v1 NodeSystemInfo.
+type NodeSystemInfo struct {
+	MachineID               string `json:"machineID"`
+	SystemUUID              string `json:"systemUUID"`
+	BootID                  string `json:"bootID"`
+	KernelVersion           string `json:"kernelVersion"`
+	OSImage                 string `json:"osImage"`
+	ContainerRuntimeVersion string `json:"containerRuntimeVersion"`
+	KubeletVersion          string `json:"kubeletVersion"`
+	KubeProxyVersion        string `json:"kubeProxyVersion"`
+	OperatingSystem         string `json:"operatingSystem"`
+	Architecture            string `json:"architecture"`
+}
+
+// NodeAddress.Type.
+const (
+	NodeHostname   = "Hostname"
+	NodeInternalIP = "InternalIP"
+	NodeExternalIP = "ExternalIP"
+)
+
+// NodeReady is the NodeCondition that `kubectl get nodes` shows.
+const NodeReady = "Ready"
+
+// NodeCondition.Status.
+const (
+	ConditionTrue    = "True"
+	ConditionUnknown = "Unknown"
+)
+
+// ReadyOf returns the condition Ready of a Node, nil when it has none.
+func ReadyOf(n *Node) *NodeCondition {
+	for i := range n.Status.Conditions {
+		if n.Status.Conditions[i].Type == NodeReady {
+			return &n.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+func (o *Node) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
+func (o *Node) GetMeta() *ObjectMeta   { return &o.Metadata }
+
+// DeepCopy implements Object.
+func (o *Node) DeepCopy() Object { return deepCopy(o) }
+
+// Event is core/v1 Event: something that happened to an object. It has more than 15 fields:
+// those of Kubernetes.
+type Event struct {
+	TypeMeta
+	Metadata           ObjectMeta       `json:"metadata"`
+	InvolvedObject     ObjectReference  `json:"involvedObject"`
+	Reason             string           `json:"reason,omitempty"`
+	Message            string           `json:"message,omitempty"`
+	Source             EventSource      `json:"source,omitzero"`
+	FirstTimestamp     *time.Time       `json:"firstTimestamp,omitempty"`
+	LastTimestamp      *time.Time       `json:"lastTimestamp,omitempty"`
+	Count              int32            `json:"count,omitempty"`
+	Type               string           `json:"type,omitempty"`
+	EventTime          *MicroTime       `json:"eventTime,omitempty"`
+	Series             *EventSeries     `json:"series,omitempty"`
+	Action             string           `json:"action,omitempty"`
+	Related            *ObjectReference `json:"related,omitempty"`
+	ReportingComponent string           `json:"reportingComponent"`
+	ReportingInstance  string           `json:"reportingInstance"`
+}
+
+// EventSource is core/v1 EventSource.
+type EventSource struct {
+	Component string `json:"component,omitempty"`
+	Host      string `json:"host,omitempty"`
+}
+
+// EventSeries is core/v1 EventSeries and events.k8s.io/v1 EventSeries.
+type EventSeries struct {
+	Count            int32      `json:"count,omitempty"`
+	LastObservedTime *MicroTime `json:"lastObservedTime,omitempty"`
+}
+
+// EventView is events.k8s.io/v1 Event: an Event with other names for its fields. It has more than
+// 15 fields: those of Kubernetes.
+type EventView struct {
+	TypeMeta
+	Metadata                 ObjectMeta       `json:"metadata"`
+	EventTime                *MicroTime       `json:"eventTime,omitempty"`
+	Series                   *EventSeries     `json:"series,omitempty"`
+	ReportingController      string           `json:"reportingController,omitempty"`
+	ReportingInstance        string           `json:"reportingInstance,omitempty"`
+	Action                   string           `json:"action,omitempty"`
+	Reason                   string           `json:"reason,omitempty"`
+	Regarding                ObjectReference  `json:"regarding,omitzero"`
+	Related                  *ObjectReference `json:"related,omitempty"`
+	Note                     string           `json:"note,omitempty"`
+	Type                     string           `json:"type,omitempty"`
+	DeprecatedSource         EventSource      `json:"deprecatedSource,omitzero"`
+	DeprecatedFirstTimestamp *time.Time       `json:"deprecatedFirstTimestamp,omitempty"`
+	DeprecatedLastTimestamp  *time.Time       `json:"deprecatedLastTimestamp,omitempty"`
+	DeprecatedCount          int32            `json:"deprecatedCount,omitempty"`
+}
+
+// Event.Type.
+const (
+	EventNormal  = "Normal"
+	EventWarning = "Warning"
+)
+
+func (o *Event) GetTypeMeta() *TypeMeta     { return &o.TypeMeta }
+func (o *Event) GetMeta() *ObjectMeta       { return &o.Metadata }
+func (o *EventView) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
+func (o *EventView) GetMeta() *ObjectMeta   { return &o.Metadata }
+
+// DeepCopy implements Object.
+func (o *Event) DeepCopy() Object { return deepCopy(o) }
+
+// DeepCopy implements Object.
+func (o *EventView) DeepCopy() Object { return deepCopy(o) }
+
+// View is the event as events.k8s.io/v1 shows it. It shares nothing with the receiver.
+func (o *Event) View() *EventView {
+	c := deepCopy(o)
+	return &EventView{
+		TypeMeta:                 TypeMeta{APIVersion: APIVersionEvents, Kind: KindEvent},
+		Metadata:                 c.Metadata,
+		EventTime:                c.EventTime,
+		Series:                   c.Series,
+		ReportingController:      c.ReportingComponent,
+		ReportingInstance:        c.ReportingInstance,
+		Action:                   c.Action,
+		Reason:                   c.Reason,
+		Regarding:                c.InvolvedObject,
+		Related:                  c.Related,
+		Note:                     c.Message,
+		Type:                     c.Type,
+		DeprecatedSource:         c.Source,
+		DeprecatedFirstTimestamp: c.FirstTimestamp,
+		DeprecatedLastTimestamp:  c.LastTimestamp,
+		DeprecatedCount:          c.Count,
+	}
+}
+
+// Event is the event as core/v1 shows it, the form that is stored. It shares nothing
+// with the receiver.
+func (o *EventView) Event() *Event {
+	c := deepCopy(o)
+	return &Event{
+		TypeMeta:           TypeMeta{APIVersion: APIVersionCore, Kind: KindEvent},
+		Metadata:           c.Metadata,
+		InvolvedObject:     c.Regarding,
+		Reason:             c.Reason,
+		Message:            c.Note,
+		Source:             c.DeprecatedSource,
+		FirstTimestamp:     c.DeprecatedFirstTimestamp,
+		LastTimestamp:      c.DeprecatedLastTimestamp,
+		Count:              c.DeprecatedCount,
+		Type:               c.Type,
+		EventTime:          c.EventTime,
+		Series:             c.Series,
+		Action:             c.Action,
+		Related:            c.Related,
+		ReportingComponent: c.ReportingController,
+		ReportingInstance:  c.ReportingInstance,
+	}
+}
+
+// validateEvent wants an event in the namespace of what it is about; what is about an
+// object without one goes to default (ValidateEventCreate of pkg/apis/core/validation).
+func validateEvent(o *Event) Errors {
+	involved := o.InvolvedObject.Namespace
+	if involved == "" {
+		involved = defaultNamespace
+	}
+	if involved != o.Metadata.Namespace {
+		return invalid(root("involvedObject.namespace"), o.InvolvedObject.Namespace,
+			fmt.Sprintf("does not match event.namespace %q", o.Metadata.Namespace))
+	}
+	return nil
+}
+
+// Lease is coordination.k8s.io/v1 Lease: who does something that only one may do.
+type Lease struct {
+	TypeMeta
+	Metadata ObjectMeta `json:"metadata"`
+	Spec     LeaseSpec  `json:"spec,omitzero"`
+}
+
+// LeaseSpec is coordination.k8s.io/v1 LeaseSpec; the duration is in seconds.
+type LeaseSpec struct {
+	HolderIdentity       *string    `json:"holderIdentity,omitempty"`
+	LeaseDurationSeconds *int32     `json:"leaseDurationSeconds,omitempty"`
+	AcquireTime          *MicroTime `json:"acquireTime,omitempty"`
+	RenewTime            *MicroTime `json:"renewTime,omitempty"`
+	LeaseTransitions     *int32     `json:"leaseTransitions,omitempty"`
+	Strategy             *string    `json:"strategy,omitempty"`
+	PreferredHolder      *string    `json:"preferredHolder,omitempty"`
+}
+
+func (o *Lease) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
+func (o *Lease) GetMeta() *ObjectMeta   { return &o.Metadata }
+
+// DeepCopy implements Object.
+func (o *Lease) DeepCopy() Object { return deepCopy(o) }
+
+func validateLease(o *Lease) Errors {
+	at := specPath
+	var errs Errors
+	if seconds := o.Spec.LeaseDurationSeconds; seconds != nil && *seconds <= 0 {
+		errs = append(errs, invalid(at.child("leaseDurationSeconds"), *seconds, "must be greater than 0")...)
+	}
+	if transitions := o.Spec.LeaseTransitions; transitions != nil && *transitions < 0 {
+		errs = append(errs, invalid(at.child("leaseTransitions"), *transitions, "must be greater than or equal to 0")...)
+	}
+	return errs
+}
+
+// The SelfSubject reviews are questions that a client asks about itself: created,
+// answered at once, and never stored. Their metadata stays empty.
+
+// SelfSubjectAccessReview is authorization.k8s.io/v1 SelfSubjectAccessReview: may I
+// do this?
+type SelfSubjectAccessReview struct {
+	TypeMeta
+	Metadata ObjectMeta                  `json:"metadata"`
+	Spec     SelfSubjectAccessReviewSpec `json:"spec"`
+	Status   SubjectAccessReviewStatus   `json:"status,omitzero"`
+}
+
+// SelfSubjectAccessReviewSpec is authorization.k8s.io/v1 SelfSubjectAccessReviewSpec:
+// exactly one of its fields is set.
+type SelfSubjectAccessReviewSpec struct {
+	ResourceAttributes    *ResourceAttributes    `json:"resourceAttributes,omitempty"`
+	NonResourceAttributes *NonResourceAttributes `json:"nonResourceAttributes,omitempty"`
+}
+
+// ResourceAttributes is authorization.k8s.io/v1 ResourceAttributes; "*" is any.
+type ResourceAttributes struct {
+	Namespace   string `json:"namespace,omitempty"`
+	Verb        string `json:"verb,omitempty"`
+	Group       string `json:"group,omitempty"`
+	Version     string `json:"version,omitempty"`
+	Resource    string `json:"resource,omitempty"`
+	Subresource string `json:"subresource,omitempty"`
+	Name        string `json:"name,omitempty"`
+}
+
+// NonResourceAttributes is authorization.k8s.io/v1 NonResourceAttributes.
+type NonResourceAttributes struct {
+	Path string `json:"path,omitempty"`
+	Verb string `json:"verb,omitempty"`
+}
+
+// SubjectAccessReviewStatus is authorization.k8s.io/v1 SubjectAccessReviewStatus.
+type SubjectAccessReviewStatus struct {
+	Allowed         bool   `json:"allowed"`
+	Denied          bool   `json:"denied,omitempty"`
+	Reason          string `json:"reason,omitempty"`
+	EvaluationError string `json:"evaluationError,omitempty"`
+}
+
+// SelfSubjectRulesReview is authorization.k8s.io/v1 SelfSubjectRulesReview: what may
+// I do?
+type SelfSubjectRulesReview struct {
+	TypeMeta
+	Metadata ObjectMeta                 `json:"metadata"`
+	Spec     SelfSubjectRulesReviewSpec `json:"spec"`
+	Status   SubjectRulesReviewStatus   `json:"status,omitzero"`
+}
+
+// SelfSubjectRulesReviewSpec is authorization.k8s.io/v1 SelfSubjectRulesReviewSpec.
+type SelfSubjectRulesReviewSpec struct {
+	Namespace string `json:"namespace,omitempty"`
+}
+
+// SubjectRulesReviewStatus is authorization.k8s.io/v1 SubjectRulesReviewStatus.
+type SubjectRulesReviewStatus struct {
+	ResourceRules    []ResourceRule    `json:"resourceRules"`
+	NonResourceRules []NonResourceRule `json:"nonResourceRules"`
+	Incomplete       bool              `json:"incomplete"`
+	EvaluationError  string            `json:"evaluationError,omitempty"`
+}
+
+// ResourceRule is authorization.k8s.io/v1 ResourceRule.
+type ResourceRule struct {
+	Verbs         []string `json:"verbs"`
+	APIGroups     []string `json:"apiGroups,omitempty"`
+	Resources     []string `json:"resources,omitempty"`
+	ResourceNames []string `json:"resourceNames,omitempty"`
+}
+
+// NonResourceRule is authorization.k8s.io/v1 NonResourceRule.
+type NonResourceRule struct {
+	Verbs           []string `json:"verbs"`
+	NonResourceURLs []string `json:"nonResourceURLs,omitempty"`
+}
+
+// SelfSubjectReview is authentication.k8s.io/v1 SelfSubjectReview: who am I?
+type SelfSubjectReview struct {
+	TypeMeta
+	Metadata ObjectMeta              `json:"metadata"`
+	Status   SelfSubjectReviewStatus `json:"status,omitzero"`
+}
+
+// SelfSubjectReviewStatus is authentication.k8s.io/v1 SelfSubjectReviewStatus.
+type SelfSubjectReviewStatus struct {
+	UserInfo UserInfo `json:"userInfo,omitzero"`
+}
+
+// UserInfo is authentication.k8s.io/v1 UserInfo.
+type UserInfo struct {
+	Username string   `json:"username,omitempty"`
+	UID      string   `json:"uid,omitempty"`
+	Groups   []string `json:"groups,omitempty"`
+}
+
+func (o *SelfSubjectAccessReview) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
+func (o *SelfSubjectAccessReview) GetMeta() *ObjectMeta   { return &o.Metadata }
+func (o *SelfSubjectRulesReview) GetTypeMeta() *TypeMeta  { return &o.TypeMeta }
+func (o *SelfSubjectRulesReview) GetMeta() *ObjectMeta    { return &o.Metadata }
+func (o *SelfSubjectReview) GetTypeMeta() *TypeMeta       { return &o.TypeMeta }
+func (o *SelfSubjectReview) GetMeta() *ObjectMeta         { return &o.Metadata }
+
+// DeepCopy implements Object.
+func (o *SelfSubjectAccessReview) DeepCopy() Object { return deepCopy(o) }
+
+// DeepCopy implements Object.
+func (o *SelfSubjectRulesReview) DeepCopy() Object { return deepCopy(o) }
+
+// DeepCopy implements Object.
+func (o *SelfSubjectReview) DeepCopy() Object { return deepCopy(o) }
+
+// validateAccessReview wants one question (ValidateSelfSubjectAccessReviewSpec of
+// pkg/apis/authorization/validation).
+func validateAccessReview(o *SelfSubjectAccessReview) Errors {
+	spec := &o.Spec
+	switch {
+	case spec.ResourceAttributes != nil && spec.NonResourceAttributes != nil:
+		return invalid(specPath.child("nonResourceAttributes"), spec.NonResourceAttributes, "cannot be specified in combination with resourceAttributes")
+	case spec.ResourceAttributes == nil && spec.NonResourceAttributes == nil:
+		return invalid(specPath.child("resourceAttributes"), spec.NonResourceAttributes, "exactly one of nonResourceAttributes or resourceAttributes must be specified")
+	}
+	return nil
+}
