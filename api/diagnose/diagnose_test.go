@@ -421,6 +421,21 @@ func Test814_explain_takes_the_verdict(t *testing.T) {
 	}
 }
 
+// A probe connects over TCP, so it shows nothing about other ports: each has a note, and no finding that is good or bad.
+func TestProbeNamesWhatItLeavesOut(t *testing.T) {
+	for _, probed := range []bool{true, false} {
+		got := text(diagnose.Service(facts(func(f *diagnose.Facts) {
+			f.Service.Spec.Ports[0].Protocol, f.State = object.ProtocolUDP, state("10.96.0.10:80")
+			if probed {
+				f.Probed = []wire.Probed{}
+			}
+		})))
+		if strings.Contains(got, "port 80/UDP was not probed") != probed {
+			t.Errorf("probed %t:\n%s", probed, got)
+		}
+	}
+}
+
 // A port that is refused is recognized by the Reason and the field, whatever the words are; those of another port do not count.
 func TestRefusalsAreRecognizedByTheirReason(t *testing.T) {
 	for field, own := range map[string]bool{"spec.ports[0]": true, "spec.ports[1]": false, "metadata.annotations[svcctl.io/tls-secret]": true,

@@ -54,8 +54,11 @@ func (d *diagnosis) health() {
 			}
 		}
 		d.healthOf(fmt.Sprintf("port %d/%s", port.Port, port.Protocol), checked, up, down, silent)
-		if port.Protocol == object.ProtocolTCP {
+		switch {
+		case port.Protocol == object.ProtocolTCP:
 			d.withoutCheck(port, checked, dead, ejected)
+		case d.Probed != nil:
+			d.add(Note, "svcctl.io/health-check has its servers asked in their own protocol: `svcctl explain svcctl.io/health-check`", "port %d/%s was not probed: only a connection of TCP shows whether an endpoint accepts", port.Port, port.Protocol)
 		}
 		if checked == 0 && len(lines) > 0 {
 			d.add(Doubt, "", "port %d/%s has endpoints that are taken out", port.Port, port.Protocol)

@@ -202,7 +202,7 @@ func (p *program) explainFacts(ctx context.Context, v *verb, c *client.Client, f
 		if err != nil {
 			return err
 		}
-		f.Probed = probes.Endpoints
+		f.Probed = append([]wire.Probed{}, probes.Endpoints...) // not nil: it was asked for
 	}
 	// Rates need two looks: this one and an earlier one of another viewer. Without it they are
 	// absent.
