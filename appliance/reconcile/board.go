@@ -28,7 +28,6 @@ type Board struct {
 	mu         sync.Mutex
 	status     wire.Status    // without its problems, and their groups
 	reporter   *Reporter      // nil: nothing was published
-	packaged   bool           // set with reporter
 	unstored   manifest.Files // documents of files that could not be stored; nil: all are
 	failure    error          // why what was accepted is not in the kernel
 	programmed uint64         // every change up to this revision is in the kernel
