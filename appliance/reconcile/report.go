@@ -239,8 +239,20 @@ func (r *Reporter) list(packaged wire.Packaged) ([]wire.Problem, []wire.ProblemG
 	return have.problems, have.groups
 }
 
-// tell logs the problems that are over and those that came up, and has Events made of them.
+// tell logs the problems that are over and those that came up, and has Events made of them. One with a cause outside, of which the
+// message alone differs, goes on: an endpoint may fail in other ways by turns.
 func (r *Reporter) tell(over, new []manifest.Problem) {
+	ends := map[manifest.Problem]bool{}
+	wordless := func(p manifest.Problem) manifest.Problem { p.Message = ""; return p }
+	for _, p := range over {
+		ends[wordless(p)] = p.Cause != ""
+	}
+	goesOn := map[manifest.Problem]bool{}
+	new = slices.DeleteFunc(new, func(p manifest.Problem) bool {
+		goesOn[wordless(p)] = ends[wordless(p)]
+		return ends[wordless(p)]
+	})
+	over = slices.DeleteFunc(over, func(p manifest.Problem) bool { return goesOn[wordless(p)] })
 	for _, list := range [][]manifest.Problem{over, new} {
 		slices.SortFunc(list, func(a, b manifest.Problem) int { return compareProblems(wireProblem(a), wireProblem(b)) })
 	}

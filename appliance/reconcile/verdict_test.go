@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/apiserver"
@@ -24,6 +25,7 @@ import (
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/appliance/verdict"
+	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -378,4 +380,30 @@ func scraped(t *testing.T, r *rig) string {
 	w := httptest.NewRecorder()
 	r.metrics.Handler(r.board, nil).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	return w.Body.String()
+}
+
+// An endpoint that fails in two ways by turns is one problem in the log, from its begin to its end.
+func TestRewordedProblemGoesOn(t *testing.T) {
+	var logged strings.Builder
+	r := NewReporter(slog.New(slog.NewTextHandler(&logged, nil)), func(object.Ref) (string, int) { return "", 0 }, nil, nil)
+	now := time.Unix(1_700_000_000, 0)
+	turn := func(messages ...string) {
+		var problems []resolve.Problem
+		for _, m := range messages {
+			problems = append(problems, resolve.Problem{Object: object.Ref{Kind: object.KindService, Namespace: "shop", Name: "web"}, Reason: "EndpointSilent", Message: m, Cause: "10.1.2.12:8080"})
+		}
+		r.fromServices("test", problems)
+		r.flush(now, func(*manifest.Problem) time.Time { return time.Time{} })
+		now = now.Add(time.Second)
+	}
+	turn("no answer")
+	turn("no route to host")
+	turn("no answer")
+	if n := strings.Count(logged.String(), "\n"); n != 1 {
+		t.Errorf("%d lines:\n%s", n, logged.String())
+	}
+	turn()
+	if n := strings.Count(logged.String(), "problem is over"); n != 1 {
+		t.Errorf("it is over %d times:\n%s", n, logged.String())
+	}
 }

@@ -162,7 +162,7 @@ func TestList(t *testing.T) {
 			})
 			b.do(chromedp.Click("input[name=problems]"), chromedp.Click("form.filter button"))
 			b.becomes(func() error {
-				if got := names(); !slices.Equal(got, []string{"default/outside"}) {
+				if got := names(); !slices.Equal(got, []string{"default/dark", "default/empty", "default/outside"}) {
 					return fmt.Errorf("with problems are %q", got)
 				}
 				return nil
