@@ -204,7 +204,7 @@ func (f *file) problem() *manifest.Problem {
 	default:
 		return nil
 	}
-	if f.good != nil {
+	if f.good.HasObjects() {
 		p.Message += "; its last good content stays in force"
 	} else {
 		p.Message += "; there is no earlier good content of it"

@@ -22,8 +22,16 @@ func translate(t *testing.T, h *netlab.Host, n int) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	endpoint := netip.MustParseAddr("10.180.0.1")
 	for i := range n {
+		translateOne(t, s, i)
+	}
+}
+
+// translateOne makes an entry as translate does, and deletes it.
+func translateOne(t *testing.T, s *socket, i int) {
+	t.Helper()
+	endpoint := netip.MustParseAddr("10.180.0.1")
+	{
 		client, vip := netip.AddrPortFrom(addrOf(0x0a000000+i), 40000), netip.AddrPortFrom(addrOf(0xac1e0029), 53)
 		var w writer
 		w.begin(messageNew, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, s.Sequence(1), unix.AF_INET)
@@ -120,6 +128,35 @@ func TestEvents(t *testing.T) {
 	_ = events.Close()
 	if err := <-closed; !errors.Is(err, os.ErrClosed) {
 		t.Errorf("closed while somebody waits: %v", err)
+	}
+}
+
+// Test876_events_that_never_end: a reader that events come faster to than it reads them goes on after a bound, and is not lost to those
+// who wait for what it has.
+func Test876_events_that_never_end(t *testing.T) {
+	h := netlab.New(t).Host("box")
+	events, err := Listen(h.Namespace())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Close()
+	s, err := dial(h.Namespace())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	translateOne(t, s, 0)
+	read := 0
+	if _, err := events.Read(time.Now(), func(*Event) {
+		if read++; read > 2*readAtOnce {
+			return
+		}
+		translateOne(t, s, read) // the next one is there before this one is done
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if read > readAtOnce || read < 1000 {
+		t.Errorf("%d events are read at once, %d are the most", read, readAtOnce)
 	}
 }
 

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"testing"
@@ -85,5 +86,57 @@ func TestOnlyForTheBox(t *testing.T) {
 	box.Sysctl("net.ipv4.conf.all.route_localnet", "1")
 	if _, err := neighbor.Ask(TCP, helperAt); err != nil {
 		t.Errorf("the neighbor's packets do not even arrive: %v", err)
+	}
+}
+
+// Test879_an_interface_takes_no_answers: a pause ends the answers that wait for room in the queue of an interface.
+func Test879_an_interface_takes_no_answers(t *testing.T) {
+	lab := netlab.New(t)
+	box := lab.Host("box")
+	lab.Segment("lan").Attach(box, "eth0", "10.9.0.1/24").Attach(lab.Host("client"), "eth0", "10.9.0.2/24")
+	for _, line := range [][]string{
+		{"ip", "neigh", "add", "10.9.0.2", "lladdr", "02:00:00:00:00:09", "dev", "eth0", "nud", "permanent"},
+		{"tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "8bit", "burst", "200", "limit", "1000000"},
+	} {
+		if _, text, err := box.Run(line[0], line[1:]...); err != nil {
+			t.Fatalf("%v: %v: %s", line, err, text)
+		}
+	}
+	at, client := netip.MustParseAddrPort("10.9.0.1:5300"), netip.MustParseAddrPort("10.9.0.2:4000")
+	r := newRelay(slog.New(slog.DiscardHandler), nil, quick())
+	port := r.newUDPPort(Port{ID: "x", Listen: at, Protocol: UDP, Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.9.0.1:5301")}})
+	var l *udpListener
+	if err := box.Do(func() (err error) {
+		endpoint, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(port.port.Endpoints[0]))
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { _ = endpoint.Close() })
+		if l, err = r.listenUDP(at, nil, r.log, func(netip.AddrPort) (*udpPort, netip.AddrPort, error) { return port, at, nil }); err != nil {
+			return err
+		}
+		if err := l.socket.SetWriteBuffer(1); err != nil {
+			return err
+		}
+		return l.forward([]byte("x"), client, 0)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.close(); r.tasks.Wait() })
+	l.mu.Lock()
+	f := l.flows[client]
+	l.mu.Unlock()
+	done := make(chan error, 1)
+	go func() {
+		for range 20 { // the least buffer has room for fewer
+			l.answer(f, []byte("y"))
+		}
+		done <- nil
+	}()
+	l.pause()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		t.Error("answers still wait")
 	}
 }

@@ -186,11 +186,11 @@ func claimOf(p *nft.ServicePort, fe *nft.Frontend) claimed {
 	return claimed{fe.Addr, p.Family, p.Protocol, fe.Port}
 }
 
-// NameHolders names the Service whose cluster IP an endpoint in a service range is. The problems given are changed.
-func (c *Claims) NameHolders(problems []Problem) {
+// NameHolders names the Service whose cluster IP an endpoint of a Service in a service range is. The problems given are changed.
+func (c *Claims) NameHolders(service string, problems []Problem) {
 	for i := range problems {
 		if holders := c.loops.vips.of(problems[i].Endpoint); problems[i].Endpoint.IsValid() && len(holders) > 0 {
-			problems[i].Message = vipAsEndpoint(problems[i].Endpoint, "the cluster IP", holders[0])
+			problems[i].Message = vipAsEndpoint(problems[i].Endpoint, "the cluster IP", holders[0], service)
 		}
 	}
 }
@@ -285,7 +285,11 @@ func (c *Claims) refusal(service string, p *nft.ServicePort, fe *nft.Frontend) s
 	what := fmt.Sprintf("node port %d/%s", fe.Port, p.Protocol)
 	if fe.Addr.IsValid() {
 		what = fmt.Sprintf("%s port %s/%s", fe.Addr, fe.PortText(), p.Protocol)
-		if owner := c.loops.endpointOf(fe.Addr); owner != "" {
+		switch owner := c.loops.endpointOf(fe.Addr); owner {
+		case "":
+		case service:
+			return fmt.Sprintf("%s is not served for this Service: %s is an endpoint of it too; choose another address, or name its servers by theirs", what, fe.Addr)
+		default:
 			return fmt.Sprintf("%s is not served for this Service: %s was an endpoint of Service %s before, which stays; choose another address", what, fe.Addr, owner)
 		}
 		asked, asks := c.claimantOf(service, p, fe)

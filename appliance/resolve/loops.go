@@ -271,7 +271,7 @@ func (l *loops) cut(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePort,
 	for _, addr := range sortedOnce(looping) {
 		owner := l.vips.of(addr)[0]
 		problems = append(problems, Problem{Object: ref, Reason: "BadEndpointAddress", Warning: true,
-			Message: vipAsEndpoint(addr, "an address", owner)})
+			Message: vipAsEndpoint(addr, "an address", owner, ref.Key())})
 	}
 	ports = slices.Clone(ports)
 	for i := range ports {
@@ -288,7 +288,10 @@ func (l *loops) cut(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePort,
 	return ports, problems
 }
 
-// vipAsEndpoint describes an endpoint that is an address of a Service.
-func vipAsEndpoint(addr netip.Addr, kind, owner string) string {
+// vipAsEndpoint describes an endpoint of a Service that is an address of a Service.
+func vipAsEndpoint(addr netip.Addr, kind, owner, of string) string {
+	if owner == of {
+		return fmt.Sprintf("endpoint %s is left out: it is %s of its own Service, and connections would come back to the box: name the addresses of the servers", addr, kind)
+	}
 	return fmt.Sprintf("endpoint %s is left out: it is %s of Service %s, and connections would come back to the box: name the endpoints of that Service, or make this one an ExternalName", addr, kind, owner)
 }

@@ -78,7 +78,7 @@ func TestEndpointsThatLeadBack(t *testing.T) {
 	named := func(want string) {
 		t.Helper()
 		problems := []Problem{{Message: "in the range", Endpoint: at}, {Message: "other"}}
-		if c.NameHolders(problems); !strings.Contains(problems[0].Message, want) || problems[1].Message != "other" {
+		if c.NameHolders("default/front", problems); !strings.Contains(problems[0].Message, want) || problems[1].Message != "other" {
 			t.Errorf("problems %v, want %q", problems, want)
 		}
 	}

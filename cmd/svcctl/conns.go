@@ -59,18 +59,15 @@ func (p *program) runConns(ctx context.Context, v *verb, args []string) error {
 	if o := v.option("kill"); o.isSet() {
 		return p.killConn(ctx, v, o.text(), args)
 	}
-	of, err := p.trafficOf(v, args)
+	limit, err := wire.ParseBounded(v.option("limit").text(), 0, mostConnections)
 	if err != nil {
-		return err
-	}
-	q := wire.ConnectionsQuery{Namespace: of.Namespace, Service: of.Name, Endpoint: v.option("endpoint").text(), Client: v.option("client").text()}
-	if q.Limit, err = wire.ParseBounded(v.option("limit").text(), 0, mostConnections); err != nil {
 		return usagef("--limit %w", err)
 	}
-	appliance, err := p.client(v)
+	appliance, of, err := p.trafficOf(ctx, v, args)
 	if err != nil {
 		return err
 	}
+	q := wire.ConnectionsQuery{Namespace: of.Namespace, Service: of.Name, Endpoint: v.option("endpoint").text(), Client: v.option("client").text(), Limit: limit}
 	list, err := client.Call(ctx, appliance, wire.GetConnections, q)
 	if err != nil {
 		return err
@@ -113,29 +110,33 @@ func (p *program) killConn(ctx context.Context, v *verb, text string, args []str
 		killed.ID, killed.Client, killed.To, killed.Endpoint, killed.Namespace, killed.Service))
 }
 
-// trafficOf returns the Services that a verb is about: those of a namespace, of all, or one.
-func (p *program) trafficOf(v *verb, args []string) (of wire.ObjectQuery, err error) {
+// trafficOf returns the appliance and the Services that a verb is about: those of a namespace, of all, or one, which exists.
+func (p *program) trafficOf(ctx context.Context, v *verb, args []string) (c *client.Client, of wire.ObjectQuery, err error) {
 	all := v.option("all-namespaces").on()
 	if len(args) == 0 {
 		if !all {
 			of.Namespace = p.namespace(v)
 		}
-		return of, nil
+		c, err = p.client(v)
+		return c, of, err
 	}
 	if len(args) == 1 && !strings.Contains(args[0], "/") {
 		args = []string{"svc/" + args[0]}
 	}
 	what, err := targets(args, p.namespace(v))
 	if err != nil {
-		return of, err
+		return nil, of, err
 	}
 	if len(what) > 1 || what[0].kind.Plural != "services" || what[0].name == "" {
-		return of, usagef("%s takes one Service, as svc/web, or none", v.name)
+		return nil, of, usagef("%s takes one Service, as svc/web, or none", v.name)
 	}
 	if all {
-		return of, usagef("%s: a name is in one namespace: give -n NAMESPACE, not -A", what[0])
+		return nil, of, usagef("%s: a name is in one namespace: give -n NAMESPACE, not -A", what[0])
 	}
-	return wire.ObjectQuery{Namespace: what[0].namespace, Name: what[0].name}, nil
+	if c, err = p.client(v); err == nil {
+		_, err = c.Get(ctx, what[0].path(), nil)
+	}
+	return c, wire.ObjectQuery{Namespace: what[0].namespace, Name: what[0].name}, err
 }
 
 // connsTable is the connections for people.

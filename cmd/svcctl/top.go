@@ -54,7 +54,7 @@ node ports on loopback addresses are not among them.`,
 			{"Endpoints that do not answer.", "svcctl top -A --once --endpoints --by unanswered"},
 		},
 		exits: `  0  done
-  1  refused
+  1  the Service does not exist, or the appliance refused
   2  wrong usage or configuration
   3  the appliance cannot be reached`,
 		run: p.runTop,
@@ -73,19 +73,16 @@ func (p *program) runTop(ctx context.Context, v *verb, args []string) error {
 	if len(o.Filter) > wire.MaxTrafficFilter {
 		return usagef("--filter: it is %d bytes long, %d is the most", len(o.Filter), wire.MaxTrafficFilter)
 	}
-	of, err := p.trafficOf(v, args)
-	if err != nil {
-		return err
-	}
-	named := of.Name != ""
+	named := len(args) > 0
 	if o.Clients && !named {
 		return usagef("--clients are those of one Service: name it, as in `svcctl top svc/web --clients`")
 	}
 	o.Endpoints = v.option("endpoints").on() || named && !o.Clients
+	var err error
 	if o.Limit, err = wire.ParseBounded(v.option("limit").text(), 0, 10_000); err != nil {
 		return usagef("--limit %w", err)
 	}
-	c, err := p.client(v)
+	c, of, err := p.trafficOf(ctx, v, args)
 	if err != nil {
 		return err
 	}

@@ -438,6 +438,11 @@ func (f *File) Names() (names []object.Ref, ok bool) {
 	return f.seal.names, true
 }
 
+// HasObjects reports whether some document is an object that can be used. A nil File has none.
+func (f *File) HasObjects() bool {
+	return f != nil && (len(f.Documents) > 0 || f.seal != nil && len(f.seal.names) > 0)
+}
+
 // Opened is the decoded File. Of a sealed one that cannot be read it has no documents.
 func (f *File) Opened() *File {
 	if f.seal == nil {

@@ -1,8 +1,14 @@
 package neighbor
 
 import (
+	"log/slog"
+	"net"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/appliance/netlab"
 )
 
 // A port that may not speak sends nothing, though its machine would, and looks again soon.
@@ -81,5 +87,52 @@ func TestContest(t *testing.T) {
 		r.setPassive(r.now, true)
 		r.setPassive(r.now, false)
 		is("given anew", false)
+	}
+}
+
+// Test878_an_interface_takes_no_frames: a queue that does not empty delays an announcer by no more than its patience with each frame.
+func Test878_an_interface_takes_no_frames(t *testing.T) {
+	lab := netlab.New(t)
+	h := lab.Host("box")
+	lab.Segment("lan").Attach(h, "eth0", "192.0.2.1/24").Attach(lab.Host("other"), "eth0", "192.0.2.2/24")
+	if _, text, err := h.Run("tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "8bit", "burst", "200", "limit", "1000000"); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	done := make(chan error, 1)
+	if err := h.Do(func() error {
+		ifi, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		p, err := Open(ifi, nil, slog.New(slog.DiscardHandler), func() {}, nil)
+		if err != nil {
+			return err
+		}
+		t.Cleanup(p.Close)
+		raw, err := p.arp.SyscallConn()
+		if err != nil {
+			return err
+		}
+		var full error
+		if err := raw.Control(func(fd uintptr) { full = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, 1) }); err != nil || full != nil {
+			t.Fatal(err, full)
+		}
+		go func() {
+			p.do(func(time.Time) (frames [][]byte) {
+				for range 20 { // the least buffer has room for fewer
+					frames = append(frames, ask(vips[0]))
+				}
+				return frames
+			})
+			done <- nil
+		}()
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		t.Error("frames are still being sent")
 	}
 }
