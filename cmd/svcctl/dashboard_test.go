@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/appliance/netlab"
 )
 
 // The door lets in the browser that has the code, once, and no other.
@@ -73,4 +75,41 @@ func TestDashboardDoor(t *testing.T) {
 	now = now.Add(codeLife + time.Second)
 	d = late
 	wants("a code of a minute ago", ask("GET", strings.TrimPrefix(late.link(), "http://127.0.0.1:8790"), nil), http.StatusForbidden)
+}
+
+// ending ends a context when something is written to it.
+type ending struct {
+	text string
+	end  context.CancelFunc
+}
+
+func (e *ending) Write(text []byte) (int, error) {
+	e.text += string(text)
+	e.end()
+	return len(text), nil
+}
+
+// Test877_dashboard_without_IPv4: a box whose loopback has no IPv4 address opens the dashboard on ::1.
+func Test877_dashboard_without_IPv4(t *testing.T) {
+	h := netlab.New(t).Host("box")
+	b := newBox(t)
+	for _, want := range []string{"Open http://127.0.0.1:", "Open http://[::1]:"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		out, code := &ending{end: cancel}, 0
+		b.stdout = out
+		b.err.Reset()
+		if err := h.Do(func() error {
+			code = b.main(ctx, []string{"dashboard", "--port", "0", "--no-browser"})
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		if code != exitDone || !strings.HasPrefix(out.text, want) {
+			t.Errorf("exit %d, %q, %q, want %q", code, out.text, b.err.String(), want)
+		}
+		if strings.Contains(want, "127") {
+			h.RemoveAddr("lo", "127.0.0.1/8")
+		}
+	}
 }
