@@ -155,12 +155,12 @@ func certified(t *testing.T, h *netlab.Host, port uint16, certificate *tls.Certi
 	}
 	for _, f := range families {
 		var listener net.Listener
-		if err := h.Do(func() (err error) {
-			listener, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(f.on(port, h)[0]))
-			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
+		eventually(t, time.Minute, func() error { // a process that another test forks holds closed sockets until it is executed
+			return h.Do(func() (err error) {
+				listener, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(f.on(port, h)[0]))
+				return err
+			})
+		})
 		go func() { _ = server.ServeTLS(listener, "", "") }()
 	}
 	t.Cleanup(func() { _ = server.Close() })
