@@ -43,22 +43,23 @@ type rival struct {
 	priority     uint8
 	link         string
 	since, heard time.Time
+	gap          time.Duration // without an advert, after which it is none
 	told         bool
 }
 
-// rivalry is for how long a box is a rival before that is a problem, and the time without an advert after which it is none.
+// rivalry is for how long a box is a rival before that is a problem, and the least rival.gap, which is three intervals of its adverts.
 const rivalry = 3 * time.Second
 
 func (r *rival) note(now time.Time, a *vrrp.Advert, link string) {
-	if r.at != a.Source || now.Sub(r.heard) >= rivalry {
+	if r.at != a.Source || now.Sub(r.heard) >= r.gap {
 		*r = rival{since: now}
 	}
-	r.at, r.priority, r.link, r.heard = a.Source, a.Priority, link, now
+	r.at, r.priority, r.link, r.heard, r.gap = a.Source, a.Priority, link, now, max(rivalry, 3*a.Interval)
 }
 
 // lasts reports whether there is a rival, and for how long there is one.
 func (r *rival) lasts(now time.Time) bool {
-	return r.at.IsValid() && now.Sub(r.heard) < rivalry && r.heard.Sub(r.since) >= rivalry
+	return r.at.IsValid() && now.Sub(r.heard) < r.gap && r.heard.Sub(r.since) >= rivalry
 }
 
 // others has the addresses in the adverts of the box that answers.

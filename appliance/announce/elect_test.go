@@ -195,4 +195,11 @@ func Test784_rival_of_the_active_box(t *testing.T) {
 	if r.note(at.Add(14*time.Second), &other, "eth0"); r.lasts(at.Add(14 * time.Second)) {
 		t.Error("a box that was just heard is one at once")
 	}
+	slow := rival{}
+	a.Interval = 5 * time.Second // as of a pair with --interval 5s, or of a busy box
+	slow.note(at, &a, "eth0")
+	slow.note(at.Add(5*time.Second), &a, "eth0")
+	if !slow.lasts(at.Add(9*time.Second)) || slow.lasts(at.Add(20*time.Second)) {
+		t.Error("a box with an interval of 5 s is no rival after two adverts, or one without adverts")
+	}
 }
