@@ -14,8 +14,9 @@ import (
 type Changes interface {
 	// Begin begins a trial, or moves the end of the one that is under way.
 	Begin(ctx context.Context, user string, files bool, after time.Duration) (wire.Trial, error)
-	// Confirm ends the trial and keeps its changes; Back undoes them.
-	Confirm(ctx context.Context, q wire.ConfirmQuery) (wire.Trial, error)
+	// Confirm ends the trial and keeps its changes; Back undoes them. With unchanged only the trial of that ID ends, while it has no
+	// change.
+	Confirm(ctx context.Context, unchanged string) (wire.Trial, error)
 	Back(ctx context.Context) (wire.RolledBack, error)
 	// Rollback restores the objects of a revision, for a user with the User-Agent agent.
 	Rollback(ctx context.Context, q wire.RollbackQuery, user, agent string) (wire.RolledBack, error)
@@ -42,12 +43,16 @@ func (s *Server) beginTrial(r *http.Request, q wire.TrialQuery) (wire.Trial, err
 	return t, err
 }
 
-func (s *Server) confirmTrial(r *http.Request, q wire.ConfirmQuery) (wire.Trial, error) {
-	t, err := s.cfg.Changes.Confirm(r.Context(), q)
+func (s *Server) confirmTrial(r *http.Request, _ wire.None) (wire.Trial, error) {
+	t, err := s.cfg.Changes.Confirm(r.Context(), "")
 	if err == nil {
 		s.log.Info("the trial is confirmed", "objects", len(t.Objects), "files", len(t.Files), "user", userOf(r))
 	}
 	return t, err
+}
+
+func (s *Server) endTrial(r *http.Request, q wire.EndQuery) (wire.Trial, error) {
+	return s.cfg.Changes.Confirm(r.Context(), q.ID)
 }
 
 func (s *Server) undoTrial(r *http.Request, _ wire.None) (wire.RolledBack, error) {

@@ -258,6 +258,7 @@ func (s *Server) Handler() http.Handler {
 	if s.cfg.Changes != nil {
 		route(mux, wire.BeginTrial, s.beginTrial)
 		route(mux, wire.ConfirmTrial, s.confirmTrial)
+		route(mux, wire.EndTrial, s.endTrial)
 		route(mux, wire.UndoTrial, s.undoTrial)
 		route(mux, wire.Rollback, s.rollback)
 		operation(mux, wire.Export.Operation, s.unhurried(http.HandlerFunc(s.export)))

@@ -87,12 +87,12 @@ func (c changes) Begin(ctx context.Context, user string, files bool, after time.
 }
 
 // Confirm implements api.Changes.
-func (c changes) Confirm(ctx context.Context, q wire.ConfirmQuery) (t wire.Trial, err error) {
+func (c changes) Confirm(ctx context.Context, unchanged string) (t wire.Trial, err error) {
 	if err := c.a.store.Fresh(ctx); err != nil { // another box may have begun it just now
 		return t, failureOf(err)
 	}
 	err = c.inLoop(ctx, func(manifest.Files) error {
-		state, err := c.a.store.Confirm(q.Unchanged)
+		state, err := c.a.store.Confirm(unchanged)
 		if err == nil {
 			t = *reconcile.TrialStatus(&state, deadline.Now())
 		}

@@ -44,7 +44,8 @@ var (
 	Trace          = Route[None, TracedPacket]{Operation{http.MethodGet, own + "trace", true, false, "follows packets, one a line of the answer"}}
 
 	BeginTrial   = Route[TrialQuery, Trial]{changeAll("trial", "begins a trial, or moves the end of the one that runs")}
-	ConfirmTrial = Route[ConfirmQuery, Trial]{changeAll("trial/confirm", "confirms the trial")}
+	ConfirmTrial = Route[None, Trial]{changeAll("trial/confirm", "confirms the trial")}
+	EndTrial     = Route[EndQuery, Trial]{changeAll("trial/end", "ends a trial that has no change")}
 	UndoTrial    = Route[None, RolledBack]{changeAll("trial/back", "undoes the trial")}
 	Rollback     = Route[RollbackQuery, RolledBack]{changeAll("rollback", "restores the objects of an earlier revision")}
 	GetRollout   = Route[None, Rollout]{read("rollout", "returns the rollout that runs, or the last one")}
@@ -75,7 +76,7 @@ func Operations() []Operation {
 		GetStatus.Operation, Wait.Operation, Release.Operation, GetSetup.Operation, GetEndpoint.Operation,
 		GetService.Operation, GetHealth.Operation, Probe.Operation, GetEnvironment.Operation, GetAllocations.Operation, Repair.Operation,
 		GetTraffic.Operation, GetConnections.Operation, Kill.Operation, Trace.Operation,
-		BeginTrial.Operation, ConfirmTrial.Operation, UndoTrial.Operation, Rollback.Operation, GetRollout.Operation, BeginRollout.Operation,
+		BeginTrial.Operation, ConfirmTrial.Operation, EndTrial.Operation, UndoTrial.Operation, Rollback.Operation, GetRollout.Operation, BeginRollout.Operation,
 	}
 	for _, verb := range RolloutMoves() {
 		list = append(list, MoveRollout(verb).Operation)
@@ -144,9 +145,10 @@ type TrialQuery struct {
 	Files bool          `query:"files"` // changes of files are part of it
 }
 
-// ConfirmQuery has the ID of a trial that is to be confirmed only if it has no change; "": the trial that runs, whatever it has.
-type ConfirmQuery struct {
-	Unchanged string `query:"unchanged"`
+// EndQuery names a trial by its ID. It is no parameter of ConfirmTrial: a server of an earlier version would ignore that, and confirm
+// whatever the trial has.
+type EndQuery struct {
+	ID string `query:"id" required:"true" want:"the ID of a trial"`
 }
 
 // RollbackQuery describes a rollback.

@@ -149,7 +149,7 @@ func (t *trying) tell(ctx context.Context) error {
 	if t == nil || t.began == nil {
 		return nil
 	}
-	if _, err := client.Call(ctx, t.c, wire.ConfirmTrial, wire.ConfirmQuery{Unchanged: t.began.ID}); err == nil {
+	if _, err := client.Call(ctx, t.c, wire.EndTrial, wire.EndQuery{ID: t.began.ID}); err == nil {
 		_, err = fmt.Fprintln(t.p.stderr, "nothing has changed, so there is no trial")
 		return err
 	}
@@ -198,7 +198,7 @@ func (p *program) runConfirm(ctx context.Context, v *verb, args []string) error 
 		}
 		return p.print(revivedLines(back, "") + "The change was taken back.\n")
 	}
-	t, err := client.Call(ctx, c, wire.ConfirmTrial, wire.ConfirmQuery{})
+	t, err := client.Call(ctx, c, wire.ConfirmTrial, wire.None{})
 	if err != nil {
 		return perhapsDone(err, "confirmed")
 	}
