@@ -116,7 +116,7 @@ func (l *worldLab) serve(seed uint64) {
 	world.Complicate(r)
 	world.Box, world.Programs, world.Down = l.described, l.programs, nil
 	rename(world, fmt.Sprintf("w%d-", seed))
-	l.svcctl.Manifests.Write("world.yaml", manifests(world))
+	l.svcctl.Manifests.Write("world.yaml", world.Manifest())
 	if _, errOut, code := l.svcctl.Svcctl("wait", "--timeout", syncTimeout.String()); code != 0 {
 		l.t.Fatalf("seed %d: svcctl wait: exit code %d: %s\n%s", seed, code, errOut, world)
 	}
@@ -281,25 +281,4 @@ func rename(w *oracle.World, prefix string) {
 	for _, o := range w.Endpoints {
 		o.Metadata.Name = prefix + o.Metadata.Name
 	}
-}
-
-// manifests is a file with the objects of a world.
-func manifests(w *oracle.World) string {
-	var b strings.Builder
-	add := func(o any) {
-		text, _ := json.Marshal(o)
-		fmt.Fprintf(&b, "---\n%s\n", text)
-	}
-	for _, o := range w.Services {
-		service := o.DeepCopy().(*object.Service)
-		service.Status, service.Metadata.CreationTimestamp = object.ServiceStatus{}, nil
-		add(service)
-	}
-	for _, o := range w.Slices {
-		add(o)
-	}
-	for _, o := range w.Endpoints {
-		add(o)
-	}
-	return b.String()
 }

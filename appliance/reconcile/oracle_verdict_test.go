@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -86,7 +85,7 @@ func judgeWorld(t *testing.T, world *oracle.World, met map[string]int) (kind, te
 		facts.Addresses[i].First = true
 	}
 	r.observed.facts, r.observed.moved = &facts, true
-	r.write("world.yaml", manifestOf(world))
+	r.write("world.yaml", world.Manifest())
 	r.step()
 	r.clock = r.clock.Add(newFor)
 	r.step()
@@ -162,30 +161,6 @@ func (r *rig) isRelay(at netip.AddrPort) bool {
 		}
 	}
 	return false
-}
-
-// manifestOf is a file with the objects of a world.
-func manifestOf(world *oracle.World) string {
-	var b strings.Builder
-	add := func(o object.Object) {
-		text, err := json.Marshal(o)
-		if err != nil {
-			panic(err)
-		}
-		fmt.Fprintf(&b, "---\n%s\n", text)
-	}
-	for _, o := range world.Services {
-		service := o.DeepCopy().(*object.Service)
-		service.Status, service.Metadata.CreationTimestamp = object.ServiceStatus{}, nil
-		add(service)
-	}
-	for _, o := range world.Slices {
-		add(o)
-	}
-	for _, o := range world.Endpoints {
-		add(o)
-	}
-	return b.String()
 }
 
 // inForce is a world with the Services as they are stored.

@@ -1,8 +1,10 @@
 package oracle
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"svcctl.io/svcctl/store/object"
@@ -143,4 +145,28 @@ func (o Outcome) Allows(observed Outcome) bool {
 		observed.Source = EitherSource
 	}
 	return o == observed
+}
+
+// Manifest returns a file with the Services, without their status, and the slices and Endpoints of a world.
+func (w *World) Manifest() string {
+	var b strings.Builder
+	add := func(o object.Object) {
+		text, err := json.Marshal(o)
+		if err != nil {
+			panic(err) // our own types: a bug
+		}
+		fmt.Fprintf(&b, "---\n%s\n", text)
+	}
+	for _, o := range w.Services {
+		service := o.DeepCopy().(*object.Service)
+		service.Status, service.Metadata.CreationTimestamp = object.ServiceStatus{}, nil
+		add(service)
+	}
+	for _, o := range w.Slices {
+		add(o)
+	}
+	for _, o := range w.Endpoints {
+		add(o)
+	}
+	return b.String()
 }
