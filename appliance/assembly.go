@@ -3,7 +3,6 @@ package appliance
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -22,93 +21,247 @@ import (
 	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/dns"
 	"svcctl.io/svcctl/appliance/handover"
-	"svcctl.io/svcctl/appliance/history"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/parts"
+	"svcctl.io/svcctl/appliance/prober"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/routes"
 	"svcctl.io/svcctl/appliance/sourceset"
+	"svcctl.io/svcctl/appliance/story"
 	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/appliance/traffic"
+	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store"
-	"svcctl.io/svcctl/store/fleet"
+	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/watch"
 )
 
-// assembly is the running appliance: what its tasks share. It has more than 15 fields: one for each
-// thing that is opened before the tasks start.
-type assembly struct {
-	cfg       config.Config
-	log       *slog.Logger
-	store     *store.Store
-	kernel    *kernel.Conn
-	watcher   *watch.Watcher // nil when there is nothing to watch
-	dns       *dns.Server    // nil when it is off
-	traffic   *traffic.Answers
-	metrics   *metrics.Metrics
-	board     *reconcile.Board
-	events    *control.Recorder
-	removals  *reconcile.RemovalGuard
-	orphans   *reconcile.Orphans // nil: there are none
+// claimed has which addresses and ports the box may give out, and which somebody holds.
+type claimed struct {
 	hosts     *control.HostAddresses
 	admission *admission.Check
-	grants    *reconcile.Grants
+	orphans   *reconcile.Orphans // nil: there are none
+	announced *announcements.Book
+	pools     *objectPools
+}
+
+// claim finds out what is held before anybody is given an address.
+func claim(o *opened) (*claimed, error) {
+	hosts := control.NewHostAddresses(o.cfg.IsSetAside, o.store, o.cfg.NodeOwner())
+	admitted := admission.New(o.cfg, o.store, hosts.IsVIP)
+	admitted.Look(nil)
+	orphans, err := reconcile.FindOrphans(o.store, o.kernel.Read, o.cfg.Box(nil), o.cfg.AllowMassRemoval, o.log)
+	if err != nil {
+		return nil, err
+	}
+	announced := announcements.New(o.cfg.AnnouncedRanges())
+	pools := newPools(o.cfg, o.store, announced)
+	if _, err := pools.Sync(); err != nil {
+		o.log.Warn("addresses of pools are given later", "err", err) // the fleet may be away, or the disk be full
+	}
+	return &claimed{hosts: hosts, admission: admitted, orphans: orphans, announced: announced, pools: pools}, nil
+}
+
+// assembly is the appliance as it is built, before it listens and runs.
+type assembly struct {
+	*opened
+	*claimed
+	metrics  *metrics.Metrics
+	watcher  *watch.Watcher // nil when there is nothing to watch
+	requests requests
+	removals *reconcile.RemovalGuard
+	board    *reconcile.Board
+	events   *control.Recorder
+	held     *heldBack
+	member   *member // nil: the box is one of its own
+	grants   *reconcile.Grants
+	parts    followers
+	traffic  *traffic.Answers
+	foreseer *foreseer
+}
+
+// followers are the Parts that others refer to.
+type followers struct {
 	bridged   *parts.Bridged
 	checks    *parts.Health
 	relay     *parts.Relay
 	suspicion *parts.Suspicion
-	flows     *parts.Flows // nil: nobody listens
-	endRelay  func()       // once it runs
-	announced *announcements.Book
-	member    *member // nil: the box is one of its own
-	held      *heldBack
-	pools     *objectPools
-	memory    *memory // nil: it is not ours
-	history   *history.Book
-	calls     *reconcile.SlowCalls
-	barriers  chan chan struct{}
-	releases  chan chan wire.Released
-	trials    chan reconcile.TrialAsk
-	foreseer  *foreseer
+	flows     *parts.Flows // nil: connections are not reported as they end
 }
 
-// serve runs the tasks until ctx is done or the first one fails.
-func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape net.Listener) error {
+// build makes the parts of the appliance. None of them runs or listens, but the relay.
+func build(o *opened, at *claimed, relay *parts.Relay) (*assembly, error) {
+	cfg, log, objects := o.cfg, o.log, o.store
+	var watcher *watch.Watcher
+	if len(cfg.Manifests) > 0 {
+		var err error
+		if watcher, err = watch.New(watch.Config{Dirs: cfg.ManifestDirs(), LastGood: objects.LastGood(), Log: log}); err != nil {
+			return nil, err
+		}
+	}
+	requests := newRequests(watcher)
+	removals := reconcile.NewRemovalGuard(cfg.AllowMassRemoval)
+	board := reconcile.NewBoard(objects.Revisions, requests.rescan, requests.release, removals, firstStatus(cfg, o.kernel.Probe()))
+	board.OfTrial(func() *wire.Trial {
+		state, is := objects.Trial()
+		if !is {
+			return nil
+		}
+		return reconcile.TrialStatus(&state, deadline.Now())
+	})
+	board.OfRollout(func() *wire.Rollout { return rolloutStatus(objects) })
+	recorder := control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.Addresses.LoadBalancerPools) > 0, Log: log}
+	if o.fleet != nil {
+		recorder.Quiet = func() bool { return !o.fleet.HasTurn() }
+	}
+	events := control.NewRecorder(objects, recorder)
+	held := &heldBack{pools: at.pools}
+	member := newMember(o, at, held, removals, events)
+	if member != nil {
+		board.OfFleet(member.State)
+		o.fleet.ReportAs(member.report(board))
+		member.lookAtTrial() // before anything is programmed
+	}
+
+	grants := reconcile.NewGrants(at.announced.IsSeenTo)
+	grants.CountRelayed(relay.Load)
+	var counted func() (nft.Totals, error)
+	if cfg.Services.Traffic != config.TrafficOff {
+		counted = o.kernel.Counts
+	}
+	answers := traffic.NewAnswers(grants.Served, counted)
+	answers.Unchanged(grants.Changes)
+	answers.CountRelayed(relay.Load, relayedClients(relay))
+	var flows *parts.Flows
+	if o.readsFlows {
+		flows = parts.NewFlows(cfg.Services.ConnectionLog, relay.EndpointsOf, log)
+		if o.before.Flows != nil {
+			flows.Book().Restore(o.before.Flows)
+		}
+		answers.Follow(flows.Book(), flows.Hear)
+	}
+	asks := prober.New(prober.Options{Log: log, SourcePorts: prober.Ports(cfg.Services.HealthCheckSourcePorts)})
+	checks := parts.NewHealth(asks, events, log)
+	suspicion := newSuspicion(answers, grants, checks, counted != nil, log)
+	checks.History, suspicion.History = o.history, o.history
+	suspicion.Book().Restore(o.before.Failures)
+	answers.Judge(suspicion.Book().Failures, checks.State)
+	a := &assembly{
+		opened: o, claimed: at, metrics: metrics.New(cfg.Version), watcher: watcher, requests: requests, removals: removals,
+		board: board, events: events, held: held, member: member, grants: grants, traffic: answers,
+		parts: followers{bridged: parts.NewBridged(grants), checks: checks, relay: relay, suspicion: suspicion, flows: flows},
+	}
+	a.foreseer = &foreseer{a: a, turn: make(chan struct{}, 1)}
+	a.count(asks)
+	return a, nil
+}
+
+// newMember makes what a member of a fleet has; nil: the box is one of its own.
+func newMember(o *opened, at *claimed, held *heldBack, removals *reconcile.RemovalGuard, events *control.Recorder) *member {
+	if o.fleet == nil {
+		return nil
+	}
+	cluster, slices := newControllers(o, at)
+	m := &member{
+		cfg: o.cfg, engine: o.fleet, store: o.store, held: held, events: events, log: o.log,
+		beside: control.NewBeside(cluster, slices, at.pools.Pools, o.store, o.fleet.HasTurn, o.log),
+	}
+	m.sources = m.newReader(removals, o.log)
+	return m
+}
+
+// newControllers makes the controllers of objects that are the same on every box, but for the Node.
+func newControllers(o *opened, at *claimed) (*control.ClusterObjects, *control.Endpoints) {
+	of := o.cfg.ClusterObjects()
+	if o.cfg.IsLeaf() {
+		of.TellNode = tellNode(o.fleet)
+	}
+	return control.NewClusterObjects(of, o.store, at.hosts), control.NewEndpoints(o.cfg.EndpointsFacts(), o.store)
+}
+
+// shown is the store that is planned: that of the objects, or of what was before a trial.
+func (a *assembly) shown() *store.Store { return cmp.Or(a.held.objects(), a.store) }
+
+// count gives the metrics their sources.
+func (a *assembly) count(asks *prober.Prober) {
+	m := a.metrics
+	m.LogDropped(a.cfg.Log.Queue.Dropped)
+	m.Announcements(func() metrics.Announcements { return announcementMetrics(a.announced) })
+	m.Pools(func() []metrics.Pool { return poolMetrics(a.store) })
+	if a.cfg.Services.Traffic != config.TrafficOff {
+		m.Refusals(a.kernel.Refusals)
+	}
+	if a.parts.flows != nil {
+		m.Flows(func() metrics.Flows { return flowMetrics(a.parts.flows) })
+	}
+	if a.member != nil {
+		m.Fleet(a.member.metrics)
+	}
+	m.Relay(func() metrics.Relay { return relayMetrics(a.parts.relay) })
+	m.RelayedTLS(func() metrics.RelayedTLS { return tlsMetrics(a.parts.relay) })
+	m.HealthChecks(func() metrics.HealthChecks { return healthMetrics(asks.Stats(), a.parts.checks.FailingOpen()) })
+}
+
+// listeners are what the appliance listens on, but for the relay.
+type listeners struct {
+	api    *apiserver.Server
+	scrape net.Listener // nil: metrics are on the API alone
+	dns    *dns.Server  // nil when it is off
+}
+
+// listen opens them. Nobody is answered before serve.
+func (a *assembly) listen(closers *closers) (l listeners, err error) {
+	views := apiserver.Views{
+		Look: a.admission.Look, Conditions: a.board.Conditions(), Grants: a.grants, Checks: a.parts.checks, Probe: newProbes(a).ask,
+		Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served, wayTo).Trace, Announced: a.announced, Changes: changes{a}, Rollouts: rollouts{a},
+		Plan: a.foreseer.Plan, Certificates: a.parts.relay.CertificatesOf, Bridged: a.parts.bridged.Of, Unrouted: unrouted,
+	}
+	if a.member != nil {
+		views.Fleet, views.Keys = a.member, sharedKeys{a.fleet}
+		views.Commits, views.Forward = leafCommits(a.cfg, a.fleet), leafForward(a.cfg, a.fleet)
+	}
+	if l.api, err = apiserver.Open(a.cfg, a.store, a.board, views, a.metrics, a.log); err != nil {
+		return l, err
+	}
+	closers.add(l.api.Close)
+	if a.cfg.API.MetricsListen != "" {
+		if l.scrape, err = metrics.Listen(a.cfg.API.MetricsListen); err != nil {
+			return l, err
+		}
+		closers.add(ignoreClosed(l.scrape.Close))
+	}
+	if len(a.cfg.DNS.Listen) > 0 {
+		names := a.cfg.DNSServer()
+		names.Count = a.metrics.DNSAnswers(dns.Results)
+		if l.dns, err = dns.Listen(names, a.log); err != nil {
+			return l, err
+		}
+		closers.add(l.dns.Close)
+	}
+	return l, nil
+}
+
+// serve runs the tasks until ctx is done or the first one fails. The relay runs until endRelay is called; nil: it does not run.
+func (a *assembly) serve(ctx context.Context, l listeners) (endRelay func(), err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	facts, err := node.Watch(ctx, a.log)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	monitor, err := newMonitor(ctx, a.kernel.Watch, a.log)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	findings := make(chan []checkup.Finding)
-	in := reconcile.Inputs{Facts: facts, Changes: monitor.changes, Barriers: a.barriers, Releases: a.releases, Trials: a.trials, Foresees: a.foreseer.asks, Findings: findings}
-	flows := parts.NewConntrack(a.log)
-	balance := parts.NewBalance(a.log)
-	if stats := flows.Stats(); stats != nil {
-		a.metrics.Connections(func() metrics.Connections { return connectionMetrics(stats()) })
-	}
-	// What follows the Services. A new one is a line here.
-	sets := parts.NewSourceSets(sourceSetFiles(a.cfg.Services.SourceSets))
-	fullness := parts.NewFullness(a.log)
-	follows := []reconcile.Part{
-		a.grants, a.bridged, sets, a.checks, a.suspicion, balance, flows, fullness, a.relay, parts.NewHealthPorts(a.log),
-		parts.NewAnnouncements(a.announced, a.store, a.cfg.NodeName, a.events, a.pools.Problems, a.grants.Unanswered),
-	}
-	if a.flows != nil {
-		follows = append(follows, a.flows)
-	}
-	if a.dns != nil {
-		follows = append(follows, parts.NewDNS(a.dns, func() *store.Store { return cmp.Or(a.held.objects(), a.store) }))
-	}
+	in := a.requests.inputs(reconcile.Inputs{Facts: facts, Changes: monitor.changes, Findings: findings})
+
 	dog := a.watchdog()
-	loop := a.loop(ctx, dog, follows, sets, balance, fullness)
+	loop, follows := a.loop(ctx, dog, l.dns)
+	endRelay = startRelay(ctx, a.parts.relay, loop.Wake, a.log)
 	// The watchdog outlives ctx: the loop may be stuck when the process is to stop.
 	watched, ended := context.WithCancel(context.WithoutCancel(ctx))
 	tasks := []task.Task{
@@ -119,10 +272,10 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		{Name: "nf_tables monitor", Run: monitor.Run},
 		{Name: "watchdog", Run: func(context.Context) error { return dog.Run(watched) }},
 		{Name: "listening programs", Run: loop.WatchPorts},
-		{Name: "host settings", Run: func(ctx context.Context) error { return a.watchHost(ctx, findings, server.Validity) }},
+		{Name: "host settings", Run: func(ctx context.Context) error { return a.watchHost(ctx, findings, l.api.Validity) }},
 		{Name: "events", Run: a.events.Run},
 		{Name: "history", Run: a.history.Run},
-		{Name: "status line of systemd", Run: a.tellStatus},
+		{Name: "status line of systemd", Run: a.showStatus},
 		{Name: "notify systemd of the end", Run: func(ctx context.Context) error {
 			<-ctx.Done()
 			state := daemon.SdNotifyStopping
@@ -133,17 +286,14 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 			return nil
 		}},
 	}
-	a.startRelay(ctx, loop.Wake)
 	tasks = append(tasks, a.member.tasks(loop.Wake)...)
 	for _, p := range follows {
-		if p == reconcile.Part(a.relay) {
-			continue // it ends later
+		if p != reconcile.Part(a.parts.relay) { // which runs already
+			tasks = append(tasks, task.Task{Name: p.Name(), Run: func(ctx context.Context) error { return p.Run(ctx, loop.Wake) }})
 		}
-		tasks = append(tasks, task.Task{Name: p.Name(), Run: func(ctx context.Context) error { return p.Run(ctx, loop.Wake) }})
 	}
-	tasks = append(tasks, server.Tasks(a.log)...)
+	tasks = append(tasks, l.api.Tasks(a.log)...)
 	if a.watcher != nil {
-		in.Snapshots = a.watcher.Snapshots()
 		tasks = append(tasks, task.Task{Name: "manifests", Run: a.watcher.Run})
 	}
 	if n := a.cfg.AnnounceTable; n != 0 {
@@ -151,40 +301,53 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 			return routes.Run(ctx, n, a.announced.Follow, a.log)
 		}})
 	}
-	if scrape != nil {
+	if l.scrape != nil {
 		tasks = append(tasks, task.Task{Name: "metrics", Run: func(ctx context.Context) error {
-			return api.Serve(ctx, scrape, a.metrics.Handler(a.board, a.traffic.Pages()), a.log, a.metrics.APIPanicked)
+			return api.Serve(ctx, l.scrape, a.metrics.Handler(a.board, a.traffic.Pages()), a.log, a.metrics.APIPanicked)
 		}})
 	}
 	err = task.Run(ctx, a.log, tasks...)
 	a.seal()
 	if err != nil {
 		a.log.Error("stopped; the rules stay in force", "err", err)
-		return err
+		return endRelay, err
 	}
 	a.log.Info("stopped; the rules stay in force")
-	return nil
+	return endRelay, nil
 }
 
-// loop makes the reconcile loop.
-func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, follows []reconcile.Part, sets *parts.SourceSets, balance *parts.Balance, fullness *parts.Fullness) *reconcile.Loop {
-	cluster, endpoints, pools := a.controllers()
-	return reconcile.New(reconcile.Options{
+// loop makes the reconcile loop, and the Parts that follow it.
+func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, names *dns.Server) (*reconcile.Loop, []reconcile.Part) {
+	conns := parts.NewConntrack(a.log)
+	if stats := conns.Stats(); stats != nil {
+		a.metrics.Connections(func() metrics.Connections { return connectionMetrics(stats()) })
+	}
+	balance, fullness := parts.NewBalance(a.log), parts.NewFullness(a.log)
+	sets := parts.NewSourceSets(sourceSetFiles(a.cfg.Services.SourceSets))
+	// What follows the Services. A new one is a line here.
+	follows := []reconcile.Part{
+		a.grants, a.parts.bridged, sets, a.parts.checks, a.parts.suspicion, balance, conns, fullness, a.parts.relay, parts.NewHealthPorts(a.log),
+		parts.NewAnnouncements(a.announced, a.store, a.cfg.NodeName, a.events, a.pools.Problems, a.grants.Unanswered),
+	}
+	if a.parts.flows != nil {
+		follows = append(follows, a.parts.flows)
+	}
+	if names != nil {
+		follows = append(follows, parts.NewDNS(names, a.shown))
+	}
+	opts := reconcile.Options{
 		Store: a.store, InForce: a.held.objects, Kernel: a.calls.Kernel(a.kernel), Log: a.log,
-		Host:      func(facts *node.Facts) reconcile.Host { return a.hostFor(&a.cfg, facts) },
+		Host:      func(facts *node.Facts) reconcile.Host { return a.hostFor(a.cfg, facts) },
 		Watching:  a.watcher != nil,
 		Files:     a.member.files(),
-		Cluster:   cluster,
-		Pools:     pools,
-		Endpoints: endpoints,
 		Parts:     follows,
 		SourceSet: sets.Lookup,
 		Removals:  a.removals,
 		Orphans:   a.orphans,
-		Checks:    a.checks,
+		Checks:    a.parts.checks,
 		Full:      fullness.Full,
-		Dead:      a.suspicion.Book().Dead,
-		Relays:    a.relay,
+		Dead:      a.parts.suspicion.Book().Dead,
+		Relays:    a.parts.relay,
 		Tuner:     balance,
 		Addresses: placedHost{a.hosts, a.admission},
 		HostProblems: func(facts *node.Facts) []manifest.Problem {
@@ -192,7 +355,7 @@ func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, follows []
 		},
 		DataDir: a.cfg.DataDir,
 		Publisher: &reconcile.Publisher{
-			Board: a.board, Metrics: a.metrics, Dirs: a.cfg.ManifestDirs(), Named: a.member.named(), Status: firstStatus(&a.cfg, a.kernel.Probe()),
+			Board: a.board, Metrics: a.metrics, Dirs: a.cfg.ManifestDirs(), Named: a.member.named(), Status: firstStatus(a.cfg, a.kernel.Probe()),
 			Reporter: reconcile.NewReporter(a.log, a.store.Location, a.events, a.history),
 		},
 		Watchdog:     dog,
@@ -202,31 +365,15 @@ func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, follows []
 			go a.notify(ctx, daemon.SdNotifyReady)
 			go a.settle(ctx)
 		},
-	})
-}
-
-// controllers returns the controllers that the loop runs. In a fleet they run in a task of their
-// own, and the loop only notifies them.
-func (a *assembly) controllers() (cluster interface{ Sync(*node.Facts) error }, endpoints reconcile.Endpoints, pools reconcile.Pools) {
-	of := a.cfg.ClusterObjects()
-	if a.cfg.IsLeaf() {
-		of.TellNode = tellNode(a.member.engine)
 	}
-	objects, slices := control.NewClusterObjects(of, a.store, a.hosts), control.NewEndpoints(a.cfg.EndpointsFacts(), a.store)
-	if a.member == nil {
-		return objects, slices, a.pools
+	// In a fleet the controllers run in a task of their own, and the loop only notifies them.
+	if m := a.member; m != nil {
+		opts.Cluster, opts.Endpoints, opts.Pools = m.beside.AsCluster(), m.beside.AsEndpoints(), m.beside.AsPools()
+	} else {
+		cluster, slices := newControllers(a.opened, a.claimed)
+		opts.Cluster, opts.Endpoints, opts.Pools = cluster, slices, a.pools
 	}
-	a.member.beside = control.NewBeside(objects, slices, a.pools.Pools, a.store, a.member.HasTurn, a.log)
-	return a.member.beside.AsCluster(), a.member.beside.AsEndpoints(), a.member.beside.AsPools()
-}
-
-// joinFleet wires what tells of the fleet. The store must be open.
-func (a *assembly) joinFleet(shared *fleet.Engine) {
-	a.member = &member{cfg: &a.cfg, engine: shared, store: a.store, held: a.held, log: a.log}
-	a.member.sources = a.member.newReader(a.removals, a.log)
-	a.board.OfFleet(a.member.State)
-	a.metrics.Fleet(a.member.metrics)
-	shared.ReportAs(a.member.report(a.board))
+	return reconcile.New(opts), follows
 }
 
 // sourceSetFiles returns the files of --source-set.
@@ -250,25 +397,26 @@ func (a *assembly) hostFor(cfg *config.Config, facts *node.Facts) reconcile.Host
 	return host
 }
 
-// settle gives back what the start took, once the copies of files that it made are on disk: what is sealed need
-// not be held any more.
+// settle returns the memory of the start to the kernel, once the copies of files that it made are on disk: files that are
+// sealed need not be held any more.
 func (a *assembly) settle(ctx context.Context) {
 	if err := a.store.LastGood().Flush(); err != nil {
-		a.log.Debug("copies of files are not kept yet", "err", err) // the watcher tries again, and says so
+		a.log.Debug("copies of files are not kept yet", "err", err) // the watcher tries it again, and logs it
 	}
 	if sealed := a.seal(); len(sealed) > 0 && a.watcher != nil {
 		if err := a.watcher.TakeSealed(ctx, sealed); err == nil {
-			_ = a.sync(ctx) // of an error ctx is the reason
+			_ = a.requests.sync(ctx) // of an error ctx is the reason
 		}
 	}
-	a.memory.settle()
+	freeMemory()
+	collectAt(steadyGC)
 }
 
-// seal spares the next start the files that nothing is to be said about.
+// seal marks the files without problems, which the next start need not decode.
 func (a *assembly) seal() (sealed []*manifest.File) {
 	sealed, err := a.store.LastGood().Seal()
 	if err != nil {
-		a.log.Debug("the next start reads all files anew", "err", err)
+		a.log.Debug("the next start decodes all files", "err", err)
 	}
 	return sealed
 }

@@ -26,18 +26,12 @@ func (c changes) inLoop(ctx context.Context, do func(manifest.Files) error) erro
 	if c.a.member != nil { // it waits for etcd, and is about no files
 		return failureOf(do(nil))
 	}
-	ask := reconcile.TrialAsk{Do: do, Done: make(chan error, 1)}
-	select {
-	case c.a.trials <- ask:
-	case <-ctx.Done():
-		return ctx.Err()
+	done := make(chan error, 1)
+	failed, err := ask(ctx, c.a.requests.trials, reconcile.TrialAsk{Do: do, Done: done}, done)
+	if err != nil {
+		return err
 	}
-	select {
-	case err := <-ask.Done:
-		return failureOf(err)
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return failureOf(failed)
 }
 
 // failureOf turns an error of the store into the answer to a client.
@@ -68,7 +62,7 @@ func failureOf(err error) error {
 func (c changes) Begin(ctx context.Context, user string, files bool, after time.Duration) (wire.Trial, error) {
 	if files {
 		// What the directories say by now was there before the trial.
-		if err := c.a.rescan(ctx); err != nil {
+		if err := c.a.requests.rescan(ctx); err != nil {
 			return wire.Trial{}, err
 		}
 	}

@@ -44,11 +44,6 @@ type foreseer struct {
 	a *assembly
 	// turn is held by the one that works: a plan takes the memory of a second store.
 	turn chan struct{}
-	asks chan reconcile.ForeseeAsk
-}
-
-func newForeseer(a *assembly) *foreseer {
-	return &foreseer{a: a, turn: make(chan struct{}, 1), asks: make(chan reconcile.ForeseeAsk)}
 }
 
 // Plan is api.Config.Plan.
@@ -58,7 +53,7 @@ func (p *foreseer) Plan(w http.ResponseWriter, r *http.Request) (*wire.KernelPla
 	case p.turn <- struct{}{}:
 		defer func() {
 			go func() { // the answer does not wait for it
-				p.a.memory.giveBack()
+				freeMemory()
 				<-p.turn
 			}()
 		}()
@@ -109,7 +104,7 @@ func (p *foreseer) rehearse() (*rehearsal, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &rehearsal{fork: fork, revision: revision, cfg: p.a.cfg}
+	r := &rehearsal{fork: fork, revision: revision, cfg: *p.a.cfg}
 	r.cfg.ObjectPools = &config.ObjectPools{}
 	r.pools = control.NewPools(fork, advertiseBox(&r.cfg), func(plan *advertise.Plan) { r.cfg.ObjectPools.Set(plan.Pools) })
 	r.slices = control.NewEndpoints(r.cfg.EndpointsFacts(), fork)
@@ -256,7 +251,7 @@ func (p *foreseer) replaceFiles(r *rehearsal, dir string, body []byte, plan *wir
 	if source != "" {
 		local := guard
 		guard = func(removals store.Removals) func(string) store.Decision {
-			return holdRemovals(&p.a.cfg, local, removals)
+			return holdRemovals(p.a.cfg, local, removals)
 		}
 	}
 	if err := r.fork.SyncFork(manifest.FilesOf(files), guard); err != nil {
@@ -379,24 +374,18 @@ func valuesOf(svc *object.Service) (values []string) {
 
 // foresee asks the loop. moved says that the pools of load balancer IPs are other ones.
 func (p *foreseer) foresee(ctx context.Context, r *rehearsal, moved bool) (f reconcile.Foreseen, err error) {
-	ask := reconcile.Foresee{
+	wanted := reconcile.Foresee{
 		Objects: r.fork.InForce(), Changes: r.fork.Changes(r.began), Revision: r.revision, All: r.fork.ServiceKeys(), Keys: parts.Keys(r.fork.InForce().Secret),
 	}
 	if moved {
-		ask.Host = func(facts *node.Facts) reconcile.Host { return p.a.hostFor(&r.cfg, facts) }
+		wanted.Host = func(facts *node.Facts) reconcile.Host { return p.a.hostFor(&r.cfg, facts) }
 	}
 	done := make(chan reconcile.ForeseeAnswer, 1)
-	select {
-	case p.asks <- reconcile.ForeseeAsk{Foresee: ask, Done: done}:
-	case <-ctx.Done():
-		return f, ctx.Err()
+	answer, err := ask(ctx, p.a.requests.foresees, reconcile.ForeseeAsk{Foresee: wanted, Done: done}, done)
+	if err != nil {
+		return f, err
 	}
-	select {
-	case answer := <-done:
-		return answer.Foreseen, answer.Err
-	case <-ctx.Done():
-		return f, ctx.Err()
-	}
+	return answer.Foreseen, answer.Err
 }
 
 // told puts what was foreseen into the plan: the ruleset is compiled here, beside the loop.

@@ -39,7 +39,7 @@ func (a *assembly) watchHost(ctx context.Context, out chan<- []checkup.Finding, 
 		failed = err != nil
 		c := facts.Conntrack
 		a.metrics.Conntrack(c.Entries, c.Max, c.InsertFailed, c.Dropped)
-		a.bridged.Settings(facts.BridgeCalls)
+		a.parts.bridged.Settings(facts.BridgeCalls)
 		findings := checkup.Examine(&facts)
 		if validity != nil {
 			findings = append(findings, apiserver.CertificateFinding(validity(), time.Now()))

@@ -3,6 +3,7 @@ package appliance
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -12,10 +13,11 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
-	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/parts"
 	"svcctl.io/svcctl/appliance/prober"
+	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/traffic"
 	"svcctl.io/svcctl/nft"
 )
 
@@ -34,7 +36,7 @@ type probes struct {
 	busy  sync.Mutex
 }
 
-func newProbes(a *assembly) *probes { return &probes{ports: a.grants.Of, state: a.checks.State} }
+func newProbes(a *assembly) *probes { return &probes{ports: a.grants.Of, state: a.parts.checks.State} }
 
 // ask connects to each TCP endpoint of a Service that is in use, or out for its health, until ctx is done.
 func (p *probes) ask(ctx context.Context, namespace, name string) ([]wire.Probed, error) {
@@ -110,19 +112,17 @@ func connect(ctx context.Context, to string) (why string) {
 
 // newSuspicion makes the part that looks at failures of clients. It has a prober of its own, whose probes leave from
 // ports of the kernel's choice: an endpoint may have a health check of another Service.
-func newSuspicion(a *assembly) *parts.Suspicion {
+func newSuspicion(answers *traffic.Answers, grants *reconcile.Grants, checks *parts.Health, always bool, log *slog.Logger) *parts.Suspicion {
 	find := func(c *conntrack.Connection) (parts.Found, bool) {
-		p, endpoint, ok := a.traffic.Find(c)
+		p, endpoint, ok := answers.Find(c)
 		if !ok {
 			return parts.Found{}, false
 		}
 		return parts.Found{Service: p.Service, Key: p.Key(), Endpoint: endpoint, Apart: p.Relay != nil || p.Last != nil}, true
 	}
 	served := func() map[string][]nft.ServicePort {
-		of, _ := a.grants.Served()
+		of, _ := grants.Served()
 		return of
 	}
-	s := parts.NewSuspicion(prober.New(prober.Options{Log: a.log}), a.cfg.Services.Traffic != config.TrafficOff, find, served, a.checks.Hasten, a.log)
-	a.traffic.Judge(s.Book().Failures, a.checks.State)
-	return s
+	return parts.NewSuspicion(prober.New(prober.Options{Log: log}), always, find, served, checks.Hasten, log)
 }

@@ -5,47 +5,69 @@ import (
 	"fmt"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/watch"
 )
 
-// rescan has the watched directories looked at once more and waits until what they
-// held by then is in the store.
-func (a *assembly) rescan(ctx context.Context) error {
-	if a.watcher != nil {
-		if err := a.watcher.Rescan(ctx); err != nil {
+// requests are the channels on which other goroutines ask the loop, and the watcher, which is asked first.
+type requests struct {
+	watcher  *watch.Watcher // nil when there is nothing to watch
+	barriers chan chan struct{}
+	releases chan chan wire.Released
+	trials   chan reconcile.TrialAsk
+	foresees chan reconcile.ForeseeAsk
+}
+
+func newRequests(watcher *watch.Watcher) requests {
+	return requests{
+		watcher: watcher, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released),
+		trials: make(chan reconcile.TrialAsk), foresees: make(chan reconcile.ForeseeAsk),
+	}
+}
+
+// inputs adds the requests and the snapshots to the inputs of the loop.
+func (q requests) inputs(in reconcile.Inputs) reconcile.Inputs {
+	in.Barriers, in.Releases, in.Trials, in.Foresees = q.barriers, q.releases, q.trials, q.foresees
+	if q.watcher != nil {
+		in.Snapshots = q.watcher.Snapshots()
+	}
+	return in
+}
+
+// ask hands a request to the loop and waits for its answer.
+func ask[Request, Answer any](ctx context.Context, to chan<- Request, request Request, answer <-chan Answer) (a Answer, err error) {
+	select {
+	case to <- request:
+	case <-ctx.Done():
+		return a, ctx.Err()
+	}
+	select {
+	case a = <-answer:
+		return a, nil
+	case <-ctx.Done():
+		return a, ctx.Err()
+	}
+}
+
+// rescan reads the watched directories and waits until what they held at the call is in the store.
+func (q requests) rescan(ctx context.Context) error {
+	if q.watcher != nil {
+		if err := q.watcher.Rescan(ctx); err != nil {
 			return fmt.Errorf("read the manifests once more: %w", err)
 		}
 	}
-	return a.sync(ctx)
+	return q.sync(ctx)
 }
 
 // sync waits until the newest snapshot of the watched directories is in the store.
-func (a *assembly) sync(ctx context.Context) error {
+func (q requests) sync(ctx context.Context) error {
 	barrier := make(chan struct{})
-	select {
-	case a.barriers <- barrier:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	select {
-	case <-barrier:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	_, err := ask(ctx, q.barriers, barrier, barrier)
+	return err
 }
 
-// release has the loop let go what vanished from the manifests.
-func (a *assembly) release(ctx context.Context) (wire.Released, error) {
+// release releases what is held although no object declares it any more.
+func (q requests) release(ctx context.Context) (wire.Released, error) {
 	released := make(chan wire.Released, 1)
-	select {
-	case a.releases <- released:
-	case <-ctx.Done():
-		return wire.Released{}, ctx.Err()
-	}
-	select {
-	case what := <-released:
-		return what, nil
-	case <-ctx.Done():
-		return wire.Released{}, ctx.Err()
-	}
+	return ask(ctx, q.releases, released, released)
 }

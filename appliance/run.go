@@ -1,7 +1,6 @@
 package appliance
 
 import (
-	"cmp"
 	"context"
 	"debug/elf"
 	"errors"
@@ -9,54 +8,43 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"time"
 
-	"svcctl.io/svcctl/api/wire"
-	"svcctl.io/svcctl/appliance/admission"
-	"svcctl.io/svcctl/appliance/announcements"
-	"svcctl.io/svcctl/appliance/apiserver"
 	"svcctl.io/svcctl/appliance/config"
-	"svcctl.io/svcctl/appliance/control"
-	"svcctl.io/svcctl/appliance/dns"
 	"svcctl.io/svcctl/appliance/handover"
 	"svcctl.io/svcctl/appliance/history"
-	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/parts"
-	"svcctl.io/svcctl/appliance/prober"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/routes"
-	"svcctl.io/svcctl/appliance/story"
-	"svcctl.io/svcctl/appliance/traffic"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store"
-	"svcctl.io/svcctl/store/deadline"
+	"svcctl.io/svcctl/store/fleet"
 	"svcctl.io/svcctl/store/object"
-	"svcctl.io/svcctl/watch"
 )
 
 // Run serves until ctx is done and returns nil then. The rules stay in the kernel: see
-// Down. An error says why it could not start, or what it cannot go on without. When the cause is
-// handover.ErrRequested, it executes the program anew in place of the process, which is handed what is relayed.
+// Down. An error has the reason why it could not start, or cannot go on. When the cause is
+// handover.ErrRequested, it executes the program in place of the process, which inherits what is relayed.
 func Run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
-	drain := &drain{}
-	ctx, release := drain.before(ctx)
-	defer release()
-	a, err := run(ctx, cfg, log, drain)
-	if a != nil && a.endRelay != nil {
-		a.endRelay()
-	}
-	if err != nil || a == nil || !handover.IsRequested(ctx) {
+	relay, endRelay, err := run(ctx, &cfg, log)
+	if endRelay == nil { // it has not served
 		return err
 	}
-	return a.handOver()
+	endRelay()
+	if err != nil || !handover.IsRequested(ctx) {
+		return err
+	}
+	return handOver(relay, &cfg, log)
 }
 
-// run is Run without the hand-over at the end. It returns what has run; nil: it was stopped before.
-func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain) (a *assembly, err error) {
+// run opens, builds, serves and closes everything but the relay, which runs until endRelay is called; nil: it does not run.
+func run(ctx context.Context, cfg *config.Config, log *slog.Logger) (relay *parts.Relay, endRelay func(), err error) {
 	if err := cfg.Validate(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	state, err := handover.State()
 	if err != nil {
@@ -64,21 +52,54 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	}
 	// The relay comes first and ends last: connections of the program before go on at once, and those that are
 	// handed over pause only for the rest of the start.
-	var objects *store.Store // opened before the relay is told of any Service
-	held := &heldBack{}
-	secret := func(key string) *object.Secret { return cmp.Or(held.objects(), objects).InForce().Secret(key) }
-	relayed := parts.NewRelay(log, secret, state, handover.Kept())
-	drain.relay.Store(relayed)
-	memory := newMemory()
-	memory.begin()
-	calmMonitor()
-	closers := closers{}
+	var a *assembly // built before the relay gets a Service
+	secret := func(key string) *object.Secret { return a.shown().InForce().Secret(key) }
+	relay = parts.NewRelay(log, secret, state, handover.Kept())
+	ctx, release := drainFirst(ctx, relay)
+	defer release()
+	collectAt(startGC)
+	var closers closers
 	defer func() { err = errors.Join(err, closers.close()) }()
 
-	// The data directory first: its lock tells a second instance from the first
-	// before anything is touched.
+	o, err := open(ctx, cfg, &closers, log)
+	if err != nil || o == nil {
+		return nil, nil, err
+	}
+	at, err := claim(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	if a, err = build(o, at, relay); err != nil {
+		return nil, nil, err
+	}
+	listening, err := a.listen(&closers)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer a.leaveTotals()
+	endRelay, err = a.serve(ctx, listening)
+	return relay, endRelay, err
+}
+
+// opened has what the box holds alone: its data directory, its tables in the kernel, and its objects.
+type opened struct {
+	cfg     *config.Config
+	log     *slog.Logger
+	calls   *reconcile.SlowCalls
+	fleet   *fleet.Engine // nil: the box is one of its own
+	kernel  *kernel.Conn
+	store   *store.Store
+	history *history.Book
+	before  totals // of the process before
+	// readsFlows is set when connections are reported as they end.
+	readsFlows bool
+}
+
+// open opens it, and waits for the objects of a fleet; nil: ctx was done first.
+func open(ctx context.Context, cfg *config.Config, closers *closers, log *slog.Logger) (*opened, error) {
+	// The data directory comes first: its lock keeps out a second instance before anything is touched.
 	calls := &reconcile.SlowCalls{}
-	engine, shared, err := openEngine(&cfg, calls, log)
+	engine, shared, err := openEngine(cfg, calls, log)
 	if err != nil {
 		return nil, err
 	}
@@ -96,16 +117,21 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 		log.Warn("established connections are not protected from a foreign flush of the ruleset", "err", err)
 	}
 	if shared != nil {
-		if err := awaitFleet(ctx, &cfg, shared, firstStatus(&cfg, k.Probe()), log); ctx.Err() != nil {
-			return nil, nil // it is to stop
+		if err := awaitFleet(ctx, cfg, shared, firstStatus(cfg, k.Probe()), log); ctx.Err() != nil {
+			return nil, nil
 		} else if err != nil {
 			return nil, err
 		}
 	}
-	removals := reconcile.NewRemovalGuard(cfg.AllowMassRemoval)
+	readsFlows := cfg.Services.ReadsFlows()
+	if cfg.Services.Traffic != config.TrafficOff && !k.Probe().Counters {
+		log.Warn("connections and refusals are not counted: the kernel lacks counters of elements, or CONFIG_NFT_OBJREF; --traffic off ends this message")
+		cfg.Services.Traffic = config.TrafficOff
+	}
 	storeConfig := cfg.Store()
 	storeConfig.Program = programID()
-	if objects, err = store.Open(engine, storeConfig); err != nil {
+	objects, err := store.Open(engine, storeConfig)
+	if err != nil {
 		return nil, err
 	}
 	cfg.ObjectPools = &config.ObjectPools{}
@@ -115,118 +141,36 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 		}
 		objects.TakeOver()
 	}
-	hosts := control.NewHostAddresses(cfg.IsSetAside, objects, cfg.NodeOwner())
-	admitted := admission.New(&cfg, objects, hosts.IsVIP)
-	admitted.Look(nil) // before anybody is given an address
-	hears := cfg.Services.HearsFlows()
-	if cfg.Services.Traffic != config.TrafficOff && !k.Probe().Counters {
-		log.Warn("connections and refusals are not counted: the kernel lacks counters of elements, or CONFIG_NFT_OBJREF; --traffic off ends this message")
-		cfg.Services.Traffic = config.TrafficOff
-	}
-	orphans, err := reconcile.FindOrphans(objects, k.Read, cfg.Box(nil), cfg.AllowMassRemoval, log)
-	if err != nil {
-		return nil, err
-	}
-
 	past := history.Open(cfg.DataDir, cfg.NodeName, time.Now(), log)
 	closers.add(past.Close)
-
-	m := metrics.New(cfg.Version)
-	m.LogDropped(cfg.Log.Queue.Dropped)
-	announced := announcements.New(cfg.AnnouncedRanges())
-	pools := newPools(&cfg, objects, announced)
-	if _, err := pools.Sync(); err != nil { // before anybody is given an address
-		log.Warn("addresses of pools are given later", "err", err) // the fleet may be away, or the disk be full
-	}
-	m.Announcements(func() metrics.Announcements { return announcementMetrics(announced) })
-	m.Pools(func() []metrics.Pool { return poolMetrics(objects) })
-	held.pools = pools
-	a = &assembly{cfg: cfg, log: log, held: held, announced: announced, pools: pools, grants: reconcile.NewGrants(announced.IsSeenTo), store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: hosts, admission: admitted, memory: memory, calls: calls, history: past, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released), trials: make(chan reconcile.TrialAsk)}
-	if len(cfg.Manifests) > 0 {
-		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.ManifestDirs(), LastGood: objects.LastGood(), Log: log}); err != nil {
-			return nil, err
-		}
-	}
-	var counted func() (nft.Totals, error)
-	if cfg.Services.Traffic != config.TrafficOff {
-		counted = k.Counts
-		m.Refusals(k.Refusals)
-	}
-	a.bridged = parts.NewBridged(a.grants)
-	a.traffic = traffic.NewAnswers(a.grants.Served, counted)
-	a.traffic.Unchanged(a.grants.Changes)
-	if hears {
-		a.flows = parts.NewFlows(cfg.Services.ConnectionLog, relayed.EndpointsOf, log)
-		if before.Flows != nil {
-			a.flows.Book().Restore(before.Flows)
-		}
-		a.traffic.Follow(a.flows.Book(), a.flows.Hear)
-		m.Flows(func() metrics.Flows { return flowMetrics(a.flows) })
-	}
-	a.board = reconcile.NewBoard(objects.Revisions, a.rescan, a.release, removals, firstStatus(&cfg, k.Probe()))
-	a.board.OfTrial(func() *wire.Trial {
-		state, is := objects.Trial()
-		if !is {
-			return nil
-		}
-		return reconcile.TrialStatus(&state, deadline.Now())
-	})
-	a.board.OfRollout(func() *wire.Rollout { return rolloutStatus(objects) })
-	events := control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.Addresses.LoadBalancerPools) > 0, Log: log}
-	if shared != nil {
-		a.joinFleet(shared)
-		events.Quiet = func() bool { return !shared.HasTurn() }
-	}
-	a.events = control.NewRecorder(objects, events)
-	if a.member != nil {
-		a.member.events = a.events
-	}
-	asks := prober.New(prober.Options{Log: log, SourcePorts: prober.Ports(cfg.Services.HealthCheckSourcePorts)})
-	a.checks = parts.NewHealth(asks, a.events, log)
-	a.suspicion = newSuspicion(a)
-	a.checks.History, a.suspicion.History = past, past
-	a.suspicion.Book().Restore(before.Failures)
-	a.relay = relayed
-	a.grants.CountRelayed(a.relay.Load)
-	a.traffic.CountRelayed(a.relay.Load, relayedClients(a.relay))
-	m.Relay(func() metrics.Relay { return relayMetrics(a.relay) })
-	m.RelayedTLS(func() metrics.RelayedTLS { return tlsMetrics(a.relay) })
-	m.HealthChecks(func() metrics.HealthChecks { return healthMetrics(asks.Stats(), a.checks.FailingOpen()) })
-	a.foreseer = newForeseer(a)
-	views := apiserver.Views{Look: admitted.Look, Conditions: a.board.Conditions(), Grants: a.grants, Checks: a.checks, Probe: newProbes(a).ask, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served, wayTo).Trace, Announced: a.announced, Changes: changes{a}, Rollouts: rollouts{a}, Plan: a.foreseer.Plan, Certificates: a.relay.CertificatesOf, Bridged: a.bridged.Of, Unrouted: unrouted}
-	if a.member != nil {
-		a.member.lookAtTrial() // before anything is programmed
-		views.Fleet, views.Keys = a.member, sharedKeys{a.member.engine}
-		views.Commits, views.Forward = leafCommits(&cfg, shared), leafForward(&cfg, shared)
-	}
-	server, err := apiserver.Open(&cfg, objects, a.board, views, m, log)
-	if err != nil {
-		return nil, err
-	}
-	closers.add(server.Close)
-	var scrape net.Listener
-	if cfg.API.MetricsListen != "" {
-		if scrape, err = metrics.Listen(cfg.API.MetricsListen); err != nil {
-			return nil, err
-		}
-		closers.add(ignoreClosed(scrape.Close))
-	}
-	if len(cfg.DNS.Listen) > 0 {
-		names := cfg.DNSServer()
-		names.Count = m.DNSAnswers(dns.Results)
-		if a.dns, err = dns.Listen(names, log); err != nil {
-			return nil, err
-		}
-		closers.add(a.dns.Close)
-	}
-	defer a.leaveTotals()
-	return a, a.serve(ctx, server, scrape)
+	return &opened{cfg: cfg, log: log, calls: calls, fleet: shared, kernel: k, store: objects, history: past, before: before, readsFlows: readsFlows}, nil
 }
 
 // hasTables reports whether the kernel may have tables of ours.
 func hasTables(k *kernel.Conn) bool {
 	chains, err := k.BaseChains()
 	return err != nil || slices.ContainsFunc(chains, func(c kernel.BaseChain) bool { return c.Table == nft.TableName })
+}
+
+// The values of GOGC. In a start most of what is made stays: Go's own 100 per cent would let as much garbage
+// be as is in use. A change makes less than 0.1 MiB of garbage, and a collection takes some 0.7 ms for each
+// MiB in use: at any size some 0.3 ms of collecting a change.
+const (
+	startGC  = 35
+	steadyGC = 25
+)
+
+// collectAt sets GOGC, unless the environment does.
+func collectAt(percent int) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(percent)
+	}
+}
+
+// freeMemory returns the memory that is not in use to the kernel, after work that took much.
+func freeMemory() {
+	runtime.GC() // sync.Pools are empty after the second collection, that of FreeOSMemory
+	debug.FreeOSMemory()
 }
 
 // Down removes everything this program has in the kernel. Connections that go through

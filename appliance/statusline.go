@@ -14,9 +14,9 @@ import (
 // statusInterval is the least time between two status lines.
 const statusInterval = time.Second
 
-// tellStatus keeps the line of `systemctl status` up to date, if systemd started us: told when it says something else than
+// showStatus keeps the line of `systemctl status` up to date, if systemd started us: told when it says something else than
 // before, once a second at most.
-func (a *assembly) tellStatus(ctx context.Context) error {
+func (a *assembly) showStatus(ctx context.Context) error {
 	if os.Getenv("NOTIFY_SOCKET") == "" {
 		return nil
 	}

@@ -50,9 +50,9 @@ func takeTotals(dir string, log *slog.Logger) (t totals) {
 
 // leaveTotals leaves the totals to the next process.
 func (a *assembly) leaveTotals() {
-	t := totals{Boot: bootID(), Counters: a.kernel.Tally().Save(), Failures: a.suspicion.Book().Failures()}
-	if a.flows != nil {
-		t.Flows = a.flows.Book().Save()
+	t := totals{Boot: bootID(), Counters: a.kernel.Tally().Save(), Failures: a.parts.suspicion.Book().Failures()}
+	if a.parts.flows != nil {
+		t.Flows = a.parts.flows.Book().Save()
 	}
 	path := filepath.Join(a.cfg.DataDir, totalsName)
 	content, err := json.Marshal(t)

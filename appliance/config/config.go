@@ -189,8 +189,8 @@ const (
 	TrafficOff      Traffic = "off"      // nothing
 )
 
-// HearsFlows reports whether the kernel's messages about connections are listened to.
-func (s *Services) HearsFlows() bool { return s.Traffic == TrafficFlows || s.ConnectionLog != "" }
+// ReadsFlows reports whether the messages of the kernel about connections are read.
+func (s *Services) ReadsFlows() bool { return s.Traffic == TrafficFlows || s.ConnectionLog != "" }
 
 // NodelessEndpoints is the locality of endpoints without a nodeName.
 type NodelessEndpoints string
