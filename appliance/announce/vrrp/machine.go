@@ -139,6 +139,8 @@ func (m *Machine) Tick(now time.Time) (adverts []uint8) {
 			m.excused, m.next = true, now.Add(m.down())
 			return nil
 		}
+		// What makes one box of a pair late makes the other one late, too: it begins with the interval of its predecessor.
+		m.late = max(m.late, m.interval-m.cfg.Interval)
 		m.become(now, Active)
 		m.master, m.interval = netip.Addr{}, m.cfg.Interval
 		return m.advertise(now)

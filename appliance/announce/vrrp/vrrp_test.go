@@ -432,3 +432,25 @@ func TestLateAdverts(t *testing.T) {
 	w.run(4*interval, nil)
 	w.is("active active")
 }
+
+// A box that takes over from one that was late, as on a busy machine that has both, begins with the interval of that one. A stop
+// that would have been too long in time does not end its turn.
+func TestSuccessorOfLateBox(t *testing.T) {
+	w := newWorld(t, config(100), config(200))
+	w.run(time.Second, nil)
+	for _, late := range []time.Duration{1, 2, 3, 4, 4} {
+		w.boxes[1].stopped = w.boxes[1].Next().Add(late * interval)
+		w.run(w.boxes[1].stopped.Sub(w.now)+2*time.Millisecond, nil)
+	}
+	w.is("backup active")
+	w.boxes[1].stopped = w.now.Add(5 * time.Second)
+	w.run(5*time.Second, nil)
+	w.run(interval, nil)
+	w.is("active backup")
+	if w.boxes[0].Interval() <= 4*interval {
+		t.Errorf("the successor advertises an interval of %s", w.boxes[0].Interval())
+	}
+	w.boxes[0].stopped = w.now.Add(8 * interval)
+	w.run(8*interval, nil)
+	w.is("active backup")
+}
