@@ -185,26 +185,6 @@ func newControllers(o *opened, at *claimed) (*control.ClusterObjects, *control.E
 // shown is the store that is planned: that of the objects, or of what was before a trial.
 func (a *assembly) shown() *store.Store { return cmp.Or(a.held.objects(), a.store) }
 
-// count gives the metrics their sources.
-func (a *assembly) count(asks *prober.Prober) {
-	m := a.metrics
-	m.LogDropped(a.cfg.Log.Queue.Dropped)
-	m.Announcements(func() metrics.Announcements { return announcementMetrics(a.announced) })
-	m.Pools(func() []metrics.Pool { return poolMetrics(a.store) })
-	if a.cfg.Services.Traffic != config.TrafficOff {
-		m.Refusals(a.kernel.Refusals)
-	}
-	if a.parts.flows != nil {
-		m.Flows(func() metrics.Flows { return flowMetrics(a.parts.flows) })
-	}
-	if a.member != nil {
-		m.Fleet(a.member.metrics)
-	}
-	m.Relay(func() metrics.Relay { return relayMetrics(a.parts.relay) })
-	m.RelayedTLS(func() metrics.RelayedTLS { return tlsMetrics(a.parts.relay) })
-	m.HealthChecks(func() metrics.HealthChecks { return healthMetrics(asks.Stats(), a.parts.checks.FailingOpen()) })
-}
-
 // listeners are what the appliance listens on, but for the relay.
 type listeners struct {
 	api    *apiserver.Server
@@ -320,7 +300,7 @@ func (a *assembly) serve(ctx context.Context, l listeners) (endRelay func(), err
 func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, names *dns.Server) (*reconcile.Loop, []reconcile.Part) {
 	conns := parts.NewConntrack(a.log)
 	if stats := conns.Stats(); stats != nil {
-		a.metrics.Connections(func() metrics.Connections { return connectionMetrics(stats()) })
+		a.metrics.Scraped("conntrack", func(to metrics.Samples) { connectionSamples(stats(), to) })
 	}
 	balance, fullness := parts.NewBalance(a.log), parts.NewFullness(a.log)
 	sets := parts.NewSourceSets(sourceSetFiles(a.cfg.Services.SourceSets))

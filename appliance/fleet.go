@@ -361,17 +361,27 @@ func (m *member) namesake(kind fleet.Kind) string {
 	return fmt.Sprintf("; the other one has the addresses %s", strings.Join(addresses, ", "))
 }
 
-// metrics are the numbers of the fleet.
-func (m *member) metrics() metrics.Fleet {
+// samples adds the numbers of the fleet.
+func (m *member) samples(to metrics.Samples) {
 	s := m.engine.State()
-	now := metrics.Fleet{State: string(s.Kind), Revision: s.Revision, Newest: s.Of, Heard: s.Heard, LostRaces: m.store.Lost(), Turn: m.HasTurn()}
-	if head, is := m.store.RolloutHead(); is {
-		now.Rollout, now.RolloutHere, now.RolloutSteps = string(head.Phase), m.store.ProgramsRollout(), len(head.Steps)
-		if head.Phase != store.RolloutGathering {
-			now.RolloutStep = head.Step + 1
-		}
+	to.Set("svcctl_fleet_state", 1, string(s.Kind))
+	to.Set("svcctl_fleet_revision", float64(s.Revision))
+	to.Set("svcctl_fleet_newest_revision", float64(s.Of))
+	to.Set("svcctl_fleet_lost_races_total", float64(m.store.Lost()))
+	to.SetIf("svcctl_fleet_turn", m.HasTurn())
+	if !s.Heard.IsZero() {
+		to.Set("svcctl_fleet_heard_timestamp_seconds", float64(s.Heard.UnixMilli())/1000)
 	}
-	return now
+	if head, is := m.store.RolloutHead(); is {
+		to.Set("svcctl_rollout_phase", 1, string(head.Phase))
+		to.Set("svcctl_rollout_steps", float64(len(head.Steps)))
+		to.SetIf("svcctl_rollout_new_versions", m.store.ProgramsRollout())
+		step := 0
+		if head.Phase != store.RolloutGathering {
+			step = head.Step + 1
+		}
+		to.Set("svcctl_rollout_step", float64(step))
+	}
 }
 
 // awaitFirstAnswer waits until etcd has answered, or its time is up: before that a box cannot write, and that is no problem.

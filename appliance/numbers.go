@@ -1,6 +1,7 @@
 package appliance
 
 import (
+	"cmp"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/announcements"
+	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/parts"
@@ -15,41 +17,71 @@ import (
 	"svcctl.io/svcctl/appliance/relay"
 	"svcctl.io/svcctl/appliance/traffic"
 	"svcctl.io/svcctl/nft"
-	"svcctl.io/svcctl/store"
 )
 
-// connectionMetrics are the numbers of the conntrack cleaner as metrics.
-func connectionMetrics(s conntrack.Stats) metrics.Connections {
-	return metrics.Connections{
-		Looks: s.Looks, Entries: s.Entries, Forgotten: s.Forgotten,
-		Reset: s.Reset, Failures: s.Failures, Draining: s.Draining, Retried: s.Retried,
+// count gives the metrics their sources.
+func (a *assembly) count(asks *prober.Prober) {
+	m := a.metrics
+	m.Scraped("log", func(to metrics.Samples) { to.Set("svcctl_log_dropped_total", float64(a.cfg.Log.Queue.Dropped())) })
+	m.Scraped("announcements", func(to metrics.Samples) { announcementSamples(a.announced.Counts(), to) })
+	m.Scraped("pools", func(to metrics.Samples) {
+		for _, p := range a.store.PoolsInUse() {
+			to.Set("svcctl_pool_addresses", float64(p.Size), cmp.Or(p.Name, "flags"), p.Range)
+			to.Set("svcctl_pool_addresses_used", float64(p.Used), cmp.Or(p.Name, "flags"), p.Range)
+		}
+	})
+	if a.cfg.Services.Traffic != config.TrafficOff {
+		m.Scraped("refusals", func(to metrics.Samples) {
+			packets, _ := a.kernel.Refusals() // none while they cannot be read
+			for reason, n := range packets {
+				to.Set("svcctl_refused_packets_total", float64(n), reason)
+			}
+		})
 	}
+	if f := a.parts.flows; f != nil {
+		m.Scraped("flows", func(to metrics.Samples) {
+			to.Set("svcctl_flow_events_lost_total", float64(f.Book().Lost()))
+			if log := f.Log(); log != nil {
+				to.Set("svcctl_connection_log_lines_total", float64(log.Lines()))
+				to.Set("svcctl_connection_log_lines_lost_total", float64(log.Lost()))
+			}
+		})
+	}
+	if a.member != nil {
+		m.Scraped("fleet", a.member.samples)
+	}
+	m.Scraped("relay", func(to metrics.Samples) {
+		relaySamples(a.parts.relay.Stats(), a.parts.relay.Loads(), to)
+		for _, c := range a.parts.relay.Certificates() {
+			namespace, name, _ := strings.Cut(c.Secret, "/")
+			to.Set("svcctl_tls_certificate_expiry_timestamp_seconds", float64(c.Expires.Unix()), namespace, name)
+		}
+	})
+	m.Scraped("health", func(to metrics.Samples) { healthSamples(asks.Stats(), a.parts.checks.FailingOpen(), to) })
 }
 
-// flowMetrics are the numbers of who hears of connections as they end.
-func flowMetrics(f *parts.Flows) metrics.Flows {
-	m := metrics.Flows{EventsLost: f.Book().Lost()}
-	if log := f.Log(); log != nil {
-		m.Logs, m.Lines, m.LinesLost = true, log.Lines(), log.Lost()
-	}
-	return m
+// connectionSamples adds the counters of the conntrack cleaner.
+func connectionSamples(s conntrack.Stats, to metrics.Samples) {
+	to.Set("svcctl_conntrack_looks_total", float64(s.Looks))
+	to.Set("svcctl_conntrack_entries_read_total", float64(s.Entries))
+	to.Set("svcctl_conntrack_forgotten_total", float64(s.Forgotten))
+	to.Set("svcctl_conntrack_reset_total", float64(s.Reset))
+	to.Set("svcctl_conntrack_failures_total", float64(s.Failures))
+	to.Set("svcctl_conntrack_retried_total", float64(s.Retried))
+	to.Set("svcctl_conntrack_draining", float64(s.Draining))
 }
 
-// healthMetrics are the numbers of the prober as metrics.
-func healthMetrics(s prober.Stats, failingOpen int) metrics.HealthChecks {
-	h := metrics.HealthChecks{
-		Targets: map[string]float64{}, Transitions: map[string]float64{}, Durations: map[string]metrics.Durations{},
-		FailingOpen: failingOpen, InFlight: s.UnderWay, Late: s.Late, Expiry: s.Expiry,
-	}
+// healthSamples adds the numbers of health checks. failingOpen is resolve.Output.FailingOpen of all Services.
+func healthSamples(s prober.Stats, failingOpen int, to metrics.Samples) {
 	for state, n := range s.Targets {
-		h.Targets[state.String()] = float64(n)
+		to.Set("svcctl_health_targets", float64(n), state.String())
 	}
 	for state, n := range s.Transitions {
-		h.Transitions[state.String()] = float64(n)
+		to.Set("svcctl_health_transitions_total", float64(n), state.String())
 	}
 	for kind, outcomes := range s.Checks {
 		for outcome, n := range outcomes {
-			h.Checks = append(h.Checks, metrics.CheckCount{Type: kind.String(), Result: outcome.String(), Count: float64(n)})
+			to.Set("svcctl_health_checks_total", float64(n), kind.String(), outcome.String())
 		}
 	}
 	for kind, d := range s.Durations {
@@ -57,53 +89,71 @@ func healthMetrics(s prober.Stats, failingOpen int) metrics.HealthChecks {
 		for i, bound := range prober.Bounds {
 			buckets[bound] = d.Buckets[i]
 		}
-		h.Durations[kind.String()] = metrics.Durations{Count: d.Count, Sum: d.Sum, Buckets: buckets}
+		to.Histogram("svcctl_health_check_duration_seconds", d.Count, d.Sum.Seconds(), buckets, kind.String())
 	}
-	return h
+	to.Set("svcctl_health_failing_open", float64(failingOpen))
+	to.Set("svcctl_health_checks_in_flight", float64(s.UnderWay))
+	to.Set("svcctl_health_late_seconds", s.Late.Seconds())
+	if !s.Expiry.IsZero() {
+		to.Set("svcctl_health_certificate_expiry_seconds", time.Until(s.Expiry).Seconds())
+	}
 }
 
-// announcementMetrics are the numbers of announcements as metrics.
-func announcementMetrics(b *announcements.Book) metrics.Announcements {
-	c := b.Counts()
-	peers := make([]metrics.Peer, len(c.Peers))
-	for i, p := range c.Peers {
-		peers[i] = metrics.Peer{Name: p.Name, Established: p.State == wire.Established, Routes: p.Routes, Updates: p.Updates, BFD: p.BFD != "", BFDUp: p.BFD == "Up"}
+// announcementSamples adds the numbers of announced addresses.
+func announcementSamples(c announcements.Counts, to metrics.Samples) {
+	for place, n := range c.Places {
+		to.Set("svcctl_announced_vips", float64(n), place[0], place[1])
 	}
-	var group *metrics.Group
+	for _, p := range c.Peers {
+		to.SetIf("svcctl_bgp_session_up", p.State == wire.Established, p.Name)
+		to.Set("svcctl_bgp_routes", float64(p.Routes), p.Name)
+		to.Set("svcctl_bgp_updates_total", float64(p.Updates), p.Name)
+		if p.BFD != "" {
+			to.SetIf("svcctl_bfd_up", p.BFD == "Up", p.Name)
+		}
+	}
 	if g := c.Group; g != nil {
-		group = &metrics.Group{VRID: strconv.Itoa(int(g.VRID)), Active: g.State == "active" || g.State == "leaving", Transitions: g.Transitions, Differs: g.Differs != nil}
+		vrid := strconv.Itoa(int(g.VRID))
+		to.SetIf("svcctl_vrrp_active", g.State == "active" || g.State == "leaving", vrid)
+		to.Set("svcctl_vrrp_transitions_total", float64(g.Transitions), vrid)
+		to.SetIf("svcctl_vrrp_group_disagrees", g.Differs != nil, vrid)
 	}
-	return metrics.Announcements{
-		Peers: peers, Group: group, Drained: c.Drained,
-		Places: c.Places, Withheld: c.Withheld, Announcer: c.Announcer,
-		Answers: c.Reported.Answers, Sent: c.Reported.Announcements, Conflicts: c.Reported.Conflicts,
-	}
+	to.SetIf("svcctl_drained", c.Drained)
+	to.Set("svcctl_withheld_vips", float64(c.Withheld))
+	to.SetIf("svcctl_announcer_connected", c.Announcer)
+	to.Set("svcctl_neighbor_answers_total", float64(c.Reported.Answers))
+	to.Set("svcctl_neighbor_announcements_total", float64(c.Reported.Announcements))
+	to.Set("svcctl_neighbor_conflicts_total", float64(c.Reported.Conflicts))
 }
 
-// relayMetrics are the numbers of the relay as metrics. A port is that of both its pools.
-func relayMetrics(r *parts.Relay) metrics.Relay {
-	stats := r.Stats()
-	protocol := func(name string, l relay.Load) metrics.RelayProtocol {
-		return metrics.RelayProtocol{Protocol: name, Loopback: l.Loopback, Redirected: l.Redirected, Limit: l.Limit, Taken: l.Taken, TurnedAway: l.TurnedAway}
+// relaySamples adds the numbers of the relay. A port has two pools, with a listener each: their numbers are added.
+func relaySamples(s relay.Stats, loads []relay.PortLoad, to metrics.Samples) {
+	to.Set("svcctl_relay_failed_connects_total", float64(s.FailedConnects))
+	to.Set("svcctl_tls_handshake_failures_total", float64(s.FailedHandshakes))
+	for protocol, l := range map[string]relay.Load{relay.TCP: s.TCP, relay.UDP: s.UDP} {
+		to.Set("svcctl_relay_open", float64(l.Redirected), protocol, "services")
+		to.Set("svcctl_relay_open", float64(l.Loopback), protocol, "loopback")
+		to.Set("svcctl_relay_limit", float64(l.Limit), protocol)
+		to.Set("svcctl_relay_accepted_total", float64(l.Taken), protocol)
+		to.Set("svcctl_relay_turned_away_total", float64(l.TurnedAway), protocol)
 	}
-	m := metrics.Relay{FailedConnects: stats.FailedConnects, Protocols: []metrics.RelayProtocol{protocol(relay.TCP, stats.TCP), protocol(relay.UDP, stats.UDP)}}
-	for _, l := range r.Loads() {
+	taken, failed, open := map[[5]string]int64{}, map[[5]string]int64{}, map[[6]string]int{}
+	for _, l := range loads {
 		namespace, name, port := parts.PortOf(l.ID)
-		p := metrics.RelayPort{
-			Namespace: namespace, Service: name, Port: port, Protocol: l.Protocol, Family: nft.FamilyOf(l.Listen.Addr()).Name(),
-			Taken: l.Taken, FailedConnects: l.FailedConnects, Open: map[string]int{},
-		}
-		// The pools of a port follow each other.
-		if last := len(m.Ports) - 1; last >= 0 && m.Ports[last].IsSame(&p) {
-			p.Taken, p.FailedConnects, p.Open = p.Taken+m.Ports[last].Taken, p.FailedConnects+m.Ports[last].FailedConnects, m.Ports[last].Open
-			m.Ports = m.Ports[:last]
-		}
+		labels := [5]string{namespace, name, port, l.Protocol, nft.FamilyOf(l.Listen.Addr()).Name()}
+		taken[labels] += l.Taken
+		failed[labels] += l.FailedConnects
 		for endpoint, n := range l.Open {
-			p.Open[endpoint.String()] += n
+			open[[6]string(append(labels[:], endpoint.String()))] += n
 		}
-		m.Ports = append(m.Ports, p)
 	}
-	return m
+	for labels, n := range taken {
+		to.Set("svcctl_relay_port_accepted_total", float64(n), labels[:]...)
+		to.Set("svcctl_relay_port_failed_connects_total", float64(failed[labels]), labels[:]...)
+	}
+	for labels, n := range open {
+		to.Set("svcctl_relay_port_open", float64(n), labels[:]...)
+	}
 }
 
 // relayedClients returns the endpoints of clients whose connections are relayed, at each call.
@@ -117,21 +167,4 @@ func relayedClients(r *parts.Relay) func() map[traffic.RelayedClient][]netip.Add
 		}
 		return clients
 	}
-}
-
-// poolMetrics are the ranges of load balancer IPs as metrics.
-func poolMetrics(objects *store.Store) (all []metrics.Pool) {
-	for _, p := range objects.PoolsInUse() {
-		all = append(all, metrics.Pool(p))
-	}
-	return all
-}
-
-// tlsMetrics are the numbers of TLS at relayed ports as metrics.
-func tlsMetrics(r *parts.Relay) metrics.RelayedTLS {
-	t := metrics.RelayedTLS{FailedHandshakes: r.Stats().FailedHandshakes, Ends: map[string]time.Time{}}
-	for _, c := range r.Certificates() {
-		t.Ends[c.Secret] = c.Expires
-	}
-	return t
 }

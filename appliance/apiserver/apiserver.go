@@ -169,7 +169,11 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 		}
 	}
 	s.api = api.New(cfg, backend, log)
-	m.APILoad(s.api.Load)
+	m.Scraped("api", func(to metrics.Samples) {
+		load := s.api.Load()
+		to.Set("svcctl_api_requests_in_flight", float64(load.Requests))
+		to.Set("svcctl_api_watches", float64(load.Watches))
+	})
 	s.socket, err = s.api.Listen()
 	return s, err
 }

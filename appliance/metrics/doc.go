@@ -6,7 +6,7 @@
 //     process (as in tests) do not meet.
 //   - No label takes a value from outside (no names of objects, files or addresses),
 //     so the number of series is bounded.
-//   - docs/metrics.md tells of each.
+//   - docs/metrics.md describes each metric.
 //   - Recording is cheap and never fails or blocks.
 //
 // The package must not decide anything from its numbers, and never imports nft/kernel.

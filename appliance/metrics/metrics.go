@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"strconv"
 	"sync"
 	"time"
 
@@ -161,7 +162,7 @@ func (m *Metrics) Synced(s Sync) {
 	m.lastSuccess.Set(float64(s.At.UnixMilli()) / 1000)
 }
 
-// Counts are the sizes of what is served; see wire.Counts.
+// Counts are the numbers of Services in force, and of their ports, addresses, frontends and endpoints; see wire.Counts.
 type Counts struct{ Services, ServicePorts, VIPs, Frontends, Endpoints int }
 
 // Serves records how much is served.
@@ -216,12 +217,21 @@ func (m *Metrics) Conntrack(entries, limit, insertFailed, dropped uint64) {
 	m.conntrackDropped.Set(float64(dropped))
 }
 
-// LogDropped shows what read gives, the lines that the log had no room for, which is asked at
-// each scrape. It is called once.
-func (m *Metrics) LogDropped(read func() uint64) {
-	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "svcctl_log_dropped_total",
-		Help: "Lines of the log that were dropped because its reader was slow or gone, or because it could not be written."},
-		func() float64 { return float64(read()) }))
+// DNSAnswers registers a counter for each result of an answer of the DNS server. It returns the function that counts an
+// answer. It is called at most once.
+func (m *Metrics) DNSAnswers(results []string) func(result string) {
+	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "svcctl_dns_answers_total",
+		Help: "Answers of the DNS server; limited: cut off because a network asked too often over UDP."}, []string{"result"})
+	counters := make(map[string]prometheus.Counter, len(results))
+	for _, result := range results {
+		counters[result] = vec.WithLabelValues(result)
+	}
+	m.registry.MustRegister(vec)
+	return func(result string) {
+		if c := counters[result]; c != nil {
+			c.Inc()
+		}
+	}
 }
 
 // Held records how many Services are kept although they vanished from the manifests, and
@@ -256,4 +266,35 @@ func Listen(addr string) (net.Listener, error) {
 		return nil, fmt.Errorf("open --metrics-listen %s: %w: give another one, or leave it out", addr, err)
 	}
 	return ln, nil
+}
+
+// apiMetrics are the numbers of requests of the API.
+type apiMetrics struct {
+	panics  prometheus.Counter
+	calls   *prometheus.CounterVec
+	seconds *prometheus.HistogramVec
+}
+
+func newAPIMetrics() apiMetrics {
+	return apiMetrics{
+		panics: counter("svcctl_api_panics_total", "API requests that failed because their handler panicked."),
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "svcctl_api_requests_total",
+			Help: "API requests that were answered, by what was asked of which objects, or by method and path, and by the status of the answer."},
+			[]string{"verb", "resource", "code"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "svcctl_api_request_duration_seconds",
+			Help:    "Time from an API request to the end of its answer; without watches, which have none.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2.5, 12)}, // 0.5 ms to 12 s
+			[]string{"verb", "resource"}),
+	}
+}
+
+// APIPanicked records that a handler of the API panicked.
+func (m *Metrics) APIPanicked() { m.api.panics.Inc() }
+
+// APICalled records a request that was answered.
+func (m *Metrics) APICalled(c api.Call) {
+	m.api.calls.WithLabelValues(c.Verb, c.Resource, strconv.Itoa(c.Code)).Inc()
+	if !c.Endless {
+		m.api.seconds.WithLabelValues(c.Verb, c.Resource).Observe(c.Took.Seconds())
+	}
 }

@@ -44,7 +44,18 @@ func TestNumbers(t *testing.T) {
 	m.APIPanicked()
 	m.APICalled(api.Call{Verb: "list", Resource: "services", Code: 200, Took: 2 * time.Millisecond})
 	m.APICalled(api.Call{Verb: "watch", Resource: "services", Code: 200, Took: time.Hour, Endless: true})
-	m.APILoad(func() api.Load { return api.Load{Requests: 9, Watches: 10} })
+	m.Scraped("api", func(to Samples) {
+		to.Set("svcctl_api_requests_in_flight", 9)
+		to.Set("svcctl_api_watches", 10)
+	})
+	m.Scraped("fleet", func(to Samples) {
+		to.Set("svcctl_fleet_state", 1, "Following")
+		to.Set("svcctl_fleet_lost_races_total", 11)
+		to.SetIf("svcctl_fleet_turn", true)
+	})
+	m.Scraped("health", func(to Samples) {
+		to.Histogram("svcctl_health_check_duration_seconds", 104, 1.5, map[float64]uint64{0.5: 100}, "http")
+	})
 
 	text := scrape(t, m)
 	for _, want := range []string{
@@ -65,6 +76,9 @@ func TestNumbers(t *testing.T) {
 		`svcctl_api_request_duration_seconds_bucket{resource="services",verb="list",le="0.00125"} 0`,
 		`svcctl_api_request_duration_seconds_bucket{resource="services",verb="list",le="0.003125"} 1`,
 		"svcctl_api_requests_in_flight 9\n", "svcctl_api_watches 10\n",
+		"# TYPE svcctl_fleet_state gauge\nsvcctl_fleet_state{state=\"Following\"} 1\n", "svcctl_fleet_turn 1\n",
+		"# TYPE svcctl_fleet_lost_races_total counter\nsvcctl_fleet_lost_races_total 11\n",
+		`svcctl_health_check_duration_seconds_bucket{type="http",le="0.5"} 100`, `svcctl_health_check_duration_seconds_sum{type="http"} 1.5`,
 		"go_goroutines ", "process_open_fds ",
 	} {
 		if !strings.Contains(text, want) {
@@ -73,27 +87,12 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// The manual tells of every number, and of no other.
+// The manual has every metric, and no other.
 func TestManual(t *testing.T) {
 	m := New("v1.2.3")
 	m.APICalled(api.Call{Verb: "get", Resource: "/readyz", Code: 200})
-	m.APILoad(func() api.Load { return api.Load{} })
-	m.Connections(func() Connections { return Connections{} })
 	m.DNSAnswers([]string{"success"})("success")
-	m.LogDropped(func() uint64 { return 0 })
-	m.HealthChecks(func() HealthChecks { return someChecks })
-	m.Relay(func() Relay {
-		return Relay{Protocols: []RelayProtocol{{Protocol: "tcp"}}, Ports: []RelayPort{{Open: map[string]int{"10.1.2.11:8080": 1}}}}
-	})
-	m.Announcements(func() Announcements {
-		return Announcements{Places: map[[2]string]int{{"l2 eth0", "announced"}: 1}, Peers: []Peer{{Name: "tor-1", BFD: true}}, Group: &Group{VRID: "51"}}
-	})
-	m.Fleet(func() Fleet { return Fleet{State: "Following", Heard: time.Unix(1, 0), Rollout: "Baking"} })
 	m.Verdict(nil, map[[2]string]int{{"error", "NoEndpoints"}: 1})
-	m.Pools(func() []Pool { return []Pool{{Range: "192.0.2.0-192.0.2.9", Size: 10}} })
-	m.Refusals(func() (map[string]uint64, error) { return map[string]uint64{"stray": 1}, nil })
-	m.Flows(func() Flows { return Flows{Logs: true} })
-	m.RelayedTLS(func() RelayedTLS { return RelayedTLS{Ends: map[string]time.Time{"default/web": time.Unix(1, 0)}} })
 	page, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)
@@ -101,18 +100,28 @@ func TestManual(t *testing.T) {
 	// The pages with labels of objects are package traffic's.
 	before, others, _ := strings.Cut(string(page), "### Services and endpoints\n")
 	_, after, _ := strings.Cut(others, "\n### ")
-	told := map[string]bool{}
+	described := map[string]bool{}
 	for _, name := range regexp.MustCompile("`(svcctl_[a-z_]+)`").FindAllStringSubmatch(before+after, -1) {
-		told[name[1]] = true
+		described[name[1]] = true
 	}
+	names := map[string]bool{}
 	for _, line := range regexp.MustCompile(`(?m)^# TYPE (svcctl_\w+)`).FindAllStringSubmatch(scrape(t, m), -1) {
-		if !told[line[1]] {
-			t.Errorf("the manual says nothing about %s", line[1])
-		}
-		delete(told, line[1])
+		names[line[1]] = true
 	}
-	for name := range told {
-		t.Errorf("the manual tells of %s, which is not there", name)
+	for _, rows := range scrapedRows() {
+		for name := range rows {
+			names[name] = true
+		}
+	}
+	for name := range names {
+		if !described[name] {
+			t.Errorf("the manual does not have %s", name)
+		}
+	}
+	for name := range described {
+		if !names[name] {
+			t.Errorf("the manual has %s, which is no metric", name)
+		}
 	}
 }
 
@@ -126,7 +135,16 @@ func TestStartsAtZero(t *testing.T) {
 }
 
 func TestLint(t *testing.T) {
-	problems, err := promlint.New(strings.NewReader(scrape(t, New("v1.2.3")))).Lint()
+	m := New("v1.2.3")
+	for section, rows := range scrapedRows() {
+		m.Scraped(section, func(to Samples) {
+			for name, desc := range rows {
+				_, labels, _ := strings.Cut(desc.String(), "variableLabels: {")
+				to.Set(name, 1, strings.FieldsFunc(labels, func(r rune) bool { return r == ',' || r == '}' })...)
+			}
+		})
+	}
+	problems, err := promlint.New(strings.NewReader(scrape(t, m))).Lint()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,5 +187,24 @@ func TestListenInUse(t *testing.T) {
 	_, err = Listen(ln.Addr().String())
 	if err == nil || !strings.Contains(err.Error(), "address already in use: give another one") {
 		t.Errorf("Listen on a port in use: %v", err)
+	}
+}
+
+func TestDNSAnswers(t *testing.T) {
+	m := New("v1.2.3")
+	if strings.Contains(scrape(t, m), "svcctl_dns") {
+		t.Error("metrics of DNS without DNS")
+	}
+	count := m.DNSAnswers([]string{"success", "limited"})
+	count("success")
+	count("unknown")
+	text := scrape(t, m)
+	for _, want := range []string{`svcctl_dns_answers_total{result="success"} 1`, `svcctl_dns_answers_total{result="limited"} 0`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "unknown") {
+		t.Error("an unknown result has a metric")
 	}
 }
