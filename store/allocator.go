@@ -118,7 +118,7 @@ func (l *allocator) releaseAddress(addr netip.Addr, owner string) {
 	}
 	addresses.Release(addr, owner)
 	l.released = true
-	l.undo = append(l.undo, func() { restored(addresses.Hold(addr, owner)) })
+	l.undo = append(l.undo, func() { l.restore(owner, func() error { return addresses.Hold(addr, owner) }) })
 }
 
 // takePort gives a port that was asked for. Errors: *alloc.RangeError, *alloc.HeldError.
@@ -163,7 +163,7 @@ func (l *allocator) releasePort(port alloc.Port, owner string) {
 	}
 	l.ports.Release(port, owner)
 	l.released = true
-	l.undo = append(l.undo, func() { restored(l.ports.Hold(port, owner)) })
+	l.undo = append(l.undo, func() { l.restore(owner, func() error { return l.ports.Hold(port, owner) }) })
 }
 
 // takeIngress gives a load balancer IP that was asked for, or replaces the owner's request
@@ -187,7 +187,7 @@ func (l *allocator) requestIngress(take func(*alloc.Pools, netip.Addr, alloc.Req
 	l.undo = append(l.undo, func() {
 		l.pools.Release(addr, request.Owner)
 		if had {
-			restored(l.pools.Hold(addr, before))
+			l.restore(request.Owner, func() error { return l.pools.Hold(addr, before) })
 		}
 	})
 	// A request that changed may leave room for others on the same address.
@@ -211,13 +211,16 @@ func (l *allocator) releaseIngress(addr netip.Addr, owner string) {
 	}
 	l.pools.Release(addr, owner)
 	l.released = true
-	l.undo = append(l.undo, func() { restored(l.pools.Hold(addr, before)) })
+	l.undo = append(l.undo, func() { l.restore(owner, func() error { return l.pools.Hold(addr, before) }) })
 }
 
-// restored is for what undoes a release: in reverse order it finds things as they were
-// after the release, so it cannot fail.
-func restored(err error) {
-	if err != nil {
+// restore undoes a release: in reverse order it finds things as they were after the release, so hold cannot fail. What was
+// reserved stays free if the reservations have ended meanwhile, see Store.send.
+func (l *allocator) restore(owner string, hold func() error) {
+	if owner == reservedOwner && l.reserved.addresses == nil {
+		return
+	}
+	if err := hold(); err != nil {
 		panic("store: rollback of a release: " + err.Error())
 	}
 }

@@ -5,12 +5,91 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/object"
 )
+
+// writer admits one call at a time that changes the store, and lets others in while such a call waits for other
+// machines.
+type writer struct {
+	// turn is held by a call that changes something, from its first look to the last assignment.
+	turn sync.Mutex
+	// state guards what such a call decides on. It is held with turn, except while the engine of several machines
+	// commits: then calls take state alone that change nothing which these machines share. They find the store as it was
+	// before that commit, and the allocator with it.
+	state sync.Mutex
+}
+
+// Lock implements sync.Locker, for a call that changes something.
+func (w *writer) Lock() { w.turn.Lock(); w.state.Lock() }
+
+// Unlock implements sync.Locker.
+func (w *writer) Unlock() { w.state.Unlock(); w.turn.Unlock() }
+
+// look begins a call that commits nothing. It waits for no other machine: what they have committed is taken over first, unless a
+// commit of this one is under way. The caller calls end.
+func (s *Store) look() (end func()) {
+	if s.writer.turn.TryLock() {
+		s.writer.state.Lock()
+		s.follow()
+		return s.writer.Unlock
+	}
+	s.writer.state.Lock()
+	return s.writer.state.Unlock
+}
+
+// write commits a transaction, which must be the next one after storage.head; nothing if it is empty. With one of this machine
+// alone go the copies of files that were taken or are small, and what the trial that is under way needs of files to go back.
+// The state of the writer must be held, and its turn for what other machines share.
+func (s *Store) write(t engine.Transaction, revision uint64) error {
+	d := &s.storage
+	head := slices.IndexFunc(t.Puts, func(p engine.Pair) bool { return p.Key == headKey })
+	if d.shared != nil && head >= 0 {
+		t.CompareKey, t.CompareRevision = headKey, d.head
+		if err := s.send(t); err != nil {
+			return err
+		}
+		d.head = t.Puts[head].Revision
+		return nil
+	}
+	d.copies.addTo(&t, revision)
+	d.partial.addTo(&t)
+	t.CompareKey, t.CompareRevision = headKey, d.head
+	kept, err := s.trial.keepFiles(d.engine, revision, &t)
+	if err == nil && len(t.Puts)+len(t.Deletes) != 0 {
+		err = d.engine.Commit(t)
+	}
+	d.copies.finish(err)
+	if err != nil {
+		return err
+	}
+	if d.partial = nil; head >= 0 {
+		d.head = t.Puts[head].Revision
+	}
+	if len(kept) > 0 {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.trial.kept(kept)
+	}
+	return nil
+}
+
+// send commits what other machines share. While it waits for them others may have the state of the writer, and the
+// savepoints of the allocator are those of each of them.
+func (s *Store) send(t engine.Transaction) error {
+	undo, released := s.allocator.undo, s.allocator.released
+	s.allocator.undo = nil
+	s.writer.state.Unlock()
+	defer func() {
+		s.writer.state.Lock()
+		s.allocator.undo, s.allocator.released = undo, released
+	}()
+	return s.storage.engine.Commit(t)
+}
 
 // run allocates, commits and publishes what was examined.
 func (t *transaction) run() (SyncResult, error) {

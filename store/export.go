@@ -100,9 +100,7 @@ func isCompact(value []byte) bool {
 // everything returns all pairs that an export keeps, and the revision of the head. A concurrent commit of
 // another machine may be among the objects, and not in the journal yet.
 func (s *Store) everything() ([]engine.Pair, uint64, error) {
-	s.writer.Lock()
-	defer s.writer.Unlock()
-	s.follow()
+	defer s.look()()
 	if err := s.flush(); err != nil {
 		return nil, 0, err
 	}

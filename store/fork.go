@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -32,7 +31,7 @@ func (s *Store) Fork() (fork *Store, revision uint64, err error) {
 	c.cfg.Program = "" // it seals nothing
 	var in engine.Engine = memory
 	if s.storage.shared != nil {
-		in = forked{memory, s.storage.shared, c.turns}
+		in = forked{engine.Alone{Memory: memory}, s.storage.shared, c.turns}
 	}
 	if fork, err = Open(in, c.cfg); err != nil {
 		return nil, 0, err
@@ -70,47 +69,21 @@ type forkOf struct {
 	revision uint64
 }
 
-// forked is the engine of a fork of a store that other machines write to: none of them does.
+// forked is the engine of a fork of a store that other machines write to.
 type forked struct {
-	*engine.Memory
+	engine.Alone
 	of    engine.Shared
 	turns []SourceTurn // of the sources that this machine reads
 }
 
-// Follow implements engine.Shared.
-func (forked) Follow() []engine.Followed { return nil }
-
-// Arrived implements engine.Shared.
-func (forked) Arrived() <-chan struct{} { return nil }
-
-// Published implements engine.Shared.
-func (forked) Published() {}
-
-// Refuse implements engine.Shared.
-func (forked) Refuse(error) {}
-
-// Keep implements engine.Shared.
-func (forked) Keep(engine.Transaction) {}
-
-// Sealing implements engine.Shared.
+// Sealing implements engine.Shared; so do Tries and Rolls. The other methods are those of a store of one machine.
 func (f forked) Sealing() error { return f.of.Sealing() }
-
-// Tries implements engine.Shared.
-func (f forked) Tries() error { return f.of.Tries() }
-
-// Rolls implements engine.Shared.
-func (f forked) Rolls() error { return f.of.Rolls() }
-
-var _ engine.Shared = forked{} // else a fork would be a store of one machine
-
-// Fresh implements engine.Shared.
-func (forked) Fresh(context.Context) error { return nil }
+func (f forked) Tries() error   { return f.of.Tries() }
+func (f forked) Rolls() error   { return f.of.Rolls() }
 
 // copyTo writes what a fork needs to an empty engine.
 func (s *Store) copyTo(memory engine.Engine) (c forkOf, err error) {
-	s.writer.Lock()
-	defer s.writer.Unlock()
-	s.follow()
+	defer s.look()()
 	head, isTrial := s.TrialHead()
 	switch {
 	case s.reserves:
@@ -141,8 +114,8 @@ func (s *Store) copyTo(memory engine.Engine) (c forkOf, err error) {
 	return c, memory.Commit(t)
 }
 
-// pairs are the stored pairs of the store as it is: the engine of several machines may have newer ones. The writer must
-// be held.
+// pairs are the stored pairs of the store as it is: the engine of several machines may have newer ones. The state of the
+// writer must be held.
 func (s *Store) pairs() (t engine.Transaction, err error) {
 	t.CompareKey = headKey
 	t.Puts = append(t.Puts, engine.Pair{Key: headKey, Revision: s.feed.revision})

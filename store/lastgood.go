@@ -96,8 +96,8 @@ func (l LastGood) Flush() error {
 
 func (l LastGood) flushSome() (more bool, err error) {
 	s := l.s
-	s.writer.Lock()
-	defer s.writer.Unlock()
+	s.writer.state.Lock()
+	defer s.writer.state.Unlock()
 	more = s.storage.copies.take()
 	return more, s.write(engine.Transaction{}, s.feed.revision)
 }

@@ -45,8 +45,8 @@ type Holder struct {
 // Pools returns all ranges with their holders, sorted by value. Values outside of all ranges are
 // left out.
 func (s *Store) Pools() []Pool {
-	s.writer.Lock()
-	defer s.writer.Unlock()
+	s.writer.state.Lock()
+	defer s.writer.state.Unlock()
 	l := s.allocator
 	var pools []Pool
 	for _, prefix := range s.cfg.ClusterIPRanges {
@@ -65,8 +65,8 @@ type PoolUse struct {
 // PoolsInUse returns the ranges of load balancer IPs. The cost is proportional to the addresses
 // that are held.
 func (s *Store) PoolsInUse() []PoolUse {
-	s.writer.Lock()
-	defer s.writer.Unlock()
+	s.writer.state.Lock()
+	defer s.writer.state.Unlock()
 	var all []PoolUse
 	for _, p := range ingressPools(s.allocator.pools, s.cfg.Pools) {
 		all = append(all, PoolUse{p.Name, p.Range, p.Size, p.Used})

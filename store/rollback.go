@@ -45,6 +45,10 @@ var ErrNoChange = errors.New("the journal has no change by a client of the API")
 // one commit. What belongs to files and controllers is left; of the files' it says so. No write comes between
 // finding the last change and taking it back. Errors: ErrExpired, ErrNoChange, *NewerChangeError.
 func (s *Store) Rollback(ask Rollback) (b RolledBack, err error) {
+	if ask.DryRun {
+		defer s.look()()
+		return s.rollback(ask)
+	}
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	err = s.decide(func() (err error) {

@@ -22,9 +22,9 @@ import (
 type Store struct {
 	cfg Config
 
-	// writer is held during a change, from the first look to the last assignment; it guards the
+	// writer is held during a change, from the first look to the last assignment; its state guards the
 	// fields up to mu.
-	writer    sync.Mutex
+	writer    writer
 	storage   storage
 	allocator *allocator
 	numbers   numbers
@@ -103,18 +103,6 @@ func (s *Store) secretsRefused(kind string) error {
 
 // IsShared reports whether other machines write to the store too.
 func (s *Store) IsShared() bool { return s.storage.shared != nil }
-
-// write commits a transaction; see storage.commit. The writer must be held.
-func (s *Store) write(t engine.Transaction, revision uint64) error {
-	kept, err := s.storage.commit(t, revision, &s.trial)
-	if err != nil || len(kept) == 0 {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.trial.kept(kept)
-	return nil
-}
 
 // flush writes the copies of files that wait. The writer must be held.
 func (s *Store) flush() error {
@@ -231,6 +219,8 @@ func Open(engine engine.Engine, cfg Config) (*Store, error) {
 	if s.storage.shared != nil {
 		s.numbers.seed = 0 // a fleet has its revision from the start
 	}
+	s.writer.Lock()
+	defer s.writer.Unlock()
 	if err := s.load(); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
@@ -338,7 +328,7 @@ func (s *Store) waitForOthers() {
 	}
 }
 
-// storage is the durable side: the engine, and what is known of its content. Store.writer guards it.
+// storage is the durable side: the engine, and what is known of its content. The state of the writer guards it.
 type storage struct {
 	engine engine.Engine
 	shared engine.Shared // engine, if other machines write to it; else nil
@@ -349,28 +339,6 @@ type storage struct {
 	copies  copies
 	failed  bool          // something of another machine could not be read, and nothing more is followed
 	lost    atomic.Uint64 // see Store.Lost
-}
-
-// commit writes a transaction, which must be the next one after head, together with the copies that were
-// taken or are small; nothing at all if both are empty. What the trial that is under way needs to go back is
-// written with it: kept are the paths of the files that are among it now.
-func (d *storage) commit(t engine.Transaction, revision uint64, trial *trial) (kept []string, err error) {
-	d.copies.addTo(&t, revision)
-	d.partial.addTo(&t)
-	t.CompareKey, t.CompareRevision = headKey, d.head
-	kept, err = trial.keepFiles(d.engine, revision, &t)
-	if err == nil && len(t.Puts)+len(t.Deletes) != 0 {
-		err = d.engine.Commit(t)
-	}
-	d.copies.finish(err)
-	if err != nil {
-		return nil, err
-	}
-	d.partial = nil
-	if i := slices.IndexFunc(t.Puts, func(p engine.Pair) bool { return p.Key == headKey }); i >= 0 {
-		d.head = t.Puts[i].Revision
-	}
-	return kept, nil
 }
 
 // pieceObjects bounds the objects of one commit when many are new, as at a first start: a commit

@@ -194,8 +194,8 @@ func (l LastGood) Seal() (sealed []*manifest.File, err error) {
 
 func (l LastGood) sealSome() (sealed []*manifest.File, more bool, err error) {
 	s := l.s
-	s.writer.Lock()
-	defer s.writer.Unlock()
+	s.writer.state.Lock()
+	defer s.writer.state.Unlock()
 	by := s.sealedBy()
 	if by == "" || !s.declared.synced {
 		return nil, false, nil

@@ -304,8 +304,8 @@ func (s *Store) Blank() bool {
 // HasUndeclared reports whether there are objects of files that no file that was read has a
 // document for.
 func (s *Store) HasUndeclared() bool {
-	s.writer.Lock()
-	defer s.writer.Unlock()
+	s.mu.RLock()
+	defer s.mu.RUnlock()
 	return len(s.declared.undeclared) > 0
 }
 
@@ -362,15 +362,17 @@ func (s *Store) Reserve(frontends []ReservedFrontend) (err error) {
 	return err
 }
 
-// Unreserve gives all values free that are still reserved.
+// Unreserve gives all values free that are still reserved. It waits for no other machine.
 func (s *Store) Unreserve() error {
-	s.writer.Lock()
-	defer s.writer.Unlock()
+	s.writer.state.Lock()
+	defer s.writer.state.Unlock()
 	if !s.reserves {
 		return nil
 	}
-	err := s.write(engine.Transaction{Deletes: []string{reservedKey}}, s.feed.revision)
-	if err != nil {
+	forget := engine.Transaction{Deletes: []string{reservedKey}}
+	if s.storage.shared != nil {
+		s.storage.shared.Keep(forget) // the loop, which calls this, does not wait for the disk of a replica
+	} else if err := s.write(forget, s.feed.revision); err != nil {
 		return fmt.Errorf("forget that the kernel serves unknown Services: %w", err)
 	}
 	s.allocator.begin()

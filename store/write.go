@@ -147,6 +147,12 @@ const maxGroup = 1_000
 // of nothing; ErrStale.
 func (s *Store) Write(writes ...Write) ([]Written, error) {
 	c := &call{writes: writes, results: make([]Written, len(writes))}
+	if !slices.ContainsFunc(writes, func(w Write) bool { return !w.DryRun }) {
+		defer s.look()()
+		defer s.allocator.rollback()
+		s.begin().dryRun(c)
+		return c.results, nil
+	}
 	s.queue.add(c)
 	s.writer.Lock()
 	defer s.writer.Unlock()

@@ -30,48 +30,18 @@ func (l *Loop) release() (r wire.Released) {
 	return r
 }
 
-// unreserving is the store asked to reserve nothing any more. It has to wait for the store's writer, which a
-// commit to etcd may hold for seconds: the loop goes on meanwhile.
-type unreserving struct {
-	answer chan error // nil: the store is not asked
-	last   error      // the answer before: what is asked again has failed until it has not
-}
-
 // settleOrphans ends the search for objects that declare what the kernel serves, once all of it is
-// declared or released. It never waits: the store is asked beside the loop, and its answer wakes the loop.
+// declared or released.
 func (l *Loop) settleOrphans() error {
-	o, u := l.planner.orphans, &l.unreserving
-	switch {
-	case o == nil || !l.adopted || o.frontends() > 0 || len(o.changed) > 0:
+	if o := l.planner.orphans; o == nil || !l.adopted || o.frontends() > 0 || len(o.changed) > 0 {
 		return nil
-	case u.answer == nil:
-		answer := make(chan error, 1)
-		u.answer = answer
-		go func() {
-			answer <- l.opts.Store.Unreserve()
-			l.Wake()
-		}()
-		return u.last
 	}
-	select {
-	case u.last = <-u.answer:
-		u.answer = nil
-	default:
-		return u.last
-	}
-	if u.last != nil {
-		return u.last
+	if err := l.opts.Store.Unreserve(); err != nil {
+		return err
 	}
 	l.planner.orphans = nil
 	l.observed.unsynced = l.observed.snapshot != nil // objects that wait for a value may have it now
 	return nil
-}
-
-// finishUnreserving waits for the store's answer to a pending request: the loop writes nothing after its end.
-func (l *Loop) finishUnreserving() {
-	if l.unreserving.answer != nil {
-		l.unreserving.last, l.unreserving.answer = <-l.unreserving.answer, nil
-	}
 }
 
 // noteUnstored keeps why nothing can be stored for the status. It replaces the error by one that counts the

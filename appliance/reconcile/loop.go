@@ -38,14 +38,13 @@ type observed struct {
 // change wakes it; a step then takes the newest state of all inputs and makes the kernel equal to
 // it.
 type Loop struct {
-	opts        Options
-	log         *slog.Logger
-	observed    observed
-	planner     *planner
-	applier     *applier
-	tamper      tamperGuard
-	wake        chan struct{} // a Part has problems, or Services to plan again
-	unreserving unreserving
+	opts     Options
+	log      *slog.Logger
+	observed observed
+	planner  *planner
+	applier  *applier
+	tamper   tamperGuard
+	wake     chan struct{} // a Part has problems, or Services to plan again
 
 	adopted bool          // the first plan was made
 	planned uint64        // the store's revision that the planner stands at
@@ -92,7 +91,6 @@ func (l *Loop) Wake() {
 
 // Run steps until ctx is done. Its error is one that no retry can mend.
 func (l *Loop) Run(ctx context.Context, in Inputs) error {
-	defer l.finishUnreserving()
 	retry := time.NewTimer(retryLast)
 	retry.Stop()
 	for {

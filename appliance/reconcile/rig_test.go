@@ -32,6 +32,7 @@ type rig struct {
 	grants   *Grants
 	kernel   *fake.Kernel
 	engine   *engine.Memory
+	shared   bool // from the next start on, the store is one that other machines write to
 	files    map[string]*manifest.File
 	ready    int
 	held     int // how often the sentinel was held
@@ -62,7 +63,11 @@ func (r *rig) start() {
 	r.removals = NewRemovalGuard(false)
 	cfg := r.cfg.Store()
 	cfg.Clock = func() time.Time { return r.clock }
-	objects, err := store.Open(r.engine, cfg)
+	var in engine.Engine = r.engine
+	if r.shared {
+		in = engine.Alone{Memory: r.engine}
+	}
+	objects, err := store.Open(in, cfg)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -100,15 +105,6 @@ func (r *rig) start() {
 	early := make(chan reading, 1)
 	early <- <-r.applier.early // before a test gives it another kernel, or has it fail
 	r.applier.early = early
-}
-
-// step steps, and once more when the store has answered what it was asked beside the loop.
-func (r *rig) step() {
-	r.Loop.step()
-	for r.unreserving.answer != nil {
-		<-r.wake
-		r.Loop.step()
-	}
 }
 
 // watch gives the loop another watchdog.

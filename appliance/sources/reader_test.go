@@ -1,7 +1,6 @@
 package sources
 
 import (
-	"context"
 	"crypto/sha256"
 	"errors"
 	"log/slog"
@@ -112,24 +111,9 @@ func serviceRef(name string) object.Ref {
 	return object.Ref{Kind: object.KindService, Namespace: "default", Name: name}
 }
 
-// alone is an engine of a fleet in which nobody else commits.
-type alone struct{ *engine.Memory }
-
-func (alone) Follow() []engine.Followed   { return nil }
-func (alone) Arrived() <-chan struct{}    { return nil }
-func (alone) Published()                  {}
-func (alone) Refuse(error)                {}
-func (alone) Keep(engine.Transaction)     {}
-func (alone) Fresh(context.Context) error { return nil }
-func (alone) Sealing() error              { return nil }
-func (alone) Tries() error                { return nil }
-func (alone) Rolls() error                { return nil }
-
-var _ engine.Shared = alone{}
-
 func opened(t *testing.T) *store.Store {
 	t.Helper()
-	objects, err := store.Open(alone{engine.NewMemory()}, store.Config{ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}})
+	objects, err := store.Open(engine.Alone{Memory: engine.NewMemory()}, store.Config{ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}})
 	if err != nil {
 		t.Fatal(err)
 	}

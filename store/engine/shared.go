@@ -11,7 +11,8 @@ import (
 // Follow and Commit advance: a Commit succeeds only if no other machine has committed since that
 // state, and fails with ErrConflict otherwise, as soon as Follow has the other commit.
 //
-// Follow, Commit, Keep and Published are called by one goroutine at a time.
+// Follow, Published and Commits that put the head are called by one goroutine at a time. During such a Commit others may call Keep,
+// and Commit what belongs to this machine alone.
 type Shared interface {
 	Engine
 	// Follow gives what others have committed since the last call, in order. It does not wait.
@@ -34,6 +35,20 @@ type Shared interface {
 	// Fresh returns when readers see all that any machine committed before the call.
 	Fresh(ctx context.Context) error
 }
+
+// Alone is a Shared in memory to which no other machine writes: for a copy of a store, and for tests.
+type Alone struct{ *Memory }
+
+// Follow implements Shared; so do the other methods.
+func (Alone) Follow() []Followed          { return nil }
+func (Alone) Arrived() <-chan struct{}    { return nil }
+func (Alone) Published()                  {}
+func (Alone) Refuse(error)                {}
+func (Alone) Keep(Transaction)            {}
+func (Alone) Sealing() error              { return nil }
+func (Alone) Tries() error                { return nil }
+func (Alone) Rolls() error                { return nil }
+func (Alone) Fresh(context.Context) error { return nil }
 
 // Followed is a commit of another machine.
 type Followed struct {

@@ -21,6 +21,7 @@ const (
 	silent   = "silent"   // nothing is passed on
 	refusing = "refusing" // connections are reset, and new ones refused
 	slow     = "slow"     // answers take longer than a box waits for them
+	late     = "late"     // answers take seconds
 )
 
 // proxy is between a box and a member of etcd.
@@ -83,6 +84,9 @@ func (p *proxy) pass(from, to net.Conn) {
 		}
 		if p.mood.Load() == slow {
 			time.Sleep(4 * time.Second) // real time: etcd is slow
+		}
+		if p.mood.Load() == late {
+			time.Sleep(400 * time.Millisecond) // real time: etcd is slow
 		}
 		if _, writeErr := to.Write(b[:n]); err != nil || writeErr != nil {
 			if err == nil || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
