@@ -44,7 +44,7 @@ type claimed struct {
 	hosts     *control.HostAddresses
 	admission *admission.Check
 	orphans   *reconcile.Orphans // nil: there are none
-	announced *announcements.Book
+	announced *announcements.Registry
 	pools     *objectPools
 }
 
@@ -126,7 +126,7 @@ func build(o *opened, at *claimed, relay *parts.Relay) (*assembly, error) {
 		member.lookAtTrial() // before anything is programmed
 	}
 
-	grants := reconcile.NewGrants(at.announced.IsSeenTo)
+	grants := reconcile.NewGrants(at.announced.HasAnnouncer)
 	grants.CountRelayed(relay.Load)
 	var counted func() (nft.Totals, error)
 	if cfg.Services.Traffic != config.TrafficOff {

@@ -23,7 +23,7 @@ type objectPools struct {
 }
 
 // newPools has each plan be that of the configuration and of the announcements.
-func newPools(cfg *config.Config, objects *store.Store, announced *announcements.Book) *objectPools {
+func newPools(cfg *config.Config, objects *store.Store, announced *announcements.Registry) *objectPools {
 	p := &objectPools{}
 	p.use = func(plan *advertise.Plan) {
 		cfg.ObjectPools.Set(plan.Pools)

@@ -8,107 +8,90 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// Move is an address that is announced at a place from now on, or no more.
-type Move struct {
+// Takeover is an address that is announced at a place from now on, or no more.
+type Takeover struct {
 	Address   netip.Addr
 	Services  []string
 	By        string // as in wire.Place
 	Announced bool
 }
 
-// announcer is the process that announces, or did, and its reports.
+// announcer is the announcing process, connected or not, and its reports.
 type announcer struct {
-	since     time.Time                   // when it came, or went; zero: none was here
-	here      int                         // its watches
-	last      wire.AnnouncerReport        // without Items
-	places    map[netip.Addr][]wire.Place // of all reports
-	conflicts map[netip.Addr]struct{}     // those of places with a conflict
-	began     time.Time                   // when this process did
-	moved     []Move                      // not taken yet
+	since     time.Time            // of its last connect or disconnect; zero: it never connected
+	watches   int                  // its open watches
+	last      wire.AnnouncerReport // without Items
+	began     time.Time            // the start of this process
+	takeovers []Takeover           // for the next call of Takeovers
 }
 
-func newAnnouncer() announcer {
-	return announcer{places: map[netip.Addr][]wire.Place{}, conflicts: map[netip.Addr]struct{}{}, began: time.Now()}
-}
+// mostTakeovers bounds the takeovers that are kept for Takeovers.
+const mostTakeovers = 1000
 
-func (n *announcer) isHere() bool { return n.here > 0 }
+func newAnnouncer() announcer { return announcer{began: time.Now()} }
 
-// came counts watches, and reports whether the announcer came or went by that.
-func (n *announcer) came(by int) (changed bool) {
-	before := n.isHere()
-	n.here += by
-	if changed = before != n.isHere(); changed {
+func (n *announcer) isConnected() bool { return n.watches > 0 }
+
+// count counts watches, and reports whether the announcer connected or disconnected by that.
+func (n *announcer) count(by int) (changed bool) {
+	before := n.isConnected()
+	n.watches += by
+	if changed = before != n.isConnected(); changed {
 		n.since = time.Now()
 	}
 	return changed
 }
 
-// mostMoves bounds those that wait to be taken.
-const mostMoves = 1000
-
-// SetDrained sets whether nothing is to be announced, whatever is published.
-func (b *Book) SetDrained(drained bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.drained == drained {
-		return
-	}
-	b.drained = drained
-	for w := range b.watchers {
-		w.signal()
-	}
-	b.signal()
+// Takeovers returns what the announcer reported since the last call: the first of many.
+func (r *Registry) Takeovers() []Takeover {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := r.announcer.takeovers
+	r.announcer.takeovers = nil
+	return all
 }
 
-// Moves takes what the announcer reported since the last call: the first of many.
-func (b *Book) Moves() []Move {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	moved := b.announcer.moved
-	b.announcer.moved = nil
-	return moved
-}
-
-// Report takes what the announcer says of its addresses.
-func (b *Book) Report(r wire.AnnouncerReport) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	n := &b.announcer
-	items := r.Items
-	r.Items, r.Peers = nil, distinct(r.Peers)
-	changed := !slices.Equal(n.last.Problems, r.Problems) || !slices.EqualFunc(n.last.Peers, r.Peers, alike) || !sameDifference(n.last.Group, r.Group)
-	n.last = r
-	before := map[netip.Addr][]wire.Place{}
-	if r.All {
-		changed = changed || len(n.conflicts) > 0
-		before, n.places = n.places, map[netip.Addr][]wire.Place{}
-		clear(n.conflicts)
+// Report takes a report of the announcer. Addresses without a Service are ignored.
+func (r *Registry) Report(report wire.AnnouncerReport) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := &r.announcer
+	reported := map[netip.Addr][]wire.Place{}
+	for _, item := range report.Items {
+		if a, err := netip.ParseAddr(item.Address); err == nil {
+			reported[a] = item.Places
+		}
 	}
-	for _, item := range items {
-		a, err := netip.ParseAddr(item.Address)
-		if err != nil || !b.inRanges(a) {
+	if report.All {
+		for a := range r.addrs {
+			if _, is := reported[a]; !is {
+				reported[a] = nil // announced nowhere
+			}
+		}
+	}
+	report.Items, report.Peers = nil, distinct(report.Peers)
+	changed := !slices.Equal(n.last.Problems, report.Problems) || !slices.EqualFunc(n.last.Peers, report.Peers, isSameProblem) || !sameDrift(n.last.Group, report.Group)
+	n.last = report
+	for a, places := range reported {
+		e := r.addrs[a]
+		if e == nil {
 			continue
 		}
-		if _, compared := before[a]; !compared {
-			before[a] = n.places[a] // none after All: it was announced nowhere
-		}
-		_, had := n.conflicts[a]
-		has := slices.ContainsFunc(item.Places, func(p wire.Place) bool { return p.State == conflict })
+		had, has := hasConflict(e.places), hasConflict(places)
 		changed = changed || had || has
-		delete(n.conflicts, a)
-		delete(n.places, a)
+		if had {
+			r.conflicts--
+		}
 		if has {
-			n.conflicts[a] = struct{}{}
+			r.conflicts++
 		}
-		if len(item.Places) > 0 {
-			n.places[a] = item.Places
-		}
+		r.addTakeovers(a, e.places, places, false)
+		r.addTakeovers(a, places, e.places, true)
+		e.places = places
+		r.tidy(a)
 	}
-	for a, places := range before {
-		b.moves(a, places, n.places[a])
-	}
-	if changed || len(n.moved) > 0 {
-		b.signal()
+	if changed || len(n.takeovers) > 0 {
+		signal(r.changed)
 	}
 }
 
@@ -118,24 +101,28 @@ const (
 	announced = "announced"
 )
 
-// moves notes where an address is announced that it was not before, and the other way round. What was
-// announced before this process began was told by the one before.
-func (b *Book) moves(a netip.Addr, before, now []wire.Place) {
-	n := &b.announcer
-	note := func(places, others []wire.Place, came bool) {
-		for _, p := range places {
-			same := func(o wire.Place) bool { return o.By == p.By && o.State == announced }
-			if p.State != announced || slices.ContainsFunc(others, same) || came && p.Since.Before(n.began) || len(n.moved) >= mostMoves {
-				continue
-			}
-			n.moved = append(n.moved, Move{a, b.published[a].Services, p.By, came})
-		}
-	}
-	note(before, now, false)
-	note(now, before, true)
+func hasConflict(places []wire.Place) bool {
+	return slices.ContainsFunc(places, func(p wire.Place) bool { return p.State == conflict })
 }
 
-// distinct are the peers with a name that none before them has: names are labels of metrics.
+// addTakeovers adds the places of an address that announce it while the same place of others does not. Those from before
+// this process began were reported to the one before it.
+func (r *Registry) addTakeovers(a netip.Addr, places, others []wire.Place, gained bool) {
+	n := &r.announcer
+	for _, p := range places {
+		same := func(o wire.Place) bool { return o.By == p.By && o.State == announced }
+		if p.State != announced || slices.ContainsFunc(others, same) || gained && p.Since.Before(n.began) || len(n.takeovers) >= mostTakeovers {
+			continue
+		}
+		t := Takeover{Address: a, By: p.By, Announced: gained}
+		if item := r.addrs[a].published; item != nil {
+			t.Services = item.Services
+		}
+		n.takeovers = append(n.takeovers, t)
+	}
+}
+
+// distinct returns the first peer of each name: names are labels of metrics.
 func distinct(all []wire.Peer) (peers []wire.Peer) {
 	names := map[string]bool{}
 	for _, p := range all {
@@ -147,24 +134,21 @@ func distinct(all []wire.Peer) (peers []wire.Peer) {
 	return peers
 }
 
-// alike reports whether two states of a peer make the same problem, or none.
-func alike(a, b wire.Peer) bool {
+// isSameProblem reports whether two states of a peer make the same problem, or none.
+func isSameProblem(a, b wire.Peer) bool {
 	return a.Name == b.Name && a.At == b.At && isDown(a) == isDown(b) && (!isDown(a) || a.LastDown == b.LastDown)
 }
 
-// isDown reports whether a peer has no session, and it is known why. One that is tried for the first time
-// is not down.
+// isDown reports whether a peer has no session for a known reason. One that is dialed for the first time is not down.
 func isDown(p wire.Peer) bool { return p.State != wire.Established && p.LastDown != "" }
 
-// sameDifference reports whether two states of an election make the same problem, or none.
-func sameDifference(a, b *wire.Group) bool {
-	of := func(g *wire.Group) (with string, since time.Time) {
-		if g == nil || g.Differs == nil {
-			return "", time.Time{}
+// sameDrift reports whether two states of an election make the same problem, or none.
+func sameDrift(a, b *wire.Group) bool {
+	var of [2]wire.GroupDifference
+	for i, g := range []*wire.Group{a, b} {
+		if g != nil && g.Differs != nil {
+			of[i] = *g.Differs
 		}
-		return g.Differs.With, g.Differs.Since
 	}
-	withA, sinceA := of(a)
-	withB, sinceB := of(b)
-	return withA == withB && sinceA.Equal(sinceB)
+	return of[0].With == of[1].With && of[0].Since.Equal(of[1].Since)
 }

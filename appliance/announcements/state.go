@@ -10,6 +10,72 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
+// List returns all published announcements, sorted by address.
+func (r *Registry) List() wire.Announcements {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.list(true)
+}
+
+func (r *Registry) list(places bool) wire.Announcements {
+	all := wire.Announcements{Drained: r.drained, Ranges: make([]string, len(r.ranges)), Items: make([]wire.Announcement, 0, len(r.addrs))}
+	for i, of := range r.ranges {
+		all.Ranges[i] = of.First.String() + "-" + of.Last.String()
+	}
+	for _, a := range slices.SortedFunc(maps.Keys(r.addrs), netip.Addr.Compare) {
+		switch e := r.addrs[a]; {
+		case e.published == nil:
+		case places:
+			all.Items = append(all.Items, r.reported(e))
+		default:
+			all.Items = append(all.Items, *e.published)
+		}
+	}
+	if r.announcer.isConnected() {
+		all.Announcer = &wire.Announcer{Since: r.announcer.since}
+		all.Peers, all.Group = r.announcer.last.Peers, r.announcer.last.Group
+	}
+	return all
+}
+
+// reported returns the published announcement of an address, with the places where it is announced or why there is none.
+func (r *Registry) reported(e *address) wire.Announcement {
+	item := *e.published
+	item.Places = r.places(e)
+	switch {
+	case item.Withheld != "" || len(item.Places) > 0:
+	case !r.announcer.isConnected():
+		item.Nowhere = "no announcer is connected"
+	case r.drained:
+		item.Nowhere = "this box is drained"
+	case len(r.announcer.last.Segments) == 0:
+		item.Nowhere = "the announcer has no interface whose network it lies in, and no BGP peer"
+	default:
+		item.Nowhere = "it lies in no network of " + strings.Join(r.announcer.last.Segments, " and ")
+	}
+	return item
+}
+
+// places returns where an address is announced; none while no announcer is connected, which may have stopped.
+func (r *Registry) places(e *address) []wire.Place {
+	if e == nil || !r.announcer.isConnected() {
+		return nil
+	}
+	return e.places
+}
+
+// Of returns the announcements of a Service, sorted by address.
+func (r *Registry) Of(name string) (all []wire.Announcement) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, a := range slices.SortedFunc(maps.Keys(r.services[name].addrs), netip.Addr.Compare) {
+		if e := r.addrs[a]; e.published != nil {
+			all = append(all, r.reported(e))
+		}
+	}
+	return all
+}
+
 // Conflict is an address that another host has.
 type Conflict struct {
 	Address  netip.Addr
@@ -17,18 +83,20 @@ type Conflict struct {
 	wire.Place
 }
 
-// Conflicts are the addresses that other hosts have.
-func (b *Book) Conflicts() (all []Conflict) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for a := range b.announcer.conflicts {
-		item, is := b.published[a]
-		if !is || item.Withheld != "" {
+// Conflicts returns the announced addresses that other hosts have, sorted.
+func (r *Registry) Conflicts() (all []Conflict) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.conflicts == 0 {
+		return nil
+	}
+	for a, e := range r.addrs {
+		if e.published == nil || e.published.Withheld != "" {
 			continue
 		}
-		for _, p := range b.announcer.places[a] {
+		for _, p := range e.places {
 			if p.State == conflict {
-				all = append(all, Conflict{a, item.Services, p})
+				all = append(all, Conflict{a, e.published.Services, p})
 			}
 		}
 	}
@@ -36,100 +104,53 @@ func (b *Book) Conflicts() (all []Conflict) {
 	return all
 }
 
-// Of are the addresses of a Service, in their order.
-func (b *Book) Of(service string) (all []wire.Announcement) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, a := range slices.SortedFunc(maps.Keys(b.of[service]), netip.Addr.Compare) {
-		if _, is := b.published[a]; is {
-			all = append(all, b.told(a))
-		}
-	}
-	return all
-}
-
-// places returns where an address is announced; none while no announcer is connected, which may have stopped.
-func (b *Book) places(a netip.Addr) []wire.Place {
-	if !b.announcer.isHere() {
-		return nil
-	}
-	return b.announcer.places[a]
-}
-
-// told returns the announcement of an address, with the places where it is announced or why there is none.
-func (b *Book) told(a netip.Addr) wire.Announcement {
-	item := b.published[a]
-	item.Places = b.places(a)
-	switch {
-	case item.Withheld != "" || len(item.Places) > 0:
-	case !b.announcer.isHere():
-		item.Nowhere = "no announcer is connected"
-	case b.drained:
-		item.Nowhere = "this box is drained"
-	case len(b.announcer.last.Segments) == 0:
-		item.Nowhere = "the announcer has no interface whose network it lies in, and no BGP peer"
-	default:
-		item.Nowhere = "it lies in no network of " + strings.Join(b.announcer.last.Segments, " and ")
-	}
-	return item
-}
-
-// IsSeenTo reports whether the announcer sees to it that neighbors on an interface get answers for an address, from this box or
-// another one, or knows why they get none: there is nothing to be done but what its state says.
-func (b *Book) IsSeenTo(a netip.Addr, ifname string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.announcer.isHere() {
+// HasAnnouncer reports whether the announcer handles an address on an interface: this box or another one answers there, or
+// the state of the address has the reason why none does.
+func (r *Registry) HasAnnouncer(a netip.Addr, ifname string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.announcer.isConnected() {
 		return false
 	}
-	return b.drained || b.published[a].Withheld != "" || slices.ContainsFunc(b.places(a), func(p wire.Place) bool { return p.By == "l2 "+ifname })
+	e := r.addrs[a]
+	return r.drained || e != nil && e.published != nil && e.published.Withheld != "" ||
+		slices.ContainsFunc(r.places(e), func(p wire.Place) bool { return p.By == "l2 "+ifname })
+}
+
+// last returns the last report of the announcer; the zero report while it is not connected.
+func (r *Registry) last() wire.AnnouncerReport {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.announcer.isConnected() {
+		return wire.AnnouncerReport{}
+	}
+	return r.announcer.last
 }
 
 // Problems returns the problems that the announcer reported last, nil while it is not connected.
-func (b *Book) Problems() []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.announcer.isHere() {
-		return nil
-	}
-	return b.announcer.last.Problems
+func (r *Registry) Problems() []string { return r.last().Problems }
+
+// PeersDown returns the peers of the announcer without a session.
+func (r *Registry) PeersDown() []wire.Peer {
+	return slices.DeleteFunc(slices.Clone(r.last().Peers), func(p wire.Peer) bool { return !isDown(p) })
 }
 
-// PeersDown are the peers of the announcer without a session.
-func (b *Book) PeersDown() (all []wire.Peer) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.announcer.isHere() {
-		return nil
+// Drift returns the election if the active box has other addresses than this one; nil: it does not, or that is unknown.
+func (r *Registry) Drift() *wire.Group {
+	if group := r.last().Group; group != nil && group.Differs != nil {
+		return group
 	}
-	for _, p := range b.announcer.last.Peers {
-		if isDown(p) {
-			all = append(all, p)
-		}
-	}
-	return all
+	return nil
 }
 
-// Difference returns how the addresses of the box that answers differ from those of this one; nil: they do
-// not, or it is not known.
-func (b *Book) Difference() *wire.Group {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	group := b.announcer.last.Group
-	if !b.announcer.isHere() || group == nil || group.Differs == nil {
-		return nil
-	}
-	return group
-}
-
-// Missing is since when no announcer is connected, if one was, and there is something to announce.
-func (b *Book) Missing() (since time.Time, missing bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.announcer.since.IsZero() || b.announcer.isHere() || len(b.published) == 0 {
+// Missing returns the time since which no announcer is connected, if one was, and there is something to announce.
+func (r *Registry) Missing() (since time.Time, missing bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.announcer.since.IsZero() || r.announcer.isConnected() || len(r.addrs) == 0 {
 		return time.Time{}, false
 	}
-	return b.announcer.since, true
+	return r.announcer.since, true
 }
 
 // Counts are numbers for metrics.
@@ -144,20 +165,18 @@ type Counts struct {
 }
 
 // Counts returns the numbers of addresses that are announced, by place, and that are withheld.
-func (b *Book) Counts() Counts {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	c := Counts{Places: map[[2]string]int{}, Announcer: b.announcer.isHere(), Reported: b.announcer.last.Counters, Drained: b.drained}
+func (r *Registry) Counts() Counts {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := Counts{Places: map[[2]string]int{}, Announcer: r.announcer.isConnected(), Reported: r.announcer.last.Counters, Drained: r.drained}
 	if c.Announcer {
-		c.Peers, c.Group = b.announcer.last.Peers, b.announcer.last.Group
+		c.Peers, c.Group = r.announcer.last.Peers, r.announcer.last.Group
 	}
-	for a := range b.announcer.places {
-		for _, p := range b.places(a) {
+	for _, e := range r.addrs {
+		for _, p := range r.places(e) {
 			c.Places[[2]string{p.By, p.State}]++
 		}
-	}
-	for _, item := range b.published {
-		if item.Withheld != "" {
+		if e.published != nil && e.published.Withheld != "" {
 			c.Withheld++
 		}
 	}

@@ -27,7 +27,7 @@ const differencePatience = 10 * time.Second
 // address is announced or withdrawn.
 type Announcements struct {
 	reconcile.NopPart
-	book   *announcements.Book
+	book   *announcements.Registry
 	store  *store.Store
 	node   object.Ref
 	events Teller
@@ -47,7 +47,7 @@ type Announcements struct {
 }
 
 // NewAnnouncements follows the drain of the Node of this box.
-func NewAnnouncements(book *announcements.Book, objects *store.Store, nodeName string, events Teller, problems func() []resolve.Problem, unanswered func(most int) ([]wire.Unanswered, int)) *Announcements {
+func NewAnnouncements(book *announcements.Registry, objects *store.Store, nodeName string, events Teller, problems func() []resolve.Problem, unanswered func(most int) ([]wire.Unanswered, int)) *Announcements {
 	return &Announcements{book: book, store: objects, node: object.Ref{Kind: object.KindNode, Name: nodeName}, events: events, problems: problems, unanswered: unanswered, planned: make(chan struct{}, 1)}
 }
 
@@ -78,7 +78,7 @@ func (a *Announcements) Run(ctx context.Context, changed func()) error {
 			}
 		}
 		a.tell()
-		if g := a.book.Difference(); g != nil && time.Since(g.Differs.Since) < differencePatience {
+		if g := a.book.Drift(); g != nil && time.Since(g.Differs.Since) < differencePatience {
 			sooner(differencePatience - time.Since(g.Differs.Since))
 		}
 		if since, missing := a.book.Missing(); missing && time.Since(since) < announcerPatience {
@@ -113,7 +113,7 @@ func (a *Announcements) wake() {
 
 // tell has Events of addresses that are announced from now on, or no more, in MetalLB's words.
 func (a *Announcements) tell() {
-	for _, m := range a.book.Moves() {
+	for _, m := range a.book.Takeovers() {
 		reason, verb := "nodeAssigned", "announcing"
 		if !m.Announced {
 			reason, verb = "nodeUnassigned", "no longer announcing"
@@ -159,7 +159,7 @@ func (a *Announcements) Problems() []resolve.Problem {
 			})
 		}
 	}
-	if g := a.book.Difference(); g != nil && time.Since(g.Differs.Since) >= differencePatience {
+	if g := a.book.Drift(); g != nil && time.Since(g.Differs.Since) >= differencePatience {
 		list = append(list, resolve.Problem{Reason: "GroupDisagrees", Warning: true, Message: groupDisagrees(g)})
 	}
 	for _, p := range a.book.PeersDown() {

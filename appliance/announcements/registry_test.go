@@ -50,7 +50,7 @@ func TestWanted(t *testing.T) {
 		"the reason that says the most": {[]nft.ServicePort{port(nil, nil, nft.PoolLocal, "198.51.100.4"), port(backed, nil, nft.PoolLocal, "198.51.100.4")}, "198.51.100.4:" + noLocalEndpoint},
 	} {
 		var got []string
-		for a, why := range Wanted(test.ports, New(pool).inRanges) {
+		for a, why := range wantedOf(test.ports, New(pool).inRanges) {
 			got = append(got, a.String()+":"+why)
 		}
 		slices.Sort(got)
@@ -60,17 +60,17 @@ func TestWanted(t *testing.T) {
 	}
 }
 
-// watch collects what a watch is told, as "+ADDRESS", "-ADDRESS" for gone and "?ADDRESS" for withheld.
+// watch collects the events of a watch, as "+ADDRESS", "-ADDRESS" for gone and "?ADDRESS" for withheld.
 type watch struct {
-	told chan string
-	end  context.CancelFunc
+	events chan string
+	end    context.CancelFunc
 }
 
-func (b *Book) watch(t *testing.T, announces bool) *watch {
+func (b *Registry) collect(t *testing.T, announces bool) *watch {
 	ctx, cancel := context.WithCancel(t.Context())
 	w := &watch{make(chan string), cancel}
 	go func() {
-		defer close(w.told)
+		defer close(w.events)
 		_ = b.Watch(ctx, announces, func(e wire.AnnouncementsEvent) error {
 			text, items := "", e.Set
 			if e.All != nil {
@@ -85,7 +85,7 @@ func (b *Book) watch(t *testing.T, announces bool) *watch {
 			}
 			slices.Sort(words)
 			select {
-			case w.told <- strings.TrimSpace(text + " " + strings.Join(words, " ")):
+			case w.events <- strings.TrimSpace(text + " " + strings.Join(words, " ")):
 				return nil
 			case <-ctx.Done():
 				return ctx.Err()
@@ -97,14 +97,14 @@ func (b *Book) watch(t *testing.T, announces bool) *watch {
 
 func (w *watch) hears(t *testing.T, want string) {
 	t.Helper()
-	if got := <-w.told; got != want {
+	if got := <-w.events; got != want {
 		t.Fatalf("heard %q, want %q", got, want)
 	}
 }
 
 func TestOrder(t *testing.T) {
 	b := New(pool)
-	w := b.watch(t, true)
+	w := b.collect(t, true)
 	b.Plan("default/web", nil, []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.4", "2001:db8::4")})
 	b.Plan("default/dns", nil, []nft.ServicePort{port(nil, nil, nft.PoolCluster, "198.51.100.5")})
 	b.Programmed()
@@ -135,10 +135,10 @@ func TestOrder(t *testing.T) {
 	// What changes nothing wakes no watcher.
 	b.Plan("default/dns", nil, []nft.ServicePort{port(slices.Repeat(backed, 2), nil, nft.PoolCluster, "198.51.100.5")})
 	b.Programmed()
-	late := b.watch(t, false)
+	late := b.collect(t, false)
 	late.hears(t, "all +198.51.100.5")
 	select {
-	case extra := <-w.told:
+	case extra := <-w.events:
 		t.Errorf("heard %q of nothing", extra)
 	default:
 	}
@@ -148,7 +148,7 @@ func TestOrder(t *testing.T) {
 func TestSlowWatch(t *testing.T) {
 	b := New(pool)
 	b.Programmed()
-	w := b.watch(t, false)
+	w := b.collect(t, false)
 	w.hears(t, "all")
 	b.Plan("default/a", nil, []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.1")})
 	b.Programmed()
@@ -163,7 +163,7 @@ func TestSlowWatch(t *testing.T) {
 	b.Programmed()
 	var heard []string
 	for !strings.Contains(strings.Join(heard, " "), "+198.51.100.3") {
-		heard = append(heard, <-w.told)
+		heard = append(heard, <-w.events)
 	}
 	if len(heard) > 10 {
 		t.Errorf("a slow watch heard %d times: %q", len(heard), heard)
@@ -190,7 +190,7 @@ func TestConfigIsACopy(t *testing.T) {
 }
 
 // signaled takes a signal of changed problems, if there is one.
-func signaled(b *Book) bool {
+func signaled(b *Registry) bool {
 	select {
 	case <-b.Changed():
 		return true
@@ -206,7 +206,7 @@ func TestReports(t *testing.T) {
 	if _, missing := b.Missing(); missing {
 		t.Error("an announcer that never was is missing")
 	}
-	w := b.watch(t, true)
+	w := b.collect(t, true)
 	w.hears(t, "all +198.51.100.4")
 	report := func(address, state string) (changed bool) {
 		b.Report(wire.AnnouncerReport{Items: []wire.AnnouncedAddress{{Address: address, Places: []wire.Place{{By: "l2 eth0", State: state, With: "02:00:00:00:00:01"}}}}})
@@ -231,24 +231,24 @@ func TestReports(t *testing.T) {
 	}
 	at := netip.MustParseAddr("198.51.100.4")
 	for _, state := range []string{"announced", "standby", "conflict", "announced"} {
-		if report("198.51.100.4", state); !b.IsSeenTo(at, "eth0") || b.IsSeenTo(at, "eth1") {
+		if report("198.51.100.4", state); !b.HasAnnouncer(at, "eth0") || b.HasAnnouncer(at, "eth1") {
 			t.Errorf("an address that is %s on eth0 alone is not seen to, or on eth1", state)
 		}
 	}
 	b.SetDrained(true)
-	if !b.IsSeenTo(at, "eth1") {
+	if !b.HasAnnouncer(at, "eth1") {
 		t.Error("neighbors of a drained box get no answer, and nobody says why")
 	}
 	b.SetDrained(false)
 	w.end()
-	for range w.told {
+	for range w.events {
 	}
 	for {
 		if _, missing := b.Missing(); missing {
 			break
 		}
 	}
-	if item := b.List().Items[0]; b.IsSeenTo(at, "eth0") || len(item.Places) > 0 || item.Nowhere != "no announcer is connected" {
-		t.Errorf("with the announcer gone %+v is told, on eth0: %t", item, b.IsSeenTo(at, "eth0"))
+	if item := b.List().Items[0]; b.HasAnnouncer(at, "eth0") || len(item.Places) > 0 || item.Nowhere != "no announcer is connected" {
+		t.Errorf("with the announcer gone %+v is told, on eth0: %t", item, b.HasAnnouncer(at, "eth0"))
 	}
 }
