@@ -12,7 +12,6 @@ import (
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/announcements"
 	"svcctl.io/svcctl/appliance/conntrack"
-	"svcctl.io/svcctl/appliance/health"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/prober"
 	"svcctl.io/svcctl/appliance/relay"
@@ -36,12 +35,18 @@ func TestSamples(t *testing.T) {
 			"svcctl_conntrack_failures_total 5", "svcctl_conntrack_retried_total 6", "svcctl_conntrack_draining 7",
 		}},
 		"health": {func(to metrics.Samples) {
-			healthSamples(prober.Stats{
-				Targets: map[health.State]int{health.Up: 101}, Transitions: map[health.State]uint64{health.Down: 102},
-				Checks:    map[health.Kind]map[health.Outcome]uint64{health.HTTP: {health.Refused: 103}},
-				Durations: map[health.Kind]prober.Durations{health.HTTP: {Count: 104, Sum: 1500 * time.Millisecond, Buckets: buckets}},
-				UnderWay:  105, Late: 2500 * time.Millisecond, Expiry: time.Now().Add(1000 * time.Hour),
-			}, 106, to)
+			s := prober.New(prober.Options{}).Stats() // with all states, kinds and results
+			for state := range s.Targets {
+				s.Targets[state], s.Transitions[state] = 101, 102
+			}
+			for kind, outcomes := range s.Checks {
+				for outcome := range outcomes {
+					outcomes[outcome] = 103
+				}
+				s.Durations[kind] = prober.Durations{Count: 104, Sum: 1500 * time.Millisecond, Buckets: buckets}
+			}
+			s.UnderWay, s.Late, s.Expiry = 105, 2500*time.Millisecond, time.Now().Add(1000*time.Hour)
+			healthSamples(s, 106, to)
 		}, []string{
 			`svcctl_health_targets{state="up"} 101`, `svcctl_health_transitions_total{to="down"} 102`, `svcctl_health_checks_total{result="refused",type="http"} 103`,
 			`svcctl_health_check_duration_seconds_bucket{type="http",le="0.001"} 100`, `svcctl_health_check_duration_seconds_count{type="http"} 104`,
