@@ -117,7 +117,7 @@ var edges = map[string][]string{
 	},
 	"appliance/verdict": {"api/wire"},
 	"appliance/reconcile": {
-		"api/wire", "appliance/checkup", "appliance/conntrack", "appliance/health", "appliance/history", "appliance/metrics", "appliance/node", "appliance/resolve", "appliance/sockets", "appliance/verdict",
+		"api/wire", "appliance/checkup", "appliance/conntrack", "appliance/history", "appliance/metrics", "appliance/node", "appliance/resolve", "appliance/sockets", "appliance/verdict",
 		"nft", "nft/kernel", "store", "store/alloc", "store/deadline", "store/engine", "store/manifest", "store/object", "store/parallel", "watch",
 	},
 	"appliance/forecast": {"api/wire", "appliance/resolve", "nft"},
@@ -166,7 +166,7 @@ var moreTestEdges = map[string][]string{
 	"appliance/conntrack":   {"nft/kernel"},
 	"appliance/control":     {"store/alloc", "store/engine"},
 	"appliance/parts":       {"store/engine"},
-	"appliance/reconcile":   {"appliance/config", "appliance/control", "api/rest", "appliance/apiserver", "appliance/config", "appliance/control", "appliance/endpoints", "appliance/logqueue", "appliance/task", "appliance/test/script", "store/engine"},
+	"appliance/reconcile":   {"appliance/config", "appliance/control", "api/rest", "appliance/apiserver", "appliance/config", "appliance/control", "appliance/endpoints", "appliance/health", "appliance/logqueue", "appliance/task", "appliance/test/script", "store/engine"},
 	"cmd/svcctl":            {"api", "api/auth", "api/rest", "appliance/verdict", "store", "store/alloc", "store/engine"},
 	"examples":              {"appliance", "appliance/config"},
 	"store/managedfields":   {"store/kind"},

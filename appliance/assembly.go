@@ -302,11 +302,10 @@ func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, names *dns
 	if stats := conns.Stats(); stats != nil {
 		a.metrics.Scraped("conntrack", func(to metrics.Samples) { connectionSamples(stats(), to) })
 	}
-	balance, fullness := parts.NewBalance(a.log), parts.NewFullness(a.log)
-	sets := parts.NewSourceSets(sourceSetFiles(a.cfg.Services.SourceSets))
 	// What follows the Services. A new one is a line here.
 	follows := []reconcile.Part{
-		a.grants, a.parts.bridged, sets, a.parts.checks, a.parts.suspicion, balance, conns, fullness, a.parts.relay, parts.NewHealthPorts(a.log),
+		a.grants, a.parts.bridged, parts.NewSourceSets(sourceSetFiles(a.cfg.Services.SourceSets)), a.parts.checks, a.parts.suspicion,
+		parts.NewBalance(a.log), conns, parts.NewFullness(a.log), a.parts.relay, parts.NewHealthPorts(a.log),
 		parts.NewAnnouncements(a.announced, a.store, a.cfg.NodeName, a.events, a.pools.Problems, a.grants.Unanswered),
 	}
 	if a.parts.flows != nil {
@@ -321,14 +320,8 @@ func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, names *dns
 		Watching:  a.watcher != nil,
 		Files:     a.member.files(),
 		Parts:     follows,
-		SourceSet: sets.Lookup,
 		Removals:  a.removals,
 		Orphans:   a.orphans,
-		Checks:    a.parts.checks,
-		Full:      fullness.Full,
-		Dead:      a.parts.suspicion.Book().Dead,
-		Relays:    a.parts.relay,
-		Tuner:     balance,
 		Addresses: placedHost{a.hosts, a.admission},
 		HostProblems: func(facts *node.Facts) []manifest.Problem {
 			return slices.Concat(a.cfg.OverlapProblems(facts, a.hosts.IsVIP), a.cfg.FamilyProblems(facts), a.member.problems())

@@ -23,7 +23,6 @@ import (
 	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/forecast"
 	"svcctl.io/svcctl/appliance/node"
-	"svcctl.io/svcctl/appliance/parts"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store"
@@ -375,7 +374,7 @@ func valuesOf(svc *object.Service) (values []string) {
 // foresee asks the loop. moved says that the pools of load balancer IPs are other ones.
 func (p *foreseer) foresee(ctx context.Context, r *rehearsal, moved bool) (f reconcile.Foreseen, err error) {
 	wanted := reconcile.Foresee{
-		Objects: r.fork.InForce(), Changes: r.fork.Changes(r.began), Revision: r.revision, All: r.fork.ServiceKeys(), Keys: parts.Keys(r.fork.InForce().Secret),
+		Objects: r.fork.InForce(), Changes: r.fork.Changes(r.began), Revision: r.revision, All: r.fork.ServiceKeys(),
 	}
 	if moved {
 		wanted.Host = func(facts *node.Facts) reconcile.Host { return p.a.hostFor(&r.cfg, facts) }

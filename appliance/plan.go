@@ -65,8 +65,7 @@ func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (Plan
 	}
 	sets := parts.NewSourceSets(sourceSetFiles(cfg.Services.SourceSets))
 	host := reconcile.Host{Box: cfg.OfflineBox(), Resolve: cfg.ResolveFacts(nil, nil)}
-	host.Resolve.SourceSet, host.Resolve.Keys = sets.Lookup, parts.Keys(objects.Secret)
-	ruleset, found := reconcile.Plan(host, objects, services, false)
+	ruleset, found := reconcile.Plan(host, objects, services, false, sets, parts.NewForeseen(objects.Secret))
 	if err := ruleset.WriteText(w); err != nil {
 		return planned, fmt.Errorf("write the plan: %w", err)
 	}

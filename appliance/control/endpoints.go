@@ -24,15 +24,6 @@ type Endpoints struct {
 }
 
 func NewEndpoints(facts endpoints.Facts, objects *store.Store) *Endpoints {
-	if objects.IsShared() {
-		facts.ZoneOf = func(name string) string {
-			o, _ := objects.Get(object.Ref{Kind: object.KindNode, Name: name})
-			if o == nil {
-				return ""
-			}
-			return o.GetMeta().Labels[labelZone]
-		}
-	}
 	return &Endpoints{store: objects, core: endpoints.New(facts)}
 }
 
@@ -94,6 +85,17 @@ func (c *Endpoints) Problems() []resolve.Problem {
 
 // stored is the store as the endpoints controller reads it.
 type stored struct{ *store.Store }
+
+// ZoneOf implements endpoints.Objects.
+func (s stored) ZoneOf(node string) (zone string, known bool) {
+	if !s.IsShared() {
+		return "", false
+	}
+	if o, _ := s.Get(object.Ref{Kind: object.KindNode, Name: node}); o != nil {
+		zone = o.GetMeta().Labels[labelZone]
+	}
+	return zone, true
+}
 
 // Holder implements endpoints.Objects.
 func (s stored) Holder(ref object.Ref) endpoints.Holder { return holder(s.Get(ref)) }

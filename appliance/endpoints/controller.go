@@ -13,9 +13,6 @@ import (
 type Facts struct {
 	NodeName string // Pods of this node are in the box's zone
 	Zone     string // "" when the box has none
-	// ZoneOf gives the zone of a node, for boxes that write for each other; nil: only that of the box
-	// is known. It is asked when endpoints are written, and not followed.
-	ZoneOf func(node string) string
 	// ServiceRanges has the ranges of cluster IPs: no endpoint may lie in them.
 	ServiceRanges []netip.Prefix
 }
@@ -41,6 +38,9 @@ type Objects interface {
 	Selected(namespace string, selector map[string]string) []*object.Pod
 	// Selecting are the keys of the Services whose selector matches these labels; sorted.
 	Selecting(namespace string, labels map[string]string) []string
+	// ZoneOf returns the zone of a node, for boxes that write for each other; known is false where each box writes for
+	// itself. It is asked for when endpoints are written, and not followed.
+	ZoneOf(node string) (zone string, known bool)
 	// Holder returns the owner of an object.
 	Holder(ref object.Ref) Holder
 }

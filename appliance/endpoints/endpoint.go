@@ -83,7 +83,7 @@ func portsOf(svc *object.Service, pod *object.Pod) (ports []object.EndpointPort,
 }
 
 // endpointOf is a Pod as an endpoint of a Service, but for its address.
-func (c *Controller) endpointOf(svc *object.Service, pod *object.Pod) object.Endpoint {
+func (c *Controller) endpointOf(objs Objects, svc *object.Service, pod *object.Pod) object.Endpoint {
 	serving, terminating := pod.Ready(), pod.Terminating()
 	ready := svc.Spec.PublishNotReadyAddresses || serving && !terminating
 	meta := &pod.Metadata
@@ -98,12 +98,11 @@ func (c *Controller) endpointOf(svc *object.Service, pod *object.Pod) object.End
 		endpoint.NodeName = &pod.Spec.NodeName
 	}
 	zone := meta.Labels[labelZone]
-	switch {
-	case zone != "" || pod.Spec.NodeName == "":
-	case c.facts.ZoneOf != nil:
-		zone = c.facts.ZoneOf(pod.Spec.NodeName)
-	case pod.Spec.NodeName == c.facts.NodeName:
-		zone = c.facts.Zone
+	if zone == "" && pod.Spec.NodeName != "" {
+		var known bool
+		if zone, known = objs.ZoneOf(pod.Spec.NodeName); !known && pod.Spec.NodeName == c.facts.NodeName {
+			zone = c.facts.Zone
+		}
 	}
 	if zone != "" {
 		endpoint.Zone = &zone
@@ -138,11 +137,11 @@ func hintsOf(distribution string, endpoint *object.Endpoint) *object.EndpointHin
 
 // placesOf returns, for each family, the group of slices and the endpoint of a Pod for a Service;
 // the Service's ports that the Pod lacks; and the problem by which an address of it is left out.
-func (c *Controller) placesOf(svc *object.Service, pod *object.Pod) (places [len(families)]*placed, lacking []string, problem *Problem) {
+func (c *Controller) placesOf(objs Objects, svc *object.Service, pod *object.Pod) (places [len(families)]*placed, lacking []string, problem *Problem) {
 	var ports []object.EndpointPort
 	ports, lacking = portsOf(svc, pod)
 	text := textOfPorts(ports)
-	endpoint := c.endpointOf(svc, pod)
+	endpoint := c.endpointOf(objs, svc, pod)
 	for i, family := range families {
 		if !slices.Contains(svc.Spec.IPFamilies, family) {
 			continue

@@ -31,7 +31,7 @@ type slice struct {
 // layout distributes the endpoints of a Service over slices. An endpoint has an id, and a slice for
 // each family. The maps are made with their first entry: for most Services they stay nil.
 type layout struct {
-	id      func(*slice, *object.Endpoint) string
+	mirrors bool              // of an Endpoints object, not of Pods
 	slices  map[string]*slice // by name
 	places  map[string]*[len(families)]*slice
 	waiting map[group][]arrival
@@ -43,8 +43,16 @@ type arrival struct {
 	placed
 }
 
-func newLayout(id func(*slice, *object.Endpoint) string) *layout {
-	return &layout{id: id}
+// id returns the id of an endpoint in a slice: of one that a selector found, the name of its Pod; of a mirrored one its
+// address, and the ports of its slice, for an address may be in several subsets. It is "" for one that has neither.
+func (l *layout) id(s *slice, e *object.Endpoint) string {
+	switch {
+	case l.mirrors && len(e.Addresses) > 0:
+		return e.Addresses[0] + " " + s.group.ports
+	case l.mirrors, e.TargetRef == nil, e.TargetRef.Kind != object.KindPod:
+		return ""
+	}
+	return e.TargetRef.Name
 }
 
 // put sets a key of a map that may not be made yet.

@@ -150,15 +150,6 @@ const (
 	maxMirrored = 1000
 )
 
-// mirrored returns the id of an endpoint that was mirrored: its address, and the ports of its
-// slice, for an address may be in several subsets.
-func mirrored(s *slice, e *object.Endpoint) string {
-	if len(e.Addresses) == 0 {
-		return ""
-	}
-	return e.Addresses[0] + " " + s.group.ports
-}
-
 // setMirrored puts the addresses of a Service's hand-written Endpoints into its slices.
 func (c *Controller) setMirrored(s *service) {
 	wanted := map[string][len(families)]*placed{}

@@ -145,23 +145,12 @@ func read(objs Objects, key string) stored {
 func (now *stored) adopt(key string) *service {
 	s := &service{
 		key: key, object: now.object, foreign: now.foreign, others: now.others, endpoints: now.endpoints, managedBy: now.managedBy,
-		layout: newLayout(podOf),
-	}
-	if s.managedBy == managedByMirror {
-		s.layout = newLayout(mirrored)
+		layout: &layout{mirrors: now.managedBy == managedByMirror},
 	}
 	for _, name := range slices.Sorted(maps.Keys(now.slices)) {
 		s.layout.adopt(now.slices[name])
 	}
 	return s
-}
-
-// podOf is the id of an endpoint that a selector found: the name of its Pod.
-func podOf(_ *slice, e *object.Endpoint) string {
-	if e.TargetRef == nil || e.TargetRef.Kind != object.KindPod {
-		return ""
-	}
-	return e.TargetRef.Name
 }
 
 // isStill reports whether the store has all that there was, as it was left or given away
@@ -196,7 +185,7 @@ func (c *Controller) setPods(w *work, s *service, names []string) {
 		var problem *Problem
 		is := s.managedBy == managedBySelector && isEndpoint(s.object, pod)
 		if is {
-			places, lacking, problem = c.placesOf(s.object, pod)
+			places, lacking, problem = c.placesOf(w.objs, s.object, pod)
 			put(&s.pods, name, struct{}{})
 		} else {
 			delete(s.pods, name)

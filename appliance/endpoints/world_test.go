@@ -73,6 +73,8 @@ func (w *world) Selecting(namespace string, labels map[string]string) []string {
 	return keys
 }
 
+func (w *world) ZoneOf(string) (string, bool) { return "", false }
+
 func (w *world) Holder(ref object.Ref) Holder {
 	switch {
 	case w.objects[ref] == nil:

@@ -84,16 +84,15 @@ func (b *Balance) Adopt(have nft.Ruleset) {
 }
 
 // Tune implements reconcile.Tuner.
-func (b *Balance) Tune(p *nft.ServicePort, over time.Duration) resolve.Tuned {
+func (b *Balance) Tune(p *nft.ServicePort, over time.Duration) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	tuned := resolve.Tuned{Weights: p.Weights}
 	at := b.ports[portKey{p.ID, p.Family}]
 	if over > 0 {
-		tuned.Weights, tuned.Starting = grow(p, over, b.since(at, p), time.Now())
+		p.Weights, p.Starting = grow(p, over, b.since(at, p), time.Now())
 	}
 	if p.Balance != nft.LeastConnection || p.Relayed() {
-		return tuned // the relay counts connections itself
+		return // the relay counts connections itself
 	}
 	for pool, endpoints := range p.Pools {
 		size := nft.TableSlots(len(endpoints))
@@ -109,13 +108,12 @@ func (b *Balance) Tune(p *nft.ServicePort, over time.Duration) resolve.Tuned {
 		if had == nil {
 			continue
 		}
-		weights := weightsIn(tuned.Weights, endpoints)
-		tuned.Tables[pool] = had.Slots()
-		if len(tuned.Tables[pool]) != size || !had.Holds(endpoints, weights) {
-			tuned.Tables[pool] = had.Joined(endpoints, weights, size)
+		weights := weightsIn(p.Weights, endpoints)
+		p.Tables[pool] = had.Slots()
+		if len(p.Tables[pool]) != size || !had.Holds(endpoints, weights) {
+			p.Tables[pool] = had.Joined(endpoints, weights, size)
 		}
 	}
-	return tuned
 }
 
 // since returns the time of arrival of each endpoint that a port had so far. The caller holds mu.

@@ -105,8 +105,7 @@ func (u *tuned) set(over time.Duration, balance nft.Balance, endpoints ...string
 			n, _ := strconv.ParseUint(weight, 10, 16)
 			p.Weights[ap] = uint16(n)
 		}
-		got := u.Tune(&p, over)
-		p.Weights, p.Tables, p.Starting = got.Weights, got.Tables, got.Starting
+		u.Tune(&p, over)
 		return p
 	}
 	u.svc = reconcile.Service{Key: "default/web", SlowStart: over}

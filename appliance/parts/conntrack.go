@@ -159,30 +159,17 @@ func (c *Conntrack) Problems() []resolve.Problem {
 	return problems
 }
 
-// adopted gives the Service ports that the kernel served before this process, by frontend. A range of ports is left
-// out: it has the endpoints of an exact port, and may begin with the number of another one.
-type adopted func() map[frontend]*nft.ServicePort
+// adopted returns the Service ports that the kernel served before this process (reconcile.ServedBefore).
+type adopted func() map[resolve.Frontend]*nft.ServicePort
 
 // adopt reads a ruleset at the first call of its result, which is rare.
 func adopt(have nft.Ruleset) adopted {
-	return sync.OnceValue(func() map[frontend]*nft.ServicePort {
-		served := map[frontend]*nft.ServicePort{}
-		ports := nft.Recover(have, &nft.Box{})
-		for i := range ports {
-			p := &ports[i]
-			for j := range p.Frontends {
-				if !p.Frontends[j].IsRange() {
-					served[frontendOf(p, j)] = p
-				}
-			}
-		}
-		return served
-	})
+	return sync.OnceValue(func() map[resolve.Frontend]*nft.ServicePort { return reconcile.ServedBefore(have) })
 }
 
 // nothingAdopted is before Adopt.
-func nothingAdopted() map[frontend]*nft.ServicePort { return nil }
+func nothingAdopted() map[resolve.Frontend]*nft.ServicePort { return nil }
 
-func frontendOf(p *nft.ServicePort, i int) frontend {
-	return frontend{p.Family, p.Protocol, netip.AddrPortFrom(p.Frontends[i].Addr, p.Frontends[i].Port)}
+func frontendOf(p *nft.ServicePort, i int) resolve.Frontend {
+	return resolve.Frontend{Family: p.Family, Protocol: p.Protocol, At: netip.AddrPortFrom(p.Frontends[i].Addr, p.Frontends[i].Port)}
 }

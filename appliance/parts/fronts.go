@@ -52,23 +52,35 @@ func newFronts(secret func(key string) *object.Secret) *fronts {
 	}
 }
 
-// Keys returns the resolve.Facts.Keys of a box that does not run, with secret as the source of Secrets.
-func Keys(secret func(key string) *object.Secret) func(string, resolve.KeyUse) resolve.KeyState {
-	f := newFronts(secret)
-	return f.Keys
+// state returns the state of a Secret.
+func (f *fronts) state(n resolve.Need) resolve.State {
+	f.mu.Lock()
+	f.asked[n.Name] = true
+	f.mu.Unlock()
+	if n.Kind == resolve.NeedAuthority {
+		ca, wrong := f.keeper.Authority(n.Name)
+		return resolve.State{Missing: ca == nil, Wrong: wrong}
+	}
+	pair, wrong, soon := f.keeper.Pair(n.Name)
+	return resolve.State{Missing: pair == nil, Wrong: wrong, Soon: soon}
 }
 
-// Keys returns the state of a Secret, for resolve.Facts.
-func (f *fronts) Keys(secret string, use resolve.KeyUse) resolve.KeyState {
-	f.mu.Lock()
-	f.asked[secret] = true
-	f.mu.Unlock()
-	if use == resolve.Authority {
-		ca, wrong := f.keeper.Authority(secret)
-		return resolve.KeyState{Usable: ca != nil, Wrong: wrong}
+// Foreseen answers as a Relay that has these Secrets, and opens nothing.
+type Foreseen struct{ fronts *fronts }
+
+// NewForeseen takes the source of Secrets, by "namespace/name".
+func NewForeseen(secret func(key string) *object.Secret) Foreseen { return Foreseen{newFronts(secret)} }
+
+// Meet implements reconcile.Answerer.
+func (f Foreseen) Meet(_ string, d *resolve.Demand, o *resolve.Observed) {
+	for _, n := range d.Needs {
+		switch n.Kind {
+		case resolve.NeedReturnRoutes:
+			o.Answer(n, returnRoutes(n.Family))
+		case resolve.NeedKeyPair, resolve.NeedAuthority:
+			o.Answer(n, f.fronts.state(n))
+		}
 	}
-	pair, wrong, soon := f.keeper.Pair(secret)
-	return resolve.KeyState{Usable: pair != nil, Wrong: wrong, Soon: soon}
 }
 
 // plan makes the fronts of Services anew, and forgets the Secrets that no Service needs any more.

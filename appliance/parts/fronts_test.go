@@ -39,13 +39,17 @@ func withTLS() reconcile.Service {
 	}
 }
 
+func keyPair(secret string) resolve.Need {
+	return resolve.Need{Kind: resolve.NeedKeyPair, Name: secret}
+}
+
 // Clients keep their session tickets as long as nothing changes that they get.
 func TestFrontsStay(t *testing.T) {
 	secret := certificateOf(t, "1", time.Now().Add(time.Hour))
 	r := NewRelay(slog.New(slog.DiscardHandler), func(string) *object.Secret { return secret }, nil, nil)
 	plan := func() *tls.Config {
 		t.Helper()
-		if state := r.Keys("default/tls", resolve.KeyPair); !state.Usable {
+		if state := r.fronts.state(keyPair("default/tls")); state.Missing {
 			t.Fatalf("%+v", state)
 		}
 		r.Planned(nil, []reconcile.Service{withTLS()})
@@ -85,14 +89,14 @@ func TestCertificatesWakeTheLoop(t *testing.T) {
 		begin := time.Now()
 		secret := certificateOf(t, "1", begin.Add(30*day))
 		r := NewRelay(slog.New(slog.DiscardHandler), func(string) *object.Secret { return secret }, nil, nil)
-		r.Keys("default/tls", resolve.KeyPair)
+		r.fronts.state(keyPair("default/tls"))
 		r.Planned(nil, []reconcile.Service{withTLS()})
 		ctx, stop := context.WithCancel(t.Context())
 		var woken []string
 		go func() {
 			_ = r.watchTime(ctx, func() {
 				woken = append(woken, fmt.Sprint(time.Since(begin).Round(time.Minute), r.Retry()))
-				r.Keys("default/tls", resolve.KeyPair)
+				r.fronts.state(keyPair("default/tls"))
 				r.Planned(nil, []reconcile.Service{withTLS()})
 			})
 		}()
@@ -118,7 +122,7 @@ func TestSecretsAreForgotten(t *testing.T) {
 	}
 	plan := func(asked []string, services ...reconcile.Service) {
 		for _, secret := range asked {
-			r.Keys(secret, resolve.KeyPair)
+			r.fronts.state(keyPair(secret))
 		}
 		r.Planned(nil, services)
 	}

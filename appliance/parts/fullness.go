@@ -59,32 +59,41 @@ func (f *Fullness) Adopt(have nft.Ruleset) {
 	f.kernel.Store(&served)
 }
 
-// Full is resolve.Facts.Full.
-func (f *Fullness) Full(port resolve.Port, at []netip.AddrPort, endpoint netip.AddrPort) (full, known bool) {
-	proto, _ := nft.ProtocolNamed(port.Protocol)
-	full, known = f.counting.Full(port.Service, proto, endpoint)
-	kernel := f.kernel.Load()
-	switch {
-	case known:
-		f.kernel.Store(nil) // all were looked at together
-		return full, known
-	case kernel == nil:
-		return false, false
+// Meet implements reconcile.Answerer.
+func (f *Fullness) Meet(_ string, d *resolve.Demand, o *resolve.Observed) {
+	for _, l := range d.Limited {
+		proto, _ := nft.ProtocolNamed(l.Port.Protocol)
+		for _, endpoint := range l.Endpoints {
+			full, counted := f.counting.Full(l.Port.Service, proto, endpoint)
+			if counted {
+				f.kernel.Store(nil) // all were looked at together
+			} else {
+				full = f.wasLeftOut(&l, proto, endpoint)
+			}
+			o.Count(l.Port, endpoint, resolve.Fullness{Full: full, Counted: counted})
+		}
 	}
-	had := false
-	for _, a := range at {
-		p := (*kernel)()[frontend{port.Family, proto, a}]
+}
+
+// wasLeftOut reports whether the kernel served a port before this process, and not by this endpoint.
+func (f *Fullness) wasLeftOut(l *resolve.Limited, proto nft.Protocol, endpoint netip.AddrPort) (served bool) {
+	kernel := f.kernel.Load()
+	if kernel == nil {
+		return false
+	}
+	for _, at := range l.Frontends {
+		p := (*kernel)()[resolve.Frontend{Family: l.Port.Family, Protocol: proto, At: at}]
 		if p == nil {
 			continue
 		}
 		if slices.ContainsFunc(p.Serving, func(ap netip.AddrPort) bool {
 			return ap == endpoint || endpoint.Port() == 0 && ap.Addr() == endpoint.Addr()
 		}) {
-			return false, false
+			return false
 		}
-		had = true
+		served = true
 	}
-	return had, false
+	return served
 }
 
 // Planned implements reconcile.Part.

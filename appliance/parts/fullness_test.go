@@ -20,11 +20,14 @@ func TestFullnessBeforeItHasCounted(t *testing.T) {
 	for _, limit := range []uint32{20, 0} {
 		f := NewFullness(slog.New(slog.DiscardHandler))
 		full := func(endpoint string) bool {
-			full, known := f.Full(resolve.Port{Service: "default/web", Protocol: "TCP", Family: nft.IPv4}, []netip.AddrPort{vip}, at(endpoint))
-			if known {
-				t.Errorf("%s is known without a look", endpoint)
+			port := resolve.Port{Service: "default/web", Protocol: "TCP", Family: nft.IPv4}
+			var o resolve.Observed
+			f.Meet("default/web", &resolve.Demand{Limited: []resolve.Limited{{Port: port, Frontends: []netip.AddrPort{vip}, Endpoints: []netip.AddrPort{at(endpoint)}}}}, &o)
+			state := o.Full[port][at(endpoint)]
+			if state.Counted {
+				t.Errorf("%s is counted without a look", endpoint)
 			}
-			return full
+			return state.Full
 		}
 		f.Adopt(nft.Compile(nft.State{Services: map[string][]nft.ServicePort{"default/web": {port}}}))
 		if full("10.1.0.1:80") || !full("10.1.0.2:80") {

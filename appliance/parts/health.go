@@ -18,7 +18,6 @@ import (
 	"svcctl.io/svcctl/appliance/prober"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/resolve"
-	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -58,11 +57,6 @@ type Health struct {
 	tell   Teller
 	log    *slog.Logger
 
-	// Only the loop uses what follows.
-	served  map[string][]nft.ServicePort // of every Service, as planned last
-	planned bool                         // Planned was called
-	kernel  adopted
-
 	first chan struct{} // there are endpoints to check, and watch does not look
 
 	mu       sync.RWMutex
@@ -85,18 +79,10 @@ type checkedService struct {
 	waiting bool
 }
 
-// frontend is an address and port that clients connect to; the zero Addr stands for a node port.
-type frontend struct {
-	family nft.Family
-	proto  nft.Protocol
-	at     netip.AddrPort
-}
-
 func NewHealth(p Prober, tell Teller, log *slog.Logger) *Health {
 	return &Health{
-		prober: p, tell: tell, log: log, served: map[string][]nft.ServicePort{}, services: map[string]checkedService{}, again: map[string]bool{},
-		first:  make(chan struct{}, 1),
-		kernel: nothingAdopted,
+		prober: p, tell: tell, log: log, services: map[string]checkedService{}, again: map[string]bool{},
+		first: make(chan struct{}, 1),
 	}
 }
 
@@ -211,12 +197,13 @@ func hostProblems(s prober.Stats) []resolve.Problem {
 	return list
 }
 
-// Adopt implements reconcile.Part. The kernel's tables have the endpoints that were up, so no file
-// is needed.
-func (h *Health) Adopt(have nft.Ruleset) { h.kernel = adopt(have) }
-
-// Verdict implements reconcile.Checks.
-func (h *Health) Verdict(t health.Target) (health.Verdict, bool) { return h.prober.Verdict(t) }
+// Meet implements reconcile.Answerer.
+func (h *Health) Meet(_ string, d *resolve.Demand, o *resolve.Observed) {
+	for _, t := range d.Targets {
+		v, known := h.prober.Verdict(t)
+		o.Judge(t, resolve.Verdict{Verdict: v, Known: known})
+	}
+}
 
 // Hasten has the checks of an endpoint of a Service, "namespace/name", made now. It reports false if it has none.
 func (h *Health) Hasten(service string, endpoint netip.AddrPort) (checked bool) {
@@ -231,40 +218,10 @@ func (h *Health) Hasten(service string, endpoint netip.AddrPort) (checked bool) 
 	return checked
 }
 
-// Before implements reconcile.Checks: at first it is the kernel that knows, then the plan.
-func (h *Health) Before(port resolve.Port, at []netip.AddrPort) (had []netip.AddrPort, missing health.State) {
-	if !h.planned {
-		proto, _ := nft.ProtocolNamed(port.Protocol)
-		for _, a := range at {
-			if p := h.kernel()[frontend{port.Family, proto, a}]; p != nil {
-				had = append(had, p.Serving...)
-			}
-		}
-		return had, health.Down
-	}
-	id := resolve.PortID(port.Service, port.Name)
-	for i := range h.served[port.Service] {
-		if p := &h.served[port.Service][i]; p.ID == id && p.Family == port.Family {
-			return slices.Concat(p.Pools[nft.PoolCluster], p.Pools[nft.PoolLocal]), health.New
-		}
-	}
-	h.mu.RLock()
-	defer h.mu.RUnlock()
-	for i := range h.services[port.Service].checked { // a headless Service is served by names only
-		if c := &h.services[port.Service].checked[i]; c.Port == port {
-			had = append(had, c.Endpoint)
-		}
-	}
-	return had, health.New
-}
-
 // Planned implements reconcile.Part.
 func (h *Health) Planned(_ *reconcile.Host, services []reconcile.Service) {
 	for i := range services {
 		svc := &services[i]
-		if h.served[svc.Key] = svc.Ports; len(svc.Ports) == 0 {
-			delete(h.served, svc.Key)
-		}
 		h.mu.RLock()
 		before, had := h.services[svc.Key]
 		h.mu.RUnlock()
@@ -284,9 +241,6 @@ func (h *Health) Planned(_ *reconcile.Host, services []reconcile.Service) {
 		h.reconsider(svc.Key) // it may have flipped while it was planned
 		h.mu.Unlock()
 		h.report(svc.Key, before.checked, now.checked)
-	}
-	if !h.planned {
-		h.planned, h.kernel = true, nil
 	}
 }
 

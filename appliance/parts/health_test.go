@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -180,38 +179,6 @@ func TestHealthTellsFlips(t *testing.T) {
 	part.Planned(nil, []reconcile.Service{{Key: "shop/web"}})
 	if len(asks.set["shop/web"]) != 0 || len(part.State("", "")) != 0 {
 		t.Errorf("after it was removed: asked for %v, shown %v", asks.set, part.State("", ""))
-	}
-}
-
-// TestHealthBefore: who was used before is what the kernel has at first, then what was planned.
-func TestHealthBefore(t *testing.T) {
-	asks := &fakeProber{set: map[string][]prober.Request{}, verdicts: map[health.Target]health.Verdict{}}
-	part := NewHealth(asks, &told{}, slog.New(slog.DiscardHandler))
-	a, b := netip.MustParseAddrPort("10.1.2.11:8080"), netip.MustParseAddrPort("10.1.2.12:8080")
-	frontends := []netip.AddrPort{netip.MustParseAddrPort("10.96.0.10:80"), netip.AddrPortFrom(netip.Addr{}, 30080)}
-	port := func(endpoints ...netip.AddrPort) nft.ServicePort {
-		p := nft.ServicePort{ID: "shop/web/http", Family: nft.IPv4, Protocol: nft.TCP, Serving: endpoints, Frontends: []nft.Frontend{{Addr: frontends[0].Addr(), Port: 80}}}
-		p.Pools[nft.PoolCluster] = endpoints
-		return p
-	}
-	compiler := nft.NewCompiler()
-	compiler.Update(&nft.Box{}, map[string][]nft.ServicePort{"shop/web": {port(a)}})
-	part.Adopt(compiler.Ruleset())
-	name := resolve.Port{Service: "shop/web", Name: "http", Protocol: "TCP", Family: nft.IPv4}
-	if had, missing := part.Before(name, frontends); !slices.Equal(had, []netip.AddrPort{a}) || missing != health.Down {
-		t.Errorf("at the start %v, %s", had, missing)
-	}
-	if had, _ := part.Before(name, frontends[1:]); len(had) > 0 {
-		t.Errorf("at a node port that the kernel does not have: %v", had)
-	}
-	part.Planned(nil, []reconcile.Service{{Key: "shop/web", Ports: []nft.ServicePort{port(a, b)}}})
-	had, missing := part.Before(name, frontends)
-	set := map[netip.AddrPort]bool{}
-	for _, at := range had {
-		set[at] = true
-	}
-	if !maps.Equal(set, map[netip.AddrPort]bool{a: true, b: true}) || missing != health.New {
-		t.Errorf("after a plan %v, %s", had, missing)
 	}
 }
 

@@ -136,9 +136,18 @@ func (r *Relay) Retry() []string {
 	return slices.Compact(again)
 }
 
-// Keys implements reconcile.Relays.
-func (r *Relay) Keys(secret string, use resolve.KeyUse) resolve.KeyState {
-	return r.fronts.Keys(secret, use)
+// Meet implements reconcile.Answerer: listeners are opened before clients are redirected to them.
+func (r *Relay) Meet(service string, d *resolve.Demand, o *resolve.Observed) {
+	for _, n := range d.Needs {
+		switch n.Kind {
+		case resolve.NeedListener:
+			o.Answer(n, r.listens(service, n))
+		case resolve.NeedReturnRoutes:
+			o.Answer(n, r.transparent(service, n))
+		case resolve.NeedKeyPair, resolve.NeedAuthority:
+			o.Answer(n, r.fronts.state(n))
+		}
+	}
 }
 
 // Planned implements reconcile.Part.
@@ -225,22 +234,25 @@ func (r *Relay) EndpointsOf(protocol string, client netip.AddrPort, listener uin
 	return r.relay.EndpointsOf(protocol, client, listener)
 }
 
-// Listens opens a listener before clients are redirected to it, for resolve.Facts.
-func (r *Relay) Listens(service string, proto nft.Protocol, at netip.AddrPort) (why string) {
-	l := listener{proto.String(), at}
+// Foresee implements reconcile.Opener.
+func (r *Relay) Foresee(objs reconcile.Objects) reconcile.Answerer { return NewForeseen(objs.Secret) }
+
+// listens opens a listener for a Service, unless it is open.
+func (r *Relay) listens(service string, n resolve.Need) resolve.State {
+	l := listener{n.Protocol.String(), n.At}
 	err := r.relay.Open(l.protocol, l.at)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err == nil {
 		delete(r.waiting[l], service)
-		return ""
+		return resolve.State{}
 	}
 	if r.waiting[l] == nil {
 		r.waiting[l] = map[string]bool{}
 	}
 	r.waiting[l][service] = true
 	r.late.Trigger()
-	return err.Error()
+	return resolve.State{Missing: true, Wrong: err.Error()}
 }
 
 // openInterval is between attempts to open listeners.
@@ -286,27 +298,35 @@ func (r *Relay) openWaiting() (opened, waiting bool) {
 	return opened, waiting
 }
 
-// Transparent returns why connections with clients' own addresses cannot be made, for resolve.Facts; "":
-// they can.
-func (r *Relay) Transparent(service string, f nft.Family) (why string) {
-	delivered, err := node.DeliversForOthers(f == nft.IPv6)
+// transparent returns whether connections with clients' own addresses can be made for a Service.
+func (r *Relay) transparent(service string, n resolve.Need) resolve.State {
+	state := returnRoutes(n.Family)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if delivered {
-		delete(r.routeless[f], service)
-		return ""
+	if state.Missing {
+		r.routeless[n.Family][service] = true
+		r.late.Trigger()
+	} else {
+		delete(r.routeless[n.Family], service)
 	}
-	r.routeless[f][service] = true
-	r.late.Trigger()
-	if err != nil {
-		return err.Error()
+	return state
+}
+
+// returnRoutes is the state of resolve.NeedReturnRoutes.
+func returnRoutes(f nft.Family) resolve.State {
+	delivered, err := node.DeliversForOthers(f == nft.IPv6)
+	switch {
+	case err != nil:
+		return resolve.State{Missing: true, Wrong: err.Error()}
+	case delivered:
+		return resolve.State{}
 	}
 	ip := "ip"
 	if f == nft.IPv6 {
 		ip = "ip -6"
 	}
-	return annotation.Transparent + " has endpoints answer to the clients' own addresses, and no rule of routing delivers such answers here: " +
-		"mark them by a rule of nft (`socket transparent 1 meta mark set 0x1`), and route them by `" + ip + " rule add fwmark 0x1 lookup 100` and `" + ip + " route add local default dev lo table 100`"
+	return resolve.State{Missing: true, Wrong: annotation.Transparent + " has endpoints answer to the clients' own addresses, and no rule of routing delivers such answers here: " +
+		"mark them by a rule of nft (`socket transparent 1 meta mark set 0x1`), and route them by `" + ip + " rule add fwmark 0x1 lookup 100` and `" + ip + " route add local default dev lo table 100`"}
 }
 
 // waitNoMore forgets a Service that asks for no relay any more.

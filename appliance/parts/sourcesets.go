@@ -45,12 +45,21 @@ func NewSourceSets(files []sourceset.File) *SourceSets {
 	return s
 }
 
-// Lookup is resolve.Facts.SourceSet.
-func (s *SourceSets) Lookup(name string) (set *nft.SourceSet, known bool) {
-	_, known = s.files[name]
+// Meet implements reconcile.Answerer.
+func (s *SourceSets) Meet(_ string, d *resolve.Demand, o *resolve.Observed) {
+	for _, n := range d.Needs {
+		if _, configured := s.files[n.Name]; configured && n.Kind == resolve.NeedSourceSet {
+			set := s.content(n.Name)
+			o.Answer(n, resolve.State{Set: set, Missing: set == nil})
+		}
+	}
+}
+
+// content returns the last good content of a set, nil if its file could never be read.
+func (s *SourceSets) content(name string) *nft.SourceSet {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.sets[name], known
+	return s.sets[name]
 }
 
 // take takes the new content of a set. One goroutine calls it, the reader's. The loop, which looks
@@ -94,7 +103,7 @@ func (s *SourceSets) Adopt(have nft.Ruleset) {
 // Planned implements reconcile.Part.
 func (s *SourceSets) Planned(_ *reconcile.Host, services []reconcile.Service) {
 	for i := range services {
-		key, names := services[i].Key, services[i].SourceSets
+		key, names := services[i].Key, setsOf(services[i].Needs)
 		if len(names)+len(s.names[key]) == 0 {
 			continue
 		}
@@ -114,6 +123,15 @@ func (s *SourceSets) Planned(_ *reconcile.Host, services []reconcile.Service) {
 	}
 }
 
+func setsOf(needs []resolve.Need) (names []string) {
+	for _, n := range needs {
+		if n.Kind == resolve.NeedSourceSet {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
 // Retry implements reconcile.Part.
 func (s *SourceSets) Retry() []string {
 	s.mu.Lock()
@@ -131,8 +149,7 @@ func (s *SourceSets) Retry() []string {
 func (s *SourceSets) Problems() (problems []resolve.Problem) {
 	broken := s.reader.Broken()
 	for _, name := range slices.Sorted(maps.Keys(broken)) {
-		set, _ := s.Lookup(name)
-		problems = append(problems, sourceSetProblem(name, s.files[name], broken[name], set != nil))
+		problems = append(problems, sourceSetProblem(name, s.files[name], broken[name], s.content(name) != nil))
 	}
 	return problems
 }

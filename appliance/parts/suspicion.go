@@ -93,6 +93,9 @@ func NewSuspicion(p Prober, always bool, find func(*conntrack.Connection) (Found
 // Book has the dead endpoints and the failures.
 func (s *Suspicion) Book() *suspect.Book { return s.book }
 
+// Meet implements reconcile.Answerer.
+func (s *Suspicion) Meet(_ string, _ *resolve.Demand, o *resolve.Observed) { o.Dead = s.book.Dead() }
+
 // Name implements reconcile.Part.
 func (s *Suspicion) Name() string { return "suspicion" }
 

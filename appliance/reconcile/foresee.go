@@ -3,7 +3,6 @@ package reconcile
 import (
 	"errors"
 	"maps"
-	"net/netip"
 	"slices"
 
 	"svcctl.io/svcctl/api/wire"
@@ -35,8 +34,6 @@ type Foresee struct {
 	All []string
 	// Host derives from the facts of the host what to plan for; nil: as it is.
 	Host func(*node.Facts) Host
-	// Keys returns the state of the Secrets of Objects (resolve.Facts.Keys).
-	Keys func(secret string, use resolve.KeyUse) resolve.KeyState
 }
 
 // Foreseen is the answer to a Foresee. What is in it may not be changed.
@@ -84,8 +81,10 @@ func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
 		return f, ErrBehind
 	}
 	p := l.planner.fork()
-	if p.relays != nil {
-		p.relays = foreseenRelays{ask.Keys}
+	for i, a := range p.answerers {
+		if opens, is := a.(Opener); is {
+			p.answerers[i] = opens.Foresee(ask.Objects)
+		}
 	}
 	host, relocated := l.planner.host, false
 	if ask.Host != nil {
@@ -122,36 +121,12 @@ func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
 // is read alone, and what is answered by Parts.
 func (p *planner) fork() *planner {
 	f := newPlanner()
-	f.claims, f.compiler, f.answers, f.progress, f.inUse = *p.claims.Clone(), p.compiler, p.answers, p.progress, p.inUse
+	f.claims, f.compiler, f.tuners, f.progress, f.inUse = *p.claims.Clone(), p.compiler, p.tuners, p.progress, p.inUse
+	f.answerers = slices.Clone(p.answerers)
 	f.quarantine.left, f.quarantine.now = maps.Clone(p.quarantine.left), maps.Clone(p.quarantine.now)
 	if o := p.occupied; o != nil {
 		f.occupied = &occupied{look: o.look, owner: o.owner, log: o.log, nodePorts: o.nodePorts}
 		f.occupied.reset()
 	}
 	return f
-}
-
-// foreseenRelays answers for Relays, and opens nothing: as if every listener could be opened.
-type foreseenRelays struct {
-	keys func(secret string, use resolve.KeyUse) resolve.KeyState
-}
-
-// Listens implements Relays.
-func (foreseenRelays) Listens(string, nft.Protocol, netip.AddrPort) (why string) { return "" }
-
-// Transparent implements Relays.
-func (foreseenRelays) Transparent(_ string, f nft.Family) (why string) {
-	delivered, err := node.DeliversForOthers(f == nft.IPv6)
-	switch {
-	case err != nil:
-		return err.Error()
-	case !delivered:
-		return "no rule of routing delivers answers to the clients' own addresses here"
-	}
-	return ""
-}
-
-// Keys implements Relays.
-func (r foreseenRelays) Keys(secret string, use resolve.KeyUse) resolve.KeyState {
-	return r.keys(secret, use)
 }

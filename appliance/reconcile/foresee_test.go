@@ -50,8 +50,7 @@ func TestForeseenIsPlanned(t *testing.T) {
 		for i := 1; i < len(history); i++ {
 			before, after := history[i-1], history[i]
 			objs := (*worldObjects)(after)
-			p.sourceSet = sourceSetsOf(&after.Box, uint64(i+1))
-			setChecks(p, after)
+			setWorld(p, after, uint64(i+1))
 			ask := Foresee{Objects: objs, Revision: revision, All: objs.keys(), Changes: store.ChangeSet{Revision: revision, Services: changedServices(before, after)}}
 			if !reflect.DeepEqual(before.Box, after.Box) {
 				moved++

@@ -66,9 +66,15 @@ func New(opts Options) *Loop {
 	l.planner.inUse = true
 	l.planner.progress = opts.Watchdog.moved
 	l.planner.occupied = newOccupied(opts.NodePorts, opts.Log)
-	l.planner.full, l.planner.dead = opts.Full, opts.Dead
-	l.planner.orphans, l.planner.checks, l.planner.sourceSet, l.planner.relays = opts.Orphans, opts.Checks, opts.SourceSet, opts.Relays
-	l.planner.tuner = opts.Tuner
+	l.planner.orphans = opts.Orphans
+	for _, part := range opts.Parts {
+		if a, is := part.(Answerer); is {
+			l.planner.answerers = append(l.planner.answerers, a)
+		}
+		if t, is := part.(Tuner); is {
+			l.planner.tuners = append(l.planner.tuners, t)
+		}
+	}
 	l.withoutDirectories()
 	l.applier.readEarly()
 	return l

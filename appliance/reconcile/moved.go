@@ -14,7 +14,7 @@ import (
 // interface, which is of no interest to a Service that has nothing at this address. What the elements of the box are is
 // the compiler's matter.
 func (p *planner) concerned(host *Host, objs Objects, all []string) []string {
-	was, is := configured(p.host), host.Resolve
+	was, is := p.host.Resolve, host.Resolve
 	moved := map[netip.Addr]bool{}
 	for _, pair := range [][2]map[netip.Addr]string{{was.Host, is.Host}, {is.Host, was.Host}} {
 		for addr, what := range pair[0] {

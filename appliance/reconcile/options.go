@@ -2,12 +2,10 @@ package reconcile
 
 import (
 	"log/slog"
-	"net/netip"
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/checkup"
-	"svcctl.io/svcctl/appliance/health"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
@@ -44,19 +42,10 @@ type Options struct {
 	Endpoints Endpoints
 	// Pools follows the objects that say where load balancer IPs come from. It runs after Cluster; what depends on
 	// the host is planned anew when it reports a change. nil: there are none.
-	Pools    Pools
-	Parts    []Part
-	Removals *RemovalGuard
-	Orphans  *Orphans // nil: there are none
-	Checks   Checks   // nil: nobody is checked
-	// Full is resolve.Facts.Full, which may be called from several goroutines at once; nil: connections are
-	// not counted.
-	Full func(port resolve.Port, at []netip.AddrPort, endpoint netip.AddrPort) (full, known bool)
-	// Dead is resolve.Facts.Dead, which may be called from several goroutines at once; nil: clients' failures are not
-	// looked at.
-	Dead      func() map[netip.AddrPort]health.Dead
-	Relays    Relays // nil: every listener of relayed ports is open
-	Tuner     Tuner  // nil: endpoints have the weights of their documents
+	Pools     Pools
+	Parts     []Part
+	Removals  *RemovalGuard
+	Orphans   *Orphans // nil: there are none
 	Addresses Addresses
 	// HostProblems returns the conflicts of the host's networks with the configuration.
 	HostProblems func(*node.Facts) []manifest.Problem
@@ -66,9 +55,6 @@ type Options struct {
 	Watchdog  *Watchdog
 	// NodePorts is the range of node ports: programs that listen in it are looked at together.
 	NodePorts PortRange
-	// SourceSet gives a named set of client prefixes (resolve.Facts.SourceSet); nil: there are none.
-	SourceSet func(name string) (set *nft.SourceSet, known bool)
-
 	// HoldSentinel keeps established connections translated through a foreign flush
 	// (kernel.Conn.HoldSentinel).
 	HoldSentinel func() error
@@ -93,24 +79,24 @@ type Pools interface {
 	Sync() (changed bool, err error)
 }
 
-// Checks returns the health verdicts of endpoints. Its methods are those of resolve.Facts; they are called from
-// several goroutines at once.
-type Checks interface {
-	Verdict(health.Target) (health.Verdict, bool)
-	Before(port resolve.Port, at []netip.AddrPort) (had []netip.AddrPort, missing health.State)
+// Answerer is a Part that plans depend on.
+type Answerer interface {
+	// Meet provides what a Service, "namespace/name", needs of this Part, and adds the states. It is called while Services
+	// are planned, before clients are sent there, and from several goroutines at once.
+	Meet(service string, d *resolve.Demand, o *resolve.Observed)
 }
 
-// Tuner sets weights by what happens: see resolve.Facts.Tune. It is called from several goroutines at once.
+// Opener is an Answerer whose Meet opens something, or keeps a copy of objects.
+type Opener interface {
+	Answerer
+	// Foresee returns an Answerer for objects that are not stored. It changes nothing: it answers as if everything could be opened.
+	Foresee(objs Objects) Answerer
+}
+
+// Tuner is a Part that sets the weights of a port's endpoints by what happens. It is called from several goroutines at once.
 type Tuner interface {
-	Tune(p *nft.ServicePort, slowStart time.Duration) resolve.Tuned
-}
-
-// Relays opens the listeners of relayed ports before clients are sent to them, and keeps their certificates. Its
-// methods are those of resolve.Facts; they are called from several goroutines at once.
-type Relays interface {
-	Listens(service string, proto nft.Protocol, at netip.AddrPort) (why string)
-	Transparent(service string, f nft.Family) (why string)
-	Keys(secret string, use resolve.KeyUse) resolve.KeyState
+	// Tune sets Weights, Tables and Starting of a port that is balanced by open connections, or has a slow start (0: none).
+	Tune(p *nft.ServicePort, slowStart time.Duration)
 }
 
 // Inputs are the channels the loop listens to.

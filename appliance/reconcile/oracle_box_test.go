@@ -41,15 +41,6 @@ func configOf(box *oracle.Box) *config.Config {
 	return &cfg
 }
 
-// sourceSetsOf gives the box's source sets; version counts the contents that they had.
-func sourceSetsOf(box *oracle.Box, version uint64) func(string) (*nft.SourceSet, bool) {
-	sets := map[string]*nft.SourceSet{}
-	for name, prefixes := range box.SourceSets {
-		sets[name] = nft.NewSourceSet(name, version, prefixes)
-	}
-	return func(name string) (*nft.SourceSet, bool) { return sets[name], sets[name] != nil }
-}
-
 // factsOf returns the facts that the appliance reads on that box; its interfaces are numbered
 // from 1.
 func factsOf(box *oracle.Box) node.Facts {

@@ -37,6 +37,9 @@ func (worldStore) Selected(string, map[string]string) []*object.Pod { return nil
 // Selecting implements endpoints.Objects.
 func (worldStore) Selecting(string, map[string]string) []string { return nil }
 
+// ZoneOf implements endpoints.Objects.
+func (worldStore) ZoneOf(string) (string, bool) { return "", false }
+
 // Holder implements endpoints.Objects: everything in a world is its author's.
 func (w worldStore) Holder(ref object.Ref) endpoints.Holder {
 	named := func(o object.Object) bool { return object.RefOf(o) == ref }

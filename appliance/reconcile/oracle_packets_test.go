@@ -140,8 +140,7 @@ func (l *oracleLab) load(world *oracle.World) error {
 	before := l.loaded
 	l.loaded = world
 	l.contents++
-	l.planner.sourceSet = sourceSetsOf(&world.Box, uint64(l.contents))
-	setChecks(l.planner, world)
+	setWorld(l.planner, world, uint64(l.contents))
 	if before == nil {
 		have, err := l.applier.read()
 		if err != nil {

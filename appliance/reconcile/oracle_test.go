@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -87,8 +86,7 @@ func planStep(p *planner, history []*oracle.World) nft.Transition {
 	cfg, facts := configOf(&world.Box), factsOf(&world.Box)
 	host := Host{Facts: &facts, Box: cfg.Box(&facts), Resolve: cfg.ResolveFacts(&facts, nil)}
 	objs := (*worldObjects)(world)
-	p.sourceSet = sourceSetsOf(&world.Box, uint64(len(history)))
-	setChecks(p, world)
+	setWorld(p, world, uint64(len(history)))
 	if len(history) == 1 {
 		return p.adopt(nil, host, objs, objs.keys())
 	}
@@ -201,26 +199,34 @@ func allows(want oracle.Outcome, host *sim.Host, packet oracle.Packet, got sim.R
 	return got.Kind == sim.Delivered && !got.DNATed && !got.SNATed
 }
 
-// worldChecks gives the planner the verdicts of a world.
-type worldChecks struct{ world *oracle.World }
-
-// setChecks has a planner follow the verdicts of a world from now on.
-func setChecks(p *planner, world *oracle.World) {
-	if p.checks == nil {
-		p.checks = &worldChecks{}
-	}
-	p.checks.(*worldChecks).world = world
+// worldAnswers answers with the verdicts and source sets of a world.
+type worldAnswers struct {
+	world *oracle.World
+	sets  map[string]*nft.SourceSet
 }
 
-func (c *worldChecks) Verdict(target health.Target) (health.Verdict, bool) {
-	if c.world.Down[target.Addr] {
-		return health.Verdict{State: health.Down}, true
+// setWorld has a planner depend on a world from now on; version counts the contents that source sets had.
+func setWorld(p *planner, world *oracle.World, version uint64) {
+	sets := map[string]*nft.SourceSet{}
+	for name, prefixes := range world.Box.SourceSets {
+		sets[name] = nft.NewSourceSet(name, version, prefixes)
 	}
-	return health.Verdict{State: health.Up}, true
+	p.answerers = []Answerer{worldAnswers{world, sets}}
 }
 
-func (c *worldChecks) Before(resolve.Port, []netip.AddrPort) ([]netip.AddrPort, health.State) {
-	return nil, health.Up
+func (w worldAnswers) Meet(_ string, d *resolve.Demand, o *resolve.Observed) {
+	for _, t := range d.Targets {
+		state := health.Up
+		if w.world.Down[t.Addr] {
+			state = health.Down
+		}
+		o.Judge(t, resolve.Verdict{Verdict: health.Verdict{State: state}, Known: true})
+	}
+	for _, n := range d.Needs {
+		if n.Kind == resolve.NeedSourceSet {
+			o.Answer(n, resolve.State{Set: w.sets[n.Name]})
+		}
+	}
 }
 
 // worldObjects gives the planner the objects of a world, as the store would.
@@ -243,6 +249,8 @@ func (w *worldObjects) Service(key string) (*object.Service, []*object.EndpointS
 // Pod and Selecting implement Objects: its slices name no Pods.
 func (w *worldObjects) Pod(string) *object.Pod                       { return nil }
 func (w *worldObjects) Selecting(string, map[string]string) []string { return nil }
+
+func (w *worldObjects) Secret(string) *object.Secret { return nil }
 
 // Since is by the second, so that Services of one second are in the order of their names.
 func (w *worldObjects) Since(key string) store.Since {

@@ -78,8 +78,7 @@ func judgeWorld(t *testing.T, world *oracle.World, met map[string]int) (kind, te
 		programs.list[len(programs.list)-1].BothFamilies = p.At.Addr() == netip.IPv6Unspecified()
 	}
 	r.occupy(programs)
-	setChecks(r.planner, world)
-	r.planner.sourceSet = sourceSetsOf(&world.Box, 1)
+	setWorld(r.planner, world, 1)
 	facts := factsOf(&world.Box)
 	for i := range facts.Addresses {
 		facts.Addresses[i].First = true

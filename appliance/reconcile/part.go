@@ -65,8 +65,8 @@ type Service struct {
 	EndpointConnections uint32
 	// SlowStart is the time until a new endpoint has its whole weight; 0: it has it at once.
 	SlowStart time.Duration
-	// SourceSets has the names of the source sets that it refers to, known or not.
-	SourceSets []string
+	// Needs has all that the plan depends on besides objects and the host.
+	Needs []resolve.Need
 	// Checked, Demoted and FailingOpen describe the health of its endpoints (resolve.Output).
 	Checked     []resolve.Checked
 	Demoted     []resolve.Demoted

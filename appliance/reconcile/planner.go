@@ -6,9 +6,10 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"sync"
+	"time"
 
 	"svcctl.io/svcctl/appliance/conntrack"
-	"svcctl.io/svcctl/appliance/health"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store"
@@ -24,6 +25,8 @@ type Objects interface {
 	Since(key string) store.Since
 	// Pod is nil when there is none.
 	Pod(key string) *object.Pod
+	// Secret is nil when there is none.
+	Secret(key string) *object.Secret
 	// Selecting are the Services whose selector finds Pods with these labels.
 	Selecting(namespace string, labels map[string]string) []string
 }
@@ -44,9 +47,12 @@ type planner struct {
 	secrets  secretUsers
 	declared declared
 	// inUse is set when clients are served by the plan: that there are no endpoints is a problem.
-	inUse    bool
-	relaying map[string]struct{} // Services with listeners for relayed ports
-	answers
+	inUse     bool
+	relaying  map[string]struct{} // Services with listeners for relayed ports
+	answerers []Answerer
+	tuners    []Tuner
+	// adopted returns the ports that the kernel served before the first plan, during that plan; else it is nil.
+	adopted func() map[resolve.Frontend]*nft.ServicePort
 	// inForce reports a frontend that the kernel had before the first plan, during that plan.
 	inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool
 	// progress is called for every Service: planning many takes long on a busy machine.
@@ -57,19 +63,6 @@ type planner struct {
 	hostChanged bool
 
 	quarantine quarantine
-}
-
-// answers are given by others while Services are resolved.
-type answers struct {
-	checks Checks // nil: nobody is checked
-	// sourceSet is resolve.Facts.SourceSet; nil: there are no sets.
-	sourceSet func(name string) (set *nft.SourceSet, known bool)
-	relays    Relays // nil: every listener of relayed ports is open
-	// full is resolve.Facts.Full; nil: connections are not counted.
-	full func(port resolve.Port, at []netip.AddrPort, endpoint netip.AddrPort) (full, known bool)
-	// dead is resolve.Facts.Dead; nil: clients' failures are not looked at.
-	dead  func() map[netip.AddrPort]health.Dead
-	tuner Tuner // nil: endpoints have the weights of their documents
 }
 
 // tally has the problems and sizes of Services, for the status.
@@ -108,8 +101,8 @@ func (p *planner) adopt(have nft.Ruleset, host Host, objs Objects, all []string)
 		p.occupied.before = have
 		defer func() { p.occupied.before = nil }()
 	}
-	p.inForce = have.Serves
-	defer func() { p.inForce = nil }()
+	p.inForce, p.adopted = have.Serves, sync.OnceValue(func() map[resolve.Frontend]*nft.ServicePort { return ServedBefore(have) })
+	defer func() { p.inForce, p.adopted = nil, nil }()
 	if p.orphans != nil {
 		p.orphans.adopt(have)
 	}
@@ -119,37 +112,29 @@ func (p *planner) adopt(have nft.Ruleset, host Host, objs Objects, all []string)
 // place sets the host that is planned for from now on. It returns the Services whose claims are decided in another way there.
 func (p *planner) place(host Host) (affected []string) {
 	p.host, p.hostChanged = host, true
-	if p.occupied != nil {
-		p.host.Resolve.Taken = p.taken
-	}
-	if p.checks != nil {
-		p.host.Resolve.Verdict, p.host.Resolve.Before = p.checks.Verdict, p.checks.Before
-	}
-	if p.sourceSet != nil {
-		p.host.Resolve.SourceSet = p.sourceSet
-	}
-	if p.relays != nil {
-		p.host.Resolve.Listens, p.host.Resolve.Transparent, p.host.Resolve.Keys = p.relays.Listens, p.relays.Transparent, p.relays.Keys
-	}
-	p.host.Resolve.Full, p.host.Resolve.Dead = p.full, p.dead
-	if p.tuner != nil {
-		p.host.Resolve.Tune = p.tuner.Tune
-	}
 	return p.claims.PlaceAt(host.Box.NodePortAddresses)
 }
 
 // standsAt reports whether a host is the one that is planned for: routes come and go that no
 // Service depends on.
 func (p *planner) standsAt(host Host) bool {
-	return reflect.DeepEqual(p.host.Box, host.Box) && reflect.DeepEqual(configured(p.host), host.Resolve) && slices.Equal(p.host.Loopback, host.Loopback)
+	return reflect.DeepEqual(p.host.Box, host.Box) && reflect.DeepEqual(p.host.Resolve, host.Resolve) && slices.Equal(p.host.Loopback, host.Loopback)
 }
 
-// configured returns the facts of a host that was placed, without what place adds.
-func configured(host Host) resolve.Facts {
-	have := host.Resolve
-	have.Taken, have.SourceSet, have.Verdict, have.Before, have.Listens, have.Transparent = nil, nil, nil, nil, nil, nil
-	have.Full, have.Tune, have.Keys, have.Dead = nil, nil, nil, nil
-	return have
+// ServedBefore returns the Service ports of a ruleset by frontend. A range of ports is left out: it has the endpoints of an
+// exact port, and may begin with the number of another one.
+func ServedBefore(have nft.Ruleset) map[resolve.Frontend]*nft.ServicePort {
+	served := map[resolve.Frontend]*nft.ServicePort{}
+	ports := nft.Recover(have, &nft.Box{})
+	for i := range ports {
+		p := &ports[i]
+		for j := range p.Frontends {
+			if fe := &p.Frontends[j]; !fe.IsRange() {
+				served[resolve.Frontend{Family: p.Family, Protocol: p.Protocol, At: netip.AddrPortFrom(fe.Addr, fe.Port)}] = p
+			}
+		}
+	}
+	return served
 }
 
 // update plans the Services that changed.
@@ -190,11 +175,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 	claims := make([]resolve.Claim, len(changed))
 	for i, key := range changed {
 		out := &outputs[i]
-		claims[i] = resolve.Claim{Service: key, Ports: out.Ports, Unready: out.Unready, HealthPort: out.LocalEndpoints.PortOf(), Since: func(proto nft.Protocol, at netip.AddrPort) uint64 {
-			return out.since.Of(proto.Name(), at)
-		}, RangeSince: func(proto nft.Protocol, at netip.AddrPort, last uint16) uint64 {
-			return out.since.OfRange(proto.Name(), at, last)
-		}}
+		claims[i] = resolve.Claim{Service: key, Ports: out.Ports, Unready: out.Unready, HealthPort: out.LocalEndpoints.PortOf(), Since: out.since}
 	}
 	for _, key := range p.claims.Set(p.inForce, claims...) {
 		changed = append(changed, key)
@@ -213,7 +194,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 	for i, key := range changed {
 		out := &outputs[i]
 		ports[key] = granted[i]
-		svc := &Service{Key: key, Ports: granted[i], LocalEndpoints: out.LocalEndpoints, Drain: out.drain, RetryAfter: out.RetryAfter, EndpointConnections: out.EndpointConnections, SlowStart: out.SlowStart, SourceSets: out.SourceSets, Relay: out.Relay,
+		svc := &Service{Key: key, Ports: granted[i], LocalEndpoints: out.LocalEndpoints, Drain: out.drain, RetryAfter: out.RetryAfter, EndpointConnections: out.EndpointConnections, SlowStart: out.SlowStart, Needs: out.Needs, Relay: out.Relay,
 			Checked: out.Checked, Demoted: out.Demoted, FailingOpen: out.FailingOpen, Waiting: out.Waiting, Dead: out.Dead, Eject: out.Eject, ResetDown: out.ResetDown, Logged: out.Logged}
 		p.planned[key] = svc
 		problems := append(out.Problems, conflicts[i]...)
@@ -223,7 +204,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 		p.occupied.record(key, p.quarantine.portsOf(key), granted[i], problems)
 		p.quarantine.granted(svc)
 		p.pods.set(key, &out.Output)
-		p.secrets.set(key, out.Secrets)
+		p.secrets.set(key, secretsOf(out.Needs))
 		p.adopting.set(key, granted[i])
 		if svc.Relay != nil {
 			p.relaying[key] = struct{}{}
@@ -289,9 +270,56 @@ func (p *planner) resolveOne(objs Objects, key string) planned {
 		return out
 	}
 	out.there = true
-	out.Output = resolve.Service(resolve.Input{Service: svc, Slices: slices, Pod: objs.Pod}, &p.host.Resolve)
+	in := resolve.Input{Service: svc, Slices: slices, Pods: objs}
+	var asked resolve.Demand
+	if last := p.quarantine.now[key]; last != nil {
+		in.Previous = resolve.Previous{Ports: last.Ports, Checked: last.Checked}
+		for i := range last.Checked {
+			asked.Targets = append(asked.Targets, last.Checked[i].Target)
+		}
+	}
+	p.meet(key, &asked, &in.Observed) // mostly a plan needs what the previous one did
+	for range maxRounds {
+		out.Output = resolve.Service(in, &p.host.Resolve)
+		if !p.meet(key, &out.Demand, &in.Observed) {
+			break
+		}
+	}
 	out.drain = conntrack.Drain(out.Drain)
+	for i := range out.Ports {
+		if port := &out.Ports[i]; tuned(port, out.SlowStart) {
+			for _, t := range p.tuners {
+				t.Tune(port, out.SlowStart)
+			}
+		}
+	}
 	return out
+}
+
+// maxRounds bounds how often a Service is resolved in one plan. What it needs does not depend on the states of its needs, so
+// the second time is the last one.
+const maxRounds = 3
+
+// meet asks for what a Service needs. It reports whether the Service is to be resolved again with the answers.
+func (p *planner) meet(key string, d *resolve.Demand, o *resolve.Observed) (again bool) {
+	for _, a := range p.answerers {
+		a.Meet(key, d, o)
+	}
+	for _, n := range d.Needs {
+		if n.Kind == resolve.NeedHostPort && p.occupied != nil {
+			o.Answer(n, resolve.State{Wrong: p.taken(n.Family, n.Protocol, n.At)})
+		}
+	}
+	if d.Adopted && o.Adopted == nil && p.adopted != nil {
+		o.Adopt(p.adopted())
+	}
+	return o.Differs()
+}
+
+// tuned reports whether the weights of a port's endpoints are set by what happens.
+func tuned(p *nft.ServicePort, slowStart time.Duration) bool {
+	return (slowStart > 0 || p.Balance == nft.LeastConnection && !p.Relayed()) && p.Balance != nft.DestinationHash &&
+		len(p.Pools[nft.PoolCluster])+len(p.Pools[nft.PoolLocal]) > 0 && !slices.ContainsFunc(p.Frontends, func(fe nft.Frontend) bool { return fe.IsRange() })
 }
 
 // record keeps the problems and the sizes of a Service.
@@ -335,9 +363,9 @@ func (p *planner) allProblems() []resolve.Problem {
 
 // Plan compiles the ruleset of all Services for a host, from nothing, and their problems. inUse is set when clients are
 // served by it: that a Service has no endpoint is a problem then.
-func Plan(host Host, objs Objects, services []string, inUse bool) (nft.Ruleset, []resolve.Problem) {
+func Plan(host Host, objs Objects, services []string, inUse bool, answerers ...Answerer) (nft.Ruleset, []resolve.Problem) {
 	p := newPlanner()
-	p.inUse = inUse
+	p.inUse, p.answerers = inUse, answerers
 	p.adopt(nil, host, objs, services)
 	return p.compiler.Ruleset(), p.allProblems()
 }

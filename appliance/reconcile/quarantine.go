@@ -102,7 +102,7 @@ func (l *leftOut) problem(ref object.Ref) resolve.Problem {
 
 // quarantine keeps the Services that the kernel refuses apart from the others.
 type quarantine struct {
-	now     map[string]*Service // as planned, by key; without those that have no ports
+	now     map[string]*Service // as planned, by key; without those that have neither ports nor checks
 	applied map[string]*Service // as applied last, of those that changed since; nil: it had no ports
 	left    map[string]leftOut  // those that the kernel refuses
 
@@ -119,7 +119,7 @@ func (q *quarantine) granted(svc *Service) {
 	if _, changedBefore := q.applied[svc.Key]; !changedBefore {
 		q.applied[svc.Key] = q.now[svc.Key]
 	}
-	if len(svc.Ports) == 0 {
+	if len(svc.Ports)+len(svc.Checked) == 0 {
 		delete(q.now, svc.Key)
 		return
 	}

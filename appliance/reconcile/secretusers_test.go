@@ -39,6 +39,7 @@ func (nothing) Service(string) (*object.Service, []*object.EndpointSlice, *objec
 }
 func (nothing) Since(string) store.Since                     { return store.Since{} }
 func (nothing) Pod(string) *object.Pod                       { return nil }
+func (nothing) Secret(string) *object.Secret                 { return nil }
 func (nothing) Selecting(string, map[string]string) []string { return nil }
 
 // A Service that the kernel refuses is relayed as before: without that, what asks for TLS would be passed on

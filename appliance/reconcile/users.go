@@ -139,3 +139,13 @@ func (u *secretUsers) affected(secrets []string) (services []string) {
 	slices.Sort(services)
 	return slices.Compact(services)
 }
+
+// secretsOf returns the Secrets among needs, each once.
+func secretsOf(needs []resolve.Need) (secrets []string) {
+	for _, n := range needs {
+		if (n.Kind == resolve.NeedKeyPair || n.Kind == resolve.NeedAuthority) && !slices.Contains(secrets, n.Name) {
+			secrets = append(secrets, n.Name)
+		}
+	}
+	return secrets
+}

@@ -24,16 +24,6 @@ var Balances = map[string]nft.Balance{
 	object.BalanceLeastConnection: nft.LeastConnection,
 }
 
-// Tuned has the weights of a port's endpoints for the time being.
-type Tuned struct {
-	// Weights are nft.ServicePort.Weights.
-	Weights map[netip.AddrPort]uint16
-	// Tables are nft.ServicePort.Tables.
-	Tables [nft.NumPools][]netip.AddrPort
-	// Starting are the endpoints whose weight grows.
-	Starting []netip.AddrPort
-}
-
 // ParsedBalance is the algorithm of a value that was validated.
 func ParsedBalance(value string) nft.Balance {
 	name, _ := object.ParseBalance(value)
@@ -104,19 +94,6 @@ func (r *resolver) slowStart(balance nft.Balance) time.Duration {
 		return 0
 	}
 	return over
-}
-
-// tune has a port balanced by what its endpoints come to for the time being, where that is more than its
-// documents say.
-func (r *resolver) tune(p *nft.ServicePort) {
-	if r.facts.Tune == nil || r.out.SlowStart == 0 && (p.Balance != nft.LeastConnection || p.Relayed()) {
-		return // mostly
-	}
-	if p.Balance == nft.DestinationHash || len(p.Pools[nft.PoolCluster])+len(p.Pools[nft.PoolLocal]) == 0 {
-		return
-	}
-	tuned := r.facts.Tune(p, r.out.SlowStart)
-	p.Weights, p.Tables, p.Starting = tuned.Weights, tuned.Tables, tuned.Starting
 }
 
 // warnUnbalanced warns about annotations of svcctl that have no effect on a Service without VIPs: all but those about

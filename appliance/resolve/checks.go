@@ -62,7 +62,7 @@ func (r *resolver) prepareChecks() {
 	if r.taken, bad = health.Out(r.Service); bad != nil {
 		refused = append(refused, *bad)
 	}
-	if r.plan == nil && r.Pod != nil && r.facts.Verdict != nil {
+	if r.plan == nil && r.Pods != nil {
 		r.plan = health.Unasked(r.Service)
 		r.probes.unasked = r.plan != nil
 	}
@@ -80,7 +80,7 @@ func (r *resolver) prepareChecks() {
 // judge lowers the state of endpoints that are taken out or not up. If too few are left, all are
 // used, as without checks.
 func (r *resolver) judge(endpoints map[portKey][]endpoint) {
-	if r.plan == nil && r.taken == nil && r.dead == nil && !r.out.Eject {
+	if r.plan == nil && r.taken == nil && r.Observed.Dead == nil && !r.out.Eject {
 		return
 	}
 	for i := range r.Service.Spec.Ports {
@@ -92,7 +92,7 @@ func (r *resolver) judge(endpoints map[portKey][]endpoint) {
 				continue // no address of the Service leads there
 			}
 			r.takeOut(endpoints[key])
-			if r.plan != nil && r.plan.Ports[i] != nil && r.facts.Verdict != nil {
+			if r.plan != nil && r.plan.Ports[i] != nil {
 				r.ask(i, key, endpoints[key])
 			}
 			if proto == nft.TCP && (r.plan == nil || r.plan.Ports[i] == nil || r.probes.unasked) {
@@ -138,16 +138,19 @@ func (r *resolver) ask(index int, key portKey, list []endpoint) {
 		}
 		var all answers
 		for _, q := range questions {
-			verdict, known := r.facts.Verdict(q.target)
+			verdict, observed := r.Observed.Verdicts[q.target]
+			if !observed {
+				r.out.Demand.Targets = append(r.out.Demand.Targets, q.target)
+			}
 			c := Checked{Port: name, Endpoint: e.addr, Target: q.target, Text: q.text, Start: verdict.State}
-			if !known {
+			if !verdict.Known {
 				if start == nil {
 					start = r.starts(name, port, slices.Clone(list))
 				}
 				c.Start = start(e)
 			}
-			c.State, c.Assumed, c.Asked = c.Start, verdict.Assumed || !known && c.Start == health.Up, verdict.Asked
-			all.add(&c, verdict)
+			c.State, c.Assumed, c.Asked = c.Start, verdict.Assumed || !verdict.Known && c.Start == health.Up, verdict.Asked
+			all.add(&c, verdict.Verdict)
 			r.out.Checked = append(r.out.Checked, c)
 		}
 		tally.add(all.state, all.assumed, i)
@@ -374,17 +377,23 @@ type portName struct {
 }
 
 // starts returns the initial state of a port's endpoints without a verdict: endpoints that were
-// used before are up, others are new. If none was used, all are up.
+// used before are up, others are new, or down if this process has planned nothing yet. If none was used, all are up.
 func (r *resolver) starts(name Port, port *object.ServicePort, list []endpoint) func(*endpoint) health.State {
-	allUp := func(*endpoint) health.State { return health.Up }
-	if r.facts.Before == nil {
-		return allUp
+	r.out.Demand.Adopted = true
+	before, missing := r.usedBefore(name), health.New
+	if r.Observed.Adopted != nil {
+		proto, _ := nft.ProtocolNamed(name.Protocol)
+		before, missing = nil, health.Down
+		for _, at := range r.frontendAddrs(name.Family, port) {
+			if p := r.Observed.Adopted[Frontend{name.Family, proto, at}]; p != nil {
+				before = append(before, p.Serving...)
+			}
+		}
 	}
-	before, missing := r.facts.Before(name, r.frontendAddrs(name.Family, port))
 	if len(before) == 0 {
-		return allUp
+		return func(*endpoint) health.State { return health.Up }
 	}
-	// Who would not be used if all were up was not down: topology or a policy passes it over.
+	// An endpoint that would not be used if all were up was not down: topology or a policy passes it over.
 	states := map[netip.AddrPort]health.State{}
 	if missing == health.Down {
 		for i := range list {
@@ -407,6 +416,22 @@ func (r *resolver) starts(name Port, port *object.ServicePort, list []endpoint) 
 		}
 		return missing
 	}
+}
+
+// usedBefore returns the endpoints that a port had in the previous plan.
+func (r *resolver) usedBefore(name Port) (used []netip.AddrPort) {
+	id := PortID(name.Service, name.Name)
+	for i := range r.Previous.Ports {
+		if p := &r.Previous.Ports[i]; p.ID == id && p.Family == name.Family {
+			return slices.Concat(p.Pools[nft.PoolCluster], p.Pools[nft.PoolLocal])
+		}
+	}
+	for i := range r.Previous.Checked { // a headless Service is served by names only
+		if c := &r.Previous.Checked[i]; c.Port == name {
+			used = append(used, c.Endpoint)
+		}
+	}
+	return used
 }
 
 // frontendAddrs are the addresses and ports at which clients reach a port; the zero Addr stands
@@ -463,10 +488,10 @@ func (r *resolver) questions(index int, spec *health.Spec, e *endpoint) []questi
 
 // probesOf are the readiness probes of a Pod, if it is to be probed.
 func (r *resolver) probesOf(name string) []health.Probe {
-	if name == "" || r.Pod == nil {
+	if name == "" || r.Pods == nil {
 		return nil
 	}
-	pod := r.Pod(r.ref.Namespace + "/" + name)
+	pod := r.Pods.Pod(r.ref.Namespace + "/" + name)
 	if pod == nil { // it was not exported, or was removed
 		r.out.Pods = append(r.out.Pods, name)
 		return nil

@@ -25,10 +25,28 @@ func checked(annotations ...string) func(*object.Service) {
 	}
 }
 
-// judged are facts with verdicts by address; who has none is up.
-func judged(states map[string]health.State) *Facts {
-	f := facts()
-	f.Verdict = func(t health.Target) (health.Verdict, bool) {
+// met resolves a Service as the planner does: with the answers to what it needs.
+func met(in Input, facts *Facts, meet func(*Demand, *Observed)) Output {
+	for {
+		out := Service(in, facts)
+		if meet(&out.Demand, &in.Observed); !in.Observed.Differs() {
+			return out
+		}
+	}
+}
+
+// verdicts answers with the verdicts of a function.
+func verdicts(of func(health.Target) health.Verdict) func(*Demand, *Observed) {
+	return func(d *Demand, o *Observed) {
+		for _, t := range d.Targets {
+			o.Judge(t, Verdict{of(t), true})
+		}
+	}
+}
+
+// judged answers with verdicts by address; an endpoint that has none is up.
+func judged(states map[string]health.State) func(*Demand, *Observed) {
+	return verdicts(func(t health.Target) health.Verdict {
 		state, given := states[t.Addr.Addr().String()]
 		if !given {
 			state = health.Up
@@ -37,9 +55,8 @@ func judged(states map[string]health.State) *Facts {
 		if state == health.Down {
 			v.Last = health.Result{Outcome: health.Refused, Why: "connection refused"}
 		}
-		return v, true
-	}
-	return f
+		return v
+	})
 }
 
 // reasons are the reasons of problems, in their order.
@@ -90,7 +107,7 @@ func TestJudge(t *testing.T) {
 			if test.svc.Spec.ExternalTrafficPolicy == "Local" {
 				test.svc.Spec.HealthCheckNodePort = 32000
 			}
-			out := Service(Input{Service: test.svc, Slices: []*object.EndpointSlice{slice(80, test.endpoints...)}}, judged(test.states))
+			out := met(Input{Service: test.svc, Slices: []*object.EndpointSlice{slice(80, test.endpoints...)}}, facts(), judged(test.states))
 			p := out.Ports[0]
 			got := fmt.Sprintf("%s | %s | %s | %s", hosts(p.Pools[nft.PoolCluster]), hosts(p.Pools[nft.PoolLocal]), hosts(p.Serving), reasons(out.Problems))
 			if want := fmt.Sprintf("%s | %s | %s | %s", test.cluster, test.local, test.serving, test.reasons); got != want {
@@ -138,7 +155,7 @@ func TestJudgeOrder(t *testing.T) {
 				break
 			}
 		}
-		out := Service(Input{Service: service(checked()), Slices: []*object.EndpointSlice{slice(80, specs...)}}, judged(states))
+		out := met(Input{Service: service(checked()), Slices: []*object.EndpointSlice{slice(80, specs...)}}, facts(), judged(states))
 		if got := hosts(out.Ports[0].Pools[nft.PoolCluster]); got != strings.Join(want, " ") {
 			t.Errorf("seed %d, %q with %v: %q, want %q", seed, specs, states, got, want)
 		}
@@ -164,24 +181,31 @@ func TestStart(t *testing.T) {
 		if test.change != nil {
 			test.change(svc)
 		}
-		f := facts()
-		f.Verdict = func(health.Target) (health.Verdict, bool) { return health.Verdict{}, false }
-		var asked []netip.AddrPort
-		f.Before = func(p Port, frontends []netip.AddrPort) ([]netip.AddrPort, health.State) {
-			asked = frontends
-			return test.before, test.missing
+		for _, frontend := range []netip.AddrPort{netip.MustParseAddrPort("172.30.0.41:80"), netip.MustParseAddrPort("198.51.100.4:80"), netip.AddrPortFrom(netip.Addr{}, 30080)} {
+			in := Input{Service: svc, Slices: []*object.EndpointSlice{slice(80, l1+" zone=zone-a", r1+" zone=zone-b")}}
+			port := nft.ServicePort{ID: "default/web", Family: nft.IPv4, Protocol: nft.TCP, Serving: test.before, Pools: [nft.NumPools][]netip.AddrPort{test.before}}
+			if test.missing == health.New {
+				in.Previous.Ports = []nft.ServicePort{port}
+			}
+			out := met(in, facts(), func(d *Demand, o *Observed) {
+				if d.Adopted && test.missing == health.Down && o.Adopted == nil {
+					o.Adopt(map[Frontend]*nft.ServicePort{{nft.IPv4, nft.TCP, frontend}: &port, {nft.IPv4, nft.UDP, frontend}: {Serving: []netip.AddrPort{at(r1)}}})
+				}
+			})
+			got := map[string]health.State{}
+			for _, c := range out.Checked {
+				got[c.Endpoint.Addr().String()] = c.Start
+			}
+			if !maps.Equal(got, test.want) {
+				t.Errorf("%s, %s: %v, want %v", test.name, frontend, got, test.want)
+			}
 		}
-		out := Service(Input{Service: svc, Slices: []*object.EndpointSlice{slice(80, l1+" zone=zone-a", r1+" zone=zone-b")}}, f)
-		got := map[string]health.State{}
-		for _, c := range out.Checked {
-			got[c.Endpoint.Addr().String()] = c.Start
-		}
-		if !maps.Equal(got, test.want) {
-			t.Errorf("%s: %v, want %v", test.name, got, test.want)
-		}
-		if want := "[172.30.0.41:80 198.51.100.4:80 198.51.100.99:80 invalid AddrPort]"; fmt.Sprint(asked) != want {
-			t.Errorf("asked about %v, want %s", asked, want)
-		}
+	}
+	headless := service(checked(), func(s *object.Service) { s.Spec.ClusterIP, s.Spec.ClusterIPs = "None", []string{"None"} })
+	in := Input{Service: headless, Slices: []*object.EndpointSlice{slice(80, l1, r1)}}
+	in.Previous.Checked = []Checked{{Port: Port{"default/web", "", "TCP", nft.IPv4}, Endpoint: at(l1)}}
+	if out := Service(in, facts()); len(out.Checked) != 2 || out.Checked[0].Start != health.Up || out.Checked[1].Start != health.New {
+		t.Errorf("headless, planned before with %s: %+v", l1, out.Checked)
 	}
 }
 
@@ -197,14 +221,12 @@ func TestAssumed(t *testing.T) {
 		{"both fell", health.Verdict{State: health.Down, Assumed: true}, health.Verdict{State: health.Down, Assumed: true}, l1 + " " + r1, "EndpointDown FailingOpen"},
 		{"one was down before", health.Verdict{State: health.Down}, health.Verdict{State: health.Up, Assumed: true}, r1, "EndpointDown"},
 	} {
-		f := facts()
-		f.Verdict = func(target health.Target) (health.Verdict, bool) {
+		out := met(Input{Service: service(checked()), Slices: []*object.EndpointSlice{slice(80, l1, r1)}}, facts(), verdicts(func(target health.Target) health.Verdict {
 			if target.Addr.Addr().String() == l1 {
-				return test.l1, true
+				return test.l1
 			}
-			return test.r1, true
-		}
-		out := Service(Input{Service: service(checked()), Slices: []*object.EndpointSlice{slice(80, l1, r1)}}, f)
+			return test.r1
+		}))
 		if got := hosts(out.Ports[0].Pools[nft.PoolCluster]); got != test.want || reasons(out.Problems) != test.tells {
 			t.Errorf("%s: %s, %s; want %s, %s", test.name, got, reasons(out.Problems), test.want, test.tells)
 		}
@@ -213,13 +235,11 @@ func TestAssumed(t *testing.T) {
 
 // TestAssumedBesideProven: as soon as one is known to be up, the others are not awaited.
 func TestAssumedBesideProven(t *testing.T) {
-	f := facts()
-	f.Verdict = func(target health.Target) (health.Verdict, bool) {
+	out := met(Input{Service: service(checked()), Slices: []*object.EndpointSlice{slice(80, l1, r1, r2)}}, facts(), verdicts(func(target health.Target) health.Verdict {
 		return map[string]health.Verdict{
 			l1: {State: health.Down, Assumed: true}, r1: {State: health.Up}, r2: {State: health.Up, Assumed: true},
-		}[target.Addr.Addr().String()], true
-	}
-	out := Service(Input{Service: service(checked()), Slices: []*object.EndpointSlice{slice(80, l1, r1, r2)}}, f)
+		}[target.Addr.Addr().String()]
+	}))
 	if got := hosts(out.Ports[0].Pools[nft.PoolCluster]); got != r1+" "+r2 || out.Waiting {
 		t.Errorf("%s, waiting %t; want %s %s", got, out.Waiting, r1, r2)
 	}
@@ -234,7 +254,7 @@ func TestTarget(t *testing.T) {
 		"http:nosuch/": "", // and says so
 	} {
 		svc := service(checked("svcctl.io/health-check=" + check))
-		out := Service(Input{Service: svc, Slices: []*object.EndpointSlice{ends}}, judged(nil))
+		out := met(Input{Service: svc, Slices: []*object.EndpointSlice{ends}}, facts(), judged(nil))
 		got := ""
 		if len(out.Checked) > 0 {
 			got = out.Checked[0].Target.Addr.String()
@@ -254,15 +274,13 @@ func TestMembersDemoted(t *testing.T) {
 	})
 	ends := slice(80, l1, r1, r2)
 	ends.Ports = []object.EndpointPort{{Name: ptr("a"), Port: ptr(int32(80))}, {Name: ptr("b"), Port: ptr(int32(81))}}
-	f := facts()
-	f.Verdict = func(t health.Target) (health.Verdict, bool) {
-		if t.Addr.String() == r1+":81" || t.Addr.Addr().String() == r2 {
-			return health.Verdict{State: health.Down}, true
-		}
-		return health.Verdict{State: health.Up}, true
-	}
 	in := Input{Service: svc, Slices: []*object.EndpointSlice{ends}}
-	in.Demoted = Service(in, f).Demoted
+	in.Demoted = met(in, facts(), verdicts(func(t health.Target) health.Verdict {
+		if t.Addr.String() == r1+":81" || t.Addr.Addr().String() == r2 {
+			return health.Verdict{State: health.Down}
+		}
+		return health.Verdict{State: health.Up}
+	})).Demoted
 	var got []string
 	for _, m := range Members(in, facts()) {
 		for _, p := range m.Ports {

@@ -36,19 +36,24 @@ type Claim struct {
 	Unready []netip.Addr // of endpoints that no port has for now
 	// HealthPort is the health-check node port, over TCP, at which the appliance listens; 0: none.
 	HealthPort uint16
-	// Since gives the revision at which the Service first asked for an address and port, or,
-	// with the zero Addr, for a node port; nil means that all are equally old.
-	Since func(proto nft.Protocol, at netip.AddrPort) uint64
-	// RangeSince gives the same for a range of ports, which begins with that of at; nil: all are
-	// equally old.
-	RangeSince func(proto nft.Protocol, at netip.AddrPort, last uint16) uint64
+	// Since is nil when all requests are equally old.
+	Since Ages
+}
+
+// Ages has the ages of the requests of a Service, as revisions of the store.
+type Ages interface {
+	// Of returns the revision at which the Service first asked for an address and port, or, with the zero Addr, for a
+	// node port. The protocol is as in YAML: "TCP".
+	Of(protocol string, at netip.AddrPort) uint64
+	// OfRange returns the same for a range of ports, which begins with that of at.
+	OfRange(protocol string, at netip.AddrPort, last uint16) uint64
 }
 
 func (c *Claim) since(key claimed) uint64 {
 	if c.Since == nil {
 		return 0
 	}
-	return c.Since(key.proto, netip.AddrPortFrom(key.addr, key.port))
+	return c.Since.Of(key.proto.Name(), netip.AddrPortFrom(key.addr, key.port))
 }
 
 // claimed is a frontend as the dataplane tells them apart. Addr is the zero Addr for
@@ -404,8 +409,8 @@ func (c *rangeClaims) set(claim *Claim) (affected []string) {
 			place := rangePlaceOf(p, fe)
 			keep(place)
 			var since uint64
-			if claim.RangeSince != nil {
-				since = claim.RangeSince(p.Protocol, netip.AddrPortFrom(fe.Addr, fe.Port), fe.Last)
+			if claim.Since != nil {
+				since = claim.Since.OfRange(p.Protocol.Name(), netip.AddrPortFrom(fe.Addr, fe.Port), fe.Last)
 			}
 			c.at[place] = append(c.at[place], rangeClaim{claimant{service: claim.Service, since: since}, fe.Port, fe.Last})
 			slices.SortStableFunc(c.at[place], func(a, b rangeClaim) int { return a.compare(b.claimant) })

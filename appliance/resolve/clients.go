@@ -171,18 +171,13 @@ func (r *resolver) sourceSetNames(c *clients, balanced bool) (names []setName) {
 
 // addSourceSet adds a set that an annotation names. An unknown set lets no client in.
 func (r *resolver) addSourceSet(c *clients, n setName) {
-	r.out.SourceSets = append(r.out.SourceSets, n.name)
-	var set *nft.SourceSet
-	known := false
-	if r.facts.SourceSet != nil {
-		set, known = r.facts.SourceSet(n.name)
-	}
+	s := r.state(Need{Kind: NeedSourceSet, Name: n.name})
 	switch field := annotation.Field(n.annotation); {
-	case set != nil && n.deny:
-		c.deny = append(c.deny, set)
-	case set != nil:
-		c.allow = append(c.allow, set)
-	case known:
+	case s.Set != nil && n.deny:
+		c.deny = append(c.deny, s.Set)
+	case s.Set != nil:
+		c.allow = append(c.allow, s.Set)
+	case s.Missing:
 		r.refuse(field, reasonUnknownSourceSet, "the file of --source-set %s could not be read yet, so no client may connect where source ranges hold; correct the file", n.name)
 		c.nobody = true
 	default:

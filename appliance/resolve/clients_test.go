@@ -51,7 +51,13 @@ func TestWhoMayConnect(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			svc := exposed(tt.kind, tt.annotations)
 			svc.Spec.LoadBalancerSourceRanges = tt.ranges
-			out := Service(Input{Service: svc}, &Facts{SourceSet: func(name string) (*nft.SourceSet, bool) { s, known := sets[name]; return s, known }})
+			out := met(Input{Service: svc}, &Facts{}, func(d *Demand, o *Observed) {
+				for _, n := range d.Needs {
+					if set, known := sets[n.Name]; known {
+						o.Answer(n, State{Set: set, Missing: set == nil})
+					}
+				}
+			})
 			var got []string
 			for _, fe := range out.Ports[0].Frontends {
 				if kind := map[nft.FrontendKind]string{nft.LoadBalancerIP: "lb", nft.ExternalIP: "ext", nft.NodePort: "node"}[fe.Kind]; kind != "" {

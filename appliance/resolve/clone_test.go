@@ -3,7 +3,6 @@ package resolve
 import (
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"strings"
 	"testing"
 
@@ -40,8 +39,7 @@ func TestClonedClaims(t *testing.T) {
 			asked[name] = ports
 			return func(c *Claims) string {
 				return fmt.Sprint(c.Set(nil, Claim{Service: name, Ports: ports,
-					Since:      func(nft.Protocol, netip.AddrPort) uint64 { return since },
-					RangeSince: func(nft.Protocol, netip.AddrPort, uint16) uint64 { return since }}))
+					Since: age(since)}))
 			}
 		}
 		granted := func(c *Claims) string {

@@ -26,11 +26,8 @@ type Dead struct {
 	Assumed bool
 }
 
-// readEject reads the annotation, and which endpoints are dead.
+// readEject reads the annotation.
 func (r *resolver) readEject() {
-	if r.facts.Dead != nil {
-		r.dead = r.facts.Dead()
-	}
 	value, given := r.Service.Metadata.Annotations[object.AnnotationEject]
 	if !given {
 		return
@@ -50,19 +47,18 @@ func (r *resolver) readEject() {
 	case r.relayed.Asked():
 		r.warn(r.ref, field, reasonNoEffect, "has no effect on ports that are relayed: the relay tries another endpoint by itself, by %s and %s", annotation.ConnectTimeout, annotation.ConnectRetries)
 	default:
-		r.out.Eject = r.facts.Dead != nil
+		r.out.Eject = true
 	}
 }
 
 // bury reports the dead endpoints of a port without a check, and takes them out if the Service asks for that.
 func (r *resolver) bury(index int, key portKey, list []endpoint) {
-	var assumed func(*endpoint) health.State
 	port := &r.Service.Spec.Ports[index]
 	name := Port{r.ref.Key(), port.Name, port.Protocol, key.family}
-	if r.out.Eject {
-		if states, known := r.leftOutBefore(name, port, list); known {
-			assumed = states
-		}
+	// Those that nothing but eject can have left out before this process are Down.
+	assumed := func(*endpoint) health.State { return health.Up }
+	if r.out.Demand.Adopted = r.out.Demand.Adopted || r.out.Eject; r.out.Eject && r.Observed.Adopted != nil {
+		assumed = r.starts(name, port, slices.Clone(list))
 	}
 	var refusing, silent []string
 	usable, buried := 0, 0
@@ -72,8 +68,8 @@ func (r *resolver) bury(index int, key portKey, list []endpoint) {
 			continue
 		}
 		usable++
-		dead, is := r.dead[e.addr]
-		guess := !is && assumed != nil && assumed(e) == health.Down
+		dead, is := r.Observed.Dead[e.addr]
+		guess := !is && assumed(e) == health.Down
 		if !is && !guess {
 			continue
 		}
@@ -96,18 +92,6 @@ func (r *resolver) bury(index int, key portKey, list []endpoint) {
 	if buried > 0 {
 		r.failOpen(index, list, false, usable, usable-buried, slices.Concat(refusing, silent))
 	}
-}
-
-// leftOutBefore returns the state of endpoints before this process; known is false once it has planned. Those that
-// nothing but eject can have left out are Down.
-func (r *resolver) leftOutBefore(name Port, port *object.ServicePort, list []endpoint) (of func(*endpoint) health.State, known bool) {
-	if r.facts.Before == nil {
-		return nil, false
-	}
-	if _, missing := r.facts.Before(name, nil); missing != health.Down {
-		return nil, false
-	}
-	return r.starts(name, port, slices.Clone(list)), true
 }
 
 // reportDead adds a problem about dead endpoints of a port: an error if it has no other one.

@@ -48,9 +48,7 @@ func TestBury(t *testing.T) {
 					dead[netip.AddrPortFrom(netip.MustParseAddr(at), 80)] = health.Dead{Refuses: i == 0, Why: "because"}
 				}
 			}
-			f := judged(nil)
-			f.Dead = func() map[netip.AddrPort]health.Dead { return dead }
-			out := Service(Input{Service: test.svc, Slices: []*object.EndpointSlice{slice(80, l1, r1, r2)}, Pod: func(string) *object.Pod { return nil }}, f)
+			out := met(Input{Service: test.svc, Slices: []*object.EndpointSlice{slice(80, l1, r1, r2)}, Pods: podsOf{}, Observed: Observed{Dead: dead}}, facts(), judged(nil))
 			var problems []string
 			for _, p := range out.Problems {
 				severity := "error"

@@ -328,24 +328,29 @@ func (r *resolver) topology(all []endpoint) func(*endpoint) bool {
 			hints = ownZone
 		}
 	}
-	for _, level := range []struct {
-		me string
-		of func(*endpoint) []string
-	}{
-		{r.facts.NodeName, func(e *endpoint) []string { _, nodes := hints(e); return nodes }},
-		{r.facts.Zone, func(e *endpoint) []string { zones, _ := hints(e); return zones }},
-	} {
-		if level.me == "" {
+	for _, nodes := range []bool{true, false} {
+		me := r.facts.Zone
+		if nodes {
+			me = r.facts.NodeName
+		}
+		if me == "" {
 			continue
+		}
+		hinted := func(e *endpoint) []string {
+			forZones, forNodes := hints(e)
+			if nodes {
+				return forNodes
+			}
+			return forZones
 		}
 		complete, mine := true, false
 		for i := range all {
 			e := &all[i]
-			complete = complete && (e.said != ready || len(level.of(e)) > 0)
-			mine = mine || e.state == ready && slices.Contains(level.of(e), level.me)
+			complete = complete && (e.said != ready || len(hinted(e)) > 0)
+			mine = mine || e.state == ready && slices.Contains(hinted(e), me)
 		}
 		if complete && mine {
-			return func(e *endpoint) bool { return slices.Contains(level.of(e), level.me) }
+			return func(e *endpoint) bool { return slices.Contains(hinted(e), me) }
 		}
 	}
 	return anywhere

@@ -2,6 +2,7 @@ package resolve
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,16 +12,19 @@ import (
 
 func TestFrontedPorts(t *testing.T) {
 	const secret, backend = "svcctl.io/tls-secret", "svcctl.io/backend-protocol"
-	keys := func(name string, use KeyUse) KeyState {
-		switch {
-		case name == "default/good" && use == KeyPair, name == "default/ca" && use == Authority:
-			return KeyState{Usable: true}
-		case name == "default/kept":
-			return KeyState{Usable: true, Wrong: "data[tls.crt] is empty; the certificate before stays in use"}
-		case name == "default/soon":
-			return KeyState{Usable: true, Soon: "its certificate ends"}
+	keys := func(d *Demand, o *Observed) {
+		for _, n := range d.Needs {
+			switch {
+			case n.Kind != NeedKeyPair && n.Kind != NeedAuthority, n.Name == "default/good" && n.Kind == NeedKeyPair, n.Name == "default/ca" && n.Kind == NeedAuthority:
+				o.Answer(n, State{})
+			case n.Name == "default/kept":
+				o.Answer(n, State{Wrong: "data[tls.crt] is empty; the certificate before stays in use"})
+			case n.Name == "default/soon":
+				o.Answer(n, State{Soon: "its certificate ends"})
+			default:
+				o.Answer(n, State{Missing: true, Wrong: "it is not there"})
+			}
 		}
-		return KeyState{Wrong: "it is not there"}
 	}
 	for name, tt := range map[string]struct {
 		annotations map[string]string
@@ -48,9 +52,14 @@ func TestFrontedPorts(t *testing.T) {
 			s.Metadata.Annotations = tt.annotations
 			s.Spec.Ports = []object.ServicePort{{Name: "http", Port: 80, Protocol: "TCP"}, {Name: "https", Port: 443, Protocol: "TCP"}}
 		})
-		f := relayFacts("")
-		f.Keys = keys
-		out := Service(Input{Service: svc, Slices: []*object.EndpointSlice{frontSlice()}}, f)
+		out := met(Input{Service: svc, Slices: []*object.EndpointSlice{frontSlice()}}, relayFacts(), keys)
+		var secrets []string
+		for _, n := range out.Needs {
+			if n.Name != "" {
+				secrets = append(secrets, n.Name)
+			}
+		}
+		slices.Sort(secrets)
 		have := map[string]string{"http": "none", "https": "none"}
 		for _, p := range out.Ports {
 			port := strings.TrimPrefix(p.ID, "default/web/")
@@ -66,8 +75,8 @@ func TestFrontedPorts(t *testing.T) {
 				t.Errorf("%s: fronts %v", name, front.Fronts)
 			}
 		}
-		if have["http"] != tt.http || have["https"] != tt.https || fmt.Sprint(out.Secrets) != tt.secrets {
-			t.Errorf("%s: %v, Secrets %v, want %s, %s, %s", name, have, out.Secrets, tt.http, tt.https, tt.secrets)
+		if have["http"] != tt.http || have["https"] != tt.https || fmt.Sprint(secrets) != tt.secrets {
+			t.Errorf("%s: %v, Secrets %v, want %s, %s, %s", name, have, secrets, tt.http, tt.https, tt.secrets)
 		}
 		var problems []string
 		for _, p := range out.Problems {

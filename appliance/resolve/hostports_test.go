@@ -46,7 +46,7 @@ func (c *hostClaims) set(name string, since uint64, relayed bool, frontends, end
 	if frontends == "" {
 		delete(c.ports, name)
 	}
-	return c.Set(nil, Claim{Service: "default/" + name, Ports: c.ports[name], Since: func(nft.Protocol, netip.AddrPort) uint64 { return since }})
+	return c.Set(nil, Claim{Service: "default/" + name, Ports: c.ports[name], Since: age(since)})
 }
 
 // want compares the frontends and endpoints that a Service is granted, and the problems that it has.
@@ -113,14 +113,14 @@ func TestNodePortAndHostAddress(t *testing.T) {
 	udp := c.ports["both"]
 	c.Set(nil, Claim{Service: "default/checked", HealthPort: 30092})
 	tcp := []nft.ServicePort{{Family: nft.IPv4, Protocol: nft.TCP, Frontends: []nft.Frontend{{Addr: boxAddr, Port: 30092, HostOwned: true}}}}
-	c.Set(nil, Claim{Service: "default/other", Ports: tcp, Since: func(nft.Protocol, netip.AddrPort) uint64 { return 1 }})
+	c.Set(nil, Claim{Service: "default/other", Ports: tcp, Since: age(1)})
 	if _, problems := c.Grant(object.ServiceRef("default/other"), tcp); len(problems) != 1 || !strings.Contains(problems[0].Message, "it is node port 30092/tcp of Service default/checked") {
 		t.Errorf("the port of a health check: %v", problems)
 	}
 	if problems := c.HealthPort(object.ServiceRef("default/checked"), 30092); len(problems) != 0 {
 		t.Errorf("the port of an older health check: %v", problems)
 	}
-	c.Set(nil, Claim{Service: "default/younger", HealthPort: 30091, Since: func(nft.Protocol, netip.AddrPort) uint64 { return 9 }})
+	c.Set(nil, Claim{Service: "default/younger", HealthPort: 30091, Since: age(9)})
 	tcp[0].Frontends[0].Port = 30091
 	c.Set(nil, Claim{Service: "default/other", Ports: tcp})
 	if problems := c.HealthPort(object.ServiceRef("default/younger"), 30091); len(problems) != 1 || !strings.Contains(problems[0].Message, "192.0.2.1 port 30091/tcp is that of Service default/other") {

@@ -105,7 +105,7 @@ func (r *resolver) readEndpointConnections() {
 // that are open go on.
 func (r *resolver) leaveOutFull(endpoints map[portKey][]endpoint) {
 	limit := r.out.EndpointConnections
-	if limit == 0 || r.facts.Full == nil {
+	if limit == 0 {
 		return
 	}
 	ranged := len(r.Service.PortRanges()) > 0
@@ -116,7 +116,7 @@ func (r *resolver) leaveOutFull(endpoints map[portKey][]endpoint) {
 			proto, _ := nft.ProtocolNamed(port.Protocol)
 			list := endpoints[portKey{port.Name, proto, family}]
 			name := Port{Service: r.ref.Key(), Name: port.Name, Protocol: port.Protocol, Family: family}
-			at := r.frontendAddrs(family, port)
+			limited := Limited{Port: name, Frontends: r.frontendAddrs(family, port)}
 			uncounted := map[netip.AddrPort]bool{}
 			for i := range list {
 				e := &list[i]
@@ -124,14 +124,18 @@ func (r *resolver) leaveOutFull(endpoints map[portKey][]endpoint) {
 				if ranged { // whatever the port, and the protocol
 					counted = netip.AddrPortFrom(e.addr.Addr(), 0)
 				}
-				switch is, known := r.facts.Full(name, at, counted); {
-				case !is || e.weight == 0 || e.state < draining:
-				case known:
+				limited.Endpoints = append(limited.Endpoints, counted)
+				switch is := r.Observed.Full[name][counted]; {
+				case !is.Full || e.weight == 0 || e.state < draining:
+				case is.Counted:
 					e.weight = 0
 					full = append(full, e.addr.Addr())
 				default:
 					uncounted[e.addr] = true
 				}
+			}
+			if r.Observed.Full[name] == nil && len(list) > 0 {
+				r.out.Demand.Limited = append(r.out.Demand.Limited, limited)
 			}
 			r.leaveOutUncounted(port, family, list, uncounted)
 		}

@@ -1,7 +1,6 @@
 package resolve
 
 import (
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -52,14 +51,16 @@ func TestFullEndpointsLeave(t *testing.T) {
 			svc.Metadata.Annotations[object.AnnotationPortRanges] = ranges
 		}
 		svc.Spec = object.ServiceSpec{ClusterIPs: []string{"172.30.0.1"}, Ports: []object.ServicePort{{Port: 80, Protocol: "TCP"}}}
-		f := facts()
-		f.Full = func(port Port, at []netip.AddrPort, endpoint netip.AddrPort) (full, known bool) {
-			if (endpoint.Port() == 0) != (ranges != "") || port.Service != "default/web" || len(at) != 1 {
-				t.Errorf("asked for %s of %+v at %v", endpoint, port, at)
+		out := met(Input{Service: svc, Slices: []*object.EndpointSlice{slice(80, l1, r1)}}, facts(), func(d *Demand, o *Observed) {
+			for _, limited := range d.Limited {
+				for _, endpoint := range limited.Endpoints {
+					if (endpoint.Port() == 0) != (ranges != "") || limited.Port.Service != "default/web" || len(limited.Frontends) != 1 {
+						t.Errorf("asked for %s of %+v", endpoint, limited)
+					}
+					o.Count(limited.Port, endpoint, Fullness{Full: endpoint.Addr().String() == l1, Counted: true})
+				}
 			}
-			return endpoint.Addr().String() == l1, true
-		}
-		out := Service(Input{Service: svc, Slices: []*object.EndpointSlice{slice(80, l1, r1)}}, f)
+		})
 		for _, p := range out.Ports {
 			if pool := p.Pools[nft.PoolCluster]; len(pool) != 1 || pool[0].Addr().String() != r1 || len(p.Serving) != 2 {
 				t.Errorf("%s: new connections go to %v, %v serve; want %s of both", p.ID, pool, p.Serving, r1)
@@ -91,16 +92,19 @@ func TestPassedOverIsNotFull(t *testing.T) {
 		svc.Spec = object.ServiceSpec{ClusterIPs: []string{"172.30.0.1"}, InternalTrafficPolicy: &tt.policy, Ports: []object.ServicePort{{Port: 80, Protocol: "TCP"}}}
 		f := facts()
 		f.NodelessLocal = false
-		f.Full = func(_ Port, _ []netip.AddrPort, endpoint netip.AddrPort) (full, known bool) {
-			return strings.Contains(tt.full, endpoint.Addr().String()), false
-		}
 		slices := []*object.EndpointSlice{slice(80, r1)}
 		if tt.second != "" {
 			lower := slice(80, tt.second)
 			lower.Metadata.Name, lower.Metadata.Annotations = "lower", map[string]string{object.AnnotationPriority: "1"}
 			slices = append(slices, lower)
 		}
-		p := Service(Input{Service: svc, Slices: slices}, f).Ports[0]
+		p := met(Input{Service: svc, Slices: slices}, f, func(d *Demand, o *Observed) {
+			for _, limited := range d.Limited {
+				for _, endpoint := range limited.Endpoints {
+					o.Count(limited.Port, endpoint, Fullness{Full: strings.Contains(tt.full, endpoint.Addr().String())})
+				}
+			}
+		}).Ports[0]
 		var got []string
 		for _, ap := range p.Pools[nft.PoolCluster] {
 			got = append(got, ap.Addr().String())

@@ -163,14 +163,17 @@ func TestWhoHadAnAddressFirst(t *testing.T) {
 	}
 }
 
+// age is the age of all requests of a Service.
+type age uint64
+
+func (a age) Of(string, netip.AddrPort) uint64              { return uint64(a) }
+func (a age) OfRange(string, netip.AddrPort, uint16) uint64 { return uint64(a) }
+
 // A load balancer IP of one Service is not another one's external IP, unless that was first.
 func TestBalancerIPsAndExternalIPs(t *testing.T) {
 	const addr = "198.51.100.4"
 	at := func(port uint16, kind nft.FrontendKind) []nft.ServicePort {
 		return []nft.ServicePort{{Family: nft.IPv4, Protocol: nft.TCP, Frontends: []nft.Frontend{{Addr: netip.MustParseAddr(addr), Port: port, Kind: kind}}}}
-	}
-	since := func(revision uint64) func(nft.Protocol, netip.AddrPort) uint64 {
-		return func(nft.Protocol, netip.AddrPort) uint64 { return revision }
 	}
 	refused := func(c *Claims, name string, ports []nft.ServicePort) bool {
 		_, problems := c.Grant(object.Ref{Kind: "Service", Namespace: "default", Name: name}, ports)
@@ -188,8 +191,8 @@ func TestBalancerIPsAndExternalIPs(t *testing.T) {
 	} {
 		var c Claims
 		lb, ext := at(80, nft.LoadBalancerIP), at(test.port, nft.ExternalIP)
-		c.Set(nil, Claim{Service: "default/ext", Ports: ext, Since: since(test.external)})
-		got := c.Set(nil, Claim{Service: "default/lb", Ports: lb, Since: since(test.balancer)})
+		c.Set(nil, Claim{Service: "default/ext", Ports: ext, Since: age(test.external)})
+		got := c.Set(nil, Claim{Service: "default/lb", Ports: lb, Since: age(test.balancer)})
 		if !slices.Equal(got, []string{"default/ext"}) {
 			t.Errorf("%+v: a load balancer IP that comes affects %v", test, got)
 		}

@@ -29,6 +29,14 @@ func probedPod(judged bool, probes ...string) *object.Pod {
 	return pod
 }
 
+// podsOf are Pods of a namespace by name.
+type podsOf map[string]*object.Pod
+
+func (p podsOf) Pod(key string) *object.Pod {
+	_, name, _ := strings.Cut(key, "/")
+	return p[name]
+}
+
 // TestProbesOfPods: the endpoints l1 and r1 are the Pods p1 and p2.
 func TestProbesOfPods(t *testing.T) {
 	selecting := func(s *object.Service) { s.Spec.Selector = map[string]string{"app": "web"} }
@@ -64,16 +72,12 @@ func TestProbesOfPods(t *testing.T) {
 			for i, name := range []string{"p1", "p2"} {
 				s.Endpoints[i].TargetRef = &object.ObjectReference{Kind: object.KindPod, Name: name}
 			}
-			f := facts()
-			f.Verdict = func(at health.Target) (health.Verdict, bool) {
+			out := met(Input{Service: test.svc, Slices: []*object.EndpointSlice{s}, Pods: podsOf(test.pods)}, facts(), verdicts(func(at health.Target) health.Verdict {
 				if at.Addr.String() == test.down {
-					return health.Verdict{State: health.Down}, true
+					return health.Verdict{State: health.Down}
 				}
-				return health.Verdict{State: health.Up}, true
-			}
-			out := Service(Input{Service: test.svc, Slices: []*object.EndpointSlice{s}, Pod: func(key string) *object.Pod {
-				return test.pods[strings.TrimPrefix(key, test.svc.Metadata.Namespace+"/")]
-			}}, f)
+				return health.Verdict{State: health.Up}
+			}))
 			slices.Sort(out.Pods)
 			got := fmt.Sprint(hosts(out.Ports[0].Pools[nft.PoolCluster]), "|", len(out.Checked), "|", reasons(out.Problems), "|", strings.Join(out.Pods, " "), "|", out.Probed)
 			if want := fmt.Sprint(test.serve, "|", test.asked, "|", test.reasons, "|", test.watch, "|", test.probed); got != want {

@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -58,19 +59,17 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 	switch {
 	case !has:
 		why = fmt.Sprintf("this box has no %s address for a relay to listen on: give an interface one", family)
-	case r.facts.Listens != nil:
+	default:
 		for _, at := range listeners {
-			if why == "" {
-				why = r.facts.Listens(r.ref.Key(), p.Protocol, at)
-			}
+			why = cmp.Or(why, r.state(Need{Kind: NeedListener, Protocol: p.Protocol, At: at}).Wrong)
 		}
-	}
-	if why == "" && mode.Transparent && p.Protocol == nft.TCP && r.facts.Transparent != nil {
-		why = r.facts.Transparent(r.ref.Key(), p.Family)
+		if mode.Transparent && p.Protocol == nft.TCP {
+			why = cmp.Or(why, r.state(Need{Kind: NeedReturnRoutes, Family: p.Family}).Wrong)
+		}
 	}
 	p.Relay, p.RelayAlone = listeners, front != nil && len(front.Services) > 0
 	if r.unkeyed[i] && why == "" {
-		r.refuseClients(p) // which checkFronts has told
+		r.refuseClients(p) // checkFronts has reported why
 	}
 	switch {
 	case r.facts.Relays == nil:
@@ -163,25 +162,6 @@ func (r *resolver) relaysNothing(kind string) {
 	}
 }
 
-// KeyUse is the purpose of a Secret.
-type KeyUse int
-
-// The uses.
-const (
-	KeyPair   KeyUse = iota // tls.crt and tls.key, a certificate with its key
-	Authority               // ca.crt, certificates of a CA
-)
-
-// KeyState is the state of a Secret that relayed ports need.
-type KeyState struct {
-	// Usable is set when there is something to serve with, possibly from an earlier version of the Secret.
-	Usable bool
-	// Wrong is the problem with the present Secret, with the next step; "": none.
-	Wrong string
-	// Soon is the warning that its certificate expires soon, with the next step; "": it does not.
-	Soon string
-}
-
 // The reasons of problems about TLS and HTTP at relayed ports.
 const (
 	// ReasonSecretUnusable: a Secret is missing or cannot be used as it is.
@@ -218,53 +198,47 @@ func (r *resolver) refuseFront(i int) bool {
 	return true
 }
 
-// checkFronts asks about the Secrets of all ports, each once, and tells what is wrong with them. It
-// returns which ports lack something to serve with.
+// checkFronts reports the problems with the Secrets of all ports, each once. It returns which ports lack something to
+// serve with.
 func (r *resolver) checkFronts() (lack []bool) {
 	lack = make([]bool, len(r.Service.Spec.Ports))
-	told := map[string]bool{}
+	reported := map[string]bool{}
 	for i := range lack {
 		f := r.front(i)
 		if f.Key == "" || f.Why != "" {
 			continue
 		}
-		check := func(key, secret string, use KeyUse) (usable bool) {
+		check := func(key, secret string, kind NeedKind) (usable bool) {
 			if secret == "" {
 				return true
 			}
 			secret = r.secret(secret)
-			r.out.Secrets = append(r.out.Secrets, secret)
-			if r.facts.Keys == nil {
-				return true
-			}
-			state := r.facts.Keys(secret, use)
-			if id := fmt.Sprint(key, secret, use); !told[id] {
-				told[id] = true
+			state := r.state(Need{Kind: kind, Name: secret})
+			if id := fmt.Sprint(key, secret, kind); !reported[id] {
+				reported[id] = true
 				if state.Wrong != "" {
-					r.refuse(annotation.Field(key), ReasonSecretUnusable, "Secret %s: %s%s", secret, state.Wrong, refusedUnless(state.Usable))
+					r.refuse(annotation.Field(key), ReasonSecretUnusable, "Secret %s: %s%s", secret, state.Wrong, refusedUnless(!state.Missing))
 				}
 				if state.Soon != "" {
 					r.warn(r.ref, annotation.Field(key), ReasonCertificateExpires, "Secret %s: %s", secret, state.Soon)
 				}
 			}
-			return state.Usable
+			return !state.Missing
 		}
 		// One certificate is enough to serve with: its clients see which one they get.
 		usable := len(f.Secrets) == 0
 		for _, secret := range f.Secrets {
-			usable = check(f.Key, secret, KeyPair) || usable
+			usable = check(f.Key, secret, NeedKeyPair) || usable
 		}
-		usable = check(annotation.TLSClientCA, f.ClientCA, Authority) && usable
-		usable = check(annotation.BackendCA, f.BackendCA, Authority) && usable
+		usable = check(annotation.TLSClientCA, f.ClientCA, NeedAuthority) && usable
+		usable = check(annotation.BackendCA, f.BackendCA, NeedAuthority) && usable
 		lack[i] = !usable
-		if f.BackendUnchecked && !told[f.Key] {
-			told[f.Key] = true
+		if f.BackendUnchecked && !reported[f.Key] {
+			reported[f.Key] = true
 			r.warn(r.ref, annotation.Field(f.Key), ReasonBackendUnchecked, "certificates of endpoints are not checked, so any server at their address gets the requests: "+
 				"name a Secret with the CA in %s, or write \"none\" there", annotation.BackendCA)
 		}
 	}
-	slices.Sort(r.out.Secrets)
-	r.out.Secrets = slices.Compact(r.out.Secrets)
 	return lack
 }
 

@@ -14,16 +14,10 @@ import (
 )
 
 // relayFacts are facts of a box with listeners for IPv4.
-func relayFacts(why string) *Facts {
+func relayFacts() *Facts {
 	f := facts()
 	f.Relays = map[nft.Family][nft.NumPools]netip.AddrPort{
 		nft.IPv4: {netip.MustParseAddrPort("192.0.2.1:10270"), netip.MustParseAddrPort("192.0.2.1:10271")},
-	}
-	f.Listens = func(service string, proto nft.Protocol, at netip.AddrPort) string {
-		if service != "default/web" || proto != nft.TCP || at.Addr() != netip.MustParseAddr("192.0.2.1") {
-			return "another listener than that of the port is asked for"
-		}
-		return why
 	}
 	return f
 }
@@ -44,10 +38,8 @@ func TestRelay(t *testing.T) {
 	protocol := func(p string, also func(*object.Service)) func(*object.Service) {
 		return func(s *object.Service) { also(s); s.Spec.Ports[0].Protocol = p }
 	}
-	noIPv4 := relayFacts("")
+	noIPv4 := relayFacts()
 	noIPv4.Relays = map[nft.Family][nft.NumPools]netip.AddrPort{}
-	keyed := relayFacts("")
-	keyed.Keys = func(string, KeyUse) KeyState { return KeyState{Usable: true} }
 	for name, tt := range map[string]struct {
 		svc     func(*object.Service)
 		facts   *Facts
@@ -56,36 +48,48 @@ func TestRelay(t *testing.T) {
 		problem string // "reason message" has all of it; "": none
 		refuses bool   // the port has no endpoints
 	}{
-		"kernel":    {func(*object.Service) {}, relayFacts(""), false, nil, "", false},
-		"userspace": {userspace, relayFacts(""), true, &Relay{ConnectTimeout: 2 * time.Second, ConnectRetries: 3}, "", false},
-		"affinity":  {sticky, relayFacts(""), true, &Relay{Affinity: 3 * time.Hour, ConnectTimeout: 2 * time.Second, ConnectRetries: 3}, "", false},
-		"PROXY":     {proxied, relayFacts(""), true, &Relay{ConnectTimeout: 2 * time.Second, ConnectRetries: 3, ProxyProtocol: 2}, "", false},
-		"hashed": {annotated("svcctl.io/proxy-mode", "userspace", "svcctl.io/balance", "maglev"), relayFacts(""), true, &Relay{ConnectTimeout: 2 * time.Second, ConnectRetries: 3},
+		"kernel":    {func(*object.Service) {}, relayFacts(), false, nil, "", false},
+		"userspace": {userspace, relayFacts(), true, &Relay{ConnectTimeout: 2 * time.Second, ConnectRetries: 3}, "", false},
+		"affinity":  {sticky, relayFacts(), true, &Relay{Affinity: 3 * time.Hour, ConnectTimeout: 2 * time.Second, ConnectRetries: 3}, "", false},
+		"PROXY":     {proxied, relayFacts(), true, &Relay{ConnectTimeout: 2 * time.Second, ConnectRetries: 3, ProxyProtocol: 2}, "", false},
+		"hashed": {annotated("svcctl.io/proxy-mode", "userspace", "svcctl.io/balance", "maglev"), relayFacts(), true, &Relay{ConnectTimeout: 2 * time.Second, ConnectRetries: 3},
 			"", false},
-		"retry after": {annotated("svcctl.io/tls-secret", "www", "svcctl.io/retry-after", "2s"), keyed, true, nil, "NoEffect metadata.annotations[svcctl.io/retry-after] connect-retries", false},
+		"retry after": {annotated("svcctl.io/tls-secret", "www", "svcctl.io/retry-after", "2s"), relayFacts(), true, nil, "NoEffect metadata.annotations[svcctl.io/retry-after] connect-retries", false},
 		"affinity of all ports": {func(s *object.Service) {
 			annotated("svcctl.io/tls-secret", "www", "svcctl.io/affinity-scope", "service")(s)
 			s.Spec.SessionAffinity = "ClientIP"
-		}, keyed, true, nil, "NoEffect metadata.annotations[svcctl.io/affinity-scope] relayed", false},
-		"idle": {annotated("svcctl.io/proxy-mode", "userspace", "svcctl.io/idle-timeout", "60s"), relayFacts(""), true,
+		}, relayFacts(), true, nil, "NoEffect metadata.annotations[svcctl.io/affinity-scope] relayed", false},
+		"idle": {annotated("svcctl.io/proxy-mode", "userspace", "svcctl.io/idle-timeout", "60s"), relayFacts(), true,
 			&Relay{ConnectTimeout: 2 * time.Second, ConnectRetries: 3, IdleTimeout: time.Minute}, "", false},
-		"PROXY from a balancer": {annotated("svcctl.io/proxy-protocol-from", "192.0.2.7, 2001:db8::/32"), relayFacts(""), true,
+		"PROXY from a balancer": {annotated("svcctl.io/proxy-protocol-from", "192.0.2.7, 2001:db8::/32"), relayFacts(), true,
 			&Relay{ConnectTimeout: 2 * time.Second, ConnectRetries: 3, ProxyFrom: []netip.Prefix{netip.MustParsePrefix("192.0.2.7/32"), netip.MustParsePrefix("2001:db8::/32")}}, "", false},
-		"PROXY from nowhere":             {annotated("svcctl.io/proxy-protocol-from", "balancer.example"), relayFacts(""), false, nil, "InvalidAnnotation metadata.annotations[svcctl.io/proxy-protocol-from]", false},
-		"PROXY from a balancer over UDP": {protocol("UDP", annotated("svcctl.io/proxy-protocol-from", "192.0.2.7")), relayFacts(""), false, nil, "NotRelayed spec.ports[0].protocol", false},
-		"PROXY over UDP":                 {protocol("UDP", proxied), relayFacts(""), false, nil, "NotRelayed spec.ports[0].protocol", false},
-		"SCTP":                           {protocol("SCTP", userspace), relayFacts(""), false, nil, "NotRelayed spec.ports[0].protocol", false},
-		"listener not open":              {userspace, relayFacts("nginx has it"), false, nil, "NoRelay spec.ports[0] nginx has it", true},
+		"PROXY from nowhere":             {annotated("svcctl.io/proxy-protocol-from", "balancer.example"), relayFacts(), false, nil, "InvalidAnnotation metadata.annotations[svcctl.io/proxy-protocol-from]", false},
+		"PROXY from a balancer over UDP": {protocol("UDP", annotated("svcctl.io/proxy-protocol-from", "192.0.2.7")), relayFacts(), false, nil, "NotRelayed spec.ports[0].protocol", false},
+		"PROXY over UDP":                 {protocol("UDP", proxied), relayFacts(), false, nil, "NotRelayed spec.ports[0].protocol", false},
+		"SCTP":                           {protocol("SCTP", userspace), relayFacts(), false, nil, "NotRelayed spec.ports[0].protocol", false},
+		"listener not open":              {userspace, relayFacts(), false, nil, "NoRelay spec.ports[0] nginx has it", true},
 		"no address":                     {userspace, noIPv4, false, nil, "NoRelay spec.ports[0] no IPv4 address", true},
 		"an unknown box":                 {userspace, facts(), false, nil, "NoRelay spec.ports[0] not known here", true},
-		"another mode":                   {annotated("svcctl.io/proxy-mode", "ipvs"), relayFacts(""), false, nil, "InvalidAnnotation metadata.annotations[svcctl.io/proxy-mode]", false},
-		"retries for nothing":            {annotated("svcctl.io/connect-retries", "1"), relayFacts(""), false, nil, "NoEffect has no effect", false},
-		"headless":                       {func(s *object.Service) { userspace(s); s.Spec.ClusterIPs = []string{"None"}; s.Spec.ExternalIPs = nil }, relayFacts(""), false, nil, "NotRelayed metadata.annotations[svcctl.io/proxy-mode]", false},
+		"another mode":                   {annotated("svcctl.io/proxy-mode", "ipvs"), relayFacts(), false, nil, "InvalidAnnotation metadata.annotations[svcctl.io/proxy-mode]", false},
+		"retries for nothing":            {annotated("svcctl.io/connect-retries", "1"), relayFacts(), false, nil, "NoEffect has no effect", false},
+		"headless":                       {func(s *object.Service) { userspace(s); s.Spec.ClusterIPs = []string{"None"}; s.Spec.ExternalIPs = nil }, relayFacts(), false, nil, "NotRelayed metadata.annotations[svcctl.io/proxy-mode]", false},
 	} {
 		svc := service(tt.svc)
 		s := slice(80, l1, r1)
 		s.Ports[0].Protocol = &svc.Spec.Ports[0].Protocol
-		out := Service(Input{Service: svc, Slices: []*object.EndpointSlice{s}}, tt.facts)
+		out := met(Input{Service: svc, Slices: []*object.EndpointSlice{s}}, tt.facts, func(d *Demand, o *Observed) {
+			for _, n := range d.Needs {
+				if n.Kind != NeedListener {
+					continue
+				}
+				if n.Protocol != nft.TCP || n.At.Addr() != netip.MustParseAddr("192.0.2.1") {
+					t.Errorf("%s: needs %+v, which is no listener of the port", name, n)
+				}
+				if name == "listener not open" {
+					o.Answer(n, State{Missing: true, Wrong: "nginx has it"})
+				}
+			}
+		})
 		for i := range out.Ports {
 			p := &out.Ports[i]
 			if p.Relayed() != tt.relayed {
@@ -136,7 +140,7 @@ func TestRelayedBalance(t *testing.T) {
 		"what no one is": {[]string{"svcctl.io/balance", "fair"}, nft.Random, nft.RoundRobin, nil},
 		"weights":        {[]string{"svcctl.io/weights", l1 + "=5"}, nft.Random, nft.RoundRobin, map[netip.AddrPort]uint16{netip.MustParseAddrPort(l1 + ":8080"): 5}},
 	} {
-		f := relayFacts("")
+		f := relayFacts()
 		f.Balance = tt.box
 		out := Service(Input{Service: service(annotated(append(tt.annotations, "svcctl.io/proxy-mode", "userspace")...)), Slices: []*object.EndpointSlice{slice(8080, l1, r1)}}, f)
 		if len(out.Ports) == 0 || !out.Ports[0].Relayed() {

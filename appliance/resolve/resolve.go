@@ -29,10 +29,6 @@ type Facts struct {
 	// SourceRangesApplyToAll makes loadBalancerSourceRanges hold for node ports and
 	// external IPs too, not only for load balancer IPs, unless a Service says otherwise.
 	SourceRangesApplyToAll bool
-	// SourceSet gives the named set of client prefixes (--source-set) in its newest content.
-	// known is false when no set has the name; set is nil when its file could never be read. Nil:
-	// there are no sets.
-	SourceSet func(name string) (set *nft.SourceSet, known bool)
 	// ServiceRanges has the ranges of cluster IPs: no endpoint may lie in them.
 	ServiceRanges []netip.Prefix
 	// ExternalIPRanges, if any, restricts the externalIPs that are served.
@@ -59,39 +55,11 @@ type Facts struct {
 	NoTimeouts bool
 	// NoRates and NoConnectionCounts say that it has no rate limits, and no counts of connections.
 	NoRates, NoConnectionCounts bool
-	// Taken returns the program of the box that listens where a frontend would take its clients away, as "nginx
-	// (pid 812) listens on tcp 0.0.0.0:30080"; "" when none does, or when the frontend was served before the
-	// program started. The zero Addr stands for node ports. Nil: no program listens.
-	Taken func(f nft.Family, proto nft.Protocol, at netip.AddrPort) string
 	// OwnPorts are those of the appliance: no Service gets them, though it asked first.
 	OwnPorts []OwnPort
-	// Full reports whether an endpoint of a port, of which at tells the frontends, has as many open connections
-	// as its Service allows. Until they were counted, known is false, and full is what the kernel was left with.
-	// Nil: they are not counted.
-	Full func(port Port, at []netip.AddrPort, endpoint netip.AddrPort) (full, known bool)
 	// Relays are the listeners of this box that relayed ports are sent to, by family; a family of
 	// which the box has no address has none. Nil: the box is not known.
 	Relays map[nft.Family][nft.NumPools]netip.AddrPort
-	// Listens has a listener opened for a Service, "namespace/name", unless it is open, and says why
-	// it cannot be; "": it is open. Nil: all are open.
-	Listens func(service string, proto nft.Protocol, at netip.AddrPort) (why string)
-	// Transparent returns why connections with clients' own addresses cannot be made in a family, for a Service,
-	// "namespace/name"; "": they can. Nil: they can.
-	Transparent func(service string, f nft.Family) (why string)
-	// Keys returns the state of a Secret, "namespace/name", that relayed ports need. Nil: all exist.
-	Keys func(secret string, use KeyUse) KeyState
-	// Verdict returns the verdict on an endpoint that is checked; false: none yet. Nil: no endpoint
-	// is checked.
-	Verdict func(health.Target) (health.Verdict, bool)
-	// Dead returns the endpoints that accept no connection of this host, after clients' connections to them failed.
-	// The map is not changed; nil: there are none. Nil: clients' failures are not looked at.
-	Dead func() map[netip.AddrPort]health.Dead
-	// Before gives the endpoints that a port had before a change, of which at tells the frontends,
-	// and the state of one that it did not have. Nil: there was nothing before.
-	Before func(port Port, at []netip.AddrPort) (had []netip.AddrPort, missing health.State)
-	// Tune gives what the endpoints of a port come to for the time being that is balanced by open
-	// connections, or has a slow start (0: none). Nil: what the documents say.
-	Tune func(p *nft.ServicePort, slowStart time.Duration) Tuned
 }
 
 // Input is one Service with everything that names endpoints for it. Endpoints objects are
@@ -99,11 +67,26 @@ type Facts struct {
 type Input struct {
 	Service *object.Service
 	Slices  []*object.EndpointSlice
-	// Pod is the Pod of a "namespace/name", for its readiness probe, nil when there is none. Nil: Pods
-	// are not looked at.
-	Pod func(key string) *object.Pod
+	// Pods has the Pods, for their readiness probes; nil: they are left out of account.
+	Pods Pods
+	// Observed has the states of what the Service needs, as far as they were asked for (Output.Demand).
+	Observed Observed
+	// Previous is the last plan of the Service.
+	Previous Previous
 	// Demoted are endpoints that Members takes for not ready, whatever their slice says.
 	Demoted []Demoted
+}
+
+// Pods lists Pods, which are never changed afterwards.
+type Pods interface {
+	// Pod returns the Pod of a "namespace/name", nil when there is none.
+	Pod(key string) *object.Pod
+}
+
+// Previous is the plan of a Service before a change. A headless Service has Checked alone.
+type Previous struct {
+	Ports   []nft.ServicePort
+	Checked []Checked
 }
 
 // Output is a resolved Service: its ports, and what the parts of the loop (checks, relay, connection log) are
@@ -115,8 +98,10 @@ type Output struct {
 	Problems []Problem
 	// Unserved are problems with ports whose clients have no endpoint, for no other reason among Problems.
 	Unserved []Problem
-	// SourceSets are the names of the source sets that it names, known or not.
-	SourceSets []string
+	// Needs has all that the plan depends on: the Service is to be resolved again when one of them changes.
+	Needs []Need
+	// Demand has what is not in Input.Observed.
+	Demand Demand
 	// LocalEndpoints is the answer of its health-check node port; nil when it has none.
 	LocalEndpoints *LocalEndpoints
 	// Checked are the endpoints that are checked, and Demoted those that are not used for that.
@@ -150,9 +135,6 @@ type Output struct {
 	Pods   []string
 	// Relay has the listeners of relayed ports; nil: there are none.
 	Relay *Relay
-	// Secrets has the Secrets that ports need, "namespace/name", sorted. The Service is to be resolved
-	// again when one of them changes.
-	Secrets []string
 }
 
 // LocalEndpoints answers a load balancer in front, which asks each box so as to send traffic only where
@@ -213,7 +195,6 @@ type resolver struct {
 	// takes out; byName has the ports of slices.
 	plan   *health.Plan
 	taken  map[netip.Addr]bool
-	dead   map[netip.AddrPort]health.Dead
 	byName map[portName]uint16
 	// weights has the weights of the Service's annotation, by address.
 	weights map[netip.Addr]uint16
@@ -222,6 +203,19 @@ type resolver struct {
 	noLocal nft.Refusal
 	asks
 	clients clients
+}
+
+// state returns the state of a need, and demands it if it was not asked for yet. A port of the host is needed as long as it
+// is taken: what listens there later is not in the way of the Service.
+func (r *resolver) state(n Need) State {
+	s, observed := r.Observed.States[n]
+	if !observed {
+		r.out.Demand.Needs = append(r.out.Demand.Needs, n)
+	}
+	if (n.Kind != NeedHostPort || s.Wrong != "") && !slices.Contains(r.out.Needs, n) {
+		r.out.Needs = append(r.out.Needs, n)
+	}
+	return s
 }
 
 func (r *resolver) warn(ref object.Ref, field, reason, format string, args ...any) {
@@ -324,7 +318,6 @@ func (r *resolver) resolve() {
 				adopt(&p)
 			}
 			r.relay(i, &p)
-			r.tune(&p)
 			r.out.Ports = append(append(r.out.Ports, p), ranged...)
 		}
 	}
@@ -433,10 +426,7 @@ func (r *resolver) free(port int, p *nft.ServicePort, frontends []nft.Frontend) 
 			r.refuse(field, ReasonPortInUse, "%s is not served: %s; %s", what, own, advice)
 			return true
 		}
-		if r.facts.Taken == nil {
-			return false
-		}
-		by := r.facts.Taken(p.Family, p.Protocol, at)
+		by := r.state(Need{Kind: NeedHostPort, Family: p.Family, Protocol: p.Protocol, At: at}).Wrong
 		if by != "" {
 			r.refuse(field, ReasonPortInUse, "%s is not served: %s; stop that program, or %s", what, by, advice)
 		}

@@ -202,16 +202,6 @@ func TestAnswerWithoutLocalEndpoints(t *testing.T) {
 }
 
 func TestPortsThatProgramsHave(t *testing.T) {
-	taken := func(at netip.AddrPort) func(*Facts) {
-		return func(f *Facts) {
-			f.Taken = func(_ nft.Family, proto nft.Protocol, frontend netip.AddrPort) string {
-				if frontend == at && proto == nft.TCP {
-					return "nginx (pid 812) listens on tcp 0.0.0.0:80"
-				}
-				return ""
-			}
-		}
-	}
 	hosts := func(s *object.Service) {
 		s.Spec.ExternalIPs = []string{"192.0.2.1"}
 		s.Metadata.Annotations = map[string]string{AnnotationHostAddress: "true"}
@@ -229,12 +219,17 @@ func TestPortsThatProgramsHave(t *testing.T) {
 		{"a VIP is nobody else's", netip.MustParseAddrPort("198.51.100.99:80"), nil, "", "", 4},
 		{"the host's own address", netip.MustParseAddrPort("192.0.2.1:80"), hosts, "spec.ports[0].port", "192.0.2.1 port 80/tcp", 3},
 	} {
-		svc, f := service(), facts()
+		svc := service()
 		if c.svc != nil {
 			c.svc(svc)
 		}
-		taken(c.at)(f)
-		out := Service(Input{Service: svc}, f)
+		out := met(Input{Service: svc}, facts(), func(d *Demand, o *Observed) {
+			for _, n := range d.Needs {
+				if n.Kind == NeedHostPort && n.At == c.at && n.Protocol == nft.TCP {
+					o.Answer(n, State{Wrong: "nginx (pid 812) listens on tcp 0.0.0.0:80"})
+				}
+			}
+		})
 		if n := len(out.Ports[0].Frontends); n != c.served {
 			t.Errorf("%s: %d frontends, want %d", c.name, n, c.served)
 		}
@@ -396,7 +391,7 @@ func TestClaims(t *testing.T) {
 		return []nft.ServicePort{p}
 	}
 	set := func(c *Claims, name string, since uint64, ports []nft.ServicePort) []string {
-		return c.Set(nil, Claim{Service: name, Ports: ports, Since: func(nft.Protocol, netip.AddrPort) uint64 { return since }})
+		return c.Set(nil, Claim{Service: name, Ports: ports, Since: age(since)})
 	}
 	served := func(c *Claims, name string, ports []nft.ServicePort) string {
 		granted, problems := c.Grant(ref(name), ports)

@@ -219,21 +219,13 @@ func (rules *Rules) Remarks(o object.Object) []annotation.Remark {
 	if !is || len(meta.Annotations) == 0 {
 		return list
 	}
-	facts := Facts{ConnectionLog: rules.ConnectionLog, SourceSet: rules.sourceSet}
-	r := &resolver{Input: Input{Service: svc}, facts: &facts, ref: object.RefOf(svc), vips: addresses{}}
+	r := &resolver{Input: Input{Service: svc}, facts: &Facts{ConnectionLog: rules.ConnectionLog}, ref: object.RefOf(svc), vips: addresses{}}
+	for _, name := range rules.SourceSets { // whatever their content
+		r.Observed.Answer(Need{Kind: NeedSourceSet, Name: name}, State{Set: &nft.SourceSet{}})
+	}
 	r.read()
 	for _, p := range r.out.Problems {
 		list = append(list, annotation.Remark{Field: p.Field, Text: p.Message, Refused: r.wrong[p.Field] && annotation.IsOurs(p.Field), Safe: !p.Warning})
 	}
 	return list
-}
-
-// sourceSet is Facts.SourceSet with sets of which only the names are known.
-func (rules *Rules) sourceSet(name string) (*nft.SourceSet, bool) {
-	for _, known := range rules.SourceSets {
-		if name == known {
-			return &nft.SourceSet{}, true
-		}
-	}
-	return nil, false
 }

@@ -54,13 +54,6 @@ func Test837_each_family_is_served(t *testing.T) {
 			f := facts()
 			f.NodelessLocal = false
 			f.ExternalIPRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.96/27")}
-			f.Verdict = func(target health.Target) (health.Verdict, bool) {
-				state := health.Up
-				if target.Addr.Addr().Is6() || target.Addr.Addr().String() == "10.180.0.9" {
-					state = health.Down
-				}
-				return health.Verdict{State: state}, true
-			}
 			for _, s := range test.slices {
 				for i := range s.Endpoints {
 					if s.Endpoints[i].NodeName == nil && !strings.Contains(test.name, "none local") {
@@ -68,7 +61,12 @@ func Test837_each_family_is_served(t *testing.T) {
 					}
 				}
 			}
-			out := Service(Input{Service: service(test.change...), Slices: test.slices}, f)
+			out := met(Input{Service: service(test.change...), Slices: test.slices}, f, verdicts(func(target health.Target) health.Verdict {
+				if target.Addr.Addr().Is6() || target.Addr.Addr().String() == "10.180.0.9" {
+					return health.Verdict{State: health.Down}
+				}
+				return health.Verdict{State: health.Up}
+			}))
 			var errors []string
 			for _, p := range slices.Concat(out.Problems, out.Unserved) {
 				if !p.Warning {

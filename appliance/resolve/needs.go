@@ -1,0 +1,125 @@
+package resolve
+
+import (
+	"net/netip"
+
+	"svcctl.io/svcctl/appliance/health"
+	"svcctl.io/svcctl/nft"
+)
+
+// NeedKind is the kind of a Need.
+type NeedKind uint8
+
+const (
+	NeedListener     NeedKind = iota // a listener for relayed connections, of Protocol at At
+	NeedReturnRoutes                 // routes by which answers to clients' own addresses come to this box, of Family
+	NeedKeyPair                      // the Secret Name ("namespace/name") with tls.crt and tls.key
+	NeedAuthority                    // the Secret Name with ca.crt
+	NeedSourceSet                    // the source set Name
+	NeedHostPort                     // a port of the host, at which no program listens: of Family, Protocol, At; the zero Addr: a node port
+)
+
+// Need is something outside of objects, settings and the host that a plan depends on, and that Services may share.
+// Which fields are set depends on Kind.
+type Need struct {
+	Kind     NeedKind
+	Protocol nft.Protocol
+	Family   nft.Family
+	At       netip.AddrPort
+	Name     string
+}
+
+// State is the state of a Need. The zero State is that of a Need that is met, or of a source set that is not configured.
+type State struct {
+	// Missing is set when the Service cannot use what it needs. A Secret may be Wrong and usable: its last good version serves.
+	Missing bool
+	// Wrong is the problem with it, with the next step; "": none.
+	Wrong string
+	// Soon is the warning that a certificate expires soon, with the next step; "": it does not.
+	Soon string
+	// Set is the content of a source set; nil: it was never read.
+	Set *nft.SourceSet
+}
+
+// Demand has what a Service needs and Input.Observed does not have.
+type Demand struct {
+	Needs   []Need
+	Targets []health.Target
+	Limited []Limited
+	// Adopted is set when the plan depends on what the kernel served before this process.
+	Adopted bool
+}
+
+// Limited are endpoints of a port whose open connections are limited.
+type Limited struct {
+	Port      Port
+	Frontends []netip.AddrPort
+	Endpoints []netip.AddrPort // with port 0: the address, by all of its ports
+}
+
+// Fullness is whether an endpoint has as many open connections as its Service allows. One that was not counted yet is full
+// when the kernel served its frontend without it.
+type Fullness struct{ Full, Counted bool }
+
+// Frontend is an address and port that clients connect to; the zero Addr stands for a node port.
+type Frontend struct {
+	Family   nft.Family
+	Protocol nft.Protocol
+	At       netip.AddrPort
+}
+
+// Observed has the states of what a Service needs. What is not in it has the zero state.
+type Observed struct {
+	States   map[Need]State
+	Verdicts map[health.Target]Verdict
+	Full     map[Port]map[netip.AddrPort]Fullness
+	// Dead are the endpoints that accept no connection of this host, after clients' connections to them failed.
+	Dead map[netip.AddrPort]health.Dead
+	// Adopted are the ports that the kernel served before this process; nil after the first plan.
+	Adopted map[Frontend]*nft.ServicePort
+	differs bool
+}
+
+// Verdict is the verdict on an endpoint that is checked. Known is false for one without a verdict.
+type Verdict struct {
+	health.Verdict
+	Known bool
+}
+
+// Answer adds the state of a Need.
+func (o *Observed) Answer(n Need, s State) {
+	if o.States == nil {
+		o.States = map[Need]State{}
+	}
+	o.States[n], o.differs = s, o.differs || s != State{}
+}
+
+// Judge adds the verdict on an endpoint.
+func (o *Observed) Judge(t health.Target, v Verdict) {
+	if o.Verdicts == nil {
+		o.Verdicts = map[health.Target]Verdict{}
+	}
+	o.Verdicts[t], o.differs = v, o.differs || v.Known
+}
+
+// Count adds whether an endpoint of a port is full.
+func (o *Observed) Count(port Port, endpoint netip.AddrPort, f Fullness) {
+	if o.Full == nil {
+		o.Full = map[Port]map[netip.AddrPort]Fullness{}
+	}
+	if o.Full[port] == nil {
+		o.Full[port] = map[netip.AddrPort]Fullness{}
+	}
+	o.Full[port][endpoint], o.differs = f, o.differs || f.Full
+}
+
+// Adopt adds what the kernel served before this process.
+func (o *Observed) Adopt(served map[Frontend]*nft.ServicePort) { o.Adopted, o.differs = served, true }
+
+// Differs reports whether a state that differs from the zero state was added since the last call: the Service is to be
+// resolved again.
+func (o *Observed) Differs() bool {
+	differs := o.differs
+	o.differs = false
+	return differs
+}
