@@ -80,10 +80,10 @@ func isWatch(r *http.Request) bool {
 	return asked && values[0] != "0" && values[0] != "false"
 }
 
-// unhurried gives requests for objects the time that they need: large ones may take longer
+// streaming gives requests for objects the time that they need: large ones may take longer
 // to come in, and an answer may be as long as it wants as long as the client takes each piece
 // of it in time.
-func (s *Server) unhurried(h http.Handler) http.Handler {
+func (s *Server) streaming(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)
 		until := time.Now().Add(s.limits.objects)

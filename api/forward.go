@@ -62,7 +62,7 @@ func (s *Server) forward(h http.Handler) http.Handler {
 	if s.cfg.Forward == nil {
 		return h
 	}
-	proxy := s.unhurried(&httputil.ReverseProxy{
+	proxy := s.streaming(&httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "https", "core", "" // of which Forward knows the address
 			r.Out.Header.Del("Authorization")

@@ -65,6 +65,19 @@ func check(w http.ResponseWriter, r *http.Request, name string, err error, code 
 	}
 }
 
+func (s *Server) status(*http.Request, wire.None) (wire.Status, error) {
+	return s.backend.Status(), nil
+}
+
+func (s *Server) release(r *http.Request, _ wire.None) (wire.Released, error) {
+	released, err := s.backend.Release(r.Context())
+	if err != nil {
+		return released, wire.Unavailable("nothing is released: %v", err)
+	}
+	s.log.Info("release was asked for", "services", released.Services, "frontends", released.Frontends, "user", UserOf(r))
+	return released, nil
+}
+
 // version answers /version.
 func (s *Server) version(w http.ResponseWriter, _ *http.Request) {
 	v := wire.Version{
@@ -119,7 +132,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request) {
 
 // wait answers /svcctl/v1/wait with the Status once what is waited for is so.
 func (s *Server) wait(w http.ResponseWriter, r *http.Request) {
-	q, ok := asked(w, r, wire.Wait)
+	q, ok := parameters(w, r, wire.Wait)
 	if !ok {
 		return
 	}

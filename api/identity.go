@@ -150,7 +150,7 @@ func leaves(h http.Handler) http.Handler {
 
 // dashboard lets readers through to the pages.
 func (s *Server) dashboard() http.Handler {
-	pages := needs(auth.Reader, s.unhurried(s.cfg.Dashboard))
+	pages := needs(auth.Reader, s.streaming(s.cfg.Dashboard))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.cfg.DashboardUnauthorized == nil || auth.From(r.Context()).Role > auth.Nobody {
 			pages.ServeHTTP(w, r)

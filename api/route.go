@@ -1,6 +1,8 @@
 package api
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -9,10 +11,16 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// route serves an operation by a function of its parameters. An error of it that is no *wire.Failure is answered 503.
-func route[Query, Answer any](mux *http.ServeMux, at wire.Route[Query, Answer], answer func(r *http.Request, q Query) (Answer, error)) {
-	operation(mux, at.Operation, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if q, ok := asked(w, r, at); ok {
+// Endpoint is an operation with its handler.
+type Endpoint struct {
+	wire.Operation
+	handler func(*Server) http.Handler
+}
+
+// Answer returns the endpoint that serves a route by a function of its parameters. An error that is no *wire.Failure is answered 503.
+func Answer[Query, A any](at wire.Route[Query, A], answer func(r *http.Request, q Query) (A, error)) Endpoint {
+	return handle(at.Operation, func(w http.ResponseWriter, r *http.Request) {
+		if q, ok := parameters(w, r, at); ok {
 			a, err := answer(r, q)
 			if err != nil {
 				failWith(w, err)
@@ -20,28 +28,93 @@ func route[Query, Answer any](mux *http.ServeMux, at wire.Route[Query, Answer], 
 			}
 			writeJSON(w, http.StatusOK, a)
 		}
-	}))
+	})
 }
 
-// asked reads the parameters of a request without a body; when it returns false it has answered.
-func asked[Query, Answer any](w http.ResponseWriter, r *http.Request, _ wire.Route[Query, Answer]) (q Query, ok bool) {
+// Stream returns the endpoint that serves a route by values, one a line. A watch or a trace sends each as it comes. An error
+// before the first value is answered as one of Answer; after it the answer is cut, so that a client does not take it for whole.
+func Stream[Query, Value any](at wire.Route[Query, Value], answer func(r *http.Request, q Query, each func(Value) error) error) Endpoint {
+	serve := func(s *Server, w http.ResponseWriter, r *http.Request) {
+		q, ok := parameters(w, r, at)
+		if !ok {
+			return
+		}
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		lines, flush, begun := json.NewEncoder(w), func() error { return nil }, false
+		if isEndless(r) {
+			flush = http.NewResponseController(w).Flush
+		}
+		begin := func() {
+			if !begun {
+				begun = true
+				w.Header().Set("Content-Type", "application/jsonl")
+				w.Header().Set("Cache-Control", "no-store")
+			}
+		}
+		err := answer(r.WithContext(ctx), q, func(v Value) error {
+			begin()
+			err := lines.Encode(v)
+			if err == nil {
+				err = flush()
+			}
+			if err != nil { // the client hung up, or does not read
+				cancel()
+			}
+			return err
+		})
+		switch {
+		case err == nil:
+			begin()
+		case !begun:
+			failWith(w, err)
+		default:
+			s.log.Warn("an answer ended early", "path", r.URL.Path, "err", err)
+			panic(http.ErrAbortHandler)
+		}
+	}
+	return Endpoint{at.Operation, func(s *Server) http.Handler {
+		return s.streaming(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { serve(s, w, r) }))
+	}}
+}
+
+// Handle returns the endpoint that serves an operation by a handler, which may take its time for the body and the answer.
+func Handle(at wire.Operation, h http.HandlerFunc) Endpoint {
+	if at.Method == http.MethodGet {
+		serve := h
+		h = func(w http.ResponseWriter, r *http.Request) {
+			if bodiless(w, r) {
+				serve(w, r)
+			}
+		}
+	}
+	return Endpoint{at, func(s *Server) http.Handler { return s.streaming(h) }}
+}
+
+// handle returns the endpoint that serves an operation by a handler that answers at once.
+func handle(at wire.Operation, h http.HandlerFunc) Endpoint {
+	return Endpoint{at, func(*Server) http.Handler { return h }}
+}
+
+// parameters reads the parameters of a request without a body; when it returns false it has answered.
+func parameters[Query, A any](w http.ResponseWriter, r *http.Request, _ wire.Route[Query, A]) (q Query, ok bool) {
 	if !bodiless(w, r) {
 		return q, false
 	}
 	if err := wire.ReadQuery(r.URL.Query(), &q); err != nil {
-		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, err.Error())
+		failWith(w, wire.BadRequest("%v", err))
 		return q, false
 	}
 	return q, true
 }
 
-// operation serves an operation by a handler, for those who may ask and by its method alone.
-func operation(mux *http.ServeMux, at wire.Operation, h http.Handler) {
+// register serves an endpoint for those who may ask, by its method alone.
+func (s *Server) register(mux *http.ServeMux, e Endpoint) {
 	role := auth.Reader
-	if at.Admin {
+	if e.Admin {
 		role = auth.Admin
 	}
-	mux.Handle(at.Path, needs(role, only(at.Method, h)))
+	mux.Handle(e.Path, needs(role, only(e.Method, e.handler(s))))
 }
 
 // only refuses requests by other methods. GET permits HEAD.
@@ -80,6 +153,16 @@ func bodiless(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
+// Reply answers a request that Handle serves with a value, or an error.
+func Reply(w http.ResponseWriter, r *http.Request, v any, err error) {
+	if err != nil {
+		spare(w, r)
+		failWith(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, v)
+}
+
 // failWith answers with an error.
 func failWith(w http.ResponseWriter, err error) {
 	if f, is := errors.AsType[*wire.Failure](err); is {
@@ -89,20 +172,5 @@ func failWith(w http.ResponseWriter, err error) {
 	fail(w, http.StatusServiceUnavailable, wire.ReasonServiceUnavailable, err.Error())
 }
 
-// badRequest is the error of parameters that are invalid.
-func badRequest(format string, args ...any) error {
-	return wire.NewFailure(http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf(format, args...))
-}
-
-// unavailable is the error of what cannot be done now.
-func unavailable(what string, err error) error {
-	return wire.NewFailure(http.StatusServiceUnavailable, wire.ReasonServiceUnavailable, what+": "+err.Error())
-}
-
-// conflict is the error of what the state does not permit.
-func conflict(what string, err error) error {
-	return wire.NewFailure(http.StatusConflict, wire.ReasonConflict, what+": "+err.Error())
-}
-
-// userOf names the user of a request.
-func userOf(r *http.Request) string { return auth.From(r.Context()).Name }
+// UserOf returns the name of the user of a request.
+func UserOf(r *http.Request) string { return auth.From(r.Context()).Name }

@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
+	"slices"
 
 	"svcctl.io/svcctl/api/auth"
 	"svcctl.io/svcctl/api/wire"
@@ -16,7 +16,7 @@ import (
 type Health interface {
 	// Healthy is nil while the appliance works, whatever it was given.
 	Healthy() error
-	// Ready is nil once everything it was given at its start is in the kernel.
+	// Ready is nil once everything that the appliance was given at its start is in the kernel.
 	Ready() error
 }
 
@@ -24,91 +24,62 @@ type Health interface {
 // concurrently.
 type Backend interface {
 	Health
-	// Status returns a consistent copy; the caller owns it.
+	// Status returns a consistent copy, which the caller owns.
 	Status() wire.Status
 	// Synced returns nil when everything accepted up to revision is in the kernel;
 	// revision 0 is everything accepted until the call. It waits until then, and
 	// returns an error when ctx is done first or it never will be.
 	Synced(ctx context.Context, revision uint64) error
-	// Release lets go what is kept in force although no object declares it, or not any more
-	// (Status.HeldRemovals, Status.UnknownFrontends), and tells how much that was.
+	// Release releases what is kept in force although no object declares it, or not any more
+	// (Status.HeldRemovals, Status.UnknownFrontends), and counts it.
 	Release(ctx context.Context) (wire.Released, error)
 }
 
-// Config configures a Server. It has more than 15 fields: one for every part of the appliance that a route
-// answers from. Each is wired on its own, and a Server without one answers as if the route were not there.
+// Config configures a Server.
 type Config struct {
-	// Socket is the path of the unix socket.
-	Socket string
-	// SocketGroup is the group, by name or number, whose members may do everything over
-	// the socket; empty: none.
-	SocketGroup string
-	// SocketReaders lets every user of the box read over the socket.
-	SocketReaders bool
+	Socket Socket
+	// TLS configures the API over TCP; nil: it is not served there.
+	TLS *TLS
 	// Version is the version of the program, as v0.1.0.
 	Version string
+	// Waiting is set on a box that has no objects yet: its status, its version and its health are answered, and all else is refused with
+	// the reason of the status.
+	Waiting bool
 	// Panicked, when not nil, is called for every request whose handler panicked.
 	Panicked func()
-	// Observe, when not nil, is told of every request that was answered. It may be called
+	// Observe, when not nil, is called for every request that was answered. It may be called
 	// concurrently, and has to be quick.
 	Observe func(Call)
 	// NameOf gives the Verb and the Resource of a request for objects, and "" for any other;
 	// nil: there are none.
 	NameOf func(*http.Request) (verb, resource string)
-	// Environment returns the environment variables of the Services of a namespace; nil: the path
-	// is not served. It may be called concurrently.
-	Environment func(namespace string) []wire.Variable
+	// Endpoints are served beside those of the Server.
+	Endpoints []Endpoint
 	// Objects answers /, what is below /api, /apis and /openapi, and /svcctl/v1/apply, for users
 	// that may at least read; when it is nil, nothing is there.
 	Objects http.Handler
-	// Journal returns the newest changes of objects, at most limit of them, the oldest first,
-	// without those of Events unless withEvents is set; nil: the path is not served. It may be
-	// called concurrently.
-	Journal func(limit int, withEvents bool) ([]wire.JournalEntry, error)
-	// Allocations returns the ranges with their holders, and with repair corrects what does not
-	// agree with the Services; nil: the path is not served. It may be called concurrently.
-	Allocations func(repair bool) wire.Allocations
-	// Health returns the checked endpoints of a Service, of a namespace, or all, when name, or
-	// both, are empty; nil: the path is not served. It may be called concurrently.
-	Health func(namespace, name string) []wire.EndpointHealth
-	// Probe connects to each TCP endpoint of a Service, until ctx is done; nil: the path is not served. While others
-	// are asked it returns an error.
-	Probe func(ctx context.Context, namespace, name string) ([]wire.Probed, error)
-	// Service returns the state of a Service, and Setup the appliance's directories and
-	// certificate; nil: the paths are not served. They may be called concurrently. client is a
-	// client whose endpoint is asked for; the zero AddrPort: none; port 0: any port.
-	Service func(namespace, name string, client netip.AddrPort) wire.ServiceState
-	Setup   func() wire.Setup
-	// Traffic returns the connections of Services; nil: the path is not served.
-	Traffic Traffic
-	// Trace follows packets; nil: the path is not served.
-	Trace Trace
 	// Dashboard answers /dashboard/ for users that may at least read; when it is nil, nothing is there.
 	Dashboard http.Handler
-	// DashboardUnauthorized answers 401 for who shows no token there, so that a browser gets a page; nil: as elsewhere.
+	// DashboardUnauthorized answers 401 there to a request without a token, so that a browser gets a page; nil: as elsewhere.
 	DashboardUnauthorized http.HandlerFunc
-	// Announcements has the announced addresses; nil: the path is not served.
+	// Announcements has the announced addresses; nil: the paths are not served.
 	Announcements Announcements
-	// Changes rolls changes back and exports the store; nil: the paths are not served.
-	Changes Changes
-	// Plan returns what a request would change in the kernel; nil: the path is not served. Errors that a client can act on are
-	// *wire.Failure. It may be called concurrently.
-	Plan func(w http.ResponseWriter, r *http.Request) (*wire.KernelPlan, error)
-	// Rollouts are the staged rollouts of a fleet; nil: the paths are not served.
-	Rollouts Rollouts
-	// Fleet is the fleet that the box belongs to; nil: none.
-	Fleet Fleet
-	// Commits answers leaves below /svcctl/v1/commits; when it is nil, nothing is there. LeafWrites says that a leaf is believed who
-	// its admins are, and may change objects for them.
+	// Commits answers leaves below /svcctl/v1/commits; when it is nil, nothing is there. LeafWrites permits a leaf to change
+	// objects in the name of its admins.
 	Commits    http.Handler
 	LeafWrites bool
 	// Forward sends requests that change objects to a core box, on a leaf; nil: they are answered here.
 	Forward http.RoundTripper
-	// TLS configures the API over TCP; nil: it is not served there.
-	TLS *TLS
-	// Waiting is set on a box that has no objects yet: its status, its version and its health are answered, and all else is refused with
-	// the reason of the status.
-	Waiting bool
+}
+
+// Socket is the unix socket of the API.
+type Socket struct {
+	Path string
+	// Group is the group, by name or number, whose members may do everything over
+	// the socket; empty: none.
+	Group string
+	// Readers lets every user of the box read over the socket.
+	Readers bool
 }
 
 // Announcements gives access to the announced addresses. All methods may be called concurrently.
@@ -158,23 +129,23 @@ func New(cfg Config, backend Backend, log *slog.Logger) *Server {
 }
 
 // Listen takes the socket. It fails when another server answers on it, when it cannot be
-// made, or when there is no SocketGroup of that name.
+// made, or when there is no group of that name.
 func (s *Server) Listen() (net.Listener, error) {
-	access := socketAccess{readers: s.cfg.SocketReaders}
-	if s.cfg.SocketGroup != "" {
-		gid, err := auth.LookupGroup(s.cfg.SocketGroup)
+	access := socketAccess{readers: s.cfg.Socket.Readers}
+	if s.cfg.Socket.Group != "" {
+		gid, err := auth.LookupGroup(s.cfg.Socket.Group)
 		if err != nil {
 			return nil, err
 		}
 		access.group, access.grouped = int(gid), true
 		s.local = auth.LocalGroup(gid)
 	}
-	ln, err := listenUnix(s.cfg.Socket, access)
+	ln, err := listenUnix(s.cfg.Socket.Path, access)
 	if err != nil {
 		return nil, err
 	}
-	if why := access.barred(s.cfg.Socket); why != "" {
-		s.log.Warn("some permitted users cannot reach the API socket", "socket", s.cfg.Socket, "why", why)
+	if why := access.barred(s.cfg.Socket.Path); why != "" {
+		s.log.Warn("some permitted users cannot reach the API socket", "socket", s.cfg.Socket.Path, "why", why)
 	}
 	return ln, nil
 }
@@ -218,85 +189,30 @@ func (s *Server) Handler() http.Handler {
 		mux.Handle(path, get(s.version))
 	}
 	reader := func(path string, h http.Handler) { mux.Handle(path, needs(auth.Reader, h)) }
-	route(mux, wire.GetStatus, s.status)
+	s.register(mux, Answer(wire.GetStatus, s.status))
 	if s.cfg.Waiting {
 		reader("/", http.HandlerFunc(s.refuse))
 		return s.observe(mux, s.identify(s.admit(mux)))
 	}
-	operation(mux, wire.Wait.Operation, http.HandlerFunc(s.wait))
-	route(mux, wire.Release, s.release)
-	route(mux, wire.GetEndpoint, s.endpoint)
-	if s.cfg.Fleet != nil {
-		route(mux, wire.GetFleet, s.fleet)
-		route(mux, wire.GetSources, s.sources)
-		route(mux, wire.TakeSource, s.takeSource)
-		route(mux, wire.ForgetSource, s.forgetSource)
-		route(mux, wire.AcceptFleet, s.acceptFleet)
+	for _, e := range slices.Concat([]Endpoint{handle(wire.Wait.Operation, s.wait), Answer(wire.Release, s.release), Answer(wire.GetEndpoint, s.endpoint)}, s.cfg.Endpoints) {
+		s.register(mux, e)
 	}
 	if s.cfg.Commits != nil {
-		mux.Handle(commitsPath, leaves(s.unhurried(s.cfg.Commits)))
-		mux.Handle(commitsPath+"/", leaves(s.unhurried(s.cfg.Commits)))
-	}
-	if s.cfg.Environment != nil {
-		route(mux, wire.GetEnvironment, s.environment)
-	}
-	if s.cfg.Journal != nil {
-		operation(mux, wire.GetJournal.Operation, http.HandlerFunc(s.journal))
-	}
-	if s.cfg.Allocations != nil {
-		route(mux, wire.GetAllocations, s.allocations)
-		route(mux, wire.Repair, s.repair)
-	}
-	if s.cfg.Service != nil {
-		route(mux, wire.GetService, s.service)
-	}
-	if s.cfg.Traffic != nil {
-		route(mux, wire.GetTraffic, s.traffic)
-		route(mux, wire.GetConnections, s.connections)
-		route(mux, wire.Kill, s.kill)
-	}
-	if s.cfg.Changes != nil {
-		route(mux, wire.BeginTrial, s.beginTrial)
-		route(mux, wire.ConfirmTrial, s.confirmTrial)
-		route(mux, wire.EndTrial, s.endTrial)
-		route(mux, wire.UndoTrial, s.undoTrial)
-		route(mux, wire.Rollback, s.rollback)
-		operation(mux, wire.Export.Operation, s.unhurried(http.HandlerFunc(s.export)))
-	}
-	if s.cfg.Rollouts != nil {
-		route(mux, wire.GetRollout, s.rollout)
-		route(mux, wire.BeginRollout, s.beginRollout)
-		for _, verb := range wire.RolloutMoves() {
-			route(mux, wire.MoveRollout(verb), s.moveRollout(verb))
-		}
-	}
-	if s.cfg.Plan != nil {
-		operation(mux, wire.Plan.Operation, s.unhurried(http.HandlerFunc(s.plan)))
-	}
-	if s.cfg.Trace != nil {
-		operation(mux, wire.Trace.Operation, http.HandlerFunc(s.trace))
+		mux.Handle(commitsPath, leaves(s.streaming(s.cfg.Commits)))
+		mux.Handle(commitsPath+"/", leaves(s.streaming(s.cfg.Commits)))
 	}
 	if s.cfg.Dashboard != nil {
 		mux.Handle("/dashboard/", s.dashboard())
 	}
 	if s.cfg.Announcements != nil {
-		operation(mux, wire.GetAnnouncements.Operation, s.unhurried(http.HandlerFunc(s.announcements)))
-		operation(mux, wire.ReportAnnouncements.Operation, http.HandlerFunc(s.announcerReport))
-	}
-	if s.cfg.Health != nil {
-		route(mux, wire.GetHealth, s.health)
-	}
-	if s.cfg.Probe != nil {
-		route(mux, wire.Probe, s.probe)
-	}
-	if s.cfg.Setup != nil {
-		route(mux, wire.GetSetup, s.setup)
+		s.register(mux, Handle(wire.GetAnnouncements.Operation, s.announcements))
+		s.register(mux, handle(wire.ReportAnnouncements.Operation, s.announcerReport))
 	}
 	reader("/svcctl/v1/token", http.HandlerFunc(s.token))
 	reader(profilePath, profiles())
 	if s.cfg.Objects != nil {
 		for _, path := range []string{"/{$}", "/api", "/api/", "/apis", "/apis/", "/openapi/", applyPath} {
-			reader(path, s.unhurried(s.cfg.Objects))
+			reader(path, s.streaming(s.cfg.Objects))
 		}
 	}
 	reader("/", http.HandlerFunc(notFound))

@@ -91,7 +91,7 @@ func start(t *testing.T, b api.Backend) *server {
 func serve(t *testing.T, b api.Backend, cfg api.Config, more ...func(*api.Server)) *server {
 	t.Helper()
 	s := &server{socket: filepath.Join(t.TempDir(), "run", "svcctl.sock"), log: &bytes.Buffer{}}
-	cfg.Socket, cfg.Version, cfg.Panicked = s.socket, "v0.1.0", func() { s.panics.Add(1) }
+	cfg.Socket.Path, cfg.Version, cfg.Panicked = s.socket, "v0.1.0", func() { s.panics.Add(1) }
 	srv := api.New(cfg, b, slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	for _, f := range more {
 		f(srv)

@@ -16,7 +16,7 @@ import (
 )
 
 func listen(path string) (net.Listener, error) {
-	return api.New(api.Config{Socket: path}, newBackend(), slog.New(slog.DiscardHandler)).Listen()
+	return api.New(api.Config{Socket: api.Socket{Path: path}}, newBackend(), slog.New(slog.DiscardHandler)).Listen()
 }
 
 func TestSocketModes(t *testing.T) {

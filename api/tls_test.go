@@ -131,7 +131,7 @@ var whoami = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 
 func TestWhoMayWhatOverTLS(t *testing.T) {
 	s := serveTLS(t, newBackend(), api.Config{
-		Objects: whoami, Journal: func(int, bool) ([]wire.JournalEntry, error) { return nil, nil },
+		Objects: whoami, Endpoints: []api.Endpoint{emptyJournal},
 	})
 	expired, _, err := s.tokens.Issue(auth.User{Name: "x", Role: auth.Admin}, time.Second)
 	if err != nil {

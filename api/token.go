@@ -107,7 +107,7 @@ func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) endpoint(*http.Request, wire.None) (e wire.Endpoint, err error) {
 	if s.cfg.TLS == nil {
-		return e, wire.NewFailure(http.StatusNotFound, wire.ReasonNotFound, noTLS)
+		return e, wire.NotFound(noTLS)
 	}
 	e.Server = "https://" + reachable(s.cfg.TLS.Address)
 	if s.cfg.TLS.CA != nil {

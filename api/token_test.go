@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -104,10 +105,10 @@ func TestEndpoint(t *testing.T) {
 
 func TestJournal(t *testing.T) {
 	asked := 0
-	s := serve(t, newBackend(), api.Config{Journal: func(limit int, _ bool) ([]wire.JournalEntry, error) {
-		asked = limit
-		return []wire.JournalEntry{{Revision: 1, Verb: "create", Kind: "Service", Namespace: "default", Name: "web", User: "root"}, {Revision: 2}}, nil
-	}})
+	s := serve(t, newBackend(), api.Config{Endpoints: []api.Endpoint{api.Stream(wire.GetJournal, func(_ *http.Request, q wire.JournalQuery, each func(wire.JournalEntry) error) error {
+		asked = q.Limit
+		return errors.Join(each(wire.JournalEntry{Revision: 1, Verb: "create", Kind: "Service", Namespace: "default", Name: "web", User: "root"}), each(wire.JournalEntry{Revision: 2}))
+	})}})
 	code, body := s.get(t, "/svcctl/v1/journal?limit=7")
 	want := `{"revision":1,"time":"0001-01-01T00:00:00Z","verb":"create","kind":"Service","namespace":"default","name":"web","user":"root"}` + "\n"
 	if code != http.StatusOK || asked != 7 || !strings.HasPrefix(body, want) || strings.Count(body, "\n") != 2 {
@@ -120,13 +121,16 @@ func TestJournal(t *testing.T) {
 	}
 }
 
+// emptyJournal has no entries.
+var emptyJournal = api.Stream(wire.GetJournal, func(*http.Request, wire.JournalQuery, func(wire.JournalEntry) error) error { return nil })
+
 // TestReadersOfTheSocket: who may open the socket and is not one of its masters reads.
 func TestReadersOfTheSocket(t *testing.T) {
 	const what = "PRIVILEGED TEST cannot run: it must be root to be another user, too"
 	needRoot(t, what)
 	far := serveTLS(t, newBackend(), api.Config{Objects: whoami})
 	s := serve(t, newBackend(), api.Config{
-		SocketReaders: true, SocketGroup: "4321", Objects: whoami, Journal: func(int, bool) ([]wire.JournalEntry, error) { return nil, nil },
+		Socket: api.Socket{Readers: true, Group: "4321"}, Objects: whoami, Endpoints: []api.Endpoint{emptyJournal},
 		TLS: &api.TLS{Tokens: far.tokens, Address: far.address},
 	})
 	openTo(t, filepath.Dir(filepath.Dir(s.socket)))
@@ -163,8 +167,8 @@ func TestReadersOfTheSocket(t *testing.T) {
 		good bool
 	}{
 		{api.Config{}, other, false}, {api.Config{}, member, false},
-		{api.Config{SocketGroup: "4321"}, other, false}, {api.Config{SocketGroup: "4321"}, member, true},
-		{api.Config{SocketReaders: true}, other, true},
+		{api.Config{Socket: api.Socket{Group: "4321"}}, other, false}, {api.Config{Socket: api.Socket{Group: "4321"}}, member, true},
+		{api.Config{Socket: api.Socket{Readers: true}}, other, true},
 	} {
 		s := serve(t, newBackend(), tt.cfg)
 		openTo(t, filepath.Dir(filepath.Dir(s.socket)))
@@ -175,7 +179,7 @@ func TestReadersOfTheSocket(t *testing.T) {
 }
 
 func TestSocketGroups(t *testing.T) {
-	srv := api.New(api.Config{Socket: filepath.Join(t.TempDir(), "s"), SocketGroup: "no-such-group"}, newBackend(), slog.New(slog.DiscardHandler))
+	srv := api.New(api.Config{Socket: api.Socket{Path: filepath.Join(t.TempDir(), "s"), Group: "no-such-group"}}, newBackend(), slog.New(slog.DiscardHandler))
 	if _, err := srv.Listen(); err == nil || !strings.Contains(err.Error(), `there is no group "no-such-group"`) {
 		t.Errorf("a group that is not there: %v", err)
 	}

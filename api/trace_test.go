@@ -1,7 +1,6 @@
 package api_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -19,14 +18,16 @@ func TestTrace(t *testing.T) {
 	var asked wire.TraceQuery
 	var fails error
 	packets := 2
-	trace := func(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error {
+	trace := api.Stream(wire.Trace, func(_ *http.Request, q wire.TraceQuery, each func(wire.TracedPacket) error) error {
 		asked = q
 		for range packets {
-			each(wire.TracedPacket{What: "a packet"})
+			if err := each(wire.TracedPacket{What: "a packet"}); err != nil {
+				return err
+			}
 		}
 		return fails
-	}
-	remote := serveTLS(t, &backend{}, api.Config{Trace: trace})
+	})
+	remote := serveTLS(t, &backend{}, api.Config{Endpoints: []api.Endpoint{trace}})
 	reader, admin := remote.token(t, auth.Reader), remote.token(t, auth.Admin)
 	asks := func(token, query string, code int, says string) {
 		t.Helper()
@@ -68,13 +69,13 @@ func TestStalledReadersEndTheirTrace(t *testing.T) {
 			t.Run(fmt.Sprintf("HTTP/%d %s", protocol, path), func(t *testing.T) {
 				t.Parallel()
 				ended := make(chan struct{})
-				trace := func(ctx context.Context, _ wire.TraceQuery, each func(wire.TracedPacket)) error {
-					for ctx.Err() == nil {
-						each(wire.TracedPacket{What: text})
+				trace := api.Stream(wire.Trace, func(r *http.Request, _ wire.TraceQuery, each func(wire.TracedPacket) error) error {
+					for r.Context().Err() == nil {
+						_ = each(wire.TracedPacket{What: text})
 					}
 					close(ended)
 					return nil
-				}
+				})
 				page := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					for r.Context().Err() == nil {
 						if _, err := io.WriteString(w, text); err != nil {
@@ -83,7 +84,7 @@ func TestStalledReadersEndTheirTrace(t *testing.T) {
 					}
 					close(ended)
 				})
-				remote := serveTLS(t, newBackend(), api.Config{Trace: trace, Dashboard: page}, func(s *api.Server) { s.SetWriteTimeout(writeTimeout) })
+				remote := serveTLS(t, newBackend(), api.Config{Endpoints: []api.Endpoint{trace}, Dashboard: page}, func(s *api.Server) { s.SetWriteTimeout(writeTimeout) })
 				resp, err := remote.client(t, protocol).Do(remote.request(t, t.Context(), remote.token(t, auth.Admin), http.MethodGet, path, ""))
 				if err != nil {
 					t.Fatal(err)
@@ -105,15 +106,17 @@ func TestTraceOutlivesTimeouts(t *testing.T) {
 		for _, packets := range []int{0, 2} {
 			t.Run(fmt.Sprintf("HTTP/%d, %d packets", protocol, packets), func(t *testing.T) {
 				t.Parallel()
-				trace := func(_ context.Context, _ wire.TraceQuery, each func(wire.TracedPacket)) error {
+				trace := api.Stream(wire.Trace, func(_ *http.Request, _ wire.TraceQuery, each func(wire.TracedPacket) error) error {
 					for range packets {
 						time.Sleep(writeTimeout * 3 / 2) // real time: longer than an answer may take
-						each(wire.TracedPacket{What: "a packet"})
+						if err := each(wire.TracedPacket{What: "a packet"}); err != nil {
+							return err
+						}
 					}
 					time.Sleep(writeTimeout * 3 / 2) // real time: longer than an answer may take
 					return nil
-				}
-				remote := serveTLS(t, newBackend(), api.Config{Trace: trace}, func(s *api.Server) { s.SetWriteTimeout(writeTimeout) })
+				})
+				remote := serveTLS(t, newBackend(), api.Config{Endpoints: []api.Endpoint{trace}}, func(s *api.Server) { s.SetWriteTimeout(writeTimeout) })
 				resp, err := remote.client(t, protocol).Do(remote.request(t, t.Context(), remote.token(t, auth.Admin), http.MethodGet, "/svcctl/v1/trace", ""))
 				if err != nil {
 					t.Fatal(err)
@@ -163,11 +166,11 @@ func TestTracePageOutlivesTimeouts(t *testing.T) {
 // Only admins have the box connect to endpoints, by POST.
 func TestProbeIsForAdmins(t *testing.T) {
 	asked := ""
-	probe := func(_ context.Context, namespace, name string) ([]wire.Probed, error) {
-		asked = namespace + "/" + name
-		return []wire.Probed{{Protocol: "TCP", Endpoint: "10.1.2.11:8080", Why: "connection refused"}}, nil
-	}
-	remote := serveTLS(t, &backend{}, api.Config{Probe: probe})
+	probe := api.Answer(wire.Probe, func(_ *http.Request, q wire.ObjectQuery) (wire.Probes, error) {
+		asked = q.Name
+		return wire.Probes{Endpoints: []wire.Probed{{Protocol: "TCP", Endpoint: "10.1.2.11:8080", Why: "connection refused"}}}, nil
+	})
+	remote := serveTLS(t, &backend{}, api.Config{Endpoints: []api.Endpoint{probe}})
 	for _, try := range []struct {
 		role          auth.Role
 		method, query string
@@ -177,7 +180,6 @@ func TestProbeIsForAdmins(t *testing.T) {
 		{auth.Reader, http.MethodPost, "name=web", http.StatusForbidden, ""},
 		{auth.Nobody, http.MethodPost, "name=web", http.StatusUnauthorized, ""},
 		{auth.Admin, http.MethodGet, "name=web", http.StatusMethodNotAllowed, ""},
-		{auth.Admin, http.MethodPost, "", http.StatusBadRequest, "give the Service"},
 		{auth.Admin, http.MethodPost, "name=web", http.StatusOK, `"endpoint":"10.1.2.11:8080"`},
 	} {
 		if code, body := remote.do(t, remote.token(t, try.role), try.method, "/svcctl/v1/probe?"+try.query, ""); code != try.code || !strings.Contains(body, try.says) {
@@ -187,7 +189,7 @@ func TestProbeIsForAdmins(t *testing.T) {
 			t.Errorf("%+v: asked for %q", try, asked)
 		}
 	}
-	if asked != "default/web" {
+	if asked != "web" {
 		t.Errorf("asked for %q", asked)
 	}
 }

@@ -80,7 +80,6 @@ type assembly struct {
 	grants   *reconcile.Grants
 	parts    followers
 	traffic  *traffic.Answers
-	foreseer *foreseer
 }
 
 // followers are the Parts that others refer to.
@@ -154,7 +153,6 @@ func build(o *opened, at *claimed, relay *parts.Relay) (*assembly, error) {
 		board: board, events: events, held: held, member: member, grants: grants, traffic: answers,
 		parts: followers{bridged: parts.NewBridged(grants), checks: checks, relay: relay, suspicion: suspicion, flows: flows},
 	}
-	a.foreseer = &foreseer{a: a, turn: make(chan struct{}, 1)}
 	a.count(asks)
 	return a, nil
 }
@@ -192,18 +190,26 @@ type listeners struct {
 	dns    *dns.Server  // nil when it is off
 }
 
-// listen opens them. Nobody is answered before serve.
-func (a *assembly) listen(closers *closers) (l listeners, err error) {
+// views are the sources of the API's answers. A new one is a line here.
+func (a *assembly) views() apiserver.Views {
 	views := apiserver.Views{
-		Look: a.admission.Look, Conditions: a.board.Conditions(), Grants: a.grants, Checks: a.parts.checks, Probe: newProbes(a).ask,
-		Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served, wayTo).Trace, Announced: a.announced, Changes: changes{a}, Rollouts: rollouts{a},
-		Plan: a.foreseer.Plan, Certificates: a.parts.relay.CertificatesOf, Bridged: a.parts.bridged.Of, Unrouted: unrouted,
+		Look: a.admission.Look, Conditions: a.board.Conditions(), Grants: a.grants, Checked: a.parts.checks.State, NotStored: a.board.NotStored,
+		Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served, wayTo).Trace, Announced: a.announced,
+		Certificates: a.parts.relay.CertificatesOf, Bridged: a.parts.bridged.Of, Unrouted: unrouted,
+		Endpoints: slices.Concat(changes{a}.endpoints(), rollouts{a}.endpoints(), a.member.endpoints(), []api.Endpoint{
+			api.Handle(wire.Plan.Operation, (&foreseer{a: a, turn: make(chan struct{}, 1)}).serve), api.Answer(wire.Probe, newProbes(a).probe),
+		}),
 	}
-	if a.member != nil {
-		views.Fleet, views.Keys = a.member, sharedKeys{a.fleet}
+	if a.fleet != nil {
+		views.Keys = sharedKeys{a.fleet}
 		views.Commits, views.Forward = leafCommits(a.cfg, a.fleet), leafForward(a.cfg, a.fleet)
 	}
-	if l.api, err = apiserver.Open(a.cfg, a.store, a.board, views, a.metrics, a.log); err != nil {
+	return views
+}
+
+// listen opens them. Nobody is answered before serve.
+func (a *assembly) listen(closers *closers) (l listeners, err error) {
+	if l.api, err = apiserver.Open(a.cfg, a.store, a.board, a.views(), a.metrics, a.log); err != nil {
 		return l, err
 	}
 	closers.add(l.api.Close)

@@ -4,11 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
-	"time"
 
+	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/store"
@@ -17,17 +16,34 @@ import (
 	"svcctl.io/svcctl/store/manifest"
 )
 
-// changes is api.Changes: trials and rollbacks of the store. What is about files is done by the loop, which
-// knows what they say.
-type changes struct{ a *assembly }
+// changes answers the operations that undo changes or export them: trials and rollbacks of the store. The loop carries out what is
+// about files, whose content it has.
+type changes struct{ *assembly }
+
+func (c changes) endpoints() []api.Endpoint {
+	return []api.Endpoint{
+		api.Answer(wire.BeginTrial, c.begin),
+		api.Answer(wire.ConfirmTrial, func(r *http.Request, _ wire.None) (wire.Trial, error) {
+			t, err := c.confirm(r.Context(), "")
+			if err == nil {
+				c.log.Info("the trial is confirmed", "objects", len(t.Objects), "files", len(t.Files), "user", api.UserOf(r))
+			}
+			return t, err
+		}),
+		api.Answer(wire.EndTrial, func(r *http.Request, q wire.EndQuery) (wire.Trial, error) { return c.confirm(r.Context(), q.ID) }),
+		api.Answer(wire.UndoTrial, c.undo),
+		api.Answer(wire.Rollback, c.rollback),
+		api.Handle(wire.Export.Operation, c.export),
+	}
+}
 
 // inLoop has the loop do something between two steps, and returns after the step that follows.
 func (c changes) inLoop(ctx context.Context, do func(manifest.Files) error) error {
-	if c.a.member != nil { // it waits for etcd, and is about no files
+	if c.member != nil { // it waits for etcd, and is about no files
 		return failureOf(do(nil))
 	}
 	done := make(chan error, 1)
-	failed, err := ask(ctx, c.a.requests.trials, reconcile.TrialAsk{Do: do, Done: done}, done)
+	failed, err := ask(ctx, c.requests.trials, reconcile.TrialAsk{Do: do, Done: done}, done)
 	if err != nil {
 		return err
 	}
@@ -37,56 +53,58 @@ func (c changes) inLoop(ctx context.Context, do func(manifest.Files) error) erro
 // failureOf turns an error of the store into the answer to a client.
 func failureOf(err error) error {
 	if newer, is := errors.AsType[*store.NewerChangeError](err); is {
-		return wire.NewFailure(http.StatusConflict, wire.ReasonConflict, newer.Error()+"; `svcctl journal` shows what came since")
+		return wire.Conflict("%v; `svcctl journal` shows what came since", newer)
 	}
+	var other *store.RolloutError
 	away := (*engine.AwayError)(nil)
-	conflict := func(text string) error { return wire.NewFailure(http.StatusConflict, wire.ReasonConflict, text) }
 	switch {
 	case errors.Is(err, store.ErrNoTrial):
-		return conflict("nothing waits to be confirmed: the trial is over, or there was none (`svcctl journal` lists what was undone)")
-	case errors.Is(err, store.ErrFilesHeld), errors.Is(err, store.ErrTrialOver), errors.Is(err, store.ErrTrialInFleet):
-		return conflict(err.Error())
+		return wire.Conflict("nothing waits to be confirmed: the trial is over, or there was none (`svcctl journal` lists what was undone)")
+	case errors.Is(err, store.ErrFilesHeld), errors.Is(err, store.ErrTrialOver), errors.Is(err, store.ErrTrialInFleet),
+		errors.As(err, &other), errors.Is(err, store.ErrRolloutAlone), errors.Is(err, store.ErrNoRollout), errors.Is(err, store.ErrRolloutMoved):
+		return wire.Conflict("%v", err)
 	case errors.Is(err, store.ErrNoChange):
-		return wire.NewFailure(http.StatusNotFound, wire.ReasonNotFound, store.ErrNoChange.Error())
+		return wire.NotFound("%v", store.ErrNoChange)
 	case errors.Is(err, store.ErrExpired):
 		return wire.NewFailure(http.StatusGone, wire.ReasonExpired, "the journal does not reach back so far: `svcctl journal --limit 10000` shows what it has")
-	case errors.As(err, &away):
-		return wire.NewFailure(http.StatusServiceUnavailable, wire.ReasonServiceUnavailable, "nothing was changed: "+away.Error())
-	case errors.Is(err, engine.ErrNoSpace):
-		return wire.NewFailure(http.StatusServiceUnavailable, wire.ReasonServiceUnavailable, "nothing was changed: "+err.Error())
+	case errors.As(err, &away), errors.Is(err, engine.ErrNoSpace):
+		return wire.Unavailable("nothing was changed: %v", err)
 	}
 	return err
 }
 
-// Begin implements api.Changes.
-func (c changes) Begin(ctx context.Context, user string, files bool, after time.Duration) (wire.Trial, error) {
-	if files {
-		// What the directories say by now was there before the trial.
-		if err := c.a.requests.rescan(ctx); err != nil {
-			return wire.Trial{}, err
+// begin begins a trial, or moves the end of the one that is under way.
+func (c changes) begin(r *http.Request, q wire.TrialQuery) (t wire.Trial, err error) {
+	ctx, user := r.Context(), api.UserOf(r)
+	if q.Files {
+		// What the directories have at the call was there before the trial.
+		if err := c.requests.rescan(ctx); err != nil {
+			return t, err
 		}
 	}
-	err := c.inLoop(ctx, func(manifest.Files) error {
-		_, err := c.a.store.BeginTrial(rand.Text(), user, files, after, deadline.Now())
+	err = c.inLoop(ctx, func(manifest.Files) error {
+		_, err := c.store.BeginTrial(rand.Text(), user, q.Files, q.For, deadline.Now())
 		return err
 	})
 	if err != nil {
-		return wire.Trial{}, err
+		return t, err
 	}
-	state, is := c.a.store.Trial()
+	state, is := c.store.Trial()
 	if !is {
-		return wire.Trial{}, failureOf(store.ErrNoTrial)
+		return t, failureOf(store.ErrNoTrial)
 	}
-	return *reconcile.TrialStatus(&state, deadline.Now()), nil
+	t = *reconcile.TrialStatus(&state, deadline.Now())
+	c.log.Info("a trial has begun: its changes are undone unless confirmed", "ends", t.Ends, "files", t.CoversFiles, "user", user)
+	return t, nil
 }
 
-// Confirm implements api.Changes.
-func (c changes) Confirm(ctx context.Context, unchanged string) (t wire.Trial, err error) {
-	if err := c.a.store.Fresh(ctx); err != nil { // another box may have begun it just now
+// confirm ends the trial and keeps its changes. With unchanged only the trial of that ID ends, while it has no change.
+func (c changes) confirm(ctx context.Context, unchanged string) (t wire.Trial, err error) {
+	if err := c.store.Fresh(ctx); err != nil { // another box may have begun it just now
 		return t, failureOf(err)
 	}
 	err = c.inLoop(ctx, func(manifest.Files) error {
-		state, err := c.a.store.Confirm(unchanged)
+		state, err := c.store.Confirm(unchanged)
 		if err == nil {
 			t = *reconcile.TrialStatus(&state, deadline.Now())
 		}
@@ -95,34 +113,51 @@ func (c changes) Confirm(ctx context.Context, unchanged string) (t wire.Trial, e
 	return t, err
 }
 
-// Back implements api.Changes.
-func (c changes) Back(ctx context.Context) (b wire.RolledBack, err error) {
-	if err := c.a.store.Fresh(ctx); err != nil {
+// undo ends the trial and undoes its changes.
+func (c changes) undo(r *http.Request, _ wire.None) (b wire.RolledBack, err error) {
+	if err := c.store.Fresh(r.Context()); err != nil {
 		return b, failureOf(err)
 	}
-	err = c.inLoop(ctx, func(files manifest.Files) error {
-		revived, err := c.a.store.GoBack(files)
+	err = c.inLoop(r.Context(), func(files manifest.Files) error {
+		revived, err := c.store.GoBack(files)
 		b.Objects = revivedOf(revived)
 		return err
 	})
+	if err == nil {
+		c.log.Info("the trial was undone", "objects", len(b.Objects), "user", api.UserOf(r))
+	}
 	return b, err
 }
 
-// Rollback implements api.Changes.
-func (c changes) Rollback(_ context.Context, q wire.RollbackQuery, user, agent string) (wire.RolledBack, error) {
-	if now, _ := c.a.store.Revisions(); q.Revision > now {
-		return wire.RolledBack{}, wire.NewFailure(http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("revision %d is not there yet: the newest one is %d", q.Revision, now))
+// rollback restores the objects of a revision.
+func (c changes) rollback(r *http.Request, q wire.RollbackQuery) (wire.RolledBack, error) {
+	if now, _ := c.store.Revisions(); q.Revision > now {
+		return wire.RolledBack{}, wire.BadRequest("revision %d is not there yet: the newest one is %d", q.Revision, now)
 	}
-	by := store.Caller{User: user, Manager: "svcctl", Agent: agent, Trial: q.Trial}
-	b, err := c.a.store.Rollback(store.Rollback{Revision: q.Revision, Last: q.Last, By: by, DryRun: q.DryRun != ""})
+	by := store.Caller{User: api.UserOf(r), Manager: "svcctl", Agent: r.UserAgent(), Trial: q.Trial}
+	b, err := c.store.Rollback(store.Rollback{Revision: q.Revision, Last: q.Last, By: by, DryRun: q.DryRun != ""})
 	if err != nil {
 		return wire.RolledBack{}, failureOf(err)
+	}
+	if q.DryRun == "" {
+		c.log.Info("rolled back", "revision", b.Revision, "objects", len(b.Objects), "user", by.User)
 	}
 	return wire.RolledBack{Revision: b.Revision, Last: b.Last, DryRun: q.DryRun != "", Objects: revivedOf(b.Objects)}, nil
 }
 
-// Export implements api.Changes.
-func (c changes) Export(w io.Writer) error { return c.a.store.Export(w, c.a.cfg.Version) }
+// export answers with everything that is stored. An answer that fails half-way has no last line, which a reader misses.
+func (c changes) export(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/jsonl")
+	w.Header().Set("Cache-Control", "no-store")
+	if r.Method == http.MethodHead {
+		return
+	}
+	c.log.Info("everything that is stored is exported", "user", api.UserOf(r))
+	if err := c.store.Export(w, c.cfg.Version); err != nil {
+		c.log.Warn("an export was not finished", "err", err)
+		panic(http.ErrAbortHandler) // the client sees that the answer is cut
+	}
+}
 
 func revivedOf(all []store.Revived) []wire.Revived {
 	list := make([]wire.Revived, len(all))

@@ -78,7 +78,7 @@ func awaitFleet(ctx context.Context, cfg *config.Config, shared *fleet.Engine, f
 	board := reconcile.NewBoard(func() (uint64, uint64) { return 0, 0 }, nil, nil, nil, first)
 	board.OfFleet(func() wire.Fleet { return fleetState(cfg, shared) })
 	server := api.New(api.Config{
-		Socket: cfg.API.Socket, SocketGroup: cfg.API.SocketGroup, SocketReaders: cfg.API.SocketReaders, Version: cfg.Version, Waiting: true,
+		Socket: api.Socket{Path: cfg.API.Socket, Group: cfg.API.SocketGroup, Readers: cfg.API.SocketReaders}, Version: cfg.Version, Waiting: true,
 	}, waiting{board}, log)
 	socket, err := server.Listen()
 	if err != nil {
@@ -203,7 +203,7 @@ type member struct {
 // HasTurn reports whether this box writes what one box writes for all.
 func (m *member) HasTurn() bool { return m.engine.HasTurn() }
 
-// State implements api.Fleet.
+// State returns the state of this box as a member of its fleet.
 func (m *member) State() wire.Fleet {
 	f := fleetState(m.cfg, m.engine)
 	f.LostRaces = m.store.Lost()
@@ -223,7 +223,7 @@ func fleetState(cfg *config.Config, shared *fleet.Engine) wire.Fleet {
 	return f
 }
 
-// Boxes implements api.Fleet.
+// Boxes asks etcd for the reports of the boxes.
 func (m *member) Boxes(ctx context.Context) ([]wire.FleetBox, error) {
 	all, err := m.engine.Boxes(ctx)
 	boxes := make([]wire.FleetBox, len(all))
@@ -269,9 +269,6 @@ func FleetBox(b *fleet.Box) wire.FleetBox {
 	}
 	return w
 }
-
-// Accept implements api.Fleet.
-func (m *member) Accept(ctx context.Context) error { return m.engine.Accept(ctx) }
 
 // report is this box's report to the others.
 func (m *member) report(board *reconcile.Board) func() fleet.Report {

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/advertise"
 	"svcctl.io/svcctl/appliance/apiserver"
@@ -45,8 +46,15 @@ type foreseer struct {
 	turn chan struct{}
 }
 
-// Plan is api.Config.Plan.
-func (p *foreseer) Plan(w http.ResponseWriter, r *http.Request) (*wire.KernelPlan, error) {
+// serve answers with the changes in the kernel. The body is that of /svcctl/v1/apply, with removals=N after N lines of JSON with objects
+// that are to go then (wire.PlanRemoval); or with directory=DIR lines of JSON with the files that are to be in a watched directory
+// (wire.PlanFile).
+func (p *foreseer) serve(w http.ResponseWriter, r *http.Request) {
+	plan, err := p.answer(w, r)
+	api.Reply(w, r, plan, err)
+}
+
+func (p *foreseer) answer(w http.ResponseWriter, r *http.Request) (*wire.KernelPlan, error) {
 	ctx := r.Context()
 	select {
 	case p.turn <- struct{}{}:
@@ -78,7 +86,7 @@ func (p *foreseer) Plan(w http.ResponseWriter, r *http.Request) (*wire.KernelPla
 func refusedPlan(err error) error {
 	for _, why := range []error{store.ErrForkTrial, store.ErrForkReserved, reconcile.ErrUnsettled, reconcile.ErrBehind, reconcile.ErrHeldBack} {
 		if errors.Is(err, why) {
-			return wire.NewFailure(http.StatusConflict, wire.ReasonConflict, "no plan can be made: "+err.Error())
+			return wire.Conflict("no plan can be made: %v", err)
 		}
 	}
 	return err
@@ -191,15 +199,15 @@ func removalsIn(req *http.Request, body []byte) (removals []wire.PlanRemoval, re
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 {
-		return nil, nil, wire.NewFailure(http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("removals=%q: want how many lines of the body name what is to go", text))
+		return nil, nil, wire.BadRequest("removals=%q: want how many lines of the body name what is to go", text)
 	}
 	for i := range n {
 		var line []byte
 		line, body, _ = bytes.Cut(body, []byte("\n"))
 		var r wire.PlanRemoval
 		if err := json.Unmarshal(line, &r); err != nil || !strings.HasPrefix(r.Path, "/api") {
-			return nil, nil, wire.NewFailure(http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf(
-				"removal %d of %d cannot be read: want a line of JSON with the path of an object below /api or /apis (%v)", i+1, n, err))
+			return nil, nil, wire.BadRequest(
+				"removal %d of %d cannot be read: want a line of JSON with the path of an object below /api or /apis (%v)", i+1, n, err)
 		}
 		removals = append(removals, r)
 	}
@@ -217,8 +225,8 @@ func refused(f *wire.Failure) string {
 // replaceFiles has the files of a watched directory be those of the body.
 func (p *foreseer) replaceFiles(r *rehearsal, dir string, body []byte, plan *wire.KernelPlan) error {
 	if !slices.Contains(p.a.cfg.ManifestDirs(), dir) {
-		return wire.NewFailure(http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("%s is not a directory that is watched here; these are: %s",
-			dir, strings.Join(p.a.cfg.ManifestDirs(), ", ")))
+		return wire.BadRequest("%s is not a directory that is watched here; these are: %s",
+			dir, strings.Join(p.a.cfg.ManifestDirs(), ", "))
 	}
 	source, err := p.a.member.sourceIn(dir, r.fork)
 	if err != nil {
@@ -238,7 +246,7 @@ func (p *foreseer) replaceFiles(r *rehearsal, dir string, body []byte, plan *wir
 			break
 		}
 		if err != nil || !filepath.IsLocal(f.Path) {
-			return wire.NewFailure(http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("file %q cannot be read: want lines of JSON with a path below the directory, and data in base64 (%v)", f.Path, err))
+			return wire.BadRequest("file %q cannot be read: want lines of JSON with a path below the directory, and data in base64 (%v)", f.Path, err)
 		}
 		path := filepath.Join(dir, f.Path)
 		if source != "" {
@@ -296,7 +304,7 @@ func (m *member) sourceIn(dir string, objects *store.Store) (source string, err 
 	default:
 		reader = "box " + reader
 	}
-	return "", wire.NewFailure(http.StatusConflict, wire.ReasonConflict, fmt.Sprintf("%s reads source %s, which is in %s here: plan on the box that reads it", reader, source, dir))
+	return "", wire.Conflict("%s reads source %s, which is in %s here: plan on the box that reads it", reader, source, dir)
 }
 
 // isIn reports whether a file is in a directory or below it.

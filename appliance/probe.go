@@ -1,10 +1,12 @@
 package appliance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"slices"
@@ -12,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/parts"
@@ -24,6 +27,8 @@ import (
 const (
 	// probeFor is how long an endpoint may take to accept a connection: a client repeats its SYN after a second.
 	probeFor = 2 * time.Second
+	// probeLimit bounds the connections of one request.
+	probeLimit = 5 * time.Second
 	// mostProbed bounds the endpoints of one request, and probeWidth those that are asked at once.
 	mostProbed = 1000
 	probeWidth = 64
@@ -34,11 +39,27 @@ type probes struct {
 	ports func(service string) []nft.ServicePort
 	state func(namespace, name string) []wire.EndpointHealth
 	busy  sync.Mutex
+	log   *slog.Logger
 }
 
-func newProbes(a *assembly) *probes { return &probes{ports: a.grants.Of, state: a.parts.checks.State} }
+func newProbes(a *assembly) *probes {
+	return &probes{ports: a.grants.Of, state: a.parts.checks.State, log: a.log}
+}
 
-// ask connects to each TCP endpoint of a Service that is in use, or out for its health, until ctx is done.
+// probe connects to each TCP endpoint of a Service that is in use, or out for its health.
+func (p *probes) probe(r *http.Request, q wire.ObjectQuery) (found wire.Probes, err error) {
+	if q.Name == "" {
+		return found, wire.BadRequest("name: give the Service whose endpoints are to be asked")
+	}
+	namespace := cmp.Or(q.Namespace, "default")
+	ctx, cancel := context.WithTimeout(r.Context(), probeLimit)
+	defer cancel()
+	if found.Endpoints, err = p.ask(ctx, namespace, q.Name); err == nil {
+		p.log.Info("endpoints were asked", "svc", namespace+"/"+q.Name, "endpoints", len(found.Endpoints), "user", api.UserOf(r))
+	}
+	return found, err
+}
+
 func (p *probes) ask(ctx context.Context, namespace, name string) ([]wire.Probed, error) {
 	if !p.busy.TryLock() {
 		return nil, errors.New("the endpoints of another Service are being asked: try again in some seconds")

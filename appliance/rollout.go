@@ -10,11 +10,11 @@ import (
 	"strings"
 	"time"
 
+	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/rollout"
 	"svcctl.io/svcctl/store"
-	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/fleet"
 	"svcctl.io/svcctl/store/object"
 )
@@ -32,83 +32,94 @@ const (
 	mostTold = 20
 )
 
-// rollouts is api.Rollouts.
-type rollouts struct{ a *assembly }
+// rollouts answers the operations of staged rollouts in a fleet.
+type rollouts struct{ *assembly }
 
-// rolloutFailure turns an error into the answer to a client.
-func rolloutFailure(err error) error {
-	var other *store.RolloutError
-	var away *engine.AwayError
-	switch {
-	case errors.As(err, &other), errors.Is(err, store.ErrRolloutAlone), errors.Is(err, store.ErrNoRollout), errors.Is(err, store.ErrRolloutMoved):
-		return wire.NewFailure(http.StatusConflict, wire.ReasonConflict, err.Error())
-	case errors.As(err, &away):
-		return wire.NewFailure(http.StatusServiceUnavailable, wire.ReasonServiceUnavailable, "nothing was changed: "+err.Error())
+func (r rollouts) endpoints() []api.Endpoint {
+	list := []api.Endpoint{
+		api.Answer(wire.GetRollout, func(req *http.Request, _ wire.None) (wire.Rollout, error) { return r.get(req.Context()) }),
+		api.Answer(wire.BeginRollout, func(req *http.Request, q wire.RolloutQuery) (wire.Rollout, error) {
+			state, err := r.begin(req.Context(), q, api.UserOf(req))
+			if err != nil {
+				return state, failureOf(err)
+			}
+			r.log.Info("a rollout is being gathered", "rollout", state.ID, "steps", q.Steps, "user", api.UserOf(req))
+			return state, nil
+		}),
 	}
-	return err
+	for _, verb := range wire.RolloutMoves() {
+		list = append(list, api.Answer(wire.MoveRollout(verb), func(req *http.Request, q wire.MoveQuery) (wire.Rollout, error) {
+			state, err := r.moveNamed(req.Context(), verb, q.ID, api.UserOf(req))
+			if err != nil {
+				return state, failureOf(err)
+			}
+			r.log.Info("a rollout is moved", "rollout", state.ID, "verb", verb, "phase", state.Phase, "user", api.UserOf(req))
+			return state, nil
+		}))
+	}
+	return list
 }
 
-// Begin implements api.Rollouts.
-func (r rollouts) Begin(ctx context.Context, q wire.RolloutQuery, user string) (wire.Rollout, error) {
-	if r.a.member == nil {
-		return wire.Rollout{}, rolloutFailure(store.ErrRolloutAlone)
+// begin begins a rollout: the writes that name its ID belong to it, until it is started.
+func (r rollouts) begin(ctx context.Context, q wire.RolloutQuery, user string) (wire.Rollout, error) {
+	if r.member == nil {
+		return wire.Rollout{}, store.ErrRolloutAlone
 	}
 	steps, err := rollout.ParseSteps(q.Steps)
 	if err != nil {
-		return wire.Rollout{}, wire.NewFailure(http.StatusBadRequest, wire.ReasonBadRequest, err.Error())
+		return wire.Rollout{}, wire.BadRequest("%v", err)
 	}
 	head := store.Rollout{ID: strings.ToLower(rand.Text()[:8]), Began: time.Now().UTC().Truncate(time.Second), User: user, Steps: steps, Bake: q.Bake, Within: q.Within, Reverts: q.OnFailure == wire.OnFailureUndo}
-	boxes, err := r.a.member.boxes(ctx)
+	boxes, err := r.member.boxes(ctx)
 	if err != nil {
-		return wire.Rollout{}, rolloutFailure(err)
+		return wire.Rollout{}, err
 	}
 	for i := range steps { // before anything is written
 		if _, err := rollout.Step(head, i, boxes); err != nil {
-			return wire.Rollout{}, wire.NewFailure(http.StatusConflict, wire.ReasonConflict, fmt.Sprintf("step %s cannot begin: %v", steps[i], err))
+			return wire.Rollout{}, wire.Conflict("step %s cannot begin: %v", steps[i], err)
 		}
 	}
-	if _, err := r.a.store.BeginRollout(head, rollout.Gather); err != nil {
-		return wire.Rollout{}, rolloutFailure(err)
+	if _, err := r.store.BeginRollout(head, rollout.Gather); err != nil {
+		return wire.Rollout{}, err
 	}
-	return r.Get(ctx)
+	return r.get(ctx)
 }
 
-// Move implements api.Rollouts.
-func (r rollouts) Move(ctx context.Context, verb, id, user string) (wire.Rollout, error) {
-	state, is := r.a.store.Rollout()
+// moveNamed starts, pauses, resumes or undoes the rollout that is under way; an id that is not "" must be its.
+func (r rollouts) moveNamed(ctx context.Context, verb, id, user string) (wire.Rollout, error) {
+	state, is := r.store.Rollout()
 	if !is || !state.Pending() {
-		return wire.Rollout{}, rolloutFailure(store.ErrNoRollout)
+		return wire.Rollout{}, store.ErrNoRollout
 	}
 	if id != "" && id != state.ID {
-		return wire.Rollout{}, rolloutFailure(fmt.Errorf("%w: it is rollout %s, not %s", store.ErrRolloutMoved, state.ID, id))
+		return wire.Rollout{}, fmt.Errorf("%w: it is rollout %s, not %s", store.ErrRolloutMoved, state.ID, id)
 	}
 	if err := r.move(ctx, verb, &state, user); err != nil {
-		return wire.Rollout{}, rolloutFailure(err)
+		return wire.Rollout{}, err
 	}
-	return r.Get(ctx)
+	return r.get(ctx)
 }
 
 func (r rollouts) move(ctx context.Context, verb string, state *store.RolloutState, user string) error {
-	conflict := func(text string) error { return wire.NewFailure(http.StatusConflict, wire.ReasonConflict, text) }
 	switch verb {
 	case wire.RolloutUndo:
 		if state.Phase == store.RolloutGathering {
 			state.Why = "it was not started: no box has had any of it"
 		}
-		_, err := r.a.store.UndoRollout(state.Rollout, store.Caller{User: user, Manager: "svcctl"})
+		_, err := r.store.UndoRollout(state.Rollout, store.Caller{User: user, Manager: "svcctl"})
 		return err
 	case wire.RolloutPause:
 		if state.Phase != store.RolloutProgramming && state.Phase != store.RolloutBaking {
-			return conflict(fmt.Sprintf("rollout %s is %s, and cannot be paused", state.ID, state.Phase))
+			return wire.Conflict("rollout %s is %s, and cannot be paused", state.ID, state.Phase)
 		}
 		next := rollout.Pause(state.Rollout, user)
-		return r.a.store.MoveRollout(next.Head, next.Ends)
+		return r.store.MoveRollout(next.Head, next.Ends)
 	case wire.RolloutStart, wire.RolloutResume:
 	}
-	if r.a.member == nil { // it has left its fleet meanwhile
-		return r.a.store.FinishRollout(state.Rollout)
+	if r.member == nil { // it has left its fleet meanwhile
+		return r.store.FinishRollout(state.Rollout)
 	}
-	boxes, err := r.a.member.boxes(ctx)
+	boxes, err := r.member.boxes(ctx)
 	starts := verb == wire.RolloutStart && state.Phase == store.RolloutGathering && len(state.Objects) > 0
 	for end := time.Now().Add(startPatience); err == nil && starts && !rollout.Reported(&state.Rollout, boxes) && time.Now().Before(end); {
 		select {
@@ -116,7 +127,7 @@ func (r rollouts) move(ctx context.Context, verb string, state *store.RolloutSta
 			return ctx.Err()
 		case <-time.After(startLook):
 		}
-		boxes, err = r.a.member.boxes(ctx)
+		boxes, err = r.member.boxes(ctx)
 	}
 	if err != nil {
 		return err
@@ -124,34 +135,34 @@ func (r rollouts) move(ctx context.Context, verb string, state *store.RolloutSta
 	var next rollout.Next
 	switch {
 	case verb == wire.RolloutStart && state.Phase == store.RolloutGathering && len(state.Objects) == 0:
-		return r.a.store.FinishRollout(state.Rollout)
+		return r.store.FinishRollout(state.Rollout)
 	case verb == wire.RolloutStart && state.Phase == store.RolloutGathering:
 		if next, err = rollout.Step(state.Rollout, 0, boxes); err != nil {
-			return conflict(fmt.Sprintf("step %s cannot begin: %v", state.Steps[0], err))
+			return wire.Conflict("step %s cannot begin: %v", state.Steps[0], err)
 		}
 	case verb == wire.RolloutResume && state.Phase == store.RolloutStopped:
 		next = rollout.Resume(state.Rollout, boxes)
 	default:
-		return conflict(fmt.Sprintf("rollout %s is %s: there is nothing to %s", state.ID, state.Phase, verb))
+		return wire.Conflict("rollout %s is %s: there is nothing to %s", state.ID, state.Phase, verb)
 	}
-	return r.a.store.MoveRollout(next.Head, next.Ends)
+	return r.store.MoveRollout(next.Head, next.Ends)
 }
 
-// Get implements api.Rollouts.
-func (r rollouts) Get(ctx context.Context) (wire.Rollout, error) {
-	state, is := r.a.store.Rollout()
+// get returns the rollout that is under way, or the last one.
+func (r rollouts) get(ctx context.Context) (wire.Rollout, error) {
+	state, is := r.store.Rollout()
 	if !is {
-		return wire.Rollout{}, wire.NewFailure(http.StatusNotFound, wire.ReasonNotFound, "there was no rollout yet: `svcctl apply --rollout` begins one")
+		return wire.Rollout{}, wire.NotFound("there was no rollout yet: `svcctl apply --rollout` begins one")
 	}
-	w := rolloutOf(&state.Rollout, r.a.store.RolloutLeft())
+	w := rolloutOf(&state.Rollout, r.store.RolloutLeft())
 	w.Here = state.Here
 	for _, ref := range state.Objects {
 		w.Objects = append(w.Objects, ref.String())
 	}
-	if r.a.member == nil || !state.Pending() {
+	if r.member == nil || !state.Pending() {
 		return w, nil
 	}
-	all, err := r.a.member.engine.Boxes(ctx)
+	all, err := r.member.engine.Boxes(ctx)
 	if err != nil {
 		w.BoxesUnknown = err.Error()
 	}

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/reconcile"
@@ -109,8 +111,60 @@ func holdRemovals(cfg *config.Config, hold store.RemovalGuard, r store.Removals)
 	return func(path string) store.Decision { return decide(here(path)) }
 }
 
-// Sources implements api.Fleet.
-func (m *member) Sources(ctx context.Context) ([]wire.FleetSource, error) {
+// endpoints are the operations of a fleet; none on a box of its own.
+func (m *member) endpoints() []api.Endpoint {
+	if m == nil {
+		return nil
+	}
+	return []api.Endpoint{
+		api.Answer(wire.GetFleet, func(r *http.Request, _ wire.None) (state wire.Fleet, err error) {
+			state = m.State()
+			if state.Boxes, err = m.Boxes(r.Context()); err != nil {
+				return state, wire.Unavailable("the boxes of the fleet are not known: %v", err)
+			}
+			return state, nil
+		}),
+		api.Answer(wire.AcceptFleet, func(r *http.Request, _ wire.None) (wire.Fleet, error) {
+			before := m.State()
+			if err := m.engine.Accept(r.Context()); err != nil {
+				return before, wire.Conflict("nothing is accepted: %v", err)
+			}
+			m.log.Warn("what etcd has is accepted", "fleet", before.Name, "was", before.State, "revision", before.Revision, "user", api.UserOf(r))
+			return m.State(), nil
+		}),
+		api.Answer(wire.GetSources, func(r *http.Request, _ wire.None) ([]wire.FleetSource, error) {
+			list, err := m.listSources(r.Context())
+			if err != nil {
+				return nil, wire.Unavailable("the readers of the fleet's sources are not known: %v", err)
+			}
+			return list, nil
+		}),
+		api.Answer(wire.TakeSource, func(r *http.Request, q wire.SourceQuery) (wire.FleetSource, error) {
+			if q.Name == "" || q.Box == "" {
+				return wire.FleetSource{}, wire.BadRequest("the request names no source, or no box: ask with ?name=SOURCE&box=BOX")
+			}
+			before, err := m.takeSource(r.Context(), q.Name, q.Box)
+			if err != nil {
+				return before, wire.Conflict("nothing is changed: %v", err)
+			}
+			m.log.Warn("a source is given to a box", "source", q.Name, "box", q.Box, "before", before.Reader, "user", api.UserOf(r))
+			return before, nil
+		}),
+		api.Answer(wire.ForgetSource, func(r *http.Request, q wire.SourceQuery) (gone wire.ForgottenSource, err error) {
+			if q.Name == "" {
+				return gone, wire.BadRequest("the request names no source: ask with ?name=SOURCE")
+			}
+			if gone.FleetSource, gone.Objects, err = m.forgetSource(r.Context(), q.Name); err != nil {
+				return gone, wire.Conflict("nothing is changed: %v", err)
+			}
+			m.log.Warn("a source is forgotten", "source", q.Name, "reader", gone.Reader, "objects", gone.Objects, "user", api.UserOf(r))
+			return gone, nil
+		}),
+	}
+}
+
+// listSources returns the sources with their readers, for which it asks etcd.
+func (m *member) listSources(ctx context.Context) ([]wire.FleetSource, error) {
 	holders, err := m.engine.SourceHolders(ctx)
 	if err != nil {
 		return nil, err
@@ -124,8 +178,8 @@ func (m *member) Sources(ctx context.Context) ([]wire.FleetSource, error) {
 	return list, nil
 }
 
-// ForgetSource implements api.Fleet.
-func (m *member) ForgetSource(ctx context.Context, name string) (before wire.FleetSource, objects int, err error) {
+// forgetSource drops a source that no box has any more: its objects, which it counts, belong to the API from then on.
+func (m *member) forgetSource(ctx context.Context, name string) (before wire.FleetSource, objects int, err error) {
 	boxes, err := m.engine.Boxes(ctx)
 	if err != nil {
 		return before, 0, err
@@ -135,7 +189,7 @@ func (m *member) ForgetSource(ctx context.Context, name string) (before wire.Fle
 			return before, 0, fmt.Errorf("box %s has the source: start it without --manifests %s=DIR first, or it would be read again", b.Box, name)
 		}
 	}
-	list, err := m.Sources(ctx)
+	list, err := m.listSources(ctx)
 	if err != nil {
 		return before, 0, err
 	}
@@ -146,8 +200,8 @@ func (m *member) ForgetSource(ctx context.Context, name string) (before wire.Fle
 	return before, objects, err
 }
 
-// TakeSource implements api.Fleet.
-func (m *member) TakeSource(ctx context.Context, name, box string) (before wire.FleetSource, err error) {
+// takeSource makes a box the reader of a source.
+func (m *member) takeSource(ctx context.Context, name, box string) (before wire.FleetSource, err error) {
 	boxes, err := m.engine.Boxes(ctx)
 	if err != nil {
 		return before, err
@@ -159,7 +213,7 @@ func (m *member) TakeSource(ctx context.Context, name, box string) (before wire.
 	case !slices.Contains(boxes[i].Sources, name):
 		return before, fmt.Errorf("box %s has no source %s: start it with --manifests %s=DIR", box, name, name)
 	}
-	list, err := m.Sources(ctx)
+	list, err := m.listSources(ctx)
 	if err != nil {
 		return before, err
 	}

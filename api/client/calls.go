@@ -73,38 +73,45 @@ func (c *Client) Apply(ctx context.Context, o ApplyOptions, objects []json.RawMe
 
 // Plan returns what applying objects, each in JSON, would change in the kernel, and then removing others, which happens only if no
 // object is refused. o.DryRun and o.AsFile are ignored.
-func (c *Client) Plan(ctx context.Context, o ApplyOptions, objects []json.RawMessage, removals []wire.PlanRemoval) (p wire.KernelPlan, err error) {
+func (c *Client) Plan(ctx context.Context, o ApplyOptions, objects []json.RawMessage, removals []wire.PlanRemoval) (wire.KernelPlan, error) {
 	query := url.Values{"fieldManager": {o.Manager}, "force": {strconv.FormatBool(o.Force)}, "fieldValidation": {"Strict"}}
-	var body bytes.Buffer
 	if len(removals) > 0 {
 		query.Set("removals", strconv.Itoa(len(removals)))
 	}
-	lines := json.NewEncoder(&body)
-	for i := range removals {
-		if err := lines.Encode(&removals[i]); err != nil {
-			return p, err
-		}
+	body, err := linesOf(removals)
+	if err != nil {
+		return wire.KernelPlan{}, err
 	}
 	for _, object := range objects {
-		body.Write(object)
-		body.WriteByte('\n')
+		body = append(append(body, object...), '\n')
 	}
-	err = c.ask(ctx, request{method: http.MethodPost, path: wire.Plan.Path, query: query, form: ndjson, body: body.Bytes(), patience: applyPatience}, &p)
-	return p, err
+	return c.plan(ctx, query, body)
 }
 
 // PlanFiles returns what would change in the kernel if a watched directory had these files.
-func (c *Client) PlanFiles(ctx context.Context, directory string, files []wire.PlanFile) (p wire.KernelPlan, err error) {
+func (c *Client) PlanFiles(ctx context.Context, directory string, files []wire.PlanFile) (wire.KernelPlan, error) {
+	body, err := linesOf(files)
+	if err != nil {
+		return wire.KernelPlan{}, err
+	}
+	return c.plan(ctx, url.Values{"directory": {directory}}, body)
+}
+
+func (c *Client) plan(ctx context.Context, query url.Values, body []byte) (p wire.KernelPlan, err error) {
+	err = c.ask(ctx, request{method: http.MethodPost, path: wire.Plan.Path, query: query, form: ndjson, body: body, patience: applyPatience}, &p)
+	return p, err
+}
+
+// linesOf returns values in JSON, one a line.
+func linesOf[T any](values []T) ([]byte, error) {
 	var body bytes.Buffer
 	lines := json.NewEncoder(&body)
-	for i := range files {
-		if err := lines.Encode(&files[i]); err != nil {
-			return p, err
+	for i := range values {
+		if err := lines.Encode(&values[i]); err != nil {
+			return nil, err
 		}
 	}
-	query := url.Values{"directory": {directory}}
-	err = c.ask(ctx, request{method: http.MethodPost, path: wire.Plan.Path, query: query, form: ndjson, body: body.Bytes(), patience: applyPatience}, &p)
-	return p, err
+	return body.Bytes(), nil
 }
 
 // exportPatience bounds the silence of the server during an export.
@@ -162,26 +169,7 @@ func (l *lastLine) Write(p []byte) (int, error) {
 // WatchAnnouncements calls f for each event, as the announcer, until f returns an error, ctx is done or
 // the server ends the watch.
 func (c *Client) WatchAnnouncements(ctx context.Context, f func(wire.AnnouncementsEvent) error) error {
-	resp, err := c.do(ctx, request{method: http.MethodGet, path: wire.GetAnnouncements.Path, query: url.Values{"watch": {"true"}, "announcer": {"true"}}})
-	if err != nil {
-		return err
-	}
-	defer resp.Close()
-	d := json.NewDecoder(resp)
-	for {
-		var event wire.AnnouncementsEvent
-		switch err := d.Decode(&event); {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return c.broken(wire.GetAnnouncements.Path, err)
-		}
-		if err := f(event); err != nil {
-			return err
-		}
-	}
+	return stream(ctx, c, request{method: http.MethodGet, path: wire.GetAnnouncements.Path, query: url.Values{"watch": {"true"}, "announcer": {"true"}}}, f)
 }
 
 // ReportAnnouncements sends the announcer's report to the appliance.
@@ -194,25 +182,29 @@ func (c *Client) ReportAnnouncements(ctx context.Context, r wire.AnnouncerReport
 	return c.ask(ctx, request{method: http.MethodPost, path: wire.ReportAnnouncements.Path, form: "application/json", body: body, patience: callTimeout}, &nothing)
 }
 
-// Trace calls f for every packet that is followed, as they come; query is that of
-// /svcctl/v1/trace. It ends when the server has told of enough, or ctx is done.
-func (c *Client) Trace(ctx context.Context, query url.Values, f func(wire.TracedPacket) error) error {
-	resp, err := c.do(ctx, request{method: http.MethodGet, path: wire.Trace.Path, query: query})
+// Stream makes a request of a route that answers by values, and calls f with each as it comes. It ends with the answer, when ctx
+// is done, or with an error of f.
+func Stream[Query, Value any](ctx context.Context, c *Client, at wire.Route[Query, Value], q Query, f func(Value) error) error {
+	return stream(ctx, c, request{method: at.Method, path: at.Path, query: wire.WriteQuery(q)}, f)
+}
+
+func stream[Value any](ctx context.Context, c *Client, r request, f func(Value) error) error {
+	resp, err := c.do(ctx, r)
 	if err != nil {
 		return err
 	}
 	defer resp.Close()
-	decoder := json.NewDecoder(resp)
-	for {
-		var p wire.TracedPacket
-		err := decoder.Decode(&p)
-		switch {
+	for d := json.NewDecoder(resp); ; {
+		var v Value
+		switch err := d.Decode(&v); {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return c.unreachable(err)
+			return c.broken(r.path, err)
 		}
-		if err := f(p); err != nil {
+		if err := f(v); err != nil {
 			return err
 		}
 	}
@@ -241,23 +233,11 @@ func (c *Client) RevokeTokens(ctx context.Context) (r wire.Revoked, err error) {
 
 // Journal asks for the newest changes of objects, at most limit, the oldest first, those of
 // Events among them when they are wanted.
-func (c *Client) Journal(ctx context.Context, limit int, withEvents bool) ([]wire.JournalEntry, error) {
-	resp, err := c.do(ctx, request{method: http.MethodGet, path: wire.GetJournal.Path,
-		query: wire.WriteQuery(wire.JournalQuery{Limit: limit, Events: withEvents}), patience: callTimeout})
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Close()
-	var entries []wire.JournalEntry
-	lines := json.NewDecoder(io.LimitReader(resp, maxAnswer))
-	for {
-		var entry wire.JournalEntry
-		switch err := lines.Decode(&entry); {
-		case errors.Is(err, io.EOF):
-			return entries, nil
-		case err != nil:
-			return nil, c.strange(wire.GetJournal.Path, err)
-		}
+func (c *Client) Journal(ctx context.Context, limit int, withEvents bool) (entries []wire.JournalEntry, err error) {
+	q := wire.WriteQuery(wire.JournalQuery{Limit: limit, Events: withEvents})
+	err = stream(ctx, c, request{method: http.MethodGet, path: wire.GetJournal.Path, query: q, patience: callTimeout}, func(entry wire.JournalEntry) error {
 		entries = append(entries, entry)
-	}
+		return nil
+	})
+	return entries, err
 }

@@ -35,7 +35,7 @@ func serve(t *testing.T, h http.Handler) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	log := slog.New(slog.DiscardHandler)
-	srv := api.New(api.Config{Socket: socket, Version: "v0.1.0"}, backend{}, log)
+	srv := api.New(api.Config{Socket: api.Socket{Path: socket}, Version: "v0.1.0"}, backend{}, log)
 	if h == nil {
 		h = srv.Handler()
 	}

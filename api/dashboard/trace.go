@@ -33,13 +33,12 @@ func (h *handler) trace(w http.ResponseWriter, r *http.Request) {
 		h.show(w, r, http.StatusOK, "trace", "Trace", t)
 		return
 	}
-	q, err := wire.ParseTraceQuery(t.values())
-	if err != nil {
+	if err := wire.ReadQuery(t.values(), &t.Query); err != nil {
 		t.Wrong, t.Do = err.Error(), ""
 		h.show(w, r, http.StatusBadRequest, "trace", "Trace", t)
 		return
 	}
-	t.Query, t.source = q, h.source
+	t.source = h.source
 	var cancel context.CancelFunc
 	t.ctx, cancel = context.WithCancel(r.Context())
 	defer cancel()
@@ -115,7 +114,7 @@ func (t *tracing) Packets() iter.Seq[wire.TracedPacket] {
 func (t *tracing) Predicted() (told *wire.TracedPacket) {
 	q := t.Query
 	q.Predict = true
-	if t.Came > 0 || t.Failed != "" || t.Do != doFollow || q.Established || q.Check() != nil {
+	if t.Came > 0 || t.Failed != "" || t.Do != doFollow || q.Established || q.Complete() != nil {
 		return nil
 	}
 	_ = t.source.Trace(t.ctx, q, func(p wire.TracedPacket) { told = &p }) // that none came is said already

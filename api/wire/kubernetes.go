@@ -1,5 +1,10 @@
 package wire
 
+import (
+	"fmt"
+	"net/http"
+)
+
 // Failure is a meta/v1 Status with status Failure: the body of every error.
 type Failure struct {
 	Kind       string   `json:"kind"`
@@ -51,6 +56,26 @@ func NewFailure(code int, reason, message string) *Failure {
 		Kind: "Status", APIVersion: "v1", Status: "Failure",
 		Message: message, Reason: reason, Code: code,
 	}
+}
+
+// BadRequest returns the Failure of parameters that are invalid.
+func BadRequest(format string, args ...any) *Failure {
+	return NewFailure(http.StatusBadRequest, ReasonBadRequest, fmt.Sprintf(format, args...))
+}
+
+// NotFound returns the Failure of a request for a thing that is not there.
+func NotFound(format string, args ...any) *Failure {
+	return NewFailure(http.StatusNotFound, ReasonNotFound, fmt.Sprintf(format, args...))
+}
+
+// Conflict returns the Failure of a request that the state does not permit.
+func Conflict(format string, args ...any) *Failure {
+	return NewFailure(http.StatusConflict, ReasonConflict, fmt.Sprintf(format, args...))
+}
+
+// Unavailable returns the Failure of a request that cannot be served now.
+func Unavailable(format string, args ...any) *Failure {
+	return NewFailure(http.StatusServiceUnavailable, ReasonServiceUnavailable, fmt.Sprintf(format, args...))
 }
 
 // Error returns the message.

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"encoding"
 	"fmt"
 	"net/url"
 	"reflect"
@@ -10,7 +11,8 @@ import (
 	"time"
 )
 
-// The fields of a query are parameters. Their types are string, bool, int, uint32, uint64 and time.Duration; their tags are
+// The fields of a query are parameters. Their types are string, bool, int, uint16 to uint64, time.Duration, and those that implement
+// encoding.TextUnmarshaler. A query with a method Complete is completed, or refused, by it. The tags are
 //
 //	query     the name of the parameter
 //	default   its value where it is absent; without one that is the zero value
@@ -50,6 +52,9 @@ func ReadQuery(values url.Values, q any) error {
 			return fmt.Errorf("%s=%q: want %s", name, given, wanted(field))
 		}
 	}
+	if c, is := q.(interface{ Complete() error }); is {
+		return c.Complete()
+	}
 	return nil
 }
 
@@ -57,6 +62,9 @@ func ReadQuery(values url.Values, q any) error {
 func readParameter(to reflect.Value, tag reflect.StructTag, text string) bool {
 	if text == "" {
 		return tag.Get("required") == ""
+	}
+	if u, is := to.Addr().Interface().(encoding.TextUnmarshaler); is {
+		return u.UnmarshalText([]byte(text)) == nil
 	}
 	switch to.Interface().(type) {
 	case string:

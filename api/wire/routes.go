@@ -1,7 +1,9 @@
 package wire
 
 import (
+	"fmt"
 	"net/http"
+	"regexp"
 	"time"
 )
 
@@ -41,7 +43,7 @@ var (
 	GetTraffic     = Route[TrafficQuery, Traffic]{read("traffic", "returns the traffic by Service")}
 	GetConnections = Route[ConnectionsQuery, Connections]{read("conns", "lists connections")}
 	Kill           = Route[KillQuery, Connection]{change("conns/kill", "ends a connection")}
-	Trace          = Route[None, TracedPacket]{Operation{http.MethodGet, own + "trace", true, false, "follows packets, one a line of the answer"}}
+	Trace          = Route[TraceQuery, TracedPacket]{Operation{http.MethodGet, own + "trace", true, false, "follows packets, one a line of the answer"}}
 
 	BeginTrial   = Route[TrialQuery, Trial]{changeAll("trial", "begins a trial, or moves the end of the one that runs")}
 	ConfirmTrial = Route[None, Trial]{changeAll("trial/confirm", "confirms the trial")}
@@ -123,6 +125,17 @@ type ServiceQuery struct {
 // EnvironmentQuery names a namespace.
 type EnvironmentQuery struct {
 	Namespace string `query:"namespace" default:"default"`
+}
+
+// namespacePattern is an RFC 1123 label, which namespaces are.
+var namespacePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+// Complete returns an error about a name that no namespace can have.
+func (q *EnvironmentQuery) Complete() error {
+	if !namespacePattern.MatchString(q.Namespace) {
+		return fmt.Errorf("namespace=%q: want lower case letters, digits and '-', at most 63", q.Namespace)
+	}
+	return nil
 }
 
 // ConnectionsQuery chooses connections.

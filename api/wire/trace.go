@@ -4,74 +4,39 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"net/url"
 	"strconv"
 	"strings"
 )
 
-// TraceQuery chooses the packets that /svcctl/v1/trace follows. What is zero is not asked.
+// TraceQuery chooses the packets that Trace follows. Zero fields choose all.
 type TraceQuery struct {
-	From     netip.Prefix
-	To       netip.Addr
-	Port     uint16
-	Protocol string // TCP, UDP or SCTP
+	From     Clients    `query:"from" want:"an address or a prefix as 203.0.113.0/24"`
+	To       netip.Addr `query:"to" want:"an address"`
+	Port     uint16     `query:"port" least:"1" most:"65535"`
+	Protocol string     `query:"protocol"` // TCP, UDP or SCTP; "": TCP with a port, else all
 	// Established follows packets of connections that are tracked already.
-	Established bool
-	// Predict asks for the path that a packet to To would take; no packet is followed.
-	Predict bool
+	Established bool `query:"established"`
+	// Predict computes the path that a packet to To would take; no packet is followed.
+	Predict bool `query:"predict"`
 	// Count bounds the packets, Seconds the time.
-	Count, Seconds int
+	Count   int `query:"count" default:"5" least:"1" most:"1000"`
+	Seconds int `query:"seconds" default:"30" least:"1" most:"60"`
 }
 
-// The bounds of a TraceQuery.
-const (
-	DefaultTraced, MaxTraced             = 5, 1000
-	DefaultTraceSeconds, MaxTraceSeconds = 30, 60
-)
-
 // ErrTracing reports that a trace is under way: there is one at a time.
-var ErrTracing = errors.New("another trace runs already: wait until it ends, a minute at most")
+var ErrTracing error = Conflict("another trace runs already: wait until it ends, a minute at most")
 
-// ParseTraceQuery reads the query of /svcctl/v1/trace.
-func ParseTraceQuery(values url.Values) (q TraceQuery, err error) {
-	if text := values.Get("from"); text != "" {
-		if q.From, err = ParseClients(text); err != nil {
-			return q, fmt.Errorf("from=%w", err)
-		}
-	}
-	if text := values.Get("to"); text != "" {
-		if q.To, err = netip.ParseAddr(text); err != nil {
-			return q, fmt.Errorf("to=%q: want an address", text)
-		}
-	}
-	if text := values.Get("port"); text != "" {
-		port, err := strconv.ParseUint(text, 10, 16)
-		if err != nil || port == 0 {
-			return q, fmt.Errorf("port=%q: want a number from 1 to 65535", text)
-		}
-		q.Port = uint16(port)
-	}
-	switch q.Protocol = strings.ToUpper(values.Get("protocol")); q.Protocol {
+// Complete sets the protocol of a port, and returns an error about values that do not go together.
+func (q *TraceQuery) Complete() error {
+	switch q.Protocol = strings.ToUpper(q.Protocol); q.Protocol {
 	case "TCP", "UDP", "SCTP":
 	case "":
 		if q.Port != 0 {
 			q.Protocol = "TCP"
 		}
 	default:
-		return q, fmt.Errorf("protocol=%q: want TCP, UDP or SCTP", values.Get("protocol"))
+		return fmt.Errorf("protocol=%q: want TCP, UDP or SCTP", q.Protocol)
 	}
-	q.Established, q.Predict = values.Get("established") == "true", values.Get("predict") == "true"
-	if q.Count, err = ParseBounded(values.Get("count"), DefaultTraced, MaxTraced); err != nil {
-		return q, fmt.Errorf("count=%w", err)
-	}
-	if q.Seconds, err = ParseBounded(values.Get("seconds"), DefaultTraceSeconds, MaxTraceSeconds); err != nil {
-		return q, fmt.Errorf("seconds=%w", err)
-	}
-	return q, q.Check()
-}
-
-// Check returns an error about values that do not go together.
-func (q *TraceQuery) Check() error {
 	switch {
 	case q.Predict && (!q.To.IsValid() || q.Port == 0):
 		return errors.New("a prediction is of a packet to an address with a port: give to and port")
@@ -83,6 +48,15 @@ func (q *TraceQuery) Check() error {
 		return errors.New("from and to: one address is IPv4 and the other IPv6")
 	}
 	return nil
+}
+
+// Clients is a prefix of clients. As text it is a prefix or an address.
+type Clients struct{ netip.Prefix }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (c *Clients) UnmarshalText(text []byte) (err error) {
+	c.Prefix, err = ParseClients(string(text))
+	return err
 }
 
 // ParseClients reads an address or a prefix.

@@ -1,7 +1,10 @@
 package wire
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 )
@@ -168,6 +171,19 @@ type TrafficQuery struct {
 	Endpoints bool `query:"endpoints"` // with endpoints
 	History   bool `query:"history"`   // with earlier readings
 	Clients   bool `query:"clients"`   // with clients of the one Service that is named
+}
+
+// Complete returns an error about values that are out of bounds, or do not go together.
+func (q *TrafficQuery) Complete() error {
+	switch {
+	case !slices.Contains(TrafficSorts(), q.Sort):
+		return fmt.Errorf("sort=%q: want %s", q.Sort, strings.Join(TrafficSorts(), ", "))
+	case q.Clients && (q.Namespace == "" || q.Service == ""):
+		return errors.New("clients=true: they are those of one Service: give namespace and name")
+	case len(q.Filter) > MaxTrafficFilter:
+		return fmt.Errorf("filter: it is %d bytes long, %d is the most", len(q.Filter), MaxTrafficFilter)
+	}
+	return nil
 }
 
 // ClientTraffic has the connections of one client of a Service.

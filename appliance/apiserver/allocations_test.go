@@ -31,7 +31,7 @@ func TestAllocationsHoldNobodyUp(t *testing.T) {
 	if _, err := objects.Write(writes...); err != nil {
 		t.Fatal(err)
 	}
-	tell := allocations(objects)
+	tell := (&answers{objects: objects}).allocations
 	shortest := func(do func()) time.Duration {
 		best := time.Hour
 		for range 5 {

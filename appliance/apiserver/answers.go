@@ -1,85 +1,269 @@
 package apiserver
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/netip"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
+	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/auth"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/checkup"
+	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/env"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
 )
 
-// allocations returns the holders of addresses and ports, for one caller at a time: the store
-// cannot be written meanwhile, so writers must not wait for a queue of callers.
-func allocations(objects *store.Store) func(repair bool) wire.Allocations {
-	var turn sync.Mutex
-	return func(repair bool) wire.Allocations {
-		turn.Lock()
-		defer turn.Unlock()
-		// The check first: what is told of the pools is then as it was put right.
-		a := wire.Allocations{Pools: []wire.Pool{}, Disagreements: []wire.Disagreement{}}
-		for _, d := range objects.CheckPools(repair) {
-			a.Disagreements = append(a.Disagreements, wire.Disagreement(d))
-		}
-		for _, p := range objects.Pools() {
-			pool := wire.Pool{Kind: p.Kind, Family: p.Family, Range: p.Range, Name: p.Name, Internal: p.Internal, Size: p.Size, Used: p.Used, Holders: []wire.Holder{}}
-			for _, h := range p.Holders {
-				pool.Holders = append(pool.Holders, wire.Holder(h))
-			}
-			a.Pools = append(a.Pools, pool)
-		}
-		return a
-	}
+// answers are the operations of the appliance's own API about objects and what became of them.
+type answers struct {
+	cfg      *config.Config
+	objects  *store.Store
+	views    Views
+	validity func() auth.Validity // of the certificate that the operator gave; nil: none was given
+	log      *slog.Logger
+	// checking is held by the one that lists allocations: the store cannot be written meanwhile, so writers must not wait
+	// for a queue of callers.
+	checking sync.Mutex
 }
 
-// environment returns a function that lists the environment variables of the Services of a
-// namespace.
-func environment(objects *store.Store) func(namespace string) []wire.Variable {
-	return func(namespace string) []wire.Variable {
-		var services []*object.Service
-		for _, svc := range objects.Services() {
-			if svc.Metadata.Namespace == namespace {
-				services = append(services, svc)
+// endpoints lists the operations. A new one is a line here.
+func (a *answers) endpoints() []api.Endpoint {
+	list := []api.Endpoint{
+		api.Answer(wire.GetService, func(_ *http.Request, q wire.ServiceQuery) (state wire.ServiceState, err error) {
+			if q.Name == "" {
+				return state, wire.BadRequest("name is missing: give that of the Service")
 			}
-		}
-		var all []wire.Variable
-		for _, v := range env.Of(services) {
-			all = append(all, wire.Variable(v))
-		}
-		return all
+			client, err := parseClient(q.Client)
+			if err != nil {
+				return state, err
+			}
+			return a.service(q.Namespace, q.Name, client), nil
+		}),
+		api.Answer(wire.GetHealth, func(_ *http.Request, q wire.ObjectQuery) (wire.Health, error) {
+			if q.Name != "" {
+				q.Namespace = cmp.Or(q.Namespace, defaultNamespace)
+			}
+			return wire.Health{Endpoints: a.views.Checked(q.Namespace, q.Name)}, nil
+		}),
+		api.Answer(wire.GetEnvironment, a.environment),
+		api.Answer(wire.GetAllocations, func(*http.Request, wire.None) (wire.Allocations, error) { return a.allocations(false), nil }),
+		api.Answer(wire.Repair, func(*http.Request, wire.None) (wire.Allocations, error) { return a.allocations(true), nil }),
+		api.Answer(wire.GetSetup, func(*http.Request, wire.None) (wire.Setup, error) { return a.setup(), nil }),
+		api.Stream(wire.GetJournal, func(_ *http.Request, q wire.JournalQuery, each func(wire.JournalEntry) error) error {
+			entries, err := a.journal(q.Limit, q.Events)
+			if err != nil {
+				return wire.NewFailure(http.StatusInternalServerError, wire.ReasonInternalError, "the journal cannot be read: "+err.Error())
+			}
+			for i := range entries {
+				if err := each(entries[i]); err != nil {
+					return err
+				}
+			}
+			return nil
+		}),
 	}
+	if a.views.Traffic != nil {
+		list = append(list, api.Answer(wire.GetTraffic, func(_ *http.Request, q wire.TrafficQuery) (wire.Traffic, error) {
+			return pointed(a.views.Traffic.Traffic(q))
+		}), api.Answer(wire.GetConnections, a.connections), api.Answer(wire.Kill, a.kill))
+	}
+	if a.views.Trace != nil {
+		list = append(list, api.Stream(wire.Trace, func(r *http.Request, q wire.TraceQuery, each func(wire.TracedPacket) error) error {
+			return a.trace(r.Context(), q, func(p wire.TracedPacket) { _ = each(p) }) // an error ends the context
+		}))
+	}
+	return list
 }
 
-// journal lists the newest changes of objects, those of Events among them only when asked.
-func journal(objects *store.Store) func(limit int, withEvents bool) ([]wire.JournalEntry, error) {
-	return func(limit int, withEvents bool) ([]wire.JournalEntry, error) {
-		about := func(ref object.Ref) bool { return withEvents || ref.Kind != object.KindEvent }
-		events, err := objects.EventsAbout(objects.Recent(limit, about), 0, about)
-		if err != nil {
-			return nil, err
-		}
-		// Others may have come since.
-		events = slices.DeleteFunc(events, func(e store.Event) bool { return !about(e.Ref) })
-		events = events[max(0, len(events)-limit):]
-		entries := make([]wire.JournalEntry, len(events))
-		for i, e := range events {
-			entries[i] = wire.JournalEntry{
-				Revision: e.Revision, Time: e.At.UTC(), Verb: verbOf(&e),
-				Kind: e.Ref.Kind, Namespace: e.Ref.Namespace, Name: e.Ref.Name,
-				User: e.By.User, Manager: e.By.Manager, Agent: e.By.Agent,
-			}
-			if e.By == (store.Caller{}) {
-				entries[i].File, entries[i].Controller = e.Owner.File, e.Owner.Controller
-			}
-		}
-		return entries, nil
+// defaultNamespace is the namespace of requests that name none.
+const defaultNamespace = "default"
+
+// parseClient reads ADDRESS or ADDRESS:PORT.
+func parseClient(text string) (client netip.AddrPort, err error) {
+	if text == "" {
+		return client, nil
 	}
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return netip.AddrPortFrom(addr.Unmap(), 0), nil
+	}
+	if client, err = netip.ParseAddrPort(text); err != nil {
+		return client, wire.BadRequest("client: %q is neither ADDRESS nor ADDRESS:PORT", text)
+	}
+	return netip.AddrPortFrom(client.Addr().Unmap(), client.Port()), nil
+}
+
+// service returns the state of a Service. client is a client whose endpoint is wanted; the zero AddrPort: none; port 0: any port.
+func (a *answers) service(namespace, name string, client netip.AddrPort) wire.ServiceState {
+	state := a.views.Grants.State(namespace, name, client)
+	state.Health = a.views.Checked(namespace, name)
+	ref := object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
+	if a.views.Announced != nil {
+		state.Announcements = a.views.Announced.Of(ref.Key())
+	}
+	if a.views.Certificates != nil {
+		state.Certificates = a.views.Certificates(ref.Key())
+	}
+	if a.views.Bridged != nil {
+		state.Bridged = a.views.Bridged(ref.Key())
+	}
+	if a.views.Unrouted != nil {
+		state.Unrouted = a.views.Unrouted(state.Ports)
+	}
+	if a.views.NotStored != nil {
+		state.NotStored = a.views.NotStored(ref)
+	}
+	state.Declared, state.Rollout = declaredIn(a.objects, ref), inRollout(a.objects, ref.Key())
+	return state
+}
+
+// declaredIn is the file of a source that declares an object, with the line if that is known; "": none does.
+func declaredIn(objects *store.Store, ref object.Ref) string {
+	path, line := objects.Location(ref)
+	switch {
+	case store.SourceOf(path) == "":
+		return ""
+	case line == 0:
+		return path
+	}
+	return path + ":" + strconv.Itoa(line)
+}
+
+// environment lists the environment variables of the Services of a namespace.
+func (a *answers) environment(_ *http.Request, q wire.EnvironmentQuery) (wire.Environment, error) {
+	e := wire.Environment{Namespace: q.Namespace, Variables: []wire.Variable{}}
+	var services []*object.Service
+	for _, svc := range a.objects.Services() {
+		if svc.Metadata.Namespace == q.Namespace {
+			services = append(services, svc)
+		}
+	}
+	for _, v := range env.Of(services) {
+		e.Variables = append(e.Variables, wire.Variable(v))
+	}
+	return e, nil
+}
+
+// allocations returns the holders of addresses and ports. With repair it corrects those that do not agree with the Services.
+func (a *answers) allocations(repair bool) wire.Allocations {
+	a.checking.Lock()
+	defer a.checking.Unlock()
+	// The check comes first: the pools are then listed as they were corrected.
+	list := wire.Allocations{Pools: []wire.Pool{}, Disagreements: []wire.Disagreement{}}
+	for _, d := range a.objects.CheckPools(repair) {
+		list.Disagreements = append(list.Disagreements, wire.Disagreement(d))
+	}
+	for _, p := range a.objects.Pools() {
+		pool := wire.Pool{Kind: p.Kind, Family: p.Family, Range: p.Range, Name: p.Name, Internal: p.Internal, Size: p.Size, Used: p.Used, Holders: []wire.Holder{}}
+		for _, h := range p.Holders {
+			pool.Holders = append(pool.Holders, wire.Holder(h))
+		}
+		list.Pools = append(list.Pools, pool)
+	}
+	return list
+}
+
+func (a *answers) connections(_ *http.Request, asked wire.ConnectionsQuery) (c wire.Connections, err error) {
+	q := wire.ConnectionQuery{Namespace: asked.Namespace, Service: asked.Service, Limit: asked.Limit}
+	if asked.Endpoint != "" {
+		if q.Endpoint, err = netip.ParseAddrPort(asked.Endpoint); err != nil {
+			if q.EndpointAddr, err = netip.ParseAddr(asked.Endpoint); err != nil {
+				return c, wire.BadRequest("endpoint=%q: want an address, or an address and port as 10.1.2.11:8080", asked.Endpoint)
+			}
+		}
+	}
+	if asked.Client != "" {
+		if q.Client, err = wire.ParseClients(asked.Client); err != nil {
+			return c, wire.BadRequest("client=%v", err)
+		}
+	}
+	return pointed(a.views.Traffic.Connections(q))
+}
+
+// pointed returns the value of a pointer, unless there is an error.
+func pointed[T any](p *T, err error) (t T, _ error) {
+	if err != nil {
+		return t, err
+	}
+	return *p, nil
+}
+
+func (a *answers) kill(r *http.Request, q wire.KillQuery) (wire.Connection, error) {
+	killed, err := a.views.Traffic.Kill(q.ID)
+	switch {
+	case err != nil:
+		return wire.Connection{}, err
+	case killed == nil:
+		return wire.Connection{}, wire.NotFound("no Service has a connection %d: it ended, or never was", q.ID)
+	}
+	a.log.Info("a connection was ended", "svc", killed.Namespace+"/"+killed.Service, "client", killed.Client, "endpoint", killed.Endpoint, "user", api.UserOf(r))
+	return *killed, nil
+}
+
+// trace follows packets. The log has the user; predictions are not logged.
+func (a *answers) trace(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error {
+	if !q.Predict {
+		a.log.Info("a trace was asked for", "from", q.From, "to", q.To, "port", q.Port, "user", auth.From(ctx).Name)
+	}
+	return a.views.Trace(ctx, q, each)
+}
+
+// maxUnanswered bounds the addresses that setup names.
+const maxUnanswered = 20
+
+// setup describes the appliance's directories, certificate and unanswered addresses, for svcctl
+// doctor.
+func (a *answers) setup() wire.Setup {
+	s := wire.Setup{DataDir: absolute(a.cfg.DataDir)}
+	for _, dir := range a.cfg.ManifestDirs() {
+		s.Manifests = append(s.Manifests, absolute(dir))
+	}
+	if a.validity != nil {
+		s.Certificate = certificate(a.validity(), time.Now())
+	}
+	s.Unanswered, s.MoreUnanswered = a.views.Grants.Unanswered(maxUnanswered)
+	s.Addresses = a.views.Grants.Addresses()
+	return s
+}
+
+// absolute is a path as a process with another working directory finds it.
+func absolute(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
+}
+
+// journal lists the newest changes of objects, at most limit of them, the oldest first; those of Events among them only when asked.
+func (a *answers) journal(limit int, withEvents bool) ([]wire.JournalEntry, error) {
+	about := func(ref object.Ref) bool { return withEvents || ref.Kind != object.KindEvent }
+	events, err := a.objects.EventsAbout(a.objects.Recent(limit, about), 0, about)
+	if err != nil {
+		return nil, err
+	}
+	// Others may have come since.
+	events = slices.DeleteFunc(events, func(e store.Event) bool { return !about(e.Ref) })
+	events = events[max(0, len(events)-limit):]
+	entries := make([]wire.JournalEntry, len(events))
+	for i, e := range events {
+		entries[i] = wire.JournalEntry{
+			Revision: e.Revision, Time: e.At.UTC(), Verb: verbOf(&e),
+			Kind: e.Ref.Kind, Namespace: e.Ref.Namespace, Name: e.Ref.Name,
+			User: e.By.User, Manager: e.By.Manager, Agent: e.By.Agent,
+		}
+		if e.By == (store.Caller{}) {
+			entries[i].File, entries[i].Controller = e.Owner.File, e.Owner.Controller
+		}
+	}
+	return entries, nil
 }
 
 // verbOf returns the verb of the request; for a change without one, create, update or delete.

@@ -10,7 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 
@@ -43,14 +43,6 @@ type Server struct {
 	Validity func() auth.Validity
 }
 
-// Backend answers what the API asks the loop.
-type Backend interface {
-	api.Backend
-	// NotStored returns the file and line that declare an object that could not be stored, and why;
-	// nil if no file does.
-	NotStored(object.Ref) *wire.NotStored
-}
-
 // Grants returns what Services were given of the addresses and ports that they ask for.
 type Grants interface {
 	State(namespace, name string, client netip.AddrPort) wire.ServiceState
@@ -61,44 +53,36 @@ type Grants interface {
 	Addresses() []wire.BoxAddress
 }
 
-// Health returns the state of endpoints with health checks.
-type Health interface {
-	State(namespace, name string) []wire.EndpointHealth
-}
-
 // Conditions are the conditions of Services, and what they come from.
 type Conditions interface {
 	rest.Conditions
-	// State is what is wrong with a Service, "namespace/name".
+	// State returns the problems of a Service, "namespace/name".
 	State(key string) verdict.State
 }
 
-// Views are the sources of what the API answers besides objects. It has more than 15 fields: one for each source.
+// Views are the sources of answers besides objects.
 type Views struct {
 	// Look is rest.Config.Look.
 	Look func(*object.Service)
 	// Conditions computes the conditions of Services; nil: they have what is stored.
 	Conditions Conditions
 	Grants     Grants
-	Checks     Health
-	// Probe is api.Config.Probe.
-	Probe func(ctx context.Context, namespace, name string) ([]wire.Probed, error)
+	// Checked returns the states of endpoints with health checks: of a Service, of a namespace, or of all when name, or both, are empty.
+	Checked func(namespace, name string) []wire.EndpointHealth
+	// NotStored returns the file and line that declare an object that could not be stored, and why;
+	// nil if no file does.
+	NotStored func(object.Ref) *wire.NotStored
 	// Traffic and Trace are nil where they cannot be asked.
 	Traffic Traffic
-	Trace   api.Trace
+	Trace   Trace
 	// Announced is nil where nothing is announced.
 	Announced api.Announcements
-	// Changes takes changes back.
-	Changes api.Changes
-	// Plan is api.Config.Plan.
-	Plan func(w http.ResponseWriter, r *http.Request) (*wire.KernelPlan, error)
-	// Fleet and Keys are nil on a box of its own.
-	Fleet    api.Fleet
-	Keys     SharedKeys
-	Rollouts api.Rollouts
-	// Commits and Forward are those of api.Config.
-	Commits http.Handler
-	Forward http.RoundTripper
+	// Keys is nil on a box of its own.
+	Keys SharedKeys
+	// Endpoints, Commits and Forward are those of api.Config.
+	Endpoints []api.Endpoint
+	Commits   http.Handler
+	Forward   http.RoundTripper
 	// Certificates returns the certificates of a Service, "namespace/name"; nil where there are
 	// none.
 	Certificates func(service string) []wire.ServiceCertificate
@@ -108,9 +92,13 @@ type Views struct {
 	Unrouted func(ports []wire.PortState) []string
 }
 
+// Trace follows packets, until there were so many, the time is over, or ctx is done. While another trace is under way it returns
+// wire.ErrTracing.
+type Trace = func(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error
+
 // Open listens on the socket, and on --listen. What backend publishes and the store holds is
 // served by Tasks; Close ends listening.
-func Open(c *config.Config, objects *store.Store, backend Backend, views Views, m *metrics.Metrics, log *slog.Logger) (s *Server, err error) {
+func Open(c *config.Config, objects *store.Store, backend api.Backend, views Views, m *metrics.Metrics, log *slog.Logger) (s *Server, err error) {
 	computed := states{store: objects, backend: backend, announced: views.Announced, node: c.NodeName, began: time.Now()}
 	s = &Server{objects: rest.New(rest.Config{Objects: objects, Look: views.Look, Log: log, Computed: computed.kinds(), Conditions: views.Conditions})}
 	defer func() {
@@ -118,55 +106,26 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	grants := views.Grants
-	cfg := api.Config{
-		Socket: c.API.Socket, SocketGroup: c.API.SocketGroup, SocketReaders: c.API.SocketReaders,
-		Version: c.Version, Panicked: m.APIPanicked, Observe: m.APICalled, NameOf: rest.NameOf,
-		Environment: environment(objects), Objects: s.objects.Handler(), Journal: journal(objects),
-		Allocations: allocations(objects), Announcements: views.Announced, Changes: views.Changes, Plan: views.Plan,
-		Service: func(namespace, name string, client netip.AddrPort) wire.ServiceState {
-			state := grants.State(namespace, name, client)
-			state.Health = views.Checks.State(namespace, name)
-			if views.Announced != nil {
-				state.Announcements = views.Announced.Of(namespace + "/" + name)
-			}
-			if views.Certificates != nil {
-				state.Certificates = views.Certificates(namespace + "/" + name)
-			}
-			if views.Bridged != nil {
-				state.Bridged = views.Bridged(namespace + "/" + name)
-			}
-			if views.Unrouted != nil {
-				state.Unrouted = views.Unrouted(state.Ports)
-			}
-			ref := object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
-			state.NotStored, state.Declared = backend.NotStored(ref), declaredIn(objects, ref)
-			state.Rollout = inRollout(objects, ref.Key())
-			return state
-		},
-		Health:  views.Checks.State,
-		Probe:   views.Probe,
-		Setup:   func() wire.Setup { return setup(c, grants, s.Validity) },
-		Traffic: views.Traffic, Trace: noted(views.Trace, log), Fleet: views.Fleet, Rollouts: views.Rollouts,
-		Commits: views.Commits, LeafWrites: c.Fleet.LeafWrites, Forward: views.Forward,
-	}
-	if views.Traffic != nil {
-		source := &pages{objects: objects, backend: backend, grants: grants, traffic: views.Traffic, service: cfg.Service, alloc: cfg.Allocations, journal: cfg.Journal, trace: cfg.Trace, conditions: views.Conditions, nodelessLocal: c.Services.NodelessEndpoints == config.NodelessLocal}
-		cfg.Dashboard = dashboard.Handler(source, func(r *http.Request) bool { return auth.From(r.Context()).Role >= auth.Admin })
-		cfg.DashboardUnauthorized = dashboard.Unauthorized
-	}
+	var secure *api.TLS
 	if c.API.Listen != "" {
 		if s.secure, err = listen.TCP(context.Background(), c.API.Listen); err != nil {
 			return s, fmt.Errorf("listen for clients of the API: %w: give another --listen", err)
 		}
-		if cfg.TLS, err = s.openTLS(c, views.Keys, log); err != nil {
+		if secure, err = s.openTLS(c, views.Keys, log); err != nil {
 			return s, err
 		}
-		if c.Fleet.LeafCACert != "" {
-			if cfg.TLS.Leaves, err = auth.OpenLeaves(c.Fleet.LeafCACert, log); err != nil {
-				return s, err
-			}
-		}
+	}
+	a := &answers{cfg: c, objects: objects, views: views, validity: s.Validity, log: log}
+	cfg := api.Config{
+		Socket: api.Socket{Path: c.API.Socket, Group: c.API.SocketGroup, Readers: c.API.SocketReaders}, TLS: secure,
+		Version: c.Version, Panicked: m.APIPanicked, Observe: m.APICalled, NameOf: rest.NameOf, Objects: s.objects.Handler(),
+		Endpoints: slices.Concat(a.endpoints(), views.Endpoints), Announcements: views.Announced,
+		Commits: views.Commits, LeafWrites: c.Fleet.LeafWrites, Forward: views.Forward,
+	}
+	if views.Traffic != nil {
+		source := &pages{answers: a, backend: backend}
+		cfg.Dashboard = dashboard.Handler(source, func(r *http.Request) bool { return auth.From(r.Context()).Role >= auth.Admin })
+		cfg.DashboardUnauthorized = dashboard.Unauthorized
 	}
 	s.api = api.New(cfg, backend, log)
 	m.Scraped("api", func(to metrics.Samples) {
@@ -176,19 +135,6 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 	})
 	s.socket, err = s.api.Listen()
 	return s, err
-}
-
-// noted has the log say who follows packets; predictions are not logged.
-func noted(trace api.Trace, log *slog.Logger) api.Trace {
-	if trace == nil {
-		return nil
-	}
-	return func(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error {
-		if !q.Predict {
-			log.Info("a trace was asked for", "from", q.From, "to", q.To, "port", q.Port, "user", auth.From(ctx).Name)
-		}
-		return trace(ctx, q, each)
-	}
 }
 
 // Close ends listening.
@@ -215,6 +161,11 @@ func (s *Server) openTLS(c *config.Config, shared SharedKeys, log *slog.Logger) 
 	if shared != nil {
 		t.Revoke = s.keys.revoke
 	}
+	if c.Fleet.LeafCACert != "" {
+		if t.Leaves, err = auth.OpenLeaves(c.Fleet.LeafCACert, log); err != nil {
+			return nil, err
+		}
+	}
 	if c.API.TLSCert != "" {
 		files, err := auth.OpenFiles(c.API.TLSCert, c.API.TLSKey, log)
 		if err != nil {
@@ -232,44 +183,6 @@ func (s *Server) openTLS(c *config.Config, shared SharedKeys, log *slog.Logger) 
 		return t, nil
 	}
 	return t, s.keys.follow()
-}
-
-// declaredIn is the file of a source that declares an object, with the line if that is known; "": none does.
-func declaredIn(objects *store.Store, ref object.Ref) string {
-	path, line := objects.Location(ref)
-	switch {
-	case store.SourceOf(path) == "":
-		return ""
-	case line == 0:
-		return path
-	}
-	return path + ":" + strconv.Itoa(line)
-}
-
-// maxUnanswered bounds the addresses that setup names.
-const maxUnanswered = 20
-
-// setup describes the appliance's directories, certificate and unanswered addresses, for svcctl
-// doctor.
-func setup(c *config.Config, grants Grants, validity func() auth.Validity) wire.Setup {
-	s := wire.Setup{DataDir: absolute(c.DataDir)}
-	for _, dir := range c.ManifestDirs() {
-		s.Manifests = append(s.Manifests, absolute(dir))
-	}
-	if validity != nil {
-		s.Certificate = certificate(validity(), time.Now())
-	}
-	s.Unanswered, s.MoreUnanswered = grants.Unanswered(maxUnanswered)
-	s.Addresses = grants.Addresses()
-	return s
-}
-
-// absolute is a path as a process with another working directory finds it.
-func absolute(path string) string {
-	if abs, err := filepath.Abs(path); err == nil {
-		return abs
-	}
-	return path
 }
 
 // serverNames returns the DNS names of the server certificate. Addresses are added as they are used.

@@ -13,14 +13,18 @@ import (
 	"svcctl.io/svcctl/api/dashboard"
 	"svcctl.io/svcctl/api/diagnose"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/verdict"
-	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
 )
 
-// Traffic answers queries about connections through Services.
+// Traffic answers queries about connections through Services. Its methods may be called
+// concurrently.
 type Traffic interface {
-	api.Traffic
+	Traffic(wire.TrafficQuery) (*wire.Traffic, error)
+	Connections(wire.ConnectionQuery) (*wire.Connections, error)
+	// Kill ends a connection. It returns nil when there is none of that ID.
+	Kill(id uint32) (*wire.Connection, error)
 	// Services returns the findings of the newest look by Service, "namespace/name", and those of every Service that is not among
 	// them. They are not to be changed.
 	Services() (busy map[string]*wire.ServiceTraffic, quiet *wire.ServiceTraffic, err error)
@@ -32,18 +36,8 @@ type Traffic interface {
 
 // pages is the dashboard.Source of what is stored and served.
 type pages struct {
-	objects *store.Store
-	backend Backend
-	grants  Grants
-	traffic Traffic
-	service func(namespace, name string, client netip.AddrPort) wire.ServiceState
-	alloc   func(repair bool) wire.Allocations
-	journal func(limit int, withEvents bool) ([]wire.JournalEntry, error)
-	trace   api.Trace
-	// conditions judges Services; nil: nobody does.
-	conditions Conditions
-	// nodelessLocal counts endpoints without a node name as local.
-	nodelessLocal bool
+	*answers
+	backend api.Backend
 }
 
 // Status implements dashboard.Source.
@@ -51,11 +45,11 @@ func (p *pages) Status() wire.Status { return p.backend.Status() }
 
 // Connections implements dashboard.Source.
 func (p *pages) Connections(q wire.ConnectionQuery) (*wire.Connections, error) {
-	return p.traffic.Connections(q)
+	return p.views.Traffic.Connections(q)
 }
 
 // Allocations implements dashboard.Source.
-func (p *pages) Allocations() wire.Allocations { return p.alloc(false) }
+func (p *pages) Allocations() wire.Allocations { return p.allocations(false) }
 
 // Journal implements dashboard.Source.
 func (p *pages) Journal(limit int) ([]wire.JournalEntry, error) { return p.journal(limit, false) }
@@ -67,14 +61,14 @@ func (p *pages) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.Tra
 
 // explained are the findings of explain about a Service.
 func (p *pages) explained(svc *object.Service, endpointSlices []*object.EndpointSlice, status *wire.Status, state *wire.ServiceState, seen *wire.Traffic) (checks []dashboard.Check) {
-	if p.conditions != nil {
+	if p.views.Conditions != nil {
 		judged := *svc
-		judged.Status.Conditions, _ = p.conditions.Of(svc)
+		judged.Status.Conditions, _ = p.views.Conditions.Of(svc)
 		svc = &judged
 	}
 	f := diagnose.Facts{
 		Namespace: svc.Metadata.Namespace, Name: svc.Metadata.Name, Service: svc, Slices: endpointSlices,
-		Status: status, State: state, Traffic: seen, NodelessLocal: p.nodelessLocal,
+		Status: status, State: state, Traffic: seen, NodelessLocal: p.cfg.Services.NodelessEndpoints == config.NodelessLocal,
 	}
 	if len(svc.Spec.Selector) > 0 {
 		f.Pods = p.selected(svc)
@@ -110,7 +104,7 @@ type found struct {
 
 // Services implements dashboard.Source. What costs is done for the rows of the page alone.
 func (p *pages) Services(q dashboard.Query) (*dashboard.Services, error) {
-	traffic, quiet, err := p.traffic.Services()
+	traffic, quiet, err := p.views.Traffic.Services()
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +134,7 @@ func (p *pages) Services(q dashboard.Query) (*dashboard.Services, error) {
 
 // Busiest implements dashboard.Source.
 func (p *pages) Busiest(order string, most int, listed func(*wire.ServiceTraffic) bool) ([]dashboard.Row, error) {
-	traffic, _, err := p.traffic.Services()
+	traffic, _, err := p.views.Traffic.Services()
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +157,7 @@ func (p *pages) Busiest(order string, most int, listed func(*wire.ServiceTraffic
 			rows, keys = append(rows, p.row(f)), append(keys, f.key)
 		}
 	}
-	histories := p.traffic.Histories(keys)
+	histories := p.views.Traffic.Histories(keys)
 	for i := range rows {
 		rows[i].History = histories[keys[i]]
 	}
@@ -221,16 +215,16 @@ func countOf(n *uint64) uint64 {
 
 // row is a Service of a list.
 func (p *pages) row(f found) dashboard.Row {
-	state := p.grants.State(f.svc.Metadata.Namespace, f.svc.Metadata.Name, netip.AddrPort{})
+	state := p.views.Grants.State(f.svc.Metadata.Namespace, f.svc.Metadata.Name, netip.AddrPort{})
 	return p.rowOf(f, &state)
 }
 
 // judged is the state of a Service, as the status counts it.
 func (p *pages) judged(key string) verdict.State {
-	if p.conditions == nil {
+	if p.views.Conditions == nil {
 		return verdict.State{}
 	}
-	return p.conditions.State(key)
+	return p.views.Conditions.State(key)
 }
 
 func (p *pages) rowOf(f found, state *wire.ServiceState) dashboard.Row {
@@ -264,15 +258,15 @@ func (p *pages) Service(namespace, name string) (*dashboard.Service, error) {
 	if svc == nil {
 		return nil, nil
 	}
-	seen, err := p.traffic.Traffic(wire.TrafficQuery{Namespace: namespace, Service: name, Sort: "name", Limit: len(svc.Spec.Ports), Endpoints: true})
+	seen, err := p.views.Traffic.Traffic(wire.TrafficQuery{Namespace: namespace, Service: name, Sort: "name", Limit: len(svc.Spec.Ports), Endpoints: true})
 	if err != nil {
 		return nil, err
 	}
-	traffic, quiet, err := p.traffic.Services()
+	traffic, quiet, err := p.views.Traffic.Services()
 	if err != nil {
 		return nil, err
 	}
-	clients, err := p.traffic.Clients(key, dashboard.MostClients)
+	clients, err := p.views.Traffic.Clients(key, dashboard.MostClients)
 	if err != nil {
 		return nil, err
 	}
@@ -285,7 +279,7 @@ func (p *pages) Service(namespace, name string) (*dashboard.Service, error) {
 	}
 	detail.Checks = p.explained(svc, endpointSlices, &status, &detail.State, seen)
 	detail.Row = p.rowOf(found{key: key, svc: svc, traffic: cmp.Or(traffic[key], quiet)}, &detail.State)
-	detail.History = p.traffic.Histories([]string{key})[key]
+	detail.History = p.views.Traffic.Histories([]string{key})[key]
 	ref := object.RefOf(svc)
 	detail.File, detail.Line = p.objects.Location(ref)
 	for _, m := range svc.Metadata.ManagedFields {

@@ -10,6 +10,7 @@ import (
 
 	"svcctl.io/svcctl/api/dashboard"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/verdict"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
@@ -57,7 +58,6 @@ func (s *seen) Status() wire.Status                                  { return wi
 func (s *seen) Synced(context.Context, uint64) error                 { return nil }
 func (grants) Addresses() []wire.BoxAddress                          { return nil }
 func (s *seen) Release(context.Context) (r wire.Released, err error) { return r, nil }
-func (s *seen) NotStored(object.Ref) *wire.NotStored                 { return nil }
 func (grants) Unanswered(int) (list []wire.Unanswered, more int)     { return nil, 0 }
 func (grants) State(_, name string, _ netip.AddrPort) wire.ServiceState {
 	if name == "s0" {
@@ -85,7 +85,9 @@ func pagesOf(t testing.TB, n int, s *seen) *pages {
 	if _, err := objects.Write(writes...); err != nil {
 		t.Fatal(err)
 	}
-	return &pages{objects: objects, backend: s, grants: grants{}, traffic: s, service: grants{}.State, conditions: s}
+	c := config.Default()
+	views := Views{Grants: grants{}, Traffic: s, Conditions: s, Checked: func(string, string) []wire.EndpointHealth { return nil }}
+	return &pages{answers: &answers{cfg: &c, objects: objects, views: views}, backend: s}
 }
 
 func names(rows []dashboard.Row) (list []string) {

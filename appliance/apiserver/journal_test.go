@@ -59,7 +59,7 @@ func TestJournal(t *testing.T) {
 	}
 	read := func(limit int) string {
 		t.Helper()
-		entries, err := journal(objects)(limit, false)
+		entries, err := (&answers{objects: objects}).journal(limit, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +89,7 @@ test ConfigMap default/mine by root
 	if got := sortedWithin(read(3), last); got != last {
 		t.Errorf("its last three entries are\n%s\nwant\n%s", got, last)
 	}
-	if entries, err := journal(objects)(4, true); err != nil || len(entries) != 4 || entries[3].Kind != object.KindEvent || entries[3].Name != "web.4" {
+	if entries, err := (&answers{objects: objects}).journal(4, true); err != nil || len(entries) != 4 || entries[3].Kind != object.KindEvent || entries[3].Name != "web.4" {
 		t.Errorf("with Events, the last four are %+v, %v", entries, err)
 	}
 }

@@ -23,7 +23,7 @@ func TestSetupIsForOtherDirectories(t *testing.T) {
 	t.Chdir(here)
 	c := config.Default()
 	c.DataDir, c.Manifests = "data", []string{"m", "/etc/svcctl/manifests"}
-	got := setup(&c, nobodyAsks{}, nil)
+	got := (&answers{cfg: &c, views: Views{Grants: nobodyAsks{}}}).setup()
 	if want := []string{filepath.Join(here, "m"), "/etc/svcctl/manifests"}; got.DataDir != filepath.Join(here, "data") || !slices.Equal(got.Manifests, want) {
 		t.Errorf("data directory %s and manifests %v, want them below %s", got.DataDir, got.Manifests, here)
 	}

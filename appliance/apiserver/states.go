@@ -17,7 +17,7 @@ import (
 // states computes the objects of MetalLB's kinds that say what became of the others.
 type states struct {
 	store     *store.Store
-	backend   Backend
+	backend   api.Backend
 	announced api.Announcements // nil: nothing is announced
 	node      string
 	began     time.Time

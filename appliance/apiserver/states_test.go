@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
@@ -16,7 +17,7 @@ import (
 
 // announcing has announcements that do not change, and problems.
 type announcing struct {
-	Backend
+	api.Backend
 	items    []wire.Announcement
 	problems []wire.Problem
 }

@@ -185,7 +185,7 @@ func (noChecks) State(string, string) []wire.EndpointHealth { return nil }
 // serveAPI serves the API of the loop on the socket until Stop.
 func (b *scriptBox) serveAPI() {
 	log := slog.New(slog.DiscardHandler)
-	server, err := apiserver.Open(&b.cfg, b.store, b.board, apiserver.Views{Grants: b.grants, Checks: noChecks{}}, b.metrics, log)
+	server, err := apiserver.Open(&b.cfg, b.store, b.board, apiserver.Views{Grants: b.grants, Checked: noChecks{}.State}, b.metrics, log)
 	if err != nil {
 		b.t.Fatal(err)
 	}

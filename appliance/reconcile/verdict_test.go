@@ -60,7 +60,7 @@ func newDoors(t *testing.T, program string) *doors {
 	d.cfg.API.Socket = d.socket
 	d.opts.Parts = append(d.opts.Parts, d)
 	log := slog.New(slog.DiscardHandler)
-	server, err := apiserver.Open(&d.cfg, d.store, d.board, apiserver.Views{Grants: d.grants, Checks: noChecks{}, Conditions: d.board.Conditions(), Traffic: quiet{}}, d.metrics, log)
+	server, err := apiserver.Open(&d.cfg, d.store, d.board, apiserver.Views{Grants: d.grants, Checked: noChecks{}.State, Conditions: d.board.Conditions(), Traffic: quiet{}}, d.metrics, log)
 	if err != nil {
 		t.Fatal(err)
 	}

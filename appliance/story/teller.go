@@ -211,7 +211,7 @@ func filters(q wire.TraceQuery) (list []trace.Filter) {
 			continue
 		}
 		list = append(list, trace.Filter{
-			Family: family, From: q.From, To: q.To, Port: q.Port, Protocol: protocol, Established: q.Established,
+			Family: family, From: q.From.Prefix, To: q.To, Port: q.Port, Protocol: protocol, Established: q.Established,
 		})
 	}
 	return list

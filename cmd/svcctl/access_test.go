@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,9 +40,16 @@ func serveAccess(t *testing.T) (socket string, tokens *auth.Tokens) {
 		{Revision: 10, Verb: "delete", Kind: "Service", Namespace: "default", Name: "web", User: "evil\x1b[2J"},
 	}
 	srv := api.New(api.Config{
-		Socket:  socket,
-		TLS:     &api.TLS{Tokens: tokens, Certificate: authority.Certificate, CA: authority.CA, Address: "127.0.0.1:6443"},
-		Journal: func(limit int, _ bool) ([]wire.JournalEntry, error) { return journal[max(0, len(journal)-limit):], nil },
+		Socket: api.Socket{Path: socket},
+		TLS:    &api.TLS{Tokens: tokens, Certificate: authority.Certificate, CA: authority.CA, Address: "127.0.0.1:6443"},
+		Endpoints: []api.Endpoint{api.Stream(wire.GetJournal, func(_ *http.Request, q wire.JournalQuery, each func(wire.JournalEntry) error) error {
+			for _, entry := range journal[max(0, len(journal)-q.Limit):] {
+				if err := each(entry); err != nil {
+					return err
+				}
+			}
+			return nil
+		})},
 	}, &fake{}, quiet)
 	ln, err := srv.Listen()
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -107,8 +108,14 @@ func newBox(t testing.TB, more ...func(*api.Config)) *box {
 	log := slog.New(slog.DiscardHandler)
 	objects := rest.New(rest.Config{Objects: b.store, Now: later, Log: log, Conditions: judge{b}})
 	b.socket = filepath.Join(t.TempDir(), "s")
-	cfg := api.Config{Socket: b.socket, Version: "v0.1.0", Objects: objects.Handler(), Allocations: b.allocations,
-		Setup: func() wire.Setup { return b.setup }, Health: b.health.of}
+	cfg := api.Config{Socket: api.Socket{Path: b.socket}, Version: "v0.1.0", Objects: objects.Handler(), Endpoints: []api.Endpoint{
+		api.Answer(wire.GetAllocations, func(*http.Request, wire.None) (wire.Allocations, error) { return b.allocations(false), nil }),
+		api.Answer(wire.Repair, func(*http.Request, wire.None) (wire.Allocations, error) { return b.allocations(true), nil }),
+		api.Answer(wire.GetSetup, func(*http.Request, wire.None) (wire.Setup, error) { return b.setup, nil }),
+		api.Answer(wire.GetHealth, func(_ *http.Request, q wire.ObjectQuery) (wire.Health, error) {
+			return wire.Health{Endpoints: b.health.of(q.Namespace, q.Name)}, nil
+		}),
+	}}
 	for _, set := range more {
 		set(&cfg)
 	}

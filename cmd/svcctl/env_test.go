@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"net/http"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -18,14 +19,14 @@ import (
 func serveEnv(t *testing.T) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
-	srv := api.New(api.Config{Socket: socket, Environment: func(namespace string) []wire.Variable {
-		if namespace != "shop" {
-			return nil
+	srv := api.New(api.Config{Socket: api.Socket{Path: socket}, Endpoints: []api.Endpoint{api.Answer(wire.GetEnvironment, func(_ *http.Request, q wire.EnvironmentQuery) (e wire.Environment, err error) {
+		if q.Namespace == "shop" {
+			e.Variables = []wire.Variable{
+				{Name: "DB_SERVICE_HOST", Value: "fd00::1"}, {Name: "DB_PORT", Value: "tcp://[fd00::1]:5432"}, {Name: "1A_SERVICE_HOST", Value: "10.0.0.1"},
+			}
 		}
-		return []wire.Variable{
-			{Name: "DB_SERVICE_HOST", Value: "fd00::1"}, {Name: "DB_PORT", Value: "tcp://[fd00::1]:5432"}, {Name: "1A_SERVICE_HOST", Value: "10.0.0.1"},
-		}
-	}}, &fake{}, slog.New(slog.DiscardHandler))
+		return e, nil
+	})}}, &fake{}, slog.New(slog.DiscardHandler))
 	ln, err := srv.Listen()
 	if err != nil {
 		t.Fatal(err)

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"context"
+	"net/http"
 	"regexp"
 	"strings"
 	"testing"
@@ -11,17 +11,6 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// fakeFleet has boxes.
-type fakeFleet struct {
-	api.Fleet
-	boxes []wire.FleetBox
-}
-
-func (f *fakeFleet) State() wire.Fleet {
-	return wire.Fleet{Name: "pop1", State: wire.FleetFollowing, Revision: 7}
-}
-func (f *fakeFleet) Boxes(context.Context) ([]wire.FleetBox, error) { return f.boxes, nil }
-
 // Test623_get_boxes_as_kubectl_has_it: with kinds of objects, by name, and in each form; what boxes cannot follow is refused with the
 // way to say it.
 func Test623_get_boxes_as_kubectl_has_it(t *testing.T) {
@@ -29,8 +18,10 @@ func Test623_get_boxes_as_kubectl_has_it(t *testing.T) {
 	gw1 := wire.FleetBox{Name: "gw1", Zone: "a", Version: "v1", State: wire.BoxOK, Accepted: 7, Programmed: 7, Since: since}
 	gw2 := wire.FleetBox{Name: "gw2", Version: "v1", State: wire.BoxFailing, Accepted: 7, Programmed: 5, Problems: 2, Why: "CommitFailed", Since: since}
 	gw3 := wire.FleetBox{Name: "gw3", Version: "v1", State: wire.BoxAway, Programmed: 6}
-	f := &fakeFleet{boxes: []wire.FleetBox{gw1, gw2, gw3}}
-	b := newBox(t, func(c *api.Config) { c.Fleet = f })
+	f := wire.Fleet{Name: "pop1", State: wire.FleetFollowing, Revision: 7, Boxes: []wire.FleetBox{gw1, gw2, gw3}}
+	b := newBox(t, func(c *api.Config) {
+		c.Endpoints = append(c.Endpoints, api.Answer(wire.GetFleet, func(*http.Request, wire.None) (wire.Fleet, error) { return f, nil }))
+	})
 	b.file("web.yaml", webYAML)
 	if code := b.run("apply", "-f", "web.yaml", "--wait=false"); code != 0 {
 		t.Fatal(b.err.String())
@@ -94,7 +85,7 @@ func Test623_get_boxes_as_kubectl_has_it(t *testing.T) {
 			t.Errorf("svcctl %s: exit %d, want %d:\n%s%s", test.args, code, test.code, out, said)
 		}
 	}
-	f.boxes = []wire.FleetBox{gw1}
+	f.Boxes = []wire.FleetBox{gw1}
 	if b.out.Reset(); b.run("get", "boxes") != 0 {
 		t.Errorf("with all boxes OK: %s", b.out.String())
 	}

@@ -127,7 +127,7 @@ func serveFake(t *testing.T, f *fake) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	log := slog.New(slog.DiscardHandler)
-	srv := api.New(api.Config{Socket: socket, Version: "v0.1.0"}, f, log)
+	srv := api.New(api.Config{Socket: api.Socket{Path: socket}, Version: "v0.1.0"}, f, log)
 	ln, err := srv.Listen()
 	if err != nil {
 		t.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -64,12 +63,11 @@ func (p *program) runTrace(ctx context.Context, v *verb, args []string) error {
 		return err
 	}
 	inJSON := v.option("output").text() == formJSON
-	predicts := query.Has("predict")
-	if p.stderrTTY && !inJSON && !predicts {
-		fmt.Fprintf(p.stderr, "Waiting for packets, %s s at most ...\n", query.Get("seconds"))
+	if p.stderrTTY && !inJSON && !query.Predict {
+		fmt.Fprintf(p.stderr, "Waiting for packets, %d s at most ...\n", query.Seconds)
 	}
 	came := 0
-	err = c.Trace(ctx, query, func(packet wire.TracedPacket) error {
+	err = client.Stream(ctx, c, wire.Trace, query, func(packet wire.TracedPacket) error {
 		came++
 		if inJSON {
 			return p.printLine(packet)
@@ -85,90 +83,77 @@ func (p *program) runTrace(ctx context.Context, v *verb, args []string) error {
 		return nil
 	case err != nil:
 		return err
-	case came == 0 && query.Has("to") && query.Has("port") && !query.Has("established") && !inJSON:
+	case came == 0 && query.To.IsValid() && query.Port != 0 && !query.Established && !inJSON:
 		p.foretell(ctx, c, query)
 		fallthrough
 	case came == 0:
-		return fmt.Errorf("no such packet came in %s s: see whether it reaches this box (tcpdump), whether a rule before connection tracking drops it (`nft list ruleset`, priority raw), "+
-			"or, of a connection that is there already, give --established", query.Get("seconds"))
+		return fmt.Errorf("no such packet came in %d s: see whether it reaches this box (tcpdump), whether a rule before connection tracking drops it (`nft list ruleset`, priority raw), "+
+			"or, of a connection that is there already, give --established", query.Seconds)
 	}
 	return nil
 }
 
-// foretell prints what would have become of a packet where none came, if that can be told of one client.
-func (p *program) foretell(ctx context.Context, c *client.Client, query url.Values) {
-	if _, err := netip.ParseAddr(query.Get("from")); query.Has("from") && err != nil {
+// foretell prints what would have become of a packet where none came, if that can be predicted for one client.
+func (p *program) foretell(ctx context.Context, c *client.Client, query wire.TraceQuery) {
+	if query.From.IsValid() && !query.From.IsSingleIP() {
 		return
 	}
-	query.Set("predict", "true")
-	_ = c.Trace(ctx, query, func(packet wire.TracedPacket) error { // that none came is the error
+	query.Predict = true
+	_ = client.Stream(ctx, c, wire.Trace, query, func(packet wire.TracedPacket) error { // that none came is the error
 		return p.print(tracedText(&packet, false) + "\n")
 	})
 }
 
 // traceQuery is the query of a command line.
-func traceQuery(v *verb, args []string) (url.Values, error) {
-	query := url.Values{}
-	var to string
+func traceQuery(v *verb, args []string) (query wire.TraceQuery, err error) {
+	from, to := "", ""
 	switch {
 	case len(args) > 2:
-		return nil, usagef("trace takes clients and what they want to reach: run `svcctl trace --help`")
+		return query, usagef("trace takes clients and what they want to reach: run `svcctl trace --help`")
 	case len(args) == 2:
-		query.Set("from", unbracketed(args[0]))
-		to = args[1]
+		from, to = args[0], args[1]
 	case len(args) == 1:
 		if _, err := netip.ParsePrefix(unbracketed(args[0])); err == nil {
-			query.Set("from", unbracketed(args[0]))
+			from = args[0]
 		} else {
 			to = args[0]
+		}
+	}
+	if from != "" {
+		if err := query.From.UnmarshalText([]byte(unbracketed(from))); err != nil {
+			return query, usagef("%v", err)
 		}
 	}
 	if to != "" {
 		q, is, err := parseQuestion(to)
 		if err != nil {
-			return nil, err
+			return query, err
 		}
 		if !is {
-			return nil, usagef("%q: want an address as 10.96.0.10:80, or 10.96.0.53:53/udp; `svcctl get svc` lists those of Services", to)
+			return query, usagef("%q: want an address as 10.96.0.10:80, or 10.96.0.53:53/udp; `svcctl get svc` lists those of Services", to)
 		}
-		if q.Address.IsValid() {
-			query.Set("to", q.Address.String())
-		}
-		if q.Port != 0 {
-			query.Set("port", strconv.Itoa(int(q.Port)))
-		}
-		if q.Protocol != "" {
-			query.Set("protocol", q.Protocol)
-		}
+		query.To, query.Port, query.Protocol = q.Address, q.Port, q.Protocol
 	}
 	count := v.option("count").text()
-	if n, err := strconv.Atoi(count); err != nil || n < 1 || n > 1000 {
-		return nil, usagef("--count %q: want a number from 1 to 1000", count)
+	if query.Count, err = strconv.Atoi(count); err != nil || query.Count < 1 || query.Count > 1000 {
+		return query, usagef("--count %q: want a number from 1 to 1000", count)
 	}
-	query.Set("count", count)
 	wait := v.option("for").text()
 	d, err := time.ParseDuration(wait)
 	if err != nil || d < time.Second || d > time.Minute {
-		return nil, usagef("--for %q: want a time from 1s to 60s", wait)
+		return query, usagef("--for %q: want a time from 1s to 60s", wait)
 	}
-	query.Set("seconds", strconv.Itoa(int(d/time.Second)))
-	if v.option("established").on() {
-		query.Set("established", "true")
-	}
-	if !v.option("predict").on() {
-		return query, nil
-	}
+	query.Seconds = int(d / time.Second)
+	query.Established, query.Predict = v.option("established").on(), v.option("predict").on()
 	switch {
-	case v.option("established").on():
-		return nil, usagef("--predict is about a packet that begins a connection: leave out --established")
-	case !query.Has("to") || !query.Has("port"):
-		return nil, usagef("--predict is about a packet to an address with a port: give it, as 10.96.0.10:80")
-	case query.Has("from"):
-		if _, err := netip.ParseAddr(query.Get("from")); err != nil {
-			return nil, usagef("--predict is about the packet of one client: give its address instead of %s", query.Get("from"))
-		}
+	case !query.Predict:
+	case query.Established:
+		return query, usagef("--predict is about a packet that begins a connection: leave out --established")
+	case !query.To.IsValid() || query.Port == 0:
+		return query, usagef("--predict is about a packet to an address with a port: give it, as 10.96.0.10:80")
+	case query.From.IsValid() && !query.From.IsSingleIP():
+		return query, usagef("--predict is about the packet of one client: give its address instead of %s", query.From)
 	}
-	query.Set("predict", "true")
 	return query, nil
 }
 
