@@ -27,7 +27,7 @@ func (a *announcer) elected() {
 	a.setPassive(!answers)
 	if another && master.IsValid() && !answers {
 		for _, p := range a.segments.ports {
-			p.Doubt()
+			p.Verify()
 		}
 	}
 	if assert && answers {

@@ -1,4 +1,4 @@
-// Package bfd finds out within milliseconds that a neighbor is gone: BFD (RFC 5880) in
+// Package bfd detects within milliseconds that a neighbor is gone: BFD (RFC 5880) in
 // asynchronous mode, over one hop (RFC 5881) and over several (RFC 5883). It has no echo and no
 // authentication.
 //

@@ -23,6 +23,8 @@ const (
 	MultiHopPort  = 4784
 )
 
+var ports = [2]uint16{SingleHopPort, MultiHopPort}
+
 const (
 	maxTTL = 255
 	// networkControl is the class that routing protocols are sent with (CS6, RFC 4594).
@@ -41,7 +43,7 @@ type Hub struct {
 	listeners map[netip.Addr]*listener
 }
 
-// NewHub has no sockets yet. log may be nil.
+// NewHub returns a Hub without sockets. log may be nil.
 func NewHub(log *slog.Logger) *Hub {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -49,7 +51,7 @@ func NewHub(log *slog.Logger) *Hub {
 	return &Hub{log: log, sessions: map[uint32]*Session{}, listeners: map[netip.Addr]*listener{}}
 }
 
-// listener receives what comes to one local address, on both ports.
+// listener receives the packets to one local address, on both ports.
 type listener struct {
 	hub   *Hub
 	local netip.Addr
@@ -62,7 +64,7 @@ type listener struct {
 	oob [128]byte
 }
 
-// open gives the listener of a local address, which close gives back.
+// open returns the listener of a local address, which close releases.
 func (h *Hub) open(local netip.Addr) (*listener, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -71,7 +73,7 @@ func (h *Hub) open(local netip.Addr) (*listener, error) {
 		return l, nil
 	}
 	l := &listener{hub: h, local: local, users: 1}
-	for i, port := range []uint16{SingleHopPort, MultiHopPort} {
+	for i, port := range ports {
 		conn, err := listen(netip.AddrPortFrom(local, port))
 		if err == nil {
 			l.conns[i] = conn
@@ -82,8 +84,13 @@ func (h *Hub) open(local netip.Addr) (*listener, error) {
 			return nil, err
 		}
 	}
-	for i, port := range []uint16{SingleHopPort, MultiHopPort} {
-		go l.serve(l.raws[i], port)
+	for i, port := range ports {
+		go func() {
+			_ = l.raws[i].Read(func(fd uintptr) bool { // it ends with the socket
+				l.drain(int(fd), port)
+				return false
+			})
+		}()
 	}
 	h.listeners[local] = l
 	return l, nil
@@ -112,7 +119,7 @@ func (l *listener) shut() {
 	}
 }
 
-// listen opens a socket that tells the TTL of what arrives.
+// listen opens a socket that receives the TTL of packets.
 func listen(at netip.AddrPort) (*net.UDPConn, error) {
 	return packetConn(at, func(fd int) error {
 		if at.Addr().Is4() {
@@ -161,21 +168,7 @@ func packetConn(at netip.AddrPort, prepare func(fd int) error) (*net.UDPConn, er
 	return conn.(*net.UDPConn), nil
 }
 
-// serve delivers packets until the socket is closed.
-func (l *listener) serve(raw syscall.RawConn, port uint16) {
-	_ = raw.Read(func(fd uintptr) bool { // it ends with the socket
-		l.drain(int(fd), port)
-		return false
-	})
-}
-
-// drainAll delivers what has arrived and was not read yet.
-func (l *listener) drainAll() {
-	for i, port := range []uint16{SingleHopPort, MultiHopPort} {
-		_ = l.raws[i].Control(func(fd uintptr) { l.drain(int(fd), port) }) // a closed socket has nothing
-	}
-}
-
+// drain delivers the packets that have arrived.
 func (l *listener) drain(fd int, port uint16) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -221,7 +214,7 @@ func ttlOf(oob []byte) int {
 	return -1
 }
 
-// deliver gives a packet to the session that it is for. What is for none is dropped.
+// deliver passes a packet to its session. A packet without one is dropped.
 func (h *Hub) deliver(local netip.Addr, port uint16, from netip.Addr, ttl int, b []byte) {
 	p, err := ParsePacket(b)
 	s := h.find(local, from, p.Yours)
@@ -238,8 +231,8 @@ func (h *Hub) deliver(local netip.Addr, port uint16, from netip.Addr, ttl int, b
 	s.receive(p, port, time.Now())
 }
 
-// find is the session of a packet: by its discriminator, or by addresses if it has none. The
-// neighbor must be the sender either way.
+// find returns the session of a packet: by its discriminator, or by addresses if it has none. The
+// neighbor must be the sender either way; nil: no session.
 func (h *Hub) find(local, from netip.Addr, yours uint32) *Session {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -252,20 +245,4 @@ func (h *Hub) find(local, from netip.Addr, yours uint32) *Session {
 		}
 	}
 	return nil
-}
-
-// register gives a session a discriminator that no other one has.
-func (h *Hub) register(s *Session) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for s.mine == 0 || h.sessions[s.mine] != nil {
-		s.mine = rand.Uint32()
-	}
-	h.sessions[s.mine] = s
-}
-
-func (h *Hub) forget(s *Session) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.sessions, s.mine)
 }

@@ -1,6 +1,7 @@
 package bfd
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -26,19 +27,10 @@ const (
 )
 
 func (t Timers) withDefaults() Timers {
-	if t.Transmit == 0 {
-		t.Transmit = defaultInterval
-	}
-	if t.Receive == 0 {
-		t.Receive = defaultInterval
-	}
-	if t.Multiplier == 0 {
-		t.Multiplier = defaultMultiplier
-	}
-	return t
+	return Timers{cmp.Or(t.Transmit, defaultInterval), cmp.Or(t.Receive, defaultInterval), cmp.Or(t.Multiplier, defaultMultiplier)}
 }
 
-// Check lists what is wrong with Timers.
+// Check returns all errors of Timers.
 func (t Timers) Check() error {
 	t = t.withDefaults()
 	var all []error
@@ -53,8 +45,8 @@ func (t Timers) Check() error {
 	return errors.Join(all...)
 }
 
-// Machine is one session of RFC 5880. It has no clock: every call says what time it is, and Next
-// says when to call Advance. It is not safe for concurrent use. It has more than 15 fields: the state
+// Machine is one session of RFC 5880. It has no clock: every call passes the time, and Next
+// returns when to call Advance. It is not safe for concurrent use. It has more than 15 fields: the state
 // variables of the RFC (6.8.1), which every packet reads and changes together.
 type Machine struct {
 	timers  Timers
@@ -75,11 +67,11 @@ type Machine struct {
 	polling      bool
 
 	sendAt time.Time
-	expire time.Time // of the detection time; zero when nothing was heard
+	expire time.Time // of the detection time; zero before the first packet
 	spared bool      // a late wake-up has moved expire once
 }
 
-// NewMachine is a session that is down. mine is its discriminator, not 0; a passive one sends
+// NewMachine returns a session that is down. mine is its discriminator, not 0; a passive one sends
 // nothing before the neighbor does. jitter is a source of random numbers from 0 to 1.
 func NewMachine(mine uint32, t Timers, passive bool, now time.Time, jitter func() float64) *Machine {
 	t = t.withDefaults()
@@ -144,13 +136,13 @@ func (m *Machine) follow(p Packet, now time.Time) {
 	}
 }
 
-// enter changes the phase, and tells the neighbor at once.
+// enter changes the phase; the neighbor gets a packet at once.
 func (m *Machine) enter(p Phase, d Diagnostic, now time.Time) {
 	was := m.phase
 	m.phase, m.diagnostic, m.sendAt = p, d, now
 	switch {
 	case p == Up:
-		// From the slow interval to a shorter one, which holds at once and is told by a poll.
+		// From the slow interval to a shorter one, which holds at once and is announced by a poll.
 		m.minTx, m.minRx, m.polling = m.timers.Transmit, m.timers.Receive, true
 	case was == Up:
 		m.minTx, m.minRx, m.polling = max(m.timers.Transmit, slow), m.timers.Receive, false
@@ -183,7 +175,7 @@ func (m *Machine) jittered(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (from + (to-from)*m.jitter()))
 }
 
-// silent reports whether nothing is sent: the neighbor wants nothing, or is to begin.
+// silent reports whether nothing is sent: the neighbor wants no packets, or must begin.
 func (m *Machine) silent() bool {
 	if m.passive && m.yours == 0 {
 		return true
@@ -207,8 +199,8 @@ func (m *Machine) Next() time.Time {
 // Expires returns the end of the detection time: without a packet until then the session goes down.
 func (m *Machine) Expires() time.Time { return m.expire }
 
-// Advance does what is due. It returns the packet to send, if one is. What arrived before now is
-// to be given to Receive first.
+// Advance ends the detection time, if it is over, and returns the packet to send; nil: none. Packets
+// that arrived before now must be passed to Receive first.
 func (m *Machine) Advance(now time.Time) *Packet {
 	if !m.expire.IsZero() && !now.Before(m.expire) {
 		m.expired(now)

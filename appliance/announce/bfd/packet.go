@@ -63,8 +63,7 @@ const (
 	packetLength = 24
 	version      = 1
 
-	flagPoll, flagFinal, flagIndependent      = 0x20, 0x10, 0x08
-	flagAuthentication, flagDemand, flagMulti = 0x04, 0x02, 0x01
+	flagPoll, flagFinal, flagAuthentication, flagDemand, flagMulti = 0x20, 0x10, 0x04, 0x02, 0x01
 )
 
 // Bytes encodes a packet.

@@ -33,7 +33,7 @@ const (
 	sendPatience = 20 * time.Millisecond
 )
 
-// Check lists what is wrong with a Config.
+// Check returns all errors of a Config.
 func (c Config) Check() error {
 	var all []error
 	if !c.Local.IsValid() || !c.Peer.IsValid() || c.Local.Is4() != c.Peer.Is4() || c.Local.IsUnspecified() {
@@ -50,17 +50,16 @@ type State struct {
 	Phase      Phase
 	Since      time.Time
 	Diagnostic Diagnostic
-	// RemotePhase and RemoteDiagnostic are of the neighbor's last packet.
-	RemotePhase      Phase
-	RemoteDiagnostic Diagnostic
-	// Detection is the silence after which the neighbor is dead; 0 while it is not heard.
+	// RemotePhase is that of the neighbor's last packet.
+	RemotePhase Phase
+	// Detection is the silence after which the neighbor is dead; 0 before its first packet.
 	Detection time.Duration
 	// Port is the destination port of our packets: 3784, or 4784 over several hops, or the port
 	// that the neighbor sent from last.
 	Port uint16
 	// Failures counts how often an Up session went down.
 	Failures uint64
-	// Received and Dropped count packets, LastDropped says why the last one was dropped.
+	// Received and Dropped count packets; LastDropped is the reason why the last one was dropped.
 	Received, Dropped uint64
 	LastDropped       string
 	// Problem is why the sockets could not be opened; opening is retried.
@@ -73,7 +72,7 @@ type Session struct {
 	config  Config
 	changed func()
 	mine    uint32
-	kick    chan struct{} // capacity 1: the machine was told something
+	kick    chan struct{} // capacity 1: the machine received a packet
 
 	mu      sync.Mutex
 	machine *Machine
@@ -82,7 +81,7 @@ type Session struct {
 	state   State
 }
 
-// Session is a session that does nothing until Run. changed is called after each change of its
+// Session returns a session that is idle until Run. changed is called after each change of its
 // phase or Problem, and when the first packet was dropped; it must not block, and may be nil.
 func (h *Hub) Session(c Config, changed func()) (*Session, error) {
 	c.Local, c.Peer = c.Local.Unmap(), c.Peer.Unmap()
@@ -99,7 +98,12 @@ func (h *Hub) Session(c Config, changed func()) (*Session, error) {
 	if c.MultiHop {
 		s.port = MultiHopPort
 	}
-	s.hub.register(s)
+	h.mu.Lock()
+	for s.mine == 0 || h.sessions[s.mine] != nil { // a discriminator that no other session has
+		s.mine = rand.Uint32()
+	}
+	h.sessions[s.mine] = s
+	h.mu.Unlock()
 	s.machine = NewMachine(s.mine, c.Timers, c.Passive, time.Now(), rand.Float64)
 	s.state = State{Phase: Down, Since: time.Now()}
 	return s, nil
@@ -121,15 +125,19 @@ func (s *Session) State() State {
 	st := s.state
 	st.Port = s.port
 	if remote, heard := s.machine.Remote(); heard {
-		st.RemotePhase, st.RemoteDiagnostic, st.Detection = remote.Phase, remote.Diagnostic, s.machine.Detection()
+		st.RemotePhase, st.Detection = remote.Phase, s.machine.Detection()
 	}
 	return st
 }
 
-// Run keeps the session until ctx ends; then the neighbor is told that it is administratively
-// down, which is no failure. It must be called once.
+// Run keeps the session until ctx ends; then it sends AdminDown, which is no failure for the
+// neighbor. It must be called once.
 func (s *Session) Run(ctx context.Context) {
-	defer s.hub.forget(s)
+	defer func() {
+		s.hub.mu.Lock()
+		defer s.hub.mu.Unlock()
+		delete(s.hub.sessions, s.mine)
+	}()
 	for {
 		l, out, err := s.open()
 		s.problem(err)
@@ -185,7 +193,7 @@ func (s *Session) problem(err error) {
 	}
 }
 
-// speak sends what is due, and notices silence.
+// speak sends the packets that are due, and detects silence, until ctx ends.
 func (s *Session) speak(ctx context.Context, l *listener) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -205,23 +213,21 @@ func (s *Session) speak(ctx context.Context, l *listener) {
 	}
 }
 
-// step does what is due now. What has arrived counts, however late it is read.
+// step advances the machine. At the end of the detection time it first reads the packets that have arrived, which count
+// however late they are read.
 func (s *Session) step(l *listener) (next time.Time) {
-	if s.due() {
-		l.drainAll()
+	s.mu.Lock()
+	at := s.machine.Expires()
+	s.mu.Unlock()
+	if !at.IsZero() && !time.Now().Before(at) {
+		for i, port := range ports {
+			_ = l.raws[i].Control(func(fd uintptr) { l.drain(int(fd), port) }) // a closed socket has nothing
+		}
 	}
 	return s.advance(nil)
 }
 
-// due reports whether the detection time is over.
-func (s *Session) due() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	at := s.machine.Expires()
-	return !at.IsZero() && !time.Now().Before(at)
-}
-
-// advance does what is due now, after first if it is given.
+// advance calls first, unless it is nil, and then the machine.
 func (s *Session) advance(first func(now time.Time)) (next time.Time) {
 	s.mu.Lock()
 	now := time.Now()
@@ -240,7 +246,7 @@ func (s *Session) advance(first func(now time.Time)) (next time.Time) {
 	return next
 }
 
-// receive takes a packet that was found good.
+// receive passes a valid packet to the machine.
 func (s *Session) receive(p Packet, port uint16, now time.Time) {
 	s.mu.Lock()
 	s.state.Received++
@@ -255,10 +261,6 @@ func (s *Session) receive(p Packet, port uint16, now time.Time) {
 	if changed {
 		s.changed()
 	}
-	s.poke()
-}
-
-func (s *Session) poke() {
 	select {
 	case s.kick <- struct{}{}:
 	default:
@@ -277,7 +279,7 @@ func (s *Session) dropped(why error) {
 	}
 }
 
-// send sends a packet. What goes wrong shows as silence.
+// send sends a packet. A failure shows as silence.
 func (s *Session) send(p Packet) {
 	if s.out != nil {
 		_ = s.out.SetWriteDeadline(time.Now().Add(sendPatience)) // s.mu is held
@@ -285,7 +287,7 @@ func (s *Session) send(p Packet) {
 	}
 }
 
-// note copies the phase of the machine, and reports whether it is another one.
+// note copies the phase of the machine, and reports whether it changed.
 func (s *Session) note(now time.Time) bool {
 	phase, diagnostic := s.machine.Phase()
 	was := s.state.Phase

@@ -2,7 +2,6 @@ package bgp
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -146,11 +145,3 @@ func prefixOf(a net.Addr) netip.Prefix {
 	bits, _ := n.Mask.Size()
 	return netip.PrefixFrom(addr.Unmap(), bits)
 }
-
-// errNoNeighbor is about an interface without a router behind it, so far.
-type errNoNeighbor struct{ words string }
-
-// Error implements error.
-func (e errNoNeighbor) Error() string { return e.words }
-
-func noNeighbor(format string, args ...any) error { return errNoNeighbor{fmt.Sprintf(format, args...)} }

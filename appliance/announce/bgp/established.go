@@ -25,7 +25,7 @@ const (
 	subBFDDown = 10
 )
 
-// read takes what the peer says of an established session, until it ends.
+// read reads the messages of an established session until it ends.
 func (s *session) read() error {
 	for {
 		// A message is to be there, whole, when the hold time ends.
@@ -59,20 +59,15 @@ func (s *session) read() error {
 		case typeUpdate:
 			s.speaker.publish(func(st *State) { st.Counters.Dropped++ })
 		case typeRefresh:
-			s.wantAgain(body)
+			ipv4, ipv6 := parseRefresh(body)
+			if !ipv4 && !ipv6 {
+				continue
+			}
+			select {
+			case s.refresh <- ipv6:
+			case <-time.After(lastWords): // the writer has many of them to do: this one comes too often
+			}
 		}
-	}
-}
-
-// wantAgain has the writer send a family again.
-func (s *session) wantAgain(body []byte) {
-	ipv4, ipv6 := parseRefresh(body)
-	if !ipv4 && !ipv6 {
-		return
-	}
-	select {
-	case s.refresh <- ipv6:
-	case <-time.After(lastWords): // the writer has many of them to do: this one comes too often
 	}
 }
 
@@ -87,7 +82,7 @@ func (s *session) write(ctx context.Context) error {
 	s.speaker.established(s)
 	done := make(chan struct{})
 	defer close(done)
-	go s.mind(ctx, done)
+	go s.watch(ctx, done)
 	err := s.begin()
 	for err == nil {
 		select {
@@ -100,7 +95,9 @@ func (s *session) write(ctx context.Context) error {
 		case <-s.speaker.wake:
 			err = s.sendChanges(s.speaker.changes(false))
 		case ipv6 := <-s.refresh:
-			err = s.sendAgain(ipv6)
+			again := maps.Clone(s.sent) // RFC 2918
+			maps.DeleteFunc(again, func(p netip.Prefix, _ *Attributes) bool { return p.Addr().Is6() != ipv6 })
+			err = s.announce(again)
 		case <-keep:
 			err = s.say(keepalive())
 		}
@@ -108,8 +105,8 @@ func (s *session) write(ctx context.Context) error {
 	return s.why(ctx, err)
 }
 
-// mind ends a write that waits for a peer which reads nothing, when the session is to end.
-func (s *session) mind(ctx context.Context, done <-chan struct{}) {
+// watch ends a write that waits for a peer which reads nothing, when the session is to end.
+func (s *session) watch(ctx context.Context, done <-chan struct{}) {
 	for leave := s.speaker.leave; ; {
 		select {
 		case <-done:
@@ -146,7 +143,7 @@ func (s *session) limit(most time.Duration) {
 	}
 }
 
-// begin sends all routes and says that these are all.
+// begin sends all routes and the End-of-RIB markers.
 func (s *session) begin() error {
 	if err := s.sendChanges(s.speaker.changes(true)); err != nil {
 		return err
@@ -155,7 +152,7 @@ func (s *session) begin() error {
 		if !family.carried {
 			continue
 		}
-		if err := s.say(endOfRIB(family.ipv6)); err != nil {
+		if err := s.say(serialize(bgp.NewEndOfRib(familyOf(family.ipv6)))); err != nil {
 			return err
 		}
 	}
@@ -183,8 +180,8 @@ func (s *session) say(message []byte) error {
 	return s.send(message)
 }
 
-// sendChanges brings the peer what changed; nil stands for a route that is no more. What is
-// new comes before what goes, so that a more general route takes over without a gap.
+// sendChanges sends changed routes; nil stands for a withdrawal. Announcements precede
+// withdrawals, so that a more general route takes over without a gap.
 func (s *session) sendChanges(changes map[netip.Prefix]*Attributes) error {
 	announce, withdraw := map[netip.Prefix]*Attributes{}, map[netip.Prefix]*Attributes{}
 	for prefix, a := range changes {
@@ -216,7 +213,7 @@ func (s *session) cannot(ipv6 bool) string {
 	case !ipv6 && !s.agreed.ipv4:
 		return "the session carries no IPv4 routes"
 	case ipv6 && len(s.path.next6) == 0:
-		return "there is no IPv6 next hop: give the interface a global IPv6 address, or the peer a next hop"
+		return "there is no IPv6 next hop: give the interface a global IPv6 address"
 	case !ipv6 && len(s.path.next4) == 0:
 		return "there is no IPv4 next hop: give the interface an IPv4 address, or enable extended next hops (RFC 8950) on the peer"
 	}
@@ -275,15 +272,8 @@ func (s *session) account() {
 	s.speaker.changed()
 }
 
-// sendAgain repeats the routes of a family (route refresh, RFC 2918).
-func (s *session) sendAgain(ipv6 bool) error {
-	again := maps.Clone(s.sent)
-	maps.DeleteFunc(again, func(p netip.Prefix, _ *Attributes) bool { return p.Addr().Is6() != ipv6 })
-	return s.announce(again)
-}
-
 // farewell leaves without the loss of a packet: the peer is asked to prefer others (RFC 8326),
-// then to forget our routes, then told that we go.
+// then gets withdrawals, then the end of the session.
 func (s *session) farewell(ctx context.Context, keep <-chan time.Time) error {
 	all := maps.Clone(s.sent)
 	if len(all) > 0 {

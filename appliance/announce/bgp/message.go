@@ -43,14 +43,14 @@ type notification struct {
 	code, subcode uint8
 	data          []byte
 	received      bool
-	detail        string // of one that is sent: what is wrong, in words
+	detail        string // the error in words, of one that is sent
 }
 
 func (n *notification) encode() []byte {
 	return serialize(bgp.NewBGPNotificationMessage(n.code, n.subcode, n.data))
 }
 
-// parseHeader refuses what is no header, with what the peer is told of it.
+// parseHeader reads a header. Its error is sent to the peer.
 func parseHeader(b []byte) (header, error) {
 	refuse := func(subcode uint8, data []byte, format string, args ...any) (header, error) {
 		return header{}, &notification{
@@ -79,7 +79,7 @@ type open struct {
 	fourAS   bool // the AS is of the four-octet capability
 	id       netip.Addr
 	hold     time.Duration
-	families bool // the sender says which families it speaks; else it is IPv4
+	families bool // the families are from capabilities; else it is IPv4
 	ipv4     bool
 	ipv6     bool
 	refresh  bool
@@ -159,7 +159,7 @@ func parseOpen(body []byte) (open, error) {
 		}
 	}
 	if !o.families {
-		o.ipv4 = true // RFC 4760: without the capability it is what BGP always carried
+		o.ipv4 = true // RFC 4760: BGP without the capability carries IPv4
 	}
 	return o, nil
 }
@@ -199,9 +199,6 @@ func parseRefresh(body []byte) (ipv4, ipv6 bool) {
 }
 
 func keepalive() []byte { return serialize(bgp.NewBGPKeepAliveMessage()) }
-
-// endOfRIB encodes the End-of-RIB marker of a family (RFC 4724).
-func endOfRIB(ipv6 bool) []byte { return serialize(bgp.NewEndOfRib(familyOf(ipv6))) }
 
 func familyOf(ipv6 bool) bgp.Family {
 	if ipv6 {
@@ -330,7 +327,7 @@ func inOrder(all []bgp.PathAttributeInterface) []bgp.PathAttributeInterface {
 	return all
 }
 
-// asPath is the path to us, for peers that know four octets, and for older ones (RFC 6793).
+// asPath returns the path to us, for peers with four-octet ASes, and for older ones (RFC 6793).
 func asPath(ases []uint32, fourAS bool) []bgp.PathAttributeInterface {
 	if len(ases) == 0 {
 		return []bgp.PathAttributeInterface{bgp.NewPathAttributeAsPath(nil)}

@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -36,7 +37,7 @@ type Peer struct {
 	Source netip.Addr
 
 	LocalAS uint32
-	// RemoteAS is the peer's; 0 when Dynamic says which it may be.
+	// RemoteAS is the AS of the peer; 0 with Dynamic.
 	RemoteAS uint32
 	Dynamic  Dynamic
 	// RouterID is an IPv4 address that identifies this speaker. Unset, it is an IPv4
@@ -45,9 +46,7 @@ type Peer struct {
 
 	// IPv4 and IPv6 are the families of the routes that the session carries.
 	IPv4, IPv6 bool
-	// NextHop replaces the next hops that follow from the session's local address.
-	NextHop NextHop
-	Timers  Timers
+	Timers     Timers
 	// Password is the key of TCP MD5 signatures (RFC 2385), at most 80 bytes.
 	Password string
 	// MultiHop lets an external peer be more than one hop away. Without it packets to an
@@ -58,14 +57,11 @@ type Peer struct {
 	TTLSecurity int
 }
 
-// NextHop has the next hops of announced routes; unset ones follow from the session.
-type NextHop struct{ IPv4, IPv6 netip.Addr }
-
 // Timers of a session. Those that are 0 have defaults: 90 s, a third of the hold time, 10 s;
 // Restart has none.
 type Timers struct {
-	// Hold is after how much silence the session ends: at least 3 s. The smaller one of
-	// both sides' counts. NoHold asks for none.
+	// Hold is the silence that ends the session: at least 3 s, and the smaller one of both
+	// sides. NoHold asks for none.
 	Hold time.Duration
 	// Keepalive is the interval of keepalives, at most a third of the agreed hold time.
 	Keepalive time.Duration
@@ -87,7 +83,7 @@ const (
 	maxRestart     = 4095 * time.Second
 )
 
-// Check lists what is wrong with a Peer.
+// Check returns all errors of a Peer.
 func (p Peer) Check() error {
 	var all []error
 	wrong := func(is bool, format string, args ...any) {
@@ -110,8 +106,6 @@ func (p Peer) Check() error {
 	}
 	wrong(p.RouterID.IsValid() && (!p.RouterID.Is4() || p.RouterID.IsUnspecified()), "the router ID %s is no IPv4 address", p.RouterID)
 	wrong(!p.IPv4 && !p.IPv6, "the session would carry no routes: choose IPv4, IPv6 or both")
-	wrong(p.NextHop.IPv4.IsValid() && !p.NextHop.IPv4.Is4(), "the next hop %s of IPv4 routes is no IPv4 address", p.NextHop.IPv4)
-	wrong(p.NextHop.IPv6.IsValid() && !p.NextHop.IPv6.Is6(), "the next hop %s of IPv6 routes is no IPv6 address", p.NextHop.IPv6)
 	wrong(len(p.Password) > maxPassword, "the password has %d bytes; TCP MD5 signatures take %d", len(p.Password), maxPassword)
 	wrong(p.TTLSecurity < 0 || p.TTLSecurity > 254, "ttl security of %d hops is not from 0 to 254", p.TTLSecurity)
 	wrong(p.TTLSecurity > 1 && !p.MultiHop, "ttl security of %d hops needs a multihop peer", p.TTLSecurity)
@@ -123,14 +117,10 @@ func (p Peer) Check() error {
 	return errors.Join(all...)
 }
 
-// withDefaults fills in what was left out.
+// withDefaults sets fields that were left out.
 func (p Peer) withDefaults() Peer {
 	if p.Addr.IsValid() {
-		port := p.Addr.Port()
-		if port == 0 {
-			port = Port
-		}
-		p.Addr = netip.AddrPortFrom(p.Addr.Addr().Unmap(), port)
+		p.Addr = netip.AddrPortFrom(p.Addr.Addr().Unmap(), cmp.Or(p.Addr.Port(), Port))
 	}
 	p.Source = p.Source.Unmap()
 	switch p.Timers.Hold {
@@ -139,9 +129,7 @@ func (p Peer) withDefaults() Peer {
 	case NoHold:
 		p.Timers.Hold = 0
 	}
-	if p.Timers.Connect == 0 {
-		p.Timers.Connect = defaultConnect
-	}
+	p.Timers.Connect = cmp.Or(p.Timers.Connect, defaultConnect)
 	return p
 }
 

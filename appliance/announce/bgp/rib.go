@@ -1,19 +1,12 @@
 package bgp
 
-import (
-	"maps"
-	"net/netip"
-)
+import "net/netip"
 
-// rib is the routes a peer is to have, and which of them changed since they were taken to be
-// sent. It is not safe for concurrent use.
+// rib has the routes of a peer, and which of them changed since the last take. It is not safe for
+// concurrent use.
 type rib struct {
 	wanted map[netip.Prefix]*Attributes
 	dirty  map[netip.Prefix]struct{}
-}
-
-func newRIB() rib {
-	return rib{wanted: map[netip.Prefix]*Attributes{}, dirty: map[netip.Prefix]struct{}{}}
 }
 
 // normal is a prefix as it is sent: an IPv4 one as such, without host bits.
@@ -24,7 +17,7 @@ func normal(p netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(p.Addr().WithZone(""), p.Bits()).Masked()
 }
 
-// set makes routes all that is wanted.
+// set replaces all routes.
 func (r *rib) set(routes map[netip.Prefix]*Attributes) {
 	wanted := make(map[netip.Prefix]*Attributes, len(routes))
 	for prefix, a := range routes {
@@ -45,7 +38,7 @@ func (r *rib) set(routes map[netip.Prefix]*Attributes) {
 	r.wanted = wanted
 }
 
-// update wants some routes more and some less.
+// update adds, changes and removes routes.
 func (r *rib) update(announce map[netip.Prefix]*Attributes, withdraw []netip.Prefix) {
 	for _, prefix := range withdraw {
 		prefix = normal(prefix)
@@ -73,7 +66,7 @@ func orPlain(a *Attributes) *Attributes {
 	return a
 }
 
-// take gives what changed since it was taken last: nil for routes that are wanted no more.
+// take returns the changes since the last take: nil for removed routes.
 func (r *rib) take() map[netip.Prefix]*Attributes {
 	changes := make(map[netip.Prefix]*Attributes, len(r.dirty))
 	for prefix := range r.dirty {
@@ -81,10 +74,4 @@ func (r *rib) take() map[netip.Prefix]*Attributes {
 	}
 	clear(r.dirty)
 	return changes
-}
-
-// takeAll gives all that is wanted, for a peer that has nothing yet.
-func (r *rib) takeAll() map[netip.Prefix]*Attributes {
-	clear(r.dirty)
-	return maps.Clone(r.wanted)
 }

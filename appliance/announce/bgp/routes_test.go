@@ -65,10 +65,6 @@ func TestNextHops(t *testing.T) {
 		"unnumbered":              {Peer{}, at("fe80::1%eth0", "", "", "fe80::1%eth0"), open{nextHop6: true}, "[fe80::1 fe80::1]", "[fe80::1 fe80::1]"},
 		"unnumbered, global":      {Peer{}, at("fe80::1%eth0", "", "2001:db8::1", "fe80::1%eth0"), open{nextHop6: true}, "[2001:db8::1 fe80::1]", "[2001:db8::1 fe80::1]"},
 		"unnumbered, no RFC 8950": {Peer{}, at("fe80::1%eth0", "", "", "fe80::1%eth0"), open{}, "[]", "[fe80::1 fe80::1]"},
-		"configured": {
-			Peer{NextHop: NextHop{v4("198.51.100.1"), v4("2001:db8::9")}}, at("fe80::1%eth0", "", "", "fe80::1%eth0"), open{nextHop6: true},
-			"[198.51.100.1]", "[2001:db8::9]",
-		},
 	} {
 		got := pathOf(c.peer, c.link, c.theirs)
 		if fmt.Sprint(got.next4) != c.next4 || fmt.Sprint(got.next6) != c.next6 {
@@ -136,7 +132,6 @@ func TestCheck(t *testing.T) {
 		"from 3 s":                          func(p *Peer) { p.Timers.Hold = 2 * second },
 		"below the hold time":               func(p *Peer) { p.Timers.Hold, p.Timers.Keepalive = 9*second, 9*second },
 		"restart time":                      func(p *Peer) { p.Timers.Restart = 5000 * second },
-		"next hop 2001:db8::1 of IPv4":      func(p *Peer) { p.NextHop.IPv4 = v4("2001:db8::1") },
 	} {
 		p := good
 		edit(&p)
@@ -154,7 +149,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestNormalPrefixes(t *testing.T) {
-	r := newRIB()
+	r := rib{map[netip.Prefix]*Attributes{}, map[netip.Prefix]struct{}{}}
 	r.set(map[netip.Prefix]*Attributes{
 		netip.MustParsePrefix("::ffff:192.0.2.9/120"): nil,
 		netip.MustParsePrefix("2001:db8::1/64"):       nil,

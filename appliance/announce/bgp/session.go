@@ -38,15 +38,15 @@ type session struct {
 	// withheld are routes that cannot be sent in this session, by whether they are IPv6: see cannot.
 	withheld map[bool]map[netip.Prefix]struct{}
 	refresh  chan bool  // families that the peer wants again: true is IPv6
-	ended    chan error // why the session is to end, but for ctx
+	ended    chan error // the reason to end the session, other than ctx
 	writes   writing
 }
 
-// writing is for how long a message may take to be written.
+// writing bounds the time to write a message.
 type writing struct {
 	mu      sync.Mutex
-	most    time.Duration // 0: nothing is written any more but the last words
-	closing bool          // they are being written
+	most    time.Duration // 0: nothing but the last NOTIFICATION is written
+	closing bool          // that is being written
 }
 
 // agreement has the parameters that follow from both OPENs.
@@ -58,7 +58,8 @@ type agreement struct {
 	restart    bool
 }
 
-func newSession(s *Speaker, l link) *session {
+// session returns a session over a connection.
+func (s *Speaker) session(l link) *session {
 	return &session{
 		speaker: s, link: l, in: bufio.NewReaderSize(l, 16<<10), log: s.log,
 		sent: map[netip.Prefix]*Attributes{}, withheld: map[bool]map[netip.Prefix]struct{}{false: {}, true: {}},
@@ -66,8 +67,8 @@ func newSession(s *Speaker, l link) *session {
 	}
 }
 
-// run speaks until the session ends, and says why it did. connecting ends with ctx, and before
-// it when the speaker is to leave.
+// run keeps the session until it ends, and returns the reason. connecting ends with ctx, or
+// earlier when the speaker is to leave.
 func (s *session) run(ctx, connecting context.Context) error {
 	hangUp := context.AfterFunc(connecting, func() { _ = s.link.Close() })
 	err := s.open()
@@ -80,12 +81,12 @@ func (s *session) run(ctx, connecting context.Context) error {
 		go func() { s.end(s.read()) }()
 		err = s.write(ctx)
 	}
-	s.sayLast(err)
+	s.notify(err)
 	return err
 }
 
-// sayLast sends the NOTIFICATION that ends the session, if the peer gets one.
-func (s *session) sayLast(err error) {
+// notify sends the NOTIFICATION that ends the session, if the peer gets one.
+func (s *session) notify(err error) {
 	var n *notification
 	switch {
 	case errors.Is(err, errStopped) && s.agreed.restart:
@@ -102,7 +103,7 @@ func (s *session) sayLast(err error) {
 	_ = s.send(n.encode()) // it goes either way
 }
 
-// openOf is the OPEN of ours on a connection.
+// openOf returns our OPEN on a connection.
 func openOf(p Peer, l link, restarting bool) open {
 	o := open{as: p.LocalAS, id: p.RouterID, hold: p.Timers.Hold, ipv4: p.IPv4, ipv6: p.IPv6, restarting: restarting}
 	if !o.id.IsValid() {
@@ -115,7 +116,7 @@ func openOf(p Peer, l link, restarting bool) open {
 	return o
 }
 
-// routerID is an IPv4 address for a speaker without one: of its link, or made of its address.
+// routerID returns an IPv4 address for a speaker without one: of its link, or a hash of its address.
 func (l link) routerID() netip.Addr {
 	for _, a := range []netip.Addr{l.local, l.next4} {
 		if a.Is4() && !a.IsUnspecified() {
@@ -131,7 +132,7 @@ func (l link) routerID() netip.Addr {
 // open exchanges OPEN and the first KEEPALIVE.
 func (s *session) open() error {
 	peer := s.speaker.peer
-	mine := openOf(peer, s.link, s.speaker.first())
+	mine := openOf(peer, s.link, s.speaker.State().Counters.Established == 0)
 	_ = s.link.SetWriteDeadline(time.Now().Add(openPatience))
 	if err := s.send(mine.encode()); err != nil {
 		return err
@@ -207,22 +208,14 @@ func pathOf(p Peer, l link, theirs open) path {
 			*to = append(*to, a.WithZone(""))
 		}
 	}
-	switch global := l.next6; {
-	case p.NextHop.IPv6.IsValid():
-		add(&at.next6, p.NextHop.IPv6)
-	case l.linkLocal.IsValid():
-		// Without a global address the link-local one is in both places, as others do.
-		if !global.IsValid() {
-			global = l.linkLocal
+	add(&at.next6, l.next6)
+	if l.linkLocal.IsValid() {
+		if !l.next6.IsValid() { // as others do, the link-local address is in both places
+			add(&at.next6, l.linkLocal)
 		}
-		add(&at.next6, global)
 		add(&at.next6, l.linkLocal)
-	default:
-		add(&at.next6, global)
 	}
 	switch {
-	case p.NextHop.IPv4.IsValid():
-		add(&at.next4, p.NextHop.IPv4)
 	case l.local.Is4():
 		add(&at.next4, l.local)
 	case theirs.nextHop6 && len(at.next6) > 0:
@@ -268,7 +261,7 @@ func (s *session) expect(kind, subcode uint8) ([]byte, error) {
 	}
 }
 
-// next reads a message. The body of an UPDATE is dropped: nothing is learned.
+// next reads a message. The body of an UPDATE is dropped.
 func (s *session) next() (header, []byte, error) {
 	var head [headerLength]byte
 	if _, err := io.ReadFull(s.in, head[:]); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -31,15 +32,15 @@ const (
 type State struct {
 	Phase Phase
 	Since time.Time // of the phase
-	// Local and Remote are the session's addresses, Agreed what both sides came to; set
+	// Local and Remote are the session's addresses, Agreed its negotiated parameters; set
 	// while it is established.
 	Local, Remote netip.AddrPort
 	Agreed        Agreed
 	// Routes counts the routes that were sent to the peer and not withdrawn; Withheld counts those
-	// that cannot be sent in this session, WithheldBecause says why.
+	// that cannot be sent in this session, for the reason WithheldBecause.
 	Routes, Withheld int
 	WithheldBecause  string
-	// CannotIPv4 and CannotIPv6 say why no route of a family can be sent in this session; "": they can.
+	// CannotIPv4 and CannotIPv6 are the reasons why no route of a family can be sent in this session; "": they can.
 	CannotIPv4, CannotIPv6 string
 	// Pending reports whether there are changes that were not sent yet.
 	Pending bool
@@ -49,14 +50,10 @@ type State struct {
 	Counters Counters
 }
 
-// Agreed has the parameters of a session, negotiated by both OPENs.
+// Agreed has parameters of a session that both OPENs negotiated.
 type Agreed struct {
 	RemoteAS        uint32
-	RemoteID        netip.Addr
-	IPv4, IPv6      bool
-	Hold, Keepalive time.Duration
 	GracefulRestart bool
-	RouteRefresh    bool
 }
 
 // Counters of a Speaker since it was made.
@@ -66,7 +63,7 @@ type Counters struct {
 	Dropped     uint64 // UPDATE messages received, none of them read
 }
 
-// link is a connection with what is known of its local side.
+// link is a connection with the addresses of its local side.
 type link struct {
 	net.Conn
 	local netip.Addr // with the zone of a link-local one
@@ -75,16 +72,14 @@ type link struct {
 	next4, next6, linkLocal netip.Addr
 }
 
-// addresses are both ends of the connection.
-func (l link) addresses() (local, remote netip.AddrPort) {
-	of := func(a net.Addr) netip.AddrPort {
-		if a, is := a.(*net.TCPAddr); is {
-			at := a.AddrPort()
-			return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
-		}
+// addrPortOf returns the address of an end of a TCP connection; the zero AddrPort for other connections.
+func addrPortOf(a net.Addr) netip.AddrPort {
+	tcp, is := a.(*net.TCPAddr)
+	if !is {
 		return netip.AddrPort{}
 	}
-	return of(l.LocalAddr()), of(l.RemoteAddr())
+	at := tcp.AddrPort()
+	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
 }
 
 // errStopped ends a session because the program ends.
@@ -111,7 +106,7 @@ type Speaker struct {
 	running bool
 	leaving sync.Once
 
-	lastWords string // a precise reason that there is no session, since one was up; Run's alone
+	lastWords string // a precise reason that there is no session, since one was up; for Run alone
 }
 
 // New is a Speaker that does nothing yet. changed is called after each change of its State but
@@ -129,13 +124,13 @@ func New(p Peer, log *slog.Logger, changed func()) (*Speaker, error) {
 	return &Speaker{
 		peer: p.withDefaults(), dial: dial, log: log, changed: changed,
 		wake: make(chan struct{}, 1), reset: make(chan string, 1), leave: make(chan struct{}), ended: make(chan struct{}),
-		routes: newRIB(), state: State{Phase: Idle, Since: time.Now()},
+		routes: rib{map[netip.Prefix]*Attributes{}, map[netip.Prefix]struct{}{}}, state: State{Phase: Idle, Since: time.Now()},
 	}, nil
 }
 
-// Set makes routes all that the peer is to have; only differences are sent. It keeps no hold of
-// the map, but of the Attributes; nil stands for none. An error is about Attributes that fit
-// into no message; nothing is changed then.
+// Set replaces the routes to the peer; only differences are sent. It keeps the Attributes, but not
+// the map; nil stands for none. An error is about Attributes that fit into no message; nothing is
+// changed then.
 func (s *Speaker) Set(routes map[netip.Prefix]*Attributes) error {
 	if err := check(routes); err != nil {
 		return err
@@ -185,12 +180,13 @@ func (s *Speaker) change(do func(*rib)) {
 	}
 }
 
-// changes takes what is to be sent: all for a new session, what changed for one that goes on.
+// changes takes the routes to send: all of them for a new session, else those that changed.
 func (s *Speaker) changes(all bool) map[netip.Prefix]*Attributes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if all {
-		return s.routes.takeAll()
+		clear(s.routes.dirty)
+		return maps.Clone(s.routes.wanted)
 	}
 	return s.routes.take()
 }
@@ -253,7 +249,11 @@ func (s *Speaker) Run(ctx context.Context) {
 	wait := firstRetry
 	for {
 		began := time.Now()
-		err := s.attempt(ctx, connecting)
+		s.enter(Connect)
+		l, err := s.dial(connecting, s.peer)
+		if err == nil {
+			err = s.session(l).run(ctx, connecting)
+		}
 		s.down(err)
 		if connecting.Err() != nil {
 			return
@@ -271,19 +271,6 @@ func (s *Speaker) Run(ctx context.Context) {
 	}
 }
 
-// attempt dials, and speaks while the session lasts.
-func (s *Speaker) attempt(ctx, connecting context.Context) error {
-	s.enter(Connect)
-	l, err := s.dial(connecting, s.peer)
-	if err != nil {
-		return err
-	}
-	return newSession(s, l).run(ctx, connecting)
-}
-
-// first reports whether this process has had no session yet.
-func (s *Speaker) first() bool { return s.State().Counters.Established == 0 }
-
 func (s *Speaker) enter(p Phase) {
 	s.publish(func(st *State) { st.Phase, st.Since = p, time.Now() })
 	s.changed()
@@ -292,24 +279,21 @@ func (s *Speaker) enter(p Phase) {
 func (s *Speaker) established(by *session) {
 	s.lastWords = ""
 	select {
-	case <-s.reset: // it was about an earlier session
+	case <-s.reset: // of an earlier session
 	default:
 	}
 	a := by.agreed
 	s.publish(func(st *State) {
-		st.Local, st.Remote = by.link.addresses()
+		st.Local, st.Remote = addrPortOf(by.link.LocalAddr()), addrPortOf(by.link.RemoteAddr())
 		st.CannotIPv4, st.CannotIPv6 = by.cannot(false), by.cannot(true)
 		st.Counters.Established++
-		st.Agreed = Agreed{
-			RemoteAS: a.peer.as, RemoteID: a.peer.id, IPv4: a.ipv4, IPv6: a.ipv6,
-			Hold: a.hold, Keepalive: a.keepalive, GracefulRestart: a.restart, RouteRefresh: a.peer.refresh,
-		}
+		st.Agreed = Agreed{RemoteAS: a.peer.as, GracefulRestart: a.restart}
 	})
 	s.log.Info("BGP session established", "peer", s.peer.String(), "as", a.peer.as, "id", a.peer.id)
 	s.enter(Established)
 }
 
-// down notes why there is no session.
+// down records why there is no session.
 func (s *Speaker) down(err error) {
 	words := explain(s.peer, s.State().Phase, err)
 	var n *notification

@@ -16,15 +16,15 @@ import (
 // peer: those that answer ours make the peer known to the kernel, and FRR stays idle without.
 const advertiseEvery = 10 * time.Second
 
-// findNeighbor is the link-local address of the one router on an interface, as the kernel knows
-// it from neighbor discovery (RFC 4861).
+// findNeighbor returns the link-local address of the one router on an interface, from the kernel's
+// table of neighbor discovery (RFC 4861).
 func findNeighbor(ifname string) (netip.Addr, error) {
 	i, err := net.InterfaceByName(ifname)
 	if err != nil {
-		return netip.Addr{}, noNeighbor("this box has no interface %s", ifname)
+		return netip.Addr{}, fmt.Errorf("this box has no interface %s", ifname)
 	}
 	if i.Flags&net.FlagUp == 0 {
-		return netip.Addr{}, noNeighbor("the interface %s is down", ifname)
+		return netip.Addr{}, fmt.Errorf("the interface %s is down", ifname)
 	}
 	known, err := netlink.NeighList(i.Index, unix.AF_INET6)
 	if err != nil {
@@ -42,9 +42,9 @@ func findNeighbor(ifname string) (netip.Addr, error) {
 	case 1:
 		return found[0], nil
 	case 0:
-		return netip.Addr{}, noNeighbor("no router advertisement came on %s: let the peer send router advertisements there", ifname)
+		return netip.Addr{}, fmt.Errorf("no router advertisement came on %s: let the peer send router advertisements there", ifname)
 	}
-	return netip.Addr{}, noNeighbor("%d routers are on %s (%s and %s): give the peer's address", len(found), ifname, found[0], found[1])
+	return netip.Addr{}, fmt.Errorf("%d routers are on %s (%s and %s): give the peer's address", len(found), ifname, found[0], found[1])
 }
 
 // advertise sends router advertisements with a lifetime of 0, which make this box no default
@@ -85,31 +85,21 @@ func advertiseOn(ifname string) error {
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, maxTTL); err != nil {
 		return os.NewSyscallError("setsockopt hop limit", err)
 	}
+	var source []byte // the option source link-layer address
+	if len(i.HardwareAddr) == 6 {
+		source = append([]byte{1, 1}, i.HardwareAddr...)
+	}
 	for _, m := range []struct {
 		to      string
 		message []byte
-	}{{"ff02::1", routerAdvertisement(i.HardwareAddr)}, {"ff02::2", routerSolicitation(i.HardwareAddr)}} {
+	}{
+		// A router advertisement: no hop limit, no flags, all times 0 (RFC 4861, section 4.2). A router solicitation.
+		{"ff02::1", append([]byte{134, 15: 0}, source...)}, {"ff02::2", append([]byte{133, 7: 0}, source...)},
+	} {
 		to := &unix.SockaddrInet6{ZoneId: uint32(i.Index), Addr: netip.MustParseAddr(m.to).As16()}
 		if err := unix.Sendto(fd, m.message, unix.MSG_DONTWAIT, to); err != nil {
 			return os.NewSyscallError("sendto "+m.to+"%"+ifname, err)
 		}
 	}
 	return nil
-}
-
-// routerAdvertisement is type 134: no hop limit, no flags, all times 0 (RFC 4861, section 4.2).
-func routerAdvertisement(mac net.HardwareAddr) []byte {
-	return append([]byte{134, 15: 0}, sourceLinkLayer(mac)...)
-}
-
-// routerSolicitation is type 133.
-func routerSolicitation(mac net.HardwareAddr) []byte {
-	return append([]byte{133, 7: 0}, sourceLinkLayer(mac)...)
-}
-
-func sourceLinkLayer(mac net.HardwareAddr) []byte {
-	if len(mac) != 6 {
-		return nil // links without such addresses
-	}
-	return append([]byte{1, 1}, mac...)
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // maxFilterPrefixes bounds the programs: each prefix is a few instructions, which every frame
-// pays for. With more of them the kernel passes all on, and we look ourselves.
+// pays for. With more of them the kernel passes all frames.
 const maxFilterPrefixes = 64
 
 // Offsets in an Ethernet frame.
@@ -29,7 +29,7 @@ const snapLen = 2048
 // condition is a word of a frame that is compared with a value, under a mask.
 type condition struct{ offset, mask, value uint32 }
 
-// filter is a program (bpf(7), classic) that passes the ARP packets, or with v6 the neighbor
+// filter returns a program (bpf(7), classic) that passes the ARP packets, or with v6 the neighbor
 // solicitations and advertisements, that are about an address of the prefixes.
 func filter(prefixes []netip.Prefix, v6 bool) ([]bpf.RawInstruction, error) {
 	var of []netip.Prefix
@@ -61,26 +61,22 @@ func filter(prefixes []netip.Prefix, v6 bool) ([]bpf.RawInstruction, error) {
 	for _, kind := range common {
 		for _, p := range of {
 			for _, offset := range at {
-				program = append(program, passes(append(kind[:len(kind):len(kind)], inPrefix(offset, p)...))...)
+				all := append(kind[:len(kind):len(kind)], inPrefix(offset, p)...)
+				for i, c := range all {
+					next := uint8(3*(len(all)-i-1) + 1) // behind the end of these conditions
+					program = append(program,
+						bpf.LoadAbsolute{Off: c.offset, Size: 4},
+						bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: c.mask},
+						bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: c.value, SkipTrue: next})
+				}
+				program = append(program, bpf.RetConstant{Val: snapLen})
 			}
 		}
 	}
 	return bpf.Assemble(append(program, bpf.RetConstant{Val: 0}))
 }
 
-// passes ends the program with success if all conditions hold.
-func passes(all []condition) (program []bpf.Instruction) {
-	for i, c := range all {
-		last := uint8(3*(len(all)-i-1) + 1) // to behind the end of these conditions
-		program = append(program,
-			bpf.LoadAbsolute{Off: c.offset, Size: 4},
-			bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: c.mask},
-			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: c.value, SkipTrue: last})
-	}
-	return append(program, bpf.RetConstant{Val: snapLen})
-}
-
-// inPrefix are the conditions that an address at an offset lies in a prefix.
+// inPrefix returns the conditions under which the address at an offset lies in a prefix.
 func inPrefix(offset uint32, p netip.Prefix) (all []condition) {
 	words := p.Addr().AsSlice()
 	for left := p.Bits(); left > 0; left -= 32 {

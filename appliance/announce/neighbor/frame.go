@@ -2,24 +2,15 @@ package neighbor
 
 import (
 	"encoding/binary"
+	"net"
 	"net/netip"
 )
 
 // MAC is an Ethernet address.
 type MAC [6]byte
 
-// String is "02:00:5e:10:00:00".
-func (m MAC) String() string {
-	const hex = "0123456789abcdef"
-	text := make([]byte, 0, 17)
-	for i, b := range m {
-		if i > 0 {
-			text = append(text, ':')
-		}
-		text = append(text, hex[b>>4], hex[b&15])
-	}
-	return string(text)
-}
+// String returns "02:00:5e:10:00:00".
+func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
 
 var broadcast = MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
@@ -52,20 +43,15 @@ const (
 
 // message is the content of a frame.
 type message struct {
-	// claims is an address that the sender says is its own, and by its Ethernet address; not
-	// valid: none.
-	claims netip.Addr
-	by     MAC
-	// asks is an address that is asked for; not valid: none.
-	asks netip.Addr
-	// from is the address of the host that asks; not valid: a probe, of a host that wants the address itself.
-	from netip.Addr
-	// reply is the destination of the answer.
-	reply MAC
+	claims netip.Addr // an address that the sender has; not valid: none
+	by     MAC        // of the sender
+	asks   netip.Addr // an address that is asked for; not valid: none
+	from   netip.Addr // of the host that asks; not valid: a probe, of a host that wants the address itself
+	reply  MAC        // the destination of the answer
 }
 
-// parse reads an Ethernet frame; false when it is none of those that this package is about, or
-// is not as RFC 826 and RFC 4861 want it.
+// parse decodes an Ethernet frame; false for one that is no valid ARP (RFC 826) or neighbor
+// discovery (RFC 4861).
 func parse(frame []byte) (message, bool) {
 	if len(frame) < etherLen {
 		return message{}, false
@@ -95,7 +81,7 @@ func parseARP(p []byte) (m message, ok bool) {
 		return m, m.claims.IsValid()
 	case op != arpRequest:
 		return m, false
-	case sender != target: // else an announcement
+	case sender != target: // else it is an announcement
 		m.asks, m.reply = target, m.by
 	}
 	return m, true
@@ -162,7 +148,7 @@ func linkOption(icmp []byte) (map[byte]MAC, bool) {
 	return found, true
 }
 
-// arp is an ARP frame from us.
+// arp returns an ARP frame from us.
 func arp(op uint16, to, sender MAC, senderIP netip.Addr, target MAC, targetIP netip.Addr) []byte {
 	f := make([]byte, 0, etherLen+arpLen)
 	f = append(f, to[:]...)
@@ -174,7 +160,7 @@ func arp(op uint16, to, sender MAC, senderIP netip.Addr, target MAC, targetIP ne
 	return append(f, targetIP.AsSlice()...)
 }
 
-// ndp is a neighbor solicitation or advertisement from us, with a link-layer address unless
+// ndp returns a neighbor solicitation or advertisement from us, with a link-layer address unless
 // option is 0.
 func ndp(kind, flags, option byte, to, sender MAC, source, destination, target netip.Addr) []byte {
 	size := ndpLen
@@ -220,13 +206,13 @@ func checksum(source, destination netip.Addr, icmp []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// Group is the solicited-node multicast group of an IPv6 address (RFC 4291, section 2.7.1).
-func Group(a netip.Addr) netip.Addr {
+// groupOf returns the solicited-node multicast group of an IPv6 address (RFC 4291, section 2.7.1).
+func groupOf(a netip.Addr) netip.Addr {
 	b := a.As16()
 	return netip.AddrFrom16([16]byte{0xff, 0x02, 11: 0x01, 12: 0xff, 13: b[13], 14: b[14], 15: b[15]})
 }
 
-// groupMAC is the Ethernet address of an IPv6 multicast group (RFC 2464, section 7).
+// groupMAC returns the Ethernet address of an IPv6 multicast group (RFC 2464, section 7).
 func groupMAC(group netip.Addr) MAC {
 	b := group.As16()
 	return MAC{0x33, 0x33, b[12], b[13], b[14], b[15]}
@@ -238,11 +224,11 @@ func probe(own MAC, a netip.Addr) []byte {
 	if a.Is4() {
 		return arp(arpRequest, broadcast, own, netip.IPv4Unspecified(), MAC{}, a)
 	}
-	return ndp(solicitation, 0, 0, groupMAC(Group(a)), own, netip.IPv6Unspecified(), Group(a), a)
+	return ndp(solicitation, 0, 0, groupMAC(groupOf(a)), own, netip.IPv6Unspecified(), groupOf(a), a)
 }
 
-// announcements tell all neighbors of an address: as ARP request and reply, because some hosts
-// learn from one of them alone, or as unsolicited advertisement (RFC 4861, section 7.2.6).
+// announcements returns the frames that announce an address: an ARP request and a reply, because some
+// hosts learn from one of them alone, or an unsolicited advertisement (RFC 4861, section 7.2.6).
 func announcements(own MAC, a netip.Addr) [][]byte {
 	if a.Is4() {
 		return [][]byte{
@@ -253,13 +239,13 @@ func announcements(own MAC, a netip.Addr) [][]byte {
 	return [][]byte{ndp(advertisement, flagOverride, optTarget, groupMAC(allNodes), own, a, allNodes, a)}
 }
 
-// answer is the answer to a question for an address of ours. A probe is answered to all nodes, as
+// answer returns the answer to a question for an address of ours. A probe is answered to all nodes, as
 // its sender has no address (RFC 4861, section 7.2.4).
 func answer(own MAC, m message) []byte {
 	switch {
 	case m.asks.Is4():
 		to := m.from
-		if !to.IsValid() {
+		if !to.IsValid() { // a probe
 			to = netip.IPv4Unspecified()
 		}
 		return arp(arpReply, m.reply, own, m.asks, m.reply, to)

@@ -12,8 +12,8 @@ import (
 // (net.core.optmem_max, 128 KiB, room for 2,340; 20 KiB before Linux 6.7).
 const groupsOfSocket = 2000
 
-// groups counts the uses of the multicast groups that we joined on an interface: addresses share a
-// group when their last 24 bits are equal. The kernel tells switches of them (MLD).
+// groups counts the uses of joined multicast groups of an interface: addresses share a group when
+// their last 24 bits are equal. The kernel reports memberships to switches (MLD).
 type groups struct {
 	index   int // of the interface
 	uses    map[netip.Addr]int
@@ -56,7 +56,7 @@ func (g *groups) join(group netip.Addr) error {
 	}
 }
 
-// socket is one with room.
+// socket returns a socket with room for a membership.
 func (g *groups) socket() (*groupSocket, error) {
 	for _, s := range g.sockets {
 		if !s.full && s.groups < groupsOfSocket {
@@ -72,7 +72,7 @@ func (g *groups) socket() (*groupSocket, error) {
 	return s, nil
 }
 
-// leave counts one use less.
+// leave ends one use of a group.
 func (g *groups) leave(group netip.Addr) {
 	if g.uses[group]--; g.uses[group] > 0 {
 		return
@@ -84,11 +84,5 @@ func (g *groups) leave(group netip.Addr) {
 		s.full = false
 		request := &unix.IPv6Mreq{Multiaddr: group.As16(), Interface: uint32(g.index)}
 		_ = unix.SetsockoptIPv6Mreq(s.fd, unix.IPPROTO_IPV6, unix.IPV6_LEAVE_GROUP, request) // the interface may be gone, and the membership with it
-	}
-}
-
-func (g *groups) close() {
-	for _, s := range g.sockets {
-		_ = unix.Close(s.fd)
 	}
 }

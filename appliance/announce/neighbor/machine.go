@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// When what is sent. RFC 5227 (section 1.1) and RFC 4862 wait for a second and more between probes, for
+// Times. RFC 5227 (section 1.1) and RFC 4862 wait for a second and more between probes, for
 // networks that lose frames and hosts that boot; here a Service waits, and a host that answers later
 // than this is found by the announcements.
 const (
@@ -24,10 +24,10 @@ const (
 	defend = 10 * time.Second
 	// defense is the least time between two announcements of an address that an election gave to this box.
 	defense = time.Second
-	// contested is for how long another host claims an address that an election gave to this one: two boxes do so for a moment
-	// in a takeover. Two that do not hear each other's adverts do so whenever either announces itself.
+	// contested is the duration of claims by another host, of an address that an election gave to this box, after which it is
+	// contested: two boxes claim it for a moment in a takeover, and longer if they do not receive each other's adverts.
 	contested = 3 * time.Second
-	// undisputed is the time without a claim after which claims begin anew.
+	// undisputed is the time without a claim after which the next one counts as the first.
 	undisputed = 2 * repeat
 	// unanswered is the time without a claim after which a contest is over: three probes had no answer.
 	unanswered = 3*reprobe + reprobe/2
@@ -47,7 +47,7 @@ const (
 	Standby                // another box answers for it
 )
 
-// String is the state as `svcctl announcements` prints it.
+// String returns the state as `svcctl announcements` prints it.
 func (s State) String() string { return [...]string{"probing", "announced", "conflict", "standby"}[s] }
 
 // Status is the state of an address.
@@ -56,31 +56,29 @@ type Status struct {
 	State State
 	// Rival is the host that has it, in state Conflict, or that has it as well.
 	Rival MAC
-	// Contested reports that an election gave it to this box, and that Rival has it as well.
+	// Contested is set when an election gave it to this box, and Rival has it as well.
 	Contested bool
-	// Unanswered reports that another box is to answer for it, and that nobody does.
+	// Unanswered is set when another box should answer for it, and none does.
 	Unanswered bool
 	Since      time.Time
 }
 
-// Counters count what was sent and heard.
+// Counters count sent answers, sent announcements, and conflicts.
 type Counters struct{ Answers, Announcements, Conflicts uint64 }
 
-// machine decides what is sent on one interface: same calls, same frames. It is told the time.
+// machine decides what is sent on one interface: same calls, same frames. It has no clock: calls pass the time.
 type machine struct {
 	own     MAC
-	mine    map[MAC]bool // the box's other interfaces: what they say is no conflict
+	mine    map[MAC]bool // the box's interfaces: their frames are no conflict
 	random  func(time.Duration) time.Duration
 	passive bool // another box answers
-	elected bool // an election decides who answers, and not who was first
+	elected bool // an election decides which box answers, and not which was first
 
 	entries map[netip.Addr]*entry
 	queue   queue
 	changed map[netip.Addr]struct{}
-	counters
+	Counters
 }
-
-type counters = Counters
 
 // entry is one address.
 type entry struct {
@@ -90,7 +88,7 @@ type entry struct {
 	defended time.Time
 	// announced is when it was announced last, in an election for any reason.
 	announced time.Time
-	doubted   bool // in state Standby: it is asked whether another box answers
+	verified  bool // in state Standby: it is probed whether another box answers
 	// In an election: since when another host claims it, and when it did last.
 	claimed, heard time.Time
 	next           time.Time // when there is something to do
@@ -101,8 +99,7 @@ func newMachine(own MAC, random func(time.Duration) time.Duration) *machine {
 	return &machine{own: own, random: random, mine: map[MAC]bool{own: true}, entries: map[netip.Addr]*entry{}, changed: map[netip.Addr]struct{}{}}
 }
 
-// add begins with an address; known says that it was ours a moment ago, or that an election gave it
-// to us, so that it is not probed first.
+// add adds an address. known is set for one that was ours a moment ago: it is not probed first.
 func (m *machine) add(now time.Time, a netip.Addr, known bool) {
 	if m.entries[a] != nil {
 		return
@@ -119,7 +116,7 @@ func (m *machine) add(now time.Time, a netip.Addr, known bool) {
 	m.changed[a] = struct{}{}
 }
 
-// remove lets an address go, in silence: there is no way to say so.
+// remove removes an address. ARP and NDP have no message for that.
 func (m *machine) remove(a netip.Addr) {
 	if e := m.entries[a]; e != nil {
 		heap.Remove(&m.queue, e.index)
@@ -128,7 +125,7 @@ func (m *machine) remove(a netip.Addr) {
 	}
 }
 
-// refresh announces everything anew, as after the link came back, and asks again for what others had.
+// refresh announces all addresses again, as after the link came back, and probes those that others had.
 func (m *machine) refresh(now time.Time) {
 	for _, e := range m.entries {
 		switch e.State {
@@ -143,8 +140,8 @@ func (m *machine) refresh(now time.Time) {
 				continue
 			}
 			e.sent, e.gained = 0, now
-			if again := e.announced.Add(defense); again.After(now) {
-				e.gained = again
+			if earliest := e.announced.Add(defense); earliest.After(now) {
+				e.gained = earliest
 			}
 			m.at(e, e.gained)
 		case Conflict:
@@ -169,36 +166,36 @@ func (m *machine) setPassive(now time.Time, passive bool) {
 	}
 }
 
-// doubt asks whether another box answers for what is left to it, by the lowest address.
-func (m *machine) doubt(now time.Time) {
+// verify probes whether another box answers for the addresses that are left to it, by the lowest one.
+func (m *machine) verify(now time.Time) {
 	var lowest *entry
 	for _, e := range m.entries {
 		if e.State == Standby && (lowest == nil || e.Addr.Less(lowest.Addr)) {
 			lowest = e
 		}
 	}
-	if lowest != nil && !lowest.doubted {
-		lowest.doubted, lowest.sent = true, 0
+	if lowest != nil && !lowest.verified {
+		lowest.verified, lowest.sent = true, 0
 		m.at(lowest, now.Add(contend))
 	}
 }
 
 func (m *machine) set(now time.Time, e *entry, s State) {
 	if e.State != s {
-		e.State, e.Since, e.Contested, e.Unanswered, e.doubted = s, now, false, false, false
+		e.State, e.Since, e.Contested, e.Unanswered, e.verified = s, now, false, false, false
 		m.changed[e.Addr] = struct{}{}
 	}
 }
 
-// settle ends a contest.
-func (m *machine) settle(e *entry) {
+// endContest forgets the claims of other hosts.
+func (m *machine) endContest(e *entry) {
 	if e.claimed, e.heard = (time.Time{}), (time.Time{}); e.Contested {
 		e.Contested = false
 		m.changed[e.Addr] = struct{}{}
 	}
 }
 
-// contest notes that another host claims an address which an election gave to this one.
+// contest records that another host claims an address which an election gave to this box.
 func (m *machine) contest(now time.Time, e *entry, rival MAC) {
 	if now.Sub(e.heard) >= undisputed {
 		e.claimed = now
@@ -222,7 +219,7 @@ func (m *machine) at(e *entry, when time.Time) {
 
 func (m *machine) gain(now time.Time, e *entry) {
 	m.set(now, e, Announced)
-	m.settle(e)
+	m.endContest(e)
 	e.sent, e.gained = 0, now
 	m.at(e, now)
 }
@@ -246,7 +243,7 @@ func (m *machine) yield(now time.Time, e *entry, rival MAC, later time.Duration)
 	m.at(e, now.Add(later))
 }
 
-// tick does what is due, and tells when there is something again; the zero Time: never.
+// tick returns the frames that are due, and the time of the next; the zero Time: never.
 func (m *machine) tick(now time.Time) (frames [][]byte, next time.Time) {
 	for len(m.queue) > 0 {
 		e := m.queue[0]
@@ -255,7 +252,7 @@ func (m *machine) tick(now time.Time) (frames [][]byte, next time.Time) {
 		}
 		switch e.State {
 		case Standby:
-			if !e.doubted {
+			if !e.verified {
 				m.at(e, now.Add(time.Hour))
 				continue
 			}
@@ -282,7 +279,7 @@ func (m *machine) tick(now time.Time) (frames [][]byte, next time.Time) {
 			m.at(e, now.Add(probeInterval))
 		case Announced:
 			if quiet := now.Sub(e.heard); quiet >= undisputed || e.Contested && quiet >= unanswered {
-				m.settle(e)
+				m.endContest(e)
 			}
 			if e.Contested { // the rival answers, or is gone
 				frames = append(frames, probe(m.own, e.Addr))
@@ -303,7 +300,7 @@ func (m *machine) tick(now time.Time) (frames [][]byte, next time.Time) {
 	return frames, time.Time{}
 }
 
-// receive takes a frame of the interface, and gives what is to be sent for it.
+// receive processes a frame of the interface, and returns the frames to send for it.
 func (m *machine) receive(now time.Time, frame []byte) [][]byte {
 	msg, ok := parse(frame)
 	if !ok || m.mine[msg.by] {
@@ -332,10 +329,8 @@ func (m *machine) claimed(now time.Time, e *entry, rival MAC) [][]byte {
 		if e.Unanswered {
 			m.changed[e.Addr] = struct{}{}
 		}
-		e.doubted, e.Unanswered = false, false
-	case e.State == Probing:
-		m.yield(now, e, rival, reprobe+m.random(reprobe/10))
-	case e.State == Conflict:
+		e.verified, e.Unanswered = false, false
+	case e.State == Probing, e.State == Conflict:
 		m.yield(now, e, rival, reprobe+m.random(reprobe/10))
 	case e.State == Announced && m.elected:
 		m.contest(now, e, rival)
@@ -354,7 +349,7 @@ func (m *machine) claimed(now time.Time, e *entry, rival MAC) [][]byte {
 	return nil
 }
 
-// queue is the addresses by when there is something to do.
+// queue is a heap of addresses by entry.next.
 type queue []*entry
 
 func (q queue) Len() int           { return len(q) }

@@ -64,7 +64,7 @@ func ask(a netip.Addr) []byte {
 	if a.Is4() {
 		return arp(arpRequest, broadcast, client, hosts[false], MAC{}, a)
 	}
-	return ndp(solicitation, 0, optSource, groupMAC(Group(a)), client, hosts[true], Group(a), a)
+	return ndp(solicitation, 0, optSource, groupMAC(groupOf(a)), client, hosts[true], groupOf(a), a)
 }
 
 func claim(a netip.Addr) []byte { return announcements(rival, a)[0] }
@@ -332,7 +332,7 @@ func TestBadFrames(t *testing.T) {
 		if name != "a wrong checksum" && name != "a hop limit of 254" {
 			icmp := f[etherLen+ipv6Len:]
 			icmp[2], icmp[3] = 0, 0
-			sum := checksum(hosts[true], Group(vips[1]), icmp)
+			sum := checksum(hosts[true], groupOf(vips[1]), icmp)
 			icmp[2], icmp[3] = byte(sum>>8), byte(sum)
 		}
 		if m, ok := parse(f); ok {
@@ -369,7 +369,7 @@ func Test786_nobody_answers(t *testing.T) {
 		r.add(start, a, false)
 	}
 	r.setPassive(start, true)
-	r.doubt(start)
+	r.verify(start)
 	unanswered := func() (n int) {
 		for _, e := range r.entries {
 			if e.Unanswered {
@@ -399,7 +399,7 @@ func Test786_nobody_answers(t *testing.T) {
 	if n := frames(r.until(30 * time.Minute)); n != 0 {
 		t.Errorf("after that %d frames are sent", n)
 	}
-	r.doubt(r.now)
+	r.verify(r.now)
 	r.until(r.now.Sub(start) + 10*time.Second)
 	if unanswered() != 1 {
 		t.Errorf("at the next doubt %d addresses are without an answer", unanswered())

@@ -13,32 +13,33 @@ import (
 
 	"github.com/mdlayher/packet"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 )
 
 // Port is an interface on which addresses are answered and announced. Its methods may be called
 // concurrently.
 type Port struct {
-	log  *slog.Logger
-	arp  *packet.Conn
-	ndp  *packet.Conn
-	wake chan struct{}
-	told func()      // called after addresses changed their states
-	may  func() bool // whether this box is to speak for addresses, while it is not passive
+	log     *slog.Logger
+	arp     *packet.Conn
+	ndp     *packet.Conn
+	wake    chan struct{}
+	changed func()      // called after addresses changed their states
+	may     func() bool // reports whether this box answers for addresses, while it is not passive
 
 	mu     sync.Mutex
 	m      *machine
 	groups *groups
 }
 
-// Open takes an interface of the calling thread's network namespace. Frames about addresses outside
-// of the prefixes are not looked at. changed, which must not wait, is called when an address
-// has another state. may is asked before something is sent, unless SetPassive left all addresses to another box; nil: yes.
+// Open opens an interface of the calling thread's network namespace. Frames about addresses outside
+// of the prefixes are ignored. changed, which must not wait, is called when an address has another
+// state. may is called before frames are sent, unless the port is passive; nil: they may be sent.
 func Open(ifi *net.Interface, prefixes []netip.Prefix, log *slog.Logger, changed func(), may func() bool) (*Port, error) {
 	if len(ifi.HardwareAddr) != len(MAC{}) {
 		return nil, fmt.Errorf("interface %s is no Ethernet: it has no address of 6 bytes", ifi.Name)
 	}
 	p := &Port{
-		log: log, wake: make(chan struct{}, 1), told: changed, may: may,
+		log: log, wake: make(chan struct{}, 1), changed: changed, may: may,
 		m: newMachine(MAC(ifi.HardwareAddr), rand.N[time.Duration]), groups: newGroups(ifi.Index),
 	}
 	for _, each := range []struct {
@@ -58,7 +59,7 @@ func Open(ifi *net.Interface, prefixes []netip.Prefix, log *slog.Logger, changed
 	return p, nil
 }
 
-// Close ends Run, and lets all groups go.
+// Close ends Run, and leaves all groups.
 func (p *Port) Close() {
 	for _, conn := range []*packet.Conn{p.arp, p.ndp} {
 		if conn != nil {
@@ -67,7 +68,9 @@ func (p *Port) Close() {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.groups.close()
+	for _, s := range p.groups.sockets {
+		_ = unix.Close(s.fd)
+	}
 }
 
 // Run answers and announces until ctx is done, or the interface is gone, which is an error.
@@ -85,7 +88,7 @@ func (p *Port) Run(ctx context.Context) error {
 	return tasks.Wait()
 }
 
-// listen takes the frames of a socket.
+// listen receives the frames of a socket.
 func (p *Port) listen(ctx context.Context, conn *packet.Conn) error {
 	buf := make([]byte, snapLen)
 	for {
@@ -107,23 +110,23 @@ func (p *Port) listen(ctx context.Context, conn *packet.Conn) error {
 	}
 }
 
-// receive takes a frame.
+// receive passes a frame to the machine.
 func (p *Port) receive(frame []byte) {
 	p.do(func(now time.Time) [][]byte {
-		if !p.speaks() {
+		if !p.maySend() {
 			return nil
 		}
 		return p.m.receive(now, frame)
 	})
 }
 
-// askAgain is the interval at which a silent box asks whether it may speak.
-const askAgain = 100 * time.Millisecond
+// recheck is the interval at which a silent box calls may.
+const recheck = 100 * time.Millisecond
 
-// speaks reports whether what the machine gives may be sent. A passive one gives nothing.
-func (p *Port) speaks() bool { return p.m.passive || p.may == nil || p.may() }
+// maySend reports whether frames may be sent. A passive machine returns none.
+func (p *Port) maySend() bool { return p.m.passive || p.may == nil || p.may() }
 
-// keepTime does what is due.
+// keepTime calls tick when it is due, until ctx is done.
 func (p *Port) keepTime(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -142,11 +145,11 @@ func (p *Port) keepTime(ctx context.Context) {
 	}
 }
 
-// tick does what is due, and returns when there is something again; the zero Time: never.
+// tick sends the frames that are due, and returns the time of the next; the zero Time: never.
 func (p *Port) tick() (next time.Time) {
 	p.do(func(now time.Time) (frames [][]byte) {
-		if !p.speaks() { // SetPassive is about to say so
-			next = now.Add(askAgain)
+		if !p.maySend() { // SetPassive is about to be called
+			next = now.Add(recheck)
 			return nil
 		}
 		frames, next = p.m.tick(now)
@@ -158,7 +161,7 @@ func (p *Port) tick() (next time.Time) {
 // sendPatience bounds the wait for room in the queue of the interface.
 const sendPatience = 100 * time.Millisecond
 
-// do calls the machine, sends what it gives, and tells of what changed.
+// do calls the machine, sends its frames, and calls changed if states did.
 func (p *Port) do(f func(now time.Time) [][]byte) {
 	p.mu.Lock()
 	before := p.next()
@@ -182,7 +185,7 @@ func (p *Port) do(f func(now time.Time) [][]byte) {
 		}
 	}
 	if changed {
-		p.told()
+		p.changed()
 	}
 }
 
@@ -193,12 +196,11 @@ func (p *Port) next() time.Time {
 	return p.m.queue[0].next
 }
 
-// Add begins with an address. known says that it was ours a moment ago, so that it is not probed
-// first.
+// Add adds an address. known is set for one that was ours a moment ago: it is not probed first.
 func (p *Port) Add(a netip.Addr, known bool) {
 	p.do(func(now time.Time) [][]byte {
 		if p.m.entries[a] == nil && a.Is6() {
-			if err := p.groups.join(Group(a)); err != nil {
+			if err := p.groups.join(groupOf(a)); err != nil {
 				p.log.Warn("neighbors may not find an address", "address", a, "err", err)
 			}
 		}
@@ -207,34 +209,34 @@ func (p *Port) Add(a netip.Addr, known bool) {
 	})
 }
 
-// Remove lets an address go.
+// Remove removes an address.
 func (p *Port) Remove(a netip.Addr) {
 	p.do(func(time.Time) [][]byte {
 		if p.m.entries[a] != nil && a.Is6() {
-			p.groups.leave(Group(a))
+			p.groups.leave(groupOf(a))
 		}
 		p.m.remove(a)
 		return nil
 	})
 }
 
-// Refresh announces everything anew: the link came back.
+// Refresh announces all addresses again, as after the link came back.
 func (p *Port) Refresh() {
 	p.do(func(now time.Time) [][]byte { p.m.refresh(now); return nil })
 }
 
-// SetPassive leaves all addresses to another box, or takes them from it. From the first call on that
-// decides, and not who had an address first.
+// SetPassive leaves all addresses to another box, or takes them from it. From the first call on this
+// decides instead of the order in which hosts took an address.
 func (p *Port) SetPassive(passive bool) {
 	p.do(func(now time.Time) [][]byte { p.m.setPassive(now, passive); return nil })
 }
 
-// Doubt asks whether another box, which is to answer for all addresses, does so. Status.Unanswered has what came of it.
-func (p *Port) Doubt() {
-	p.do(func(now time.Time) [][]byte { p.m.doubt(now); return nil })
+// Verify probes whether another box, which should answer for all addresses, does so. Status.Unanswered has the result.
+func (p *Port) Verify() {
+	p.do(func(now time.Time) [][]byte { p.m.verify(now); return nil })
 }
 
-// SetMine names the Ethernet addresses of the box: what they say is no conflict.
+// SetMine sets the Ethernet addresses of the box: their frames are no conflict.
 func (p *Port) SetMine(macs []MAC) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -244,7 +246,7 @@ func (p *Port) SetMine(macs []MAC) {
 	}
 }
 
-// Changed gives the addresses whose state changed since the last call; those that are gone have none.
+// Changed returns the addresses whose state changed since the last call, and those that were removed.
 func (p *Port) Changed() (now []Status, gone []netip.Addr) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -259,9 +261,9 @@ func (p *Port) Changed() (now []Status, gone []netip.Addr) {
 	return now, gone
 }
 
-// Counters returns how many frames were sent and heard so far.
+// Counters returns the counters of frames since Open.
 func (p *Port) Counters() Counters {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.m.counters
+	return p.m.Counters
 }

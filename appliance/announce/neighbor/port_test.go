@@ -17,14 +17,14 @@ func TestMayNotSpeak(t *testing.T) {
 		m := newMachine(box, func(time.Duration) time.Duration { return 0 })
 		m.setPassive(start, false)
 		m.add(start, a, true)
-		p := &Port{m: m, wake: make(chan struct{}, 1), told: func() {}, may: func() bool { return false }} // a frame would need a socket
+		p := &Port{m: m, wake: make(chan struct{}, 1), changed: func() {}, may: func() bool { return false }} // a frame would need a socket
 		before := time.Now()
 		p.receive(ask(a))
-		if next := p.tick(); next.Before(before) || next.After(time.Now().Add(askAgain)) {
+		if next := p.tick(); next.Before(before) || next.After(time.Now().Add(recheck)) {
 			t.Errorf("%s: it looks again at %s", a, next)
 		}
-		if m.counters != (counters{}) {
-			t.Errorf("%s: it did %+v", a, m.counters)
+		if m.Counters != (Counters{}) {
+			t.Errorf("%s: it did %+v", a, m.Counters)
 		}
 		p.may = func() bool { t.Errorf("%s: a passive one asks", a); return true }
 		m.setPassive(start, true)

@@ -11,7 +11,7 @@ type State uint8
 const (
 	Backup  State = iota // another box is active, or will be
 	Active               // it answers and advertises
-	Leaving              // it answers until it hears its successor
+	Leaving              // it answers until it receives an advert of its successor
 	Out                  // it does not take part
 )
 
@@ -29,10 +29,10 @@ type Config struct {
 	VRID     uint8         // 1 to 255
 	Priority uint8         // 1 to 254, of which the highest wins
 	Interval time.Duration // between adverts; whole centiseconds, up to MaxInterval
-	Preempt  bool          // the highest priority wins over who is active, too
+	Preempt  bool          // a higher priority wins over the active box, too
 }
 
-// Machine is one virtual router on this box. It is told the time, and is not safe for concurrent use.
+// Machine is one virtual router on this box. It has no clock: calls pass the time. It is not safe for concurrent use.
 type Machine struct {
 	cfg      Config
 	priority uint8
@@ -46,11 +46,11 @@ type Machine struct {
 	deadline time.Time     // when leaving: until then a successor is waited for
 
 	sent    time.Time     // when active: the last advert
-	late    time.Duration // when active: how late adverts were lately
-	excused bool          // when backup: it was late and listens once more
+	late    time.Duration // when active: the recent lateness of adverts
+	excused bool          // when backup: it was late and waits once more
 }
 
-// Limits of what is made of lateness. No clock is shared between boxes.
+// Limits of the lateness of adverts. No clock is shared between boxes.
 const (
 	// mostLate bounds the lateness that counts, in intervals: at most five times the interval is advertised.
 	mostLate = 4
@@ -70,7 +70,7 @@ func New(now time.Time, cfg Config) *Machine {
 // State is the role of the box, and since when it has it.
 func (m *Machine) State() (State, time.Time) { return m.state, m.since }
 
-// Master is the active box as far as heard; not valid: this one, or unknown.
+// Master returns the active box by its adverts; not valid: this one, or unknown.
 func (m *Machine) Master() netip.Addr { return m.master }
 
 // Priority returns the priority that the box advertises as master: 1 while others should take over.
@@ -125,7 +125,7 @@ func (m *Machine) SetPriority(unhealthy bool) {
 	}
 }
 
-// Tick does what is due. It gives the adverts to send, by their priorities.
+// Tick does the work that is due at now. It returns the adverts to send, by their priorities.
 func (m *Machine) Tick(now time.Time) (adverts []uint8) {
 	if m.next.IsZero() || now.Before(m.next) {
 		return nil
@@ -170,14 +170,14 @@ func (m *Machine) advertise(now time.Time) []uint8 {
 }
 
 // Receive takes the advert of another box. own is the address that ours are sent from where it came in.
-// assert reports that this box stays active against another one that was: it should announce itself anew.
+// assert reports that this box stays active and another one was active, too: it should announce its addresses again.
 func (m *Machine) Receive(now time.Time, a *Advert, own netip.Addr) (adverts []uint8, assert bool) {
 	if a.VRID != m.cfg.VRID {
 		return nil, false
 	}
 	switch m.state {
 	case Backup:
-		m.hear(now, a)
+		m.hold(now, a)
 	case Leaving:
 		if a.Priority > 0 {
 			m.become(now, Out)
@@ -190,14 +190,14 @@ func (m *Machine) Receive(now time.Time, a *Advert, own netip.Addr) (adverts []u
 		case a.Priority == 0:
 			return m.advertise(now), false
 		case a.Priority > m.priority || a.Priority == m.priority && own.Less(a.Source):
-			// Two answered, as after a split. The one that stays may never have heard of this one: it should, once, and
-			// announce itself to those that follow this one.
+			// Two answered, as after a split. The one that stays may never have received an advert of this one: it gets one,
+			// and announces its addresses to the clients of this one.
 			m.become(now, Backup)
-			m.hear(now, a)
+			m.hold(now, a)
 			return []uint8{m.priority}, false
 		case m.Silent(now) && !m.takes(a): // this one was away, and is replaced
 			m.become(now, Backup)
-			m.hear(now, a)
+			m.hold(now, a)
 		default:
 			return m.advertise(now), true
 		}
@@ -205,8 +205,8 @@ func (m *Machine) Receive(now time.Time, a *Advert, own netip.Addr) (adverts []u
 	return nil, false
 }
 
-// hear is Receive in state Backup.
-func (m *Machine) hear(now time.Time, a *Advert) {
+// hold is Receive in state Backup: an active box postpones the takeover.
+func (m *Machine) hold(now time.Time, a *Advert) {
 	switch {
 	case a.Priority == 0:
 		m.excused, m.next = true, now.Add(m.skew())
@@ -222,7 +222,7 @@ func (m *Machine) takes(a *Advert) bool {
 	return a.Priority < m.priority && (m.cfg.Preempt || a.Priority == unwell)
 }
 
-// Leave hands over: the box goes on until it hears its successor, at most for patience. A backup is out at once.
+// Leave hands over: the box stays active until it receives an advert of its successor, at most for patience. A backup is out at once.
 func (m *Machine) Leave(now time.Time, patience time.Duration) (adverts []uint8) {
 	switch m.state {
 	case Active:
@@ -236,7 +236,7 @@ func (m *Machine) Leave(now time.Time, patience time.Duration) (adverts []uint8)
 	return nil
 }
 
-// Join begins anew, as New does, with the priority that SetPriority gave: what was heard before counts for nothing.
+// Join begins as New does, with the priority of SetPriority: adverts from before do not count.
 func (m *Machine) Join(now time.Time) {
 	m.become(now, Backup)
 	m.master, m.interval, m.excused = netip.Addr{}, m.cfg.Interval, false
