@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// budget counts what is under way on one way in.
+// budget counts the requests and watches under way on one listener.
 type budget struct {
 	requests, watches atomic.Int64
 }

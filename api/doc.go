@@ -16,19 +16,19 @@
 //
 //   - Over the unix socket the kernel names the user: root, the user the appliance runs as
 //     and the members of a group are administrators; other users that the mode of the socket
-//     lets in may read. Over TLS a bearer token names the user, or a certificate the leaf that a client is; without one there
+//     admits may read. Over TLS a bearer token names the user, or a certificate the leaf that a client is; without one there
 //     are the health checks and the version, and 401 for everything else.
-//   - A leaf may follow commits and report. Who it says its admins are is believed with Config.LeafWrites alone, for changes of objects.
+//   - A leaf may follow commits and report. Only with Config.LeafWrites it may change objects in the name of its admins.
 //   - One server a socket: a socket with a listening process is never taken over.
 //   - Slow, idle and many clients cost a bounded amount and do not shut others out. Watches
 //     have a budget of their own.
-//   - Who waits, or watches, is told when the server stops, and does not hold it up.
+//   - Waits and watches end with an answer when the server stops, and do not delay it.
 //   - A handler that panics costs its own request, nothing else.
 //
-// The package must not know how anything is done: it asks a Backend. It never
+// The package answers from its Backend and its endpoints, and never
 // imports nft or appliance.
 //
-//	srv := api.New(api.Config{Socket: "/run/svcctl/svcctl.sock", Version: "v0.1.0"}, backend, log)
+//	srv := api.New(api.Config{Socket: api.Socket{Path: "/run/svcctl/svcctl.sock"}, Version: "v0.1.0"}, backend, log)
 //	ln, err := srv.Listen() // fails at once when another process serves there
 //	err = srv.Serve(ctx, ln) // until ctx is done; ServeTLS for a TCP listener
 package api

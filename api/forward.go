@@ -20,8 +20,8 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// A leaf of a fleet hands the requests of its admins that change objects to a core box, and its answer back. It says by its
-// certificate which box it is, and in a header who the admin is: the core box believes that only if it is told to.
+// A leaf of a fleet forwards the requests of its admins that change objects to a core box, and returns its answer. Its certificate
+// names the box, and a header the admin: the core box accepts that with --leaf-writes only.
 
 // commitsPath is the path of the stream of commits that leaves follow.
 const commitsPath = "/svcctl/v1/commits"
@@ -64,7 +64,7 @@ func (s *Server) forward(h http.Handler) http.Handler {
 	}
 	proxy := s.streaming(&httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
-			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "https", "core", "" // of which Forward knows the address
+			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "https", "core", "" // Forward has the address
 			r.Out.Header.Del("Authorization")
 			r.Out.Header.Set(forwardedUser, auth.From(r.In.Context()).Name)
 		},

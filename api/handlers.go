@@ -130,7 +130,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, refusal.Code, refusal)
 }
 
-// wait answers /svcctl/v1/wait with the Status once what is waited for is so.
+// wait answers /svcctl/v1/wait with the Status once the condition holds.
 func (s *Server) wait(w http.ResponseWriter, r *http.Request) {
 	q, ok := parameters(w, r, wire.Wait)
 	if !ok {

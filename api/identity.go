@@ -106,7 +106,7 @@ func bearerToken(r *http.Request) (string, error) {
 }
 
 // impersonates reports whether a request asks for impersonation, and of which user. It must not be
-// served as the requesting user, who may have more rights.
+// served as the requesting user, whose rights may be larger.
 func impersonates(r *http.Request) (asks bool, who string) {
 	for name := range r.Header {
 		if strings.HasPrefix(name, "Impersonate-") {

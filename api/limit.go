@@ -110,7 +110,7 @@ func refuse(conn net.Conn) {
 	_, _ = io.CopyN(io.Discard, conn, maxHeaderBytes) // until the client hangs up
 }
 
-// admit counts conn in, and says which connection has to go for it.
+// admit counts conn in, and returns the connection to close for it, if any.
 func (l *limitListener) admit(conn net.Conn) (evicted net.Conn, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -108,7 +108,7 @@ func parameters[Query, A any](w http.ResponseWriter, r *http.Request, _ wire.Rou
 	return q, true
 }
 
-// register serves an endpoint for those who may ask, by its method alone.
+// register serves an endpoint for users of its role, by its method alone.
 func (s *Server) register(mux *http.ServeMux, e Endpoint) {
 	role := auth.Reader
 	if e.Admin {

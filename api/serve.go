@@ -90,11 +90,11 @@ func (l limits) serve(ctx context.Context, ln net.Listener, h http.Handler, log 
 		return err
 	case <-ctx.Done():
 	}
-	cancel(errStopping) // who waits for something is told that it will not come
+	cancel(errStopping) // waits end with this cause
 	stop, done := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer done()
 	if err := srv.Shutdown(stop); err != nil {
-		_ = srv.Close() // cut who is too slow
+		_ = srv.Close() // cut the connections that are too slow
 	}
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 		return err

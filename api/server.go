@@ -30,7 +30,7 @@ type Backend interface {
 	// revision 0 is everything accepted until the call. It waits until then, and
 	// returns an error when ctx is done first or it never will be.
 	Synced(ctx context.Context, revision uint64) error
-	// Release releases what is kept in force although no object declares it, or not any more
+	// Release releases Services that are kept in force although no object declares it, or not any more
 	// (Status.HeldRemovals, Status.UnknownFrontends), and counts it.
 	Release(ctx context.Context) (wire.Released, error)
 }
@@ -55,7 +55,7 @@ type Config struct {
 	NameOf func(*http.Request) (verb, resource string)
 	// Endpoints are served beside those of the Server.
 	Endpoints []Endpoint
-	// Objects answers /, what is below /api, /apis and /openapi, and /svcctl/v1/apply, for users
+	// Objects answers /, everything below /api, /apis and /openapi, and /svcctl/v1/apply, for users
 	// that may at least read; when it is nil, nothing is there.
 	Objects http.Handler
 	// Dashboard answers /dashboard/ for users that may at least read; when it is nil, nothing is there.
@@ -87,8 +87,8 @@ type Announcements interface {
 	List() wire.Announcements
 	// Of returns the announcements of a Service, "namespace/name".
 	Of(service string) []wire.Announcement
-	// Watch calls send with all of them and then with what changes, until ctx is done or send
-	// fails; announces says that the watcher is the announcer.
+	// Watch calls send with all of them and then with changes, until ctx is done or send
+	// fails; announces is set when the watcher is the announcer.
 	Watch(ctx context.Context, announces bool, send func(wire.AnnouncementsEvent) error) error
 	// Report takes what became of them.
 	Report(wire.AnnouncerReport)
@@ -96,10 +96,10 @@ type Announcements interface {
 
 // TLS configures the API over TCP.
 type TLS struct {
-	// Tokens tell who a client is.
+	// Tokens authenticate clients.
 	Tokens *auth.Tokens
-	// Revoke ends all tokens, as Tokens.RevokeAll does, for all boxes that share their key; pending says which do not know
-	// of it yet, and why. nil: the key is not shared.
+	// Revoke ends all tokens, as Tokens.RevokeAll does, for all boxes that share their key; pending has the boxes that still accept
+	// them, and why. nil: the key is not shared.
 	Revoke func(ctx context.Context) (pending, err error)
 	// Certificate is tls.Config.GetCertificate.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)

@@ -144,7 +144,7 @@ func listenUnix(path string, access socketAccess) (net.Listener, error) {
 }
 
 // lockSocket keeps two that start at the same moment from removing each other's socket. The lock is on a file that only
-// its owner can open: anybody who may read the directory could hold one on that. The file is gone when it is unlocked.
+// its owner can open: any user that may read the directory could hold one on that. The file is gone when it is unlocked.
 func lockSocket(path string, atMost time.Duration) (unlock func(), err error) {
 	name := path + ".lock"
 	for end := time.Now().Add(atMost); ; time.Sleep(lockRetry) {

@@ -14,8 +14,8 @@ import (
 // maxReport bounds a report of the announcer, in bytes: of 100,000 addresses.
 const maxReport = 32 << 20
 
-// announcements answers GET /svcctl/v1/announcements with all of them, with ?watch=true followed by what
-// changes. ?announcer=true says that the watcher is the announcer.
+// announcements answers GET /svcctl/v1/announcements with all of them, with ?watch=true followed by
+// changes. ?announcer=true makes the watcher the announcer.
 func (s *Server) announcements(w http.ResponseWriter, r *http.Request) {
 	if !isWatch(r) {
 		writeJSON(w, http.StatusOK, s.cfg.Announcements.List())

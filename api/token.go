@@ -21,8 +21,8 @@ const maxTokenRequest = 4 << 10
 // noTLS is the answer to requests that need a TLS listener when there is none.
 const noTLS = "the API is not served over TLS: start `svcctl serve` with --listen, as 127.0.0.1:6443"
 
-// token answers /svcctl/v1/token: POST gives a token, DELETE revokes all of them. That is for
-// who comes by the unix socket: a token that leaked must not be good for another one.
+// token answers /svcctl/v1/token: POST gives a token, DELETE revokes all of them. Both are for
+// clients on the unix socket: a token that leaked must not be good for another one.
 func (s *Server) token(w http.ResponseWriter, r *http.Request) {
 	if _, local := peerFrom(r.Context()); !local {
 		spare(w, r)

@@ -15,7 +15,7 @@
 //     gets or loses them.
 //   - Fail closed: a request without authentication has no role.
 //
-// The package does not know requests or paths: what a Role may do is decided by those who
+// The package has no requests or paths: what a Role may do is decided by the packages that
 // serve them.
 //
 //	tokens, err := auth.OpenTokens(dir)

@@ -68,8 +68,8 @@ func (f *Files) load() error {
 // maxPEM is the most bytes of a file with certificates or a key.
 const maxPEM = 4 << 20
 
-// readPEM reads a file that the operator named, bounded, and without waiting for a writer of
-// what is no regular file.
+// readPEM reads a file that the operator named, bounded, and does not wait for the writer
+// of a pipe.
 func readPEM(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -114,8 +114,8 @@ type Validity struct {
 	Refused error
 }
 
-// Validity looks at the files again, when that is due, and says how long the certificate in use
-// is good.
+// Validity reads the files again, when that is due, and returns the validity of the certificate
+// in use.
 func (f *Files) Validity() Validity {
 	f.mu.Lock()
 	defer f.mu.Unlock()

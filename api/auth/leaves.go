@@ -33,7 +33,7 @@ type Leaves struct {
 	text    []byte
 	pool    *x509.CertPool
 	revoked map[string]bool // by issuer and serial number
-	refused error           // why what is in the file now is not used
+	refused error           // why the present content of the file is not used
 }
 
 // leavesInterval is the time between looks at the file.
@@ -169,5 +169,5 @@ func (u User) BoxName() string {
 	return strings.TrimPrefix(u.Name, boxPrefix)
 }
 
-// Behind returns the admin, named so by a box that this one believes, who has asked that box for a change.
+// Behind returns the admin, named so by a box that this one believes, that sent a change to that box.
 func Behind(box User, name string) User { return newUser(box.Name+":"+name, Admin) }

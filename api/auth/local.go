@@ -61,7 +61,7 @@ func peerGroups(fd int) []uint32 {
 		switch {
 		case errno == 0 && have <= n:
 			return groups[:have]
-		case errno == syscall.ERANGE && have > n: // it says how much room it needs
+		case errno == syscall.ERANGE && have > n: // it returns the size that it needs
 			n = have
 		default:
 			return nil

@@ -43,7 +43,7 @@ const (
 // ErrToken means that a token is invalid, expired or revoked.
 var ErrToken = errors.New("the token is not valid")
 
-// ErrEnded means that no token can be issued, since all were revoked here, and boxes that share the key do not know of it.
+// ErrEnded means that no token can be issued, since all were revoked here, and boxes that share the key still accept them.
 var ErrEnded = errors.New("all tokens were revoked on this box, and the other boxes do not know it yet: tokens are issued again when they do")
 
 // Tokens issues and verifies bearer tokens. A token contains its user, role and expiry,
@@ -143,7 +143,7 @@ func (t *Tokens) Share(id string, key []byte) error {
 		return fmt.Errorf("read whether tokens were revoked: %w", err)
 	}
 	isEnded := err == nil && string(ended) == id
-	if !isEnded { // others have heard of it, if there was one
+	if !isEnded { // others have it, if there was one
 		if err := removeKeyFile(t.endedPath); err != nil {
 			return fmt.Errorf("note that other boxes know of revoked tokens: %w", err)
 		}

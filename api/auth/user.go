@@ -61,7 +61,7 @@ const Anonymous = "system:anonymous"
 // User is the authenticated user of a request.
 type User struct {
 	Name   string   // "root", "uid:1000", "root:ci" for a token that root has named ci
-	Groups []string // as SelfSubjectReview tells them
+	Groups []string // as in SelfSubjectReview
 	Role   Role
 }
 

@@ -37,7 +37,7 @@ type ApplyOptions struct {
 
 // Apply applies objects, each in JSON, in one request, and calls f with what became of
 // each, in their order, as it is known. An object that is refused stops no other. Errors:
-// those of the whole request, and of f, which ends it; what was told before is so.
+// those of the whole request, and of f, which ends it; results before it stand.
 func (c *Client) Apply(ctx context.Context, o ApplyOptions, objects []json.RawMessage, f func(i int, r wire.Applied) error) error {
 	query := url.Values{"fieldManager": {o.Manager}, "force": {strconv.FormatBool(o.Force)}, "fieldValidation": {"Strict"}}
 	if o.DryRun {

@@ -88,7 +88,7 @@ type UnreachableError struct {
 	Err    error
 	// After is the timeout that has passed; 0 for other failures.
 	After time.Duration
-	peer  peer // who listens there; zero when it is not known
+	peer  peer // that listens there; zero when it is not known
 	start string
 }
 

@@ -2,7 +2,7 @@
 // over its unix socket.
 //
 // Every call ends with its context. An appliance that cannot be reached is an
-// *UnreachableError, whose text says what to do; what the appliance refuses is a
+// *UnreachableError, whose text has the next step; a refusal of the appliance is a
 // *wire.Failure. The package never starts, configures or programs anything, and
 // never imports the server.
 //

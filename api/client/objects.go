@@ -41,7 +41,7 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values) (Object
 }
 
 // Each calls f for every object of the list at a path, as JSON, in their order, while the
-// answer comes in: what is in memory is one object. An error of f ends it.
+// answer comes in: one object is in memory at a time. An error of f ends it.
 func (c *Client) Each(ctx context.Context, path string, query url.Values, f func(json.RawMessage) error) (ListMeta, error) {
 	var meta struct {
 		Metadata ListMeta `json:"metadata"`
@@ -166,7 +166,7 @@ func expect(d *json.Decoder, delim json.Delim) error {
 	return nil
 }
 
-// broken is the error of an answer that ended early, or is none that we know.
+// broken is the error of an answer that ended early, or has another form than expected.
 func (c *Client) broken(path string, err error) error {
 	if own, is := errors.AsType[itemError](err); is {
 		return own.error
@@ -241,15 +241,15 @@ const (
 	Bookmark = "BOOKMARK"
 )
 
-// Change is something that a watch tells.
+// Change is an event of a watch.
 type Change struct {
 	Type   string
 	Object Object
 }
 
 // Watch calls f for every change at a path, until f returns an error, ctx is done or the
-// server ends the watch, which is an error only when it says so: a *wire.Failure of
-// reason Expired when changes were missed. query says where to begin (resourceVersion).
+// server ends the watch, which is an error only with an ERROR event: a *wire.Failure of
+// reason Expired when changes were missed. query has the start (resourceVersion).
 func (c *Client) Watch(ctx context.Context, path string, query url.Values, f func(Change) error) error {
 	return c.watch(ctx, path, query, jsonType, func(kind string, raw json.RawMessage) error {
 		change := Change{Type: kind}
@@ -260,7 +260,7 @@ func (c *Client) Watch(ctx context.Context, path string, query url.Values, f fun
 	})
 }
 
-// WatchTable is Watch for rows of a Table. What the columns are is told with the first.
+// WatchTable is Watch for rows of a Table. The first one has the columns.
 func (c *Client) WatchTable(ctx context.Context, path string, query url.Values, f func(kind string, t *Table) error) error {
 	return c.watch(ctx, path, query, tableType, func(kind string, raw json.RawMessage) error {
 		var t wireTable

@@ -24,7 +24,7 @@ type peer struct {
 	stopped bool  // by a signal, or by a debugger
 }
 
-// peerOf asks the kernel who listens on a socket (SO_PEERCRED, unix(7)): a process that is
+// peerOf asks the kernel for the process that listens on a socket (SO_PEERCRED, unix(7)): a process that is
 // stopped takes no connection, but the kernel does for it.
 func peerOf(socket string) (p peer) {
 	conn, err := net.DialTimeout("unix", socket, dialTimeout)

@@ -71,7 +71,7 @@ func (e *UnreachableError) remedy() error {
 }
 
 // Proxy passes requests on to the appliance, as the user of this Client. Cookies and credentials of
-// a request stay here. An appliance that does not answer is told to unanswered, which answers with what to do.
+// a request stay here. unanswered answers when the appliance does not, with the reason.
 func (c *Client) Proxy(unanswered func(w http.ResponseWriter, why error)) http.Handler {
 	base, err := url.Parse(c.base)
 	if err != nil {

@@ -27,14 +27,14 @@ type request struct {
 	patience time.Duration
 }
 
-// A server that has too much to do says when to come again (429 with Retry-After, RFC 6585
-// section 4): that often it is asked again, and that long it is waited for at most.
+// A busy server answers 429 with Retry-After (RFC 6585 section 4): the retries, and the longest wait
+// before one.
 const (
 	maxRetries  = 5
 	maxRetryGap = 10 * time.Second
 )
 
-// maxFailure bounds the answer that says what went wrong, in bytes.
+// maxFailure bounds the body of a failure, in bytes.
 const maxFailure = 4 << 20
 
 // do makes a request and gives the body of the answer, which the caller closes. A server
@@ -127,7 +127,7 @@ func bodyOf(b []byte) io.Reader {
 	return bytes.NewReader(b)
 }
 
-// agent is the User-Agent of all requests: what stands before the slash is the default
+// agent is the User-Agent of all requests: the part before the slash is the default
 // field manager.
 const agent = "svcctl/v1"
 
@@ -165,7 +165,7 @@ func (a *answer) Read(p []byte) (int, error) {
 func (a *answer) Close() {
 	if a.timer != nil {
 		if a.body != nil {
-			_, _ = io.CopyN(io.Discard, a.body, 1) // what is read to its end leaves the connection usable
+			_, _ = io.CopyN(io.Discard, a.body, 1) // a body that is read to its end leaves the connection usable
 		}
 		a.timer.Stop()
 	}

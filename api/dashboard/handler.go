@@ -31,7 +31,7 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect
 	"base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 
 // Handler serves the pages below Path. mayAdmin reports whether the user of a request is an admin. A bug of a page is a panic with
-// an http.Handler, which answers with a page: the recovering caller knows where the log is.
+// an http.Handler, which answers with a page: the caller that recovers names the log.
 func Handler(source Source, mayAdmin func(*http.Request) bool) http.Handler {
 	h := &handler{source: source, mayAdmin: mayAdmin, pages: parse()}
 	static, err := fs.Sub(files, "static")
@@ -84,8 +84,8 @@ func used() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// How often a page that is open asks for itself anew: it takes at most half a percent of a core, beside the looks that it shows,
-// and waits at most half a minute.
+// The interval at which an open page is fetched again: it takes at most half a percent of a core, without the readings of connections,
+// and is at most half a minute.
 const (
 	everyLeast = 3 * time.Second
 	everyMost  = 30 * time.Second
@@ -125,8 +125,8 @@ type page struct {
 	began  time.Duration // what the thread had used when the request began
 }
 
-// Every is after how many milliseconds a page that is open asks for itself anew. The layout asks for it last: only then is known what
-// the page cost.
+// Every is the interval in milliseconds at which an open page is fetched again. The layout evaluates it last, when
+// the cost of the page is known.
 func (p *page) Every() int64 { return every(used() - p.began).Milliseconds() }
 
 // show renders a page whole before anything of it is sent.
@@ -313,7 +313,7 @@ func (h *handler) connections(w http.ResponseWriter, r *http.Request) {
 	}{list, q.Namespace, q.Service, values.Get("client")})
 }
 
-// addresses is the page of pools and who holds what of them.
+// addresses is the page of pools and their holders.
 func (h *handler) addresses(w http.ResponseWriter, r *http.Request) {
 	h.show(w, r, http.StatusOK, "addresses", "Addresses", h.source.Allocations())
 }

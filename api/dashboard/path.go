@@ -23,7 +23,7 @@ type path struct {
 	Balance string
 	// Relay is the listener of the appliance that clients of a relayed port are sent to, and how it is; "" for others.
 	Relay string
-	// Absent are endpoints that get no new connections, because a check or an operator says so.
+	// Absent are endpoints that get no new connections, by a check or an operator.
 	Absent []node
 }
 

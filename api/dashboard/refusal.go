@@ -32,7 +32,7 @@ func hashOf(style string) string {
 	return base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// Refuse answers with a page that says why there is no other. Inside reports that the overview may be seen from there.
+// Refuse answers with an error page. With inside it links to the overview.
 func Refuse(w http.ResponseWriter, code int, why string, inside bool) {
 	var b bytes.Buffer
 	if err := refusalPage.Execute(&b, struct {

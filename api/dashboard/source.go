@@ -67,7 +67,7 @@ type Row struct {
 	Ports                 []string // "80/TCP", "80:30080/TCP"
 	// Endpoints are addresses that new connections go to; -1 where there are none to have.
 	Endpoints int
-	// State is one of wire.ServiceAnswers and its like, and Why the message of the worst problem.
+	// State is one of wire.ServiceAnswers and the like, and Why the message of the worst problem.
 	State, Why string
 	wire.ServiceTraffic
 	// History has the findings of the last looks, the oldest first; lists do not have it.

@@ -19,7 +19,7 @@ const (
 	doPredict = "predict"
 )
 
-// trace is the page that tells what becomes of packets, for admins. It comes in pieces, a packet at a time, and so needs no script.
+// trace is the page of the paths of packets, for admins. It comes in pieces, a packet at a time, and so needs no script.
 func (h *handler) trace(w http.ResponseWriter, r *http.Request) {
 	if !h.mayAdmin(r) {
 		h.fail(w, r, http.StatusForbidden, "A trace sees the packets of all clients: it is for administrators. The page of a Service explains to readers why it does not answer, and svcctl explain does.")
@@ -98,7 +98,7 @@ func (t *tracing) values() url.Values {
 // Packets are the stories, as they come.
 func (t *tracing) Packets() iter.Seq[wire.TracedPacket] {
 	return func(yield func(wire.TracedPacket) bool) {
-		t.out.pass() // the page says that it waits
+		t.out.pass() // so that the page shows that it waits
 		err := t.source.Trace(t.ctx, t.Query, func(p wire.TracedPacket) {
 			t.Came++
 			yield(p)

@@ -17,7 +17,7 @@ type Level int
 
 // The levels, the better ones first.
 const (
-	Note Level = iota - 1 // what is not looked at
+	Note Level = iota - 1 // skipped
 	Good
 	Doubt
 	Bad
@@ -79,8 +79,8 @@ func Worst(findings []Finding) Level {
 }
 
 // Service goes from the object to the kernel. It ends where what follows has no meaning. The first finding is the verdict
-// of the appliance, in the conditions of the Service; those that follow are the reasons, and none of them is worse. What
-// is known of the Question and of Probed alone is not in those conditions, and judged here.
+// of the appliance, in the conditions of the Service; those that follow are the reasons, and none of them is worse. Facts
+// from the Question and from Probed alone are not in those conditions, and are judged here.
 func Service(f Facts) []Finding {
 	d := &diagnosis{Facts: f}
 	verdict := d.verdict()
@@ -233,12 +233,12 @@ func (d *diagnosis) exists() bool {
 	return false
 }
 
-// isSource reports whether a path is a watched directory, which is told by itself.
+// isSource reports whether a path is a watched directory, which has a line of its own.
 func (d *diagnosis) isSource(path string) bool {
 	return slices.ContainsFunc(d.Status.Sources, func(s wire.Source) bool { return s.Dir == path })
 }
 
-// origin returns who declared or manages the Service, as a clause that begins with a comma; "" if
+// origin returns the file or manager of the Service, as a clause that begins with a comma; "" if
 // unknown.
 func (d *diagnosis) origin() string {
 	managers := Managers(d.Service)
@@ -367,7 +367,7 @@ func (d *diagnosis) allocated() {
 	d.add(Bad, next, "it waits for a load balancer IP")
 }
 
-// asked checks that what is asked for is the Service's.
+// asked checks that the Question is about an address and port of the Service.
 func (d *diagnosis) asked() bool {
 	q := d.Question
 	if q.Port == 0 && !q.Address.IsValid() {

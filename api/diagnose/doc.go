@@ -1,11 +1,11 @@
 // Package diagnose finds out why a Service does not answer, from what a client of the API
 // can see: the objects, the status of the appliance, and the holders of addresses. It goes
-// from the object to the kernel, one check after the other, and says of each what is so and,
-// where it should not be so, what to do next.
+// from the object to the kernel, one check after the other: each finding has the fact and,
+// if that is wrong, the next step.
 //
-// What it says of endpoints and policies follows package appliance/resolve in the rules
+// Its findings about endpoints and policies follow the rules of package appliance/resolve
 // that matter to the question "why": which endpoints are ready, which are local. It
-// decides nothing: what is programmed is resolve's.
+// decides nothing: resolve does.
 //
 // Invariants: the same facts give the same findings, in the same order; facts that are
 // missing are never taken for bad news. The package computes only; it reads no clock. It

@@ -111,7 +111,7 @@ func (d *diagnosis) notUsed(port object.ServicePort, name string, t tally, total
 		usable = t.drains
 	}
 	kept := d.kept(port)
-	usable = slices.DeleteFunc(slices.Clone(usable), func(addr string) bool { return kept[addr] }) // health tells of them
+	usable = slices.DeleteFunc(slices.Clone(usable), func(addr string) bool { return kept[addr] }) // health lists them
 	lines, n := d.leftOut(port, usable)
 	if n == 0 {
 		return false
@@ -173,7 +173,7 @@ func (d *diagnosis) tally(port object.ServicePort) (t tally, others []string) {
 	return t, slices.Compact(others)
 }
 
-// wantsFamily reports whether endpoints of an address type matter for what is asked for.
+// wantsFamily reports whether endpoints of an address type matter for the Question.
 func (d *diagnosis) wantsFamily(addressType string) bool {
 	if a := d.Question.Address; a.IsValid() {
 		return addressType == map[bool]string{true: object.IPv4, false: object.IPv6}[a.Is4()]
@@ -304,14 +304,14 @@ func (d *diagnosis) policies() {
 	for _, port := range d.ports() {
 		t, _ := d.tally(port)
 		if t.ready+t.draining == 0 {
-			continue // that there are no endpoints at all is told already
+			continue // a finding has that there are no endpoints at all
 		}
 		which := "externalTrafficPolicy"
 		if !external {
 			which = "internalTrafficPolicy"
 		}
 		if d.State != nil && !d.isNewer() {
-			t.local = len(d.inUse(port, true)) // the appliance knows
+			t.local = len(d.inUse(port, true)) // from the appliance
 		}
 		if t.local > 0 {
 			d.good("%s is Local, and port %d/%s has %s on this box (%s)", which, port.Port, port.Protocol, count(t.local, "endpoint"), d.Status.NodeName)
@@ -322,7 +322,7 @@ func (d *diagnosis) policies() {
 	}
 }
 
-// external reports whether what is asked for may be an address outside of the cluster range.
+// external reports whether the Question may be about an address outside of the cluster range.
 func (d *diagnosis) external() bool {
 	if d.Question.Address.IsValid() {
 		return !d.isClusterIP(d.Question.Address)
@@ -377,7 +377,7 @@ func (d *diagnosis) clients() {
 	}
 }
 
-// clusterIPInside reports whether what is asked for may be a cluster IP that only internal clients reach.
+// clusterIPInside reports whether the Question may be about a cluster IP that only internal clients reach.
 func (d *diagnosis) clusterIPInside() bool {
 	return d.State != nil && d.internal() && slices.ContainsFunc(d.State.InsideOnly, func(frontend string) bool {
 		at, err := netip.ParseAddrPort(frontend)

@@ -24,7 +24,7 @@ func (d *diagnosis) balance() {
 			}
 			by, written := s.Balance, d.Service.Metadata.Annotations[object.AnnotationBalance]
 			if alias, err := object.ParseBalance(written); err == nil && alias == by && written != by {
-				by += " (" + written + ")" // what the author knows it as
+				by += " (" + written + ")" // as the author wrote it
 			}
 			d.good("%s (%s) picks by %s%s", name, s.Family, by, weightsText(s))
 			d.details(sharesText(s)...)

@@ -104,7 +104,7 @@ func (d *diagnosis) related() []wire.Problem {
 // served checks that the addresses and ports that are asked for are those of this Service.
 func (d *diagnosis) served() {
 	if d.State == nil || d.isNewer() {
-		return // what is not programmed yet is told at the end
+		return // changes that are not programmed yet come last
 	}
 	have := map[string]bool{}
 	for _, s := range d.State.Ports {
@@ -324,8 +324,8 @@ func AnswerAdvice(u wire.Unanswered, packaged wire.Packaged) string {
 		packaged.Announce(), u.Address, u.Interface, u.Address)
 }
 
-// isNewer reports whether the Service, or what names its endpoints, has changed since the
-// kernel was told last.
+// isNewer reports whether the Service, or an object with its endpoints, has changed since the
+// last commit to the kernel.
 func (d *diagnosis) isNewer() bool { return d.version() > d.Status.Revision.Programmed }
 
 // version is the newest revision of the Service and of what names its endpoints.

@@ -1,4 +1,4 @@
-// Package jsonpath finds values in objects by the templates that kubectl knows
+// Package jsonpath finds values in objects by the templates of kubectl
 // (-o jsonpath): text with expressions in braces, such as
 //
 //	{.metadata.name}  {.spec.ports[0].port}  {.items[*].metadata.name}
@@ -7,7 +7,7 @@
 //	{.metadata.labels.app\.kubernetes\.io/name}  {.spec.ports[-1:].port}
 //
 // Objects are map[string]any, []any, string, bool, nil and numbers, json.Number among
-// them. What is not there is nothing and no error; several values are parted by blanks;
+// them. A missing field is empty and no error; several values are parted by blanks;
 // mappings and lists are written as JSON.
 //
 // Invariants: the same object gives the same text (keys are taken in their order); a

@@ -29,9 +29,9 @@ const (
 const typeLines = "application/x-ndjson"
 
 // batch answers POST /svcctl/v1/apply: the server-side apply of all objects in the body, a
-// stream of JSON values, Lists, arrays, or YAML documents. One line of JSON tells of each
-// what became of it (wire.Applied), in their order, while the rest still comes in. What is
-// refused stops no other; a stream that cannot be read on ends with a line that says so.
+// stream of JSON values, Lists, arrays, or YAML documents. The answer has a line of JSON
+// (wire.Applied) for each, in their order, while the rest still comes in. A refused object
+// stops no other; a stream that becomes unreadable ends with a line with the error.
 // Objects that name no namespace go to the one in the query, or to default.
 func (s *Server) batch(w http.ResponseWriter, r *request) error {
 	if r.http.Method != http.MethodPost {
@@ -142,7 +142,7 @@ func (b *batch) add(d document) error {
 	// What comes after a Namespace may be in it.
 	isSpace := ref.Kind == object.KindNamespace
 	if b.options.dryRun {
-		// Dry runs see only what is in the same commit.
+		// Dry runs see only objects in the same commit.
 		if isSpace {
 			b.spaces[ref.Name] = true
 		}
@@ -203,7 +203,7 @@ func (b *batch) writing(d document) (*writing, error) {
 	return b.server.applying(&r, &o, content, d.fieldWarnings)
 }
 
-// flush commits what was collected, and tells what became of it.
+// flush commits the collected items, and writes their results.
 func (b *batch) flush() error {
 	if err := b.commit(); err != nil {
 		for _, it := range b.items {
@@ -216,7 +216,7 @@ func (b *batch) flush() error {
 		if again := errors.Is(it.err, store.ErrStale) || errors.Is(it.err, store.ErrExists); again {
 			b.retry(it)
 		}
-		if err := b.tell(it); err != nil {
+		if err := b.report(it); err != nil {
 			return err
 		}
 	}
@@ -299,8 +299,8 @@ func (b *batch) isGone(it *item) bool {
 	return there == nil && it.result.Object != nil && it.result.Object.GetMeta().DeletionTimestamp != nil
 }
 
-// tell writes the line about one object.
-func (b *batch) tell(it *item) error {
+// report writes the result of one object.
+func (b *batch) report(it *item) error {
 	switch {
 	case it.err != nil:
 		r := b.request
@@ -320,10 +320,10 @@ func (b *batch) tell(it *item) error {
 	return b.out.Encode(it.result)
 }
 
-// end commits what is left, and tells why the stream ends, if that is no good reason.
+// end commits the rest, and writes the error that ended the stream; nil: there was none.
 func (b *batch) end(why error) error {
 	if err := b.flush(); err != nil || why == nil {
-		return nil // the client has hung up, or has heard everything
+		return nil // the client hung up, or has all results
 	}
 	_ = b.out.Encode(applied{Result: wire.Refused, Status: statusOf(why, b.request).status()})
 	return nil

@@ -48,7 +48,7 @@ func (s *Server) decodeReview(w http.ResponseWriter, r *request) (object.Object,
 
 // decodeBody reads the object in the body of a request: one of the kind, and in the namespace, of
 // the path, in JSON, YAML or protobuf. Unknown and duplicate fields are refused, returned as
-// Warning headers or ignored as the query parameter fieldValidation says.
+// Warning headers or ignored, by the query parameter fieldValidation.
 func (s *Server) decodeBody(r *request, o *options) (map[string]any, error) {
 	mediaType, err := mediaTypeOf(r.http, bodyTypes)
 	if err != nil {
@@ -161,8 +161,7 @@ func decodeProtobuf(body []byte, k kind.Kind) (map[string]any, error) {
 	return content, nil
 }
 
-// checkKind refuses an object that says it is of another kind than the path's. It need not
-// say.
+// checkKind refuses an object with another kind than that of the path. It may have none.
 func checkKind(content map[string]any, k kind.Kind) error {
 	named, version := content["kind"], content["apiVersion"]
 	for _, value := range []any{named, version} {
@@ -179,12 +178,12 @@ func checkKind(content map[string]any, k kind.Kind) error {
 	return nil
 }
 
-// cannotBe refuses what is no object of a kind.
+// cannotBe is the error of content that is no object of a kind.
 func cannotBe(named, version string, k kind.Kind, why error) *statusError {
 	return badRequest("%s in version %q cannot be handled as a %s: %v", named, version, k.Name, why).at(k, "", why)
 }
 
-// unrecognized refuses what is no object at all. Its beginning is told, in hexadecimal
+// unrecognized is the error of a body that is no object at all. It has the beginning of the body, in hexadecimal
 // digits where it does not look like JSON.
 func unrecognized(body []byte, k kind.Kind, why error) *statusError {
 	const shown = 30
@@ -294,7 +293,7 @@ func (b *bodies) take(n, most int64) bool {
 }
 
 // read reads the body of a request up to a length in bytes. Its bytes count until the
-// request is answered, for what is decoded from them lives as long.
+// request is answered: the decoded values live as long.
 func (b *bodies) read(r *request, most int64) ([]byte, error) {
 	limit := fmt.Sprintf("limit is %d", most)
 	if r.http.ContentLength > most {
@@ -335,7 +334,7 @@ func (b *bodies) read(r *request, most int64) ([]byte, error) {
 	}
 }
 
-// readSmall is read for what is never long, and in a shorter time.
+// readSmall is read for a body of at most smallBody, in a shorter time.
 func (b *bodies) readSmall(w http.ResponseWriter, r *request) ([]byte, error) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(smallBodyTime))
 	return b.read(r, smallBody)

@@ -22,7 +22,7 @@ type collection interface {
 	follow(namespace string, after uint64) (follower, error)
 }
 
-// A follower tells what a change of the store changes in a collection.
+// A follower turns a change of the store into changes of a collection.
 type follower struct {
 	// about are the stored objects that the collection has to do with. The others' changes
 	// are nothing to it, and their versions need not be read.
@@ -67,7 +67,7 @@ func isIn(ref object.Ref, namespace string) bool {
 // adapted is a collection of stored objects that are shown otherwise.
 type adapted struct {
 	stored
-	// view returns the function that shows an object, made anew for each answer and each event; nil stays nil.
+	// view returns the function that shows an object, made for each answer and each event; nil stays nil.
 	view func() func(object.Object) object.Object
 }
 

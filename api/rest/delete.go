@@ -101,7 +101,7 @@ func (s *Server) removal(r *request, d deletion) (store.Write, error) {
 }
 
 // deleteCollection answers a DELETE of the objects of a kind that a list with the same query would
-// have, and tells which these were: with a limit, no more than that. When one of them may not be
+// have, with the list of them: with a limit, no more than that. When one of them may not be
 // removed, none is.
 func (s *Server) deleteCollection(w http.ResponseWriter, r *request) error {
 	d, err := s.deletionOf(w, r)

@@ -57,8 +57,8 @@ func (s *Server) root(w http.ResponseWriter, r *request) error {
 	}{slices.Compact(paths)})
 }
 
-// discoverAll answers /api and /apis: all kinds at once for those who ask for that, or else
-// where to ask on.
+// discoverAll answers /api and /apis: all kinds at once for clients that accept that, or else
+// the paths of the groups.
 func (s *Server) discoverAll(w http.ResponseWriter, r *request, core bool) error {
 	w.Header().Set("Vary", "Accept")
 	for _, c := range parseAccept(r.http.Header.Values("Accept")) {
@@ -88,7 +88,7 @@ func (s *Server) respondVersions(w http.ResponseWriter, r *request, core bool) e
 	return s.respondDocument(w, r, discovery.Groups())
 }
 
-// respondDocument answers with a document that is no object, to those who take JSON.
+// respondDocument answers with a document that is no object, to clients that accept JSON.
 func (s *Server) respondDocument(w http.ResponseWriter, r *request, document any) error {
 	if !accepts(r.http.Header.Values("Accept"), typeJSON) {
 		return notAcceptable(typeJSON)

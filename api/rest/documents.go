@@ -31,7 +31,7 @@ type document struct {
 // of arrays and Lists come one by one. An error is the last of it.
 func documents(body io.Reader, mediaType string) iter.Seq2[document, error] {
 	return func(yield func(document, error) bool) {
-		// What is held of a stream is its longest document, which may be a List.
+		// The memory for a stream is that of its longest document, which may be a List.
 		buffered := bufio.NewReaderSize(body, 64<<10)
 		read := jsonDocuments
 		if mediaType == typeYAML && !looksLikeJSON(buffered) {
@@ -89,7 +89,7 @@ func jsonDocuments(r *bufio.Reader, yield func(document) bool) error {
 	}
 }
 
-// jsonValue yields a value, or what is in it.
+// jsonValue yields a value, or the items in it.
 func jsonValue(value json.RawMessage, yield func(document) bool) (more bool, err error) {
 	items, err := itemsOf(value)
 	if err != nil {
@@ -129,7 +129,7 @@ func itemsOf(value json.RawMessage) ([]json.RawMessage, error) {
 		Items []json.RawMessage `json:"items"`
 	}{}
 	if json.Unmarshal(value, &list) != nil || !strings.HasSuffix(list.Kind, "List") {
-		return nil, nil // what is wrong with it is found when it is read
+		return nil, nil // the error is found when it is read
 	}
 	return append(items, list.Items...), nil
 }

@@ -89,8 +89,8 @@ const (
 	emptyEvery = 10 * time.Second
 )
 
-// Run removes what has had its time, until the context ends: Events after an hour, or when
-// there are too many, and what is left in namespaces whose removal was not finished.
+// Run removes Events after an hour, or when there are too many, and objects left in namespaces
+// whose removal was not finished, until the context ends.
 func (s *Server) Run(ctx context.Context) {
 	sweep, empty := time.NewTicker(sweepEvery), time.NewTicker(emptyEvery)
 	defer sweep.Stop()

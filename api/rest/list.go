@@ -387,8 +387,8 @@ const reachTimeout = 3 * time.Second
 
 // fresh makes a read see what any box has written before it, if other boxes write to the store. Without a
 // revision the newest one is asked for, and while that is not known, the read is answered from the local
-// objects with a warning: except for a Lease, by which clients elect a leader. A revision is waited for
-// for a moment; the caller says what becomes of one that does not come.
+// objects with a warning: except for a Lease, by which clients elect a leader. A given revision is waited for,
+// reachTimeout at most; the caller answers when it has not come.
 func (s *Server) fresh(w http.ResponseWriter, r *request, given string, revision uint64) error {
 	if !s.store.IsShared() {
 		return nil

@@ -41,7 +41,7 @@ func (s *Server) respondList(w http.ResponseWriter, r *request, meta table.ListM
 	default:
 		l.head = listHead{object.TypeMeta{Kind: r.kind.Name + "List", APIVersion: r.kind.APIVersion()}, meta}
 		l.member, l.item = "items", func(o object.Object) any { return o }
-		// What is in a list is of the list's kind and does not say so.
+		// The items of a list have its kind, and do not repeat it.
 		l.typeMeta = []byte(fmt.Sprintf("\"kind\":%q,\"apiVersion\":%q,", r.kind.Name, r.kind.APIVersion()))
 	}
 	contentType, write := typeJSON, l.writeJSON
@@ -68,7 +68,7 @@ func (s *Server) respondList(w http.ResponseWriter, r *request, meta table.ListM
 // listing writes a list.
 type listing struct {
 	form     form
-	head     any    // a structure without what is in the list
+	head     any    // the list without its items
 	member   string // that holds it
 	item     func(object.Object) any
 	typeMeta []byte // taken out of each item after its brace
@@ -112,10 +112,10 @@ func (l *listing) writeJSON(w io.Writer, objects iter.Seq[object.Object]) error 
 	return err
 }
 
-// writeItem writes what is in the list, without what it is.
+// writeItem writes an item, without its kind and apiVersion.
 func (l *listing) writeItem(w io.Writer, text []byte) error {
 	if rest, ok := bytes.CutPrefix(text[1:], l.typeMeta); ok && len(l.typeMeta) > 0 {
-		// The byte before the rest is the comma of what is left out.
+		// The byte before the rest is the comma behind typeMeta.
 		text = text[len(text)-len(rest)-1:]
 		text[0] = '{'
 	}

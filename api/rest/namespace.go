@@ -118,8 +118,8 @@ func (s *Server) removable(namespace string) (refs []object.Ref, ofFile *object.
 	return refs, ofFile, err
 }
 
-// empty removes a namespace and what is in it, the namespace first: from then on nothing can
-// be put into it. It gives what became of that.
+// empty removes a namespace and its contents, the namespace first: from then on nothing can
+// be put into it. It returns the result of the removal of the namespace.
 func (s *Server) empty(removal store.Write, contents []object.Ref) (store.Written, error) {
 	writes := []store.Write{removal}
 	for _, ref := range contents {

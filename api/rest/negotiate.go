@@ -42,7 +42,7 @@ type form struct {
 func (f form) metaAPIVersion() string { return "meta.k8s.io/" + f.metaVersion }
 
 // negotiate is the form that an answer to a request has: the first one that the client
-// accepts and there is. Who accepts nothing that there is meets a 406.
+// accepts and that there is; without one, 406.
 func negotiate(r *http.Request, query url.Values, verb string) (form, error) {
 	f, ok := form{}, len(r.Header.Values("Accept")) == 0
 	if !ok {
@@ -201,8 +201,8 @@ type encodings struct {
 
 func newEncodings() *encodings { return &encodings{texts: map[encodingKey][]byte{}} }
 
-// of is the encoded form of what key names. It is made by encode unless it is there; two
-// who ask at the same time may both make it. It may not be changed.
+// of returns the encoded version that key names, made by encode unless it is there; two
+// concurrent calls may both make it. It may not be changed.
 func (e *encodings) of(key encodingKey, encode func() ([]byte, error)) ([]byte, error) {
 	e.mu.Lock()
 	text, ok := e.texts[key]

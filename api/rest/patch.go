@@ -122,8 +122,8 @@ func (o *options) patched(content map[string]any, fieldWarnings []string, body [
 	return content, nil
 }
 
-// keepsKind refuses what a JSON patch or merge patch makes of an object when that says it is of another
-// kind: it would be answered as done, and nothing of it would be. In a strategic merge patch, which
+// keepsKind refuses a JSON patch or merge patch that changes the kind of an object: it would be
+// answered as done, without effect. In a strategic merge patch, which
 // kubectl makes of whole files, Kubernetes ignores both fields.
 func keepsKind(patched map[string]any, body []byte, k kind.Kind) error {
 	for _, field := range [][2]string{{"kind", k.Name}, {"apiVersion", k.APIVersion()}} {
@@ -217,7 +217,7 @@ func checkApplied(applied map[string]any, r *request) error {
 	return nil
 }
 
-// notTyped refuses what is no object of its kind.
+// notTyped is the error of an applied object that does not fit its kind.
 func notTyped(r *request, why error) *statusError {
 	return badRequest("failed to create typed patch object (%s/%s; %s, Kind=%s): %v", r.namespace, r.name, r.kind.APIVersion(), r.kind.Name, why).at(r.kind, r.name, why)
 }
@@ -244,8 +244,8 @@ func (s *Server) unmerged(err error, r *request) error {
 	return err
 }
 
-// editFile returns what an object becomes when the file that declares it says what is applied
-// instead. Without an object it returns what a new file makes.
+// editFile returns the object that follows when the file that declares it has the applied document
+// instead. Without an object it returns that of a new file.
 func (s *Server) editFile(wr *writing, live map[string]any) (map[string]any, error) {
 	r := wr.request
 	document, err := typed(wr.applied, r.kind)

@@ -13,8 +13,8 @@ import (
 	"svcctl.io/svcctl/store/schema"
 )
 
-// A writing is one change of one object that a client asks for. It is planned on what is
-// stored, and planned again when that has changed meanwhile.
+// A writing is one change of one object that a client asks for. It is planned on the
+// stored version, and planned again when that has changed meanwhile.
 type writing struct {
 	request *request // names the object
 	options *options
@@ -159,7 +159,7 @@ func (s *Server) newVersion(wr *writing, live, written map[string]any, by fields
 	return o, manage(o, live, wr.request, by)
 }
 
-// manage notes who manages which fields of an object that is written in any way but
+// manage sets the managedFields of an object that is written in any way but
 // server-side apply.
 func manage(o object.Object, live map[string]any, r *request, by fields.Writer) error {
 	entries, err := entriesOf(fields.Update(live, untyped(o, r.kind), by))
@@ -176,8 +176,8 @@ func replace(content map[string]any, name string, value any) {
 	}
 }
 
-// fits reports whether what is written is the object of the path, and the version of it that
-// is there.
+// fits returns an error unless the written content is the object of the path, in the version that
+// is stored.
 func fits(written map[string]any, live object.Object, wr *writing) error {
 	r, meta := wr.request, live.GetMeta()
 	if err := inNamespace(written, r); err != nil {
@@ -218,7 +218,7 @@ func checkName(written map[string]any, r *request) error {
 	return nil
 }
 
-// keepSystemFields sets what only the server says about an object.
+// keepSystemFields sets the metadata that only the server writes.
 func keepSystemFields(meta, live *object.ObjectMeta) {
 	meta.UID, meta.ResourceVersion, meta.Generation = live.UID, live.ResourceVersion, live.Generation
 	meta.CreationTimestamp, meta.DeletionTimestamp = live.CreationTimestamp, live.DeletionTimestamp
@@ -293,8 +293,8 @@ func (s *Server) planCreation(wr *writing) (plan, error) {
 	}}, nil
 }
 
-// kept are the top-level fields that no change of an object itself changes. What a Namespace
-// waits for before it goes is not for its clients to say.
+// kept are the top-level fields that no change of an object itself changes. Clients do not write the
+// finalizers of a Namespace.
 func kept(k kind.Kind) []string {
 	switch {
 	case k.Strategy().SpecOfServer:

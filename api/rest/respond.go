@@ -76,8 +76,7 @@ func encode(document any, pretty bool) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// send answers with a text that is there already. What the API tells changes at any time, so it
-// must not be cached unless the headers say so already.
+// send answers with an encoded text. It must not be cached, unless Cache-Control is set already.
 func send(w http.ResponseWriter, r *http.Request, code int, contentType string, text []byte) {
 	w.Header().Set("Content-Type", contentType)
 	if w.Header().Get("Cache-Control") == "" {
@@ -205,7 +204,7 @@ func (a *answer) begin() {
 	a.w.WriteHeader(a.code)
 }
 
-// flush writes what is held.
+// flush writes the buffer.
 func (a *answer) flush() {
 	_ = a.control.SetWriteDeadline(time.Now().Add(patience))
 	if a.zipper != nil {
@@ -232,7 +231,7 @@ func (a *answer) Close() {
 	a.drop()
 }
 
-// drop gives up what is not written yet.
+// drop discards the buffer.
 func (a *answer) drop() {
 	if a.zipper != nil {
 		a.zipper.Reset(nil)
@@ -251,7 +250,7 @@ const busyRetry = 1
 // answer.
 const awayRetry = 5
 
-// isAway reports whether an error says that other machines have to answer first.
+// isAway reports whether a request failed since other machines do not answer.
 func isAway(err error) bool {
 	_, is := errors.AsType[*engine.AwayError](err)
 	return is

@@ -152,7 +152,7 @@ func forbiddenPath(r *request) *statusError {
 	}
 }
 
-// mayWriteKind refuses to write what is only a view of other objects.
+// mayWriteKind refuses to write objects that are a view of others.
 func mayWriteKind(r *request) error {
 	var why string
 	switch {

@@ -23,13 +23,13 @@ type Config struct {
 	Log *slog.Logger
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
-	// Look brings what the store knows of the host up to date (store.SetHost) for a Service that is about to be
+	// Look refreshes the store's snapshot of the host (store.SetHost) for a Service that is about to be
 	// written. It is called without a lock; nil does nothing.
 	Look func(*object.Service)
 	// Computed gives the objects of kinds that follow from no stored ones, by the name of the kind, in any order.
 	// They are the caller's.
 	Computed map[string]func() []object.Object
-	// Conditions computes those of Services; nil: they have what is stored.
+	// Conditions computes those of Services; nil: they have the stored ones.
 	Conditions Conditions
 	// MaxWatches bounds concurrent watches; 0 means 1,500.
 	MaxWatches int
@@ -51,11 +51,11 @@ type Server struct {
 	log      *slog.Logger
 	now      func() time.Time
 	computed map[string]func() []object.Object
-	// conditions is nil when Services have what is stored.
+	// conditions is nil when Services have the stored ones.
 	conditions Conditions
 	look       func(*object.Service)
 	watches    chan struct{} // holds one for each watch
-	views      chan struct{} // holds one for each list or watch of what is computed
+	views      chan struct{} // holds one for each list or watch of computed objects
 	encoded    *encodings
 	guards     guards // of writes
 	bodies     bodies
@@ -103,7 +103,7 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// route hands a request to who answers it.
+// route answers a request by its path.
 func (s *Server) route(w http.ResponseWriter, r *request) error {
 	parts, err := partsOf(r.http.URL)
 	if err != nil {
@@ -172,7 +172,7 @@ func (s *Server) objects(w http.ResponseWriter, r *request, parts []string) erro
 	return s.verb(w, r)
 }
 
-// verb does what is asked for.
+// verb answers a request for objects by its verb.
 func (s *Server) verb(w http.ResponseWriter, r *request) error {
 	switch {
 	case !r.kind.Stored():
@@ -278,7 +278,7 @@ func (r *request) verbOf(watching bool) (string, error) {
 		return verb, nil
 	}
 	r.verb = verb
-	if err := mayWriteKind(r); err != nil { // it says what to do in its place
+	if err := mayWriteKind(r); err != nil { // with what to do instead
 		return "", err
 	}
 	return "", notSupported(r.kind, verb)
@@ -319,7 +319,7 @@ func (r *request) methods(watching bool) []string {
 	return all
 }
 
-// Handler answers everything below /api, /apis and /openapi. Who asks is in the context of
+// Handler answers everything below /api, /apis and /openapi. The user is in the context of
 // a request (auth.With).
 func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }
 

@@ -41,7 +41,7 @@ type statusError struct {
 	retryAfter int // seconds; 0 is none
 	// continueToken goes on with a list whose revision is gone.
 	continueToken string
-	cause         error // of what is the server's own
+	cause         error // of an internal error
 }
 
 func (e *statusError) Error() string { return e.message }
@@ -94,8 +94,7 @@ func (e *statusError) status() *status {
 	return s
 }
 
-// success is the document that tells that something was done to an object, which is
-// how a removal is answered.
+// success is the answer to a removal.
 func success(k kind.Kind, name, uid string) *status {
 	return &status{TypeMeta: statusType, Status: "Success", Details: &statusDetails{Name: name, Group: k.Group, Kind: k.Plural, UID: uid}}
 }
@@ -207,8 +206,8 @@ func expired(message string) *statusError {
 	return &statusError{code: http.StatusGone, reason: reasonExpired, message: message}
 }
 
-// fromTheFuture refuses to read at a revision that is not there yet. The cause is what
-// client-go knows it by.
+// fromTheFuture refuses to read at a revision that is not there yet. client-go recognizes the
+// cause.
 func fromTheFuture(asked, current uint64) *statusError {
 	return &statusError{
 		code: http.StatusGatewayTimeout, reason: reasonTimeout, retryAfter: 1,

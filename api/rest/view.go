@@ -181,12 +181,12 @@ const (
 	parentResource      = "services"
 )
 
-// addressesOf is the view of who holds which address: an IPAddress for each cluster IP and
+// addressesOf is the view of the holders of addresses: an IPAddress for each cluster IP and
 // load balancer IP of a Service.
 func addressesOf(s *store.Store) view {
 	derive := func() derivation { return holders{} }
 	return view{store: s, derive: derive, one: func(_, name string) object.Object {
-		// Nothing is indexed by address: who holds it is found by looking at all.
+		// Nothing is indexed by address: all Services are searched.
 		all := holders{}
 		services, _, err := s.List(object.KindService, "", 0)
 		if err != nil {
@@ -417,7 +417,7 @@ func (e endpointsParts) show(key viewKey) object.Object {
 	return o
 }
 
-// shown are the slices that Endpoints can tell of, by name: those of the Service's first
+// shown are the slices that Endpoints can represent, by name: those of the Service's first
 // family.
 func (p *endpointsPart) shown() []*object.EndpointSlice {
 	var shown []*object.EndpointSlice

@@ -59,8 +59,8 @@ func (s *Server) watch(w http.ResponseWriter, r *request) error {
 	return nil
 }
 
-// enter counts in what may hold much for long, a watch or what is asked of a view, and gives
-// what counts it out again.
+// enter counts a watch, or a request for a view, which hold much memory for long. leave counts it
+// out.
 func (s *Server) enter(r *request) (leave func(), err error) {
 	var places []chan struct{}
 	if r.verb == "watch" {
@@ -119,7 +119,7 @@ func (l *watchSession) begin() error {
 			continue
 		}
 		l.news.seen(object)
-		if err := l.tellInitial(object); err != nil {
+		if err := l.sendInitial(object); err != nil {
 			return nil // the client is gone, which run will see
 		}
 	}
@@ -138,7 +138,7 @@ func (l *watchSession) wantsInitial() bool {
 	return l.options.revision == 0
 }
 
-// resume makes ready to tell what happens after the revision of the watch, and sends the
+// resume prepares to send the changes after the revision of the watch, and sends the
 // headers: clients wait for them.
 func (l *watchSession) resume(objects collection) (err error) {
 	if _, err = l.server.store.Events(l.after, 1); err == nil {
@@ -230,11 +230,11 @@ func (l *watchSession) change(c change) error {
 	was, is := l.options.selects(c.old), l.options.selects(c.new)
 	switch {
 	case was && is:
-		return l.tell(modified, c, false)
+		return l.send(modified, c, false)
 	case is:
-		return l.tell(added, c, false)
+		return l.send(added, c, false)
 	case was:
-		return l.tell(deleted, c, true)
+		return l.send(deleted, c, true)
 	}
 	return nil
 }
@@ -259,8 +259,8 @@ const (
 	keptBuffer = 8 << 10
 )
 
-// stream is the body of a watch: one JSON document a line. A client that does not take what
-// is sent to it in time is given up, so that nothing piles up here.
+// stream is the body of a watch: one JSON document a line. A client that does not read
+// in time is disconnected, so that nothing piles up here.
 type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
@@ -326,9 +326,9 @@ func (s *stream) flush() error {
 	return s.err
 }
 
-// tell writes an event about the new version of an object, or about the old one, which then
+// send writes an event about the new version of an object, or about the old one, which then
 // has the revision of the change as its version.
-func (l *watchSession) tell(kind string, c change, old bool) error {
+func (l *watchSession) send(kind string, c change, old bool) error {
 	o := c.new
 	if old {
 		o = c.old
@@ -338,7 +338,7 @@ func (l *watchSession) tell(kind string, c change, old bool) error {
 		if old {
 			o = withVersion(o, c.revision)
 		}
-		return l.tellTable(kind, o)
+		return l.sendTable(kind, o)
 	}
 	meta := o.GetMeta()
 	key := encodingKey{
@@ -363,11 +363,11 @@ func (l *watchSession) tell(kind string, c change, old bool) error {
 	return l.stream.frame(kind, text)
 }
 
-// tellInitial writes an event about an object that was there when the watch began. Such
+// sendInitial writes an event about an object that was there when the watch began. Such
 // ones are not kept encoded: they are many, and leave no room for those of now.
-func (l *watchSession) tellInitial(o object.Object) error {
+func (l *watchSession) sendInitial(o object.Object) error {
 	if l.request.form.shape == tabular {
-		return l.tellTable(added, o)
+		return l.sendTable(added, o)
 	}
 	text, err := l.encode(o)
 	if err != nil {
@@ -384,9 +384,9 @@ func (l *watchSession) encode(o object.Object) ([]byte, error) {
 	return json.Marshal(o)
 }
 
-// tellTable writes an event about an object as a Table of one row. Only the first one has
+// sendTable writes an event about an object as a Table of one row. Only the first one has
 // columns.
-func (l *watchSession) tellTable(kind string, o object.Object) error {
+func (l *watchSession) sendTable(kind string, o object.Object) error {
 	t := l.server.tableOf(l.request)
 	if l.described {
 		t.ColumnDefinitions = nil
@@ -408,7 +408,7 @@ func (l *watchSession) bookmark(initial bool) error {
 	}
 	switch l.request.form.shape {
 	case tabular:
-		return l.tellTable(bookmarked, o)
+		return l.sendTable(bookmarked, o)
 	case metadata:
 		return l.stream.event(bookmarked, metadataOf(l.request.form, o))
 	}
@@ -423,7 +423,7 @@ type watchSession struct {
 	options *listOptions
 	stream  *stream
 	follow  follower
-	// after is the revision up to which everything is told.
+	// after is the revision up to which everything was sent.
 	after uint64
 	// described is set once the columns of a Table were sent.
 	described bool

@@ -82,7 +82,7 @@ func (s *Server) try(wr *writing) (o object.Object, created bool, err error) {
 	return shown(last, wr.request), p.write.Create, results[0].Err
 }
 
-// plan plans a writing on what is stored now. Namespaces must not go meanwhile.
+// plan plans a writing on the stored version. Namespaces must not be removed meanwhile.
 func (s *Server) plan(wr *writing) (plan, error) {
 	live, owner := s.store.Get(wr.request.ref())
 	if live == nil {

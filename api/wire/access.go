@@ -13,7 +13,7 @@ const (
 
 // TokenRequest is the body of POST /svcctl/v1/token.
 type TokenRequest struct {
-	Role     string   `json:"role,omitempty"`     // admin or reader; empty: the role of who asks
+	Role     string   `json:"role,omitempty"`     // admin or reader; empty: the role of the requesting user
 	Duration Duration `json:"duration,omitempty"` // how long it is to be valid; 0 is an hour
 	Name     string   `json:"name,omitempty"`     // what it is for, as the journal shows it
 }
@@ -21,7 +21,7 @@ type TokenRequest struct {
 // Token is the answer to a TokenRequest.
 type Token struct {
 	Token   string    `json:"token"`
-	User    string    `json:"user"` // who its holder is
+	User    string    `json:"user"` // its holder
 	Role    string    `json:"role"`
 	Expires time.Time `json:"expires"` // in UTC
 }
@@ -59,7 +59,7 @@ type JournalEntry struct {
 	Controller string `json:"controller,omitempty"`
 }
 
-// Who names the author: "root (kubectl-edit)", a file, or "the endpoints controller".
+// Who is the author: "root (kubectl-edit)", a file, or "the endpoints controller".
 func (e *JournalEntry) Who() string {
 	switch {
 	case e.Controller != "":

@@ -170,8 +170,8 @@ type Announcer struct {
 }
 
 // AnnouncementsEvent is one frame of the watch of /svcctl/v1/announcements. The first one has All;
-// later ones have what changed. What is to be announced is in force then, and what is not any
-// more is told before its rules go.
+// later ones have what changed. An address is in force before it is announced, and is withdrawn before its
+// rules are removed.
 type AnnouncementsEvent struct {
 	All *Announcements `json:"all,omitempty"`
 	Set []Announcement `json:"set,omitempty"`

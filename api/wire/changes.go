@@ -7,16 +7,16 @@ import "time"
 type Trial struct {
 	// ID names it in writes that belong to it (the query parameter trial).
 	ID string `json:"id"`
-	// Began and Ends are in UTC; Ends is when it goes back, as far as the time of day can be told.
+	// Began and Ends are in UTC; Ends is when it is undone, by the time of day at the moment.
 	Began time.Time `json:"began"`
 	Ends  time.Time `json:"ends"`
 	// Left is the time until then.
 	Left Duration `json:"left"`
-	User string   `json:"user,omitempty"` // who began it
+	User string   `json:"user,omitempty"` // that began it
 	// CoversFiles is set when changes of files are part of the trial.
 	CoversFiles bool `json:"coversFiles,omitempty"`
 	// Objects and Files are what it has changed so far: "Service default/web", and paths. Of one that
-	// went back they are what is held.
+	// was undone they are those that are held.
 	Objects []string `json:"objects,omitempty"`
 	Files   []string `json:"files,omitempty"`
 	// WentBack is the time at which it was rolled back; nil while it waits to be confirmed.
@@ -38,19 +38,19 @@ type Revived struct {
 type RolledBack struct {
 	// Revision is the revision whose state the objects have now.
 	Revision uint64 `json:"revision"`
-	// Last is the last change by a client before; 0 when the journal knows of none.
+	// Last is the last change by a client before; 0 when the journal has none.
 	Last    uint64    `json:"last,omitempty"`
 	DryRun  bool      `json:"dryRun,omitempty"`
 	Objects []Revived `json:"objects"`
 }
 
-// Rollout has changes that some boxes of a fleet program before all others do. It has more than 15 fields: one for each that clients
-// are told.
+// Rollout has changes that some boxes of a fleet program before all others do. It has more than 15 fields: one for each property
+// that clients show.
 type Rollout struct {
 	// ID names it in writes that belong to it (the query parameter rollout).
 	ID string `json:"id"`
 	// Phase is Gathering (its changes are being written), Programming (not all boxes of the step have them in the kernel), Baking (all
-	// have, and are watched), Stopped (it waits for resume or undo; Why says what happened), Done or Undone (Why says why, if that was by itself). Pending is false of the last
+	// have, and are watched), Stopped (it waits for resume or undo; Why has the reason), Done or Undone (Why has the reason, if that was automatic). Pending is false of the last
 	// two.
 	Phase   string `json:"phase"`
 	Pending bool   `json:"pending"`

@@ -6,7 +6,7 @@ import "time"
 type Fleet struct {
 	Name string `json:"name"`
 	// State is Following while all is well; otherwise Waiting, CutOff, Lagging, WentBack, OtherFleet, Emptied,
-	// Damaged, Differs, TooNew, KeyMissing or Namesake, and Why says what happened and what to do.
+	// Damaged, Differs, TooNew, KeyMissing or Namesake, and Why has the reason and what to do.
 	State string    `json:"state"`
 	Why   string    `json:"why,omitempty"`
 	Since time.Time `json:"since"`
@@ -19,7 +19,7 @@ type Fleet struct {
 	Writer string `json:"writer,omitempty"`
 	// Core is the URL of the core box that a leaf follows; "" for a box that follows etcd.
 	Core string `json:"core,omitempty"`
-	// LostRaces counts the commits of this box that another box was ahead of, and that were decided anew.
+	// LostRaces counts the commits of this box that another box was ahead of, and that were decided again.
 	LostRaces uint64 `json:"lostRaces"`
 	// Replica is why the replica on this box is not written; "" while it is.
 	Replica string `json:"replica,omitempty"`
@@ -32,8 +32,8 @@ type FleetBox struct {
 	Name    string `json:"name"`
 	Zone    string `json:"zone,omitempty"`
 	Version string `json:"version"`
-	// State is OK, Behind (what it accepted is not in its kernel yet), Failing, Away (it is not
-	// heard of), or as that of Fleet.
+	// State is OK, Behind (what it accepted is not in its kernel yet), Failing, Away (it does not
+	// report), or as that of Fleet.
 	State string `json:"state"`
 	// Accepted is the revision that it has followed, Programmed the one in its kernel.
 	Accepted   uint64 `json:"accepted"`
@@ -62,7 +62,7 @@ const BoxKeyMissing = "KeyMissing"
 // FleetSource is a directory of manifests that one box at a time reads for all.
 type FleetSource struct {
 	Name string `json:"name"`
-	// Reader is the box that has read it last, Reading says whether it does so now.
+	// Reader is the box that has read it last; Reading is set while it reads it.
 	Reader  string `json:"reader"`
 	Reading bool   `json:"reading"`
 	// Files counts the files in force. Generation is the number of the content; 0: it has none.

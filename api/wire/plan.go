@@ -6,9 +6,9 @@ type KernelPlan struct {
 	Revision uint64 `json:"revision"`
 	// Objects has the objects that would change, or would be refused.
 	Objects []PlannedObject `json:"objects"`
-	// Services tell the change in words, by Service.
+	// Services has the change in words, by Service.
 	Services []PlannedService `json:"services"`
-	// Tables tell it in nft's terms, by family; empty: nothing changes in the kernel.
+	// Tables has it in nft's terms, by family; empty: nothing changes in the kernel.
 	Tables []PlannedTable `json:"tables"`
 	// Problems has the problems that the Services would have and do not have now.
 	Problems []Problem `json:"problems,omitempty"`
@@ -76,7 +76,7 @@ type PlannedChange struct {
 	Family   string `json:"family"`
 	// Name is the address and port of a frontend or endpoint; of a node port the port alone.
 	Name string `json:"name,omitempty"`
-	// What is the aspect that changes, and From and To its values.
+	// What names the aspect that changes, From and To are its values.
 	What string `json:"what,omitempty"`
 	From string `json:"from,omitempty"`
 	To   string `json:"to,omitempty"`

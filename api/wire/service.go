@@ -114,12 +114,12 @@ type RelayLoad struct {
 // is not remembered by session affinity.
 type Chosen struct {
 	Frontend string `json:"frontend"`
-	// Endpoint is "" where that is left to chance, or depends on a port that was not told.
+	// Endpoint is "" where that is left to chance, or depends on a port that was not given.
 	Endpoint string `json:"endpoint,omitempty"`
 }
 
 // Unanswered is an address in the network of an interface that no interface of the box has,
-// so that the neighbors who ask for it by ARP or NDP get no answer.
+// so that neighbors get no answer when they ask for it by ARP or NDP.
 type Unanswered struct {
 	Address   string   `json:"address"`
 	Interface string   `json:"interface"`
@@ -203,8 +203,8 @@ type EndpointHealth struct {
 	State    string `json:"state"`    // up, down, new, out or "not asked"
 	// Since is the begin of the state; absent: before this process.
 	Since *time.Time `json:"since,omitempty"`
-	// Check is as the Service's annotation has it, http:8080/healthz, or as the one that does what a
-	// readiness probe says. An endpoint whose Pod has several probes is there for each.
+	// Check is as the Service's annotation has it, http:8080/healthz, or, of a
+	// readiness probe, as the check that does the same. An endpoint whose Pod has several probes is there for each.
 	Check string `json:"check,omitempty"`
 	// Took is the duration of the last check, and Why its failure.
 	Took Duration `json:"took,omitempty"`

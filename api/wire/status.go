@@ -74,8 +74,8 @@ const (
 	SourceOK          = "ok"          // read completely
 	SourceReading     = "reading"     // not read completely yet
 	SourceStandby     = "standby"     // another box of the fleet reads it
-	SourceDiffers     = "differs"     // what is in force is something else, and so this box may not read it
-	SourceBehind      = "behind"      // what is in force is of a higher generation
+	SourceDiffers     = "differs"     // another generation is in force, and this box may not read it
+	SourceBehind      = "behind"      // a higher generation is in force
 	SourceUnavailable = "unavailable" // cannot be read: what it held last stays in force
 )
 
@@ -124,7 +124,7 @@ type Problem struct {
 	Reason   string `json:"reason"`           // one word for programs: "FieldValueInvalid", "Conflict"
 	Message  string `json:"message"`
 	Severity string `json:"severity"` // error or warning
-	// Cause names what is at fault, if problems of several objects may come from it: endpoints that are down, each as
+	// Cause names the fault, if problems of several objects may come from it: endpoints that are down, each as
 	// "10.1.2.12:8080 (connection refused)", joined by "; ".
 	Cause string `json:"cause,omitempty"`
 }

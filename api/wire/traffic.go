@@ -22,7 +22,7 @@ type Traffic struct {
 	Ports   []PortTraffic `json:"ports"`
 	// Counted reports that the kernel counts connections and refusals (--traffic counters).
 	Counted bool `json:"counted"`
-	// Flows reports that the ends of connections are heard of (--traffic flows).
+	// Flows is set when connections are reported as they end (--traffic flows).
 	Flows bool `json:"flows"`
 	// NoBytes is why bytes are absent although Flows is set; "": they are present.
 	NoBytes string `json:"noBytes,omitempty"`
@@ -145,7 +145,7 @@ type Connection struct {
 	Protocol  string `json:"protocol"`
 	Client    string `json:"client"`   // "203.0.113.2:43882"
 	To        string `json:"to"`       // what the client connected to
-	Endpoint  string `json:"endpoint"` // who answers
+	Endpoint  string `json:"endpoint"` // the answering side
 	// RelayedTo are the endpoints of a relayed connection, whose Endpoint is the appliance's own listener: those that the
 	// appliance has connections to for it.
 	RelayedTo []string `json:"relayedTo,omitempty"`
@@ -158,7 +158,7 @@ type Connection struct {
 	Expires int `json:"expires"`
 }
 
-// TrafficQuery chooses and sorts what is answered of the traffic.
+// TrafficQuery chooses and sorts the rows of Traffic.
 type TrafficQuery struct {
 	Namespace string `query:"namespace"` // "": all
 	Service   string `query:"name"`      // "": all
