@@ -67,12 +67,12 @@ func (r *Row) foreign(o object.Object, value string, refused bool) string {
 	case !slices.Contains(r.kinds(), kind):
 		return r.elsewhere(kind)
 	case r.balancer && isService && svc.Spec.Type != object.TypeLoadBalancer:
-		if r.idle != nil && r.idle(value) || r.idle == nil && (off(value) || asksNotInternal(r.Key, value)) {
+		if _, no := r.internalValues(); r.idle != nil && r.asksNothing(value) || r.idle == nil && (isAny(value, offWords...) || r.internal && isAny(value, no)) {
 			return ""
 		}
 		return "has no effect: the Service is not of type LoadBalancer" + r.ours()
 	case r.Effect == Named, refused && r.Effect == Refused:
-		if r.idle == nil || !r.idle(value) {
+		if !r.asksNothing(value) {
 			return r.Text
 		}
 	}
@@ -102,7 +102,7 @@ func Notes(o object.Object) (list []Foreign) {
 	for _, key := range slices.Sorted(maps.Keys(meta.Annotations)) {
 		if near := misspelled(key); near != "" && Find(key) == nil {
 			list = append(list, Foreign{Field(key), "has no effect" + near})
-		} else if Find(key) == nil && aboutBalancers(key) && !off(meta.Annotations[key]) {
+		} else if Find(key) == nil && aboutBalancers(key) && !isAny(meta.Annotations[key], offWords...) {
 			list = append(list, Foreign{Field(key), "has no effect here, whatever it asks for (TLS, an address, who may connect): it is about another load balancer; `svcctl explain annotations` lists what takes its place"})
 		}
 	}
@@ -130,9 +130,10 @@ func misspelled(key string) string {
 }
 
 // judgedKinds are the kinds whose annotations of svcctl are judged.
-var judgedKinds = slices.Concat(anyKind, []string{
+var judgedKinds = []string{
+	object.KindService, object.KindEndpointSlice, object.KindEndpoints, object.KindPod, object.KindNamespace,
 	object.KindIPAddressPool, object.KindL2Advertisement, object.KindBGPAdvertisement, object.KindBGPPeer, object.KindBFDProfile,
-})
+}
 
 // ours names the annotation to write in its place.
 func (r *Row) ours() string {

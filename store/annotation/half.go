@@ -46,7 +46,7 @@ const none = "none"
 func halfTLS(svc *object.Service, ended bool) Bad {
 	a := svc.Metadata.Annotations
 	for _, b := range unknownPorts(svc) {
-		if base, _ := ofPort(b.Key); base != BackendProtocol || anyOf("https", "tls", "ssl")(a[b.Key]) {
+		if base, _ := ofPort(b.Key); base != BackendProtocol || isAny(a[b.Key], "https", "tls", "ssl") {
 			return b
 		}
 	}
@@ -54,7 +54,7 @@ func halfTLS(svc *object.Service, ended bool) Bad {
 		return Bad{} // see TLSKey
 	}
 	listed := has(a, awsSSLPorts)
-	if anyOf("https", "ssl", "tls")(a[awsBackend]) && !has(a, BackendProtocol) && !listed {
+	if isAny(a[awsBackend], "https", "ssl", "tls") && !has(a, BackendProtocol) && !listed {
 		return Bad{Key: awsBackend, Text: fmt.Sprintf("%q asks for TLS, and no certificate for clients is named: write %s, or %q to have connections passed on as they are", strings.TrimSpace(a[awsBackend]), TLSSecret, "tcp")}
 	}
 	keys := []string{TLSClientCA, TLSClientAuth, TLSPolicy, TLSALPN}
@@ -62,7 +62,7 @@ func halfTLS(svc *object.Service, ended bool) Bad {
 		keys = append(keys, awsPolicy, awsALPN)
 	}
 	for _, key := range keys {
-		if has(a, key) && !anyOf(none)(a[key]) {
+		if has(a, key) && !isAny(a[key], none) {
 			return Bad{Key: key, Text: "it asks for TLS, and no certificate is named: write " + TLSSecret + " too, or leave it out"}
 		}
 	}
@@ -82,10 +82,10 @@ func idleFronts(svc *object.Service, ended bool, acts map[string]bool) (bad []Ba
 	if has(a, awsSSLPorts) && has(a, TLSSecret) && !given(a, awsCert) {
 		bad = append(bad, Bad{Key: awsSSLPorts, Text: "has no effect: " + TLSSecret + " is about all TCP ports; write " + TLSSecret + ".PORT for one port", Idle: true})
 	}
-	if value := strings.TrimSpace(a[awsBackend]); !ended && !anyOf("", "http", "https", "ssl", "tls", "tcp")(value) {
+	if value := strings.TrimSpace(a[awsBackend]); !ended && !isAny(value, "", "http", "https", "ssl", "tls", "tcp") {
 		bad = append(bad, Bad{Key: awsBackend, Text: fmt.Sprintf("%q is no protocol, so connections are passed on as they are: write http, https, ssl or tcp", value)})
 	}
-	if anyOf("http")(a[awsBackend]) && !ended && svc.Spec.Type != object.TypeLoadBalancer {
+	if isAny(a[awsBackend], "http") && !ended && svc.Spec.Type != object.TypeLoadBalancer {
 		bad = append(bad, Bad{Key: awsBackend, Text: "has no effect: the Service is not of type LoadBalancer; write " + BackendProtocol, Idle: true})
 	}
 	return bad

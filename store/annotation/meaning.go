@@ -21,41 +21,14 @@ type Bad struct {
 // Field is the path of an annotation in an object.
 func Field(key string) string { return fmt.Sprintf("metadata.annotations[%s]", key) }
 
-// internalKey is an annotation with its values.
-type internalKey struct {
-	key    string
-	yes    []string // nil: every value but "" is one
-	no     []string
-	prefix bool // a prefix is a yes, and says who may connect
-}
-
-// asksInternal are the annotations that ask for an internal load balancer. Any other value than
-// these asks for one too: an address that is reached by too many would be the worse mistake.
-var asksInternal = []internalKey{
-	{key: aws + "internal", yes: []string{"true"}, no: []string{"false"}, prefix: true},
-	{key: aws + "scheme", yes: []string{"internal"}, no: []string{"internet-facing"}},
-	{key: "cloud.google.com/load-balancer-type", yes: []string{"Internal"}, no: []string{"External"}},
-	{key: "networking.gke.io/load-balancer-type", yes: []string{"Internal"}, no: []string{"External"}},
-	{key: azure + "load-balancer-internal", yes: []string{"true"}, no: []string{"false"}},
-	{key: "service.beta.kubernetes.io/openstack-internal-load-balancer", yes: []string{"true"}, no: []string{"false"}},
-	{key: ibm + "ip-type", yes: []string{"private"}, no: []string{"public"}},
-	{key: oracle + "internal", yes: []string{"true"}, no: []string{"false"}},
-	{key: oracleNetwork + "internal", yes: []string{"true"}, no: []string{"false"}},
-	{key: alibaba + "address-type", yes: []string{"intranet"}, no: []string{"internet"}},
-	{key: alibabaOld + "address-type", yes: []string{"intranet"}, no: []string{"internet"}},
-	{key: tencent + "internal-subnetid"},
-	{key: baidu + "internal-vpc", yes: []string{"true"}, no: []string{"false"}},
-	{key: digitalOcean + "network", yes: []string{"INTERNAL"}, no: []string{"EXTERNAL"}},
-	{key: hetzner + "disable-public-network", yes: []string{"true"}, no: []string{"false"}},
-	{key: scaleway + "private", yes: []string{"true"}, no: []string{"false"}},
-	{key: "yandex.cloud/load-balancer-type", yes: []string{"internal"}, no: []string{"external"}},
-	{key: "lb.stackit.cloud/internal-lb", yes: []string{"true"}, no: []string{"false"}},
-}
-
-// asksNotInternal reports whether a value of an annotation asks for a load balancer that is not internal.
-func asksNotInternal(key, value string) bool {
-	i := slices.IndexFunc(asksInternal, func(a internalKey) bool { return a.key == key })
-	return i >= 0 && anyOf(asksInternal[i].no...)(value)
+// internalValues are the value of an annotation that asks for an internal load balancer and the one that does not; "": every
+// value but none asks for it. Any value besides the two asks for it too: an address that is reached by too many would be the worse
+// mistake.
+func (r *Row) internalValues() (yes, no string) {
+	if values := strings.Split(r.Values, ", "); len(values) > 1 {
+		return values[0], values[1]
+	}
+	return "", ""
 }
 
 // Internal is whether a Service is to be reached from inside only.
@@ -74,25 +47,26 @@ func InternalOf(svc *object.Service) (i Internal) {
 	if svc.Spec.Type != object.TypeLoadBalancer || len(svc.Metadata.Annotations) == 0 {
 		return i
 	}
-	for _, a := range asksInternal {
-		value := strings.TrimSpace(svc.Metadata.Annotations[a.key])
-		if value == "" || anyOf(a.no...)(value) {
+	for _, r := range internals {
+		value := strings.TrimSpace(svc.Metadata.Annotations[r.Key])
+		yes, no := r.internalValues()
+		if value == "" || strings.EqualFold(value, no) {
 			continue
 		}
 		if i.Key == "" {
-			i.Key = a.key
+			i.Key = r.Key
 		}
-		if a.yes == nil || anyOf(a.yes...)(value) {
+		if yes == "" || strings.EqualFold(value, yes) {
 			continue
 		}
 		prefix, err := netip.ParsePrefix(value)
 		switch {
-		case !a.prefix || err != nil:
-			want := fmt.Sprintf("%q nor %q", a.yes[0], a.no[0])
-			if a.prefix {
+		case r.Key != awsInternal || err != nil:
+			want := fmt.Sprintf("%q nor %q", yes, no)
+			if r.Key == awsInternal {
 				want += " nor a prefix"
 			}
-			i.Bad = append(i.Bad, Bad{Key: a.key, Text: fmt.Sprintf("%q is neither %s, so the Service is taken to be internal", value, want)})
+			i.Bad = append(i.Bad, Bad{Key: r.Key, Text: fmt.Sprintf("%q is neither %s, so the Service is taken to be internal", value, want)})
 		case prefix.Bits() > 0:
 			i.Sources = append(i.Sources, prefix.Masked().String())
 		}
@@ -128,7 +102,7 @@ func IsNLB(svc *object.Service) bool {
 	return svc.Spec.Type == object.TypeLoadBalancer && isNLB(svc.Metadata.Annotations[awsType])
 }
 
-var isNLB = anyOf("nlb", "nlb-ip", "external")
+func isNLB(value string) bool { return isAny(value, "nlb", "nlb-ip", "external") }
 
 // pairs reads key=value, with commas between them.
 func pairs(text string) map[string]string {
@@ -183,30 +157,20 @@ func Sharing(annotations map[string]string) string {
 	return ""
 }
 
-// unreadable lists the annotations that name lists of clients which are not available here.
-var unreadable = []string{
-	azure + "allowed-service-tags", "oci.oraclecloud.com/oci-network-security-groups", oracleNetwork + "oci-network-security-groups",
-	alibaba + "acl-id", tencentCloud + "security-groups", digitalOcean + "allow-rules", digitalOcean + "deny-rules",
-	linode + "firewall-acl", linode + "firewall-id", vultr + "firewall-rules", huawei + "acl-id",
-}
-
 // UnreadableAccess returns the annotation of a load balancer that names a list of clients which is
 // not available here; "": it has none.
 func UnreadableAccess(svc *object.Service) string {
-	i := slices.IndexFunc(unreadable, func(key string) bool { return strings.TrimSpace(svc.Metadata.Annotations[key]) != "" })
+	i := slices.IndexFunc(clientLists, func(r *Row) bool { return strings.TrimSpace(svc.Metadata.Annotations[r.Key]) != "" })
 	if i < 0 || svc.Spec.Type != object.TypeLoadBalancer {
 		return ""
 	}
-	return unreadable[i]
+	return clientLists[i].Key
 }
-
-// sourceRanges are other annotations that mean what object.AnnotationSourceRanges does.
-var sourceRanges = []string{azure + "allowed-ip-ranges"}
 
 // SourceRanges are the prefixes that annotations name where spec.loadBalancerSourceRanges has
 // none, and which annotation names them. Those of object.AnnotationSourceRanges are valid.
 func SourceRanges(annotations map[string]string) (ranges []string, key string) {
-	for _, key := range append([]string{object.AnnotationSourceRanges}, sourceRanges...) {
+	for _, key := range []string{object.AnnotationSourceRanges, azure + "allowed-ip-ranges"} {
 		if text := strings.TrimSpace(annotations[key]); text != "" {
 			return strings.Split(text, ","), key
 		}

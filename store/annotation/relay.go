@@ -82,9 +82,9 @@ func RelayOf(svc *object.Service) (r Relay) {
 	r.Fronts, bad = Fronts(svc)
 	r.Bad = append(r.Bad, bad...)
 	switch text, given := a[Transparent]; {
-	case r.Asked() && anyOf("true")(text):
+	case r.Asked() && isAny(text, "true"):
 		r.Transparent = true
-	case given && !anyOf("true", "false")(text):
+	case given && !isAny(text, "true", "false"):
 		r.Bad = append(r.Bad, Bad{Key: Transparent, Text: fmt.Sprintf("%q is neither true nor false, so endpoints see the box", text)})
 	}
 	r.ConnectTimeout, r.ConnectRetries = r.timeout(a), r.retries(a)
@@ -185,9 +185,6 @@ const (
 	awsLogBucketUnder = aws + "access-log-s3-bucket-prefix"
 )
 
-// told reports that a warning of its own says it.
-func told(string) bool { return true }
-
 // Logging holds what a Service asks for about a log of its connections.
 type Logging struct {
 	// Key is the annotation that asks for it; "": none does.
@@ -217,7 +214,7 @@ func LoggingOf(svc *object.Service) (l Logging) {
 			l.Key = key
 		}
 	}
-	if has(a, awsLogInterval) && !anyOf("", "5", "60")(a[awsLogInterval]) {
+	if has(a, awsLogInterval) && !isAny(a[awsLogInterval], "", "5", "60") {
 		l.Bad = append(l.Bad, Bad{Key: awsLogInterval, Text: fmt.Sprintf("%q is neither \"5\" nor \"60\" minutes; it has no effect either way, a line is written when a connection is over", a[awsLogInterval])})
 	}
 	for _, key := range []string{awsLogBucket, awsLogBucketUnder} {

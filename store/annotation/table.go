@@ -1,6 +1,7 @@
 package annotation
 
 import (
+	_ "embed" // rows.txt
 	"slices"
 	"strings"
 
@@ -18,24 +19,57 @@ const (
 	Refused Effect = "refused" // what it asks for is not given, and what would be wrong without it is not served
 )
 
-// Where a key is from: the headings of the table.
+// Headings of the table that the code compares with.
 const (
-	ofSvcctl       = "svcctl"
-	ofKubernetes   = "Kubernetes"
-	ofAWS          = "AWS, in-tree and AWS Load Balancer Controller"
-	ofGCP          = "Google Cloud"
-	ofAzure        = "Azure"
-	ofOpenStack    = "OpenStack"
-	ofIBM          = "IBM Cloud"
-	ofOracle       = "Oracle Cloud"
-	ofAlibaba      = "Alibaba Cloud"
-	ofTencent      = "Tencent Cloud"
-	ofBaidu        = "Baidu AI Cloud"
-	ofDigitalOcean = "DigitalOcean"
-	ofOtherClouds  = "Hetzner, Scaleway, Linode, Vultr, Huawei Cloud, Yandex Cloud, STACKIT, OVHcloud"
-	ofMetalLB      = "MetalLB"
-	ofOthers       = "Cilium, kube-vip, kube-router, PureLB, LoxiLB"
+	ofSvcctl     = "svcctl"
+	ofKubernetes = "Kubernetes"
 )
+
+// The domain of our annotations, and what the keys of each cloud begin with.
+const (
+	domain       = "svcctl.io/"
+	aws          = "service.beta.kubernetes.io/aws-load-balancer-"
+	azure        = "service.beta.kubernetes.io/azure-"
+	openStack    = "loadbalancer.openstack.org/"
+	oracle       = "service.beta.kubernetes.io/oci-load-balancer-"
+	alibaba      = "service.beta.kubernetes.io/alibaba-cloud-loadbalancer-"
+	alibabaOld   = "service.beta.kubernetes.io/alicloud-loadbalancer-"
+	tencentCloud = "service.cloud.tencent.com/"
+	digitalOcean = "service.beta.kubernetes.io/do-loadbalancer-"
+	hetzner      = "load-balancer.hetzner.cloud/"
+	scaleway     = "service.beta.kubernetes.io/scw-loadbalancer-"
+	linode       = "service.beta.kubernetes.io/linode-loadbalancer-"
+	vultr        = "service.beta.kubernetes.io/vultr-loadbalancer-"
+	huawei       = "kubernetes.io/elb."
+)
+
+// The annotations and labels that this package reads, without those of TLS, relayed ports and the log of connections.
+const (
+	LoadBalancerIPs = domain + "load-balancer-ips"
+	SharingKey      = domain + "allow-shared-ip"
+	// Announce, MED and Prepend are of L2Advertisements and BGPAdvertisements, TTLSecurity of BGPPeers, InternalPool
+	// of IPAddressPools.
+	Announce     = domain + "announce"
+	MED          = domain + "med"
+	Prepend      = domain + "prepend"
+	TTLSecurity  = domain + "ttl-security"
+	InternalPool = domain + "internal-pool"
+	// ExcludeNode is a label of Nodes, of Kubernetes: none of them is to get traffic of load balancers.
+	ExcludeNode = "node.kubernetes.io/exclude-from-external-load-balancers"
+
+	skipMirror   = "endpointslice.kubernetes.io/skip-mirror"
+	overCapacity = "endpoints.kubernetes.io/over-capacity"
+
+	awsType       = aws + "type"
+	awsInternal   = aws + "internal"
+	awsCrossZone  = aws + "cross-zone-load-balancing-enabled"
+	awsAttributes = aws + "attributes"
+	awsCert       = aws + "ssl-cert"
+	awsSSLPorts   = aws + "ssl-ports"
+)
+
+// attributeCrossZone names the only attribute in awsAttributes with an effect.
+const attributeCrossZone = "load_balancing.cross_zone.enabled"
 
 // Row is one annotation or label.
 type Row struct {
@@ -55,10 +89,12 @@ type Row struct {
 	// Page is the page of the manual that tells more, without .md.
 	Page string
 
-	// idle reports values that ask for nothing else than what happens anyway; nil: none does.
-	idle func(value string) bool
+	// idle are values that ask for nothing, see asksNothing; nil: none does.
+	idle []string
 	// balancer is set for annotations that act on load balancers alone.
 	balancer bool
+	// internal is set for those that ask for an internal load balancer.
+	internal bool
 	// instead is the annotation that has its effect on other Services, or on other kinds; "": none has.
 	instead string
 }
@@ -74,31 +110,86 @@ func (r *Row) kinds() []string {
 	return r.Kinds
 }
 
-// table has all rows in the order of the page.
-var table = slices.Concat(svcctlRows, kubernetesRows, awsRows, gcpRows, azureRows, openStackRows, ibmRows, oracleRows,
-	alibabaRows, tencentRows, baiduRows, digitalOceanRows, otherCloudRows, metalLBRows, otherRows)
+// rows has the table, and describes its form.
+//
+//go:embed rows.txt
+var rows string
+
+var (
+	table       []Row               // in the order of the manual page
+	byKey       = map[string]*Row{} // of whole keys
+	patterns    []*Row              // the longer ones first
+	internals   []*Row              // those that ask for an internal load balancer
+	clientLists []*Row              // those that name a list of clients which is not available here
+)
 
 // Table returns all rows, in the order of the manual page. The caller must not change it.
 func Table() []Row { return table }
 
-var (
-	byKey    = map[string]*Row{} // of whole keys
-	patterns []*Row              // the longer ones first
-)
-
+// A row without a cell, a kind of effect or a shared text that the code expects fails the tests of this package (TestManual, TestRows).
 func init() {
+	shared, of := map[string]string{}, ""
+	for line := range strings.Lines(rows) {
+		line = strings.TrimSpace(line)
+		name, text, isText := strings.Cut(line, " = ")
+		if heading, is := strings.CutPrefix(line, "# "); is {
+			of = heading
+		} else if isText && strings.HasPrefix(name, "$") {
+			shared[name] = text
+		} else if cells := strings.Split(line, " |"); of != "" && line != "" {
+			table = append(table, parseRow(of, cells, shared))
+		}
+	}
 	for i := range table {
 		r := &table[i]
-		switch {
-		case r.isPattern():
+		if r.isPattern() {
 			patterns = append(patterns, r)
-		case byKey[r.Key] != nil:
-			panic("annotation: two rows of " + r.Key)
-		default:
+		} else {
 			byKey[r.Key] = r
+		}
+		if r.internal {
+			internals = append(internals, r)
+		}
+		if r.Effect == Refused && r.balancer {
+			clientLists = append(clientLists, r)
 		}
 	}
 	slices.SortStableFunc(patterns, func(a, b *Row) int { return len(b.Key) - len(a.Key) })
+}
+
+// parseRow reads the cells of a row: key, effect, values, page, values that ask for nothing, text.
+func parseRow(of string, cells []string, shared map[string]string) Row {
+	for i := range cells {
+		cells[i] = strings.TrimSpace(cells[i])
+	}
+	r := Row{Of: of, Values: cells[2], Page: cells[3], Text: cells[5]}
+	var on, effect string
+	r.Key, on, _ = strings.Cut(cells[0], " (")
+	on, r.Label = strings.CutPrefix(strings.TrimSuffix(on, ")"), "label ")
+	if on != "" {
+		r.Kinds = strings.Split(strings.TrimPrefix(on, "of "), ", ")
+	}
+	effect, r.instead, _ = strings.Cut(cells[1], ", else ")
+	switch r.Effect = Effect(effect); effect {
+	case "balances", "internal":
+		r.Effect, r.balancer, r.internal = Acts, true, effect == "internal"
+	case "clients":
+		r.Effect, r.balancer = Refused, true
+	}
+	switch idle := cells[4]; idle {
+	case "":
+	case "empty", "code":
+		r.idle = []string{""}
+	case "off":
+		r.idle = offWords
+	default:
+		r.idle = append(strings.Split(idle, ", "), "")
+	}
+	if strings.HasPrefix(r.Text, "$") {
+		name, argument, _ := strings.Cut(r.Text, " ")
+		r.Text = strings.Replace(shared[name], "%s", argument, 1)
+	}
+	return r
 }
 
 // Find is the row of a key, or of the keys that begin like it; nil: nothing is known of it.
@@ -114,18 +205,42 @@ func Find(key string) *Row {
 	return nil
 }
 
-// Values that ask for nothing.
-
-func anyOf(values ...string) func(string) bool {
-	return func(value string) bool {
-		return slices.ContainsFunc(values, func(v string) bool { return strings.EqualFold(v, strings.TrimSpace(value)) })
+// asksNothing reports whether a value asks for nothing that does not happen anyway.
+func (r *Row) asksNothing(value string) bool {
+	switch r.Key {
+	case "service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints": // their case matters
+		return value == "" || value == "Disabled" || value == "disabled"
+	case "service.alpha.kubernetes.io/tolerate-unready-endpoints":
+		return value == "" || value == "false"
+	case awsLogBucket, awsLogBucketUnder: // package resolve has a warning of its own
+		return true
+	case awsAttributes:
+		attributes := pairs(value)
+		delete(attributes, attributeCrossZone)
+		return len(attributes) == 0
+	case awsCert: // all of them are Secrets
+		return strings.TrimSpace(value) != "" && !slices.ContainsFunc(strings.Split(value, ","), func(name string) bool {
+			name = strings.TrimSpace(name)
+			return name != "" && !strings.HasPrefix(name, localSecret)
+		})
+	case alibaba + "protocol-port", alibabaOld + "protocol-port":
+		return len(tlsPorts(value)) == 0
+	case tencentCloud + "specify-protocol":
+		ports, all := portsInJSON(value)
+		return len(ports) == 0 && !all
+	case linode + "port-*":
+		return plainOfLinode(value)
 	}
+	return isAny(value, r.idle...)
 }
 
-var (
-	off   = anyOf("", "false", "off", "0", "none", "disabled")
-	empty = anyOf("")
-)
+// isAny reports whether a value is one of several, without regard to case and to blanks around it.
+func isAny(value string, of ...string) bool {
+	return slices.ContainsFunc(of, func(v string) bool { return strings.EqualFold(v, strings.TrimSpace(value)) })
+}
+
+// offWords are values that turn something off.
+var offWords = []string{"", "false", "off", "0", "none", "disabled"}
 
 // Balances reports whether a key is of an annotation that acts on Services which are load balanced, of every type. Those
 // that have ports relayed are not among them: see Relays.

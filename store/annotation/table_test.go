@@ -128,8 +128,17 @@ func TestServiceWithAllAnnotations(t *testing.T) {
 func TestRows(t *testing.T) {
 	for i := range table {
 		r := &table[i]
-		if r.Of == "" || r.Text == "" || strings.HasSuffix(r.Text, ".") {
+		if r.Of == "" || r.Text == "" || strings.HasSuffix(r.Text, ".") || strings.Contains(r.Text, "%s") {
 			t.Errorf("%s: of %q, text %q", r.Key, r.Of, r.Text)
+		}
+		if first := slices.IndexFunc(table, func(other Row) bool { return other.Key == r.Key }); first != i {
+			t.Errorf("%s has two rows", r.Key)
+		}
+		if r.instead != "" && Find(r.instead).Effect != Acts {
+			t.Errorf("%s: %q has no effect in its place", r.Key, r.instead)
+		}
+		if _, no := r.internalValues(); r.internal && no == "" && r.Values != "the name of a subnet" {
+			t.Errorf("%s is internal for the values %q", r.Key, r.Values)
 		}
 		if !slices.Contains([]Effect{Acts, Kept, Named, Refused}, r.Effect) {
 			t.Errorf("%s: effect %q", r.Key, r.Effect)
@@ -146,13 +155,13 @@ func TestRows(t *testing.T) {
 			}
 		}
 	}
-	for _, a := range asksInternal {
-		effect(Acts, a.key)
+	if len(internals) < 18 || len(clientLists) < 11 {
+		t.Errorf("%d rows of internal load balancers, %d of lists of clients", len(internals), len(clientLists))
 	}
 	effect(Acts, askedAddresses...)
 	effect(Acts, sharingKeys...)
-	effect(Acts, sourceRanges...)
-	effect(Refused, unreadable...)
+	effect(Acts, azure+"allowed-ip-ranges")
+	effect(Refused, certificates...)
 }
 
 // An annotation of svcctl that acts is read by some code of the product: its key stands there.
@@ -176,13 +185,13 @@ func TestOwnRowsAreRead(t *testing.T) {
 	}
 	readHere := slices.Concat(askedAddresses, sharingKeys, []string{ConnectionLog, ProxyMode, ProxyProtocol, ProxyFrom, Transparent, ConnectTimeout, ConnectRetries, Announce, MED, Prepend, TTLSecurity, InternalPool,
 		TLSSecret, TLSSecret + ".*", TLSPolicy, TLSALPN, TLSClientCA, TLSClientAuth, TLSServices, TLSServices + ".*", BackendProtocol, BackendProtocol + ".*", BackendCA, BackendName, ResponseTimeout})
-	for i := range svcctlRows {
-		r := &svcctlRows[i]
+	for i := range table {
+		r := &table[i]
 		key := `"` + strings.TrimRight(r.Key, "*.-")
 		if !r.isPattern() {
 			key += `"`
 		}
-		if r.Effect == Acts && !slices.Contains(readHere, r.Key) && !strings.Contains(sources.String(), key) {
+		if r.Of == ofSvcctl && r.Effect == Acts && !slices.Contains(readHere, r.Key) && !strings.Contains(sources.String(), key) {
 			t.Errorf("%s is said to act, and nobody reads it", r.Key)
 		}
 	}

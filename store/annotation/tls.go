@@ -46,7 +46,7 @@ func isPlain(p *object.ServicePort) bool {
 // AsksTLS reports whether an annotation of a cloud asks for TLS with a certificate.
 func AsksTLS(key, value string) bool {
 	r := Find(key)
-	return r != nil && r.Effect == Refused && !r.balancer && (r.idle == nil || !r.idle(value))
+	return r != nil && r.Effect == Refused && !r.balancer && !r.asksNothing(value)
 }
 
 // certificates are the annotations of clouds that name certificates. An empty one, as a template may write it, asks for
@@ -181,7 +181,7 @@ func tlsPorts(text string) (ports []string) {
 	for part := range strings.SplitSeq(text, ",") {
 		protocol, port, _ := strings.Cut(strings.TrimSpace(part), ":")
 		switch {
-		case anyOf("", "tcp", "udp", "http")(protocol):
+		case isAny(protocol, "", "tcp", "udp", "http"):
 		case port == "":
 			ports = append(ports, part)
 		default:
@@ -190,8 +190,6 @@ func tlsPorts(text string) (ports []string) {
 	}
 	return ports
 }
-
-func noTLSPorts(text string) bool { return len(tlsPorts(text)) == 0 }
 
 // tlsOfTencent: the ports whose protocols in the JSON end in TLS. What cannot be read is about
 // all of them.
@@ -219,17 +217,11 @@ func portsInJSON(text string) (ports []string, all bool) {
 	}
 	for _, port := range slices.Sorted(maps.Keys(byPort)) {
 		says := byPort[port]
-		plain := anyOf("TCP", "UDP", "HTTP")
-		if says.TLS != "" || slices.ContainsFunc(says.Protocol, func(p string) bool { return !plain(p) }) {
+		if says.TLS != "" || slices.ContainsFunc(says.Protocol, func(p string) bool { return !isAny(p, "TCP", "UDP", "HTTP") }) {
 			ports = append(ports, port)
 		}
 	}
 	return ports, false
-}
-
-func noTLSInJSON(text string) bool {
-	ports, all := portsInJSON(text)
-	return len(ports) == 0 && !all
 }
 
 // tlsOfDigitalOcean: the ports of tls-ports, http2-ports and http3-port; all of a protocol with
@@ -254,7 +246,7 @@ func tlsOfDigitalOcean(a map[string]string, port *object.ServicePort) string {
 }
 
 // plainOfDigitalOcean reports whether a protocol of DigitalOcean is one without TLS.
-var plainOfDigitalOcean = anyOf("", "tcp", "udp", "http")
+func plainOfDigitalOcean(protocol string) bool { return isAny(protocol, "", "tcp", "udp", "http") }
 
 // tlsOfOthers: a certificate, or a protocol with TLS, is about all ports; Linode has a protocol for each.
 func tlsOfOthers(a map[string]string, port *object.ServicePort) string {
@@ -281,7 +273,7 @@ func plainOfLinode(text string) bool {
 }
 
 // passedThrough reports whether TLS of DigitalOcean ends at the endpoints.
-func passedThrough(a map[string]string) bool { return anyOf("true")(a[digitalOcean+"tls-passthrough"]) }
+func passedThrough(a map[string]string) bool { return isAny(a[digitalOcean+"tls-passthrough"], "true") }
 
 // has reports whether an annotation has more than blanks and commas, which a template leaves of an empty list.
 func has(a map[string]string, key string) bool { return strings.Trim(a[key], ", \t\r\n") != "" }

@@ -101,35 +101,35 @@ func wrongValue(key, value string) string {
 	}
 	switch key {
 	case domain + "allow-host-address":
-		return unless(anyOf("true", "false"), value, `neither "true" nor "false", so addresses of the box are not served`)
+		return unless(isAny(value, "true", "false"), value, `neither "true" nor "false", so addresses of the box are not served`)
 	case InternalPool:
-		return unless(anyOf("true", "false"), value, `neither "true" nor "false", so the pool is not internal`)
+		return unless(isAny(value, "true", "false"), value, `neither "true" nor "false", so the pool is not internal`)
 	case digitalOcean + "tls-passthrough":
-		return unless(anyOf("true", "false"), value, `neither "true" nor "false", so it is taken as "false"`)
+		return unless(isAny(value, "true", "false"), value, `neither "true" nor "false", so it is taken as "false"`)
 	case awsType:
-		return unless(isNLB, value, "not nlb, nlb-ip or external, and has no effect: connections are balanced as by nlb; for HTTP write "+BackendProtocol)
+		return unless(isNLB(value), value, "not nlb, nlb-ip or external, and has no effect: connections are balanced as by nlb; for HTTP write "+BackendProtocol)
 	case "metallb.io/address-pool", "metallb.universe.tf/address-pool":
 		if len(object.NameProblems(trimmed)) > 0 {
 			return fmt.Sprintf("%q is no name of an IPAddressPool, so no address is given", value)
 		}
 	case skipMirror:
-		return unless(anyOf("true", "false"), value, `neither "true" nor "false", so the Endpoints are mirrored`)
+		return unless(isAny(value, "true", "false"), value, `neither "true" nor "false", so the Endpoints are mirrored`)
 	case overCapacity:
-		return unless(anyOf("truncated", "warning"), value, `not "truncated": it says nothing of the addresses`)
+		return unless(isAny(value, "truncated", "warning"), value, `not "truncated": it says nothing of the addresses`)
 	case Announce:
-		return unless(anyOf("when-ready", "always"), value, "neither when-ready nor always: it is taken as when-ready")
+		return unless(isAny(value, "when-ready", "always"), value, "neither when-ready nor always: it is taken as when-ready")
 	case MED:
 		return unlessUpTo(value, 1<<32-1)
 	case Prepend:
 		return unlessUpTo(value, 10)
 	case TTLSecurity:
-		return unless(anyOf("1"), value, "not 1: only that is served, for peers one hop away")
+		return unless(isAny(value, "1"), value, "not 1: only that is served, for peers one hop away")
 	}
 	return ""
 }
 
-func unless(is func(string) bool, value, text string) string {
-	if is(value) {
+func unless(is bool, value, text string) string {
+	if is {
 		return ""
 	}
 	return fmt.Sprintf("%q is %s", value, text)
