@@ -39,7 +39,7 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
-// claimed has which addresses and ports the box may give out, and which somebody holds.
+// claimed has which addresses and ports the box may give out, and which have a holder.
 type claimed struct {
 	hosts     *control.HostAddresses
 	admission *admission.Check
@@ -48,7 +48,7 @@ type claimed struct {
 	pools     *objectPools
 }
 
-// claim finds out what is held before anybody is given an address.
+// claim finds the addresses and ports that are held, before one is given to a Service.
 func claim(o *opened) (*claimed, error) {
 	hosts := control.NewHostAddresses(o.cfg.IsSetAside, o.store, o.cfg.NodeOwner())
 	admitted := admission.New(o.cfg, o.store, hosts.IsVIP)

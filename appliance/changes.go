@@ -16,8 +16,8 @@ import (
 	"svcctl.io/svcctl/store/manifest"
 )
 
-// changes answers the operations that undo changes or export them: trials and rollbacks of the store. The loop carries out what is
-// about files, whose content it has.
+// changes answers the operations that undo changes or export them: trials and rollbacks of the store. The loop makes the changes
+// of files, of which it has the content.
 type changes struct{ *assembly }
 
 func (c changes) endpoints() []api.Endpoint {

@@ -86,8 +86,8 @@ func rangeFinding(c *config.Config, facts *node.Facts) Finding {
 	return checkup.Well(check, "no network of this host is in a service range")
 }
 
-// kernelFindings are about nf_tables and who else uses it. served is how many addresses and ports
-// it serves of ours, adopting whether connections of some are to outlive another box.
+// kernelFindings are about nf_tables and its other users. served counts our addresses and ports
+// in the kernel; adopting is set when connections of some are to outlive another box.
 func kernelFindings(serving bool) (findings []Finding, served int, adopting bool) {
 	k, err := kernel.Open(kernel.Options{})
 	switch {

@@ -14,8 +14,8 @@ const (
 	monitorRetryLast  = 30 * time.Second
 )
 
-// monitor hands on the changes of nf_tables (kernel.Conn.Watch). When listening ends it begins
-// again, and says that changes were lost.
+// monitor passes on the changes of nf_tables (kernel.Conn.Watch). When listening ends it begins
+// again, and sends a Change that changes were lost.
 type monitor struct {
 	listen  func(context.Context) (<-chan kernel.Change, error)
 	log     *slog.Logger
@@ -23,7 +23,7 @@ type monitor struct {
 	changes chan kernel.Change
 }
 
-// newMonitor listens from now on; what is heard is handed on once Run runs. Listening ends with ctx.
+// newMonitor listens until ctx is done; changes are passed on by Run.
 func newMonitor(ctx context.Context, listen func(context.Context) (<-chan kernel.Change, error), log *slog.Logger) (*monitor, error) {
 	current, err := listen(ctx)
 	if err != nil {
@@ -32,7 +32,7 @@ func newMonitor(ctx context.Context, listen func(context.Context) (<-chan kernel
 	return &monitor{listen: listen, log: log, current: current, changes: make(chan kernel.Change)}, nil
 }
 
-// Run hands on changes until ctx is done.
+// Run passes on changes until ctx is done.
 func (m *monitor) Run(ctx context.Context) error {
 	wait := monitorRetryFirst
 	var err error

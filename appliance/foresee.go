@@ -154,7 +154,7 @@ func (p *foreseer) plan(ctx context.Context, req *http.Request, body []byte) (*w
 		return nil, err
 	}
 	plan.Problems = f.Problems
-	told(&f, plan)
+	describe(&f, plan)
 	return plan, nil
 }
 
@@ -191,7 +191,7 @@ func (p *foreseer) applyObjects(r *rehearsal, req *http.Request, body []byte, pl
 	return nil
 }
 
-// removalsIn parts what is to go, which comes first in the body of a request, from the rest.
+// removalsIn splits the body of a request into the removals, which come first, and the rest.
 func removalsIn(req *http.Request, body []byte) (removals []wire.PlanRemoval, rest []byte, err error) {
 	text := req.URL.Query().Get("removals")
 	if text == "" {
@@ -214,7 +214,7 @@ func removalsIn(req *http.Request, body []byte) (removals []wire.PlanRemoval, re
 	return removals, body, nil
 }
 
-// refused names the object of a refusal, as far as it says.
+// refused names the object of a refusal; "": it has none.
 func refused(f *wire.Failure) string {
 	if f.Details == nil {
 		return ""
@@ -379,7 +379,7 @@ func valuesOf(svc *object.Service) (values []string) {
 	return values
 }
 
-// foresee asks the loop. moved says that the pools of load balancer IPs are other ones.
+// foresee has the loop plan the changes. moved is set when the pools of load balancer IPs are other ones.
 func (p *foreseer) foresee(ctx context.Context, r *rehearsal, moved bool) (f reconcile.Foreseen, err error) {
 	wanted := reconcile.Foresee{
 		Objects: r.fork.InForce(), Changes: r.fork.Changes(r.began), Revision: r.revision, All: r.fork.ServiceKeys(),
@@ -395,8 +395,8 @@ func (p *foreseer) foresee(ctx context.Context, r *rehearsal, moved bool) (f rec
 	return answer.Foreseen, answer.Err
 }
 
-// told puts what was foreseen into the plan: the ruleset is compiled here, beside the loop.
-func told(f *reconcile.Foreseen, plan *wire.KernelPlan) {
+// describe puts the planned Services into the answer: the ruleset is compiled here, not in the loop.
+func describe(f *reconcile.Foreseen, plan *wire.KernelPlan) {
 	changes := make(map[string][]nft.ServicePort, len(f.Services))
 	for key := range f.Services {
 		changes[key] = f.Services[key].Ports
@@ -413,7 +413,7 @@ func told(f *reconcile.Foreseen, plan *wire.KernelPlan) {
 	}
 }
 
-// undecided lists what a Service depends on besides objects.
+// undecided lists what a Service depends on, other than objects.
 func undecided(svc *reconcile.Service) (all []string) {
 	say := func(format string, args ...any) { all = append(all, svc.Key+": "+fmt.Sprintf(format, args...)) }
 	if n := len(svc.Checked); n > 0 {

@@ -42,7 +42,7 @@ func startRelay(ctx context.Context, relay *parts.Relay, changed func(), log *sl
 	}
 }
 
-// handOver executes the program in place of this process: what is relayed goes on in it.
+// handOver executes the program in place of this process: relayed connections go on in it.
 func handOver(relay *parts.Relay, cfg *config.Config, log *slog.Logger) error {
 	state, descriptors, err := relay.HandedOver()
 	if err != nil {

@@ -77,7 +77,7 @@ func unrouted(ports []wire.PortState) (list []string) {
 		for _, frontend := range ports[i].Frontends {
 			at, err := netip.ParseAddrPort(frontend)
 			if err != nil || seen[at.Addr()] || len(seen) == maxRoutes {
-				continue // a node port, or a range beside its port
+				continue // a node port, or a range with its port
 			}
 			seen[at.Addr()] = true
 			if _, err := node.WayTo(at.Addr()); errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH) {

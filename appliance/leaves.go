@@ -64,7 +64,7 @@ func (m *member) keepLeafNodes(ctx context.Context) error {
 		}
 		for box := range kept {
 			if nodes[box] == nil {
-				delete(kept, box) // it may tell another core box meanwhile
+				delete(kept, box) // it may report to another core box by now
 			}
 		}
 		var retry <-chan time.Time
@@ -85,7 +85,7 @@ func (m *member) keepLeafNode(box string, text []byte) error {
 	if err := json.Unmarshal(text, told); err != nil {
 		return err
 	}
-	// A leaf says what it is, and no more.
+	// A leaf reports its labels and status, and no more.
 	node := &object.Node{
 		TypeMeta: object.TypeMeta{Kind: object.KindNode, APIVersion: object.APIVersionCore},
 		Metadata: object.ObjectMeta{Name: box, Labels: control.NodeLabels(told.Metadata.Labels)}, Status: told.Status,

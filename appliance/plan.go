@@ -29,7 +29,7 @@ type Planned struct {
 }
 
 // Plan writes the ruleset that a fresh appliance would program for the manifests of
-// these files and directories, or of stdin for "-", in nft syntax, and returns what is wrong with them and which they were. It
+// these files and directories, or of stdin for "-", in nft syntax, and returns their problems and names. It
 // needs no privileges, no kernel and no running appliance, so the addresses of the box
 // are not known: node ports answer on the single addresses that cfg.NodePortAddresses
 // names.
@@ -82,7 +82,7 @@ func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (Plan
 	return planned, nil
 }
 
-// notes are what annotation.Notes has to say of the objects of files: the API answers its clients with it.
+// notes are those of annotation.Notes about the objects of files. Clients of the API get them with its answers.
 func notes(files map[string]*manifest.File) (list []manifest.Problem) {
 	for path, file := range files {
 		for i := range file.Documents {
@@ -133,8 +133,8 @@ func readManifests(paths []string, stdin io.Reader) (map[string]*manifest.File, 
 // Manifests reads manifests once, as serve would read them.
 type Manifests = watch.Once
 
-// ReadFile reads a file that an operator named, of at most so many bytes; it refuses what is
-// no regular file, and never blocks on it.
+// ReadFile reads a file that an operator named, of at most so many bytes; it refuses a file that is
+// not regular, and never blocks on it.
 func ReadFile(path string, most int) ([]byte, error) {
 	data, err := watch.ReadFile(path, most)
 	if refused, is := errors.AsType[*watch.RefusedError](err); is {
@@ -144,7 +144,7 @@ func ReadFile(path string, most int) ([]byte, error) {
 }
 
 // Pin gives the Services of files their addresses and ports as a fresh appliance would. It needs no privileges
-// and no running appliance. It returns the Services by "namespace/name", and what is wrong with the files.
+// and no running appliance. It returns the Services by "namespace/name", and the problems of the files.
 func Pin(cfg config.Config, files map[string]*manifest.File) (map[string]*object.Service, []manifest.Problem, error) {
 	cfg.Addresses.Allocate = config.AllocateAuto
 	objects, err := store.Open(engine.NewMemory(), cfg.Store())

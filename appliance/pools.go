@@ -58,7 +58,7 @@ func (p *objectPools) release() {
 	p.held = false
 }
 
-// advertiseBox takes what is about pools from the configuration.
+// advertiseBox has the settings of pools.
 func advertiseBox(cfg *config.Config) advertise.Box {
 	return advertise.Box{Pools: cfg.Store().Pools, ServiceRanges: cfg.Addresses.ClusterIPRanges, NodeName: cfg.NodeName}
 }

@@ -66,7 +66,7 @@ func (q requests) sync(ctx context.Context) error {
 	return err
 }
 
-// release releases what is held although no object declares it any more.
+// release releases Services that are held although no object declares them any more.
 func (q requests) release(ctx context.Context) (wire.Released, error) {
 	released := make(chan wire.Released, 1)
 	return ask(ctx, q.releases, released, released)

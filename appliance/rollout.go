@@ -28,8 +28,8 @@ const (
 	// mostReported bounds the problems in a report of a box, longestReported the bytes of each message.
 	mostReported    = 32
 	longestReported = 200
-	// mostTold bounds the Services that get an Event about a rollout.
-	mostTold = 20
+	// mostEvented bounds the Services that get an Event about a rollout.
+	mostEvented = 20
 )
 
 // rollouts answers the operations of staged rollouts in a fleet.
@@ -254,18 +254,18 @@ func (m *member) reported(s *wire.Status, judged *reconcile.Conditions) (list []
 	return list[:min(mostReported, len(list))]
 }
 
-// driveRollouts moves the rollout from step to step, on the box that has the turn, and tells of what became of it.
+// driveRollouts moves the rollout from step to step, on the box that has the turn, and reports each step.
 func (m *member) driveRollouts(ctx context.Context) error {
-	told, failed, late := "", "", rollout.Patience{}
+	reported, failed, late := "", "", rollout.Patience{}
 	if head, is := m.store.RolloutHead(); is {
-		told = turnOf(&head)
+		reported = turnOf(&head)
 	}
 	for ctx.Err() == nil {
 		published := m.store.Published()
 		head, is := m.store.RolloutHead()
-		if now := turnOf(&head); is && now != told {
-			told = now
-			m.tellRollout()
+		if now := turnOf(&head); is && now != reported {
+			reported = now
+			m.reportRollout()
 		}
 		if !is || !head.Pending() || head.Phase == store.RolloutStopped {
 			select {
@@ -295,7 +295,7 @@ func turnOf(head *store.Rollout) string { return fmt.Sprint(head.ID, " ", head.T
 // driveRollout moves the rollout once, if it is time.
 func (m *member) driveRollout(ctx context.Context, late *rollout.Patience) error {
 	state, _ := m.store.Rollout()
-	left := m.store.RolloutLeft() // before the reports: what is late has been late for longer
+	left := m.store.RolloutLeft() // read before the reports: a late box is then late for longer
 	boxes, err := m.boxes(ctx)
 	if err != nil || late.Waits(&state.Rollout, boxes) {
 		return err
@@ -312,7 +312,7 @@ func (m *member) driveRollout(ctx context.Context, late *rollout.Patience) error
 	case rollout.Undo:
 		if _, err = m.store.UndoRollout(next.Head, store.Caller{User: "svcctl"}); err == nil {
 			m.log.Warn("the rollout is undone", "rollout", state.ID, "why", next.Head.Why)
-			m.tellServices(&state, "RolloutUndone", fmt.Sprintf("rollout %s is undone in %s: %s", state.ID, stepOf(&state.Rollout), next.Head.Why), false)
+			m.eventServices(&state, "RolloutUndone", fmt.Sprintf("rollout %s is undone in %s: %s", state.ID, stepOf(&state.Rollout), next.Head.Why), false)
 		}
 	}
 	if errors.Is(err, store.ErrRolloutMoved) || errors.Is(err, store.ErrNoRollout) {
@@ -321,8 +321,8 @@ func (m *member) driveRollout(ctx context.Context, late *rollout.Patience) error
 	return err
 }
 
-// tellRollout writes to the log, and Events of the Services, how the rollout is doing.
-func (m *member) tellRollout() {
+// reportRollout writes to the log, and Events of the Services, how the rollout is doing.
+func (m *member) reportRollout() {
 	state, _ := m.store.Rollout()
 	step := stepOf(&state.Rollout)
 	m.log.Info("rollout", "rollout", state.ID, "phase", state.Phase, "step", state.Steps[state.Step], "boxes", strings.Join(state.Boxes, ","), "why", state.Why)
@@ -335,7 +335,7 @@ func (m *member) tellRollout() {
 	default:
 		return // the others name no object any more, or nothing that matters
 	}
-	m.tellServices(&state, "Rollout"+string(state.Phase), message, state.Phase != store.RolloutStopped)
+	m.eventServices(&state, "Rollout"+string(state.Phase), message, state.Phase != store.RolloutStopped)
 }
 
 // stepOf names the present step.
@@ -343,12 +343,12 @@ func stepOf(r *store.Rollout) string {
 	return fmt.Sprintf("step %d of %d (%s)", r.Step+1, len(r.Steps), r.Steps[r.Step])
 }
 
-// tellServices writes Events of the Services of a rollout.
-func (m *member) tellServices(state *store.RolloutState, reason, message string, normal bool) {
+// eventServices writes Events of the Services of a rollout.
+func (m *member) eventServices(state *store.RolloutState, reason, message string, normal bool) {
 	if m.events == nil {
 		return
 	}
-	for _, key := range state.Services[:min(mostTold, len(state.Services))] {
-		m.events.Tell(object.ServiceRef(key), reason, message, normal)
+	for _, key := range state.Services[:min(mostEvented, len(state.Services))] {
+		m.events.Record(object.ServiceRef(key), reason, message, normal)
 	}
 }

@@ -28,7 +28,7 @@ import (
 
 // Run serves until ctx is done and returns nil then. The rules stay in the kernel: see
 // Down. An error has the reason why it could not start, or cannot go on. When the cause is
-// handover.ErrRequested, it executes the program in place of the process, which inherits what is relayed.
+// handover.ErrRequested, it executes the program in place of the process, which inherits the relayed connections.
 func Run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	relay, endRelay, err := run(ctx, &cfg, log)
 	if endRelay == nil { // it has not served
@@ -152,11 +152,12 @@ func hasTables(k *kernel.Conn) bool {
 	return err != nil || slices.ContainsFunc(chains, func(c kernel.BaseChain) bool { return c.Table == nft.TableName })
 }
 
-// The values of GOGC. In a start most of what is made stays: Go's own 100 per cent would let as much garbage
-// be as is in use. A change makes less than 0.1 MiB of garbage, and a collection takes some 0.7 ms for each
-// MiB in use: at any size some 0.3 ms of collecting a change.
+// The values of GOGC. Most of the memory that a start allocates stays in use: with Go's 100 per cent there would be as much
+// garbage. At 10,000 files of a Service each 50 per cent take 20 MiB less than 70 at the most, and some 8 % more CPU time. A change
+// makes less than 0.1 MiB of garbage, and a collection takes some 0.7 ms for each MiB in use: at any size some 0.3 ms of
+// collecting a change.
 const (
-	startGC  = 35
+	startGC  = 50
 	steadyGC = 25
 )
 

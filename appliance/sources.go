@@ -51,7 +51,7 @@ func sourceDirs(cfg *config.Config) (dirs []sources.Dir) {
 	for _, s := range cfg.ManifestSources() {
 		path, err := filepath.Abs(s.Dir)
 		if err != nil {
-			path = s.Dir // the watcher says why
+			path = s.Dir // the watcher logs the reason
 		}
 		dirs = append(dirs, sources.Dir{Name: s.Name, Path: path})
 	}
@@ -92,7 +92,7 @@ func (m *member) named() func([]wire.Source) {
 	}
 }
 
-// holdRemovals asks the guard about removals. It knows files by their paths on this box.
+// holdRemovals asks the guard about removals. It has files by their paths on this box.
 func holdRemovals(cfg *config.Config, hold store.RemovalGuard, r store.Removals) func(string) store.Decision {
 	dirs := map[string]string{}
 	for _, d := range sourceDirs(cfg) {

@@ -14,8 +14,8 @@ import (
 // statusInterval is the least time between two status lines.
 const statusInterval = time.Second
 
-// showStatus keeps the line of `systemctl status` up to date, if systemd started us: told when it says something else than
-// before, once a second at most.
+// showStatus keeps the line of `systemctl status` up to date, if systemd started us: it sends each new
+// line, once a second at most.
 func (a *assembly) showStatus(ctx context.Context) error {
 	if os.Getenv("NOTIFY_SOCKET") == "" {
 		return nil

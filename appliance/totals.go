@@ -16,8 +16,8 @@ import (
 const totalsName = "totals.json"
 
 // totals are counts that the next process goes on with, after a hand-over or a stop. A start removes the file, so that
-// after a crash totals begin anew: old ones would go back by what was counted since, and for Prometheus a counter that
-// goes back has been counted again in full.
+// after a crash totals begin at 0: old ones would go back by the counts since, and for Prometheus a counter that
+// goes back was reset.
 type totals struct {
 	Boot     string // they are of; "": not known
 	Counters []nft.Tallied
@@ -43,7 +43,7 @@ func takeTotals(dir string, log *slog.Logger) (t totals) {
 		return totals{}
 	}
 	if t.Boot != bootID() {
-		return totals{} // the kernel counts anew as well
+		return totals{} // the kernel begins at 0 as well
 	}
 	return t
 }

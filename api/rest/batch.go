@@ -3,7 +3,6 @@ package rest
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"runtime"
@@ -39,10 +38,7 @@ func (s *Server) batch(w http.ResponseWriter, r *request) error {
 		return methodNotAllowed(r.http.Method)
 	}
 	if r.user.Role != auth.Admin {
-		return &statusError{
-			code: http.StatusForbidden, reason: reasonForbidden,
-			message: fmt.Sprintf("forbidden: User %q cannot apply objects", r.user.Name) + askAnAdmin,
-		}
+		return refusal(wire.ReasonForbidden, nil, "forbidden: User %q cannot apply objects%s", r.user.Name, askAnAdmin)
 	}
 	mediaType, err := mediaTypeOf(r.http, []string{typeLines, typeJSON, typeYAML})
 	if err != nil {
@@ -117,7 +113,7 @@ type item struct {
 type applied struct {
 	Result   string        `json:"result"`
 	Object   object.Object `json:"object,omitempty"`
-	Status   *status       `json:"status,omitempty"`
+	Status   *statusError  `json:"status,omitempty"`
 	Warnings []string      `json:"warnings,omitempty"`
 }
 
@@ -168,9 +164,7 @@ func (b *batch) writing(d document) (*writing, error) {
 	k, ok := kind.ByName(apiVersion, named)
 	switch {
 	case !ok:
-		return nil, &statusError{
-			code: http.StatusNotFound, reason: reasonNotFound, message: fmt.Sprintf("no matches for kind %q in version %q", named, apiVersion),
-		}
+		return nil, refusal(wire.ReasonNotFound, nil, "no matches for kind %q in version %q", named, apiVersion)
 	case !k.Stored():
 		return nil, notSupported(k, "patch")
 	}
@@ -307,7 +301,7 @@ func (b *batch) report(it *item) error {
 		if it.writing != nil {
 			r = it.writing.request
 		}
-		it.result = applied{Result: wire.Refused, Status: statusOf(it.err, r).status()}
+		it.result = applied{Result: wire.Refused, Status: statusOf(it.err, r)}
 	case it.plan.unchanged != nil && it.result.Object == nil:
 		it.result = applied{Result: wire.Unchanged, Object: it.plan.unchanged}
 	}
@@ -325,6 +319,6 @@ func (b *batch) end(why error) error {
 	if err := b.flush(); err != nil || why == nil {
 		return nil // the client hung up, or has all results
 	}
-	_ = b.out.Encode(applied{Result: wire.Refused, Status: statusOf(why, b.request).status()})
+	_ = b.out.Encode(applied{Result: wire.Refused, Status: statusOf(why, b.request)})
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"svcctl.io/svcctl/api/auth"
 	"svcctl.io/svcctl/api/kube/protobuf"
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
@@ -77,10 +78,7 @@ func (o *options) decode(body []byte, mediaType string, r *request) (map[string]
 // first of them when the request does not say.
 func mediaTypeOf(r *http.Request, accepted []string) (string, error) {
 	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
-		return "", &statusError{
-			code: http.StatusUnsupportedMediaType, reason: reasonUnsupportedMedia,
-			message: fmt.Sprintf("the body of the request has the content encoding %q: send it without", encoding),
-		}
+		return "", refusal(wire.ReasonUnsupportedMediaType, nil, "the body of the request has the content encoding %q: send it without", encoding)
 	}
 	header := r.Header.Get("Content-Type")
 	if header == "" {

@@ -37,7 +37,7 @@ func (s *Server) delete(w http.ResponseWriter, r *request) error {
 	case answersWithObject(r.kind.Name):
 		return s.respond(w, r, http.StatusOK, last)
 	}
-	return s.respondStatus(w, r, success(r.kind, r.name, last.GetMeta().UID))
+	return respondJSON(w, r.http, http.StatusOK, r.form.pretty, success(r.kind, r.name, last.GetMeta().UID))
 }
 
 // answersWithObject are the kinds whose last version is the answer to their removal
@@ -138,7 +138,7 @@ func (s *Server) deleteCollection(w http.ResponseWriter, r *request) error {
 		switch {
 		case err == nil:
 			writes = append(writes, write)
-		case errors.As(err, &e) && e.code == http.StatusNotFound: // another request was faster
+		case errors.As(err, &e) && e.Code == http.StatusNotFound: // another request was faster
 		default:
 			return statusOf(err, r.of(object.RefOf(one)))
 		}
@@ -168,7 +168,7 @@ func (s *Server) removeAll(r *request, d deletion, writes []store.Write) ([]obje
 			switch {
 			case err == nil:
 				removed = append(removed, last)
-			case errors.Is(err, store.ErrNotFound), errors.As(err, &e) && e.code == http.StatusNotFound:
+			case errors.Is(err, store.ErrNotFound), errors.As(err, &e) && e.Code == http.StatusNotFound:
 			default:
 				return nil, statusOf(err, one)
 			}

@@ -105,7 +105,7 @@ func (o *listOptions) expired(start viewKey) error {
 		"the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the " +
 		"provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk " +
 		"was returned and now may show up in the list.")
-	e.continueToken = after(start.namespace, start.name, latest)
+	e.Metadata.Continue = after(start.namespace, start.name, latest)
 	return e
 }
 

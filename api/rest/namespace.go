@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
@@ -31,7 +32,7 @@ func (s *Server) hasNamespace(r *request) error {
 		return nil
 	}
 	e := refused(r.kind, r.name, fmt.Sprintf("unable to create new content in namespace %s because it is being terminated", r.namespace))
-	e.details.Causes = []statusCause{{
+	e.Details.Causes = []wire.FailureCause{{
 		Reason: "NamespaceTerminating", Message: fmt.Sprintf("namespace %s is being terminated", r.namespace), Field: "metadata.namespace",
 	}}
 	return e

@@ -2,11 +2,11 @@ package rest
 
 import (
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store"
 	fields "svcctl.io/svcctl/store/managedfields"
 	"svcctl.io/svcctl/store/object"
@@ -121,13 +121,11 @@ func (f fileDeclaration) check(r *request, live map[string]any, o object.Object,
 	details := detailsOf(r.kind, r.name)
 	for _, c := range taken {
 		names = append(names, c.Field)
-		details.Causes = append(details.Causes, statusCause{Reason: fieldManagerConflict, Message: c.Message() + ": the file " + at, Field: c.Field})
+		details.Causes = append(details.Causes, wire.FailureCause{Reason: fieldManagerConflict, Message: c.Message() + ": the file " + at, Field: c.Field})
 	}
-	return &statusError{
-		code: http.StatusConflict, reason: reasonConflict, details: details,
-		message: fmt.Sprintf("Operation cannot be fulfilled on %s %q: it belongs to the file %s, which declares %s: change it there",
-			r.kind.GroupResource(), r.name, at, strings.Join(names, ", ")),
-	}
+	e := conflict(r.kind, r.name, fmt.Sprintf("it belongs to the file %s, which declares %s: change it there", at, strings.Join(names, ", ")))
+	e.Details = details
+	return e
 }
 
 // place is a line of a file.

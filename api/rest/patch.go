@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"svcctl.io/svcctl/api/kube/patch"
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store/kind"
 	fields "svcctl.io/svcctl/store/managedfields"
 	"svcctl.io/svcctl/store/object"
@@ -106,7 +107,7 @@ func (o *options) patched(content map[string]any, fieldWarnings []string, body [
 	case errors.Is(err, patch.ErrTooLarge):
 		return nil, tooLarge(err.Error())
 	case errors.Is(err, patch.ErrNotApplicable):
-		return nil, &statusError{code: http.StatusUnprocessableEntity, reason: reasonInvalid, message: "the server rejected our request due to an error in our request: " + err.Error()}
+		return nil, refusal(wire.ReasonInvalid, nil, "the server rejected our request due to an error in our request: %v", err)
 	case err != nil:
 		return nil, badRequest("%v", err)
 	}
@@ -228,13 +229,13 @@ func (s *Server) unmerged(err error, r *request) error {
 	var invalid *fields.InvalidError
 	switch {
 	case errors.As(err, &contested):
-		e := &statusError{code: http.StatusConflict, reason: reasonConflict, message: contested.Error(), details: &statusDetails{}}
+		e := refusal(wire.ReasonConflict, &wire.FailureDetails{}, "%v", contested)
 		for _, c := range contested.Conflicts {
-			e.details.Causes = append(e.details.Causes, statusCause{Reason: fieldManagerConflict, Message: c.Message(), Field: c.Field})
+			e.Details.Causes = append(e.Details.Causes, wire.FailureCause{Reason: fieldManagerConflict, Message: c.Message(), Field: c.Field})
 		}
 		if slices.ContainsFunc(contested.Conflicts, func(c fields.Conflict) bool { return c.Name == fields.FileManager }) {
 			if path, line := s.store.Location(r.ref()); path != "" {
-				e.message += fmt.Sprintf("\nThe manager %q is the file %s: change it there, force does not help", fields.FileManager, place(path, line))
+				e.Message += fmt.Sprintf("\nThe manager %q is the file %s: change it there, force does not help", fields.FileManager, place(path, line))
 			}
 		}
 		return e

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"svcctl.io/svcctl/api/kube/table"
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/engine"
@@ -42,15 +43,6 @@ func (s *Server) respond(w http.ResponseWriter, r *request, code int, o object.O
 		document = metadataOf(r.form, o)
 	}
 	return respondJSON(w, r.http, code, r.form.pretty, document)
-}
-
-// respondStatus answers with a Status, which has one form only.
-func (s *Server) respondStatus(w http.ResponseWriter, r *request, st *status) error {
-	code := st.Code
-	if code == 0 {
-		code = http.StatusOK
-	}
-	return respondJSON(w, r.http, code, r.form.pretty, st)
 }
 
 // respondJSON answers with a JSON document.
@@ -90,13 +82,13 @@ func send(w http.ResponseWriter, r *http.Request, code int, contentType string, 
 // fail answers with what went wrong. Internal errors are logged; that a range is full is none.
 func (s *Server) fail(w http.ResponseWriter, r *request, err error) {
 	e := statusOf(err, r)
-	if e.code == http.StatusInternalServerError && !errors.Is(err, alloc.ErrFull) {
+	if e.Code == http.StatusInternalServerError && !errors.Is(err, alloc.ErrFull) {
 		s.log.Error("request failed", "method", r.http.Method, "path", r.http.URL.Path, "user", r.user.Name, "err", err)
 	}
-	if e.retryAfter > 0 {
-		w.Header().Set("Retry-After", fmt.Sprint(e.retryAfter))
+	if e.Details != nil && e.Details.RetryAfterSeconds > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(e.Details.RetryAfterSeconds))
 	}
-	if err := respondJSON(w, r.http, e.code, r.form.pretty, e.status()); err != nil {
+	if err := respondJSON(w, r.http, e.Code, r.form.pretty, e); err != nil {
 		s.log.Error("answer failed", "path", r.http.URL.Path, "err", err)
 	}
 }
@@ -261,6 +253,8 @@ func statusOf(err error, r *request) *statusError {
 	var own *statusError
 	var owned *store.OwnedError
 	var other *store.PreconditionError
+	var inRollout *store.RolloutError
+	var onTrial *store.OnTrialError
 	var invalidities object.Errors
 	var invalidity object.Error
 	var tooLong *http.MaxBytesError
@@ -271,19 +265,19 @@ func statusOf(err error, r *request) *statusError {
 		return invalidObject(r.kind, r.name, invalidities)
 	case errors.As(err, &invalidity):
 		return invalidObject(r.kind, r.name, object.Errors{invalidity})
-	case errors.As(err, &owned):
-		return conflict(r.kind, r.name, owned.Error())
 	case errors.Is(err, store.ErrExists):
 		return alreadyExists(r.kind, r.name)
 	case errors.Is(err, store.ErrNotFound):
 		return notFound(r.kind, r.name)
+	case errors.As(err, &owned):
+		return conflict(r.kind, r.name, owned.Error())
 	case errors.As(err, &other):
 		return conflict(r.kind, r.name, other.Error())
 	case errors.Is(err, store.ErrStale):
 		return conflict(r.kind, r.name, store.ErrStale.Error())
 	case errors.Is(err, store.ErrTrialOver):
 		return conflict(r.kind, r.name, store.ErrTrialOver.Error())
-	case errors.Is(err, store.ErrRolloutOver), isInRollout(err):
+	case errors.Is(err, store.ErrRolloutOver), errors.As(err, &inRollout), errors.As(err, &onTrial):
 		return conflict(r.kind, r.name, err.Error())
 	case errors.Is(err, store.ErrExpired):
 		return expired("The resourceVersion for the provided watch is too old.")
@@ -292,20 +286,13 @@ func statusOf(err error, r *request) *statusError {
 	case errors.Is(err, alloc.ErrFull):
 		return internalError(err)
 	case errors.Is(err, engine.ErrUnsettled):
-		return unsettled(engine.ErrUnsettled.Error())
+		return refusal(wire.ReasonTimeout, nil, "%v", engine.ErrUnsettled)
 	case isAway(err):
 		return unavailable("nothing was changed: "+err.Error(), awayRetry)
 	case errors.Is(err, engine.ErrNoSpace):
 		return unavailable("nothing was changed: "+err.Error(), busyRetry)
 	}
 	return internalError(err)
-}
-
-// isInRollout reports whether an object is not to be written as it is in a rollout, or cannot be in one.
-func isInRollout(err error) bool {
-	var other *store.RolloutError
-	var tried *store.OnTrialError
-	return errors.As(err, &other) || errors.As(err, &tried)
 }
 
 // maxTries bounds the attempts of a change without resourceVersion that conflicts with concurrent

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/api/auth"
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
 )
@@ -134,23 +135,12 @@ func forbidden(r *request) *statusError {
 	if r.name != "" {
 		named += fmt.Sprintf(" %q", r.name)
 	}
-	return &statusError{
-		code: http.StatusForbidden, reason: reasonForbidden, details: detailsOf(r.kind, r.name),
-		message: named + " is forbidden: " + why + askAnAdmin,
-	}
+	return refusal(wire.ReasonForbidden, detailsOf(r.kind, r.name), "%s is forbidden: %s%s", named, why, askAnAdmin)
 }
 
 // askAnAdmin names to a reader the ways to get the rights; Kubernetes puts the reasons of an
 // authorizer in this place.
 const askAnAdmin = ": this needs root, a member of the group that --socket-group names, or a token that one of these made"
-
-// forbiddenPath returns the refusal for a user without any right.
-func forbiddenPath(r *request) *statusError {
-	return &statusError{
-		code: http.StatusForbidden, reason: reasonForbidden, details: &statusDetails{},
-		message: fmt.Sprintf("forbidden: User %q cannot %s path %q", r.user.Name, strings.ToLower(r.http.Method), r.http.URL.Path),
-	}
-}
 
 // mayWriteKind refuses to write objects that are a view of others.
 func mayWriteKind(r *request) error {
@@ -164,6 +154,6 @@ func mayWriteKind(r *request) error {
 		return nil
 	}
 	e := notSupported(r.kind, r.verb)
-	e.message = r.kind.GroupResource() + " " + why
+	e.Message = r.kind.GroupResource() + " " + why
 	return e
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/auth"
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
@@ -115,9 +116,9 @@ func (s *Server) route(w http.ResponseWriter, r *request) error {
 	r.form.pretty = wantsPretty(r.http, r.query) // of errors, until more is known
 	switch {
 	case r.user.Name == "":
-		return unauthorized()
+		return refusal(wire.ReasonUnauthorized, nil, "Unauthorized")
 	case r.user.Role == auth.Nobody:
-		return forbiddenPath(r)
+		return refusal(wire.ReasonForbidden, &wire.FailureDetails{}, "forbidden: User %q cannot %s path %q", r.user.Name, strings.ToLower(r.http.Method), r.http.URL.Path)
 	}
 	switch {
 	case len(parts) == 1 && parts[0] == "":

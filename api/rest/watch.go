@@ -207,7 +207,7 @@ func (l *watchSession) look() (more bool, err error) {
 		if errors.Is(err, store.ErrExpired) {
 			e = l.expired()
 		}
-		_ = l.stream.event(errored, e.status())
+		_ = l.stream.event(errored, e)
 		_ = l.stream.flush()
 		return false, err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
@@ -94,7 +95,7 @@ func (s *Server) plan(wr *writing) (plan, error) {
 	if wr.mustCreate {
 		if live.GetMeta().DeletionTimestamp != nil {
 			gone := alreadyExists(wr.request.kind, wr.request.name)
-			gone.message = "object is being deleted: " + gone.message
+			gone.Message = "object is being deleted: " + gone.Message
 			return plan{}, gone
 		}
 		// It may be refused for better reasons than that it is there.
@@ -149,13 +150,12 @@ func (s *Server) create(w http.ResponseWriter, r *request) error {
 			edit: func(map[string]any) (map[string]any, error) { return content, nil },
 		})
 		exists, _ := err.(*statusError)
-		if prefix == "" || exists == nil || exists.reason != reasonAlreadyExists {
+		if prefix == "" || exists == nil || exists.Reason != wire.ReasonAlreadyExists {
 			return err
 		}
 		if try == maxNameTries {
-			exists.message += ", the server was not able to generate a unique name for the object"
-			exists.retryAfter = busyRetry
-			return err
+			exists.Message += ", the server was not able to generate a unique name for the object"
+			return exists.retryAfter(busyRetry)
 		}
 	}
 }

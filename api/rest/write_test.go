@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -65,12 +66,12 @@ func TestCreate(t *testing.T) {
 		t.Errorf("stored %v, answered %v", same, o)
 	}
 	status := w.does(http.StatusConflict, "POST", servicesPath, service("web", ""))
-	if status["reason"] != reasonAlreadyExists || status["message"] != `services "web" already exists` {
+	if status["reason"] != wire.ReasonAlreadyExists || status["message"] != `services "web" already exists` {
 		t.Error(status)
 	}
 	// What is wrong with the object itself comes first.
 	status = w.does(http.StatusUnprocessableEntity, "POST", servicesPath, strings.Replace(service("web", ""), `"port":80`, `"port":0`, 1))
-	if status["reason"] != reasonInvalid || !strings.Contains(fmt.Sprint(status["message"]), "spec.ports[0].port") {
+	if status["reason"] != wire.ReasonInvalid || !strings.Contains(fmt.Sprint(status["message"]), "spec.ports[0].port") {
 		t.Error(status)
 	}
 	// generateName
@@ -173,7 +174,7 @@ func TestUpdate(t *testing.T) {
 	}
 	stale := strings.Replace(service("web", ""), `"name":"web",`, fmt.Sprintf(`"name":"web","resourceVersion":%q,`, version), 1)
 	status := w.does(http.StatusConflict, "PUT", web, stale)
-	if status["reason"] != reasonConflict || !strings.Contains(fmt.Sprint(status["message"]), `Operation cannot be fulfilled on services "web": the object has been modified`) {
+	if status["reason"] != wire.ReasonConflict || !strings.Contains(fmt.Sprint(status["message"]), `Operation cannot be fulfilled on services "web": the object has been modified`) {
 		t.Error(status)
 	}
 	other := strings.Replace(service("web", ""), `"name":"web",`, `"name":"web","uid":"x",`, 1)
@@ -251,7 +252,7 @@ func TestTooLargeToBeWritten(t *testing.T) {
 	w := newWorld(t)
 	// One byte each as it is sent, six as it is written.
 	body := fmt.Sprintf(`{"metadata":{"name":"cm"},"data":{"a":"%s"}}`, strings.Repeat("<", 700<<10))
-	if status := w.does(http.StatusRequestEntityTooLarge, "POST", configMapsPath, body); status["reason"] != reasonTooLarge {
+	if status := w.does(http.StatusRequestEntityTooLarge, "POST", configMapsPath, body); status["reason"] != wire.ReasonTooLarge {
 		t.Error(status)
 	}
 	w.does(http.StatusCreated, "POST", configMapsPath, `{"metadata":{"name":"cm"}}`)

@@ -6,10 +6,7 @@ import (
 )
 
 // The reasons of a Failure that are about the user.
-const (
-	ReasonTooManyRequests = "TooManyRequests"
-	ReasonTooLarge        = "RequestEntityTooLarge"
-)
+const ()
 
 // TokenRequest is the body of POST /svcctl/v1/token.
 type TokenRequest struct {

@@ -10,8 +10,8 @@ type Fleet struct {
 	State string    `json:"state"`
 	Why   string    `json:"why,omitempty"`
 	Since time.Time `json:"since"`
-	// Revision is the newest one that this box has followed, Newest the one that etcd had when it
-	// answered last, which was at Heard.
+	// Revision is the newest one that this box has followed, Newest the one that etcd had in its
+	// last answer, the time of which is the field after it.
 	Revision uint64    `json:"revision"`
 	Newest   uint64    `json:"newest"`
 	Heard    time.Time `json:"heard"`

@@ -7,15 +7,17 @@ import (
 
 // Failure is a meta/v1 Status with status Failure: the body of every error.
 type Failure struct {
-	Kind       string   `json:"kind"`
-	APIVersion string   `json:"apiVersion"`
-	Metadata   struct{} `json:"metadata"`
-	Status     string   `json:"status"`
-	Message    string   `json:"message"`
-	Reason     string   `json:"reason"`
-	Code       int      `json:"code"` // the HTTP status
+	Kind       string `json:"kind"`
+	APIVersion string `json:"apiVersion"`
+	Metadata   struct {
+		Continue string `json:"continue,omitempty"` // goes on with a list whose revision is gone
+	} `json:"metadata"`
+	Status  string `json:"status"`
+	Message string `json:"message,omitempty"`
+	Reason  string `json:"reason,omitempty"`
 	// Details are further details; nil if there are none.
 	Details *FailureDetails `json:"details,omitempty"`
+	Code    int             `json:"code,omitempty"` // the HTTP status
 }
 
 // FailureDetails is meta/v1 StatusDetails.
@@ -38,16 +40,22 @@ type FailureCause struct {
 
 // The reasons of a Failure (metav1.StatusReason).
 const (
-	ReasonBadRequest         = "BadRequest"
-	ReasonForbidden          = "Forbidden"
-	ReasonNotFound           = "NotFound"
-	ReasonMethodNotAllowed   = "MethodNotAllowed"
-	ReasonInternalError      = "InternalError"
-	ReasonServiceUnavailable = "ServiceUnavailable"
-	ReasonTimeout            = "Timeout"
-	ReasonConflict           = "Conflict"
-	ReasonExpired            = "Expired"
-	ReasonUnauthorized       = "Unauthorized"
+	ReasonAlreadyExists        = "AlreadyExists"
+	ReasonBadRequest           = "BadRequest"
+	ReasonConflict             = "Conflict"
+	ReasonExpired              = "Expired"
+	ReasonForbidden            = "Forbidden"
+	ReasonInternalError        = "InternalError"
+	ReasonInvalid              = "Invalid"
+	ReasonMethodNotAllowed     = "MethodNotAllowed"
+	ReasonNotAcceptable        = "NotAcceptable"
+	ReasonNotFound             = "NotFound"
+	ReasonServiceUnavailable   = "ServiceUnavailable"
+	ReasonTimeout              = "Timeout"
+	ReasonTooLarge             = "RequestEntityTooLarge"
+	ReasonTooManyRequests      = "TooManyRequests"
+	ReasonUnauthorized         = "Unauthorized"
+	ReasonUnsupportedMediaType = "UnsupportedMediaType"
 )
 
 // NewFailure returns the Failure for an HTTP status code.

@@ -317,7 +317,7 @@ func CertificateFinding(v auth.Validity, now time.Time) checkup.Finding {
 	return checkup.Well(checkup.Certificate, fmt.Sprintf("the certificate of the API, %s, is valid until %s", v.File, v.Expires.UTC().Format(time.RFC3339)))
 }
 
-// certificate is the same as the API tells it.
+// certificate is the finding as the API has it.
 func certificate(v auth.Validity, now time.Time) *wire.Certificate {
 	c := &wire.Certificate{File: v.File, Expires: v.Expires}
 	if f := CertificateFinding(v, now); f.Level != checkup.OK {

@@ -64,7 +64,7 @@ type Conditions interface {
 type Views struct {
 	// Look is rest.Config.Look.
 	Look func(*object.Service)
-	// Conditions computes the conditions of Services; nil: they have what is stored.
+	// Conditions computes the conditions of Services; nil: they have the stored ones.
 	Conditions Conditions
 	Grants     Grants
 	// Checked returns the states of endpoints with health checks: of a Service, of a namespace, or of all when name, or both, are empty.

@@ -34,7 +34,7 @@ type Traffic interface {
 	Histories(services []string) map[string][]wire.TrafficSample
 }
 
-// pages is the dashboard.Source of what is stored and served.
+// pages is the dashboard.Source of the store and the answers.
 type pages struct {
 	*answers
 	backend api.Backend
@@ -84,7 +84,7 @@ func (p *pages) explained(svc *object.Service, endpointSlices []*object.Endpoint
 func (p *pages) selected(svc *object.Service) (pods []*object.Pod) {
 	list, _, err := p.objects.List(object.KindPod, svc.Metadata.Namespace, 0)
 	if err != nil {
-		return nil // then explain says that there is none, beside the endpoints that there are
+		return nil // then the findings have endpoints and no Pod
 	}
 	selector := object.LabelSelector{MatchLabels: svc.Spec.Selector}
 	for _, o := range list {

@@ -17,7 +17,7 @@ import (
 )
 
 // Rehearse applies the objects of a body of /svcctl/v1/apply to a store that is the caller's alone, and returns
-// what became of each. The query, the type of the body and who asks are those of the request.
+// the result of each. The query, the type of the body and the user are those of the request.
 func Rehearse(objects *store.Store, look func(*object.Service), r *http.Request, body []byte) ([]wire.Applied, error) {
 	server := rest.New(rest.Config{Objects: objects, Look: look, Log: slog.New(slog.DiscardHandler)})
 	asked := r.Clone(r.Context())
@@ -40,7 +40,7 @@ func Rehearse(objects *store.Store, look func(*object.Service), r *http.Request,
 	}
 }
 
-// RehearseRemovals removes objects from such a store. It returns the refusals by their path; what is not there is no refusal.
+// RehearseRemovals removes objects from such a store. It returns the refusals by their path; a missing object is no refusal.
 func RehearseRemovals(objects *store.Store, r *http.Request, removals []wire.PlanRemoval) (refused map[string]*wire.Failure, err error) {
 	server := rest.New(rest.Config{Objects: objects, Log: slog.New(slog.DiscardHandler)})
 	refused = map[string]*wire.Failure{}

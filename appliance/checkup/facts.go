@@ -31,7 +31,7 @@ type Facts struct {
 	// Packaged is set by the caller of Read where systemd runs the units of the package.
 	Packaged wire.Packaged
 	// LegacyNAT reports whether rules of the old iptables are in use for NAT. LegacyHidden
-	// says that this is not known: the kernel tells root alone.
+	// is set when this is unknown: the kernel shows it to root alone.
 	LegacyNAT, LegacyHidden bool
 }
 

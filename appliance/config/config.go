@@ -142,7 +142,7 @@ type Services struct {
 	Names ServiceNames
 	// LegacyIP refuses or accepts addresses with leading zeros (--legacy-ip).
 	LegacyIP LegacyIP
-	// Traffic selects what is counted of connections (--traffic).
+	// Traffic selects the counts of connections (--traffic).
 	Traffic Traffic
 	// ConnectionLog is the file, or "journal", that gets a line for each connection that ends, of Services that ask
 	// for it; empty: none is written (--connection-log).

@@ -53,7 +53,7 @@ func (c *Config) Box(facts *node.Facts) nft.Box {
 	return box
 }
 
-// OfflineBox is the box as far as the configuration alone tells.
+// OfflineBox is the box by the configuration alone.
 func (c *Config) OfflineBox() nft.Box {
 	box := c.Box(nil)
 	for _, p := range c.Addresses.NodePortAddresses.Prefixes {
@@ -282,7 +282,7 @@ func (c *Config) overlaps(facts *node.Facts) []overlap {
 	return all
 }
 
-// OverlapProblems tell of service ranges that lie over networks of this host. A VIP that is bound
+// OverlapProblems returns service ranges that overlap with networks of this host. A VIP that is bound
 // to an interface is none.
 func (c *Config) OverlapProblems(facts *node.Facts, isVIP func(netip.Addr) bool) []manifest.Problem {
 	var problems []manifest.Problem

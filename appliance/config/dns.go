@@ -51,8 +51,8 @@ func (d *DNS) validate(v *validation) {
 	}
 }
 
-// listensAt reports whether what is sent to an address comes to a listener, as far as that
-// can be told by its name.
+// listensAt reports whether a packet to an address comes to a listener, by its name
+// alone.
 func listensAt(listener string, to netip.AddrPort) bool {
 	host, port, err := net.SplitHostPort(listener)
 	if err != nil || port != strconv.Itoa(int(to.Port())) {

@@ -1,5 +1,5 @@
-// Package config has everything the appliance can be told, [Config], with defaults, parsing and
-// validation, and derives from it what each part is told: the host as the dataplane sees it, the
+// Package config has all settings of the appliance, [Config], with defaults, parsing and
+// validation, and derives from them the options of each part: the host as the dataplane sees it, the
 // facts that Services are resolved against, the store's ranges and pools, the DNS server's names.
 //
 //	cfg := config.Default()

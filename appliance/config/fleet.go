@@ -178,8 +178,8 @@ func (c *Config) FleetSettings() (json.RawMessage, error) {
 	})
 }
 
-// fleetSettings are the settings that all boxes of a fleet must have in common. The flag of each is what messages name: a
-// bool says that its flag has been given.
+// fleetSettings are the settings that all boxes of a fleet must have in common. Messages name their flags: a
+// bool is set when its flag was given.
 type fleetSettings struct {
 	ClusterIPs    []string `json:"serviceClusterIPRange" flag:"service-cluster-ip-range"`
 	NodePorts     string   `json:"serviceNodePortRange" flag:"service-node-port-range"`

@@ -39,8 +39,8 @@ func rangeOf(p netip.Prefix) nft.Range {
 	return nft.Range{First: p.Masked().Addr(), Last: LastAddr(p.Masked())}
 }
 
-// wholePrefix is the prefix that a pool has all hosts of, else the pool: what is sent to the
-// network or broadcast address of a pool has no host to go to either.
+// wholePrefix is the prefix that a pool has all hosts of, else the pool: packets to the
+// network or broadcast address of a pool have no host to go to either.
 func wholePrefix(r AddrRange) nft.Range {
 	for bits := r.First.BitLen(); bits >= 0; bits-- {
 		p := netip.PrefixFrom(r.First, bits)

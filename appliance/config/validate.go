@@ -41,10 +41,10 @@ var (
 type Error struct {
 	Flag    string // without the dashes
 	Value   string // as it would be given to the flag
-	Problem string // what is wrong and what to do
+	Problem string // the problem and what to do
 }
 
-// Error is "--zone "a b": what is wrong: what to do".
+// Error is "--zone "a b": problem: what to do".
 func (e *Error) Error() string { return fmt.Sprintf("--%s %q: %s", e.Flag, e.Value, e.Problem) }
 
 // Validate returns every problem at once, joined; each is a *Error.

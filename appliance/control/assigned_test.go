@@ -123,7 +123,7 @@ func TestWhatHappensAgain(t *testing.T) {
 			}
 		}
 		rec := NewRecorder(objects, RecorderConfig{Host: "gw1", Log: slog.New(slog.DiscardHandler)})
-		rec.Tell(ref, "nodeAssigned", "announcing 192.0.2.50", true)
+		rec.Record(ref, "nodeAssigned", "announcing 192.0.2.50", true)
 		rec.Report(nil, []manifest.Problem{{Object: ref, Reason: "Lasts", Message: "it lasts"}})
 		if err := rec.Flush(); err != nil {
 			t.Fatal(err)

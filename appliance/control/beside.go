@@ -30,7 +30,7 @@ type Beside struct {
 	mu       sync.Mutex
 	facts    *node.Facts
 	problems []resolve.Problem
-	repooled bool // the pools are other ones, and the loop has not heard of it
+	repooled bool // the pools are other ones, and the loop has not got them
 }
 
 // NewBeside returns a Beside around the controllers, of which it is the only user from then on.

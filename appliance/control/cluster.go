@@ -71,7 +71,7 @@ type ClusterObjects struct {
 }
 
 // NewClusterObjects reads the host's system information (os-release(5), uname(2)) once. hosts
-// knows which of its addresses are VIPs.
+// has the addresses of this host that are VIPs.
 func NewClusterObjects(cfg ClusterConfig, objects *store.Store, hosts *HostAddresses) *ClusterObjects {
 	host := hostInfo()
 	host.KubeletVersion = cfg.Version

@@ -13,7 +13,7 @@ import (
 // EndpointsOwner owns the EndpointSlices and Endpoints that Endpoints writes (store.Owner.Controller).
 const EndpointsOwner = "endpoints"
 
-// Endpoints keeps in the store what is generated from other objects: the EndpointSlices and
+// Endpoints keeps generated objects in the store: the EndpointSlices and
 // Endpoints of Services with a selector, and the mirrors of Endpoints.
 type Endpoints struct {
 	core  *endpoints.Controller
@@ -51,7 +51,7 @@ func (c *Endpoints) Sync() error {
 	return c.syncBefore(looked)
 }
 
-// syncBefore brings up to date what is generated for the boxes that a rollout has not come to, of the versions before.
+// syncBefore generates the objects of the versions before a rollout, for the boxes that it has not come to.
 func (c *Endpoints) syncBefore(changed endpoints.Changes) error {
 	if head, is := c.store.RolloutHead(); !is || !head.Pending() {
 		c.missed = false

@@ -40,7 +40,7 @@ const (
 	maxEventMessage = 1024
 )
 
-// happening is something to tell about an object.
+// happening is the content of an Event.
 type happening struct {
 	object          object.Ref
 	reason, message string
@@ -63,7 +63,7 @@ type Recorder struct {
 
 	mu     sync.Mutex
 	active map[happening]time.Time // when it was written last; zero: not yet
-	once   []happening             // not written yet, and told once
+	once   []happening             // not written yet, each once
 
 	// Only Flush uses what follows.
 	seen    uint64             // the revision up to which assigned addresses have Events
@@ -112,9 +112,9 @@ func happeningOf(p manifest.Problem) (happening, bool) {
 	return h, true
 }
 
-// Tell records a single Event about an object. When too much happens at once, or to one object, some of it
+// Record records a single Event about an object. When too much happens at once, or to one object, some of it
 // is left out.
-func (r *Recorder) Tell(about object.Ref, reason, message string, normal bool) {
+func (r *Recorder) Record(about object.Ref, reason, message string, normal bool) {
 	r.mu.Lock()
 	if len(r.once) < maxHappenings {
 		r.once = append(r.once, happening{object: about, reason: reason, message: message, normal: normal})
@@ -194,7 +194,7 @@ func (r *Recorder) Flush() error {
 	return nil
 }
 
-// due are the happenings to tell now.
+// due are the happenings to write now.
 func (r *Recorder) due() []happening {
 	now := r.now()
 	r.mu.Lock()
@@ -270,8 +270,8 @@ func (r *Recorder) write(batch []happening) error {
 	return nil
 }
 
-// event is the Event that tells of something: the one that is stored counted up, or a new
-// one. It is nil when nothing is to be written: an earlier process has told of the problem already, or the
+// event is the Event of a happening: the stored one counted up, or a new
+// one. It is nil when nothing is to be written: an earlier process has written it, or the
 // object is in a namespace that does not exist.
 func (r *Recorder) event(h happening, now time.Time) *object.Event {
 	involved := object.ObjectReference{Kind: h.object.Kind, Namespace: h.object.Namespace, Name: h.object.Name, APIVersion: object.APIVersionCore}

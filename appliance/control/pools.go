@@ -9,8 +9,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Pools follows the objects of MetalLB's kinds: the store gives addresses of their pools, and use is told
-// of each Plan.
+// Pools follows the objects of MetalLB's kinds: the store gives addresses of their pools, and use gets
+// each Plan.
 type Pools struct {
 	store    *store.Store
 	box      advertise.Box

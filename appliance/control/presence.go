@@ -16,7 +16,7 @@ func readyCondition(since time.Time) object.NodeCondition {
 	}
 }
 
-// goneCondition is that of a box of a fleet that is not heard of, with the reason that Kubernetes has.
+// goneCondition is that of a box of a fleet that does not report, with the reason that Kubernetes has.
 func goneCondition(since time.Time) object.NodeCondition {
 	return object.NodeCondition{
 		Type: object.NodeReady, Status: object.ConditionUnknown, LastTransitionTime: &since, Reason: "NodeStatusUnknown",

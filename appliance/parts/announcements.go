@@ -119,7 +119,7 @@ func (a *Announcements) tell() {
 			reason, verb = "nodeUnassigned", "no longer announcing"
 		}
 		for _, service := range m.Services {
-			a.events.Tell(object.ServiceRef(service), reason, fmt.Sprintf("%s %s from node %q by %s", verb, m.Address, a.node.Name, m.By), true)
+			a.events.Record(object.ServiceRef(service), reason, fmt.Sprintf("%s %s from node %q by %s", verb, m.Address, a.node.Name, m.By), true)
 		}
 	}
 }

@@ -33,7 +33,7 @@ type Prober interface {
 
 // Teller makes Events of what happens to an object.
 type Teller interface {
-	Tell(about object.Ref, reason, message string, normal bool)
+	Record(about object.Ref, reason, message string, normal bool)
 }
 
 // Reasons of the Events about an endpoint: Unhealthy is the kubelet's word.
@@ -301,11 +301,11 @@ func (h *Health) report(key string, before, now []resolve.Checked) {
 		attrs := []any{"svc", key, "port", cmp.Or(c.Port.Name, "-"), "endpoint", c.Endpoint.String(), "check", c.Text}
 		if c.State == health.Up {
 			h.log.Info("endpoint up", append(attrs, "passes", verdict.Passes)...)
-			h.tell.Tell(ref, reasonHealthy, fmt.Sprintf("%s is up: it answers %s", c.Endpoint, c.Text), true)
+			h.tell.Record(ref, reasonHealthy, fmt.Sprintf("%s is up: it answers %s", c.Endpoint, c.Text), true)
 			continue
 		}
 		h.log.Warn("endpoint down", append(attrs, "why", verdict.Last.Why, "failures", verdict.Failures)...)
-		h.tell.Tell(ref, reasonUnhealthy, fmt.Sprintf("%s is down: %s (%s)", c.Endpoint, cmp.Or(verdict.Last.Why, "it does not answer"), c.Text), false)
+		h.tell.Record(ref, reasonUnhealthy, fmt.Sprintf("%s is down: %s (%s)", c.Endpoint, cmp.Or(verdict.Last.Why, "it does not answer"), c.Text), false)
 	}
 	for _, c := range was {
 		if c.State == health.Down && !slices.ContainsFunc(now, func(other resolve.Checked) bool { return checkedKey(&other) == checkedKey(c) }) {

@@ -105,7 +105,7 @@ func TestHealthRests(t *testing.T) {
 // told are Events as text.
 type told []string
 
-func (l *told) Tell(about object.Ref, reason, message string, normal bool) {
+func (l *told) Record(about object.Ref, reason, message string, normal bool) {
 	*l = append(*l, fmt.Sprintf("%s %s %s %t", about, reason, message, normal))
 }
 
