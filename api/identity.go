@@ -100,7 +100,7 @@ func bearerToken(r *http.Request) (string, error) {
 	}
 	scheme, token, _ := strings.Cut(header, " ")
 	if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "Bearer") || token == "" {
-		return "", fmt.Errorf("authorization by %q is not known here: show a bearer token, see `svcctl token`", scheme)
+		return "", fmt.Errorf("authorization by %q is not known here: show a bearer token, see `svcctl admin token`", scheme)
 	}
 	return token, nil
 }
@@ -124,7 +124,7 @@ func needs(role auth.Role, h http.Handler) http.Handler {
 		case user.Role >= role:
 			h.ServeHTTP(w, r)
 		case user.Role == auth.Nobody:
-			unauthorized(w, r, "show a bearer token, see `svcctl token`")
+			unauthorized(w, r, "show a bearer token, see `svcctl admin token`")
 		case user.Role == auth.Box:
 			spare(w, r)
 			fail(w, http.StatusForbidden, wire.ReasonForbidden, user.Name+" is a leaf of the fleet, and may follow its commits and report")

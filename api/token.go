@@ -26,7 +26,7 @@ const noTLS = "the API is not served over TLS: start `svcctl serve` with --liste
 func (s *Server) token(w http.ResponseWriter, r *http.Request) {
 	if _, local := peerFrom(r.Context()); !local {
 		spare(w, r)
-		fail(w, http.StatusForbidden, wire.ReasonForbidden, "tokens are given over the unix socket only: run `svcctl token` on the appliance's box")
+		fail(w, http.StatusForbidden, wire.ReasonForbidden, "tokens are given over the unix socket only: run `svcctl admin token` on the appliance's box")
 		return
 	}
 	if s.cfg.TLS == nil {

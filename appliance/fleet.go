@@ -316,11 +316,11 @@ func (m *member) problems() []manifest.Problem {
 	}
 	if head, is := m.store.RolloutHead(); is && head.Phase == store.RolloutStopped {
 		problems = append(problems, manifest.Problem{Reason: "RolloutStopped", Warning: true, Message: fmt.Sprintf(
-			"rollout %s has stopped in step %d of %d: %s; `svcctl rollout resume` goes on, `svcctl rollout undo` takes it back", head.ID, head.Step+1, len(head.Steps), head.Why)})
+			"rollout %s has stopped in step %d of %d: %s; `svcctl fleet rollout resume` goes on, `svcctl fleet rollout undo` takes it back", head.ID, head.Step+1, len(head.Steps), head.Why)})
 	}
 	if _, tokens := m.engine.SharedKey(fleet.TokenKey); tokens != nil && m.cfg.API.Listen != "" && !s.Hears() {
 		problems = append(problems, manifest.Problem{Reason: "FleetTokens", Warning: true, Message: "this box does not hear of its fleet: " +
-			"tokens that were revoked on another box since are accepted here; `svcctl token --revoke-all` ends them on this box, too"})
+			"tokens that were revoked on another box since are accepted here; `svcctl admin token --revoke-all` ends them on this box, too"})
 	}
 	if m.held.objects() != nil {
 		problems = append(problems, manifest.Problem{Reason: "TrialHeldBack", Message: "the trial is over, and this box does not hear whether it was confirmed: what was in force before it is in force here, until it does"})

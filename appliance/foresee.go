@@ -277,7 +277,7 @@ func (p *foreseer) replaceFiles(r *rehearsal, dir string, body []byte, plan *wir
 	for ref := range r.fork.Held() {
 		if _, was := r.held[ref]; !was {
 			plan.Objects = append(plan.Objects, wire.PlannedObject{Object: ref.String(), Did: wire.Held,
-				Message: "no file has it any more, and so much would go at once that it is held until `svcctl release`"})
+				Message: "no file has it any more, and so much would go at once that it is held until `svcctl confirm --removals`"})
 		}
 	}
 	slices.SortStableFunc(plan.Objects, func(a, b wire.PlannedObject) int { return strings.Compare(a.Object, b.Object) })

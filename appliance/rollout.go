@@ -331,7 +331,7 @@ func (m *member) reportRollout() {
 	case store.RolloutProgramming:
 		message = fmt.Sprintf("rollout %s: %s, comes to %s", state.ID, step, strings.Join(state.Boxes, ", "))
 	case store.RolloutStopped:
-		message = fmt.Sprintf("rollout %s stopped in %s: %s; `svcctl rollout resume` or `svcctl rollout undo`", state.ID, step, state.Why)
+		message = fmt.Sprintf("rollout %s stopped in %s: %s; `svcctl fleet rollout resume` or `svcctl fleet rollout undo`", state.ID, step, state.Why)
 	default:
 		return // the others name no object any more, or nothing that matters
 	}

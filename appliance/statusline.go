@@ -55,7 +55,7 @@ func statusLine(s wire.Status) string {
 		line += "; another program has changed the rules"
 	}
 	if s.HeldRemovals > 0 {
-		line += "; " + countText(s.HeldRemovals, "Service") + " vanished and held, see svcctl release"
+		line += "; " + countText(s.HeldRemovals, "Service") + " vanished and held, see svcctl confirm --removals"
 	}
 	switch errs := s.Errors(); {
 	case len(s.Problems) == 0:

@@ -16,7 +16,7 @@ func TestStatusLine(t *testing.T) {
 		{wire.Status{Synced: true, Counts: wire.Counts{Services: 1, Endpoints: 999}, Problems: []wire.Problem{{Severity: wire.SeverityError}, {Severity: wire.SeverityWarning}, {Severity: wire.SeverityWarning}}},
 			"1 Service, 999 endpoints, all in the kernel; 1 error, 2 warnings, see svcctl status"},
 		{wire.Status{Synced: true, Problems: []wire.Problem{{Severity: wire.SeverityWarning}}, HeldRemovals: 40},
-			"0 Services, 0 endpoints, all in the kernel; 40 Services vanished and held, see svcctl release; 1 warning, see svcctl status"},
+			"0 Services, 0 endpoints, all in the kernel; 40 Services vanished and held, see svcctl confirm --removals; 1 warning, see svcctl status"},
 		{wire.Status{Reason: "the kernel\nrefuses", RulesAway: true}, "0 Services, 0 endpoints, not all in the kernel: the kernel refuses; another program has changed the rules; no problems"},
 		{wire.Status{}, "0 Services, 0 endpoints, a change is being applied; no problems"},
 	} {

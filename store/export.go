@@ -194,7 +194,7 @@ func readExport(r io.Reader) (header ExportHeader, pairs []engine.Pair, err erro
 		return header, nil, err
 	}
 	if json.Unmarshal(line, &header) != nil || header.Format != exportFormat {
-		return header, nil, fmt.Errorf("line 1: this is no export of svcctl: make one with `svcctl export`")
+		return header, nil, fmt.Errorf("line 1: this is no export of svcctl: make one with `svcctl admin export`")
 	}
 	if header.Version != exportVersion {
 		return header, nil, fmt.Errorf("line 1: the export is of version %d, and this program reads version %d: restore with the svcctl that made it (%s)", header.Version, exportVersion, header.Program)

@@ -15,7 +15,7 @@ var (
 	// ErrForkTrial means that a trial of files is under way, or files are held since one went back.
 	ErrForkTrial = errors.New("a trial of files is under way, or what one has tried is held: `svcctl confirm`, or take it back, first")
 	// ErrForkReserved means that values are reserved for frontends that the kernel serves and no object declares.
-	ErrForkReserved = errors.New("the kernel serves what no object declares, and its addresses are reserved: see `svcctl release`")
+	ErrForkReserved = errors.New("the kernel serves what no object declares, and its addresses are reserved: see `svcctl confirm --removals`")
 )
 
 // Fork is a copy of the store in memory, for what would become of changes: objects with their owners, values and ages,

@@ -69,7 +69,7 @@ func TestValuesOfWhatIsHeld(t *testing.T) {
 	b.apply("a.yaml", "web {clusterIP: 172.30.0.6}")
 	b.apply("a.yaml", "")
 	b.apply("b.yaml", "new {clusterIP: 172.30.0.6}")
-	b.wantProblems("provided IP is already allocated to Service default/web, which vanished from the manifests and is held: see `svcctl release`")
+	b.wantProblems("provided IP is already allocated to Service default/web, which vanished from the manifests and is held: see `svcctl confirm --removals`")
 	if _, err := b.put(document(t, "other {clusterIP: 172.30.0.6}")); err == nil || !strings.Contains(err.Error(), "is held") {
 		t.Errorf("a client is told %v", err)
 	}

@@ -154,7 +154,7 @@ type RemovalGuard func(Removals) func(file string) Decision
 type vanishedError struct{ error }
 
 func (e vanishedError) Error() string {
-	return e.error.Error() + ", which vanished from the manifests and is held: see `svcctl release`"
+	return e.error.Error() + ", which vanished from the manifests and is held: see `svcctl confirm --removals`"
 }
 
 func (e vanishedError) Unwrap() error { return e.error }

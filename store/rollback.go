@@ -118,7 +118,7 @@ func (s *Store) versionsAt(revision uint64) (before map[object.Ref]*record, left
 		switch {
 		case owner.Controller != "":
 		case staged:
-			left = append(left, Revived{Ref: e.Ref, Did: ReviveLeft, Why: "it is in a rollout: `svcctl rollout undo` takes that back"})
+			left = append(left, Revived{Ref: e.Ref, Did: ReviveLeft, Why: "it is in a rollout: `svcctl fleet rollout undo` takes that back"})
 		case owner.File != "":
 			left = append(left, Revived{Ref: e.Ref, Did: ReviveLeft, Why: "it belongs to " + owner.File + ": change it there"})
 		case e.Old == nil:

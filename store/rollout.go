@@ -89,7 +89,7 @@ var (
 	// ErrRolloutOver means that a write belongs to a rollout that has begun, or is over.
 	ErrRolloutOver = errors.New("the rollout that this change belongs to is over, or has been started: nothing of it is changed any more")
 	// ErrRolloutMoved means that another machine has moved the rollout first.
-	ErrRolloutMoved = errors.New("the rollout has advanced in the meantime: see `svcctl rollout status`")
+	ErrRolloutMoved = errors.New("the rollout has advanced in the meantime: see `svcctl fleet rollout status`")
 )
 
 // RolloutError means that an object, or any other, is in a rollout, and may not be written.
@@ -104,7 +104,7 @@ func (e *RolloutError) Error() string {
 	if e.Ref != (object.Ref{}) {
 		what = fmt.Sprintf("%s is under way in rollout %s", e.Ref, e.ID)
 	}
-	return fmt.Sprintf("%s: wait until `svcctl rollout status` shows that it is done, or end it with `svcctl rollout undo`", what)
+	return fmt.Sprintf("%s: wait until `svcctl fleet rollout status` shows that it is done, or end it with `svcctl fleet rollout undo`", what)
 }
 
 // StagedKinds are the kinds of objects that a rollout may change.

@@ -51,7 +51,7 @@ type TrialState struct {
 
 var (
 	// ErrFilesHeld means that files whose changes went back are held and have to be dealt with first.
-	ErrFilesHeld = errors.New("changes of files were not confirmed and are held: undo them in the files, try them once more with `svcctl trial`, or take them with `svcctl confirm`")
+	ErrFilesHeld = errors.New("changes of files were not confirmed and are held: undo them in the files, try them once more with `svcctl confirm --start 5m`, or take them with `svcctl confirm`")
 	// ErrTrialInFleet means that the box belongs to a fleet, where a trial is about objects alone.
 	ErrTrialInFleet = errors.New("in a fleet files are not tried: one box reads them for all; undo their changes where they are written; " +
 		"`apply --confirm`, `delete --confirm` and `rollback --confirm` try changes of objects")

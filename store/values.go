@@ -209,7 +209,7 @@ func (s *Store) unpinned(svc *object.Service) (errs object.Errors) {
 	}
 	missing := func(field, what string) {
 		errs = append(errs, object.Error{Type: object.FieldValueRequired, Field: field, Detail: fmt.Sprintf(
-			"this appliance gives no values (--allocate never), and the Service names no %s: write it, or have `svcctl pin` write it", what)})
+			"this appliance gives no values (--allocate never), and the Service names no %s: write it, or have `svcctl admin pin` write it", what)})
 	}
 	spec := &svc.Spec
 	if named := len(spec.ClusterIPs); svc.NeedsClusterIP() && !svc.Headless() && named < len(spec.IPFamilies) {
@@ -257,7 +257,7 @@ func (s *Store) unpinnedDocument(document object.Object) object.Errors {
 }
 
 // reservedOwner holds the values that are reserved. No Service has that name.
-const reservedOwner = "(unknown: in force in the kernel, see svcctl release)"
+const reservedOwner = "(unknown: in force in the kernel, see svcctl confirm --removals)"
 
 // ReservedFrontend is an address and port, or with the zero Addr a node port, that the kernel
 // serves for a Service which the store does not know, since its data was lost.

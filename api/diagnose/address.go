@@ -45,7 +45,7 @@ func (d *diagnosis) place(q Question) {
 	for _, pool := range d.Allocations.Pools {
 		for _, h := range pool.Holders {
 			if q.Address.IsValid() && h.Value == q.Address.String() {
-				d.add(Bad, "wait for it, or run `svcctl alloc check`", "it is held by %s, which does not answer on it", strings.Join(h.Services, ", "))
+				d.add(Bad, "wait for it, or run `svcctl admin alloc check`", "it is held by %s, which does not answer on it", strings.Join(h.Services, ", "))
 				return
 			}
 		}

@@ -64,9 +64,9 @@ func (d *diagnosis) appliance() {
 		next := "`svcctl doctor` has details"
 		switch p.Reason {
 		case "MassRemovalHeld":
-			next = "put the files back, or confirm the removal: `svcctl release`"
+			next = "put the files back, or confirm the removal: `svcctl confirm --removals`"
 		case "UnknownServicesHeld":
-			next = "put the data directory back, or apply the objects again, or confirm the removal: `svcctl release`"
+			next = "put the data directory back, or apply the objects again, or confirm the removal: `svcctl confirm --removals`"
 		case "DiskFull":
 			next = "free space on that disk"
 		case "DiskFailed":
@@ -105,7 +105,7 @@ func (d *diagnosis) rolledOut() bool {
 	level, where := Good, fmt.Sprintf("rollout %s, which is %s in step %d of %d", r.ID, strings.ToLower(r.Phase), r.Step, r.Of)
 	next := ""
 	if r.Why != "" {
-		level, next = Doubt, "`svcctl rollout resume` goes on, `svcctl rollout undo` takes it back"
+		level, next = Doubt, "`svcctl fleet rollout resume` goes on, `svcctl fleet rollout undo` takes it back"
 	}
 	if r.New {
 		d.add(level, next, "this box serves the new version of %s", where)

@@ -336,7 +336,7 @@ func (d *diagnosis) reachable() bool {
 func (d *diagnosis) allocated() {
 	spec := &d.Service.Spec
 	if len(spec.ClusterIPs) == 0 {
-		d.add(Bad, "look at the ranges: `svcctl alloc`", "it has no cluster IP")
+		d.add(Bad, "look at the ranges: `svcctl admin alloc`", "it has no cluster IP")
 	} else {
 		d.good("it has the cluster IP %s", strings.Join(spec.ClusterIPs, " and "))
 	}
@@ -353,14 +353,14 @@ func (d *diagnosis) allocated() {
 	}
 	pending := d.problems()
 	if i := slices.IndexFunc(pending, func(p wire.Problem) bool { return p.Reason == "Pending" }); i >= 0 {
-		d.add(Bad, "the warning above names the next step; `svcctl alloc` lists the pools with their holders", "it waits for a load balancer IP: %s", pending[i].Message)
+		d.add(Bad, "the warning above names the next step; `svcctl admin alloc` lists the pools with their holders", "it waits for a load balancer IP: %s", pending[i].Message)
 		return
 	}
 	if annotation.InternalOf(d.Service).Key != "" {
-		d.add(Bad, "give the appliance an internal pool with --load-balancer-internal-pool, or one that is larger: `svcctl alloc`; or take the annotation away", "it waits for an internal load balancer IP")
+		d.add(Bad, "give the appliance an internal pool with --load-balancer-internal-pool, or one that is larger: `svcctl admin alloc`; or take the annotation away", "it waits for an internal load balancer IP")
 		return
 	}
-	next := "add a pool, or a larger one (`svcctl alloc` lists them): " + d.Status.Packaged.Pool() + ", or an IPAddressPool"
+	next := "add a pool, or a larger one (`svcctl admin alloc` lists them): " + d.Status.Packaged.Pool() + ", or an IPAddressPool"
 	if class := spec.LoadBalancerClass; class != nil && *class != "svcctl.io/load-balancer" {
 		next = fmt.Sprintf("another product has to allocate it: its class is %s", *class)
 	}

@@ -280,7 +280,7 @@ func (d *diagnosis) announced() {
 func nowhereAdvice(a *wire.Announcement, packaged wire.Packaged) string {
 	switch {
 	case strings.Contains(a.Nowhere, "drained"):
-		return "`svcctl undrain` ends that"
+		return "`svcctl announce undrain` ends that"
 	case strings.Contains(a.Nowhere, "no announcer"):
 		return "run " + packaged.Announce() + ", or route the address to this box"
 	}
@@ -293,11 +293,11 @@ func (d *diagnosis) routed(address, peer string, p *wire.Place) {
 	case "announced":
 		d.good("%s is announced to the BGP peer %s", address, peer)
 	case "drained", "leaving":
-		d.add(Doubt, "`svcctl undrain` ends that", "%s is not announced to the BGP peer %s: this box is drained", address, peer)
+		d.add(Doubt, "`svcctl announce undrain` ends that", "%s is not announced to the BGP peer %s: this box is drained", address, peer)
 	case "unsent", "damped":
 		d.add(Doubt, "", "%s is not announced to the BGP peer %s: %s", address, peer, p.Why)
 	case "down":
-		d.add(Bad, "`svcctl announcements` has the reason", "%s is not announced to the BGP peer %s: there is no session", address, peer)
+		d.add(Bad, "`svcctl announce status` has the reason", "%s is not announced to the BGP peer %s: there is no session", address, peer)
 	default:
 		d.add(Doubt, "", "%s is not announced to the BGP peer %s yet: %s", address, peer, p.State)
 	}

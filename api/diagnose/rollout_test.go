@@ -23,7 +23,7 @@ func TestRollout(t *testing.T) {
 		"before":                 {wire.ServiceRollout{ID: "r", Phase: "Baking", Step: 1, Of: 2}, svc, ports, []string{"serves the version before rollout r, which is baking in step 1 of 2", "10.96.0.10:80 to 10.1.0.1:80"}, Good},
 		"before, deleted":        {wire.ServiceRollout{ID: "r", Phase: "Baking", Step: 1, Of: 2}, nil, ports, []string{"serves the version before rollout r", "10.96.0.10:80 to 10.1.0.1:80"}, Good},
 		"before, not there":      {wire.ServiceRollout{ID: "r", Phase: "Baking", Step: 1, Of: 2}, svc, nil, []string{"before the rollout nothing was served"}, Good},
-		"before, stopped":        {wire.ServiceRollout{ID: "r", Phase: "Stopped", Step: 1, Of: 2, Why: "box b fails"}, svc, ports, []string{"it stopped: box b fails", "svcctl rollout undo"}, Doubt},
+		"before, stopped":        {wire.ServiceRollout{ID: "r", Phase: "Stopped", Step: 1, Of: 2, Why: "box b fails"}, svc, ports, []string{"it stopped: box b fails", "svcctl fleet rollout undo"}, Doubt},
 		"the new one":            {wire.ServiceRollout{ID: "r", Phase: "Baking", Step: 1, Of: 2, New: true}, svc, ports, []string{"serves the new version of rollout r", "the Service exists"}, Bad},
 		"the new one is no more": {wire.ServiceRollout{ID: "r", Phase: "Baking", Step: 1, Of: 2, New: true}, nil, nil, []string{"serves the new version of rollout r", "there is no Service web"}, Bad},
 	} {

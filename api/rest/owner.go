@@ -37,7 +37,7 @@ func (s *Server) fileOf(r *request, owner store.Owner, live object.Object) (file
 		return fileDeclaration{}, &store.OwnedError{Ref: r.ref(), Owner: owner, Reader: reader}
 	}
 	if document == nil {
-		return fileDeclaration{}, unavailable(fmt.Sprintf("%s %q belongs to the file %s, which is not there, or was not read yet: put it back, run `svcctl release` if its removal is held, or try again a moment after the start",
+		return fileDeclaration{}, unavailable(fmt.Sprintf("%s %q belongs to the file %s, which is not there, or was not read yet: put it back, run `svcctl confirm --removals` if its removal is held, or try again a moment after the start",
 			r.kind.GroupResource(), r.name, owner.File), busyRetry)
 	}
 	merged, err := fields.ApplyFile(map[string]any{}, document, r.kind, createdAt(live, s.now()))

@@ -149,7 +149,7 @@ func mayWriteKind(r *request) error {
 	case r.kind.Name == object.KindIPAddress:
 		why = "show which Services hold which addresses, and cannot be written: change the Service"
 	case isComputed(r.kind):
-		why = "are computed on request, and can be neither written nor watched: svcctl announcements and /svcctl/v1/announcements?watch=true have details"
+		why = "are computed on request, and can be neither written nor watched: svcctl announce status and /svcctl/v1/announcements?watch=true have details"
 	default:
 		return nil
 	}

@@ -128,7 +128,7 @@ type Announcements struct {
 	Items  []Announcement `json:"items"`
 	// Announcer is the process that announces; nil: none is connected.
 	Announcer *Announcer `json:"announcer,omitempty"`
-	// Drained reports that this box is to announce nothing (`svcctl drain`).
+	// Drained reports that this box is to announce nothing (`svcctl announce drain`).
 	Drained bool `json:"drained,omitempty"`
 	// Peers has the peers of the announcer, as it last said, and Group its election; nil: there is
 	// none.

@@ -20,7 +20,7 @@ type KernelPlan struct {
 const (
 	// Removed: it goes. Of an object that is applied: it was being deleted, and the last finalizer is taken away.
 	Removed = "removed"
-	// Held: no file has a document for it any more, and it stays until `svcctl release`.
+	// Held: no file has a document for it any more, and it stays until `svcctl confirm --removals`.
 	Held = "held"
 )
 

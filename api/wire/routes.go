@@ -149,7 +149,7 @@ type ConnectionsQuery struct {
 
 // KillQuery names a connection by Connection.ID.
 type KillQuery struct {
-	ID uint32 `query:"id" required:"true" want:"the number that svcctl conns shows"`
+	ID uint32 `query:"id" required:"true" want:"the number that svcctl top --connections shows"`
 }
 
 // TrialQuery describes a trial to begin.

@@ -175,7 +175,7 @@ func ExamineAnnouncing(f *Facts) Finding {
 			"a box that stands by may answer for addresses of Services, beside the one that was elected: set both to 0 on the interfaces of --l2")
 	case len(ignoring) > 0:
 		return Doubt(check, "arp_ignore is set on "+strings.Join(ignoring, ", "),
-			"an address of a Service that another interface of this box has, state `host` of `svcctl announcements`, gets no answers to ARP: set it to 0, or take the address off that interface")
+			"an address of a Service that another interface of this box has, state `host` of `svcctl announce status`, gets no answers to ARP: set it to 0, or take the address off that interface")
 	}
 	return Well(check, "the kernel answers ARP for addresses of this box alone")
 }

@@ -21,7 +21,7 @@ func (k *keeping) lists(t *testing.T, box, want int) map[string]uint32 {
 	ids := map[string]uint32{}
 	for _, f := range families {
 		eventually(t, time.Minute, func() error {
-			out, errOut, code := k.boxes[box].Svcctl("conns", "svc/"+f.name("kept"), "-o", "json")
+			out, errOut, code := k.boxes[box].Svcctl("top", "--connections", "svc/"+f.name("kept"), "-o", "json")
 			var all struct {
 				Connections []struct {
 					Client, To, Endpoint string
@@ -51,7 +51,7 @@ func (k *keeping) lists(t *testing.T, box, want int) map[string]uint32 {
 // kills has a box end a stream, of which its client is told by a reset.
 func (k *keeping) kills(t *testing.T, box int, ids map[string]uint32, s *stream) {
 	t.Helper()
-	out, errOut, code := k.boxes[box].Svcctl("conns", "--kill", fmt.Sprint(ids[s.conn.LocalAddr().String()]))
+	out, errOut, code := k.boxes[box].Svcctl("top", "--kill", fmt.Sprint(ids[s.conn.LocalAddr().String()]))
 	if code != 0 {
 		t.Fatalf("conns --kill: exit code %d: %s%s", code, out, errOut)
 	}

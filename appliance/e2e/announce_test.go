@@ -60,7 +60,7 @@ func macOf(t testing.TB, from *netlab.Host, ifname string, f family, addr string
 	return strings.ToLower(regexp.MustCompile(`(?i)([0-9a-f]{2}:){5}[0-9a-f]{2}`).FindString(out))
 }
 
-// announcements is `svcctl announcements -o json`.
+// announcements is `svcctl announce status -o json`.
 type announcements struct {
 	Items []struct {
 		Address, Withheld string
@@ -73,10 +73,10 @@ type announcements struct {
 // announcement returns the place and state of an address, "l2 ext0 announced", or why it is withheld.
 func (b *box) announcement(addr string) (text string) {
 	b.t.Helper()
-	out, errOut, code := b.svcctl.Svcctl("announcements", "-o", "json")
+	out, errOut, code := b.svcctl.Svcctl("announce", "status", "-o", "json")
 	var all announcements
 	if err := json.Unmarshal([]byte(out), &all); err != nil {
-		b.t.Fatalf("svcctl announcements: exit code %d, %v: %s%s", code, err, out, errOut)
+		b.t.Fatalf("svcctl announce status: exit code %d, %v: %s%s", code, err, out, errOut)
 	}
 	for _, item := range all.Items {
 		if item.Address == addr {

@@ -35,9 +35,9 @@ var (
 // api is a client on the box.
 func (b *box) api(t *testing.T) *apiClient {
 	t.Helper()
-	kubeconfig, errOut, code := b.svcctl.Svcctl("kubeconfig")
+	kubeconfig, errOut, code := b.svcctl.Svcctl("admin", "kubeconfig")
 	if code != 0 {
-		t.Fatalf("svcctl kubeconfig: exit %d: %s", code, errOut)
+		t.Fatalf("svcctl admin kubeconfig: exit %d: %s", code, errOut)
 	}
 	find := func(what *regexp.Regexp) string {
 		found := what.FindStringSubmatch(kubeconfig)
@@ -55,13 +55,13 @@ func (b *box) api(t *testing.T) *apiClient {
 		t.Fatal("the kubeconfig has no CA")
 	}
 	out, errOut, err := b.GW1.Run("env", `KUBERNETES_EXEC_INFO={"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential"}`,
-		find(commandInKubeconfig), "token", "--socket", b.svcctl.Socket)
+		find(commandInKubeconfig), "admin", "token", "--socket", b.svcctl.Socket)
 	var credential struct{ Status struct{ Token string } }
 	if err == nil {
 		err = json.Unmarshal([]byte(out), &credential)
 	}
 	if err != nil {
-		t.Fatalf("svcctl token: %v: %s%s", err, out, errOut)
+		t.Fatalf("svcctl admin token: %v: %s%s", err, out, errOut)
 	}
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true,
@@ -208,7 +208,7 @@ func TestAPI(t *testing.T) {
 	}
 
 	// Without a token there is nothing to see, and tokens end when they are revoked.
-	if out, errOut, code := b.svcctl.Svcctl("token", "--revoke-all"); code != 0 {
+	if out, errOut, code := b.svcctl.Svcctl("admin", "token", "--revoke-all"); code != 0 {
 		t.Fatalf("revoke: exit %d: %s%s", code, out, errOut)
 	}
 	c.do("GET", servicesPath, "", 401)

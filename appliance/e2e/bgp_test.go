@@ -322,7 +322,7 @@ func Test327_BFD_notices_a_silent_router(t *testing.T) {
 	router := b.bird(t, "bfd on;", `protocol bfd { interface "box" { min rx interval 100 ms; min tx interval 100 ms; multiplier 25; }; }`)
 	announcer.Launch()
 	eventually(t, time.Minute, func() error {
-		if out, _, _ := b.svcctl.Svcctl("announcements"); !strings.Contains(out, " Up ") {
+		if out, _, _ := b.svcctl.Svcctl("announce", "status"); !strings.Contains(out, " Up ") {
 			return fmt.Errorf("BFD is not up:\n%s", out)
 		}
 		return nil
@@ -440,7 +440,7 @@ func TestExampleBGP(t *testing.T) {
 				}
 			})
 			eventually(t, time.Minute, func() error {
-				if out, _, _ := b.svcctl.Svcctl("announcements"); !strings.Contains(out, " Up ") {
+				if out, _, _ := b.svcctl.Svcctl("announce", "status"); !strings.Contains(out, " Up ") {
 					return fmt.Errorf("BFD is not up:\n%s", out)
 				}
 				return nil

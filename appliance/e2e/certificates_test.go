@@ -177,7 +177,7 @@ func Test412_keys_stay_secret(t *testing.T) {
 	}
 	admin := b.api(t)
 	reader := *admin
-	reader.token = strings.TrimSpace(verb("token", "--role", "reader"))
+	reader.token = strings.TrimSpace(verb("admin", "token", "--role", "reader"))
 	for path, want := range map[string]int{"/api/v1/namespaces/default/secrets/www": http.StatusForbidden, "/api/v1/secrets": http.StatusForbidden, "/api/v1/secrets?watch=true": http.StatusForbidden, "/api/v1/services": http.StatusOK} {
 		resp := reader.start("GET", path, "")
 		body, _ := io.ReadAll(resp.Body)

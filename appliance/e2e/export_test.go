@@ -65,13 +65,13 @@ func Test278_routes_for_a_BIRD_on_the_box(t *testing.T) {
 	for _, f := range families {
 		b.leads(t, f, f.routedVIP(1))
 	}
-	if out, errOut, code := b.svcctl.Svcctl("drain"); code != 0 {
+	if out, errOut, code := b.svcctl.Svcctl("announce", "drain"); code != 0 {
 		t.Fatalf("drain: exit code %d: %s%s", code, out, errOut)
 	}
 	for _, f := range families {
 		b.leadsNowhere(t, f, f.routedVIP(1))
 	}
-	if out, errOut, code := b.svcctl.Svcctl("undrain"); code != 0 {
+	if out, errOut, code := b.svcctl.Svcctl("announce", "undrain"); code != 0 {
 		t.Fatalf("undrain: exit code %d: %s%s", code, out, errOut)
 	}
 	for _, f := range families {

@@ -53,7 +53,7 @@ func (f *fleet) answersAt(vip netip.AddrPort, want ...string) {
 	}
 }
 
-// rollout is the output of `svcctl rollout status` of a box.
+// rollout is the output of `svcctl fleet rollout status` of a box.
 func (f *fleet) rollout(n int) (r struct {
 	Phase, Why string
 	Step       int
@@ -63,7 +63,7 @@ func (f *fleet) rollout(n int) (r struct {
 		New  bool
 	}
 }) {
-	out, _, _ := f.boxes[n].Svcctl("rollout", "status", "-o", "json")
+	out, _, _ := f.boxes[n].Svcctl("fleet", "rollout", "status", "-o", "json")
 	_ = json.Unmarshal([]byte(out), &r) // it says nothing while etcd is away
 	return r
 }
@@ -120,7 +120,7 @@ func Test591_packets_of_a_rollout(t *testing.T) {
 	f.says(2, []string{"status"}, "this box has the versions before")
 	f.says(0, []string{"get", "boxes"}, "ROLLOUT")
 	for n := range f.boxes {
-		if out, code := f.apply(n, f.web("web")...); code == 0 || !strings.Contains(out, "is under way in rollout") || !strings.Contains(out, "svcctl rollout undo") {
+		if out, code := f.apply(n, f.web("web")...); code == 0 || !strings.Contains(out, "is under way in rollout") || !strings.Contains(out, "svcctl fleet rollout undo") {
 			t.Errorf("a write to what is in a rollout: exit %d: %s", code, out)
 		}
 	}
@@ -152,7 +152,7 @@ func Test591_packets_of_a_rollout(t *testing.T) {
 	f.answers("web", "server", "second", "server")
 
 	eventually(t, time.Minute, func() error {
-		if out, errOut, code := f.boxes[2].Svcctl("rollout", "undo"); code != 0 {
+		if out, errOut, code := f.boxes[2].Svcctl("fleet", "rollout", "undo"); code != 0 {
 			return fmt.Errorf("undo: exit %d: %s%s", code, out, errOut)
 		}
 		return nil
@@ -182,7 +182,7 @@ func Test592_a_rollout_goes_on_by_itself(t *testing.T) {
 		t.Fatal(out)
 	}
 	f.boxes[driver].Kill()
-	if out, errOut, code := f.boxes[first].Svcctl("rollout", "status", "--wait"); code != 0 || !strings.Contains(out, "Done") {
+	if out, errOut, code := f.boxes[first].Svcctl("fleet", "rollout", "status", "--wait"); code != 0 || !strings.Contains(out, "Done") {
 		t.Errorf("exit %d: %s%s", code, out, errOut)
 	}
 	f.boxes[driver].Start()
@@ -208,7 +208,7 @@ func Test592_a_rollout_goes_on_by_itself(t *testing.T) {
 	}
 	f.says(1, []string{"explain", names[0] + "/" + names[1]}, "serves the new version of rollout")
 	f.says(0, []string{"explain", names[0] + "/" + names[1]}, "before the rollout, and here until it comes, it is served")
-	f.svcctl(0, "rollout", "undo")
+	f.svcctl(0, "fleet", "rollout", "undo")
 	f.answers("web", "server", "server", "server")
 	for i, fam := range families {
 		if vip, err := f.vip(1, fam, "web"); err != nil || vip != vips[i].Addr() {
@@ -234,7 +234,7 @@ func Test593_a_rollout_stops_by_itself(t *testing.T) {
 	}
 	undo := func() {
 		t.Helper()
-		f.svcctl(2, "rollout", "undo")
+		f.svcctl(2, "fleet", "rollout", "undo")
 		f.answers("web", "server", "server", "server")
 	}
 	end := f.keepAsking("web")
@@ -266,7 +266,7 @@ func Test593_a_rollout_stops_by_itself(t *testing.T) {
 		t.Fatal(out)
 	}
 	f.phase(0, "Undone", "box box2 has a new problem, Service default/"+families[0].name("web")+" NoEndpoints")
-	if out, _, code := f.boxes[2].Svcctl("rollout", "status", "--wait"); code != 1 || !strings.Contains(out, "Undone") || !strings.Contains(out, "NoEndpoints") {
+	if out, _, code := f.boxes[2].Svcctl("fleet", "rollout", "status", "--wait"); code != 1 || !strings.Contains(out, "Undone") || !strings.Contains(out, "NoEndpoints") {
 		t.Errorf("status of what was undone by itself: exit %d: %s", code, out)
 	}
 	f.answers("web", "server", "server", "server")
@@ -336,13 +336,13 @@ func Test629_a_rollout_is_undone_by_itself(t *testing.T) {
 	if codes[0]+codes[1] != 1 || !strings.Contains(said[0]+said[1], "is under way: wait until") {
 		t.Fatalf("two at the same moment: exit %v: %s", codes, said)
 	}
-	f.svcctl(0, "rollout", "undo")
+	f.svcctl(0, "fleet", "rollout", "undo")
 	driver := f.driver()
 	other := 1 - driver
 	if out, code := f.applyWith(other, f.webAt("web", second), "--rollout", f.hosts[driver].Name, "--bake", "1h", "--within", "1h", "--on-failure", "undo"); code != 0 {
 		t.Fatal(out)
 	}
-	f.says(other, []string{"rollout", "status"}, "it is undone by itself")
+	f.says(other, []string{"fleet", "rollout", "status"}, "it is undone by itself")
 	f.boxes[driver].Kill()
 	f.phase(other, "Undone", "box "+f.hosts[driver].Name+" is not heard of any more")
 	f.boxes[driver].Start()

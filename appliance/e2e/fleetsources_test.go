@@ -37,13 +37,13 @@ func put(t *testing.T, dir, name string, documents ...string) {
 func (f *fleet) readBy(n int, reader string) {
 	f.t.Helper()
 	eventually(f.t, time.Minute, func() error {
-		out, errOut, code := f.boxes[n].Svcctl("source", "list")
+		out, errOut, code := f.boxes[n].Svcctl("fleet", "source", "list")
 		for _, line := range strings.Split(out, "\n") {
 			if fields := strings.Fields(line); len(fields) > 2 && fields[0] == "lb" && fields[1] == reader && fields[2] == "reading" {
 				return nil
 			}
 		}
-		return fmt.Errorf("svcctl source list: exit %d: %s%s", code, out, errOut)
+		return fmt.Errorf("svcctl fleet source list: exit %d: %s%s", code, out, errOut)
 	})
 }
 
@@ -88,7 +88,7 @@ func Test475_one_box_reads_the_files_for_all(t *testing.T) {
 	put(t, dirs[1], "web.yaml", f.web("web")...)
 	put(t, dirs[2], "web.yaml", f.web("web")[:2]...)
 	f.says(1, []string{"status"}, "standby, read by box1")
-	f.says(2, []string{"status"}, "this box has lb:web.yaml otherwise", "svcctl source take lb --box box3")
+	f.says(2, []string{"status"}, "this box has lb:web.yaml otherwise", "svcctl fleet source take lb --box box3")
 	if out, code := f.apply(1, strings.Replace(f.web("web")[0], "port: 80", "port: 81", 1)); code == 0 || !strings.Contains(out, "box1 reads") {
 		t.Errorf("a write to an object of a file, on a box that does not read it: exit %d: %s", code, out)
 	}
@@ -102,8 +102,8 @@ func Test475_one_box_reads_the_files_for_all(t *testing.T) {
 	f.says(0, []string{"status"}, "this box has lb:more.yaml otherwise", "read by box2")
 	f.servesAt(web)
 	// Somebody says that the old clone is right.
-	if out, errOut, code := f.boxes[0].Svcctl("source", "take", "lb", "--box", "box3"); code != 0 {
-		t.Fatalf("svcctl source take: exit %d: %s%s", code, out, errOut)
+	if out, errOut, code := f.boxes[0].Svcctl("fleet", "source", "take", "lb", "--box", "box3"); code != 0 {
+		t.Fatalf("svcctl fleet source take: exit %d: %s%s", code, out, errOut)
 	}
 	f.readBy(0, "box3")
 	eventually(t, time.Minute, func() error {
@@ -120,14 +120,14 @@ func Test475_one_box_reads_the_files_for_all(t *testing.T) {
 	if err := os.Remove(filepath.Join(dirs[2], "web.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	f.says(2, []string{"status"}, "confirm with `svcctl release`")
+	f.says(2, []string{"status"}, "confirm with `svcctl confirm --removals`")
 	f.servesAt(web)
-	if out, errOut, code := f.boxes[2].Svcctl("release", "--yes"); code != 0 {
-		t.Fatalf("svcctl release: exit %d: %s%s", code, out, errOut)
+	if out, errOut, code := f.boxes[2].Svcctl("confirm", "--removals", "--yes"); code != 0 {
+		t.Fatalf("svcctl confirm --removals: exit %d: %s%s", code, out, errOut)
 	}
 	eventually(t, time.Minute, func() error {
 		if _, err := f.vip(0, four, "web"); err == nil {
-			return fmt.Errorf("box 1 still has the Service after svcctl release")
+			return fmt.Errorf("box 1 still has the Service after svcctl confirm --removals")
 		}
 		return nil
 	})
@@ -235,17 +235,17 @@ func TestForgetASource(t *testing.T) {
 	f.readBy(1, "box1")
 	web := f.at(1, families[0], "web")
 	f.servesAt(web)
-	if out, errOut, code := f.boxes[1].Svcctl("source", "forget", "lb"); code == 0 || !strings.Contains(out+errOut, "box1 has the source") {
+	if out, errOut, code := f.boxes[1].Svcctl("fleet", "source", "forget", "lb"); code == 0 || !strings.Contains(out+errOut, "box1 has the source") {
 		t.Errorf("a source that a box has is forgotten: exit %d: %s%s", code, out, errOut)
 	}
 	f.boxes[0].Stop()
 	eventually(t, time.Minute, func() error { // its lease may have to end
-		if out, errOut, code := f.boxes[1].Svcctl("source", "forget", "lb"); code != 0 || !strings.Contains(out, "Its 4 objects belong to the API now") {
-			return fmt.Errorf("svcctl source forget: exit %d: %s%s", code, out, errOut)
+		if out, errOut, code := f.boxes[1].Svcctl("fleet", "source", "forget", "lb"); code != 0 || !strings.Contains(out, "Its 4 objects belong to the API now") {
+			return fmt.Errorf("svcctl fleet source forget: exit %d: %s%s", code, out, errOut)
 		}
 		return nil
 	})
-	f.says(1, []string{"source", "list"}, "No box has read")
+	f.says(1, []string{"fleet", "source", "list"}, "No box has read")
 	if again := f.at(1, families[0], "web"); again != web {
 		t.Errorf("web is at %s, and was at %s", again, web)
 	}

@@ -27,10 +27,10 @@ func (f *fleet) cutOff(n int) (heal func()) {
 // authority is the CA in the kubeconfig of a box.
 func (f *fleet) authority(n int) string {
 	f.t.Helper()
-	out, errOut, code := f.boxes[n].Svcctl("kubeconfig")
+	out, errOut, code := f.boxes[n].Svcctl("admin", "kubeconfig")
 	found := regexp.MustCompile(`certificate-authority-data: (\S+)`).FindStringSubmatch(out)
 	if code != 0 || found == nil {
-		f.t.Fatalf("svcctl kubeconfig on box %d: exit %d: %s%s", n+1, code, out, errOut)
+		f.t.Fatalf("svcctl admin kubeconfig on box %d: exit %d: %s%s", n+1, code, out, errOut)
 	}
 	text, err := base64.StdEncoding.DecodeString(found[1])
 	if err != nil {
@@ -67,8 +67,8 @@ func Test612_a_token_of_one_box_opens_all(t *testing.T) {
 		var out, errOut string
 		eventually(t, time.Minute, func() error {
 			var code int
-			if out, errOut, code = f.boxes[n].Svcctl("token"); code != 0 {
-				return fmt.Errorf("svcctl token on box %d: exit %d: %s%s", n+1, code, out, errOut)
+			if out, errOut, code = f.boxes[n].Svcctl("admin", "token"); code != 0 {
+				return fmt.Errorf("svcctl admin token on box %d: exit %d: %s%s", n+1, code, out, errOut)
 			}
 			return nil
 		})
@@ -102,7 +102,7 @@ func Test612_a_token_of_one_box_opens_all(t *testing.T) {
 	first := token(0)
 	is(0, first, true)
 	is(1, first, true)
-	if out, errOut, code := f.boxes[1].Svcctl("token", "--revoke-all"); code != 0 {
+	if out, errOut, code := f.boxes[1].Svcctl("admin", "token", "--revoke-all"); code != 0 {
 		t.Fatalf("revoke on box 2: exit %d: %s%s", code, out, errOut)
 	}
 	is(0, first, false)
@@ -112,7 +112,7 @@ func Test612_a_token_of_one_box_opens_all(t *testing.T) {
 	is(0, second, true)
 	heal := f.cutOff(1)
 	f.says(1, []string{"status"}, "tokens that were revoked on another box")
-	if out, errOut, code := f.boxes[0].Svcctl("token", "--revoke-all"); code != 0 {
+	if out, errOut, code := f.boxes[0].Svcctl("admin", "token", "--revoke-all"); code != 0 {
 		t.Fatalf("revoke on box 1: exit %d: %s%s", code, out, errOut)
 	}
 	is(0, second, false)
@@ -125,7 +125,7 @@ func Test612_a_token_of_one_box_opens_all(t *testing.T) {
 	third := token(0)
 	is(1, third, true)
 	heal = f.cutOff(1)
-	if out, errOut, code := f.boxes[1].Svcctl("token", "--revoke-all"); code != 1 || !strings.Contains(errOut, "not everywhere yet") {
+	if out, errOut, code := f.boxes[1].Svcctl("admin", "token", "--revoke-all"); code != 1 || !strings.Contains(errOut, "not everywhere yet") {
 		t.Errorf("revoke on a box that is cut off: exit %d: %s%s", code, out, errOut)
 	}
 	is(0, third, true)
@@ -133,7 +133,7 @@ func Test612_a_token_of_one_box_opens_all(t *testing.T) {
 	f.boxes[1].Stop()
 	f.boxes[1].Start()
 	is(1, third, false)
-	if out, errOut, code := f.boxes[1].Svcctl("token"); code == 0 || !strings.Contains(errOut, "all tokens were revoked on this box") {
+	if out, errOut, code := f.boxes[1].Svcctl("admin", "token"); code == 0 || !strings.Contains(errOut, "all tokens were revoked on this box") {
 		t.Errorf("a token that the others would not take: exit %d: %s%s", code, out, errOut)
 	}
 	heal()

@@ -23,7 +23,7 @@ func Test579_a_trial_of_a_box_that_died(t *testing.T) {
 	}
 	f.serves("kept")
 	f.says(1, []string{"status"}, "confirm")
-	if out, errOut, code := f.boxes[1].Svcctl("trial", "5m"); code == 0 || !strings.Contains(out+errOut, "in a fleet files are not tried") {
+	if out, errOut, code := f.boxes[1].Svcctl("confirm", "--start", "5m"); code == 0 || !strings.Contains(out+errOut, "in a fleet files are not tried") {
 		t.Errorf("a trial of files: exit %d: %s%s", code, out, errOut)
 	}
 	if out, errOut, code := f.boxes[1].Svcctl("confirm"); code != 0 {

@@ -28,7 +28,7 @@ func TestF07_massRemovalIsHeldAndReleased(t *testing.T) {
 		b.svcctl.Manifests.Remove(fmt.Sprintf("%02d.yaml", i))
 		time.Sleep(5 * time.Millisecond)
 	}
-	b.hasReason(t, syncTimeout, "MassRemovalHeld", "svcctl release")
+	b.hasReason(t, syncTimeout, "MassRemovalHeld", "svcctl confirm --removals")
 	b.write("web.yaml", b.webDocuments(b.R1)) // goes on
 	if _, errOut, code := b.svcctl.Svcctl("wait", "--timeout", syncTimeout.String()); code != 1 || !strings.Contains(errOut, "are held") {
 		t.Errorf("svcctl wait: exit code %d: %s", code, errOut)
@@ -50,10 +50,10 @@ func TestF07_massRemovalIsHeldAndReleased(t *testing.T) {
 	}
 	b.svcctl.Kill()
 	b.svcctl.Start()
-	b.hasReason(t, syncTimeout, "MassRemovalHeld", "svcctl release")
-	out, stderr, code := b.svcctl.Svcctl("release", "--yes")
+	b.hasReason(t, syncTimeout, "MassRemovalHeld", "svcctl confirm --removals")
+	out, stderr, code := b.svcctl.Svcctl("confirm", "--removals", "--yes")
 	if code != 0 || !strings.Contains(out, "released") {
-		t.Fatalf("svcctl release: exit code %d: %s%s", code, out, stderr)
+		t.Fatalf("svcctl confirm --removals: exit code %d: %s%s", code, out, stderr)
 	}
 	b.hasReason(t, syncTimeout, "MassRemovalHeld")
 	for i := range 25 {
@@ -116,7 +116,7 @@ func TestF18_lostDataDirectory(t *testing.T) {
 			}
 			for range 2 {
 				b.svcctl.Start()
-				b.hasReason(t, syncTimeout, "UnknownServicesHeld", "svcctl release", b.svcctl.Data)
+				b.hasReason(t, syncTimeout, "UnknownServicesHeld", "svcctl confirm --removals", b.svcctl.Data)
 				client43("without the data")
 				b.rewrite("web.yaml", b.webDocuments(b.L2)) // goes on
 				b.rewrite("web.yaml", b.webDocuments(b.L1))
@@ -126,8 +126,8 @@ func TestF18_lostDataDirectory(t *testing.T) {
 			if out, _, code := b.svcctl.Svcctl("doctor", "--data-dir", b.svcctl.Data); code != 1 || !strings.Contains(out, "no object declares") {
 				t.Errorf("svcctl doctor: exit code %d: %s", code, out)
 			}
-			if out, errOut, code := b.svcctl.Svcctl("release", "--yes"); code != 0 || !strings.Contains(out, "2 addresses and ports released") {
-				t.Errorf("svcctl release: exit code %d: %s%s", code, out, errOut)
+			if out, errOut, code := b.svcctl.Svcctl("confirm", "--removals", "--yes"); code != 0 || !strings.Contains(out, "2 addresses and ports released") {
+				t.Errorf("svcctl confirm --removals: exit code %d: %s%s", code, out, errOut)
 			}
 			b.hasReason(t, syncTimeout, "UnknownServicesHeld")
 			for _, f := range families {

@@ -26,7 +26,7 @@ func Test626_a_rollout_on_leaves(t *testing.T) {
 	l.phase(2, "Baking", "") // box2 has said that it has it
 	l.says(1, []string{"explain", "svc/" + families[0].name("web")}, "serves the new version of rollout")
 	l.says(2, []string{"explain", "svc/" + families[0].name("web")}, "serves the version before rollout")
-	l.says(2, []string{"rollout", "status"}, "box1", "box2", "box3")
+	l.says(2, []string{"fleet", "rollout", "status"}, "box1", "box2", "box3")
 	if out, code := l.apply(2, l.web("web")...); code == 0 || !strings.Contains(out, "is under way in rollout") {
 		t.Errorf("a write to what is in a rollout, through a leaf: exit %d: %s", code, out)
 	}
@@ -49,7 +49,7 @@ func Test626_a_rollout_on_leaves(t *testing.T) {
 	for _, vip := range vips {
 		l.answersAt(vip, "server", "second", "server")
 	}
-	if out, errOut, code := l.boxes[2].Svcctl("rollout", "undo"); code == 0 || !strings.Contains(errOut, "nothing was changed") {
+	if out, errOut, code := l.boxes[2].Svcctl("fleet", "rollout", "undo"); code == 0 || !strings.Contains(errOut, "nothing was changed") {
 		t.Errorf("undo without a core box: exit %d: %s%s", code, out, errOut)
 	}
 	l.boxes[0].Start()
@@ -58,7 +58,7 @@ func Test626_a_rollout_on_leaves(t *testing.T) {
 	}
 	l.answers("web", "server", "second", "server")
 	eventually(t, time.Minute, func() error {
-		if out, errOut, code := l.boxes[2].Svcctl("rollout", "undo"); code != 0 {
+		if out, errOut, code := l.boxes[2].Svcctl("fleet", "rollout", "undo"); code != 0 {
 			return fmt.Errorf("undo through a leaf: exit %d: %s%s", code, out, errOut)
 		}
 		return nil
@@ -81,7 +81,7 @@ func Test626_a_rollout_on_leaves(t *testing.T) {
 	for _, vip := range vips[:1] {
 		l.answersAt(vip, "server", "server", "")
 	}
-	l.svcctl(1, "rollout", "resume")
+	l.svcctl(1, "fleet", "rollout", "resume")
 	eventually(t, 2*time.Minute, func() error {
 		r := l.rollout(0)
 		if r.Phase != "Stopped" || r.Step != 1 || strings.Contains(r.Why, "box3") {
@@ -95,7 +95,7 @@ func Test626_a_rollout_on_leaves(t *testing.T) {
 	eventually(t, 2*time.Minute, func() error { // box 1 and box 2 report one after the other
 		r := l.rollout(0)
 		if r.Phase == "Stopped" {
-			l.svcctl(2, "rollout", "resume")
+			l.svcctl(2, "fleet", "rollout", "resume")
 		}
 		if r.Phase != "Done" {
 			return fmt.Errorf("resumed it is %+v", r)

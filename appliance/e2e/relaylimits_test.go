@@ -91,8 +91,8 @@ func Test369_relayed_connections_are_counted(t *testing.T) {
 		b.verbs(t).says(0, []string{f.String() + ": 3 connections now (" + f.on(80, b.L1)[0].String() + " 3), 3 since it is relayed", "did not accept", f.String() + ": 1 client now"}, "explain", "svc/"+f.name("web"))
 		tcp, udp := f.on(80, b.L1)[0].String()+" (relayed)", " (relayed)"
 		b.verbs(t).says(0, []string{tcp + "         0        3 "}, "top", "svc/"+f.name("web"), "--once")
-		b.verbs(t).says(0, []string{tcp, f.at(f.lb(4), 53).String() + "   ", udp}, "conns", "svc/"+f.name("web"))
-		b.verbs(t).says(0, []string{f.at(f.lb(4), 80).String(), tcp}, "conns", "svc/"+f.name("web"), "--endpoint", f.on(80, b.L1)[0].String())
+		b.verbs(t).says(0, []string{tcp, f.at(f.lb(4), 53).String() + "   ", udp}, "top", "--connections", "svc/"+f.name("web"))
+		b.verbs(t).says(0, []string{f.at(f.lb(4), 80).String(), tcp}, "top", "--connections", "svc/"+f.name("web"), "--endpoint", f.on(80, b.L1)[0].String())
 	})
 	for _, f := range families {
 		for _, c := range open[f] {

@@ -29,7 +29,7 @@ func Test434_export_and_restore(t *testing.T) {
 	v.does(0, "rollback", "--yes", revision)
 	v.does(0, "wait", "--timeout", syncTimeout.String())
 	path := filepath.Join(v.dir, "export.jsonl")
-	v.does(0, "export", path)
+	v.does(0, "admin", "export", path)
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", info.Mode(), err)
 	}
@@ -45,7 +45,7 @@ func Test434_export_and_restore(t *testing.T) {
 	other.svcctl = other.GW1.Appliance(binary, b.flags.args()...)
 	other.svcctl.Manifests = b.svcctl.Manifests
 	restore := func(file string, more ...string) (string, error) {
-		out, errOut, err := other.GW1.Run(binary, append([]string{"restore", file, "--data-dir", other.svcctl.Data}, more...)...)
+		out, errOut, err := other.GW1.Run(binary, append([]string{"admin", "restore", file, "--data-dir", other.svcctl.Data}, more...)...)
 		return out + errOut, err
 	}
 	// Half of it is refused, and nothing is written.

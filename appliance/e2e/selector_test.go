@@ -257,9 +257,9 @@ func Test140_environment(t *testing.T) {
 	b.svcctl.Start()
 	run := func(args ...string) []string {
 		t.Helper()
-		out, errOut, code := b.svcctl.Svcctl("env", args...)
+		out, errOut, code := b.svcctl.Svcctl("admin", append([]string{"env"}, args...)...)
 		if code != 0 {
-			t.Fatalf("svcctl env %q: exit code %d: %s", args, code, errOut)
+			t.Fatalf("svcctl admin env %q: exit code %d: %s", args, code, errOut)
 		}
 		return strings.Split(strings.TrimSpace(out), "\n")
 	}
@@ -289,7 +289,7 @@ func Test140_environment(t *testing.T) {
 	if got := run("--", "sh", "-c", "echo $REDIS_PRIMARY_PORT $V6_SERVICE_PORT_DNS_UDP"); got[0] != "tcp://172.30.0.11:6379 53" {
 		t.Errorf("a command sees %s", got)
 	}
-	if _, _, code := b.svcctl.Svcctl("env", "--", "sh", "-c", "exit 7"); code != 7 {
+	if _, _, code := b.svcctl.Svcctl("admin", "env", "--", "sh", "-c", "exit 7"); code != 7 {
 		t.Errorf("a command that exits with 7: %d", code)
 	}
 }

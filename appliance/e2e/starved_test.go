@@ -19,7 +19,7 @@ func (p *pair) group(t *testing.T, n int) (g struct {
 	Transitions     int
 }) {
 	t.Helper()
-	out, errOut, code := p.boxes[n].Svcctl("announcements", "-o", "json")
+	out, errOut, code := p.boxes[n].Svcctl("announce", "status", "-o", "json")
 	all := struct{ Group any }{&g}
 	if err := json.Unmarshal([]byte(out), &all); err != nil || code != 0 {
 		t.Fatalf("announcements of box %d: exit code %d, %v: %s%s", n+1, code, err, out, errOut)
@@ -106,7 +106,7 @@ func Test504_what_is_wrong_with_an_election_is_told(t *testing.T) {
 	says := func(n int, verb string, wants ...string) {
 		t.Helper()
 		eventually(t, time.Minute, func() error {
-			out, _, _ := p.boxes[n].Svcctl(verb, map[string][]string{"explain": {vip}}[verb]...)
+			out, _, _ := p.boxes[n].Svcctl(verb, map[string][]string{"explain": {vip}, "announce": {"status"}}[verb]...)
 			for _, want := range wants {
 				if text := strings.Join(strings.Fields(out), " "); !strings.Contains(text, want) {
 					return fmt.Errorf("no %q in %s of box %d:\n%s", want, verb, n+1, out)
@@ -117,7 +117,7 @@ func Test504_what_is_wrong_with_an_election_is_told(t *testing.T) {
 	}
 	for n, a := range p.announcers {
 		a.Launch()
-		says(n, "announcements", "l2 lan0 announced")
+		says(n, "announce", "l2 lan0 announced")
 	}
 	for n := range p.boxes {
 		other := macInside(t, p.hosts[1-n], "lan0")
@@ -128,14 +128,14 @@ func Test504_what_is_wrong_with_an_election_is_told(t *testing.T) {
 	p.announcers[1].Stop()
 	standby := p.boxes[1].Announcer(election(0)...)
 	standby.Launch()
-	says(1, "announcements", "standby: 192.0.2.1 answers")
+	says(1, "announce", "standby: 192.0.2.1 answers")
 	says(1, "doctor", "for 2 another box answers, and this one stands by")
 	if out, _, _ := p.boxes[1].Svcctl("doctor"); strings.Contains(out, "ip address add") {
 		t.Errorf("a box that stands by is to be given addresses:\n%s", out)
 	}
 	p.lan.Unplug(p.hosts[0])
-	says(0, "announcements", "down: the interface has no carrier", "priority 1")
+	says(0, "announce", "down: the interface has no carrier", "priority 1")
 	says(0, "status", "the adverts of this box are not received on lan0: it has no carrier")
 	says(0, "explain", "is not announced on lan0: the interface has no carrier")
-	says(1, "announcements", "l2 lan0 announced")
+	says(1, "announce", "l2 lan0 announced")
 }

@@ -17,7 +17,7 @@ func Test271_drain_hands_over_to_the_other_box(t *testing.T) {
 	p.announcers[1].Launch()
 	eventually(t, time.Minute, func() error { return p.says(1, "l2 lan0 standby 192.0.2.1") })
 	end4, end6 := p.asks(t, ipv4), p.asks(t, ipv6)
-	out, errOut, code := p.boxes[0].Svcctl("drain", "--wait", "--timeout", "1m")
+	out, errOut, code := p.boxes[0].Svcctl("announce", "drain", "--wait", "--timeout", "1m")
 	if code != 0 || !strings.Contains(out, "box1 is drained, and no packet came for 2s") {
 		t.Fatalf("drain: exit code %d: %s%s", code, out, errOut)
 	}
@@ -33,7 +33,7 @@ func Test271_drain_hands_over_to_the_other_box(t *testing.T) {
 	p.announcers[0].Kill()
 	p.announcers[0].Launch()
 	eventually(t, time.Minute, func() error { return p.says(0, "l2 lan0 standby 192.0.2.2") })
-	if out, _, _ := p.boxes[0].Svcctl("announcements"); !strings.Contains(out, "This box is drained") || !strings.Contains(out, "Virtual router 51: out") {
+	if out, _, _ := p.boxes[0].Svcctl("announce", "status"); !strings.Contains(out, "This box is drained") || !strings.Contains(out, "Virtual router 51: out") {
 		t.Errorf("of a drained box is told:\n%s", out)
 	}
 	p.announcers[1].Kill()  // no other box is there, and a drained one does not take over
@@ -41,7 +41,7 @@ func Test271_drain_hands_over_to_the_other_box(t *testing.T) {
 	if mac := macOf(t, p.client, "eth0", ipv4, ipv4.pairVIP().Addr().String()); mac != "" {
 		t.Errorf("%s answers, and one box is drained and the announcer of the other dead", mac)
 	}
-	if out, errOut, code := p.boxes[0].Svcctl("undrain"); code != 0 {
+	if out, errOut, code := p.boxes[0].Svcctl("announce", "undrain"); code != 0 {
 		t.Fatalf("undrain: exit code %d: %s%s", code, out, errOut)
 	}
 	p.answersAs(t, 0)
@@ -86,7 +86,7 @@ protocol bgp box {
 		b.becomes(t, f.segmentVIP(1), both)
 		b.leads(t, f, f.segmentVIP(1))
 	}
-	if out, errOut, code := b.svcctl.Svcctl("drain", "--wait"); code != 0 {
+	if out, errOut, code := b.svcctl.Svcctl("announce", "drain", "--wait"); code != 0 {
 		t.Fatalf("drain: exit code %d: %s%s", code, out, errOut)
 	}
 	for _, f := range families {
@@ -105,7 +105,7 @@ protocol bgp box {
 	if b.metric(t, `svcctl_bgp_session_up{peer="tor"}`) != 1 || b.metric(t, `svcctl_bgp_routes{peer="tor"}`) != 0 {
 		t.Error("the session did not stay, or has routes")
 	}
-	if out, errOut, code := b.svcctl.Svcctl("undrain"); code != 0 {
+	if out, errOut, code := b.svcctl.Svcctl("announce", "undrain"); code != 0 {
 		t.Fatalf("undrain: exit code %d: %s%s", code, out, errOut)
 	}
 	for _, f := range families {
@@ -226,7 +226,7 @@ func Test274_routes_that_flap_are_damped(t *testing.T) {
 				b.becomes(t, f.routedVIP(1), "bgp tor damped")
 				b.leads(t, f, f.routedVIP(2))
 			}
-			if out, _, _ := b.svcctl.Svcctl("announcements"); !strings.Contains(out, "damped: it came and went, and is announced again at ") {
+			if out, _, _ := b.svcctl.Svcctl("announce", "status"); !strings.Contains(out, "damped: it came and went, and is announced again at ") {
 				t.Errorf("announcements:\n%s", out)
 			}
 		}
@@ -256,7 +256,7 @@ protocol bfd { multihop { min rx interval 100 ms; min tx interval 100 ms; multip
 				b.leads(t, f, f.routedVIP(1))
 			}
 			state := func() string {
-				out, _, _ := b.svcctl.Svcctl("announcements")
+				out, _, _ := b.svcctl.Svcctl("announce", "status")
 				return out
 			}
 			if !test.up {
@@ -290,7 +290,7 @@ func Test755_drain_of_the_only_box_asks(t *testing.T) {
 	for _, f := range families {
 		b.becomes(t, f.segmentVIP(1), "l2 ext0 announced")
 	}
-	out, errOut, code := b.svcctl.Svcctl("drain")
+	out, errOut, code := b.svcctl.Svcctl("announce", "drain")
 	if code != 2 || !strings.Contains(errOut, "no other box announces "+ipv4.segmentVIP(1)+", "+ipv6.segmentVIP(1)+": clients lose them; repeat it with --yes") {
 		t.Fatalf("drain: exit code %d: %s%s", code, out, errOut)
 	}
@@ -299,7 +299,7 @@ func Test755_drain_of_the_only_box_asks(t *testing.T) {
 			t.Errorf("nobody answers for %s after a drain that was refused", f.segmentVIP(1))
 		}
 	}
-	if out, errOut, code := b.svcctl.Svcctl("drain", "--yes"); code != 0 {
+	if out, errOut, code := b.svcctl.Svcctl("announce", "drain", "--yes"); code != 0 {
 		t.Fatalf("drain --yes: exit code %d: %s%s", code, out, errOut)
 	}
 	for _, f := range families {
@@ -310,10 +310,10 @@ func Test755_drain_of_the_only_box_asks(t *testing.T) {
 			return nil
 		})
 	}
-	if out, errOut, code := b.svcctl.Svcctl("drain"); code != 0 {
+	if out, errOut, code := b.svcctl.Svcctl("announce", "drain"); code != 0 {
 		t.Errorf("drain of a drained box: exit code %d: %s%s", code, out, errOut)
 	}
-	if out, errOut, code := b.svcctl.Svcctl("undrain"); code != 0 || !strings.Contains(out, "announces its addresses again") {
+	if out, errOut, code := b.svcctl.Svcctl("announce", "undrain"); code != 0 || !strings.Contains(out, "announces its addresses again") {
 		t.Errorf("undrain: exit code %d: %s%s", code, out, errOut)
 	}
 }

@@ -163,7 +163,7 @@ func Test345_page_of_a_trace(t *testing.T) {
 	if tables := b.GW1.Nft("list", "tables"); strings.Contains(tables, "svcctl-trace") {
 		t.Errorf("after the last trace there is its table:\n%s", tables)
 	}
-	out, _, _ := b.svcctl.Svcctl("token", "--role", "reader")
+	out, _, _ := b.svcctl.Svcctl("admin", "token", "--role", "reader")
 	c.token = strings.TrimSpace(out)
 	if text := page("do=follow", http.StatusForbidden); !strings.Contains(text, "it is for administrators") {
 		t.Errorf("a reader is told %s", text)

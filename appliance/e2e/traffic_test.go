@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/appliance/netlab"
 )
 
-// connection is one that `svcctl conns` lists.
+// connection is one that `svcctl top --connections` lists.
 type connection struct {
 	ID                            uint32
 	Service, Client, Endpoint, As string
@@ -27,17 +27,17 @@ type counts struct {
 	Rate             *float64
 }
 
-// conns are the connections through a Service that `svcctl conns` lists.
+// conns are the connections through a Service that `svcctl top --connections` lists.
 func (v *verbs) conns(args ...string) []connection {
 	v.t.Helper()
 	var list struct{ Connections []connection }
-	if err := json.Unmarshal([]byte(v.does(0, "conns", append(args, "-o", "json")...)), &list); err != nil {
+	if err := json.Unmarshal([]byte(v.does(0, "top", append(args, "--connections", "-o", "json")...)), &list); err != nil {
 		v.t.Fatal(err)
 	}
 	return list.Connections
 }
 
-// `svcctl conns` lists what is connected through a Service and ends one connection of many, and
+// `svcctl top --connections` lists what is connected through a Service and ends one connection of many, and
 // `svcctl top` counts them by endpoint, those without an answer apart.
 func Test330_connections_are_listed_counted_and_ended(t *testing.T) {
 	b := newBox(t, nil)
@@ -83,8 +83,8 @@ func Test330_connections_are_listed_counted_and_ended(t *testing.T) {
 			t.Errorf("of an endpoint of somebody else %v", list)
 		}
 
-		v.says(0, []string{fmt.Sprintf("connection %d ended", id)}, "conns", "--kill", strconv.FormatUint(uint64(id), 10))
-		v.says(1, []string{"no Service has a connection"}, "conns", "--kill", strconv.FormatUint(uint64(id), 10))
+		v.says(0, []string{fmt.Sprintf("connection %d ended", id)}, "top", "--kill", strconv.FormatUint(uint64(id), 10))
+		v.says(1, []string{"no Service has a connection"}, "top", "--kill", strconv.FormatUint(uint64(id), 10))
 		if err := ends.Echo("anybody?", patiently); netlab.RefusalOf(err) != netlab.Reset {
 			t.Errorf("the connection that was ended: %v, want a reset", err)
 		}

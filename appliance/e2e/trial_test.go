@@ -155,7 +155,7 @@ func Test430_what_nobody_confirms_goes_back(t *testing.T) {
 		}
 		// A second change moves the end. It has an hour: a machine may be busy until it is sent.
 		v.says(0, []string{"undone at"}, "apply", "--confirm", "1h", "-f", v.file("new.yaml", service("new", "ports: [{port: 80}]")))
-		v.says(0, []string{"undone at"}, "trial", "1s")
+		v.says(0, []string{"undone at"}, "confirm", "--start", "1s")
 		switch round % 4 {
 		case 1:
 			b.svcctl.Kill()
@@ -182,7 +182,7 @@ func Test431_files_that_nobody_confirms_are_held(t *testing.T) {
 	b.svcctl.Start()
 	v := b.verbs(t)
 	at := v.waysIn()
-	v.says(0, []string{"undone at"}, "trial", "1h")
+	v.says(0, []string{"undone at"}, "confirm", "--start", "1h")
 	b.change(func() {
 		b.svcctl.Manifests.Remove("slices.yaml")
 		b.write("management.yaml", func(f family) []string {
@@ -197,7 +197,7 @@ func Test431_files_that_nobody_confirms_are_held(t *testing.T) {
 		}
 		return nil
 	})
-	v.says(0, []string{"undone at"}, "trial", "1s")
+	v.says(0, []string{"undone at"}, "confirm", "--start", "1s")
 	b.svcctl.Kill()
 	// The box is another one, with the same disk.
 	next := &box{Standard: netlab.NewStandard(t), t: t, flags: b.flags}
@@ -217,7 +217,7 @@ func Test431_files_that_nobody_confirms_are_held(t *testing.T) {
 	next.svcctl.Kill()
 	next.svcctl.Start()
 	held(next, "started again")
-	v.says(1, []string{"not confirmed", "svcctl trial"}, "apply", "--confirm", "1m", "-f", v.file("other.yaml", service("other", "ports: [{port: 80}]")))
+	v.says(1, []string{"not confirmed", "svcctl confirm --start"}, "apply", "--confirm", "1m", "-f", v.file("other.yaml", service("other", "ports: [{port: 80}]")))
 	// What changes once more counts, the others stay held.
 	next.rewrite("new.yaml", func(f family) []string { return []string{f.service("new", "ports: [{port: 81}]")} })
 	v.does(0, "get", "svc", ipv4.name("new"), ipv6.name("new"))
@@ -226,7 +226,7 @@ func Test431_files_that_nobody_confirms_are_held(t *testing.T) {
 	}
 	next.hasReason(t, backTimeout, "NotConfirmed", "management.yaml", "slices.yaml")
 	// Another trial tries them again, and this time they stay.
-	v.does(0, "trial", "1h")
+	v.does(0, "confirm", "--start", "1h")
 	v.does(0, "wait", "--timeout", syncTimeout.String())
 	next.cut(t, "tried again", at)
 	v.says(0, []string{"Confirmed"}, "confirm")

@@ -93,7 +93,7 @@ func Test146_apply_is_what_the_dry_run_said(t *testing.T) {
 		b.reaches(t, b.IN, "tcp", f.at(vips[f], 80), plain, f.on(80, b.R1)...)
 	}
 	v.says(0, []string{"Endpoints:                " + b.R1.Addr4().String() + ":80", "in force"}, "describe", "svc", ipv4.name("web"))
-	v.does(0, "alloc", "check")
+	v.does(0, "admin", "alloc", "check")
 
 	v.does(0, "delete", "-f", path)
 	v.does(0, "wait", "--for=synced")
@@ -126,12 +126,12 @@ func Test148_verbs_and_files(t *testing.T) {
 	v.says(0, []string{"service/filed\nservice/one\nservice/three\n"}, "get", "svc", "-o", "name")
 
 	// The same from elsewhere, with a token.
-	kubeconfig := v.does(0, "kubeconfig")
+	kubeconfig := v.does(0, "admin", "kubeconfig")
 	ca, err := base64.StdEncoding.DecodeString(caInKubeconfig.FindStringSubmatch(kubeconfig)[1])
 	if err != nil {
 		t.Fatal(err)
 	}
-	token := v.file("token", v.does(0, "token", "--role", "reader"))
+	token := v.file("token", v.does(0, "admin", "token", "--role", "reader"))
 	remote := []string{"--server", "127.0.0.1:6444", "--token-file", token, "--ca", v.file("ca.crt", string(ca))}
 	run := func(args ...string) (string, error) {
 		out, errOut, err := b.GW1.Run(binary, append(args, remote...)...)

@@ -195,7 +195,7 @@ func Test495_ten_thousand_addresses(t *testing.T) {
 	})
 	t.Logf("the router's kernel has them all %s after the start of the announcer", time.Since(began).Round(time.Millisecond))
 	eventually(t, 2*time.Minute, func() error {
-		out, _, _ := b.svcctl.Svcctl("announcements")
+		out, _, _ := b.svcctl.Svcctl("announce", "status")
 		if n := strings.Count(out, "announced"); n != 2*1000*thousands {
 			return fmt.Errorf("%d places of %d are announced", n, 2*1000*thousands)
 		}

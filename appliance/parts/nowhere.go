@@ -93,12 +93,12 @@ func awayElsewhere(all *wire.Announcements) bool {
 // drainedProblem is the problem of a drained box.
 func drainedProblem(all *wire.Announcements, lost int) resolve.Problem {
 	p := resolve.Problem{Reason: reasonDrained, Warning: lost == 0, Cause: "this box is drained",
-		Message: "this box is drained: it announces no address; `svcctl undrain` ends that"}
+		Message: "this box is drained: it announces no address; `svcctl announce undrain` ends that"}
 	switch {
 	case lost > 0:
-		p.Message = "this box is drained, and no other box is known to announce its addresses; `svcctl undrain` ends that"
+		p.Message = "this box is drained, and no other box is known to announce its addresses; `svcctl announce undrain` ends that"
 	case awayElsewhere(all):
-		p.Message = "this box is drained: " + all.Group.Master + " answers for its addresses; `svcctl undrain` ends that"
+		p.Message = "this box is drained: " + all.Group.Master + " answers for its addresses; `svcctl announce undrain` ends that"
 	}
 	return p
 }

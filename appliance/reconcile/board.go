@@ -178,7 +178,7 @@ type heldError struct{ services int }
 
 func (e heldError) Error() string {
 	return fmt.Sprintf("everything else is in the kernel, but %d Services that vanished from the manifests are held: "+
-		"put the files back, or confirm with `svcctl release` that they are to go (`svcctl status` has the reason)", e.services)
+		"put the files back, or confirm with `svcctl confirm --removals` that they are to go (`svcctl status` has the reason)", e.services)
 }
 
 // Synced implements api.Backend. For revision 0 the watched directories are looked at

@@ -300,7 +300,7 @@ func (b *RemovalGuard) problem() (p manifest.Problem, engaged bool) {
 		return p, false
 	}
 	return manifest.Problem{Reason: reasonMassRemoval, Message: strings.Join(b.why, "; ") + "; as that may be an accident, they stay in force: " +
-		"put the files back (or correct --manifests), or confirm with `svcctl release` that they are to go"}, true
+		"put the files back (or correct --manifests), or confirm with `svcctl confirm --removals` that they are to go"}, true
 }
 
 // isBelow reports whether a file is in a directory or below it.

@@ -232,7 +232,7 @@ func TestWaitTellsOfWhatIsHeld(t *testing.T) {
 		r.write(fmt.Sprintf("manifests/%d.yaml", i), "")
 	}
 	r.step()
-	if err := r.board.Synced(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "20 Services") || !strings.Contains(err.Error(), "svcctl release") {
+	if err := r.board.Synced(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "20 Services") || !strings.Contains(err.Error(), "svcctl confirm --removals") {
 		t.Errorf("it is told %v", err)
 	}
 	// What a client has written is in force.

@@ -19,7 +19,7 @@ const reasonOrphans = "UnknownServicesHeld"
 
 // Orphans are the frontends that the kernel serves and no object declares, since the data directory
 // lost its state.db or is not mounted. They stay in force, as Service ports without a Service,
-// until an object declares them or `svcctl release` lets them go.
+// until an object declares them or `svcctl confirm --removals` lets them go.
 type Orphans struct {
 	box   nft.Box // to read the ports back
 	ports map[string]nft.ServicePort
@@ -216,5 +216,5 @@ func (o *Orphans) problem(dataDir string) (p manifest.Problem, is bool) {
 	return manifest.Problem{Reason: reasonOrphans, Message: fmt.Sprintf(
 		"data directory %s was new or empty at the start, but the kernel serves %d addresses and ports that no object declares (%s); they stay in force as they are: "+
 			"if the directory was not mounted or was moved, stop svcctl, put it back and start; if it is lost, apply the objects again; "+
-			"confirm with `svcctl release` that what is left is to go", dataDir, n, strings.Join(examples, ", "))}, true
+			"confirm with `svcctl confirm --removals` that what is left is to go", dataDir, n, strings.Join(examples, ", "))}, true
 }

@@ -112,5 +112,5 @@ func (l *Loop) trialProblem() (p manifest.Problem, held bool) {
 	}
 	return manifest.Problem{Reason: reasonNotConfirmed, Message: fmt.Sprintf(
 		"the changes in %s were not confirmed: the objects before are in force. Change the files once more, or put them back; "+
-			"`svcctl trial 5m` tries them again, `svcctl confirm` takes them as they are", names)}, true
+			"`svcctl confirm --start 5m` tries them again, `svcctl confirm` takes them as they are", names)}, true
 }

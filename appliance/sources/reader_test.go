@@ -193,7 +193,7 @@ func TestSourceWithoutAReader(t *testing.T) {
 	r.turns.vacant = time.Now().Add(-patience - time.Second)
 	r.has("www")
 	r.reads("nobody has read it for longer", false, ReasonNoReader)
-	if p := r.Problems(); len(p) == 1 && (p[0].Warning || !strings.Contains(p[0].Message, "`svcctl source take lb --box a`")) {
+	if p := r.Problems(); len(p) == 1 && (p[0].Warning || !strings.Contains(p[0].Message, "`svcctl fleet source take lb --box a`")) {
 		t.Errorf("%+v", p[0])
 	}
 	if err := objects.TakeSource("lb", "c"); err != nil {

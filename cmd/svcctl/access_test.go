@@ -68,14 +68,14 @@ func serveAccess(t *testing.T) (socket string, tokens *auth.Tokens) {
 func TestToken(t *testing.T) {
 	socket, tokens := serveAccess(t)
 	b := newBench()
-	if code := b.run("token", "--socket", socket, "--role", "reader", "--name", "ci", "--duration", "10m"); code != exitDone {
+	if code := b.run("admin", "token", "--socket", socket, "--role", "reader", "--name", "ci", "--duration", "10m"); code != exitDone {
 		t.Fatalf("exit %d: %s", code, b.err.String())
 	}
 	text := strings.TrimSuffix(b.out.String(), "\n")
 	if u, _, err := tokens.Verify(text); err != nil || u.Role != auth.Reader || !strings.HasSuffix(u.Name, ":ci") {
 		t.Errorf("%q is for %+v, %v", text, u, err)
 	}
-	if code := b.run("token", "--socket", socket, "--revoke-all"); code != exitDone || b.out.String() != "all tokens are revoked\n" {
+	if code := b.run("admin", "token", "--socket", socket, "--revoke-all"); code != exitDone || b.out.String() != "all tokens are revoked\n" {
 		t.Errorf("revoke: exit %d, %s%s", code, b.out.String(), b.err.String())
 	}
 	if _, _, err := tokens.Verify(text); !errors.Is(err, auth.ErrToken) {
@@ -87,7 +87,7 @@ func TestToken(t *testing.T) {
 		"--role god":                 `--role "god": want admin or reader`,
 		"--revoke-all --role reader": "--revoke-all gives no token, and --role is about one",
 	} {
-		if code := b.run(append([]string{"token", "--socket", socket}, strings.Fields(args)...)...); code != exitUsage || !strings.Contains(b.err.String(), want) {
+		if code := b.run(append([]string{"admin", "token", "--socket", socket}, strings.Fields(args)...)...); code != exitUsage || !strings.Contains(b.err.String(), want) {
 			t.Errorf("%s: exit %d: %s", args, code, b.err.String())
 		}
 	}
@@ -95,16 +95,16 @@ func TestToken(t *testing.T) {
 		"--duration 721h": "a token cannot be valid for 721h0m0s: give a duration from 1s to 720h",
 		"--name a/b":      `"a/b" cannot name a token`,
 	} {
-		if code := b.run(append([]string{"token", "--socket", socket}, strings.Fields(args)...)...); code != exitNo || !strings.Contains(b.err.String(), want) {
+		if code := b.run(append([]string{"admin", "token", "--socket", socket}, strings.Fields(args)...)...); code != exitNo || !strings.Contains(b.err.String(), want) {
 			t.Errorf("%s: exit %d: %s", args, code, b.err.String())
 		}
 	}
 	plain := serveFake(t, &fake{})
 	for _, verb := range []string{"token", "kubeconfig"} {
-		if code := b.run(verb, "--socket", plain); code != exitNo || !strings.Contains(b.err.String(), "start `svcctl serve` with --listen") {
+		if code := b.run("admin", verb, "--socket", plain); code != exitNo || !strings.Contains(b.err.String(), "start `svcctl serve` with --listen") {
 			t.Errorf("%s without TLS: exit %d: %s", verb, code, b.err.String())
 		}
-		if code := b.run(verb, "--socket", plain+"x"); code != exitUnreachable {
+		if code := b.run("admin", verb, "--socket", plain+"x"); code != exitUnreachable {
 			t.Errorf("%s without an appliance: exit %d: %s", verb, code, b.err.String())
 		}
 	}
@@ -116,7 +116,7 @@ func TestExecCredential(t *testing.T) {
 	b := newBench()
 	for _, version := range []string{"client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"} {
 		b.env["KUBERNETES_EXEC_INFO"] = `{"kind":"ExecCredential","apiVersion":"` + version + `","spec":{"interactive":false}}`
-		if code := b.run("token", "--socket", socket); code != exitDone {
+		if code := b.run("admin", "token", "--socket", socket); code != exitDone {
 			t.Fatalf("exit %d: %s", code, b.err.String())
 		}
 		var c struct {
@@ -138,7 +138,7 @@ func TestExecCredential(t *testing.T) {
 	}
 	for _, info := range []string{"nonsense", `{"apiVersion":"client.authentication.k8s.io/v2"}`, "{}"} {
 		b.env["KUBERNETES_EXEC_INFO"] = info
-		if code := b.run("token", "--socket", socket); code != exitNo || b.out.Len() > 0 || !strings.Contains(b.err.String(), "KUBERNETES_EXEC_INFO") {
+		if code := b.run("admin", "token", "--socket", socket); code != exitNo || b.out.Len() > 0 || !strings.Contains(b.err.String(), "KUBERNETES_EXEC_INFO") {
 			t.Errorf("%s: exit %d, %s%s", info, code, b.out.String(), b.err.String())
 		}
 	}
@@ -165,7 +165,7 @@ func TestKubeconfig(t *testing.T) {
 	socket, tokens := serveAccess(t)
 	b := newBench()
 	t.Chdir(filepath.Dir(socket))
-	if code := b.run("kubeconfig", "--socket", "s", "--role", "reader"); code != exitDone {
+	if code := b.run("admin", "kubeconfig", "--socket", "s", "--role", "reader"); code != exitDone {
 		t.Fatalf("exit %d: %s", code, b.err.String())
 	}
 	k := readKubeconfig(t, b.out.String())
@@ -174,7 +174,7 @@ func TestKubeconfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	exec := k.Users[0].User.Exec
-	if exec == nil || exec.Command != self || strings.Join(exec.Args, " ") != "token --socket "+socket+" --role reader" ||
+	if exec == nil || exec.Command != self || strings.Join(exec.Args, " ") != "admin token --socket "+socket+" --role reader" ||
 		exec.InteractiveMode != "Never" || exec.APIVersion != "client.authentication.k8s.io/v1" || k.Users[0].User.Token != "" {
 		t.Errorf("the user is %+v", exec)
 	}
@@ -189,7 +189,7 @@ func TestKubeconfig(t *testing.T) {
 	if err := os.WriteFile(ca, []byte("a CA"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code := b.run("kubeconfig", "--socket", socket, "--server", "https://gw1.example:443", "--ca", ca, "--name", "gw1", "--embed-token", "2h"); code != exitDone {
+	if code := b.run("admin", "kubeconfig", "--socket", socket, "--server", "https://gw1.example:443", "--ca", ca, "--name", "gw1", "--embed-token", "2h"); code != exitDone {
 		t.Fatalf("exit %d: %s", code, b.err.String())
 	}
 	k = readKubeconfig(t, b.out.String())
@@ -203,7 +203,7 @@ func TestKubeconfig(t *testing.T) {
 		"--server http://gw1": exitUsage, "--role god": exitUsage, "--server gw1:443": exitUsage, "--embed-token x": exitUsage,
 		"--ca /no/such/file": exitNo, "--embed-token 721h": exitNo,
 	} {
-		if code := b.run(append([]string{"kubeconfig", "--socket", socket}, strings.Fields(args)...)...); code != want || b.out.Len() > 0 {
+		if code := b.run(append([]string{"admin", "kubeconfig", "--socket", socket}, strings.Fields(args)...)...); code != want || b.out.Len() > 0 {
 			t.Errorf("%s: exit %d, %s%s", args, code, b.out.String(), b.err.String())
 		}
 	}

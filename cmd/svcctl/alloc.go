@@ -14,62 +14,73 @@ import (
 
 func (p *program) allocVerb() *verb {
 	return &verb{
-		name:    "alloc",
+		name:    "admin alloc",
 		summary: "show allocated and free addresses and ports",
-		args:    "[check] [FLAGS]",
 		about: `Lists the ranges of cluster IPs, node ports and load balancer IPs with their size,
 and the numbers of used and free values. -o wide adds every value with its Service, and
-marks values outside of the range, which were allocated before the range was changed.
-
-` + "`svcctl alloc check`" + ` compares what is held with what the Services have. They agree, unless
-something is broken; --repair makes them agree: what no Service has is free again, and
-what a Service has is its own. No address of a Service changes.`,
-		words: []string{"check"},
-		options: slices.Concat([]*option{
-			outputOption(formTable, formWide, formYAML, formJSON),
-			{name: "repair", group: groupHow, usage: "with check: remove differences; needs the right to write"},
-		}, connectOptions()),
+marks values outside of the range, which were allocated before the range was changed.`,
+		options: slices.Concat([]*option{outputOption(formTable, formWide, formYAML, formJSON)}, connectOptions()),
 		examples: []example{
-			{"The use of each range.", "svcctl alloc"},
-			{"The holders of node ports.", "svcctl alloc -o json | jq -r '.pools[] | select(.kind == \"nodePort\") | .holders[] | \"\\(.value) \\(.services[])\"'"},
-			{"In a monitoring script.", "svcctl alloc check > /dev/null || echo broken"},
+			{"The use of each range.", "svcctl admin alloc"},
+			{"The holders of node ports.", "svcctl admin alloc -o json | jq -r '.pools[] | select(.kind == \"nodePort\") | .holders[] | \"\\(.value) \\(.services[])\"'"},
 		},
-		exits: `  0  done; with check: everything agrees, or was repaired
-  1  with check: something does not agree
+		exits: `  0  done
   2  wrong usage or configuration
   3  the appliance cannot be reached`,
-		run: p.runAlloc,
+		verbs: words(p.allocCheckVerb()),
+		run: func(ctx context.Context, v *verb, _ []string) error {
+			a, err := p.allocations(ctx, v, wire.GetAllocations)
+			if err != nil {
+				return err
+			}
+			return p.output(v, a, func() string { return poolsText(a.Pools, v.option("output").text() == formWide) })
+		},
 	}
 }
 
-// runAlloc prints the ranges, or what does not agree.
-func (p *program) runAlloc(ctx context.Context, v *verb, args []string) error {
-	if err := checkOutput(v); err != nil {
-		return err
+func (p *program) allocCheckVerb() *verb {
+	return &verb{
+		name:    "admin alloc check",
+		summary: "compare what is held with what the Services have",
+		about: `Compares the addresses and ports that the allocator holds with those that Services have.
+They agree, unless something is broken; --repair makes them agree: what no Service has is
+free again, and what a Service has is its own. No address of a Service changes.`,
+		options: slices.Concat([]*option{
+			outputOption(formTable, formYAML, formJSON),
+			{name: "repair", group: groupHow, usage: "remove differences; needs the right to write"},
+		}, connectOptions()),
+		examples: []example{
+			{"In a monitoring script.", "svcctl admin alloc check > /dev/null || echo broken"},
+		},
+		exits: `  0  everything agrees, or was repaired
+  1  something does not agree
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+		run: p.runAllocCheck,
 	}
-	repair := v.option("repair").on()
-	check := len(args) == 1 && args[0] == "check"
-	switch {
-	case len(args) > 0 && !check:
-		return usagef("alloc takes `check`, not %q: run `svcctl alloc --help`", args[0])
-	case repair && !check:
-		return usagef("--repair belongs to `svcctl alloc check`")
+}
+
+// allocations asks for the ranges, the holders of their values, and the differences.
+func (p *program) allocations(ctx context.Context, v *verb, of wire.Route[wire.None, wire.Allocations]) (*wire.Allocations, error) {
+	if err := checkOutput(v); err != nil {
+		return nil, err
 	}
 	c, err := p.client(v)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	of := wire.GetAllocations
+	return client.Call(ctx, c, of, wire.None{})
+}
+
+// runAllocCheck prints what does not agree, and fails when there is something.
+func (p *program) runAllocCheck(ctx context.Context, v *verb, _ []string) error {
+	repair, of := v.option("repair").on(), wire.GetAllocations
 	if repair {
 		of = wire.Repair
 	}
-	a, err := client.Call(ctx, c, of, wire.None{})
+	a, err := p.allocations(ctx, v, of)
 	if err != nil {
 		return err
-	}
-	if !check {
-		wide := v.option("output").text() == formWide
-		return p.output(v, a, func() string { return poolsText(a.Pools, wide) })
 	}
 	if err := p.output(v, a.Disagreements, func() string { return disagreementsText(a.Disagreements) }); err != nil {
 		return err
@@ -79,7 +90,7 @@ func (p *program) runAlloc(ctx context.Context, v *verb, args []string) error {
 	case left && repair:
 		return errors.New("not all of it could be repaired")
 	case left:
-		return errors.New("the allocator and the Services differ: `svcctl alloc check --repair` removes the differences")
+		return errors.New("the allocator and the Services differ: `svcctl admin alloc check --repair` removes the differences")
 	}
 	return nil
 }

@@ -36,7 +36,7 @@ With --peer the addresses are announced to routers by BGP, as routes to this box
 network. No route is learned, and no BGP connection is accepted.
 
 It is a separate process: ` + "`svcctl serve`" + ` can stop, start and be upgraded without
-any change on the wire. ` + "`svcctl announcements`" + ` shows its state. It runs until
+any change on the wire. ` + "`svcctl announce status`" + ` shows its state. It runs until
 SIGTERM or SIGINT; then it stops answering, and withdraws its routes. It needs access to the
 socket of serve, and CAP_NET_RAW, except for BGP with peers by address.`,
 		options: slices.Concat([]*option{
@@ -65,7 +65,8 @@ socket of serve, and CAP_NET_RAW, except for BGP with peers by address.`,
 		exits: `  0  stopped by a signal
   1  could not start, or cannot go on: stderr has the reason
   2  wrong usage or configuration`,
-		run: p.runAnnounce,
+		verbs: words(p.announceStatusVerb(), p.drainVerb(), p.undrainVerb()),
+		run:   p.runAnnounce,
 	}
 }
 
@@ -164,15 +165,15 @@ func electionOf(v *verb, a *announce.Config) error {
 	return nil
 }
 
-func (p *program) announcementsVerb() *verb {
+func (p *program) announceStatusVerb() *verb {
 	return &verb{
-		name:    "announcements",
+		name:    "announce status",
 		summary: "show which addresses are announced and where, or why not",
 		about: `Lists the load balancer IPs and external IPs in pools, each with its Services,
 where it is announced, and its state there:
 
   announced   neighbors get an answer
-  standby     another box answers, see --vrid of announce
+  standby     another box answers, see --vrid of svcctl announce
   probing     the neighbors are asked whether another host has it
   conflict    the host with that Ethernet address has it; asked again every 10 s
   host        an interface of this box has it: the kernel answers
@@ -180,16 +181,16 @@ where it is announced, and its state there:
   sending     the BGP session has just begun
   unsent      the BGP session takes no route to it, and why
   damped      the route came and went, and waits
-  leaving     routers are asked for other paths, see drain
-  drained     this box announces nothing, see drain
+  leaving     routers are asked for other paths: this box is being drained
+  drained     this box announces nothing, see svcctl announce drain
   withheld    it is not announced, and why
 
 With BGP a second table has the routers: the state of each session, the routes that were
 sent, and why it ended the last time.`,
 		options: slices.Concat([]*option{outputOption(formTable, formYAML, formJSON)}, connectOptions()),
 		examples: []example{
-			{"The state of all addresses.", "svcctl announcements"},
-			{"Addresses in conflict.", "svcctl announcements -o json | jq -r '.items[] | select(.places[]?.state == \"conflict\") | .address'"},
+			{"The state of all addresses.", "svcctl announce status"},
+			{"Addresses in conflict.", "svcctl announce status -o json | jq -r '.items[] | select(.places[]?.state == \"conflict\") | .address'"},
 		},
 		exits: `  0  done
   2  wrong usage or configuration
@@ -224,7 +225,7 @@ func announcementsText(all *wire.Announcements, packaged wire.Packaged) string {
 		return "Nothing can be announced: there is no pool. Add " + packaged.Pool() + ", or an IPAddressPool.\n"
 	}
 	if all.Drained {
-		text += "This box is drained: it announces nothing. `svcctl undrain` ends that.\n\n"
+		text += "This box is drained: it announces nothing. `svcctl announce undrain` ends that.\n\n"
 	}
 	text += groupText(all.Group)
 	if len(all.Items) == 0 {

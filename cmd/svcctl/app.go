@@ -13,12 +13,13 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
-// main runs the verb that args name, says on stderr what went wrong, and returns
+// main runs the verb that args name, reports on stderr what went wrong, and returns
 // the exit code.
 func (p *program) main(ctx context.Context, args []string) int {
-	err := p.app().RunContext(ctx, append([]string{"svcctl"}, arrange(p.verbs(), args)...))
+	root := p.root()
+	err := p.app(root).RunContext(ctx, append([]string{rootName}, normalizeArgs(root, args)...))
 	out := p.stderr
-	if p.log != nil { // after serve: who does not read its log must not keep it from ending
+	if p.log != nil { // after serve: a reader of its log that is slow must not keep it from ending
 		out = p.log
 	}
 	for _, line := range lines(err) {
@@ -28,45 +29,68 @@ func (p *program) main(ctx context.Context, args []string) int {
 	return exitCode(err)
 }
 
-// app is the command line: the verbs of the table, with our own help and errors.
-func (p *program) app() *cli.App {
-	verbs := p.verbs()
-	root := rootVerb(verbs)
-	app := &cli.App{
-		Name:            root.name,
+// app is the command line of the verbs, with our own help and errors.
+func (p *program) app(root *verb) *cli.App {
+	return &cli.App{
+		Name:            rootName,
 		Flags:           root.cliFlags(),
+		Commands:        p.commands(root),
 		HideHelp:        true, // flag.ErrHelp comes to usage, which shows ours
 		HideVersion:     true,
 		Writer:          p.stdout,
 		ErrWriter:       p.stderr,
 		ExitErrHandler:  func(*cli.Context, error) {}, // main prints and exits
 		OnUsageError:    p.usage(root),
-		Action:          func(c *cli.Context) error { return p.bare(root, verbs, c.Args().Slice()) },
+		Action:          func(c *cli.Context) error { return p.bare(root, c.Args().Slice()) },
 		CommandNotFound: func(*cli.Context, string) {},
 	}
-	for _, v := range append(verbs, p.completeVerb()) {
-		app.Commands = append(app.Commands, &cli.Command{
-			Name:         v.name,
+}
+
+// commands are the verbs below v as package cli takes them.
+func (p *program) commands(v *verb) (commands []*cli.Command) {
+	for _, v := range v.verbs {
+		commands = append(commands, &cli.Command{
+			Name:         v.word(),
 			Usage:        v.summary,
+			Category:     v.group,
 			Flags:        v.cliFlags(),
+			Subcommands:  p.commands(v),
 			HideHelp:     true,
 			OnUsageError: p.usage(v),
-			Action: func(c *cli.Context) error {
-				args := c.Args().Slice()
-				if err := v.givenOnce(); err != nil {
-					return err
-				}
-				if v.has("all-namespaces") && v.option("all-namespaces").on() && v.option("namespace").isSet() {
-					return usagef("-A means the objects of all namespaces, and -n %s those of one: leave one of them out", v.option("namespace").text())
-				}
-				if v.args == "" && len(args) > 0 {
-					return usagef("%s takes no argument, and %q is one: run `svcctl %s --help`", v.name, args[0], v.name)
-				}
-				return v.run(c.Context, v, args)
-			},
+			Action:       func(c *cli.Context) error { return v.act(c.Context, c.Args().Slice()) },
 		})
 	}
-	return app
+	return commands
+}
+
+// act runs the verb, unless its command line has an error that all verbs share.
+func (v *verb) act(ctx context.Context, args []string) error {
+	if err := v.givenOnce(); err != nil {
+		return err
+	}
+	switch {
+	case v.has("all-namespaces") && v.option("all-namespaces").on() && v.option("namespace").isSet():
+		return usagef("-A means the objects of all namespaces, and -n %s those of one: leave one of them out", v.option("namespace").text())
+	case len(v.verbs) > 0 && (len(args) > 0 || v.run == nil):
+		return v.unknown(args)
+	case v.args == "" && len(args) > 0:
+		return usagef("%s takes no argument, and %q is one: run `%s --help`", v.name, args[0], v.line())
+	}
+	return v.run(ctx, v, args)
+}
+
+// unknown is the error for a word that is no verb below v, or for none.
+func (v *verb) unknown(args []string) error {
+	var names []string
+	for _, sub := range v.verbs {
+		if sub.group != "" {
+			names = append(names, sub.word())
+		}
+	}
+	if len(args) == 0 {
+		return usagef("%s does what? Give one of %s", v.name, strings.Join(names, ", "))
+	}
+	return usagef("%s has no word %q: %s", v.name, args[0], output.DidYouMean("", args[0], names, "give one of "+strings.Join(names, ", ")))
 }
 
 // usage shows the help of a verb when it is asked for, and else says which flag is
@@ -76,11 +100,7 @@ func (p *program) usage(v *verb) cli.OnUsageErrorFunc {
 		if errors.Is(err, flag.ErrHelp) {
 			return p.print(v.help())
 		}
-		command, who := "svcctl "+v.name, v.name
-		if v.name == "svcctl" {
-			command = who
-		}
-		more := fmt.Sprintf("run `%s --help`", command)
+		who, more := v.name, fmt.Sprintf("run `%s --help`", v.line())
 		text := err.Error()
 		if name, ok := strings.CutPrefix(text, "flag provided but not defined: -"); ok {
 			name = strings.TrimLeft(name, "-")
@@ -94,7 +114,7 @@ func (p *program) usage(v *verb) cli.OnUsageErrorFunc {
 }
 
 // bare answers `svcctl` without a verb, or with one that does not exist.
-func (p *program) bare(root *verb, verbs []*verb, args []string) error {
+func (p *program) bare(root *verb, args []string) error {
 	if root.option("version").isSet() {
 		return p.print("svcctl " + p.version + "\n")
 	}
@@ -102,11 +122,14 @@ func (p *program) bare(root *verb, verbs []*verb, args []string) error {
 		_, _ = io.WriteString(p.stderr, root.help())
 		return usagef("no verb is given: run `svcctl help`")
 	}
+	if now := moved[args[0]]; now != "" {
+		return usagef("`svcctl %s` is %s", args[0], now)
+	}
 	if other := elsewhere[args[0]]; other != "" {
 		return usagef("there is no verb %q: %s", args[0], other)
 	}
 	var names []string
-	for _, v := range verbs {
+	for _, v := range root.verbs {
 		names = append(names, v.name)
 	}
 	return usagef("there is no verb %q: %s", args[0], output.DidYouMean("", args[0], names, "run `svcctl help`"))

@@ -23,7 +23,7 @@ func TestWordsOfOtherTools(t *testing.T) {
 		}
 	}
 	for word := range elsewhere {
-		for _, v := range newBench().verbs() {
+		for _, v := range newBench().root().verbs {
 			if v.name == word {
 				t.Errorf("%s is a verb", word)
 			}

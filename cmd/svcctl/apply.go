@@ -208,7 +208,7 @@ func (p *program) applying(v *verb, args []string) (a *applying, wait patience, 
 	switch {
 	case a.rollout == nil:
 	case wait.timeout > 0:
-		return nil, wait, usagef("--wait waits for all boxes, and --rollout goes from box to box: `svcctl rollout status --wait` waits for that")
+		return nil, wait, usagef("--wait waits for all boxes, and --rollout goes from box to box: `svcctl fleet rollout status --wait` waits for that")
 	case a.options.DryRun:
 		a.rollout.untried()
 		a.rollout = nil

@@ -2,261 +2,307 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"sort"
+	"embed"
+	"encoding/json"
+	"errors"
+	"slices"
 	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/store/kind"
+	"svcctl.io/svcctl/store/object"
 )
 
+// scripts are the completion scripts of the shells: each asks completeName what a command line may go on with.
+//
+//go:embed completion
+var scripts embed.FS
+
 func (p *program) completionVerb() *verb {
+	shells := []string{"bash", "zsh", "fish"}
 	return &verb{
 		name:    "completion",
 		summary: "print a completion script for bash, zsh or fish",
 		args:    "bash|zsh|fish",
-		about: `The script completes verbs, flags, the values of flags with a fixed set, kinds,
-and, from the appliance, the names of namespaces and objects.`,
-		words: []string{"bash", "zsh", "fish"},
+		about: `The script completes verbs and their words, flags, the values of flags with a fixed set, kinds,
+and, from the appliance, the names of namespaces and objects, and the addresses of endpoints
+for ` + "`svcctl out` and `svcctl in`" + `.`,
+		words: shells,
 		examples: []example{
 			{"For this shell.", "source <(svcctl completion bash)"},
 			{"For every bash on this machine.", "svcctl completion bash > /etc/bash_completion.d/svcctl"},
 			{"For zsh, in a directory of $fpath.", "svcctl completion zsh > /usr/local/share/zsh/site-functions/_svcctl"},
 			{"For fish.", "svcctl completion fish > ~/.config/fish/completions/svcctl.fish"},
 		},
-		run: p.runCompletion,
+		exits: `  0  done
+  2  wrong usage`,
+		run: func(_ context.Context, _ *verb, args []string) error {
+			if len(args) != 1 {
+				return usagef("completion for which shell? Give one of %s", strings.Join(shells, ", "))
+			}
+			script, err := scripts.ReadFile("completion/svcctl." + args[0])
+			if err != nil {
+				return usagef("there is no completion for %q: give one of %s", args[0], strings.Join(shells, ", "))
+			}
+			return p.print(string(script))
+		},
 	}
 }
 
-// runCompletion prints the script of a shell.
-func (p *program) runCompletion(_ context.Context, v *verb, args []string) error {
-	if len(args) != 1 {
-		return usagef("completion for which shell? Give one of %s", strings.Join(v.words, ", "))
+const (
+	// completeName is the verb that the scripts run.
+	completeName = "__complete"
+	// completePatience bounds the wait of a completion.
+	completePatience = 2 * time.Second
+	// maxCandidates bounds the names that are offered.
+	maxCandidates = 2000
+	// The candidates are files, or directories: the shell lists them.
+	completeFiles, completeDirs = ":files", ":dirs"
+)
+
+// completeVerb prints what the last of its arguments, which are a command line after svcctl, could become: a candidate a
+// line, with its description after a tab, or completeFiles or completeDirs.
+func (p *program) completeVerb() *verb {
+	return &verb{name: completeName, args: "WORD...", command: true, run: p.runComplete}
+}
+
+// errNothing means that there is nothing to complete.
+var errNothing = &exitError{code: exitNo}
+
+// runComplete prints candidates.
+func (p *program) runComplete(ctx context.Context, _ *verb, words []string) error {
+	if len(words) == 0 {
+		return errNothing
 	}
-	verbs := p.verbs()
-	for _, v := range verbs {
-		if v.name == "help" {
-			for _, w := range verbs {
-				v.words = append(v.words, w.name)
+	before, current := words[:len(words)-1], words[len(words)-1]
+	if name, value, joined := strings.Cut(current, "="); joined && strings.HasPrefix(name, "--") {
+		before, current = append(slices.Clone(before), name+"="), value
+	}
+	ctx, cancel := context.WithTimeout(ctx, completePatience)
+	defer cancel()
+	candidates, err := (&completing{p: p, current: current}).candidates(ctx, before)
+	if err != nil {
+		return errNothing // a completion has no place for an error
+	}
+	for _, one := range candidates {
+		if strings.HasPrefix(one, current) || one == completeFiles || one == completeDirs {
+			if err := p.print(one + "\n"); err != nil {
+				return err
 			}
 		}
 	}
-	switch args[0] {
-	case "bash":
-		return p.print(bashCompletion(verbs))
-	case "zsh":
-		return p.print(zshCompletion(verbs))
-	case "fish":
-		return p.print(fishCompletion(verbs))
-	}
-	return usagef("there is no completion for %q: give one of %s", args[0], strings.Join(v.words, ", "))
+	return nil
 }
 
-// bashCompletion is a script for bash 4 and newer, without the bash-completion package.
-func bashCompletion(verbs []*verb) string {
-	var names []string
-	var cases, values strings.Builder
-	for _, v := range verbs {
-		names = append(names, v.name)
-		words := append([]string{"--help"}, v.words...)
-		for _, o := range v.options {
-			words = append(words, "--"+o.name)
-			bashValues(&values, v, o)
-		}
-		sort.Strings(words)
-		ask := ""
-		if takesObjects(v) {
-			ask = " ask=1"
-		}
-		fmt.Fprintf(&cases, "        %s) words=%q%s ;;\n", v.name, strings.Join(words, " "), ask)
-	}
-	return fmt.Sprintf(`# bash completion for svcctl
-_svcctl_ask() {
-    svcctl %s "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null
-}
-_svcctl() {
-    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= words= ask= i
-    COMPREPLY=()
-    # To bash, --flag=value is three words.
-    if [[ $cur == = ]]; then
-        cur=
-    elif [[ $prev == = ]]; then
-        prev=${COMP_WORDS[COMP_CWORD-2]}
-    fi
-    for ((i = 1; i < COMP_CWORD; i++)); do
-        [[ ${COMP_WORDS[i]} == -* ]] || { verb=${COMP_WORDS[i]}; break; }
-    done
-    case "$verb $prev" in
-%s    esac
-    case $verb in
-        "") words=%q ;;
-%s    esac
-    [[ $ask && $cur != -* ]] && words=$(_svcctl_ask)
-    COMPREPLY=($(compgen -W "$words" -- "$cur"))
-}
-complete -F _svcctl svcctl
-`, completeName, values.String(), strings.Join(append(names, "--help", "--version"), " "), cases.String())
+// completing is one completion.
+type completing struct {
+	p       *program
+	v       *verb
+	current string // the word that is to be completed, or the value of --flag=value
 }
 
-// bashValues writes how the value of a verb's flag is completed.
-func bashValues(b *strings.Builder, v *verb, o *option) {
-	if o.arg == "" || o.optional {
-		return
+// candidates returns what the current word may become after those before it.
+func (c *completing) candidates(ctx context.Context, before []string) ([]string, error) {
+	root := c.p.root()
+	root.options = slices.Concat(root.options, connectOptions(), []*option{namespaceOption()})
+	v, flags, rest := root.descend(root, before)
+	c.v = v
+	args, awaits := v.read(append(flags, rest...))
+	files := strings.Contains(v.args, "FILE")
+	switch {
+	case awaits != nil:
+		return c.values(ctx, awaits)
+	case strings.HasPrefix(c.current, "-"):
+		return v.flagCandidates(), nil
+	case v.name == "help":
+		v, args = root.find(args)
+		return v.candidates(), nil
+	case len(v.verbs) > 0 && len(args) == 0:
+		return v.candidates(), nil
+	case len(v.words) > 0 && len(args) == 0:
+		return v.words, nil
+	case strings.Contains(v.args, "svc/NAME") && len(args) == 0:
+		return c.names(ctx, "svc", "svc/")
+	case v.name == "out" || v.name == "in":
+		return c.addresses(ctx, args, v.name == "in")
+	case strings.Contains(v.args, "KIND"):
+		return c.objects(ctx, args)
+	case strings.Contains(v.args, "DIR") && !files:
+		return []string{completeDirs}, nil
+	case files:
+		return []string{completeFiles}, nil
 	}
-	var patterns []string
-	for _, flag := range o.flags() {
-		patterns = append(patterns, fmt.Sprintf("%q", v.name+" "+flag))
+	return nil, errNothing
+}
+
+// candidates are the verbs below v.
+func (v *verb) candidates() (all []string) {
+	for _, sub := range v.verbs {
+		if sub.group != "" {
+			all = append(all, sub.word()+"\t"+sub.summary)
+		}
 	}
-	// A file name may have blanks: only a newline parts them.
-	const files = `local IFS=$'\n'; COMPREPLY=($(compgen %s -- "$cur")); compopt -o filenames 2>/dev/null; `
-	reply := ""
+	return all
+}
+
+// flagCandidates are the flags of the verb.
+func (v *verb) flagCandidates() []string {
+	all := []string{"--help\texplain the verb"}
+	for _, o := range v.options {
+		all = append(all, "--"+o.name+"\t"+o.usage)
+	}
+	return all
+}
+
+// values are the values of an option.
+func (c *completing) values(ctx context.Context, o *option) ([]string, error) {
 	switch {
 	case len(o.words) > 0:
-		reply = fmt.Sprintf(`COMPREPLY=($(compgen -W %q -- "$cur")); `, strings.Join(o.words, " "))
+		return o.words, nil
 	case o.name == "namespace":
-		reply = `COMPREPLY=($(compgen -W "$(_svcctl_ask)" -- "$cur")); `
+		return c.names(ctx, "namespaces", "")
 	case o.arg == argDir:
-		reply = fmt.Sprintf(files, "-d")
-	case o.isPath():
-		reply = fmt.Sprintf(files, "-f")
+		return []string{completeDirs}, nil
+	case o.arg == argFile, o.arg == argPath, o.arg == "FILE|DIR":
+		return []string{completeFiles}, nil
 	}
-	fmt.Fprintf(b, "        %s) %sreturn ;;\n", strings.Join(patterns, "|"), reply)
+	return nil, errNothing
 }
 
-// isPath reports whether the value of an option is the path of a file.
-func (o *option) isPath() bool { return o.arg == argFile || o.arg == argPath || o.arg == "FILE|DIR" }
-
-// zshCompletion is a script for zsh's compsys.
-func zshCompletion(verbs []*verb) string {
-	var list, cases strings.Builder
-	for _, v := range verbs {
-		fmt.Fprintf(&list, "    %s\n", shellQuote(v.name+":"+v.summary))
-		fmt.Fprintf(&cases, "    %s) _arguments", v.name)
-		for _, o := range v.options {
-			fmt.Fprintf(&cases, " \\\n      %s", zshOption(o))
+// read gives the options their values, and returns the other words, and the option of which the
+// next word is the value.
+func (v *verb) read(words []string) (args []string, awaits *option) {
+	for len(words) > 0 {
+		if !strings.HasPrefix(words[0], "-") || words[0] == "-" {
+			args, words = append(args, words[0]), words[1:]
+			continue
 		}
-		cases.WriteString(" \\\n      '--help[explain the verb]'")
-		if len(v.words) > 0 {
-			fmt.Fprintf(&cases, " \\\n      %s", shellQuote("1:what:("+strings.Join(v.words, " ")+")"))
-		}
-		if takesObjects(v) {
-			cases.WriteString(" \\\n      '*:object:_svcctl_ask'")
-		}
-		cases.WriteString(" ;;\n")
-	}
-	return fmt.Sprintf(`#compdef svcctl
-# zsh completion for svcctl
-_svcctl_ask() {
-  compadd -- ${(f)"$(svcctl %s "${(@)words[1,CURRENT]}" 2>/dev/null)"}
-}
-_svcctl() {
-  local -a verbs
-  verbs=(
-%s  )
-  if (( CURRENT == 2 )); then
-    _describe verb verbs
-    [[ $words[2] == -* ]] && compadd -- --help --version
-    return
-  fi
-  shift words
-  (( CURRENT-- ))
-  case $words[1] in
-%s  esac
-}
-if [ "$funcstack[1]" = _svcctl ]; then
-  _svcctl "$@"
-else
-  compdef _svcctl svcctl
-fi
-`, completeName, list.String(), cases.String())
-}
-
-// zshOption is an option as _arguments takes it.
-func zshOption(o *option) string {
-	usage := strings.NewReplacer("[", `\[`, "]", `\]`, ":", `\:`, "`", "").Replace(o.usage)
-	// What follows a name: "=" a value behind it or in the next word, "=-" only behind it.
-	follows, value := "", ""
-	if o.arg != "" {
-		follows, value = "=", ":"+o.name+":"
-		if o.optional {
-			follows, value = "=-", ":"+value
-		}
-		switch {
-		case len(o.words) > 0:
-			value += "(" + strings.Join(o.words, " ") + ")"
-		case o.arg == argDir:
-			value += "_files -/"
-		case o.isPath():
-			value += "_files"
-		case o.name == "namespace":
-			value += "_svcctl_ask"
-		default:
-			value += " "
-		}
-	}
-	var all []string
-	for _, name := range o.flags() {
-		if !strings.HasPrefix(name, "--") {
-			follows = ""
-		}
-		all = append(all, shellQuote("*"+name+follows+"["+usage+"]"+value))
-	}
-	return strings.Join(all, " ")
-}
-
-// flags are the option's names with their dashes.
-func (o *option) flags() []string {
-	flags := []string{"--" + o.name}
-	if o.letter != "" {
-		flags = append(flags, "-"+o.letter)
-	}
-	return flags
-}
-
-// fishCompletion is a script for fish.
-func fishCompletion(verbs []*verb) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, `# fish completion for svcctl
-function __svcctl_ask
-    set -l words (commandline -opc) (commandline -ct)
-    svcctl %s $words[2..-1] 2>/dev/null
-end
-complete -c svcctl -f
-`, completeName)
-	b.WriteString("complete -c svcctl -n __fish_use_subcommand -l version -d 'print the version'\n")
-	b.WriteString("complete -c svcctl -l help -d 'explain the verb'\n")
-	for _, v := range verbs {
-		fmt.Fprintf(&b, "complete -c svcctl -n __fish_use_subcommand -a %s -d %s\n", v.name, shellQuote(v.summary))
-		inside := shellQuote("__fish_seen_subcommand_from " + v.name)
-		if len(v.words) > 0 {
-			fmt.Fprintf(&b, "complete -c svcctl -n %s -a %s\n", inside, shellQuote(strings.Join(v.words, " ")))
-		}
-		if takesObjects(v) {
-			fmt.Fprintf(&b, "complete -c svcctl -n %s -a '(__svcctl_ask)'\n", inside)
-		}
-		for _, o := range v.options {
-			fmt.Fprintf(&b, "complete -c svcctl -n %s -l %s", inside, o.name)
-			if o.letter != "" {
-				b.WriteString(" -s " + o.letter)
+		flags, rest := v.flags(words)
+		for _, f := range flags {
+			name, value, given := strings.Cut(strings.TrimPrefix(f, "--"), "=")
+			if !v.has(name) {
+				continue
 			}
+			o := v.option(name)
 			switch {
-			case o.arg == "" || o.optional && len(o.words) == 0:
-			case o.optional:
-				b.WriteString(" -f -a " + shellQuote(strings.Join(o.words, " ")))
-			case len(o.words) > 0:
-				b.WriteString(" -x -a " + shellQuote(strings.Join(o.words, " ")))
-			case o.arg == argDir:
-				b.WriteString(" -x -a '(__fish_complete_directories)'")
-			case o.isPath():
-				b.WriteString(" -r -F")
-			case o.name == "namespace":
-				b.WriteString(" -x -a '(__svcctl_ask)'")
+			case given && value == "" && len(rest) == 0 || !given && o.arg != "" && !o.optional:
+				awaits = o // it can only be the last word
+			case given:
+				o.texts = append(o.texts, value)
 			default:
-				b.WriteString(" -x")
+				o.texts = append(o.texts, "true")
 			}
-			b.WriteString(" -d " + shellQuote(strings.ReplaceAll(o.usage, "`", "")) + "\n")
 		}
+		words = rest
 	}
-	return b.String()
+	return args, awaits
 }
 
-// shellQuote is s in single quotes, which bash, zsh and fish read alike as long
-// as s has none itself: they become typographic ones.
-func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", "’") + "'" }
+// objects are kinds for the first word, then names; or KIND/NAME.
+func (c *completing) objects(ctx context.Context, args []string) ([]string, error) {
+	if word, _, slash := strings.Cut(c.current, "/"); slash {
+		return c.names(ctx, word, word+"/")
+	}
+	if len(args) > 0 && strings.Contains(args[0], "/") {
+		return nil, errNothing // the kind is to be written first
+	}
+	if len(args) > 0 {
+		return c.names(ctx, args[0], "")
+	}
+	before := ""
+	if i := strings.LastIndex(c.current, ","); i >= 0 {
+		before = c.current[:i+1]
+	}
+	var words []string
+	for _, k := range kind.All() {
+		if k.Stored() {
+			words = append(words, before+k.Plural)
+			for _, short := range k.ShortNames {
+				words = append(words, before+short)
+			}
+		}
+	}
+	slices.Sort(words)
+	return slices.Compact(words), nil
+}
+
+// errEnough ends a list.
+var errEnough = errors.New("enough")
+
+// names are the names of objects of a kind, with something before each, that begin with the current word.
+func (c *completing) names(ctx context.Context, word, before string) ([]string, error) {
+	k, ok := kindNamed(word)
+	if !ok {
+		return nil, unknownKind(word)
+	}
+	client, err := c.p.connect(c.v)
+	if err != nil {
+		return nil, err
+	}
+	namespace := ""
+	if k.Namespaced && !(c.v.has("all-namespaces") && c.v.option("all-namespaces").on()) {
+		namespace = c.p.namespace(c.v)
+	}
+	var names []string
+	_, err = client.Each(ctx, collectionPath(k, namespace), nil, func(raw json.RawMessage) error {
+		var o struct {
+			Metadata struct {
+				Name string `json:"name"`
+			} `json:"metadata"`
+		}
+		if err := json.Unmarshal(raw, &o); err != nil {
+			return err
+		}
+		name := before + o.Metadata.Name
+		if !strings.HasPrefix(name, c.current) {
+			return nil
+		}
+		if names = append(names, name); len(names) == maxCandidates {
+			return errEnough
+		}
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	return names, err
+}
+
+// addresses are the addresses that may be taken out of the Service that args begin with, or return to it, but for those that
+// args have.
+func (c *completing) addresses(ctx context.Context, args []string, back bool) (all []string, err error) {
+	t, err := c.p.oneService(c.v, args[0])
+	if err != nil {
+		return nil, err
+	}
+	var appliance *client.Client
+	if appliance, err = c.p.connect(c.v); err != nil {
+		return nil, err
+	}
+	var svc object.Service
+	if err := typed(ctx, appliance, t.path(), &svc); err != nil {
+		return nil, err
+	}
+	taken, err := addressesOf(strings.FieldsFunc(svc.Metadata.Annotations[outAnnotation], func(r rune) bool { return r == ',' || r == ' ' }))
+	if err != nil {
+		return nil, err
+	}
+	out := strings.Split(joinAddrs(taken), ",")
+	if back {
+		all = out
+	} else {
+		endpoints, err := slicesOf(ctx, appliance, t.namespace, t.name)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range endpoints {
+			for _, e := range s.Endpoints {
+				all = append(all, e.Addresses...)
+			}
+		}
+		args = append(args, out...)
+	}
+	slices.Sort(all)
+	return slices.DeleteFunc(slices.Compact(all), func(addr string) bool { return slices.Contains(args, addr) }), nil
+}

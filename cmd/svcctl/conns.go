@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,62 +14,41 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
-func (p *program) connsVerb() *verb {
-	return &verb{
-		name:    "conns",
-		summary: "list the connections through a Service, or end one",
-		args:    "[svc/NAME] [FLAGS]",
-		about: `Lists the tracked connections through a Service, or through all Services of a
-namespace: the client, the address that it connected to, the endpoint, and, if masqueraded,
-the client address that the endpoint sees (AS). TCP connections stay listed for two minutes
-after their end, as TIME_WAIT.
-
---kill ends one by its ID. Both ends of a TCP connection get a reset as soon as they send
-something. The entry of any other is deleted, and its next packet is balanced again. It is
-for administrators.
-
-For a relayed Service the endpoints are those of the appliance's connections for a client.
-Connections to node ports on loopback addresses are relayed, too, and are not listed.`,
-		options: append([]*option{
-			namespaceOption(),
-			{name: "all-namespaces", letter: "A", group: groupWhich, usage: "Services of all namespaces"},
-			{name: "endpoint", arg: "ADDRESS[:PORT]", group: groupWhich, usage: "connections that this endpoint answers"},
-			{name: "client", arg: "PREFIX", group: groupWhich, usage: "connections of these clients, as 203.0.113.7 or 203.0.113.0/24"},
-			{name: "limit", letter: "l", arg: "N", def: "1000", group: groupWhich, usage: "how many connections, at most 100000"},
-			{name: "kill", arg: "ID", group: groupHow, usage: "end the connection of this ID instead"},
-			outputOption("table", "wide", "json"),
-		}, connectOptions()...),
-		examples: []example{
-			{"The connections of an endpoint before its reboot.", "svcctl conns svc/web --endpoint 10.1.2.11"},
-			{"End one of them.", "sudo svcctl conns --kill 2093418240"},
-			{"The clients with the most connections.", `svcctl conns svc/web -o json | jq -r '.connections[].client | sub(":[0-9]+$"; "")' | sort | uniq -c | sort -rn | head`},
-		},
-		exits: `  0  done
-  1  refused, or there is no such Service or connection
-  2  wrong usage or configuration
-  3  the appliance cannot be reached`,
-		run: p.runConns,
+// connectionOptions are the flags of top for connections.
+func connectionOptions() []*option {
+	const group = "Connections"
+	return []*option{
+		{name: "connections", group: group, usage: "list the connections through the Services instead, once; the open ones"},
+		{name: "closing", group: group, usage: "with --connections: those that are closing, or closed a short time ago, too"},
+		{name: "endpoint", arg: "ADDRESS[:PORT]", group: group, usage: "with --connections: those that this endpoint answers"},
+		{name: "client", arg: "PREFIX", group: group, usage: "with --connections: those of these clients, as 203.0.113.7 or 203.0.113.0/24"},
+		{name: "kill", arg: "ID", group: group, usage: "end the connection of this ID (admins)"},
 	}
 }
 
-// runConns lists connections, or ends one.
-func (p *program) runConns(ctx context.Context, v *verb, args []string) error {
-	if err := checkOutput(v); err != nil {
-		return err
+// defaultConnections is the default of --limit for connections.
+const defaultConnections = 1000
+
+// runConnections lists connections.
+func (p *program) runConnections(ctx context.Context, v *verb, args []string) error {
+	for _, name := range []string{"filter", "by", "endpoints", "clients", "once"} {
+		if v.option(name).isSet() {
+			return usagef("--%s is about ports of Services, and --connections lists connections: leave one of them out", name)
+		}
 	}
-	if o := v.option("kill"); o.isSet() {
-		return p.killConn(ctx, v, o.text(), args)
-	}
-	limit, err := wire.ParseBounded(v.option("limit").text(), 0, mostConnections)
-	if err != nil {
-		return usagef("--limit %w", err)
+	limit := defaultConnections
+	if o := v.option("limit"); o.isSet() {
+		var err error
+		if limit, err = wire.ParseBounded(o.text(), 0, mostConnections); err != nil {
+			return usagef("--limit %w", err)
+		}
 	}
 	appliance, of, err := p.trafficOf(ctx, v, args)
 	if err != nil {
 		return err
 	}
 	q := wire.ConnectionsQuery{Namespace: of.Namespace, Service: of.Name, Endpoint: v.option("endpoint").text(), Client: v.option("client").text(), Limit: limit}
-	list, err := client.Call(ctx, appliance, wire.GetConnections, q)
+	list, hidden, err := connections(ctx, appliance, q, v.option("closing").on())
 	if err != nil {
 		return err
 	}
@@ -79,6 +59,9 @@ func (p *program) runConns(ctx context.Context, v *verb, args []string) error {
 		}
 		return p.print(text)
 	}
+	if hidden > 0 {
+		fmt.Fprintf(p.stderr, "%s closing, not listed: --closing lists them\n", isOrAre(hidden, "connection"))
+	}
 	if len(list.Connections) == 0 {
 		fmt.Fprintln(p.stderr, "No connections found.")
 		return nil
@@ -86,14 +69,49 @@ func (p *program) runConns(ctx context.Context, v *verb, args []string) error {
 	if list.More > 0 {
 		fmt.Fprintf(p.stderr, "%s more: raise --limit, or narrow it by --endpoint or --client\n", count(list.More, "connection"))
 	}
-	return p.print(connsTable(list, v.option("output").text() == "wide"))
+	return p.print(connsTable(list, v.option("output").text() == formWide))
+}
+
+// connections returns the connections of a query, without those that are closing unless they are asked for, and how many of these
+// were left out. The limit counts those that are returned.
+func connections(ctx context.Context, c *client.Client, q wire.ConnectionsQuery, closing bool) (list *wire.Connections, hidden int, err error) {
+	limit := q.Limit
+	for {
+		if list, err = client.Call(ctx, c, wire.GetConnections, q); err != nil || closing {
+			return list, 0, err
+		}
+		all := len(list.Connections)
+		list.Connections = slices.DeleteFunc(list.Connections, func(one wire.Connection) bool { return isClosing(one.State) })
+		hidden = all - len(list.Connections)
+		if enough := len(list.Connections) >= limit || list.More == 0 || q.Limit == mostConnections; enough {
+			break
+		}
+		q.Limit = mostConnections // the closing ones have taken the places of others
+	}
+	if over := len(list.Connections) - limit; over > 0 {
+		list.Connections, list.More = list.Connections[:limit], list.More+over
+	}
+	return list, hidden, nil
+}
+
+// isClosing reports whether a TCP connection of a state, as conntrack names it, has had a FIN or a reset.
+func isClosing(state string) bool {
+	return isClosed(state) || state == "FIN_WAIT" || state == "CLOSE_WAIT" || state == "LAST_ACK"
+}
+
+// isOrAre is "1 connection is" or "2 connections are".
+func isOrAre(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun + " is"
+	}
+	return fmt.Sprintf("%d %ss are", n, noun)
 }
 
 // killConn ends a connection.
 func (p *program) killConn(ctx context.Context, v *verb, text string, args []string) error {
 	id, err := strconv.ParseUint(text, 10, 32)
 	if err != nil {
-		return usagef("--kill %q: want the ID that `svcctl conns` shows", text)
+		return usagef("--kill %q: want the ID that `svcctl top --connections` shows", text)
 	}
 	if len(args) > 0 || v.option("endpoint").isSet() || v.option("client").isSet() {
 		return usagef("--kill takes an ID and ends that one: leave out %s", strings.Join(append(args, "--endpoint and --client"), ", "))

@@ -22,7 +22,7 @@ func TestReleaseAsks(t *testing.T) {
 		code   int
 		err    string
 	}{
-		{false, "y\n", "", exitUsage, "svcctl: release: t" + strings.TrimSuffix(question[1:], ". Go on? [y/N] ") + "; repeat it with --yes\n"},
+		{false, "y\n", "", exitUsage, "svcctl: confirm: t" + strings.TrimSuffix(question[1:], ". Go on? [y/N] ") + "; repeat it with --yes\n"},
 		{true, "n\n", "", exitNo, question + "svcctl: nothing was changed\n"},
 		{true, "", "", exitNo, question + "svcctl: nothing was changed\n"},
 		{true, "y\n", "", exitDone, question},
@@ -39,7 +39,7 @@ func TestReleaseAsks(t *testing.T) {
 		}
 		b := newBench()
 		b.stdinTTY, b.stdin = tt.tty, strings.NewReader(tt.answer)
-		code := b.run(append([]string{"release", "--socket", socket}, strings.Fields(tt.args)...)...)
+		code := b.run(append([]string{"confirm", "--removals", "--socket", socket}, strings.Fields(tt.args)...)...)
 		if code != tt.code || b.err.String() != tt.err {
 			t.Errorf("%+v: exit %d, stderr %q, want %q", tt, code, b.err.String(), tt.err)
 		}

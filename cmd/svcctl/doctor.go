@@ -146,7 +146,7 @@ var reasonAdvice = map[string]string{
 	"inside-only":        "clients outside try an internal load balancer: `svcctl trace` shows which",
 	"rate-limit":         "a Service gets more new connections than svcctl.io/rate-limit lets through: `svcctl top` shows which; raise it, or add endpoints",
 	"client-rate-limit":  "a client makes more new connections than svcctl.io/client-rate-limit lets through: `svcctl trace` shows which",
-	"client-connections": "a client has more open connections than svcctl.io/client-connections allows: `svcctl conns` shows which",
+	"client-connections": "a client has more open connections than svcctl.io/client-connections allows: `svcctl top --connections` shows which",
 	"stray":              "their connections were forgotten, or their packets go past this box one way: see whether routes lead both ways through it",
 }
 

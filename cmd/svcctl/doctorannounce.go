@@ -42,7 +42,7 @@ func (p *program) announcingFindings(all *wire.Announcements, problems []wire.Pr
 		if isError, is := announcingReasons[problem.Reason]; is {
 			message, advice, _ := strings.Cut(problem.Message, "; ")
 			if advice == "" {
-				advice = "`svcctl announcements` has details"
+				advice = "`svcctl announce status` has details"
 			}
 			f := appliance.Finding{Check: check, Level: "warning", Message: message, Advice: advice}
 			if isError && problem.Severity == wire.SeverityError {
@@ -70,7 +70,7 @@ func (p *program) announcingFindings(all *wire.Announcements, problems []wire.Pr
 	}
 	switch {
 	case all.Drained:
-		findings = append(findings, appliance.Finding{Check: check, Level: "warning", Message: "this box is drained: it announces nothing", Advice: "`svcctl undrain` when it is to take part again"})
+		findings = append(findings, appliance.Finding{Check: check, Level: "warning", Message: "this box is drained: it announces nothing", Advice: "`svcctl announce undrain` when it is to take part again"})
 	case all.Announcer == nil && len(away) < len(all.Ranges):
 		findings = append(findings, appliance.Finding{Check: check, Level: "warning", Message: "no announcer is connected, and pools lie in networks of this box",
 			Advice: "run " + p.packaged.Announce() + ": nothing else answers neighbors for their addresses, unless an interface has them"})

@@ -17,7 +17,7 @@ import (
 
 func (p *program) drainVerb() *verb {
 	return &verb{
-		name:    "drain",
+		name:    "announce drain",
 		summary: "hand the announced addresses over to other boxes",
 		about: `Stops announcing on this box, without losing a packet if another box serves the
 same addresses: in an election the other box takes over while this one still answers; BGP
@@ -29,7 +29,8 @@ an election. Without a terminal it needs --yes then. This box cannot see the bac
 election, and other routes of a BGP router: on a terminal it asks, a script goes on.
 
 It sets the label ` + annotation.ExcludeNode + `
-on the Node of this box, and lasts over restarts and reboots until ` + "`svcctl undrain`" + `. Packets
+on the Node of this box, and lasts over restarts and reboots until ` + "`svcctl announce undrain`" + `.
+Packets
 that reach the box are still served.`,
 		options: slices.Concat([]*option{
 			{name: "wait", group: groupHow, usage: "return when nothing is announced, and no packet of a connection to these addresses came for 2s"},
@@ -37,8 +38,8 @@ that reach the box are still served.`,
 			yesOption(),
 		}, connectOptions()),
 		examples: []example{
-			{"Before a reboot.", "sudo svcctl drain --wait && sudo reboot"},
-			{"After it.", "sudo svcctl undrain"},
+			{"Before a reboot.", "sudo svcctl announce drain --wait && sudo reboot"},
+			{"After it.", "sudo svcctl announce undrain"},
 		},
 		exits: `  0  done, or it was so
   1  refused, or --wait ended with packets that still came
@@ -50,13 +51,13 @@ that reach the box are still served.`,
 
 func (p *program) undrainVerb() *verb {
 	return &verb{
-		name:    "undrain",
+		name:    "announce undrain",
 		summary: "announce addresses again after a drain",
-		about: `Ends ` + "`svcctl drain`" + `: BGP routers get the routes again. In an election
+		about: `Ends ` + "`svcctl announce drain`" + `: BGP routers get the routes again. In an election
 the box becomes backup, and takes over when the other one stops, or at once with --preempt
 of announce.`,
 		options:  connectOptions(),
-		examples: []example{{"After the work is done.", "sudo svcctl undrain"}},
+		examples: []example{{"After the work is done.", "sudo svcctl announce undrain"}},
 		exits: `  0  done, or it was so
   1  refused: stderr has the reason
   2  wrong usage or configuration
@@ -106,7 +107,7 @@ func (p *program) runDrain(ctx context.Context, v *verb, drain bool) error {
 		return p.print(fmt.Sprintf("%s announces its addresses again.\n", status.NodeName))
 	}
 	if !wait {
-		return p.print(fmt.Sprintf("%s is drained: `svcctl announcements` shows what is left.\n", status.NodeName))
+		return p.print(fmt.Sprintf("%s is drained: `svcctl announce status` shows what is left.\n", status.NodeName))
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -21,7 +21,7 @@ const (
 
 func (p *program) envVerb() *verb {
 	return &verb{
-		name:    "env",
+		name:    "admin env",
 		summary: "print environment variables with the addresses of Services",
 		args:    "[FLAGS] [-- COMMAND [ARG...]]",
 		about: `Prints the variables that a Kubernetes node gives its Pods for the Services of their
@@ -41,9 +41,9 @@ start when Services change.
 			outputOption(envShell, envDotenv, envJSON),
 		}, connectOptions()...),
 		examples: []example{
-			{"For this shell, and what it starts.", `eval "$(svcctl env -n shop)"`},
-			{"For one program.", "svcctl env -n shop -- ./worker --verbose"},
-			{"For a container.", "svcctl env -n shop -o dotenv > services.env && docker run --env-file services.env worker"},
+			{"For this shell, and what it starts.", `eval "$(svcctl admin env -n shop)"`},
+			{"For one program.", "svcctl admin env -n shop -- ./worker --verbose"},
+			{"For a container.", "svcctl admin env -n shop -o dotenv > services.env && docker run --env-file services.env worker"},
 		},
 		exits: `  0  done
   1  not done: the command cannot be started, for one

@@ -51,7 +51,7 @@ func TestEnvForms(t *testing.T) {
 		{"shell", lines + "export DB_SERVICE_HOST DB_PORT\n", true},
 		{"dotenv", lines, true},
 	} {
-		if code := b.run("env", "-n", "shop", "-o", tc.form, "--socket", socket); code != exitDone {
+		if code := b.run("admin", "env", "-n", "shop", "-o", tc.form, "--socket", socket); code != exitDone {
 			t.Fatalf("%s: exit code %d: %s", tc.form, code, &b.err)
 		}
 		if b.out.String() != tc.want || strings.Contains(b.err.String(), "1A_SERVICE_HOST is left out") != tc.said {
@@ -59,10 +59,10 @@ func TestEnvForms(t *testing.T) {
 		}
 	}
 	var all map[string]string
-	if code := b.run("env", "-n", "shop", "-o", "json", "--socket", socket); code != exitDone || json.Unmarshal(b.out.Bytes(), &all) != nil || len(all) != 3 || all["DB_SERVICE_HOST"] != "fd00::1" {
+	if code := b.run("admin", "env", "-n", "shop", "-o", "json", "--socket", socket); code != exitDone || json.Unmarshal(b.out.Bytes(), &all) != nil || len(all) != 3 || all["DB_SERVICE_HOST"] != "fd00::1" {
 		t.Errorf("json: exit code %d: %s", code, &b.out)
 	}
-	if code := b.run("env", "--socket", socket); code != exitDone || b.out.String() != "" {
+	if code := b.run("admin", "env", "--socket", socket); code != exitDone || b.out.String() != "" {
 		t.Errorf("a namespace without Services: exit code %d: %q", code, &b.out)
 	}
 }
@@ -70,7 +70,7 @@ func TestEnvForms(t *testing.T) {
 // The output means to a shell what it says.
 func TestEnvInAShell(t *testing.T) {
 	b, socket := newBench(), serveEnv(t)
-	if code := b.run("env", "-n", "shop", "--socket", socket); code != exitDone {
+	if code := b.run("admin", "env", "-n", "shop", "--socket", socket); code != exitDone {
 		t.Fatal(code)
 	}
 	out, err := exec.Command("sh", "-c", `eval "$1"; sh -c 'echo $DB_PORT $DB_SERVICE_HOST'`, "sh", b.out.String()).CombinedOutput()
@@ -87,7 +87,7 @@ func TestEnvRunsACommand(t *testing.T) {
 		ran = slices.Concat([]string{filepath.Base(path)}, args[1:], env)
 		return nil
 	}
-	if code := b.run("env", "-n", "shop", "--socket", socket, "--", "sh", "-c", "exit 3"); code != exitDone || b.out.Len() > 0 {
+	if code := b.run("admin", "env", "-n", "shop", "--socket", socket, "--", "sh", "-c", "exit 3"); code != exitDone || b.out.Len() > 0 {
 		t.Fatalf("exit code %d: %s%s", code, &b.out, &b.err)
 	}
 	want := []string{"sh", "-c", "exit 3", "DB_SERVICE_HOST=fd00::1", "DB_PORT=tcp://[fd00::1]:5432", "1A_SERVICE_HOST=10.0.0.1", "PATH=/bin:/usr/bin", "HOME=/x"}
@@ -95,10 +95,10 @@ func TestEnvRunsACommand(t *testing.T) {
 		t.Errorf("ran %q, want %q", ran, want)
 	}
 	b.exec = func(string, []string, []string) error { return errors.New("exec format error") }
-	if code := b.run("env", "-n", "shop", "--socket", socket, "sh"); code != exitNo || !strings.Contains(b.err.String(), "exec format error") {
+	if code := b.run("admin", "env", "-n", "shop", "--socket", socket, "sh"); code != exitNo || !strings.Contains(b.err.String(), "exec format error") {
 		t.Errorf("a command that does not run: exit code %d: %s", code, &b.err)
 	}
-	if code := b.run("env", "-n", "shop", "--socket", socket, "--", "there-is-no-such-program"); code != exitNo || !strings.Contains(b.err.String(), "there-is-no-such-program") {
+	if code := b.run("admin", "env", "-n", "shop", "--socket", socket, "--", "there-is-no-such-program"); code != exitNo || !strings.Contains(b.err.String(), "there-is-no-such-program") {
 		t.Errorf("a command that is not there: exit code %d: %s", code, &b.err)
 	}
 }
@@ -115,9 +115,9 @@ func TestEnvRefuses(t *testing.T) {
 		{[]string{"-n", "Shop"}, exitNo, `namespace="Shop": want lower case letters`},
 		{[]string{"--socket", socket + "x"}, exitUnreachable, "is `svcctl serve` running?"},
 	} {
-		args := append([]string{"env"}, tc.args...)
+		args := append([]string{"admin", "env"}, tc.args...)
 		if tc.args[0] != "--socket" {
-			args = append([]string{"env", "--socket", socket}, tc.args...)
+			args = append([]string{"admin", "env", "--socket", socket}, tc.args...)
 		}
 		if code := b.run(args...); code != tc.code || !strings.Contains(b.err.String(), tc.want) {
 			t.Errorf("%v: exit code %d, want %d: %s", tc.args, code, tc.code, &b.err)

@@ -14,19 +14,19 @@ import (
 
 func (p *program) exportVerb() *verb {
 	return &verb{
-		name:    "export",
+		name:    "admin export",
 		summary: "write the whole state to a file",
 		args:    "FILE|- [FLAGS]",
 		about: `Writes a consistent copy of the state of the appliance: objects with their owners,
 uids and revisions, their addresses and ports, the last good copies of files, the journal,
-and a trial in progress. ` + "`svcctl restore`" + ` restores it on another box.
+and a trial in progress. ` + "`svcctl admin restore`" + ` restores it on another box.
 
 The file is lines of JSON with a checksum at the end. It is readable by its owner only,
 because it contains Secrets. It does not contain the keys and certificates of the API. It
 needs root.`,
 		options: connectOptions(),
 		examples: []example{
-			{"Every night.", "svcctl export /var/backups/svcctl-$(date +%F).jsonl"},
+			{"Every night.", "svcctl admin export /var/backups/svcctl-$(date +%F).jsonl"},
 			{"The Services in an export.", `jq -r 'select(.key // "" | startswith("object/Service/")).key' svcctl.jsonl`},
 		},
 		exits: `  0  done
@@ -84,10 +84,10 @@ func (p *program) restoreVerb() *verb {
 		}
 	}
 	return &verb{
-		name:    "restore",
+		name:    "admin restore",
 		summary: "restore a box from an export",
 		args:    "FILE|- [FLAGS]",
-		about: `Makes the data directory what ` + "`svcctl export`" + ` has written: the next ` + "`svcctl serve`" + `
+		about: `Makes the data directory what ` + "`svcctl admin export`" + ` has written: the next ` + "`svcctl serve`" + `
 serves the same objects at the same addresses and ports, with the same uids and
 revisions. The appliance must be stopped. A directory with Services or endpoints is
 left alone, unless --replace is given. Then it asks, and without a terminal it needs --yes.
@@ -98,7 +98,7 @@ in the watched directories again. The settings of ` + "`svcctl serve`" + ` are n
 export: give the new box the same ranges and pools. It needs root.`,
 		options: o,
 		examples: []example{
-			{"Onto a fresh box.", "systemctl stop svcctl && svcctl restore svcctl.jsonl && systemctl start svcctl"},
+			{"Onto a fresh box.", "systemctl stop svcctl && svcctl admin restore svcctl.jsonl && systemctl start svcctl"},
 		},
 		exits: `  0  done
   1  nothing was changed: stderr has the reason
@@ -110,7 +110,7 @@ export: give the new box the same ranges and pools. It needs root.`,
 // runRestore restores an export.
 func (p *program) runRestore(_ context.Context, v *verb, args []string) error {
 	if len(args) != 1 {
-		return usagef("restore takes the file that `svcctl export` has written, or - for stdin")
+		return usagef("restore takes the file that `svcctl admin export` has written, or - for stdin")
 	}
 	cfg, err := p.config(v)
 	if err != nil {

@@ -19,61 +19,122 @@ import (
 )
 
 func (p *program) fleetVerb() *verb {
+	const etcd = " It speaks with etcd itself, from anywhere."
+	// inEtcd is a verb that speaks with etcd, not with the appliance of this box.
+	inEtcd := func(word, args, summary, about string, options []*option, run func(ctx context.Context, v *verb, cfg fleet.Config, dir string) error, examples ...example) *verb {
+		return &verb{
+			name: "fleet " + word, args: args, summary: summary, about: about + etcd,
+			options: slices.Concat(options, []*option{configOption()}, fleetOptions()), examples: examples,
+			exits: `  0  done
+  1  not done: stderr has the reason
+  2  wrong usage or configuration`,
+			run: func(ctx context.Context, v *verb, dirs []string) error {
+				if args != "" && len(dirs) != 1 {
+					return usagef("%s takes one directory", v.name)
+				}
+				cfg, err := p.fleetConfig(v)
+				if err != nil {
+					return err
+				}
+				if err = run(ctx, v, cfg, strings.Join(dirs, "")); err != nil && fleet.NoAnswer(err) && ctx.Err() == nil {
+					return fmt.Errorf("no etcd answers: %s", cfg.Unreached(ctx))
+				}
+				return err
+			},
+		}
+	}
+	dataKey := []*option{dataKeyOption()}
 	return &verb{
 		name:    "fleet",
-		summary: "create, show, back up and restore the objects of a fleet",
-		args:    "WORD [DIR] [FLAGS]",
+		summary: "create, show, back up and restore a fleet",
 		about: `Boxes that are started with the same --fleet and --etcd share their objects: the same
 Services with the same addresses on each.
 
-  init         make the fleet in etcd; with --from, of the objects of a box of
-               its own whose serve is stopped: revisions and addresses stay.
-               Objects of files are those of the source of --manifests NAME=DIR
-               that has the file, and those of the API without it
-  status       the state of the fleet in etcd, and of its members
-  boxes        the boxes, with their progress
-  accept       apply the state of etcd on all boxes although it is older, as
-               after a snapshot of etcd was restored
-  backup DIR   write all objects to a new data directory
-  restore DIR  make the fleet equal to a backup, or to the data directory of a
-               box that is stopped, at a revision above all others; all tokens
-               end, and a trial that it has is under way again
-  upgrade      raise the format of the data in etcd to the newest one, if all
-               boxes read it
-  reseal       seal all Secrets, the key of tokens and the CA by the first key
-               in --fleet-key-file
-  leave DIR    open the Secrets in the data directory of a box that is stopped,
-               by --fleet-key-file: serve without --fleet starts from it then
-
-boxes and accept speak with the serve of this box. leave works on the directory alone. The
-others speak with etcd itself, from anywhere, and need --fleet and --etcd.`,
-		options: slices.Concat([]*option{
-			{name: "from", arg: argDir, group: groupHow, usage: "of init: the data directory of a box, whose objects become those of the fleet"},
-			{name: "without", arg: "BOX", repeats: true, group: groupHow, usage: "of upgrade: a box that is gone for good, to be ignored; repeatable"},
-			placeSettings()[0].option(),
-			dataKeyOption(),
-			outputOption(formTable, formJSON),
-		}, fleetOptions(), connectOptions()),
-		words: []string{"init", "status", "boxes", "accept", "backup", "restore", "upgrade", "reseal", "leave"},
+boxes, accept, source and rollout ask the appliance of a box. leave works on a directory
+alone. The others speak with etcd itself, and need --fleet and --etcd.`,
 		examples: []example{
 			{"A new fleet.", "svcctl fleet init --fleet pop1 --etcd https://etcd1:2379,https://etcd2:2379,https://etcd3:2379"},
-			{"A box of its own becomes the first of a fleet.", "svcctl fleet init --fleet pop1 --etcd https://etcd1:2379 --from /var/lib/svcctl"},
 			{"The progress of the boxes.", "sudo svcctl fleet boxes"},
-			{"All boxes have the new version.", "svcctl fleet upgrade --fleet pop1 --etcd https://etcd1:2379"},
-			{"The key in the first line is new.", "svcctl fleet reseal --fleet pop1 --etcd https://etcd1:2379 --fleet-key-file /etc/svcctl/fleet.key"},
 		},
-		exits: `  0  done
-  1  not done, or a box is not OK: stderr has the reason
+		verbs: words(
+			inEtcd("init", "", "make the fleet in etcd",
+				`Makes the fleet in etcd; with --from, of the objects of a box of its own whose serve is
+stopped: revisions and addresses stay. Objects of files are those of the source of
+--manifests NAME=DIR that has the file, and those of the API without it.`,
+				[]*option{{name: "from", arg: argDir, group: groupHow, usage: "the data directory of a box, whose objects become those of the fleet"}, placeSettings()[0].option(), dataKeyOption()}, p.fleetInit,
+				example{"A new fleet.", "svcctl fleet init --fleet pop1 --etcd https://etcd1:2379,https://etcd2:2379,https://etcd3:2379"},
+				example{"A box of its own becomes the first of a fleet.", "svcctl fleet init --fleet pop1 --etcd https://etcd1:2379 --from /var/lib/svcctl"}),
+			inEtcd("status", "", "show the state of the fleet in etcd, and of its members", "Shows the state of the fleet in etcd, the members of etcd, and the boxes.", nil, p.fleetStatus,
+				example{"Is etcd well?", "svcctl fleet status --fleet pop1 --etcd https://etcd1:2379"}),
+			&verb{
+				name: "fleet boxes", summary: "list the boxes, with their progress", about: "Lists the boxes that share the objects, as `svcctl get boxes` does.",
+				options:  slices.Concat([]*option{outputOption(formTable, formJSON)}, connectOptions()),
+				examples: []example{{"The progress of the boxes.", "sudo svcctl fleet boxes"}},
+				exits: `  0  all boxes are OK
+  1  a box is not OK, or this box belongs to no fleet
   2  wrong usage or configuration
   3  the appliance cannot be reached`,
-		run: p.runFleet,
+				run: p.fleetBoxes,
+			},
+			&verb{
+				name: "fleet accept", summary: "apply an older state of etcd on all boxes", about: "Applies the state of etcd on all boxes although it is older, as after a snapshot of etcd was restored. It needs root.",
+				options:  connectOptions(),
+				examples: []example{{"After a snapshot of etcd was restored.", "sudo svcctl fleet accept"}},
+				exits: `  0  done
+  1  not done: stderr has the reason
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+				run: p.fleetAccept,
+			},
+			p.sourceVerb(), p.rolloutVerb(),
+			inEtcd("backup", "DIR [FLAGS]", "write all objects to a new data directory", "Writes all objects to a new data directory, with the sources, the trial and the keys of the fleet.", dataKey,
+				func(ctx context.Context, _ *verb, cfg fleet.Config, dir string) error {
+					revision, objects, err := fleet.Backup(ctx, cfg, dir)
+					if err != nil {
+						return err
+					}
+					return p.print(fmt.Sprintf("Written to %s: %s of fleet %s at revision %d, and with them its sources, trial and keys.\n",
+						dir, allObjects(objects), cfg.Fleet, revision))
+				}, example{"Every night.", "svcctl fleet backup /var/backups/pop1-$(date +%F) --fleet pop1 --etcd https://etcd1:2379"}),
+			inEtcd("restore", "DIR [FLAGS]", "make the fleet equal to a backup",
+				`Makes the fleet equal to a backup, or to the data directory of a box that is stopped, at a
+revision above all others; all tokens end, and a trial that it has is under way again.`, dataKey,
+				func(ctx context.Context, _ *verb, cfg fleet.Config, dir string) error {
+					objects, err := fleet.Restore(ctx, cfg, dir)
+					if err != nil {
+						return err
+					}
+					return p.print(fmt.Sprintf("Fleet %s has the %s of %s. All tokens are revoked.\n", cfg.Fleet, allObjects(objects), dir))
+				}, example{"The state of a backup.", "svcctl fleet restore /var/backups/pop1-2026-01-31 --fleet pop1 --etcd https://etcd1:2379"}),
+			inEtcd("upgrade", "", "raise the format of the data in etcd", "Raises the format of the data in etcd to the newest one, if all boxes read it.",
+				[]*option{{name: "without", arg: "BOX", repeats: true, group: groupHow, usage: "a box that is gone for good, to be ignored; repeatable"}}, p.fleetUpgrade,
+				example{"All boxes have the new version.", "svcctl fleet upgrade --fleet pop1 --etcd https://etcd1:2379"}),
+			inEtcd("reseal", "", "seal all Secrets by the first key", "Seals all Secrets, the key of tokens and the CA by the first key in --fleet-key-file.", nil,
+				func(ctx context.Context, _ *verb, cfg fleet.Config, _ string) error {
+					all, changed, err := fleet.Reseal(ctx, cfg)
+					if err != nil {
+						return err
+					}
+					return p.print(fmt.Sprintf("Fleet %s has %s sealed by key %s; %d of them by another one before.\n", cfg.Fleet, count(all, "value"), cfg.Keys.SealsBy(), changed))
+				}, example{"The key in the first line is new.", "svcctl fleet reseal --fleet pop1 --etcd https://etcd1:2379 --fleet-key-file /etc/svcctl/fleet.key"}),
+			&verb{
+				name: "fleet leave", args: "DIR [FLAGS]", summary: "open the Secrets of a box that leaves the fleet",
+				about: `Opens the Secrets in the data directory of a box that is stopped, by --fleet-key-file: serve
+without --fleet starts from it then.`,
+				options:  slices.Concat(dataKey, []*option{configOption()}, fleetOptions()),
+				examples: []example{{"This box goes on alone.", "sudo svcctl fleet leave /var/lib/svcctl --fleet-key-file /etc/svcctl/fleet.key"}},
+				exits: `  0  done
+  1  not done: stderr has the reason
+  2  wrong usage or configuration`,
+				run: p.fleetLeave,
+			}),
 	}
 }
 
-// dataKeyOption is --data-key-file, of the directories that the verb is given.
+// dataKeyOption is --data-key-file, of the directory that a verb is given.
 func dataKeyOption() *option {
 	o := placeSettings()[2].option()
-	o.usage = "key that the directory of init, backup, restore and leave is encrypted by"
+	o.usage = "key that the directory is encrypted by"
 	return o
 }
 
@@ -85,82 +146,8 @@ func fleetOptions() (options []*option) {
 	return options
 }
 
-// runFleet runs one of the words.
-func (p *program) runFleet(ctx context.Context, v *verb, args []string) error {
-	if len(args) == 0 || !slices.Contains(v.words, args[0]) {
-		return usagef("fleet does what? Give one of %s", strings.Join(v.words, ", "))
-	}
-	if err := checkOutput(v); err != nil {
-		return err
-	}
-	word, rest := args[0], args[1:]
-	dirs := 0
-	if word == "backup" || word == "restore" || word == "leave" {
-		dirs = 1
-	}
-	switch {
-	case len(rest) != dirs && dirs == 1:
-		return usagef("fleet %s takes one directory", word)
-	case len(rest) != dirs:
-		return usagef("fleet %s takes nothing more: %q is too much", word, rest[0])
-	case word != "init" && v.option("from").isSet():
-		return usagef("--from is for fleet init alone")
-	case word != "upgrade" && v.option("without").isSet():
-		return usagef("--without is for fleet upgrade alone")
-	case word != "boxes" && v.option("output").isSet():
-		return usagef("--output is for fleet boxes alone")
-	}
-	switch word {
-	case "boxes":
-		return p.fleetBoxes(ctx, v)
-	case "accept":
-		return p.fleetAccept(ctx, v)
-	case "leave":
-		return p.fleetLeave(v, rest[0])
-	}
-	cfg, err := p.fleetConfig(v)
-	if err != nil {
-		return err
-	}
-	err = p.askEtcd(ctx, v, cfg, word, rest)
-	if err != nil && fleet.NoAnswer(err) && ctx.Err() == nil {
-		return fmt.Errorf("no etcd answers: %s", cfg.Unreached(ctx))
-	}
-	return err
-}
-
-// allObjects counts objects as all words of the verb do: those of all kinds, as `svcctl get` lists them.
+// allObjects counts objects of all kinds, as `svcctl get` lists them.
 func allObjects(n int) string { return count(n, "object") + " (of all kinds)" }
-
-// askEtcd does what one of the words that speak with etcd asks for.
-func (p *program) askEtcd(ctx context.Context, v *verb, cfg fleet.Config, word string, rest []string) error {
-	switch word {
-	case "init":
-		return p.fleetInit(ctx, cfg, v.option("from").text())
-	case "backup":
-		revision, objects, err := fleet.Backup(ctx, cfg, rest[0])
-		if err != nil {
-			return err
-		}
-		return p.print(fmt.Sprintf("Written to %s: %s of fleet %s at revision %d, and with them its sources, trial and keys.\n",
-			rest[0], allObjects(objects), cfg.Fleet, revision))
-	case "restore":
-		objects, err := fleet.Restore(ctx, cfg, rest[0])
-		if err != nil {
-			return err
-		}
-		return p.print(fmt.Sprintf("Fleet %s has the %s of %s. All tokens are revoked.\n", cfg.Fleet, allObjects(objects), rest[0]))
-	case "upgrade":
-		return p.fleetUpgrade(ctx, cfg, v.option("without").texts)
-	case "reseal":
-		all, changed, err := fleet.Reseal(ctx, cfg)
-		if err != nil {
-			return err
-		}
-		return p.print(fmt.Sprintf("Fleet %s has %s sealed by key %s; %d of them by another one before.\n", cfg.Fleet, count(all, "value"), cfg.Keys.SealsBy(), changed))
-	}
-	return p.fleetStatus(ctx, v, cfg)
-}
 
 // fleetConfig reads the flags of the fleet and of etcd.
 func (p *program) fleetConfig(v *verb) (fleet.Config, error) {
@@ -179,19 +166,19 @@ func (p *program) fleetConfig(v *verb) (fleet.Config, error) {
 	return of, err
 }
 
-func (p *program) fleetInit(ctx context.Context, cfg fleet.Config, from string) error {
-	objects, err := fleet.Init(ctx, cfg, from)
+func (p *program) fleetInit(ctx context.Context, v *verb, cfg fleet.Config, _ string) error {
+	objects, err := fleet.Init(ctx, cfg, v.option("from").text())
 	switch {
 	case errors.Is(err, fleet.ErrExists):
 		return fmt.Errorf("%w: %s: start boxes with --fleet %s to join it, or choose another name", err, cfg.Fleet, cfg.Fleet)
 	case err != nil:
 		return err
 	}
-	return p.print(fmt.Sprintf("Fleet %s is made, with %s. The first box that joins says which ranges it has.\n", cfg.Fleet, allObjects(objects)))
+	return p.print(fmt.Sprintf("Fleet %s is made, with %s. The first box that joins brings its ranges.\n", cfg.Fleet, allObjects(objects)))
 }
 
-func (p *program) fleetUpgrade(ctx context.Context, cfg fleet.Config, without []string) error {
-	from, to, err := fleet.Upgrade(ctx, cfg, without)
+func (p *program) fleetUpgrade(ctx context.Context, v *verb, cfg fleet.Config, _ string) error {
+	from, to, err := fleet.Upgrade(ctx, cfg, v.option("without").texts)
 	switch {
 	case err != nil:
 		return err
@@ -202,7 +189,11 @@ func (p *program) fleetUpgrade(ctx context.Context, cfg fleet.Config, without []
 }
 
 // fleetLeave opens the Secrets in a directory. It needs nothing of the fleet but its keys.
-func (p *program) fleetLeave(v *verb, dir string) error {
+func (p *program) fleetLeave(_ context.Context, v *verb, args []string) error {
+	if len(args) != 1 {
+		return usagef("fleet leave takes one directory")
+	}
+	dir := args[0]
 	files := map[string]string{}
 	for _, s := range slices.Concat(placeSettings(), fleetSettings()) {
 		if v.has(s.name) {
@@ -226,7 +217,7 @@ func (p *program) fleetLeave(v *verb, dir string) error {
 }
 
 // fleetStatus prints what etcd has.
-func (p *program) fleetStatus(ctx context.Context, v *verb, cfg fleet.Config) error {
+func (p *program) fleetStatus(ctx context.Context, _ *verb, cfg fleet.Config, _ string) error {
 	o, err := fleet.Look(ctx, cfg)
 	if o != nil {
 		if err := p.print(fleetPage(cfg.Fleet, o)); err != nil {
@@ -282,7 +273,10 @@ func formatText(o *fleet.Overview) string {
 }
 
 // fleetBoxes prints the boxes, and says no when one of them is not OK.
-func (p *program) fleetBoxes(ctx context.Context, v *verb) error {
+func (p *program) fleetBoxes(ctx context.Context, v *verb, _ []string) error {
+	if err := checkOutput(v); err != nil {
+		return err
+	}
 	c, err := p.client(v)
 	if err != nil {
 		return err
@@ -297,7 +291,7 @@ func (p *program) fleetBoxes(ctx context.Context, v *verb) error {
 	return notOK(f.Boxes)
 }
 
-func (p *program) fleetAccept(ctx context.Context, v *verb) error {
+func (p *program) fleetAccept(ctx context.Context, v *verb, _ []string) error {
 	c, err := p.client(v)
 	if err != nil {
 		return err

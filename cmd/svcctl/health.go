@@ -106,7 +106,7 @@ func (p *program) runHealth(ctx context.Context, v *verb, args []string) error {
 		}
 	}
 	if len(down) > 0 {
-		return fmt.Errorf("%s down", areEndpoints(len(down)))
+		return fmt.Errorf("%s down", isOrAre(len(down), "endpoint"))
 	}
 	return nil
 }
@@ -127,13 +127,6 @@ func (p *program) oneService(v *verb, arg string) (target, error) {
 		return target{}, usagef("%s wants a Service, as svc/web", v.name)
 	}
 	return what[0], nil
-}
-
-func areEndpoints(n int) string {
-	if n == 1 {
-		return "1 endpoint is"
-	}
-	return fmt.Sprintf("%d endpoints are", n)
 }
 
 // healthRows is a table of endpoints.

@@ -17,10 +17,10 @@ const groupKubeconfig = "What is in it"
 
 func (p *program) kubeconfigVerb() *verb {
 	return &verb{
-		name:    "kubeconfig",
+		name:    "admin kubeconfig",
 		summary: "print a kubeconfig for the appliance",
 		about: `Prints a kubeconfig for the API at the appliance's --listen, with its address, its
-CA, and ` + "`svcctl token`" + ` as the source of tokens. It contains no secret, and works
+CA, and ` + "`svcctl admin token`" + ` as the source of tokens. It contains no secret, and works
 for users with access to the socket.
 
 With --embed-token it contains a token instead, and works on any machine until the token
@@ -36,10 +36,10 @@ expires: keep it secret.`,
 				usage: "include a token that is valid for this time, at most 720h"},
 		}, socketOptions()...),
 		examples: []example{
-			{"Ask with kubectl, once.", "kubectl --kubeconfig <(svcctl kubeconfig) get svc -A"},
-			{"For a shell.", "svcctl kubeconfig > ~/.kube/svcctl && export KUBECONFIG=~/.kube/svcctl"},
+			{"Ask with kubectl, once.", "kubectl --kubeconfig <(svcctl admin kubeconfig) get svc -A"},
+			{"For a shell.", "svcctl admin kubeconfig > ~/.kube/svcctl && export KUBECONFIG=~/.kube/svcctl"},
 			{"For another machine, for reading, for a week.",
-				"svcctl kubeconfig --server https://gw1.example:6443 --role reader --embed-token 168h > gw1.kubeconfig"},
+				"svcctl admin kubeconfig --server https://gw1.example:6443 --role reader --embed-token 168h > gw1.kubeconfig"},
 		},
 		exits: `  0  done
   1  refused, or the API is not served over TLS: stderr names it
@@ -162,7 +162,7 @@ func tokenPlugin(socket, role string) (*kubeExec, error) {
 	if socket, err = filepath.Abs(socket); err != nil {
 		return nil, fmt.Errorf("find the path of the socket: %w", err)
 	}
-	args := []string{"token", "--socket", socket}
+	args := []string{"admin", "token", "--socket", socket}
 	if role != "" {
 		args = append(args, "--role", role)
 	}

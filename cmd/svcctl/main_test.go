@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -153,17 +154,17 @@ func TestHelp(t *testing.T) {
 	for _, name := range append(b.verbNames(), "") {
 		args := []string{"help"}
 		if name != "" {
-			args = append(args, name)
+			args = append(args, strings.Fields(name)...)
 		}
 		if code := b.run(args...); code != exitDone || b.err.Len() > 0 {
 			t.Errorf("svcctl %v: exit %d, stderr %q", args, code, b.err.String())
 		}
 		text := b.out.String()
-		golden(t, filepath.Join("help", "svcctl-"+name+".txt"), text)
+		golden(t, filepath.Join("help", "svcctl-"+strings.ReplaceAll(name, " ", "-")+".txt"), text)
 		for _, flag := range []string{"--help", "-h"} {
 			args := []string{flag}
 			if name != "" {
-				args = []string{name, flag}
+				args = append(strings.Fields(name), flag)
 			}
 			if code := b.run(args...); code != exitDone || b.out.String() != text {
 				t.Errorf("svcctl %v is not svcctl help %s: exit %d\n%s", args, name, code, b.out.String())
@@ -171,19 +172,37 @@ func TestHelp(t *testing.T) {
 		}
 		// Command lines may be longer than the screen, prose may not.
 		for line := range strings.Lines(text) {
-			if len(line) > output.HelpWidth+1 && !strings.HasPrefix(line, "  svcctl ") {
+			if len(line) > output.HelpWidth+1 && !commandLine.MatchString(line) {
 				t.Errorf("help %s: line of %d characters: %s", name, len(line), line)
 			}
 		}
 	}
 }
 
+// commandLine matches an example, which may be longer than the screen.
+var commandLine = regexp.MustCompile(`^  (\S.*)?\bsvcctl [a-z]`)
+
 func (b *bench) verbNames() []string {
 	var names []string
-	for _, v := range b.verbs() {
-		names = append(names, v.name)
+	for _, v := range b.everyVerb() {
+		if v.name != completeName {
+			names = append(names, v.name)
+		}
 	}
 	return names
+}
+
+// everyVerb returns all verbs, each before those below it.
+func (p *program) everyVerb() (all []*verb) {
+	var walk func(verbs []*verb)
+	walk = func(verbs []*verb) {
+		for _, v := range verbs {
+			all = append(all, v)
+			walk(v.verbs)
+		}
+	}
+	walk(p.root().verbs)
+	return all
 }
 
 // TestUsage has command lines that are wrong, and the one line that each gets.
@@ -214,8 +233,21 @@ func TestUsage(t *testing.T) {
 		{"completion csh", "there is no completion for \"csh\": give one of bash, zsh, fish"},
 		{"down", "down: this removes all that svcctl programmed: no Service is reachable through this box, and connections through it end; repeat it with --yes"},
 		{"fleet boxes -o yaml", "-o \"yaml\": want one of table, json"},
-		{"fleet status -o json", "--output is for fleet boxes alone"},
-		{"fleet backup dir --from x", "--from is for fleet init alone"},
+		{"fleet status -o json", "fleet status has no flag --o: run `svcctl fleet status --help`"},
+		{"fleet backup dir --from x", "fleet backup has no flag --from: run `svcctl fleet backup --help`"},
+		{"fleet", "fleet does what? Give one of init, status, boxes, accept, source, rollout, backup, restore, upgrade, reseal, leave"},
+		{"fleet sources list", "fleet has no word \"sources\": did you mean source?"},
+		{"admin", "admin does what? Give one of export, restore, alloc, pin, kubeconfig, token, env"},
+		{"announce stat", "announce has no word \"stat\": did you mean status?"},
+		{"help announce drains", "announce has no word \"drains\": did you mean drain?"},
+		{"help status now", "status has no words of its own, and \"now\" is one: run `svcctl status --help`"},
+		{"confirm --start 5m --back", "confirm: --back and --start exclude each other: give one"},
+		{"confirm --yes", "confirm: --yes is about --removals, which asks: leave it out"},
+		{"confirm --start 5d", "--start \"5d\": want a duration as 90s or 5m, at most 24h"},
+		{"top --closing", "--closing is about connections: give --connections, too"},
+		{"top --connections --by rate", "--by is about ports of Services, and --connections lists connections: leave one of them out"},
+		{"top -o wide", "-o wide is for --connections: ports have the forms table and json"},
+		{"validate --schema x.yaml", "validate: --schema prints the schema and checks no manifest: leave out the files, -o and --strict"},
 		{"status --socket=", "--socket \"\": the API needs a socket: name a path, as /run/svcctl/svcctl.sock"},
 	} {
 		b := newBench()
@@ -354,11 +386,11 @@ func TestRelease(t *testing.T) {
 		"1 Service released.\n1 address or port released that no object declares.\n": {Services: 1, Files: 1, Frontends: 1},
 	} {
 		f.held = held
-		if code := b.run("release", "--socket", socket); code != exitDone || b.out.String() != want {
+		if code := b.run("confirm", "--removals", "--socket", socket); code != exitDone || b.out.String() != want {
 			t.Errorf("exit %d: %s%s", code, b.out.String(), b.err.String())
 		}
 	}
-	if code := b.run("release", "--socket", socket); code != exitDone || b.out.String() != "Nothing is held.\n" {
+	if code := b.run("confirm", "--removals", "--socket", socket); code != exitDone || b.out.String() != "Nothing is held.\n" {
 		t.Errorf("exit %d: %s%s", code, b.out.String(), b.err.String())
 	}
 }

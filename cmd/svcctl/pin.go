@@ -18,7 +18,7 @@ import (
 
 func (p *program) pinVerb() *verb {
 	return &verb{
-		name:    "pin",
+		name:    "admin pin",
 		summary: "write addresses and ports into manifests",
 		args:    "-f FILE|DIR [FLAGS]",
 		about: `Writes into the Services of files the cluster IPs, node ports and load balancer IPs that
@@ -37,8 +37,8 @@ Commit the files: two branches that take one value meet in a merge, or in the pr
 			{name: "dry-run", group: groupHow, usage: "list what would be written, and write nothing"},
 		}, connectOptions(), settingOptions(true)[1:]), // --config is of both
 		examples: []example{
-			{"Before a commit.", "svcctl pin -f manifests/ && git diff manifests/"},
-			{"A box that has served for a while: what it has given stays.", "sudo svcctl pin -f /etc/svcctl/manifests --live"},
+			{"Before a commit.", "svcctl admin pin -f manifests/ && git diff manifests/"},
+			{"A box that has served for a while: what it has given stays.", "sudo svcctl admin pin -f /etc/svcctl/manifests --live"},
 		},
 		exits: `  0  every Service of the files names its values
   1  a Service could not be pinned, or a file not be read: stderr has the reason

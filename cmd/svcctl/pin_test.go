@@ -78,16 +78,16 @@ func Test477_pinned_files_mean_the_same_everywhere(t *testing.T) {
 	}
 	flags := []string{"--service-cluster-ip-range", "10.96.0.0/16,fd00:10:96::/112", "--load-balancer-pool", "198.51.100.0/28,2001:db8::/120"}
 	run := func(verb string, more ...string) int {
-		return b.run(append(append([]string{verb, "-f", dir}, flags...), more...)...)
+		return b.run(append(append(append(strings.Fields(verb), "-f", dir), flags...), more...)...)
 	}
-	if code := run("plan", "--allocate", "never"); code != exitNo || strings.Count(b.err.String(), "(--allocate never)") != 11 || !strings.Contains(b.err.String(), "svcctl pin") {
+	if code := run("plan", "--allocate", "never"); code != exitNo || strings.Count(b.err.String(), "(--allocate never)") != 11 || !strings.Contains(b.err.String(), "svcctl admin pin") {
 		t.Fatalf("plan --allocate never of files without values: exit %d: %s", code, b.err.String())
 	}
-	if code := run("pin", "--dry-run"); code != exitDone || read("a.yaml") != pinFiles {
+	if code := run("admin pin", "--dry-run"); code != exitDone || read("a.yaml") != pinFiles {
 		t.Fatalf("pin --dry-run: exit %d: %s", code, b.err.String())
 	}
 	said := b.out.String()
-	if code := run("pin"); code != exitDone || b.out.String() != said {
+	if code := run("admin pin"); code != exitDone || b.out.String() != said {
 		t.Fatalf("pin: exit %d: %s\n%s, said before: %s", code, b.err.String(), b.out.String(), said)
 	}
 	yaml, json := read("a.yaml"), read("b.json")
@@ -111,14 +111,14 @@ func Test477_pinned_files_mean_the_same_everywhere(t *testing.T) {
 	if code := run("plan", "--allocate", "never"); code != exitDone {
 		t.Errorf("plan --allocate never of pinned files: exit %d: %s", code, b.err.String())
 	}
-	if code := run("pin"); code != exitDone || b.out.Len() > 0 || read("a.yaml") != yaml {
+	if code := run("admin pin"); code != exitDone || b.out.Len() > 0 || read("a.yaml") != yaml {
 		t.Errorf("pin of pinned files: exit %d: %s%s", code, b.out.String(), b.err.String())
 	}
 	// A file whose values cannot be written is left as it is, and named.
 	if err := os.WriteFile(filepath.Join(dir, "c.yaml"), []byte("apiVersion: v1\nkind: Service\nmetadata: {name: bad}\nspec: {clusterIP: 192.0.2.1, ports: [{port: 99999}]}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code := run("pin"); code != exitNo || !strings.Contains(b.err.String(), "c.yaml") {
+	if code := run("admin pin"); code != exitNo || !strings.Contains(b.err.String(), "c.yaml") {
 		t.Errorf("pin of a Service that is refused: exit %d: %s", code, b.err.String())
 	}
 }
@@ -130,7 +130,7 @@ func TestPinLive(t *testing.T) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code := b.run("pin", "-f", path, "--live"); code != exitNo || !strings.Contains(b.err.String(), "default/web") {
+	if code := b.run("admin", "pin", "-f", path, "--live"); code != exitNo || !strings.Contains(b.err.String(), "default/web") {
 		t.Errorf("pin --live of what the appliance does not have: exit %d: %s", code, b.err.String())
 	}
 	if code := b.run("apply", "-f", path); code != exitDone {
@@ -140,7 +140,7 @@ func TestPinLive(t *testing.T) {
 		t.Fatal(b.err.String())
 	}
 	ip := strings.TrimSpace(b.out.String())
-	if code := b.run("pin", "-f", path, "--live"); code != exitDone {
+	if code := b.run("admin", "pin", "-f", path, "--live"); code != exitDone {
 		t.Fatal(b.err.String())
 	}
 	if now, _ := os.ReadFile(path); string(now) != strings.Replace(text, "{ports", `{clusterIP: "`+ip+`", ports`, 1) {

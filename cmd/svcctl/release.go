@@ -10,38 +10,8 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-func (p *program) releaseVerb() *verb {
-	return &verb{
-		name:    "release",
-		summary: "confirm the removal of Services that vanished from files",
-		about: `Services that vanish from the manifests in a way that looks like an accident stay in
-force: most of them at once, or all; a directory that has no manifests any more, is
-unavailable, or is not watched any more; endpoints that go where Services stay. So do
-addresses and ports that the kernel serves for unknown Services, when the data directory
-was lost or is not mounted. ` + "`svcctl status`" + ` says what is held.
-
-Restoring the files ends that. This verb ends it too: it confirms the removal of all of them.
-It names what goes and asks; without a terminal it needs --yes. It needs root.`,
-		options: append([]*option{yesOption()}, connectOptions()...),
-		examples: []example{
-			{"List what would be removed.", "svcctl status"},
-			{"Confirm the removal.", "sudo svcctl release"},
-			{"In a script.", "sudo svcctl release --yes"},
-		},
-		exits: `  0  done, or nothing was held
-  1  not done: stderr has the reason
-  2  wrong usage or configuration, or no terminal to ask on and no --yes
-  3  the appliance cannot be reached`,
-		run: p.runRelease,
-	}
-}
-
-// runRelease lets go what is held and says how much that was.
-func (p *program) runRelease(ctx context.Context, v *verb, _ []string) error {
-	c, err := p.client(v)
-	if err != nil {
-		return err
-	}
+// confirmRemovals lets go what is held and prints how much that was.
+func (p *program) confirmRemovals(ctx context.Context, v *verb, c *client.Client) error {
 	status, err := settledRemovals(ctx, c)
 	if err != nil {
 		return err

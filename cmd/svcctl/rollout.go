@@ -26,78 +26,72 @@ const (
 )
 
 func (p *program) rolloutVerb() *verb {
+	move := func(word, summary, about, answer string) *verb {
+		return &verb{name: "fleet rollout " + word, summary: summary, about: about + " It works on any box of the fleet, and needs root.",
+			options: connectOptions(),
+			examples: []example{
+				{"The rollout that is under way.", "sudo svcctl fleet rollout " + word},
+			},
+			exits: `  0  done
+  1  there is none, or it was refused: stderr has the reason
+  2  wrong usage
+  3  the appliance cannot be reached`,
+			run: func(ctx context.Context, v *verb, _ []string) error {
+				c, err := p.client(v)
+				if err != nil {
+					return err
+				}
+				r, err := client.Call(ctx, c, wire.MoveRollout(word), wire.MoveQuery{})
+				if err != nil {
+					return err
+				}
+				return p.print(fmt.Sprintf(answer, r.ID))
+			}}
+	}
 	return &verb{
-		name:    "rollout",
-		summary: "show, stop, resume or undo a staged rollout in a fleet",
-		args:    "status|pause|resume|undo [FLAGS]",
+		name:    "fleet rollout",
+		summary: "show, stop, resume or undo a staged rollout",
 		about: `` + "`svcctl apply --rollout`" + ` and ` + "`svcctl delete --rollout`" + ` apply a
 change to some boxes of a fleet first, observe them, and continue with more and then with
 all. The rollout stops when a box of the step reports a new problem, fails, stops reporting,
 or has not programmed it in time, and when a Service has lost its last endpoint. Then boxes
-that have the change keep it, and the others keep the previous versions.
-
-With --on-failure undo it is taken back where it would stop.
-
-  status   its progress, its boxes, why it stopped, and the next step; with
-           --wait until it is done, undone or stopped
-  pause    stop it
-  resume   go on with the step at which it stopped, whatever the boxes report
-           by now
-  undo     take it back on all boxes: objects are what they were, with their
-           addresses
-
-It works on any box of the fleet. All but status need root.`,
-		options: slices.Concat([]*option{
-			{name: "wait", group: groupHow, usage: "of status: return when it is done, undone or stopped"},
-			outputOption(formTable, formJSON),
-		}, connectOptions()),
-		words: []string{"status", "pause", "resume", "undo"},
+that have the change keep it, and the others keep the previous versions. With --on-failure
+undo it is undone instead of stopped.`,
 		examples: []example{
-			{"One box first, then a quarter of them, then all, each watched for five minutes.", "svcctl apply -f web.yaml --rollout gw1,25%,100% --bake 5m && svcctl rollout status --wait"},
-			{"The progress.", "svcctl rollout status"},
-			{"Undo it automatically when something goes wrong.", "svcctl apply -f web.yaml --rollout gw1,25%,100% --on-failure undo && svcctl rollout status --wait"},
-			{"Undo it.", "svcctl rollout undo"},
+			{"One box first, then a quarter of them, then all, each watched for five minutes.", "svcctl apply -f web.yaml --rollout gw1,25%,100% --bake 5m && svcctl fleet rollout status --wait"},
+			{"Undo it automatically when something goes wrong.", "svcctl apply -f web.yaml --rollout gw1,25%,100% --on-failure undo && svcctl fleet rollout status --wait"},
 		},
-		exits: `  0  done
-  1  it has stopped or, with --wait, was undone; or there is none to move
+		verbs: words(&verb{
+			name:    "fleet rollout status",
+			summary: "show its progress, its boxes, and why it stopped",
+			about:   "Shows the rollout that is under way, or the last one, with the next step when it has stopped.",
+			options: slices.Concat([]*option{
+				{name: "wait", group: groupHow, usage: "return when it is done, undone or stopped"},
+				outputOption(formTable, formJSON),
+			}, connectOptions()),
+			examples: []example{{"The progress.", "svcctl fleet rollout status"}},
+			exits: `  0  it is under way, done, or undone
+  1  it has stopped or, with --wait, was undone; or there is none
   2  wrong usage
   3  the appliance cannot be reached`,
-		run: p.runRollout,
+			run: p.rolloutStatus,
+		},
+			move(wire.RolloutPause, "stop it", "Stops the rollout: boxes that have the change keep it, the others keep the previous versions.",
+				"Rollout %s is paused: `svcctl fleet rollout resume`, or `svcctl fleet rollout undo`.\n"),
+			move(wire.RolloutResume, "continue with the step at which it stopped", "Continues with the step at which the rollout stopped, whatever the boxes report by now.", "Rollout %s goes on.\n"),
+			move(wire.RolloutUndo, "take it back on all boxes", "Takes the rollout back on all boxes: objects are what they were, with their addresses.", "Rollout %s is undone.\n")),
 	}
 }
 
-func (p *program) runRollout(ctx context.Context, v *verb, args []string) error {
+// rolloutStatus prints the rollout, and fails when it has stopped.
+func (p *program) rolloutStatus(ctx context.Context, v *verb, _ []string) error {
 	if err := checkOutput(v); err != nil {
 		return err
-	}
-	if len(args) != 1 || !slices.Contains(v.words, args[0]) {
-		return usagef("rollout does what? Give one of %s", strings.Join(v.words, ", "))
-	}
-	if args[0] != "status" && (v.option("wait").isSet() || v.option("output").isSet()) {
-		return usagef("--wait and --output are for rollout status alone")
 	}
 	c, err := p.client(v)
 	if err != nil {
 		return err
 	}
-	if args[0] == "status" {
-		return p.rolloutStatus(ctx, v, c)
-	}
-	r, err := client.Call(ctx, c, wire.MoveRollout(args[0]), wire.MoveQuery{})
-	if err != nil {
-		return err
-	}
-	switch args[0] {
-	case wire.RolloutUndo:
-		return p.print(fmt.Sprintf("Rollout %s is undone.\n", r.ID))
-	case wire.RolloutPause:
-		return p.print(fmt.Sprintf("Rollout %s is paused: `svcctl rollout resume`, or `svcctl rollout undo`.\n", r.ID))
-	}
-	return p.print(fmt.Sprintf("Rollout %s goes on.\n", r.ID))
-}
-
-// rolloutStatus prints the rollout, and says no when it has stopped.
-func (p *program) rolloutStatus(ctx context.Context, v *verb, c *client.Client) error {
 	wait := v.option("wait").on()
 	for {
 		r, err := client.Call(ctx, c, wire.GetRollout, wire.None{})
@@ -147,7 +141,7 @@ func rolloutPage(r *wire.Rollout) string {
 		line("On failure", "it is undone by itself")
 	}
 	if r.Phase == wire.RolloutStopped {
-		line("What to do", "`svcctl rollout resume` goes on with this step, `svcctl rollout undo` takes it back")
+		line("What to do", "`svcctl fleet rollout resume` goes on with this step, `svcctl fleet rollout undo` takes it back")
 	}
 	const most = 10
 	if n := len(r.Objects); n > 0 {
@@ -180,11 +174,11 @@ func rolloutPage(r *wire.Rollout) string {
 // rolloutOptions are --rollout, its times, and what becomes of it.
 func rolloutOptions() []*option {
 	return []*option{
-		{name: "rollout", arg: "STEPS", group: groupHow, usage: "in a fleet: some boxes first, as gw1,25%,100% or gw1+gw2,100%; see svcctl rollout"},
+		{name: "rollout", arg: "STEPS", group: groupHow, usage: "in a fleet: some boxes first, as gw1,25%,100% or gw1+gw2,100%; see `svcctl fleet rollout`"},
 		{name: "bake", arg: "DURATION", def: defaultBake, group: groupHow, usage: "with --rollout: for how long the boxes of a step are watched before the next one"},
 		{name: "within", arg: "DURATION", def: defaultWithin, group: groupHow, usage: "with --rollout: in what time the boxes of a step have to program it"},
 		{name: "on-failure", arg: wire.OnFailureStop + "|" + wire.OnFailureUndo, def: wire.OnFailureStop, words: []string{wire.OnFailureStop, wire.OnFailureUndo}, group: groupHow,
-			usage: "with --rollout: where it would stop by itself, stop, and wait for svcctl rollout resume or undo; or undo it at once"},
+			usage: "with --rollout: where it would stop by itself, stop, and wait for `svcctl fleet rollout resume` or `undo`; or undo it at once"},
 	}
 }
 
@@ -208,7 +202,7 @@ func (p *program) rolling(v *verb, c *client.Client) (r *rolling, err error) {
 		return nil, nil
 	}
 	if v.option("confirm").isSet() {
-		return nil, usagef("--rollout and --confirm exclude each other: a rollout is taken back by `svcctl rollout undo`")
+		return nil, usagef("--rollout and --confirm exclude each other: a rollout is taken back by `svcctl fleet rollout undo`")
 	}
 	r = &rolling{p: p, c: c, steps: o.text(), onFailure: v.option("on-failure").text()}
 	if words := v.option("on-failure").words; !slices.Contains(words, r.onFailure) {
@@ -262,7 +256,7 @@ func (r *rolling) end(ctx context.Context, failed error) error {
 			return err
 		}
 		if err == nil {
-			_, err = fmt.Fprintf(r.p.stderr, "rollout %s: step 1 of %d (%s); see `svcctl rollout status`\n", started.ID, len(started.Steps), started.Steps[started.Step])
+			_, err = fmt.Fprintf(r.p.stderr, "rollout %s: step 1 of %d (%s); see `svcctl fleet rollout status`\n", started.ID, len(started.Steps), started.Steps[started.Step])
 			return err
 		}
 		failed = err

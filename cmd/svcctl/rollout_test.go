@@ -60,7 +60,7 @@ func TestRolloutPage(t *testing.T) {
 	page := rolloutPage(r)
 	for _, line := range []string{
 		"Rollout +k3vq, begun by root at 2026-05-01 12:00:00 UTC", "Phase +Stopped, since 2026-05-01 12:01:00 UTC", "Step +1 of 2 .gw1., of gw1, 100%", "Why +box gw1 fails",
-		"What to do +.svcctl rollout resume.*svcctl rollout undo", "Objects +Service/x, .* and 2 more", "gw1 +new +OK +yes", "gw2 +before +Away +-", "gw3 +new +Behind +no",
+		"What to do +.svcctl fleet rollout resume.*svcctl fleet rollout undo", "Objects +Service/x, .* and 2 more", "gw1 +new +OK +yes", "gw2 +before +Away +-", "gw3 +new +Behind +no",
 	} {
 		matches(t, page, line)
 	}
@@ -72,7 +72,7 @@ func TestRolloutPage(t *testing.T) {
 
 func TestRolloutIsShown(t *testing.T) {
 	s := &wire.Status{Rollout: &wire.Rollout{ID: "k3vq", Phase: wire.RolloutStopped, Steps: []string{"gw1", "100%"}, Here: true}}
-	matches(t, statusPage(s, time.Time{}, false, false), "Rollout +k3vq: Stopped in step 1 of 2; this box has the new versions; see .svcctl rollout status.")
+	matches(t, statusPage(s, time.Time{}, false, false), "Rollout +k3vq: Stopped in step 1 of 2; this box has the new versions; see .svcctl fleet rollout status.")
 	s.Rollout.Here = false
 	matches(t, statusPage(s, time.Time{}, false, false), "this box has the versions before")
 	boxes := []wire.FleetBox{{Name: "gw1", Rollout: "new"}, {Name: "gw2", Rollout: "before"}}

@@ -115,7 +115,7 @@ func (j *judged) is(value, name any) bool {
 // annotations.
 func TestSchema(t *testing.T) {
 	b := newBench()
-	if code := b.run("schema"); code != exitDone {
+	if code := b.run("validate", "--schema"); code != exitDone {
 		t.Fatal(b.err.String())
 	}
 	j := &judged{t: t}

@@ -398,12 +398,12 @@ func TestAlloc(t *testing.T) {
 	b.file("balanced.yaml", balancedYAML)
 	b.session("alloc",
 		"apply -f web.yaml -f balanced.yaml",
-		"alloc",
-		"alloc -o wide",
-		"alloc -o yaml",
-		"alloc check",
-		"alloc check --repair -o json",
-		"alloc --repair",
-		"alloc frob",
+		"admin alloc",
+		"admin alloc -o wide",
+		"admin alloc -o yaml",
+		"admin alloc check",
+		"admin alloc check --repair -o json",
+		"admin alloc --repair",
+		"admin alloc frob",
 	)
 }

@@ -399,7 +399,7 @@ func emptied(c *config.Config) {
 // One namespace and all of them contradict each other, for every verb that has both flags.
 func TestOneNamespaceAndAll(t *testing.T) {
 	b, asked := newBench(), 0
-	for _, v := range b.program.verbs() {
+	for _, v := range b.program.everyVerb() {
 		if !v.has("all-namespaces") {
 			continue
 		}
@@ -417,7 +417,7 @@ func TestOneNamespaceAndAll(t *testing.T) {
 // is meant nobody can know.
 func TestGivenTwice(t *testing.T) {
 	b := newBench()
-	for _, v := range b.program.verbs() {
+	for _, v := range b.program.everyVerb() {
 		for _, o := range v.options {
 			if v.name == "help" || v.name == "version" {
 				continue
@@ -426,7 +426,7 @@ func TestGivenTwice(t *testing.T) {
 			if o.arg != "" {
 				value = "=a"
 			}
-			args := []string{v.name, "--" + o.name + value, "--" + o.name + value}
+			args := append(strings.Fields(v.name), "--"+o.name+value, "--"+o.name+value)
 			code := b.run(args...)
 			if refused := code == exitUsage && strings.Contains(b.err.String(), "--"+o.name+" is given 2 times"); refused == o.repeats {
 				t.Errorf("%v: exit %d: %s", args, code, b.err.String())

@@ -13,51 +13,52 @@ import (
 )
 
 func (p *program) sourceVerb() *verb {
-	return &verb{
-		name:    "source",
-		summary: "show or set which box reads which directory of a fleet",
-		args:    "list|take|forget [NAME] [FLAGS]",
-		about: `In a fleet, serve reads --manifests NAME=DIR. Several boxes may have a directory of
-one name; one of them reads it for all: the first one, and when that one goes, one
-that has the same files.
-
-  list         the sources and their readers
-  take NAME    make a box the reader of a source, whatever files it has: objects
-               of missing files are removed, unless they are most of all (see
-               svcctl release)
-  forget NAME  end a source that no box has any more: its objects stay as they
-               are, and are the API's from then on (svcctl edit, svcctl delete)`,
-		options: slices.Concat([]*option{
-			{name: "box", arg: "NAME", group: groupHow, usage: "of take: the box that is to read; without it this one"},
-			outputOption(formTable, formJSON),
-		}, connectOptions()),
-		words: []string{"list", "take", "forget"},
-		examples: []example{
-			{"The sources and their readers.", "sudo svcctl source list"},
-			{"Use the files of gw2.", "sudo svcctl source take lb --box gw2"},
-			{"No box has that directory any more; its Services stay.", "sudo svcctl source forget lb"},
-		},
-		exits: `  0  done
+	const exits = `  0  done
   1  not done: stderr has the reason
   2  wrong usage
-  3  the appliance cannot be reached`,
-		run: p.runSource,
+  3  the appliance cannot be reached`
+	return &verb{
+		name:    "fleet source",
+		summary: "show or set which box reads which directory",
+		about: `In a fleet, serve reads --manifests NAME=DIR. Several boxes may have a directory of
+one name; one of them reads it for all: the first one, and when that one goes, one
+that has the same files.`,
+		verbs: words(&verb{
+			name:    "fleet source list",
+			summary: "list the sources and their readers",
+			about:   "Lists the named directories of the fleet: the box that reads each, the number of its files, and since when.",
+			options: slices.Concat([]*option{outputOption(formTable, formJSON)}, connectOptions()),
+			examples: []example{
+				{"The sources and their readers.", "sudo svcctl fleet source list"},
+			},
+			exits: exits,
+			run:   p.sourceList,
+		}, &verb{
+			name:    "fleet source take",
+			summary: "make a box the reader of a source",
+			args:    "NAME [FLAGS]",
+			about: `Makes a box the reader of a source, whatever files it has: objects of missing files are
+removed, unless they are most of all (see ` + "`svcctl confirm --removals`" + `).`,
+			options: slices.Concat([]*option{{name: "box", arg: "NAME", def: "this one", group: groupHow, usage: "the box that is to read"}}, connectOptions()),
+			examples: []example{
+				{"Use the files of gw2.", "sudo svcctl fleet source take lb --box gw2"},
+			},
+			exits: exits,
+			run:   p.sourceTake,
+		}, &verb{
+			name:    "fleet source forget",
+			summary: "end a source that no box has any more",
+			args:    "NAME [FLAGS]",
+			about: `Ends a source that no box has any more: its objects stay as they are, and are the API's
+from then on (` + "`svcctl edit`, `svcctl delete`" + `).`,
+			options: connectOptions(),
+			examples: []example{
+				{"No box has that directory any more; its Services stay.", "sudo svcctl fleet source forget lb"},
+			},
+			exits: exits,
+			run:   p.sourceForget,
+		}),
 	}
-}
-
-func (p *program) runSource(ctx context.Context, v *verb, args []string) error {
-	if err := checkOutput(v); err != nil {
-		return err
-	}
-	switch {
-	case len(args) == 1 && args[0] == "list" && !v.option("box").isSet():
-		return p.sourceList(ctx, v)
-	case len(args) == 2 && args[0] == "take" && !v.option("output").isSet():
-		return p.sourceTake(ctx, v, args[1], v.option("box").text())
-	case len(args) == 2 && args[0] == "forget" && !v.option("box").isSet() && !v.option("output").isSet():
-		return p.sourceForget(ctx, v, args[1])
-	}
-	return usagef("source does what? Say `svcctl source list`, `svcctl source take NAME [--box BOX]` or `svcctl source forget NAME`")
 }
 
 // ofFleet replaces a refusal by the error that the box is in no fleet, if that is its reason.
@@ -68,7 +69,10 @@ func ofFleet(err error) error {
 	return err
 }
 
-func (p *program) sourceList(ctx context.Context, v *verb) error {
+func (p *program) sourceList(ctx context.Context, v *verb, _ []string) error {
+	if err := checkOutput(v); err != nil {
+		return err
+	}
 	c, err := p.client(v)
 	if err != nil {
 		return err
@@ -102,12 +106,16 @@ func sourceTable(list []wire.FleetSource) string {
 	return b.String()
 }
 
-func (p *program) sourceTake(ctx context.Context, v *verb, name, box string) error {
+func (p *program) sourceTake(ctx context.Context, v *verb, args []string) error {
+	if len(args) != 1 {
+		return usagef("fleet source take takes one name, as `svcctl fleet source take lb --box gw2`")
+	}
+	name, box := args[0], v.option("box").text()
 	c, err := p.client(v)
 	if err != nil {
 		return err
 	}
-	if box == "" {
+	if !v.option("box").isSet() {
 		status, err := c.Status(ctx)
 		if err != nil {
 			return err
@@ -124,7 +132,11 @@ func (p *program) sourceTake(ctx context.Context, v *verb, name, box string) err
 	return p.print(fmt.Sprintf("%s reads source %s from now on; %s did so before.\n", box, name, before.Reader))
 }
 
-func (p *program) sourceForget(ctx context.Context, v *verb, name string) error {
+func (p *program) sourceForget(ctx context.Context, v *verb, args []string) error {
+	if len(args) != 1 {
+		return usagef("fleet source forget takes one name, as `svcctl fleet source forget lb`")
+	}
+	name := args[0]
 	c, err := p.client(v)
 	if err != nil {
 		return err

@@ -36,13 +36,13 @@ func statusPage(s *wire.Status, now time.Time, color, wide bool) string {
 	}
 	p.Line("Foreign changes", "%d", s.ForeignChanges)
 	if s.HeldRemovals > 0 {
-		p.Line("Held removals", "%s", p.Paint(output.Red, count(s.HeldRemovals, "Service")+" that vanished from the manifests; see `svcctl release`"))
+		p.Line("Held removals", "%s", p.Paint(output.Red, count(s.HeldRemovals, "Service")+" that vanished from the manifests; see `svcctl confirm --removals`"))
 	}
 	if s.PendingRemovals > 0 {
 		p.Line("Pending removals", "%s", count(s.PendingRemovals, "Service")+" that vanished from the manifests and go in a moment")
 	}
 	if s.UnknownFrontends > 0 {
-		p.Line("Unknown", "%s", p.Paint(output.Red, fmt.Sprintf("%d addresses and ports in the kernel that no object declares; see `svcctl release`", s.UnknownFrontends)))
+		p.Line("Unknown", "%s", p.Paint(output.Red, fmt.Sprintf("%d addresses and ports in the kernel that no object declares; see `svcctl confirm --removals`", s.UnknownFrontends)))
 	}
 	p.trial(s.Trial)
 	p.rollout(s.Rollout)
@@ -109,7 +109,7 @@ func (p *statusText) trial(t *wire.Trial) {
 		}
 		p.Line("On trial", "%s", p.Paint(output.Yellow, fmt.Sprintf("%s: back in %s unless confirmed; see `svcctl confirm`", what, span(time.Duration(t.Left)))))
 	default:
-		p.Line("Not confirmed", "%s", p.Paint(output.Red, fmt.Sprintf("%s held as before, since %s; see `svcctl trial`", count(len(t.Files), "file"), stamp(*t.WentBack))))
+		p.Line("Not confirmed", "%s", p.Paint(output.Red, fmt.Sprintf("%s held as before, since %s; see `svcctl confirm --state`", count(len(t.Files), "file"), stamp(*t.WentBack))))
 	}
 }
 
@@ -125,7 +125,7 @@ func (p *statusText) rollout(r *wire.Rollout) {
 	if r.Phase == wire.RolloutStopped {
 		color = output.Red
 	}
-	p.Line("Rollout", "%s", p.Paint(color, fmt.Sprintf("%s: %s in step %d of %d; this box has %s; see `svcctl rollout status`", r.ID, r.Phase, r.Step+1, len(r.Steps), versions)))
+	p.Line("Rollout", "%s", p.Paint(color, fmt.Sprintf("%s: %s in step %d of %d; this box has %s; see `svcctl fleet rollout status`", r.ID, r.Phase, r.Step+1, len(r.Steps), versions)))
 }
 
 // fleet formats the state of the box in its fleet.

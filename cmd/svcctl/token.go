@@ -17,11 +17,11 @@ const groupToken = "Which token"
 
 func (p *program) tokenVerb() *verb {
 	return &verb{
-		name:    "token",
+		name:    "admin token",
 		summary: "issue a token for the API over TLS, or revoke all of them",
 		about: `Asks the appliance on this box for a bearer token, with which clients use the API at
 its --listen, and prints it. kubectl gets one by itself, as the kubeconfig of
-` + "`svcctl kubeconfig`" + ` says: then this prints an ExecCredential.
+` + "`svcctl admin kubeconfig`" + ` says: then this prints an ExecCredential.
 
 Admins of the socket can have a token of either role, readers one of the role reader.
 
@@ -34,9 +34,9 @@ A token expires. Before that, --revoke-all revokes all tokens.`,
 		}, socketOptions()...),
 		examples: []example{
 			{"Use the API with curl.",
-				`curl -kH "Authorization: Bearer $(svcctl token)" https://localhost:6443/api`},
-			{"A token for a dashboard, for a day.", "svcctl token --role reader --duration 24h --name dashboard > dashboard.token"},
-			{"After a leak.", "svcctl token --revoke-all"},
+				`curl -kH "Authorization: Bearer $(svcctl admin token)" https://localhost:6443/api`},
+			{"A token for a dashboard, for a day.", "svcctl admin token --role reader --duration 24h --name dashboard > dashboard.token"},
+			{"After a leak.", "svcctl admin token --revoke-all"},
 		},
 		exits: `  0  done
   1  refused, or the API is not served over TLS: stderr names it
@@ -155,7 +155,7 @@ func execCredential(info string, token *wire.Token) (string, error) {
 		return "", fmt.Errorf("read %s: %w: unset it to get the token itself", execInfoEnv, err)
 	}
 	if asked.APIVersion != execCredentialV1 && asked.APIVersion != execCredentialV1beta1 {
-		return "", fmt.Errorf("%s asks for %q: svcctl knows %s: make the kubeconfig again with `svcctl kubeconfig`", execInfoEnv, asked.APIVersion, execCredentialV1)
+		return "", fmt.Errorf("%s asks for %q: svcctl knows %s: make the kubeconfig again with `svcctl admin kubeconfig`", execInfoEnv, asked.APIVersion, execCredentialV1)
 	}
 	answer, err := json.Marshal(credentialDocument{
 		Kind: "ExecCredential", APIVersion: asked.APIVersion,

@@ -15,7 +15,7 @@ func (p *program) topVerb() *verb {
 	sorts := wire.TrafficSorts()
 	return &verb{
 		name:    "top",
-		summary: "show traffic by Service and endpoint",
+		summary: "show traffic by Service and endpoint, or connections",
 		args:    "[svc/NAME] [FLAGS]",
 		about: `Shows ports of Services by their connections, the busiest first, and updates the
 table every two seconds. For a named Service it shows the endpoints too, or with --clients
@@ -35,26 +35,38 @@ each reading.
 
 The numbers come from the kernel's connection tracking, which is read only on
 request, and more rarely where it is large: at most 2 % of a core is used. Connections to
-node ports on loopback addresses are not among them.`,
+node ports on loopback addresses are relayed, and are not among them.
+
+--connections lists the connections: the client, the address that it connected to, the
+endpoint, and with -o wide the client address that the endpoint sees (AS), and the time after
+which the kernel forgets the connection. Of a relayed Service the endpoints are those of the
+appliance's connections for a client. Connections that are closing, and those of TCP in the two
+minutes after their end (TIME_WAIT), are left out without --closing.
+
+--kill ends a connection by its ID. Both ends of a TCP connection get a reset as soon as they
+send something. The entry of any other is deleted, and its next packet is balanced again.`,
 		options: append([]*option{
 			namespaceOption(),
 			{name: "all-namespaces", letter: "A", group: groupWhich, usage: "Services of all namespaces"},
 			{name: "filter", arg: "TEXT", group: groupWhich, usage: "ports with this in NAMESPACE/NAME:PORT; with * a pattern for the whole name, as 'shop/*'"},
-			{name: "limit", letter: "l", arg: "N", def: "100", group: groupWhich, usage: "how many ports, and how many clients, at most 10000"},
+			{name: "limit", letter: "l", arg: "N", def: "100, or 1000 connections", group: groupWhich, usage: "how many ports, and how many clients, at most 10000; with --connections at most 100000"},
 			{name: "by", arg: strings.Join(sorts, "|"), def: sorts[0], words: sorts, group: groupOutput, usage: "what to sort by"},
 			{name: "endpoints", group: groupOutput, usage: "show the endpoints of each port"},
 			{name: "clients", group: groupOutput, usage: "show the clients of the named Service, the busiest first"},
 			{name: "once", group: groupOutput, usage: "print one table"},
-			outputOption("table", "json"),
-		}, connectOptions()...),
+			outputOption(formTable, formWide, formJSON),
+		}, slices.Concat(connectionOptions(), connectOptions())...),
 		examples: []example{
 			{"Ports with traffic.", "svcctl top -A"},
 			{"The busiest ports of a team's Services.", "svcctl top -A --filter 'shop-*' --by rate"},
 			{"The busiest clients of a Service.", "svcctl top svc/web --clients"},
 			{"Endpoints that do not answer.", "svcctl top -A --once --endpoints --by unanswered"},
+			{"The connections of an endpoint before its reboot.", "svcctl top --connections svc/web --endpoint 10.1.2.11"},
+			{"End one of them.", "sudo svcctl top --kill 2093418240"},
+			{"The clients with the most connections.", `svcctl top --connections svc/web -o json | jq -r '.connections[].client | sub(":[0-9]+$"; "")' | sort | uniq -c | sort -rn | head`},
 		},
 		exits: `  0  done
-  1  the Service does not exist, or the appliance refused
+  1  refused, or there is no such Service or connection
   2  wrong usage or configuration
   3  the appliance cannot be reached`,
 		run: p.runTop,
@@ -65,6 +77,20 @@ node ports on loopback addresses are not among them.`,
 func (p *program) runTop(ctx context.Context, v *verb, args []string) error {
 	if err := checkOutput(v); err != nil {
 		return err
+	}
+	if o := v.option("kill"); o.isSet() {
+		return p.killConn(ctx, v, o.text(), args)
+	}
+	if v.option("connections").on() {
+		return p.runConnections(ctx, v, args)
+	}
+	for _, name := range []string{"closing", "endpoint", "client"} {
+		if v.option(name).isSet() {
+			return usagef("--%s is about connections: give --connections, too", name)
+		}
+	}
+	if v.option("output").text() == formWide {
+		return usagef("-o wide is for --connections: ports have the forms table and json")
 	}
 	o := top.Options{By: v.option("by").text(), Filter: v.option("filter").text(), Clients: v.option("clients").on(), Color: p.color}
 	if sorts := wire.TrafficSorts(); !slices.Contains(sorts, o.By) {
@@ -79,8 +105,11 @@ func (p *program) runTop(ctx context.Context, v *verb, args []string) error {
 	}
 	o.Endpoints = v.option("endpoints").on() || named && !o.Clients
 	var err error
-	if o.Limit, err = wire.ParseBounded(v.option("limit").text(), 0, 10_000); err != nil {
-		return usagef("--limit %w", err)
+	o.Limit = 100
+	if limit := v.option("limit"); limit.isSet() {
+		if o.Limit, err = wire.ParseBounded(limit.text(), 0, 10_000); err != nil {
+			return usagef("--limit %w", err)
+		}
 	}
 	c, of, err := p.trafficOf(ctx, v, args)
 	if err != nil {

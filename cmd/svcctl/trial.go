@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"svcctl.io/svcctl/api/client"
@@ -17,35 +18,6 @@ const (
 	shortestTrial = time.Second
 )
 
-func (p *program) trialVerb() *verb {
-	return &verb{
-		name:    "trial",
-		summary: "undo changes of files unless they are confirmed",
-		args:    "[DURATION] [FLAGS]",
-		about: `From now on, changes in the watched directories take effect as usual, and are
-undone after the duration without ` + "`svcctl confirm`" + `, over crashes, restarts and
-reboots too. A second call changes the end.
-
-Undoing restores objects with their addresses, ports and uids. The files are not changed:
-those that differ are held at their previous content, with a problem in
-` + "`svcctl status`" + `. A file that changes again, or is restored, is no longer held.
-Another trial tries all held files again, and ` + "`svcctl confirm`" + ` accepts them as
-they are.
-
-Changes of clients by ` + "`svcctl apply --confirm`" + ` join the trial. Without a duration it shows the
-trial that is under way. Beginning one needs root.`,
-		options: connectOptions(),
-		examples: []example{
-			{"A change that may cut this connection.", "svcctl trial 5m && git -C /etc/svcctl pull && sleep 9 && svcctl confirm"},
-		},
-		exits: `  0  the trial is under way, or shown
-  1  it is not: stderr has the reason
-  2  wrong usage or configuration
-  3  the appliance cannot be reached`,
-		run: p.runTrial,
-	}
-}
-
 // trialDuration reads how long a trial lasts.
 func trialDuration(name, text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
@@ -55,19 +27,9 @@ func trialDuration(name, text string) (time.Duration, error) {
 	return d, nil
 }
 
-// runTrial begins a trial of files.
-func (p *program) runTrial(ctx context.Context, v *verb, args []string) error {
-	if len(args) == 0 {
-		return p.showTrial(ctx, v)
-	}
-	if len(args) > 1 {
-		return usagef("trial takes one duration, as `svcctl trial 5m`")
-	}
-	after, err := trialDuration("trial", args[0])
-	if err != nil {
-		return err
-	}
-	c, err := p.client(v)
+// startTrial begins a trial of files.
+func (p *program) startTrial(ctx context.Context, v *verb, c *client.Client) error {
+	after, err := trialDuration("--start", v.option("start").text())
 	if err != nil {
 		return err
 	}
@@ -79,11 +41,7 @@ func (p *program) runTrial(ctx context.Context, v *verb, args []string) error {
 }
 
 // showTrial prints the trial that is under way, or the files that are held since one was undone.
-func (p *program) showTrial(ctx context.Context, v *verb) error {
-	c, err := p.client(v)
-	if err != nil {
-		return err
-	}
+func (p *program) showTrial(ctx context.Context, c *client.Client) error {
 	s, err := c.Status(ctx)
 	if err != nil {
 		return err
@@ -91,11 +49,11 @@ func (p *program) showTrial(ctx context.Context, v *verb) error {
 	t, text := s.Trial, ""
 	switch {
 	case t == nil:
-		text = "No change is on trial. `svcctl trial 5m` begins a trial of files, `svcctl apply --confirm 5m` one of objects.\n"
+		text = "No change is on trial. `svcctl confirm --start 5m` begins a trial of files, `svcctl apply --confirm 5m` one of objects.\n"
 	case t.Pending():
 		text = fmt.Sprintf("On trial since %s: undone at %s, unless `svcctl confirm`.\n", stamp(t.Began), stamp(t.Ends))
 	default:
-		text = fmt.Sprintf("Undone at %s: these files are held at their content before the trial. `svcctl confirm` accepts them as they are, `svcctl trial 5m` tries them again.\n", stamp(*t.WentBack))
+		text = fmt.Sprintf("Undone at %s: these files are held at their content before the trial. `svcctl confirm` accepts them as they are, `svcctl confirm --start 5m` tries them again.\n", stamp(*t.WentBack))
 	}
 	if t != nil {
 		for _, what := range slices.Concat(t.Objects, t.Files) {
@@ -160,38 +118,73 @@ func (t *trying) tell(ctx context.Context) error {
 func (p *program) confirmVerb() *verb {
 	return &verb{
 		name:    "confirm",
-		summary: "keep the change that is on trial",
-		about: `Keeps the changes of ` + "`svcctl apply --confirm`" + ` or
-` + "`svcctl trial`" + `. After a trial of files was undone, it accepts the files as they
-are now. With --back it undoes the change at once instead.
+		summary: "keep a change on trial, or a removal that is held",
+		about: `Keeps the changes of ` + "`svcctl apply --confirm`" + ` or ` + "`svcctl confirm --start`" + `, which are
+undone at the end of their time otherwise. With --back it undoes them at once instead. It
+fails with 1 when there is no trial, as when its time was over and the change was undone.
 
-It fails with 1 when there is no trial, as when its time was over and the change was undone.
-It needs root.`,
+With --start, changes in the watched directories take effect as usual from now on, and are
+undone after the duration without ` + "`svcctl confirm`" + `, over crashes, restarts and reboots
+too. A second call changes the end. Changes of clients by ` + "`svcctl apply --confirm`" + ` join the
+trial. Undoing restores objects with their addresses, ports and uids. The files are not
+changed: those that differ are held at their previous content, with a problem in
+` + "`svcctl status`" + `. A file that changes again, or is restored, is no longer held. Another
+trial tries all held files again, and ` + "`svcctl confirm`" + ` accepts them as they are.
+
+With --removals it confirms the removal of what stays in force because it vanished in a way
+that looks like an accident: most Services at once, or all; a directory that has no
+manifests any more, is unavailable, or is not watched any more; endpoints that go where
+Services stay; and addresses and ports that the kernel serves for unknown Services, when the
+data directory was lost or is not mounted. ` + "`svcctl status`" + ` lists what is held. Restoring
+the files ends that, too. It names what goes and asks; without a terminal it needs --yes.
+
+All but --state need root.`,
 		options: append([]*option{
 			{name: "back", group: groupHow, usage: "undo the change now"},
+			{name: "start", arg: "DURATION", group: groupHow, usage: "begin a trial of files of this length, as 90s or 5m, 1s to 24h; or move its end"},
+			{name: "state", group: groupHow, usage: "show the trial, or the files that are held since one was undone"},
+			{name: "removals", group: groupHow, usage: "confirm the removal of what is held since it vanished"},
+			yesOption(),
 		}, connectOptions()...),
 		examples: []example{
 			{"The connection still stands: keep the change.", "svcctl confirm"},
 			{"Undo it.", "svcctl confirm --back"},
+			{"A change of files that may cut this connection.", "svcctl confirm --start 5m && git -C /etc/svcctl pull && sleep 9 && svcctl confirm"},
+			{"Let Services go that were removed on purpose.", "svcctl status; sudo svcctl confirm --removals"},
 		},
-		exits: `  0  done
-  1  nothing waits to be confirmed: it went back, or there was no trial
-  2  wrong usage or configuration
+		exits: `  0  done; with --state also without a trial, with --removals if nothing is held
+  1  nothing waits to be confirmed: it was undone, or there was no trial
+  2  wrong usage or configuration, or no terminal to ask on and no --yes
   3  the appliance cannot be reached`,
 		run: p.runConfirm,
 	}
 }
 
-// runConfirm ends a trial.
-func (p *program) runConfirm(ctx context.Context, v *verb, args []string) error {
-	if len(args) > 0 {
-		return usagef("confirm takes no arguments")
+// runConfirm ends a trial, begins or shows one, or confirms removals.
+func (p *program) runConfirm(ctx context.Context, v *verb, _ []string) error {
+	var asked []string
+	for _, name := range []string{"back", "start", "state", "removals"} {
+		if v.option(name).isSet() {
+			asked = append(asked, "--"+name)
+		}
+	}
+	switch removals := v.option("removals").on(); {
+	case len(asked) > 1:
+		return usagef("confirm: %s exclude each other: give one", strings.Join(asked, " and "))
+	case v.option("yes").isSet() && !removals:
+		return usagef("confirm: --yes is about --removals, which asks: leave it out")
 	}
 	c, err := p.client(v)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if v.option("back").on() {
+	case v.option("start").isSet():
+		return p.startTrial(ctx, v, c)
+	case v.option("state").on():
+		return p.showTrial(ctx, c)
+	case v.option("removals").on():
+		return p.confirmRemovals(ctx, v, c)
+	case v.option("back").on():
 		back, err := client.Call(ctx, c, wire.UndoTrial, wire.None{})
 		if err != nil {
 			return perhapsDone(err, "taken back")

@@ -21,7 +21,7 @@ const (
 func (p *program) validateVerb() *verb {
 	return &verb{
 		name:    "validate",
-		summary: "check manifests as serve would, for CI and hooks",
+		summary: "check manifests as serve would, or print their schema",
 		args:    "FILE|DIR|-... [FLAGS]",
 		about: `Reads manifests as ` + "`svcctl serve`" + ` would, starting from nothing, and prints every
 problem as FILE:LINE:COLUMN: what is wrong, sorted by place. It needs no privilege and no
@@ -30,16 +30,23 @@ addresses and other state of the box are not known here. Without settings it tak
 /etc/svcctl/svcctl.yaml where the package runs svcctl; else it judges neither pools nor source
 sets, and prints how many problems that leaves out.
 
+--schema prints a JSON Schema (draft 7) of the documents that files may have: Services,
+EndpointSlices, Endpoints, Pods and Lists of them, every field with its meaning, and the
+annotations that have an effect. Editors complete and check files with it.
+
 ` + settingsAbout,
 		options: append([]*option{
 			{name: "filename", letter: "f", arg: argPath, group: groupWhich, repeats: true, usage: "the same as an argument; repeatable"},
 			outputOption(formText, formJSON, formJUnit, formSARIF),
 			{name: "strict", group: groupOutput, usage: "exit with 1 for warnings too"},
+			{name: "schema", group: groupOutput, usage: "print the JSON Schema of manifests, and check none"},
 		}, settingOptions(true)...),
 		examples: []example{
 			{"A directory, in a git hook: no output without problems.", "svcctl validate manifests/"},
 			{"With the settings of the real appliance, for a report in CI.", "svcctl validate --config svcctl.yaml -o junit manifests/ > report.xml"},
 			{"The output of a generator.", "kustomize build | svcctl validate --strict -"},
+			{"For the YAML language server, in the settings of an editor or as the first line of a file.",
+				"svcctl validate --schema > ~/svcctl.json  # yaml-language-server: $schema=svcctl.json"},
 		},
 		exits: `  0  no error
   1  there are errors (with --strict: or warnings), or a file cannot be read
@@ -53,6 +60,13 @@ func (p *program) runValidate(_ context.Context, v *verb, args []string) error {
 	if err := checkOutput(v); err != nil {
 		return err
 	}
+	args = slices.Concat(v.option("filename").texts, args)
+	if v.option("schema").on() {
+		if len(args) > 0 || v.option("output").isSet() || v.option("strict").isSet() {
+			return usagef("validate: --schema prints the schema and checks no manifest: leave out the files, -o and --strict")
+		}
+		return p.printSchema()
+	}
 	blind := p.givenNothing(v)
 	if blind && p.settingsFile != "" {
 		if _, err := appliance.ReadFile(p.settingsFile, maxConfigFile); err == nil {
@@ -64,7 +78,6 @@ func (p *program) runValidate(_ context.Context, v *verb, args []string) error {
 	if err != nil {
 		return err
 	}
-	args = slices.Concat(v.option("filename").texts, args)
 	if len(args) == 0 {
 		args = cfg.ManifestDirs()
 	}

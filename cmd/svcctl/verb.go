@@ -11,11 +11,14 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
-// verb is one word after svcctl: what runs it and what help says of it.
+// verb is a verb, or with several words one below another verb, as "announce drain". The root, "svcctl", has all verbs
+// below it.
 type verb struct {
 	name     string
 	summary  string // one line for the list of verbs
-	args     string // what follows the flags, "" for nothing
+	group    string // the heading in the list of verbs; "": not listed
+	verbs    []*verb
+	args     string // arguments in the usage line; "": it takes none
 	about    string // paragraphs
 	options  []*option
 	examples []example
@@ -23,7 +26,38 @@ type verb struct {
 	words    []string
 	// command is set when the first argument is a command, to which everything after it belongs.
 	command bool
-	run     func(ctx context.Context, v *verb, args []string) error
+	run     func(ctx context.Context, v *verb, args []string) error // nil: one of verbs is required
+}
+
+// word returns the last word of the name, which finds the verb below its parent.
+func (v *verb) word() string { return v.name[strings.LastIndex(v.name, " ")+1:] }
+
+// line returns the command line of the verb.
+func (v *verb) line() string {
+	if v.name == rootName {
+		return rootName
+	}
+	return rootName + " " + v.name
+}
+
+// below returns the verb of a word directly below v; nil: there is none.
+func (v *verb) below(word string) *verb {
+	for _, sub := range v.verbs {
+		if sub.word() == word {
+			return sub
+		}
+	}
+	return nil
+}
+
+// find returns the verb that words name, and the words after its name.
+func (v *verb) find(words []string) (*verb, []string) {
+	if len(words) > 0 {
+		if sub := v.below(words[0]); sub != nil {
+			return sub.find(words[1:])
+		}
+	}
+	return v, words
 }
 
 // example is a command line and what it is good for.
@@ -88,16 +122,14 @@ func (v *verb) cliFlags() []cli.Flag {
 // help is the verb's help text.
 func (v *verb) help() string {
 	var b strings.Builder
-	usage := "svcctl"
-	if v.name != usage {
-		usage += " " + v.name
-		fmt.Fprintf(&b, "%s: %s\n\n", usage, v.summary)
-	} else {
-		fmt.Fprintf(&b, "%s\n\n", v.summary)
-	}
-	if v.args != "" {
+	usage := v.line()
+	fmt.Fprintf(&b, "%s: %s\n\n", usage, v.summary)
+	switch {
+	case v.args != "":
 		usage += " " + v.args
-	} else {
+	case v.run == nil:
+		usage += " WORD [FLAGS]"
+	default:
 		usage += " [FLAGS]" // no verb has both
 	}
 	fmt.Fprintf(&b, "Usage: %s\n", usage)
@@ -111,6 +143,7 @@ func (v *verb) help() string {
 		}
 		fmt.Fprintf(&b, "\n%s", output.Wrap(paragraph, "", output.HelpWidth))
 	}
+	v.helpVerbs(&b)
 	v.helpOptions(&b)
 	if len(v.examples) > 0 {
 		b.WriteString("\nExamples:\n")
@@ -126,6 +159,21 @@ func (v *verb) help() string {
 		fmt.Fprintf(&b, "\nExit codes:\n%s\n", v.exits)
 	}
 	return b.String()
+}
+
+// helpVerbs writes the verbs below v, under the headings of their groups.
+func (v *verb) helpVerbs(b *strings.Builder) {
+	group := ""
+	for _, sub := range v.verbs {
+		if sub.group == "" {
+			continue
+		}
+		if sub.group != group {
+			group = sub.group
+			fmt.Fprintf(b, "\n%s:\n", group)
+		}
+		fmt.Fprintf(b, "  %s%s\n", output.Pad(sub.word(), 15), sub.summary)
+	}
 }
 
 // helpOptions writes the options under their headings, in the order of the table.

@@ -1,41 +1,35 @@
 package main
 
-import "svcctl.io/svcctl/cmd/svcctl/output"
+const rootName = "svcctl"
 
-// verbs are the verbs, in the order help lists them. Each call makes new ones: their
+// The groups of verbs in help.
+const (
+	groupServe  = "Serve"
+	groupChange = "Change"
+	groupLook   = "Look"
+	groupAdmin  = "Admin"
+	groupWords  = "Words" // of verbs below a verb
+)
+
+// root returns svcctl itself with all verbs below it, in the order of help. Each call makes new ones: their
 // options keep what they are given.
-func (p *program) verbs() []*verb {
-	return []*verb{
-		p.serveVerb(), p.planVerb(), p.pinVerb(), p.validateVerb(), p.schemaVerb(), p.statusVerb(), p.waitVerb(),
-		p.exposeVerb(), p.importVerb(), p.applyVerb(), p.diffVerb(), p.getVerb(), p.describeVerb(), p.editVerb(), p.deleteVerb(),
-		p.trialVerb(), p.confirmVerb(), p.rolloutVerb(), p.rollbackVerb(), p.exportVerb(), p.restoreVerb(),
-		p.explainVerb(), p.traceVerb(), p.topVerb(), p.connsVerb(), p.dashboardVerb(), p.healthVerb(), p.outVerb(), p.inVerb(), p.allocVerb(),
-		p.announceVerb(), p.announcementsVerb(), p.drainVerb(), p.undrainVerb(), p.fleetVerb(), p.sourceVerb(),
-		p.kubeconfigVerb(), p.tokenVerb(), p.journalVerb(),
-		p.envVerb(), p.releaseVerb(), p.doctorVerb(), p.downVerb(), p.versionVerb(), p.completionVerb(), p.helpVerb(),
-	}
-}
-
-// rootVerb is `svcctl` itself: its help lists the verbs.
-func rootVerb(verbs []*verb) *verb {
-	list := ""
-	for _, v := range verbs {
-		list += "  " + output.Pad(v.name, 15) + v.summary + "\n"
-	}
-	return &verb{
-		name:    "svcctl",
-		summary: "svcctl: Kubernetes Services on a plain Linux machine, compiled to nftables",
+func (p *program) root() *verb {
+	root := &verb{
+		name:    rootName,
+		summary: "Kubernetes Services on a plain Linux machine, compiled to nftables",
 		args:    "VERB [FLAGS]",
-		about: list + `
-It reads Services, with their EndpointSlices, Endpoints or Pods, from directories of YAML
+		about: `It reads Services, with their EndpointSlices, Endpoints or Pods, from directories of YAML
 and from clients of its Kubernetes API: ` + "`svcctl apply`" + `, kubectl. It allocates
 addresses and ports, and programs the kernel to balance their traffic. No cluster is needed.
 
-` + "`svcctl help VERB` or `svcctl VERB --help` describes a verb.",
+When something does not work: ` + "`svcctl status`" + ` finds it, ` + "`svcctl explain`" + ` gives the
+reason, and ` + "`svcctl trace`" + ` proves it, packet by packet. The other verbs of Look show details.
+
+` + "`svcctl VERB --help` or `svcctl help VERB`" + ` describes a verb.`,
 		options: []*option{{name: "version", usage: "print the version", group: "Flags"}},
 		examples: []example{
-			{"See what a directory would become. Needs no privilege and changes nothing.", "svcctl plan -f examples/quickstart"},
-			{"Make it so, and keep it so while the files change.", "sudo svcctl serve --manifests examples/quickstart"},
+			{"The ruleset of a directory. Needs no privilege and changes nothing.", "svcctl plan -f examples/quickstart"},
+			{"Program it, and follow changes of the files.", "sudo svcctl serve --manifests examples/quickstart"},
 			{"Whether everything is in force.", "sudo svcctl status"},
 			{"Why does this address not answer?", "sudo svcctl explain 10.96.0.10:80"},
 		},
@@ -44,4 +38,36 @@ addresses and ports, and programs the kernel to balance their traffic. No cluste
   2  wrong usage or configuration
   3  the appliance cannot be reached`,
 	}
+	add := func(group string, verbs ...*verb) {
+		for _, v := range verbs {
+			v.group = group
+			root.verbs = append(root.verbs, v)
+		}
+	}
+	add(groupServe, p.serveVerb(), p.doctorVerb(), p.downVerb(), p.dashboardVerb(), p.announceVerb(), p.fleetVerb())
+	add(groupChange, p.applyVerb(), p.deleteVerb(), p.editVerb(), p.exposeVerb(), p.importVerb(), p.validateVerb(), p.diffVerb(), p.planVerb(),
+		p.confirmVerb(), p.rollbackVerb(), p.outVerb(), p.inVerb())
+	add(groupLook, p.statusVerb(), p.explainVerb(), p.getVerb(), p.describeVerb(), p.waitVerb(), p.healthVerb(), p.topVerb(), p.traceVerb(), p.journalVerb())
+	add(groupAdmin, p.adminVerb())
+	add("", p.versionVerb(), p.completionVerb(), p.helpVerb(), p.completeVerb())
+	return root
+}
+
+// adminVerb has the verbs of the care for an appliance.
+func (p *program) adminVerb() *verb {
+	return &verb{
+		name:    "admin",
+		summary: "back up and restore; addresses; access to the API",
+		about: `Rare tasks of administrators: copies of the state, the use of addresses and ports, and
+access to the API for kubectl, curl and programs.`,
+		verbs: words(p.exportVerb(), p.restoreVerb(), p.allocVerb(), p.pinVerb(), p.kubeconfigVerb(), p.tokenVerb(), p.envVerb()),
+	}
+}
+
+// words lists verbs below another one.
+func words(verbs ...*verb) []*verb {
+	for _, v := range verbs {
+		v.group = groupWords
+	}
+	return verbs
 }

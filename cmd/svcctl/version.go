@@ -40,6 +40,7 @@ func (p *program) helpVerb() *verb {
 		about:   "Without a verb it lists all verbs.",
 		examples: []example{
 			{"All flags of the appliance.", "svcctl help serve"},
+			{"A verb of two words.", "svcctl help announce drain"},
 		},
 		run: p.runHelp,
 	}
@@ -47,14 +48,15 @@ func (p *program) helpVerb() *verb {
 
 // runHelp prints the help of a verb, or of svcctl.
 func (p *program) runHelp(_ context.Context, _ *verb, args []string) error {
-	verbs := p.verbs()
-	if len(args) == 0 {
-		return p.print(rootVerb(verbs).help())
+	root := p.root()
+	v, rest := root.find(args)
+	switch {
+	case len(rest) == 0:
+		return p.print(v.help())
+	case v == root:
+		return p.bare(root, rest)
+	case len(v.verbs) > 0:
+		return v.unknown(rest)
 	}
-	for _, v := range verbs {
-		if v.name == args[0] {
-			return p.print(v.help())
-		}
-	}
-	return p.bare(rootVerb(verbs), verbs, args)
+	return usagef("%s has no words of its own, and %q is one: run `%s --help`", v.name, rest[0], v.line())
 }

@@ -114,7 +114,7 @@ until_true 20 announced || fail 'box1 does not say that it announces'
 "$svcctl" announcements --socket "$run/1.sock" | indent
 
 step '2. A planned hand-over, while a client downloads'
-command_line 'svcctl drain   # on box1'
+command_line 'svcctl announce drain   # on box1'
 measured "$svcctl" drain --yes --socket "$run/1.sock"
 until_true 20 answers 2 || fail 'box2 does not answer'
 "$svcctl" undrain --socket "$run/1.sock" >/dev/null

@@ -180,7 +180,7 @@ func Test590_a_rollout_comes_to_some_boxes_first(t *testing.T) {
 	for _, x := range boxes {
 		web := x.service("web")
 		web.Metadata.Labels = map[string]string{"x": "y"}
-		if err := x.writes(web); !errors.As(err, &inRollout) || inRollout.ID != "one" || !strings.Contains(err.Error(), "svcctl rollout undo") {
+		if err := x.writes(web); !errors.As(err, &inRollout) || inRollout.ID != "one" || !strings.Contains(err.Error(), "svcctl fleet rollout undo") {
 			t.Errorf("a write to an object in a rollout: %v", err)
 		}
 		if err := takesOld(x, "thief"); err == nil {

@@ -83,14 +83,14 @@ func run(docs, out, date string) error {
 	return nil
 }
 
-// verbRow is a row of the table of verbs in svcctl.md: "| [rollback](trial.md) |".
-var verbRow = regexp.MustCompile(`(?m)^\| \[([a-z]+)\]\(([a-z-]+\.md)(?:#[^)]*)?\)`)
+// verbRow is a row of the tables of verbs in svcctl.md: "| [announce drain](announcing.md) |".
+var verbRow = regexp.MustCompile(`(?m)^\| \[([a-z ]+)\]\(([a-z-]+\.md)(?:#[^)]*)?\)`)
 
 // verbs are the names of the pages of the verbs that a page is about, its own name among them or not.
 func verbs(table, page string) (names []string) {
 	for _, m := range verbRow.FindAllStringSubmatch(table, -1) {
 		if m[2] == page {
-			names = append(names, "svcctl-"+m[1])
+			names = append(names, "svcctl-"+strings.ReplaceAll(m[1], " ", "-"))
 		}
 	}
 	return names

@@ -109,12 +109,12 @@ func (a *Appliance) Start() {
 	}
 }
 
-// writeKubeconfig keeps what `svcctl kubeconfig` prints.
+// writeKubeconfig keeps what `svcctl admin kubeconfig` prints.
 func (a *Appliance) writeKubeconfig() {
 	a.t.Helper()
-	config, err := exec.Command(a.Program, "kubeconfig", "--socket", a.Socket).Output()
+	config, err := exec.Command(a.Program, "admin", "kubeconfig", "--socket", a.Socket).Output()
 	if err != nil {
-		a.t.Fatalf("svcctl kubeconfig: %v%s", err, stderrOf(err))
+		a.t.Fatalf("svcctl admin kubeconfig: %v%s", err, stderrOf(err))
 	}
 	if err := os.WriteFile(a.Kubeconfig, config, 0o600); err != nil {
 		a.t.Fatal(err)

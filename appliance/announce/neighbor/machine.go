@@ -47,7 +47,7 @@ const (
 	Standby                // another box answers for it
 )
 
-// String returns the state as `svcctl announcements` prints it.
+// String returns the state as `svcctl announce status` prints it.
 func (s State) String() string { return [...]string{"probing", "announced", "conflict", "standby"}[s] }
 
 // Status is the state of an address.

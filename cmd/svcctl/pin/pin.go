@@ -223,7 +223,7 @@ func (p *File) Text() ([]byte, error) {
 		return nil, errors.New(after.Err.String())
 	}
 	if len(after.Documents) != len(before.Documents) || len(after.Problems) != len(before.Problems) {
-		return nil, errors.New("the new text could not be parsed: write the values by hand, `svcctl pin --dry-run` lists them")
+		return nil, errors.New("the new text could not be parsed: write the values by hand, `svcctl admin pin --dry-run` lists them")
 	}
 	for i := range after.Documents {
 		if object.RefOf(after.Documents[i].Object) != object.RefOf(before.Documents[i].Object) {

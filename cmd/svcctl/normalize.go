@@ -5,32 +5,29 @@ import (
 	"strings"
 )
 
-// arrange puts a command line into the order that package flag reads: the verb, its
-// flags as --name=value, then its arguments. So flags may stand anywhere, before the verb
+// normalizeArgs puts a command line into the order that package flag reads: the words of the verb, its
+// flags as --name=value, then its arguments. So flags may stand anywhere, before the verb, between its words
 // and between arguments, and letters may stand together or at their value, as in -Aw and
-// -nshop, as kubectl has it. What it does not know it leaves alone.
-func arrange(verbs []*verb, args []string) []string {
-	before, args := beforeVerb(verbs, args)
-	if len(args) == 0 {
-		return before
+// -nshop, as kubectl has it. Unknown words and flags stay as they are.
+func normalizeArgs(root *verb, args []string) []string {
+	common := &verb{options: append(connectOptions(), namespaceOption())}
+	v, flags, args := common.descend(root, args)
+	if v == root {
+		return args
 	}
-	i := slices.IndexFunc(verbs, func(v *verb) bool { return v.name == args[0] })
-	if i < 0 {
-		return append(before, args...)
-	}
-	out := append([]string{args[0]}, before...)
-	if verbs[i].command {
-		return append(out, args[1:]...)
+	out := append(strings.Fields(v.name), flags...)
+	if v.command {
+		return append(out, args...)
 	}
 	var rest []string
-	for args = args[1:]; len(args) > 0; {
+	for len(args) > 0 {
 		switch arg := args[0]; {
 		case arg == "--":
 			rest = append(rest, args[1:]...)
 			args = nil
 		case len(arg) > 1 && arg[0] == '-':
 			var flags []string
-			flags, args = verbs[i].flags(args)
+			flags, args = v.flags(args)
 			out = append(out, flags...)
 		default:
 			rest = append(rest, arg)
@@ -43,23 +40,27 @@ func arrange(verbs []*verb, args []string) []string {
 	return out
 }
 
-// beforeVerb are the flags before the verb that say which appliance and which namespace
-// it is about.
-func beforeVerb(verbs []*verb, args []string) (flags, rest []string) {
-	common := &verb{options: append(connectOptions(), namespaceOption())}
-	for len(args) > 0 && len(args[0]) > 1 && args[0][0] == '-' {
-		name, _, _ := strings.Cut(strings.TrimLeft(args[0], "-"), "=")
-		known := slices.ContainsFunc(common.options, func(o *option) bool {
-			return o.name == name || o.letter != "" && strings.HasPrefix(name, o.letter) && !strings.HasPrefix(args[0], "--")
-		})
-		if !known {
+// descend returns the verb below v that args name, the flags before and between its words, which are those of common,
+// and the rest.
+func (common *verb) descend(v *verb, args []string) (found *verb, flags, rest []string) {
+	for rest = args; len(rest) > 0; {
+		if sub := v.below(rest[0]); sub != nil {
+			all := &verb{options: slices.Clone(sub.options)}
+			for _, s := range sub.verbs {
+				all.options = append(all.options, s.options...)
+			}
+			found, more, rest := all.descend(sub, rest[1:])
+			return found, append(flags, more...), rest
+		}
+		name, _, _ := strings.Cut(strings.TrimLeft(rest[0], "-"), "=")
+		if len(v.verbs) == 0 || len(rest[0]) < 2 || rest[0][0] != '-' || !common.has(name) && (strings.HasPrefix(rest[0], "--") || name == "" || common.lettered(name[:1]) == nil) {
 			break
 		}
-		var found []string
-		found, args = common.flags(args)
-		flags = append(flags, found...)
+		var more []string
+		more, rest = common.flags(rest)
+		flags = append(flags, more...)
 	}
-	return flags, args
+	return v, flags, rest
 }
 
 // flags reads the flag, or the letters, that args begin with.
