@@ -247,7 +247,7 @@ func (a *assembly) serve(ctx context.Context, l listeners) (endRelay func(), err
 
 	dog := a.watchdog()
 	loop, follows := a.loop(ctx, dog, l.dns)
-	endRelay = startRelay(ctx, a.parts.relay, loop.Wake, a.log)
+	endRelay = startRelay(ctx, a.parts.relay, a.log)
 	// The watchdog outlives ctx: the loop may be stuck when the process is to stop.
 	watched, ended := context.WithCancel(context.WithoutCancel(ctx))
 	tasks := []task.Task{
@@ -275,7 +275,7 @@ func (a *assembly) serve(ctx context.Context, l listeners) (endRelay func(), err
 	tasks = append(tasks, a.member.tasks(loop.Wake)...)
 	for _, p := range follows {
 		if p != reconcile.Part(a.parts.relay) { // which runs already
-			tasks = append(tasks, task.Task{Name: p.Name(), Run: func(ctx context.Context) error { return p.Run(ctx, loop.Wake) }})
+			tasks = append(tasks, task.Task{Name: p.Name(), Run: p.Run})
 		}
 	}
 	tasks = append(tasks, l.api.Tasks(a.log)...)

@@ -30,10 +30,10 @@ func drainFirst(ctx context.Context, relay *parts.Relay) (drained context.Contex
 }
 
 // startRelay runs the relay until end is called, which is when all else has ended.
-func startRelay(ctx context.Context, relay *parts.Relay, changed func(), log *slog.Logger) (end func()) {
+func startRelay(ctx context.Context, relay *parts.Relay, log *slog.Logger) (end func()) {
 	running, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	done := make(chan error, 1)
-	go func() { done <- relay.Run(running, changed) }()
+	go func() { done <- relay.Run(running) }()
 	return func() {
 		cancel(context.Cause(ctx))
 		if err := <-done; err != nil { // it has none of its own

@@ -55,7 +55,7 @@ func NewAnnouncements(book *announcements.Registry, objects *store.Store, nodeNa
 func (a *Announcements) Name() string { return "announcements" }
 
 // Run implements reconcile.Part.
-func (a *Announcements) Run(ctx context.Context, changed func()) error {
+func (a *Announcements) Run(ctx context.Context) error {
 	var late <-chan time.Time
 	for {
 		select {
@@ -87,7 +87,7 @@ func (a *Announcements) Run(ctx context.Context, changed func()) error {
 		if wait > 0 {
 			late = time.After(wait)
 		}
-		changed()
+		a.Changed()
 	}
 }
 

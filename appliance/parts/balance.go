@@ -3,7 +3,6 @@ package parts
 import (
 	"context"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -34,10 +33,9 @@ type Balance struct {
 	box      nft.Box
 	ports    map[portKey]*balanced
 	services map[string][]portKey
-	again    map[string]bool // Services to plan again
-	kernel   adopted         // nil after the first Planned
-	err      error           // of the last look
-	next     time.Time       // of the next one
+	kernel   adopted   // nil after the first Planned
+	err      error     // of the last look
+	next     time.Time // of the next one
 }
 
 // portKey names a port of a Service in one family.
@@ -68,7 +66,7 @@ func NewBalance(log *slog.Logger) *Balance {
 func newBalance(sampler sampler, log *slog.Logger) *Balance {
 	return &Balance{
 		log: log, sampler: sampler, kick: make(chan struct{}, 1),
-		ports: map[portKey]*balanced{}, services: map[string][]portKey{}, again: map[string]bool{},
+		ports: map[portKey]*balanced{}, services: map[string][]portKey{},
 		kernel: nothingAdopted,
 	}
 }
@@ -298,15 +296,6 @@ func (at *balanced) place(p *nft.ServicePort) {
 	}
 }
 
-// Retry implements reconcile.Part.
-func (b *Balance) Retry() []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	keys := slices.Sorted(maps.Keys(b.again))
-	clear(b.again)
-	return keys
-}
-
 // Problems implements reconcile.Part.
 func (b *Balance) Problems() []resolve.Problem {
 	b.mu.RLock()
@@ -329,7 +318,7 @@ const (
 )
 
 // Run implements reconcile.Part.
-func (b *Balance) Run(ctx context.Context, changed func()) error {
+func (b *Balance) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -340,9 +329,9 @@ func (b *Balance) Run(ctx context.Context, changed func()) error {
 		case <-timer.C:
 		}
 		grown := b.grow(time.Now())
-		looked, told := b.lookIfDue(time.Now())
-		if grown || looked || told {
-			changed()
+		moved, otherProblem := b.lookIfDue(time.Now())
+		if services := append(grown, moved...); len(services) > 0 || otherProblem {
+			b.Changed(resolve.Plans(services...)...)
 		}
 		timer.Stop()
 		if at := b.due(); !at.IsZero() {
@@ -351,17 +340,17 @@ func (b *Balance) Run(ctx context.Context, changed func()) error {
 	}
 }
 
-// grow has the Services planned again whose endpoints get more weight, and reports whether there are any.
-func (b *Balance) grow(now time.Time) (some bool) {
+// grow returns the Services whose endpoints get more weight.
+func (b *Balance) grow(now time.Time) (services []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, at := range b.ports {
 		if !at.step.IsZero() && !now.Before(at.step) {
 			at.step = now.Add(feedback.Step(at.over))
-			b.again[at.service], some = true, true
+			services = append(services, at.service)
 		}
 	}
-	return some
+	return services
 }
 
 // due returns the time of the next look or step; the zero Time: none.
@@ -388,9 +377,9 @@ func (at *balanced) hasTable() bool {
 	return slices.ContainsFunc(at.pools[:], func(p *feedback.Pool) bool { return p != nil })
 }
 
-// lookIfDue looks at the open connections, if it is time for that. It reports whether Services are to be
-// planned again, and whether Problems changed.
-func (b *Balance) lookIfDue(now time.Time) (again, told bool) {
+// lookIfDue looks at the open connections, if it is time for that. It returns the Services whose slots moved, and reports
+// whether Problems changed.
+func (b *Balance) lookIfDue(now time.Time) (moved []string, otherProblem bool) {
 	b.mu.Lock()
 	var list []*balanced
 	var ports []*nft.ServicePort
@@ -406,10 +395,10 @@ func (b *Balance) lookIfDue(now time.Time) (again, told bool) {
 		if err := b.sampler.Close(); err != nil {
 			b.log.Debug("close the connection tracking table", "err", err)
 		}
-		return false, b.tell(nil)
+		return nil, b.setErr(nil)
 	}
 	if !due {
-		return false, false
+		return nil, false
 	}
 	err := b.sampler.Look(conntrack.NewAsked(&box, ports), func(t conntrack.Tracked) {
 		list[t.Port].connections.See(t.Endpoint, t.ID, t.Ending)
@@ -426,7 +415,7 @@ func (b *Balance) lookIfDue(now time.Time) (again, told bool) {
 			continue
 		}
 		if b.evenOut(at, now) {
-			b.again[at.service], again = true, true
+			moved = append(moved, at.service)
 		}
 	}
 	b.mu.Unlock()
@@ -436,7 +425,7 @@ func (b *Balance) lookIfDue(now time.Time) (again, told bool) {
 	case err == nil && last != nil:
 		b.log.Info("open connections are counted again")
 	}
-	return again, b.tell(err)
+	return moved, b.setErr(err)
 }
 
 // evenOut sets the slots of a port's tables by what a look found, and reports whether one changed. The caller
@@ -455,8 +444,8 @@ func (b *Balance) evenOut(at *balanced, now time.Time) (changed bool) {
 	return changed
 }
 
-// tell keeps what became of the last look, and reports whether that is news.
-func (b *Balance) tell(err error) bool {
+// setErr keeps the error of the last look, and reports whether there was none before, or is none any more.
+func (b *Balance) setErr(err error) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	news := (err == nil) != (b.err == nil)

@@ -67,6 +67,7 @@ func (c *fakeSampler) state() (looks int, closed bool) {
 // tuned is a Balance under a loop that plans one Service again whenever it is asked to.
 type tuned struct {
 	*Balance
+	wakes   wakes
 	sampler *fakeSampler
 	svc     reconcile.Service
 	resolve func() nft.ServicePort
@@ -79,7 +80,8 @@ func newTuned(t *testing.T, over time.Duration, balance nft.Balance, endpoints .
 	u := &tuned{Balance: newBalance(c, slog.New(slog.DiscardHandler)), sampler: c}
 	u.set(over, balance, endpoints...)
 	ctx, stop := context.WithCancel(t.Context())
-	go func() { _ = u.Run(ctx, func() {}) }()
+	u.Attach(u.wakes.changed)
+	go func() { _ = u.Run(ctx) }()
 	t.Cleanup(stop)
 	return u
 }
@@ -130,7 +132,7 @@ func (u *tuned) pass(d time.Duration) {
 	for range int(d / time.Second) {
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if len(u.Retry()) > 0 {
+		if len(u.wakes.take()) > 0 {
 			u.plan()
 		}
 		synctest.Wait()

@@ -1,7 +1,6 @@
 package parts
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -27,7 +26,6 @@ type Bridged struct {
 	facts    *node.Facts       // nil until a host was planned for, and where no bridge has an address
 	services map[string]string // those with such endpoints, and the bridge of one of them
 	settings []string          // that are 1: net.bridge.bridge-nf-call-iptables, or -ip6tables, or both
-	wake     func()            // nil before Run
 }
 
 // NewBridged is without Services. In the list of Parts it comes after grants.
@@ -38,15 +36,6 @@ func NewBridged(grants *reconcile.Grants) *Bridged {
 // Name implements reconcile.Part.
 func (b *Bridged) Name() string { return "bridged endpoints" }
 
-// Run implements reconcile.Part.
-func (b *Bridged) Run(ctx context.Context, changed func()) error {
-	b.mu.Lock()
-	b.wake = changed
-	b.mu.Unlock()
-	<-ctx.Done()
-	return nil
-}
-
 // Settings takes the settings of the host that are 1 (checkup.Facts.BridgeCalls).
 func (b *Bridged) Settings(on []string) {
 	b.mu.Lock()
@@ -56,9 +45,7 @@ func (b *Bridged) Settings(on []string) {
 	}
 	b.settings = slices.Clone(on)
 	b.renew()
-	if b.wake != nil {
-		b.wake()
-	}
+	b.Changed()
 }
 
 // Planned implements reconcile.Part.

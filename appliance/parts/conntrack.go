@@ -50,9 +50,9 @@ func (c *Conntrack) Stats() func() conntrack.Stats {
 func (c *Conntrack) Name() string { return "conntrack" }
 
 // Run implements reconcile.Part.
-func (c *Conntrack) Run(ctx context.Context, changed func()) error {
+func (c *Conntrack) Run(ctx context.Context) error {
 	if c.cleaner == nil {
-		return c.NopPart.Run(ctx, changed)
+		return c.NopPart.Run(ctx)
 	}
 	others := make(chan error, 2)
 	go func() { others <- c.idle.Run(ctx) }()

@@ -39,7 +39,7 @@ func NewDNS(server *dns.Server, objects func() *store.Store) *DNS {
 func (d *DNS) Name() string { return "DNS" }
 
 // Run implements reconcile.Part.
-func (d *DNS) Run(ctx context.Context, _ func()) error { return d.server.Run(ctx) }
+func (d *DNS) Run(ctx context.Context) error { return d.server.Run(ctx) }
 
 // Planned implements reconcile.Part.
 func (d *DNS) Planned(_ *reconcile.Host, services []reconcile.Service) {

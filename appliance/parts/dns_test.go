@@ -52,7 +52,7 @@ func TestDNSFollows(t *testing.T) {
 		ended := make(chan error)
 		ctx, cancel := context.WithCancel(context.Background())
 		run := part.Run // of this one: the variable changes with the next start
-		go func() { ended <- run(ctx, nil) }()
+		go func() { ended <- run(ctx) }()
 		t.Cleanup(func() {
 			cancel()
 			if err := <-ended; err != nil {

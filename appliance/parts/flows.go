@@ -117,15 +117,15 @@ func (f *Flows) Planned(host *reconcile.Host, services []reconcile.Service) {
 }
 
 // Run implements reconcile.Part.
-func (f *Flows) Run(ctx context.Context, changed func()) error {
+func (f *Flows) Run(ctx context.Context) error {
 	told := make(chan struct{})
 	go func() {
 		defer close(told)
-		f.watchLog(ctx, changed)
+		f.watchLog(ctx)
 	}()
 	for ctx.Err() == nil {
-		if f.fail(f.listen(ctx, changed)) {
-			changed()
+		if f.fail(f.listen(ctx)) {
+			f.Changed()
 		}
 		select {
 		case <-ctx.Done():
@@ -152,7 +152,7 @@ func (f *Flows) fail(err error) (news bool) {
 }
 
 // watchLog tries a log again that cannot be written.
-func (f *Flows) watchLog(ctx context.Context, changed func()) {
+func (f *Flows) watchLog(ctx context.Context) {
 	if f.log == nil {
 		return
 	}
@@ -165,7 +165,7 @@ func (f *Flows) watchLog(ctx context.Context, changed func()) {
 		case <-ctx.Done():
 			return
 		case <-f.log.Changed():
-			changed()
+			f.Changed()
 		case <-again:
 			f.log.Retry()
 		}
@@ -173,7 +173,7 @@ func (f *Flows) watchLog(ctx context.Context, changed func()) {
 }
 
 // listen reads conntrack events until ctx is done.
-func (f *Flows) listen(ctx context.Context, changed func()) error {
+func (f *Flows) listen(ctx context.Context) error {
 	if !conntrack.ReadSettings().Events {
 		return errors.New("the kernel sends no events of connections, as net.netfilter.nf_conntrack_events is 0: set it to 2")
 	}
@@ -194,7 +194,7 @@ func (f *Flows) listen(ctx context.Context, changed func()) error {
 	f.mu.Lock()
 	f.events, f.err = events, events.Begins(f.book.Logs())
 	f.mu.Unlock()
-	changed()
+	f.Changed()
 	var lost, pruned uint64
 	var prunedAt time.Time
 	for {

@@ -21,12 +21,10 @@ import (
 type fronts struct {
 	keeper *tlsterm.Keeper
 	made   map[string]map[string]*madeFront // by Service and port
-	users  map[string]map[string]bool       // Services by Secret
 	rearm  chan struct{}                    // has a value when certificates may have changed
 
 	mu      sync.Mutex
 	secrets map[string][]string // with certificates, by Service
-	asked   map[string]bool     // Secrets that were asked for since the last plan
 }
 
 // madeFront is a Front, and what it was made from: as long as that is the same, clients keep their
@@ -40,8 +38,7 @@ type madeFront struct {
 
 func newFronts(secret func(key string) *object.Secret) *fronts {
 	return &fronts{
-		made: map[string]map[string]*madeFront{}, users: map[string]map[string]bool{}, rearm: make(chan struct{}, 1),
-		secrets: map[string][]string{}, asked: map[string]bool{},
+		made: map[string]map[string]*madeFront{}, rearm: make(chan struct{}, 1), secrets: map[string][]string{},
 		keeper: tlsterm.NewKeeper(func(key string) (map[string][]byte, string, bool) {
 			s := secret(key)
 			if s == nil {
@@ -54,9 +51,6 @@ func newFronts(secret func(key string) *object.Secret) *fronts {
 
 // state returns the state of a Secret.
 func (f *fronts) state(n resolve.Need) resolve.State {
-	f.mu.Lock()
-	f.asked[n.Name] = true
-	f.mu.Unlock()
 	if n.Kind == resolve.NeedAuthority {
 		ca, wrong := f.keeper.Authority(n.Name)
 		return resolve.State{Missing: ca == nil, Wrong: wrong}
@@ -83,20 +77,18 @@ func (f Foreseen) Meet(_ string, d *resolve.Demand, o *resolve.Observed) {
 	}
 }
 
-// plan makes the fronts of Services anew, and forgets the Secrets that no Service needs any more.
+// plan makes the fronts of Services that changed.
 func (f *fronts) plan(services []reconcile.Service) {
-	f.mu.Lock()
-	concerned := f.asked // Secrets that somebody may have begun or ceased to need
-	f.asked = map[string]bool{}
-	f.mu.Unlock()
 	touched := false
 	for i := range services {
 		svc := &services[i]
 		before := f.made[svc.Key]
 		now := map[string]*madeFront{}
+		var certificates []string
 		if svc.Relay != nil {
 			for id, asked := range svc.Relay.Fronts {
 				now[id] = f.make(before[id], asked)
+				certificates = append(certificates, asked.Secrets...)
 			}
 		}
 		if len(before)+len(now) == 0 {
@@ -106,58 +98,15 @@ func (f *fronts) plan(services []reconcile.Service) {
 		if f.made[svc.Key] = now; len(now) == 0 {
 			delete(f.made, svc.Key)
 		}
-		f.use(svc.Key, before, now, concerned)
-	}
-	for secret := range concerned { // at the end: a Secret that one Service needs no more may be another one's by now
-		if len(f.users[secret]) > 0 {
-			continue
+		f.mu.Lock()
+		if f.secrets[svc.Key] = certificates; len(certificates) == 0 {
+			delete(f.secrets, svc.Key)
 		}
-		delete(f.users, secret)
-		f.keeper.Forget(secret)
+		f.mu.Unlock()
 	}
-	if !touched {
-		return
+	if touched {
+		signal(f.rearm)
 	}
-	select {
-	case f.rearm <- struct{}{}:
-	default:
-	}
-}
-
-// use notes the Secrets of a Service, and adds them, with those that it had before, to the concerned.
-func (f *fronts) use(service string, before, now map[string]*madeFront, concerned map[string]bool) {
-	for _, m := range before {
-		for _, secret := range m.secrets() {
-			concerned[secret] = true
-			delete(f.users[secret], service)
-		}
-	}
-	var certificates []string
-	for _, m := range now {
-		certificates = append(certificates, m.asked.Secrets...)
-		for _, secret := range m.secrets() {
-			concerned[secret] = true
-			if f.users[secret] == nil {
-				f.users[secret] = map[string]bool{}
-			}
-			f.users[secret][service] = true
-		}
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.secrets[service] = certificates; len(certificates) == 0 {
-		delete(f.secrets, service)
-	}
-}
-
-// secrets returns the names of all Secrets that it needs.
-func (m *madeFront) secrets() (list []string) {
-	for _, secret := range append([]string{m.asked.ClientCA, m.asked.BackendCA}, m.asked.Secrets...) {
-		if secret != "" {
-			list = append(list, secret)
-		}
-	}
-	return list
 }
 
 // make is the Front that is asked for; the one before if nothing of it is different.
@@ -224,8 +173,8 @@ func (f *fronts) of(service, port string) *relay.Front {
 // watchInterval is between looks at the clock, which may be set.
 const watchInterval = time.Hour
 
-// watchTime names the Services to plan again when certificates begin, end, or end soon.
-func (r *Relay) watchTime(ctx context.Context, changed func()) error {
+// watchTime has Services planned again when their certificates begin, end, or end soon.
+func (r *Relay) watchTime(ctx context.Context) error {
 	from := time.Now()
 	timer := time.NewTimer(watchInterval)
 	defer timer.Stop()
@@ -240,19 +189,15 @@ func (r *Relay) watchTime(ctx context.Context, changed func()) error {
 			return nil
 		case <-r.fronts.rearm:
 			continue
-		case <-r.ask:
-			changed()
-			continue
 		case <-timer.C:
 		}
 		if time.Now().Before(at) {
 			continue
 		}
 		from = at
-		r.mu.Lock()
-		r.due = append(r.due, secrets...)
-		r.mu.Unlock()
-		changed()
+		for _, secret := range secrets {
+			r.Changed(resolve.Need{Kind: resolve.NeedKeyPair, Name: secret})
+		}
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -77,8 +76,14 @@ func TestFrontsStay(t *testing.T) {
 	if ports := r.redirected["default/web"]; len(ports) != 0 {
 		t.Errorf("relayed in the clear: %+v", ports)
 	}
-	if list := r.fronts.keeper.Pairs(); len(list) != 0 {
-		t.Errorf("kept for nobody: %v", list)
+	// A Secret that no Service needs any more is dropped; the other use of it stays.
+	r.fronts.state(resolve.Need{Kind: resolve.NeedAuthority, Name: "default/tls"})
+	r.Close(resolve.Need{Kind: resolve.NeedAuthority, Name: "default/tls"})
+	if list := r.fronts.keeper.Pairs(); len(list) != 1 {
+		t.Errorf("with the CA, the certificate is dropped: %v", list)
+	}
+	if r.Close(keyPair("default/tls")); len(r.fronts.keeper.Pairs())+len(r.fronts.made)+len(r.fronts.secrets) != 0 {
+		t.Errorf("left over: %+v", r.fronts)
 	}
 }
 
@@ -94,70 +99,19 @@ func TestCertificatesWakeTheLoop(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		var woken []string
 		go func() {
-			_ = r.watchTime(ctx, func() {
-				woken = append(woken, fmt.Sprint(time.Since(begin).Round(time.Minute), r.Retry()))
+			r.Attach(func(needs ...resolve.Need) {
+				woken = append(woken, fmt.Sprint(time.Since(begin).Round(time.Minute), needs[0].Name, len(needs)))
 				r.fronts.state(keyPair("default/tls"))
 				r.Planned(nil, []reconcile.Service{withTLS()})
 			})
+			_ = r.watchTime(ctx)
 		}()
 		time.Sleep(60 * day)
 		synctest.Wait()
 		stop()
 		synctest.Wait()
-		if got, want := fmt.Sprint(woken), "[384h0m0s [default/web] 720h0m0s [default/web]]"; got != want {
+		if got, want := fmt.Sprint(woken), "[384h0m0sdefault/tls1 720h0m0sdefault/tls1]"; got != want {
 			t.Errorf("woken %s, want %s", got, want)
 		}
 	})
-}
-
-// A Secret is kept as long as a Service needs it, and planned again are those that do.
-func TestSecretsAreForgotten(t *testing.T) {
-	secret := certificateOf(t, "1", time.Now().Add(time.Hour))
-	r := NewRelay(slog.New(slog.DiscardHandler), func(string) *object.Secret { return secret }, nil, nil)
-	named := func(key string, secrets ...string) reconcile.Service {
-		svc := withTLS()
-		svc.Key, svc.Ports[0].ID = key, key
-		svc.Relay.Fronts = map[string]*annotation.Front{key: {Key: annotation.TLSSecret, Secrets: secrets, Policy: &annotation.Policy{Min: tls.VersionTLS12, Max: tls.VersionTLS13}}}
-		return svc
-	}
-	plan := func(asked []string, services ...reconcile.Service) {
-		for _, secret := range asked {
-			r.fronts.state(keyPair(secret))
-		}
-		r.Planned(nil, services)
-	}
-	want := func(when string, want ...string) {
-		t.Helper()
-		var got []string
-		for _, p := range r.fronts.keeper.Pairs() {
-			got = append(got, p.Secret)
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: kept are %v, want %v", when, got, want)
-		}
-	}
-	plan([]string{"a/x", "a/y", "a/z"}, named("a/one", "a/x", "a/y"), named("a/two", "a/y"))
-	want("z was asked for and is nobody's", "a/x", "a/y")
-	r.mu.Lock()
-	r.due = []string{"a/y"}
-	r.mu.Unlock()
-	if got := r.Retry(); !slices.Equal(got, []string{"a/one", "a/two"}) {
-		t.Errorf("planned again for y: %v", got)
-	}
-	plan(nil, reconcile.Service{Key: "a/other"})
-	want("another Service changed", "a/x", "a/y")
-	plan([]string{"a/x"}, named("a/one", "a/x"))
-	want("the other one still needs y", "a/x", "a/y")
-	plan(nil, reconcile.Service{Key: "a/two"})
-	want("nobody needs y", "a/x")
-	plan([]string{"a/x"}, reconcile.Service{Key: "a/one"}, named("a/two", "a/x"))
-	want("x goes from one to two", "a/x")
-	if made := r.fronts.made["a/two"]["a/two"]; len(made.server.Pairs) != 1 {
-		t.Errorf("two got x in the plan in which one lost it, and has the certificates %v", made.server.Pairs)
-	}
-	plan(nil, reconcile.Service{Key: "a/two"})
-	want("nobody needs anything")
-	if len(r.fronts.users)+len(r.fronts.made)+len(r.fronts.secrets)+len(r.fronts.asked) > 0 {
-		t.Errorf("left over: %+v", r.fronts)
-	}
 }

@@ -3,10 +3,8 @@ package parts
 import (
 	"context"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"svcctl.io/svcctl/appliance/conntrack"
@@ -20,16 +18,12 @@ type Fullness struct {
 	reconcile.NopPart
 	counting *conntrack.Fullness
 	kernel   atomic.Pointer[adopted] // what it served at the start; nil: not needed any more
-
-	mu    sync.Mutex
-	again map[string]bool // Services to plan again
-	wake  func()          // has the loop ask for them; nil before Run
 }
 
 // NewFullness is without Services.
 func NewFullness(log *slog.Logger) *Fullness {
-	f := &Fullness{again: map[string]bool{}}
-	f.counting = conntrack.NewFullness(conntrack.Options{Log: log}, f.reconsider)
+	f := &Fullness{}
+	f.counting = conntrack.NewFullness(conntrack.Options{Log: log}, func(service string) { f.Changed(resolve.Plans(service)...) })
 	return f
 }
 
@@ -37,20 +31,7 @@ func NewFullness(log *slog.Logger) *Fullness {
 func (f *Fullness) Name() string { return "full endpoints" }
 
 // Run implements reconcile.Part.
-func (f *Fullness) Run(ctx context.Context, changed func()) error {
-	f.mu.Lock()
-	f.wake = changed
-	f.mu.Unlock()
-	return f.counting.Run(ctx)
-}
-
-func (f *Fullness) reconsider(service string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.again[service] = true; f.wake != nil {
-		f.wake()
-	}
-}
+func (f *Fullness) Run(ctx context.Context) error { return f.counting.Run(ctx) }
 
 // Adopt implements reconcile.Part. Until connections are counted, full endpoints are those that the kernel was
 // left without: so a restart changes nothing.
@@ -122,13 +103,4 @@ func (f *Fullness) Problems() []resolve.Problem {
 		Message: "endpoints stay full, or not, as they were counted last, in spite of svcctl.io/endpoint-connections: " + err.Error(),
 		Warning: true,
 	}}
-}
-
-// Retry implements reconcile.Part.
-func (f *Fullness) Retry() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	keys := slices.Sorted(maps.Keys(f.again))
-	clear(f.again)
-	return keys
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -64,8 +63,6 @@ type Health struct {
 	asked    int                       // Services with endpoints that are checked
 	watched  bool                      // watch looks for problems, or is told to
 	opened   int                       // ports that use endpoints that are not up
-	again    map[string]bool           // Services to plan again
-	wake     func()                    // has the loop ask for them; nil before Run
 	problems []resolve.Problem         // of this host
 }
 
@@ -81,7 +78,7 @@ type checkedService struct {
 
 func NewHealth(p Prober, tell Teller, log *slog.Logger) *Health {
 	return &Health{
-		prober: p, tell: tell, log: log, services: map[string]checkedService{}, again: map[string]bool{},
+		prober: p, tell: tell, log: log, services: map[string]checkedService{},
 		first: make(chan struct{}, 1),
 	}
 }
@@ -90,15 +87,12 @@ func NewHealth(p Prober, tell Teller, log *slog.Logger) *Health {
 func (h *Health) Name() string { return "health checks" }
 
 // Run implements reconcile.Part.
-func (h *Health) Run(ctx context.Context, changed func()) error {
+func (h *Health) Run(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		h.watch(ctx, changed)
+		h.watch(ctx)
 	}()
-	h.mu.Lock()
-	h.wake = changed
-	h.mu.Unlock()
 	h.prober.Run(ctx, h.flipped)
 	<-done
 	return nil
@@ -118,19 +112,16 @@ func (h *Health) flipped() {
 // The caller holds mu.
 func (h *Health) reconsider(key string) {
 	s := h.services[key]
-	if h.again[key] || !slices.ContainsFunc(s.checked, func(c resolve.Checked) bool {
+	if slices.ContainsFunc(s.checked, func(c resolve.Checked) bool {
 		v, known := h.prober.Verdict(c.Target)
 		return known && (v.State != c.State || s.waiting && v.Assumed != c.Assumed || v.State == health.Down && v.Asked && !c.Asked)
 	}) {
-		return
-	}
-	if h.again[key] = true; h.wake != nil {
-		h.wake()
+		h.Changed(resolve.Plans(key)...)
 	}
 }
 
 // watch looks for problems of this host until ctx is done, while there are endpoints to check.
-func (h *Health) watch(ctx context.Context, changed func()) {
+func (h *Health) watch(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -146,7 +137,7 @@ func (h *Health) watch(ctx context.Context, changed func()) {
 			}
 			more := h.asks()
 			if h.look() {
-				changed()
+				h.Changed()
 			}
 			if !more {
 				break
@@ -319,15 +310,6 @@ func (h *Health) Problems() []resolve.Problem {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	return h.problems
-}
-
-// Retry implements reconcile.Part.
-func (h *Health) Retry() []string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	keys := slices.Sorted(maps.Keys(h.again))
-	clear(h.again)
-	return keys
 }
 
 // FailingOpen returns the number of ports that use endpoints which are not up, because too few are.

@@ -64,8 +64,9 @@ func TestHealthRests(t *testing.T) {
 		part := NewHealth(asks, new(told), slog.New(slog.DiscardHandler))
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
-		changes := 0
-		go func() { _ = part.Run(ctx, func() { changes++ }) }()
+		var loop wakes
+		part.Attach(loop.changed)
+		go func() { _ = part.Run(ctx) }()
 		pass := func(d time.Duration) int64 {
 			before := asks.looks.Load()
 			time.Sleep(d)
@@ -96,8 +97,8 @@ func TestHealthRests(t *testing.T) {
 				t.Errorf("round %d: %d looks after the last Service, and %v", round, looks, part.Problems())
 			}
 		}
-		if changes != 6 {
-			t.Errorf("problems changed 6 times, and %d were told of", changes)
+		if loop.times != 6 {
+			t.Errorf("problems changed 6 times, and the loop was woken %d times", loop.times)
 		}
 	})
 }
@@ -128,6 +129,8 @@ func TestHealthTellsFlips(t *testing.T) {
 	var events told
 	var log bytes.Buffer
 	part := NewHealth(asks, &events, slog.New(slog.NewTextHandler(&log, nil)))
+	var loop wakes
+	part.Attach(loop.changed)
 	svc, target := checkedAs(health.Up)
 	part.Planned(nil, []reconcile.Service{svc})
 	if got := asks.set["shop/web"]; len(got) != 1 || got[0].Target != target || got[0].Start != health.Up {
@@ -137,7 +140,7 @@ func TestHealthTellsFlips(t *testing.T) {
 	flip := func(v health.Verdict) []string {
 		asks.verdicts[target], asks.flips = v, []string{"shop/web"}
 		part.flipped()
-		return part.Retry()
+		return loop.take()
 	}
 	if got := flip(health.Verdict{State: health.Up, Passes: 1}); got != nil {
 		t.Errorf("nothing changed, and %v is planned again", got)
@@ -146,7 +149,7 @@ func TestHealthTellsFlips(t *testing.T) {
 	if got := flip(down); !slices.Equal(got, []string{"shop/web"}) {
 		t.Errorf("planned again: %v", got)
 	}
-	if got := part.Retry(); len(got) > 0 {
+	if got := loop.take(); len(got) > 0 {
 		t.Errorf("planned again twice: %v", got)
 	}
 	svc, _ = checkedAs(health.Down)
@@ -172,7 +175,7 @@ func TestHealthTellsFlips(t *testing.T) {
 	// A flip while the Service was planned is not lost.
 	svc, _ = checkedAs(health.Down)
 	part.Planned(nil, []reconcile.Service{svc})
-	if got := part.Retry(); !slices.Equal(got, []string{"shop/web"}) {
+	if got := loop.take(); !slices.Equal(got, []string{"shop/web"}) {
 		t.Errorf("planned as down, and up: planned again %v", got)
 	}
 

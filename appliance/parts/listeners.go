@@ -32,8 +32,8 @@ func NewHealthPorts(log *slog.Logger) *HealthPorts {
 func (h *HealthPorts) Name() string { return "health-check node ports" }
 
 // Run implements reconcile.Part.
-func (h *HealthPorts) Run(ctx context.Context, changed func()) error {
-	return runSignaling(ctx, h.servers.Run, h.servers.Changed(), changed)
+func (h *HealthPorts) Run(ctx context.Context) error {
+	return runSignaling(ctx, h.servers.Run, h.servers.Changed(), h.Changed)
 }
 
 // Planned implements reconcile.Part.
@@ -84,7 +84,7 @@ func (h *HealthPorts) Problems() []resolve.Problem {
 }
 
 // runSignaling runs a server, and calls changed for each signal, until ctx is done.
-func runSignaling(ctx context.Context, run func(context.Context) error, signals <-chan struct{}, changed func()) error {
+func runSignaling(ctx context.Context, run func(context.Context) error, signals <-chan struct{}, changed func(...resolve.Need)) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { return run(ctx) })
 	tasks.Go(func() error {

@@ -24,6 +24,8 @@ func TestNamesStay(t *testing.T) {
 	www := reconcile.Service{Key: "default/www", Ports: []nft.ServicePort{{ID: "default/www/https", Protocol: nft.TCP, Pools: [nft.NumPools][]netip.AddrPort{{endpoint}, {endpoint}},
 		Frontends: []nft.Frontend{{Addr: netip.MustParseAddr("10.96.0.2"), Port: 443}}}}}
 	r := NewRelay(slog.New(slog.DiscardHandler), func(string) *object.Secret { return nil }, nil, nil)
+	var loop wakes
+	r.Attach(loop.changed)
 	for when, planned := range [][]reconcile.Service{{front, www}, {front}, {www}, {front}} {
 		r.Planned(nil, planned)
 		ports := r.redirected["default/front"]
@@ -33,7 +35,7 @@ func TestNamesStay(t *testing.T) {
 		if to := ports[0].Names[0].Port; to.ID != "default/www/https" || len(to.Endpoints) != 1 || to.Endpoints[0] != endpoint {
 			t.Errorf("plan %d: clients of www.example.com go to %s, %v", when, to.ID, to.Endpoints)
 		}
-		if again := r.Retry(); len(again) > 0 {
+		if again := loop.take(); len(again) > 0 {
 			t.Errorf("plan %d: %v are to be planned again, and nothing has changed", when, again)
 		}
 	}
@@ -45,7 +47,7 @@ func TestNamesStay(t *testing.T) {
 	if ports := r.redirected["default/heir"]; len(ports) == 0 || len(ports[0].Names) != 1 || len(ports[0].Names[0].Port.Endpoints) != 1 {
 		t.Errorf("who names it instead: %+v", ports)
 	}
-	if again := r.Retry(); len(again) > 0 {
+	if again := loop.take(); len(again) > 0 {
 		t.Errorf("%v are to be planned again, and nothing of them has changed", again)
 	}
 	// Who is named no more is forgotten, and asked for when it is named again.
@@ -55,7 +57,7 @@ func TestNamesStay(t *testing.T) {
 		t.Errorf("kept for nobody: %+v", r.names)
 	}
 	r.Planned(nil, []reconcile.Service{front})
-	if again := r.Retry(); len(again) != 1 || again[0] != "default/www" {
+	if again := loop.take(); len(again) != 1 || again[0] != "default/www" {
 		t.Errorf("%v are to be planned again, want default/www", again)
 	}
 }

@@ -44,24 +44,12 @@ type Relay struct {
 	changed    map[string]bool
 	fronts     *fronts
 	names      names
-	ask        chan struct{} // has a value when the loop is to call Retry
-	unknown    []string      // Services that are named and were not planned yet
 
-	mu      sync.Mutex
-	waiting map[listener]map[string]bool // the Services that wait for a listener
-	again   []string                     // Services that have by now what they waited for
-	// routeless are the Services that wait for routes by which endpoints answer clients' own addresses.
-	routeless map[nft.Family]map[string]bool
+	mu    sync.Mutex
+	unmet map[resolve.Need]bool // listeners and routes that Services wait for
 
 	late    *listen.Reconciler[string] // opens listeners that Services wait for
 	settled bool                       // all Services were named once
-	due     []string                   // Secrets of which time has changed what is to be said
-}
-
-// listener is one that the kernel redirects clients to.
-type listener struct {
-	protocol string
-	at       netip.AddrPort
 }
 
 // NewRelay returns the part. secret gives the Secret of a "namespace/name", nil when there is none. It goes on
@@ -71,10 +59,9 @@ func NewRelay(log *slog.Logger, secret func(key string) *object.Secret, state []
 	origin := func(at, client netip.AddrPort) (netip.AddrPort, error) { return origins.Of(nft.UDP, at, client) }
 	r := &Relay{
 		log: log, relay: relay.New(log, origin), ports: map[string][]relay.Port{}, dirty: true,
-		redirected: map[string][]relay.Port{}, changed: map[string]bool{}, waiting: map[listener]map[string]bool{},
-		routeless: map[nft.Family]map[string]bool{nft.IPv4: {}, nft.IPv6: {}},
-		late:      listen.NewReconciler[string](openInterval),
-		fronts:    newFronts(secret), names: newNames(), ask: make(chan struct{}, 1),
+		redirected: map[string][]relay.Port{}, changed: map[string]bool{}, unmet: map[resolve.Need]bool{},
+		late:   listen.NewReconciler[string](openInterval),
+		fronts: newFronts(secret), names: newNames(),
 	}
 	if len(state) > 0 { // without a relayed Service there is nothing
 		s, err := relay.ParseState(state)
@@ -109,44 +96,64 @@ func (r *Relay) Drain(ctx context.Context) { r.relay.Drain(ctx) }
 func (r *Relay) Name() string { return "relay" }
 
 // Run implements reconcile.Part.
-func (r *Relay) Run(ctx context.Context, changed func()) error {
+func (r *Relay) Run(ctx context.Context) error {
 	tasks, ctx := errgroup.WithContext(ctx)
-	tasks.Go(func() error { return runSignaling(ctx, r.relay.Run, r.relay.Changed(), changed) })
+	tasks.Go(func() error { return runSignaling(ctx, r.relay.Run, r.relay.Changed(), r.Changed) })
+	tasks.Go(func() error { return runSignaling(ctx, r.NopPart.Run, r.relay.OverloadedChanged(), r.Changed) })
 	tasks.Go(func() error {
-		return runSignaling(ctx, func(ctx context.Context) error { <-ctx.Done(); return nil }, r.relay.OverloadedChanged(), changed)
+		r.late.Run(ctx, func() ([]string, bool) { return nil, r.openLate() })
+		return nil
 	})
-	tasks.Go(func() error { return r.openLate(ctx, changed) })
-	tasks.Go(func() error { return r.watchTime(ctx, changed) })
+	tasks.Go(func() error { return r.watchTime(ctx) })
 	return tasks.Wait()
 }
 
 // Stats are the numbers of the relay.
 func (r *Relay) Stats() relay.Stats { return r.relay.Stats() }
 
-// Retry implements reconcile.Part.
-func (r *Relay) Retry() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	again := append(r.again, r.unknown...)
-	for _, secret := range r.due {
-		again = slices.AppendSeq(again, maps.Keys(r.fronts.users[secret]))
-	}
-	r.again, r.unknown, r.due = nil, nil, nil
-	slices.Sort(again)
-	return slices.Compact(again)
-}
-
 // Meet implements reconcile.Answerer: listeners are opened before clients are redirected to them.
-func (r *Relay) Meet(service string, d *resolve.Demand, o *resolve.Observed) {
+func (r *Relay) Meet(_ string, d *resolve.Demand, o *resolve.Observed) {
 	for _, n := range d.Needs {
 		switch n.Kind {
-		case resolve.NeedListener:
-			o.Answer(n, r.listens(service, n))
-		case resolve.NeedReturnRoutes:
-			o.Answer(n, r.transparent(service, n))
+		case resolve.NeedListener, resolve.NeedReturnRoutes:
+			state := r.open(n)
+			r.mu.Lock()
+			if delete(r.unmet, n); state.Missing {
+				r.unmet[n] = true
+				r.late.Trigger()
+			}
+			r.mu.Unlock()
+			o.Answer(n, state)
 		case resolve.NeedKeyPair, resolve.NeedAuthority:
 			o.Answer(n, r.fronts.state(n))
 		}
+	}
+}
+
+// open opens a listener, unless it is open, or looks for routes.
+func (r *Relay) open(n resolve.Need) resolve.State {
+	if n.Kind == resolve.NeedReturnRoutes {
+		return returnRoutes(n.Family)
+	}
+	if err := r.relay.Open(n.Protocol.String(), n.At); err != nil {
+		return resolve.State{Missing: true, Wrong: err.Error()}
+	}
+	return resolve.State{}
+}
+
+// Foresee implements reconcile.Opener.
+func (r *Relay) Foresee(objs reconcile.Objects) reconcile.Answerer { return NewForeseen(objs.Secret) }
+
+// Close implements reconcile.Opener. Listeners are closed once no connection needs them (relay.CloseUnused).
+func (r *Relay) Close(n resolve.Need) {
+	r.mu.Lock()
+	delete(r.unmet, n)
+	r.mu.Unlock()
+	switch n.Kind {
+	case resolve.NeedKeyPair:
+		r.fronts.keeper.ForgetPair(n.Name)
+	case resolve.NeedAuthority:
+		r.fronts.keeper.ForgetAuthority(n.Name)
 	}
 }
 
@@ -157,11 +164,8 @@ func (r *Relay) Planned(host *reconcile.Host, services []reconcile.Service) {
 	}
 	r.fronts.plan(services)
 	again, unknown := r.names.plan(services)
-	if r.unknown = unknown; len(unknown) > 0 {
-		select {
-		case r.ask <- struct{}{}:
-		default:
-		}
+	if len(unknown) > 0 {
+		r.Changed(resolve.Plans(unknown...)...)
 	}
 	services = append(services[:len(services):len(services)], again...)
 	for i := range services {
@@ -169,9 +173,6 @@ func (r *Relay) Planned(host *reconcile.Host, services []reconcile.Service) {
 		if _, was := r.ports[svc.Key]; was {
 			delete(r.ports, svc.Key)
 			r.dirty = true
-		}
-		if svc.Relay == nil {
-			r.waitNoMore(svc.Key)
 		}
 		ports := r.redirect(svc)
 		if len(ports) > 0 || len(r.redirected[svc.Key]) > 0 {
@@ -234,82 +235,22 @@ func (r *Relay) EndpointsOf(protocol string, client netip.AddrPort, listener uin
 	return r.relay.EndpointsOf(protocol, client, listener)
 }
 
-// Foresee implements reconcile.Opener.
-func (r *Relay) Foresee(objs reconcile.Objects) reconcile.Answerer { return NewForeseen(objs.Secret) }
-
-// listens opens a listener for a Service, unless it is open.
-func (r *Relay) listens(service string, n resolve.Need) resolve.State {
-	l := listener{n.Protocol.String(), n.At}
-	err := r.relay.Open(l.protocol, l.at)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err == nil {
-		delete(r.waiting[l], service)
-		return resolve.State{}
-	}
-	if r.waiting[l] == nil {
-		r.waiting[l] = map[string]bool{}
-	}
-	r.waiting[l][service] = true
-	r.late.Trigger()
-	return resolve.State{Missing: true, Wrong: err.Error()}
-}
-
 // openInterval is between attempts to open listeners.
 const openInterval = 5 * time.Second
 
-// openLate tries to open the listeners that Services wait for, as long as there are such.
-func (r *Relay) openLate(ctx context.Context, changed func()) error {
-	r.late.Run(ctx, func() ([]string, bool) {
-		opened, waiting := r.openWaiting()
-		if opened {
-			changed()
-		}
-		return nil, waiting
-	})
-	return nil
-}
-
-// openWaiting reports whether a listener that Services wait for could be opened, and whether others wait.
-func (r *Relay) openWaiting() (opened, waiting bool) {
+// openLate tries to open what Services wait for, and reports whether they wait for more.
+func (r *Relay) openLate() (waiting bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for l, services := range r.waiting {
-		if len(services) > 0 && r.relay.Open(l.protocol, l.at) != nil {
+	for n := range r.unmet {
+		if r.open(n).Missing {
 			waiting = true
 			continue
 		}
-		r.again = slices.AppendSeq(r.again, maps.Keys(services))
-		opened = opened || len(services) > 0
-		delete(r.waiting, l)
+		delete(r.unmet, n)
+		r.Changed(n)
 	}
-	for family, services := range r.routeless {
-		if len(services) == 0 {
-			continue
-		}
-		if delivered, err := node.DeliversForOthers(family == nft.IPv6); err != nil || !delivered {
-			waiting = true
-			continue
-		}
-		r.again = slices.AppendSeq(r.again, maps.Keys(services))
-		opened = true
-		clear(services)
-	}
-	return opened, waiting
-}
-
-// transparent returns whether connections with clients' own addresses can be made for a Service.
-func (r *Relay) transparent(service string, n resolve.Need) resolve.State {
-	state := returnRoutes(n.Family)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if state.Missing {
-		r.routeless[n.Family][service] = true
-		r.late.Trigger()
-	} else {
-		delete(r.routeless[n.Family], service)
-	}
-	return state
+	return waiting
 }
 
 // returnRoutes is the state of resolve.NeedReturnRoutes.
@@ -327,18 +268,6 @@ func returnRoutes(f nft.Family) resolve.State {
 	}
 	return resolve.State{Missing: true, Wrong: annotation.Transparent + " has endpoints answer to the clients' own addresses, and no rule of routing delivers such answers here: " +
 		"mark them by a rule of nft (`socket transparent 1 meta mark set 0x1`), and route them by `" + ip + " rule add fwmark 0x1 lookup 100` and `" + ip + " route add local default dev lo table 100`"}
-}
-
-// waitNoMore forgets a Service that asks for no relay any more.
-func (r *Relay) waitNoMore(service string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, services := range r.waiting {
-		delete(services, service)
-	}
-	for _, services := range r.routeless {
-		delete(services, service)
-	}
 }
 
 // add has a node port served on the loopback addresses of its family. A client there is the host

@@ -22,21 +22,15 @@ type SourceSets struct {
 	reader  *sourceset.Reader
 	version uint64 // of take alone
 
-	mu      sync.Mutex
-	sets    map[string]*nft.SourceSet // without those that were never read
-	changed map[string]bool
-
-	// What the loop alone reads: which Services name a set, and which sets a Service names.
-	users map[string]map[string]bool
-	names map[string][]string
+	mu   sync.Mutex
+	sets map[string]*nft.SourceSet // without those that were never read
 }
 
 // NewSourceSets reads all files once, so that sets have their content in the first plan.
 func NewSourceSets(files []sourceset.File) *SourceSets {
 	s := &SourceSets{
 		files: map[string]string{}, reader: sourceset.NewReader(files),
-		sets: map[string]*nft.SourceSet{}, changed: map[string]bool{},
-		users: map[string]map[string]bool{}, names: map[string][]string{},
+		sets: map[string]*nft.SourceSet{},
 	}
 	for _, f := range files {
 		s.files[f.Name] = f.Path
@@ -70,7 +64,8 @@ func (s *SourceSets) take(name string, prefixes []netip.Prefix) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if was := s.sets[name]; was == nil || !was.Equal(now) {
-		s.sets[name], s.changed[name] = now, true
+		s.sets[name] = now
+		s.Changed(resolve.Need{Kind: resolve.NeedSourceSet, Name: name})
 	}
 }
 
@@ -78,14 +73,11 @@ func (s *SourceSets) take(name string, prefixes []netip.Prefix) {
 func (s *SourceSets) Name() string { return "source sets" }
 
 // Run implements reconcile.Part.
-func (s *SourceSets) Run(ctx context.Context, changed func()) error {
+func (s *SourceSets) Run(ctx context.Context) error {
 	if len(s.files) == 0 {
-		return s.NopPart.Run(ctx, changed)
+		return s.NopPart.Run(ctx)
 	}
-	return s.reader.Run(ctx, func(name string, prefixes []netip.Prefix) {
-		s.take(name, prefixes)
-		changed()
-	}, changed)
+	return s.reader.Run(ctx, s.take, func() { s.Changed() })
 }
 
 // Adopt implements reconcile.Part: a set of which the file cannot be read now keeps what the
@@ -98,51 +90,6 @@ func (s *SourceSets) Adopt(have nft.Ruleset) {
 			s.sets[name] = set
 		}
 	}
-}
-
-// Planned implements reconcile.Part.
-func (s *SourceSets) Planned(_ *reconcile.Host, services []reconcile.Service) {
-	for i := range services {
-		key, names := services[i].Key, setsOf(services[i].Needs)
-		if len(names)+len(s.names[key]) == 0 {
-			continue
-		}
-		for _, name := range s.names[key] {
-			if delete(s.users[name], key); len(s.users[name]) == 0 {
-				delete(s.users, name)
-			}
-		}
-		delete(s.names, key)
-		for _, name := range names {
-			if s.users[name] == nil {
-				s.users[name] = map[string]bool{}
-			}
-			s.users[name][key] = true
-			s.names[key] = names
-		}
-	}
-}
-
-func setsOf(needs []resolve.Need) (names []string) {
-	for _, n := range needs {
-		if n.Kind == resolve.NeedSourceSet {
-			names = append(names, n.Name)
-		}
-	}
-	return names
-}
-
-// Retry implements reconcile.Part.
-func (s *SourceSets) Retry() []string {
-	s.mu.Lock()
-	changed := s.changed
-	s.changed = map[string]bool{}
-	s.mu.Unlock()
-	services := map[string]bool{}
-	for name := range changed {
-		maps.Copy(services, s.users[name])
-	}
-	return slices.Collect(maps.Keys(services))
 }
 
 // Problems implements reconcile.Part.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -74,8 +73,6 @@ type Suspicion struct {
 	mu       sync.Mutex
 	ejecting map[string]map[netip.AddrPort]bool // Services that ask for eject, with their endpoints that are out
 	pending  bool                               // one is out since the last look
-	again    map[string]bool                    // Services to plan again
-	wake     func()
 	events   *conntrack.Events
 	err      error
 }
@@ -86,7 +83,7 @@ func NewSuspicion(p Prober, always bool, find func(*conntrack.Connection) (Found
 	hasten func(service string, endpoint netip.AddrPort) bool, log *slog.Logger) *Suspicion {
 	return &Suspicion{
 		log: log, book: suspect.NewBook(), prober: p, attempts: conntrack.NewAttempts(conntrack.Options{Log: log}), find: find, served: served, hasten: hasten,
-		always: always, kick: make(chan struct{}, 1), start: make(chan struct{}, 1), ejecting: map[string]map[netip.AddrPort]bool{}, again: map[string]bool{},
+		always: always, kick: make(chan struct{}, 1), start: make(chan struct{}, 1), ejecting: map[string]map[netip.AddrPort]bool{},
 	}
 }
 
@@ -100,17 +97,13 @@ func (s *Suspicion) Meet(_ string, _ *resolve.Demand, o *resolve.Observed) { o.D
 func (s *Suspicion) Name() string { return "suspicion" }
 
 // Run implements reconcile.Part.
-func (s *Suspicion) Run(ctx context.Context, changed func()) error {
-	s.mu.Lock()
-	s.wake = changed
-	s.mu.Unlock()
-	changed() // for what was planned before
+func (s *Suspicion) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	all.Go(func() { s.prober.Run(ctx, s.flipped) })
 	all.Go(func() { s.look(ctx) })
 	for ctx.Err() == nil {
 		if s.wanted() {
-			s.fail(s.listen(ctx), changed)
+			s.fail(s.listen(ctx))
 		}
 		retry := time.NewTimer(listenRetry)
 		if !s.wanted() {
@@ -135,13 +128,13 @@ func (s *Suspicion) wanted() bool {
 }
 
 // fail notes why refusals are not read.
-func (s *Suspicion) fail(err error, changed func()) {
+func (s *Suspicion) fail(err error) {
 	s.mu.Lock()
 	news := fmt.Sprint(err) != fmt.Sprint(s.err)
 	s.events, s.err = nil, err
 	s.mu.Unlock()
 	if news {
-		changed()
+		s.Changed()
 	}
 }
 
@@ -230,7 +223,7 @@ func (s *Suspicion) flipped() {
 			s.leave(endpoint)
 			if services := s.book.Raise(endpoint); len(services) > 0 {
 				s.log.Info("endpoint accepts connections again", "endpoint", name, "services", len(services))
-				s.replan(services)
+				s.Changed(resolve.Plans(services...)...)
 			}
 		case health.Down:
 			services := s.usersOf(endpoint)
@@ -242,7 +235,7 @@ func (s *Suspicion) flipped() {
 			s.History.Note(deadKey(endpoint), stateDead, dead.Why, dead.Since)
 			services = s.book.Bury(endpoint, dead, services)
 			s.log.Warn("endpoint accepts no connections", "endpoint", name, "why", dead.Why, "svc", services[0], "services", len(services))
-			s.replan(services)
+			s.Changed(resolve.Plans(services...)...)
 		}
 	}
 }
@@ -258,18 +251,6 @@ func (s *Suspicion) usersOf(endpoint netip.AddrPort) (keys []string) {
 	}
 	slices.Sort(keys)
 	return keys
-}
-
-// replan has Services planned again.
-func (s *Suspicion) replan(services []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, key := range services {
-		s.again[key] = true
-	}
-	if s.wake != nil {
-		s.wake()
-	}
 }
 
 // look looks for unanswered connections until ctx is done, while that is wanted.
@@ -325,7 +306,7 @@ func (s *Suspicion) correct() {
 			continue
 		}
 		if now := health.DeadOf(verdict); now.Why != dead.Why {
-			s.replan(s.book.Correct(endpoint, now))
+			s.Changed(resolve.Plans(s.book.Correct(endpoint, now)...)...)
 		}
 	}
 }
@@ -382,7 +363,7 @@ func (s *Suspicion) Planned(_ *reconcile.Host, services []reconcile.Service) {
 				users := append(s.usersOf(d.Endpoint), svc.Key)
 				s.book.Bury(d.Endpoint, deadBefore(s.History, d.Endpoint), users)
 				s.prove(d.Endpoint, health.Down)
-				s.replan(users)
+				s.Changed(resolve.Plans(users...)...)
 			}
 			if svc.Eject && !slices.ContainsFunc(svc.Ports, func(p nft.ServicePort) bool { return slices.Contains(p.Pools[nft.PoolCluster], d.Endpoint) }) {
 				out[d.Endpoint] = true
@@ -470,13 +451,4 @@ func (s *Suspicion) Problems() []resolve.Problem {
 	}
 	return []resolve.Problem{{Reason: "EjectBlind", Warning: true,
 		Message: fmt.Sprintf("endpoints that refuse connections are not taken out by svcctl.io/eject: %v; it is tried again every %s", s.err, listenRetry)}}
-}
-
-// Retry implements reconcile.Part.
-func (s *Suspicion) Retry() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	keys := slices.Sorted(maps.Keys(s.again))
-	clear(s.again)
-	return keys
 }

@@ -93,7 +93,7 @@ func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
 	}
 	p.place(host)
 	f.From = l.planner.compiler.Fork()
-	changed := slices.Concat(ask.Changes.Services, l.planner.pods.affected(ask.Objects, ask.Changes.Pods), l.planner.secrets.affected(ask.Changes.Secrets))
+	changed := slices.Concat(ask.Changes.Services, l.planner.pods.affected(ask.Objects, ask.Changes.Pods), l.planner.needs.users(secrets(ask.Changes.Secrets)))
 	if relocated {
 		f.Box = &host.Box
 	}

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/watch"
@@ -44,7 +46,7 @@ type Loop struct {
 	planner  *planner
 	applier  *applier
 	tamper   tamperGuard
-	wake     chan struct{} // a Part has problems, or Services to plan again
+	wake     chan struct{} // a Part has other problems, or needs have other states
 
 	adopted bool          // the first plan was made
 	planned uint64        // the store's revision that the planner stands at
@@ -52,6 +54,9 @@ type Loop struct {
 	applied uint64        // the store's revision that the kernel stands at
 	settles time.Time     // when the first of what is settling is a problem; zero: nothing is
 	wait    time.Duration // until a failed step is tried again; 0: it did not fail
+
+	mu      sync.Mutex
+	changed []resolve.Need // since the last plan
 }
 
 // New makes a Loop. It begins to read our tables: changes of nf_tables must be watched already.
@@ -68,6 +73,7 @@ func New(opts Options) *Loop {
 	l.planner.occupied = newOccupied(opts.NodePorts, opts.Log)
 	l.planner.orphans = opts.Orphans
 	for _, part := range opts.Parts {
+		part.Attach(l.Changed)
 		if a, is := part.(Answerer); is {
 			l.planner.answerers = append(l.planner.answerers, a)
 		}
@@ -95,6 +101,21 @@ func (l *Loop) Wake() {
 	}
 }
 
+// Changed makes the loop take a step, in which the Services with these needs are planned again. It never waits.
+func (l *Loop) Changed(needs ...resolve.Need) {
+	l.mu.Lock()
+	l.changed = append(l.changed, needs...)
+	l.mu.Unlock()
+	l.Wake()
+}
+
+func (l *Loop) takeChanged() (needs []resolve.Need) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	needs, l.changed = l.changed, nil
+	return needs
+}
+
 // Run steps until ctx is done. Its error is one that no retry can mend.
 func (l *Loop) Run(ctx context.Context, in Inputs) error {
 	retry := time.NewTimer(retryLast)
@@ -119,7 +140,7 @@ func (l *Loop) Run(ctx context.Context, in Inputs) error {
 		case <-l.opts.Store.Changed():
 		case <-l.wake:
 		case list := <-l.listening():
-			l.heard(list)
+			l.takeListeners(list)
 		case <-retry.C:
 		case barrier = <-in.Barriers:
 		case release = <-in.Releases:
@@ -268,6 +289,7 @@ func (l *Loop) apply(tr nft.Transition, restored bool) (committed, error) {
 			l.applying(restored)
 		}
 		l.planner.quarantine.settled()
+		l.endNeeds()
 		return committed{applied: true}, nil
 	}
 	l.applying(restored)
@@ -278,6 +300,7 @@ func (l *Loop) apply(tr nft.Transition, restored bool) (committed, error) {
 	}
 	if err == nil {
 		l.planner.quarantine.settled()
+		l.endNeeds()
 		done.applied = true
 	}
 	return done, err

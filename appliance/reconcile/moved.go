@@ -1,11 +1,11 @@
 package reconcile
 
 import (
-	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
 
+	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -40,7 +40,7 @@ func (p *planner) concerned(host *Host, objs Objects, all []string) []string {
 		services = usersOf(moved, objs, all)
 	}
 	if otherRelays {
-		services = slices.AppendSeq(services, maps.Keys(p.relaying))
+		services = append(services, p.needs.users([]resolve.Need{resolve.AnyListener})...)
 	}
 	return services
 }

@@ -40,7 +40,7 @@ func (r *rig) recheck() bool {
 	ports, waited := r.planner.occupied.watch.wanted()
 	list, news := r.planner.occupied.watch.seen(&ports, waited)
 	if news {
-		r.heard(list)
+		r.takeListeners(list)
 	}
 	return news
 }

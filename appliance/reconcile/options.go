@@ -91,6 +91,8 @@ type Opener interface {
 	Answerer
 	// Foresee returns an Answerer for objects that are not stored. It changes nothing: it answers as if everything could be opened.
 	Foresee(objs Objects) Answerer
+	// Close ends what was opened or kept for a need that no Service has any more. The loop calls it.
+	Close(resolve.Need)
 }
 
 // Tuner is a Part that sets the weights of a port's endpoints by what happens. It is called from several goroutines at once.

@@ -17,9 +17,11 @@ import (
 type Part interface {
 	// Name names the Part in the log.
 	Name() string
-	// Run works until ctx is done. It calls changed, which never waits, when Problems or Retry
-	// have other results than before. An error ends the appliance.
-	Run(ctx context.Context, changed func()) error
+	// Attach takes the function to call, from any goroutine, when Problems has other results than before, or needs have
+	// other states: the Services that have them are planned again. It never waits.
+	Attach(changed func(needs ...resolve.Need))
+	// Run works until ctx is done. An error ends the appliance.
+	Run(ctx context.Context) error
 
 	// Adopt takes the tables that the kernel held at the start, before the first Planned.
 	Adopt(have nft.Ruleset)
@@ -34,9 +36,6 @@ type Part interface {
 
 	// Problems are shown in the status.
 	Problems() []resolve.Problem
-	// Retry names the Services, "namespace/name", to plan again though no object changed. Each
-	// is named once.
-	Retry() []string
 }
 
 // Host is this host as the loop plans for it.
@@ -91,12 +90,22 @@ type Step struct {
 }
 
 // NopPart is a Part that does nothing.
-type NopPart struct{}
+type NopPart struct {
+	changed func(needs ...resolve.Need)
+}
 
-func (NopPart) Run(ctx context.Context, _ func()) error { <-ctx.Done(); return nil }
-func (NopPart) Adopt(nft.Ruleset)                       {}
-func (NopPart) Planned(*Host, []Service)                {}
-func (NopPart) Applying(bool)                           {}
-func (NopPart) Stepped(Step)                            {}
-func (NopPart) Problems() []resolve.Problem             { return nil }
-func (NopPart) Retry() []string                         { return nil }
+func (n *NopPart) Attach(changed func(needs ...resolve.Need)) { n.changed = changed }
+
+// Changed wakes the loop (Part.Attach). Before Attach it does nothing: the first plan depends on the states of that time.
+func (n *NopPart) Changed(needs ...resolve.Need) {
+	if n.changed != nil {
+		n.changed(needs...)
+	}
+}
+
+func (*NopPart) Run(ctx context.Context) error { <-ctx.Done(); return nil }
+func (*NopPart) Adopt(nft.Ruleset)             {}
+func (*NopPart) Planned(*Host, []Service)      {}
+func (*NopPart) Applying(bool)                 {}
+func (*NopPart) Stepped(Step)                  {}
+func (*NopPart) Problems() []resolve.Problem   { return nil }

@@ -39,16 +39,14 @@ type planner struct {
 	claims   resolve.Claims
 	compiler *nft.Compiler
 	tally
-	again    []string  // Services that wait for a port that a program has
 	occupied *occupied // nil: nobody else listens on this host
 	orphans  *Orphans  // nil: the kernel serves nothing that no object declares
+	needs    needs
 	pods     podUsers
 	adopting adopting
-	secrets  secretUsers
 	declared declared
 	// inUse is set when clients are served by the plan: that there are no endpoints is a problem.
 	inUse     bool
-	relaying  map[string]struct{} // Services with listeners for relayed ports
 	answerers []Answerer
 	tuners    []Tuner
 	// adopted returns the ports that the kernel served before the first plan, during that plan; else it is nil.
@@ -88,8 +86,7 @@ func newPlanner() *planner {
 		planned:    map[string]*Service{},
 		quarantine: newQuarantine(),
 		pods:       newPodUsers(),
-		secrets:    newSecretUsers(),
-		relaying:   map[string]struct{}{},
+		needs:      newNeeds(),
 		declared:   declared{unchecked: map[string]bool{}, strays: map[string][]string{}},
 	}
 }
@@ -170,7 +167,7 @@ type planned struct {
 // by that; a Service that is gone has none.
 func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.ServicePort {
 	changed = slices.Compact(slices.Sorted(slices.Values(changed)))
-	p.occupied.begin(changed)
+	p.occupied.begin()
 	outputs := p.resolveAll(objs, changed)
 	claims := make([]resolve.Claim, len(changed))
 	for i, key := range changed {
@@ -201,20 +198,15 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 		if p.inUse {
 			problems = slices.Concat(problems, out.Unserved, resolve.Bereft(object.ServiceRef(key), out.Ports, granted[i]))
 		}
-		p.occupied.record(key, p.quarantine.portsOf(key), granted[i], problems)
+		p.occupied.record(p.quarantine.portsOf(key), granted[i])
 		p.quarantine.granted(svc)
 		p.pods.set(key, &out.Output)
-		p.secrets.set(key, secretsOf(out.Needs))
+		p.needs.set(key, out.Needs)
 		p.adopting.set(key, granted[i])
-		if svc.Relay != nil {
-			p.relaying[key] = struct{}{}
-		} else {
-			delete(p.relaying, key)
-		}
 		p.record(key, granted[i], problems)
 		p.declared.set(key, out.there, p.sizes[key].endpoints > 0 && len(out.Checked) == 0, out.strays)
 	}
-	p.occupied.tell()
+	p.occupied.notify(&p.needs)
 	if p.orphans != nil {
 		for key, has := range ports {
 			p.orphans.cede(key, has)
@@ -260,7 +252,7 @@ func (p *planner) resolveOne(objs Objects, key string) planned {
 	out.since = objs.Since(key)
 	if left, is := p.quarantine.left[key]; is {
 		out.Ports, out.drain, out.RetryAfter, out.SlowStart, out.Relay = left.Ports, left.Drain, left.RetryAfter, left.SlowStart, left.Relay
-		out.EndpointConnections = left.EndpointConnections
+		out.EndpointConnections, out.Needs = left.EndpointConnections, left.Needs
 		out.Problems = []resolve.Problem{left.problem(object.ServiceRef(key))}
 		out.there = svc != nil
 		return out
@@ -378,7 +370,7 @@ func (l *Loop) plan() (tr nft.Transition, restored bool, revision uint64, err er
 	}
 	tampered := l.observed.tampered && l.tamper.mayHeal(l.opts.Clock())
 	changes, others := l.opts.Store.Changes(l.planned), l.show()
-	changed := slices.Concat(changes.Services, l.planner.pods.affected(l.shown.InForce(), changes.Pods), l.planner.secrets.affected(changes.Secrets), l.planner.quarantine.due(l.opts.Clock()), l.retries())
+	changed := slices.Concat(changes.Services, l.planner.pods.affected(l.shown.InForce(), changes.Pods), l.planner.needs.users(append(secrets(changes.Secrets), l.takeChanged()...)), l.planner.quarantine.due(l.opts.Clock()))
 	host, relocated := l.planner.host, false
 	if l.observed.moved {
 		host = l.opts.Host(l.observed.facts)
@@ -429,12 +421,13 @@ func (l *Loop) adopt() (tr nft.Transition, restored bool, revision uint64, err e
 	return tr, !tr.Empty(), changes.Revision, nil
 }
 
-// retries are the Services that Parts want planned again.
-func (l *Loop) retries() []string {
-	keys := l.planner.again
-	l.planner.again = nil
-	for _, p := range l.opts.Parts {
-		keys = append(keys, p.Retry()...)
+// endNeeds has closed what no Service needs any more. What is planned is in the kernel.
+func (l *Loop) endNeeds() {
+	for _, n := range l.planner.needs.takeEnded() {
+		for _, a := range l.planner.answerers {
+			if opener, is := a.(Opener); is {
+				opener.Close(n)
+			}
+		}
 	}
-	return keys
 }

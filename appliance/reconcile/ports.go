@@ -20,8 +20,7 @@ import (
 // occupied has the sockets of the box's programs at addresses of Services. The older one keeps the port: a
 // Service does not get a port at which a program listens, and a program that comes later gets no clients
 // from outside; both are problems. A request for a port is answered from a look at that moment; everything
-// else is done by portWatch, beside the loop. It has more than 15 fields: three views meet here, of the
-// listeners, of the served frontends, and of the Services that wait.
+// else is done by portWatch, beside the loop.
 type occupied struct {
 	look  func(*sockets.Ports) ([]sockets.Socket, error)
 	owner func(sockets.Socket) string
@@ -38,12 +37,10 @@ type occupied struct {
 	// before is the ruleset of the kernel before the first plan.
 	before nft.Ruleset
 
-	served  map[hostPort]int    // of the host, with how many frontends have them
-	waiting map[string]struct{} // Services that wait for a port that a program has
-	waited  map[hostPort]struct{}
-	ports   sockets.Ports // those of served
-	dirty   bool          // portWatch does not know of served and waited yet
-	present []listener    // what portWatch has found
+	served  map[hostPort]int // of the host, with how many frontends have them
+	ports   sockets.Ports    // those of served
+	dirty   bool             // portWatch has other ones
+	present []listener       // what portWatch has found
 }
 
 // maxNames bounds the programs that are remembered: finding one takes a look at all processes.
@@ -68,32 +65,20 @@ func newOccupied(nodePorts PortRange, log *slog.Logger) *occupied {
 
 // reset forgets all Services.
 func (o *occupied) reset() {
-	o.served, o.waiting, o.waited = map[hostPort]int{}, map[string]struct{}{}, map[hostPort]struct{}{}
+	o.served = map[hostPort]int{}
 	o.ports, o.present, o.dirty = sockets.Ports{}, nil, true
 	o.names = map[sockets.Socket]string{}
 }
 
-// begin is called before these Services, which are sorted, are planned.
-func (o *occupied) begin(changed []string) {
-	if o == nil {
-		return
-	}
-	if !o.looked.Empty() {
+// begin is called before Services are planned.
+func (o *occupied) begin() {
+	if o != nil && !o.looked.Empty() {
 		o.looked, o.list = sockets.Ports{}, nil
-	}
-	for key := range o.waiting {
-		if _, planned := slices.BinarySearch(changed, key); !planned {
-			return
-		}
-	}
-	if len(o.waited) > 0 { // those that still wait for a port will say so
-		clear(o.waited)
-		o.dirty = true
 	}
 }
 
-// record notes what a Service had of the host's ports, has now, and does not get.
-func (o *occupied) record(key string, had, has []nft.ServicePort, problems []resolve.Problem) {
+// record counts what a Service had of the host's ports, and has now.
+func (o *occupied) record(had, has []nft.ServicePort) {
 	if o == nil {
 		return
 	}
@@ -108,11 +93,6 @@ func (o *occupied) record(key string, had, has []nft.ServicePort, problems []res
 	}
 	count(has, 1)
 	count(had, -1)
-	if slices.ContainsFunc(problems, func(p resolve.Problem) bool { return p.Reason == resolve.ReasonPortInUse }) {
-		o.waiting[key] = struct{}{}
-	} else {
-		delete(o.waiting, key)
-	}
 }
 
 func (o *occupied) count(p hostPort, by int) {
@@ -129,18 +109,20 @@ func (o *occupied) count(p hostPort, by int) {
 	o.dirty = o.dirty || now == 0 || before == 0
 }
 
-// tell lets portWatch know which ports matter, if they are others now.
-func (o *occupied) tell() {
-	if o == nil || !o.dirty {
+// notify gives portWatch the ports to watch, if they changed: those of served, and those that Services need and programs have.
+func (o *occupied) notify(n *needs) {
+	if o == nil || !o.dirty && !n.portsChanged {
 		return
 	}
-	o.dirty = false
-	if len(o.waiting) == 0 {
-		clear(o.waited)
+	o.dirty, n.portsChanged = false, false
+	if o.watch == nil {
+		return
 	}
-	if o.watch != nil {
-		o.watch.want(o.ports, slices.Collect(maps.Keys(o.waited)))
+	var waited []hostPort
+	for need := range n.by[resolve.NeedHostPort] {
+		waited = append(waited, hostPort{need.Protocol.String(), need.At.Port()})
 	}
+	o.watch.want(o.ports, waited)
 }
 
 // at finds a socket that the box's own traffic to an address and port would come to.
@@ -167,7 +149,9 @@ func (o *occupied) at(protocol string, addrs []netip.Addr, port uint16) (sockets
 	return sockets.Socket{}, false
 }
 
-// taken is resolve.Facts.Taken.
+// taken returns the program that listens where a frontend would take its clients away, as "nginx (pid 812) listens on tcp
+// 0.0.0.0:30080"; "": none does, or the frontend was served before the program started. It is the answer to
+// resolve.NeedHostPort.
 func (p *planner) taken(f nft.Family, proto nft.Protocol, at netip.AddrPort) string {
 	o := p.occupied
 	if _, known := protocolsOf[proto.String()]; !known {
@@ -183,11 +167,6 @@ func (p *planner) taken(f nft.Family, proto nft.Protocol, at netip.AddrPort) str
 	if !is { // newer than what portWatch has found
 		o.present = slices.DeleteFunc(slices.Clone(o.present), func(l listener) bool { return l.covers(proto.String(), addrs, at.Port()) })
 		return ""
-	}
-	port := hostPort{proto.String(), at.Port()}
-	if _, known := o.waited[port]; !known {
-		o.waited[port] = struct{}{}
-		o.dirty = true
 	}
 	who, known := o.names[s]
 	if !known {
@@ -208,12 +187,10 @@ func (p *planner) addresses(f nft.Family, addr netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(p.host.Box.NodePortAddresses), func(a netip.Addr) bool { return nft.FamilyOf(a) != f })
 }
 
-// heard takes who listens at the ports that Services have or wait for. Those that wait are
-// planned again.
-func (l *Loop) heard(list []listener) {
-	o := l.planner.occupied
-	o.present = list
-	l.planner.again = slices.Sorted(maps.Keys(o.waiting))
+// takeListeners takes the programs that listen at ports that Services have or wait for. Those that wait are planned again.
+func (l *Loop) takeListeners(list []listener) {
+	l.planner.occupied.present = list
+	l.Changed(slices.Collect(maps.Keys(l.planner.needs.by[resolve.NeedHostPort]))...)
 }
 
 // protocolsOf are the protocols that sockets are known of.
@@ -311,6 +288,7 @@ func (w *portWatch) want(ports sockets.Ports, waited []hostPort) {
 	slices.SortFunc(waited, func(a, b hostPort) int {
 		return cmp.Or(cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.port, b.port))
 	})
+	waited = slices.Compact(waited)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.ports.Empty() != ports.Empty() || !slices.Equal(w.waited, waited)

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/appliance/sockets"
 )
 
@@ -229,7 +230,7 @@ func TestPortsThatMatter(t *testing.T) {
 	r.write("b.yaml", "")
 	r.step()
 	expect("at last", nil)
-	if o := r.planner.occupied; len(o.served)+len(o.waiting)+len(o.waited) != 0 {
-		t.Errorf("left behind: %v, %v, %v", o.served, o.waiting, o.waited)
+	if o, n := r.planner.occupied, &r.planner.needs; len(o.served)+len(n.of)+len(n.by[resolve.NeedHostPort]) != 0 {
+		t.Errorf("left behind: %v, %v, %v", o.served, n.of, n.by)
 	}
 }

@@ -16,6 +16,7 @@ const (
 	NeedKeyPair                      // the Secret Name ("namespace/name") with tls.crt and tls.key
 	NeedAuthority                    // the Secret Name with ca.crt
 	NeedSourceSet                    // the source set Name
+	NeedPlan                         // what only the Service Name depends on
 	NeedHostPort                     // a port of the host, at which no program listens: of Family, Protocol, At; the zero Addr: a node port
 )
 
@@ -27,6 +28,18 @@ type Need struct {
 	Family   nft.Family
 	At       netip.AddrPort
 	Name     string
+}
+
+// AnyListener is needed by each Service with relayed ports, in addition to its own listeners.
+var AnyListener = Need{Kind: NeedListener}
+
+// Plans returns what changes when Services, by "namespace/name", are to be planned again.
+func Plans(services ...string) []Need {
+	needs := make([]Need, len(services))
+	for i, key := range services {
+		needs[i] = Need{Kind: NeedPlan, Name: key}
+	}
+	return needs
 }
 
 // State is the state of a Need. The zero State is that of a Need that is met, or of a source set that is not configured.

@@ -54,6 +54,9 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 	if p.Protocol == nft.SCTP || p.Protocol != nft.TCP && !mode.Userspace {
 		return
 	}
+	if !slices.Contains(r.out.Needs, AnyListener) {
+		r.out.Needs = append(r.out.Needs, AnyListener)
+	}
 	listeners, has := r.facts.Relays[p.Family]
 	why, family := "", p.Family.Name()
 	switch {

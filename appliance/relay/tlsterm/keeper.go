@@ -163,11 +163,17 @@ func (k *Keeper) InUse(secret string) (p *Pair, a *Authority) {
 	return p, a
 }
 
-// Forget drops the state of a Secret that no port uses any more.
-func (k *Keeper) Forget(secret string) {
+// ForgetPair drops the certificate of a Secret that no port uses any more.
+func (k *Keeper) ForgetPair(secret string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.pairs, secret)
+}
+
+// ForgetAuthority drops the CA of a Secret that no port uses any more.
+func (k *Keeper) ForgetAuthority(secret string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	delete(k.cas, secret)
 }
 

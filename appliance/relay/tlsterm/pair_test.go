@@ -126,7 +126,7 @@ func TestKeeper(t *testing.T) {
 	k.want(t, "at its end", "later", "has expired, and clients refuse it: renew it", "")
 	k.data = nil
 	k.want(t, "gone after its end", "later", "which has expired, stays in use", "")
-	k.Forget("default/web")
+	k.ForgetPair("default/web")
 	k.want(t, "forgotten", "", "it is not there", "")
 	k.put(made(t, "ended", noon.Add(-3*day), noon.Add(-day)))
 	k.want(t, "nothing better", "ended", "has expired, and clients refuse it", "")

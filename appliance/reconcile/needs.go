@@ -7,6 +7,79 @@ import (
 	"svcctl.io/svcctl/appliance/resolve"
 )
 
+// needs finds the Services that depend on a need. They are planned again when its state changes.
+type needs struct {
+	of map[string][]resolve.Need // by Service
+	by map[resolve.NeedKind]map[resolve.Need]map[string]struct{}
+	// ended has the needs that no Service has any more, since the last call of takeEnded.
+	ended map[resolve.Need]struct{}
+	// portsChanged is set when other ports of the host are needed than at the last call of occupied.notify.
+	portsChanged bool
+}
+
+func newNeeds() needs {
+	return needs{of: map[string][]resolve.Need{}, by: map[resolve.NeedKind]map[resolve.Need]map[string]struct{}{}, ended: map[resolve.Need]struct{}{}}
+}
+
+// set replaces what a Service needs.
+func (n *needs) set(service string, now []resolve.Need) {
+	before := n.of[service]
+	if slices.Equal(before, now) {
+		return // mostly
+	}
+	for _, need := range before {
+		if delete(n.by[need.Kind][need], service); len(n.by[need.Kind][need]) == 0 {
+			delete(n.by[need.Kind], need)
+			n.ended[need] = struct{}{}
+		}
+		n.portsChanged = n.portsChanged || need.Kind == resolve.NeedHostPort
+	}
+	for _, need := range now {
+		if n.by[need.Kind] == nil {
+			n.by[need.Kind] = map[resolve.Need]map[string]struct{}{}
+		}
+		if n.by[need.Kind][need] == nil {
+			n.by[need.Kind][need] = map[string]struct{}{}
+		}
+		n.by[need.Kind][need][service] = struct{}{}
+		delete(n.ended, need)
+		n.portsChanged = n.portsChanged || need.Kind == resolve.NeedHostPort
+	}
+	if n.of[service] = now; len(now) == 0 {
+		delete(n.of, service)
+	}
+}
+
+// users returns the Services that depend on some needs, perhaps several times.
+func (n *needs) users(changed []resolve.Need) (services []string) {
+	for _, need := range changed {
+		if need.Kind == resolve.NeedPlan {
+			services = append(services, need.Name)
+		}
+		for service := range n.by[need.Kind][need] {
+			services = append(services, service)
+		}
+	}
+	return services
+}
+
+// takeEnded returns the needs that no Service has any more, each once.
+func (n *needs) takeEnded() (ended []resolve.Need) {
+	for need := range n.ended {
+		ended = append(ended, need)
+	}
+	clear(n.ended)
+	return ended
+}
+
+// secrets returns the needs of Secrets, by "namespace/name".
+func secrets(names []string) (needs []resolve.Need) {
+	for _, name := range names {
+		needs = append(needs, resolve.Need{Kind: resolve.NeedKeyPair, Name: name}, resolve.Need{Kind: resolve.NeedAuthority, Name: name})
+	}
+	return needs
+}
+
 // podUsers finds the Services that follow the readiness probe of a Pod. They are planned again when
 // the Pod changes.
 type podUsers struct {
@@ -97,55 +170,4 @@ func (u *podUsers) affected(objs Objects, pods []string) []string {
 	}
 	slices.Sort(services)
 	return slices.Compact(services)
-}
-
-// secretUsers finds the Services whose ports need a Secret. They are planned again when it changes.
-type secretUsers struct {
-	by map[string]map[string]bool // Services by Secret
-	of map[string][]string        // Secrets by Service
-}
-
-func newSecretUsers() secretUsers {
-	return secretUsers{by: map[string]map[string]bool{}, of: map[string][]string{}}
-}
-
-// set notes what a Service needs.
-func (u *secretUsers) set(service string, secrets []string) {
-	for _, secret := range u.of[service] {
-		if delete(u.by[secret], service); len(u.by[secret]) == 0 {
-			delete(u.by, secret)
-		}
-	}
-	delete(u.of, service)
-	if len(secrets) == 0 {
-		return
-	}
-	u.of[service] = secrets
-	for _, secret := range secrets {
-		if u.by[secret] == nil {
-			u.by[secret] = map[string]bool{}
-		}
-		u.by[secret][service] = true
-	}
-}
-
-// affected are the Services that need one of these Secrets.
-func (u *secretUsers) affected(secrets []string) (services []string) {
-	for _, secret := range secrets {
-		for service := range u.by[secret] {
-			services = append(services, service)
-		}
-	}
-	slices.Sort(services)
-	return slices.Compact(services)
-}
-
-// secretsOf returns the Secrets among needs, each once.
-func secretsOf(needs []resolve.Need) (secrets []string) {
-	for _, n := range needs {
-		if (n.Kind == resolve.NeedKeyPair || n.Kind == resolve.NeedAuthority) && !slices.Contains(secrets, n.Name) {
-			secrets = append(secrets, n.Name)
-		}
-	}
-	return secrets
 }
