@@ -117,7 +117,7 @@ var edges = map[string][]string{
 	},
 	"appliance/verdict": {"api/wire"},
 	"appliance/reconcile": {
-		"api/wire", "appliance/checkup", "appliance/conntrack", "appliance/history", "appliance/metrics", "appliance/node", "appliance/resolve", "appliance/sockets", "appliance/verdict",
+		"api/wire", "appliance/checkup", "appliance/history", "appliance/metrics", "appliance/node", "appliance/resolve", "appliance/sockets", "appliance/verdict",
 		"nft", "nft/kernel", "store", "store/alloc", "store/deadline", "store/engine", "store/manifest", "store/object", "store/parallel", "watch",
 	},
 	"appliance/forecast": {"api/wire", "appliance/resolve", "nft"},

@@ -321,25 +321,22 @@ func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, names *dns
 		follows = append(follows, parts.NewDNS(names, a.shown))
 	}
 	opts := reconcile.Options{
-		Store: a.store, InForce: a.held.objects, Kernel: a.calls.Kernel(a.kernel), Log: a.log,
-		Host:      func(facts *node.Facts) reconcile.Host { return a.hostFor(a.cfg, facts) },
-		Watching:  a.watcher != nil,
-		Files:     a.member.files(),
-		Parts:     follows,
-		Removals:  a.removals,
-		Orphans:   a.orphans,
-		Addresses: placedHost{a.hosts, a.admission},
-		HostProblems: func(facts *node.Facts) []manifest.Problem {
-			return slices.Concat(a.cfg.OverlapProblems(facts, a.hosts.IsVIP), a.cfg.FamilyProblems(facts), a.member.problems())
+		Accepted: reconcile.Accepted{
+			Store: a.store, InForce: a.held.objects, Watching: a.watcher != nil, Files: a.member.files(), Removals: a.removals, DataDir: a.cfg.DataDir,
 		},
-		DataDir: a.cfg.DataDir,
+		Target: reconcile.Target{
+			Kernel: a.calls.Kernel(a.kernel), Orphans: a.orphans, Addresses: placedHost{a.hosts, a.admission},
+			Host: func(facts *node.Facts) reconcile.Host { return a.hostFor(a.cfg, facts) },
+			HostProblems: func(facts *node.Facts) []manifest.Problem {
+				return slices.Concat(a.cfg.OverlapProblems(facts, a.hosts.IsVIP), a.cfg.FamilyProblems(facts), a.member.problems())
+			},
+			NodePorts: reconcile.PortRange(a.cfg.Addresses.NodePortRange), HoldSentinel: a.kernel.HoldSentinel,
+		},
+		Parts: follows, Log: a.log, Watchdog: dog,
 		Publisher: &reconcile.Publisher{
 			Board: a.board, Metrics: a.metrics, Dirs: a.cfg.ManifestDirs(), Named: a.member.named(), Status: firstStatus(a.cfg, a.kernel.Probe()),
 			Reporter: reconcile.NewReporter(a.log, a.store.Location, a.events, a.history),
 		},
-		Watchdog:     dog,
-		NodePorts:    reconcile.PortRange(a.cfg.Addresses.NodePortRange),
-		HoldSentinel: a.kernel.HoldSentinel,
 		OnReady: func() {
 			go a.notify(ctx, daemon.SdNotifyReady)
 			go a.settle(ctx)

@@ -145,5 +145,5 @@ func newSuspicion(answers *traffic.Answers, grants *reconcile.Grants, checks *pa
 		of, _ := grants.Served()
 		return of
 	}
-	return parts.NewSuspicion(prober.New(prober.Options{Log: log}), always, find, served, checks.Hasten, log)
+	return parts.NewSuspicion(prober.New(prober.Options{Log: log}), always, parts.Lookup{Find: find, Served: served, Hasten: checks.Hasten}, log)
 }

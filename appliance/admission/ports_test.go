@@ -55,7 +55,7 @@ func TestPortCheck(t *testing.T) {
 	}
 	// The same at an address of the host, for a Service that may have one.
 	p.listen("tcp", "192.0.2.1:22")
-	check := &host{facts: resolve.Facts{Host: map[netip.Addr]string{on[0]: "an address of this host"}}, nodePorts: on}
+	check := &host{facts: resolve.Facts{Networks: resolve.Networks{Host: map[netip.Addr]string{on[0]: "an address of this host"}}}, nodePorts: on}
 	svc := &object.Service{
 		Metadata: object.ObjectMeta{Annotations: map[string]string{resolve.AnnotationHostAddress: "true"}},
 		Spec:     object.ServiceSpec{ExternalIPs: []string{"192.0.2.1"}, Ports: []object.ServicePort{{Protocol: "TCP", Port: 22}}},

@@ -115,13 +115,12 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 		NodelessLocal:          c.Services.NodelessEndpoints == NodelessLocal,
 		MasqueradeAll:          c.Services.MasqueradeAll,
 		SourceRangesApplyToAll: c.Services.SourceRangesApply == SourceRangesAll,
-		ServiceRanges:          c.Addresses.ClusterIPRanges,
-		ExternalIPRanges:       c.Addresses.ExternalIPRanges.Prefixes,
-		NoExternalIPs:          c.Addresses.ExternalIPRanges.None,
 		ConnectionLog:          c.Services.ConnectionLog,
-		Host:                   map[netip.Addr]string{},
-		Broadcast:              map[netip.Addr]bool{},
 		OwnPorts:               c.ownPorts(),
+		Networks: resolve.Networks{
+			ServiceRanges: c.Addresses.ClusterIPRanges, ExternalIPRanges: c.Addresses.ExternalIPRanges.Prefixes, NoExternalIPs: c.Addresses.ExternalIPRanges.None,
+			Host: map[netip.Addr]string{}, Broadcast: map[netip.Addr]bool{},
+		},
 	}
 	for _, r := range c.Addresses.LoadBalancerPools {
 		f.Pools = append(f.Pools, nft.Range(r))

@@ -241,7 +241,9 @@ type ClientNamespace struct {
 }
 
 // facts returns the facts by which endpoints are selected.
-func (c *Config) facts() *resolve.Facts { return &resolve.Facts{ServiceRanges: c.ServiceRanges} }
+func (c *Config) facts() *resolve.Facts {
+	return &resolve.Facts{Networks: resolve.Networks{ServiceRanges: c.ServiceRanges}}
+}
 
 // byLength sorts namespaces by prefix length, longest first.
 func byLength(all []ClientNamespace) []ClientNamespace {

@@ -16,6 +16,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
 )
 
@@ -110,7 +111,7 @@ func (u *tuned) set(over time.Duration, balance nft.Balance, endpoints ...string
 		u.Tune(&p, over)
 		return p
 	}
-	u.svc = reconcile.Service{Key: "default/web", SlowStart: over}
+	u.svc = reconcile.Service{Key: "default/web", Settings: resolve.Settings{SlowStart: over}}
 	u.plan()
 }
 

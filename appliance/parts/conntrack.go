@@ -77,7 +77,7 @@ func (c *Conntrack) Planned(host *reconcile.Host, services []reconcile.Service) 
 		}
 		ports[i] = make([]conntrack.Port, len(svc.Ports))
 		for j := range svc.Ports {
-			ports[i][j] = conntrack.PortOf(&svc.Ports[j], svc.Ports[j].Serving, svc.Drain)
+			ports[i][j] = conntrack.PortOf(&svc.Ports[j], svc.Ports[j].Serving, conntrack.Drain(svc.Drain))
 			ports[i][j].Ended = ended(svc, &svc.Ports[j])
 		}
 	})

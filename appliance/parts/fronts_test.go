@@ -34,7 +34,7 @@ func withTLS() reconcile.Service {
 	return reconcile.Service{
 		Key: "default/web", Ports: []nft.ServicePort{{ID: "default/web", Protocol: nft.TCP, Relay: [nft.NumPools]netip.AddrPort{at, at},
 			Frontends: []nft.Frontend{{Addr: netip.MustParseAddr("10.96.0.1"), Port: 443}}}},
-		Relay: &resolve.Relay{Fronts: map[string]*annotation.Front{"default/web": {Key: annotation.TLSSecret, Secrets: []string{"default/tls"}, Policy: &annotation.Policy{Min: tls.VersionTLS12, Max: tls.VersionTLS13}}}},
+		Settings: resolve.Settings{Relay: &resolve.Relay{Fronts: map[string]*annotation.Front{"default/web": {Key: annotation.TLSSecret, Secrets: []string{"default/tls"}, Policy: &annotation.Policy{Min: tls.VersionTLS12, Max: tls.VersionTLS13}}}}},
 	}
 }
 

@@ -33,7 +33,7 @@ func TestFullnessBeforeItHasCounted(t *testing.T) {
 		if full("10.1.0.1:80") || !full("10.1.0.2:80") {
 			t.Errorf("limit %d, before the first plan: full are not those that the kernel was left without", limit)
 		}
-		f.Planned(&reconcile.Host{}, []reconcile.Service{{Key: "default/web", Ports: []nft.ServicePort{port}, EndpointConnections: limit}})
+		f.Planned(&reconcile.Host{}, []reconcile.Service{{Key: "default/web", Ports: []nft.ServicePort{port}, Settings: resolve.Settings{EndpointConnections: limit}}})
 		if got, want := full("10.1.0.2:80"), limit > 0; got != want {
 			t.Errorf("limit %d, after the first plan: full %t, want %t", limit, got, want)
 		}

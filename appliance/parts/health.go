@@ -46,7 +46,7 @@ const (
 const lookEvery = 5 * time.Second
 
 // Health has endpoints checked, and a Service planned again when one of its endpoints goes down or
-// comes back. It has more than 15 fields: the loop, the prober and the API meet here.
+// comes back.
 type Health struct {
 	reconcile.NopPart
 	// History keeps since when endpoints are down; nil: since this process has found it.
@@ -59,26 +59,16 @@ type Health struct {
 	first chan struct{} // there are endpoints to check, and watch does not look
 
 	mu       sync.RWMutex
-	services map[string]checkedService // with endpoints that are checked, or taken out
+	services map[string]resolve.Health // with endpoints that are checked, or taken out
 	asked    int                       // Services with endpoints that are checked
 	watched  bool                      // watch looks for problems, or is told to
 	opened   int                       // ports that use endpoints that are not up
 	problems []resolve.Problem         // of this host
 }
 
-// checkedService is the last plan of a Service, as far as it is about health.
-type checkedService struct {
-	checked []resolve.Checked
-	demoted []resolve.Demoted
-	dead    []resolve.Dead
-	eject   bool
-	opened  int
-	waiting bool
-}
-
 func NewHealth(p Prober, tell Teller, log *slog.Logger) *Health {
 	return &Health{
-		prober: p, tell: tell, log: log, services: map[string]checkedService{},
+		prober: p, tell: tell, log: log, services: map[string]resolve.Health{},
 		first: make(chan struct{}, 1),
 	}
 }
@@ -112,9 +102,9 @@ func (h *Health) flipped() {
 // The caller holds mu.
 func (h *Health) reconsider(key string) {
 	s := h.services[key]
-	if slices.ContainsFunc(s.checked, func(c resolve.Checked) bool {
+	if slices.ContainsFunc(s.Checked, func(c resolve.Checked) bool {
 		v, known := h.prober.Verdict(c.Target)
-		return known && (v.State != c.State || s.waiting && v.Assumed != c.Assumed || v.State == health.Down && v.Asked && !c.Asked)
+		return known && (v.State != c.State || s.Waiting && v.Assumed != c.Assumed || v.State == health.Down && v.Asked && !c.Asked)
 	}) {
 		h.Changed(resolve.Plans(key)...)
 	}
@@ -200,8 +190,8 @@ func (h *Health) Meet(_ string, d *resolve.Demand, o *resolve.Observed) {
 func (h *Health) Hasten(service string, endpoint netip.AddrPort) (checked bool) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	for i := range h.services[service].checked {
-		if c := &h.services[service].checked[i]; c.Endpoint == endpoint {
+	for i := range h.services[service].Checked {
+		if c := &h.services[service].Checked[i]; c.Endpoint == endpoint {
 			h.prober.Hasten(c.Target)
 			checked = true
 		}
@@ -219,11 +209,11 @@ func (h *Health) Planned(_ *reconcile.Host, services []reconcile.Service) {
 		if !had && len(svc.Checked)+len(svc.Demoted)+len(svc.Dead) == 0 {
 			continue
 		}
-		now := checkedService{svc.Checked, svc.Demoted, svc.Dead, svc.Eject, svc.FailingOpen, svc.Waiting}
+		now := svc.Health
 		h.mu.Lock()
 		h.count(before, now)
-		h.opened += now.opened - before.opened
-		if h.services[svc.Key] = now; len(now.checked)+len(now.demoted)+len(now.dead) == 0 {
+		h.opened += now.FailingOpen - before.FailingOpen
+		if h.services[svc.Key] = now; len(now.Checked)+len(now.Demoted)+len(now.Dead) == 0 {
 			delete(h.services, svc.Key)
 		}
 		h.mu.Unlock()
@@ -231,17 +221,17 @@ func (h *Health) Planned(_ *reconcile.Host, services []reconcile.Service) {
 		h.mu.Lock()
 		h.reconsider(svc.Key) // it may have flipped while it was planned
 		h.mu.Unlock()
-		h.report(svc.Key, before.checked, now.checked)
+		h.report(svc.Key, before.Checked, now.Checked)
 	}
 }
 
 // count keeps the number of Services with endpoints that are checked, and has watch begin with the
 // first one. The caller holds mu.
-func (h *Health) count(before, now checkedService) {
-	if len(before.checked) > 0 {
+func (h *Health) count(before, now resolve.Health) {
+	if len(before.Checked) > 0 {
 		h.asked--
 	}
-	if len(now.checked) > 0 {
+	if len(now.Checked) > 0 {
 		h.asked++
 	}
 	if h.asked > 0 && !h.watched {
@@ -331,19 +321,19 @@ type shown struct {
 func (h *Health) State(namespace, name string) []wire.EndpointHealth {
 	var list []shown
 	for key, s := range h.picked(namespace, name) {
-		for i := range s.checked {
-			list = append(list, shown{h.endpoint(key, &s.checked[i]), s.checked[i].Endpoint})
+		for i := range s.Checked {
+			list = append(list, shown{h.endpoint(key, &s.Checked[i]), s.Checked[i].Endpoint})
 		}
-		for i := range s.dead {
-			d := &s.dead[i]
-			e := wire.EndpointHealth{Service: key, Port: d.Port.Name, Protocol: d.Port.Protocol, Endpoint: d.Endpoint.String(), State: wire.HealthDown, Check: wire.CheckOfFailures, Why: d.Why, Ejected: s.eject}
+		for i := range s.Dead {
+			d := &s.Dead[i]
+			e := wire.EndpointHealth{Service: key, Port: d.Port.Name, Protocol: d.Port.Protocol, Endpoint: d.Endpoint.String(), State: wire.HealthDown, Check: wire.CheckOfFailures, Why: d.Why, Ejected: s.Eject}
 			if !d.Since.IsZero() {
 				since := d.Since.UTC().Truncate(time.Second)
 				e.Since = &since
 			}
 			list = append(list, shown{e, d.Endpoint})
 		}
-		for _, d := range s.demoted {
+		for _, d := range s.Demoted {
 			if d.Out {
 				list = append(list, shown{wire.EndpointHealth{Service: key, Port: d.Port, Protocol: d.Protocol, Endpoint: d.Addr.String(), State: wire.HealthOut}, d.Addr})
 			}
@@ -360,14 +350,14 @@ func (h *Health) State(namespace, name string) []wire.EndpointHealth {
 }
 
 // picked are the Services that State is about. What they hold is never changed afterwards.
-func (h *Health) picked(namespace, name string) map[string]checkedService {
+func (h *Health) picked(namespace, name string) map[string]resolve.Health {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	if name != "" {
 		key := namespace + "/" + name
-		return map[string]checkedService{key: h.services[key]}
+		return map[string]resolve.Health{key: h.services[key]}
 	}
-	picked := map[string]checkedService{}
+	picked := map[string]resolve.Health{}
 	for key, s := range h.services {
 		if in, _, _ := strings.Cut(key, "/"); namespace == "" || in == namespace {
 			picked[key] = s

@@ -120,7 +120,7 @@ func checkedAs(state health.State) (reconcile.Service, health.Target) {
 	}
 	other := one
 	other.Port.Name, other.Endpoint = "https", netip.MustParseAddrPort("10.1.2.12:8443")
-	return reconcile.Service{Key: "shop/web", Checked: []resolve.Checked{one, other}}, target
+	return reconcile.Service{Key: "shop/web", Health: resolve.Health{Checked: []resolve.Checked{one, other}}}, target
 }
 
 // TestHealthTellsFlips: a flip has its Service planned again once, a line and an Event.

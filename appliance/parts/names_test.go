@@ -19,7 +19,7 @@ func TestNamesStay(t *testing.T) {
 	front := reconcile.Service{
 		Key: "default/front", Ports: []nft.ServicePort{{ID: "default/front/https", Protocol: nft.TCP, Relay: [nft.NumPools]netip.AddrPort{at, at},
 			Frontends: []nft.Frontend{{Addr: netip.MustParseAddr("10.96.0.1"), Port: 443}}}},
-		Relay: &resolve.Relay{Fronts: map[string]*annotation.Front{"default/front/https": {Key: annotation.TLSServices, Services: []annotation.NamedService{{ServerName: "www.example.com", Service: "default/www"}}}}},
+		Settings: resolve.Settings{Relay: &resolve.Relay{Fronts: map[string]*annotation.Front{"default/front/https": {Key: annotation.TLSServices, Services: []annotation.NamedService{{ServerName: "www.example.com", Service: "default/www"}}}}}},
 	}
 	www := reconcile.Service{Key: "default/www", Ports: []nft.ServicePort{{ID: "default/www/https", Protocol: nft.TCP, Pools: [nft.NumPools][]netip.AddrPort{{endpoint}, {endpoint}},
 		Frontends: []nft.Frontend{{Addr: netip.MustParseAddr("10.96.0.2"), Port: 443}}}}}

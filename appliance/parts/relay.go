@@ -27,9 +27,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Relay serves in user space: the ports of Services that ask for it, and node ports on loopback addresses. It
-// has more than 15 fields: both follow from the same plans and are opened by one relay, and three groups of
-// fields have different users (the loop, all under mu, the task that opens listeners late).
+// Relay serves in user space: the ports of Services that ask for it, and node ports on loopback addresses. Both
+// follow from the same plans and are opened by one relay.
 type Relay struct {
 	reconcile.NopPart
 	log      *slog.Logger

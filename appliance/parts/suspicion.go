@@ -49,8 +49,7 @@ type Found struct {
 }
 
 // Suspicion has endpoints asked to which connections of clients failed, and a Service planned again when one of its
-// endpoints turns out to be dead, or accepts connections again. It has more than 15 fields: the loop, conntrack, the
-// prober and the API meet here.
+// endpoints turns out to be dead, or accepts connections again.
 type Suspicion struct {
 	reconcile.NopPart
 	// History keeps since when endpoints are dead; nil: since this process has found it.
@@ -60,11 +59,7 @@ type Suspicion struct {
 	book     *suspect.Book
 	prober   Prober
 	attempts *conntrack.Attempts
-	// find finds the Service port of a connection, served returns the ports of all Services, and hasten has the health
-	// check of an endpoint made now, if its Service has one.
-	find   func(*conntrack.Connection) (Found, bool)
-	served func() map[string][]nft.ServicePort
-	hasten func(service string, endpoint netip.AddrPort) bool
+	Lookup
 	always bool // also while no Service asks for eject
 	asked  bool // the endpoints that were dead before this process are asked; only the loop uses it
 	kick   chan struct{}
@@ -73,16 +68,26 @@ type Suspicion struct {
 	mu       sync.Mutex
 	ejecting map[string]map[netip.AddrPort]bool // Services that ask for eject, with their endpoints that are out
 	pending  bool                               // one is out since the last look
-	events   *conntrack.Events
-	err      error
+	reading  struct {
+		events *conntrack.Events
+		err    error // why there are none
+	}
 }
 
-// NewSuspicion looks at failures while a Service asks for eject, and otherwise if always is set. See Suspicion for the
-// functions.
-func NewSuspicion(p Prober, always bool, find func(*conntrack.Connection) (Found, bool), served func() map[string][]nft.ServicePort,
-	hasten func(service string, endpoint netip.AddrPort) bool, log *slog.Logger) *Suspicion {
+// Lookup finds Services and their health checks.
+type Lookup struct {
+	// Find finds the Service port of a connection.
+	Find func(*conntrack.Connection) (Found, bool)
+	// Served returns the ports of all Services.
+	Served func() map[string][]nft.ServicePort
+	// Hasten has the health check of an endpoint made now. It reports false if its Service has none.
+	Hasten func(service string, endpoint netip.AddrPort) bool
+}
+
+// NewSuspicion reads failures while a Service asks for eject, and otherwise if always is set.
+func NewSuspicion(p Prober, always bool, lookup Lookup, log *slog.Logger) *Suspicion {
 	return &Suspicion{
-		log: log, book: suspect.NewBook(), prober: p, attempts: conntrack.NewAttempts(conntrack.Options{Log: log}), find: find, served: served, hasten: hasten,
+		log: log, book: suspect.NewBook(), prober: p, attempts: conntrack.NewAttempts(conntrack.Options{Log: log}), Lookup: lookup,
 		always: always, kick: make(chan struct{}, 1), start: make(chan struct{}, 1), ejecting: map[string]map[netip.AddrPort]bool{},
 	}
 }
@@ -130,8 +135,8 @@ func (s *Suspicion) wanted() bool {
 // fail notes why refusals are not read.
 func (s *Suspicion) fail(err error) {
 	s.mu.Lock()
-	news := fmt.Sprint(err) != fmt.Sprint(s.err)
-	s.events, s.err = nil, err
+	news := fmt.Sprint(err) != fmt.Sprint(s.reading.err)
+	s.reading.events, s.reading.err = nil, err
 	s.mu.Unlock()
 	if news {
 		s.Changed()
@@ -151,7 +156,7 @@ func (s *Suspicion) listen(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = events.Close() })
 	defer stop()
 	s.mu.Lock()
-	s.events, s.err = events, nil
+	s.reading.events, s.reading.err = events, nil
 	s.mu.Unlock()
 	if !s.wanted() {
 		return nil
@@ -179,7 +184,7 @@ func (s *Suspicion) hear(e *conntrack.Event) {
 	if e.Failure() == conntrack.NoFailure {
 		return
 	}
-	found, ok := s.find(e.Connection)
+	found, ok := s.Find(e.Connection)
 	if !ok {
 		return // translated by another program
 	}
@@ -189,7 +194,7 @@ func (s *Suspicion) hear(e *conntrack.Event) {
 
 // suspect has an endpoint asked, by its health check if it has one.
 func (s *Suspicion) suspect(found Found, endpoint netip.AddrPort) {
-	if found.Apart || !s.book.Suspect(endpoint, time.Now()) || s.hasten(found.Service, endpoint) {
+	if found.Apart || !s.book.Suspect(endpoint, time.Now()) || s.Hasten(found.Service, endpoint) {
 		return
 	}
 	s.prove(endpoint, health.New)
@@ -242,7 +247,7 @@ func (s *Suspicion) flipped() {
 
 // usersOf returns the Services with an endpoint of TCP, sorted.
 func (s *Suspicion) usersOf(endpoint netip.AddrPort) (keys []string) {
-	for key, ports := range s.served() {
+	for key, ports := range s.Served() {
 		if slices.ContainsFunc(ports, func(p nft.ServicePort) bool {
 			return p.Protocol == nft.TCP && slices.ContainsFunc(p.Pools[:], func(pool []netip.AddrPort) bool { return slices.Contains(pool, endpoint) })
 		}) {
@@ -315,7 +320,7 @@ func (s *Suspicion) correct() {
 // a message for each of them.
 func (s *Suspicion) ration(ctx context.Context, many bool) {
 	s.mu.Lock()
-	events := s.events
+	events := s.reading.events
 	s.mu.Unlock()
 	if events == nil {
 		return
@@ -336,7 +341,7 @@ func (s *Suspicion) ration(ctx context.Context, many bool) {
 // waits takes a connection that is not answered. It returns true for one to an endpoint that is taken out, so that the
 // client's next SYN goes to another one.
 func (s *Suspicion) waits(c *conntrack.Connection, waited time.Duration) (forget bool) {
-	found, ok := s.find(c)
+	found, ok := s.Find(c)
 	if !ok || found.Apart {
 		return false
 	}
@@ -388,8 +393,8 @@ func (s *Suspicion) Planned(_ *reconcile.Host, services []reconcile.Service) {
 		signal(s.kick)
 	case before && !after:
 		s.mu.Lock()
-		if s.events != nil {
-			_ = s.events.Close()
+		if s.reading.events != nil {
+			_ = s.reading.events.Close()
 		}
 		s.mu.Unlock()
 	}
@@ -411,7 +416,7 @@ func (s *Suspicion) askAgain() {
 	if len(dead) == 0 {
 		return
 	}
-	for _, ports := range s.served() {
+	for _, ports := range s.Served() {
 		for i := range ports {
 			for _, endpoint := range slices.Concat(ports[i].Pools[:]...) {
 				if dead[endpoint] && ports[i].Protocol == nft.TCP {
@@ -446,9 +451,9 @@ func (s *Suspicion) Stepped(step reconcile.Step) {
 func (s *Suspicion) Problems() []resolve.Problem {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err == nil || len(s.ejecting) == 0 {
+	if s.reading.err == nil || len(s.ejecting) == 0 {
 		return nil
 	}
 	return []resolve.Problem{{Reason: "EjectBlind", Warning: true,
-		Message: fmt.Sprintf("endpoints that refuse connections are not taken out by svcctl.io/eject: %v; it is tried again every %s", s.err, listenRetry)}}
+		Message: fmt.Sprintf("endpoints that refuse connections are not taken out by svcctl.io/eject: %v; it is tried again every %s", s.reading.err, listenRetry)}}
 }

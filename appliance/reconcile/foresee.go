@@ -93,7 +93,7 @@ func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
 	}
 	p.place(host)
 	f.From = l.planner.compiler.Fork()
-	changed := slices.Concat(ask.Changes.Services, l.planner.pods.affected(ask.Objects, ask.Changes.Pods), l.planner.needs.users(secrets(ask.Changes.Secrets)))
+	changed := slices.Concat(ask.Changes.Services, l.planner.needs.pods.affected(ask.Objects, ask.Changes.Pods), l.planner.needs.users(secrets(ask.Changes.Secrets)))
 	if relocated {
 		f.Box = &host.Box
 	}
@@ -104,8 +104,8 @@ func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
 		delete(p.quarantine.left, key)
 	}
 	p.resolve(ask.Objects, changed)
-	f.Services = p.planned
-	for _, key := range slices.Sorted(maps.Keys(p.planned)) {
+	f.Services = p.unsent.services
+	for _, key := range slices.Sorted(maps.Keys(p.unsent.services)) {
 		for _, q := range p.problems[key] {
 			if slices.Contains(l.planner.problems[key], q) {
 				continue

@@ -46,7 +46,7 @@ func TestForeseenIsPlanned(t *testing.T) {
 		history := []*oracle.World{first, first.Next(random), oracle.Generate(random)}
 		p := newPlanner()
 		planStep(p, history[:1])
-		l := &Loop{opts: Options{Store: r.store}, shown: r.store, planner: p, applier: &applier{generation: 1}, adopted: true, planned: revision}
+		l := &Loop{opts: Options{Accepted: Accepted{Store: r.store}}, shown: r.store, planner: p, applier: &applier{generation: 1}, adopted: true, planned: revision}
 		for i := 1; i < len(history); i++ {
 			before, after := history[i-1], history[i]
 			objs := (*worldObjects)(after)

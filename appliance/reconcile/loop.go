@@ -308,7 +308,7 @@ func (l *Loop) apply(tr nft.Transition, restored bool) (committed, error) {
 
 // tellParts hands on what was planned since the last call.
 func (l *Loop) tellParts() {
-	host, services := l.planner.take()
+	host, services := l.planner.takeUnsent()
 	if host == nil && len(services) == 0 {
 		return
 	}

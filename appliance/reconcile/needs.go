@@ -15,15 +15,17 @@ type needs struct {
 	ended map[resolve.Need]struct{}
 	// portsChanged is set when other ports of the host are needed than at the last call of occupied.notify.
 	portsChanged bool
+	pods         podUsers
 }
 
 func newNeeds() needs {
-	return needs{of: map[string][]resolve.Need{}, by: map[resolve.NeedKind]map[resolve.Need]map[string]struct{}{}, ended: map[resolve.Need]struct{}{}}
+	return needs{of: map[string][]resolve.Need{}, by: map[resolve.NeedKind]map[resolve.Need]map[string]struct{}{}, ended: map[resolve.Need]struct{}{}, pods: newPodUsers()}
 }
 
 // set replaces what a Service needs.
-func (n *needs) set(service string, now []resolve.Need) {
-	before := n.of[service]
+func (n *needs) set(service string, out *resolve.Output) {
+	n.pods.set(service, out)
+	before, now := n.of[service], out.Needs
 	if slices.Equal(before, now) {
 		return // mostly
 	}

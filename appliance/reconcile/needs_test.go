@@ -17,9 +17,9 @@ import (
 func TestNeeds(t *testing.T) {
 	x, y, set := keyPair("default/x"), keyPair("default/y"), resolve.Need{Kind: resolve.NeedSourceSet, Name: "office"}
 	n := newNeeds()
-	n.set("default/a", []resolve.Need{x, y})
-	n.set("default/b", []resolve.Need{y, set})
-	n.set("default/c", nil)
+	n.set("default/a", &resolve.Output{Needs: []resolve.Need{x, y}})
+	n.set("default/b", &resolve.Output{Needs: []resolve.Need{y, set}})
+	n.set("default/c", &resolve.Output{})
 	for _, tt := range []struct {
 		changed []resolve.Need
 		want    string
@@ -32,19 +32,19 @@ func TestNeeds(t *testing.T) {
 			t.Errorf("%v: %v, want %s", tt.changed, got, tt.want)
 		}
 	}
-	n.set("default/a", []resolve.Need{x})
-	n.set("default/b", []resolve.Need{x})
+	n.set("default/a", &resolve.Output{Needs: []resolve.Need{x}})
+	n.set("default/b", &resolve.Output{Needs: []resolve.Need{x}})
 	if ended := n.takeEnded(); len(ended) != 2 || !slices.Contains(ended, y) || !slices.Contains(ended, set) {
 		t.Errorf("%v have no Service any more, want y and the set", ended)
 	}
-	n.set("default/a", nil) // x goes to b alone
-	n.set("default/b", []resolve.Need{y})
-	n.set("default/a", []resolve.Need{x})
+	n.set("default/a", &resolve.Output{}) // x goes to b alone
+	n.set("default/b", &resolve.Output{Needs: []resolve.Need{y}})
+	n.set("default/a", &resolve.Output{Needs: []resolve.Need{x}})
 	if ended := n.takeEnded(); len(ended) != 0 {
 		t.Errorf("%v ended, and each has a Service", ended)
 	}
-	n.set("default/a", nil)
-	n.set("default/b", nil)
+	n.set("default/a", &resolve.Output{})
+	n.set("default/b", &resolve.Output{})
 	if ended := n.takeEnded(); len(ended) != 2 || len(n.of)+len(n.by[resolve.NeedKeyPair]) != 0 {
 		t.Errorf("%v ended, left is %+v", ended, n)
 	}
@@ -176,7 +176,7 @@ func (nothing) Selecting(string, map[string]string) []string { return nil }
 func TestRefusedServicesStayRelayed(t *testing.T) {
 	p := newPlanner()
 	how := &resolve.Relay{ProxyProtocol: 2}
-	p.quarantine.left["default/web"] = leftOut{Service{Key: "default/web", Ports: []nft.ServicePort{{ID: "default/web"}}, Relay: how}, errors.New("refused")}
+	p.quarantine.left["default/web"] = leftOut{Service{Key: "default/web", Ports: []nft.ServicePort{{ID: "default/web"}}, Settings: resolve.Settings{Relay: how}}, errors.New("refused")}
 	if out := p.resolveOne(nothing{}, "default/web"); out.Relay != how || len(out.Ports) != 1 {
 		t.Errorf("%+v", out)
 	}

@@ -16,50 +16,62 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
-// Options configure a Loop. It has more than 15 fields: the parts of the Loop are wired here. Only New and
-// the Loop read them, and none changes afterwards.
+// Options configure a Loop. Only New and the Loop read them, and none changes afterwards.
 type Options struct {
-	Store *store.Store
-	// InForce returns the objects that are planned; when it is nil or returns nil, those of Store.
-	InForce func() *store.Store
-	Kernel  Kernel
-	Log     *slog.Logger
+	Accepted
+	Controllers
+	Target
+	Parts     []Part
+	Publisher *Publisher
+	Watchdog  *Watchdog
+	Log       *slog.Logger
 	// Clock returns the time; nil: time.Now.
 	Clock func() time.Time
 	// Clocks reads the clocks by which trials end; nil: deadline.Now.
 	Clocks func() deadline.Reading
-	// Host derives from the facts of the host what to plan for.
-	Host func(*node.Facts) Host
+	// OnReady is called once, when the first step has succeeded.
+	OnReady func()
+}
+
+// Accepted are the objects of the Loop, and how files become objects.
+type Accepted struct {
+	Store *store.Store
+	// InForce returns the objects that are planned; when it is nil or returns nil, those of Store.
+	InForce func() *store.Store
 	// Watching is set when there are manifest directories: nothing is applied before they were read.
 	Watching bool
-	// Files stores what the directories say, in place of Store: Sync does not wait, After calls done when what
-	// Sync was given last is stored. nil: the loop does it.
-	Files Files
+	// Files stores what the directories have, in place of Store: Sync does not wait, After calls done when the last
+	// argument of Sync is stored. nil: the loop does it.
+	Files    Files
+	Removals *RemovalGuard
+	// DataDir is named in problems.
+	DataDir string
+}
 
-	// Controllers run in each step. Cluster runs as soon as anything is known, Endpoints once
-	// everything was read.
+// Controllers run in each step.
+type Controllers struct {
+	// Cluster runs as soon as anything is known, Endpoints once everything was read.
 	Cluster   interface{ Sync(*node.Facts) error }
 	Endpoints Endpoints
-	// Pools follows the objects that say where load balancer IPs come from. It runs after Cluster; what depends on
-	// the host is planned anew when it reports a change. nil: there are none.
-	Pools     Pools
-	Parts     []Part
-	Removals  *RemovalGuard
-	Orphans   *Orphans // nil: there are none
+	// Pools follows the objects with the pools of load balancer IPs. It runs after Cluster; Services that depend on
+	// the host are planned again when it reports a change. nil: there are none.
+	Pools Pools
+}
+
+// Target is the box and its kernel.
+type Target struct {
+	Kernel  Kernel
+	Orphans *Orphans // nil: there are none
+	// Host derives from the facts of the host what to plan for.
+	Host      func(*node.Facts) Host
 	Addresses Addresses
 	// HostProblems returns the conflicts of the host's networks with the configuration.
 	HostProblems func(*node.Facts) []manifest.Problem
-	// DataDir is named in problems.
-	DataDir   string
-	Publisher *Publisher
-	Watchdog  *Watchdog
-	// NodePorts is the range of node ports: programs that listen in it are looked at together.
+	// NodePorts is the range of node ports: programs that listen in it are looked up together.
 	NodePorts PortRange
 	// HoldSentinel keeps established connections translated through a foreign flush
 	// (kernel.Conn.HoldSentinel).
 	HoldSentinel func() error
-	// OnReady is called once, when the first step has succeeded.
-	OnReady func()
 }
 
 // Files stores the files of directories beside the loop.

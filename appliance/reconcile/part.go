@@ -3,9 +3,7 @@ package reconcile
 import (
 	"context"
 	"net/netip"
-	"time"
 
-	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
@@ -48,37 +46,16 @@ type Host struct {
 	Loopback []netip.Addr
 }
 
-// Service is a planned Service. It has more than 15 fields: one for each thing that a Part follows.
+// Service is a planned Service.
 type Service struct {
 	// Key is "namespace/name".
 	Key string
 	// Ports are served; none: the Service is gone, or has nothing that can be served.
 	Ports []nft.ServicePort
-	// LocalEndpoints is set when the Service has a health-check node port.
-	LocalEndpoints *resolve.LocalEndpoints
-	Drain          conntrack.Drain
-	// RetryAfter is the time after which a SYN without an answer is sent to another endpoint; 0:
-	// never.
-	RetryAfter time.Duration
-	// EndpointConnections bounds the open connections of an endpoint; 0: no limit.
-	EndpointConnections uint32
-	// SlowStart is the time until a new endpoint has its whole weight; 0: it has it at once.
-	SlowStart time.Duration
 	// Needs has all that the plan depends on besides objects and the host.
 	Needs []resolve.Need
-	// Checked, Demoted and FailingOpen describe the health of its endpoints (resolve.Output).
-	Checked     []resolve.Checked
-	Demoted     []resolve.Demoted
-	FailingOpen int
-	Waiting     bool
-	// Dead and Eject are those of resolve.Output.
-	Dead      []resolve.Dead
-	Eject     bool
-	ResetDown bool
-	// Logged reports that its connections are logged.
-	Logged bool
-	// Relay has the listeners of the relayed ports.
-	Relay *resolve.Relay
+	resolve.Settings
+	resolve.Health
 }
 
 // Step is the outcome of one step of the loop.

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store"
@@ -31,9 +30,8 @@ type Objects interface {
 	Selecting(namespace string, labels map[string]string) []string
 }
 
-// planner turns objects and the facts of the host into the ruleset they ask for. It decides and
-// does nothing. Its work for a change is proportional to the Services that the change touches.
-// It has more than 15 fields: every source that a plan depends on, and what the last plan left for the next.
+// planner turns objects and the facts of the host into the ruleset they ask for. Its work for a change is proportional to
+// the Services that the change touches.
 type planner struct {
 	host     Host
 	claims   resolve.Claims
@@ -42,25 +40,36 @@ type planner struct {
 	occupied *occupied // nil: nobody else listens on this host
 	orphans  *Orphans  // nil: the kernel serves nothing that no object declares
 	needs    needs
-	pods     podUsers
 	adopting adopting
 	declared declared
 	// inUse is set when clients are served by the plan: that there are no endpoints is a problem.
-	inUse     bool
-	answerers []Answerer
-	tuners    []Tuner
-	// adopted returns the ports that the kernel served before the first plan, during that plan; else it is nil.
-	adopted func() map[resolve.Frontend]*nft.ServicePort
-	// inForce reports a frontend that the kernel had before the first plan, during that plan.
-	inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool
+	inUse bool
+	answering
+	// found is what the kernel had before the first plan, during that plan; else it is nil.
+	found *found
 	// progress is called for every Service: planning many takes long on a busy machine.
 	progress func()
 
-	// planned are the Services whose plan changed since Parts were told, with the host if that did.
-	planned     map[string]*Service
-	hostChanged bool
-
+	unsent     unsent
 	quarantine quarantine
+}
+
+// answering are the Parts that plans depend on.
+type answering struct {
+	answerers []Answerer
+	tuners    []Tuner
+}
+
+// found is a ruleset, and its Service ports by frontend, which are read when they are asked for.
+type found struct {
+	nft.Ruleset
+	served func() map[resolve.Frontend]*nft.ServicePort
+}
+
+// unsent are the Services whose plan changed since Parts were notified, with the host if that did.
+type unsent struct {
+	services map[string]*Service
+	host     bool
 }
 
 // tally has the problems and sizes of Services, for the status.
@@ -83,9 +92,8 @@ func newPlanner() *planner {
 		progress:   func() {},
 		compiler:   nft.NewCompiler(),
 		tally:      tally{problems: map[string][]resolve.Problem{}, before: map[string][]resolve.Problem{}, sizes: map[string]size{}},
-		planned:    map[string]*Service{},
+		unsent:     unsent{services: map[string]*Service{}},
 		quarantine: newQuarantine(),
-		pods:       newPodUsers(),
 		needs:      newNeeds(),
 		declared:   declared{unchecked: map[string]bool{}, strays: map[string][]string{}},
 	}
@@ -94,12 +102,8 @@ func newPlanner() *planner {
 // adopt plans all Services on top of a ruleset that is in the kernel.
 func (p *planner) adopt(have nft.Ruleset, host Host, objs Objects, all []string) nft.Transition {
 	p.place(host)
-	if p.occupied != nil {
-		p.occupied.before = have
-		defer func() { p.occupied.before = nil }()
-	}
-	p.inForce, p.adopted = have.Serves, sync.OnceValue(func() map[resolve.Frontend]*nft.ServicePort { return ServedBefore(have) })
-	defer func() { p.inForce, p.adopted = nil, nil }()
+	p.found = &found{have, sync.OnceValue(func() map[resolve.Frontend]*nft.ServicePort { return ServedBefore(have) })}
+	defer func() { p.found = nil }()
 	if p.orphans != nil {
 		p.orphans.adopt(have)
 	}
@@ -108,7 +112,7 @@ func (p *planner) adopt(have nft.Ruleset, host Host, objs Objects, all []string)
 
 // place sets the host that is planned for from now on. It returns the Services whose claims are decided in another way there.
 func (p *planner) place(host Host) (affected []string) {
-	p.host, p.hostChanged = host, true
+	p.host, p.unsent.host = host, true
 	return p.claims.PlaceAt(host.Box.NodePortAddresses)
 }
 
@@ -157,7 +161,6 @@ func (p *planner) retry(services []string) {
 type planned struct {
 	resolve.Output
 	since store.Since
-	drain conntrack.Drain
 	// there is set when there is such a Service, and strays are the slices of one that is not there.
 	there  bool
 	strays []*object.EndpointSlice
@@ -174,7 +177,11 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 		out := &outputs[i]
 		claims[i] = resolve.Claim{Service: key, Ports: out.Ports, Unready: out.Unready, HealthPort: out.LocalEndpoints.PortOf(), Since: out.since}
 	}
-	for _, key := range p.claims.Set(p.inForce, claims...) {
+	var inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool
+	if p.found != nil {
+		inForce = p.found.Serves
+	}
+	for _, key := range p.claims.Set(inForce, claims...) {
 		changed = append(changed, key)
 		outputs = append(outputs, p.resolveOne(objs, key))
 	}
@@ -191,17 +198,15 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 	for i, key := range changed {
 		out := &outputs[i]
 		ports[key] = granted[i]
-		svc := &Service{Key: key, Ports: granted[i], LocalEndpoints: out.LocalEndpoints, Drain: out.drain, RetryAfter: out.RetryAfter, EndpointConnections: out.EndpointConnections, SlowStart: out.SlowStart, Needs: out.Needs, Relay: out.Relay,
-			Checked: out.Checked, Demoted: out.Demoted, FailingOpen: out.FailingOpen, Waiting: out.Waiting, Dead: out.Dead, Eject: out.Eject, ResetDown: out.ResetDown, Logged: out.Logged}
-		p.planned[key] = svc
+		svc := &Service{Key: key, Ports: granted[i], Needs: out.Needs, Settings: out.Settings, Health: out.Health}
+		p.unsent.services[key] = svc
 		problems := append(out.Problems, conflicts[i]...)
 		if p.inUse {
 			problems = slices.Concat(problems, out.Unserved, resolve.Bereft(object.ServiceRef(key), out.Ports, granted[i]))
 		}
 		p.occupied.record(p.quarantine.portsOf(key), granted[i])
 		p.quarantine.granted(svc)
-		p.pods.set(key, &out.Output)
-		p.needs.set(key, out.Needs)
+		p.needs.set(key, &out.Output)
 		p.adopting.set(key, granted[i])
 		p.record(key, granted[i], problems)
 		p.declared.set(key, out.there, p.sizes[key].endpoints > 0 && len(out.Checked) == 0, out.strays)
@@ -212,24 +217,22 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 			p.orphans.cede(key, has)
 		}
 		for _, svc := range p.orphans.take() {
-			ports[svc.Key], p.planned[svc.Key] = svc.Ports, &svc
+			ports[svc.Key], p.unsent.services[svc.Key] = svc.Ports, &svc
 		}
 	}
 	return ports
 }
 
-// take gives what Parts are to be told: the Services whose plan changed since the last call, by
-// key, and the host if it did.
-func (p *planner) take() (host *Host, services []Service) {
-	if p.hostChanged {
+// takeUnsent returns the Services whose plan changed since the last call, by key, and the host if it did.
+func (p *planner) takeUnsent() (host *Host, services []Service) {
+	if p.unsent.host {
 		host = &p.host
 	}
-	services = make([]Service, 0, len(p.planned))
-	for _, key := range slices.Sorted(maps.Keys(p.planned)) {
-		services = append(services, *p.planned[key])
+	services = make([]Service, 0, len(p.unsent.services))
+	for _, key := range slices.Sorted(maps.Keys(p.unsent.services)) {
+		services = append(services, *p.unsent.services[key])
 	}
-	p.hostChanged = false
-	p.planned = map[string]*Service{}
+	p.unsent = unsent{services: map[string]*Service{}}
 	return host, services
 }
 
@@ -251,8 +254,7 @@ func (p *planner) resolveOne(objs Objects, key string) planned {
 	svc, slices, _ := objs.Service(key)
 	out.since = objs.Since(key)
 	if left, is := p.quarantine.left[key]; is {
-		out.Ports, out.drain, out.RetryAfter, out.SlowStart, out.Relay = left.Ports, left.Drain, left.RetryAfter, left.SlowStart, left.Relay
-		out.EndpointConnections, out.Needs = left.EndpointConnections, left.Needs
+		out.Ports, out.Needs, out.Settings = left.Ports, left.Needs, left.Settings
 		out.Problems = []resolve.Problem{left.problem(object.ServiceRef(key))}
 		out.there = svc != nil
 		return out
@@ -277,7 +279,6 @@ func (p *planner) resolveOne(objs Objects, key string) planned {
 			break
 		}
 	}
-	out.drain = conntrack.Drain(out.Drain)
 	for i := range out.Ports {
 		if port := &out.Ports[i]; tuned(port, out.SlowStart) {
 			for _, t := range p.tuners {
@@ -302,8 +303,8 @@ func (p *planner) meet(key string, d *resolve.Demand, o *resolve.Observed) (agai
 			o.Answer(n, resolve.State{Wrong: p.taken(n.Family, n.Protocol, n.At)})
 		}
 	}
-	if d.Adopted && o.Adopted == nil && p.adopted != nil {
-		o.Adopt(p.adopted())
+	if d.Adopted && o.Adopted == nil && p.found != nil {
+		o.Adopt(p.found.served())
 	}
 	return o.Differs()
 }
@@ -370,7 +371,7 @@ func (l *Loop) plan() (tr nft.Transition, restored bool, revision uint64, err er
 	}
 	tampered := l.observed.tampered && l.tamper.mayHeal(l.opts.Clock())
 	changes, others := l.opts.Store.Changes(l.planned), l.show()
-	changed := slices.Concat(changes.Services, l.planner.pods.affected(l.shown.InForce(), changes.Pods), l.planner.needs.users(append(secrets(changes.Secrets), l.takeChanged()...)), l.planner.quarantine.due(l.opts.Clock()))
+	changed := slices.Concat(changes.Services, l.planner.needs.pods.affected(l.shown.InForce(), changes.Pods), l.planner.needs.users(append(secrets(changes.Secrets), l.takeChanged()...)), l.planner.quarantine.due(l.opts.Clock()))
 	host, relocated := l.planner.host, false
 	if l.observed.moved {
 		host = l.opts.Host(l.observed.facts)

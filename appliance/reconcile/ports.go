@@ -34,8 +34,6 @@ type occupied struct {
 	looked sockets.Ports
 	list   []sockets.Socket
 	names  map[sockets.Socket]string // the programs of those that were in a Service's way
-	// before is the ruleset of the kernel before the first plan.
-	before nft.Ruleset
 
 	served  map[hostPort]int // of the host, with how many frontends have them
 	ports   sockets.Ports    // those of served
@@ -159,7 +157,7 @@ func (p *planner) taken(f nft.Family, proto nft.Protocol, at netip.AddrPort) str
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.before.Serves(f, proto, at) || p.compiler.Serves(f, proto, at) {
+	if p.found != nil && p.found.Serves(f, proto, at) || p.compiler.Serves(f, proto, at) {
 		return ""
 	}
 	addrs := p.addresses(f, at.Addr())

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 )
@@ -153,7 +153,7 @@ func TestK08_refusedServiceKeepsItsDrain(t *testing.T) {
 		t.Fatalf("refused are %v, and parts were told %v", got, rec.planned)
 	}
 	for _, svc := range rec.planned {
-		if svc.Drain != (conntrack.Drain{On: true, Timeout: time.Minute}) {
+		if svc.Drain != (resolve.Drain{On: true, Timeout: time.Minute}) {
 			t.Errorf("connections of %s are not drained any more: %+v", svc.Key, svc)
 		}
 	}

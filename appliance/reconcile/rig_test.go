@@ -81,25 +81,25 @@ func (r *rig) start() {
 	r.hosts = control.NewHostAddresses(r.cfg.IsSetAside, objects, control.NodeOwner)
 	r.grants = NewGrants(nil)
 	r.Loop = New(Options{
-		Store: objects, Kernel: r.kernel, Log: log, Clock: func() time.Time { return r.clock }, Watching: true,
-		Host: func(facts *node.Facts) Host {
-			return Host{Facts: facts, Box: r.cfg.Box(facts), Resolve: r.cfg.ResolveFacts(facts, r.hosts.IsVIP), Loopback: r.cfg.LoopbackAddresses(facts)}
+		Accepted: Accepted{Store: objects, Watching: true, Removals: r.removals, DataDir: r.cfg.DataDir},
+		Target: Target{
+			Kernel: r.kernel, Orphans: orphans, Addresses: r.hosts,
+			Host: func(facts *node.Facts) Host {
+				return Host{Facts: facts, Box: r.cfg.Box(facts), Resolve: r.cfg.ResolveFacts(facts, r.hosts.IsVIP), Loopback: r.cfg.LoopbackAddresses(facts)}
+			},
+			HostProblems: func(facts *node.Facts) []manifest.Problem { return r.cfg.OverlapProblems(facts, r.hosts.IsVIP) },
+			HoldSentinel: func() error { r.held++; return nil },
 		},
-		Cluster:      control.NewClusterObjects(r.cfg.ClusterObjects(), objects, r.hosts),
-		Endpoints:    control.NewEndpoints(r.cfg.EndpointsFacts(), objects),
-		Removals:     r.removals,
-		Parts:        []Part{r.grants},
-		Orphans:      orphans,
-		Addresses:    r.hosts,
-		HostProblems: func(facts *node.Facts) []manifest.Problem { return r.cfg.OverlapProblems(facts, r.hosts.IsVIP) },
-		DataDir:      r.cfg.DataDir,
+		Controllers: Controllers{
+			Cluster: control.NewClusterObjects(r.cfg.ClusterObjects(), objects, r.hosts), Endpoints: control.NewEndpoints(r.cfg.EndpointsFacts(), objects),
+		},
+		Parts: []Part{r.grants}, Log: log, Clock: func() time.Time { return r.clock },
 		Publisher: &Publisher{
 			Board: r.board, Metrics: r.metrics, Dirs: r.cfg.Manifests, Status: wire.Status{Reason: "starting"},
 			Reporter: NewReporter(log, objects.Location, nil, nil),
 		},
-		Watchdog:     NewWatchdog(WatchdogOptions{Calls: &SlowCalls{}, Log: log}),
-		HoldSentinel: func() error { r.held++; return nil },
-		OnReady:      func() { r.ready++ },
+		Watchdog: NewWatchdog(WatchdogOptions{Calls: &SlowCalls{}, Log: log}),
+		OnReady:  func() { r.ready++ },
 	})
 	r.planner.occupied = nil
 	early := make(chan reading, 1)

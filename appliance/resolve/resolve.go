@@ -12,9 +12,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Facts describes the box for Resolve: its addresses, its settings and what its kernel lacks. It has more than
-// 15 fields: one for each setting or question, so that Resolve is a function of its arguments, and a test
-// sets only the facts that it is about.
+// Facts describes the box: its settings, its addresses, and what its kernel lacks.
 type Facts struct {
 	NodeName string // endpoints with this nodeName are local
 	Zone     string // for topology hints; "" when the box has none
@@ -27,8 +25,25 @@ type Facts struct {
 	// MasqueradeAll masquerades every client of a cluster IP.
 	MasqueradeAll bool
 	// SourceRangesApplyToAll makes loadBalancerSourceRanges hold for node ports and
-	// external IPs too, not only for load balancer IPs, unless a Service says otherwise.
+	// external IPs too, not only for load balancer IPs, unless a Service has an annotation.
 	SourceRangesApplyToAll bool
+	// ConnectionLog is the file, or "journal", that gets the ends of connections; "": none.
+	ConnectionLog string
+	Networks
+	// OwnPorts are those of the appliance: no Service gets them, though it asked first.
+	OwnPorts []OwnPort
+	// Relays are the listeners of this box that relayed ports are sent to, by family; a family of
+	// which the box has no address has none. Nil: the box is not known.
+	Relays map[nft.Family][nft.NumPools]netip.AddrPort
+	// NoTimeouts is set when the kernel has no conntrack timeout objects for nf_tables
+	// (CONFIG_NF_CONNTRACK_TIMEOUT).
+	NoTimeouts bool
+	// NoRates and NoConnectionCounts are set when it has no rate limits, and no counts of connections.
+	NoRates, NoConnectionCounts bool
+}
+
+// Networks are the addresses that Services may have, and those that they may not.
+type Networks struct {
 	// ServiceRanges has the ranges of cluster IPs: no endpoint may lie in them.
 	ServiceRanges []netip.Prefix
 	// ExternalIPRanges, if any, restricts the externalIPs that are served.
@@ -39,27 +54,14 @@ type Facts struct {
 	Pools []nft.Range
 	// InternalPools has the ranges, of Pools and of ServiceRanges, whose addresses only clients inside reach.
 	InternalPools []nft.Range
-	// Host holds the addresses that must stay the host's and its gateways', each
-	// with what it is, for messages: "an address of this host". A Service that took
-	// one would capture the box's management traffic.
+	// Host holds the addresses that must stay the host's and its gateways', each with a description for messages: "an
+	// address of this host". A Service with such an address would capture the box's management traffic.
 	Host map[netip.Addr]string
 	// Connected are networks of the host that overlap a service range: an address in one is no
 	// cluster IP but a host.
 	Connected []netip.Prefix
 	// Broadcast are the broadcast addresses of the host's networks.
 	Broadcast map[netip.Addr]bool
-	// ConnectionLog is the file, or "journal", that gets the ends of connections; "": none.
-	ConnectionLog string
-	// NoTimeouts is set when the kernel has no conntrack timeout objects for nf_tables
-	// (CONFIG_NF_CONNTRACK_TIMEOUT).
-	NoTimeouts bool
-	// NoRates and NoConnectionCounts say that it has no rate limits, and no counts of connections.
-	NoRates, NoConnectionCounts bool
-	// OwnPorts are those of the appliance: no Service gets them, though it asked first.
-	OwnPorts []OwnPort
-	// Relays are the listeners of this box that relayed ports are sent to, by family; a family of
-	// which the box has no address has none. Nil: the box is not known.
-	Relays map[nft.Family][nft.NumPools]netip.AddrPort
 }
 
 // Input is one Service with everything that names endpoints for it. Endpoints objects are
@@ -89,8 +91,7 @@ type Previous struct {
 	Checked []Checked
 }
 
-// Output is a resolved Service: its ports, and what the parts of the loop (checks, relay, connection log) are
-// to do for it. It has more than 15 fields: nothing else of a Service is kept between two plans.
+// Output is a resolved Service.
 type Output struct {
 	Ports []nft.ServicePort
 	// Unready are the addresses of endpoints that no pool has for now.
@@ -102,39 +103,49 @@ type Output struct {
 	Needs []Need
 	// Demand has what is not in Input.Observed.
 	Demand Demand
+	// Probed is set when Pods with a readiness probe are among the endpoints. The Service is to be
+	// resolved again when one of them changes, and when one of Pods does, by name: those that slices
+	// name and its selector does not find.
+	Probed bool
+	Pods   []string
+	Settings
+	Health
+}
+
+// Settings are what a Service asks for that is not in the ruleset.
+type Settings struct {
 	// LocalEndpoints is the answer of its health-check node port; nil when it has none.
 	LocalEndpoints *LocalEndpoints
+	// RetryAfter is the time after which a SYN without an answer is sent to another endpoint; 0:
+	// never.
+	RetryAfter time.Duration
+	// Logged is set when its connections are logged.
+	Logged bool
+	// EndpointConnections bounds the open connections of an endpoint; 0: no limit.
+	EndpointConnections uint32
+	// Drain is the policy for connections to an endpoint that is gone.
+	Drain Drain
+	// SlowStart is the time until a new endpoint has its whole weight; 0: it has it at once.
+	SlowStart time.Duration
+	// Relay has the listeners of relayed ports; nil: there are none.
+	Relay *Relay
+}
+
+// Health is the health of a Service's endpoints, with which the Service was resolved.
+type Health struct {
 	// Checked are the endpoints that are checked, and Demoted those that are not used for that.
 	Checked []Checked
 	Demoted []Demoted
-	// Dead are the endpoints without a check that accept no connection, and Eject reports that they are taken out.
+	// Dead are the endpoints without a check that accept no connection, and Eject is set when they are taken out.
 	Dead  []Dead
 	Eject bool
 	// FailingOpen counts the ports, once for each family, that use endpoints which are not up,
 	// because too few are.
 	FailingOpen int
-	// Waiting reports that endpoints that are down are used until it is known whether others are up.
+	// Waiting is set when endpoints that are down are used until it is known whether others are up.
 	Waiting bool
-	// RetryAfter is the time after which a SYN without an answer is sent to another endpoint; 0:
-	// never.
-	RetryAfter time.Duration
-	// Logged reports that its connections are logged.
-	Logged bool
-	// EndpointConnections bounds the open connections of an endpoint; 0: no limit.
-	EndpointConnections uint32
-	// Drain is what becomes of connections to an endpoint that is gone.
-	Drain Drain
-	// SlowStart is the time until a new endpoint has its whole weight; 0: it has it at once.
-	SlowStart time.Duration
 	// ResetDown ends TCP connections to an endpoint that is down.
 	ResetDown bool
-	// Probed reports that Pods with a readiness probe are among the endpoints. The Service is to be
-	// resolved again when one of them changes, and when one of Pods does, by name: those that slices
-	// name and its selector does not find.
-	Probed bool
-	Pods   []string
-	// Relay has the listeners of relayed ports; nil: there are none.
-	Relay *Relay
 }
 
 // LocalEndpoints answers a load balancer in front, which asks each box so as to send traffic only where

@@ -24,8 +24,10 @@ const (
 func facts() *Facts {
 	return &Facts{
 		NodeName: "gw1", Zone: "zone-a", NodelessLocal: true,
-		ServiceRanges: []netip.Prefix{netip.MustParsePrefix("172.30.0.0/16")},
-		Host:          map[netip.Addr]string{netip.MustParseAddr("192.0.2.1"): "an address of this host"},
+		Networks: Networks{
+			ServiceRanges: []netip.Prefix{netip.MustParsePrefix("172.30.0.0/16")},
+			Host:          map[netip.Addr]string{netip.MustParseAddr("192.0.2.1"): "an address of this host"},
+		},
 	}
 }
 
