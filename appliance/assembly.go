@@ -344,7 +344,7 @@ func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, names *dns
 	}
 	// In a fleet the controllers run in a task of their own, and the loop only notifies them.
 	if m := a.member; m != nil {
-		opts.Cluster, opts.Endpoints, opts.Pools = m.beside.AsCluster(), m.beside.AsEndpoints(), m.beside.AsPools()
+		opts.Cluster, opts.Endpoints, opts.Pools = control.LoopCluster{Beside: m.beside}, control.LoopEndpoints{Beside: m.beside}, control.LoopPools{Beside: m.beside}
 	} else {
 		cluster, slices := newControllers(a.opened, a.claimed)
 		opts.Cluster, opts.Endpoints, opts.Pools = cluster, slices, a.pools

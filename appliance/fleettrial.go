@@ -7,9 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"svcctl.io/svcctl/appliance/advertise"
-	"svcctl.io/svcctl/appliance/config"
-	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/fleet"
 )
@@ -46,17 +43,11 @@ func (h *heldBack) hold(m *member) error {
 	if _, err := back.GoBack(nil); err != nil {
 		return err
 	}
-	cfg := *m.cfg
-	cfg.ObjectPools = &config.ObjectPools{}
-	var plan *advertise.Plan
-	pools := control.NewPools(back, advertiseBox(&cfg), func(p *advertise.Plan) { plan = p })
-	if _, err := pools.Sync(); err != nil {
+	made, err := controllersOf(*m.cfg, back)
+	if err != nil {
 		return err
 	}
-	if err := control.NewEndpoints(cfg.EndpointsFacts(), back).Sync(); err != nil {
-		return err
-	}
-	h.pools.hold(plan)
+	h.pools.hold(made.plan)
 	h.back.Store(back)
 	return nil
 }

@@ -18,10 +18,7 @@ import (
 
 	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/wire"
-	"svcctl.io/svcctl/appliance/advertise"
 	"svcctl.io/svcctl/appliance/apiserver"
-	"svcctl.io/svcctl/appliance/config"
-	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/forecast"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/reconcile"
@@ -94,11 +91,9 @@ func refusedPlan(err error) error {
 
 // rehearsal is a copy of the store, with the controllers that the loop has.
 type rehearsal struct {
+	*controllers
 	fork     *store.Store
 	revision uint64 // of the store
-	cfg      config.Config
-	pools    *control.Pools
-	slices   *control.Endpoints
 	// before are the objects and problems of the copy as it was.
 	before   map[object.Ref]store.Owned
 	problems []manifest.Problem
@@ -111,23 +106,13 @@ func (p *foreseer) rehearse() (*rehearsal, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &rehearsal{fork: fork, revision: revision, cfg: *p.a.cfg}
-	r.cfg.ObjectPools = &config.ObjectPools{}
-	r.pools = control.NewPools(fork, advertiseBox(&r.cfg), func(plan *advertise.Plan) { r.cfg.ObjectPools.Set(plan.Pools) })
-	r.slices = control.NewEndpoints(r.cfg.EndpointsFacts(), fork)
-	if _, err := r.control(); err != nil {
+	made, err := controllersOf(*p.a.cfg, fork)
+	if err != nil {
 		return nil, err
 	}
+	r := &rehearsal{controllers: made, fork: fork, revision: revision}
 	r.before, r.problems, r.held, r.began = fork.Everything(), fork.Problems(), fork.Held(), fork.Revision()
 	return r, nil
-}
-
-// control runs the controllers. It reports whether load balancer IPs come from other pools.
-func (r *rehearsal) control() (pools bool, err error) {
-	if pools, err = r.pools.Sync(); err != nil {
-		return pools, err
-	}
-	return pools, r.slices.Sync()
 }
 
 func (p *foreseer) plan(ctx context.Context, req *http.Request, body []byte) (*wire.KernelPlan, error) {
@@ -144,7 +129,7 @@ func (p *foreseer) plan(ctx context.Context, req *http.Request, body []byte) (*w
 	if err != nil {
 		return nil, err
 	}
-	moved, err := r.control()
+	moved, err := r.sync()
 	if err != nil {
 		return nil, err
 	}

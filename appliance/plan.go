@@ -7,9 +7,7 @@ import (
 	"maps"
 	"slices"
 
-	"svcctl.io/svcctl/appliance/advertise"
 	"svcctl.io/svcctl/appliance/config"
-	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/parts"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/resolve"
@@ -46,19 +44,11 @@ func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (Plan
 	if _, err := objects.SyncFiles(manifest.FilesOf(files)); err != nil {
 		return planned, err
 	}
-	var advertised []resolve.Problem
-	cfg.ObjectPools = &config.ObjectPools{}
-	pools := control.NewPools(objects, advertiseBox(&cfg), func(plan *advertise.Plan) {
-		cfg.ObjectPools.Set(plan.Pools)
-		advertised = plan.Problems
-	})
-	if _, err := pools.Sync(); err != nil {
+	made, err := controllersOf(cfg, objects)
+	if err != nil {
 		return planned, err
 	}
-	made := control.NewEndpoints(cfg.EndpointsFacts(), objects)
-	if err := made.Sync(); err != nil {
-		return planned, err
-	}
+	cfg = made.cfg
 	var services []string
 	for key := range objects.Services() {
 		services = append(services, key)
@@ -71,7 +61,7 @@ func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (Plan
 	}
 	reporter := reconcile.Reporter{Where: objects.Location}
 	planned.Problems = append(objects.Problems(), notes(files)...)
-	for _, q := range slices.Concat(advertised, made.Problems(), found) {
+	for _, q := range slices.Concat(made.plan.Problems, made.slices.Problems(), found) {
 		// An error while serving; here nothing is refused, and the endpoints may come from elsewhere.
 		q.Warning = q.Warning || q.Reason == resolve.ReasonNoEndpoints
 		planned.Problems = append(planned.Problems, atField(files, reporter.InFile(q)))
@@ -154,14 +144,8 @@ func Pin(cfg config.Config, files map[string]*manifest.File) (map[string]*object
 	if _, err := objects.SyncFiles(manifest.FilesOf(files)); err != nil {
 		return nil, nil, err
 	}
-	cfg.ObjectPools = &config.ObjectPools{}
-	pools := control.NewPools(objects, advertiseBox(&cfg), func(plan *advertise.Plan) { cfg.ObjectPools.Set(plan.Pools) })
-	if _, err := pools.Sync(); err != nil {
+	if _, err := controllersOf(cfg, objects); err != nil {
 		return nil, nil, err
 	}
-	services := map[string]*object.Service{}
-	for key, svc := range objects.Services() {
-		services[key] = svc
-	}
-	return services, objects.Problems(), nil
+	return maps.Collect(objects.Services()), objects.Problems(), nil
 }

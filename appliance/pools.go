@@ -69,3 +69,30 @@ func (p *objectPools) Problems() []resolve.Problem {
 	defer p.mu.Unlock()
 	return p.problems
 }
+
+// controllers make objects of others in a store that no loop runs on: a fork, or one in memory.
+type controllers struct {
+	cfg    config.Config // with the pools of the objects
+	pools  *control.Pools
+	slices *control.Endpoints
+	plan   *advertise.Plan // of the objects
+}
+
+func controllersOf(cfg config.Config, objects *store.Store) (*controllers, error) {
+	c := &controllers{cfg: cfg, slices: control.NewEndpoints(cfg.EndpointsFacts(), objects)}
+	c.cfg.ObjectPools = &config.ObjectPools{}
+	c.pools = control.NewPools(objects, advertiseBox(&c.cfg), func(plan *advertise.Plan) {
+		c.cfg.ObjectPools.Set(plan.Pools)
+		c.plan = plan
+	})
+	_, err := c.sync()
+	return c, err
+}
+
+// sync runs the controllers. It reports whether load balancer IPs come from other pools.
+func (c *controllers) sync() (pools bool, err error) {
+	if pools, err = c.pools.Sync(); err != nil {
+		return pools, err
+	}
+	return pools, c.slices.Sync()
+}

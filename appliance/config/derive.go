@@ -131,7 +131,7 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 	}
 	if c.Addresses.ClusterIPClients == ClusterIPInternal {
 		for _, p := range c.Addresses.ClusterIPRanges {
-			f.InternalPools = append(f.InternalPools, nft.Range{First: p.Masked().Addr(), Last: LastAddr(p.Masked())})
+			f.InternalPools = append(f.InternalPools, rangeOf(p))
 		}
 	}
 	for _, p := range c.ObjectPools.all() {

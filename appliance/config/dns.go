@@ -19,11 +19,7 @@ var namespacePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.Must
 // validate looks at the settings of the DNS server.
 func (d *DNS) validate(v *validation) {
 	for _, address := range d.Listen {
-		_, port, err := net.SplitHostPort(address)
-		if err == nil {
-			_, err = strconv.ParseUint(port, 10, 16)
-		}
-		if err != nil {
+		if !isHostPort(address) {
 			v.add("dns-listen", address, "not a host and port: write it as 192.0.2.1:53, or :53 for every address")
 		}
 	}

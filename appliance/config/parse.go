@@ -61,36 +61,34 @@ const noExternalIPs = "none"
 // primaryAddresses is the text of NodePortAddresses.Primary.
 const primaryAddresses = "primary"
 
-// ParseSourceSets reads a list of NAME=FILE. The error names every entry that is wrong.
-func ParseSourceSets(list []string) ([]SourceSet, error) {
-	var out []SourceSet
+// parseList reads each entry of a list. The error names every entry that is wrong.
+func parseList[T any](list []string, parse func(string) (T, error)) (out []T, _ error) {
 	var errs []error
 	for _, s := range list {
-		name, file, ok := strings.Cut(s, "=")
-		if !ok {
-			errs = append(errs, fmt.Errorf("%q has no file: write NAME=FILE, as office=/etc/svcctl/office.txt", s))
-			continue
-		}
-		out = append(out, SourceSet{name, file})
-	}
-	return out, errors.Join(errs...)
-}
-
-// ParsePrefixes reads a list of CIDRs. Bits behind a prefix's length are cleared, as
-// Kubernetes does. The error names every entry that is wrong.
-func ParsePrefixes(list []string) ([]netip.Prefix, error) {
-	var out []netip.Prefix
-	var errs []error
-	for _, s := range list {
-		p, err := parsePrefix(s)
+		v, err := parse(s)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		out = append(out, p)
+		out = append(out, v)
 	}
 	return out, errors.Join(errs...)
 }
+
+// ParseSourceSets reads a list of NAME=FILE.
+func ParseSourceSets(list []string) ([]SourceSet, error) {
+	return parseList(list, func(s string) (SourceSet, error) {
+		name, file, ok := strings.Cut(s, "=")
+		if !ok {
+			return SourceSet{}, fmt.Errorf("%q has no file: write NAME=FILE, as office=/etc/svcctl/office.txt", s)
+		}
+		return SourceSet{name, file}, nil
+	})
+}
+
+// ParsePrefixes reads a list of CIDRs. Bits behind a prefix's length are cleared, as
+// Kubernetes does.
+func ParsePrefixes(list []string) ([]netip.Prefix, error) { return parseList(list, parsePrefix) }
 
 // parsePrefix reads one CIDR.
 func parsePrefix(s string) (netip.Prefix, error) {
@@ -159,7 +157,7 @@ func ParseAddrRange(s string) (AddrRange, error) {
 // which in IPv6 is the subnet-router anycast address (RFC 4291, section 2.6.1), and in IPv4 the
 // broadcast address. Of two addresses, or one, all are (RFC 3021, RFC 6164).
 func hostsOf(p netip.Prefix) AddrRange {
-	r := AddrRange{First: p.Masked().Addr(), Last: LastAddr(p.Masked())}
+	r := AddrRange(rangeOf(p))
 	if p.Addr().BitLen()-p.Bits() < 2 {
 		return r
 	}
@@ -170,20 +168,8 @@ func hostsOf(p netip.Prefix) AddrRange {
 	return r
 }
 
-// ParseAddrRanges reads a list of pools. The error names every entry that is wrong.
-func ParseAddrRanges(list []string) ([]AddrRange, error) {
-	var out []AddrRange
-	var errs []error
-	for _, s := range list {
-		r, err := ParseAddrRange(s)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		out = append(out, r)
-	}
-	return out, errors.Join(errs...)
-}
+// ParseAddrRanges reads a list of pools.
+func ParseAddrRanges(list []string) ([]AddrRange, error) { return parseList(list, ParseAddrRange) }
 
 // maxInterfaceName is the longest name of a network interface (IFNAMSIZ without the closing NUL).
 const maxInterfaceName = 15
@@ -208,66 +194,47 @@ func ParseInternalFrom(list []string) (from InternalFrom, err error) {
 }
 
 // ParseNodePortAddresses reads "primary" or a list of CIDRs.
-func ParseNodePortAddresses(list []string) (NodePortAddresses, error) {
-	for _, s := range list {
-		if s == primaryAddresses {
-			if len(list) > 1 {
-				return NodePortAddresses{}, fmt.Errorf("%q does not go with CIDRs: give the one or the other", primaryAddresses)
-			}
-			return NodePortAddresses{Primary: true}, nil
-		}
-	}
-	prefixes, err := ParsePrefixes(list)
-	return NodePortAddresses{Prefixes: prefixes}, err
+func ParseNodePortAddresses(list []string) (n NodePortAddresses, err error) {
+	n.Primary, n.Prefixes, err = wordOrPrefixes(primaryAddresses, list)
+	return n, err
 }
 
 // ParseExternalIPRanges reads "none" or a list of CIDRs.
-func ParseExternalIPRanges(list []string) (ExternalIPRanges, error) {
-	if slices.Contains(list, noExternalIPs) {
-		if len(list) > 1 {
-			return ExternalIPRanges{}, fmt.Errorf("%q does not go with CIDRs: give the one or the other", noExternalIPs)
-		}
-		return ExternalIPRanges{None: true}, nil
-	}
-	prefixes, err := ParsePrefixes(list)
-	return ExternalIPRanges{Prefixes: prefixes}, err
+func ParseExternalIPRanges(list []string) (r ExternalIPRanges, err error) {
+	r.None, r.Prefixes, err = wordOrPrefixes(noExternalIPs, list)
+	return r, err
 }
 
-// ParseAddrPorts reads a list of addresses with ports. The error names every entry that
-// is wrong.
+func wordOrPrefixes(word string, list []string) (is bool, prefixes []netip.Prefix, err error) {
+	if is = slices.Contains(list, word); !is {
+		prefixes, err = ParsePrefixes(list)
+	} else if len(list) > 1 {
+		err = fmt.Errorf("%q does not go with CIDRs: give the one or the other", word)
+	}
+	return is && err == nil, prefixes, err
+}
+
+// ParseAddrPorts reads a list of addresses with ports.
 func ParseAddrPorts(list []string) ([]netip.AddrPort, error) {
-	var out []netip.AddrPort
-	var errs []error
-	for _, s := range list {
+	return parseList(list, func(s string) (netip.AddrPort, error) {
 		a, err := netip.ParseAddrPort(s)
 		if err != nil || a.Port() == 0 {
-			errs = append(errs, fmt.Errorf("%q is not an address and port: write it as 192.0.2.53:53 or [2001:db8::53]:53", s))
-			continue
+			return a, fmt.Errorf("%q is not an address and port: write it as 192.0.2.53:53 or [2001:db8::53]:53", s)
 		}
-		out = append(out, a)
-	}
-	return out, errors.Join(errs...)
+		return a, nil
+	})
 }
 
-// ParseClientNamespaces reads a list of "PREFIX=NAMESPACE". The error names every entry
-// that is wrong.
+// ParseClientNamespaces reads a list of "PREFIX=NAMESPACE".
 func ParseClientNamespaces(list []string) ([]ClientNamespace, error) {
-	var out []ClientNamespace
-	var errs []error
-	for _, s := range list {
+	return parseList(list, func(s string) (ClientNamespace, error) {
 		text, namespace, found := strings.Cut(s, "=")
 		if !found {
-			errs = append(errs, fmt.Errorf("%q names no namespace: write it as 10.1.0.0/16=default", s))
-			continue
+			return ClientNamespace{}, fmt.Errorf("%q names no namespace: write it as 10.1.0.0/16=default", s)
 		}
 		p, err := parsePrefix(strings.TrimSpace(text))
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		out = append(out, ClientNamespace{Prefix: p, Namespace: strings.TrimSpace(namespace)})
-	}
-	return out, errors.Join(errs...)
+		return ClientNamespace{Prefix: p, Namespace: strings.TrimSpace(namespace)}, err
+	})
 }
 
 // LastAddr is the highest address of a masked prefix.

@@ -184,7 +184,7 @@ func (c *Config) validatePools(v *validation) {
 				v.add(pools.flag, pool.String(), "%s cannot be load balancer IPs: give a range of unicast addresses", why)
 			}
 			for _, p := range c.Addresses.ClusterIPRanges {
-				if p.IsValid() && pool.Overlaps(AddrRange{p.Masked().Addr(), LastAddr(p.Masked())}) {
+				if p.IsValid() && pool.Overlaps(AddrRange(rangeOf(p))) {
 					v.add(pools.flag, pool.String(), "overlaps the range of cluster IPs, %s: give another pool, or another --service-cluster-ip-range", p)
 				}
 			}
@@ -247,7 +247,7 @@ func notUnicast(first, last netip.Addr) string {
 		{"ff00::/8", "multicast addresses"},
 	} {
 		p := netip.MustParsePrefix(kind.prefix)
-		if span.Overlaps(AddrRange{p.Addr(), LastAddr(p)}) {
+		if span.Overlaps(AddrRange(rangeOf(p))) {
 			return kind.name
 		}
 	}

@@ -68,20 +68,16 @@ func (b *Beside) Problems() []resolve.Problem {
 // Run runs the controllers after each change, until ctx is done. changed gives a channel that is closed
 // when the turn may have changed. wakeLoop has the loop ask for what came of a run.
 func (b *Beside) Run(ctx context.Context, changed func() <-chan struct{}, wakeLoop func()) error {
-	told := ""
+	logged := ""
 	for ctx.Err() == nil {
 		published, turned := b.store.Published(), changed()
 		err := b.sync(wakeLoop)
 		wait := time.Hour
-		switch {
-		case err == nil:
-			told = ""
-		default:
-			wait = besideRetry
-			if err.Error() != told {
-				told = err.Error()
-				b.log.Warn("objects of this box are not written yet", "err", err)
-			}
+		if err == nil {
+			logged = ""
+		} else if wait = besideRetry; err.Error() != logged {
+			logged = err.Error()
+			b.log.Warn("objects of this box are not written yet", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -130,38 +126,25 @@ func (b *Beside) syncPools(wakeLoop func()) error {
 	return err
 }
 
-// AsCluster, AsEndpoints and AsPools return the stand-ins that the loop runs in place of the controllers.
-func (b *Beside) AsCluster() LoopCluster { return LoopCluster{b} }
+// LoopCluster stands for the controller of cluster objects in the loop.
+type LoopCluster struct{ *Beside }
 
-// AsEndpoints is for the loop, see AsCluster.
-func (b *Beside) AsEndpoints() LoopEndpoints { return LoopEndpoints{b} }
+// Sync takes the facts of the host, and never fails.
+func (c LoopCluster) Sync(facts *node.Facts) error { c.Facts(facts); return nil }
 
-// AsPools is for the loop, see AsCluster.
-func (b *Beside) AsPools() LoopPools { return LoopPools{b} }
+// LoopEndpoints stands for the controller of endpoints in the loop.
+type LoopEndpoints struct{ *Beside }
 
-// LoopCluster passes the facts of the host to Beside.
-type LoopCluster struct{ beside *Beside }
-
-// Sync hands the facts on, and never fails.
-func (c LoopCluster) Sync(facts *node.Facts) error { c.beside.Facts(facts); return nil }
-
-// LoopEndpoints returns the problems of Beside to the loop.
-type LoopEndpoints struct{ beside *Beside }
-
-// Sync does nothing: Beside does it.
+// Sync does nothing: Run does it.
 func (LoopEndpoints) Sync() error { return nil }
 
-// Problems returns the problems of Beside.
-func (e LoopEndpoints) Problems() []resolve.Problem { return e.beside.Problems() }
-
 // LoopPools stands for the controller of pools in the loop.
-type LoopPools struct{ beside *Beside }
+type LoopPools struct{ *Beside }
 
-// Sync reports whether the pools have changed since the last call. It never fails: Beside tries again.
+// Sync reports whether the pools have changed since the last call. It never fails: Run tries again.
 func (p LoopPools) Sync() (changed bool, err error) {
-	b := p.beside
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	changed, b.repooled = b.repooled, false
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	changed, p.repooled = p.repooled, false
 	return changed, nil
 }

@@ -59,7 +59,7 @@ func TestTheLoopDoesNotWaitForPools(t *testing.T) {
 		stop()
 		<-ended
 	}()
-	loop := beside.AsPools()
+	loop := LoopPools{beside}
 	await := func(what string, c <-chan struct{}) {
 		t.Helper()
 		select {

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"svcctl.io/svcctl/appliance/node"
@@ -200,7 +201,7 @@ func (c *ClusterObjects) nodeObject(facts *node.Facts, have object.Object) *obje
 		}
 	}
 	n.Status.Conditions = []object.NodeCondition{readyCondition(since)}
-	if isFleetOwner(c.cfg.NodeOwner) {
+	if strings.HasPrefix(c.cfg.NodeOwner, NodeOwner+"/") { // of a box of a fleet
 		KeepReady(n, have)
 	}
 	return n

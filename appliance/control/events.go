@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -182,10 +183,7 @@ func (r *Recorder) Flush() error {
 	if err != nil {
 		return err
 	}
-	due := append(r.due(), assigned...)
-	for len(due) > 0 {
-		batch := due[:min(eventBatch, len(due))]
-		due = due[len(batch):]
+	for batch := range slices.Chunk(append(r.due(), assigned...), eventBatch) {
 		if err := r.write(batch); err != nil {
 			return err
 		}
@@ -200,8 +198,8 @@ func (r *Recorder) due() []happening {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var due []happening
-	for h, told := range r.active {
-		if len(due) < eventsAtOnce && now.Sub(told) >= eventRefresh && r.spend(h.object, now) {
+	for h, at := range r.active {
+		if len(due) < eventsAtOnce && now.Sub(at) >= eventRefresh && r.spend(h.object, now) {
 			due = append(due, h)
 		}
 	}
@@ -263,7 +261,7 @@ func (r *Recorder) write(batch []happening) error {
 	defer r.mu.Unlock()
 	for _, h := range batch {
 		r.written[h] = true
-		if told, is := r.active[h]; is && told.IsZero() || is && now.Sub(told) >= eventRefresh {
+		if at, is := r.active[h]; is && at.IsZero() || is && now.Sub(at) >= eventRefresh {
 			r.active[h] = now
 		}
 	}

@@ -13,30 +13,18 @@ import (
 // confidential (machine-id(5)).
 func hostInfo() object.NodeSystemInfo {
 	return object.NodeSystemInfo{
-		KernelVersion:   firstLine("/proc/sys/kernel/osrelease"),
-		OSImage:         osImage("/etc/os-release"),
+		KernelVersion:   valueIn("/proc/sys/kernel/osrelease", ""),
+		OSImage:         valueIn("/etc/os-release", "PRETTY_NAME="),
 		OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
 	}
 }
 
-func firstLine(path string) string {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return ""
-	}
-	line, _, _ := strings.Cut(string(text), "\n")
-	return strings.TrimSpace(line)
-}
-
-// osImage is the name of the distribution (os-release(5)).
-func osImage(path string) string {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return ""
-	}
+// valueIn returns the rest of the first line with a prefix, without quotes (os-release(5)); "": there is none.
+func valueIn(path, prefix string) string {
+	text, _ := os.ReadFile(path)
 	for line := range strings.Lines(string(text)) {
-		if name, found := strings.CutPrefix(line, "PRETTY_NAME="); found {
-			return strings.Trim(strings.TrimSpace(name), `"'`)
+		if value, found := strings.CutPrefix(line, prefix); found {
+			return strings.Trim(strings.TrimSpace(value), `"'`)
 		}
 	}
 	return ""

@@ -2,7 +2,6 @@ package control
 
 import (
 	"errors"
-	"strings"
 	"time"
 
 	"svcctl.io/svcctl/store"
@@ -77,6 +76,3 @@ func TellPresence(objects *store.Store, present, gone map[string]bool) error {
 	}
 	return errors.Join(errs...)
 }
-
-// isFleetOwner reports whether the owner of a Node is a box of a fleet.
-func isFleetOwner(owner string) bool { return strings.HasPrefix(owner, NodeOwner+"/") }
