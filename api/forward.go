@@ -130,28 +130,21 @@ func (s *Server) withCertificate(w http.ResponseWriter, r *http.Request, h http.
 		}
 		user = auth.Behind(user, name)
 	}
-	ctx := auth.With(r.Context(), user)
-	if isEndless(r) {
-		ending, end := context.WithCancelCause(ctx)
-		defer end(nil)
-		go func() { // ends with the request
-			look := time.NewTicker(certificateLook)
-			defer look.Stop()
-			for {
-				select {
-				case <-ending.Done():
-					return
-				case <-look.C:
-				}
-				if _, err := s.cfg.TLS.Leaves.Verify(r.TLS.PeerCertificates); err != nil {
-					s.log.Warn("a leaf is not served any more", "box", user.Name, "err", err, slog.String("from", r.RemoteAddr))
-					end(err)
-				}
+	serveFor(user, w, r, h, func(ctx context.Context) error {
+		look := time.NewTicker(certificateLook)
+		defer look.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-look.C:
 			}
-		}()
-		ctx = ending
-	}
-	h.ServeHTTP(w, r.WithContext(ctx))
+			if _, err := s.cfg.TLS.Leaves.Verify(r.TLS.PeerCertificates); err != nil {
+				s.log.Warn("a leaf is not served any more", "box", user.Name, "err", err, slog.String("from", r.RemoteAddr))
+				return err
+			}
+		}
+	})
 }
 
 // certificateLook is the interval at which the certificate of a leaf is looked at again during a request without end.

@@ -73,20 +73,26 @@ func (s *Server) withToken(w http.ResponseWriter, r *http.Request, token string,
 		unauthorized(w, r, err.Error())
 		return
 	}
+	serveFor(user, w, r, h, func(ctx context.Context) error {
+		timer := time.NewTimer(time.Until(until))
+		defer timer.Stop()
+		select {
+		case <-revoked:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		return errTokenEnded
+	})
+}
+
+// serveFor serves a request for a user. A request without end ends when valid returns, which it does with the reason when the
+// credentials are not valid any more.
+func serveFor(user auth.User, w http.ResponseWriter, r *http.Request, h http.Handler, valid func(context.Context) error) {
 	ctx := auth.With(r.Context(), user)
 	if isEndless(r) {
 		ending, end := context.WithCancelCause(ctx)
 		defer end(nil)
-		go func() {
-			timer := time.NewTimer(time.Until(until))
-			defer timer.Stop()
-			select {
-			case <-revoked:
-			case <-timer.C:
-			case <-ending.Done():
-			}
-			end(errTokenEnded)
-		}()
+		go func() { end(valid(ending)) }()
 		ctx = ending
 	}
 	h.ServeHTTP(w, r.WithContext(ctx))

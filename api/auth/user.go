@@ -16,35 +16,19 @@ const (
 )
 
 // The names of the roles, as tokens and flags have them.
-const (
-	nameNobody = "nobody"
-	nameBox    = "box"
-	nameReader = "reader"
-	nameAdmin  = "admin"
-)
+var roleNames = [...]string{Nobody: "nobody", Box: "box", Reader: "reader", Admin: "admin"}
 
 // String returns "reader" or "admin", and "box" for a leaf, which no token is for.
-func (r Role) String() string {
-	switch r {
-	case Box:
-		return nameBox
-	case Reader:
-		return nameReader
-	case Admin:
-		return nameAdmin
-	}
-	return nameNobody
-}
+func (r Role) String() string { return roleNames[r] }
 
 // ParseRole parses the name of a role that can be granted.
 func ParseRole(name string) (Role, error) {
-	switch name {
-	case nameReader:
-		return Reader, nil
-	case nameAdmin:
-		return Admin, nil
+	for _, r := range []Role{Reader, Admin} {
+		if name == r.String() {
+			return r, nil
+		}
 	}
-	return Nobody, fmt.Errorf("%q is not a role: give %s or %s", name, nameReader, nameAdmin)
+	return Nobody, fmt.Errorf("%q is not a role: give %s or %s", name, Reader, Admin)
 }
 
 // The groups of users. Those of Kubernetes mean what they mean there.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"net/url"
@@ -277,33 +276,18 @@ func (c *Client) watch(ctx context.Context, path string, query url.Values, accep
 		query = url.Values{}
 	}
 	query.Set("watch", "true")
-	resp, err := c.do(ctx, request{method: http.MethodGet, path: path, query: query, accept: accept})
-	if err != nil {
-		return err
+	type frame struct {
+		Type   string          `json:"type"`
+		Object json.RawMessage `json:"object"`
 	}
-	defer resp.Close()
-	d := json.NewDecoder(resp)
-	for {
-		var frame struct {
-			Type   string          `json:"type"`
-			Object json.RawMessage `json:"object"`
+	return stream(ctx, c, request{method: http.MethodGet, path: path, query: query, accept: accept}, func(e frame) error {
+		if e.Type != "ERROR" {
+			return f(e.Type, e.Object)
 		}
-		switch err := d.Decode(&frame); {
-		case errors.Is(err, io.EOF):
-			return nil
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case err != nil:
-			return c.broken(path, err)
-		case frame.Type == "ERROR":
-			var failure wire.Failure
-			if err := json.Unmarshal(frame.Object, &failure); err != nil {
-				return fmt.Errorf("watch %s: an error that cannot be read: %w", path, err)
-			}
-			return &failure
+		var failure wire.Failure
+		if err := json.Unmarshal(e.Object, &failure); err != nil {
+			return fmt.Errorf("watch %s: an error that cannot be read: %w", path, err)
 		}
-		if err := f(frame.Type, frame.Object); err != nil {
-			return err
-		}
-	}
+		return &failure
+	})
 }

@@ -34,17 +34,15 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect
 // an http.Handler, which answers with a page: the caller that recovers names the log.
 func Handler(source Source, mayAdmin func(*http.Request) bool) http.Handler {
 	h := &handler{source: source, mayAdmin: mayAdmin, pages: parse()}
-	static, err := fs.Sub(files, "static")
-	if err != nil {
-		panic(err) // embedded: a bug
-	}
 	mux := http.NewServeMux()
-	mux.Handle(Path+"static/", http.StripPrefix(Path+"static/", http.FileServerFS(static)))
+	mux.Handle(Path+"static/", http.StripPrefix(Path+"static/", http.FileServerFS(must(fs.Sub(files, "static")))))
 	mux.HandleFunc(Path+"{$}", h.overview)
 	mux.HandleFunc(Path+"services", h.services)
 	mux.HandleFunc(Path+"services/{namespace}/{name}", h.service)
 	mux.HandleFunc(Path+"connections", h.connections)
-	mux.HandleFunc(Path+"addresses", h.addresses)
+	mux.HandleFunc(Path+"addresses", func(w http.ResponseWriter, r *http.Request) {
+		h.show(w, r, http.StatusOK, "addresses", "Addresses", h.source.Allocations())
+	})
 	mux.HandleFunc(Path+"journal", h.journal)
 	mux.HandleFunc(Path+"trace", h.trace)
 	mux.HandleFunc(Path, func(w http.ResponseWriter, r *http.Request) {
@@ -62,6 +60,14 @@ func Handler(source Source, mayAdmin func(*http.Request) bool) http.Handler {
 		defer runtime.UnlockOSThread()
 		mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), begun{}, used())))
 	})
+}
+
+// must returns what is embedded: an error is a bug.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
 
 // guard sets the headers that every answer has.
@@ -311,11 +317,6 @@ func (h *handler) connections(w http.ResponseWriter, r *http.Request) {
 		*wire.Connections
 		Namespace, Name, Client string
 	}{list, q.Namespace, q.Service, values.Get("client")})
-}
-
-// addresses is the page of pools and their holders.
-func (h *handler) addresses(w http.ResponseWriter, r *http.Request) {
-	h.show(w, r, http.StatusOK, "addresses", "Addresses", h.source.Allocations())
 }
 
 // journalLines is the number of changes on the journal's page.

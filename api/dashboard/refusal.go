@@ -13,19 +13,11 @@ import (
 // A refusal is a page that stands alone: it needs neither a Source nor another request, so clients without any right can see it.
 var (
 	refusalPage  = template.Must(template.ParseFS(files, "pages/refusal.html"))
-	refusalStyle = readStyle()
+	refusalStyle = string(must(files.ReadFile("static/style.css")))
 	// refusalPolicy lets in nothing but the page's own style, which it names by its hash.
 	refusalPolicy = "default-src 'none'; style-src 'sha256-" + hashOf(refusalStyle) + "'; img-src data:; " +
 		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-
-func readStyle() string {
-	style, err := files.ReadFile("static/style.css")
-	if err != nil {
-		panic(err) // embedded: a bug
-	}
-	return string(style)
-}
 
 func hashOf(style string) string {
 	sum := sha256.Sum256([]byte(style))

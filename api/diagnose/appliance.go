@@ -36,49 +36,39 @@ func (d *diagnosis) programmed() {
 	}
 }
 
-// boxReasons are problems that are about the box, which may keep any Service from
-// answering, and what they mean.
-var boxReasons = map[string]string{
-	"MassRemovalHeld":     "what vanished from the manifests is kept in force",
-	"UnknownServicesHeld": "what the kernel serves and no object declares is kept in force",
-	"DiskFull":            "changes cannot be stored",
-	"DiskFailed":          "changes cannot be stored",
-	"ForeignInterference": "", // said in another way
-	"Host":                "a setting of the box",
+// boxReasons are problems of the box, which may keep any Service from
+// answering, with their effect and the next step.
+var boxReasons = map[string]struct{ what, next string }{
+	"MassRemovalHeld":     {"what vanished from the manifests is kept in force", "put the files back, or confirm the removal: `svcctl confirm --removals`"},
+	"UnknownServicesHeld": {"what the kernel serves and no object declares is kept in force", "put the data directory back, or apply the objects again, or confirm the removal: `svcctl confirm --removals`"},
+	"DiskFull":            {"changes cannot be stored", "free space on that disk"},
+	"DiskFailed":          {"changes cannot be stored", "put the disk right, then `systemctl restart svcctl`"},
+	"Host":                {"a setting of the box", "`svcctl doctor` has details"},
 }
 
 // appliance adds findings about the box itself.
 func (d *diagnosis) appliance() {
-	told := 0
+	found := false
 	for _, p := range d.Status.Problems {
-		what, is := boxReasons[p.Reason]
-		if !is || p.Object != "" {
+		of, is := boxReasons[p.Reason]
+		switch {
+		case p.Object != "":
 			continue
-		}
-		told++
-		if p.Reason == "ForeignInterference" {
+		case p.Reason == "ForeignInterference":
 			what, _, _ := strings.Cut(p.Message, ": stop that program")
 			d.add(Bad, "stop that program, or keep it off the tables ip svcctl and ip6 svcctl", "another program changes the tables again and again, and clients fail whenever it does: %s", what)
+		case is:
+			d.add(Doubt, of.next, "%s: %s", of.what, p.Message)
+		default:
 			continue
 		}
-		next := "`svcctl doctor` has details"
-		switch p.Reason {
-		case "MassRemovalHeld":
-			next = "put the files back, or confirm the removal: `svcctl confirm --removals`"
-		case "UnknownServicesHeld":
-			next = "put the data directory back, or apply the objects again, or confirm the removal: `svcctl confirm --removals`"
-		case "DiskFull":
-			next = "free space on that disk"
-		case "DiskFailed":
-			next = "put the disk right, then `systemctl restart svcctl`"
-		}
-		d.add(Doubt, next, "%s: %s", what, p.Message)
+		found = true
 	}
 	if !d.Status.Synced && d.Status.Ready && d.Status.Reason != "" && !d.Status.RulesAway {
 		d.add(Doubt, "", "the appliance is behind: %s", d.Status.Reason)
 		return
 	}
-	if told == 0 {
+	if !found {
 		d.good("the settings of the box are as they should be; rules of other programs are not looked at: see `svcctl doctor`")
 	}
 }

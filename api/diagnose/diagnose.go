@@ -221,7 +221,8 @@ func (d *diagnosis) exists() bool {
 	}
 	d.add(Bad, "apply it, or put it into a watched directory: `svcctl get services -A` lists what there is", "there is no Service %s in the namespace %s", d.Name, d.Namespace)
 	for _, p := range d.Status.Problems {
-		if p.Object == "" && p.File != "" && p.Severity == wire.SeverityError && !d.isSource(p.File) {
+		isSource := func(s wire.Source) bool { return s.Dir == p.File } // which has a line of its own
+		if p.Object == "" && p.File != "" && p.Severity == wire.SeverityError && !slices.ContainsFunc(d.Status.Sources, isSource) {
 			d.details("a file that cannot be read may declare it: " + p.String())
 		}
 	}
@@ -231,11 +232,6 @@ func (d *diagnosis) exists() bool {
 		}
 	}
 	return false
-}
-
-// isSource reports whether a path is a watched directory, which has a line of its own.
-func (d *diagnosis) isSource(path string) bool {
-	return slices.ContainsFunc(d.Status.Sources, func(s wire.Source) bool { return s.Dir == path })
 }
 
 // origin returns the file or manager of the Service, as a clause that begins with a comma; "" if
@@ -476,9 +472,12 @@ func Addresses(svc *object.Service) []netip.Addr {
 }
 
 // count is "1 problem" or "2 problems".
-func count(n int, noun string) string {
+func count(n int, noun string) string { return number(n, noun, noun+"s") }
+
+// number is "1 endpoint does" or "2 endpoints do".
+func number(n int, one, many string) string {
 	if n == 1 {
-		return "1 " + noun
+		return "1 " + one
 	}
-	return fmt.Sprintf("%d %ss", n, noun)
+	return fmt.Sprintf("%d %s", n, many)
 }

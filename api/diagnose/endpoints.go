@@ -55,7 +55,7 @@ func (d *diagnosis) endpoints() {
 			continue
 		}
 		switch {
-		case t.ready > 0 && t.ready == total && d.someAreKept(port):
+		case t.ready > 0 && t.ready == total && d.State != nil && !d.isNewer() && len(d.kept(port)) > 0:
 			d.good("%s has %s; their health is below", name, count(total, "endpoint"))
 		case t.ready > 0 && t.ready == total:
 			d.good("%s has %s, all ready", name, count(total, "endpoint"))
@@ -63,7 +63,7 @@ func (d *diagnosis) endpoints() {
 			d.good("%s has %s, %d of them ready", name, count(total, "endpoint"), t.ready)
 			d.details(t.why...)
 		case t.draining > 0:
-			d.add(Doubt, "make one ready: what is left goes when it has finished", "%s has no endpoint that is ready: it uses %s terminating", name, these(t.draining))
+			d.add(Doubt, "make one ready: what is left goes when it has finished", "%s has no endpoint that is ready: it uses %s terminating", name, number(t.draining, "endpoint that is", "endpoints that are"))
 			d.details(t.why...)
 		case d.leadsOn(&port):
 			d.goodAlone(&port)
@@ -128,14 +128,6 @@ func (d *diagnosis) notUsed(port object.ServicePort, name string, t tally, total
 	}
 	d.details(lines...)
 	return true
-}
-
-// these is "1 endpoint that is" or "2 endpoints that are".
-func these(n int) string {
-	if n == 1 {
-		return "1 endpoint that is"
-	}
-	return fmt.Sprintf("%d endpoints that are", n)
 }
 
 // tally counts the endpoints of a port. others are the ports of the slices, if none of
@@ -265,16 +257,8 @@ func (d *diagnosis) noEndpoints() {
 			"no Pod has the labels %s: it has no endpoints, and clients are refused", pairs(selector))
 	default:
 		d.add(Bad, fmt.Sprintf("see whether they have IPs: `svcctl get pods -n %s -o wide`", d.Namespace),
-			"%s the labels %s, and no EndpointSlice has them: clients are refused", have(len(d.Pods)), pairs(selector))
+			"%s the labels %s, and no EndpointSlice has them: clients are refused", number(len(d.Pods), "Pod has", "Pods have"), pairs(selector))
 	}
-}
-
-// have is "1 Pod has" or "2 Pods have".
-func have(n int) string {
-	if n == 1 {
-		return "1 Pod has"
-	}
-	return fmt.Sprintf("%d Pods have", n)
 }
 
 func pairs(m map[string]string) string {
@@ -408,6 +392,6 @@ func (d *diagnosis) bridged() {
 		addresses = append(addresses, e.Address+" is behind "+e.Bridge+", and "+e.Setting+" is 1")
 	}
 	d.add(Doubt, "if endpoints are clients of this Service, run `sysctl -w "+first.Setting+"=0`; iptables rules that filter between the ports of a bridge need 1",
-		"an endpoint that is balanced to itself gets no answer: it has %s behind a bridge whose packets pass the rules for routed ones", these(len(addresses)))
+		"an endpoint that is balanced to itself gets no answer: it has %s behind a bridge whose packets pass the rules for routed ones", number(len(addresses), "endpoint that is", "endpoints that are"))
 	d.details(shortened(addresses)...)
 }

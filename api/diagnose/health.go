@@ -78,9 +78,9 @@ func (d *diagnosis) withoutCheck(port object.ServicePort, checked int, dead []st
 	case len(dead) > 0 && len(dead) >= used && !ejected, len(dead) > 0 && used == 0:
 		d.add(Bad, "start one of its servers, or correct their addresses in the EndpointSlice", "%s: none of its endpoints accepts connections (%d): clients fail", name, len(dead))
 	case len(dead) > 0 && ejected:
-		d.add(Doubt, "start that server", "%s: %s not accept connections and is taken out (svcctl.io/eject)", name, do(len(dead)))
+		d.add(Doubt, "start that server", "%s: %s not accept connections and is taken out (svcctl.io/eject)", name, number(len(dead), "endpoint does", "endpoints do"))
 	case len(dead) > 0:
-		d.add(Doubt, "start that server; with svcctl.io/eject: \"true\", or svcctl.io/health-check, clients get other endpoints meanwhile", "%s: %s not accept connections, and clients still get it", name, do(len(dead)))
+		d.add(Doubt, "start that server; with svcctl.io/eject: \"true\", or svcctl.io/health-check, clients get other endpoints meanwhile", "%s: %s not accept connections, and clients still get it", name, number(len(dead), "endpoint does", "endpoints do"))
 	case checked == 0 && used > 0 && d.Probed == nil:
 		d.add(Note, fmt.Sprintf("`svcctl explain --probe svc/%s -n %s` connects to each endpoint now; svcctl.io/health-check: tcp has the box ask always", d.Name, d.Namespace),
 			"%s has no health check: a dead endpoint shows only when connections of clients to it fail", name)
@@ -110,14 +110,6 @@ func (d *diagnosis) withoutCheck(port object.ServicePort, checked int, dead []st
 	if len(failed) > 0 {
 		d.details(shortened(failed)...)
 	}
-}
-
-// do is "1 endpoint does" or "2 endpoints do".
-func do(n int) string {
-	if n == 1 {
-		return "1 endpoint does"
-	}
-	return fmt.Sprintf("%d endpoints do", n)
 }
 
 // each is "its endpoint" or "each of its 2 endpoints".
@@ -191,11 +183,6 @@ func (d *diagnosis) isOf(e *wire.EndpointHealth, port object.ServicePort) bool {
 	return err == nil && e.Port == port.Name && e.Protocol == port.Protocol && d.wantsFamily(family)
 }
 
-// someAreKept reports whether an endpoint of a port is not up.
-func (d *diagnosis) someAreKept(port object.ServicePort) bool {
-	return d.State != nil && !d.isNewer() && len(d.kept(port)) > 0
-}
-
 // kept are the addresses of the endpoints of a port that get no connections for their health, or
 // by hand.
 func (d *diagnosis) kept(port object.ServicePort) map[string]bool {
@@ -226,10 +213,10 @@ func (d *diagnosis) traffic() {
 		}
 		if p.Unanswered > 0 && p.Unanswered > p.Open {
 			d.add(Doubt, "`svcctl top svc/"+d.Name+" -n "+d.Namespace+"` names the endpoint: check that it listens, and that its answers come back through this box",
-				"%s%s without an answer of the endpoint, more than the %d that were answered", connections(uint64(p.Unanswered)), port, p.Open)
+				"%s%s without an answer of the endpoint, more than the %d that were answered", count(p.Unanswered, "connection"), port, p.Open)
 		}
 		if p.Failed > 0 {
-			d.add(Note, "`svcctl top svc/"+d.Name+" -n "+d.Namespace+"` counts them by endpoint", "%s%s failed in all: an endpoint refused them, or did not answer", connections(p.Failed), port)
+			d.add(Note, "`svcctl top svc/"+d.Name+" -n "+d.Namespace+"` counts them by endpoint", "%s%s failed in all: an endpoint refused them, or did not answer", count(int(p.Failed), "connection"), port)
 		}
 		switch {
 		case p.Refused == nil:
@@ -237,11 +224,11 @@ func (d *diagnosis) traffic() {
 			d.add(Doubt, "look at its endpoints: `svcctl describe svc/"+d.Name+" -n "+d.Namespace+"`",
 				"clients are refused%s, as there is no endpoint: %s, %d in all", port, d.pace(*p.RefusedRate), *p.Refused)
 		case *p.Refused > 0 && p.RefusedRate == nil:
-			d.good("%s in all%s, whether lately is not known yet: ask once more; %s", refusals(*p.Refused), port, connections(*p.Connections)+" made")
+			d.good("%s in all%s, whether lately is not known yet: ask once more; %s", number(int(*p.Refused), "packet found no endpoint and was refused", "packets found no endpoint and were refused"), port, count(int(*p.Connections), "connection")+" made")
 		case *p.Refused > 0:
-			d.good("%s in all%s, none lately; %s", refusals(*p.Refused), port, connections(*p.Connections)+" made")
+			d.good("%s in all%s, none lately; %s", number(int(*p.Refused), "packet found no endpoint and was refused", "packets found no endpoint and were refused"), port, count(int(*p.Connections), "connection")+" made")
 		case d.Wide:
-			d.good("%s in all%s, and none refused", connections(*p.Connections), port)
+			d.good("%s in all%s, and none refused", count(int(*p.Connections), "connection"), port)
 		}
 	}
 }
@@ -253,18 +240,4 @@ func (d *diagnosis) pace(rate float64) string {
 	}
 	n := uint64(math.Round(rate * d.Traffic.Seconds))
 	return fmt.Sprintf("%d in the last %s", max(n, 1), (time.Duration(d.Traffic.Seconds) * time.Second).String())
-}
-
-func connections(n uint64) string {
-	if n == 1 {
-		return "1 connection"
-	}
-	return fmt.Sprintf("%d connections", n)
-}
-
-func refusals(n uint64) string {
-	if n == 1 {
-		return "1 packet found no endpoint and was refused"
-	}
-	return fmt.Sprintf("%d packets found no endpoint and were refused", n)
 }
