@@ -27,27 +27,26 @@ type Config struct {
 	StateDir string
 	// L2 names the interfaces to announce on, or Auto.
 	L2 []string
-	// Election, when not nil, decides between this box and others who answers.
+	// Election, when not nil, decides whether this box or another one answers.
 	Election *vrrp.Config
-	// Gateways are addresses that the box which the election chose answers for as well, wherever they lie: those that
-	// servers have as their router.
+	// Gateways are addresses outside of the pools that the active box of the election answers for as well: the routers
+	// of servers.
 	Gateways []netip.Addr
 	// Follow, when valid, is an address whose box answers: another program elects it.
 	Follow netip.Addr
-	// BGP, when not nil, has the routers that get a route to every address, whichever box answers on
-	// segments.
+	// BGP, when not nil, has the routers that get routes to all addresses, whichever box answers on segments.
 	BGP *BGP
 }
 
-// Pauses before the file is written and before serve is told, so that one of each serves a burst.
+// Pauses before the file is written and before a report is sent, so that one of each serves a burst.
 const (
 	savePause   = 50 * time.Millisecond
 	reportPause = 50 * time.Millisecond
-	// countEvery is the interval of reports to serve that only bring new counters.
+	// countEvery is the interval of reports that only have new counters.
 	countEvery = 15 * time.Second
 	// retryPorts is the interval at which an interface that could not be opened is tried again.
 	retryPorts = time.Second
-	// handOver is the time for which a box that stops waits for its successor.
+	// handOver is the longest time that a box which stops waits for its successor.
 	handOver = 2 * time.Second
 )
 
@@ -60,7 +59,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err != nil {
 		log.Warn("what was announced before is not known", "err", err)
 	}
-	// What stops the process lets it hand over first; the tasks end after that.
+	// The end of ctx lets it hand over first; the tasks end after that.
 	stop := ctx.Done()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -70,15 +69,15 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	serve := client.New(cfg.Socket)
-	a := &announcer{cfg: cfg, log: log, wanted: map[netip.Addr]ad{}, file: newKeeper(cfg.StateDir), reports: newReports(serve, log, tasks)}
+	a := &announcer{cfg: cfg, log: log, wanted: map[netip.Addr]ad{}, file: newStateWriter(cfg.StateDir), reports: newReports(serve, log, tasks)}
 	a.segments = newSegments(log, tasks, a.mark)
 	for _, addr := range cfg.Gateways {
 		a.adverts.add(addr)
 	}
-	a.recall(last)
+	a.restore(last)
 	if cfg.Election != nil {
 		a.election = newElection(*cfg.Election, log)
-		a.segments.may = a.election.mayAnswer
+		a.segments.may = a.election.isActive
 		if a.drained {
 			a.election.leave(0)
 		}
@@ -98,16 +97,16 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	return tasks.Wait()
 }
 
-// announcer decides what is announced. Only the goroutine of run touches it and its parts.
+// announcer decides where addresses are announced. Only the goroutine of run uses it and its parts.
 type announcer struct {
 	cfg Config
 	log *slog.Logger
 
 	ranges  []Range
-	wanted  map[netip.Addr]ad // to be announced, and where
+	wanted  map[netip.Addr]ad // addresses to announce, and where
 	config  *wire.AnnounceConfig
 	adverts listing // of wanted
-	file    *keeper
+	file    *stateWriter
 
 	segments *segments
 	peers    *peers
@@ -115,14 +114,14 @@ type announcer struct {
 
 	election *election  // nil: there is none
 	passive  bool       // another box answers
-	drained  bool       // nothing is to be announced, but what is handed over
-	master   netip.Addr // which one, if it is known
+	drained  bool       // the box hands over and announces nothing
+	master   netip.Addr // the other box; not valid: this one, or unknown
 
 	serve absence
 }
 
-// recall goes on with what was announced before.
-func (a *announcer) recall(last state) {
+// restore continues from the file of the process before.
+func (a *announcer) restore(last state) {
 	a.setRanges(last.Ranges)
 	a.drained, a.config = last.Drained, last.Config
 	for _, text := range last.Wanted {
@@ -178,8 +177,8 @@ func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan
 				a.reports.add(addr)
 			}
 		case <-a.peers.changed:
-			if a.peers.look() {
-				a.reports.everything() // their state is told with each address
+			if a.peers.refreshStates() {
+				a.reports.everything() // each address has the state of the peers
 			}
 			a.reports.soon()
 		case <-a.election.changes():
@@ -187,7 +186,7 @@ func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan
 		case <-a.serve.late:
 			a.serve.late = nil
 			a.log.Warn("svcctl serve is away: another box should take over, if there is one", "since", a.serve.since)
-			a.judge()
+			a.evaluate()
 		case now := <-links:
 			if a.segments.links == nil { // a name may be misspelled, or the interface may come later
 				for _, problem := range missing(now, a.cfg.L2) {
@@ -195,31 +194,35 @@ func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan
 				}
 			}
 			a.segments.links = now
-			if err := a.placeAll(ctx); err != nil {
+			if err := a.syncSegments(ctx); err != nil {
 				return err
 			}
-			a.reports.everything() // problems may be others
+			a.reports.everything() // problems may have changed
 		case <-a.segments.retry:
 			a.segments.retry = nil
-			if err := a.placeAll(ctx); err != nil {
+			if err := a.syncSegments(ctx); err != nil {
 				return err
 			}
 		case e := <-events:
-			if err := a.take(ctx, e); err != nil {
+			if err := a.follow(ctx, e); err != nil {
 				return err
 			}
 		case index := <-a.segments.changed:
 			a.segments.collect(index)
 		case end := <-a.segments.ended:
-			a.segments.gone(end)
+			if a.segments.ports[end.index] == end.p {
+				a.log.Warn("nothing is announced on an interface any more", "interface", end.p.link.Name, "err", end.err)
+				a.segments.stop(end.index)
+				later(&a.segments.retry, retryPorts)
+			}
 		case <-a.file.due:
 			a.file.due = nil
-			if err := a.file.save(len(a.wanted), a.state, a.fateOf); err != nil {
+			if err := a.file.save(len(a.wanted), a.state, a.lastStatus); err != nil {
 				a.log.Error("the state of announcements could not be stored: a restart would not have it", "err", err)
 			}
 		case <-a.reports.due:
 			a.reports.due = nil
-			a.tell(ctx)
+			a.report(ctx)
 		case err := <-a.reports.made:
 			a.reports.sent(err)
 		case <-count.C:
@@ -238,69 +241,69 @@ func later(timer *<-chan time.Time, pause time.Duration) {
 	}
 }
 
-// end keeps what a successor goes on with.
+// end writes the file for the next process.
 func (a *announcer) end() error {
 	s := a.state()
 	s.Stopped = time.Now()
 	return s.save(a.cfg.StateDir)
 }
 
-// take follows what serve says.
-func (a *announcer) take(ctx context.Context, e *wire.AnnouncementsEvent) error {
+// follow processes an event of serve; nil: the connection ended.
+func (a *announcer) follow(ctx context.Context, e *wire.AnnouncementsEvent) error {
 	if e == nil {
 		a.reports.connected = false
-		a.serve.begin()
+		a.serve = absence{time.Now(), time.After(stale)}
 		return nil
 	}
-	var touched []netip.Addr
+	var changed []netip.Addr
 	drained := a.drained
 	if e.Drained != nil {
 		drained = *e.Drained
 	}
 	if e.All != nil {
 		a.reports.connected, a.serve = true, absence{}
-		defer a.judge()
+		defer a.evaluate()
 		a.reports.everything()
-		touched, drained = a.takeAll(e.All), e.All.Drained
+		changed, drained = a.setAll(e.All), e.All.Drained
 	}
-	touched = append(touched, a.set(e.Set)...)
+	changed = append(changed, a.set(e.Set)...)
 	for _, text := range e.Gone {
 		if addr, err := netip.ParseAddr(text); err == nil && a.isWanted(addr) {
 			a.want(addr, false, ad{})
-			touched = append(touched, addr)
+			changed = append(changed, addr)
 		}
 	}
-	if len(touched) > 0 {
-		a.judge()
+	if len(changed) > 0 {
+		a.evaluate()
 	}
 	if drained {
-		a.setDrained(true) // before routes to what is new are announced
+		a.setDrained(true) // before routes to new addresses are announced
 	}
 	if e.Config != nil && !reflect.DeepEqual(a.config, e.Config) {
 		a.config = e.Config
 		a.file.everything()
 		a.peers.configure(a.config, a.wanted)
 		a.reports.everything()
-		if err := a.placeAll(ctx); err != nil {
+		if err := a.syncSegments(ctx); err != nil {
 			return err
 		}
 	}
-	a.peers.update(touched, a.wanted)
+	a.peers.update(changed, a.wanted)
 	if !drained {
-		a.setDrained(false) // after routes to what is gone are withdrawn
+		a.setDrained(false) // after routes to removed addresses are withdrawn
 	}
 	if e.All != nil && len(a.segments.ports) == 0 {
-		return a.placeAll(ctx)
+		return a.syncSegments(ctx)
 	}
-	for _, addr := range touched {
+	for _, addr := range changed {
 		a.place(addr)
 		a.reports.add(addr)
 	}
 	return nil
 }
 
-// takeAll follows everything that serve has to say, and returns the addresses that change.
-func (a *announcer) takeAll(all *wire.Announcements) (touched []netip.Addr) {
+// setAll replaces all ranges and addresses, and returns the addresses that change.
+func (a *announcer) setAll(all *wire.Announcements) (changed []netip.Addr) {
 	before := slices.Clone(a.ranges)
 	a.setRanges(all.Ranges)
 	if !slices.Equal(before, a.ranges) {
@@ -308,21 +311,21 @@ func (a *announcer) takeAll(all *wire.Announcements) (touched []netip.Addr) {
 		a.segments.keepKnown()
 		a.segments.stopAll() // their filters are for other ranges
 	}
-	there := map[string]bool{}
+	items := map[string]bool{}
 	for _, item := range all.Items {
-		there[item.Address] = true
+		items[item.Address] = true
 	}
 	for addr := range a.wanted {
-		if !there[addr.String()] || !a.inRanges(addr) {
+		if !items[addr.String()] || !a.inRanges(addr) {
 			a.want(addr, false, ad{})
-			touched = append(touched, addr)
+			changed = append(changed, addr)
 		}
 	}
-	return append(touched, a.set(all.Items)...)
+	return append(changed, a.set(all.Items)...)
 }
 
-// set follows what is said of some addresses, and returns those that change.
-func (a *announcer) set(items []wire.Announcement) (touched []netip.Addr) {
+// set replaces the announcements of some addresses, and returns the addresses that change.
+func (a *announcer) set(items []wire.Announcement) (changed []netip.Addr) {
 	for _, item := range items {
 		addr, err := netip.ParseAddr(item.Address)
 		if err != nil || !a.inRanges(addr) {
@@ -331,11 +334,11 @@ func (a *announcer) set(items []wire.Announcement) (touched []netip.Addr) {
 		}
 		now := item.Withheld == ""
 		if before, was := a.wanted[addr]; now != was || now && !before.equal(adOf(&item)) {
-			touched = append(touched, addr)
+			changed = append(changed, addr)
 			a.want(addr, now, adOf(&item))
 		}
 	}
-	return touched
+	return changed
 }
 
 func (a *announcer) isWanted(addr netip.Addr) bool {
@@ -343,7 +346,7 @@ func (a *announcer) isWanted(addr netip.Addr) bool {
 	return is
 }
 
-// want notes whether an address is to be announced, and where.
+// want records whether an address is to be announced, and where.
 func (a *announcer) want(addr netip.Addr, wanted bool, where ad) {
 	a.file.add(addr)
 	if wanted {
@@ -357,7 +360,7 @@ func (a *announcer) want(addr netip.Addr, wanted bool, where ad) {
 	a.adverts.remove(addr)
 }
 
-// l2 are the interfaces to announce on, of flags and of objects.
+// l2 returns the interfaces to announce on, of flags and of objects.
 func (a *announcer) l2() []string {
 	all := slices.Clone(a.cfg.L2)
 	if a.config == nil {
@@ -372,22 +375,22 @@ func (a *announcer) l2() []string {
 	return all
 }
 
-// mark notes that an address is to be kept and reported.
+// mark has an address written to the file and reported.
 func (a *announcer) mark(addr netip.Addr) {
 	if a.isGateway(addr) {
-		return // serve does not know of it
+		return // it is no address of serve
 	}
 	a.file.add(addr)
 	a.reports.add(addr)
 }
 
-// fateOf returns what the file should have of an address now.
-func (a *announcer) fateOf(addr netip.Addr) fate {
+// lastStatus returns the line of an address for the file.
+func (a *announcer) lastStatus(addr netip.Addr) lastStatus {
 	where, wanted := a.wanted[addr]
-	return fate{ad: where, Wanted: wanted, Announced: wanted && a.segments.keeps(addr)}
+	return lastStatus{ad: where, Wanted: wanted, Announced: wanted && a.segments.keeps(addr)}
 }
 
-// state is the content that the file should have now.
+// state returns the content for the file.
 func (a *announcer) state() state {
 	s := state{Drained: a.drained, Config: a.config, Ads: map[string]ad{}}
 	for _, r := range a.ranges {
@@ -404,3 +407,81 @@ func (a *announcer) state() state {
 	}
 	return s
 }
+
+// evaluate passes the health of this box, and the addresses to advertise, to the election.
+func (a *announcer) evaluate() {
+	if a.election == nil {
+		return
+	}
+	unwell := len(missing(a.segments.links, a.l2())) > 0 || a.serve.isStale()
+	for _, l := range selectLinks(a.segments.links, a.l2(), a.answerable()) {
+		unwell = unwell || !l.Carrier
+	}
+	a.adverts.complete(a.advertised())
+	a.election.set(unwell, a.adverts.listed())
+}
+
+// elected takes the result of the election.
+func (a *announcer) elected() {
+	answers, master, assert := a.election.outcome()
+	replaced := a.master != master
+	if replaced {
+		a.master = master
+		a.reports.everything() // each address has the master
+	}
+	a.reports.soon()
+	a.setPassive(!answers)
+	if replaced && master.IsValid() && !answers {
+		for _, p := range a.segments.ports {
+			p.Verify()
+		}
+	}
+	if assert && answers {
+		for _, p := range a.segments.ports {
+			p.Refresh()
+		}
+	}
+}
+
+// setPassive leaves all addresses to another box, or takes them.
+func (a *announcer) setPassive(passive bool) {
+	a.passive = passive
+	for _, p := range a.segments.ports {
+		p.SetPassive(passive)
+	}
+}
+
+// setDrained hands all addresses over, or takes part again. Without an election the addresses are removed from segments: no
+// other box takes over there. With Config.Follow another program moves them.
+func (a *announcer) setDrained(drained bool) {
+	if a.drained == drained {
+		return
+	}
+	a.drained = drained
+	a.file.everything()
+	a.log.Info("the drain of this box changed", "drained", drained)
+	if a.election != nil && drained {
+		a.election.leave(handOver)
+	} else if a.election != nil {
+		a.election.do(func(now time.Time) []uint8 {
+			a.election.m.Join(now)
+			return nil
+		})
+	}
+	a.peers.setDrained(drained)
+	for addr := range a.wanted {
+		a.place(addr)
+	}
+	a.reports.everything()
+}
+
+// leave begins the hand-over to the winner of the election, and the withdrawal of BGP routes.
+func (a *announcer) leave(ctx context.Context) {
+	if a.election != nil && !a.passive {
+		a.election.leave(handOver)
+	}
+	a.peers.leave(ctx)
+}
+
+// hasLeft reports whether the hand-over of leave is over.
+func (a *announcer) hasLeft() bool { return a.peers.left == nil && (a.election == nil || a.passive) }

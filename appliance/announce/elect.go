@@ -2,9 +2,12 @@ package announce
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io/fs"
+	"iter"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -17,56 +20,56 @@ import (
 )
 
 // election is a virtual router on the links of the box: it is active on all of them or on none. A partner
-// is alive when it is heard on any.
+// is alive while its adverts arrive on any of them.
 type election struct {
 	cfg   vrrp.Config
 	log   *slog.Logger
 	wake  chan struct{}
-	moved chan struct{} // the state is another one, or the box should announce itself anew
+	moved chan struct{} // capacity 1: outcome has another result
 
-	mu     sync.Mutex
-	m      *vrrp.Machine
-	links  map[int]*heartbeat
-	alone  bool            // no link carries frames
-	macs   map[string]bool // of this box: its own adverts are not heard
-	addrs  [2][]netip.Addr // that adverts list, by family
-	assert bool
-	others others
-	rival  rival
-	moves  uint64 // how often the state was another one
+	mu      sync.Mutex
+	m       *vrrp.Machine
+	links   map[int]*heartbeat
+	alone   bool            // no link carries frames
+	macs    map[string]bool // of this box: its own adverts are ignored
+	addrs   [2][]netip.Addr // the addresses of adverts, by family
+	assert  bool            // see outcome
+	foreign foreign
+	rival   rival
+	moves   uint64 // changes of the state
 }
 
-// rival is another box that advertises as the one that answers, while this one does, with a lower priority: it does not
-// receive the adverts of this one. Two do so for a moment after a split.
+// rival is another box with a lower priority that advertises while this one is active: it does not receive the adverts of
+// this one. Two do so for a moment after a split.
 type rival struct {
-	at           netip.Addr
-	priority     uint8
-	link         string
-	since, heard time.Time
-	gap          time.Duration // without an advert, after which it is none
-	told         bool
+	at          netip.Addr
+	priority    uint8
+	link        string
+	since, last time.Time     // of its first and last advert
+	gap         time.Duration // it is gone after this time without an advert
+	reported    bool
 }
 
-// rivalry is for how long a box is a rival before that is a problem, and the least rival.gap, which is three intervals of its adverts.
+// rivalry is the time after which a rival is a problem, and the least rival.gap, which is three intervals of its adverts.
 const rivalry = 3 * time.Second
 
 func (r *rival) note(now time.Time, a *vrrp.Advert, link string) {
-	if r.at != a.Source || now.Sub(r.heard) >= r.gap {
+	if r.at != a.Source || now.Sub(r.last) >= r.gap {
 		*r = rival{since: now}
 	}
-	r.at, r.priority, r.link, r.heard, r.gap = a.Source, a.Priority, link, now, max(rivalry, 3*a.Interval)
+	r.at, r.priority, r.link, r.last, r.gap = a.Source, a.Priority, link, now, max(rivalry, 3*a.Interval)
 }
 
-// lasts reports whether there is a rival, and for how long there is one.
+// lasts reports whether there is a rival, for long enough to be a problem.
 func (r *rival) lasts(now time.Time) bool {
-	return r.at.IsValid() && now.Sub(r.heard) < r.gap && r.heard.Sub(r.since) >= rivalry
+	return r.at.IsValid() && now.Sub(r.last) < r.gap && r.last.Sub(r.since) >= rivalry
 }
 
-// others has the addresses in the adverts of the box that answers.
-type others struct {
-	at    netip.Addr
+// foreign has the addresses in the adverts of another box that is active.
+type foreign struct {
+	at    netip.Addr // of the box
 	addrs []netip.Addr
-	since time.Time // since when that differs from ours; zero: it does not
+	since time.Time // the time from which they differ from ours; zero: they do not
 }
 
 func newElection(cfg vrrp.Config, log *slog.Logger) *election {
@@ -76,7 +79,7 @@ func newElection(cfg vrrp.Config, log *slog.Logger) *election {
 	}
 }
 
-// changes signals that outcome has another result; never without an election.
+// changes signals that outcome has another result; it never does without an election.
 func (e *election) changes() <-chan struct{} {
 	if e == nil {
 		return nil
@@ -84,8 +87,8 @@ func (e *election) changes() <-chan struct{} {
 	return e.moved
 }
 
-// setLinks has adverts sent and heard on these links. A box that had no carrier at all joins as backup:
-// what it believed meanwhile counts for nothing.
+// setLinks sends and receives adverts on these links. A box that had no carrier at all joins as backup: its state without
+// links does not count.
 func (e *election) setLinks(ctx context.Context, links map[int]node.Link, macs map[string]bool) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -119,8 +122,8 @@ func (e *election) setLinks(ctx context.Context, links map[int]node.Link, macs m
 	return nil
 }
 
-// do calls the machine, sends the adverts that it gives, and tells of what changed. Adverts that wait come first: a
-// process that did not run for a while would take them for missing.
+// do calls the machine, sends the adverts that it returns, and signals changes. Adverts that wait come first: to a process
+// that did not run for a while they would be missing.
 func (e *election) do(f func(now time.Time) []uint8) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -128,9 +131,9 @@ func (e *election) do(f func(now time.Time) []uint8) {
 	master, at := e.m.Master(), time.Now()
 	var adverts []uint8
 	for _, h := range e.links {
-		adverts = append(adverts, e.hear(at, h)...)
+		adverts = append(adverts, e.receive(at, h)...)
 	}
-	for _, priority := range slices.Compact(append(adverts, f(at)...)) { // one for all that were heard
+	for _, priority := range slices.Compact(append(adverts, f(at)...)) { // one for all that were received
 		for _, h := range e.links {
 			h.send(advert(h, vrrp.Advert{VRID: e.cfg.VRID, Priority: priority, Interval: e.m.Interval(), Addresses: e.addrs[familyOf(h.own)]}))
 		}
@@ -139,18 +142,18 @@ func (e *election) do(f func(now time.Time) []uint8) {
 	if now != before {
 		e.rival = rival{}
 		e.moves++
-		e.others = others{} // it was of who answered before
+		e.foreign = foreign{} // it was of the active box before
 		e.log.Info("the election has another outcome", "vrid", e.cfg.VRID, "state", now.String(), "master", e.m.Master())
 	}
-	told := e.rival.told
-	e.rival.told = e.rival.lasts(at)
-	if now != before || master != e.m.Master() || e.assert || told != e.rival.told {
+	reported := e.rival.reported
+	e.rival.reported = e.rival.lasts(at)
+	if now != before || master != e.m.Master() || e.assert || reported != e.rival.reported {
 		signal(e.moved)
 	}
 	signal(e.wake)
 }
 
-// run keeps the time until ctx is done.
+// run calls the machine when it is due, until ctx is done.
 func (e *election) run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -178,7 +181,7 @@ func (e *election) run(ctx context.Context) error {
 }
 
 // outcome reports whether this box answers, which box is master otherwise, and whether this one should announce
-// its addresses anew.
+// its addresses again.
 func (e *election) outcome() (answers bool, master netip.Addr, assert bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -187,7 +190,7 @@ func (e *election) outcome() (answers bool, master netip.Addr, assert bool) {
 	return state.Answers(), e.m.Master(), assert
 }
 
-// set passes the election its inputs: whether this box should give way, and the addresses to list in adverts by family.
+// set passes the inputs of the election: whether another box should take over, and the addresses of adverts by family.
 func (e *election) set(unwell bool, addrs [2][]netip.Addr) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -196,40 +199,39 @@ func (e *election) set(unwell bool, addrs [2][]netip.Addr) {
 		e.log.Warn("the priority in the election is another one", "vrid", e.cfg.VRID, "priority", e.m.Priority(), "unwell", unwell)
 	}
 	e.addrs = addrs
-	e.judgeOthers(time.Now())
+	e.evaluateForeign(time.Now())
 }
 
-// compare notes what another box lists, unless this one answers: that one has to be as this one is, and
-// falls silent.
+// compare records the addresses of another box, unless this one is active: the other one corrects itself then.
 func (e *election) compare(now time.Time, a *vrrp.Advert) {
 	if state, _ := e.m.State(); state.Answers() {
 		return
 	}
-	if a.VRID != e.cfg.VRID || a.Priority == 0 || e.others.at == a.Source && slices.Equal(e.others.addrs, a.Addresses) {
+	if a.VRID != e.cfg.VRID || a.Priority == 0 || e.foreign.at == a.Source && slices.Equal(e.foreign.addrs, a.Addresses) {
 		return
 	}
-	e.others.at, e.others.addrs = a.Source, a.Addresses
-	e.judgeOthers(now)
+	e.foreign.at, e.foreign.addrs = a.Source, a.Addresses
+	e.evaluateForeign(now)
 }
 
-// judgeOthers notes since when the others list other addresses than this box.
-func (e *election) judgeOthers(now time.Time) {
-	if !e.others.at.IsValid() {
+// evaluateForeign sets the time from which the other box lists other addresses than this one.
+func (e *election) evaluateForeign(now time.Time) {
+	if !e.foreign.at.IsValid() {
 		return
 	}
-	before := e.others.since
+	before := e.foreign.since
 	switch {
-	case slices.Equal(e.others.addrs, e.addrs[familyOf(e.others.at)]):
-		e.others.since = time.Time{}
+	case slices.Equal(e.foreign.addrs, e.addrs[familyOf(e.foreign.at)]):
+		e.foreign.since = time.Time{}
 	case before.IsZero():
-		e.others.since = now
+		e.foreign.since = now
 	}
-	if before.IsZero() != e.others.since.IsZero() {
+	if before.IsZero() != e.foreign.since.IsZero() {
 		signal(e.moved)
 	}
 }
 
-// group is the election, to be told.
+// group returns the state of the election for reports; nil: there is none.
 func (e *election) group() *wire.Group {
 	if e == nil {
 		return nil
@@ -241,14 +243,14 @@ func (e *election) group() *wire.Group {
 	if m := e.m.Master(); m.IsValid() {
 		g.Master = m.String()
 	}
-	if !e.others.since.IsZero() {
-		ours := e.addrs[familyOf(e.others.at)]
-		g.Differs = &wire.GroupDifference{With: e.others.at.String(), Since: e.others.since.UTC(), Theirs: without(e.others.addrs, ours), Ours: without(ours, e.others.addrs)}
+	if !e.foreign.since.IsZero() {
+		ours := e.addrs[familyOf(e.foreign.at)]
+		g.Differs = &wire.GroupDifference{With: e.foreign.at.String(), Since: e.foreign.since.UTC(), Theirs: without(e.foreign.addrs, ours), Ours: without(ours, e.foreign.addrs)}
 	}
 	return g
 }
 
-// problems lists what is wrong with what others advertise; never with what they list, which group has.
+// problems returns the problems with adverts of other boxes, but for the addresses in them, which group has.
 func (e *election) problems() (all []string) {
 	if e == nil {
 		return nil
@@ -266,7 +268,7 @@ func (e *election) problems() (all []string) {
 	return all
 }
 
-// without are the addresses that others do not have.
+// without returns the addresses that others do not have.
 func without(addrs, others []netip.Addr) (texts []string) {
 	for _, a := range addrs {
 		if !isDigest(a) && !slices.Contains(others, a) {
@@ -276,9 +278,9 @@ func without(addrs, others []netip.Addr) (texts []string) {
 	return texts
 }
 
-// mayAnswer reports whether this box answers now. Neighbors' questions wait in sockets, as adverts do: a process that was
-// stopped answers none before it knows whether another box took over.
-func (e *election) mayAnswer() bool {
+// isActive reports whether this box answers now. Neighbors' questions wait in sockets, as adverts do: a process that was
+// stopped reads the adverts of a box that took over before it answers any.
+func (e *election) isActive() bool {
 	e.mu.Lock()
 	silent := e.m.Silent(time.Now())
 	e.mu.Unlock()
@@ -291,15 +293,94 @@ func (e *election) mayAnswer() bool {
 	return state.Answers()
 }
 
-// join takes part again after leave.
-func (e *election) join() {
-	e.do(func(now time.Time) []uint8 {
-		e.m.Join(now)
-		return nil
-	})
-}
-
-// leave hands over to another box, if there is one, within a time.
+// leave hands over to another box, and waits for it at most for patience.
 func (e *election) leave(patience time.Duration) {
 	e.do(func(now time.Time) []uint8 { return e.m.Leave(now, patience) })
+}
+
+// listing summarizes a set of addresses for adverts of the election: the lowest ones of each family, and a digest of
+// all, by which boxes detect that their sets differ. An update costs as much as the set changes, unless a listed
+// address is removed from a longer set.
+type listing struct {
+	low    [2][]netip.Addr // IPv4 and IPv6, in their order
+	count  [2]int
+	digest uint64
+}
+
+// mostListed bounds the addresses of a family that an advert lists.
+const mostListed = 20
+
+func (l *listing) add(addr netip.Addr) {
+	f := familyOf(addr)
+	l.digest ^= digestOf(addr)
+	l.count[f]++
+	if len(l.low[f]) < min(mostListed, l.count[f]-1) {
+		return // it is not complete
+	}
+	i, _ := slices.BinarySearchFunc(l.low[f], addr, netip.Addr.Compare)
+	l.low[f] = slices.Insert(l.low[f], i, addr)
+	l.low[f] = l.low[f][:min(len(l.low[f]), mostListed)]
+}
+
+func (l *listing) remove(addr netip.Addr) {
+	f := familyOf(addr)
+	l.digest ^= digestOf(addr)
+	l.count[f]--
+	if i, listed := slices.BinarySearchFunc(l.low[f], addr, netip.Addr.Compare); listed {
+		l.low[f] = slices.Delete(l.low[f], i, i+1)
+	}
+}
+
+// complete fills the places of removed addresses from all.
+func (l *listing) complete(all iter.Seq[netip.Addr]) {
+	for f := range l.low {
+		if len(l.low[f]) == min(mostListed, l.count[f]) {
+			continue
+		}
+		var family []netip.Addr
+		for addr := range all {
+			if familyOf(addr) == f {
+				family = append(family, addr)
+			}
+		}
+		slices.SortFunc(family, netip.Addr.Compare)
+		l.low[f] = slices.Clone(family[:min(len(family), mostListed)])
+	}
+}
+
+// listed returns the addresses of adverts by family, each list ended by the digest: an address that no host can have,
+// of 240.0.0.0/4 (RFC 1112) or 100::/64 (RFC 6666).
+func (l *listing) listed() (by [2][]netip.Addr) {
+	digest4 := [4]byte{}
+	binary.BigEndian.PutUint32(digest4[:], 0xf0000000|uint32(l.digest^l.digest>>28)&0x0fffffff)
+	digest6 := [16]byte{0: 1}
+	binary.BigEndian.PutUint64(digest6[8:], l.digest)
+	by[0] = append(slices.Clone(l.low[0]), netip.AddrFrom4(digest4))
+	by[1] = append(slices.Clone(l.low[1]), netip.AddrFrom16(digest6))
+	return by
+}
+
+// isDigest reports whether an address is a digest.
+func isDigest(addr netip.Addr) bool {
+	b := addr.As16()
+	return addr.Is4() && addr.As4()[0]&0xf0 == 0xf0 || addr.Is6() && binary.BigEndian.Uint64(b[:8]) == 1<<56
+}
+
+// familyOf returns 0 for IPv4 and 1 for IPv6.
+func familyOf(addr netip.Addr) int {
+	if addr.Is4() {
+		return 0
+	}
+	return 1
+}
+
+func digestOf(addr netip.Addr) uint64 {
+	h := fnv.New64a()
+	b := addr.As16()
+	_, _ = h.Write(b[:])
+	n := h.Sum64()
+	n ^= n >> 33 // neighboring addresses differ in a few bits: spread them (MurmurHash3's finalizer)
+	n *= 0xff51afd7ed558ccd
+	n ^= n >> 33
+	return n
 }

@@ -135,7 +135,7 @@ func TestAdvertsThatWait(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if may := e.mayAnswer(); may == replaced {
+			if may := e.isActive(); may == replaced {
 				t.Errorf("%s: an active box that was away, and replaced: %t, may answer: %t", name, replaced, may)
 			}
 			if state, _ := e.m.State(); (state == vrrp.Active) == replaced || e.m.Silent(time.Now()) {

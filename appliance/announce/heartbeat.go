@@ -19,16 +19,16 @@ import (
 	"svcctl.io/svcctl/appliance/node"
 )
 
-// heartbeat is the adverts on one link.
+// heartbeat sends and receives the adverts of one link.
 type heartbeat struct {
 	conn net.PacketConn
 	raw  syscall.RawConn // of conn
 	link node.Link
-	own  netip.Addr // what adverts are sent from
+	own  netip.Addr // the source of our adverts
 	stop context.CancelFunc
 }
 
-// source is the address of a link that adverts come from: an IPv4 address with a network, else the
+// source returns the address of a link that adverts come from: an IPv4 address with a network, else the
 // link-local one.
 func source(l *node.Link) netip.Addr {
 	for _, wanted := range []func(netip.Prefix) bool{
@@ -42,7 +42,7 @@ func source(l *node.Link) netip.Addr {
 	return netip.Addr{}
 }
 
-// open begins to hear adverts on a link.
+// open begins to receive adverts on a link.
 func (e *election) open(ctx context.Context, l node.Link) error {
 	h := &heartbeat{link: l, own: source(&l)}
 	ether, group := unix.ETH_P_IP, vrrp.Group4
@@ -72,8 +72,8 @@ func (e *election) open(ctx context.Context, l node.Link) error {
 	return nil
 }
 
-// onlyAdverts is a program (bpf(7), classic) that passes VRRP. Of all traffic that comes in on a link, copies would fill
-// the socket, and adverts behind them be lost.
+// onlyAdverts returns a program (bpf(7), classic) that passes VRRP alone: all traffic of a link would fill the socket, and
+// adverts be lost.
 func onlyAdverts(v6 bool) ([]bpf.RawInstruction, error) {
 	protocol := uint32(etherLen + 9)
 	if v6 {
@@ -98,7 +98,7 @@ func joinGroup(raw syscall.RawConn, index int, mac net.HardwareAddr) error {
 	return errors.Join(err, failed)
 }
 
-// groupMAC is the Ethernet address of a group (RFC 1112, RFC 2464).
+// groupMAC returns the Ethernet address of a group (RFC 1112, RFC 2464).
 func groupMAC(group netip.Addr) net.HardwareAddr {
 	b := group.AsSlice()
 	if group.Is4() {
@@ -137,8 +137,8 @@ const (
 	maxWaiting = 64
 )
 
-// hear has the machine take the adverts that wait on a link, and gives those to send.
-func (e *election) hear(now time.Time, h *heartbeat) (adverts []uint8) {
+// receive passes the adverts that wait on a link to the machine, and returns those to send.
+func (e *election) receive(now time.Time, h *heartbeat) (adverts []uint8) {
 	_ = h.raw.Control(func(fd uintptr) { // a link that is gone has none
 		buf := make([]byte, maxFrame)
 		for range maxWaiting {
@@ -168,7 +168,7 @@ const (
 	ipv6Len  = 40
 )
 
-// parseAdvert reads a frame; false when it is no advert that came straight from its sender.
+// parseAdvert decodes a frame; false when it is no valid advert, or passed a router.
 func parseAdvert(frame []byte) (a vrrp.Advert, ok bool) {
 	if len(frame) < etherLen+ipv4Len {
 		return a, false
@@ -201,7 +201,7 @@ func parseAdvert(frame []byte) (a vrrp.Advert, ok bool) {
 	return a, err == nil
 }
 
-// advert is a frame with one.
+// advert returns a frame with an advert.
 func advert(h *heartbeat, a vrrp.Advert) []byte {
 	a.Source, a.Destination = h.own, vrrp.Group4
 	ether := uint16(unix.ETH_P_IP)

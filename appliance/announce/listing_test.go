@@ -67,7 +67,7 @@ func TestListing(t *testing.T) {
 // testAnnouncer is an announcer without links, for 192.0.2.50 to 192.0.2.59.
 func testAnnouncer(t *testing.T) *announcer {
 	a := &announcer{
-		log: slog.New(slog.DiscardHandler), wanted: map[netip.Addr]ad{}, file: newKeeper(t.TempDir()),
+		log: slog.New(slog.DiscardHandler), wanted: map[netip.Addr]ad{}, file: newStateWriter(t.TempDir()),
 		reports: newReports(nil, nil, nil), peers: &peers{table: newTable()},
 	}
 	a.segments = newSegments(a.log, nil, a.mark)
@@ -84,7 +84,7 @@ func TestDrainedFromTheFirstMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := wire.Announcements{Drained: true, Ranges: []string{"192.0.2.50-192.0.2.59"}, Items: []wire.Announcement{{Address: "192.0.2.50", Flags: true}}}
-	if err := a.take(t.Context(), &wire.AnnouncementsEvent{All: &all, Config: &wire.AnnounceConfig{}}); err != nil {
+	if err := a.follow(t.Context(), &wire.AnnouncementsEvent{All: &all, Config: &wire.AnnounceConfig{}}); err != nil {
 		t.Fatal(err)
 	}
 	if routes := a.peers.table.toPeer("tor-1"); !a.drained || !a.isWanted(netip.MustParseAddr("192.0.2.50")) || len(routes) != 0 {
@@ -98,7 +98,7 @@ func TestRetryTellsNothingNew(t *testing.T) {
 	a := testAnnouncer(t)
 	addr := netip.MustParseAddr("192.0.2.50")
 	a.wanted[addr] = ad{Flags: true}
-	if err := a.placeAll(t.Context()); err != nil || len(a.reports.dirty) != 0 || len(a.file.dirty) != 0 {
+	if err := a.syncSegments(t.Context()); err != nil || len(a.reports.dirty) != 0 || len(a.file.dirty) != 0 {
 		t.Errorf("placing again what did not change, %d addresses are to be told of, and %d kept: %v", len(a.reports.dirty), len(a.file.dirty), err)
 	}
 	eth0, eth1 := link(1, "eth0"), link(2, "eth1")
@@ -111,7 +111,7 @@ func TestRetryTellsNothingNew(t *testing.T) {
 	if got := a.segments.problems(); len(got) != 2 || !strings.Contains(got[0], "on eth0") || !strings.Contains(got[0], "CAP_NET_RAW") || !strings.Contains(got[1], "on eth1") {
 		t.Errorf("problems are %q", got)
 	}
-	if err := a.placeAll(t.Context()); err != nil || len(a.segments.problems()) != 0 {
+	if err := a.syncSegments(t.Context()); err != nil || len(a.segments.problems()) != 0 {
 		t.Errorf("of links that are gone is told %q: %v", a.segments.problems(), err)
 	}
 }
@@ -131,7 +131,7 @@ func TestAdvertsFollowChanges(t *testing.T) {
 		{wire.AnnouncementsEvent{Set: []wire.Announcement{{Address: "192.0.2.51", Withheld: "no ready endpoint"}}}, []netip.Addr{one}},
 		{wire.AnnouncementsEvent{Gone: []string{"192.0.2.50"}}, nil},
 	} {
-		if err := a.take(t.Context(), &test.event); err != nil {
+		if err := a.follow(t.Context(), &test.event); err != nil {
 			t.Fatal(err)
 		}
 		if got := listed(); !slices.Equal(got, test.want) {
@@ -171,7 +171,7 @@ func TestGroupDiffers(t *testing.T) {
 		"after those that listed":    {lists(many...), lists(many[:29]...), true, 0, 0},
 		"an advert of somebody else": {lists("192.0.2.50"), [2][]netip.Addr{{netip.MustParseAddr("192.0.2.50")}}, true, 0, 0},
 	} {
-		e.others = others{}
+		e.foreign = foreign{}
 		e.set(false, test.ours)
 		if e.group().Differs != nil {
 			t.Errorf("%s: it differs from nobody", name)
@@ -219,8 +219,8 @@ func TestDamper(t *testing.T) {
 // Of many changes each is kept, and the file is written anew only now and then.
 func TestKeeper(t *testing.T) {
 	dir := t.TempDir()
-	k := newKeeper(dir)
-	fates := map[netip.Addr]fate{}
+	k := newStateWriter(dir)
+	fates := map[netip.Addr]lastStatus{}
 	whole := 0
 	all := func() (s state) {
 		whole++
@@ -236,7 +236,7 @@ func TestKeeper(t *testing.T) {
 	}
 	change := func(n, f int) {
 		addr := netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)})
-		fates[addr] = fate{Wanted: f > 0, Announced: f > 1}
+		fates[addr] = lastStatus{Wanted: f > 0, Announced: f > 1}
 		k.dirty[addr] = struct{}{}
 	}
 	for n := range 5000 {
@@ -244,7 +244,7 @@ func TestKeeper(t *testing.T) {
 	}
 	check := func() {
 		t.Helper()
-		if err := k.save(len(fates), all, func(a netip.Addr) fate { return fates[a] }); err != nil {
+		if err := k.save(len(fates), all, func(a netip.Addr) lastStatus { return fates[a] }); err != nil {
 			t.Fatal(err)
 		}
 		got, err := loadState(dir)
@@ -276,6 +276,6 @@ func TestKeeper(t *testing.T) {
 	if got, err := loadState(dir); err != nil || len(got.Wanted) == 0 {
 		t.Errorf("of a file whose last line is not whole %d addresses are known: %v", len(got.Wanted), err)
 	}
-	k.anew = true
+	k.whole = true
 	check()
 }

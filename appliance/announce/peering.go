@@ -12,11 +12,11 @@ import (
 	"svcctl.io/svcctl/appliance/announce/bgp"
 )
 
-// settle is for how long BFD has to be Up beside a BGP session before it decides about it: some routers
-// start BFD again when the BGP session comes up.
-const settle = time.Second
+// bfdSettles is the time for which BFD must be Up during a BGP session before it can end that: some routers
+// restart BFD when the BGP session comes up.
+const bfdSettles = time.Second
 
-// peering is the BGP session with a router, and the BFD session that watches it.
+// peering is the BGP session with a router, and its BFD session.
 type peering struct {
 	Peer
 	speaker *bgp.Speaker
@@ -26,10 +26,10 @@ type peering struct {
 	started bool
 	stop    func() // ends a session that was started
 	log     *slog.Logger
-	news    chan struct{} // capacity 1: one of both changed
+	updated chan struct{} // capacity 1: one of both sessions changed
 	changed chan struct{} // of all peers
 
-	// The announcer's, as it noted them last.
+	// For the announcer's goroutine, of the last refreshStates.
 	state   bgp.State
 	summary summary
 
@@ -37,7 +37,7 @@ type peering struct {
 	watched watched
 }
 
-// peeringOf is a session with a peer of an object.
+// peeringOf returns a session with a peer of an object.
 func peeringOf(c *wire.PeerConfig) (p *peering, err error) {
 	p = &peering{config: c, stop: func() {}, Peer: Peer{Name: c.Name, Peer: bgp.Peer{
 		Interface: c.Interface, LocalAS: c.LocalAS, RemoteAS: c.RemoteAS, Dynamic: bgp.Dynamic(c.Dynamic), IPv4: c.IPv4, IPv6: c.IPv6,
@@ -64,16 +64,16 @@ func peeringOf(c *wire.PeerConfig) (p *peering, err error) {
 	return p, err
 }
 
-// summary has those properties of a session that the states of addresses depend on.
+// summary has the properties of a session that the states of addresses depend on.
 type summary struct {
 	established bool
 	sessions    uint64
-	sent        bool // all routes that there were when the session began
+	sent        bool // all routes from the begin of the session were sent
 	cannot4     string
 	cannot6     string
 }
 
-// watched is the phase of the BFD session, and why it cannot run.
+// watched has the phase of the BFD session, and the reason why it cannot run.
 type watched struct{ phase, problem string }
 
 func (p *peering) bfdState() watched {
@@ -83,7 +83,7 @@ func (p *peering) bfdState() watched {
 }
 
 // watch follows the BGP session, and ends it when BFD loses the peer. BFD begins with the first BGP session,
-// which tells both addresses, and goes on after it.
+// which has both addresses, and continues after it.
 func (p *peering) watch(ctx context.Context) {
 	var (
 		session       *bfd.Session
@@ -96,13 +96,13 @@ func (p *peering) watch(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-p.news:
+		case <-p.updated:
 		}
 		now := p.speaker.State()
 		if p.bfd != nil && now.Phase == bgp.Established && (now.Local.Addr() != local || now.Remote.Addr() != remote) {
 			stop()
 			local, remote, g = now.Local.Addr(), now.Remote.Addr(), guard{}
-			session, stop = p.watchOver(ctx, local, remote)
+			session, stop = p.runBFD(ctx, local, remote)
 		}
 		if session != nil {
 			state := session.State()
@@ -117,11 +117,11 @@ func (p *peering) watch(ctx context.Context) {
 	}
 }
 
-// watchOver starts a BFD session between two addresses, until stop.
-func (p *peering) watchOver(ctx context.Context, local, remote netip.Addr) (session *bfd.Session, stop func()) {
+// runBFD starts a BFD session between two addresses, until stop.
+func (p *peering) runBFD(ctx context.Context, local, remote netip.Addr) (session *bfd.Session, stop func()) {
 	cfg := *p.bfd
 	cfg.Local, cfg.Peer = local, remote
-	session, err := p.hub.Session(cfg, func() { signal(p.news) })
+	session, err := p.hub.Session(cfg, func() { signal(p.updated) })
 	if err != nil {
 		p.log.Error("BFD does not watch a peer", "peer", p.Name, "err", err)
 		p.mu.Lock()
@@ -137,12 +137,12 @@ func (p *peering) watchOver(ctx context.Context, local, remote netip.Addr) (sess
 
 // guard decides when BFD ends a BGP session.
 type guard struct {
-	up       time.Time // since when BFD is Up; zero: it is not
+	up       time.Time // the time at which BFD came Up; zero: it is not Up
 	failures uint64
 }
 
-// lost takes the states of both sessions after a change, and reports whether the peer was lost: BFD was Up
-// for a while beside the session, and is no more. A neighbor that took BFD down on purpose is not lost.
+// lost reports, after a change of one of both sessions, whether the peer was lost: BFD was Up for a while
+// during the BGP session, and failed. A neighbor that shut BFD down is not lost.
 func (g *guard) lost(session bgp.State, watch bfd.State) bool {
 	up, failed := g.up, watch.Failures > g.failures
 	g.up, g.failures = time.Time{}, watch.Failures
@@ -153,5 +153,5 @@ func (g *guard) lost(session bgp.State, watch bfd.State) bool {
 	if !failed || up.IsZero() || session.Phase != bgp.Established || onPurpose {
 		return false
 	}
-	return watch.Since.Sub(up) >= settle && watch.Since.Sub(session.Since) >= settle
+	return watch.Since.Sub(up) >= bfdSettles && watch.Since.Sub(session.Since) >= bfdSettles
 }

@@ -36,30 +36,30 @@ type Peer struct {
 // leaveAtMost bounds how long a stop waits for the peers; leaving takes 3 s.
 const leaveAtMost = 5 * time.Second
 
-// peers are the sessions with all routers. Each has a goroutine of its own, so that nothing that the
-// announcer is busy with delays what BFD finds. The methods are for the announcer's goroutine.
+// peers has the sessions with all routers. Each has its own goroutine, so that work of the announcer does
+// not delay BFD. The methods are for the announcer's goroutine.
 type peers struct {
 	log     *slog.Logger
 	hub     *bfd.Hub
 	table   *table
 	list    []*peering    // those of flags first
-	changed chan struct{} // capacity 1: a session has another state
-	left    chan struct{} // while they are left: closed when that is over
-	wrong   []string      // why there is no session with some
+	changed chan struct{} // capacity 1: a session changed its state
+	left    chan struct{} // of leave: closed when all sessions ended
+	wrong   []string      // the reasons why BGPPeers have no session
 
 	damper  damper
-	damped  map[netip.Prefix]time.Time // routes that wait, and until when
-	ripe    <-chan time.Time           // when one of them is to be announced
+	damped  map[netip.Prefix]time.Time // routes that wait, and the time at which they are announced
+	ripe    <-chan time.Time           // fires when the first of them is to be announced
 	drained bool
-	parted  time.Time        // since when it is drained
-	avoided <-chan time.Time // when routers that were asked to avoid our routes use others
+	parted  time.Time        // the time at which the drain began or ended
+	avoided <-chan time.Time // fires when routers had time to move to other paths
 
 	ctx   context.Context // of start; nil before
 	tasks *errgroup.Group
 }
 
-// newPeers has a session for each peer of flags and of objects, which begins with the routes to the addresses that are
-// wanted: a graceful restart is over when the first ones were sent.
+// newPeers returns a session for each peer of flags and of objects. Sessions begin with the routes to all wanted addresses: a
+// graceful restart is over when the first routes were sent.
 func newPeers(cfg *BGP, config *wire.AnnounceConfig, wanted map[netip.Addr]ad, drained bool, log *slog.Logger) (*peers, error) {
 	ps := &peers{
 		log: log, hub: bfd.NewHub(log), table: newTable(), changed: make(chan struct{}, 1),
@@ -86,22 +86,22 @@ func newPeers(cfg *BGP, config *wire.AnnounceConfig, wanted map[netip.Addr]ad, d
 	return ps, nil
 }
 
-// add makes a session that is not started yet.
+// add adds a session without starting it.
 func (ps *peers) add(p *peering) (err error) {
-	p.hub, p.log, p.news, p.changed = ps.hub, ps.log, make(chan struct{}, 1), ps.changed
-	if p.speaker, err = bgp.New(p.Peer.Peer, ps.log, func() { signal(p.news) }); err == nil {
+	p.hub, p.log, p.updated, p.changed = ps.hub, ps.log, make(chan struct{}, 1), ps.changed
+	if p.speaker, err = bgp.New(p.Peer.Peer, ps.log, func() { signal(p.updated) }); err == nil {
 		ps.list = append(ps.list, p)
 	}
 	return err
 }
 
-// configure follows what objects say: peers that they say otherwise than before begin anew.
+// configure replaces the peers and advertisements of objects. The session with a changed peer begins again.
 func (ps *peers) configure(config *wire.AnnounceConfig, wanted map[netip.Addr]ad) {
 	if config == nil {
 		config = &wire.AnnounceConfig{}
 	}
 	ps.wrong = nil
-	stays := map[string]bool{}
+	stays := map[string]bool{} // peers of objects that did not change
 	ps.list = slices.DeleteFunc(ps.list, func(p *peering) bool {
 		i := slices.IndexFunc(config.Peers, func(c wire.PeerConfig) bool { return p.config != nil && reflect.DeepEqual(&c, p.config) })
 		if p.config == nil || i >= 0 {
@@ -141,19 +141,19 @@ func (ps *peers) configure(config *wire.AnnounceConfig, wanted map[netip.Addr]ad
 			ps.wrong = append(ps.wrong, fmt.Sprintf("the BGPPeer %s gets no session: %v", c.Name, err))
 		}
 	}
-	touched := map[netip.Prefix]struct{}{}
-	ps.table.replace(advertised(config.Advertisements, also), touched)
+	changed := map[netip.Prefix]struct{}{}
+	ps.table.replace(withPeers(config.Advertisements, also), changed)
 	for addr, a := range wanted {
-		ps.table.set(addr, a.advertisements(), touched)
+		ps.table.set(addr, a.advertisements(), changed)
 	}
-	ps.publish(touched, false)
+	ps.publish(changed, false)
 	for _, p := range ps.list {
 		if !p.started {
 			_ = p.speaker.Set(ps.table.toPeer(p.Name))
 		}
 	}
 	ps.startNew()
-	ps.look()
+	ps.refreshStates()
 }
 
 // sameRouter returns the peer with a session that has the address or interface of a peer of an object; nil: none.
@@ -169,8 +169,8 @@ func (ps *peers) sameRouter(c *wire.PeerConfig) *peering {
 	return ps.list[i]
 }
 
-// advertised returns advertisements that have other peers in the place of some.
-func advertised(all []wire.Advertisement, also map[string]string) []wire.Advertisement {
+// withPeers returns advertisements with the peers that also has for some of theirs.
+func withPeers(all []wire.Advertisement, also map[string]string) []wire.Advertisement {
 	if len(also) == 0 {
 		return all
 	}
@@ -223,25 +223,24 @@ func (ps *peers) startNew() {
 	}
 }
 
-// update follows addresses that are wanted otherwise than before. A route that was withdrawn a moment ago
-// comes back later.
+// update updates the routes to addresses. A route that was withdrawn a moment ago is announced later.
 func (ps *peers) update(addrs []netip.Addr, wanted map[netip.Addr]ad) {
 	if len(ps.list) == 0 || len(addrs) == 0 {
 		return
 	}
-	touched := map[netip.Prefix]struct{}{}
+	changed := map[netip.Prefix]struct{}{}
 	for _, addr := range addrs {
-		ps.table.set(addr, wanted[addr].advertisements(), touched)
+		ps.table.set(addr, wanted[addr].advertisements(), changed)
 	}
-	ps.publish(touched, true)
+	ps.publish(changed, true)
 }
 
-// publish sends the peers the routes that changed.
-func (ps *peers) publish(touched map[netip.Prefix]struct{}, damps bool) {
+// publish sends changed routes to the peers. damps has routes wait that were withdrawn a moment ago.
+func (ps *peers) publish(changed map[netip.Prefix]struct{}, damps bool) {
 	now := time.Now()
 	announced := map[netip.Prefix]*route{}
 	var withdrawn []netip.Prefix
-	for prefix := range touched {
+	for prefix := range changed {
 		r := ps.table.routes[prefix]
 		switch back := ps.damper.notBefore(prefix); {
 		case len(r.by) == 0:
@@ -292,7 +291,7 @@ func (ps *peers) wait(now time.Time) {
 	}
 }
 
-// ripen announces the damped routes whose time has come, and returns the addresses behind them.
+// ripen announces the damped routes whose wait is over, and returns their addresses.
 func (ps *peers) ripen(now time.Time) []netip.Addr {
 	ripe := map[netip.Prefix]struct{}{}
 	for prefix, at := range ps.damped {
@@ -305,7 +304,7 @@ func (ps *peers) ripen(now time.Time) []netip.Addr {
 	return ps.table.behind(ripe)
 }
 
-// avoidance is for how long routers may look for other paths before routes are withdrawn.
+// avoidance is the time that routers get to move to other paths before routes are withdrawn.
 const avoidance = 2 * time.Second
 
 // setDrained asks all routers to prefer other paths (community GRACEFUL_SHUTDOWN, RFC 8326), after which withdrawAll is
@@ -332,7 +331,7 @@ func (ps *peers) setDrained(drained bool) {
 	}
 }
 
-// withdrawAll has no router lead to this box any more; the sessions stay.
+// withdrawAll withdraws all routes; the sessions stay.
 func (ps *peers) withdrawAll() {
 	ps.avoided = nil
 	for _, r := range ps.table.routes {
@@ -343,12 +342,12 @@ func (ps *peers) withdrawAll() {
 	}
 }
 
-// leave begins to ask every peer to prefer other paths and to forget ours; left is closed when they did.
+// leave begins to leave every peer (Speaker.Leave); left is closed when all sessions ended.
 func (ps *peers) leave(ctx context.Context) {
 	if len(ps.list) == 0 {
 		return
 	}
-	left, list := make(chan struct{}), slices.Clone(ps.list) // which configure changes meanwhile
+	left, list := make(chan struct{}), slices.Clone(ps.list) // configure may change ps.list meanwhile
 	ps.left = left
 	go func() {
 		defer close(left)
@@ -362,8 +361,8 @@ func (ps *peers) leave(ctx context.Context) {
 	}()
 }
 
-// look notes the sessions' states, and reports whether what becomes of addresses is another with any.
-func (ps *peers) look() (others bool) {
+// refreshStates reads the states of the sessions, and reports whether the summary of any changed.
+func (ps *peers) refreshStates() (changed bool) {
 	for _, p := range ps.list {
 		p.state = p.speaker.State()
 		now := summary{p.state.Phase == bgp.Established, p.state.Counters.Established, p.summary.sent, p.state.CannotIPv4, p.state.CannotIPv6}
@@ -371,14 +370,14 @@ func (ps *peers) look() (others bool) {
 			now.sent = false
 		}
 		now.sent = now.established && (now.sent || !p.state.Pending)
-		others = others || now != p.summary
+		changed = changed || now != p.summary
 		p.summary = now
 	}
-	return others
+	return changed
 }
 
-// placesOf gives the state of a wanted address with each peer.
-func (ps *peers) placesOf(addr netip.Addr) []wire.Place {
+// statusesOf returns the state of a wanted address with each peer.
+func (ps *peers) statusesOf(addr netip.Addr) []wire.Place {
 	var places []wire.Place
 	for _, p := range ps.list {
 		prefix, r := ps.table.routeTo(addr, p.Name)
@@ -427,7 +426,7 @@ func (ps *peers) states() []wire.Peer {
 	return all
 }
 
-// problems lists why some peers have no session, and why BFD does not watch others.
+// problems returns the reasons why peers have no session, or are not watched by BFD.
 func (ps *peers) problems() (all []string) {
 	all = slices.Clone(ps.wrong)
 	for _, p := range ps.list {

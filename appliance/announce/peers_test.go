@@ -63,7 +63,7 @@ func TestPeersKnowWhatIsWanted(t *testing.T) {
 		t.Error("the session does not begin with what was announced")
 	}
 	for _, addr := range []netip.Addr{a, b} {
-		if got := ps.placesOf(addr); len(got) != 1 || got[0].By != "bgp tor-1" || got[0].State != "down" {
+		if got := ps.statusesOf(addr); len(got) != 1 || got[0].By != "bgp tor-1" || got[0].State != "down" {
 			t.Errorf("of %s is told %+v", addr, got)
 		}
 	}
@@ -75,7 +75,7 @@ func TestPeersKnowWhatIsWanted(t *testing.T) {
 		state string
 	}{{false, a, "sending"}, {true, a, "announced"}, {true, b, "unsent"}, {false, b, "unsent"}} {
 		p.summary = summary{established: true, sent: test.sent}
-		if got := ps.placesOf(test.addr); got[0].State != test.state {
+		if got := ps.statusesOf(test.addr); got[0].State != test.state {
 			t.Errorf("sent %t: of %s is told %+v, want %s", test.sent, test.addr, got, test.state)
 		}
 	}
@@ -86,7 +86,7 @@ func TestPeersKnowWhatIsWanted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if none.leave(t.Context()); none.left != nil || none.placesOf(a) != nil || none.states() != nil {
+	if none.leave(t.Context()); none.left != nil || none.statusesOf(a) != nil || none.states() != nil {
 		t.Error("without peers there is something to tell or to leave")
 	}
 	if _, err := newPeers(&BGP{Peers: []Peer{{Name: "bad"}}}, nil, wanted, false, nil); err == nil {
@@ -112,10 +112,10 @@ func Test663_peer_comes_to_drained_box(t *testing.T) {
 	began := time.Now()
 	ps.setDrained(true)
 	ps.configure(byObjects(tor1), wanted)
-	if routes, places := ps.table.toPeer("tor-1"), ps.placesOf(addr); len(routes) != 0 || len(places) != 1 || places[0].State != "drained" {
+	if routes, places := ps.table.toPeer("tor-1"), ps.statusesOf(addr); len(routes) != 0 || len(places) != 1 || places[0].State != "drained" {
 		t.Errorf("it is told of %v, and places are %+v", routes, places)
 	}
-	if since := ps.placesOf(addr)[0].Since; since.Before(began.UTC()) {
+	if since := ps.statusesOf(addr)[0].Since; since.Before(began.UTC()) {
 		t.Errorf("drained since %s, which is before it was drained at %s", since, began.UTC())
 	}
 	ps.setDrained(false)
@@ -201,7 +201,7 @@ func Test781_one_router_by_flag_and_by_object(t *testing.T) {
 				if tc.problem == "" && problems != "" || !strings.Contains(problems, tc.problem) {
 					t.Errorf("problems %q, want %q", problems, tc.problem)
 				}
-				places := ps.placesOf(addr)
+				places := ps.statusesOf(addr)
 				if len(places) != 1 || places[0].By != tc.places {
 					t.Errorf("announced by %+v, want %s", places, tc.places)
 				}

@@ -14,9 +14,9 @@ import (
 	"svcctl.io/svcctl/appliance/node"
 )
 
-// placeAll makes the ports those of the links, and places every address.
-func (a *announcer) placeAll(ctx context.Context) error {
-	links := meant(a.segments.links, a.l2(), a.answerable())
+// syncSegments opens and closes ports as the links require, and places all addresses.
+func (a *announcer) syncSegments(ctx context.Context) error {
+	links := selectLinks(a.segments.links, a.l2(), a.answerable())
 	var macs []neighbor.MAC
 	mine, follows := map[string]bool{}, false
 	for _, l := range a.segments.links {
@@ -62,7 +62,7 @@ func (a *announcer) placeAll(ctx context.Context) error {
 		}
 	}
 	if a.election != nil {
-		a.judge()
+		a.evaluate()
 		if err := a.election.setLinks(ctx, links, mine); err != nil {
 			return err
 		}
@@ -83,11 +83,11 @@ func (a *announcer) placeAll(ctx context.Context) error {
 	return nil
 }
 
-// isGateway reports whether an address is one of Config.Gateways. They are answered as soon as serve has told of
-// its ranges, which it does when its rules are in force.
+// isGateway reports whether an address is one of Config.Gateways. They are answered as soon as serve has sent its
+// ranges: its rules are in force then.
 func (a *announcer) isGateway(addr netip.Addr) bool { return slices.Contains(a.cfg.Gateways, addr) }
 
-// answerable are the ranges of all addresses that may be answered.
+// answerable returns the ranges of all addresses that may be answered.
 func (a *announcer) answerable() []Range {
 	if len(a.cfg.Gateways) == 0 || len(a.ranges) == 0 {
 		return a.ranges
@@ -99,8 +99,8 @@ func (a *announcer) answerable() []Range {
 	return all
 }
 
-// listed are the addresses that adverts of the election are about.
-func (a *announcer) listed() iter.Seq[netip.Addr] {
+// advertised yields the addresses that adverts of the election list or summarize.
+func (a *announcer) advertised() iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		for addr := range a.wanted {
 			if !yield(addr) {
@@ -136,13 +136,14 @@ func (a *announcer) gatewayProblems() (problems []string) {
 	return problems
 }
 
-// place has an address announced where it is to be. What comes of that is told by the ports.
+// place adds an address to the ports that should announce it, and removes it from others. Whether this box answers there
+// is decided by the election, if there is one.
 func (a *announcer) place(addr netip.Addr) {
 	where, wanted := a.wanted[addr]
 	if a.isGateway(addr) {
 		where, wanted = ad{Flags: true}, len(a.ranges) > 0
 	}
-	wanted = wanted && a.onSegments()
+	wanted = wanted && (!a.drained || a.election != nil || a.cfg.Follow.IsValid())
 	for _, p := range a.segments.ports {
 		want := wanted && where.on(p.link.Name, a.cfg.L2) && onLink(addr, &p.link) && !hostAnswers(addr, &p.link, a.segments.links)
 		switch {
@@ -158,6 +159,6 @@ func (a *announcer) place(addr netip.Addr) {
 		}
 	}
 	if a.segments.links != nil || !wanted { // before, there is no port to place it on
-		delete(a.segments.known, addr) // it is ours from now on, or was not: that is not asked again
+		delete(a.segments.known, addr) // the next port probes it
 	}
 }

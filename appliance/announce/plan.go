@@ -31,36 +31,32 @@ func (r Range) contains(a netip.Addr) bool {
 	return a.BitLen() == r.First.BitLen() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
 }
 
-// prefix is the longest prefix that has the range in it.
+// prefix returns the longest prefix that contains the range.
 func (r Range) prefix() netip.Prefix {
-	bits := r.First.BitLen()
-	for p := netip.PrefixFrom(r.First, bits); ; p = netip.PrefixFrom(r.First, bits) {
-		if p.Masked().Contains(r.Last) {
-			return p.Masked()
+	for bits := r.First.BitLen(); ; bits-- {
+		if p := netip.PrefixFrom(r.First, bits).Masked(); p.Contains(r.Last) {
+			return p
 		}
-		bits--
 	}
 }
 
-// meant are the links that addresses are announced on: those that are named, or all that are Ethernet and
-// have an address of the ranges in one of their networks.
-func meant(links []node.Link, l2 []string, ranges []Range) map[int]node.Link {
+// selectLinks returns the links to announce on: those that are named, or all that are Ethernet and have an
+// address of the ranges in one of their networks.
+func selectLinks(links []node.Link, l2 []string, ranges []Range) map[int]node.Link {
 	all := map[int]node.Link{}
 	for _, l := range links {
-		if l.MAC != nil && (slices.Contains(l2, l.Name) || slices.Contains(l2, Auto) && slices.ContainsFunc(ranges, l2Range(&l))) {
+		if l.MAC != nil && (slices.Contains(l2, l.Name) || slices.Contains(l2, Auto) && slices.ContainsFunc(ranges, func(r Range) bool { return r.overlaps(&l) })) {
 			all[l.Index] = l
 		}
 	}
 	return all
 }
 
-// l2Range reports of a range whether an address of it lies in a network of a link.
-func l2Range(l *node.Link) func(Range) bool {
-	return func(r Range) bool {
-		return slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool {
-			return !p.IsSingleIP() && (p.Contains(r.First) || p.Contains(r.Last) || r.contains(p.Addr()))
-		})
-	}
+// overlaps reports whether an address of the range lies in a network of a link.
+func (r Range) overlaps(l *node.Link) bool {
+	return slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool {
+		return !p.IsSingleIP() && (p.Contains(r.First) || p.Contains(r.Last) || r.contains(p.Addr()))
+	})
 }
 
 // missing lists configured interfaces that do not exist or cannot be used.

@@ -54,7 +54,7 @@ func TestMeant(t *testing.T) {
 	for l2, want := range map[string]string{
 		"auto": "eth0 eth1 / ", "eth1": "eth1 / ", "eth1 eth7": "eth1 / nothing is announced on eth7", "eth2": "eth2 / ", "tun0": " / nothing is announced on tun0", "auto eth7": "eth0 eth1 / nothing is announced on eth7",
 	} {
-		all := meant(links, strings.Fields(l2), ranges)
+		all := selectLinks(links, strings.Fields(l2), ranges)
 		var names []string
 		for _, i := range slices.Sorted(maps.Keys(all)) {
 			names = append(names, all[i].Name)
@@ -103,7 +103,7 @@ func TestRecall(t *testing.T) {
 		}
 		last, err := loadState(dir)
 		a := &announcer{wanted: map[netip.Addr]ad{}, segments: newSegments(nil, nil, nil)}
-		a.recall(last)
+		a.restore(last)
 		if err != nil || len(a.wanted) != 2 || len(a.segments.known) != test.known { // the third one lies in no range
 			t.Errorf("%s: wanted %v, known %v, %v", name, a.wanted, a.segments.known, err)
 		}
@@ -115,11 +115,11 @@ func TestRecall(t *testing.T) {
 func TestKilledAgain(t *testing.T) {
 	addr := netip.MustParseAddr("192.0.2.17")
 	a := &announcer{wanted: map[netip.Addr]ad{}, segments: newSegments(nil, nil, nil)}
-	a.recall(state{Ranges: []string{"192.0.2.16-192.0.2.31"}, Wanted: []string{"192.0.2.17", "192.0.2.18"}, Announced: []string{"192.0.2.17"}})
+	a.restore(state{Ranges: []string{"192.0.2.16-192.0.2.31"}, Wanted: []string{"192.0.2.17", "192.0.2.18"}, Announced: []string{"192.0.2.17"}})
 	keeps := func(what string, want ...string) {
 		t.Helper()
-		if got := a.state().Announced; !slices.Equal(got, want) || a.fateOf(addr).Announced != (len(want) > 0) {
-			t.Errorf("%s: kept are %v and %+v, want %v", what, got, a.fateOf(addr), want)
+		if got := a.state().Announced; !slices.Equal(got, want) || a.lastStatus(addr).Announced != (len(want) > 0) {
+			t.Errorf("%s: kept are %v and %+v, want %v", what, got, a.lastStatus(addr), want)
 		}
 	}
 	keeps("at first", "192.0.2.17")

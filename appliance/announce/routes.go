@@ -13,11 +13,11 @@ import (
 // byFlags is the name of the advertisement that the flags are. Those of objects are "namespace/name".
 const byFlags = ""
 
-// table is the routes to all addresses. Several addresses may be behind one route, and an address may be
-// announced by several advertisements.
+// table has the routes to all addresses. Several addresses can share a route, and an address can be announced
+// by several advertisements.
 type table struct {
 	advertisements map[string]*wire.Advertisement
-	of             map[netip.Addr][]string // by which advertisements an address is announced
+	of             map[netip.Addr][]string // advertisements, by address
 	routes         map[netip.Prefix]*route
 	attributes     map[string]*bgp.Attributes // made so far, by advertisements
 }
@@ -36,7 +36,7 @@ func newTable() *table {
 	}
 }
 
-// prefix is the route to an address by an advertisement.
+// prefix returns the route to an address by an advertisement.
 func prefix(a *wire.Advertisement, addr netip.Addr) netip.Prefix {
 	if addr.Is4() {
 		return netip.PrefixFrom(addr, a.Length4).Masked()
@@ -44,9 +44,9 @@ func prefix(a *wire.Advertisement, addr netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(addr, a.Length6).Masked()
 }
 
-// set has an address announced by some advertisements, of which those that are not known count for nothing. It
-// notes the routes that this touches.
-func (t *table) set(addr netip.Addr, names []string, touched map[netip.Prefix]struct{}) {
+// set replaces the advertisements of an address; unknown ones are ignored. It adds the routes that this changes to
+// changed.
+func (t *table) set(addr netip.Addr, names []string, changed map[netip.Prefix]struct{}) {
 	count := func(names []string, by int) {
 		for _, name := range names {
 			a := t.advertisements[name]
@@ -60,7 +60,7 @@ func (t *table) set(addr netip.Addr, names []string, touched map[netip.Prefix]st
 			if t.routes[p].by[name] += by; t.routes[p].by[name] == 0 {
 				delete(t.routes[p].by, name)
 			}
-			touched[p] = struct{}{}
+			changed[p] = struct{}{}
 		}
 	}
 	count(t.of[addr], -1)
@@ -70,11 +70,11 @@ func (t *table) set(addr netip.Addr, names []string, touched map[netip.Prefix]st
 	}
 }
 
-// replace has other advertisements; those of flags stay. It notes all routes.
-func (t *table) replace(all []wire.Advertisement, touched map[netip.Prefix]struct{}) {
+// replace replaces all advertisements but that of flags, and removes all addresses. It adds all routes to changed.
+func (t *table) replace(all []wire.Advertisement, changed map[netip.Prefix]struct{}) {
 	of := t.of
 	for addr := range of {
-		t.set(addr, nil, touched)
+		t.set(addr, nil, changed)
 	}
 	flags := t.advertisements[byFlags]
 	clear(t.advertisements)
@@ -87,21 +87,16 @@ func (t *table) replace(all []wire.Advertisement, touched map[netip.Prefix]struc
 	}
 }
 
-// names are the advertisements of a route, in their order, that are for a peer.
-func (t *table) names(r *route, peer string) (names []string) {
+// attributesFor returns the path attributes of a route for a peer: the communities of all its advertisements, and
+// the numbers of the first one that has them. nil: the route is not announced to the peer.
+func (t *table) attributesFor(r *route, peer string) *bgp.Attributes {
+	var names []string
 	for name := range r.by {
 		if slices.Contains(t.advertisements[name].Peers, peer) {
 			names = append(names, name)
 		}
 	}
 	slices.Sort(names)
-	return names
-}
-
-// attributesFor returns the path attributes of a route for a peer: the communities of all its advertisements, and
-// the numbers of the first one that has them. nil: the route is not announced to the peer.
-func (t *table) attributesFor(r *route, peer string) *bgp.Attributes {
-	names := t.names(r, peer)
 	if len(names) == 0 {
 		return nil
 	}
@@ -136,7 +131,7 @@ func (t *table) attributesFor(r *route, peer string) *bgp.Attributes {
 	return a
 }
 
-// routeTo is the longest route to an address that a peer is told of; nil: none.
+// routeTo returns the longest route to an address that a peer gets; nil: none.
 func (t *table) routeTo(addr netip.Addr, peer string) (longest netip.Prefix, to *route) {
 	for _, name := range t.of[addr] {
 		a := t.advertisements[name]
@@ -150,7 +145,7 @@ func (t *table) routeTo(addr netip.Addr, peer string) (longest netip.Prefix, to 
 	return longest, to
 }
 
-// behind are the addresses that some routes lead to.
+// behind returns the addresses that some routes lead to.
 func (t *table) behind(routes map[netip.Prefix]struct{}) (addrs []netip.Addr) {
 	for addr, names := range t.of {
 		if slices.ContainsFunc(names, func(name string) bool {
@@ -167,7 +162,7 @@ func (t *table) behind(routes map[netip.Prefix]struct{}) (addrs []netip.Addr) {
 	return addrs
 }
 
-// toPeer are the announced routes that a peer is to have.
+// toPeer returns the announced routes for a peer.
 func (t *table) toPeer(peer string) map[netip.Prefix]*bgp.Attributes {
 	routes := map[netip.Prefix]*bgp.Attributes{}
 	for p, r := range t.routes {
@@ -178,7 +173,7 @@ func (t *table) toPeer(peer string) map[netip.Prefix]*bgp.Attributes {
 	return routes
 }
 
-// ad names the places where an address is announced.
+// ad has the places where an address is announced.
 type ad struct {
 	// Flags is set when the flags of the announcer decide.
 	Flags bool `json:"flags,omitempty"`
@@ -193,7 +188,7 @@ func (a ad) equal(b ad) bool {
 	return a.Flags == b.Flags && slices.Equal(a.L2, b.L2) && slices.Equal(a.Via, b.Via)
 }
 
-// advertisements are the names of those that have routes to the address.
+// advertisements returns the names of the advertisements with routes to the address.
 func (a ad) advertisements() []string {
 	if a.Flags {
 		return append([]string{byFlags}, a.Via...)
@@ -208,3 +203,51 @@ const everywhere = "*"
 func (a ad) on(ifname string, l2 []string) bool {
 	return a.Flags && (slices.Contains(l2, ifname) || slices.Contains(l2, Auto)) || slices.Contains(a.L2, everywhere) || slices.Contains(a.L2, ifname)
 }
+
+// A withdrawn route waits for firstPause before it is announced again, and twice as long each further time, up to
+// lastPause. After calm it starts with firstPause again.
+const (
+	firstPause = time.Second
+	lastPause  = time.Minute
+	calm       = time.Minute
+)
+
+// damper decides when withdrawn routes may be announced again, so that an endpoint that flaps does not keep all
+// routers busy. It has no clock: calls pass the time.
+type damper struct {
+	flaps   map[netip.Prefix]flap
+	sweepAt int // the number of flaps at which old ones are removed
+}
+
+// flap is the last withdrawal of a route.
+type flap struct {
+	pause time.Duration
+	back  time.Time // the earliest time of the next announcement
+}
+
+func newDamper() damper { return damper{map[netip.Prefix]flap{}, 64} }
+
+// withdrawn records the withdrawal of a route.
+func (d *damper) withdrawn(route netip.Prefix, now time.Time) {
+	f := d.flaps[route]
+	if f.pause = min(2*f.pause, lastPause); f.pause == 0 || f.isOver(now) {
+		f.pause = firstPause
+	}
+	f.back = now.Add(f.pause)
+	d.flaps[route] = f
+	if len(d.flaps) < d.sweepAt {
+		return
+	}
+	for other, f := range d.flaps {
+		if f.isOver(now) {
+			delete(d.flaps, other)
+		}
+	}
+	d.sweepAt = 2*len(d.flaps) + 64
+}
+
+// isOver reports whether a flap does not count any more.
+func (f flap) isOver(now time.Time) bool { return now.Sub(f.back) > calm }
+
+// notBefore returns the earliest time for the announcement of a route; it is in the past for most.
+func (d *damper) notBefore(route netip.Prefix) time.Time { return d.flaps[route].back }

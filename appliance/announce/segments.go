@@ -19,11 +19,11 @@ import (
 	"svcctl.io/svcctl/appliance/node"
 )
 
-// segments are the interfaces of the box, and what is announced on them.
+// segments has the interfaces of the box, and the states of addresses on them.
 type segments struct {
 	log   *slog.Logger
 	tasks *errgroup.Group
-	mark  func(netip.Addr) // called for each address that has another state somewhere
+	mark  func(netip.Addr) // called for each address that changed its state on a port
 	may   func() bool      // whether this box answers; nil: always
 
 	links      []node.Link
@@ -31,11 +31,11 @@ type segments struct {
 	states     map[netip.Addr]map[int]neighbor.Status
 	known      map[netip.Addr]bool // announced by ports before these, and not placed since
 	unreported map[netip.Addr]bool // placed as known, without a state from a port yet
-	changed    chan int            // ports with other states
-	ended      chan ended          // ports that are gone
+	changed    chan int            // indexes of ports whose states changed
+	ended      chan ended          // ports that ended by themselves
 	retry      <-chan time.Time
-	wrong      map[int]string         // why there is no port on some interfaces, by index
-	past       wire.AnnouncerCounters // of ports that are gone
+	wrong      map[int]string         // the reasons why interfaces have no port, by index
+	past       wire.AnnouncerCounters // of closed ports
 }
 
 // port is an interface that addresses are announced on.
@@ -74,13 +74,13 @@ func (s *segments) announces(addr netip.Addr) bool {
 	return false
 }
 
-// keeps reports whether a restart is to announce an address without asking first: one that is announced, or was by the process
-// before and whose ports have not reported yet. A process that is killed again at once leaves what it found.
+// keeps reports whether a restart should announce an address without a probe: one that is announced, or was by the process
+// before and has no state from a port yet. A process that is killed at once leaves the file as it found it.
 func (s *segments) keeps(addr netip.Addr) bool {
 	return s.known[addr] || s.unreported[addr] || s.announces(addr)
 }
 
-// counters returns the sum of the counters of all ports.
+// counters returns the sums over all ports, also closed ones.
 func (s *segments) counters() wire.AnnouncerCounters {
 	sum := s.past
 	for _, p := range s.ports {
@@ -135,8 +135,8 @@ func (s *segments) open(ctx context.Context, l node.Link, ranges []Range) error 
 	return nil
 }
 
-// failed takes the error of open, which is tried again soon unless rights are missing: they do not come while the
-// process runs. It reports whether problems has another result.
+// failed records the error of open, which is retried unless rights are missing: a running process gets none. It reports
+// whether problems has another result.
 func (s *segments) failed(l *node.Link, err error) (changed bool) {
 	why := fmt.Sprintf("nothing is announced on %s for now: %v", l.Name, err)
 	if errors.Is(err, fs.ErrPermission) {
@@ -152,7 +152,7 @@ func (s *segments) failed(l *node.Link, err error) (changed bool) {
 	return true
 }
 
-// problems lists why interfaces are not used for announcing, in the order of their indexes.
+// problems returns the reasons why interfaces have no port, in the order of their indexes.
 func (s *segments) problems() (all []string) {
 	for _, index := range slices.Sorted(maps.Keys(s.wrong)) {
 		all = append(all, s.wrong[index])
@@ -160,7 +160,7 @@ func (s *segments) problems() (all []string) {
 	return all
 }
 
-// silent has a text for each interface without a carrier, on which announcements are not heard, by index.
+// silent returns a problem for each interface without a carrier, in the order of their indexes.
 func (s *segments) silent() (all []string) {
 	for _, index := range slices.Sorted(maps.Keys(s.ports)) {
 		if l := s.ports[index].link; !l.Carrier {
@@ -170,7 +170,8 @@ func (s *segments) silent() (all []string) {
 	return all
 }
 
-// disputes lists the interfaces on which another host answers for our addresses too, in the order of their indexes.
+// disputes returns a problem for each interface on which another host answers for our addresses, too, in the order of their
+// indexes.
 func (s *segments) disputes() (all []string) {
 	for _, index := range slices.Sorted(maps.Keys(s.ports)) {
 		p := s.ports[index]
@@ -188,7 +189,7 @@ func (s *segments) disputes() (all []string) {
 	return all
 }
 
-// unanswered lists the interfaces on which nobody answers for what the active box of an election advertises.
+// unanswered returns a problem for each address that the active box of an election advertises and no host answers for.
 func (s *segments) unanswered(master netip.Addr) (all []string) {
 	for _, index := range slices.Sorted(maps.Keys(s.ports)) {
 		p := s.ports[index]
@@ -200,7 +201,7 @@ func (s *segments) unanswered(master netip.Addr) (all []string) {
 	return all
 }
 
-// stop ends a port; what it announced is forgotten.
+// stop closes a port, and removes the states of its addresses.
 func (s *segments) stop(index int) {
 	p := s.ports[index]
 	s.past = plus(s.past, p.Counters())
@@ -213,7 +214,7 @@ func (s *segments) stop(index int) {
 	}
 }
 
-// keepKnown has what is announced be announced by other ports without asking first.
+// keepKnown has the next ports announce the announced addresses without a probe.
 func (s *segments) keepKnown() {
 	for addr := range s.states {
 		if s.announces(addr) {
@@ -229,7 +230,7 @@ func (s *segments) stopAll() {
 	}
 }
 
-// collect takes the states that changed on a port.
+// collect takes the changed states of a port.
 func (s *segments) collect(index int) {
 	p := s.ports[index]
 	if p == nil {
@@ -268,14 +269,5 @@ func (s *segments) collect(index int) {
 			delete(s.states, addr)
 		}
 		s.mark(addr)
-	}
-}
-
-// gone is called for a port that ended by itself.
-func (s *segments) gone(end ended) {
-	if s.ports[end.index] == end.p {
-		s.log.Warn("nothing is announced on an interface any more", "interface", end.p.link.Name, "err", end.err)
-		s.stop(end.index)
-		later(&s.retry, retryPorts)
 	}
 }

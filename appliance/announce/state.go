@@ -17,8 +17,8 @@ import (
 // stateName is the file in Config.StateDir.
 const stateName = "announcements.json"
 
-// trusted is for how long after an orderly stop the addresses are still taken for ours: a restart
-// does not ask the neighbors first, and who stayed away for longer does.
+// trusted is the time after an orderly stop for which the addresses still count as ours: a restart within it
+// does not probe them.
 const trusted = 10 * time.Second
 
 // state is the content of the file, from which a restart goes on.
@@ -26,7 +26,7 @@ type state struct {
 	// Ranges and Wanted are of the last message of serve.
 	Ranges []string `json:"ranges,omitempty"`
 	Wanted []string `json:"wanted,omitempty"`
-	// Announced lists the addresses of Wanted that were answered for.
+	// Announced has the addresses of Wanted that were answered for.
 	Announced []string `json:"announced,omitempty"`
 	// Ads has where the addresses of Wanted are announced, if not by flags alone; Config is the configuration by
 	// objects.
@@ -38,14 +38,14 @@ type state struct {
 	Stopped time.Time `json:"stopped,omitzero"`
 }
 
-// step is a line of the file after the first one, which is a state: what changed of one address.
+// step is a line of the file after the first one, which is a state: a change of one address.
 type step struct {
 	Address string `json:"address"`
-	fate
+	lastStatus
 }
 
-// fate is the content of the file about an address.
-type fate struct {
+// lastStatus is the content of the file about an address.
+type lastStatus struct {
 	ad
 	Wanted    bool `json:"wanted,omitempty"`
 	Announced bool `json:"announced,omitempty"`
@@ -65,28 +65,28 @@ func loadState(dir string) (s state, err error) {
 	if err := json.Unmarshal(first, &s); err != nil {
 		return state{}, fmt.Errorf("read what was announced last: %w", err)
 	}
-	fates := map[string]fate{}
+	last := map[string]lastStatus{}
 	for _, addr := range s.Wanted {
-		f := fate{Wanted: true, ad: ad{Flags: true}}
+		f := lastStatus{Wanted: true, ad: ad{Flags: true}}
 		if other, is := s.Ads[addr]; is {
 			f.ad = other
 		}
-		fates[addr] = f
+		last[addr] = f
 	}
 	for _, addr := range s.Announced {
-		f := fates[addr]
+		f := last[addr]
 		f.Announced = true
-		fates[addr] = f
+		last[addr] = f
 	}
 	for line := range bytes.Lines(steps) {
 		var one step
 		if json.Unmarshal(line, &one) != nil {
 			break
 		}
-		fates[one.Address] = one.fate
+		last[one.Address] = one.lastStatus
 	}
 	s.Wanted, s.Announced, s.Ads = nil, nil, map[string]ad{}
-	for addr, f := range fates {
+	for addr, f := range last {
 		if f.Wanted {
 			s.Wanted = append(s.Wanted, addr)
 			s.Ads[addr] = f.ad
@@ -111,63 +111,62 @@ func (s state) save(dir string) error {
 	return os.Rename(path+".new", path)
 }
 
-// keeper writes the file at a cost proportional to what changed: changes are appended, and the file is
-// written anew when more were appended than there are addresses.
-type keeper struct {
+// stateWriter writes the file at a cost proportional to the changes: they are appended, and the file is
+// replaced when more were appended than there are addresses.
+type stateWriter struct {
 	dir   string
 	dirty map[netip.Addr]struct{} // changed since the file was written
-	anew  bool                    // something else changed, or the file is not ours yet
+	whole bool                    // the file must be replaced
 	steps int                     // lines that were appended
-	due   <-chan time.Time        // when the file is to be written
+	due   <-chan time.Time        // fires when the file is to be written
 }
 
-func newKeeper(dir string) *keeper {
-	return &keeper{dir: dir, dirty: map[netip.Addr]struct{}{}, anew: true}
+func newStateWriter(dir string) *stateWriter {
+	return &stateWriter{dir: dir, dirty: map[netip.Addr]struct{}{}, whole: true}
 }
 
-// add has the file be written with what became of an address.
-func (k *keeper) add(addr netip.Addr) {
-	k.dirty[addr] = struct{}{}
-	later(&k.due, savePause)
+// add schedules a line for an address.
+func (w *stateWriter) add(addr netip.Addr) {
+	w.dirty[addr] = struct{}{}
+	later(&w.due, savePause)
 }
 
-// everything has the file be written anew.
-func (k *keeper) everything() {
-	k.anew = true
-	later(&k.due, savePause)
+// everything schedules the replacement of the file.
+func (w *stateWriter) everything() {
+	w.whole = true
+	later(&w.due, savePause)
 }
 
 // fewSteps are lines that may always be appended.
 const fewSteps = 1000
 
-// save has the file be what it should be. whole is called when all of it is written, and size is how many
-// addresses that are.
-func (k *keeper) save(size int, whole func() state, of func(netip.Addr) fate) error {
-	if !k.anew && k.steps+len(k.dirty) <= max(size, fewSteps) {
-		return k.append(of)
+// save updates the file. all is called for a replacement, which has size addresses; of for a line.
+func (w *stateWriter) save(size int, all func() state, of func(netip.Addr) lastStatus) error {
+	if !w.whole && w.steps+len(w.dirty) <= max(size, fewSteps) {
+		return w.append(of)
 	}
-	if err := whole().save(k.dir); err != nil {
+	if err := all().save(w.dir); err != nil {
 		return err
 	}
-	k.anew, k.steps = false, 0
-	clear(k.dirty)
+	w.whole, w.steps = false, 0
+	clear(w.dirty)
 	return nil
 }
 
-// append adds lines for the addresses that changed. After a failure the file is written anew.
-func (k *keeper) append(of func(netip.Addr) fate) error {
-	if len(k.dirty) == 0 {
+// append appends lines for the addresses that changed. After a failure the next save replaces the file.
+func (w *stateWriter) append(of func(netip.Addr) lastStatus) error {
+	if len(w.dirty) == 0 {
 		return nil
 	}
 	var b bytes.Buffer
 	lines := json.NewEncoder(&b)
-	for addr := range k.dirty {
+	for addr := range w.dirty {
 		if err := lines.Encode(step{addr.String(), of(addr)}); err != nil {
 			return err
 		}
 	}
-	k.anew = true
-	f, err := os.OpenFile(filepath.Join(k.dir, stateName), os.O_WRONLY|os.O_APPEND, 0)
+	w.whole = true
+	f, err := os.OpenFile(filepath.Join(w.dir, stateName), os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		return err
 	}
@@ -177,7 +176,7 @@ func (k *keeper) append(of func(netip.Addr) fate) error {
 	if err := f.Close(); err != nil {
 		return err
 	}
-	k.anew, k.steps = false, k.steps+len(k.dirty)
-	clear(k.dirty)
+	w.whole, w.steps = false, w.steps+len(w.dirty)
+	clear(w.dirty)
 	return nil
 }

@@ -60,7 +60,7 @@ func (p *parser) ofAWS() {
 // awsNames are the annotations of AWS that are known, behind their prefix.
 var awsNames = []string{"healthy-threshold", "unhealthy-threshold", "interval", "timeout", "protocol", "port", "path", "success-codes"}
 
-// awsProtocol reads what is asked, and where.
+// awsProtocol reads the protocol, the port, the path and the status codes.
 func (p *parser) awsProtocol(spec *Spec) {
 	c := &spec.Check
 	switch text := p.awsText("protocol"); strings.ToUpper(text) {

@@ -2,10 +2,10 @@ package health
 
 import "time"
 
-// How soon a Target is asked again while its state may change, in place of the interval.
+// Waits before the next probe while the state of a Target may change, in place of the interval.
 const (
-	// afterNo follows an answer that says no. Silence took its timeout, and is asked again at once.
-	afterNo = 100 * time.Millisecond
+	// afterRefusal follows a refusal. After silence, which took the timeout, the next probe begins at once.
+	afterRefusal = 100 * time.Millisecond
 	// afterFirst follows the first passes of a Target that is down, and a probe that was not made.
 	afterFirst = time.Second
 	// UDPSpacing is the least time between two probes of a UDP target: Linux answers a closed port
@@ -39,11 +39,11 @@ type Machine struct {
 	assumed bool
 	// hold is the time for which the Target has to pass before it is up again.
 	hold time.Duration
-	// past is what is known of the Target from before this process. It holds until the Target is in another state.
+	// past is the state from before this process. It holds until the Target is in another state.
 	past Past
 }
 
-// Past is the state of a Target before this process; the zero Past: nothing is known.
+// Past is the state of a Target before this process; the zero Past: unknown.
 type Past struct {
 	State State
 	Since time.Time
@@ -104,7 +104,7 @@ func (m *Machine) fail(now time.Duration, o Outcome) (next time.Duration, change
 		case o == Silent:
 			return 0, false
 		}
-		return m.within(afterNo), false
+		return m.within(afterRefusal), false
 	}
 	if m.state == Up {
 		m.fell(now)

@@ -65,7 +65,7 @@ func (r *probeReader) refuse(name, format string, args ...any) {
 	r.refused = append(r.refused, Refusal{Field: r.field + "." + name, Text: "readinessProbe." + name + ": " + fmt.Sprintf(format, args...)})
 }
 
-// Texts of what is refused.
+// Texts of refusals.
 const (
 	noProgram   = "no program is run for a check; serve the answer over HTTP, or let the program write it into the document (ready: false)"
 	noOtherHost = "a check goes to the endpoint itself; leave it out"

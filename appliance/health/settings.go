@@ -262,7 +262,7 @@ const (
 	TLS                   // a handshake was done
 	HTTP                  // the status is in range
 	HTTPS                 // HTTP in TLS
-	GRPC                  // grpc.health.v1 says SERVING
+	GRPC                  // grpc.health.v1 answers SERVING
 	DNS                   // an answer with NOERROR
 	UDP                   // the expected answer came, or no refusal
 	ICMP                  // an echo reply came
@@ -324,7 +324,7 @@ type Outcome uint8
 // The outcomes.
 const (
 	Pass    Outcome = iota
-	Refused         // an answer that says no: a refusal, a reset, a wrong status
+	Refused         // a refusal, a reset, a wrong status
 	Silent          // no answer within the timeout
 	Void            // not made, for a reason that lies on this host: it counts for nothing
 )
@@ -456,7 +456,7 @@ func (s *Spec) setPort(text string) error {
 	return nil
 }
 
-// setPath reads what stands behind the slash: a path, or what is asked for.
+// setPath reads the text from the slash on: a path, or a name to ask for.
 func (s *Spec) setPath(text string) error {
 	name := strings.TrimPrefix(text, "/")
 	switch c := &s.Check; c.Kind {

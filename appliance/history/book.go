@@ -18,12 +18,12 @@ const (
 	oldName  = "history.old.jsonl"
 	// mostLines bounds the bytes of new lines in a file.
 	mostLines = 512 << 10
-	// mostOpen bounds what is open at a time. Of more the begin is not kept over a restart.
+	// mostOpen bounds the open problems. The begin of further ones is not kept over a restart.
 	mostOpen = 8192
-	// mostRead bounds what is read of a file: more than mostOpen lines and mostLines ever take.
+	// mostRead bounds the bytes that are read of a file: more than mostOpen lines and mostLines ever take.
 	mostRead = 16 << 20
-	// claimFor is how long after a start something that is wrong counts as wrong since before it: endpoints that are
-	// all down are used, and show it only when their checks fail again.
+	// claimFor is the time after a start in which a problem that was there before it keeps its begin: endpoints that are
+	// all down are used, and are down only when their checks fail again.
 	claimFor = 5 * time.Minute
 )
 
@@ -36,7 +36,7 @@ const (
 	kindBegin = "begin"
 )
 
-// Key is what has a state.
+// Key names a thing with a state.
 type Key struct {
 	Kind   string `json:"kind"`
 	Object string `json:"object,omitempty"` // "Service shop/web"
@@ -47,13 +47,12 @@ type Key struct {
 type Transition struct {
 	At time.Time `json:"at"`
 	Key
-	// State is what is wrong, as "down"; "": nothing any more.
+	// State is the problem, as "down"; "": it is over.
 	State string `json:"state,omitempty"`
 	Why   string `json:"why,omitempty"`
 }
 
-// Book has the transitions. Its methods may be called concurrently, and do not wait for the disk, but for Close. A nil
-// Book keeps nothing.
+// Book has the transitions. Its methods may be called concurrently. Close alone waits for the disk. A nil Book keeps nothing.
 type Book struct {
 	box  string
 	log  *slog.Logger
@@ -61,11 +60,11 @@ type Book struct {
 	wake chan struct{}
 
 	mu     sync.Mutex
-	open   map[Key]Transition // what is wrong
+	open   map[Key]Transition // problems
 	before map[Key]Transition // the last transitions before this process, of which open has none
 	latest time.Time          // the last transition, or the start
 	queue  []byte             // lines that are not written yet
-	anew   bool               // the file lacks lines: it is to be written anew
+	renew  bool               // the file lacks lines: a new one is to be written
 
 	writing sync.Mutex
 	disk    disk
@@ -84,32 +83,28 @@ type disk struct {
 func Open(dir, box string, now time.Time, log *slog.Logger) *Book {
 	b := &Book{disk: disk{dir: dir}, box: box, log: log, from: now, latest: now, wake: make(chan struct{}, 1), open: map[Key]Transition{}, before: map[Key]Transition{}}
 	for _, name := range []string{oldName, fileName} {
-		content, err := read(filepath.Join(dir, name))
+		f, err := os.Open(filepath.Join(dir, name))
+		var content []byte
+		if err == nil {
+			content, err = io.ReadAll(io.LimitReader(f, mostRead))
+			_ = f.Close()
+		}
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			log.Warn("it is not known when problems began that were there before this start", "file", filepath.Join(dir, name), "err", err)
 		}
-		b.anew = !b.take(content)
+		b.renew = !b.take(content)
 		b.disk.lines = len(content)
 		if len(content) > 0 && !bytes.HasSuffix(content, []byte("\n")) {
 			b.queue = []byte("\n") // ends a line that was written in part
 		}
 	}
-	if b.disk.begun = !b.anew; b.anew {
+	if b.disk.begun = !b.renew; b.renew {
 		b.queue = nil
 	}
 	return b
 }
 
-func read(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, mostRead))
-}
-
-// take takes the lines of a file, and reports whether it is one of this box. A line that is torn is left out.
+// take reads the lines of a file, and reports whether it is one of this box. A torn line is left out.
 func (b *Book) take(content []byte) bool {
 	own := false
 	for line := range bytes.Lines(content) {
@@ -167,8 +162,7 @@ func (b *Book) Before(kind string) (list []Transition) {
 	return list
 }
 
-// Note takes the state of a key, and returns since when it has it. What was wrong before this process and still is has
-// it since then.
+// Note records the state of a key, and returns the begin of that state, which may be before this process.
 func (b *Book) Note(k Key, state, why string, now time.Time) (since time.Time) {
 	if b == nil {
 		return now
@@ -202,12 +196,12 @@ func (b *Book) Note(k Key, state, why string, now time.Time) (since time.Time) {
 	return now
 }
 
-// write has a line be written. The caller holds mu.
+// write queues a line. The caller holds mu.
 func (b *Book) write(t Transition) {
 	if b.latest = t.At; len(b.queue) > mostLines {
-		b.queue, b.anew = nil, true
+		b.queue, b.renew = nil, true
 	}
-	if !b.anew {
+	if !b.renew {
 		b.queue = append(b.queue, line(t)...)
 	}
 	select {
@@ -224,7 +218,7 @@ func line(t Transition) []byte {
 	return append(text, '\n')
 }
 
-// Settle forgets what was before this process, of keys that over reports. What was wrong ends by it.
+// Settle ends the problems from before this process whose keys over reports.
 func (b *Book) Settle(now time.Time, over func(Key) bool) {
 	if b == nil {
 		return
@@ -241,7 +235,7 @@ func (b *Book) Settle(now time.Time, over func(Key) bool) {
 	}
 }
 
-// Run writes what comes until ctx is done. It settles a while after the start.
+// Run writes transitions until ctx is done. It calls Settle a while after the start.
 func (b *Book) Run(ctx context.Context) error {
 	settle := time.NewTimer(claimFor)
 	defer settle.Stop()
@@ -270,23 +264,23 @@ func (b *Book) Close() error {
 	return err
 }
 
-// flush writes what waits. After a failure the next transition has all of it be written anew.
+// flush writes the queue. After a failure the next transition writes a new file.
 func (b *Book) flush() {
 	b.writing.Lock()
 	defer b.writing.Unlock()
 	b.mu.Lock()
-	lines, anew := b.queue, b.anew || b.disk.lines+len(b.queue) > mostLines
-	if b.queue = nil; anew {
-		lines, b.anew = b.whole(), false
+	lines, renew := b.queue, b.renew || b.disk.lines+len(b.queue) > mostLines
+	if b.queue = nil; renew {
+		lines, b.renew = b.whole(), false
 	}
 	b.mu.Unlock()
 	if len(lines) == 0 {
 		return
 	}
-	err := b.disk.put(lines, anew)
+	err := b.disk.put(lines, renew)
 	if err != nil {
 		b.mu.Lock()
-		b.anew = true
+		b.renew = true
 		b.mu.Unlock()
 		if !b.disk.failed {
 			b.log.Warn("it is not kept over a restart when problems began", "err", err)
@@ -295,9 +289,9 @@ func (b *Book) flush() {
 	b.disk.failed, b.disk.begun = err != nil, b.disk.begun || err == nil
 }
 
-// whole returns the lines of a new file: the begin, and what is open. The caller holds mu.
+// whole returns the lines of a new file: the begin, and the open problems. The caller holds mu.
 func (b *Book) whole() []byte {
-	at := b.latest // what was before goes with the old file
+	at := b.latest // earlier transitions are in the old file
 	if !b.disk.begun {
 		at = b.from
 	}
@@ -313,9 +307,9 @@ func (b *Book) whole() []byte {
 }
 
 // put appends lines to the file, or makes a new one of them.
-func (d *disk) put(lines []byte, anew bool) (err error) {
+func (d *disk) put(lines []byte, renew bool) (err error) {
 	path := filepath.Join(d.dir, fileName)
-	if anew {
+	if renew {
 		if err := d.begin(path, lines); err != nil {
 			return err
 		}

@@ -17,7 +17,7 @@ import (
 // Socket is the journal's socket for entries.
 const Socket = "/run/systemd/journal/socket"
 
-// IsStderr reports whether stderr is a stream of the journal, which may be told more than lines (JOURNAL_STREAM,
+// IsStderr reports whether stderr is a stream of the journal, which takes more than lines (JOURNAL_STREAM,
 // systemd.exec(5)).
 func IsStderr() bool {
 	var stat unix.Stat_t
@@ -69,7 +69,7 @@ func (c *Conn) Write(entry []byte) (n int, err error) {
 		err = c.sendFile(entry)
 	}
 	if err != nil {
-		_ = c.conn.Close() // the journal may have been started anew
+		_ = c.conn.Close() // the journal may have been restarted
 		c.conn = nil
 		return 0, fmt.Errorf("write to the journal: %w", err)
 	}

@@ -1,6 +1,6 @@
 // Package logqueue puts a bounded queue between the writers of the log and its file, so that a log
 // without a reader delays no writer: a full pipe, a stuck log driver, a terminal that was paused.
-// What finds no room is dropped and counted, and the log says so when it flows again.
+// Lines without room are dropped and counted; the log has their number as soon as it flows again.
 //
 //	queue := logqueue.New(os.Stderr)
 //	log := slog.New(slog.NewTextHandler(queue, nil))

@@ -65,16 +65,15 @@ func (q *Queue) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// drain writes what is queued, and ends when there is no more. A goroutine that lived on would
-// be one to stop.
+// drain writes the queue, and ends when it is empty, so that no goroutine is left to stop.
 func (q *Queue) drain() {
 	flows := false
 	for {
 		q.mu.Lock()
-		if lines, tell := q.unreported, q.onDrop; flows && lines > 0 && tell != nil && len(q.lines) <= q.maxLines/2 {
+		if lines, report := q.unreported, q.onDrop; flows && lines > 0 && report != nil && len(q.lines) <= q.maxLines/2 {
 			q.unreported, flows = 0, false // the next line that is written shows whether it still flows
 			q.mu.Unlock()
-			tell(lines)
+			report(lines)
 			continue
 		}
 		if len(q.lines) == 0 {
@@ -109,8 +108,8 @@ func (q *Queue) Dropped() uint64 {
 	return q.dropped
 }
 
-// Flush waits until what is queued is written, but no longer than atMost, and reports whether
-// it is. What is left in the queue is still written while the process lives.
+// Flush waits until the queue is written, but no longer than atMost, and reports whether it is. The
+// rest of the queue is still written while the process lives.
 func (q *Queue) Flush(atMost time.Duration) bool {
 	if q == nil {
 		return true

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"hash/fnv"
-	"math"
 	"net/netip"
 	"slices"
 	"time"
@@ -58,14 +57,8 @@ type book struct {
 	mark       uint64
 }
 
-func newBook(most int) book {
-	return book{
-		most: most, checks: map[health.Check]*check{}, targets: map[key]*target{},
-		services: map[string][]*target{}, excess: map[*target]struct{}{}, expiry: map[*target]time.Time{},
-	}
-}
-
-// bookkeeper is told what Set comes to.
+// bookkeeper has the functions that set calls for targets that are probed from now on or no more, and for those with another
+// state.
 type bookkeeper struct{ asked, dropped, flipped func(*target) }
 
 func (b *book) find(of health.Target) *target {
@@ -112,7 +105,7 @@ func (b *book) set(service string, requests []Request, now time.Duration, tell b
 	}
 }
 
-// enter makes a target, and has it asked if there is room.
+// enter adds a target, and has it probed if there is room.
 func (b *book) enter(r Request, now time.Duration, tell bookkeeper) *target {
 	c := b.checks[r.Check]
 	if c == nil {
@@ -128,7 +121,11 @@ func (b *book) enter(r Request, now time.Duration, tell bookkeeper) *target {
 }
 
 func (b *book) admit(t *target, tell bookkeeper) {
-	if b.asked() >= b.most {
+	asked := 0
+	for _, n := range b.states {
+		asked += n
+	}
+	if asked >= b.most {
 		b.excess[t] = struct{}{}
 		return
 	}
@@ -138,17 +135,8 @@ func (b *book) admit(t *target, tell bookkeeper) {
 	tell.asked(t)
 }
 
-// asked counts the targets that are asked.
-func (b *book) asked() int {
-	n := 0
-	for _, of := range b.states {
-		n += of
-	}
-	return n
-}
-
-// correct lets a later Request say what is known of a target that was not asked yet: who says up
-// has it in use, and knows best.
+// correct takes the state of a later Request for a target without an answer: up wins over down, as the
+// Service has it in use, and both win over new.
 func (b *book) correct(t *target, r Request, now time.Duration, tell bookkeeper) {
 	known := func(s health.State) int { return slices.Index([]health.State{health.New, health.Down, health.Up}, s) }
 	before := t.machine.State()
@@ -210,13 +198,6 @@ func (b *book) void(t *target, r health.Result) {
 	}
 }
 
-// expires notes when the certificate of a target ends.
-func (b *book) expires(t *target, at time.Time) {
-	if !t.gone {
-		b.expiry[t] = at
-	}
-}
-
 // hashOf spreads targets over time and source ports. It is the same after a restart, so that a
 // target keeps its entry in conntrack.
 func hashOf(t health.Target) uint32 {
@@ -237,6 +218,3 @@ func mix(h uint32) uint32 {
 	h *= 0xc2b2ae35
 	return h ^ h>>16
 }
-
-// share maps a hash to a number from 0 to 1.
-func share(hash uint32) float64 { return float64(hash) / math.MaxUint32 }

@@ -15,8 +15,8 @@ import (
 // maxDatagram bounds the bytes of an answer that are read.
 const maxDatagram = 4 << 10
 
-// askUDP sends a datagram. Without an expected answer, silence passes: only a refusal (ICMP port
-// unreachable) says no.
+// askUDP sends a datagram. Without an expected answer silence passes, and only a refusal (ICMP port
+// unreachable) fails.
 func askUDP(c *conn, check *check) health.Result {
 	if _, err := c.Write([]byte(check.Send)); err != nil {
 		return refusal(err)
@@ -61,15 +61,12 @@ func askDNS(c *conn, check *check) health.Result {
 			continue // not to this question
 		}
 		if reply.Rcode != dns.RcodeSuccess {
-			return failed(health.Refused, fmt.Sprintf("DNS answer %s", rcode(reply.Rcode)))
+			name, is := dns.RcodeToString[reply.Rcode]
+			if !is {
+				name = fmt.Sprintf("with code %d", reply.Rcode)
+			}
+			return failed(health.Refused, "DNS answer "+name)
 		}
 		return health.Result{}
 	}
-}
-
-func rcode(code int) string {
-	if name, known := dns.RcodeToString[code]; known {
-		return name
-	}
-	return fmt.Sprintf("with code %d", code)
 }

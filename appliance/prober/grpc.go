@@ -2,6 +2,7 @@ package prober
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -35,15 +36,11 @@ func askGRPC(c *conn, t *target) health.Result {
 	}
 	defer transport.CloseIdleConnections()
 
-	authority := t.check.Host
-	if authority == "" {
-		authority = t.addr.String()
-	}
 	request, err := http.NewRequest(http.MethodPost, "http://"+t.addr.String()+"/grpc.health.v1.Health/Check", bytes.NewReader(grpcRequest(t.check.Name)))
 	if err != nil {
 		return failed(health.Void, "not asked: the check makes no request")
 	}
-	request.Host = authority
+	request.Host = cmp.Or(t.check.Host, t.addr.String())
 	request.Header = http.Header{"Content-Type": {"application/grpc"}, "Te": {"trailers"}, "User-Agent": {"svcctl-health"}}
 	response, err := transport.RoundTrip(request) // which follows no redirect
 	if err != nil {
@@ -60,11 +57,8 @@ func askGRPC(c *conn, t *target) health.Result {
 	if len(body) > maxBody {
 		return failed(health.Refused, "the answer is too long for a health check of gRPC")
 	}
-	status := response.Trailer.Get("Grpc-Status")
-	if status == "" { // an answer of trailers only
-		status = response.Header.Get("Grpc-Status")
-	}
-	return grpcResult(status, body)
+	// An answer of trailers only has the status in its header.
+	return grpcResult(cmp.Or(response.Trailer.Get("Grpc-Status"), response.Header.Get("Grpc-Status")), body)
 }
 
 // grpcRequest is HealthCheckRequest{service: name}, with the prefix of a message: not compressed,

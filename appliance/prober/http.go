@@ -3,6 +3,7 @@ package prober
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -25,7 +26,8 @@ var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 2048) 
 // askHTTP makes one GET request, and reads no further than it has to.
 func askHTTP(c io.ReadWriter, t *target) health.Result {
 	check := t.check
-	if _, err := c.Write(check.recipe.request(check.Host, t.addr)); err != nil {
+	request := check.recipe.before + cmp.Or(check.Host, t.addr.String()) + check.recipe.after
+	if _, err := io.WriteString(c, request); err != nil {
 		return broken(err, check, "an HTTP answer")
 	}
 	limited := &io.LimitedReader{R: c, N: maxHeader}

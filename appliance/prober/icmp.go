@@ -27,7 +27,7 @@ type pings struct {
 	wg     sync.WaitGroup
 }
 
-// pinger is one socket, and who waits for a reply.
+// pinger is one socket, and the probes that wait for a reply.
 type pinger struct {
 	socket *icmp.PacketConn
 	raw    bool
@@ -188,7 +188,7 @@ func (p *pinger) listen() {
 	p.waiting = nil
 }
 
-// take hands a reply to who waits for it.
+// take passes a reply to the probe that waits for it.
 func (p *pinger) take(packet []byte, from net.Addr) {
 	message, err := icmp.ParseMessage(p.proto, packet)
 	if err != nil || message.Type != p.reply {
@@ -214,7 +214,7 @@ func (p *pinger) take(packet []byte, from net.Addr) {
 	}
 }
 
-// close ends both sockets and all who wait.
+// close closes both sockets and ends all probes.
 func (p *pings) close() {
 	p.mu.Lock()
 	p.closed = true

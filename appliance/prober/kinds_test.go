@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"sync"
 	"testing"
 	"time"
 
@@ -145,7 +146,7 @@ func TestTLSResumed(t *testing.T) {
 	if s := p.Stats(); s.Checks[health.HTTPS][health.Refused] > 0 {
 		t.Errorf("%v", s.Checks[health.HTTPS])
 	}
-	names := newSessions()
+	names := sessions{new(sync.Mutex), map[sessionKey]session{}}
 	c := cache{names, sessionKey{}}
 	c.Put("", &tls.ClientSessionState{})
 	names.known[c.key] = session{names.known[c.key].state, time.Now().Add(-time.Second)}

@@ -12,9 +12,8 @@ import (
 	"svcctl.io/svcctl/appliance/health"
 )
 
-// network asks over the network. All TCP connections are opened here, without a goroutine for
-// each: a kernel queue (epoll) says which are done. A half-open check is over then; for the others
-// a goroutine talks.
+// network sends probes. It opens all TCP connections without a goroutine for each: a kernel queue
+// (epoll) has those that are done. A half-open check is over then; the others get a goroutine.
 type network struct {
 	ports Ports
 	done  func([]answer)
@@ -49,7 +48,7 @@ func newNetwork(ports Ports, done func([]answer)) (*network, error) {
 	}
 	n := &network{
 		ports: ports, done: done, queue: os.NewFile(uintptr(fd), "epoll"), fd: fd,
-		opening: map[uint64]opening{}, talking: map[uint64]*conn{}, names: newSessions(),
+		opening: map[uint64]opening{}, talking: map[uint64]*conn{}, names: sessions{new(sync.Mutex), map[sessionKey]session{}},
 	}
 	n.wg.Go(n.collect)
 	return n, nil
@@ -124,7 +123,7 @@ func (n *network) open(p probe) (answer, bool) {
 	return answer{}, false
 }
 
-// claim takes an opening connection: of several that may end it, only the first gets it.
+// claim removes an opening connection; false: another goroutine did.
 func (n *network) claim(serial uint64) (opening, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -217,7 +216,7 @@ func (n *network) expire(serials []uint64) {
 	for _, serial := range serials {
 		o, ours := n.claim(serial)
 		if !ours {
-			continue // a goroutine talks, and minds the time
+			continue // its goroutine has a deadline
 		}
 		// It may have opened between two looks.
 		ready := []unix.PollFd{{Fd: int32(o.fd), Events: unix.POLLOUT}}

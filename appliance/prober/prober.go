@@ -49,7 +49,7 @@ type Prober struct {
 	log   *slog.Logger
 	limit limits
 	epoch time.Time // times are counted from here
-	// open makes what asks, with the first probe.
+	// open opens the asker, with the first probe.
 	open func(done func([]answer)) (asker, error)
 	kick chan struct{} // wakes the loop early
 
@@ -87,8 +87,11 @@ func New(o Options) *Prober {
 func newProber(log *slog.Logger, l limits, open func(func([]answer)) (asker, error)) *Prober {
 	return &Prober{
 		log: log, limit: l, epoch: time.Now(), open: open,
-		kick:     make(chan struct{}, 1),
-		book:     newBook(l.targets),
+		kick: make(chan struct{}, 1),
+		book: book{
+			most: l.targets, checks: map[health.Check]*check{}, targets: map[key]*target{},
+			services: map[string][]*target{}, excess: map[*target]struct{}{}, expiry: map[*target]time.Time{},
+		},
 		schedule: newSchedule(l),
 		flips:    map[string]struct{}{},
 		notify:   func() {},
@@ -238,7 +241,7 @@ func (p *Prober) take(a answer, now time.Duration) (flipped bool) {
 	}
 	p.counts.add(t, a.result)
 	if a.expires != nil {
-		p.book.expires(t, *a.expires)
+		p.book.expiry[t] = *a.expires
 	}
 	if a.result.Outcome == health.Void && t.notMade == "" {
 		p.log.Debug("check not made", "target", t.addr, "why", a.result.Why)
@@ -248,7 +251,7 @@ func (p *Prober) take(a answer, now time.Duration) (flipped bool) {
 	t.answered = t.answered || first
 	before, assumed := t.machine.State(), t.machine.Assumed()
 	next, changed := t.machine.Observe(now, a.result)
-	p.schedule.again(t, next, now)
+	p.schedule.reschedule(t, next, now)
 	if changed {
 		p.book.moved(t, before)
 		p.counts.transitions[t.machine.State()]++
@@ -260,15 +263,15 @@ func (p *Prober) take(a answer, now time.Duration) (flipped bool) {
 	return changed || known
 }
 
-// flip notes that a Target has another state.
+// flip adds the Services of a Target with another state to flips.
 func (p *Prober) flip(t *target) {
 	for _, service := range t.services {
 		p.flips[service] = struct{}{}
 	}
 }
 
-// onDemand opens what asks with the first probe, and again after it was closed. While it cannot be
-// opened, as where this host is out of descriptors, no probe is made, and each says why.
+// onDemand opens the asker with the first probe, and again after it was closed. While it cannot be
+// opened, as where this host is out of descriptors, each probe has the reason as its result.
 type onDemand struct {
 	open func(done func([]answer)) (asker, error)
 	done func([]answer)

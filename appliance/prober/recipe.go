@@ -1,16 +1,17 @@
 package prober
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
 	"svcctl.io/svcctl/appliance/health"
 )
 
-// recipe holds what all probes of a check have in common, made once.
+// recipe has the common part of all probes of a check.
 type recipe struct {
 	// err is why the check cannot be made; nil: it can.
 	err    error
@@ -38,14 +39,9 @@ func newRecipe(c health.Check) (r recipe) {
 
 // http composes the request, and reads the status ranges.
 func (r *recipe) http(c health.Check) error {
-	path := c.Path
-	if path == "" {
-		path = "/"
-	}
-	for _, b := range []byte(path) {
-		if b <= ' ' || b == 0x7f {
-			return errors.New("not asked: the path of the check has a blank or a control character")
-		}
+	path := cmp.Or(c.Path, "/")
+	if strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		return errors.New("not asked: the path of the check has a blank or a control character")
 	}
 	if path[0] != '/' {
 		return errors.New("not asked: the path of the check does not begin with /")
@@ -79,23 +75,15 @@ func (r *recipe) http(c health.Check) error {
 
 // validName reports whether a text is the name of a header: a token of RFC 9110.
 func validName(name string) bool {
-	for _, r := range name {
+	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
 		letter := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
-		if !letter && !strings.ContainsRune("!#$%&'*+-.^_`|~", r) {
-			return false
-		}
-	}
-	return name != ""
+		return !letter && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
+	})
 }
 
 // validValue reports whether a text has no control character but tabs.
 func validValue(value string) bool {
-	for _, b := range []byte(value) {
-		if b < ' ' && b != '\t' || b == 0x7f {
-			return false
-		}
-	}
-	return true
+	return !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 }
 
 // spans reads "200-399" or "200,204,300-399"; nothing is 200-399.
@@ -121,21 +109,5 @@ func spans(text string) ([]span, error) {
 
 // passes reports whether a status code is in range.
 func (r *recipe) passes(code int) bool {
-	for _, s := range r.status {
-		if s.first <= code && code <= s.last {
-			return true
-		}
-	}
-	return false
-}
-
-// request composes the HTTP request to a target.
-func (r *recipe) request(host string, to netip.AddrPort) []byte {
-	if host == "" {
-		host = to.String()
-	}
-	b := make([]byte, 0, len(r.before)+len(host)+len(r.after))
-	b = append(b, r.before...)
-	b = append(b, host...)
-	return append(b, r.after...)
+	return slices.ContainsFunc(r.status, func(s span) bool { return s.first <= code && code <= s.last })
 }

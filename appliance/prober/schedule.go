@@ -2,6 +2,7 @@ package prober
 
 import (
 	"container/heap"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"time"
@@ -101,7 +102,7 @@ func (s *schedule) add(t *target, now time.Duration) {
 	}
 	wait := time.Duration(0)
 	if t.machine.State() != health.New {
-		wait = time.Duration(float64(t.check.Interval) * s.stretch() * share(t.hash))
+		wait = time.Duration(float64(t.check.Interval) * s.stretch() * float64(t.hash) / math.MaxUint32)
 	}
 	s.push(t, now+wait)
 }
@@ -135,9 +136,9 @@ func (s *schedule) push(t *target, at time.Duration) {
 	heap.Push(&s.due, t)
 }
 
-// again puts a target back that was asked, to be asked after next. What was not made is spread, so
-// that those who lack the same do not all try at the same moment.
-func (s *schedule) again(t *target, next, now time.Duration) {
+// reschedule schedules a target after a probe, to be probed after next. After one that was not made the time is
+// random, so that targets with the same cause are not all retried at the same moment.
+func (s *schedule) reschedule(t *target, next, now time.Duration) {
 	if t.machine.InTransition() {
 		t.timing.retries++
 	} else {
@@ -216,7 +217,7 @@ func burst(l limits) float64 { return max(float64(l.rate)/10, 1) }
 
 // expired lists the probes whose time is over.
 func (s *schedule) expired(now time.Duration, over []uint64) []uint64 {
-	s.look(now)
+	s.checkPause(now)
 	for len(s.deadlines) > 0 && s.deadlines[0].timing.at <= now {
 		t := heap.Pop(&s.deadlines).(*target)
 		over = append(over, t.timing.serial)
@@ -230,7 +231,7 @@ func (s *schedule) done(t *target, serial uint64, now time.Duration) bool {
 	if !t.timing.underWay || t.timing.serial != serial {
 		return false
 	}
-	s.look(now)
+	s.checkPause(now)
 	t.timing.underWay = false
 	s.underWay--
 	s.deadlines.remove(t)
@@ -249,8 +250,8 @@ func (s *schedule) doubtful(t *target, r health.Result) bool {
 	return r.Outcome == health.Silent || r.Outcome == health.Refused && t.check.Kind != health.TCP
 }
 
-// look notes a wake-up of the loop that is late. The first goroutine to wake calls it.
-func (s *schedule) look(now time.Duration) {
+// checkPause records a wake-up of the loop that is late. The first goroutine to wake calls it.
+func (s *schedule) checkPause(now time.Duration) {
 	if s.next >= 0 && now-s.next >= late {
 		s.stood, s.next = now, now
 	}
@@ -258,7 +259,7 @@ func (s *schedule) look(now time.Duration) {
 
 // plan returns how long the loop may sleep; planned is false when nothing will be due.
 func (s *schedule) plan(now time.Duration) (sleep time.Duration, planned bool) {
-	s.look(now)
+	s.checkPause(now)
 	s.full = s.full && len(s.due) > 0 // what was due may be gone
 	s.next = s.wakes(now)
 	return max(s.next-now, 0), s.next >= 0

@@ -15,7 +15,7 @@ import (
 	"svcctl.io/svcctl/appliance/health"
 )
 
-// conn is a connected socket. What is left of it when it is closed, a reset ends.
+// conn is a connected socket. It is closed with a reset.
 type conn struct {
 	*os.File
 	remote netip.AddrPort
@@ -113,7 +113,7 @@ func sockaddr(a netip.AddrPort) (unix.Sockaddr, int) {
 	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}, unix.AF_INET6
 }
 
-// own are the errors that lie on this host. They say nothing of the server.
+// own has the errors of this host, which are no failures of the server.
 var own = []error{
 	unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.EPERM, unix.EACCES,
 	unix.EADDRNOTAVAIL, unix.EADDRINUSE, unix.EAFNOSUPPORT, unix.ENOSPC, unix.EINVAL,
@@ -140,7 +140,7 @@ func refusal(err error) health.Result {
 }
 
 // broken is the Result of an error in a conversation. what the server has not sent is missing.
-// Nothing of the error but its kind is told: its text may hold what the server sent.
+// Only the kind of the error is reported: its text may have bytes of the server.
 func broken(err error, c *check, missing string) health.Result {
 	var errno unix.Errno
 	var alert *net.OpError

@@ -1,6 +1,7 @@
 package prober
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -12,7 +13,7 @@ import (
 )
 
 // sessions are resumed for some time: that takes a quarter of the CPU off a handshake. After it the
-// server's certificate is seen anew.
+// server's certificate is verified again.
 type sessions struct {
 	mu    *sync.Mutex
 	known map[sessionKey]session
@@ -37,8 +38,6 @@ const (
 	maxSessions = 2048
 	sessionLife = 10 * time.Minute
 )
-
-func newSessions() sessions { return sessions{new(sync.Mutex), map[sessionKey]session{}} }
 
 // cache is the tls.ClientSessionCache of one handshake.
 type cache struct {
@@ -76,14 +75,10 @@ func (c cache) Put(_ string, state *tls.ClientSessionState) {
 	c.known[c.key] = s
 }
 
-// handshake makes a TLS connection of a TCP one, and says when the server's certificate ends.
+// handshake begins TLS on a connection. It returns the end of the server's certificate; nil: it sent none.
 func (s sessions) handshake(c *conn, t *target) (*tls.Conn, *time.Time, health.Result) {
-	name := t.check.Host
-	if name == "" {
-		name = t.addr.Addr().String() // to verify; an address is not sent (RFC 6066)
-	}
 	secured := tls.Client(c, &tls.Config{
-		ServerName:         name,
+		ServerName:         cmp.Or(t.check.Host, t.addr.Addr().String()), // an address is not sent (RFC 6066), but verified
 		InsecureSkipVerify: !t.check.Verify,
 		MinVersion:         tls.VersionTLS12,
 		// The post-quantum exchange costs more than the rest, and a check has no secret.

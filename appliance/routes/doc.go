@@ -1,7 +1,7 @@
-// Package routes keeps a table of kernel routes to the addresses that are to be announced, for a BIRD or FRR on the
-// box that tells routers of them.
+// Package routes maintains a table of kernel routes to the announced addresses, from which a BIRD or FRR on the box
+// exports them.
 //
-//   - routes.go: what is announced, to routes
+//   - routes.go: announcements to routes
 //   - table.go: the kernel's table
 //
 // The routes are unreachable ones of a protocol of their own. No rule leads to the table, so that the box itself

@@ -9,20 +9,20 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// Follow calls send with everything that is to be announced, and then with what changes, until ctx is done.
+// Follow calls send with all announcements, and then with changes, until ctx is done.
 type Follow func(ctx context.Context, send func(wire.AnnouncementsEvent) error) error
 
 // retry is the wait before a change that the kernel refused is tried again, with all others.
 const retry = 10 * time.Second
 
-// Run keeps a table equal to what is to be announced by routes until ctx is done. What is there stays then: the rules
-// stay, too. The calling thread must be in the network namespace.
+// Run keeps a table equal to the routes of announced addresses until ctx is done. The routes stay then, as the rules do.
+// The calling thread must be in the network namespace.
 func Run(ctx context.Context, number int, follow Follow, log *slog.Logger) error {
 	for ctx.Err() == nil {
 		e := &exporter{ctx: ctx}
 		var err error
 		if e.table, err = Open(number); err == nil {
-			err = follow(ctx, e.take)
+			err = follow(ctx, e.follow)
 		}
 		if ctx.Err() != nil {
 			break
@@ -46,8 +46,8 @@ type exporter struct {
 	drained bool
 }
 
-// take follows what is to be announced.
-func (e *exporter) take(event wire.AnnouncementsEvent) error {
+// follow processes an event of announcements.
+func (e *exporter) follow(event wire.AnnouncementsEvent) error {
 	if event.Config != nil {
 		e.lengths = map[string][2]int{}
 		for _, a := range event.Config.Advertisements {
@@ -84,7 +84,7 @@ func (e *exporter) take(event wire.AnnouncementsEvent) error {
 	return e.table.Change(e.ctx, changes)
 }
 
-// set notes the routes to an address, and which of them come or go by that.
+// set replaces the routes to an address, and adds those that appear or disappear by that to changes.
 func (e *exporter) set(item *wire.Announcement, changes map[netip.Prefix]bool) {
 	addr, err := netip.ParseAddr(item.Address)
 	if err != nil {

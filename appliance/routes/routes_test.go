@@ -92,7 +92,7 @@ func TestTableFollowsAnnouncements(t *testing.T) {
 	}
 	take := func(event wire.AnnouncementsEvent) {
 		t.Helper()
-		if err := h.Do(func() error { return e.take(event) }); err != nil {
+		if err := h.Do(func() error { return e.follow(event) }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -146,7 +146,7 @@ func TestManyRoutes(t *testing.T) {
 		if e.table, err = Open(118); err != nil {
 			return err
 		}
-		return e.take(all(items...))
+		return e.follow(all(items...))
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ type Table struct {
 	have   map[netip.Prefix]bool
 }
 
-// Open reads what the table has.
+// Open reads the routes of a table.
 func Open(number int) (*Table, error) {
 	t := &Table{number: number, have: map[netip.Prefix]bool{}}
 	routes, err := list(&netlink.Route{Table: number, Protocol: Protocol}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
@@ -45,7 +45,7 @@ func Open(number int) (*Table, error) {
 	return t, nil
 }
 
-// list are routes of both families.
+// list returns the routes of both families that match a filter.
 func list(filter *netlink.Route, by uint64) (all []netlink.Route, err error) {
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		routes, err := node.Try(func() ([]netlink.Route, error) { return netlink.RouteListFiltered(family, filter, by) })
@@ -82,7 +82,7 @@ func (t *Table) route(p netip.Prefix) *netlink.Route {
 	}
 }
 
-// Set makes routes all that there is.
+// Set replaces the table's content.
 func (t *Table) Set(ctx context.Context, routes map[netip.Prefix]bool) error {
 	changes := map[netip.Prefix]bool{}
 	for p := range t.have {
@@ -96,7 +96,7 @@ func (t *Table) Set(ctx context.Context, routes map[netip.Prefix]bool) error {
 	return t.Change(ctx, changes)
 }
 
-// Change has routes (true) or removes them.
+// Change adds routes (true) or removes them (false).
 func (t *Table) Change(ctx context.Context, changes map[netip.Prefix]bool) error {
 	var errs []error
 	n := 0

@@ -53,7 +53,7 @@ func ComesLater(what string) bool {
 	return rowOf(reason).By == ByCause
 }
 
-// State is what is wrong with a Service. The zero State is a Service without a problem.
+// State has the problems of a Service by effect. The zero State is a Service without a problem.
 type State struct {
 	// Failing is why it is not Ready, Stale why its newest version is not in force, Doubt a warning; "" reasons: none.
 	Failing, Stale, Doubt Why
@@ -122,7 +122,7 @@ func NewJudge(services map[string]bool) *Judge {
 // State is that of a Service.
 func (j *Judge) State(key string) State { return j.counted[key].State }
 
-// Change judges anew the Services with problems that are over or came up, and those of touched, which came or went.
+// Change judges the Services of problems that ended or began, and those of touched, which were added or removed.
 // It returns the states before of those that have another one now.
 func (j *Judge) Change(over, came []*Problem, touched []string) (before map[string]State) {
 	again := map[string]struct{}{}
@@ -317,7 +317,7 @@ func Groups(problems []*Problem, packaged wire.Packaged) []wire.ProblemGroup {
 			c.services[name] = c.services[name] || fails(&p.Problem)
 		}
 	}
-	// A Service that uses endpoints which are all down is told of with all of them; each of them by itself with the
+	// A Service that uses endpoints which are all down has one problem for all of them; each of them by itself with the
 	// other Services that it is missing in.
 	opened := map[string]bool{}
 	for _, p := range problems {
@@ -327,7 +327,7 @@ func Groups(problems []*Problem, packaged wire.Packaged) []wire.ProblemGroup {
 	}
 	for _, p := range problems {
 		switch r := rowOf(p.Reason); {
-		case isDead(p) && opened[p.Object+p.Field]: // told of with all of them
+		case isDead(p) && opened[p.Object+p.Field]: // in the problem of all of them
 		case isDead(p) && p.Severity == wire.SeverityWarning:
 			i := 0
 			for cause := range strings.SplitSeq(p.Cause, causeSeparator) {

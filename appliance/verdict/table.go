@@ -20,7 +20,7 @@ const (
 	Fails
 	// FailsAlways is Fails, for a warning too.
 	FailsAlways
-	// Stays: an error keeps what is written from coming into force, and the last version stays. The Service is Ready
+	// Stays: an error keeps the written version from coming into force, and the last version stays. The Service is Ready
 	// if that is served, and not Programmed.
 	Stays
 )

@@ -60,8 +60,8 @@ func TestReadsBeforeItBlames(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.mu.Lock()
-			time.Sleep(time.Until(s.machine.Expires()))
-			s.machine.spared = true // whatever the time, this is the end of it
+			time.Sleep(time.Until(s.machine.Expires())) // real time: the end of the detection time
+			s.machine.spared = true                     // whatever the time, this is the end of it
 			s.mu.Unlock()
 			s.step(l)
 			if st := s.State(); st.Phase != c.want || !c.ttl && !strings.Contains(st.LastDropped, "TTL 64") {

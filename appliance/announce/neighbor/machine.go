@@ -66,7 +66,8 @@ type Status struct {
 // Counters count sent answers, sent announcements, and conflicts.
 type Counters struct{ Answers, Announcements, Conflicts uint64 }
 
-// machine decides what is sent on one interface: same calls, same frames. It has no clock: calls pass the time.
+// machine decides which frames to send on one interface: the same calls give the same frames. It has no clock: calls pass
+// the time.
 type machine struct {
 	own     MAC
 	mine    map[MAC]bool // the box's interfaces: their frames are no conflict

@@ -25,35 +25,35 @@ type reports struct {
 	log    *slog.Logger
 	tasks  *errgroup.Group
 
-	connected bool // serve is there, and said everything
+	connected bool // serve sent everything on this connection
 	dirty     map[netip.Addr]struct{}
-	all       bool // the next report has everything
+	all       bool // the next report has all addresses
 	due       <-chan time.Time
-	busy      bool       // a report is under way
-	made      chan error // it is made
-	counted   wire.AnnouncerCounters
+	busy      bool                   // a report is under way
+	made      chan error             // its result
+	counted   wire.AnnouncerCounters // those of the last report
 }
 
 func newReports(serve *client.Client, log *slog.Logger, tasks *errgroup.Group) *reports {
 	return &reports{client: serve, log: log, tasks: tasks, dirty: map[netip.Addr]struct{}{}, made: make(chan error, 1)}
 }
 
-// soon has a report be made, with what else changes until then.
+// soon schedules a report.
 func (r *reports) soon() { later(&r.due, reportPause) }
 
-// add has the next report tell of an address.
+// add adds an address to the next report.
 func (r *reports) add(addr netip.Addr) {
 	r.dirty[addr] = struct{}{}
 	r.soon()
 }
 
-// everything has the next report tell of every address.
+// everything adds all addresses to the next report.
 func (r *reports) everything() {
 	r.all = true
 	r.soon()
 }
 
-// send makes a report, which has what was to be told so far.
+// send begins to send a report.
 func (r *reports) send(ctx context.Context, report wire.AnnouncerReport) {
 	r.dirty, r.all, r.busy, r.counted = map[netip.Addr]struct{}{}, false, true, report.Counters
 	r.tasks.Go(func() error {
@@ -66,7 +66,7 @@ func (r *reports) send(ctx context.Context, report wire.AnnouncerReport) {
 	})
 }
 
-// sent goes on after a report: with what changed meanwhile, or with everything after a failure.
+// sent takes the result of a report. The next one has the changes since, or everything after a failure.
 func (r *reports) sent(err error) {
 	r.busy = false
 	if err != nil {
@@ -82,8 +82,8 @@ func (r *reports) sent(err error) {
 	}
 }
 
-// tell reports to serve, if it is there.
-func (a *announcer) tell(ctx context.Context) {
+// report sends a report to serve, if it is connected.
+func (a *announcer) report(ctx context.Context) {
 	if a.reports.busy || !a.reports.connected {
 		return
 	}
@@ -110,7 +110,7 @@ func (a *announcer) tell(ctx context.Context) {
 	a.reports.send(ctx, r)
 }
 
-// segmentText is "eth0 (192.0.2.1/24, 2001:db8::1/64)", without networks that only the link itself knows.
+// segmentText returns "eth0 (192.0.2.1/24, 2001:db8::1/64)", without link-local networks.
 func segmentText(l *node.Link) string {
 	var networks []string
 	for _, p := range l.Addresses {
@@ -121,7 +121,7 @@ func segmentText(l *node.Link) string {
 	return fmt.Sprintf("%s (%s)", l.Name, strings.Join(networks, ", "))
 }
 
-// placesOf are the places where an address is announced, or should be.
+// placesOf returns the places where an address is announced, or should be.
 func (a *announcer) placesOf(addr netip.Addr) []wire.Place {
 	places := []wire.Place{}
 	for _, index := range slices.Sorted(maps.Keys(a.segments.ports)) {
@@ -147,7 +147,71 @@ func (a *announcer) placesOf(addr netip.Addr) []wire.Place {
 		}
 	}
 	if a.isWanted(addr) {
-		places = append(places, a.peers.placesOf(addr)...)
+		places = append(places, a.peers.statusesOf(addr)...)
 	}
 	return places
 }
+
+// The waits before the feed connects again: the first, and the longest.
+const (
+	reconnectFirst = 50 * time.Millisecond
+	reconnectLast  = time.Second
+)
+
+// feed keeps a watch of serve's announcements, and passes on its events. A nil event means that the connection ended.
+type feed struct {
+	client *client.Client
+	log    *slog.Logger
+	events chan *wire.AnnouncementsEvent
+}
+
+func (f *feed) run(ctx context.Context) error {
+	wait, connected, warned := reconnectFirst, false, false
+	for ctx.Err() == nil {
+		err := f.client.WatchAnnouncements(ctx, func(e wire.AnnouncementsEvent) error {
+			if !connected {
+				connected, warned, wait = true, false, reconnectFirst
+				f.log.Info("connected to svcctl serve", "socket", f.client.Place())
+			}
+			return f.give(ctx, &e)
+		})
+		if ctx.Err() != nil {
+			break
+		}
+		if connected || !warned {
+			f.log.Warn("svcctl serve does not answer: the addresses that it sent last stay announced", "err", err)
+			warned = true
+		}
+		if connected {
+			connected = false
+			_ = f.give(ctx, nil)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, reconnectLast)
+	}
+	return nil
+}
+
+func (f *feed) give(ctx context.Context, e *wire.AnnouncementsEvent) error {
+	select {
+	case f.events <- e:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// stale is the absence of serve after which another box should take over.
+const stale = 30 * time.Second
+
+// absence is the time without serve.
+type absence struct {
+	since time.Time        // zero: serve is connected, or was not yet
+	late  <-chan time.Time // fires when it is too long
+}
+
+// isStale reports whether another box should take over for it.
+func (s *absence) isStale() bool { return !s.since.IsZero() && time.Since(s.since) >= stale }
