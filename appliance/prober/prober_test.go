@@ -347,7 +347,7 @@ func TestStoodStill(t *testing.T) {
 				t.Errorf("doubtful: %v", got)
 			}
 			// The next one begins after it.
-			s.again(x, 0, now)
+			s.reschedule(x, 0, now)
 			batch = s.take(now+tick, nil)
 			s.plan(now + tick)
 			s.done(x, batch[0].serial, now+2*tick)
