@@ -215,7 +215,7 @@ func fleetState(cfg *config.Config, shared *fleet.Engine) wire.Fleet {
 	s := shared.State()
 	f := wire.Fleet{
 		Name: cfg.Fleet.Name, State: string(s.Kind), Why: s.Why, Since: s.Since.UTC(), Revision: s.Revision, Newest: s.Of,
-		Heard: s.Heard.UTC(), Writer: s.Writer, Core: shared.Core(),
+		Heard: s.Answered.UTC(), Writer: s.Writer, Core: shared.Core(),
 	}
 	if s.Replica != nil {
 		f.Replica = s.Replica.Error()
@@ -318,7 +318,7 @@ func (m *member) problems() []manifest.Problem {
 		problems = append(problems, manifest.Problem{Reason: "RolloutStopped", Warning: true, Message: fmt.Sprintf(
 			"rollout %s has stopped in step %d of %d: %s; `svcctl fleet rollout resume` goes on, `svcctl fleet rollout undo` takes it back", head.ID, head.Step+1, len(head.Steps), head.Why)})
 	}
-	if _, tokens := m.engine.SharedKey(fleet.TokenKey); tokens != nil && m.cfg.API.Listen != "" && !s.Hears() {
+	if _, tokens := m.engine.SharedKey(fleet.TokenKey); tokens != nil && m.cfg.API.Listen != "" && !s.Follows() {
 		problems = append(problems, manifest.Problem{Reason: "FleetTokens", Warning: true, Message: "this box does not hear of its fleet: " +
 			"tokens that were revoked on another box since are accepted here; `svcctl admin token --revoke-all` ends them on this box, too"})
 	}
@@ -326,8 +326,8 @@ func (m *member) problems() []manifest.Problem {
 		problems = append(problems, manifest.Problem{Reason: "TrialHeldBack", Message: "the trial is over, and this box does not hear whether it was confirmed: what was in force before it is in force here, until it does"})
 	}
 	problems = append(problems, m.sources.Problems()...)
-	if s.Untold != "" && s.Hears() && s.Kind != fleet.Namesake {
-		problems = append(problems, manifest.Problem{Reason: "FleetReport", Warning: true, Message: s.Untold})
+	if s.Unreported != "" && s.Follows() && s.Kind != fleet.Namesake {
+		problems = append(problems, manifest.Problem{Reason: "FleetReport", Warning: true, Message: s.Unreported})
 	}
 	if s.Foreign != "" {
 		problems = append(problems, manifest.Problem{Reason: "FleetForeign", Warning: true, Message: "somebody else than a box has written or removed " + s.Foreign + " in etcd: it is not followed, and a box without a replica " +
@@ -366,8 +366,8 @@ func (m *member) samples(to metrics.Samples) {
 	to.Set("svcctl_fleet_newest_revision", float64(s.Of))
 	to.Set("svcctl_fleet_lost_races_total", float64(m.store.Lost()))
 	to.SetIf("svcctl_fleet_turn", m.HasTurn())
-	if !s.Heard.IsZero() {
-		to.Set("svcctl_fleet_heard_timestamp_seconds", float64(s.Heard.UnixMilli())/1000)
+	if !s.Answered.IsZero() {
+		to.Set("svcctl_fleet_heard_timestamp_seconds", float64(s.Answered.UnixMilli())/1000)
 	}
 	if head, is := m.store.RolloutHead(); is {
 		to.Set("svcctl_rollout_phase", 1, string(head.Phase))
@@ -421,8 +421,8 @@ func (m *member) tasks(wake func()) []task.Task {
 			defer look.Stop()
 			for {
 				changed := m.engine.Changes()
-				if s := m.engine.State(); s.Kind != before || !errors.Is(s.Replica, replica) || s.Untold != untold || s.Foreign != foreign {
-					before, replica, untold, foreign = s.Kind, s.Replica, s.Untold, s.Foreign
+				if s := m.engine.State(); s.Kind != before || !errors.Is(s.Replica, replica) || s.Unreported != untold || s.Foreign != foreign {
+					before, replica, untold, foreign = s.Kind, s.Replica, s.Unreported, s.Foreign
 					wake()
 				}
 				select {

@@ -92,7 +92,7 @@ func (m *member) lookAtTrial() {
 	}
 	s := m.engine.State()
 	switch held := m.held.objects() != nil; {
-	case !s.Hears():
+	case !s.Follows():
 		m.holdBack(nil)
 	case held || m.HasTurn() || time.Since(m.over) > trialPatience:
 		if err := m.goBack(); err != nil && s.Kind == fleet.Following { // etcd is full, say

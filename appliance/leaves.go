@@ -37,7 +37,7 @@ func tellNode(shared *fleet.Engine) func(*object.Node) error {
 	return func(node *object.Node) error {
 		text, err := json.Marshal(node)
 		if err == nil {
-			shared.TellNode(text)
+			shared.SetNode(text)
 		}
 		return err
 	}

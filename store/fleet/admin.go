@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -60,22 +62,22 @@ func Init(ctx context.Context, cfg Config, from string) (objects int, err error)
 		return 0, nil
 	}
 	// An empty fleet becomes this one by one put of its head.
-	next := &head{Revision: revision, ID: newID(), Previous: begin.ID, Box: cfg.Box, Format: format}
-	next.Objects, next.Digest = e.content.after(ops)
+	next := begin.next(cfg.Box)
+	next.Revision = revision
+	next.Objects, next.Digest = newContent().after(ops)
 	if err := e.flip(ctx, begin, next, ops); err != nil {
 		return 0, fmt.Errorf("bring the objects of %s into fleet %s: %w", from, cfg.Fleet, err)
 	}
 	return countObjects(ops), nil
 }
 
-// visit returns an Engine without a replica, for callers that are no box of the fleet. The caller
-// closes its client.
-func (c *Config) visit() (*Engine, error) {
+// visit returns a member without a replica, for a command that is no box of the fleet. The caller closes its client.
+func (c *Config) visit() (*member, error) {
 	client, err := c.dial()
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{cfg: *c, client: client, prefix: c.prefix(), content: newContent(), reads: format, step: func() {}}
+	e := &member{cfg: *c, client: client, prefix: c.prefix(), reads: format, step: func() {}}
 	e.origin = atEtcd{e}
 	return e, nil
 }
@@ -105,16 +107,12 @@ func countObjects(ops []operation) (objects int) {
 }
 
 // flip writes a commit as a bundle, whatever its size, and unfolds it.
-func (e *Engine) flip(ctx context.Context, seen, next *head, ops []operation) error {
+func (e *member) flip(ctx context.Context, seen, next *head, ops []operation) error {
 	var err error
 	if next.Bundle, next.Parts, err = e.writeBundle(ctx, seen, nil, ops); err != nil {
 		return err
 	}
-	value, err := next.encode()
-	if err != nil {
-		return err
-	}
-	won, now, err := e.guarded(ctx, seen, clientv3.OpPut(e.key(headKey), value))
+	won, now, err := e.putHead(ctx, seen, next, nil)
 	switch {
 	case err != nil:
 		return err
@@ -122,8 +120,7 @@ func (e *Engine) flip(ctx context.Context, seen, next *head, ops []operation) er
 		return errOvertaken
 	}
 	next.mod = now.mod
-	e.read = next
-	return e.unfold(ctx)
+	return e.applyBundleOf(ctx, next)
 }
 
 // readDirectory returns the objects of a data directory that no process has open, of any user.
@@ -176,60 +173,6 @@ func (c *Config) readOwned(dir string) (ops []operation, revision uint64, err er
 	return ops, heads[0].Revision, err
 }
 
-// Accept takes what etcd has as what all boxes of the fleet are to have, although it went back or has
-// another history: it is given a revision above all that this box has seen, and all boxes believe it.
-func (e *Engine) Accept(ctx context.Context) error {
-	if err := e.origin.refusal(); err != nil {
-		return err
-	}
-	now, _, err := e.askHead(ctx)
-	if err != nil {
-		return e.away(err)
-	}
-	if now == nil {
-		return &engine.AwayError{Why: fmt.Sprintf("etcd has no objects of fleet %s: there is nothing to accept; run `svcctl fleet restore DIR`", e.cfg.Fleet)}
-	}
-	e.mu.Lock()
-	s, read := e.state, e.read
-	e.mu.Unlock()
-	held := State{Kind: s.kind}
-	if !held.Held() {
-		return &engine.AwayError{Why: "nothing is held: this box follows what etcd has"}
-	}
-	if s.kind == OtherOne || s.kind == Emptied {
-		return &engine.AwayError{Why: s.why}
-	}
-	if now.Bundle != "" {
-		if err := e.unfoldHead(ctx, now); err != nil {
-			return e.away(err)
-		}
-		if now, _, err = e.askHead(ctx); err != nil || now == nil {
-			return e.away(err)
-		}
-	}
-	next, ops, err := e.count(ctx, now)
-	if err != nil {
-		return err
-	}
-	next.Revision, next.Epoch = above(max(now.Revision, read.Revision), max(now.Epoch, read.Epoch))
-	value, err := next.encode()
-	if err != nil {
-		return err
-	}
-	all := []clientv3.Op{clientv3.OpPut(e.key(headKey), value)}
-	for i := range ops {
-		all = append(all, e.op(&ops[i]))
-	}
-	won, _, err := e.guarded(ctx, now, all...)
-	switch {
-	case err != nil:
-		return e.away(err)
-	case !won:
-		return &engine.AwayError{Why: "another box has changed something at the same moment: try again"}
-	}
-	return e.wait(ctx, func() bool { return e.read.Epoch >= next.Epoch })
-}
-
 // above gives a revision and an epoch above those that are known, and above those that other boxes may know:
 // a fleet makes less than a million changes a second, and begins with the clock.
 func above(revision, epoch uint64) (uint64, uint64) {
@@ -239,8 +182,8 @@ func above(revision, epoch uint64) (uint64, uint64) {
 
 // count gives a head that follows on now and fits the objects that there are, after some operations: all tokens end, as
 // nobody knows any more which were revoked.
-func (e *Engine) count(ctx context.Context, now *head) (next *head, ops []operation, err error) {
-	next = &head{ID: newID(), Previous: now.ID, Box: e.cfg.Box, Bundle: now.Bundle, Parts: now.Parts, Format: now.Format}
+func (e *member) count(ctx context.Context, now *head) (next *head, ops []operation, err error) {
+	next = now.next(e.cfg.Box)
 	have, err := e.objects(ctx, now, 0)
 	if err != nil {
 		return nil, nil, err
@@ -321,12 +264,12 @@ func Look(ctx context.Context, cfg Config) (*Overview, error) {
 }
 
 // member asks one endpoint of etcd how it is.
-func (e *Engine) member(ctx context.Context, endpoint string) Member {
+func (e *member) member(ctx context.Context, endpoint string) Member {
 	ask, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	resp, err := e.client.Status(ask, endpoint)
 	if NoAnswer(err) {
-		err = errors.New(e.cfg.unreached(ctx, endpoint))
+		err = errors.New(e.cfg.checkReach(ctx, endpoint))
 	}
 	if err != nil {
 		return Member{Endpoint: endpoint, Err: err}
@@ -352,7 +295,7 @@ func Backup(ctx context.Context, cfg Config, dir string) (revision uint64, objec
 	defer e.client.Close()
 	now, at, err := e.askHead(ctx)
 	if err != nil {
-		return 0, 0, e.away(err)
+		return 0, 0, e.errUnreachable(err)
 	}
 	if now == nil {
 		return 0, 0, fmt.Errorf("etcd has no fleet %s", cfg.Fleet)
@@ -385,4 +328,137 @@ func Backup(ctx context.Context, cfg Config, dir string) (revision uint64, objec
 		return errors.Join(err, file.Close())
 	})
 	return now.Revision, objects, err
+}
+
+// Restore makes the objects of a data directory, or of a backup, those of the fleet, at a revision above all
+// that etcd has. Boxes that stand at another history believe it. It gives the number of objects, of all kinds, that the fleet has then.
+func Restore(ctx context.Context, cfg Config, from string) (objects int, err error) {
+	ops, revision, err := cfg.readDirectory(from)
+	if err != nil {
+		return 0, err
+	}
+	e, err := cfg.visit()
+	if err != nil {
+		return 0, err
+	}
+	defer e.client.Close()
+	fleet, _, err := e.settings(ctx)
+	if held := (*heldError)(nil); errors.As(err, &held) {
+		return 0, fmt.Errorf("etcd has no fleet %s: bring the objects in with `svcctl fleet init --from %s`", cfg.Fleet, from)
+	}
+	if err != nil {
+		return 0, e.errUnreachable(err)
+	}
+	if fleet.Format < sealedFormat && slices.ContainsFunc(ops, func(op operation) bool { return engine.IsSealed(op.value) }) {
+		return 0, fmt.Errorf("%s has Secrets, and the fleet has format %d, which has none: run `svcctl fleet upgrade` first", from, fleet.Format)
+	}
+	ops = slices.DeleteFunc(ops, func(op operation) bool { // format 1 has no trials, and all before 3 no shared keys
+		_, _, shared := splitKey(op.key)
+		return shared && fleet.Format < accessFormat || strings.HasPrefix(op.key, trialPrefix) && fleet.Format < sealedFormat
+	})
+	for range restoreTries {
+		objects, err = e.makeEqual(ctx, ops, revision)
+		if !errors.Is(err, errOvertaken) {
+			return objects, err
+		}
+	}
+	return 0, fmt.Errorf("the fleet was changed while it was compared with %s, %d times: nothing is restored; stop what writes to it all the time, and run it again", from, restoreTries)
+}
+
+// restoreTries bounds how often the fleet is compared with what is restored, when a box commits something meanwhile.
+const restoreTries = 5
+
+// makeEqual makes what etcd has equal to the operations of a directory, which was at a revision.
+func (e *member) makeEqual(ctx context.Context, ops []operation, revision uint64) (objects int, err error) {
+	now, have, content, err := e.everything(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if ops, err = e.cfg.restored(ops, have); err != nil {
+		return 0, err
+	}
+	objects = countObjects(ops)
+	keep := map[string]bool{}
+	for i := range ops {
+		keep[ops[i].key] = true
+	}
+	for key := range have {
+		if !keep[key] {
+			ops = append(ops, operation{key: key, remove: true})
+		}
+	}
+	next := now.next(e.cfg.Box)
+	next.Revision, next.Epoch = above(max(revision, now.Revision), now.Epoch)
+	next.Objects, next.Digest = content.after(ops)
+	return objects, e.flip(ctx, now, next, ops)
+}
+
+// restored gives what is not of objects its place: beside what etcd has, if that is something. The CA of the fleet
+// stays, and all tokens end, as nobody knows which were revoked since.
+func (c *Config) restored(ops []operation, have map[string][]byte) (all []operation, err error) {
+	from := map[string][]byte{}
+	hasCA := false
+	for key, value := range have {
+		switch {
+		case isNamed(key, CAKey):
+			hasCA = true
+			all = append(all, operation{key: key, value: value})
+		case strings.HasPrefix(key, sourcePrefix) || strings.HasPrefix(key, trialPrefix):
+			from[key] = nil
+		}
+	}
+	for _, op := range ops {
+		switch {
+		case strings.HasPrefix(op.key, sourcePrefix) || strings.HasPrefix(op.key, trialPrefix):
+			if from[op.key] = op.value; op.value == nil {
+				from[op.key] = []byte{} // an object that was not there before a trial
+			}
+		case isNamed(op.key, TokenKey) || isNamed(op.key, CAKey) && hasCA:
+		default:
+			all = append(all, op)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(from)) {
+		value := from[key]
+		if c.Restored != nil {
+			if value, err = c.Restored(key, value, have[key]); err != nil {
+				return nil, fmt.Errorf("%s: %w; nothing is changed", key, err)
+			}
+		}
+		if value != nil {
+			if len(value) > 0 { // else it says that nothing was there
+				if value, err = c.seal(key, value); err != nil {
+					return nil, err
+				}
+			}
+			all = append(all, operation{key: key, value: value})
+		}
+	}
+	return all, nil
+}
+
+// everything reads the newest head and all objects in etcd, after it has applied a bundle that is left.
+func (e *member) everything(ctx context.Context) (now *head, have map[string][]byte, c *content, err error) {
+	if now, _, err = e.askHead(ctx); err != nil {
+		return nil, nil, nil, e.errUnreachable(err)
+	}
+	if now == nil {
+		return nil, nil, nil, fmt.Errorf("etcd has no objects of fleet %s", e.cfg.Fleet)
+	}
+	if now.Bundle != "" {
+		if err := e.applyBundleOf(ctx, now); err != nil {
+			return nil, nil, nil, err
+		}
+		if now, _, err = e.askHead(ctx); err != nil {
+			return nil, nil, nil, err
+		}
+	}
+	if have, err = e.objects(ctx, now, 0); err != nil {
+		return nil, nil, nil, err
+	}
+	c = newContent()
+	for key, value := range have {
+		c.put(key, value)
+	}
+	return now, have, c, nil
 }

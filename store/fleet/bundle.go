@@ -25,8 +25,8 @@ const (
 	maxBundle = 1 << 30
 )
 
-// fits reports whether a commit goes into one request.
-func fits(ops []operation, note []byte) bool {
+// fitsInTxn reports whether a commit fits into one request.
+func fitsInTxn(ops []operation, note []byte) bool {
 	size := len(note)
 	for i := range ops {
 		size += len(ops[i].key) + len(ops[i].value)
@@ -34,8 +34,8 @@ func fits(ops []operation, note []byte) bool {
 	return len(ops) < maxOperations && size <= maxRequest
 }
 
-// fold writes a commit as one compressed text: the note and the operations, each with its length.
-func fold(note []byte, ops []operation) ([]byte, error) {
+// encodeBundle returns a commit as one compressed text: the note and the operations, each with its length.
+func encodeBundle(note []byte, ops []operation) ([]byte, error) {
 	var out bytes.Buffer
 	w, err := flate.NewWriter(&out, flate.BestSpeed)
 	if err != nil {
@@ -61,8 +61,8 @@ func fold(note []byte, ops []operation) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// unfoldText is the inverse of fold.
-func unfoldText(text []byte) (note []byte, ops []operation, err error) {
+// decodeBundle is the inverse of encodeBundle.
+func decodeBundle(text []byte) (note []byte, ops []operation, err error) {
 	plain, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(text)), maxBundle+1))
 	if err != nil || len(plain) > maxBundle {
 		return nil, nil, fmt.Errorf("read a large commit: %w", errors.Join(err, io.ErrUnexpectedEOF))
@@ -96,10 +96,12 @@ func unfoldText(text []byte) (note []byte, ops []operation, err error) {
 	return note, ops, nil
 }
 
-// writeBundle writes the parts of a large commit. Each compares the head that the commit follows on,
-// so that none appears after it was overtaken. They are nothing until a head names them.
-func (e *Engine) writeBundle(ctx context.Context, seen *head, note []byte, ops []operation) (name string, parts int, err error) {
-	text, err := fold(note, ops)
+func partKey(name string, part int) string { return fmt.Sprintf("%s%s/%06d", bundlePrefix, name, part) }
+
+// writeBundle writes the parts of a large commit. Each compares the head that the commit follows on, so that none is written
+// after another commit. They have no effect until a head names them.
+func (e *member) writeBundle(ctx context.Context, seen *head, note []byte, ops []operation) (name string, parts int, err error) {
+	text, err := encodeBundle(note, ops)
 	if err != nil {
 		return "", 0, err
 	}
@@ -107,7 +109,7 @@ func (e *Engine) writeBundle(ctx context.Context, seen *head, note []byte, ops [
 	for from := 0; from == 0 || from < len(text); from += partSize {
 		part := text[from:min(len(text), from+partSize)]
 		put := clientv3.OpPut(e.key(partKey(name, parts)), string(part))
-		won, _, err := e.guarded(ctx, seen, put)
+		won, _, err := e.compareHead(ctx, seen, put)
 		if err != nil {
 			return "", 0, err
 		}
@@ -119,13 +121,8 @@ func (e *Engine) writeBundle(ctx context.Context, seen *head, note []byte, ops [
 	return name, parts, nil
 }
 
-func partKey(name string, part int) string { return fmt.Sprintf("%s%s/%06d", bundlePrefix, name, part) }
-
-// errOvertaken means that the head has moved, so the transaction does not follow on it.
-var errOvertaken = errors.New("the head has moved")
-
-// readBundle reads what a head with a bundle consists of, as of the head's own revision, or later.
-func (e *Engine) readBundle(ctx context.Context, h *head, at int64) (note []byte, ops []operation, err error) {
+// readBundle reads the bundle of a head, as of the revision of the head or a later one; 0: the newest.
+func (e *member) readBundle(ctx context.Context, h *head, at int64) (note []byte, ops []operation, err error) {
 	from := e.key(bundlePrefix + h.Bundle + "/")
 	resp, err := e.client.Get(ctx, from, clientv3.WithPrefix(), clientv3.WithRev(at))
 	if err != nil {
@@ -138,26 +135,19 @@ func (e *Engine) readBundle(ctx context.Context, h *head, at int64) (note []byte
 	for _, kv := range resp.Kvs {
 		text = append(text, kv.Value...)
 	}
-	return unfoldText(text)
+	return decodeBundle(text)
 }
 
-// unfold puts the objects of the head's bundle into their places, and drops the bundle and unused
-// parts. Each step compares the head and is idempotent: it may be done twice, and by another box than
+// applyBundleOf puts the objects of a bundle into their places, and deletes the bundle and unused parts, unless another head is
+// the newest. Each step compares the head and is idempotent: it may be done twice, and by another box than
 // the one that wrote the bundle.
-func (e *Engine) unfold(ctx context.Context) error {
-	e.unfolding.Lock()
-	defer e.unfolding.Unlock()
-	return e.unfoldHead(ctx, e.stands())
-}
-
-// unfoldHead is unfold for a head.
-func (e *Engine) unfoldHead(ctx context.Context, h *head) error {
+func (e *member) applyBundleOf(ctx context.Context, h *head) error {
 	if h == nil || h.Bundle == "" {
 		return nil
 	}
 	_, ops, err := e.readBundle(ctx, h, 0)
 	if err != nil {
-		return e.overtaken(ctx, h, err)
+		return e.isSuperseded(ctx, h, err)
 	}
 	for len(ops) > 0 {
 		n, size := 0, 0
@@ -168,27 +158,36 @@ func (e *Engine) unfoldHead(ctx context.Context, h *head) error {
 			n++
 		}
 		ops = ops[n:]
-		if won, _, err := e.guarded(ctx, h, etcd...); err != nil {
+		if won, _, err := e.compareHead(ctx, h, etcd...); err != nil {
 			return err
 		} else if !won {
 			return nil // another box has finished it
 		}
 	}
-	done := *h
-	done.ID, done.Previous, done.Box, done.Bundle, done.Parts, done.Note = newID(), h.ID, e.cfg.Box, "", 0, nil
+	done := h.next(e.cfg.Box)
+	done.Revision, done.Bundle, done.Parts = h.Revision, "", 0
 	value, err := done.encode()
 	if err != nil {
 		return err
 	}
-	// Parts whose head has moved on are of no use: h is the newest one.
-	_, _, err = e.guarded(ctx, h, clientv3.OpPut(e.key(headKey), value),
+	// Parts of older heads are of no use: h is the newest one.
+	_, _, err = e.compareHead(ctx, h, clientv3.OpPut(e.key(headKey), value),
 		clientv3.OpDelete(e.key(bundlePrefix), clientv3.WithPrefix()))
 	return err
 }
 
-// sweep drops the parts of bundles that no head has come to name and none can any more, since their
-// writers were overtaken or have died.
-func (e *Engine) sweep(ctx context.Context) error {
+// isSuperseded returns nil if a head is not the newest any more, and err otherwise.
+func (e *member) isSuperseded(ctx context.Context, h *head, err error) error {
+	now, _, askErr := e.askHead(ctx)
+	if askErr == nil && (now == nil || now.mod != h.mod) {
+		return nil
+	}
+	return err
+}
+
+// deleteStaleParts deletes the parts of bundles that no head names and none can any more, since their writers lost to another
+// commit or have died.
+func (e *member) deleteStaleParts(ctx context.Context) error {
 	now, _, err := e.askHead(ctx)
 	if err != nil || now == nil {
 		return err
@@ -208,53 +207,4 @@ func (e *Engine) sweep(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// overtaken is nil when a head is not the newest any more, and err otherwise.
-func (e *Engine) overtaken(ctx context.Context, h *head, err error) error {
-	now, _, askErr := e.askHead(ctx)
-	if askErr == nil && (now == nil || now.mod != h.mod) {
-		return nil
-	}
-	return err
-}
-
-// guarded makes operations if the head is the one that is expected, and tells the head that there is
-// otherwise (nil: none).
-//
-// The value is compared too, while it is known: an etcd that was restored may come to the same
-// revision with another head.
-func (e *Engine) guarded(ctx context.Context, seen *head, ops ...clientv3.Op) (won bool, now *head, err error) {
-	call, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	same := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(e.key(headKey)), "=", seen.mod)}
-	if seen.text != "" {
-		same = append(same, clientv3.Compare(clientv3.Value(e.key(headKey)), "=", seen.text))
-	}
-	e.step()
-	resp, err := e.client.Txn(call).If(same...).
-		Then(ops...).
-		Else(clientv3.OpGet(e.key(headKey))).Commit()
-	e.step()
-	if err != nil {
-		return false, nil, err
-	}
-	if resp.Succeeded {
-		return true, &head{mod: resp.Header.Revision}, nil
-	}
-	if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
-		now, err = e.decodeHead(kvs[0].Value, kvs[0].ModRevision)
-		if held := (*heldError)(nil); errors.As(err, &held) {
-			return false, nil, nil // whoever follows it says so
-		}
-	}
-	return false, now, err
-}
-
-// op is an operation as etcd has it.
-func (e *Engine) op(o *operation) clientv3.Op {
-	if o.remove {
-		return clientv3.OpDelete(e.key(o.key))
-	}
-	return clientv3.OpPut(e.key(o.key), string(o.value))
 }

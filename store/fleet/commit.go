@@ -7,18 +7,21 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"time"
-
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"svcctl.io/svcctl/store/engine"
 )
 
+// committer makes the commits of this box.
+type committer struct {
+	follower
+	applying  sync.Mutex // one bundle is applied at a time
+	questions questions
+}
+
 // Commit implements engine.Engine. What is not shared goes to the replica alone.
-func (e *Engine) Commit(t engine.Transaction) error {
+func (e *committer) Commit(t engine.Transaction) error {
 	ops, revision, note, err := e.sharedPart(&t)
 	if err != nil {
 		return err
@@ -30,30 +33,20 @@ func (e *Engine) Commit(t engine.Transaction) error {
 		ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 		defer cancel()
 		if err := e.commit(ctx, ops, revision, note, t.CompareRevision); err != nil {
-			e.unsettled(err)
+			e.noteUnsettled(err)
 			return err
 		}
 	}
 	local := localPart(&t)
 	e.Keep(local)
 	if revision == 0 && len(ops) == 0 {
-		return e.replica.flush() // who asks for nothing else wants to know that it is on disk
+		return e.replica.flush() // alone, it is to be on disk when the call returns
 	}
 	return nil
 }
 
-// unsettled has further commits refused at once, after one that nobody has answered, until the origin answers something.
-func (e *Engine) unsettled(err error) {
-	if !errors.Is(err, engine.ErrUnsettled) {
-		return
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.silent.write = &engine.AwayError{Why: fmt.Sprintf("%s has not answered the change before this one", e.origin.from())}
-}
-
-// sharedPart gives the operations on objects in a transaction, sealed, with the head.
-func (e *Engine) sharedPart(t *engine.Transaction) (ops []operation, revision uint64, note []byte, err error) {
+// sharedPart returns the operations of a transaction on what boxes share, sealed, and the revision and note of its head.
+func (e *committer) sharedPart(t *engine.Transaction) (ops []operation, revision uint64, note []byte, err error) {
 	for i := range t.Puts {
 		p := &t.Puts[i]
 		switch {
@@ -78,7 +71,7 @@ func (e *Engine) sharedPart(t *engine.Transaction) (ops []operation, revision ui
 	return ops, revision, note, nil
 }
 
-// localPart is a transaction without what is shared.
+// localPart returns the part of a transaction that belongs to this box alone.
 func localPart(t *engine.Transaction) (local engine.Transaction) {
 	for i := range t.Puts {
 		if !isShared(t.Puts[i].Key) {
@@ -94,49 +87,39 @@ func localPart(t *engine.Transaction) (local engine.Transaction) {
 }
 
 // commit makes operations the next commit of the fleet.
-func (e *Engine) commit(ctx context.Context, ops []operation, revision uint64, note []byte, before uint64) (err error) {
-	next, seen, err := e.depart(ctx, ops, revision, note, before)
+func (e *committer) commit(ctx context.Context, ops []operation, revision uint64, note []byte, before uint64) (err error) {
+	next, seen, err := e.beginCommit(ctx, ops, revision, note, before)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		if e.arrive() {
-			err = nil // who waited for an answer has given up, and the follower has seen it
+		if e.endCommit() {
+			err = nil // no answer came in time, and the follower has seen it
 		}
 	}()
-	all := []clientv3.Op{}
-	if fits(ops, note) {
-		for i := range ops {
-			all = append(all, e.op(&ops[i]))
-		}
-	} else {
+	if !fitsInTxn(ops, note) {
 		next.Bundle, next.Parts, err = e.writeBundle(ctx, seen, note, ops)
 		switch {
 		case errors.Is(err, errOvertaken):
-			return e.lost(nil)
+			return e.errConflict(nil)
 		case err != nil:
-			return e.away(err) // no head names the parts
+			return e.errUnreachable(err) // no head names the parts
 		}
-		next.Note = nil
+		next.Note, ops = nil, nil
 	}
-	value, err := next.encode()
-	if err != nil {
-		return err
-	}
-	all = append(all, clientv3.OpPut(e.key(headKey), value))
-	return e.settle(ctx, seen, next, all)
+	return e.commitWithRetry(ctx, seen, next, ops)
 }
 
-// depart waits until the store may commit on what it has followed, and gives the next head.
-func (e *Engine) depart(ctx context.Context, ops []operation, revision uint64, note []byte, before uint64) (next, seen *head, err error) {
+// beginCommit waits until the store may commit on what it has followed, and returns the next head and the one that it follows on.
+func (e *committer) beginCommit(ctx context.Context, ops []operation, revision uint64, note []byte, before uint64) (next, seen *head, err error) {
 	for {
 		e.mu.Lock()
 		bundle := e.read.Bundle != ""
-		if err := cmp.Or(e.state.refusal(), e.silent.write); err != nil {
+		if err := cmp.Or(e.state.refusal(), e.state.silent.write); err != nil {
 			e.mu.Unlock()
 			return nil, nil, err
 		}
-		if len(e.queue) > 0 {
+		if len(e.inbox.queue) > 0 {
 			e.mu.Unlock()
 			return nil, nil, engine.ErrConflict
 		}
@@ -145,39 +128,39 @@ func (e *Engine) depart(ctx context.Context, ops []operation, revision uint64, n
 		}
 		mod := e.read.mod
 		e.mu.Unlock()
-		if err := e.unfold(ctx); err != nil {
-			return nil, nil, e.away(err)
+		if err := e.applyBundle(ctx); err != nil {
+			return nil, nil, e.errUnreachable(err)
 		}
-		if err := e.wait(ctx, func() bool { return e.read.mod != mod || len(e.queue) > 0 }); err != nil {
-			return nil, nil, e.away(err)
+		if err := e.wait(ctx, func() bool { return e.read.mod != mod || len(e.inbox.queue) > 0 }); err != nil {
+			return nil, nil, e.errUnreachable(err)
 		}
 	}
 	defer e.mu.Unlock()
 	if before != e.read.Revision {
 		return nil, nil, fmt.Errorf("commit: the store stands at revision %d, and what it follows at %d", before, e.read.Revision)
 	}
-	next = &head{Revision: revision, ID: newID(), Previous: e.read.ID, Box: e.cfg.Box, Epoch: e.read.Epoch, Format: e.read.Format, Note: note}
+	next = e.read.next(e.cfg.Box)
+	next.Revision, next.Note = revision, note
 	next.Objects, next.Digest = e.content.after(ops)
-	e.flight = &flight{id: next.ID, ops: slices.Clone(ops), note: note}
+	e.inflight = &inflightCommit{id: next.ID, ops: slices.Clone(ops), note: note}
 	return next, e.read, nil
 }
 
-// arrive ends a flight, and reports whether it landed: the store has it then, and never gets it by Follow.
-func (e *Engine) arrive() (landed bool) {
+// endCommit ends the commit under way, and reports whether it landed: the store has it then, and never gets it by Follow.
+func (e *committer) endCommit() (landed bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	landed = e.flight.landed != nil
-	e.flight = nil
+	landed = e.inflight.landed != nil
+	e.inflight = nil
 	return landed
 }
 
-// settle sends a commit until it is known what became of it: the same one each time, which can
-// happen only once.
-func (e *Engine) settle(ctx context.Context, seen, next *head, all []clientv3.Op) error {
+// commitWithRetry sends a commit until its outcome is known. It is the same one each time, which can take place only once.
+func (e *committer) commitWithRetry(ctx context.Context, seen, next *head, ops []operation) error {
 	unknown, try := false, firstTry
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		call, cancel := context.WithTimeout(ctx, try)
-		won, now, err := e.guarded(call, seen, all...)
+		won, now, err := e.putHead(call, seen, next, ops)
 		cancel()
 		try *= 2
 		switch {
@@ -185,9 +168,9 @@ func (e *Engine) settle(ctx context.Context, seen, next *head, all []clientv3.Op
 			e.landed(next, now.mod)
 			return nil
 		case err == nil && !unknown:
-			return e.lost(now)
+			return e.errConflict(now)
 		case err == nil:
-			return e.whose()
+			return e.resolveOutcome()
 		case !isUnknown(err) && !unknown:
 			return e.refused(err)
 		}
@@ -200,139 +183,192 @@ func (e *Engine) settle(ctx context.Context, seen, next *head, all []clientv3.Op
 	}
 }
 
-// landed notes that the flight under way took place, if the follower has not done so.
-func (e *Engine) landed(next *head, mod int64) {
+// landed notes that the commit under way took place, if the follower has not done so.
+func (e *committer) landed(next *head, mod int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	next.mod = mod
 	switch {
-	case e.flight.landed != nil:
-	case e.read.mod >= mod: // what was read as a whole has it, and the store follows that next
-		e.flight.landed, e.busy = next, true
+	case e.inflight.landed != nil:
+	case e.read.mod >= mod: // a state that was read has it, and the store follows that next
+		e.inflight.landed, e.inbox.busy = next, true
 	default:
 		e.land(next)
 	}
 }
 
-// land makes the flight under way what was read last. The store has it without following. e.mu must be held.
-func (e *Engine) land(h *head) {
-	e.flight.landed = h
-	e.content.apply(e.flight.ops)
-	e.corrected(e.flight.ops)
-	e.keep(e.flight.ops, h)
-	e.leaves.add(h, e.flight.ops, e.flight.note)
-	e.read, e.taken, e.busy = h, h.mod, true
-	e.known = max(e.known, h.mod)
-	e.signal()
-	if h.Bundle != "" {
-		e.tidy()
-	}
-}
-
-// tidy has a bundle unfolded beside all else, so that the next commit need not wait for all of it.
-func (e *Engine) tidy() {
-	select {
-	case e.untidy <- struct{}{}:
-	default: // it is going to be
-	}
-}
-
-// keep notes for the replica what a head has made of the objects. e.mu must be held.
-func (e *Engine) keep(ops []operation, h *head) {
-	// A cursor always has a form as JSON.
-	_ = e.replica.stand(ops, cursor{e.fleetID, h.mod, h.ID, h.Epoch, h.Objects, h.Digest, h.Bundle, h.Parts, h.Format}, h.Revision)
-}
-
-// whose finds out whether a head is the result of the commit under way, whose answer was lost.
-// Nothing else can have come before it.
-func (e *Engine) whose() error {
+// resolveOutcome waits for the follower to find the outcome of the commit under way, the answer to which was lost.
+func (e *committer) resolveOutcome() error {
 	ctx, cancel := context.WithTimeout(context.Background(), followTimeout)
 	defer cancel()
-	err := e.wait(ctx, func() bool { return e.flight.landed != nil || len(e.queue) > 0 || e.state.refusal() != nil })
+	err := e.wait(ctx, func() bool { return e.inflight.landed != nil || len(e.inbox.queue) > 0 || e.state.refusal() != nil })
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
-	case e.flight.landed != nil:
+	case e.inflight.landed != nil:
 		return nil
-	case err == nil && len(e.queue) > 0 && !e.queue[0].Reload && !e.queue[0].Again:
+	case err == nil && len(e.inbox.queue) > 0 && !e.inbox.queue[0].Reload && !e.inbox.queue[0].Again:
 		return engine.ErrConflict
 	}
 	return engine.ErrUnsettled
 }
 
-// isUnknown reports whether a call that failed may have taken place.
-func isUnknown(err error) bool {
-	switch codeOf(err) {
-	case codes.ResourceExhausted, codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.FailedPrecondition, codes.OutOfRange, codes.Unimplemented:
-		return false
-	}
-	return true
-}
-
-// NoAnswer reports whether a call failed because no answer came, of which the client of etcd knows no more.
-func NoAnswer(err error) bool {
-	return errors.Is(err, context.DeadlineExceeded) || codeOf(err) == codes.Unavailable || codeOf(err) == codes.DeadlineExceeded
-}
-
-// codeOf is the status of a call that failed, codes.Unknown when it has none.
-func codeOf(err error) codes.Code {
-	var etcd rpctypes.EtcdError
-	if errors.As(err, &etcd) {
-		return etcd.Code()
-	}
-	if s, ok := status.FromError(err); ok {
-		return s.Code()
-	}
-	return codes.Unknown
-}
-
-// refused turns etcd's refusal of a commit into the store's error.
-func (e *Engine) refused(err error) error {
-	if errors.Is(err, rpctypes.ErrNoSpace) {
-		return fullError{err}
-	}
-	if isDenied(err) {
-		return &engine.AwayError{Why: e.denied(err)}
-	}
-	return &engine.AwayError{Why: fmt.Sprintf("etcd refuses the change: %v", err)}
-}
-
-// fullError is engine.ErrNoSpace of etcd.
-type fullError struct{ cause error }
-
-func (e fullError) Error() string {
-	return "etcd is full (" + e.cause.Error() + "): compact and defragment it, then disarm the alarm (etcdctl alarm disarm); nothing in force is lost"
-}
-
-func (e fullError) Unwrap() []error { return []error{engine.ErrNoSpace, e.cause} }
-
-// away is for a commit, or a question, that was not sent.
-func (e *Engine) away(err error) error {
-	if e.client == nil {
-		return &engine.AwayError{Why: e.origin.silence(err)}
-	}
-	if errors.Is(err, rpctypes.ErrNoSpace) {
-		return fullError{err}
-	}
-	if isDenied(err) {
-		return &engine.AwayError{Why: e.denied(err)}
-	}
-	if NoAnswer(err) {
-		return &engine.AwayError{Why: e.origin.silence(err)}
-	}
-	return &engine.AwayError{Why: fmt.Sprintf("etcd does not answer: %v", err)}
-}
-
-// lost waits for what came before a commit that was refused for it: now, nil if that is not known.
-func (e *Engine) lost(now *head) error {
+// errConflict returns the error of a commit that lost to another one, once the store can follow that: now, nil if it is not known.
+func (e *committer) errConflict(now *head) error {
 	ctx, cancel := context.WithTimeout(context.Background(), followTimeout)
 	defer cancel()
 	mod := int64(math.MaxInt64)
 	if now != nil {
 		mod = now.mod
 	}
-	if err := e.awaitHead(ctx, mod, func() bool { return len(e.queue) > 0 || e.state.refusal() != nil }); err != nil {
-		return &engine.AwayError{Why: "another box has changed something, and this box has not heard of it yet"}
+	if err := e.awaitHead(ctx, mod, func() bool { return len(e.inbox.queue) > 0 || e.state.refusal() != nil }); err != nil {
+		return &engine.AwayError{Why: "another box has changed something, and this box has not received it yet"}
 	}
 	return engine.ErrConflict
+}
+
+// applyBundle is applyBundleOf for the head that this box stands at.
+func (e *committer) applyBundle(ctx context.Context) error {
+	e.applying.Lock()
+	defer e.applying.Unlock()
+	return e.applyBundleOf(ctx, e.stands())
+}
+
+// runBundles applies bundles until ctx is done, so that the next commit need not wait for all of one.
+func (e *committer) runBundles(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-e.bundlePending:
+		}
+		if err := e.applyBundle(ctx); err != nil && ctx.Err() == nil {
+			e.cfg.Log.Debug("a large commit is not applied yet; the next commit does it", "err", err)
+		}
+	}
+}
+
+// reopenUnreadable hands secret objects to the store that can be opened now, with a commit of no objects, since readers see a
+// change by its revision. It does nothing while there are none.
+func (e *committer) reopenUnreadable(ctx context.Context) error {
+	if e.client == nil { // a leaf gets them with the next commit of any box
+		return nil
+	}
+	e.mu.Lock()
+	h, can := e.read, len(e.openable()) > 0
+	follows := e.state.kind == Following && len(e.inbox.queue) == 0
+	e.mu.Unlock()
+	if !can || !follows || h.Bundle != "" {
+		return nil
+	}
+	_, _, err := e.putHead(ctx, h, h.next(e.cfg.Box), nil) // another commit that comes first has the same effect
+	return err
+}
+
+// ErrReplaced means that the key in force is not the one that was to be replaced.
+var ErrReplaced = errors.New("another box has replaced it")
+
+// ReplaceKey makes a value the one that all boxes have under a name, in place of the one with an ID, "" for none.
+// Errors: ErrReplaced; engine.AwayError when nothing was changed, and others when that is not known.
+func (e *committer) ReplaceKey(ctx context.Context, name, before string, value []byte) error {
+	if err := e.origin.refusal(); err != nil {
+		return err
+	}
+	if err := e.Sharing(); err != nil {
+		return &engine.AwayError{Why: err.Error()}
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	id := newID()
+	put := operation{key: sealedPrefix + name + "/" + id}
+	var err error
+	if put.value, err = e.cfg.Keys.Seal(put.key, value); err != nil {
+		return &engine.AwayError{Why: err.Error()}
+	}
+	for {
+		e.mu.Lock()
+		h, has, refusal, shut := e.read, e.keys[name].id, e.state.refusal(), e.state.unreadable
+		ops := []operation{put}
+		if before != "" {
+			ops = append(ops, operation{key: sealedPrefix + name + "/" + before, remove: true})
+		}
+		next := h.next(e.cfg.Box)
+		next.Objects, next.Digest = e.content.after(ops)
+		e.mu.Unlock()
+		switch {
+		case has == id:
+			return nil // it took place, whatever was answered
+		case refusal != nil:
+			return refusal
+		case shut != "":
+			return &engine.AwayError{Why: shut}
+		case has != before:
+			return ErrReplaced
+		}
+		switch err := e.putKeys(ctx, h, next, ops); {
+		case ctx.Err() != nil:
+			return fmt.Errorf("%w: %w", engine.ErrUnsettled, err)
+		case err != nil:
+			return e.errUnreachable(err)
+		}
+	}
+}
+
+// putKeys tries once to make a head with operations on shared keys follow on h, and waits until this box has followed a head after
+// h.
+func (e *committer) putKeys(ctx context.Context, h, next *head, ops []operation) error {
+	if h.Bundle != "" {
+		if err := e.applyBundle(ctx); err != nil {
+			return err
+		}
+	} else if _, _, err := e.putHead(ctx, h, next, ops); err != nil && !isUnknown(err) {
+		return err
+	} // else it is seen in what follows
+	return e.wait(ctx, func() bool { return e.read.mod != h.mod || e.state.refusal() != nil })
+}
+
+// Accept makes the content of etcd that of all boxes, although it went back or has another history: it gets a revision above all
+// that this box has seen, by which the other boxes accept it.
+func (e *committer) Accept(ctx context.Context) error {
+	if err := e.origin.refusal(); err != nil {
+		return err
+	}
+	now, _, err := e.askHead(ctx)
+	if err != nil {
+		return e.errUnreachable(err)
+	}
+	if now == nil {
+		return &engine.AwayError{Why: fmt.Sprintf("etcd has no objects of fleet %s: there is nothing to accept; run `svcctl fleet restore DIR`", e.cfg.Fleet)}
+	}
+	e.mu.Lock()
+	s, read := e.state, e.read
+	e.mu.Unlock()
+	held := State{Kind: s.kind}
+	if !held.Held() {
+		return &engine.AwayError{Why: "nothing is held: this box follows what etcd has"}
+	}
+	if s.kind == OtherOne || s.kind == Emptied {
+		return &engine.AwayError{Why: s.why}
+	}
+	if now.Bundle != "" {
+		if err := e.applyBundleOf(ctx, now); err != nil {
+			return e.errUnreachable(err)
+		}
+		if now, _, err = e.askHead(ctx); err != nil || now == nil {
+			return e.errUnreachable(err)
+		}
+	}
+	next, ops, err := e.count(ctx, now)
+	if err != nil {
+		return err
+	}
+	next.Revision, next.Epoch = above(max(now.Revision, read.Revision), max(now.Epoch, read.Epoch))
+	won, _, err := e.putHead(ctx, now, next, ops)
+	switch {
+	case err != nil:
+		return e.errUnreachable(err)
+	case !won:
+		return &engine.AwayError{Why: "another box has changed something at the same moment: try again"}
+	}
+	return e.wait(ctx, func() bool { return e.read.Epoch >= next.Epoch })
 }

@@ -23,16 +23,14 @@ func TestCommitThatOnlyTheFollowerSees(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	e := &Engine{
-		cfg: cfg, client: client, replica: r, content: newContent(), changed: make(chan struct{}), read: &head{Revision: 1, ID: "first", mod: 1},
-		state: state{kind: Following}, untidy: make(chan struct{}, 1),
-	}
+	e := newEngine(cfg, r)
+	e.client, e.read, e.state.kind = client, &head{Revision: 1, ID: "first", mod: 1}, Following
 	ctx, cancel := context.WithCancel(t.Context())
 	e.step = func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		if e.flight.landed == nil {
-			e.land(&head{Revision: 2, ID: e.flight.id, mod: 2})
+		if e.inflight.landed == nil {
+			e.land(&head{Revision: 2, ID: e.inflight.id, mod: 2})
 			cancel()
 		}
 	}
@@ -40,14 +38,14 @@ func TestCommitThatOnlyTheFollowerSees(t *testing.T) {
 	if err := e.commit(ctx, ops, 2, nil, 1); err != nil {
 		t.Errorf("the commit: %v", err)
 	}
-	if e.flight != nil || e.stands().Revision != 2 {
-		t.Errorf("a flight %v, and revision %d", e.flight, e.stands().Revision)
+	if e.inflight != nil || e.stands().Revision != 2 {
+		t.Errorf("a flight %v, and revision %d", e.inflight, e.stands().Revision)
 	}
 	// One that no box has seen is not known to be made.
 	e.step = func() {}
 	ctx, cancel = context.WithTimeout(t.Context(), 10*time.Millisecond) // real time: no answer comes meanwhile
 	defer cancel()
-	if err := e.commit(ctx, ops, 3, nil, 2); !errors.Is(err, engine.ErrUnsettled) || e.flight != nil {
+	if err := e.commit(ctx, ops, 3, nil, 2); !errors.Is(err, engine.ErrUnsettled) || e.inflight != nil {
 		t.Errorf("a commit without an answer: %v", err)
 	}
 }

@@ -40,7 +40,7 @@ func Old(cfg Config, format int, f func()) (*Engine, error) {
 func (e *Engine) OnStep(f func()) { e.step = f }
 
 // Sweep does the cleaning of the box with the turn once.
-func (e *Engine) Sweep(ctx context.Context) error { return e.sweep(ctx) }
+func (e *Engine) Sweep(ctx context.Context) error { return e.deleteStaleParts(ctx) }
 
 // Join looks whether etcd has the history of this box, as the follower does.
 func (e *Engine) Join(ctx context.Context) error { return e.join(ctx) }
@@ -49,24 +49,24 @@ func (e *Engine) Join(ctx context.Context) error { return e.join(ctx) }
 func (e *Engine) Kept() (log bool, leaves int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.leaves.log == nil {
+	if e.feed.log == nil {
 		return false, 0
 	}
-	return true, e.leaves.readers
+	return true, e.feed.readers
 }
 
 // LimitStream has a core box keep less for leaves that come from now on.
-func (e *Engine) LimitStream(bytes int64) { e.leaves.limit.Store(bytes) }
+func (e *Engine) LimitStream(bytes int64) { e.feed.limit.Store(bytes) }
 
 // HurryBack has a leaf go back to core boxes that it prefers so many times sooner.
 func (c *Config) HurryBack(times int) { c.hurry = time.Duration(times) }
 
 // Preference is the preference of a leaf for its core boxes.
-type Preference struct{ preference }
+type Preference struct{ coreSelector }
 
 // NewPreference returns that of a leaf.
 func NewPreference(leaf string, cores int) *Preference {
-	return &Preference{newPreference(leaf, cores, 1)}
+	return &Preference{newCoreSelector(leaf, cores, 1)}
 }
 
 // Least is how long a core box has to answer at least.

@@ -209,7 +209,7 @@ func Test464_etcd_is_full(t *testing.T) {
 		t.Error("what was stored is not there")
 	}
 	eventually(t, "the box says that others see an old report of it", func() bool {
-		return strings.Contains(a.engine.State().Untold, "others see an old one: etcd is full")
+		return strings.Contains(a.engine.State().Unreported, "others see an old one: etcd is full")
 	})
 	if o, err := fleet.Look(t.Context(), c.config("look")); err != nil || len(o.Members) != 1 || !strings.HasSuffix(strings.Join(o.Members[0].Alarms, " "), "NOSPACE") {
 		t.Errorf("the members are %+v (%v)", o.Members, err)
@@ -229,7 +229,7 @@ func Test464_etcd_is_full(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "writes are accepted again", func() bool { return b.create("next") == nil })
-	eventually(t, "reports, too", func() bool { return a.engine.State().Untold == "" })
+	eventually(t, "reports, too", func() bool { return a.engine.State().Unreported == "" })
 	same(t, a, b)
 }
 

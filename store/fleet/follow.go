@@ -2,117 +2,267 @@ package fleet
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"svcctl.io/svcctl/store/engine"
 )
-
-// pageSize bounds the objects that are read in one call.
-const pageSize = 500
 
 // retryFollow is the wait before a follower tries again.
 const retryFollow = 300 * time.Millisecond
 
-// Run follows the fleet until ctx is done. It does not fail: what keeps it from following is its State.
-func (e *Engine) Run(ctx context.Context) error {
-	done := make(chan struct{})
-	go func() { // ends with ctx, and is waited for
-		defer close(done)
-		e.beatUntil(ctx)
-	}()
-	tidied := make(chan struct{})
-	go func() {
-		defer close(tidied)
-		e.tidyUntil(ctx)
-	}()
-	flushed := make(chan struct{})
-	go func() {
-		defer close(flushed)
-		e.replica.flushUntil(ctx, e.cfg.Log)
-	}()
-	returned := make(chan struct{})
-	go func() {
-		defer close(returned)
-		if c, is := e.origin.(*atCore); is {
-			c.returnUntil(ctx)
-		}
-	}()
-	for ctx.Err() == nil {
-		err := e.join(ctx)
+// follower takes over what other boxes commit.
+type follower struct {
+	vault
+	restart       func() // ends the watch under way; nil: there is none
+	restarted     restarts
+	bundlePending chan struct{} // has a value when the head may have a bundle to apply
+}
+
+// checkFleet makes sure that it is the fleet that this box belongs to, and compares its settings.
+func (e *follower) checkFleet(ctx context.Context) error {
+	for {
+		s, mod, err := e.origin.settings(ctx)
 		if err == nil {
-			e.note(nil)
-			err = e.follow(ctx)
+			err = e.fits(s)
 		}
-		if ctx.Err() == nil && err != nil && !errors.Is(err, errOvertaken) && !errors.Is(err, context.Canceled) { // canceled: to begin anew
-			e.stumbled(err)
+		if err != nil {
+			return err
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(retryFollow):
+		if s.Settings != nil || mod == 0 {
+			e.agreeOn(s)
+			return nil
+		}
+		// The first box decides which they are.
+		s.Settings = e.cfg.Settings
+		value, err := json.Marshal(s)
+		if err != nil {
+			return err
+		}
+		same := clientv3.Compare(clientv3.ModRevision(e.key(fleetKey)), "=", mod)
+		if _, err := e.client.Txn(ctx).If(same).Then(clientv3.OpPut(e.key(fleetKey), string(value))).Commit(); err != nil {
+			return err
 		}
 	}
-	<-done
-	<-tidied
-	<-flushed
-	<-returned
+}
+
+// join makes sure that etcd has the fleet and the history of this box, and reads all objects if they cannot be followed from its
+// position. The error is why they are not followed.
+func (e *follower) join(ctx context.Context) error {
+	if err := e.checkFleet(ctx); err != nil {
+		return err
+	}
+	e.between()
+	read := e.stands() // before the question: a commit of this box may land meanwhile
+	now, at, err := e.askHead(ctx)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	if now != nil {
+		e.state.of = now.Revision
+	}
+	e.mu.Unlock()
+	if now == nil {
+		return &heldError{Emptied, fmt.Sprintf("etcd has no objects of fleet %s any more; what is in force stays: restore etcd's data, or run `svcctl fleet restore DIR`", e.cfg.Fleet)}
+	}
+	if read == nil {
+		return e.reload(ctx)
+	}
+	if now.Epoch > read.Epoch && now.Revision > read.Revision { // an operator has accepted it
+		return e.reload(ctx)
+	}
+	if now.Revision < read.Revision || now.mod < read.mod || now.Epoch < read.Epoch {
+		return e.wentBack(read, now)
+	}
+	if now.mod == read.mod {
+		if now.ID != read.ID {
+			return e.wentBack(read, now)
+		}
+		e.mu.Lock()
+		if e.watched = max(e.watched, at); e.read == read {
+			e.read = now // with its text, which the replica does not have
+		}
+		e.mu.Unlock()
+		return nil
+	}
+	return e.checkHistory(ctx, read, now)
+}
+
+// checkHistory makes sure that etcd had the head that this box stands at.
+func (e *follower) checkHistory(ctx context.Context, read, now *head) error {
+	was, _, err := e.origin.head(ctx, read.mod)
+	switch {
+	case isCompacted(err):
+		return e.reload(ctx)
+	case err != nil:
+		return err
+	case was == nil || was.ID != read.ID:
+		return e.wentBack(read, now)
+	}
+	e.mu.Lock()
+	e.watched = max(e.watched, read.mod)
+	e.mu.Unlock()
 	return nil
 }
 
-// tidyUntil unfolds bundles beside all else.
-func (e *Engine) tidyUntil(ctx context.Context) {
+// reload reads all objects as of one revision, and hands the difference to the store.
+func (e *follower) reload(ctx context.Context) error {
+	read := e.stands()
+	least := int64(0)
+	if read != nil {
+		least = read.mod
+	}
+	now, at, have, err := e.origin.state(ctx, least)
+	switch {
+	case err != nil:
+		return err
+	case read != nil && (now.Revision < read.Revision || now.Epoch < read.Epoch):
+		return e.wentBack(read, now)
+	}
+	return e.replace(now, at, have)
+}
+
+// replace makes all objects as of one head the state, if they fit its digest.
+func (e *follower) replace(now *head, at int64, have map[string][]byte) error {
+	fresh := newContent()
+	for key, value := range have {
+		fresh.put(key, value)
+	}
+	if len(have) != now.Objects || fresh.digest != now.Digest {
+		return &heldError{Damaged, fmt.Sprintf("the %d records that etcd has are not the %d that the newest commit left; what is in force stays: "+
+			"find out who else writes below svcctl/%s/; then put back what was there with `svcctl fleet restore` of the data directory of a box that is stopped, or take what etcd has with `svcctl fleet accept`",
+			len(have), now.Objects, e.cfg.Fleet)}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.read != nil && (now.mod < e.read.mod && now.Epoch <= e.read.Epoch) {
+		return errOvertaken // by a commit of this box
+	}
+	var ops []operation
+	for key, value := range have {
+		if err := e.readable([]operation{{key: key}}); err != nil {
+			return err
+		}
+		if e.content.sums[key] != fresh.sums[key] {
+			ops = append(ops, operation{key: key, value: value})
+		}
+	}
+	for key := range e.content.sums {
+		if _, there := have[key]; !there {
+			ops = append(ops, operation{key: key, remove: true})
+		}
+	}
+	if e.read != nil && len(ops) > 0 && now.Revision <= e.read.Revision { // other objects at the same revision
+		return e.wentBack(e.read, now)
+	}
+	f, first := followed(ops, now, nil), e.read == nil
+	if !first {
+		f = e.plainSecrets(f) // before the replica has it
+	}
+	e.content, e.read, e.watched, e.foreign = fresh, now, at, nil
+	e.keep(ops, now)
+	e.feed.drop()
+	if first {
+		e.inbox.taken, e.inbox.published = now.mod, now.mod
+		return e.replica.flush() // the store opens on it
+	}
+	f.Reload = true
+	e.enqueue(f)
+	return nil
+}
+
+// restarts has the last restart of a silent watch.
+type restarts struct {
+	at       time.Time
+	read     int64 // the mod at which the box stood
+	patience time.Duration
+}
+
+const (
+	// leastPatience is the time after which a watch counts as silent although there is a newer head. It grows fourfold with each
+	// restart that did not help, up to mostPatience: over a slow connection a large commit takes long.
+	leastPatience, mostPatience = 1500 * time.Millisecond, time.Minute
+)
+
+// due reports whether to restart the watch of a box that stands at the mod read, with a newer head in etcd.
+func (r *restarts) due(read int64, now time.Time) bool {
+	switch {
+	case read != r.read: // something came
+		r.read, r.patience = read, max(r.patience/4, leastPatience)
+		if r.patience > leastPatience {
+			r.at = now
+			return false
+		}
+	case now.Sub(r.at) < r.patience:
+		return false
+	default:
+		r.patience = min(4*r.patience, mostPatience)
+	}
+	r.at = now
+	return true
+}
+
+// restartSilent restarts a watch that has delivered nothing for its patience: the member that serves it may hang.
+func (e *follower) restartSilent() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.restart == nil || e.read == nil {
+		return
+	}
+	if e.restarted.due(e.read.mod, time.Now()) {
+		e.restart()
+	}
+}
+
+// restartWatch ends the watch, so that join compares the histories again.
+func (e *follower) restartWatch() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.restart != nil {
+		e.restart()
+	}
+}
+
+// awaitHead waits until the box stands at a mod of etcd's head, or holds returns true.
+func (e *follower) awaitHead(ctx context.Context, mod int64, holds func() bool) error {
 	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-e.untidy:
+		some, cancel := context.WithTimeout(ctx, leastPatience)
+		err := e.wait(some, func() bool { return holds() || e.read.mod >= mod })
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return err
 		}
-		if err := e.unfold(ctx); err != nil && ctx.Err() == nil {
-			e.cfg.Log.Debug("a large commit is not unfolded yet; the next commit does it", "err", err)
-		}
+		e.restartSilent()
 	}
 }
 
-// followed is a commit as the store gets it.
-func followed(ops []operation, h *head, note []byte) engine.Followed {
-	f := engine.Followed{Revision: h.Revision, Note: note}
-	for i := range ops {
-		if ops[i].remove {
-			f.Deletes = append(f.Deletes, ops[i].key)
-		} else {
-			f.Puts = append(f.Puts, engine.Pair{Key: ops[i].key, Value: ops[i].value, Revision: h.Revision})
-		}
+// noteAnswer notes an answer of the origin, and the newest head in it.
+func (e *follower) noteAnswer(now *head) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.state.answered, e.state.silent = time.Now(), silence{}
+	if now != nil {
+		e.state.of = now.Revision
 	}
-	return f
-}
-
-// enqueue hands a commit to the store. e.mu must be held.
-func (e *Engine) enqueue(f engine.Followed) {
-	e.queue = append(e.queue, f)
-	e.signal()
-	select {
-	case e.arrived <- struct{}{}:
-	default: // it has been told
+	if e.state.kind == CutOff && e.restart != nil {
+		e.restart()
 	}
 }
 
-// errGap means that an event does not follow on the last one.
-var errGap = errors.New("a commit does not follow on the one before it")
-
-// follow follows until that fails.
-func (e *Engine) follow(ctx context.Context) error {
+// follow follows the origin until that fails.
+func (e *follower) follow(ctx context.Context) error {
 	watch, stop := context.WithCancel(ctx)
 	defer stop()
 	e.mu.Lock()
 	e.restart = stop
+	read, watched := e.read, e.watched
 	e.mu.Unlock()
-	err := e.origin.follow(watch)
+	err := e.origin.follow(watch, read, watched, func(it *transaction) error { return e.applyTransaction(ctx, it) })
 	e.mu.Lock()
-	e.restart = nil // nobody ends what reads all objects
+	e.restart = nil // nothing ends the reading of all objects
 	e.mu.Unlock()
 	if errors.Is(err, errGap) || isCompacted(err) {
 		e.cfg.Log.Warn("reads all of the fleet's objects again", "err", err)
@@ -121,8 +271,8 @@ func (e *Engine) follow(ctx context.Context) error {
 	return err
 }
 
-// resume reads all objects where they cannot be followed, if etcd has the history of this box.
-func (e *Engine) resume(ctx context.Context) error {
+// resume reads all objects after a gap, if etcd has the history of this box.
+func (e *follower) resume(ctx context.Context) error {
 	e.mu.Lock()
 	before := e.read
 	e.mu.Unlock()
@@ -132,96 +282,43 @@ func (e *Engine) resume(ctx context.Context) error {
 	e.mu.Lock()
 	again := e.read == before
 	e.mu.Unlock()
-	if again { // join found that it can be followed, which it cannot
+	if again { // join has read nothing, as the histories agree
 		return e.reload(ctx)
 	}
 	return nil
 }
 
-// take follows events, which are in order, those of one commit together.
-func (e *Engine) take(ctx context.Context, events []*clientv3.Event) error {
-	for _, together := range transactions(events) {
-		if err := e.takeCommit(ctx, together); err != nil {
+// applyTransaction follows what one transaction of etcd has changed.
+func (e *follower) applyTransaction(ctx context.Context, it *transaction) (err error) {
+	if it.settings != nil {
+		err = e.applySettings(it.settings)
+	}
+	switch h := it.head; {
+	case err != nil:
+		return err
+	case h != nil:
+		e.mu.Lock()
+		seen, mine := h.mod <= e.read.mod, e.inflight != nil && e.inflight.id == h.ID
+		e.mu.Unlock()
+		if h.Bundle != "" && !seen && !mine && !e.IsLeaf() {
+			if it.note, it.ops, err = e.readBundle(ctx, h, h.mod); err != nil {
+				return err
+			}
+		}
+		if err := e.applyCommit(it); err != nil {
 			return err
 		}
+	case len(it.ops) > 0: // a bundle is applied, which was followed already
+		e.noteForeign(it.ops, it.mod)
 	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.watched = max(e.watched, it.watched)
 	return nil
 }
 
-// transactions parts events by the transactions of etcd that they are of.
-func transactions(events []*clientv3.Event) (parts [][]*clientv3.Event) {
-	for len(events) > 0 {
-		n := 1
-		for n < len(events) && events[n].Kv.ModRevision == events[0].Kv.ModRevision {
-			n++
-		}
-		parts = append(parts, events[:n])
-		events = events[n:]
-	}
-	return parts
-}
-
-// happened is the content of one transaction of etcd.
-type happened struct {
-	head     *head // nil: it is no commit
-	ops      []operation
-	note     []byte
-	settings []byte // of the fleet; nil: they are as they were
-}
-
-// decode reads the events of one transaction. Of a head with a bundle it does not have the objects.
-func (e *Engine) decode(events []*clientv3.Event) (*happened, error) {
-	it := &happened{}
-	for _, event := range events {
-		key := strings.TrimPrefix(string(event.Kv.Key), e.prefix)
-		remove := event.Type == clientv3.EventTypeDelete
-		switch {
-		case key == fleetKey && !remove:
-			it.settings = event.Kv.Value
-		case key == headKey && remove:
-			return nil, &heldError{Emptied, "the objects of the fleet were removed from etcd"}
-		case key == headKey:
-			h, err := e.decodeHead(event.Kv.Value, event.Kv.ModRevision)
-			if err != nil {
-				return nil, err
-			}
-			it.head, it.note = h, h.Note
-		case isContent(key):
-			it.ops = append(it.ops, operation{key: key, value: event.Kv.Value, remove: remove})
-		}
-	}
-	return it, nil
-}
-
-// takeCommit follows what one transaction of etcd has changed.
-func (e *Engine) takeCommit(ctx context.Context, events []*clientv3.Event) error {
-	it, err := e.decode(events)
-	if err != nil {
-		return err
-	}
-	if it.settings != nil {
-		if err := e.takeSettings(it.settings); err != nil {
-			return err
-		}
-	}
-	h := it.head
-	if h == nil { // a bundle is unfolded, which was followed already
-		e.noteForeign(it.ops, events[0].Kv.ModRevision)
-		return nil
-	}
-	e.mu.Lock()
-	seen, mine := h.mod <= e.read.mod, e.flight != nil && e.flight.id == h.ID
-	e.mu.Unlock()
-	if h.Bundle != "" && !seen && !mine {
-		if it.note, it.ops, err = e.readBundle(ctx, h, h.mod); err != nil {
-			return err
-		}
-	}
-	return e.accept(it)
-}
-
-// accept makes a commit the state, if it follows on the one before it.
-func (e *Engine) accept(it *happened) error {
+// applyCommit makes a commit the state, if it follows on the one before it.
+func (e *follower) applyCommit(it *transaction) error {
 	h, ops := it.head, it.ops
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -230,7 +327,7 @@ func (e *Engine) accept(it *happened) error {
 		return nil // our own, or of before a reload
 	case h.Epoch != e.read.Epoch || h.Previous != e.read.ID:
 		return errGap
-	case e.flight != nil && e.flight.id == h.ID:
+	case e.inflight != nil && e.inflight.id == h.ID:
 		e.land(h)
 		return nil
 	}
@@ -242,12 +339,12 @@ func (e *Engine) accept(it *happened) error {
 		return errGap
 	}
 	before := e.read
-	given := e.unsealed(followed(ops, h, it.note)) // before the replica has it
+	given := e.plainSecrets(followed(ops, h, it.note)) // before the replica has it
 	e.content.apply(ops)
 	e.corrected(ops)
 	e.read = h
 	e.keep(ops, h)
-	e.leaves.add(h, ops, it.note)
+	e.feed.add(h, ops, it.note)
 	e.state.of = max(e.state.of, h.Revision)
 	if h.Revision == before.Revision && len(ops) == 0 {
 		e.idle() // a bundle was unfolded
@@ -256,35 +353,104 @@ func (e *Engine) accept(it *happened) error {
 	}
 	e.enqueue(given)
 	if h.Bundle != "" && e.origin.refusal() == nil {
-		e.tidyLater()
+		e.applyBundleLater()
 	}
 	return nil
 }
 
-// readable returns an error when this program cannot read a commit. Then it is not even kept: after a
-// start the replica has to be of use.
-func (e *Engine) readable(ops []operation) error {
-	for i := range ops {
-		if e.cfg.Knows != nil && !ops[i].remove && !e.cfg.Knows(ops[i].key) {
-			return &heldError{TooNew, fmt.Sprintf("a newer version of svcctl has written %s, which this one cannot read: upgrade this box; what is in force stays", ops[i].key)}
-		}
+// land makes the commit under way the newest head. The store has it without following. e.mu must be held.
+func (e *follower) land(h *head) {
+	e.inflight.landed = h
+	e.content.apply(e.inflight.ops)
+	e.corrected(e.inflight.ops)
+	e.keep(e.inflight.ops, h)
+	e.feed.add(h, e.inflight.ops, e.inflight.note)
+	e.read, e.inbox.taken, e.inbox.busy = h, h.mod, true
+	e.watched = max(e.watched, h.mod)
+	e.signal()
+	if h.Bundle != "" {
+		e.wakeBundles()
 	}
-	return nil
 }
 
-// tidyLater unfolds a bundle that its writer has not unfolded in a while.
-func (e *Engine) tidyLater() {
+// wakeBundles has runBundles apply a bundle.
+func (e *follower) wakeBundles() {
+	select {
+	case e.bundlePending <- struct{}{}:
+	default: // it is awake
+	}
+}
+
+// applyBundleLater applies a bundle that its writer has not applied after 5 s.
+func (e *follower) applyBundleLater() {
 	time.AfterFunc(5*time.Second, func() {
 		e.mu.Lock()
 		bundle := e.read.Bundle != ""
 		e.mu.Unlock()
 		if bundle {
-			e.tidy()
+			e.wakeBundles()
 		}
 	})
 }
 
-// Close implements engine.Engine.
-func (e *Engine) Close() error {
-	return errors.Join(e.origin.leave(), e.replica.close())
+const (
+	// firstWait bounds the wait for etcd of a start with a replica.
+	firstWait = 2 * time.Second
+	// awaitEvery is the interval at which a box without a replica tries to join its fleet.
+	awaitEvery = time.Second
+)
+
+// CatchUp follows what was committed while this box was away, for a moment: then the store has it with its
+// next call, before anything is decided by what it does not know yet. It comes before Run.
+func (e *follower) CatchUp(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, firstWait)
+	defer cancel()
+	err := e.join(ctx)
+	e.note(err)
+	if err != nil {
+		e.cfg.Log.Info("the start goes on with the replica", "fleet", e.cfg.Fleet, "err", err)
+		return
+	}
+	now, _, err := e.askHead(ctx)
+	if err != nil || now == nil {
+		return
+	}
+	followed := make(chan struct{})
+	ctx, stop := context.WithCancel(ctx)
+	go func() {
+		defer close(followed)
+		if err := e.follow(ctx); err != nil && ctx.Err() == nil {
+			e.cfg.Log.Debug("the start goes on without what was missed", "err", err) // Run tries again
+		}
+	}()
+	_ = e.wait(ctx, func() bool { return e.read.mod >= now.mod }) // Run goes on with what is left
+	stop()
+	<-followed
+}
+
+// Await waits for the objects of the fleet when there is no replica of them; the State is Waiting meanwhile. It comes before
+// the store opens on the Engine.
+func (e *follower) Await(ctx context.Context) error {
+	for e.stands() == nil {
+		err := e.join(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if e.note(err); err == nil {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(awaitEvery):
+		}
+	}
+	if err := e.loadKeys(); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	// The store opens on the replica, which has all that was read.
+	e.inbox.queue, e.inbox.taken, e.inbox.published = nil, e.read.mod, e.read.mod
+	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -51,6 +50,13 @@ func isContent(key string) bool {
 	return slices.ContainsFunc(contentPrefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 }
 
+// operation puts or removes an object. Of a commit, no two are of one key.
+type operation struct {
+	key    string
+	value  []byte
+	remove bool
+}
+
 // sum is a checksum of a pair, or the exclusive or of those of all pairs.
 type sum [16]byte
 
@@ -79,72 +85,6 @@ func (s *sum) UnmarshalText(text []byte) error {
 	}
 	copy(s[:], b)
 	return nil
-}
-
-// head is one commit, as all boxes see it.
-type head struct {
-	Revision uint64 `json:"revision"`
-	ID       string `json:"id"`
-	// Previous is the ID of the head before.
-	Previous string `json:"previous,omitempty"`
-	Box      string `json:"box"`
-	// Epoch counts how often an operator declared this content valid.
-	Epoch uint64 `json:"epoch,omitempty"`
-	// Objects and Digest are of all objects after this commit.
-	Objects int `json:"objects"`
-	Digest  sum `json:"digest"`
-	// Bundle names the parts that this commit consists of, of which there are Parts.
-	Bundle string `json:"bundle,omitempty"`
-	Parts  int    `json:"parts,omitempty"`
-	// Format is that of the fleet; 0: lower than 3. A program that does not read it makes no head that follows
-	// on this one.
-	Format int `json:"format,omitempty"`
-	// Note is the store's description of the commit. That of a bundle is in the bundle.
-	Note json.RawMessage `json:"note,omitempty"`
-
-	mod int64 // the modification revision of the key
-	// text is the value of the key as it was read or written; "": it is not known.
-	text string
-}
-
-func (h *head) encode() (string, error) {
-	text, err := json.Marshal(h)
-	if err != nil {
-		return "", fmt.Errorf("encode the head of the fleet: %w", err)
-	}
-	h.text = string(text)
-	return h.text, nil
-}
-
-// decodeHead reads a head. The error of one that this program is too old for is a heldError.
-func (e *Engine) decodeHead(value []byte, mod int64) (*head, error) {
-	h := &head{mod: mod, text: string(value)}
-	if err := json.Unmarshal(value, h); err != nil {
-		return nil, fmt.Errorf("read the head of the fleet: %w", err)
-	}
-	if h.Revision == 0 || h.ID == "" {
-		return nil, errors.New("read the head of the fleet: it has no revision or no id")
-	}
-	if h.Format > e.reads {
-		return nil, e.tooNew(h.Format)
-	}
-	return h, nil
-}
-
-// settings is the value of fleetKey.
-type settings struct {
-	ID     string `json:"id"`
-	Format int    `json:"format"`
-	// Settings has the settings that all boxes must have in common; nil until the first box has
-	// joined.
-	Settings json.RawMessage `json:"settings,omitempty"`
-}
-
-// newID is a random identifier.
-func newID() string {
-	var b [8]byte
-	rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
 }
 
 // content is which objects there are, by their checksums.
@@ -196,9 +136,84 @@ func (c *content) apply(ops []operation) {
 	}
 }
 
-// operation puts or removes an object. Of a commit, no two are of one key.
-type operation struct {
-	key    string
-	value  []byte
-	remove bool
+// head is one commit, as all boxes see it.
+type head struct {
+	Revision uint64 `json:"revision"`
+	ID       string `json:"id"`
+	// Previous is the ID of the head before.
+	Previous string `json:"previous,omitempty"`
+	Box      string `json:"box"`
+	// Epoch counts how often an operator declared this content valid.
+	Epoch uint64 `json:"epoch,omitempty"`
+	// Objects and Digest are of all objects after this commit.
+	Objects int `json:"objects"`
+	Digest  sum `json:"digest"`
+	// Bundle names the parts that this commit consists of, of which there are Parts.
+	Bundle string `json:"bundle,omitempty"`
+	Parts  int    `json:"parts,omitempty"`
+	// Format is that of the fleet; 0: lower than 3. A program that does not read it makes no head that follows
+	// on this one.
+	Format int `json:"format,omitempty"`
+	// Note is the store's description of the commit. That of a bundle is in the bundle.
+	Note json.RawMessage `json:"note,omitempty"`
+
+	mod int64 // the modification revision of the key
+	// text is the value of the key as it was read or written; "": it is not known.
+	text string
+}
+
+func (h *head) encode() (string, error) {
+	text, err := json.Marshal(h)
+	if err != nil {
+		return "", fmt.Errorf("encode the head of the fleet: %w", err)
+	}
+	h.text = string(text)
+	return h.text, nil
+}
+
+// next returns a head that follows on h, with the same objects.
+func (h *head) next(box string) *head {
+	n := *h
+	n.Revision, n.ID, n.Previous, n.Box, n.Note = h.Revision+1, newID(), h.ID, box, nil
+	return &n
+}
+
+// newID is a random identifier.
+func newID() string {
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// settings is the value of fleetKey.
+type settings struct {
+	ID     string `json:"id"`
+	Format int    `json:"format"`
+	// Settings has the settings that all boxes must have in common; nil until the first box has
+	// joined.
+	Settings json.RawMessage `json:"settings,omitempty"`
+}
+
+func decodeSettings(value []byte) (*settings, error) {
+	s := &settings{}
+	if err := json.Unmarshal(value, s); err != nil {
+		return nil, fmt.Errorf("read the settings of the fleet: %w", err)
+	}
+	return s, nil
+}
+
+// splitKey gives the name and the ID in the key of a shared key.
+func splitKey(key string) (name, id string, is bool) {
+	rest, is := strings.CutPrefix(key, sealedPrefix)
+	if !is {
+		return "", "", false
+	}
+	name, id, _ = strings.Cut(rest, "/")
+	return name, id, true
+}
+
+// isNamed reports whether a key is that of a shared key of a name.
+func isNamed(key, name string) bool {
+	of, _, is := splitKey(key)
+	return is && of == name
 }

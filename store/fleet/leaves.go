@@ -1,121 +1,23 @@
 package fleet
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/fleet/stream"
 )
 
 // A core box serves its commits to leaves, see serve.go for the requests. While no leaf follows it keeps nothing for them.
 
-var (
-	// errDropped ends the streams of leaves, which ask again.
-	errDropped = errors.New("this box does not follow as before")
-	// errForgotten means that a leaf cannot continue from its position and has to read all objects.
-	errForgotten = errors.New("the commits after that one are not to be had any more: read all objects")
-	// errNoSuchCommit means that etcd never had the position of a leaf.
-	errNoSuchCommit = errors.New("there is no such commit")
-)
-
-// leaves is the state of a core box about its leaves, under the lock of the Engine.
-type leaves struct {
-	log     *stream.Log  // nil: no leaf follows
-	limit   atomic.Int64 // bounds the log, in bytes; 0: stream.DefaultLimit. Tests set it.
-	readers int
-	whole   *whole // nil: nobody reads a state as a whole
-	filling sync.Mutex
-	// lease has the names of the present ones: not that of this box, which ends with it at once, while they look for another.
-	lease   clientv3.LeaseID
-	present map[string]*leaf
-}
-
-// newLog returns an empty log of commits for leaves.
-func (l *leaves) newLog(at stream.Position) *stream.Log {
-	return stream.NewLog(at, cmp.Or(int(l.limit.Load()), stream.DefaultLimit))
-}
-
-// leaf is a leaf that reports here.
-type leaf struct {
-	heard time.Time
-	told  string // its last report
-	node  []byte // its Node, as JSON; nil: it has not told any
-}
-
-// add has the leaves get a commit. Engine.mu must be held.
-func (l *leaves) add(h *head, ops []operation, note []byte) {
-	if l.log == nil {
-		return
-	}
-	c := &stream.Commit{Kind: stream.Change, Mod: h.mod, Head: []byte(h.text), Ops: streamed(ops)}
-	if h.Note == nil {
-		c.Note = note
-	}
-	l.log.Add(c, h.ID)
-}
-
-// addSettings has the leaves get settings of the fleet. Engine.mu must be held.
-func (l *leaves) addSettings(value []byte) {
-	if l.log != nil {
-		l.log.Add(&stream.Commit{Kind: stream.Settings, Head: value}, "")
-	}
-}
-
-// drop ends all streams: what they would get next does not follow on what they got. Engine.mu must be held.
-func (l *leaves) drop() {
-	if l.log != nil {
-		l.log.Close(errDropped)
-		l.log = nil
-	}
-}
-
-func streamed(ops []operation) []stream.Op {
-	all := make([]stream.Op, len(ops))
-	for i := range ops {
-		all[i] = stream.Op{Key: ops[i].key, Value: ops[i].value, Remove: ops[i].remove}
-	}
-	return all
-}
-
-// serves returns why this box serves no leaves now; nil: it does.
-func (e *Engine) serves() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if err := e.origin.refusal(); err != nil {
-		return err
-	}
-	if e.state.kind != Following {
-		return &heldError{e.state.kind, e.state.why}
-	}
-	return nil
-}
-
-// newest waits until this box has followed all that was committed before the call.
-func (e *Engine) newest(ctx context.Context) error {
-	if err := e.serves(); err != nil {
-		return err
-	}
-	now, _, err := e.askHead(ctx)
-	switch {
-	case err != nil:
-		return err
-	case now == nil:
-		return &heldError{Emptied, "etcd has no objects of the fleet"}
-	}
-	ctx, cancel := context.WithTimeout(ctx, followTimeout)
-	defer cancel()
-	if err := e.wait(ctx, func() bool { return e.read.mod >= now.mod || e.state.kind != Following }); err != nil {
-		return fmt.Errorf("revision %d of etcd has not come yet", now.Revision)
-	}
-	return e.serves()
+// snapshot has all objects as of one head, packed, for the leaves that read them at the same time.
+type snapshot struct {
+	readers int // under position.mu
+	ready   chan struct{}
+	// mod, data and err are there when it is ready.
+	mod  int64
+	data []byte
+	err  error
 }
 
 // openStream returns the stream of commits after a position. The caller calls end.
@@ -128,7 +30,7 @@ func (e *Engine) openStream(ctx context.Context, after stream.Position) (r *stre
 	if err != nil {
 		return nil, nil, err
 	}
-	log, end := e.follower()
+	log, end := e.openLog()
 	defer func() {
 		if err != nil {
 			end()
@@ -149,11 +51,11 @@ func (e *Engine) openStream(ctx context.Context, after stream.Position) (r *stre
 	return r, end, err
 }
 
-// follower returns the log for one more leaf, which end counts out again.
-func (e *Engine) follower() (log *stream.Log, end func()) {
+// openLog returns the log for one more leaf; end counts the leaf out again.
+func (e *Engine) openLog() (log *stream.Log, end func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	l := &e.leaves
+	l := &e.feed
 	if l.log == nil {
 		l.log, l.readers = l.newLog(stream.Position{Mod: e.read.mod, ID: e.read.ID}), 0
 	}
@@ -174,10 +76,10 @@ func (e *Engine) follower() (log *stream.Log, end func()) {
 // fillTimeout bounds a look into etcd's history.
 const fillTimeout = 20 * time.Second
 
-// fill has a log reach back to a position, with what etcd knows of the time since.
+// fill extends a log back to a position, from the history that etcd keeps.
 func (e *Engine) fill(ctx context.Context, log *stream.Log, after stream.Position) error {
-	e.leaves.filling.Lock() // leaves of a core box that went away come together, and want the same
-	defer e.leaves.filling.Unlock()
+	e.filling.Lock() // leaves of a core box that went away come together, from the same position
+	defer e.filling.Unlock()
 	until := log.Begin()
 	if until.Mod <= after.Mod {
 		return nil
@@ -191,7 +93,7 @@ func (e *Engine) fill(ctx context.Context, log *stream.Log, after stream.Positio
 	case was == nil || was.ID != after.ID:
 		return errNoSuchCommit
 	}
-	older := e.leaves.newLog(after)
+	older := e.feed.newLog(after)
 	defer older.Close(errDropped)
 	if err := e.history(ctx, after.Mod+1, until.Mod, older); err != nil {
 		return err
@@ -207,7 +109,7 @@ func (e *Engine) fill(ctx context.Context, log *stream.Log, after stream.Positio
 	return err
 }
 
-// history adds to a log what etcd has of some of its revisions.
+// history adds to a log the commits of some revisions that etcd keeps.
 func (e *Engine) history(ctx context.Context, from, until int64, log *stream.Log) error {
 	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()
@@ -237,7 +139,7 @@ func (e *Engine) history(ctx context.Context, from, until int64, log *stream.Log
 					return err
 				}
 			}
-			of := leaves{log: log}
+			of := leafFeed{log: log}
 			of.add(h, it.ops, it.note)
 			if h.mod >= until {
 				return nil
@@ -247,7 +149,50 @@ func (e *Engine) history(ctx context.Context, from, until int64, log *stream.Log
 	return ctx.Err()
 }
 
-// leafRefusal is why a leaf commits nothing.
-func leafRefusal(cores []string) error {
-	return &engine.AwayError{Why: fmt.Sprintf("this box is a leaf of its fleet and changes nothing itself: ask a core box, as %s", cores[0])}
+// openSnapshot returns all objects as of a head with at least the mod least. The caller calls end.
+func (e *Engine) openSnapshot(ctx context.Context, least int64) (w *snapshot, end func(), err error) {
+	if err := e.newest(ctx); err != nil {
+		return nil, nil, err
+	}
+	e.mu.Lock()
+	w = e.snapshot
+	mine := w == nil
+	if !mine {
+		select {
+		case <-w.ready:
+			mine = w.err != nil || w.mod < least
+		default:
+		}
+	}
+	if mine {
+		w = &snapshot{ready: make(chan struct{})}
+		e.snapshot = w
+	}
+	w.readers++
+	e.mu.Unlock()
+	end = func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if w.readers--; w.readers == 0 && e.snapshot == w {
+			e.snapshot = nil
+		}
+	}
+	if mine {
+		w.mod, w.data, w.err = e.replica.pack()
+		close(w.ready)
+	}
+	select {
+	case <-w.ready:
+	case <-ctx.Done():
+		end()
+		return nil, nil, ctx.Err()
+	}
+	if err = w.err; err == nil && w.mod < least {
+		err = errors.New("the replica of this box is behind: its disk may be full")
+	}
+	if err != nil {
+		end()
+		return nil, nil, err
+	}
+	return w, end, nil
 }

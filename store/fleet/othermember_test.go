@@ -50,7 +50,7 @@ func Test655_a_member_hangs(t *testing.T) {
 	// A watch without anything is begun anew at once, and then after longer and longer: a commit that takes 17 s to come over a slow
 	// connection has to come with one of them.
 	t.Run("a watch on which nothing comes", func(t *testing.T) {
-		var r renewal
+		var r restarts
 		start := time.Now()
 		var longest time.Duration
 		begun := start

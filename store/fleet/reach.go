@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -22,7 +21,7 @@ import (
 // Files names the files that a TLS configuration was made of, for messages; "" where there is none.
 type Files struct{ CA, Cert string }
 
-// handshakeTimeout bounds a connection that is only to tell why others fail.
+// handshakeTimeout bounds a connection that finds why others fail.
 const handshakeTimeout = time.Second
 
 // Unreached returns for each endpoint of etcd why it does not answer, with the next step. The client of etcd tries again until the
@@ -31,7 +30,7 @@ func (c *Config) Unreached(ctx context.Context) string {
 	whys := make([]string, len(c.Endpoints))
 	var wg sync.WaitGroup
 	for i, endpoint := range c.Endpoints {
-		wg.Go(func() { whys[i] = c.unreached(ctx, endpoint) })
+		wg.Go(func() { whys[i] = c.checkReach(ctx, endpoint) })
 	}
 	wg.Wait()
 	var texts []string
@@ -41,15 +40,15 @@ func (c *Config) Unreached(ctx context.Context) string {
 			same++
 		}
 		if i > 0 && whys[i-1] == why {
-			continue // it is said
+			continue // the text has it
 		}
 		texts = append(texts, strings.Join(c.Endpoints[i:same+1], ", ")+": "+why)
 	}
 	return strings.Join(texts, "; ")
 }
 
-// unreached returns why one endpoint does not answer.
-func (c *Config) unreached(ctx context.Context, endpoint string) string {
+// checkReach returns why one endpoint does not answer.
+func (c *Config) checkReach(ctx context.Context, endpoint string) string {
 	u, err := url.Parse(endpoint)
 	if err != nil {
 		return err.Error()
@@ -58,20 +57,20 @@ func (c *Config) unreached(ctx context.Context, endpoint string) string {
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", u.Host)
 	if err != nil {
-		return undialed(err)
+		return dialError(err)
 	}
 	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 		return err.Error()
 	}
 	if u.Scheme == "https" {
-		return c.unshaken(conn, u.Hostname())
+		return c.checkTLS(conn, u.Hostname())
 	}
-	return unspoken(conn)
+	return checkProtocol(conn)
 }
 
-// undialed returns why no connection is established.
-func undialed(err error) string {
+// dialError returns why no connection is established.
+func dialError(err error) string {
 	var dns *net.DNSError
 	var timeout net.Error
 	switch {
@@ -85,8 +84,8 @@ func undialed(err error) string {
 	return err.Error()
 }
 
-// unshaken returns why a TLS handshake fails, or that it does not.
-func (c *Config) unshaken(conn net.Conn, host string) string {
+// checkTLS returns why a TLS handshake fails, or that it does not.
+func (c *Config) checkTLS(conn net.Conn, host string) string {
 	of := &tls.Config{}
 	if c.TLS != nil {
 		of = c.TLS.Clone()
@@ -105,7 +104,7 @@ func (c *Config) unshaken(conn net.Conn, host string) string {
 	}
 	of.ServerName, of.NextProtos = cmp.Or(of.ServerName, host), []string{"h2"}
 	secure := tls.Client(conn, of)
-	// A server of TLS 1.3 judges the certificate of the client after the handshake, and begins HTTP/2 if it is good.
+	// A server of TLS 1.3 verifies the certificate of the client after the handshake, and begins HTTP/2 if it is good.
 	_, err := secure.Read(make([]byte, 1))
 	var (
 		cert    *tls.CertificateVerificationError
@@ -161,8 +160,8 @@ func validity(of *tls.Config) string {
 	return fmt.Sprintf("; this one is from %s until %s", leaf.NotBefore.UTC().Format(time.RFC3339), leaf.NotAfter.UTC().Format(time.RFC3339))
 }
 
-// unspoken returns how a server without TLS answers the HTTP/2 preface.
-func unspoken(conn net.Conn) string {
+// checkProtocol returns how a server without TLS answers the HTTP/2 preface.
+func checkProtocol(conn net.Conn) string {
 	if _, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err != nil {
 		return err.Error()
 	}
@@ -180,11 +179,11 @@ func unspoken(conn net.Conn) string {
 	return err.Error()
 }
 
-// shown is the certificate that this box has shown to etcd last, DER; nil: none.
+// shown is the certificate of this box in its last handshake with etcd, in DER; nil: there was none.
 type shown struct{ certificate atomic.Pointer[[]byte] }
 
-// noting is a Config that notes which certificate is shown.
-func (c Config) noting(s *shown) *Config {
+// recordPeerCert returns a Config that records the certificate of each handshake.
+func (c Config) recordPeerCert(s *shown) *Config {
 	if c.TLS == nil || c.TLS.GetClientCertificate == nil {
 		return &c
 	}
@@ -198,20 +197,4 @@ func (c Config) noting(s *shown) *Config {
 		return loaded, err
 	}
 	return &c
-}
-
-// showAnother connects anew if the box has another certificate than the one that it has shown. etcd judges a connection by
-// the certificate that it began with: one that is refused would stay so after the file was corrected.
-func (e *Engine) showAnother() {
-	last := e.shown.certificate.Load()
-	if last == nil || e.client == nil {
-		return
-	}
-	now, err := e.cfg.TLS.GetClientCertificate(&tls.CertificateRequestInfo{})
-	if err != nil || len(now.Certificate) == 0 || bytes.Equal(now.Certificate[0], *last) {
-		return
-	}
-	e.cfg.Log.Info("connects to etcd anew, with another certificate")
-	e.client.SetEndpoints()
-	e.client.SetEndpoints(e.cfg.Endpoints...)
 }

@@ -1,6 +1,9 @@
 package fleet
 
 import (
+	"bytes"
+	"compress/flate"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +15,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/fleet/stream"
 )
 
 // The keys of the replica that only this package has.
@@ -258,3 +262,54 @@ func (r *replica) load(prefix string) ([]engine.Pair, error) {
 }
 
 func (r *replica) close() error { return errors.Join(r.flush(), r.file.Close()) }
+
+// snapshot returns all objects of the replica as of one head, also if pending writes fail.
+func (r *replica) snapshot() (c *cursor, revision uint64, pairs []engine.Pair, err error) {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	_ = r.write()
+	if c, err = r.cursor(); err == nil && c == nil {
+		err = errors.New("this box has no objects of the fleet yet")
+	}
+	if err == nil {
+		pairs, err = r.content()
+	}
+	return c, r.revision, pairs, err
+}
+
+// packPage is the number of objects in a frame of a state.
+const packPage = 500
+
+// pack returns all objects of the replica as a stream.
+func (r *replica) pack() (mod int64, data []byte, err error) {
+	c, revision, pairs, err := r.snapshot()
+	if err != nil {
+		return 0, nil, err
+	}
+	h := &head{Revision: revision, ID: c.ID, Epoch: c.Epoch, Objects: c.Objects, Digest: c.Digest, Bundle: c.Bundle, Parts: c.Parts, Format: c.Format}
+	text, err := h.encode()
+	if err != nil {
+		return 0, nil, err
+	}
+	var out bytes.Buffer
+	packer, err := gzip.NewWriterLevel(&out, flate.BestSpeed)
+	if err != nil {
+		return 0, nil, err
+	}
+	var frame []byte
+	write := func(f *stream.Commit) {
+		frame = stream.Append(frame[:0], f)
+		_, _ = packer.Write(frame) // a bytes.Buffer takes all
+	}
+	write(&stream.Commit{Kind: stream.State, Mod: c.Mod, Head: []byte(text)})
+	for from := 0; from < len(pairs); from += packPage {
+		page := &stream.Commit{Kind: stream.Objects}
+		for _, p := range pairs[from:min(len(pairs), from+packPage)] {
+			page.Ops = append(page.Ops, stream.Op{Key: p.Key, Value: p.Value})
+		}
+		write(page)
+	}
+	write(&stream.Commit{Kind: stream.End})
+	err = packer.Close()
+	return c.Mod, out.Bytes(), err
+}

@@ -15,7 +15,7 @@ func TestReplicaIsWholeAtAnyMoment(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.close()
-	e := &Engine{replica: r, content: newContent()}
+	e := newEngine(Config{}, r)
 	kept := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {

@@ -21,45 +21,6 @@ import (
 //
 // An error is a Status of Kubernetes; of 503 its details name the state of the core box.
 
-// CommitsPath is the path of the stream of commits of a core box.
-const CommitsPath = "/svcctl/v1/commits"
-
-// maxLeafReport bounds a report of a leaf, in bytes.
-const maxLeafReport = 64 << 10
-
-// headAnswer is the answer about a head.
-type headAnswer struct {
-	Settings *settings `json:"settings,omitempty"`
-	Head     *head     `json:"head,omitempty"` // nil: there is none
-	Mod      int64     `json:"mod,omitempty"`
-	// Known is the revision of etcd up to which there is no other head.
-	Known int64 `json:"known"`
-}
-
-// boxesAnswer is the answer about the boxes.
-type boxesAnswer struct {
-	Boxes   []Box             `json:"boxes"`
-	Holders map[string]string `json:"holders"`
-}
-
-// reportAnswer is the answer to a report.
-type reportAnswer struct {
-	Writer string `json:"writer,omitempty"`
-}
-
-// refusal is a Status of Kubernetes.
-type refusal struct {
-	Kind    string `json:"kind"`
-	Version string `json:"apiVersion"`
-	Status  string `json:"status"`
-	Message string `json:"message"`
-	Reason  string `json:"reason"`
-	Details struct {
-		State Kind `json:"state,omitempty"` // of the core box
-	} `json:"details"`
-	Code int `json:"code"`
-}
-
 // Commits answers the requests of leaves. box tells the name of the leaf that a request is of; "": any.
 func (e *Engine) Commits(box func(*http.Request) string) http.Handler {
 	mux := http.NewServeMux()
@@ -84,7 +45,7 @@ func (e *Engine) Commits(box func(*http.Request) string) http.Handler {
 			refuse(w, http.StatusForbidden, "Forbidden", "", "the certificate is of box "+of+", and the report of box "+report.Report.Box+": give the box the --node-name that its certificate has")
 			return
 		}
-		err := e.hear(r.Context(), &report)
+		err := e.handleLeafReport(r.Context(), &report)
 		answer(w, reportAnswer{e.State().Writer}, err)
 	})
 	return mux
@@ -112,7 +73,8 @@ func (e *Engine) serveHead(w http.ResponseWriter, r *http.Request) {
 	}
 	err := e.newest(r.Context())
 	e.mu.Lock()
-	a := headAnswer{Settings: &settings{ID: e.fleetID, Format: e.format, Settings: e.agreed}, Head: e.read, Known: e.known}
+	agreed := e.agreed
+	a := headAnswer{Settings: &agreed, Head: e.read, Known: e.watched}
 	e.mu.Unlock()
 	if err == nil {
 		a.Mod = a.Head.mod
@@ -156,7 +118,7 @@ func (e *Engine) serveStream(w http.ResponseWriter, r *http.Request) {
 
 func (e *Engine) serveState(w http.ResponseWriter, r *http.Request) {
 	least, _ := strconv.ParseInt(r.URL.Query().Get("least"), 10, 64) // 0: whatever there is
-	all, end, err := e.openWhole(r.Context(), least)
+	all, end, err := e.openSnapshot(r.Context(), least)
 	if err != nil {
 		answer(w, nil, err)
 		return

@@ -6,11 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"svcctl.io/svcctl/store/engine"
 )
 
 // Upgrade raises the format of a fleet to the newest one that this program and all of its boxes read, and returns the
@@ -56,7 +59,7 @@ func Upgrade(ctx context.Context, cfg Config, without []string) (from, to int, e
 // raise puts settings with a newer format, and in the same transaction a head of that format, if the settings are those
 // that are expected. A commit that a box has under way, in whatever format, so loses to it; and a box that reads
 // the settings before and the head after it finds the format in the head.
-func (e *Engine) raise(ctx context.Context, s *settings, mod int64) (raised bool, err error) {
+func (e *member) raise(ctx context.Context, s *settings, mod int64) (raised bool, err error) {
 	now, _, err := e.askHead(ctx)
 	if err != nil {
 		return false, err
@@ -65,10 +68,10 @@ func (e *Engine) raise(ctx context.Context, s *settings, mod int64) (raised bool
 		return false, errors.New("etcd has no objects of the fleet")
 	}
 	if now.Bundle != "" {
-		return false, e.unfoldHead(ctx, now)
+		return false, e.applyBundleOf(ctx, now)
 	}
-	next := *now
-	next.ID, next.Previous, next.Box, next.Note, next.Revision, next.Format = newID(), now.ID, e.cfg.Box, nil, now.Revision+1, s.Format
+	next := now.next(e.cfg.Box)
+	next.Format = s.Format
 	of, err := json.Marshal(s)
 	if err != nil {
 		return false, err
@@ -115,4 +118,107 @@ func understand(all []Box, without []string) error {
 			format, strings.Join(old, ", "))
 	}
 	return nil
+}
+
+// Reseal seals all Secrets and shared keys of a fleet by the first of the keys, in one commit. It returns how many there
+// are, and how many of them were sealed by another key.
+func Reseal(ctx context.Context, cfg Config) (all, changed int, err error) {
+	e, err := cfg.visit()
+	if err != nil {
+		return 0, 0, err
+	}
+	defer e.client.Close()
+	fleet, _, err := e.settings(ctx)
+	if err == nil {
+		err = cfg.sealing(fleet.Format)
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	now, have, content, err := e.everything(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	var ops []operation
+	for _, key := range slices.Sorted(maps.Keys(have)) {
+		if !engine.IsSealed(have[key]) {
+			continue
+		}
+		all++
+		value, err := cfg.Keys.Open(key, have[key])
+		if err != nil {
+			return 0, 0, fmt.Errorf("%s: %w; nothing is changed", key, err)
+		}
+		if cfg.Keys.Sealed(have[key]) {
+			continue
+		}
+		if value, err = cfg.Keys.Seal(key, value); err != nil {
+			return 0, 0, err
+		}
+		ops = append(ops, operation{key: key, value: value})
+	}
+	if len(ops) == 0 {
+		return all, 0, nil
+	}
+	next := now.next(cfg.Box)
+	next.Objects, next.Digest = content.after(ops)
+	err = e.flip(ctx, now, next, ops)
+	if errors.Is(err, errOvertaken) {
+		err = errors.New("a box has changed something at the same moment, and nothing was sealed: try again")
+	}
+	return all, len(ops), err
+}
+
+// OpenSecrets opens the secret objects in the data directory of a box that has left its fleet, which no process has open:
+// `svcctl serve` without --fleet starts from it. It returns how many there are.
+func OpenSecrets(cfg Config, dir string) (opened int, err error) {
+	err = engine.AsOwner(dir, func() (err error) {
+		opened, err = cfg.openSecrets(dir)
+		return err
+	})
+	return opened, err
+}
+
+func (c *Config) openSecrets(dir string) (opened int, err error) {
+	file, err := engine.OpenSealed(dir, c.DataKey)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	heads, err := file.Load(headKey)
+	if err != nil {
+		return 0, err
+	}
+	var pairs []engine.Pair
+	for _, prefix := range []string{objectPrefix, trialPrefix, rolloutPrefix} {
+		some, err := file.Load(prefix)
+		if err != nil {
+			return 0, err
+		}
+		pairs = append(pairs, some...)
+	}
+	if len(heads) == 0 {
+		return 0, fmt.Errorf("%s has no objects of svcctl", dir)
+	}
+	out := engine.Transaction{CompareKey: headKey, CompareRevision: heads[0].Revision}
+	shared, err := file.Load(sealedPrefix)
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range shared { // the fleet's
+		out.Deletes = append(out.Deletes, p.Key)
+	}
+	for _, p := range pairs {
+		if !c.Secret(p.Key) || !engine.IsSealed(p.Value) {
+			continue
+		}
+		if p.Value, err = c.Keys.Open(p.Key, p.Value); err != nil {
+			return 0, fmt.Errorf("%s: %w; nothing is changed", p.Key, err)
+		}
+		out.Puts = append(out.Puts, p)
+	}
+	if len(out.Puts)+len(out.Deletes) == 0 {
+		return 0, nil
+	}
+	return len(out.Puts), file.Commit(out)
 }

@@ -1,0 +1,145 @@
+package fleet
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+
+	"svcctl.io/svcctl/store/engine"
+)
+
+const (
+	// callTimeout bounds one call of etcd. A leader that is lost is replaced in less.
+	callTimeout = 3 * time.Second
+	// firstTry bounds the first call of a commit, which takes place once however often it is sent. Each further one has twice the time, up to callTimeout.
+	firstTry = time.Second
+	// settleTimeout bounds how long a commit waits to learn what became of it.
+	settleTimeout = 5500 * time.Millisecond
+	// followTimeout bounds how long a commit that lost waits for what came first.
+	followTimeout = 5 * time.Second
+	// keepaliveTime is the idle time of a connection before a keepalive ping; the server allows no
+	// shorter time. keepaliveTimeout bounds the wait for its answer.
+	keepaliveTime    = 10 * time.Second
+	keepaliveTimeout = 2 * time.Second
+)
+
+const (
+	// beatEvery is the interval at which etcd is asked for the head: a silent watch does not show whether the box is cut off.
+	beatEvery = 2 * time.Second
+	// beatTimeout bounds such a question.
+	beatTimeout = 2 * time.Second
+	// missedBeats is the number of missing answers from which the box counts as cut off. One is missed
+	// whenever etcd elects a leader.
+	missedBeats = 2
+	// sweepEvery is the interval at which the box that has the turn looks for the remains of large commits
+	// that failed.
+	sweepEvery = 5 * time.Minute
+	// leaseTTL is the time, in seconds, for which a silent box keeps its name and its turn.
+	leaseTTL = 6
+)
+
+// Config configures an Engine. It has more than 15 fields: what an Engine is given, and what Init and Restore are, of which each user sets some.
+type Config struct {
+	// Fleet names the fleet, Box this box in it.
+	Fleet, Box string
+	// Endpoints are the URLs of etcd's members.
+	Endpoints []string
+	// TLS is for https URLs; nil: the system's roots and no client certificate.
+	TLS *tls.Config
+	// Dir is the data directory, which has the replica.
+	Dir string
+	// DataKey encrypts Dir at rest, and is that of a directory for Init and Restore; nil: they are not encrypted.
+	DataKey *engine.Key
+	// Keys has the fleet's keys, which encrypt the values of Secret objects; nil: none.
+	Keys *engine.Keys
+	// Knows reports whether this program can read a key; nil: all. Secret reports whether a key is of an object whose
+	// value is sealed; nil: none.
+	Knows, Secret func(key string) bool
+	// Import is an object of a single box as the fleet keeps it, nil: it does not; for Init and Restore.
+	// When Import is nil, they are kept as they are.
+	Import func(key string, value []byte) ([]byte, error)
+	// Restored is the record of a source or a trial after Init or Restore, of which a data directory has one value
+	// (nil: none) and etcd another one (nil: none); nil: there is none. When Restored is nil, it is the directory's.
+	Restored func(key string, value, now []byte) ([]byte, error)
+	// First are the pairs, with the head, of a fleet that begins with nothing; for Init.
+	First []engine.Pair
+	// Settings has the settings that all boxes must have in common, as JSON.
+	Settings json.RawMessage
+	// Flags has the flag of each field of Settings, without dashes, for messages; and Files the files of TLS, likewise.
+	Flags map[string]string
+	Files Files
+	// Cores are the URLs of the APIs of boxes that follow etcd, for a leaf, which has no Endpoints; CoreTLS has the CA of
+	// their certificates, and the certificate of this box.
+	Cores   []string
+	CoreTLS *tls.Config
+	// Version of the program, for reports.
+	Version string
+	Log     *slog.Logger
+
+	// hurry divides the times after which a leaf goes back to a core box; 0: 1. Tests set it.
+	hurry time.Duration
+}
+
+func (c *Config) pace() time.Duration { return max(1, c.hurry) }
+
+// prefix returns the prefix of all keys of the fleet.
+func (c *Config) prefix() string { return "svcctl/" + c.Fleet + "/" }
+
+// connectAgain has a member that is back tried soon, however long it was away: gRPC's own wait grows to two minutes.
+var connectAgain = backoff.Config{BaseDelay: 250 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second}
+
+// dial connects to etcd. Nothing is asked yet.
+func (c *Config) dial() (*clientv3.Client, error) {
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: c.Endpoints, TLS: c.TLS,
+		DialTimeout: callTimeout, DialKeepAliveTime: keepaliveTime, DialKeepAliveTimeout: keepaliveTimeout,
+		MaxCallSendMsgSize: 8 << 20, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{
+			grpc.WithChainUnaryInterceptor(otherMember(len(c.Endpoints))),
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: connectAgain, MinConnectTimeout: callTimeout}),
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connect to etcd: %w", err)
+	}
+	return client, nil
+}
+
+// sealing is why no Secrets may be stored in a fleet of a format; nil: they may.
+func (c *Config) sealing(of int) error {
+	switch {
+	case c.Keys.SealsBy() == "":
+		return errors.New("a fleet keeps Secrets sealed by a key that its boxes share, and this box has none: start it with --fleet-key-file")
+	case of < sealedFormat:
+		return fmt.Errorf("the fleet has format %d, which has no sealed Secrets: run `svcctl fleet upgrade` when all boxes have a version that reads format %d", of, sealedFormat)
+	}
+	return nil
+}
+
+// seal seals the value of a secret object. Other values, and those that are sealed, stay as they are.
+func (c *Config) seal(key string, value []byte) ([]byte, error) {
+	if c.Secret == nil || !c.Secret(key) || engine.IsSealed(value) {
+		return value, nil
+	}
+	sealed, err := c.Keys.Seal(key, value)
+	if err != nil {
+		return nil, fmt.Errorf("seal %s: %w: give the keys of the fleet with --fleet-key-file", key, err)
+	}
+	return sealed, nil
+}
+
+// open opens the value of a secret object.
+func (c *Config) open(key string, value []byte) ([]byte, error) {
+	if c.Secret == nil || !c.Secret(key) {
+		return value, nil
+	}
+	return c.Keys.Open(key, value)
+}

@@ -1,0 +1,524 @@
+package fleet
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/fleet/stream"
+)
+
+const (
+	// coreTimeout bounds the wait for one core box to begin an answer; stateTimeout where it may have to read all objects.
+	coreTimeout  = 2 * time.Second
+	stateTimeout = 30 * time.Second
+	// maxCoreAnswer bounds an answer that is no stream, in bytes.
+	maxCoreAnswer = 16 << 20
+)
+
+// coreClient is the origin of a leaf: it asks one core box, the next one when that does not answer, and that one again once it is well.
+type coreClient struct {
+	*member
+	cores []string // as this leaf prefers them
+	http  *http.Client
+
+	mu    sync.Mutex
+	at    int           // in cores
+	left  chan struct{} // closed when another one is asked from then on
+	fresh bool          // the one that is asked now has not had a report
+	sent  []byte        // the Node that it got last
+	node  []byte        // the Node that it is to get
+
+	selector coreSelector
+}
+
+// newCoreClient returns the origin of a leaf. Leaves prefer core boxes by a hash of both names, so that each gets its share of
+// them, and of those of one that goes away.
+func newCoreClient(e *member) *coreClient {
+	rank := func(core string) string {
+		sum := sha256.Sum256([]byte(e.cfg.Box + " " + core))
+		return string(sum[:])
+	}
+	cores := slices.Clone(e.cfg.Cores)
+	slices.SortFunc(cores, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
+	dialer := net.Dialer{Timeout: coreTimeout}
+	return &coreClient{member: e, cores: cores, fresh: true, left: make(chan struct{}), selector: newCoreSelector(e.cfg.Box, len(cores), e.cfg.pace()), http: &http.Client{Transport: &http.Transport{
+		DialContext: dialer.DialContext, TLSClientConfig: e.cfg.CoreTLS, ForceAttemptHTTP2: true, TLSHandshakeTimeout: coreTimeout,
+		MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute, DisableCompression: true,
+		HTTP2: &http.HTTP2Config{SendPingTimeout: keepaliveTime, PingTimeout: keepaliveTimeout}, // a connection may be dead without a word
+	}}}
+}
+
+func (c *coreClient) head(ctx context.Context, at int64) (*head, int64, error) {
+	query := url.Values{}
+	if at != 0 {
+		query.Set("at", strconv.FormatInt(at, 10))
+	}
+	var a headAnswer
+	if err := c.get(ctx, http.MethodGet, "/head", query, nil, &a); err != nil {
+		return nil, 0, err
+	}
+	if a.Head != nil {
+		a.Head.mod = a.Mod
+	}
+	return a.Head, a.Known, nil
+}
+
+func (c *coreClient) settings(ctx context.Context) (*settings, int64, error) {
+	var a headAnswer
+	err := c.get(ctx, http.MethodGet, "/head", nil, nil, &a)
+	if err == nil && a.Settings == nil {
+		err = errors.New("the core box has not sent the settings of the fleet")
+	}
+	return a.Settings, 0, err
+}
+
+func (c *coreClient) state(ctx context.Context, least int64) (now *head, at int64, have map[string][]byte, err error) {
+	query := url.Values{"least": {strconv.FormatInt(least, 10)}}
+	resp, _, err := c.ask(ctx, http.MethodGet, "/state", query, nil, stateTimeout)
+	if err != nil {
+		return nil, 0, nil, err
+	}
+	defer resp.Body.Close()
+	have = map[string][]byte{}
+	for frames := stream.NewDecoder(resp.Body); ; {
+		f, err := frames.Next()
+		switch {
+		case err != nil:
+			return nil, 0, nil, fmt.Errorf("read all objects from a core box: %w", err)
+		case f.Kind == stream.State:
+			if now, err = c.decodeHead(f.Head, f.Mod); err != nil {
+				return nil, 0, nil, err
+			}
+		case f.Kind == stream.Objects:
+			for i := range f.Ops {
+				have[f.Ops[i].Key] = f.Ops[i].Value
+			}
+		case f.Kind == stream.End && now != nil:
+			return now, now.mod, have, nil
+		default:
+			return nil, 0, nil, fmt.Errorf("read all objects from a core box: %w", stream.ErrMalformed)
+		}
+	}
+}
+
+func (c *coreClient) follow(ctx context.Context, read *head, _ int64, use func(*transaction) error) error {
+	query := url.Values{"after": {strconv.FormatInt(read.mod, 10)}, "id": {read.ID}}
+	resp, left, err := c.ask(ctx, http.MethodGet, "", query, nil, fillTimeout+coreTimeout)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	done := make(chan struct{})
+	defer close(done)
+	go func() { // ends with the stream
+		select {
+		case <-left: // a stream may be silent for long
+			resp.Body.Close()
+		case <-done:
+		}
+	}()
+	for frames := stream.NewDecoder(resp.Body); ; {
+		f, err := frames.Next()
+		if err != nil {
+			return fmt.Errorf("the stream of commits ended: %w", err)
+		}
+		it, err := c.decode(f)
+		if err == nil {
+			err = use(it)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// decode reads one frame of the stream.
+func (c *coreClient) decode(f *stream.Commit) (*transaction, error) {
+	switch f.Kind {
+	case stream.Settings:
+		return &transaction{settings: f.Head}, nil
+	case stream.Change:
+	default:
+		return nil, stream.ErrMalformed
+	}
+	h, err := c.decodeHead(f.Head, f.Mod)
+	if err != nil {
+		return nil, err
+	}
+	it := &transaction{head: h, note: h.Note, ops: make([]operation, len(f.Ops)), mod: h.mod, watched: h.mod}
+	if len(f.Note) > 0 {
+		it.note = f.Note
+	}
+	for i := range f.Ops {
+		if !isContent(f.Ops[i].Key) {
+			return nil, stream.ErrMalformed
+		}
+		it.ops[i] = operation{key: f.Ops[i].Key, value: f.Ops[i].Value, remove: f.Ops[i].Remove}
+	}
+	return it, nil
+}
+
+// report sends the report of this leaf to the core box, and returns the holder of the writer's turn.
+func (c *coreClient) report(ctx context.Context, of Report) (writer string, err error) {
+	r := LeafReport{Instance: c.instance, Report: of}
+	c.mu.Lock()
+	core, node := c.cores[c.at], c.node
+	r.Report.Core, r.First = core, c.fresh
+	if !bytes.Equal(node, c.sent) {
+		r.Node = node
+	}
+	c.mu.Unlock()
+	body, err := json.Marshal(r)
+	if err != nil {
+		return "", err
+	}
+	var a reportAnswer
+	if err := c.get(ctx, http.MethodPost, "/report", nil, body, &a); err != nil {
+		return "", err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cores[c.at] == core {
+		c.fresh, c.sent = false, node
+	}
+	return a.Writer, nil
+}
+
+func (c *coreClient) boxes(ctx context.Context) ([]Box, error) {
+	var a boxesAnswer
+	err := c.get(ctx, http.MethodGet, "/boxes", nil, nil, &a)
+	return a.Boxes, err
+}
+
+func (c *coreClient) holders(ctx context.Context) (map[string]string, error) {
+	var a boxesAnswer
+	if err := c.get(ctx, http.MethodGet, "/boxes", nil, nil, &a); err != nil {
+		return nil, c.errUnreachable(err)
+	}
+	return a.Holders, nil
+}
+
+func (c *coreClient) refusal() error { return leafRefusal(c.cfg.Cores) }
+
+func (c *coreClient) from() string { return "its core boxes" }
+
+func (c *coreClient) silence(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+func (c *coreClient) close() error {
+	c.http.CloseIdleConnections()
+	return nil
+}
+
+// leafRefusal is why a leaf commits nothing.
+func leafRefusal(cores []string) error {
+	return &engine.AwayError{Why: fmt.Sprintf("this box is a leaf of its fleet and changes nothing itself: ask a core box, as %s", cores[0])}
+}
+
+// SetNode sets the Node of this leaf, as JSON, which the core box stores. On a box that follows etcd it does nothing.
+func (e *member) SetNode(node []byte) {
+	if c, is := e.origin.(*coreClient); is {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.node = node
+	}
+}
+
+// Core is the URL of the core box that a leaf asks now, "" for a box that follows etcd.
+func (e *member) Core() string {
+	if c, is := e.origin.(*coreClient); is {
+		core, _ := c.current()
+		return core
+	}
+	return ""
+}
+
+// RoundTrip sends a request of a client of this leaf to the core box, or to the next one when it cannot be reached. It implements
+// http.RoundTripper.
+func (e *member) RoundTrip(r *http.Request) (*http.Response, error) {
+	c, is := e.origin.(*coreClient)
+	if !is {
+		return nil, errors.New("this box follows etcd itself")
+	}
+	out := r.Clone(r.Context())
+	if r.Body != nil {
+		defer r.Body.Close()
+		out.Body = io.NopCloser(r.Body) // a Transport closes it, and the next one may have to read it
+	}
+	var failed []error
+	for range c.cores {
+		core, _ := c.current()
+		u, err := url.Parse(core)
+		if err != nil {
+			return nil, err
+		}
+		out.URL.Scheme, out.URL.Host = u.Scheme, u.Host
+		resp, err := c.http.Transport.RoundTrip(out)
+		if err == nil {
+			return resp, nil
+		}
+		failed = append(failed, fmt.Errorf("core box %s: %w", core, err))
+		if dial, is := errors.AsType[*net.OpError](err); !is || dial.Op != "dial" { // it may have been sent
+			break
+		}
+		c.leaveCore(core)
+	}
+	return nil, errors.Join(failed...)
+}
+
+// returnUntil has the leaf go back to core boxes that it prefers, until ctx is done. While it follows the first one it does nothing.
+func (c *coreClient) returnUntil(ctx context.Context) {
+	for ctx.Err() == nil {
+		c.mu.Lock()
+		at, left := c.at, c.left
+		c.mu.Unlock()
+		if at == 0 {
+			select {
+			case <-ctx.Done():
+			case <-left:
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(probeEvery / c.cfg.pace()):
+		}
+		for i := range at {
+			answered := c.probe(ctx, c.cores[i])
+			c.mu.Lock()
+			c.selector.probed(i, answered, time.Now())
+			c.mu.Unlock()
+		}
+		c.goBack(time.Now())
+	}
+}
+
+// probe reports whether a core box would serve this leaf.
+func (c *coreClient) probe(ctx context.Context, core string) bool {
+	resp, err := c.askOne(ctx, core, http.MethodGet, "/head", nil, nil, coreTimeout)
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, maxCoreAnswer))
+	return err == nil
+}
+
+// goBack has a core box asked that is preferred, if it is time. The stream of commits goes on there where it stood.
+func (c *coreClient) goBack(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	core, is := c.selector.better(c.at, now)
+	if !is {
+		return
+	}
+	c.cfg.Log.Info("goes back to the core box that this leaf prefers", "core", c.cores[core], "from", c.cores[c.at])
+	c.selector.returned(core, now)
+	c.moveTo(core)
+}
+
+// current is the core box that is asked, left is closed when another one is.
+func (c *coreClient) current() (core string, left <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cores[c.at], c.left
+}
+
+// leaveCore has the next core box asked, unless that is so already.
+func (c *coreClient) leaveCore(core string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.cores) == 1 || c.cores[c.at] != core {
+		return
+	}
+	c.selector.left(c.at, time.Now())
+	c.moveTo((c.at + 1) % len(c.cores))
+}
+
+// moveTo has another core box asked. c.mu must be held.
+func (c *coreClient) moveTo(core int) {
+	c.at, c.fresh, c.sent = core, true, nil
+	close(c.left)
+	c.left = make(chan struct{})
+	c.http.CloseIdleConnections()
+}
+
+// coreError is the refusal of a core box.
+type coreError struct {
+	core string
+	refusal
+}
+
+func (e *coreError) Error() string { return fmt.Sprintf("core box %s says: %s", e.core, e.Message) }
+
+// ask asks the core boxes until one does not refuse for its own state. The body of the answer is the caller's to close; left is
+// closed when another core box is asked than the one that it is of.
+func (c *coreClient) ask(ctx context.Context, method, path string, query url.Values, body []byte, patience time.Duration) (resp *http.Response, left <-chan struct{}, err error) {
+	var failed []error
+	for range c.cores {
+		core, left := c.current()
+		resp, err := c.askOne(ctx, core, method, path, query, body, patience)
+		if err == nil {
+			return resp, left, nil
+		}
+		if refused := (*coreError)(nil); errors.As(err, &refused) {
+			switch refused.Code {
+			case http.StatusGone:
+				return nil, nil, errForgotten
+			case http.StatusPreconditionFailed:
+				return nil, nil, errNoSuchCommit
+			}
+		}
+		failed = append(failed, err)
+		if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			c.leaveCore(core)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, nil, c.verdict(failed)
+}
+
+// verdict combines the refusals of all core boxes: the state of one that holds something, which the leaf holds too.
+func (c *coreClient) verdict(failed []error) error {
+	for _, err := range failed {
+		var refused *coreError
+		if !errors.As(err, &refused) {
+			continue
+		}
+		switch s := (State{Kind: refused.Details.State}); {
+		case s.Held(), s.Kind == Lagging:
+			return &heldError{s.Kind, err.Error()}
+		case s.Kind == Namesake && refused.Code == http.StatusConflict:
+			return c.namesake()
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// askOne asks one core box.
+func (c *coreClient) askOne(ctx context.Context, core, method, path string, query url.Values, body []byte, patience time.Duration) (*http.Response, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	late := time.AfterFunc(patience, func() { cancel(fmt.Errorf("core box %s does not answer", core)) })
+	req, err := http.NewRequestWithContext(ctx, method, core+CommitsPath+path+"?"+query.Encode(), bytes.NewReader(body))
+	if err != nil {
+		cancel(nil)
+		return nil, err
+	}
+	req.Header.Set("Accept-Encoding", "gzip")
+	resp, err := c.http.Do(req)
+	if !late.Stop() && err == nil {
+		resp.Body.Close()
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil && ctx.Err() != nil && !errors.Is(cause, context.Canceled) {
+			err = cause
+		}
+		cancel(nil)
+		return nil, err
+	}
+	resp.Body = &endsContext{resp.Body, func() { cancel(nil) }}
+	if resp.StatusCode == http.StatusOK {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	refused := &coreError{core: core}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxLeafReport))
+	if err != nil || json.Unmarshal(text, &refused.refusal) != nil || refused.Kind != "Status" {
+		refused.Message = fmt.Sprintf("%s: is it `svcctl serve --listen` of this version that answers there?", resp.Status)
+	}
+	if refused.Code = resp.StatusCode; refused.Code == http.StatusUnauthorized || refused.Code == http.StatusForbidden {
+		refused.Message += " (the certificate in --core-cert is to be of the CA that core boxes have in --leaf-cacert, and to name this box)"
+	}
+	return nil, refused
+}
+
+// endsContext is a body whose request ends when it is closed.
+type endsContext struct {
+	io.ReadCloser
+	end func()
+}
+
+func (b *endsContext) Close() error {
+	defer b.end()
+	return b.ReadCloser.Close()
+}
+
+// get asks for an answer that is no stream.
+func (c *coreClient) get(ctx context.Context, method, path string, query url.Values, body []byte, v any) error {
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, _, err := c.ask(call, method, path, query, body, coreTimeout)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	return json.NewDecoder(io.LimitReader(resp.Body, maxCoreAnswer)).Decode(v)
+}
+
+// CommitsPath is the path of the stream of commits of a core box.
+const CommitsPath = "/svcctl/v1/commits"
+
+// maxLeafReport bounds a report of a leaf, in bytes.
+const maxLeafReport = 64 << 10
+
+// headAnswer is the answer about a head.
+type headAnswer struct {
+	Settings *settings `json:"settings,omitempty"`
+	Head     *head     `json:"head,omitempty"` // nil: there is none
+	Mod      int64     `json:"mod,omitempty"`
+	// Known is the revision of etcd up to which there is no other head.
+	Known int64 `json:"known"`
+}
+
+// boxesAnswer is the answer about the boxes.
+type boxesAnswer struct {
+	Boxes   []Box             `json:"boxes"`
+	Holders map[string]string `json:"holders"`
+}
+
+// reportAnswer is the answer to a report.
+type reportAnswer struct {
+	Writer string `json:"writer,omitempty"`
+}
+
+// refusal is a Status of Kubernetes.
+type refusal struct {
+	Kind    string `json:"kind"`
+	Version string `json:"apiVersion"`
+	Status  string `json:"status"`
+	Message string `json:"message"`
+	Reason  string `json:"reason"`
+	Details struct {
+		State Kind `json:"state,omitempty"` // of the core box
+	} `json:"details"`
+	Code int `json:"code"`
+}
+
+// LeafReport is the report of a leaf to its core box.
+type LeafReport struct {
+	// Instance identifies the data directory of the leaf.
+	Instance string `json:"instance"`
+	Report   Report `json:"report"`
+	// First is set in the first report since the leaf has reported to another core box.
+	First bool `json:"anew,omitempty"`
+	// Node is the Node object of the leaf, if that has changed since the last report.
+	Node json.RawMessage `json:"node,omitempty"`
+}

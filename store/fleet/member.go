@@ -1,0 +1,556 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"svcctl.io/svcctl/store/engine"
+)
+
+// member is this box as a member of its fleet, and its calls of etcd. Nothing of it changes after Open.
+type member struct {
+	cfg      Config
+	client   *clientv3.Client // nil on a leaf
+	prefix   string           // of all keys of the fleet
+	origin   origin
+	replica  *replica // nil for a command that is no box of the fleet
+	instance string   // identifies the data directory
+	reads    int      // the newest format that the program reads
+	step     func()   // called before and after each call that commits; tests set it
+	between  func()   // called between the settings and the head of a join; tests set it
+}
+
+func (e *member) key(key string) string { return e.prefix + key }
+
+// origin is the source of commits of an Engine: etcd ([atEtcd]), or for a leaf a box that follows etcd ([coreClient]). All else,
+// what is believed, held, kept and shown, is the same for both.
+type origin interface {
+	// settings reads those of the fleet, with the modification revision of their key; 0 on a leaf, which does not write them.
+	settings(ctx context.Context) (*settings, int64, error)
+	// head reads the newest head, and the revision of etcd up to which there is no other; nil: there is none. With at it is
+	// the one as of that revision; isCompacted recognizes the error for a revision that is not kept any more.
+	head(ctx context.Context, at int64) (*head, int64, error)
+	// state reads all objects as of one head that has at least the mod least, with the revision of etcd.
+	state(ctx context.Context, least int64) (now *head, at int64, have map[string][]byte, err error)
+	// follow calls use with each transaction after read, in order, until ctx is done or one of them fails. All revisions up to
+	// watched are known already.
+	follow(ctx context.Context, read *head, watched int64, use func(*transaction) error) error
+	boxes(ctx context.Context) ([]Box, error)
+	// holders are the boxes that read the sources, by name.
+	holders(ctx context.Context) (map[string]string, error)
+	// refusal is why nothing is committed from here; nil: it may be.
+	refusal() error
+	// from names the origin in a sentence, silence says why it does not answer.
+	from() string
+	silence(err error) string
+	// close ends all connections.
+	close() error
+}
+
+// atEtcd is the origin of a core box.
+type atEtcd struct{ *member }
+
+func (o atEtcd) head(ctx context.Context, at int64) (*head, int64, error) {
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := ask(call, func(ctx context.Context) (*clientv3.GetResponse, error) {
+		return o.client.Get(ctx, o.key(headKey), clientv3.WithRev(at))
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(resp.Kvs) == 0 {
+		return nil, resp.Header.Revision, nil
+	}
+	h, err := o.decodeHead(resp.Kvs[0].Value, resp.Kvs[0].ModRevision)
+	return h, resp.Header.Revision, err
+}
+
+func (o atEtcd) state(ctx context.Context, _ int64) (now *head, at int64, have map[string][]byte, err error) {
+	now, at, err = o.head(ctx, 0)
+	switch {
+	case err != nil:
+		return nil, 0, nil, err
+	case now == nil:
+		return nil, 0, nil, &heldError{Emptied, "etcd has no objects of the fleet any more"}
+	}
+	have, err = o.objects(ctx, now, at)
+	return now, at, have, err
+}
+
+func (o atEtcd) follow(ctx context.Context, _ *head, watched int64, use func(*transaction) error) error {
+	for resp := range o.watchFrom(ctx, watched+1) {
+		if err := resp.Err(); err != nil {
+			return err
+		}
+		for _, events := range transactions(resp.Events) {
+			it, err := o.decode(events)
+			if err == nil {
+				err = use(it)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if err := use(&transaction{watched: resp.Header.Revision}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o atEtcd) boxes(ctx context.Context) ([]Box, error) {
+	return boxes(ctx, o.client, o.prefix)
+}
+
+func (o atEtcd) holders(ctx context.Context) (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := o.client.Get(ctx, o.key(sourceTurnPrefix), clientv3.WithPrefix())
+	if err != nil {
+		return nil, o.errUnreachable(err)
+	}
+	holders := make(map[string]string, len(resp.Kvs))
+	for _, kv := range resp.Kvs {
+		holder, _, _ := strings.Cut(string(kv.Value), " ")
+		holders[strings.TrimPrefix(string(kv.Key), o.key(sourceTurnPrefix))] = holder
+	}
+	return holders, nil
+}
+
+func (atEtcd) refusal() error { return nil }
+
+func (atEtcd) from() string { return "etcd" }
+
+func (o atEtcd) silence(err error) string {
+	if isDenied(err) {
+		return o.denied(err)
+	}
+	if NoAnswer(err) {
+		return "no member of etcd answers: " + o.cfg.Unreached(context.Background())
+	}
+	return err.Error()
+}
+
+func (o atEtcd) close() error { return o.client.Close() }
+
+// decodeHead reads a head. The error of one that this program is too old for is a heldError.
+func (e *member) decodeHead(value []byte, mod int64) (*head, error) {
+	h := &head{mod: mod, text: string(value)}
+	if err := json.Unmarshal(value, h); err != nil {
+		return nil, fmt.Errorf("read the head of the fleet: %w", err)
+	}
+	if h.Revision == 0 || h.ID == "" {
+		return nil, errors.New("read the head of the fleet: it has no revision or no id")
+	}
+	if h.Format > e.reads {
+		return nil, e.tooNew(h.Format)
+	}
+	return h, nil
+}
+
+// tooNew is the error for a format that this program does not read.
+func (e *member) tooNew(format int) error {
+	return &heldError{TooNew, fmt.Sprintf("the fleet has format %d, and this version reads up to %d: upgrade this box", format, e.reads)}
+}
+
+// askHead reads the newest head, linearizably, and the revision of etcd. It is nil when there is none.
+func (e *member) askHead(ctx context.Context) (*head, int64, error) { return e.origin.head(ctx, 0) }
+
+func (e *member) wentBack(read, now *head) error {
+	return &heldError{WentBack, fmt.Sprintf("etcd went back: it has revision %d and this box %d, or another history; as that may be an accident, "+
+		"what is in force stays: put etcd's data back, or run `svcctl fleet accept` to take what etcd has", now.Revision, read.Revision)}
+}
+
+// settings reads those of the fleet, with the modification revision of the key.
+func (e *member) settings(ctx context.Context) (*settings, int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := ask(ctx, func(ctx context.Context) (*clientv3.GetResponse, error) { return e.client.Get(ctx, e.key(fleetKey)) })
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(resp.Kvs) == 0 {
+		return nil, 0, &heldError{Emptied, fmt.Sprintf("etcd has no fleet %s: make it with `svcctl fleet init`, or put etcd's data back", e.cfg.Fleet)}
+	}
+	s, err := decodeSettings(resp.Kvs[0].Value)
+	return s, resp.Kvs[0].ModRevision, err
+}
+
+// pageSize bounds the objects that are read in one call.
+const pageSize = 500
+
+// objects returns the objects in etcd at a revision, 0: the newest; with the bundle of the head at that
+// revision.
+func (e *member) objects(ctx context.Context, now *head, at int64) (map[string][]byte, error) {
+	have := map[string][]byte{}
+	for from := e.key(objectPrefix); from != ""; {
+		call, cancel := context.WithTimeout(ctx, 4*callTimeout)
+		resp, err := e.client.Get(call, from, clientv3.WithRange(e.key(sharedEnd)), clientv3.WithRev(at), clientv3.WithLimit(pageSize))
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+		from = ""
+		for _, kv := range resp.Kvs {
+			have[strings.TrimPrefix(string(kv.Key), e.prefix)] = kv.Value
+			from = string(kv.Key) + "\x00"
+		}
+		if at == 0 {
+			at = resp.Header.Revision // the pages are of one state
+		}
+		if !resp.More {
+			break
+		}
+	}
+	if now.Bundle != "" {
+		_, ops, err := e.readBundle(ctx, now, at)
+		if err != nil {
+			return nil, err
+		}
+		for i := range ops {
+			if ops[i].remove {
+				delete(have, ops[i].key)
+			} else {
+				have[ops[i].key] = ops[i].value
+			}
+		}
+	}
+	return have, nil
+}
+
+// watchFrom watches all that boxes share.
+func (e *member) watchFrom(ctx context.Context, from int64) clientv3.WatchChan {
+	return e.client.Watch(clientv3.WithRequireLeader(ctx), e.key(fleetKey), clientv3.WithRange(e.key(sharedEnd)), clientv3.WithRev(from))
+}
+
+// transactions parts events by the transactions of etcd that they are of.
+func transactions(events []*clientv3.Event) (parts [][]*clientv3.Event) {
+	for len(events) > 0 {
+		n := 1
+		for n < len(events) && events[n].Kv.ModRevision == events[0].Kv.ModRevision {
+			n++
+		}
+		parts = append(parts, events[:n])
+		events = events[n:]
+	}
+	return parts
+}
+
+// transaction is the content of one transaction of etcd.
+type transaction struct {
+	head     *head // nil: it is no commit
+	ops      []operation
+	note     []byte
+	settings []byte // of the fleet; nil: they are as they were
+	mod      int64  // its revision
+	watched  int64  // the revision up to which this one and those before are all; 0: more may follow
+}
+
+// decode reads the events of one transaction. It leaves out the objects of a bundle.
+func (e *member) decode(events []*clientv3.Event) (*transaction, error) {
+	it := &transaction{mod: events[0].Kv.ModRevision}
+	for _, event := range events {
+		key := strings.TrimPrefix(string(event.Kv.Key), e.prefix)
+		remove := event.Type == clientv3.EventTypeDelete
+		switch {
+		case key == fleetKey && !remove:
+			it.settings = event.Kv.Value
+		case key == headKey && remove:
+			return nil, &heldError{Emptied, "the objects of the fleet were removed from etcd"}
+		case key == headKey:
+			h, err := e.decodeHead(event.Kv.Value, event.Kv.ModRevision)
+			if err != nil {
+				return nil, err
+			}
+			it.head, it.note = h, h.Note
+		case isContent(key):
+			it.ops = append(it.ops, operation{key: key, value: event.Kv.Value, remove: remove})
+		}
+	}
+	return it, nil
+}
+
+// compareHead makes operations if the newest head is seen, and returns the newest one otherwise; nil: there is none, or this
+// program cannot read it.
+//
+// The value is compared too, while it is known: an etcd that was restored may come to the same
+// revision with another head.
+func (e *member) compareHead(ctx context.Context, seen *head, ops ...clientv3.Op) (won bool, now *head, err error) {
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	same := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(e.key(headKey)), "=", seen.mod)}
+	if seen.text != "" {
+		same = append(same, clientv3.Compare(clientv3.Value(e.key(headKey)), "=", seen.text))
+	}
+	e.step()
+	resp, err := e.client.Txn(call).If(same...).
+		Then(ops...).
+		Else(clientv3.OpGet(e.key(headKey))).Commit()
+	e.step()
+	if err != nil {
+		return false, nil, err
+	}
+	if resp.Succeeded {
+		return true, &head{mod: resp.Header.Revision}, nil
+	}
+	if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
+		now, err = e.decodeHead(kvs[0].Value, kvs[0].ModRevision)
+		if held := (*heldError)(nil); errors.As(err, &held) {
+			return false, nil, nil // the follower reports it
+		}
+	}
+	return false, now, err
+}
+
+// putHead makes a head that follows on seen the newest one, with operations; see compareHead.
+func (e *member) putHead(ctx context.Context, seen, next *head, ops []operation) (won bool, now *head, err error) {
+	value, err := next.encode()
+	if err != nil {
+		return false, nil, err
+	}
+	all := make([]clientv3.Op, 0, len(ops)+1)
+	for i := range ops {
+		all = append(all, e.op(&ops[i]))
+	}
+	return e.compareHead(ctx, seen, append(all, clientv3.OpPut(e.key(headKey), value))...)
+}
+
+// op is an operation as etcd has it.
+func (e *member) op(o *operation) clientv3.Op {
+	if o.remove {
+		return clientv3.OpDelete(e.key(o.key))
+	}
+	return clientv3.OpPut(e.key(o.key), string(o.value))
+}
+
+// refused turns etcd's refusal of a commit into the store's error.
+func (e *member) refused(err error) error {
+	if errors.Is(err, rpctypes.ErrNoSpace) {
+		return fullError{err}
+	}
+	if isDenied(err) {
+		return &engine.AwayError{Why: e.denied(err)}
+	}
+	return &engine.AwayError{Why: fmt.Sprintf("etcd refuses the change: %v", err)}
+}
+
+// errUnreachable returns the error of a commit or a question that had no effect.
+func (e *member) errUnreachable(err error) error {
+	if e.client == nil {
+		return &engine.AwayError{Why: e.origin.silence(err)}
+	}
+	if errors.Is(err, rpctypes.ErrNoSpace) {
+		return fullError{err}
+	}
+	if isDenied(err) {
+		return &engine.AwayError{Why: e.denied(err)}
+	}
+	if NoAnswer(err) {
+		return &engine.AwayError{Why: e.origin.silence(err)}
+	}
+	return &engine.AwayError{Why: fmt.Sprintf("etcd does not answer: %v", err)}
+}
+
+// isSilence reports whether a question failed because nobody answered.
+func (e *member) isSilence(err error) bool {
+	held := (*heldError)(nil)
+	return NoAnswer(err) || e.client == nil && !errors.As(err, &held)
+}
+
+// denied is the text for a refusal by etcd, with the next step.
+func (e *member) denied(err error) string {
+	return fmt.Sprintf("etcd refuses this box (%v): give the user that the certificate in --etcd-cert names a role that may read and write %s", err, e.prefix)
+}
+
+// claimName takes the name of a box, unless a process with another data directory has it. A process that is started anew takes it from
+// the one before, whose lease may go on for a while. named says that the process had the name by this very lease: then another one,
+// with a copy of the data directory, has taken it.
+func (e *member) claimName(ctx context.Context, box, instance string, lease clientv3.LeaseID, named bool) (mine, copied bool, err error) {
+	key := e.key(alivePrefix + box)
+	put := clientv3.OpPut(key, instance, clientv3.WithLease(lease))
+	resp, err := e.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).Then(put).Else(clientv3.OpGet(key)).Commit()
+	if err != nil || resp.Succeeded {
+		return true, false, err
+	}
+	kvs := resp.Responses[0].GetResponseRange().Kvs
+	switch {
+	case len(kvs) == 0:
+		return true, false, nil // gone between the two; the next beat takes it
+	case string(kvs[0].Value) != instance:
+		return false, false, nil
+	case kvs[0].Lease != int64(lease) && named:
+		return false, true, nil
+	case kvs[0].Lease != int64(lease): // of before it was started anew, or at another core box
+		_, err = e.client.Do(ctx, put)
+	}
+	return true, false, err
+}
+
+// claim takes a free key with the lease of this box if it wants it, and gives it up if it does not. It returns the
+// name of the box that has the key afterwards.
+func (e *member) claim(ctx context.Context, key string, lease clientv3.LeaseID, wants bool) (holder string, mine bool, err error) {
+	key = e.key(key)
+	me := e.cfg.Box + " " + fmt.Sprint(int64(lease))
+	var kvs []string
+	if wants {
+		resp, err := e.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
+			Then(clientv3.OpPut(key, me, clientv3.WithLease(lease))).Else(clientv3.OpGet(key)).Commit()
+		if err != nil {
+			return "", false, err
+		}
+		if resp.Succeeded {
+			return e.cfg.Box, true, nil
+		}
+		for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
+			kvs = append(kvs, string(kv.Value))
+		}
+	} else {
+		resp, err := e.client.Get(ctx, key)
+		if err != nil {
+			return "", false, err
+		}
+		for _, kv := range resp.Kvs {
+			kvs = append(kvs, string(kv.Value))
+		}
+	}
+	switch {
+	case len(kvs) == 0:
+		return "", false, nil
+	case kvs[0] == me && !wants:
+		_, err := e.client.Delete(ctx, key)
+		return "", false, err
+	}
+	holder, _, _ = strings.Cut(kvs[0], " ")
+	return holder, kvs[0] == me, nil
+}
+
+// Instance is the identifier of this data directory.
+func (e *member) Instance() string { return e.instance }
+
+// IsLeaf reports whether this box follows a core box.
+func (e *member) IsLeaf() bool { return e.client == nil }
+
+// namesake is the error for a name that another box has.
+func (e *member) namesake() error {
+	return &heldError{Namesake, fmt.Sprintf("another box of this fleet is named %s: give one of the two another --node-name", e.cfg.Box)}
+}
+
+// SourceHolders asks for the readers of the sources, by name.
+func (e *member) SourceHolders(ctx context.Context) (map[string]string, error) {
+	return e.origin.holders(ctx)
+}
+
+// Names returns the boxes that have reported, and those that are heard of, as one state of etcd has them. A leaf knows neither.
+func (e *member) Names(ctx context.Context) (reported, present map[string]bool, err error) {
+	if e.client == nil {
+		return nil, nil, errors.New("a leaf does not ask etcd")
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	names := func(prefix string) clientv3.Op {
+		return clientv3.OpGet(e.key(prefix), clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	}
+	resp, err := e.client.Txn(ctx).Then(names(boxPrefix), names(alivePrefix)).Commit()
+	if err != nil {
+		return nil, nil, err
+	}
+	read := func(i int, prefix string) map[string]bool {
+		all := map[string]bool{}
+		for _, kv := range resp.Responses[i].GetResponseRange().Kvs {
+			all[strings.TrimPrefix(string(kv.Key), e.key(prefix))] = true
+		}
+		return all
+	}
+	return read(0, boxPrefix), read(1, alivePrefix), nil
+}
+
+// Forget removes the report of a box, unless it is heard of. It reports again when it comes back.
+func (e *member) Forget(ctx context.Context, box string) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, err := e.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(e.key(alivePrefix+box)), "=", 0)).
+		Then(clientv3.OpDelete(e.key(boxPrefix + box))).Commit()
+	return err
+}
+
+// Report is a box's report to the others.
+type Report struct {
+	Box     string `json:"box"`
+	Zone    string `json:"zone,omitempty"`
+	Version string `json:"version"`
+	// Accepted is the revision that the box has followed, Programmed the one that is in its kernel.
+	Accepted   uint64 `json:"accepted"`
+	Programmed uint64 `json:"programmed"`
+	// Problems counts the errors of its status, Failing says why what it accepted is not in force.
+	Problems int `json:"problems,omitempty"`
+	// Errors are those of them that others have to know, some of them if there are many.
+	Errors  []ReportedProblem `json:"errors,omitempty"`
+	Failing string            `json:"failing,omitempty"`
+	// Format is the newest one that its version reads; 0: 1.
+	Format int `json:"format,omitempty"`
+	// Core is the box that a leaf follows; "": etcd.
+	Core string `json:"core,omitempty"`
+	// Sources are the directories of manifests that it has.
+	Sources []string `json:"sources,omitempty"`
+	// State is its state as a member of the fleet.
+	State Kind      `json:"state"`
+	Since time.Time `json:"since"`
+}
+
+// ReportedProblem is a problem in a Report.
+type ReportedProblem struct {
+	Object  string `json:"object,omitempty"` // "Service default/web"
+	Field   string `json:"field,omitempty"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+}
+
+// Box is one box of the fleet.
+type Box struct {
+	Report
+	// Present is set while the box reports.
+	Present bool
+}
+
+// Boxes returns all boxes that have reported, sorted by name.
+func (e *member) Boxes(ctx context.Context) ([]Box, error) {
+	all, err := e.origin.boxes(ctx)
+	if err != nil && e.client != nil {
+		err = e.errUnreachable(err)
+	}
+	return all, err
+}
+
+func boxes(ctx context.Context, client *clientv3.Client, prefix string) ([]Box, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := client.Txn(ctx).Then(
+		clientv3.OpGet(prefix+boxPrefix, clientv3.WithPrefix()), clientv3.OpGet(prefix+alivePrefix, clientv3.WithPrefix(), clientv3.WithKeysOnly()),
+	).Commit()
+	if err != nil {
+		return nil, fmt.Errorf("read the reports of the boxes: %w", err)
+	}
+	present := map[string]bool{}
+	for _, kv := range resp.Responses[1].GetResponseRange().Kvs {
+		present[strings.TrimPrefix(string(kv.Key), prefix+alivePrefix)] = true
+	}
+	all := []Box{}
+	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
+		var b Box
+		name := strings.TrimPrefix(string(kv.Key), prefix+boxPrefix)
+		if err := json.Unmarshal(kv.Value, &b.Report); err != nil || b.Box != name { // somebody else wrote it: the other boxes have theirs
+			b.Report = Report{Box: name, State: Following, Failing: fmt.Sprintf("its report cannot be read: remove %s from etcd; a box of that name writes it with its next report", kv.Key)}
+		}
+		b.Present = present[name]
+		all = append(all, b)
+	}
+	return all, nil
+}

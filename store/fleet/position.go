@@ -1,0 +1,405 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/fleet/stream"
+)
+
+// position is where this box stands in the history of its fleet, and its state. The parts above it share its lock.
+type position struct {
+	member
+	arrived chan struct{} // has a value when the store may follow something
+
+	mu      sync.Mutex
+	changed chan struct{} // closed when any of these changes
+	content *content
+	// read is the newest head that was followed or committed; nil: nothing yet.
+	read *head
+	// watched is the revision of etcd up to which all heads were seen.
+	watched  int64
+	agreed   settings // of the fleet; the zero settings: not known yet
+	inflight *inflightCommit
+	inbox    inbox
+	feed     leafFeed
+	state    state
+}
+
+// inbox has the commits that the store has not followed yet.
+type inbox struct {
+	queue []engine.Followed
+	// taken is the mod of the head that the store has with all that it was given, published the mod up to which its readers
+	// see the objects.
+	taken, published int64
+	busy             bool // something was given to the store and is not Published
+}
+
+// inflightCommit is a commit under way.
+type inflightCommit struct {
+	id   string
+	ops  []operation
+	note []byte
+	// landed is the head that it became; nil: its outcome is not known.
+	landed *head
+}
+
+// stands is the head that this box stands at.
+func (e *position) stands() *head {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.read
+}
+
+// wait waits until holds returns true; it is called under the lock.
+func (e *position) wait(ctx context.Context, holds func() bool) error {
+	for {
+		e.mu.Lock()
+		done, changed := holds(), e.changed
+		e.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// signal wakes all that wait for a change. e.mu must be held.
+func (e *position) signal() {
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+// enqueue hands a commit to the store. e.mu must be held.
+func (e *position) enqueue(f engine.Followed) {
+	e.inbox.queue = append(e.inbox.queue, f)
+	e.signal()
+	select {
+	case e.arrived <- struct{}{}:
+	default: // it has a value
+	}
+}
+
+// idle moves on over heads without changes.
+func (e *position) idle() {
+	if !e.inbox.busy && len(e.inbox.queue) == 0 && e.read != nil {
+		e.inbox.taken, e.inbox.published = e.read.mod, e.read.mod
+	}
+}
+
+// followed is a commit as the store gets it.
+func followed(ops []operation, h *head, note []byte) engine.Followed {
+	f := engine.Followed{Revision: h.Revision, Note: note}
+	for i := range ops {
+		if ops[i].remove {
+			f.Deletes = append(f.Deletes, ops[i].key)
+		} else {
+			f.Puts = append(f.Puts, engine.Pair{Key: ops[i].key, Value: ops[i].value, Revision: h.Revision})
+		}
+	}
+	return f
+}
+
+// Keep implements engine.Shared.
+func (e *position) Keep(t engine.Transaction) {
+	e.replica.remove(t.Deletes...)
+	e.replica.put(t.Puts...)
+}
+
+// Arrived implements engine.Shared.
+func (e *position) Arrived() <-chan struct{} { return e.arrived }
+
+// Follow implements engine.Shared.
+func (e *position) Follow() []engine.Followed {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	queue := e.inbox.queue
+	e.inbox.queue = nil
+	if len(queue) > 0 {
+		e.inbox.busy, e.inbox.taken = true, e.read.mod
+		e.signal()
+	}
+	return queue
+}
+
+// Published implements engine.Shared.
+func (e *position) Published() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.inbox.busy, e.inbox.published = false, e.inbox.taken
+	e.idle()
+	e.signal()
+}
+
+// Refuse implements engine.Shared.
+func (e *position) Refuse(why error) {
+	e.note(&heldError{TooNew, fmt.Sprintf("a commit of the fleet cannot be read by this version: %v; upgrade this box", why)})
+}
+
+// keep notes for the replica what a head has made of the objects. e.mu must be held.
+func (e *position) keep(ops []operation, h *head) {
+	// A cursor always has a form as JSON.
+	_ = e.replica.stand(ops, cursor{e.agreed.ID, h.mod, h.ID, h.Epoch, h.Objects, h.Digest, h.Bundle, h.Parts, h.Format}, h.Revision)
+}
+
+// note sets the state by the outcome of a join or a watch.
+func (e *position) note(err error) {
+	kind, why := Following, ""
+	if held, is := err.(*heldError); is { //nolint:errorlint // it is never wrapped
+		kind, why = held.kind, held.why
+	} else if err != nil {
+		kind, why = CutOff, e.origin.silence(err)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.state.kind == TooNew && kind != TooNew {
+		return // until a newer program starts
+	}
+	switch {
+	case err != nil && e.read == nil:
+		kind, why = Waiting, fmt.Sprintf("this box has no replica and waits for %s: %s; what the kernel has stays in force", e.origin.from(), why)
+	case kind == CutOff:
+		why = fmt.Sprintf("this box is cut off from %s: %s; what is in force stays, and nothing can be changed", e.origin.from(), why)
+	}
+	before := e.state.kind
+	if before != kind {
+		e.state.since = time.Now()
+	}
+	other := before != kind || kind == Waiting && why != e.state.why || !e.state.asked
+	e.state.kind, e.state.why, e.state.asked = kind, why, true
+	if kind != CutOff {
+		e.state.answered, e.state.silent = time.Now(), silence{}
+	}
+	if other {
+		e.signal()
+		e.feed.drop() // they ask another core box, or get the state of this one
+		if kind == Following {
+			e.cfg.Log.Info("follows the fleet", "fleet", e.cfg.Fleet, "revision", e.read.Revision)
+		} else {
+			e.cfg.Log.Warn("does not follow the fleet", "fleet", e.cfg.Fleet, "state", kind, "why", why)
+		}
+	}
+}
+
+// noteReport sets the state by the outcome of a report to etcd. A missing answer is judged by the heartbeat.
+func (e *position) noteReport(err error) {
+	why := ""
+	if err != nil && !NoAnswer(err) {
+		why = "etcd does not take the report of this box, and others see an old one: " + e.errUnreachable(err).Error()
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if why != e.state.unreported {
+		e.state.unreported = why
+		e.signal()
+	}
+}
+
+// Changes is closed with the next change of the State, or of what was followed.
+func (e *position) Changes() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.changed
+}
+
+// caughtUp notes that there was no newer head at a revision of etcd.
+func (e *position) caughtUp(read, at int64) {
+	e.mu.Lock()
+	lagged := e.state.kind == Lagging
+	if e.read != nil && e.read.mod == read {
+		e.watched = max(e.watched, at)
+	}
+	e.mu.Unlock()
+	if lagged {
+		e.note(nil)
+	}
+}
+
+// noteWatchError sets the state after the watch has failed, unless the last heartbeat was answered: etcd may elect a leader.
+func (e *position) noteWatchError(err error) {
+	e.mu.Lock()
+	recent := time.Since(e.state.answered) < missedBeats*beatEvery+beatTimeout && e.state.kind == Following
+	e.mu.Unlock()
+	if held := (*heldError)(nil); recent && !errors.As(err, &held) {
+		e.cfg.Log.Debug("the watch of the fleet is restarted", "err", err)
+		return
+	}
+	e.note(err)
+}
+
+// noteUnsettled has further commits refused at once after one without an answer, until the origin answers.
+func (e *position) noteUnsettled(err error) {
+	if !errors.Is(err, engine.ErrUnsettled) {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.state.silent.write = &engine.AwayError{Why: fmt.Sprintf("%s has not answered the change before this one", e.origin.from())}
+}
+
+// fits returns an error when this box cannot follow a fleet with these settings.
+func (e *position) fits(s *settings) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.agreed.ID != "" && s.ID != e.agreed.ID:
+		return &heldError{OtherOne, fmt.Sprintf("etcd has another fleet of the name %s than the one that this box belongs to; what is in force stays: "+
+			"correct --etcd, or give this box an empty --data-dir to join that fleet", e.cfg.Fleet)}
+	case s.Format > e.reads:
+		return e.tooNew(s.Format)
+	}
+	return nil
+}
+
+// agreeOn adopts the settings of the fleet, which fit.
+func (e *position) agreeOn(s *settings) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	raised := e.agreed.Format != 0 && e.agreed.Format < s.Format
+	e.agreed, e.state.differs = *s, ""
+	if !agree(s.Settings, e.cfg.Settings) {
+		e.state.differs = fmt.Sprintf("the settings of this box are not those of its fleet: %s; it forwards as the fleet says and writes nothing: "+
+			"give it the flags of the fleet, which `svcctl fleet status` lists, and restart it", differences(e.cfg.Settings, s.Settings, e.cfg.Flags))
+	}
+	if raised {
+		e.cfg.Log.Info("the fleet has a newer format", "fleet", e.cfg.Fleet, "format", s.Format)
+		e.enqueue(engine.Followed{Again: true})
+	}
+}
+
+// applySettings adopts settings of the fleet that have changed.
+func (e *position) applySettings(value []byte) error {
+	s, err := decodeSettings(value)
+	if err != nil || s.Settings == nil {
+		return err
+	}
+	if err := e.fits(s); err != nil {
+		return err
+	}
+	e.agreeOn(s)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.feed.addSettings(value)
+	return nil
+}
+
+// readable returns an error if this program cannot read a commit, which is not kept then: after a start the replica has to be
+// readable.
+func (e *position) readable(ops []operation) error {
+	for i := range ops {
+		if e.cfg.Knows != nil && !ops[i].remove && !e.cfg.Knows(ops[i].key) {
+			return &heldError{TooNew, fmt.Sprintf("a newer version of svcctl has written %s, which this one cannot read: upgrade this box; what is in force stays", ops[i].key)}
+		}
+	}
+	return nil
+}
+
+// serves returns why this box serves no leaves now; nil: it does.
+func (e *position) serves() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.origin.refusal(); err != nil {
+		return err
+	}
+	if e.state.kind != Following {
+		return &heldError{e.state.kind, e.state.why}
+	}
+	return nil
+}
+
+// newest waits until this box has followed all that was committed before the call.
+func (e *position) newest(ctx context.Context) error {
+	if err := e.serves(); err != nil {
+		return err
+	}
+	now, _, err := e.askHead(ctx)
+	switch {
+	case err != nil:
+		return err
+	case now == nil:
+		return &heldError{Emptied, "etcd has no objects of the fleet"}
+	}
+	ctx, cancel := context.WithTimeout(ctx, followTimeout)
+	defer cancel()
+	if err := e.wait(ctx, func() bool { return e.read.mod >= now.mod || e.state.kind != Following }); err != nil {
+		return fmt.Errorf("revision %d of etcd has not come yet", now.Revision)
+	}
+	return e.serves()
+}
+
+// Tries implements engine.Shared.
+func (e *position) Tries() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.agreed.Format >= sealedFormat {
+		return nil
+	}
+	return &engine.AwayError{Why: fmt.Sprintf("the fleet has format %d, which has no trials: run `svcctl fleet upgrade` when all boxes have a version that reads format %d", e.agreed.Format, sealedFormat)}
+}
+
+// Rolls implements engine.Shared.
+func (e *position) Rolls() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.agreed.Format >= rolloutFormat {
+		return nil
+	}
+	return &engine.AwayError{Why: fmt.Sprintf("the fleet has format %d, which has no rollouts: run `svcctl fleet upgrade` when all boxes have a version that reads format %d", e.agreed.Format, rolloutFormat)}
+}
+
+// leafFeed has the commits that leaves follow.
+type leafFeed struct {
+	log     *stream.Log  // nil: no leaf follows
+	limit   atomic.Int64 // bounds the log, in bytes; 0: stream.DefaultLimit. Tests set it.
+	readers int
+}
+
+// newLog returns an empty log of commits for leaves.
+func (l *leafFeed) newLog(at stream.Position) *stream.Log {
+	return stream.NewLog(at, cmp.Or(int(l.limit.Load()), stream.DefaultLimit))
+}
+
+// add appends a commit. position.mu must be held.
+func (l *leafFeed) add(h *head, ops []operation, note []byte) {
+	if l.log == nil {
+		return
+	}
+	c := &stream.Commit{Kind: stream.Change, Mod: h.mod, Head: []byte(h.text), Ops: streamed(ops)}
+	if h.Note == nil {
+		c.Note = note
+	}
+	l.log.Add(c, h.ID)
+}
+
+// addSettings appends settings of the fleet. position.mu must be held.
+func (l *leafFeed) addSettings(value []byte) {
+	if l.log != nil {
+		l.log.Add(&stream.Commit{Kind: stream.Settings, Head: value}, "")
+	}
+}
+
+// drop ends all streams, as the next commit does not follow on their last one. position.mu must be held.
+func (l *leafFeed) drop() {
+	if l.log != nil {
+		l.log.Close(errDropped)
+		l.log = nil
+	}
+}
+
+func streamed(ops []operation) []stream.Op {
+	all := make([]stream.Op, len(ops))
+	for i := range ops {
+		all[i] = stream.Op{Key: ops[i].key, Value: ops[i].value, Remove: ops[i].remove}
+	}
+	return all
+}

@@ -1,0 +1,496 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// lease is the lease of this box, and the holder of the turn.
+type lease struct {
+	id     clientv3.LeaseID // 0: none
+	until  time.Time        // before which the lease is ours for certain
+	holder string
+	mine   bool
+}
+
+// presence is what other boxes and etcd get to see of this box.
+type presence struct {
+	committer
+	heartbeatNow chan struct{} // has a value when the next heartbeat is not to wait
+	report       func() Report // nil: there are no reports
+	lease        lease
+	sources      sourceTurns
+	leaves       leafPresence
+	shown        shown
+}
+
+// leafPresence has the leaves that report here.
+type leafPresence struct {
+	// lease has their names. It is not that of this box, which ends when the box stops, while they look for another one.
+	lease clientv3.LeaseID
+	leaf  map[string]*leaf // by name
+}
+
+// leaf is a leaf that reports here.
+type leaf struct {
+	heard time.Time // when its last report came
+	sent  string    // its report in etcd
+	node  []byte    // its Node, as JSON; nil: it has not sent any
+}
+
+// heartbeat has the results of the last heartbeats.
+type heartbeat struct {
+	missed int
+	behind int64  // the mod that was read at the last beat that found a newer head; 0: none
+	sent   string // the report in etcd
+	swept  time.Time
+	named  clientv3.LeaseID // by which the name was taken; 0: none
+}
+
+// SourceTurn names the box that reads a directory of manifests for all.
+type SourceTurn struct {
+	// Holder is the box that has the turn; "" when none has it, or it is not known.
+	Holder string
+	// Mine reports whether this box has it, and may go on without asking.
+	Mine bool
+	// Vacant is the time since which no box has it; the zero Time while one has.
+	Vacant time.Time
+}
+
+// sourceTurns are the turns that this box asks for.
+type sourceTurns struct {
+	willing map[string]bool // by source; false: the holder alone is of interest
+	known   map[string]SourceTurn
+}
+
+// ReportAs sets the function that returns the report of this box. Each heartbeat calls it, and writes a report that has changed.
+func (e *presence) ReportAs(report func() Report) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.report = report
+}
+
+// HasTurn reports whether this box runs what one box of the fleet runs. It only saves work: two boxes
+// that believe it lose races to each other.
+func (e *presence) HasTurn() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.lease.mine && time.Now().Before(e.lease.until)
+}
+
+func (e *presence) beatUntil(ctx context.Context) {
+	tick := time.NewTicker(beatEvery)
+	defer tick.Stop()
+	var b heartbeat
+	for {
+		e.beat(ctx, &b)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-e.heartbeatNow:
+		}
+	}
+}
+
+// beat asks etcd for the head once, and renews what this box holds.
+func (e *presence) beat(ctx context.Context, b *heartbeat) {
+	e.mu.Lock()
+	var read int64
+	if e.read != nil {
+		read = e.read.mod
+	}
+	e.mu.Unlock()
+	ask, cancel := context.WithTimeout(ctx, beatTimeout)
+	defer cancel()
+	now, at, err := e.askHead(ask)
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		if b.missed++; b.missed >= missedBeats {
+			e.note(err)
+			e.redial()
+		}
+		return
+	}
+	b.missed = 0
+	e.noteAnswer(now)
+	switch {
+	case now == nil || now.mod < read: // join finds the reason
+		e.restartWatch()
+	case now.mod == read:
+		b.behind = 0
+		e.caughtUp(read, at)
+	case b.behind != 0 && b.behind == read:
+		e.note(&heldError{Lagging, fmt.Sprintf("this box lags: etcd has revision %d, and nothing came since the one before; it is asked for again", now.Revision)})
+		e.restartSilent()
+	default:
+		b.behind = read
+	}
+	e.reopenKeys()
+	if err := e.reopenUnreadable(ctx); err != nil {
+		e.cfg.Log.Debug("Secrets that can be read now are asked for again", "err", err)
+	}
+	err = e.renew(ctx, b)
+	if err != nil {
+		e.cfg.Log.Debug("this box is not announced to its fleet", "err", err)
+	}
+	if e.client != nil {
+		e.noteReport(err)
+	}
+}
+
+// renew keeps the lease of this box, its name, its turns and its report; on a leaf its report alone.
+func (e *presence) renew(ctx context.Context, b *heartbeat) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	e.mu.Lock()
+	lease, following, report := e.lease.id, e.state.refusal() == nil, e.report
+	e.mu.Unlock()
+	if c, is := e.origin.(*coreClient); is {
+		var r Report
+		if report != nil {
+			r = report()
+		}
+		writer, err := c.report(ctx, e.complete(r))
+		if held, is := errors.AsType[*heldError](err); is && held.kind == Namesake {
+			e.note(held)
+		}
+		if err == nil {
+			e.noteNamed()
+			e.mu.Lock()
+			e.lease.holder = writer
+			e.mu.Unlock()
+		}
+		return err
+	}
+	asked := time.Now()
+	if lease != 0 {
+		gone, err := keepLease(ctx, e.client, lease)
+		if err != nil {
+			return err
+		}
+		if gone {
+			lease = 0
+		}
+	}
+	if lease == 0 {
+		granted, err := e.client.Grant(ctx, leaseTTL)
+		if err != nil {
+			e.noteTurn(0, asked, "", false)
+			return err
+		}
+		lease = granted.ID
+	}
+	mine, copied, err := e.claimName(ctx, e.cfg.Box, e.instance, lease, b.named == lease)
+	switch {
+	case err != nil:
+		return err
+	case copied:
+		e.note(&heldError{Namesake, fmt.Sprintf("another box of this fleet is named %s and has a copy of this data directory: stop one of the two, and start it with another --node-name and an empty --data-dir", e.cfg.Box)})
+		return nil
+	case !mine:
+		e.note(e.namesake())
+		return nil
+	}
+	b.named = lease
+	e.noteNamed()
+	if err := errors.Join(e.claimTurn(ctx, lease, asked, following), e.claimSources(ctx, lease, following), e.keepLeaves(ctx)); err != nil {
+		return err
+	}
+	if e.HasTurn() && asked.Sub(b.swept) > sweepEvery {
+		b.swept = asked
+		if err := e.deleteStaleParts(ctx); err != nil {
+			return err
+		}
+	}
+	if report == nil {
+		return nil
+	}
+	text, err := json.Marshal(e.complete(report()))
+	if err != nil || string(text) == b.sent {
+		return err
+	}
+	if _, err = e.client.Put(ctx, e.key(boxPrefix+e.cfg.Box), string(text)); err == nil {
+		b.sent = string(text)
+	}
+	return err
+}
+
+// noteNamed notes that this box has its name, and no other box.
+func (e *presence) noteNamed() {
+	e.mu.Lock()
+	freed := e.state.kind == Namesake
+	e.mu.Unlock()
+	if freed {
+		e.note(nil)
+	}
+}
+
+// leave gives up the name and the turns of this box, so that no other box waits for its lease to end, and ends all connections.
+// The leaves that report here keep their names by a lease of their own until they have found another core box.
+func (e *presence) leave() error {
+	e.mu.Lock()
+	id := e.lease.id
+	e.lease = lease{}
+	e.mu.Unlock()
+	if id != 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if _, err := e.client.Revoke(ctx, id); err != nil {
+			e.cfg.Log.Debug("the lease of this box ends by itself", "err", err)
+		}
+	}
+	return e.origin.close()
+}
+
+// claimTurn takes the turn of the writer if it is free.
+func (e *presence) claimTurn(ctx context.Context, lease clientv3.LeaseID, asked time.Time, willing bool) error {
+	holder, mine, err := e.claim(ctx, turnKey, lease, willing)
+	if err != nil && willing {
+		return err
+	}
+	e.noteTurn(lease, asked, holder, mine)
+	return err
+}
+
+func (e *presence) noteTurn(id clientv3.LeaseID, asked time.Time, holder string, mine bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	changed := e.lease.mine != mine
+	e.lease = lease{id: id, until: asked.Add(leaseTTL * time.Second), holder: holder, mine: mine}
+	if changed {
+		e.signal()
+	}
+}
+
+// complete adds the name, the version and the state of this box to a report.
+func (e *presence) complete(r Report) Report {
+	state := e.State()
+	r.Box, r.Version, r.Format, r.State, r.Since = e.cfg.Box, e.cfg.Version, e.reads, state.Kind, state.Since.UTC().Truncate(time.Second)
+	return r
+}
+
+// WantSources sets the sources whose turn this box wants (true), or observes (false). A turn
+// that it has and does not want any more is given up. It takes effect with the next beat, which comes at once.
+//
+// The turn is a key with the lease of the box. It only keeps two boxes from trying at once: that one
+// box alone changes the objects of a source is for the store to see to, which does so in each commit.
+func (e *presence) WantSources(willing map[string]bool) {
+	e.mu.Lock()
+	same := maps.Equal(e.sources.willing, willing)
+	e.sources.willing = maps.Clone(willing)
+	e.mu.Unlock()
+	if same {
+		return
+	}
+	select {
+	case e.heartbeatNow <- struct{}{}:
+	default: // a beat is coming
+	}
+}
+
+// SourceTurn returns what the last beat has found of the turn of a source. It does not wait.
+func (e *presence) SourceTurn(name string) SourceTurn {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	t := e.sources.known[name]
+	t.Mine = t.Mine && time.Now().Before(e.lease.until)
+	return t
+}
+
+// claimSources takes the free turns that this box wants, and gives up those that it does not want.
+func (e *presence) claimSources(ctx context.Context, lease clientv3.LeaseID, able bool) error {
+	e.mu.Lock()
+	willing := maps.Clone(e.sources.willing)
+	e.mu.Unlock()
+	known := make(map[string]SourceTurn, len(willing))
+	for name, wants := range willing {
+		holder, mine, err := e.claim(ctx, sourceTurnPrefix+name, lease, wants && able)
+		if err != nil {
+			return err
+		}
+		known[name] = SourceTurn{Holder: holder, Mine: mine}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for name, t := range known {
+		before, was := e.sources.known[name]
+		if t.Holder == "" {
+			t.Vacant = before.Vacant
+			if t.Vacant.IsZero() {
+				t.Vacant = time.Now()
+			}
+			known[name] = t
+		}
+		if !was || before.Holder != t.Holder || before.Mine != t.Mine {
+			e.signal()
+		}
+	}
+	e.sources.known = known
+	return nil
+}
+
+// redial opens new connections if the certificate of this box is another one than etcd has seen. etcd judges a connection by
+// the certificate that it began with: one that is refused would stay so after the file was corrected.
+func (e *presence) redial() {
+	last := e.shown.certificate.Load()
+	if last == nil || e.client == nil {
+		return
+	}
+	now, err := e.cfg.TLS.GetClientCertificate(&tls.CertificateRequestInfo{})
+	if err != nil || len(now.Certificate) == 0 || bytes.Equal(now.Certificate[0], *last) {
+		return
+	}
+	e.cfg.Log.Info("connects to etcd again, with another certificate")
+	e.client.SetEndpoints()
+	e.client.SetEndpoints(e.cfg.Endpoints...)
+}
+
+// handleLeafReport registers a leaf by its report, and writes the report to etcd if it has changed.
+func (e *presence) handleLeafReport(ctx context.Context, r *LeafReport) error {
+	if err := e.serves(); err != nil {
+		return err
+	}
+	box := r.Report.Box
+	e.mu.Lock()
+	lease := e.leaves.lease
+	e.mu.Unlock()
+	if lease == 0 {
+		granted, err := e.client.Grant(ctx, leaseTTL)
+		if err != nil {
+			return e.errUnreachable(err)
+		}
+		e.mu.Lock()
+		if e.leaves.lease == 0 {
+			e.leaves.lease = granted.ID
+		}
+		lease = e.leaves.lease
+		e.mu.Unlock()
+	}
+	mine, _, err := e.claimName(ctx, box, r.Instance, lease, false)
+	switch {
+	case errors.Is(err, rpctypes.ErrLeaseNotFound):
+		e.mu.Lock()
+		if e.leaves.lease == lease {
+			e.leaves.lease = 0 // the next report gets another one
+		}
+		e.mu.Unlock()
+		return e.errUnreachable(err)
+	case err != nil:
+		return e.errUnreachable(err)
+	case !mine || box == e.cfg.Box:
+		return errNamesake
+	}
+	text, err := json.Marshal(r.Report)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	if e.leaves.leaf == nil {
+		e.leaves.leaf = map[string]*leaf{}
+	}
+	is := e.leaves.leaf[box]
+	if is == nil {
+		is = &leaf{}
+		e.leaves.leaf[box] = is
+	}
+	is.heard = time.Now()
+	if r.Node != nil && !bytes.Equal(is.node, r.Node) {
+		is.node = r.Node
+		e.signal()
+	}
+	sent := is.sent
+	e.mu.Unlock()
+	if !r.First && sent == string(text) {
+		return nil
+	}
+	if _, err := e.client.Put(ctx, e.key(boxPrefix+box), string(text)); err != nil {
+		return e.errUnreachable(err)
+	}
+	e.mu.Lock()
+	is.sent = string(text)
+	e.mu.Unlock()
+	return nil
+}
+
+// keepLeaves renews the lease with the names of the leaves, and drops leaves without a report in the time of a lease.
+func (e *presence) keepLeaves(ctx context.Context) error {
+	e.mu.Lock()
+	lease := e.leaves.lease
+	var silent []string
+	for box, is := range e.leaves.leaf {
+		if time.Since(is.heard) > leaseTTL*time.Second {
+			silent = append(silent, box)
+			delete(e.leaves.leaf, box)
+		}
+	}
+	if len(e.leaves.leaf) == 0 {
+		e.leaves.lease = 0 // it ends by itself, with the names that it has
+	}
+	e.mu.Unlock()
+	if lease == 0 {
+		return nil
+	}
+	for _, box := range silent { // unless it reports to another core box
+		key := e.key(alivePrefix + box)
+		if _, err := e.client.Txn(ctx).If(clientv3.Compare(clientv3.LeaseValue(key), "=", lease)).Then(clientv3.OpDelete(key)).Commit(); err != nil {
+			return err
+		}
+	}
+	gone, err := keepLease(ctx, e.client, lease)
+	if gone {
+		e.mu.Lock()
+		if e.leaves.lease == lease {
+			e.leaves.lease = 0
+		}
+		e.mu.Unlock()
+	}
+	return err
+}
+
+// LeafNodes returns the Nodes of the leaves that report here, as JSON, by name.
+func (e *presence) LeafNodes() map[string]json.RawMessage {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.leaves.leaf) == 0 {
+		return nil
+	}
+	nodes := map[string]json.RawMessage{}
+	for box, is := range e.leaves.leaf {
+		if is.node != nil {
+			nodes[box] = is.node
+		}
+	}
+	return nodes
+}
+
+// State returns the state of this box as a member of its fleet.
+func (e *presence) State() State {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := State{Kind: e.state.kind, Why: e.state.why, Since: e.state.since, Of: e.state.of, Answered: e.state.answered, Asked: e.state.asked, Writer: e.lease.holder, Unreported: e.state.unreported}
+	if s.Kind == Following && e.state.differs != "" {
+		s.Kind, s.Why = Differs, e.state.differs
+	} else if s.Kind == Following && e.state.unreadable != "" {
+		s.Kind, s.Why, s.Since = KeyMissing, e.state.unreadable, e.state.unreadableSince
+	}
+	s.Foreign = e.foreignKeys()
+	if e.read != nil {
+		s.Revision, s.Epoch = e.read.Revision, e.read.Epoch
+	}
+	e.replica.mu.Lock()
+	s.Replica = e.replica.err
+	e.replica.mu.Unlock()
+	return s
+}

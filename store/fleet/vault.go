@@ -1,0 +1,373 @@
+package fleet
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/store/engine"
+)
+
+// Values of secret objects (Config.Secret) are sealed by a key that the boxes share before they leave a box: in etcd, in
+// its bundles and in the replica they are bytes as others, of which the digest is too. The store has them open.
+//
+// A box that cannot open one has the version before it, follows, and commits nothing: it would decide on
+// what it cannot see. One that cannot open a shared key alone commits all but Secrets: no object depends on those keys, and
+// Secrets that it sealed no other box could open.
+
+// Boxes have secrets in common that are no objects: the key that signs the tokens of the API, and the CA of its
+// certificates. Each is a pair sealed/NAME/ID, sealed with its key as the value of a Secret is. A value that
+// takes the place of another one has another ID. The ID can be read without a key: a box that cannot open a
+// value knows whether the one that it has is in force still.
+
+// vault has what is sealed, and what cannot be opened.
+type vault struct {
+	position
+	keys map[string]sharedKey // by name
+	// unreadable has the reasons why secret objects and shared keys cannot be opened, by key.
+	unreadable map[string]string
+	// foreign are the keys of objects that another program has written in etcd.
+	foreign map[string]bool
+}
+
+// openedPrefix begins the keys of sealed objects: the last version that this box could open of one that it cannot
+// open now.
+const openedPrefix = "fleet/opened/"
+
+// The names of shared keys.
+const (
+	TokenKey = "tokens"
+	CAKey    = "ca"
+)
+
+// sharedKey is a shared key as this box has it.
+type sharedKey struct {
+	id    string
+	value []byte // nil: this box cannot open it
+}
+
+// SharedKey returns the value that all boxes have in common under a name, and its ID. The ID is "" while there
+// is none; the value is nil when this box cannot open it.
+func (e *vault) SharedKey(name string) (id string, value []byte) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	k := e.keys[name]
+	return k.id, k.value
+}
+
+// Sharing is why no keys can be shared; nil: they can.
+func (e *vault) Sharing() error {
+	e.mu.Lock()
+	format := e.agreed.Format
+	e.mu.Unlock()
+	switch {
+	case e.cfg.Keys.SealsBy() == "":
+		return errors.New("this box has no key that its fleet shares: start it with --fleet-key-file")
+	case format < accessFormat:
+		return fmt.Errorf("the fleet has format %d, and boxes share no tokens before format %d: run `svcctl fleet upgrade` when all boxes read it", format, accessFormat)
+	}
+	return nil
+}
+
+// Sealing implements engine.Shared.
+func (e *vault) Sealing() error {
+	e.mu.Lock()
+	format, shut := e.agreed.Format, e.state.unreadable
+	e.mu.Unlock()
+	if shut != "" {
+		return errors.New("this box has another key than its fleet, and no other box could read what it seals: " + shut)
+	}
+	return e.cfg.sealing(format)
+}
+
+// plainSecrets returns a commit as the store gets it. It leaves out secret objects that this box cannot open, and those whose
+// content is unchanged, and adds those that it could not open before and can now. It comes before the replica has the commit.
+// e.mu must be held.
+func (e *vault) plainSecrets(f engine.Followed) engine.Followed {
+	f = e.takeKeys(f)
+	puts := f.Puts[:0:0]
+	for _, key := range f.Deletes {
+		if _, was := e.unreadable[key]; was {
+			e.reopen(key)
+		}
+	}
+	for _, p := range f.Puts {
+		if e.cfg.Secret == nil || !e.cfg.Secret(p.Key) {
+			puts = append(puts, p)
+			continue
+		}
+		before := e.replica.value(openedPrefix + p.Key)
+		if _, was := e.unreadable[p.Key]; !was {
+			before = e.replica.value(p.Key)
+		}
+		old, oldErr := e.cfg.open(p.Key, before)
+		value, err := e.cfg.open(p.Key, p.Value)
+		if err != nil {
+			if _, was := e.unreadable[p.Key]; !was && oldErr == nil {
+				e.replica.put(engine.Pair{Key: openedPrefix + p.Key, Value: before, Revision: f.Revision})
+			}
+			e.unreadable[p.Key] = err.Error()
+			continue
+		}
+		e.reopen(p.Key)
+		if oldErr != nil || !bytes.Equal(old, value) {
+			p.Value = value
+			puts = append(puts, p)
+		}
+	}
+	for _, p := range e.openable() {
+		if !slices.ContainsFunc(f.Puts, func(put engine.Pair) bool { return put.Key == p.Key }) {
+			p.Revision = f.Revision
+			puts = append(puts, p)
+			e.reopen(p.Key)
+		}
+	}
+	f.Puts = puts
+	e.noteShut()
+	return f
+}
+
+// reopen notes that a secret object is not shut any more. e.mu must be held.
+func (e *vault) reopen(key string) {
+	if _, was := e.unreadable[key]; was {
+		delete(e.unreadable, key)
+		e.replica.remove(openedPrefix + key)
+	}
+}
+
+// openable are the secret objects that could not be opened when they came, and can be now. e.mu must be held.
+func (e *vault) openable() (pairs []engine.Pair) {
+	for _, key := range slices.Sorted(maps.Keys(e.unreadable)) {
+		if _, _, is := splitKey(key); is {
+			continue // see reopenKeys
+		}
+		if value, err := e.cfg.open(key, e.replica.value(key)); err == nil {
+			pairs = append(pairs, engine.Pair{Key: key, Value: value})
+		}
+	}
+	return pairs
+}
+
+// noteShut has the State say what cannot be opened. e.mu must be held.
+func (e *vault) noteShut() {
+	why := ""
+	e.state.blind = false
+	var secrets, shared []string
+	for _, key := range slices.Sorted(maps.Keys(e.unreadable)) {
+		if _, _, is := splitKey(key); is {
+			shared = append(shared, key)
+		} else {
+			secrets = append(secrets, key)
+		}
+	}
+	const remedy = ": put that key into the file of --fleet-key-file, as the other boxes have it; it is read again by itself"
+	switch {
+	case len(secrets) > 0:
+		e.state.blind = true
+		_, name, _ := strings.Cut(secrets[0], objectPrefix+"Secret/") // what it was before a trial or a rollout has more in front
+		why = fmt.Sprintf("Secret %s cannot be read: %s", name, e.unreadable[secrets[0]])
+		if more := len(e.unreadable) - 1; more > 0 {
+			why += fmt.Sprintf(" (and %d more)", more)
+		}
+		why += "; what this box had of it stays in force, and nothing can be changed here" + remedy
+	case len(shared) > 0:
+		var names []string
+		for _, key := range shared {
+			name, _, _ := splitKey(key)
+			names = append(names, cmp.Or(map[string]string{TokenKey: "the key of tokens", CAKey: "the CA of the API"}[name], name))
+		}
+		why = fmt.Sprintf("of what all boxes share, %s cannot be read: %s; this box takes no tokens of the fleet but those that it knows to be in force, "+
+			"and can change no Secrets, and all else%s", strings.Join(names, " and "), e.unreadable[shared[0]], remedy)
+	}
+	if why == e.state.unreadable {
+		return
+	}
+	if e.state.unreadable == "" {
+		e.state.unreadableSince = time.Now()
+	}
+	if e.state.unreadable = why; why != "" {
+		e.cfg.Log.Warn("something that is sealed cannot be read", "fleet", e.cfg.Fleet, "why", why)
+	} else {
+		e.cfg.Log.Info("all that is sealed can be read", "fleet", e.cfg.Fleet)
+		e.enqueue(engine.Followed{Again: true}) // files whose Secrets were refused
+	}
+	e.signal()
+}
+
+// loaded are pairs of the replica as the store opens on them: secret objects are open. Of those that this box cannot
+// open it has the version before.
+func (e *vault) loaded(pairs []engine.Pair) []engine.Pair {
+	if e.cfg.Secret == nil || !slices.ContainsFunc(pairs, func(p engine.Pair) bool { return e.cfg.Secret(p.Key) }) {
+		return pairs
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	open := make([]engine.Pair, 0, len(pairs))
+	for _, p := range pairs {
+		value, err := e.cfg.open(p.Key, p.Value)
+		if err != nil {
+			e.unreadable[p.Key] = err.Error()
+			if value, err = e.cfg.open(p.Key, e.replica.value(openedPrefix+p.Key)); err != nil {
+				continue
+			}
+		}
+		p.Value = value
+		open = append(open, p)
+	}
+	e.noteShut()
+	return open
+}
+
+// takeKeys takes shared keys out of a commit that the store gets. It comes before the replica has the commit. e.mu must
+// be held.
+func (e *vault) takeKeys(f engine.Followed) engine.Followed {
+	deletes := f.Deletes[:0:0]
+	for _, key := range f.Deletes {
+		name, id, is := splitKey(key)
+		if !is {
+			deletes = append(deletes, key)
+			continue
+		}
+		e.reopen(key)
+		if e.keys[name].id == id {
+			delete(e.keys, name)
+		}
+	}
+	puts := f.Puts[:0:0]
+	for _, p := range f.Puts {
+		name, id, is := splitKey(p.Key)
+		if !is {
+			puts = append(puts, p)
+			continue
+		}
+		value, err := e.cfg.Keys.Open(p.Key, p.Value)
+		had := e.keys[name]
+		switch {
+		case err == nil:
+			e.reopen(p.Key)
+		case had.id == id && had.value != nil: // it is the same one, sealed by another key
+			if before := e.replica.value(p.Key); e.keyed(p.Key, before) {
+				e.replica.put(engine.Pair{Key: openedPrefix + p.Key, Value: before, Revision: f.Revision})
+			}
+			value = had.value
+		}
+		e.shutKey(p.Key, err)
+		e.keys[name] = sharedKey{id, value}
+		if had.id != id || !bytes.Equal(had.value, value) {
+			e.signal()
+		}
+	}
+	f.Puts, f.Deletes = puts, deletes
+	return f
+}
+
+// keyed reports whether a value is sealed by a key that this box has.
+func (e *vault) keyed(key string, value []byte) bool {
+	_, err := e.cfg.Keys.Open(key, value)
+	return err == nil
+}
+
+// shutKey notes that a shared key cannot be opened. A box that has no keys at all is one of its own as to them. e.mu
+// must be held.
+func (e *vault) shutKey(key string, err error) {
+	if err != nil && e.cfg.Keys.SealsBy() != "" {
+		e.unreadable[key] = err.Error()
+	}
+}
+
+// loadKeys takes the shared keys of the replica.
+func (e *vault) loadKeys() error {
+	pairs, err := e.replica.load(sealedPrefix)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, p := range pairs {
+		name, id, is := splitKey(p.Key)
+		if !is {
+			continue
+		}
+		value, err := e.cfg.Keys.Open(p.Key, p.Value)
+		if err != nil {
+			e.shutKey(p.Key, err)
+			if value, err = e.cfg.Keys.Open(p.Key, e.replica.value(openedPrefix+p.Key)); err != nil {
+				value = nil
+			}
+		}
+		e.keys[name] = sharedKey{id, value}
+	}
+	e.noteShut()
+	return nil
+}
+
+// reopenKeys opens shared keys for which the key has come.
+func (e *vault) reopenKeys() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for key := range e.unreadable {
+		name, id, is := splitKey(key)
+		if !is || e.keys[name].id != id {
+			continue
+		}
+		if value, err := e.cfg.Keys.Open(key, e.replica.value(key)); err == nil {
+			e.keys[name] = sharedKey{id, value}
+			e.reopen(key)
+			e.signal()
+		}
+	}
+	e.noteShut()
+}
+
+// noteForeign looks at what a transaction without a head has done to objects. That is how a large commit is unfolded, which
+// leaves etcd with what this box has. Anything else was written by somebody else: it is not followed, and a box without a replica would
+// not find what the newest commit left. mod is the revision of etcd.
+func (e *vault) noteForeign(ops []operation, mod int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if mod <= e.read.mod { // as of before what this box has
+		return
+	}
+	for i := range ops {
+		op := &ops[i]
+		has, is := e.content.sums[op.key]
+		if op.remove && !is || !op.remove && is && has == sumOf(op.key, op.value) {
+			delete(e.foreign, op.key)
+			continue
+		}
+		if e.foreign == nil {
+			e.foreign = map[string]bool{}
+		}
+		e.foreign[op.key] = true
+		what := "written"
+		if op.remove {
+			what = "removed"
+		}
+		e.cfg.Log.Warn("somebody else than the boxes of the fleet has "+what+" a key in etcd; it is not followed", "key", e.key(op.key))
+		e.signal()
+	}
+}
+
+// corrected forgets what somebody else has written where a commit has written it since. e.mu must be held.
+func (e *vault) corrected(ops []operation) {
+	for i := range ops {
+		delete(e.foreign, ops[i].key)
+	}
+}
+
+// foreignKeys names the keys that another program has written or removed; "": none. e.mu must be held.
+func (e *vault) foreignKeys() string {
+	switch keys := slices.Sorted(maps.Keys(e.foreign)); len(keys) {
+	case 0:
+		return ""
+	case 1:
+		return e.key(keys[0])
+	default:
+		return fmt.Sprintf("%s and %d more", e.key(keys[0]), len(keys)-1)
+	}
+}
