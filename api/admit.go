@@ -17,8 +17,8 @@ type budget struct {
 	requests, watches atomic.Int64
 }
 
-// take counts one more of at most max; false when there is no room.
-func take(count *atomic.Int64, max int) bool {
+// tryAdd counts one more of at most max; false when there is no room.
+func tryAdd(count *atomic.Int64, max int) bool {
 	if count.Add(1) > int64(max) {
 		count.Add(-1)
 		return false
@@ -44,7 +44,7 @@ func (s *Server) admit(h http.Handler) http.Handler {
 		if auth.From(r.Context()).Role != auth.Admin {
 			max = (max + 1) / 2
 		}
-		if !take(count, max) {
+		if !tryAdd(count, max) {
 			spare(w, r)
 			w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
 			fail(w, http.StatusTooManyRequests, wire.ReasonTooManyRequests,

@@ -134,19 +134,19 @@ func (m *member) holdBack(why error) {
 	}
 	m.notHeld = ""
 	m.log.Warn("the trial is over, and it is not known whether it was confirmed: what was in force before is in force on this box", "why", why)
-	m.look()
+	m.wakeLoop()
 }
 
 // showStore has the objects of the store in force.
 func (m *member) showStore() {
 	if m.held.release() {
 		m.log.Info("what became of the trial is known, and in force")
-		m.look()
+		m.wakeLoop()
 	}
 }
 
-// look wakes the loop, once there is one.
-func (m *member) look() {
+// wakeLoop wakes the loop, once there is one.
+func (m *member) wakeLoop() {
 	if wake := m.wake.Load(); wake != nil {
 		(*wake)()
 	}

@@ -400,18 +400,18 @@ func describe(f *reconcile.Foreseen, plan *wire.KernelPlan) {
 
 // undecided lists what a Service depends on, other than objects.
 func undecided(svc *reconcile.Service) (all []string) {
-	say := func(format string, args ...any) { all = append(all, svc.Key+": "+fmt.Sprintf(format, args...)) }
+	add := func(format string, args ...any) { all = append(all, svc.Key+": "+fmt.Sprintf(format, args...)) }
 	if n := len(svc.Checked); n > 0 {
-		say("%s checked: the checks decide at that moment which of them serve, and new ones begin as the plan has them", are(n, "endpoint"))
+		add("%s checked: the checks decide at that moment which of them serve, and new ones begin as the plan has them", are(n, "endpoint"))
 	}
 	if svc.Relay != nil {
-		say("its connections are relayed: the plan is as if every listener could be opened")
+		add("its connections are relayed: the plan is as if every listener could be opened")
 	}
 	if svc.SlowStart > 0 {
-		say("new endpoints get their weight in the course of %v: slots of the maps go on changing", svc.SlowStart)
+		add("new endpoints get their weight in the course of %v: slots of the maps go on changing", svc.SlowStart)
 	}
 	if slices.ContainsFunc(svc.Ports, func(p nft.ServicePort) bool { return p.Balance == nft.LeastConnection && !p.Relayed() }) {
-		say("it is balanced by open connections: slots of the maps are as of now, and move with them")
+		add("it is balanced by open connections: slots of the maps are as of now, and move with them")
 	}
 	return all
 }

@@ -81,14 +81,14 @@ func (m *member) keepLeafNodes(ctx context.Context) error {
 }
 
 func (m *member) keepLeafNode(box string, text []byte) error {
-	told := &object.Node{}
-	if err := json.Unmarshal(text, told); err != nil {
+	reported := &object.Node{}
+	if err := json.Unmarshal(text, reported); err != nil {
 		return err
 	}
 	// A leaf reports its labels and status, and no more.
 	node := &object.Node{
 		TypeMeta: object.TypeMeta{Kind: object.KindNode, APIVersion: object.APIVersionCore},
-		Metadata: object.ObjectMeta{Name: box, Labels: control.NodeLabels(told.Metadata.Labels)}, Status: told.Status,
+		Metadata: object.ObjectMeta{Name: box, Labels: control.NodeLabels(reported.Metadata.Labels)}, Status: reported.Status,
 	}
 	have, _ := m.store.Get(object.Ref{Kind: object.KindNode, Name: box})
 	control.KeepOfClients(node, have)

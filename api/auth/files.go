@@ -102,7 +102,7 @@ func (f *Files) times() (at [2]time.Time) {
 func (f *Files) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.look()
+	f.reload()
 	return f.cert, nil
 }
 
@@ -119,12 +119,12 @@ type Validity struct {
 func (f *Files) Validity() Validity {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.look()
+	f.reload()
 	return Validity{File: f.certPath, Begins: f.cert.Leaf.NotBefore, Expires: f.cert.Leaf.NotAfter, Refused: f.refused}
 }
 
-// look takes the certificate in the files if it is another one.
-func (f *Files) look() {
+// reload takes the certificate in the files if it is another one.
+func (f *Files) reload() {
 	now := f.now()
 	if now.Sub(f.looked) < reloadInterval {
 		return

@@ -109,9 +109,9 @@ func parseLeaves(text []byte) (*x509.CertPool, map[string]bool, error) {
 	return pool, revoked, nil
 }
 
-// look reads the file again when that is due. What cannot be used leaves in use what was there before; a file that is
+// reload reads the file again when that is due. What cannot be used leaves in use what was there before; a file that is
 // gone revokes all.
-func (l *Leaves) look() {
+func (l *Leaves) reload() {
 	now := l.now()
 	if now.Sub(l.looked) < leavesInterval {
 		return
@@ -131,14 +131,14 @@ func (l *Leaves) look() {
 func (l *Leaves) CAs() *x509.CertPool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.look()
+	l.reload()
 	return l.pool
 }
 
 // Verify returns the box of a certificate, which is followed by those of its issuers. The error wraps ErrCertificate.
 func (l *Leaves) Verify(chain []*x509.Certificate) (User, error) {
 	l.mu.Lock()
-	l.look()
+	l.reload()
 	pool, revoked := l.pool, l.revoked
 	l.mu.Unlock()
 	cert, between := chain[0], x509.NewCertPool()

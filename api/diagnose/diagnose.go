@@ -274,10 +274,10 @@ const refusedByKernel = "RefusedByKernel"
 // accepted checks that nothing about it was refused.
 func (d *diagnosis) accepted() {
 	var bad, doubtful []string
-	said := false
+	named := false
 	for _, p := range d.related() {
 		if p.Object == d.ref() && d.isSaid(&p) {
-			said = true
+			named = true
 			continue
 		}
 		if p.Object == d.ref() {
@@ -300,7 +300,7 @@ func (d *diagnosis) accepted() {
 	case len(doubtful) > 0:
 		d.add(Doubt, "", "%s about it", count(len(doubtful), "warning"))
 		d.details(doubtful...)
-	case !said:
+	case !named:
 		d.good("nothing in it was refused")
 	}
 }

@@ -192,7 +192,7 @@ func (b *batch) writing(d document) (*writing, error) {
 	o.warnings = nil
 	if b.spaces[r.namespace] {
 		there, _ := b.server.store.Get(namespaceRef(r.namespace))
-		o.founded = there == nil
+		o.createsNamespace = there == nil
 	}
 	return b.server.applying(&r, &o, content, d.fieldWarnings)
 }
@@ -207,7 +207,7 @@ func (b *batch) flush() error {
 		}
 	}
 	for _, it := range b.items {
-		if again := errors.Is(it.err, store.ErrStale) || errors.Is(it.err, store.ErrExists); again {
+		if stale := errors.Is(it.err, store.ErrStale) || errors.Is(it.err, store.ErrExists); stale {
 			b.retry(it)
 		}
 		if err := b.report(it); err != nil {
@@ -244,7 +244,7 @@ func (b *batch) commit() error {
 			it.result.Result = wire.Created
 		} else if results[i].Removed {
 			it.result = applied{Result: wire.Removed, Object: it.plan.write.Object}
-		} else if it.err == nil && sameObject(results[i].Object, stowed(it.plan.before)) {
+		} else if it.err == nil && sameObject(results[i].Object, toStored(it.plan.before)) {
 			it.result.Result = wire.Unchanged
 		}
 	}
@@ -282,7 +282,7 @@ func (b *batch) retry(it *item) {
 		it.result.Result = wire.Created
 	case it.err == nil && b.isGone(it):
 		it.result.Result = wire.Removed
-	case it.err == nil && before != nil && sameObject(stowed(it.result.Object), before):
+	case it.err == nil && before != nil && sameObject(toStored(it.result.Object), before):
 		it.result.Result = wire.Unchanged
 	}
 }

@@ -281,8 +281,8 @@ const (
 // bodies counts the bytes that bodies of requests hold above smallBody each.
 type bodies struct{ held atomic.Int64 }
 
-// take counts n more bytes in; false when they would be more than most.
-func (b *bodies) take(n, most int64) bool {
+// reserve counts n more bytes in; false when they would be more than most.
+func (b *bodies) reserve(n, most int64) bool {
 	if b.held.Add(n) > most {
 		b.held.Add(-n)
 		return false
@@ -309,7 +309,7 @@ func (b *bodies) read(r *request, most int64) ([]byte, error) {
 			}
 			room := min(2*int64(cap(body)), most+1)
 			if more := room - max(smallBody, int64(cap(body))); more > 0 {
-				if !b.take(more, budget) {
+				if !b.reserve(more, budget) {
 					return nil, tooManyRequests("the bodies of other requests fill the memory that there is for them: try again later", busyRetry)
 				}
 				r.held += more

@@ -324,7 +324,7 @@ func (s *Server) removeDependents(writes []store.Write, results []store.Written)
 		if w.Ref.Kind != object.KindService {
 			continue
 		}
-		if again, _ := s.store.Get(w.Ref); again != nil {
+		if there, _ := s.store.Get(w.Ref); there != nil {
 			continue // a file has declared it all along
 		}
 		_, _, endpoints := s.store.Service(w.Ref.Key())
@@ -371,16 +371,16 @@ func (s *Server) orphan(r *request, uid string, by store.Caller) error {
 		if err != nil {
 			return unavailable(fmt.Sprintf("what depends on %s could not be kept, and nothing was removed: %v", r.ref(), err), busyRetry)
 		}
-		again := false
+		retry := false
 		for _, result := range results {
 			switch {
 			case errors.Is(result.Err, store.ErrStale), errors.Is(result.Err, store.ErrNotFound):
-				again = true
+				retry = true
 			case result.Err != nil:
 				return result.Err
 			}
 		}
-		if again && try == maxTries {
+		if retry && try == maxTries {
 			return unavailable(fmt.Sprintf("what depends on %s changes all the time", r.ref()), busyRetry)
 		}
 	}

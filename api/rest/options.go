@@ -31,8 +31,8 @@ type options struct {
 	validation string // strict, warn or ignore
 	force      *bool
 	warnings   warnings
-	// founded is set when the same dry run creates the namespace of the object.
-	founded bool
+	// createsNamespace is set when the same dry run creates the namespace of the object.
+	createsNamespace bool
 	// asFile makes a dry run apply as the file of the appliance that declares the object: the fields
 	// of the file are replaced, not in conflict.
 	asFile bool

@@ -49,7 +49,7 @@ func (w *writing) by(now time.Time, live map[string]any) fields.Writer {
 	}
 	if by.Subresource == "" {
 		if live != nil || !k.Strategy().StatusOnCreate {
-			by.Ignored = kept(k)
+			by.Ignored = serverFields(k)
 		}
 		return by
 	}
@@ -77,7 +77,7 @@ func (s *Server) planUpdate(wr *writing, live object.Object, owner store.Owner) 
 		return plan{}, err
 	}
 	by := wr.by(s.now(), before.content)
-	if wr.applied != nil && !wr.options.asFile && !going(live) && fields.Settled(before.content, wr.applied, by) {
+	if wr.applied != nil && !wr.options.asFile && !isTerminating(live) && fields.Settled(before.content, wr.applied, by) {
 		return plan{unchanged: before.object}, nil
 	}
 	written, err := wr.edit(before.content)
@@ -109,21 +109,21 @@ func (s *Server) planUpdate(wr *writing, live object.Object, owner store.Owner) 
 			return plan{}, err
 		}
 	}
-	if !going(live) && fields.Unchanged(before.object, o) {
+	if !isTerminating(live) && fields.Unchanged(before.object, o) {
 		return plan{unchanged: before.object}, nil
 	}
 	if err := storable(o, r.kind); err != nil {
 		return plan{}, err
 	}
 	return plan{before: before.object, write: store.Write{
-		Ref: r.ref(), Object: stowed(o), Status: r.subresource != "", Version: live.GetMeta().ResourceVersion,
+		Ref: r.ref(), Object: toStored(o), Status: r.subresource != "", Version: live.GetMeta().ResourceVersion,
 		DryRun: wr.options.dryRun, By: wr.options.caller(r, wr.verb),
 	}}, nil
 }
 
-// going reports whether an object has to be written although nothing about it changes: it
+// isTerminating reports whether an object has to be written although nothing about it changes: it
 // goes when its last finalizer is gone.
-func going(live object.Object) bool {
+func isTerminating(live object.Object) bool {
 	meta := live.GetMeta()
 	return meta.DeletionTimestamp != nil && len(meta.Finalizers) == 0
 }
@@ -143,7 +143,7 @@ func (s *Server) newVersion(wr *writing, live, written map[string]any, by fields
 			wr.options.warnings.add("status: nothing of it is changed here, as in Kubernetes: what a controller writes goes to the subresource status; " +
 				"the addresses are given by the appliance, ask for others with spec.loadBalancerIP")
 		}
-		for _, name := range kept(k) {
+		for _, name := range serverFields(k) {
 			replace(written, name, live[name])
 		}
 	}
@@ -247,7 +247,7 @@ func (s *Server) planCreation(wr *writing) (plan, error) {
 	if err := mayCreate(r); err != nil {
 		return plan{}, err
 	}
-	if !wr.options.founded && !wr.options.asFile {
+	if !wr.options.createsNamespace && !wr.options.asFile {
 		if err := s.hasNamespace(r); err != nil {
 			return plan{}, err
 		}
@@ -289,13 +289,13 @@ func (s *Server) planCreation(wr *writing) (plan, error) {
 		return plan{}, err
 	}
 	return plan{write: store.Write{
-		Ref: r.ref(), Object: stowed(o), Create: true, DryRun: wr.options.dryRun, By: wr.options.caller(r, wr.verb),
+		Ref: r.ref(), Object: toStored(o), Create: true, DryRun: wr.options.dryRun, By: wr.options.caller(r, wr.verb),
 	}}, nil
 }
 
-// kept are the top-level fields that no change of an object itself changes. Clients do not write the
+// serverFields are the top-level fields that no change of an object itself changes. Clients do not write the
 // finalizers of a Namespace.
-func kept(k kind.Kind) []string {
+func serverFields(k kind.Kind) []string {
 	switch {
 	case k.Strategy().SpecOfServer:
 		return []string{"spec", "status"}
@@ -313,8 +313,8 @@ func mayCreate(r *request) error {
 	return refused(r.kind, r.name, "the ranges of cluster IPs are settings of the box: give --service-cluster-ip-range, or serviceClusterIPRange in /etc/svcctl/svcctl.yaml")
 }
 
-// stowed is an object as it is stored.
-func stowed(o object.Object) object.Object {
+// toStored returns an object as it is stored.
+func toStored(o object.Object) object.Object {
 	if e, ok := o.(*object.EventView); ok {
 		return e.Event()
 	}

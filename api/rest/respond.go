@@ -315,15 +315,15 @@ func (w warnings) send(to http.ResponseWriter) {
 		total += utf8.RuneCountInString(text)
 	}
 	cut := total > maxWarnings
-	told := 0
+	sent := 0
 	for _, text := range w {
-		if cut && told >= maxWarnings {
+		if cut && sent >= maxWarnings {
 			return
 		}
 		if runes := []rune(text); cut && len(runes) > maxWarning {
 			text = string(runes[:maxWarning])
 		}
-		told += utf8.RuneCountInString(text)
+		sent += utf8.RuneCountInString(text)
 		to.Header().Add("Warning", "299 - "+quoted(text))
 	}
 }

@@ -30,8 +30,8 @@ type derivation interface {
 	sources() []string
 	// affected are the computed objects that a stored one has to do with; sorted.
 	affected(o object.Object) []viewKey
-	// take replaces a stored object; old is nil when it came, new when it went.
-	take(old, new object.Object)
+	// apply replaces a stored object; old is nil when it came, new when it went.
+	apply(old, new object.Object)
 	// show is a computed object, nil when there is none; it has no resourceVersion, unless
 	// it is a stored one.
 	show(viewKey) object.Object
@@ -84,7 +84,7 @@ func (v view) at(namespace string, at uint64) (d derivation, keys map[viewKey]st
 				break
 			}
 			for _, o := range objects {
-				d.take(nil, o)
+				d.apply(nil, o)
 				for _, key := range d.affected(o) {
 					keys[key] = struct{}{}
 				}
@@ -110,7 +110,7 @@ func (v view) follow(namespace string, after uint64) (follower, error) {
 		for i, key := range keys {
 			before[i] = d.show(key)
 		}
-		d.take(e.Old, e.New)
+		d.apply(e.Old, e.New)
 		var changes []change
 		for i, key := range keys {
 			changes = append(changes, changesOf(e.Revision, before[i], d.show(key))...)
@@ -193,7 +193,7 @@ func addressesOf(s *store.Store) view {
 			return nil
 		}
 		for _, o := range services {
-			all.take(nil, o)
+			all.apply(nil, o)
 		}
 		return all.show(viewKey{name: name})
 	}}
@@ -213,7 +213,7 @@ func (h holders) affected(o object.Object) []viewKey {
 	return keys
 }
 
-func (h holders) take(old, new object.Object) {
+func (h holders) apply(old, new object.Object) {
 	if service, ok := old.(*object.Service); ok {
 		for _, address := range addressesIn(service) {
 			left := slices.DeleteFunc(slices.Clone(h[address]), func(other *object.Service) bool {
@@ -299,13 +299,13 @@ func endpointsOf(s *store.Store) view {
 	return view{store: s, derive: derive, one: func(namespace, name string) object.Object {
 		all, key := endpointsParts{}, viewKey{namespace, name}
 		service, _ := s.Get(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name})
-		all.take(nil, service)
+		all.apply(nil, service)
 		_, endpointSlices, _ := s.Service(namespace + "/" + name)
 		for _, slice := range endpointSlices {
-			all.take(nil, slice)
+			all.apply(nil, slice)
 		}
 		stored, _ := s.Get(object.Ref{Kind: object.KindEndpoints, Namespace: namespace, Name: name})
-		all.take(nil, stored)
+		all.apply(nil, stored)
 		return all.show(key)
 	}}
 }
@@ -331,7 +331,7 @@ func (e endpointsParts) affected(o object.Object) []viewKey {
 	return nil
 }
 
-func (e endpointsParts) take(old, new object.Object) {
+func (e endpointsParts) apply(old, new object.Object) {
 	for _, o := range []object.Object{old, new} {
 		if o == nil {
 			continue
@@ -345,7 +345,7 @@ func (e endpointsParts) take(old, new object.Object) {
 			part = &endpointsPart{}
 			e[key] = part
 		}
-		part.take(o, o == new)
+		part.apply(o, o == new)
 		if part.service == nil && part.stored == nil && len(part.slices) == 0 {
 			delete(e, key)
 		}
@@ -364,8 +364,8 @@ func endpointsKey(o object.Object) (viewKey, bool) {
 	return viewKey{meta.Namespace, service}, service != "" && slice.Metadata.Labels[labelSliceManaged] != slicesAreMirrors
 }
 
-// take puts an object in its place, or takes it out of there.
-func (p *endpointsPart) take(o object.Object, there bool) {
+// apply puts an object in its place, or takes it out of there.
+func (p *endpointsPart) apply(o object.Object, there bool) {
 	switch o := o.(type) {
 	case *object.Service:
 		if p.service = nil; there {

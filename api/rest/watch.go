@@ -167,7 +167,7 @@ func (l *watchSession) run(ctx context.Context) {
 	defer bookmarks.Stop()
 	for l.stream.flush() == nil {
 		published, news := l.server.store.Published(), l.news.changed()
-		more, err := l.look()
+		more, err := l.sendPending()
 		if err != nil {
 			return
 		}
@@ -198,9 +198,9 @@ func (l *watchSession) run(ctx context.Context) {
 	}
 }
 
-// look sends the pending events, at most watchBatch of them, and reports whether there are more.
+// sendPending sends the pending events, at most watchBatch of them, and reports whether there are more.
 // An error ends the watch; the client gets it as an ERROR event if possible.
-func (l *watchSession) look() (more bool, err error) {
+func (l *watchSession) sendPending() (more bool, err error) {
 	events, err := l.server.store.EventsAbout(l.after, watchBatch, l.follow.about)
 	if err != nil {
 		e := statusOf(err, l.request)

@@ -48,8 +48,8 @@ func (s *Server) written(wr *writing, o object.Object) object.Object {
 func (s *Server) write(wr *writing) (o object.Object, created bool, err error) {
 	for try := 1; ; try++ {
 		o, created, err = s.try(wr)
-		again := errors.Is(err, store.ErrStale) || errors.Is(err, store.ErrExists) && !wr.mustCreate
-		if !again || try == maxTries {
+		retry := errors.Is(err, store.ErrStale) || errors.Is(err, store.ErrExists) && !wr.mustCreate
+		if !retry || try == maxTries {
 			return o, created, answerTo(err, wr.request)
 		}
 	}

@@ -22,12 +22,12 @@ func Rehearse(objects *store.Store, look func(*object.Service), r *http.Request,
 	server := rest.New(rest.Config{Objects: objects, Look: look, Log: slog.New(slog.DiscardHandler)})
 	asked := r.Clone(r.Context())
 	asked.URL.Path, asked.URL.RawPath = "/svcctl/v1/apply", ""
-	said, err := answerTo(server, asked, body)
+	answer, err := answerTo(server, asked, body)
 	if err != nil {
 		return nil, err
 	}
 	var all []wire.Applied
-	for d := json.NewDecoder(&said.body); ; {
+	for d := json.NewDecoder(&answer.body); ; {
 		var a wire.Applied
 		switch err := d.Decode(&a); err {
 		case nil:
@@ -70,33 +70,33 @@ func RehearseRemovals(objects *store.Store, r *http.Request, removals []wire.Pla
 }
 
 // answerTo has a server answer a request. A refusal is an error, a *wire.Failure if it is one of the API.
-func answerTo(server *rest.Server, r *http.Request, body []byte) (*kept, error) {
+func answerTo(server *rest.Server, r *http.Request, body []byte) (*recordedAnswer, error) {
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	r.Header.Del("Accept-Encoding") // the answer is read here
-	said := &kept{header: http.Header{}, code: http.StatusOK}
-	server.Handler().ServeHTTP(said, r)
-	if said.code < http.StatusBadRequest {
-		return said, nil
+	answer := &recordedAnswer{header: http.Header{}, code: http.StatusOK}
+	server.Handler().ServeHTTP(answer, r)
+	if answer.code < http.StatusBadRequest {
+		return answer, nil
 	}
 	var failure wire.Failure
-	if err := json.Unmarshal(said.body.Bytes(), &failure); err != nil {
-		return nil, fmt.Errorf("%s %s cannot be done: %s", r.Method, r.URL.Path, &said.body)
+	if err := json.Unmarshal(answer.body.Bytes(), &failure); err != nil {
+		return nil, fmt.Errorf("%s %s cannot be done: %s", r.Method, r.URL.Path, &answer.body)
 	}
 	return nil, &failure
 }
 
-// kept is an answer that is not sent.
-type kept struct {
+// recordedAnswer is an answer that is not sent.
+type recordedAnswer struct {
 	header http.Header
 	code   int
 	body   bytes.Buffer
 }
 
 // Header implements http.ResponseWriter.
-func (k *kept) Header() http.Header { return k.header }
+func (k *recordedAnswer) Header() http.Header { return k.header }
 
 // WriteHeader implements http.ResponseWriter.
-func (k *kept) WriteHeader(code int) { k.code = code }
+func (k *recordedAnswer) WriteHeader(code int) { k.code = code }
 
 // Write implements http.ResponseWriter.
-func (k *kept) Write(b []byte) (int, error) { return k.body.Write(b) }
+func (k *recordedAnswer) Write(b []byte) (int, error) { return k.body.Write(b) }

@@ -19,7 +19,7 @@ const (
 
 // assigned returns the load balancer IPs that were allocated and have no Event yet, up to a
 // revision.
-func (r *Recorder) assigned() (told []happening, upTo uint64, err error) {
+func (r *Recorder) assigned() (reported []happening, upTo uint64, err error) {
 	if !r.assigns {
 		return nil, 0, nil
 	}
@@ -39,11 +39,11 @@ func (r *Recorder) assigned() (told []happening, upTo uint64, err error) {
 		if len(has) == 0 || before != nil && slices.Equal(has, ingressOf(before)) || !r.spend(e.Ref, r.now()) {
 			continue
 		}
-		if told = append(told, happening{object: e.Ref, reason: reasonAssigned, message: fmt.Sprintf("Assigned IP %q", has), normal: true}); len(told) == assignedAtOnce {
+		if reported = append(reported, happening{object: e.Ref, reason: reasonAssigned, message: fmt.Sprintf("Assigned IP %q", has), normal: true}); len(reported) == assignedAtOnce {
 			break
 		}
 	}
-	return told, upTo, nil
+	return reported, upTo, nil
 }
 
 // ingressOf are the load balancer IPs of a Service.
