@@ -260,14 +260,14 @@ func checkInvariants(t testing.TB, s *Store) {
 	}
 	for _, a := range s.allocator.addresses {
 		for _, owner := range a.Holders() {
-			if owner != reservedOwner && owner != trialOwner {
+			if owner != reservedOwner && owner != trialOwner && owner != rolloutOwner {
 				ips--
 			}
 		}
 	}
 	for _, owners := range s.allocator.pools.Holders() {
 		for _, owner := range owners {
-			if owner != reservedOwner && owner != trialOwner {
+			if owner != reservedOwner && owner != trialOwner && owner != rolloutOwner {
 				ingress--
 			}
 		}
