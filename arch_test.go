@@ -133,6 +133,7 @@ var edges = map[string][]string{
 	"appliance/netlab":      {},               // for tests only
 	"appliance/soak":        {},               // tests only
 	"appliance/test/oracle": {"store/object"}, // for tests only
+	"appliance/test/judge":  {"appliance/config", "appliance/node", "appliance/test/oracle", "nft", "nft/sim"},
 
 	"appliance/test/pki":    {},      // for tests only
 	"appliance/test/script": {"nft"}, // for tests only
@@ -166,7 +167,7 @@ var moreTestEdges = map[string][]string{
 	"appliance/conntrack":   {"nft/kernel"},
 	"appliance/control":     {"store/alloc", "store/engine"},
 	"appliance/parts":       {"store/engine"},
-	"appliance/reconcile":   {"appliance/config", "appliance/control", "api/rest", "appliance/apiserver", "appliance/config", "appliance/control", "appliance/endpoints", "appliance/health", "appliance/logqueue", "appliance/task", "appliance/test/script", "store/engine"},
+	"appliance/reconcile":   {"appliance/config", "appliance/control", "appliance/test/judge", "api/rest", "appliance/apiserver", "appliance/config", "appliance/control", "appliance/endpoints", "appliance/health", "appliance/logqueue", "appliance/task", "appliance/test/script", "store/engine"},
 	"cmd/svcctl":            {"api", "api/auth", "api/rest", "appliance/verdict", "store", "store/alloc", "store/engine"},
 	"examples":              {"appliance", "appliance/config"},
 	"store/managedfields":   {"store/kind"},

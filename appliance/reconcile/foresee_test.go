@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/appliance/test/judge"
 	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store"
@@ -54,7 +55,7 @@ func TestForeseenIsPlanned(t *testing.T) {
 			ask := Foresee{Objects: objs, Revision: revision, All: objs.keys(), Changes: store.ChangeSet{Revision: revision, Services: changedServices(before, after)}}
 			if !reflect.DeepEqual(before.Box, after.Box) {
 				moved++
-				cfg, facts := configOf(&after.Box), factsOf(&after.Box)
+				cfg, facts := judge.Config(&after.Box), judge.Facts(&after.Box)
 				ask.Host = func(*node.Facts) Host {
 					return Host{Facts: &facts, Box: cfg.Box(&facts), Resolve: cfg.ResolveFacts(&facts, nil)}
 				}

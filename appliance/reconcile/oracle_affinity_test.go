@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/appliance/test/judge"
 	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/sim"
@@ -72,7 +73,7 @@ func (h *stickyHistory) run() (failure string) {
 		transition := planStep(p, h.worlds[:i+1])
 		for is4, host := range hosts {
 			forgetAll(host, transition)
-			now := hostOf(&world.Box, p.compiler.Ruleset(), is4)
+			now := judge.Host(&world.Box, p.compiler.Ruleset(), is4)
 			host.Ruleset, host.Route, host.IsLocal, host.MasqueradeAddr = now.Ruleset, now.Route, now.IsLocal, now.MasqueradeAddr
 		}
 		if i > 0 {
@@ -83,10 +84,10 @@ func (h *stickyHistory) run() (failure string) {
 		for _, packet := range h.packets[i] {
 			host := hosts[packet.To.Addr().Is4()]
 			want := memory.Decide(world, packet)
-			sent := simPacket(&world.Box, packet)
+			sent := judge.Packet(&world.Box, packet)
 			clock = clock.Add(2 * time.Second) // a newcomer is none any more
 			got := host.Send(sent, clock, r.Uint32N)
-			if !slices.ContainsFunc(want, func(w oracle.Outcome) bool { return allows(w, host, packet, got) }) {
+			if !slices.ContainsFunc(want, func(w oracle.Outcome) bool { return judge.Allows(w, host, packet, got) }) {
 				return fmt.Sprintf("world %d: %v\nthe oracle wants one of %v\ngot %v\n\t%s\n%v",
 					i, packet, want, got, strings.Join(got.Trace, "\n\t"), h)
 			}

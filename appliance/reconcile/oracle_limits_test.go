@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/appliance/test/judge"
 	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/nft/sim"
 )
@@ -41,7 +42,7 @@ func limitsDisagree(seed uint64, world *oracle.World, packets []oracle.Packet, m
 	ruleset := planWorlds(world)
 	hosts := map[bool]*sim.Host{}
 	for _, is4 := range []bool{true, false} {
-		hosts[is4] = hostOf(&world.Box, ruleset, is4)
+		hosts[is4] = judge.Host(&world.Box, ruleset, is4)
 	}
 	var limits oracle.Limits
 	clock := time.Unix(0, 0)
@@ -51,11 +52,11 @@ func limitsDisagree(seed uint64, world *oracle.World, packets []oracle.Packet, m
 		for _, packet := range packets {
 			free, want := world.Decide(packet), limits.Decide(world, packet)
 			host := hosts[packet.To.Addr().Is4()]
-			got := host.Send(simPacket(&world.Box, packet), clock, r.Uint32N)
+			got := host.Send(judge.Packet(&world.Box, packet), clock, r.Uint32N)
 			if free[0].Kind != oracle.Delivered {
 				continue // TestOracle is about them; here they count for nothing
 			}
-			if !slices.ContainsFunc(want, func(w oracle.Outcome) bool { return allows(w, host, packet, got) }) {
+			if !slices.ContainsFunc(want, func(w oracle.Outcome) bool { return judge.Allows(w, host, packet, got) }) {
 				return packet.String() + fmt.Sprintf("\nthe oracle wants one of %v\ngot %v", want, got) + "\n\t" + strings.Join(got.Trace, "\n\t")
 			}
 			if met != nil {

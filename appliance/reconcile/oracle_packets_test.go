@@ -17,6 +17,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/netlab"
 	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/appliance/test/judge"
 	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
@@ -135,7 +136,7 @@ func (l *oracleLab) load(world *oracle.World) error {
 	if err := l.GW1.Do(func() (err error) { facts, err = node.Read(); return err }); err != nil {
 		return err
 	}
-	cfg, objs := configOf(&world.Box), (*worldObjects)(world)
+	cfg, objs := judge.Config(&world.Box), (*worldObjects)(world)
 	host := Host{Facts: &facts, Box: cfg.Box(&facts), Resolve: cfg.ResolveFacts(&facts, nil)}
 	before := l.loaded
 	l.loaded = world
@@ -390,7 +391,7 @@ func towards(world *oracle.World, addr netip.Addr) netip.Addr {
 // makes of it: where it agrees with the oracle, it is the kernel that both do not know.
 func (l *oracleLab) report(seed uint64, world *oracle.World, wrong mistake) {
 	l.t.Helper()
-	inSimulator := disagreement(world, l.planner.compiler.Ruleset(), wrong.packet)
+	inSimulator := judge.Disagreement(world, l.planner.compiler.Ruleset(), wrong.packet)
 	smallest := world.Shrink(func(w *oracle.World) bool {
 		return l.sendable(w, wrong.packet) && l.load(w) == nil && l.send(w, wrong.packet, patience) != ""
 	})

@@ -12,9 +12,9 @@ import (
 
 	"svcctl.io/svcctl/appliance/health"
 	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/appliance/test/judge"
 	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/nft"
-	"svcctl.io/svcctl/nft/sim"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
 )
@@ -48,7 +48,7 @@ func TestOracle(t *testing.T) {
 			planStep(p, history[:i+1])
 			ruleset := p.compiler.Ruleset()
 			for _, packet := range world.Packets(r, packetsPerWorld) {
-				if disagreement(world, ruleset, packet) != "" {
+				if judge.Disagreement(world, ruleset, packet) != "" {
 					reportDisagreement(t, seed, history[:i+1], packet)
 					return
 				}
@@ -83,7 +83,7 @@ func sum(counts map[string]int) (n int) {
 // appliance takes for such a change.
 func planStep(p *planner, history []*oracle.World) nft.Transition {
 	world := history[len(history)-1]
-	cfg, facts := configOf(&world.Box), factsOf(&world.Box)
+	cfg, facts := judge.Config(&world.Box), judge.Facts(&world.Box)
 	host := Host{Facts: &facts, Box: cfg.Box(&facts), Resolve: cfg.ResolveFacts(&facts, nil)}
 	objs := (*worldObjects)(world)
 	setWorld(p, world, uint64(len(history)))
@@ -121,7 +121,7 @@ func planWorlds(history ...*oracle.World) nft.Ruleset {
 func reportDisagreement(t *testing.T, seed uint64, history []*oracle.World, packet oracle.Packet) {
 	t.Helper()
 	fails := func(history ...*oracle.World) bool {
-		return disagreement(history[len(history)-1], planWorlds(history...), packet) != ""
+		return judge.Disagreement(history[len(history)-1], planWorlds(history...), packet) != ""
 	}
 	for length := 1; length <= len(history); length++ {
 		shortest := slices.Clone(history[len(history)-length:])
@@ -138,65 +138,9 @@ func reportDisagreement(t *testing.T, seed uint64, history []*oracle.World, pack
 			fmt.Fprintf(&text, "world %d of %d:\n%s", i+1, length, shortest[i])
 		}
 		t.Fatalf("seed %d: %v\n%s\n%s", seed, packet,
-			disagreement(shortest[length-1], planWorlds(shortest...), packet), &text)
+			judge.Disagreement(shortest[length-1], planWorlds(shortest...), packet), &text)
 	}
 	t.Fatalf("seed %d: %v: the disagreement cannot be repeated", seed, packet)
-}
-
-// disagreement describes how a ruleset treats a packet differently from the oracle; "": it does
-// not.
-func disagreement(world *oracle.World, ruleset nft.Ruleset, packet oracle.Packet) string {
-	host := hostOf(&world.Box, ruleset, packet.To.Addr().Is4())
-	return compareOutcomes(host, packet, world.Decide(packet), host.Outcomes(simPacket(&world.Box, packet)))
-}
-
-// compareOutcomes describes the expected outcomes that do not happen, and the ones that happen
-// unexpectedly; "": none.
-func compareOutcomes(host *sim.Host, packet oracle.Packet, want []oracle.Outcome, got []sim.Result) string {
-	var missing, surplus []string
-	hashed := len(want) > 0 && want[0].Hashed // then one of them happens
-	if hashed && len(got) != 1 {
-		return fmt.Sprintf("%d things may happen to a client that is hashed: %v", len(got), got)
-	}
-	for _, w := range want {
-		if !hashed && !slices.ContainsFunc(got, func(g sim.Result) bool { return allows(w, host, packet, g) }) {
-			missing = append(missing, w.String())
-		}
-	}
-	for _, g := range got {
-		if !slices.ContainsFunc(want, func(w oracle.Outcome) bool { return allows(w, host, packet, g) }) {
-			surplus = append(surplus, g.String()+"\n\t\t"+strings.Join(g.Trace, "\n\t\t"))
-		}
-	}
-	if len(missing)+len(surplus) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("the oracle wants %v\n\tmissing: %v\n\tsurplus: %s", want, missing, strings.Join(surplus, "\n\t"))
-}
-
-// allows reports whether a result of the simulator is an outcome of the oracle.
-func allows(want oracle.Outcome, host *sim.Host, packet oracle.Packet, got sim.Result) bool {
-	switch want.Kind {
-	case oracle.Delivered:
-		oif, _ := host.Route(want.To.Addr())
-		plain, masqueraded := got.Src == packet.From.Addr(), got.Src == host.MasqueradeAddr(oif)
-		return got.Kind == sim.Delivered && got.Dst == want.To && got.Timeout.Idle == want.Idle &&
-			(plain && want.Source != oracle.Masqueraded || masqueraded && want.Source != oracle.Plain)
-	case oracle.Refused:
-		with := nft.RejectPortUnreachable
-		if packet.Protocol == oracle.TCP {
-			with = nft.RejectTCPReset
-		}
-		return got.Kind == sim.Rejected && got.RejectWith == with
-	case oracle.Unreachable:
-		return got.Kind == sim.Rejected && got.RejectWith == nft.RejectHostUnreachable
-	case oracle.Dropped:
-		return got.Kind == sim.Dropped
-	case oracle.Answered:
-		_, local := host.Route(got.Dst.Addr())
-		return got.Kind == sim.Delivered && local && !got.SNATed
-	}
-	return got.Kind == sim.Delivered && !got.DNATed && !got.SNATed
 }
 
 // worldAnswers answers with the verdicts and source sets of a world.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/test/judge"
 	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/nft/nfttest/fake"
 	"svcctl.io/svcctl/nft/sim"
@@ -70,7 +71,7 @@ func fromEnv(name string, otherwise uint64) uint64 {
 // disagreement; "": there is none.
 func judgeWorld(t *testing.T, world *oracle.World, met map[string]int) (kind, text string) {
 	r := &rig{t: t, kernel: fake.New(), engine: engine.NewMemory(), files: map[string]*manifest.File{}, clock: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
-	r.configure = func(cfg *config.Config) { *cfg = *configOf(&world.Box); cfg.Manifests = []string{"manifests"} }
+	r.configure = func(cfg *config.Config) { *cfg = *judge.Config(&world.Box); cfg.Manifests = []string{"manifests"} }
 	r.start()
 	programs := &programs{}
 	for _, p := range world.Programs {
@@ -79,7 +80,7 @@ func judgeWorld(t *testing.T, world *oracle.World, met map[string]int) (kind, te
 	}
 	r.occupy(programs)
 	setWorld(r.planner, world, 1)
-	facts := factsOf(&world.Box)
+	facts := judge.Facts(&world.Box)
 	for i := range facts.Addresses {
 		facts.Addresses[i].First = true
 	}
@@ -130,7 +131,7 @@ func (r *rig) problemsOf(key string) string {
 func (r *rig) attempt(world *oracle.World, service *object.Service) (lacks oracle.Lack, lacking, wrong string) {
 	hosts := map[bool]*sim.Host{}
 	for _, is4 := range []bool{true, false} {
-		hosts[is4] = hostOf(&world.Box, r.planner.compiler.Ruleset(), is4)
+		hosts[is4] = judge.Host(&world.Box, r.planner.compiler.Ruleset(), is4)
 	}
 	for _, a := range world.Attempts(service) {
 		if len(a.Lacks) > 0 && lacks == "" {
@@ -140,7 +141,7 @@ func (r *rig) attempt(world *oracle.World, service *object.Service) (lacks oracl
 			continue
 		}
 		answered := false
-		results := hosts[a.Packet.To.Addr().Is4()].Outcomes(simPacket(&world.Box, a.Packet))
+		results := hosts[a.Packet.To.Addr().Is4()].Outcomes(judge.Packet(&world.Box, a.Packet))
 		for _, got := range results {
 			answered = answered || got.Kind == sim.Delivered && (slices.Contains(a.To, got.Dst) || len(a.To) > 0 && r.isRelay(got.Dst))
 		}

@@ -20,6 +20,7 @@ import (
 	"svcctl.io/svcctl/appliance/apiserver"
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/task"
+	"svcctl.io/svcctl/appliance/test/judge"
 	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/appliance/test/script"
 	"svcctl.io/svcctl/nft"
@@ -281,7 +282,7 @@ func (b *scriptBox) Address(add bool, ifname, prefix string) {
 
 // look passes the addresses of the box to the loop.
 func (b *scriptBox) look() {
-	facts := factsOf(&b.network)
+	facts := judge.Facts(&b.network)
 	b.observed.facts, b.observed.moved = &facts, true
 }
 
@@ -326,7 +327,7 @@ func (b *scriptBox) host(q script.Question) *sim.Host {
 		b.t.Fatal(err)
 	}
 	is4 := q.To.Addr().Is4()
-	host, now := b.hosts[is4], hostOf(&b.network, ruleset, is4)
+	host, now := b.hosts[is4], judge.Host(&b.network, ruleset, is4)
 	host.Ruleset, host.Route, host.IsLocal, host.MasqueradeAddr = now.Ruleset, now.Route, now.IsLocal, now.MasqueradeAddr
 	for _, f := range b.kernel.Forgotten()[b.forgot:] {
 		b.hosts[f.Family == nft.IPv4].Forget(f)
@@ -349,7 +350,7 @@ func (b *scriptBox) packet(q script.Question, i int) sim.Packet {
 		port = uint16(40000 + i)
 	}
 	p.From = netip.AddrPortFrom(source, port)
-	return simPacket(&b.network, p)
+	return judge.Packet(&b.network, p)
 }
 
 // outcome returns the outcome that the client of a question would see.

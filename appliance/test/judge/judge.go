@@ -1,8 +1,10 @@
-package reconcile
+package judge
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/node"
@@ -11,8 +13,8 @@ import (
 	"svcctl.io/svcctl/nft/sim"
 )
 
-// configOf is how an appliance is told to be that box.
-func configOf(box *oracle.Box) *config.Config {
+// Config returns the settings of an appliance on a box of the oracle.
+func Config(box *oracle.Box) *config.Config {
 	cfg := config.Default()
 	cfg.NodeName, cfg.Zone = box.NodeName, box.Zone
 	cfg.Addresses.ClusterIPRanges, cfg.Addresses.ClusterCIDRs, cfg.Addresses.ExternalIPRanges.Prefixes = box.ServiceRanges, box.InternalSources, box.ExternalIPRanges
@@ -41,9 +43,9 @@ func configOf(box *oracle.Box) *config.Config {
 	return &cfg
 }
 
-// factsOf returns the facts that the appliance reads on that box; its interfaces are numbered
+// Facts returns the facts that the appliance reads on that box; its interfaces are numbered
 // from 1.
-func factsOf(box *oracle.Box) node.Facts {
+func Facts(box *oracle.Box) node.Facts {
 	facts := node.Facts{Primary: box.Primary, Gateways: box.Gateways}
 	for i, each := range box.Interfaces {
 		index := uint32(i + 1)
@@ -55,9 +57,9 @@ func factsOf(box *oracle.Box) node.Facts {
 	return facts
 }
 
-// hostOf is the box as the simulator knows it, for one family. What is on no interface
-// leaves by the one of the gateway.
-func hostOf(box *oracle.Box, ruleset nft.Ruleset, is4 bool) *sim.Host {
+// Host returns a box of the oracle with a ruleset, for the simulator and one family. A destination on no interface leaves by
+// the one of the gateway.
+func Host(box *oracle.Box, ruleset nft.Ruleset, is4 bool) *sim.Host {
 	const loopback = 1
 	isLocal := func(addr netip.Addr) bool {
 		return slices.ContainsFunc(box.Interfaces, func(i oracle.Interface) bool {
@@ -90,7 +92,8 @@ func hostOf(box *oracle.Box, ruleset nft.Ruleset, is4 bool) *sim.Host {
 
 var simProtocols = map[oracle.Protocol]nft.Protocol{oracle.TCP: nft.TCP, oracle.UDP: nft.UDP, oracle.SCTP: nft.SCTP}
 
-func simPacket(box *oracle.Box, p oracle.Packet) sim.Packet {
+// Packet returns a packet of the oracle for the simulator.
+func Packet(box *oracle.Box, p oracle.Packet) sim.Packet {
 	packet := sim.Packet{Saddr: p.From.Addr(), Daddr: p.To.Addr()}
 	packet.Iif = uint32(slices.IndexFunc(box.Interfaces, func(i oracle.Interface) bool { return i.Name == p.Interface }) + 1)
 	if p.Protocol == oracle.Ping {
@@ -99,4 +102,60 @@ func simPacket(box *oracle.Box, p oracle.Packet) sim.Packet {
 	}
 	packet.Proto, packet.Sport, packet.Dport = simProtocols[p.Protocol], p.From.Port(), p.To.Port()
 	return packet
+}
+
+// Disagreement describes how a ruleset treats a packet differently from the oracle; "": it does
+// not.
+func Disagreement(world *oracle.World, ruleset nft.Ruleset, packet oracle.Packet) string {
+	host := Host(&world.Box, ruleset, packet.To.Addr().Is4())
+	return Compare(host, packet, world.Decide(packet), host.Outcomes(Packet(&world.Box, packet)))
+}
+
+// Compare describes the expected outcomes that do not happen, and the ones that happen
+// unexpectedly; "": none.
+func Compare(host *sim.Host, packet oracle.Packet, want []oracle.Outcome, got []sim.Result) string {
+	var missing, surplus []string
+	hashed := len(want) > 0 && want[0].Hashed // then one of them happens
+	if hashed && len(got) != 1 {
+		return fmt.Sprintf("%d things may happen to a client that is hashed: %v", len(got), got)
+	}
+	for _, w := range want {
+		if !hashed && !slices.ContainsFunc(got, func(g sim.Result) bool { return Allows(w, host, packet, g) }) {
+			missing = append(missing, w.String())
+		}
+	}
+	for _, g := range got {
+		if !slices.ContainsFunc(want, func(w oracle.Outcome) bool { return Allows(w, host, packet, g) }) {
+			surplus = append(surplus, g.String()+"\n\t\t"+strings.Join(g.Trace, "\n\t\t"))
+		}
+	}
+	if len(missing)+len(surplus) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("the oracle wants %v\n\tmissing: %v\n\tsurplus: %s", want, missing, strings.Join(surplus, "\n\t"))
+}
+
+// Allows reports whether a result of the simulator is an outcome of the oracle.
+func Allows(want oracle.Outcome, host *sim.Host, packet oracle.Packet, got sim.Result) bool {
+	switch want.Kind {
+	case oracle.Delivered:
+		oif, _ := host.Route(want.To.Addr())
+		plain, masqueraded := got.Src == packet.From.Addr(), got.Src == host.MasqueradeAddr(oif)
+		return got.Kind == sim.Delivered && got.Dst == want.To && got.Timeout.Idle == want.Idle &&
+			(plain && want.Source != oracle.Masqueraded || masqueraded && want.Source != oracle.Plain)
+	case oracle.Refused:
+		with := nft.RejectPortUnreachable
+		if packet.Protocol == oracle.TCP {
+			with = nft.RejectTCPReset
+		}
+		return got.Kind == sim.Rejected && got.RejectWith == with
+	case oracle.Unreachable:
+		return got.Kind == sim.Rejected && got.RejectWith == nft.RejectHostUnreachable
+	case oracle.Dropped:
+		return got.Kind == sim.Dropped
+	case oracle.Answered:
+		_, local := host.Route(got.Dst.Addr())
+		return got.Kind == sim.Delivered && local && !got.SNATed
+	}
+	return got.Kind == sim.Delivered && !got.DNATed && !got.SNATed
 }
