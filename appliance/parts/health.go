@@ -180,10 +180,12 @@ func hostProblems(s prober.Stats) []resolve.Problem {
 
 // Meet implements reconcile.Answerer.
 func (h *Health) Meet(_ string, d *resolve.Demand, o *resolve.Observed) {
-	for _, t := range d.Targets {
-		v, known := h.prober.Verdict(t)
-		o.Judge(t, resolve.Verdict{Verdict: v, Known: known})
+	verdicts := make([]resolve.Verdict, len(d.Targets))
+	for i, t := range d.Targets {
+		verdicts[i].Target = t
+		verdicts[i].Verdict, verdicts[i].Known = h.prober.Verdict(*t)
 	}
+	o.Judge(verdicts...)
 }
 
 // Hasten has the checks of an endpoint of a Service, "namespace/name", made now. It reports false if it has none.

@@ -164,7 +164,7 @@ func (w worldAnswers) Meet(_ string, d *resolve.Demand, o *resolve.Observed) {
 		if w.world.Down[t.Addr] {
 			state = health.Down
 		}
-		o.Judge(t, resolve.Verdict{Verdict: health.Verdict{State: state}, Known: true})
+		o.Judge(resolve.Verdict{Target: t, Verdict: health.Verdict{State: state}, Known: true})
 	}
 	for _, n := range d.Needs {
 		if n.Kind == resolve.NeedSourceSet {

@@ -269,7 +269,7 @@ func (p *planner) resolveOne(objs Objects, key string) planned {
 	if last := p.quarantine.now[key]; last != nil {
 		in.Previous = resolve.Previous{Ports: last.Ports, Checked: last.Checked}
 		for i := range last.Checked {
-			asked.Targets = append(asked.Targets, last.Checked[i].Target)
+			asked.Targets = append(asked.Targets, &last.Checked[i].Target)
 		}
 	}
 	p.meet(key, &asked, &in.Observed) // mostly a plan needs what the previous one did

@@ -138,10 +138,7 @@ func (r *resolver) ask(index int, key portKey, list []endpoint) {
 		}
 		var all answers
 		for _, q := range questions {
-			verdict, observed := r.Observed.Verdicts[q.target]
-			if !observed {
-				r.out.Demand.Targets = append(r.out.Demand.Targets, q.target)
-			}
+			verdict := r.verdict(&q.target)
 			c := Checked{Port: name, Endpoint: e.addr, Target: q.target, Text: q.text, Start: verdict.State}
 			if !verdict.Known {
 				if start == nil {
@@ -178,6 +175,29 @@ func (r *resolver) ask(index int, key portKey, list []endpoint) {
 		}
 	}
 	r.failOpen(index, list, isNew, checked, up, down)
+}
+
+// verdict returns the verdict on an endpoint, and demands it if it was not asked for yet. Mostly it follows the last one.
+func (r *resolver) verdict(t *health.Target) Verdict {
+	all := r.Observed.Verdicts
+	if r.nextVerdict < len(all) && *all[r.nextVerdict].Target == *t {
+		r.nextVerdict++
+		return all[r.nextVerdict-1]
+	}
+	if r.verdicts == nil {
+		r.verdicts = make(map[health.Target]int, len(all))
+		for i := range all {
+			r.verdicts[*all[i].Target] = i
+		}
+	}
+	i, observed := r.verdicts[*t]
+	if !observed {
+		asked := *t
+		r.out.Demand.Targets = append(r.out.Demand.Targets, &asked)
+		return Verdict{}
+	}
+	r.nextVerdict = i + 1
+	return all[i]
 }
 
 // answers joins the states of one endpoint, by all checks that it has to pass.

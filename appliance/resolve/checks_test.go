@@ -39,7 +39,7 @@ func met(in Input, facts *Facts, meet func(*Demand, *Observed)) Output {
 func verdicts(of func(health.Target) health.Verdict) func(*Demand, *Observed) {
 	return func(d *Demand, o *Observed) {
 		for _, t := range d.Targets {
-			o.Judge(t, Verdict{of(t), true})
+			o.Judge(Verdict{t, of(*t), true})
 		}
 	}
 }

@@ -2,6 +2,7 @@ package resolve
 
 import (
 	"net/netip"
+	"slices"
 
 	"svcctl.io/svcctl/appliance/health"
 	"svcctl.io/svcctl/nft"
@@ -57,7 +58,7 @@ type State struct {
 // Demand has what a Service needs and Input.Observed does not have.
 type Demand struct {
 	Needs   []Need
-	Targets []health.Target
+	Targets []*health.Target
 	Limited []Limited
 	// Adopted is set when the plan depends on what the kernel served before this process.
 	Adopted bool
@@ -83,8 +84,9 @@ type Frontend struct {
 
 // Observed has the states of what a Service needs. What is not in it has the zero state.
 type Observed struct {
-	States   map[Need]State
-	Verdicts map[health.Target]Verdict
+	States map[Need]State
+	// Verdicts are found fast in the order of the endpoints.
+	Verdicts []Verdict
 	Full     map[Port]map[netip.AddrPort]Fullness
 	// Dead are the endpoints that accept no connection of this host, after clients' connections to them failed.
 	Dead map[netip.AddrPort]health.Dead
@@ -95,6 +97,7 @@ type Observed struct {
 
 // Verdict is the verdict on an endpoint that is checked. Known is false for one without a verdict.
 type Verdict struct {
+	Target *health.Target
 	health.Verdict
 	Known bool
 }
@@ -107,12 +110,10 @@ func (o *Observed) Answer(n Need, s State) {
 	o.States[n], o.differs = s, o.differs || s != State{}
 }
 
-// Judge adds the verdict on an endpoint.
-func (o *Observed) Judge(t health.Target, v Verdict) {
-	if o.Verdicts == nil {
-		o.Verdicts = map[health.Target]Verdict{}
-	}
-	o.Verdicts[t], o.differs = v, o.differs || v.Known
+// Judge adds verdicts on endpoints.
+func (o *Observed) Judge(verdicts ...Verdict) {
+	o.Verdicts = append(o.Verdicts, verdicts...)
+	o.differs = o.differs || slices.ContainsFunc(verdicts, func(v Verdict) bool { return v.Known })
 }
 
 // Count adds whether an endpoint of a port is full.

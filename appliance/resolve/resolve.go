@@ -204,9 +204,12 @@ type resolver struct {
 	vips  addresses
 	// plan has the health checks, nil if there are none; taken has the endpoints that an annotation
 	// takes out; byName has the ports of slices.
-	plan   *health.Plan
-	taken  map[netip.Addr]bool
-	byName map[portName]uint16
+	plan *health.Plan
+	// verdicts has the places of targets in Observed.Verdicts, nil until one is not at nextVerdict.
+	verdicts    map[health.Target]int
+	nextVerdict int
+	taken       map[netip.Addr]bool
+	byName      map[portName]uint16
 	// weights has the weights of the Service's annotation, by address.
 	weights map[netip.Addr]uint16
 	probes  probes
