@@ -6,9 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/resolve"
@@ -45,87 +43,65 @@ func Service(before, after []nft.ServicePort) (changes []wire.PlannedChange) {
 func portChanges(before, after *nft.ServicePort) (changes []wire.PlannedChange) {
 	none := &nft.ServicePort{}
 	was, is, named := cmp.Or(before, none), cmp.Or(after, none), cmp.Or(after, before)
-	_, name := nft.SplitID(named.ID)
-	tell := func(did, of, what string) {
-		changes = append(changes, wire.PlannedChange{Did: did, Of: of, Port: name, Protocol: named.Protocol.Name(), Family: named.Family.Name(), Name: what})
+	_, port := nft.SplitID(named.ID)
+	add := func(did, of, name string) *wire.PlannedChange {
+		changes = append(changes, wire.PlannedChange{Did: did, Of: of, Port: port, Protocol: named.Protocol.Name(), Family: named.Family.Name(), Name: name})
+		return &changes[len(changes)-1]
 	}
-	beginsAndEnds(frontends(was), frontends(is), func(did, what string) { tell(did, wire.OfFrontend, what) })
-	beginsAndEnds(endpoints(was), endpoints(is), func(did, what string) { tell(did, wire.OfEndpoint, what) })
+	for _, list := range []struct {
+		of      string
+		was, is []string
+	}{{wire.OfFrontend, texts(was.Frontends, frontend), texts(is.Frontends, frontend)}, {wire.OfEndpoint, endpoints(was), endpoints(is)}} {
+		for _, name := range list.was {
+			if !slices.Contains(list.is, name) {
+				add(wire.Ends, list.of, name)
+			}
+		}
+		for _, name := range list.is {
+			if !slices.Contains(list.was, name) {
+				add(wire.Begins, list.of, name)
+			}
+		}
+	}
 	if before == nil || after == nil {
 		return changes
 	}
-	differ := func(of, what string, aspects, now []aspect) {
-		for i, a := range aspects {
-			if from, to := a.value, now[i].value; from != to {
-				tell(wire.Changes, of, what)
-				last := &changes[len(changes)-1]
-				last.What, last.From, last.To = a.name, from, to
+	differ := func(of, name string, was, is []aspect) {
+		for i, a := range was {
+			if a.value != is[i].value {
+				c := add(wire.Changes, of, name)
+				c.What, c.From, c.To = a.name, a.value, is[i].value
 			}
 		}
 	}
 	differ(wire.OfPort, "", portAspects(was), portAspects(is))
-	old := frontends(was)
 	for i := range is.Frontends {
-		what := Frontend(is.Frontends[i])
-		if at, had := old[what]; had {
-			differ(wire.OfFrontend, what, frontendAspects(&was.Frontends[at]), frontendAspects(&is.Frontends[i]))
+		name := frontend(is.Frontends[i])
+		if at := slices.Index(texts(was.Frontends, frontend), name); at >= 0 {
+			differ(wire.OfFrontend, name, frontendAspects(&was.Frontends[at]), frontendAspects(&is.Frontends[i]))
 		}
 	}
 	return changes
 }
 
-// beginsAndEnds calls tell for each name that is only in before (wire.Ends), then for each that is only
-// in after (wire.Begins), in the order of their numbers.
-func beginsAndEnds(before, after map[string]int, tell func(did, what string)) {
-	byPlace := func(of map[string]int) []string {
-		return slices.SortedFunc(maps.Keys(of), func(a, b string) int { return cmp.Compare(of[a], of[b]) })
-	}
-	for _, what := range byPlace(before) {
-		if _, stays := after[what]; !stays {
-			tell(wire.Ends, what)
+// endpoints returns the endpoints of all pools of a port, each once.
+func endpoints(p *nft.ServicePort) (names []string) {
+	seen := map[netip.AddrPort]bool{}
+	for _, ap := range slices.Concat(p.Pools[:]...) {
+		if !seen[ap] {
+			seen[ap] = true
+			names = append(names, endpoint(ap))
 		}
 	}
-	for _, what := range byPlace(after) {
-		if _, was := before[what]; !was {
-			tell(wire.Begins, what)
-		}
-	}
+	return names
 }
 
-// frontends are the places of the frontends of a port.
-func frontends(p *nft.ServicePort) map[string]int {
-	all := make(map[string]int, len(p.Frontends))
-	for i := range p.Frontends {
-		all[Frontend(p.Frontends[i])] = i
-	}
-	return all
-}
-
-// endpoints are the endpoints of all pools of a port.
-func endpoints(p *nft.ServicePort) map[string]int {
-	all := map[string]int{}
-	for _, pool := range p.Pools {
-		for _, ap := range pool {
-			if text := endpoint(ap); len(all) == 0 || !has(all, text) {
-				all[text] = len(all)
-			}
-		}
-	}
-	return all
-}
-
-func has(m map[string]int, key string) bool { _, is := m[key]; return is }
-
-// Frontend is the address and port of a frontend, of a node port the port alone.
-func Frontend(f nft.Frontend) string {
+// frontend is the address and port of a frontend, of a node port the port alone.
+func frontend(f nft.Frontend) string {
 	if !f.Addr.IsValid() {
-		return strconv.Itoa(int(f.Port))
+		return f.PortText()
 	}
-	text := netip.AddrPortFrom(f.Addr, f.Port).String()
-	if f.IsRange() {
-		text += "-" + strconv.Itoa(int(f.Last))
-	}
-	return text
+	return netip.AddrPortFrom(f.Addr, f.Port).String() + when(f.IsRange(), "-%d", f.Last)
 }
 
 // endpoint is an endpoint; of a range of ports the address alone.
@@ -140,25 +116,40 @@ func endpoint(ap netip.AddrPort) string {
 type aspect struct{ name, value string }
 
 func portAspects(p *nft.ServicePort) []aspect {
+	weights := slices.SortedFunc(maps.Keys(p.Weights), netip.AddrPort.Compare)
+	client := func(bits uint8) string { return " of a client" + when(bits > 0, " (of a /%d)", bits) }
+	o, l := p.AffinityOptions, p.Limits
 	return []aspect{
 		{"balance", cmp.Or(resolve.BalanceName(p.Balance), "random")},
-		{"weights", weights(p)},
-		{"slots", slots(p)},
-		{"local endpoints", list(p.Pools[nft.PoolLocal], endpoint)},
-		{"session affinity", affinity(p)},
-		{"idle timeout", duration(p.Idle, "the host's")},
-		{"limits", limits(p.Limits)},
-		{"relay", relay(p)},
+		{"weights", words(" ", texts(weights, func(ap netip.AddrPort) string { return fmt.Sprintf("%s=%d", endpoint(ap), p.Weights[ap]) })...)},
+		{"slots", choose(p.Tables[nft.PoolCluster] == nil, "by weights", "by open connections")},
+		{"local endpoints", words(" ", slices.Sorted(slices.Values(texts(p.Pools[nft.PoolLocal], endpoint)))...)},
+		{"session affinity", words(", ", when(p.Affinity > 0, "%v%s", p.Affinity, client(o.PrefixLen)), when(o.WholeService, "for all ports of the Service"), when(o.Refresh, "again with each answer"))},
+		{"idle timeout", cmp.Or(when(p.Idle > 0, "%v", p.Idle), "the host's")},
+		{"limits", words(", ", when(l.Rate.Count > 0, "%v", l.Rate), when(l.ClientRate.Count > 0, "%v%s", l.ClientRate, client(l.ClientRatePrefix)),
+			when(l.ClientConnections > 0, "%d open%s", l.ClientConnections, client(l.ClientConnectionsPrefix)))},
+		{"relay", words("", when(p.Relayed(), "%v", p.Relay[nft.PoolCluster]))},
 	}
 }
 
 func frontendAspects(f *nft.Frontend) []aspect {
+	route := func(r nft.Route) string {
+		return choose(r.Pool == nft.PoolLocal, "local endpoints", "all endpoints") + choose(r.Otherwise == nft.Blackhole, ", else dropped", ", else refused")
+	}
+	clients := "everybody"
+	if f.Sources != nil {
+		clients = words(" ", slices.Sorted(slices.Values(texts(f.Sources, netip.Prefix.String)))...)
+	}
+	if f.Sets != nil {
+		name := func(s *nft.SourceSet) string { return s.Name }
+		clients += when(len(f.Sets.Allow) > 0, ", of %s", strings.Join(texts(f.Sets.Allow, name), " ")) + when(len(f.Sets.Deny) > 0, ", not of %s", strings.Join(texts(f.Sets.Deny, name), " "))
+	}
 	return []aspect{
 		{"clients outside", route(f.Outside)},
 		{"clients inside", route(f.Inside)},
 		{"source addresses", [...]string{nft.SNATNever: "kept", nft.SNATOutside: "those from outside are masqueraded", nft.SNATSelf: "that of the box is masqueraded", nft.SNATAlways: "masqueraded"}[f.SNAT]},
-		{"who may connect", sources(f)},
-		{"who reaches it", choose(f.InsideOnly, "clients inside", "everybody")},
+		{"permitted clients", clients},
+		{"reached by", choose(f.InsideOnly, "clients inside", "everybody")},
 		{"rest of the address", choose(f.HostOwned, "the host's", choose(f.NamedPortsOnly, "left alone", "refused"))},
 		{"takeover of connections", choose(f.Adopt, "yes", "no")},
 	}
@@ -171,93 +162,23 @@ func choose(is bool, yes, no string) string {
 	return no
 }
 
-func duration(d time.Duration, zero string) string {
-	if d == 0 {
-		return zero
-	}
-	return d.String()
-}
-
-// list joins texts, sorted.
-func list[T any](all []T, text func(T) string) string {
-	texts := make([]string, len(all))
-	for i := range all {
-		texts[i] = text(all[i])
-	}
-	slices.Sort(texts)
-	return cmp.Or(strings.Join(texts, " "), "none")
-}
-
-func weights(p *nft.ServicePort) string {
-	all := slices.SortedFunc(maps.Keys(p.Weights), netip.AddrPort.Compare)
-	if len(all) == 0 {
-		return "all alike"
-	}
-	return list(all, func(ap netip.AddrPort) string { return fmt.Sprintf("%s=%d", endpoint(ap), p.Weights[ap]) })
-}
-
-// slots names what decides which endpoint is in which slot: the weights, or more than these.
-func slots(p *nft.ServicePort) string {
-	return choose(p.Tables[nft.PoolCluster] == nil, "by weights", "by open connections")
-}
-
-func affinity(p *nft.ServicePort) string {
-	if p.Affinity == 0 {
-		return "none"
-	}
-	text := "of a client's address, for " + p.Affinity.String()
-	if n := p.AffinityOptions.PrefixLen; n > 0 {
-		text = fmt.Sprintf("of a client's /%d, for %s", n, p.Affinity)
-	}
-	return text + choose(p.AffinityOptions.WholeService, ", for all ports of the Service", "") + choose(p.AffinityOptions.Refresh, ", anew with each answer", "")
-}
-
-func limits(l nft.Limits) string {
-	var all []string
-	if l.Rate.Count > 0 {
-		all = append(all, l.Rate.String())
-	}
-	if l.ClientRate.Count > 0 {
-		all = append(all, l.ClientRate.String()+" of a client"+prefix(l.ClientRatePrefix))
-	}
-	if l.ClientConnections > 0 {
-		all = append(all, fmt.Sprintf("%d open of a client%s", l.ClientConnections, prefix(l.ClientConnectionsPrefix)))
-	}
-	return cmp.Or(strings.Join(all, ", "), "none")
-}
-
-func prefix(bits uint8) string {
-	if bits == 0 {
+// when returns a text if a condition holds, else "".
+func when(is bool, format string, args ...any) string {
+	if !is {
 		return ""
 	}
-	return fmt.Sprintf(" (of a /%d)", bits)
+	return fmt.Sprintf(format, args...)
 }
 
-func relay(p *nft.ServicePort) string {
-	if !p.Relayed() {
-		return "none"
-	}
-	return p.Relay[nft.PoolCluster].String()
+// words joins those texts that are not empty; "none": all are.
+func words(with string, all ...string) string {
+	return cmp.Or(strings.Join(slices.DeleteFunc(all, func(s string) bool { return s == "" }), with), "none")
 }
 
-func route(r nft.Route) string {
-	return choose(r.Pool == nft.PoolLocal, "local endpoints", "all endpoints") + choose(r.Otherwise == nft.Blackhole, ", else dropped", ", else refused")
-}
-
-func sources(f *nft.Frontend) string {
-	text := "everybody"
-	if f.Sources != nil {
-		text = list(f.Sources, netip.Prefix.String)
+func texts[T any](all []T, text func(T) string) []string {
+	list := make([]string, len(all))
+	for i := range all {
+		list[i] = text(all[i])
 	}
-	if f.Sets == nil {
-		return text
-	}
-	name := func(s *nft.SourceSet) string { return s.Name }
-	if len(f.Sets.Allow) > 0 {
-		text += ", of " + list(f.Sets.Allow, name)
-	}
-	if len(f.Sets.Deny) > 0 {
-		text += ", not of " + list(f.Sets.Deny, name)
-	}
-	return text
+	return list
 }

@@ -56,13 +56,13 @@ func TestService(t *testing.T) {
 		},
 		"port http/IPv4 changes local endpoints: 10.1.1.1:8080 -> none": func(p *nft.ServicePort) { p.Pools[nft.PoolLocal] = nil },
 		"port http/IPv4 changes balance: random -> maglev":              func(p *nft.ServicePort) { p.Balance = nft.Maglev },
-		"port http/IPv4 changes weights: all alike -> 10.1.1.1:8080=3":  func(p *nft.ServicePort) { p.Weights = map[netip.AddrPort]uint16{p.Pools[0][0]: 3} },
+		"port http/IPv4 changes weights: none -> 10.1.1.1:8080=3":       func(p *nft.ServicePort) { p.Weights = map[netip.AddrPort]uint16{p.Pools[0][0]: 3} },
 		"port http/IPv4 changes idle timeout: the host's -> 5m0s":       func(p *nft.ServicePort) { p.Idle = 5 * time.Minute },
 		"port http/IPv4 changes relay: none -> 127.0.0.1:4000":          func(p *nft.ServicePort) { p.Relay[nft.PoolCluster] = netip.MustParseAddrPort("127.0.0.1:4000") },
 		"port http/IPv4 changes limits: none -> 9/second, 2 open of a client": func(p *nft.ServicePort) {
 			p.Limits = nft.Limits{Rate: nft.Rate{Count: 9, Per: time.Second}, ClientConnections: 2}
 		},
-		"port http/IPv4 changes session affinity: none -> of a client's /24, for 1h0m0s, for all ports of the Service": func(p *nft.ServicePort) {
+		"port http/IPv4 changes session affinity: none -> 1h0m0s of a client (of a /24), for all ports of the Service": func(p *nft.ServicePort) {
 			p.Affinity, p.AffinityOptions = time.Hour, nft.AffinityOptions{PrefixLen: 24, WholeService: true}
 		},
 		"port http/IPv4 changes slots: by weights -> by open connections": func(p *nft.ServicePort) { p.Tables[nft.PoolCluster] = p.Pools[nft.PoolCluster] },
@@ -70,15 +70,15 @@ func TestService(t *testing.T) {
 			p.Frontends[0].Outside = nft.Route{Pool: nft.PoolLocal, Otherwise: nft.Blackhole}
 		},
 		"frontend http/IPv4 changes 10.96.0.1:80 source addresses: kept -> masqueraded": func(p *nft.ServicePort) { p.Frontends[0].SNAT = nft.SNATAlways },
-		"frontend http/IPv4 changes 10.96.0.1:80 who may connect: everybody -> 192.0.2.0/24": func(p *nft.ServicePort) {
+		"frontend http/IPv4 changes 10.96.0.1:80 permitted clients: everybody -> 192.0.2.0/24": func(p *nft.ServicePort) {
 			p.Frontends[0].Sources = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 		},
-		"frontend http/IPv4 changes 10.96.0.1:80 who may connect: everybody -> everybody, not of bad": func(p *nft.ServicePort) {
+		"frontend http/IPv4 changes 10.96.0.1:80 permitted clients: everybody -> everybody, not of bad": func(p *nft.ServicePort) {
 			p.Frontends[0].Sets = &nft.SourceSets{Deny: []*nft.SourceSet{{Name: "bad"}}}
 		},
-		"frontend http/IPv4 changes 10.96.0.1:80 who reaches it: everybody -> clients inside": func(p *nft.ServicePort) { p.Frontends[0].InsideOnly = true },
-		"frontend http/IPv4 changes 10.96.0.1:80 rest of the address: refused -> the host's":  func(p *nft.ServicePort) { p.Frontends[0].HostOwned = true },
-		"frontend http/IPv4 changes 10.96.0.1:80 takeover of connections: no -> yes":          func(p *nft.ServicePort) { p.Frontends[0].Adopt = true },
+		"frontend http/IPv4 changes 10.96.0.1:80 reached by: everybody -> clients inside":    func(p *nft.ServicePort) { p.Frontends[0].InsideOnly = true },
+		"frontend http/IPv4 changes 10.96.0.1:80 rest of the address: refused -> the host's": func(p *nft.ServicePort) { p.Frontends[0].HostOwned = true },
+		"frontend http/IPv4 changes 10.96.0.1:80 takeover of connections: no -> yes":         func(p *nft.ServicePort) { p.Frontends[0].Adopt = true },
 	} {
 		if got := text(Service([]nft.ServicePort{portWith(nil)}, []nft.ServicePort{portWith(change)})); got != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
