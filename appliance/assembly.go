@@ -140,7 +140,7 @@ func build(o *opened, at *claimed, relay *parts.Relay) (*assembly, error) {
 		if o.before.Flows != nil {
 			flows.Book().Restore(o.before.Flows)
 		}
-		answers.Follow(flows.Book(), flows.Hear)
+		answers.Follow(flows.Book(), flows.Update)
 	}
 	asks := prober.New(prober.Options{Log: log, SourcePorts: prober.Ports(cfg.Services.HealthCheckSourcePorts)})
 	checks := parts.NewHealth(asks, events, log)

@@ -17,7 +17,7 @@ type Facts struct {
 	ServiceRanges []netip.Prefix
 }
 
-// Holder is the owner of an object, as this package tells owners apart.
+// Holder is the kind of owner of an object.
 type Holder int
 
 // The holders of objects.
@@ -90,8 +90,7 @@ type pod struct {
 	services []string // that have it as an endpoint
 }
 
-// New is a Controller that knows of nothing: its first Update wants to hear of all
-// Services and Pods.
+// New returns an empty Controller: its first Update needs the keys of all Services and Pods.
 func New(facts Facts) *Controller {
 	return &Controller{
 		facts:    facts,
@@ -105,7 +104,7 @@ func New(facts Facts) *Controller {
 	}
 }
 
-// Aside returns a Controller for other versions of some Services: it knows the addresses of all Services and Pods, and of no
+// Aside returns a Controller for other versions of some Services: it has the addresses of all Services and Pods, and no
 // generated objects.
 func (c *Controller) Aside() *Controller {
 	a := New(c.facts)
@@ -156,8 +155,7 @@ func (c *Controller) Forget(batch Batch) {
 	}
 }
 
-// Known are the keys of the Services and Pods that the controller has seen, for who does
-// not know what changed.
+// Known returns the keys of all Services and Pods that the controller has seen, for a full update.
 func (c *Controller) Known() Changes {
 	known := Changes{Services: c.vips.owners()}
 	known.Services = slices.AppendSeq(known.Services, maps.Keys(c.services))
@@ -174,7 +172,7 @@ func (c *Controller) Problems() []Problem {
 	return slices.Compact(all)
 }
 
-// note keeps a problem under a key, or says that there is none.
+// note keeps a problem under a key; nil: there is none.
 func (c *Controller) note(key string, problem *Problem) {
 	if problem == nil {
 		delete(c.problems, key)

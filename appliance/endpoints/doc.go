@@ -1,10 +1,9 @@
-// Package endpoints says who backs a Service: it turns Services with a selector and the
+// Package endpoints generates the endpoints of Services: it turns Services with a selector and the
 // Pods they select into EndpointSlices and an Endpoints object, and mirrors hand-written
 // Endpoints into EndpointSlices, as the controllers of Kubernetes 1.37 do.
 //
 // A Controller remembers where every endpoint lies, so that its work is that of the
-// change: one Pod among 50,000 touches the slices it is in. What it decides comes back
-// as a Batch, which its caller writes.
+// change: one Pod among 50,000 touches the slices it is in. Its result is a Batch, which its caller writes.
 //
 // Invariants:
 //
@@ -18,11 +17,11 @@
 //   - Same objects, same bytes: no clock, no randomness.
 //
 // The package is pure: it does no I/O, reads no clock and logs nothing; problems are
-// data. It must not know the store, the API or the dataplane.
+// data. It imports neither the store, the API nor the dataplane.
 //
 //	controller := endpoints.New(endpoints.Facts{NodeName: "gw1", Zone: "zone-a"})
 //	batch := controller.Update(store, endpoints.Changes{Pods: []string{"default/web-1"}})
 //	if err := write(batch); err != nil {
-//		controller.Forget(batch) // what could not be written is looked at anew
+//		controller.Forget(batch) // objects that could not be written are made again
 //	}
 package endpoints

@@ -11,7 +11,7 @@ import (
 )
 
 // labelZone is the label that Kubernetes gives a Pod when it is put on a node with that
-// label (since 1.35), and by which an operator says where a server stands.
+// label (since 1.35), and by which an operator names the place of a server.
 const labelZone = "topology.kubernetes.io/zone"
 
 // group holds the properties that all endpoints of a slice share.
@@ -179,7 +179,7 @@ func matches(selector, labels map[string]string) bool {
 	return true
 }
 
-// noteService notes what is wrong with a Service as a whole.
+// noteService notes the problem of a Service as a whole.
 func (c *Controller) noteService(s *service) {
 	var nobody, unused, lacking *Problem
 	if s.managedBy == managedBySelector {

@@ -133,7 +133,7 @@ func (l *layout) find(s *slice, id string) int {
 }
 
 // settle gives every endpoint that waits a slice, by the rules of Kubernetes' controller:
-// first into slices that change anyway; what is left goes together into the fullest slice
+// first into slices that change anyway; the others go together into the fullest slice
 // that has room for all of it; where none has, into new slices. newName makes the name of
 // a new slice.
 func (l *layout) settle(newName func(group) string) {
@@ -202,8 +202,8 @@ func compareFull(a, b *slice) int {
 }
 
 // keep removes the slices that nothing is in any more, but for one of each of these
-// families when it has no other: that a Service has no endpoints is said by an empty slice.
-// It gives the names of those that were removed.
+// families when it has no other: an empty slice stands for a Service without endpoints. It
+// returns the names of those that were removed.
 func (l *layout) keep(served []string, newName func(group) string) (removed []string) {
 	for _, family := range families {
 		var empty []*slice

@@ -78,7 +78,7 @@ func (s *service) primarySlices() []*slice {
 
 func isReady(e *object.Endpoint) bool { return object.Deref(e.Conditions.Ready) }
 
-// isUnready is not ready and not about to go: who goes is in no Endpoints object.
+// isUnready reports whether an endpoint is not ready and not terminating: Endpoints objects have no terminating ones.
 func isUnready(e *object.Endpoint) bool {
 	return !object.Deref(e.Conditions.Ready) && !object.Deref(e.Conditions.Terminating)
 }
@@ -132,7 +132,7 @@ func compareAddresses(a, b object.EndpointAddress) int {
 	return strings.Compare(a.TargetRef.Name, b.TargetRef.Name)
 }
 
-// sameEndpoints reports whether two versions of an Endpoints object say the same; nil is
+// sameEndpoints reports whether two versions of an Endpoints object have the same content; nil is
 // none.
 func sameEndpoints(a, b *object.Endpoints) bool {
 	if a == nil || b == nil || a == b {
@@ -222,7 +222,7 @@ func mirroredPorts(ports []object.EndpointPort) []object.EndpointPort {
 	return out
 }
 
-// mirroredAnnotations leaves out what is about the Endpoints object itself.
+// mirroredAnnotations leaves out the annotations about the Endpoints object itself.
 func mirroredAnnotations(annotations map[string]string) map[string]string {
 	out := maps.Clone(annotations)
 	for _, key := range []string{"kubectl.kubernetes.io/last-applied-configuration", "endpoints.kubernetes.io/last-change-trigger-time", annotationOverCapacity} {

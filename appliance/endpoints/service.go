@@ -99,12 +99,12 @@ type stored struct {
 	foreign   *object.Endpoints
 	endpoints *object.Endpoints
 	others    bool
-	managedBy string                           // by whom the Service's slices are to be managed; "" when it has none
+	managedBy string                           // the manager of the Service's slices; "" when it has none
 	slices    map[string]*object.EndpointSlice // of that manager, and ours
 	leftovers []object.Object                  // ours, but not for this kind of Service
 }
 
-// read reads a Service and what is generated for it.
+// read reads a Service and the objects that are generated for it.
 func read(objs Objects, key string) stored {
 	svc, all, endpoints := objs.Service(key)
 	now := stored{object: svc}
@@ -141,7 +141,7 @@ func read(objs Objects, key string) stored {
 	return now
 }
 
-// adopt takes over what is stored.
+// adopt takes over the stored objects.
 func (now *stored) adopt(key string) *service {
 	s := &service{
 		key: key, object: now.object, foreign: now.foreign, others: now.others, endpoints: now.endpoints, managedBy: now.managedBy,
@@ -206,7 +206,7 @@ func (c *Controller) setPods(w *work, s *service, names []string) {
 	}
 }
 
-// finish settles what waits and adds to the batch what has changed; whole says that the
+// finish places waiting endpoints and adds changed objects to the batch; whole is set when the
 // Service itself may have changed.
 func (c *Controller) finish(w *work, s *service, whole bool, batch *Batch) {
 	newName := func(g group) string { return s.newName(w.objs, g) }
@@ -310,7 +310,7 @@ func (s *service) sliceObject(part *slice) *object.EndpointSlice {
 	return o
 }
 
-// labels are the labels of what is generated: those of the object it is made of, but for
+// labels are the labels of generated objects: those of the object that they are made of, but for
 // the ones that the controllers keep to themselves.
 func (s *service) labels(of map[string]string) map[string]string {
 	labels := make(map[string]string, len(of)+3)
@@ -338,7 +338,7 @@ func sameSlice(a, b *object.EndpointSlice) bool {
 	return slices.EqualFunc(a.Endpoints, b.Endpoints, func(x, y object.Endpoint) bool { return equalEndpoints(&x, &y) })
 }
 
-// sameMeta compares what a controller says about an object, not what the server does.
+// sameMeta compares the metadata that a controller writes, not those of the server.
 func sameMeta(a, b *object.ObjectMeta) bool {
 	return maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) && reflect.DeepEqual(a.OwnerReferences, b.OwnerReferences)
 }

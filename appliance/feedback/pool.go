@@ -16,7 +16,7 @@ const (
 	// endpoint that is least busy.
 	halved = 10
 	// most is the largest share of slots of one endpoint among several, if its weight gives it
-	// no more. What the others get tells how many come.
+	// no more. The number of those at other endpoints shows how many come.
 	most = 7.0 / 8
 	// doubt is the number of missing connections at an endpoint from which it counts as refusing:
 	// an endpoint that resets its clients never has an entry.
@@ -126,7 +126,7 @@ func (p *Pool) Look(elapsed time.Duration, counts map[netip.AddrPort]Count) (cha
 	return true
 }
 
-// suspect finds those that are sent connections which are not seen, as what the others get tells.
+// suspect finds endpoints that are sent connections which are not seen, by the numbers of the others.
 func (p *Pool) suspect(began int) {
 	for _, m := range p.members {
 		others := float64(len(p.slots) - m.slots)
@@ -144,7 +144,7 @@ func (p *Pool) suspect(began int) {
 	}
 }
 
-// isEven reports whether connections are as even as chance leaves them which draws those who come and go
+// isEven reports whether connections differ by no more than chance does for those that come and go
 // between two looks. Nothing is moved then.
 func (p *Pool) isEven(began float64) bool {
 	open, weight := 0.0, 0.0

@@ -23,7 +23,7 @@ func Tables(tr *nft.Transition, p nft.Printer) []wire.PlannedTable {
 	list := []wire.PlannedTable{}
 	for _, f := range nft.Families {
 		if t := all.of[f]; t != nil {
-			list = append(list, t.told(f, p))
+			list = append(list, t.planned(f, p))
 		}
 	}
 	return list
@@ -69,7 +69,7 @@ func (t *table) set(name string) *set {
 	return s
 }
 
-// named notes what happens to a chain, or to anything else that has a name. What is new stays new, and what is emptied
+// named notes what happens to a chain, or to anything else that has a name. A new one stays new, and one that is emptied
 // to be deleted is deleted.
 func named(in map[string]*wire.PlannedChain, name, did string) *wire.PlannedChain {
 	c := in[name]
@@ -148,11 +148,11 @@ func (a *tables) elements(f nft.Family, in *nft.Set, elements []nft.Element, com
 	}
 }
 
-// told is the table as it is answered.
-func (t *table) told(f nft.Family, p nft.Printer) wire.PlannedTable {
+// planned returns the table for the answer.
+func (t *table) planned(f nft.Family, p nft.Printer) wire.PlannedTable {
 	out := wire.PlannedTable{Family: f.String(), Did: t.did, Sets: []wire.PlannedSet{}}
 	for name, s := range t.sets {
-		out.Sets = append(out.Sets, s.told(name, f, p))
+		out.Sets = append(out.Sets, s.planned(name, f, p))
 	}
 	slices.SortFunc(out.Sets, func(a, b wire.PlannedSet) int { return cmp.Compare(a.Name, b.Name) })
 	out.Chains, out.Others = sorted(t.chains), sorted(t.others)
@@ -167,7 +167,7 @@ func sorted(chains map[string]*wire.PlannedChain) (list []wire.PlannedChain) {
 	return list
 }
 
-func (s *set) told(name string, f nft.Family, p nft.Printer) wire.PlannedSet {
+func (s *set) planned(name string, f nft.Family, p nft.Printer) wire.PlannedSet {
 	out := wire.PlannedSet{Name: name, Did: s.did, Forgotten: s.forgotten, Capped: s.capped}
 	text := func(e nft.Element) string { return p.Element(s.definition, f, e) }
 	slices.Sort(s.order)

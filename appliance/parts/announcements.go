@@ -77,7 +77,7 @@ func (a *Announcements) Run(ctx context.Context) error {
 				wait = d
 			}
 		}
-		a.tell()
+		a.recordEvents()
 		if g := a.book.Drift(); g != nil && time.Since(g.Differs.Since) < differencePatience {
 			sooner(differencePatience - time.Since(g.Differs.Since))
 		}
@@ -91,7 +91,7 @@ func (a *Announcements) Run(ctx context.Context) error {
 	}
 }
 
-// Planned implements reconcile.Part: what is not to be announced any more is withdrawn before its rules go.
+// Planned implements reconcile.Part: an address without a Service is withdrawn before its rules are deleted.
 func (a *Announcements) Planned(_ *reconcile.Host, services []reconcile.Service) {
 	for _, svc := range services {
 		var labels map[string]string
@@ -103,7 +103,7 @@ func (a *Announcements) Planned(_ *reconcile.Host, services []reconcile.Service)
 	a.wake()
 }
 
-// wake has Run look at what is announced nowhere.
+// wake makes Run check for addresses that are announced nowhere.
 func (a *Announcements) wake() {
 	select {
 	case a.planned <- struct{}{}:
@@ -111,8 +111,8 @@ func (a *Announcements) wake() {
 	}
 }
 
-// tell has Events of addresses that are announced from now on, or no more, in MetalLB's words.
-func (a *Announcements) tell() {
+// recordEvents makes Events of addresses that are announced from now on, or no more, with MetalLB's reasons.
+func (a *Announcements) recordEvents() {
 	for _, m := range a.book.Takeovers() {
 		reason, verb := "nodeAssigned", "announcing"
 		if !m.Announced {

@@ -278,7 +278,7 @@ func (at *balanced) start(p *nft.ServicePort, over time.Duration, now time.Time)
 	}
 }
 
-// place notes who stands in the slots of the tables.
+// place notes the endpoints in the slots of the tables.
 func (at *balanced) place(p *nft.ServicePort) {
 	for pool := range nft.NumPools {
 		table := p.Table(pool)

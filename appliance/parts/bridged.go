@@ -17,10 +17,10 @@ import (
 
 // Bridged reports endpoints behind bridges of the box whose packets pass the rules for routed ones: a hairpin
 // connection gets no answer (see checkup.ExamineBridges). Whether an endpoint is a client of its own Service
-// nobody knows before it asks.
+// is not known before it connects.
 type Bridged struct {
 	reconcile.NopPart
-	grants *reconcile.Grants // are told of Services before
+	grants *reconcile.Grants // is notified of Services before this Part
 
 	mu       sync.Mutex
 	facts    *node.Facts       // nil until a host was planned for, and where no bridge has an address

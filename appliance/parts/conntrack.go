@@ -26,7 +26,7 @@ type Conntrack struct {
 	err     error              // why
 }
 
-// NewConntrack opens the connection tracking table. When it cannot be reached, Problems says so.
+// NewConntrack opens the connection tracking table. When it cannot be reached, that is a problem.
 func NewConntrack(log *slog.Logger) *Conntrack {
 	options := conntrack.Options{Log: log}
 	c := &Conntrack{tracker: conntrack.NewChangeTracker(), idle: conntrack.NewIdle(options), retry: conntrack.NewRetry(options)}

@@ -27,7 +27,7 @@ type DNS struct {
 	moved   map[string]bool
 
 	seen  uint64      // the store's revision that the server stands at
-	facts *node.Facts // that the server knows
+	facts *node.Facts // that the server has
 }
 
 // NewDNS has a server answer for objects, which may be another store from one step to the next.

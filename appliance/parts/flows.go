@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// drainInterval is between two readings of what the kernel tells, while it tells anything.
+	// drainInterval is the interval of readings of events, while there are any.
 	drainInterval = 50 * time.Millisecond
 	// listenRetry is the wait before listening to the kernel again, and before a log that could not be written is tried
 	// again.
@@ -77,7 +77,7 @@ func lineOf(e *flows.Ended) *connlog.Line {
 	if !e.Began.IsZero() {
 		began := e.Began.UTC().Round(time.Millisecond)
 		l.Begin = &began
-		if l.End.Before(began) { // that is when it was heard of
+		if l.End.Before(began) { // the time of its event
 			l.End = began
 		}
 	}
@@ -204,7 +204,7 @@ func (f *Flows) listen(ctx context.Context) error {
 			}
 			return err
 		}
-		if err := f.hear(); err != nil {
+		if err := f.readEvents(); err != nil {
 			return err
 		}
 		if lost = f.book.Lost(); lost > pruned && time.Since(prunedAt) > pruneInterval {
@@ -219,10 +219,10 @@ func (f *Flows) listen(ctx context.Context) error {
 	}
 }
 
-// Hear has the totals told of all that the kernel has told by now.
-func (f *Flows) Hear() { _ = f.hear() } // an error ends listen, which tells it
+// Update adds the events that the kernel has sent by now to the totals.
+func (f *Flows) Update() { _ = f.readEvents() } // an error ends listen, which reports it
 
-func (f *Flows) hear() error {
+func (f *Flows) readEvents() error {
 	f.reading.Lock()
 	defer f.reading.Unlock()
 	f.mu.Lock()
@@ -239,7 +239,7 @@ func (f *Flows) hear() error {
 	return err
 }
 
-// look hands each connection whose end is told of to each.
+// look calls each for every tracked connection except adopted ones.
 func look(each func(*conntrack.Connection)) (entries int, err error) {
 	return conntrack.Look(0, func(c *conntrack.Connection) {
 		if !c.Adopted {
@@ -253,7 +253,7 @@ func (f *Flows) prune() {
 	began := time.Now()
 	var ids []uint32
 	if _, err := look(func(c *conntrack.Connection) { ids = append(ids, c.ID) }); err != nil {
-		return // it is tried again with what is lost next
+		return // it is tried again after the next loss
 	}
 	slices.Sort(ids)
 	f.book.Prune(ids, began)

@@ -133,7 +133,7 @@ func (f *fronts) make(before *madeFront, asked *annotation.Front) *madeFront {
 	return m
 }
 
-// offered are the protocols that clients are offered by ALPN. Who serves HTTP/1.1 serves HTTP/1.0 too, and the
+// offered are the protocols that clients are offered by ALPN. A server of HTTP/1.1 serves HTTP/1.0, too, and the
 // handshake of a client that asks for that alone would fail (RFC 7301, section 3.2).
 func offered(asked *annotation.Front) []string {
 	if asked.HTTP && slices.Contains(asked.ALPN, "http/1.1") {

@@ -61,7 +61,7 @@ type Health struct {
 	mu       sync.RWMutex
 	services map[string]resolve.Health // with endpoints that are checked, or taken out
 	asked    int                       // Services with endpoints that are checked
-	watched  bool                      // watch looks for problems, or is told to
+	watched  bool                      // watch looks for problems, or first has a value
 	opened   int                       // ports that use endpoints that are not up
 	problems []resolve.Problem         // of this host
 }
@@ -136,7 +136,7 @@ func (h *Health) watch(ctx context.Context) {
 	}
 }
 
-// asks reports whether there are endpoints to check. If not, the next first one is told of.
+// asks reports whether there are endpoints to check. If not, first gets a value with the next one.
 func (h *Health) asks() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -41,7 +41,7 @@ func (h *HealthPorts) Planned(host *reconcile.Host, services []reconcile.Service
 	if host != nil {
 		addrs := host.Box.NodePortAddresses
 		if len(addrs) == 0 {
-			// None would mean every address; what is configured matches none of the host's.
+			// None would mean every address; --nodeport-addresses matches none of the host's.
 			addrs = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}
 		}
 		h.servers.SetAddresses(addrs)

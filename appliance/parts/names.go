@@ -65,7 +65,7 @@ func (n *names) plan(services []reconcile.Service) (again []reconcile.Service, u
 	return again, slices.Sorted(maps.Keys(n.unknown))
 }
 
-// setNaming notes which Services one names, and returns those that it named before. What is known of these stays.
+// setNaming notes which Services one names, and returns those that it named before, which it does not forget.
 func (n *names) setNaming(svc *reconcile.Service) (before []string) {
 	last, was := n.naming[svc.Key]
 	targets := targetsOf(svc)

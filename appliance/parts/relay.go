@@ -37,8 +37,8 @@ type Relay struct {
 	ports    map[string][]relay.Port // on loopback, by Service
 	dirty    bool
 
-	// redirected are the ports that the kernel redirects to the relay, by Service; changed those that
-	// the relay was not told of since they are in the kernel.
+	// redirected are the ports that the kernel redirects to the relay, by Service; changed has the Services
+	// that the relay has not got since they are in the kernel.
 	redirected map[string][]relay.Port
 	changed    map[string]bool
 	fronts     *fronts
@@ -194,12 +194,12 @@ func (r *Relay) Planned(host *reconcile.Host, services []reconcile.Service) {
 }
 
 // Applying implements reconcile.Part: the relay serves what the kernel is about to redirect.
-func (r *Relay) Applying(bool) { r.tell(true) }
+func (r *Relay) Applying(bool) { r.redirectChanged(true) }
 
 // Stepped implements reconcile.Part.
 func (r *Relay) Stepped(step reconcile.Step) {
 	if step.Applied && len(r.changed) > 0 {
-		r.tell(false)
+		r.redirectChanged(false)
 		clear(r.changed)
 		r.relay.CloseUnused()
 	}
@@ -217,9 +217,9 @@ func (r *Relay) Stepped(step reconcile.Step) {
 	}
 }
 
-// tell passes the Services that changed to the relay. more says that the kernel may still send it clients as
+// redirectChanged passes the Services that changed to the relay. more is set when the kernel may still send it clients as
 // before.
-func (r *Relay) tell(more bool) {
+func (r *Relay) redirectChanged(more bool) {
 	services := make(map[string][]relay.Port, len(r.changed))
 	for key := range r.changed {
 		services[key] = r.redirected[key]

@@ -101,7 +101,7 @@ func (s *SourceSets) Problems() (problems []resolve.Problem) {
 	return problems
 }
 
-// sourceSetProblem returns the problem of a set whose file is not in force, with what is in force
+// sourceSetProblem returns the problem of a set whose file is not in force, with the content that is in force
 // instead.
 func sourceSetProblem(name, path string, err error, kept bool) resolve.Problem {
 	instead := "no client may connect to the Services that name it"

@@ -168,7 +168,7 @@ func (s *Suspicion) listen(ctx context.Context) error {
 			}
 			return err
 		}
-		if _, err := events.Read(time.Now(), s.hear); err != nil {
+		if _, err := events.Read(time.Now(), s.recordEnd); err != nil {
 			return err
 		}
 		select {
@@ -179,8 +179,8 @@ func (s *Suspicion) listen(ctx context.Context) error {
 	}
 }
 
-// hear takes the end of a connection that was not answered.
-func (s *Suspicion) hear(e *conntrack.Event) {
+// recordEnd takes the end of a connection that was not answered.
+func (s *Suspicion) recordEnd(e *conntrack.Event) {
 	if e.Failure() == conntrack.NoFailure {
 		return
 	}

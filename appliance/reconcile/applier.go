@@ -77,7 +77,7 @@ func (a *applier) read() (nft.Ruleset, error) {
 }
 
 // apply commits a transition from the known state of the kernel to the desired one; from returns the transition from any other state. When
-// another program committed meanwhile, or the outcome of a commit is unknown, it reads again and commits what is still missing; when the kernel
+// another program committed meanwhile, or the outcome of a commit is unknown, it reads again and commits the rest; when the kernel
 // refuses the change, it replaces our tables as a whole, in one transaction. When it refuses that too, the error is the *kernel.OpError.
 func (a *applier) apply(tr nft.Transition, from func(have nft.Ruleset) nft.Transition) (committed, error) {
 	var done committed
@@ -161,7 +161,7 @@ func (a *applier) sweep(forget []nft.ForgetData) error {
 	return nil
 }
 
-// replacement deletes and makes every table anew.
+// replacement deletes every table and adds it again.
 func replacement(have nft.Ruleset, from func(have nft.Ruleset) nft.Transition) nft.Transition {
 	tr := from(nil)
 	var deletes []nft.Op

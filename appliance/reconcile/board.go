@@ -20,7 +20,7 @@ type Board struct {
 	release  func(context.Context) (wire.Released, error)
 	guard    *RemovalGuard      // nil: nothing is waited for or held
 	fleet    func() wire.Fleet  // nil: the box is one of its own
-	trial    func() *wire.Trial // nil: nobody tells
+	trial    func() *wire.Trial // nil: there are none
 	rollout  func() *wire.Rollout
 
 	conditions *Conditions
@@ -36,7 +36,7 @@ type Board struct {
 }
 
 // NewBoard shows first until the loop publishes. accepted is store.Revisions; rescan has the
-// manifests read once more, release lets go what is held, and guard knows what is waited for.
+// manifests read once more, release ends holds, and guard has the removals that are waited for.
 func NewBoard(accepted func() (uint64, uint64), rescan func(context.Context) error, release func(context.Context) (wire.Released, error), guard *RemovalGuard, first wire.Status) *Board {
 	return &Board{accepted: accepted, rescan: rescan, release: release, guard: guard, status: first, changed: make(chan struct{}), conditions: newConditions(accepted)}
 }
@@ -44,14 +44,14 @@ func NewBoard(accepted func() (uint64, uint64), rescan func(context.Context) err
 // Conditions returns the conditions of Services.
 func (b *Board) Conditions() *Conditions { return b.conditions }
 
-// OfFleet has the status tell how the box stands to its fleet. It is called before the status is shown.
+// OfFleet sets the source of the state of the box in its fleet. It is called before the status is shown.
 func (b *Board) OfFleet(state func() wire.Fleet) { b.fleet = state }
 
-// OfTrial has the status tell of the trial that is under way, or holds files; nil: there is none. Its time runs
+// OfTrial sets the source of the trial that is under way, or holds files; nil: there is none. Its time runs
 // and its files come without a step. It is called before the status is shown.
 func (b *Board) OfTrial(state func() *wire.Trial) { b.trial = state }
 
-// OfRollout has the status tell of the rollout that is under way; nil: there is none. It is called before the status is shown.
+// OfRollout sets the source of the rollout that is under way; nil: there is none. It is called before the status is shown.
 func (b *Board) OfRollout(state func() *wire.Rollout) { b.rollout = state }
 
 // publish replaces the status.
@@ -249,8 +249,8 @@ func (b *Board) why(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// show has what is to be in force planned from now on, and reports whether that is another store than before.
-func (l *Loop) show() (others bool) {
+// selectView sets the store whose objects are planned from now on, and reports whether it is another one than before.
+func (l *Loop) selectView() (others bool) {
 	now := l.opts.Store
 	if l.opts.InForce != nil {
 		now = cmp.Or(l.opts.InForce(), now)

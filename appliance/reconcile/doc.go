@@ -11,7 +11,7 @@
 //	             ├──► Parts: conntrack, relay, health ports, DNS ◄────────┤ what each Service came to
 //	             └──► publisher: status, problems, metrics ◄──────────────┘
 //
-// A [Part] follows the loop: it is told what each Service came to, and when that is in the kernel.
+// A [Part] follows the loop: it gets the plan of each Service, and is notified when the kernel has it.
 // Adding one means writing it and naming it in Options.Parts; the loop is not touched.
 //
 // Errors never stop the loop. What failed is tried again, first after 500 ms, then after twice the

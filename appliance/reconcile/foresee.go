@@ -36,7 +36,7 @@ type Foresee struct {
 	Host func(*node.Facts) Host
 }
 
-// Foreseen is the answer to a Foresee. What is in it may not be changed.
+// Foreseen is the answer to a Foresee. It may not be changed.
 type Foreseen struct {
 	// From is the state of the loop's compiler. Box, where not nil, replaces the present host.
 	From nft.Fork
@@ -68,8 +68,7 @@ func (ask *ForeseeAsk) answer(l *Loop) {
 	}
 }
 
-// foresee answers after a step. It has the answers of the Parts, which are not to be asked beside the loop, and the
-// work is that of the Services that change, besides a copy of who has which frontend.
+// foresee answers after a step. Its work is that of the Services that change, and a copy of the claims to frontends.
 func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
 	missed := l.opts.Store.Changes(ask.Revision)
 	switch {
@@ -118,7 +117,7 @@ func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
 }
 
 // fork returns a planner that decides as this one does, for one plan of some Services. It shares the compiler, which
-// is read alone, and what is answered by Parts.
+// it only reads, and the Parts that answer.
 func (p *planner) fork() *planner {
 	f := newPlanner()
 	f.claims, f.compiler, f.tuners, f.progress, f.inUse = *p.claims.Clone(), p.compiler, p.tuners, p.progress, p.inUse

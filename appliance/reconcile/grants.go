@@ -28,7 +28,7 @@ type Grants struct {
 	relayLoad func(service string, p *nft.ServicePort) *wire.RelayLoad // nil: unknown
 }
 
-// CountRelayed has State tell what passes through relayed ports. It is called before State.
+// CountRelayed sets the source of the load of relayed ports. It is called before State.
 func (g *Grants) CountRelayed(load func(service string, p *nft.ServicePort) *wire.RelayLoad) {
 	g.relayLoad = load
 }
@@ -190,7 +190,7 @@ func endpointText(ap netip.AddrPort) string {
 	return ap.String()
 }
 
-// balanceState adds who gets the next connection of a port, and of a client of its family.
+// balanceState adds the shares of a port's endpoints, and the endpoint of the next connection of a client of its family.
 func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client netip.AddrPort) {
 	passing := p.Balance == nft.LeastConnection && !p.Relayed() || len(p.Starting) > 0
 	for pool, endpoints := range p.Pools {

@@ -44,7 +44,7 @@ type RemovalGuard struct {
 
 	removalState
 	before  removalState  // the last decision
-	current atomic.Uint64 // batch, while it is waited; 0: nothing is. For who asks while the loop is busy
+	current atomic.Uint64 // batch, while it is waited; 0: nothing is. It is read while the loop is busy
 }
 
 // removalState follows from the decisions so far.
@@ -55,7 +55,7 @@ type removalState struct {
 	since    time.Time // when the first of them vanished
 	decides  time.Time // when they are decided upon
 	most     int       // the most Services that are held for their number; 0: none are
-	why      []string  // what is held; empty: nothing
+	why      []string  // the reasons of holds; empty: nothing is held
 	held     int       // Services that are held
 	counted  int       // those of them that are for their number
 	ofTotal  int       // how many Services there were then
@@ -97,7 +97,7 @@ func (b *RemovalGuard) Hold(r store.Removals, now time.Time) func(file string) s
 	defer b.mu.Unlock()
 	b.before = b.removalState
 	b.before.passed = slices.Clone(b.passed)
-	defer b.tell()
+	defer b.publish()
 	if len(r.Files) == 0 || b.off || b.released {
 		var all group
 		for file, services := range r.Files {
@@ -233,10 +233,11 @@ func (b *RemovalGuard) Failed() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.removalState = b.before
-	b.tell()
+	b.publish()
 }
 
-func (b *RemovalGuard) tell() {
+// publish makes the number of the wait readable without the lock.
+func (b *RemovalGuard) publish() {
 	b.current.Store(0)
 	if b.waiting > 0 {
 		b.current.Store(b.batch)
@@ -278,7 +279,7 @@ func (b *RemovalGuard) counts() (held, waiting int) {
 	return b.held, b.waiting
 }
 
-// release has the next decision let go what is held, and returns how many Services, and files, that is.
+// release makes the next decision end all holds, and returns how many Services and files are held.
 func (b *RemovalGuard) release() (services, files int, engaged bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -15,8 +15,8 @@ const (
 	reasonDiskFailed = "DiskFailed"
 )
 
-// release lets go what is kept in force although no object declares it, or not any more. It
-// returns how much that was.
+// release ends the holds of Services and frontends that no object declares, or not any more. It
+// returns their numbers.
 func (l *Loop) release() (r wire.Released) {
 	if services, files, engaged := l.opts.Removals.release(); engaged {
 		r.Services, r.Files = services, files

@@ -50,9 +50,9 @@ type Loop struct {
 
 	adopted bool          // the first plan was made
 	planned uint64        // the store's revision that the planner stands at
-	shown   *store.Store  // what is planned: Options.Store, or Options.InForce
+	shown   *store.Store  // the objects that are planned: Options.Store, or Options.InForce
 	applied uint64        // the store's revision that the kernel stands at
-	settles time.Time     // when the first of what is settling is a problem; zero: nothing is
+	settles time.Time     // when the first settling problem is shown; zero: none is settling
 	wait    time.Duration // until a failed step is tried again; 0: it did not fail
 
 	mu      sync.Mutex
@@ -216,8 +216,8 @@ func (l *Loop) drain(in Inputs) {
 	}
 }
 
-// step makes the kernel equal to what is accepted, as far as it can, and publishes
-// how far that was.
+// step makes the kernel equal to the accepted objects, as far as it can, and publishes
+// the outcome.
 func (l *Loop) step() {
 	start := time.Now()
 	done, err := l.converge()
@@ -281,9 +281,9 @@ func (l *Loop) syncPools() error {
 	return err
 }
 
-// apply commits what was planned, with the Parts told before.
+// apply commits the plan, after the Parts were notified.
 func (l *Loop) apply(tr nft.Transition, restored bool) (committed, error) {
-	l.tellParts()
+	l.notifyParts()
 	if tr.Empty() && l.applier.certain() {
 		if restored {
 			l.applying(restored)
@@ -296,7 +296,7 @@ func (l *Loop) apply(tr nft.Transition, restored bool) (committed, error) {
 	done, err := l.applier.apply(tr, l.planner.compiler.From)
 	if _, refused := refusal(err); refused {
 		done, err = l.isolate(err, tr.Forget)
-		l.tellParts()
+		l.notifyParts()
 	}
 	if err == nil {
 		l.planner.quarantine.settled()
@@ -306,8 +306,8 @@ func (l *Loop) apply(tr nft.Transition, restored bool) (committed, error) {
 	return done, err
 }
 
-// tellParts hands on what was planned since the last call.
-func (l *Loop) tellParts() {
+// notifyParts passes the plans since the last call to the Parts.
+func (l *Loop) notifyParts() {
 	host, services := l.planner.takeUnsent()
 	if host == nil && len(services) == 0 {
 		return
@@ -323,8 +323,8 @@ func (l *Loop) applying(restored bool) {
 	}
 }
 
-// waitsFor names what has to be read before anything may be applied: what is not known yet must
-// not look like nothing. It is empty when everything was read.
+// waitsFor names the input that has to be read before anything may be applied: input that was not read must
+// not look empty. It is "" when everything was read.
 func (l *Loop) waitsFor() string {
 	switch {
 	case l.observed.facts == nil:
@@ -332,7 +332,7 @@ func (l *Loop) waitsFor() string {
 	case l.observed.snapshot == nil && l.opts.Watching && l.opts.Files == nil:
 		return "the manifests are not read yet"
 	case l.observed.unsynced && !l.adopted && l.planner.orphans == nil && l.opts.Store.Blank():
-		return "the manifests could not be stored yet" // what is stored is in force, whatever cannot be stored
+		return "the manifests could not be stored yet" // stored objects are in force, whatever cannot be stored
 	}
 	return ""
 }

@@ -23,7 +23,7 @@ const reasonOrphans = "UnknownServicesHeld"
 type Orphans struct {
 	box   nft.Box // to read the ports back
 	ports map[string]nft.ServicePort
-	// changed has the ports whose change the compiler does not know yet.
+	// changed has the ports whose change the compiler has not got yet.
 	changed map[string]bool
 	byKey   map[frontend]string
 	byAddr  map[netip.Addr]map[string]bool
@@ -39,9 +39,9 @@ type frontend struct {
 	last   uint16 // of a range of ports
 }
 
-// FindOrphans looks whether the kernel serves what the store has lost: when the store knows no
-// Service, or did not when it was opened first and that has not been settled since. What it finds is
-// reserved in the store; with release (--allow-mass-removal) nothing is kept. nil: there is nothing of the kind.
+// FindOrphans looks for frontends in the kernel that the store has lost: when the store has no
+// Service, or had none when it was opened first and that has not been settled since. The frontends are
+// reserved in the store; with release (--allow-mass-removal) none is kept. nil: there are none.
 func FindOrphans(objects *store.Store, read func() (nft.Ruleset, uint32, error), box nft.Box, release bool, log *slog.Logger) (*Orphans, error) {
 	if !objects.Blank() && !objects.HasReserved() {
 		return nil, nil
@@ -66,7 +66,7 @@ func FindOrphans(objects *store.Store, read func() (nft.Ruleset, uint32, error),
 	return o, nil
 }
 
-// adopt makes what the kernel serves the orphans, before resolve takes out what is declared.
+// adopt makes all frontends of the kernel orphans, before the plan takes out the declared ones.
 func (o *Orphans) adopt(have nft.Ruleset) {
 	o.ports, o.changed = map[string]nft.ServicePort{}, map[string]bool{}
 	o.byKey, o.byAddr, o.byName = map[frontend]string{}, map[netip.Addr]map[string]bool{}, map[string][]string{}
@@ -105,7 +105,7 @@ func (o *Orphans) frontends() int {
 	return n
 }
 
-// reserved are the frontends as the store knows them.
+// reserved returns the frontends in the form of the store.
 func (o *Orphans) reserved() (all []store.ReservedFrontend) {
 	for _, key := range slices.Sorted(maps.Keys(o.ports)) {
 		p := o.ports[key]
@@ -121,10 +121,9 @@ func (o *Orphans) reserved() (all []store.ReservedFrontend) {
 	return all
 }
 
-// cede gives up what Services have that are declared: their frontends; all else at their cluster
-// IPs, which belong to one Service each; and all that was theirs by name, as session affinity
-// tells.
-func (o *Orphans) cede(service string, ports []nft.ServicePort) {
+// claimFrontends gives up the frontends of a declared Service; all others at its cluster IPs, which belong to one
+// Service each; and those with its name, which session affinity shows.
+func (o *Orphans) claimFrontends(service string, ports []nft.ServicePort) {
 	if len(ports) > 0 {
 		for _, key := range o.byName[service] {
 			o.drop(key, func(frontend) bool { return true })

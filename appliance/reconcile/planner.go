@@ -80,7 +80,7 @@ type tally struct {
 	total    size
 }
 
-// size counts what is served.
+// size has the numbers of ports, frontends and endpoints that are served.
 type size struct{ ports, frontends, endpoints int }
 
 func (s size) plus(o size, sign int) size {
@@ -214,7 +214,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 	p.occupied.notify(&p.needs)
 	if p.orphans != nil {
 		for key, has := range ports {
-			p.orphans.cede(key, has)
+			p.orphans.claimFrontends(key, has)
 		}
 		for _, svc := range p.orphans.take() {
 			ports[svc.Key], p.unsent.services[svc.Key] = svc.Ports, &svc
@@ -370,7 +370,7 @@ func (l *Loop) plan() (tr nft.Transition, restored bool, revision uint64, err er
 		return l.adopt()
 	}
 	tampered := l.observed.tampered && l.tamper.mayHeal(l.opts.Clock())
-	changes, others := l.opts.Store.Changes(l.planned), l.show()
+	changes, others := l.opts.Store.Changes(l.planned), l.selectView()
 	changed := slices.Concat(changes.Services, l.planner.needs.pods.affected(l.shown.InForce(), changes.Pods), l.planner.needs.users(append(secrets(changes.Secrets), l.takeChanged()...)), l.planner.quarantine.due(l.opts.Clock()))
 	host, relocated := l.planner.host, false
 	if l.observed.moved {
@@ -405,7 +405,7 @@ func (l *Loop) plan() (tr nft.Transition, restored bool, revision uint64, err er
 // adopt plans all Services on top of what the kernel holds.
 func (l *Loop) adopt() (tr nft.Transition, restored bool, revision uint64, err error) {
 	changes := l.opts.Store.Changes(0)
-	l.show()
+	l.selectView()
 	if l.observed.tampered {
 		l.applier.early = nil // it may be from before
 	}
@@ -422,7 +422,7 @@ func (l *Loop) adopt() (tr nft.Transition, restored bool, revision uint64, err e
 	return tr, !tr.Empty(), changes.Revision, nil
 }
 
-// endNeeds has closed what no Service needs any more. What is planned is in the kernel.
+// endNeeds closes what no Service needs any more, once the kernel has the plan.
 func (l *Loop) endNeeds() {
 	for _, n := range l.planner.needs.takeEnded() {
 		for _, a := range l.planner.answerers {

@@ -30,7 +30,7 @@ type occupied struct {
 	watch     *portWatch
 
 	mu sync.Mutex // Services are resolved several at once
-	// looked are the ports that the plan under way has looked at, and list who listens there.
+	// looked are the ports that the plan under way has looked up, and list the sockets that listen there.
 	looked sockets.Ports
 	list   []sockets.Socket
 	names  map[sockets.Socket]string // the programs of those that were in a Service's way
@@ -240,22 +240,21 @@ func (l listener) String() string {
 	return fmt.Sprintf("%s listens on %s", cmp.Or(l.owner, "another program"), l.Socket)
 }
 
-// covers reports whether what is sent to the port of one of the addresses comes to the socket.
+// covers reports whether packets to the port of one of the addresses come to the socket.
 func (l listener) covers(protocol string, addrs []netip.Addr, port uint16) bool {
 	return l.Protocol == protocol && slices.ContainsFunc(addrs, func(a netip.Addr) bool { return l.Covers(netip.AddrPortFrom(a, port)) })
 }
 
-// portWatch looks who listens at the ports that Services have or wait for, in a task of its own:
-// how long that takes depends on the host. It looks when a socket at a port is closed that a
-// Service waits for, which the kernel tells, and now and then for programs that come. Without
-// such ports it does nothing.
+// portWatch looks up the programs that listen at the ports that Services have or wait for, in a task of its own:
+// how long that takes depends on the host. It does so when the kernel reports that a socket is closed at a port that a
+// Service waits for, and now and then for programs that come. Without such ports it does nothing.
 type portWatch struct {
 	look  func(*sockets.Ports) ([]sockets.Socket, error)
 	owner func(sockets.Socket) string
 	// closed signals, until it is stopped, that a socket at one of the ports was closed.
 	closed func(*sockets.Ports) (told <-chan struct{}, stop func() error, err error)
 	log    *slog.Logger
-	found  chan []listener // for the loop: who listens there, whenever that changes
+	found  chan []listener // for the loop: the programs that listen there, whenever they change
 
 	mu      sync.Mutex
 	ports   sockets.Ports // that Services have
@@ -280,8 +279,8 @@ func newPortWatch(look func(*sockets.Ports) ([]sockets.Socket, error), owner fun
 	}
 }
 
-// want sets the ports to watch. A program that listens at one of ports already is told of at the
-// next look; one that Services wait for is looked at now.
+// want sets the ports to watch. A program that listens at one of ports already is found by the
+// next look; those that Services wait for are looked up now.
 func (w *portWatch) want(ports sockets.Ports, waited []hostPort) {
 	slices.SortFunc(waited, func(a, b hostPort) int {
 		return cmp.Or(cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.port, b.port))
@@ -327,7 +326,7 @@ func (w *portWatch) run(ctx context.Context) error {
 		case <-poll.C:
 		}
 		ports, waited := w.wanted()
-		if !slices.Equal(waited, watched) { // before the look: what is closed after it is told of
+		if !slices.Equal(waited, watched) { // before the look: the kernel reports sockets that are closed after it
 			_ = stop()
 			told, stop, watched = nil, func() error { return nil }, waited
 			if len(waited) > 0 {

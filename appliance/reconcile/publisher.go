@@ -137,7 +137,7 @@ func (l *Loop) fileProblems() []manifest.Problem {
 	return problems
 }
 
-// hostProblems are the findings as the status shows them. What is accepted is in force all
+// hostProblems are the findings as the status shows them. Accepted objects are in force all
 // the same, so none of them is an error.
 func hostProblems(findings []checkup.Finding) []manifest.Problem {
 	var problems []manifest.Problem

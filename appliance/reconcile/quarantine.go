@@ -203,7 +203,7 @@ func (l *Loop) isolate(cause error, forget []nft.ForgetData) (committed, error) 
 	})
 	if err != nil {
 		l.planner.leave(l.shown.InForce(), nil)
-		l.applier.doubt() // the kernel does not hold what is planned
+		l.applier.doubt() // the kernel does not hold the plan
 		return committed{}, errors.Join(cause, err)
 	}
 	l.planner.leave(l.shown.InForce(), bad)

@@ -159,7 +159,7 @@ func (r *Reporter) flush(at time.Time, until func(*manifest.Problem) time.Time) 
 	for _, p := range over {
 		r.end(p, at)
 	}
-	r.tell(gone, new)
+	r.logChanges(gone, new)
 	return over, came
 }
 
@@ -189,7 +189,7 @@ func keyOf(o verdict.Occurrence) history.Key {
 	return history.Key{Kind: history.KindProblem, Object: o.Object, What: o.What}
 }
 
-// settles returns when the first of what is settling is a problem; zero: nothing is settling.
+// settles returns when the first settling problem is shown; zero: none is settling.
 func (r *Reporter) settles() (first time.Time) {
 	for _, due := range r.settling {
 		if first.IsZero() || due.Before(first) {
@@ -239,9 +239,9 @@ func (r *Reporter) list(packaged wire.Packaged) ([]wire.Problem, []wire.ProblemG
 	return have.problems, have.groups
 }
 
-// tell logs the problems that are over and those that came up, and has Events made of them. One with a cause outside, of which the
+// logChanges logs the problems that are over and those that came up, and has Events made of them. One with a cause outside, of which the
 // message alone differs, goes on: an endpoint may fail in other ways by turns.
-func (r *Reporter) tell(over, new []manifest.Problem) {
+func (r *Reporter) logChanges(over, new []manifest.Problem) {
 	ends := map[manifest.Problem]bool{}
 	wordless := func(p manifest.Problem) manifest.Problem { p.Message = ""; return p }
 	for _, p := range over {

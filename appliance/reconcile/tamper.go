@@ -136,7 +136,7 @@ func (l *Loop) noticed(c kernel.Change) bool {
 	case c.Ours:
 		l.opts.Publisher.foreign++
 		l.opts.Publisher.Metrics.ForeignChanged()
-		if l.tamper.pause == 0 { // while it goes on, the problem says so
+		if l.tamper.pause == 0 { // while it goes on, there is a problem
 			l.log.Warn("our tables were changed by another program; they are put right", "pid", c.PID, "comm", c.Comm, "generation", c.Generation)
 		}
 		l.tamper.noticed(c, l.opts.Clock())
@@ -159,7 +159,7 @@ func (l *Loop) healed(done committed) {
 	if mended {
 		l.opts.Publisher.Metrics.Healed(took)
 		level := slog.LevelInfo
-		if l.tamper.pause > 0 { // while it goes on, the problem says so
+		if l.tamper.pause > 0 { // while it goes on, there is a problem
 			level = slog.LevelDebug
 		}
 		l.log.Log(context.Background(), level, "our tables are put right", "dur", took.Round(time.Microsecond), "operations", done.operations)

@@ -15,8 +15,8 @@ import (
 // reasonNotConfirmed is the reason of the problem that files are held as they were before a trial.
 const reasonNotConfirmed = "NotConfirmed"
 
-// TrialAsk is something about trials that the loop does between two steps, since it knows what
-// files say now. Its error goes to Done after the step that follows.
+// TrialAsk is an operation of a trial that the loop does between two steps, with the files of the newest
+// snapshot. Its error goes to Done after the step that follows.
 type TrialAsk struct {
 	Do   func(files manifest.Files) error
 	Done chan error

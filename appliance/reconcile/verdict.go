@@ -236,7 +236,7 @@ func (c *Conditions) judge(over, came []*verdict.Problem, touched []string, serv
 	return c.bench.Verdict(unchecked), c.bench.Reasons()
 }
 
-// State is what is wrong with a Service.
+// State returns the state of a Service.
 func (c *Conditions) State(key string) (s verdict.State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -37,7 +37,7 @@ const (
 	lastWords = 5 * time.Second
 )
 
-// Watchdog ends the process when the loop is stuck, with a dump that says where. The rules stay in
+// Watchdog ends the process when the loop is stuck, with a dump of all goroutines. The rules stay in
 // the kernel, and the supervisor (systemd) starts the process again.
 //
 // The loop counts its turns, and its progress within a turn. At every tick the watchdog looks
@@ -58,8 +58,8 @@ type Watchdog struct {
 	cpu   func() (cpuTimes, error)
 
 	patience time.Duration // stuckAfter
-	every    time.Duration // how often systemd wants to be told; 0: it does not ask
-	tell     func()        // tells systemd that we live
+	every    time.Duration // the interval of notifications to systemd; 0: none
+	tell     func()        // notifies systemd that the process works
 	log      *slog.Logger
 	dump     func(goroutines []byte) (file string, err error)
 	exit     func()
@@ -205,7 +205,7 @@ func (s *SlowCalls) underWay() []string {
 	return slices.Clone(s.calls)
 }
 
-// slowKernel is the kernel, with the watchdog told of the calls under way: a large transaction takes
+// slowKernel is the kernel, with its running calls noted for the watchdog: a large transaction takes
 // seconds on a machine with nothing else to do, and other programs' transactions come first.
 type slowKernel struct {
 	Kernel
@@ -236,7 +236,7 @@ func (s slowKernel) Forget(f nft.ForgetData, generation uint32) (uint32, error) 
 	return s.Kernel.Forget(f, generation)
 }
 
-// slowEngine is a store's engine, with the watchdog told of the commits under way: the loop's own,
+// slowEngine is a store's engine, with its running commits noted for the watchdog: the loop's own,
 // and those of others that it has to wait for.
 type slowEngine struct {
 	engine.Engine
@@ -249,10 +249,10 @@ func (s slowEngine) Commit(t engine.Transaction) error {
 	return s.Engine.Commit(t)
 }
 
-// Kernel is k with the watchdog told of the calls under way.
+// Kernel returns k, with its running calls noted for the watchdog.
 func (s *SlowCalls) Kernel(k Kernel) Kernel { return slowKernel{k, s} }
 
-// Engine is e with the watchdog told of the commits under way.
+// Engine returns e, with its running commits noted for the watchdog.
 func (s *SlowCalls) Engine(e engine.Engine) engine.Engine { return slowEngine{e, s} }
 
 // keptDumps is the number of goroutine dumps that are kept in the data directory, the newest.
@@ -306,7 +306,7 @@ type threadTime struct {
 // measured against it:
 //
 //   - While the loop is runnable, a thread of ours runs or waits for a CPU all the time, so used and
-//     waited are a tick at least, and what is left is not more than used. Starved to a
+//     waited are a tick at least, and the rest is not more than used. Starved to a
 //     hundredth, it has a hundred times the patience. An endless loop uses it up.
 //   - While all wait for something else, a lock or a message that does not come, both are next to
 //     nothing, and it is the whole tick.

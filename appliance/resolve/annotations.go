@@ -41,8 +41,7 @@ type asks struct {
 	adopted   bool
 }
 
-// readAnnotations reads the annotations that this package follows, and tells what is wrong with
-// them.
+// readAnnotations reads the annotations that this package follows, and reports their problems.
 func (r *resolver) readAnnotations() {
 	svc := r.Service
 	var bad []annotation.Bad

@@ -135,7 +135,7 @@ func (r *resolver) weight(addr netip.Addr, s *object.EndpointSlice) uint16 {
 	return s.Metadata.WeightOf()
 }
 
-// checkWeights warns about what is said of weights and affinity in vain.
+// checkWeights warns about weights and affinity without effect.
 func (r *resolver) checkWeights(balance nft.Balance, endpoints map[portKey][]endpoint) {
 	known, weighted := map[netip.Addr]bool{}, false
 	if len(r.weights) > 0 || balance == nft.DestinationHash {
@@ -182,8 +182,8 @@ func (r *resolver) balance(port int, p *nft.ServicePort, balance nft.Balance, al
 	}
 }
 
-// isBetter reports whether an endpoint is to be used as one object says and not as another
-// does: in the better state, of the lower tier, with the larger weight.
+// isBetter reports whether an endpoint is to be used as in one object and not as in another:
+// in the better state, of the lower tier, with the larger weight.
 func (e *endpoint) isBetter(than *endpoint) bool {
 	switch {
 	case e.state != than.state:
@@ -306,7 +306,7 @@ func (r *resolver) affinityOptions() map[nft.Family]nft.AffinityOptions {
 }
 
 // readAdopt reads the annotation: whether TCP connections are to go on when another box takes over. Where that cannot
-// be, because the other box would pick another endpoint or has no part of the connection, it says so.
+// be, because the other box would pick another endpoint or has no part of the connection, that is a problem.
 func (r *resolver) readAdopt(balance nft.Balance, idle bool) bool {
 	value, given := r.Service.Metadata.Annotations[object.AnnotationAdopt]
 	if !given {

@@ -48,11 +48,11 @@ type Demoted struct {
 	Port     string
 	Protocol string
 	Addr     netip.AddrPort
-	// Out reports that an annotation takes it out; else its check says that it is not up.
+	// Out is set when an annotation takes it out; else its check has not found it up.
 	Out bool
 }
 
-// prepareChecks reads what the Service says of checks, before its endpoints are collected.
+// prepareChecks reads the Service's annotations of checks, before its endpoints are collected.
 func (r *resolver) prepareChecks() {
 	var refused []health.Refusal
 	if r.plan, refused = health.Parse(r.Service); r.plan != nil {
@@ -312,8 +312,8 @@ func allThem(n int) string {
 	return "all of them"
 }
 
-// failOpen uses all that the documents offer when none is up, or fewer than the Service wants. Who
-// has weight 0 counts for nothing here: it gets no new connection, whatever its check says.
+// failOpen uses all that the documents offer when none is up, or fewer than the Service wants. An endpoint of
+// weight 0 does not count: it gets no new connection, whatever the verdict on it.
 func (r *resolver) failOpen(index int, list []endpoint, isNew bool, checked, up int, down []string) {
 	var able, offered, fit, left int
 	for i := range list {
@@ -378,7 +378,7 @@ func (r *resolver) target(spec *health.Spec, addr netip.AddrPort) (health.Target
 func (r *resolver) named(name string, addr netip.Addr) (uint16, bool) {
 	if r.byName == nil {
 		r.byName = map[portName]uint16{}
-		quiet := resolver{Input: r.Input, facts: r.facts} // its problems are told already
+		quiet := resolver{Input: r.Input, facts: r.facts} // its problems are reported already
 		quiet.visit(func(addr netip.Addr, _ endpoint, _ string, ports []object.EndpointPort) {
 			for i := range ports {
 				if name, _, ok := matches(&ports[i]); ok {

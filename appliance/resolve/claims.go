@@ -56,7 +56,7 @@ func (c *Claim) since(key claimed) uint64 {
 	return c.Since.Of(key.proto.Name(), netip.AddrPortFrom(key.addr, key.port))
 }
 
-// claimed is a frontend as the dataplane tells them apart. Addr is the zero Addr for
+// claimed is the key of a frontend in the dataplane. Addr is the zero Addr for
 // a node port.
 type claimed struct {
 	addr   netip.Addr
@@ -79,8 +79,8 @@ func (a claimant) compare(b claimant) int {
 // Set replaces what some Services ask for. It returns the other Services that gained or lost a
 // frontend or an endpoint by that.
 //
-// Endpoints and addresses that come in one call: the endpoint was first, unless inForce says of
-// a frontend at the address that the kernel has it. It may be nil.
+// Endpoints and addresses that come in one call: the endpoint was first, unless the kernel has a frontend at the
+// address, which inForce reports. It may be nil.
 func (c *Claims) Set(inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool, claims ...Claim) (affected []string) {
 	if c.byFrontend == nil {
 		c.byFrontend, c.byService = map[claimed][]claimant{}, map[string][]claimed{}

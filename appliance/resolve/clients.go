@@ -101,15 +101,15 @@ func (c *clients) of(family nft.Family) (sources []netip.Prefix, sets *nft.Sourc
 // sourceRanges are the prefixes that the field, or else an annotation, lets in (readAnnotations).
 func (r *resolver) sourceRanges() (prefixes []netip.Prefix, given bool) {
 	for _, s := range r.sources {
-		if p, err := netip.ParsePrefix(strings.TrimSpace(s)); err == nil { // of malformed ones was told
+		if p, err := netip.ParsePrefix(strings.TrimSpace(s)); err == nil { // malformed ones are reported already
 			prefixes = append(prefixes, p.Masked())
 		}
 	}
 	return prefixes, r.sources != nil
 }
 
-// rangesApplyToAll reads the annotation, and else takes what holds for all Services, or for an NLB of AWS. What is
-// neither value is taken for the one that lets fewer in; that is an error if it may shut a client out.
+// rangesApplyToAll reads the annotation, and else takes what holds for all Services, or for an NLB of AWS. Another
+// value is taken for the one that lets fewer in; that is an error if it may shut a client out.
 func (r *resolver) rangesApplyToAll(shuts bool) bool {
 	value, given := r.Service.Metadata.Annotations[AnnotationSourceRangesApply]
 	switch {

@@ -17,7 +17,7 @@ type endpoint struct {
 	addr  netip.AddrPort
 	state state
 	// said is the state that its documents give it; health checks can only lower it. out is set when
-	// an annotation takes it out, notUp when its check says so.
+	// an annotation takes it out, notUp when its check has not found it up.
 	said     state
 	out      bool
 	notUp    bool
@@ -37,7 +37,7 @@ type state uint8
 
 const (
 	unfit    state = iota // neither ready nor serving while terminating: never used
-	failed                // a health check says that it is not up: used when nothing is
+	failed                // a health check has not found it up: used when no endpoint is up
 	draining              // serving and terminating: used when nothing is ready
 	ready
 )
@@ -49,7 +49,7 @@ type portKey struct {
 	family nft.Family
 }
 
-// visitor is told of one address that an object names, with the host name and the
+// visitor gets an address that an object names, with the host name and the
 // ports it has there.
 type visitor func(addr netip.Addr, ep endpoint, hostname string, ports []object.EndpointPort)
 

@@ -147,8 +147,8 @@ func (r *resolver) leaveOutFull(endpoints map[portKey][]endpoint) {
 }
 
 // leaveOutUncounted takes new connections from those of some endpoints, which the kernel was left without, that
-// clients would be sent to if they were not full: a policy, topology or priority passes the others over,
-// and that says nothing about their connections. Who is left out may bring others in, which are then asked about.
+// clients would be sent to if they were not full: a policy, topology or priority passes the others over, whatever
+// their connections. Leaving one out may bring others in, which are then looked up.
 func (r *resolver) leaveOutUncounted(port *object.ServicePort, family nft.Family, list []endpoint, uncounted map[netip.AddrPort]bool) {
 	vips := r.vips.of(family)
 	for len(uncounted) > 0 && vips.cluster.IsValid() {
@@ -252,8 +252,8 @@ func (r *resolver) readDrain() {
 	}
 }
 
-// Annotations that say after how much silence a connection ends. The first is ours and wins; the
-// other one is how Service authors know it from load balancers of AWS.
+// Annotations of the silence after which a connection ends. The first is ours and wins; the
+// other one is that of load balancers of AWS.
 const (
 	AnnotationIdle    = "svcctl.io/idle-timeout"                                               // "60s", or "60"
 	AnnotationELBIdle = "service.beta.kubernetes.io/aws-load-balancer-connection-idle-timeout" // seconds, 1 to 4000
@@ -264,7 +264,7 @@ const (
 	maxELBIdle = 4000 * time.Second // as AWS has it
 )
 
-// idleTimeout reads the annotations; 0: connections live as long as the host says.
+// idleTimeout reads the annotations; 0: the host's timeouts apply.
 func (r *resolver) idleTimeout() time.Duration {
 	annotations := r.Service.Metadata.Annotations
 	key, most, unit := AnnotationIdle, maxIdle, "write it like \"60s\", or in seconds"

@@ -10,9 +10,9 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// loops finds endpoints that are an address of a Service: what is sent there comes back
-// to the box, again and again where a router sends it. Addresses of the host are no such
-// ones: what is sent to them stays.
+// loops finds endpoints that are an address of a Service: packets to them come back
+// to the box, again and again where a router sends them. Addresses of the host are no such
+// ones: packets to them stay.
 //
 // Of the two uses of an address the first one stays, except that a cluster IP is never an
 // endpoint.
@@ -69,7 +69,7 @@ func (x addressIndex) of(addr netip.Addr) []string {
 	}
 }
 
-// set replaces what is known of some Services. It returns the Services that gained or lost an
+// set replaces the ports and unready endpoints of some Services. It returns the Services that gained or lost an
 // endpoint or an address by that.
 func (l *loops) set(inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool, claims []Claim) (affected []string) {
 	if l.known == nil {

@@ -82,7 +82,7 @@ type Frontend struct {
 	At       netip.AddrPort
 }
 
-// Observed has the states of what a Service needs. What is not in it has the zero state.
+// Observed has the states of a Service's needs. A need that is missing has the zero state.
 type Observed struct {
 	States map[Need]State
 	// Verdicts are found fast in the order of the endpoints.

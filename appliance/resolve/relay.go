@@ -255,7 +255,7 @@ func refusedUnless(usable bool) string {
 // secret is the "namespace/name" of a Secret of the Service.
 func (r *resolver) secret(name string) string { return r.ref.Namespace + "/" + name }
 
-// fronted is the Front of a port for those who relay it, with Secrets and Services as "namespace/name".
+// fronted returns the Front of a port, with Secrets and Services as "namespace/name"; nil: it has none.
 func (r *resolver) fronted(i int) *annotation.Front {
 	f := *r.front(i)
 	if f.Key == "" {

@@ -75,7 +75,7 @@ type Input struct {
 	Observed Observed
 	// Previous is the last plan of the Service.
 	Previous Previous
-	// Demoted are endpoints that Members takes for not ready, whatever their slice says.
+	// Demoted are endpoints that Members takes for not ready, whatever their conditions.
 	Demoted []Demoted
 }
 
@@ -101,7 +101,7 @@ type Output struct {
 	Unserved []Problem
 	// Needs has all that the plan depends on: the Service is to be resolved again when one of them changes.
 	Needs []Need
-	// Demand has what is not in Input.Observed.
+	// Demand has the needs that Input.Observed lacks.
 	Demand Demand
 	// Probed is set when Pods with a readiness probe are among the endpoints. The Service is to be
 	// resolved again when one of them changes, and when one of Pods does, by name: those that slices
@@ -170,7 +170,7 @@ type Problem struct {
 	Reason  string // one word, CamelCase
 	Message string
 	Warning bool // the object works in all other respects
-	// Cause names what is at fault, if problems of several objects may come from it (wire.Problem.Cause).
+	// Cause names the fault, if problems of several objects may come from it (wire.Problem.Cause).
 	Cause string
 	// Endpoint is an endpoint in a service range, which may be a VIP: see Claims.NameHolders.
 	Endpoint netip.Addr
@@ -246,14 +246,14 @@ func (r *resolver) refuseExternalIPs(why string) {
 	}
 }
 
-// What is done with a Service.
+// The ways to serve a Service.
 const (
 	named    = iota // a name leads to another one
 	headless        // its name leads to its endpoints
 	balanced
 )
 
-// read reads what is said by the Service alone, with all problems that need no endpoint and little of the box (see
+// read reads the Service alone, with all problems that need no endpoint and little of the box (see
 // Rules).
 func (r *resolver) read() (way int) {
 	svc := r.Service
@@ -369,7 +369,7 @@ func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) [
 	}
 
 	// With externalTrafficPolicy Local, internal sources and the box itself still get
-	// every endpoint: they are not who the policy is about.
+	// every endpoint: the policy is not about them.
 	external := nft.Frontend{Port: uint16(port.Port), SNAT: nft.SNATAlways}
 	if r.Service.Spec.ExternalTrafficPolicy == "Local" {
 		external.Outside = nft.Route{Pool: nft.PoolLocal, Otherwise: sel.noLocal}

@@ -10,7 +10,7 @@
 // place is empty or half until its last write. An empty file replaces prefixes after 10 seconds, in which
 // the program that truncated it may wait for its data.
 //
-// The package must not know what a Service is, and does not log.
+// The package does not depend on Services, and does not log.
 //
 //	reader := sourceset.NewReader([]sourceset.File{{Name: "office", Path: "/etc/svcctl/office.txt"}})
 //	reader.Start(take)

@@ -23,7 +23,7 @@ const (
 	// atMost bounds the wait of a start for files that are being written.
 	atMost = 2 * time.Second
 	// rescan is how often files are compared without an event, and for how long a file that became empty
-	// must stay so: what is written into it may come from a slow source.
+	// must stay so: its writer may be slow.
 	rescan = 10 * time.Second
 )
 
@@ -33,7 +33,7 @@ type File struct{ Name, Path string }
 // Take gets the new content of a set. It never waits.
 type Take func(name string, prefixes []netip.Prefix)
 
-// Reader reads files, and reports what is new in them.
+// Reader reads files, and reports their new content.
 type Reader struct {
 	files []file
 
@@ -48,7 +48,7 @@ type file struct {
 	last   stamp     // at the last look
 	since  time.Time // of the first look that found last
 	moving time.Time // of the first look that found it unsettled; zero: it is settled
-	empty  bool      // what is in force has no prefix
+	empty  bool      // the content in force has no prefix
 }
 
 // stamp has what the kernel reports of a file (stat(2)) that is not the same after a change of it.
@@ -76,7 +76,7 @@ func (r *Reader) Broken() map[string]error {
 }
 
 // Start reads all files for the first time. It waits for those that are being written, 2 seconds at most;
-// Run reads what is not settled then.
+// Run reads a file that is not settled then.
 func (r *Reader) Start(take Take) {
 	end := time.Now().Add(atMost)
 	for {

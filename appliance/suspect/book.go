@@ -56,7 +56,7 @@ func (b *Book) Failed(p Place) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if _, known := b.failed[p]; !known && len(b.failed) >= mostCounts {
-		for other := range b.failed { // any: it is counted anew
+		for other := range b.failed { // any: it is counted again
 			delete(b.failed, other)
 			break
 		}
@@ -171,7 +171,7 @@ func (b *Book) Correct(endpoint netip.AddrPort, d health.Dead) (services []strin
 	return slices.Collect(maps.Keys(b.users[endpoint]))
 }
 
-// Raise ends what is held against an endpoint, and returns the Services that use it if it was dead.
+// Raise ends the suspicion of an endpoint, and returns the Services that use it if it was dead.
 func (b *Book) Raise(endpoint netip.AddrPort) (services []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
