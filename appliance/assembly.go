@@ -75,7 +75,7 @@ type assembly struct {
 	removals *reconcile.RemovalGuard
 	board    *reconcile.Board
 	events   *control.Recorder
-	held     *heldBack
+	held     *previousView
 	member   *member // nil: the box is one of its own
 	grants   *reconcile.Grants
 	parts    followers
@@ -117,12 +117,12 @@ func build(o *opened, at *claimed, relay *parts.Relay) (*assembly, error) {
 		recorder.Quiet = func() bool { return !o.fleet.HasTurn() }
 	}
 	events := control.NewRecorder(objects, recorder)
-	held := &heldBack{pools: at.pools}
+	held := &previousView{pools: at.pools}
 	member := newMember(o, at, held, removals, events)
 	if member != nil {
 		board.OfFleet(member.State)
 		o.fleet.ReportAs(member.report(board))
-		member.lookAtTrial() // before anything is programmed
+		member.checkTrial() // before anything is programmed
 	}
 
 	grants := reconcile.NewGrants(at.announced.HasAnnouncer)
@@ -158,7 +158,7 @@ func build(o *opened, at *claimed, relay *parts.Relay) (*assembly, error) {
 }
 
 // newMember makes what a member of a fleet has; nil: the box is one of its own.
-func newMember(o *opened, at *claimed, held *heldBack, removals *reconcile.RemovalGuard, events *control.Recorder) *member {
+func newMember(o *opened, at *claimed, held *previousView, removals *reconcile.RemovalGuard, events *control.Recorder) *member {
 	if o.fleet == nil {
 		return nil
 	}

@@ -142,7 +142,7 @@ func LeaveFleet(dir, dataKeyFile string, keys *engine.Keys) (opened int, err err
 // FleetConfig returns the configuration of package fleet.
 func FleetConfig(cfg *config.Config, log *slog.Logger) (fleet.Config, error) {
 	of := fleet.Config{
-		Fleet: cfg.Fleet.Name, Box: cfg.NodeName, Endpoints: cfg.Fleet.Etcd, Dir: cfg.DataDir, Version: cfg.Version, Knows: store.KnowsKey, Secret: store.IsSecretKey, Log: log,
+		Fleet: cfg.Fleet.Name, Box: cfg.NodeName, Endpoints: cfg.Fleet.Etcd, Dir: cfg.DataDir, Version: cfg.Version, Readable: store.KnowsKey, Secret: store.IsSecretKey, Log: log,
 		Flags: config.FleetFlags(), Files: fleet.Files{CA: cfg.Fleet.CACert, Cert: cfg.Fleet.Cert},
 		Import: func(key string, value []byte) ([]byte, error) {
 			return store.ForFleet(key, value, control.NodeOwner, cfg.SourcePath)
@@ -190,7 +190,7 @@ type member struct {
 	engine *fleet.Engine
 	store  *store.Store
 	beside *control.Beside
-	held   *heldBack
+	held   *previousView
 	// sources reads the directories of this box; wake, once it is set, has the loop show how they are doing.
 	sources *sources.Reader
 	wake    atomic.Pointer[func()]
@@ -239,7 +239,7 @@ func (m *member) Boxes(ctx context.Context) ([]wire.FleetBox, error) {
 	return boxes, err
 }
 
-// goneSince is since when the Node of a box says that it is not heard of, the zero Time while it does not say so.
+// goneSince returns the time since which the condition Ready of the Node of a box is Unknown; the zero Time: it is not.
 func (m *member) goneSince(box string) time.Time {
 	o, _ := m.store.Get(object.Ref{Kind: object.KindNode, Name: box})
 	if n, is := o.(*object.Node); is {
@@ -250,7 +250,7 @@ func (m *member) goneSince(box string) time.Time {
 	return time.Time{}
 }
 
-// FleetBox is the report of a box as clients get it. Of a box that is not heard of nobody has reported since when.
+// FleetBox returns the report of a box for clients. It has no time for a box that is away, which has not reported it.
 func FleetBox(b *fleet.Box) wire.FleetBox {
 	w := wire.FleetBox{
 		Name: b.Box, Zone: b.Zone, Version: b.Version, State: string(b.State), Accepted: b.Accepted, Programmed: b.Programmed,
@@ -339,7 +339,7 @@ func (m *member) problems() []manifest.Problem {
 	return problems
 }
 
-// namesake says where the box is that has the name of this one; "" while there is none.
+// namesake names the addresses of the box that has the name of this one; "" while there is none.
 func (m *member) namesake(kind fleet.Kind) string {
 	o, _ := m.store.Get(object.Ref{Kind: object.KindNode, Name: m.cfg.NodeName})
 	n, is := o.(*object.Node)
@@ -417,7 +417,7 @@ func (m *member) tasks(wake func()) []task.Task {
 		{Name: "state of the fleet", Run: func(ctx context.Context) error {
 			before, replica, untold, foreign := fleet.Kind(""), error(nil), "", ""
 			m.awaitFirstAnswer(ctx)
-			look := time.NewTicker(5 * time.Second) // the replica tells nobody
+			look := time.NewTicker(5 * time.Second) // the replica has no signal
 			defer look.Stop()
 			for {
 				changed := m.engine.Changes()
@@ -436,18 +436,18 @@ func (m *member) tasks(wake func()) []task.Task {
 	}
 }
 
-// The Nodes of boxes that are gone. The box with the turn says in the condition Ready of each Node whether its box is heard of, as
+// The Nodes of boxes that are gone. The box with the turn sets the condition Ready of each Node by the lease of its box, as
 // the node lifecycle controller of Kubernetes does: a commit when that changes, and none else. A box that is gone and whose Node
 // was deleted has been taken out of the fleet: what it reported last goes too.
 
-// nodeLook is the interval at which the box with the turn asks who is heard of. A box that is not at two looks is gone: one that is
-// started anew is back before.
-const nodeLook = 4 * time.Second
+// nodePollInterval is the interval at which the box with the turn reads the leases of boxes. A box that is absent in two polls is
+// gone: a restart takes less.
+const nodePollInterval = 4 * time.Second
 
-// watchNodes has the Nodes of all boxes say whether these are heard of, while this box has the turn.
+// watchNodes keeps the condition Ready of the Nodes of all boxes, while this box has the turn.
 func (m *member) watchNodes(ctx context.Context) error {
-	missed := map[string]bool{} // at the last look
-	look := time.NewTicker(nodeLook)
+	missed := map[string]bool{} // at the last poll
+	look := time.NewTicker(nodePollInterval)
 	defer look.Stop()
 	for {
 		select {
@@ -461,17 +461,17 @@ func (m *member) watchNodes(ctx context.Context) error {
 		}
 		reported, present, err := m.engine.Names(ctx)
 		if err != nil {
-			clear(missed) // the state of the box says so
+			clear(missed) // the state of the box has the reason
 			continue
 		}
-		if err := m.lookAtNodes(ctx, reported, present, missed); err != nil {
+		if err := m.updateNodes(ctx, reported, present, missed); err != nil {
 			m.log.Debug("the Nodes of boxes that are gone are not written yet", "err", err)
 		}
 	}
 }
 
-// lookAtNodes does what is to be done about boxes that are gone or back, and notes which are missed.
-func (m *member) lookAtNodes(ctx context.Context, reported, present, missed map[string]bool) error {
+// updateNodes updates the Nodes of boxes that are gone or back, and notes the boxes that are missed.
+func (m *member) updateNodes(ctx context.Context, reported, present, missed map[string]bool) error {
 	gone := map[string]bool{}
 	notes := func(box string) {
 		if !present[box] && missed[box] {

@@ -12,30 +12,30 @@ import (
 )
 
 // The end of a trial in a fleet. Going back is a commit, which the box with the turn makes. A change that cuts a box
-// off from etcd must not stay in force there for good, so a box that does not hear what became of a trial when its time
-// is over has in force what was so before, in a copy of the objects, until it hears. That is sound as any other
-// state of a box that is cut off: a state that the fleet had, which gives nothing to anybody.
+// off from etcd must not stay in force there for good, so a box without the outcome of a trial whose time
+// is over programs the state before the trial, from a copy of the objects, until it has the outcome. That is as sound as any other
+// state of a box that is cut off: the fleet had it, and it allocates nothing.
 
 const (
-	// trialLook is the interval at which a trial that has ended is checked: the turn may arrive without an event, and etcd
+	// trialPollInterval is the interval at which a trial that has ended is checked: the turn may arrive without an event, and etcd
 	// may be away.
-	trialLook = time.Second
-	// trialPatience is for how long a box that hears of its fleet leaves going back to the one that has the turn.
+	trialPollInterval = time.Second
+	// trialPatience is the time for which a box that follows its fleet leaves the rollback to the box with the turn.
 	trialPatience = 10 * time.Second
 )
 
-// heldBack has the store that is planned instead of the objects of the store, while a trial that has ended is
-// undecided.
-type heldBack struct {
+// previousView has the store that is planned instead of the store itself while the outcome of a trial that has ended is
+// not known.
+type previousView struct {
 	pools *objectPools
 	back  atomic.Pointer[store.Store] // nil: the objects of the store are in force
 }
 
 // objects returns the store that is planned instead; nil: the objects of the store are in force.
-func (h *heldBack) objects() *store.Store { return h.back.Load() }
+func (h *previousView) objects() *store.Store { return h.back.Load() }
 
 // hold puts what would be in force after the trial into force.
-func (h *heldBack) hold(m *member) error {
+func (h *previousView) hold(m *member) error {
 	back, _, err := m.store.Fork()
 	if err != nil {
 		return err
@@ -53,7 +53,7 @@ func (h *heldBack) hold(m *member) error {
 }
 
 // release puts the objects of the store into force again. It reports whether they were not.
-func (h *heldBack) release() bool {
+func (h *previousView) release() bool {
 	if h.back.Swap(nil) == nil {
 		return false
 	}
@@ -65,10 +65,10 @@ func (h *heldBack) release() bool {
 func (m *member) endTrials(ctx context.Context) error {
 	for ctx.Err() == nil {
 		published, changed := m.store.Published(), m.engine.Changes()
-		m.lookAtTrial()
+		m.checkTrial()
 		var ends <-chan time.Time
 		if left, pending := m.store.TrialLeft(); pending {
-			ends = time.After(max(left, trialLook))
+			ends = time.After(max(left, trialPollInterval))
 		}
 		select {
 		case <-ctx.Done():
@@ -80,8 +80,8 @@ func (m *member) endTrials(ctx context.Context) error {
 	return nil
 }
 
-// lookAtTrial does what is to be done about a trial whose time is over.
-func (m *member) lookAtTrial() {
+// checkTrial rolls back a trial whose time is over, or puts the state before it into force on this box.
+func (m *member) checkTrial() {
 	if left, pending := m.store.TrialLeft(); !pending || left > 0 {
 		m.over = time.Time{}
 		m.showStore()

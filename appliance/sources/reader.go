@@ -70,7 +70,7 @@ type Reader struct {
 
 	mu       sync.Mutex
 	snapshot *watch.Snapshot // the newest
-	again    bool            // it is to be handed on once more
+	again    bool            // it is to be stored once more
 	after    []func()
 	states   []State
 
@@ -80,8 +80,8 @@ type Reader struct {
 	renamed map[*manifest.File]*manifest.File // by the file of the snapshot
 	judged  []judgement                       // in the order of Dirs
 	changed uint64                            // store.SourcesChanged as of then
-	held    map[string]bool                   // the sources that were handed on last
-	failed  bool                              // they have to be once more
+	held    map[string]bool                   // the sources that were stored last
+	failed  bool                              // they have to be stored once more
 }
 
 // judgement is whether this box may read a source.
@@ -94,8 +94,8 @@ type judgement struct {
 // New makes a Reader.
 func New(cfg Config) *Reader { return &Reader{cfg: cfg, wake: make(chan struct{}, 1)} }
 
-// Sync takes the newest snapshot, which is handed on even if it is the one before. It does not wait and never fails:
-// Problems say what keeps files from being stored.
+// Sync sets the newest snapshot, which is stored again even if it is the one before. It does not wait and never fails: Problems
+// has what keeps files from being stored.
 func (r *Reader) Sync(s *watch.Snapshot) error {
 	r.mu.Lock()
 	r.snapshot, r.again = s, true
@@ -128,18 +128,18 @@ func (r *Reader) States() []State {
 
 // Run reads until ctx is done.
 func (r *Reader) Run(ctx context.Context) error {
-	told, look := "", time.NewTicker(lookEvery)
+	logged, look := "", time.NewTicker(lookEvery)
 	defer look.Stop()
 	for looked := true; ctx.Err() == nil; {
 		published, turned := r.cfg.Store.Published(), r.cfg.Turns.Changed()
 		err := r.sync(looked)
 		looked = false
 		if errors.Is(err, engine.ErrConflict) {
-			continue // the store has what was first by now
+			continue // the store has the other commit by now
 		}
 		if err != nil {
-			if err.Error() != told {
-				told = err.Error()
+			if err.Error() != logged {
+				logged = err.Error()
 				r.cfg.Log.Warn("files of this box are not stored yet", "err", err)
 			}
 			select { // what changes meanwhile is no reason to try sooner
@@ -148,7 +148,7 @@ func (r *Reader) Run(ctx context.Context) error {
 			}
 			continue
 		}
-		told = ""
+		logged = ""
 		select {
 		case <-ctx.Done():
 		case <-published:
@@ -161,7 +161,7 @@ func (r *Reader) Run(ctx context.Context) error {
 	return nil
 }
 
-// sync hands the files of the sources on that this box has the turn of, if anything has changed since it did.
+// sync stores the files of the sources whose turn this box has, if anything has changed since the last call.
 func (r *Reader) sync(looked bool) error {
 	r.mu.Lock()
 	snapshot, again, after := r.snapshot, r.again, r.after
@@ -184,7 +184,7 @@ func (r *Reader) sync(looked bool) error {
 			turns, held[j.turn.Name] = append(turns, j.turn), true
 		}
 	}
-	r.tell()
+	r.updateStates()
 	if (again || !maps.Equal(held, r.held)) && len(held)+len(r.held) > 0 {
 		if _, err := r.cfg.Store.SyncSources(r.files, turns, r.cfg.Guard); err != nil {
 			r.cfg.Failed()
@@ -204,7 +204,7 @@ func (r *Reader) sync(looked bool) error {
 	return nil
 }
 
-// judge sees which sources this box may read, with the files that it has.
+// judge decides which sources this box may read, with the files that it has.
 func (r *Reader) judge(snapshot *watch.Snapshot) {
 	if snapshot != r.seen {
 		r.name(snapshot)
@@ -229,7 +229,7 @@ func isThere(s *watch.Snapshot, dir int) bool {
 	return s != nil && dir < len(s.Sources) && s.Sources[dir].State != watch.StateUnavailable
 }
 
-// name gives the files of a snapshot the paths that all boxes have.
+// name renames the files of a snapshot to the paths that all boxes have.
 func (r *Reader) name(snapshot *watch.Snapshot) {
 	before := r.renamed
 	r.files, r.renamed = nil, make(map[*manifest.File]*manifest.File, len(snapshot.Files))

@@ -32,8 +32,8 @@ type State struct {
 	Orphaned bool
 }
 
-// tell stores the states of the sources, and signals when they changed.
-func (r *Reader) tell() {
+// updateStates stores the states of the sources, and calls Wake when they have changed.
+func (r *Reader) updateStates() {
 	states := make([]State, 0, len(r.judged))
 	for i, j := range r.judged {
 		turn := r.cfg.Turns.Turn(j.turn.Name)

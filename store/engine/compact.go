@@ -11,7 +11,7 @@ import (
 )
 
 // A bbolt file never becomes smaller: pages that are free are used again, and not given back.
-// So at the start a file that is mostly free is written anew.
+// So at the start a file that is mostly free is rewritten.
 const (
 	// compactLeast is the least free space in a file that is compacted, in bytes.
 	compactLeast = 8 << 20
@@ -23,7 +23,7 @@ const (
 	compactSuffix = ".compact"
 )
 
-// compact writes the file anew if at least half of it, and compactLeast, is free, and the disk
+// compact rewrites the file if at least half of it, and compactLeast, is free, and the disk
 // has room for both. The new file takes the place of the old one in one step, when it is whole
 // and on disk: after a crash there is one or the other. An error leaves the file as it is,
 // unless it is returned.

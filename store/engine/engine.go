@@ -26,7 +26,7 @@ type Engine interface {
 	// Sums gives the Sum of each key.
 	Sums(keys []string) ([]Sum, error)
 	// Commit applies a whole transaction or nothing of it, and returns only when it
-	// would survive a power failure. ErrConflict says that the comparison failed and
+	// would survive a power failure. ErrConflict means that the comparison failed and
 	// nothing was changed; after any other error the outcome is unknown until the
 	// engine is opened again, unless the error is ErrNoSpace.
 	Commit(t Transaction) error

@@ -211,13 +211,13 @@ func (f *File) checkVersion() error {
 	})
 }
 
-// DamagedError says that a file cannot be worked with.
+// DamagedError means that a file is unusable.
 type DamagedError struct {
 	Path  string
 	Cause error
 }
 
-// Error implements error. It says what to do about the file of a box of its own.
+// Error implements error. It has the next step for the file of a single box.
 func (e *DamagedError) Error() string {
 	return fmt.Sprintf("%s is damaged: %v; put a backup of the file in its place, or move the file away to start again "+
 		"from the manifests (addresses and ports that were chosen automatically may change then)", e.Path, e.Cause)
@@ -344,7 +344,7 @@ func (e *noSpaceError) Error() string {
 
 func (e *noSpaceError) Unwrap() []error { return []error{ErrNoSpace, e.cause} }
 
-// DiskError means that nothing can be written until the data is opened again. It says why, and what to do.
+// DiskError means that nothing can be written until the data is opened again. It has the reason and the next step.
 type DiskError struct{ cause error }
 
 func (e *DiskError) Error() string { return e.cause.Error() }

@@ -56,7 +56,7 @@ func openDataFile(path string) (*os.File, int64, error) {
 }
 
 // checkDataFile is checkFile for a file that is looked at where the kernel has it: a copy of it
-// would be the largest thing in memory at a start. wrong is what is wrong with its structure.
+// would be the largest thing in memory at a start. wrong is the defect of its structure; nil: there is none.
 func checkDataFile(path string) (wrong, err error) {
 	file, size, err := openDataFile(path)
 	if err != nil {
@@ -80,7 +80,7 @@ func checkDataFile(path string) (wrong, err error) {
 	return checkFile(data), nil
 }
 
-// checkFile reads all of a bbolt file and says what is wrong with its structure, so
+// checkFile reads all of a bbolt file and returns the defect of its structure, so
 // that a damaged file is refused here: bbolt itself trusts its pages, and would crash,
 // loop or overwrite live data. Values have their own checksums.
 func checkFile(data []byte) error {
@@ -342,7 +342,7 @@ const (
 	DirectorySound  DirectoryState = "sound"  // no process has it open, and its file is whole
 )
 
-// Inspect looks at a data directory and changes nothing in it. The error says what keeps
+// Inspect looks at a data directory and changes nothing in it. The error is what keeps
 // a store from being opened there.
 func Inspect(dir string) (DirectoryState, error) {
 	info, err := os.Stat(dir)

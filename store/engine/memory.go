@@ -22,7 +22,7 @@ const (
 	Fail
 	// CrashBefore is a crash before anything is written.
 	CrashBefore
-	// CrashAfter is a crash after everything is written and before the caller hears of it.
+	// CrashAfter is a crash after everything is written and before the call returns.
 	CrashAfter
 )
 

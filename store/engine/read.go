@@ -128,7 +128,7 @@ func (f *File) each(from string, belongs func(key, from string) bool, use func(k
 	})
 }
 
-// view calls read with the pairs. checked says that all of them have just been held against their checksums.
+// view calls read with the pairs. checked is set when all of them have just been compared with their checksums.
 func (f *File) view(read func(pairs *bbolt.Bucket, checked bool) error) (err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

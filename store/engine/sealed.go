@@ -16,7 +16,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// sealedKey is the key of metaBucket whose value says that all values of the file are encrypted, and by which key: it
+// sealedKey is the key of metaBucket whose value marks all values of the file as encrypted, and names the key: it
 // is sealedText, encrypted.
 var (
 	sealedKey  = []byte("sealed")
@@ -36,7 +36,7 @@ type Key struct {
 	id   string
 }
 
-// ID names the key, and says nothing of it: eight hexadecimal digits of a hash.
+// ID names the key without revealing it: eight hexadecimal digits of a hash.
 func (k *Key) ID() string { return k.id }
 
 // NewKey makes a Key of 32 secret bytes.
@@ -133,7 +133,7 @@ func (f *File) unlock() error {
 	return nil
 }
 
-// sealAll writes the file anew with all values encrypted. After a crash there is the one or the other.
+// sealAll rewrites the file with all values encrypted. After a crash the file is the old or the new one.
 func (f *File) sealAll() error {
 	fresh := f.path + sealedSuffix
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {

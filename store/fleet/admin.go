@@ -148,7 +148,7 @@ func (c *Config) readOwned(dir string) (ops []operation, revision uint64, err er
 	pairs, err := file.Load(objectPrefix)
 	for _, p := range pairs {
 		value := p.Value
-		if c.Import != nil && !engine.IsSealed(value) { // what is sealed comes from a fleet
+		if c.Import != nil && !engine.IsSealed(value) { // a sealed value comes from a fleet
 			if value, err = c.Import(p.Key, p.Value); err != nil {
 				return nil, 0, err
 			}
@@ -173,7 +173,7 @@ func (c *Config) readOwned(dir string) (ops []operation, revision uint64, err er
 	return ops, heads[0].Revision, err
 }
 
-// above gives a revision and an epoch above those that are known, and above those that other boxes may know:
+// above returns a revision and an epoch above those given, and above those that other boxes may have:
 // a fleet makes less than a million changes a second, and begins with the clock.
 func above(revision, epoch uint64) (uint64, uint64) {
 	now := uint64(max(0, time.Now().Unix()))
@@ -181,7 +181,7 @@ func above(revision, epoch uint64) (uint64, uint64) {
 }
 
 // count gives a head that follows on now and fits the objects that there are, after some operations: all tokens end, as
-// nobody knows any more which were revoked.
+// it is lost which were revoked.
 func (e *member) count(ctx context.Context, now *head) (next *head, ops []operation, err error) {
 	next = now.next(e.cfg.Box)
 	have, err := e.objects(ctx, now, 0)
@@ -365,7 +365,7 @@ func Restore(ctx context.Context, cfg Config, from string) (objects int, err err
 	return 0, fmt.Errorf("the fleet was changed while it was compared with %s, %d times: nothing is restored; stop what writes to it all the time, and run it again", from, restoreTries)
 }
 
-// restoreTries bounds how often the fleet is compared with what is restored, when a box commits something meanwhile.
+// restoreTries bounds the attempts of a restore while boxes commit changes.
 const restoreTries = 5
 
 // makeEqual makes what etcd has equal to the operations of a directory, which was at a revision.
@@ -393,8 +393,8 @@ func (e *member) makeEqual(ctx context.Context, ops []operation, revision uint64
 	return objects, e.flip(ctx, now, next, ops)
 }
 
-// restored gives what is not of objects its place: beside what etcd has, if that is something. The CA of the fleet
-// stays, and all tokens end, as nobody knows which were revoked since.
+// restored merges the records of sources, trials and shared keys of a directory with those in etcd; objects stay as they are. The CA
+// of the fleet stays, and all tokens end, as it is lost which were revoked since.
 func (c *Config) restored(ops []operation, have map[string][]byte) (all []operation, err error) {
 	from := map[string][]byte{}
 	hasCA := false
@@ -426,7 +426,7 @@ func (c *Config) restored(ops []operation, have map[string][]byte) (all []operat
 			}
 		}
 		if value != nil {
-			if len(value) > 0 { // else it says that nothing was there
+			if len(value) > 0 { // an empty value: there was no object
 				if value, err = c.seal(key, value); err != nil {
 					return nil, err
 				}

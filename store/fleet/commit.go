@@ -20,7 +20,7 @@ type committer struct {
 	questions questions
 }
 
-// Commit implements engine.Engine. What is not shared goes to the replica alone.
+// Commit implements engine.Engine. Pairs of this box alone go to the replica.
 func (e *committer) Commit(t engine.Transaction) error {
 	ops, revision, note, err := e.sharedPart(&t)
 	if err != nil {

@@ -60,9 +60,9 @@ type Config struct {
 	DataKey *engine.Key
 	// Keys has the fleet's keys, which encrypt the values of Secret objects; nil: none.
 	Keys *engine.Keys
-	// Knows reports whether this program can read a key; nil: all. Secret reports whether a key is of an object whose
+	// Readable reports whether this program can read a key; nil: all. Secret reports whether a key is of an object whose
 	// value is sealed; nil: none.
-	Knows, Secret func(key string) bool
+	Readable, Secret func(key string) bool
 	// Import is an object of a single box as the fleet keeps it, nil: it does not; for Init and Restore.
 	// When Import is nil, they are kept as they are.
 	Import func(key string, value []byte) ([]byte, error)

@@ -10,15 +10,14 @@ import (
 	"svcctl.io/svcctl/store/engine"
 )
 
-// Engine is an engine.Shared in etcd. Its parts stand on each other, and each knows only those below: member, position, vault,
-// follower, committer, presence.
+// Engine is an engine.Shared in etcd. The package comment names its parts.
 type Engine struct {
 	presence
 	filling  sync.Mutex // one look into the history of etcd for leaves at a time
 	snapshot *snapshot  // nil: no leaf reads all objects
 }
 
-// Open opens the replica. Await comes next.
+// Open opens the replica. The next call is Await.
 func Open(cfg Config) (*Engine, error) {
 	r, err := openReplica(cfg.Dir, cfg.DataKey)
 	if err != nil {
@@ -40,7 +39,7 @@ func newEngine(cfg Config, r *replica) *Engine {
 	return e
 }
 
-// open takes the state of the replica.
+// open loads the replica and connects to the origin.
 func (e *Engine) open() error {
 	c, err := e.replica.cursor()
 	if err != nil {
@@ -66,7 +65,7 @@ func (e *Engine) open() error {
 	return nil
 }
 
-// adopt takes the state of the replica.
+// adopt makes the content of the replica the state of this box.
 func (e *Engine) adopt(c *cursor) error {
 	pairs, err := e.replica.content()
 	if err != nil {
@@ -125,8 +124,7 @@ func (e *Engine) Close() error {
 	return errors.Join(e.leave(), e.replica.close())
 }
 
-// Load implements engine.Engine. It answers from the replica, with what was not followed by the
-// caller yet among it only before the first call of Follow.
+// Load implements engine.Engine, from the replica. Before the first call of Follow that has all commits.
 func (e *Engine) Load(prefix string) ([]engine.Pair, error) {
 	pairs, err := e.replica.load(prefix)
 	return e.loaded(pairs), err

@@ -46,7 +46,7 @@ func isUnknown(err error) bool {
 	return true
 }
 
-// NoAnswer reports whether a call failed because no answer came, of which the client of etcd knows no more.
+// NoAnswer reports whether a call failed since no answer came: the client of etcd has no other reason.
 func NoAnswer(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || codeOf(err) == codes.Unavailable || codeOf(err) == codes.DeadlineExceeded
 }
@@ -69,7 +69,7 @@ func codeOf(err error) codes.Code {
 	return codes.Unknown
 }
 
-// isCompacted reports whether etcd, or a core box, does not know any more.
+// isCompacted reports whether etcd, or a core box, does not keep the revision any more.
 func isCompacted(err error) bool {
 	return errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, errForgotten)
 }

@@ -18,8 +18,8 @@ const (
 	betweenRounds = 100 * time.Millisecond
 )
 
-// otherMember has a call that one member of etcd cannot serve asked of the next one: a learner serves nothing, and a member that is
-// cut off from a majority of the others knows no leader. Without the request for a leader such a member would leave the call
+// otherMember sends a call that one member of etcd cannot serve to the next one: a learner serves nothing, and a member that is
+// cut off from a majority of the others has no leader. Without the request for a leader such a member would leave the call
 // unanswered until its time is up. Nothing has transaction where a call is refused for these reasons.
 func otherMember(endpoints int) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) (err error) {
@@ -52,8 +52,8 @@ func isOfMember(err error) bool {
 // leaseTimeout bounds one of the questions of keepLease, so that a member that hangs does not use up the time of the beat.
 const leaseTimeout = time.Second
 
-// keepLease renews a lease, and asks another member where one does not answer. gone says that etcd does not have it any
-// more; with any other error it may go on.
+// keepLease renews a lease, and asks another member where one does not answer. gone is set when etcd does not have it any
+// more; after any other error it may still exist.
 func keepLease(ctx context.Context, client *clientv3.Client, lease clientv3.LeaseID) (gone bool, err error) {
 	for ctx.Err() == nil {
 		ask, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), leaseTimeout)
@@ -84,7 +84,7 @@ const silentFor = 700 * time.Millisecond
 // ask asks a question that changes nothing, and another member as well where the first one is silent. The first answer is taken, and
 // an error when there is none.
 func ask[T any](ctx context.Context, question func(context.Context) (T, error)) (T, error) {
-	ctx, cancel := context.WithCancel(ctx) // who is late is not waited for
+	ctx, cancel := context.WithCancel(ctx) // the slower question is not waited for
 	defer cancel()
 	type reply struct {
 		value T

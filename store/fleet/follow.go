@@ -400,8 +400,8 @@ const (
 	awaitEvery = time.Second
 )
 
-// CatchUp follows what was committed while this box was away, for a moment: then the store has it with its
-// next call, before anything is decided by what it does not know yet. It comes before Run.
+// CatchUp follows for a moment what was committed while this box was away, so that the store has it before it decides anything. It
+// comes before Run.
 func (e *follower) CatchUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, firstWait)
 	defer cancel()
@@ -423,13 +423,13 @@ func (e *follower) CatchUp(ctx context.Context) {
 			e.cfg.Log.Debug("the start goes on without what was missed", "err", err) // Run tries again
 		}
 	}()
-	_ = e.wait(ctx, func() bool { return e.read.mod >= now.mod }) // Run goes on with what is left
+	_ = e.wait(ctx, func() bool { return e.read.mod >= now.mod }) // Run follows the rest
 	stop()
 	<-followed
 }
 
-// Await waits for the objects of the fleet when there is no replica of them; the State is Waiting meanwhile. It comes before
-// the store opens on the Engine.
+// Await waits for the objects of the fleet if there is no replica of them; the State is Waiting meanwhile. It comes before the store
+// is opened.
 func (e *follower) Await(ctx context.Context) error {
 	for e.stands() == nil {
 		err := e.join(ctx)

@@ -17,11 +17,10 @@ type question struct {
 // questions are those under way.
 type questions struct {
 	asked *question // nil: none is
-	next  *question // what is asked after it: asked may not know of a write that was answered since; nil: nobody waits
+	next  *question // to be asked after it, as asked may miss a write that was answered since; nil: no reader waits
 }
 
-// Fresh implements engine.Shared. While etcd does not answer, it fails without asking; what readers ask at once is one
-// question.
+// Fresh implements engine.Shared. While etcd does not answer, it fails without asking; concurrent readers share one question.
 func (e *committer) Fresh(ctx context.Context) error {
 	now, err := e.newestHead(ctx)
 	if err != nil {
@@ -49,7 +48,7 @@ func (e *committer) Fresh(ctx context.Context) error {
 	return nil
 }
 
-// newestHead is the newest head, as of a time after the call.
+// newestHead returns the newest head as of a time after the call.
 func (e *committer) newestHead(ctx context.Context) (*head, error) {
 	q, err := e.joinQuestion()
 	if err != nil {
@@ -63,7 +62,7 @@ func (e *committer) newestHead(ctx context.Context) (*head, error) {
 	}
 }
 
-// joinQuestion returns the next question to be asked, or why none is.
+// joinQuestion returns the next question to be asked. The error is why none is.
 func (e *committer) joinQuestion() (*question, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

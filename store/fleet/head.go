@@ -32,11 +32,11 @@ const (
 // of its boxes read, and is raised to a newer one by Upgrade.
 const format = rolloutFormat
 
-// The formats, by what is new in them. Format 1 has objects and sources.
+// The formats, by their additions. Format 1 has objects and sources.
 const (
 	sealedFormat  = 2 // Secrets, sealed, and trials
 	accessFormat  = 3 // the key of tokens and the CA, sealed; heads say their format
-	rolloutFormat = 4 // rollouts: an older program would have a box program what is not for it yet
+	rolloutFormat = 4 // rollouts: with an older program a box would program changes before its step
 )
 
 // contentPrefixes begin the keys that the digest of the head covers.

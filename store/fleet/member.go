@@ -29,8 +29,7 @@ type member struct {
 
 func (e *member) key(key string) string { return e.prefix + key }
 
-// origin is the source of commits of an Engine: etcd ([atEtcd]), or for a leaf a box that follows etcd ([coreClient]). All else,
-// what is believed, held, kept and shown, is the same for both.
+// origin is the source of commits of an Engine: etcd ([atEtcd]), or for a leaf a core box ([coreClient]).
 type origin interface {
 	// settings reads those of the fleet, with the modification revision of their key; 0 on a leaf, which does not write them.
 	settings(ctx context.Context) (*settings, int64, error)
@@ -47,7 +46,7 @@ type origin interface {
 	holders(ctx context.Context) (map[string]string, error)
 	// refusal is why nothing is committed from here; nil: it may be.
 	refusal() error
-	// from names the origin in a sentence, silence says why it does not answer.
+	// from names the origin in a sentence; silence returns why it does not answer.
 	from() string
 	silence(err error) string
 	// close ends all connections.
@@ -370,9 +369,9 @@ func (e *member) denied(err error) string {
 	return fmt.Sprintf("etcd refuses this box (%v): give the user that the certificate in --etcd-cert names a role that may read and write %s", err, e.prefix)
 }
 
-// claimName takes the name of a box, unless a process with another data directory has it. A process that is started anew takes it from
-// the one before, whose lease may go on for a while. named says that the process had the name by this very lease: then another one,
-// with a copy of the data directory, has taken it.
+// claimName takes the name of a box, unless a process with another data directory has it. A restarted process takes it from
+// the one before, whose lease may last for a while. named is set when the process had the name by this very lease: then another one,
+// with a copy of the data directory, has taken it (copied).
 func (e *member) claimName(ctx context.Context, box, instance string, lease clientv3.LeaseID, named bool) (mine, copied bool, err error) {
 	key := e.key(alivePrefix + box)
 	put := clientv3.OpPut(key, instance, clientv3.WithLease(lease))
@@ -388,7 +387,7 @@ func (e *member) claimName(ctx context.Context, box, instance string, lease clie
 		return false, false, nil
 	case kvs[0].Lease != int64(lease) && named:
 		return false, true, nil
-	case kvs[0].Lease != int64(lease): // of before it was started anew, or at another core box
+	case kvs[0].Lease != int64(lease): // of the process before the restart, or of another core box
 		_, err = e.client.Do(ctx, put)
 	}
 	return true, false, err
@@ -448,7 +447,7 @@ func (e *member) SourceHolders(ctx context.Context) (map[string]string, error) {
 	return e.origin.holders(ctx)
 }
 
-// Names returns the boxes that have reported, and those that are heard of, as one state of etcd has them. A leaf knows neither.
+// Names returns the boxes that have ever reported, and those with a valid lease, as of one revision of etcd. On a leaf it fails.
 func (e *member) Names(ctx context.Context) (reported, present map[string]bool, err error) {
 	if e.client == nil {
 		return nil, nil, errors.New("a leaf does not ask etcd")
@@ -472,7 +471,7 @@ func (e *member) Names(ctx context.Context) (reported, present map[string]bool, 
 	return read(0, boxPrefix), read(1, alivePrefix), nil
 }
 
-// Forget removes the report of a box, unless it is heard of. It reports again when it comes back.
+// Forget removes the report of a box, unless its lease is valid. The box reports again when it comes back.
 func (e *member) Forget(ctx context.Context, box string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -489,9 +488,9 @@ type Report struct {
 	// Accepted is the revision that the box has followed, Programmed the one that is in its kernel.
 	Accepted   uint64 `json:"accepted"`
 	Programmed uint64 `json:"programmed"`
-	// Problems counts the errors of its status, Failing says why what it accepted is not in force.
+	// Problems counts the errors of its status, Failing is why an accepted change is not in force.
 	Problems int `json:"problems,omitempty"`
-	// Errors are those of them that others have to know, some of them if there are many.
+	// Errors are the first of them.
 	Errors  []ReportedProblem `json:"errors,omitempty"`
 	Failing string            `json:"failing,omitempty"`
 	// Format is the newest one that its version reads; 0: 1.

@@ -297,7 +297,7 @@ func (e *position) applySettings(value []byte) error {
 // readable.
 func (e *position) readable(ops []operation) error {
 	for i := range ops {
-		if e.cfg.Knows != nil && !ops[i].remove && !e.cfg.Knows(ops[i].key) {
+		if e.cfg.Readable != nil && !ops[i].remove && !e.cfg.Readable(ops[i].key) {
 			return &heldError{TooNew, fmt.Sprintf("a newer version of svcctl has written %s, which this one cannot read: upgrade this box; what is in force stays", ops[i].key)}
 		}
 	}

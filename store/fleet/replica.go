@@ -158,8 +158,7 @@ func (r *replica) value(key string) []byte {
 	return pair.Value
 }
 
-// stand notes what operations have made of the objects, and which state that is: no flush has some of it
-// without the rest.
+// stand notes operations on objects, and the position after them, for the next flush: one commit has all of it.
 func (r *replica) stand(ops []operation, c cursor, revision uint64) error {
 	value, err := json.Marshal(c)
 	if err != nil {
@@ -179,14 +178,14 @@ func (r *replica) stand(ops []operation, c cursor, revision uint64) error {
 	return nil
 }
 
-// flush writes what waits, in one commit. What could not be written waits on.
+// flush writes the pending pairs in one commit. After an error they stay pending.
 func (r *replica) flush() error {
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	return r.write()
 }
 
-// flushUntil writes what was followed until ctx is done. It has a task of its own: a disk that is slow or stuck keeps nothing else.
+// flushUntil flushes until ctx is done, in a task of its own: a slow disk delays nothing else.
 func (r *replica) flushUntil(ctx context.Context, log *slog.Logger) {
 	for wait := flushEvery; ; {
 		select {
@@ -196,12 +195,12 @@ func (r *replica) flushUntil(ctx context.Context, log *slog.Logger) {
 		}
 		if wait = flushEvery; r.flush() != nil {
 			wait = flushAgain
-			log.Debug("the replica is not written") // the State says so, and why
+			log.Debug("the replica is not written") // the State has the reason
 		}
 	}
 }
 
-// write is flush for who holds writing.
+// write is flush with writing held.
 func (r *replica) write() error {
 	r.mu.Lock()
 	waiting, next, err := r.waiting, r.next, r.err
@@ -228,7 +227,7 @@ func (r *replica) write() error {
 		r.revision = next
 		return nil
 	}
-	maps.Copy(waiting, r.waiting) // what came meanwhile is newer
+	maps.Copy(waiting, r.waiting) // pairs that came meanwhile are newer
 	r.waiting = waiting
 	return err
 }

@@ -16,12 +16,12 @@ import (
 //	GET  /svcctl/v1/commits?after=MOD&id=ID  the commits after one, as a stream without end (package stream)
 //	GET  /svcctl/v1/commits/head[?at=MOD]    the settings of the fleet, and the newest head, or the one of then
 //	GET  /svcctl/v1/commits/state?least=MOD  all objects, as a stream
-//	GET  /svcctl/v1/commits/boxes            the reports of all boxes, and who reads the sources
+//	GET  /svcctl/v1/commits/boxes            the reports of all boxes, and the readers of sources
 //	POST /svcctl/v1/commits/report           the report of the leaf
 //
 // An error is a Status of Kubernetes; of 503 its details name the state of the core box.
 
-// Commits answers the requests of leaves. box tells the name of the leaf that a request is of; "": any.
+// Commits answers the requests of leaves. box returns the name of the leaf that sent a request; "": any.
 func (e *Engine) Commits(box func(*http.Request) string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+CommitsPath, e.serveStream)

@@ -13,7 +13,7 @@ import (
 // longestSetting bounds the value of a setting in a message, in bytes.
 const longestSetting = 120
 
-// agree reports whether two documents of settings say the same.
+// agree reports whether two documents of settings are equal.
 func agree(a, b json.RawMessage) bool {
 	return bytes.Equal(a, b) || json.Valid(a) && json.Valid(b) && reflect.DeepEqual(fieldsOf(a), fieldsOf(b))
 }
@@ -24,7 +24,7 @@ func SettingLines(settings json.RawMessage, flags map[string]string) (lines []st
 	fields := fieldsOf(settings)
 	for _, field := range slices.Sorted(maps.Keys(fields)) {
 		line := flagOf(field, flags)
-		if text := settingText(fields[field]); text != "true" { // a flag of its own says so
+		if text := settingText(fields[field]); text != "true" { // a bool flag needs no value
 			line += " " + text
 		}
 		lines = append(lines, line)

@@ -14,13 +14,13 @@ const (
 	Following Kind = "Following" // all is well
 	CutOff    Kind = "CutOff"    // etcd does not answer
 	Waiting   Kind = "Waiting"   // the box has no replica, and has not read the objects of its fleet yet
-	Lagging   Kind = "Lagging"   // etcd answers, and what was committed does not come
-	WentBack  Kind = "WentBack"  // what etcd has is older than what is in force, or has another history
+	Lagging   Kind = "Lagging"   // etcd answers, and commits do not arrive
+	WentBack  Kind = "WentBack"  // etcd is older than the state in force, or has another history
 	OtherOne  Kind = "OtherFleet"
 	Emptied   Kind = "Emptied"  // etcd has no such fleet
 	Damaged   Kind = "Damaged"  // the objects do not fit the digest
 	Differs   Kind = "Differs"  // the box has other settings than its fleet
-	TooNew    Kind = "TooNew"   // a newer version has written what this one cannot read
+	TooNew    Kind = "TooNew"   // a newer version has written records that this one cannot read
 	Namesake  Kind = "Namesake" // another box has the name
 	// KeyMissing means that a Secret, or a key that boxes share, is sealed by a key that the box does not have.
 	KeyMissing Kind = "KeyMissing"
@@ -59,7 +59,7 @@ func (s *State) Held() bool {
 	return false
 }
 
-// Follows reports whether the box follows what etcd has, so that it knows what became of something.
+// Follows reports whether the box follows the commits of etcd, so that it has their outcome.
 func (s *State) Follows() bool {
 	switch s.Kind {
 	case Following, Differs, KeyMissing, Namesake:

@@ -18,7 +18,7 @@ import (
 
 // Upgrade raises the format of a fleet to the newest one that this program and all of its boxes read, and returns the
 // one that it had and the one that it has. A box that cannot be asked counts with its last report, but for
-// those named in without: such a box follows nothing more when it comes back with an old version, and says so.
+// those named in without: such a box follows nothing more when it comes back with an old version, and reports that.
 func Upgrade(ctx context.Context, cfg Config, without []string) (from, to int, err error) {
 	e, err := cfg.visit()
 	if err != nil {

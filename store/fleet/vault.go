@@ -23,9 +23,9 @@ import (
 // Boxes have secrets in common that are no objects: the key that signs the tokens of the API, and the CA of its
 // certificates. Each is a pair sealed/NAME/ID, sealed with its key as the value of a Secret is. A value that
 // takes the place of another one has another ID. The ID can be read without a key: a box that cannot open a
-// value knows whether the one that it has is in force still.
+// value finds out whether its own one is still in force.
 
-// vault has what is sealed, and what cannot be opened.
+// vault opens Secrets and shared keys, and records those that it cannot open.
 type vault struct {
 	position
 	keys map[string]sharedKey // by name

@@ -33,7 +33,7 @@ type Commit struct {
 	Kind Kind
 	// Mod is the modification revision of the head in etcd: the position of a commit.
 	Mod int64
-	// Head is the value of the head, Note what the store says of the commit if the head does not have it.
+	// Head is the value of the head, Note the description of the commit by the store if the head does not have it.
 	Head, Note []byte
 	Ops        []Op
 }
@@ -144,7 +144,7 @@ func (d *Decoder) Next() (*Commit, error) {
 	if size > maxFrame {
 		return nil, ErrMalformed
 	}
-	var body bytes.Buffer // grows with what comes, whatever the length says
+	var body bytes.Buffer // grows with the bytes that come, not by the length
 	if _, err := io.CopyN(&body, d.plain, int64(size)); err != nil {
 		return nil, wrong(err)
 	}

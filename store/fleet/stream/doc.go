@@ -3,11 +3,11 @@
 //
 // A stream is a sequence of members of gzip (RFC 1952), flushed after each commit. In it each frame has its length in front.
 // A member holds some 128 KiB: a reader that comes later begins with the member that has the commit it wants, and skips
-// those that it knows.
+// those before it.
 //
 //	frame = uvarint(length of body) body
 //	body  = kind uvarint(mod) text(head) text(note) { "+" text(key) text(value) | "-" text(key) }
 //	text  = uvarint(length) bytes
 //
-// The package knows nothing of etcd, of HTTP, and of what keys and values mean.
+// The package depends neither on etcd nor on HTTP, and does not interpret keys and values.
 package stream

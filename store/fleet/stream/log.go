@@ -69,7 +69,7 @@ func NewLog(at Position, limit int) *Log {
 }
 
 // Add appends a commit, which follows on the last one. ID is that of its head, "" for a frame that is no commit. It does not
-// wait: encoding is done beside the caller, who must not change the values any more.
+// wait: another goroutine encodes the values, which must not change any more.
 func (l *Log) Add(c *Commit, id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,7 +83,7 @@ func (l *Log) Add(c *Commit, id string) {
 	}
 }
 
-// encode packs what is pending, and ends.
+// encode packs all pending commits, and ends.
 func (l *Log) encode() {
 	for {
 		l.mu.Lock()
@@ -102,7 +102,7 @@ func (l *Log) encode() {
 	}
 }
 
-// signal wakes who waits for a change. l.mu must be held.
+// signal wakes all that wait for a change. l.mu must be held.
 func (l *Log) signal() {
 	close(l.grown)
 	l.grown = make(chan struct{})
@@ -140,7 +140,7 @@ func (m *member) end() Position {
 	return m.has[len(m.has)-1]
 }
 
-// took moves what was packed into a member, and has readers see it.
+// took appends the packed bytes to a member, for readers to see.
 func (l *Log) took(m *member, at Position, full bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -209,7 +209,7 @@ func (l *Log) Seal() {
 	}
 }
 
-// Close ends all readers with an error, and drops what is kept.
+// Close ends all readers with an error, and drops all commits.
 func (l *Log) Close(why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -229,7 +229,7 @@ type Reader struct {
 // maxPiece bounds what a Reader gives at once, in bytes.
 const maxPiece = 64 << 10
 
-// Reader returns a Reader whose stream has the commits after a position, and maybe some before it. It waits for what is being
+// Reader returns a Reader whose stream has the commits after a position, and maybe some before it. It waits for commits that are being
 // encoded.
 func (l *Log) Reader(ctx context.Context, after Position) (*Reader, error) {
 	l.mu.Lock()
