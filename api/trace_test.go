@@ -131,6 +131,29 @@ func TestTraceOutlivesTimeouts(t *testing.T) {
 	}
 }
 
+// A client does not take half an answer for a whole one.
+func Test895_an_answer_that_fails_half_way_is_cut(t *testing.T) {
+	trace := api.Stream(wire.Trace, func(_ *http.Request, _ wire.TraceQuery, each func(wire.TracedPacket) error) error {
+		return errors.Join(each(wire.TracedPacket{What: "a packet"}), errors.New("the kernel took the table away"))
+	})
+	for _, protocol := range []int{1, 2} {
+		remote := serveTLS(t, newBackend(), api.Config{Endpoints: []api.Endpoint{trace}})
+		resp, err := remote.client(t, protocol).Do(remote.request(t, t.Context(), remote.token(t, auth.Admin), http.MethodGet, "/svcctl/v1/trace", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err == nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(body), "a packet") {
+			t.Errorf("HTTP/%d: %s, %v: %s", protocol, resp.Status, err, body)
+		}
+		_ = remote.stop()
+		if !strings.Contains(remote.log.String(), "the kernel took the table away") {
+			t.Errorf("HTTP/%d: the log does not have the reason: %s", protocol, remote.log)
+		}
+	}
+}
+
 // A page that follows packets may take longer than any other answer.
 func TestTracePageOutlivesTimeouts(t *testing.T) {
 	page := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

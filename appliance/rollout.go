@@ -48,7 +48,7 @@ func (r rollouts) endpoints() []api.Endpoint {
 		}),
 	}
 	for _, verb := range wire.RolloutMoves() {
-		list = append(list, api.Answer(wire.MoveRollout(verb), func(req *http.Request, q wire.MoveQuery) (wire.Rollout, error) {
+		list = append(list, api.Answer(wire.MoveRollout[verb], func(req *http.Request, q wire.MoveQuery) (wire.Rollout, error) {
 			state, err := r.moveNamed(req.Context(), verb, q.ID, api.UserOf(req))
 			if err != nil {
 				return state, failureOf(err)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"time"
 )
 
@@ -25,7 +26,7 @@ type Route[Query, Answer any] struct{ Operation }
 // None is the Query of a route without parameters, and the Answer of one without content.
 type None struct{}
 
-// The routes, by package api's handlers.
+// The routes. Each is a row of Operations and of docs/api.md.
 var (
 	GetStatus   = Route[None, Status]{read("status", "returns the status")}
 	Wait        = Route[WaitQuery, Status]{read("wait", "returns the status when everything is in the kernel")}
@@ -43,7 +44,7 @@ var (
 	GetTraffic     = Route[TrafficQuery, Traffic]{read("traffic", "returns the traffic by Service")}
 	GetConnections = Route[ConnectionsQuery, Connections]{read("conns", "lists connections")}
 	Kill           = Route[KillQuery, Connection]{change("conns/kill", "ends a connection")}
-	Trace          = Route[TraceQuery, TracedPacket]{Operation{http.MethodGet, own + "trace", true, false, "follows packets, one a line of the answer"}}
+	Trace          = Route[TraceQuery, TracedPacket]{readAll("trace", "follows packets, one a line of the answer")}
 
 	BeginTrial   = Route[TrialQuery, Trial]{changeAll("trial", "begins a trial, or moves the end of the one that runs")}
 	ConfirmTrial = Route[None, Trial]{changeAll("trial/confirm", "confirms the trial")}
@@ -52,9 +53,14 @@ var (
 	Rollback     = Route[RollbackQuery, RolledBack]{changeAll("rollback", "restores the objects of an earlier revision")}
 	GetRollout   = Route[None, Rollout]{read("rollout", "returns the rollout that runs, or the last one")}
 	BeginRollout = Route[RolloutQuery, Rollout]{changeAll("rollout/begin", "begins a rollout")}
-	Export       = Route[None, None]{Operation{http.MethodGet, own + "export", true, false, "exports everything that is stored, in lines of JSON"}}
-	Plan         = Route[None, KernelPlan]{change("plan", "returns what objects or files would change in the kernel")}
-	GetJournal   = Route[JournalQuery, JournalEntry]{Operation{http.MethodGet, own + "journal", true, false, "lists the newest changes, one a line"}}
+	// MoveRollout has the routes that move the rollout that runs, by RolloutMoves.
+	MoveRollout = map[string]Route[MoveQuery, Rollout]{
+		RolloutStart: {changeAll("rollout/start", "starts the rollout")}, RolloutPause: {changeAll("rollout/pause", "pauses the rollout")},
+		RolloutResume: {changeAll("rollout/resume", "resumes the rollout")}, RolloutUndo: {changeAll("rollout/undo", "undoes the rollout")},
+	}
+	Export     = Route[None, None]{readAll("export", "exports everything that is stored, in lines of JSON")}
+	Plan       = Route[None, KernelPlan]{change("plan", "returns what objects or files would change in the kernel")}
+	GetJournal = Route[JournalQuery, JournalEntry]{readAll("journal", "lists the newest changes, one a line")}
 
 	GetFleet     = Route[None, Fleet]{read("fleet", "returns the fleet and its boxes")}
 	AcceptFleet  = Route[None, Fleet]{changeAll("fleet/accept", "accepts what etcd has, although it went back")}
@@ -63,42 +69,34 @@ var (
 	ForgetSource = Route[SourceQuery, ForgottenSource]{changeAll("fleet/source/forget", "drops a source that no box has any more")}
 
 	GetAnnouncements    = Route[None, Announcements]{read("announcements", "lists the addresses to announce; with watch=true, then their changes")}
-	ReportAnnouncements = Route[None, None]{Operation{http.MethodPost, own + "announcements/report", false, false, "takes a report of the announcer"}}
+	ReportAnnouncements = Route[None, None]{row(Operation{http.MethodPost, own + "announcements/report", false, false, "takes a report of the announcer"})}
 )
 
-// MoveRollout returns the route that moves the rollout that runs: RolloutStart, RolloutPause, RolloutResume or RolloutUndo.
-func MoveRollout(verb string) Route[MoveQuery, Rollout] {
-	does := map[string]string{RolloutStart: "starts", RolloutPause: "pauses", RolloutResume: "resumes", RolloutUndo: "undoes"}
-	return Route[MoveQuery, Rollout]{changeAll("rollout/"+verb, does[verb]+" the rollout")}
-}
+// Operations lists all operations in the order of the manual, which is that of their declaration.
+func Operations() []Operation { return slices.Clone(operations) }
 
-// Operations lists all operations in the order of the manual.
-func Operations() []Operation {
-	list := []Operation{
-		GetStatus.Operation, Wait.Operation, Release.Operation, GetSetup.Operation, GetEndpoint.Operation,
-		GetService.Operation, GetHealth.Operation, Probe.Operation, GetEnvironment.Operation, GetAllocations.Operation, Repair.Operation,
-		GetTraffic.Operation, GetConnections.Operation, Kill.Operation, Trace.Operation,
-		BeginTrial.Operation, ConfirmTrial.Operation, EndTrial.Operation, UndoTrial.Operation, Rollback.Operation, GetRollout.Operation, BeginRollout.Operation,
-	}
-	for _, verb := range RolloutMoves() {
-		list = append(list, MoveRollout(verb).Operation)
-	}
-	return append(list, Export.Operation, Plan.Operation, GetJournal.Operation,
-		GetFleet.Operation, AcceptFleet.Operation, GetSources.Operation, TakeSource.Operation, ForgetSource.Operation,
-		GetAnnouncements.Operation, ReportAnnouncements.Operation)
+var operations []Operation
+
+// row adds an operation to the list.
+func row(o Operation) Operation {
+	operations = append(operations, o)
+	return o
 }
 
 // own is the beginning of the paths of the appliance's own API.
 const own = "/svcctl/v1/"
 
 func read(path, does string) Operation {
-	return Operation{http.MethodGet, own + path, false, false, does}
+	return row(Operation{http.MethodGet, own + path, false, false, does})
+}
+func readAll(path, does string) Operation {
+	return row(Operation{http.MethodGet, own + path, true, false, does})
 }
 func change(path, does string) Operation {
-	return Operation{http.MethodPost, own + path, true, false, does}
+	return row(Operation{http.MethodPost, own + path, true, false, does})
 }
 func changeAll(path, does string) Operation {
-	return Operation{http.MethodPost, own + path, true, true, does}
+	return row(Operation{http.MethodPost, own + path, true, true, does})
 }
 
 // WaitQuery is the condition that Wait waits for.

@@ -41,7 +41,7 @@ func (p *program) rolloutVerb() *verb {
 				if err != nil {
 					return err
 				}
-				r, err := client.Call(ctx, c, wire.MoveRollout(word), wire.MoveQuery{})
+				r, err := client.Call(ctx, c, wire.MoveRollout[word], wire.MoveQuery{})
 				if err != nil {
 					return err
 				}
@@ -250,7 +250,7 @@ func (r *rolling) end(ctx context.Context, failed error) error {
 	}
 	r.c.InRollout = ""
 	if failed == nil {
-		started, err := client.Call(ctx, r.c, wire.MoveRollout(wire.RolloutStart), wire.MoveQuery{ID: r.began.ID})
+		started, err := client.Call(ctx, r.c, wire.MoveRollout[wire.RolloutStart], wire.MoveQuery{ID: r.began.ID})
 		if err == nil && !started.Pending {
 			_, err = fmt.Fprintln(r.p.stderr, "nothing is rolled out: every object is as in the files")
 			return err
@@ -263,7 +263,7 @@ func (r *rolling) end(ctx context.Context, failed error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rolloutGiveUp)
 	defer cancel()
-	if _, err := client.Call(ctx, r.c, wire.MoveRollout(wire.RolloutUndo), wire.MoveQuery{ID: r.began.ID}); err != nil {
+	if _, err := client.Call(ctx, r.c, wire.MoveRollout[wire.RolloutUndo], wire.MoveQuery{ID: r.began.ID}); err != nil {
 		if refused, is := errors.AsType[*wire.Failure](err); !is || refused.Reason != wire.ReasonConflict { // else it is over
 			return errors.Join(failed, fmt.Errorf("nothing is rolled out, and rollout %s could not be undone (%w): it is undone automatically after %v", r.began.ID, err, rollout.Gather))
 		}
