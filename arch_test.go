@@ -35,11 +35,12 @@ var edges = map[string][]string{
 	"store/fleet":           {"store/engine", "store/fleet/stream"},
 	"store/fleet/stream":    {},
 	"store/index":           {"store/object"},
+	"store/record":          {"store/engine", "store/index", "store/journal", "store/object", "store/reread"},
 	"store/journal":         {"store/engine", "store/object", "store/parallel"},
 	"store/parallel":        {},
 	"store/deadline":        {},
 	"store/reread":          {},
-	"store":                 {"store/alloc", "store/annotation", "store/deadline", "store/engine", "store/index", "store/journal", "store/managedfields", "store/manifest", "store/object", "store/parallel", "store/reread"},
+	"store":                 {"store/alloc", "store/annotation", "store/deadline", "store/engine", "store/index", "store/journal", "store/managedfields", "store/manifest", "store/object", "store/parallel", "store/record", "store/reread"},
 	"watch":                 {"store/manifest", "store/object", "store/parallel"},
 	"store/manifest/styles": {}, // for tests only
 

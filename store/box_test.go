@@ -204,13 +204,13 @@ func checkInvariants(t testing.TB, s *Store) {
 	holders := map[string]string{}
 	revisions := map[string]bool{}
 	for ref, r := range s.table.records {
-		version := r.object.GetMeta().ResourceVersion
+		version := r.Object.GetMeta().ResourceVersion
 		if revisions[version] {
 			t.Errorf("%s shares revision %s with another object", ref, version)
 		}
 		revisions[version] = true
-		svc, ok := r.object.(*object.Service)
-		if !ok || r.withheld {
+		svc, ok := r.Object.(*object.Service)
+		if !ok || r.Withheld {
 			continue
 		}
 		v := valuesOf(svc)
@@ -246,8 +246,8 @@ func checkInvariants(t testing.TB, s *Store) {
 	}
 	ips, ingress := 0, 0
 	for _, r := range s.table.records {
-		svc, ok := r.object.(*object.Service)
-		if !ok || r.withheld {
+		svc, ok := r.Object.(*object.Service)
+		if !ok || r.Withheld {
 			continue
 		}
 		v := valuesOf(svc)

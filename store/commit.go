@@ -11,6 +11,7 @@ import (
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // writer admits one call at a time that changes the store, and lets others in while such a call waits for other
@@ -187,9 +188,9 @@ func addObjects(out *engine.Transaction, changes []*change, revision uint64, rep
 			seen[c.ref] = struct{}{}
 		}
 		if c.remove {
-			out.Deletes = append(out.Deletes, objectKey(c.ref))
+			out.Deletes = append(out.Deletes, record.Key(c.ref))
 		} else {
-			out.Puts = append(out.Puts, engine.Pair{Key: objectKey(c.ref), Value: c.encoded[engine.EntryHeader:], Revision: revision, Entry: c.encoded})
+			out.Puts = append(out.Puts, engine.Pair{Key: record.Key(c.ref), Value: c.encoded[engine.EntryHeader:], Revision: revision, Entry: c.encoded})
 		}
 	}
 }
@@ -208,7 +209,7 @@ func (t *transaction) publish(changes []*change, revision uint64, update journal
 		s.feed.log.reset(revision)
 	}
 	for _, ref := range t.trusted {
-		owner := s.table.get(ref).owner
+		owner := s.table.get(ref).Owner
 		s.declared.noteOwner(ref, owner, owner)
 	}
 	dataplane := false
@@ -222,7 +223,7 @@ func (t *transaction) publish(changes []*change, revision uint64, update journal
 		if c.revision != 0 || c.same {
 			s.table.set(c.ref, c.record)
 		}
-		s.declared.noteOwner(c.ref, ownerOf(c.old), ownerOf(s.table.get(c.ref)))
+		s.declared.noteOwner(c.ref, record.OwnerOf(c.old), record.OwnerOf(s.table.get(c.ref)))
 	}
 	dataplane = s.publishRollout(t) || dataplane
 	s.feed.advance(revision, update, dataplane)
@@ -296,9 +297,9 @@ func journalOf(changes []*change) []journal.Change {
 		}
 		owner := c.owner
 		if c.remove {
-			owner = c.old.owner
+			owner = c.old.Owner
 		}
-		entries = append(entries, journal.Change{Revision: c.revision, Ref: c.ref, Owner: owner, By: c.by, Old: objectOf(c.old)})
+		entries = append(entries, journal.Change{Revision: c.revision, Ref: c.ref, Owner: owner, By: c.by, Old: record.ObjectOf(c.old)})
 	}
 	return entries
 }

@@ -7,6 +7,7 @@ import (
 
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // declaration is a document of a file for an object.
@@ -280,20 +281,20 @@ const (
 // decide finds the owner of an object: the present one as long as it declares the object, then the
 // file with the lowest path. An object of a controller can be made again under another name, and so
 // it gives way to any file.
-func (t *transaction) decide(old *record, declarations []declaration) (declaration, verdict) {
-	if old != nil && (old.owner == (Owner{}) || t.s.isReadElsewhere(old.owner) && !t.readsAnew(old.owner.File)) {
+func (t *transaction) decide(old *record.Record, declarations []declaration) (declaration, verdict) {
+	if old != nil && (old.Owner == (Owner{}) || t.s.isReadElsewhere(old.Owner) && !t.readsAnew(old.Owner.File)) {
 		return declaration{}, keep
 	}
 	if old != nil {
 		for _, c := range declarations {
-			if c.path == old.owner.File && c.wanted() == nil {
+			if c.path == old.Owner.File && c.wanted() == nil {
 				return c, keep
 			}
-			if c.path == old.owner.File {
+			if c.path == old.Owner.File {
 				return c, use
 			}
 		}
-		if isUnreadable(t.files.Get(old.owner.File)) {
+		if isUnreadable(t.files.Get(old.Owner.File)) {
 			return declaration{}, keep
 		}
 	}
@@ -302,7 +303,7 @@ func (t *transaction) decide(old *record, declarations []declaration) (declarati
 			return c, use
 		}
 	}
-	if old == nil || len(declarations) > 0 || old.owner.Controller != "" {
+	if old == nil || len(declarations) > 0 || old.Owner.Controller != "" {
 		return declaration{}, keep
 	}
 	return declaration{}, remove
@@ -328,7 +329,7 @@ func (c *change) reportConflicts(declarations []declaration, holder Owner) {
 // the file.
 func (s *Store) isSettled(ref object.Ref, path string) bool {
 	r := s.table.records[ref]
-	if r == nil || r.owner != (Owner{File: path}) || r.withheld || len(s.outcomes.notes[ref]) > 0 {
+	if r == nil || r.Owner != (Owner{File: path}) || r.Withheld || len(s.outcomes.notes[ref]) > 0 {
 		return false
 	}
 	if s.outcomes.waits(ref) {
@@ -337,11 +338,11 @@ func (s *Store) isSettled(ref object.Ref, path string) bool {
 	if _, held := s.declared.held[ref]; held {
 		return false
 	}
-	meta := r.object.GetMeta()
+	meta := r.Object.GetMeta()
 	if len(meta.ManagedFields) > 0 || len(meta.Finalizers) > 0 || meta.DeletionTimestamp != nil {
 		return false // clients have added to it
 	}
-	switch o := r.object.(type) {
+	switch o := r.Object.(type) {
 	case *object.EndpointSlice:
 		return true
 	case *object.Service:

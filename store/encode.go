@@ -7,6 +7,7 @@ import (
 
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/parallel"
+	"svcctl.io/svcctl/store/record"
 )
 
 // encode numbers new versions and encodes them. Those that say the same as the old ones are
@@ -31,15 +32,15 @@ func (t *transaction) encode(changes ...*change) error {
 
 // dropUnchanged drops a version that says the same as the old one.
 func (t *transaction) dropUnchanged(c *change) error {
-	if c.next == nil || c.before() == nil || c.old.withheld {
+	if c.next == nil || c.before() == nil || c.old.Withheld {
 		return nil
 	}
-	digest, err := (&stored{c.sameOwner(), c.old.created, c.old.asked, c.next}).digest()
-	if err != nil || digest != c.old.digest {
+	digest, err := (&record.Record{Object: c.next, Owner: c.sameOwner(), Created: c.old.Created, Asked: c.old.Asked}).Sum()
+	if err != nil || digest != c.old.Digest {
 		return err
 	}
 	if !t.s.declared.synced && c.by == nil && c.owner.File != "" { // what was read from the engine is in the file, too
-		c.record = &record{object: c.next, owner: c.owner, digest: digest, created: c.old.created, asked: c.old.asked}
+		c.record = &record.Record{Object: c.next, Owner: c.owner, Digest: digest, Created: c.old.Created, Asked: c.old.Asked}
 		c.same = true
 	}
 	c.next = nil
@@ -51,17 +52,17 @@ func (c *change) encode() error {
 	if c.next == nil {
 		return nil
 	}
-	return c.encodeAs(c.owner, c.sinceNow())
+	return c.encodeAs(c.owner, record.SinceNow(c.before(), c.next, c.revision))
 }
 
 // encodeAs is encode for who owns the new version, and since when it has been what it is.
-func (c *change) encodeAs(owner Owner, since Since) error {
-	value, digest, err := (&stored{owner, since.Created, since.asked, c.next}).encode()
-	if err != nil {
+func (c *change) encodeAs(owner Owner, since record.Since) error {
+	r := &record.Record{Object: c.next, Owner: owner, Created: since.Created, Asked: since.Asked}
+	var err error
+	if c.encoded, r.Digest, err = r.Encode(); err != nil {
 		return err
 	}
-	c.encoded = value
-	c.record = &record{object: c.next, owner: owner, digest: digest, created: since.Created, asked: since.asked}
+	c.record = r
 	return nil
 }
 
@@ -69,7 +70,7 @@ func (c *change) encodeAs(owner Owner, since Since) error {
 // client that changes nothing does not become the owner of a controller's object.
 func (c *change) sameOwner() Owner {
 	if c.by != nil {
-		return c.old.owner
+		return c.old.Owner
 	}
 	return c.owner
 }
@@ -110,42 +111,7 @@ func (t *transaction) setServerFields(c *change) {
 		}
 		return
 	}
-	if s := object.StrategyOf(c.next); s.HasGeneration() && !s.SameSpec(c.old.object, c.next) {
+	if s := object.StrategyOf(c.next); s.HasGeneration() && !s.SameSpec(c.old.Object, c.next) {
 		meta.Generation++
 	}
-}
-
-// sinceNow is the age of the version that a change makes.
-func (c *change) sinceNow() Since {
-	var before Since
-	had := map[string]bool{}
-	if old := c.before(); old != nil {
-		before = old.since()
-		if svc, isService := old.object.(*object.Service); isService {
-			for key := range asks(svc) {
-				had[key] = true
-			}
-		}
-	} else {
-		before.Created = c.revision
-	}
-	now := Since{Created: before.Created}
-	svc, isService := c.next.(*object.Service)
-	if !isService || c.before() == nil {
-		return now
-	}
-	for key := range asks(svc) {
-		revision := c.revision
-		if had[key] {
-			revision = before.of(key)
-		}
-		if revision == now.Created {
-			continue
-		}
-		if now.asked == nil {
-			now.asked = map[string]uint64{}
-		}
-		now.asked[key] = revision
-	}
-	return now
 }

@@ -17,6 +17,7 @@ import (
 	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // An export is lines of JSON: an ExportHeader, one exportedPair for each pair of the engine, and an
@@ -63,7 +64,7 @@ func (s *Store) Export(w io.Writer, program string) error {
 	}
 	header := ExportHeader{Format: exportFormat, Version: exportVersion, Program: program, Time: s.now(), Revision: revision, Pairs: len(pairs)}
 	for _, pair := range pairs {
-		if strings.HasPrefix(pair.Key, objectPrefix) {
+		if strings.HasPrefix(pair.Key, record.ObjectPrefix) {
 			header.Objects++
 		}
 	}
@@ -76,7 +77,7 @@ func (s *Store) Export(w io.Writer, program string) error {
 	}
 	for _, pair := range pairs {
 		line := exportedPair{Key: pair.Key, Revision: pair.Revision}
-		if strings.HasPrefix(pair.Key, objectPrefix) && isCompact(pair.Value) {
+		if strings.HasPrefix(pair.Key, record.ObjectPrefix) && isCompact(pair.Value) {
 			line.JSON = pair.Value
 		} else {
 			line.Data = pair.Value
@@ -124,7 +125,7 @@ func (s *Store) everything() ([]engine.Pair, uint64, error) {
 // isExported reports whether a key is of something that an export has. Seals only spare a start some work, what
 // is reserved depends on the kernel, and what an engine keeps for itself is of no use to another one.
 func isExported(key string) bool {
-	return key == headKey || slices.ContainsFunc([]string{objectPrefix, filePrefix, journalPrefix, trialPrefix}, func(prefix string) bool {
+	return key == headKey || slices.ContainsFunc([]string{record.ObjectPrefix, filePrefix, journalPrefix, trialPrefix}, func(prefix string) bool {
 		return strings.HasPrefix(key, prefix)
 	})
 }
@@ -166,7 +167,7 @@ func Import(e engine.Engine, r io.Reader, replace bool) (ExportHeader, error) {
 // isServed reports whether a key is of an object that traffic may depend on.
 func isServed(key string) bool {
 	for _, kind := range []string{"Service", "EndpointSlice", "Endpoints", "Pod"} {
-		if strings.HasPrefix(key, objectPrefix+kind+"/") {
+		if strings.HasPrefix(key, record.ObjectPrefix+kind+"/") {
 			return true
 		}
 	}
@@ -243,8 +244,8 @@ func readPair(line []byte) (engine.Pair, error) {
 	if !isExported(p.Key) {
 		return pair, fmt.Errorf("%q is not the key of anything that this program stores", p.Key)
 	}
-	if strings.HasPrefix(p.Key, objectPrefix) {
-		if _, err := decodeRecord(pair); err != nil {
+	if strings.HasPrefix(p.Key, record.ObjectPrefix) {
+		if _, err := record.Decode(pair); err != nil {
 			return pair, err
 		}
 	}
@@ -312,36 +313,36 @@ func restoreSource(value, now []byte) ([]byte, error) {
 // KnowsKey reports whether a key of the engine is of a kind that this program can read.
 func KnowsKey(key string) bool {
 	key = strings.TrimPrefix(strings.TrimPrefix(key, trialObjectPrefix), rolloutObjectPrefix)
-	rest, isObject := strings.CutPrefix(key, objectPrefix)
+	rest, isObject := strings.CutPrefix(key, record.ObjectPrefix)
 	if !isObject {
 		return true
 	}
 	kind, _, _ := strings.Cut(rest, "/")
-	_, known := newOf(kind)
+	_, known := record.New(kind)
 	return known
 }
 
 // IsSecretKey reports whether a key of the engine is of an object that is secret, or of what it was before a trial or a
 // rollout: a fleet has it sealed.
 func IsSecretKey(key string) bool {
-	return strings.HasPrefix(strings.TrimPrefix(strings.TrimPrefix(key, trialObjectPrefix), rolloutObjectPrefix), objectPrefix+object.KindSecret+"/")
+	return strings.HasPrefix(strings.TrimPrefix(strings.TrimPrefix(key, trialObjectPrefix), rolloutObjectPrefix), record.ObjectPrefix+object.KindSecret+"/")
 }
 
 // ForFleet is a stored object of a single box as a fleet keeps it; nil: it does not. What files declared
 // becomes the source's that named gives for the path of the file, and the API's when that is none (""); the Node that the
 // box made of itself stays behind.
 func ForFleet(key string, value []byte, nodeOwner string, named func(path string) string) ([]byte, error) {
-	r, err := decodeRecord(engine.Pair{Key: key, Value: value})
+	r, err := record.Decode(engine.Pair{Key: key, Value: value})
 	if err != nil {
 		return nil, err
 	}
 	switch {
-	case r.owner.Controller == nodeOwner:
+	case r.Owner.Controller == nodeOwner:
 		return nil, nil
-	case r.owner.File == "" || SourceOf(r.owner.File) != "":
+	case r.Owner.File == "" || SourceOf(r.Owner.File) != "":
 		return value, nil
 	}
-	entry, _, err := (&stored{Owner{File: named(r.owner.File)}, r.created, r.asked, r.object}).encode()
+	entry, _, err := (&record.Record{Object: r.Object, Owner: Owner{File: named(r.Owner.File)}, Created: r.Created, Asked: r.Asked}).Encode()
 	if err != nil {
 		return nil, err
 	}

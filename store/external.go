@@ -9,6 +9,7 @@ import (
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // External IPs. They are not allocated: if files request the same one for the same port, the older
@@ -125,7 +126,7 @@ func (t *transaction) usedAs(addr netip.Addr, except string) string {
 func (t *transaction) externalHolder(addr netip.Addr, port alloc.Port, except string) string {
 	if owner, held := t.s.allocator.owner(addr); held && owner != except {
 		r := t.record(object.ServiceRef(owner))
-		if r != nil && slices.Contains(portsOf(r.object.(*object.Service)), port) {
+		if r != nil && slices.Contains(portsOf(r.Object.(*object.Service)), port) {
 			return owner
 		}
 	}
@@ -156,21 +157,21 @@ func (t *transaction) onExternal(addr netip.Addr, port alloc.Port, except string
 
 // version is a Service as of this transaction, with the changes that are being allocated for
 // together; nil when there is none. What is not numbered yet is younger than all that is.
-func (t *transaction) version(key string) (*object.Service, Since) {
+func (t *transaction) version(key string) (*object.Service, record.Since) {
 	ref := object.ServiceRef(key)
 	if c := t.changes[ref]; c != nil && (c.remove || c.next != nil) {
 		if c.remove {
-			return nil, Since{}
+			return nil, record.Since{}
 		}
 		if c.before() == nil {
-			return c.service(), Since{Created: math.MaxUint64}
+			return c.service(), record.Since{Created: math.MaxUint64}
 		}
-		return c.service(), c.old.since()
+		return c.service(), c.old.Since()
 	}
 	if r := t.record(ref); r != nil {
-		return r.object.(*object.Service), r.since()
+		return r.Object.(*object.Service), r.Since()
 	}
-	return nil, Since{}
+	return nil, record.Since{}
 }
 
 // Addresses that are never allocated, because they are in use already.
@@ -229,7 +230,7 @@ func (c *change) checkReserved(host Host) object.Errors {
 // losesIngress reports whether a load balancer IP that a Service was given, without asking for
 // it by name, has a port that another Service has there by an older external IP: then the
 // Service is not served there, and gets another one.
-func (t *transaction) losesIngress(svc *object.Service, since Since, addr netip.Addr) bool {
+func (t *transaction) losesIngress(svc *object.Service, since record.Since, addr netip.Addr) bool {
 	request := requestOf(svc)
 	if slices.Contains(request.Requested, addr) {
 		return false

@@ -10,6 +10,7 @@ import (
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // A cluster IP of a Service is as taken as an external IP, a load balancer IP with all its ports.
@@ -202,7 +203,7 @@ func TestPoolAddressThatIsNotServedIsExchanged(t *testing.T) {
 	})
 	b.apply("a.yaml", "holder {externalIPs: [198.51.100.20]}\nlb {type: LoadBalancer}")
 	given := b.ingress("lb")
-	pairs, err := b.engine.Load(objectPrefix)
+	pairs, err := b.engine.Load(record.ObjectPrefix)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +227,7 @@ func TestPoolAddressThatIsNotServedIsExchanged(t *testing.T) {
 func TestSince(t *testing.T) {
 	b := newBox(t)
 	at := netip.MustParseAddrPort("203.0.113.1:80")
-	first := func(at netip.AddrPort, a, b Since) bool { return a.Of("TCP", at) < b.Of("TCP", at) }
+	first := func(at netip.AddrPort, a, b record.Since) bool { return a.Of("TCP", at) < b.Of("TCP", at) }
 	b.apply("1.yaml", "zz1 {externalIPs: [203.0.113.1]}\nmm1 {}")
 	b.apply("2.yaml", "aa1 {externalIPs: [203.0.113.1]}")
 	b.apply("1.yaml", "zz1 {externalIPs: [203.0.113.1], ports: [{name: a, port: 80}, {name: b, port: 81}]}\nmm1 {externalIPs: [203.0.113.1]}")

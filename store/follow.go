@@ -11,6 +11,7 @@ import (
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // maxLost is for how long a call decides anew when others are first, again and again.
@@ -145,26 +146,26 @@ func (s *Store) followed(f *engine.Followed) (changes []*change, at time.Time, e
 		if isSourceKey(pair.Key) || isTrialKey(pair.Key) || isRolloutKey(pair.Key) {
 			continue // see takeOverSources, takeOverTrial and takeOverRollout
 		}
-		r, err := decodeRecord(pair)
+		r, err := record.Decode(pair)
 		if err != nil {
 			return nil, at, err
 		}
-		ref := object.RefOf(r.object)
-		byKey[pair.Key] = &change{ref: ref, old: s.table.records[ref], owner: r.owner, assigned: assigned{next: r.object}, written: written{record: r}}
-		s.numbers.sawCreation(createdAt(r.object))
+		ref := object.RefOf(r.Object)
+		byKey[pair.Key] = &change{ref: ref, old: s.table.records[ref], owner: r.Owner, assigned: assigned{next: r.Object}, written: written{record: r}}
+		s.numbers.sawCreation(record.CreatedAt(r.Object))
 	}
 	for _, key := range f.Deletes {
-		ref, known := refOfKey(key)
+		ref, known := record.RefOfKey(key)
 		if old := s.table.records[ref]; known && old != nil {
-			byKey[key] = &change{ref: ref, old: old, owner: old.owner, remove: true}
+			byKey[key] = &change{ref: ref, old: old, owner: old.Owner, remove: true}
 		}
 	}
 	for _, nc := range n.Changes {
 		ref := object.Ref{Kind: nc.Kind, Namespace: nc.Namespace, Name: nc.Name}
-		if c := byKey[objectKey(ref)]; c != nil {
+		if c := byKey[record.Key(ref)]; c != nil {
 			c.revision, c.by = nc.Revision, nc.By
 			changes = append(changes, c)
-			delete(byKey, objectKey(ref))
+			delete(byKey, record.Key(ref))
 		}
 	}
 	for _, c := range byKey { // a reload has no note
@@ -187,7 +188,7 @@ func (t *transaction) reassign(changes []*change) {
 		s.allocator.begin()
 	}()
 	for _, c := range changes {
-		if c.ref.Kind == object.KindService && c.old != nil && !c.old.withheld {
+		if c.ref.Kind == object.KindService && c.old != nil && !c.old.Withheld {
 			old := *c
 			old.next, old.remove, old.by = nil, true, nil // what is kept follows below
 			old.release(t)
@@ -198,12 +199,12 @@ func (t *transaction) reassign(changes []*change) {
 		if c.record == nil || c.ref.Kind != object.KindService {
 			continue
 		}
-		svc := c.record.object.(*object.Service)
+		svc := c.record.Object.(*object.Service)
 		s.allocator.cede(valuesOf(svc)) // until now nobody's
 		if err := s.hold(svc); err != nil {
-			c.record.withheld, c.waits = true, true
+			c.record.Withheld, c.waits = true, true
 			c.notes = append(c.notes, withheldNote(c.record, err))
-		} else if notes := s.allocator.outside(svc, c.record.owner); len(notes) > 0 {
+		} else if notes := s.allocator.outside(svc, c.record.Owner); len(notes) > 0 {
 			c.notes = append(c.notes, notes...)
 		}
 		c.waits = c.waits || s.lacksIngress(svc)

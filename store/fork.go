@@ -8,6 +8,7 @@ import (
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // Errors of Fork.
@@ -103,7 +104,7 @@ func (s *Store) copyTo(memory engine.Engine) (c forkOf, err error) {
 		}
 		return c, memory.Commit(t)
 	}
-	for _, prefix := range []string{headKey, objectPrefix, trialPrefix, rolloutPrefix} {
+	for _, prefix := range []string{headKey, record.ObjectPrefix, trialPrefix, rolloutPrefix} {
 		pairs, err := s.storage.engine.Load(prefix)
 		if err != nil {
 			return c, err
@@ -119,10 +120,10 @@ func (s *Store) copyTo(memory engine.Engine) (c forkOf, err error) {
 func (s *Store) pairs() (t engine.Transaction, err error) {
 	t.CompareKey = headKey
 	t.Puts = append(t.Puts, engine.Pair{Key: headKey, Revision: s.feed.revision})
-	put := func(key string, r *record) error {
+	put := func(key string, r *record.Record) error {
 		pair := engine.Pair{Key: key, Revision: s.feed.revision}
 		if r != nil {
-			value, _, err := (&stored{r.owner, r.created, r.asked, r.object}).encode()
+			value, _, err := r.Encode()
 			if err != nil {
 				return err
 			}
@@ -132,7 +133,7 @@ func (s *Store) pairs() (t engine.Transaction, err error) {
 		return nil
 	}
 	for ref, r := range s.table.records {
-		if err := put(objectKey(ref), r); err != nil {
+		if err := put(record.Key(ref), r); err != nil {
 			return t, err
 		}
 	}
@@ -142,7 +143,7 @@ func (s *Store) pairs() (t engine.Transaction, err error) {
 	}
 	if s.rollout.Rollout != nil {
 		for ref, r := range s.rollout.before {
-			if err := put(rolloutObjectPrefix+objectKey(ref), r); err != nil {
+			if err := put(rolloutObjectPrefix+record.Key(ref), r); err != nil {
 				return t, err
 			}
 		}
@@ -156,7 +157,7 @@ func (s *Store) pairs() (t engine.Transaction, err error) {
 		return t, nil
 	}
 	for ref, r := range s.trial.before {
-		if err := put(trialObjectPrefix+objectKey(ref), r); err != nil {
+		if err := put(trialObjectPrefix+record.Key(ref), r); err != nil {
 			return t, err
 		}
 	}
@@ -187,7 +188,7 @@ func (s *Store) Everything() map[object.Ref]Owned {
 	defer s.mu.RUnlock()
 	all := make(map[object.Ref]Owned, len(s.table.records))
 	for ref, r := range s.table.records {
-		all[ref] = Owned{r.object, r.owner}
+		all[ref] = Owned{r.Object, r.Owner}
 	}
 	return all
 }

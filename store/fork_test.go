@@ -11,6 +11,7 @@ import (
 
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // TestForkDoesWhatTheStoreDoes makes random changes on a fork and then on the store: objects, owners, values and
@@ -67,7 +68,7 @@ func TestForkDoesWhatTheStoreDoes(t *testing.T) {
 func versionsOf(s *Store) string {
 	all := s.Everything()
 	var b strings.Builder
-	refs := slices.SortedFunc(maps.Keys(all), compareRefs)
+	refs := slices.SortedFunc(maps.Keys(all), record.CompareRefs)
 	for _, ref := range refs {
 		fmt.Fprintf(&b, "%s %v %s\n", ref, all[ref].Owner, textOf(all[ref].Object))
 	}

@@ -15,7 +15,7 @@ func (s *Store) Dependents(uid string) (list []object.Object) {
 	defer s.mu.RUnlock()
 	for ref := range s.table.dependents.of[uid] {
 		if r := s.table.records[ref]; r != nil {
-			list = append(list, r.object)
+			list = append(list, r.Object)
 		}
 	}
 	slices.SortFunc(list, func(a, b object.Object) int {
@@ -61,10 +61,10 @@ func (s *Store) garbage() (writes []Write) {
 	for ref := range s.table.dependents.orphaned {
 		delete(s.table.dependents.orphaned, ref)
 		r := s.table.records[ref]
-		if r == nil || r.owner != (Owner{}) {
+		if r == nil || r.Owner != (Owner{}) {
 			continue
 		}
-		meta := r.object.GetMeta()
+		meta := r.Object.GetMeta()
 		if meta.DeletionTimestamp == nil && len(meta.OwnerReferences) > 0 && !slices.ContainsFunc(meta.OwnerReferences, func(o object.OwnerReference) bool { return s.isThere(o, ref.Namespace) }) {
 			writes = append(writes, Write{Ref: ref, Delete: true, UID: meta.UID, By: s.garbageBy(meta)})
 		}
@@ -78,7 +78,7 @@ func (s *Store) garbage() (writes []Write) {
 func (s *Store) isThere(o object.OwnerReference, namespace string) bool {
 	for _, in := range []string{namespace, ""} {
 		r := s.table.records[object.Ref{Kind: o.Kind, Namespace: in, Name: o.Name}]
-		if r != nil && r.object.GetMeta().UID == o.UID {
+		if r != nil && r.Object.GetMeta().UID == o.UID {
 			return true
 		}
 	}
@@ -89,7 +89,7 @@ func (s *Store) isThere(o object.OwnerReference, namespace string) bool {
 func (s *Store) garbageBy(meta *object.ObjectMeta) Caller {
 	if s.rollout.Pending() {
 		for _, before := range s.rollout.before {
-			if before != nil && slices.ContainsFunc(meta.OwnerReferences, func(o object.OwnerReference) bool { return o.UID == before.object.GetMeta().UID }) {
+			if before != nil && slices.ContainsFunc(meta.OwnerReferences, func(o object.OwnerReference) bool { return o.UID == before.Object.GetMeta().UID }) {
 				return garbageOf(s.rollout.ID)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // View has the objects that this machine programs: those of the store, except objects in a rollout that this machine does not
@@ -49,25 +50,25 @@ func (b Before) Get(ref object.Ref) (object.Object, Owner) {
 	if !staged {
 		r = b.s.table.records[ref]
 	}
-	return objectOf(r), ownerOf(r)
+	return record.ObjectOf(r), record.OwnerOf(r)
 }
 
 // serviceBefore replaces what is in the rollout by what was there before.
 func (r *rollout) serviceBefore(key string, svc *object.Service, list []*object.EndpointSlice, endpoints *object.Endpoints) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
 	if before, staged := r.before[object.ServiceRef(key)]; staged {
 		svc = nil
-		if before != nil && !before.withheld {
-			svc = before.object.(*object.Service)
+		if before != nil && !before.Withheld {
+			svc = before.Object.(*object.Service)
 		}
 	}
 	if before, staged := r.before[endpointsRef(key)]; staged {
-		endpoints, _ = objectOf(before).(*object.Endpoints)
+		endpoints, _ = record.ObjectOf(before).(*object.Endpoints)
 	}
 	isStaged := func(slice *object.EndpointSlice) bool { _, is := r.before[object.RefOf(slice)]; return is }
 	if had := r.slices[key]; len(had) > 0 || slices.ContainsFunc(list, isStaged) {
 		list = slices.DeleteFunc(slices.Clone(list), isStaged)
 		for _, ref := range had {
-			list = append(list, r.before[ref].object.(*object.EndpointSlice))
+			list = append(list, r.before[ref].Object.(*object.EndpointSlice))
 		}
 		slices.SortFunc(list, func(a, b *object.EndpointSlice) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
 	}
@@ -84,8 +85,8 @@ func (v View) Services() iter.Seq2[string, *object.Service] {
 				continue
 			}
 			delete(services, ref.Key())
-			if before != nil && !before.withheld {
-				services[ref.Key()] = before.object.(*object.Service)
+			if before != nil && !before.Withheld {
+				services[ref.Key()] = before.Object.(*object.Service)
 			}
 		}
 	}
@@ -94,17 +95,17 @@ func (v View) Services() iter.Seq2[string, *object.Service] {
 }
 
 // Since is Store.Since.
-func (v View) Since(key string) Since {
+func (v View) Since(key string) record.Since {
 	if r := v.record(object.ServiceRef(key)); r != nil {
-		return r.since()
+		return r.Since()
 	}
-	return Since{}
+	return record.Since{}
 }
 
 // Secret is Store.Secret.
 func (v View) Secret(key string) *object.Secret {
 	namespace, name, _ := strings.Cut(key, "/")
-	secret, _ := objectOf(v.record(object.Ref{Kind: object.KindSecret, Namespace: namespace, Name: name})).(*object.Secret)
+	secret, _ := record.ObjectOf(v.record(object.Ref{Kind: object.KindSecret, Namespace: namespace, Name: name})).(*object.Secret)
 	return secret
 }
 
@@ -116,7 +117,7 @@ func (v View) Selecting(namespace string, labels map[string]string) []string {
 	return v.s.Selecting(namespace, labels)
 }
 
-func (v View) record(ref object.Ref) *record {
+func (v View) record(ref object.Ref) *record.Record {
 	v.s.mu.RLock()
 	defer v.s.mu.RUnlock()
 	if v.s.rollout.outside {

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // NamespacesInUse lists the namespaces in use.
@@ -37,11 +38,11 @@ func (s *Store) Namespaces(since uint64) (NamespacesInUse, bool) {
 func namespaceRef(name string) object.Ref { return object.Ref{Kind: object.KindNamespace, Name: name} }
 
 // isGoing reports whether nothing but its content keeps a Namespace.
-func isGoing(r *record) bool {
-	if r == nil || r.owner.File != "" {
+func isGoing(r *record.Record) bool {
+	if r == nil || r.Owner.File != "" {
 		return false
 	}
-	meta := r.object.GetMeta()
+	meta := r.Object.GetMeta()
 	return meta.DeletionTimestamp != nil && len(meta.Finalizers) == 0
 }
 
@@ -82,7 +83,7 @@ func (t *transaction) endNamespaces(changes []*change) ([]*change, error) {
 		if old == nil || t.isPopulated(name) {
 			continue
 		}
-		end := &change{ref: ref, old: old, owner: old.owner, remove: true}
+		end := &change{ref: ref, old: old, owner: old.Owner, remove: true}
 		if err := t.encode(end); err != nil {
 			return nil, err
 		}
@@ -109,14 +110,14 @@ func newNamespaceUse() namespaceUse {
 
 // move counts an object that becomes another version; old is nil for a new one, now for one
 // that goes.
-func (c *namespaceUse) move(ref object.Ref, old, now *record) {
+func (c *namespaceUse) move(ref object.Ref, old, now *record.Record) {
 	if keepsNamespace(ref) && (old == nil) != (now == nil) {
 		bump(c.keeping, ref.Namespace, presence(now)-presence(old))
 	}
 	if ref.Kind == object.KindNamespace {
 		c.state++
 	}
-	if ref.Namespace == "" || !keepsNamespace(ref) || old != nil && now != nil && old.owner == now.owner {
+	if ref.Namespace == "" || !keepsNamespace(ref) || old != nil && now != nil && old.Owner == now.Owner {
 		return
 	}
 	if counts := c.of(now); counts != nil && bump(counts, ref.Namespace, 1) == 1 {
@@ -128,7 +129,7 @@ func (c *namespaceUse) move(ref object.Ref, old, now *record) {
 }
 
 // presence is 1 for an object that is there, else 0.
-func presence(r *record) int {
+func presence(r *record.Record) int {
 	if r != nil {
 		return 1
 	}
@@ -146,11 +147,11 @@ func bump(counts map[string]int, namespace string, n int) int {
 }
 
 // of returns the counts that an object is in; nil for none.
-func (c *namespaceUse) of(r *record) map[string]int {
+func (c *namespaceUse) of(r *record.Record) map[string]int {
 	switch {
-	case r == nil || r.owner.Controller != "":
+	case r == nil || r.Owner.Controller != "":
 		return nil
-	case r.owner.File != "":
+	case r.Owner.File != "":
 		return c.files
 	}
 	return c.clients
@@ -174,26 +175,26 @@ func newDependents() dependents {
 }
 
 // move notes that an object becomes another one; either may be nil.
-func (d dependents) move(ref object.Ref, before, after *record) {
-	if before != nil && before.owner == (Owner{}) {
-		for _, owner := range before.object.GetMeta().OwnerReferences {
+func (d dependents) move(ref object.Ref, before, after *record.Record) {
+	if before != nil && before.Owner == (Owner{}) {
+		for _, owner := range before.Object.GetMeta().OwnerReferences {
 			if delete(d.of[owner.UID], ref); len(d.of[owner.UID]) == 0 {
 				delete(d.of, owner.UID)
 			}
 		}
 	}
-	if after != nil && after.owner == (Owner{}) {
-		for _, owner := range after.object.GetMeta().OwnerReferences {
+	if after != nil && after.Owner == (Owner{}) {
+		for _, owner := range after.Object.GetMeta().OwnerReferences {
 			if d.of[owner.UID] == nil {
 				d.of[owner.UID] = map[object.Ref]struct{}{}
 			}
 			d.of[owner.UID][ref] = struct{}{}
 		}
 	}
-	if before == nil || after != nil && after.object.GetMeta().UID == before.object.GetMeta().UID {
+	if before == nil || after != nil && after.Object.GetMeta().UID == before.Object.GetMeta().UID {
 		return
 	}
-	for dependent := range d.of[before.object.GetMeta().UID] {
+	for dependent := range d.of[before.Object.GetMeta().UID] {
 		d.orphaned[dependent] = struct{}{}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // TestNamespacesInUse follows who uses which namespaces, and that it is told once.
@@ -15,12 +16,12 @@ func TestNamespacesInUse(t *testing.T) {
 		return object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
 	}
 	c := newNamespaceUse()
-	records := map[object.Ref]*record{}
+	records := map[object.Ref]*record.Record{}
 	set := func(ref object.Ref, owner *Owner) bool {
 		state := c.state
-		var now *record
+		var now *record.Record
 		if owner != nil {
-			now = &record{owner: *owner}
+			now = &record.Record{Owner: *owner}
 		}
 		c.move(ref, records[ref], now)
 		records[ref] = now

@@ -111,7 +111,7 @@ func TestSelectorsFindWhatANaiveSearchFinds(t *testing.T) {
 		want := labels(r.IntN(4))
 		var pods, services []string
 		for ref, rec := range b.s.table.records {
-			switch o := rec.object.(type) {
+			switch o := rec.Object.(type) {
 			case *object.Pod:
 				if len(want) > 0 && index.Matches(want, o.Metadata.Labels) {
 					pods = append(pods, ref.Name)

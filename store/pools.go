@@ -160,7 +160,7 @@ func (s *Store) CheckPools(repair bool) []Disagreement {
 	c := &poolCheck{allocator: s.allocator, repair: repair, has: map[string]values{}}
 	c.allocator.begin()
 	for ref, r := range s.table.records {
-		if svc, is := r.object.(*object.Service); is && !r.withheld {
+		if svc, is := r.Object.(*object.Service); is && !r.Withheld {
 			c.has[ref.Key()] = valuesOf(svc)
 			c.services = append(c.services, svc)
 		}

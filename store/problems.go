@@ -8,6 +8,7 @@ import (
 
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // Problems returns the problems of files and objects, sorted by file, line and object.
@@ -40,7 +41,7 @@ func (s *Store) foreignProblems() (problems []manifest.Problem) {
 	for each, c := range s.table.foreign {
 		p := manifest.Problem{Object: c.example, Field: each.Field, Reason: ReasonNoEffect, Message: each.Text, Warning: true}
 		if r := s.table.records[c.example]; r != nil {
-			p.File = r.owner.File
+			p.File = r.Owner.File
 			p.Line, p.Column = s.position(c.example, p.File, each.Field)
 		}
 		if c.count > 1 {
@@ -82,7 +83,7 @@ func fieldInFile(o object.Object, field string) string {
 }
 
 // withheldNote is the note about a stored object that is withheld from the dataplane.
-func withheldNote(r *record, err error) note {
-	return note{path: r.owner.File, reason: ReasonConflict, message: fmt.Sprintf(
+func withheldNote(r *record.Record, err error) note {
+	return note{path: r.Owner.File, reason: ReasonConflict, message: fmt.Sprintf(
 		"%v, which is older; nothing is programmed for this one: delete one of the two", err)}
 }

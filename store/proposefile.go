@@ -31,7 +31,7 @@ func (t *transaction) propose(c *change, ref object.Ref) {
 		c.owner = Owner{File: winner.path}
 		if c.takesOver() {
 			c.note(c.owner.File, "", ReasonConflict, fmt.Sprintf(
-				"%s had made an object of this name, whose place this document takes", c.old.owner), true)
+				"%s had made an object of this name, whose place this document takes", c.old.Owner), true)
 		}
 		c.proposeFrom(t.s, winner.wanted())
 		c.reportConflicts(declarations, c.owner)
@@ -49,12 +49,12 @@ func (c *change) keepStored(declarations []declaration) {
 	if c.old == nil {
 		return
 	}
-	c.owner = c.old.owner
+	c.owner = c.old.Owner
 	if c.owner == (Owner{}) {
-		c.addWarnings(c.old.object)
+		c.addWarnings(c.old.Object)
 	}
 	if c.ref.Kind == object.KindService {
-		c.wanted = c.old.object
+		c.wanted = c.old.Object
 	}
 	c.reportConflicts(declarations, c.owner)
 }
@@ -110,11 +110,11 @@ func (c *change) addWarnings(o object.Object) {
 // such a version it is the document.
 func (c *change) merge(s *Store, document object.Object) (object.Object, error) {
 	before := c.before()
-	if before == nil || c.owner.File == "" || len(before.object.GetMeta().ManagedFields) == 0 {
+	if before == nil || c.owner.File == "" || len(before.Object.GetMeta().ManagedFields) == 0 {
 		document.GetMeta().ManagedFields = nil
 		return document, nil
 	}
-	return managedfields.MergeFile(before.object, document, s.cfg.Clock())
+	return managedfields.MergeFile(before.Object, document, s.cfg.Clock())
 }
 
 // accept completes a version and makes it the one that is wanted, if nothing is wrong with it.
@@ -132,7 +132,7 @@ func (c *change) accept(s *Store, next object.Object) object.Errors {
 		errs = object.DefaultFamilies(svc, before, s.allocator.families)
 	}
 	if before := c.before(); before != nil {
-		errs = object.Join(errs, object.ValidateUpdate(next, before.object, s.cfg.Objects))
+		errs = object.Join(errs, object.ValidateUpdate(next, before.Object, s.cfg.Objects))
 	} else {
 		errs = object.Join(errs, object.Validate(next, s.cfg.Objects))
 	}
@@ -155,7 +155,7 @@ func (c *change) ownMetadata(meta *object.ObjectMeta) {
 	if old == nil {
 		return
 	}
-	before := old.object.GetMeta()
+	before := old.Object.GetMeta()
 	meta.UID, meta.ResourceVersion, meta.Generation = before.UID, before.ResourceVersion, before.Generation
 	meta.CreationTimestamp = before.CreationTimestamp
 	if c.by != nil {
@@ -171,7 +171,7 @@ func (c *change) ownStatus(svc, document *object.Service) {
 	}
 	svc.Status = object.ServiceStatus{}
 	if c.old != nil {
-		svc.Status = c.old.object.DeepCopy().(*object.Service).Status
+		svc.Status = c.old.Object.DeepCopy().(*object.Service).Status
 	}
 }
 
@@ -209,7 +209,7 @@ func (c *change) staysHeadless(document object.Object) bool {
 	if !isService || before == nil || c.by != nil || c.owner.File == "" || svc.Spec.Type == object.TypeExternalName {
 		return false
 	}
-	return before.object.(*object.Service).Headless() && svc.Spec.ClusterIP == "" && len(svc.Spec.ClusterIPs) == 0
+	return before.Object.(*object.Service).Headless() && svc.Spec.ClusterIP == "" && len(svc.Spec.ClusterIPs) == 0
 }
 
 // explainClusterIPs adds to refusals of a file's document what the Service has, and how to get
@@ -219,7 +219,7 @@ func (c *change) explainClusterIPs(document object.Object, errs object.Errors) o
 	if !isService || c.by != nil || c.owner.File == "" || c.before() == nil {
 		return errs
 	}
-	before := c.before().object.(*object.Service)
+	before := c.before().Object.(*object.Service)
 	aboutIP := func(e object.Error) bool { return strings.HasPrefix(e.Field, "spec.clusterIP") }
 	if c.staysHeadless(document) && slices.ContainsFunc(errs, aboutIP) {
 		errs = slices.DeleteFunc(slices.Clone(errs), aboutIP)

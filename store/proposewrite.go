@@ -8,6 +8,7 @@ import (
 
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // isGone reports whether a Node is that of a box of a fleet that is not heard of.
@@ -29,7 +30,7 @@ func (c *change) checkPreconditions(s *Store, w *Write) error {
 	case c.old == nil:
 		return nil
 	}
-	meta := c.old.object.GetMeta()
+	meta := c.old.Object.GetMeta()
 	switch {
 	case w.UID != "" && w.UID != meta.UID:
 		return &PreconditionError{"UID", w.UID, meta.UID}
@@ -39,7 +40,7 @@ func (c *change) checkPreconditions(s *Store, w *Write) error {
 	default:
 		return ErrStale
 	}
-	owner := c.old.owner
+	owner := c.old.Owner
 	switch {
 	case owner.File != "" && w.Delete:
 		return &OwnedError{Ref: c.ref, Owner: owner}
@@ -47,7 +48,7 @@ func (c *change) checkPreconditions(s *Store, w *Write) error {
 		return &OwnedError{c.ref, owner, s.sources.records[SourceOf(owner.File)].Reader}
 	case owner.Controller == NamespacesController && c.ref.Kind == object.KindNamespace:
 		return nil
-	case IsNodeController(owner.Controller) && c.ref.Kind == object.KindNode && !w.Status && (!w.Delete || isGone(c.old.object, owner)):
+	case IsNodeController(owner.Controller) && c.ref.Kind == object.KindNode && !w.Status && (!w.Delete || isGone(c.old.Object, owner)):
 	case owner.Controller != "":
 		return &OwnedError{Ref: c.ref, Owner: owner}
 	}
@@ -72,7 +73,7 @@ func (c *change) propose(t *transaction, w *Write) ([]string, error) {
 		c.proposeRemoval(t)
 		return nil, nil
 	}
-	empty, known := newOf(c.ref.Kind)
+	empty, known := record.New(c.ref.Kind)
 	if !known || reflect.TypeOf(empty) != reflect.TypeOf(w.Object) {
 		return nil, fmt.Errorf("write %s: a %T does not belong to that kind", c.ref, w.Object)
 	}
@@ -86,15 +87,15 @@ func (c *change) propose(t *transaction, w *Write) ([]string, error) {
 
 // proposeRemoval removes the object, or lets those know that keep it.
 func (c *change) proposeRemoval(t *transaction) {
-	meta := c.old.object.GetMeta()
+	meta := c.old.Object.GetMeta()
 	switch {
-	case !t.isKept(c.ref, c.old.object):
+	case !t.isKept(c.ref, c.old.Object):
 		c.remove = true
 		return
 	case meta.DeletionTimestamp != nil:
 		return
 	}
-	next, now := object.Draft(c.old.object), t.s.now()
+	next, now := object.Draft(c.old.Object), t.s.now()
 	meta = next.GetMeta()
 	meta.DeletionTimestamp = &now
 	if meta.Generation > 0 {
@@ -184,24 +185,24 @@ func (t *transaction) checkNodePorts(c *change) object.Errors {
 func (c *change) keepOwned(next object.Object) {
 	var before object.Object
 	if c.old != nil {
-		before = c.old.object
+		before = c.old.Object
 	}
 	object.StrategyOf(next).KeepOwned(next, before)
 }
 
 // proposeStatus makes the status of a version the object's.
 func (c *change) proposeStatus(written object.Object) ([]string, error) {
-	next := object.Draft(c.old.object)
+	next := object.Draft(c.old.Object)
 	next.GetMeta().ManagedFields = written.GetMeta().ManagedFields
 	var warnings []string
 	if !object.StrategyOf(next).CopyStatus(next, written) {
 		return nil, fmt.Errorf("write the status of %s: the kind has none", c.ref)
 	}
 	if svc, isService := next.(*object.Service); isService {
-		warnings = warnOfIngress(svc, c.old.object.(*object.Service))
+		warnings = warnOfIngress(svc, c.old.Object.(*object.Service))
 	}
 	object.Default(next)
-	if errs := object.ValidateUpdate(next, c.old.object, object.Options{}); len(errs) > 0 {
+	if errs := object.ValidateUpdate(next, c.old.Object, object.Options{}); len(errs) > 0 {
 		return nil, errs
 	}
 	c.wanted = next
@@ -236,7 +237,7 @@ func (t *transaction) noteWritten(c *change) {
 		return
 	}
 	if c.owner.File == "" {
-		c.addWarnings(t.record(c.ref).object)
+		c.addWarnings(t.record(c.ref).Object)
 		c.reportConflicts(t.declarationsOf(c.ref), c.owner)
 		return
 	}

@@ -11,6 +11,7 @@ import (
 
 	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // Revision returns the revision of the last change.
@@ -126,7 +127,7 @@ func (s *Store) Get(ref object.Ref) (object.Object, Owner) {
 	if r == nil {
 		return nil, Owner{}
 	}
-	return r.object, r.owner
+	return r.Object, r.Owner
 }
 
 // Document is the document of the file that an object belongs to, which may not be
@@ -139,10 +140,10 @@ func (s *Store) Document(ref object.Ref) (o object.Object, path string, line int
 	if r == nil {
 		return nil, "", 0
 	}
-	if d := s.declared.document(ref, r.owner.File); d != nil {
-		return d.Object, r.owner.File, d.Line
+	if d := s.declared.document(ref, r.Owner.File); d != nil {
+		return d.Object, r.Owner.File, d.Line
 	}
-	return nil, r.owner.File, 0
+	return nil, r.Owner.File, 0
 }
 
 // Location is the file that an object comes from, and the line where it starts there: 0
@@ -155,8 +156,8 @@ func (s *Store) Location(ref object.Ref) (path string, line int) {
 	if r == nil {
 		return "", 0
 	}
-	line, _ = s.position(ref, r.owner.File, "")
-	return r.owner.File, line
+	line, _ = s.position(ref, r.Owner.File, "")
+	return r.Owner.File, line
 }
 
 // List returns all objects of a kind, of one namespace or ("") of all, sorted by namespace and
@@ -204,7 +205,7 @@ func (s *Store) sorted(kind string) []object.Object {
 		list = &kindList{touched: map[object.Ref]struct{}{}}
 		for ref, r := range s.table.records {
 			if ref.Kind == kind {
-				list.sorted = append(list.sorted, r.object)
+				list.sorted = append(list.sorted, r.Object)
 			}
 		}
 		slices.SortFunc(list.sorted, compareObjects)
@@ -214,7 +215,7 @@ func (s *Store) sorted(kind string) []object.Object {
 		for ref := range list.touched {
 			now[ref] = nil
 			if r := s.table.records[ref]; r != nil {
-				now[ref] = r.object
+				now[ref] = r.Object
 			}
 		}
 		list.sorted = replace(list.sorted, now)
@@ -224,13 +225,13 @@ func (s *Store) sorted(kind string) []object.Object {
 }
 
 // Since gives the age of a Service, "namespace/name", and of what it asks for.
-func (s *Store) Since(key string) Since {
+func (s *Store) Since(key string) record.Since {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if r := s.table.records[object.ServiceRef(key)]; r != nil {
-		return r.since()
+		return r.Since()
 	}
-	return Since{}
+	return record.Since{}
 }
 
 // lists has the sorted objects of the kinds that were listed. They have a lock of their own,
@@ -292,7 +293,7 @@ func replace(list []object.Object, versions map[object.Ref]object.Object) []obje
 	for ref := range versions {
 		refs = append(refs, ref)
 	}
-	slices.SortFunc(refs, compareRefs)
+	slices.SortFunc(refs, record.CompareRefs)
 	out := make([]object.Object, 0, len(list)+len(refs))
 	for _, ref := range refs {
 		name := &object.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name}

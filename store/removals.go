@@ -17,7 +17,7 @@ func (t *transaction) holdRemovals(guard RemovalGuard) map[object.Ref]Decision {
 			continue
 		}
 		going = append(going, c)
-		file := c.old.owner.File
+		file := c.old.Owner.File
 		services := removals.Files[file]
 		if c.ref.Kind == object.KindService {
 			services = append(services, c.ref.Key())
@@ -28,7 +28,7 @@ func (t *transaction) holdRemovals(guard RemovalGuard) map[object.Ref]Decision {
 	decide := guard(removals)
 	held := map[object.Ref]Decision{}
 	for _, c := range going {
-		if d := decide(c.old.owner.File); d != Remove {
+		if d := decide(c.old.Owner.File); d != Remove {
 			c.remove = false
 			c.keepStored(nil)
 			held[c.ref] = d
@@ -50,14 +50,14 @@ func (t *transaction) bereft(going []*change, files map[string][]string) {
 	}
 	for _, c := range going {
 		gone[c.ref] = true
-		switch o := c.old.object.(type) {
+		switch o := c.old.Object.(type) {
 		case *object.EndpointSlice, *object.Endpoints:
 			if key := index.ServiceKey(o); key != "" && len(index.AddressesOf(o, nil)) > 0 {
-				note(key, c.old.owner.File)
+				note(key, c.old.Owner.File)
 			}
 		case *object.Pod:
 			for _, key := range t.s.table.index.Selecting(o.Metadata.Namespace, o.Metadata.Labels) {
-				note(key, c.old.owner.File)
+				note(key, c.old.Owner.File)
 			}
 		}
 	}
@@ -66,7 +66,7 @@ func (t *transaction) bereft(going []*change, files map[string][]string) {
 	}
 	coming := map[string][]object.Object{} // by Service, or namespace of Pods
 	for _, c := range t.changes {
-		if c.wanted == nil || c.old != nil && c.old.object == c.wanted {
+		if c.wanted == nil || c.old != nil && c.old.Object == c.wanted {
 			continue
 		}
 		if pod, is := c.wanted.(*object.Pod); is {
@@ -94,7 +94,7 @@ func (t *transaction) backed(svc *object.Service, gone map[object.Ref]bool, comi
 	stays := func(o object.Object) bool {
 		ref := object.RefOf(o)
 		r := t.s.table.records[ref]
-		return !gone[ref] && r != nil && r.owner.Controller == "" && len(index.AddressesOf(o, selector)) > 0
+		return !gone[ref] && r != nil && r.Owner.Controller == "" && len(index.AddressesOf(o, selector)) > 0
 	}
 	for _, slice := range slices {
 		if stays(slice) {

@@ -16,6 +16,7 @@ import (
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // A story with everything that takes and releases values, one sync a step.
@@ -33,11 +34,11 @@ var story = []map[string]string{
 func objects(s *Store) string {
 	var lines []string
 	for ref, r := range s.table.records {
-		copied := r.object.DeepCopy()
+		copied := r.Object.DeepCopy()
 		copied.GetMeta().ResourceVersion, copied.GetMeta().UID, copied.GetMeta().CreationTimestamp = "", "", nil
 		copied.GetMeta().Generation = 0
 		text, _ := json.Marshal(copied)
-		lines = append(lines, fmt.Sprintf("%s of %s, withheld %t: %s", ref, r.owner, r.withheld, text))
+		lines = append(lines, fmt.Sprintf("%s of %s, withheld %t: %s", ref, r.Owner, r.Withheld, text))
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
@@ -259,7 +260,7 @@ func doubled(t *testing.T, spec string) *box {
 	other.now = b.now
 	other.apply("a.yaml", "a-younger {"+spec+"}")
 	b.write("a.yaml", "a-younger {"+spec+"}")
-	pairs, err := other.engine.Load(objectPrefix)
+	pairs, err := other.engine.Load(record.ObjectPrefix)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -416,9 +417,9 @@ func (b *box) checkAgainstFiles() {
 		}
 	}
 	for ref, r := range b.s.table.records {
-		file := b.files[r.owner.File]
+		file := b.files[r.Owner.File]
 		if file == nil && !troubled[ref] {
-			b.t.Errorf("%s outlives %s", ref, r.owner)
+			b.t.Errorf("%s outlives %s", ref, r.Owner)
 		} else if !declared[ref] && !troubled[ref] && !isUnreadable(file) {
 			b.t.Errorf("%s is in no file", ref)
 		}

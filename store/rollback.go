@@ -10,6 +10,7 @@ import (
 	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // Rollback asks for objects as they were at a revision.
@@ -97,12 +98,12 @@ func (s *Store) rollback(ask Rollback) (RolledBack, error) {
 
 // versionsAt are the objects that have changed since a revision as they were then, nil for those that were not there, and
 // those that are left as they are. Errors: ErrExpired.
-func (s *Store) versionsAt(revision uint64) (before map[object.Ref]*record, left []Revived, err error) {
+func (s *Store) versionsAt(revision uint64) (before map[object.Ref]*record.Record, left []Revived, err error) {
 	events, err := s.Events(revision, 0)
 	if err != nil {
 		return nil, nil, err
 	}
-	before = map[object.Ref]*record{}
+	before = map[object.Ref]*record.Record{}
 	seen := map[object.Ref]bool{}
 	for i := range events {
 		e := &events[i]
@@ -112,7 +113,7 @@ func (s *Store) versionsAt(revision uint64) (before map[object.Ref]*record, left
 		seen[e.Ref] = true
 		owner, now := e.Owner, s.table.records[e.Ref]
 		if now != nil {
-			owner = now.owner
+			owner = now.Owner
 		}
 		_, staged := s.rollout.before[e.Ref]
 		switch {
@@ -124,9 +125,9 @@ func (s *Store) versionsAt(revision uint64) (before map[object.Ref]*record, left
 		case e.Old == nil:
 			before[e.Ref] = nil
 		default:
-			r := &record{object: e.Old, owner: owner}
-			if now != nil && now.object.GetMeta().UID == e.Old.GetMeta().UID {
-				r.created, r.asked = now.created, now.asked
+			r := &record.Record{Object: e.Old, Owner: owner}
+			if now != nil && now.Object.GetMeta().UID == e.Old.GetMeta().UID {
+				r.Created, r.Asked = now.Created, now.Asked
 			}
 			before[e.Ref] = r
 		}
@@ -182,18 +183,18 @@ const (
 )
 
 // revive settles changes that make objects what they were; nil records were not there.
-func (t *transaction) revive(before map[object.Ref]*record, by *Caller) ([]Revived, error) {
+func (t *transaction) revive(before map[object.Ref]*record.Record, by *Caller) ([]Revived, error) {
 	var changes []*change
-	for _, ref := range slices.SortedFunc(maps.Keys(before), compareRefs) {
+	for _, ref := range slices.SortedFunc(maps.Keys(before), record.CompareRefs) {
 		was, is := before[ref], t.s.table.records[ref]
 		if was == is || was != nil && is != nil && sameVersion(was, is) {
 			continue
 		}
 		c := &change{ref: ref, old: is, by: by, remove: was == nil}
 		if was != nil {
-			c.owner = was.owner
+			c.owner = was.Owner
 		} else {
-			c.owner = is.owner
+			c.owner = is.Owner
 		}
 		changes = append(changes, c)
 	}
@@ -205,14 +206,14 @@ func (t *transaction) revive(before map[object.Ref]*record, by *Caller) ([]Reviv
 	}
 	// Who is older keeps what two of them have.
 	ordered := slices.Clone(changes)
-	sortByAge(ordered, func(c *change) (object.Ref, *record) { return c.ref, before[c.ref] })
+	record.SortByAge(ordered, func(c *change) (object.Ref, *record.Record) { return c.ref, before[c.ref] })
 	why := map[object.Ref]string{}
 	for _, c := range ordered {
 		if was := before[c.ref]; was != nil {
 			if err := c.resurrect(t, was); err != nil {
 				return nil, err
 			}
-			if c.record.withheld {
+			if c.record.Withheld {
 				why[c.ref] = c.notes[len(c.notes)-1].message
 			}
 		} else {
@@ -238,8 +239,8 @@ func (t *transaction) revive(before map[object.Ref]*record, by *Caller) ([]Reviv
 }
 
 // sameVersion reports whether two records are of one version of one object.
-func sameVersion(a, b *record) bool {
-	return a.object.GetMeta().ResourceVersion == b.object.GetMeta().ResourceVersion
+func sameVersion(a, b *record.Record) bool {
+	return a.Object.GetMeta().ResourceVersion == b.Object.GetMeta().ResourceVersion
 }
 
 // giveAll gives back all that the stored version of a Service has.
@@ -261,18 +262,18 @@ func (c *change) giveAll(l *allocator) {
 
 // resurrect makes an earlier version the next one, as it was but for its resourceVersion and generation,
 // which do not go back. When another Service has a value of it by now it is withheld, as at a start.
-func (c *change) resurrect(t *transaction, was *record) error {
-	c.next = object.Draft(was.object)
+func (c *change) resurrect(t *transaction, was *record.Record) error {
+	c.next = object.Draft(was.Object)
 	t.number(c)
 	meta := c.next.GetMeta()
 	if !t.dry {
 		meta.ResourceVersion = strconv.FormatUint(c.revision, 10)
 	}
 	s := object.StrategyOf(c.next)
-	if c.old != nil && meta.UID == c.old.object.GetMeta().UID && s.HasGeneration() && !s.SameSpec(c.old.object, c.next) {
-		meta.Generation = c.old.object.GetMeta().Generation + 1
+	if c.old != nil && meta.UID == c.old.Object.GetMeta().UID && s.HasGeneration() && !s.SameSpec(c.old.Object, c.next) {
+		meta.Generation = c.old.Object.GetMeta().Generation + 1
 	}
-	if err := c.encodeAs(was.owner, Since{was.created, was.asked}); err != nil {
+	if err := c.encodeAs(was.Owner, record.Since{Created: was.Created, Asked: was.Asked}); err != nil {
 		return err
 	}
 	svc, isService := c.next.(*object.Service)
@@ -280,8 +281,8 @@ func (c *change) resurrect(t *transaction, was *record) error {
 		return nil
 	}
 	if err := t.s.allocator.holdAll(svc); err != nil {
-		c.record.withheld, c.waits = true, true
-		c.note(was.owner.File, "", ReasonConflict, fmt.Sprintf(
+		c.record.Withheld, c.waits = true, true
+		c.note(was.Owner.File, "", ReasonConflict, fmt.Sprintf(
 			"it is as it was again, and %v by now; nothing is programmed for it: delete one of the two", err), false)
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // The keys of a rollout: its head, and below the other what was in force before, of each object (its stored form; empty: it
@@ -133,11 +134,11 @@ func (s *Store) Rollout() (state RolloutState, is bool) {
 	keys := map[string]bool{}
 	for ref, before := range s.rollout.before {
 		state.Objects = append(state.Objects, ref)
-		for _, r := range []*record{before, s.table.records[ref]} {
+		for _, r := range []*record.Record{before, s.table.records[ref]} {
 			if r == nil {
 				continue
 			}
-			if key := index.ServiceKey(r.object); key != "" {
+			if key := index.ServiceKey(r.Object); key != "" {
 				keys[key] = true
 			}
 		}
@@ -146,7 +147,7 @@ func (s *Store) Rollout() (state RolloutState, is bool) {
 		state.Services = append(state.Services, key)
 	}
 	slices.Sort(state.Services)
-	slices.SortFunc(state.Objects, compareRefs)
+	slices.SortFunc(state.Objects, record.CompareRefs)
 	return state, true
 }
 
@@ -288,7 +289,7 @@ func (s *Store) putRollout(head *Rollout, ends time.Duration) error {
 	}
 	t.rolled = &rollout{Rollout: head, before: s.rollout.before, slices: s.rollout.slices}
 	if !s.rollout.Pending() {
-		t.rolled.before, t.rolled.slices = map[object.Ref]*record{}, map[string][]object.Ref{}
+		t.rolled.before, t.rolled.slices = map[object.Ref]*record.Record{}, map[string][]object.Ref{}
 	}
 	if _, err := t.run(); err != nil {
 		return fmt.Errorf("store the rollout: %w", err)
@@ -312,7 +313,7 @@ func (s *Store) endRollout(phase RolloutPhase) *transaction {
 // addEnd adds to a transaction that what was there before is needed no more.
 func (r *rollout) addEnd(t *transaction) error {
 	for ref := range r.before {
-		t.extra.Deletes = append(t.extra.Deletes, rolloutObjectPrefix+objectKey(ref))
+		t.extra.Deletes = append(t.extra.Deletes, rolloutObjectPrefix+record.Key(ref))
 	}
 	return t.rolled.addTo(t)
 }
@@ -335,13 +336,13 @@ func (s *Store) GenerateBefore(controller string, puts []object.Object, deletes 
 			return nil
 		}
 		t := s.begin()
-		t.announced, t.staged = true, map[object.Ref]*record{}
+		t.announced, t.staged = true, map[object.Ref]*record.Record{}
 		for _, o := range puts {
 			r, err := t.recordBefore(Owner{Controller: controller}, o)
 			if err != nil {
 				return fmt.Errorf("generate %s for boxes outside of the rollout: %w", object.RefOf(o), err)
 			}
-			t.staged[object.RefOf(r.object)] = r
+			t.staged[object.RefOf(r.Object)] = r
 		}
 		for _, ref := range deletes {
 			t.staged[ref] = nil
@@ -360,25 +361,25 @@ func (s *Store) GenerateBefore(controller string, puts []object.Object, deletes 
 
 // recordBefore is the record of an object that a controller has made of versions before. It has the uid and the resourceVersion
 // that the object had.
-func (t *transaction) recordBefore(owner Owner, o object.Object) (*record, error) {
+func (t *transaction) recordBefore(owner Owner, o object.Object) (*record.Record, error) {
 	ref := refInFile(object.RefOf(o))
 	was, staged := t.s.rollout.before[ref]
 	if !staged {
 		was = t.s.table.records[ref]
 	}
 	c := &change{ref: ref, old: was, owner: owner}
-	if was != nil && was.owner != owner {
-		return nil, &OwnedError{Ref: ref, Owner: was.owner}
+	if was != nil && was.Owner != owner {
+		return nil, &OwnedError{Ref: ref, Owner: was.Owner}
 	}
 	if c.proposeFrom(t.s, o); c.err != nil {
 		return nil, c.err
 	}
-	r := &record{object: c.wanted, owner: owner, created: t.s.latest() + 1}
+	r := &record.Record{Object: c.wanted, Owner: owner, Created: t.s.latest() + 1}
 	if was != nil {
-		r.created, r.asked = was.created, was.asked
+		r.Created, r.Asked = was.Created, was.Asked
 		return r, nil
 	}
-	meta := r.object.GetMeta()
+	meta := r.Object.GetMeta()
 	meta.UID, meta.CreationTimestamp, meta.ResourceVersion = t.s.cfg.NewUID(), t.creation(), strconv.FormatUint(t.s.latest(), 10)
 	return r, nil
 }

@@ -12,6 +12,7 @@ import (
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // rolloutEndsKey has when the phase ends by the clocks of this machine. It is this machine's alone.
@@ -22,7 +23,7 @@ const rolloutEndsKey = "ends/rollout"
 type rollout struct {
 	*Rollout // nil: there was none
 	// before has what is in force on the machines that do not program the changes, nil where nothing is.
-	before map[object.Ref]*record
+	before map[object.Ref]*record.Record
 	// slices are the EndpointSlices in before, by their Service.
 	slices map[string][]object.Ref
 	// outside is set when this machine does not program the new versions.
@@ -30,14 +31,14 @@ type rollout struct {
 }
 
 // set notes what was there before.
-func (r *rollout) set(ref object.Ref, before *record) {
+func (r *rollout) set(ref object.Ref, before *record.Record) {
 	if ref.Kind == object.KindEndpointSlice {
 		if was := r.before[ref]; was != nil {
-			key := index.ServiceKey(was.object)
+			key := index.ServiceKey(was.Object)
 			r.slices[key] = slices.DeleteFunc(slices.Clone(r.slices[key]), func(other object.Ref) bool { return other == ref })
 		}
 		if before != nil {
-			key := index.ServiceKey(before.object)
+			key := index.ServiceKey(before.Object)
 			r.slices[key] = append(slices.Clone(r.slices[key]), ref)
 		}
 	}
@@ -54,7 +55,7 @@ func (r *rollout) stages(c *change) bool {
 	case c.ref.Kind != object.KindEndpointSlice && c.ref.Kind != object.KindEndpoints, c.controller() == "":
 		return false
 	}
-	for _, o := range []object.Object{objectOf(c.old), c.next} {
+	for _, o := range []object.Object{record.ObjectOf(c.old), c.next} {
 		if o == nil {
 			continue
 		}
@@ -72,7 +73,7 @@ func (r *rollout) stages(c *change) bool {
 // controller names the controller that a change is of, "" for none.
 func (c *change) controller() string {
 	if c.remove && c.old != nil {
-		return c.old.owner.Controller
+		return c.old.Owner.Controller
 	}
 	return c.owner.Controller
 }
@@ -105,8 +106,8 @@ func (t *transaction) admitRollout(ref object.Ref, by *Caller) error {
 		return ErrRolloutOver
 	case t.s.trial.Pending() && tried:
 		return &OnTrialError{ref}
-	case old != nil && old.owner.File != "":
-		return &OwnedError{Ref: ref, Owner: old.owner}
+	case old != nil && old.Owner.File != "":
+		return &OwnedError{Ref: ref, Owner: old.Owner}
 	}
 	return nil
 }
@@ -129,9 +130,9 @@ func (e *OnTrialError) Error() string {
 }
 
 // note adds to a commit what was there before its changes. It gives what has to be set once it is written.
-func (r *rollout) note(s *Store, changes []*change, out *engine.Transaction) (map[object.Ref]*record, error) {
+func (r *rollout) note(s *Store, changes []*change, out *engine.Transaction) (map[object.Ref]*record.Record, error) {
 	if !r.Pending() {
-		return map[object.Ref]*record{}, nil
+		return map[object.Ref]*record.Record{}, nil
 	}
 	return noteBefore(s, rolloutObjectPrefix, r.before, r.stages, changes, out)
 }
@@ -153,7 +154,7 @@ func (s *Store) publishRollout(t *transaction) (moved bool) {
 	s.rollout = *t.rolled
 	s.rollout.outside = s.rollout.Pending() && !s.rollout.Has(s.cfg.Box)
 	turned := was.outside != s.rollout.outside
-	note := func(before, other map[object.Ref]*record) {
+	note := func(before, other map[object.Ref]*record.Record) {
 		for ref, r := range before {
 			if was, is := other[ref]; turned || s.rollout.outside && (!is || was != r) {
 				s.feed.log.addChange(t.revision, ref, r, s.table.records[ref])
@@ -176,7 +177,7 @@ func (t *transaction) keepStaged() {
 	}
 	for ref, before := range r.before {
 		if before != nil && ref.Kind == object.KindService {
-			t.s.allocator.keepOf(rolloutOwner, before.object.(*object.Service))
+			t.s.allocator.keepOf(rolloutOwner, before.Object.(*object.Service))
 		}
 	}
 }
@@ -189,7 +190,7 @@ func (s *Store) loadRollout() error {
 	if err != nil || len(pairs) == 0 {
 		return err
 	}
-	r := rollout{before: map[object.Ref]*record{}, slices: map[string][]object.Ref{}}
+	r := rollout{before: map[object.Ref]*record.Record{}, slices: map[string][]object.Ref{}}
 	if err := r.take(&engine.Followed{Puts: pairs}); err != nil {
 		return err
 	}
@@ -214,7 +215,7 @@ func (r *rollout) take(f *engine.Followed) error {
 		}
 		r.Rollout = &Rollout{}
 		return json.Unmarshal(value, r.Rollout)
-	}, func(ref object.Ref, before *record, known bool) {
+	}, func(ref object.Ref, before *record.Record, known bool) {
 		if r.set(ref, before); !known {
 			delete(r.before, ref)
 		}
@@ -241,7 +242,7 @@ func (s *Store) takeOverRollout(f *engine.Followed) (*rollout, error) {
 	}
 	next := rollout{Rollout: s.rollout.Rollout, before: maps.Clone(s.rollout.before), slices: maps.Clone(s.rollout.slices)}
 	if next.before == nil {
-		next.before, next.slices = map[object.Ref]*record{}, map[string][]object.Ref{}
+		next.before, next.slices = map[object.Ref]*record.Record{}, map[string][]object.Ref{}
 	}
 	if err := next.take(f); err != nil {
 		return nil, err

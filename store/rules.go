@@ -7,6 +7,7 @@ import (
 
 	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // remarks are what the rules have to say about an object.
@@ -42,10 +43,10 @@ func (c *Config) refusals(next, old object.Object, ofFile bool) (errs object.Err
 }
 
 // addRefusals adds the refusals about fields that no other error is about.
-func (s *Store) addRefusals(errs object.Errors, next object.Object, before *record, ofFile bool) object.Errors {
+func (s *Store) addRefusals(errs object.Errors, next object.Object, before *record.Record, ofFile bool) object.Errors {
 	var old object.Object
 	if before != nil {
-		old = before.object
+		old = before.Object
 	}
 	for _, e := range s.cfg.refusals(next, old, ofFile) {
 		if !slices.ContainsFunc(errs, func(other object.Error) bool { return other.Field == e.Field }) {

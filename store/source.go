@@ -13,6 +13,7 @@ import (
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // A source is a directory of manifests with a name, which machines that share a store may each have. One
@@ -370,19 +371,19 @@ func (s *Store) ForgetSource(name string) (objects int, err error) {
 		t.sourced = &sourcesUpdate{gone: maps.Clone(s.sources.of[name]), forgotten: name}
 		var all []*change
 		for ref, r := range s.table.records {
-			if SourceOf(r.owner.File) == name {
+			if SourceOf(r.Owner.File) == name {
 				c := &change{ref: ref, old: r, waits: s.outcomes.waits(ref)}
-				c.next = r.object.DeepCopy()
+				c.next = r.Object.DeepCopy()
 				all = append(all, c)
 			}
 		}
-		slices.SortFunc(all, func(a, b *change) int { return compareRefs(a.ref, b.ref) })
+		slices.SortFunc(all, func(a, b *change) int { return record.CompareRefs(a.ref, b.ref) })
 		if err := t.encode(all...); err != nil {
 			return err
 		}
 		for _, c := range all { // nothing is given or taken
-			c.record.withheld = c.old.withheld
-			if c.record.withheld {
+			c.record.Withheld = c.old.Withheld
+			if c.record.Withheld {
 				c.notes = append(c.notes, s.outcomes.notes[c.ref]...)
 			}
 			t.settled.add(c, s.allocator.mark())
@@ -518,7 +519,7 @@ func (s *Store) letSource(name string) {
 			if len(s.outcomes.notes[ref]) == 0 {
 				delete(s.outcomes.notes, ref)
 			}
-			owner := ownerOf(s.table.get(ref))
+			owner := record.OwnerOf(s.table.get(ref))
 			s.declared.noteOwner(ref, owner, owner)
 		}
 		delete(s.declared.troubled, file.Path)
@@ -526,7 +527,7 @@ func (s *Store) letSource(name string) {
 	}
 	s.declared.files = slices.DeleteFunc(slices.Clone(s.declared.files), func(f *manifest.File) bool { return SourceOf(f.Path) == name })
 	for ref := range s.declared.held {
-		if r := s.table.records[ref]; r != nil && SourceOf(r.owner.File) == name {
+		if r := s.table.records[ref]; r != nil && SourceOf(r.Owner.File) == name {
 			delete(s.declared.held, ref)
 		}
 	}
@@ -551,8 +552,8 @@ func (s *Store) position(ref object.Ref, path, field string) (line, column int) 
 func (s *Store) ReadElsewhere(ref object.Ref) string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if r := s.table.records[ref]; r != nil && s.isReadElsewhere(r.owner) {
-		return s.sources.records[SourceOf(r.owner.File)].Reader
+	if r := s.table.records[ref]; r != nil && s.isReadElsewhere(r.Owner) {
+		return s.sources.records[SourceOf(r.Owner.File)].Reader
 	}
 	return ""
 }

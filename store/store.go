@@ -16,6 +16,7 @@ import (
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/parallel"
+	"svcctl.io/svcctl/store/record"
 )
 
 // Store holds the accepted objects. Its methods are safe for concurrent use. It has more than 15 fields: one for each of its parts.
@@ -213,7 +214,7 @@ func Open(engine engine.Engine, cfg Config) (*Store, error) {
 	s := &Store{
 		cfg: cfg, allocator: allocator,
 		storage: storage{engine: engine, shared: sharedOf(engine), piece: pieceObjects},
-		numbers: numbers{seed: uint64(max(0, cfg.Clock().Unix())) << revisionShift},
+		numbers: numbers{seed: uint64(max(0, cfg.Clock().Unix())) << record.RevisionShift},
 		table:   newTable(), feed: newFeed(), declared: newDeclarations(), outcomes: newOutcomes(), sources: newSources(),
 	}
 	if s.storage.shared != nil {
@@ -261,7 +262,7 @@ func (s *Store) load() error {
 	s.feed.dataplane = s.feed.revision
 	s.table.grow(len(records))
 	// The age decides who of two Services has a value.
-	sortByAge(records, func(r *record) (object.Ref, *record) { return object.RefOf(r.object), r })
+	record.SortByAge(records, func(r *record.Record) (object.Ref, *record.Record) { return object.RefOf(r.Object), r })
 	for _, r := range records {
 		s.reopen(r)
 	}
@@ -279,11 +280,11 @@ func (s *Store) load() error {
 }
 
 // loadRecords reads all stored objects.
-func (s *Store) loadRecords() (records []*record, err error) {
-	err = s.storage.engine.Scan(objectPrefix, nil, func(pairs []engine.Pair) error {
-		some := make([]*record, len(pairs))
+func (s *Store) loadRecords() (records []*record.Record, err error) {
+	err = s.storage.engine.Scan(record.ObjectPrefix, nil, func(pairs []engine.Pair) error {
+		some := make([]*record.Record, len(pairs))
 		errs := make([]error, len(pairs))
-		parallel.Do(len(pairs), parallel.Share, func(i int) { some[i], errs[i] = decodeRecord(pairs[i]) })
+		parallel.Do(len(pairs), parallel.Share, func(i int) { some[i], errs[i] = record.Decode(pairs[i]) })
 		records = append(records, some...)
 		if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
 			return errs[i]
@@ -294,15 +295,15 @@ func (s *Store) loadRecords() (records []*record, err error) {
 }
 
 // reopen registers a stored object and what it holds.
-func (s *Store) reopen(r *record) {
-	ref := object.RefOf(r.object)
-	s.numbers.sawCreation(createdAt(r.object))
-	if svc, ok := r.object.(*object.Service); ok {
+func (s *Store) reopen(r *record.Record) {
+	ref := object.RefOf(r.Object)
+	s.numbers.sawCreation(record.CreatedAt(r.Object))
+	if svc, ok := r.Object.(*object.Service); ok {
 		if err := s.hold(svc); err != nil {
-			r.withheld = true
+			r.Withheld = true
 			s.outcomes.waiting[ref] = struct{}{}
 			s.outcomes.notes[ref] = []note{withheldNote(r, err)}
-		} else if notes := s.allocator.outside(svc, r.owner); len(notes) > 0 {
+		} else if notes := s.allocator.outside(svc, r.Owner); len(notes) > 0 {
 			s.outcomes.notes[ref] = notes
 		}
 		if s.lacksIngress(svc) {
@@ -310,7 +311,7 @@ func (s *Store) reopen(r *record) {
 		}
 	}
 	s.table.set(ref, r)
-	s.declared.noteOwner(ref, Owner{}, r.owner)
+	s.declared.noteOwner(ref, Owner{}, r.Owner)
 }
 
 // waitForOthers notes the load balancers whose address is not served because it is an external IP
@@ -318,11 +319,11 @@ func (s *Store) reopen(r *record) {
 func (s *Store) waitForOthers() {
 	t := s.begin()
 	for ref, r := range s.table.records {
-		svc, isService := r.object.(*object.Service)
-		if !isService || r.withheld || !isOurLoadBalancer(svc) {
+		svc, isService := r.Object.(*object.Service)
+		if !isService || r.Withheld || !isOurLoadBalancer(svc) {
 			continue
 		}
-		if slices.ContainsFunc(valuesOf(svc).ingress, func(addr netip.Addr) bool { return t.losesIngress(svc, r.since(), addr) }) {
+		if slices.ContainsFunc(valuesOf(svc).ingress, func(addr netip.Addr) bool { return t.losesIngress(svc, r.Since(), addr) }) {
 			s.outcomes.waiting[ref] = struct{}{}
 		}
 	}

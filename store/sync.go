@@ -80,7 +80,7 @@ func (t *transaction) unstored() (paths []string) {
 	for _, c := range t.changes {
 		owner := c.owner
 		if c.remove {
-			owner = c.old.owner
+			owner = c.old.Owner
 		}
 		if (c.next != nil || c.remove) && owner.File != "" {
 			paths = append(paths, owner.File)
@@ -111,8 +111,8 @@ func (s *Store) generate(controller string, puts []object.Object, deletes []obje
 	for _, o := range puts {
 		ref := refInFile(object.RefOf(o))
 		c := &change{ref: ref, old: s.table.records[ref], owner: owner}
-		if c.old != nil && c.old.owner != owner {
-			return SyncResult{}, fmt.Errorf("generate %s: %w", ref, &OwnedError{Ref: ref, Owner: c.old.owner})
+		if c.old != nil && c.old.Owner != owner {
+			return SyncResult{}, fmt.Errorf("generate %s: %w", ref, &OwnedError{Ref: ref, Owner: c.old.Owner})
 		}
 		if c.proposeFrom(s, o); c.err != nil {
 			return SyncResult{}, fmt.Errorf("generate %s: %w", ref, c.err)
@@ -124,8 +124,8 @@ func (s *Store) generate(controller string, puts []object.Object, deletes []obje
 		if old == nil {
 			continue
 		}
-		if old.owner != owner {
-			return SyncResult{}, fmt.Errorf("remove generated %s: %w", ref, &OwnedError{Ref: ref, Owner: old.owner})
+		if old.Owner != owner {
+			return SyncResult{}, fmt.Errorf("remove generated %s: %w", ref, &OwnedError{Ref: ref, Owner: old.Owner})
 		}
 		t.changes[ref] = &change{ref: ref, old: old, owner: owner, remove: true}
 	}
@@ -268,7 +268,7 @@ func (s *Store) settled(file *manifest.File) (names []object.Ref, versions []str
 		if !s.isSettled(ref, file.Path) {
 			return nil, nil, false
 		}
-		names, versions = append(names, name), append(versions, s.table.records[ref].object.GetMeta().ResourceVersion)
+		names, versions = append(names, name), append(versions, s.table.records[ref].Object.GetMeta().ResourceVersion)
 	}
 	return names, versions, true
 }

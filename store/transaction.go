@@ -11,6 +11,7 @@ import (
 	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // transaction is the work of one call: what shall change, decided and allocated before
@@ -39,7 +40,7 @@ type transaction struct {
 	announced bool
 	// rolled is the rollout afterwards, unless nil; staged is what was there before the changes that belong to one.
 	rolled *rollout
-	staged map[object.Ref]*record
+	staged map[object.Ref]*record.Record
 }
 
 // declaring has the documents of files as of a transaction; declarations and duplicates have only those that differ.
@@ -74,7 +75,7 @@ func (d *settled) add(c *change, now mark) {
 // change is one object of a transaction: its stored version, the one that is wanted, and the outcome.
 type change struct {
 	ref   object.Ref
-	old   *record // nil: it is new
+	old   *record.Record // nil: it is new
 	owner Owner
 	// by is the client of the API that asks for it, nil for files and controllers.
 	by *Caller
@@ -111,7 +112,7 @@ type assigned struct {
 type written struct {
 	// record and its stored form (see encode) are nil when nothing is written;
 	// revision is that of the record, or of its removal.
-	record   *record
+	record   *record.Record
 	encoded  []byte
 	revision uint64
 	// same is set when record differs from the old one only in shared memory.
@@ -129,7 +130,7 @@ func (s *Store) begin() *transaction {
 }
 
 // record is an object as of this transaction; nil when there is none.
-func (t *transaction) record(ref object.Ref) *record {
+func (t *transaction) record(ref object.Ref) *record.Record {
 	switch c := t.last[ref]; {
 	case c == nil:
 		return t.s.table.records[ref]
@@ -148,7 +149,7 @@ func (t *transaction) sorted() []*change {
 	for _, c := range t.changes {
 		changes = append(changes, c)
 	}
-	sortByAge(changes, func(c *change) (object.Ref, *record) { return c.ref, c.old })
+	record.SortByAge(changes, func(c *change) (object.Ref, *record.Record) { return c.ref, c.old })
 	return changes
 }
 
@@ -173,14 +174,14 @@ func (c *change) notesOf(err error, reason string) []note {
 func (c *change) service() *object.Service { return c.next.(*object.Service) }
 
 // holds reports whether the stored version has its values.
-func (c *change) holds() bool { return c.old != nil && !c.old.withheld }
+func (c *change) holds() bool { return c.old != nil && !c.old.Withheld }
 
 // held returns the values that the stored version has.
 func (c *change) held() values {
 	if !c.holds() {
 		return values{}
 	}
-	return valuesOf(c.old.object.(*object.Service))
+	return valuesOf(c.old.Object.(*object.Service))
 }
 
 // oldService is the stored version of a Service; nil when there is none.
@@ -188,11 +189,11 @@ func (c *change) oldService() *object.Service {
 	if c.old == nil {
 		return nil
 	}
-	return c.old.object.(*object.Service)
+	return c.old.Object.(*object.Service)
 }
 
 // before is the version that the new one is an update of; nil for what is a new object.
-func (c *change) before() *record {
+func (c *change) before() *record.Record {
 	if c.takesOver() {
 		return nil
 	}
@@ -201,5 +202,5 @@ func (c *change) before() *record {
 
 // takesOver reports whether a file's document takes the place of what a controller made.
 func (c *change) takesOver() bool {
-	return c.old != nil && c.old.owner.Controller != "" && c.owner.File != ""
+	return c.old != nil && c.old.Owner.Controller != "" && c.owner.File != ""
 }

@@ -13,6 +13,7 @@ import (
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // TrialHead is the trial without what it is about, which may be much.
@@ -36,7 +37,7 @@ func (s *Store) Trial() (state TrialState, is bool) {
 	for ref := range s.trial.before {
 		state.Objects = append(state.Objects, ref)
 	}
-	slices.SortFunc(state.Objects, compareRefs)
+	slices.SortFunc(state.Objects, record.CompareRefs)
 	if s.trial.Pending() {
 		state.Files = slices.Sorted(maps.Keys(s.trial.files))
 	} else {
@@ -89,7 +90,7 @@ func (s *Store) beginTrial(id, user string, files bool, after time.Duration, now
 	defer s.mu.Unlock()
 	s.trial.Trial, s.trial.held = &next, nil
 	if s.trial.before == nil {
-		s.trial.before = map[object.Ref]*record{}
+		s.trial.before = map[object.Ref]*record.Record{}
 	}
 	if s.trial.files == nil {
 		s.trial.files = map[string]bool{}
@@ -231,7 +232,7 @@ func (s *Store) goBack(found manifest.Files) ([]Revived, error) {
 		return nil, fmt.Errorf("go back: %w", err)
 	}
 	for ref := range s.trial.before {
-		t.extra.Deletes = append(t.extra.Deletes, trialObjectPrefix+objectKey(ref))
+		t.extra.Deletes = append(t.extra.Deletes, trialObjectPrefix+record.Key(ref))
 	}
 	if len(held) == 0 {
 		t.extra.Deletes = append(t.extra.Deletes, trialKey)
@@ -270,14 +271,14 @@ func (t *trial) covers(c *change) bool {
 	case !t.Trial.Files:
 		return false
 	case c.remove:
-		return c.old.owner.File != ""
+		return c.old.Owner.File != ""
 	}
 	return c.owner.File != ""
 }
 
 // note adds to a commit what was there before its changes. It gives what has to be merged into
 // before once it is written.
-func (t *trial) note(s *Store, changes []*change, out *engine.Transaction) (map[object.Ref]*record, error) {
+func (t *trial) note(s *Store, changes []*change, out *engine.Transaction) (map[object.Ref]*record.Record, error) {
 	if !t.Pending() {
 		return nil, nil
 	}
@@ -286,8 +287,8 @@ func (t *trial) note(s *Store, changes []*change, out *engine.Transaction) (map[
 
 // noteBefore adds to a commit, under a prefix, what was there before those of its changes that are covered, if that is not known
 // yet. It gives what is new.
-func noteBefore(s *Store, prefix string, before map[object.Ref]*record, covers func(*change) bool, changes []*change, out *engine.Transaction) (map[object.Ref]*record, error) {
-	noted := map[object.Ref]*record{}
+func noteBefore(s *Store, prefix string, before map[object.Ref]*record.Record, covers func(*change) bool, changes []*change, out *engine.Transaction) (map[object.Ref]*record.Record, error) {
+	noted := map[object.Ref]*record.Record{}
 	for _, c := range changes {
 		_, known := before[c.ref]
 		_, seen := noted[c.ref]
@@ -306,7 +307,7 @@ func noteBefore(s *Store, prefix string, before map[object.Ref]*record, covers f
 }
 
 // noteTrial merges what note has added to a commit, once that is written.
-func (s *Store) noteTrial(noted map[object.Ref]*record) {
+func (s *Store) noteTrial(noted map[object.Ref]*record.Record) {
 	if len(noted) == 0 {
 		return
 	}
@@ -385,7 +386,7 @@ func (s *Store) loadTrial() error {
 	if err != nil || len(pairs) == 0 {
 		return err
 	}
-	t := trial{before: map[object.Ref]*record{}, files: map[string]bool{}}
+	t := trial{before: map[object.Ref]*record.Record{}, files: map[string]bool{}}
 	files := map[string]trialFile{}
 	for _, pair := range pairs {
 		switch key := pair.Key; {
@@ -432,7 +433,7 @@ func (s *Store) keepTried() {
 	}
 	for ref, r := range s.trial.before {
 		if r != nil && ref.Kind == object.KindService {
-			s.allocator.keepOf(trialOwner, r.object.(*object.Service))
+			s.allocator.keepOf(trialOwner, r.Object.(*object.Service))
 		}
 	}
 }

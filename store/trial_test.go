@@ -80,9 +80,9 @@ func (b *box) reread() {
 func (b *box) world() string {
 	var lines []string
 	for ref, r := range b.s.table.records {
-		o := r.object.DeepCopy()
+		o := r.Object.DeepCopy()
 		o.GetMeta().ResourceVersion, o.GetMeta().Generation = "", 0
-		lines = append(lines, fmt.Sprintf("%s %s withheld=%t created=%d %s", ref, r.owner, r.withheld, r.created, jsonOf(o)))
+		lines = append(lines, fmt.Sprintf("%s %s withheld=%t created=%d %s", ref, r.Owner, r.Withheld, r.Created, jsonOf(o)))
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")

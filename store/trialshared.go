@@ -11,6 +11,7 @@ import (
 	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // In a store that other machines write to a trial is of all of them. Its head, and what was there before each change, are
@@ -72,13 +73,13 @@ func (k pastKeys) concern(f *engine.Followed) bool {
 
 // takeOver gives what a commit says of it: the head (nil: it is gone), and what was there before (known: it is stored, as nil where
 // nothing was).
-func (k pastKeys) takeOver(f *engine.Followed, head func(value []byte) error, before func(ref object.Ref, r *record, known bool)) error {
+func (k pastKeys) takeOver(f *engine.Followed, head func(value []byte) error, before func(ref object.Ref, r *record.Record, known bool)) error {
 	for _, key := range f.Deletes {
 		if key == k.head {
 			if err := head(nil); err != nil {
 				return err
 			}
-		} else if ref, is := refOfKey(strings.TrimPrefix(key, k.objects)); is && strings.HasPrefix(key, k.objects) {
+		} else if ref, is := record.RefOfKey(strings.TrimPrefix(key, k.objects)); is && strings.HasPrefix(key, k.objects) {
 			before(ref, nil, false)
 		}
 	}
@@ -104,7 +105,7 @@ func (s *Store) takeOverTrial(f *engine.Followed) error {
 	if !trialKeys.concern(f) {
 		return nil
 	}
-	next := trial{Trial: s.trial.Trial, before: map[object.Ref]*record{}, files: map[string]bool{}}
+	next := trial{Trial: s.trial.Trial, before: map[object.Ref]*record.Record{}, files: map[string]bool{}}
 	maps.Copy(next.before, s.trial.before)
 	err := trialKeys.takeOver(f, func(value []byte) error {
 		if next.Trial = nil; value == nil {
@@ -116,7 +117,7 @@ func (s *Store) takeOverTrial(f *engine.Followed) error {
 		}
 		next.Ends = s.countHere(trialEndsKey, next.ID, next.Ends)
 		return nil
-	}, func(ref object.Ref, r *record, known bool) {
+	}, func(ref object.Ref, r *record.Record, known bool) {
 		if next.before[ref] = r; !known {
 			delete(next.before, ref)
 		}

@@ -13,6 +13,7 @@ import (
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // The keys of a trial: its head, and below the two others what was there before, of each object
@@ -65,7 +66,7 @@ var (
 type trial struct {
 	*Trial // nil: there is none
 	// before has what was there before, nil where nothing was.
-	before map[object.Ref]*record
+	before map[object.Ref]*record.Record
 	// files are the paths of which the content before is stored.
 	files map[string]bool
 	// held are the files that are not taken as they are, see GoBack.
@@ -86,7 +87,7 @@ func (t *Trial) addTo(out *engine.Transaction, revision uint64) error {
 func (t *trial) keys() []string {
 	keys := []string{trialKey}
 	for ref := range t.before {
-		keys = append(keys, trialObjectPrefix+objectKey(ref))
+		keys = append(keys, trialObjectPrefix+record.Key(ref))
 	}
 	for path := range t.files {
 		keys = append(keys, trialFilePrefix+path)
@@ -100,10 +101,10 @@ func (t *trial) keys() []string {
 }
 
 // pairBefore is the stored form of what was there before; nil: nothing.
-func pairBefore(prefix string, ref object.Ref, old *record, revision uint64) (engine.Pair, error) {
-	pair := engine.Pair{Key: prefix + objectKey(ref), Revision: revision}
+func pairBefore(prefix string, ref object.Ref, old *record.Record, revision uint64) (engine.Pair, error) {
+	pair := engine.Pair{Key: prefix + record.Key(ref), Revision: revision}
 	if old != nil {
-		value, _, err := (&stored{old.owner, old.created, old.asked, old.object}).encode()
+		value, _, err := old.Encode()
 		if err != nil {
 			return pair, err
 		}
@@ -155,16 +156,16 @@ func (t *trial) kept(paths []string) {
 }
 
 // decodeBefore reads what an object was before a trial or a rollout; nil: it was not there.
-func decodeBefore(pair engine.Pair, prefix string) (object.Ref, *record, error) {
+func decodeBefore(pair engine.Pair, prefix string) (object.Ref, *record.Record, error) {
 	key := strings.TrimPrefix(pair.Key, prefix)
-	ref, is := refOfKey(key)
+	ref, is := record.RefOfKey(key)
 	if !is {
 		return object.Ref{}, nil, fmt.Errorf("read stored %s: it is not the key of an object", pair.Key)
 	}
 	if len(pair.Value) == 0 {
 		return ref, nil, nil
 	}
-	r, err := decodeRecord(engine.Pair{Key: key, Value: pair.Value, Revision: pair.Revision})
+	r, err := record.Decode(engine.Pair{Key: key, Value: pair.Value, Revision: pair.Revision})
 	return ref, r, err
 }
 

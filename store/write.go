@@ -200,9 +200,9 @@ func (t *transaction) write(w *Write) Written {
 		written.Revision = c.revision
 	}
 	if r := t.record(ref); r != nil {
-		written.Object = r.object
+		written.Object = r.Object
 	} else {
-		written.Object = c.old.object
+		written.Object = c.old.Object
 	}
 	return written
 }
@@ -322,7 +322,7 @@ func (t *transaction) warnOfFamilies(c *call) {
 		if r == nil {
 			continue
 		}
-		svc := r.object.(*object.Service)
+		svc := r.Object.(*object.Service)
 		if isSlice && slices.Contains(svc.Spec.IPFamilies, slice.AddressType) {
 			continue // the usual case, which does not look at the other slices
 		}
@@ -340,8 +340,8 @@ func (t *transaction) changedSlices() map[string][]*object.EndpointSlice {
 	changed := map[string][]*object.EndpointSlice{}
 	for ref := range t.last {
 		if r := t.record(ref); ref.Kind == object.KindEndpointSlice && r != nil {
-			key := index.ServiceKey(r.object)
-			changed[key] = append(changed[key], r.object.(*object.EndpointSlice))
+			key := index.ServiceKey(r.Object)
+			changed[key] = append(changed[key], r.Object.(*object.EndpointSlice))
 		}
 	}
 	return changed
@@ -397,8 +397,8 @@ func (t *transaction) finish() error {
 func (t *transaction) updateResults(c *call) {
 	for i := range c.results {
 		result, change := &c.results[i], t.changes[refInFile(c.writes[i].Ref)]
-		if change != nil && change.record != nil && change.old != nil && change.old.object == result.Object {
-			result.Object = change.record.object
+		if change != nil && change.record != nil && change.old != nil && change.old.Object == result.Object {
+			result.Object = change.record.Object
 		}
 	}
 }

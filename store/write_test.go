@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // made is an object of a kind with a name, as small as it may be.
 
 func made(t testing.TB, kind, namespace, name string) object.Object {
 	t.Helper()
-	o, known := newOf(kind)
+	o, known := record.New(kind)
 	if !known {
 		t.Fatalf("kind %s", kind)
 	}

@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"encoding/json"
@@ -67,8 +67,8 @@ func TestStoredFormsAreReadFast(t *testing.T) {
 		fillIn(reflect.ValueOf(full).Elem())
 		owner := Owner{}
 		fillIn(reflect.ValueOf(&owner).Elem())
-		for _, v := range []stored{{Object: empty}, {Owner: owner, Created: 1 << 50, Asked: map[string]uint64{"80/TCP": 7}, Object: full}} {
-			entry, _, err := v.encode()
+		for _, v := range []Record{{Object: empty}, {Owner: owner, Created: 1 << 50, Asked: map[string]uint64{"80/TCP": 7}, Object: full}} {
+			entry, _, err := v.Encode()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -91,16 +91,16 @@ func TestStoredFormsAreReadFast(t *testing.T) {
 
 // What another program has written, in another order or with fields that are not known, is read too.
 func TestOtherStoredForms(t *testing.T) {
-	const key = objectPrefix + "Service/default/web"
+	const key = ObjectPrefix + "Service/default/web"
 	for _, text := range []string{
 		`{"owner":{},"object":{"kind":"Service","apiVersion":"v1","metadata":{"name":"web","namespace":"default"},"spec":{"type":"ClusterIP"},"status":{"loadBalancer":{}}}}`,
 		`{"object":{"apiVersion":"v1","kind":"Service","spec":{"type":"ClusterIP","later":[1]},"metadata":{"namespace":"default","name":"web"}},"later":true}`,
 	} {
-		r, err := decodeRecord(engine.Pair{Key: key, Value: []byte(text), Revision: 1})
+		r, err := Decode(engine.Pair{Key: key, Value: []byte(text), Revision: 1})
 		if err != nil {
 			t.Errorf("%s: %v", text, err)
-		} else if svc, is := r.object.(*object.Service); !is || svc.Spec.Type != "ClusterIP" || svc.Metadata.Name != "web" {
-			t.Errorf("%s comes to %+v", text, r.object)
+		} else if svc, is := r.Object.(*object.Service); !is || svc.Spec.Type != "ClusterIP" || svc.Metadata.Name != "web" {
+			t.Errorf("%s comes to %+v", text, r.Object)
 		}
 	}
 }

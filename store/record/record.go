@@ -1,0 +1,169 @@
+package record
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/journal"
+	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/reread"
+)
+
+// ObjectPrefix begins the keys of objects in the engine: object/KIND/NAMESPACE/NAME.
+const ObjectPrefix = "object/"
+
+// Owner is the owner of an object.
+type Owner = journal.Owner
+
+// Record is an accepted object. It is immutable.
+type Record struct {
+	Object object.Object
+	Owner  Owner
+	// Digest is that of the stored form, which shows that a new version equals the stored one.
+	Digest Digest
+	// Created is the revision of its creation; 0 in the data of programs that did not store it. Asked has the later requests, see Since.
+	Created uint64
+	Asked   map[string]uint64
+	// Withheld is set when the object has values that belong to an older one: it is not programmed.
+	Withheld bool
+}
+
+// OwnerOf returns the owner of an object; the zero Owner for nil.
+func OwnerOf(r *Record) Owner {
+	if r == nil {
+		return Owner{}
+	}
+	return r.Owner
+}
+
+// ObjectOf returns the object of a record, nil for none.
+func ObjectOf(r *Record) object.Object {
+	if r == nil {
+		return nil
+	}
+	return r.Object
+}
+
+// Digest is two hashes of a text, with seeds of this process.
+type Digest [2]uint64
+
+var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
+
+func digestOf(text []byte) Digest {
+	return Digest{maphash.Bytes(seeds[0], text), maphash.Bytes(seeds[1], text)}
+}
+
+// stored is the value of an object in the engine.
+type stored struct {
+	Owner   Owner             `json:"owner"`
+	Created uint64            `json:"created,omitempty"`
+	Asked   map[string]uint64 `json:"asked,omitempty"`
+	Object  object.Object     `json:"object"`
+}
+
+// Key returns the key of an object in the engine.
+func Key(ref object.Ref) string {
+	return ObjectPrefix + ref.Kind + "/" + ref.Namespace + "/" + ref.Name
+}
+
+// RefOfKey returns the object that a key of the engine names.
+func RefOfKey(key string) (object.Ref, bool) {
+	parts := strings.SplitN(strings.TrimPrefix(key, ObjectPrefix), "/", 3)
+	if !strings.HasPrefix(key, ObjectPrefix) || len(parts) != 3 {
+		return object.Ref{}, false
+	}
+	return object.Ref{Kind: parts[0], Namespace: parts[1], Name: parts[2]}, true
+}
+
+// encodings are buffers for stored forms: most are only compared, or copied to their length.
+var encodings = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// Encode returns the stored form, behind room for the header of an entry (engine.EntryHeader), and its digest.
+func (r *Record) Encode() (entry []byte, digest Digest, err error) {
+	err = r.encoded(func(form []byte) {
+		entry, digest = slices.Clone(form), digestOf(form[engine.EntryHeader:])
+	})
+	return entry, digest, err
+}
+
+// Sum returns the digest of the stored form.
+func (r *Record) Sum() (digest Digest, err error) {
+	err = r.encoded(func(form []byte) { digest = digestOf(form[engine.EntryHeader:]) })
+	return digest, err
+}
+
+// encoded calls use with the stored form behind room for the header; the form is valid until use returns.
+func (r *Record) encoded(use func(form []byte)) error {
+	buffer := encodings.Get().(*bytes.Buffer)
+	defer encodings.Put(buffer)
+	buffer.Reset()
+	buffer.Write(make([]byte, engine.EntryHeader))
+	if err := json.NewEncoder(buffer).Encode(&stored{r.Owner, r.Created, r.Asked, r.Object}); err != nil {
+		return fmt.Errorf("encode %s: %w", object.RefOf(r.Object), err)
+	}
+	use(bytes.TrimSuffix(buffer.Bytes(), []byte("\n")))
+	return nil
+}
+
+// Decode reads a stored object.
+func Decode(pair engine.Pair) (*Record, error) {
+	kind, _, _ := strings.Cut(strings.TrimPrefix(pair.Key, ObjectPrefix), "/")
+	o, known := New(kind)
+	if !known {
+		return nil, fmt.Errorf("read stored %s: a newer version has written a kind that this one does not know: start that one", pair.Key)
+	}
+	if engine.IsSealed(pair.Value) {
+		return nil, fmt.Errorf("read stored %s: it is sealed by the key of a fleet: open it with `svcctl fleet leave DATA-DIR --fleet-key-file FILE`, or serve with --fleet", pair.Key)
+	}
+	value := stored{Object: o}
+	if !reread.Into(pair.Value, &value) { // an older form may have other fields
+		o, _ = New(kind)
+		value = stored{Object: o}
+		if err := json.Unmarshal(pair.Value, &value); err != nil {
+			return nil, fmt.Errorf("read stored %s: %w", pair.Key, err)
+		}
+		if value.Object != nil {
+			object.Share(value.Object)
+		}
+	}
+	if value.Object == nil || Key(object.RefOf(value.Object)) != pair.Key {
+		return nil, fmt.Errorf("read stored %s: %w", pair.Key, errors.New("it holds another object"))
+	}
+	return &Record{Object: value.Object, Owner: value.Owner, Digest: digestOf(pair.Value), Created: value.Created, Asked: value.Asked}, nil
+}
+
+// New returns an empty object of a kind that is stored.
+func New(kind string) (object.Object, bool) {
+	s := object.StrategyOfKind(kind)
+	if s == nil || !s.Stored() {
+		return nil, false
+	}
+	return s.New(), true
+}
+
+// CreatedAt returns the time of creation; the zero Time when it has none.
+func CreatedAt(o object.Object) time.Time {
+	if at := o.GetMeta().CreationTimestamp; at != nil {
+		return *at
+	}
+	return time.Time{}
+}
+
+// CompareRefs orders objects by namespace, name and kind.
+func CompareRefs(a, b object.Ref) int {
+	if a.Namespace != b.Namespace {
+		return strings.Compare(a.Namespace, b.Namespace)
+	}
+	if a.Name != b.Name {
+		return strings.Compare(a.Name, b.Name)
+	}
+	return strings.Compare(a.Kind, b.Kind)
+}

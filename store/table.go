@@ -1,0 +1,144 @@
+package store
+
+import (
+	"strings"
+
+	"svcctl.io/svcctl/store/annotation"
+	"svcctl.io/svcctl/store/index"
+	"svcctl.io/svcctl/store/journal"
+	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
+)
+
+// The keys of the engine besides those of objects: the head, whose revision is the store's; last good copies under file/PATH; the
+// version before a change under journal/REVISION; seals of files under seal/PATH.
+const (
+	headKey       = "head"
+	filePrefix    = "file/"
+	journalPrefix = journal.Prefix
+	sealPrefix    = "seal/"
+)
+
+// Owner is the owner of an object.
+type Owner = record.Owner
+
+// Caller is the client of a change, as the journal keeps it.
+type Caller = journal.Caller
+
+// NamespacesController makes Namespaces that objects need and no file or client declares. They
+// become the API's when a client changes them.
+const NamespacesController = "namespaces"
+
+// NodeController keeps the Node of this box. Clients may write to it: labels and annotations that are not
+// the controller's stay, as kubectl label and cordon have it.
+const NodeController = "node"
+
+// IsNodeController reports whether an owner keeps the Node of a box: of this one, or in a fleet of any.
+func IsNodeController(owner string) bool {
+	return owner == NodeController || strings.HasPrefix(owner, NodeController+"/")
+}
+
+// table has the stored objects, and what is found by them. Only the writer changes it, under Store.mu.
+type table struct {
+	records map[object.Ref]*record.Record
+	index   *index.Index
+	lists   lists
+	// namespaces counts what is in which namespace.
+	namespaces namespaceUse
+	foreign    foreigners
+	dependents dependents
+	// declaredServices counts the Services that belong to files.
+	declaredServices int
+}
+
+func newTable() table {
+	return table{
+		records: map[object.Ref]*record.Record{}, index: index.New(), lists: lists{kinds: map[string]*kindList{}},
+		namespaces: newNamespaceUse(), foreign: foreigners{}, dependents: newDependents(),
+	}
+}
+
+// get returns a stored object, nil when there is none.
+func (t *table) get(ref object.Ref) *record.Record { return t.records[ref] }
+
+// grow makes room for the objects of a first start.
+func (t *table) grow(objects int) {
+	if len(t.records) == 0 {
+		t.records = make(map[object.Ref]*record.Record, objects)
+	}
+}
+
+// set puts an object in its place; nil removes it.
+func (t *table) set(ref object.Ref, r *record.Record) {
+	old := t.records[ref]
+	t.lists.touch(ref)
+	t.namespaces.move(ref, old, r)
+	t.foreign.move(ref, old, r)
+	t.dependents.move(ref, old, r)
+	if old != nil {
+		t.index.Remove(old.Object)
+	}
+	if ref.Kind == object.KindService {
+		t.declaredServices += declaredBy(r) - declaredBy(old)
+	}
+	if r == nil {
+		delete(t.records, ref)
+		return
+	}
+	t.records[ref] = r
+	if !r.Withheld {
+		t.index.Add(r.Object)
+	}
+}
+
+// declaredBy is 1 for an object of a file, else 0.
+func declaredBy(r *record.Record) int {
+	if r != nil && r.Owner.File != "" {
+		return 1
+	}
+	return 0
+}
+
+// ReasonNoEffect is the reason of a warning about a label or annotation that asks for what does
+// not happen here.
+const ReasonNoEffect = "NoEffect"
+
+// foreigners counts the objects with each label or annotation that asks for what does not happen
+// here. Manifests that were exported from a cluster have some on every object, and one line about
+// all of them says as much as ten thousand.
+type foreigners map[annotation.Foreign]*foreigner
+
+type foreigner struct {
+	count   int
+	example object.Ref // the zero Ref when that one has gone
+}
+
+// move counts an object that becomes another one; either may be nil. What the appliance has made
+// itself means what it says.
+func (f foreigners) move(ref object.Ref, before, after *record.Record) {
+	if before != nil && before.Owner.Controller == "" {
+		for _, each := range annotation.Unserved(before.Object) {
+			c := f[each]
+			if c == nil {
+				continue
+			}
+			if c.count--; c.count == 0 {
+				delete(f, each)
+			} else if c.example == ref {
+				c.example = object.Ref{}
+			}
+		}
+	}
+	if after != nil && after.Owner.Controller == "" {
+		for _, each := range annotation.Unserved(after.Object) {
+			c := f[each]
+			if c == nil {
+				c = &foreigner{}
+				f[each] = c
+			}
+			if c.count++; c.example == (object.Ref{}) {
+				c.example = ref
+			}
+		}
+	}
+}
