@@ -3,5 +3,5 @@
 // explain, the dashboard, metrics and .status.conditions show its results, and judge nothing themselves.
 //
 // It is pure: problems in, Judgement out. The facts are found where they are (appliance/resolve, appliance/parts,
-// store, watch), and reported as problems with a Reason; the table in table.go has a row for each Reason.
+// store, watch), and reported as problems with a Reason; table.txt has a row for each Reason.
 package verdict

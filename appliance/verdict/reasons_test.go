@@ -104,7 +104,7 @@ func TestEachReasonHasARow(t *testing.T) {
 	}
 	for reason, at := range found {
 		if rows[reason] == nil && !slices.Contains(notProblems, reason) {
-			t.Errorf("%s: the Reason %s has no row in appliance/verdict/table.go", at, reason)
+			t.Errorf("%s: the Reason %s has no row in appliance/verdict/table.txt", at, reason)
 		}
 	}
 	seen := map[string]bool{}
