@@ -64,6 +64,22 @@ func (s *Store) decide(call func() error) error {
 	}
 }
 
+// change decides a call, with the writer.
+func (s *Store) change(call func() error) error {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	return s.decide(call)
+}
+
+// decided is change for a call with a result.
+func decided[T any](s *Store, call func() (T, error)) (result T, err error) {
+	err = s.change(func() (err error) {
+		result, err = call()
+		return err
+	})
+	return result, err
+}
+
 // Lost counts the commits of this machine that another machine's overtook, so that they were
 // decided again.
 func (s *Store) Lost() uint64 { return s.storage.lost.Load() }

@@ -50,13 +50,7 @@ func (s *Store) Rollback(ask Rollback) (b RolledBack, err error) {
 		defer s.look()()
 		return s.rollback(ask)
 	}
-	s.writer.Lock()
-	defer s.writer.Unlock()
-	err = s.decide(func() (err error) {
-		b, err = s.rollback(ask)
-		return err
-	})
-	return b, err
+	return decided(s, func() (RolledBack, error) { return s.rollback(ask) })
 }
 
 // rollback is Rollback once.

@@ -251,9 +251,7 @@ const verbUndo = "rollout-undo"
 
 // changeRollout has a change of the rollout decided, anew when another machine was first.
 func (s *Store) changeRollout(change func() error) error {
-	s.writer.Lock()
-	defer s.writer.Unlock()
-	return s.decide(func() error {
+	return s.change(func() error {
 		err := change()
 		if err != nil {
 			s.allocator.rollback()

@@ -334,9 +334,7 @@ func (s *Store) JudgeSource(turn SourceTurn, files manifest.Files) SourceVerdict
 // TakeSource gives the reading of a source to a machine, whatever it has in its directory. It takes
 // effect when that machine reads it.
 func (s *Store) TakeSource(name, box string) error {
-	s.writer.Lock()
-	defer s.writer.Unlock()
-	return s.decide(func() error {
+	return s.change(func() error {
 		r := s.sources.records[name]
 		if r.Reader == box && r.Instance == "" {
 			return nil
@@ -358,9 +356,7 @@ var ErrNoSource = errors.New("no box has read a source of that name")
 // ForgetSource drops the record of a source that no machine reads any more. What its files declared stays as it
 // is, and belongs to the API from then on. It returns how many objects these are. Errors: ErrNoSource.
 func (s *Store) ForgetSource(name string) (objects int, err error) {
-	s.writer.Lock()
-	defer s.writer.Unlock()
-	err = s.decide(func() error {
+	err = s.change(func() error {
 		if _, known := s.sources.records[name]; !known {
 			return ErrNoSource
 		}

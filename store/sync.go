@@ -30,13 +30,7 @@ func (e *UnstoredError) Unwrap() error { return e.cause }
 
 // SyncGuarded is SyncFiles with a guard that may hold removals; nil removes what no file has a document for.
 func (s *Store) SyncGuarded(files manifest.Files, guard RemovalGuard) (result SyncResult, err error) {
-	s.writer.Lock()
-	defer s.writer.Unlock()
-	err = s.decide(func() (err error) {
-		result, err = s.syncFiles(files, guard, nil)
-		return err
-	})
-	return result, err
+	return decided(s, func() (SyncResult, error) { return s.syncFiles(files, guard, nil) })
 }
 
 // syncFiles is SyncGuarded once. sourced is what it changes of sources; nil: the files are of no source.
@@ -95,13 +89,7 @@ func (t *transaction) unstored() (paths []string) {
 // already. Errors: *OwnedError when one of them has another owner by now; object.Errors when one is
 // not valid; else those of the engine.
 func (s *Store) Generate(controller string, puts []object.Object, deletes []object.Ref) (result SyncResult, err error) {
-	s.writer.Lock()
-	defer s.writer.Unlock()
-	err = s.decide(func() (err error) {
-		result, err = s.generate(controller, puts, deletes)
-		return err
-	})
-	return result, err
+	return decided(s, func() (SyncResult, error) { return s.generate(controller, puts, deletes) })
 }
 
 // generate is Generate once.

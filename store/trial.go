@@ -58,14 +58,7 @@ func (s *Store) BeginTrial(id, user string, files bool, after time.Duration, now
 			return Trial{}, err
 		}
 	}
-	s.writer.Lock()
-	defer s.writer.Unlock()
-	var begun Trial
-	err := s.decide(func() (err error) {
-		begun, err = s.beginTrial(id, user, files, after, now)
-		return err
-	})
-	return begun, err
+	return decided(s, func() (Trial, error) { return s.beginTrial(id, user, files, after, now) })
 }
 
 // beginTrial is BeginTrial once.
@@ -136,14 +129,7 @@ func (s *Store) CountTrialFrom(now deadline.Reading) error {
 // SyncFiles. It gives what the trial was about. With unchanged only the trial of that ID is confirmed, while it has no change and
 // covers no files. Errors: ErrNoTrial.
 func (s *Store) Confirm(unchanged string) (TrialState, error) {
-	s.writer.Lock()
-	defer s.writer.Unlock()
-	var state TrialState
-	err := s.decide(func() (err error) {
-		state, err = s.confirm(unchanged)
-		return err
-	})
-	return state, err
+	return decided(s, func() (TrialState, error) { return s.confirm(unchanged) })
 }
 
 // confirm is Confirm once.
@@ -203,14 +189,7 @@ func (s *Store) TrialLeft() (left time.Duration, pending bool) {
 // take them as they were, until they change once more, or Confirm. found is what the files say now.
 // Errors: ErrNoTrial.
 func (s *Store) GoBack(found manifest.Files) ([]Revived, error) {
-	s.writer.Lock()
-	defer s.writer.Unlock()
-	var revived []Revived
-	err := s.decide(func() (err error) {
-		revived, err = s.goBack(found)
-		return err
-	})
-	return revived, err
+	return decided(s, func() ([]Revived, error) { return s.goBack(found) })
 }
 
 // goBack is GoBack once.

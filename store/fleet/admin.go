@@ -89,7 +89,7 @@ func objectsOf(pairs []engine.Pair) (ops []operation, revision uint64) {
 		case p.Key == headKey:
 			revision = p.Revision
 		case isShared(p.Key):
-			ops = append(ops, operation{key: p.Key, value: p.Value})
+			ops = append(ops, operation{Key: p.Key, Value: p.Value})
 		}
 	}
 	return ops, revision
@@ -99,7 +99,7 @@ func objectsOf(pairs []engine.Pair) (ops []operation, revision uint64) {
 // which Objects of a head counts too.
 func countObjects(ops []operation) (objects int) {
 	for i := range ops {
-		if !ops[i].remove && strings.HasPrefix(ops[i].key, objectPrefix) {
+		if !ops[i].Remove && strings.HasPrefix(ops[i].Key, objectPrefix) {
 			objects++
 		}
 	}
@@ -157,7 +157,7 @@ func (c *Config) readOwned(dir string) (ops []operation, revision uint64, err er
 			if value, err = c.seal(p.Key, value); err != nil {
 				return nil, 0, err
 			}
-			ops = append(ops, operation{key: p.Key, value: value})
+			ops = append(ops, operation{Key: p.Key, Value: value})
 		}
 	}
 	for _, prefix := range contentPrefixes[1:] {
@@ -167,7 +167,7 @@ func (c *Config) readOwned(dir string) (ops []operation, revision uint64, err er
 		others, loadErr := file.Load(prefix)
 		err = errors.Join(err, loadErr)
 		for _, p := range others {
-			ops = append(ops, operation{key: p.Key, value: p.Value}) // see restored
+			ops = append(ops, operation{Key: p.Key, Value: p.Value}) // see restored
 		}
 	}
 	return ops, heads[0].Revision, err
@@ -192,7 +192,7 @@ func (e *member) count(ctx context.Context, now *head) (next *head, ops []operat
 	for key, value := range have {
 		c.put(key, value)
 		if isNamed(key, TokenKey) {
-			ops = append(ops, operation{key: key, remove: true})
+			ops = append(ops, operation{Key: key, Remove: true})
 		}
 	}
 	next.Objects, next.Digest = c.after(ops)
@@ -274,15 +274,11 @@ func (e *member) member(ctx context.Context, endpoint string) Member {
 	if err != nil {
 		return Member{Endpoint: endpoint, Err: err}
 	}
-	return Member{Endpoint: endpoint, Version: resp.Version, Size: resp.DbSize, Leader: resp.Leader == resp.Header.MemberId, Alarms: trimmed(resp.Errors)}
-}
-
-// trimmed are texts without blanks around them, which alarms of etcd end with.
-func trimmed(texts []string) (all []string) {
-	for _, text := range texts {
-		all = append(all, strings.TrimSpace(text))
+	m := Member{Endpoint: endpoint, Version: resp.Version, Size: resp.DbSize, Leader: resp.Leader == resp.Header.MemberId}
+	for _, alarm := range resp.Errors { // each ends with a blank
+		m.Alarms = append(m.Alarms, strings.TrimSpace(alarm))
 	}
-	return all
+	return m
 }
 
 // Backup writes all objects of a fleet to a new data directory, as a box of its own keeps them, and with them its sources, trial and
@@ -349,12 +345,12 @@ func Restore(ctx context.Context, cfg Config, from string) (objects int, err err
 	if err != nil {
 		return 0, e.errUnreachable(err)
 	}
-	if fleet.Format < sealedFormat && slices.ContainsFunc(ops, func(op operation) bool { return engine.IsSealed(op.value) }) {
+	if fleet.Format < sealedFormat && slices.ContainsFunc(ops, func(op operation) bool { return engine.IsSealed(op.Value) }) {
 		return 0, fmt.Errorf("%s has Secrets, and the fleet has format %d, which has none: run `svcctl fleet upgrade` first", from, fleet.Format)
 	}
 	ops = slices.DeleteFunc(ops, func(op operation) bool { // format 1 has no trials, and all before 3 no shared keys
-		_, _, shared := splitKey(op.key)
-		return shared && fleet.Format < accessFormat || strings.HasPrefix(op.key, trialPrefix) && fleet.Format < sealedFormat
+		_, _, shared := splitKey(op.Key)
+		return shared && fleet.Format < accessFormat || strings.HasPrefix(op.Key, trialPrefix) && fleet.Format < sealedFormat
 	})
 	for range restoreTries {
 		objects, err = e.makeEqual(ctx, ops, revision)
@@ -380,11 +376,11 @@ func (e *member) makeEqual(ctx context.Context, ops []operation, revision uint64
 	objects = countObjects(ops)
 	keep := map[string]bool{}
 	for i := range ops {
-		keep[ops[i].key] = true
+		keep[ops[i].Key] = true
 	}
 	for key := range have {
 		if !keep[key] {
-			ops = append(ops, operation{key: key, remove: true})
+			ops = append(ops, operation{Key: key, Remove: true})
 		}
 	}
 	next := now.next(e.cfg.Box)
@@ -402,18 +398,18 @@ func (c *Config) restored(ops []operation, have map[string][]byte) (all []operat
 		switch {
 		case isNamed(key, CAKey):
 			hasCA = true
-			all = append(all, operation{key: key, value: value})
+			all = append(all, operation{Key: key, Value: value})
 		case strings.HasPrefix(key, sourcePrefix) || strings.HasPrefix(key, trialPrefix):
 			from[key] = nil
 		}
 	}
 	for _, op := range ops {
 		switch {
-		case strings.HasPrefix(op.key, sourcePrefix) || strings.HasPrefix(op.key, trialPrefix):
-			if from[op.key] = op.value; op.value == nil {
-				from[op.key] = []byte{} // an object that was not there before a trial
+		case strings.HasPrefix(op.Key, sourcePrefix) || strings.HasPrefix(op.Key, trialPrefix):
+			if from[op.Key] = op.Value; op.Value == nil {
+				from[op.Key] = []byte{} // an object that was not there before a trial
 			}
-		case isNamed(op.key, TokenKey) || isNamed(op.key, CAKey) && hasCA:
+		case isNamed(op.Key, TokenKey) || isNamed(op.Key, CAKey) && hasCA:
 		default:
 			all = append(all, op)
 		}
@@ -431,7 +427,7 @@ func (c *Config) restored(ops []operation, have map[string][]byte) (all []operat
 					return nil, err
 				}
 			}
-			all = append(all, operation{key: key, value: value})
+			all = append(all, operation{Key: key, Value: value})
 		}
 	}
 	return all, nil

@@ -4,13 +4,14 @@ import (
 	"bytes"
 	"compress/flate"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"svcctl.io/svcctl/store/fleet/stream"
 )
 
 // Limits of etcd are 128 operations and 1.5 MiB a request by default (etcd.io, "System limits").
@@ -29,7 +30,7 @@ const (
 func fitsInTxn(ops []operation, note []byte) bool {
 	size := len(note)
 	for i := range ops {
-		size += len(ops[i].key) + len(ops[i].value)
+		size += len(ops[i].Key) + len(ops[i].Value)
 	}
 	return len(ops) < maxOperations && size <= maxRequest
 }
@@ -41,21 +42,11 @@ func encodeBundle(note []byte, ops []operation) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	write := func(b []byte) {
-		w.Write(binary.AppendUvarint(nil, uint64(len(b)))) // a bytes.Buffer takes all
-		w.Write(b)
-	}
-	write(note)
+	w.Write(stream.AppendText(nil, note)) // a bytes.Buffer takes all
+	var buffer []byte
 	for i := range ops {
-		kind := byte('+')
-		if ops[i].remove {
-			kind = '-'
-		}
-		w.Write([]byte{kind})
-		write([]byte(ops[i].key))
-		if !ops[i].remove {
-			write(ops[i].value)
-		}
+		buffer = stream.AppendOp(buffer[:0], &ops[i])
+		w.Write(buffer)
 	}
 	err = w.Close()
 	return out.Bytes(), err
@@ -67,36 +58,13 @@ func decodeBundle(text []byte) (note []byte, ops []operation, err error) {
 	if err != nil || len(plain) > maxBundle {
 		return nil, nil, fmt.Errorf("read a large commit: %w", errors.Join(err, io.ErrUnexpectedEOF))
 	}
-	cut := errors.New("read a large commit: it is cut short")
-	next := func() ([]byte, bool) {
-		size, n := binary.Uvarint(plain)
-		if n <= 0 || size > uint64(len(plain)-n) {
-			return nil, false
-		}
-		part := plain[n : n+int(size)]
-		plain = plain[n+int(size):]
-		return part, true
-	}
-	note, ok := next()
-	for ok && len(plain) > 0 {
-		op := operation{remove: plain[0] == '-'}
-		plain = plain[1:]
-		var key []byte
-		if key, ok = next(); ok {
-			op.key = string(key)
-			if !op.remove {
-				op.value, ok = next()
-			}
-		}
-		ops = append(ops, op)
-	}
-	if !ok {
-		return nil, nil, cut
+	p := stream.NewParser(plain)
+	note = p.Text()
+	if ops, err = p.Ops(); err != nil {
+		return nil, nil, errors.New("read a large commit: it is cut short")
 	}
 	return note, ops, nil
 }
-
-func partKey(name string, part int) string { return fmt.Sprintf("%s%s/%06d", bundlePrefix, name, part) }
 
 // writeBundle writes the parts of a large commit. Each compares the head that the commit follows on, so that none is written
 // after another commit. They have no effect until a head names them.
@@ -108,7 +76,7 @@ func (e *member) writeBundle(ctx context.Context, seen *head, note []byte, ops [
 	name = fmt.Sprintf("%016x-%s", seen.mod, newID())
 	for from := 0; from == 0 || from < len(text); from += partSize {
 		part := text[from:min(len(text), from+partSize)]
-		put := clientv3.OpPut(e.key(partKey(name, parts)), string(part))
+		put := clientv3.OpPut(e.key(fmt.Sprintf("%s%s/%06d", bundlePrefix, name, parts)), string(part))
 		won, _, err := e.compareHead(ctx, seen, put)
 		if err != nil {
 			return "", 0, err
@@ -152,8 +120,8 @@ func (e *member) applyBundleOf(ctx context.Context, h *head) error {
 	for len(ops) > 0 {
 		n, size := 0, 0
 		var etcd []clientv3.Op
-		for n < len(ops) && n < maxOperations && (n == 0 || size+len(ops[n].key)+len(ops[n].value) <= maxRequest) {
-			size += len(ops[n].key) + len(ops[n].value)
+		for n < len(ops) && n < maxOperations && (n == 0 || size+len(ops[n].Key)+len(ops[n].Value) <= maxRequest) {
+			size += len(ops[n].Key) + len(ops[n].Value)
 			etcd = append(etcd, e.op(&ops[n]))
 			n++
 		}

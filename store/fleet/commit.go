@@ -32,8 +32,13 @@ func (e *committer) Commit(t engine.Transaction) error {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 		defer cancel()
-		if err := e.commit(ctx, ops, revision, note, t.CompareRevision); err != nil {
-			e.noteUnsettled(err)
+		err := e.commit(ctx, ops, revision, note, t.CompareRevision)
+		if errors.Is(err, engine.ErrUnsettled) { // further commits are refused at once, until the origin answers
+			e.mu.Lock()
+			e.state.silent.write = &engine.AwayError{Why: fmt.Sprintf("%s has not answered the change before this one", e.origin.from())}
+			e.mu.Unlock()
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -60,12 +65,12 @@ func (e *committer) sharedPart(t *engine.Transaction) (ops []operation, revision
 			if len(value) > maxValue {
 				return nil, 0, nil, &engine.AwayError{Why: fmt.Sprintf("%s takes %d bytes, and a fleet keeps objects of up to %d", p.Key, len(value), maxValue)}
 			}
-			ops = append(ops, operation{key: p.Key, value: value})
+			ops = append(ops, operation{Key: p.Key, Value: value})
 		}
 	}
 	for _, key := range t.Deletes {
 		if isContent(key) {
-			ops = append(ops, operation{key: key, remove: true})
+			ops = append(ops, operation{Key: key, Remove: true})
 		}
 	}
 	return ops, revision, note, nil
@@ -93,9 +98,12 @@ func (e *committer) commit(ctx context.Context, ops []operation, revision uint64
 		return err
 	}
 	defer func() {
-		if e.endCommit() {
-			err = nil // no answer came in time, and the follower has seen it
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.inflight.landed != nil {
+			err = nil // also without an answer in time: the follower has seen it, and the store does not get it by Follow
 		}
+		e.inflight = nil
 	}()
 	if !fitsInTxn(ops, note) {
 		next.Bundle, next.Parts, err = e.writeBundle(ctx, seen, note, ops)
@@ -144,15 +152,6 @@ func (e *committer) beginCommit(ctx context.Context, ops []operation, revision u
 	next.Objects, next.Digest = e.content.after(ops)
 	e.inflight = &inflightCommit{id: next.ID, ops: slices.Clone(ops), note: note}
 	return next, e.read, nil
-}
-
-// endCommit ends the commit under way, and reports whether it landed: the store has it then, and never gets it by Follow.
-func (e *committer) endCommit() (landed bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	landed = e.inflight.landed != nil
-	e.inflight = nil
-	return landed
 }
 
 // commitWithRetry sends a commit until its outcome is known. It is the same one each time, which can take place only once.
@@ -256,7 +255,7 @@ func (e *committer) reopenUnreadable(ctx context.Context) error {
 	}
 	e.mu.Lock()
 	h, can := e.read, len(e.openable()) > 0
-	follows := e.state.kind == Following && len(e.inbox.queue) == 0
+	follows := e.state.Kind == Following && len(e.inbox.queue) == 0
 	e.mu.Unlock()
 	if !can || !follows || h.Bundle != "" {
 		return nil
@@ -280,9 +279,9 @@ func (e *committer) ReplaceKey(ctx context.Context, name, before string, value [
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	id := newID()
-	put := operation{key: sealedPrefix + name + "/" + id}
+	put := operation{Key: sealedPrefix + name + "/" + id}
 	var err error
-	if put.value, err = e.cfg.Keys.Seal(put.key, value); err != nil {
+	if put.Value, err = e.cfg.Keys.Seal(put.Key, value); err != nil {
 		return &engine.AwayError{Why: err.Error()}
 	}
 	for {
@@ -290,7 +289,7 @@ func (e *committer) ReplaceKey(ctx context.Context, name, before string, value [
 		h, has, refusal, shut := e.read, e.keys[name].id, e.state.refusal(), e.state.unreadable
 		ops := []operation{put}
 		if before != "" {
-			ops = append(ops, operation{key: sealedPrefix + name + "/" + before, remove: true})
+			ops = append(ops, operation{Key: sealedPrefix + name + "/" + before, Remove: true})
 		}
 		next := h.next(e.cfg.Box)
 		next.Objects, next.Digest = e.content.after(ops)
@@ -343,12 +342,11 @@ func (e *committer) Accept(ctx context.Context) error {
 	e.mu.Lock()
 	s, read := e.state, e.read
 	e.mu.Unlock()
-	held := State{Kind: s.kind}
-	if !held.Held() {
+	if !s.Held() {
 		return &engine.AwayError{Why: "nothing is held: this box follows what etcd has"}
 	}
-	if s.kind == OtherOne || s.kind == Emptied {
-		return &engine.AwayError{Why: s.why}
+	if s.Kind == OtherOne || s.Kind == Emptied {
+		return &engine.AwayError{Why: s.Why}
 	}
 	if now.Bundle != "" {
 		if err := e.applyBundleOf(ctx, now); err != nil {

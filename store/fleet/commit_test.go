@@ -24,7 +24,7 @@ func TestCommitThatOnlyTheFollowerSees(t *testing.T) {
 	}
 	defer client.Close()
 	e := newEngine(cfg, r)
-	e.client, e.read, e.state.kind = client, &head{Revision: 1, ID: "first", mod: 1}, Following
+	e.client, e.read, e.state.Kind = client, &head{Revision: 1, ID: "first", mod: 1}, Following
 	ctx, cancel := context.WithCancel(t.Context())
 	e.step = func() {
 		e.mu.Lock()
@@ -34,7 +34,7 @@ func TestCommitThatOnlyTheFollowerSees(t *testing.T) {
 			cancel()
 		}
 	}
-	ops := []operation{{key: "object/Service/default/web", value: []byte("{}")}}
+	ops := []operation{{Key: "object/Service/default/web", Value: []byte("{}")}}
 	if err := e.commit(ctx, ops, 2, nil, 1); err != nil {
 		t.Errorf("the commit: %v", err)
 	}

@@ -115,13 +115,10 @@ func (c *Config) dial() (*clientv3.Client, error) {
 
 // sealing is why no Secrets may be stored in a fleet of a format; nil: they may.
 func (c *Config) sealing(of int) error {
-	switch {
-	case c.Keys.SealsBy() == "":
+	if c.Keys.SealsBy() == "" {
 		return errors.New("a fleet keeps Secrets sealed by a key that its boxes share, and this box has none: start it with --fleet-key-file")
-	case of < sealedFormat:
-		return fmt.Errorf("the fleet has format %d, which has no sealed Secrets: run `svcctl fleet upgrade` when all boxes have a version that reads format %d", of, sealedFormat)
 	}
-	return nil
+	return needsFormat(of, sealedFormat, "sealed Secrets")
 }
 
 // seal seals the value of a secret object. Other values, and those that are sealed, stay as they are.

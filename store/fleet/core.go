@@ -160,15 +160,12 @@ func (c *coreClient) decode(f *stream.Commit) (*transaction, error) {
 	if err != nil {
 		return nil, err
 	}
-	it := &transaction{head: h, note: h.Note, ops: make([]operation, len(f.Ops)), mod: h.mod, watched: h.mod}
+	if slices.ContainsFunc(f.Ops, func(op stream.Op) bool { return !isContent(op.Key) }) {
+		return nil, stream.ErrMalformed
+	}
+	it := &transaction{head: h, note: h.Note, ops: f.Ops, mod: h.mod, watched: h.mod}
 	if len(f.Note) > 0 {
 		it.note = f.Note
-	}
-	for i := range f.Ops {
-		if !isContent(f.Ops[i].Key) {
-			return nil, stream.ErrMalformed
-		}
-		it.ops[i] = operation{key: f.Ops[i].Key, value: f.Ops[i].Value, remove: f.Ops[i].Remove}
 	}
 	return it, nil
 }
@@ -213,7 +210,9 @@ func (c *coreClient) holders(ctx context.Context) (map[string]string, error) {
 	return a.Holders, nil
 }
 
-func (c *coreClient) refusal() error { return leafRefusal(c.cfg.Cores) }
+func (c *coreClient) refusal() error {
+	return &engine.AwayError{Why: fmt.Sprintf("this box is a leaf of its fleet and changes nothing itself: ask a core box, as %s", c.cfg.Cores[0])}
+}
 
 func (c *coreClient) from() string { return "its core boxes" }
 
@@ -222,11 +221,6 @@ func (c *coreClient) silence(err error) string { return strings.ReplaceAll(err.E
 func (c *coreClient) close() error {
 	c.http.CloseIdleConnections()
 	return nil
-}
-
-// leafRefusal is why a leaf commits nothing.
-func leafRefusal(cores []string) error {
-	return &engine.AwayError{Why: fmt.Sprintf("this box is a leaf of its fleet and changes nothing itself: ask a core box, as %s", cores[0])}
 }
 
 // SetNode sets the Node of this leaf, as JSON, which the core box stores. On a box that follows etcd it does nothing.

@@ -58,9 +58,9 @@ func (e *Engine) open() error {
 	} else {
 		e.origin = atEtcd{&e.member}
 	}
-	e.state = state{kind: CutOff, why: e.origin.from() + " has not answered yet", since: time.Now()}
+	e.state = state{State: State{Kind: CutOff, Why: e.origin.from() + " has not answered yet", Since: time.Now()}}
 	if e.read == nil {
-		e.state.kind = Waiting
+		e.state.Kind = Waiting
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ const (
 
 // otherMember sends a call that one member of etcd cannot serve to the next one: a learner serves nothing, and a member that is
 // cut off from a majority of the others has no leader. Without the request for a leader such a member would leave the call
-// unanswered until its time is up. Nothing has transaction where a call is refused for these reasons.
+// unanswered until its time is up. A call that is refused for these reasons had no effect.
 func otherMember(endpoints int) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) (err error) {
 		ctx = clientv3.WithRequireLeader(ctx)

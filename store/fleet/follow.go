@@ -62,7 +62,7 @@ func (e *follower) join(ctx context.Context) error {
 	}
 	e.mu.Lock()
 	if now != nil {
-		e.state.of = now.Revision
+		e.state.Of = now.Revision
 	}
 	e.mu.Unlock()
 	if now == nil {
@@ -143,16 +143,16 @@ func (e *follower) replace(now *head, at int64, have map[string][]byte) error {
 	}
 	var ops []operation
 	for key, value := range have {
-		if err := e.readable([]operation{{key: key}}); err != nil {
+		if err := e.readable([]operation{{Key: key}}); err != nil {
 			return err
 		}
 		if e.content.sums[key] != fresh.sums[key] {
-			ops = append(ops, operation{key: key, value: value})
+			ops = append(ops, operation{Key: key, Value: value})
 		}
 	}
 	for key := range e.content.sums {
 		if _, there := have[key]; !there {
-			ops = append(ops, operation{key: key, remove: true})
+			ops = append(ops, operation{Key: key, Remove: true})
 		}
 	}
 	if e.read != nil && len(ops) > 0 && now.Revision <= e.read.Revision { // other objects at the same revision
@@ -243,11 +243,11 @@ func (e *follower) awaitHead(ctx context.Context, mod int64, holds func() bool) 
 func (e *follower) noteAnswer(now *head) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.state.answered, e.state.silent = time.Now(), silence{}
+	e.state.Answered, e.state.silent = time.Now(), silence{}
 	if now != nil {
-		e.state.of = now.Revision
+		e.state.Of = now.Revision
 	}
-	if e.state.kind == CutOff && e.restart != nil {
+	if e.state.Kind == CutOff && e.restart != nil {
 		e.restart()
 	}
 }
@@ -345,7 +345,7 @@ func (e *follower) applyCommit(it *transaction) error {
 	e.read = h
 	e.keep(ops, h)
 	e.feed.add(h, ops, it.note)
-	e.state.of = max(e.state.of, h.Revision)
+	e.state.Of = max(e.state.Of, h.Revision)
 	if h.Revision == before.Revision && len(ops) == 0 {
 		e.idle() // a bundle was unfolded
 		e.signal()

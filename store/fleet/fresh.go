@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"svcctl.io/svcctl/store/engine"
@@ -67,7 +68,7 @@ func (e *committer) joinQuestion() (*question, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
-	case e.state.kind == CutOff:
+	case e.state.Kind == CutOff:
 		return nil, e.state.refusal()
 	case e.state.silent.read != nil:
 		return nil, e.state.silent.read
@@ -89,7 +90,8 @@ func (e *committer) askNext() {
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 		defer cancel()
 		now, _, err := e.askHead(ctx)
-		silent := err != nil && e.isSilence(err)
+		_, held := errors.AsType[*heldError](err)
+		silent := err != nil && (NoAnswer(err) || e.IsLeaf() && !held)
 		if err != nil {
 			err = e.errUnreachable(err)
 		}

@@ -9,6 +9,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/fleet/stream"
 )
 
 // The keys below the prefix of the fleet.
@@ -39,6 +42,14 @@ const (
 	rolloutFormat = 4 // rollouts: with an older program a box would program changes before its step
 )
 
+// needsFormat returns an error if a fleet has a lower format than a feature needs.
+func needsFormat(format, least int, feature string) error {
+	if format >= least {
+		return nil
+	}
+	return &engine.AwayError{Why: fmt.Sprintf("the fleet has format %d, which has no %s: run `svcctl fleet upgrade` when all boxes have a version that reads format %d", format, feature, least)}
+}
+
 // contentPrefixes begin the keys that the digest of the head covers.
 var contentPrefixes = []string{objectPrefix, rolloutPrefix, sealedPrefix, sourcePrefix, trialPrefix}
 
@@ -51,11 +62,7 @@ func isContent(key string) bool {
 }
 
 // operation puts or removes an object. Of a commit, no two are of one key.
-type operation struct {
-	key    string
-	value  []byte
-	remove bool
-}
+type operation = stream.Op
 
 // sum is a checksum of a pair, or the exclusive or of those of all pairs.
 type sum [16]byte
@@ -113,13 +120,13 @@ func (c *content) delete(key string) {
 func (c *content) after(ops []operation) (objects int, digest sum) {
 	objects, digest = len(c.sums), c.digest
 	for i := range ops {
-		before, had := c.sums[ops[i].key]
+		before, had := c.sums[ops[i].Key]
 		if had {
 			digest.toggle(before)
 			objects--
 		}
-		if !ops[i].remove {
-			digest.toggle(sumOf(ops[i].key, ops[i].value))
+		if !ops[i].Remove {
+			digest.toggle(sumOf(ops[i].Key, ops[i].Value))
 			objects++
 		}
 	}
@@ -128,10 +135,10 @@ func (c *content) after(ops []operation) (objects int, digest sum) {
 
 func (c *content) apply(ops []operation) {
 	for i := range ops {
-		if ops[i].remove {
-			c.delete(ops[i].key)
+		if ops[i].Remove {
+			c.delete(ops[i].Key)
 		} else {
-			c.put(ops[i].key, ops[i].value)
+			c.put(ops[i].Key, ops[i].Value)
 		}
 	}
 }

@@ -215,10 +215,10 @@ func (e *member) objects(ctx context.Context, now *head, at int64) (map[string][
 			return nil, err
 		}
 		for i := range ops {
-			if ops[i].remove {
-				delete(have, ops[i].key)
+			if ops[i].Remove {
+				delete(have, ops[i].Key)
 			} else {
-				have[ops[i].key] = ops[i].value
+				have[ops[i].Key] = ops[i].Value
 			}
 		}
 	}
@@ -271,7 +271,7 @@ func (e *member) decode(events []*clientv3.Event) (*transaction, error) {
 			}
 			it.head, it.note = h, h.Note
 		case isContent(key):
-			it.ops = append(it.ops, operation{key: key, value: event.Kv.Value, remove: remove})
+			it.ops = append(it.ops, operation{Key: key, Value: event.Kv.Value, Remove: remove})
 		}
 	}
 	return it, nil
@@ -324,10 +324,10 @@ func (e *member) putHead(ctx context.Context, seen, next *head, ops []operation)
 
 // op is an operation as etcd has it.
 func (e *member) op(o *operation) clientv3.Op {
-	if o.remove {
-		return clientv3.OpDelete(e.key(o.key))
+	if o.Remove {
+		return clientv3.OpDelete(e.key(o.Key))
 	}
-	return clientv3.OpPut(e.key(o.key), string(o.value))
+	return clientv3.OpPut(e.key(o.Key), string(o.Value))
 }
 
 // refused turns etcd's refusal of a commit into the store's error.
@@ -356,12 +356,6 @@ func (e *member) errUnreachable(err error) error {
 		return &engine.AwayError{Why: e.origin.silence(err)}
 	}
 	return &engine.AwayError{Why: fmt.Sprintf("etcd does not answer: %v", err)}
-}
-
-// isSilence reports whether a question failed because nobody answered.
-func (e *member) isSilence(err error) bool {
-	held := (*heldError)(nil)
-	return NoAnswer(err) || e.client == nil && !errors.As(err, &held)
 }
 
 // denied is the text for a refusal by etcd, with the next step.

@@ -101,10 +101,10 @@ func (e *position) idle() {
 func followed(ops []operation, h *head, note []byte) engine.Followed {
 	f := engine.Followed{Revision: h.Revision, Note: note}
 	for i := range ops {
-		if ops[i].remove {
-			f.Deletes = append(f.Deletes, ops[i].key)
+		if ops[i].Remove {
+			f.Deletes = append(f.Deletes, ops[i].Key)
 		} else {
-			f.Puts = append(f.Puts, engine.Pair{Key: ops[i].key, Value: ops[i].value, Revision: h.Revision})
+			f.Puts = append(f.Puts, engine.Pair{Key: ops[i].Key, Value: ops[i].Value, Revision: h.Revision})
 		}
 	}
 	return f
@@ -162,7 +162,7 @@ func (e *position) note(err error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.state.kind == TooNew && kind != TooNew {
+	if e.state.Kind == TooNew && kind != TooNew {
 		return // until a newer program starts
 	}
 	switch {
@@ -171,14 +171,14 @@ func (e *position) note(err error) {
 	case kind == CutOff:
 		why = fmt.Sprintf("this box is cut off from %s: %s; what is in force stays, and nothing can be changed", e.origin.from(), why)
 	}
-	before := e.state.kind
+	before := e.state.Kind
 	if before != kind {
-		e.state.since = time.Now()
+		e.state.Since = time.Now()
 	}
-	other := before != kind || kind == Waiting && why != e.state.why || !e.state.asked
-	e.state.kind, e.state.why, e.state.asked = kind, why, true
+	other := before != kind || kind == Waiting && why != e.state.Why || !e.state.Asked
+	e.state.Kind, e.state.Why, e.state.Asked = kind, why, true
 	if kind != CutOff {
-		e.state.answered, e.state.silent = time.Now(), silence{}
+		e.state.Answered, e.state.silent = time.Now(), silence{}
 	}
 	if other {
 		e.signal()
@@ -199,8 +199,8 @@ func (e *position) noteReport(err error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if why != e.state.unreported {
-		e.state.unreported = why
+	if why != e.state.Unreported {
+		e.state.Unreported = why
 		e.signal()
 	}
 }
@@ -215,7 +215,7 @@ func (e *position) Changes() <-chan struct{} {
 // caughtUp notes that there was no newer head at a revision of etcd.
 func (e *position) caughtUp(read, at int64) {
 	e.mu.Lock()
-	lagged := e.state.kind == Lagging
+	lagged := e.state.Kind == Lagging
 	if e.read != nil && e.read.mod == read {
 		e.watched = max(e.watched, at)
 	}
@@ -228,23 +228,13 @@ func (e *position) caughtUp(read, at int64) {
 // noteWatchError sets the state after the watch has failed, unless the last heartbeat was answered: etcd may elect a leader.
 func (e *position) noteWatchError(err error) {
 	e.mu.Lock()
-	recent := time.Since(e.state.answered) < missedBeats*beatEvery+beatTimeout && e.state.kind == Following
+	recent := time.Since(e.state.Answered) < missedBeats*beatEvery+beatTimeout && e.state.Kind == Following
 	e.mu.Unlock()
 	if held := (*heldError)(nil); recent && !errors.As(err, &held) {
 		e.cfg.Log.Debug("the watch of the fleet is restarted", "err", err)
 		return
 	}
 	e.note(err)
-}
-
-// noteUnsettled has further commits refused at once after one without an answer, until the origin answers.
-func (e *position) noteUnsettled(err error) {
-	if !errors.Is(err, engine.ErrUnsettled) {
-		return
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.state.silent.write = &engine.AwayError{Why: fmt.Sprintf("%s has not answered the change before this one", e.origin.from())}
 }
 
 // fits returns an error when this box cannot follow a fleet with these settings.
@@ -297,8 +287,8 @@ func (e *position) applySettings(value []byte) error {
 // readable.
 func (e *position) readable(ops []operation) error {
 	for i := range ops {
-		if e.cfg.Readable != nil && !ops[i].remove && !e.cfg.Readable(ops[i].key) {
-			return &heldError{TooNew, fmt.Sprintf("a newer version of svcctl has written %s, which this one cannot read: upgrade this box; what is in force stays", ops[i].key)}
+		if e.cfg.Readable != nil && !ops[i].Remove && !e.cfg.Readable(ops[i].Key) {
+			return &heldError{TooNew, fmt.Sprintf("a newer version of svcctl has written %s, which this one cannot read: upgrade this box; what is in force stays", ops[i].Key)}
 		}
 	}
 	return nil
@@ -311,8 +301,8 @@ func (e *position) serves() error {
 	if err := e.origin.refusal(); err != nil {
 		return err
 	}
-	if e.state.kind != Following {
-		return &heldError{e.state.kind, e.state.why}
+	if e.state.Kind != Following {
+		return &heldError{e.state.Kind, e.state.Why}
 	}
 	return nil
 }
@@ -331,30 +321,22 @@ func (e *position) newest(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
-	if err := e.wait(ctx, func() bool { return e.read.mod >= now.mod || e.state.kind != Following }); err != nil {
+	if err := e.wait(ctx, func() bool { return e.read.mod >= now.mod || e.state.Kind != Following }); err != nil {
 		return fmt.Errorf("revision %d of etcd has not come yet", now.Revision)
 	}
 	return e.serves()
 }
 
 // Tries implements engine.Shared.
-func (e *position) Tries() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.agreed.Format >= sealedFormat {
-		return nil
-	}
-	return &engine.AwayError{Why: fmt.Sprintf("the fleet has format %d, which has no trials: run `svcctl fleet upgrade` when all boxes have a version that reads format %d", e.agreed.Format, sealedFormat)}
-}
+func (e *position) Tries() error { return e.needsFormat(sealedFormat, "trials") }
 
 // Rolls implements engine.Shared.
-func (e *position) Rolls() error {
+func (e *position) Rolls() error { return e.needsFormat(rolloutFormat, "rollouts") }
+
+func (e *position) needsFormat(least int, of string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.agreed.Format >= rolloutFormat {
-		return nil
-	}
-	return &engine.AwayError{Why: fmt.Sprintf("the fleet has format %d, which has no rollouts: run `svcctl fleet upgrade` when all boxes have a version that reads format %d", e.agreed.Format, rolloutFormat)}
+	return needsFormat(e.agreed.Format, least, of)
 }
 
 // leafFeed has the commits that leaves follow.
@@ -374,7 +356,7 @@ func (l *leafFeed) add(h *head, ops []operation, note []byte) {
 	if l.log == nil {
 		return
 	}
-	c := &stream.Commit{Kind: stream.Change, Mod: h.mod, Head: []byte(h.text), Ops: streamed(ops)}
+	c := &stream.Commit{Kind: stream.Change, Mod: h.mod, Head: []byte(h.text), Ops: ops}
 	if h.Note == nil {
 		c.Note = note
 	}
@@ -394,12 +376,4 @@ func (l *leafFeed) drop() {
 		l.log.Close(errDropped)
 		l.log = nil
 	}
-}
-
-func streamed(ops []operation) []stream.Op {
-	all := make([]stream.Op, len(ops))
-	for i := range ops {
-		all[i] = stream.Op{Key: ops[i].key, Value: ops[i].value, Remove: ops[i].remove}
-	}
-	return all
 }

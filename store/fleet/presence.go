@@ -230,7 +230,7 @@ func (e *presence) renew(ctx context.Context, b *heartbeat) error {
 // noteNamed notes that this box has its name, and no other box.
 func (e *presence) noteNamed() {
 	e.mu.Lock()
-	freed := e.state.kind == Namesake
+	freed := e.state.Kind == Namesake
 	e.mu.Unlock()
 	if freed {
 		e.note(nil)
@@ -479,13 +479,13 @@ func (e *presence) LeafNodes() map[string]json.RawMessage {
 func (e *presence) State() State {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := State{Kind: e.state.kind, Why: e.state.why, Since: e.state.since, Of: e.state.of, Answered: e.state.answered, Asked: e.state.asked, Writer: e.lease.holder, Unreported: e.state.unreported}
+	s := e.state.State
+	s.Writer, s.Foreign = e.lease.holder, e.foreignKeys()
 	if s.Kind == Following && e.state.differs != "" {
 		s.Kind, s.Why = Differs, e.state.differs
 	} else if s.Kind == Following && e.state.unreadable != "" {
 		s.Kind, s.Why, s.Since = KeyMissing, e.state.unreadable, e.state.unreadableSince
 	}
-	s.Foreign = e.foreignKeys()
 	if e.read != nil {
 		s.Revision, s.Epoch = e.read.Revision, e.read.Epoch
 	}

@@ -167,10 +167,10 @@ func (r *replica) stand(ops []operation, c cursor, revision uint64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range ops {
-		if ops[i].remove {
-			r.waiting[ops[i].key] = nil
+		if ops[i].Remove {
+			r.waiting[ops[i].Key] = nil
 		} else {
-			r.waiting[ops[i].key] = &engine.Pair{Key: ops[i].key, Value: ops[i].value, Revision: revision}
+			r.waiting[ops[i].Key] = &engine.Pair{Key: ops[i].Key, Value: ops[i].Value, Revision: revision}
 		}
 	}
 	r.waiting[cursorKey] = &engine.Pair{Key: cursorKey, Value: value, Revision: revision}

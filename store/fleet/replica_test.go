@@ -23,7 +23,7 @@ func TestReplicaIsWholeAtAnyMoment(t *testing.T) {
 		for n := range 20 {
 			var ops []operation
 			for i := range 2000 {
-				ops = append(ops, operation{key: fmt.Sprintf("object/%d", i), value: fmt.Append(nil, n), remove: (i+n)%3 == 0})
+				ops = append(ops, operation{Key: fmt.Sprintf("object/%d", i), Value: fmt.Append(nil, n), Remove: (i+n)%3 == 0})
 			}
 			e.content.apply(ops)
 			e.keep(ops, &head{Revision: uint64(n + 1), Objects: len(e.content.sums), Digest: e.content.digest, mod: int64(n + 1)})

@@ -29,7 +29,7 @@ const (
 // State is the state of a box as a member of its fleet.
 type State struct {
 	Kind Kind
-	// Why names what transaction and the next step; "" while all is well.
+	// Why has the reason and the next step; "" while all is well.
 	Why   string
 	Since time.Time
 	// Revision is the revision of the newest commit that was followed; Of that of the newest in
@@ -46,7 +46,7 @@ type State struct {
 	Replica error
 	// Unreported is why etcd refuses the report of this box; "": it does not, or Kind is the reason.
 	Unreported string
-	// Foreign names the keys of objects that somebody else than a box has written or removed in etcd; "": none. They are not followed.
+	// Foreign names the keys of objects that another program has written or removed in etcd; "": none. They are not followed.
 	Foreign string
 }
 
@@ -68,14 +68,9 @@ func (s *State) Follows() bool {
 	return false
 }
 
-// state is the internal form of State, under position.mu.
+// state is the State of a box with its causes, under position.mu.
 type state struct {
-	kind     Kind
-	why      string
-	since    time.Time
-	answered time.Time
-	asked    bool // see State.Asked
-	of       uint64
+	State // without the fields of other parts
 	// differs lists the settings that differ from the fleet's; "": they agree.
 	differs string
 	// unreadable names a Secret or shared key that cannot be opened, with the time; "": all can. blind is set when there is a
@@ -83,7 +78,6 @@ type state struct {
 	unreadable      string
 	unreadableSince time.Time
 	blind           bool
-	unreported      string // see State.Unreported
 	silent          silence
 }
 
@@ -97,7 +91,7 @@ type silence struct {
 // refusal is why nothing may be committed; nil: it may.
 func (s *state) refusal() error {
 	switch {
-	case s.kind != Following && s.kind != Lagging:
+	case s.Kind != Following && s.Kind != Lagging:
 	case s.differs != "":
 		return &engine.AwayError{Why: s.differs}
 	case s.blind:
@@ -105,5 +99,5 @@ func (s *state) refusal() error {
 	default:
 		return nil
 	}
-	return &engine.AwayError{Why: s.why, Since: s.since}
+	return &engine.AwayError{Why: s.Why, Since: s.Since}
 }

@@ -155,7 +155,7 @@ func Reseal(ctx context.Context, cfg Config) (all, changed int, err error) {
 		if value, err = cfg.Keys.Seal(key, value); err != nil {
 			return 0, 0, err
 		}
-		ops = append(ops, operation{key: key, value: value})
+		ops = append(ops, operation{Key: key, Value: value})
 	}
 	if len(ops) == 0 {
 		return all, 0, nil

@@ -251,7 +251,8 @@ func (e *vault) takeKeys(f engine.Followed) engine.Followed {
 		case err == nil:
 			e.reopen(p.Key)
 		case had.id == id && had.value != nil: // it is the same one, sealed by another key
-			if before := e.replica.value(p.Key); e.keyed(p.Key, before) {
+			before := e.replica.value(p.Key)
+			if _, err := e.cfg.Keys.Open(p.Key, before); err == nil {
 				e.replica.put(engine.Pair{Key: openedPrefix + p.Key, Value: before, Revision: f.Revision})
 			}
 			value = had.value
@@ -264,12 +265,6 @@ func (e *vault) takeKeys(f engine.Followed) engine.Followed {
 	}
 	f.Puts, f.Deletes = puts, deletes
 	return f
-}
-
-// keyed reports whether a value is sealed by a key that this box has.
-func (e *vault) keyed(key string, value []byte) bool {
-	_, err := e.cfg.Keys.Open(key, value)
-	return err == nil
 }
 
 // shutKey notes that a shared key cannot be opened. A box that has no keys at all is one of its own as to them. e.mu
@@ -335,20 +330,20 @@ func (e *vault) noteForeign(ops []operation, mod int64) {
 	}
 	for i := range ops {
 		op := &ops[i]
-		has, is := e.content.sums[op.key]
-		if op.remove && !is || !op.remove && is && has == sumOf(op.key, op.value) {
-			delete(e.foreign, op.key)
+		has, is := e.content.sums[op.Key]
+		if op.Remove && !is || !op.Remove && is && has == sumOf(op.Key, op.Value) {
+			delete(e.foreign, op.Key)
 			continue
 		}
 		if e.foreign == nil {
 			e.foreign = map[string]bool{}
 		}
-		e.foreign[op.key] = true
+		e.foreign[op.Key] = true
 		what := "written"
-		if op.remove {
+		if op.Remove {
 			what = "removed"
 		}
-		e.cfg.Log.Warn("somebody else than the boxes of the fleet has "+what+" a key in etcd; it is not followed", "key", e.key(op.key))
+		e.cfg.Log.Warn("somebody else than the boxes of the fleet has "+what+" a key in etcd; it is not followed", "key", e.key(op.Key))
 		e.signal()
 	}
 }
@@ -356,7 +351,7 @@ func (e *vault) noteForeign(ops []operation, mod int64) {
 // corrected forgets what somebody else has written where a commit has written it since. e.mu must be held.
 func (e *vault) corrected(ops []operation) {
 	for i := range ops {
-		delete(e.foreign, ops[i].key)
+		delete(e.foreign, ops[i].Key)
 	}
 }
 

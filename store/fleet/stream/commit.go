@@ -51,8 +51,17 @@ const maxFrame = 1<<30 + 1<<20
 // ErrMalformed means that the stream has bytes that are not a frame.
 var ErrMalformed = errors.New("the stream of commits cannot be read: it is damaged, or the core box has another version")
 
-func appendText[T string | []byte](b []byte, text T) []byte {
+// AppendText appends a text with its length to b.
+func AppendText[T string | []byte](b []byte, text T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
+}
+
+// AppendOp appends an operation to b.
+func AppendOp(b []byte, op *Op) []byte {
+	if op.Remove {
+		return AppendText(append(b, '-'), op.Key)
+	}
+	return AppendText(AppendText(append(b, '+'), op.Key), op.Value)
 }
 
 // Append appends the frame of a commit to b.
@@ -63,58 +72,69 @@ func Append(b []byte, c *Commit) []byte {
 	}
 	body := make([]byte, 0, size)
 	body = binary.AppendUvarint(append(body, byte(c.Kind)), uint64(c.Mod))
-	body = appendText(appendText(body, c.Head), c.Note)
+	body = AppendText(AppendText(body, c.Head), c.Note)
 	for i := range c.Ops {
-		if op := &c.Ops[i]; op.Remove {
-			body = appendText(append(body, '-'), op.Key)
-		} else {
-			body = appendText(appendText(append(body, '+'), op.Key), op.Value)
-		}
+		body = AppendOp(body, &c.Ops[i])
 	}
-	return appendText(b, body)
+	return AppendText(b, body)
+}
+
+// Parser reads the parts of a body.
+type Parser struct {
+	rest []byte
+	err  error
+}
+
+// NewParser returns a Parser of a body, which the results refer to.
+func NewParser(body []byte) *Parser { return &Parser{rest: body} }
+
+func (p *Parser) number() uint64 {
+	n, size := binary.Uvarint(p.rest)
+	if size <= 0 {
+		p.rest, p.err = nil, ErrMalformed
+		return 0
+	}
+	p.rest = p.rest[size:]
+	return n
+}
+
+// Text reads a text.
+func (p *Parser) Text() []byte {
+	size := p.number()
+	if size > uint64(len(p.rest)) {
+		p.rest, p.err = nil, ErrMalformed
+		return nil
+	}
+	part := p.rest[:size:size]
+	p.rest = p.rest[size:]
+	return part
+}
+
+// Ops reads the operations up to the end. The error is that of this call or of an earlier one.
+func (p *Parser) Ops() (ops []Op, err error) {
+	for len(p.rest) > 0 {
+		op, mark := Op{Remove: p.rest[0] == '-'}, p.rest[0]
+		p.rest = p.rest[1:]
+		if op.Key = string(p.Text()); mark == '+' {
+			op.Value = p.Text()
+		} else if mark != '-' {
+			return nil, ErrMalformed
+		}
+		ops = append(ops, op)
+	}
+	return ops, p.err
 }
 
 // parse is the inverse of Append, without the length.
 func parse(body []byte) (*Commit, error) {
-	ok := len(body) > 0
-	number := func() (n uint64) {
-		n, size := binary.Uvarint(body)
-		if size <= 0 {
-			ok = false
-			return 0
-		}
-		body = body[size:]
-		return n
-	}
-	text := func() []byte {
-		size := number()
-		if !ok || size > uint64(len(body)) {
-			ok = false
-			return nil
-		}
-		part := body[:size:size]
-		body = body[size:]
-		return part
-	}
-	if !ok {
+	if len(body) == 0 {
 		return nil, ErrMalformed
 	}
-	c := &Commit{Kind: Kind(body[0])}
-	body = body[1:]
-	c.Mod = int64(number())
-	c.Head, c.Note = text(), text()
-	for ok && len(body) > 0 {
-		mark := body[0]
-		body = body[1:]
-		op := Op{Remove: mark == '-'}
-		if op.Key = string(text()); !op.Remove {
-			op.Value = text()
-		}
-		ok = ok && (mark == '+' || mark == '-')
-		c.Ops = append(c.Ops, op)
-	}
-	if !ok {
-		return nil, ErrMalformed
+	p := NewParser(body[1:])
+	c := &Commit{Kind: Kind(body[0]), Mod: int64(p.number()), Head: p.Text(), Note: p.Text()}
+	var err error
+	if c.Ops, err = p.Ops(); err != nil {
+		return nil, err
 	}
 	return c, nil
 }
