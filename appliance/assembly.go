@@ -3,7 +3,9 @@ package appliance
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"slices"
@@ -12,6 +14,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 
 	"svcctl.io/svcctl/api"
+	"svcctl.io/svcctl/api/auth"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/admission"
 	"svcctl.io/svcctl/appliance/announcements"
@@ -36,6 +39,7 @@ import (
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/watch"
 )
 
@@ -175,7 +179,13 @@ func newMember(o *opened, at *claimed, held *previousView, removals *reconcile.R
 func newControllers(o *opened, at *claimed) (*control.ClusterObjects, *control.Endpoints) {
 	of := o.cfg.ClusterObjects()
 	if o.cfg.IsLeaf() {
-		of.TellNode = tellNode(o.fleet)
+		of.ReportNode = func(node *object.Node) error { // a core box keeps it
+			text, err := json.Marshal(node)
+			if err == nil {
+				o.fleet.SetNode(text)
+			}
+			return err
+		}
 	}
 	return control.NewClusterObjects(of, o.store, at.hosts), control.NewEndpoints(o.cfg.EndpointsFacts(), o.store)
 }
@@ -202,7 +212,12 @@ func (a *assembly) views() apiserver.Views {
 	}
 	if a.fleet != nil {
 		views.Keys = sharedKeys{a.fleet}
-		views.Commits, views.Forward = leafCommits(a.cfg, a.fleet), leafForward(a.cfg, a.fleet)
+		switch {
+		case a.cfg.IsLeaf():
+			views.Forward = a.fleet
+		case a.cfg.Fleet.LeafCACert != "":
+			views.Commits = a.fleet.Commits(func(r *http.Request) string { return auth.From(r.Context()).BoxName() })
+		}
 	}
 	return views
 }

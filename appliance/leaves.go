@@ -5,43 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net/http"
 	"time"
 
-	"svcctl.io/svcctl/api/auth"
-	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/store"
-	"svcctl.io/svcctl/store/fleet"
 	"svcctl.io/svcctl/store/object"
 )
-
-// leafCommits answers the leaves of this box; nil: it has none.
-func leafCommits(cfg *config.Config, shared *fleet.Engine) http.Handler {
-	if shared == nil || cfg.IsLeaf() || cfg.Fleet.LeafCACert == "" {
-		return nil
-	}
-	return shared.Commits(func(r *http.Request) string { return auth.From(r.Context()).BoxName() })
-}
-
-// leafForward sends changes from a leaf to a core box; nil: the box makes them itself.
-func leafForward(cfg *config.Config, shared *fleet.Engine) http.RoundTripper {
-	if shared == nil || !cfg.IsLeaf() {
-		return nil
-	}
-	return shared
-}
-
-// tellNode has the core box keep the Node of this leaf.
-func tellNode(shared *fleet.Engine) func(*object.Node) error {
-	return func(node *object.Node) error {
-		text, err := json.Marshal(node)
-		if err == nil {
-			shared.SetNode(text)
-		}
-		return err
-	}
-}
 
 // keepLeafNodes writes the Nodes of the leaves that report here.
 func (m *member) keepLeafNodes(ctx context.Context) error {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -42,7 +41,7 @@ func (a *assembly) showStatus(ctx context.Context) error {
 
 // statusLine is a status in a line: "10,000 Services, 50,000 endpoints, all in the kernel; 2 problems, 1 of them an error".
 func statusLine(s wire.Status) string {
-	line := countText(s.Counts.Services, "Service") + ", " + countText(s.Counts.Endpoints, "endpoint")
+	line := wire.Count(s.Counts.Services, "Service") + ", " + wire.Count(s.Counts.Endpoints, "endpoint")
 	switch {
 	case s.Synced:
 		line += ", all in the kernel"
@@ -55,27 +54,15 @@ func statusLine(s wire.Status) string {
 		line += "; another program has changed the rules"
 	}
 	if s.HeldRemovals > 0 {
-		line += "; " + countText(s.HeldRemovals, "Service") + " vanished and held, see svcctl confirm --removals"
+		line += "; " + wire.Count(s.HeldRemovals, "Service") + " vanished and held, see svcctl confirm --removals"
 	}
 	switch errs := s.Errors(); {
 	case len(s.Problems) == 0:
 		line += "; no problems"
 	case errs == 0:
-		line += "; " + countText(len(s.Problems), "warning") + ", see svcctl status"
+		line += "; " + wire.Count(len(s.Problems), "warning") + ", see svcctl status"
 	default:
-		line += fmt.Sprintf("; %s, %s, see svcctl status", countText(errs, "error"), countText(len(s.Problems)-errs, "warning"))
+		line += fmt.Sprintf("; %s, %s, see svcctl status", wire.Count(errs, "error"), wire.Count(len(s.Problems)-errs, "warning"))
 	}
 	return line
-}
-
-// countText is a number of things for people.
-func countText(n int, what string) string {
-	text := strconv.Itoa(n)
-	for at := len(text) - 3; at > 0; at -= 3 {
-		text = text[:at] + "," + text[at:]
-	}
-	if n != 1 {
-		what += "s"
-	}
-	return text + " " + what
 }

@@ -17,8 +17,8 @@ var functions = template.FuncMap{
 	"ago":       ago,
 	"spark":     sparkline,
 	"join":      strings.Join,
-	"count":     countText,
-	"number":    number,
+	"count":     wire.Count,
+	"number":    wire.Grouped,
 	"total":     total,
 	"refusing":  func(rate *float64) bool { return rate != nil && *rate > 0 },
 	"share":     share,
@@ -44,18 +44,9 @@ func rateText(r *float64) string {
 	case r == nil:
 		return "–"
 	case *r == 0 || *r >= 10:
-		return number(int(*r + 0.5))
+		return wire.Grouped(int(*r + 0.5))
 	}
 	return strconv.FormatFloat(*r, 'f', 1, 64)
-}
-
-// number groups digits: 12,345.
-func number(n int) string {
-	text := strconv.Itoa(n)
-	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
-		text = text[:i] + "," + text[i:]
-	}
-	return text
 }
 
 // total is a count that may not be made; "–" then.
@@ -66,15 +57,7 @@ func total(n *uint64) string {
 	if *n > math.MaxInt {
 		return strconv.FormatUint(*n, 10) // a large range of IPv6
 	}
-	return number(int(*n))
-}
-
-// countText is a number with its noun.
-func countText(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return number(n) + " " + noun + "s"
+	return wire.Grouped(int(*n))
 }
 
 // ago returns the time since then as text, roughly.

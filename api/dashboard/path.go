@@ -154,7 +154,7 @@ func healthText(h *wire.EndpointHealth) (text, class string) {
 		text += ": " + h.Why
 	}
 	if h.Failures > 1 {
-		text += ", " + number(h.Failures) + " times"
+		text += ", " + wire.Grouped(h.Failures) + " times"
 	}
 	return text, class
 }
@@ -163,9 +163,9 @@ func nodeOf(at string, e wire.EndpointTraffic) node {
 	n := node{Text: at, Word: "no traffic", Class: "idle", Open: e.Open, Total: totalText(&e.FlowTotals)}
 	switch {
 	case e.Unanswered > 0 && e.Open == 0:
-		n.Word, n.Class = countText(e.Unanswered, "connection")+" unanswered", "bad"
+		n.Word, n.Class = wire.Count(e.Unanswered, "connection")+" unanswered", "bad"
 	case e.Open > 0:
-		n.Word, n.Class = number(e.Open)+" open", "good"
+		n.Word, n.Class = wire.Grouped(e.Open)+" open", "good"
 	}
 	return n
 }
@@ -175,7 +175,7 @@ func totalText(t *wire.FlowTotals) string {
 	if t.Flows == nil {
 		return ""
 	}
-	text := number(int(*t.Flows))
+	text := wire.Grouped(int(*t.Flows))
 	if t.BytesIn != nil && t.BytesOut != nil {
 		text += ", " + bytesText(*t.BytesIn) + " in, " + bytesText(*t.BytesOut) + " out"
 	}

@@ -164,9 +164,9 @@ func withVersion(o object.Object, revision uint64) object.Object {
 	return c
 }
 
-// derivedUID is the uid of an object that is computed from another one: always the same for
+// DerivedUID is the uid of an object that is computed from another one: always the same for
 // the same (a UUID of version 8, RFC 9562 section 5.8).
-func derivedUID(uid, what string) string {
+func DerivedUID(uid, what string) string {
 	sum := sha256.Sum256([]byte(uid + "/" + what))
 	id := sum[:16]
 	id[6], id[8] = id[6]&0x0f|0x80, id[8]&0x3f|0x80
@@ -247,7 +247,7 @@ func (h holders) show(key viewKey) object.Object {
 	return &object.IPAddress{
 		TypeMeta: object.TypeMeta{Kind: object.KindIPAddress, APIVersion: object.APIVersionNetworking},
 		Metadata: object.ObjectMeta{
-			Name: key.name, UID: derivedUID(meta.UID, key.name), CreationTimestamp: meta.CreationTimestamp,
+			Name: key.name, UID: DerivedUID(meta.UID, key.name), CreationTimestamp: meta.CreationTimestamp,
 			Labels: map[string]string{labelIPFamily: family, labelAddressManaged: addressesAreManaged},
 		},
 		Spec: object.IPAddressSpec{ParentRef: &object.ParentReference{
@@ -401,7 +401,7 @@ func (e endpointsParts) show(key viewKey) object.Object {
 	o := &object.Endpoints{
 		TypeMeta: object.TypeMeta{Kind: object.KindEndpoints, APIVersion: object.APIVersionCore},
 		Metadata: object.ObjectMeta{
-			Name: key.name, Namespace: key.namespace, UID: derivedUID(meta.UID, parentResource+"/endpoints"),
+			Name: key.name, Namespace: key.namespace, UID: DerivedUID(meta.UID, parentResource+"/endpoints"),
 			CreationTimestamp: meta.CreationTimestamp, Labels: map[string]string{},
 		},
 	}

@@ -223,6 +223,23 @@ func (d *Duration) UnmarshalJSON(b []byte) error {
 	return err
 }
 
+// Grouped returns a number with its digits grouped: "12,345".
+func Grouped(n int) string {
+	text := strconv.Itoa(n)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
+// Count returns a number with its noun: "1 Service", "12,345 Services".
+func Count(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return Grouped(n) + " " + noun
+}
+
 // Binary returns a number of bytes for people, of up to four digits, with a binary prefix: "1.5" and "K"; "900" and "".
 func Binary(n uint64) (number, prefix string) {
 	if n < 1024 {

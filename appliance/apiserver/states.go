@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api"
+	"svcctl.io/svcctl/api/rest"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
@@ -133,14 +134,8 @@ func (s *states) meta(prefix, service string, t *placement) object.ObjectMeta {
 }
 
 func (s *states) named(namespace, name string) object.ObjectMeta {
-	sum := sha256.Sum256([]byte(namespace + "/" + name + "/" + s.node))
-	id := sum[:16]
-	id[6], id[8] = id[6]&0x0f|0x80, id[8]&0x3f|0x80 // RFC 9562, section 5.8
 	began := s.began.UTC().Truncate(time.Second)
-	return object.ObjectMeta{
-		Namespace: namespace, Name: name, CreationTimestamp: &began,
-		UID: fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:]),
-	}
+	return object.ObjectMeta{Namespace: namespace, Name: name, CreationTimestamp: &began, UID: rest.DerivedUID(namespace+"/"+name, s.node)}
 }
 
 // configuration returns the ConfigurationStates of MetalLB: one for its speaker, one for its controller.

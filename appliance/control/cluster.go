@@ -49,8 +49,8 @@ type ClusterConfig struct {
 	NodeName, Zone string
 	// NodeOwner owns the Node of this box; "": NodeOwner. Of several boxes each has its own.
 	NodeOwner string
-	// TellNode, when not nil, takes the Node of this box, which another box writes.
-	TellNode func(*object.Node) error
+	// ReportNode, when not nil, takes the Node of this box, which another box writes.
+	ReportNode func(*object.Node) error
 	// Version is the version of the program; the Node shows it as kubeletVersion.
 	Version string
 	// ServiceRanges are the prefixes of the ServiceCIDR, the primary family first.
@@ -140,12 +140,12 @@ func (c *ClusterObjects) syncNode(facts *node.Facts) error {
 		return nil
 	}
 	var err error
-	if node := c.nodeObject(facts, have); c.cfg.TellNode != nil {
-		err = c.cfg.TellNode(node)
+	if node := c.nodeObject(facts, have); c.cfg.ReportNode != nil {
+		err = c.cfg.ReportNode(node)
 	} else {
 		err = c.keep(c.cfg.NodeOwner, node)
 	}
-	if err == nil && c.facts == nil && c.cfg.TellNode == nil {
+	if err == nil && c.facts == nil && c.cfg.ReportNode == nil {
 		err = c.dropFormerNodes()
 	}
 	if err != nil {
