@@ -25,7 +25,7 @@ func (p *compiledPort) addAdopted(f *fragment, fe *Frontend) {
 	}
 }
 
-// useAdopted counts who adopts the endpoints of a fragment: once more, or once less.
+// useAdopted counts the adopters of the endpoints of a fragment: once more, or once less.
 func (t *tableState) useAdopted(f *fragment, by int) {
 	for _, e := range f.adopted {
 		if _, kept := t.oldAdopted[e.key]; !kept {

@@ -282,8 +282,8 @@ func splitForm(form string) (kind string, size uint32) {
 	return form[:at], numgenOf(form[at:]).Mod
 }
 
-// drawRules draw a slot of a table and go to the endpoint that stands there. A frontend
-// whose table is gone meanwhile has slots of another kind, which `pick-1` knows.
+// drawRules draw a slot of a table and go to its endpoint. A frontend whose table is gone
+// meanwhile has slots of another kind, which `pick-1` looks up.
 //
 //	chain weigh-64 {
 //		dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 64 map @tables

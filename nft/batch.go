@@ -46,7 +46,7 @@ type (
 		Timeout Timeout
 	}
 	// DeleteTimeout deletes one that no rule names. Connections that have it get the times of
-	// the host for what is left of them.
+	// the host from then on.
 	DeleteTimeout struct {
 		Family Family
 		Name   string
@@ -126,7 +126,7 @@ type Transition struct {
 	// are carried out once more after it.
 	Forget []ForgetData
 	// Dropped are the elements that go together with their sets or tables, for which there is no operation of
-	// their own. Only the Compiler of a Fork tells them.
+	// their own. Only the Compiler of a Fork sets them.
 	Dropped []DeleteElements
 }
 

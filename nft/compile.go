@@ -69,7 +69,7 @@ func (c *Compiler) load(s State, tr *Transition) {
 
 // Update takes a new box, if box is not nil, and the new ports of the Services
 // that changed (none: the Service is gone). Frontends are unique among all
-// Services: who decides between two that claim one is package resolve. The ports are
+// Services: package resolve decides between two that claim one. The ports are
 // kept, and must not be changed afterwards.
 func (c *Compiler) Update(box *Box, changes map[string][]ServicePort) Transition {
 	var tr Transition
@@ -207,9 +207,9 @@ func (p *compiledPort) place(prev []*compiledPort, before []netip.AddrPort, pool
 	}
 }
 
-// capTimeouts notes that a Service port now remembers its clients for less long. What
-// the kernel holds from before a start may have been for longer too: the remember
-// chains tell.
+// capTimeouts notes that a Service port now remembers its clients for less long. Entries
+// of the kernel from before a start may have longer timeouts too: those of the remember
+// chains.
 func (c *Compiler) capTimeouts(prev []*compiledPort, p *compiledPort) {
 	if p.Affinity == 0 {
 		return
@@ -353,11 +353,6 @@ func (p *compiledPort) leadsTo(pool Pool) bool {
 // serves reports whether any connection to the frontend reaches an endpoint.
 func (p *compiledPort) serves(fe *Frontend) bool {
 	return len(p.slots[fe.Inside.Pool])+len(p.slots[fe.Outside.Pool]) > 0
-}
-
-// servesAny reports whether any connection to the port reaches an endpoint.
-func (p *compiledPort) servesAny() bool {
-	return slices.ContainsFunc(p.Frontends, func(fe Frontend) bool { return p.serves(&fe) })
 }
 
 // hasLocalEndpoint reports whether an endpoint is the box itself: its answers come from

@@ -137,8 +137,8 @@ func (c *Compiler) Adopt(have Ruleset, s State) Transition {
 }
 
 // The dispatch maps count: each element has a counter of the first packets of connections that it
-// decided about, of both directions none but the first, for these are NAT chains. Its verdict says
-// what was counted (Refuses). What no element decides about is counted by named counters, in rules
+// decided about, of both directions none but the first, for these are NAT chains. Its verdict gives
+// the reason that was counted (Refuses). Packets without an element are counted by named counters, in rules
 // that only refused packets reach.
 
 // The reasons for which packets are refused or dropped are the names of counters.

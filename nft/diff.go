@@ -88,22 +88,14 @@ func (d *tableDiff) remake(have *Table, want *content) *Table {
 		delete(rest.Sets, name)
 		d.remade = append(d.remade, name)
 		for _, chain := range sortedKeys(want.chains) {
-			if have.Chains[chain] != nil && !slices.Contains(d.emptied, chain) && want.chains[chain].looksInto(name) {
+			if have.Chains[chain] != nil && !slices.Contains(d.emptied, chain) && slices.ContainsFunc(want.chains[chain].Rules, func(r Rule) bool {
+				return slices.ContainsFunc(r, func(s Statement) bool { m, is := s.(VerdictMap); return is && m.Map == name })
+			}) {
 				d.emptied = append(d.emptied, chain)
 			}
 		}
 	}
 	return &rest
-}
-
-// looksInto reports whether a rule is a dispatch by a map of verdicts.
-func (c *Chain) looksInto(set string) bool {
-	return slices.ContainsFunc(c.Rules, func(r Rule) bool {
-		return slices.ContainsFunc(r, func(s Statement) bool {
-			m, is := s.(VerdictMap)
-			return is && m.Map == set
-		})
-	})
 }
 
 // counters adds those that are missing and deletes those that are not wanted.
@@ -222,7 +214,7 @@ func (t *Table) elements(set string) Elements {
 	return nil
 }
 
-// superfluous deletes what is there and not wanted.
+// superfluous deletes the chains, sets and elements that are not wanted.
 func (d *tableDiff) superfluous(have *Table, want *content, found map[string]int) {
 	tooMany := map[string]map[string]bool{} // by set, the keys that are wanted
 	for name, old := range have.Sets {
@@ -285,8 +277,8 @@ func record(m map[string]*elementChange, s Set, e Element) map[string]*elementCh
 	return m
 }
 
-// appendTo appends the operations: what is new first, because elements and rules
-// refer to it, what is gone last, because elements and rules referred to it.
+// appendTo appends the operations: additions first, because elements and rules
+// refer to them, deletions last, because elements and rules referred to them.
 func (d *tableDiff) appendTo(tr *Transition) {
 	d.sort()
 	ops := tr.Apply.Ops

@@ -160,8 +160,8 @@ func (t *tableState) sourceChains(f Family, box *Box) []Chain {
 	return append(chains, t.hairpinChains()...)
 }
 
-// clusterIPs masquerades outside clients of whatever is in the service ranges. What is
-// treated in another way there has an element. The box's own pings of VIPs, which it
+// clusterIPs masquerades outside clients of all addresses in the service ranges. Frontends
+// that are treated in another way have an element. The box's own pings of VIPs, which it
 // answers itself, keep their address.
 func clusterIPs(f Family, box *Box) (rules []Rule) {
 	if !box.hasInternalSources(f) {

@@ -1,6 +1,6 @@
 // Package nft turns the services of this box into an nftables ruleset, as data.
 //
-// A State says in domain words what the box must do: frontends, the backends behind them, and the
+// A State describes the wanted Services: frontends, the backends behind them, and the
 // facts of the box they depend on. A Compiler turns it into a Ruleset (tables, chains, rules, sets
 // and their elements) and keeps it current at a cost proportional to each change; From returns the
 // difference from a ruleset that was read. Both answer with Batches, which package nft/kernel

@@ -20,7 +20,7 @@ func (f *fragment) fill(p *compiledPort, box *Box) {
 			p.addFrontend(f, box, &p.Frontends[i])
 		}
 	}
-	if p.Limits.Any() && p.servesAny() {
+	if p.Limits.Any() && slices.ContainsFunc(p.Frontends, func(fe Frontend) bool { return p.serves(&fe) }) {
 		p.addLimits(f, box)
 	}
 	if p.Balance == RoundRobin && !p.hasRanges() {

@@ -9,8 +9,7 @@ import (
 )
 
 // A Service port with an idle timeout has its connections forgotten after that much silence. The
-// kernel is told by a timeout object, which the first packet of a connection is given in
-// postrouting (or in input, where the endpoint is the box itself); established packets pay
+// first packet of a connection is given a timeout object in postrouting (or in input, where the endpoint is the box itself); established packets pay
 // nothing. One object serves all Service ports of a protocol and a timeout.
 //
 // Connection tracking takes what comes later for the middle of a connection that it has not seen,

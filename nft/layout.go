@@ -151,7 +151,7 @@ func isFirstPick(name string) bool {
 const fewInternalSources = 3
 
 // insideClients returns matches, of which exactly one holds for a client that is an internal
-// source. client is Saddr, or Daddr of what is sent to the client.
+// source. client is Saddr, or Daddr of packets to the client.
 func insideClients(f Family, box *Box, client Field) (matches []Statement) {
 	prefixes := mergedPrefixes(box.InternalSources, f)
 	if len(prefixes) > fewInternalSources {
@@ -233,12 +233,12 @@ func numgenOf(n string) Field {
 // into it: no packet pays for a feature that no Service uses.
 const (
 	setServices         = "services"                 // VIP frontend : verdict
-	setInsideServices   = "inside-services"          // the same, of frontends that ask who the client is
+	setInsideServices   = "inside-services"          // the same, of frontends that depend on the client
 	setOutsideServices  = "outside-services"         // the same for outside clients, where they get another route
 	setBackends         = "backends"                 // frontend . slot : endpoint, cluster pools
 	setLocalBackends    = "local-backends"           // frontend . slot : endpoint, local pools
 	setNodePorts        = "nodeports"                // node port : verdict
-	setInsideNodePorts  = "inside-nodeports"         // the same, of node ports that ask who the client is
+	setInsideNodePorts  = "inside-nodeports"         // the same, of node ports that depend on the client
 	setOutsideNodePorts = "outside-nodeports"        // the same for outside clients
 	setNPBackends       = "nodeport-backends"        // node port . slot : endpoint, cluster pools
 	setLocalNPBackends  = "local-nodeport-backends"  // node port . slot : endpoint, local pools
@@ -259,9 +259,9 @@ const (
 	setSameInterface    = "same-interface"           // interface . the same interface
 	setOnLink           = "on-link"                  // interface . addresses of its segment
 	setRestricted       = "restricted"               // frontends with source ranges
-	setAllowed          = "allowed-sources"          // frontend . who may connect
+	setAllowed          = "allowed-sources"          // frontend . clients that may connect
 	setNPRestricted     = "restricted-nodeports"     // node ports with source ranges
-	setNPAllowed        = "allowed-nodeport-sources" // node port . who may connect
+	setNPAllowed        = "allowed-nodeport-sources" // node port . clients that may connect
 	setInsideOnly       = "inside-only"              // addresses that only clients inside reach
 	setNPInsideOnly     = "inside-only-nodeports"    // node ports that only clients inside reach
 	setInsideSources    = "inside-sources"           // prefixes of these clients
@@ -351,12 +351,12 @@ const (
 	setRangeSourceNAT = "range-source-nat" // original frontend, a range of ports : verdict in postrouting
 
 	chainRange        = "range"          // with the qualifier of a pool and an ID: the chain and the map of its endpoints
-	chainRangeClients = "range-clients-" // with a number and an ID: the chain that asks who the client is
-	suffixAdmitted    = "-in"            // behind the number: those whom source sets have let in
-	setRangeSources   = "range-sources-" // with a number and an ID: the set of who may connect
+	chainRangeClients = "range-clients-" // with a number and an ID: the chain that depends on the client
+	suffixAdmitted    = "-in"            // behind the number: clients that source sets have let in
+	setRangeSources   = "range-sources-" // with a number and an ID: the set of clients that may connect
 )
 
-// Names of source sets and of the chains that ask who may connect, in sourceset.go.
+// Names of source sets and of the chains that check clients, in sourceset.go.
 const (
 	prefixSourceSet   = "source-set/"
 	prefixAdmit       = "admit/"

@@ -14,7 +14,7 @@ import (
 // A client over a rate gets no answer: no connection is left behind, so the SYN that a TCP client
 // sends again is checked again. A client with too many connections is refused.
 
-// limitedSize bounds the clients that the limits of a Service port know. When the set is full other
+// limitedSize bounds the clients that the limits of a Service port count. When the set is full other
 // clients are not limited.
 const limitedSize = 65535
 

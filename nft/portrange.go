@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// A frontend may be a range of ports (Frontend.Last): what is sent to one of them goes to the same
-// port of an endpoint. All ranges are elements of one map of verdicts, of which a packet is asked
-// when no exact frontend took it: an exact port within a range goes where it says, and pays nothing.
+// A frontend may be a range of ports (Frontend.Last): packets to one of them go to the same
+// port of an endpoint. All ranges are elements of one map of verdicts, in which a packet is looked up
+// when no exact frontend took it: an exact port within a range has precedence, and costs nothing more.
 // The key of a slot cannot name a port that is one of many, so each Service port of ranges has a
 // chain and a map of its own, which all of its frontends share.
 
@@ -155,7 +155,7 @@ func rangeDraws(set, form string, n uint32) []Rule {
 	return []Rule{draw(Numgen(n)), last}
 }
 
-// rangeClients adds the chain that asks who the client of a range is. Ranges that ask the same have
+// rangeClients adds the chain that checks the client of a range. Ranges with the same checks share
 // one.
 //
 //	chain range-clients-0/default/sip/rtp {
@@ -167,7 +167,7 @@ func rangeDraws(set, form string, n uint32) []Rule {
 //		goto range/default/sip/rtp
 //	}
 //
-// With source sets that let clients in, whom they and the ranges name goes on to a second chain,
+// With source sets that let clients in, the clients in them and in the ranges go on to a second chain,
 // range-clients-0-in/default/sip/rtp, and the others are dropped.
 func (p *compiledPort) rangeClients(f *fragment, box *Box, i int) Verdict {
 	fe := &p.Frontends[i]
@@ -228,7 +228,7 @@ func (p *compiledPort) rangeClients(f *fragment, box *Box, i int) Verdict {
 	return GotoChain(chain)
 }
 
-// asksClient reports whether a frontend differs by who the client is.
+// asksClient reports whether the treatment of a frontend depends on the client.
 func (fe *Frontend) asksClient() bool {
 	return fe.Outside != fe.Inside || fe.Sources != nil || fe.Sets != nil || fe.InsideOnly
 }
@@ -398,8 +398,8 @@ func (r *recovery) rangeSources(p *compiledPort, fe *Frontend, verdict string) b
 		}
 		slices.SortFunc(fe.Sources, netip.Prefix.Compare)
 	}
-	// Try the possible routes until the rules match. Where no client may connect, no rule tells the
-	// pools apart.
+	// Try the possible routes until the rules match. Where no client may connect, no rule differs
+	// by pool.
 	ways := []Route{{Pool: PoolLocal}, {Pool: PoolLocal, Otherwise: Blackhole}, {Pool: PoolCluster}}
 	if len(p.Pools[PoolLocal]) == 0 {
 		slices.Reverse(ways)

@@ -522,7 +522,7 @@ func (t *tableState) strayChains(box *Box) []Chain {
 	}
 }
 
-// dropOwned ends what is sent to an address of ours that no Service has.
+// dropOwned drops packets to an owned address that no Service has.
 func dropOwned(box *Box, reason string) Rule {
 	return append(Rule{MatchSet{Key: []Field{Daddr}, Set: setOwned}}, box.counted(reason, Verdict{Kind: Drop})...)
 }

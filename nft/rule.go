@@ -22,7 +22,7 @@ type Field struct {
 }
 
 // FieldKind names what a Field reads. The comment is its nft syntax in table ip;
-// table ip6 says ip6 and icmpv6.
+// table ip6 has ip6 and icmpv6.
 type FieldKind uint8
 
 const (
@@ -89,12 +89,12 @@ func (f Field) Type() Type {
 type Rule []Statement
 
 // Statement is one match or action of a rule. The set of statements is closed:
-// the text form, the simulator and the kernel encoder know each of them.
+// the text form, the simulator and the kernel encoder implement each of them.
 type Statement interface{ statement() }
 
 type (
 	// MatchProto is `meta l4proto tcp`. Besides matching it gives nft the
-	// protocol it needs to know to read `ct original proto-dst` behind it.
+	// protocol that it needs to read `ct original proto-dst` behind it.
 	MatchProto struct{ Proto Protocol }
 	// MatchPrefix is `ip daddr 10.96.0.0/16`, with != when negated.
 	MatchPrefix struct {
@@ -180,7 +180,7 @@ type (
 		Set string
 		Key []Field
 	}
-	// SetTimeout is `ct timeout set "idle-tcp-60"`: the connection lives as the object says,
+	// SetTimeout is `ct timeout set "idle-tcp-60"`: the connection gets the timeouts of the object,
 	// which is given by the rule's Timeout. Only a connection's first packet can do that.
 	SetTimeout struct{ Timeout Timeout }
 	// Counter is `counter name "no-endpoint"`: it counts the packets that reach it.
@@ -189,7 +189,7 @@ type (
 	Masquerade struct{}
 	// Redirect is `redirect`: the destination becomes an address of the box.
 	Redirect struct{}
-	// Reject is `reject with ...`: refuse and tell the sender.
+	// Reject is `reject with ...`: refuse, with an answer to the sender.
 	Reject struct{ With RejectWith }
 	// Verdict ends the evaluation of a chain.
 	Verdict struct {

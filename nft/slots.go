@@ -12,7 +12,7 @@ import (
 
 // assignSlots gives every endpoint of want a slot in 0..len(want)-1. An endpoint
 // that has one keeps it while it lies in that range; the endpoints behind it move
-// into the holes, last one first, then newcomers take what is free. So replacing
+// into the holes, last one first, then newcomers take the free slots. So replacing
 // an endpoint changes one slot, adding one adds one, and removing one moves at
 // most one other. Newcomers are placed in the order of want.
 func assignSlots(prev, want []netip.AddrPort) []netip.AddrPort {
@@ -97,8 +97,8 @@ func union(a, b []netip.AddrPort) []netip.AddrPort {
 	return all
 }
 
-// A SlotRun is slots of one frontend, from 0 on, that a map of slots should have. Who reads
-// a large map from the kernel asks for them by their keys.
+// A SlotRun is slots of one frontend, from 0 on, that a map of slots should have. A large
+// map is read from the kernel by their keys.
 type SlotRun struct {
 	Frontend string // the key, without the slot
 	Slots    uint32
@@ -241,8 +241,8 @@ func (t *Table) turns(p *compiledPort, pool Pool) []netip.AddrPort {
 	return slots
 }
 
-// TableVersion is the version of who stands in which slot of a table: of the hash
-// functions, their seeds, and the sizes. Boxes of one version agree about every client, so
+// TableVersion is the version of the assignment of endpoints to slots of a table: of the
+// hash functions, their seeds, and the sizes. Boxes of one version agree about every client, so
 // whatever changes one of the test vectors needs a new version.
 const TableVersion = 1
 
@@ -255,11 +255,11 @@ const positions = 256
 const hole = math.MaxUint16
 
 // spread gives the endpoint, by index, in each slot of a table. Endpoint i
-// gets quotas[i] slots; the sum of them is at most size, and what is left over is holes.
+// gets quotas[i] slots; the sum of them is at most size, and the rest are holes.
 // ids are the endpoints' identities (see endpointIDs).
 //
 // Every endpoint ranks every position by a hash. The pairs are taken in the order of
-// their rank, and an endpoint takes what is free of the position until it has its quota.
+// their rank, and an endpoint takes the free slots of the position until it has its quota.
 // So the result depends on nothing but the arguments, whatever their order, and an
 // endpoint that goes moves few of the others' slots.
 func spread(ids []uint64, quotas []int, size int) []uint16 {

@@ -6,7 +6,7 @@ const stageElements = 100_000
 
 // Stages are the transactions that carry a transition out, one after the other: Apply and
 // Cleanup, as far as there is something to do. A large Apply is several, of which none but
-// the last one can be noticed by a packet. If that is interrupted, what is missing is a
+// the last one can be noticed by a packet. If that is interrupted, the rest is a
 // transition like any other.
 func (t *Transition) Stages() []Batch {
 	var stages []Batch
@@ -113,7 +113,7 @@ func (b *Batch) ahead() []Batch {
 		case DeleteElements:
 			busy[id{op.Family, op.Set.Name}] = true
 		case DeleteTable:
-			return []Batch{*b} // what is made anew is made at once
+			return []Batch{*b} // replaced tables and sets change at once
 		}
 	}
 	var early staging

@@ -22,7 +22,7 @@ type Box struct {
 	// ServiceRanges are the prefixes cluster IPs come from.
 	ServiceRanges []netip.Prefix
 	// Owned are the ranges of addresses that are for Services alone: no other host answers there.
-	// What is sent to an address of theirs that no Service has is dropped: the box would send it
+	// A packet to an address of theirs that no Service has is dropped: the box would send it
 	// by its default route to a router that may send it back. No network of the box is in them,
 	// or the box would be cut off it.
 	Owned []Range
@@ -31,7 +31,7 @@ type Box struct {
 	// InsideSources are the prefixes of clients that reach frontends with InsideOnly, besides
 	// InternalSources and the interfaces that are Inside.
 	InsideSources []netip.Prefix
-	// Interfaces are the box's interfaces, to tell a packet that leaves where it came in.
+	// Interfaces are the box's interfaces, to detect a packet that leaves where it came in.
 	Interfaces []Interface
 	// LocalAddresses lists all addresses of the box: an endpoint among them is the box itself, and
 	// its connections never pass postrouting.
@@ -78,12 +78,12 @@ type Interface struct {
 	Index    uint32
 	Name     string
 	Prefixes []netip.Prefix // masked
-	Inside   bool           // who comes by it reaches frontends with InsideOnly
+	Inside   bool           // clients that come by it reach frontends with InsideOnly
 }
 
 // ServicePort is one port of one Service in one family: the frontends that it is
-// reached by and the pools of endpoints behind them. It has more than 15 fields: the ruleset knows
-// nothing else of a Service.
+// reached by and the pools of endpoints behind them. It has more than 15 fields: they are all that the ruleset needs
+// of a Service.
 type ServicePort struct {
 	ID              string // "namespace/name/port": names its affinity map and chains
 	Family          Family
@@ -116,7 +116,7 @@ type ServicePort struct {
 	// Relay, where it is valid, is the listener on the box that clients of a pool are sent to
 	// while the pool has endpoints, unless RelayAlone is set. It makes the connections to them.
 	Relay [NumPools]netip.AddrPort
-	// RelayAlone has clients sent to Relay also while the pool has no endpoints: the relay knows where else they go.
+	// RelayAlone has clients sent to Relay also while the pool has no endpoints: the relay has other endpoints for them.
 	RelayAlone bool
 }
 

@@ -214,7 +214,7 @@ type tableState struct {
 	nodeAddrs  []netip.Addr          // node-port addresses in postrouting
 	sourceSets map[string]*SourceSet // those that are there
 	timeouts   map[string]Timeout    // those that are there
-	tells      bool                  // the elements that go with their sets are told (Transition.Dropped)
+	tells      bool                  // the elements that go with their sets are listed (Transition.Dropped)
 	uses
 	change
 }
@@ -222,7 +222,7 @@ type tableState struct {
 // uses counts how often Service ports use what they share.
 type uses struct {
 	endpoints map[[16]byte]int32         // an element of the hairpin set
-	addresses map[netip.Addr]addressUses // what is sent to
+	addresses map[netip.Addr]addressUses // by address: the frontends there
 	hosted    map[string]int             // frontends that are taken from the host: node ports, and ports of its addresses
 	shared    map[string]int             // shared chains
 	protocols map[Protocol]int           // protocols of frontends in the maps of postrouting and answer

@@ -80,7 +80,7 @@ func (c *Count) kind() (countKind, bool) {
 	return countsConnections, true
 }
 
-// Start takes what the kernel has counted already; totals do not tell of it. Only the first call does
+// Start takes what the kernel has counted already; totals are counted from there. Only the first call does
 // anything. Without one the first reading starts.
 func (t *Tally) Start(counts []Count) {
 	t.mu.Lock()
@@ -133,7 +133,7 @@ func (t *Tally) Restore(list []Tallied) {
 	}
 }
 
-// Started reports whether the tally knows what there was at the start.
+// Started reports whether the tally has the counts of the start.
 func (t *Tally) Started() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -193,7 +193,7 @@ func (e *tallied) total(kind countKind) uint64 {
 	return n
 }
 
-// Takes reports whether a batch takes counts away or begins new ones: it is to be told to Committing
+// Takes reports whether a batch takes counts away or begins new ones: it is to be passed to Committing
 // and Committed.
 func (b *Batch) Takes() bool {
 	return slices.ContainsFunc(b.Ops, func(op Op) bool {
@@ -282,8 +282,8 @@ func (t *Tally) carry(ended map[countID]bool, id countID, goes bool) {
 	}
 }
 
-// frontend is the element that a frontend has as long as it is there. Others come and go beside it, in maps that ask who
-// the client is and for limits.
+// frontend is the element that a frontend always has. It may have others, in the maps for limits and for those that depend
+// on the client.
 func (id countID) frontend() countID {
 	for _, maps := range [...]*frontendMaps{&vipMaps, &nodePortMaps} {
 		if beside := maps.beside(); slices.Contains(beside[:], id.set) {
@@ -324,7 +324,7 @@ func (t *Tally) Before() (reading uint64) {
 }
 
 // Read takes counts that were read after a call of Before, which gave reading. It reports whether they
-// were used: not if a transaction fell into it. What is missing among them keeps its last count.
+// were used: not if a transaction fell into it. A missing one keeps its last count.
 func (t *Tally) Read(counts []Count, reading uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

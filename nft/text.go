@@ -313,7 +313,7 @@ func (t *ruleText) reject(with RejectWith) {
 	}
 }
 
-// appendDuration writes a time as nft does, which knows days and no fraction of a
+// appendDuration writes a time as nft does, with days and without a fraction of a
 // millisecond: 1d2h3m4s500ms.
 func appendDuration(b []byte, d time.Duration) []byte {
 	start := len(b)

@@ -16,7 +16,7 @@ import (
 // out but one element a line and everything in order: sets by name, then chains by
 // name and base chains in the order a packet meets them; names that differ in a
 // number by the number, and elements by address, protocol, port and slot. Interfaces
-// are indexes; a Printer knows names. The text loads with `nft -f`, which adds to a
+// are indexes; a Printer has their names. The text loads with `nft -f`, which adds to a
 // table that exists, and has no counts. nft 1.0.6 aborts on an Update with more than 16 bytes of data, as of affinity in
 // table ip6. The only errors are those of w.
 func (rs Ruleset) WriteText(w io.Writer) error { return Printer{}.Ruleset(w, rs) }
@@ -121,7 +121,7 @@ func (s *Set) definition(f Family) []string {
 }
 
 // types declares key and data. A slot is an integer, which has no type name that
-// nft takes in a declaration, so such a set says what expression its key comes from.
+// nft takes in a declaration, so such a set has the expression that its key comes from.
 func (s *Set) types(f Family) string {
 	keyword, name := "type ", Type.name
 	if slices.Contains(s.Key, TypeSlot) || slices.Contains(s.Data, TypeSlot) {
@@ -196,8 +196,8 @@ func sortedElements(s *SetContent, f Family) []Element {
 	return elements
 }
 
-// place is a string that sorts as the key's values do. Only what is in host byte
-// order has to be turned around for that.
+// place is a string that sorts as the key's values do. Only values in host byte order
+// have to be reversed for that.
 func (s *Set) place(f Family, key string) string {
 	if !slices.Contains(s.Key, TypeSlot) && !slices.Contains(s.Key, TypeIface) {
 		return key

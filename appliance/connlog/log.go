@@ -24,7 +24,7 @@ const (
 	maxBytes = 32 << 20
 )
 
-// A Line tells of a connection that is over. It has more than 15 fields: they are the columns of the log.
+// A Line describes a connection that is over. It has more than 15 fields: they are the columns of the log.
 type Line struct {
 	Time      time.Time `json:"time"` // of the line; RFC 3339, UTC
 	Namespace string    `json:"namespace"`
@@ -33,7 +33,7 @@ type Line struct {
 	Protocol  string    `json:"protocol"`
 	Client    string    `json:"client"`   // "203.0.113.2:43882"
 	To        string    `json:"to"`       // what the client connected to
-	Endpoint  string    `json:"endpoint"` // who answered
+	Endpoint  string    `json:"endpoint"` // that answered
 	// Relayed is set for connections to the relay of this box, which makes its own connections to endpoints.
 	Relayed bool `json:"relayed,omitempty"`
 	// RelayedTo are these endpoints, at most 16; absent where they are not known.
@@ -196,7 +196,7 @@ func (t *target) retry() {
 	was := t.state()
 	err := t.ready()
 	if err == nil && errors.Is(was, syscall.ENOSPC) {
-		return // that it can be opened says nothing: the next line tells
+		return // opening it proves nothing: the next line shows whether it can be written
 	}
 	t.tell(err)
 }

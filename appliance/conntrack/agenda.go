@@ -50,7 +50,7 @@ var shutOut netip.AddrPort
 func (a *agenda) add(w Work, now time.Time) {
 	a.place(w.NodePorts, w.Local)
 	if len(w.Restored) > 0 {
-		a.away = newAway(w.Restored, now)
+		a.away = &away{w.Restored, rangesOf(w.Restored), []time.Time{now, now.Add(secondLook)}}
 	}
 	for _, flows := range w.Flows {
 		it := a.items[flows.Frontend]
@@ -116,9 +116,9 @@ func (it *item) next() (from, latest time.Time) {
 	return from, latest
 }
 
-// expect takes what a change that is being committed will leave to do. Its connections may
-// be there before add is told of them: an endpoint that serves before it or after it keeps
-// them, and so does a client that may connect before it or after it.
+// expect takes the work that a change under commit will leave. Its connections may be there
+// before add is called: an endpoint that serves before or after the change keeps them, and
+// so does a client that may connect before or after it.
 func (a *agenda) expect(w Work) {
 	for _, flows := range w.Flows {
 		if it := a.items[flows.Frontend]; it != nil {
@@ -128,8 +128,8 @@ func (a *agenda) expect(w Work) {
 	}
 }
 
-// due are the frontends that are to be looked at by now, and when the next of the others
-// is at the latest (zero: none). What is left to look for after the rules were away has a time of its own.
+// due returns the frontends whose scan is due, and the latest time for the next of the others
+// (zero: none). The scan after an outage of the rules has a time of its own.
 func (a *agenda) due(now time.Time) (due []*item, next time.Time) {
 	next = a.away.next()
 	for _, it := range a.items {
@@ -207,8 +207,8 @@ func (a *agenda) judge(e *entry, now time.Time) verdict {
 	return forget
 }
 
-// queries cover what is to be looked at: the frontends that are due, and what is left to
-// look for after the rules were away.
+// queries returns the queries for the frontends that are due, and for the scan after an outage
+// of the rules if that is due.
 func (a *agenda) queries(due []*item, now time.Time) []query {
 	queries := queriesFor(due)
 	if a.away.due(now) {
@@ -231,13 +231,7 @@ func (a *agenda) done(looked []*item, at time.Time) {
 			a.tidy(it)
 		}
 	}
-	a.shrink()
-}
-
-// shrink makes a map anew that has become much too large: it keeps its room, and each look
-// walks all of it.
-func (a *agenda) shrink() {
-	if len(a.items) < a.most/8 {
+	if len(a.items) < a.most/8 { // a map keeps its room, and each scan walks all of it
 		items := make(map[Frontend]*item, len(a.items))
 		maps.Copy(items, a.items)
 		a.items, a.most = items, len(items)

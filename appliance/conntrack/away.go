@@ -20,12 +20,6 @@ type away struct {
 	looks     []time.Time           // still to come, in order
 }
 
-// newAway looks at once, and once more for packets that were under way when the rules came
-// back.
-func newAway(frontends map[Frontend]struct{}, now time.Time) *away {
-	return &away{frontends, rangesOf(frontends), []time.Time{now, now.Add(secondLook)}}
-}
-
 // next returns the time of the next look; zero: none is due.
 func (w *away) next() time.Time {
 	if w == nil || len(w.looks) == 0 {
@@ -61,7 +55,7 @@ func (w *away) concerns(e *entry, nodePorts map[netip.Addr]bool) bool {
 	return served
 }
 
-// done notes that every entry was judged at a time. It gives what is left to look for.
+// done records that every entry was judged at a time. It returns nil when no scan is left.
 func (w *away) done(at time.Time) *away {
 	if w == nil {
 		return nil

@@ -81,8 +81,8 @@ func (b *beside) of(fe Frontend) map[Frontend]struct{} {
 	return maps.Clone(b.exact[fe.Addr])
 }
 
-// follow has the ranges know of exact ports that came or went at their addresses. was are the ports
-// before, of the Services that changed.
+// follow updates the ranges for exact ports that came or went at their addresses. was has the previous
+// ports of the Services that changed.
 func (l *ChangeTracker) follow(was map[string][]Port, changes map[string][]Port) {
 	for _, ports := range was {
 		l.beside.drop(ports)
@@ -106,7 +106,7 @@ func (l *ChangeTracker) follow(was map[string][]Port, changes map[string][]Port)
 	}
 }
 
-// noteRange notes a range again, for what is waited for there.
+// noteRange notes a range again, for its drains.
 func (l *ChangeTracker) noteRange(fe Frontend, service string) {
 	if _, noted := l.work[fe]; noted {
 		return

@@ -36,8 +36,7 @@ func NewChangeTracker() *ChangeTracker {
 }
 
 // Adopt takes the ruleset that is in the kernel at the start, before the first Update.
-// It tells which frontends were served. To which endpoints connections were made in
-// former times it does not tell; connections themselves do.
+// It has the frontends that were served. Earlier endpoints are found in the connections alone.
 func (l *ChangeTracker) Adopt(have nft.Ruleset) {
 	l.services[adopted], l.nodePorts = frontendsOf(have)
 }
@@ -91,7 +90,7 @@ func (l *ChangeTracker) Update(box *nft.Box, changes map[string][]Port) {
 	l.adopting = false
 }
 
-// changed notes what a frontend is like now. known says that it was there before.
+// changed notes a frontend's new state. known is set when it was there before.
 func (l *ChangeTracker) changed(before Flows, known bool, flows Flows) {
 	switch {
 	case known && slices.Equal(before.Keep, flows.Keep) && before.Drain == flows.Drain && slices.Equal(before.Ended, flows.Ended) && before.Sources.equal(flows.Sources):
@@ -223,7 +222,7 @@ func (l *ChangeTracker) frontends() map[Frontend]struct{} {
 	return all
 }
 
-// The sets of package nft that tell what is served.
+// The sets of package nft whose elements are the served frontends.
 const (
 	setNodePortAddresses = "nodeport-addresses"
 )

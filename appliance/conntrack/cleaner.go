@@ -19,8 +19,8 @@ type Options struct {
 	Log   *slog.Logger // nil: slog.Default
 }
 
-// Cleaner deletes the entries of connections whose endpoint is gone. Reconcile says which
-// they are, Run does it.
+// Cleaner deletes the entries of connections whose endpoint is gone. Reconcile queues the
+// work, Run does it.
 type Cleaner struct {
 	log   *slog.Logger
 	table table
@@ -59,8 +59,8 @@ const (
 	restMost = 200 * time.Millisecond
 )
 
-// New prepares a Cleaner. It fails when the kernel does not let it at the connection
-// tracking table; the error says what to do.
+// New prepares a Cleaner. It fails when the kernel refuses access to the connection
+// tracking table; the error has the remedy.
 func New(options Options) (*Cleaner, error) {
 	table := &kernelTable{netns: options.NetNS}
 	err := table.open()
@@ -157,7 +157,7 @@ func (c *Cleaner) Run(ctx context.Context) error {
 	}
 }
 
-// look deals with every frontend that is due, and tells when the next one is.
+// look handles every frontend that is due, and returns the time of the next one.
 func (c *Cleaner) look(ctx context.Context, now time.Time) (next time.Time, err error) {
 	c.mu.Lock()
 	due, next := c.agenda.due(now)
@@ -189,8 +189,8 @@ func (c *Cleaner) look(ctx context.Context, now time.Time) (next time.Time, err 
 	return c.finish(due, now, total, err), err
 }
 
-// finish takes the frontends that were looked at off the agenda, unless that failed, and
-// counts what was done. It tells when the next one is due.
+// finish removes the scanned frontends from the schedule, unless the scan failed, and
+// counts the deletions. It returns the time of the next scan.
 func (c *Cleaner) finish(looked []*item, start time.Time, total tally, err error) (next time.Time) {
 	took := time.Since(start)
 	c.mu.Lock()

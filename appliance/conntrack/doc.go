@@ -22,7 +22,7 @@
 //
 // # Parts
 //
-// A ChangeTracker is told what is planned and says which frontends changed for connections; it
+// A ChangeTracker gets the plans and returns the frontends that changed for connections; it
 // computes only. A Cleaner does the work in the background: Reconcile never waits. It
 // looks twice, at once and a second or two later, for packets that were under way during the
 // change. One look serves all changes that came before it, with a few queries that the
@@ -30,19 +30,19 @@
 //
 // # Invariants
 //
-//   - An entry is deleted when its client sent to a frontend that the ChangeTracker was told of
+//   - An entry is deleted when its client sent to a frontend that the ChangeTracker got
 //     (a node port counts on the box's node-port addresses alone) and its endpoint is
 //     not among those that may keep connections, or its client may not connect any more, or
 //     it has no endpoint because the rules were away.
 //     Nothing else is touched.
 //   - Between a commit and its Reconcile the endpoints of before and after it are known: no
 //     connection is judged by one of them alone.
-//   - What is deleted is the entry that was judged, by its id. A newer one with the same
-//     addresses is left, unless the kernel gave it the same id.
+//   - An entry is deleted by its id. A newer one with the same addresses is left, unless the
+//     kernel gave it the same id.
 //   - A look that failed is repeated until it succeeds.
-//   - After a restart nothing is known of former times but the ruleset that is in the
-//     kernel. Connections themselves tell their endpoint, so only those are deleted whose
-//     endpoint is not there any more; whatever may be unknown for a while (objects that
+//   - After a restart the ruleset in the kernel is the only source of earlier frontends.
+//     An entry has its endpoint, so only those are deleted whose endpoint is not there any
+//     more; whatever may be unknown for a while (objects that
 //     were not read yet) must be waited for before the first Update. Time that a
 //     connection was drained before the restart is not counted.
 //
@@ -58,7 +58,7 @@
 // memory, and must not import package store.
 //
 // Entries are read from a netlink socket directly. Package vishvananda/netlink would give
-// the table as one list, some hundred megabytes of it with 200,000 entries, and knows
+// the table as one list, some hundred megabytes of it with 200,000 entries, and supports
 // neither the kernel's filter nor entries that translate, which dead ends are (see
 // failed.go).
 //

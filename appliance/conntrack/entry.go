@@ -17,7 +17,7 @@ type entry struct {
 	protocol  nft.Protocol
 	from, to  netip.AddrPort // what the client sends
 	replyFrom netip.AddrPort // what its peer sends: the endpoint,
-	replyTo   netip.AddrPort // and whom that takes for the client
+	replyTo   netip.AddrPort // and the client's address as the endpoint sees it
 	state     tcpState       // of TCP
 	answered  bool           // its peer has sent something
 	assured   bool           // and enough to be kept longer
@@ -25,10 +25,10 @@ type entry struct {
 	timeout   uint32         // seconds of silence that it has left to live
 	in, out   uint64         // bytes that the client and its peer sent, where counted
 	counted   bool
-	began     uint64 // nanoseconds of Unix time; 0: not told
+	began     uint64 // nanoseconds of Unix time; 0: unknown
 	ended     uint64
 
-	// What names the entry to the kernel. The id tells it from a newer one with the
+	// The kernel's keys of the entry. The id differs from that of a newer one with the
 	// same addresses.
 	tuple, zone, id []byte
 	zoned           bool // the directions are in zones of their own

@@ -141,11 +141,11 @@ func (a *Attempts) Close() error {
 	return a.table.close()
 }
 
-// A TCP connection whose time is over has to be reset, and the kernel cannot be told to
-// do so for one that it forwards. Only to delete its entry would make a new connection
-// of its next packet: from the client it would be balanced to an endpoint that has never
-// heard of it and resets it, or be dropped where a policy has no answer; from the
-// endpoint it would reach the client without translation, and be a stranger's.
+// A TCP connection whose time is over has to be reset, and the kernel has no request for
+// that on a connection that it forwards. Deleting its entry alone would make a new connection
+// of its next packet: one from the client would be balanced to an endpoint without that
+// connection, which resets it, or be dropped where a policy has no answer; one from the
+// endpoint would reach the client without translation, from an unknown address.
 //
 // So two entries take the place of the one that is deleted, one for each end. They
 // translate what that end sends to the box itself, whose TCP has no such connection and

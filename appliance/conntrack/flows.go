@@ -194,15 +194,15 @@ type Flows struct {
 	Keep     []netip.AddrPort // in order: connections to any other endpoint are stale
 	Drain    Drain            // how long a stale connection may live
 	Ended    []netip.AddrPort // in order: stale TCP connections to these may not live at all
-	Sources  sources          // who may connect: connections of others are stale
+	Sources  sources          // the clients that may connect: connections of others are stale
 	// Gone: no Service has the frontend any more. A connection to it that was never
 	// translated is none of ours then.
 	Gone bool
 	// Beside are, of a range, the exact ports within it that are served: connections to them are
 	// none of the range's.
 	Beside map[Frontend]struct{}
-	// Look: some connection may be stale. Without it the Flows only correct what is
-	// being waited for.
+	// Look is set when some connection may be stale. Without it the Flows only correct
+	// pending drains.
 	Look bool
 }
 

@@ -26,7 +26,7 @@ type Fullness struct {
 	mu     sync.Mutex
 	box    nft.Box
 	limits map[string]EndpointLimit // by Service, "namespace/name", of those with a limit
-	asked  *limitsAsked             // of limits on box; nil: to be made anew
+	asked  *limitsAsked             // of limits on box; nil: out of date
 	full   map[string]fullEndpoints // by Service, of those that were looked at
 	err    error
 }
@@ -52,8 +52,8 @@ type endpointKey struct {
 // long.
 const lookEvery = time.Second
 
-// NewFullness begins without Services. changed is told of each Service whose endpoints have become full, or have
-// room again; it must not wait.
+// NewFullness begins without Services. changed is called with each Service whose endpoints have become full, or
+// have room again; it must not wait.
 func NewFullness(options Options, changed func(service string)) *Fullness {
 	if options.Log == nil {
 		options.Log = slog.Default()
@@ -167,7 +167,7 @@ func (x *Fullness) asking() *limitsAsked {
 	return x.asked
 }
 
-// look counts what is open, and tells of the Services for which that makes a difference.
+// look counts open connections, and calls changed for the Services whose full endpoints changed.
 func (x *Fullness) look(ctx context.Context, asked *limitsAsked) error {
 	counts := map[string]openCount{}
 	for _, service := range asked.services {

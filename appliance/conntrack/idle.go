@@ -20,8 +20,8 @@ import (
 // out without translation, so a dead end is made for it, like those of draining: the box answers
 // with a reset.
 //
-// The kernel tells when it forgets a connection (ctnetlink's group of destroyed entries). It is
-// listened to only while there is a frontend with an idle timeout. The kernel looks for entries
+// The kernel notifies of the connections that it forgets (ctnetlink's group of destroyed entries). The
+// notifications are read only while there is a frontend with an idle timeout. The kernel looks for entries
 // that are over every second to minute; an endpoint that speaks in between is not reset by the box,
 // but by the client that it reaches, or not at all. The same holds for lost messages.
 type Idle struct {

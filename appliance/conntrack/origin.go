@@ -20,7 +20,7 @@ type Origins struct {
 	socket *socket // nil: not open
 }
 
-// errNoEntry means that the table does not know the connection.
+// errNoEntry means that the connection is not in the table.
 var errNoEntry = errors.New("the connection is not tracked")
 
 // Of returns what a client sent to whose packets arrive at a socket of this host: that socket itself

@@ -13,13 +13,13 @@ import (
 
 // Retry gives clients another endpoint when theirs is silent. The kernel sends all that a client
 // repeats of its SYN to the endpoint that the first one went to. Retry forgets such a connection
-// when nothing came back for as long as its Service says; the next SYN is a first packet then.
+// when nothing came back within the time that its Service sets; the next SYN is a first packet then.
 //
-// How old an entry is the kernel does not tell, as each SYN begins its timeout anew. So Retry
+// The age of an entry is not in the table, as each SYN restarts its timeout. So Retry
 // remembers when it saw an entry first: by then it had been there for up to one pause between
 // looks. It looks while there is a frontend that asks for it, and not otherwise.
 //
-// An answer that comes between the look and the deletion is lost: its connection is balanced anew
+// An answer that comes between the look and the deletion is lost: its connection is balanced again
 // too, and breaks. So the time is to be longer than any endpoint takes for its answer.
 type Retry struct {
 	log   *slog.Logger
@@ -43,7 +43,7 @@ type attempt struct {
 }
 
 const (
-	// mostAttempts bounds what is remembered, some 5 MB. Others wait until there is room.
+	// mostAttempts bounds the remembered entries, some 5 MB. Others wait until there is room.
 	mostAttempts = 1 << 16
 	// longestPause bounds the pause between two looks.
 	longestPause = 2 * time.Second
@@ -145,7 +145,7 @@ func (r *Retry) queries() (queries []query, pause time.Duration) {
 	return queriesOf(r.asked.times, true), shortest
 }
 
-// look forgets what is due.
+// look deletes the entries that are due.
 func (r *Retry) look(ctx context.Context, queries []query) (err error) {
 	r.seeing = make(map[attempt]time.Time, len(r.seen))
 	var total tally

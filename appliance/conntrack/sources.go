@@ -78,7 +78,7 @@ func (s sources) equal(o sources) bool {
 	})
 }
 
-// either admits whom one of both does.
+// either returns sources that admit the clients of both.
 func (s sources) either(o sources) sources {
 	if s == nil || o == nil {
 		return nil

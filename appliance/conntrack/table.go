@@ -16,15 +16,15 @@ import (
 
 // table is a connection tracking table.
 type table interface {
-	// clean hands the entries that match the query, and perhaps others, to judge,
-	// some at a time, and does to each what judge says. The entries are valid until
-	// judge returns. Even with an error some may have been dealt with.
+	// clean calls judge with the entries that match the query, and perhaps others,
+	// some at a time, and carries out the verdicts. The entries are valid until
+	// judge returns. Even with an error some may have been deleted.
 	clean(q query, judge judge) (tally, error)
 	close() error
 }
 
-// judge appends what is to become of each entry, and gives by family the address that
-// dead ends lead to: the zero Addr for a family in which the box has none.
+// judge appends the verdict on each entry, and returns by family the address of dead ends:
+// the zero Addr for a family in which the box has none.
 type judge func(entries []entry, verdicts []verdict) (_ []verdict, box map[nft.Family]netip.Addr)
 
 // tally counts entries.
@@ -141,8 +141,8 @@ func (t *kernelTable) carryOut(box map[nft.Family]netip.Addr) (tally, error) {
 	return done, err
 }
 
-// Connection is a tracked connection whose destination was translated, or one that was adopted. It has more than 15 fields: what
-// an entry of the kernel tells, by the roles of a Service.
+// Connection is a tracked connection whose destination was translated, or one that was adopted. It has more than 15 fields: those
+// of a kernel entry, by their roles for a Service.
 type Connection struct {
 	// ID is the kernel's id of the entry, distinct from those of older entries with the same addresses; `conntrack -o id` prints
 	// it.
@@ -166,7 +166,7 @@ type Connection struct {
 	// Adopted reports that a segment of the endpoint's had the kernel take the connection up, which translates its source. Every
 	// connection whose source alone is translated looks like that, as masqueraded ones do, so To has to be a frontend.
 	Adopted bool
-	// Began is told where net.netfilter.nf_conntrack_timestamp was set then; otherwise it is zero.
+	// Began is zero unless net.netfilter.nf_conntrack_timestamp was set then.
 	Began time.Time
 }
 
@@ -210,7 +210,7 @@ func Look(netns int, each func(*Connection)) (entries int, err error) {
 }
 
 // isThrough reports whether the entry is a connection that an endpoint was chosen for: translated,
-// and not what is left of one that was ended.
+// and no remainder of one that was ended.
 func (e *entry) isThrough() bool { return e.to != e.replyFrom && !e.isDeadEnd() }
 
 func (e *entry) describe(c *Connection) {
@@ -237,7 +237,7 @@ func (e *entry) describe(c *Connection) {
 var ErrGone = errors.New("there is no such connection any more")
 
 // Kill ends the connection of an ID, if may allows it: of TCP whichever end speaks next is
-// answered by a reset; other entries are forgotten, and their next packet begins anew. local are
+// answered by a reset; other entries are deleted, and their next packet is a first one. local are
 // the addresses of this host, which the resets come from; without one of its family
 // the entry is forgotten. The error is ErrGone when there is no such connection.
 func Kill(netns int, id uint32, local []netip.Addr, may func(*Connection) bool) (err error) {

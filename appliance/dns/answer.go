@@ -32,7 +32,7 @@ const (
 type reply struct {
 	rcode         int
 	authoritative bool
-	authenticated bool // by DNSSEC, as an upstream says (AD)
+	authenticated bool // by DNSSEC, from the AD bit of an upstream
 	answer        []dns.RR
 	authority     []dns.RR
 	additional    []dns.RR

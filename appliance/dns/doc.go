@@ -7,10 +7,10 @@
 //
 // Invariants:
 //
-//   - What the index says of one Service is of one moment: an answer never mixes an old
-//     and a new state of it.
-//   - Unknown is not absent: until Complete says that all Services are known, names of
-//     the zone get SERVFAIL instead of a negative answer.
+//   - The records of one Service change at once: an answer never mixes an old and a new
+//     state of it.
+//   - Unknown is not absent: until Complete, names of the zone get SERVFAIL instead of a
+//     negative answer.
 //   - Never an open resolver: a name that is not ours is asked upstream only for clients
 //     on this box or in Config.Internal, and refused otherwise.
 //   - Work for a query is bounded: by the size of the answer that fits, by the number of

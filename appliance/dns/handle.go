@@ -21,8 +21,8 @@ func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	}()
 	if err := w.WriteMsg(s.respond(w.RemoteAddr(), q)); err != nil {
 		s.log.Debug("a DNS answer was not sent", "client", w.RemoteAddr(), "err", err)
-		// An upstream may have said what cannot be said again; a client that is gone is
-		// not told this either.
+		// Records of an upstream may be such that they cannot be packed again. If the
+		// client is gone, this fails too.
 		_ = w.WriteMsg(new(dns.Msg).SetRcode(q, dns.RcodeServerFailure))
 	}
 }
@@ -111,8 +111,8 @@ func (s *Server) reply(c client, m *dns.Msg, do bool, limit int) reply {
 		return reply{rcode: dns.RcodeRefused}
 	}
 	r := s.index.answer(inquiry{q, c.namespace, limit})
-	// An answer that needs an upstream is given in full to those who may have one and
-	// ask for it (RD).
+	// An answer that needs an upstream is given in full to clients that may use upstreams
+	// and ask for recursion (RD).
 	recurse := c.trusted && len(s.cfg.Upstreams) > 0 && m.RecursionDesired
 	switch {
 	case r.outside && !recurse:

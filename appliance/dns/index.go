@@ -22,7 +22,7 @@ type index struct {
 	// server is the node of the name in the zone's NS record.
 	server *node
 
-	complete   atomic.Bool   // what is not in the index is not there
+	complete   atomic.Bool   // a name without an entry does not exist
 	serial     atomic.Uint32 // of the SOA record
 	services   sync.Map      // *records by serviceKey
 	namespaces sync.Map      // by name: those that have a Service

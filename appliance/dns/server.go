@@ -40,7 +40,7 @@ type Server struct {
 	local      atomic.Pointer[map[netip.Addr]bool]
 
 	sockets []socket
-	ctx     context.Context // of Run, for what is asked upstream
+	ctx     context.Context // of Run, for upstream queries
 	stop    context.CancelFunc
 }
 
@@ -68,7 +68,7 @@ func newServer(cfg Config, log *slog.Logger) *Server {
 	}
 	s := &Server{
 		cfg: cfg, log: log, index: newIndex(&cfg), namespaces: byLength(cfg.Namespaces),
-		upstreams: newUpstreams(cfg.Upstreams, log), limiter: newLimiter(), started: time.Now(),
+		upstreams: &upstreams{log: log, servers: cfg.Upstreams, asking: make(chan struct{}, maxAsking)}, limiter: newLimiter(), started: time.Now(),
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s

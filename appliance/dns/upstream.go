@@ -27,7 +27,7 @@ const (
 
 var errBusy = errors.New("too many questions are with the upstreams already")
 
-// upstreams are the resolvers that know all other names.
+// upstreams are the resolvers for all other names.
 type upstreams struct {
 	log     *slog.Logger
 	servers []netip.AddrPort
@@ -37,12 +37,8 @@ type upstreams struct {
 	silent    atomic.Bool // none of them answered last time
 }
 
-func newUpstreams(servers []netip.AddrPort, log *slog.Logger) *upstreams {
-	return &upstreams{log: log, servers: servers, asking: make(chan struct{}, maxAsking)}
-}
-
-// ask asks one upstream after the other until one answers. An answer that says that the
-// upstream failed holds only when no other gives a better one.
+// ask asks one upstream after the other until one answers. An upstream's own failure
+// (SERVFAIL, for example) is returned only when no other gives a better answer.
 func (u *upstreams) ask(ctx context.Context, q dns.Question, checkingDisabled, do bool) (reply, error) {
 	select {
 	case u.asking <- struct{}{}:

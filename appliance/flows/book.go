@@ -295,7 +295,7 @@ func (p *port) judge(now time.Time) {
 	p.forget()
 }
 
-// forget forgets who left first when there are many of them.
+// forget drops the endpoints that left first when there are many of them.
 func (p *port) forget() {
 	if len(p.endpoints) <= maxLeft {
 		return
@@ -345,7 +345,7 @@ func (b *Book) Lost() uint64 {
 	return b.lost
 }
 
-// Hear takes what the kernel tells of a connection.
+// Hear adds a connection event of the kernel.
 func (b *Book) Hear(e *conntrack.Event, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

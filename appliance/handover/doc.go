@@ -5,5 +5,5 @@
 // in a memory file. For restarts and crashes systemd keeps descriptors (sd_notify(3), FDSTORE=1) and
 // passes them to the next process (sd_listen_fds(3)).
 //
-// It knows nothing of what the descriptors are for, and must not log.
+// It is independent of the purpose of the descriptors, and must not log.
 package handover

@@ -37,7 +37,7 @@ func Answer(out io.Writer) (asked bool) {
 	if os.Getenv(variable) != probe {
 		return false
 	}
-	_, _ = fmt.Fprintln(out, answer) // who asked sees that nothing came
+	_, _ = fmt.Fprintln(out, answer) // on an error the other process gets nothing, and notices
 	return true
 }
 

@@ -1,8 +1,8 @@
-// Package node tells what the host is: its addresses, its interfaces and its gateways,
-// as the kernel's routing tables have them (rtnetlink), and follows their changes.
+// Package node reads the host's addresses, interfaces and gateways from the kernel
+// (rtnetlink), and follows their changes.
 //
-// It reads and changes nothing. It knows nothing of Services; what an address is good
-// for is decided elsewhere.
+// It changes nothing, and is independent of Services; the use of an address is decided
+// elsewhere.
 //
 //	facts, err := node.Watch(ctx, log)
 //	for f := range facts { ... } // the newest state, each time it differs

@@ -213,7 +213,7 @@ func (f *Facts) addPrimary(family int, route netlink.Route, found bool) {
 	}
 }
 
-// sort orders all but Primary, which is by family, and drops what is there twice.
+// sort orders all but Primary, which is by family, and drops duplicates.
 func (f *Facts) sort() {
 	slices.SortFunc(f.Addresses, func(a, b Address) int {
 		return cmp.Or(cmp.Compare(a.Index, b.Index), a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()))
@@ -230,8 +230,8 @@ func (f *Facts) equal(o *Facts) bool {
 		slices.Equal(f.Primary, o.Primary) && slices.Equal(f.Gateways, o.Gateways) && slices.Equal(f.Connected, o.Connected)
 }
 
-// partial lets a dump pass that the kernel marked as interrupted by a change: the
-// change is heard of too, and everything is read again then.
+// partial accepts a dump that the kernel marked as interrupted by a change: a notification
+// of that change comes too, and then everything is read again.
 func partial(err error) error {
 	if errors.Is(err, netlink.ErrDumpInterrupted) {
 		return nil

@@ -151,7 +151,7 @@ func WayTo(addr netip.Addr) (Way, error) {
 	return Way{routes[0].LinkIndex, routes[0].Type == unix.RTN_LOCAL, from.Unmap()}, nil
 }
 
-// AnswersFor reports whether the kernel answers neighbors on an interface who ask for an address:
+// AnswersFor reports whether the kernel answers requests of neighbors on an interface for an address:
 // because it is the host's own, also by a route of type local, or because the neighbor table has a
 // proxy entry for it whose packets leave by another interface (arp_process and ndisc_recv_ns of the
 // kernel), or proxy_arp does so for all. When it cannot be read, it counts as answered: an error

@@ -18,11 +18,7 @@ type arriving struct {
 	sockets map[socketKey]*os.File
 	ports   map[key]*HeldPort
 	tcp     map[key]*tcpPort // of ports, with connections that go on already
-	settle  bool             // what is not taken by now is closed
-}
-
-func newArriving(s *shared) *arriving {
-	return &arriving{shared: s, sockets: map[socketKey]*os.File{}, ports: map[key]*HeldPort{}, tcp: map[key]*tcpPort{}}
+	settle  bool             // the rest is closed
 }
 
 // take takes what the program before has left, before Run. Its connections go on at once.
@@ -260,7 +256,7 @@ func (a *arriving) settled() {
 	clear(a.tcp)
 }
 
-// remember takes whose turn it is and who keeps an endpoint.
+// remember restores the next endpoint in turn and the endpoints that clients keep.
 func (c *balancer) remember(held *HeldPort) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -29,8 +29,8 @@ type attempt struct {
 
 // connect connects to an endpoint for a client whose connection is near: to another one if that refuses or does not answer in time, and
 // beside it if it has not answered after hedge.begin. The first that accepts wins. No endpoint is tried twice, and no more others than
-// Port.Retries; those that refused or were overtaken are tried last for a while, or until they accept. The connection counts as open until end, or until the
-// balancer is told that it is done.
+// Port.Retries; those that refused or were overtaken are tried last for a while, or until they accept. The connection counts as open until end, or until
+// balancer.done.
 func (t *tcpPort) connect(ctx context.Context, near *net.TCPConn, client, asked netip.AddrPort) (*net.TCPConn, netip.AddrPort, error) {
 	how := t.current().Connect
 	if how.Timeout <= 0 {
@@ -92,7 +92,7 @@ func (t *tcpPort) connect(ctx context.Context, near *net.TCPConn, client, asked 
 			t.endpoints.done(a.to)
 			waiting = slices.Delete(waiting, at, at+1)
 			if failed = a.err; ctx.Err() != nil {
-				more = false // the client left, or the program is handed over: that says nothing about the endpoint
+				more = false // the client left, or the program is handed over: the endpoint is not at fault
 				continue
 			}
 			t.overtaken([]netip.AddrPort{a.to})
@@ -157,7 +157,7 @@ const (
 )
 
 // hedge decides when a connection to an endpoint that has not accepted yet gets an attempt at another one beside it. The
-// zero value knows no connects.
+// zero value has no connects yet.
 type hedge struct {
 	mu   sync.Mutex
 	mean time.Duration // of connects, the newest ones with the most weight

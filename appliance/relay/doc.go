@@ -2,9 +2,9 @@
 // for Services that ask for it, whose clients the kernel redirects to a listener of the relay, and for
 // node ports on the loopback addresses of the host, for the host itself.
 //
-// A listener for redirected clients serves all ports of its protocol. Which one a client is for is
-// found by what it had sent to: of TCP by SO_ORIGINAL_DST, of UDP by Origin, once for each flow. Who
-// was not redirected from a frontend of a port gets nothing, so the listener opens no way around
+// A listener for redirected clients serves all ports of its protocol. The port of a client is
+// found by the destination before the redirect: of TCP by SO_ORIGINAL_DST, of UDP by Origin, once for each flow. A client
+// that was not redirected from a frontend of a port gets nothing, so the listener opens no way around
 // what the kernel has decided: source ranges, traffic policies, readiness.
 //
 // Node ports on loopback: nf_tables cannot serve them: a packet to 127.0.0.0/8 that is translated to a remote
@@ -23,15 +23,15 @@
 //     Port drains. A UDP client loses its flow with its endpoint or port, as conntrack entries are deleted.
 //   - A FIN is passed on as a FIN in its direction; a reset, or a failed connection to the
 //     endpoint, as a reset.
-//   - The number of connections is bounded, for a port and for all ports together. Who is too
-//     many is reset.
+//   - The number of connections is bounded, for a port and for all ports together. Clients
+//     above it are reset.
 //   - TCP bytes are spliced in the kernel, and never copied here.
-//   - What is sent to an endpoint has one hop (TTL, hop limit) less than what came from the client.
+//   - A packet to an endpoint has one hop (TTL, hop limit) less than the client's.
 //
 // Files, from the top: relay.go composes the loopback listeners (loopback.go) and those of redirected clients
 // (redirect.go); both get their ports from arriving.go, with what the program before had of them. Below are the listeners
-// and ports of a protocol (tcp.go, udp.go), what is done for a connection (front.go, names.go, connect.go), and what all
-// ports share (shared.go).
+// and ports of a protocol (tcp.go, udp.go), the steps of a connection (front.go, names.go, connect.go), and the shared
+// state of all ports (limits.go).
 //
 // It picks endpoints at random or in turn; its caller decides which are healthy. SCTP is not relayed:
 // SCTP sockets need a kernel module that the host does not need otherwise.

@@ -25,7 +25,7 @@ func (t *tcpPort) frontOf() *Front {
 	return t.port.Front
 }
 
-// serveFront serves a client, who had sent to asked, as front says. A connection that is encrypted cannot be handed over.
+// serveFront serves a client that had sent to asked, by the configuration of front. A connection that is encrypted cannot be handed over.
 func (t *tcpPort) serveFront(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort, front *Front) {
 	if handover.IsRequested(ctx) { // nothing was said yet
 		t.shared.leaving.unconnected(t.current(), t.endpoints, client, from, asked, early)

@@ -119,7 +119,7 @@ func (s *State) hold(c syscall.Conn) (fd int, err error) {
 	return fd, nil
 }
 
-// leaving collects what is handed over, while connections come to rest.
+// leaving collects the connections for the next process, while they come to rest.
 type leaving struct {
 	mu    sync.Mutex
 	state State
@@ -165,7 +165,7 @@ func (w *way) hold() (HeldWay, error) {
 	return HeldWay{Ended: w.ended, Done: w.done, Rest: rest}, err
 }
 
-// unconnected takes a client of a port that has no endpoint yet; the zero from: who it is was not read yet. early was
+// unconnected takes a client of a port that has no endpoint yet; from is zero when its PROXY header was not read yet. early was
 // read from it already.
 func (l *leaving) unconnected(p Port, b *balancer, client *net.TCPConn, from, asked netip.AddrPort, early []byte) {
 	l.mu.Lock()

@@ -8,7 +8,7 @@ import (
 
 const (
 	// maxLately bounds the clients whose connections ended and whose endpoints are still known. The kernel forgets a
-	// closed connection after two minutes, and tells of it then: that is 500 connections a second.
+	// closed connection after two minutes, and sends its event then: that is 500 connections a second.
 	maxLately = 1 << 16
 	// maxEndpointsOf bounds the endpoints of one client connection, which over HTTP are several.
 	maxEndpointsOf = 16
@@ -22,8 +22,8 @@ type lately struct {
 	next  int
 }
 
-// lateKey is a client as a listener saw it. The port tells listeners apart; which of the box's addresses it was
-// reached by does not matter.
+// lateKey is a client as a listener saw it. Listeners differ by port; the box's address that
+// the client reached does not matter.
 type lateKey struct {
 	protocol string
 	client   netip.AddrPort
@@ -40,7 +40,7 @@ type ending struct {
 	is  *lateClient
 }
 
-// begin notes a connection to an endpoint. goesOn says that it is another one of the same client connection; else that
+// begin notes a connection to an endpoint. goesOn is set when it is another one of the same client connection; otherwise the client
 // is a new one, with an address that may have been another client's before.
 func (l *lately) begin(k lateKey, endpoint netip.AddrPort, goesOn bool) {
 	l.mu.Lock()
@@ -59,7 +59,7 @@ func (l *lately) begin(k lateKey, endpoint netip.AddrPort, goesOn bool) {
 	}
 }
 
-// end notes that a connection of begin ended. What is not known any more is ignored.
+// end notes that a connection of begin ended. It ignores one that was dropped.
 func (l *lately) end(k lateKey) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -179,10 +179,6 @@ type turnedAway struct {
 	logged logLimiter
 }
 
-func newOverload(log *slog.Logger, every time.Duration) *overload {
-	return &overload{log: log, every: every, changed: make(chan struct{}, 1), ports: map[Overloaded]*turnedAway{}}
-}
-
 // turnAway counts a client that was refused for a limit, and logs it at most once per interval.
 func (c *overload) turnAway(p Port, q *quota, what string) {
 	c.mu.Lock()
@@ -292,8 +288,8 @@ func (c *logLimiter) due() (times int, is bool) {
 	return 0, false
 }
 
-// shared is the state that all ports of a Relay use. It has more than 15 fields: limits, counts, buffers and what is
-// handed over to a new process belong to all of them together.
+// shared is the state that all ports of a Relay use. It has more than 15 fields: limits, counts, buffers and the
+// hand-over to a new process belong to all of them together.
 type shared struct {
 	log              *slog.Logger
 	limits           limits
@@ -318,9 +314,10 @@ type shared struct {
 func newShared(log *slog.Logger, l limits) *shared {
 	ctx, end := context.WithCancelCause(context.Background())
 	return &shared{
-		log: log, limits: l, quotas: newQuotas(&l), overload: newOverload(log, l.logInterval),
-		datagrams: newDatagrams(), pump: newPump(l.pipes), open: newOpenCounts(), http: httpproxy.New(log),
-		store: handover.NewStore(), leaving: leaving{ports: map[*balancer]*leavingPort{}}, draining: newDraining(),
+		log: log, limits: l, quotas: newQuotas(&l), datagrams: newDatagrams(), open: newOpenCounts(), http: httpproxy.New(log),
+		overload: &overload{log: log, every: l.logInterval, changed: make(chan struct{}, 1), ports: map[Overloaded]*turnedAway{}},
+		pump:     &pump{buffers: sync.Pool{New: func() any { return new([chunk]byte) }}, pipes: make(chan *pipe, idlePipes), limit: l.pipes},
+		store:    handover.NewStore(), leaving: leaving{ports: map[*balancer]*leavingPort{}}, draining: newDraining(),
 		ctx: ctx, end: end,
 	}
 }

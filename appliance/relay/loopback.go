@@ -24,10 +24,6 @@ type loopback struct {
 	desired []Port
 }
 
-func newLoopback(s *shared, a *arriving) *loopback {
-	return &loopback{shared: s, arriving: a, listeners: listen.NewReconciler[Problem](s.limits.retry), open: map[key]listener{}}
-}
-
 // listener serves one Port.
 type listener interface {
 	// update replaces the endpoints and the affinity.

@@ -40,7 +40,7 @@ type Port struct {
 	Connect Connect
 	// IdleTimeout resets TCP connections over which nothing came for that time; 0: none.
 	IdleTimeout time.Duration
-	// Logged has EndpointsOf know its clients.
+	// Logged includes its clients in EndpointsOf.
 	Logged bool
 	// Front handles TLS and HTTP; nil: bytes are passed on as they are.
 	Front *Front
@@ -98,9 +98,6 @@ func (p *Port) keeps(endpoint netip.AddrPort) bool {
 	return slices.Contains(p.Endpoints, endpoint) || slices.Contains(p.Serving, endpoint)
 }
 
-// ends reports whether TCP connections to an endpoint are reset at once.
-func (p *Port) ends(endpoint netip.AddrPort) bool { return slices.Contains(p.Ended, endpoint) }
-
 func (p *Port) key() key { return key{p.ID, p.Protocol, p.Listen, p.via} }
 
 // redirected reports whether the kernel sends clients to the port.
@@ -140,7 +137,7 @@ type Named struct {
 	// ServerName is in lower case; "*.example.com" stands for all names with one label more, "*" for any
 	// and for none.
 	ServerName string
-	// Port has the endpoints and what is done for them; its Listen and Frontends are those of the port that names it.
+	// Port has the endpoints and their options; its Listen and Frontends are those of the port that names it.
 	Port Port
 }
 

@@ -60,8 +60,8 @@ var (
 	errLongHeader = errors.New("its header of the PROXY protocol is too long")
 )
 
-// clientOf finds who a client is and what it had sent to: what a header says, if it comes from a balancer that
-// sends one, and otherwise what the kernel does. A header is read as a whole or not at all, and what follows
+// clientOf returns the address of a client and its destination: those of the PROXY header, if the peer is a balancer
+// that sends one, and otherwise those of the kernel. A header is read as a whole or not at all, and what follows
 // is left, so that it can be read again after ctx is done.
 func (t *tcpPort) clientOf(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) (from, to netip.AddrPort, err error) {
 	from = client.RemoteAddr().(*net.TCPAddr).AddrPort()
@@ -158,8 +158,8 @@ func headerSize(b []byte) (int, error) {
 	return 0, errNoHeader
 }
 
-// readHeader reads what a header says; the zero AddrPort: nothing about a client (LOCAL, UNKNOWN, or no addresses
-// of TCP).
+// readHeader returns the addresses of a header; zero AddrPorts when it has none of a client (LOCAL, UNKNOWN, or no
+// addresses of TCP).
 func readHeader(b []byte) (from, to netip.AddrPort, err error) {
 	header, err := proxyproto.Read(bufio.NewReader(bytes.NewReader(b)))
 	if err != nil {

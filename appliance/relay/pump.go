@@ -23,7 +23,7 @@ const (
 	idlePipes = 64
 )
 
-// pump has what copying needs. Neither buffers nor pipes belong to connections: who waits for bytes has none.
+// pump has the buffers and pipes for copying. They do not belong to connections: one that waits for bytes has none.
 type pump struct {
 	buffers sync.Pool // of *[chunk]byte
 	pipes   chan *pipe
@@ -33,10 +33,6 @@ type pump struct {
 
 // pipe is one of pipe(2), empty while it is in the pump.
 type pipe struct{ r, w int }
-
-func newPump(pipes int64) *pump {
-	return &pump{buffers: sync.Pool{New: func() any { return new([chunk]byte) }}, pipes: make(chan *pipe, idlePipes), limit: pipes}
-}
 
 // pipe returns an empty pipe; nil: there are too many, or the system has none.
 func (u *pump) pipe() *pipe {
@@ -93,7 +89,7 @@ type way struct {
 	piped int
 	bulk  bool // the last bytes filled a buffer
 	ended bool // from has sent its FIN
-	done  bool // to was told
+	done  bool // to got it
 }
 
 func (u *pump) way(to, from *net.TCPConn) (*way, error) {
@@ -105,8 +101,8 @@ func (u *pump) way(to, from *net.TCPConn) (*way, error) {
 	return &way{pump: u, from: from, to: to, source: source, sink: sink}, err
 }
 
-// run passes on what comes, and a FIN as a FIN. After an error it can go on where it was: nothing that came
-// is lost. last says, at the end, that the other direction has ended, so that closing says it too.
+// run passes on the bytes that come, and a FIN as a FIN. After an error it can go on where it was: no byte that came
+// is lost. last reports, at the end, that the other direction has ended, so that closing sends the FIN.
 func (w *way) run(last func() bool) error {
 	for !w.done {
 		if err := w.drain(); err != nil {
@@ -216,7 +212,7 @@ func (w *way) give(fd int) error {
 	return err
 }
 
-// empty returns what is not needed while nothing is to be passed on.
+// empty gives back the buffer and the pipe while nothing is to be passed on.
 func (w *way) empty() {
 	if w.buf != nil {
 		w.pump.buffers.Put(w.buf)

@@ -29,10 +29,6 @@ type fronts struct {
 	ports  map[string]map[key]*redirected // by Service
 }
 
-func newFronts(s *shared, a *arriving, origin Origin) *fronts {
-	return &fronts{shared: s, arriving: a, origin: origin, open: map[socketKey]*front{}, ports: map[string]map[key]*redirected{}}
-}
-
 // front is one listener, and which port a client is for by what it had sent to.
 type front struct {
 	socket listenSocket
@@ -145,21 +141,16 @@ func (f *fronts) removeLater(service string, k key, l *redirected) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if !f.closed && l.removal == timer {
-			f.remove(service, k, l)
+			l.close()
+			l.front.inUse--
+			have := f.ports[service]
+			if delete(have, k); len(have) == 0 {
+				delete(f.ports, service)
+			}
 			f.closeUnused()
 		}
 	})
 	l.removal = timer
-}
-
-// remove removes a port of a Service. The caller holds the lock.
-func (f *fronts) remove(service string, k key, l *redirected) {
-	l.close()
-	l.front.inUse--
-	have := f.ports[service]
-	if delete(have, k); len(have) == 0 {
-		delete(f.ports, service)
-	}
 }
 
 // begin has a front accept clients, once it has a port and Run runs.

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/appliance/handover"
+	"svcctl.io/svcctl/appliance/listen"
 )
 
 // Relay serves Ports. All methods may be called concurrently.
@@ -29,8 +30,14 @@ func New(log *slog.Logger, origin Origin) *Relay { return newRelay(log, origin, 
 
 func newRelay(log *slog.Logger, origin Origin, l limits) *Relay {
 	s := newShared(log, l)
-	a := newArriving(s)
-	return &Relay{shared: s, arriving: a, loopback: newLoopback(s, a), fronts: newFronts(s, a, origin)}
+	a := &arriving{shared: s, sockets: map[socketKey]*os.File{}, ports: map[key]*HeldPort{}, tcp: map[key]*tcpPort{}}
+	return &Relay{
+		shared: s, arriving: a,
+		loopback: &loopback{shared: s, arriving: a, listeners: listen.NewReconciler[Problem](s.limits.retry), open: map[key]listener{}},
+		fronts: &fronts{
+			shared: s, arriving: a, origin: origin, open: map[socketKey]*front{}, ports: map[string]map[key]*redirected{},
+		},
+	}
 }
 
 // Stats are numbers of a Relay.
@@ -93,7 +100,7 @@ func (r *Relay) Open(protocol string, at netip.AddrPort) error {
 
 // Redirect takes the ports of a Service that the kernel redirects clients to, with Frontends, and serves
 // them when it returns. Those that the Service had and are not named any more are removed after limits.removal,
-// unless more is set, which is for the time before the kernel has heard of the change. An error is about
+// unless more is set, which is for the time before the kernel has the change. An error is about
 // listeners that cannot be opened; the other ports are served.
 func (r *Relay) Redirect(service string, ports []Port, more bool) error {
 	return r.RedirectAll(map[string][]Port{service: ports}, more)
@@ -212,7 +219,7 @@ type relayed struct {
 // session is the shared state of the connections to endpoints of one HTTP client.
 type session struct {
 	stale atomic.Int32 // how many of them are to endpoints that get no requests any more
-	noted bool         // guarded by the mutex of their tcpPort: EndpointsOf knows of it
+	noted bool         // guarded by the mutex of their tcpPort: EndpointsOf finds it
 }
 
 func newRelayed(u *pump, client, endpoint *net.TCPConn, to netip.AddrPort) (*relayed, error) {
@@ -318,7 +325,7 @@ func silence(c *net.TCPConn) (d time.Duration) {
 	if err != nil {
 		return 0
 	}
-	_ = raw.Control(func(fd uintptr) { // of a closed connection there is nothing to know
+	_ = raw.Control(func(fd uintptr) { // a closed connection has no information
 		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
 			d = time.Duration(info.Last_data_recv) * time.Millisecond
 		}

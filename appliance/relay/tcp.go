@@ -51,7 +51,7 @@ func (s *shared) listenTCP(at netip.AddrPort, kept *os.File, log *slog.Logger, r
 	return l, err
 }
 
-// countHops has connections know with how many hops they came. Without that the number of relays in a row is not bounded.
+// countHops has the kernel keep the hops with which connections came. Without that the number of relays in a row is not bounded.
 func (l *tcpListener) countHops(at netip.AddrPort) {
 	raw, err := l.socket.SyscallConn()
 	if err == nil {
@@ -149,7 +149,7 @@ func (t *tcpPort) admit(client *net.TCPConn, serve func()) {
 	})
 }
 
-// serve connects a client, who had sent to asked, with an endpoint until both directions or ctx have
+// serve connects a client that had sent to asked with an endpoint until both directions or ctx have
 // ended.
 func (t *tcpPort) serve(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) {
 	from, asked, err := t.clientOf(ctx, client, asked)
@@ -278,7 +278,7 @@ func (t *tcpPort) begin(c *relayed) {
 	t.judge(c)
 }
 
-// note has EndpointsOf know a connection. The caller holds the lock.
+// note records a connection for EndpointsOf. The caller holds the lock.
 func (t *tcpPort) note(c *relayed) {
 	client, is := c.client.RemoteAddr().(*net.TCPAddr)
 	listener, bound := c.client.LocalAddr().(*net.TCPAddr)
@@ -354,7 +354,7 @@ func (t *tcpPort) leave() {
 // judge decides about a connection by what has become of its endpoint. The caller holds the lock.
 func (t *tcpPort) judge(c *relayed) {
 	switch {
-	case !t.gone && t.port.ends(c.to):
+	case !t.gone && slices.Contains(t.port.Ended, c.to):
 		c.reset()
 	case !t.gone && t.port.keeps(c.to):
 		c.stays()
@@ -368,7 +368,7 @@ func (t *tcpPort) judge(c *relayed) {
 }
 
 // watchIdle resets a connection when nothing was received from either end for the time. Bytes are
-// not counted here: the kernel knows the time of the last ones, and is asked when they could be that
+// not counted here: the kernel has the time of the last ones, and is asked when they could be that
 // old, so a busy connection costs one look in that time. The caller holds the lock.
 func (t *tcpPort) watchIdle(c *relayed, limit time.Duration) {
 	c.idle = time.AfterFunc(limit, func() {

@@ -30,7 +30,7 @@ type udpListener struct {
 	flows  map[netip.AddrPort]*flow // by client
 }
 
-// udpPort is a UDP Port. The mutex of its listener guards what is below it.
+// udpPort is a UDP Port. The mutex of its listener guards port, gone and order.
 type udpPort struct {
 	endpoints *balancer
 	quota     *quota
@@ -241,7 +241,7 @@ func (l *udpListener) flowOf(client netip.AddrPort) (*flow, error) {
 			return nil, errQuotaExceeded
 		case waits:
 			l.shared.overload.turnAway(p, port.quota, "clients of a relayed port are forgotten early")
-		default: // who has an answer is not waited for
+		default: // the flow that ended had its answer
 			l.shared.overload.forget()
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The multicast groups of NETLINK_SOCK_DIAG that tell of sockets that were destroyed (enum
+// The multicast groups of NETLINK_SOCK_DIAG for sockets that were destroyed (enum
 // sknetlink_groups, linux/sock_diag.h; kernel 4.4), by the index in kinds: of IPv4 and IPv6.
 var closedGroups = [len(kinds)][2]int{{1, 3}, {2, 4}}
 
@@ -137,7 +137,7 @@ func Owner(s Socket) string {
 	return ""
 }
 
-// inodesOf are the sockets that a process has open, by the numbers that tell them apart.
+// inodesOf returns the inode numbers of the sockets that a process has open.
 func inodesOf(process string) ([]uint32, error) {
 	dir := filepath.Join("/proc", process, "fd")
 	files, err := os.ReadDir(dir)

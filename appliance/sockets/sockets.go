@@ -26,13 +26,13 @@ type Socket struct {
 	BothFamilies bool
 
 	inode  uint32
-	cookie uint64 // tells it from every other socket there ever was
+	cookie uint64 // unique among all sockets there ever were
 }
 
 // String is "tcp 0.0.0.0:80".
 func (s Socket) String() string { return s.Protocol + " " + s.Local.String() }
 
-// Covers reports whether what is sent to an address and port of the box comes to the socket.
+// Covers reports whether packets to an address and port of the box come to the socket.
 func (s Socket) Covers(at netip.AddrPort) bool {
 	local := s.Local.Addr()
 	switch {
@@ -78,8 +78,8 @@ type View struct {
 func NewView() *View { return &View{judged: map[uint64]bool{}} }
 
 // Listening lists the sockets of the calling thread's network namespace that listen on one of these
-// ports, without those of this process. Where the kernel cannot tell about a protocol, which
-// takes a module (tcp_diag, udp_diag), none of it are listed. The kernel sends those between the
+// ports, without those of this process. Without the kernel's module for a protocol
+// (tcp_diag, udp_diag), none of it are listed. The kernel sends those between the
 // lowest and the highest port, so it is cheap on hosts with many sockets elsewhere.
 func (v *View) Listening(ports *Ports) ([]Socket, error) {
 	all, err := listening(ports)

@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/nft/trace"
 )
 
-// Facts are the state of this host that a story is told with.
+// Facts are the state of this host that a story refers to.
 type Facts struct {
 	// Served are the ports of all Services, "namespace/name".
 	Served map[string][]nft.ServicePort

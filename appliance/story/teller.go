@@ -16,18 +16,18 @@ import (
 )
 
 // turn is the interval of looks for packets without new steps, and quietTurns the number of such
-// looks after which the story of a packet is told: the endpoint's answer arrives before. Turns are
-// counted, and no time is compared: a busy machine misses turns, and tells a story late rather than
-// half.
+// looks after which the story of a packet is sent: the endpoint's answer arrives before. Turns are
+// counted, and no time is compared: a busy machine misses turns, and sends a late story rather than
+// half of one.
 const (
 	turn       = 100 * time.Millisecond
 	quietTurns = 3
 )
 
-// maxPackets bounds what is held of packets whose story is not told yet.
+// maxPackets bounds the packets that wait for their story.
 const maxPackets = 100
 
-// Teller follows packets through the rules of this host, and tells their stories.
+// Teller follows packets through the rules of this host, and sends their stories.
 type Teller struct {
 	served func() (map[string][]nft.ServicePort, nft.Box)
 	// follow and find ask the kernel; tests replace them.
@@ -62,7 +62,7 @@ func find(h *trace.Header) (found *conntrack.Connection) {
 	return found
 }
 
-// pending is a packet of which more may be heard. quiet counts the turns since its last step; over
+// pending is a packet that more steps may follow. quiet counts the turns since its last step; over
 // reports that the next packet of its flow has come: the kernel numbers packets by a hash of their
 // flow.
 type pending struct {
@@ -135,7 +135,7 @@ func (t *Teller) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.Tr
 	return <-ended
 }
 
-// packets holds the packets whose story is not told yet: order has them in the order of arrival,
+// packets holds the packets that wait for their story: order has them in the order of arrival,
 // open by the number that the kernel gave them.
 type packets struct {
 	order []*pending

@@ -68,8 +68,8 @@ func (a *Answers) Judge(failures func() map[string]map[netip.AddrPort]uint64, he
 // It is called before the first question, or not at all.
 func (a *Answers) Unchanged(changes func() uint64) { a.observer.changes = changes }
 
-// Follow adds the totals of connections that ended to the answers. hear has them told of what the kernel has told so
-// far. It is called before the first question, or not at all.
+// Follow adds the totals of connections that ended to the answers. hear adds the events that the kernel has sent so
+// far to them. Follow is called before the first query, or not at all.
 func (a *Answers) Follow(ended *flows.Book, hear func()) {
 	a.observer.ended, a.observer.hear, a.observer.settings = ended, hear, conntrack.ReadSettings
 }
@@ -215,7 +215,7 @@ func (a *Answers) Services() (busy map[string]*wire.ServiceTraffic, quiet *wire.
 	return busy, quiet, nil
 }
 
-// Histories tell of Services, "namespace/name", what the last looks found, the oldest first.
+// Histories returns the samples of the last looks by Service, "namespace/name", the oldest first.
 func (a *Answers) Histories(services []string) map[string][]wire.TrafficSample {
 	told := make(map[string][]wire.TrafficSample, len(services))
 	for service, h := range a.observer.histories(services) {

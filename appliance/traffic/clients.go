@@ -102,7 +102,7 @@ func (l *Look) clientsOf(service string, most int) (told wire.ServiceClients) {
 		return cmp.Or(cmp.Compare(b.Open+b.Unanswered, a.Open+a.Unanswered), a.addr.Compare(b.addr))
 	})
 	told.More = max(0, len(all)-most)
-	for _, c := range all[:len(all)-told.More] { // of many clients few are told of
+	for _, c := range all[:len(all)-told.More] { // the first of many clients are enough
 		told.Clients = append(told.Clients, wire.ClientTraffic{Client: c.addr.String(), Open: c.Open, Unanswered: c.Unanswered})
 	}
 	return told

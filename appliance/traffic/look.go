@@ -60,7 +60,7 @@ type PortCounts struct {
 	// Refused is new since the look before. Then New is of Connections too.
 	Connections, Refused, Refusing uint64
 	Endpoints                      map[netip.AddrPort]*EndpointCounts
-	// Flows counts all connections of the port, those that ended included; nil: there are none, or their ends are not heard of.
+	// Flows counts all connections of the port, those that ended included; nil: there are none, or connection events are not read.
 	Flows *flows.Record
 
 	position int              // of Port among those of the index
@@ -102,7 +102,7 @@ func (p *PortCounts) newEndpoint(at netip.AddrPort) *EndpointCounts {
 }
 
 // Look has the findings of one look through the table. It has more than 15 fields: the exported ones are the
-// findings, the others keep what is computed from them on the first request, each under its own lock.
+// findings, the others cache results computed from them on the first request, each under its own lock.
 type Look struct {
 	At time.Time
 	// Since is the time to the look before, that New counts; 0: there was none, and New is 0.
@@ -116,7 +116,7 @@ type Look struct {
 	// start.
 	Counted  bool
 	Refusals map[string]uint64
-	// Flows reports that the ends of connections are heard of, and Bytes that the kernel counts bytes.
+	// Flows reports that connection events are read, and Bytes that the kernel counts bytes.
 	Flows, Bytes bool
 	// RefusalRates has refused packets a second since the look before, by reason, without zeros.
 	RefusalRates map[string]float64
@@ -135,7 +135,7 @@ type Look struct {
 	answers   map[wire.TrafficQuery]*wire.Traffic // see answer
 }
 
-// What is kept of the answers of a look: a viewer asks more often than there are looks.
+// The cached answers of a look: a viewer asks more often than there are looks.
 const (
 	maxAnswers    = 8
 	maxAnswerRows = 1000
@@ -317,7 +317,7 @@ func (l *Look) settle(found *index, ended *flows.Look) {
 }
 
 // count attributes connections to the ports of an index, of which a look is under way. known are the IDs of the look before, sorted;
-// nil when there was none. counts reports whether a connection is added to what ended; nil: the ends are not heard of. It returns
+// nil when there was none. counts reports whether a connection is added to what ended; nil: connection events are not read. It returns
 // the IDs of this look, sorted.
 func (l *Look) count(found *index, known []uint32, counts func(*conntrack.Connection) bool, read func(each func(*conntrack.Connection)) (entries int, err error)) (ids []uint32, err error) {
 	ids = make([]uint32, 0, len(known)+len(known)/8)
@@ -345,7 +345,7 @@ func (l *Look) count(found *index, known []uint32, counts func(*conntrack.Connec
 			e = p.newEndpoint(at)
 		}
 		e.add(c, isNew)
-		if counts != nil && !c.Adopted && counts(c) { // ends of adopted ones are not heard of
+		if counts != nil && !c.Adopted && counts(c) { // adopted ones have no events
 			e.Tracked.Add(flows.RecordOf(c))
 		}
 	})

@@ -33,8 +33,8 @@ type Sample struct {
 	Rate float64
 }
 
-// Observer looks on request. It has more than 15 fields: its sources, which tests replace, and what is kept from one
-// look to the next under each of its two mutexes. The zero value is not usable; see New.
+// Observer looks on request. It has more than 15 fields: its sources, which tests replace, and the state between
+// looks under each of its two mutexes. The zero value is not usable; see New.
 type Observer struct {
 	read  func(each func(*conntrack.Connection)) (entries int, err error)
 	ports func() []Port // by key, and of one key IPv4 first
@@ -111,7 +111,7 @@ func (o *Observer) Look() (*Look, error) {
 	return l, nil
 }
 
-// served is the index of the ports, made anew when they changed.
+// served returns the index of the ports, rebuilt when they changed.
 func (o *Observer) served() *index {
 	var at uint64
 	if o.changes != nil {
@@ -198,7 +198,7 @@ func (o *Observer) remember(l *Look) {
 	}
 	for key, h := range o.history {
 		if _, has := seen[key]; !has || l.At.Sub(h[0].At) > 0 && idle(h) {
-			delete(o.history, key) // the Service is gone, or had nothing for as long as is told of
+			delete(o.history, key) // the Service is gone, or had nothing in the whole history
 		}
 	}
 	if o.forget == nil {
@@ -208,7 +208,7 @@ func (o *Observer) remember(l *Look) {
 	}
 }
 
-// idle reports whether a full history tells of no connection.
+// idle reports whether a full history has no connection.
 func idle(h []Sample) bool {
 	return len(h) == Samples && !slices.ContainsFunc(h, func(s Sample) bool { return s.Open > 0 || s.Rate > 0 })
 }

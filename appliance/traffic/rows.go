@@ -85,7 +85,7 @@ func (l *Look) merge(r *row, counts []*PortCounts) *merged {
 	return m
 }
 
-// busy are the Service ports of which anything was counted, by key. They are made once for all who ask for the look.
+// busy returns the Service ports with counts, by key. They are computed once for a look.
 func (l *Look) busy() []*merged {
 	l.merging.Do(func() {
 		r := 0
@@ -104,7 +104,7 @@ func (l *Look) busy() []*merged {
 	return l.merged
 }
 
-// leaders are the Service ports that come before all others in an order, which is made once for all who ask for the look. The others
+// leaders returns the Service ports with the first of them in an order, which is computed once for a look. The others
 // follow by key.
 func (l *Look) leaders(by string) []*merged {
 	l.sorting.Lock()
@@ -246,7 +246,7 @@ func (m *merged) endpoints(l *Look, relayed func(string, *nft.ServicePort) *wire
 	return list
 }
 
-// behindRelay are the endpoints of a relayed port, by address. The relay does not count bytes, nor what is new.
+// behindRelay are the endpoints of a relayed port, by address. The relay counts neither bytes nor new connections.
 func (p *Port) behindRelay(relayed func(string, *nft.ServicePort) *wire.RelayLoad) (list []wire.EndpointTraffic) {
 	load := relayed(p.Service, p.served)
 	all := slices.Concat(p.served.Pools[:]...)
@@ -303,7 +303,7 @@ func totals(r *flows.Record, bytes bool) (t wire.FlowTotals) {
 }
 
 // services returns the findings by Service, "namespace/name", all its ports together, and those of every Service that is not
-// among them. They are made once for all who ask for the look.
+// among them. They are computed once for a look.
 func (l *Look) services() (busy map[string]*wire.ServiceTraffic, quiet *wire.ServiceTraffic) {
 	l.summing.Do(func() {
 		l.sums = map[string]*wire.ServiceTraffic{}

@@ -21,8 +21,8 @@ var byKeyFrom = 65536
 // together.
 const keysOfMessage = 256
 
-// readSlots reads a large map of slots by the keys that it should have; complete says that
-// these were all. Only where the kernel tells how many there are can that be known.
+// readSlots reads a large map of slots by the keys that it should have; complete reports whether
+// these were all, which needs a kernel that counts the elements.
 func readSlots(s *socket, f nft.Family, t *nft.Table, set *nft.SetContent, count int) (complete bool, err error) {
 	a := asking{socket: s, family: f, set: &set.Set, decoder: decoderOf(&set.Set, f), found: set.Elements}
 	runs := t.SlotRuns(f, set.Name)
@@ -189,7 +189,7 @@ func isIntervalSet(s *socket, set setName, ops []nft.Op) (interval bool, err err
 		},
 		func(m message) { interval = decodeSet(&m, set.family).Interval })
 	if isErrno(err, unix.ENOENT) {
-		err = nil // the transaction says so better
+		err = nil // the error of the transaction is better
 	}
 	return interval, err
 }

@@ -29,7 +29,7 @@ type Conn struct {
 
 	mu       sync.Mutex
 	socket   *socket // nil after a failure, until the next use
-	port     uint32  // the netlink port of socket, if possible the same when it is opened anew
+	port     uint32  // the netlink port of socket, if possible the same when it is opened again
 	sentinel *socket // addOwnPort the sentinel tables; nil: not held
 	watches  map[*watch]struct{}
 	closed   bool
@@ -38,9 +38,9 @@ type Conn struct {
 // errClosed is the error of all methods of a closed Conn.
 var errClosed = errors.New("nft/kernel: the connection is closed")
 
-// Open connects to nf_tables and finds out what this kernel can do. It fails with
-// ErrPermission without CAP_NET_ADMIN, and with ErrUnsupported, naming what is
-// missing, on a kernel that the product cannot work with.
+// Open connects to nf_tables and probes the kernel's features. It fails with
+// ErrPermission without CAP_NET_ADMIN, and with ErrUnsupported, naming the missing
+// feature, on a kernel that the product cannot work with.
 func Open(options Options) (*Conn, error) {
 	c := &Conn{options: options, foreignTx: newForeignTxLog(), watches: map[*watch]struct{}{}}
 	c.mu.Lock()
@@ -151,8 +151,8 @@ func nextGeneration(generation uint32) uint32 { return max(generation+1, 1) }
 // Commit carries out a batch as one transaction and gives the generation behind it.
 // The kernel refuses the batch with ErrStale unless its ruleset is still the one of the
 // given generation, as Read or Commit gave it; generation 0 is any, and then the
-// generation that is returned is 0 too. Where a Watch saw that others changed only what
-// is not ours since then, that is no reason to refuse.
+// generation that is returned is 0 too. Where a Watch saw that others changed only their own
+// tables since then, that is no reason to refuse.
 //
 // An empty batch is not sent, and leaves the generation as it is. A refused operation is an
 // *OpError. Except after ErrOutcomeUnknown, an error means that nothing was changed. A batch of
@@ -182,8 +182,8 @@ func (c *Conn) Commit(b *nft.Batch, generation uint32) (uint32, error) {
 // maxRebases bounds how often a transaction is tried again because others were faster.
 const maxRebases = 5
 
-// rebase gives the generation of now, if the only thing wrong with another one is that
-// others have changed since what is not ours.
+// rebase returns the current generation, if other programs changed only their own tables
+// since the given one.
 func (c *Conn) rebase(err error, generation uint32) (now uint32, still bool) {
 	if !errors.Is(err, ErrStale) || len(c.watches) == 0 {
 		return 0, false
@@ -291,7 +291,10 @@ func (t *transaction) operation(op nft.Op, entries []nft.Element, destroy bool) 
 	case nft.AddSet:
 		t.addSet(op.Family, &op.Set)
 	case nft.DeleteSet:
-		t.deleteSet(op.Family, op.Name)
+		t.message(unix.NFT_MSG_DELSET, 0, op.Family)
+		t.Text(unix.NFTA_SET_TABLE, t.table)
+		t.Text(unix.NFTA_SET_NAME, op.Name)
+		t.End()
 	case nft.AddTimeout:
 		t.addTimeout(op.Family, op.Timeout)
 	case nft.DeleteTimeout:
@@ -301,7 +304,10 @@ func (t *transaction) operation(op nft.Op, entries []nft.Element, destroy bool) 
 	case nft.SetRules:
 		t.setRules(op.Family, op.Chain, op.Rules)
 	case nft.DeleteChain:
-		t.deleteChain(op.Family, op.Name)
+		t.message(unix.NFT_MSG_DELCHAIN, 0, op.Family)
+		t.Text(unix.NFTA_CHAIN_TABLE, t.table)
+		t.Text(unix.NFTA_CHAIN_NAME, op.Name)
+		t.End()
 	case nft.AddElements:
 		t.elements(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, op.Family, &op.Set, op.Elements)
 	case nft.DeleteElements:
@@ -327,5 +333,9 @@ func entryExpired(b *nft.Batch, err error) bool {
 	if !errors.As(err, &refused) || refused.Errno != unix.ENOENT {
 		return false
 	}
-	return isDynamic(b.Ops[refused.Op])
+	switch b.Ops[refused.Op].(type) {
+	case nft.ForgetData, nft.CapTimeouts:
+		return true
+	}
+	return false
 }

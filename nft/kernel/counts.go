@@ -37,8 +37,8 @@ type counting struct {
 
 // Counts reads what the kernel has counted since the Conn read our tables for the first time, or, if it
 // never did, since the first call. No total ever goes back, but for a frontend that goes and comes
-// again. A reading that transactions of this Conn fall into again and again tells what the one before
-// it found.
+// again. A reading that transactions of this Conn fall into again and again returns the result of the one
+// before it.
 func (c *Conn) Counts() (nft.Totals, error) { return c.counts(readCounts) }
 
 // Tally has the totals.
@@ -75,13 +75,13 @@ func (c *Conn) counts(read func(*socket) ([]nft.Count, error)) (nft.Totals, erro
 		}
 		before := n.tally.Before()
 		counts, err := read(n.socket)
-		if err != nil && !errors.Is(err, ErrChanging) { // what is missing keeps its last count
+		if err != nil && !errors.Is(err, ErrChanging) { // a missing element keeps its last count
 			n.socket.Close()
 			n.socket = nil
 			return nft.Totals{}, fmt.Errorf("read the counters of nf_tables: %w", err)
 		}
 		if err != nil && !n.tally.Started() {
-			continue // what is missing would count as new
+			continue // a missing element would count as new
 		}
 		if n.tally.Read(counts, before) {
 			break
@@ -191,10 +191,10 @@ func expressionPackets(b []byte) (packets uint64) {
 	return packets
 }
 
-// countsBefore prepares for a batch that takes counts away. echo says that the kernel is to tell what
-// elements counted as it deletes them. Where more elements go than it can tell of, or sets as a whole,
-// they are read first, and so are named counters that go: what is counted between that and the
-// transaction is not told.
+// countsBefore prepares for a batch that takes counts away. echo is set when the kernel is to echo the
+// counts of elements as it deletes them. Where more elements go than it can echo, or sets as a whole,
+// they are read first, and so are named counters that go: packets between that and the transaction
+// are not counted.
 func countsBefore(s *socket, b *nft.Batch) (echo bool, last []nft.Count, err error) {
 	elements, whole, named := 0, false, false
 	for _, op := range b.Ops {
@@ -220,12 +220,12 @@ func countsBefore(s *socket, b *nft.Batch) (echo bool, last []nft.Count, err err
 		last, err = readCounters(s)
 	}
 	if errors.Is(err, ErrChanging) {
-		err = nil // what is missing was read by another program, or counts anew
+		err = nil // a missing one was read by another program, or counts from zero again
 	}
 	return echo, last, err
 }
 
-// echoed appends what the kernel says about elements as it deletes them.
+// echoed appends the counts that the kernel echoes for deleted elements.
 func echoed(m *message, counts []nft.Count) []nft.Count {
 	f := nft.IPv4
 	if m.Family() == unix.NFPROTO_IPV6 {

@@ -20,7 +20,7 @@ const foreignHook nft.Hook = 0xff
 type setDefinition struct {
 	nft.Set
 	anonymous bool
-	count     int // of its elements; -1: not told
+	count     int // of its elements; -1: unknown
 }
 
 // Attributes of a set that package unix does not name.

@@ -10,16 +10,6 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// isDynamic reports whether an operation is about the entries that packets made in a
-// dynamic map, and which it is about has to be read first.
-func isDynamic(op nft.Op) bool {
-	switch op.(type) {
-	case nft.ForgetData, nft.CapTimeouts:
-		return true
-	}
-	return false
-}
-
 // readEntries finds the entries that dynamic operations are about, by the index of the
 // operation. An entry that is forgotten in the same batch is not given another timeout.
 func readEntries(s *socket, ops []nft.Op) (map[int][]nft.Element, error) {

@@ -90,7 +90,8 @@ func (e *encoder) statement(s nft.Statement) {
 	case nft.MatchPrefix:
 		e.matchPrefix(s)
 	case nft.MatchSet:
-		e.matchSet(s)
+		e.loadKey(s.Key, s.Set)
+		e.add(&expr.Lookup{SourceRegister: firstRegister, SetName: s.Set, Invert: s.Negate})
 	case nft.MatchNotDNAT:
 		e.matchNotDNAT()
 	case nft.MatchLocalSource:
@@ -109,17 +110,24 @@ func (e *encoder) statement(s nft.Statement) {
 	case nft.MatchICMP:
 		e.matchProto(e.icmp())
 	case nft.MatchReply:
-		e.matchReply()
+		e.add(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: firstRegister}, equals([]byte{expr.CtDirReply}))
 	case nft.MatchInvalid:
 		e.matchBit(&expr.Ct{Key: expr.CtKeySTATE, Register: firstRegister}, stateInvalid)
 	case nft.MatchNoSYN:
 		e.matchTCPFlag(flagSYN, expr.CmpOpEq)
 	case nft.MatchEchoRequest:
-		e.matchEchoRequest()
+		request := byte(icmpEchoRequest)
+		if e.Family == nft.IPv6 {
+			request = icmpv6EchoRequest
+		}
+		e.matchProto(e.icmp())
+		e.add(payload(expr.PayloadBaseTransportHeader, offsetICMPType, 1, firstRegister), equals([]byte{request}))
 	case nft.MatchNotICMP:
-		e.matchNotICMP()
+		e.matchProto(e.icmp())
+		e.out[len(e.out)-1].(*expr.Cmp).Op = expr.CmpOpNeq
 	case nft.VerdictMap:
-		e.verdictMap(s)
+		e.loadKey(s.Key, s.Map)
+		e.add(&expr.Lookup{SourceRegister: firstRegister, SetName: s.Map, DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true})
 	case nft.DNAT:
 		e.nat(expr.NATTypeDestNAT, s.Key, s.Map, s.KeepPort)
 	case nft.SourceMap:
@@ -185,12 +193,6 @@ func (e *encoder) matchPrefix(m nft.MatchPrefix) {
 	e.add(compare)
 }
 
-// matchSet is `ip daddr @vips`, or with !=.
-func (e *encoder) matchSet(m nft.MatchSet) {
-	e.loadKey(m.Key, m.Set)
-	e.add(&expr.Lookup{SourceRegister: firstRegister, SetName: m.Set, Invert: m.Negate})
-}
-
 // matchNotDNAT is `ct status & dnat == 0`, which nft prints as `ct status ! dnat`.
 func (e *encoder) matchNotDNAT() {
 	e.add(
@@ -229,32 +231,10 @@ func (e *encoder) matchTCPFlag(flag byte, compare expr.CmpOp) {
 	)
 }
 
-// matchReply is `ct direction reply`.
-func (e *encoder) matchReply() {
-	e.add(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: firstRegister}, equals([]byte{expr.CtDirReply}))
-}
-
 // matchLocal is `fib saddr type local`, or of the other address.
 func (e *encoder) matchLocal(which expr.Fib) {
 	which.Register, which.ResultADDRTYPE = firstRegister, true
 	e.add(&which, equals(hostOrder(unix.RTN_LOCAL)))
-}
-
-// matchEchoRequest is `icmp type echo-request`; nft leaves out the protocol, which the
-// type implies.
-func (e *encoder) matchEchoRequest() {
-	request := byte(icmpEchoRequest)
-	if e.Family == nft.IPv6 {
-		request = icmpv6EchoRequest
-	}
-	e.matchProto(e.icmp())
-	e.add(payload(expr.PayloadBaseTransportHeader, offsetICMPType, 1, firstRegister), equals([]byte{request}))
-}
-
-// matchNotICMP is `meta l4proto != icmp`.
-func (e *encoder) matchNotICMP() {
-	e.matchProto(e.icmp())
-	e.out[len(e.out)-1].(*expr.Cmp).Op = expr.CmpOpNeq
 }
 
 // icmp is the family's protocol of errors and pings.
@@ -263,15 +243,6 @@ func (e *encoder) icmp() byte {
 		return unix.IPPROTO_ICMPV6
 	}
 	return unix.IPPROTO_ICMP
-}
-
-// verdictMap is `ip daddr . meta l4proto . th dport vmap @services`.
-func (e *encoder) verdictMap(m nft.VerdictMap) {
-	e.loadKey(m.Key, m.Map)
-	e.add(&expr.Lookup{
-		SourceRegister: firstRegister, SetName: m.Map,
-		DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true,
-	})
 }
 
 // nat is `dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 5 map @backends`, or `snat ip to
@@ -322,7 +293,7 @@ func (e *encoder) verdict(v nft.Verdict) {
 }
 
 // load reads fields into consecutive registers, which is how nf_tables concatenates,
-// and tells the next free one.
+// and returns the next free one.
 func (e *encoder) load(fields []nft.Field, r register) (next register) {
 	for _, field := range fields {
 		e.field(field, r)
@@ -345,8 +316,8 @@ func (e *encoder) loadKey(fields []nft.Field, set string) {
 	}
 }
 
-// nextBlock is the first register of a block of 16 bytes, where nft puts what is not
-// part of a concatenation.
+// nextBlock is the first register of a block of 16 bytes, where nft puts values that
+// are not part of a concatenation.
 func nextBlock(r register) register {
 	const block = 4
 	return firstRegister + (r-firstRegister+block-1)/block*block
@@ -374,7 +345,7 @@ func (e *encoder) field(field nft.Field, r register) {
 // hashedBehind is the distance, in registers, from a hash to the fields that it is computed from.
 const hashedBehind = 5
 
-// hash reads what is hashed into registers behind the hash itself, those that nft takes: the
+// hash reads the hashed fields into registers behind the hash itself, those that nft takes: the
 // hash is the last field of every key.
 func (e *encoder) hash(field nft.Field, r register, of ...nft.Field) {
 	from := r + hashedBehind

@@ -154,16 +154,8 @@ func (t *transaction) setDescription(f nft.Family, s *nft.Set) {
 	t.EndNest(description)
 }
 
-// deleteSet is `delete set ip svcctl services`, with its elements.
-func (t *transaction) deleteSet(f nft.Family, name string) {
-	t.message(unix.NFT_MSG_DELSET, 0, f)
-	t.Text(unix.NFTA_SET_TABLE, t.table)
-	t.Text(unix.NFTA_SET_NAME, name)
-	t.End()
-}
-
 // elementsLimit is the length of a list of elements that starts another message; an
-// element is far smaller than what is left to nfnetlink.MaxAttr.
+// element is far smaller than the rest up to nfnetlink.MaxAttr.
 const elementsLimit = 60_000
 
 // elements is `add element ip svcctl backends { key : data, … }`, or delete or
@@ -350,7 +342,7 @@ const (
 )
 
 // markType is the type of the part of a rule's userdata that holds its mark. nft
-// ignores types it does not know; it uses the low ones.
+// ignores unknown types; it uses the low ones.
 const markType = 0xf0
 
 // The types of base chains.
@@ -404,14 +396,6 @@ func (t *transaction) addChain(f nft.Family, c nft.Chain) {
 		}
 		t.Text(unix.NFTA_CHAIN_TYPE, kind)
 	}
-	t.End()
-}
-
-// deleteChain is `delete chain ip svcctl pick-5`, with its rules.
-func (t *transaction) deleteChain(f nft.Family, name string) {
-	t.message(unix.NFT_MSG_DELCHAIN, 0, f)
-	t.Text(unix.NFTA_CHAIN_TABLE, t.table)
-	t.Text(unix.NFTA_CHAIN_NAME, name)
 	t.End()
 }
 

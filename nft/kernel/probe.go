@@ -109,7 +109,7 @@ func probe(s *socket) (Features, error) {
 	return features, evaluateTrials(t.parts, attempts, o.refused)
 }
 
-// evaluateTrials writes what was found and names what is missing.
+// evaluateTrials records the features that were found, and returns an error that names the missing ones.
 func evaluateTrials(parts []part, attempts []trial, refused map[int]nfnetlink.Failure) error {
 	var names []string
 	prerequisiteMissing := false

@@ -22,8 +22,8 @@ const readAttempts = 10
 //
 // Chains have Marks instead of Rules. Elements of dynamic sets are left out. A set that
 // this product could not have made has a name and no Key, and a base chain of that kind
-// has a Hook that package nft does not know, so that neither equals a wanted one. That
-// is also said of every base chain of a dormant table, in which none sees a packet.
+// has a Hook that package nft does not have, so that neither equals a wanted one. So does
+// every base chain of a dormant table, in which none sees a packet.
 // Anonymous sets and chains belong to rules and are left out.
 func (c *Conn) Read() (nft.Ruleset, uint32, error) {
 	c.mu.Lock()
@@ -65,7 +65,7 @@ type reading struct {
 }
 
 // consistent reads everything between two readings of the generation. Unequal ones
-// mean that dumps may be short or repeat themselves, which the kernel does not tell.
+// mean that dumps may be short or repeat themselves, without an error.
 func (r *reading) consistent() (nft.Ruleset, uint32, error) {
 	s := r.socket
 	before, err := readGeneration(s)
@@ -184,7 +184,7 @@ func (r *reading) sets(f nft.Family, t *nft.Table) error {
 				if err == nil && complete {
 					continue
 				}
-				clear(set.Elements) // a dump tells what differs, or what is wrong
+				clear(set.Elements) // a dump finds the difference, or the error
 			}
 			if err := r.content(f, set, count); err != nil {
 				return fmt.Errorf("elements of %s: %w", set.Name, err)
@@ -230,7 +230,7 @@ const elementAttempts = 20
 //
 // A set of no fixed size is a hash table that the kernel resizes in the background, at
 // any time after many elements came or went, and a dump meanwhile misses some and
-// repeats others without a word. Since 6.16 the kernel tells how many there are; before,
+// repeats others without an error. Since 6.16 the kernel returns their number; before,
 // a reading that brings nothing new is taken for the last. Where elements expire the
 // number does not help either, for it counts those that did; and should it be wrong for
 // another reason, several readings that bring nothing new overrule it.
@@ -246,7 +246,7 @@ func readAll(s *socket, table string, f nft.Family, set *nft.Set, count int, eac
 	total, quiet := 0, 0
 	for range elementAttempts {
 		before, foreign := total, false
-		err := readElements(s, table, f, set, func(e element) {
+		err := dumpElements(s, table, f, decoderOf(set, f), func(e element) {
 			if each(e) {
 				total++
 			}
@@ -268,11 +268,6 @@ func readAll(s *socket, table string, f nft.Family, set *nft.Set, count int, eac
 		}
 	}
 	return ErrChanging
-}
-
-// readElements hands every element of one dump to each, in no order.
-func readElements(s *socket, table string, f nft.Family, set *nft.Set, each func(element)) error {
-	return dumpElements(s, table, f, decoderOf(set, f), each)
 }
 
 func dumpElements(s *socket, table string, f nft.Family, d elementDecoder, each func(element)) error {

@@ -17,7 +17,7 @@ const SentinelName = "svcctl-sentinel"
 //
 // The tables belong to this Conn (flag owner, kernel 5.12): no other program can change or flush
 // them, and they are deleted with it. Older kernels get plain tables, which a flush takes. Calling
-// it again makes what is missing. ErrPermission means that another live process holds them.
+// it again creates missing ones. ErrPermission means that another live process holds them.
 func (c *Conn) HoldSentinel() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

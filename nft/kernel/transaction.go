@@ -26,10 +26,10 @@ type transaction struct {
 	parts         []part // the messages behind it; the sequence numbers count on
 	op            int    // index of the operation that is being written
 	setID         uint32
-	timeout       time.Duration    // of the elements being added; 0: as the set says
+	timeout       time.Duration    // of the elements being added; 0: the set's
 	ranges        map[setName]bool // the interval sets that rules look numbers up in
-	echo          bool             // the kernel tells what deleted elements counted
-	last          []nft.Count      // what elements counted that go; complete when it is committed
+	echo          bool             // the kernel echoes deleted elements with their counts
+	last          []nft.Count      // of deleted elements; complete when it is committed
 	err           error            // the first thing that cannot be written
 }
 
@@ -75,7 +75,7 @@ func (t *transaction) fail(err error) {
 func (t *transaction) empty() bool { return len(t.parts) == 0 }
 
 // finish completes the transaction. Only its last message asks for an
-// acknowledgement: errors are told unasked, and an acknowledgement for each message
+// acknowledgement: errors come unasked, and an acknowledgement for each message
 // would overflow the receive buffer of a large batch.
 func (t *transaction) finish() error {
 	last := t.Buf[t.parts[len(t.parts)-1].start:]
@@ -142,8 +142,8 @@ func (t *transaction) send() (outcome, error) {
 	}
 }
 
-// commit sends the transaction and makes one error of the kernel's answers. text says
-// what an element, or with -1 the whole operation, of a refused part is.
+// commit sends the transaction and makes one error of the kernel's answers. text
+// describes an element, or with -1 the whole operation, of a refused part.
 func (t *transaction) commit(text func(op, element int) string) error {
 	o, err := t.send()
 	return t.result(o, err, text)
@@ -202,7 +202,7 @@ func (t *transaction) elementAt(start, offset int) (n int, ok bool) {
 		return 0, false
 	}
 	m = m[:binary.NativeEndian.Uint32(m)]
-	// All slices below share one array, so their capacities tell their places in m.
+	// All slices below share one array, so their capacities give their places in m.
 	position := func(value []byte) int { return cap(m) - cap(value) - unix.SizeofNlAttr }
 	for kind, list := range nfnetlink.Attributes(m[nfnetlink.HeaderLen+nfnetlink.GenHeaderLen:]) {
 		if kind != unix.NFTA_SET_ELEM_LIST_ELEMENTS || offset <= position(list) {

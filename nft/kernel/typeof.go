@@ -19,7 +19,7 @@ const (
 	udataDataInterval  = 6 // NFTNL_UDATA_SET_DATA_INTERVAL
 
 	udataTypeofExpr = 0 // NFTNL_UDATA_SET_TYPEOF_EXPR: which kind of expression
-	udataTypeofData = 1 // NFTNL_UDATA_SET_TYPEOF_DATA: what it needs to know
+	udataTypeofData = 1 // NFTNL_UDATA_SET_TYPEOF_DATA: its arguments
 
 	exprPayload = 7  // EXPR_PAYLOAD (enum expr_types of nft)
 	exprMeta    = 9  // EXPR_META
@@ -38,7 +38,7 @@ const (
 // typeofData is the userdata from which `nft list` prints the types of a set by
 // example: `typeof ip daddr . meta l4proto . th dport . numgen random mod 1 : ip daddr .
 // th dport`. Only keys with a slot need it: an integer has no length of its own, so nft
-// could neither print nor load it as a `type`. Of a set of interfaces it says the byte order
+// could neither print nor load it as a `type`. Of a set of interfaces it has the byte order
 // alone, without which nft prints their numbers turned around. It is nil for every other set,
 // where nft finds all it needs in the type codes.
 func typeofData(f nft.Family, s *nft.Set) []byte {

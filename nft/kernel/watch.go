@@ -32,7 +32,7 @@ type Change struct {
 const watchBuffer = 32 << 20
 
 // Watch reports the transactions of other programs until the context ends, which closes the
-// channel. What this Conn commits is not told. A reader that is too slow, or a transaction that is
+// channel. Commits of this Conn are left out. A reader that is too slow, or a transaction that is
 // too large, gives a Change with Lost.
 func (c *Conn) Watch(ctx context.Context) (<-chan Change, error) {
 	c.mu.Lock()
@@ -66,12 +66,7 @@ type watch struct {
 	changes     chan Change
 	ctx         context.Context
 	end         context.CancelFunc
-	lossReports sync.WaitGroup // those who are telling that something was lost
-}
-
-// reportLoss sends a Change with Lost: notifications may have been missed.
-func (w *watch) reportLoss() {
-	w.lossReports.Go(func() { w.send(Change{Lost: true}) })
+	lossReports sync.WaitGroup // goroutines that send a Change with Lost
 }
 
 func (w *watch) send(change Change) bool {
@@ -105,20 +100,20 @@ func (c *Conn) muteNotifications(s *socket) (restore func(committed error)) {
 		}
 		for w := range c.watches {
 			if w.conn.JoinGroup(unix.NFNLGRP_NFTABLES) != nil {
-				w.conn.Close() // its end says that something was lost
+				w.conn.Close() // its end is reported as a loss
 			}
 		}
 		// No other program may have committed in between.
 		if after, err := readGeneration(s); muted && (err != nil || after != want) {
 			for w := range c.watches {
-				w.reportLoss()
+				w.lossReports.Go(func() { w.send(Change{Lost: true}) })
 			}
 		}
 	}
 }
 
-// ignorePort makes the kernel drop the notifications of what is committed through a
-// port: there is one for each element. All messages of a datagram are of the same
+// ignorePort makes the kernel drop the notifications of commits through a port: there is
+// one for each element. All messages of a datagram are of the same
 // transaction, so the first one's port is enough. A number that a filter loads is taken
 // for network byte order, which a netlink header is not in.
 func ignorePort(conn *netlink.Conn, port uint32) error {
@@ -136,12 +131,12 @@ func ignorePort(conn *netlink.Conn, port uint32) error {
 	return conn.SetBPF(filter)
 }
 
-// follow reads what a watch is told until it ends.
+// follow reads the notifications of a watch until it ends.
 func (c *Conn) follow(w *watch) {
 	defer c.unwatch(w)
 	stop := context.AfterFunc(w.ctx, func() { w.conn.Close() }) // ends the reading
 	defer stop()
-	var next Change // what is known of the transaction that is being told
+	var next Change // of the transaction whose notifications are being read
 	for {
 		received, err := w.conn.Receive()
 		switch {

@@ -1,16 +1,16 @@
-// Package nfnetlink is the ground that the subsystems of netfilter stand on when they are
-// talked to: messages and their attributes, and a socket that carries them. It knows no
-// subsystem (nf_tables, conntrack).
+// Package nfnetlink has the common protocol of netfilter's subsystems: messages and their
+// attributes, and a socket that carries them. It is independent of any subsystem
+// (nf_tables, conntrack).
 //
 // Invariants:
 //
 //   - Numbers in attributes are in network byte order, as netfilter wants them; headers are
 //     in the machine's.
-//   - What is read is never trusted: a message or attribute that is cut off ends the walk.
+//   - Received bytes are never trusted: a message or attribute that is cut off ends the walk.
 //   - A Socket never waits: the kernel has answered when Send returns. One goroutine at a
 //     time may use it.
 //
-// The package must not log, and must not know what is in a message.
+// The package must not log, and must not interpret the content of a message.
 //
 //	s, err := nfnetlink.Dial(nfnetlink.Options{})
 //	...

@@ -84,7 +84,7 @@ func (m *Message) Errno() syscall.Errno {
 // A Failure is the content of an NLMSG_ERROR message.
 type Failure struct {
 	Errno  syscall.Errno // 0: an acknowledgement
-	Offset int           // of the attribute that is wrong, in the message; 0: not told
+	Offset int           // of the attribute that is wrong, in the message; 0: unknown
 	Hint   string        // the kernel's own words
 }
 

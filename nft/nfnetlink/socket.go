@@ -57,7 +57,7 @@ func Dial(o Options) (*Socket, error) {
 	return s, nil
 }
 
-// dupBlocking is the socket of a connection under a descriptor that the runtime does not know.
+// dupBlocking is the socket of a connection under a descriptor without the runtime's poller.
 func dupBlocking(conn *netlink.Conn) (fd int, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -75,7 +75,7 @@ func (s *Socket) Close() error { return unix.Close(s.fd) }
 // FD is the file descriptor.
 func (s *Socket) FD() int { return s.fd }
 
-// Port is the netlink port, which notifications of what is sent here carry.
+// Port returns the netlink port, which is in the notifications of changes by this socket.
 func (s *Socket) Port() uint32 { return s.port }
 
 // Sequence reserves n sequence numbers and gives the first of them, or the next one if n

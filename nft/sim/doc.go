@@ -1,5 +1,5 @@
-// Package sim runs the first packet of a connection through a ruleset and tells what
-// becomes of it: a second implementation of the part of nf_tables and netfilter's NAT
+// Package sim runs the first packet of a connection through a ruleset and returns the
+// outcome: a second implementation of the part of nf_tables and netfilter's NAT
 // that package nft uses, small enough to be read against the kernel's.
 //
 // It serves tests (the kernel and this package must agree on every packet) and

@@ -74,7 +74,7 @@ func (f *flow) run() Result {
 		}
 		f.oif, local = f.host.Route(f.packet.Daddr)
 		if local {
-			f.oif = 0 // input knows no outgoing interface
+			f.oif = 0 // input has no outgoing interface
 			if r, ended := f.visit(nft.HookInput); ended {
 				return r
 			}

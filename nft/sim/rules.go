@@ -236,7 +236,7 @@ func (f *flow) read(field nft.Field) nft.Value {
 		v.Num = uint32(f.original.Port())
 	case nft.FieldNumgen:
 		v.Num = f.choose(field.Mod) + field.Offset
-	case nft.FieldTurn: // whose turn it is depends on who came before
+	case nft.FieldTurn: // the turn depends on earlier connections
 		v.Num = f.choose(field.Mod)
 	case nft.FieldHashSource, nft.FieldHashFlow:
 		v.Num = nft.HashSlot(field.Kind, netip.AddrPortFrom(f.packet.Saddr, f.packet.Sport), field.Mod)

@@ -16,7 +16,7 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// TableName is the name of the table that chooses what is traced.
+// TableName is the name of the table that chooses the traced packets.
 const TableName = "svcctl-trace"
 
 // perSecond bounds the packets that are traced in a second.
@@ -25,7 +25,7 @@ const perSecond = 10
 // buffer is the size of the receive buffer in bytes: no less than Linux gives by default.
 const buffer = 256 << 10
 
-// Filter chooses packets. What is zero is not asked.
+// Filter chooses packets. A zero field matches all.
 type Filter struct {
 	Family   nft.Family
 	From     netip.Prefix

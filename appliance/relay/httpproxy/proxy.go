@@ -291,17 +291,17 @@ func streams(s *session, r *http.Request) bool {
 }
 
 // names reports whether a header names the client, or what it asked for. Servers that pass headers on as variables, as those
-// of CGI (RFC 3875, 4.1.18) and WSGI do, cannot tell X_Forwarded_For from X-Forwarded-For.
+// of CGI (RFC 3875, 4.1.18) and WSGI do, confuse X_Forwarded_For with X-Forwarded-For.
 func names(header string) bool {
 	header = strings.ToLower(strings.ReplaceAll(header, "_", "-"))
 	return header == "forwarded" || strings.HasPrefix(header, "x-forwarded-")
 }
 
-// rewrite names the client. What it says itself about who it is is removed.
+// rewrite sets the headers that name the client, and removes those that the client sent itself.
 func rewrite(r *httputil.ProxyRequest) {
 	s := r.In.Context().Value(sessionKey{}).(*session)
 	out := r.Out
-	out.URL.Scheme, out.URL.Host = "http", "endpoint" // Dial knows which one
+	out.URL.Scheme, out.URL.Host = "http", "endpoint" // Dial replaces it
 	out.URL.RawQuery = r.In.URL.RawQuery              // as it was written
 	out.Host = r.In.Host
 	proto := "http"

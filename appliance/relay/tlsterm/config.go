@@ -36,8 +36,8 @@ func (s *Server) Equal(o *Server) bool {
 		slices.Equal(s.ALPN, o.ALPN) && s.Clients == o.Clients && s.Optional == o.Optional
 }
 
-// Config is the configuration for clients. It has keys of its own for session tickets, made anew every
-// day and good for a week (crypto/tls): a new Config takes no tickets of the one before.
+// Config is the configuration for clients. It has keys of its own for session tickets, which change every
+// day and are good for a week (crypto/tls): a new Config takes no tickets of the one before.
 func (s *Server) Config() *tls.Config {
 	c := &tls.Config{MinVersion: s.Min, MaxVersion: s.Max, CipherSuites: s.Suites, NextProtos: s.ALPN}
 	pairs := slices.Clone(s.Pairs)
@@ -79,8 +79,8 @@ type Conn interface {
 	CloseWrite() error
 }
 
-// Secure is a connection with TLS. It tells an end by close_notify, which is io.EOF, from a connection that
-// was cut between two records, which crypto/tls takes for one too (RFC 8446, 6.1).
+// Secure is a connection with TLS. It returns io.EOF only after close_notify; crypto/tls returns it also for a
+// connection that was cut between two records (RFC 8446, 6.1).
 type Secure struct {
 	*tls.Conn
 	raw *cutConn

@@ -4,5 +4,5 @@
 // A Keeper keeps the last usable certificate of each Secret, in memory only. What it makes is never
 // changed afterwards: a rotated certificate is a new Config for new connections, and established ones go on.
 //
-// It knows nothing of Services and listeners; its caller connects.
+// It is independent of Services and listeners; its caller connects.
 package tlsterm

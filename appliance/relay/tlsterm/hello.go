@@ -167,5 +167,5 @@ func (p *parser) number(size int) (n int) {
 	return n
 }
 
-// part takes what a number of so many bytes says the length of.
+// part takes a vector whose length is a number of size bytes.
 func (p *parser) part(size int) *parser { return &parser{rest: p.take(p.number(size)), bad: p.bad} }

@@ -41,7 +41,7 @@ type keptAuthority struct {
 	good    *Authority
 }
 
-// NewKeeper returns a Keeper that knows nothing yet.
+// NewKeeper returns an empty Keeper.
 func NewKeeper(read Read) *Keeper {
 	return &Keeper{read: read, now: time.Now, pairs: map[string]*keptPair{}, cas: map[string]*keptAuthority{}}
 }
@@ -119,8 +119,8 @@ func (kept *keptPair) ending(now time.Time) string {
 	return fmt.Sprintf("its certificate (%s) expires within %d days: renew it, which cuts no connection", kept.good, int(warnBefore/24/time.Hour))
 }
 
-// Authority gives the CA of a Secret, nil when there never was one, and what is wrong with the Secret as
-// it is.
+// Authority returns the CA of a Secret, nil when there never was one, and the problem of the current
+// Secret.
 func (k *Keeper) Authority(secret string) (a *Authority, wrong string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -190,8 +190,8 @@ func (k *Keeper) Pairs() (list []*Pair) {
 	return list
 }
 
-// Due are the Secrets of which time alone changes what Pair says, and when it does for the first one
-// after a moment; not ok: it never does.
+// Due returns the first moment after the given one at which a result of Pair changes by time alone, and
+// the Secrets of that moment; ok is false when there is none.
 func (k *Keeper) Due(after time.Time) (at time.Time, secrets []string, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
