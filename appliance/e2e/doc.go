@@ -1,16 +1,16 @@
 // Package e2e tries the appliance from outside: the program svcctl, manifests in a
 // directory, and real packets between network namespaces.
 //
-// It holds tests alone. There is one test for each observable behavior, named by the
-// behavior's number; each one has a network and an appliance of its own, so tests run
-// at the same time and in any order. Unless a test says otherwise it asserts for IPv4
+// It holds tests alone, named by the number of an observable behavior. Behaviors that a script
+// of appliance/test/script asserts have none. Each test has a network and an appliance of its
+// own, so tests run at the same time and in any order. Unless a test says otherwise it asserts for IPv4
 // and for IPv6: who answered, on which port, whose address the server saw, and which
 // refusal came back.
 //
 // A test knows the program by its command line, its log and what `nft` lists. It must
 // not import the packages the program is made of.
 //
-//	func Test002_all_endpoints_answer(t *testing.T) {
+//	func TestNNN_all_endpoints_answer(t *testing.T) {
 //		b := newBox(t, nil)
 //		b.write("web.yaml", func(f family) []string {
 //			return []string{

@@ -69,17 +69,6 @@ func external(t *testing.T, hosts func(b *box) []*netlab.Host) *box {
 	return b
 }
 
-func Test042_external_without_endpoints(t *testing.T) {
-	b := external(t, nobody)
-	b.each(t, func(t *testing.T, b *box, f family) {
-		for _, network := range []string{"tcp", "udp"} {
-			b.refuses(t, b.EXT, network, f.at(f.lb(4), 80))
-			b.refuses(t, b.EXT, network, f.at(f.external(99), 80))
-			b.refuses(t, b.IN, network, f.at(f.lb(4), 80))
-		}
-	})
-}
-
 func Test043_undefined_external_port(t *testing.T) {
 	b := external(t, l1)
 	for _, f := range families { // as announcing it does

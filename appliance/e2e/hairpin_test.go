@@ -61,20 +61,6 @@ func Test008_hairpin_without_internal_sources(t *testing.T) {
 	})
 }
 
-func Test008_hairpin_over_udp(t *testing.T) {
-	b := newBox(t, nil)
-	b.write("dns.yaml", func(f family) []string {
-		return []string{
-			f.service("dns", "clusterIP: "+f.vip(41), "ports: [{name: dns, port: 53, protocol: UDP}]"),
-			f.slice("dns", "dns: 53/UDP", b.L1),
-		}
-	})
-	b.svcctl.Start()
-	b.each(t, func(t *testing.T, b *box, f family) {
-		b.reaches(t, b.L1, "udp", f.at(f.vip(41), 53), masq, f.on(53, b.L1)...)
-	})
-}
-
 // Clients on an endpoint's own segment: replies would not come back through the box, so
 // they are masqueraded for that endpoint, and for no other.
 func Test014_clients_on_the_segment_by_every_address(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 
 	"svcctl.io/svcctl/appliance/netlab"
@@ -160,24 +159,6 @@ func (b *box) notListed(t *testing.T, f family, addr netip.Addr) error {
 	return nil
 }
 
-func Test025_node_port_from_inside(t *testing.T) {
-	b := nodePort(t, nil, r1l2)
-	b.each(t, func(t *testing.T, b *box, f family) {
-		for _, from := range []*netlab.Host{b.GW1, b.IN} {
-			b.reaches(t, from, "tcp", f.at(f.boxAddr(), f.number(30080)), masq, f.on(80, b.R1, b.L2)...)
-		}
-	})
-}
-
-func Test026_node_port_without_endpoints(t *testing.T) {
-	b := nodePort(t, nil, nobody)
-	b.each(t, func(t *testing.T, b *box, f family) {
-		for _, from := range []*netlab.Host{b.EXT, b.IN, b.GW1} {
-			b.refuses(t, from, "tcp", f.at(f.boxAddr(), f.number(30080)))
-		}
-	})
-}
-
 // A process of the box that listens on a Service's node port gets none of its traffic.
 func Test026_node_port_without_endpoints_hides_listeners(t *testing.T) {
 	b := nodePort(t, nil, nobody)
@@ -186,15 +167,6 @@ func Test026_node_port_without_endpoints_hides_listeners(t *testing.T) {
 		for _, from := range []*netlab.Host{b.EXT, b.IN, b.GW1} {
 			b.refuses(t, from, "tcp", f.at(f.boxAddr(), f.number(30080)))
 		}
-	})
-}
-
-func Test027_node_port_beside_cluster_ip(t *testing.T) {
-	b := nodePort(t, nil, r1l2)
-	b.each(t, func(t *testing.T, b *box, f family) {
-		b.reaches(t, b.IN, "tcp", f.at(f.vip(41), 80), plain, f.on(80, b.R1, b.L2)...)
-		b.reaches(t, b.EXT, "tcp", f.at(f.boxAddr(), f.number(30080)), masq, f.on(80, b.R1, b.L2)...)
-		b.refuses(t, b.IN, "tcp", f.at(f.vip(41), f.number(30080)))
 	})
 }
 
@@ -219,25 +191,5 @@ func Test028_node_port_not_on_vips(t *testing.T) {
 			b.refuses(t, b.IN, "tcp", f.at(vip, f.number(30080)))
 		}
 		b.reaches(t, b.EXT, "tcp", f.at(f.boxAddr(), f.number(30080)), masq, f.on(80, b.L1)...)
-	})
-}
-
-func Test029_node_port_of_two_protocols(t *testing.T) {
-	b := newBox(t, nil)
-	b.write("dns.yaml", func(f family) []string {
-		var docs []string
-		for _, protocol := range []string{"TCP", "UDP"} {
-			name := "dns-" + strings.ToLower(protocol)
-			docs = append(docs,
-				f.service(name, "type: NodePort", "ports: [{name: dns, port: 53, protocol: "+protocol+", nodePort: "+f.port(30053)+"}]"),
-				f.slice(name, "dns: "+map[string]string{"TCP": "5353/TCP", "UDP": "53/UDP"}[protocol], b.L1))
-		}
-		return docs
-	})
-	b.svcctl.Start()
-	b.each(t, func(t *testing.T, b *box, f family) {
-		to := f.at(f.boxAddr(), f.number(30053))
-		b.reaches(t, b.EXT, "tcp", to, masq, f.on(5353, b.L1)...)
-		b.reaches(t, b.EXT, "udp", to, masq, f.on(53, b.L1)...)
 	})
 }

@@ -79,58 +79,11 @@ func (b *box) silent(t *testing.T, from *netlab.Host, to ...netip.AddrPort) {
 	}
 }
 
-func Test047_cluster_policies(t *testing.T) {
-	b := policies(t, nil, l1r1)
-	b.each(t, func(t *testing.T, b *box, f family) {
-		b.reaches(t, b.IN, "tcp", f.cluster(), plain, f.on(80, b.L1, b.R1)...)
-		for _, from := range []*netlab.Host{b.IN, b.GW1, b.EXT} {
-			b.external(t, f, from, masq, b.L1, b.R1)
-		}
-	})
-}
-
-func Test048_external_policy_local(t *testing.T) {
-	b := policies(t, nil, l1r1, etpLocal)
-	b.each(t, func(t *testing.T, b *box, f family) {
-		b.external(t, f, b.EXT, plain, b.L1)
-		b.external(t, f, b.BLK, plain, b.L1)
-	})
-}
-
-func Test049_external_policy_local_from_inside(t *testing.T) {
-	b := policies(t, nil, l1r1, etpLocal)
-	b.each(t, func(t *testing.T, b *box, f family) {
-		b.external(t, f, b.IN, plain, b.L1, b.R1)
-		// The box itself has the address of no internal source: replies to it come back.
-		b.external(t, f, b.GW1, masq, b.L1, b.R1)
-	})
-}
-
-func Test051_external_policy_local_and_cluster_ip(t *testing.T) {
-	b := policies(t, nil, l1r1, etpLocal)
-	b.each(t, func(t *testing.T, b *box, f family) {
-		b.reaches(t, b.IN, "tcp", f.cluster(), plain, f.on(80, b.L1, b.R1)...)
-		for _, from := range []*netlab.Host{b.GW1, b.EXT} {
-			b.reaches(t, from, "tcp", f.cluster(), masq, f.on(80, b.L1, b.R1)...)
-		}
-	})
-}
-
 func Test052_external_policy_local_without_internal_sources(t *testing.T) {
 	b := policies(t, flags{"cluster-cidr": nil}, l1r1, etpLocal)
 	b.each(t, func(t *testing.T, b *box, f family) {
 		b.external(t, f, b.IN, plain, b.L1)
 		b.external(t, f, b.EXT, plain, b.L1)
-	})
-}
-
-func Test053_external_policy_local_without_local_endpoint(t *testing.T) {
-	b := policies(t, nil, r1, etpLocal)
-	b.each(t, func(t *testing.T, b *box, f family) {
-		b.external(t, f, b.IN, plain, b.R1)
-		b.external(t, f, b.GW1, masq, b.R1)
-		b.reaches(t, b.IN, "tcp", f.cluster(), plain, f.on(80, b.R1)...)
-		b.silent(t, b.EXT, f.externals()...)
 	})
 }
 
@@ -175,56 +128,6 @@ func Test053_answer_without_local_endpoint(t *testing.T) {
 		b.hasProblem(t, f.object("Service", "web"), "error", noLocalEndpoints, "maybe", "drop", "reject")
 		b.refuses(t, b.EXT, "tcp", f.externals()[0])
 	})
-}
-
-func Test054_external_policy_local_without_endpoints(t *testing.T) {
-	b := policies(t, nil, nobody, etpLocal)
-	b.each(t, func(t *testing.T, b *box, f family) {
-		for _, from := range []*netlab.Host{b.EXT, b.IN, b.GW1} {
-			for _, to := range append(f.externals(), f.cluster()) {
-				b.refuses(t, from, "tcp", to)
-			}
-		}
-	})
-}
-
-func Test055_internal_policy_local(t *testing.T) {
-	b := policies(t, nil, l1r1, itpLocal)
-	b.each(t, func(t *testing.T, b *box, f family) {
-		b.reaches(t, b.IN, "tcp", f.cluster(), plain, f.on(80, b.L1)...)
-		for _, from := range []*netlab.Host{b.GW1, b.EXT} {
-			b.reaches(t, from, "tcp", f.cluster(), masq, f.on(80, b.L1)...)
-			b.external(t, f, from, masq, b.L1, b.R1)
-		}
-	})
-}
-
-func Test056_internal_policy_local_endpoints(t *testing.T) {
-	b := newBox(t, nil)
-	docs := func(hosts ...*netlab.Host) func(f family) []string {
-		return func(f family) []string {
-			return []string{
-				f.service("web", "clusterIP: "+f.vip(41), itpLocal, "ports: [{name: p80, port: 80}]"),
-				f.slice("web", "p80: 80", hosts...),
-			}
-		}
-	}
-	b.write("web.yaml", docs(b.L1, b.L2, b.R1))
-	b.svcctl.Start()
-	for _, f := range families {
-		b.reaches(t, b.IN, "tcp", f.cluster(), plain, f.on(80, b.L1, b.L2)...)
-	}
-	b.rewrite("web.yaml", docs(b.R1))
-	b.forget()
-	for _, from := range []*netlab.Host{b.IN, b.GW1} {
-		b.silent(t, from, ipv4.cluster(), ipv6.cluster())
-	}
-	b.rewrite("web.yaml", func(f family) []string { return docs()(f)[:1] }) // no slice at all
-	for _, f := range families {
-		for _, from := range []*netlab.Host{b.IN, b.GW1, b.EXT} {
-			b.refuses(t, from, "tcp", f.cluster())
-		}
-	}
 }
 
 // Both policies of one Service say each what becomes of their own addresses.

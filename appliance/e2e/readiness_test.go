@@ -42,19 +42,6 @@ func (b *box) conditionDocuments(endpoints func(b *box, f family) []string, spec
 	}
 }
 
-func Test061_ready_endpoints(t *testing.T) {
-	b := conditions(t, func(b *box, f family) []string {
-		return []string{
-			f.having(b.L1, isReady), f.having(b.L2, isReady), f.having(b.Near, draining),
-			f.having(b.R2, terminating), f.having(b.R1, isReady),
-		}
-	}, etpLocal)
-	b.each(t, func(t *testing.T, b *box, f family) {
-		b.external(t, f, b.EXT, plain, b.L1, b.L2)
-		b.reaches(t, b.IN, "tcp", f.cluster(), plain, f.on(80, b.L1, b.L2, b.R1)...)
-	})
-}
-
 // The local endpoints fall back on those that drain by themselves, whatever the others
 // are.
 func Test062_local_endpoints_drain(t *testing.T) {
@@ -107,41 +94,6 @@ func Test064_endpoints_that_do_not_serve(t *testing.T) {
 			})
 		})
 	}
-}
-
-func Test065_all_endpoints_drain(t *testing.T) {
-	drain := func(b *box, f family) []string {
-		return []string{
-			f.having(b.L1, draining), f.having(b.R1, draining), f.having(b.L2, terminating), f.having(b.R2, notReady),
-		}
-	}
-	b := conditions(t, drain)
-	for _, f := range families {
-		b.external(t, f, b.EXT, masq, b.L1, b.R1)
-		b.reaches(t, b.IN, "tcp", f.cluster(), plain, f.on(80, b.L1, b.R1)...)
-	}
-	b.rewrite("web.yaml", b.conditionDocuments(func(b *box, f family) []string {
-		return append(drain(b, f)[:3], f.having(b.R2, isReady))
-	}))
-	for _, f := range families {
-		b.external(t, f, b.EXT, masq, b.R2)
-		b.reaches(t, b.IN, "tcp", f.cluster(), plain, f.on(80, b.R2)...)
-	}
-}
-
-func Test066_unready_endpoints(t *testing.T) {
-	b := conditions(t, func(b *box, f family) []string {
-		return []string{
-			f.having(b.L1, notReady), f.having(b.R1, "{ready: false}"), f.having(b.L2, "{ready: false, serving: true}"),
-		}
-	})
-	b.each(t, func(t *testing.T, b *box, f family) {
-		for _, from := range []*netlab.Host{b.EXT, b.IN} {
-			for _, to := range append(f.externals(), f.cluster()) {
-				b.refuses(t, from, "tcp", to)
-			}
-		}
-	})
 }
 
 // Who writes the slices of a Service with publishNotReadyAddresses writes ready for all
