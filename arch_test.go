@@ -60,7 +60,7 @@ var edges = map[string][]string{
 	"api/wire":      {},
 	"api/rest": {
 		"api/auth", "api/kube/discovery", "api/kube/patch", "api/kube/protobuf", "api/kube/selector", "api/kube/table", "api/wire",
-		"store", "store/alloc", "store/engine", "store/kind", "store/managedfields", "store/manifest", "store/object", "store/schema",
+		"store", "store/alloc", "store/engine", "store/kind", "store/managedfields", "store/manifest", "store/object", "store/parallel", "store/schema",
 	},
 	"api/kube/discovery": {"store/kind"},
 	"api/kube/patch":     {"store/schema"},

@@ -128,7 +128,7 @@ func (c *Client) Status(ctx context.Context) (*wire.Status, error) {
 // Version asks which API is spoken.
 func (c *Client) Version(ctx context.Context) (*wire.Version, error) {
 	var v wire.Version
-	if err := c.get(ctx, "/version", nil, callTimeout, &v); err != nil {
+	if err := c.call(ctx, http.MethodGet, "/version", nil, callTimeout, &v); err != nil {
 		return nil, err
 	}
 	return &v, nil
@@ -149,7 +149,7 @@ func (c *Client) WaitFor(ctx context.Context, cond Condition, revision uint64, t
 	for left := timeout; ; left = max(time.Until(deadline), time.Millisecond) {
 		q := wire.WaitQuery{For: string(cond), Timeout: left, Revision: revision}
 		var s wire.Status
-		err := c.get(ctx, wire.Wait.Path, wire.WriteQuery(q), left+waitGrace, &s)
+		err := c.call(ctx, http.MethodGet, wire.Wait.Path, wire.WriteQuery(q), left+waitGrace, &s)
 		if err == nil {
 			return &s, nil
 		}
@@ -178,11 +178,6 @@ func Call[Query, Answer any](ctx context.Context, c *Client, at wire.Route[Query
 		return nil, err
 	}
 	return answer, nil
-}
-
-// get asks for path and decodes the answer into v.
-func (c *Client) get(ctx context.Context, path string, query url.Values, timeout time.Duration, v any) error {
-	return c.call(ctx, http.MethodGet, path, query, timeout, v)
 }
 
 // call makes a request without a body and decodes the answer into v.

@@ -1,6 +1,7 @@
 package jsonpath
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -245,13 +246,7 @@ func compares(left any, op string, right any) bool {
 func Compare(a, b any) (c int, comparable bool) {
 	if x, ok := number(a); ok {
 		if y, ok := number(b); ok {
-			switch {
-			case x < y:
-				return -1, true
-			case x > y:
-				return 1, true
-			}
-			return 0, true
+			return cmp.Compare(x, y), true
 		}
 		return 0, false
 	}

@@ -5,9 +5,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"runtime"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"svcctl.io/svcctl/api/auth"
@@ -15,6 +12,7 @@ import (
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/parallel"
 )
 
 const (
@@ -253,22 +251,11 @@ func (b *batch) commit() error {
 
 // plan plans all items, on all processors.
 func (b *batch) plan() {
-	var next atomic.Int64
-	var workers sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
-		workers.Go(func() {
-			for {
-				i := int(next.Add(1)) - 1
-				if i >= len(b.items) {
-					return
-				}
-				if it := b.items[i]; it.err == nil {
-					it.plan, it.err = b.server.plan(it.writing)
-				}
-			}
-		})
-	}
-	workers.Wait()
+	parallel.Do(len(b.items), 1, func(i int) {
+		if it := b.items[i]; it.err == nil {
+			it.plan, it.err = b.server.plan(it.writing)
+		}
+	})
 }
 
 // retry repeats a change that conflicted with a concurrent one.

@@ -136,10 +136,15 @@ func parse(body []byte, mediaType string) (value any, fieldWarnings []string, er
 	case len(documents) != 1:
 		return nil, nil, fmt.Errorf("%d documents: send one", len(documents))
 	}
-	for _, field := range documents[0].Duplicates {
-		fieldWarnings = append(fieldWarnings, fmt.Sprintf("duplicate field %q", field))
+	return documents[0].Data, duplicateFields(documents[0]), nil
+}
+
+// duplicateFields returns the warnings about fields that a YAML value has twice.
+func duplicateFields(v manifest.Value) (warnings []string) {
+	for _, field := range v.Duplicates {
+		warnings = append(warnings, fmt.Sprintf("duplicate field %q", field))
 	}
-	return documents[0].Data, fieldWarnings, nil
+	return warnings
 }
 
 func decodeProtobuf(body []byte, k kind.Kind) (map[string]any, error) {

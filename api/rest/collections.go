@@ -107,7 +107,9 @@ func (s *Server) collectionOf(k kind.Kind) collection {
 	plain := stored{s.store, k.Name}
 	switch {
 	case k.Name == object.KindEvent && k.APIVersion() == object.APIVersionEvents:
-		return eventsOf(plain)
+		return adapt(plain, func() func(*object.Event) object.Object {
+			return func(e *object.Event) object.Object { return e.View() }
+		})
 	case k.Name == object.KindEndpoints:
 		return endpointsOf(s.store)
 	case k.Name == object.KindIPAddress:
@@ -122,9 +124,17 @@ func (s *Server) collectionOf(k kind.Kind) collection {
 	return plain
 }
 
-// eventsOf shows Events as events.k8s.io does.
-func eventsOf(plain stored) adapted {
-	return adapted{plain, func() func(object.Object) object.Object { return eventView }}
+// adapt returns a collection that shows objects of type T by the functions that view returns.
+func adapt[T object.Object](plain stored, view func() func(T) object.Object) adapted {
+	return adapted{plain, func() func(object.Object) object.Object {
+		show := view()
+		return func(o object.Object) object.Object {
+			if typed, is := o.(T); is {
+				return show(typed)
+			}
+			return o
+		}
+	}}
 }
 
 // eventView is an event as events.k8s.io shows it; nil stays nil.
@@ -177,15 +187,10 @@ func (c computed) follow(string, uint64) (follower, error) {
 
 // poolsOf shows IPAddressPools with their use.
 func poolsOf(plain stored) adapted {
-	return adapted{plain, func() func(object.Object) object.Object {
+	return adapt(plain, func() func(*object.IPAddressPool) object.Object {
 		use := plain.store.PoolsInUse()
-		return func(o object.Object) object.Object {
-			if pool, is := o.(*object.IPAddressPool); is {
-				return withUse(pool, use)
-			}
-			return o
-		}
-	}}
+		return func(pool *object.IPAddressPool) object.Object { return withUse(pool, use) }
+	})
 }
 
 // withUse returns a pool with the status that follows from its allocated addresses. An unused pool has

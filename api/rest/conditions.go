@@ -23,16 +23,11 @@ type Conditions interface {
 
 // servicesOf shows Services with their conditions.
 func servicesOf(plain stored, by Conditions) adapted {
-	return adapted{plain, func() func(object.Object) object.Object {
-		return func(o object.Object) object.Object {
-			svc, is := o.(*object.Service)
-			if !is {
-				return o
-			}
-			conditions, _ := by.Of(svc)
-			return withConditions(svc, conditions)
-		}
-	}}
+	show := func(svc *object.Service) object.Object {
+		conditions, _ := by.Of(svc)
+		return withConditions(svc, conditions)
+	}
+	return adapt(plain, func() func(*object.Service) object.Object { return show })
 }
 
 // withConditions returns a Service with the computed conditions in place of stored ones of their types.

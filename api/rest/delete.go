@@ -229,14 +229,9 @@ func (s *Server) deletionOf(w http.ResponseWriter, r *request) (deletion, error)
 	}
 	d := deletion{options: &options{dryRun: len(asked.DryRun) > 0, validation: warn}}
 	d.foreground = asked.OrphanDependents != nil && !*asked.OrphanDependents
-	d.orphan = isTrue(asked.OrphanDependents) || asked.PropagationPolicy != nil && *asked.PropagationPolicy == "Orphan"
+	d.orphan = object.Deref(asked.OrphanDependents) || asked.PropagationPolicy != nil && *asked.PropagationPolicy == "Orphan"
 	if p := asked.Preconditions; p != nil {
-		if p.UID != nil {
-			d.uid = *p.UID
-		}
-		if p.ResourceVersion != nil {
-			d.version = *p.ResourceVersion
-		}
+		d.uid, d.version = object.Deref(p.UID), object.Deref(p.ResourceVersion)
 	}
 	return d, nil
 }

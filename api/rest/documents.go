@@ -191,10 +191,7 @@ func yamlItems(value manifest.Value, length int) []document {
 		items, isList = o["items"].([]any)
 		isList = isList && strings.HasSuffix(named, "List")
 	}
-	var fieldWarnings []string
-	for _, field := range value.Duplicates {
-		fieldWarnings = append(fieldWarnings, fmt.Sprintf("duplicate field %q", field))
-	}
+	fieldWarnings := duplicateFields(value)
 	if !isList {
 		return []document{{content: value.Data, fieldWarnings: fieldWarnings, line: value.Line, length: length}}
 	}

@@ -127,12 +127,12 @@ func (s *Server) empty(removal store.Write, contents []object.Ref) (store.Writte
 		writes = append(writes, store.Write{Ref: ref, Delete: true, DryRun: removal.DryRun, By: removal.By})
 	}
 	var first store.Written
-	for i := 0; i < len(writes); i += commitObjects {
-		results, err := s.commit(writes[i:min(i+commitObjects, len(writes))]...)
+	for chunk := range slices.Chunk(writes, commitObjects) {
+		results, err := s.commit(chunk...)
 		if err != nil {
 			return store.Written{}, err
 		}
-		if i == 0 {
+		if chunk[0].Ref == removal.Ref {
 			first = results[0]
 		}
 	}

@@ -148,5 +148,3 @@ func (w *warnings) add(texts ...string) {
 		}
 	}
 }
-
-func isTrue(b *bool) bool { return b != nil && *b }

@@ -230,7 +230,7 @@ func (o *options) dedupOwners(meta *object.ObjectMeta) {
 	for _, owner := range meta.OwnerReferences {
 		same := func(other object.OwnerReference) bool {
 			return other.UID == owner.UID && other.Kind == owner.Kind && other.Name == owner.Name && other.APIVersion == owner.APIVersion &&
-				isTrue(other.Controller) == isTrue(owner.Controller) && isTrue(other.BlockOwnerDeletion) == isTrue(owner.BlockOwnerDeletion)
+				object.Deref(other.Controller) == object.Deref(owner.Controller) && object.Deref(other.BlockOwnerDeletion) == object.Deref(owner.BlockOwnerDeletion)
 		}
 		if slices.ContainsFunc(left, same) {
 			o.warnings.add(".metadata.ownerReferences contains duplicate entries; duplicate UID(s) observed: " + owner.UID)

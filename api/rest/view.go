@@ -237,7 +237,7 @@ func (h holders) show(key viewKey) object.Object {
 		return nil
 	}
 	holder := slices.MinFunc(services, func(a, b *object.Service) int {
-		return cmp.Or(timeOf(a).Compare(timeOf(b)), cmp.Compare(a.Metadata.Namespace, b.Metadata.Namespace), cmp.Compare(a.Metadata.Name, b.Metadata.Name))
+		return cmp.Or(createdAt(a, time.Time{}).Compare(createdAt(b, time.Time{})), cmp.Compare(a.Metadata.Namespace, b.Metadata.Namespace), cmp.Compare(a.Metadata.Name, b.Metadata.Name))
 	})
 	meta := &holder.Metadata
 	family := object.IPv4
@@ -254,13 +254,6 @@ func (h holders) show(key viewKey) object.Object {
 			Resource: parentResource, Namespace: meta.Namespace, Name: meta.Name,
 		}},
 	}
-}
-
-func timeOf(o object.Object) time.Time {
-	if created := o.GetMeta().CreationTimestamp; created != nil {
-		return *created
-	}
-	return time.Time{}
 }
 
 // addressesIn are the addresses that a Service has been given, each once and in its

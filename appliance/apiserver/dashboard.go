@@ -194,7 +194,7 @@ func orderOf(by string, a, b *wire.ServiceTraffic) int {
 	case "rate":
 		return cmp.Compare(rateOf(b.Rate), rateOf(a.Rate))
 	case "refused":
-		return cmp.Or(cmp.Compare(rateOf(b.RefusedRate), rateOf(a.RefusedRate)), cmp.Compare(countOf(b.Refused), countOf(a.Refused)))
+		return cmp.Or(cmp.Compare(rateOf(b.RefusedRate), rateOf(a.RefusedRate)), cmp.Compare(object.Deref(b.Refused), object.Deref(a.Refused)))
 	}
 	return 0
 }
@@ -204,13 +204,6 @@ func rateOf(rate *float64) float64 {
 		return -1
 	}
 	return *rate
-}
-
-func countOf(n *uint64) uint64 {
-	if n == nil {
-		return 0
-	}
-	return *n
 }
 
 // row is a Service of a list.
