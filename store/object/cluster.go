@@ -53,7 +53,7 @@ func (o *Namespace) DeepCopy() Object { return deepCopy(o) }
 // (corev1.LabelMetadataName).
 const LabelNamespaceName = "kubernetes.io/metadata.name"
 
-func defaultNamespaceObject(o *Namespace) {
+func (o *Namespace) setDefaults() {
 	if name := o.Metadata.Name; name != "" {
 		if o.Metadata.Labels == nil {
 			o.Metadata.Labels = map[string]string{}
@@ -272,9 +272,9 @@ func (o *EventView) Event() *Event {
 	}
 }
 
-// validateEvent wants an event in the namespace of what it is about; what is about an
+// validate wants an event in the namespace of what it is about; what is about an
 // object without one goes to default (ValidateEventCreate of pkg/apis/core/validation).
-func validateEvent(o *Event) Errors {
+func (o *Event) validate(Object) Errors {
 	involved := o.InvolvedObject.Namespace
 	if involved == "" {
 		involved = defaultNamespace
@@ -310,7 +310,7 @@ func (o *Lease) GetMeta() *ObjectMeta   { return &o.Metadata }
 // DeepCopy implements Object.
 func (o *Lease) DeepCopy() Object { return deepCopy(o) }
 
-func validateLease(o *Lease) Errors {
+func (o *Lease) validate(Object) Errors {
 	at := specPath
 	var errs Errors
 	if seconds := o.Spec.LeaseDurationSeconds; seconds != nil && *seconds <= 0 {
@@ -437,9 +437,9 @@ func (o *SelfSubjectRulesReview) DeepCopy() Object { return deepCopy(o) }
 // DeepCopy implements Object.
 func (o *SelfSubjectReview) DeepCopy() Object { return deepCopy(o) }
 
-// validateAccessReview wants one question (ValidateSelfSubjectAccessReviewSpec of
+// validate wants one question (ValidateSelfSubjectAccessReviewSpec of
 // pkg/apis/authorization/validation).
-func validateAccessReview(o *SelfSubjectAccessReview) Errors {
+func (o *SelfSubjectAccessReview) validate(Object) Errors {
 	spec := &o.Spec
 	switch {
 	case spec.ResourceAttributes != nil && spec.NonResourceAttributes != nil:

@@ -61,7 +61,7 @@ func (o *ConfigMap) DeepCopy() Object { return deepCopy(o) }
 // DeepCopy implements Object.
 func (o *Secret) DeepCopy() Object { return deepCopy(o) }
 
-func defaultSecret(o *Secret) {
+func (o *Secret) setDefaults() {
 	if o.Type == "" {
 		o.Type = secretOpaque
 	}
@@ -79,7 +79,8 @@ func (o *Secret) MoveStringData() {
 	o.StringData = nil
 }
 
-func validateConfigMap(o, old *ConfigMap) Errors {
+func (o *ConfigMap) validate(previous Object) Errors {
+	old, _ := previous.(*ConfigMap)
 	data, binary := root("data"), root("binaryData")
 	errs := slices.Concat(validateDataKeys(data, o.Data), validateDataKeys(binary, o.BinaryData))
 	size := 0
@@ -102,7 +103,8 @@ func validateConfigMap(o, old *ConfigMap) Errors {
 		unlessEqual(binary, maps.EqualFunc(o.BinaryData, old.BinaryData, bytes.Equal)))
 }
 
-func validateSecret(o, old *Secret) Errors {
+func (o *Secret) validate(previous Object) Errors {
+	old, _ := previous.(*Secret)
 	data := root("data")
 	errs := validateDataKeys(data, o.Data)
 	size := 0

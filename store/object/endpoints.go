@@ -11,7 +11,8 @@ var subsetsPath = root("subsets")
 // supportedProtocols are sorted, as they are shown.
 func supportedProtocols() []string { return []string{ProtocolSCTP, ProtocolTCP, ProtocolUDP} }
 
-func validateEndpoints(o, old *Endpoints) Errors {
+func (o *Endpoints) validate(previous Object) Errors {
+	old, _ := previous.(*Endpoints)
 	var kept set
 	if old != nil {
 		kept = setOf(old.addresses())
@@ -115,7 +116,8 @@ var (
 	addressTypePath = root("addressType")
 )
 
-func validateEndpointSlice(o, old *EndpointSlice) Errors {
+func (o *EndpointSlice) validate(previous Object) Errors {
+	old, _ := previous.(*EndpointSlice)
 	kept := set{}
 	// An address of another type was another thing: then nothing is kept.
 	if old != nil && old.AddressType == o.AddressType {
@@ -270,8 +272,9 @@ func validateSlicePorts(ports []EndpointPort) Errors {
 	return errs
 }
 
-// validateEndpointSliceChange checks what of a slice may not change.
-func validateEndpointSliceChange(o, before *EndpointSlice) Errors {
+// validateChange checks what of a slice may not change.
+func (o *EndpointSlice) validateChange(previous Object) Errors {
+	before, _ := previous.(*EndpointSlice)
 	if o.AddressType != before.AddressType {
 		return invalid(addressTypePath, o.AddressType, immutableText)
 	}

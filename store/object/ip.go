@@ -314,9 +314,9 @@ func addressNameProblems(name string) []string {
 	return nil
 }
 
-// validateServiceCIDR wants one CIDR, or one of each family (ValidateServiceCIDR of
+// validate wants one CIDR, or one of each family (ValidateServiceCIDR of
 // pkg/apis/networking/validation).
-func validateServiceCIDR(o *ServiceCIDR) Errors {
+func (o *ServiceCIDR) validate(Object) Errors {
 	at := specPath.child("cidrs")
 	var errs Errors
 	var families []string
@@ -345,7 +345,7 @@ func validateServiceCIDR(o *ServiceCIDR) Errors {
 	return errs
 }
 
-func validateIPAddress(o *IPAddress) Errors {
+func (o *IPAddress) validate(Object) Errors {
 	at := specPath.child("parentRef")
 	if o.Spec.ParentRef == nil {
 		return required(at, "")

@@ -301,7 +301,7 @@ func (o *ServiceBGPStatus) DeepCopy() Object { return deepCopy(o) }
 // DeepCopy implements Object.
 func (o *ConfigurationState) DeepCopy() Object { return deepCopy(o) }
 
-func validateL2Advertisement(o *L2Advertisement) Errors {
+func (o *L2Advertisement) validate(Object) Errors {
 	return slices.Concat(validateSelectors(specPath, o.Spec.IPAddressPoolSelectors, o.Spec.NodeSelectors, o.Spec.ServiceSelectors), validateInterfaces(o.Spec.Interfaces))
 }
 
@@ -329,7 +329,7 @@ func ParseAddressRange(text string) (first, last netip.Addr, err error) {
 	return first, last, nil
 }
 
-func validateIPAddressPool(o *IPAddressPool) Errors {
+func (o *IPAddressPool) validate(Object) Errors {
 	at := specPath.child("addresses")
 	if len(o.Spec.Addresses) == 0 {
 		return required(at, "a pool needs addresses, as 192.0.2.0/28 or 192.0.2.10-192.0.2.20")
@@ -360,7 +360,7 @@ func validateInterfaces(names []string) Errors {
 	return errs
 }
 
-func validateBGPAdvertisement(o *BGPAdvertisement) Errors {
+func (o *BGPAdvertisement) validate(Object) Errors {
 	s := &o.Spec
 	errs := validateSelectors(specPath, s.IPAddressPoolSelectors, s.NodeSelectors, s.ServiceSelectors)
 	length := func(name string, value *int32, most int32) {
@@ -400,7 +400,7 @@ func ParseCommunity(text string) ([]uint32, error) {
 	return values, nil
 }
 
-func validateCommunity(o *Community) Errors {
+func (o *Community) validate(Object) Errors {
 	var errs Errors
 	at := specPath.child("communities")
 	for i, c := range o.Spec.Communities {
@@ -414,7 +414,7 @@ func validateCommunity(o *Community) Errors {
 	return errs
 }
 
-func validateBFDProfile(o *BFDProfile) Errors {
+func (o *BFDProfile) validate(Object) Errors {
 	var errs Errors
 	between := func(name string, value *int32, least, most int32) {
 		if value != nil && (*value < least || *value > most) {
@@ -429,7 +429,7 @@ func validateBFDProfile(o *BFDProfile) Errors {
 	return errs
 }
 
-func validateBGPPeer(o *BGPPeer) Errors {
+func (o *BGPPeer) validate(Object) Errors {
 	s := &o.Spec
 	var errs Errors
 	wrong := func(is bool, name string, value any, text string) {
@@ -460,3 +460,12 @@ func validateBGPPeer(o *BGPPeer) Errors {
 	}
 	return append(errs, validateSelectors(specPath, s.NodeSelectors)...)
 }
+
+// The status is MetalLB's, and none is stored.
+
+func (o *BFDProfile) setDefaults()       { o.Status = nil }
+func (o *BGPAdvertisement) setDefaults() { o.Status = nil }
+func (o *BGPPeer) setDefaults()          { o.Status = nil }
+func (o *Community) setDefaults()        { o.Status = nil }
+func (o *IPAddressPool) setDefaults()    { o.Status = nil }
+func (o *L2Advertisement) setDefaults()  { o.Status = nil }

@@ -190,9 +190,9 @@ func (o *Pod) TargetPort(port *ServicePort) (int32, bool) {
 	return 0, false
 }
 
-// defaultPod is SetDefaults_Pod as far as it is read here, and makes podIP and podIPs
+// setDefaults is SetDefaults_Pod as far as it is read here, and makes podIP and podIPs
 // say the same.
-func defaultPod(pod *Pod) {
+func (pod *Pod) setDefaults() {
 	for _, containers := range [][]Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
 			for j := range containers[i].Ports {
@@ -236,7 +236,8 @@ var (
 	podStatusPath = root("status")
 )
 
-func validatePod(o, old *Pod) Errors {
+func (o *Pod) validate(previous Object) Errors {
+	old, _ := previous.(*Pod)
 	var errs Errors
 	spec := &o.Spec
 	if spec.NodeName != "" {
@@ -306,7 +307,7 @@ func validatePodIPs(o, old *Pod) Errors {
 	return errs
 }
 
-func podWarnings(o *Pod) []string {
+func (o *Pod) warnings() []string {
 	var warnings []string
 	for i, ip := range o.Status.PodIPs {
 		warnings = append(warnings, ipWarnings(podStatusPath.child("podIPs").index(i).child("ip"), ip.IP)...)

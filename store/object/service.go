@@ -13,9 +13,10 @@ var (
 
 const onlyLoadBalancerText = "may only be used when `type` is 'LoadBalancer'"
 
-// validateService is pkg/apis/core/validation ValidateService, in its order; old is
+// validate is pkg/apis/core/validation ValidateService, in its order; old is
 // nil for a new Service.
-func validateService(s, old *Service) Errors {
+func (s *Service) validate(previous Object) Errors {
+	old, _ := previous.(*Service)
 	return slices.Concat(
 		checkTopologyAnnotations(s),
 		checkType(s),

@@ -5,165 +5,40 @@ import (
 	"slices"
 )
 
-// The strategies of all kinds. CONTRIBUTING.md says what else a new one needs.
-
-func coreStrategies() []Strategy {
-	return []Strategy{
-		{
-			Resource: Resource{Name: KindConfigMap, Plural: "configmaps", ShortNames: []string{"cm"}, Namespaced: true},
-			create:   func() Object { return new(ConfigMap) },
-			validate: onPair(validateConfigMap),
-		},
-		{
-			Resource: Resource{Name: KindEndpoints, Plural: "endpoints", ShortNames: []string{"ep"}, Namespaced: true},
-			InFiles:  true, CreateOnUpdate: true,
-			create:      func() Object { return new(Endpoints) },
-			setDefaults: on(defaultEndpoints),
-			validate:    weighted(validateEndpoints),
-			warnings:    of(endpointsWarnings),
-			spec:        of(func(o *Endpoints) []any { return []any{o.Subsets} }),
-		},
-		{
-			Resource:  Resource{Name: KindEvent, Plural: "events", ShortNames: []string{"ev"}, Namespaced: true},
-			Ephemeral: true, Passing: true, CreateOnUpdate: true,
-			create:   func() Object { return new(Event) },
-			validate: onNew(validateEvent),
-		},
-		{
-			Resource:     Resource{Name: KindNamespace, Plural: "namespaces", ShortNames: []string{"ns"}, HasStatus: true, Verbs: oneByOne},
-			SpecOfServer: true,
-			create:       func() Object { return new(Namespace) },
-			nameProblems: named(dns1123LabelProblems),
-			setDefaults:  on(defaultNamespaceObject),
-			copyStatus:   onCopy(func(to, from *Namespace) { to.Status = from.Status }),
-			copyOwned:    onCopy(func(to, from *Namespace) { to.Status, to.Spec = from.Status, from.Spec }),
-		},
-		{
-			Resource:       Resource{Name: KindNode, Plural: "nodes", ShortNames: []string{"no"}, HasStatus: true, Open: true},
-			StatusOnCreate: true,
-			create:         func() Object { return new(Node) },
-			copyStatus:     onCopy(func(to, from *Node) { to.Status = from.Status }),
-		},
-		{
-			Resource: Resource{Name: KindPod, Plural: "pods", ShortNames: []string{"po"}, Namespaced: true, InAll: true, HasStatus: true, Open: true},
-			InFiles:  true, StatusOnCreate: true,
-			create:      func() Object { return new(Pod) },
-			setDefaults: on(defaultPod),
-			validate:    weighted(validatePod),
-			warnings:    of(podWarnings),
-			spec:        of(func(o *Pod) []any { return []any{o.Spec} }),
-			copyStatus:  onCopy(func(to, from *Pod) { to.Status = from.Status }),
-		},
-		{
-			Resource:    Resource{Name: KindSecret, Plural: "secrets", Namespaced: true},
-			InFiles:     true,
-			create:      func() Object { return new(Secret) },
-			setDefaults: on(defaultSecret),
-			validate:    onPair(validateSecret),
-		},
-		{
-			Resource: Resource{Name: KindService, Plural: "services", ShortNames: []string{"svc"}, Namespaced: true, InAll: true, HasStatus: true},
-			InFiles:  true, CreateOnUpdate: true,
-			create:         func() Object { return new(Service) },
-			nameProblems:   serviceNameProblems,
-			setDefaults:    on(defaultService),
-			validate:       onPair(validateService),
-			validateChange: onPair(validateServiceChange),
-			warnings:       of(serviceWarnings),
-			spec:           of(func(o *Service) []any { return []any{o.Spec} }),
-			copyStatus:     onCopy(func(to, from *Service) { to.Status = from.Status.deepCopy() }),
-		},
-	}
+// strategies has the strategies of all kinds: the core group first, the other groups by name. CONTRIBUTING.md has what else a new kind
+// needs.
+var strategies = []Strategy{
+	{Resource: Resource{Name: KindConfigMap, Plural: "configmaps", ShortNames: []string{"cm"}, Namespaced: true}, sample: new(ConfigMap)},
+	{Resource: Resource{Name: KindEndpoints, Plural: "endpoints", ShortNames: []string{"ep"}, Namespaced: true}, InFiles: true, CreateOnUpdate: true, sample: new(Endpoints)},
+	{Resource: Resource{Name: KindEvent, Plural: "events", ShortNames: []string{"ev"}, Namespaced: true}, Ephemeral: true, Passing: true, CreateOnUpdate: true, sample: new(Event)},
+	{Resource: Resource{Name: KindNamespace, Plural: "namespaces", ShortNames: []string{"ns"}, HasStatus: true, Verbs: oneByOne}, SpecOfServer: true, sample: new(Namespace)},
+	{Resource: Resource{Name: KindNode, Plural: "nodes", ShortNames: []string{"no"}, HasStatus: true, Open: true}, StatusOnCreate: true, sample: new(Node)},
+	{Resource: Resource{Name: KindPod, Plural: "pods", ShortNames: []string{"po"}, Namespaced: true, InAll: true, HasStatus: true, Open: true}, InFiles: true, StatusOnCreate: true, sample: new(Pod)},
+	{Resource: Resource{Name: KindSecret, Plural: "secrets", Namespaced: true}, InFiles: true, sample: new(Secret)},
+	{Resource: Resource{Name: KindService, Plural: "services", ShortNames: []string{"svc"}, Namespaced: true, InAll: true, HasStatus: true}, InFiles: true, CreateOnUpdate: true, sample: new(Service)},
+	{Resource: Resource{Group: "authentication.k8s.io", Name: KindSelfSubjectReview, Plural: "selfsubjectreviews", Verbs: asking}, sample: new(SelfSubjectReview)},
+	{Resource: Resource{Group: "authorization.k8s.io", Name: KindSelfSubjectAccessReview, Plural: "selfsubjectaccessreviews", Verbs: asking}, sample: new(SelfSubjectAccessReview)},
+	{Resource: Resource{Group: "authorization.k8s.io", Name: KindSelfSubjectRulesReview, Plural: "selfsubjectrulesreviews", Verbs: asking}, sample: new(SelfSubjectRulesReview)},
+	{Resource: Resource{Group: "coordination.k8s.io", Name: KindLease, Plural: "leases", Namespaced: true}, Ephemeral: true, CreateOnUpdate: true, VersionRequired: true, sample: new(Lease)},
+	{Resource: Resource{Group: "discovery.k8s.io", Name: KindEndpointSlice, Plural: "endpointslices", Namespaced: true}, InFiles: true, sample: new(EndpointSlice)},
+	{Resource: Resource{Group: "events.k8s.io", Name: KindEvent, Plural: "events", ShortNames: []string{"ev"}, Namespaced: true}, View: true, CreateOnUpdate: true, sample: new(EventView)},
+	// MetalLB's kinds validate nothing that depends on other objects.
+	{Resource: metalLB(KindBFDProfile, "bfdprofiles", "v1beta1", everything), InFiles: true, sample: new(BFDProfile)},
+	{Resource: metalLB(KindBGPAdvertisement, "bgpadvertisements", "v1beta1", everything), InFiles: true, sample: new(BGPAdvertisement)},
+	{Resource: metalLB(KindCommunity, "communities", "v1beta1", everything), InFiles: true, sample: new(Community)},
+	{Resource: metalLB(KindConfigurationState, "configurationstates", "v1beta1", glancing), sample: new(ConfigurationState)},
+	{Resource: metalLB(KindIPAddressPool, "ipaddresspools", "v1beta1", everything), InFiles: true, sample: new(IPAddressPool)},
+	{Resource: metalLB(KindL2Advertisement, "l2advertisements", "v1beta1", everything), InFiles: true, sample: new(L2Advertisement)},
+	{Resource: metalLB(KindServiceBGPStatus, "servicebgpstatuses", "v1beta1", glancing), sample: new(ServiceBGPStatus)},
+	{Resource: metalLB(KindServiceL2Status, "servicel2statuses", "v1beta1", glancing), sample: new(ServiceL2Status)},
+	{Resource: metalLB(KindBGPPeer, "bgppeers", "v1beta2", everything), InFiles: true, OlderVersions: []string{APIVersionMetalLB}, sample: new(BGPPeer)},
+	{Resource: Resource{Group: "networking.k8s.io", Name: KindIPAddress, Plural: "ipaddresses", ShortNames: []string{"ip"}, Verbs: looking}, sample: new(IPAddress)},
+	{Resource: Resource{Group: "networking.k8s.io", Name: KindServiceCIDR, Plural: "servicecidrs", HasStatus: true}, sample: new(ServiceCIDR)},
 }
 
-func groupStrategies() []Strategy {
-	return []Strategy{
-		{
-			Resource: Resource{Group: "authentication.k8s.io", Name: KindSelfSubjectReview, Plural: "selfsubjectreviews", Verbs: asking},
-			create:   func() Object { return new(SelfSubjectReview) },
-		},
-		{
-			Resource: Resource{Group: "authorization.k8s.io", Name: KindSelfSubjectAccessReview, Plural: "selfsubjectaccessreviews", Verbs: asking},
-			create:   func() Object { return new(SelfSubjectAccessReview) },
-			validate: onNew(validateAccessReview),
-		},
-		{
-			Resource: Resource{Group: "authorization.k8s.io", Name: KindSelfSubjectRulesReview, Plural: "selfsubjectrulesreviews", Verbs: asking},
-			create:   func() Object { return new(SelfSubjectRulesReview) },
-		},
-		{
-			Resource:  Resource{Group: "coordination.k8s.io", Name: KindLease, Plural: "leases", Namespaced: true},
-			Ephemeral: true, CreateOnUpdate: true, VersionRequired: true,
-			create:   func() Object { return new(Lease) },
-			validate: onNew(validateLease),
-		},
-		{
-			Resource:       Resource{Group: "discovery.k8s.io", Name: KindEndpointSlice, Plural: "endpointslices", Namespaced: true},
-			InFiles:        true,
-			create:         func() Object { return new(EndpointSlice) },
-			setDefaults:    on(defaultEndpointSlice),
-			validate:       weighted(validateEndpointSlice),
-			validateChange: onPair(validateEndpointSliceChange),
-			warnings:       of(endpointSliceWarnings),
-			spec:           of(func(o *EndpointSlice) []any { return []any{o.AddressType, o.Endpoints, o.Ports} }),
-		},
-		{
-			Resource: Resource{Group: "events.k8s.io", Name: KindEvent, Plural: "events", ShortNames: []string{"ev"}, Namespaced: true},
-			View:     true, CreateOnUpdate: true,
-			create:   func() Object { return new(EventView) },
-			validate: onNew(func(o *EventView) Errors { return validateEvent(o.Event()) }),
-		},
-	}
-}
-
-// metalLBStrategies returns the strategies of MetalLB's kinds. They validate nothing that depends on other
-// objects.
-func metalLBStrategies() []Strategy {
-	const group, beta1 = "metallb.io", "v1beta1"
-	resource := func(name, plural string) Resource {
-		return Resource{Group: group, Version: beta1, Name: name, Plural: plural, Namespaced: true, Custom: true}
-	}
-	state := func(name, plural string) Resource {
-		r := resource(name, plural)
-		r.Verbs = glancing
-		return r
-	}
-	peer := resource(KindBGPPeer, "bgppeers")
-	peer.Version = "v1beta2"
-	return []Strategy{
-		{Resource: resource(KindBFDProfile, "bfdprofiles"), InFiles: true, create: func() Object { return new(BFDProfile) }, setDefaults: on(func(o *BFDProfile) { o.Status = nil }), validate: onNew(validateBFDProfile)},
-		{Resource: resource(KindBGPAdvertisement, "bgpadvertisements"), InFiles: true, create: func() Object { return new(BGPAdvertisement) }, setDefaults: on(func(o *BGPAdvertisement) { o.Status = nil }), validate: onNew(validateBGPAdvertisement)},
-		{Resource: resource(KindCommunity, "communities"), InFiles: true, create: func() Object { return new(Community) }, setDefaults: on(func(o *Community) { o.Status = nil }), validate: onNew(validateCommunity)},
-		{Resource: state(KindConfigurationState, "configurationstates"), create: func() Object { return new(ConfigurationState) }},
-		{
-			Resource:    resource(KindIPAddressPool, "ipaddresspools"),
-			InFiles:     true,
-			create:      func() Object { return new(IPAddressPool) },
-			setDefaults: on(func(o *IPAddressPool) { o.Status = nil }),
-			validate:    onNew(validateIPAddressPool),
-		},
-		{Resource: resource(KindL2Advertisement, "l2advertisements"), InFiles: true, create: func() Object { return new(L2Advertisement) }, setDefaults: on(func(o *L2Advertisement) { o.Status = nil }), validate: onNew(validateL2Advertisement)},
-		{Resource: state(KindServiceBGPStatus, "servicebgpstatuses"), create: func() Object { return new(ServiceBGPStatus) }},
-		{Resource: state(KindServiceL2Status, "servicel2statuses"), create: func() Object { return new(ServiceL2Status) }},
-		{Resource: peer, InFiles: true, OlderVersions: []string{APIVersionMetalLB}, create: func() Object { return new(BGPPeer) }, setDefaults: on(func(o *BGPPeer) { o.Status = nil }), validate: onNew(validateBGPPeer)},
-	}
-}
-
-func networkStrategies() []Strategy {
-	return []Strategy{
-		{
-			Resource:     Resource{Group: "networking.k8s.io", Name: KindIPAddress, Plural: "ipaddresses", ShortNames: []string{"ip"}, Verbs: looking},
-			create:       func() Object { return new(IPAddress) },
-			nameProblems: named(addressNameProblems),
-			validate:     onNew(validateIPAddress),
-		},
-		{
-			Resource:   Resource{Group: "networking.k8s.io", Name: KindServiceCIDR, Plural: "servicecidrs", HasStatus: true},
-			create:     func() Object { return new(ServiceCIDR) },
-			validate:   onNew(validateServiceCIDR),
-			copyStatus: onCopy(func(to, from *ServiceCIDR) { to.Status = from.Status }),
-		},
-	}
+// metalLB returns the resource of a kind of MetalLB.
+func metalLB(name, plural, version string, verbs []string) Resource {
+	return Resource{Group: "metallb.io", Version: version, Name: name, Plural: plural, Namespaced: true, Custom: true, Verbs: verbs}
 }
 
 // A Resource says how the API serves a kind.
@@ -220,60 +95,42 @@ type Strategy struct {
 	// spec belongs to the server, as status does.
 	StatusOnCreate, SpecOfServer bool
 
-	create func() Object
-	// nameProblems returns what is wrong with a name; nil: it has to be a DNS subdomain.
-	nameProblems func(name string, opts Options) []string
-	setDefaults  func(Object)
-	// validate checks the content; old is nil for a new object. It is not asked about metadata.
-	validate func(o, old Object) Errors
-	// validateChange checks what may not change.
-	validateChange func(o, old Object) Errors
-	warnings       func(Object) []string
-	// spec has what the generation counts versions of; nil: the kind has no generation.
-	spec func(Object) []any
-	// copyStatus makes the status of one object that of another; copyOwned all that belongs to the server.
-	copyStatus, copyOwned func(to, from Object)
+	// sample is an empty object of the kind. What is done with objects of one kind alone are methods of its type, see defaulter and
+	// the interfaces after it.
+	sample Object
 }
 
-// on adapts a function of one kind.
-func on[T Object](f func(T)) func(Object) { return func(o Object) { f(o.(T)) } }
+// What a kind has where it differs from others, as methods of its type.
+type (
+	defaulter interface{ setDefaults() }
+	// A validator checks its content, without metadata; previous is nil for a new object, or one of another kind.
+	validator interface{ validate(previous Object) Errors }
+	// A changeValidator checks what may not change.
+	changeValidator interface{ validateChange(previous Object) Errors }
+	warner          interface{ warnings() []string }
+	// A versioned kind has a generation, which counts the versions of its spec.
+	versioned interface{ spec() []any }
+	// A statusHolder has a status, an owned one more that belongs to the server.
+	statusHolder interface{ copyStatus(from Object) }
+	owned        interface{ copyOwned(from Object) }
+)
 
-// onCopy adapts a function that copies from one object of a kind to another.
-func onCopy[T Object](f func(to, from T)) func(to, from Object) {
-	return func(to, from Object) { f(to.(T), from.(T)) }
-}
+func (o *Endpoints) spec() []any     { return []any{o.Subsets} }
+func (o *Pod) spec() []any           { return []any{o.Spec} }
+func (o *Service) spec() []any       { return []any{o.Spec} }
+func (o *EndpointSlice) spec() []any { return []any{o.AddressType, o.Endpoints, o.Ports} }
 
-// onPair adapts a function of two versions; the old one is nil for a new object, or for one of another kind.
-func onPair[T Object](f func(o, old T) Errors) func(o, old Object) Errors {
-	return func(o, old Object) Errors {
-		before, _ := old.(T)
-		return f(o.(T), before)
-	}
-}
+func (o *Namespace) copyStatus(from Object)   { o.Status = from.(*Namespace).Status }
+func (o *Node) copyStatus(from Object)        { o.Status = from.(*Node).Status }
+func (o *Pod) copyStatus(from Object)         { o.Status = from.(*Pod).Status }
+func (o *Service) copyStatus(from Object)     { o.Status = from.(*Service).Status.deepCopy() }
+func (o *ServiceCIDR) copyStatus(from Object) { o.Status = from.(*ServiceCIDR).Status }
 
-// onNew adapts a function that does not look at the old version.
-func onNew[T Object](f func(T) Errors) func(o, old Object) Errors {
-	return func(o, _ Object) Errors { return f(o.(T)) }
-}
+// validate implements validator: the two forms of an event have the same rules.
+func (o *EventView) validate(Object) Errors { return o.Event().validate(nil) }
 
-// of adapts a function that returns something of a kind.
-func of[T Object, V any](f func(T) V) func(Object) V { return func(o Object) V { return f(o.(T)) } }
-
-// weighted adds the rules of annotations of weights.
-func weighted[T Object](validate func(o, old T) Errors) func(o, old Object) Errors {
-	return func(o, old Object) Errors {
-		before, is := old.(T)
-		var meta *ObjectMeta
-		if is {
-			meta = before.GetMeta()
-		}
-		return append(validate(o.(T), before), checkEndpointWeights(o.GetMeta(), meta)...)
-	}
-}
-
-// named adapts a rule of names that no option changes.
-func named(problems func(string) []string) func(string, Options) []string {
-	return func(name string, _ Options) []string { return problems(name) }
+func (o *Namespace) copyOwned(from Object) {
+	o.Status, o.Spec = from.(*Namespace).Status, from.(*Namespace).Spec
 }
 
 var (
@@ -289,17 +146,13 @@ var (
 	asking = []string{"create"}
 )
 
-// strategies has the strategies of all kinds: the core group first, the other groups by name. They
-// are made by init, because their functions refer to them.
 var (
-	strategies []Strategy
-	byType     = map[reflect.Type]*Strategy{}
-	byMeta     = map[TypeMeta]*Strategy{}
-	byKind     = map[string]*Strategy{} // of those that are stored
+	byType = map[reflect.Type]*Strategy{}
+	byMeta = map[TypeMeta]*Strategy{}
+	byKind = map[string]*Strategy{} // of those that are stored
 )
 
 func init() {
-	strategies = slices.Concat(coreStrategies(), groupStrategies(), metalLBStrategies(), networkStrategies())
 	for i := range strategies {
 		s := &strategies[i]
 		if s.Version == "" {
@@ -308,7 +161,7 @@ func init() {
 		if s.Verbs == nil {
 			s.Verbs = everything
 		}
-		byType[reflect.TypeOf(s.create())] = s
+		byType[reflect.TypeOf(s.sample)] = s
 		byMeta[TypeMeta{APIVersion: s.APIVersion(), Kind: s.Name}] = s
 		if !s.View {
 			byKind[s.Name] = s
@@ -333,40 +186,44 @@ func StrategyOfKind(kind string) *Strategy { return byKind[kind] }
 
 // New returns an empty object of the kind with its TypeMeta set.
 func (s *Strategy) New() Object {
-	o := s.create()
+	o := reflect.New(reflect.TypeOf(s.sample).Elem()).Interface().(Object)
 	*o.GetTypeMeta() = TypeMeta{APIVersion: s.APIVersion(), Kind: s.Name}
 	return o
 }
 
 // HasGeneration reports whether versions of what is wanted are counted.
-func (s *Strategy) HasGeneration() bool { return s.spec != nil }
+func (s *Strategy) HasGeneration() bool {
+	_, has := s.sample.(versioned)
+	return has
+}
 
 // SameSpec reports whether two versions of an object of the kind want the same: they differ in metadata and
 // status alone.
-func (s *Strategy) SameSpec(a, b Object) bool { return reflect.DeepEqual(s.spec(a), s.spec(b)) }
+func (s *Strategy) SameSpec(a, b Object) bool {
+	return reflect.DeepEqual(a.(versioned).spec(), b.(versioned).spec())
+}
 
 // CopyStatus makes the status of one object that of another; false when the kind has none.
 func (s *Strategy) CopyStatus(to, from Object) bool {
-	if s.copyStatus == nil {
-		return false
+	holder, has := to.(statusHolder)
+	if has {
+		holder.copyStatus(from)
 	}
-	s.copyStatus(to, from)
-	return true
+	return has
 }
 
 // KeepOwned replaces what does not change with a write of the object itself: its status as a rule. Before is the
 // stored version, nil when the object is created.
 func (s *Strategy) KeepOwned(o, before Object) {
-	switch {
-	case s.copyOwned == nil && s.copyStatus == nil, before == nil && s.StatusOnCreate:
+	if before == nil && s.StatusOnCreate {
 		return
-	case before == nil:
-		before = s.create()
+	} else if before == nil {
+		before = s.sample
 	}
-	if s.copyOwned != nil {
-		s.copyOwned(o, before)
+	if owner, has := o.(owned); has {
+		owner.copyOwned(before)
 	} else {
-		s.copyStatus(o, before)
+		s.CopyStatus(o, before)
 	}
 }
 

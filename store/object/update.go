@@ -160,8 +160,9 @@ func sameAffinityConfig(a, b *SessionAffinityConfig) bool {
 // OnceSet is the end of a refusal to change what does not change.
 const OnceSet = "may not change once set"
 
-// validateServiceChange returns the changes that an update of a Service may not make.
-func validateServiceChange(svc, old *Service) Errors {
+// validateChange returns the changes that an update of a Service may not make.
+func (svc *Service) validateChange(previous Object) Errors {
+	old, _ := previous.(*Service)
 	errs := checkClusterIPChange(svc, old)
 	errs = append(errs, checkFamiliesChange(svc, old)...)
 	if class := svc.Spec.LoadBalancerClass; svc.Spec.Type == TypeLoadBalancer && old.Spec.Type == TypeLoadBalancer &&
@@ -238,12 +239,12 @@ func Default(o Object) {
 	if meta := o.GetMeta(); meta.Namespace == "" && s.Namespaced {
 		meta.Namespace = defaultNamespace
 	}
-	if s.setDefaults != nil {
-		s.setDefaults(o)
+	if o, has := o.(defaulter); has {
+		o.setDefaults()
 	}
 }
 
-func defaultEndpoints(o *Endpoints) {
+func (o *Endpoints) setDefaults() {
 	for i := range o.Subsets {
 		for j := range o.Subsets[i].Ports {
 			setDefault(&o.Subsets[i].Ports[j].Protocol, ProtocolTCP)
@@ -251,7 +252,7 @@ func defaultEndpoints(o *Endpoints) {
 	}
 }
 
-func defaultEndpointSlice(o *EndpointSlice) {
+func (o *EndpointSlice) setDefaults() {
 	for i := range o.Ports {
 		setDefault(&o.Ports[i].Name, "")
 		setDefault(&o.Ports[i].Protocol, ProtocolTCP)
@@ -265,7 +266,7 @@ func setDefault[T any](field **T, value T) {
 	}
 }
 
-func defaultService(svc *Service) {
+func (svc *Service) setDefaults() {
 	spec := &svc.Spec
 	if spec.Type == "" {
 		spec.Type = TypeClusterIP

@@ -2,6 +2,7 @@ package object
 
 import (
 	"fmt"
+	"reflect"
 	"regexp"
 	"strings"
 )
@@ -21,18 +22,15 @@ func Validate(o Object, opts Options) Errors {
 		return validateContent(o, nil)
 	}
 	nameProblems := dns1123SubdomainProblems
-	if s.nameProblems != nil {
-		nameProblems = func(name string) []string { return s.nameProblems(name, opts) }
+	switch {
+	case s.Name == KindIPAddress:
+		nameProblems = addressNameProblems
+	case s.Name == KindNamespace, s.Name == KindService && opts.RelaxedServiceNames:
+		nameProblems = dns1123LabelProblems
+	case s.Name == KindService:
+		nameProblems = dns1035LabelProblems
 	}
 	return append(validateName(o.GetMeta(), s.Namespaced, nameProblems), validateContent(o, nil)...)
-}
-
-// serviceNameProblems returns what is wrong with the name of a Service.
-func serviceNameProblems(name string, opts Options) []string {
-	if opts.RelaxedServiceNames {
-		return dns1123LabelProblems(name)
-	}
-	return dns1035LabelProblems(name)
 }
 
 // ValidateUpdate returns all errors of replacing old by an updated object. Values that stand in
@@ -44,8 +42,8 @@ func ValidateUpdate(updated, old Object, opts Options) Errors {
 		return Join(invalid(root("kind"), updated.GetTypeMeta().Kind, immutableText), Validate(updated, opts))
 	}
 	errs := validateMetaUpdate(updated.GetMeta(), old.GetMeta())
-	if s := StrategyOf(updated); s.validateChange != nil && StrategyOf(old) == s {
-		errs = append(errs, s.validateChange(updated, old)...)
+	if o, has := updated.(changeValidator); has && StrategyOf(updated) == StrategyOf(old) {
+		errs = append(errs, o.validateChange(old)...)
 	}
 	return Join(errs, validateContent(updated, old))
 }
@@ -53,8 +51,16 @@ func ValidateUpdate(updated, old Object, opts Options) Errors {
 // validateContent applies all rules but those of the name; old is nil for a new object.
 func validateContent(o, old Object) Errors {
 	errs := validateMeta(o.GetMeta())
-	if s := StrategyOf(o); s.validate != nil {
-		errs = append(errs, s.validate(o, old)...)
+	if o, has := o.(validator); has {
+		errs = append(errs, o.validate(old)...)
+	}
+	switch o.(type) {
+	case *Endpoints, *EndpointSlice, *Pod:
+		var before *ObjectMeta
+		if reflect.TypeOf(o) == reflect.TypeOf(old) {
+			before = old.GetMeta()
+		}
+		errs = append(errs, checkEndpointWeights(o.GetMeta(), before)...)
 	}
 	return errs
 }

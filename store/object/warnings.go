@@ -8,13 +8,13 @@ import (
 
 // Warnings returns what is unusual, but not wrong, about an object that Validate accepts.
 func Warnings(o Object) []string {
-	if s := StrategyOf(o); s.warnings != nil {
-		return s.warnings(o)
+	if o, has := o.(warner); has {
+		return o.warnings()
 	}
 	return nil
 }
 
-func serviceWarnings(s *Service) []string {
+func (s *Service) warnings() []string {
 	var warnings []string
 	if _, ok := s.Metadata.Annotations[annotationTopologyHints]; ok {
 		warnings = append(warnings, fmt.Sprintf("annotation %s is deprecated, please use %s instead", annotationTopologyHints, annotationTopologyMode))
@@ -138,7 +138,7 @@ func ipWarnings(p path, value string) []string {
 	return nil
 }
 
-func endpointsWarnings(o *Endpoints) []string {
+func (o *Endpoints) warnings() []string {
 	var warnings []string
 	for i, subset := range o.Subsets {
 		for j, address := range subset.Addresses {
@@ -151,7 +151,7 @@ func endpointsWarnings(o *Endpoints) []string {
 	return warnings
 }
 
-func endpointSliceWarnings(o *EndpointSlice) []string {
+func (o *EndpointSlice) warnings() []string {
 	var warnings []string
 	if o.Metadata.Labels[LabelServiceName] == "" {
 		warnings = append(warnings, fmt.Sprintf("metadata.labels: without %s the slice belongs to no Service and is ignored", LabelServiceName))
