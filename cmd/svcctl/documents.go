@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"sync"
 
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/appliance"
@@ -157,21 +158,17 @@ func unreadable(err error) error {
 
 // document reads one document; it is nil when that is not possible, which is told.
 func (r *reader) document(name string, t *manifest.Tree) *document {
-	body, problems := t.JSON(wantsBool)
+	o, problems := t.Object(booleans())
 	for _, problem := range problems {
 		fmt.Fprintln(r.p.stderr, problem)
 	}
-	if body == nil {
+	if o == nil {
 		return nil
 	}
-	d := &document{file: name, tree: t}
+	d := &document{file: name, tree: t, object: o}
 	refuse := func(field, format string, args ...any) *document {
 		fmt.Fprintf(r.p.stderr, "%s: %s\n", d.where(field), fmt.Sprintf(format, args...))
 		return nil
-	}
-	var err error
-	if d.object, err = decodeObject(body); err != nil {
-		return refuse("", "%v", err)
 	}
 	apiVersion, kindName := textField(d.object, "apiVersion"), textField(d.object, "kind")
 	switch {
@@ -206,24 +203,26 @@ func (r *reader) document(name string, t *manifest.Tree) *document {
 	return d
 }
 
-// wantsBool reports whether a field of a document is a bool in every kind that has it.
-func wantsBool(field []string) bool {
-	for _, k := range kind.All() {
-		t := schema.Of(k)
-		for _, name := range field {
-			for t != nil && t.Form == schema.List {
-				t = t.Elem
-			}
-			if t != nil {
-				t = t.Child(name)
-			}
+// booleans returns the fields that are a bool in some kind, with the names from the top: "spec.publishNotReadyAddresses".
+var booleans = sync.OnceValue(func() map[string]bool {
+	fields := map[string]bool{}
+	var add func(t *schema.Type, path string)
+	add = func(t *schema.Type, path string) {
+		for t.Form == schema.List {
+			t = t.Elem
 		}
-		if t != nil && t.Form == schema.Boolean {
-			return true
+		if t.Form == schema.Boolean {
+			fields[path] = true
+		}
+		for _, f := range t.Fields {
+			add(f.Type, strings.TrimPrefix(path+"."+f.Name, "."))
 		}
 	}
-	return false
-}
+	for _, k := range kind.All() {
+		add(schema.Of(k), "")
+	}
+	return fields
+})
 
 // refusedError returns the error for n refused documents, which were reported already; nil
 // if n is 0.

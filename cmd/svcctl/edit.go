@@ -240,15 +240,14 @@ func (e *editing) read(content []byte) (o client.Object, why string) {
 	documents := 0
 	err := manifest.Trees("object.yaml", content, manifest.DefaultLimits(), func(t *manifest.Tree) error {
 		documents++
-		body, problems := t.JSON(wantsBool)
+		var problems []manifest.Problem
+		o, problems = t.Object(booleans())
 		for _, problem := range problems {
 			if !problem.Warning {
 				return problem
 			}
 		}
-		var err error
-		o, err = decodeObject(body)
-		return err
+		return nil
 	})
 	switch {
 	case err != nil:

@@ -3,7 +3,6 @@ package manifest
 import (
 	"encoding/json"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"svcctl.io/svcctl/store/object"
@@ -109,133 +108,97 @@ func (t *Tree) Position(field string) (line, column int) {
 	return t.Line + below, column
 }
 
-// JSON writes the document as kubectl would send it. An unquoted yes, no, on or off is a
-// bool where boolean says that the field (its names, from the top) wants one, and text
-// elsewhere. The problems are errors, for which there is no JSON, and warnings.
-func (t *Tree) JSON(boolean func(field []string) bool) ([]byte, []Problem) {
-	w := &treeWriter{tree: t, boolean: boolean}
+// Object returns the document as kubectl would send it; nil with problems that are errors. An unquoted yes, no, on or off is a bool in the
+// fields of booleans (their names from the top, with dots between them: "spec.publishNotReadyAddresses"), and text elsewhere.
+func (t *Tree) Object(booleans map[string]bool) (map[string]any, []Problem) {
+	r := &treeReader{tree: t, booleans: booleans, sent: true}
 	for _, f := range t.flaws {
-		w.report(f.line, f.column, f.path.String(), f.reason, f.message, f.warning)
+		r.report(f.line, f.column, f.path.String(), f.reason, f.message, f.warning)
 	}
 	if t.root.kind != kindMap {
-		w.report(t.root.line, t.root.column, "", ReasonWrongType, "expected an object, got "+t.root.what(), false)
-		return nil, w.problems
+		r.report(t.root.line, t.root.column, "", ReasonWrongType, "expected an object, got "+t.root.what(), false)
+		return nil, r.problems
 	}
-	w.object(t.root, t.missing())
-	if w.failed {
-		return nil, w.problems
+	o := r.value(t.root).(map[string]any)
+	if r.failed {
+		return nil, r.problems
 	}
-	return w.out, w.problems
-}
-
-// missing are the fields that the List around the document says for it.
-func (t *Tree) missing() []field {
-	var fields []field
-	add := func(key, value string) {
+	// What the List around the document has for all of its items.
+	for key, value := range map[string]string{"apiVersion": t.as.apiVersion, "kind": t.as.kind} {
 		if value != "" && t.root.get(key) == nil {
-			fields = append(fields, field{key: key, value: &node{kind: kindString, text: value}})
+			o[key] = value
 		}
 	}
-	add("apiVersion", t.as.apiVersion)
-	add("kind", t.as.kind)
-	return fields
+	return o, r.problems
 }
 
-// treeWriter writes one tree as JSON.
-type treeWriter struct {
+// treeReader makes the values of JSON of the nodes of one tree.
+type treeReader struct {
 	tree     *Tree
-	boolean  func(field []string) bool
-	out      []byte
+	booleans map[string]bool
+	sent     bool     // as kubectl sends it: see Object
 	path     []string // without the indexes of lists
 	problems []Problem
 	failed   bool
 }
 
-func (w *treeWriter) report(line, column int, field, reason, message string, warning bool) {
-	w.failed = w.failed || !warning
-	if len(w.problems) < maxProblems {
-		w.problems = append(w.problems, Problem{File: w.tree.file, Line: line + w.tree.shift, Column: column, Field: field,
+func (r *treeReader) report(line, column int, field, reason, message string, warning bool) {
+	r.failed = r.failed || !warning
+	if len(r.problems) < maxProblems {
+		r.problems = append(r.problems, Problem{File: r.tree.file, Line: line + r.tree.shift, Column: column, Field: field,
 			Reason: reason, Message: message, Warning: warning})
 	}
 }
 
-func (w *treeWriter) value(n *node) {
+// value returns map[string]any, []any, string, json.Number, bool or nil.
+func (r *treeReader) value(n *node) any {
 	switch n.kind {
-	case kindNull:
-		w.out = append(w.out, "null"...)
-	case kindBool:
-		w.out = strconv.AppendBool(w.out, strings.EqualFold(n.text, "true"))
-	case kindInt, kindFloat:
-		w.number(n)
-	case kindString:
-		if n.oldBool {
-			w.oldBool(n)
-			return
-		}
-		w.text(n.text)
 	case kindMap:
-		w.object(n, nil)
+		o := make(map[string]any, len(n.fields))
+		for _, f := range n.fields {
+			r.path = append(r.path, f.key)
+			o[f.key] = r.value(f.value)
+			r.path = r.path[:len(r.path)-1]
+		}
+		return o
 	case kindList:
-		w.out = append(w.out, '[')
+		items := make([]any, len(n.items))
 		for i, item := range n.items {
-			if i > 0 {
-				w.out = append(w.out, ',')
-			}
-			w.value(item)
+			items[i] = r.value(item)
 		}
-		w.out = append(w.out, ']')
+		return items
+	case kindString:
+		if n.oldBool && r.sent {
+			return r.oldBool(n)
+		}
+		return n.text
+	case kindBool:
+		return strings.EqualFold(n.text, "true")
+	case kindInt, kindFloat:
+		// JSON has fewer ways to write a number, and the API server takes no 80.0 for a whole one.
+		if r.sent && n.kind == kindInt && json.Valid([]byte(n.text)) {
+			return json.Number(n.text)
+		}
+		number, err := jsonNumber(n.text)
+		if err != nil {
+			r.report(n.line, n.column, strings.Join(r.path, "."), ReasonWrongType, err.Error(), false)
+		}
+		return number
 	}
+	return nil
 }
 
-// oldBool writes an unquoted yes, no, on or off, and tells how kubectl reads it, but not of a Secret.
-func (w *treeWriter) oldBool(n *node) {
-	value, _ := oldBoolValue(n.text)
+// oldBool returns an unquoted yes, no, on or off, and warns of how kubectl reads it, but not in a Secret.
+func (r *treeReader) oldBool(n *node) any {
+	var result any = n.text
+	field := strings.Join(r.path, ".")
 	message := fmt.Sprintf("kubectl reads the unquoted %s as a bool; write %q", n.text, n.text)
-	if w.boolean(w.path) {
-		w.out = strconv.AppendBool(w.out, value)
-		message = fmt.Sprintf("the unquoted %s is read as %t, as kubectl does; write %t", n.text, value, value)
-	} else {
-		w.text(n.text)
+	if r.booleans[field] {
+		value, _ := oldBoolValue(n.text)
+		result, message = value, fmt.Sprintf("the unquoted %s is read as %t, as kubectl does; write %t", n.text, value, value)
 	}
-	if w.tree.text("kind") != object.KindSecret {
-		w.report(n.line, n.column, strings.Join(w.path, "."), ReasonAmbiguous, message, true)
+	if r.tree.text("kind") != object.KindSecret {
+		r.report(n.line, n.column, field, ReasonAmbiguous, message, true)
 	}
-}
-
-func (w *treeWriter) object(n *node, first []field) {
-	w.out = append(w.out, '{')
-	for i, fields := 0, append(first, n.fields...); i < len(fields); i++ {
-		if i > 0 {
-			w.out = append(w.out, ',')
-		}
-		w.text(fields[i].key)
-		w.out = append(w.out, ':')
-		w.path = append(w.path, fields[i].key)
-		w.value(fields[i].value)
-		w.path = w.path[:len(w.path)-1]
-	}
-	w.out = append(w.out, '}')
-}
-
-func (w *treeWriter) text(s string) {
-	body, err := json.Marshal(s)
-	if err != nil {
-		panic("manifest: encode a text: " + err.Error()) // texts are UTF-8, see checkText
-	}
-	w.out = append(w.out, body...)
-}
-
-// number writes what YAML calls a number: JSON has fewer ways to write one, and the API server takes no
-// 80.0 for a whole one.
-func (w *treeWriter) number(n *node) {
-	if n.kind == kindInt && json.Valid([]byte(n.text)) {
-		w.out = append(w.out, n.text...)
-		return
-	}
-	number, err := jsonNumber(n.text)
-	if err != nil {
-		w.report(n.line, n.column, strings.Join(w.path, "."), ReasonWrongType, err.Error(), false)
-		return
-	}
-	w.out = append(w.out, number...)
+	return result
 }

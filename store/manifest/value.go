@@ -55,46 +55,13 @@ func valueOf(doc parsed) (Value, *refusal) {
 			return value, &refusal{line: f.line, column: f.column, reason: f.reason, message: f.message}
 		}
 	}
-	var err *refusal
-	value.Data, err = doc.root.data()
-	return value, err
-}
-
-// data is the value of a node as JSON has it.
-func (n *node) data() (any, *refusal) {
-	switch n.kind {
-	case kindMap:
-		o := make(map[string]any, len(n.fields))
-		for _, f := range n.fields {
-			inner, err := f.value.data()
-			if err != nil {
-				return nil, err
-			}
-			o[f.key] = inner
-		}
-		return o, nil
-	case kindList:
-		items := make([]any, len(n.items))
-		for i, item := range n.items {
-			inner, err := item.data()
-			if err != nil {
-				return nil, err
-			}
-			items[i] = inner
-		}
-		return items, nil
-	case kindString:
-		return n.text, nil
-	case kindBool:
-		return strings.EqualFold(n.text, "true"), nil
-	case kindInt, kindFloat:
-		number, err := jsonNumber(n.text)
-		if err != nil {
-			return nil, refuse(n.line, n.column, ReasonWrongType, "%v", err)
-		}
-		return number, nil
+	r := &treeReader{tree: new(Tree)}
+	value.Data = r.value(doc.root)
+	if r.failed {
+		p := r.problems[0]
+		return value, &refusal{line: p.Line, column: p.Column, reason: p.Reason, message: p.Message}
 	}
-	return nil, nil
+	return value, nil
 }
 
 // jsonNumber is a number of YAML as JSON writes it, whole ones without fraction or
