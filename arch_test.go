@@ -25,7 +25,7 @@ const module = "svcctl.io/svcctl"
 var edges = map[string][]string{
 	"store/object":          {},
 	"store/manifest":        {"store/object"},
-	"store/alloc":           {},
+	"store/alloc":           {"store/object"},
 	"store/annotation":      {"store/object"},
 	"store/convert":         {"store/annotation", "store/manifest", "store/object"},
 	"store/kind":            {"store/object"},

@@ -267,7 +267,7 @@ func ownedBy[V any](ownerOf func(V) (string, bool), value V, owner string) bool 
 func (s *Store) SetPools(pools []alloc.Pool) (changed bool, err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	if slices.EqualFunc(s.cfg.Pools, pools, samePool) {
+	if slices.EqualFunc(s.cfg.Pools, pools, func(a, b alloc.Pool) bool { return reflect.DeepEqual(a, b) }) {
 		return false, nil
 	}
 	before := s.cfg.Pools
@@ -286,12 +286,6 @@ func (s *Store) SetPools(pools []alloc.Pool) (changed bool, err error) {
 		return true, fmt.Errorf("give addresses of new pools: %w", err)
 	}
 	return true, nil
-}
-
-// samePool compares all of two pools.
-func samePool(a, b alloc.Pool) bool {
-	a.Takes, b.Takes = nil, nil // TakesKey stands for it
-	return reflect.DeepEqual(a, b)
 }
 
 // concerned are the Services that wait, and those with an address that lies in other pools than before.

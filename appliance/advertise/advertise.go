@@ -3,6 +3,7 @@ package advertise
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -104,12 +105,7 @@ func (p *planner) warn(o object.Object, field, format string, args ...any) {
 
 // here reports whether node selectors mean this box.
 func (p *planner) here(selectors []object.LabelSelector) bool {
-	return matchesAny(selectors, p.objects.Node)
-}
-
-// matchesAny reports whether labels match one of several selectors, or there are none.
-func matchesAny(selectors []object.LabelSelector, labels map[string]string) bool {
-	return len(selectors) == 0 || slices.ContainsFunc(selectors, func(s object.LabelSelector) bool { return s.Matches(labels) })
+	return object.MatchesAny(selectors, p.objects.Node)
 }
 
 // selected are the pools that an advertisement is about.
@@ -134,7 +130,7 @@ func (p *planner) selected(o object.Object, names []string, selectors []object.L
 		if namespaceOf(key) != namespace {
 			continue
 		}
-		if len(names)+len(selectors) == 0 || len(selectors) > 0 && matchesAny(selectors, p.labels[key]) {
+		if len(names)+len(selectors) == 0 || len(selectors) > 0 && object.MatchesAny(selectors, p.labels[key]) {
 			pools[key] = true
 		}
 	}
@@ -276,7 +272,7 @@ func (p *Plan) Advertised(addr netip.Addr, labels map[string]string, ready bool)
 		return ready, nil, nil
 	}
 	means := func(a *advertisement) bool {
-		return a.pools[pool] && matchesAny(a.services, labels) && (ready || a.always)
+		return a.pools[pool] && object.MatchesAny(a.services, labels) && (ready || a.always)
 	}
 	for i := range p.l2 {
 		if means(&p.l2[i]) {
@@ -300,23 +296,25 @@ func namespaceOf(key string) string {
 	return namespace
 }
 
-// byPriority orders pools: those for certain Services by their priority, of which 0 is the last, then those of flags, then the
-// others.
-func byPriority(a, b alloc.Pool, priority map[string]int) int {
-	class := func(p alloc.Pool) int {
-		switch {
-		case p.Takes != nil:
-			return 0
-		case p.Name == "":
-			return 1
+// compareRank orders pools: those for certain Services, then those of flags, then the others; each by priority, of which 0 is the last.
+func compareRank(a, b alloc.Pool) int {
+	rank := func(p alloc.Pool) (class, priority int) {
+		switch audience := p.For; {
+		case audience == nil && p.Name == "":
+			return 1, 0
+		case audience == nil:
+			return 2, math.MaxInt
+		default:
+			if priority = audience.Priority; priority == 0 {
+				priority = math.MaxInt
+			}
+			if audience.Namespaces == nil && len(audience.Selectors) == 0 {
+				class = 2
+			}
+			return class, priority
 		}
-		return 2
 	}
-	first := func(p alloc.Pool) int {
-		if n := priority[p.Name]; n > 0 {
-			return n
-		}
-		return 1<<31 - 1
-	}
-	return cmp.Or(cmp.Compare(class(a), class(b)), cmp.Compare(first(a), first(b)))
+	classA, priorityA := rank(a)
+	classB, priorityB := rank(b)
+	return cmp.Or(cmp.Compare(classA, classB), cmp.Compare(priorityA, priorityB))
 }

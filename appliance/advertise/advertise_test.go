@@ -184,7 +184,7 @@ func TestPools(t *testing.T) {
 	for request, want := range map[*alloc.Request][2]bool{
 		{Owner: "red/x"}: {false, true}, {Owner: "blue/x"}: {false, true}, {Owner: "green/x"}: {false, false}, {Owner: "green/x", Labels: map[string]string{"app": "web"}}: {true, false},
 	} {
-		if got := [2]bool{p.Pools[0].Takes(request), p.Pools[1].Takes(request)}; got != want {
+		if got := [2]bool{p.Pools[0].For.Includes(request), p.Pools[1].For.Includes(request)}; got != want {
 			t.Errorf("%+v may have addresses of the first two: %t, want %t", request, got, want)
 		}
 	}
@@ -200,11 +200,11 @@ func TestPoolOfNoNamespace(t *testing.T) {
 	web := &alloc.Request{Owner: "green/x", Labels: map[string]string{"app": "web"}}
 	none := pool("{namespaceSelectors: [{matchLabels: {color: green}}], serviceSelectors: [{matchLabels: {app: web}}]}")
 	all := pool("{serviceSelectors: [{matchLabels: {app: web}}]}")
-	if none.Takes(web) || !all.Takes(web) {
-		t.Errorf("a Service has addresses of a pool for no namespace: %t, of one for all: %t", none.Takes(web), all.Takes(web))
+	if none.For.Includes(web) || !all.For.Includes(web) {
+		t.Errorf("a Service has addresses of a pool for no namespace: %t, of one for all: %t", none.For.Includes(web), all.For.Includes(web))
 	}
-	if none.TakesKey == all.TakesKey {
-		t.Errorf("a pool for no namespace and one for all are both %s", all.TakesKey)
+	if reflect.DeepEqual(none.For, all.For) {
+		t.Errorf("a pool for no namespace and one for all are both for %+v", all.For)
 	}
 }
 

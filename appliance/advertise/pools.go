@@ -14,19 +14,15 @@ import (
 // the range of cluster IPs, is left out as a whole.
 func (p *planner) makePools() {
 	p.Pools = slices.Clone(p.box.Pools)
-	priority := map[string]int{}
 	for _, o := range p.objects.Pools {
 		ranges, ok := p.rangesOf(o)
 		if !ok {
 			continue
 		}
-		if a := o.Spec.ServiceAllocation; a != nil {
-			priority[keyOf(o)] = int(a.Priority)
-		}
 		p.Pools = append(p.Pools, ranges...)
 		p.ranges[keyOf(o)], p.labels[keyOf(o)] = ranges, o.Metadata.Labels
 	}
-	slices.SortStableFunc(p.Pools, func(a, b alloc.Pool) int { return byPriority(a, b, priority) })
+	slices.SortStableFunc(p.Pools, compareRank)
 }
 
 // rangesOf are the ranges of a pool; false: it is refused.
@@ -35,12 +31,8 @@ func (p *planner) rangesOf(o *object.IPAddressPool) (ranges []alloc.Pool, ok boo
 		Name: keyOf(o), OnRequest: o.Spec.AutoAssign != nil && !*o.Spec.AutoAssign, AvoidEnds: o.Spec.AvoidBuggyIPs,
 		Internal: o.Metadata.Annotations[annotation.InternalPool] == "true",
 	}
-	if a := o.Spec.ServiceAllocation; a != nil && len(a.Namespaces)+len(a.NamespaceSelectors)+len(a.ServiceSelectors) > 0 {
-		namespaces := p.namespaces(a)
-		pool.Takes = func(c *alloc.Request) bool {
-			return (namespaces == nil || slices.Contains(namespaces, namespaceOf(c.Owner))) && matchesAny(a.ServiceSelectors, c.Labels)
-		}
-		pool.TakesKey = fmt.Sprintf("%#v %v %d", namespaces, a.ServiceSelectors, a.Priority) // nil is not none
+	if a := o.Spec.ServiceAllocation; a != nil {
+		pool.For = &alloc.Audience{Namespaces: p.namespaces(a), Selectors: a.ServiceSelectors, Priority: int(a.Priority)}
 	}
 	for i, text := range o.Spec.Addresses {
 		at := fmt.Sprintf("spec.addresses[%d]", i)
@@ -88,7 +80,7 @@ func (p *planner) namespaces(a *object.ServiceAllocation) []string {
 	}
 	all := append([]string{}, a.Namespaces...)
 	for _, ns := range p.objects.Namespaces {
-		if len(a.NamespaceSelectors) > 0 && matchesAny(a.NamespaceSelectors, ns.Metadata.Labels) {
+		if len(a.NamespaceSelectors) > 0 && object.MatchesAny(a.NamespaceSelectors, ns.Metadata.Labels) {
 			all = append(all, ns.Metadata.Name)
 		}
 	}

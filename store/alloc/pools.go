@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"svcctl.io/svcctl/store/object"
 )
 
 // Pool is a range of load balancer IPs of one family, both ends included.
@@ -18,12 +20,30 @@ type Pool struct {
 	OnRequest bool
 	// AvoidEnds passes over IPv4 addresses that end in .0 or .255, unless a request names one.
 	AvoidEnds bool
-	// Takes reports which requests may have addresses; nil: all. Equal pools have equal TakesKey.
-	Takes    func(*Request) bool `json:"-"`
-	TakesKey string
+	// For restricts the pool to some Services; nil: all may have addresses.
+	For *Audience
 	// Internal addresses are reached from inside only. They are given to requests that are
 	// internal, and to those that request them.
 	Internal bool
+}
+
+// An Audience has the Services that a pool is for.
+type Audience struct {
+	// Namespaces are theirs; nil: all. An empty list that is not nil is none.
+	Namespaces []string
+	// Selectors match their labels, one of them at least; none: any labels.
+	Selectors []object.LabelSelector
+	// Priority orders the pools of one request, the lowest first; 0 is the last.
+	Priority int
+}
+
+// Includes reports whether a request is of one of the Services; each is when there is no Audience.
+func (a *Audience) Includes(c *Request) bool {
+	if a == nil {
+		return true
+	}
+	namespace, _, _ := strings.Cut(c.Owner, "/")
+	return (a.Namespaces == nil || slices.Contains(a.Namespaces, namespace)) && object.MatchesAny(a.Selectors, c.Labels)
 }
 
 // Contains reports whether an address lies in the pool.
@@ -68,7 +88,7 @@ type Request struct {
 	Internal bool
 	// Pool is the name of the pool that addresses are to come from, with or without its namespace; "": any.
 	Pool string
-	// Labels are the owner's, for Pool.Takes. They decide when an address is given.
+	// Labels are the owner's, for Pool.For. They decide when an address is given.
 	Labels map[string]string
 	// Ports lists the ports that the Service serves on its address.
 	Ports []Port
@@ -181,7 +201,7 @@ func (p *Pools) Take(addr netip.Addr, request Request) error {
 
 // suits reports whether a request may have addresses of a pool.
 func (p *Pool) suits(c *Request) bool {
-	return (c.Pool == "" || c.Names(p.Name)) && (p.Takes == nil || p.Takes(c))
+	return (c.Pool == "" || c.Names(p.Name)) && p.For.Includes(c)
 }
 
 // Names reports whether a request asks for a pool, by its name with or without the namespace.

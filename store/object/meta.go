@@ -251,6 +251,11 @@ const (
 	selectDoesNotExist = "DoesNotExist"
 )
 
+// MatchesAny reports whether labels match one of several selectors, or there are none.
+func MatchesAny(selectors []LabelSelector, labels map[string]string) bool {
+	return len(selectors) == 0 || slices.ContainsFunc(selectors, func(s LabelSelector) bool { return s.Matches(labels) })
+}
+
 // Matches reports whether labels meet all requirements; a selector without any matches everything.
 func (s *LabelSelector) Matches(labels map[string]string) bool {
 	for key, value := range s.MatchLabels {
