@@ -37,11 +37,24 @@ func newSticky(t *testing.T, p ServicePort) *sticky {
 	s := &sticky{T: t}
 	s.now = time.Unix(0, 0)
 	s.host.Ruleset = Compile(State{Box: testBox(), Services: map[string][]ServicePort{"default/web": {p}}})
-	s.host.IsLocal = func(a netip.Addr) bool { return a == netip.MustParseAddr("192.0.2.1") }
-	s.host.Route = func(dst netip.Addr) (uint32, bool) { return 2, s.host.IsLocal(dst) }
-	s.host.MasqueradeAddr = func(uint32) netip.Addr { return netip.MustParseAddr("10.180.255.254") }
+	s.host.Network = network{local: netip.MustParseAddr("192.0.2.1"), oif: 2, masquerade: netip.MustParseAddr("10.180.255.254")}
 	return s
 }
+
+// network has one local address and one way to all others.
+type network struct {
+	local, masquerade netip.Addr
+	oif               uint32
+}
+
+func (n network) Route(dst netip.Addr) (uint32, bool)    { return n.oif, n.IsLocal(dst) }
+func (n network) IsLocal(a netip.Addr) bool              { return a == n.local }
+func (n network) MasqueradeAddr(iface uint32) netip.Addr { return n.masquerade }
+
+// slot is a sim.Random that draws one slot, as far as there are so many.
+type slot uint32
+
+func (s slot) Uint32N(n uint32) uint32 { return min(uint32(s), n-1) }
 
 // connect has a client make a connection that is answered, some time after the last one.
 func (s *sticky) connect(client, to string) netip.AddrPort {
@@ -54,11 +67,11 @@ func (s *sticky) connect(client, to string) netip.AddrPort {
 
 // try has a client send the first packet of a connection. Of several endpoints a new client
 // gets the one in the slot.
-func (s *sticky) try(client, to string, slot uint32) (sim.Packet, sim.Result) {
+func (s *sticky) try(client, to string, draw slot) (sim.Packet, sim.Result) {
 	s.Helper()
 	dst := netip.MustParseAddrPort(to)
 	p := sim.Packet{Saddr: netip.MustParseAddr(client), Daddr: dst.Addr(), Proto: TCP, Sport: 40000, Dport: dst.Port(), Iif: 7}
-	r := s.host.Send(p, s.now, func(slots uint32) uint32 { return min(slot, slots-1) })
+	r := s.host.Send(p, s.now, draw)
 	if r.Kind != sim.Delivered {
 		s.Fatalf("%v: %v", p, r)
 	}
@@ -72,10 +85,10 @@ func TestAffinityNeedsAnAnswer(t *testing.T) {
 	p := stickyPort(addrPorts(dead, alive), nil)
 	p.Frontends[1].Outside.Pool, p.Frontends[2].Outside.Pool = PoolCluster, PoolCluster
 	s := newSticky(t, p)
-	goes := func(after time.Duration, to string, slot uint32, want string) (sim.Packet, sim.Result) {
+	goes := func(after time.Duration, to string, draw slot, want string) (sim.Packet, sim.Result) {
 		t.Helper()
 		s.now = s.now.Add(after)
-		packet, r := s.try(client, to, slot)
+		packet, r := s.try(client, to, draw)
 		if r.Dst.String() != want {
 			t.Errorf("at %s to %s: went to %s, want %s", s.now, to, r.Dst, want)
 		}

@@ -35,10 +35,10 @@ func TestAffinityOfAWholeService(t *testing.T) {
 	http, https := []string{a + ":80", b + ":80", c + ":80"}, []string{c + ":9443", b + ":8443"}
 	for _, whole := range []bool{true, false} {
 		s := newStickyService(t, twoPorts(AffinityOptions{WholeService: whole}, http, https))
-		goes := func(client, to string, slot uint32, answered bool, want string) {
+		goes := func(client, to string, draw slot, answered bool, want string) {
 			t.Helper()
 			s.now = s.now.Add(100 * time.Millisecond)
-			p, r := s.try(client, to, slot)
+			p, r := s.try(client, to, draw)
 			if r.Dst.String() != want {
 				t.Errorf("whole Service %t: %s to %s goes to %s, want %s", whole, client, to, r.Dst, want)
 			}
@@ -71,12 +71,12 @@ func TestAffinityOfAPrefix(t *testing.T) {
 	for i, want := range map[uint32]string{0: "10.180.0.1:80", 1: "10.180.0.2:80"} {
 		for n := range 3 {
 			client := fmt.Sprintf("203.0.%d.%d", 113+i, 2+n)
-			slot := i
+			draw := slot(i)
 			if n > 0 {
-				slot = 1 - i // it would get the other one
+				draw = slot(1 - i) // it would get the other one
 			}
 			s.now = s.now.Add(time.Minute)
-			p, r := s.try(client, "10.96.0.10:80", slot)
+			p, r := s.try(client, "10.96.0.10:80", draw)
 			if s.host.Answer(p, r); r.Dst.String() != want {
 				t.Errorf("%s goes to %s, want %s", client, r.Dst, want)
 			}

@@ -42,10 +42,8 @@ func TestChangeBetweenTwoLookups(t *testing.T) {
 			}
 		}
 		host := sim.Host{
-			Ruleset:        Ruleset{IPv4: &mixed},
-			Route:          func(netip.Addr) (uint32, bool) { return 3, false },
-			IsLocal:        func(a netip.Addr) bool { return a == netip.MustParseAddr("192.0.2.1") },
-			MasqueradeAddr: func(uint32) netip.Addr { return netip.MustParseAddr("192.0.2.1") },
+			Ruleset: Ruleset{IPv4: &mixed},
+			Network: network{local: netip.MustParseAddr("192.0.2.1"), oif: 3, masquerade: netip.MustParseAddr("192.0.2.1")},
 		}
 		for _, to := range []string{"10.96.0.10:80", "192.0.2.1:30080"} {
 			dst := netip.MustParseAddrPort(to)

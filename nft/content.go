@@ -23,7 +23,7 @@ func (c *Compiler) Ruleset() Ruleset {
 func (c *content) table() *Table {
 	t := &Table{Sets: make(map[string]*SetContent, len(c.sets)), Chains: maps.Clone(c.chains), Timeouts: maps.Clone(c.timeouts), Counters: c.counters}
 	for name, s := range c.sets {
-		t.Sets[name] = &SetContent{Set: s, Elements: make(Elements, c.count(name))}
+		t.Sets[name] = &SetContent{Set: s, Elements: make(Elements, c.counts[name])}
 	}
 	for set, e := range c.elements {
 		t.Sets[set].Elements[e.Key] = e.Data
@@ -48,9 +48,14 @@ func (c *Compiler) content(f Family) *content {
 	if !t.exists {
 		return nil
 	}
-	return &content{sets: t.sets, chains: t.chains, timeouts: t.timeouts, counters: t.counters, count: t.count, sorted: true, elements: func(yield func(string, Element) bool) {
+	want := &content{sets: t.sets, chains: t.chains, timeouts: t.timeouts, counters: t.counters, counts: make(map[string]int, len(t.sets)), sorted: true}
+	for set := range t.sets {
+		want.counts[set] = t.count(set)
+	}
+	want.elements = func(yield func(string, Element) bool) {
 		_ = c.portElements(f, yield) && t.sourceElements(f, yield) && t.sharedElements(yield)
-	}}
+	}
+	return want
 }
 
 // portElements gives the elements that Service ports have for themselves. It reports whether

@@ -184,7 +184,7 @@ func (d *tableDiff) elements(have *Table, want *content) {
 		}
 		if len(there) == 0 {
 			if all[name] == nil {
-				all[name] = &elementChange{set: want.sets[name], sorted: want.sorted, elements: make([]Element, 0, want.count(name))}
+				all[name] = &elementChange{set: want.sets[name], sorted: want.sorted, elements: make([]Element, 0, want.counts[name])}
 			}
 			all[name].elements = append(all[name].elements, e)
 			continue

@@ -14,11 +14,10 @@ func (t *Table) content() *content {
 	if t == nil {
 		return nil
 	}
-	c := &content{sets: make(map[string]Set, len(t.Sets)), chains: t.Chains, timeouts: t.Timeouts, counters: t.Counters}
+	c := &content{sets: map[string]Set{}, chains: t.Chains, timeouts: t.Timeouts, counters: t.Counters, counts: map[string]int{}}
 	for name, s := range t.Sets {
-		c.sets[name] = s.Set
+		c.sets[name], c.counts[name] = s.Set, len(s.Elements)
 	}
-	c.count = func(set string) int { return len(t.Sets[set].Elements) }
 	c.elements = func(yield func(string, Element) bool) {
 		for name, s := range t.Sets {
 			for key, data := range s.Elements {

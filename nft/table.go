@@ -395,7 +395,7 @@ type content struct {
 	timeouts map[string]Timeout
 	counters []string
 	elements iter.Seq2[string, Element] // by set; not those that packets add
-	count    func(set string) int       // how many of them a set has
+	counts   map[string]int             // of the elements, by set
 	sorted   bool                       // those of a set come in an order that is the same each time
 }
 

@@ -74,7 +74,7 @@ func (h *stickyHistory) run() (failure string) {
 		for is4, host := range hosts {
 			forgetAll(host, transition)
 			now := judge.Host(&world.Box, p.compiler.Ruleset(), is4)
-			host.Ruleset, host.Route, host.IsLocal, host.MasqueradeAddr = now.Ruleset, now.Route, now.IsLocal, now.MasqueradeAddr
+			host.Ruleset, host.Network = now.Ruleset, now.Network
 		}
 		if i > 0 {
 			for _, key := range changedServices(h.worlds[i-1], world) {
@@ -86,7 +86,7 @@ func (h *stickyHistory) run() (failure string) {
 			want := memory.Decide(world, packet)
 			sent := judge.Packet(&world.Box, packet)
 			clock = clock.Add(2 * time.Second) // a newcomer is none any more
-			got := host.Send(sent, clock, r.Uint32N)
+			got := host.Send(sent, clock, r)
 			if !slices.ContainsFunc(want, func(w oracle.Outcome) bool { return judge.Allows(w, host, packet, got) }) {
 				return fmt.Sprintf("world %d: %v\nthe oracle wants one of %v\ngot %v\n\t%s\n%v",
 					i, packet, want, got, strings.Join(got.Trace, "\n\t"), h)

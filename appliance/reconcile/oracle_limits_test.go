@@ -52,7 +52,7 @@ func limitsDisagree(seed uint64, world *oracle.World, packets []oracle.Packet, m
 		for _, packet := range packets {
 			free, want := world.Decide(packet), limits.Decide(world, packet)
 			host := hosts[packet.To.Addr().Is4()]
-			got := host.Send(judge.Packet(&world.Box, packet), clock, r.Uint32N)
+			got := host.Send(judge.Packet(&world.Box, packet), clock, r)
 			if free[0].Kind != oracle.Delivered {
 				continue // TestOracle is about them; here they count for nothing
 			}

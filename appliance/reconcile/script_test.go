@@ -313,7 +313,7 @@ func (b *scriptBox) Ask(q script.Question, n int) []script.Outcome {
 
 // send sends the first packet of a connection, and the answer of the endpoint that gets it.
 func (b *scriptBox) send(host *sim.Host, packet sim.Packet) sim.Result {
-	r := host.Send(packet, b.clock, b.random.Uint32N)
+	r := host.Send(packet, b.clock, b.random)
 	if r.Kind == sim.Delivered {
 		host.Answer(packet, r)
 	}
@@ -328,7 +328,7 @@ func (b *scriptBox) host(q script.Question) *sim.Host {
 	}
 	is4 := q.To.Addr().Is4()
 	host, now := b.hosts[is4], judge.Host(&b.network, ruleset, is4)
-	host.Ruleset, host.Route, host.IsLocal, host.MasqueradeAddr = now.Ruleset, now.Route, now.IsLocal, now.MasqueradeAddr
+	host.Ruleset, host.Network = now.Ruleset, now.Network
 	for _, f := range b.kernel.Forgotten()[b.forgot:] {
 		b.hosts[f.Family == nft.IPv4].Forget(f)
 		b.forgot++

@@ -67,25 +67,9 @@ func (t *Teller) foretell(p *sim.Packet, facts *Facts) wire.TracedPacket {
 	}
 	story.begin()
 	story.packet.What = "if a packet came: " + story.packet.What
-	masquerade := map[uint32]netip.Addr{}
 	host := sim.Host{
 		Ruleset: nft.Compile(nft.State{Box: facts.Box, Services: concerned(facts.Served, p)}),
-		Route: func(dst netip.Addr) (uint32, bool) {
-			way, err := t.way(dst)
-			if err != nil {
-				return 0, false
-			}
-			masquerade[way.Interface] = way.From
-			return way.Interface, way.Local
-		},
-		IsLocal: func(a netip.Addr) bool { return slices.Contains(facts.Box.LocalAddresses, a) },
-		MasqueradeAddr: func(index uint32) netip.Addr {
-			if a, known := masquerade[index]; known {
-				return a
-			}
-			way, _ := t.way(p.Saddr) // of a redirected client: the interface that it came in by
-			return way.From
-		},
+		Network: &hostNetwork{t, p.Saddr, facts.Box.LocalAddresses, map[uint32]netip.Addr{}},
 	}
 	outcomes := host.Outcomes(*p)
 	if len(outcomes) > 0 {
@@ -94,6 +78,33 @@ func (t *Teller) foretell(p *sim.Packet, facts *Facts) wire.TracedPacket {
 	story.outcomes(p, outcomes)
 	story.say(wire.TraceNote, "", "predicted from the Services that are served: nothing was sent, rules of other programs were not asked, and a client with session affinity goes to its endpoint")
 	return story.packet
+}
+
+// hostNetwork is the network of this host for a packet of a client.
+type hostNetwork struct {
+	*Teller
+	client     netip.Addr
+	local      []netip.Addr
+	masquerade map[uint32]netip.Addr // of interfaces that were routed to
+}
+
+func (n *hostNetwork) Route(dst netip.Addr) (uint32, bool) {
+	way, err := n.way(dst)
+	if err != nil {
+		return 0, false
+	}
+	n.masquerade[way.Interface] = way.From
+	return way.Interface, way.Local
+}
+
+func (n *hostNetwork) IsLocal(a netip.Addr) bool { return slices.Contains(n.local, a) }
+
+func (n *hostNetwork) MasqueradeAddr(iface uint32) netip.Addr {
+	if a, known := n.masquerade[iface]; known {
+		return a
+	}
+	way, _ := n.way(n.client) // of a redirected client: the interface that it came in by
+	return way.From
 }
 
 // concerned are the Services whose elements the packet may meet: those of its address, and those of its node port.

@@ -23,7 +23,7 @@ type flow struct {
 	host     *Host
 	family   nft.Family
 	table    *nft.Table // nil: no table of its family
-	choose   func(mod uint32) uint32
+	random   Random
 	packet   Packet         // its current headers
 	original netip.AddrPort // the destination before NAT
 	oif      uint32         // 0 before routing
@@ -42,8 +42,8 @@ type flow struct {
 	trace    []string
 }
 
-func (h *Host) newFlow(p Packet, choose func(mod uint32) uint32) *flow {
-	f := &flow{host: h, family: nft.IPv4, packet: p, choose: choose}
+func (h *Host) newFlow(p Packet, random Random) *flow {
+	f := &flow{host: h, family: nft.IPv4, packet: p, random: random}
 	port := p.Dport
 	if p.ICMPEcho {
 		port = echo

@@ -57,8 +57,8 @@ var (
 	ports     = []uint16{53, 80, 443}
 )
 
-func (u *universe) route(dst netip.Addr) (uint32, bool) {
-	if u.isLocal(dst) {
+func (u *universe) Route(dst netip.Addr) (uint32, bool) {
+	if u.IsLocal(dst) {
 		return loopback, true
 	}
 	for _, p := range prefixes("10.1.0.0/16", "198.51.100.0/24", "fd00:1::/64", "2001:db8:2::/64") {
@@ -69,13 +69,13 @@ func (u *universe) route(dst netip.Addr) (uint32, bool) {
 	return in0, false
 }
 
-func (u *universe) isLocal(a netip.Addr) bool {
+func (u *universe) IsLocal(a netip.Addr) bool {
 	return a.IsLoopback() || a == u.box[0] || a == u.box[1]
 }
 
 // masqueradeAddr returns the source address of masquerading on an interface. The loopback
 // interface uses an address of the first other one: its own is of host scope.
-func (u *universe) masqueradeAddr(iface uint32) netip.Addr {
+func (u *universe) MasqueradeAddr(iface uint32) netip.Addr {
 	if iface == out0 {
 		return u.box[1]
 	}

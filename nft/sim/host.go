@@ -11,22 +11,31 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// Host is a host with a ruleset and the parts of the network stack that rules refer to.
-// Every packet needs Ruleset and Route. It is not safe for concurrent use.
+// Host is a host with a ruleset and a network. It is not safe for concurrent use.
 type Host struct {
 	Ruleset nft.Ruleset
-	// Route returns the outgoing interface of a packet to dst, and whether dst is local
-	// (oif is then the loopback interface). With neither, the packet is dropped.
-	Route func(dst netip.Addr) (oif uint32, local bool)
-	// IsLocal reports whether an address belongs to the host.
-	IsLocal func(netip.Addr) bool
-	// MasqueradeAddr returns the address of an interface for Masquerade, and for Redirect
-	// of packets that came in there. The zero Addr means none.
-	MasqueradeAddr func(iface uint32) netip.Addr
+	Network
 
 	learnt map[setID]map[string]memory
 	clock  time.Time // of the last Send
 	limits limits
+}
+
+// Network is the part of the network stack that rules refer to.
+type Network interface {
+	// Route returns the outgoing interface of a packet to dst, and whether dst is local
+	// (oif is then the loopback interface). With neither, the packet is dropped.
+	Route(dst netip.Addr) (oif uint32, local bool)
+	// IsLocal reports whether an address belongs to the host.
+	IsLocal(netip.Addr) bool
+	// MasqueradeAddr returns the address of an interface for Masquerade, and for Redirect
+	// of packets that came in there. The zero Addr means none.
+	MasqueradeAddr(iface uint32) netip.Addr
+}
+
+// Random draws the numbers of numgen; a *rand.Rand does.
+type Random interface {
+	Uint32N(n uint32) uint32 // in [0, n)
 }
 
 // Packet is the first packet of a connection.
@@ -109,10 +118,10 @@ func (r Result) String() string {
 
 // Send runs a packet through the ruleset at the given time, which must not precede that
 // of an earlier Send. Elements that the packet adds to dynamic sets stay, and what it uses of
-// limits; its connection stays open. choose draws a number in [0, mod) for every numgen.
-func (h *Host) Send(p Packet, now time.Time, choose func(mod uint32) uint32) Result {
+// limits; its connection stays open.
+func (h *Host) Send(p Packet, now time.Time, random Random) Result {
 	h.clock = now
-	f := h.newFlow(p, choose)
+	f := h.newFlow(p, random)
 	f.sent = true
 	r := f.run()
 	h.remember(f.learnt)
@@ -131,7 +140,7 @@ func (h *Host) Answer(p Packet, r Result) {
 	f.packet.Saddr, f.packet.Sport = r.Dst.Addr(), r.Dst.Port()
 	f.packet.Daddr, f.packet.Dport = p.Saddr, p.Sport
 	hook := nft.HookPrerouting
-	if h.IsLocal != nil && h.IsLocal(r.Dst.Addr()) {
+	if h.IsLocal(r.Dst.Addr()) {
 		hook = nft.HookOutput
 	}
 	for _, c := range f.baseChains(hook) {
@@ -154,34 +163,45 @@ func (h *Host) Outcomes(p Packet) []Result {
 	return slices.CompactFunc(results, func(a, b Result) bool { return compareResults(a, b) == 0 })
 }
 
-// runs runs a packet once for each sequence of draws. The draws are the digits of a
-// number, of which only those are known that a run has used; incrementing it gives the
-// next run.
+// runs runs a packet once for each sequence of draws.
 func (h *Host) runs(p Packet) iter.Seq2[*flow, Result] {
-	type draw struct{ value, mod uint32 }
 	return func(yield func(*flow, Result) bool) {
-		var draws []draw
-		for {
-			next := 0
-			f := h.newFlow(p, func(mod uint32) uint32 {
-				if next == len(draws) {
-					draws = append(draws, draw{0, mod})
-				}
-				next++
-				return draws[next-1].value
-			})
-			if !yield(f, f.run()) {
+		for s, more := (&sequence{}), true; more; more = s.advance() {
+			if f := h.newFlow(p, s); !yield(f, f.run()) {
 				return
 			}
-			for len(draws) > 0 && draws[len(draws)-1].value+1 >= draws[len(draws)-1].mod {
-				draws = draws[:len(draws)-1]
-			}
-			if len(draws) == 0 {
-				return
-			}
-			draws[len(draws)-1].value++
 		}
 	}
+}
+
+// sequence is a Random that draws each sequence of numbers once. The draws are the digits of a number,
+// of which only those are known that a run has used; incrementing it gives the next run.
+type sequence struct {
+	draws []draw
+	used  int
+}
+
+type draw struct{ value, mod uint32 }
+
+func (s *sequence) Uint32N(mod uint32) uint32 {
+	if s.used == len(s.draws) {
+		s.draws = append(s.draws, draw{0, mod})
+	}
+	s.used++
+	return s.draws[s.used-1].value
+}
+
+// advance begins the next sequence. It reports whether there is one.
+func (s *sequence) advance() bool {
+	s.used = 0
+	for len(s.draws) > 0 && s.draws[len(s.draws)-1].value+1 >= s.draws[len(s.draws)-1].mod {
+		s.draws = s.draws[:len(s.draws)-1]
+	}
+	if len(s.draws) == 0 {
+		return false
+	}
+	s.draws[len(s.draws)-1].value++
+	return true
 }
 
 // compareResults orders results by all fields but Trace.

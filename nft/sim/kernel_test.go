@@ -102,7 +102,7 @@ func (c *tally) count(o outcome, p Packet) {
 func (b *box) compare(seed uint64, packets int, all *tally) {
 	u := &universes[seed%uint64(len(universes))]
 	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0)), universe: u}
-	host := Host{Ruleset: g.ruleset(), Route: u.route, IsLocal: u.isLocal, MasqueradeAddr: u.masqueradeAddr}
+	host := Host{Ruleset: g.ruleset(), Network: u}
 	boxes := suspects{&host}
 	b.load(host.Ruleset)
 

@@ -235,9 +235,9 @@ func (f *flow) read(field nft.Field) nft.Value {
 	case nft.FieldOriginalDport:
 		v.Num = uint32(f.original.Port())
 	case nft.FieldNumgen:
-		v.Num = f.choose(field.Mod) + field.Offset
+		v.Num = f.random.Uint32N(field.Mod) + field.Offset
 	case nft.FieldTurn: // the turn depends on earlier connections
-		v.Num = f.choose(field.Mod)
+		v.Num = f.random.Uint32N(field.Mod)
 	case nft.FieldHashSource, nft.FieldHashFlow:
 		v.Num = nft.HashSlot(field.Kind, netip.AddrPortFrom(f.packet.Saddr, f.packet.Sport), field.Mod)
 	case nft.FieldPort:

@@ -24,7 +24,7 @@ var (
 	syn      = Packet{Saddr: client, Daddr: vip, Proto: nft.TCP, Sport: 1234, Dport: 80, Iif: in0}
 	own      = Packet{Saddr: boxIn, Daddr: vip, Proto: nft.TCP, Sport: 1234, Dport: 80}
 	ping     = Packet{Saddr: client, Daddr: vip, ICMPEcho: true, Iif: in0}
-	first    = func(uint32) uint32 { return 0 }
+	first    = slot(0)
 
 	accept   = nft.Verdict{Kind: nft.Accept}
 	drop     = nft.Verdict{Kind: nft.Drop}
@@ -64,7 +64,7 @@ func host(chains ...nft.Chain) *Host {
 		table.Chains[c.Name] = &c
 	}
 	u := &universes[0]
-	return &Host{Ruleset: nft.Ruleset{nft.IPv4: table}, Route: u.route, IsLocal: u.isLocal, MasqueradeAddr: u.masqueradeAddr}
+	return &Host{Ruleset: nft.Ruleset{nft.IPv4: table}, Network: u}
 }
 
 func prerouting(rules ...nft.Rule) nft.Chain {
@@ -105,7 +105,7 @@ func sendCases() []sendCase {
 	const translated = "delivered 192.0.2.10 -> 10.1.0.1:8080"
 	return []sendCase{
 		{"no rules", syn, host(), plain},
-		{"no table", syn, &Host{Route: universes[0].route}, plain},
+		{"no table", syn, &Host{Network: &universes[0]}, plain},
 		{"end of a base chain", syn, host(prerouting(nft.Rule{toVIP})), plain},
 
 		// Verdicts.
@@ -218,21 +218,39 @@ func TestNATBits(t *testing.T) {
 	}
 }
 
+// isolated is a network without a route to the endpoint, unless routed, and without addresses on its interfaces.
+type isolated struct {
+	*universe
+	routed bool
+}
+
+func (i *isolated) Route(dst netip.Addr) (uint32, bool) {
+	switch {
+	case i.routed:
+		return i.universe.Route(dst)
+	case dst == endpoint.Addr():
+		return 0, false
+	}
+	return in0, false
+}
+
+func (i *isolated) MasqueradeAddr(uint32) netip.Addr { return netip.Addr{} }
+
+// slot is a Random that draws one number.
+type slot uint32
+
+func (s slot) Uint32N(uint32) uint32 { return uint32(s) }
+
 func TestNowhereToGo(t *testing.T) {
 	h := host(prerouting(nft.Rule{balance}), output(nft.Rule{balance}))
-	h.Route = func(dst netip.Addr) (uint32, bool) {
-		if dst == endpoint.Addr() {
-			return 0, false
-		}
-		return in0, false
-	}
+	h.Network = &isolated{universe: &universes[0]}
 	for _, p := range []Packet{syn, own} {
 		if r := h.Send(p, now, first); r.Kind != Dropped {
 			t.Errorf("%s, without a route: %s", p, r)
 		}
 	}
 	h = host(prerouting(nft.Rule{nft.MatchEchoRequest{}, nft.Redirect{}}), postrouting(nft.Rule{nft.Masquerade{}}))
-	h.MasqueradeAddr = func(uint32) netip.Addr { return netip.Addr{} }
+	h.Network = &isolated{universe: &universes[0], routed: true}
 	for _, p := range []Packet{syn, ping} {
 		if r := h.Send(p, now, first); r.Kind != Dropped {
 			t.Errorf("%s, without an address on the interface: %s", p, r)
@@ -281,11 +299,11 @@ func TestOutcomes(t *testing.T) {
 func TestLearning(t *testing.T) {
 	h := host(prerouting(nft.Rule{recall}, nft.Rule{balance}), postrouting(nft.Rule{nft.MatchNotDNAT{}, drop}, nft.Rule{remember}))
 	at := now
-	send := func(client string, slot uint32) netip.AddrPort {
+	send := func(client string, draw slot) netip.AddrPort {
 		t.Helper()
 		p := syn
 		p.Saddr = netip.MustParseAddr(client)
-		return h.Send(p, at, func(uint32) uint32 { return slot }).Dst
+		return h.Send(p, at, draw).Dst
 	}
 	expect := func(what string, got, want netip.AddrPort) {
 		t.Helper()
@@ -323,7 +341,7 @@ func TestLearning(t *testing.T) {
 func TestUpdateKeepsData(t *testing.T) {
 	h := host(prerouting(nft.Rule{balance}), postrouting(nft.Rule{remember}))
 	h.Send(syn, now, first)
-	h.Send(syn, now, func(uint32) uint32 { return 1 })
+	h.Send(syn, now, slot(1))
 	if got := h.Learnt(nft.IPv4, "affinity")[nft.AddrKey(client)]; got != nft.AddrPortData(endpoint) {
 		t.Errorf("the data is now %x", got)
 	}
@@ -375,7 +393,7 @@ func TestIPv6(t *testing.T) {
 	} {
 		table.Chains[c.Name] = &c
 	}
-	h := &Host{Ruleset: nft.Ruleset{nft.IPv6: table}, Route: u.route, IsLocal: u.isLocal, MasqueradeAddr: u.masqueradeAddr}
+	h := &Host{Ruleset: nft.Ruleset{nft.IPv6: table}, Network: u}
 	if got, want := h.Send(p, now, first).String(), "delivered 2001:db8:1::1 -> [fd00:96::1]:0"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

@@ -57,37 +57,46 @@ func Facts(box *oracle.Box) node.Facts {
 	return facts
 }
 
-// Host returns a box of the oracle with a ruleset, for the simulator and one family. A destination on no interface leaves by
-// the one of the gateway.
+// Host returns a box of the oracle with a ruleset, for the simulator and one family.
 func Host(box *oracle.Box, ruleset nft.Ruleset, is4 bool) *sim.Host {
+	return &sim.Host{Ruleset: ruleset, Network: network{box, is4}}
+}
+
+// network is the network of a box in one family.
+type network struct {
+	*oracle.Box
+	is4 bool
+}
+
+func (n network) IsLocal(addr netip.Addr) bool {
+	return slices.ContainsFunc(n.Interfaces, func(i oracle.Interface) bool {
+		return slices.ContainsFunc(i.Addresses, func(p netip.Prefix) bool { return p.Addr() == addr })
+	})
+}
+
+// Route sends a destination on no interface to the interface of the gateway.
+func (n network) Route(dst netip.Addr) (uint32, bool) {
 	const loopback = 1
-	isLocal := func(addr netip.Addr) bool {
-		return slices.ContainsFunc(box.Interfaces, func(i oracle.Interface) bool {
-			return slices.ContainsFunc(i.Addresses, func(p netip.Prefix) bool { return p.Addr() == addr })
-		})
+	if n.IsLocal(dst) {
+		return loopback, true
 	}
-	route := func(dst netip.Addr) (uint32, bool) {
-		if isLocal(dst) {
-			return loopback, true
-		}
-		for _, to := range append([]netip.Addr{dst}, box.Gateways...) {
-			for i, each := range box.Interfaces {
-				if slices.ContainsFunc(each.Addresses, func(p netip.Prefix) bool { return p.Contains(to) }) {
-					return uint32(i + 1), false
-				}
+	for _, to := range append([]netip.Addr{dst}, n.Gateways...) {
+		for i, each := range n.Interfaces {
+			if slices.ContainsFunc(each.Addresses, func(p netip.Prefix) bool { return p.Contains(to) }) {
+				return uint32(i + 1), false
 			}
 		}
-		return 0, false
 	}
-	masqueradeAddr := func(index uint32) netip.Addr {
-		for _, p := range box.Interfaces[index-1].Addresses {
-			if p.Addr().Is4() == is4 {
-				return p.Addr()
-			}
+	return 0, false
+}
+
+func (n network) MasqueradeAddr(index uint32) netip.Addr {
+	for _, p := range n.Interfaces[index-1].Addresses {
+		if p.Addr().Is4() == n.is4 {
+			return p.Addr()
 		}
-		return netip.Addr{}
 	}
-	return &sim.Host{Ruleset: ruleset, IsLocal: isLocal, Route: route, MasqueradeAddr: masqueradeAddr}
+	return netip.Addr{}
 }
 
 var simProtocols = map[oracle.Protocol]nft.Protocol{oracle.TCP: nft.TCP, oracle.UDP: nft.UDP, oracle.SCTP: nft.SCTP}
