@@ -134,7 +134,10 @@ var edges = map[string][]string{
 	"appliance/netlab":      {},               // for tests only
 	"appliance/soak":        {},               // tests only
 	"appliance/test/oracle": {"store/object"}, // for tests only
-	"appliance/test/judge":  {"appliance/config", "appliance/node", "appliance/test/oracle", "nft", "nft/sim"},
+	"appliance/simulate": { // for tests only
+		"api/auth", "api/rest", "api/wire", "appliance/config", "appliance/control", "appliance/health", "appliance/metrics", "appliance/node", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/test/judge", "appliance/test/oracle", "nft", "nft/kernel", "nft/nfttest/fake", "store", "store/engine", "store/kind", "store/manifest", "store/object", "watch",
+	},
+	"appliance/test/judge": {"appliance/config", "appliance/node", "appliance/test/oracle", "nft", "nft/sim"},
 
 	"appliance/test/pki":    {},      // for tests only
 	"appliance/test/script": {"nft"}, // for tests only
@@ -184,7 +187,7 @@ var libraries = map[string][]string{
 	"github.com/coreos/go-systemd":        {"appliance", "appliance/handover"},
 	"gopkg.in/evanphx/json-patch.v4":      {"api/kube/patch"},
 	"google.golang.org/protobuf":          {"api/kube/protobuf", "store/schema"},
-	"github.com/fsnotify/fsnotify":        {"appliance/sourceset", "watch"},
+	"github.com/fsnotify/fsnotify":        {"appliance/simulate", "appliance/sourceset", "watch"},
 	"github.com/google/nftables":          {"nft/kernel", "nft/trace"},
 	"github.com/mdlayher/netlink":         {"nft/kernel", "nft/nfnetlink"},
 	"github.com/miekg/dns":                {"appliance/dns", "appliance/prober"},
@@ -200,7 +203,7 @@ var libraries = map[string][]string{
 	"google.golang.org/grpc":              {"store/fleet"},
 	"golang.org/x/net":                    {"appliance/announce", "appliance/announce/neighbor", "appliance/conntrack", "appliance/prober", "nft/kernel", "nft/nfnetlink"},
 	"golang.org/x/sync":                   {"appliance/announce", "appliance/announce/neighbor", "appliance/parts", "appliance/task"},
-	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/conntrack", "appliance/handover", "appliance/journald", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/relay", "appliance/routes", "appliance/sockets", "appliance/traffic", "cmd/svcctl", "cmd/svcctl/top", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "store/deadline", "watch"},
+	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/conntrack", "appliance/handover", "appliance/journald", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/relay", "appliance/routes", "appliance/simulate", "appliance/sockets", "appliance/traffic", "cmd/svcctl", "cmd/svcctl/top", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "store/deadline", "watch"},
 	"github.com/mdlayher/packet":          {"appliance/announce", "appliance/announce/neighbor"},
 	"gopkg.in/yaml.v3":                    {"cmd/svcctl", "cmd/svcctl/pin", "store/manifest"},
 }

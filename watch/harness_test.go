@@ -35,11 +35,11 @@ func newSilent() *silent {
 	return &silent{ev: make(chan fsnotify.Event), er: make(chan error), dirs: map[string]bool{}, adds: map[string]int{}}
 }
 
-func (n *silent) events() <-chan fsnotify.Event { return n.ev }
-func (n *silent) errors() <-chan error          { return n.er }
-func (n *silent) close() error                  { return nil }
+func (n *silent) Events() <-chan fsnotify.Event { return n.ev }
+func (n *silent) Errors() <-chan error          { return n.er }
+func (n *silent) Close() error                  { return nil }
 
-func (n *silent) open() (notifier, error) {
+func (n *silent) open() (Notifier, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.successor != nil {
@@ -48,7 +48,7 @@ func (n *silent) open() (notifier, error) {
 	return n, n.openErr
 }
 
-func (n *silent) add(dir string) error {
+func (n *silent) Add(dir string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.addErr == nil {
@@ -58,14 +58,14 @@ func (n *silent) add(dir string) error {
 	return n.addErr
 }
 
-func (n *silent) remove(dir string) error {
+func (n *silent) Remove(dir string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.dirs, dir)
 	return nil
 }
 
-func (n *silent) watched() []string {
+func (n *silent) WatchList() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Collect(maps.Keys(n.dirs))

@@ -267,8 +267,8 @@ func TestSubdirectories(t *testing.T) {
 		put(h.T, h.dir, map[string]string{"team/x/b.yaml": services("b")})
 		h.send("team", fsnotify.Create)
 		h.is(h.within(100*time.Millisecond, 120*time.Millisecond), "a.yaml: web, b.yaml: b")
-		if !slices.Contains(h.notify.watched(), h.path("team/x")) {
-			h.Errorf("watched: %v", h.notify.watched())
+		if !slices.Contains(h.notify.WatchList(), h.path("team/x")) {
+			h.Errorf("watched: %v", h.notify.WatchList())
 		}
 		h.remove("team")
 		h.is(h.within(100*time.Millisecond, 120*time.Millisecond), "a.yaml: web")
@@ -317,10 +317,10 @@ func TestWatchesFollowDirectories(t *testing.T) {
 	bubble(t, map[string]string{"sub/a.yaml": services("a")}, func(h *harness) {
 		h.next()
 		sub := h.path("sub")
-		_ = h.notify.remove(sub)
+		_ = h.notify.Remove(sub)
 		time.Sleep(defaultRescan)
-		if !slices.Contains(h.notify.watched(), sub) {
-			h.Errorf("a lost watch: %v", h.notify.watched())
+		if !slices.Contains(h.notify.WatchList(), sub) {
+			h.Errorf("a lost watch: %v", h.notify.WatchList())
 		}
 		before := h.notify.adds[sub]
 		must(h.T, os.Rename(sub, h.path("old")))
@@ -342,8 +342,8 @@ func TestTurnedLink(t *testing.T) {
 		h := start(t, dir, newSilent())
 		defer h.stop()
 		h.within(100*time.Millisecond, 120*time.Millisecond) // the files are new
-		if !slices.Contains(h.notify.watched(), base) {
-			t.Errorf("watched: %v", h.notify.watched())
+		if !slices.Contains(h.notify.WatchList(), base) {
+			t.Errorf("watched: %v", h.notify.WatchList())
 		}
 		time.Sleep(200 * time.Millisecond)
 		must(t, os.Remove(dir))

@@ -10,25 +10,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A notifier tells what happens in directories.
-type notifier interface {
-	events() <-chan fsnotify.Event
-	errors() <-chan error
-	add(dir string) error
-	remove(dir string) error
-	// watched are the directories that still send events: the kernel drops those that
-	// are deleted, moved or unmounted.
-	watched() []string
-	close() error
+// A Notifier sends events of directories.
+type Notifier interface {
+	Events() <-chan fsnotify.Event
+	Errors() <-chan error
+	Add(dir string) error
+	Remove(dir string) error
+	// WatchList returns the directories that still send events: the kernel drops those that are deleted, moved or unmounted.
+	WatchList() []string
+	Close() error
 }
 
 // eventBuffer bounds the events that wait for the loop; more wait in the kernel, whose queue has
 // 16,384 (fs.inotify.max_queued_events).
 const eventBuffer = 1024
 
-type inotify struct{ *fsnotify.Watcher }
+// inotify is the Notifier of the kernel.
+type inotify struct{ w *fsnotify.Watcher }
 
-func openNotifier() (notifier, error) {
+func openInotify() (Notifier, error) {
 	w, err := fsnotify.NewBufferedWatcher(eventBuffer)
 	if err != nil {
 		return nil, err
@@ -36,19 +36,19 @@ func openNotifier() (notifier, error) {
 	return inotify{w}, nil
 }
 
-func (n inotify) events() <-chan fsnotify.Event { return n.Events }
-func (n inotify) errors() <-chan error          { return n.Errors }
-func (n inotify) add(dir string) error          { return n.Add(dir) }
-func (n inotify) remove(dir string) error       { return n.Remove(dir) }
-func (n inotify) watched() []string             { return n.WatchList() }
-func (n inotify) close() error                  { return n.Close() }
+func (n inotify) Events() <-chan fsnotify.Event { return n.w.Events }
+func (n inotify) Errors() <-chan error          { return n.w.Errors }
+func (n inotify) Add(dir string) error          { return n.w.Add(dir) }
+func (n inotify) Remove(dir string) error       { return n.w.Remove(dir) }
+func (n inotify) WatchList() []string           { return n.w.WatchList() }
+func (n inotify) Close() error                  { return n.w.Close() }
 
 // A tree is the sources, and what tells of events in them.
 type tree struct {
 	sources []*source
-	// open makes the notifier; tests have their own.
-	open     func() (notifier, error)
-	notify   notifier            // nil when there is none
+	// open is Config.Notifier.
+	open     func() (Notifier, error)
+	notify   Notifier            // nil when there is none
 	noEvents error               // why directories are polled
 	watching map[string]identity // directories
 }
@@ -68,7 +68,7 @@ func (t *tree) channels() (<-chan fsnotify.Event, <-chan error) {
 	if t.notify == nil {
 		return nil, nil
 	}
-	return t.notify.events(), t.notify.errors()
+	return t.notify.Events(), t.notify.Errors()
 }
 
 // connect makes the notifier if there is none.
@@ -88,7 +88,7 @@ func (t *tree) connect() {
 // disconnect drops the notifier.
 func (t *tree) disconnect() {
 	if t.notify != nil {
-		_ = t.notify.close()
+		_ = t.notify.Close()
 		t.notify = nil
 	}
 	clear(t.watching)
@@ -114,12 +114,12 @@ func (t *tree) watch(s *source, dirs map[string]identity) (more bool) {
 		}
 	}
 	live := map[string]bool{}
-	for _, dir := range t.notify.watched() {
+	for _, dir := range t.notify.WatchList() {
 		live[dir] = true
 	}
 	for dir, id := range t.watching {
 		if wanted[dir] != id || !live[dir] {
-			_ = t.notify.remove(dir)
+			_ = t.notify.Remove(dir)
 			delete(t.watching, dir)
 		}
 	}
@@ -127,7 +127,7 @@ func (t *tree) watch(s *source, dirs map[string]identity) (more bool) {
 		if _, ok := t.watching[dir]; ok {
 			continue
 		}
-		err := t.notify.add(dir)
+		err := t.notify.Add(dir)
 		switch {
 		case err == nil:
 			t.watching[dir], more = id, true
@@ -147,7 +147,7 @@ func (t *tree) begin(dir string, id identity) {
 	if t.notify == nil || t.noEvents != nil {
 		return
 	}
-	if _, watched := t.watching[dir]; !watched && t.notify.add(dir) == nil {
+	if _, watched := t.watching[dir]; !watched && t.notify.Add(dir) == nil {
 		t.watching[dir] = id
 	}
 }

@@ -48,6 +48,8 @@ type Config struct {
 	Rescan time.Duration
 	// Log is slog.Default() when nil.
 	Log *slog.Logger
+	// Notifier opens the source of events; nil: inotify.
+	Notifier func() (Notifier, error)
 }
 
 // Validate returns everything that is wrong, joined.
@@ -127,12 +129,15 @@ func New(cfg Config) (*Watcher, error) {
 	if cfg.LastGood == nil {
 		cfg.LastGood = NewMemory()
 	}
+	if cfg.Notifier == nil {
+		cfg.Notifier = openInotify
+	}
 	w := &Watcher{
 		cfg:        cfg,
 		log:        cfg.Log,
 		requests:   make(chan chan struct{}),
 		sealings:   make(chan sealing),
-		tree:       tree{open: openNotifier, watching: map[string]identity{}},
+		tree:       tree{open: cfg.Notifier, watching: map[string]identity{}},
 		events:     events{gather: gather, settle: cfg.Settle},
 		settling:   newSettling(cfg.Settle, cfg.SettleCap),
 		contents:   contents{bad: map[string]*file{}},

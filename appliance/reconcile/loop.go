@@ -70,7 +70,7 @@ func New(opts Options) *Loop {
 	}
 	l.planner.inUse = true
 	l.planner.progress = opts.Watchdog.moved
-	l.planner.occupied = newOccupied(opts.NodePorts, opts.Log)
+	l.planner.occupied = newOccupied(opts.NodePorts, opts.Listening, opts.Log)
 	l.planner.orphans = opts.Orphans
 	for _, part := range opts.Parts {
 		part.Attach(l.Changed)

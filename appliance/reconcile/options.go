@@ -8,6 +8,7 @@ import (
 	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/appliance/sockets"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store"
@@ -69,6 +70,8 @@ type Target struct {
 	HostProblems func(*node.Facts) []manifest.Problem
 	// NodePorts is the range of node ports: programs that listen in it are looked up together.
 	NodePorts PortRange
+	// Listening returns the listening sockets of programs at some ports; nil: those of this host.
+	Listening func(*sockets.Ports) ([]sockets.Socket, error)
 	// HoldSentinel keeps established connections translated through a foreign flush
 	// (kernel.Conn.HoldSentinel).
 	HoldSentinel func() error

@@ -53,10 +53,12 @@ type hostPort struct {
 	port     uint16
 }
 
-// newOccupied is one that looks at this host.
-func newOccupied(nodePorts PortRange, log *slog.Logger) *occupied {
-	view := sockets.NewView()
-	o := &occupied{look: view.Listening, owner: sockets.Owner, log: log, nodePorts: nodePorts, watch: newPortWatch(view.Listening, sockets.Owner, log)}
+// newOccupied uses look to find the sockets; nil: those of this host.
+func newOccupied(nodePorts PortRange, look func(*sockets.Ports) ([]sockets.Socket, error), log *slog.Logger) *occupied {
+	if look == nil {
+		look = sockets.NewView().Listening
+	}
+	o := &occupied{look: look, owner: sockets.Owner, log: log, nodePorts: nodePorts, watch: newPortWatch(look, sockets.Owner, log)}
 	o.reset()
 	return o
 }

@@ -173,27 +173,30 @@ func (w *World) fromEndpoint(f frontend, endpoint object.Endpoint, port uint16) 
 			b.forZones = append(b.forZones, zone.Name)
 		}
 	}
-	return distribute(f, b)
+	return b
 }
 
-// distribute adds the hints of trafficDistribution: a ready endpoint's own zone, and with
-// PreferSameNode its own node too (behavior 75).
-func distribute(f frontend, b backend) backend {
+// distribute adds the hints of trafficDistribution, an endpoint's own zone, and with PreferSameNode its own node too (behavior 75),
+// to backends of which none has hints. Those that are written are taken literally, as kube-proxy does: it derives none.
+func distribute(f frontend, all []backend) []backend {
 	distribution := f.service.Spec.TrafficDistribution
 	if distribution == nil && prefersZone(f.service) {
 		sameZone := object.PreferSameZone
 		distribution = &sameZone
 	}
-	if distribution == nil || !b.ready {
-		return b
+	if distribution == nil {
+		return all
 	}
-	if b.zone != "" {
-		b.forZones = []string{b.zone}
+	all = slices.Clone(all)
+	for i := range all {
+		if b := &all[i]; b.zone != "" {
+			b.forZones = []string{b.zone}
+		}
+		if b := &all[i]; *distribution == object.PreferSameNode && b.nodeName != "" {
+			b.forNodes = []string{b.nodeName}
+		}
 	}
-	if *distribution == object.PreferSameNode && b.nodeName != "" {
-		b.forNodes = []string{b.nodeName}
-	}
-	return b
+	return all
 }
 
 // isLocalNode reports whether an endpoint with that nodeName is on the host;
@@ -244,7 +247,7 @@ func (w *World) fromAddress(f frontend, of *object.Endpoints, address object.End
 		b.nodeName = *address.NodeName
 	}
 	b.local = w.isLocalNode(b.nodeName)
-	return []backend{distribute(f, b).shareOf(f, of.Metadata.Annotations)}
+	return []backend{b.shareOf(f, of.Metadata.Annotations)}
 }
 
 func (w *World) isClusterIP(addr netip.Addr) bool {
@@ -261,7 +264,7 @@ func (w *World) isClusterIP(addr netip.Addr) bool {
 // everywhere returns the backends for traffic policy Cluster: the ready ones, limited by
 // hints; if none is ready, the draining ones (behavior 65). Others are never used
 // (behavior 66).
-func (w *World) everywhere(all []backend) []backend {
+func (w *World) everywhere(f frontend, all []backend) []backend {
 	ready := lowestTier(keep(all, func(b backend) bool { return b.ready }))
 	if len(ready) == 0 {
 		return lowestTier(keep(all, func(b backend) bool { return b.draining }))
@@ -269,6 +272,9 @@ func (w *World) everywhere(all []backend) []backend {
 	// Behavior 73: all ready ones have node hints, and one is for this node. Those that do not answer
 	// their check count here: who is near does not change when a server dies (docs, health).
 	said := keep(all, func(b backend) bool { return b.said && b.weight > 0 && b.priority == ready[0].priority })
+	if !slices.ContainsFunc(said, func(b backend) bool { return len(b.forZones)+len(b.forNodes) > 0 }) {
+		said, ready = distribute(f, said), distribute(f, ready)
+	}
 	forNode := keep(ready, func(b backend) bool { return slices.Contains(b.forNodes, w.Box.NodeName) })
 	if !slices.ContainsFunc(said, func(b backend) bool { return len(b.forNodes) == 0 }) && len(forNode) > 0 {
 		return forNode

@@ -83,7 +83,7 @@ func (w *World) serve(f frontend, p Packet) []Outcome {
 		return []Outcome{{Kind: Dropped}} // behaviors 32, 33, 37 and 190
 	}
 	all := w.backendsOf(f)
-	chosen := w.everywhere(all)
+	chosen := w.everywhere(f, all)
 	if len(chosen) == 0 {
 		return []Outcome{{Kind: Refused}} // behaviors 16, 26, 42, 54, 56 and 64
 	}
@@ -224,7 +224,7 @@ func (w *World) servesAnybody(f frontend) bool {
 	if w.localOnly(f, Packet{}) {
 		return len(onBox(all)) > 0
 	}
-	return len(w.everywhere(all)) > 0
+	return len(w.everywhere(f, all)) > 0
 }
 
 // isFirst reports whether the frontend at index i is the first claimant of its address

@@ -108,8 +108,9 @@ func (g *generator) endpoint(service *object.Service, family int) object.Endpoin
 		endpoint.Zone = nil
 		return endpoint
 	}
-	// Who asks for a distribution leaves the hints to it.
-	if service.Spec.TrafficDistribution == nil && !prefersZone(service) && seed%2 == 0 {
+	// Of an endpoint whose Service asks for a distribution, hints are written seldom.
+	asks := service.Spec.TrafficDistribution != nil || prefersZone(service)
+	if seed%2 == 0 && (!asks || seed%3 == 0) {
 		endpoint.Hints = hintsOf(endpoint, index)
 	}
 	return endpoint

@@ -192,7 +192,7 @@ func (w *World) lacks(f frontend) (all []Lack) {
 	}
 	backends := w.backendsOf(f)
 	switch {
-	case len(w.everywhere(backends)) == 0:
+	case len(w.everywhere(f, backends)) == 0:
 		add(LacksEndpoint, true)
 	case w.localOnly(f, Packet{Interface: "ext0"}):
 		add(LacksLocal, len(onBox(backends)) == 0)
@@ -210,7 +210,7 @@ func (w *World) answers(f frontend, p Packet) (to []netip.AddrPort, lacks []Lack
 		return nil, []Lack{LacksClients}
 	}
 	all := w.backendsOf(f)
-	chosen := w.everywhere(all)
+	chosen := w.everywhere(f, all)
 	if w.localOnly(f, p) {
 		if chosen = onBox(all); len(chosen) == 0 {
 			return nil, []Lack{LacksLocal}

@@ -1,0 +1,293 @@
+package simulate
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"svcctl.io/svcctl/api/auth"
+	"svcctl.io/svcctl/api/rest"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/control"
+	"svcctl.io/svcctl/appliance/health"
+	"svcctl.io/svcctl/appliance/metrics"
+	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/appliance/sockets"
+	"svcctl.io/svcctl/nft/kernel"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/watch"
+)
+
+// life is one process of the appliance.
+type life struct {
+	dead, broken atomic.Bool // killed; the disk failed for good
+	end          context.CancelFunc
+	done         sync.WaitGroup
+	failed       atomic.Pointer[error] // of Run
+
+	store    *store.Store
+	board    *reconcile.Board
+	handler  http.Handler
+	notifier *notifier
+	checks   *checks
+	facts    chan node.Facts
+	changes  chan kernel.Change
+}
+
+// kill ends the process in the middle of what it does: nothing outside obeys it any more.
+func (l *life) kill() {
+	l.dead.Store(true)
+	l.end()
+}
+
+// start begins a process on the disk, the kernel, the files and the host as they are.
+func (b *box) start() error {
+	cfg := b.config
+	log := slog.New(slog.NewTextHandler(b.log(), nil))
+	ctx, end := context.WithCancel(context.Background())
+	l := &life{end: end, facts: make(chan node.Facts, 1), changes: make(chan kernel.Change, 64), notifier: newNotifier(), checks: &checks{down: b.down}}
+	clock := func() time.Time { return time.Now().Add(b.skew) }
+	settings := cfg.Store()
+	settings.Clock = clock
+	objects, err := store.Open(b.disk.open(l), settings)
+	if err != nil {
+		end()
+		return fmt.Errorf("open the store: %w", err)
+	}
+	l.store = objects
+	kernel := process{b.tables, l}
+	b.tables.mu.Lock()
+	b.tables.doubts += 2 // orphans, and the first plan
+	b.tables.mu.Unlock()
+	removals := reconcile.NewRemovalGuard(true)
+	l.board = reconcile.NewBoard(objects.Revisions, func(context.Context) error { return nil }, nil, removals, wire.Status{Reason: "starting"})
+	orphans, err := reconcile.FindOrphans(objects, kernel.Read, cfg.Box(nil), false, log)
+	if err != nil {
+		end()
+		return fmt.Errorf("read the kernel: %w", err)
+	}
+	hosts := control.NewHostAddresses(cfg.IsSetAside, objects, control.NodeOwner)
+	watcher, err := watch.New(watch.Config{Dirs: cfg.ManifestDirs(), LastGood: objects.LastGood(), Log: log, Notifier: func() (watch.Notifier, error) { return l.notifier, nil }})
+	if err != nil {
+		end()
+		return err
+	}
+	loop := reconcile.New(reconcile.Options{
+		Accepted: reconcile.Accepted{Store: objects, Watching: true, Removals: removals, DataDir: cfg.DataDir},
+		Target: reconcile.Target{
+			Kernel: kernel, Orphans: orphans, Addresses: hosts,
+			Host: func(facts *node.Facts) reconcile.Host {
+				return reconcile.Host{Facts: facts, Box: cfg.Box(facts), Resolve: cfg.ResolveFacts(facts, hosts.IsVIP), Loopback: cfg.LoopbackAddresses(facts)}
+			},
+			HostProblems: func(facts *node.Facts) []manifest.Problem { return cfg.OverlapProblems(facts, hosts.IsVIP) },
+			Listening:    func(*sockets.Ports) ([]sockets.Socket, error) { return nil, nil },
+			HoldSentinel: func() error { return nil },
+		},
+		Controllers: reconcile.Controllers{
+			Cluster: control.NewClusterObjects(cfg.ClusterObjects(), objects, hosts), Endpoints: control.NewEndpoints(cfg.EndpointsFacts(), objects),
+		},
+		Parts: []reconcile.Part{reconcile.NewGrants(nil), l.checks}, Log: log, Clock: clock,
+		Publisher: &reconcile.Publisher{
+			Board: l.board, Metrics: metrics.New("simulation"), Dirs: cfg.Manifests, Status: wire.Status{Reason: "starting"},
+			Reporter: reconcile.NewReporter(log, objects.Location, nil, nil),
+		},
+		Watchdog: reconcile.NewWatchdog(reconcile.WatchdogOptions{Calls: &reconcile.SlowCalls{}, Log: log}),
+		OnReady:  func() {},
+	})
+	server := rest.New(rest.Config{Objects: objects, Now: clock, Log: log, Conditions: l.board.Conditions()})
+	admin := auth.User{Name: "root", Groups: []string{"system:masters"}, Role: auth.Admin}
+	l.handler = http.HandlerFunc(func(to http.ResponseWriter, r *http.Request) {
+		server.Handler().ServeHTTP(to, r.WithContext(auth.With(r.Context(), admin)))
+	})
+	run := func(f func() error) {
+		l.done.Go(func() {
+			if err := f(); err != nil {
+				l.failed.CompareAndSwap(nil, &err)
+			}
+		})
+	}
+	run(func() error { return watcher.Run(ctx) })
+	run(func() error {
+		return loop.Run(ctx, reconcile.Inputs{Snapshots: watcher.Snapshots(), Facts: l.facts, Changes: l.changes})
+	})
+	b.life = l
+	b.readHost()
+	return nil
+}
+
+// stop ends the process, orderly unless it was killed.
+func (b *box) stop() {
+	b.life.end()
+	b.life.done.Wait()
+	b.life.dead.Store(true)
+	_ = b.disk.memory.Close()
+}
+
+// readHost sends the facts of the host to the process.
+func (b *box) readHost() {
+	facts := b.host()
+	select {
+	case <-b.life.facts: // the loop has not received the ones before
+	default:
+	}
+	b.life.facts <- facts
+}
+
+// request is one of a client. A status of 0 is one without an answer.
+func (b *box) request(method, path, body string) (status int, text string) {
+	if b.life.dead.Load() {
+		return 0, ""
+	}
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	answer := httptest.NewRecorder()
+	b.life.handler.ServeHTTP(answer, r)
+	if b.life.dead.Load() {
+		return 0, "" // the process died before it could answer
+	}
+	return answer.Code, answer.Body.String()
+}
+
+// checks is a Part with the verdicts on endpoints.
+type checks struct {
+	reconcile.NopPart
+	changed func(...resolve.Need)
+
+	mu       sync.Mutex
+	down     map[netip.AddrPort]bool // of the box
+	services map[string]bool
+}
+
+func (c *checks) Name() string                         { return "checks" }
+func (c *checks) Attach(changed func(...resolve.Need)) { c.changed = changed }
+
+func (c *checks) Planned(_ *reconcile.Host, services []reconcile.Service) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.services == nil {
+		c.services = map[string]bool{}
+	}
+	for _, s := range services {
+		c.services[s.Key] = true
+	}
+}
+
+func (c *checks) Meet(_ string, d *resolve.Demand, o *resolve.Observed) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, t := range d.Targets {
+		state := health.Up
+		if c.down[t.Addr] {
+			state = health.Down
+		}
+		o.Judge(resolve.Verdict{Target: t, Verdict: health.Verdict{State: state}, Known: true})
+	}
+}
+
+// set changes the verdict on a server.
+func (c *checks) set(server netip.AddrPort, down bool) {
+	c.mu.Lock()
+	var needs []resolve.Need
+	for key := range c.services {
+		needs = append(needs, resolve.Need{Kind: resolve.NeedPlan, Name: key})
+	}
+	c.down[server] = down
+	c.mu.Unlock()
+	c.changed(needs...)
+}
+
+// notifier sends the events that the script makes.
+type notifier struct {
+	events chan fsnotify.Event
+	errors chan error
+
+	mu   sync.Mutex
+	dirs map[string]bool
+}
+
+func newNotifier() *notifier {
+	return &notifier{events: make(chan fsnotify.Event, 1024), errors: make(chan error, 1), dirs: map[string]bool{}}
+}
+
+func (n *notifier) Events() <-chan fsnotify.Event { return n.events }
+func (n *notifier) Errors() <-chan error          { return n.errors }
+func (n *notifier) Close() error                  { return nil }
+
+func (n *notifier) Add(dir string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.dirs[dir] = true
+	return nil
+}
+
+func (n *notifier) Remove(dir string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.dirs, dir)
+	return nil
+}
+
+func (n *notifier) WatchList() (dirs []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for dir := range n.dirs {
+		dirs = append(dirs, dir)
+	}
+	return dirs
+}
+
+// send sends an event of a file.
+func (b *box) send(name string, op fsnotify.Op) {
+	select {
+	case b.life.notifier.events <- fsnotify.Event{Name: filepath.Join(b.manifests, name), Op: op}:
+	default: // the queue of the kernel is full: the next reading of the directory finds it
+	}
+}
+
+// writeFile renames a file into place, or writes it in two parts.
+func (b *box) writeFile(name, text string, slowly bool) error {
+	path := filepath.Join(b.manifests, name)
+	if !slowly {
+		if err := os.WriteFile(path+".tmp", []byte(text), 0o600); err != nil {
+			return err
+		}
+		if err := os.Rename(path+".tmp", path); err != nil {
+			return err
+		}
+		b.send(name, fsnotify.Create)
+		return nil
+	}
+	for _, part := range []string{text[:len(text)/2], text} {
+		if err := os.WriteFile(path, []byte(part), 0o600); err != nil {
+			return err
+		}
+		b.send(name, fsnotify.Create|fsnotify.Write)
+		time.Sleep(30 * time.Millisecond)
+	}
+	return nil
+}
+
+// log returns where the log goes.
+func (b *box) log() io.Writer {
+	if b.logTo == nil {
+		return io.Discard
+	}
+	return b.logTo
+}
+
+var _ reconcile.Answerer = (*checks)(nil)

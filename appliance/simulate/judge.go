@@ -1,0 +1,243 @@
+package simulate
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/appliance/test/judge"
+	"svcctl.io/svcctl/appliance/test/oracle"
+	"svcctl.io/svcctl/store/object"
+)
+
+const (
+	// calm is the time without faults before the invariants are judged: longer than the longest wait between two tries.
+	calm = 100 * time.Second
+	// packetsPerRest are tried on each world.
+	packetsPerRest = 60
+)
+
+// rest ends all faults, waits, and judges.
+func (b *box) rest(restart bool) error {
+	b.stats.Rests++
+	b.disk.calm()
+	b.tables.calm()
+	if b.life.broken.Load() {
+		b.life.kill()
+	}
+	if err := b.revive(); err != nil {
+		return err
+	}
+	time.Sleep(calm)
+	if b.life.dead.Load() {
+		return fmt.Errorf("the process ended without a fault")
+	}
+	if err := b.life.failed.Load(); err != nil {
+		return fmt.Errorf("the process failed: %w", *err)
+	}
+	world, err := b.stored()
+	if err != nil {
+		return err
+	}
+	for _, invariant := range []func(*oracle.World) error{b.commitsWereRight, b.statusIsTrue, b.filesAreStored, b.writesAreStored, b.valuesStay, b.packetsArrive} {
+		if err := invariant(world); err != nil {
+			return err
+		}
+	}
+	if err := b.nothingHappens("at rest"); err != nil || !restart {
+		return err
+	}
+	disk, kernel := b.disk.commits, b.tables.commits
+	b.stop()
+	if err := b.restart(); err != nil {
+		return err
+	}
+	time.Sleep(calm)
+	if disk != b.disk.commits || kernel != b.tables.commits {
+		return fmt.Errorf("a restart at rest: %d commits of the disk, %d of the kernel", b.disk.commits-disk, b.tables.commits-kernel)
+	}
+	return nil
+}
+
+// commitsWereRight reports what was wrong at a commit of the kernel.
+func (b *box) commitsWereRight(*oracle.World) error {
+	if len(b.tables.wrong) > 0 {
+		return fmt.Errorf("%s", b.tables.wrong[0])
+	}
+	if b.tables.reads > b.tables.doubts+b.stats.Rests {
+		return fmt.Errorf("the tables were read %d times, for %d reasons", b.tables.reads, b.tables.doubts)
+	}
+	return nil
+}
+
+func (b *box) statusIsTrue(*oracle.World) error {
+	switch s := b.life.board.Status(); {
+	case !s.Ready:
+		return fmt.Errorf("not ready at rest: %s", s.Reason)
+	case !s.Synced:
+		return fmt.Errorf("not synced at rest: %s", s.Reason)
+	case s.RulesAway:
+		return fmt.Errorf("rules are away at rest")
+	case s.HeldRemovals+s.PendingRemovals+s.UnknownFrontends > 0:
+		return fmt.Errorf("held at rest: %d, %d, %d", s.HeldRemovals, s.PendingRemovals, s.UnknownFrontends)
+	}
+	return nil
+}
+
+// filesAreStored: each object of a file is stored as the file has it, or the file has a problem and what was good last is in force.
+func (b *box) filesAreStored(*oracle.World) error {
+	problems := map[string]bool{}
+	for _, p := range b.life.board.Status().Problems {
+		problems[p.File] = true
+	}
+	of := map[object.Ref]bool{}
+	for _, name := range slices.Sorted(maps.Keys(b.files)) {
+		reported := problems[b.manifests+"/"+name]
+		objects := decode(b.files[name])
+		if objects == nil && !reported {
+			return fmt.Errorf("%s is junk, and no problem names it", name)
+		}
+		for _, o := range objects {
+			of[object.RefOf(o)] = true
+			have, _ := b.life.store.Get(object.RefOf(o))
+			if (have == nil || have.GetMeta().Annotations[version] != o.GetMeta().Annotations[version]) && !reported {
+				return fmt.Errorf("%s of %s is not stored, and no problem names the file", object.RefOf(o), name)
+			}
+		}
+		if objects == nil { // its last good content is in force
+			for ref := range b.versions {
+				if fileOf(ref) == name {
+					of[ref] = true
+				}
+			}
+		}
+	}
+	for ref := range b.versions {
+		if b.allowed[ref] == nil && !of[ref] {
+			if have, _ := b.life.store.Get(ref); have != nil && have.GetMeta().Annotations[version] != "" {
+				return fmt.Errorf("%s is stored, and in no file; problems: %v; sources %+v", ref, b.life.board.Status().Problems, b.life.board.Status().Sources)
+			}
+		}
+	}
+	return nil
+}
+
+// writesAreStored: what clients were told is so, and what was not answered is so or not.
+func (b *box) writesAreStored(*oracle.World) error {
+	for ref, allowed := range b.allowed {
+		is := ""
+		if have, _ := b.life.store.Get(ref); have != nil {
+			is = have.GetMeta().Annotations[version]
+		}
+		if is == "" && ref.Kind == object.KindEndpoints && b.endpointsGo(ref) {
+			allowed = map[string]bool{"": true}
+		}
+		if !allowed[is] {
+			return fmt.Errorf("%s is stored with version %q; clients were told %q", ref, is, slices.Sorted(maps.Keys(allowed)))
+		}
+		b.allowed[ref] = map[string]bool{is: true}
+	}
+	return nil
+}
+
+// endpointsGo reports whether a controller removes or replaces an Endpoints object: its Service is gone, or has a selector.
+func (b *box) endpointsGo(ref object.Ref) bool {
+	have, _ := b.life.store.Get(object.Ref{Kind: object.KindService, Namespace: ref.Namespace, Name: ref.Name})
+	service, is := have.(*object.Service)
+	return !is || len(service.Spec.Selector) > 0
+}
+
+// valuesStay: no value is given twice, and none changes by itself.
+func (b *box) valuesStay(world *oracle.World) error {
+	holders := map[string]object.Ref{}
+	for _, s := range world.Services {
+		ref := object.RefOf(s)
+		values := []string{s.Metadata.UID, s.Metadata.Annotations[version]}
+		for _, ip := range s.Spec.ClusterIPs {
+			if ip != object.ClusterIPNone {
+				values = append(values, "cluster IP "+ip)
+			}
+		}
+		for _, p := range s.Spec.Ports {
+			if p.NodePort != 0 {
+				values = append(values, fmt.Sprintf("node port %d/%s", p.NodePort, p.Protocol))
+			}
+		}
+		for _, value := range values[2:] {
+			if other, taken := holders[value]; taken && other != ref {
+				return fmt.Errorf("%s is held by %s and %s", value, other, ref)
+			}
+			holders[value] = ref
+		}
+		before := b.values[ref]
+		if len(before) > 0 && before[0] == values[0] && before[1] == values[1] && !slices.Equal(before, values) {
+			return fmt.Errorf("the values of %s changed by themselves from %v to %v", ref, before[2:], values[2:])
+		}
+		b.values[ref] = values
+	}
+	return nil
+}
+
+// packetsArrive compares packets through the tables of the kernel with the oracle.
+func (b *box) packetsArrive(world *oracle.World) error {
+	contested := contestedAddresses(world)
+	ruleset := b.ruleset()
+	for _, packet := range world.Packets(b.packets, packetsPerRest) {
+		if contested[packet.To.Addr()] {
+			continue
+		}
+		b.stats.Packets++
+		for _, outcome := range world.Decide(packet) {
+			b.stats.Kinds[string(outcome.Kind)]++
+		}
+		if wrong := judge.Disagreement(world, ruleset, packet); wrong != "" {
+			return fmt.Errorf("%v: %s\n%s", packet, wrong, world)
+		}
+	}
+	return nil
+}
+
+// contestedAddresses are those that several Services ask for: who asked first is decided by the store, which the oracle does
+// not have.
+func contestedAddresses(world *oracle.World) map[netip.Addr]bool {
+	asked := map[netip.Addr]int{}
+	for _, s := range world.Services {
+		for _, text := range s.Spec.ExternalIPs {
+			asked[netip.MustParseAddr(text)]++
+		}
+		for _, ingress := range s.Status.LoadBalancer.Ingress {
+			if ingress.IP != "" {
+				asked[netip.MustParseAddr(ingress.IP)]++
+			}
+		}
+	}
+	contested := map[netip.Addr]bool{}
+	for address, n := range asked {
+		contested[address] = n > 1
+	}
+	for _, i := range world.Box.Interfaces {
+		for _, p := range i.Addresses {
+			contested[p.Addr()] = contested[p.Addr()] || asked[p.Addr()] > 0
+		}
+	}
+	return contested
+}
+
+// nothingHappens: without changes nothing is written and nothing committed.
+func (b *box) nothingHappens(when string) error {
+	disk, kernel := b.disk.commits, b.tables.commits
+	time.Sleep(calm)
+	if disk != b.disk.commits || kernel != b.tables.commits {
+		return fmt.Errorf("%s: %d commits of the disk, %d of the kernel in %v", when, b.disk.commits-disk, b.tables.commits-kernel, calm)
+	}
+	return nil
+}
+
+// fileOf is the name of the file that an object of the generator is in.
+func fileOf(ref object.Ref) string {
+	name, _, _ := strings.Cut(ref.Name, "-")
+	return ref.Namespace + "-" + name + ".yaml"
+}

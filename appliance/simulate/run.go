@@ -1,0 +1,402 @@
+package simulate
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/appliance/test/judge"
+	"svcctl.io/svcctl/appliance/test/oracle"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/kernel"
+	"svcctl.io/svcctl/store/kind"
+	"svcctl.io/svcctl/store/object"
+)
+
+// version is the annotation that tells the versions of an object apart.
+const version = "simulate.example/version"
+
+// box is the host with everything outside of the process.
+type box struct {
+	world     oracle.Box
+	config    *config.Config
+	manifests string
+	disk      *disk
+	tables    *tables
+	skew      time.Duration // of the wall clock
+	down      map[netip.AddrPort]bool
+	logTo     io.Writer
+	life      *life
+
+	files    map[string]string                       // content by name
+	versions map[object.Ref]map[string]object.Object // all that were written
+	allowed  map[object.Ref]map[string]bool          // of objects of clients: versions that may be stored; "": none
+	values   map[object.Ref][]string                 // what was allocated to them, with their version and uid
+	packets  *rand.Rand
+	stats    Stats
+}
+
+// Stats count what a run has done.
+type Stats struct {
+	Events, Rests, Packets, Starts int
+	Refused                        int // writes of clients that were refused
+	Simulated                      time.Duration
+	Kinds                          map[string]int // outcomes of packets
+}
+
+// boxOf is the host of a seed.
+func boxOf(seed uint64) oracle.Box {
+	b := oracle.Generate(rand.New(rand.NewPCG(seed, 1))).Box
+	b.Interfaces = slices.DeleteFunc(slices.Clone(b.Interfaces), func(i oracle.Interface) bool { return i.Name == "vip0" })
+	b.SourceSets = nil // their files are not simulated
+	return b
+}
+
+// Run runs a script in a directory of its own. It is to be called in a bubble of testing/synctest. The error is a violated
+// invariant, with the number of the event.
+func Run(s Script, dir string, log io.Writer) (Stats, error) {
+	b := &box{
+		world: boxOf(s.Seed), manifests: filepath.Join(dir, "manifests"), disk: newDisk(), tables: newTables(), logTo: log,
+		files: map[string]string{}, versions: map[object.Ref]map[string]object.Object{}, allowed: map[object.Ref]map[string]bool{},
+		values: map[object.Ref][]string{}, down: map[netip.AddrPort]bool{}, packets: rand.New(rand.NewPCG(s.Seed, 2)),
+	}
+	b.stats.Kinds = map[string]int{}
+	b.config = judge.Config(&b.world)
+	b.config.Manifests, b.config.DataDir = []string{b.manifests}, filepath.Join(dir, "data")
+	if err := os.MkdirAll(b.manifests, 0o700); err != nil {
+		return b.stats, err
+	}
+	// An empty directory counts as one that is not mounted.
+	if err := os.WriteFile(filepath.Join(b.manifests, "none.yaml"), []byte("# on purpose\n"), 0o600); err != nil {
+		return b.stats, err
+	}
+	began := time.Now()
+	if err := b.restart(); err != nil {
+		return b.stats, err
+	}
+	defer b.stop()
+	for i, e := range s.Events {
+		b.stats.Events++
+		if log != nil {
+			fmt.Fprintf(log, "=== event %d, after %v: %s %.60s\n", i+1, time.Since(began), e.Verb, strings.Join(e.Args, " "))
+		}
+		if err := b.do(e); err != nil {
+			b.stats.Simulated = time.Since(began)
+			return b.stats, fmt.Errorf("event %d (%s): %w", i+1, e.Verb, err)
+		}
+	}
+	b.stats.Simulated = time.Since(began)
+	return b.stats, nil
+}
+
+// restart starts a process, again and again while the kernel or the disk fails.
+func (b *box) restart() error {
+	for try := 0; ; try++ {
+		b.stats.Starts++
+		err := b.start()
+		if err == nil || try == 20 {
+			return err
+		}
+		time.Sleep(time.Second)
+	}
+}
+
+// revive starts a process in place of one that was killed.
+func (b *box) revive() error {
+	if !b.life.dead.Load() {
+		return nil
+	}
+	b.stop()
+	return b.restart()
+}
+
+// do carries out an event.
+func (b *box) do(e Event) error {
+	if err := b.revive(); err != nil {
+		return err
+	}
+	switch e.Verb {
+	case doFile, doSlowly:
+		b.note(e.arg(1))
+		b.files[e.arg(0)] = e.arg(1)
+		return b.writeFile(e.arg(0), e.arg(1), e.Verb == doSlowly)
+	case doRemove:
+		delete(b.files, e.arg(0))
+		if err := os.Remove(filepath.Join(b.manifests, e.arg(0))); err != nil && !os.IsNotExist(err) {
+			return err
+		}
+		b.send(e.arg(0), fsnotify.Remove)
+	case doPut:
+		return b.put(e.arg(0), e.arg(1))
+	case doDelete:
+		b.remove(e.arg(0))
+	case doDown, doUp:
+		b.life.checks.set(netip.MustParseAddrPort(e.arg(0)), e.Verb == doDown)
+	case doAddress:
+		b.address(e.arg(0), e.arg(1), netip.MustParsePrefix(e.arg(2)))
+		b.readHost()
+	case doClock:
+		b.skew += e.duration(0)
+	case doForeign:
+		b.foreign(e.arg(0), e.arg(1))
+	case doFault:
+		n := 1
+		_, _ = fmt.Sscan(e.arg(2), &n)
+		switch e.arg(0) {
+		case "disk":
+			b.disk.fault(e.arg(1), n)
+		case "kernel":
+			b.tables.fault(kernelFault(e.arg(1)), n)
+		}
+	case doKill:
+		b.life.kill()
+	case doStop:
+		b.stop()
+		return b.restart()
+	case doReboot:
+		b.life.kill()
+		b.stop()
+		b.tables.foreign("flush")
+		return b.restart()
+	case doWait:
+		time.Sleep(e.duration(0))
+	case doRest:
+		return b.rest(e.arg(0) == "restart")
+	default:
+		return fmt.Errorf("unknown verb")
+	}
+	return nil
+}
+
+// note remembers the versions of the objects of a text.
+func (b *box) note(text string) (refs []object.Ref) {
+	for _, o := range decode(text) {
+		ref := object.RefOf(o)
+		if b.versions[ref] == nil {
+			b.versions[ref] = map[string]object.Object{}
+		}
+		b.versions[ref][o.GetMeta().Annotations[version]] = o
+		refs = append(refs, ref)
+	}
+	return refs
+}
+
+// decode returns the objects of a text that a script has; none of junk.
+func decode(text string) (all []object.Object) {
+	for doc := range strings.SplitSeq(text, "\n---\n") {
+		var meta object.TypeMeta
+		if json.Unmarshal([]byte(doc), &meta) != nil {
+			return nil
+		}
+		k, ok := kind.ByName(meta.APIVersion, meta.Kind)
+		if !ok {
+			return nil
+		}
+		o := k.New()
+		if json.Unmarshal([]byte(doc), o) != nil {
+			return nil
+		}
+		all = append(all, o)
+	}
+	return all
+}
+
+// put is a request that creates or replaces an object.
+func (b *box) put(path, text string) error {
+	refs := b.note(text)
+	if len(refs) != 1 {
+		return fmt.Errorf("%q is not one object", text)
+	}
+	ref, now := refs[0], decode(text)[0].GetMeta().Annotations[version]
+	if b.allowed[ref] == nil {
+		b.allowed[ref] = map[string]bool{"": true}
+	}
+	status, answer := b.request("PUT", path, text)
+	if status == 404 || status == 409 && strings.Contains(answer, "not found") {
+		status, answer = b.request("POST", path[:strings.LastIndexByte(path, '/')], text)
+	}
+	switch {
+	case status >= 200 && status < 300:
+		b.allowed[ref] = map[string]bool{now: true}
+	case status >= 400 && status < 500:
+		b.stats.Refused++
+	default:
+		b.allowed[ref][now] = true
+	}
+	_ = answer
+	return nil
+}
+
+// remove is a request that deletes an object.
+func (b *box) remove(path string) {
+	ref, ok := b.refOf(path)
+	if !ok {
+		return
+	}
+	switch status, _ := b.request("DELETE", path, ""); {
+	case status >= 200 && status < 300, status == 404 && b.allowed[ref][""]:
+		b.allowed[ref] = map[string]bool{"": true}
+	case status == 404 || status >= 500 || status == 0:
+		b.allowed[ref][""] = true
+	}
+}
+
+// refOf is the object of a client at a path.
+func (b *box) refOf(path string) (object.Ref, bool) {
+	for ref := range b.allowed {
+		if pathOf(ref) == path {
+			return ref, true
+		}
+	}
+	return object.Ref{}, false
+}
+
+// pathOf is the path of an object in the API.
+func pathOf(ref object.Ref) string {
+	group, resource := "/api/v1", "services"
+	switch ref.Kind {
+	case object.KindEndpointSlice:
+		group, resource = "/apis/discovery.k8s.io/v1", "endpointslices"
+	case object.KindEndpoints:
+		resource = "endpoints"
+	}
+	return fmt.Sprintf("%s/namespaces/%s/%s/%s", group, ref.Namespace, resource, ref.Name)
+}
+
+func (b *box) address(how, name string, p netip.Prefix) {
+	b.world.Interfaces = slices.Clone(b.world.Interfaces)
+	for i := range b.world.Interfaces {
+		each := &b.world.Interfaces[i]
+		if each.Name != name {
+			continue
+		}
+		each.Addresses = slices.DeleteFunc(slices.Clone(each.Addresses), func(q netip.Prefix) bool { return p == q })
+		if how == "add" {
+			each.Addresses = append(each.Addresses, p)
+		}
+	}
+}
+
+// host returns the facts of the host.
+func (b *box) host() (facts node.Facts) {
+	facts = judge.Facts(&b.world)
+	for i := range facts.Addresses {
+		facts.Addresses[i].First = true
+	}
+	return facts
+}
+
+// foreign is a change of our tables by another program; how its message comes.
+func (b *box) foreign(what, how string) {
+	b.tables.foreign(what)
+	_, generation, _ := b.tables.fake.Read()
+	change := kernel.Change{Generation: generation, PID: 4711, Comm: "nft", Ours: true}
+	l := b.life
+	send := func(c kernel.Change) {
+		select {
+		case l.changes <- c:
+		default:
+		}
+	}
+	switch how {
+	case "late":
+		time.AfterFunc(2*time.Second, func() { send(change) })
+	case "lost":
+		send(kernel.Change{Lost: true})
+	default:
+		send(change)
+	}
+}
+
+// stored returns the world that is in force: the objects of clients and files, with allocated values.
+func (b *box) stored() (*oracle.World, error) {
+	w := &oracle.World{Box: b.world, Down: b.down}
+	for ref, versions := range b.versions {
+		have, _ := b.life.store.Get(ref)
+		if have == nil || have.GetMeta().Annotations[version] == "" && ref.Kind != object.KindService {
+			continue // there is none, or one that a controller made
+		}
+		want, ok := versions[have.GetMeta().Annotations[version]]
+		if !ok {
+			return nil, fmt.Errorf("%s is stored with version %q, which nobody wrote", ref, have.GetMeta().Annotations[version])
+		}
+		if field := differs(want, have); field != "" {
+			return nil, fmt.Errorf("%s: %s is not what was written in version %q", ref, field, have.GetMeta().Annotations[version])
+		}
+		switch have := have.(type) {
+		case *object.Service:
+			w.Services = append(w.Services, have.DeepCopy().(*object.Service))
+		case *object.EndpointSlice:
+			w.Slices = append(w.Slices, want.(*object.EndpointSlice))
+		case *object.Endpoints:
+			w.Endpoints = append(w.Endpoints, want.(*object.Endpoints))
+		}
+	}
+	slices.SortFunc(w.Services, func(a, c *object.Service) int {
+		return strings.Compare(object.RefOf(a).String(), object.RefOf(c).String())
+	})
+	return w, nil
+}
+
+// differs names a field of a written object that is stored differently; "": none. What was not written is not compared.
+func differs(want, have object.Object) string {
+	fields := func(o object.Object) (all map[string]any) {
+		text, err := json.Marshal(o)
+		if err != nil {
+			panic(err) // our own types
+		}
+		if err := json.Unmarshal(text, &all); err != nil {
+			panic(err)
+		}
+		delete(all, "status")
+		delete(all, "metadata")
+		return all
+	}
+	return subset("", fields(want), fields(have))
+}
+
+func subset(path string, want, have any) string {
+	switch want := want.(type) {
+	case map[string]any:
+		have, _ := have.(map[string]any)
+		for key, value := range want {
+			if at := subset(path+"."+key, value, have[key]); at != "" {
+				return at
+			}
+		}
+		return ""
+	case []any:
+		have, _ := have.([]any)
+		if len(want) > len(have) {
+			return path
+		}
+		for i := range want {
+			if at := subset(fmt.Sprintf("%s[%d]", path, i), want[i], have[i]); at != "" {
+				return at
+			}
+		}
+		return ""
+	}
+	if !reflect.DeepEqual(want, have) {
+		return path
+	}
+	return ""
+}
+
+// ruleset returns what the kernel has.
+func (b *box) ruleset() nft.Ruleset {
+	rs, _, _ := b.tables.fake.Read()
+	return rs
+}
