@@ -198,21 +198,7 @@ func (b *box) hasEntry(protocol nft.Protocol, to netip.AddrPort, clientPort uint
 	return "", false
 }
 
-// eventually calls check until it is content.
-func eventually(t *testing.T, within time.Duration, check func() error) {
-	t.Helper()
-	deadline := time.Now().Add(within)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %v", within, err)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
+var eventually = netlab.Eventually
 
 // The kernel tells how many entries there are in the namespace, before one would be read.
 func TestCount(t *testing.T) {

@@ -201,21 +201,7 @@ func list(problems []problem) string {
 	return strings.Join(lines, "\n")
 }
 
-// eventually calls check until it is content, or fails the test with its last answer.
-func eventually(t testing.TB, within time.Duration, check func() error) {
-	t.Helper()
-	deadline := time.Now().Add(within)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %v", within, err)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-}
+var eventually = netlab.Eventually
 
 // family is the address family that a part of a test is about.
 type family struct{ v6 bool }

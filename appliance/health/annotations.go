@@ -121,10 +121,8 @@ func (p *parser) isCheck(key string) bool {
 
 func (p *parser) asks(prefixes ...string) bool {
 	for key := range p.have {
-		for _, prefix := range prefixes {
-			if strings.HasPrefix(key, prefix) {
-				return true
-			}
+		if slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) {
+			return true
 		}
 	}
 	return false
@@ -141,7 +139,12 @@ func (p *parser) asksAWS() bool { return p.asks(aws) }
 func (p *parser) ours() {
 	for _, key := range slices.Sorted(maps.Keys(p.have)) {
 		if key == AnnotationCheck || strings.HasPrefix(key, perPort) {
-			p.check(key, p.have[key])
+			spec, err := ParseCheck(p.have[key])
+			if err != nil {
+				p.refuse(key, "%v", err)
+				continue
+			}
+			p.checks[key] = spec
 		}
 	}
 	set := p.settings()
@@ -158,16 +161,6 @@ func (p *parser) ours() {
 		}
 	}
 	p.assign()
-}
-
-// check reads the CHECK of an annotation.
-func (p *parser) check(key, text string) {
-	spec, err := ParseCheck(text)
-	if err != nil {
-		p.refuse(key, "%v", err)
-		return
-	}
-	p.checks[key] = spec
 }
 
 // assign gives each port its Spec.

@@ -137,7 +137,11 @@ func (p *parser) settings() *common {
 		}
 		i := slices.IndexFunc(allSettings, func(s setting) bool { return s.name == name })
 		if i < 0 {
-			p.refuse(key, "there is no such setting: they are %s", settingNames())
+			names := make([]string, len(allSettings))
+			for i, s := range allSettings {
+				names[i] = s.name
+			}
+			p.refuse(key, "there is no such setting: they are %s", strings.Join(names, ", "))
 			continue
 		}
 		if err := allSettings[i].read(p, &set.Check, text); err != nil {
@@ -163,41 +167,25 @@ func (p *parser) used(key string, s *setting) {
 	if s.kinds == nil || len(p.checks) == 0 {
 		return
 	}
+	probes := false
 	for _, spec := range p.checks {
 		if spec != nil && slices.Contains(s.kinds, spec.Check.Kind) {
 			return
 		}
+		probes = probes || spec != nil && spec.Probe
 	}
 	names := make([]string, len(s.kinds))
 	for i, k := range s.kinds {
 		names[i] = k.String()
 	}
 	if len(s.kinds) == len(allKinds) {
-		if !p.probes() {
+		if !probes {
 			return // all are "none"
 		}
 		p.refuse(key, "readiness probes have their own: write it in the Pods, as periodSeconds, timeoutSeconds, successThreshold, failureThreshold")
 		return
 	}
 	p.refuse(key, "none of the Service's checks has this setting: it is one of %s", strings.Join(names, ", "))
-}
-
-// probes reports whether readiness probes are asked for.
-func (p *parser) probes() bool {
-	for _, spec := range p.checks {
-		if spec != nil && spec.Probe {
-			return true
-		}
-	}
-	return false
-}
-
-func settingNames() string {
-	names := make([]string, len(allSettings))
-	for i, s := range allSettings {
-		names[i] = s.name
-	}
-	return strings.Join(names, ", ")
 }
 
 // duration reads "5s", or seconds.
@@ -391,7 +379,7 @@ func ParseCheck(text string) (*Spec, error) {
 		word, rest = text[:i], text[i:]
 	}
 	spec := &Spec{Text: text}
-	spec.Check.Kind = kindOf(word)
+	spec.Check.Kind = Kind(max(0, slices.Index(kindNames[:], word)))
 	if word == "none" && rest == "" {
 		return nil, nil
 	}
@@ -425,15 +413,6 @@ func quote(text string) string {
 		text = strings.ToValidUTF8(text[:longest], "") + "..."
 	}
 	return strconv.Quote(text)
-}
-
-func kindOf(word string) Kind {
-	for k := TCP; int(k) < len(kindNames); k++ {
-		if kindNames[k] == word {
-			return k
-		}
-	}
-	return 0
 }
 
 // setPort reads ":8080" or ":name"; "" is the endpoint's own port.

@@ -158,8 +158,18 @@ func (s *Servers) reconcile(ctx context.Context, open map[listenAddr]*server) (p
 	}
 	// Close first: the same port cannot be open on one address and on all.
 	for at, srv := range open {
-		if _, is := wanted[at]; !is || srv.failed() {
-			srv.close()
+		failed := false
+		select {
+		case <-srv.done: // without close
+			failed = true
+		default:
+		}
+		if _, is := wanted[at]; !is || failed {
+			srv.cancel()
+			select { // until the listener is closed; connections end soon after
+			case <-srv.listener.closed:
+			case <-srv.done:
+			}
 			delete(open, at)
 		}
 	}
@@ -223,23 +233,4 @@ func (s *Servers) serve(ctx context.Context, at listenAddr) (*server, error) {
 		}
 	})
 	return srv, nil
-}
-
-// failed reports whether the server has ended without close.
-func (s *server) failed() bool {
-	select {
-	case <-s.done:
-		return true
-	default:
-		return false
-	}
-}
-
-// close closes the listener and returns; connections end soon after.
-func (s *server) close() {
-	s.cancel()
-	select {
-	case <-s.listener.closed:
-	case <-s.done:
-	}
 }

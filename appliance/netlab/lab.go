@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"strconv"
 	"testing"
+	"time"
 )
 
 // RequirePrivileged is the environment variable that, when "1", turns the skips of
@@ -22,6 +23,22 @@ func Parallel(n int) {
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == name })
 	if !given {
 		_ = flag.Set(name, strconv.Itoa(n)) // to a number
+	}
+}
+
+// Eventually calls check until it returns nil. It fails the test with the last error when that takes longer than within.
+func Eventually(t testing.TB, within time.Duration, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(within)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %v", within, err)
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 

@@ -280,18 +280,7 @@ func (p *program) downBecause(words string) {
 	})
 }
 
-// eventually waits until a check passes; it says what is missing.
 func eventually(t testing.TB, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	netlab.Eventually(t, patience, check)
 }
