@@ -7,13 +7,12 @@
 //   - announcer.go: the goroutine that decides
 //   - elect.go: the election by VRRP on all links, and the addresses that boxes list to each other
 //   - heartbeat.go: its adverts on one link
-//   - place.go: places addresses on interfaces
+//   - place.go: selects links, and places addresses on interfaces
 //   - segments.go: the interfaces, and the states of addresses on each
 //   - peers.go: the BGP peers
 //   - peering.go: the session with one peer, with BFD
 //   - routes.go: the routes to all addresses, by advertisements, and the damping of routes that flap
 //   - serve.go: the watch of the API, and reports to it
-//   - plan.go: which address is announced on which link (pure)
 //   - state.go: the file
 //
 // Invariants:

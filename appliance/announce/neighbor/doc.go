@@ -7,9 +7,7 @@
 //
 //   - frame.go: encodes and decodes frames
 //   - machine.go: decides what to send and when, without sockets and clocks
-//   - filter.go: the socket filters
-//   - groups.go: solicited-node multicast groups
-//   - port.go: an interface with its sockets
+//   - port.go: an interface with its sockets, their filters, and solicited-node multicast groups
 //
 // Invariants:
 //

@@ -2,6 +2,7 @@ package neighbor
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/mdlayher/packet"
+	"golang.org/x/net/bpf"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
@@ -266,4 +268,166 @@ func (p *Port) Counters() Counters {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.m.Counters
+}
+
+// groupsOfSocket bounds the memberships of one socket: the kernel charges them to its option memory
+// (net.core.optmem_max, 128 KiB, room for 2,340; 20 KiB before Linux 6.7).
+const groupsOfSocket = 2000
+
+// groups counts the uses of joined multicast groups of an interface: addresses share a group when
+// their last 24 bits are equal. The kernel reports memberships to switches (MLD).
+type groups struct {
+	index   int // of the interface
+	uses    map[netip.Addr]int
+	member  map[netip.Addr]*groupSocket
+	sockets []*groupSocket
+}
+
+type groupSocket struct {
+	fd, groups int
+	full       bool
+}
+
+func newGroups(index int) *groups {
+	return &groups{index: index, uses: map[netip.Addr]int{}, member: map[netip.Addr]*groupSocket{}}
+}
+
+// join counts one more use of a group.
+func (g *groups) join(group netip.Addr) error {
+	g.uses[group]++
+	if g.uses[group] > 1 && g.member[group] != nil {
+		return nil
+	}
+	request := &unix.IPv6Mreq{Multiaddr: group.As16(), Interface: uint32(g.index)}
+	for {
+		s, err := g.socket()
+		if err != nil {
+			return err
+		}
+		err = unix.SetsockoptIPv6Mreq(s.fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, request)
+		if errors.Is(err, unix.ENOMEM) && s.groups > 0 { // option memory, less than expected
+			s.full = true
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("join the multicast group %s: %w", group, err)
+		}
+		s.groups++
+		g.member[group] = s
+		return nil
+	}
+}
+
+// socket returns a socket with room for a membership.
+func (g *groups) socket() (*groupSocket, error) {
+	for _, s := range g.sockets {
+		if !s.full && s.groups < groupsOfSocket {
+			return s, nil
+		}
+	}
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open a socket for multicast groups: %w", err)
+	}
+	s := &groupSocket{fd: fd}
+	g.sockets = append(g.sockets, s)
+	return s, nil
+}
+
+// leave ends one use of a group.
+func (g *groups) leave(group netip.Addr) {
+	if g.uses[group]--; g.uses[group] > 0 {
+		return
+	}
+	delete(g.uses, group)
+	if s := g.member[group]; s != nil {
+		delete(g.member, group)
+		s.groups--
+		s.full = false
+		request := &unix.IPv6Mreq{Multiaddr: group.As16(), Interface: uint32(g.index)}
+		_ = unix.SetsockoptIPv6Mreq(s.fd, unix.IPPROTO_IPV6, unix.IPV6_LEAVE_GROUP, request) // the interface may be gone, and the membership with it
+	}
+}
+
+// maxFilterPrefixes bounds the programs: each prefix is a few instructions, which every frame
+// pays for. With more of them the kernel passes all frames.
+const maxFilterPrefixes = 64
+
+// Offsets in an Ethernet frame.
+const (
+	offEtherType  = 12
+	offARPSender  = etherLen + 14
+	offARPTarget  = etherLen + 24
+	offNextHeader = etherLen + 6
+	offHopLimit   = etherLen + 7
+	offSource     = etherLen + 8
+	offICMPType   = etherLen + ipv6Len
+	offNDPTarget  = etherLen + ipv6Len + 8
+)
+
+// snapLen bounds the bytes of a frame that are read.
+const snapLen = 2048
+
+// condition is a word of a frame that is compared with a value, under a mask.
+type condition struct{ offset, mask, value uint32 }
+
+// filter returns a program (bpf(7), classic) that passes the ARP packets, or with v6 the neighbor
+// solicitations and advertisements, that are about an address of the prefixes.
+func filter(prefixes []netip.Prefix, v6 bool) ([]bpf.RawInstruction, error) {
+	var of []netip.Prefix
+	for _, p := range prefixes {
+		if p.Addr().Is6() == v6 {
+			of = append(of, p.Masked())
+		}
+	}
+	if len(of) == 0 {
+		return bpf.Assemble([]bpf.Instruction{bpf.RetConstant{Val: 0}})
+	}
+	var common [][]condition
+	var at []uint32
+	if v6 {
+		at = []uint32{offNDPTarget, offSource}
+		for _, kind := range []uint32{solicitation, advertisement} {
+			common = append(common, []condition{
+				{offEtherType - 2, 0xffff, etherIPv6}, {offNextHeader - 3, 0xff, protoICMPv6}, {offHopLimit - 3, 0xff, hopLimit}, {offICMPType, 0xff << 24, kind << 24},
+			})
+		}
+	} else {
+		at = []uint32{offARPTarget, offARPSender}
+		common = [][]condition{{{offEtherType - 2, 0xffff, etherARP}}}
+	}
+	if len(of) > maxFilterPrefixes {
+		of = []netip.Prefix{netip.PrefixFrom(of[0].Addr(), 0).Masked()}
+	}
+	var program []bpf.Instruction
+	for _, kind := range common {
+		for _, p := range of {
+			for _, offset := range at {
+				all := append(kind[:len(kind):len(kind)], inPrefix(offset, p)...)
+				for i, c := range all {
+					next := uint8(3*(len(all)-i-1) + 1) // behind the end of these conditions
+					program = append(program,
+						bpf.LoadAbsolute{Off: c.offset, Size: 4},
+						bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: c.mask},
+						bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: c.value, SkipTrue: next})
+				}
+				program = append(program, bpf.RetConstant{Val: snapLen})
+			}
+		}
+	}
+	return bpf.Assemble(append(program, bpf.RetConstant{Val: 0}))
+}
+
+// inPrefix returns the conditions under which the address at an offset lies in a prefix.
+func inPrefix(offset uint32, p netip.Prefix) (all []condition) {
+	words := p.Addr().AsSlice()
+	for left := p.Bits(); left > 0; left -= 32 {
+		mask := ^uint32(0)
+		if left < 32 {
+			mask <<= 32 - left
+		}
+		all = append(all, condition{offset, mask, binary.BigEndian.Uint32(words) & mask})
+		words, offset = words[4:], offset+4
+	}
+	return all
 }

@@ -1,0 +1,384 @@
+package prober
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"svcctl.io/svcctl/appliance/health"
+)
+
+const (
+	// maxHeader and maxBody are how much of an answer is read, in bytes.
+	maxHeader = 16 << 10
+	maxBody   = 4 << 10
+	// maxInformed bounds the answers of the class 1xx before the final one.
+	maxInformed = 5
+)
+
+var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 2048) }}
+
+// askHTTP makes one GET request, and reads no further than it has to.
+func askHTTP(c io.ReadWriter, t *target) health.Result {
+	check := t.check
+	request := check.recipe.before + cmp.Or(check.Host, t.addr.String()) + check.recipe.after
+	if _, err := io.WriteString(c, request); err != nil {
+		return broken(err, check, "an HTTP answer")
+	}
+	limited := &io.LimitedReader{R: c, N: maxHeader}
+	source := &source{Reader: limited}
+	r := readers.Get().(*bufio.Reader)
+	r.Reset(source)
+	defer func() {
+		r.Reset(nil)
+		readers.Put(r)
+	}()
+	response, err := readResponse(r)
+	switch {
+	case err != nil && limited.N == 0:
+		return failed(health.Refused, fmt.Sprintf("the HTTP header is longer than %d KiB", maxHeader>>10))
+	case err != nil && source.err != nil:
+		return broken(source.err, check, "an HTTP answer")
+	case err != nil:
+		return broken(err, check, "an HTTP answer")
+	case !check.recipe.passes(response.StatusCode):
+		return failed(health.Refused, fmt.Sprintf("HTTP status %d", response.StatusCode))
+	case check.Expect == "":
+		return health.Result{}
+	}
+	limited.N = 4 * maxBody // with the sizes of chunks between
+	source.err = nil        // the end of the header may have been the limit
+	return expect(response.Body, check)
+}
+
+// source keeps the first error of a connection: bufio.Reader.ReadLine returns a truncated line as
+// a whole one, without the error.
+type source struct {
+	io.Reader
+	err error
+}
+
+func (s *source) Read(b []byte) (int, error) {
+	if s.err != nil {
+		return 0, s.err
+	}
+	n, err := s.Reader.Read(b)
+	s.err = err
+	return n, err
+}
+
+// readResponse reads an answer to its body.
+func readResponse(r *bufio.Reader) (*http.Response, error) {
+	for range maxInformed {
+		response, err := http.ReadResponse(r, nil)
+		if err != nil || response.StatusCode >= http.StatusOK || response.StatusCode == http.StatusSwitchingProtocols {
+			return response, err
+		}
+	}
+	return nil, errors.New("too many answers of the class 1xx")
+}
+
+// expect looks for the text in the first bytes of a body, and stops where it is found.
+func expect(body io.Reader, c *check) health.Result {
+	got := make([]byte, 0, maxBody)
+	for len(got) < maxBody {
+		n, err := body.Read(got[len(got):maxBody])
+		got = got[:len(got)+n]
+		switch {
+		case bytes.Contains(got, []byte(c.Expect)):
+			return health.Result{}
+		case errors.Is(err, io.EOF):
+			return failed(health.Refused, "the body does not have the expected text")
+		case err != nil:
+			return broken(err, c, "the end of the body")
+		}
+	}
+	return failed(health.Refused, fmt.Sprintf("the first %d KiB of the body do not have the expected text", maxBody>>10))
+}
+
+// sessions are resumed for some time: that takes a quarter of the CPU off a handshake. After it the
+// server's certificate is verified again.
+type sessions struct {
+	mu    *sync.Mutex
+	known map[sessionKey]session
+}
+
+// sessionKey names the server of a session. Checks that verify certificates do not resume the
+// sessions of those that do not.
+type sessionKey struct {
+	addr   netip.AddrPort
+	host   string
+	verify bool
+}
+
+type session struct {
+	state *tls.ClientSessionState
+	until time.Time
+}
+
+const (
+	// maxSessions bounds the sessions that are kept; each is some KiB. sessionLife is the time for
+	// which one is kept.
+	maxSessions = 2048
+	sessionLife = 10 * time.Minute
+)
+
+// cache is the tls.ClientSessionCache of one handshake.
+type cache struct {
+	sessions
+	key sessionKey
+}
+
+func (c cache) Get(string) (*tls.ClientSessionState, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s, there := c.known[c.key]
+	if there && time.Now().After(s.until) {
+		delete(c.known, c.key)
+		return nil, false
+	}
+	return s.state, there
+}
+
+func (c cache) Put(_ string, state *tls.ClientSessionState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if state == nil {
+		delete(c.known, c.key)
+		return
+	}
+	s := session{state, time.Now().Add(sessionLife)}
+	if before, there := c.known[c.key]; there {
+		s.until = before.until // a resumed session does not show the certificate
+	} else if len(c.known) >= maxSessions {
+		for one := range c.known {
+			delete(c.known, one)
+			break
+		}
+	}
+	c.known[c.key] = s
+}
+
+// handshake begins TLS on a connection. It returns the end of the server's certificate; nil: it sent none.
+func (s sessions) handshake(c *conn, t *target) (*tls.Conn, *time.Time, health.Result) {
+	secured := tls.Client(c, &tls.Config{
+		ServerName:         cmp.Or(t.check.Host, t.addr.Addr().String()), // an address is not sent (RFC 6066), but verified
+		InsecureSkipVerify: !t.check.Verify,
+		MinVersion:         tls.VersionTLS12,
+		// The post-quantum exchange costs more than the rest, and a check has no secret.
+		CurvePreferences:   []tls.CurveID{tls.X25519, tls.CurveP256},
+		ClientSessionCache: cache{s, sessionKey{t.addr, t.check.Host, t.check.Verify}},
+	})
+	err := secured.Handshake()
+	if err != nil {
+		return nil, nil, tlsFailure(err, t.check)
+	}
+	if shown := secured.ConnectionState().PeerCertificates; len(shown) > 0 {
+		return secured, &shown[0].NotAfter, health.Result{}
+	}
+	return secured, nil, health.Result{}
+}
+
+// tlsFailure names what was wrong with a handshake, in words of ours.
+func tlsFailure(err error, c *check) health.Result {
+	var (
+		invalid x509.CertificateInvalidError
+		name    x509.HostnameError
+		unknown x509.UnknownAuthorityError
+		record  tls.RecordHeaderError
+	)
+	switch {
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return failed(health.Refused, "the certificate has expired or is not valid yet")
+	case errors.As(err, &invalid):
+		return failed(health.Refused, "the certificate is not valid")
+	case errors.As(err, &name):
+		return failed(health.Refused, "the certificate is for another name")
+	case errors.As(err, &unknown):
+		return failed(health.Refused, "the certificate is not signed by an authority that this host trusts")
+	case errors.As(err, &record):
+		return failed(health.Refused, "the answer is not TLS")
+	}
+	return broken(err, c, "a TLS handshake")
+}
+
+// askGRPC calls grpc.health.v1.Health/Check over HTTP/2 without TLS, as the gRPC protocol over
+// HTTP/2 and the Health Checking Protocol of gRPC have it. The two messages are encoded here: each
+// has one field.
+func askGRPC(c *conn, t *target) health.Result {
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	given := false
+	transport := &http.Transport{
+		Protocols: protocols,
+		DialContext: func(context.Context, string, string) (net.Conn, error) {
+			if given {
+				return nil, errors.New("one connection for each check")
+			}
+			given = true
+			return c, nil
+		},
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: maxHeader,
+	}
+	defer transport.CloseIdleConnections()
+
+	request, err := http.NewRequest(http.MethodPost, "http://"+t.addr.String()+"/grpc.health.v1.Health/Check", bytes.NewReader(grpcRequest(t.check.Name)))
+	if err != nil {
+		return failed(health.Void, "not asked: the check makes no request")
+	}
+	request.Host = cmp.Or(t.check.Host, t.addr.String())
+	request.Header = http.Header{"Content-Type": {"application/grpc"}, "Te": {"trailers"}, "User-Agent": {"svcctl-health"}}
+	response, err := transport.RoundTrip(request) // which follows no redirect
+	if err != nil {
+		return broken(err, t.check, "a gRPC answer")
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return failed(health.Refused, fmt.Sprintf("HTTP status %d", response.StatusCode))
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxBody+1))
+	if err != nil {
+		return broken(err, t.check, "a gRPC answer")
+	}
+	if len(body) > maxBody {
+		return failed(health.Refused, "the answer is too long for a health check of gRPC")
+	}
+	// An answer of trailers only has the status in its header.
+	return grpcResult(cmp.Or(response.Trailer.Get("Grpc-Status"), response.Header.Get("Grpc-Status")), body)
+}
+
+// grpcRequest is HealthCheckRequest{service: name}, with the prefix of a message: not compressed,
+// four bytes of length.
+func grpcRequest(name string) []byte {
+	var message []byte
+	if name != "" {
+		message = append(binary.AppendUvarint([]byte{1<<3 | 2}, uint64(len(name))), name...)
+	}
+	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
+}
+
+// The codes of gRPC's status that a health service answers with, and the serving status.
+const (
+	grpcNotFound      = 5
+	grpcUnimplemented = 12
+	serving           = 1
+)
+
+func grpcResult(status string, body []byte) health.Result {
+	code, err := strconv.ParseUint(status, 10, 16)
+	switch {
+	case err != nil:
+		return failed(health.Refused, "the answer is not gRPC")
+	case code == grpcNotFound:
+		return failed(health.Refused, "gRPC status 5: the server does not know this service")
+	case code == grpcUnimplemented:
+		return failed(health.Refused, "gRPC status 12: the server has no grpc.health.v1")
+	case code != 0:
+		return failed(health.Refused, fmt.Sprintf("gRPC status %d", code))
+	}
+	switch is, ok := grpcServing(body); {
+	case !ok:
+		return failed(health.Refused, "the answer is not of grpc.health.v1")
+	case is != serving:
+		return failed(health.Refused, fmt.Sprintf("not serving: grpc.health.v1 says %d", is))
+	}
+	return health.Result{}
+}
+
+// grpcServing reads HealthCheckResponse, whose field 1 is the status.
+func grpcServing(body []byte) (status uint64, ok bool) {
+	if len(body) < 5 || body[0] != 0 || int(binary.BigEndian.Uint32(body[1:])) != len(body)-5 {
+		return 0, false
+	}
+	for message := body[5:]; len(message) > 0; {
+		tag, n := binary.Uvarint(message)
+		if n <= 0 || tag&7 != 0 { // all it has is a number
+			return 0, false
+		}
+		value, m := binary.Uvarint(message[n:])
+		if m <= 0 {
+			return 0, false
+		}
+		if tag>>3 == 1 {
+			status = value
+		}
+		message = message[n+m:]
+	}
+	return status, true
+}
+
+// maxDatagram bounds the bytes of an answer that are read.
+const maxDatagram = 4 << 10
+
+// askUDP sends a datagram. Without an expected answer silence passes, and only a refusal (ICMP port
+// unreachable) fails.
+func askUDP(c *conn, check *check) health.Result {
+	if _, err := c.Write([]byte(check.Send)); err != nil {
+		return refusal(err)
+	}
+	buffer := make([]byte, maxDatagram)
+	for {
+		n, err := c.Read(buffer)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded) && check.Expect == "":
+			return health.Result{}
+		case errors.Is(err, os.ErrDeadlineExceeded) && n == 0:
+			return silence(check, "")
+		case err != nil && !errors.Is(err, io.EOF): // an empty datagram reads as the end
+			return refusal(err)
+		case bytes.Contains(buffer[:n], []byte(check.Expect)):
+			return health.Result{}
+		}
+	}
+}
+
+// askDNS asks for the addresses of a name. Any answer with NOERROR passes.
+func askDNS(c *conn, check *check) health.Result {
+	question := new(dns.Msg).SetQuestion(dns.Fqdn(check.Name), dns.TypeA)
+	packet, err := question.Pack()
+	if err != nil {
+		return failed(health.Void, "not asked: the name of the check is no DNS name")
+	}
+	if _, err := c.Write(packet); err != nil {
+		return refusal(err)
+	}
+	buffer := make([]byte, maxDatagram)
+	for {
+		n, err := c.Read(buffer)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return silence(check, "")
+		case err != nil && !errors.Is(err, io.EOF):
+			return refusal(err)
+		}
+		var reply dns.Msg
+		if err := reply.Unpack(buffer[:n]); err != nil || !reply.Response || reply.Id != question.Id {
+			continue // not to this question
+		}
+		if reply.Rcode != dns.RcodeSuccess {
+			name, is := dns.RcodeToString[reply.Rcode]
+			if !is {
+				name = fmt.Sprintf("with code %d", reply.Rcode)
+			}
+			return failed(health.Refused, "DNS answer "+name)
+		}
+		return health.Result{}
+	}
+}
