@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -81,27 +80,6 @@ func Test016_no_endpoints_then_one(t *testing.T) {
 			return err
 		})
 	}
-}
-
-func Test017_ping(t *testing.T) {
-	b := newBox(t, nil)
-	b.write("web.yaml", func(f family) []string {
-		return append(b.webDocuments(b.L1)(f),
-			f.service("idle", "clusterIP: "+f.vip(42), "ports: [{name: p80, port: 80}]"))
-	})
-	b.svcctl.Start()
-	b.each(t, func(t *testing.T, b *box, f family) {
-		for _, from := range []*netlab.Host{b.IN, b.EXT} {
-			if err := from.Ping(f.at(f.vip(41), 0).Addr()); err != nil {
-				t.Errorf("%s: a VIP with an endpoint: %v", from.Name, err)
-			}
-			err := from.Ping(f.at(f.vip(42), 0).Addr())
-			var failure *netlab.Failure
-			if !errors.As(err, &failure) || failure.Refusal != netlab.Unreachable || failure.PortUnreachable() {
-				t.Errorf("%s: a VIP without endpoints: got %v, want host unreachable", from.Name, err)
-			}
-		}
-	})
 }
 
 func Test017_ping_never(t *testing.T) {

@@ -13,21 +13,6 @@ func (f family) webService() string {
 	return f.service("web", "clusterIP: "+f.vip(41), "ports: [{name: p80, port: 80}]")
 }
 
-func Test101_slices_are_merged(t *testing.T) {
-	b := newBox(t, nil)
-	b.write("web.yaml", func(f family) []string {
-		return []string{
-			f.webService(),
-			f.namedSlice("a", "web", "p80: 80", b.L1, b.R1),
-			f.namedSlice("b", "web", "p80: 80", b.R1, b.R2),
-		}
-	})
-	b.svcctl.Start()
-	b.each(t, func(t *testing.T, b *box, f family) {
-		b.reaches(t, b.IN, "tcp", f.at(f.vip(41), 80), plain, f.on(80, b.L1, b.R1, b.R2)...)
-	})
-}
-
 func Test101_endpoint_moves_between_slices(t *testing.T) {
 	b := newBox(t, nil)
 	slice := func(name string, hosts ...*netlab.Host) func(f family) []string {

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,27 +8,6 @@ import (
 
 	"svcctl.io/svcctl/appliance/netlab"
 )
-
-func Test031_load_balancer_ips(t *testing.T) {
-	b := newBox(t, nil)
-	b.write("web.yaml", func(f family) []string {
-		var docs []string
-		for n := 4; n <= 5; n++ {
-			name := fmt.Sprintf("web%d", n)
-			docs = append(docs,
-				f.service(name, "type: LoadBalancer", "loadBalancerIP: "+f.lb(n), "ports: [{name: p80, port: 80}]"),
-				f.slice(name, "p80: 80", b.L1))
-		}
-		return docs
-	})
-	b.svcctl.Start()
-	b.each(t, func(t *testing.T, b *box, f family) {
-		for n := 4; n <= 5; n++ {
-			b.reaches(t, b.EXT, "tcp", f.at(f.lb(n), 80), masq, f.on(80, b.L1)...)
-			b.reaches(t, b.GW1, "tcp", f.at(f.lb(n), 80), masq, f.on(80, b.L1)...)
-		}
-	})
-}
 
 func Test041_external_ip(t *testing.T) {
 	b := newBox(t, nil)

@@ -87,41 +87,12 @@ func Test032_source_ranges_without_endpoints(t *testing.T) {
 	})
 }
 
-func Test033_source_ranges_hold_for_internal_sources(t *testing.T) {
-	b := restricted(t, nil, extOnly)
-	b.each(t, func(t *testing.T, b *box, f family) {
-		b.reaches(t, b.EXT, "tcp", f.balancer(), masq, f.on(80, b.L1)...)
-		b.silent(t, b.IN, f.balancer())
-		b.silent(t, b.GW1, f.balancer()) // the box is a client like others
-	})
-}
-
 func Test033_source_ranges_with_policy_local(t *testing.T) {
 	b := restricted(t, nil, extOnly, etpLocal)
 	b.each(t, func(t *testing.T, b *box, f family) {
 		b.reaches(t, b.EXT, "tcp", f.balancer(), plain, f.on(80, b.L1)...)
 		b.silent(t, b.BLK, f.balancer())
 		b.silent(t, b.IN, f.balancer())
-	})
-}
-
-func Test034_source_ranges_leave_other_addresses_open(t *testing.T) {
-	b := restricted(t, nil, extOnly)
-	b.each(t, func(t *testing.T, b *box, f family) {
-		b.reaches(t, b.BLK, "tcp", f.nodePort(), masq, f.on(80, b.L1)...)
-		b.reaches(t, b.BLK, "tcp", f.externalIP(), masq, f.on(80, b.L1)...)
-	})
-}
-
-func Test034_source_ranges_apply_to_all(t *testing.T) {
-	b := restricted(t, flags{"source-ranges-apply": {"all"}}, extOnly)
-	b.each(t, func(t *testing.T, b *box, f family) {
-		for _, to := range []netip.AddrPort{f.nodePort(), f.externalIP(), f.balancer()} {
-			b.reaches(t, b.EXT, "tcp", to, masq, f.on(80, b.L1)...)
-			b.silent(t, b.BLK, to)
-			b.silent(t, b.IN, to)
-		}
-		b.reaches(t, b.BLK, "tcp", f.cluster(), masq, f.on(80, b.L1)...)
 	})
 }
 
