@@ -143,7 +143,31 @@ var edges = map[string][]string{
 	"appliance/test/script": {"nft"}, // for tests only
 
 	"cmd/svcctl": {
-		"api/client", "api/dashboard", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/handover", "appliance/journald", "appliance/logqueue", "appliance/rollout", "cmd/svcctl/describe", "cmd/svcctl/explain", "cmd/svcctl/output", "cmd/svcctl/pin", "cmd/svcctl/report", "cmd/svcctl/top", "store/annotation", "store/convert", "store/fleet", "store/kind", "store/manifest", "store/object", "store/schema",
+		"api/client", "appliance", "appliance/announce", "appliance/handover", "cmd/svcctl/admin", "cmd/svcctl/box", "cmd/svcctl/change", "cmd/svcctl/cli", "cmd/svcctl/fleet", "cmd/svcctl/look", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/kind",
+	},
+	"cmd/svcctl/cli": {
+		"api/client", "api/wire", "appliance", "appliance/announce", "appliance/config", "appliance/logqueue", "cmd/svcctl/output", "store/manifest",
+	},
+	"cmd/svcctl/settings": {
+		"api/client", "appliance", "appliance/config", "cmd/svcctl/cli", "cmd/svcctl/output", "store/object",
+	},
+	"cmd/svcctl/resource": {
+		"api/client", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "cmd/svcctl/cli", "cmd/svcctl/output", "cmd/svcctl/settings", "store/kind", "store/manifest", "store/object", "store/schema",
+	},
+	"cmd/svcctl/change": {
+		"api/client", "api/kube/selector", "api/wire", "appliance", "appliance/config", "appliance/rollout", "cmd/svcctl/cli", "cmd/svcctl/output", "cmd/svcctl/report", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/annotation", "store/convert", "store/kind", "store/manifest", "store/object", "store/schema",
+	},
+	"cmd/svcctl/look": {
+		"api/client", "api/diagnose", "api/jsonpath", "api/wire", "cmd/svcctl/cli", "cmd/svcctl/describe", "cmd/svcctl/explain", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "cmd/svcctl/top", "store/annotation", "store/convert", "store/kind", "store/object",
+	},
+	"cmd/svcctl/box": {
+		"api/client", "api/dashboard", "api/diagnose", "api/wire", "appliance", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/handover", "appliance/journald", "appliance/logqueue", "cmd/svcctl/cli", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/annotation",
+	},
+	"cmd/svcctl/fleet": {
+		"api/client", "api/wire", "appliance", "appliance/config", "cmd/svcctl/cli", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/fleet",
+	},
+	"cmd/svcctl/admin": {
+		"api/client", "api/wire", "appliance", "cmd/svcctl/cli", "cmd/svcctl/output", "cmd/svcctl/pin", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/manifest", "store/object",
 	},
 	"cmd/svcctl/output":   {},
 	"cmd/svcctl/describe": {"api/client", "api/diagnose", "api/wire", "cmd/svcctl/output", "store/annotation", "store/kind", "store/object", "store/schema"},
@@ -172,7 +196,7 @@ var moreTestEdges = map[string][]string{
 	"appliance/control":     {"store/alloc", "store/engine"},
 	"appliance/parts":       {"store/engine"},
 	"appliance/reconcile":   {"appliance/config", "appliance/control", "appliance/test/judge", "api/rest", "appliance/apiserver", "appliance/config", "appliance/control", "appliance/endpoints", "appliance/health", "appliance/logqueue", "appliance/task", "appliance/test/script", "store/engine"},
-	"cmd/svcctl":            {"api", "api/auth", "api/rest", "appliance/verdict", "store", "store/alloc", "store/engine"},
+	"cmd/svcctl":            {"api", "api/auth", "api/rest", "api/wire", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/verdict", "cmd/svcctl/report", "store", "store/alloc", "store/annotation", "store/engine", "store/fleet"},
 	"examples":              {"appliance", "appliance/config"},
 	"store/managedfields":   {"store/kind"},
 	"store/fleet":           {"store", "store/alloc", "store/deadline", "store/manifest"},
@@ -203,9 +227,9 @@ var libraries = map[string][]string{
 	"google.golang.org/grpc":              {"store/fleet"},
 	"golang.org/x/net":                    {"appliance/announce", "appliance/announce/neighbor", "appliance/conntrack", "appliance/prober", "nft/kernel", "nft/nfnetlink"},
 	"golang.org/x/sync":                   {"appliance/announce", "appliance/announce/neighbor", "appliance/parts", "appliance/task"},
-	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/conntrack", "appliance/handover", "appliance/journald", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/relay", "appliance/routes", "appliance/simulate", "appliance/sockets", "appliance/traffic", "cmd/svcctl", "cmd/svcctl/top", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "store/deadline", "watch"},
+	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/conntrack", "appliance/handover", "appliance/journald", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/relay", "appliance/routes", "appliance/simulate", "appliance/sockets", "appliance/traffic", "cmd/svcctl/cli", "cmd/svcctl/top", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "store/deadline", "watch"},
 	"github.com/mdlayher/packet":          {"appliance/announce", "appliance/announce/neighbor"},
-	"gopkg.in/yaml.v3":                    {"cmd/svcctl", "cmd/svcctl/pin", "store/manifest"},
+	"gopkg.in/yaml.v3":                    {"cmd/svcctl", "cmd/svcctl/pin", "cmd/svcctl/settings", "store/manifest"},
 }
 
 // testLibraries may be used by the tests of any package.

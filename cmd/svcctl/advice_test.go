@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	conditions "svcctl.io/svcctl/appliance/verdict"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
 )
 
 // TestNextStepsAreCommands: every command that a condition names as the next step is one: its verb, words and flags exist,
@@ -26,7 +27,7 @@ func TestNextStepsAreCommands(t *testing.T) {
 					continue
 				}
 				ran++
-				if code := b.run(args...); code == exitUsage && !strings.Contains(b.err.String(), "which fleet?") {
+				if code := b.run(args...); code == cli.ExitUsage && !strings.Contains(b.err.String(), "which fleet?") {
 					t.Errorf("%s: svcctl %s: %s", r.Reason, strings.Join(args, " "), b.err.String())
 				}
 			}

@@ -8,131 +8,134 @@ import (
 	"io"
 	"strings"
 
-	"github.com/urfave/cli/v2"
+	urfave "github.com/urfave/cli/v2"
 
+	"svcctl.io/svcctl/cmd/svcctl/box"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
 	"svcctl.io/svcctl/cmd/svcctl/output"
+	"svcctl.io/svcctl/cmd/svcctl/settings"
 )
 
-// main runs the verb that args name, reports on stderr what went wrong, and returns
+// run runs the verb that args name, reports on stderr what went wrong, and returns
 // the exit code.
-func (p *program) main(ctx context.Context, args []string) int {
-	root := p.root()
-	err := p.app(root).RunContext(ctx, append([]string{rootName}, normalizeArgs(root, args)...))
-	out := p.stderr
-	if p.log != nil { // after serve: a reader of its log that is slow must not keep it from ending
-		out = p.log
+func run(ctx context.Context, env *cli.Env, args []string) int {
+	root := root()
+	err := app(env, root).RunContext(ctx, append([]string{cli.RootName}, cli.NormalizeArgs(root, append(settings.ConnectOptions(), settings.NamespaceOption()), args)...))
+	out := env.Err
+	if env.Log != nil { // after serve: a reader of its log that is slow must not keep it from ending
+		out = env.Log
 	}
-	for _, line := range lines(err) {
+	for _, line := range cli.Lines(err) {
 		fmt.Fprintf(out, "svcctl: %s\n", line)
 	}
-	p.log.Flush(lastWords)
-	return exitCode(err)
+	env.Log.Flush(box.LastWords)
+	return cli.ExitCode(err)
 }
 
 // app is the command line of the verbs, with our own help and errors.
-func (p *program) app(root *verb) *cli.App {
-	return &cli.App{
-		Name:            rootName,
-		Flags:           root.cliFlags(),
-		Commands:        p.commands(root),
+func app(env *cli.Env, root *cli.Verb) *urfave.App {
+	return &urfave.App{
+		Name:            cli.RootName,
+		Flags:           flags(root),
+		Commands:        commandsOf(env, root),
 		HideHelp:        true, // flag.ErrHelp comes to usage, which shows ours
 		HideVersion:     true,
-		Writer:          p.stdout,
-		ErrWriter:       p.stderr,
-		ExitErrHandler:  func(*cli.Context, error) {}, // main prints and exits
-		OnUsageError:    p.usage(root),
-		Action:          func(c *cli.Context) error { return p.bare(root, c.Args().Slice()) },
-		CommandNotFound: func(*cli.Context, string) {},
+		Writer:          env.Out,
+		ErrWriter:       env.Err,
+		ExitErrHandler:  func(*urfave.Context, error) {}, // main prints and exits
+		OnUsageError:    usage(env, root),
+		Action:          func(c *urfave.Context) error { return bare(env, root, c.Args().Slice()) },
+		CommandNotFound: func(*urfave.Context, string) {},
 	}
 }
 
-// commands are the verbs below v as package cli takes them.
-func (p *program) commands(v *verb) (commands []*cli.Command) {
-	for _, v := range v.verbs {
-		commands = append(commands, &cli.Command{
-			Name:         v.word(),
-			Usage:        v.summary,
-			Category:     v.group,
-			Flags:        v.cliFlags(),
-			Subcommands:  p.commands(v),
+// commandsOf returns the verbs below v as package urfave/cli takes them.
+func commandsOf(env *cli.Env, v *cli.Verb) (commands []*urfave.Command) {
+	for _, v := range v.Verbs {
+		commands = append(commands, &urfave.Command{
+			Name:         v.Word(),
+			Usage:        v.Summary,
+			Category:     v.Group,
+			Flags:        flags(v),
+			Subcommands:  commandsOf(env, v),
 			HideHelp:     true,
-			OnUsageError: p.usage(v),
-			Action:       func(c *cli.Context) error { return v.act(c.Context, c.Args().Slice()) },
+			OnUsageError: usage(env, v),
+			Action:       func(c *urfave.Context) error { return act(c.Context, env, v, c.Args().Slice()) },
 		})
 	}
 	return commands
 }
 
 // act runs the verb, unless its command line has an error that all verbs share.
-func (v *verb) act(ctx context.Context, args []string) error {
-	if err := v.givenOnce(); err != nil {
+func act(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
+	if err := v.GivenOnce(); err != nil {
 		return err
 	}
 	switch {
-	case v.has("all-namespaces") && v.option("all-namespaces").on() && v.option("namespace").isSet():
-		return usagef("-A means the objects of all namespaces, and -n %s those of one: leave one of them out", v.option("namespace").text())
-	case len(v.verbs) > 0 && (len(args) > 0 || v.run == nil):
-		return v.unknown(args)
-	case v.args == "" && len(args) > 0:
-		return usagef("%s takes no argument, and %q is one: run `%s --help`", v.name, args[0], v.line())
+	case v.Has("all-namespaces") && v.Option("all-namespaces").On() && v.Option("namespace").IsSet():
+		return cli.Usagef("-A means the objects of all namespaces, and -n %s those of one: leave one of them out", v.Option("namespace").Text())
+	case len(v.Verbs) > 0 && (len(args) > 0 || v.Run == nil):
+		return unknown(v, args)
+	case v.Args == "" && len(args) > 0:
+		return cli.Usagef("%s takes no argument, and %q is one: run `%s --help`", v.Name, args[0], v.Line())
 	}
-	return v.run(ctx, v, args)
+	return v.Run(ctx, env, v, args)
 }
 
 // unknown is the error for a word that is no verb below v, or for none.
-func (v *verb) unknown(args []string) error {
+func unknown(v *cli.Verb, args []string) error {
 	var names []string
-	for _, sub := range v.verbs {
-		if sub.group != "" {
-			names = append(names, sub.word())
+	for _, sub := range v.Verbs {
+		if sub.Group != "" {
+			names = append(names, sub.Word())
 		}
 	}
 	if len(args) == 0 {
-		return usagef("%s does what? Give one of %s", v.name, strings.Join(names, ", "))
+		return cli.Usagef("%s does what? Give one of %s", v.Name, strings.Join(names, ", "))
 	}
-	return usagef("%s has no word %q: %s", v.name, args[0], output.DidYouMean("", args[0], names, "give one of "+strings.Join(names, ", ")))
+	return cli.Usagef("%s has no word %q: %s", v.Name, args[0], output.DidYouMean("", args[0], names, "give one of "+strings.Join(names, ", ")))
 }
 
 // usage shows the help of a verb when it is asked for, and else says which flag is
 // wrong.
-func (p *program) usage(v *verb) cli.OnUsageErrorFunc {
-	return func(_ *cli.Context, err error, _ bool) error {
+func usage(env *cli.Env, v *cli.Verb) urfave.OnUsageErrorFunc {
+	return func(_ *urfave.Context, err error, _ bool) error {
 		if errors.Is(err, flag.ErrHelp) {
-			return p.print(v.help())
+			return env.Print(v.Help())
 		}
-		who, more := v.name, fmt.Sprintf("run `%s --help`", v.line())
+		who, more := v.Name, fmt.Sprintf("run `%s --help`", v.Line())
 		text := err.Error()
 		if name, ok := strings.CutPrefix(text, "flag provided but not defined: -"); ok {
 			name = strings.TrimLeft(name, "-")
-			return usagef("%s has no flag --%s: %s", who, name, output.DidYouMean("--", name, v.flagNames(), more))
+			return cli.Usagef("%s has no flag --%s: %s", who, name, output.DidYouMean("--", name, v.FlagNames(), more))
 		}
 		if name, ok := strings.CutPrefix(text, "flag needs an argument: -"); ok {
-			return usagef("%s: --%s needs a value: %s", who, strings.TrimLeft(name, "-"), more)
+			return cli.Usagef("%s: --%s needs a value: %s", who, strings.TrimLeft(name, "-"), more)
 		}
-		return usagef("%s: %s: %s", who, text, more)
+		return cli.Usagef("%s: %s: %s", who, text, more)
 	}
 }
 
 // bare answers `svcctl` without a verb, or with one that does not exist.
-func (p *program) bare(root *verb, args []string) error {
-	if root.option("version").isSet() {
-		return p.print("svcctl " + p.version + "\n")
+func bare(env *cli.Env, root *cli.Verb, args []string) error {
+	if root.Option("version").IsSet() {
+		return env.Print("svcctl " + env.Version + "\n")
 	}
 	if len(args) == 0 {
-		_, _ = io.WriteString(p.stderr, root.help())
-		return usagef("no verb is given: run `svcctl help`")
+		_, _ = io.WriteString(env.Err, root.Help())
+		return cli.Usagef("no verb is given: run `svcctl help`")
 	}
 	if now := moved[args[0]]; now != "" {
-		return usagef("`svcctl %s` is %s", args[0], now)
+		return cli.Usagef("`svcctl %s` is %s", args[0], now)
 	}
 	if other := elsewhere[args[0]]; other != "" {
-		return usagef("there is no verb %q: %s", args[0], other)
+		return cli.Usagef("there is no verb %q: %s", args[0], other)
 	}
 	var names []string
-	for _, v := range root.verbs {
-		names = append(names, v.name)
+	for _, v := range root.Verbs {
+		names = append(names, v.Name)
 	}
-	return usagef("there is no verb %q: %s", args[0], output.DidYouMean("", args[0], names, "run `svcctl help`"))
+	return cli.Usagef("there is no verb %q: %s", args[0], output.DidYouMean("", args[0], names, "run `svcctl help`"))
 }
 
 // elsewhere has words of other tools that are no verbs here, with what does the same. The nearest verb may do harm: restart
@@ -153,4 +156,16 @@ var elsewhere = map[string]string{
 	"create":  "run `svcctl apply -f FILE`, or `svcctl expose NAME --port PORT --to ADDRESS`",
 	"check":   "run `svcctl doctor` for the box, or `svcctl validate -f FILE`",
 	"undo":    "run `svcctl rollback`",
+}
+
+// flags are the options of a verb as package urfave/cli takes them. A letter is a flag of its own there: of a flag with two
+// names it refuses the second one.
+func flags(v *cli.Verb) (all []urfave.Flag) {
+	for _, o := range v.Options {
+		all = append(all, &urfave.GenericFlag{Name: o.Name, Value: o})
+		if o.Letter != "" {
+			all = append(all, &urfave.GenericFlag{Name: o.Letter, Value: o})
+		}
+	}
+	return all
 }

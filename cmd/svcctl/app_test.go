@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"svcctl.io/svcctl/cmd/svcctl/cli"
 )
 
 // TestWordsOfOtherTools: a word that is no verb is answered with what does the same, and changes nothing.
@@ -18,24 +20,15 @@ func TestWordsOfOtherTools(t *testing.T) {
 	} {
 		b := newBench()
 		code := b.run(strings.Fields(tt.args)...)
-		if code != exitUsage || !strings.HasPrefix(b.err.String(), "svcctl: "+tt.want) || b.out.Len() > 0 {
+		if code != cli.ExitUsage || !strings.HasPrefix(b.err.String(), "svcctl: "+tt.want) || b.out.Len() > 0 {
 			t.Errorf("svcctl %s: exit %d, stderr %q, want %q", tt.args, code, b.err.String(), tt.want)
 		}
 	}
 	for word := range elsewhere {
-		for _, v := range newBench().root().verbs {
-			if v.name == word {
+		for _, v := range root().Verbs {
+			if v.Name == word {
 				t.Errorf("%s is a verb", word)
 			}
-		}
-	}
-}
-
-// TestUnbracketed: a client may be written as in an address with a port.
-func TestUnbracketed(t *testing.T) {
-	for text, want := range map[string]string{"[2001:db8::1]": "2001:db8::1", "[2001:db8::]/64": "2001:db8::/64", "192.0.2.1": "192.0.2.1", "[2001:db8::1]:80": "[2001:db8::1]:80", "[x": "[x"} {
-		if got := unbracketed(text); got != want {
-			t.Errorf("%s is read as %s, want %s", text, got, want)
 		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"svcctl.io/svcctl/cmd/svcctl/cli"
 )
 
 // tenThousand is a file of as many Services.
@@ -23,7 +25,7 @@ func BenchmarkApply(b *testing.B) {
 	for range b.N {
 		b.StopTimer()
 		box := newBox(b)
-		box.stdout = io.Discard
+		box.Out = io.Discard
 		box.file("many.yaml", tenThousand())
 		b.StartTimer()
 		for _, step := range []struct {
@@ -36,7 +38,7 @@ func BenchmarkApply(b *testing.B) {
 			{"yaml", []string{"get", "svc", "-o", "yaml"}},
 		} {
 			began := time.Now()
-			if code := box.run(step.args...); code != exitDone {
+			if code := box.run(step.args...); code != cli.ExitDone {
 				b.Fatal(box.err.String())
 			}
 			b.ReportMetric(time.Since(began).Seconds(), "s/"+step.what)

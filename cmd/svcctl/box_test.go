@@ -16,6 +16,7 @@ import (
 	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/rest"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/engine"
@@ -26,8 +27,8 @@ import (
 // noon is the time in a box; its objects are younger than its tables by 90 s.
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// box is an appliance without a kernel: the real store and the real API.
-type box struct {
+// testBox is an appliance without a kernel: the real store and the real API.
+type testBox struct {
 	*fake
 	*bench
 	t      testing.TB
@@ -41,7 +42,7 @@ type box struct {
 }
 
 // judge computes the condition Ready from the EndpointSlices alone.
-type judge struct{ b *box }
+type judge struct{ b *testBox }
 
 func (j judge) Of(svc *object.Service) ([]object.Condition, bool) {
 	if !j.b.judged.Load() {
@@ -71,27 +72,32 @@ func (j judge) Changed() <-chan struct{} {
 	return changed
 }
 
-func (b *box) Status() wire.Status {
+func (b *testBox) Status() wire.Status {
 	s := b.fake.status
 	s.Revision = wire.Revision{Accepted: b.store.Revision(), Programmed: b.store.Revision()}
 	return s
 }
 
-func (b *box) Release(ctx context.Context) (wire.Released, error) {
+func (b *testBox) Release(ctx context.Context) (wire.Released, error) {
 	return b.fake.Release(ctx)
 }
-func (b *box) Healthy() error                                    { return nil }
-func (b *box) Ready() error                                      { return nil }
-func (b *box) Synced(ctx context.Context, revision uint64) error { return b.fake.Synced(ctx, revision) }
+
+func (b *testBox) Healthy() error { return nil }
+
+func (b *testBox) Ready() error { return nil }
+
+func (b *testBox) Synced(ctx context.Context, revision uint64) error {
+	return b.fake.Synced(ctx, revision)
+}
 
 // newBox serves a store in memory, with the namespace default. more sets what else the API has.
-func newBox(t testing.TB, more ...func(*api.Config)) *box {
+func newBox(t testing.TB, more ...func(*api.Config)) *testBox {
 	t.Helper()
 	home, err := os.Getwd()
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &box{fake: &fake{status: wellStatus()}, bench: newBench(), t: t, dir: t.TempDir(), home: home}
+	b := &testBox{fake: &fake{status: wellStatus()}, bench: newBench(), t: t, dir: t.TempDir(), home: home}
 	b.status.NodeName = "gw1"
 	uids := 0
 	b.store, err = store.Open(engine.NewMemory(), store.Config{
@@ -104,7 +110,7 @@ func newBox(t testing.TB, more ...func(*api.Config)) *box {
 		t.Fatal(err)
 	}
 	later := func() time.Time { return noon.Add(90 * time.Second) }
-	b.now = later
+	b.Now = later
 	log := slog.New(slog.DiscardHandler)
 	objects := rest.New(rest.Config{Objects: b.store, Now: later, Log: log, Conditions: judge{b}})
 	b.socket = filepath.Join(t.TempDir(), "s")
@@ -138,7 +144,7 @@ func newBox(t testing.TB, more ...func(*api.Config)) *box {
 }
 
 // allocations are those of the store.
-func (b *box) allocations(repair bool) wire.Allocations {
+func (b *testBox) allocations(repair bool) wire.Allocations {
 	a := wire.Allocations{Disagreements: []wire.Disagreement{}}
 	for _, d := range b.store.CheckPools(repair) {
 		a.Disagreements = append(a.Disagreements, wire.Disagreement(d))
@@ -154,7 +160,7 @@ func (b *box) allocations(repair bool) wire.Allocations {
 }
 
 // file writes a file for commands.
-func (b *box) file(name, content string) {
+func (b *testBox) file(name, content string) {
 	b.t.Helper()
 	path := filepath.Join(b.dir, name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -166,7 +172,7 @@ func (b *box) file(name, content string) {
 }
 
 // declares has the appliance read a manifest of its own.
-func (b *box) declares(path, content string) {
+func (b *testBox) declares(path, content string) {
 	b.t.Helper()
 	files := map[string]*manifest.File{path: manifest.Decode(path, []byte(content), manifest.DefaultLimits())}
 	if _, err := b.store.SyncFiles(manifest.FilesOf(files)); err != nil {
@@ -176,13 +182,13 @@ func (b *box) declares(path, content string) {
 
 // session runs command lines and compares what a user at a terminal would see with a
 // file in testdata/session. A line may be in the quotes of a shell.
-func (b *box) session(name string, lines ...string) {
+func (b *testBox) session(name string, lines ...string) {
 	b.t.Helper()
 	var all strings.Builder
 	for _, line := range lines {
 		code := b.run(shellWords(line)...)
 		fmt.Fprintf(&all, "$ svcctl %s\n%s%s", line, b.out.String(), b.err.String())
-		if code != exitDone {
+		if code != cli.ExitDone {
 			fmt.Fprintf(&all, "[exit %d]\n", code)
 		}
 		all.WriteString("\n")

@@ -9,9 +9,11 @@ import (
 	"strings"
 	"time"
 
-	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/cmd/svcctl/change"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
+	"svcctl.io/svcctl/cmd/svcctl/resource"
+	"svcctl.io/svcctl/cmd/svcctl/settings"
 	"svcctl.io/svcctl/store/kind"
-	"svcctl.io/svcctl/store/object"
 )
 
 // scripts are the completion scripts of the shells: each asks completeName what a command line may go on with.
@@ -19,33 +21,33 @@ import (
 //go:embed completion
 var scripts embed.FS
 
-func (p *program) completionVerb() *verb {
+func completionVerb() *cli.Verb {
 	shells := []string{"bash", "zsh", "fish"}
-	return &verb{
-		name:    "completion",
-		summary: "print a completion script for bash, zsh or fish",
-		args:    "bash|zsh|fish",
-		about: `The script completes verbs and their words, flags, the values of flags with a fixed set, kinds,
+	return &cli.Verb{
+		Name:    "completion",
+		Summary: "print a completion script for bash, zsh or fish",
+		Args:    "bash|zsh|fish",
+		About: `The script completes verbs and their words, flags, the values of flags with a fixed set, kinds,
 and, from the appliance, the names of namespaces and objects, and the addresses of endpoints
 for ` + "`svcctl out` and `svcctl in`" + `.`,
-		words: shells,
-		examples: []example{
+		Words: shells,
+		Examples: []cli.Example{
 			{"For this shell.", "source <(svcctl completion bash)"},
 			{"For every bash on this machine.", "svcctl completion bash > /etc/bash_completion.d/svcctl"},
 			{"For zsh, in a directory of $fpath.", "svcctl completion zsh > /usr/local/share/zsh/site-functions/_svcctl"},
 			{"For fish.", "svcctl completion fish > ~/.config/fish/completions/svcctl.fish"},
 		},
-		exits: `  0  done
+		Exits: `  0  done
   2  wrong usage`,
-		run: func(_ context.Context, _ *verb, args []string) error {
+		Run: func(_ context.Context, env *cli.Env, _ *cli.Verb, args []string) error {
 			if len(args) != 1 {
-				return usagef("completion for which shell? Give one of %s", strings.Join(shells, ", "))
+				return cli.Usagef("completion for which shell? Give one of %s", strings.Join(shells, ", "))
 			}
 			script, err := scripts.ReadFile("completion/svcctl." + args[0])
 			if err != nil {
-				return usagef("there is no completion for %q: give one of %s", args[0], strings.Join(shells, ", "))
+				return cli.Usagef("there is no completion for %q: give one of %s", args[0], strings.Join(shells, ", "))
 			}
-			return p.print(string(script))
+			return env.Print(string(script))
 		},
 	}
 }
@@ -63,15 +65,15 @@ const (
 
 // completeVerb prints what the last of its arguments, which are a command line after svcctl, could become: a candidate a
 // line, with its description after a tab, or completeFiles or completeDirs.
-func (p *program) completeVerb() *verb {
-	return &verb{name: completeName, args: "WORD...", command: true, run: p.runComplete}
+func completeVerb() *cli.Verb {
+	return &cli.Verb{Name: completeName, Args: "WORD...", Command: true, Run: runComplete}
 }
 
 // errNothing means that there is nothing to complete.
-var errNothing = &exitError{code: exitNo}
+var errNothing = &cli.ExitError{Code: cli.ExitNo}
 
 // runComplete prints candidates.
-func (p *program) runComplete(ctx context.Context, _ *verb, words []string) error {
+func runComplete(ctx context.Context, env *cli.Env, _ *cli.Verb, words []string) error {
 	if len(words) == 0 {
 		return errNothing
 	}
@@ -81,13 +83,13 @@ func (p *program) runComplete(ctx context.Context, _ *verb, words []string) erro
 	}
 	ctx, cancel := context.WithTimeout(ctx, completePatience)
 	defer cancel()
-	candidates, err := (&completing{p: p, current: current}).candidates(ctx, before)
+	candidates, err := (&completing{env: env, current: current}).candidates(ctx, before)
 	if err != nil {
 		return errNothing // a completion has no place for an error
 	}
 	for _, one := range candidates {
 		if strings.HasPrefix(one, current) || one == completeFiles || one == completeDirs {
-			if err := p.print(one + "\n"); err != nil {
+			if err := env.Print(one + "\n"); err != nil {
 				return err
 			}
 		}
@@ -97,38 +99,46 @@ func (p *program) runComplete(ctx context.Context, _ *verb, words []string) erro
 
 // completing is one completion.
 type completing struct {
-	p       *program
-	v       *verb
+	env     *cli.Env
+	v       *cli.Verb
 	current string // the word that is to be completed, or the value of --flag=value
 }
 
 // candidates returns what the current word may become after those before it.
 func (c *completing) candidates(ctx context.Context, before []string) ([]string, error) {
-	root := c.p.root()
-	root.options = slices.Concat(root.options, connectOptions(), []*option{namespaceOption()})
-	v, flags, rest := root.descend(root, before)
+	root := root()
+	root.Options = slices.Concat(root.Options, settings.ConnectOptions(), []*cli.Option{settings.NamespaceOption()})
+	v, flags, rest := root.Descend(root, before)
 	c.v = v
-	args, awaits := v.read(append(flags, rest...))
-	files := strings.Contains(v.args, "FILE")
+	args, awaits := read(v, append(flags, rest...))
+	files := strings.Contains(v.Args, "FILE")
 	switch {
 	case awaits != nil:
 		return c.values(ctx, awaits)
 	case strings.HasPrefix(c.current, "-"):
-		return v.flagCandidates(), nil
-	case v.name == "help":
-		v, args = root.find(args)
-		return v.candidates(), nil
-	case len(v.verbs) > 0 && len(args) == 0:
-		return v.candidates(), nil
-	case len(v.words) > 0 && len(args) == 0:
-		return v.words, nil
-	case strings.Contains(v.args, "svc/NAME") && len(args) == 0:
+		return flagCandidates(v), nil
+	case v.Name == "help":
+		v, args = root.Find(args)
+		return candidates(v), nil
+	case len(v.Verbs) > 0 && len(args) == 0:
+		return candidates(v), nil
+	case len(v.Words) > 0 && len(args) == 0:
+		return v.Words, nil
+	case strings.Contains(v.Args, "svc/NAME") && len(args) == 0:
 		return c.names(ctx, "svc", "svc/")
-	case v.name == "out" || v.name == "in":
-		return c.addresses(ctx, args, v.name == "in")
-	case strings.Contains(v.args, "KIND"):
+	case v.Name == "out" || v.Name == "in":
+		t, err := resource.OneService(c.env, v, args[0])
+		if err != nil {
+			return nil, err
+		}
+		appliance, err := settings.Connect(c.env, v)
+		if err != nil {
+			return nil, err
+		}
+		return change.OutCandidates(ctx, appliance, t, args, v.Name == "in")
+	case strings.Contains(v.Args, "KIND"):
 		return c.objects(ctx, args)
-	case strings.Contains(v.args, "DIR") && !files:
+	case strings.Contains(v.Args, "DIR") && !files:
 		return []string{completeDirs}, nil
 	case files:
 		return []string{completeFiles}, nil
@@ -137,34 +147,34 @@ func (c *completing) candidates(ctx context.Context, before []string) ([]string,
 }
 
 // candidates are the verbs below v.
-func (v *verb) candidates() (all []string) {
-	for _, sub := range v.verbs {
-		if sub.group != "" {
-			all = append(all, sub.word()+"\t"+sub.summary)
+func candidates(v *cli.Verb) (all []string) {
+	for _, sub := range v.Verbs {
+		if sub.Group != "" {
+			all = append(all, sub.Word()+"\t"+sub.Summary)
 		}
 	}
 	return all
 }
 
 // flagCandidates are the flags of the verb.
-func (v *verb) flagCandidates() []string {
+func flagCandidates(v *cli.Verb) []string {
 	all := []string{"--help\texplain the verb"}
-	for _, o := range v.options {
-		all = append(all, "--"+o.name+"\t"+o.usage)
+	for _, o := range v.Options {
+		all = append(all, "--"+o.Name+"\t"+o.Usage)
 	}
 	return all
 }
 
 // values are the values of an option.
-func (c *completing) values(ctx context.Context, o *option) ([]string, error) {
+func (c *completing) values(ctx context.Context, o *cli.Option) ([]string, error) {
 	switch {
-	case len(o.words) > 0:
-		return o.words, nil
-	case o.name == "namespace":
+	case len(o.Words) > 0:
+		return o.Words, nil
+	case o.Name == "namespace":
 		return c.names(ctx, "namespaces", "")
-	case o.arg == argDir:
+	case o.Arg == cli.ArgDir:
 		return []string{completeDirs}, nil
-	case o.arg == argFile, o.arg == argPath, o.arg == "FILE|DIR":
+	case o.Arg == cli.ArgFile, o.Arg == cli.ArgPath, o.Arg == "FILE|DIR":
 		return []string{completeFiles}, nil
 	}
 	return nil, errNothing
@@ -172,26 +182,26 @@ func (c *completing) values(ctx context.Context, o *option) ([]string, error) {
 
 // read gives the options their values, and returns the other words, and the option of which the
 // next word is the value.
-func (v *verb) read(words []string) (args []string, awaits *option) {
+func read(v *cli.Verb, words []string) (args []string, awaits *cli.Option) {
 	for len(words) > 0 {
 		if !strings.HasPrefix(words[0], "-") || words[0] == "-" {
 			args, words = append(args, words[0]), words[1:]
 			continue
 		}
-		flags, rest := v.flags(words)
+		flags, rest := v.Flags(words)
 		for _, f := range flags {
 			name, value, given := strings.Cut(strings.TrimPrefix(f, "--"), "=")
-			if !v.has(name) {
+			if !v.Has(name) {
 				continue
 			}
-			o := v.option(name)
+			o := v.Option(name)
 			switch {
-			case given && value == "" && len(rest) == 0 || !given && o.arg != "" && !o.optional:
+			case given && value == "" && len(rest) == 0 || !given && o.Arg != "" && !o.Optional:
 				awaits = o // it can only be the last word
 			case given:
-				o.texts = append(o.texts, value)
+				o.Texts = append(o.Texts, value)
 			default:
-				o.texts = append(o.texts, "true")
+				o.Texts = append(o.Texts, "true")
 			}
 		}
 		words = rest
@@ -232,20 +242,20 @@ var errEnough = errors.New("enough")
 
 // names are the names of objects of a kind, with something before each, that begin with the current word.
 func (c *completing) names(ctx context.Context, word, before string) ([]string, error) {
-	k, ok := kindNamed(word)
+	k, ok := resource.KindNamed(word)
 	if !ok {
-		return nil, unknownKind(word)
+		return nil, resource.UnknownKind(word)
 	}
-	client, err := c.p.connect(c.v)
+	client, err := settings.Connect(c.env, c.v)
 	if err != nil {
 		return nil, err
 	}
 	namespace := ""
-	if k.Namespaced && !(c.v.has("all-namespaces") && c.v.option("all-namespaces").on()) {
-		namespace = c.p.namespace(c.v)
+	if k.Namespaced && !(c.v.Has("all-namespaces") && c.v.Option("all-namespaces").On()) {
+		namespace = settings.Namespace(c.env, c.v)
 	}
 	var names []string
-	_, err = client.Each(ctx, collectionPath(k, namespace), nil, func(raw json.RawMessage) error {
+	_, err = client.Each(ctx, resource.CollectionPath(k, namespace), nil, func(raw json.RawMessage) error {
 		var o struct {
 			Metadata struct {
 				Name string `json:"name"`
@@ -267,42 +277,4 @@ func (c *completing) names(ctx context.Context, word, before string) ([]string, 
 		err = nil
 	}
 	return names, err
-}
-
-// addresses are the addresses that may be taken out of the Service that args begin with, or return to it, but for those that
-// args have.
-func (c *completing) addresses(ctx context.Context, args []string, back bool) (all []string, err error) {
-	t, err := c.p.oneService(c.v, args[0])
-	if err != nil {
-		return nil, err
-	}
-	var appliance *client.Client
-	if appliance, err = c.p.connect(c.v); err != nil {
-		return nil, err
-	}
-	var svc object.Service
-	if err := typed(ctx, appliance, t.path(), &svc); err != nil {
-		return nil, err
-	}
-	taken, err := addressesOf(strings.FieldsFunc(svc.Metadata.Annotations[outAnnotation], func(r rune) bool { return r == ',' || r == ' ' }))
-	if err != nil {
-		return nil, err
-	}
-	out := strings.Split(joinAddrs(taken), ",")
-	if back {
-		all = out
-	} else {
-		endpoints, err := slicesOf(ctx, appliance, t.namespace, t.name)
-		if err != nil {
-			return nil, err
-		}
-		for _, s := range endpoints {
-			for _, e := range s.Endpoints {
-				all = append(all, e.Addresses...)
-			}
-		}
-		args = append(args, out...)
-	}
-	slices.Sort(all)
-	return slices.DeleteFunc(slices.Compact(all), func(addr string) bool { return slices.Contains(args, addr) }), nil
 }

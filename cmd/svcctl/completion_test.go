@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"svcctl.io/svcctl/cmd/svcctl/output"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
 )
 
 // completer writes a program svcctl into a directory that answers for __complete as ours does, and returns the directory, to
@@ -33,8 +33,8 @@ func completer(t *testing.T) string {
 func TestMain(m *testing.M) {
 	if os.Getenv("SVCCTL_TEST_COMPLETES") != "" {
 		b := newBench()
-		b.program.stdout = os.Stdout
-		os.Exit(b.main(context.Background(), os.Args[1:]))
+		b.Env.Out = os.Stdout
+		os.Exit(run(context.Background(), b.Env, os.Args[1:]))
 	}
 	os.Exit(m.Run())
 }
@@ -86,7 +86,7 @@ func TestCompletionBash(t *testing.T) {
 		t.Skip("no bash here")
 	}
 	b := newBench()
-	if code := b.run("completion", "bash"); code != exitDone {
+	if code := b.run("completion", "bash"); code != cli.ExitDone {
 		t.Fatal(b.err.String())
 	}
 	path := completer(t) + ":" + os.Getenv("PATH")
@@ -107,7 +107,7 @@ COMP_LINE=$1; COMP_POINT=${#COMP_LINE}; _svcctl; printf '%s\n' "${COMPREPLY[@]}"
 // Readline parts words at colons: of an IPv6 address only what follows the last one is a word of its own.
 func TestCompletionBashColons(t *testing.T) {
 	b := newBench()
-	if code := b.run("completion", "bash"); code != exitDone {
+	if code := b.run("completion", "bash"); code != cli.ExitDone {
 		t.Fatal(b.err.String())
 	}
 	cmd := exec.Command("bash", "-c", b.out.String()+`
@@ -125,7 +125,7 @@ func TestCompletionFish(t *testing.T) {
 		t.Skip("no fish here")
 	}
 	b := newBench()
-	if code := b.run("completion", "fish"); code != exitDone {
+	if code := b.run("completion", "fish"); code != cli.ExitDone {
 		t.Fatal(b.err.String())
 	}
 	path := completer(t) + ":" + os.Getenv("PATH")
@@ -189,7 +189,7 @@ func TestCompletionZsh(t *testing.T) {
 		t.Skip("no zsh here")
 	}
 	b := newBench()
-	if code := b.run("completion", "zsh"); code != exitDone {
+	if code := b.run("completion", "zsh"); code != cli.ExitDone {
 		t.Fatal(b.err.String())
 	}
 	dir := t.TempDir()
@@ -231,7 +231,7 @@ func TestCompletionZsh(t *testing.T) {
 func TestCompletionSyntax(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		b := newBench()
-		if code := b.run("completion", shell); code != exitDone {
+		if code := b.run("completion", shell); code != cli.ExitDone {
 			t.Fatal(b.err.String())
 		}
 		if _, err := exec.LookPath(shell); err != nil {
@@ -242,18 +242,6 @@ func TestCompletionSyntax(t *testing.T) {
 		cmd.Stdin = strings.NewReader(b.out.String())
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("%s -n: %v\n%s", shell, err, out)
-		}
-	}
-}
-
-func TestNearest(t *testing.T) {
-	words := []string{"manifests", "dataDir", "serviceClusterIPRange", "snat", "zone"}
-	for word, want := range map[string]string{
-		"manifest": "manifests", "data-dir": "dataDir", "service_cluster_ip_range": "serviceClusterIPRange",
-		"zoen": "zone", "zon": "zone", "mainfests": "manifests", "listen": "", "": "", "frobnicate": "",
-	} {
-		if got := output.Nearest(word, words); got != want {
-			t.Errorf("output.Nearest(%q) is %q, want %q", word, got, want)
 		}
 	}
 }

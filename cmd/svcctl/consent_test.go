@@ -4,9 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
 )
 
 // TestReleaseAsks names what is held, and lets it go after a yes or with --yes alone.
@@ -22,12 +21,12 @@ func TestReleaseAsks(t *testing.T) {
 		code   int
 		err    string
 	}{
-		{false, "y\n", "", exitUsage, "svcctl: confirm: t" + strings.TrimSuffix(question[1:], ". Go on? [y/N] ") + "; repeat it with --yes\n"},
-		{true, "n\n", "", exitNo, question + "svcctl: nothing was changed\n"},
-		{true, "", "", exitNo, question + "svcctl: nothing was changed\n"},
-		{true, "y\n", "", exitDone, question},
-		{false, "", "--yes", exitDone, ""},
-		{true, "", "-y", exitDone, ""},
+		{false, "y\n", "", cli.ExitUsage, "svcctl: confirm: t" + strings.TrimSuffix(question[1:], ". Go on? [y/N] ") + "; repeat it with --yes\n"},
+		{true, "n\n", "", cli.ExitNo, question + "svcctl: nothing was changed\n"},
+		{true, "", "", cli.ExitNo, question + "svcctl: nothing was changed\n"},
+		{true, "y\n", "", cli.ExitDone, question},
+		{false, "", "--yes", cli.ExitDone, ""},
+		{true, "", "-y", cli.ExitDone, ""},
 	} {
 		f.held = wire.Released{Services: 12, Frontends: 1}
 		f.status = wellStatus()
@@ -38,12 +37,12 @@ func TestReleaseAsks(t *testing.T) {
 			{Reason: "UnknownServicesHeld", Severity: wire.SeverityError, Message: "data directory /d was new; they stay in force as they are: put it back"},
 		}
 		b := newBench()
-		b.stdinTTY, b.stdin = tt.tty, strings.NewReader(tt.answer)
+		b.StdinTTY, b.In = tt.tty, strings.NewReader(tt.answer)
 		code := b.run(append([]string{"confirm", "--removals", "--socket", socket}, strings.Fields(tt.args)...)...)
 		if code != tt.code || b.err.String() != tt.err {
 			t.Errorf("%+v: exit %d, stderr %q, want %q", tt, code, b.err.String(), tt.err)
 		}
-		if released := f.held.Services == 0; released != (tt.code == exitDone) {
+		if released := f.held.Services == 0; released != (tt.code == cli.ExitDone) {
 			t.Errorf("%+v: released: %v", tt, released)
 		}
 	}
@@ -61,50 +60,26 @@ func TestDeleteAsks(t *testing.T) {
 		code   int
 		err    string // a part of it
 	}{
-		{false, "", "delete svc --all", exitUsage, "delete: this removes 1 Service; repeat it with --yes\n"},
-		{false, "", "delete svc,endpointslices -l app=web", exitUsage, "this removes 1 Service and 1 other object; repeat it with --yes\n"},
-		{true, "n\n", "delete svc --all", exitNo, "This removes 1 Service. Go on? [y/N] svcctl: nothing was changed\n"},
-		{false, "", "delete svc --all --dry-run", exitDone, ""},
-		{false, "", "delete ns shop", exitUsage, "delete: this removes 1 Service; repeat it with --yes\n"},
-		{false, "", "delete ns shop nope", exitUsage, "this removes 1 Service;"},
-		{true, "y\n", "delete svc --all", exitDone, "This removes 1 Service. Go on? [y/N] "},
-		{false, "", "delete ns shop --yes --wait=false", exitDone, ""},
-		{false, "", "delete svc -n default web", exitDone, ""},
+		{false, "", "delete svc --all", cli.ExitUsage, "delete: this removes 1 Service; repeat it with --yes\n"},
+		{false, "", "delete svc,endpointslices -l app=web", cli.ExitUsage, "this removes 1 Service and 1 other object; repeat it with --yes\n"},
+		{true, "n\n", "delete svc --all", cli.ExitNo, "This removes 1 Service. Go on? [y/N] svcctl: nothing was changed\n"},
+		{false, "", "delete svc --all --dry-run", cli.ExitDone, ""},
+		{false, "", "delete ns shop", cli.ExitUsage, "delete: this removes 1 Service; repeat it with --yes\n"},
+		{false, "", "delete ns shop nope", cli.ExitUsage, "this removes 1 Service;"},
+		{true, "y\n", "delete svc --all", cli.ExitDone, "This removes 1 Service. Go on? [y/N] "},
+		{false, "", "delete ns shop --yes --wait=false", cli.ExitDone, ""},
+		{false, "", "delete svc -n default web", cli.ExitDone, ""},
 	} {
-		b.stdinTTY = false
-		if code := b.run("apply", "-f", "web.yaml", "-f", "ns.yaml"); code != exitDone {
+		b.StdinTTY = false
+		if code := b.run("apply", "-f", "web.yaml", "-f", "ns.yaml"); code != cli.ExitDone {
 			t.Fatal(b.err.String())
 		}
-		b.stdinTTY, b.stdin = tt.tty, strings.NewReader(tt.answer)
+		b.StdinTTY, b.In = tt.tty, strings.NewReader(tt.answer)
 		if code := b.run(strings.Fields(tt.args)...); code != tt.code || !strings.Contains(b.err.String(), tt.err) || tt.err == "" && strings.Contains(b.err.String(), "this removes") {
 			t.Errorf("%+v: exit %d: %s%s", tt, code, b.out.String(), b.err.String())
 		}
-		if code := b.run("get", "svc", "web"); tt.code != exitDone && code != exitDone {
+		if code := b.run("get", "svc", "web"); tt.code != cli.ExitDone && code != cli.ExitDone {
 			t.Errorf("%+v: it removed the Service", tt)
 		}
-	}
-}
-
-// TestAnnouncedAlone tells addresses of which this box is the only announcer from those that others may announce.
-func TestAnnouncedAlone(t *testing.T) {
-	item := func(address string, places ...string) wire.Announcement {
-		a := wire.Announcement{Address: address}
-		for _, place := range places {
-			by, state, _ := strings.Cut(place, "=")
-			a.Places = append(a.Places, wire.Place{By: by, State: state})
-		}
-		return a
-	}
-	items := []wire.Announcement{
-		item("192.0.2.1", "l2 eth0=announced"), item("192.0.2.2", "l2 eth0=announced", "bgp tor=announced"), item("192.0.2.3", "bgp tor=sending"),
-		item("192.0.2.4", "l2 eth0=standby"), item("192.0.2.5"), item("192.0.2.6", "l2 eth0=conflict", "bgp tor=down"), item("192.0.2.7", "l2 eth0=announced", "l2 eth1=conflict"),
-	}
-	alone, unknown := announcedAlone(&wire.Announcements{Items: items})
-	if diff := cmp.Diff([][]string{{"192.0.2.1", "192.0.2.7"}, {"192.0.2.2", "192.0.2.3"}}, [][]string{alone, unknown}); diff != "" {
-		t.Errorf("without an election (-want +got):\n%s", diff)
-	}
-	alone, unknown = announcedAlone(&wire.Announcements{Items: items, Group: &wire.Group{State: "active"}})
-	if diff := cmp.Diff([][]string{nil, {"192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.7"}}, [][]string{alone, unknown}); diff != "" {
-		t.Errorf("in an election (-want +got):\n%s", diff)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
 )
 
 // A watched file is compared as a file: what its edit would change on this box, with what is
@@ -55,11 +56,11 @@ endpoints:
 		"apply -f client.yaml",
 		"diff -f client.yaml --field-manager gitops",
 	)
-	if code := b.run("diff", "-f", "branch"); code != exitUsage || !strings.Contains(b.err.String(), "--field-manager gitops` shows what") {
+	if code := b.run("diff", "-f", "branch"); code != cli.ExitUsage || !strings.Contains(b.err.String(), "--field-manager gitops` shows what") {
 		t.Errorf("exit %d, stderr %q", code, b.err.String())
 	}
 	b.file("watched/web.yaml", edited)
-	if code := b.run("diff", "-f", "watched"); code != exitNo || !strings.Contains(b.out.String(), "\n+  - 10.1.2.12\n") {
+	if code := b.run("diff", "-f", "watched"); code != cli.ExitNo || !strings.Contains(b.out.String(), "\n+  - 10.1.2.12\n") {
 		t.Errorf("exit %d, stdout %q, stderr %q", code, b.out.String(), b.err.String())
 	}
 }

@@ -4,10 +4,10 @@
 //
 // Invariants:
 //
-//   - One table (verbs.go, settings.go) makes the flags, the help texts and the
-//     completion scripts, so that they cannot differ.
+//   - One table (root in verbs.go, package settings) makes the flags, the help texts and the
+//     completion, so that they cannot differ.
 //   - A setting comes from its flag, else its environment variable, else the file
-//     given with --config, else its default. Everything wrong is said at once.
+//     given with --config, else its default. All problems are reported at once.
 //   - Exit codes: 0 done; 1 the answer is no, or something was refused; 2 usage;
 //     3 the appliance cannot be reached. An error is a line on stderr.
 //

@@ -13,6 +13,7 @@ import (
 
 	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
 )
 
 // serveEnv serves an appliance with one Service in the namespace shop.
@@ -51,7 +52,7 @@ func TestEnvForms(t *testing.T) {
 		{"shell", lines + "export DB_SERVICE_HOST DB_PORT\n", true},
 		{"dotenv", lines, true},
 	} {
-		if code := b.run("admin", "env", "-n", "shop", "-o", tc.form, "--socket", socket); code != exitDone {
+		if code := b.run("admin", "env", "-n", "shop", "-o", tc.form, "--socket", socket); code != cli.ExitDone {
 			t.Fatalf("%s: exit code %d: %s", tc.form, code, &b.err)
 		}
 		if b.out.String() != tc.want || strings.Contains(b.err.String(), "1A_SERVICE_HOST is left out") != tc.said {
@@ -59,10 +60,10 @@ func TestEnvForms(t *testing.T) {
 		}
 	}
 	var all map[string]string
-	if code := b.run("admin", "env", "-n", "shop", "-o", "json", "--socket", socket); code != exitDone || json.Unmarshal(b.out.Bytes(), &all) != nil || len(all) != 3 || all["DB_SERVICE_HOST"] != "fd00::1" {
+	if code := b.run("admin", "env", "-n", "shop", "-o", "json", "--socket", socket); code != cli.ExitDone || json.Unmarshal(b.out.Bytes(), &all) != nil || len(all) != 3 || all["DB_SERVICE_HOST"] != "fd00::1" {
 		t.Errorf("json: exit code %d: %s", code, &b.out)
 	}
-	if code := b.run("admin", "env", "--socket", socket); code != exitDone || b.out.String() != "" {
+	if code := b.run("admin", "env", "--socket", socket); code != cli.ExitDone || b.out.String() != "" {
 		t.Errorf("a namespace without Services: exit code %d: %q", code, &b.out)
 	}
 }
@@ -70,7 +71,7 @@ func TestEnvForms(t *testing.T) {
 // The output means to a shell what it says.
 func TestEnvInAShell(t *testing.T) {
 	b, socket := newBench(), serveEnv(t)
-	if code := b.run("admin", "env", "-n", "shop", "--socket", socket); code != exitDone {
+	if code := b.run("admin", "env", "-n", "shop", "--socket", socket); code != cli.ExitDone {
 		t.Fatal(code)
 	}
 	out, err := exec.Command("sh", "-c", `eval "$1"; sh -c 'echo $DB_PORT $DB_SERVICE_HOST'`, "sh", b.out.String()).CombinedOutput()
@@ -82,23 +83,23 @@ func TestEnvInAShell(t *testing.T) {
 func TestEnvRunsACommand(t *testing.T) {
 	b, socket := newBench(), serveEnv(t)
 	var ran []string
-	b.environ = func() []string { return []string{"PATH=/bin:/usr/bin", "DB_PORT=old", "HOME=/x"} }
-	b.exec = func(path string, args, env []string) error {
+	b.Environ = func() []string { return []string{"PATH=/bin:/usr/bin", "DB_PORT=old", "HOME=/x"} }
+	b.Exec = func(path string, args, env []string) error {
 		ran = slices.Concat([]string{filepath.Base(path)}, args[1:], env)
 		return nil
 	}
-	if code := b.run("admin", "env", "-n", "shop", "--socket", socket, "--", "sh", "-c", "exit 3"); code != exitDone || b.out.Len() > 0 {
+	if code := b.run("admin", "env", "-n", "shop", "--socket", socket, "--", "sh", "-c", "exit 3"); code != cli.ExitDone || b.out.Len() > 0 {
 		t.Fatalf("exit code %d: %s%s", code, &b.out, &b.err)
 	}
 	want := []string{"sh", "-c", "exit 3", "DB_SERVICE_HOST=fd00::1", "DB_PORT=tcp://[fd00::1]:5432", "1A_SERVICE_HOST=10.0.0.1", "PATH=/bin:/usr/bin", "HOME=/x"}
 	if !slices.Equal(ran, want) {
 		t.Errorf("ran %q, want %q", ran, want)
 	}
-	b.exec = func(string, []string, []string) error { return errors.New("exec format error") }
-	if code := b.run("admin", "env", "-n", "shop", "--socket", socket, "sh"); code != exitNo || !strings.Contains(b.err.String(), "exec format error") {
+	b.Exec = func(string, []string, []string) error { return errors.New("exec format error") }
+	if code := b.run("admin", "env", "-n", "shop", "--socket", socket, "sh"); code != cli.ExitNo || !strings.Contains(b.err.String(), "exec format error") {
 		t.Errorf("a command that does not run: exit code %d: %s", code, &b.err)
 	}
-	if code := b.run("admin", "env", "-n", "shop", "--socket", socket, "--", "there-is-no-such-program"); code != exitNo || !strings.Contains(b.err.String(), "there-is-no-such-program") {
+	if code := b.run("admin", "env", "-n", "shop", "--socket", socket, "--", "there-is-no-such-program"); code != cli.ExitNo || !strings.Contains(b.err.String(), "there-is-no-such-program") {
 		t.Errorf("a command that is not there: exit code %d: %s", code, &b.err)
 	}
 }
@@ -110,10 +111,10 @@ func TestEnvRefuses(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"-o", "toml"}, exitUsage, `-o "toml": want one of shell, dotenv, json`},
-		{[]string{"-o", "json", "--", "sh"}, exitUsage, "with a command nothing is"},
-		{[]string{"-n", "Shop"}, exitNo, `namespace="Shop": want lower case letters`},
-		{[]string{"--socket", socket + "x"}, exitUnreachable, "is `svcctl serve` running?"},
+		{[]string{"-o", "toml"}, cli.ExitUsage, `-o "toml": want one of shell, dotenv, json`},
+		{[]string{"-o", "json", "--", "sh"}, cli.ExitUsage, "with a command nothing is"},
+		{[]string{"-n", "Shop"}, cli.ExitNo, `namespace="Shop": want lower case letters`},
+		{[]string{"--socket", socket + "x"}, cli.ExitUnreachable, "is `svcctl serve` running?"},
 	} {
 		args := append([]string{"admin", "env"}, tc.args...)
 		if tc.args[0] != "--socket" {

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcctl.io/svcctl/cmd/svcctl/cli"
 	"svcctl.io/svcctl/store/annotation"
 )
 
@@ -11,7 +12,7 @@ import (
 // that is not known has the nearest one named.
 func TestExplainAnnotations(t *testing.T) {
 	b := newBench()
-	if code := b.run("explain", "annotations"); code != exitDone {
+	if code := b.run("explain", "annotations"); code != cli.ExitDone {
 		t.Fatal(b.err.String())
 	}
 	listed := map[string]string{}
@@ -24,7 +25,7 @@ func TestExplainAnnotations(t *testing.T) {
 		if !strings.HasPrefix(listed[row.Key], string(row.Effect)+" ") {
 			t.Errorf("%s is listed as %q, its effect is %q", row.Key, listed[row.Key], row.Effect)
 		}
-		if code := b.run("explain", "annotations", row.Key); code != exitDone {
+		if code := b.run("explain", "annotations", row.Key); code != cli.ExitDone {
 			t.Errorf("explain annotations %s: exit %d: %s", row.Key, code, b.err.String())
 			continue
 		}
@@ -38,7 +39,7 @@ func TestExplainAnnotations(t *testing.T) {
 			t.Errorf("nothing tells what %s does", row.Key)
 		}
 	}
-	if code := b.run("explain", "annotations", "slow-stat"); code != exitNo || !strings.Contains(b.err.String(), "did you mean slow-start?") {
+	if code := b.run("explain", "annotations", "slow-stat"); code != cli.ExitNo || !strings.Contains(b.err.String(), "did you mean slow-start?") {
 		t.Errorf("a mistake: exit %d: %s", code, b.err.String())
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
 )
 
 // TestExpose: flags become manifests that the product accepts.
@@ -18,8 +19,8 @@ func TestExpose(t *testing.T) {
 		"twice":    "web --port 80 --to 10.1.2.11:81 --to 10.1.2.11:82 --weight 10.1.2.11=0",
 	} {
 		b := newBench()
-		b.program.plan = appliance.Plan
-		if code := b.run(append([]string{"expose"}, strings.Fields(line)...)...); code != exitDone || b.err.Len() > 0 {
+		b.Env.Plan = appliance.Plan
+		if code := b.run(append([]string{"expose"}, strings.Fields(line)...)...); code != cli.ExitDone || b.err.Len() > 0 {
 			t.Errorf("expose %s: exit %d, stderr %q", line, code, b.err.String())
 		}
 		golden(t, "expose/"+name+".yaml", b.out.String())
@@ -33,30 +34,30 @@ func TestExposeRefuses(t *testing.T) {
 		code int
 		want string
 	}{
-		{"", exitUsage, "expose as what?"},
-		{"web", exitUsage, "at which port? Give --port"},
-		{"web --port 80", exitUsage, "web has no server: give one with --to"},
-		{"web web2 --port 80 --to 10.1.2.11", exitUsage, `"web2" is a second name`},
-		{"web --port 0 --to 10.1.2.11", exitUsage, `--port "0": "0" is no port: want a number from 1 to 65535`},
-		{"web --port 80:http --to 10.1.2.11", exitUsage, `"http" is no port`},
-		{"web --port 80 --to 127.0.0.1:8080", exitUsage, `--to "127.0.0.1:8080": clients do not reach a loopback address: have the server listen at an address of its box, as `},
-		{"web --port 80 --to ::1", exitUsage, "clients do not reach a loopback address"},
-		{"web --port 80/icmp --to 10.1.2.11", exitUsage, `the protocol "icmp" is unknown: use tcp, udp or sctp`},
-		{"web --port 80/ --to 10.1.2.11", exitUsage, `the protocol "" is unknown`},
-		{"web --port 80 --to web.example.org", exitUsage, "names are not looked up"},
-		{"web --port 80 --to 2001:db8::1:80000", exitUsage, "want an address"},
-		{"web --port 80 --to 10.1.2.11 --to 10.1.2.11", exitUsage, "is given twice"},
-		{"web --port 80 --port 81 --to 10.1.2.11:8080", exitUsage, "write --port PORT:TARGET"},
-		{"web --port 80 --to 10.1.2.11 --weight 10.1.2.12=1", exitUsage, "no --to has the address 10.1.2.12"},
-		{"web --port 80 --to 10.1.2.11 --weight 10.1.2.11=x", exitUsage, "the weight must be an integer from 0 to 65535"},
-		{"web --port 80 --to 10.1.2.11 --load-balancer-ip 198.51.100.1", exitUsage, "add --type LoadBalancer"},
-		{"web --port 80 --to 10.1.2.11 --type ExternalName", exitUsage, "want one of ClusterIP, NodePort, LoadBalancer"},
-		{"Web --port 80 --to 10.1.2.11", exitNo, "a DNS-1035 label"},
-		{"web --port 80 --port 80 --to 10.1.2.11", exitNo, "Duplicate value"},
-		{"web --port 80 --to 10.1.2.11 --health-check htp", exitNo, `"htp" is no check`},
+		{"", cli.ExitUsage, "expose as what?"},
+		{"web", cli.ExitUsage, "at which port? Give --port"},
+		{"web --port 80", cli.ExitUsage, "web has no server: give one with --to"},
+		{"web web2 --port 80 --to 10.1.2.11", cli.ExitUsage, `"web2" is a second name`},
+		{"web --port 0 --to 10.1.2.11", cli.ExitUsage, `--port "0": "0" is no port: want a number from 1 to 65535`},
+		{"web --port 80:http --to 10.1.2.11", cli.ExitUsage, `"http" is no port`},
+		{"web --port 80 --to 127.0.0.1:8080", cli.ExitUsage, `--to "127.0.0.1:8080": clients do not reach a loopback address: have the server listen at an address of its box, as `},
+		{"web --port 80 --to ::1", cli.ExitUsage, "clients do not reach a loopback address"},
+		{"web --port 80/icmp --to 10.1.2.11", cli.ExitUsage, `the protocol "icmp" is unknown: use tcp, udp or sctp`},
+		{"web --port 80/ --to 10.1.2.11", cli.ExitUsage, `the protocol "" is unknown`},
+		{"web --port 80 --to web.example.org", cli.ExitUsage, "names are not looked up"},
+		{"web --port 80 --to 2001:db8::1:80000", cli.ExitUsage, "want an address"},
+		{"web --port 80 --to 10.1.2.11 --to 10.1.2.11", cli.ExitUsage, "is given twice"},
+		{"web --port 80 --port 81 --to 10.1.2.11:8080", cli.ExitUsage, "write --port PORT:TARGET"},
+		{"web --port 80 --to 10.1.2.11 --weight 10.1.2.12=1", cli.ExitUsage, "no --to has the address 10.1.2.12"},
+		{"web --port 80 --to 10.1.2.11 --weight 10.1.2.11=x", cli.ExitUsage, "the weight must be an integer from 0 to 65535"},
+		{"web --port 80 --to 10.1.2.11 --load-balancer-ip 198.51.100.1", cli.ExitUsage, "add --type LoadBalancer"},
+		{"web --port 80 --to 10.1.2.11 --type ExternalName", cli.ExitUsage, "want one of ClusterIP, NodePort, LoadBalancer"},
+		{"Web --port 80 --to 10.1.2.11", cli.ExitNo, "a DNS-1035 label"},
+		{"web --port 80 --port 80 --to 10.1.2.11", cli.ExitNo, "Duplicate value"},
+		{"web --port 80 --to 10.1.2.11 --health-check htp", cli.ExitNo, `"htp" is no check`},
 	} {
 		b := newBench()
-		b.program.plan = appliance.Plan
+		b.Env.Plan = appliance.Plan
 		if code := b.run(append([]string{"expose"}, strings.Fields(tt.args)...)...); code != tt.code || !strings.Contains(b.err.String(), tt.want) || b.out.Len() > 0 {
 			t.Errorf("expose %s: exit %d, stdout %q, stderr %q, want %q", tt.args, code, b.out.String(), b.err.String(), tt.want)
 		}
@@ -66,10 +67,10 @@ func TestExposeRefuses(t *testing.T) {
 // TestExposeApplies: --apply makes the objects, and says what became of each.
 func TestExposeApplies(t *testing.T) {
 	b := newBox(t)
-	b.program.plan = appliance.Plan
+	b.Env.Plan = appliance.Plan
 	expose := func(want string) {
 		t.Helper()
-		if code := b.run("expose", "web", "--port", "80", "--to", "10.1.2.11:8080", "--apply"); code != exitDone || b.out.String() != want {
+		if code := b.run("expose", "web", "--port", "80", "--to", "10.1.2.11:8080", "--apply"); code != cli.ExitDone || b.out.String() != want {
 			t.Errorf("exit %d, stdout %q, want %q, stderr %q", code, b.out.String(), want, b.err.String())
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
+	"svcctl.io/svcctl/cmd/svcctl/settings"
 	"svcctl.io/svcctl/store/fleet"
 )
 
@@ -20,7 +22,7 @@ func Test665_fleet_without_etcd(t *testing.T) {
 	defer server.Close()
 	b := newBench()
 	code := b.run("fleet", "init", "--fleet", "pop1", "--etcd", server.URL)
-	if said := b.err.String(); code != exitNo || !strings.Contains(said, "no etcd answers: "+server.URL+": its certificate is of no CA that this host trusts") || !strings.Contains(said, "--etcd-cacert") {
+	if said := b.err.String(); code != cli.ExitNo || !strings.Contains(said, "no etcd answers: "+server.URL+": its certificate is of no CA that this host trusts") || !strings.Contains(said, "--etcd-cacert") {
 		t.Errorf("exit %d, %s", code, said)
 	}
 }
@@ -28,8 +30,8 @@ func Test665_fleet_without_etcd(t *testing.T) {
 // TestFlagsOfFleetSettings: messages name the settings of a fleet by flags that there are.
 func TestFlagsOfFleetSettings(t *testing.T) {
 	known := map[string]bool{}
-	for _, s := range settings() {
-		known[s.name] = true
+	for _, s := range settings.Settings() {
+		known[s.Name] = true
 	}
 	flags := config.FleetFlags()
 	for field, flag := range flags {

@@ -9,6 +9,7 @@ import (
 
 	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
 )
 
 // Test623_get_boxes_as_kubectl_has_it: with kinds of objects, by name, and in each form; what boxes cannot follow is refused with the
@@ -34,48 +35,48 @@ func Test623_get_boxes_as_kubectl_has_it(t *testing.T) {
 		out  string // a regular expression
 		err  string
 	}{
-		{"get boxes", exitNo, table, no},
-		{"get box", exitNo, table, no},
-		{"fleet boxes", exitNo, table, no},
+		{"get boxes", cli.ExitNo, table, no},
+		{"get box", cli.ExitNo, table, no},
+		{"fleet boxes", cli.ExitNo, table, no},
 		{"get boxes gw1", 0, `^NAME.*\ngw1 +a .*\n$`, ""},
 		{"get box/gw1", 0, `^NAME.*\ngw1 +a .*\n$`, ""},
-		{"get boxes gw3 gw1", exitNo, `^NAME.*\ngw3 .*\ngw1 .*\n$`, "not OK: gw3 (Away)"},
-		{"get boxes gw9", exitNo, `^$`, `no box "gw9" has reported`},
-		{"get boxes gw1 gw9", exitNo, `^NAME.*\ngw1 .*\n$`, `no box "gw9" has reported`},
+		{"get boxes gw3 gw1", cli.ExitNo, `^NAME.*\ngw3 .*\ngw1 .*\n$`, "not OK: gw3 (Away)"},
+		{"get boxes gw9", cli.ExitNo, `^$`, `no box "gw9" has reported`},
+		{"get boxes gw1 gw9", cli.ExitNo, `^NAME.*\ngw1 .*\n$`, `no box "gw9" has reported`},
 		{"get boxes gw9 --ignore-not-found", 0, `^$`, ""},
-		{"get boxes gw2 -o wide", exitNo, `^NAME.* SINCE +ACCEPTED +WHY\ngw2 .* 7 +CommitFailed\n$`, "gw2"},
+		{"get boxes gw2 -o wide", cli.ExitNo, `^NAME.* SINCE +ACCEPTED +WHY\ngw2 .* 7 +CommitFailed\n$`, "gw2"},
 		{"get boxes gw1 --no-headers", 0, `^gw1 .*\n$`, ""},
 		{"get boxes gw1 --show-kind", 0, `\nbox/gw1 `, ""},
-		{"get boxes -o name", exitNo, `^box/gw1\nbox/gw2\nbox/gw3\n$`, no},
-		{"get boxes -o json", exitNo, `(?s)^\{\n  "name": "pop1".*"boxes": \[.*"gw3"`, no},
+		{"get boxes -o name", cli.ExitNo, `^box/gw1\nbox/gw2\nbox/gw3\n$`, no},
+		{"get boxes -o json", cli.ExitNo, `(?s)^\{\n  "name": "pop1".*"boxes": \[.*"gw3"`, no},
 		{"get box gw1 -o json", 0, `(?s)^\{\n  "name": "gw1",\n  "zone": "a"`, ""},
-		{"get boxes -o yaml", exitNo, `(?s)^name: pop1\n.*\nboxes:\n- name: gw1\n  zone: a\n.*- name: gw3\n`, no},
+		{"get boxes -o yaml", cli.ExitNo, `(?s)^name: pop1\n.*\nboxes:\n- name: gw1\n  zone: a\n.*- name: gw3\n`, no},
 		{"get box gw1 -o yaml", 0, `(?s)^name: gw1\nzone: a\n`, ""},
-		{"get boxes -o jsonpath={.boxes[*].name}", exitNo, `^gw1 gw2 gw3$`, no},
+		{"get boxes -o jsonpath={.boxes[*].name}", cli.ExitNo, `^gw1 gw2 gw3$`, no},
 		{"get box gw1 -o jsonpath={.state}", 0, `^OK$`, ""},
 		{"get boxes gw1 -o custom-columns=BOX:.name,HAS:.programmed", 0, `^BOX +HAS\ngw1 +7\n$`, ""},
 		// With kinds of objects.
-		{"get svc,boxes", exitNo, `(?s)^NAME +TYPE.*\nservice/web .*\n\nNAME +ZONE.*\nbox/gw1 .*\nbox/gw3 .*\n$`, no},
-		{"get boxes,svc", exitNo, `(?s)^NAME +ZONE.*\nbox/gw1 .*\nbox/gw3 .*\n\nNAME +TYPE.*\nservice/web .*\n$`, no},
+		{"get svc,boxes", cli.ExitNo, `(?s)^NAME +TYPE.*\nservice/web .*\n\nNAME +ZONE.*\nbox/gw1 .*\nbox/gw3 .*\n$`, no},
+		{"get boxes,svc", cli.ExitNo, `(?s)^NAME +ZONE.*\nbox/gw1 .*\nbox/gw3 .*\n\nNAME +TYPE.*\nservice/web .*\n$`, no},
 		{"get svc/web box/gw1", 0, `(?s)^NAME +TYPE.*\nservice/web .*\n\nNAME +ZONE.*\nbox/gw1 [^\n]*\n$`, ""},
-		{"get svc,boxes -o name", exitNo, `^service/web\nbox/gw1\nbox/gw2\nbox/gw3\n$`, no},
-		{"get svc,boxes -o wide -A", exitNo, `(?s)^NAMESPACE +NAME +TYPE.*\n\nNAME .* ACCEPTED +WHY\n`, no},
-		{"get svc,boxes -o json", exitUsage, `^$`, "`svcctl get boxes -o json`"},
-		{"get boxes,svc -o yaml", exitUsage, `^$`, "`svcctl get boxes -o yaml`"},
-		{"get svc,boxs", exitUsage, `^$`, `there is no kind "boxs"`},
+		{"get svc,boxes -o name", cli.ExitNo, `^service/web\nbox/gw1\nbox/gw2\nbox/gw3\n$`, no},
+		{"get svc,boxes -o wide -A", cli.ExitNo, `(?s)^NAMESPACE +NAME +TYPE.*\n\nNAME .* ACCEPTED +WHY\n`, no},
+		{"get svc,boxes -o json", cli.ExitUsage, `^$`, "`svcctl get boxes -o json`"},
+		{"get boxes,svc -o yaml", cli.ExitUsage, `^$`, "`svcctl get boxes -o yaml`"},
+		{"get svc,boxs", cli.ExitUsage, `^$`, `there is no kind "boxs"`},
 		// What only objects have.
-		{"get boxes -w", exitUsage, `^$`, "watch svcctl get boxes"},
-		{"get svc,boxes -w", exitUsage, `^$`, "watch svcctl get boxes"},
-		{"get boxes -l a=b", exitUsage, `^$`, "they have no labels"},
-		{"get boxes --field-selector metadata.name=gw1", exitUsage, `^$`, "no fields to select by"},
-		{"get boxes --sort-by .name", exitUsage, `^$`, "they come by name"},
-		{"get boxes --show-labels", exitUsage, `^$`, "svcctl get nodes --show-labels"},
-		{"get boxes -L rack", exitUsage, `^$`, "svcctl get nodes -L"},
-		{"get boxes -f web.yaml", exitUsage, `^$`, "not both"},
-		{"get box/", exitUsage, `^$`, `"box/" is not of the form`},
-		{"get boxes gw1/gw2", exitUsage, `^$`, "is no name"},
-		{"get boxes -o go-template", exitUsage, `^$`, "want one of"},
-		{"describe box gw1", exitUsage, `^$`, "svcctl describe node"},
+		{"get boxes -w", cli.ExitUsage, `^$`, "watch svcctl get boxes"},
+		{"get svc,boxes -w", cli.ExitUsage, `^$`, "watch svcctl get boxes"},
+		{"get boxes -l a=b", cli.ExitUsage, `^$`, "they have no labels"},
+		{"get boxes --field-selector metadata.name=gw1", cli.ExitUsage, `^$`, "no fields to select by"},
+		{"get boxes --sort-by .name", cli.ExitUsage, `^$`, "they come by name"},
+		{"get boxes --show-labels", cli.ExitUsage, `^$`, "svcctl get nodes --show-labels"},
+		{"get boxes -L rack", cli.ExitUsage, `^$`, "svcctl get nodes -L"},
+		{"get boxes -f web.yaml", cli.ExitUsage, `^$`, "not both"},
+		{"get box/", cli.ExitUsage, `^$`, `"box/" is not of the form`},
+		{"get boxes gw1/gw2", cli.ExitUsage, `^$`, "is no name"},
+		{"get boxes -o go-template", cli.ExitUsage, `^$`, "want one of"},
+		{"describe box gw1", cli.ExitUsage, `^$`, "svcctl describe node"},
 	} {
 		b.out.Reset()
 		b.err.Reset()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
 )
 
 // health stands for the API of a box that tells of endpoints.
@@ -79,13 +80,13 @@ func TestHealthWatch(t *testing.T) {
 	const check, side = "http:8080/healthz", "tcp:8081"
 	b.health.set(endpointIs(wire.HealthUp, "11", check), endpointIs(wire.HealthUp, "11", side), endpointIs(wire.HealthNew, "12", check))
 	watcher := newBench()
-	watcher.env, watcher.now = b.env, b.now
+	watcher.env, watcher.Now = b.env, b.Now
 	var out lockedBuffer
-	watcher.stdout = &out
+	watcher.Out = &out
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	done := make(chan int, 1)
-	go func() { done <- watcher.main(ctx, []string{"health", "-w"}) }()
+	go func() { done <- run(ctx, watcher.Env, []string{"health", "-w"}) }()
 	shows := func(lines int) {
 		t.Helper()
 		for end := time.Now().Add(time.Minute); strings.Count(out.String(), "\n") < lines; time.Sleep(5 * time.Millisecond) {
@@ -118,7 +119,7 @@ func TestHealthWatch(t *testing.T) {
 	shows(6)
 	looksAgain(asked + 1)
 	stop()
-	if code := <-done; code != exitDone {
+	if code := <-done; code != cli.ExitDone {
 		t.Errorf("exit %d: %s", code, watcher.err.String())
 	}
 	var words []string

@@ -11,13 +11,14 @@ import (
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
 )
 
 // What serve refuses to read is refused by every verb that reads manifests, in serve's words,
 // and the rest is read.
 func TestHostileFiles(t *testing.T) {
 	b := newBox(t)
-	b.program.plan = appliance.Plan
+	b.Env.Plan = appliance.Plan
 	b.file("m/good.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: good}\nspec: {clusterIP: 10.96.0.11, ports: [{port: 80}]}\n")
 	b.file("secret.yaml", "root:x:0:0\n")
 	b.file("m/big.yaml", "")
@@ -35,7 +36,7 @@ func TestHostileFiles(t *testing.T) {
 	for _, c := range []struct {
 		verb string
 		code int
-	}{{"plan", exitNo}, {"diff", exitUsage}, {"apply", exitNo}, {"delete", exitNo}} {
+	}{{"plan", cli.ExitNo}, {"diff", cli.ExitUsage}, {"apply", cli.ExitNo}, {"delete", cli.ExitNo}} {
 		code := b.run(c.verb, "-f", "m")
 		got := b.err.String()
 		if code != c.code {
@@ -79,7 +80,7 @@ func TestHostileSettings(t *testing.T) {
 					line[i] = path
 				}
 			}
-			if code := b.run(line...); code != exitUsage || !strings.Contains(b.err.String(), path+": not a file but a") {
+			if code := b.run(line...); code != cli.ExitUsage || !strings.Contains(b.err.String(), path+": not a file but a") {
 				t.Errorf("--%s %s: exit %d: %s", name, path, code, b.err.String())
 			}
 		}
@@ -91,7 +92,7 @@ func TestHostileSettings(t *testing.T) {
 func TestDoctorAsks(t *testing.T) {
 	b := newBox(t)
 	var with config.Config
-	b.program.doctor = func(_ context.Context, cfg config.Config, serving bool) []appliance.Finding {
+	b.Env.Doctor = func(_ context.Context, cfg config.Config, serving bool) []appliance.Finding {
 		with = cfg
 		if !serving {
 			t.Error("nobody serves")
@@ -103,7 +104,7 @@ func TestDoctorAsks(t *testing.T) {
 		Certificate: &wire.Certificate{File: "c.pem", Expires: noon, Problem: "the new certificate cannot be used", Advice: "renew it", Bad: true},
 		Unanswered:  []wire.Unanswered{{Address: "192.0.2.50", Interface: "eth0", Network: "192.0.2.0/24", Services: []string{"default/web"}}},
 	}
-	if code := b.run("doctor"); code != exitNo {
+	if code := b.run("doctor"); code != cli.ExitNo {
 		t.Errorf("exit %d: %s", code, b.err.String())
 	}
 	if with.DataDir != "/srv/svcctl" || len(with.Manifests) != 1 || with.Manifests[0] != "/srv/m" {
@@ -122,13 +123,13 @@ func TestDoctorAsks(t *testing.T) {
 // TestPlanStdin: plan reads standard input, as apply does.
 func TestPlanStdin(t *testing.T) {
 	b := newBench()
-	b.program.plan = appliance.Plan
-	b.stdin = strings.NewReader("apiVersion: v1\nkind: Service\nmetadata: {name: piped}\nspec: {clusterIP: 10.96.0.77, ports: [{port: 80}]}\n---\napiVersion: v1\nkind: Service\nmetadata: {name: bad}\nspec: {ports: [{port: 99999}]}\n")
-	if code := b.run("plan", "-f", "-"); code != exitNo || !strings.Contains(b.out.String(), "10.96.0.77") || !strings.Contains(b.err.String(), "stdin:") {
+	b.Env.Plan = appliance.Plan
+	b.In = strings.NewReader("apiVersion: v1\nkind: Service\nmetadata: {name: piped}\nspec: {clusterIP: 10.96.0.77, ports: [{port: 80}]}\n---\napiVersion: v1\nkind: Service\nmetadata: {name: bad}\nspec: {ports: [{port: 99999}]}\n")
+	if code := b.run("plan", "-f", "-"); code != cli.ExitNo || !strings.Contains(b.out.String(), "10.96.0.77") || !strings.Contains(b.err.String(), "stdin:") {
 		t.Errorf("exit %d, stdout %q, stderr %q", code, b.out.String(), b.err.String())
 	}
 	missing := filepath.Join(t.TempDir(), "missing")
-	if code := b.run("plan", "-f", missing); code != exitNo || !strings.Contains(b.err.String(), "-f takes a file, a directory, or - for stdin") {
+	if code := b.run("plan", "-f", missing); code != cli.ExitNo || !strings.Contains(b.err.String(), "-f takes a file, a directory, or - for stdin") {
 		t.Errorf("exit %d: %s", code, b.err.String())
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
 )
 
 // TestImport: what is imported has the frontends of the source in the ruleset of its plan.
@@ -25,16 +26,16 @@ func TestImport(t *testing.T) {
 		{"keepalived vrrp.keepalived.conf", nil, "vrrp.keepalived.conf: 1 of 2 virtual servers imported; 1 needs you\n"},
 	} {
 		b := newBench()
-		b.program.plan = appliance.Plan
+		b.Env.Plan = appliance.Plan
 		kind, file, _ := strings.Cut(tt.args, " ")
-		if code := b.run("import", kind, dir+file); code != exitDone || !strings.Contains(b.err.String(), tt.loss) {
+		if code := b.run("import", kind, dir+file); code != cli.ExitDone || !strings.Contains(b.err.String(), tt.loss) {
 			t.Errorf("import %s: exit %d, stderr %s, want %q", tt.args, code, b.err.String(), tt.loss)
 		}
 		if tt.want == nil {
 			continue // it needs a pool, or a Secret
 		}
-		b.stdin = strings.NewReader(b.out.String())
-		if code := b.run("plan", "-f", "-"); code != exitDone {
+		b.In = strings.NewReader(b.out.String())
+		if code := b.run("plan", "-f", "-"); code != cli.ExitDone {
 			t.Errorf("the plan of %s: exit %d, stderr %s", tt.args, code, b.err.String())
 		}
 		for _, want := range tt.want {
@@ -52,14 +53,14 @@ func TestImportRefuses(t *testing.T) {
 		code        int
 		want        string
 	}{
-		{"", "", exitUsage, "import takes a kind of file and a file"},
-		{"haproxi -", "", exitUsage, `import from "haproxi": want one of cluster, haproxy, ipvs, keepalived, metallb, nftlb`},
-		{"ipvs no-such-file", "", exitNo, "no such file"},
-		{"ipvs -", "-A -t 192.0.2.1:80 -s rr\n-Z\n", exitNo, "stdin:2: \"-Z\" is no line"},
-		{"ipvs -", "-A -f 1 -s rr\n", exitNo, "stdin describes no virtual server that has a counterpart"},
+		{"", "", cli.ExitUsage, "import takes a kind of file and a file"},
+		{"haproxi -", "", cli.ExitUsage, `import from "haproxi": want one of cluster, haproxy, ipvs, keepalived, metallb, nftlb`},
+		{"ipvs no-such-file", "", cli.ExitNo, "no such file"},
+		{"ipvs -", "-A -t 192.0.2.1:80 -s rr\n-Z\n", cli.ExitNo, "stdin:2: \"-Z\" is no line"},
+		{"ipvs -", "-A -f 1 -s rr\n", cli.ExitNo, "stdin describes no virtual server that has a counterpart"},
 	} {
 		b := newBench()
-		b.stdin = strings.NewReader(tt.stdin)
+		b.In = strings.NewReader(tt.stdin)
 		if code := b.run(append([]string{"import"}, strings.Fields(tt.args)...)...); code != tt.code || !strings.Contains(b.err.String(), tt.want) || b.out.Len() > 0 {
 			t.Errorf("import %s: exit %d, stdout %q, stderr %q; want %q", tt.args, code, b.out.String(), b.err.String(), tt.want)
 		}

@@ -17,11 +17,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcctl.io/svcctl/api"
+	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/appliance/announce"
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
 	"svcctl.io/svcctl/cmd/svcctl/output"
+	"svcctl.io/svcctl/cmd/svcctl/settings"
 	"svcctl.io/svcctl/store/manifest"
 )
 
@@ -29,7 +32,7 @@ var update = flag.Bool("update", false, "write the golden files")
 
 // bench is a program whose surroundings a test sees and sets.
 type bench struct {
-	*program
+	*cli.Env
 	out, err bytes.Buffer
 	env      map[string]string
 	served   *config.Config // what serve was called with
@@ -44,31 +47,32 @@ type bench struct {
 
 func newBench() *bench {
 	b := &bench{env: map[string]string{}}
-	b.program = &program{
-		version: "v0.1.0",
-		stdin:   strings.NewReader(""),
-		stdout:  &b.out,
-		stderr:  &b.err,
-		lookupEnv: func(name string) (string, bool) {
+	b.Env = &cli.Env{
+		Version: "v0.1.0",
+		In:      strings.NewReader(""),
+		Out:     &b.out,
+		Err:     &b.err,
+		LookupEnv: func(name string) (string, bool) {
 			v, ok := b.env[name]
 			return v, ok
 		},
-		now: func() time.Time { return time.Date(2025, 11, 20, 9, 30, 15, 0, time.UTC) },
-		serve: func(_ context.Context, cfg config.Config, _ *slog.Logger) error {
+		Now: func() time.Time { return time.Date(2025, 11, 20, 9, 30, 15, 0, time.UTC) },
+		Serve: func(_ context.Context, cfg config.Config, _ *slog.Logger) error {
 			cfg.Log.Queue = nil // no setting, and another one in each run
 			b.served = &cfg
 			return nil
 		},
-		plan: func(_ config.Config, paths []string, _ io.Reader, w io.Writer) (appliance.Planned, error) {
+		Plan: func(_ config.Config, paths []string, _ io.Reader, w io.Writer) (appliance.Planned, error) {
 			b.planned = paths
 			_, err := io.WriteString(w, "table ip svcctl {\n}\n")
 			return appliance.Planned{}, err
 		},
-		down:     func(context.Context) error { b.downs++; return nil },
-		left:     func() (int, bool, error) { return b.frontends, b.held, b.leftErr },
-		announce: func(context.Context, announce.Config, *slog.Logger) error { return nil },
-		doctor:   func(context.Context, config.Config, bool) []appliance.Finding { return b.findings },
+		Down:     func(context.Context) error { b.downs++; return nil },
+		Left:     func() (int, bool, error) { return b.frontends, b.held, b.leftErr },
+		Announce: func(context.Context, announce.Config, *slog.Logger) error { return nil },
+		Doctor:   func(context.Context, config.Config, bool) []appliance.Finding { return b.findings },
 	}
+	b.Client = func(v *cli.Verb) (*client.Client, error) { return settings.Client(b.Env, v) }
 	return b
 }
 
@@ -77,7 +81,7 @@ func (b *bench) run(args ...string) int {
 	b.out.Reset()
 	b.err.Reset()
 	b.served = nil
-	return b.main(context.Background(), args)
+	return run(context.Background(), b.Env, args)
 }
 
 // golden compares text with a file in testdata.
@@ -109,12 +113,16 @@ type fake struct {
 }
 
 func (f *fake) Status() wire.Status { return f.status }
+
 func (f *fake) Release(context.Context) (r wire.Released, err error) {
 	r, f.held = f.held, wire.Released{}
 	return r, nil
 }
+
 func (f *fake) Healthy() error { return nil }
-func (f *fake) Ready() error   { return f.behind }
+
+func (f *fake) Ready() error { return f.behind }
+
 func (f *fake) Synced(ctx context.Context, _ uint64) error {
 	if f.behind == nil {
 		return nil
@@ -156,7 +164,7 @@ func TestHelp(t *testing.T) {
 		if name != "" {
 			args = append(args, strings.Fields(name)...)
 		}
-		if code := b.run(args...); code != exitDone || b.err.Len() > 0 {
+		if code := b.run(args...); code != cli.ExitDone || b.err.Len() > 0 {
 			t.Errorf("svcctl %v: exit %d, stderr %q", args, code, b.err.String())
 		}
 		text := b.out.String()
@@ -166,7 +174,7 @@ func TestHelp(t *testing.T) {
 			if name != "" {
 				args = append(strings.Fields(name), flag)
 			}
-			if code := b.run(args...); code != exitDone || b.out.String() != text {
+			if code := b.run(args...); code != cli.ExitDone || b.out.String() != text {
 				t.Errorf("svcctl %v is not svcctl help %s: exit %d\n%s", args, name, code, b.out.String())
 			}
 		}
@@ -184,24 +192,24 @@ var commandLine = regexp.MustCompile(`^  (\S.*)?\bsvcctl [a-z]`)
 
 func (b *bench) verbNames() []string {
 	var names []string
-	for _, v := range b.everyVerb() {
-		if v.name != completeName {
-			names = append(names, v.name)
+	for _, v := range everyVerb() {
+		if v.Name != completeName {
+			names = append(names, v.Name)
 		}
 	}
 	return names
 }
 
 // everyVerb returns all verbs, each before those below it.
-func (p *program) everyVerb() (all []*verb) {
-	var walk func(verbs []*verb)
-	walk = func(verbs []*verb) {
+func everyVerb() (all []*cli.Verb) {
+	var walk func(verbs []*cli.Verb)
+	walk = func(verbs []*cli.Verb) {
 		for _, v := range verbs {
 			all = append(all, v)
-			walk(v.verbs)
+			walk(v.Verbs)
 		}
 	}
-	walk(p.root().verbs)
+	walk(root().Verbs)
 	return all
 }
 
@@ -252,7 +260,7 @@ func TestUsage(t *testing.T) {
 	} {
 		b := newBench()
 		code := b.run(strings.Fields(tt.args)...)
-		if want := "svcctl: " + tt.want + "\n"; code != exitUsage || b.err.String() != want || b.out.Len() > 0 {
+		if want := "svcctl: " + tt.want + "\n"; code != cli.ExitUsage || b.err.String() != want || b.out.Len() > 0 {
 			t.Errorf("svcctl %s: exit %d, stdout %q, stderr\n%swant\n%s", tt.args, code, b.out.String(), b.err.String(), want)
 		}
 	}
@@ -260,20 +268,20 @@ func TestUsage(t *testing.T) {
 
 func TestBare(t *testing.T) {
 	b := newBench()
-	if code := b.run(); code != exitUsage || !strings.Contains(b.err.String(), "Usage: svcctl VERB") {
+	if code := b.run(); code != cli.ExitUsage || !strings.Contains(b.err.String(), "Usage: svcctl VERB") {
 		t.Errorf("svcctl: exit %d, stderr %q", code, b.err.String())
 	}
-	if code := b.run("--version"); code != exitDone || b.out.String() != "svcctl v0.1.0\n" {
+	if code := b.run("--version"); code != cli.ExitDone || b.out.String() != "svcctl v0.1.0\n" {
 		t.Errorf("svcctl --version: exit %d, %q", code, b.out.String())
 	}
 }
 
 func TestVersion(t *testing.T) {
 	b := newBench()
-	if code := b.run("version"); code != exitDone || !strings.HasPrefix(b.out.String(), "svcctl v0.1.0 (go1.") {
+	if code := b.run("version"); code != cli.ExitDone || !strings.HasPrefix(b.out.String(), "svcctl v0.1.0 (go1.") {
 		t.Errorf("exit %d, %q", code, b.out.String())
 	}
-	if code := b.run("version", "-o", "json"); code != exitDone || !strings.Contains(b.out.String(), `"version": "v0.1.0"`) {
+	if code := b.run("version", "-o", "json"); code != cli.ExitDone || !strings.Contains(b.out.String(), `"version": "v0.1.0"`) {
 		t.Errorf("exit %d, %q", code, b.out.String())
 	}
 }
@@ -290,20 +298,20 @@ func TestExitCodes(t *testing.T) {
 		code int
 		err  string
 	}{
-		{"status", &fake{status: well}, exitDone, ""},
-		{"status", &fake{status: warned}, exitDone, ""},
-		{"status", &fake{status: behind}, exitNo, "svcctl: not synced: revision 9 is accepted, 7 is programmed\n"},
-		{"status", &fake{status: unready}, exitNo, "svcctl: not ready: the manifests are not read yet\n"},
-		{"status", &fake{status: troubled}, exitNo, "svcctl: 1 error: part of the configuration is not active\n"},
-		{"status -o json", &fake{status: behind}, exitNo, "svcctl: not synced: revision 9 is accepted, 7 is programmed\n"},
-		{"status", nil, exitUnreachable, "svcctl: cannot reach the appliance at SOCKET: is `svcctl serve` running? Another place is given with --socket\nsvcctl: the kernel has none of its rules: no Service is reachable through this box\n"},
-		{"wait", &fake{status: well}, exitDone, ""},
-		{"wait --for ready", &fake{status: well}, exitDone, ""},
-		{"wait --timeout 50ms", &fake{status: well, behind: errors.New("the disk is full")}, exitNo, "svcctl: not synced after 50ms: the disk is full\n"},
-		{"wait --timeout 150ms", nil, exitUnreachable, "svcctl: cannot reach the appliance at SOCKET: is `svcctl serve` running? Another place is given with --socket\n"},
-		{"down --yes", &fake{status: well}, exitNo, "svcctl: an appliance serves on SOCKET and would bring everything back: stop it first, or give --force\n"},
-		{"down --yes --force", &fake{status: well}, exitDone, ""},
-		{"down --yes", nil, exitDone, ""},
+		{"status", &fake{status: well}, cli.ExitDone, ""},
+		{"status", &fake{status: warned}, cli.ExitDone, ""},
+		{"status", &fake{status: behind}, cli.ExitNo, "svcctl: not synced: revision 9 is accepted, 7 is programmed\n"},
+		{"status", &fake{status: unready}, cli.ExitNo, "svcctl: not ready: the manifests are not read yet\n"},
+		{"status", &fake{status: troubled}, cli.ExitNo, "svcctl: 1 error: part of the configuration is not active\n"},
+		{"status -o json", &fake{status: behind}, cli.ExitNo, "svcctl: not synced: revision 9 is accepted, 7 is programmed\n"},
+		{"status", nil, cli.ExitUnreachable, "svcctl: cannot reach the appliance at SOCKET: is `svcctl serve` running? Another place is given with --socket\nsvcctl: the kernel has none of its rules: no Service is reachable through this box\n"},
+		{"wait", &fake{status: well}, cli.ExitDone, ""},
+		{"wait --for ready", &fake{status: well}, cli.ExitDone, ""},
+		{"wait --timeout 50ms", &fake{status: well, behind: errors.New("the disk is full")}, cli.ExitNo, "svcctl: not synced after 50ms: the disk is full\n"},
+		{"wait --timeout 150ms", nil, cli.ExitUnreachable, "svcctl: cannot reach the appliance at SOCKET: is `svcctl serve` running? Another place is given with --socket\n"},
+		{"down --yes", &fake{status: well}, cli.ExitNo, "svcctl: an appliance serves on SOCKET and would bring everything back: stop it first, or give --force\n"},
+		{"down --yes --force", &fake{status: well}, cli.ExitDone, ""},
+		{"down --yes", nil, cli.ExitDone, ""},
 	} {
 		b := newBench()
 		socket := filepath.Join(t.TempDir(), "none")
@@ -332,7 +340,7 @@ func TestWaitForStart(t *testing.T) {
 	if err := os.Symlink(serveFake(t, &fake{status: wellStatus()}), socket); err != nil {
 		t.Fatal(err)
 	}
-	if code := <-done; code != exitDone {
+	if code := <-done; code != cli.ExitDone {
 		t.Errorf("exit %d: %s", code, b.err.String())
 	}
 }
@@ -346,18 +354,18 @@ func TestSocketPermission(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := newBench()
-	if code := b.run("status", "--socket", socket); code != exitUnreachable || !strings.Contains(b.err.String(), "permission denied: run as root") {
+	if code := b.run("status", "--socket", socket); code != cli.ExitUnreachable || !strings.Contains(b.err.String(), "permission denied: run as root") {
 		t.Errorf("exit %d: %s", code, b.err.String())
 	}
 }
 
 func TestDownAsks(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "none")
-	for answer, want := range map[string]int{"y\n": exitDone, "Yes\n": exitDone, "y": exitDone, "\n": exitNo, "n\n": exitNo, "": exitNo} {
+	for answer, want := range map[string]int{"y\n": cli.ExitDone, "Yes\n": cli.ExitDone, "y": cli.ExitDone, "\n": cli.ExitNo, "n\n": cli.ExitNo, "": cli.ExitNo} {
 		b := newBench()
-		b.stdinTTY, b.stdin = true, strings.NewReader(answer)
+		b.StdinTTY, b.In = true, strings.NewReader(answer)
 		code := b.run("down", "--socket", none)
-		if code != want || (b.downs == 1) != (want == exitDone) {
+		if code != want || (b.downs == 1) != (want == cli.ExitDone) {
 			t.Errorf("answer %q: exit %d, %d removals", answer, code, b.downs)
 		}
 		if !strings.Contains(b.err.String(), "[y/N]") {
@@ -368,9 +376,9 @@ func TestDownAsks(t *testing.T) {
 
 func TestDownFails(t *testing.T) {
 	b := newBench()
-	b.program.down = func(context.Context) error { return errors.New("open nf_tables: not permitted: run as root") }
+	b.Env.Down = func(context.Context) error { return errors.New("open nf_tables: not permitted: run as root") }
 	code := b.run("down", "--yes", "--socket", filepath.Join(t.TempDir(), "none"))
-	if code != exitNo || b.err.String() != "svcctl: open nf_tables: not permitted: run as root\n" {
+	if code != cli.ExitNo || b.err.String() != "svcctl: open nf_tables: not permitted: run as root\n" {
 		t.Errorf("exit %d: %s", code, b.err.String())
 	}
 }
@@ -386,11 +394,11 @@ func TestRelease(t *testing.T) {
 		"1 Service released.\n1 address or port released that no object declares.\n": {Services: 1, Files: 1, Frontends: 1},
 	} {
 		f.held = held
-		if code := b.run("confirm", "--removals", "--socket", socket); code != exitDone || b.out.String() != want {
+		if code := b.run("confirm", "--removals", "--socket", socket); code != cli.ExitDone || b.out.String() != want {
 			t.Errorf("exit %d: %s%s", code, b.out.String(), b.err.String())
 		}
 	}
-	if code := b.run("confirm", "--removals", "--socket", socket); code != exitDone || b.out.String() != "Nothing is held.\n" {
+	if code := b.run("confirm", "--removals", "--socket", socket); code != cli.ExitDone || b.out.String() != "Nothing is held.\n" {
 		t.Errorf("exit %d: %s%s", code, b.out.String(), b.err.String())
 	}
 }
@@ -401,7 +409,7 @@ func TestDoctorTellsWhatIsHeld(t *testing.T) {
 	f.status.Problems = []wire.Problem{{Reason: "UnknownServicesHeld", Severity: wire.SeverityError,
 		Message: "data directory /d was new, but the kernel serves 3 addresses; they stay in force as they are: put it back"}}
 	b := newBench()
-	if code := b.run("doctor", "--socket", serveFake(t, f)); code != exitNo || !strings.Contains(b.out.String(), "/d was new") || !strings.Contains(b.out.String(), "-> put it back") {
+	if code := b.run("doctor", "--socket", serveFake(t, f)); code != cli.ExitNo || !strings.Contains(b.out.String(), "/d was new") || !strings.Contains(b.out.String(), "-> put it back") {
 		t.Errorf("exit %d: %s%s", code, b.out.String(), b.err.String())
 	}
 }
@@ -412,15 +420,15 @@ func TestDoctor(t *testing.T) {
 		{Check: "kernel", Level: "ok", Message: "Linux 6.12 has all that is needed"},
 		{Check: "rp_filter", Level: "warning", Message: "interfaces with a strict reverse path filter: eth0", Advice: strings.Repeat("loosen it ", 15)},
 	}
-	if code := b.run("doctor"); code != exitDone {
+	if code := b.run("doctor"); code != cli.ExitDone {
 		t.Errorf("warnings alone: exit %d: %s", code, b.err.String())
 	}
 	b.findings = append(b.findings, appliance.Finding{Check: "forwarding", Level: "error", Message: "the box does not forward\nand says so twice", Advice: "run sysctl"})
-	if code := b.run("doctor"); code != exitNo || b.err.String() != "svcctl: 1 thing wrong with this box\n" {
+	if code := b.run("doctor"); code != cli.ExitNo || b.err.String() != "svcctl: 1 thing wrong with this box\n" {
 		t.Errorf("exit %d: %s", code, b.err.String())
 	}
 	golden(t, "doctor.txt", b.out.String())
-	if code := b.run("doctor", "-o", "json"); code != exitNo {
+	if code := b.run("doctor", "-o", "json"); code != cli.ExitNo {
 		t.Errorf("exit %d: %s", code, b.err.String())
 	}
 	golden(t, "doctor.json", b.out.String())
@@ -428,7 +436,7 @@ func TestDoctor(t *testing.T) {
 
 func TestPlan(t *testing.T) {
 	b := newBench()
-	if code := b.run("plan", "-f", "a.yaml", "--filename", "b"); code != exitDone || b.out.String() != "table ip svcctl {\n}\n" {
+	if code := b.run("plan", "-f", "a.yaml", "--filename", "b"); code != cli.ExitDone || b.out.String() != "table ip svcctl {\n}\n" {
 		t.Errorf("exit %d, stdout %q, stderr %q", code, b.out.String(), b.err.String())
 	}
 	if diff := cmp.Diff([]string{"a.yaml", "b"}, b.planned); diff != "" {
@@ -440,17 +448,17 @@ func TestPlan(t *testing.T) {
 	warning := manifest.Problem{File: "a.yaml", Line: 3, Message: "kind Pod is not served here", Warning: true}
 	refusal := manifest.Problem{File: "b.yaml", Line: 12, Column: 9, Field: "spec.ports[0].port", Message: "must be between 1 and 65535, inclusive"}
 	var problems []manifest.Problem
-	b.program.plan = func(_ config.Config, _ []string, _ io.Reader, w io.Writer) (appliance.Planned, error) {
+	b.Env.Plan = func(_ config.Config, _ []string, _ io.Reader, w io.Writer) (appliance.Planned, error) {
 		_, err := io.WriteString(w, "table ip svcctl {\n}\n")
 		return appliance.Planned{Problems: problems}, err
 	}
 	problems = []manifest.Problem{warning}
-	if code := b.run("plan", "-f", "x"); code != exitDone || b.err.String() != warning.String()+"\n" {
+	if code := b.run("plan", "-f", "x"); code != cli.ExitDone || b.err.String() != warning.String()+"\n" {
 		t.Errorf("a warning: exit %d, stderr %q", code, b.err.String())
 	}
 	problems = []manifest.Problem{warning, refusal}
 	want := warning.String() + "\n" + refusal.String() + "\nsvcctl: 1 problem: the ruleset is without what was refused\n"
-	if code := b.run("plan", "-f", "x"); code != exitNo || b.err.String() != want || b.out.Len() == 0 {
+	if code := b.run("plan", "-f", "x"); code != cli.ExitNo || b.err.String() != want || b.out.Len() == 0 {
 		t.Errorf("a refusal: exit %d, stdout %q, stderr %q", code, b.out.String(), b.err.String())
 	}
 }
@@ -472,7 +480,7 @@ func TestPlanAgainstWhat(t *testing.T) {
 		"plan -f x --prune --applyset shop":                                "--prune, --applyset: that is for a plan --against running",
 		"plan --against running -f x --field-manager gitops":               "is planned with --in-place-of DIR",
 	} {
-		if code := b.run(strings.Fields(line)...); code != exitUsage || !strings.Contains(b.err.String(), want) || b.out.Len() > 0 {
+		if code := b.run(strings.Fields(line)...); code != cli.ExitUsage || !strings.Contains(b.err.String(), want) || b.out.Len() > 0 {
 			t.Errorf("%s: exit %d, stderr %q, want %q", line, code, b.err.String(), want)
 		}
 	}
@@ -480,7 +488,7 @@ func TestPlanAgainstWhat(t *testing.T) {
 	if err := os.WriteFile(file, []byte("{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {ports: [{port: 80}]}}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code := b.run("plan", "--against", "running", "-f", file, "--socket", filepath.Join(t.TempDir(), "none")); code != exitUnreachable {
+	if code := b.run("plan", "--against", "running", "-f", file, "--socket", filepath.Join(t.TempDir(), "none")); code != cli.ExitUnreachable {
 		t.Errorf("without an appliance: exit %d, stderr %q", code, b.err.String())
 	}
 }

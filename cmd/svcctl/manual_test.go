@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"svcctl.io/svcctl/cmd/svcctl/settings"
 )
 
 // TestManual holds the manual against the program: its first page leads to all others, each
@@ -36,8 +38,8 @@ func TestManual(t *testing.T) {
 			}
 		}
 	}
-	for _, v := range newBench().program.everyVerb() {
-		if v.group == "" || v.name == "admin" {
+	for _, v := range everyVerb() {
+		if v.Group == "" || v.Name == "admin" {
 			continue
 		}
 		page := func(name string) string {
@@ -47,14 +49,14 @@ func TestManual(t *testing.T) {
 			}
 			return row[1]
 		}
-		above, _, _ := strings.Cut(v.name, " ")
-		if !strings.Contains(text[cmp.Or(page(v.name), page(strings.TrimSuffix(v.name, " "+v.word())), page(above))], "svcctl "+v.name) {
-			t.Errorf("svcctl.md has no row for %s, or its page does not describe it", v.name)
+		above, _, _ := strings.Cut(v.Name, " ")
+		if !strings.Contains(text[cmp.Or(page(v.Name), page(strings.TrimSuffix(v.Name, " "+v.Word())), page(above))], "svcctl "+v.Name) {
+			t.Errorf("svcctl.md has no row for %s, or its page does not describe it", v.Name)
 		}
 	}
-	for _, s := range settings() {
-		if !strings.Contains(text["serve.md"], "\n| `--"+s.name) {
-			t.Errorf("the table of serve.md has no row for --%s", s.name)
+	for _, s := range settings.Settings() {
+		if !strings.Contains(text["serve.md"], "\n| `--"+s.Name) {
+			t.Errorf("the table of serve.md has no row for --%s", s.Name)
 		}
 	}
 }

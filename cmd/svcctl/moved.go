@@ -1,5 +1,7 @@
 package main
 
+import ()
+
 // moved has the earlier spellings of verbs, with those of now.
 var moved = map[string]string{
 	"announcements": "`svcctl announce status` now",

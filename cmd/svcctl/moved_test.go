@@ -9,14 +9,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"svcctl.io/svcctl/cmd/svcctl/cli"
 )
 
 // The verbs are 28 in four groups, and each has its help with an example and exit codes.
 func Test890_verbs_come_in_groups(t *testing.T) {
 	b := newBench()
 	groups := map[string][]string{}
-	for _, v := range b.root().verbs {
-		groups[v.group] = append(groups[v.group], v.name)
+	for _, v := range root().Verbs {
+		groups[v.Group] = append(groups[v.Group], v.Name)
 	}
 	total := 0
 	for _, group := range []string{groupServe, groupChange, groupLook, groupAdmin} {
@@ -30,9 +32,9 @@ func Test890_verbs_come_in_groups(t *testing.T) {
 	if !slices.Equal(headings, []string{"Serve:", "Change:", "Look:", "Admin:"}) || strings.Contains(b.out.String(), "\n  completion") {
 		t.Errorf("help has the headings %v:\n%s", headings, b.out.String())
 	}
-	for _, v := range b.everyVerb() {
-		if v.group != "" && v.run != nil && (len(v.examples) == 0 || v.exits == "" || v.about == "") {
-			t.Errorf("%s lacks an example, exit codes or a description in its help", v.name)
+	for _, v := range everyVerb() {
+		if v.Group != "" && v.Run != nil && (len(v.Examples) == 0 || v.Exits == "" || v.About == "") {
+			t.Errorf("%s lacks an example, exit codes or a description in its help", v.Name)
 		}
 	}
 }
@@ -45,16 +47,16 @@ func Test891_earlier_spellings_name_the_present_ones(t *testing.T) {
 		for _, args := range [][]string{{old}, {old, "x", "--yes"}, {"help", old}, {"-n", "shop", old}, {old, "--help"}} {
 			code := b.run(args...)
 			want := "svcctl: `svcctl " + old + "` is " + text + "\n"
-			if code != exitUsage || b.err.String() != want || b.out.Len() > 0 {
+			if code != cli.ExitUsage || b.err.String() != want || b.out.Len() > 0 {
 				t.Errorf("svcctl %v: exit %d, stdout %q, stderr %q, want %q", args, code, b.out.String(), b.err.String(), want)
 			}
 		}
-		if b.root().below(old) != nil {
+		if root().Below(old) != nil {
 			t.Errorf("%s is a verb", old)
 		}
 		for _, m := range now.FindAllStringSubmatch(text, -1) {
-			v, flags := b.root().find(strings.Fields(m[1]))
-			if v.name == rootName || len(flags) > 1 || len(flags) == 1 && !v.has(strings.TrimPrefix(flags[0], "--")) {
+			v, flags := root().Find(strings.Fields(m[1]))
+			if v.Name == cli.RootName || len(flags) > 1 || len(flags) == 1 && !v.Has(strings.TrimPrefix(flags[0], "--")) {
 				t.Errorf("%s is %s, which is no verb", old, m[1])
 			}
 		}

@@ -1,13 +1,15 @@
 package main
 
 import (
-	"slices"
 	"strings"
 	"testing"
+
+	"svcctl.io/svcctl/cmd/svcctl/cli"
+	"svcctl.io/svcctl/cmd/svcctl/settings"
 )
 
 func TestNormalizeArgs(t *testing.T) {
-	root := newBench().root()
+	root := root()
 	for line, want := range map[string]string{
 		"get svc web -o yaml":                  "get --output=yaml -- svc web",
 		"get -o=yaml svc":                      "get --output=yaml -- svc",
@@ -41,7 +43,7 @@ func TestNormalizeArgs(t *testing.T) {
 		"admin alloc check --repair":           "admin alloc check --repair",
 		"":                                     "",
 	} {
-		if got := strings.Join(normalizeArgs(root, strings.Fields(line)), " "); got != want {
+		if got := strings.Join(cli.NormalizeArgs(root, append(settings.ConnectOptions(), settings.NamespaceOption()), strings.Fields(line)), " "); got != want {
 			t.Errorf("%q\ngot  %q\nwant %q", line, got, want)
 		}
 	}
@@ -54,14 +56,14 @@ func TestConnect(t *testing.T) {
 		code int
 		err  string
 	}{
-		{[]string{"status", "--socket", "/none", "--server", "gw:1"}, nil, exitUsage, "--socket and --server name two appliances"},
-		{[]string{"status", "--socket", "/none"}, map[string]string{"SVCCTL_SERVER": "gw:1"}, exitUnreachable, "cannot reach the appliance at /none"},
-		{[]string{"status", "--server", "http://gw:1"}, nil, exitUsage, "--server: \"http://gw:1\" is no address of an appliance: want https://HOST:PORT"},
-		{[]string{"status"}, map[string]string{"SVCCTL_SERVER": "gw/path"}, exitUsage, "SVCCTL_SERVER: \"gw/path\" is no address"},
-		{[]string{"status", "--server", "127.0.0.1:1", "--token", "t"}, nil, exitUnreachable, "is `svcctl serve --listen` running there?"},
-		{[]string{"status", "--server", "gw:1", "--token-file", "/none/t"}, nil, exitUsage, "--token-file: open /none/t: no such file"},
-		{[]string{"status", "--server", "gw:1", "--ca", "/none/ca"}, nil, exitUsage, "--ca: open /none/ca: no such file"},
-		{[]string{"status", "--server", "gw:1", "--ca", "normalize_test.go"}, nil, exitUsage, "the CA has no certificate in PEM"},
+		{[]string{"status", "--socket", "/none", "--server", "gw:1"}, nil, cli.ExitUsage, "--socket and --server name two appliances"},
+		{[]string{"status", "--socket", "/none"}, map[string]string{"SVCCTL_SERVER": "gw:1"}, cli.ExitUnreachable, "cannot reach the appliance at /none"},
+		{[]string{"status", "--server", "http://gw:1"}, nil, cli.ExitUsage, "--server: \"http://gw:1\" is no address of an appliance: want https://HOST:PORT"},
+		{[]string{"status"}, map[string]string{"SVCCTL_SERVER": "gw/path"}, cli.ExitUsage, "SVCCTL_SERVER: \"gw/path\" is no address"},
+		{[]string{"status", "--server", "127.0.0.1:1", "--token", "t"}, nil, cli.ExitUnreachable, "is `svcctl serve --listen` running there?"},
+		{[]string{"status", "--server", "gw:1", "--token-file", "/none/t"}, nil, cli.ExitUsage, "--token-file: open /none/t: no such file"},
+		{[]string{"status", "--server", "gw:1", "--ca", "/none/ca"}, nil, cli.ExitUsage, "--ca: open /none/ca: no such file"},
+		{[]string{"status", "--server", "gw:1", "--ca", "normalize_test.go"}, nil, cli.ExitUsage, "the CA has no certificate in PEM"},
 	} {
 		b := newBench()
 		if tt.env != nil {
@@ -70,31 +72,5 @@ func TestConnect(t *testing.T) {
 		if code := b.run(tt.args...); code != tt.code || !strings.Contains(b.err.String(), tt.err) {
 			t.Errorf("%v, %v: exit %d, %s", tt.args, tt.env, code, b.err.String())
 		}
-	}
-}
-
-func TestMergePatch(t *testing.T) {
-	from := map[string]any{"a": "1", "b": map[string]any{"c": "2", "d": "3"}, "l": []any{"x"}, "gone": "y"}
-	to := map[string]any{"a": "1", "b": map[string]any{"c": "5", "d": "3", "n": map[string]any{}}, "l": []any{"x", "y"}}
-	got, err := encodeJSON(mergePatch(from, to), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := `{"b":{"c":"5","n":{}},"gone":null,"l":["x","y"]}`
-	if strings.Join(strings.Fields(got), "") != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-	if len(mergePatch(from, from)) != 0 {
-		t.Error("nothing is something")
-	}
-}
-
-func TestPrunable(t *testing.T) {
-	var names []string
-	for _, k := range prunable() {
-		names = append(names, k.Name)
-	}
-	if names[len(names)-1] != "Namespace" || slices.Contains(names, "Node") || slices.Contains(names, "Event") || !slices.Contains(names, "Service") {
-		t.Errorf("%v", names)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
 )
 
 const pinFiles = `# a comment
@@ -62,7 +63,7 @@ const pinJSON = `{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "j
 // else those have.
 func Test477_pinned_files_mean_the_same_everywhere(t *testing.T) {
 	b := newBox(t)
-	b.program.plan = appliance.Plan
+	b.Env.Plan = appliance.Plan
 	dir := t.TempDir()
 	for name, text := range map[string]string{"a.yaml": pinFiles, "b.json": pinJSON} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o640); err != nil {
@@ -80,14 +81,14 @@ func Test477_pinned_files_mean_the_same_everywhere(t *testing.T) {
 	run := func(verb string, more ...string) int {
 		return b.run(append(append(append(strings.Fields(verb), "-f", dir), flags...), more...)...)
 	}
-	if code := run("plan", "--allocate", "never"); code != exitNo || strings.Count(b.err.String(), "(--allocate never)") != 11 || !strings.Contains(b.err.String(), "svcctl admin pin") {
+	if code := run("plan", "--allocate", "never"); code != cli.ExitNo || strings.Count(b.err.String(), "(--allocate never)") != 11 || !strings.Contains(b.err.String(), "svcctl admin pin") {
 		t.Fatalf("plan --allocate never of files without values: exit %d: %s", code, b.err.String())
 	}
-	if code := run("admin pin", "--dry-run"); code != exitDone || read("a.yaml") != pinFiles {
+	if code := run("admin pin", "--dry-run"); code != cli.ExitDone || read("a.yaml") != pinFiles {
 		t.Fatalf("pin --dry-run: exit %d: %s", code, b.err.String())
 	}
 	said := b.out.String()
-	if code := run("admin pin"); code != exitDone || b.out.String() != said {
+	if code := run("admin pin"); code != cli.ExitDone || b.out.String() != said {
 		t.Fatalf("pin: exit %d: %s\n%s, said before: %s", code, b.err.String(), b.out.String(), said)
 	}
 	yaml, json := read("a.yaml"), read("b.json")
@@ -108,17 +109,17 @@ func Test477_pinned_files_mean_the_same_everywhere(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(dir, "a.yaml")); err != nil || info.Mode().Perm() != 0o640 {
 		t.Errorf("the permissions of the file: %v, %v", info.Mode(), err)
 	}
-	if code := run("plan", "--allocate", "never"); code != exitDone {
+	if code := run("plan", "--allocate", "never"); code != cli.ExitDone {
 		t.Errorf("plan --allocate never of pinned files: exit %d: %s", code, b.err.String())
 	}
-	if code := run("admin pin"); code != exitDone || b.out.Len() > 0 || read("a.yaml") != yaml {
+	if code := run("admin pin"); code != cli.ExitDone || b.out.Len() > 0 || read("a.yaml") != yaml {
 		t.Errorf("pin of pinned files: exit %d: %s%s", code, b.out.String(), b.err.String())
 	}
 	// A file whose values cannot be written is left as it is, and named.
 	if err := os.WriteFile(filepath.Join(dir, "c.yaml"), []byte("apiVersion: v1\nkind: Service\nmetadata: {name: bad}\nspec: {clusterIP: 192.0.2.1, ports: [{port: 99999}]}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code := run("admin pin"); code != exitNo || !strings.Contains(b.err.String(), "c.yaml") {
+	if code := run("admin pin"); code != cli.ExitNo || !strings.Contains(b.err.String(), "c.yaml") {
 		t.Errorf("pin of a Service that is refused: exit %d: %s", code, b.err.String())
 	}
 }
@@ -130,17 +131,17 @@ func TestPinLive(t *testing.T) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code := b.run("admin", "pin", "-f", path, "--live"); code != exitNo || !strings.Contains(b.err.String(), "default/web") {
+	if code := b.run("admin", "pin", "-f", path, "--live"); code != cli.ExitNo || !strings.Contains(b.err.String(), "default/web") {
 		t.Errorf("pin --live of what the appliance does not have: exit %d: %s", code, b.err.String())
 	}
-	if code := b.run("apply", "-f", path); code != exitDone {
+	if code := b.run("apply", "-f", path); code != cli.ExitDone {
 		t.Fatal(b.err.String())
 	}
-	if code := b.run("get", "svc", "web", "-o", "jsonpath={.spec.clusterIP}"); code != exitDone {
+	if code := b.run("get", "svc", "web", "-o", "jsonpath={.spec.clusterIP}"); code != cli.ExitDone {
 		t.Fatal(b.err.String())
 	}
 	ip := strings.TrimSpace(b.out.String())
-	if code := b.run("admin", "pin", "-f", path, "--live"); code != exitDone {
+	if code := b.run("admin", "pin", "-f", path, "--live"); code != cli.ExitDone {
 		t.Fatal(b.err.String())
 	}
 	if now, _ := os.ReadFile(path); string(now) != strings.Replace(text, "{ports", `{clusterIP: "`+ip+`", ports`, 1) {

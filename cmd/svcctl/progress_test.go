@@ -1,32 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"io"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
-	"time"
-)
 
-// Long work shows how far it is to who watches, and nothing in a pipe.
-func TestProgressOfLongWork(t *testing.T) {
-	for _, watched := range []bool{true, false} {
-		var out bytes.Buffer
-		p := &program{stderr: &out, stderrTTY: watched}
-		m := p.moving("exported")
-		for range 5 {
-			if _, err := m.Write(make([]byte, movingEvery/2)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		m.end()
-		if got := strings.Contains(out.String(), "\r2 MiB exported"); got != watched || (out.Len() > 0) != watched {
-			t.Errorf("watched %t: %q", watched, out.String())
-		}
-	}
-}
+	"svcctl.io/svcctl/cmd/svcctl/cli"
+)
 
 // endless is an input of some bytes, whose end comes when it is asked for.
 type endless struct {
@@ -68,9 +50,9 @@ func TestProgressOfImport(t *testing.T) {
 	const source = "-A -t 192.0.2.10:80 -s rr\n-a -t 192.0.2.10:80 -r 10.0.0.1:80 -m -w 1\n"
 	for _, shows := range []bool{true, false} {
 		in, out, stderr := &endless{text: source, end: make(chan struct{})}, &watched{}, &watched{}
-		p := &program{stdin: in, stdout: out, stderr: stderr, stderrTTY: shows, lookupEnv: func(string) (string, bool) { return "", false }}
+		p := &cli.Env{In: in, Out: out, Err: stderr, StderrTTY: shows, LookupEnv: func(string) (string, bool) { return "", false }}
 		code := make(chan int)
-		go func() { code <- p.main(t.Context(), []string{"import", "ipvs", "-"}) }()
+		go func() { code <- run(t.Context(), p, []string{"import", "ipvs", "-"}) }()
 		for shows && !strings.Contains(stderr.String(), "\rreading stdin: ") {
 			runtime.Gosched()
 		}
@@ -78,22 +60,6 @@ func TestProgressOfImport(t *testing.T) {
 		if got := <-code; got != 0 || !strings.Contains(out.String(), "kind: Service") {
 			t.Fatalf("exit code %d: %s", got, stderr)
 		}
-		if shows && !strings.HasSuffix(stderr.String(), "\r\x1b[K") || !shows && stderr.String() != "" {
-			t.Errorf("watched %t: %q", shows, stderr)
-		}
-	}
-}
-
-// A wait says for what, for how long and how many there are; what it prints is on lines of its own.
-func TestProgressOfWaiting(t *testing.T) {
-	for _, shows := range []bool{true, false} {
-		stderr := &watched{}
-		p := &program{stderr: stderr, stderrTTY: shows}
-		end := p.waiting(func() string { return "waiting until service/web is ready (1 of 2)" }, 30*time.Second)
-		for shows && !strings.Contains(stderr.String(), "\rwaiting until service/web is ready (1 of 2), for ") {
-			runtime.Gosched()
-		}
-		end()
 		if shows && !strings.HasSuffix(stderr.String(), "\r\x1b[K") || !shows && stderr.String() != "" {
 			t.Errorf("watched %t: %q", shows, stderr)
 		}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcctl.io/svcctl/cmd/svcctl/cli"
 	"svcctl.io/svcctl/store/manifest"
 )
 
@@ -115,7 +116,7 @@ func (j *judged) is(value, name any) bool {
 // annotations.
 func TestSchema(t *testing.T) {
 	b := newBench()
-	if code := b.run("validate", "--schema"); code != exitDone {
+	if code := b.run("validate", "--schema"); code != cli.ExitDone {
 		t.Fatal(b.err.String())
 	}
 	j := &judged{t: t}

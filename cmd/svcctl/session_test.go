@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
 )
 
 const webYAML = `apiVersion: v1
@@ -94,7 +95,7 @@ kind: Service
 metadata: {name: ambiguous}
 spec: {publishNotReadyAddresses: yes, clusterIP: 10.96.0.12, ports: [{port: 010}]}
 `)
-	b.stdin = strings.NewReader("{\"kind\":\"ConfigMap\",\"apiVersion\":\"v1\",\"metadata\":{\"name\":\"piped\"}}\n")
+	b.In = strings.NewReader("{\"kind\":\"ConfigMap\",\"apiVersion\":\"v1\",\"metadata\":{\"name\":\"piped\"}}\n")
 	b.session("apply",
 		"apply -f web.yaml --dry-run",
 		"get svc,endpointslices,cm",
@@ -137,11 +138,11 @@ func TestApplyNamespaces(t *testing.T) {
 func TestApplyWhatGetPrints(t *testing.T) {
 	b := newBox(t)
 	b.file("web.yaml", webYAML)
-	if code := b.run("apply", "-f", "web.yaml"); code != exitDone {
+	if code := b.run("apply", "-f", "web.yaml"); code != cli.ExitDone {
 		t.Fatal(b.err.String())
 	}
 	for _, form := range []string{"yaml", "json"} {
-		if code := b.run("get", "svc,endpointslices", "-o", form, "--show-managed-fields"); code != exitDone {
+		if code := b.run("get", "svc,endpointslices", "-o", form, "--show-managed-fields"); code != cli.ExitDone {
 			t.Fatal(b.err.String())
 		}
 		b.file("saved."+form, b.out.String())
@@ -150,11 +151,11 @@ func TestApplyWhatGetPrints(t *testing.T) {
 			if want == "created" {
 				b.run("delete", "svc,endpointslices", "--all", "--yes")
 			}
-			if code := b.run("apply", "-f", "saved."+form); code != exitDone || strings.Count(b.out.String(), want) != 2 {
+			if code := b.run("apply", "-f", "saved."+form); code != cli.ExitDone || strings.Count(b.out.String(), want) != 2 {
 				t.Errorf("%s: want it %s, got:\n%s%s", form, want, b.out.String(), b.err.String())
 			}
 		}
-		if code := b.run("diff", "-f", "saved."+form); code != exitDone {
+		if code := b.run("diff", "-f", "saved."+form); code != cli.ExitDone {
 			t.Errorf("diff: exit %d:\n%s%s", code, b.out.String(), b.err.String())
 		}
 	}
@@ -296,7 +297,7 @@ func TestDiff(t *testing.T) {
 		"diff -f bad.yaml",
 		"diff",
 	)
-	b.color = true
+	b.Color = true
 	b.session("diff-color", "diff -f changed.yaml")
 }
 
@@ -332,17 +333,17 @@ func TestWaitSeesChanges(t *testing.T) {
 	b.judged.Store(true)
 	b.file("alone.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ports: [{name: http, port: 80}]}\n")
 	b.file("web.yaml", webYAML)
-	if code := b.run("apply", "-f", "alone.yaml"); code != exitDone {
+	if code := b.run("apply", "-f", "alone.yaml"); code != cli.ExitDone {
 		t.Fatal(b.err.String())
 	}
 	done := make(chan int)
 	other := newBench()
 	other.env = b.env
 	go func() { done <- other.run("wait", "svc/web", "--for", "ready", "--timeout", "30s") }()
-	if code := b.run("apply", "-f", "web.yaml", "--force-conflicts"); code != exitNo { // the cluster IP cannot change
+	if code := b.run("apply", "-f", "web.yaml", "--force-conflicts"); code != cli.ExitNo { // the cluster IP cannot change
 		t.Fatal(b.err.String())
 	}
-	if code := <-done; code != exitDone || other.out.String() != "service/web condition met\n" {
+	if code := <-done; code != cli.ExitDone || other.out.String() != "service/web condition met\n" {
 		t.Errorf("exit %d: %s%s", code, other.out.String(), other.err.String())
 	}
 }

@@ -16,9 +16,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
+	"svcctl.io/svcctl/cmd/svcctl/settings"
 )
 
-// samples are three values for each setting, all different from its default.
+// samples are three values for each settings.Setting, all different from its default.
 var samples = map[string][3]string{
 	"manifests":                   {"/a", "/b,/c", "/d"},
 	"data-dir":                    {"/a", "/b", "/c"},
@@ -107,11 +109,11 @@ func changed(a, b config.Config) (names []string) {
 }
 
 // set is the default configuration with one setting set to a text.
-func set(t *testing.T, s setting, text string) config.Config {
+func set(t *testing.T, s settings.Setting, text string) config.Config {
 	t.Helper()
 	cfg := config.Default()
-	if err := s.set(&cfg, s.split(text)); err != nil {
-		t.Fatalf("--%s %q: %v", s.name, text, err)
+	if err := s.Set(&cfg, s.Split(text)); err != nil {
+		t.Fatalf("--%s %q: %v", s.Name, text, err)
 	}
 	return cfg
 }
@@ -123,23 +125,23 @@ func TestEveryFieldHasASetting(t *testing.T) {
 	b := newBench()
 	b.run("help", "serve")
 	help := b.out.String()
-	for _, s := range settings() {
-		for _, sample := range samples[s.name] {
+	for _, s := range settings.Settings() {
+		for _, sample := range samples[s.Name] {
 			fields := changed(config.Default(), set(t, s, sample))
 			if len(fields) != 1 {
-				t.Errorf("--%s %s changes the fields %q, want one", s.name, sample, fields)
+				t.Errorf("--%s %s changes the fields %q, want one", s.Name, sample, fields)
 				continue
 			}
-			if other := owner[fields[0]]; other != "" && other != s.name {
-				t.Errorf("--%s changes the field of --%s", s.name, other)
+			if other := owner[fields[0]]; other != "" && other != s.Name {
+				t.Errorf("--%s changes the field of --%s", s.Name, other)
 			}
-			owner[fields[0]] = s.name
+			owner[fields[0]] = s.Name
 		}
-		if !strings.Contains(help, "\n  --"+s.name) || s.usage == "" {
-			t.Errorf("help does not tell --%s", s.name)
+		if !strings.Contains(help, "\n  --"+s.Name) || s.Usage == "" {
+			t.Errorf("help does not tell --%s", s.Name)
 		}
-		if strings.ContainsAny(s.key(), "-_") || s.env() != strings.ToUpper(s.env()) || !strings.HasPrefix(s.env(), "SVCCTL_") {
-			t.Errorf("--%s: key %s, variable %s", s.name, s.key(), s.env())
+		if strings.ContainsAny(s.Key(), "-_") || s.Env() != strings.ToUpper(s.Env()) || !strings.HasPrefix(s.Env(), "SVCCTL_") {
+			t.Errorf("--%s: key %s, variable %s", s.Name, s.Key(), s.Env())
 		}
 	}
 	eachField(&config.Config{}, func(name string, _ reflect.Value) {
@@ -151,15 +153,15 @@ func TestEveryFieldHasASetting(t *testing.T) {
 
 // TestDefaults proves that help tells the defaults that are in force.
 func TestDefaults(t *testing.T) {
-	for _, s := range settings() {
-		if s.def == "" {
-			if s.shown == "" && s.name != "manifests" {
-				t.Errorf("help tells no default of --%s", s.name)
+	for _, s := range settings.Settings() {
+		if s.Def == "" {
+			if s.Shown == "" && s.Name != "manifests" {
+				t.Errorf("help tells no default of --%s", s.Name)
 			}
 			continue
 		}
-		if fields := changed(config.Default(), set(t, s, s.def)); len(fields) > 0 {
-			t.Errorf("--%s %s is not the default: %q differ", s.name, s.def, fields)
+		if fields := changed(config.Default(), set(t, s, s.Def)); len(fields) > 0 {
+			t.Errorf("--%s %s is not the default: %q differ", s.Name, s.Def, fields)
 		}
 	}
 	if cfg := config.Default(); cfg.Validate() != nil && cfg.NodeName != "" {
@@ -169,20 +171,20 @@ func TestDefaults(t *testing.T) {
 
 // TestWords proves that the words in help are those that are accepted.
 func TestWords(t *testing.T) {
-	for _, s := range settings() {
-		for _, w := range s.words {
+	for _, s := range settings.Settings() {
+		for _, w := range s.Words {
 			cfg := set(t, s, w)
 			cfg.NodeName = "gw1"
 			if err := cfg.Validate(); err != nil {
-				t.Errorf("--%s %s: %v", s.name, w, err)
+				t.Errorf("--%s %s: %v", s.Name, w, err)
 			}
 		}
-		if len(s.words) == 0 {
+		if len(s.Words) == 0 {
 			continue
 		}
 		b := newBench()
-		if code := b.run("serve", "--"+s.name, "nonsense"); code != exitUsage || !strings.Contains(b.err.String(), "give one of "+strings.Join(s.words, ", ")) {
-			t.Errorf("--%s nonsense: exit %d, %s", s.name, code, b.err.String())
+		if code := b.run("serve", "--"+s.Name, "nonsense"); code != cli.ExitUsage || !strings.Contains(b.err.String(), "give one of "+strings.Join(s.Words, ", ")) {
+			t.Errorf("--%s nonsense: exit %d, %s", s.Name, code, b.err.String())
 		}
 	}
 }
@@ -212,14 +214,14 @@ var companions = map[string]map[string]string{
 
 // TestPrecedence gives every setting by file, variable and flag, in every combination.
 func TestPrecedence(t *testing.T) {
-	all := map[string]setting{}
-	for _, s := range settings() {
-		all[s.name] = s
+	all := map[string]settings.Setting{}
+	for _, s := range settings.Settings() {
+		all[s.Name] = s
 	}
-	for _, s := range settings() {
-		values := samples[s.name]
+	for _, s := range settings.Settings() {
+		values := samples[s.Name]
 		path := filepath.Join(t.TempDir(), "svcctl.yaml")
-		if err := os.WriteFile(path, []byte(s.key()+": \""+values[0]+"\"\n"), 0o600); err != nil {
+		if err := os.WriteFile(path, []byte(s.Key()+": \""+values[0]+"\"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		for mask := range 8 {
@@ -231,32 +233,32 @@ func TestPrecedence(t *testing.T) {
 				want = set(t, s, values[0])
 			}
 			if mask&2 != 0 {
-				b.env[s.env()] = values[1]
+				b.env[s.Env()] = values[1]
 				want = set(t, s, values[1])
 			}
 			if mask&4 != 0 {
-				args = append(args, "--"+s.name+"="+values[2])
+				args = append(args, "--"+s.Name+"="+values[2])
 				want = set(t, s, values[2])
 			}
 			want.Version = "v0.1.0"
-			for name, value := range companions[s.name] {
+			for name, value := range companions[s.Name] {
 				if mask == 0 {
 					break
 				}
 				args = append(args, "--"+name+"="+value)
 				other := all[name]
-				if err := other.set(&want, other.split(value)); err != nil {
+				if err := other.Set(&want, other.Split(value)); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if code := b.run(args...); code != exitDone {
-				t.Errorf("%s, combination %03b: exit %d: %s", s.name, mask, code, b.err.String())
+			if code := b.run(args...); code != cli.ExitDone {
+				t.Errorf("%s, combination %03b: exit %d: %s", s.Name, mask, code, b.err.String())
 				continue
 			}
 			if diff := cmp.Diff(want, *b.served, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 				cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 				cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
-				t.Errorf("%s, combination %03b (-want +got):\n%s", s.name, mask, diff)
+				t.Errorf("%s, combination %03b (-want +got):\n%s", s.Name, mask, diff)
 			}
 		}
 	}
@@ -297,7 +299,7 @@ func TestSettingForms(t *testing.T) {
 			}
 			args = append(args, "--config", path)
 		}
-		if code := b.run(args...); code != exitDone || !tt.want(b.served) {
+		if code := b.run(args...); code != cli.ExitDone || !tt.want(b.served) {
 			t.Errorf("%q with %v and the file %q: exit %d, %s%+v", tt.args, tt.env, tt.file, code, b.err.String(), b.served)
 		}
 	}
@@ -325,29 +327,10 @@ snat: {a: b}
 	b.env = map[string]string{"SVCCTL_CONFIG": path, "SVCCTL_LOG_LEVEL": "loud", "SVCCTL_NODE_NAME": "Gw_1"}
 	code := b.run("serve", "--service-cluster-ip-range", "10.0.0.0/30,10.1.0.1,fd00::/48", "--masquerade-all=perhaps",
 		"--manifests", "/a", "--manifests", "/a/b", "--load-balancer-pool", "10.0.0.2-10.0.0.9")
-	if code != exitUsage || b.served != nil {
+	if code != cli.ExitUsage || b.served != nil {
 		t.Errorf("exit %d", code)
 	}
 	golden(t, "problems.txt", strings.ReplaceAll(b.err.String(), path, "svcctl.yaml"))
-}
-
-func FuzzParseConfig(f *testing.F) {
-	for _, s := range []string{"", "---", "zone: a", "manifests: [a, b]", "a: &x [1]\nb: *x", "? [a]\n: b", "- a", "zone: a\n---\nzone: b", "\xff", "<<: {zone: a}"} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		values, problems := parseConfig("f", data)
-		for key, g := range values {
-			if g.texts == nil || !strings.HasPrefix(g.source, "f:") {
-				t.Errorf("%s: %+v", key, g)
-			}
-		}
-		for _, p := range problems {
-			if !strings.HasPrefix(p.Error(), "f:") {
-				t.Errorf("no place in %v", p)
-			}
-		}
-	})
 }
 
 // TestExampleIsComplete holds the example of a configuration file against the settings: each
@@ -359,9 +342,9 @@ func TestExampleIsComplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	everything := regexp.MustCompile(`(?m)^#([a-zA-Z]+:)`).ReplaceAll(text, []byte("$1"))
-	for _, s := range settings() {
-		if !bytes.Contains(everything, []byte("\n"+s.key()+":")) {
-			t.Errorf("%s does not tell %s", path, s.key())
+	for _, s := range settings.Settings() {
+		if !bytes.Contains(everything, []byte("\n"+s.Key()+":")) {
+			t.Errorf("%s does not tell %s", path, s.Key())
 		}
 	}
 	all := filepath.Join(t.TempDir(), "svcctl.yaml")
@@ -371,12 +354,12 @@ func TestExampleIsComplete(t *testing.T) {
 	var cfg [2]config.Config
 	for i, name := range []string{path, all} {
 		b := newBench()
-		b.program.serve = func(_ context.Context, c config.Config, _ *slog.Logger) error {
-			c.Log.Queue = nil // no setting, and another one in each run
+		b.Env.Serve = func(_ context.Context, c config.Config, _ *slog.Logger) error {
+			c.Log.Queue = nil // no settings.Setting, and another one in each run
 			cfg[i] = c
 			return nil
 		}
-		if code := b.run("serve", "--config", name, "--node-name", "gw1"); code != exitDone {
+		if code := b.run("serve", "--config", name, "--node-name", "gw1"); code != cli.ExitDone {
 			t.Fatalf("%s: exit %d: %s", name, code, b.err.String())
 		}
 	}
@@ -399,13 +382,13 @@ func emptied(c *config.Config) {
 // One namespace and all of them contradict each other, for every verb that has both flags.
 func TestOneNamespaceAndAll(t *testing.T) {
 	b, asked := newBench(), 0
-	for _, v := range b.program.everyVerb() {
-		if !v.has("all-namespaces") {
+	for _, v := range everyVerb() {
+		if !v.Has("all-namespaces") {
 			continue
 		}
 		asked++
-		if code := b.run(v.name, "svc", "-A", "-n", "shop"); code != exitUsage || b.err.String() != "svcctl: -A means the objects of all namespaces, and -n shop those of one: leave one of them out\n" {
-			t.Errorf("%s: exit %d: %s", v.name, code, b.err.String())
+		if code := b.run(v.Name, "svc", "-A", "-n", "shop"); code != cli.ExitUsage || b.err.String() != "svcctl: -A means the objects of all namespaces, and -n shop those of one: leave one of them out\n" {
+			t.Errorf("%s: exit %d: %s", v.Name, code, b.err.String())
 		}
 	}
 	if asked < 5 {
@@ -417,23 +400,23 @@ func TestOneNamespaceAndAll(t *testing.T) {
 // is meant nobody can know.
 func TestGivenTwice(t *testing.T) {
 	b := newBench()
-	for _, v := range b.program.everyVerb() {
-		for _, o := range v.options {
-			if v.name == "help" || v.name == "version" {
+	for _, v := range everyVerb() {
+		for _, o := range v.Options {
+			if v.Name == "help" || v.Name == "version" {
 				continue
 			}
 			value := ""
-			if o.arg != "" {
+			if o.Arg != "" {
 				value = "=a"
 			}
-			args := append(strings.Fields(v.name), "--"+o.name+value, "--"+o.name+value)
+			args := append(strings.Fields(v.Name), "--"+o.Name+value, "--"+o.Name+value)
 			code := b.run(args...)
-			if refused := code == exitUsage && strings.Contains(b.err.String(), "--"+o.name+" is given 2 times"); refused == o.repeats {
+			if refused := code == cli.ExitUsage && strings.Contains(b.err.String(), "--"+o.Name+" is given 2 times"); refused == o.Repeats {
 				t.Errorf("%v: exit %d: %s", args, code, b.err.String())
 			}
 		}
 	}
-	if code := b.run("serve", "--listen", "127.0.0.1:1", "--listen", "127.0.0.1:2"); code != exitUsage ||
+	if code := b.run("serve", "--listen", "127.0.0.1:1", "--listen", "127.0.0.1:2"); code != cli.ExitUsage ||
 		b.err.String() != "svcctl: --listen is given 2 times (127.0.0.1:1, 127.0.0.1:2), and accepts one value: leave the others out\n" {
 		t.Errorf("exit %d: %s", code, b.err.String())
 	}

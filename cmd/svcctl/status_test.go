@@ -12,6 +12,9 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
+	"svcctl.io/svcctl/cmd/svcctl/look"
+	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
 // richStatus has a value in every field.
@@ -47,11 +50,11 @@ func richStatus() wire.Status {
 func TestStatusPage(t *testing.T) {
 	rich := richStatus()
 	b := newBench()
-	golden(t, "status/rich.txt", statusPage(&rich, b.now(), false, false))
-	golden(t, "status/rich.color.txt", statusPage(&rich, b.now(), true, false))
-	fresh := wire.Status{Version: "v0.1.0", NodeName: "gw1", Started: b.now().Add(-1500 * time.Millisecond), Reason: "the manifests are not read yet",
+	golden(t, "status/rich.txt", look.StatusPage(&rich, b.Now(), false, false))
+	golden(t, "status/rich.color.txt", look.StatusPage(&rich, b.Now(), true, false))
+	fresh := wire.Status{Version: "v0.1.0", NodeName: "gw1", Started: b.Now().Add(-1500 * time.Millisecond), Reason: "the manifests are not read yet",
 		Synced: true, Kernel: wire.Kernel{Release: "6.1.0"}}
-	golden(t, "status/fresh.txt", statusPage(&fresh, b.now(), false, false))
+	golden(t, "status/fresh.txt", look.StatusPage(&fresh, b.Now(), false, false))
 }
 
 // TestStatusDocument proves that -o json and -o yaml are one document each, and that
@@ -100,8 +103,7 @@ func TestStatusDocumented(t *testing.T) {
 	if err := json.Unmarshal(body, &tree); err != nil {
 		t.Fatal(err)
 	}
-	b := newBench()
-	help := b.statusVerb().about
+	help := look.StatusVerb().About
 	var check func(v any)
 	check = func(v any) {
 		switch v := v.(type) {
@@ -141,12 +143,12 @@ func TestSpan(t *testing.T) {
 	for want, d := range map[string]time.Duration{
 		"0s": -time.Second, "59s": 59900 * time.Millisecond, "1m0s": time.Minute, "2h3m": 2*time.Hour + 3*time.Minute + time.Second, "3d4h": 76*time.Hour + 59*time.Minute,
 	} {
-		if got := span(d); got != want {
+		if got := output.Span(d); got != want {
 			t.Errorf("span(%s) is %s, want %s", d, got, want)
 		}
 	}
 	for want, d := range map[string]time.Duration{"0s": 0, "412ns": 412, "1.23µs": 1234, "1.23ms": 1234567, "2.35s": 2345678901} {
-		if got := shortest(d); got != want {
+		if got := output.Shortest(d); got != want {
 			t.Errorf("shortest(%d) is %s, want %s", d, got, want)
 		}
 	}
@@ -154,8 +156,8 @@ func TestSpan(t *testing.T) {
 
 func TestStdoutFails(t *testing.T) {
 	b := newBench()
-	b.stdout = failingWriter{}
-	if code := b.run("version"); code != exitNo || b.err.String() != "svcctl: write to stdout: disk full\n" {
+	b.Out = failingWriter{}
+	if code := b.run("version"); code != cli.ExitNo || b.err.String() != "svcctl: write to stdout: disk full\n" {
 		t.Errorf("exit %d: %q", code, b.err.String())
 	}
 }
@@ -183,8 +185,8 @@ func TestStatusWithoutAppliance(t *testing.T) {
 		{true, []string{"status", "--socket", b.env["SVCCTL_SOCKET"]}, true, nil, []string{"is `svcctl serve` running?", "another svcctl serves in this network namespace"}, "systemctl"},
 		{true, []string{"status"}, false, errors.New("permission denied"), []string{"svcctl is not running"}, "permission"},
 	} {
-		b.packaged, b.held, b.leftErr = tt.packaged, tt.held, tt.err
-		if code := b.run(tt.args...); code != exitUnreachable {
+		b.Packaged, b.held, b.leftErr = tt.packaged, tt.held, tt.err
+		if code := b.run(tt.args...); code != cli.ExitUnreachable {
 			t.Errorf("%v: exit %d", tt.args, code)
 		}
 		for _, want := range tt.want {

@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"svcctl.io/svcctl/cmd/svcctl/cli"
 )
 
 // TestTold holds what is told of objects of files, and of what is empty, against what an
@@ -19,15 +21,15 @@ func TestTold(t *testing.T) {
 		code int
 		want string
 	}{
-		{"explain svc/filed", exitNo, "the Service exists, declared by a file of the appliance"},
-		{"explain 10.96.0.30:80", exitNo, "the Service exists, declared by a file of the appliance"},
-		{"explain svc/filed:80", exitUsage, "a port goes with an address, as 10.96.0.10:80"},
-		{"describe svc/filed", exitDone, "Managed By:               a file of the appliance\n"},
-		{"get svc/filed -o jsonpath={.metadata.managedFields[0].manager}", exitDone, "gitops"},
-		{"apply -f changed.yaml", exitNo, `; the manager "gitops" is the file /etc/svcctl/filed.yaml:1: change it there`},
-		{"apply -f lost.yaml", exitNo, `namespaces "nowhere" not found: apply a Namespace nowhere first`},
-		{"apply -f empty.yaml", exitDone, "created"},
-		{"describe endpointslices empty", exitDone, "\nEndpoints: <none>\nPorts: <none>\n"},
+		{"explain svc/filed", cli.ExitNo, "the Service exists, declared by a file of the appliance"},
+		{"explain 10.96.0.30:80", cli.ExitNo, "the Service exists, declared by a file of the appliance"},
+		{"explain svc/filed:80", cli.ExitUsage, "a port goes with an address, as 10.96.0.10:80"},
+		{"describe svc/filed", cli.ExitDone, "Managed By:               a file of the appliance\n"},
+		{"get svc/filed -o jsonpath={.metadata.managedFields[0].manager}", cli.ExitDone, "gitops"},
+		{"apply -f changed.yaml", cli.ExitNo, `; the manager "gitops" is the file /etc/svcctl/filed.yaml:1: change it there`},
+		{"apply -f lost.yaml", cli.ExitNo, `namespaces "nowhere" not found: apply a Namespace nowhere first`},
+		{"apply -f empty.yaml", cli.ExitDone, "created"},
+		{"describe endpointslices empty", cli.ExitDone, "\nEndpoints: <none>\nPorts: <none>\n"},
 	} {
 		if code := b.run(strings.Fields(c.line)...); code != c.code || !strings.Contains(b.out.String()+b.err.String(), c.want) {
 			t.Errorf("svcctl %s: exit %d, want %d and %q:\n%s%s", c.line, code, c.code, c.want, b.out.String(), b.err.String())

@@ -10,17 +10,8 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
 )
-
-// The endpoint of a relayed connection is the one behind the listener.
-func TestRelayedConnections(t *testing.T) {
-	text := connsTable(&wire.Connections{Connections: []wire.Connection{
-		{ID: 7, Namespace: "shop", Service: "web", Protocol: "TCP", Client: "203.0.113.7:1", To: "10.96.0.10:80", Endpoint: "10.1.2.1:40001", RelayedTo: []string{"10.1.2.11:80", "10.1.2.12:80"}, Answered: true},
-	}}, false)
-	if want := " 10.1.2.11:80,10.1.2.12:80 (relayed) "; !strings.Contains(text, want) || strings.Contains(text, "40001") {
-		t.Errorf("want %q in\n%s", want, text)
-	}
-}
 
 // What is wrong on the command line is said before anybody is asked.
 func TestTopUsage(t *testing.T) {
@@ -36,7 +27,7 @@ func TestTopUsage(t *testing.T) {
 		"top svc/web --kill 7":           "leave out svc/web",
 		"top --kill 7 --client 10.0.0.1": "leave out --endpoint and --client",
 	} {
-		if code := b.run(strings.Fields(line)...); code != exitUsage || !strings.Contains(b.err.String(), says) {
+		if code := b.run(strings.Fields(line)...); code != cli.ExitUsage || !strings.Contains(b.err.String(), says) {
 			t.Errorf("%s: exit %d, %q; want %q", line, code, b.err.String(), says)
 		}
 	}
@@ -80,7 +71,7 @@ func Test892_closing_connections_are_left_out(t *testing.T) {
 		limits = nil
 		code := b.run(append([]string{"top", "--connections", "-A", "--socket", socket}, strings.Fields(tt.args)...)...)
 		rows := strings.Count(b.out.String(), "\n") - 1
-		if code != exitDone || rows != tt.rows || b.err.String() != tt.err || strings.Join(limits, " ") != tt.limits {
+		if code != cli.ExitDone || rows != tt.rows || b.err.String() != tt.err || strings.Join(limits, " ") != tt.limits {
 			t.Errorf("%s: exit %d, %d rows, asked for %v, stderr %q\n%s", tt.args, code, rows, limits, b.err.String(), b.out.String())
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
 	"svcctl.io/svcctl/cmd/svcctl/report"
 )
 
@@ -31,7 +32,7 @@ func validator(t *testing.T, files map[string]string) *bench {
 		}
 	}
 	b := newBench()
-	b.program.plan = appliance.Plan
+	b.Env.Plan = appliance.Plan
 	return b
 }
 
@@ -49,17 +50,17 @@ func TestValidate(t *testing.T) {
 		want []string
 		sum  string
 	}{
-		{"m/good.yaml", exitDone, nil, ""},
-		{"m/odd.yaml", exitDone, []string{odd}, ""},
-		{"--strict m/odd.yaml", exitNo, []string{odd}, "svcctl: 0 errors and 1 warning in 1 file\n"},
-		{"m", exitNo, []string{odd, bad, worse}, "svcctl: 2 errors and 1 warning in 3 files\n"},
-		{"-f m/sub --filename m/odd.yaml", exitNo, []string{odd, bad, worse}, "svcctl: 2 errors and 1 warning in 2 files\n"},
-		{"m/sub m/odd.yaml", exitNo, []string{odd, bad, worse}, "svcctl: 2 errors and 1 warning in 2 files\n"},
-		{"--manifests m/sub", exitNo, []string{bad, worse}, "svcctl: 2 errors and 0 warnings in 1 file\n"},
-		{"m/none.yaml", exitNo, nil, "svcctl: read manifests: open m/none.yaml: no such file or directory\n"},
-		{"", exitUsage, nil, "svcctl: validate what? Give files or directories, or - for stdin\n"},
-		{"- -", exitUsage, nil, "svcctl: stdin can be read once, and - is given twice\n"},
-		{"-o xml m", exitUsage, nil, "svcctl: -o \"xml\": want one of text, json, junit, sarif\n"},
+		{"m/good.yaml", cli.ExitDone, nil, ""},
+		{"m/odd.yaml", cli.ExitDone, []string{odd}, ""},
+		{"--strict m/odd.yaml", cli.ExitNo, []string{odd}, "svcctl: 0 errors and 1 warning in 1 file\n"},
+		{"m", cli.ExitNo, []string{odd, bad, worse}, "svcctl: 2 errors and 1 warning in 3 files\n"},
+		{"-f m/sub --filename m/odd.yaml", cli.ExitNo, []string{odd, bad, worse}, "svcctl: 2 errors and 1 warning in 2 files\n"},
+		{"m/sub m/odd.yaml", cli.ExitNo, []string{odd, bad, worse}, "svcctl: 2 errors and 1 warning in 2 files\n"},
+		{"--manifests m/sub", cli.ExitNo, []string{bad, worse}, "svcctl: 2 errors and 0 warnings in 1 file\n"},
+		{"m/none.yaml", cli.ExitNo, nil, "svcctl: read manifests: open m/none.yaml: no such file or directory\n"},
+		{"", cli.ExitUsage, nil, "svcctl: validate what? Give files or directories, or - for stdin\n"},
+		{"- -", cli.ExitUsage, nil, "svcctl: stdin can be read once, and - is given twice\n"},
+		{"-o xml m", cli.ExitUsage, nil, "svcctl: -o \"xml\": want one of text, json, junit, sarif\n"},
 	} {
 		code := b.run(append([]string{"validate"}, strings.Fields(tt.args)...)...)
 		got := strings.Split(strings.TrimSuffix(b.out.String(), "\n"), "\n")
@@ -74,8 +75,8 @@ func TestValidate(t *testing.T) {
 			t.Errorf("validate %s: exit %d, stdout\n%s\nstderr %q", tt.args, code, b.out.String(), b.err.String())
 		}
 	}
-	b.stdin = strings.NewReader(badManifest)
-	if code := b.run("validate", "-"); code != exitNo || !strings.HasPrefix(b.out.String(), "stdin:6:5: ") || !strings.HasSuffix(b.err.String(), "in 1 file\n") {
+	b.In = strings.NewReader(badManifest)
+	if code := b.run("validate", "-"); code != cli.ExitNo || !strings.HasPrefix(b.out.String(), "stdin:6:5: ") || !strings.HasSuffix(b.err.String(), "in 1 file\n") {
 		t.Errorf("of stdin: exit %d, %q %q", code, b.out.String(), b.err.String())
 	}
 }
@@ -85,7 +86,7 @@ func TestValidateForms(t *testing.T) {
 	b := validator(t, map[string]string{"m/good.yaml": goodManifest, "m/odd.yaml": oddManifest, "m/sub/b ad.yaml": badManifest})
 	forms := map[string]string{}
 	for _, form := range []string{"json", "junit", "sarif"} {
-		if code := b.run("validate", "m", "-o", form); code != exitNo {
+		if code := b.run("validate", "m", "-o", form); code != cli.ExitNo {
 			t.Errorf("-o %s: exit %d, %s", form, code, b.err.String())
 		}
 		forms[form] = b.out.String()
@@ -161,15 +162,15 @@ func TestValidateWithoutSettings(t *testing.T) {
 		code           int
 		out, err       []string
 	}{
-		{"m", "", exitDone, nil, []string{left}},
-		{"--manifests m", "", exitDone, nil, []string{left}},
-		{"m", "gone.yaml", exitDone, nil, []string{left}},
-		{"m --config box.yaml", "", exitNo, []string{"192.0.2.7 lies in no load balancer pool (198.18.0.1-198.18.0.254)", "there is no --source-set office"}, []string{"1 error and 1 warning in 1 file"}},
-		{"m --config none.yaml", "box.yaml", exitNo, []string{"in no load balancer pool (there is none)", "there is no --source-set office"}, nil},
-		{"", "box.yaml", exitNo, []string{"in no load balancer pool (198.18.0.1", "there is no --source-set office"}, []string{"svcctl: with the settings of box.yaml: --config names others\n"}},
-		{"m --load-balancer-pool 192.0.2.0/24", "box.yaml", exitNo, []string{"there is no --source-set office"}, []string{"1 error and 0 warnings"}},
+		{"m", "", cli.ExitDone, nil, []string{left}},
+		{"--manifests m", "", cli.ExitDone, nil, []string{left}},
+		{"m", "gone.yaml", cli.ExitDone, nil, []string{left}},
+		{"m --config box.yaml", "", cli.ExitNo, []string{"192.0.2.7 lies in no load balancer pool (198.18.0.1-198.18.0.254)", "there is no --source-set office"}, []string{"1 error and 1 warning in 1 file"}},
+		{"m --config none.yaml", "box.yaml", cli.ExitNo, []string{"in no load balancer pool (there is none)", "there is no --source-set office"}, nil},
+		{"", "box.yaml", cli.ExitNo, []string{"in no load balancer pool (198.18.0.1", "there is no --source-set office"}, []string{"svcctl: with the settings of box.yaml: --config names others\n"}},
+		{"m --load-balancer-pool 192.0.2.0/24", "box.yaml", cli.ExitNo, []string{"there is no --source-set office"}, []string{"1 error and 0 warnings"}},
 	} {
-		b.program.settingsFile = tt.settings
+		b.Env.SettingsFile = tt.settings
 		code := b.run(append([]string{"validate"}, strings.Fields(tt.args)...)...)
 		if code != tt.code || strings.Count(b.out.String(), "\n") != len(tt.out) {
 			t.Errorf("validate %s, %q: exit %d\n%s%s", tt.args, tt.settings, code, b.out.String(), b.err.String())

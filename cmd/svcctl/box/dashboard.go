@@ -1,0 +1,181 @@
+package box
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"svcctl.io/svcctl/api/dashboard"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
+	"svcctl.io/svcctl/cmd/svcctl/settings"
+)
+
+// codeLife is the validity of the link that opens the dashboard.
+const codeLife = time.Minute
+
+func DashboardVerb() *cli.Verb {
+	return &cli.Verb{
+		Name:    "dashboard",
+		Summary: "show the appliance in a browser",
+		About: `Runs a local proxy to the pages of the appliance, on a port of 127.0.0.1
+(of ::1 without IPv4), and
+prints its URL: problems first, Services with their connections, one Service with its
+endpoints and the path of its packets, addresses, connections, and for admins the trace of
+packets and the journal. Ctrl-C ends it.
+
+The URL has a code that is valid once, for a minute: the browser gets a session for it.
+Other users of this machine, and other pages in the browser, have no access. Pages are read
+with your own rights and change nothing.
+
+With --server it is a proxy to a remote appliance.`,
+		Options: append([]*cli.Option{
+			{Name: "port", Arg: "N", Def: "0", Group: cli.GroupHow, Usage: "port of 127.0.0.1; 0 for one that is free"},
+			{Name: "no-browser", Group: cli.GroupHow, Usage: "print the address and open no browser"},
+		}, settings.ConnectOptions()...),
+		Examples: []cli.Example{
+			{"This box.", "sudo svcctl dashboard"},
+			{"A box with an SSH login.", "ssh -L 8790:127.0.0.1:8790 gw1 sudo svcctl dashboard --port 8790"},
+		},
+		Exits: `  0  interrupted
+  1  refused
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+		Run: runDashboard,
+	}
+}
+
+// runDashboard serves the door until it is interrupted.
+func runDashboard(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
+	port, err := strconv.ParseUint(v.Option("port").Text(), 10, 16)
+	if err != nil {
+		return cli.Usagef("--port %q: want a number from 0 to 65535", v.Option("port").Text())
+	}
+	c, err := env.Client(v)
+	if err != nil {
+		return err
+	}
+	if _, err := c.Status(ctx); err != nil {
+		return err
+	}
+	number := strconv.FormatUint(port, 10)
+	ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", number))
+	if errors.Is(err, syscall.EADDRNOTAVAIL) { // a box without IPv4
+		ln, err = net.Listen("tcp", net.JoinHostPort("::1", number))
+	}
+	if err != nil {
+		return fmt.Errorf("listen for the browser: %w: give another --port", err)
+	}
+	d := newDoor(ln.Addr().String(), c.Proxy(unanswered), env.Now)
+	server := &http.Server{Handler: d, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ln) }()
+	if err := env.Print("Open " + d.link() + " in a browser within a minute; Ctrl-C ends it.\n"); err != nil {
+		return errors.Join(err, server.Close())
+	}
+	if !v.Option("no-browser").On() && env.StdoutTTY && os.Getenv("DISPLAY")+os.Getenv("WAYLAND_DISPLAY") != "" {
+		_ = exec.CommandContext(ctx, "xdg-open", d.link()).Start() // the address is printed
+	}
+	select {
+	case <-ctx.Done():
+		return server.Close()
+	case err := <-served:
+		return fmt.Errorf("serve the browser: %w", err)
+	}
+}
+
+// unanswered writes the page for an appliance that does not answer.
+func unanswered(w http.ResponseWriter, why error) {
+	dashboard.Refuse(w, http.StatusBadGateway, why.Error(), true)
+}
+
+// door lets one browser of this machine in, to pages that are read.
+type door struct {
+	address string // host:port
+	inside  http.Handler
+	now     func() time.Time
+	code    string // opens it once
+	until   time.Time
+	used    atomic.Bool
+	session string
+}
+
+func newDoor(address string, inside http.Handler, now func() time.Time) *door {
+	return &door{address: address, inside: inside, now: now, code: rand.Text(), until: now().Add(codeLife), session: rand.Text()}
+}
+
+// link is the address that opens the door.
+func (d *door) link() string { return "http://" + d.address + "/open?code=" + d.code }
+
+// cookie is the name of the session's: cookies do not know ports.
+func (d *door) cookie() string {
+	_, port, _ := net.SplitHostPort(d.address)
+	return "svcctl-" + port
+}
+
+// ServeHTTP implements http.Handler.
+func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	refuse := func(why string) { dashboard.Refuse(w, http.StatusForbidden, why, false) }
+	// A page elsewhere may have its name resolved to this address (DNS rebinding): the browser
+	// then sends that name. It may also send the user here: the browser says so.
+	_, port, _ := net.SplitHostPort(d.address)
+	if r.Host != d.address && r.Host != "localhost:"+port {
+		refuse("This door is only for http://" + d.address + ".")
+		return
+	}
+	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "none" && site != "same-origin" {
+		refuse("A page of another site led here: open the address that svcctl dashboard prints.")
+		return
+	}
+	if origin := r.Header.Get("Origin"); origin != "" && origin != "http://"+r.Host {
+		refuse("A page of another site asks.")
+		return
+	}
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		dashboard.Refuse(w, http.StatusMethodNotAllowed, "Pages are only read: nothing is changed here.", false)
+		return
+	}
+	if r.URL.Path == "/open" {
+		d.open(w, r)
+		return
+	}
+	cookie, err := r.Cookie(d.cookie())
+	if err != nil || !same(cookie.Value, d.session) {
+		refuse("This browser has no session: run svcctl dashboard again, and open the address that it prints.")
+		return
+	}
+	switch {
+	case r.URL.Path == "/":
+		http.Redirect(w, r, "/dashboard/", http.StatusSeeOther)
+	case strings.HasPrefix(r.URL.Path, "/dashboard/"):
+		d.inside.ServeHTTP(w, r)
+	default:
+		dashboard.Refuse(w, http.StatusNotFound, "Nothing is here but the pages of the dashboard.", true)
+	}
+}
+
+// open gives a session for the code.
+func (d *door) open(w http.ResponseWriter, r *http.Request) {
+	if !same(r.URL.Query().Get("code"), d.code) || d.now().After(d.until) || d.used.Swap(true) {
+		dashboard.Refuse(w, http.StatusForbidden, "This address was good once, and for a minute: run svcctl dashboard again.", false)
+		return
+	}
+	http.SetCookie(w, &http.Cookie{Name: d.cookie(), Value: d.session, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
+	w.Header().Set("Referrer-Policy", "no-referrer")
+	w.Header().Set("Cache-Control", "no-store")
+	http.Redirect(w, r, "/dashboard/", http.StatusSeeOther)
+}
+
+// same compares secrets.
+func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }

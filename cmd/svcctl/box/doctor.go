@@ -1,0 +1,278 @@
+package box
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/diagnose"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
+	"svcctl.io/svcctl/cmd/svcctl/output"
+	"svcctl.io/svcctl/cmd/svcctl/settings"
+)
+
+func DoctorVerb() *cli.Verb {
+	o := []*cli.Option{cli.OutputOption("table", "json", "yaml")}
+	o = append(o, settings.SocketOptions()...)
+	for _, s := range settings.Settings() {
+		if slices.Contains([]string{"data-dir", "manifests", "listen", "tls-cert", "tls-key"}, s.Name) {
+			setting := s.Option()
+			setting.Group = settings.GroupConnect
+			o = append(o, setting)
+		}
+	}
+	return &cli.Verb{
+		Name:    "doctor",
+		Summary: "check this box: kernel, settings, foreign rules",
+		About: `Checks everything on this box that the appliance depends on, and changes nothing:
+features of the kernel, forwarding, filters and
+limits that drop them, the fill of the connection tracking table, rules of other
+programs at the same hooks, a second svcctl, the data directory, the manifests, the
+certificate of the API, addresses without an ARP or NDP answer, and problems of announcing.
+The directories come from the appliance on the socket, if it answers. Every finding has the
+next step. It needs root.
+
+With -o json or yaml it prints one document: findings[] with check, level (ok,
+warning, error), message and advice.`,
+		Options: o,
+		Examples: []cli.Example{
+			{"Before the first start.", "sudo svcctl doctor"},
+			{"What to do, for a script.", `sudo svcctl doctor -o json | jq -r '.findings[].advice // empty'`},
+		},
+		Exits: `  0  no errors (warnings are allowed)
+  1  there are errors: the output has them, with the next steps
+  2  wrong usage or configuration`,
+		Run: runDoctor,
+	}
+}
+
+// diagnosis is the document that doctor prints.
+type diagnosis struct {
+	Findings []appliance.Finding `json:"findings"`
+}
+
+// runDoctor prints the findings, and says no when one is an error.
+func runDoctor(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
+	if err := cli.CheckOutput(v); err != nil {
+		return err
+	}
+	cfg, err := settings.Load(env, v)
+	if err != nil {
+		return err
+	}
+	c := client.New(cfg.API.Socket)
+	_, err = c.Version(ctx)
+	serving := err == nil
+	var more []appliance.Finding
+	if setup, err := client.Call(ctx, c, wire.GetSetup, wire.None{}); err == nil {
+		more = setupFindings(env, setup)
+		// What the appliance itself says goes before defaults: it may run with other settings.
+		if !v.Option("data-dir").IsSet() {
+			cfg.DataDir = setup.DataDir
+		}
+		if !v.Option("manifests").IsSet() {
+			cfg.Manifests = setup.Manifests
+		}
+		if setup.Certificate != nil {
+			cfg.API.TLSCert = "" // told by the one who uses it
+		}
+	}
+	d := diagnosis{Findings: append(env.Doctor(ctx, cfg, serving), more...)}
+	if status, err := c.Status(ctx); err == nil {
+		d.Findings = append(d.Findings, heldFindings(status)...)
+		d.Findings = append(d.Findings, fleetFindings(status.Fleet)...)
+		if all, err := client.Call(ctx, c, wire.GetAnnouncements, wire.None{}); err == nil {
+			d.Findings = append(d.Findings, announcingFindings(env, all, status.Problems, boxNetworks())...)
+		}
+	}
+	if seen, err := twoLooks(ctx, c); err == nil { // what cannot be counted is no finding
+		d.Findings = append(d.Findings, refusalFindings(seen)...)
+		d.Findings = append(d.Findings, accountingFindings(seen)...)
+	}
+	if seen, err := client.Call(ctx, c, wire.GetTraffic, wire.TrafficQuery{Sort: "unanswered", Limit: 3}); err == nil {
+		d.Findings = append(d.Findings, silenceFindings(seen))
+	}
+	if err := env.Output(v, d, func() string { return doctorPage(d.Findings, env.Color) }); err != nil {
+		return err
+	}
+	wrong := 0
+	for _, f := range d.Findings {
+		if f.Level == "error" {
+			wrong++
+		}
+	}
+	if wrong > 0 {
+		return errors.New(output.Count(wrong, "thing") + " wrong with this box")
+	}
+	return nil
+}
+
+// twoLooks asks which Services refuse the most now. A look that was made for somebody before may be minutes old, and be the
+// base of the rates: so the second of two that this one causes is taken.
+func twoLooks(ctx context.Context, c *client.Client) (*wire.Traffic, error) {
+	var first time.Time
+	for {
+		seen, err := client.Call(ctx, c, wire.GetTraffic, wire.TrafficQuery{Sort: "refused", Limit: 3})
+		switch {
+		case err != nil || !seen.Counted:
+			return seen, err
+		case first.IsZero():
+			first = seen.At
+		case seen.Seconds > 0 && seen.At.After(first):
+			return seen, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(lookPause):
+		}
+	}
+}
+
+// lookPause is more than looks of the appliance are apart at the least.
+const lookPause = 1100 * time.Millisecond
+
+// reasonAdvice has the next step for each reason of refused packets.
+var reasonAdvice = map[string]string{
+	"no-endpoint":        "`svcctl top -A --once --by refused` lists their Services, and `svcctl explain svc/NAME` has the reason",
+	"no-such-port":       "clients use a port that no Service has: `svcctl trace` shows which",
+	"not-allocated":      "clients use an address of a Service that is gone, or scan: `svcctl trace` shows which",
+	"source-range":       "clients outside of loadBalancerSourceRanges try: `svcctl trace` shows which",
+	"inside-only":        "clients outside try an internal load balancer: `svcctl trace` shows which",
+	"rate-limit":         "a Service gets more new connections than svcctl.io/rate-limit lets through: `svcctl top` shows which; raise it, or add endpoints",
+	"client-rate-limit":  "a client makes more new connections than svcctl.io/client-rate-limit lets through: `svcctl trace` shows which",
+	"client-connections": "a client has more open connections than svcctl.io/client-connections allows: `svcctl top --connections` shows which",
+	"stray":              "their connections were forgotten, or their packets go past this box one way: see whether routes lead both ways through it",
+}
+
+// refusalFindings are about clients that are refused now.
+func refusalFindings(seen *wire.Traffic) []appliance.Finding {
+	const check = "refusals"
+	if !seen.Counted {
+		return nil
+	}
+	var findings []appliance.Finding
+	for i := range seen.Ports {
+		p := &seen.Ports[i]
+		if p.RefusedRate != nil && *p.RefusedRate > 0 {
+			findings = append(findings, appliance.Finding{Check: check, Level: "warning",
+				Message: fmt.Sprintf("Service %s refuses %s packets a second, as it has no endpoint", output.ServicePort(p.Namespace, p.Service, p.Port), output.Rate(p.RefusedRate)),
+				Advice:  fmt.Sprintf("`svcctl explain svc/%s -n %s` has the reason", p.Service, p.Namespace)})
+		}
+	}
+	var total uint64
+	for _, n := range seen.Refusals {
+		total += n
+	}
+	for _, reason := range slices.Sorted(maps.Keys(seen.RefusalRates)) {
+		if rate := seen.RefusalRates[reason]; rate >= 1 && reason != "no-endpoint" {
+			findings = append(findings, appliance.Finding{Check: check, Level: "warning",
+				Message: fmt.Sprintf("%s packets a second are refused or dropped: %s", output.Rate(&rate), reason), Advice: reasonAdvice[reason]})
+		}
+	}
+	if findings == nil {
+		findings = []appliance.Finding{{Check: check, Level: "ok", Message: fmt.Sprintf("no client is refused (%d packets were, in all)", total)}}
+	}
+	return findings
+}
+
+// silenceFindings is about endpoints that leave clients without an answer.
+func silenceFindings(seen *wire.Traffic) appliance.Finding {
+	f := appliance.Finding{Check: "endpoints", Level: "ok", Message: "no Service has more connections without an answer than with one"}
+	var silent []string
+	for i := range seen.Ports {
+		if p := &seen.Ports[i]; p.Unanswered > p.Open {
+			silent = append(silent, fmt.Sprintf("%s (%d unanswered, %d open)", output.ServicePort(p.Namespace, p.Service, p.Port), p.Unanswered, p.Open))
+		}
+	}
+	if len(silent) > 0 {
+		f.Level, f.Message = "warning", "endpoints leave connections without an answer: "+strings.Join(silent, ", ")
+		f.Advice = "`svcctl top -A --once --endpoints --by unanswered` names them: check that they listen, and that their answers come back through this box"
+	}
+	return f
+}
+
+// accountingFindings is about bytes that are asked for and not counted.
+func accountingFindings(seen *wire.Traffic) []appliance.Finding {
+	if seen.NoBytes == "" {
+		return nil
+	}
+	return []appliance.Finding{{Check: "accounting", Level: "ok", Message: "bytes of endpoints are not counted, because " + seen.NoBytes}}
+}
+
+// heldFindings are about what the appliance keeps in force although nothing declares it, or not
+// any more.
+func heldFindings(s *wire.Status) (findings []appliance.Finding) {
+	for _, p := range s.Problems {
+		switch p.Reason {
+		case "UnknownServicesHeld", "MassRemovalHeld":
+			message, advice, _ := strings.Cut(p.Message, "; they stay in force as they are: ")
+			if advice == "" {
+				message, advice, _ = strings.Cut(p.Message, "; as that may be an accident, they stay in force: ")
+			}
+			findings = append(findings, appliance.Finding{Check: "held", Level: "error", Message: message, Advice: advice})
+		}
+	}
+	return findings
+}
+
+// fleetFindings are about a box that does not follow its fleet.
+func fleetFindings(f *wire.Fleet) []appliance.Finding {
+	if f == nil || f.State == wire.FleetFollowing {
+		return nil
+	}
+	return []appliance.Finding{{Check: "fleet", Level: "error", Message: fmt.Sprintf("the state in fleet %s is %s: %s", f.Name, f.State, f.Why),
+		Advice: "remove the cause; the box continues on its own then. `svcctl fleet status` shows etcd from here"}}
+}
+
+// setupFindings returns findings about the appliance's certificate and about addresses for which
+// neighbors get no answer.
+func setupFindings(env *cli.Env, s *wire.Setup) (findings []appliance.Finding) {
+	if c := s.Certificate; c != nil {
+		f := appliance.Finding{Check: "certificate", Level: "ok", Message: fmt.Sprintf("the certificate of the API, %s, is valid until %s", c.File, c.Expires.UTC().Format(time.RFC3339))}
+		switch {
+		case c.Bad:
+			f.Level, f.Message, f.Advice = "error", c.Problem, c.Advice
+		case c.Problem != "":
+			f.Level, f.Message, f.Advice = "warning", c.Problem, c.Advice
+		}
+		findings = append(findings, f)
+	}
+	for i, u := range s.Unanswered {
+		f := appliance.Finding{Check: "neighbors", Level: "warning", Message: diagnose.UnansweredText(u), Advice: diagnose.AnswerAdvice(u, env.Packaged)}
+		if len(u.Services) > 0 {
+			f.Message += " (Service " + strings.Join(u.Services, ", ") + ")"
+		}
+		if i == len(s.Unanswered)-1 && s.MoreUnanswered > 0 {
+			f.Message += fmt.Sprintf("; so do %d more addresses", s.MoreUnanswered)
+		}
+		findings = append(findings, f)
+	}
+	return findings
+}
+
+// doctorPage is the findings for people: what was found, and what to do below it.
+func doctorPage(findings []appliance.Finding, color bool) string {
+	p := &output.Page{Color: color}
+	level, check := 0, 0 // the widths of the columns
+	for _, f := range findings {
+		level, check = max(level, len(f.Level)), max(check, len(f.Check))
+	}
+	for _, f := range findings {
+		code := map[string]string{"ok": output.Green, "warning": output.Yellow, "error": output.Red}[string(f.Level)]
+		left := output.Pad(string(f.Level), level+3)[len(f.Level):] + output.Pad(f.Check, check+3)
+		indent := output.Pad("", level+check+6)
+		p.WriteString(p.Paint(code, string(f.Level)) + left + strings.Join(cli.Lines(errors.New(f.Message)), "\n"+indent) + "\n")
+		if f.Advice != "" {
+			p.WriteString("        ->" + strings.TrimPrefix(output.Wrap(f.Advice, "           ", output.HelpWidth), "          "))
+		}
+	}
+	return p.String()
+}

@@ -1,0 +1,274 @@
+package box
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
+	"svcctl.io/svcctl/cmd/svcctl/output"
+	"svcctl.io/svcctl/cmd/svcctl/resource"
+	"svcctl.io/svcctl/cmd/svcctl/settings"
+	"svcctl.io/svcctl/store/annotation"
+)
+
+func drainVerb() *cli.Verb {
+	return &cli.Verb{
+		Name:    "announce drain",
+		Summary: "hand the announced addresses over to other boxes",
+		About: `Stops announcing on this box, without losing a packet if another box serves the
+same addresses: in an election the other box takes over while this one still answers; BGP
+routes get the community GRACEFUL_SHUTDOWN, and are withdrawn 2 s later. Without an election
+no box answers on segments any more. With --follow, move the followed address.
+
+It asks when addresses that are announced here would be announced nowhere: on segments, without
+an election. Without a terminal it needs --yes then. This box cannot see the backups of an
+election, and other routes of a BGP router: on a terminal it asks, a script goes on.
+
+It sets the label ` + annotation.ExcludeNode + `
+on the Node of this box, and lasts over restarts and reboots until ` + "`svcctl announce undrain`" + `.
+Packets
+that reach the box are still served.`,
+		Options: slices.Concat([]*cli.Option{
+			{Name: "wait", Group: cli.GroupHow, Usage: "return when nothing is announced, and no packet of a connection to these addresses came for 2s"},
+			{Name: "timeout", Arg: "DURATION", Def: "60s", Group: cli.GroupHow, Usage: "how long --wait waits at most"},
+			cli.YesOption(),
+		}, settings.ConnectOptions()),
+		Examples: []cli.Example{
+			{"Before a reboot.", "sudo svcctl announce drain --wait && sudo reboot"},
+			{"After it.", "sudo svcctl announce undrain"},
+		},
+		Exits: `  0  done, or it was so
+  1  refused, or --wait ended with packets that still came
+  2  wrong usage or configuration, or no terminal to ask on and no --yes
+  3  the appliance cannot be reached`,
+		Run: func(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
+			return runDrain(ctx, env, v, true)
+		},
+	}
+}
+
+func undrainVerb() *cli.Verb {
+	return &cli.Verb{
+		Name:    "announce undrain",
+		Summary: "announce addresses again after a drain",
+		About: `Ends ` + "`svcctl announce drain`" + `: BGP routers get the routes again. In an election
+the box becomes backup, and takes over when the other one stops, or at once with --preempt
+of announce.`,
+		Options:  settings.ConnectOptions(),
+		Examples: []cli.Example{{"After the work is done.", "sudo svcctl announce undrain"}},
+		Exits: `  0  done, or it was so
+  1  refused: stderr has the reason
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+		Run: func(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
+			return runDrain(ctx, env, v, false)
+		},
+	}
+}
+
+// runDrain labels the Node of the box, or takes the label away.
+func runDrain(ctx context.Context, env *cli.Env, v *cli.Verb, drain bool) error {
+	wait, patience := false, time.Duration(0)
+	if drain {
+		wait = v.Option("wait").On()
+		var err error
+		if patience, err = time.ParseDuration(v.Option("timeout").Text()); err != nil || patience <= 0 {
+			return cli.Usagef("--timeout %q is no duration, as 60s", v.Option("timeout").Text())
+		}
+		if v.Option("timeout").IsSet() && !wait {
+			return cli.Usagef("--timeout is about --wait: give both")
+		}
+	}
+	c, err := env.Client(v)
+	if err != nil {
+		return err
+	}
+	status, err := c.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if drain {
+		if err := askToDrain(ctx, env, v, c); err != nil {
+			return err
+		}
+	}
+	var value any // null takes a label away
+	if drain {
+		value = ""
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{annotation.ExcludeNode: value}}})
+	if err != nil {
+		return err
+	}
+	if _, err := c.Patch(ctx, "/api/v1/nodes/"+url.PathEscape(status.NodeName), nil, client.MergePatch, patch); err != nil {
+		return err
+	}
+	if !drain {
+		return env.Print(fmt.Sprintf("%s announces its addresses again.\n", status.NodeName))
+	}
+	if !wait {
+		return env.Print(fmt.Sprintf("%s is drained: `svcctl announce status` shows what is left.\n", status.NodeName))
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	open, err := awaitSilence(ctx, env, c)
+	if err != nil {
+		return err
+	}
+	return env.Print(fmt.Sprintf("%s is drained, and no packet came for %s; %s still open.\n", status.NodeName, silence, output.Count(open, "connection")))
+}
+
+// askToDrain asks when a drain makes addresses unreachable, as far as this box can see.
+func askToDrain(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client) error {
+	all, err := client.Call(ctx, c, wire.GetAnnouncements, wire.None{})
+	if err != nil {
+		return err
+	}
+	alone, unknown := announcedAlone(all)
+	switch {
+	case len(alone) > 0:
+		return env.Consent(v, fmt.Sprintf("no other box announces %s: clients lose %s", few(alone), pronoun(alone)))
+	case len(unknown) > 0 && env.StdinTTY:
+		return env.Consent(v, fmt.Sprintf("clients lose %s, unless another box announces %s, which this box cannot see", few(unknown), pronoun(unknown)))
+	}
+	return nil
+}
+
+// announcedAlone returns the addresses that this box announces: those of which no other box can be the next one, and
+// those of which it is unknown. A segment without an election has one announcer. The backups of an election are silent
+// (RFC 9568), and the routes of other boxes are known to their routers.
+func announcedAlone(all *wire.Announcements) (alone, unknown []string) {
+	for i := range all.Items {
+		item := &all.Items[i]
+		segment, elsewhere := false, false
+		for _, place := range item.Places {
+			switch {
+			case place.State != "announced" && place.State != "sending":
+			case strings.HasPrefix(place.By, "bgp ") || all.Group != nil:
+				elsewhere = true
+			default:
+				segment = true
+			}
+		}
+		switch {
+		case elsewhere:
+			unknown = append(unknown, item.Address)
+		case segment:
+			alone = append(alone, item.Address)
+		}
+	}
+	return alone, unknown
+}
+
+// few returns addresses, the first few by name.
+func few(addrs []string) string {
+	const most = 5
+	if len(addrs) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(addrs[:most], ", "), len(addrs)-most)
+	}
+	return strings.Join(addrs, ", ")
+}
+
+// pronoun stands for addresses.
+func pronoun(addrs []string) string {
+	if len(addrs) == 1 {
+		return "it"
+	}
+	return "them"
+}
+
+// silence is the time without a packet after which the drain counts as finished.
+const silence = 2 * time.Second
+
+// awaitSilence waits until nothing is announced and no packet comes. It returns how many connections are open.
+func awaitSilence(ctx context.Context, env *cli.Env, c *client.Client) (open int, err error) {
+	var before *wire.Connections
+	for why := "the appliance did not answer"; ; {
+		all, err := client.Call(ctx, c, wire.GetAnnouncements, wire.None{})
+		var now *wire.Connections
+		if err == nil {
+			now, err = client.Call(ctx, c, wire.GetConnections, wire.ConnectionsQuery{Limit: resource.MostConnections})
+		}
+		switch {
+		case ctx.Err() != nil:
+			return 0, fmt.Errorf("not silent after the time of --timeout: %s", why)
+		case err != nil:
+			return 0, err
+		}
+		vips := map[netip.Addr]bool{}
+		why = stillAnnounced(all, vips)
+		active, open := activeConnections(before, now, vips)
+		if why == "" {
+			why = stillActive(active, now.More)
+		}
+		if why == "" && before != nil {
+			return open, nil
+		}
+		before = now
+		select {
+		case <-ctx.Done():
+			return 0, fmt.Errorf("not silent after the time of --timeout: %s", why)
+		case <-time.After(silence):
+		}
+	}
+}
+
+// stillAnnounced names an address that clients are led to this box for; "": none. It notes all addresses in vips.
+func stillAnnounced(all *wire.Announcements, vips map[netip.Addr]bool) (why string) {
+	if !all.Drained {
+		why = "serve has not learned of it yet"
+	}
+	for _, item := range all.Items {
+		if addr, err := netip.ParseAddr(item.Address); err == nil {
+			vips[addr] = true
+		}
+		for _, place := range item.Places {
+			if place.State == "announced" || place.State == "sending" || place.State == "leaving" {
+				why = fmt.Sprintf("%s is still announced (%s)", item.Address, place.By)
+			}
+		}
+	}
+	return why
+}
+
+// stillActive returns why connections are not silent; "": they are. Unlisted connections are unknown.
+func stillActive(active, unlisted int) string {
+	switch {
+	case active > 0:
+		return fmt.Sprintf("packets of %s still come", output.Count(active, "connection"))
+	case unlisted > 0:
+		return fmt.Sprintf("%s could not be looked at: there are more than %d", output.Count(unlisted, "connection"), resource.MostConnections)
+	}
+	return ""
+}
+
+// activeConnections counts the connections to addresses that had a packet between two looks, and those that are open: the
+// kernel counts down the time to forget them, and begins anew with each packet. Without a look before all had.
+func activeConnections(before, now *wire.Connections, vips map[netip.Addr]bool) (active, open int) {
+	last := map[uint32]int{}
+	if before != nil {
+		for i := range before.Connections {
+			last[before.Connections[i].ID] = before.Connections[i].Expires
+		}
+	}
+	for i := range now.Connections {
+		conn := &now.Connections[i]
+		to, err := netip.ParseAddrPort(conn.To)
+		if err != nil || !vips[to.Addr()] || resource.IsClosed(conn.State) {
+			continue
+		}
+		open++
+		if expires, known := last[conn.ID]; !known || conn.Expires >= expires {
+			active++
+		}
+	}
+	return active, open
+}

@@ -1,0 +1,166 @@
+package box
+
+import (
+	"bytes"
+	"context"
+	"io"
+	stdlog "log"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/handover"
+	"svcctl.io/svcctl/appliance/journald"
+	"svcctl.io/svcctl/appliance/logqueue"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
+	"svcctl.io/svcctl/cmd/svcctl/settings"
+)
+
+// LastWords bounds the wait for the log at the end of the process.
+const LastWords = time.Second
+
+func ServeVerb() *cli.Verb {
+	return &cli.Verb{
+		Name:    "serve",
+		Summary: "run the appliance: program Services and follow changes",
+		About: `Watches directories of manifests, allocates addresses and ports for their
+Services, and programs nftables to balance their traffic. An invalid manifest keeps its last
+good content and does not affect others; ` + "`svcctl status`" + ` shows the problem.
+
+It runs until SIGTERM or SIGINT. Its rules stay in force, and traffic continues without it.
+` + "`svcctl down`" + ` removes them. It needs root, or CAP_NET_ADMIN.
+
+On SIGUSR2 it executes the program file again in the same process, as for an upgrade, and
+hands over relayed connections: none ends, except with TLS or HTTP.
+
+` + settings.SettingsAbout,
+		Options: settings.SettingOptions(false),
+		Examples: []cli.Example{
+			{"Serve a directory.", "svcctl serve --manifests /etc/svcctl/manifests"},
+			{"Allocate load balancer IPs, with clients in 10.0.0.0/8 as internal.",
+				"svcctl serve --manifests /etc/svcctl/manifests --load-balancer-pool 198.51.100.0/28 --cluster-cidr 10.0.0.0/8"},
+			{"All settings from a file: `manifests: [/etc/svcctl/manifests]`, `nodeName: gw1` ...", "svcctl serve --config /etc/svcctl/svcctl.yaml"},
+		},
+		Exits: `  0  stopped by a signal
+  1  could not start, or cannot go on: stderr has the reason
+  2  wrong usage or configuration: every problem is a line on stderr`,
+		Run: runServe,
+	}
+}
+
+// runServe runs the appliance until a signal stops it.
+func runServe(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
+	cfg, err := settings.Load(env, v)
+	if err != nil {
+		return err
+	}
+	log := openLog(env, &cfg.Log)
+	if len(cfg.Manifests) == 0 {
+		log.Warn("no directory of manifests is given: only objects of API clients are served; see --manifests")
+	}
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR2)
+	defer signal.Stop(signals)
+	ctx, stop := stopOnSignal(ctx, signals, log, "what is programmed stays in force", func(code int) {
+		env.Log.Flush(LastWords)
+		os.Exit(code)
+	})
+	defer stop()
+	return env.Serve(ctx, cfg, log)
+}
+
+// openLog puts a queue in front of stderr, so that nothing waits for the reader of the log, and
+// goes on without a log when the reader is gone: without SIGPIPE, writing to a closed pipe is an
+// error like any other. Libraries log the same way. If stderr is the journal of systemd, lines of
+// text become entries with fields.
+func openLog(env *cli.Env, cfg *config.Log) *slog.Logger {
+	signal.Ignore(syscall.SIGPIPE)
+	native := cfg.Format == config.LogText && env.Err == io.Writer(os.Stderr) && journald.IsStderr()
+	if native {
+		env.Log = logqueue.New(journald.NewConn(journald.Socket))
+	} else {
+		env.Log = logqueue.New(env.Err)
+	}
+	cfg.Queue = env.Log
+	opts := &slog.HandlerOptions{Level: cfg.Level}
+	var handler slog.Handler = slog.NewTextHandler(env.Log, opts)
+	switch {
+	case cfg.Format == config.LogJSON:
+		handler = slog.NewJSONHandler(env.Log, opts)
+	case native:
+		handler = journald.NewHandler(env.Log, cfg.Level)
+	}
+	log := slog.New(handler)
+	env.Log.OnDrop(func(lines uint64) {
+		log.Warn("lines of this log were dropped: its reader is slow or gone, or it could not be written", "lines", lines, "total", env.Log.Dropped())
+	})
+	slog.SetDefault(log)
+	stdlog.SetOutput(libraryLog{stdlog.Writer()})
+	return log
+}
+
+// libraryLog is the log of libraries that take no other. It drops what an endpoint sends besides its answers, which net/http
+// quotes (Transport, "Unsolicited response"): no endpoint writes into the log.
+type libraryLog struct{ io.Writer }
+
+func (l libraryLog) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte("Unsolicited response received")) {
+		return len(line), nil
+	}
+	return l.Writer.Write(line)
+}
+
+// stopOnSignal ends the context at the first SIGTERM or SIGINT, and logs what comes of that; a second one exits
+// at once, with the code that shells give to a program killed by it. SIGUSR2 ends it with the cause
+// handover.ErrRequested, unless the program that is there now takes nothing over. SIGHUP is
+// ignored: what is to be reloaded is watched.
+func stopOnSignal(ctx context.Context, signals <-chan os.Signal, log *slog.Logger, last string, exit func(int)) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	go func() {
+		stopping, leaving := false, false
+		for {
+			select {
+			case <-done:
+				return
+			case s := <-signals:
+				number, _ := s.(syscall.Signal)
+				switch {
+				case number == syscall.SIGHUP:
+					log.Info("SIGHUP is ignored: the manifests are watched; settings change with a restart, which disturbs no traffic")
+				case number == syscall.SIGUSR2:
+					if err := takesOver(ctx); err != nil {
+						log.Error("nothing is handed over, and it goes on as it was", "err", err)
+						continue
+					}
+					log.Info("handing over; "+last, "signal", s.String())
+					leaving = true
+					cancel(handover.ErrRequested)
+				case leaving && !stopping: // before it has handed over, which may take some seconds
+					log.Info("stopped instead of handing over; "+last, "signal", s.String())
+					exit(0)
+				case stopping:
+					log.Warn("stopped at once", "signal", s.String())
+					exit(128 + int(number))
+				default:
+					log.Info("stopping; "+last, "signal", s.String())
+					stopping = true
+					cancel(nil)
+				}
+			}
+		}
+	}()
+	return ctx, func() { cancel(nil); close(done) }
+}
+
+// takesOver asks the program that is there now, which may be a new version, whether it takes over.
+func takesOver(ctx context.Context) error {
+	program, err := handover.Program()
+	if err != nil {
+		return err
+	}
+	return handover.Check(ctx, program)
+}

@@ -1,0 +1,385 @@
+package change
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/kube/selector"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
+	"svcctl.io/svcctl/cmd/svcctl/output"
+	"svcctl.io/svcctl/cmd/svcctl/resource"
+	"svcctl.io/svcctl/cmd/svcctl/settings"
+	"svcctl.io/svcctl/store/object"
+)
+
+// manager is the default field manager of applied fields.
+const manager = "svcctl"
+
+func ApplyVerb() *cli.Verb {
+	return &cli.Verb{
+		Name:    "apply",
+		Summary: "create or change objects from files",
+		Args:    "-f FILE|DIR|- [FLAGS]",
+		About: `Creates or changes objects to match the files, and prints one line for each.
+Fields that the files do not have stay as they are; fields that they had the last time and
+no longer have are removed, unless another manager set them too. A field that another
+manager set to another value is refused and names the manager: --force-conflicts takes it
+over, except fields declared by files of the appliance.
+
+A refused object does not stop the others: stderr has the reason, as FILE:LINE:COLUMN: reason.
+
+--prune removes objects that earlier applies of the same set created and that are no longer
+in the files. The set is selected by -l, or named by --applyset. Nothing is removed if an
+object was refused, and objects that were created in another way are never removed.`,
+		Options: slices.Concat(resource.FilesOptions("what to apply"), []*cli.Option{
+			settings.NamespaceOption(),
+		}, setOptions(), []*cli.Option{
+			dryRunOption("print the result, with the addresses and ports that would be allocated, and change nothing"),
+			{Name: "force-conflicts", Group: cli.GroupHow, Usage: "take over fields that other managers set"},
+			{Name: "field-manager", Arg: "NAME", Def: manager, Group: cli.GroupHow, Usage: "owner of the applied fields"},
+			confirmOption(),
+			{Name: "wait", Arg: "DURATION", Optional: true, Group: cli.GroupHow, Usage: "return when the objects are in the kernel and judged, print their problems, and fail at an error; at most so long, or 30s. In a fleet, in the kernels of all boxes that report; --wait=all, quorum or box selects others, and --wait=all,2m sets the time too"},
+		}, rolloutOptions(), []*cli.Option{resource.FormOption(cli.FormText, cli.FormText, cli.FormName, cli.FormYAML, cli.FormJSON, cli.FormJSONPath)}, settings.ConnectOptions()),
+		Examples: []cli.Example{
+			{"One file, or a whole directory.", "svcctl apply -f web.yaml; svcctl apply -f manifests/"},
+			{"The address that it would get.", "svcctl apply -f web.yaml --dry-run -o jsonpath='{.items[0].spec.clusterIP}'"},
+			{"The directory is the source of truth for the set shop.", "svcctl apply -f shop/ --prune --applyset shop"},
+			{"A change that may cut this connection: undone unless confirmed within five minutes.", "svcctl apply -f web.yaml --confirm 5m && svcctl confirm"},
+			{"In a fleet: on one box first, then on more.", "svcctl apply -f web.yaml --rollout gw1,25%,100% --bake 5m"},
+			{"From a pipe, and continue when the change is in the kernel.", "generate | svcctl apply -f - --wait && echo live"},
+		},
+		Exits: `  0  done
+  1  an object was refused, or has an error (--wait): stderr has the reason
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+		Run: runApply,
+	}
+}
+
+// setOptions say which objects of the files are meant, and whether others of the set go.
+func setOptions() []*cli.Option {
+	return []*cli.Option{
+		{Name: "selector", Letter: "l", Arg: "SELECTOR", Group: cli.GroupWhich, Usage: "only the objects of the files that have these labels"},
+		{Name: "prune", Group: cli.GroupHow, Usage: "remove objects of the set that are no longer in the files"},
+		{Name: "applyset", Arg: "NAME", Group: cli.GroupHow, Usage: "label every object as one of this set (" + setLabel + ")"},
+	}
+}
+
+// setLabel is the label with the name of the set that an object was applied with.
+const setLabel = "svcctl.io/applyset"
+
+// dryRunOption is --dry-run, which kubectl has with a value.
+func dryRunOption(usage string) *cli.Option {
+	return &cli.Option{Name: "dry-run", Arg: "none|server", Optional: true, Words: []string{"none", "server"}, Group: cli.GroupHow, Usage: usage}
+}
+
+// dryRun reports whether --dry-run was given.
+func dryRun(v *cli.Verb) (bool, error) {
+	switch o := v.Option("dry-run"); o.Text() {
+	case "", "none", "false":
+		return false, nil
+	case "server", "true":
+		return true, nil
+	default:
+		return false, cli.Usagef("--dry-run=%s: want server, as it is without a value, or none; `svcctl plan -f` tries manifests without an appliance", o.Text())
+	}
+}
+
+// applying is one run of apply. It has more than 15 fields: the settings of the verb, and what the documents
+// read so far have left for the next one.
+type applying struct {
+	env     *cli.Env
+	c       *client.Client
+	options client.ApplyOptions
+	form    resource.Form
+	printer *resource.Printer // nil: lines of text
+	suffix  string            // of each line
+	labels  selector.Labels
+	set     string
+
+	batch resource.Batch
+	shown *cli.Progress
+
+	done    map[objectKey]bool // what the files have, when that matters
+	spaces  map[string]bool    // the namespaces of that
+	version uint64             // the newest that was answered
+	trial   *trying            // nil: what is applied stays
+	rollout *rolling           // nil: it comes to all boxes at once
+	total   int
+	refused int
+	applied map[string]bool // as problems name objects: "Service default/web"
+}
+
+// runApply applies files.
+func runApply(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
+	a, wait, err := newApplying(env, v, args)
+	if err != nil {
+		return err
+	}
+	return a.rollout.end(ctx, a.run(ctx, v, wait))
+}
+
+// run applies the files.
+func (a *applying) run(ctx context.Context, v *cli.Verb, wait patience) error {
+	env, files := a.env, resource.NewReader(a.env, v)
+	if err := files.Each(func(d *resource.Document) error { return a.add(ctx, d) }); err != nil {
+		return err
+	}
+	if err := a.flush(ctx); err != nil {
+		return err
+	}
+	a.shown.End()
+	if err := a.trial.tell(ctx); err != nil {
+		return err
+	}
+	refused := resource.RefusedError(files.Refused + a.refused)
+	switch {
+	case a.total == 0 && files.Refused == 0:
+		return errors.New("the files have no objects to apply")
+	case !v.Option("prune").On():
+	case refused != nil:
+		fmt.Fprintln(env.Err, "nothing is pruned while an object is refused")
+	default:
+		if err := a.prune(ctx, v.Option("selector").Text()); err != nil {
+			return err
+		}
+		refused = resource.RefusedError(a.refused)
+	}
+	if a.printer != nil {
+		if err := a.printer.End(); err != nil {
+			return err
+		}
+	}
+	if wait.timeout > 0 && a.version > 0 && !a.options.DryRun {
+		began := time.Now()
+		if err := waitForKernels(ctx, env, a.c, a.version, wait); err != nil {
+			return errors.Join(refused, err)
+		}
+		return errors.Join(refused, a.judge(ctx, wait.timeout-time.Since(began)))
+	}
+	return refused
+}
+
+// newApplying judges the command line.
+func newApplying(env *cli.Env, v *cli.Verb, args []string) (a *applying, wait patience, err error) {
+	switch {
+	case len(args) > 0:
+		return nil, wait, cli.Usagef("apply takes files with -f, and %q stands alone: run `svcctl apply --help`", args[0])
+	case !v.Option("filename").IsSet():
+		return nil, wait, cli.Usagef("apply what? Give a file or a directory with -f, or -f - for stdin")
+	}
+	a = &applying{env: env, set: v.Option("applyset").Text(), shown: env.Progress()}
+	if env.StdoutTTY {
+		a.shown = &cli.Progress{} // the results say how far it is
+	}
+	a.options = client.ApplyOptions{Manager: v.Option("field-manager").Text(), Force: v.Option("force-conflicts").On()}
+	if a.options.DryRun, err = dryRun(v); err != nil {
+		return nil, wait, err
+	}
+	if a.options.DryRun {
+		a.suffix = " (server dry run)"
+	}
+	if err := a.pruning(v); err != nil {
+		return nil, wait, err
+	}
+	if a.form, err = resource.FormOf(v); err != nil {
+		return nil, wait, err
+	}
+	if a.form.Name != cli.FormText {
+		a.printer = &resource.Printer{Env: env, Form: a.form, Single: true}
+	}
+	if wait, err = patienceOf(v); err != nil {
+		return nil, wait, err
+	}
+	if a.c, err = env.Client(v); err == nil && !a.options.DryRun {
+		a.trial, err = newTrying(env, v, a.c)
+	}
+	if err == nil {
+		a.rollout, err = newRolling(env, v, a.c)
+	}
+	switch {
+	case a.rollout == nil:
+	case wait.timeout > 0:
+		return nil, wait, cli.Usagef("--wait waits for all boxes, and --rollout goes from box to box: `svcctl fleet rollout status --wait` waits for that")
+	case a.options.DryRun:
+		a.rollout.untried()
+		a.rollout = nil
+	}
+	return a, wait, err
+}
+
+// pruning reads which objects of the files are meant, and which others go.
+func (a *applying) pruning(v *cli.Verb) (err error) {
+	if a.labels, err = selector.ParseLabels(v.Option("selector").Text()); err != nil {
+		return cli.Usagef("-l: %v", err)
+	}
+	if !v.Option("prune").On() {
+		return nil
+	}
+	if a.set == "" && a.labels.Empty() {
+		return cli.Usagef("--prune of which set? Name it with --applyset, or select it with -l")
+	}
+	a.done, a.spaces = map[objectKey]bool{}, map[string]bool{}
+	return nil
+}
+
+// defaultWait is the default timeout of --wait.
+const defaultWait = 30 * time.Second
+
+// add takes a document into the batch.
+func (a *applying) add(ctx context.Context, d *resource.Document) error {
+	raw, err := a.take(d)
+	if err != nil || raw == nil {
+		return err
+	}
+	if !a.batch.HasRoom(raw) {
+		if err := a.flush(ctx); err != nil {
+			return err
+		}
+	}
+	a.batch.Add(d, raw)
+	return nil
+}
+
+// take gives a document as it is applied; nil: it is not one that was asked for.
+func (a *applying) take(d *resource.Document) (json.RawMessage, error) {
+	if !a.labels.Matches(d.Labels()) {
+		return nil, nil
+	}
+	if a.set != "" {
+		meta := d.Object["metadata"].(map[string]any)
+		labels, is := meta["labels"].(map[string]any)
+		if !is {
+			labels = map[string]any{}
+			meta["labels"] = labels
+		}
+		labels[setLabel] = a.set
+	}
+	raw, err := d.Raw()
+	if err != nil {
+		return nil, err
+	}
+	if a.done != nil {
+		a.done[keyOf(d.Target)] = true
+		a.spaces[d.Namespace] = true
+	}
+	return raw, nil
+}
+
+// flush applies the batch.
+func (a *applying) flush(ctx context.Context) error {
+	if len(a.batch.Documents) == 0 {
+		return nil
+	}
+	if err := errors.Join(a.trial.begin(ctx), a.rollout.begin(ctx)); err != nil {
+		return err
+	}
+	err := a.c.Apply(ctx, a.options, a.batch.Raws, func(i int, r wire.Applied) error {
+		if i%progressEvery == 0 {
+			a.shown.Say("%d objects applied", a.total)
+		}
+		return a.result(a.batch.Documents[i], r)
+	})
+	a.batch = resource.Batch{}
+	return err
+}
+
+// result prints the outcome of applying a document.
+func (a *applying) result(d *resource.Document, r wire.Applied) error {
+	a.total++
+	for _, warning := range r.Warnings {
+		fmt.Fprintf(a.env.Err, "%s: warning: %s: %s\n", d.Where(""), d, output.OneLine(warning))
+	}
+	if r.Status != nil {
+		a.refused++
+		fmt.Fprintln(a.env.Err, refusal(d, r.Status))
+		return nil
+	}
+	if a.applied == nil {
+		a.applied = map[string]bool{}
+	}
+	a.applied[object.Ref{Kind: d.Kind.Name, Namespace: resource.NamespaceOf(r.Object), Name: resource.NameOf(r.Object)}.String()] = true
+	if version, err := strconv.ParseUint(resource.VersionOf(r.Object), 10, 64); err == nil {
+		a.version = max(a.version, version)
+	}
+	if a.printer != nil {
+		return a.printer.Object(d.Kind, r.Object)
+	}
+	result := r.Result
+	if result == wire.Removed {
+		result = removedText
+	}
+	return a.env.Print(fmt.Sprintf("%s %s%s\n", d, result, a.suffix))
+}
+
+// unknownField matches messages about a field that does not exist.
+var unknownField = regexp.MustCompile(`(?:unknown|duplicate) field "([^"]+)"`)
+
+// refusal returns the reason for which an object of a file was refused, in one line that begins
+// with the place.
+func refusal(d *resource.Document, f *wire.Failure) string {
+	place := ""
+	if f.Details != nil && len(f.Details.Causes) > 0 {
+		place = strings.TrimPrefix(f.Details.Causes[0].Field, ".")
+	} else if m := unknownField.FindStringSubmatch(f.Message); m != nil {
+		place = m[1]
+	}
+	// What is a line of its own for kubectl is a sentence here.
+	message := output.OneLine(strings.ReplaceAll(f.Message, "\nThe manager", "; the manager"))
+	if f.Details != nil && len(f.Details.Causes) > 0 && f.Details.Causes[0].Reason == "FieldValueTypeInvalid" {
+		message = output.OneLine(f.Details.Causes[0].Message)
+	}
+	if f.Reason == wire.ReasonNotFound && f.Details != nil && f.Details.Kind == "namespaces" && d.Kind.Namespaced {
+		message += fmt.Sprintf(": apply a Namespace %s first", f.Details.Name)
+	}
+	if strings.HasPrefix(message, "Apply failed with") && !strings.Contains(message, `"gitops"`) {
+		message += "; --force-conflicts takes that over"
+	}
+	return fmt.Sprintf("%s: %s: %s", d.Where(place), d, message)
+}
+
+// progressEvery is after how many objects the progress is shown again.
+const progressEvery = 500
+
+// judge prints the problems of applied objects, and fails if there is an error among them.
+func (a *applying) judge(ctx context.Context, timeout time.Duration) error {
+	var services []string
+	for ref := range a.applied {
+		if key, is := strings.CutPrefix(ref, "Service "); is {
+			services = append(services, key)
+		}
+	}
+	s, err := resource.Settle(ctx, a.c, services, timeout)
+	if err != nil {
+		return err
+	}
+	failed := 0
+	for _, p := range s.Problems {
+		if !a.applied[p.Object] {
+			continue
+		}
+		fmt.Fprintln(a.env.Err, p.String())
+		if p.Severity == wire.SeverityError {
+			failed++
+		}
+	}
+	for _, key := range s.Verdict.Settling {
+		if a.applied["Service "+key] {
+			fmt.Fprintf(a.env.Err, "Service %s: it has no endpoint yet\n", key)
+			failed++
+		}
+	}
+	if failed > 0 {
+		return errors.New(output.Count(failed, "error") + " with what was applied: `svcctl status` lists all problems")
+	}
+	return nil
+}

@@ -1,0 +1,249 @@
+package change
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
+	"svcctl.io/svcctl/cmd/svcctl/output"
+	"svcctl.io/svcctl/cmd/svcctl/resource"
+	"svcctl.io/svcctl/cmd/svcctl/settings"
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
+)
+
+func DiffVerb() *cli.Verb {
+	return &cli.Verb{
+		Name:    "diff",
+		Summary: "show what apply would change",
+		Args:    "-f FILE|DIR|- [FLAGS]",
+		About: `Compares the objects of the files, as they would be after ` + "`svcctl apply`" + `, with those
+that the appliance has, and prints the differences of each as diff -u does. The appliance
+makes a dry run: the address and ports that a new Service would get are shown. managedFields
+and the version of the object are left out.
+
+Files in a directory that the appliance watches are compared as files: what would change
+when the appliance reads them as they are now. --field-manager gitops does the same for
+files elsewhere, such as a branch that is checked out beside the watched directory.`,
+		Options: slices.Concat(resource.FilesOptions("what to compare"), []*cli.Option{
+			settings.NamespaceOption(),
+			{Name: "force-conflicts", Group: cli.GroupHow, Usage: "as if fields that other managers set were taken over"},
+			{Name: "field-manager", Arg: "NAME", Def: manager, Group: cli.GroupHow, Usage: "as if applied by this manager; gitops: as if by a watched file"},
+		}, settings.ConnectOptions()),
+		Examples: []cli.Example{
+			{"The changes by a directory.", "svcctl diff -f manifests/"},
+			{"The changes by a branch on this box.", "svcctl diff -f checkout/manifests --field-manager gitops"},
+			{"Only when something would.", "svcctl diff -f web.yaml > /dev/null; [ $? = 1 ] && svcctl apply -f web.yaml"},
+		},
+		Exits: `  0  nothing would change
+  1  something would
+  2  unknown: an object would be refused, wrong usage or configuration
+  3  the appliance cannot be reached`,
+		Run: runDiff,
+	}
+}
+
+// differing is one run of diff.
+type differing struct {
+	env     *cli.Env
+	c       *client.Client
+	options client.ApplyOptions
+	batch   resource.Batch
+	watched []string // directories whose files are compared as files
+	total   int
+	differ  bool
+	refused int
+}
+
+// errDiffers means that there are differences, which are printed already.
+var errDiffers = &cli.ExitError{Code: cli.ExitNo}
+
+// runDiff prints differences.
+func runDiff(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
+	switch {
+	case len(args) > 0:
+		return cli.Usagef("diff takes files with -f, and %q stands alone: run `svcctl diff --help`", args[0])
+	case !v.Option("filename").IsSet():
+		return cli.Usagef("diff of what? Give a file or a directory with -f, or -f - for stdin")
+	}
+	d := &differing{env: env, options: client.ApplyOptions{
+		Manager: v.Option("field-manager").Text(), Force: v.Option("force-conflicts").On(), DryRun: true,
+	}}
+	var err error
+	if d.c, err = env.Client(v); err != nil {
+		return err
+	}
+	if d.options.AsFile = d.options.Manager == fileManager; !d.options.AsFile {
+		if d.watched, err = watchedDirs(ctx, d.c); err != nil {
+			return err
+		}
+	}
+	files := resource.NewReader(env, v)
+	err = files.Each(func(doc *resource.Document) error { return d.add(ctx, doc) })
+	if err == nil {
+		err = d.flush(ctx)
+	}
+	switch _, unreachable := errors.AsType[*client.UnreachableError](err); {
+	case unreachable:
+		return err
+	case err != nil:
+		return &cli.ExitError{Code: cli.ExitUsage, Err: err}
+	case files.Refused+d.refused > 0:
+		return &cli.ExitError{Code: cli.ExitUsage, Err: resource.RefusedError(files.Refused + d.refused)}
+	case d.total == 0:
+		return &cli.ExitError{Code: cli.ExitUsage, Err: errors.New("the files have no objects to compare")}
+	case d.differ:
+		return errDiffers
+	}
+	return nil
+}
+
+func (d *differing) add(ctx context.Context, doc *resource.Document) error {
+	raw, err := doc.Raw()
+	if err != nil {
+		return err
+	}
+	asFile := d.options.Manager == fileManager || d.isWatched(doc.File)
+	if !d.batch.HasRoom(raw) || asFile != d.options.AsFile {
+		if err := d.flush(ctx); err != nil {
+			return err
+		}
+	}
+	d.options.AsFile = asFile
+	d.batch.Add(doc, raw)
+	return nil
+}
+
+// fileManager is the field manager of what the files of the appliance declare.
+const fileManager = "gitops"
+
+// watchedDirs are the directories that an appliance on this machine watches, without links.
+func watchedDirs(ctx context.Context, c *client.Client) ([]string, error) {
+	if c.Remote() {
+		return nil, nil
+	}
+	status, err := c.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var dirs []string
+	for _, s := range status.Sources {
+		if dir, err := filepath.EvalSymlinks(s.Dir); err == nil {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs, nil
+}
+
+// isWatched reports whether a file lies in a watched directory.
+func (d *differing) isWatched(file string) bool {
+	if len(d.watched) == 0 {
+		return false
+	}
+	path, err := filepath.Abs(file)
+	if err == nil {
+		path, err = filepath.EvalSymlinks(path)
+	}
+	return err == nil && slices.ContainsFunc(d.watched, func(dir string) bool {
+		rel, err := filepath.Rel(dir, path)
+		return err == nil && filepath.IsLocal(rel)
+	})
+}
+
+// flush compares a batch.
+func (d *differing) flush(ctx context.Context) error {
+	if len(d.batch.Documents) == 0 {
+		return nil
+	}
+	err := d.c.Apply(ctx, d.options, d.batch.Raws, func(i int, r wire.Applied) error {
+		d.total++
+		switch {
+		case r.Status != nil:
+			d.refused++
+			text := refusal(d.batch.Documents[i], r.Status)
+			if strings.Contains(text, `"`+fileManager+`"`) && !d.options.AsFile {
+				text += "; `svcctl diff --field-manager " + fileManager + "` shows what an edit of that file would change"
+			}
+			fmt.Fprintln(d.env.Err, text)
+		case r.Result != wire.Unchanged:
+			return d.compare(ctx, d.batch.Documents[i], r.Object)
+		}
+		return nil
+	})
+	d.batch = resource.Batch{}
+	return err
+}
+
+// compare prints how an object differs from the one that is there.
+func (d *differing) compare(ctx context.Context, doc *resource.Document, merged client.Object) error {
+	live, err := d.c.Get(ctx, doc.Path(), nil)
+	if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
+		live = nil
+	} else if err != nil {
+		return err
+	}
+	if doc.Kind.Name == object.KindSecret {
+		maskValues(live, merged)
+	}
+	before, err := comparable(live)
+	if err != nil {
+		return err
+	}
+	after, err := comparable(merged)
+	if err != nil {
+		return err
+	}
+	// As kubectl names them: version, kind, namespace, name.
+	name := strings.Join(slices.DeleteFunc([]string{strings.ReplaceAll(doc.Kind.APIVersion(), "/", "."), doc.Kind.Name, doc.Namespace, doc.Name},
+		func(part string) bool { return part == "" }), ".")
+	text := output.Diff("LIVE/"+name, "MERGED/"+name, before, after)
+	if text == "" {
+		return nil
+	}
+	d.differ = true
+	if d.env.Color {
+		text = output.PaintDiff(text)
+	}
+	return d.env.Print(text)
+}
+
+// comparable is an object in YAML without what changes with every write.
+func comparable(o client.Object) (string, error) {
+	if o == nil {
+		return "", nil
+	}
+	if meta, is := o["metadata"].(map[string]any); is {
+		for _, name := range resource.Assigned {
+			delete(meta, name)
+		}
+	}
+	text, err := manifest.YAML(o)
+	return string(text), err
+}
+
+// maskValues replaces the values of two versions of a Secret, so that only which ones differ is seen.
+func maskValues(before, after client.Object) {
+	old, _ := before["data"].(map[string]any)
+	now, _ := after["data"].(map[string]any)
+	for key, value := range now {
+		was, has := old[key]
+		now[key] = "***"
+		switch {
+		case has && was == value:
+			old[key] = "***"
+		case has:
+			old[key], now[key] = "*** (before)", "*** (after)"
+		}
+	}
+	for key := range old {
+		if _, has := now[key]; !has {
+			old[key] = "***"
+		}
+	}
+}

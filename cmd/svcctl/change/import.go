@@ -1,0 +1,181 @@
+package change
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
+	"svcctl.io/svcctl/cmd/svcctl/output"
+	"svcctl.io/svcctl/cmd/svcctl/settings"
+	"svcctl.io/svcctl/store/convert"
+)
+
+// maxSource is the most bytes of a configuration that is imported.
+const maxSource = 16 << 20
+
+func ImportVerb() *cli.Verb {
+	return &cli.Verb{
+		Name:    "import",
+		Summary: "convert configurations of other load balancers, or of a cluster",
+		Args:    "SOURCE FILE|- [FLAGS]",
+		Words:   slices.Sorted(maps.Keys(convert.Sources())),
+		About: `SOURCE is one of keepalived, ipvs, haproxy, nftlb, metallb and cluster: reads a keepalived.conf, what ` + "`ipvsadm -S -n`" + ` prints, the proxies of a
+haproxy.cfg in TCP mode or with one HTTP backend, or the JSON of nftlb, and prints a Service and EndpointSlices for each virtual
+server. Of a cluster it takes what ` + "`kubectl get svc,endpointslices -A -o yaml`" + ` prints; objects
+of MetalLB stay as they are, its ConfigMap of before 0.13 becomes such objects. VRRP
+instances become the flags of svcctl announce, in a comment.
+
+A setting without a counterpart is a comment in the YAML and a line on stderr, and the last
+line counts what is imported. Unknown
+syntax is an error with its line, and nothing is printed.
+
+It needs no privilege and no appliance, and changes nothing.`,
+		Options: []*cli.Option{
+			settings.NamespaceOption(),
+			{Name: "address", Arg: "ADDRESS", Repeats: true, Group: cli.GroupHow, Usage: "address for `bind *` of HAProxy; repeatable, one for each IP family (default: an address of a pool)"},
+			{Name: "resolve", Group: cli.GroupHow, Usage: "look up host names of servers once, and write their addresses"},
+			{Name: "keep-cluster-ips", Group: cli.GroupHow, Usage: "the Services of a cluster keep their cluster IPs"},
+		},
+		Examples: []cli.Example{
+			{"The virtual servers of keepalived.", "svcctl import keepalived /etc/keepalived/keepalived.conf > edge.yaml"},
+			{"The TCP proxies of HAProxy, at an address that is routed to this box.", "svcctl import haproxy /etc/haproxy/haproxy.cfg --address 192.0.2.10"},
+			{"One with host names.", "svcctl import haproxy /etc/haproxy/haproxy.cfg --resolve"},
+			{"The Services of a cluster, as they are now.", "kubectl get svc,endpointslices -A -o yaml | svcctl import cluster -"},
+			{"Those of the kernel, with a check of the manifests.", "ipvsadm -S -n | svcctl import ipvs - | svcctl validate -"},
+		},
+		Exits: `  0  done; stderr lists what is lost, and how many virtual servers are imported
+  1  a line is not understood, or the file cannot be read
+  2  wrong usage`,
+		Run: runImport,
+	}
+}
+
+// runImport prints the manifests of a configuration.
+func runImport(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
+	if len(args) != 2 {
+		return cli.Usagef("import takes a kind of file and a file, as `svcctl import keepalived /etc/keepalived/keepalived.conf`")
+	}
+	source, known := convert.Sources()[args[0]]
+	if !known {
+		return cli.Usagef("import from %q: want one of %s", args[0], strings.Join(v.Words, ", "))
+	}
+	name := args[1]
+	text, err := readSource(env, name)
+	if err != nil {
+		return err
+	}
+	if name == "-" {
+		name = "stdin"
+	}
+	options := convert.Options{}
+	if namespace := settings.Namespace(env, v); namespace != v.Option("namespace").Def {
+		options.Namespace = namespace
+	}
+	for _, text := range v.Option("address").Texts {
+		addr, err := netip.ParseAddr(text)
+		if err != nil || addr.Zone() != "" {
+			return cli.Usagef("--address %q: want an address, as 192.0.2.10", text)
+		}
+		options.Addresses = append(options.Addresses, addr.Unmap())
+	}
+	options.KeepClusterIPs = v.Option("keep-cluster-ips").On()
+	end := env.Waiting(func() string { return "importing " + name }, 0)
+	imported, err := source(string(text), options)
+	if names := namesIn(err); len(names) > 0 && v.Option("resolve").On() {
+		if options.Names, err = lookUp(ctx, names); err == nil {
+			imported, err = source(string(text), options)
+		}
+	}
+	end()
+	if err != nil {
+		for _, err := range cli.Flatten(err) {
+			where := name
+			if at, is := errors.AsType[*convert.Error](err); is {
+				where, err = fmt.Sprintf("%s:%d", name, at.Line), errors.New(at.Text)
+			}
+			fmt.Fprintf(env.Err, "%s: %s\n", where, output.OneLine(err.Error()))
+		}
+		return errors.New("nothing is imported: see above")
+	}
+	end = env.Waiting(func() string { return "writing manifests" }, 0)
+	manifests, err := imported.YAML()
+	end()
+	if err != nil {
+		return err
+	}
+	for _, loss := range imported.AllLosses() {
+		where := name
+		if loss.Line > 0 {
+			where += fmt.Sprintf(":%d", loss.Line)
+		}
+		fmt.Fprintf(env.Err, "%s: warning: %s\n", where, output.OneLine(loss.Text))
+	}
+	if imported.Done < imported.Described || len(imported.AllLosses()) > 0 { // else the manifests say it all
+		defer func() { fmt.Fprintf(env.Err, "%s: %s\n", name, imported.Summary()) }()
+	}
+	if len(imported.Virtuals)+len(imported.Kept)+len(imported.Settings) == 0 {
+		return fmt.Errorf("%s describes no virtual server that has a counterpart", name)
+	}
+	return env.Print(manifests)
+}
+
+// namesIn returns the host names that an import needs the addresses of.
+func namesIn(err error) (names []string) {
+	if err == nil {
+		return nil
+	}
+	for _, err := range cli.Flatten(err) {
+		if at, is := errors.AsType[*convert.Error](err); is && at.Name != "" && !slices.Contains(names, at.Name) {
+			names = append(names, at.Name)
+		}
+	}
+	return names
+}
+
+// lookupPatience bounds the look-up of all names of a file.
+const lookupPatience = 10 * time.Second
+
+// lookUp returns the addresses of host names, those of IPv4 first.
+func lookUp(ctx context.Context, names []string) (map[string][]netip.Addr, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookupPatience)
+	defer cancel()
+	found := map[string][]netip.Addr{}
+	var errs []error
+	for _, name := range names {
+		addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("look up %s: %w", name, err))
+			continue
+		}
+		for i := range addrs {
+			addrs[i] = addrs[i].Unmap()
+		}
+		slices.SortStableFunc(addrs, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
+		found[name] = addrs
+	}
+	return found, errors.Join(errs...)
+}
+
+// readSource is the content of a file, or of stdin for "-".
+func readSource(env *cli.Env, name string) ([]byte, error) {
+	if name != "-" {
+		return appliance.ReadFile(name, maxSource)
+	}
+	// The writer of the pipe, as kubectl at a distant cluster, may be slow.
+	var n cli.Counter
+	defer env.Waiting(func() string { return fmt.Sprintf("reading stdin: %d KiB", n.Load()>>10) }, 0)()
+	text, err := io.ReadAll(io.LimitReader(io.TeeReader(env.In, &n), maxSource+1))
+	if err == nil && len(text) > maxSource {
+		err = fmt.Errorf("stdin has more than %d bytes", maxSource)
+	}
+	return text, err
+}

@@ -1,0 +1,213 @@
+package change
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
+	"svcctl.io/svcctl/cmd/svcctl/resource"
+	"svcctl.io/svcctl/cmd/svcctl/settings"
+	"svcctl.io/svcctl/store/object"
+)
+
+// OutCandidates returns the addresses that may be taken out of a Service, or with back return to it, but for those of given.
+func OutCandidates(ctx context.Context, appliance *client.Client, t resource.Target, given []string, back bool) (all []string, err error) {
+	var svc object.Service
+	if err := resource.Typed(ctx, appliance, t.Path(), &svc); err != nil {
+		return nil, err
+	}
+	taken, err := addressesOf(strings.FieldsFunc(svc.Metadata.Annotations[outAnnotation], func(r rune) bool { return r == ',' || r == ' ' }))
+	if err != nil {
+		return nil, err
+	}
+	out := strings.Split(joinAddrs(taken), ",")
+	if back {
+		all = out
+	} else {
+		endpoints, err := resource.SlicesOf(ctx, appliance, t.Namespace, t.Name)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range endpoints {
+			for _, e := range s.Endpoints {
+				all = append(all, e.Addresses...)
+			}
+		}
+		given = append(given, out...)
+	}
+	slices.Sort(all)
+	return slices.DeleteFunc(slices.Compact(all), func(addr string) bool { return slices.Contains(given, addr) }), nil
+}
+
+// outAnnotation names the addresses of endpoints that are not used (health.AnnotationOut).
+const outAnnotation = "svcctl.io/out"
+
+func OutVerb() *cli.Verb {
+	return &cli.Verb{
+		Name:    "out",
+		Summary: "take endpoints out of a Service",
+		Args:    "svc/NAME ADDRESS... [FLAGS]",
+		About: `Takes addresses out of a Service, like endpoints with ready: false: they get no new
+connection, not even when no other endpoint is up, and open ones drain as the Service is
+configured. It writes the annotation ` + outAnnotation + ` of the Service; if a file has that,
+change it in the file. It lasts until ` + "`svcctl in`" + `.`,
+		Options: slices.Concat([]*cli.Option{settings.NamespaceOption()}, settings.ConnectOptions()),
+		Examples: []cli.Example{
+			{"Before work on a server.", "svcctl out svc/web 10.1.2.11"},
+		},
+		Exits: outExits,
+		Run: func(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
+			return runOut(ctx, env, v, args, true)
+		},
+	}
+}
+
+func InVerb() *cli.Verb {
+	return &cli.Verb{
+		Name:    "in",
+		Summary: "return endpoints to a Service",
+		Args:    "svc/NAME [ADDRESS...] [FLAGS]",
+		About: `Returns addresses to a Service that ` + "`svcctl out`" + ` took out; without an
+address, all of them. With a health check they get connections once they pass it.`,
+		Options: slices.Concat([]*cli.Option{settings.NamespaceOption()}, settings.ConnectOptions()),
+		Examples: []cli.Example{
+			{"After it.", "svcctl in svc/web 10.1.2.11"},
+		},
+		Exits: outExits,
+		Run: func(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
+			return runOut(ctx, env, v, args, false)
+		},
+	}
+}
+
+const outExits = `  0  done, or it was so
+  1  refused: stderr has the reason
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`
+
+// runOut takes addresses out of a Service, or lets them in again.
+func runOut(ctx context.Context, env *cli.Env, v *cli.Verb, args []string, out bool) error {
+	if len(args) == 0 || out && len(args) == 1 {
+		return cli.Usagef("%s which endpoints? Give a Service and addresses, as svc/web 10.1.2.11", v.Name)
+	}
+	t, err := resource.OneService(env, v, args[0])
+	if err != nil {
+		return err
+	}
+	asked, err := addressesOf(args[1:])
+	if err != nil {
+		return err
+	}
+	c, err := env.Client(v)
+	if err != nil {
+		return err
+	}
+	const tries = 5 // others may write the Service at the same time
+	for try := 1; ; try++ {
+		err = changeOut(ctx, env, c, t, asked, out)
+		if conflict, is := errors.AsType[*wire.Failure](err); !is || conflict.Code != 409 || try == tries {
+			return err
+		}
+	}
+}
+
+func addressesOf(words []string) ([]netip.Addr, error) {
+	var list []netip.Addr
+	for _, word := range words {
+		addr, err := netip.ParseAddr(strings.Trim(word, "[]"))
+		if err != nil {
+			return nil, cli.Usagef("%q is no address of an endpoint: write one as 10.1.2.11, without a port", word)
+		}
+		list = append(list, addr.Unmap())
+	}
+	return list, nil
+}
+
+// changeOut writes the annotation once.
+func changeOut(ctx context.Context, env *cli.Env, c *client.Client, t resource.Target, asked []netip.Addr, out bool) error {
+	var svc object.Service
+	if err := resource.Typed(ctx, c, t.Path(), &svc); err != nil {
+		return err
+	}
+	before, err := addressesOf(strings.FieldsFunc(svc.Metadata.Annotations[outAnnotation], func(r rune) bool { return r == ',' || r == ' ' }))
+	if err != nil {
+		return fmt.Errorf("the annotation %s of %s cannot be read: %v", outAnnotation, t, err)
+	}
+	now := slices.Clone(before)
+	if out {
+		if err := areBehind(ctx, c, t, asked); err != nil {
+			return err
+		}
+		now = append(now, asked...)
+	} else {
+		now = slices.DeleteFunc(now, func(a netip.Addr) bool { return len(asked) == 0 || slices.Contains(asked, a) })
+	}
+	slices.SortFunc(now, netip.Addr.Compare)
+	now = slices.Compact(now)
+	slices.SortFunc(before, netip.Addr.Compare)
+	if slices.Equal(now, before) {
+		return env.Print(outText(t, now, "It was so: "))
+	}
+	var text any // null removes it
+	if len(now) > 0 {
+		text = joinAddrs(now)
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"resourceVersion": svc.Metadata.ResourceVersion, "annotations": map[string]any{outAnnotation: text},
+	}})
+	if err != nil {
+		return err
+	}
+	if _, err := c.Patch(ctx, t.Path(), url.Values{"fieldManager": {manager}}, client.MergePatch, patch); err != nil {
+		return err
+	}
+	if out {
+		return env.Print(outText(t, now, ""))
+	}
+	back := slices.DeleteFunc(before, func(a netip.Addr) bool { return slices.Contains(now, a) })
+	answer := fmt.Sprintf("back in %s: %s\n", t, joinAddrs(back))
+	if len(now) > 0 {
+		answer += "still " + outText(t, now, "")
+	}
+	return env.Print(answer)
+}
+
+// areBehind refuses addresses that no slice of the Service has.
+func areBehind(ctx context.Context, c *client.Client, t resource.Target, asked []netip.Addr) error {
+	all, err := resource.SlicesOf(ctx, c, t.Namespace, t.Name)
+	if err != nil {
+		return err
+	}
+	for _, addr := range asked {
+		if !slices.ContainsFunc(all, func(s *object.EndpointSlice) bool {
+			return slices.ContainsFunc(s.Endpoints, func(e object.Endpoint) bool { return slices.Contains(e.Addresses, addr.String()) })
+		}) {
+			return fmt.Errorf("%s is no endpoint of %s: `svcctl describe %s -n %s` lists them", addr, t, t, t.Namespace)
+		}
+	}
+	return nil
+}
+
+func joinAddrs(list []netip.Addr) string {
+	words := make([]string, len(list))
+	for i, a := range list {
+		words[i] = a.String()
+	}
+	return strings.Join(words, ",")
+}
+
+// outText lists the endpoints that are taken out.
+func outText(t resource.Target, out []netip.Addr, begin string) string {
+	if len(out) == 0 {
+		return fmt.Sprintf("%sno endpoint of %s is taken out.\n", begin, t)
+	}
+	return fmt.Sprintf("%sout of %s: %s\n", begin, t, joinAddrs(out))
+}

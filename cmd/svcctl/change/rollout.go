@@ -1,0 +1,124 @@
+package change
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/rollout"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
+)
+
+// What a rollout is given when nothing is said.
+const (
+	defaultBake   = "2m"
+	defaultWithin = "1m"
+	// rolloutGiveUp bounds the attempt to undo what could not be started.
+	rolloutGiveUp = 5 * time.Second
+)
+
+// rolloutOptions are --rollout, its times, and what becomes of it.
+func rolloutOptions() []*cli.Option {
+	return []*cli.Option{
+		{Name: "rollout", Arg: "STEPS", Group: cli.GroupHow, Usage: "in a fleet: some boxes first, as gw1,25%,100% or gw1+gw2,100%; see `svcctl fleet rollout`"},
+		{Name: "bake", Arg: "DURATION", Def: defaultBake, Group: cli.GroupHow, Usage: "with --rollout: for how long the boxes of a step are watched before the next one"},
+		{Name: "within", Arg: "DURATION", Def: defaultWithin, Group: cli.GroupHow, Usage: "with --rollout: in what time the boxes of a step have to program it"},
+		{Name: "on-failure", Arg: wire.OnFailureStop + "|" + wire.OnFailureUndo, Def: wire.OnFailureStop, Words: []string{wire.OnFailureStop, wire.OnFailureUndo}, Group: cli.GroupHow,
+			Usage: "with --rollout: where it would stop by itself, stop, and wait for `svcctl fleet rollout resume` or `undo`; or undo it at once"},
+	}
+}
+
+// rolling is the rollout that a verb's changes belong to; nil: they come to all boxes at once.
+type rolling struct {
+	env          *cli.Env
+	c            *client.Client
+	steps        string
+	bake, within time.Duration
+	onFailure    string
+	began        *wire.Rollout
+}
+
+// newRolling reads --rollout.
+func newRolling(env *cli.Env, v *cli.Verb, c *client.Client) (r *rolling, err error) {
+	o := v.Option("rollout")
+	if !o.IsSet() {
+		if v.Option("bake").IsSet() || v.Option("within").IsSet() || v.Option("on-failure").IsSet() {
+			return nil, cli.Usagef("--bake, --within and --on-failure are about a rollout: give --rollout, too")
+		}
+		return nil, nil
+	}
+	if v.Option("confirm").IsSet() {
+		return nil, cli.Usagef("--rollout and --confirm exclude each other: a rollout is taken back by `svcctl fleet rollout undo`")
+	}
+	r = &rolling{env: env, c: c, steps: o.Text(), onFailure: v.Option("on-failure").Text()}
+	if words := v.Option("on-failure").Words; !slices.Contains(words, r.onFailure) {
+		return nil, cli.Usagef("--on-failure %q: want %s", r.onFailure, strings.Join(words, " or "))
+	}
+	if _, err := rollout.ParseSteps(r.steps); err != nil {
+		return nil, cli.Usagef("--rollout: %v", err)
+	}
+	if r.bake, err = time.ParseDuration(v.Option("bake").Text()); err != nil || r.bake < 0 {
+		return nil, cli.Usagef("--bake %q: want a duration as 90s or 5m", v.Option("bake").Text())
+	}
+	if r.within, err = time.ParseDuration(v.Option("within").Text()); err != nil || r.within < time.Second {
+		return nil, cli.Usagef("--within %q: want a duration as 90s or 5m, at least 1s", v.Option("within").Text())
+	}
+	return r, nil
+}
+
+// untried says that a dry run is none of the rollout.
+func (r *rolling) untried() {
+	if r != nil {
+		fmt.Fprintf(r.env.Err, "--rollout %s is not tried with --dry-run: what is decided is the same for all boxes\n", r.steps)
+	}
+}
+
+// begin begins the rollout before the first change.
+func (r *rolling) begin(ctx context.Context) error {
+	if r == nil || r.began != nil {
+		return nil
+	}
+	began, err := client.Call(ctx, r.c, wire.BeginRollout, wire.RolloutQuery{Steps: r.steps, Bake: r.bake, Within: r.within, OnFailure: r.onFailure})
+	if err != nil {
+		return err
+	}
+	r.began, r.c.InRollout = began, began.ID
+	if r.onFailure != cmp.Or(began.OnFailure, wire.OnFailureStop) {
+		return fmt.Errorf("--on-failure %s: the box that was asked runs a version that does not know it", r.onFailure)
+	}
+	return nil
+}
+
+// end starts the rollout, or undoes it when something of it failed.
+func (r *rolling) end(ctx context.Context, failed error) error {
+	if r == nil || r.began == nil {
+		return failed
+	}
+	r.c.InRollout = ""
+	if failed == nil {
+		started, err := client.Call(ctx, r.c, wire.MoveRollout[wire.RolloutStart], wire.MoveQuery{ID: r.began.ID})
+		if err == nil && !started.Pending {
+			_, err = fmt.Fprintln(r.env.Err, "nothing is rolled out: every object is as in the files")
+			return err
+		}
+		if err == nil {
+			_, err = fmt.Fprintf(r.env.Err, "rollout %s: step 1 of %d (%s); see `svcctl fleet rollout status`\n", started.ID, len(started.Steps), started.Steps[started.Step])
+			return err
+		}
+		failed = err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rolloutGiveUp)
+	defer cancel()
+	if _, err := client.Call(ctx, r.c, wire.MoveRollout[wire.RolloutUndo], wire.MoveQuery{ID: r.began.ID}); err != nil {
+		if refused, is := errors.AsType[*wire.Failure](err); !is || refused.Reason != wire.ReasonConflict { // else it is over
+			return errors.Join(failed, fmt.Errorf("nothing is rolled out, and rollout %s could not be undone (%w): it is undone automatically after %v", r.began.ID, err, rollout.Gather))
+		}
+	}
+	return errors.Join(failed, errors.New("nothing is rolled out: no box has any of it"))
+}

@@ -1,0 +1,159 @@
+package change
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
+	"svcctl.io/svcctl/cmd/svcctl/output"
+	"svcctl.io/svcctl/cmd/svcctl/report"
+	"svcctl.io/svcctl/cmd/svcctl/settings"
+	"svcctl.io/svcctl/store/annotation"
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/schema"
+)
+
+// printSchema prints a JSON Schema (draft 7) of the documents that files may have.
+func printSchema(env *cli.Env) error {
+	var hints []schema.Hint
+	for _, r := range annotation.Table() {
+		if strings.HasSuffix(r.Key, "*") || r.Effect == annotation.Kept {
+			continue
+		}
+		h := schema.Hint{Key: r.Key, Kinds: r.Kinds, Label: r.Label, Text: r.Text}
+		if r.Values != "" {
+			h.Text += ". Values: " + r.Values
+		}
+		if h.Kinds == nil {
+			h.Kinds = []string{object.KindService}
+		}
+		hints = append(hints, h)
+	}
+	return env.Print(string(schema.JSONSchema(hints)))
+}
+
+// The forms that validate prints in besides text and json.
+const (
+	formJUnit = "junit"
+	formSARIF = "sarif"
+)
+
+func ValidateVerb() *cli.Verb {
+	return &cli.Verb{
+		Name:    "validate",
+		Summary: "check manifests as serve would, or print their schema",
+		Args:    "FILE|DIR|-... [FLAGS]",
+		About: `Reads manifests as ` + "`svcctl serve`" + ` would, starting from nothing, and prints every
+problem as FILE:LINE:COLUMN: what is wrong, sorted by place. It needs no privilege and no
+appliance, and changes nothing. An error is an object or field that would be refused. The
+addresses and other state of the box are not known here. Without settings it takes those of
+/etc/svcctl/svcctl.yaml where the package runs svcctl; else it judges neither pools nor source
+sets, and prints how many problems that leaves out.
+
+--schema prints a JSON Schema (draft 7) of the documents that files may have: Services,
+EndpointSlices, Endpoints, Pods and Lists of them, every field with its meaning, and the
+annotations that have an effect. Editors complete and check files with it.
+
+` + settings.SettingsAbout,
+		Options: append([]*cli.Option{
+			{Name: "filename", Letter: "f", Arg: cli.ArgPath, Group: cli.GroupWhich, Repeats: true, Usage: "the same as an argument; repeatable"},
+			cli.OutputOption(cli.FormText, cli.FormJSON, formJUnit, formSARIF),
+			{Name: "strict", Group: cli.GroupOutput, Usage: "exit with 1 for warnings too"},
+			{Name: "schema", Group: cli.GroupOutput, Usage: "print the JSON Schema of manifests, and check none"},
+		}, settings.SettingOptions(true)...),
+		Examples: []cli.Example{
+			{"A directory, in a git hook: no output without problems.", "svcctl validate manifests/"},
+			{"With the settings of the real appliance, for a report in CI.", "svcctl validate --config svcctl.yaml -o junit manifests/ > report.xml"},
+			{"The output of a generator.", "kustomize build | svcctl validate --strict -"},
+			{"For the YAML language server, in the settings of an editor or as the first line of a file.",
+				"svcctl validate --schema > ~/svcctl.json  # yaml-language-server: $schema=svcctl.json"},
+		},
+		Exits: `  0  no error
+  1  there are errors (with --strict: or warnings), or a file cannot be read
+  2  wrong usage or configuration`,
+		Run: runValidate,
+	}
+}
+
+// runValidate prints the problems of manifests.
+func runValidate(_ context.Context, env *cli.Env, v *cli.Verb, args []string) error {
+	if err := cli.CheckOutput(v); err != nil {
+		return err
+	}
+	args = slices.Concat(v.Option("filename").Texts, args)
+	if v.Option("schema").On() {
+		if len(args) > 0 || v.Option("output").IsSet() || v.Option("strict").IsSet() {
+			return cli.Usagef("validate: --schema prints the schema and checks no manifest: leave out the files, -o and --strict")
+		}
+		return printSchema(env)
+	}
+	blind := givenNothing(env, v)
+	if blind && env.SettingsFile != "" {
+		if _, err := appliance.ReadFile(env.SettingsFile, settings.MaxConfigFile); err == nil {
+			v.Option("config").Texts, blind = []string{env.SettingsFile}, false
+			fmt.Fprintf(env.Err, "svcctl: with the settings of %s: --config names others\n", env.SettingsFile)
+		}
+	}
+	cfg, err := settings.Load(env, v)
+	if err != nil {
+		return err
+	}
+	if len(args) == 0 {
+		args = cfg.ManifestDirs()
+	}
+	if len(args) == 0 {
+		return cli.Usagef("validate what? Give files or directories, or - for stdin")
+	}
+	if twice := slices.Index(args, "-"); twice >= 0 && slices.Contains(args[twice+1:], "-") {
+		return cli.Usagef("stdin can be read once, and - is given twice")
+	}
+	planned, err := env.Plan(cfg, args, env.In, io.Discard)
+	if err != nil {
+		return err
+	}
+	if all := len(planned.Problems); blind {
+		planned.Problems = slices.DeleteFunc(planned.Problems, ofTheBox)
+		if n := all - len(planned.Problems); n > 0 {
+			fmt.Fprintf(env.Err, "svcctl: %s left out, about pools and source sets, which are settings of the box: give --config FILE\n", output.Was(n, "problem"))
+		}
+	}
+	found := report.Of(planned.Files, planned.Problems)
+	text := found.Lines()
+	switch v.Option("output").Text() {
+	case cli.FormJSON:
+		text, err = output.JSON(found)
+	case formJUnit:
+		text, err = found.JUnit()
+	case formSARIF:
+		text, err = found.SARIF(env.Version)
+	}
+	if err != nil {
+		return err
+	}
+	if err := env.Print(text); err != nil {
+		return err
+	}
+	return found.Verdict(v.Option("strict").On())
+}
+
+// ofTheBox reports whether a problem is about a pool or source set, which may be there on the box.
+func ofTheBox(q manifest.Problem) bool {
+	return q.Reason == "Pending" || q.Reason == "UnknownSourceSet"
+}
+
+// givenNothing reports whether no setting is given, by a flag, the environment or a file.
+func givenNothing(p *cli.Env, v *cli.Verb) bool {
+	env, _ := p.LookupEnv(settings.ConfigEnv)
+	return v.Option("config").Text() == "" && env == "" && !slices.ContainsFunc(settings.Settings(), func(s settings.Setting) bool {
+		if !v.Has(s.Name) || s.Name == "manifests" { // which says what is judged
+			return false
+		}
+		_, given := settings.Lookup(p, v.Option(s.Name), s, nil)
+		return given
+	})
+}

@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/appliance/announce"
+	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/logqueue"
+	"svcctl.io/svcctl/cmd/svcctl/output"
+	"svcctl.io/svcctl/store/manifest"
+)
+
+// Env is the command with everything it takes from its surroundings. It has more than 15 fields: one for
+// each thing of the process (streams, environment, clock) or of the appliance that tests replace.
+type Env struct {
+	// Client returns a client of the appliance that the options of a verb name. Its warnings go to Err.
+	Client func(v *Verb) (*client.Client, error)
+
+	Version  string
+	In       io.Reader
+	Out, Err io.Writer
+	Log      *logqueue.Queue // in front of stderr while the appliance runs; nil before
+	// The first three report which streams are terminals, color whether stdout takes colors.
+	StdinTTY, StderrTTY, StdoutTTY, Color bool
+	Packaged                              wire.Packaged
+	SettingsFile                          string // of the package, if that runs svcctl; "": none
+	LookupEnv                             func(string) (string, bool)
+	Environ                               func() []string
+	Exec                                  func(path string, args, env []string) error // syscall.Exec
+	Now                                   func() time.Time
+
+	Serve func(ctx context.Context, cfg config.Config, log *slog.Logger) error
+	Plan  func(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (appliance.Planned, error)
+	Down  func(ctx context.Context) error
+	// left looks for rules in the kernel, and for a process that holds them.
+	Left func() (frontends int, held bool, err error)
+
+	Announce func(ctx context.Context, cfg announce.Config, log *slog.Logger) error
+
+	// edit has the user change a file with the command of an editor.
+	Edit func(ctx context.Context, editor, path string) error
+
+	Doctor func(ctx context.Context, cfg config.Config, serving bool) []appliance.Finding
+}
+
+// Output prints v in the form that the verb's -o asks for; text makes the form for
+// people. A form that does not exist is a usageError.
+func (env *Env) Output(vb *Verb, v any, text func() string) error {
+	if err := CheckOutput(vb); err != nil {
+		return err
+	}
+	switch vb.Option("output").Text() {
+	case FormJSON:
+		body, err := output.JSON(v)
+		if err != nil {
+			return err
+		}
+		return env.Print(body)
+	case FormYAML:
+		return env.PrintYAML(v)
+	}
+	return env.Print(text())
+}
+
+// PrintYAML prints v as YAML.
+func (env *Env) PrintYAML(v any) error {
+	body, err := manifest.YAML(v)
+	if err != nil {
+		return err
+	}
+	return env.Print(string(body))
+}
+
+// PrintLine prints v as a line of JSON, for verbs that print one document after another.
+func (env *Env) PrintLine(v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode as JSON: %w", err)
+	}
+	return env.Print(string(body) + "\n")
+}
+
+// IsTerminal reports whether f is a terminal.
+func IsTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+// Print writes text to stdout.
+func (env *Env) Print(text string) error {
+	if _, err := io.WriteString(env.Out, text); err != nil {
+		return fmt.Errorf("write to stdout: %w", err)
+	}
+	return nil
+}

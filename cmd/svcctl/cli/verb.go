@@ -1,0 +1,218 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/cmd/svcctl/output"
+)
+
+// Verb is a verb, or with several words one below another verb, as "announce drain". The root, "svcctl", has all verbs
+// below it.
+type Verb struct {
+	Name     string
+	Summary  string // one line for the list of verbs
+	Group    string // the heading in the list of verbs; "": not listed
+	Verbs    []*Verb
+	Args     string // arguments in the usage line; "": it takes none
+	About    string // paragraphs
+	Options  []*Option
+	Examples []Example
+	Exits    string // what the exit codes mean here, one a line
+	Words    []string
+	// command is set when the first argument is a command, to which everything after it belongs.
+	Command bool
+	Run     func(ctx context.Context, env *Env, v *Verb, args []string) error // nil: one of verbs is required
+}
+
+// Word returns the last word of the name, which finds the verb below its parent.
+func (v *Verb) Word() string { return v.Name[strings.LastIndex(v.Name, " ")+1:] }
+
+// Line returns the command line of the verb.
+func (v *Verb) Line() string {
+	if v.Name == RootName {
+		return RootName
+	}
+	return RootName + " " + v.Name
+}
+
+// Below returns the verb of a word directly below v; nil: there is none.
+func (v *Verb) Below(word string) *Verb {
+	for _, sub := range v.Verbs {
+		if sub.Word() == word {
+			return sub
+		}
+	}
+	return nil
+}
+
+// Find returns the verb that words name, and the words after its name.
+func (v *Verb) Find(words []string) (*Verb, []string) {
+	if len(words) > 0 {
+		if sub := v.Below(words[0]); sub != nil {
+			return sub.Find(words[1:])
+		}
+	}
+	return v, words
+}
+
+// Example is a command line and what it is good for.
+type Example [2]string // what it is good for, and the command line
+
+// Option is the option of that name, which the verb must have.
+func (v *Verb) Option(name string) *Option {
+	for _, o := range v.Options {
+		if o.Name == name {
+			return o
+		}
+	}
+	panic(fmt.Sprintf("svcctl: verb %s has no option %s", v.Name, name))
+}
+
+// Has reports whether the verb has an option of that name.
+func (v *Verb) Has(name string) bool {
+	for _, o := range v.Options {
+		if o.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// GivenOnce refuses a flag that takes one value and was given several times.
+func (v *Verb) GivenOnce() error {
+	var problems []error
+	for _, o := range v.Options {
+		switch {
+		case o.Repeats || len(o.Texts) < 2:
+		case o.Arg == "" || o.Optional && !slices.ContainsFunc(o.Texts, func(text string) bool { return text != "true" }):
+			problems = append(problems, fmt.Errorf("--%s is given %d times: give it once", o.Name, len(o.Texts)))
+		default:
+			problems = append(problems, fmt.Errorf("--%s is given %d times (%s), and accepts one value: leave the others out", o.Name, len(o.Texts), strings.Join(o.Texts, ", ")))
+		}
+	}
+	if len(problems) > 0 {
+		return &UsageError{Problems: problems}
+	}
+	return nil
+}
+
+// FlagNames are the long names of the verb's options.
+func (v *Verb) FlagNames() []string {
+	var names []string
+	for _, o := range v.Options {
+		names = append(names, o.Name)
+	}
+	return names
+}
+
+// Help is the verb's help text.
+func (v *Verb) Help() string {
+	var b strings.Builder
+	usage := v.Line()
+	fmt.Fprintf(&b, "%s: %s\n\n", usage, v.Summary)
+	switch {
+	case v.Args != "":
+		usage += " " + v.Args
+	case v.Run == nil:
+		usage += " WORD [FLAGS]"
+	default:
+		usage += " [FLAGS]" // no verb has both
+	}
+	fmt.Fprintf(&b, "Usage: %s\n", usage)
+	for paragraph := range strings.SplitSeq(strings.Trim(v.About, "\n"), "\n\n") {
+		if paragraph == "" {
+			continue
+		}
+		if strings.HasPrefix(paragraph, "  ") { // a table, broken by hand
+			fmt.Fprintf(&b, "\n%s\n", strings.TrimRight(paragraph, "\n"))
+			continue
+		}
+		fmt.Fprintf(&b, "\n%s", output.Wrap(paragraph, "", output.HelpWidth))
+	}
+	v.helpVerbs(&b)
+	v.helpOptions(&b)
+	if len(v.Examples) > 0 {
+		b.WriteString("\nExamples:\n")
+		for i, e := range v.Examples {
+			if i > 0 {
+				b.WriteString("\n")
+			}
+			b.WriteString(output.Wrap(e[0], "  # ", output.HelpWidth))
+			fmt.Fprintf(&b, "  %s\n", e[1])
+		}
+	}
+	if v.Exits != "" {
+		fmt.Fprintf(&b, "\nExit codes:\n%s\n", v.Exits)
+	}
+	return b.String()
+}
+
+// helpVerbs writes the verbs below v, under the headings of their groups.
+func (v *Verb) helpVerbs(b *strings.Builder) {
+	group := ""
+	for _, sub := range v.Verbs {
+		if sub.Group == "" {
+			continue
+		}
+		if sub.Group != group {
+			group = sub.Group
+			fmt.Fprintf(b, "\n%s:\n", group)
+		}
+		fmt.Fprintf(b, "  %s%s\n", output.Pad(sub.Word(), 15), sub.Summary)
+	}
+}
+
+// helpOptions writes the options under their headings, in the order of the table.
+func (v *Verb) helpOptions(b *strings.Builder) {
+	group := ""
+	for i, o := range v.Options {
+		if i == 0 || o.Group != group {
+			group = o.Group
+			fmt.Fprintf(b, "\n%s:\n", group)
+		}
+		left := "  --" + o.Name
+		if o.Letter != "" {
+			left = "  -" + o.Letter + ", --" + o.Name
+		}
+		switch {
+		case o.Optional:
+			left += "[=" + o.Arg + "]"
+		case o.Arg != "":
+			left += " " + o.Arg
+		}
+		usage := o.Usage
+		if o.Def != "" {
+			usage += " (default: " + o.Def + ")"
+		}
+		fmt.Fprintf(b, "%s\n%s", left, output.Wrap(usage, "        ", output.HelpWidth))
+	}
+}
+
+// List are the values of an option that may be given several times or with commas.
+func (v *Verb) List(name string) []string {
+	var all []string
+	for _, text := range v.Option(name).Texts {
+		for part := range strings.SplitSeq(text, ",") {
+			if part = strings.TrimSpace(part); part != "" {
+				all = append(all, part)
+			}
+		}
+	}
+	return all
+}
+
+const RootName = "svcctl"
+
+// groupWords is the heading of the words of a verb.
+const groupWords = "Words"
+
+// Words lists verbs below another one.
+func Words(verbs ...*Verb) []*Verb {
+	for _, v := range verbs {
+		v.Group = groupWords
+	}
+	return verbs
+}

@@ -1,0 +1,2 @@
+// Package fleet has the verb fleet with its words: etcd, the sources and the rollouts of a fleet.
+package fleet

@@ -1,0 +1,204 @@
+package look
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
+	"svcctl.io/svcctl/cmd/svcctl/describe"
+	"svcctl.io/svcctl/cmd/svcctl/output"
+	"svcctl.io/svcctl/cmd/svcctl/resource"
+	"svcctl.io/svcctl/cmd/svcctl/settings"
+	"svcctl.io/svcctl/store/annotation"
+	"svcctl.io/svcctl/store/object"
+)
+
+func DescribeVerb() *cli.Verb {
+	return &cli.Verb{
+		Name:    "describe",
+		Summary: "show an object in detail, with its Events",
+		Args:    "KIND [NAME...] | KIND/NAME... [FLAGS]",
+		About: `For a Service it shows its fields, addresses and ports, its endpoints slice by
+slice and why some are not used, whether its present version is in the kernel, its problems,
+and its Events. For other objects it shows all fields and the Events.`,
+		Options: slices.Concat(resource.FilesOptions("the objects of files"), resource.WhichOptions(), []*cli.Option{
+			{Name: "show-events", Def: "true", Group: cli.GroupOutput, Usage: "show the Events too"},
+		}, settings.ConnectOptions()),
+		Examples: []cli.Example{
+			{"One Service.", "svcctl describe svc/web -n shop"},
+			{"The Node object of this box.", "svcctl describe nodes"},
+		},
+		Exits: `  0  done
+  1  a name does not exist, or the appliance refused: stderr names it
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+		Run: runDescribe,
+	}
+}
+
+// describing is one run of describe.
+type describing struct {
+	env    *cli.Env
+	c      *client.Client
+	events bool
+	status *wire.Status
+	count  int
+}
+
+// runDescribe describes objects.
+func runDescribe(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
+	if len(args) == 0 && !v.Option("filename").IsSet() {
+		return cli.Usagef("describe what? Give a kind, as in `svcctl describe svc/web`")
+	}
+	what, err := resource.Selected(env, v, args)
+	if err != nil {
+		return err
+	}
+	d := &describing{env: env, events: v.Option("show-events").Text() != "false"}
+	if d.c, err = env.Client(v); err != nil {
+		return err
+	}
+	if d.status, err = d.c.Status(ctx); err != nil {
+		return err
+	}
+	var missing []error
+	for _, t := range what {
+		if t.Name != "" {
+			o, err := d.c.Get(ctx, t.Path(), nil)
+			if f, is := errors.AsType[*wire.Failure](err); is {
+				missing = append(missing, f)
+				continue
+			}
+			if err == nil {
+				err = d.one(ctx, t, o)
+			}
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		_, err := d.c.Each(ctx, t.Path(), resource.Selectors(v), func(raw json.RawMessage) error {
+			o, err := resource.DecodeObject(raw)
+			if err != nil {
+				return err
+			}
+			return d.one(ctx, resource.Target{Kind: t.Kind, Namespace: resource.NamespaceOf(o), Name: resource.NameOf(o)}, o)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if d.count == 0 && len(missing) == 0 {
+		fmt.Fprintln(env.Err, resource.NothingFound(what[0].Namespace))
+	}
+	return errors.Join(missing...)
+}
+
+// one describes an object.
+func (d *describing) one(ctx context.Context, t resource.Target, o client.Object) error {
+	if d.count++; d.count > 1 {
+		if err := d.env.Print("\n\n"); err != nil {
+			return err
+		}
+	}
+	page := &describe.Page{}
+	if t.Kind.Plural == "services" {
+		if err := d.service(ctx, page, t); err != nil {
+			return err
+		}
+	} else {
+		page.Object(o, t.Kind)
+	}
+	page.Problems(object.Ref{Kind: t.Kind.Name, Namespace: t.Namespace, Name: t.Name}, d.status)
+	if d.events && t.Kind.Name != object.KindEvent {
+		if err := d.happened(ctx, page, t, resource.TextField(o, "metadata", "uid")); err != nil {
+			return err
+		}
+	}
+	return d.env.Print(page.String())
+}
+
+// service describes a Service.
+func (d *describing) service(ctx context.Context, page *describe.Page, t resource.Target) error {
+	var svc object.Service
+	if err := resource.Typed(ctx, d.c, t.Path(), &svc); err != nil {
+		return err
+	}
+	f := describe.Facts{Service: &svc, Status: d.status, Created: d.since(svc.Metadata.CreationTimestamp)}
+	var err error
+	if f.Slices, err = resource.SlicesOf(ctx, d.c, t.Namespace, t.Name); err != nil {
+		return err
+	}
+	if how := annotation.RelayOf(&svc); d.status.Fleet != nil || how.Fronted() {
+		if f.State, err = d.state(ctx, t); err != nil {
+			return err
+		}
+	}
+	if f.Health, err = d.health(ctx, t); err != nil {
+		return err
+	}
+	page.Service(f)
+	return nil
+}
+
+// state asks what becomes of a Service; nil where the appliance does not tell, as an older one.
+func (d *describing) state(ctx context.Context, t resource.Target) (*wire.ServiceState, error) {
+	state, err := client.Call(ctx, d.c, wire.GetService, wire.ServiceQuery{Namespace: t.Namespace, Name: t.Name})
+	if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
+		return nil, nil
+	}
+	return state, err
+}
+
+// health returns rows about the endpoints that are checked.
+func (d *describing) health(ctx context.Context, t resource.Target) ([][]string, error) {
+	h, err := client.Call(ctx, d.c, wire.GetHealth, wire.ObjectQuery{Namespace: t.Namespace, Name: t.Name})
+	if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
+		return nil, nil // an appliance of a version without checks
+	}
+	if err != nil || len(h.Endpoints) == 0 {
+		return nil, err
+	}
+	rows := healthRows(h.Endpoints, d.env.Now(), true)
+	for i := range rows {
+		rows[i] = rows[i][1:] // without the Service
+	}
+	return rows, nil
+}
+
+// happened adds the Events about the object.
+func (d *describing) happened(ctx context.Context, page *describe.Page, t resource.Target, uid string) error {
+	k, _ := resource.KindNamed("events")
+	about := []string{"involvedObject.kind=" + t.Kind.Name, "involvedObject.name=" + t.Name}
+	if t.Namespace != "" {
+		about = append(about, "involvedObject.namespace="+t.Namespace)
+	}
+	if uid != "" {
+		about = append(about, "involvedObject.uid="+uid)
+	}
+	table, err := d.c.Table(ctx, resource.CollectionPath(k, t.Namespace), url.Values{"fieldSelector": {strings.Join(about, ",")}})
+	if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	page.Events(table)
+	return nil
+}
+
+// since returns a time, and how long ago it was.
+func (d *describing) since(t *time.Time) string {
+	if t == nil {
+		return "<unknown>"
+	}
+	return fmt.Sprintf("%s (%s ago)", output.Stamp(*t), output.Span(d.env.Now().Sub(*t)))
+}

@@ -1,0 +1,255 @@
+package look
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/diagnose"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
+	"svcctl.io/svcctl/cmd/svcctl/describe"
+	"svcctl.io/svcctl/cmd/svcctl/explain"
+	"svcctl.io/svcctl/cmd/svcctl/output"
+	"svcctl.io/svcctl/cmd/svcctl/resource"
+	"svcctl.io/svcctl/cmd/svcctl/settings"
+	"svcctl.io/svcctl/store/convert"
+	"svcctl.io/svcctl/store/object"
+)
+
+func ExplainVerb() *cli.Verb {
+	return &cli.Verb{
+		Name:    "explain",
+		Summary: "explain why a Service does not answer, or what a field means",
+		Args:    "svc/NAME | ADDRESS[:PORT] | KIND[.FIELD] [FLAGS]",
+		About: `For a Service, or an address that a client connects to, it checks every stage from
+the object to the kernel, one line for each:
+
+  ✓  good
+  –  nobody looks at it
+  !  it may be the reason for some clients
+  ✗  the reason: the line after it has the next step
+
+An address is a cluster IP, an external IP, a load balancer IP, or with a port in front of
+nothing (:30080) a node port. /udp or another protocol may follow.
+
+For a kind or a field it prints its meaning, and for "annotations [NAME]" the effect of each
+annotation. That needs no appliance.`,
+		Options: slices.Concat([]*cli.Option{
+			settings.NamespaceOption(),
+			{Name: "client", Arg: "ADDRESS[:PORT]", Group: cli.GroupOutput, Usage: "for a Service with a hash: show the endpoint of this client"},
+			{Name: "probe", Group: cli.GroupOutput, Usage: "for a Service: connect to each of its TCP endpoints now (admins)"},
+			{Name: "recursive", Group: cli.GroupOutput, Usage: "for a kind: list nested fields too, without their meaning"},
+			{Name: "output", Letter: "o", Arg: "FORM", Words: []string{"wide"}, Group: cli.GroupOutput, Usage: "wide: for a Service, its revision and programmed state too"},
+		}, settings.ConnectOptions()),
+		Examples: []cli.Example{
+			{"Why a Service does not answer.", "svcctl explain svc/web -n shop"},
+			{"Whether its servers accept connections of the box.", "svcctl explain --probe svc/web -n shop"},
+			{"The same, from the client's side.", "svcctl explain 10.96.0.10:80"},
+			{"The endpoint of a client.", "svcctl explain svc/web --client 192.0.2.10:40000"},
+			{"The meaning of a field.", "svcctl explain service.spec.externalTrafficPolicy"},
+			{"The effect of an annotation.", "svcctl explain annotations aws-load-balancer-internal"},
+		},
+		Exits: `  0  it should answer; or the field or annotation is explained
+  1  it does not, or there is no such field or annotation
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+		Run: runExplain,
+	}
+}
+
+// runExplain explains a Service, an address or a field.
+func runExplain(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
+	switch {
+	case len(args) == 0:
+		return cli.Usagef("explain what? Give a Service as svc/web, an address as 10.96.0.10:80, or a field as service.spec.type")
+	case args[0] == annotationsWord && len(args) == 1:
+		return env.Print(explain.Annotations())
+	case args[0] == annotationsWord && len(args) == 2:
+		text, err := explain.Annotation(args[1])
+		if err != nil {
+			return err
+		}
+		return env.Print(text)
+	case len(args) > 2:
+		return cli.Usagef("explain takes one Service, one address or one field: run `svcctl explain --help`")
+	}
+	if form := v.Option("output").Text(); form != "" && form != "wide" {
+		return cli.Usagef("-o %q: want wide, or nothing", form)
+	}
+	q, isAddress, err := parseQuestion(args[0])
+	if err != nil {
+		return err
+	}
+	switch {
+	case isAddress && len(args) == 1:
+		return explainAddress(ctx, env, v, q)
+	case len(args) == 2 || strings.Contains(args[0], "/"):
+		what, err := resource.Targets(args, settings.Namespace(env, v))
+		if err != nil {
+			return err
+		}
+		if t := what[0]; len(what) > 1 || t.Kind.Plural != "services" {
+			return cli.Usagef("explain follows one Service, as svc/web; `svcctl describe %s` describes other objects", t)
+		}
+		if name, port, is := strings.Cut(what[0].Name, ":"); is {
+			return cli.Usagef("%q is no name of a Service: a port goes with an address, as 10.96.0.10:%s; `svcctl explain svc/%s` covers all ports", what[0].Name, port, name)
+		}
+		return explainService(ctx, env, v, what[0])
+	}
+	k, path, err := resource.KindOfPath(args[0])
+	if err != nil {
+		return err
+	}
+	text, err := explain.Field(k, path, v.Option("recursive").On())
+	if err != nil {
+		return err
+	}
+	return env.Print(text)
+}
+
+// annotationsWord makes explain print the table of annotations.
+const annotationsWord = "annotations"
+
+// parseQuestion reads ADDRESS, ADDRESS:PORT or :PORT, each with /PROTOCOL.
+func parseQuestion(text string) (q diagnose.Question, is bool, err error) {
+	place, protocol, slash := strings.Cut(text, "/")
+	host, port := place, ""
+	switch {
+	case strings.HasPrefix(place, "["):
+		end := strings.Index(place, "]")
+		if end < 0 {
+			return q, true, cli.Usagef("%q: a ] is missing", text)
+		}
+		host, port = place[1:end], strings.TrimPrefix(place[end+1:], ":")
+	case strings.Count(place, ":") == 1:
+		host, port, _ = strings.Cut(place, ":")
+	}
+	if host != "" {
+		if q.Address, err = netip.ParseAddr(host); err != nil {
+			return q, false, nil // a name of something
+		}
+	} else if port == "" {
+		return q, false, nil
+	}
+	if port != "" {
+		if q.Port, err = convert.ParsePort(port); err != nil {
+			return q, true, cli.Usagef("%q: %w", text, err)
+		}
+	}
+	if slash {
+		q.Protocol = strings.ToUpper(protocol)
+		if !slices.Contains([]string{object.ProtocolTCP, object.ProtocolUDP, object.ProtocolSCTP}, q.Protocol) {
+			return q, true, cli.Usagef("%q: %q is no protocol: want tcp, udp or sctp", text, protocol)
+		}
+	}
+	return q, true, nil
+}
+
+// errNoAnswer means that a Service does not answer, which is printed already.
+var errNoAnswer = &cli.ExitError{Code: cli.ExitNo}
+
+// explainService explains a Service that is named.
+func explainService(ctx context.Context, env *cli.Env, v *cli.Verb, t resource.Target) error {
+	c, err := env.Client(v)
+	if err != nil {
+		return err
+	}
+	f := diagnose.Facts{Namespace: t.Namespace, Name: t.Name, NodelessLocal: true, Wide: v.Option("output").Text() == "wide"}
+	var svc object.Service
+	err = resource.Typed(ctx, c, t.Path(), &svc)
+	if refused, is := errors.AsType[*wire.Failure](err); err == nil {
+		f.Service = &svc
+	} else if !is || refused.Reason != wire.ReasonNotFound {
+		return err
+	}
+	return explainFacts(ctx, env, v, c, f, "Service "+t.Namespace+"/"+t.Name)
+}
+
+// questionText is the question as it is written.
+func questionText(q diagnose.Question) string {
+	text := ""
+	switch {
+	case !q.Address.IsValid():
+		text = fmt.Sprintf(":%d", q.Port)
+	case q.Port == 0:
+		text = q.Address.String()
+	default:
+		text = netip.AddrPortFrom(q.Address, q.Port).String()
+	}
+	if q.Protocol != "" {
+		text += "/" + strings.ToLower(q.Protocol)
+	}
+	return text
+}
+
+// explainFacts collects what is known about a Service and tells what follows.
+func explainFacts(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client, f diagnose.Facts, title string) error {
+	var err error
+	if f.Status, err = c.Status(ctx); err != nil {
+		return err
+	}
+	f.State, err = client.Call(ctx, c, wire.GetService, wire.ServiceQuery{Namespace: f.Namespace, Name: f.Name, Client: v.Option("client").Text()})
+	if refused, is := errors.AsType[*wire.Failure](err); is && refused.Reason == wire.ReasonNotFound {
+		f.State = nil // an appliance of an earlier version
+	} else if err != nil {
+		return err
+	}
+	if v.Option("probe").On() && f.Service != nil {
+		probes, err := client.Call(ctx, c, wire.Probe, wire.ObjectQuery{Namespace: f.Namespace, Name: f.Name})
+		if err != nil {
+			return err
+		}
+		f.Probed = append([]wire.Probed{}, probes.Endpoints...) // not nil: it was asked for
+	}
+	// Rates need two looks: this one and an earlier one of another viewer. Without it they are
+	// absent.
+	f.Traffic, err = client.Call(ctx, c, wire.GetTraffic, wire.TrafficQuery{Namespace: f.Namespace, Service: f.Name})
+	if _, is := errors.AsType[*wire.Failure](err); is {
+		f.Traffic = nil // connections cannot be counted here
+	} else if err != nil {
+		return err
+	}
+	if f.Service != nil {
+		if f.Slices, err = resource.SlicesOf(ctx, c, f.Namespace, f.Name); err != nil {
+			return err
+		}
+		if selector := f.Service.Spec.Selector; len(selector) > 0 {
+			k, _ := resource.KindNamed("pods")
+			f.Pods, err = resource.TypedList[object.Pod](ctx, c, resource.CollectionPath(k, f.Namespace), url.Values{"labelSelector": {describe.Pairs(selector)}})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return printFindings(env, title, diagnose.Service(f))
+}
+
+// printFindings prints findings, and says no when one is bad.
+func printFindings(env *cli.Env, title string, findings []diagnose.Finding) error {
+	page := &output.Page{Color: env.Color}
+	page.WriteString(page.Paint(output.Bold, output.Printable(title)) + "\n")
+	marks := map[diagnose.Level][2]string{diagnose.Note: {output.Bold, "–"}, diagnose.Good: {output.Green, "✓"}, diagnose.Doubt: {output.Yellow, "!"}, diagnose.Bad: {output.Red, "✗"}}
+	for _, f := range findings {
+		mark := marks[f.Level]
+		fmt.Fprintf(page, "  %s %s\n", page.Paint(mark[0], mark[1]), output.Printable(f.Text))
+		for _, line := range f.Details {
+			fmt.Fprintf(page, "      %s\n", output.Printable(line))
+		}
+		if f.Next != "" {
+			fmt.Fprintf(page, "    → %s\n", output.Printable(f.Next))
+		}
+	}
+	if err := env.Print(page.String()); err != nil {
+		return err
+	}
+	if diagnose.Worst(findings) == diagnose.Bad {
+		return errNoAnswer
+	}
+	return nil
+}

@@ -1,0 +1,190 @@
+package look
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/diagnose"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
+	"svcctl.io/svcctl/cmd/svcctl/resource"
+	"svcctl.io/svcctl/store/object"
+)
+
+// explainAddress explains an address that a client wants to reach: that of a Service, a port of the box, or an endpoint.
+func explainAddress(ctx context.Context, env *cli.Env, v *cli.Verb, q diagnose.Question) error {
+	c, err := env.Client(v)
+	if err != nil {
+		return err
+	}
+	q.Address = q.Address.WithZone("")
+	k, _ := resource.KindNamed("services")
+	all, err := resource.TypedList[object.Service](ctx, c, resource.CollectionPath(k, ""), nil)
+	if err != nil {
+		return err
+	}
+	f := diagnose.Facts{Question: q, NodelessLocal: true, Wide: v.Option("output").Text() == "wide"}
+	svc := answering(all, q)
+	if svc != nil && q.Address.IsValid() && q.Port != 0 {
+		if svc, f.Rivals, err = served(ctx, c, all, svc, q); err != nil {
+			return err
+		}
+	}
+	if f.Box, err = boxAddresses(ctx, c); err != nil {
+		return err
+	}
+	onBox := !q.Address.IsValid() || slices.ContainsFunc(f.Box, func(a wire.BoxAddress) bool { return a.Address == q.Address.String() })
+	if svc == nil && onBox && q.Port != 0 {
+		svc = answering(all, diagnose.Question{Port: q.Port, Protocol: q.Protocol})
+	}
+	if svc == nil && onBox && q.Port != 0 {
+		if i := slices.IndexFunc(all, func(s *object.Service) bool { return s.Spec.HealthCheckNodePort == int32(q.Port) }); i >= 0 && q.Protocol != object.ProtocolUDP {
+			f.Namespace, f.Name = all[i].Metadata.Namespace, all[i].Metadata.Name
+			if f.Status, err = c.Status(ctx); err != nil {
+				return err
+			}
+			return printFindings(env, questionText(q), diagnose.HealthPort(f))
+		}
+	}
+	if svc != nil {
+		// Alone it comes with who manages it, if that is a file; nor is it bad when it is gone by now.
+		alone := new(object.Service)
+		if resource.Typed(ctx, c, resource.Target{Kind: k, Namespace: svc.Metadata.Namespace, Name: svc.Metadata.Name}.Path(), alone) == nil {
+			svc = alone
+		}
+		f.Namespace, f.Name, f.Service = svc.Metadata.Namespace, svc.Metadata.Name, svc
+		return explainFacts(ctx, env, v, c, f, fmt.Sprintf("%s is Service %s/%s", questionText(q), f.Namespace, f.Name))
+	}
+	if f.Status, err = c.Status(ctx); err != nil {
+		return err
+	}
+	if q.Address.IsValid() {
+		backends, err := backendsAt(ctx, c, q)
+		if err != nil {
+			return err
+		}
+		if len(backends) > 0 {
+			return printFindings(env, questionText(q), diagnose.Endpoint(f, backends))
+		}
+	}
+	if f.Allocations, err = client.Call(ctx, c, wire.GetAllocations, wire.None{}); err != nil {
+		return err
+	}
+	return printFindings(env, questionText(q), diagnose.Nobody(f))
+}
+
+// boxAddresses returns the addresses of the box; nil when an appliance of an earlier version does not list them.
+func boxAddresses(ctx context.Context, c *client.Client) ([]wire.BoxAddress, error) {
+	setup, err := client.Call(ctx, c, wire.GetSetup, wire.None{})
+	if refused, is := errors.AsType[*wire.Failure](err); is && refused.Reason == wire.ReasonNotFound {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return setup.Addresses, nil
+}
+
+// answering is the Service that has an address, the one with the port if several have it;
+// without an address the one that has the node port.
+func answering(all []*object.Service, q diagnose.Question) *object.Service {
+	var has *object.Service
+	ranged := false // has answers by a range of ports: exact ports go first
+	for _, svc := range all {
+		for _, port := range svc.Spec.Ports {
+			protocol := q.Protocol == "" || q.Protocol == port.Protocol
+			switch {
+			case !q.Address.IsValid():
+				if port.NodePort == int32(q.Port) && protocol {
+					return svc
+				}
+			case !slices.Contains(diagnose.Addresses(svc), q.Address):
+			case (q.Port == 0 || port.Port == int32(q.Port)) && protocol:
+				return svc
+			case diagnose.RangeAt(svc, q.Port, q.Protocol):
+				has, ranged = svc, true
+			case !ranged:
+				has = svc
+			}
+		}
+	}
+	return has
+}
+
+// served returns which of the Services with an address and port the kernel serves there, first if none is, and those that
+// ask for both and are not served: of two Services with one address, the one that asked first has it.
+func served(ctx context.Context, c *client.Client, all []*object.Service, first *object.Service, q diagnose.Question) (svc *object.Service, rivals []string, err error) {
+	var asking []*object.Service
+	for _, one := range all {
+		if slices.Contains(diagnose.Addresses(one), q.Address) && slices.ContainsFunc(one.Spec.Ports, func(p object.ServicePort) bool {
+			return p.Port == int32(q.Port) && (q.Protocol == "" || q.Protocol == p.Protocol)
+		}) {
+			asking = append(asking, one)
+		}
+	}
+	if len(asking) < 2 {
+		return first, nil, nil
+	}
+	at := netip.AddrPortFrom(q.Address, q.Port).String()
+	for _, one := range asking {
+		state, err := client.Call(ctx, c, wire.GetService, wire.ServiceQuery{Namespace: one.Metadata.Namespace, Name: one.Metadata.Name})
+		if err != nil {
+			return nil, nil, err
+		}
+		has := slices.ContainsFunc(state.Ports, func(s wire.PortState) bool {
+			return slices.Contains(s.Frontends, at) && (q.Protocol == "" || q.Protocol == s.Protocol)
+		})
+		switch {
+		case !has:
+			rivals = append(rivals, one.Metadata.Namespace+"/"+one.Metadata.Name)
+		case svc == nil:
+			svc = one
+		}
+	}
+	if svc == nil {
+		return first, nil, nil
+	}
+	return svc, rivals, nil
+}
+
+// backendsAt returns the Services that an address is an endpoint of; with a port, on a port of that number if one is.
+func backendsAt(ctx context.Context, c *client.Client, q diagnose.Question) (backends []diagnose.Backend, err error) {
+	k, _ := resource.KindNamed("endpointslices")
+	all, err := resource.TypedList[object.EndpointSlice](ctx, c, resource.CollectionPath(k, ""), nil)
+	if err != nil {
+		return nil, err
+	}
+	health, err := client.Call(ctx, c, wire.GetHealth, wire.ObjectQuery{Namespace: "", Name: ""})
+	if err != nil {
+		return nil, err
+	}
+	var exact []diagnose.Backend
+	seen := map[string]bool{}
+	for _, s := range all {
+		service := s.Metadata.Namespace + "/" + s.Metadata.Labels[resource.ServiceLabel]
+		i := slices.IndexFunc(s.Endpoints, func(e object.Endpoint) bool { return slices.Contains(e.Addresses, q.Address.String()) })
+		if i < 0 || s.Metadata.Labels[resource.ServiceLabel] == "" || seen[service] {
+			continue
+		}
+		seen[service] = true
+		b := diagnose.Backend{Service: service, Slice: s.Metadata.Name, Conditions: s.Endpoints[i].Conditions}
+		for j := range health.Endpoints {
+			e := &health.Endpoints[j]
+			if at, err := netip.ParseAddrPort(e.Endpoint); err == nil && e.Service == service && at.Addr() == q.Address && (q.Port == 0 || at.Port() == q.Port) {
+				b.Health = append(b.Health, *e)
+			}
+		}
+		backends = append(backends, b)
+		if slices.ContainsFunc(s.Ports, func(p object.EndpointPort) bool { return p.Port != nil && *p.Port == int32(q.Port) }) {
+			exact = append(exact, b)
+		}
+	}
+	if len(exact) > 0 {
+		return exact, nil
+	}
+	return backends, nil
+}

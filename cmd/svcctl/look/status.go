@@ -1,0 +1,324 @@
+package look
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
+	"svcctl.io/svcctl/cmd/svcctl/output"
+	"svcctl.io/svcctl/cmd/svcctl/settings"
+)
+
+func StatusVerb() *cli.Verb {
+	return &cli.Verb{
+		Name:    "status",
+		Summary: "show the state of the appliance, and its problems",
+		About: `Answers in its first line whether the Services answer their clients. The problems follow,
+one line for each cause, with the next step; a dead server behind eleven Services is one.
+Then come the directories of manifests and the last change to the kernel. With -o wide
+every problem is listed, and the features of the kernel. Problems are written as
+
+  file:line:column: object: field: message
+
+status finds a problem, explain gives the reason, trace proves it.
+
+With -o json or yaml it prints one document, whose fields keep their names and
+meaning; what does not apply is left out:
+
+  version nodeName started  of the appliance; started in UTC (RFC 3339)
+  packaged                  systemd runs the units of the package
+  ready                     everything found at its start is in force
+  synced                    everything accepted is in the kernel now
+  reason                    why it is not ready or not synced
+  revision                  accepted, programmed: counters that only grow
+  sources[]                 dir, state (ok, reading, unavailable), files, error
+  counts                    services, servicePorts, frontends, endpoints, vips
+  lastTransaction           at, duration, operations, elements, generation
+  problems[]                object, file, line, column, field, reason, message,
+                            severity (error, warning), cause
+  verdict                   text, services: fails, stale, idle, warning,
+                            answers, settling[]; unchecked; groups[] by cause:
+                            severity, reason, text, next, place, since,
+                            services[], concerned, problems, details[]
+  kernel                    release, features[], missing[]
+  foreignChanges            changes by other programs to the tables, repaired
+  heldRemovals              Services that vanished in a mass and stay in force
+  pendingRemovals           Services that vanished and go within two seconds
+  unknownFrontends          addresses and ports served for unknown Services
+  trial                     change on trial: id, began, ends, left, user,
+                            coversFiles, objects[], files[]; with wentBack the
+                            files that are held since`,
+		Options: append([]*cli.Option{cli.OutputOption("table", "wide", "json", "yaml")}, settings.ConnectOptions()...),
+		Examples: []cli.Example{
+			{"Whether everything is in force.", "svcctl status > /dev/null && echo yes"},
+			{"All messages about one file.", `svcctl status -o json | jq -r '.problems[] | select(.file | endswith("web.yaml")).message'`},
+		},
+		Exits: `  0  ready, synced, and no errors (warnings are no errors)
+  1  not ready, not synced, or errors
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+		Run: runStatus,
+	}
+}
+
+// runStatus prints the status, and says no when not all is well.
+func runStatus(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
+	if err := cli.CheckOutput(v); err != nil {
+		return err
+	}
+	c, err := env.Client(v)
+	if err != nil {
+		return err
+	}
+	s, err := c.Status(ctx)
+	if client.NotRunning(err) && !c.Remote() {
+		return errors.Join(err, withoutAppliance(env))
+	}
+	if err != nil {
+		return err
+	}
+	wide := v.Option("output").Text() == "wide"
+	page := func() string { return StatusPage(s, env.Now(), env.Color, wide) }
+	if err := env.Output(v, s, page); err != nil {
+		return err
+	}
+	return verdict(s)
+}
+
+// withoutAppliance returns what the kernel serves while nothing answers on the socket; nil when it cannot be read.
+func withoutAppliance(env *cli.Env) error {
+	switch frontends, held, err := env.Left(); {
+	case err != nil:
+		return nil
+	case held:
+		return errors.New("another svcctl serves in this network namespace: give its --socket")
+	case frontends == 0:
+		return errors.New("the kernel has none of its rules: no Service is reachable through this box")
+	default:
+		return fmt.Errorf("the kernel serves %s of Services", output.Count(frontends, "frontend"))
+	}
+}
+
+// verdict is nil when all is well, else why not.
+func verdict(s *wire.Status) error {
+	switch {
+	case !s.Ready:
+		return fmt.Errorf("not ready: %s", s.Reason)
+	case !s.Synced:
+		return fmt.Errorf("not synced: %s", behind(s))
+	case s.Errors() > 0:
+		return fmt.Errorf("%s: part of the configuration is not active", output.Count(s.Errors(), "error"))
+	}
+	return nil
+}
+
+// statusText writes the parts of the status page.
+type statusText struct{ output.Page }
+
+// StatusPage is the status for people.
+func StatusPage(s *wire.Status, now time.Time, color, wide bool) string {
+	p := &statusText{output.Page{Color: color}}
+	p.verdict(s, now)
+	p.Line("Node", "%s", s.NodeName)
+	p.Line("Version", "%s, up %s, since %s", s.Version, output.Span(now.Sub(s.Started)), output.Stamp(s.Started))
+	p.Line("Ready", "%s", p.answer(s.Ready, s.Reason))
+	p.Line("Synced", "%s", p.answer(s.Synced, behind(s)))
+	if f := s.Fleet; f != nil {
+		p.Line("Fleet", "%s", p.fleet(f))
+	}
+	p.Line("Serves", "%s, %s: %s, %s, %s",
+		output.Count(s.Counts.Services, "Service"), output.Count(s.Counts.ServicePorts, "port"), output.Count(s.Counts.VIPs, "VIP"),
+		output.Count(s.Counts.Frontends, "frontend"), output.Count(s.Counts.Endpoints, "endpoint"))
+	if t := s.LastTransaction; t != nil {
+		p.Line("Last transaction", "%s ago, at %s: %s, %s, took %s, generation %d",
+			output.Span(now.Sub(t.At)), output.Stamp(t.At), output.Count(t.Operations, "operation"), output.Count(t.Elements, "element"),
+			output.Shortest(time.Duration(t.Duration)), t.Generation)
+	} else {
+		p.Line("Last transaction", "none yet")
+	}
+	p.Line("Foreign changes", "%d", s.ForeignChanges)
+	if s.HeldRemovals > 0 {
+		p.Line("Held removals", "%s", p.Paint(output.Red, output.Count(s.HeldRemovals, "Service")+" that vanished from the manifests; see `svcctl confirm --removals`"))
+	}
+	if s.PendingRemovals > 0 {
+		p.Line("Pending removals", "%s", output.Count(s.PendingRemovals, "Service")+" that vanished from the manifests and go in a moment")
+	}
+	if s.UnknownFrontends > 0 {
+		p.Line("Unknown", "%s", p.Paint(output.Red, fmt.Sprintf("%d addresses and ports in the kernel that no object declares; see `svcctl confirm --removals`", s.UnknownFrontends)))
+	}
+	p.trial(s.Trial)
+	p.rollout(s.Rollout)
+	kernel := s.Kernel.Release
+	if wide {
+		kernel += join("; uses ", s.Kernel.Features)
+	}
+	p.Line("Kernel", "%s", kernel+join("; lacks ", s.Kernel.Missing))
+	p.sources(s.Sources)
+	if wide || s.Verdict.Text == "" {
+		p.problems(s)
+	}
+	return p.String()
+}
+
+// severitySigns and severityColors of severities.
+var (
+	severitySigns  = map[string]string{wire.SeverityError: "✗", wire.SeverityWarning: "▲", "": "✓"}
+	severityColors = map[string]string{wire.SeverityError: output.Red, wire.SeverityWarning: output.Yellow, "": output.Green}
+)
+
+// verdict writes the answer, and the problems by cause.
+func (p *statusText) verdict(s *wire.Status, now time.Time) {
+	v, worst := &s.Verdict, s.Worst()
+	if v.Text != "" {
+		fmt.Fprintln(p, p.Paint(severityColors[worst], severitySigns[worst]+" "+v.Text))
+	}
+	for i := range v.Groups {
+		g := &v.Groups[i]
+		since := ""
+		if !g.Since.IsZero() {
+			since = " (" + output.Span(now.Sub(g.Since)) + ")"
+		}
+		fmt.Fprintln(p, p.Paint(severityColors[g.Severity], severitySigns[g.Severity]+" "+output.Printable(g.Text))+since)
+		for _, detail := range g.Details {
+			fmt.Fprintln(p, "  "+detail)
+		}
+		if more := g.Problems - 1 - len(g.Details); more > 0 {
+			fmt.Fprintf(p, "  and %d more: svcctl status -o wide\n", more)
+		}
+		if g.Place != "" {
+			fmt.Fprintln(p, "  "+output.Printable(g.Place))
+		}
+		if g.Next != "" {
+			fmt.Fprintln(p, "  → "+g.Next)
+		}
+	}
+	if v.Unchecked > 0 && v.Services > 0 {
+		fmt.Fprintf(p, "– %s without a health check\n", output.Count(v.Unchecked, "Service"))
+	}
+	if v.Text != "" {
+		fmt.Fprintln(p)
+	}
+}
+
+// trial writes what waits to be confirmed.
+func (p *statusText) trial(t *wire.Trial) {
+	switch {
+	case t == nil:
+	case t.Pending():
+		what := output.Count(len(t.Objects), "object")
+		if t.CoversFiles {
+			what += ", " + output.Count(len(t.Files), "file")
+		}
+		p.Line("On trial", "%s", p.Paint(output.Yellow, fmt.Sprintf("%s: back in %s unless confirmed; see `svcctl confirm`", what, output.Span(time.Duration(t.Left)))))
+	default:
+		p.Line("Not confirmed", "%s", p.Paint(output.Red, fmt.Sprintf("%s held as before, since %s; see `svcctl confirm --state`", output.Count(len(t.Files), "file"), output.Stamp(*t.WentBack))))
+	}
+}
+
+// rollout writes which versions this box has during a rollout.
+func (p *statusText) rollout(r *wire.Rollout) {
+	if r == nil {
+		return
+	}
+	versions, color := "the versions before", output.Yellow
+	if r.Here {
+		versions = "the new versions"
+	}
+	if r.Phase == wire.RolloutStopped {
+		color = output.Red
+	}
+	p.Line("Rollout", "%s", p.Paint(color, fmt.Sprintf("%s: %s in step %d of %d; this box has %s; see `svcctl fleet rollout status`", r.ID, r.Phase, r.Step+1, len(r.Steps), versions)))
+}
+
+// fleet formats the state of the box in its fleet.
+func (p *statusText) fleet(f *wire.Fleet) string {
+	if f.State != wire.FleetFollowing {
+		return f.Name + ": " + p.Paint(output.Red, f.State) + ", since " + output.Stamp(f.Since)
+	}
+	text := f.Name + ": " + p.Paint(output.Green, f.State)
+	if f.Core != "" {
+		text += " " + f.Core
+	}
+	if f.Writer != "" {
+		text += ", controllers run on " + f.Writer
+	}
+	return text
+}
+
+// behind returns why the state is not synced.
+func behind(s *wire.Status) string {
+	if s.Ready && s.Reason != "" {
+		return s.Reason
+	}
+	return fmt.Sprintf("revision %d is accepted, %d is programmed", s.Revision.Accepted, s.Revision.Programmed)
+}
+
+// answer is yes, or no and why.
+func (p *statusText) answer(yes bool, why string) string {
+	if yes {
+		return p.Paint(output.Green, "yes")
+	}
+	if why != "" {
+		why = ": " + why
+	}
+	return p.Paint(output.Red, "no") + why
+}
+
+// sources writes the table of watched directories.
+func (p *statusText) sources(sources []wire.Source) {
+	p.Heading("Directories")
+	if len(sources) == 0 {
+		p.WriteString("none\n")
+		return
+	}
+	// Colors have no width and tabwriter does not know: so none in here.
+	w := tabwriter.NewWriter(p, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "DIRECTORY\tSTATE\tFILES")
+	for _, s := range sources {
+		state, dir := s.State, s.Dir
+		if s.Error != "" {
+			state += ": " + s.Error
+		}
+		if s.Name != "" {
+			dir = s.Name + "=" + s.Dir
+			if s.Reader != "" {
+				state += ", read by " + s.Reader
+			}
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\n", dir, state, s.Files)
+	}
+	_ = w.Flush() // into memory
+}
+
+// problems writes the problems, errors first.
+func (p *statusText) problems(s *wire.Status) {
+	errors := s.Errors()
+	warnings := len(s.Problems) - errors
+	if len(s.Problems) == 0 {
+		p.Heading("No problems")
+		return
+	}
+	p.Heading("Problems: %s, %s", output.Count(errors, "error"), output.Count(warnings, "warning"))
+	for _, severity := range []string{wire.SeverityError, wire.SeverityWarning} {
+		color := map[string]string{wire.SeverityError: output.Red, wire.SeverityWarning: output.Yellow}[severity]
+		for _, problem := range s.Problems {
+			if problem.Severity == severity {
+				fmt.Fprintln(p, p.Paint(color, problem.String()))
+			}
+		}
+	}
+}
+
+// join is words behind what introduces them; "" without words.
+func join(intro string, words []string) string {
+	if len(words) == 0 {
+		return ""
+	}
+	return intro + strings.Join(words, ", ")
+}

@@ -1,0 +1,206 @@
+package look
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
+	"svcctl.io/svcctl/cmd/svcctl/output"
+	"svcctl.io/svcctl/cmd/svcctl/settings"
+)
+
+func TraceVerb() *cli.Verb {
+	return &cli.Verb{
+		Name:    "trace",
+		Summary: "follow packets through the rules",
+		Args:    "[FROM] [TO[:PORT][/PROTOCOL]] [FLAGS]",
+		About: `Follows packets through the rules of this box, including those of other programs,
+and describes the path of each: its Service, its endpoint, the rule that dropped or refused
+it, and how it left.
+
+FROM is an address or a prefix of clients, TO their destination, with a port. A single
+argument is TO, unless it is a prefix. First packets of connections are followed; later ones
+pass no NAT rule, and are followed with --established.
+
+It follows at most ten packets a second, by a table of its own (svcctl-trace) that the
+kernel removes with the trace, however it ends. It is for administrators.`,
+		Options: append([]*cli.Option{
+			{Name: "count", Letter: "c", Arg: "N", Def: "5", Group: cli.GroupWhich, Usage: "how many packets, at most 1000"},
+			{Name: "for", Arg: "DURATION", Def: "30s", Group: cli.GroupWhich, Usage: "how long to wait for them, at most 60s"},
+			{Name: "established", Group: cli.GroupWhich, Usage: "packets of connections that are tracked already"},
+			{Name: "predict", Group: cli.GroupWhich, Usage: "compute the path of a packet, and follow none"},
+			{Name: "steps", Group: cli.GroupOutput, Usage: "list every decision of the kernel too"},
+			cli.OutputOption("text", "json"),
+		}, settings.ConnectOptions()...),
+		Examples: []cli.Example{
+			{"A client gets no answer from the Service.", "sudo svcctl trace 203.0.113.7 10.96.0.10:80"},
+			{"The path that a client's packet would take.", "sudo svcctl trace 203.0.113.7 10.96.0.10:80 --predict"},
+			{"The rule that drops DNS.", "sudo svcctl trace 10.96.0.53:53/udp --steps"},
+		},
+		Exits: `  0  packets were followed
+  1  none came, or the trace was refused
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+		Run: runTrace,
+	}
+}
+
+// runTrace follows packets.
+func runTrace(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
+	if err := cli.CheckOutput(v); err != nil {
+		return err
+	}
+	query, err := traceQuery(v, args)
+	if err != nil {
+		return err
+	}
+	c, err := env.Client(v)
+	if err != nil {
+		return err
+	}
+	inJSON := v.Option("output").Text() == cli.FormJSON
+	if env.StderrTTY && !inJSON && !query.Predict {
+		fmt.Fprintf(env.Err, "Waiting for packets, %d s at most ...\n", query.Seconds)
+	}
+	came := 0
+	err = client.Stream(ctx, c, wire.Trace, query, func(packet wire.TracedPacket) error {
+		came++
+		if inJSON {
+			return env.PrintLine(packet)
+		}
+		text := tracedText(&packet, v.Option("steps").On())
+		if came > 1 {
+			text = "\n" + text
+		}
+		return env.Print(text)
+	})
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case err != nil:
+		return err
+	case came == 0 && query.To.IsValid() && query.Port != 0 && !query.Established && !inJSON:
+		foretell(ctx, env, c, query)
+		fallthrough
+	case came == 0:
+		return fmt.Errorf("no such packet came in %d s: see whether it reaches this box (tcpdump), whether a rule before connection tracking drops it (`nft list ruleset`, priority raw), "+
+			"or, of a connection that is there already, give --established", query.Seconds)
+	}
+	return nil
+}
+
+// foretell prints what would have become of a packet where none came, if that can be predicted for one client.
+func foretell(ctx context.Context, env *cli.Env, c *client.Client, query wire.TraceQuery) {
+	if query.From.IsValid() && !query.From.IsSingleIP() {
+		return
+	}
+	query.Predict = true
+	_ = client.Stream(ctx, c, wire.Trace, query, func(packet wire.TracedPacket) error { // that none came is the error
+		return env.Print(tracedText(&packet, false) + "\n")
+	})
+}
+
+// traceQuery is the query of a command line.
+func traceQuery(v *cli.Verb, args []string) (query wire.TraceQuery, err error) {
+	from, to := "", ""
+	switch {
+	case len(args) > 2:
+		return query, cli.Usagef("trace takes clients and what they want to reach: run `svcctl trace --help`")
+	case len(args) == 2:
+		from, to = args[0], args[1]
+	case len(args) == 1:
+		if _, err := netip.ParsePrefix(unbracketed(args[0])); err == nil {
+			from = args[0]
+		} else {
+			to = args[0]
+		}
+	}
+	if from != "" {
+		if err := query.From.UnmarshalText([]byte(unbracketed(from))); err != nil {
+			return query, cli.Usagef("%v", err)
+		}
+	}
+	if to != "" {
+		q, is, err := parseQuestion(to)
+		if err != nil {
+			return query, err
+		}
+		if !is {
+			return query, cli.Usagef("%q: want an address as 10.96.0.10:80, or 10.96.0.53:53/udp; `svcctl get svc` lists those of Services", to)
+		}
+		query.To, query.Port, query.Protocol = q.Address, q.Port, q.Protocol
+	}
+	count := v.Option("count").Text()
+	if query.Count, err = strconv.Atoi(count); err != nil || query.Count < 1 || query.Count > 1000 {
+		return query, cli.Usagef("--count %q: want a number from 1 to 1000", count)
+	}
+	wait := v.Option("for").Text()
+	d, err := time.ParseDuration(wait)
+	if err != nil || d < time.Second || d > time.Minute {
+		return query, cli.Usagef("--for %q: want a time from 1s to 60s", wait)
+	}
+	query.Seconds = int(d / time.Second)
+	query.Established, query.Predict = v.Option("established").On(), v.Option("predict").On()
+	switch {
+	case !query.Predict:
+	case query.Established:
+		return query, cli.Usagef("--predict is about a packet that begins a connection: leave out --established")
+	case !query.To.IsValid() || query.Port == 0:
+		return query, cli.Usagef("--predict is about a packet to an address with a port: give it, as 10.96.0.10:80")
+	case query.From.IsValid() && !query.From.IsSingleIP():
+		return query, cli.Usagef("--predict is about the packet of one client: give its address instead of %s", query.From)
+	}
+	return query, nil
+}
+
+// unbracketed returns an address or a prefix without the brackets of a notation with a port.
+func unbracketed(text string) string {
+	inner, is := strings.CutPrefix(text, "[")
+	addr, rest, closed := strings.Cut(inner, "]")
+	if !is || !closed || rest != "" && !strings.HasPrefix(rest, "/") {
+		return text
+	}
+	return addr + rest
+}
+
+// signs has the signs of lines, as explain has them.
+var signs = map[string]string{wire.TraceGood: "✓", wire.TraceWarn: "!", wire.TraceBad: "✗", wire.TraceNote: "·"}
+
+// tracedText returns the story of a packet.
+func tracedText(packet *wire.TracedPacket, steps bool) string {
+	var b strings.Builder
+	fmt.Fprintln(&b, output.Printable(packet.What))
+	width := 0
+	for _, l := range packet.Lines {
+		if l.Where != "" {
+			width = max(width, len([]rune(l.Text)))
+		}
+	}
+	width = min(width, 60)
+	for _, l := range packet.Lines {
+		line := "  " + signs[l.State] + " " + l.Text
+		if l.Where != "" {
+			line += strings.Repeat(" ", max(0, width-len([]rune(l.Text)))) + "   " + l.Where
+		}
+		fmt.Fprintln(&b, output.Printable(line))
+	}
+	if steps {
+		for _, s := range packet.Steps {
+			what := "rule " + strconv.FormatUint(s.Rule, 10)
+			switch {
+			case s.Policy:
+				what = "policy"
+			case s.Rule == 0:
+				what = "end"
+			}
+			fmt.Fprintf(&b, "    %s  %s  %s  %s\n", s.Table, s.Chain, what, s.Verdict)
+		}
+	}
+	return b.String()
+}

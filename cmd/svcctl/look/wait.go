@@ -1,0 +1,318 @@
+package look
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/jsonpath"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
+	"svcctl.io/svcctl/cmd/svcctl/output"
+	"svcctl.io/svcctl/cmd/svcctl/resource"
+	"svcctl.io/svcctl/cmd/svcctl/settings"
+)
+
+func WaitVerb() *cli.Verb {
+	words := []string{string(client.Synced), string(client.Ready), forCreate, forDelete, forCondition + "=", cli.FormJSONPath + "="}
+	return &cli.Verb{
+		Name:    "wait",
+		Summary: "wait for the appliance, or for a condition of objects",
+		Args:    "[KIND NAME... | KIND/NAME... | KIND -l SELECTOR] [FLAGS]",
+		About: `Without objects it waits for the appliance, also for one that is only just being started:
+
+  synced   everything that was in the manifests, and accepted from others, when
+           svcctl wait was called is in the kernel, or refused
+  ready    the appliance has read all its directories once, and what they held
+           then is in the kernel
+
+With objects it waits until each of them meets --for:
+
+  synced                 it is there, and its present version is in the kernel
+  ready                  it has the condition Ready: of a Service, every port is
+                         served, each address that was asked for is given, and
+                         announced where it must be, and an endpoint is up
+  create, delete         it is there; it is gone
+  condition=NAME[=VALUE] it has this condition, with the status True or VALUE
+  jsonpath=PATH[=VALUE]  the expression finds something, or finds VALUE`,
+		Options: slices.Concat([]*cli.Option{
+			{Name: "for", Arg: "CONDITION", Def: words[0], Words: words, Group: "What to wait for", Usage: "what has to be so"},
+			{Name: "timeout", Arg: "DURATION", Def: "30s", Group: "What to wait for", Usage: "how long to wait, as 500ms, 30s or 2m; at most 1h"},
+		}, resource.FilesOptions("the objects of files"), resource.WhichOptions(), settings.ConnectOptions()),
+		Examples: []cli.Example{
+			{"Start, and go on when it serves.", "svcctl serve --config svcctl.yaml & svcctl wait --for ready"},
+			{"In a script, after the manifests were changed.", "svcctl wait --for synced --timeout 5s || svcctl status"},
+			{"Until connections to a Service succeed.", "svcctl wait svc/web -n shop --for=ready"},
+			{"Until it has an address from a pool.", "svcctl wait svc/web --for=jsonpath='{.status.loadBalancer.ingress[0].ip}'"},
+		},
+		Exits: `  0  the condition holds
+  1  it was not so in time
+  2  wrong usage or configuration
+  3  the appliance could not be reached in time`,
+		Run: runWait,
+	}
+}
+
+// What objects can be waited for besides synced and ready.
+const (
+	forCreate    = "create"
+	forDelete    = "delete"
+	forCondition = "condition"
+)
+
+// runWait waits.
+func runWait(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
+	if len(args) > 0 || v.Option("filename").IsSet() {
+		return waitForObjects(ctx, env, v, args)
+	}
+	c, err := env.Client(v)
+	problems := cli.Flatten(err)
+	cond := client.Condition(v.Option("for").Text())
+	if cond != client.Synced && cond != client.Ready {
+		problems = append(problems, fmt.Errorf("--for %q: want synced or ready; an object has more, see `svcctl wait --help`", cond))
+	}
+	timeout, err := cli.Duration("timeout", v.Option("timeout").Text())
+	if problems = append(problems, cli.Flatten(err)...); len(problems) > 0 {
+		return &cli.UsageError{Problems: problems}
+	}
+	end := env.Waiting(func() string { return fmt.Sprintf("waiting until %s is %s", c.Place(), cond) }, timeout)
+	_, err = c.Wait(ctx, cond, timeout)
+	end()
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("not %s: %w", cond, err)
+	}
+	return err
+}
+
+// awaited is the condition that wait waits for.
+type awaited struct {
+	text   string
+	state  string // in words: "there", "gone"
+	met    resource.Condition
+	synced bool // and the version that met it is in the kernel
+	absent bool // that it is not there is what is waited for
+	may    bool // it may be absent at first
+}
+
+// parseFor reads --for for objects.
+func parseFor(text string) (awaited, error) {
+	word, value, given := strings.Cut(text, "=")
+	a := awaited{text: text, state: text}
+	switch {
+	case text == string(client.Synced):
+		a.met, a.synced, a.may = isThere, true, true
+	case text == string(client.Ready):
+		a.met = hasCondition("Ready", "True")
+	case text == forCreate:
+		a.met, a.may, a.state = isThere, true, "there"
+	case text == forDelete:
+		a.met, a.absent, a.state = resource.Gone(""), true, "gone"
+	case word == forCondition && value != "":
+		name, status, given := strings.Cut(value, "=")
+		if !given {
+			status = "True"
+		}
+		a.met, a.state = hasCondition(name, status), fmt.Sprintf("with condition %s %s", name, status)
+	case word == cli.FormJSONPath && given:
+		path, want, found := cutExpression(value)
+		e, err := jsonpath.ParseExpression(path)
+		if err != nil {
+			return a, cli.Usagef("--for %s: %v", text, err)
+		}
+		a.met, a.state = finds(e, want, found), "with "+path
+		if found {
+			a.state += " = " + want
+		}
+	default:
+		return a, cli.Usagef("--for %q: want synced, ready, create, delete, condition=NAME or jsonpath=PATH", text)
+	}
+	return a, nil
+}
+
+// cutExpression parts {.a}=b behind the brace, and .a=b at the last =.
+func cutExpression(text string) (path, want string, found bool) {
+	text = strings.Trim(text, "'")
+	if i := strings.LastIndex(text, "}"); i >= 0 {
+		path, want = text[:i+1], text[i+1:]
+		want, found = strings.CutPrefix(want, "=")
+	} else {
+		path, want, found = strings.Cut(text, "=")
+	}
+	return path, strings.Trim(want, `'"`), found
+}
+
+func isThere(o client.Object) bool { return o != nil }
+
+// hasCondition is met by an object with such a condition in its status.
+func hasCondition(name, status string) resource.Condition {
+	return func(o client.Object) bool {
+		conditions, _ := resource.Field(o, "status", "conditions").([]any)
+		return slices.ContainsFunc(conditions, func(c any) bool {
+			return strings.EqualFold(resource.TextField(c, "type"), name) && strings.EqualFold(resource.TextField(c, "status"), status)
+		})
+	}
+}
+
+// finds is met by an object in which an expression finds something, or, if that is wanted,
+// a text.
+func finds(e *jsonpath.Template, want string, wanted bool) resource.Condition {
+	return func(o client.Object) bool {
+		if o == nil {
+			return false
+		}
+		for _, value := range e.Find(o) {
+			text, err := jsonpath.Text(value)
+			if err == nil && text != "" && (!wanted || text == want) {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// waitForObjects waits for each of the objects in turn.
+func waitForObjects(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
+	a, err := parseFor(v.Option("for").Text())
+	if err != nil {
+		return err
+	}
+	timeout, err := cli.Duration("timeout", v.Option("timeout").Text())
+	if err != nil {
+		return err
+	}
+	what, err := resource.Selected(env, v, args)
+	if err != nil {
+		return err
+	}
+	c, err := env.Client(v)
+	if err != nil {
+		return err
+	}
+	if what[0].Name == "" {
+		if what, err = listed(ctx, c, what, resource.Selectors(v)); err != nil {
+			return err
+		}
+		if len(what) == 0 && !a.absent {
+			return errors.New("no object is selected: there is nothing to wait for")
+		}
+	}
+	deadline := time.Now().Add(timeout)
+	var late []error
+	for i, t := range what {
+		left := max(time.Until(deadline), time.Millisecond)
+		end := env.Waiting(func() string { return fmt.Sprintf("waiting until %s is %s (%d of %d)", t, a.state, i+1, len(what)) }, left.Round(time.Second))
+		err := waitForOne(ctx, env, c, t, a, left)
+		end()
+		switch {
+		case errors.Is(err, resource.ErrNotInTime):
+			what, why := t.String(), ""
+			switch absent := absence(ctx, c, t, a); {
+			case absent != "":
+				what = absent
+			case a.absent:
+				why = ": " + resource.Kept(ctx, c, t)
+			default:
+				why = notReady(ctx, c, t, a)
+			}
+			late = append(late, fmt.Errorf("%s: not %s after %s%s", what, a.state, timeout, why))
+		case err != nil:
+			return err
+		default:
+			if err := env.Print(fmt.Sprintf("%s condition met\n", t)); err != nil {
+				return err
+			}
+		}
+	}
+	return errors.Join(late...)
+}
+
+// absence returns the clause that an object that was waited for does not exist; "" when it
+// does.
+func absence(ctx context.Context, c *client.Client, t resource.Target, a awaited) string {
+	_, err := c.Get(ctx, t.Path(), nil)
+	if f, is := errors.AsType[*wire.Failure](err); a.absent || !is || f.Reason != wire.ReasonNotFound {
+		return ""
+	}
+	if t.Kind.Namespaced {
+		return fmt.Sprintf("there is no %s in the namespace %s", t, t.Namespace)
+	}
+	return fmt.Sprintf("there is no %s", t)
+}
+
+// listed are the objects that selectors find.
+func listed(ctx context.Context, c *client.Client, what []resource.Target, query map[string][]string) ([]resource.Target, error) {
+	var all []resource.Target
+	for _, t := range what {
+		_, err := c.Each(ctx, t.Path(), query, func(raw json.RawMessage) error {
+			o, err := resource.DecodeObject(raw)
+			all = append(all, resource.Target{Kind: t.Kind, Namespace: resource.NamespaceOf(o), Name: resource.NameOf(o)})
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// acceptedPatience bounds the wait for what was accepted before an object is judged.
+const acceptedPatience = 5 * time.Second
+
+// notReady returns why an object does not have the condition that is waited for, as a clause; "": not known.
+func notReady(ctx context.Context, c *client.Client, t resource.Target, a awaited) string {
+	if a.text != string(client.Ready) {
+		return ""
+	}
+	o, err := c.Get(ctx, t.Path(), nil)
+	if err != nil {
+		return ""
+	}
+	conditions, _ := resource.Field(o, "status", "conditions").([]any)
+	for _, cond := range conditions {
+		if resource.TextField(cond, "type") == wire.ConditionReady && resource.TextField(cond, "message") != "" {
+			return fmt.Sprintf(": %s: %s", resource.TextField(cond, "reason"), output.OneLine(resource.TextField(cond, "message")))
+		}
+	}
+	return ""
+}
+
+// waitForOne waits for one object.
+func waitForOne(ctx context.Context, env *cli.Env, c *client.Client, t resource.Target, a awaited, timeout time.Duration) error {
+	deadline := time.Now().Add(timeout)
+	if !a.absent && !a.may {
+		if _, err := c.Get(ctx, t.Path(), nil); err != nil {
+			return err // what is not there would never be so
+		}
+	}
+	isService := t.Kind.Plural == "services"
+	if isService && a.text == string(client.Ready) {
+		// What was accepted before, as the removal of a slice, counts.
+		if s, err := c.Status(ctx); err == nil {
+			_, _ = c.WaitFor(ctx, client.Synced, s.Revision.Accepted, min(timeout, acceptedPatience))
+		}
+		a.synced = true
+		if _, err := resource.Settle(ctx, c, []string{t.Namespace + "/" + t.Name}, time.Until(deadline)); err != nil {
+			return err
+		}
+	}
+	version := ""
+	err := resource.Until(ctx, c, t, max(time.Until(deadline), time.Millisecond), func(o client.Object) bool {
+		version = resource.VersionOf(o)
+		return a.met(o)
+	})
+	if err != nil || !a.synced {
+		return err
+	}
+	revision, err := strconv.ParseUint(version, 10, 64)
+	if err != nil {
+		return fmt.Errorf("%s has the version %q, which is no number", t, version)
+	}
+	_, err = c.WaitFor(ctx, client.Synced, revision, max(time.Until(deadline), time.Millisecond))
+	return err
+}

@@ -1,0 +1,98 @@
+package resource
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
+	"svcctl.io/svcctl/cmd/svcctl/output"
+)
+
+// The boxes of a fleet among what `svcctl get` lists. They are no objects of the API, and have no metadata, labels or versions;
+// what is asked of them that only objects have is refused.
+
+// boxesWord is the word for boxes, as a kind.
+const boxesWord = "boxes"
+
+func IsBoxes(word string) bool {
+	word = strings.ToLower(word)
+	return word == boxesWord || word == "box"
+}
+
+// NotOK says which boxes are not OK; nil: all are.
+func NotOK(boxes []wire.FleetBox) error {
+	var names []string
+	for _, b := range boxes {
+		if b.State != wire.BoxOK {
+			names = append(names, fmt.Sprintf("%s (%s)", b.Name, b.State))
+		}
+	}
+	if names == nil {
+		return nil
+	}
+	return &cli.ExitError{Code: cli.ExitNo, Err: fmt.Errorf("not OK: %s; `svcctl status` on such a box has the reason", strings.Join(names, ", "))}
+}
+
+// BoxLook says how a table of boxes looks.
+type BoxLook struct {
+	Wide   bool // what they accepted, and why they are not OK
+	Prefix bool // the kind before names
+	Bare   bool // no line above
+}
+
+// BoxTable is a line for each box.
+func BoxTable(boxes []wire.FleetBox, look BoxLook) string {
+	if len(boxes) == 0 {
+		return "No box has joined yet.\n"
+	}
+	leaves := slices.ContainsFunc(boxes, func(b wire.FleetBox) bool { return b.Core != "" })
+	rollout := slices.ContainsFunc(boxes, func(b wire.FleetBox) bool { return b.Rollout != "" })
+	row := func(b *wire.FleetBox) []string {
+		name, since := output.CellText(b.Name), "-"
+		if look.Prefix {
+			name = "box/" + name
+		}
+		if !b.Since.IsZero() {
+			since = output.Stamp(b.Since)
+		}
+		return []string{name, output.CellText(cmp.Or(b.Zone, "-")), output.CellText(b.Version), output.CellText(b.State), fmt.Sprint(b.Programmed), fmt.Sprint(b.Problems), since}
+	}
+	head := []string{"NAME", "ZONE", "VERSION", "STATE", "REVISION", "PROBLEMS", "SINCE"}
+	more := func(line []string, b *wire.FleetBox) []string {
+		add := func(is bool, title, text string) {
+			switch {
+			case is && b == nil:
+				line = append(line, title)
+			case is:
+				line = append(line, cmp.Or(output.CellText(text), "-"))
+			}
+		}
+		of := cmp.Or(b, &wire.FleetBox{})
+		add(leaves, "FOLLOWS", cmp.Or(of.Core, "etcd"))
+		add(rollout, "ROLLOUT", of.Rollout)
+		add(look.Wide, "ACCEPTED", fmt.Sprint(of.Accepted))
+		add(look.Wide, "WHY", of.Why)
+		return line
+	}
+	var rows [][]string
+	if !look.Bare {
+		rows = append(rows, more(head, nil))
+	}
+	for i := range boxes {
+		rows = append(rows, more(row(&boxes[i]), &boxes[i]))
+	}
+	var g output.Grid
+	return g.Text(rows...)
+}
+
+// OfFleet replaces a refusal by the error that the box is in no fleet, if that is its reason.
+func OfFleet(err error) error {
+	if refused, is := errors.AsType[*wire.Failure](err); is && refused.Reason == wire.ReasonNotFound {
+		return errors.New("this box belongs to no fleet: it was started without --fleet")
+	}
+	return err
+}

@@ -1,0 +1,203 @@
+package resource
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/cmd/svcctl/cli"
+	"svcctl.io/svcctl/cmd/svcctl/output"
+	"svcctl.io/svcctl/store/kind"
+)
+
+// Target is an object, or all objects of a kind, that a command line names.
+type Target struct {
+	Kind      kind.Kind
+	Namespace string // "": all namespaces, or a kind without
+	Name      string // "": all
+}
+
+// Path returns the URL path of the target.
+func (t Target) Path() string {
+	if t.Name != "" {
+		return objectPath(t.Kind, t.Namespace, t.Name)
+	}
+	return CollectionPath(t.Kind, t.Namespace)
+}
+
+// objectPath is the path of one object.
+func objectPath(k kind.Kind, namespace, name string) string {
+	return fillPath(k.ObjectPath(), namespace, name)
+}
+
+// CollectionPath is the path of all objects of a namespace, or ("") of all.
+func CollectionPath(k kind.Kind, namespace string) string {
+	path := k.CollectionPath()
+	if namespace == "" {
+		path = strings.Replace(path, "/namespaces/{namespace}", "", 1)
+	}
+	return fillPath(path, namespace, "")
+}
+
+func fillPath(path, namespace, name string) string {
+	return strings.NewReplacer("{namespace}", url.PathEscape(namespace), "{name}", url.PathEscape(name)).Replace(path)
+}
+
+// String returns its name in messages: service/web, endpointslice.discovery.k8s.io/web-1.
+func (t Target) String() string { return FullName(t.Kind, t.Name) }
+
+// named returns the target as the command line of a verb names it: service/web -n default.
+func (t Target) named() string {
+	if t.Namespace == "" {
+		return t.String()
+	}
+	return t.String() + " -n " + t.Namespace
+}
+
+func FullName(k kind.Kind, name string) string {
+	word := k.Singular()
+	if k.Group != "" {
+		word += "." + k.Group
+	}
+	return word + "/" + name
+}
+
+// KindNamed is the kind that a word means: its plural, its singular, a short name, each
+// also with its group after a dot.
+func KindNamed(word string) (kind.Kind, bool) {
+	word = strings.ToLower(word)
+	for _, k := range kind.All() {
+		if !k.Stored() {
+			continue
+		}
+		for _, name := range append([]string{k.Plural, k.Singular()}, k.ShortNames...) {
+			if word == name || k.Group != "" && (word == name+"."+k.Group || word == name+"."+k.Version+"."+k.Group) {
+				return k, true
+			}
+		}
+	}
+	return kind.Kind{}, false
+}
+
+// everyKind is the word for the kinds that matter most to users.
+const everyKind = "all"
+
+// kindsNamed are the kinds of words with commas between them.
+func kindsNamed(words string) ([]kind.Kind, error) {
+	var kinds []kind.Kind
+	add := func(k kind.Kind) {
+		if !slices.ContainsFunc(kinds, func(o kind.Kind) bool { return o.Name == k.Name && o.Group == k.Group }) {
+			kinds = append(kinds, k)
+		}
+	}
+	for word := range strings.SplitSeq(words, ",") {
+		if word == everyKind {
+			for _, k := range kind.All() {
+				if k.InAll {
+					add(k)
+				}
+			}
+			continue
+		}
+		k, ok := KindNamed(word)
+		if !ok {
+			return nil, UnknownKind(word)
+		}
+		add(k)
+	}
+	return kinds, nil
+}
+
+func UnknownKind(word string) error {
+	if IsBoxes(word) {
+		return cli.Usagef("boxes are no objects: `svcctl get boxes` lists those of a fleet, and each has a Node, as `svcctl describe node NAME` shows it")
+	}
+	return cli.Usagef("there is no kind %q: %s", word, output.DidYouMean("", word, kindWords(), serviceNamed(word)))
+}
+
+// serviceNamed is the hint for a word that is no kind: most often it names a Service.
+func serviceNamed(word string) string {
+	return "a Service is named as svc/" + word + "; the kinds are " + strings.Join(Plurals(), ", ")
+}
+
+// Plurals are the names of the kinds, each once.
+func Plurals() []string {
+	var words []string
+	for _, k := range kind.All() {
+		if k.Stored() {
+			words = append(words, k.Plural)
+		}
+	}
+	slices.Sort(words)
+	return slices.Compact(words)
+}
+
+// kindWords returns all words for kinds.
+func kindWords() []string {
+	words := []string{everyKind}
+	for _, k := range kind.All() {
+		if k.Stored() {
+			words = append(append(words, k.Plural, k.Singular()), k.ShortNames...)
+		}
+	}
+	slices.Sort(words)
+	return slices.Compact(words)
+}
+
+// Targets reads the arguments of a verb: KIND[,KIND] [NAME...] or KIND/NAME... . Kinds
+// without namespaces have none.
+func Targets(args []string, namespace string) ([]Target, error) {
+	in := func(k kind.Kind, name string) Target {
+		if !k.Namespaced {
+			return Target{Kind: k, Name: name}
+		}
+		return Target{Kind: k, Namespace: namespace, Name: name}
+	}
+	var all []Target
+	if strings.Contains(args[0], "/") {
+		for _, arg := range args {
+			word, name, slash := strings.Cut(arg, "/")
+			k, ok := KindNamed(word)
+			switch {
+			case !slash || name == "" || strings.Contains(name, "/"):
+				return nil, cli.Usagef("%q is not of the form KIND/NAME, as the other arguments are", arg)
+			case !ok:
+				return nil, UnknownKind(word)
+			}
+			all = append(all, in(k, name))
+		}
+		return all, nil
+	}
+	kinds, err := kindsNamed(args[0])
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range kinds {
+		if len(args) == 1 {
+			all = append(all, in(k, ""))
+		}
+		for _, name := range args[1:] {
+			if strings.Contains(name, "/") || name == "" {
+				return nil, cli.Usagef("%q is no name: give either KIND NAME... or KIND/NAME...", name)
+			}
+			all = append(all, in(k, name))
+		}
+	}
+	return all, nil
+}
+
+// KindOfPath takes the kind off a path such as endpointslices.discovery.k8s.io.ports or
+// svc.spec: the longest beginning that is one.
+func KindOfPath(text string) (k kind.Kind, path []string, err error) {
+	parts := strings.Split(text, ".")
+	for n := len(parts); n > 0; n-- {
+		if k, ok := KindNamed(strings.Join(parts[:n], ".")); ok {
+			return k, parts[n:], nil
+		}
+	}
+	word := parts[0]
+	if strings.Count(text, ":") > 1 {
+		return k, nil, cli.Usagef("%q is no address: an IPv6 address with a port is written as [ADDRESS]:PORT", text)
+	}
+	return k, nil, cli.Usagef("there is no kind %q: %s", word, output.DidYouMean("", word, kindWords(), serviceNamed(word)))
+}
