@@ -230,7 +230,7 @@ func (e *committer) errConflict(now *head) error {
 func (e *committer) applyBundle(ctx context.Context) error {
 	e.applying.Lock()
 	defer e.applying.Unlock()
-	return e.applyBundleOf(ctx, e.stands())
+	return e.applyBundleOf(ctx, e.newestRead())
 }
 
 // runBundles applies bundles until ctx is done, so that the next commit need not wait for all of one.
@@ -247,9 +247,9 @@ func (e *committer) runBundles(ctx context.Context) {
 	}
 }
 
-// reopenUnreadable hands secret objects to the store that can be opened now, with a commit of no objects, since readers see a
+// commitReadable hands secret objects to the store that can be opened now, with a commit of no objects, since readers see a
 // change by its revision. It does nothing while there are none.
-func (e *committer) reopenUnreadable(ctx context.Context) error {
+func (e *committer) commitReadable(ctx context.Context) error {
 	if e.client == nil { // a leaf gets them with the next commit of any box
 		return nil
 	}

@@ -38,8 +38,8 @@ func TestCommitThatOnlyTheFollowerSees(t *testing.T) {
 	if err := e.commit(ctx, ops, 2, nil, 1); err != nil {
 		t.Errorf("the commit: %v", err)
 	}
-	if e.inflight != nil || e.stands().Revision != 2 {
-		t.Errorf("a flight %v, and revision %d", e.inflight, e.stands().Revision)
+	if e.inflight != nil || e.newestRead().Revision != 2 {
+		t.Errorf("a flight %v, and revision %d", e.inflight, e.newestRead().Revision)
 	}
 	// One that no box has seen is not known to be made.
 	e.step = func() {}

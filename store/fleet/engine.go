@@ -127,7 +127,7 @@ func (e *Engine) Close() error {
 // Load implements engine.Engine, from the replica. Before the first call of Follow that has all commits.
 func (e *Engine) Load(prefix string) ([]engine.Pair, error) {
 	pairs, err := e.replica.load(prefix)
-	return e.loaded(pairs), err
+	return e.openPairs(pairs), err
 }
 
 // Scan implements engine.Engine.

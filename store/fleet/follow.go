@@ -55,7 +55,7 @@ func (e *follower) join(ctx context.Context) error {
 		return err
 	}
 	e.between()
-	read := e.stands() // before the question: a commit of this box may land meanwhile
+	read := e.newestRead() // before the question: a commit of this box may land meanwhile
 	now, at, err := e.askHead(ctx)
 	if err != nil {
 		return err
@@ -110,7 +110,7 @@ func (e *follower) checkHistory(ctx context.Context, read, now *head) error {
 
 // reload reads all objects as of one revision, and hands the difference to the store.
 func (e *follower) reload(ctx context.Context) error {
-	read := e.stands()
+	read := e.newestRead()
 	least := int64(0)
 	if read != nil {
 		least = read.mod
@@ -341,7 +341,7 @@ func (e *follower) applyCommit(it *transaction) error {
 	before := e.read
 	given := e.plainSecrets(followed(ops, h, it.note)) // before the replica has it
 	e.content.apply(ops)
-	e.corrected(ops)
+	e.forgetForeign(ops)
 	e.read = h
 	e.keep(ops, h)
 	e.feed.add(h, ops, it.note)
@@ -362,7 +362,7 @@ func (e *follower) applyCommit(it *transaction) error {
 func (e *follower) land(h *head) {
 	e.inflight.landed = h
 	e.content.apply(e.inflight.ops)
-	e.corrected(e.inflight.ops)
+	e.forgetForeign(e.inflight.ops)
 	e.keep(e.inflight.ops, h)
 	e.feed.add(h, e.inflight.ops, e.inflight.note)
 	e.read, e.inbox.taken, e.inbox.busy = h, h.mod, true
@@ -431,7 +431,7 @@ func (e *follower) CatchUp(ctx context.Context) {
 // Await waits for the objects of the fleet if there is no replica of them; the State is Waiting meanwhile. It comes before the store
 // is opened.
 func (e *follower) Await(ctx context.Context) error {
-	for e.stands() == nil {
+	for e.newestRead() == nil {
 		err := e.join(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()

@@ -22,7 +22,7 @@ type snapshot struct {
 
 // openStream returns the stream of commits after a position. The caller calls end.
 func (e *Engine) openStream(ctx context.Context, after stream.Position) (r *stream.Reader, end func(), err error) {
-	if e.stands().mod < after.Mod { // it was at a box that is ahead of this one
+	if e.newestRead().mod < after.Mod { // it was at a box that is ahead of this one
 		err = e.newest(ctx)
 	} else {
 		err = e.serves()

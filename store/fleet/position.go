@@ -50,8 +50,8 @@ type inflightCommit struct {
 	landed *head
 }
 
-// stands is the head that this box stands at.
-func (e *position) stands() *head {
+// newestRead returns the newest head that was followed or committed.
+func (e *position) newestRead() *head {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.read

@@ -137,8 +137,8 @@ func (e *presence) beat(ctx context.Context, b *heartbeat) {
 	default:
 		b.behind = read
 	}
-	e.reopenKeys()
-	if err := e.reopenUnreadable(ctx); err != nil {
+	e.openSharedKeys()
+	if err := e.commitReadable(ctx); err != nil {
 		e.cfg.Log.Debug("Secrets that can be read now are asked for again", "err", err)
 	}
 	err = e.renew(ctx, b)

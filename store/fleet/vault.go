@@ -13,12 +13,12 @@ import (
 	"svcctl.io/svcctl/store/engine"
 )
 
-// Values of secret objects (Config.Secret) are sealed by a key that the boxes share before they leave a box: in etcd, in
-// its bundles and in the replica they are bytes as others, of which the digest is too. The store has them open.
+// Values of secret objects (Config.Secret) are sealed by a key that the boxes share before they leave a box: etcd, its bundles and
+// the replica have them sealed, and the digest covers the sealed form. The store has them open.
 //
-// A box that cannot open one has the version before it, follows, and commits nothing: it would decide on
-// what it cannot see. One that cannot open a shared key alone commits all but Secrets: no object depends on those keys, and
-// Secrets that it sealed no other box could open.
+// A box that cannot open one keeps its last version, follows, and commits nothing: it would decide without that
+// object. One that cannot open a shared key alone commits all but Secrets: no object depends on those keys, and
+// no other box could open the Secrets that it seals.
 
 // Boxes have secrets in common that are no objects: the key that signs the tokens of the API, and the CA of its
 // certificates. Each is a pair sealed/NAME/ID, sealed with its key as the value of a Secret is. A value that
@@ -93,7 +93,7 @@ func (e *vault) plainSecrets(f engine.Followed) engine.Followed {
 	puts := f.Puts[:0:0]
 	for _, key := range f.Deletes {
 		if _, was := e.unreadable[key]; was {
-			e.reopen(key)
+			e.markReadable(key)
 		}
 	}
 	for _, p := range f.Puts {
@@ -114,7 +114,7 @@ func (e *vault) plainSecrets(f engine.Followed) engine.Followed {
 			e.unreadable[p.Key] = err.Error()
 			continue
 		}
-		e.reopen(p.Key)
+		e.markReadable(p.Key)
 		if oldErr != nil || !bytes.Equal(old, value) {
 			p.Value = value
 			puts = append(puts, p)
@@ -124,27 +124,27 @@ func (e *vault) plainSecrets(f engine.Followed) engine.Followed {
 		if !slices.ContainsFunc(f.Puts, func(put engine.Pair) bool { return put.Key == p.Key }) {
 			p.Revision = f.Revision
 			puts = append(puts, p)
-			e.reopen(p.Key)
+			e.markReadable(p.Key)
 		}
 	}
 	f.Puts = puts
-	e.noteShut()
+	e.updateUnreadable()
 	return f
 }
 
-// reopen notes that a secret object is not shut any more. e.mu must be held.
-func (e *vault) reopen(key string) {
+// markReadable notes that the value of a key can be opened. e.mu must be held.
+func (e *vault) markReadable(key string) {
 	if _, was := e.unreadable[key]; was {
 		delete(e.unreadable, key)
 		e.replica.remove(openedPrefix + key)
 	}
 }
 
-// openable are the secret objects that could not be opened when they came, and can be now. e.mu must be held.
+// openable returns the unreadable secret objects that can be opened now. e.mu must be held.
 func (e *vault) openable() (pairs []engine.Pair) {
 	for _, key := range slices.Sorted(maps.Keys(e.unreadable)) {
 		if _, _, is := splitKey(key); is {
-			continue // see reopenKeys
+			continue // see openSharedKeys
 		}
 		if value, err := e.cfg.open(key, e.replica.value(key)); err == nil {
 			pairs = append(pairs, engine.Pair{Key: key, Value: value})
@@ -153,8 +153,8 @@ func (e *vault) openable() (pairs []engine.Pair) {
 	return pairs
 }
 
-// noteShut has the State say what cannot be opened. e.mu must be held.
-func (e *vault) noteShut() {
+// updateUnreadable sets the state by the values that cannot be opened. e.mu must be held.
+func (e *vault) updateUnreadable() {
 	why := ""
 	e.state.blind = false
 	var secrets, shared []string
@@ -169,7 +169,7 @@ func (e *vault) noteShut() {
 	switch {
 	case len(secrets) > 0:
 		e.state.blind = true
-		_, name, _ := strings.Cut(secrets[0], objectPrefix+"Secret/") // what it was before a trial or a rollout has more in front
+		_, name, _ := strings.Cut(secrets[0], objectPrefix+"Secret/") // the key of a version before a trial or a rollout has a longer prefix
 		why = fmt.Sprintf("Secret %s cannot be read: %s", name, e.unreadable[secrets[0]])
 		if more := len(e.unreadable) - 1; more > 0 {
 			why += fmt.Sprintf(" (and %d more)", more)
@@ -199,9 +199,9 @@ func (e *vault) noteShut() {
 	e.signal()
 }
 
-// loaded are pairs of the replica as the store opens on them: secret objects are open. Of those that this box cannot
-// open it has the version before.
-func (e *vault) loaded(pairs []engine.Pair) []engine.Pair {
+// openPairs opens the secret objects among pairs of the replica, for the store. Of one that this box cannot open it returns the
+// last version that it could open, if there is one.
+func (e *vault) openPairs(pairs []engine.Pair) []engine.Pair {
 	if e.cfg.Secret == nil || !slices.ContainsFunc(pairs, func(p engine.Pair) bool { return e.cfg.Secret(p.Key) }) {
 		return pairs
 	}
@@ -219,12 +219,12 @@ func (e *vault) loaded(pairs []engine.Pair) []engine.Pair {
 		p.Value = value
 		open = append(open, p)
 	}
-	e.noteShut()
+	e.updateUnreadable()
 	return open
 }
 
-// takeKeys takes shared keys out of a commit that the store gets. It comes before the replica has the commit. e.mu must
-// be held.
+// takeKeys removes the shared keys from a commit that the store gets, and opens them. It comes before the replica has the commit.
+// e.mu must be held.
 func (e *vault) takeKeys(f engine.Followed) engine.Followed {
 	deletes := f.Deletes[:0:0]
 	for _, key := range f.Deletes {
@@ -233,7 +233,7 @@ func (e *vault) takeKeys(f engine.Followed) engine.Followed {
 			deletes = append(deletes, key)
 			continue
 		}
-		e.reopen(key)
+		e.markReadable(key)
 		if e.keys[name].id == id {
 			delete(e.keys, name)
 		}
@@ -249,15 +249,15 @@ func (e *vault) takeKeys(f engine.Followed) engine.Followed {
 		had := e.keys[name]
 		switch {
 		case err == nil:
-			e.reopen(p.Key)
-		case had.id == id && had.value != nil: // it is the same one, sealed by another key
+			e.markReadable(p.Key)
+		case had.id == id && had.value != nil: // the same value, sealed by another key
 			before := e.replica.value(p.Key)
 			if _, err := e.cfg.Keys.Open(p.Key, before); err == nil {
 				e.replica.put(engine.Pair{Key: openedPrefix + p.Key, Value: before, Revision: f.Revision})
 			}
 			value = had.value
 		}
-		e.shutKey(p.Key, err)
+		e.markUnreadable(p.Key, err)
 		e.keys[name] = sharedKey{id, value}
 		if had.id != id || !bytes.Equal(had.value, value) {
 			e.signal()
@@ -267,15 +267,14 @@ func (e *vault) takeKeys(f engine.Followed) engine.Followed {
 	return f
 }
 
-// shutKey notes that a shared key cannot be opened. A box that has no keys at all is one of its own as to them. e.mu
-// must be held.
-func (e *vault) shutKey(key string, err error) {
+// markUnreadable notes that a shared key cannot be opened, unless this box has no key file and so shares none. e.mu must be held.
+func (e *vault) markUnreadable(key string, err error) {
 	if err != nil && e.cfg.Keys.SealsBy() != "" {
 		e.unreadable[key] = err.Error()
 	}
 }
 
-// loadKeys takes the shared keys of the replica.
+// loadKeys opens the shared keys of the replica.
 func (e *vault) loadKeys() error {
 	pairs, err := e.replica.load(sealedPrefix)
 	if err != nil {
@@ -290,19 +289,19 @@ func (e *vault) loadKeys() error {
 		}
 		value, err := e.cfg.Keys.Open(p.Key, p.Value)
 		if err != nil {
-			e.shutKey(p.Key, err)
+			e.markUnreadable(p.Key, err)
 			if value, err = e.cfg.Keys.Open(p.Key, e.replica.value(openedPrefix+p.Key)); err != nil {
 				value = nil
 			}
 		}
 		e.keys[name] = sharedKey{id, value}
 	}
-	e.noteShut()
+	e.updateUnreadable()
 	return nil
 }
 
-// reopenKeys opens shared keys for which the key has come.
-func (e *vault) reopenKeys() {
+// openSharedKeys opens unreadable shared keys whose key is in the key file now.
+func (e *vault) openSharedKeys() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for key := range e.unreadable {
@@ -312,20 +311,20 @@ func (e *vault) reopenKeys() {
 		}
 		if value, err := e.cfg.Keys.Open(key, e.replica.value(key)); err == nil {
 			e.keys[name] = sharedKey{id, value}
-			e.reopen(key)
+			e.markReadable(key)
 			e.signal()
 		}
 	}
-	e.noteShut()
+	e.updateUnreadable()
 }
 
-// noteForeign looks at what a transaction without a head has done to objects. That is how a large commit is unfolded, which
-// leaves etcd with what this box has. Anything else was written by somebody else: it is not followed, and a box without a replica would
-// not find what the newest commit left. mod is the revision of etcd.
+// noteForeign checks the operations of a transaction without a head. If a bundle is applied, etcd has the objects of this box
+// then. Any other operation is of another program: it is not followed, and a box without a replica would find a wrong digest. mod is
+// the revision of etcd.
 func (e *vault) noteForeign(ops []operation, mod int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if mod <= e.read.mod { // as of before what this box has
+	if mod <= e.read.mod { // older than the objects of this box
 		return
 	}
 	for i := range ops {
@@ -348,8 +347,8 @@ func (e *vault) noteForeign(ops []operation, mod int64) {
 	}
 }
 
-// corrected forgets what somebody else has written where a commit has written it since. e.mu must be held.
-func (e *vault) corrected(ops []operation) {
+// forgetForeign forgets foreign keys that a commit has written since. e.mu must be held.
+func (e *vault) forgetForeign(ops []operation) {
 	for i := range ops {
 		delete(e.foreign, ops[i].Key)
 	}
