@@ -53,7 +53,7 @@ type Config struct {
 	// NameOf gives the Verb and the Resource of a request for objects, and "" for any other;
 	// nil: there are none.
 	NameOf func(*http.Request) (verb, resource string)
-	// Endpoints are served beside those of the Server.
+	// Endpoints are served in addition to those of the Server.
 	Endpoints []Endpoint
 	// Objects answers /, everything below /api, /apis and /openapi, and /svcctl/v1/apply, for users
 	// that may at least read; when it is nil, nothing is there.

@@ -29,7 +29,7 @@ const (
 // ErrInUse is wrapped by the error of Listen when another server answers on the socket.
 var ErrInUse = errors.New("another svcctl serves")
 
-// socketAccess has the group and users that may open the socket, beside the user and the group that
+// socketAccess has the group and users that may open the socket, in addition to those that
 // the appliance runs as. Package auth decides about their requests.
 type socketAccess struct {
 	group   int // its members, in place of those of the appliance's own group

@@ -21,7 +21,7 @@ const boxPrefix = "box:"
 const GroupBoxes = "svcctl:boxes"
 
 // Leaves authenticates boxes by certificates of a CA of the operator's: the common name is the name of the box. The
-// file, PEM, may have certificate revocation lists (RFC 5280, section 5) of that CA beside its certificates. It is looked at again
+// file, PEM, may have certificate revocation lists (RFC 5280, section 5) of that CA and its certificates. It is looked at again
 // every 2 seconds while it is asked. Leaves is safe for concurrent use.
 type Leaves struct {
 	path string

@@ -62,7 +62,7 @@ func Handler(source Source, mayAdmin func(*http.Request) bool) http.Handler {
 	})
 }
 
-// must returns what is embedded: an error is a bug.
+// must returns an embedded value: an error is a bug.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)

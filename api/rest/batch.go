@@ -264,20 +264,15 @@ func (b *batch) retry(it *item) {
 	var created bool
 	it.result = applied{Result: wire.Configured}
 	it.result.Object, created, it.err = b.server.write(it.writing)
+	now, _ := b.server.store.Get(it.writing.request.ref())
 	switch {
 	case created:
 		it.result.Result = wire.Created
-	case it.err == nil && b.isGone(it):
+	case it.err == nil && it.result.Object != nil && it.result.Object.GetMeta().DeletionTimestamp != nil && now == nil:
 		it.result.Result = wire.Removed
 	case it.err == nil && before != nil && sameObject(toStored(it.result.Object), before):
 		it.result.Result = wire.Unchanged
 	}
-}
-
-// isGone reports whether an object that was being deleted is not there any more.
-func (b *batch) isGone(it *item) bool {
-	there, _ := b.server.store.Get(it.writing.request.ref())
-	return there == nil && it.result.Object != nil && it.result.Object.GetMeta().DeletionTimestamp != nil
 }
 
 // report writes the result of one object.

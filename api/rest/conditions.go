@@ -93,12 +93,6 @@ func (n *conditionNews) seen(o object.Object) {
 	}
 }
 
-// storedVersion is the resourceVersion as a number.
-func storedVersion(svc *object.Service) uint64 {
-	version, _ := strconv.ParseUint(svc.Metadata.ResourceVersion, 10, 64)
-	return version
-}
-
 // changed is closed when there may be news; nil: never.
 func (n *conditionNews) changed() <-chan struct{} {
 	if n == nil {
@@ -141,7 +135,8 @@ func (n *conditionNews) send(l *watchSession) error {
 			delete(n.pending, key)
 			continue
 		}
-		if l.request.namespace != "" && l.request.namespace != key.namespace || !l.options.selects(svc) || storedVersion(svc) > l.after {
+		version, _ := strconv.ParseUint(svc.Metadata.ResourceVersion, 10, 64)
+		if l.request.namespace != "" && l.request.namespace != key.namespace || !l.options.selects(svc) || version > l.after {
 			continue
 		}
 		conditions, settled := n.by.Of(svc)

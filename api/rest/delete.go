@@ -34,16 +34,10 @@ func (s *Server) delete(w http.ResponseWriter, r *request) error {
 			code = http.StatusAccepted
 		}
 		return s.respond(w, r, code, last)
-	case answersWithObject(r.kind.Name):
+	case r.kind.Name == object.KindService || r.kind.Name == object.KindPod: // ReturnDeletedObject of their registries in Kubernetes
 		return s.respond(w, r, http.StatusOK, last)
 	}
 	return respondJSON(w, r.http, http.StatusOK, r.form.pretty, success(r.kind, r.name, last.GetMeta().UID))
-}
-
-// answersWithObject are the kinds whose last version is the answer to their removal
-// (ReturnDeletedObject of their registries in Kubernetes); the others have a Status.
-func answersWithObject(kind string) bool {
-	return kind == object.KindService || kind == object.KindPod || kind == object.KindNamespace
 }
 
 // remove removes an object, or marks it as going, and gives its last version.

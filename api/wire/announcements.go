@@ -24,7 +24,7 @@ type Announcement struct {
 	Places []Place `json:"places,omitempty"`
 }
 
-// AnnounceConfig configures the announcer beside its flags, by objects of the kinds of MetalLB. It has passwords,
+// AnnounceConfig configures the announcer, in addition to its flags, by objects of the kinds of MetalLB. It has passwords,
 // and is for the announcer alone.
 type AnnounceConfig struct {
 	Peers          []PeerConfig    `json:"peers,omitempty"`

@@ -48,7 +48,7 @@ type FleetBox struct {
 	Rollout string `json:"rollout,omitempty"`
 }
 
-// The states of a FleetBox beside those of Fleet.
+// The states of a FleetBox that Fleet does not have.
 const (
 	BoxOK      = "OK"
 	BoxBehind  = "Behind"

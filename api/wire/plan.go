@@ -16,7 +16,7 @@ type KernelPlan struct {
 	Undecided []string `json:"undecided,omitempty"`
 }
 
-// What becomes of an object, beside Created, Configured and Refused.
+// The results of planned objects, in addition to Created, Configured and Refused.
 const (
 	// Removed: it goes. Of an object that is applied: it was being deleted, and the last finalizer is taken away.
 	Removed = "removed"

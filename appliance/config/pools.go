@@ -71,7 +71,7 @@ func without(ranges []nft.Range, gone nft.Range) (rest []nft.Range) {
 	return rest
 }
 
-// ObjectPools are the pools of objects (IPAddressPool), beside those of flags. They may be used by several at a
+// ObjectPools are the pools of objects (IPAddressPool); flags have others. They may be used by several goroutines at a
 // time; nil has none.
 type ObjectPools struct {
 	mu    sync.Mutex

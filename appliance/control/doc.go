@@ -5,5 +5,5 @@
 //
 // Each controller owns the objects it writes (store.Owner.Controller) and leaves those of files
 // and of clients alone. A Sync without a change costs nothing and writes nothing. The first two
-// are called by the reconcile loop; the Recorder runs beside it, and the loop never waits for it.
+// are called by the reconcile loop; the Recorder runs in a task of its own, for which the loop never waits.
 package control

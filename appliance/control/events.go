@@ -51,7 +51,7 @@ type happening struct {
 }
 
 // Recorder makes Events of problems, and of load balancer IPs that were assigned, for clients of
-// the API that look at an object. It runs beside the reconcile loop, which never waits for it.
+// the API that look at an object. It runs in a task of its own, for which the reconcile loop never waits.
 type Recorder struct {
 	store *store.Store
 	host  string
