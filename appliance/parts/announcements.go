@@ -30,7 +30,7 @@ type Announcements struct {
 	book   *announcements.Registry
 	store  *store.Store
 	node   object.Ref
-	events Teller
+	events EventRecorder
 
 	// unanswered lists addresses that lie in a network of the box and that nothing answers for.
 	unanswered func(most int) (list []wire.Unanswered, more int)
@@ -47,7 +47,7 @@ type Announcements struct {
 }
 
 // NewAnnouncements follows the drain of the Node of this box.
-func NewAnnouncements(book *announcements.Registry, objects *store.Store, nodeName string, events Teller, problems func() []resolve.Problem, unanswered func(most int) ([]wire.Unanswered, int)) *Announcements {
+func NewAnnouncements(book *announcements.Registry, objects *store.Store, nodeName string, events EventRecorder, problems func() []resolve.Problem, unanswered func(most int) ([]wire.Unanswered, int)) *Announcements {
 	return &Announcements{book: book, store: objects, node: object.Ref{Kind: object.KindNode, Name: nodeName}, events: events, problems: problems, unanswered: unanswered, planned: make(chan struct{}, 1)}
 }
 

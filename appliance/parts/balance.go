@@ -414,7 +414,7 @@ func (b *Balance) lookIfDue(now time.Time) (moved []string, otherProblem bool) {
 			at.connections.Forget()
 			continue
 		}
-		if b.evenOut(at, now) {
+		if b.rebalance(at, now) {
 			moved = append(moved, at.service)
 		}
 	}
@@ -428,9 +428,9 @@ func (b *Balance) lookIfDue(now time.Time) (moved []string, otherProblem bool) {
 	return moved, b.setErr(err)
 }
 
-// evenOut sets the slots of a port's tables by what a look found, and reports whether one changed. The caller
+// rebalance sets the slots of a port's tables by what a look found, and reports whether one changed. The caller
 // holds mu.
-func (b *Balance) evenOut(at *balanced, now time.Time) (changed bool) {
+func (b *Balance) rebalance(at *balanced, now time.Time) (changed bool) {
 	counts, elapsed := at.connections.Done(), now.Sub(at.looked)
 	at.looked = now
 	if counts == nil {

@@ -186,7 +186,7 @@ func (f *Flows) listen(ctx context.Context) error {
 	defer stop()
 	// Connections that began before listening may end without a message.
 	if !f.book.Resumed() {
-		if _, err := look(f.book.Before); err != nil {
+		if _, err := eachConnection(f.book.Before); err != nil {
 			return err
 		}
 	}
@@ -239,8 +239,8 @@ func (f *Flows) readEvents() error {
 	return err
 }
 
-// look calls each for every tracked connection except adopted ones.
-func look(each func(*conntrack.Connection)) (entries int, err error) {
+// eachConnection calls each for every tracked connection except adopted ones.
+func eachConnection(each func(*conntrack.Connection)) (entries int, err error) {
 	return conntrack.Look(0, func(c *conntrack.Connection) {
 		if !c.Adopted {
 			each(c)
@@ -252,7 +252,7 @@ func look(each func(*conntrack.Connection)) (entries int, err error) {
 func (f *Flows) prune() {
 	began := time.Now()
 	var ids []uint32
-	if _, err := look(func(c *conntrack.Connection) { ids = append(ids, c.ID) }); err != nil {
+	if _, err := eachConnection(func(c *conntrack.Connection) { ids = append(ids, c.ID) }); err != nil {
 		return // it is tried again after the next loss
 	}
 	slices.Sort(ids)

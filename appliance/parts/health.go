@@ -30,8 +30,8 @@ type Prober interface {
 	Stats() prober.Stats
 }
 
-// Teller makes Events of what happens to an object.
-type Teller interface {
+// EventRecorder makes Events of what happens to an object.
+type EventRecorder interface {
 	Record(about object.Ref, reason, message string, normal bool)
 }
 
@@ -53,7 +53,7 @@ type Health struct {
 	History *history.Book
 
 	prober Prober
-	tell   Teller
+	tell   EventRecorder
 	log    *slog.Logger
 
 	first chan struct{} // there are endpoints to check, and watch does not look
@@ -66,7 +66,7 @@ type Health struct {
 	problems []resolve.Problem         // of this host
 }
 
-func NewHealth(p Prober, tell Teller, log *slog.Logger) *Health {
+func NewHealth(p Prober, tell EventRecorder, log *slog.Logger) *Health {
 	return &Health{
 		prober: p, tell: tell, log: log, services: map[string]resolve.Health{},
 		first: make(chan struct{}, 1),
@@ -94,13 +94,13 @@ func (h *Health) flipped() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, key := range keys {
-		h.reconsider(key)
+		h.queueReplan(key)
 	}
 }
 
-// reconsider has a Service planned again if it was planned with other verdicts than there are now.
+// queueReplan has a Service planned again if it was planned with other verdicts than there are now.
 // The caller holds mu.
-func (h *Health) reconsider(key string) {
+func (h *Health) queueReplan(key string) {
 	s := h.services[key]
 	if slices.ContainsFunc(s.Checked, func(c resolve.Checked) bool {
 		v, known := h.prober.Verdict(c.Target)
@@ -125,8 +125,8 @@ func (h *Health) watch(ctx context.Context) {
 				return
 			case <-look.C:
 			}
-			more := h.asks()
-			if h.look() {
+			more := h.hasChecks()
+			if h.refreshProblems() {
 				h.Changed()
 			}
 			if !more {
@@ -136,16 +136,16 @@ func (h *Health) watch(ctx context.Context) {
 	}
 }
 
-// asks reports whether there are endpoints to check. If not, first gets a value with the next one.
-func (h *Health) asks() bool {
+// hasChecks reports whether there are endpoints to check. If not, first gets a value with the next one.
+func (h *Health) hasChecks() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.watched = h.asked > 0
 	return h.watched
 }
 
-// look brings the problems of this host up to date, and reports whether they changed.
-func (h *Health) look() bool {
+// refreshProblems brings the problems of this host up to date, and reports whether they changed.
+func (h *Health) refreshProblems() bool {
 	now := hostProblems(h.prober.Stats())
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -221,7 +221,7 @@ func (h *Health) Planned(_ *reconcile.Host, services []reconcile.Service) {
 		h.mu.Unlock()
 		h.prober.Set(svc.Key, h.requests(svc.Checked))
 		h.mu.Lock()
-		h.reconsider(svc.Key) // it may have flipped while it was planned
+		h.queueReplan(svc.Key) // it may have flipped while it was planned
 		h.mu.Unlock()
 		h.report(svc.Key, before.Checked, now.Checked)
 	}

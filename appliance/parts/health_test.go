@@ -190,15 +190,15 @@ func TestHealthTellsFlips(t *testing.T) {
 func TestHealthHostProblems(t *testing.T) {
 	asks := &fakeProber{set: map[string][]prober.Request{}, stats: prober.Stats{Stretch: 1}}
 	part := NewHealth(asks, &told{}, slog.New(slog.DiscardHandler))
-	if part.look() || len(part.Problems()) != 0 {
+	if part.refreshProblems() || len(part.Problems()) != 0 {
 		t.Errorf("%v", part.Problems())
 	}
 	asks.stats = prober.Stats{Stretch: 1.5, NotMade: 3, NotMadeWhy: "too many open files", Unasked: 1}
-	if !part.look() || len(part.Problems()) != 3 {
+	if !part.refreshProblems() || len(part.Problems()) != 3 {
 		t.Errorf("%v", part.Problems())
 	}
 	asks.stats.NotMade = 4
-	if part.look() {
+	if part.refreshProblems() {
 		t.Errorf("another problem: %v", part.Problems())
 	}
 }

@@ -59,13 +59,13 @@ func TestEarlyReadingThatIsOutdated(t *testing.T) {
 		r.applier.early = passed
 		r.kernel.Tamper(func(rs nft.Ruleset) { clear(rs[nft.IPv4].Sets["services"].Elements) })
 		if noticed {
-			r.noticed(kernel.Change{Ours: true, PID: 4711, Comm: "nft"})
+			r.onForeignChange(kernel.Change{Ours: true, PID: 4711, Comm: "nft"})
 		}
 		r.host()
 		r.observed.snapshot, r.observed.unsynced = files, true
 		r.step()
 		if !noticed { // it is a little later
-			r.noticed(kernel.Change{Ours: true, PID: 4711, Comm: "nft"})
+			r.onForeignChange(kernel.Change{Ours: true, PID: 4711, Comm: "nft"})
 			r.step()
 		}
 		if got := r.text(); got != before {

@@ -117,8 +117,8 @@ func (a *applier) apply(tr nft.Transition, from func(have nft.Ruleset) nft.Trans
 	return done, a.sweep(forget)
 }
 
-// doubt has the next transaction computed from what the kernel is read to hold.
-func (a *applier) doubt() { a.generation = 0 }
+// invalidate makes the next transaction begin with reading the kernel.
+func (a *applier) invalidate() { a.generation = 0 }
 
 // certain reports whether the kernel is known to hold what was applied last.
 func (a *applier) certain() bool { return a.generation != 0 }

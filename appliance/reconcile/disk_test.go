@@ -77,7 +77,7 @@ func TestDiskThatFails(t *testing.T) {
 								r.write("", "")
 							case "flush":
 								r.kernel.Tamper(func(rs nft.Ruleset) { clear(rs) })
-								r.noticed(kernel.Change{Ours: true, PID: 4711, Comm: "nft"})
+								r.onForeignChange(kernel.Change{Ours: true, PID: 4711, Comm: "nft"})
 							case "well":
 								r.fault, well = nil, true
 								r.engine.Inject(nil)

@@ -88,9 +88,9 @@ func (l *Loop) foresee(ask *Foresee) (f Foreseen, err error) {
 	host, relocated := l.planner.host, false
 	if ask.Host != nil {
 		host = ask.Host(l.observed.facts)
-		relocated = !l.planner.standsAt(host)
+		relocated = !l.planner.sameHost(host)
 	}
-	p.place(host)
+	p.setHost(host)
 	f.From = l.planner.compiler.Fork()
 	changed := slices.Concat(ask.Changes.Services, l.planner.needs.pods.affected(ask.Objects, ask.Changes.Pods), l.planner.needs.users(secrets(ask.Changes.Secrets)))
 	if relocated {

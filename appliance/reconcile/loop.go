@@ -69,7 +69,7 @@ func New(opts Options) *Loop {
 		applier: &applier{kernel: opts.Kernel, log: opts.Log},
 	}
 	l.planner.inUse = true
-	l.planner.progress = opts.Watchdog.moved
+	l.planner.progress = opts.Watchdog.progress
 	l.planner.occupied = newOccupied(opts.NodePorts, opts.Listening, opts.Log)
 	l.planner.orphans = opts.Orphans
 	for _, part := range opts.Parts {
@@ -121,7 +121,7 @@ func (l *Loop) Run(ctx context.Context, in Inputs) error {
 	retry := time.NewTimer(retryLast)
 	retry.Stop()
 	for {
-		l.opts.Watchdog.moved()
+		l.opts.Watchdog.progress()
 		var barrier chan struct{}
 		var release chan wire.Released
 		var trial TrialAsk
@@ -134,7 +134,7 @@ func (l *Loop) Run(ctx context.Context, in Inputs) error {
 		case f := <-in.Facts:
 			l.observed.facts, l.observed.moved = &f, true
 		case c := <-in.Changes:
-			if !l.noticed(c) {
+			if !l.onForeignChange(c) {
 				continue
 			}
 		case <-l.opts.Store.Changed():
@@ -200,14 +200,14 @@ func (l *Loop) take(s *watch.Snapshot) {
 // drain takes all inputs that wait, so that one step serves them.
 func (l *Loop) drain(in Inputs) {
 	for {
-		l.opts.Watchdog.moved()
+		l.opts.Watchdog.progress()
 		select {
 		case s := <-in.Snapshots:
 			l.take(s)
 		case f := <-in.Facts:
 			l.observed.facts, l.observed.moved = &f, true
 		case c := <-in.Changes:
-			l.noticed(c)
+			l.onForeignChange(c)
 		case <-l.opts.Store.Changed():
 		case <-l.wake:
 		default:
@@ -241,7 +241,7 @@ func (l *Loop) step() {
 
 // converge is one round of store, plan and commit.
 func (l *Loop) converge() (committed, error) {
-	l.opts.Watchdog.moved()
+	l.opts.Watchdog.progress()
 	if err := l.placeHost(); err != nil {
 		return committed{}, err
 	}
@@ -249,7 +249,7 @@ func (l *Loop) converge() (committed, error) {
 	storeErr = errors.Join(storeErr, l.syncFiles())
 	l.clearStoreSignal()
 	storeErr = errors.Join(storeErr, l.opts.Cluster.Sync(l.observed.facts), l.syncPools())
-	l.opts.Watchdog.moved()
+	l.opts.Watchdog.progress()
 	if l.waitsFor() != "" {
 		return committed{}, storeErr
 	}
@@ -258,7 +258,7 @@ func (l *Loop) converge() (committed, error) {
 	if err != nil {
 		return committed{}, errors.Join(storeErr, err)
 	}
-	l.opts.Watchdog.moved()
+	l.opts.Watchdog.progress()
 	done, err := l.apply(tr, restored)
 	if err == nil {
 		l.healed(done)
@@ -295,7 +295,7 @@ func (l *Loop) apply(tr nft.Transition, restored bool) (committed, error) {
 	l.applying(restored)
 	done, err := l.applier.apply(tr, l.planner.compiler.From)
 	if _, refused := refusal(err); refused {
-		done, err = l.isolate(err, tr.Forget)
+		done, err = l.bisect(err, tr.Forget)
 		l.notifyParts()
 	}
 	if err == nil {

@@ -191,7 +191,7 @@ func TestForeignChangesAreMended(t *testing.T) {
 		},
 	} {
 		r.kernel.Tamper(tamper)
-		r.noticed(kernel.Change{Ours: true, PID: 4711, Comm: "nft"})
+		r.onForeignChange(kernel.Change{Ours: true, PID: 4711, Comm: "nft"})
 		r.step()
 		if got := r.text(); got != before {
 			t.Errorf("after %q the ruleset is\n%s\nwant\n%s", name, got, before)
@@ -291,7 +291,7 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("problems %v", s.Problems)
 	}
 	r.kernel.Tamper(func(rs nft.Ruleset) { clear(rs) })
-	r.noticed(kernel.Change{Ours: true, PID: 4711, Comm: "nft"})
+	r.onForeignChange(kernel.Change{Ours: true, PID: 4711, Comm: "nft"})
 	r.step()
 	r.want("10.96.0.10 . tcp . 80 . 0 : 10.1.0.1 . 8080")
 	r.engine.Inject(nil)

@@ -176,7 +176,7 @@ func (nothing) Selecting(string, map[string]string) []string { return nil }
 func TestRefusedServicesStayRelayed(t *testing.T) {
 	p := newPlanner()
 	how := &resolve.Relay{ProxyProtocol: 2}
-	p.quarantine.left["default/web"] = leftOut{Service{Key: "default/web", Ports: []nft.ServicePort{{ID: "default/web"}}, Settings: resolve.Settings{Relay: how}}, errors.New("refused")}
+	p.quarantine.left["default/web"] = rejected{Service{Key: "default/web", Ports: []nft.ServicePort{{ID: "default/web"}}, Settings: resolve.Settings{Relay: how}}, errors.New("refused")}
 	if out := p.resolveOne(nothing{}, "default/web"); out.Relay != how || len(out.Ports) != 1 {
 		t.Errorf("%+v", out)
 	}

@@ -101,7 +101,7 @@ func newPlanner() *planner {
 
 // adopt plans all Services on top of a ruleset that is in the kernel.
 func (p *planner) adopt(have nft.Ruleset, host Host, objs Objects, all []string) nft.Transition {
-	p.place(host)
+	p.setHost(host)
 	p.found = &found{have, sync.OnceValue(func() map[resolve.Frontend]*nft.ServicePort { return ServedBefore(have) })}
 	defer func() { p.found = nil }()
 	if p.orphans != nil {
@@ -110,15 +110,15 @@ func (p *planner) adopt(have nft.Ruleset, host Host, objs Objects, all []string)
 	return p.compiler.Adopt(have, nft.State{Box: host.Box, Services: p.resolve(objs, all)})
 }
 
-// place sets the host that is planned for from now on. It returns the Services whose claims are decided in another way there.
-func (p *planner) place(host Host) (affected []string) {
+// setHost sets the host that is planned for from now on. It returns the Services whose claims are decided in another way there.
+func (p *planner) setHost(host Host) (affected []string) {
 	p.host, p.unsent.host = host, true
 	return p.claims.PlaceAt(host.Box.NodePortAddresses)
 }
 
-// standsAt reports whether a host is the one that is planned for: routes come and go that no
+// sameHost reports whether a host is the one that is planned for: routes come and go that no
 // Service depends on.
-func (p *planner) standsAt(host Host) bool {
+func (p *planner) sameHost(host Host) bool {
 	return reflect.DeepEqual(p.host.Box, host.Box) && reflect.DeepEqual(p.host.Resolve, host.Resolve) && slices.Equal(p.host.Loopback, host.Loopback)
 }
 
@@ -147,7 +147,7 @@ func (p *planner) update(objs Objects, changed []string) nft.Transition {
 // relocate plans for a host that changed: the Services that depend on the change, and others that changed themselves.
 func (p *planner) relocate(host Host, objs Objects, changed []string) nft.Transition {
 	p.retry(changed)
-	return p.compiler.Update(&host.Box, p.resolve(objs, append(p.place(host), changed...)))
+	return p.compiler.Update(&host.Box, p.resolve(objs, append(p.setHost(host), changed...)))
 }
 
 // retry plans Services that the kernel refused as their objects ask.
@@ -375,13 +375,13 @@ func (l *Loop) plan() (tr nft.Transition, restored bool, revision uint64, err er
 	host, relocated := l.planner.host, false
 	if l.observed.moved {
 		host = l.opts.Host(l.observed.facts)
-		relocated = !l.planner.standsAt(host)
+		relocated = !l.planner.sameHost(host)
 	}
 	switch {
 	case changes.All, others:
 		changed = append(changed, l.allServices()...)
 	case relocated:
-		changed = append(changed, l.planner.concerned(&host, l.shown.InForce(), l.allServices())...)
+		changed = append(changed, l.planner.affectedBy(&host, l.shown.InForce(), l.allServices())...)
 	}
 	if relocated {
 		tr = l.planner.relocate(host, l.shown.InForce(), changed)

@@ -60,7 +60,7 @@ func (l *Loop) publish(start time.Time, done committed, err error) {
 	l.report()
 	l.measure(start, done, err)
 	if err == nil && l.observed.tampered {
-		err = l.tamper.away()
+		err = l.tamper.tableMissing()
 	}
 	if pub.Status.RulesAway = l.observed.tampered; pub.Status.RulesAway {
 		pub.Status.Verdict.Text = "whether Services answer is not known: " + rulesAway

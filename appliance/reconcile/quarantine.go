@@ -43,11 +43,11 @@ func isExhausted(refused *kernel.OpError) bool {
 	return slices.Contains([]syscall.Errno{syscall.ENOMEM, syscall.ENOBUFS, syscall.EINTR, syscall.EAGAIN}, refused.Errno)
 }
 
-// culprits finds those of the suspects that must be left out so that the kernel takes the
+// refusedServices finds those of the suspects that must be left out so that the kernel takes the
 // rest; try asks it about some of them, together. They are found by halving, so one among
 // n takes some 2·log n questions. When these run out, whole groups are left out. The error
 // is one that leaving out suspects does not mend.
-func culprits(suspects []string, try func(included []string) error) (map[string]error, error) {
+func refusedServices(suspects []string, try func(included []string) error) (map[string]error, error) {
 	if err := try(nil); err != nil {
 		return nil, err
 	}
@@ -84,14 +84,14 @@ func culprits(suspects []string, try func(included []string) error) (map[string]
 	return bad, err
 }
 
-// leftOut is a Service that the kernel refuses, as it was when the kernel last took it.
-type leftOut struct {
+// rejected is a Service that the kernel refuses, as it was when the kernel last took it.
+type rejected struct {
 	Service
 	err error // why; nil while that is being found out
 }
 
 // problem is shown in the status.
-func (l *leftOut) problem(ref object.Ref) resolve.Problem {
+func (l *rejected) problem(ref object.Ref) resolve.Problem {
 	kept := "its last version that the kernel took stays in force"
 	if len(l.Ports) == 0 {
 		kept = "it is left out"
@@ -104,14 +104,14 @@ func (l *leftOut) problem(ref object.Ref) resolve.Problem {
 type quarantine struct {
 	now     map[string]*Service // as planned, by key; without those that have neither ports nor checks
 	applied map[string]*Service // as applied last, of those that changed since; nil: it had no ports
-	left    map[string]leftOut  // those that the kernel refuses
+	left    map[string]rejected // those that the kernel refuses
 
 	wait    time.Duration // between two tries of those that are left out
 	retryAt time.Time
 }
 
 func newQuarantine() quarantine {
-	return quarantine{now: map[string]*Service{}, applied: map[string]*Service{}, left: map[string]leftOut{}}
+	return quarantine{now: map[string]*Service{}, applied: map[string]*Service{}, left: map[string]rejected{}}
 }
 
 // granted notes a new plan of a Service.
@@ -172,7 +172,7 @@ func (p *planner) leave(objs Objects, out map[string]error) {
 			if applied == nil {
 				applied = &Service{}
 			}
-			q.left[key] = leftOut{*applied, err}
+			q.left[key] = rejected{*applied, err}
 		} else {
 			delete(q.left, key)
 		}
@@ -180,16 +180,16 @@ func (p *planner) leave(objs Objects, out map[string]error) {
 	p.compiler.Update(nil, p.resolve(objs, changed))
 }
 
-// isolate finds the Services that make the kernel refuse a change, leaves them out, and commits
+// bisect finds the Services that make the kernel refuse a change, leaves them out, and commits
 // the rest. The error is cause, or what came in between, when it is not about Services. forget is
 // what the change wanted forgotten.
-func (l *Loop) isolate(cause error, forget []nft.ForgetData) (committed, error) {
+func (l *Loop) bisect(cause error, forget []nft.ForgetData) (committed, error) {
 	have, err := l.applier.read()
 	if err != nil {
 		return committed{}, errors.Join(cause, err)
 	}
 	suspects := l.planner.quarantine.suspects()
-	bad, err := culprits(suspects, func(included []string) error {
+	bad, err := refusedServices(suspects, func(included []string) error {
 		l.planner.progress()
 		out := make(map[string]error, len(suspects))
 		for _, key := range suspects {
@@ -203,7 +203,7 @@ func (l *Loop) isolate(cause error, forget []nft.ForgetData) (committed, error) 
 	})
 	if err != nil {
 		l.planner.leave(l.shown.InForce(), nil)
-		l.applier.doubt() // the kernel does not hold the plan
+		l.applier.invalidate() // the kernel does not hold the plan
 		return committed{}, errors.Join(cause, err)
 	}
 	l.planner.leave(l.shown.InForce(), bad)

@@ -204,7 +204,7 @@ func TestK08_whatIsNobodysFault(t *testing.T) {
 	}
 }
 
-// TestCulprits: culprits finds exactly those that are bad, whichever they are, with few questions.
+// TestCulprits: refusedServices finds exactly those that are bad, whichever they are, with few questions.
 func TestCulprits(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for round := range 300 {
@@ -217,7 +217,7 @@ func TestCulprits(t *testing.T) {
 			}
 		}
 		asked := 0
-		found, err := culprits(all, func(included []string) error {
+		found, err := refusedServices(all, func(included []string) error {
 			asked++
 			if slices.ContainsFunc(included, func(key string) bool { return bad[key] }) {
 				return &kernel.OpError{Errno: syscall.EINVAL}
@@ -240,7 +240,7 @@ func TestCulprits(t *testing.T) {
 
 // Two that do not go together: one of them stays.
 func TestCulpritsThatDoNotGoTogether(t *testing.T) {
-	found, err := culprits([]string{"a", "b", "c", "d"}, func(included []string) error {
+	found, err := refusedServices([]string{"a", "b", "c", "d"}, func(included []string) error {
 		if slices.Contains(included, "a") && slices.Contains(included, "d") {
 			return &kernel.OpError{Errno: syscall.EEXIST}
 		}
@@ -257,7 +257,7 @@ func TestCulpritsAreBounded(t *testing.T) {
 		all[i] = fmt.Sprint(i)
 	}
 	asked := 0
-	found, err := culprits(all, func(included []string) error {
+	found, err := refusedServices(all, func(included []string) error {
 		asked++
 		if len(included) > 0 {
 			return &kernel.OpError{Errno: syscall.EINVAL}

@@ -110,5 +110,5 @@ func (r *rig) start() {
 // watch gives the loop another watchdog.
 func (r *rig) watch(w *Watchdog) {
 	r.opts.Watchdog = w
-	r.planner.progress = w.moved
+	r.planner.progress = w.progress
 }

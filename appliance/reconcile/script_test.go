@@ -262,7 +262,7 @@ func (b *scriptBox) Empty(family nft.Family, set string) {
 
 func (b *scriptBox) meddleWith(change func(nft.Ruleset)) {
 	b.kernel.Tamper(change)
-	b.noticed(kernel.Change{Ours: true, PID: 4711, Comm: "nft"})
+	b.onForeignChange(kernel.Change{Ours: true, PID: 4711, Comm: "nft"})
 }
 
 // Address implements script.Box.

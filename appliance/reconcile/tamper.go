@@ -40,8 +40,8 @@ type tamperGuard struct {
 	culprit string        // in the words of the problem
 }
 
-// noticed notes a foreign change.
-func (i *tamperGuard) noticed(c kernel.Change, now time.Time) {
+// note counts a foreign change.
+func (i *tamperGuard) note(c kernel.Change, now time.Time) {
 	i.last = now
 	if i.since.IsZero() {
 		i.since = now
@@ -111,9 +111,9 @@ func (i *tamperGuard) until() (at time.Time, needed bool) {
 	return i.last.Add(fightPeace), true
 }
 
-// away returns the error that the rules are not in force, with the time of the repair. It is
+// tableMissing returns the error that the rules are not in force, with the time of the repair. It is
 // for a known change by another program that waits for its repair.
-func (i *tamperGuard) away() error {
+func (i *tamperGuard) tableMissing() error {
 	return fmt.Errorf("the rules are not in force: %s changed the tables of svcctl and keeps doing so, and they are put right at %s UTC",
 		i.culprit, i.due().UTC().Format(time.TimeOnly))
 }
@@ -128,8 +128,8 @@ func (i *tamperGuard) problem() (p manifest.Problem, fight bool) {
 			"stop that program, or keep it off the tables ip svcctl and ip6 svcctl", i.culprit, fightHeals, fightWindow, pauseLast)}, true
 }
 
-// noticed notes a change of nf_tables and reports whether it concerns our tables.
-func (l *Loop) noticed(c kernel.Change) bool {
+// onForeignChange takes a change of nf_tables and reports whether it concerns our tables.
+func (l *Loop) onForeignChange(c kernel.Change) bool {
 	switch {
 	case c.Lost:
 		l.log.Warn("changes to nf_tables were missed; our tables are read again")
@@ -139,7 +139,7 @@ func (l *Loop) noticed(c kernel.Change) bool {
 		if l.tamper.pause == 0 { // while it goes on, there is a problem
 			l.log.Warn("our tables were changed by another program; they are put right", "pid", c.PID, "comm", c.Comm, "generation", c.Generation)
 		}
-		l.tamper.noticed(c, l.opts.Clock())
+		l.tamper.note(c, l.opts.Clock())
 	default:
 		return false
 	}

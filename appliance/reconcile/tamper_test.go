@@ -21,7 +21,7 @@ func (r *rig) hasProblem(reason string) bool {
 // meddle empties the tables as another program would, which is noticed, and takes a step.
 func (r *rig) meddle(pid uint32) (healed bool) {
 	r.kernel.Tamper(func(rs nft.Ruleset) { clear(rs) })
-	r.noticed(kernel.Change{Ours: true, PID: pid, Comm: "firewall"})
+	r.onForeignChange(kernel.Change{Ours: true, PID: pid, Comm: "firewall"})
 	r.step()
 	healed = strings.Contains(r.text(), "10.96.0.10 . tcp . 80")
 	s := r.board.Status()

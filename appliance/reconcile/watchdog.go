@@ -87,8 +87,8 @@ func NewWatchdog(o WatchdogOptions) *Watchdog {
 	}
 }
 
-// moved notes that the loop gets on.
-func (w *Watchdog) moved() { w.moves.Add(1) }
+// progress notes that the loop gets on.
+func (w *Watchdog) progress() { w.moves.Add(1) }
 
 // Run watches until ctx is done, which is when the loop has ended.
 func (w *Watchdog) Run(ctx context.Context) error {

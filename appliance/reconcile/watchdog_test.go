@@ -63,7 +63,7 @@ func TestP08_idleLoopIsAlive(t *testing.T) {
 		for idle.Err() == nil {
 			select {
 			case <-w.asks:
-				w.moved()
+				w.progress()
 			case <-idle.Done():
 			}
 		}
@@ -77,7 +77,7 @@ func TestP08_longStepThatGetsOnIsAlive(t *testing.T) {
 	told, ended, _, _ := watched(t, nil, func(_ context.Context, w *Watchdog) {
 		for range 20 {
 			time.Sleep(29 * time.Second)
-			w.moved()
+			w.progress()
 		}
 	})
 	if ended != 0 || told == 0 {
@@ -99,7 +99,7 @@ func TestP08_nobodyIsStuckBeforeItsTime(t *testing.T) {
 	_, ended, _, _ := watched(t, nil, func(_ context.Context, w *Watchdog) {
 		time.Sleep(stuckAfter - watchdogTick/2)
 		<-w.asks
-		w.moved()
+		w.progress()
 		time.Sleep(stuckAfter - watchdogTick/2)
 	})
 	if ended != 0 {
@@ -211,7 +211,7 @@ func TestP08_callsThatTakeLong(t *testing.T) {
 			end := w.calls.begin("a transaction of the kernel")
 			time.Sleep(9 * time.Minute)
 			end()
-			w.moved()
+			w.progress()
 		}
 	})
 	if ended != 0 {

@@ -9,11 +9,11 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// concerned returns the Services whose plan depends on what differs between the host that is planned for and another one; all are those that
+// affectedBy returns the Services whose plan depends on what differs between the host that is planned for and another one; all are those that
 // there are. Mostly these are few: the kernel has found an address to be unique (DAD), or somebody adds a VIP to an
 // interface, which is of no interest to a Service that has nothing at this address. What the elements of the box are is
 // the compiler's matter.
-func (p *planner) concerned(host *Host, objs Objects, all []string) []string {
+func (p *planner) affectedBy(host *Host, objs Objects, all []string) []string {
 	was, is := p.host.Resolve, host.Resolve
 	moved := map[netip.Addr]bool{}
 	for _, pair := range [][2]map[netip.Addr]string{{was.Host, is.Host}, {is.Host, was.Host}} {
