@@ -4,10 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
+	"syscall"
 	"time"
 
+	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
+	"svcctl.io/svcctl/store/object"
 )
 
 // Kernel reads and changes our tables of nf_tables; *kernel.Conn implements it.
@@ -198,4 +203,210 @@ func RemoveTables(k Kernel, log *slog.Logger) error {
 	nothing := nft.NewCompiler().From
 	_, err = a.apply(replacement(have, nothing), nothing)
 	return err
+}
+
+// reasonRefused is the reason of the problem of a Service that the kernel refuses.
+const reasonRefused = "RefusedByKernel"
+
+const (
+	// How long those that the kernel refuses wait before they are tried again, unless they
+	// change before: the wait doubles from the first to the last. What the kernel refuses
+	// today it may take after a module was loaded.
+	refusedFirst = 5 * time.Second
+	refusedLast  = 5 * time.Minute
+	// maxTrials bounds the questions to the kernel in one search; 30 refused Services
+	// among 10,000 are found with fewer.
+	maxTrials = 500
+)
+
+// refusal gives the operation that the kernel refuses, if an error is about what it was
+// asked for rather than about its own state.
+func refusal(err error) (*kernel.OpError, bool) {
+	refused, ok := errors.AsType[*kernel.OpError](err)
+	if !ok || errors.Is(err, kernel.ErrPermission) || isExhausted(refused) {
+		return nil, false
+	}
+	return refused, true
+}
+
+// isExhausted reports whether the kernel had no room just then.
+func isExhausted(refused *kernel.OpError) bool {
+	return slices.Contains([]syscall.Errno{syscall.ENOMEM, syscall.ENOBUFS, syscall.EINTR, syscall.EAGAIN}, refused.Errno)
+}
+
+// refusedServices finds those of the suspects that must be left out so that the kernel takes the
+// rest; try asks it about some of them, together. They are found by halving, so one among
+// n takes some 2·log n questions. When these run out, whole groups are left out. The error
+// is one that leaving out suspects does not mend.
+func refusedServices(suspects []string, try func(included []string) error) (map[string]error, error) {
+	if err := try(nil); err != nil {
+		return nil, err
+	}
+	var good []string
+	bad := map[string]error{}
+	trials := 0
+	var search func(group []string) error
+	search = func(group []string) error {
+		trials++
+		err := try(slices.Concat(good, group))
+		if err == nil {
+			good = append(good, group...)
+			return nil
+		}
+		if _, refused := refusal(err); !refused {
+			return err
+		}
+		if len(group) == 1 || trials >= maxTrials {
+			for _, key := range group {
+				bad[key] = err
+			}
+			return nil
+		}
+		half := len(group) / 2
+		if err := search(group[:half]); err != nil {
+			return err
+		}
+		return search(group[half:])
+	}
+	if len(suspects) == 0 {
+		return bad, nil
+	}
+	err := search(suspects)
+	return bad, err
+}
+
+// rejected is a Service that the kernel refuses, as it was when the kernel last took it.
+type rejected struct {
+	Service
+	err error // why; nil while that is being found out
+}
+
+// problem is shown in the status.
+func (l *rejected) problem(ref object.Ref) resolve.Problem {
+	kept := "its last version that the kernel took stays in force"
+	if len(l.Ports) == 0 {
+		kept = "it is left out"
+	}
+	return resolve.Problem{Object: ref, Reason: reasonRefused, Message: fmt.Sprintf(
+		"%v; %s, and everything else is in force; it is tried again when it changes, and at least every %v", l.err, kept, refusedLast)}
+}
+
+// quarantine keeps the Services that the kernel refuses apart from the others.
+type quarantine struct {
+	now     map[string]*Service // as planned, by key; without those that have neither ports nor checks
+	applied map[string]*Service // as applied last, of those that changed since; nil: it had no ports
+	left    map[string]rejected // those that the kernel refuses
+
+	wait    time.Duration // between two tries of those that are left out
+	retryAt time.Time
+}
+
+func newQuarantine() quarantine {
+	return quarantine{now: map[string]*Service{}, applied: map[string]*Service{}, left: map[string]rejected{}}
+}
+
+// granted notes a new plan of a Service.
+func (q *quarantine) granted(svc *Service) {
+	if _, changedBefore := q.applied[svc.Key]; !changedBefore {
+		q.applied[svc.Key] = q.now[svc.Key]
+	}
+	if len(svc.Ports)+len(svc.Checked) == 0 {
+		delete(q.now, svc.Key)
+		return
+	}
+	q.now[svc.Key] = svc
+}
+
+// portsOf are the ports of a Service as planned.
+func (q *quarantine) portsOf(key string) []nft.ServicePort {
+	if svc := q.now[key]; svc != nil {
+		return svc.Ports
+	}
+	return nil
+}
+
+// settled notes that all plans are in the kernel.
+func (q *quarantine) settled() { q.applied = map[string]*Service{} }
+
+// suspects are the Services whose plan changed since all plans were last in the kernel.
+func (q *quarantine) suspects() []string { return slices.Sorted(maps.Keys(q.applied)) }
+
+// due are the Services that were left out and are to be tried again now.
+func (q *quarantine) due(now time.Time) []string {
+	if len(q.left) == 0 {
+		q.wait = 0
+		return nil
+	}
+	if now.Before(q.retryAt) {
+		return nil
+	}
+	return slices.Collect(maps.Keys(q.left))
+}
+
+// postpone sets when those that are left out are tried again.
+func (q *quarantine) postpone(now time.Time) {
+	q.wait = min(max(2*q.wait, refusedFirst), refusedLast)
+	q.retryAt = now.Add(q.wait)
+}
+
+// leave plans these suspects as they were when the kernel last took them, for the reasons given,
+// and all other suspects as their objects ask.
+func (p *planner) leave(objs Objects, out map[string]error) {
+	q := &p.quarantine
+	var changed []string
+	for key, applied := range q.applied {
+		err, leave := out[key]
+		if before, left := q.left[key]; left != leave || left && before.err != err {
+			changed = append(changed, key)
+		}
+		if leave {
+			if applied == nil {
+				applied = &Service{}
+			}
+			q.left[key] = rejected{*applied, err}
+		} else {
+			delete(q.left, key)
+		}
+	}
+	p.compiler.Update(nil, p.resolve(objs, changed))
+}
+
+// bisect finds the Services that make the kernel refuse a change, leaves them out, and commits
+// the rest. The error is cause, or what came in between, when it is not about Services. forget is
+// what the change wanted forgotten.
+func (l *Loop) bisect(cause error, forget []nft.ForgetData) (committed, error) {
+	have, err := l.applier.read()
+	if err != nil {
+		return committed{}, errors.Join(cause, err)
+	}
+	suspects := l.planner.quarantine.suspects()
+	bad, err := refusedServices(suspects, func(included []string) error {
+		l.planner.progress()
+		out := make(map[string]error, len(suspects))
+		for _, key := range suspects {
+			out[key] = nil
+		}
+		for _, key := range included {
+			delete(out, key)
+		}
+		l.planner.leave(l.shown.InForce(), out)
+		return l.applier.check(l.planner.compiler.From(have))
+	})
+	if err != nil {
+		l.planner.leave(l.shown.InForce(), nil)
+		l.applier.invalidate() // the kernel does not hold the plan
+		return committed{}, errors.Join(cause, err)
+	}
+	l.planner.leave(l.shown.InForce(), bad)
+	if len(bad) > 0 {
+		l.planner.quarantine.postpone(l.opts.Clock())
+	}
+	compiler := l.planner.compiler
+	tr := compiler.From(have)
+	for _, f := range forget {
+		if compiler.HasSet(f.Family, f.Set.Name) {
+			tr.Forget = append(tr.Forget, f)
+		}
+	}
+	return l.applier.apply(tr, compiler.From)
 }
