@@ -101,15 +101,7 @@ func (a *Announcements) Planned(_ *reconcile.Host, services []reconcile.Service)
 		}
 		a.book.Plan(svc.Key, labels, svc.Ports)
 	}
-	a.wake()
-}
-
-// wake makes Run check for addresses that are announced nowhere.
-func (a *Announcements) wake() {
-	select {
-	case a.planned <- struct{}{}:
-	default: // it will look
-	}
+	signal(a.planned)
 }
 
 // recordEvents makes Events of addresses that are announced from now on, or no more, with MetalLB's reasons.
@@ -130,7 +122,7 @@ func (a *Announcements) Stepped(step reconcile.Step) {
 	if drained := a.isDrained(); drained != a.wasDrained {
 		a.wasDrained = drained
 		a.book.SetDrained(drained)
-		a.wake()
+		signal(a.planned)
 	}
 	if step.Applied {
 		a.book.Programmed()

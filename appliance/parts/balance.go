@@ -214,14 +214,7 @@ func (b *Balance) Planned(host *reconcile.Host, services []reconcile.Service) {
 	}
 	b.kernel = nil
 	if changed {
-		b.awake()
-	}
-}
-
-func (b *Balance) awake() {
-	select {
-	case b.kick <- struct{}{}:
-	default:
+		signal(b.kick)
 	}
 }
 

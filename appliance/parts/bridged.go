@@ -134,10 +134,7 @@ func (b *Bridged) Problems() []resolve.Problem {
 	}
 	keys := slices.Sorted(maps.Keys(b.services))
 	bridges := slices.Compact(slices.Sorted(maps.Values(b.services)))
-	names := strings.Join(keys[:min(len(keys), bridgedNamed)], ", ")
-	if more := len(keys) - bridgedNamed; more > 0 {
-		names += fmt.Sprintf(" and %d more", more)
-	}
+	names := resolve.First(keys, bridgedNamed)
 	is := " is 1"
 	if len(b.settings) > 1 {
 		is = " are 1"

@@ -125,7 +125,10 @@ func (h *Health) watch(ctx context.Context) {
 				return
 			case <-look.C:
 			}
-			more := h.hasChecks()
+			h.mu.Lock()
+			more := h.asked > 0
+			h.watched = more // if not, first gets a value with the next one
+			h.mu.Unlock()
 			if h.refreshProblems() {
 				h.Changed()
 			}
@@ -134,14 +137,6 @@ func (h *Health) watch(ctx context.Context) {
 			}
 		}
 	}
-}
-
-// hasChecks reports whether there are endpoints to check. If not, first gets a value with the next one.
-func (h *Health) hasChecks() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.watched = h.asked > 0
-	return h.watched
 }
 
 // refreshProblems brings the problems of this host up to date, and reports whether they changed.

@@ -15,88 +15,82 @@ import (
 // adopting finds endpoints that are to be adopted for several frontends. An answer of such an endpoint does not say by
 // which of them the client came, so it is adopted for none (nft.Frontend.Adopt). The zero value is ready to use.
 type adopting struct {
-	of     map[string]map[netip.AddrPort]map[string]bool // by Service: its endpoints, with their frontends
-	by     map[netip.AddrPort]map[string]bool            // by endpoint: the Services
-	shared map[netip.AddrPort]bool                       // the endpoints with several frontends
+	of     map[string]map[adoptedBy]struct{} // by Service
+	by     map[netip.AddrPort]map[adoptedBy]struct{}
+	shared map[netip.AddrPort]bool // the endpoints with several frontends
+}
+
+// adoptedBy is an endpoint with a frontend of a Service that it is to be adopted for.
+type adoptedBy struct {
+	endpoint          netip.AddrPort
+	service, frontend string
 }
 
 // set takes the ports that a Service is about to get.
 func (a *adopting) set(service string, ports []nft.ServicePort) {
-	now := adoptedEndpoints(ports)
+	var now map[adoptedBy]struct{}
+	for i := range ports {
+		for j := range ports[i].Frontends {
+			fe := &ports[i].Frontends[j]
+			if !fe.Adopt {
+				continue
+			}
+			for _, ap := range ports[i].Reachable(fe) {
+				if now == nil {
+					now = map[adoptedBy]struct{}{}
+				}
+				now[adoptedBy{ap, service, frontendText(*fe)}] = struct{}{}
+			}
+		}
+	}
 	before := a.of[service]
 	if len(now)+len(before) == 0 {
 		return // mostly
 	}
 	if a.of == nil {
-		a.of, a.by, a.shared = map[string]map[netip.AddrPort]map[string]bool{}, map[netip.AddrPort]map[string]bool{}, map[netip.AddrPort]bool{}
+		a.of, a.by, a.shared = map[string]map[adoptedBy]struct{}{}, map[netip.AddrPort]map[adoptedBy]struct{}{}, map[netip.AddrPort]bool{}
 	}
-	a.of[service] = now
-	for ap := range before {
-		delete(a.by[ap], service)
+	for use := range before {
+		delete(a.by[use.endpoint], use)
 	}
-	for ap := range now {
-		if a.by[ap] == nil {
-			a.by[ap] = map[string]bool{}
+	for use := range now {
+		if a.by[use.endpoint] == nil {
+			a.by[use.endpoint] = map[adoptedBy]struct{}{}
 		}
-		a.by[ap][service] = true
+		a.by[use.endpoint][use] = struct{}{}
 	}
-	for _, touched := range []map[netip.AddrPort]map[string]bool{before, now} {
-		for ap := range touched {
-			a.judge(ap)
+	for _, touched := range []map[adoptedBy]struct{}{before, now} {
+		for use := range touched {
+			if a.shared[use.endpoint] = len(a.frontends(use.endpoint)) > 1; len(a.by[use.endpoint]) == 0 {
+				delete(a.by, use.endpoint)
+			}
+			if !a.shared[use.endpoint] {
+				delete(a.shared, use.endpoint)
+			}
 		}
 	}
-	if len(now) == 0 {
+	if a.of[service] = now; len(now) == 0 {
 		delete(a.of, service)
 	}
 }
 
-func (a *adopting) judge(ap netip.AddrPort) {
-	delete(a.shared, ap)
-	if len(a.frontends(ap)) > 1 {
-		a.shared[ap] = true
-	}
-	if len(a.by[ap]) == 0 {
-		delete(a.by, ap)
-	}
-}
-
 // frontends returns the frontends that an endpoint is to be adopted for, sorted.
-func (a *adopting) frontends(ap netip.AddrPort) []string {
-	all := map[string]bool{}
-	for service := range a.by[ap] {
-		maps.Copy(all, a.of[service][ap])
+func (a *adopting) frontends(ap netip.AddrPort) (list []string) {
+	for use := range a.by[ap] {
+		list = append(list, use.frontend)
 	}
-	return slices.Sorted(maps.Keys(all))
-}
-
-func adoptedEndpoints(ports []nft.ServicePort) (of map[netip.AddrPort]map[string]bool) {
-	for i := range ports {
-		p := &ports[i]
-		for j := range p.Frontends {
-			fe := &p.Frontends[j]
-			if !fe.Adopt {
-				continue
-			}
-			for _, ap := range p.Reachable(fe) {
-				if of == nil {
-					of = map[netip.AddrPort]map[string]bool{}
-				}
-				if of[ap] == nil {
-					of[ap] = map[string]bool{}
-				}
-				of[ap][frontendText(*fe)] = true
-			}
-		}
-	}
-	return of
+	slices.Sort(list)
+	return slices.Compact(list)
 }
 
 // problems are one of each Service that shares endpoints.
 func (a *adopting) problems() (all []resolve.Problem) {
 	shared := map[string][]netip.AddrPort{}
 	for ap := range a.shared {
-		for service := range a.by[ap] {
-			shared[service] = append(shared[service], ap)
+		for use := range a.by[ap] {
+			if !slices.Contains(shared[use.service], ap) {
+				shared[use.service] = append(shared[use.service], ap)
+			}
 		}
 	}
 	for _, service := range slices.Sorted(maps.Keys(shared)) {

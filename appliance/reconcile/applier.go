@@ -301,10 +301,6 @@ type quarantine struct {
 	retryAt time.Time
 }
 
-func newQuarantine() quarantine {
-	return quarantine{now: map[string]*Service{}, applied: map[string]*Service{}, left: map[string]rejected{}}
-}
-
 // granted notes a new plan of a Service.
 func (q *quarantine) granted(svc *Service) {
 	if _, changedBefore := q.applied[svc.Key]; !changedBefore {
@@ -341,12 +337,6 @@ func (q *quarantine) due(now time.Time) []string {
 		return nil
 	}
 	return slices.Collect(maps.Keys(q.left))
-}
-
-// postpone sets when those that are left out are tried again.
-func (q *quarantine) postpone(now time.Time) {
-	q.wait = min(max(2*q.wait, refusedFirst), refusedLast)
-	q.retryAt = now.Add(q.wait)
 }
 
 // leave plans these suspects as they were when the kernel last took them, for the reasons given,
@@ -399,7 +389,9 @@ func (l *Loop) bisect(cause error, forget []nft.ForgetData) (committed, error) {
 	}
 	l.planner.leave(l.shown.InForce(), bad)
 	if len(bad) > 0 {
-		l.planner.quarantine.postpone(l.opts.Clock())
+		q := &l.planner.quarantine
+		q.wait = min(max(2*q.wait, refusedFirst), refusedLast)
+		q.retryAt = l.opts.Clock().Add(q.wait)
 	}
 	compiler := l.planner.compiler
 	tr := compiler.From(have)

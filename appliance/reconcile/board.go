@@ -18,15 +18,13 @@ import (
 )
 
 // Board shows the newest status and which revision is in the kernel to other goroutines.
-// It implements api.Backend. It has more than 15 fields: what the status is made of has one lock.
+// It implements api.Backend.
 type Board struct {
 	accepted func() (accepted, concerning uint64) // store.Revisions
 	rescan   func(context.Context) error
 	release  func(context.Context) (wire.Released, error)
-	guard    *RemovalGuard      // nil: nothing is waited for or held
-	fleet    func() wire.Fleet  // nil: the box is one of its own
-	trial    func() *wire.Trial // nil: there are none
-	rollout  func() *wire.Rollout
+	guard    *RemovalGuard // nil: nothing is waited for or held
+	live
 
 	conditions *Conditions
 
@@ -38,6 +36,13 @@ type Board struct {
 	programmed uint64         // every change up to this revision is in the kernel
 	settled    uint64         // all waits of guard up to this one are over, and what came of them is stored
 	changed    chan struct{}  // closed when any of the above changes
+}
+
+// live are the sources of parts of the status that change without a step.
+type live struct {
+	fleet   func() wire.Fleet  // nil: the box is one of its own
+	trial   func() *wire.Trial // nil: there are none
+	rollout func() *wire.Rollout
 }
 
 // NewBoard shows first until the loop publishes. accepted is store.Revisions; rescan has the

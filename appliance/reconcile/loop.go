@@ -251,7 +251,10 @@ func (l *Loop) converge() (committed, error) {
 	}
 	storeErr := l.endTrial()
 	storeErr = errors.Join(storeErr, l.syncFiles())
-	l.clearStoreSignal()
+	select { // the loop's own writes below do not wake it
+	case <-l.opts.Store.Changed():
+	default:
+	}
 	storeErr = errors.Join(storeErr, l.opts.Cluster.Sync(l.observed.facts), l.syncPools())
 	l.opts.Watchdog.progress()
 	if l.waitsFor() != "" {
@@ -404,15 +407,6 @@ func (l *Loop) until() (wait time.Duration, needed bool) {
 		at(left)
 	}
 	return wait, needed
-}
-
-// clearStoreSignal clears the store's change signal before planning, so that the loop's own writes
-// do not wake it.
-func (l *Loop) clearStoreSignal() {
-	select {
-	case <-l.opts.Store.Changed():
-	default:
-	}
 }
 
 // Options configure a Loop. Only New and the Loop read them, and none changes afterwards.

@@ -93,7 +93,7 @@ func newPlanner() *planner {
 		compiler:   nft.NewCompiler(),
 		tally:      tally{problems: map[string][]resolve.Problem{}, before: map[string][]resolve.Problem{}, sizes: map[string]size{}},
 		unsent:     unsent{services: map[string]*Service{}},
-		quarantine: newQuarantine(),
+		quarantine: quarantine{now: map[string]*Service{}, applied: map[string]*Service{}, left: map[string]rejected{}},
 		needs:      newNeeds(),
 		declared:   declared{unchecked: map[string]bool{}, strays: map[string][]string{}},
 	}
@@ -171,7 +171,11 @@ type planned struct {
 func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.ServicePort {
 	changed = slices.Compact(slices.Sorted(slices.Values(changed)))
 	p.occupied.begin()
-	outputs := p.resolveAll(objs, changed)
+	outputs := make([]planned, len(changed))
+	parallel.Do(len(changed), minShare, func(i int) {
+		p.progress()
+		outputs[i] = p.resolveOne(objs, changed[i])
+	})
 	claims := make([]resolve.Claim, len(changed))
 	for i, key := range changed {
 		out := &outputs[i]
@@ -234,16 +238,6 @@ func (p *planner) takeUnsent() (host *Host, services []Service) {
 	}
 	p.unsent = unsent{services: map[string]*Service{}}
 	return host, services
-}
-
-// resolveAll is resolveOne for each key.
-func (p *planner) resolveAll(objs Objects, keys []string) []planned {
-	outputs := make([]planned, len(keys))
-	parallel.Do(len(keys), minShare, func(i int) {
-		p.progress()
-		outputs[i] = p.resolveOne(objs, keys[i])
-	})
-	return outputs
 }
 
 // minShare is the number of Services from which another CPU is used.

@@ -3,10 +3,10 @@ package reconcile
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/manifest"
@@ -105,12 +105,7 @@ func (l *Loop) trialProblem() (p manifest.Problem, held bool) {
 	if len(state.Files) == 0 {
 		return p, false
 	}
-	const most = 5
-	names := strings.Join(state.Files[:min(most, len(state.Files))], ", ")
-	if more := len(state.Files) - most; more > 0 {
-		names += fmt.Sprintf(" and %d more", more)
-	}
 	return manifest.Problem{Reason: reasonNotConfirmed, Message: fmt.Sprintf(
 		"the changes in %s were not confirmed: the objects before are in force. Change the files once more, or put them back; "+
-			"`svcctl confirm --start 5m` tries them again, `svcctl confirm` takes them as they are", names)}, true
+			"`svcctl confirm --start 5m` tries them again, `svcctl confirm` takes them as they are", resolve.First(state.Files, 5))}, true
 }

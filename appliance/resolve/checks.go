@@ -250,16 +250,21 @@ func downText(addr netip.AddrPort, v health.Verdict) string {
 // maxNamed bounds the endpoints that a problem names.
 const maxNamed = 5
 
+// First joins the first so many of names, with the number of the others: "a, b and 3 more".
+func First(names []string, most int) string {
+	text := strings.Join(names[:min(len(names), most)], ", ")
+	if more := len(names) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
 func (r *resolver) reportDown(index int, down []string, checked int) {
 	if len(down) == 0 {
 		return
 	}
-	named := strings.Join(down[:min(len(down), maxNamed)], ", ")
-	if more := len(down) - maxNamed; more > 0 {
-		named += fmt.Sprintf(" and %d more", more)
-	}
 	r.warn(r.ref, fmt.Sprintf("spec.ports[%d]", index), ReasonEndpointDown, "%s: %s down: %s; `svcctl health svc/%s -n %s` has the times",
-		r.portText(index), of(len(down), checked), named, r.ref.Name, r.ref.Namespace)
+		r.portText(index), of(len(down), checked), First(down, maxNamed), r.ref.Name, r.ref.Namespace)
 	r.cause(down)
 }
 
@@ -291,25 +296,15 @@ func of(n, all int) string {
 	return fmt.Sprintf("%d of %d %s %s", n, all, what, verb)
 }
 
-// allOf and allThem name all endpoints of a port: "its only endpoint is", "it"; "both endpoints are", "both of them".
-func allOf(n int) string {
+// allOf names all endpoints of a port, with the verb and as an object.
+func allOf(n int) (are, them string) {
 	switch n {
 	case 1:
-		return "its only endpoint is"
+		return "its only endpoint is", "it"
 	case 2:
-		return "both endpoints are"
+		return "both endpoints are", "both of them"
 	}
-	return fmt.Sprintf("all %d endpoints are", n)
-}
-
-func allThem(n int) string {
-	switch n {
-	case 1:
-		return "it"
-	case 2:
-		return "both of them"
-	}
-	return "all of them"
+	return fmt.Sprintf("all %d endpoints are", n), "all of them"
 }
 
 // failOpen uses all that the documents offer when none is up, or fewer than the Service wants. An endpoint of
@@ -351,7 +346,8 @@ func (r *resolver) failOpen(index int, list []endpoint, isNew bool, checked, up 
 		r.warn(r.ref, field, ReasonFailingOpen, "%s: %s up, fewer than the %d %% that %s asks for, so traffic goes to all of them; fix a server, or the check",
 			r.portText(index), of(up, checked), r.plan.MinHealthy, health.AnnotationCheck+"-min-healthy")
 	} else {
-		r.refuse(field, ReasonFailingOpen, "%s: %s down, so traffic still goes to %s; fix a server, or the check", r.portText(index), allOf(checked), allThem(checked))
+		are, them := allOf(checked)
+		r.refuse(field, ReasonFailingOpen, "%s: %s down, so traffic still goes to %s; fix a server, or the check", r.portText(index), are, them)
 	}
 	r.cause(down)
 }

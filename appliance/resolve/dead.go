@@ -99,10 +99,6 @@ func (r *resolver) reportDead(index int, reason string, dead []string, usable in
 	if len(dead) == 0 {
 		return
 	}
-	named := strings.Join(dead[:min(len(dead), maxNamed)], ", ")
-	if more := len(dead) - maxNamed; more > 0 {
-		named += fmt.Sprintf(" and %d more", more)
-	}
 	what := "does not answer clients, nor this box"
 	if reason == ReasonEndpointRefuses {
 		what = "refuses connections of clients and of this box"
@@ -121,6 +117,6 @@ func (r *resolver) reportDead(index int, reason string, dead []string, usable in
 		}
 	}
 	r.out.Problems = append(r.out.Problems, Problem{Object: r.ref, Field: fmt.Sprintf("spec.ports[%d]", index), Reason: reason,
-		Message: fmt.Sprintf("%s: %d of %d endpoints %s: %s; %s", r.portText(index), len(dead), usable, what, named, next), Warning: !all})
+		Message: fmt.Sprintf("%s: %d of %d endpoints %s: %s; %s", r.portText(index), len(dead), usable, what, First(dead, maxNamed), next), Warning: !all})
 	r.cause(dead)
 }

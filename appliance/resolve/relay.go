@@ -220,7 +220,11 @@ func (r *resolver) checkFronts() (lack []bool) {
 			if id := fmt.Sprint(key, secret, kind); !reported[id] {
 				reported[id] = true
 				if state.Wrong != "" {
-					r.refuse(annotation.Field(key), ReasonSecretUnusable, "Secret %s: %s%s", secret, state.Wrong, refusedUnless(!state.Missing))
+					until := ""
+					if state.Missing {
+						until = "; until then clients are refused"
+					}
+					r.refuse(annotation.Field(key), ReasonSecretUnusable, "Secret %s: %s%s", secret, state.Wrong, until)
 				}
 				if state.Soon != "" {
 					r.warn(r.ref, annotation.Field(key), ReasonCertificateExpires, "Secret %s: %s", secret, state.Soon)
@@ -243,13 +247,6 @@ func (r *resolver) checkFronts() (lack []bool) {
 		}
 	}
 	return lack
-}
-
-func refusedUnless(usable bool) string {
-	if usable {
-		return ""
-	}
-	return "; until then clients are refused"
 }
 
 // secret is the "namespace/name" of a Secret of the Service.
