@@ -33,7 +33,6 @@ type Balance struct {
 	box      nft.Box
 	ports    map[portKey]*balanced
 	services map[string][]portKey
-	kernel   adopted   // nil after the first Planned
 	err      error     // of the last look
 	next     time.Time // of the next one
 }
@@ -67,27 +66,19 @@ func newBalance(sampler sampler, log *slog.Logger) *Balance {
 	return &Balance{
 		log: log, sampler: sampler, kick: make(chan struct{}, 1),
 		ports: map[portKey]*balanced{}, services: map[string][]portKey{},
-		kernel: nothingAdopted,
 	}
 }
 
 // Name implements reconcile.Part.
 func (b *Balance) Name() string { return "balance" }
 
-// Adopt implements reconcile.Part. What the kernel serves at a start is not new, and stays where it is.
-func (b *Balance) Adopt(have nft.Ruleset) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.kernel = adopt(have)
-}
-
-// Tune implements reconcile.Tuner.
-func (b *Balance) Tune(p *nft.ServicePort, over time.Duration) {
+// Tune implements reconcile.Tuner. What the kernel serves at a start is not new, and stays where it is.
+func (b *Balance) Tune(p *nft.ServicePort, over time.Duration, served func() map[resolve.Frontend]*nft.ServicePort) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	at := b.ports[portKey{p.ID, p.Family}]
 	if over > 0 {
-		p.Weights, p.Starting = grow(p, over, b.since(at, p), time.Now())
+		p.Weights, p.Starting = grow(p, over, at.arrivals(p, served), time.Now())
 	}
 	if p.Balance != nft.LeastConnection || p.Relayed() {
 		return // the relay counts connections itself
@@ -101,7 +92,7 @@ func (b *Balance) Tune(p *nft.ServicePort, over time.Duration) {
 		if at != nil {
 			had = at.pools[pool]
 		} else {
-			had = b.served(p, nft.Pool(pool), size)
+			had = slotsOf(p, nft.Pool(pool), size, served)
 		}
 		if had == nil {
 			continue
@@ -114,8 +105,8 @@ func (b *Balance) Tune(p *nft.ServicePort, over time.Duration) {
 	}
 }
 
-// since returns the time of arrival of each endpoint that a port had so far. The caller holds mu.
-func (b *Balance) since(at *balanced, p *nft.ServicePort) map[netip.AddrPort]time.Time {
+// arrivals returns the time of arrival of each endpoint that a port had so far. The caller holds mu.
+func (at *balanced) arrivals(p *nft.ServicePort, served func() map[resolve.Frontend]*nft.ServicePort) map[netip.AddrPort]time.Time {
 	if at != nil && at.since != nil {
 		return at.since
 	}
@@ -125,9 +116,9 @@ func (b *Balance) since(at *balanced, p *nft.ServicePort) map[netip.AddrPort]tim
 			since[ap] = time.Time{}
 		}
 	}
-	if b.kernel != nil {
+	if served != nil {
 		for i := range p.Frontends {
-			if was := b.kernel()[frontendOf(p, i)]; was != nil {
+			if was := served()[frontendOf(p, i)]; was != nil {
 				for _, ap := range distinct(was) {
 					since[ap] = time.Time{}
 				}
@@ -137,14 +128,13 @@ func (b *Balance) since(at *balanced, p *nft.ServicePort) map[netip.AddrPort]tim
 	return since
 }
 
-// served is a pool with the slots that the kernel had before this process; nil when it had none. The
-// caller holds mu.
-func (b *Balance) served(p *nft.ServicePort, pool nft.Pool, size int) *feedback.Pool {
-	if b.kernel == nil {
+// slotsOf returns a pool with the slots that the kernel had before this process; nil when it had none.
+func slotsOf(p *nft.ServicePort, pool nft.Pool, size int, served func() map[resolve.Frontend]*nft.ServicePort) *feedback.Pool {
+	if served == nil {
 		return nil
 	}
 	for i := range p.Frontends {
-		was := b.kernel()[frontendOf(p, i)]
+		was := served()[frontendOf(p, i)]
 		if was == nil || len(was.Tables[pool]) != size || slices.Contains(was.Tables[pool], netip.AddrPort{}) {
 			continue
 		}
@@ -212,7 +202,6 @@ func (b *Balance) Planned(host *reconcile.Host, services []reconcile.Service) {
 	for i := range services {
 		changed = b.plan(&services[i]) || changed
 	}
-	b.kernel = nil
 	if changed {
 		signal(b.kick)
 	}

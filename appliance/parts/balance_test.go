@@ -69,6 +69,7 @@ func (c *fakeSampler) state() (looks int, closed bool) {
 type tuned struct {
 	*Balance
 	wakes   wakes
+	served  func() map[resolve.Frontend]*nft.ServicePort // before this process
 	sampler *fakeSampler
 	svc     reconcile.Service
 	resolve func() nft.ServicePort
@@ -108,7 +109,7 @@ func (u *tuned) set(over time.Duration, balance nft.Balance, endpoints ...string
 			n, _ := strconv.ParseUint(weight, 10, 16)
 			p.Weights[ap] = uint16(n)
 		}
-		u.Tune(&p, over)
+		u.Tune(&p, over, u.served)
 		return p
 	}
 	u.svc = reconcile.Service{Key: "default/web", Settings: resolve.Settings{SlowStart: over}}
@@ -118,6 +119,7 @@ func (u *tuned) set(over time.Duration, balance nft.Balance, endpoints ...string
 func (u *tuned) plan() {
 	u.svc.Ports = []nft.ServicePort{u.resolve()}
 	u.Planned(nil, []reconcile.Service{u.svc})
+	u.served = nil
 	u.plans++
 }
 
@@ -250,7 +252,9 @@ func TestBalanceAfterARestart(t *testing.T) {
 		others.Pools[nft.PoolCluster] = []netip.AddrPort{at("10.1.0.9:0")}
 		for _, endpoints := range [][]string{{"10.1.0.1", "10.1.0.2", "10.1.0.3"}, {"10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.4"}} {
 			u := &tuned{Balance: newBalance(&fakeSampler{}, slog.New(slog.DiscardHandler))}
-			u.Adopt(nft.Compile(nft.State{Services: map[string][]nft.ServicePort{"default/web": {moved, others}}}))
+			u.served = func() map[resolve.Frontend]*nft.ServicePort {
+				return reconcile.ServedBefore(nft.Compile(nft.State{Services: map[string][]nft.ServicePort{"default/web": {moved, others}}}))
+			}
 			u.set(20*time.Second, nft.LeastConnection, endpoints...)
 			same := 0
 			for i, ap := range u.svc.Ports[0].Tables[nft.PoolCluster] {

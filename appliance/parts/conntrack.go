@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
-	"sync"
 
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/reconcile"
@@ -158,17 +157,6 @@ func (c *Conntrack) Problems() []resolve.Problem {
 	}
 	return problems
 }
-
-// adopted returns the Service ports that the kernel served before this process (reconcile.ServedBefore).
-type adopted func() map[resolve.Frontend]*nft.ServicePort
-
-// adopt reads a ruleset at the first call of its result, which is rare.
-func adopt(have nft.Ruleset) adopted {
-	return sync.OnceValue(func() map[resolve.Frontend]*nft.ServicePort { return reconcile.ServedBefore(have) })
-}
-
-// nothingAdopted is before Adopt.
-func nothingAdopted() map[resolve.Frontend]*nft.ServicePort { return nil }
 
 func frontendOf(p *nft.ServicePort, i int) resolve.Frontend {
 	return resolve.Frontend{Family: p.Family, Protocol: p.Protocol, At: netip.AddrPortFrom(p.Frontends[i].Addr, p.Frontends[i].Port)}

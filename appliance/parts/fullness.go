@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"svcctl.io/svcctl/appliance/conntrack"
@@ -17,7 +18,7 @@ import (
 type Fullness struct {
 	reconcile.NopPart
 	counting *conntrack.Fullness
-	kernel   atomic.Pointer[adopted] // what it served at the start; nil: not needed any more
+	kernel   atomic.Pointer[func() map[resolve.Frontend]*nft.ServicePort] // what it served at the start; nil: not needed any more
 }
 
 // NewFullness is without Services.
@@ -36,7 +37,7 @@ func (f *Fullness) Run(ctx context.Context) error { return f.counting.Run(ctx) }
 // Adopt implements reconcile.Part. Until connections are counted, full endpoints are those that the kernel was
 // left without: so a restart changes nothing.
 func (f *Fullness) Adopt(have nft.Ruleset) {
-	served := adopt(have)
+	served := sync.OnceValue(func() map[resolve.Frontend]*nft.ServicePort { return reconcile.ServedBefore(have) })
 	f.kernel.Store(&served)
 }
 

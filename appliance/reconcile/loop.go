@@ -505,7 +505,8 @@ type Opener interface {
 // Tuner is a Part that sets the weights of a port's endpoints by what happens. It is called from several goroutines at once.
 type Tuner interface {
 	// Tune sets Weights, Tables and Starting of a port that is balanced by open connections, or has a slow start (0: none).
-	Tune(p *nft.ServicePort, slowStart time.Duration)
+	// served returns what the kernel served before this process; nil after the first plan.
+	Tune(p *nft.ServicePort, slowStart time.Duration, served func() map[resolve.Frontend]*nft.ServicePort)
 }
 
 // Inputs are the channels the loop listens to.

@@ -273,10 +273,14 @@ func (p *planner) resolveOne(objs Objects, key string) planned {
 			break
 		}
 	}
+	var served func() map[resolve.Frontend]*nft.ServicePort
+	if p.found != nil {
+		served = p.found.served
+	}
 	for i := range out.Ports {
 		if port := &out.Ports[i]; tuned(port, out.SlowStart) {
 			for _, t := range p.tuners {
-				t.Tune(port, out.SlowStart)
+				t.Tune(port, out.SlowStart, served)
 			}
 		}
 	}
