@@ -199,7 +199,7 @@ func (r *Reporter) settles() (first time.Time) {
 	return first
 }
 
-// progress has places looked up again.
+// moved has places looked up again.
 func (r *Reporter) moved() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
