@@ -3,6 +3,7 @@ package metrics
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"runtime"
@@ -19,34 +20,24 @@ import (
 	"svcctl.io/svcctl/appliance/listen"
 )
 
-// Metrics are the appliance's numbers. All methods may be called concurrently. It has more than 15 fields: one
-// for each collector that the loop sets.
+// Metrics are the appliance's numbers. All methods may be called concurrently.
 type Metrics struct {
 	registry *prometheus.Registry
 
 	mu      sync.Mutex
-	reasons map[[2]string]int // that byReason has
+	reasons map[[2]string]int  // that byReason has
+	values  map[string]float64 // of the section "state" of scraped.txt
 
-	services, servicePorts, vips, frontends, endpoints prometheus.Gauge
-	problems                                           *prometheus.GaugeVec
-	states, byReason                                   *prometheus.GaugeVec
-	fileProblems                                       prometheus.Gauge
+	problems         *prometheus.GaugeVec
+	states, byReason *prometheus.GaugeVec
 
-	syncs                *prometheus.CounterVec
-	syncSeconds          prometheus.Histogram
-	changeSeconds        prometheus.Histogram
-	lastSuccess          prometheus.Gauge
-	accepted, programmed prometheus.Gauge
+	syncs         *prometheus.CounterVec
+	syncSeconds   prometheus.Histogram
+	changeSeconds prometheus.Histogram
 
-	operations     prometheus.Histogram
-	elements       prometheus.Counter
-	foreignChanges prometheus.Counter
-	healSeconds    prometheus.Histogram
-
-	removalsHeld, refusedServices prometheus.Gauge
-
-	conntrackEntries, conntrackMax, conntrackFailed, conntrackDropped prometheus.Gauge
-	api                                                               apiMetrics
+	operations  prometheus.Histogram
+	healSeconds prometheus.Histogram
+	api         apiMetrics
 }
 
 // The results of a sync, the values of the label result.
@@ -59,20 +50,14 @@ const (
 // New is a Metrics with everything at zero; version is the program's.
 func New(version string) *Metrics {
 	m := &Metrics{
-		registry: prometheus.NewRegistry(),
+		registry: prometheus.NewRegistry(), values: map[string]float64{},
 
-		services:     gauge("svcctl_services", "Services that are served."),
-		servicePorts: gauge("svcctl_service_ports", "Ports of the Services that are served, once for each family."),
-		vips:         gauge("svcctl_vips", "Addresses that Services are reached by."),
-		frontends:    gauge("svcctl_frontends", "Frontends: address, protocol and port, or node port."),
-		endpoints:    gauge("svcctl_endpoints", "Usable endpoints, once for each port of a Service."),
 		problems: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "svcctl_objects_problems",
 			Help: "Problems of objects; error: refused or not in force, warning: in force but doubtful."}, []string{"severity"}),
 		states: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "svcctl_service_states",
 			Help: "Services by state: answers, warning, stale (served in an earlier version), fails, idle (without endpoints on purpose), settling; unchecked are those of them without a health check."}, []string{"state"}),
 		byReason: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "svcctl_problems",
 			Help: "Problems by severity and reason, as svcctl status has them."}, []string{"severity", "reason"}),
-		fileProblems: gauge("svcctl_file_problems", "Manifest files that cannot be read or parsed; their last good content stays in force."),
 
 		syncs: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "svcctl_sync_total",
 			Help: "Rounds of making the kernel equal to what was accepted."}, []string{"result"}),
@@ -82,25 +67,14 @@ func New(version string) *Metrics {
 		changeSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "svcctl_change_duration_seconds",
 			Help:    "Time from noticing that a manifest changed to the transaction that has the change, the time that it took to settle included.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16)}), // 1 ms to 33 s
-		lastSuccess: gauge("svcctl_sync_last_success_timestamp_seconds", "When the last round succeeded, in Unix time."),
-		accepted:    gauge("svcctl_revision_accepted", "Revision of the newest change accepted."),
-		programmed:  gauge("svcctl_revision_programmed", "Revision of the newest change that is in the kernel."),
 
 		operations: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "svcctl_transaction_operations",
 			Help:    "Netlink operations in one transaction.",
 			Buckets: prometheus.ExponentialBuckets(1, 4, 9)}), // 1 to 65,536
-		elements:       counter("svcctl_transaction_elements_total", "Set elements added and deleted."),
-		foreignChanges: counter("svcctl_foreign_changes_total", "Transactions of other programs that changed the tables of svcctl."),
 		healSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "svcctl_heal_duration_seconds",
 			Help:    "Time from noticing a change by another program to its being undone.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16)}), // 1 ms to 33 s
-		removalsHeld:     gauge("svcctl_removals_held", "Services that vanished from the manifests in a mass and stay in force until that is confirmed."),
-		refusedServices:  gauge("svcctl_refused_services", "Services whose present version the kernel refuses."),
-		conntrackEntries: gauge("svcctl_conntrack_entries", "Entries of the connection tracking table in use."),
-		conntrackMax:     gauge("svcctl_conntrack_entries_limit", "Entries that the connection tracking table takes (nf_conntrack_max)."),
-		conntrackFailed:  gauge("svcctl_conntrack_insert_failed", "Entries that could not be made, since the box started."),
-		conntrackDropped: gauge("svcctl_conntrack_drop", "Packets dropped because the connection tracking table was full, since the box started."),
-		api:              newAPIMetrics(),
+		api: newAPIMetrics(),
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "svcctl_build_info", Help: "Always 1; the labels describe what is running.",
 		ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()}})
@@ -109,19 +83,32 @@ func New(version string) *Metrics {
 		m.syncs.WithLabelValues(result) // seen as 0 before the first one
 	}
 	m.Verdict(map[string]int{wire.ServiceAnswers: 0, wire.ServiceWarning: 0, wire.ServiceStale: 0, wire.ServiceFails: 0, wire.ServiceIdle: 0, wire.ServiceSettling: 0, "unchecked": 0}, nil)
-	m.registry.MustRegister(build, m.services, m.servicePorts, m.vips, m.frontends, m.endpoints, m.problems, m.states, m.byReason, m.fileProblems,
-		m.syncs, m.syncSeconds, m.changeSeconds, m.lastSuccess, m.accepted, m.programmed, m.operations, m.elements, m.foreignChanges, m.healSeconds, m.removalsHeld, m.refusedServices,
-		m.conntrackEntries, m.conntrackMax, m.conntrackFailed, m.conntrackDropped, m.api.panics, m.api.calls, m.api.seconds,
+	m.registry.MustRegister(build, m.problems, m.states, m.byReason,
+		m.syncs, m.syncSeconds, m.changeSeconds, m.operations, m.healSeconds,
+		m.api.calls, m.api.seconds,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.Scraped("state", func(to Samples) {
+		m.mu.Lock()
+		values := maps.Clone(m.values) // no recording waits for a scrape
+		m.mu.Unlock()
+		for name := range scrapedRows()["state"] {
+			to.Set(name, values[name])
+		}
+	})
 	return m
 }
 
-func gauge(name, help string) prometheus.Gauge {
-	return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+// set sets a value of the section "state" of scraped.txt; add adds to one.
+func (m *Metrics) set(name string, value float64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.values[name] = value
 }
 
-func counter(name, help string) prometheus.Counter {
-	return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+func (m *Metrics) add(name string, n float64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.values[name] += n
 }
 
 // Sync is one round of making the kernel equal to what was accepted.
@@ -148,7 +135,7 @@ func (m *Metrics) Synced(s Sync) {
 			m.changeSeconds.Observe(s.At.Sub(s.Noticed).Seconds())
 		}
 		m.operations.Observe(float64(t.Operations))
-		m.elements.Add(float64(t.Elements))
+		m.add("svcctl_transaction_elements_total", float64(t.Elements))
 	}
 	switch {
 	case s.Err != nil:
@@ -159,7 +146,7 @@ func (m *Metrics) Synced(s Sync) {
 	default:
 		m.syncs.WithLabelValues(resultUnchanged).Inc()
 	}
-	m.lastSuccess.Set(float64(s.At.UnixMilli()) / 1000)
+	m.set("svcctl_sync_last_success_timestamp_seconds", float64(s.At.UnixMilli())/1000)
 }
 
 // Counts are the numbers of Services in force, and of their ports, addresses, frontends and endpoints; see wire.Counts.
@@ -167,11 +154,11 @@ type Counts struct{ Services, ServicePorts, VIPs, Frontends, Endpoints int }
 
 // Serves records how much is served.
 func (m *Metrics) Serves(c Counts) {
-	m.services.Set(float64(c.Services))
-	m.servicePorts.Set(float64(c.ServicePorts))
-	m.vips.Set(float64(c.VIPs))
-	m.frontends.Set(float64(c.Frontends))
-	m.endpoints.Set(float64(c.Endpoints))
+	m.set("svcctl_services", float64(c.Services))
+	m.set("svcctl_service_ports", float64(c.ServicePorts))
+	m.set("svcctl_vips", float64(c.VIPs))
+	m.set("svcctl_frontends", float64(c.Frontends))
+	m.set("svcctl_endpoints", float64(c.Endpoints))
 }
 
 // Verdict records the numbers of Services by state, and of problems by severity and reason.
@@ -198,23 +185,23 @@ func (m *Metrics) Verdict(states map[string]int, problems map[[2]string]int) {
 }
 
 // FileProblems records how many files are bad.
-func (m *Metrics) FileProblems(files int) { m.fileProblems.Set(float64(files)) }
+func (m *Metrics) FileProblems(files int) { m.set("svcctl_file_problems", float64(files)) }
 
 // Revisions records the newest revision accepted, and the newest in the kernel.
 func (m *Metrics) Revisions(accepted, programmed uint64) {
-	m.accepted.Set(float64(accepted)) // exact below 2^53, see wire.Revision
-	m.programmed.Set(float64(programmed))
+	m.set("svcctl_revision_accepted", float64(accepted)) // exact below 2^53, see wire.Revision
+	m.set("svcctl_revision_programmed", float64(programmed))
 }
 
 // ForeignChanged records that another program changed our tables.
-func (m *Metrics) ForeignChanged() { m.foreignChanges.Inc() }
+func (m *Metrics) ForeignChanged() { m.add("svcctl_foreign_changes_total", 1) }
 
 // Conntrack records how full the connection tracking table is, and what it had no room for.
 func (m *Metrics) Conntrack(entries, limit, insertFailed, dropped uint64) {
-	m.conntrackEntries.Set(float64(entries))
-	m.conntrackMax.Set(float64(limit))
-	m.conntrackFailed.Set(float64(insertFailed))
-	m.conntrackDropped.Set(float64(dropped))
+	m.set("svcctl_conntrack_entries", float64(entries))
+	m.set("svcctl_conntrack_entries_limit", float64(limit))
+	m.set("svcctl_conntrack_insert_failed", float64(insertFailed))
+	m.set("svcctl_conntrack_drop", float64(dropped))
 }
 
 // DNSAnswers registers a counter for each result of an answer of the DNS server. It returns the function that counts an
@@ -237,8 +224,8 @@ func (m *Metrics) DNSAnswers(results []string) func(result string) {
 // Held records how many Services are kept although they vanished from the manifests, and
 // how many the kernel refuses.
 func (m *Metrics) Held(removals, refused int) {
-	m.removalsHeld.Set(float64(removals))
-	m.refusedServices.Set(float64(refused))
+	m.set("svcctl_removals_held", float64(removals))
+	m.set("svcctl_refused_services", float64(refused))
 }
 
 // Healed records that what another program changed was undone, and how long after it
@@ -270,14 +257,12 @@ func Listen(addr string) (net.Listener, error) {
 
 // apiMetrics are the numbers of requests of the API.
 type apiMetrics struct {
-	panics  prometheus.Counter
 	calls   *prometheus.CounterVec
 	seconds *prometheus.HistogramVec
 }
 
 func newAPIMetrics() apiMetrics {
 	return apiMetrics{
-		panics: counter("svcctl_api_panics_total", "API requests that failed because their handler panicked."),
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "svcctl_api_requests_total",
 			Help: "API requests that were answered, by what was asked of which objects, or by method and path, and by the status of the answer."},
 			[]string{"verb", "resource", "code"}),
@@ -289,7 +274,7 @@ func newAPIMetrics() apiMetrics {
 }
 
 // APIPanicked records that a handler of the API panicked.
-func (m *Metrics) APIPanicked() { m.api.panics.Inc() }
+func (m *Metrics) APIPanicked() { m.add("svcctl_api_panics_total", 1) }
 
 // APICalled records a request that was answered.
 func (m *Metrics) APICalled(c api.Call) {
