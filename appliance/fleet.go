@@ -415,14 +415,15 @@ func (m *member) tasks(wake func()) []task.Task {
 			return m.beside.Run(ctx, m.engine.Changes, wake)
 		}},
 		{Name: "state of the fleet", Run: func(ctx context.Context) error {
-			before, replica, untold, foreign := fleet.Kind(""), error(nil), "", ""
+			shown := ""
 			m.awaitFirstAnswer(ctx)
 			look := time.NewTicker(5 * time.Second) // the replica has no signal
 			defer look.Stop()
 			for {
 				changed := m.engine.Changes()
-				if s := m.engine.State(); s.Kind != before || !errors.Is(s.Replica, replica) || s.Unreported != untold || s.Foreign != foreign {
-					before, replica, untold, foreign = s.Kind, s.Replica, s.Unreported, s.Foreign
+				s := m.engine.State()
+				if now := fmt.Sprint(s.Kind, s.Replica, s.Unreported, s.Foreign); now != shown {
+					shown = now
 					wake()
 				}
 				select {

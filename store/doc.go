@@ -31,6 +31,7 @@
 //     comes from the clock, so that it does not go back either when the data is lost.
 //     Every change of an object has one of its own, and is told once, in order.
 //   - Readers pull. None of them, however slow, keeps a writer waiting.
+//   - Where other machines write to the store, a commit waits for them with its turn alone: all calls but commits go on.
 //   - A call that changes nothing writes nothing, and work is proportional to what
 //     changed, not to what is there.
 //

@@ -36,7 +36,8 @@ func (f *File) compact() error {
 	}
 	stats := f.db.Stats()
 	free := int64(stats.FreePageN+stats.PendingPageN) * int64(f.db.Info().PageSize)
-	if used := info.Size() - free; free < compactLeast || free < used || !hasRoom(filepath.Dir(f.path), used+compactSpare) {
+	used := info.Size() - free
+	if room, _, err := Space(filepath.Dir(f.path)); free < compactLeast || free < used || err != nil || room < used+compactSpare {
 		return nil
 	}
 	if err := f.copyTo(fresh); err != nil {
@@ -73,12 +74,6 @@ func (f *File) copyTo(path string) error {
 	}
 	wrong, err := checkDataFile(path)
 	return errors.Join(wrong, err)
-}
-
-// hasRoom reports whether a file system has so many bytes for us.
-func hasRoom(dir string, bytes int64) bool {
-	free, _, err := Space(dir)
-	return err == nil && free >= bytes
 }
 
 // Space returns the bytes that are free for us in the file system of a directory, and whether it is read-only.

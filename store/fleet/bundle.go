@@ -115,7 +115,10 @@ func (e *member) applyBundleOf(ctx context.Context, h *head) error {
 	}
 	_, ops, err := e.readBundle(ctx, h, 0)
 	if err != nil {
-		return e.isSuperseded(ctx, h, err)
+		if now, _, headErr := e.askHead(ctx); headErr == nil && (now == nil || now.mod != h.mod) {
+			return nil // another head has replaced it
+		}
+		return err
 	}
 	for len(ops) > 0 {
 		n, size := 0, 0
@@ -141,15 +144,6 @@ func (e *member) applyBundleOf(ctx context.Context, h *head) error {
 	// Parts of older heads are of no use: h is the newest one.
 	_, _, err = e.compareHead(ctx, h, clientv3.OpPut(e.key(headKey), value),
 		clientv3.OpDelete(e.key(bundlePrefix), clientv3.WithPrefix()))
-	return err
-}
-
-// isSuperseded returns nil if a head is not the newest any more, and err otherwise.
-func (e *member) isSuperseded(ctx context.Context, h *head, err error) error {
-	now, _, askErr := e.askHead(ctx)
-	if askErr == nil && (now == nil || now.mod != h.mod) {
-		return nil
-	}
 	return err
 }
 

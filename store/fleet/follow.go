@@ -10,8 +10,12 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// retryFollow is the wait before a follower tries again.
-const retryFollow = 300 * time.Millisecond
+const (
+	// retryFollow is the wait before a follower tries again.
+	retryFollow = 300 * time.Millisecond
+	// bundlePatience is the time in which the writer of a bundle applies it, before other boxes do.
+	bundlePatience = 5 * time.Second
+)
 
 // follower takes over what other boxes commit.
 type follower struct {
@@ -353,7 +357,11 @@ func (e *follower) applyCommit(it *transaction) error {
 	}
 	e.enqueue(given)
 	if h.Bundle != "" && e.origin.refusal() == nil {
-		e.applyBundleLater()
+		time.AfterFunc(bundlePatience, func() {
+			if e.newestRead().Bundle != "" {
+				e.wakeBundles()
+			}
+		})
 	}
 	return nil
 }
@@ -379,18 +387,6 @@ func (e *follower) wakeBundles() {
 	case e.bundlePending <- struct{}{}:
 	default: // it is awake
 	}
-}
-
-// applyBundleLater applies a bundle that its writer has not applied after 5 s.
-func (e *follower) applyBundleLater() {
-	time.AfterFunc(5*time.Second, func() {
-		e.mu.Lock()
-		bundle := e.read.Bundle != ""
-		e.mu.Unlock()
-		if bundle {
-			e.wakeBundles()
-		}
-	})
 }
 
 const (

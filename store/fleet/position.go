@@ -279,7 +279,9 @@ func (e *position) applySettings(value []byte) error {
 	e.agreeOn(s)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.feed.addSettings(value)
+	if e.feed.log != nil {
+		e.feed.log.Add(&stream.Commit{Kind: stream.Settings, Head: value}, "")
+	}
 	return nil
 }
 
@@ -361,13 +363,6 @@ func (l *leafFeed) add(h *head, ops []operation, note []byte) {
 		c.Note = note
 	}
 	l.log.Add(c, h.ID)
-}
-
-// addSettings appends settings of the fleet. position.mu must be held.
-func (l *leafFeed) addSettings(value []byte) {
-	if l.log != nil {
-		l.log.Add(&stream.Commit{Kind: stream.Settings, Head: value}, "")
-	}
 }
 
 // drop ends all streams, as the next commit does not follow on their last one. position.mu must be held.
