@@ -23,11 +23,11 @@
 // that settled when it did. Changes of other files do not wait for it; but until it is read no
 // object vanishes, for it may have moved there.
 //
-// # What is read
+// # Files
 //
 // *.yaml, *.yml and *.json, recursively; no dotfiles and no editors' temporary files.
 // Symbolic links are followed, but not out of the directory, and not when they are
-// absolute; a file or directory that is reachable twice is read once. What is no regular
+// absolute; a file or directory that is reachable twice is read once. A path that is no regular
 // file (a FIFO, a device) is never opened for reading.
 //
 // Nothing is read of a work tree while git has its index.lock: see gitlock.go.
@@ -46,12 +46,12 @@
 //
 // # Parts
 //
-// tree has the directories and what sends events about them, events gathers those, settling says
-// which changes are over, contents has what is in force, and publisher hands out snapshots. events
-// and settling are pure: they are told the time. Watcher is the loop between them; a walk reads a
+// tree has the directories and what sends events about them, events gathers those, settling decides
+// which changes are over, contents has the content in force, and publisher hands out snapshots. events
+// and settling are pure: they get the time. Watcher is the loop between them; a walk reads a
 // directory, looks and background do long work beside the loop.
 //
-// The package must not know where objects go: it does not import store, api or nft.
+// The package does not depend on the use of objects: it does not import store, api or nft.
 //
 //	w, err := watch.New(watch.Config{Dirs: []string{"/etc/svcctl/manifests"}, LastGood: lastGood})
 //	...

@@ -192,7 +192,7 @@ func (w *Watcher) check(now time.Time) {
 	}
 }
 
-// failed deals with an error of the notifier: what it did not tell must be
+// failed deals with an error of the notifier: the events that it lost must be
 // looked for.
 func (w *Watcher) failed(err error) {
 	if errors.Is(err, fsnotify.ErrEventOverflow) {

@@ -25,7 +25,7 @@ const (
 	// the longest time for which it is respected: a git that was killed leaves it behind.
 	gitQuiet = 30 * time.Second
 	gitMost  = 10 * time.Minute
-	// gitFileMost bounds what is read of a .git file.
+	// gitFileMost is the most bytes that are read of a .git file.
 	gitFileMost = 4096
 )
 

@@ -10,7 +10,7 @@ import (
 )
 
 // LastGood keeps the last good content of every file, so that a file that is broken when
-// the program starts still says what it said before. Paths are absolute.
+// the program starts has its content of before. Paths are absolute.
 type LastGood interface {
 	// Load returns what was put: for files whose content is known already the file, sealed and with
 	// its Hash, instead of the content.
@@ -72,7 +72,7 @@ func newSaver(to LastGood) *saver {
 	return &saver{to: to, wake: make(chan struct{}, 1), full: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
 }
 
-// put sets what is to be kept of a path; nil is nothing. The newest wins.
+// put sets the copy to keep of a path; nil is none. The newest wins.
 func (s *saver) put(path string, content []byte) {
 	s.to.Put(path, content)
 	if s.waiting.Add(int64(len(content))) > flushBytes {
@@ -103,7 +103,7 @@ const flushAfter = 500 * time.Millisecond
 // is held until it is written.
 const flushBytes = 4 << 20
 
-// run works until stop is closed, and then off what is left.
+// run works until stop is closed, and then finishes the rest.
 func (s *saver) run(stop <-chan struct{}) {
 	for {
 		select {

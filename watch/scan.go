@@ -155,7 +155,7 @@ func (w *Watcher) find(s *source) {
 	s.state, s.err, s.lost = StateWatching, nil, time.Time{}
 }
 
-// maxWalks bounds how often a directory is read anew because directories in it are.
+// maxWalks bounds how often a directory is read again because directories in it are.
 const maxWalks = 3
 
 // A walk is one reading of a directory.
@@ -212,7 +212,7 @@ func (wk *walk) run() (*walk, error) {
 	if err := wk.directory(".", wk.byLink); err != nil {
 		return nil, err
 	}
-	// What is reachable twice belongs to its own place, not to a link's.
+	// A path that is reachable twice belongs to its own place, not to a link's.
 	for len(wk.links) > 0 {
 		links := wk.links
 		wk.links = nil

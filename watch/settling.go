@@ -8,7 +8,7 @@ import (
 )
 
 // settling are the files of all sources, and which of their changes have settled. It is pure: it is
-// told what is seen, and the time.
+// given the state of paths, and the time.
 type settling struct {
 	settle, most time.Duration    // Config.Settle and SettleCap
 	files        map[string]*file // by path
@@ -22,7 +22,7 @@ func newSettling(settle, most time.Duration) settling {
 	return settling{settle: settle, most: most, files: map[string]*file{}, waiting: map[string]*file{}}
 }
 
-// observe compares what is at a path with what was dealt with there. It gives the file when that
+// observe compares the state of a path with the one that was handled. It gives the file when that
 // is gone, and was before.
 func (st *settling) observe(s *source, path string, seen fileState, h eventHint, now time.Time) *file {
 	f := st.files[path]
@@ -157,7 +157,7 @@ func age(s fileState, now time.Time) time.Duration {
 	return max(0, now.Sub(time.Unix(0, s.version.ctime)))
 }
 
-// isComplete reports whether what is seen came there in one piece.
+// isComplete reports whether the content arrived in one piece.
 func (f *file) isComplete(seen fileState, h eventHint) bool {
 	another := seen.version.identity != f.seen.version.identity
 	switch seen.kind {

@@ -16,7 +16,7 @@ const (
 	ReasonUnreadable  = "Unreadable"           // a file or directory cannot be opened or read, or is no file
 	ReasonUnavailable = "DirectoryUnavailable" // a watched directory is gone, or empty without a trace
 	ReasonPolling     = "Polling"              // warning: no watches; changes are found by looking
-	ReasonNotSaved    = "LastGoodNotSaved"     // warning: a restart would not know the last good content
+	ReasonNotSaved    = "LastGoodNotSaved"     // warning: a restart would not have the last good content
 )
 
 // A Snapshot has the content of all directories at one moment. It is immutable.
@@ -121,7 +121,7 @@ func (s *Snapshot) equal(other *Snapshot) bool {
 		})
 }
 
-// remembered describes what is kept of the files of a directory that is unavailable.
+// remembered describes the kept files of a directory that is unavailable.
 func remembered(files int) string {
 	switch files {
 	case 0:
@@ -193,7 +193,7 @@ type change struct {
 	lacking bool
 }
 
-// problem is why the file's present state is not what is in force, or nil.
+// problem is why the file's present state is not in force, or nil.
 func (f *file) problem() *manifest.Problem {
 	var p manifest.Problem
 	switch {

@@ -91,7 +91,7 @@ func (s *source) rel(path string) string {
 	return rel
 }
 
-// look sees what is at a path now. It is not ok when that is more than a matter of one
+// look returns the state of a path. It is not ok when that is more than a matter of one
 // file, and the directory has to be read.
 func (s *source) look(path string) (seen fileState, ok bool) {
 	_, known := s.dirs[filepath.Dir(path)]
@@ -140,9 +140,9 @@ func typeName(mode fs.FileMode) string {
 	return "something else (" + mode.Type().String() + ")"
 }
 
-// read reads a file, and tells what it was when that was over. It never blocks: what was
+// read reads a file, and returns its state after the reading. It never blocks: what was
 // seen as no regular file is not opened, and what becomes one meanwhile is opened so that it
-// does not wait. What is read may be in room.
+// does not wait. The content may be in room.
 func read(root *os.Root, rel string, seen fileState, most int, room []byte) ([]byte, fileState, error) {
 	if root == nil {
 		return nil, fileState{}, fs.ErrNotExist

@@ -59,7 +59,7 @@ func (w *Watcher) load() error {
 	return nil
 }
 
-// sealing is files that were sealed, and who waits for a snapshot with them.
+// sealing is files that were sealed, and the callers that wait for a snapshot with them.
 type sealing struct {
 	files []*manifest.File
 	done  chan struct{}
@@ -138,7 +138,7 @@ func atOnce(files []*file, most int) int {
 	return n
 }
 
-// observe compares what is at a path with what was dealt with there.
+// observe compares the state of a path with the one that was handled.
 func (w *Watcher) observe(s *source, path string, seen fileState, h eventHint, now time.Time) {
 	if f := w.settling.observe(s, path, seen, h, now); f != nil {
 		w.forget(f)
@@ -162,7 +162,7 @@ func (w *Watcher) take(f *file, now content, at time.Time) {
 		w.forget(f)
 		w.saver.put(f.path, nil)
 		w.out.change(f.change.first)
-		w.settling.done(f) // who waits for it has it
+		w.settling.done(f) // the waiting caller has it
 	case unusable:
 		w.log.Warn("manifest cannot be read", "file", f.path, "reason", f.change.seen.why)
 		w.done(f)

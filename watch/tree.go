@@ -43,7 +43,7 @@ func (n inotify) Remove(dir string) error       { return n.w.Remove(dir) }
 func (n inotify) WatchList() []string           { return n.w.WatchList() }
 func (n inotify) Close() error                  { return n.w.Close() }
 
-// A tree is the sources, and what tells of events in them.
+// A tree has the sources, and the notifier of events in them.
 type tree struct {
 	sources []*source
 	// open is Config.Notifier.
@@ -141,7 +141,7 @@ func (t *tree) watch(s *source, dirs map[string]identity) (more bool) {
 }
 
 // begin watches a directory that is about to be read for the first time, so that it need not be read again for that.
-// When it takes another one's place meanwhile, the directory that it is in says so, which was watched before it. What
+// When it takes another one's place meanwhile, the parent directory sends an event, which was watched before it. What
 // cannot be watched is left to watch.
 func (t *tree) begin(dir string, id identity) {
 	if t.notify == nil || t.noEvents != nil {

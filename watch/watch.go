@@ -262,7 +262,7 @@ func (w *Watcher) answer() {
 	})
 }
 
-// work does what is due.
+// work does the work that is due.
 func (w *Watcher) work(now time.Time) {
 	if !now.Before(w.schedule.rescan) {
 		if !w.lookBeside(now) {

@@ -93,7 +93,7 @@ func Compile(objects *Objects, box *Box) *Plan {
 	return p.Plan
 }
 
-// refuse notes what an object does not get, warn what it says without effect.
+// refuse adds a problem for a part of an object that is not served, warn one for a part without effect.
 func (p *planner) refuse(o object.Object, field, format string, args ...any) {
 	p.Problems = append(p.Problems, resolve.Problem{Object: object.RefOf(o), Field: field, Reason: ReasonConfiguration, Message: fmt.Sprintf(format, args...)})
 }

@@ -14,7 +14,7 @@ const (
 	bgpPort = 179
 	// restartTime is for how long routers keep routes with enableGracefulRestart, as in FRR.
 	restartTime = 120 * time.Second
-	// What MetalLB has where a BFDProfile says nothing.
+	// The defaults of a BFDProfile, as in MetalLB.
 	bfdInterval   = 300 * time.Millisecond
 	bfdMultiplier = 3
 	bfdMinTTL     = 254

@@ -1,4 +1,4 @@
-// Package env says what the Services of a namespace are called in the environment of a
+// Package env names the variables of the Services of a namespace in the environment of a
 // program: the variables that a kubelet gives the containers of a Pod.
 //
 // A Service redis-primary with port 6379 at 10.0.0.11 is
@@ -14,7 +14,7 @@
 // Invariants: Services without a cluster IP have no variables; the order is that of the
 // names of the Services, and no name comes twice.
 //
-// The package is pure. It must not know the store or the API.
+// The package is pure. It must not import the store or the API.
 //
 //	for _, v := range env.Of(services) {
 //		fmt.Printf("%s=%s\n", v.Name, v.Value)

@@ -19,8 +19,8 @@ type Foreign struct {
 func (f Foreign) String() string { return f.Field + ": " + f.Text }
 
 // Foreigners are the labels and annotations of an object that ask for what does not happen here,
-// those that are refused included. Who asks the box what it refuses is told by a problem of the
-// Service: then those are left out, see Unserved.
+// those that are refused included. A box reports these as problems of the Service: there
+// Unserved leaves them out.
 func Foreigners(o object.Object) []Foreign { return foreigners(o, true) }
 
 // Unserved returns the foreign annotations and labels of an object that are reported but not
@@ -79,7 +79,7 @@ func (r *Row) foreign(o object.Object, value string, refused bool) string {
 	return ""
 }
 
-// elsewhere returns what is wrong with an annotation on an object of a kind that it is not about; "": nothing.
+// elsewhere returns the problem of an annotation on an object of a kind that it has no meaning on; "": none.
 func (r *Row) elsewhere(kind string) string {
 	switch {
 	case r.Label || !slices.Contains(judgedKinds, kind):
@@ -93,7 +93,7 @@ func (r *Row) elsewhere(kind string) string {
 }
 
 // Notes are about annotations of a Service that nothing is known of, and that are about load balancers by their keys.
-// Whoever applies the object is answered; the status says nothing of them.
+// The client that applies the object gets them; the status does not have them.
 func Notes(o object.Object) (list []Foreign) {
 	if o.GetTypeMeta().Kind != object.KindService {
 		return nil

@@ -69,7 +69,7 @@ func halfTLS(svc *object.Service, ended bool) Bad {
 	return Bad{}
 }
 
-// idleFronts are annotations that say how, where none says what.
+// idleFronts returns annotations about TLS and HTTP without one that asks for these, and their problems.
 func idleFronts(svc *object.Service, ended bool, acts map[string]bool) (bad []Bad) {
 	a := svc.Metadata.Annotations
 	for _, key := range []string{BackendCA, BackendName, ResponseTimeout} {
@@ -91,7 +91,7 @@ func idleFronts(svc *object.Service, ended bool, acts map[string]bool) (bad []Ba
 	return bad
 }
 
-// wrongOfBackend returns what is wrong with an annotation about connections to endpoints; "": nothing, or it is empty.
+// wrongOfBackend returns the problem of an annotation about connections to endpoints; "": none, or it is empty.
 func wrongOfBackend(key, text string) string {
 	text = strings.TrimSpace(text)
 	switch {

@@ -10,7 +10,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Bad is a value that an annotation cannot have, and what is made of it.
+// Bad is a value that an annotation cannot have, and its consequence.
 type Bad struct {
 	Key  string
 	Text string // "“yes” is …; …"

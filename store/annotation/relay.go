@@ -272,7 +272,7 @@ var obsolete = []string{
 	"ELBSecurityPolicy-2014-01", "ELBSecurityPolicy-2011-08", "ELBSample-ELBDefaultNegotiationPolicy", "ELBSample-OpenSSLDefaultNegotiationPolicy",
 }
 
-// policyOf finds a policy by what an annotation says, and why there is none.
+// policyOf finds the policy that an annotation names; why is the reason when there is none.
 func policyOf(text string) (p *Policy, why string) {
 	text = strings.TrimSpace(text)
 	if text == "" {

@@ -13,9 +13,9 @@ type Effect string
 
 // The effects.
 const (
-	Acts    Effect = "acts"    // it does what it says
-	Kept    Effect = "kept"    // it informs people or other programs, and is kept without a word
-	Named   Effect = "named"   // it has no effect, which a warning says
+	Acts    Effect = "acts"    // it has the effect that it asks for
+	Kept    Effect = "kept"    // it informs people or other programs, and is kept without a warning
+	Named   Effect = "named"   // it has no effect, and gets a warning
 	Refused Effect = "refused" // what it asks for is not given, and what would be wrong without it is not served
 )
 
@@ -82,11 +82,11 @@ type Row struct {
 	// Label is set for labels.
 	Label  bool
 	Effect Effect
-	// Values are the values that it takes, for people; "" where the text tells, or any will do.
+	// Values are the values that it takes, for people; "" when the text has them, or any value is accepted.
 	Values string
 	// Text describes it; of one that is named, what happens instead and what to write.
 	Text string
-	// Page is the page of the manual that tells more, without .md.
+	// Page is the page of the manual with more, without .md.
 	Page string
 
 	// idle are values that ask for nothing, see asksNothing; nil: none does.

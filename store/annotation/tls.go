@@ -175,8 +175,8 @@ func tlsOfAlibaba(a map[string]string, port *object.ServicePort) string {
 	return ""
 }
 
-// tlsPorts are the ports that protocol-port of Alibaba Cloud has behind https: and tcpssl:, and behind what is no
-// protocol.
+// tlsPorts are the ports that protocol-port of Alibaba Cloud has behind https: and tcpssl:, and behind unknown
+// protocols.
 func tlsPorts(text string) (ports []string) {
 	for part := range strings.SplitSeq(text, ",") {
 		protocol, port, _ := strings.Cut(strings.TrimSpace(part), ":")

@@ -93,7 +93,7 @@ func wrongAddress(text string) string {
 	return fmt.Sprintf("%q is no address, so none is given for it: write addresses with commas between them, as 192.0.2.7", text)
 }
 
-// wrongValue returns what is wrong with a value; "": nothing, or others read it.
+// wrongValue returns the problem of a value; "": none, or other code reads it.
 func wrongValue(key, value string) string {
 	trimmed := strings.TrimSpace(value)
 	if trimmed == "" && !strings.HasPrefix(key, domain) {

@@ -10,7 +10,7 @@ import (
 )
 
 // Cluster reads what `kubectl get svc,endpointslices -o yaml` prints, and objects of MetalLB among it: all as they
-// are, without what only their cluster knows.
+// are, without the fields that have a meaning in their cluster alone.
 func Cluster(text string, options Options) (*Imported, error) {
 	r := &cluster{reading: reading{options: options}, sliced: map[string]bool{}, endpoints: map[string]bool{}}
 	file := manifest.Decode("cluster.yaml", []byte(text), manifest.DefaultLimits())
@@ -252,7 +252,7 @@ func (r *cluster) judge(d *manifest.Document, o object.Object) {
 	}
 }
 
-// service takes what only the cluster knows out of a Service, and keeps what clients outside know.
+// service removes the fields of a Service that have a meaning in the cluster alone, and keeps those that clients outside use.
 func (r *cluster) service(s *object.Service, lose func(field, format string, args ...any)) {
 	spec := &s.Spec
 	if len(spec.Selector) > 0 {

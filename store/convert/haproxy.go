@@ -87,7 +87,7 @@ func (p *proxy) statements() []haproxyLine {
 	return slices.Concat(p.from.statements(), p.lines)
 }
 
-// says is the last line with one of some keywords, of the proxy or of its defaults.
+// says returns the last statement with one of some keywords, of the proxy or of its defaults.
 func (p *proxy) says(keywords ...string) (found haproxyLine, is bool) {
 	for _, l := range p.statements() {
 		if slices.Contains(keywords, l.words[0]) {
@@ -157,7 +157,7 @@ func (r *haproxy) front(p *proxy) {
 // haproxyArguments are statements with a fixed number of words behind the keyword.
 var haproxyArguments = map[string]int{"mode": 1, "default_backend": 1, "timeout": 2}
 
-// loseSection is one loss for a section, which names what is in it.
+// loseSection adds one loss for a section, with the names of its parts.
 func (r *haproxy) loseSection(p *proxy, read func(keyword string) bool) {
 	var inside []string
 	for _, l := range p.lines {

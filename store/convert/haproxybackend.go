@@ -9,7 +9,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// haproxyRead are the statements of defaults that the proxies below heed, or tell about themselves.
+// haproxyRead are the statements of defaults that the proxies below read.
 var haproxyRead = []string{
 	"mode", "balance", "server", "default-server", "option httpchk", "option tcp-check", "option ssl-hello-chk", "http-check", "tcp-check", "timeout check",
 	"timeout client", "timeout server", "timeout tunnel", "clitimeout", "srvtimeout", "option allbackups", "source", "bind", "disabled", "default_backend", "stick",
@@ -56,7 +56,7 @@ type haproxyTimeout struct {
 	line int
 }
 
-// read reads what holds for the proxy: its defaults first, of which only what is heeded counts.
+// read reads the statements of the proxy: its defaults first, of which only those of haproxyRead count.
 func (b *haproxyBackend) read() {
 	b.kind = "tcp"
 	b.idles = map[string]haproxyTimeout{}

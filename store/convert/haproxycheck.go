@@ -67,7 +67,7 @@ func (b *haproxyBackend) connect(l haproxyLine) {
 	}
 }
 
-// request sets what a check by HTTP asks for: what http-check send says, and of option httpchk what it leaves open.
+// request sets what a check by HTTP asks for: the fields of http-check send, and of option httpchk for absent ones.
 func (b *haproxyBackend) request() {
 	if b.kind != "http" {
 		return

@@ -256,7 +256,7 @@ func (r *keepalived) virtual(s statement) {
 		r.lose(v, k.delayLine, "delay_loop has no counterpart: no server is checked")
 	}
 	if len(frontends) == 0 {
-		return // told already
+		return // a loss has it
 	}
 	for i, port := range portsOf(frontends) {
 		one := *v

@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// keepalivedServer reads the servers of one virtual server, with what it says for all of them.
+// keepalivedServer reads the servers of one virtual server, with the statements for all of them.
 type keepalivedServer struct {
 	*keepalived
 	v         *Virtual
@@ -23,7 +23,7 @@ type keepalivedServer struct {
 	checks    []checked
 }
 
-// keepalivedSays has what a virtual server says for the checks of its servers, and a server for its own: statements
+// keepalivedSays has the statements of a virtual server for the checks of its servers, and of a server for its own: statements
 // virtualhost, retry and connect_timeout.
 type keepalivedSays struct {
 	host           string

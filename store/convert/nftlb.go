@@ -82,7 +82,7 @@ func (r *nftlb) rest(v *Virtual, of value, what string, read ...string) {
 		case slices.Contains(nftlbIdle, text) && len(at.items()) == 0 && (key != "queue" || text != "0"):
 		case text != "" && text == nftlbDefaults[key]:
 		case strings.HasSuffix(key, "-log-prefix") || key == "log-prefix":
-			// it says how something is logged that is told by itself
+			// the format of a log that is lost itself
 		default:
 			r.lose(v, at.line(), "%s %s of %s has no counterpart and is left out", key, at.short(), what)
 		}

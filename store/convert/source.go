@@ -19,7 +19,7 @@ type Imported struct {
 	Virtuals []*Virtual
 	// Kept are objects that are taken over as they are.
 	Kept []*Kept
-	// Settings are command lines of svcctl with the flags that do what the source says.
+	// Settings are command lines of svcctl with the flags for settings of the source.
 	Settings []string
 	// Losses has the losses that belong to no virtual service, in the order of the source.
 	Losses []Loss
@@ -255,7 +255,7 @@ var schedulers = map[string]string{
 	"lc": object.BalanceLeastConnection, "wlc": object.BalanceLeastConnection, "sed": object.BalanceLeastConnection, "nq": object.BalanceLeastConnection,
 }
 
-// balance sets the algorithm of the servers that are there, or says what is done instead.
+// balance sets the algorithm by the name of the scheduler; without a counterpart it adds a loss.
 func (r *reading) balance(v *Virtual, line int, name string) {
 	switch name {
 	case "rr", "lc": // ip_vs_rr.c, ip_vs_lc.c
@@ -326,7 +326,7 @@ type checked struct {
 	check  check
 }
 
-// check sets how the servers are checked: as the first one that is. The others are told.
+// check sets how the servers are checked: as the first one that is. Others are losses.
 func (r *reading) check(v *Virtual, servers []checked) {
 	i := slices.IndexFunc(servers, func(s checked) bool { return s.check != nil })
 	if i < 0 {
@@ -358,7 +358,7 @@ func (r *reading) check(v *Virtual, servers []checked) {
 	}
 }
 
-// bounded sets a time of a check between its bounds, and tells when it is another one.
+// bounded sets a time of a check between its bounds; another time is a loss.
 func (r *reading) bounded(v *Virtual, c check, line int, key string, is, least, most time.Duration) {
 	to := max(least, min(most, is))
 	if to != is {
@@ -367,7 +367,7 @@ func (r *reading) bounded(v *Virtual, c check, line int, key string, is, least, 
 	c[key] = short(to)
 }
 
-// times sets how many answers in a row count, and tells when the number is another one.
+// times sets how many answers in a row count, 1 to 10; another number is a loss.
 func (r *reading) times(v *Virtual, c check, line int, key string, n int64) {
 	to := max(1, min(10, n))
 	if to != n {

@@ -18,7 +18,7 @@ type value struct {
 }
 
 // lenient reads all documents of a text, JSON of programs that do not mind a key that is there twice: the first one
-// counts, and twice is called with the path of each. name says by its extension which form the text is of.
+// counts, and twice is called with the path of each. The extension of name is that of the form, .yaml or .json.
 func lenient(name, text string, twice func(line int, path string)) (list []value, err error) {
 	values, problem := manifest.Values([]byte(text), manifest.DefaultLimits())
 	if problem != nil {

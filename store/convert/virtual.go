@@ -48,7 +48,7 @@ type Port struct {
 type Server struct {
 	Addr     netip.Addr
 	Port     uint16 // 0: the Target of each Port
-	Weight   uint16 // 1 is the share of a server that says nothing
+	Weight   uint16 // 1 is the default
 	Priority uint8  // 0 is used first
 }
 
@@ -303,7 +303,7 @@ func (k *Kept) YAML() (string, error) {
 // commentWidth is the width that comments are broken at, in characters.
 const commentWidth = 100
 
-// comment is text as a YAML comment. What is not printable is escaped: it comes from files.
+// comment is text as a YAML comment. Characters that are not printable are escaped: they come from files.
 func comment(text string) string {
 	var b strings.Builder
 	line := "#"

@@ -65,7 +65,7 @@ func (k Kind) GroupResource() string {
 // Stored reports whether objects of the kind are stored; reviews are not.
 func (k Kind) Stored() bool { return (*object.Resource)(&k).Stored() }
 
-// Strategy returns what tells the kind from the others.
+// Strategy returns the strategy of the kind.
 func (k Kind) Strategy() *object.Strategy { return object.StrategyFor(k.APIVersion(), k.Name) }
 
 // New returns an empty object of the kind with its TypeMeta set.

@@ -8,7 +8,7 @@
 // that a manager no longer applies is removed, unless another manager owns it.
 //
 // Sets of fields are trees in the form FieldsV1 of meta/v1: "f:name" a field, `k:{...}` an
-// item of a list told apart by keys, `v:...` a member of a set, "." the thing itself.
+// item of a list with keys, `v:...` a member of a set, "." the thing itself.
 //
 // Objects are as schema.Decode or FromObject make them: map[string]any, []any, json.Number,
 // pruned by their type, so without nulls and unknown fields. Objects of one kind are of one version:
@@ -19,8 +19,8 @@
 // that did not apply, older ones are joined as ancient-changes; identity fields (name,
 // namespace, uid, resourceVersion and the like) have no owner.
 //
-// The package must not know what kinds mean, nor do any I/O or read a clock: the caller
-// says what time it is, defaults and validates what comes out, and decides whether it is
+// The package does not depend on the meaning of kinds, does no I/O and reads no clock: the caller
+// passes the time, defaults and validates what comes out, and decides whether it is
 // a change at all (Same).
 //
 //	by := fields.Writer{Manager: "gitops", APIVersion: "v1", Type: schema.Of(k), Now: now}

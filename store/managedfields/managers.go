@@ -147,8 +147,8 @@ func (m managers) cap() {
 	}
 }
 
-// entriesOf are the entries of an object. Empty tells that it has the field, but says with
-// it that nothing is to be managed: no entries, or one that says nothing.
+// entriesOf are the entries of an object. Empty is set when it has the field without
+// managers: no entries, or one empty entry.
 func entriesOf(o map[string]any) (entries []object.ManagedFieldsEntry, empty bool, err error) {
 	metadata, _ := o["metadata"].(map[string]any)
 	list, ok := metadata["managedFields"].([]any)
@@ -184,7 +184,7 @@ func withEntries(o map[string]any, entries []object.ManagedFieldsEntry) map[stri
 	return o
 }
 
-// withoutEntries is a copy of an object that says nothing about managers. It shares the
+// withoutEntries returns a copy of an object without managedFields. It shares the
 // rest with the object.
 func withoutEntries(o map[string]any) map[string]any {
 	o = maps.Clone(o)
@@ -256,8 +256,8 @@ func MergeFile(live, document object.Object, now time.Time) (object.Object, erro
 	return o, nil
 }
 
-// Unchanged reports whether a new version of an object differs in nothing but the times of who
-// manages which field.
+// Unchanged reports whether a new version of an object differs in nothing but the times of its
+// managedFields.
 func Unchanged(before, o object.Object) bool {
 	meta, had := o.GetMeta(), before.GetMeta().ManagedFields
 	entries := meta.ManagedFields
@@ -272,7 +272,7 @@ func Unchanged(before, o object.Object) bool {
 	return unmanaged || sameEntries(entries, had)
 }
 
-// sameEntries is Same, which is not asked about what is the same to the letter.
+// sameEntries is Same, with a shortcut for entries that are equal.
 func sameEntries(a, b []object.ManagedFieldsEntry) bool {
 	same := slices.EqualFunc(a, b, func(a, b object.ManagedFieldsEntry) bool {
 		return a.Manager == b.Manager && a.Operation == b.Operation && a.APIVersion == b.APIVersion && a.Subresource == b.Subresource &&

@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/store/schema"
 )
 
-// A set is a set of fields: the thing that it is about, if self, and what is under it, by
+// A set is a set of fields: the field itself, if self, and those under it, by
 // elements as FieldsV1 writes them. Sets do not change once they are made, and share
 // parts. No set under another one is empty; nil is an empty set.
 type set struct {
@@ -119,7 +119,7 @@ func withNamed(s *set, t *schema.Type) *set {
 	return named
 }
 
-// typeAt is the type of what is under an element; nil when there is no such thing.
+// typeAt returns the type of the value under an element; nil when there is none.
 func typeAt(t *schema.Type, element string) *schema.Type {
 	if t == nil {
 		return nil
@@ -133,7 +133,7 @@ func typeAt(t *schema.Type, element string) *schema.Type {
 	return nil
 }
 
-// paths calls each for every path of a set, what is nearer to the top first.
+// paths calls each for every path of a set, parents first.
 func (s *set) paths(above []string, each func(path []string)) {
 	if s == nil {
 		return
@@ -160,7 +160,7 @@ func (s *set) contains(path []string) bool {
 // encode writes a set as FieldsV1.
 func (s *set) encode() json.RawMessage { return s.append(nil) }
 
-// append appends what is under a set in JSON, its elements sorted.
+// append appends the fields under a set in JSON, its elements sorted.
 func (s *set) append(b []byte) []byte {
 	b = append(b, '{')
 	if s == nil {

@@ -7,7 +7,7 @@ import (
 	"svcctl.io/svcctl/store/schema"
 )
 
-// Settled reports whether a manager applies what it owns already, and the object says so: the
+// Settled reports whether a manager applies what it owns already, with the values of the object: the
 // usual case, in which nothing changes. It may miss one; Apply then comes to the same.
 func Settled(live, applied map[string]any, by Writer) bool {
 	last := lastAppliedFields(live, by)

@@ -253,7 +253,7 @@ func items(list []any, t *schema.Type) (order []string, by map[string]any) {
 	return order, by
 }
 
-// checkLists refuses an object with lists whose items cannot be told apart.
+// checkLists refuses an object with lists that have two items of one key.
 func checkLists(value any, t *schema.Type, path []string) error {
 	switch content := value.(type) {
 	case map[string]any:

@@ -29,7 +29,7 @@ type Writer struct {
 }
 
 func (w Writer) owner(operation string) owner {
-	// What is no UTF-8 would be another name once it was written as JSON and read again.
+	// A name that is not UTF-8 would change when it is written as JSON and read back.
 	o := owner{cmp.Or(strings.ToValidUTF8(w.Manager, "?"), unknown), operation, w.APIVersion, w.Subresource}
 	if operation == operationApply {
 		o.apiVersion = ""
@@ -50,7 +50,7 @@ func (w Writer) ignored() []string {
 	return elements
 }
 
-// unmanaged are the fields that no manager owns: who an object is.
+// unmanaged are the fields that no manager owns: the identity of an object.
 var unmanaged = func() *set {
 	metadata := &set{self: true, children: map[string]*set{}}
 	for _, name := range []string{"name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"} {
@@ -126,7 +126,7 @@ func orEmpty(live map[string]any) map[string]any {
 	return live
 }
 
-// An InvalidError says why an object cannot be applied (HTTP 400).
+// An InvalidError is the reason why an object cannot be applied (HTTP 400).
 type InvalidError struct{ text string }
 
 func (e *InvalidError) Error() string { return e.text }

@@ -1,11 +1,11 @@
 // Package manifest turns bytes into objects, and objects into bytes, under hard limits.
 //
 // A file is a sequence of YAML documents or JSON values, each an object or a List of
-// objects. Decode never fails: what is wrong comes back as data, a Problem with file,
+// objects. Decode never fails: it returns problems as data, each with file,
 // line, column, object, field and reason.
 //
 //   - A file that cannot be taken apart into documents (a syntax error, a breached
-//     limit, text that is not UTF-8) is bad as a whole: File.Err says why, and it has
+//     limit, text that is not UTF-8) is bad as a whole: File.Err is the reason, and it has
 //     no Documents.
 //   - A document that can be read but is no good object (an unknown field, a wrong
 //     type, a missing name) is a Problem of that document alone; every problem of it

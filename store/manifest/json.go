@@ -86,7 +86,7 @@ func (s *jsonScanner) list() (*jsonList, *refusal) {
 	return &jsonList{as: as, items: items}, nil
 }
 
-// items skips an array and tells where its elements are.
+// items skips an array and returns the places of its elements.
 func (s *jsonScanner) items() ([]jsonRange, *refusal) {
 	var items []jsonRange
 	err := s.elements(func(int) *refusal {

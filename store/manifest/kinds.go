@@ -46,7 +46,7 @@ func refOf(o object.Object) object.Ref {
 	return ref
 }
 
-// decode adds what one document says: an object, the items of a List, or problems.
+// decode adds the content of one document: an object, the items of a List, or problems.
 func (u *unit) decode(file string, doc parsed, as implied) {
 	if doc.root.kind == kindNull && len(doc.flaws) == 0 {
 		return
@@ -91,7 +91,7 @@ func (u *unit) decodeItems(d *decoding, doc parsed, as implied) {
 	}
 }
 
-// decodeObject adds one object, or what is wrong with it, all at once.
+// decodeObject adds one object, or all of its problems.
 func (u *unit) decodeObject(d *decoding, doc parsed, as implied) {
 	u.count++
 	defer func() { u.problems = append(u.problems, d.problems...) }()
@@ -205,7 +205,7 @@ func textOf(root *node, key string) string {
 	return ""
 }
 
-// nameOf is the best that can be said about which object a document is.
+// nameOf returns the Ref of a document as far as it has one.
 func nameOf(root *node, kind string) object.Ref {
 	metadata := root.get("metadata")
 	if metadata == nil {

@@ -38,7 +38,7 @@ type Problem struct {
 	Message string
 	// Warning is set when the object is used nevertheless, or left out on purpose.
 	Warning bool
-	// Cause names what is at fault (wire.Problem.Cause); "": the object itself.
+	// Cause names the cause (wire.Problem.Cause); "": the object itself.
 	Cause string
 }
 

@@ -8,7 +8,7 @@ import (
 // yamlReader reads one YAML document: block mappings and lists, flow collections, all kinds of
 // scalars, comments, anchors, aliases and merge keys, as kubectl, kustomize, Helm and people
 // write them. It makes the same nodes as the YAML library and the converter, at a tenth of
-// their cost. What it does not know (tags, complex keys, directives), and every text with a
+// their cost. What it does not read (tags, complex keys, directives), and every text with a
 // mistake in it, it leaves to them, so that each error has one wording. FuzzReader holds the
 // two against each other.
 //
@@ -219,7 +219,7 @@ func (r *yamlReader) endValue() {
 }
 
 // value reads the value that is next, in a collection whose column is parent, and goes to the
-// token behind it. Where r.first is set it may be a block mapping or list. indentless says that
+// token behind it. Where r.first is set it may be a block mapping or list. indentless means that
 // a list may begin in the column of the collection, which is a mapping.
 func (r *yamlReader) value(parent, depth int, indentless bool) *node {
 	var out *node

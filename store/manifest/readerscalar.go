@@ -223,7 +223,7 @@ func (r *yamlReader) quoted(depth int) *node {
 	return out
 }
 
-// quotedLine reads what is in quotes up to the end of the line and the blanks before the next
+// quotedLine reads quoted text up to the end of the line and the blanks before the next
 // one; more is false when the quotes are closed.
 func (r *yamlReader) quotedLine(quote byte) (more bool) {
 	text := len(r.buffer) // how much of the buffer is not blanks at the end of the line
@@ -340,7 +340,7 @@ func (r *yamlReader) blockScalar(parent, depth int) *node {
 }
 
 // blockHeader reads the line of a block scalar's indicator. The indent is that of its text, or
-// 0 when the text has to tell.
+// 0 when the text decides.
 func (r *yamlReader) blockHeader(parent int) (keep, strip bool, indent int) {
 	r.at++
 	for range 2 {

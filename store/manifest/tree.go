@@ -8,7 +8,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// A Tree is a document of any kind, as it is written: nothing in it is judged.
+// A Tree is a document of any kind, as it is written, without validation.
 type Tree struct {
 	// Line is the first line of the object, from 1.
 	Line int
@@ -22,7 +22,7 @@ type Tree struct {
 }
 
 // Trees calls f for each document of a file, the items of Lists one by one, in the order
-// of the text; what is in memory is the text and one document. Of a Tree that f keeps only
+// of the text; one document at a time is in memory besides the text. Of a Tree that f keeps only
 // Line and Position may be used. An error of f ends it, and so does a text that cannot be
 // taken apart, with a Problem.
 func Trees(path string, data []byte, limits Limits, f func(*Tree) error) error {

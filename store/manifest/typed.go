@@ -384,7 +384,7 @@ func planOf(t reflect.Type, plans map[reflect.Type]*plan) {
 	p := &plan{fields: map[string][]int{}}
 	plans[t] = p
 	for _, f := range reflect.VisibleFields(t) {
-		// Who manages a field is not for a file to say: see ignoredFields.
+		// A file does not set managedFields: see ignoredFields.
 		if f.Anonymous || f.Type == reflect.TypeFor[[]object.ManagedFieldsEntry]() {
 			continue
 		}

@@ -20,7 +20,7 @@ type Value struct {
 }
 
 // Values reads all documents of a text of YAML, or one value of JSON, which is YAML too.
-// It is for those who do not want objects, but what they are made of: limits and meaning
+// It is for callers that need the content and no objects: limits and meaning
 // of YAML are those of Decode.
 func Values(text []byte, limits Limits) ([]Value, *Problem) {
 	limits = limits.orDefaults()

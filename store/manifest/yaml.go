@@ -191,7 +191,7 @@ func (c *converter) mapping(n *yaml.Node, out *node, depth int) *refusal {
 		if twice < 0 {
 			out.fields = append(out.fields, field{name, key.Line, key.Column, child})
 		} else {
-			out.fields[twice] = field{name, key.Line, key.Column, child} // for who takes duplicates, the last one counts
+			out.fields[twice] = field{name, key.Line, key.Column, child} // for callers that accept duplicates: the last one counts
 		}
 		out.contain(child)
 	}
@@ -247,7 +247,7 @@ func keyToKubectl(text string) (as string, differs bool) {
 }
 
 // merge adds the keys of a merge key's value ("<<: *base", or a list of such) that are
-// not there yet: what the mapping says itself wins, then the earlier of the list.
+// not there yet: the keys of the mapping itself win, then the earlier of the list.
 func (c *converter) merge(n *yaml.Node, out *node, keys *keySet, depth int) *refusal {
 	value, err := c.convert(n, depth)
 	if err != nil {
@@ -320,7 +320,7 @@ func isOldBool(n *yaml.Node) bool {
 	return ok
 }
 
-// isQuoted reports whether a scalar says by quotes, a block or a tag what it is.
+// isQuoted reports whether quotes, a block or a tag give the type of a scalar.
 func isQuoted(n *yaml.Node) bool {
 	const quoted = yaml.DoubleQuotedStyle | yaml.SingleQuotedStyle | yaml.LiteralStyle | yaml.FoldedStyle | yaml.TaggedStyle
 	return n.Style&quoted != 0

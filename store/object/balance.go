@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Annotations about who gets the next connection. Services and slices have no field for it;
+// Annotations about the endpoint of the next connection. Services and slices have no field for it;
 // kube-router, loxilb and Cilium use annotations too.
 const (
 	// AnnotationBalance of a Service names the algorithm: see BalanceNames.
@@ -234,7 +234,7 @@ const (
 	AffinityRefreshPackets     = "packets"
 )
 
-// ParseAffinityPrefix reads the value of AnnotationAffinityPrefix. What is not written is a whole
+// ParseAffinityPrefix reads the value of AnnotationAffinityPrefix. A length that is absent is that of a whole
 // address: 32 or 128.
 func ParseAffinityPrefix(value string) (ipv4, ipv6 uint8, err error) {
 	four, six, both := strings.Cut(value, ",")
@@ -271,7 +271,7 @@ func checkAffinity(meta, before *ObjectMeta) Errors {
 }
 
 // AnnotationRetryAfter of a Service is how long an endpoint may leave a client's SYN unanswered
-// until the client's next one is balanced anew: "1s", or "1".
+// until the client's next one gets another endpoint: "1s", or "1".
 const AnnotationRetryAfter = "svcctl.io/retry-after"
 
 // The shortest and the longest time of AnnotationRetryAfter. A client repeats its SYN after a

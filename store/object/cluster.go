@@ -272,7 +272,7 @@ func (o *EventView) Event() *Event {
 	}
 }
 
-// validate wants an event in the namespace of what it is about; what is about an
+// validate requires an event in the namespace of the object that it is about; one about an
 // object without one goes to default (ValidateEventCreate of pkg/apis/core/validation).
 func (o *Event) validate(Object) Errors {
 	involved := o.InvolvedObject.Namespace
@@ -286,7 +286,7 @@ func (o *Event) validate(Object) Errors {
 	return nil
 }
 
-// Lease is coordination.k8s.io/v1 Lease: who does something that only one may do.
+// Lease is coordination.k8s.io/v1 Lease: the holder of a lock.
 type Lease struct {
 	TypeMeta
 	Metadata ObjectMeta `json:"metadata"`
@@ -402,7 +402,7 @@ type NonResourceRule struct {
 	NonResourceURLs []string `json:"nonResourceURLs,omitempty"`
 }
 
-// SelfSubjectReview is authentication.k8s.io/v1 SelfSubjectReview: who am I?
+// SelfSubjectReview is authentication.k8s.io/v1 SelfSubjectReview: the user of the request.
 type SelfSubjectReview struct {
 	TypeMeta
 	Metadata ObjectMeta              `json:"metadata"`

@@ -14,7 +14,7 @@
 // given, and never make it share memory with another; the functions that check
 // change nothing, report every problem at once, and answer in the same order for
 // the same object. Validate does not ask for what an allocator fills in later
-// (cluster IPs, node ports, the health-check port), and does not know ranges,
+// (cluster IPs, node ports, the health-check port), and does not depend on ranges,
 // pools or other objects.
 //
 // It must not import any other package of this module.

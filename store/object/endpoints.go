@@ -188,7 +188,7 @@ func validateSliceAddress(p path, address, addressType string, kept set) Errors 
 }
 
 // isUsualAddress reports whether an address has the form and the range that nearly all have,
-// of which none of the rules says anything.
+// about which there is no rule.
 func isUsualAddress(address, family string) bool {
 	addr, err := netip.ParseAddr(address)
 	if err != nil || !addr.IsGlobalUnicast() || addr.Zone() != "" || addr.Is4In6() {

@@ -14,7 +14,7 @@ var (
 // DefaultFamilies fills in clusterIPs from clusterIP, ipFamilyPolicy and ipFamilies
 // where they depend on the families the box has service ranges for (boxFamilies:
 // IPv4, IPv6 or both, the primary first) and on the stored Service (old, nil for a
-// new one), and says what in them does not fit together. Cluster IPs themselves are
+// new one), and returns the errors of those that do not fit together. Cluster IPs themselves are
 // left to the allocator: afterwards it owes one for each of ipFamilies, in that
 // order, unless the Service is headless.
 //
@@ -45,7 +45,7 @@ func DefaultFamilies(svc, old *Service, boxFamilies []string) Errors {
 	return completeFamilies(svc, boxFamilies)
 }
 
-// syncClusterIPs makes clusterIPs follow a client that only knows clusterIP. It does not fill in
+// syncClusterIPs sets clusterIPs after a client that sets clusterIP alone. It does not fill in
 // clusterIP from clusterIPs: clients that write the list have to write both.
 func syncClusterIPs(svc, old *Service) {
 	spec := &svc.Spec

@@ -87,7 +87,7 @@ func parseLegacyCIDR(value string) (netip.Prefix, bool) {
 	return prefix.Masked(), true
 }
 
-// checkIP refuses what is not an IP address in one of its unambiguous forms. What is
+// checkIP refuses a text that is not an IP address in one of its unambiguous forms. A text that is
 // in kept, the values of the object's stored form, passes as it is.
 func checkIP(p path, value string, kept set) Errors {
 	problem := ipProblem(value)
@@ -169,7 +169,7 @@ func unreachableProblems(value string) []string {
 	return problems
 }
 
-// familyOf is IPv4 or IPv6, or "" for what is no address.
+// familyOf returns IPv4 or IPv6, or "" for a text that is no address.
 func familyOf(ip string) string {
 	addr, ok := parseLegacyIP(ip)
 	switch {
@@ -272,7 +272,7 @@ type ServiceCIDRStatus struct {
 	Conditions []Condition `json:"conditions,omitempty"`
 }
 
-// IPAddress is networking.k8s.io/v1 IPAddress: who holds an address. Its name is the
+// IPAddress is networking.k8s.io/v1 IPAddress: the holder of an address. Its name is the
 // address in its canonical form.
 type IPAddress struct {
 	TypeMeta

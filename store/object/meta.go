@@ -165,11 +165,11 @@ func validateMetaUpdate(m, old *ObjectMeta) Errors {
 	return errs
 }
 
-// LabelKeyProblems returns what is wrong with a label key ("name" or "example.com/name"), in
+// LabelKeyProblems returns the problems of a label key ("name" or "example.com/name"), in
 // Kubernetes' words; nothing when it is valid.
 func LabelKeyProblems(key string) []string { return labelKeyProblems(key) }
 
-// LabelValueProblems returns what is wrong with a label value; nothing when it is valid.
+// LabelValueProblems returns the problems of a label value; none when it is valid.
 func LabelValueProblems(value string) []string { return labelValueProblems(value) }
 
 // microTime is the layout of a MicroTime (metav1.RFC3339Micro).
@@ -188,7 +188,7 @@ func (t MicroTime) MarshalJSON() ([]byte, error) {
 }
 
 // UnmarshalJSON implements json.Unmarshaler. It takes RFC 3339 with any number of
-// decimals; what is finer than a microsecond is cut off.
+// decimals; digits beyond the microsecond are cut off.
 func (t *MicroTime) UnmarshalJSON(b []byte) error {
 	t.Time = time.Time{}
 	if string(b) == "null" {

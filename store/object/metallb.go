@@ -252,7 +252,7 @@ type InterfaceInfo struct {
 	Name string `json:"name,omitempty"`
 }
 
-// ServiceBGPStatus is metallb.io/v1beta1 ServiceBGPStatus: which BGP peers are to be told of a Service.
+// ServiceBGPStatus is metallb.io/v1beta1 ServiceBGPStatus: the BGP peers that a Service is announced to.
 type ServiceBGPStatus struct {
 	TypeMeta
 	Metadata ObjectMeta             `json:"metadata"`

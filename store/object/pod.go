@@ -75,7 +75,7 @@ const (
 )
 
 const (
-	// podReady is the PodCondition that says whether a Pod may be sent traffic.
+	// podReady is the PodCondition of Pods that may get traffic.
 	podReady = "Ready"
 	// restartAlways in Container.RestartPolicy.
 	restartAlways = "Always"
@@ -92,7 +92,7 @@ func (o *Pod) Terminal() bool {
 // Terminating reports whether the Pod is being deleted.
 func (o *Pod) Terminating() bool { return o.Metadata.DeletionTimestamp != nil }
 
-// Ready reports whether the Pod says that it may be sent traffic: by its Ready condition, without
+// Ready reports whether the Pod may get traffic by its Ready condition, without
 // any conditions by a phase of Running, and without a phase either, yes. Kubernetes' Pods always
 // have both; a Pod without them stands for a server that is up.
 func (o *Pod) Ready() bool {

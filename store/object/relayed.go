@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Annotations of a Service that have ports relayed, and the one that says who serves them. Those about TLS and
+// Annotations of a Service that have ports relayed, and the one that selects the relay or the kernel. Those about TLS and
 // HTTP have a form for one port, with a dot and its name or number behind the key.
 const (
 	AnnotationProxyMode       = "svcctl.io/proxy-mode"
@@ -39,8 +39,8 @@ func IsKernelMode(value string) bool {
 	return mode == "kernel" || mode == "nftables"
 }
 
-// checkRelayed refuses annotations that no port of the Service can follow. What is wrong with old too is let
-// through: it was stored before there was this check, and a problem in the status says so.
+// checkRelayed refuses annotations that no port of the Service can follow. An error that the old one has too is let
+// through: it was stored before there was this check, and is a problem in the status.
 func checkRelayed(s, old *Service) Errors {
 	errs := relayConflicts(s)
 	if old == nil || len(errs) == 0 {

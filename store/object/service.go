@@ -81,7 +81,7 @@ func checkExternalName(s *Service) Errors {
 	if s.Spec.IPFamilyPolicy != nil {
 		errs = append(errs, forbidden(specPath.child("ipFamilyPolicy"), not)...)
 	}
-	// A dot at the end says that the name is complete.
+	// A dot at the end marks a complete name.
 	name := strings.TrimSuffix(s.Spec.ExternalName, ".")
 	if name == "" {
 		return append(errs, required(specPath.child("externalName"), "")...)

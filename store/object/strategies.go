@@ -41,7 +41,7 @@ func metalLB(name, plural, version string, verbs []string) Resource {
 	return Resource{Group: "metallb.io", Version: version, Name: name, Plural: plural, Namespaced: true, Custom: true, Verbs: verbs}
 }
 
-// A Resource says how the API serves a kind.
+// A Resource describes how the API serves a kind.
 type Resource struct {
 	Group      string // "" is the core group
 	Version    string // v1
@@ -75,27 +75,26 @@ func (r *Resource) APIVersion() string {
 func (r *Resource) Stored() bool { return slices.Contains(r.Verbs, "get") }
 
 // A Strategy has all facts that differ between kinds; the strategies of Kubernetes' registry are the
-// model. A new kind is one of them (in strategies) and its type. It has more than 15 fields: no other
-// place says what is done with objects of a kind.
+// model. A new kind is one of them (in strategies) and its type.
 type Strategy struct {
 	Resource
-	// View means that what is stored is another kind: this one is another form of it (events.k8s.io).
+	// View means that objects are stored as another kind, of which this one is another form (events.k8s.io).
 	View bool
 	// InFiles means that manifests have it, OlderVersions are API versions that are read there, too.
 	InFiles       bool
 	OlderVersions []string
-	// Ephemeral objects are for clients to talk to each other: Services never follow from them.
+	// Ephemeral objects are for clients alone: Services never depend on them.
 	Ephemeral bool
 	// Passing objects expire by themselves: they keep no Namespace from going.
 	Passing bool
 	// CreateOnUpdate means that a PUT may create an object (AllowCreateOnUpdate), VersionRequired that it
 	// has to say which version it replaces (AllowUnconditionalUpdate is false).
 	CreateOnUpdate, VersionRequired bool
-	// StatusOnCreate means that who creates an object gives it its first status; SpecOfServer that
+	// StatusOnCreate means that the client that creates an object sets its first status; SpecOfServer that
 	// spec belongs to the server, as status does.
 	StatusOnCreate, SpecOfServer bool
 
-	// sample is an empty object of the kind. What is done with objects of one kind alone are methods of its type, see defaulter and
+	// sample is an empty object of the kind. The rules of one kind are methods of its type, see defaulter and
 	// the interfaces after it.
 	sample Object
 }
@@ -140,7 +139,7 @@ var (
 	oneByOne = []string{"create", "delete", "get", "list", "patch", "update", "watch"}
 	// looking has the verbs of objects that are computed from others.
 	looking = []string{"get", "list", "watch"}
-	// glancing has the verbs of objects that are computed from what is no object, and have no history.
+	// glancing has the verbs of objects that are computed from other state than objects, and have no history.
 	glancing = []string{"get", "list"}
 	// asking has the verb of requests that are not stored (reviews).
 	asking = []string{"create"}
@@ -191,7 +190,7 @@ func (s *Strategy) New() Object {
 	return o
 }
 
-// HasGeneration reports whether versions of what is wanted are counted.
+// HasGeneration reports whether versions of the spec are counted.
 func (s *Strategy) HasGeneration() bool {
 	_, has := s.sample.(versioned)
 	return has
@@ -227,7 +226,7 @@ func (s *Strategy) KeepOwned(o, before Object) {
 	}
 }
 
-// The kinds that only the API knows: no manifest has them.
+// The kinds of the API alone: no manifest has them.
 const (
 	KindNamespace               = "Namespace"
 	KindNode                    = "Node"
@@ -258,7 +257,7 @@ const (
 )
 
 // New returns an empty object of a kind, with its TypeMeta set; false when the kind is
-// not one this product reads. A List is no object: who decodes takes it apart.
+// not one this product reads. A List is no object: the decoder splits it.
 func New(apiVersion, kind string) (Object, bool) {
 	s := StrategyFor(apiVersion, kind)
 	if s == nil {

@@ -74,7 +74,7 @@ func ServiceRef(key string) Ref {
 	return Ref{Kind: KindService, Namespace: namespace, Name: name}
 }
 
-// String is "Service default/web", and "Node gw1" of what is in no namespace.
+// String is "Service default/web", and "Node gw1" without a namespace.
 func (r Ref) String() string {
 	if r.Namespace == "" {
 		return r.Kind + " " + r.Name

@@ -10,7 +10,7 @@ import "slices"
 // where a port was renamed, of the same protocol and port), the health-check port.
 // Node ports of a load balancer that allocates none are not kept: that is how they
 // are given back; see KeepNodePorts. Dropped: what the new type has no use for and the update did not
-// set to something new, as the node ports of what is now a ClusterIP Service.
+// set to something new, as the node ports of a Service that is of type ClusterIP now.
 //
 // It is patchAllocatedValues and dropTypeDependentFields of
 // pkg/registry/core/service; the families and renamed ports are carried over besides,
@@ -116,7 +116,7 @@ func dropUnused(svc, old *Service) {
 	if !svc.ExternallyAccessible() && old.ExternallyAccessible() && spec.ExternalTrafficPolicy == before.ExternalTrafficPolicy {
 		spec.ExternalTrafficPolicy = ""
 	}
-	// A patch that only says sessionAffinity None leaves the old timeout behind.
+	// A patch with sessionAffinity None alone leaves the old timeout.
 	if spec.SessionAffinity == AffinityNone && before.SessionAffinity == AffinityClientIP &&
 		sameAffinityConfig(spec.SessionAffinityConfig, before.SessionAffinityConfig) {
 		spec.SessionAffinityConfig = nil

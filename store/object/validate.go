@@ -99,7 +99,7 @@ var (
 	portNameRE         = regexp.MustCompile("^[-a-z0-9]+$")
 )
 
-// The functions below say what is wrong with a value; nothing when it is right.
+// The functions below return the problems of a value; none when it is valid.
 
 // NameProblems returns the problems of the name of an object, or of a host (RFC 1123).
 func NameProblems(name string) []string { return dns1123SubdomainProblems(name) }

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Warnings returns what is unusual, but not wrong, about an object that Validate accepts.
+// Warnings returns texts about unusual parts of an object that Validate accepts.
 func Warnings(o Object) []string {
 	if o, has := o.(warner); has {
 		return o.warnings()
@@ -120,7 +120,7 @@ func sourceRangeWarnings(s *Service) []string {
 }
 
 // ipWarnings is GetWarningsForIP of apimachinery: what the address should look like.
-// What is no address gets none.
+// A text that is no address gets none.
 func ipWarnings(p path, value string) []string {
 	if addr, err := netip.ParseAddr(value); err == nil && addr.Is4() {
 		return nil

@@ -287,7 +287,7 @@ var byType = trait{keys: []string{"type"}, merge: true, mergeKey: "type"}
 
 // traits has the patch and list properties of fields in the API of Kubernetes 1.36 (the struct tags
 // patchStrategy and patchMergeKey and the markers listType, listMapKey and mapType of k8s.io/api).
-// A port of a Service is the one place where the two ways to patch tell items apart by different
+// A port of a Service is the one place where the two ways to patch identify items by different
 // keys: to a strategic merge patch, 53/TCP and 53/UDP are the same port.
 var traits = map[string]trait{
 	"ObjectMeta.ownerReferences":   {keys: []string{"uid"}, merge: true, mergeKey: "uid"},

@@ -1,8 +1,8 @@
-// Package schema knows the shapes of the objects that the API serves, and reads them.
+// Package schema has the shapes of the objects that the API serves, and decodes them.
 //
 // The shapes are made by reflection from the types of store/object, with what Go's types do
-// not say from the tables in build.go, and with the texts of store/object's fields.txt. So
-// everything that has to know fields tells the same story: field validation, strategic
+// not have from the tables in build.go, and with the texts of store/object's fields.txt. So
+// everything that depends on fields agrees: field validation, strategic
 // merge patches, server-side apply, protobuf, and the OpenAPI documents that kubectl
 // validates and explains by.
 //
@@ -12,10 +12,10 @@
 // way over JSON.
 //
 // Invariants: types are shared and never change; a body costs bounded time and memory,
-// whatever it says (MaxBytes, MaxDepth, a number of values); the texts about unknown and
+// whatever it has (MaxBytes, MaxDepth, a number of values); the texts about unknown and
 // duplicate fields and about values of another form are those of Kubernetes; the same
-// program makes the same documents. The package does no I/O and knows nothing about what
-// is stored. It must not say whether an object is valid: that is store/object's.
+// program makes the same documents. The package does no I/O and does not depend on what
+// is stored. It does not validate objects: store/object does.
 //
 //	o, fieldWarnings, err := schema.Decode(body, schema.Of(k))
 //	if strict {

@@ -158,7 +158,7 @@ func (p *pruner) structure(v any, t *Type) (any, error) {
 	if !ok {
 		return nil, p.mismatch(describe(v), t)
 	}
-	// What there is to say is said in the order of the names.
+	// Warnings come in the order of the names.
 	if !t.hasAll(o) {
 		return o, p.unfamiliar(o, t)
 	}
@@ -172,7 +172,7 @@ func (p *pruner) structure(v any, t *Type) (any, error) {
 	return o, nil
 }
 
-// hasAll reports whether a structure knows all fields of an object.
+// hasAll reports whether a structure has all fields of an object.
 func (t *Type) hasAll(o map[string]any) bool {
 	for name := range o {
 		if _, known := t.fields[name]; !known {
@@ -232,7 +232,7 @@ func (p *pruner) textMap(v any, t *Type) (any, error) {
 		case err != nil && (wrong == nil || key < first):
 			wrong, first = err, key
 		case value == nil:
-			o[key] = pruned // what is no null stays what it is
+			o[key] = pruned // other values stay as they are
 		}
 	}
 	return o, wrong

@@ -1,8 +1,8 @@
-// Package discovery says which kinds the API serves, in the two forms that clients ask for:
+// Package discovery lists the kinds that the API serves, in the two forms that clients request:
 // the old documents, one for each group version, and the aggregated ones, which are two in
 // all.
 //
-// The aggregated form is told apart by its media type alone: a client that gets it as plain
+// The aggregated form differs by its media type alone: a client that gets it as plain
 // application/json reads it as the old one and finds nothing. Send it with AggregatedType.
 //
 // Everything is made from the table in package kind. The package computes only.

@@ -10,7 +10,7 @@
 // shares nothing with them; the same input has the same result; the work is proportional
 // to the object and the patch, but for JSON patches, whose number of operations is bounded.
 //
-// It must not know what objects mean, nor do any I/O: package schema says which lists are
+// It does not depend on the meaning of objects, and does no I/O: package schema defines which lists are
 // merged, and the caller checks what came out.
 //
 //	live, _, _ := schema.ParseObject([]byte(`{"spec":{"ports":[{"port":80},{"port":443}]}}`))

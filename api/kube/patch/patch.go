@@ -70,7 +70,7 @@ func mergeInto(o, patch map[string]any) {
 		case value == nil:
 			delete(o, key)
 		case isObject:
-			// What is no object counts as an empty one, so that nulls in the patch go.
+			// A value that is no object counts as an empty one, so that nulls in the patch go.
 			under, ok := o[key].(map[string]any)
 			if !ok {
 				under = map[string]any{}

@@ -11,7 +11,7 @@
 // Invariants: a body costs memory in proportion to the body, and no more than a limit; what
 // is cut off, of another form or not UTF-8 is refused; fields of unknown numbers are
 // skipped, as protobuf has it: there is no strict field validation for it. The package
-// must not know what objects mean, nor do any I/O.
+// does not depend on the meaning of objects, and does no I/O.
 //
 //	envelope, err := protobuf.Open(body)
 //	k, ok := kind.ByName(envelope.APIVersion, envelope.Kind)

@@ -1,4 +1,4 @@
-// Package selector reads the selectors of list and watch requests, and tells which objects
+// Package selector reads the selectors of list and watch requests, and reports which objects
 // they select: by labels (app=web,tier in (a,b),!old) and by fields (metadata.name=web,
 // spec.type!=ClusterIP).
 //
@@ -7,7 +7,7 @@
 //
 // Invariants: an empty selector selects everything; a selector does not change once it is
 // read, and can be used by many at once; reading one costs time in proportion to its
-// length. The package does no I/O and knows nothing about how objects are kept.
+// length. The package does no I/O and does not depend on how objects are stored.
 //
 //	labels, err := selector.ParseLabels(query.Get("labelSelector"))
 //	fields, err := selector.ParseFields(k, query.Get("fieldSelector"))

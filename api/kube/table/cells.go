@@ -216,7 +216,7 @@ func podCells(o *object.Pod, age string) []any {
 	case o.Terminating() && !o.Terminal():
 		status = "Terminating"
 	case status == "" && o.Ready() && o.Status.PodIP == "" && len(o.Status.PodIPs) == 0:
-		ready, status = 0, object.PodPending // it says no address: it is no endpoint
+		ready, status = 0, object.PodPending // without an address it is no endpoint
 	case status == "" && o.Ready():
 		status = object.PodRunning
 	case status == "":

@@ -7,7 +7,7 @@
 // have fewer columns, because containers are not counted here.
 //
 // Invariants: a row has as many cells as its kind has columns; the same objects at the same
-// time have the same table. The package computes only: the caller says what time it is, and
+// time have the same table. The package computes only: the caller passes the time, and
 // may write rows one by one.
 //
 //	t := table.New(k, meta)
