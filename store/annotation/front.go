@@ -227,8 +227,6 @@ func (r *frontReader) secretName(key, text string) string {
 	return name
 }
 
-func (r *frontReader) ofBalancer() bool { return r.svc.Spec.Type == object.TypeLoadBalancer }
-
 func (r *frontReader) readPolicy() {
 	key := TLSPolicy
 	if !has(r.a, key) && has(r.a, awsPolicy) {
@@ -300,7 +298,7 @@ func (r *frontReader) readBackend() {
 	if value == "" {
 		key, value = awsBackend, strings.TrimSpace(r.a[awsBackend])
 		// As on AWS, it is about the ports with TLS; http is about the others of load balancers too.
-		if value == "" || len(r.Secrets) == 0 && (!r.ofBalancer() || !strings.EqualFold(value, "http")) {
+		if value == "" || len(r.Secrets) == 0 && (r.svc.Spec.Type != object.TypeLoadBalancer || !strings.EqualFold(value, "http")) {
 			return
 		}
 		if r.port.Protocol != object.ProtocolTCP {

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -111,7 +112,7 @@ func (u *unit) decodeObject(d *decoding, doc parsed, as implied) {
 	d.ref, d.partly, d.secrets = nameOf(root, served.Name), served.Open, served.Name == object.KindSecret
 	d.addFlaws(doc.flaws)
 	o := served.New()
-	d.object(root, o)
+	d.value(root, reflect.ValueOf(o).Elem())
 	if o.GetMeta().Name == "" && !d.failed {
 		d.fieldProblem(root, "metadata.name", ReasonRequired, "Required value: an object in a file needs a name")
 	}

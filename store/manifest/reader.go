@@ -7,7 +7,7 @@ import (
 
 // yamlReader reads one YAML document: block mappings and lists, flow collections, all kinds of
 // scalars, comments, anchors, aliases and merge keys, as kubectl, kustomize, Helm and people
-// write them. It makes the same nodes as the YAML library and the converter, at a tenth of
+// write them. It makes the same nodes as the YAML library and the converter, at a fifth of
 // their cost. What it does not read (tags, complex keys, directives), and every text with a
 // mistake in it, it leaves to them, so that each error has one wording. FuzzReader holds the
 // two against each other.

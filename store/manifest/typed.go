@@ -40,11 +40,6 @@ type decoding struct {
 // textPointers are pointers to texts that were decoded last.
 type textPointers [32]*string
 
-// object fills o from a node.
-func (d *decoding) object(root *node, o object.Object) {
-	d.value(root, reflect.ValueOf(o).Elem())
-}
-
 var (
 	timeType        = reflect.TypeFor[time.Time]()
 	intOrStringType = reflect.TypeFor[object.IntOrString]()
@@ -156,7 +151,7 @@ func (d *decoding) unknown(f field, plan *plan) {
 		return
 	}
 	message := "unknown field " + strconv.Quote(name)
-	near := plan.nearest(f.key)
+	near := Nearest(f.key, slices.Values(plan.names))
 	if near != "" {
 		message += fmt.Sprintf("; did you mean %q?", near)
 	}
@@ -407,11 +402,6 @@ func Nearest(word string, names iter.Seq[string]) string {
 		}
 	}
 	return best
-}
-
-// nearest is the field that a misspelled one may have been meant as, or "".
-func (p *plan) nearest(key string) string {
-	return Nearest(key, slices.Values(p.names))
 }
 
 // editDistance is the number of letters to insert, delete, replace or swap with the next one between two names (optimal string

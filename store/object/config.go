@@ -30,13 +30,11 @@ type Secret struct {
 // secretOpaque is the type of a Secret that does not say one.
 const secretOpaque = "Opaque"
 
-// The type of a Secret with a certificate, and its keys (core/v1 SecretTypeTLS). CACert is beside them by
-// convention, or alone in a Secret of any type.
+// The type of a Secret with a certificate, and its keys (core/v1 SecretTypeTLS).
 const (
 	SecretTLS = "kubernetes.io/tls"
 	TLSCert   = "tls.crt"
 	TLSKey    = "tls.key"
-	CACert    = "ca.crt"
 )
 
 const (

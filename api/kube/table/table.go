@@ -56,13 +56,6 @@ type Metadata struct {
 	Metadata object.ObjectMeta `json:"metadata"`
 }
 
-// MetadataList is meta/v1 PartialObjectMetadataList.
-type MetadataList struct {
-	object.TypeMeta
-	Metadata ListMeta   `json:"metadata"`
-	Items    []Metadata `json:"items"`
-}
-
 // Include is the part of its object that a row contains: the value of includeObject in a
 // query.
 type Include string
