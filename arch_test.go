@@ -35,12 +35,14 @@ var edges = map[string][]string{
 	"store/fleet":           {"store/engine", "store/fleet/stream"},
 	"store/fleet/stream":    {},
 	"store/index":           {"store/object"},
+	"store/pending":         {"store/deadline", "store/engine", "store/index", "store/journal", "store/object", "store/record"},
+	"store/held":            {"store/engine", "store/manifest"},
 	"store/record":          {"store/engine", "store/index", "store/journal", "store/object", "store/reread"},
 	"store/journal":         {"store/engine", "store/object", "store/parallel"},
 	"store/parallel":        {},
 	"store/deadline":        {},
 	"store/reread":          {},
-	"store":                 {"store/alloc", "store/annotation", "store/deadline", "store/engine", "store/index", "store/journal", "store/managedfields", "store/manifest", "store/object", "store/parallel", "store/record", "store/reread"},
+	"store":                 {"store/alloc", "store/annotation", "store/deadline", "store/engine", "store/held", "store/index", "store/journal", "store/managedfields", "store/manifest", "store/object", "store/parallel", "store/pending", "store/record", "store/reread"},
 	"watch":                 {"store/manifest", "store/object", "store/parallel"},
 	"store/manifest/styles": {}, // for tests only
 
@@ -60,7 +62,7 @@ var edges = map[string][]string{
 	"api/wire":      {},
 	"api/rest": {
 		"api/auth", "api/kube/discovery", "api/kube/patch", "api/kube/protobuf", "api/kube/selector", "api/kube/table", "api/wire",
-		"store", "store/alloc", "store/engine", "store/kind", "store/managedfields", "store/manifest", "store/object", "store/parallel", "store/schema",
+		"store", "store/alloc", "store/engine", "store/kind", "store/managedfields", "store/manifest", "store/object", "store/parallel", "store/pending", "store/schema",
 	},
 	"api/kube/discovery": {"store/kind"},
 	"api/kube/patch":     {"store/schema"},
@@ -81,7 +83,7 @@ var edges = map[string][]string{
 	"appliance/announce/interop": {}, // tests only
 
 	"appliance/conntrack":       {"nft", "nft/nfnetlink"},
-	"appliance/control":         {"api/wire", "appliance/advertise", "appliance/endpoints", "appliance/node", "appliance/resolve", "store", "store/manifest", "store/object"},
+	"appliance/control":         {"api/wire", "appliance/advertise", "appliance/endpoints", "appliance/node", "appliance/resolve", "store", "store/manifest", "store/object", "store/pending"},
 	"appliance/dns":             {"appliance/listen", "appliance/resolve", "store/object"},
 	"appliance/endpoints":       {"store/object"},
 	"appliance/env":             {"store/object"},
@@ -103,10 +105,10 @@ var edges = map[string][]string{
 	"appliance/history":         {},
 	"appliance/resolve":         {"appliance/health", "nft", "store/annotation", "store/object"},
 	"appliance/sockets":         {"appliance/node"},
-	"appliance/apiserver":       {"api", "api/auth", "api/dashboard", "api/diagnose", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/env", "appliance/listen", "appliance/metrics", "appliance/task", "appliance/verdict", "store", "store/object"},
+	"appliance/apiserver":       {"api", "api/auth", "api/dashboard", "api/diagnose", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/env", "appliance/listen", "appliance/metrics", "appliance/rollout", "appliance/task", "appliance/verdict", "store", "store/object", "store/pending"},
 	"appliance/sourceset":       {"watch"},
 	"appliance/sources":         {"store", "store/engine", "store/manifest", "watch"},
-	"appliance/rollout":         {"store"},
+	"appliance/rollout":         {"store/object", "store/pending"},
 	"appliance/relay/httpproxy": {},
 	"appliance/relay/tlsterm":   {},
 	"appliance/config": {
@@ -119,7 +121,7 @@ var edges = map[string][]string{
 	"appliance/verdict": {"api/wire"},
 	"appliance/reconcile": {
 		"api/wire", "appliance/checkup", "appliance/history", "appliance/metrics", "appliance/node", "appliance/resolve", "appliance/sockets", "appliance/verdict",
-		"nft", "nft/kernel", "store", "store/alloc", "store/deadline", "store/engine", "store/manifest", "store/object", "store/parallel", "watch",
+		"nft", "nft/kernel", "store", "store/alloc", "store/deadline", "store/engine", "store/manifest", "store/object", "store/parallel", "store/pending", "watch",
 	},
 	"appliance/forecast": {"api/wire", "appliance/resolve", "nft"},
 	"appliance/story":    {"api/wire", "appliance/conntrack", "nft", "nft/sim", "nft/trace"},
@@ -127,7 +129,7 @@ var edges = map[string][]string{
 	"appliance/task":     {},
 	"appliance": {
 		"api", "api/auth", "api/wire", "appliance/admission", "appliance/advertise", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/flows", "appliance/forecast", "appliance/handover", "appliance/history", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/rollout", "appliance/routes", "appliance/sources", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
-		"nft", "nft/kernel", "store", "store/annotation", "store/deadline", "store/engine", "store/fleet", "store/manifest", "store/object", "watch",
+		"nft", "nft/kernel", "store", "store/annotation", "store/deadline", "store/engine", "store/fleet", "store/manifest", "store/object", "store/pending", "watch",
 	},
 	"appliance/bench":       {},               // benchmarks only
 	"appliance/e2e":         {},               // tests only
@@ -199,7 +201,7 @@ var moreTestEdges = map[string][]string{
 	"cmd/svcctl":            {"api", "api/auth", "api/rest", "api/wire", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/verdict", "cmd/svcctl/report", "store", "store/alloc", "store/annotation", "store/engine", "store/fleet"},
 	"examples":              {"appliance", "appliance/config"},
 	"store/managedfields":   {"store/kind"},
-	"store/fleet":           {"store", "store/alloc", "store/deadline", "store/manifest"},
+	"store/fleet":           {"store", "store/alloc", "store/deadline", "store/manifest", "store/pending"},
 	"appliance/test/script": {"nft/kernel"},
 
 	"appliance/announce/interop": {"appliance/announce/bfd", "appliance/announce/bgp"},

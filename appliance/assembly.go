@@ -40,6 +40,7 @@ import (
 	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/pending"
 	"svcctl.io/svcctl/watch"
 )
 
@@ -109,7 +110,7 @@ func build(o *opened, at *claimed, relay *parts.Relay) (*assembly, error) {
 	removals := reconcile.NewRemovalGuard(cfg.AllowMassRemoval)
 	board := reconcile.NewBoard(objects.Revisions, requests.rescan, requests.release, removals, firstStatus(cfg, o.kernel.Probe()))
 	board.OfTrial(func() *wire.Trial {
-		state, is := objects.Trial()
+		state, is := objects.Pending(pending.Timed)
 		if !is {
 			return nil
 		}

@@ -14,6 +14,7 @@ import (
 	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/pending"
 )
 
 // changes answers the operations that undo changes or export them: trials and rollbacks of the store. The loop makes the changes
@@ -55,13 +56,13 @@ func failureOf(err error) error {
 	if newer, is := errors.AsType[*store.NewerChangeError](err); is {
 		return wire.Conflict("%v; `svcctl journal` shows what came since", newer)
 	}
-	var other *store.RolloutError
+	var other *pending.StagedError
 	away := (*engine.AwayError)(nil)
 	switch {
-	case errors.Is(err, store.ErrNoTrial):
+	case errors.Is(err, pending.ErrNoTimed):
 		return wire.Conflict("nothing waits to be confirmed: the trial is over, or there was none (`svcctl journal` lists what was undone)")
-	case errors.Is(err, store.ErrFilesHeld), errors.Is(err, store.ErrTrialOver), errors.Is(err, store.ErrTrialInFleet),
-		errors.As(err, &other), errors.Is(err, store.ErrRolloutAlone), errors.Is(err, store.ErrNoRollout), errors.Is(err, store.ErrRolloutMoved):
+	case errors.Is(err, pending.ErrFilesHeld), errors.Is(err, pending.ErrTimedOver), errors.Is(err, pending.ErrFilesShared),
+		errors.As(err, &other), errors.Is(err, pending.ErrAlone), errors.Is(err, pending.ErrNoStaged), errors.Is(err, pending.ErrMoved):
 		return wire.Conflict("%v", err)
 	case errors.Is(err, store.ErrNoChange):
 		return wire.NotFound("%v", store.ErrNoChange)
@@ -83,15 +84,15 @@ func (c changes) begin(r *http.Request, q wire.TrialQuery) (t wire.Trial, err er
 		}
 	}
 	err = c.inLoop(ctx, func(manifest.Files) error {
-		_, err := c.store.BeginTrial(rand.Text(), user, q.Files, q.For, deadline.Now())
+		_, err := c.store.BeginTimed(rand.Text(), user, q.Files, q.For, deadline.Now())
 		return err
 	})
 	if err != nil {
 		return t, err
 	}
-	state, is := c.store.Trial()
+	state, is := c.store.Pending(pending.Timed)
 	if !is {
-		return t, failureOf(store.ErrNoTrial)
+		return t, failureOf(pending.ErrNoTimed)
 	}
 	t = *reconcile.TrialStatus(&state, deadline.Now())
 	c.log.Info("a trial has begun: its changes are undone unless confirmed", "ends", t.Ends, "files", t.CoversFiles, "user", user)

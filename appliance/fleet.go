@@ -17,6 +17,7 @@ import (
 	"svcctl.io/svcctl/appliance/handover"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/rollout"
 	"svcctl.io/svcctl/appliance/sources"
 	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/store"
@@ -24,6 +25,7 @@ import (
 	"svcctl.io/svcctl/store/fleet"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/pending"
 )
 
 // openEngine opens where the objects are: the data directory, or with --fleet etcd with a replica there.
@@ -227,7 +229,7 @@ func fleetState(cfg *config.Config, shared *fleet.Engine) wire.Fleet {
 func (m *member) Boxes(ctx context.Context) ([]wire.FleetBox, error) {
 	all, err := m.engine.Boxes(ctx)
 	boxes := make([]wire.FleetBox, len(all))
-	head, _ := m.store.RolloutHead()
+	head, _ := m.store.PendingHead(pending.Staged)
 	for i := range all {
 		if boxes[i] = FleetBox(&all[i]); head.ID != "" && head.Pending() {
 			boxes[i].Rollout = map[bool]string{true: "new", false: "before"}[head.Has(all[i].Box)]
@@ -314,9 +316,10 @@ func (m *member) problems() []manifest.Problem {
 	if s.Kind != fleet.Following && s.Asked {
 		problems = append(problems, manifest.Problem{Reason: "Fleet" + string(s.Kind), Message: s.Why + m.namesake(s.Kind)})
 	}
-	if head, is := m.store.RolloutHead(); is && head.Phase == store.RolloutStopped {
+	if head, is := m.store.PendingHead(pending.Staged); is && head.Phase == pending.Stopped {
+		r := rollout.Of(head)
 		problems = append(problems, manifest.Problem{Reason: "RolloutStopped", Warning: true, Message: fmt.Sprintf(
-			"rollout %s has stopped in step %d of %d: %s; `svcctl fleet rollout resume` goes on, `svcctl fleet rollout undo` takes it back", head.ID, head.Step+1, len(head.Steps), head.Why)})
+			"rollout %s has stopped in step %d of %d: %s; `svcctl fleet rollout resume` goes on, `svcctl fleet rollout undo` takes it back", r.ID, r.Step+1, len(r.Steps), r.Why)})
 	}
 	if _, tokens := m.engine.SharedKey(fleet.TokenKey); tokens != nil && m.cfg.API.Listen != "" && !s.Follows() {
 		problems = append(problems, manifest.Problem{Reason: "FleetTokens", Warning: true, Message: "this box does not hear of its fleet: " +
@@ -369,13 +372,14 @@ func (m *member) samples(to metrics.Samples) {
 	if !s.Answered.IsZero() {
 		to.Set("svcctl_fleet_heard_timestamp_seconds", float64(s.Answered.UnixMilli())/1000)
 	}
-	if head, is := m.store.RolloutHead(); is {
+	if head, is := m.store.PendingHead(pending.Staged); is {
+		r := rollout.Of(head)
 		to.Set("svcctl_rollout_phase", 1, string(head.Phase))
-		to.Set("svcctl_rollout_steps", float64(len(head.Steps)))
-		to.SetIf("svcctl_rollout_new_versions", m.store.ProgramsRollout())
+		to.Set("svcctl_rollout_steps", float64(len(r.Steps)))
+		to.SetIf("svcctl_rollout_new_versions", m.store.ProgramsStaged())
 		step := 0
-		if head.Phase != store.RolloutGathering {
-			step = head.Step + 1
+		if head.Phase != pending.Gathering {
+			step = r.Step + 1
 		}
 		to.Set("svcctl_rollout_step", float64(step))
 	}

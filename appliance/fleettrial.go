@@ -9,6 +9,7 @@ import (
 
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/fleet"
+	"svcctl.io/svcctl/store/pending"
 )
 
 // The end of a trial in a fleet. Going back is a commit, which the box with the turn makes. A change that cuts a box
@@ -67,7 +68,7 @@ func (m *member) endTrials(ctx context.Context) error {
 		published, changed := m.store.Published(), m.engine.Changes()
 		m.checkTrial()
 		var ends <-chan time.Time
-		if left, pending := m.store.TrialLeft(); pending {
+		if left, is := m.store.PendingLeft(pending.Timed); is {
 			ends = time.After(max(left, trialPollInterval))
 		}
 		select {
@@ -82,7 +83,7 @@ func (m *member) endTrials(ctx context.Context) error {
 
 // checkTrial rolls back a trial whose time is over, or puts the state before it into force on this box.
 func (m *member) checkTrial() {
-	if left, pending := m.store.TrialLeft(); !pending || left > 0 {
+	if left, is := m.store.PendingLeft(pending.Timed); !is || left > 0 {
 		m.over = time.Time{}
 		m.showStore()
 		return
@@ -107,7 +108,7 @@ func (m *member) checkTrial() {
 func (m *member) goBack() error {
 	revived, err := m.store.GoBack(nil)
 	switch {
-	case errors.Is(err, store.ErrNoTrial):
+	case errors.Is(err, pending.ErrNoTimed):
 		return nil
 	case err != nil:
 		m.log.Warn("the trial is over, and did not go back yet", "err", err)

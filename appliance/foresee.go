@@ -81,7 +81,7 @@ func (p *foreseer) answer(w http.ResponseWriter, r *http.Request) (*wire.KernelP
 
 // refusedPlan turns an error into the answer to a client.
 func refusedPlan(err error) error {
-	for _, why := range []error{store.ErrForkTrial, store.ErrForkReserved, reconcile.ErrUnsettled, reconcile.ErrBehind, reconcile.ErrHeldBack} {
+	for _, why := range []error{store.ErrForkTimed, store.ErrForkReserved, reconcile.ErrUnsettled, reconcile.ErrBehind, reconcile.ErrHeldBack} {
 		if errors.Is(err, why) {
 			return wire.Conflict("no plan can be made: %v", err)
 		}

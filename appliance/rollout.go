@@ -17,6 +17,7 @@ import (
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/fleet"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/pending"
 )
 
 const (
@@ -63,13 +64,16 @@ func (r rollouts) endpoints() []api.Endpoint {
 // begin begins a rollout: the writes that name its ID belong to it, until it is started.
 func (r rollouts) begin(ctx context.Context, q wire.RolloutQuery, user string) (wire.Rollout, error) {
 	if r.member == nil {
-		return wire.Rollout{}, store.ErrRolloutAlone
+		return wire.Rollout{}, pending.ErrAlone
 	}
 	steps, err := rollout.ParseSteps(q.Steps)
 	if err != nil {
 		return wire.Rollout{}, wire.BadRequest("%v", err)
 	}
-	head := store.Rollout{ID: strings.ToLower(rand.Text()[:8]), Began: time.Now().UTC().Truncate(time.Second), User: user, Steps: steps, Bake: q.Bake, Within: q.Within, Reverts: q.OnFailure == wire.OnFailureUndo}
+	head := rollout.Rollout{
+		Head: pending.Head{ID: strings.ToLower(rand.Text()[:8]), Began: time.Now().UTC().Truncate(time.Second), User: user},
+		Plan: rollout.Plan{Steps: steps, Bake: q.Bake, Within: q.Within, Reverts: q.OnFailure == wire.OnFailureUndo},
+	}
 	boxes, err := r.member.boxes(ctx)
 	if err != nil {
 		return wire.Rollout{}, err
@@ -79,7 +83,7 @@ func (r rollouts) begin(ctx context.Context, q wire.RolloutQuery, user string) (
 			return wire.Rollout{}, wire.Conflict("step %s cannot begin: %v", steps[i], err)
 		}
 	}
-	if _, err := r.store.BeginRollout(head, rollout.Gather); err != nil {
+	if _, err := r.store.BeginStaged(head.Stored(), rollout.Gather); err != nil {
 		return wire.Rollout{}, err
 	}
 	return r.get(ctx)
@@ -87,12 +91,12 @@ func (r rollouts) begin(ctx context.Context, q wire.RolloutQuery, user string) (
 
 // moveNamed starts, pauses, resumes or undoes the rollout that is under way; an id that is not "" must be its.
 func (r rollouts) moveNamed(ctx context.Context, verb, id, user string) (wire.Rollout, error) {
-	state, is := r.store.Rollout()
+	state, is := rolloutIn(r.store)
 	if !is || !state.Pending() {
-		return wire.Rollout{}, store.ErrNoRollout
+		return wire.Rollout{}, pending.ErrNoStaged
 	}
 	if id != "" && id != state.ID {
-		return wire.Rollout{}, fmt.Errorf("%w: it is rollout %s, not %s", store.ErrRolloutMoved, state.ID, id)
+		return wire.Rollout{}, fmt.Errorf("%w: it is rollout %s, not %s", pending.ErrMoved, state.ID, id)
 	}
 	if err := r.move(ctx, verb, &state, user); err != nil {
 		return wire.Rollout{}, err
@@ -100,27 +104,27 @@ func (r rollouts) moveNamed(ctx context.Context, verb, id, user string) (wire.Ro
 	return r.get(ctx)
 }
 
-func (r rollouts) move(ctx context.Context, verb string, state *store.RolloutState, user string) error {
+func (r rollouts) move(ctx context.Context, verb string, state *rollout.State, user string) error {
 	switch verb {
 	case wire.RolloutUndo:
-		if state.Phase == store.RolloutGathering {
+		if state.Phase == pending.Gathering {
 			state.Why = "it was not started: no box has had any of it"
 		}
-		_, err := r.store.UndoRollout(state.Rollout, store.Caller{User: user, Manager: "svcctl"})
+		_, err := r.store.Undo(state.Ended(), store.Caller{User: user, Manager: "svcctl"})
 		return err
 	case wire.RolloutPause:
-		if state.Phase != store.RolloutProgramming && state.Phase != store.RolloutBaking {
+		if state.Phase != pending.Programming && state.Phase != pending.Baking {
 			return wire.Conflict("rollout %s is %s, and cannot be paused", state.ID, state.Phase)
 		}
 		next := rollout.Pause(state.Rollout, user)
-		return r.store.MoveRollout(next.Head, next.Ends)
+		return r.store.Advance(next.Head.Stored(), next.Ends)
 	case wire.RolloutStart, wire.RolloutResume:
 	}
 	if r.member == nil { // it has left its fleet meanwhile
-		return r.store.FinishRollout(state.Rollout)
+		return r.store.Finish(state.Ended())
 	}
 	boxes, err := r.member.boxes(ctx)
-	starts := verb == wire.RolloutStart && state.Phase == store.RolloutGathering && len(state.Objects) > 0
+	starts := verb == wire.RolloutStart && state.Phase == pending.Gathering && len(state.Objects) > 0
 	for end := time.Now().Add(startPatience); err == nil && starts && !rollout.Reported(&state.Rollout, boxes) && time.Now().Before(end); {
 		select {
 		case <-ctx.Done():
@@ -134,27 +138,27 @@ func (r rollouts) move(ctx context.Context, verb string, state *store.RolloutSta
 	}
 	var next rollout.Next
 	switch {
-	case verb == wire.RolloutStart && state.Phase == store.RolloutGathering && len(state.Objects) == 0:
-		return r.store.FinishRollout(state.Rollout)
-	case verb == wire.RolloutStart && state.Phase == store.RolloutGathering:
+	case verb == wire.RolloutStart && state.Phase == pending.Gathering && len(state.Objects) == 0:
+		return r.store.Finish(state.Ended())
+	case verb == wire.RolloutStart && state.Phase == pending.Gathering:
 		if next, err = rollout.Step(state.Rollout, 0, boxes); err != nil {
 			return wire.Conflict("step %s cannot begin: %v", state.Steps[0], err)
 		}
-	case verb == wire.RolloutResume && state.Phase == store.RolloutStopped:
+	case verb == wire.RolloutResume && state.Phase == pending.Stopped:
 		next = rollout.Resume(state.Rollout, boxes)
 	default:
 		return wire.Conflict("rollout %s is %s: there is nothing to %s", state.ID, state.Phase, verb)
 	}
-	return r.store.MoveRollout(next.Head, next.Ends)
+	return r.store.Advance(next.Head.Stored(), next.Ends)
 }
 
 // get returns the rollout that is under way, or the last one.
 func (r rollouts) get(ctx context.Context) (wire.Rollout, error) {
-	state, is := r.store.Rollout()
+	state, is := rolloutIn(r.store)
 	if !is {
 		return wire.Rollout{}, wire.NotFound("there was no rollout yet: `svcctl apply --rollout` begins one")
 	}
-	w := rolloutOf(&state.Rollout, r.store.RolloutLeft())
+	w := rolloutOf(&state.Rollout, r.store)
 	w.Here = state.Here
 	for _, ref := range state.Objects {
 		w.Objects = append(w.Objects, ref.String())
@@ -175,7 +179,8 @@ func (r rollouts) get(ctx context.Context) (wire.Rollout, error) {
 }
 
 // rolloutOf is a rollout as clients see it.
-func rolloutOf(r *store.Rollout, left time.Duration) wire.Rollout {
+func rolloutOf(r *rollout.Rollout, objects *store.Store) wire.Rollout {
+	left, _ := objects.PendingLeft(pending.Staged)
 	w := wire.Rollout{
 		ID: r.ID, Phase: string(r.Phase), Began: r.Began, User: r.User, Since: r.Since, Why: r.Why, Steps: r.Steps, Step: r.Step,
 		Left: wire.Duration(left), Bake: wire.Duration(r.Bake), Within: wire.Duration(r.Within), Pending: r.Pending(),
@@ -187,14 +192,21 @@ func rolloutOf(r *store.Rollout, left time.Duration) wire.Rollout {
 	return w
 }
 
+// rolloutIn returns the rollout that is under way, or the last one.
+func rolloutIn(objects *store.Store) (state rollout.State, is bool) {
+	of, is := objects.Pending(pending.Staged)
+	return rollout.StateOf(of), is
+}
+
 // rolloutStatus is the rollout in the status of this box; nil: none is under way.
 func rolloutStatus(objects *store.Store) *wire.Rollout {
-	head, is := objects.RolloutHead()
+	head, is := objects.PendingHead(pending.Staged)
 	if !is || !head.Pending() {
 		return nil
 	}
-	w := rolloutOf(&head, objects.RolloutLeft())
-	w.Here = objects.ProgramsRollout()
+	r := rollout.Of(head)
+	w := rolloutOf(&r, objects)
+	w.Here = objects.ProgramsStaged()
 	return &w
 }
 
@@ -216,7 +228,7 @@ func (m *member) boxes(ctx context.Context) ([]rollout.Box, error) {
 }
 
 // concerns returns whether a problem of an object, as the status names it, is one of a rollout.
-func concerns(state *store.RolloutState) func(object string) bool {
+func concerns(state *rollout.State) func(object string) bool {
 	is := map[string]bool{}
 	for _, ref := range state.Objects {
 		is[ref.String()] = true
@@ -230,7 +242,7 @@ func concerns(state *store.RolloutState) func(object string) bool {
 // reported are the problems for the report of this box: the errors of its status, and what keeps Services of a rollout that
 // were there before from being Ready, even on purpose, as a slice that has no endpoint any more. Those of a rollout come first.
 func (m *member) reported(s *wire.Status, judged *reconcile.Conditions) (list []fleet.ReportedProblem) {
-	state, is := m.store.Rollout()
+	state, is := rolloutIn(m.store)
 	about := concerns(&state)
 	add := func(object, field, reason, message string) {
 		list = append(list, fleet.ReportedProblem{Object: object, Field: field, Reason: reason, Message: message[:min(longestReported, len(message))]})
@@ -257,17 +269,17 @@ func (m *member) reported(s *wire.Status, judged *reconcile.Conditions) (list []
 // driveRollouts moves the rollout from step to step, on the box that has the turn, and reports each step.
 func (m *member) driveRollouts(ctx context.Context) error {
 	reported, failed, late := "", "", rollout.Patience{}
-	if head, is := m.store.RolloutHead(); is {
+	if head, is := m.store.PendingHead(pending.Staged); is {
 		reported = turnOf(&head)
 	}
 	for ctx.Err() == nil {
 		published := m.store.Published()
-		head, is := m.store.RolloutHead()
+		head, is := m.store.PendingHead(pending.Staged)
 		if now := turnOf(&head); is && now != reported {
 			reported = now
 			m.reportRollout()
 		}
-		if !is || !head.Pending() || head.Phase == store.RolloutStopped {
+		if !is || !head.Pending() || head.Phase == pending.Stopped {
 			select {
 			case <-ctx.Done():
 			case <-published:
@@ -290,12 +302,12 @@ func (m *member) driveRollouts(ctx context.Context) error {
 	return nil
 }
 
-func turnOf(head *store.Rollout) string { return fmt.Sprint(head.ID, " ", head.Turn) }
+func turnOf(head *pending.Head) string { return fmt.Sprint(head.ID, " ", head.Turn) }
 
 // driveRollout moves the rollout once, if it is time.
 func (m *member) driveRollout(ctx context.Context, late *rollout.Patience) error {
-	state, _ := m.store.Rollout()
-	left := m.store.RolloutLeft() // read before the reports: a late box is then late for longer
+	state, _ := rolloutIn(m.store)
+	left, _ := m.store.PendingLeft(pending.Staged) // read before the reports: a late box is then late for longer
 	boxes, err := m.boxes(ctx)
 	if err != nil || late.Waits(&state.Rollout, boxes) {
 		return err
@@ -306,16 +318,16 @@ func (m *member) driveRollout(ctx context.Context, late *rollout.Patience) error
 	}
 	switch next.Do {
 	case rollout.Move:
-		err = m.store.MoveRollout(next.Head, next.Ends)
+		err = m.store.Advance(next.Head.Stored(), next.Ends)
 	case rollout.Finish:
-		err = m.store.FinishRollout(next.Head)
+		err = m.store.Finish(next.Head.Ended())
 	case rollout.Undo:
-		if _, err = m.store.UndoRollout(next.Head, store.Caller{User: "svcctl"}); err == nil {
+		if _, err = m.store.Undo(next.Head.Ended(), store.Caller{User: "svcctl"}); err == nil {
 			m.log.Warn("the rollout is undone", "rollout", state.ID, "why", next.Head.Why)
 			m.eventServices(&state, "RolloutUndone", fmt.Sprintf("rollout %s is undone in %s: %s", state.ID, stepOf(&state.Rollout), next.Head.Why), false)
 		}
 	}
-	if errors.Is(err, store.ErrRolloutMoved) || errors.Is(err, store.ErrNoRollout) {
+	if errors.Is(err, pending.ErrMoved) || errors.Is(err, pending.ErrNoStaged) {
 		return nil // by another box
 	}
 	return err
@@ -323,28 +335,28 @@ func (m *member) driveRollout(ctx context.Context, late *rollout.Patience) error
 
 // reportRollout writes to the log, and Events of the Services, how the rollout is doing.
 func (m *member) reportRollout() {
-	state, _ := m.store.Rollout()
+	state, _ := rolloutIn(m.store)
 	step := stepOf(&state.Rollout)
 	m.log.Info("rollout", "rollout", state.ID, "phase", state.Phase, "step", state.Steps[state.Step], "boxes", strings.Join(state.Boxes, ","), "why", state.Why)
 	var message string
 	switch state.Phase {
-	case store.RolloutProgramming:
+	case pending.Programming:
 		message = fmt.Sprintf("rollout %s: %s, comes to %s", state.ID, step, strings.Join(state.Boxes, ", "))
-	case store.RolloutStopped:
+	case pending.Stopped:
 		message = fmt.Sprintf("rollout %s stopped in %s: %s; `svcctl fleet rollout resume` or `svcctl fleet rollout undo`", state.ID, step, state.Why)
 	default:
 		return // the others name no object any more, or nothing that matters
 	}
-	m.eventServices(&state, "Rollout"+string(state.Phase), message, state.Phase != store.RolloutStopped)
+	m.eventServices(&state, "Rollout"+string(state.Phase), message, state.Phase != pending.Stopped)
 }
 
 // stepOf names the present step.
-func stepOf(r *store.Rollout) string {
+func stepOf(r *rollout.Rollout) string {
 	return fmt.Sprintf("step %d of %d (%s)", r.Step+1, len(r.Steps), r.Steps[r.Step])
 }
 
 // eventServices writes Events of the Services of a rollout.
-func (m *member) eventServices(state *store.RolloutState, reason, message string, normal bool) {
+func (m *member) eventServices(state *rollout.State, reason, message string, normal bool) {
 	if m.events == nil {
 		return
 	}

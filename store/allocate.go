@@ -155,11 +155,10 @@ func (c *change) release(t *transaction) {
 			l.releaseIngress(addr, owner)
 		}
 	}
-	if t.s.trial.covers(c) {
-		l.keepOf(trialOwner, c.oldService())
-	}
-	if t.s.rollout.stages(c) {
-		l.keepOf(rolloutOwner, c.oldService())
+	for _, set := range t.s.pending.sets {
+		if set.Belongs(c.pendingView()) {
+			l.keepOf(set.Kind.Holder(), c.oldService())
+		}
 	}
 }
 

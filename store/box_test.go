@@ -12,6 +12,7 @@ import (
 	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/pending"
 )
 
 // box is a store over a memory engine, with files to write to.
@@ -260,14 +261,14 @@ func checkInvariants(t testing.TB, s *Store) {
 	}
 	for _, a := range s.allocator.addresses {
 		for _, owner := range a.Holders() {
-			if owner != reservedOwner && owner != trialOwner && owner != rolloutOwner {
+			if owner != reservedOwner && owner != pending.Timed.Holder() && owner != pending.Staged.Holder() {
 				ips--
 			}
 		}
 	}
 	for _, owners := range s.allocator.pools.Holders() {
 		for _, owner := range owners {
-			if owner != reservedOwner && owner != trialOwner && owner != rolloutOwner {
+			if owner != reservedOwner && owner != pending.Timed.Holder() && owner != pending.Staged.Holder() {
 				ingress--
 			}
 		}

@@ -3,7 +3,6 @@ package store
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/pending"
 	"svcctl.io/svcctl/store/record"
 )
 
@@ -44,7 +44,7 @@ func (s *Store) look() (end func()) {
 }
 
 // write commits a transaction, which must be the next one after storage.head; nothing if it is empty. With one of this machine
-// alone go the copies of files that were taken or are small, and what the trial that is under way needs of files to go back.
+// alone go the copies of files that were taken or are small, and the contents of files that a timed set restores.
 // The state of the writer must be held, and its turn for what other machines share.
 func (s *Store) write(t engine.Transaction, revision uint64) error {
 	d := &s.storage
@@ -60,7 +60,11 @@ func (s *Store) write(t engine.Transaction, revision uint64) error {
 	d.copies.addTo(&t, revision)
 	d.partial.addTo(&t)
 	t.CompareKey, t.CompareRevision = headKey, d.head
-	kept, err := s.trial.keepFiles(d.engine, revision, &t)
+	var kept []string
+	var err error
+	if timed := s.pending.timed(); timed.Pending() && timed.Files {
+		kept, err = s.pending.files.Keep(d.engine, filePrefix, revision, &t)
+	}
 	if err == nil && len(t.Puts)+len(t.Deletes) != 0 {
 		err = d.engine.Commit(t)
 	}
@@ -74,7 +78,7 @@ func (s *Store) write(t engine.Transaction, revision uint64) error {
 	if len(kept) > 0 {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.trial.kept(kept)
+		s.pending.files.Kept(kept)
 	}
 	return nil
 }
@@ -126,7 +130,7 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 	}
 	changes = append(changes, ends...)
 	before := s.latest()
-	if (!t.sourced.isEmpty() || t.rolled != nil || t.announced && s.storage.shared != nil) && t.revision == before {
+	if (!t.sourced.isEmpty() || t.pending.sets[pending.Staged] != nil || t.announced && s.storage.shared != nil) && t.revision == before {
 		t.revision++ // other machines follow heads
 	}
 	var out engine.Transaction
@@ -145,16 +149,9 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 		}
 		update.AddTo(&out)
 	}
-	noted, err := s.trial.note(s, changes, &out)
-	if err != nil {
+	if err := t.noteBefore(changes, &out); err != nil {
 		return SyncResult{}, err
 	}
-	staged, err := s.rollout.note(s, changes, &out)
-	if err != nil {
-		return SyncResult{}, err
-	}
-	maps.Copy(staged, t.staged)
-	t.staged = staged
 	out.Puts, out.Deletes = append(out.Puts, t.extra.Puts...), append(out.Deletes, t.extra.Deletes...)
 	if t.sourced != nil {
 		if err := t.sourced.addTo(&out, revision); err != nil {
@@ -164,7 +161,6 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 	if err := s.write(out, revision); err != nil {
 		return SyncResult{}, err
 	}
-	s.noteTrial(noted)
 	result := t.publish(changes, revision, update)
 	if s.storage.shared != nil {
 		s.storage.shared.Published()
@@ -225,7 +221,7 @@ func (t *transaction) publish(changes []*change, revision uint64, update journal
 		}
 		s.declared.noteOwner(c.ref, record.OwnerOf(c.old), record.OwnerOf(s.table.get(c.ref)))
 	}
-	dataplane = s.publishRollout(t) || dataplane
+	dataplane = s.publishPending(t) || dataplane
 	s.feed.advance(revision, update, dataplane)
 	return result
 }
@@ -235,7 +231,7 @@ func isEphemeral(kind string) bool { return object.StrategyOfKind(kind).Ephemera
 
 // isFresh reports whether the changes are more than the journal holds, all of objects that are new.
 func (t *transaction) isFresh(changes []*change) bool {
-	if t.s.storage.shared != nil || len(changes) <= max(t.s.storage.piece, t.s.feed.journal.Bounds().Entries) || len(t.order) > 0 || t.s.trial.Pending() {
+	if t.s.storage.shared != nil || len(changes) <= max(t.s.storage.piece, t.s.feed.journal.Bounds().Entries) || len(t.order) > 0 || t.s.pending.timed().Pending() {
 		return false
 	}
 	for _, c := range changes {

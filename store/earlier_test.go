@@ -17,6 +17,7 @@ import (
 	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/pending"
 )
 
 var update = flag.Bool("update", false, "write testdata/earlier")
@@ -170,7 +171,7 @@ func Test884_pending_changes_are_stored_as_before(t *testing.T) {
 			if svc, _, _ := b.s.InForce().Service("default/web"); svc == nil || svc.Spec.Type != object.TypeLoadBalancer {
 				t.Errorf("a box outside of the rollout programs %v", svc)
 			}
-			if got := stagedState(b); got != "r1 Programming turn 2 steps [gw1 100%] step 0 boxes [gw1] known map[gw1:[x]] within 1m0s bake 2m0s reverts true left 1m0s" {
+			if got := stagedState(b); got != `r1 Programming turn 2 boxes [gw1] plan {"bake":120000000000,"known":{"gw1":["x"]},"reverts":true,"step":0,"steps":["gw1","100%"],"within":60000000000} left 1m0s` {
 				t.Errorf("the rollout is %s", got)
 			}
 			if got := outcomeOf(undoStaged(b)); got != "default/gone created, default/new deleted, default/web changed" {
@@ -283,30 +284,32 @@ func (b *box) confirmAll() {
 
 func beginStaged(b *box, id string) {
 	b.t.Helper()
-	head := Rollout{ID: id, Began: b.now.UTC(), User: "root", Steps: []string{"gw1", "100%"}, Bake: 2 * time.Minute, Within: time.Minute, Reverts: true}
-	if _, err := b.s.BeginRollout(head, 5*time.Minute); err != nil {
+	head := pending.Head{ID: id, Began: b.now.UTC(), User: "root", Plan: []byte(`{"steps":["gw1","100%"],"step":0,"within":60000000000,"bake":120000000000,"reverts":true}`)}
+	if _, err := b.s.BeginStaged(head, 5*time.Minute); err != nil {
 		b.t.Fatal(err)
 	}
 }
 
 func moveStaged(b *box) {
 	b.t.Helper()
-	head, _ := b.s.RolloutHead()
-	head.Phase, head.Boxes, head.Known = RolloutProgramming, []string{"gw1"}, map[string][]string{"gw1": {"x"}}
-	if err := b.s.MoveRollout(head, time.Minute); err != nil {
+	head, _ := b.s.PendingHead(pending.Staged)
+	head.Phase, head.Boxes = pending.Programming, []string{"gw1"}
+	head.Plan = []byte(`{"known":{"gw1":["x"]},` + string(head.Plan[1:]))
+	if err := b.s.Advance(head, time.Minute); err != nil {
 		b.t.Fatal(err)
 	}
 }
 
 func stagedState(b *box) string {
-	h, _ := b.s.RolloutHead()
-	return fmt.Sprintf("%s %s turn %d steps %v step %d boxes %v known %v within %v bake %v reverts %v left %v", h.ID, h.Phase, h.Turn, h.Steps, h.Step, h.Boxes, h.Known, h.Within, h.Bake, h.Reverts, b.s.RolloutLeft())
+	h, _ := b.s.PendingHead(pending.Staged)
+	left, _ := b.s.PendingLeft(pending.Staged)
+	return fmt.Sprintf("%s %s turn %d boxes %v plan %s left %v", h.ID, h.Phase, h.Turn, h.Boxes, h.Plan, left)
 }
 
 func undoStaged(b *box) []Revived {
 	b.t.Helper()
-	head, _ := b.s.RolloutHead()
-	revived, err := b.s.UndoRollout(head, Caller{User: "root"})
+	head, _ := b.s.PendingHead(pending.Staged)
+	revived, err := b.s.Undo(head, Caller{User: "root"})
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -14,9 +14,9 @@ import (
 	"strings"
 	"time"
 
-	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/pending"
 	"svcctl.io/svcctl/store/record"
 )
 
@@ -125,7 +125,7 @@ func (s *Store) everything() ([]engine.Pair, uint64, error) {
 // isExported reports whether a key is of something that an export has. Seals only spare a start some work, what
 // is reserved depends on the kernel, and what an engine keeps for itself is of no use to another one.
 func isExported(key string) bool {
-	return key == headKey || slices.ContainsFunc([]string{record.ObjectPrefix, filePrefix, journalPrefix, trialPrefix}, func(prefix string) bool {
+	return key == headKey || slices.ContainsFunc([]string{record.ObjectPrefix, filePrefix, journalPrefix, pending.Timed.Prefix()}, func(prefix string) bool {
 		return strings.HasPrefix(key, prefix)
 	})
 }
@@ -252,9 +252,6 @@ func readPair(line []byte) (engine.Pair, error) {
 	return pair, nil
 }
 
-// errTrialOfFiles means that a data directory with a trial of files cannot go into a fleet.
-var errTrialOfFiles = errors.New("the box has a trial of files under way, or holds files since one went back: start it once more, and run `svcctl confirm` or `svcctl confirm --back` first")
-
 // ForRestore is the stored record of a source or a trial after the objects of a data directory have taken the place of
 // those of a fleet. value is the directory's, nil for none, and now the fleet's, nil for none; nil: there is none afterwards.
 //
@@ -262,35 +259,19 @@ var errTrialOfFiles = errors.New("the box has a trial of files under way, or hol
 // is under way, with its whole time from now on.
 func ForRestore(key string, value, now []byte, nodeOwner string, named func(path string) string) ([]byte, error) {
 	switch {
-	case key == trialKey:
-		return restoreTrial(value)
-	case strings.HasPrefix(key, trialFilePrefix):
-		return nil, nil // of a trial of files, which trialKey refuses
-	case strings.HasPrefix(key, trialObjectPrefix):
+	case key == pending.Timed.HeadKey():
+		return restoreTimed(value)
+	case strings.HasPrefix(key, pending.Timed.FilePrefix()):
+		return nil, nil // of a trial of files, which its head refuses
+	case strings.HasPrefix(key, pending.Timed.Prefix()):
 		if len(value) == 0 || engine.IsSealed(value) {
 			return value, nil
 		}
-		return ForFleet(strings.TrimPrefix(key, trialObjectPrefix), value, nodeOwner, named)
+		return ForFleet(pending.ObjectOfKey(key), value, nodeOwner, named)
 	case isSourceKey(key) && !strings.Contains(strings.TrimPrefix(key, sourcePrefix), "/"):
 		return restoreSource(value, now)
 	}
 	return value, nil
-}
-
-// restoreTrial has a trial end after its whole time.
-func restoreTrial(value []byte) ([]byte, error) {
-	if value == nil {
-		return nil, nil
-	}
-	var head Trial
-	if err := json.Unmarshal(value, &head); err != nil {
-		return nil, fmt.Errorf("read the stored trial: %w", err)
-	}
-	if head.Files || !head.Pending() {
-		return nil, errTrialOfFiles
-	}
-	head.Ends = deadline.After(head.Ends.Most, deadline.Now())
-	return json.Marshal(&head)
 }
 
 // restoreSource is the record of a source.
@@ -312,7 +293,7 @@ func restoreSource(value, now []byte) ([]byte, error) {
 
 // KnowsKey reports whether a key of the engine is of a kind that this program can read.
 func KnowsKey(key string) bool {
-	key = strings.TrimPrefix(strings.TrimPrefix(key, trialObjectPrefix), rolloutObjectPrefix)
+	key = pending.ObjectOfKey(key)
 	rest, isObject := strings.CutPrefix(key, record.ObjectPrefix)
 	if !isObject {
 		return true
@@ -325,7 +306,7 @@ func KnowsKey(key string) bool {
 // IsSecretKey reports whether a key of the engine is of an object that is secret, or of what it was before a trial or a
 // rollout: a fleet has it sealed.
 func IsSecretKey(key string) bool {
-	return strings.HasPrefix(strings.TrimPrefix(strings.TrimPrefix(key, trialObjectPrefix), rolloutObjectPrefix), record.ObjectPrefix+object.KindSecret+"/")
+	return strings.HasPrefix(pending.ObjectOfKey(key), record.ObjectPrefix+object.KindSecret+"/")
 }
 
 // ForFleet is a stored object of a single box as a fleet keeps it; nil: it does not. What files declared

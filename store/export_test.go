@@ -8,6 +8,7 @@ import (
 
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/pending"
 )
 
 // exportOf is an export of a box that has something of everything.
@@ -68,7 +69,7 @@ func TestExportIsRestored(t *testing.T) {
 		t.Error(err)
 	}
 	other.restart()
-	if state, is := other.s.Trial(); !is || !state.Pending() {
+	if state, is := other.s.Pending(pending.Timed); !is || !state.Pending() {
 		t.Error("the trial of the export is not under way")
 	}
 }

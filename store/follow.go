@@ -11,6 +11,7 @@ import (
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/pending"
 	"svcctl.io/svcctl/store/record"
 )
 
@@ -122,15 +123,11 @@ func (s *Store) takeOver(f *engine.Followed) error {
 	if err := s.takeOverSources(f, changes); err != nil {
 		return err
 	}
-	if err := s.takeOverTrial(f); err != nil {
-		return err
-	}
-	rolled, err := s.takeOverRollout(f)
-	if err != nil {
-		return err
-	}
 	t := s.begin()
-	t.revision, t.rolled = f.Revision, rolled
+	t.revision = f.Revision
+	if err := t.followPending(f); err != nil {
+		return err
+	}
 	t.reassign(changes)
 	var update journal.Update
 	if f.Reload {
@@ -159,8 +156,8 @@ func (s *Store) followed(f *engine.Followed) (changes []*change, at time.Time, e
 	}
 	byKey := make(map[string]*change, len(f.Puts)+len(f.Deletes))
 	for _, pair := range f.Puts {
-		if isSourceKey(pair.Key) || isTrialKey(pair.Key) || isRolloutKey(pair.Key) {
-			continue // see takeOverSources, takeOverTrial and takeOverRollout
+		if isSourceKey(pair.Key) || pending.IsKey(pair.Key) {
+			continue // see takeOverSources and followPending
 		}
 		r, err := record.Decode(pair)
 		if err != nil {
@@ -195,12 +192,12 @@ func (s *Store) followed(f *engine.Followed) (changes []*change, at time.Time, e
 // first: in one commit a value may have gone from one to another.
 func (t *transaction) reassign(changes []*change) {
 	s := t.s
-	s.allocator.unkeep(trialOwner)
-	s.allocator.unkeep(rolloutOwner)
+	for _, k := range pending.Kinds {
+		s.allocator.unkeep(k.Holder())
+	}
 	s.allocator.kept = nil
 	defer func() {
-		s.keepTried()
-		t.keepStaged()
+		t.keepBefore()
 		s.allocator.begin()
 	}()
 	for _, c := range changes {

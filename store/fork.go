@@ -8,13 +8,14 @@ import (
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/pending"
 	"svcctl.io/svcctl/store/record"
 )
 
 // Errors of Fork.
 var (
-	// ErrForkTrial means that a trial of files is under way, or files are held since one went back.
-	ErrForkTrial = errors.New("a trial of files is under way, or what one has tried is held: `svcctl confirm`, or take it back, first")
+	// ErrForkTimed means that a trial of files is under way, or files are held since one went back.
+	ErrForkTimed = errors.New("a trial of files is under way, or what one has tried is held: `svcctl confirm`, or take it back, first")
 	// ErrForkReserved means that values are reserved for frontends that the kernel serves and no object declares.
 	ErrForkReserved = errors.New("the kernel serves what no object declares, and its addresses are reserved: see `svcctl confirm --removals`")
 )
@@ -85,12 +86,12 @@ func (f forked) Rolls() error   { return f.of.Rolls() }
 // copyTo writes what a fork needs to an empty engine.
 func (s *Store) copyTo(memory engine.Engine) (c forkOf, err error) {
 	defer s.look()()
-	head, isTrial := s.TrialHead()
+	head, isTimed := s.PendingHead(pending.Timed)
 	switch {
 	case s.reserves:
 		return c, ErrForkReserved
-	case isTrial && (head.Files || head.Back != nil):
-		return c, ErrForkTrial
+	case isTimed && (head.Files || head.Back != nil):
+		return c, ErrForkTimed
 	}
 	c = forkOf{s.cfg, s.declared.files, nil, s.feed.revision}
 	var t engine.Transaction
@@ -104,7 +105,7 @@ func (s *Store) copyTo(memory engine.Engine) (c forkOf, err error) {
 		}
 		return c, memory.Commit(t)
 	}
-	for _, prefix := range []string{headKey, record.ObjectPrefix, trialPrefix, rolloutPrefix} {
+	for _, prefix := range []string{headKey, record.ObjectPrefix, pending.Timed.Prefix(), pending.Staged.Prefix()} {
 		pairs, err := s.storage.engine.Load(prefix)
 		if err != nil {
 			return c, err
@@ -141,29 +142,18 @@ func (s *Store) pairs() (t engine.Transaction, err error) {
 	if err := u.addTo(&t, s.feed.revision); err != nil {
 		return t, err
 	}
-	if s.rollout.Rollout != nil {
-		for ref, r := range s.rollout.before {
-			if err := put(rolloutObjectPrefix+record.Key(ref), r); err != nil {
-				return t, err
-			}
-		}
-		value, err := json.Marshal(s.rollout.Rollout)
-		if err != nil {
+	for _, set := range s.pending.sets {
+		if err := set.AddAll(s.feed.revision, &t); err != nil {
 			return t, err
 		}
-		t.Puts = append(t.Puts, engine.Pair{Key: rolloutKey, Value: value, Revision: s.feed.revision})
 	}
-	if s.trial.Trial == nil {
+	timed := s.pending.timed()
+	if timed.Head == nil {
 		return t, nil
 	}
-	for ref, r := range s.trial.before {
-		if err := put(trialObjectPrefix+record.Key(ref), r); err != nil {
-			return t, err
-		}
-	}
-	value, err := json.Marshal(ends{s.trial.ID, s.trial.Ends.Wall, s.trial.Ends})
-	t.Puts = append(t.Puts, engine.Pair{Key: trialEndsKey, Value: value, Revision: s.feed.revision})
-	return t, errors.Join(err, s.trial.addTo(&t, s.feed.revision))
+	value, err := json.Marshal(pending.LocalEnd{ID: timed.EndID(), Of: timed.Ends.Wall, Here: timed.Ends})
+	t.Puts = append(t.Puts, engine.Pair{Key: timed.Kind.EndKey(), Value: value, Revision: s.feed.revision})
+	return t, err
 }
 
 // SeeAs has the store ask the snapshot of the host that another one has now.

@@ -127,7 +127,7 @@ func TestForkKnowsTrialsAndTheHost(t *testing.T) {
 	}
 	files := newBox(t)
 	files.try(true)
-	if _, _, err := files.s.Fork(); err != ErrForkTrial {
+	if _, _, err := files.s.Fork(); err != ErrForkTimed {
 		t.Errorf("during a trial of files: %v", err)
 	}
 }

@@ -87,10 +87,10 @@ func (s *Store) isThere(o object.OwnerReference, namespace string) bool {
 
 // garbageBy names who removes an object whose owners are gone: when a rollout has removed one of them, the object goes with it.
 func (s *Store) garbageBy(meta *object.ObjectMeta) Caller {
-	if s.rollout.Pending() {
-		for _, before := range s.rollout.before {
+	if s.pending.staged().Pending() {
+		for _, before := range s.pending.staged().Before {
 			if before != nil && slices.ContainsFunc(meta.OwnerReferences, func(o object.OwnerReference) bool { return o.UID == before.Object.GetMeta().UID }) {
-				return garbageOf(s.rollout.ID)
+				return garbageOf(s.pending.staged().ID)
 			}
 		}
 	}

@@ -2,7 +2,6 @@ package store
 
 import (
 	"iter"
-	"slices"
 	"strings"
 
 	"svcctl.io/svcctl/store/object"
@@ -21,10 +20,10 @@ func (v View) Service(key string) (*object.Service, []*object.EndpointSlice, *ob
 	v.s.mu.RLock()
 	defer v.s.mu.RUnlock()
 	svc, list, endpoints := v.s.table.index.Service(key)
-	if !v.s.rollout.outside {
+	if !v.s.pending.staged().Outside {
 		return svc, list, endpoints
 	}
-	return v.s.rollout.serviceBefore(key, svc, list, endpoints)
+	return v.s.pending.staged().Service(key, svc, list, endpoints)
 }
 
 // Before returns what machines that do not program the changes of a rollout have for a Service: the versions before of what is in
@@ -39,48 +38,26 @@ func (b Before) Service(key string) (*object.Service, []*object.EndpointSlice, *
 	b.s.mu.RLock()
 	defer b.s.mu.RUnlock()
 	svc, list, endpoints := b.s.table.index.Service(key)
-	return b.s.rollout.serviceBefore(key, svc, list, endpoints)
+	return b.s.pending.staged().Service(key, svc, list, endpoints)
 }
 
 // Get is Store.Get.
 func (b Before) Get(ref object.Ref) (object.Object, Owner) {
 	b.s.mu.RLock()
 	defer b.s.mu.RUnlock()
-	r, staged := b.s.rollout.before[ref]
+	r, staged := b.s.pending.staged().Before[ref]
 	if !staged {
 		r = b.s.table.records[ref]
 	}
 	return record.ObjectOf(r), record.OwnerOf(r)
 }
 
-// serviceBefore replaces what is in the rollout by what was there before.
-func (r *rollout) serviceBefore(key string, svc *object.Service, list []*object.EndpointSlice, endpoints *object.Endpoints) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
-	if before, staged := r.before[object.ServiceRef(key)]; staged {
-		svc = nil
-		if before != nil && !before.Withheld {
-			svc = before.Object.(*object.Service)
-		}
-	}
-	if before, staged := r.before[endpointsRef(key)]; staged {
-		endpoints, _ = record.ObjectOf(before).(*object.Endpoints)
-	}
-	isStaged := func(slice *object.EndpointSlice) bool { _, is := r.before[object.RefOf(slice)]; return is }
-	if had := r.slices[key]; len(had) > 0 || slices.ContainsFunc(list, isStaged) {
-		list = slices.DeleteFunc(slices.Clone(list), isStaged)
-		for _, ref := range had {
-			list = append(list, r.before[ref].Object.(*object.EndpointSlice))
-		}
-		slices.SortFunc(list, func(a, b *object.EndpointSlice) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
-	}
-	return svc, list, endpoints
-}
-
 // Services is Store.Services.
 func (v View) Services() iter.Seq2[string, *object.Service] {
 	v.s.mu.RLock()
 	services := v.s.table.index.Services()
-	if v.s.rollout.outside {
-		for ref, before := range v.s.rollout.before {
+	if v.s.pending.staged().Outside {
+		for ref, before := range v.s.pending.staged().Before {
 			if ref.Kind != object.KindService {
 				continue
 			}
@@ -120,8 +97,8 @@ func (v View) Selecting(namespace string, labels map[string]string) []string {
 func (v View) record(ref object.Ref) *record.Record {
 	v.s.mu.RLock()
 	defer v.s.mu.RUnlock()
-	if v.s.rollout.outside {
-		if before, staged := v.s.rollout.before[ref]; staged {
+	if v.s.pending.staged().Outside {
+		if before, staged := v.s.pending.staged().Before[ref]; staged {
 			return before
 		}
 	}

@@ -70,13 +70,13 @@ func (s *Store) rollback(ask Rollback) (RolledBack, error) {
 	if err != nil {
 		return b, err
 	}
-	if err := s.admitTrial(ask.By); err != nil {
+	t := s.begin()
+	if err := t.admitPending(object.Ref{}, &ask.By); err != nil {
 		return b, err
 	}
-	t := s.begin()
 	t.dry = ask.DryRun
 	ask.By.Verb = verbRollback
-	revived, err := t.revive(before, &ask.By)
+	revived, err := t.restoreVersions(before, &ask.By)
 	if err == nil && !ask.DryRun {
 		_, err = t.run()
 	}
@@ -109,7 +109,7 @@ func (s *Store) versionsAt(revision uint64) (before map[object.Ref]*record.Recor
 		if now != nil {
 			owner = now.Owner
 		}
-		_, staged := s.rollout.before[e.Ref]
+		_, staged := s.pending.staged().Before[e.Ref]
 		switch {
 		case owner.Controller != "":
 		case staged:
@@ -176,8 +176,8 @@ const (
 	verbRollback = "rollback"
 )
 
-// revive settles changes that make objects what they were; nil records were not there.
-func (t *transaction) revive(before map[object.Ref]*record.Record, by *Caller) ([]Revived, error) {
+// restoreVersions settles changes that make objects what they were; nil records were not there.
+func (t *transaction) restoreVersions(before map[object.Ref]*record.Record, by *Caller) ([]Revived, error) {
 	var changes []*change
 	for _, ref := range slices.SortedFunc(maps.Keys(before), record.CompareRefs) {
 		was, is := before[ref], t.s.table.records[ref]
@@ -195,7 +195,7 @@ func (t *transaction) revive(before map[object.Ref]*record.Record, by *Caller) (
 	l := t.s.allocator
 	for _, c := range changes { // all give before anybody takes
 		if c.ref.Kind == object.KindService && c.holds() {
-			c.giveAll(l)
+			c.releaseAll(l)
 		}
 	}
 	// Who is older keeps what two of them have.
@@ -204,7 +204,7 @@ func (t *transaction) revive(before map[object.Ref]*record.Record, by *Caller) (
 	why := map[object.Ref]string{}
 	for _, c := range ordered {
 		if was := before[c.ref]; was != nil {
-			if err := c.resurrect(t, was); err != nil {
+			if err := c.restoreVersion(t, was); err != nil {
 				return nil, err
 			}
 			if c.record.Withheld {
@@ -237,8 +237,8 @@ func sameVersion(a, b *record.Record) bool {
 	return a.Object.GetMeta().ResourceVersion == b.Object.GetMeta().ResourceVersion
 }
 
-// giveAll gives back all that the stored version of a Service has.
-func (c *change) giveAll(l *allocator) {
+// releaseAll gives back all that the stored version of a Service has.
+func (c *change) releaseAll(l *allocator) {
 	owner, before := c.ref.Key(), c.held()
 	for _, addr := range before.clusterIPs {
 		l.releaseAddress(addr, owner)
@@ -254,9 +254,9 @@ func (c *change) giveAll(l *allocator) {
 	}
 }
 
-// resurrect makes an earlier version the next one, as it was but for its resourceVersion and generation,
+// restoreVersion makes an earlier version the next one, as it was but for its resourceVersion and generation,
 // which do not go back. When another Service has a value of it by now it is withheld, as at a start.
-func (c *change) resurrect(t *transaction, was *record.Record) error {
+func (c *change) restoreVersion(t *transaction, was *record.Record) error {
 	c.next = object.Draft(was.Object)
 	t.number(c)
 	meta := c.next.GetMeta()

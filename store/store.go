@@ -2,7 +2,6 @@ package store
 
 import (
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -37,8 +36,7 @@ type Store struct {
 	feed     feed
 	declared declarations
 	outcomes outcomes
-	trial    trial
-	rollout  rollout
+	pending  pendingSets
 	sources  sources
 	reserves bool // see HasReserved
 
@@ -215,7 +213,7 @@ func Open(engine engine.Engine, cfg Config) (*Store, error) {
 		cfg: cfg, allocator: allocator,
 		storage: storage{engine: engine, shared: sharedOf(engine), piece: pieceObjects},
 		numbers: numbers{seed: uint64(max(0, cfg.Clock().Unix())) << record.RevisionShift},
-		table:   newTable(), feed: newFeed(), declared: newDeclarations(), outcomes: newOutcomes(), sources: newSources(),
+		table:   newTable(), feed: newFeed(), declared: newDeclarations(), outcomes: newOutcomes(), sources: newSources(), pending: newPendingSets(),
 	}
 	if s.storage.shared != nil {
 		s.numbers.seed = 0 // a fleet has its revision from the start
@@ -267,7 +265,7 @@ func (s *Store) load() error {
 		s.reopen(r)
 	}
 	s.waitForOthers()
-	if err := errors.Join(s.loadTrial(), s.loadRollout()); err != nil {
+	if err := s.loadPending(); err != nil {
 		return err
 	}
 	s.feed.log.reset(s.feed.revision)

@@ -124,40 +124,6 @@ func (s *Store) generate(controller string, puts []object.Object, deletes []obje
 	return result, nil
 }
 
-// takeFiles are the files that are taken of those that were found.
-func (s *Store) takeFiles(found manifest.Files) (manifest.Files, error) {
-	taken, let := s.trial.effective(found)
-	return taken, s.letFiles(let)
-}
-
-// letFiles forgets files that are held no longer, and with the last one the trial.
-func (s *Store) letFiles(paths []string) error {
-	if len(paths) == 0 {
-		return nil
-	}
-	var out engine.Transaction
-	for _, path := range paths {
-		out.Deletes = append(out.Deletes, trialFilePrefix+path)
-	}
-	over := len(paths) == len(s.trial.held)
-	if over {
-		out.Deletes = s.trial.keys()
-	}
-	if err := s.write(out, s.feed.revision); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, path := range paths {
-		delete(s.trial.held, path)
-		delete(s.trial.files, path)
-	}
-	if over {
-		s.trial = trial{}
-	}
-	return nil
-}
-
 const (
 	// sealMost bounds the documents of a sealed file: the first change of it has to decode all of
 	// them.

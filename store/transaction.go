@@ -38,9 +38,7 @@ type transaction struct {
 	sourced *sourcesUpdate
 	// announced is set when other machines have to learn of extra.
 	announced bool
-	// rolled is the rollout afterwards, unless nil; staged is what was there before the changes that belong to one.
-	rolled *rollout
-	staged map[object.Ref]*record.Record
+	pending   pendingUpdate
 }
 
 // declaring has the documents of files as of a transaction; declarations and duplicates have only those that differ.

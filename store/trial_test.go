@@ -15,6 +15,7 @@ import (
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/pending"
 )
 
 var trialNow = deadline.Reading{Wall: time.Unix(1_700_000_000, 0), Boot: "boot", Up: time.Minute}
@@ -22,7 +23,7 @@ var trialNow = deadline.Reading{Wall: time.Unix(1_700_000_000, 0), Boot: "boot",
 // try begins a trial.
 func (b *box) try(files bool) {
 	b.t.Helper()
-	if _, err := b.s.BeginTrial("t1", "root", files, time.Minute, trialNow); err != nil {
+	if _, err := b.s.BeginTimed("t1", "root", files, time.Minute, trialNow); err != nil {
 		b.t.Fatal(err)
 	}
 }
@@ -112,7 +113,7 @@ func TestTrialGoesBack(t *testing.T) {
 			if got := b.ingress("waits"); got != "" {
 				t.Errorf("waits got %q, which web may need again", got)
 			}
-			state, is := b.s.Trial()
+			state, is := b.s.Pending(pending.Timed)
 			if !is || !state.Pending() || fmt.Sprint(state.Objects) != fmt.Sprint([]object.Ref{ref("api"), ref("new"), ref("web")}) {
 				t.Errorf("%+v %t", state, is)
 			}
@@ -136,13 +137,13 @@ func TestTrialGoesBack(t *testing.T) {
 			if got := b.world(); got != before {
 				t.Errorf("after a restart\n%s\nwant\n%s", got, before)
 			}
-			if _, is := b.s.Trial(); is {
+			if _, is := b.s.Pending(pending.Timed); is {
 				t.Error("it is still there")
 			}
-			if w := b.ask(onTrial(write(document(t, "late {}")))); !errors.Is(w.Err, ErrTrialOver) {
+			if w := b.ask(onTrial(write(document(t, "late {}")))); !errors.Is(w.Err, pending.ErrTimedOver) {
 				t.Errorf("a late write of it: %v", w.Err)
 			}
-			if left, err := b.engine.Load(trialPrefix); err != nil || len(left) > 0 {
+			if left, err := b.engine.Load(pending.Timed.Prefix()); err != nil || len(left) > 0 {
 				t.Errorf("%d keys are left, %v", len(left), err)
 			}
 		})
@@ -172,13 +173,13 @@ func TestUnchangedTrialIsConfirmed(t *testing.T) {
 	confirmed := func(id string) bool {
 		t.Helper()
 		_, err := b.s.Confirm(id)
-		if err != nil && !errors.Is(err, ErrNoTrial) {
+		if err != nil && !errors.Is(err, pending.ErrNoTimed) {
 			t.Fatal(err)
 		}
 		return err == nil
 	}
 	id := func() string {
-		state, _ := b.s.Trial()
+		state, _ := b.s.Pending(pending.Timed)
 		return state.ID
 	}
 	b.try(false)
@@ -215,14 +216,14 @@ func TestTrialIsConfirmed(t *testing.T) {
 	if b.has("web") || b.ingress("waits") != "198.51.100.1" {
 		t.Errorf("web is there: %t; waits has %q", b.has("web"), b.ingress("waits"))
 	}
-	if _, err := b.s.GoBack(nil); !errors.Is(err, ErrNoTrial) {
+	if _, err := b.s.GoBack(nil); !errors.Is(err, pending.ErrNoTimed) {
 		t.Errorf("go back: %v", err)
 	}
-	if _, err := b.s.Confirm(""); !errors.Is(err, ErrNoTrial) {
+	if _, err := b.s.Confirm(""); !errors.Is(err, pending.ErrNoTimed) {
 		t.Errorf("once more: %v", err)
 	}
 	b.restart()
-	if _, is := b.s.Trial(); is || b.has("web") {
+	if _, is := b.s.Pending(pending.Timed); is || b.has("web") {
 		t.Error("it is back after a restart")
 	}
 }
@@ -274,7 +275,7 @@ func TestTrialOfFiles(t *testing.T) {
 			if !b.has("new") || b.has("gone") || b.service("changed").Spec.Type != object.TypeClusterIP {
 				t.Fatal("the changes are not in force")
 			}
-			if state, _ := b.s.Trial(); restarts && len(state.Files) < 2 {
+			if state, _ := b.s.Pending(pending.Timed); restarts && len(state.Files) < 2 {
 				t.Errorf("%+v", state)
 			}
 			b.goBack()
@@ -284,11 +285,11 @@ func TestTrialOfFiles(t *testing.T) {
 					t.Fatalf("got\n%s\nwant\n%s", got, before)
 				}
 			}
-			state, is := b.s.Trial()
+			state, is := b.s.Pending(pending.Timed)
 			if !is || state.Pending() || fmt.Sprint(state.Files) != "[/m/changed /m/gone /m/new]" {
 				t.Errorf("%+v", state)
 			}
-			if _, err := b.s.BeginTrial("t2", "root", false, time.Minute, trialNow); !errors.Is(err, ErrFilesHeld) {
+			if _, err := b.s.BeginTimed("t2", "root", false, time.Minute, trialNow); !errors.Is(err, pending.ErrFilesHeld) {
 				t.Errorf("another trial: %v", err)
 			}
 			// A file that changes once more is taken; one that is as it was is held no longer.
@@ -298,7 +299,7 @@ func TestTrialOfFiles(t *testing.T) {
 			if !b.has("new") || !b.has("gone") {
 				t.Error("new is held, or gone is not")
 			}
-			if state, _ := b.s.Trial(); fmt.Sprint(state.Files) != "[/m/gone]" {
+			if state, _ := b.s.Pending(pending.Timed); fmt.Sprint(state.Files) != "[/m/gone]" {
 				t.Errorf("%+v", state)
 			}
 			again()
@@ -309,7 +310,7 @@ func TestTrialOfFiles(t *testing.T) {
 			if b.has("gone") || !b.has("new") {
 				t.Error("what was confirmed is not in force")
 			}
-			if left, err := b.engine.Load(trialPrefix); err != nil || len(left) > 0 {
+			if left, err := b.engine.Load(pending.Timed.Prefix()); err != nil || len(left) > 0 {
 				t.Errorf("%d keys are left, %v", len(left), err)
 			}
 		})
@@ -364,7 +365,7 @@ func TestTrialCrashes(t *testing.T) {
 		_, _ = b.s.SyncFiles(manifest.FilesOf(b.files))
 		b.restart()
 		b.sync()
-		if state, is := b.s.Trial(); is && state.Pending() {
+		if state, is := b.s.Pending(pending.Timed); is && state.Pending() {
 			b.goBack()
 			b.sync()
 		}

@@ -15,6 +15,7 @@ import (
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/pending"
 )
 
 // TestTrialOfAnEarlierVersion: a trial that is pending over an upgrade goes back as it would have. The data file is
@@ -88,13 +89,13 @@ func TestTrialOfAnEarlierVersion(t *testing.T) {
 		if b.has("new") || b.has("more") {
 			t.Error("new or more is still there")
 		}
-		if state, is := b.s.Trial(); !is || state.Pending() || fmt.Sprint(state.Files) != "[/srv/svcctl/m/files.yaml /srv/svcctl/m/more.yaml]" {
+		if state, is := b.s.Pending(pending.Timed); !is || state.Pending() || fmt.Sprint(state.Files) != "[/srv/svcctl/m/files.yaml /srv/svcctl/m/more.yaml]" {
 			t.Errorf("%+v", state)
 		}
 	}
 
 	b, done := open()
-	if state, is := b.s.Trial(); !is || !state.Pending() || len(state.Objects) != 5 || len(state.Files) != 2 {
+	if state, is := b.s.Pending(pending.Timed); !is || !state.Pending() || len(state.Objects) != 5 || len(state.Files) != 2 {
 		t.Errorf("%+v %t", state, is)
 	}
 	if b.service("web").Spec.Type != object.TypeClusterIP || b.has("gone") || !b.has("new") || !b.has("more") {

@@ -273,12 +273,6 @@ type reserved struct {
 	nodePorts map[alloc.Port][]ReservedFrontend
 }
 
-// trialOwner holds what Services gave up in a trial, rolloutOwner what they gave up in a rollout. No Service has such a name.
-const (
-	trialOwner   = "(on trial: it goes back unless confirmed)"
-	rolloutOwner = "(in a rollout: some boxes serve it until that is done)"
-)
-
 // kept are values that trialOwner or rolloutOwner holds, and who gave them up.
 type kept struct {
 	addresses map[netip.Addr]string

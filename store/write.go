@@ -169,10 +169,7 @@ func (s *Store) Write(writes ...Write) ([]Written, error) {
 // commit.
 func (t *transaction) write(w *Write) Written {
 	ref := refInFile(w.Ref)
-	if err := t.s.admitTrial(w.By); err != nil {
-		return Written{Err: err}
-	}
-	if err := t.admitRollout(ref, &w.By); err != nil {
+	if err := t.admitPending(ref, &w.By); err != nil {
 		return Written{Err: err}
 	}
 	c := &change{ref: ref, old: t.record(ref), by: &w.By}

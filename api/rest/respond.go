@@ -20,6 +20,7 @@ import (
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/pending"
 )
 
 // respond answers with one object, in the form that the client asked for.
@@ -253,8 +254,8 @@ func statusOf(err error, r *request) *statusError {
 	var own *statusError
 	var owned *store.OwnedError
 	var other *store.PreconditionError
-	var inRollout *store.RolloutError
-	var onTrial *store.OnTrialError
+	var inRollout *pending.StagedError
+	var onTrial *pending.TimedError
 	var invalidities object.Errors
 	var invalidity object.Error
 	var tooLong *http.MaxBytesError
@@ -275,9 +276,9 @@ func statusOf(err error, r *request) *statusError {
 		return conflict(r.kind, r.name, other.Error())
 	case errors.Is(err, store.ErrStale):
 		return conflict(r.kind, r.name, store.ErrStale.Error())
-	case errors.Is(err, store.ErrTrialOver):
-		return conflict(r.kind, r.name, store.ErrTrialOver.Error())
-	case errors.Is(err, store.ErrRolloutOver), errors.As(err, &inRollout), errors.As(err, &onTrial):
+	case errors.Is(err, pending.ErrTimedOver):
+		return conflict(r.kind, r.name, pending.ErrTimedOver.Error())
+	case errors.Is(err, pending.ErrStagedOver), errors.As(err, &inRollout), errors.As(err, &onTrial):
 		return conflict(r.kind, r.name, err.Error())
 	case errors.Is(err, store.ErrExpired):
 		return expired("The resourceVersion for the provided watch is too old.")

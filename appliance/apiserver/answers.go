@@ -19,8 +19,10 @@ import (
 	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/env"
+	"svcctl.io/svcctl/appliance/rollout"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/pending"
 )
 
 // answers are the operations of the appliance's own API about objects and what became of them.
@@ -282,14 +284,15 @@ func verbOf(e *store.Event) string {
 // inRollout returns the rollout that a Service is in, as this box programs it; nil: it is in
 // none.
 func inRollout(objects *store.Store, service string) *wire.ServiceRollout {
-	if head, is := objects.RolloutHead(); !is || !head.Pending() {
+	if head, is := objects.PendingHead(pending.Staged); !is || !head.Pending() {
 		return nil
 	}
-	state, _ := objects.Rollout()
+	state, _ := objects.Pending(pending.Staged)
 	if _, found := slices.BinarySearch(state.Services, service); !found {
 		return nil
 	}
-	return &wire.ServiceRollout{ID: state.ID, Phase: string(state.Phase), New: state.Here, Step: state.Step + 1, Of: len(state.Steps), Why: state.Why}
+	r := rollout.Of(state.Head)
+	return &wire.ServiceRollout{ID: r.ID, Phase: string(r.Phase), New: state.Here, Step: r.Step + 1, Of: len(r.Steps), Why: r.Why}
 }
 
 // renewBefore returns the remaining validity at which a certificate should have been renewed: a

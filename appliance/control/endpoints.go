@@ -8,6 +8,7 @@ import (
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/pending"
 )
 
 // EndpointsOwner owns the EndpointSlices and Endpoints that Endpoints writes (store.Owner.Controller).
@@ -53,11 +54,11 @@ func (c *Endpoints) Sync() error {
 
 // syncBefore generates the objects of the versions before a rollout, for the boxes that it has not come to.
 func (c *Endpoints) syncBefore(changed endpoints.Changes) error {
-	if head, is := c.store.RolloutHead(); !is || !head.Pending() {
+	if head, is := c.store.PendingHead(pending.Staged); !is || !head.Pending() {
 		c.missed = false
 		return nil
 	}
-	state, _ := c.store.Rollout()
+	state, _ := c.store.Pending(pending.Staged)
 	touched := func(key string) bool { return slices.Contains(changed.Services, key) }
 	if !c.missed && len(changed.Pods) == 0 && !slices.ContainsFunc(state.Services, touched) {
 		return nil

@@ -54,8 +54,8 @@ const (
 	objectEventEvery = time.Minute
 )
 
-// pending is a load balancer that there is no IP for.
-const pending = `
+// pendingService is a load balancer that there is no IP for.
+const pendingService = `
 apiVersion: v1
 kind: Service
 metadata: {name: web}
@@ -66,7 +66,7 @@ func TestProblemsBecomeEvents(t *testing.T) {
 	r := newRig(t)
 	rec := r.recorder()
 	r.host()
-	r.write("web.yaml", pending)
+	r.write("web.yaml", pendingService)
 	r.step()
 	r.flush(rec)
 	got := r.events()
@@ -103,7 +103,7 @@ func TestProblemsBecomeEvents(t *testing.T) {
 	r.write("web.yaml", web("web", "10.96.0.10", "10.1.0.1"))
 	r.step()
 	r.flush(rec)
-	r.write("web.yaml", "# a comment\n"+pending+"---"+strings.SplitN(web("web", "10.96.0.10", "10.1.0.1"), "---", 2)[1])
+	r.write("web.yaml", "# a comment\n"+pendingService+"---"+strings.SplitN(web("web", "10.96.0.10", "10.1.0.1"), "---", 2)[1])
 	r.step()
 	r.flush(rec)
 	if got := r.events(); !strings.Contains(got, "(web.yaml:6:8) x3\n") || strings.Count(got, "\n") != 1 {
@@ -115,13 +115,13 @@ func TestEventsAfterARestart(t *testing.T) {
 	r := newRig(t)
 	rec := r.recorder()
 	r.host()
-	r.write("web.yaml", pending)
+	r.write("web.yaml", pendingService)
 	r.step()
 	r.flush(rec)
 	r.start()
 	rec = r.recorder()
 	r.host()
-	r.write("web.yaml", pending)
+	r.write("web.yaml", pendingService)
 	r.step()
 	r.flush(rec)
 	if r.engine.Commits() != 0 {
@@ -195,7 +195,7 @@ func TestEventsThatCannotBeWritten(t *testing.T) {
 	r := newRig(t)
 	rec := r.recorder()
 	r.host()
-	r.write("web.yaml", pending)
+	r.write("web.yaml", pendingService)
 	r.step()
 	r.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Refuse })
 	if rec.Flush() == nil {

@@ -7,9 +7,9 @@ import (
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/resolve"
-	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/pending"
 )
 
 // reasonNotConfirmed is the reason of the problem that files are held as they were before a trial.
@@ -52,8 +52,8 @@ func (l *Loop) found() manifest.Files {
 
 // untilTrialEnds returns the time left until a trial ends; not pending when there is none, before the
 // manifests were read, when it cannot be rolled back, or when it is one of a fleet: the loop waits for no other machine.
-func (l *Loop) untilTrialEnds() (left time.Duration, pending bool) {
-	trial, is := l.opts.Store.TrialHead()
+func (l *Loop) untilTrialEnds() (left time.Duration, is bool) {
+	trial, is := l.opts.Store.PendingHead(pending.Timed)
 	if !is || !trial.Pending() || l.opts.Store.IsShared() || l.opts.Watching && l.observed.snapshot == nil {
 		return 0, false
 	}
@@ -62,15 +62,15 @@ func (l *Loop) untilTrialEnds() (left time.Duration, pending bool) {
 
 // endTrial rolls back a trial that was not confirmed in time.
 func (l *Loop) endTrial() error {
-	left, pending := l.untilTrialEnds()
-	if !pending {
+	left, is := l.untilTrialEnds()
+	if !is {
 		return nil
 	}
 	if left > 0 {
-		return l.opts.Store.CountTrialFrom(l.clocks())
+		return l.opts.Store.CountFrom(l.clocks())
 	}
 	revived, err := l.opts.Store.GoBack(l.found())
-	if err != nil && !errors.Is(err, store.ErrNoTrial) {
+	if err != nil && !errors.Is(err, pending.ErrNoTimed) {
 		return err
 	}
 	l.log.Warn("the trial was not confirmed in time: it was rolled back", "objects", len(revived))
@@ -81,11 +81,11 @@ func (l *Loop) endTrial() error {
 }
 
 // TrialStatus is a trial as clients see it.
-func TrialStatus(state *store.TrialState, now deadline.Reading) *wire.Trial {
+func TrialStatus(state *pending.State, now deadline.Reading) *wire.Trial {
 	left := state.Ends.Left(now)
 	t := &wire.Trial{
 		ID: state.ID, Began: state.Began, Ends: now.Wall.Add(left).UTC().Round(time.Second), Left: wire.Duration(left),
-		User: state.User, CoversFiles: state.Trial.Files, Files: state.Files, WentBack: state.Back,
+		User: state.User, CoversFiles: state.Head.Files, Files: state.Files, WentBack: state.Back,
 	}
 	if !state.Pending() {
 		t.Left, t.Ends = 0, *state.Back
@@ -98,10 +98,10 @@ func TrialStatus(state *store.TrialState, now deadline.Reading) *wire.Trial {
 
 // trialProblem returns the problem of the status while files are held.
 func (l *Loop) trialProblem() (p manifest.Problem, held bool) {
-	if head, is := l.opts.Store.TrialHead(); !is || head.Pending() {
+	if head, is := l.opts.Store.PendingHead(pending.Timed); !is || head.Pending() {
 		return p, false
 	}
-	state, _ := l.opts.Store.Trial()
+	state, _ := l.opts.Store.Pending(pending.Timed)
 	if len(state.Files) == 0 {
 		return p, false
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/pending"
 )
 
 // Gather is the time that a client has to write the changes of a rollout.
@@ -49,21 +49,21 @@ const (
 // Next is a decision.
 type Next struct {
 	Do   Do
-	Head store.Rollout
+	Head Rollout
 	Ends time.Duration // 0: without an end
 }
 
 // Decide returns the next action of a rollout. left is the time until the end of its phase, 0 when it is over; concerns reports
 // whether a problem of an object is one of the rollout's.
-func Decide(head store.Rollout, left time.Duration, boxes []Box, concerns func(object string) bool) Next {
+func Decide(head Rollout, left time.Duration, boxes []Box, concerns func(object string) bool) Next {
 	switch head.Phase {
-	case store.RolloutGathering:
+	case pending.Gathering:
 		if left <= 0 {
 			head.Why = fmt.Sprintf("nobody has started it within %v", Gather)
 			return Next{Do: Undo, Head: head}
 		}
 		return Next{}
-	case store.RolloutProgramming, store.RolloutBaking:
+	case pending.Programming, pending.Baking:
 	default:
 		return Next{}
 	}
@@ -76,12 +76,12 @@ func Decide(head store.Rollout, left time.Duration, boxes []Box, concerns func(o
 		programmed = programmed && b.Programmed >= head.Revision
 	}
 	switch {
-	case head.Phase == store.RolloutProgramming && programmed:
-		head.Phase = store.RolloutBaking
+	case head.Phase == pending.Programming && programmed:
+		head.Phase = pending.Baking
 		return Next{Move, head, max(head.Bake, time.Millisecond)}
-	case head.Phase == store.RolloutProgramming && left <= 0:
+	case head.Phase == pending.Programming && left <= 0:
 		return failed(head, late(head, boxes))
-	case head.Phase == store.RolloutProgramming, left > 0:
+	case head.Phase == pending.Programming, left > 0:
 		return Next{}
 	case head.Step == len(head.Steps)-1:
 		return Next{Do: Finish, Head: head}
@@ -96,7 +96,7 @@ func Decide(head store.Rollout, left time.Duration, boxes []Box, concerns func(o
 // Step has the changes come to the boxes of a step, or of the first one after it that has other boxes than the present one. The problems
 // that a new box has reported since the last move are no news then; those of before may be ones that an earlier rollout has brought and
 // taken back.
-func Step(head store.Rollout, step int, boxes []Box) (Next, error) {
+func Step(head Rollout, step int, boxes []Box) (Next, error) {
 	for ; ; step++ {
 		picked, everyone, err := pick(head.Steps[step], head.Boxes, boxes)
 		if err != nil {
@@ -115,28 +115,28 @@ func Step(head store.Rollout, step int, boxes []Box) (Next, error) {
 			}
 		}
 		head.Step, head.Boxes, head.Everyone = step, picked, everyone
-		head.Phase, head.Why = store.RolloutProgramming, ""
+		head.Phase, head.Why = pending.Programming, ""
 		return Next{Move, head, head.Within}, nil
 	}
 }
 
 // Resume has a rollout that has stopped go on with its step. What the boxes report by now is no reason to stop any more.
-func Resume(head store.Rollout, boxes []Box) Next {
+func Resume(head Rollout, boxes []Box) Next {
 	head.Known = map[string][]string{}
 	for _, name := range head.Boxes {
 		head.Known[name] = find(boxes, name).known()
 	}
-	head.Phase, head.Why = store.RolloutProgramming, ""
+	head.Phase, head.Why = pending.Programming, ""
 	return Next{Move, head, head.Within}
 }
 
 // Pause stops a rollout.
-func Pause(head store.Rollout, user string) Next {
+func Pause(head Rollout, user string) Next {
 	return stopped(head, cmp.Or(user, "somebody")+" has paused it")
 }
 
 // failed ends a step that did not go well.
-func failed(head store.Rollout, why string) Next {
+func failed(head Rollout, why string) Next {
 	if !head.Reverts {
 		return stopped(head, why)
 	}
@@ -144,8 +144,8 @@ func failed(head store.Rollout, why string) Next {
 	return Next{Do: Undo, Head: head}
 }
 
-func stopped(head store.Rollout, why string) Next {
-	head.Phase, head.Why = store.RolloutStopped, why
+func stopped(head Rollout, why string) Next {
+	head.Phase, head.Why = pending.Stopped, why
 	return Next{Move, head, 0}
 }
 
@@ -189,7 +189,7 @@ func (b *Box) trouble(known []string, concerns func(object string) bool) string 
 }
 
 // late names the boxes that have not programmed a step.
-func late(head store.Rollout, boxes []Box) string {
+func late(head Rollout, boxes []Box) string {
 	var names []string
 	for _, name := range head.Boxes {
 		if b := find(boxes, name); b.Programmed < head.Revision {

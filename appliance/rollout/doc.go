@@ -4,7 +4,7 @@
 //	next := rollout.Decide(head, left, boxes, concerns)
 //	switch next.Do {
 //	case rollout.Move:
-//		err = objects.MoveRollout(next.Head, next.Ends)
+//		err = objects.Advance(next.Head.Stored(), next.Ends)
 //	...
 //	}
 package rollout

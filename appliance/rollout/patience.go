@@ -1,7 +1,5 @@
 package rollout
 
-import "svcctl.io/svcctl/store"
-
 // mostLooks is at how many looks in a row a box of the step is not heard of, or does not follow, before that is believed: the
 // lease of a busy box may end and come back.
 const mostLooks = 8
@@ -15,7 +13,7 @@ type Patience struct {
 }
 
 // Waits reports whether it is too early to decide, as a box of the step may only be late. It is called once for each look.
-func (p *Patience) Waits(head *store.Rollout, boxes []Box) (waits bool) {
+func (p *Patience) Waits(head *Rollout, boxes []Box) (waits bool) {
 	now := map[string]int{}
 	for _, name := range head.Boxes {
 		if b := find(boxes, name); b.Present && b.Follows {
@@ -30,7 +28,7 @@ func (p *Patience) Waits(head *store.Rollout, boxes []Box) (waits bool) {
 
 // Awaits reports whether it is too early for the next step, as what boxes have reported may be of before the last move. It is called once
 // for each look.
-func (p *Patience) Awaits(head *store.Rollout, boxes []Box) (awaits bool) {
+func (p *Patience) Awaits(head *Rollout, boxes []Box) (awaits bool) {
 	if p.turn != head.Turn {
 		p.turn, p.unheard = head.Turn, 0
 	}
@@ -39,7 +37,7 @@ func (p *Patience) Awaits(head *store.Rollout, boxes []Box) (awaits bool) {
 }
 
 // Reported reports whether all boxes that follow have told of the problems that they have had since the last move of a rollout.
-func Reported(head *store.Rollout, boxes []Box) bool {
+func Reported(head *Rollout, boxes []Box) bool {
 	for i := range boxes {
 		if b := &boxes[i]; b.Present && b.Follows && b.Failing == "" && !b.isOf(head) {
 			return false
@@ -49,4 +47,4 @@ func Reported(head *store.Rollout, boxes []Box) bool {
 }
 
 // isOf reports whether a report is of a time after the last move.
-func (b *Box) isOf(head *store.Rollout) bool { return b.Programmed >= head.Revision }
+func (b *Box) isOf(head *Rollout) bool { return b.Programmed >= head.Revision }

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/pending"
 )
 
 func TestParseSteps(t *testing.T) {
@@ -35,13 +35,13 @@ func concerned(object string) bool { return object == "Service default/web" }
 // A rollout goes from step to step when all boxes of the step have programmed it and were watched for long enough; each
 // reason to stop stops it, and what is no reason does not.
 func Test594_what_a_rollout_does_next(t *testing.T) {
-	head := store.Rollout{
-		ID: "r", Phase: store.RolloutProgramming, Turn: 7, Steps: []string{"b", "50%", "60%", "100%"}, Boxes: []string{"b"}, Revision: 100, Within: time.Minute, Bake: 2 * time.Minute,
-		Known: map[string][]string{"b": {"Old Service default/web spec"}},
+	head := Rollout{
+		Head: pending.Head{ID: "r", Phase: pending.Programming, Turn: 7, Boxes: []string{"b"}, Revision: 100},
+		Plan: Plan{Steps: []string{"b", "50%", "60%", "100%"}, Within: time.Minute, Bake: 2 * time.Minute, Known: map[string][]string{"b": {"Old Service default/web spec"}}},
 	}
-	baking := func(h *store.Rollout) { h.Phase = store.RolloutBaking }
-	reverts := func(h *store.Rollout) { h.Reverts = true }
-	last := func(h *store.Rollout) { baking(h); h.Step, h.Boxes = 3, []string{"a", "b", "c", "d"} }
+	baking := func(h *Rollout) { h.Phase = pending.Baking }
+	reverts := func(h *Rollout) { h.Reverts = true }
+	last := func(h *Rollout) { baking(h); h.Step, h.Boxes = 3, []string{"a", "b", "c", "d"} }
 	box := func(name string, change func(b *Box)) func([]Box) []Box {
 		return func(boxes []Box) []Box {
 			for i := range boxes {
@@ -55,7 +55,7 @@ func Test594_what_a_rollout_does_next(t *testing.T) {
 	has := func(p Problem) func(b *Box) { return func(b *Box) { b.Problems = append(b.Problems, p) } }
 	web := "Service default/web"
 	for what, c := range map[string]struct {
-		head  func(*store.Rollout)
+		head  func(*Rollout)
 		boxes func([]Box) []Box
 		left  time.Duration
 		want  string
@@ -65,11 +65,11 @@ func Test594_what_a_rollout_does_next(t *testing.T) {
 		"one has not in time":                             {boxes: box("b", func(b *Box) { b.Programmed = 99 }), want: "stop: b has not programmed it within 1m0s"},
 		"they are watched":                                {head: baking, left: time.Second, want: "wait"},
 		"they were watched":                               {head: baking, want: "move Programming step 1 a+b for 1m0s"},
-		"a step has no more boxes":                        {head: func(h *store.Rollout) { baking(h); h.Step, h.Boxes = 1, []string{"a", "b", "c"} }, want: "move Programming step 3 a+b+c+d everyone for 1m0s"},
+		"a step has no more boxes":                        {head: func(h *Rollout) { baking(h); h.Step, h.Boxes = 1, []string{"a", "b", "c"} }, want: "move Programming step 3 a+b+c+d everyone for 1m0s"},
 		"the last step was watched":                       {head: last, want: "finish"},
 		"a box of the step is away":                       {boxes: box("b", func(b *Box) { b.Present = false }), left: time.Second, want: "stop: box b is not heard of"},
 		"and when they are watched":                       {head: baking, boxes: box("b", func(b *Box) { b.Present = false }), left: time.Second, want: "stop: box b is not heard of"},
-		"a box of the step never was":                     {head: func(h *store.Rollout) { h.Boxes = []string{"b", "x"} }, left: time.Second, want: "stop: box x is not heard of"},
+		"a box of the step never was":                     {head: func(h *Rollout) { h.Boxes = []string{"b", "x"} }, left: time.Second, want: "stop: box x is not heard of"},
 		"another box is away":                             {head: baking, boxes: box("c", func(b *Box) { b.Present = false }), left: time.Second, want: "wait"},
 		"and the next step goes on":                       {head: baking, boxes: box("a", func(b *Box) { b.Present = false }), want: "move Programming step 1 b+c for 1m0s"},
 		"a box does not follow":                           {boxes: box("b", func(b *Box) { b.Follows, b.Why = false, "KeyMissing" }), left: time.Second, want: "stop: box b does not follow the fleet: KeyMissing"},
@@ -84,14 +84,14 @@ func Test594_what_a_rollout_does_next(t *testing.T) {
 		"a problem of another box":                        {head: baking, boxes: box("c", has(Problem{Object: web, Reason: "PortInUse"})), left: time.Second, want: "wait"},
 		"it reverts, and one has not in time":             {head: reverts, boxes: box("b", func(b *Box) { b.Programmed = 99 }), want: "undo: b has not programmed it within 1m0s"},
 		"it reverts, and a box is away":                   {head: reverts, boxes: box("b", func(b *Box) { b.Present = false }), left: time.Second, want: "undo: box b is not heard of any more"},
-		"it reverts, and the next step names one unknown": {head: func(h *store.Rollout) { baking(h); reverts(h); h.Steps = []string{"b", "x", "100%"} }, want: "undo: the next step, x, cannot begin: box x is not known: `svcctl get boxes` names them"},
+		"it reverts, and the next step names one unknown": {head: func(h *Rollout) { baking(h); reverts(h); h.Steps = []string{"b", "x", "100%"} }, want: "undo: the next step, x, cannot begin: box x is not known: `svcctl get boxes` names them"},
 		"it reverts, and all is well":                     {head: reverts, left: time.Second, want: "move Baking step 0 b for 2m0s"},
-		"it is being written":                             {head: func(h *store.Rollout) { h.Phase, h.Boxes = store.RolloutGathering, nil }, left: time.Second, want: "wait"},
-		"nobody has started it":                           {head: func(h *store.Rollout) { h.Phase, h.Boxes = store.RolloutGathering, nil }, want: "undo: nobody has started it within 5m0s"},
-		"it has stopped":                                  {head: func(h *store.Rollout) { h.Phase = store.RolloutStopped }, boxes: box("b", func(b *Box) { b.Present = false }), want: "wait"},
-		"it is done":                                      {head: func(h *store.Rollout) { h.Phase = store.RolloutDone }, want: "wait"},
-		"the next step names one away":                    {head: func(h *store.Rollout) { baking(h); h.Steps = []string{"b", "c", "100%"} }, boxes: box("c", func(b *Box) { b.Present = false }), want: "stop: the next step, c, cannot begin: box c is not heard of"},
-		"the next step names one unknown":                 {head: func(h *store.Rollout) { baking(h); h.Steps = []string{"b", "x", "100%"} }, want: "stop: the next step, x, cannot begin: box x is not known"},
+		"it is being written":                             {head: func(h *Rollout) { h.Phase, h.Boxes = pending.Gathering, nil }, left: time.Second, want: "wait"},
+		"nobody has started it":                           {head: func(h *Rollout) { h.Phase, h.Boxes = pending.Gathering, nil }, want: "undo: nobody has started it within 5m0s"},
+		"it has stopped":                                  {head: func(h *Rollout) { h.Phase = pending.Stopped }, boxes: box("b", func(b *Box) { b.Present = false }), want: "wait"},
+		"it is done":                                      {head: func(h *Rollout) { h.Phase = pending.Done }, want: "wait"},
+		"the next step names one away":                    {head: func(h *Rollout) { baking(h); h.Steps = []string{"b", "c", "100%"} }, boxes: box("c", func(b *Box) { b.Present = false }), want: "stop: the next step, c, cannot begin: box c is not heard of"},
+		"the next step names one unknown":                 {head: func(h *Rollout) { baking(h); h.Steps = []string{"b", "x", "100%"} }, want: "stop: the next step, x, cannot begin: box x is not known"},
 	} {
 		h, boxes := head, fleetOf(100, "d", "a", "b", "c")
 		if c.head != nil {
@@ -115,7 +115,7 @@ func text(n Next) string {
 	case Undo:
 		return "undo: " + n.Head.Why
 	}
-	if n.Head.Phase == store.RolloutStopped {
+	if n.Head.Phase == pending.Stopped {
 		if n.Ends != 0 {
 			return "a stop with an end"
 		}
@@ -130,7 +130,7 @@ func text(n Next) string {
 
 // A box that is late for some looks stops nothing, and one that is away for good does.
 func TestPatience(t *testing.T) {
-	head := &store.Rollout{Boxes: []string{"a", "b"}}
+	head := &Rollout{Head: pending.Head{Boxes: []string{"a", "b"}}}
 	well, away, cutOff := fleetOf(1, "a", "b", "c"), fleetOf(1, "a", "b", "c"), fleetOf(1, "a", "b", "c")
 	away[0].Present, cutOff[1].Follows = false, false
 	var p Patience
@@ -154,7 +154,7 @@ func TestPatience(t *testing.T) {
 // Before a step, reports of before the last move are waited for, for some looks at each; what they say is no reason for a problem to be
 // none that is new.
 func TestReportsOfBefore(t *testing.T) {
-	head := store.Rollout{Phase: store.RolloutBaking, Turn: 3, Revision: 100, Steps: []string{"a", "100%"}, Boxes: []string{"a"}}
+	head := Rollout{pending.Head{Phase: pending.Baking, Turn: 3, Revision: 100, Boxes: []string{"a"}}, Plan{Steps: []string{"a", "100%"}}}
 	problem := []Problem{{Object: "Service default/web", Reason: "PortInUse"}}
 	late := fleetOf(100, "a", "b", "c")
 	late[1].Programmed, late[1].Problems = 99, problem
@@ -198,12 +198,12 @@ func TestReportsOfBefore(t *testing.T) {
 func TestKnownProblems(t *testing.T) {
 	boxes := fleetOf(100, "a", "b")
 	boxes[1].Problems = []Problem{{Object: "Service default/web", Reason: "PortInUse"}}
-	head := store.Rollout{Phase: store.RolloutBaking, Steps: []string{"a", "100%"}, Boxes: []string{"a"}, Known: map[string][]string{"a": {"x"}}}
+	head := Rollout{pending.Head{Phase: pending.Baking, Boxes: []string{"a"}}, Plan{Steps: []string{"a", "100%"}, Known: map[string][]string{"a": {"x"}}}}
 	next := Decide(head, 0, boxes, concerned)
 	if text(Decide(next.Head, time.Second, boxes, concerned)) == "wait" || !slices.Equal(next.Head.Known["a"], []string{"x"}) || len(head.Known) != 1 {
 		t.Errorf("the next step is %+v", next)
 	}
-	if got := next.Head.Phase; got != store.RolloutProgramming {
+	if got := next.Head.Phase; got != pending.Programming {
 		t.Errorf("the next step is %s", got)
 	}
 	boxes[0].Problems = []Problem{{Reason: "New"}}
@@ -216,10 +216,10 @@ func TestKnownProblems(t *testing.T) {
 		t.Errorf("resumed it is %+v", resumed.Head)
 	}
 	stop.Head.Reverts = true
-	if p := Pause(stop.Head, "root"); p.Do != Move || p.Head.Phase != store.RolloutStopped {
+	if p := Pause(stop.Head, "root"); p.Do != Move || p.Head.Phase != pending.Stopped {
 		t.Errorf("paused it is %+v, though nothing has failed", p)
 	}
-	if p := Pause(resumed.Head, "root"); p.Head.Phase != store.RolloutStopped || p.Head.Why != "root has paused it" {
+	if p := Pause(resumed.Head, "root"); p.Head.Phase != pending.Stopped || p.Head.Why != "root has paused it" {
 		t.Errorf("paused it is %+v", p.Head)
 	}
 }

@@ -28,7 +28,7 @@ func Test621_one_count_of_objects(t *testing.T) {
 	if v := a.reads(t, directory{"web.yaml": serviceFile("first"), "more.yaml": serviceFile("second")}, 0); !v.OK() {
 		t.Fatalf("box a reads the source: %+v", v)
 	}
-	if _, err := a.BeginTrial("one", "test", false, time.Hour, deadline.Now()); err != nil {
+	if _, err := a.BeginTimed("one", "test", false, time.Hour, deadline.Now()); err != nil {
 		t.Fatal(err)
 	}
 	a.tried(t, "one")

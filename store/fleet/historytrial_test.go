@@ -16,6 +16,7 @@ import (
 	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/fleet"
+	"svcctl.io/svcctl/store/pending"
 )
 
 // Test618 has boxes write and read Secrets while members of etcd are killed and the key of the fleet is changed: the history
@@ -177,7 +178,7 @@ func (h *trialHistory) does(client int, in trialAccess, do func() (string, error
 	switch {
 	case errors.As(err, &away):
 		return "" // nothing was done
-	case errors.Is(err, store.ErrNoTrial), errors.Is(err, store.ErrTrialOver):
+	case errors.Is(err, pending.ErrNoTimed), errors.Is(err, pending.ErrTimedOver):
 		out = noTrial
 	case err != nil:
 		out, end = unknown, math.MaxInt64
@@ -218,14 +219,14 @@ func (h *trialHistory) step(ctx context.Context, client int, b *box, r *rand.Ran
 	case 3:
 		id := "t" + value
 		out := h.does(client, trialAccess{op: opBegin, id: id}, func() (string, error) {
-			begun, err := b.BeginTrial(id, "test", false, time.Hour, deadline.Now())
+			begun, err := b.BeginTimed(id, "test", false, time.Hour, deadline.Now())
 			return begun.ID, err
 		})
 		if out != "" && out != unknown {
 			*trial = out
 		}
 	case 4, 5:
-		if head, is := b.TrialHead(); is && head.Pending() {
+		if head, is := b.PendingHead(pending.Timed); is && head.Pending() {
 			*trial = head.ID
 		}
 		if *trial != "" {

@@ -10,6 +10,7 @@ import (
 	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/fleet"
+	"svcctl.io/svcctl/store/pending"
 )
 
 // Test614 brings backups back. Sources stay with who reads them, and nobody else may who differs; a trial that was under
@@ -42,7 +43,7 @@ func Test614_sources_and_trials_in_a_restore(t *testing.T) {
 		t.Fatalf("box a reads the source: %+v", v)
 	}
 	plain := backup("plain")
-	if _, err := a.BeginTrial("one", "test", false, time.Hour, deadline.Now()); err != nil {
+	if _, err := a.BeginTimed("one", "test", false, time.Hour, deadline.Now()); err != nil {
 		t.Fatal(err)
 	}
 	a.tried(t, "one")
@@ -57,13 +58,13 @@ func Test614_sources_and_trials_in_a_restore(t *testing.T) {
 		v := b.reads(t, second, 0)
 		return v.OK() && b.clusterIP("second") != ""
 	})
-	if _, err := b.BeginTrial("two", "test", false, time.Hour, deadline.Now()); err != nil {
+	if _, err := b.BeginTimed("two", "test", false, time.Hour, deadline.Now()); err != nil {
 		t.Fatal(err)
 	}
 	restore(plain)
 	for _, x := range []*box{a, b} {
 		eventually(t, "what was in the backup is in force, and no trial", func() bool {
-			_, is := x.Trial()
+			_, is := x.Pending(pending.Timed)
 			return !is && x.clusterIP("first") != "" && x.clusterIP("second") == "" && x.clusterIP("fresh") == ""
 		})
 		if all := x.Sources(); len(all) != 1 || all[0].Name != "lb" || all[0].Reader != "b" || all[0].Files != 1 {
@@ -77,10 +78,10 @@ func Test614_sources_and_trials_in_a_restore(t *testing.T) {
 	restore(trying)
 	for _, x := range []*box{a, b} {
 		eventually(t, "the trial of the backup is under way", func() bool {
-			state, is := x.Trial()
+			state, is := x.Pending(pending.Timed)
 			return is && state.ID == "one" && len(state.Objects) == 4 && x.secret("s") == "on trial" && x.clusterIP("old") == ""
 		})
-		if left, _ := x.TrialLeft(); left < 30*time.Minute {
+		if left, _ := x.PendingLeft(pending.Timed); left < 30*time.Minute {
 			t.Errorf("box %s has %v left of it", x.cfg.Box, left)
 		}
 	}
@@ -113,7 +114,7 @@ func TestInitWithATrial(t *testing.T) {
 		if err := single.create("web"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := single.BeginTrial("x", "test", files, time.Hour, deadline.Now()); err != nil {
+		if _, err := single.BeginTimed("x", "test", files, time.Hour, deadline.Now()); err != nil {
 			t.Fatal(err)
 		}
 		if r, err := single.Write(store.Write{Ref: serviceRef("web"), Delete: true, By: store.Caller{Trial: "x"}}); err != nil || r[0].Err != nil {

@@ -13,6 +13,7 @@ import (
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/fleet"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/pending"
 )
 
 // slice is an EndpointSlice of a Service with one endpoint.
@@ -146,7 +147,7 @@ func Test590_a_rollout_comes_to_some_boxes_first(t *testing.T) {
 	}
 	begin := func(x *box, id string) {
 		t.Helper()
-		if _, err := x.BeginRollout(store.Rollout{ID: id, Steps: []string{"b", "100%"}}, time.Hour); err != nil {
+		if _, err := x.BeginStaged(pending.Head{ID: id, Plan: []byte(`{"steps":["b","100%"]}`)}, time.Hour); err != nil {
 			t.Fatal(err)
 		}
 		x.rolls(t, id)
@@ -154,9 +155,9 @@ func Test590_a_rollout_comes_to_some_boxes_first(t *testing.T) {
 	move := func(x *box, names ...string) {
 		t.Helper()
 		x.fresh(t)
-		head, _ := x.RolloutHead()
-		head.Phase, head.Boxes = store.RolloutProgramming, names
-		if err := x.MoveRollout(head, time.Hour); err != nil {
+		head, _ := x.PendingHead(pending.Staged)
+		head.Phase, head.Boxes = pending.Programming, names
+		if err := x.Advance(head, time.Hour); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -164,19 +165,19 @@ func Test590_a_rollout_comes_to_some_boxes_first(t *testing.T) {
 	begin(a, "one")
 	have("nobody has what is gathered", map[string]string{"a": before, "b": before, "c": before})
 	seen := b.Changes(0).Revision
-	stale, _ := b.RolloutHead()
+	stale, _ := b.PendingHead(pending.Staged)
 	move(a, "b")
 	have("box b has the changes", map[string]string{"a": before, "b": after, "c": before})
 	if changed := b.Changes(seen); !slices.Equal(changed.Services, []string{"default/fresh", "default/old", "default/web"}) || !slices.Equal(changed.Secrets, []string{"default/s"}) || changed.All {
 		t.Errorf("box b is told to look at %+v", changed)
 	}
 	b.fresh(t)
-	if err := b.MoveRollout(stale, 0); !errors.Is(err, store.ErrRolloutMoved) {
+	if err := b.Advance(stale, 0); !errors.Is(err, pending.ErrMoved) {
 		t.Errorf("a rollout that has moved is moved: %v", err)
 	}
 
 	// What others may do meanwhile.
-	var inRollout *store.RolloutError
+	var inRollout *pending.StagedError
 	for _, x := range boxes {
 		web := x.service("web")
 		web.Metadata.Labels = map[string]string{"x": "y"}
@@ -186,12 +187,12 @@ func Test590_a_rollout_comes_to_some_boxes_first(t *testing.T) {
 		if err := takesOld(x, "thief"); err == nil {
 			t.Error("an address that some boxes serve is given to another Service")
 		}
-		if _, err := x.BeginRollout(store.Rollout{ID: "two"}, time.Hour); !errors.As(err, &inRollout) {
+		if _, err := x.BeginStaged(pending.Head{ID: "two"}, time.Hour); !errors.As(err, &inRollout) {
 			t.Errorf("a second rollout: %v", err)
 		}
 	}
 	r, err := b.Write(store.Write{Ref: serviceRef("late"), Object: service("late"), Create: true, By: store.Caller{Rollout: "one"}})
-	if err != nil || !errors.Is(r[0].Err, store.ErrRolloutOver) {
+	if err != nil || !errors.Is(r[0].Err, pending.ErrStagedOver) {
 		t.Errorf("a late write of the rollout: %v %v", err, r)
 	}
 	if err := b.writes(slice("web-2", "web", "10.1.0.7")); err != nil {
@@ -287,18 +288,18 @@ func Test590_a_rollout_comes_to_some_boxes_first(t *testing.T) {
 	// Undone from a box that it has not come to.
 	x := boxes["c"]
 	x.fresh(t)
-	head, _ := x.RolloutHead()
-	if _, err := x.UndoRollout(head, store.Caller{User: "test"}); err != nil {
+	head, _ := x.PendingHead(pending.Staged)
+	if _, err := x.Undo(head, store.Caller{User: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	have("undone", map[string]string{"a": before, "b": before, "c": before})
 	if a.clusterIP("old") != old || metaOf(a, "old").UID != uid {
 		t.Error("the Service that was deleted is another one")
 	}
-	if head, _ := b.RolloutHead(); head.Phase != store.RolloutUndone || head.Pending() {
+	if head, _ := b.PendingHead(pending.Staged); head.Phase != pending.Undone || head.Pending() {
 		t.Errorf("after undo it is %s", head.Phase)
 	}
-	if _, err := b.UndoRollout(head, store.Caller{}); !errors.Is(err, store.ErrNoRollout) {
+	if _, err := b.Undo(head, store.Caller{}); !errors.Is(err, pending.ErrNoStaged) {
 		t.Errorf("undone twice: %v", err)
 	}
 	same(t, a, b)
@@ -308,8 +309,8 @@ func Test590_a_rollout_comes_to_some_boxes_first(t *testing.T) {
 	move(b, "a", "b")
 	have("two boxes have the changes", map[string]string{"a": after, "b": after, "c": before})
 	a.fresh(t)
-	head, _ = a.RolloutHead()
-	if err := a.FinishRollout(head); err != nil {
+	head, _ = a.PendingHead(pending.Staged)
+	if err := a.Finish(head); err != nil {
 		t.Fatal(err)
 	}
 	have("all have it", map[string]string{"a": after, "b": after, "c": after})
@@ -325,7 +326,7 @@ func Test590_a_rollout_comes_to_some_boxes_first(t *testing.T) {
 	c.hasNothingOf("s", "as it was", "the new one")
 
 	// A box that leaves the fleet in the middle goes on alone with what it had, until somebody decides.
-	if _, err := a.BeginRollout(store.Rollout{ID: "four", Steps: []string{"b", "100%"}}, time.Hour); err != nil {
+	if _, err := a.BeginStaged(pending.Head{ID: "four", Plan: []byte(`{"steps":["b","100%"]}`)}, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	web := a.service("web")
@@ -354,12 +355,12 @@ func Test590_a_rollout_comes_to_some_boxes_first(t *testing.T) {
 	if got := l.inForce("web"); got != "new 10.1.0.9" {
 		t.Errorf("alone it programs %q", got)
 	}
-	if _, err := alone.BeginRollout(store.Rollout{ID: "x"}, time.Hour); !errors.Is(err, store.ErrRolloutAlone) {
+	if _, err := alone.BeginStaged(pending.Head{ID: "x"}, time.Hour); !errors.Is(err, pending.ErrAlone) {
 		t.Errorf("a rollout of one box: %v", err)
 	}
-	seen, head = alone.Changes(0).Revision, store.Rollout{}
-	head, _ = alone.RolloutHead()
-	if err := alone.FinishRollout(head); err != nil || l.inForce("web") != "newer 10.1.0.9" || !slices.Equal(alone.Changes(seen).Services, []string{"default/web"}) || alone.Revision() <= seen {
+	seen, head = alone.Changes(0).Revision, pending.Head{}
+	head, _ = alone.PendingHead(pending.Staged)
+	if err := alone.Finish(head); err != nil || l.inForce("web") != "newer 10.1.0.9" || !slices.Equal(alone.Changes(seen).Services, []string{"default/web"}) || alone.Revision() <= seen {
 		t.Errorf("it goes on to %q, and is to look at %+v: %v", l.inForce("web"), alone.Changes(seen), err)
 	}
 }

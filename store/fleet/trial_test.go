@@ -12,6 +12,7 @@ import (
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/pending"
 )
 
 // machine has the clocks of a box.
@@ -86,7 +87,7 @@ func Test578_any_box_ends_a_trial(t *testing.T) {
 	}
 	begin := func(x *box, n int, id string) {
 		t.Helper()
-		if _, err := x.BeginTrial(id, "test", false, time.Hour, machines[n].clocks()); err != nil {
+		if _, err := x.BeginTimed(id, "test", false, time.Hour, machines[n].clocks()); err != nil {
 			t.Fatal(err)
 		}
 		x.tried(t, id)
@@ -105,21 +106,21 @@ func Test578_any_box_ends_a_trial(t *testing.T) {
 		}
 		return err
 	}
-	if _, err := a.BeginTrial("x", "test", true, time.Hour, machines[0].clocks()); !errors.Is(err, store.ErrTrialInFleet) {
+	if _, err := a.BeginTimed("x", "test", true, time.Hour, machines[0].clocks()); !errors.Is(err, pending.ErrFilesShared) {
 		t.Errorf("a trial of files: %v", err)
 	}
 
 	begin(a, 0, "one")
 	all("the trial is known", func(x *box) bool {
-		state, is := x.Trial()
-		left, pending := x.TrialLeft()
+		state, is := x.Pending(pending.Timed)
+		left, pending := x.PendingLeft(pending.Timed)
 		return is && state.ID == "one" && len(state.Objects) == 4 && pending && left == time.Hour && x.secret("s") == "on trial" && x.clusterIP("old") == ""
 	})
 	if err := takesOld(boxes[2], "thief"); err == nil {
 		t.Error("an address of the trial is given to another Service")
 	}
 	r, err := b.Write(store.Write{Ref: serviceRef("late"), Object: service("late"), Create: true, By: store.Caller{Trial: "zero"}})
-	if err != nil || !errors.Is(r[0].Err, store.ErrTrialOver) {
+	if err != nil || !errors.Is(r[0].Err, pending.ErrTimedOver) {
 		t.Errorf("a write of another trial: %v %v", err, r)
 	}
 	a.stop() // for good, as far as the others know
@@ -127,22 +128,22 @@ func Test578_any_box_ends_a_trial(t *testing.T) {
 	b.stop()
 	machines[1].passes(20 * time.Minute)
 	b = open(1, b.cfg.Dir)
-	if left, pending := b.TrialLeft(); !pending || left != 20*time.Minute {
+	if left, pending := b.PendingLeft(pending.Timed); !pending || left != 20*time.Minute {
 		t.Errorf("after 40 minutes and a restart %v are left (pending: %v)", left, pending)
 	}
 	boxes = []*box{b, boxes[2]}
 	machines[1].passes(time.Hour)
-	if left, _ := b.TrialLeft(); left != 0 {
+	if left, _ := b.PendingLeft(pending.Timed); left != 0 {
 		t.Errorf("%v are left when the time is over", left)
 	}
-	if left, _ := boxes[1].TrialLeft(); left != time.Hour {
+	if left, _ := boxes[1].PendingLeft(pending.Timed); left != time.Hour {
 		t.Errorf("on another box, whose clock stands still, %v are left", left)
 	}
-	eventually(t, "box b may take it back", func() bool { _, err := b.GoBack(nil); return err == nil || errors.Is(err, store.ErrNoTrial) })
+	eventually(t, "box b may take it back", func() bool { _, err := b.GoBack(nil); return err == nil || errors.Is(err, pending.ErrNoTimed) })
 	a = open(0, a.cfg.Dir)
 	boxes = []*box{a, b, boxes[1]}
 	all("all is as it was", func(x *box) bool {
-		_, is := x.Trial()
+		_, is := x.Pending(pending.Timed)
 		return !is && x.clusterIP("old") == old && x.clusterIP("fresh") == "" && x.secret("s") == "as it was" &&
 			metaOf(x, "web").UID == uid && metaOf(x, "web").Labels == nil
 	})
@@ -150,15 +151,18 @@ func Test578_any_box_ends_a_trial(t *testing.T) {
 	same(t, a, boxes[2])
 
 	begin(b, 1, "two")
-	all("the second trial is known", func(x *box) bool { state, _ := x.Trial(); return state.ID == "two" && len(state.Objects) == 4 })
+	all("the second trial is known", func(x *box) bool {
+		state, _ := x.Pending(pending.Timed)
+		return state.ID == "two" && len(state.Objects) == 4
+	})
 	if state, err := boxes[2].Confirm(""); err != nil || len(state.Objects) != 4 {
 		t.Fatalf("box c confirms %+v, %v", state, err)
 	}
 	all("it stays", func(x *box) bool {
-		_, is := x.Trial()
+		_, is := x.Pending(pending.Timed)
 		return !is && x.clusterIP("old") == "" && x.clusterIP("fresh") != "" && x.secret("s") == "on trial"
 	})
-	if _, err := a.GoBack(nil); !errors.Is(err, store.ErrNoTrial) {
+	if _, err := a.GoBack(nil); !errors.Is(err, pending.ErrNoTimed) {
 		t.Errorf("what is confirmed goes back: %v", err)
 	}
 	if err := takesOld(a, "heir"); err != nil {
@@ -168,20 +172,20 @@ func Test578_any_box_ends_a_trial(t *testing.T) {
 	// One box confirms while another takes it back: one of the two does.
 	for n := range 5 {
 		id := fmt.Sprint("race", n)
-		if _, err := a.BeginTrial(id, "test", false, time.Hour, machines[0].clocks()); err != nil {
+		if _, err := a.BeginTimed(id, "test", false, time.Hour, machines[0].clocks()); err != nil {
 			t.Fatal(err)
 		}
 		if r, err := a.Write(store.Write{Ref: serviceRef(id), Object: service(id), Create: true, By: store.Caller{Trial: id}}); err != nil || r[0].Err != nil {
 			t.Fatal(err, r)
 		}
-		all("the trial is known", func(x *box) bool { state, _ := x.Trial(); return state.ID == id })
+		all("the trial is known", func(x *box) bool { state, _ := x.Pending(pending.Timed); return state.ID == id })
 		var confirmed, back error
 		var wg sync.WaitGroup
 		wg.Go(func() { _, confirmed = a.Confirm("") })
 		wg.Go(func() { _, back = b.GoBack(nil) })
 		wg.Wait()
 		for _, err := range []error{confirmed, back} {
-			if err != nil && !errors.Is(err, store.ErrNoTrial) {
+			if err != nil && !errors.Is(err, pending.ErrNoTimed) {
 				t.Fatal(err)
 			}
 		}

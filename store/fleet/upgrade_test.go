@@ -14,6 +14,7 @@ import (
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/fleet"
 	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/pending"
 )
 
 // The format of a fleet is raised when all boxes read the new one; until then there are no Secrets, also none of files, and from
@@ -43,10 +44,10 @@ func Test574_the_format_of_a_fleet_is_raised(t *testing.T) {
 	if err := a.putSecret("s", "the value"); err == nil || !strings.Contains(err.Error(), "svcctl fleet upgrade") {
 		t.Errorf("a Secret in a fleet that knows none: %v", err)
 	}
-	if _, err := a.BeginTrial("x", "test", false, time.Hour, deadline.Now()); err == nil || !strings.Contains(err.Error(), "svcctl fleet upgrade") {
+	if _, err := a.BeginTimed("x", "test", false, time.Hour, deadline.Now()); err == nil || !strings.Contains(err.Error(), "svcctl fleet upgrade") {
 		t.Errorf("a trial in a fleet that knows none: %v", err)
 	}
-	if _, err := a.BeginRollout(store.Rollout{ID: "x"}, time.Hour); err == nil || !strings.Contains(err.Error(), "svcctl fleet upgrade") {
+	if _, err := a.BeginStaged(pending.Head{ID: "x"}, time.Hour); err == nil || !strings.Contains(err.Error(), "svcctl fleet upgrade") {
 		t.Errorf("a rollout in a fleet that knows none: %v", err)
 	}
 	text := "apiVersion: v1\nkind: Secret\nmetadata: {name: filed}\nstringData: {password: of a file}\n"

@@ -1,0 +1,212 @@
+package held
+
+import (
+	"crypto/sha256"
+	"maps"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/manifest"
+)
+
+// Files has the files of a trial: their content before it, which is stored, and after it went back the content that is held.
+type Files struct {
+	prefix string // begins their keys
+	stored map[string]bool
+	held   map[string]file
+}
+
+// NewFiles returns no files, for keys with a prefix.
+func NewFiles(prefix string) *Files {
+	return &Files{prefix: prefix, stored: map[string]bool{}, held: map[string]file{}}
+}
+
+// content is the stored form: the content before, and the hash of the content that is held.
+type content struct {
+	was     bool // the file existed
+	text    []byte
+	refused bool // the present content is held
+	is      bool // the file exists
+	hash    manifest.Hash
+}
+
+// The first byte of a stored content has these bits; the hash follows, if the file exists, and the content before.
+const (
+	fileWas     = 1
+	fileRefused = 2
+	fileIs      = 4
+)
+
+func (c *content) encode() []byte {
+	form := []byte{0}
+	if c.was {
+		form[0] |= fileWas
+	}
+	if c.refused {
+		form[0] |= fileRefused
+	}
+	if c.is {
+		form[0] |= fileIs
+		form = append(form, c.hash[:]...)
+	}
+	return append(form, c.text...)
+}
+
+func decode(value []byte) (c content) {
+	if len(value) == 0 {
+		return c
+	}
+	bits, rest := value[0], value[1:]
+	c.was, c.refused = bits&fileWas != 0, bits&fileRefused != 0
+	if bits&fileIs != 0 && len(rest) >= sha256.Size {
+		c.is, c.hash = true, manifest.Hash(rest[:sha256.Size])
+		rest = rest[sha256.Size:]
+	}
+	if c.was {
+		c.text = rest
+	}
+	return c
+}
+
+// file is a held file. It is taken as it was, as long as its content has the hash.
+type file struct {
+	content
+	before *manifest.File // nil: it did not exist
+}
+
+func (c content) hold(path string) file {
+	f := file{content: c}
+	if c.was {
+		f.before = manifest.Decode(path, c.text, manifest.DefaultLimits())
+		f.before.Hash = sha256.Sum256(c.text)
+	}
+	return f
+}
+
+// Load reads stored files; back is set after the trial went back.
+func (f *Files) Load(pairs []engine.Pair, back bool) {
+	for _, pair := range pairs {
+		if path, is := strings.CutPrefix(pair.Key, f.prefix); is {
+			f.stored[path] = true
+			if c := decode(pair.Value); back {
+				f.held[path] = c.hold(path)
+			}
+		}
+	}
+}
+
+// Paths returns the files that are held, or without any those with a stored content, sorted.
+func (f *Files) Paths() []string {
+	if len(f.held) > 0 {
+		return slices.Sorted(maps.Keys(f.held))
+	}
+	return slices.Sorted(maps.Keys(f.stored))
+}
+
+// IsHolding reports whether any file is held.
+func (f *Files) IsHolding() bool { return len(f.held) > 0 }
+
+// Tried returns the files with what is held on trial again.
+func (f *Files) Tried() *Files { return &Files{f.prefix, f.stored, map[string]file{}} }
+
+// Keys returns the keys of all stored files.
+func (f *Files) Keys() (keys []string) {
+	for path := range f.stored {
+		keys = append(keys, f.prefix+path)
+	}
+	return keys
+}
+
+// Keep adds to a commit the contents of the files that it replaces, which have the given prefix, and returns their paths. They are among the files
+// after Kept.
+func (f *Files) Keep(from engine.Engine, copies string, revision uint64, out *engine.Transaction) (kept []string, err error) {
+	keys := slices.Clone(out.Deletes)
+	for _, p := range out.Puts {
+		keys = append(keys, p.Key)
+	}
+	for _, key := range keys {
+		path, is := strings.CutPrefix(key, copies)
+		if !is || f.stored[path] {
+			continue
+		}
+		pairs, err := from.Load(key)
+		if err != nil {
+			return nil, err
+		}
+		var c content
+		if len(pairs) > 0 && pairs[0].Key == key { // other keys may begin with it
+			c.was, c.text = true, pairs[0].Value
+		}
+		out.Puts = append(out.Puts, engine.Pair{Key: f.prefix + path, Value: c.encode(), Revision: revision})
+		kept = append(kept, path)
+	}
+	return kept, nil
+}
+
+// Kept adds the paths that Keep returned, after the commit.
+func (f *Files) Kept(paths []string) {
+	for _, path := range paths {
+		f.stored[path] = true
+	}
+}
+
+// Hold returns the files with the contents that differ from those before held, and adds their stored forms to a commit.
+func (f *Files) Hold(from engine.Engine, revision uint64, found manifest.Files, out *engine.Transaction) (*Files, error) {
+	next := NewFiles(f.prefix)
+	pairs, err := from.Load(f.prefix)
+	if err != nil {
+		return nil, err
+	}
+	for _, pair := range pairs {
+		path := pair.Key[len(f.prefix):]
+		c := decode(pair.Value)
+		c.refused, c.is, c.hash = true, false, manifest.Hash{}
+		if now := found.Get(path); now != nil {
+			c.is, c.hash = true, now.Hash
+		}
+		if c.is == c.was && (!c.is || c.hash == sha256.Sum256(c.text)) {
+			out.Deletes = append(out.Deletes, pair.Key) // it is as it was
+			continue
+		}
+		next.stored[path], next.held[path] = true, c.hold(path)
+		out.Puts = append(out.Puts, engine.Pair{Key: pair.Key, Value: c.encode(), Revision: revision})
+	}
+	return next, nil
+}
+
+// Effective returns files with those that are held as they were. released are the paths of files that have changed since, which
+// are not held any more.
+func (f *Files) Effective(files manifest.Files) (taken manifest.Files, released []string) {
+	if len(f.held) == 0 {
+		return files, nil
+	}
+	taken = slices.Clone(files)
+	for path, h := range f.held {
+		i, exists := taken.Find(path)
+		if exists != h.is || exists && taken[i].Hash != h.hash {
+			released = append(released, path)
+			continue
+		}
+		switch {
+		case exists && h.before != nil:
+			taken[i] = h.before
+		case exists:
+			taken = slices.Delete(taken, i, i+1)
+		case h.before != nil:
+			taken = slices.Insert(taken, i, h.before)
+		}
+	}
+	return taken, released
+}
+
+// Without returns the files without some of them, and adds their removal to a commit.
+func (f *Files) Without(paths []string, out *engine.Transaction) *Files {
+	next := &Files{f.prefix, maps.Clone(f.stored), maps.Clone(f.held)}
+	for _, path := range paths {
+		out.Deletes = append(out.Deletes, f.prefix+path)
+		delete(next.stored, path)
+		delete(next.held, path)
+	}
+	return next
+}

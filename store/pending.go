@@ -1,0 +1,502 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/store/deadline"
+	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/held"
+	"svcctl.io/svcctl/store/index"
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/pending"
+	"svcctl.io/svcctl/store/record"
+)
+
+// pendingSets are the sets of changes that are not final, by kind, and the files of the timed one. Only the writer changes them, under
+// Store.mu, together with the objects: no reader sees changes without the versions before.
+type pendingSets struct {
+	sets  [2]*pending.Set
+	files *held.Files
+}
+
+func newPendingSets() pendingSets {
+	return pendingSets{[2]*pending.Set{pending.New(pending.Timed, nil), pending.New(pending.Staged, nil)}, held.NewFiles(pending.Timed.FilePrefix())}
+}
+
+func (p *pendingSets) timed() *pending.Set  { return p.sets[pending.Timed] }
+func (p *pendingSets) staged() *pending.Set { return p.sets[pending.Staged] }
+
+// pendingUpdate has the changes of a transaction to pending sets: sets and files that take the place of others, nil for none, and the
+// versions before that are added to the sets.
+type pendingUpdate struct {
+	sets   [2]*pending.Set
+	files  *held.Files
+	before [2]map[object.Ref]*record.Record
+}
+
+// PendingHead returns the set of a kind without what it covers, which may be much. The last staged set is returned after its end, too.
+func (s *Store) PendingHead(k pending.Kind) (head pending.Head, is bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.pending.sets[k].Head == nil {
+		return head, false
+	}
+	return *s.pending.sets[k].Head, true
+}
+
+// Pending returns the set of a kind: the timed one that is under way or holds files since it went back, or the staged one that is under way or was
+// the last.
+func (s *Store) Pending(k pending.Kind) (state pending.State, is bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	set := s.pending.sets[k]
+	if set.Head == nil {
+		return state, false
+	}
+	state.Head, state.Here = *set.Head, !set.Outside
+	keys := map[string]bool{}
+	for ref, before := range set.Before {
+		state.Objects = append(state.Objects, ref)
+		for _, r := range []*record.Record{before, s.table.records[ref]} {
+			if r == nil {
+				continue
+			}
+			if key := index.ServiceKey(r.Object); key != "" {
+				keys[key] = true
+			}
+		}
+	}
+	slices.SortFunc(state.Objects, record.CompareRefs)
+	state.Services = slices.Sorted(maps.Keys(keys))
+	if k == pending.Timed {
+		state.Files = s.pending.files.Paths()
+	}
+	return state, true
+}
+
+// PendingLeft returns the time left of a set, or of its phase, by this machine's clocks; false when it has no end, or is over.
+func (s *Store) PendingLeft(k pending.Kind) (left time.Duration, ends bool) {
+	head, is := s.PendingHead(k)
+	if !is || !head.Pending() || head.Ends == (deadline.Deadline{}) {
+		return 0, false
+	}
+	return head.Ends.Left(s.cfg.Clocks()), true
+}
+
+// ProgramsStaged reports whether this machine programs the changes of the staged set that is under way.
+func (s *Store) ProgramsStaged() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.pending.staged().Pending() && !s.pending.staged().Outside
+}
+
+// changePending runs a change of a set, again when another machine committed first.
+func (s *Store) changePending(change func() error) error {
+	return s.change(func() error {
+		err := change()
+		if err != nil {
+			s.allocator.rollback()
+			return err
+		}
+		for _, k := range pending.Kinds {
+			if !s.pending.sets[k].Pending() {
+				delete(s.allocator.kept, k.Holder())
+			}
+		}
+		return nil
+	})
+}
+
+// BeginTimed begins a set that ends after a duration, or lets the one that is under way end then. With files it covers all changes of files from
+// now on, and those that are held. It returns the set's head. Errors: ErrFilesShared, ErrFilesHeld.
+func (s *Store) BeginTimed(id, user string, files bool, after time.Duration, now deadline.Reading) (begun pending.Head, err error) {
+	if s.storage.shared != nil {
+		if files {
+			return begun, pending.ErrFilesShared
+		}
+		if err := s.storage.shared.Tries(); err != nil {
+			return begun, err
+		}
+	}
+	err = s.changePending(func() error {
+		// The content of files until now is the one that is restored.
+		if err := s.flush(); err != nil {
+			return fmt.Errorf("begin a trial: %w", err)
+		}
+		begun = pending.Head{ID: id, Began: now.Wall.UTC().Round(0), User: user, Files: files}
+		if timed := s.pending.timed(); timed.Pending() {
+			begun = *timed.Head
+			begun.Files = begun.Files || files
+		}
+		begun.Ends = deadline.After(after, now)
+		if !files && s.pending.files.IsHolding() {
+			return pending.ErrFilesHeld
+		}
+		return s.putHead(pending.Timed, begun)
+	})
+	return begun, err
+}
+
+// CountFrom has the end of the timed set counted by the boot that now is of. It writes only after a reboot.
+func (s *Store) CountFrom(now deadline.Reading) error {
+	return s.changePending(func() error {
+		timed := s.pending.timed()
+		if !timed.Pending() || timed.Ends.In(now) == timed.Ends || s.storage.shared != nil {
+			return nil
+		}
+		next := *timed.Head
+		next.Ends = next.Ends.In(now)
+		return s.putHead(pending.Timed, next)
+	})
+}
+
+// putHead commits the head of a set, a new one unless the kind has one under way.
+func (s *Store) putHead(k pending.Kind, head pending.Head) error {
+	t := s.begin()
+	t.announced = true
+	if k == pending.Staged {
+		head.Revision = s.latest() + 1
+	}
+	next := s.pending.sets[k].With(&head)
+	if !s.pending.sets[k].Pending() {
+		next = pending.New(k, &head)
+	}
+	if err := next.AddHead(s.feed.revision, &t.extra); err != nil {
+		return err
+	}
+	t.pending.sets[k], t.pending.files = next, s.pending.files
+	if k == pending.Timed {
+		t.pending.files = s.pending.files.Tried()
+	}
+	if _, err := t.run(); err != nil {
+		return fmt.Errorf("store the %s: %w", k, err)
+	}
+	if s.storage.shared != nil {
+		s.keepEnd(k, &pending.LocalEnd{ID: head.EndID(), Of: head.Ends.Wall, Here: head.Ends})
+	}
+	return nil
+}
+
+// endSet makes the end of a set part of a transaction: its values are released, and the versions before are deleted. head is its last head, nil for
+// none.
+func (t *transaction) endSet(k pending.Kind, head *pending.Head) error {
+	t.announced = true
+	t.s.allocator.unkeep(k.Holder())
+	t.base = t.s.allocator.mark()
+	t.pending.sets[k] = pending.New(k, head)
+	return t.s.pending.sets[k].AddEnd(head, t.s.feed.revision, &t.extra)
+}
+
+// Confirm makes the changes of the timed set final; of files that are held, the content comes into force with the next SyncFiles. It returns the
+// set. With unchanged only the set of that ID is confirmed, while it has no change and covers no files. Errors: ErrNoTimed.
+func (s *Store) Confirm(unchanged string) (state pending.State, err error) {
+	err = s.changePending(func() error {
+		var is bool
+		state, is = s.Pending(pending.Timed)
+		if !is || unchanged != "" && (state.ID != unchanged || state.Head.Files || len(state.Objects) > 0) {
+			return pending.ErrNoTimed
+		}
+		t := s.begin()
+		if err := t.endSet(pending.Timed, nil); err != nil {
+			return err
+		}
+		t.extra.Deletes = append(t.extra.Deletes, s.pending.files.Keys()...)
+		t.pending.files = newPendingSets().files
+		if _, err := t.run(); err != nil {
+			return fmt.Errorf("confirm: %w", err)
+		}
+		return nil
+	})
+	return state, err
+}
+
+// GoBack takes back the changes of the timed set: objects are restored, with the uids, addresses and ports that they had. Files that differ from
+// their content before are held: the next SyncFiles take them as they were, until they change once more, or Confirm. found are the files as they
+// are now. Errors: ErrNoTimed.
+func (s *Store) GoBack(found manifest.Files) (restored []Revived, err error) {
+	err = s.changePending(func() error {
+		if !s.pending.timed().Pending() {
+			return pending.ErrNoTimed
+		}
+		if restored, err = s.goBack(found); err != nil {
+			return fmt.Errorf("go back: %w", err)
+		}
+		return nil
+	})
+	return restored, err
+}
+
+func (s *Store) goBack(found manifest.Files) ([]Revived, error) {
+	t := s.begin()
+	// The copies of files that wait are stored first, with the content before them.
+	if err := s.flush(); err != nil {
+		return nil, err
+	}
+	files, err := s.pending.files.Hold(s.storage.engine, s.feed.revision, found, &t.extra)
+	if err != nil {
+		return nil, err
+	}
+	t.pending.files = files
+	var head *pending.Head
+	if files.IsHolding() {
+		now := s.cfg.Clock().UTC().Round(0)
+		back := *s.pending.timed().Head
+		back.Back, head = &now, &back
+	}
+	if err := t.endSet(pending.Timed, head); err != nil {
+		return nil, err
+	}
+	restored, err := t.restoreVersions(s.pending.timed().Before, &Caller{User: "svcctl", Verb: verbGoBack})
+	if err == nil {
+		_, err = t.run()
+	}
+	return restored, err
+}
+
+// takeFiles returns the files that are taken of those that were found.
+func (s *Store) takeFiles(found manifest.Files) (manifest.Files, error) {
+	taken, released := s.pending.files.Effective(found)
+	if len(released) == 0 {
+		return taken, nil
+	}
+	var out engine.Transaction
+	files := s.pending.files.Without(released, &out)
+	if !files.IsHolding() {
+		out.Deletes = append(out.Deletes, append(files.Keys(), pending.Timed.HeadKey())...)
+	}
+	if err := s.write(out, s.feed.revision); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pending.files = files; !files.IsHolding() {
+		s.pending.files, s.pending.sets[pending.Timed] = newPendingSets().files, pending.New(pending.Timed, nil)
+	}
+	return taken, nil
+}
+
+// pendingView is the change as a set judges it.
+func (c *change) pendingView() *pending.Change {
+	v := &pending.Change{Ref: c.ref, Old: c.old, Next: c.next, Owner: c.owner, By: c.by}
+	if c.remove && c.old != nil {
+		v.Owner = c.old.Owner
+	}
+	return v
+}
+
+// admitPending returns why a write may not be made in its set, or outside of it.
+func (t *transaction) admitPending(ref object.Ref, by *Caller) error {
+	timed, staged := t.s.pending.timed(), t.s.pending.staged()
+	if id := pending.Timed.IDOf(by); id != "" && (!timed.Pending() || timed.ID != id) {
+		return pending.ErrTimedOver
+	}
+	id := pending.Staged.IDOf(by)
+	if id == "" {
+		last := t.last[ref]
+		if staged.Pending() && (staged.Has(ref) || last != nil && pending.Staged.IDOf(last.by) != "") {
+			return &pending.StagedError{ID: staged.ID, Ref: ref}
+		}
+		return nil
+	}
+	if staged.Pending() && staged.ID == id && *by == garbageOf(id) {
+		return nil
+	}
+	switch old := t.record(ref); {
+	case !staged.Pending() || staged.ID != id || staged.Phase != pending.Gathering:
+		return pending.ErrStagedOver
+	case timed.Pending() && timed.Has(ref):
+		return &pending.TimedError{Ref: ref}
+	case old != nil && old.Owner.File != "":
+		return &OwnedError{Ref: ref, Owner: old.Owner}
+	}
+	return nil
+}
+
+// refuseUnstaged refuses a change of a staged set that all machines would have at once.
+func (c *change) refuseUnstaged() error {
+	if pending.Staged.IDOf(c.by) == "" || c.revision == 0 || c.by.Manager == garbageCollector.Manager || slices.Contains(StagedKinds(), c.ref.Kind) {
+		return nil
+	}
+	return object.Errors{{Type: object.FieldValueForbidden, Field: "kind", Detail: fmt.Sprintf(
+		"a rollout changes objects of the kinds %s alone: apply a %s without --rollout", strings.Join(StagedKinds(), ", "), c.ref.Kind)}}
+}
+
+// noteBefore adds to a commit the versions before those of its changes that are the first ones of their objects in a set.
+func (t *transaction) noteBefore(changes []*change, out *engine.Transaction) error {
+	for _, set := range t.s.pending.sets {
+		noted := t.pending.before[set.Kind]
+		if noted == nil {
+			noted = map[object.Ref]*record.Record{}
+			t.pending.before[set.Kind] = noted
+		}
+		for _, c := range changes {
+			_, seen := noted[c.ref]
+			if c.revision == 0 || seen || set.Has(c.ref) || !set.Belongs(c.pendingView()) {
+				continue
+			}
+			// Earlier changes of the same commit may be others': the set begins with its own.
+			if err := set.Kind.AddBefore(c.ref, c.old, t.s.feed.revision, out); err != nil {
+				return err
+			}
+			noted[c.ref] = c.old
+		}
+	}
+	return nil
+}
+
+// publishPending makes the changes of a transaction to pending sets visible, and logs the Services that a machine programs another version of
+// than until now. It reports whether there may be any. Store.mu must be held.
+func (s *Store) publishPending(t *transaction) (moved bool) {
+	for k, versions := range t.pending.before {
+		set := s.pending.sets[k]
+		for ref, before := range versions {
+			if set.Outside { // a controller made it for machines like this one: the objects themselves do not change
+				s.feed.log.addChange(t.revision, ref, set.Before[ref], before)
+				moved = true
+			}
+			set.Put(ref, before)
+		}
+	}
+	if t.pending.files != nil {
+		s.pending.files = t.pending.files
+	}
+	for k, is := range t.pending.sets {
+		if is == nil {
+			continue
+		}
+		was := s.pending.sets[k]
+		s.pending.sets[k] = is
+		if is.Kind != pending.Staged {
+			continue
+		}
+		is.Outside = is.Pending() && !is.Head.Has(s.cfg.Box)
+		note := func(before, other *pending.Set) {
+			for ref, r := range before.Before {
+				if o, has := other.Before[ref]; was.Outside != is.Outside || is.Outside && (!has || o != r) {
+					s.feed.log.addChange(t.revision, ref, r, s.table.records[ref])
+				}
+			}
+		}
+		note(was, is)
+		note(is, was)
+		moved = true // if all is the same, the revision is to be reported as programmed
+	}
+	return moved
+}
+
+// keepBefore keeps the values that Services had before the sets that are under way from others.
+func (t *transaction) keepBefore() {
+	for k, set := range t.s.pending.sets {
+		if t.pending.sets[k] != nil {
+			set = t.pending.sets[k]
+		}
+		for ref, before := range set.Before {
+			if set.Pending() && before != nil && ref.Kind == object.KindService {
+				t.s.allocator.keepOf(set.Kind.Holder(), before.Object.(*object.Service))
+			}
+		}
+	}
+}
+
+// loadPending reads the stored sets.
+func (s *Store) loadPending() error {
+	for _, k := range pending.Kinds {
+		pairs, err := s.storage.engine.Load(k.Prefix())
+		if err != nil {
+			return err
+		}
+		set, headed, err := s.pending.sets[k].Follow(&engine.Followed{Puts: pairs})
+		if err != nil {
+			return err
+		}
+		if len(pairs) > 0 && !headed {
+			return fmt.Errorf("the stored data has what was there before a %s, and no %s: put a backup in its place", k, k)
+		}
+		if headed && s.storage.shared != nil {
+			s.countHere(set)
+		}
+		set.Outside = k == pending.Staged && set.Pending() && !set.Head.Has(s.cfg.Box)
+		s.pending.sets[k] = set
+		if k == pending.Timed {
+			s.pending.files.Load(pairs, !set.Pending())
+		}
+	}
+	s.begin().keepBefore()
+	s.allocator.begin()
+	return nil
+}
+
+// In a store that other machines write to a set is of all of them: any machine may end it. Clocks of machines differ: each counts the time
+// by its own, from the moment at which it learned of the set.
+
+// keepEnd stores the end of a set on this machine.
+func (s *Store) keepEnd(k pending.Kind, end *pending.LocalEnd) {
+	value, err := json.Marshal(end)
+	if err != nil {
+		return // numbers and a time always have a form
+	}
+	s.storage.shared.Keep(engine.Transaction{Puts: []engine.Pair{{Key: k.EndKey(), Value: value, Revision: s.feed.revision}}})
+}
+
+// countHere makes the end of a set, as it is stored for all machines, the one that this machine counts to: the end that it has counted to before, also
+// before a restart, or else the whole time from now on.
+func (s *Store) countHere(set *pending.Set) {
+	if !set.Pending() || set.Ends == (deadline.Deadline{}) {
+		return
+	}
+	now, of := s.cfg.Clocks(), set.Ends
+	pairs, err := s.storage.engine.Load(set.Kind.EndKey())
+	var known pending.LocalEnd
+	if err == nil && len(pairs) == 1 && json.Unmarshal(pairs[0].Value, &known) == nil && known.ID == set.EndID() && known.Of.Equal(of.Wall) {
+		set.Ends = known.Here.In(now)
+	} else {
+		set.Ends = deadline.After(of.Most, now)
+	}
+	s.keepEnd(set.Kind, &pending.LocalEnd{ID: set.EndID(), Of: of.Wall, Here: set.Ends})
+}
+
+// followPending makes the sets as a commit of another machine leaves them part of a transaction.
+func (t *transaction) followPending(f *engine.Followed) error {
+	for k, set := range t.s.pending.sets {
+		next, headed, err := set.Follow(f)
+		if err != nil {
+			return err
+		}
+		if next == set {
+			continue
+		}
+		if next.Head == nil {
+			next = pending.New(next.Kind, nil)
+		} else if headed {
+			t.s.countHere(next)
+		}
+		t.pending.sets[k] = next
+	}
+	return nil
+}
+
+// errPendingFiles means that a data directory with a trial of files cannot go into a fleet.
+var errPendingFiles = errors.New("the box has a trial of files under way, or holds files since one went back: start it once more, and run `svcctl confirm` or `svcctl confirm --back` first")
+
+// restoreTimed returns the stored head of a timed set with its whole time left.
+func restoreTimed(value []byte) ([]byte, error) {
+	if value == nil {
+		return nil, nil
+	}
+	var head pending.Head
+	if err := json.Unmarshal(value, &head); err != nil {
+		return nil, fmt.Errorf("read the stored trial: %w", err)
+	}
+	if head.Files || !head.Pending() {
+		return nil, errPendingFiles
+	}
+	head.Ends = deadline.After(head.Ends.Most, deadline.Now())
+	return json.Marshal(&head)
+}

@@ -1,0 +1,165 @@
+package store
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"svcctl.io/svcctl/store/deadline"
+	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/pending"
+	"svcctl.io/svcctl/store/record"
+)
+
+// StagedKinds are the kinds of objects that a staged set may change.
+func StagedKinds() []string {
+	return []string{object.KindService, object.KindEndpointSlice, object.KindEndpoints, object.KindSecret}
+}
+
+// BeginStaged begins a staged set: no machine programs the writes with its ID (Caller) before Advance names machines. Unless that happens
+// in time, its user is to undo it. Errors: ErrAlone, *StagedError.
+func (s *Store) BeginStaged(head pending.Head, within time.Duration) (pending.Head, error) {
+	if s.storage.shared == nil {
+		return pending.Head{}, pending.ErrAlone
+	}
+	if err := s.storage.shared.Rolls(); err != nil {
+		return pending.Head{}, err
+	}
+	head.Phase, head.Turn, head.Boxes, head.Everyone = pending.Gathering, 1, nil, false
+	return head, s.changePending(func() error {
+		if staged := s.pending.staged(); staged.Pending() {
+			return &pending.StagedError{ID: staged.ID}
+		}
+		return s.putHead(pending.Staged, s.inPhase(head, within))
+	})
+}
+
+// Advance makes a head the next one of the staged set, whose phase ends after a time (0: it has no end), unless another machine has moved the set
+// since. Errors: ErrNoStaged, ErrMoved.
+func (s *Store) Advance(next pending.Head, ends time.Duration) error {
+	return s.changePending(func() error {
+		if err := s.expectStaged(&next); err != nil {
+			return err
+		}
+		head := next
+		head.Turn++
+		return s.putHead(pending.Staged, s.inPhase(head, ends))
+	})
+}
+
+// inPhase begins the phase of a head.
+func (s *Store) inPhase(head pending.Head, ends time.Duration) pending.Head {
+	head.Since, head.Ends = s.now(), deadline.Deadline{}
+	if ends > 0 {
+		head.Ends = deadline.After(ends, s.cfg.Clocks())
+	}
+	return head
+}
+
+// Finish has all machines program the changes of the staged set. Errors: as Advance.
+func (s *Store) Finish(head pending.Head) error {
+	_, err := s.endStaged(head, pending.Done, nil)
+	return err
+}
+
+// Undo restores the objects of the staged set, with the uids, addresses and ports that they had. The head's Why stays. Errors: as Advance.
+func (s *Store) Undo(head pending.Head, by Caller) ([]Revived, error) {
+	by.Verb = verbUndo
+	return s.endStaged(head, pending.Undone, &by)
+}
+
+// endStaged ends the staged set, and restores its objects for a caller, unless that is nil.
+func (s *Store) endStaged(seen pending.Head, phase pending.Phase, restore *Caller) (restored []Revived, err error) {
+	err = s.changePending(func() error {
+		if err := s.expectStaged(&seen); err != nil {
+			return err
+		}
+		t := s.begin()
+		head := *s.pending.staged().Head
+		head.Phase, head.Turn, head.Plan = phase, head.Turn+1, seen.Plan
+		head = s.inPhase(head, 0)
+		if restore != nil {
+			head.Why = seen.Why
+		}
+		if err := t.endSet(pending.Staged, &head); err != nil {
+			return err
+		}
+		if restore != nil {
+			if restored, err = t.restoreVersions(s.pending.staged().Before, restore); err != nil {
+				return err
+			}
+		}
+		_, err := t.run()
+		return err
+	})
+	return restored, err
+}
+
+// verbUndo is the verb of the journal for what a staged set takes back.
+const verbUndo = "rollout-undo"
+
+// expectStaged returns an error when the staged set is not the one that its mover has read.
+func (s *Store) expectStaged(seen *pending.Head) error {
+	switch staged := s.pending.staged(); {
+	case !staged.Pending():
+		return pending.ErrNoStaged
+	case staged.ID != seen.ID || staged.Turn != seen.Turn:
+		return pending.ErrMoved
+	}
+	return nil
+}
+
+// GenerateBefore is Generate for the machines that do not program the changes of a staged set yet (see Before): the objects that a
+// controller makes of the versions before. Without a set it does nothing.
+func (s *Store) GenerateBefore(controller string, puts []object.Object, deletes []object.Ref) error {
+	return s.changePending(func() error {
+		if !s.pending.staged().Pending() {
+			return nil
+		}
+		t := s.begin()
+		before := map[object.Ref]*record.Record{}
+		t.announced, t.pending.before[pending.Staged] = true, before
+		for _, o := range puts {
+			r, err := t.recordBefore(Owner{Controller: controller}, o)
+			if err != nil {
+				return fmt.Errorf("generate %s for boxes outside of the rollout: %w", object.RefOf(o), err)
+			}
+			before[object.RefOf(r.Object)] = r
+		}
+		for _, ref := range deletes {
+			before[ref] = nil
+		}
+		for ref, r := range before {
+			if err := pending.Staged.AddBefore(ref, r, s.feed.revision, &t.extra); err != nil {
+				return err
+			}
+		}
+		_, err := t.run()
+		return err
+	})
+}
+
+// recordBefore is the record of an object that a controller has made of versions before. It has the uid and the resourceVersion
+// that the object had.
+func (t *transaction) recordBefore(owner Owner, o object.Object) (*record.Record, error) {
+	ref := refInFile(object.RefOf(o))
+	was, staged := t.s.pending.staged().Before[ref]
+	if !staged {
+		was = t.s.table.records[ref]
+	}
+	c := &change{ref: ref, old: was, owner: owner}
+	if was != nil && was.Owner != owner {
+		return nil, &OwnedError{Ref: ref, Owner: was.Owner}
+	}
+	if c.proposeFrom(t.s, o); c.err != nil {
+		return nil, c.err
+	}
+	r := &record.Record{Object: c.wanted, Owner: owner, Created: t.s.latest() + 1}
+	if was != nil {
+		r.Created, r.Asked = was.Created, was.Asked
+		return r, nil
+	}
+	meta := r.Object.GetMeta()
+	meta.UID, meta.CreationTimestamp, meta.ResourceVersion = t.s.cfg.NewUID(), t.creation(), strconv.FormatUint(t.s.latest(), 10)
+	return r, nil
+}
