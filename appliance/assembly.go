@@ -84,7 +84,7 @@ type assembly struct {
 	member   *member // nil: the box is one of its own
 	grants   *reconcile.Grants
 	parts    followers
-	traffic  *traffic.Answers
+	traffic  *traffic.Queries
 }
 
 // followers are the Parts that others refer to.
@@ -136,16 +136,16 @@ func build(o *opened, at *claimed, relay *parts.Relay) (*assembly, error) {
 	if cfg.Services.Traffic != config.TrafficOff {
 		counted = o.kernel.Counts
 	}
-	answers := traffic.NewAnswers(grants.Served, counted)
+	answers := traffic.NewQueries(grants.Served, counted)
 	answers.Unchanged(grants.Changes)
 	answers.CountRelayed(relay.Load, relayedClients(relay))
 	var flows *parts.Flows
 	if o.readsFlows {
 		flows = parts.NewFlows(cfg.Services.ConnectionLog, relay.EndpointsOf, log)
 		if o.before.Flows != nil {
-			flows.Book().Restore(o.before.Flows)
+			flows.Totals().Restore(o.before.Flows)
 		}
-		answers.Follow(flows.Book(), flows.Update)
+		answers.Follow(flows.Totals(), flows.Update)
 	}
 	asks := prober.New(prober.Options{Log: log, SourcePorts: prober.Ports(cfg.Services.HealthCheckSourcePorts)})
 	checks := parts.NewHealth(asks, events, log)
@@ -205,7 +205,7 @@ type listeners struct {
 func (a *assembly) views() apiserver.Views {
 	views := apiserver.Views{
 		Look: a.admission.Look, Conditions: a.board.Conditions(), Grants: a.grants, Checked: a.parts.checks.State, NotStored: a.board.NotStored,
-		Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served, wayTo).Trace, Announced: a.announced,
+		Traffic: a.traffic, Trace: story.NewTracer(a.grants.Served, wayTo).Trace, Announced: a.announced,
 		Certificates: a.parts.relay.CertificatesOf, Bridged: a.parts.bridged.Of, Unrouted: unrouted,
 		Endpoints: slices.Concat(changes{a}.endpoints(), rollouts{a}.endpoints(), a.member.endpoints(), []api.Endpoint{
 			api.Handle(wire.Plan.Operation, (&foreseer{a: a, turn: make(chan struct{}, 1)}).serve), api.Answer(wire.Probe, newProbes(a).probe),

@@ -40,7 +40,7 @@ func (a *assembly) count(asks *prober.Prober) {
 	}
 	if f := a.parts.flows; f != nil {
 		m.Scraped("flows", func(to metrics.Samples) {
-			to.Set("svcctl_flow_events_lost_total", float64(f.Book().Lost()))
+			to.Set("svcctl_flow_events_lost_total", float64(f.Totals().Lost()))
 			if log := f.Log(); log != nil {
 				to.Set("svcctl_connection_log_lines_total", float64(log.Lines()))
 				to.Set("svcctl_connection_log_lines_lost_total", float64(log.Lost()))

@@ -133,7 +133,7 @@ func connect(ctx context.Context, to string) (why string) {
 
 // newSuspicion makes the part that looks at failures of clients. It has a prober of its own, whose probes leave from
 // ports of the kernel's choice: an endpoint may have a health check of another Service.
-func newSuspicion(answers *traffic.Answers, grants *reconcile.Grants, checks *parts.Health, always bool, log *slog.Logger) *parts.Suspicion {
+func newSuspicion(answers *traffic.Queries, grants *reconcile.Grants, checks *parts.Health, always bool, log *slog.Logger) *parts.Suspicion {
 	find := func(c *conntrack.Connection) (parts.Found, bool) {
 		p, endpoint, ok := answers.Find(c)
 		if !ok {

@@ -52,7 +52,7 @@ func takeTotals(dir string, log *slog.Logger) (t totals) {
 func (a *assembly) leaveTotals() {
 	t := totals{Boot: bootID(), Counters: a.kernel.Tally().Save(), Failures: a.parts.suspicion.Book().Failures()}
 	if a.parts.flows != nil {
-		t.Flows = a.parts.flows.Book().Save()
+		t.Flows = a.parts.flows.Totals().Save()
 	}
 	path := filepath.Join(a.cfg.DataDir, totalsName)
 	content, err := json.Marshal(t)

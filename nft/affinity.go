@@ -98,9 +98,9 @@ func (p *compiledPort) remember(fe *Frontend) string {
 // poolsText is the part of a chain's name for the pools that the frontend's clients get.
 func (fe *Frontend) poolsText() string {
 	switch {
-	case fe.Inside.Pool != fe.Outside.Pool:
+	case fe.Internal.Pool != fe.External.Pool:
 		return "-both"
-	case fe.Inside.Pool == PoolLocal:
+	case fe.Internal.Pool == PoolLocal:
 		return "-local"
 	}
 	return ""
@@ -135,7 +135,7 @@ func (p *compiledPort) addAffinity(f *fragment, box *Box) {
 		if !p.serves(fe) {
 			continue
 		}
-		for _, pool := range []Pool{fe.Inside.Pool, fe.Outside.Pool} {
+		for _, pool := range []Pool{fe.Internal.Pool, fe.External.Pool} {
 			if name := p.recall(fe, pool); len(p.slots[pool]) > 0 && !done[name] {
 				done[name] = true
 				f.chains = append(f.chains, p.recallChain(f, fe, pool))
@@ -230,7 +230,7 @@ const (
 //	ip saddr . th sport @both-pools/default/web update @affinity-local/default/web { ... }
 //	ip saddr . th sport @members/default/web update @affinity/default/web { ip daddr timeout 3h : ip saddr . th sport }
 func (p *compiledPort) note(box *Box, fe *Frontend, by noting, end Verdict) []Rule {
-	inside, outside := p.update(fe.Inside.Pool, by), p.update(fe.Outside.Pool, by)
+	inside, outside := p.update(fe.Internal.Pool, by), p.update(fe.External.Pool, by)
 	rules := p.noteForOthers(by)
 	if len(p.endpointsInBothPools()) > 0 {
 		both := MatchSet{Key: inside.Data, Set: p.inBothPools().Name}
@@ -242,10 +242,10 @@ func (p *compiledPort) note(box *Box, fe *Frontend, by noting, end Verdict) []Ru
 	var toInside, toOutside Rule // what must hold of an endpoint in either pool
 	if by == byAnswer {
 		client, local = Daddr, MatchLocalDest{}
-		toInside = Rule{MatchSet{Key: inside.Data, Set: p.members(fe.Inside.Pool).Name}}
-		toOutside = Rule{MatchSet{Key: outside.Data, Set: p.members(fe.Outside.Pool).Name}}
+		toInside = Rule{MatchSet{Key: inside.Data, Set: p.members(fe.Internal.Pool).Name}}
+		toOutside = Rule{MatchSet{Key: outside.Data, Set: p.members(fe.External.Pool).Name}}
 	}
-	if fe.Inside.Pool != fe.Outside.Pool {
+	if fe.Internal.Pool != fe.External.Pool {
 		for _, match := range append([]Statement{local}, insideClients(p.Family, box, client)...) {
 			rules = append(rules, with(with(Rule{match}, toInside...), []Statement{inside, end}...))
 			if toInside != nil {

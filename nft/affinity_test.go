@@ -15,7 +15,7 @@ import (
 func stickyPort(cluster, local []netip.AddrPort) ServicePort {
 	outside := Frontend{
 		Addr: netip.MustParseAddr("198.51.100.4"), Port: 80, SNAT: SNATSelf,
-		Outside: Route{Pool: PoolLocal, Otherwise: Blackhole},
+		External: Route{Pool: PoolLocal, Fallback: Blackhole},
 	}
 	nodePort := outside
 	nodePort.Addr, nodePort.Port = netip.Addr{}, 30080
@@ -83,7 +83,7 @@ func (s *sticky) try(client, to string, draw slot) (sim.Packet, sim.Result) {
 func TestAffinityNeedsAnAnswer(t *testing.T) {
 	const client, vip, dead, alive = "203.0.113.2", "198.51.100.4:80", "10.180.0.1:80", "10.181.0.2:80"
 	p := stickyPort(addrPorts(dead, alive), nil)
-	p.Frontends[1].Outside.Pool, p.Frontends[2].Outside.Pool = PoolCluster, PoolCluster
+	p.Frontends[1].External.Pool, p.Frontends[2].External.Pool = PoolCluster, PoolCluster
 	s := newSticky(t, p)
 	goes := func(after time.Duration, to string, draw slot, want string) (sim.Packet, sim.Result) {
 		t.Helper()

@@ -261,11 +261,11 @@ func (sp *ServicePort) Reachable(fe *Frontend) []netip.AddrPort {
 
 // ofBoth joins what clients inside and outside may have, by their pools.
 func (fe *Frontend) ofBoth(endpoints func(Pool) []netip.AddrPort) []netip.AddrPort {
-	inside := endpoints(fe.Inside.Pool)
-	if fe.Outside.Pool == fe.Inside.Pool {
+	inside := endpoints(fe.Internal.Pool)
+	if fe.External.Pool == fe.Internal.Pool {
 		return inside
 	}
-	return union(inside, endpoints(fe.Outside.Pool))
+	return union(inside, endpoints(fe.External.Pool))
 }
 
 // tableForms are the chains of all forms, without a pool's prefix.

@@ -112,7 +112,7 @@ func (t *tableState) emit(f Family, tr *Transition) {
 	if !t.exists {
 		if t.existed {
 			tr.Apply.Ops = append(tr.Apply.Ops, DeleteTable{f})
-			if t.tells {
+			if t.listsDropped {
 				d := tableDiff{family: f}
 				t.emitElements(&d)
 				t.emitSourceSets(&d)
@@ -157,7 +157,7 @@ func (t *tableState) emitElements(d *tableDiff) {
 	for id, data := range t.deleted {
 		if s, ok := t.sets[id.set]; ok {
 			d.delete(s, Element{id.key, data})
-		} else if old := t.oldSets[id.set]; t.tells && old != nil { // they go with it
+		} else if old := t.oldSets[id.set]; t.listsDropped && old != nil { // they go with it
 			d.dropped = record(d.dropped, *old, Element{id.key, data})
 		}
 	}

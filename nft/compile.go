@@ -343,7 +343,7 @@ func (p *compiledPort) key(fe *Frontend) Key {
 // leadsTo reports whether a frontend sends clients to a pool.
 func (p *compiledPort) leadsTo(pool Pool) bool {
 	for i := range p.Frontends {
-		if fe := &p.Frontends[i]; fe.Inside.Pool == pool || fe.Outside.Pool == pool {
+		if fe := &p.Frontends[i]; fe.Internal.Pool == pool || fe.External.Pool == pool {
 			return true
 		}
 	}
@@ -352,7 +352,7 @@ func (p *compiledPort) leadsTo(pool Pool) bool {
 
 // serves reports whether any connection to the frontend reaches an endpoint.
 func (p *compiledPort) serves(fe *Frontend) bool {
-	return len(p.slots[fe.Inside.Pool])+len(p.slots[fe.Outside.Pool]) > 0
+	return len(p.slots[fe.Internal.Pool])+len(p.slots[fe.External.Pool]) > 0
 }
 
 // hasLocalEndpoint reports whether an endpoint is the box itself: its answers come from
@@ -425,7 +425,7 @@ func (p *compiledPort) pick(f *fragment, fe *Frontend, pool Pool) Verdict {
 func (p *compiledPort) usedPools() (used [NumPools]bool) {
 	for i := range p.Frontends {
 		if fe := &p.Frontends[i]; p.serves(fe) {
-			used[fe.Inside.Pool], used[fe.Outside.Pool] = true, true
+			used[fe.Internal.Pool], used[fe.External.Pool] = true, true
 		}
 	}
 	return used
@@ -455,7 +455,7 @@ func (x Fork) Compiler() *Compiler {
 	c := NewCompiler()
 	c.box, c.services = x.box, maps.Clone(x.services)
 	for _, t := range c.tables {
-		t.tells = true
+		t.listsDropped = true
 		t.begin(false)
 	}
 	var f fragment

@@ -199,7 +199,7 @@ func randomPort(r *rand.Rand, name string, i int, f Family) ServicePort {
 	p.Frontends = []Frontend{{Addr: addr("10.96.0.%d", "fd00::%d", i+1), Port: 80, SNAT: SNATOutside}}
 	outside := Frontend{Addr: addr("198.51.100.%d", "2001:db8::%d", i+1), Port: 80, SNAT: SNATAlways}
 	if r.IntN(2) == 0 {
-		outside.Outside = Route{Pool: PoolLocal, Otherwise: Blackhole}
+		outside.External = Route{Pool: PoolLocal, Fallback: Blackhole}
 		outside.SNAT = SNATSelf
 	}
 	if r.IntN(3) == 0 {

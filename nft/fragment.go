@@ -52,7 +52,7 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 	}
 	key := p.key(fe)
 	frontend := f.keep(key)
-	inside, limited := p.limited(f, maps.limits.inside, frontend, p.verdict(f, fe, fe.Inside))
+	inside, limited := p.limited(f, maps.limits.inside, frontend, p.verdict(f, fe, fe.Internal))
 	if !fe.asksClient() {
 		f.elements = append(f.elements, placed{maps.all, frontend, inside})
 	} else {
@@ -68,13 +68,13 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 	if !fe.Addr.IsValid() || fe.HostOwned {
 		f.hosted = append(f.hosted, frontend)
 	}
-	p.addSlots(f, fe, key, fe.Inside.Pool)
-	if fe.Outside != fe.Inside {
-		outside, also := p.limited(f, maps.limits.outside, frontend, p.verdict(f, fe, fe.Outside))
+	p.addSlots(f, fe, key, fe.Internal.Pool)
+	if fe.External != fe.Internal {
+		outside, also := p.limited(f, maps.limits.outside, frontend, p.verdict(f, fe, fe.External))
 		limited = limited || also
 		f.elements = append(f.elements, placed{maps.outside, frontend, outside})
-		if fe.Outside.Pool != fe.Inside.Pool {
-			p.addSlots(f, fe, key, fe.Outside.Pool)
+		if fe.External.Pool != fe.Internal.Pool {
+			p.addSlots(f, fe, key, fe.External.Pool)
 		}
 	}
 	if limited {
@@ -96,7 +96,7 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 		f.elements = append(f.elements, placed{maps.insideOnly, frontend, ""})
 	}
 	if fe.Addr.IsValid() && !fe.HostOwned {
-		ready := len(p.slots[fe.Inside.Pool])+len(p.slots[fe.Outside.Pool]) > 0
+		ready := len(p.slots[fe.Internal.Pool])+len(p.slots[fe.External.Pool]) > 0
 		f.vips = append(f.vips, vipUse{fe.Addr, ready, fe.NamedPortsOnly})
 	}
 }
@@ -158,7 +158,7 @@ func (p *compiledPort) addTable(f *fragment, set string, key Key, pool Pool) {
 func (p *compiledPort) verdict(f *fragment, fe *Frontend, r Route) string {
 	n := len(p.slots[r.Pool])
 	switch {
-	case n == 0 && r.Otherwise == Blackhole:
+	case n == 0 && r.Fallback == Blackhole:
 		return Verdict{Kind: Drop}.String()
 	case n == 0:
 		f.shared = append(f.shared, chainRefuse)

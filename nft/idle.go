@@ -91,7 +91,7 @@ func (p *compiledPort) addIdle(f *fragment, box *Box, fe *Frontend) {
 
 // leadsToBox reports whether an endpoint that clients of a frontend get is the box itself.
 func (p *compiledPort) leadsToBox(box *Box, fe *Frontend) bool {
-	for _, pool := range []Pool{fe.Inside.Pool, fe.Outside.Pool} {
+	for _, pool := range []Pool{fe.Internal.Pool, fe.External.Pool} {
 		endpoints := p.chosen(fe, pool)
 		if p.Affinity > 0 { // a client that is remembered may have another one
 			endpoints = p.slots[pool]

@@ -52,7 +52,7 @@ func (p *compiledPort) addRanges(f *fragment, box *Box) {
 func (p *compiledPort) addRange(f *fragment, box *Box, i int) {
 	fe := &p.Frontends[i]
 	key := p.rangeKey(fe)
-	verdict := p.rangeVerdict(f, fe.Inside)
+	verdict := p.rangeVerdict(f, fe.Internal)
 	if fe.asksClient() {
 		verdict = p.rangeClients(f, box, i)
 	}
@@ -74,7 +74,7 @@ func (p *compiledPort) addRange(f *fragment, box *Box, i int) {
 // rangeVerdict returns the verdict for the clients of a range.
 func (p *compiledPort) rangeVerdict(f *fragment, r Route) Verdict {
 	switch n := len(p.slots[r.Pool]); {
-	case n == 0 && r.Otherwise == Blackhole:
+	case n == 0 && r.Fallback == Blackhole:
 		return Verdict{Kind: Drop}
 	case n == 0:
 		f.shared = append(f.shared, chainRefuse)
@@ -230,7 +230,7 @@ func (p *compiledPort) rangeClients(f *fragment, box *Box, i int) Verdict {
 
 // asksClient reports whether the treatment of a frontend depends on the client.
 func (fe *Frontend) asksClient() bool {
-	return fe.Outside != fe.Inside || fe.Sources != nil || fe.Sets != nil || fe.InsideOnly
+	return fe.External != fe.Internal || fe.Sources != nil || fe.Sets != nil || fe.InsideOnly
 }
 
 // rangeGroup numbers the frontends of a port by what they ask of clients, in the order of their
@@ -254,13 +254,13 @@ func (p *compiledPort) rangeGroup(fe *Frontend) int {
 
 // rangeRoutes send the clients that may connect to their pools.
 func (p *compiledPort) rangeRoutes(f *fragment, box *Box, fe *Frontend) []Rule {
-	inside := p.rangeVerdict(f, fe.Inside)
-	if fe.Outside == fe.Inside {
+	inside := p.rangeVerdict(f, fe.Internal)
+	if fe.External == fe.Internal {
 		return []Rule{{inside}}
 	}
 	return []Rule{
 		{MatchLocalSource{}, inside},
-		append(outsideClients(p.Family, box), p.rangeVerdict(f, fe.Outside)),
+		append(outsideClients(p.Family, box), p.rangeVerdict(f, fe.External)),
 		{inside},
 	}
 }
@@ -281,7 +281,7 @@ func asksTheSame(a, b *Frontend) bool {
 		}
 		return *fe.Sets
 	}
-	return a.Inside == b.Inside && a.Outside == b.Outside && a.InsideOnly == b.InsideOnly &&
+	return a.Internal == b.Internal && a.External == b.External && a.InsideOnly == b.InsideOnly &&
 		(a.Sources == nil) == (b.Sources == nil) && slices.Equal(a.Sources, b.Sources) && (a.Sets == nil) == (b.Sets == nil) &&
 		slices.Equal(sets(a).Allow, sets(b).Allow) && slices.Equal(sets(a).Deny, sets(b).Deny)
 }
@@ -303,8 +303,8 @@ func (r *recovery) ranges() {
 		_, fe.NamedPortsOnly = r.table.elements(setOpenPortRanges)[key]
 		_, fe.InsideOnly = r.table.elements(setInsideOnly)[AddrKey(fe.Addr)]
 		if p.ID == "" { // it has no endpoint
-			fe.Inside = r.route(&p, elements[key])
-			fe.Outside = fe.Inside
+			fe.Internal = r.route(&p, elements[key])
+			fe.External = fe.Internal
 		} else if r.rangePools(&p); !r.rangeSources(&p, &fe, elements[key]) {
 			continue
 		}
@@ -379,8 +379,8 @@ func (t *Table) rangeSlots(p *compiledPort, pool Pool) []netip.AddrPort {
 func (r *recovery) rangeSources(p *compiledPort, fe *Frontend, verdict string) bool {
 	chain, _ := strings.CutPrefix(verdict, "goto ")
 	if !strings.HasPrefix(chain, chainRangeClients) {
-		fe.Inside = r.route(p, verdict)
-		fe.Outside = fe.Inside
+		fe.Internal = r.route(p, verdict)
+		fe.External = fe.Internal
 		return true
 	}
 	c := r.table.Chains[chain]
@@ -400,14 +400,14 @@ func (r *recovery) rangeSources(p *compiledPort, fe *Frontend, verdict string) b
 	}
 	// Try the possible routes until the rules match. Where no client may connect, no rule differs
 	// by pool.
-	ways := []Route{{Pool: PoolLocal}, {Pool: PoolLocal, Otherwise: Blackhole}, {Pool: PoolCluster}}
+	ways := []Route{{Pool: PoolLocal}, {Pool: PoolLocal, Fallback: Blackhole}, {Pool: PoolCluster}}
 	if len(p.Pools[PoolLocal]) == 0 {
 		slices.Reverse(ways)
 	}
 	for _, outside := range ways {
 		for _, sources := range [][]netip.Prefix{fe.Sources, {}} {
 			tried := *fe
-			tried.Inside, tried.Outside, tried.Sources = Route{Pool: PoolCluster}, outside, sources
+			tried.Internal, tried.External, tried.Sources = Route{Pool: PoolCluster}, outside, sources
 			made := compiledPort{ServicePort: &ServicePort{ID: p.ID, Family: p.Family, Protocol: p.Protocol, Frontends: []Frontend{tried}}, slots: p.Pools}
 			var f fragment
 			made.rangeClients(&f, r.box, 0)

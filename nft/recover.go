@@ -85,7 +85,7 @@ func (r *recovery) add(key, verdict string, maps *frontendMaps, fe Frontend, pro
 	limitsID := p.ID
 	p.ID = cmp.Or(idOf(inside, outside), limitsID)
 	r.turns(&p)
-	fe.Inside, fe.Outside = r.route(&p, inside), r.route(&p, outside)
+	fe.Internal, fe.External = r.route(&p, inside), r.route(&p, outside)
 	if bySets {
 		fe.Sets = &SourceSets{r.sourceSets(admitted.allow), r.sourceSets(admitted.deny)}
 	}
@@ -103,7 +103,7 @@ func (r *recovery) add(key, verdict string, maps *frontendMaps, fe Frontend, pro
 	if id != "" {
 		_, refresh := r.table.elements(maps.refresh)[key]
 		p.AffinityOptions = AffinityOptions{PrefixLen: r.prefixes[id], Refresh: refresh} // of a whole Service: that of each port
-		p.Affinity = r.timeout(remember, id, fe.Outside.Pool, p.AffinityOptions)
+		p.Affinity = r.timeout(remember, id, fe.External.Pool, p.AffinityOptions)
 		r.standbys(&p)
 	}
 	if id == "" && (p.Balance == RoundRobin || p.Limits.Any()) {
@@ -242,7 +242,7 @@ func (r *recovery) route(p *compiledPort, verdict string) Route {
 	chain, isGoto := strings.CutPrefix(verdict, "goto ")
 	switch {
 	case !isGoto:
-		return Route{Pool: empty, Otherwise: Blackhole}
+		return Route{Pool: empty, Fallback: Blackhole}
 	case chain == chainRefuse:
 		return Route{Pool: empty}
 	}

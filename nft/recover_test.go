@@ -74,8 +74,8 @@ func TestRecoverOfEndpointsThatAPolicyPassesOver(t *testing.T) {
 		p := webPort("10.1.0.1:80", "10.1.0.2:80")
 		p.Pools[PoolLocal] = local
 		for i := range p.Frontends {
-			p.Frontends[i].Inside.Pool, p.Frontends[i].Outside.Pool = PoolLocal, PoolLocal
-			p.Frontends[i].Inside.Otherwise, p.Frontends[i].Outside.Otherwise = Blackhole, Blackhole
+			p.Frontends[i].Internal.Pool, p.Frontends[i].External.Pool = PoolLocal, PoolLocal
+			p.Frontends[i].Internal.Fallback, p.Frontends[i].External.Fallback = Blackhole, Blackhole
 		}
 		box := testBox()
 		have := Compile(State{Box: box, Services: map[string][]ServicePort{"default/web": {p}}})

@@ -12,7 +12,7 @@ func TestRelayed(t *testing.T) {
 	port := func(cluster, local int) ServicePort {
 		p := ServicePort{
 			ID: "default/web", Family: IPv4, Protocol: TCP,
-			Frontends: []Frontend{{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Outside: Route{Pool: PoolLocal, Otherwise: Blackhole}}},
+			Frontends: []Frontend{{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, External: Route{Pool: PoolLocal, Fallback: Blackhole}}},
 			Relay:     [NumPools]netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:10270"), netip.MustParseAddrPort("192.0.2.1:10271")},
 		}
 		for pool, n := range map[Pool]int{PoolCluster: cluster, PoolLocal: local} {

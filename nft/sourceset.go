@@ -79,7 +79,7 @@ func (t *tableState) settleSourceSets(f Family) {
 			delete(t.tallies, set)
 			delete(t.sourceSets, name)
 			delete(t.sourceUses, name)
-			if t.tells {
+			if t.listsDropped {
 				t.setChanges = append(t.setChanges, setChange{was.definition(), was.elements(f), nil})
 			}
 			continue

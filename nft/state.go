@@ -175,10 +175,10 @@ type Frontend struct {
 	// HostOwned. Clients get the same port of an endpoint: those of the pools have port 0. All
 	// frontends of a Service port are ranges, or none is; one of ranges has no Affinity, Idle or Relay.
 	Last uint16
-	// Inside is the route of internal sources and the box itself, Outside that of all
+	// Internal is the route of internal sources and the box itself, Outside that of all
 	// other clients.
-	Inside, Outside Route
-	SNAT            SNAT
+	Internal, External Route
+	SNAT               SNAT
 	// HostOwned is set when the address belongs to the host: only this port of it is taken.
 	HostOwned bool
 	// Kind is the source of the address. The ruleset does not depend on it; the decision
@@ -220,8 +220,8 @@ func (fe *Frontend) wholeAddress() bool {
 // Route is the destination of new connections of a frontend.
 type Route struct {
 	Pool Pool
-	// Otherwise is the answer to it when the pool is empty.
-	Otherwise Refusal
+	// Fallback is the answer to it when the pool is empty.
+	Fallback Refusal
 }
 
 // Refusal is the answer to a connection without an endpoint.

@@ -62,7 +62,7 @@ func TestServes(t *testing.T) {
 	p.Frontends = append(p.Frontends,
 		Frontend{Port: 30080, SNAT: SNATAlways},
 		// One that asks who the client is.
-		Frontend{Addr: netip.MustParseAddr("198.51.100.4"), Port: 80, HostOwned: true, Outside: Route{Pool: PoolLocal}, SNAT: SNATSelf})
+		Frontend{Addr: netip.MustParseAddr("198.51.100.4"), Port: 80, HostOwned: true, External: Route{Pool: PoolLocal}, SNAT: SNATSelf})
 	c := NewCompiler()
 	c.Load(State{Box: testBox(), Services: map[string][]ServicePort{"default/web": {p}}})
 	rs := c.Ruleset()

@@ -204,17 +204,17 @@ var staticChainNames = []string{
 // describe the box: the others belong to the Service ports, and are computed again when all are
 // asked for.
 type tableState struct {
-	sets       map[string]Set
-	chains     map[string]*Chain
-	counters   []string
-	exists     bool                  // whether the family needs a table at all
-	existed    bool                  // the same, before the change under way
-	tallies    map[string]*tally     // elements, by set
-	box        map[string]Elements   // the sets that describe the box
-	nodeAddrs  []netip.Addr          // node-port addresses in postrouting
-	sourceSets map[string]*SourceSet // those that are there
-	timeouts   map[string]Timeout    // those that are there
-	tells      bool                  // the elements that go with their sets are listed (Transition.Dropped)
+	sets         map[string]Set
+	chains       map[string]*Chain
+	counters     []string
+	exists       bool                  // whether the family needs a table at all
+	existed      bool                  // the same, before the change under way
+	tallies      map[string]*tally     // elements, by set
+	box          map[string]Elements   // the sets that describe the box
+	nodeAddrs    []netip.Addr          // node-port addresses in postrouting
+	sourceSets   map[string]*SourceSet // those that are there
+	timeouts     map[string]Timeout    // those that are there
+	listsDropped bool                  // the elements that go with their sets are listed (Transition.Dropped)
 	uses
 	change
 }

@@ -268,12 +268,12 @@ func TestTotalsStayWhileMapsChange(t *testing.T) {
 		{connections, Route{}, nil, "services"}, // which refuses
 		{connections, Route{}, []string{"10.1.0.1:80"}, "limited-services"},
 		{Limits{}, Route{}, []string{"10.1.0.1:80"}, "services"},
-		{Limits{}, Route{Pool: PoolLocal, Otherwise: Blackhole}, []string{"10.1.0.1:80"}, "inside-services"},
-		{rate, Route{Pool: PoolLocal, Otherwise: Blackhole}, []string{"10.1.0.1:80"}, "limited-services"},
+		{Limits{}, Route{Pool: PoolLocal, Fallback: Blackhole}, []string{"10.1.0.1:80"}, "inside-services"},
+		{rate, Route{Pool: PoolLocal, Fallback: Blackhole}, []string{"10.1.0.1:80"}, "limited-services"},
 		{Limits{}, Route{}, []string{"10.1.0.1:80"}, "services"},
 	} {
 		port := webPort(round.endpoints...)
-		port.Limits, port.Frontends[0].Outside = round.limits, round.outside
+		port.Limits, port.Frontends[0].External = round.limits, round.outside
 		commit(c.Update(nil, map[string][]ServicePort{"default/web": {port}}))
 		set := held(k)[IPv4].Sets[round.in]
 		if set == nil || set.Elements[string(clusterKey(80))] == "" {

@@ -141,7 +141,7 @@ func wantedOf(ports []nft.ServicePort, inRanges func(netip.Addr) bool) map[netip
 			switch {
 			case fe.HostOwned:
 				why = hostAddress
-			case p.Takes(fe.Outside.Pool):
+			case p.Takes(fe.External.Pool):
 				why = ""
 			case p.Takes(nft.PoolCluster):
 				why = noLocalEndpoint

@@ -21,7 +21,7 @@ var (
 func port(cluster, local []netip.AddrPort, outside nft.Pool, addrs ...string) nft.ServicePort {
 	p := nft.ServicePort{Pools: [nft.NumPools][]netip.AddrPort{cluster, local}}
 	for _, a := range addrs {
-		p.Frontends = append(p.Frontends, nft.Frontend{Addr: netip.MustParseAddr(a), Port: 80, Kind: nft.LoadBalancerIP, Outside: nft.Route{Pool: outside}})
+		p.Frontends = append(p.Frontends, nft.Frontend{Addr: netip.MustParseAddr(a), Port: 80, Kind: nft.LoadBalancerIP, External: nft.Route{Pool: outside}})
 	}
 	return p
 }

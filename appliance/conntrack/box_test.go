@@ -112,7 +112,7 @@ func (b *box) reconcile() {
 	eventually(b.t, withinSync, func() error {
 		b.cleaner.mu.Lock()
 		defer b.cleaner.mu.Unlock()
-		if due, _ := b.cleaner.agenda.due(handed); len(due) > 0 {
+		if due, _ := b.cleaner.schedule.due(handed); len(due) > 0 {
 			return fmt.Errorf("%d frontends were not looked at", len(due))
 		}
 		return nil

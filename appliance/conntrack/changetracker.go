@@ -24,7 +24,7 @@ type ChangeTracker struct {
 	adopting         bool              // what the services were like before the first Update is not known
 	work             map[Frontend]Flows
 	restored         bool // rules were away since the last Take
-	beside           beside
+	exactPorts       exactPorts
 }
 
 // adopted is the Service that has the frontends of the ruleset that Adopt was given.
@@ -204,7 +204,7 @@ func (l *ChangeTracker) Take() Work {
 func (l *ChangeTracker) flows() []Flows {
 	list := slices.AppendSeq(slices.Grow([]Flows(nil), len(l.work)), maps.Values(l.work))
 	for i := range list {
-		list[i].Beside = l.beside.of(list[i].Frontend)
+		list[i].ExactPorts = l.exactPorts.of(list[i].Frontend)
 	}
 	return list
 }

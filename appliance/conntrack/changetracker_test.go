@@ -188,7 +188,7 @@ func TestChangeTrackerKeepsWhatWasNotTaken(t *testing.T) {
 // draining loses no connection to what the former one had waited for.
 func TestChangeTrackerMadeAnew(t *testing.T) {
 	for _, taken := range []bool{true, false} {
-		l, a, now := NewChangeTracker(), newAgenda(), time.Now()
+		l, a, now := NewChangeTracker(), newSchedule(), time.Now()
 		take := func(after time.Duration) {
 			a.add(l.Take(), now.Add(after))
 			a.look(now.Add(after), sent(tcp(vip, 80), l1))

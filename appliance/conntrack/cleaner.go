@@ -26,10 +26,10 @@ type Cleaner struct {
 	table table
 	wake  chan struct{} // holds one
 
-	mu     sync.Mutex
-	agenda *agenda
-	stats  Stats
-	err    error
+	mu       sync.Mutex
+	schedule *schedule
+	stats    Stats
+	err      error
 }
 
 // Stats are counted since the start, except for Draining.
@@ -77,14 +77,14 @@ func New(options Options) (*Cleaner, error) {
 }
 
 func newCleaner(table table, log *slog.Logger) *Cleaner {
-	return &Cleaner{log: log, table: table, wake: make(chan struct{}, 1), agenda: newAgenda()}
+	return &Cleaner{log: log, table: table, wake: make(chan struct{}, 1), schedule: newSchedule()}
 }
 
 // Reconcile has the work done, soon and in the background. The ruleset that it follows from
 // must be in the kernel already. It never waits for the kernel.
 func (c *Cleaner) Reconcile(w Work) {
 	c.mu.Lock()
-	c.agenda.add(w, time.Now())
+	c.schedule.add(w, time.Now())
 	c.mu.Unlock()
 	if len(w.Flows) == 0 && len(w.Restored) == 0 {
 		return
@@ -100,7 +100,7 @@ func (c *Cleaner) Reconcile(w Work) {
 func (c *Cleaner) Expect(w Work) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.agenda.expect(w)
+	c.schedule.expect(w)
 }
 
 // Stats returns the counters of deleted entries.
@@ -108,7 +108,7 @@ func (c *Cleaner) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.stats
-	s.Draining = c.agenda.draining()
+	s.Draining = c.schedule.draining()
 	return s
 }
 
@@ -141,7 +141,7 @@ func (c *Cleaner) Run(ctx context.Context) error {
 		case <-timer.C:
 		}
 		start := time.Now()
-		next, err := c.look(ctx, start)
+		next, err := c.scan(ctx, start)
 		rest := min(RestFor*time.Since(start), restMost)
 		if err != nil {
 			retry = min(max(2*retry, retryFirst), retryLast)
@@ -157,11 +157,11 @@ func (c *Cleaner) Run(ctx context.Context) error {
 	}
 }
 
-// look handles every frontend that is due, and returns the time of the next one.
-func (c *Cleaner) look(ctx context.Context, now time.Time) (next time.Time, err error) {
+// scan handles every frontend that is due, and returns the time of the next one.
+func (c *Cleaner) scan(ctx context.Context, now time.Time) (next time.Time, err error) {
 	c.mu.Lock()
-	due, next := c.agenda.due(now)
-	queries := c.agenda.queries(due, now)
+	due, next := c.schedule.due(now)
+	queries := c.schedule.queries(due, now)
 	c.mu.Unlock()
 	if len(queries) == 0 {
 		return next, nil
@@ -170,9 +170,9 @@ func (c *Cleaner) look(ctx context.Context, now time.Time) (next time.Time, err 
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		for i := range entries {
-			verdicts = append(verdicts, c.agenda.judge(&entries[i], now))
+			verdicts = append(verdicts, c.schedule.judge(&entries[i], now))
 		}
-		return verdicts, c.agenda.resetters
+		return verdicts, c.schedule.resetters
 	}
 	var total tally
 	for _, q := range queries {
@@ -180,22 +180,22 @@ func (c *Cleaner) look(ctx context.Context, now time.Time) (next time.Time, err 
 			return next, err
 		}
 		var done tally
-		done, err = c.table.clean(q, judge)
+		done, err = c.table.deleteMatching(q, judge)
 		total.add(done)
 		if err != nil {
 			break
 		}
 	}
-	return c.finish(due, now, total, err), err
+	return c.commitScan(due, now, total, err), err
 }
 
-// finish removes the scanned frontends from the schedule, unless the scan failed, and
+// commitScan removes the scanned frontends from the schedule, unless the scan failed, and
 // counts the deletions. It returns the time of the next scan.
-func (c *Cleaner) finish(looked []*item, start time.Time, total tally, err error) (next time.Time) {
+func (c *Cleaner) commitScan(looked []*item, start time.Time, total tally, err error) (next time.Time) {
 	took := time.Since(start)
 	c.mu.Lock()
 	if err == nil {
-		c.agenda.done(looked, start)
+		c.schedule.done(looked, start)
 	} else {
 		c.stats.Failures++
 	}
@@ -206,8 +206,8 @@ func (c *Cleaner) finish(looked []*item, start time.Time, total tally, err error
 	c.stats.LastLook = took
 	before := c.err
 	c.err = err
-	due, next := c.agenda.due(start)
-	if len(due) > 0 || c.agenda.away.due(start) {
+	due, next := c.schedule.due(start)
+	if len(due) > 0 || c.schedule.outage.due(start) {
 		next = start
 	}
 	c.mu.Unlock()

@@ -30,7 +30,7 @@ var errFake = errors.New("the kernel is not in the mood")
 func (f *fakeTable) close() error { return nil }
 
 // clean implements table. It gives entries one at a time.
-func (f *fakeTable) clean(_ query, judge judge) (tally, error) {
+func (f *fakeTable) deleteMatching(_ query, judge filterFunc) (tally, error) {
 	var takes time.Duration
 	f.with(func() { takes = f.takes })
 	time.Sleep(takes)
@@ -125,7 +125,7 @@ func TestCleanerForgets(t *testing.T) {
 		}
 		// A packet that was under way.
 		table.with(func() { table.entries = append(table.entries, stale) })
-		time.Sleep(secondLook + lookSlack)
+		time.Sleep(rescanDelay + scanSlack)
 		synctest.Wait()
 		if table.has(stale) {
 			t.Error("what was entered during the change is left")
@@ -152,7 +152,7 @@ func TestCleanerCoalesces(t *testing.T) {
 		if took := time.Since(start); took != 200*time.Millisecond {
 			t.Errorf("Reconcile waited: %s for 20 calls", took)
 		}
-		time.Sleep(secondLook / 2)
+		time.Sleep(rescanDelay / 2)
 		if looks := c.Stats().Looks; looks != 2 {
 			t.Errorf("%d looks for what came at once, want 2", looks)
 		}

@@ -104,7 +104,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add(body(&e))
 	}
 	f.Add([]byte{2, 0, 0, 0, 4, 0, 1, 0x80})
-	a := newAgenda()
+	a := newSchedule()
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var e entry
 		if !e.decode(b) {

@@ -105,7 +105,7 @@ func (a *Attempts) Look(now time.Time, each func(c *Connection, waited time.Dura
 	}
 	var c Connection
 	for _, family := range nft.Families {
-		_, err := a.table.clean(query{family: family, protocol: nft.TCP, unanswered: true}, func(list []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
+		_, err := a.table.deleteMatching(query{family: family, protocol: nft.TCP, unanswered: true}, func(list []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
 			for i := range list {
 				e := &list[i]
 				verdicts = append(verdicts, leave)

@@ -198,9 +198,9 @@ type Flows struct {
 	// Gone: no Service has the frontend any more. A connection to it that was never
 	// translated is none of ours then.
 	Gone bool
-	// Beside are, of a range, the exact ports within it that are served: connections to them are
+	// ExactPorts are, of a range, the exact ports within it that are served: connections to them are
 	// none of the range's.
-	Beside map[Frontend]struct{}
+	ExactPorts map[Frontend]struct{}
 	// Look is set when some connection may be stale. Without it the Flows only correct
 	// pending drains.
 	Look bool

@@ -29,10 +29,9 @@ type Idle struct {
 	wake    chan struct{} // holds one
 
 	mu        sync.Mutex
-	asked     timed
+	asked     expirySet
 	local     []netip.Addr
 	resetters map[nft.Family]netip.Addr
-	resets    uint64
 }
 
 const (
@@ -47,7 +46,7 @@ func NewIdle(options Options) *Idle {
 	if options.Log == nil {
 		options.Log = slog.Default()
 	}
-	return &Idle{options: options, wake: make(chan struct{}, 1), asked: newTimed()}
+	return &Idle{options: options, wake: make(chan struct{}, 1), asked: newExpirySet()}
 }
 
 // Update takes the box, if it changed, and the ports of the Services that changed (none: the
@@ -80,13 +79,6 @@ func (x *Idle) wanted() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.asked.any()
-}
-
-// Resets counts the dead ends that were made.
-func (x *Idle) Resets() uint64 {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.resets
 }
 
 // Run works until ctx is done. What fails is tried again.
@@ -145,16 +137,16 @@ func (x *Idle) listen(ctx context.Context) error {
 			end()
 			return errors.Join(err, <-closed)
 		}
-		if err := x.bury(messages, changer); err != nil {
+		if err := x.expire(messages, changer); err != nil {
 			end()
 			return errors.Join(err, <-closed)
 		}
 	}
 }
 
-// bury makes a dead end for the endpoint of each connection of ours that was forgotten while it
+// expire makes a dead end for the endpoint of each connection of ours that was forgotten while it
 // was open.
-func (x *Idle) bury(messages []nfnetlink.Message, changer *socket) error {
+func (x *Idle) expire(messages []nfnetlink.Message, changer *socket) error {
 	var c change
 	c.begin(changer.Sequence(0))
 	for _, m := range messages {
@@ -175,10 +167,7 @@ func (x *Idle) bury(messages []nfnetlink.Message, changer *socket) error {
 	if err := changer.Send(c.Buf); err != nil {
 		return err
 	}
-	done, err := c.answers(changer)
-	x.mu.Lock()
-	x.resets += uint64(done.reset)
-	x.mu.Unlock()
+	_, err := c.answers(changer)
 	return err
 }
 

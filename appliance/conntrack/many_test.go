@@ -167,8 +167,8 @@ func TestManyEntries(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.table.close()
-			c.agenda.add(tt.work, time.Now())
-			if _, err := c.look(t.Context(), time.Now()); err != nil {
+			c.schedule.add(tt.work, time.Now())
+			if _, err := c.scan(t.Context(), time.Now()); err != nil {
 				t.Fatal(err)
 			}
 			s := c.Stats()
@@ -182,8 +182,8 @@ func TestManyEntries(t *testing.T) {
 			if got := count(t, h); got != before+100 {
 				t.Errorf("%d entries are left, want %d", got, before+100)
 			}
-			c.agenda.add(Work{Flows: []Flows{{Frontend: fe, Look: true}}}, time.Now()) // for the next test
-			if _, err := c.look(t.Context(), time.Now()); err != nil {
+			c.schedule.add(Work{Flows: []Flows{{Frontend: fe, Look: true}}}, time.Now()) // for the next test
+			if _, err := c.scan(t.Context(), time.Now()); err != nil {
 				t.Fatal(err)
 			}
 		})
@@ -208,8 +208,8 @@ func TestZones(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.table.close()
-	c.agenda.add(Work{Flows: []Flows{{Frontend: udp(vip, 53), Keep: to(r1), Look: true}}}, time.Now())
-	if _, err := c.look(t.Context(), time.Now()); err != nil {
+	c.schedule.add(Work{Flows: []Flows{{Frontend: udp(vip, 53), Keep: to(r1), Look: true}}}, time.Now())
+	if _, err := c.scan(t.Context(), time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	if s := c.Stats(); s.Entries != 3 || s.Forgotten != 2 || count(t, h) != 1 {
@@ -231,7 +231,7 @@ func TestNewerEntry(t *testing.T) {
 	id := func() (id string) {
 		table := &kernelTable{netns: h.Namespace()}
 		defer table.close()
-		_, err := table.clean(udpOf4, func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
+		_, err := table.deleteMatching(udpOf4, func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
 			for _, e := range entries {
 				id = string(e.id)
 				verdicts = append(verdicts, leave)
@@ -248,7 +248,7 @@ func TestNewerEntry(t *testing.T) {
 	for range 50 {
 		put(l1)
 		same := false
-		done, err := table.clean(udpOf4, func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
+		done, err := table.deleteMatching(udpOf4, func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
 			for _, e := range entries {
 				h.Conntrack("-D", "-p", "udp")
 				put(r1)
@@ -281,8 +281,8 @@ func BenchmarkLook(b *testing.B) {
 				work.Flows = append(work.Flows, Flows{Frontend: udp(vip, 53+uint16(n)), Look: true})
 			}
 			for b.Loop() {
-				c.agenda.add(work, time.Now())
-				if _, err := c.look(b.Context(), time.Now()); err != nil {
+				c.schedule.add(work, time.Now())
+				if _, err := c.scan(b.Context(), time.Now()); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -27,7 +27,7 @@ type Retry struct {
 	wake  chan struct{} // holds one
 
 	mu      sync.Mutex
-	asked   timed
+	asked   expirySet
 	retried uint64
 	err     error
 
@@ -58,7 +58,7 @@ func NewRetry(options Options) *Retry {
 }
 
 func newRetry(table table, log *slog.Logger) *Retry {
-	return &Retry{log: log, table: table, wake: make(chan struct{}, 1), asked: newTimed()}
+	return &Retry{log: log, table: table, wake: make(chan struct{}, 1), asked: newExpirySet()}
 }
 
 // Retrying is the time after which connections to some ports are balanced again; 0: never.
@@ -127,7 +127,7 @@ func (r *Retry) Run(ctx context.Context) error {
 			continue
 		}
 		start := time.Now()
-		if err := r.look(ctx, queries); err != nil {
+		if err := r.scan(ctx, queries); err != nil {
 			pause = idleRetry
 		}
 		timer.Reset(max(pause, RestFor*time.Since(start)))
@@ -145,8 +145,8 @@ func (r *Retry) queries() (queries []query, pause time.Duration) {
 	return queriesOf(r.asked.times, true), shortest
 }
 
-// look deletes the entries that are due.
-func (r *Retry) look(ctx context.Context, queries []query) (err error) {
+// scan deletes the entries that are due.
+func (r *Retry) scan(ctx context.Context, queries []query) (err error) {
 	r.seeing = make(map[attempt]time.Time, len(r.seen))
 	var total tally
 	for _, q := range queries {
@@ -154,7 +154,7 @@ func (r *Retry) look(ctx context.Context, queries []query) (err error) {
 			return nil
 		}
 		var done tally
-		done, err = r.table.clean(q, r.judgeAll)
+		done, err = r.table.deleteMatching(q, r.selectRetries)
 		total.add(done)
 		if err != nil {
 			break
@@ -177,7 +177,7 @@ func (r *Retry) look(ctx context.Context, queries []query) (err error) {
 	return err
 }
 
-func (r *Retry) judgeAll(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
+func (r *Retry) selectRetries(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()

@@ -30,7 +30,7 @@ func TestSampler(t *testing.T) {
 	for name, tt := range tables {
 		table := &fakeTable{entries: []entry{unansweredEntry(tt.change)}}
 		seen := map[Tracked]bool{} // the fake table gives all entries to each query
-		if err := (&Sampler{table}).Look(of, func(c Tracked) { seen[c] = true }); err != nil {
+		if err := (&Sampler{table}).Scan(of, func(c Tracked) { seen[c] = true }); err != nil {
 			t.Fatal(err)
 		}
 		if tt.want != nil && (len(seen) != 1 || !seen[*tt.want]) || tt.want == nil && len(seen) > 0 || len(table.entries) != 1 {
@@ -38,7 +38,7 @@ func TestSampler(t *testing.T) {
 		}
 	}
 	table := &fakeTable{fails: 1}
-	if err := (&Sampler{table}).Look(of, func(Tracked) {}); err == nil {
+	if err := (&Sampler{table}).Scan(of, func(Tracked) {}); err == nil {
 		t.Error("a look that fails is none")
 	}
 }

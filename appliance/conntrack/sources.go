@@ -78,8 +78,8 @@ func (s sources) equal(o sources) bool {
 	})
 }
 
-// either returns sources that admit the clients of both.
-func (s sources) either(o sources) sources {
+// mergeSources returns sources that admit the clients of both.
+func (s sources) mergeSources(o sources) sources {
 	if s == nil || o == nil {
 		return nil
 	}

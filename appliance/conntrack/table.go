@@ -16,16 +16,16 @@ import (
 
 // table is a connection tracking table.
 type table interface {
-	// clean calls judge with the entries that match the query, and perhaps others,
+	// deleteMatching calls judge with the entries that match the query, and perhaps others,
 	// some at a time, and carries out the verdicts. The entries are valid until
 	// judge returns. Even with an error some may have been deleted.
-	clean(q query, judge judge) (tally, error)
+	deleteMatching(q query, judge filterFunc) (tally, error)
 	close() error
 }
 
-// judge appends the verdict on each entry, and returns by family the address of dead ends:
+// filterFunc appends the verdict on each entry, and returns by family the address of dead ends:
 // the zero Addr for a family in which the box has none.
-type judge func(entries []entry, verdicts []verdict) (_ []verdict, box map[nft.Family]netip.Addr)
+type filterFunc func(entries []entry, verdicts []verdict) (_ []verdict, box map[nft.Family]netip.Addr)
 
 // tally counts entries.
 type tally struct {
@@ -84,8 +84,8 @@ func explain(err error) error {
 	return fmt.Errorf("look through the tracked connections: %w", err)
 }
 
-// clean implements table.
-func (t *kernelTable) clean(q query, judge judge) (tally, error) {
+// deleteMatching implements table.
+func (t *kernelTable) deleteMatching(q query, judge filterFunc) (tally, error) {
 	if err := t.open(); err != nil {
 		return tally{}, explain(err)
 	}
@@ -106,7 +106,7 @@ func (t *kernelTable) clean(q query, judge judge) (tally, error) {
 		}
 		var box map[nft.Family]netip.Addr
 		t.verdicts, box = judge(t.entries, t.verdicts[:0])
-		done, err := t.carryOut(box)
+		done, err := t.deleteEntries(box)
 		total.add(done)
 		return err
 	})
@@ -117,8 +117,8 @@ func (t *kernelTable) clean(q query, judge judge) (tally, error) {
 	return total, err
 }
 
-// carryOut does to the entries what the verdicts say.
-func (t *kernelTable) carryOut(box map[nft.Family]netip.Addr) (tally, error) {
+// deleteEntries does to the entries what the verdicts say.
+func (t *kernelTable) deleteEntries(box map[nft.Family]netip.Addr) (tally, error) {
 	t.change.begin(t.changer.Sequence(0))
 	for i, v := range t.verdicts {
 		switch e := &t.entries[i]; {
@@ -175,10 +175,10 @@ var tcpStates = [...]string{
 	"NONE", "SYN_SENT", "SYN_RECV", "ESTABLISHED", "FIN_WAIT", "CLOSE_WAIT", "LAST_ACK", "TIME_WAIT", "CLOSE", "SYN_SENT2",
 }
 
-// Look reads the connection tracking table of a network namespace (its file descriptor, 0: the
+// Scan reads the connection tracking table of a network namespace (its file descriptor, 0: the
 // current one) and hands each translated connection to each. It returns how many entries it
 // read, those of other protocols left out. An entry that comes or goes meanwhile may be missed.
-func Look(netns int, each func(*Connection)) (entries int, err error) {
+func Scan(netns int, each func(*Connection)) (entries int, err error) {
 	s, err := dial(netns)
 	if err != nil {
 		return 0, explain(err)
@@ -270,7 +270,7 @@ func Kill(netns int, id uint32, local []netip.Addr, may func(*Connection) bool) 
 		if len(t.entries) == 0 {
 			return nil
 		}
-		done, err := t.carryOut(box)
+		done, err := t.deleteEntries(box)
 		if err == nil && done.forgotten+done.reset == 0 {
 			return ErrGone
 		}

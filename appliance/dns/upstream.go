@@ -67,11 +67,11 @@ func (u *upstreams) ask(ctx context.Context, q dns.Question, checkingDisabled, d
 			continue
 		}
 		u.preferred.Store(int32(at))
-		u.heard()
+		u.noteAnswer()
 		return replyOf(answer), nil
 	}
 	if failed != nil {
-		u.heard()
+		u.noteAnswer()
 		return replyOf(failed), nil
 	}
 	err := errors.Join(errs...)
@@ -81,7 +81,7 @@ func (u *upstreams) ask(ctx context.Context, q dns.Question, checkingDisabled, d
 	return reply{}, err
 }
 
-func (u *upstreams) heard() {
+func (u *upstreams) noteAnswer() {
 	if u.silent.Load() && u.silent.Swap(false) {
 		u.log.Info("an upstream DNS server answers again")
 	}

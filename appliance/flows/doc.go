@@ -5,5 +5,5 @@
 // and of those in the connection tracking table at a look; it never falls. Connections that were there before events
 // were read are in no total.
 //
-// A Book only computes: events and saved totals are passed to it.
+// Totals only compute: events and saved totals are passed to it.
 package flows

@@ -134,7 +134,7 @@ func portAspects(p *nft.ServicePort) []aspect {
 
 func frontendAspects(f *nft.Frontend) []aspect {
 	route := func(r nft.Route) string {
-		return choose(r.Pool == nft.PoolLocal, "local endpoints", "all endpoints") + choose(r.Otherwise == nft.Blackhole, ", else dropped", ", else refused")
+		return choose(r.Pool == nft.PoolLocal, "local endpoints", "all endpoints") + choose(r.Fallback == nft.Blackhole, ", else dropped", ", else refused")
 	}
 	clients := "everybody"
 	if f.Sources != nil {
@@ -145,8 +145,8 @@ func frontendAspects(f *nft.Frontend) []aspect {
 		clients += when(len(f.Sets.Allow) > 0, ", of %s", strings.Join(texts(f.Sets.Allow, name), " ")) + when(len(f.Sets.Deny) > 0, ", not of %s", strings.Join(texts(f.Sets.Deny, name), " "))
 	}
 	return []aspect{
-		{"clients outside", route(f.Outside)},
-		{"clients inside", route(f.Inside)},
+		{"clients outside", route(f.External)},
+		{"clients inside", route(f.Internal)},
 		{"source addresses", [...]string{nft.SNATNever: "kept", nft.SNATOutside: "those from outside are masqueraded", nft.SNATSelf: "that of the box is masqueraded", nft.SNATAlways: "masqueraded"}[f.SNAT]},
 		{"permitted clients", clients},
 		{"reached by", choose(f.InsideOnly, "clients inside", "everybody")},

@@ -67,7 +67,7 @@ func TestService(t *testing.T) {
 		},
 		"port http/IPv4 changes slots: by weights -> by open connections": func(p *nft.ServicePort) { p.Tables[nft.PoolCluster] = p.Pools[nft.PoolCluster] },
 		"frontend http/IPv4 changes 10.96.0.1:80 clients outside: all endpoints, else refused -> local endpoints, else dropped": func(p *nft.ServicePort) {
-			p.Frontends[0].Outside = nft.Route{Pool: nft.PoolLocal, Otherwise: nft.Blackhole}
+			p.Frontends[0].External = nft.Route{Pool: nft.PoolLocal, Fallback: nft.Blackhole}
 		},
 		"frontend http/IPv4 changes 10.96.0.1:80 source addresses: kept -> masqueraded": func(p *nft.ServicePort) { p.Frontends[0].SNAT = nft.SNATAlways },
 		"frontend http/IPv4 changes 10.96.0.1:80 permitted clients: everybody -> 192.0.2.0/24": func(p *nft.ServicePort) {

@@ -17,7 +17,7 @@ import (
 
 // sampler looks at open connections: conntrack.Sampler.
 type sampler interface {
-	Look(asked *conntrack.Asked, each func(conntrack.Tracked)) error
+	Scan(asked *conntrack.Asked, each func(conntrack.Tracked)) error
 	Close() error
 }
 
@@ -382,7 +382,7 @@ func (b *Balance) lookIfDue(now time.Time) (moved []string, otherProblem bool) {
 	if !due {
 		return nil, false
 	}
-	err := b.sampler.Look(conntrack.NewAsked(&box, ports), func(t conntrack.Tracked) {
+	err := b.sampler.Scan(conntrack.NewAsked(&box, ports), func(t conntrack.Tracked) {
 		list[t.Port].connections.See(t.Endpoint, t.ID, t.Ending)
 	})
 	took := time.Since(now)

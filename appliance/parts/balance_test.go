@@ -29,7 +29,7 @@ type fakeSampler struct {
 	err         error
 }
 
-func (c *fakeSampler) Look(_ *conntrack.Asked, each func(conntrack.Tracked)) error {
+func (c *fakeSampler) Scan(_ *conntrack.Asked, each func(conntrack.Tracked)) error {
 	c.Lock()
 	defer c.Unlock()
 	c.looks++

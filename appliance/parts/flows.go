@@ -33,7 +33,7 @@ const (
 type Flows struct {
 	reconcile.NopPart
 	slog *slog.Logger
-	book *flows.Book
+	book *flows.Totals
 	log  *connlog.Log // nil: there is none
 
 	reading sync.Mutex // held while events are read
@@ -47,11 +47,11 @@ type Flows struct {
 func NewFlows(place string, endpointsOf func(protocol string, client netip.AddrPort, listener uint16) []netip.AddrPort, log *slog.Logger) *Flows {
 	f := &Flows{slog: log}
 	if place == "" {
-		f.book = flows.NewBook(nil)
+		f.book = flows.NewTotals(nil)
 		return f
 	}
 	f.log = connlog.Open(place)
-	f.book = flows.NewBook(func(e *flows.Ended) {
+	f.book = flows.NewTotals(func(e *flows.Ended) {
 		line := lineOf(e)
 		if e.Relayed {
 			for _, at := range endpointsOf(e.Protocol.String(), e.As, e.Endpoint.Port()) {
@@ -88,8 +88,8 @@ func lineOf(e *flows.Ended) *connlog.Line {
 	return l
 }
 
-// Book has the totals.
-func (f *Flows) Book() *flows.Book { return f.book }
+// Totals returns the totals.
+func (f *Flows) Totals() *flows.Totals { return f.book }
 
 // Log is the log; nil: there is none.
 func (f *Flows) Log() *connlog.Log { return f.log }
@@ -232,7 +232,7 @@ func (f *Flows) readEvents() error {
 		return nil
 	}
 	now := time.Now()
-	lost, err := events.Read(now, func(e *conntrack.Event) { f.book.Hear(e, now) })
+	lost, err := events.Read(now, func(e *conntrack.Event) { f.book.RecordEnd(e, now) })
 	if lost > 0 {
 		f.book.Lose(lost)
 	}
@@ -241,7 +241,7 @@ func (f *Flows) readEvents() error {
 
 // eachConnection calls each for every tracked connection except adopted ones.
 func eachConnection(each func(*conntrack.Connection)) (entries int, err error) {
-	return conntrack.Look(0, func(c *conntrack.Connection) {
+	return conntrack.Scan(0, func(c *conntrack.Connection) {
 		if !c.Adopted {
 			each(c)
 		}

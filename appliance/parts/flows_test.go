@@ -35,7 +35,7 @@ func TestFlowsAfterAFailure(t *testing.T) {
 		Pools: [nft.NumPools][]netip.AddrPort{nft.PoolCluster: {endpoint}},
 	}}}})
 	total := func(open uint64) uint64 {
-		l := f.book.Look(time.Now())
+		l := f.book.Snapshot(time.Now())
 		defer l.End([]uint32{})
 		_, all := l.Total("default/web", nft.IPv4, nft.TCP, map[netip.AddrPort]flows.Record{endpoint: {Connections: open}})
 		return all.Connections

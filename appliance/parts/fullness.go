@@ -17,14 +17,14 @@ import (
 // Fullness keeps new connections from endpoints that have as many open ones as their Service allows.
 type Fullness struct {
 	reconcile.NopPart
-	counting *conntrack.Fullness
+	counting *conntrack.ConnLimiter
 	kernel   atomic.Pointer[func() map[resolve.Frontend]*nft.ServicePort] // what it served at the start; nil: not needed any more
 }
 
 // NewFullness is without Services.
 func NewFullness(log *slog.Logger) *Fullness {
 	f := &Fullness{}
-	f.counting = conntrack.NewFullness(conntrack.Options{Log: log}, func(service string) { f.Changed(resolve.Plans(service)...) })
+	f.counting = conntrack.NewConnLimiter(conntrack.Options{Log: log}, func(service string) { f.Changed(resolve.Plans(service)...) })
 	return f
 }
 

@@ -276,18 +276,18 @@ func (r *Relay) add(svc *reconcile.Service, p *nft.ServicePort, fe *nft.Frontend
 		if nft.FamilyOf(a) != p.Family {
 			continue
 		}
-		port := relay.Port{ID: p.ID, Listen: netip.AddrPortFrom(a, fe.Port), Protocol: p.Protocol.String(), Endpoints: p.Pools[fe.Inside.Pool], Pick: relay.Pick{Affinity: p.Affinity}}
+		port := relay.Port{ID: p.ID, Listen: netip.AddrPortFrom(a, fe.Port), Protocol: p.Protocol.String(), Endpoints: p.Pools[fe.Internal.Pool], Pick: relay.Pick{Affinity: p.Affinity}}
 		if p.Relayed() {
 			if svc.Relay == nil {
 				return // whether in the clear or not is unknown
 			}
-			port = r.relayedPort(svc, p, fe.Inside.Pool)
+			port = r.relayedPort(svc, p, fe.Internal.Pool)
 			port.Listen = netip.AddrPortFrom(a, fe.Port)
-			port.Names = r.named(svc, p, fe.Inside.Pool)
+			port.Names = r.named(svc, p, fe.Internal.Pool)
 		} else {
-			port.Pick.Choose = p.Chooser(fe.Inside.Pool)
+			port.Pick.Choose = p.Chooser(fe.Internal.Pool)
 			if p.Balance == nft.LeastConnection {
-				for _, share := range p.Shares(fe.Inside.Pool) {
+				for _, share := range p.Shares(fe.Internal.Pool) {
 					port.Pick.Weights = append(port.Pick.Weights, uint16(share*10000))
 				}
 			} else {
@@ -312,7 +312,7 @@ func (r *Relay) redirect(svc *reconcile.Service) (ports []relay.Port) {
 			port.Names = r.named(svc, p, pool)
 			port.Frontends = []netip.AddrPort{}
 			for _, fe := range p.Frontends {
-				if fe.Inside.Pool == pool || fe.Outside.Pool == pool {
+				if fe.Internal.Pool == pool || fe.External.Pool == pool {
 					port.Frontends = append(port.Frontends, netip.AddrPortFrom(fe.Addr, fe.Port))
 				}
 			}

@@ -221,9 +221,9 @@ func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client ne
 	inside := box.IsInside(client.Addr())
 	for i := range p.Frontends {
 		fe := &p.Frontends[i]
-		pool := fe.Outside.Pool
+		pool := fe.External.Pool
 		if inside {
-			pool = fe.Inside.Pool
+			pool = fe.Internal.Pool
 		}
 		chosen := wire.Chosen{Frontend: frontendText(*fe)}
 		known := p.Balance != nft.Maglev || client.Port() != 0 || len(p.Pools[pool]) == 1

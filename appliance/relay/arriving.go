@@ -14,15 +14,15 @@ import (
 type arriving struct {
 	shared *shared
 
-	mu      sync.Mutex
-	sockets map[socketKey]*os.File
-	ports   map[key]*HeldPort
-	tcp     map[key]*tcpPort // of ports, with connections that go on already
-	settle  bool             // the rest is closed
+	mu             sync.Mutex
+	sockets        map[socketKey]*os.File
+	ports          map[key]*HeldPort
+	tcp            map[key]*tcpPort // of ports, with connections that go on already
+	closeUnclaimed bool             // the rest is closed
 }
 
-// take takes what the program before has left, before Run. Its connections go on at once.
-func (a *arriving) take(s *State) {
+// adopt takes what the program before has left, before Run. Its connections go on at once.
+func (a *arriving) adopt(s *State) {
 	for _, l := range s.Listeners {
 		a.sockets[socketKey{l.Protocol, l.At}] = os.NewFile(uintptr(l.FD), "")
 	}
@@ -88,14 +88,14 @@ func (a *arriving) resume(held *HeldPort) *tcpPort {
 	}
 	t := a.shared.newTCPPort(p)
 	t.gone = true
-	t.endpoints.remember(held)
+	t.endpoints.restore(held)
 	var waiting []HeldConnection
 	for _, c := range held.Connections {
 		if c.Endpoint == 0 {
 			waiting = append(waiting, c)
 			continue
 		}
-		t.quota.take()
+		t.quota.force()
 		a.shared.tasks.Go(func() {
 			defer t.quota.release()
 			if relayed := relayedOf(c, a.shared.pump); relayed != nil {
@@ -155,7 +155,7 @@ func (a *arriving) portOf(p Port) *tcpPort {
 		t = a.shared.newTCPPort(p)
 		t.names = a.portsNamed(nil, p)
 		if held != nil {
-			t.endpoints.remember(held)
+			t.endpoints.restore(held)
 		}
 		return t
 	}
@@ -206,7 +206,7 @@ func (a *arriving) flowsOf(l *udpListener, u *udpPort) {
 	if held == nil {
 		return
 	}
-	u.endpoints.remember(held)
+	u.endpoints.restore(held)
 	for _, h := range held.Flows {
 		f := os.NewFile(uintptr(h.FD), "")
 		if f == nil {
@@ -223,18 +223,19 @@ func (a *arriving) flowsOf(l *udpListener, u *udpPort) {
 	}
 }
 
-// settleNext has settled close what no Port has taken.
-func (a *arriving) settleNext() {
+// markLoaded has the next closeRest close the sockets and connections that no Port has taken.
+func (a *arriving) markLoaded() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.settle = true
+	a.closeUnclaimed = true
 }
 
-// settled closes what no Port has taken, if it is time. Connections that nothing leads to go on.
-func (a *arriving) settled() {
+// closeRest closes the sockets and connections that no Port has taken, after markLoaded. Connections of
+// unknown ports go on.
+func (a *arriving) closeRest() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.settle {
+	if !a.closeUnclaimed {
 		return
 	}
 	for key, f := range a.sockets {
@@ -256,8 +257,8 @@ func (a *arriving) settled() {
 	clear(a.tcp)
 }
 
-// remember restores the next endpoint in turn and the endpoints that clients keep.
-func (c *balancer) remember(held *HeldPort) {
+// restore restores the next endpoint in turn and the endpoints that clients keep.
+func (c *balancer) restore(held *HeldPort) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last = held.Turn

@@ -436,7 +436,7 @@ func (r *Relay) Passages() (list []Passage) {
 // EndpointsOf returns the endpoints that a client of a Port with Logged had, through a listener at a port of the box: while it is
 // connected, and for a while after that. Over HTTP there can be several, of which the first 16 are kept. Nil: it is not known.
 func (r *Relay) EndpointsOf(protocol string, client netip.AddrPort, listener uint16) []netip.AddrPort {
-	return r.lately.endpoints(lateKey{protocol, unmapped(client), listener})
+	return r.lately.endpoints(recentKey{protocol, unmapped(client), listener})
 }
 
 // passages adds those of a port to a list. The listener is the client's: a server name may have led it here from another port.

@@ -198,7 +198,7 @@ func TestTurnsByWeight(t *testing.T) {
 	}
 	c.set(port(5, 1, 1))
 	next := newBalancer(Port{}, 10, newOpenCounts())
-	next.remember(&HeldPort{Turn: c.last, Owed: c.owed()})
+	next.restore(&HeldPort{Turn: c.last, Owed: c.owed()})
 	next.set(port(500, 100, 100))
 	for name, b := range map[string]*balancer{"set again": c, "the next program": next} {
 		if got := b.picks(4); got != "0200" {

@@ -114,8 +114,8 @@ func (q *quota) acquire() bool {
 	return true
 }
 
-// take takes a slot whatever the limits, for what exists already.
-func (q *quota) take() {
+// force takes a slot whatever the limits, for what exists already.
+func (q *quota) force() {
 	q.used.Add(1)
 	q.parent.used.Add(1)
 }
@@ -298,7 +298,7 @@ type shared struct {
 	datagrams        *datagrams
 	pump             *pump
 	open             *openCounts
-	lately           lately
+	lately           recentClients
 	http             *httpproxy.Proxy
 	store            *handover.Store
 	leaving          leaving

@@ -82,7 +82,7 @@ func (o *loopback) reconcile() (problems []Problem, retry bool) {
 		}
 		o.open[k] = l
 	}
-	o.arriving.settled()
+	o.arriving.closeRest()
 	slices.SortFunc(problems, func(a, b Problem) int {
 		return cmp.Or(strings.Compare(a.ID, b.ID), a.Listen.Compare(b.Listen), strings.Compare(a.Message, b.Message))
 	})

@@ -120,7 +120,7 @@ func (r *Relay) CloseUnused() {
 }
 
 // Inherit takes what the program before has left, before Run. Its connections go on at once.
-func (r *Relay) Inherit(s *State) { r.arriving.take(s) }
+func (r *Relay) Inherit(s *State) { r.arriving.adopt(s) }
 
 // InheritSocket takes a listening socket that was kept, before Run.
 func (r *Relay) InheritSocket(f *os.File) error { return r.arriving.takeSocket(f) }
@@ -128,7 +128,7 @@ func (r *Relay) InheritSocket(f *os.File) error { return r.arriving.takeSocket(f
 // Settle closes what the program before has left and no Port has taken, soon. It is called when all
 // Ports were named.
 func (r *Relay) Settle() {
-	r.arriving.settleNext()
+	r.arriving.markLoaded()
 	r.loopback.listeners.Trigger()
 }
 
@@ -213,7 +213,7 @@ type relayed struct {
 	idle             *time.Timer  // nil: it may be idle
 	session          *session     // of the client, which outlives the connection; nil: it does not
 	stale            bool         // its endpoint gets no requests any more
-	late             *lateKey     // nil: it is not logged
+	late             *recentKey   // nil: it is not logged
 }
 
 // session is the shared state of the connections to endpoints of one HTTP client.

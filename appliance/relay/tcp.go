@@ -285,7 +285,7 @@ func (t *tcpPort) note(c *relayed) {
 	if !is || !bound { // it has gone
 		return
 	}
-	c.late = &lateKey{TCP, unmapped(client.AddrPort()), uint16(listener.Port)}
+	c.late = &recentKey{TCP, unmapped(client.AddrPort()), uint16(listener.Port)}
 	goesOn := false
 	if c.session != nil {
 		goesOn, c.session.noted = c.session.noted, true

@@ -53,8 +53,8 @@ type flow struct {
 	place            *list.Element // in the order; nil: ended
 	began, seen      time.Time     // the first and the last datagram, either way
 	replied          bool
-	late             *lateKey // nil: it is not logged
-	hops             int      // with which datagrams are sent; 0: as the system has it. Only receive's goroutine uses it
+	late             *recentKey // nil: it is not logged
+	hops             int        // with which datagrams are sent; 0: as the system has it. Only receive's goroutine uses it
 }
 
 // errQuotaExceeded means that a datagram of a new client was dropped, because no other flow
@@ -290,7 +290,7 @@ func (l *udpListener) note(f *flow) (err error) {
 	l.flows[f.client] = f
 	f.place = f.port.order.PushBack(f)
 	if p := &f.port.port; p.Logged {
-		f.late = &lateKey{UDP, f.client, p.Listen.Port()}
+		f.late = &recentKey{UDP, f.client, p.Listen.Port()}
 		l.shared.lately.begin(*f.late, f.endpoint, false)
 	}
 	return nil
@@ -305,7 +305,7 @@ func (l *udpListener) goOn(port *udpPort, held HeldFlow, socket *net.UDPConn) {
 	if err != nil {
 		return
 	}
-	port.quota.take()
+	port.quota.force()
 	port.endpoints.goesOn(f.endpoint)
 	l.shared.tasks.Go(func() { l.reply(f) })
 }

@@ -155,7 +155,7 @@ func (r *resolver) leaveOutUncounted(port *object.ServicePort, family nft.Family
 		sel := r.selectEndpoints(list)
 		used := map[netip.AddrPort]bool{}
 		for _, fe := range r.frontends(port, vips, sel) {
-			for _, addr := range slices.Concat(sel.pools[fe.Inside.Pool], sel.pools[fe.Outside.Pool]) {
+			for _, addr := range slices.Concat(sel.pools[fe.Internal.Pool], sel.pools[fe.External.Pool]) {
 				used[addr] = uncounted[addr]
 			}
 		}

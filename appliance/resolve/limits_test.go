@@ -112,8 +112,8 @@ func TestPassedOverIsNotFull(t *testing.T) {
 		if strings.Join(got, " ") != tt.want || len(p.Serving) != len(slices) {
 			t.Errorf("%s: new connections go to %q of %v, want %q", name, got, p.Serving, tt.want)
 		}
-		if at := p.Frontends[0].Inside; tt.policy == object.PolicyLocal && at.Otherwise != tt.otherwise {
-			t.Errorf("%s: clients without a local endpoint get answer %v, want %v", name, at.Otherwise, tt.otherwise)
+		if at := p.Frontends[0].Internal; tt.policy == object.PolicyLocal && at.Fallback != tt.otherwise {
+			t.Errorf("%s: clients without a local endpoint get answer %v, want %v", name, at.Fallback, tt.otherwise)
 		}
 	}
 }

@@ -355,9 +355,9 @@ func PortID(service, port string) string {
 func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) []nft.Frontend {
 	inside := nft.Route{Pool: nft.PoolCluster}
 	if p := r.Service.Spec.InternalTrafficPolicy; p != nil && *p == "Local" {
-		inside = nft.Route{Pool: nft.PoolLocal, Otherwise: sel.noLocal}
+		inside = nft.Route{Pool: nft.PoolLocal, Fallback: sel.noLocal}
 	}
-	clusterIP := nft.Frontend{Addr: v.cluster, Port: uint16(port.Port), Inside: inside, Outside: inside, SNAT: nft.SNATOutside}
+	clusterIP := nft.Frontend{Addr: v.cluster, Port: uint16(port.Port), Internal: inside, External: inside, SNAT: nft.SNATOutside}
 	if r.facts.MasqueradeAll {
 		clusterIP.SNAT = nft.SNATAlways
 	}
@@ -372,7 +372,7 @@ func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) [
 	// every endpoint: the policy is not about them.
 	external := nft.Frontend{Port: uint16(port.Port), SNAT: nft.SNATAlways}
 	if r.Service.Spec.ExternalTrafficPolicy == "Local" {
-		external.Outside = nft.Route{Pool: nft.PoolLocal, Otherwise: sel.noLocal}
+		external.External = nft.Route{Pool: nft.PoolLocal, Fallback: sel.noLocal}
 		external.SNAT = nft.SNATSelf
 	}
 	family := nft.FamilyOf(v.cluster)

@@ -170,8 +170,8 @@ func TestPools(t *testing.T) {
 			if got := hosts(p.Pools[nft.PoolLocal]); got != c.local {
 				t.Errorf("local pool %q, want %q", got, c.local)
 			}
-			if fe := p.Frontends[1]; fe.Outside.Pool == nft.PoolLocal && fe.Outside.Otherwise != c.noLocal {
-				t.Errorf("without a local endpoint: %v, want %v", fe.Outside.Otherwise, c.noLocal)
+			if fe := p.Frontends[1]; fe.External.Pool == nft.PoolLocal && fe.External.Fallback != c.noLocal {
+				t.Errorf("without a local endpoint: %v, want %v", fe.External.Fallback, c.noLocal)
 			}
 		})
 	}
@@ -194,8 +194,8 @@ func TestAnswerWithoutLocalEndpoints(t *testing.T) {
 		svc := service(etpLocal, itpLocal, func(s *object.Service) { s.Metadata.Annotations = map[string]string{annotationNoLocal: c.annotation} })
 		out := Service(Input{Service: svc, Slices: []*object.EndpointSlice{slice(80, c.slice...)}}, facts())
 		cluster, balancer := out.Ports[0].Frontends[0], out.Ports[0].Frontends[1]
-		if cluster.Inside.Otherwise != c.want || balancer.Outside.Otherwise != c.want {
-			t.Errorf("%q, %v: cluster IP %v, load balancer IP %v, want %v", c.annotation, c.slice, cluster.Inside.Otherwise, balancer.Outside.Otherwise, c.want)
+		if cluster.Internal.Fallback != c.want || balancer.External.Fallback != c.want {
+			t.Errorf("%q, %v: cluster IP %v, load balancer IP %v, want %v", c.annotation, c.slice, cluster.Internal.Fallback, balancer.External.Fallback, c.want)
 		}
 		if warned := len(out.Problems) == 1 && out.Problems[0].Warning; warned != c.warned {
 			t.Errorf("%q: problems %v, want a warning: %t", c.annotation, out.Problems, c.warned)
@@ -252,7 +252,7 @@ func render(fe nft.Frontend) string {
 		where = fmt.Sprintf("%s:%d", fe.Addr, fe.Port)
 	}
 	pool := func(r nft.Route) string { return []string{"cluster", "local"}[r.Pool] }
-	s := fmt.Sprintf("%s %s/%s snat-%s", where, pool(fe.Inside), pool(fe.Outside), []string{"never", "outside", "self", "always"}[fe.SNAT])
+	s := fmt.Sprintf("%s %s/%s snat-%s", where, pool(fe.Internal), pool(fe.External), []string{"never", "outside", "self", "always"}[fe.SNAT])
 	if fe.Sources != nil {
 		s += fmt.Sprint(" from ", fe.Sources)
 	}

@@ -52,7 +52,7 @@ func (r *resolver) reportUnserved(endpoints map[portKey][]endpoint, unwanted str
 			}
 			all := endpoints[portKey{port.Name, p.Protocol, p.Family}]
 			if r.out.FailingOpen > 0 && slices.ContainsFunc(p.Frontends, func(fe nft.Frontend) bool {
-				return allDown(p.Pools[fe.Inside.Pool], all) || allDown(p.Pools[fe.Outside.Pool], all)
+				return allDown(p.Pools[fe.Internal.Pool], all) || allDown(p.Pools[fe.External.Pool], all)
 			}) {
 				down = append(down, p.Family)
 			}

@@ -31,7 +31,7 @@ var errWhereTo = errors.New("a prediction is of a packet to an address with a po
 
 // predict computes the path of the first packet of a connection through the rules of the Services. No packet is sent, and
 // foreign rules are not considered.
-func (t *Teller) predict(q wire.TraceQuery) (wire.TracedPacket, error) {
+func (t *Tracer) predict(q wire.TraceQuery) (wire.TracedPacket, error) {
 	if !q.To.IsValid() || q.Port == 0 {
 		return wire.TracedPacket{}, errWhereTo
 	}
@@ -56,12 +56,12 @@ func (t *Teller) predict(q wire.TraceQuery) (wire.TracedPacket, error) {
 		}
 		p.Saddr = way.From
 	}
-	return t.foretell(&p, facts), nil
+	return t.simulate(&p, facts), nil
 }
 
-// foretell has the packet go all ways that chance leaves it.
-func (t *Teller) foretell(p *sim.Packet, facts *Facts) wire.TracedPacket {
-	story := &telling{facts: facts, in: int(p.Iif), predicted: true}
+// simulate has the packet go all ways that chance leaves it.
+func (t *Tracer) simulate(p *sim.Packet, facts *Facts) wire.TracedPacket {
+	story := &description{facts: facts, in: int(p.Iif), predicted: true}
 	story.first = &trace.Header{
 		Protocol: byte(p.Proto), From: netip.AddrPortFrom(p.Saddr, p.Sport), To: netip.AddrPortFrom(p.Daddr, p.Dport), SYN: p.Proto == nft.TCP,
 	}
@@ -82,7 +82,7 @@ func (t *Teller) foretell(p *sim.Packet, facts *Facts) wire.TracedPacket {
 
 // hostNetwork is the network of this host for a packet of a client.
 type hostNetwork struct {
-	*Teller
+	*Tracer
 	client     netip.Addr
 	local      []netip.Addr
 	masquerade map[uint32]netip.Addr // of interfaces that were routed to
@@ -123,7 +123,7 @@ func concerned(served map[string][]nft.ServicePort, p *sim.Packet) map[string][]
 }
 
 // chains describes the way of a packet through our chains; rules has "chain: rule" for each rule that matched.
-func (t *telling) chains(rules []string) {
+func (t *description) chains(rules []string) {
 	for _, text := range rules {
 		chain, rule, _ := strings.Cut(text, ": ")
 		for _, verb := range []string{"goto ", "jump "} {
@@ -138,7 +138,7 @@ func (t *telling) chains(rules []string) {
 }
 
 // outcomes describes the possible ends of the packet.
-func (t *telling) outcomes(p *sim.Packet, outcomes []sim.Result) {
+func (t *description) outcomes(p *sim.Packet, outcomes []sim.Result) {
 	var to []string
 	sources := map[netip.Addr]bool{}
 	for _, r := range outcomes {
@@ -179,8 +179,8 @@ func (t *telling) outcomes(p *sim.Packet, outcomes []sim.Result) {
 }
 
 // silence is why a packet is dropped without a word.
-func (t *telling) silence() string {
-	if key, _, _ := t.whose(t.first); key != "" {
+func (t *description) silence() string {
+	if key, _, _ := t.servicePort(t.first); key != "" {
 		return fmt.Sprintf("Service %s does not let this client in, or has no endpoint for it by its traffic policy: %s has the reason", key, explain(key))
 	}
 	if t.inServiceRange(t.first.To.Addr()) {

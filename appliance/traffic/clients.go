@@ -73,9 +73,9 @@ func (o *Observer) watching(at time.Time) (of map[string]clients) {
 
 // Clients are the clients of a Service, "namespace/name", at the newest look, the busiest first and at most so many. They are counted from
 // the look on that follows the first question.
-func (a *Answers) Clients(service string, most int) (told wire.ServiceClients, err error) {
+func (a *Queries) Clients(service string, most int) (told wire.ServiceClients, err error) {
 	a.observer.watch(service)
-	l, err := a.observer.Look()
+	l, err := a.observer.Snapshot()
 	if err != nil {
 		return told, err
 	}
@@ -83,7 +83,7 @@ func (a *Answers) Clients(service string, most int) (told wire.ServiceClients, e
 }
 
 // clientsOf are the clients of a Service, if the look has them.
-func (l *Look) clientsOf(service string, most int) (told wire.ServiceClients) {
+func (l *Snapshot) clientsOf(service string, most int) (told wire.ServiceClients) {
 	told.Clients = []wire.ClientTraffic{}
 	found := l.clients[service]
 	if found == nil {

@@ -43,10 +43,10 @@ type Observer struct {
 	// totals returns the kernel's counts since the start; nil: it does not count.
 	totals func() (nft.Totals, error)
 	now    func() time.Time
-	// ended are the totals of connections that ended, hear adds the messages that wait to them, and settings reads which
+	// ended are the totals of connections that ended, receive adds the messages that wait to them, and settings reads which
 	// messages and counts of connections the kernel makes. All are nil where connection events are not read.
-	ended    *flows.Book
-	hear     func()
+	ended    *flows.Totals
+	receive  func()
 	settings func() conntrack.Settings
 
 	looking sync.Mutex // one looks at a time
@@ -56,7 +56,7 @@ type Observer struct {
 	knownAt uint64
 
 	mu      sync.Mutex
-	last    *Look
+	last    *Snapshot
 	history map[string][]Sample  // by Service port, of those that had connections
 	watched map[string]time.Time // Services whose clients are counted, by the time of the last request
 	forget  *time.Timer
@@ -68,8 +68,8 @@ func New(read func(each func(*conntrack.Connection)) (int, error), ports func() 
 	return &Observer{read: read, ports: ports, totals: totals, now: time.Now, history: map[string][]Sample{}}
 }
 
-// Look returns the newest look, or makes one when that may be. Looks are not to be changed.
-func (o *Observer) Look() (*Look, error) {
+// Snapshot returns the newest look, or makes one when that may be. Looks are not to be changed.
+func (o *Observer) Snapshot() (*Snapshot, error) {
 	o.looking.Lock()
 	defer o.looking.Unlock()
 	begin := o.now()
@@ -87,7 +87,7 @@ func (o *Observer) Look() (*Look, error) {
 	defer runtime.UnlockOSThread()
 	used := threadCost()
 	found := o.served()
-	l := &Look{At: begin, clients: o.watching(begin)}
+	l := &Snapshot{At: begin, clients: o.watching(begin)}
 	if last != nil {
 		l.Since = begin.Sub(last.At)
 	}
@@ -107,7 +107,7 @@ func (o *Observer) Look() (*Look, error) {
 	}
 	o.cost = threadCost() - used
 	o.ids = ids
-	o.remember(l)
+	o.appendHistory(l)
 	return l, nil
 }
 
@@ -125,12 +125,12 @@ func (o *Observer) served() *index {
 }
 
 // count reads the table, and adds what ended before.
-func (o *Observer) count(l *Look, found *index, before []uint32) (ids []uint32, err error) {
+func (o *Observer) count(l *Snapshot, found *index, before []uint32) (ids []uint32, err error) {
 	if o.ended == nil {
 		return l.count(found, before, nil, o.read)
 	}
-	o.hear()
-	ended := o.ended.Look(o.now())
+	o.receive()
+	ended := o.ended.Snapshot(o.now())
 	defer func() {
 		if err != nil {
 			ids = nil // they are not all
@@ -140,7 +140,7 @@ func (o *Observer) count(l *Look, found *index, before []uint32) (ids []uint32, 
 	if ids, err = l.count(found, before, ended.Counts, o.read); err != nil {
 		return nil, err
 	}
-	l.settle(found, ended)
+	l.addEnded(found, ended)
 	l.Bytes = o.settings().Bytes
 	return ids, nil
 }
@@ -158,9 +158,9 @@ func threadCost() time.Duration {
 	return time.Duration(userShare*r.Utime.Nano() + r.Stime.Nano())
 }
 
-// remember keeps a look, and adds it to the history of the ports that have connections or had
+// appendHistory keeps a look, and adds it to the history of the ports that have connections or had
 // some lately.
-func (o *Observer) remember(l *Look) {
+func (o *Observer) appendHistory(l *Snapshot) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.last = l

@@ -64,7 +64,7 @@ func TestLook(t *testing.T) {
 		connection(5, "10.96.0.11:80", "10.1.2.11:8080", true, true),    // of another Service
 	}}
 	o := table.observer()
-	first, err := o.Look()
+	first, err := o.Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestLook(t *testing.T) {
 
 	table.entries = append(table.entries[1:], connection(6, "10.96.0.10:80", "10.1.2.12:8080", true, true), connection(7, "10.96.0.10:80", "10.1.2.12:8080", false, false))
 	table.now = table.now.Add(4 * time.Second)
-	second, err := o.Look()
+	second, err := o.Snapshot()
 	if err != nil || second.Since != 4*time.Second || second.Ports[0].New != 2 || second.Ports[0].Endpoints[at("10.1.2.12:8080")].New != 2 {
 		t.Errorf("since %s: %+v, %v; want two new ones", second.Since, second.Ports[0].Counts, err)
 	}
@@ -103,7 +103,7 @@ func TestLooksAreShared(t *testing.T) {
 	look := func(after time.Duration, reads int) {
 		t.Helper()
 		table.now = table.now.Add(after)
-		if _, err := o.Look(); err != nil || table.reads != reads {
+		if _, err := o.Snapshot(); err != nil || table.reads != reads {
 			t.Errorf("after %s: %d reads, %v; want %d", after, table.reads, err, reads)
 		}
 	}
@@ -116,13 +116,13 @@ func TestLooksAreShared(t *testing.T) {
 	look(8*time.Second, 3) // 100 times the cost
 
 	table.now, table.err = table.now.Add(time.Hour), errors.New("no rights")
-	if _, err := o.Look(); err == nil {
+	if _, err := o.Snapshot(); err == nil {
 		t.Error("a look that failed has no error")
 	}
 	table.err = nil
 	look(0, 5)
 	o.drop()
-	l, err := o.Look()
+	l, err := o.Snapshot()
 	if err != nil || l.Since != 0 {
 		t.Errorf("after it was dropped: since %s, %v", l.Since, err)
 	}
@@ -136,7 +136,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		t.Helper()
 		o.cost = 0
 		table.now = table.now.Add(minPause)
-		if _, err := o.Look(); err != nil {
+		if _, err := o.Snapshot(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -179,7 +179,7 @@ func BenchmarkLook(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		table.now = table.now.Add(time.Hour)
-		if _, err := o.Look(); err != nil {
+		if _, err := o.Snapshot(); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -198,10 +198,10 @@ func TestLookCounts(t *testing.T) {
 		frontend(nft.TCP, at("10.96.0.99:80"), 100, 100), // of a Service that is not planned any more
 	}, Refusals: map[string]uint64{nft.RefusedStray: 4}}}
 	o := table.observer()
-	look := func() *Look {
+	look := func() *Snapshot {
 		t.Helper()
 		table.now = table.now.Add(4 * time.Second)
-		l, err := o.Look()
+		l, err := o.Snapshot()
 		if err != nil {
 			t.Fatal(err)
 		}

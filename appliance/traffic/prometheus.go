@@ -17,7 +17,7 @@ const maxSeries = 100_000
 // Pages are the pages for Prometheus with labels that name objects, by path. They are apart from
 // /metrics, whose number of series is bounded: whether and how often they are scraped is the
 // operator's choice.
-func (a *Answers) Pages() map[string]http.Handler {
+func (a *Queries) Pages() map[string]http.Handler {
 	return map[string]http.Handler{
 		"/metrics/services": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			a.page(w, wire.TrafficQuery{Namespace: r.URL.Query().Get("namespace")})
@@ -34,7 +34,7 @@ func (a *Answers) Pages() map[string]http.Handler {
 }
 
 // page answers with what of the traffic q asks for.
-func (a *Answers) page(w http.ResponseWriter, q wire.TrafficQuery) {
+func (a *Queries) page(w http.ResponseWriter, q wire.TrafficQuery) {
 	q.Sort, q.Limit = "open", 1<<30
 	seen, err := a.Traffic(q)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// answersOf returns Answers over Services with n ports in all, and the connections of a table.
-func answersOf(n int, table *table) *Answers {
+// answersOf returns Queries over Services with n ports in all, and the connections of a table.
+func answersOf(n int, table *table) *Queries {
 	served := map[string][]nft.ServicePort{}
 	for i := range n {
 		at := netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})
@@ -33,7 +33,7 @@ func answersOf(n int, table *table) *Answers {
 
 func at443(a string) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr(a), 443) }
 
-func scrape(t *testing.T, a *Answers, path string, code int) string {
+func scrape(t *testing.T, a *Queries, path string, code int) string {
 	t.Helper()
 	page, _, _ := strings.Cut(path, "?")
 	w := httptest.NewRecorder()
@@ -117,7 +117,7 @@ func TestManual(t *testing.T) {
 		told[name[1]] = true
 	}
 	a := answersOf(1, &table{counted: &nft.Totals{}})
-	a.Follow(flows.NewBook(nil), func() {})
+	a.Follow(flows.NewTotals(nil), func() {})
 	a.observer.settings = func() conntrack.Settings { return conntrack.Settings{Bytes: true} }
 	served := scrape(t, a, "/metrics/services", http.StatusOK) + scrape(t, a, "/metrics/endpoints?namespace=shop", http.StatusOK)
 	for _, want := range []string{`svcctl_endpoint_bytes_total{namespace="shop",service="s0",port="http",protocol="TCP",endpoint="10.1.2.11:443",direction="in"} 0`, `,direction="out"} 0`} {

@@ -47,8 +47,8 @@ func (x *index) has(key string) bool {
 	return is
 }
 
-// merged is a Service port of a look with both families together.
-type merged struct {
+// aggregate is a Service port of a look with both families together.
+type aggregate struct {
 	wire.PortTraffic // without endpoints and history
 	*row
 	fresh int // new connections
@@ -57,10 +57,10 @@ type merged struct {
 	parts                   []*PortCounts // of all its families
 }
 
-// merge makes the row of a Service port of counts that it has in some of its families, or in none.
-func (l *Look) merge(r *row, counts []*PortCounts) *merged {
+// aggregate makes the row of a Service port of counts that it has in some of its families, or in none.
+func (l *Snapshot) aggregate(r *row, counts []*PortCounts) *aggregate {
 	namespace, name, _ := strings.Cut(r.service, "/")
-	m := &merged{row: r, parts: make([]*PortCounts, 0, r.last-r.first), PortTraffic: wire.PortTraffic{
+	m := &aggregate{row: r, parts: make([]*PortCounts, 0, r.last-r.first), PortTraffic: wire.PortTraffic{
 		Namespace: namespace, Service: name, Port: r.name, Protocol: l.found.ports[r.first].Protocol.Name(),
 	}}
 	for i := r.first; i < r.last; i++ {
@@ -86,7 +86,7 @@ func (l *Look) merge(r *row, counts []*PortCounts) *merged {
 }
 
 // busy returns the Service ports with counts, by key. They are computed once for a look.
-func (l *Look) busy() []*merged {
+func (l *Snapshot) busy() []*aggregate {
 	l.merging.Do(func() {
 		r := 0
 		for first := 0; first < len(l.Ports); {
@@ -97,40 +97,40 @@ func (l *Look) busy() []*merged {
 			for last < len(l.Ports) && l.Ports[last].position < l.found.rows[r].last {
 				last++
 			}
-			l.merged = append(l.merged, l.merge(&l.found.rows[r], l.Ports[first:last]))
+			l.merged = append(l.merged, l.aggregate(&l.found.rows[r], l.Ports[first:last]))
 			first = last
 		}
 	})
 	return l.merged
 }
 
-// leaders returns the Service ports with the first of them in an order, which is computed once for a look. The others
+// topN returns the Service ports with the first of them in an order, which is computed once for a look. The others
 // follow by key.
-func (l *Look) leaders(by string) []*merged {
+func (l *Snapshot) topN(by string) []*aggregate {
 	l.sorting.Lock()
 	defer l.sorting.Unlock()
 	list, known := l.orders[by]
 	if known {
 		return list
 	}
-	var none merged
+	var none aggregate
 	for _, m := range l.busy() {
 		if none.order(m, by) > 0 {
 			list = append(list, m)
 		}
 	}
-	slices.SortStableFunc(list, func(m, o *merged) int { return m.order(o, by) })
+	slices.SortStableFunc(list, func(m, o *aggregate) int { return m.order(o, by) })
 	if l.orders == nil {
-		l.orders = map[string][]*merged{}
+		l.orders = map[string][]*aggregate{}
 	}
 	l.orders[by] = list
 	return list
 }
 
 // first are the first Service ports of an order that are wanted, at most so many, and how many more there are. wanted is nil for all.
-func (l *Look) first(by string, most int, wanted func(*row) bool) (list []*merged, more int) {
-	var none merged
-	for _, m := range l.leaders(by) {
+func (l *Snapshot) first(by string, most int, wanted func(*row) bool) (list []*aggregate, more int) {
+	var none aggregate
+	for _, m := range l.topN(by) {
 		switch {
 		case wanted != nil && !wanted(m.row):
 		case len(list) == most:
@@ -145,7 +145,7 @@ func (l *Look) first(by string, most int, wanted func(*row) bool) (list []*merge
 			return list, len(l.found.rows) - most
 		}
 		r := &l.found.rows[i]
-		var m *merged
+		var m *aggregate
 		if len(busy) > 0 && busy[0].row == r {
 			m, busy = busy[0], busy[1:]
 		}
@@ -157,14 +157,14 @@ func (l *Look) first(by string, most int, wanted func(*row) bool) (list []*merge
 		case m != nil:
 			list = append(list, m)
 		default:
-			list = append(list, l.merge(r, nil))
+			list = append(list, l.aggregate(r, nil))
 		}
 	}
 	return list, more
 }
 
 // order compares by one of wire.TrafficSorts, the largest first.
-func (m *merged) order(o *merged, by string) int {
+func (m *aggregate) order(o *aggregate, by string) int {
 	switch by {
 	case "open":
 		return cmp.Or(cmp.Compare(o.Open, m.Open), cmp.Compare(o.fresh, m.fresh))
@@ -179,7 +179,7 @@ func (m *merged) order(o *merged, by string) int {
 }
 
 // states counts the endpoints of all families, and returns those that are down or out, by address.
-func (m *merged) states(health []wire.EndpointHealth) (states *wire.EndpointStates, down map[string]wire.EndpointHealth) {
+func (m *aggregate) states(health []wire.EndpointHealth) (states *wire.EndpointStates, down map[string]wire.EndpointHealth) {
 	down = map[string]wire.EndpointHealth{}
 	for _, e := range health {
 		if e.Port == m.name && e.Protocol == m.Protocol && (e.State == wire.HealthDown || e.State == wire.HealthOut) {
@@ -205,7 +205,7 @@ func (m *merged) states(health []wire.EndpointHealth) (states *wire.EndpointStat
 // endpoints lists the endpoints of all families by address, those without connections included. Those of
 // a relayed port follow its listeners, which relayed describes. failed are their failed connections, down those that
 // are down or out.
-func (m *merged) endpoints(l *Look, relayed func(string, *nft.ServicePort) *wire.RelayLoad, failed map[netip.AddrPort]uint64, down map[string]wire.EndpointHealth) (list []wire.EndpointTraffic) {
+func (m *aggregate) endpoints(l *Snapshot, relayed func(string, *nft.ServicePort) *wire.RelayLoad, failed map[netip.AddrPort]uint64, down map[string]wire.EndpointHealth) (list []wire.EndpointTraffic) {
 	shown := map[string]bool{}
 	for _, p := range m.parts {
 		all := slices.Clone(p.endpoints())
@@ -264,7 +264,7 @@ func (p *Port) behindRelay(relayed func(string, *nft.ServicePort) *wire.RelayLoa
 }
 
 // endpointRow is an endpoint of a port, with or without connections.
-func (p *PortCounts) endpointRow(at netip.AddrPort, l *Look) wire.EndpointTraffic {
+func (p *PortCounts) endpointRow(at netip.AddrPort, l *Snapshot) wire.EndpointTraffic {
 	e := p.Endpoints[at]
 	if e == nil {
 		e = &EndpointCounts{}
@@ -283,7 +283,7 @@ func (p *PortCounts) endpointRow(at netip.AddrPort, l *Look) wire.EndpointTraffi
 }
 
 // flows are the totals of all that the port ever had.
-func (m *merged) flows(bytes bool) wire.FlowTotals {
+func (m *aggregate) flows(bytes bool) wire.FlowTotals {
 	var all flows.Record
 	for _, p := range m.parts {
 		if p.Flows != nil {
@@ -304,7 +304,7 @@ func totals(r *flows.Record, bytes bool) (t wire.FlowTotals) {
 
 // services returns the findings by Service, "namespace/name", all its ports together, and those of every Service that is not
 // among them. They are computed once for a look.
-func (l *Look) services() (busy map[string]*wire.ServiceTraffic, quiet *wire.ServiceTraffic) {
+func (l *Snapshot) services() (busy map[string]*wire.ServiceTraffic, quiet *wire.ServiceTraffic) {
 	l.summing.Do(func() {
 		l.sums = map[string]*wire.ServiceTraffic{}
 		for _, m := range l.busy() {
@@ -319,7 +319,7 @@ func (l *Look) services() (busy map[string]*wire.ServiceTraffic, quiet *wire.Ser
 			sum.Connections, sum.Refused, sum.RefusedRate = plus(sum.Connections, m.Connections), plus(sum.Refused, m.Refused), plus(sum.RefusedRate, m.RefusedRate)
 		}
 	})
-	none := merged{}
+	none := aggregate{}
 	quiet = &wire.ServiceTraffic{ConnectionCounts: wire.ConnectionCounts{Rate: rate(0, l.Since)}}
 	if l.Counted {
 		quiet.TrafficTotals = wire.TrafficTotals{Connections: &none.made, Refused: &none.refused, RefusedRate: rate(0, l.Since)}

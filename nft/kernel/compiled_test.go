@@ -44,15 +44,15 @@ func state(affinity time.Duration, balances ...nft.Balance) nft.State {
 				return list
 			}
 			vip := address(f, 1<<16+n)
-			local := nft.Route{Pool: nft.PoolLocal, Otherwise: nft.Blackhole}
+			local := nft.Route{Pool: nft.PoolLocal, Fallback: nft.Blackhole}
 			name := fmt.Sprintf("default/%s-%s", proto, f)
 			s.Services[name] = []nft.ServicePort{{
 				ID: name + "/p", Family: f, Protocol: proto, Affinity: affinity, Idle: time.Duration(n) * time.Hour,
 				Frontends: []nft.Frontend{
 					{Addr: vip, Port: 80, SNAT: nft.SNATOutside},
-					{Addr: address(f, 1<<17+n), Port: 80, Outside: local, SNAT: nft.SNATAlways,
+					{Addr: address(f, 1<<17+n), Port: 80, External: local, SNAT: nft.SNATAlways,
 						Sources: []netip.Prefix{netip.PrefixFrom(address(f, 0), bits-8).Masked()}},
-					{Port: uint16(30000 + n), Outside: local, SNAT: nft.SNATSelf, InsideOnly: n == 0},
+					{Port: uint16(30000 + n), External: local, SNAT: nft.SNATSelf, InsideOnly: n == 0},
 					{Addr: address(f, 1<<18+n), Port: 80, SNAT: nft.SNATAlways, InsideOnly: true, Sets: setsOf(f), Sources: []netip.Prefix{netip.PrefixFrom(address(f, 0), bits-8).Masked()}},
 					{Port: uint16(30100 + n), SNAT: nft.SNATAlways, Sets: &nft.SourceSets{Deny: setsOf(f).Deny}},
 				},
@@ -71,7 +71,7 @@ func state(affinity time.Duration, balances ...nft.Balance) nft.State {
 			}
 			ranged := nft.ServicePort{ID: name + "/p/range", Family: f, Protocol: proto, Frontends: []nft.Frontend{
 				{Addr: vip, Port: 10_000, Last: 19_999, SNAT: nft.SNATOutside},
-				{Addr: address(f, 1<<17+n), Port: 1, Last: 65_535, Outside: local, SNAT: nft.SNATAlways, Sources: []netip.Prefix{netip.PrefixFrom(address(f, 0), bits-8).Masked()}},
+				{Addr: address(f, 1<<17+n), Port: 1, Last: 65_535, External: local, SNAT: nft.SNATAlways, Sources: []netip.Prefix{netip.PrefixFrom(address(f, 0), bits-8).Masked()}},
 			}}
 			for _, ap := range endpoints(8) {
 				ranged.Pools[nft.PoolCluster] = append(ranged.Pools[nft.PoolCluster], netip.AddrPortFrom(ap.Addr(), 0))

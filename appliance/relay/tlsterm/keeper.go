@@ -68,15 +68,15 @@ func (k *Keeper) Pair(secret string) (p *Pair, wrong, soon string) {
 		kept.newest, kept.version = nil, ""
 		kept.wrong = absent(secret, "tls %s --cert=FILE --key=FILE")
 	case version != kept.version:
-		kept.take(secret, data)
+		kept.load(secret, data)
 		kept.version = version
 	}
 	return kept.choose(k.now())
 }
 
-// take reads what a Secret has now. With the same certificate it stays the same Pair, so that sessions of clients
+// load reads what a Secret has now. With the same certificate it stays the same Pair, so that sessions of clients
 // can be resumed.
-func (kept *keptPair) take(secret string, data map[string][]byte) {
+func (kept *keptPair) load(secret string, data map[string][]byte) {
 	var newest *Pair
 	if newest, kept.wrong = ParsePair(secret, data); newest.same(kept.good) {
 		newest = kept.good

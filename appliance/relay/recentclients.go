@@ -7,50 +7,50 @@ import (
 )
 
 const (
-	// maxLately bounds the clients whose connections ended and whose endpoints are still known. The kernel forgets a
+	// maxRecent bounds the clients whose connections ended and whose endpoints are still known. The kernel forgets a
 	// closed connection after two minutes, and sends its event then: that is 500 connections a second.
-	maxLately = 1 << 16
+	maxRecent = 1 << 16
 	// maxEndpointsOf bounds the endpoints of one client connection, which over HTTP are several.
 	maxEndpointsOf = 16
 )
 
-// lately has the endpoints of clients of logged ports: those of open connections, and of the last maxLately that ended.
-type lately struct {
+// recentClients has the endpoints of clients of logged ports: those of open connections, and of the last maxLately that ended.
+type recentClients struct {
 	mu    sync.Mutex
-	of    map[lateKey]*lateClient
+	of    map[recentKey]*recentClient
 	ended []ending // a ring
 	next  int
 }
 
-// lateKey is a client as a listener saw it. Listeners differ by port; the box's address that
+// recentKey is a client as a listener saw it. Listeners differ by port; the box's address that
 // the client reached does not matter.
-type lateKey struct {
+type recentKey struct {
 	protocol string
 	client   netip.AddrPort
 	listener uint16
 }
 
-type lateClient struct {
+type recentClient struct {
 	endpoints []netip.AddrPort
 	open      int // connections to endpoints
 }
 
 type ending struct {
-	key lateKey
-	is  *lateClient
+	key recentKey
+	is  *recentClient
 }
 
 // begin notes a connection to an endpoint. goesOn is set when it is another one of the same client connection; otherwise the client
 // is a new one, with an address that may have been another client's before.
-func (l *lately) begin(k lateKey, endpoint netip.AddrPort, goesOn bool) {
+func (l *recentClients) begin(k recentKey, endpoint netip.AddrPort, goesOn bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.of[k]
 	if c == nil || !goesOn {
 		if l.of == nil {
-			l.of = map[lateKey]*lateClient{}
+			l.of = map[recentKey]*recentClient{}
 		}
-		c = &lateClient{}
+		c = &recentClient{}
 		l.of[k] = c
 	}
 	c.open++
@@ -60,7 +60,7 @@ func (l *lately) begin(k lateKey, endpoint netip.AddrPort, goesOn bool) {
 }
 
 // end notes that a connection of begin ended. It ignores one that was dropped.
-func (l *lately) end(k lateKey) {
+func (l *recentClients) end(k recentKey) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.of[k]
@@ -71,7 +71,7 @@ func (l *lately) end(k lateKey) {
 		return
 	}
 	e := ending{k, c}
-	if len(l.ended) < maxLately {
+	if len(l.ended) < maxRecent {
 		l.ended = append(l.ended, e)
 		return
 	}
@@ -79,11 +79,11 @@ func (l *lately) end(k lateKey) {
 		delete(l.of, old.key)
 	}
 	l.ended[l.next] = e
-	l.next = (l.next + 1) % maxLately
+	l.next = (l.next + 1) % maxRecent
 }
 
 // endpoints returns those that a client had, in the order in which it had them first; nil: it is not known.
-func (l *lately) endpoints(k lateKey) []netip.AddrPort {
+func (l *recentClients) endpoints(k recentKey) []netip.AddrPort {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if c := l.of[k]; c != nil {

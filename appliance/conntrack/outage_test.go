@@ -53,7 +53,7 @@ func TestJudgeAfterTheRulesWereAway(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			now := time.Now()
-			a := newAgenda()
+			a := newSchedule()
 			if got := a.judge(&tt.entry, now); got != leave {
 				t.Errorf("while nothing was away: got %d, want %d", got, leave)
 			}
@@ -70,13 +70,13 @@ func TestAwayIsLookedForTwice(t *testing.T) {
 	table := &fakeTable{entries: []entry{early}, fails: 1}
 	run(t, table, func(c *Cleaner) {
 		c.Reconcile(restored(tcp(vip, 80), udp(vip, 53)))
-		time.Sleep(secondLook / 2)
+		time.Sleep(rescanDelay / 2)
 		synctest.Wait()
 		if table.has(early) || c.Stats().Forgotten != 1 || c.Stats().Failures != 1 {
 			t.Errorf("at once: %+v", c.Stats())
 		}
 		table.with(func() { table.entries = append(table.entries, late) })
-		time.Sleep(secondLook)
+		time.Sleep(rescanDelay)
 		synctest.Wait()
 		if table.has(late) || c.Stats().Forgotten != 2 {
 			t.Errorf("a second later: %+v", c.Stats())
@@ -92,7 +92,7 @@ func TestAwayIsLookedForTwice(t *testing.T) {
 
 func TestAwayQueries(t *testing.T) {
 	now := time.Now()
-	a := newAgenda()
+	a := newSchedule()
 	a.add(restored(tcp(vip, 80), tcp(vip2, 443), udp(vip6, 53), tcp(nodePort, 30080)), now)
 	got := a.queries(nil, now)
 	slices.SortFunc(got, func(a, b query) int { return int(a.protocol) - int(b.protocol) })
@@ -137,18 +137,18 @@ func TestExpect(t *testing.T) {
 	set(l1, r1)
 	l.Take()
 	now := time.Now()
-	a := newAgenda()
+	a := newSchedule()
 	set(l1)
 	a.add(l.Take(), now)
 	a.look(now)
 	set(l2)
 	a.expect(l.Pending())
 	toNew, toOld, toGone := sent(udp(vip, 53), l2), sent(udp(vip, 53), l1), sent(udp(vip, 53), r1)
-	if got := a.look(now.Add(secondLook), toNew, toOld, toGone); !slices.Equal(got, []verdict{leave, leave, forget}) {
+	if got := a.look(now.Add(rescanDelay), toNew, toOld, toGone); !slices.Equal(got, []verdict{leave, leave, forget}) {
 		t.Errorf("before Reconcile: got %v", got)
 	}
-	a.add(l.Take(), now.Add(secondLook))
-	if got := a.look(now.Add(secondLook), toNew, toOld, toGone); !slices.Equal(got, []verdict{leave, forget, forget}) {
+	a.add(l.Take(), now.Add(rescanDelay))
+	if got := a.look(now.Add(rescanDelay), toNew, toOld, toGone); !slices.Equal(got, []verdict{leave, forget, forget}) {
 		t.Errorf("after it: got %v", got)
 	}
 }

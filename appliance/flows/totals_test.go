@@ -35,7 +35,7 @@ func connection(id uint32, to, endpoint netip.AddrPort, bytes uint64) *conntrack
 // kernel is a connection tracking table, and the messages that are not heard yet.
 type kernel struct {
 	t      *testing.T
-	book   *Book
+	book   *Totals
 	now    time.Time
 	table  map[uint32]*conntrack.Connection
 	queue  []conntrack.Event
@@ -46,7 +46,7 @@ type kernel struct {
 
 func newKernel(t *testing.T) *kernel {
 	k := &kernel{t: t, now: time.Unix(1_800_000_000, 0), table: map[uint32]*conntrack.Connection{}}
-	k.book = NewBook(func(e *Ended) {
+	k.book = NewTotals(func(e *Ended) {
 		began := "?"
 		if !e.Began.IsZero() {
 			began = fmt.Sprint(e.Began.Sub(time.Unix(1_800_000_000, 0)))
@@ -75,7 +75,7 @@ func (k *kernel) end(id uint32) {
 // hear passes the queued messages to the book.
 func (k *kernel) hear() {
 	for i := range k.queue {
-		k.book.Hear(&k.queue[i], k.now)
+		k.book.RecordEnd(&k.queue[i], k.now)
 	}
 	k.queue = nil
 }
@@ -83,7 +83,7 @@ func (k *kernel) hear() {
 // look has during called halfway through the table.
 func (k *kernel) look(during func()) (endpoints map[netip.AddrPort]Record, all Record) {
 	k.hear()
-	l := k.book.Look(k.now)
+	l := k.book.Snapshot(k.now)
 	open := map[netip.AddrPort]Record{}
 	ids := []uint32{}
 	for i, id := range slices.Sorted(func(yield func(uint32) bool) {
@@ -190,7 +190,7 @@ func TestTotalsGoOn(t *testing.T) {
 	}
 	delete(k.table, ends)
 	k.begin(vip, two, 7)
-	k.book = NewBook(nil)
+	k.book = NewTotals(nil)
 	k.book.Restore(&saved)
 	k.book.Plan("default/web", web(one, two), false, k.now)
 	if !k.book.Resumed() || k.book.Resumed() {
@@ -349,21 +349,21 @@ func TestLog(t *testing.T) {
 func TestLogOfARelayedPort(t *testing.T) {
 	listener := netip.MustParseAddrPort("192.0.2.1:10270")
 	got := map[string]bool{}
-	book := NewBook(func(e *Ended) { got[fmt.Sprint(e.ID, " ", e.Endpoint)] = e.Relayed })
+	book := NewTotals(func(e *Ended) { got[fmt.Sprint(e.ID, " ", e.Endpoint)] = e.Relayed })
 	now := time.Unix(1_800_000_000, 0)
 	relayed := web(one)
 	relayed[0].Relay[nft.PoolCluster] = listener
 	book.Plan("default/web", relayed, true, now)
 	conns := []*conntrack.Connection{connection(1, vip, listener, 7), connection(2, vip, listener, 7)}
 	for _, c := range conns {
-		book.Hear(&conntrack.Event{Connection: c}, now)
+		book.RecordEnd(&conntrack.Event{Connection: c}, now)
 	}
-	book.Hear(&conntrack.Event{Connection: conns[0], Over: true, Ended: now}, now)
+	book.RecordEnd(&conntrack.Event{Connection: conns[0], Over: true, Ended: now}, now)
 	book.Plan("default/web", web(one), true, now)
-	book.Hear(&conntrack.Event{Connection: conns[1], Over: true, Ended: now}, now)
+	book.RecordEnd(&conntrack.Event{Connection: conns[1], Over: true, Ended: now}, now)
 	c := connection(3, vip, one, 7)
-	book.Hear(&conntrack.Event{Connection: c}, now)
-	book.Hear(&conntrack.Event{Connection: c, Over: true, Ended: now}, now)
+	book.RecordEnd(&conntrack.Event{Connection: c}, now)
+	book.RecordEnd(&conntrack.Event{Connection: c, Over: true, Ended: now}, now)
 	if want := map[string]bool{"1 192.0.2.1:10270": true, "2 192.0.2.1:10270": true, "3 10.1.2.11:8080": false}; !maps.Equal(got, want) {
 		t.Errorf("relayed: %v, want %v", got, want)
 	}
@@ -378,7 +378,7 @@ func TestRanges(t *testing.T) {
 	k.book.Plan("default/media", []nft.ServicePort{media}, false, k.now)
 	for _, to := range []netip.AddrPort{vip, netip.AddrPortFrom(vip.Addr(), 10000), netip.AddrPortFrom(vip.Addr(), 10001)} {
 		c := connection(uint32(to.Port()), to, netip.AddrPortFrom(one.Addr(), to.Port()), 100)
-		k.book.Hear(&conntrack.Event{Connection: c, Over: true}, k.now)
+		k.book.RecordEnd(&conntrack.Event{Connection: c, Over: true}, k.now)
 	}
 	for id, want := range map[string]uint64{"default/media": 2, "default/web": 1} {
 		var got uint64

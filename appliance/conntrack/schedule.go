@@ -9,27 +9,27 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// secondLook is the delay after which a frontend is looked at once more. A packet that was under
+// rescanDelay is the delay after which a frontend is looked at once more. A packet that was under
 // way while the ruleset changed may have been sent by the old one, and its connection be entered
 // after the first look; with a sender that never pauses it would stay for ever.
-const secondLook = time.Second
+const rescanDelay = time.Second
 
-// lookSlack bounds the additional delay of a second look, which joins it with those of other
+// scanSlack bounds the additional delay of a second look, which joins it with those of other
 // changes: each wakes the process up.
-const lookSlack = 500 * time.Millisecond
+const scanSlack = 500 * time.Millisecond
 
-// agenda computes which connections to look for, and when. The caller gives the time.
-type agenda struct {
+// schedule computes which connections to look for, and when. The caller gives the time.
+type schedule struct {
 	addresses [2][]netip.Addr // what the next two were made of: on which node ports answer, and all of the box
 	nodePorts map[netip.Addr]bool
 	resetters map[nft.Family]netip.Addr
 	items     map[Frontend]*item
-	ranges    Ranges // those of items
-	most      int    // items since the map was made
-	away      *away  // nil: the rules were not away
+	ranges    Ranges       // those of items
+	most      int          // items since the map was made
+	outage    *outageCheck // nil: the rules were not away
 }
 
-func newAgenda() *agenda { return &agenda{items: map[Frontend]*item{}} }
+func newSchedule() *schedule { return &schedule{items: map[Frontend]*item{}} }
 
 // item is a frontend that is looked at.
 type item struct {
@@ -41,16 +41,16 @@ type item struct {
 	open map[netip.AddrPort]time.Time
 }
 
-// shutOut stands in item.open for the clients that may not connect any more, whatever their
+// revoked stands in item.open for the clients that may not connect any more, whatever their
 // endpoints: connections of TCP that the Service drains.
-var shutOut netip.AddrPort
+var revoked netip.AddrPort
 
 // add takes what a change leaves to do. What was to be done for the same frontends
 // before is corrected by it: an endpoint that is back loses no connection.
-func (a *agenda) add(w Work, now time.Time) {
+func (a *schedule) add(w Work, now time.Time) {
 	a.place(w.NodePorts, w.Local)
 	if len(w.Restored) > 0 {
-		a.away = &away{w.Restored, rangesOf(w.Restored), []time.Time{now, now.Add(secondLook)}}
+		a.outage = &outageCheck{w.Restored, rangesOf(w.Restored), []time.Time{now, now.Add(rescanDelay)}}
 	}
 	for _, flows := range w.Flows {
 		it := a.items[flows.Frontend]
@@ -64,11 +64,11 @@ func (a *agenda) add(w Work, now time.Time) {
 			a.most = max(a.most, len(a.items))
 		}
 		if !it.flows.Sources.equal(flows.Sources) {
-			delete(it.open, shutOut) // others are shut out now: their time begins
+			delete(it.open, revoked) // others are shut out now: their time begins
 		}
 		it.flows = flows
 		if flows.Look {
-			it.since, it.looks = now, []time.Time{now, now.Add(secondLook)}
+			it.since, it.looks = now, []time.Time{now, now.Add(rescanDelay)}
 		}
 		for endpoint := range it.open {
 			if !flows.Drain.On || contains(flows.Keep, endpoint) {
@@ -80,7 +80,7 @@ func (a *agenda) add(w Work, now time.Time) {
 }
 
 // place takes the addresses of the box, which change rarely.
-func (a *agenda) place(nodePorts, local []netip.Addr) {
+func (a *schedule) place(nodePorts, local []netip.Addr) {
 	if slices.Equal(nodePorts, a.addresses[0]) && slices.Equal(local, a.addresses[1]) {
 		return
 	}
@@ -89,7 +89,7 @@ func (a *agenda) place(nodePorts, local []netip.Addr) {
 }
 
 // tidy drops a frontend that nothing is left to do for.
-func (a *agenda) tidy(it *item) {
+func (a *schedule) tidy(it *item) {
 	if len(it.looks) == 0 && len(it.open) == 0 {
 		delete(a.items, it.flows.Frontend)
 		a.ranges.Drop(it.flows.Frontend)
@@ -101,7 +101,7 @@ func (it *item) next() (from, latest time.Time) {
 	if len(it.looks) > 0 {
 		from, latest = it.looks[0], it.looks[0]
 		if from.After(it.since) {
-			latest = from.Add(lookSlack)
+			latest = from.Add(scanSlack)
 		}
 	}
 	for _, since := range it.open {
@@ -119,19 +119,19 @@ func (it *item) next() (from, latest time.Time) {
 // expect takes the work that a change under commit will leave. Its connections may be there
 // before add is called: an endpoint that serves before or after the change keeps them, and
 // so does a client that may connect before or after it.
-func (a *agenda) expect(w Work) {
+func (a *schedule) expect(w Work) {
 	for _, flows := range w.Flows {
 		if it := a.items[flows.Frontend]; it != nil {
 			it.flows.Keep = union([][]netip.AddrPort{it.flows.Keep, flows.Keep})
-			it.flows.Sources = it.flows.Sources.either(flows.Sources)
+			it.flows.Sources = it.flows.Sources.mergeSources(flows.Sources)
 		}
 	}
 }
 
 // due returns the frontends whose scan is due, and the latest time for the next of the others
 // (zero: none). The scan after an outage of the rules has a time of its own.
-func (a *agenda) due(now time.Time) (due []*item, next time.Time) {
-	next = a.away.next()
+func (a *schedule) due(now time.Time) (due []*item, next time.Time) {
+	next = a.outage.next()
 	for _, it := range a.items {
 		switch from, latest := it.next(); {
 		case !from.After(now):
@@ -154,12 +154,12 @@ const (
 
 // judge returns the verdict about an entry at a time. It also notes the endpoints whose connections are
 // drained.
-func (a *agenda) judge(e *entry, now time.Time) verdict {
-	if a.away.concerns(e, a.nodePorts) {
+func (a *schedule) judge(e *entry, now time.Time) verdict {
+	if a.outage.concerns(e, a.nodePorts) {
 		return forget
 	}
 	it, known := atFrontend(a.items, e, a.nodePorts, a.ranges)
-	if !known || it.flows.isBeside(e) {
+	if !known || it.flows.isOtherPort(e) {
 		return leave
 	}
 	flows, endpoint := &it.flows, e.replyFrom
@@ -191,7 +191,7 @@ func (a *agenda) judge(e *entry, now time.Time) verdict {
 		return forget
 	}
 	if !admitted {
-		endpoint = shutOut
+		endpoint = revoked
 	}
 	since, known := it.open[endpoint]
 	if !known {
@@ -209,17 +209,17 @@ func (a *agenda) judge(e *entry, now time.Time) verdict {
 
 // queries returns the queries for the frontends that are due, and for the scan after an outage
 // of the rules if that is due.
-func (a *agenda) queries(due []*item, now time.Time) []query {
+func (a *schedule) queries(due []*item, now time.Time) []query {
 	queries := queriesFor(due)
-	if a.away.due(now) {
-		queries = append(queries, a.away.queries()...)
+	if a.outage.due(now) {
+		queries = append(queries, a.outage.queries()...)
 	}
 	return queries
 }
 
 // done notes that every entry of these frontends was judged at a time.
-func (a *agenda) done(looked []*item, at time.Time) {
-	a.away = a.away.done(at)
+func (a *schedule) done(looked []*item, at time.Time) {
+	a.outage = a.outage.done(at)
 	for _, it := range looked {
 		it.looks = slices.DeleteFunc(it.looks, func(t time.Time) bool { return !t.After(at) })
 		for endpoint, since := range it.open {
@@ -239,31 +239,31 @@ func (a *agenda) done(looked []*item, at time.Time) {
 }
 
 // draining counts the endpoints that are gone and may have connections.
-func (a *agenda) draining() (n int) {
+func (a *schedule) draining() (n int) {
 	for _, it := range a.items {
 		n += len(it.open)
 	}
 	return n
 }
 
-// timed are the frontends of TCP whose Services ask for a time, for Idle and Retry.
-type timed struct {
+// expirySet are the frontends of TCP whose Services ask for a time, for Idle and Retry.
+type expirySet struct {
 	times     map[Frontend]time.Duration
 	services  map[string][]Frontend
 	nodePorts map[netip.Addr]bool
 	ranges    Ranges // those of times
 }
 
-func newTimed() timed {
-	return timed{times: map[Frontend]time.Duration{}, services: map[string][]Frontend{}}
+func newExpirySet() expirySet {
+	return expirySet{times: map[Frontend]time.Duration{}, services: map[string][]Frontend{}}
 }
 
 // any reports whether there is a frontend.
-func (t *timed) any() bool { return len(t.times) > 0 }
+func (t *expirySet) any() bool { return len(t.times) > 0 }
 
 // drop takes the frontends of a Service away. What changes together is dropped before any of it is
 // added: a frontend may go from one Service to another.
-func (t *timed) drop(service string) {
+func (t *expirySet) drop(service string) {
 	for _, fe := range t.services[service] {
 		delete(t.times, fe)
 		t.ranges.Drop(fe)
@@ -272,7 +272,7 @@ func (t *timed) drop(service string) {
 }
 
 // add adds the frontends of a port of a Service, unless it asks for no time.
-func (t *timed) add(service string, p *nft.ServicePort, after time.Duration) {
+func (t *expirySet) add(service string, p *nft.ServicePort, after time.Duration) {
 	if after == 0 || p.Protocol != nft.TCP {
 		return
 	}
@@ -284,7 +284,7 @@ func (t *timed) add(service string, p *nft.ServicePort, after time.Duration) {
 }
 
 // of is the time of the frontend that an entry's client had sent to; 0: it has none.
-func (t *timed) of(e *entry) time.Duration {
+func (t *expirySet) of(e *entry) time.Duration {
 	after, _ := atFrontend(t.times, e, t.nodePorts, t.ranges)
 	return after
 }

@@ -15,8 +15,8 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// Answers answers the queries of the API about connections through Services. It implements api.Traffic.
-type Answers struct {
+// Queries answers the queries of the API about connections through Services. It implements api.Traffic.
+type Queries struct {
 	served   func() (map[string][]nft.ServicePort, nft.Box)
 	relayed  func(service string, p *nft.ServicePort) *wire.RelayLoad // nil: unknown
 	clients  func() map[RelayedClient][]netip.AddrPort                // nil: unknown
@@ -31,10 +31,10 @@ type RelayedClient struct {
 	Client, Listener netip.AddrPort // Client as the listener sees it
 }
 
-// NewAnswers returns Answers over the ports of all Services, "namespace/name", and the box that they are served on, as served
+// NewQueries returns Queries over the ports of all Services, "namespace/name", and the box that they are served on, as served
 // returns them. totals are what the kernel counted since the start; nil: it does not count.
-func NewAnswers(served func() (map[string][]nft.ServicePort, nft.Box), totals func() (nft.Totals, error)) *Answers {
-	a := &Answers{served: served}
+func NewQueries(served func() (map[string][]nft.ServicePort, nft.Box), totals func() (nft.Totals, error)) *Queries {
+	a := &Queries{served: served}
 	a.observer = New(look, func() []Port {
 		of, _ := served()
 		ports := portsOf(of, wire.ConnectionQuery{})
@@ -46,7 +46,7 @@ func NewAnswers(served func() (map[string][]nft.ServicePort, nft.Box), totals fu
 
 // Find returns the Service port that a connection goes through, which is not to be changed, and the endpoint: of a range
 // of ports, its address alone.
-func (a *Answers) Find(c *conntrack.Connection) (p *Port, endpoint netip.AddrPort, ok bool) {
+func (a *Queries) Find(c *conntrack.Connection) (p *Port, endpoint netip.AddrPort, ok bool) {
 	o := a.observer
 	o.looking.Lock()
 	defer o.looking.Unlock()
@@ -60,28 +60,28 @@ func (a *Answers) Find(c *conntrack.Connection) (p *Port, endpoint netip.AddrPor
 
 // Judge adds the states of endpoints to the answers, and the connections that failed by port (Port.Key) and endpoint. It
 // is called before the first question, or not at all.
-func (a *Answers) Judge(failures func() map[string]map[netip.AddrPort]uint64, health func(namespace, name string) []wire.EndpointHealth) {
+func (a *Queries) Judge(failures func() map[string]map[netip.AddrPort]uint64, health func(namespace, name string) []wire.EndpointHealth) {
 	a.failures, a.health = failures, health
 }
 
 // Unchanged spares looks the work of asking for Services that are as they were: changes is another number when they may be others.
 // It is called before the first question, or not at all.
-func (a *Answers) Unchanged(changes func() uint64) { a.observer.changes = changes }
+func (a *Queries) Unchanged(changes func() uint64) { a.observer.changes = changes }
 
-// Follow adds the totals of connections that ended to the answers. hear adds the events that the kernel has sent so
+// Follow adds the totals of connections that ended to the answers. receive adds the events that the kernel has sent so
 // far to them. Follow is called before the first query, or not at all.
-func (a *Answers) Follow(ended *flows.Book, hear func()) {
-	a.observer.ended, a.observer.hear, a.observer.settings = ended, hear, conntrack.ReadSettings
+func (a *Queries) Follow(ended *flows.Totals, receive func()) {
+	a.observer.ended, a.observer.receive, a.observer.settings = ended, receive, conntrack.ReadSettings
 }
 
 // CountRelayed adds the endpoints of relayed ports to the answers: load has the connections that the appliance has to them,
 // clients those of each client. It is called before the first question, or not at all.
-func (a *Answers) CountRelayed(load func(service string, p *nft.ServicePort) *wire.RelayLoad, clients func() map[RelayedClient][]netip.AddrPort) {
+func (a *Queries) CountRelayed(load func(service string, p *nft.ServicePort) *wire.RelayLoad, clients func() map[RelayedClient][]netip.AddrPort) {
 	a.relayed, a.clients = load, clients
 }
 
 // look reads the table of this network namespace.
-func look(each func(*conntrack.Connection)) (int, error) { return conntrack.Look(0, each) }
+func look(each func(*conntrack.Connection)) (int, error) { return conntrack.Scan(0, each) }
 
 // portsOf are the ports of Services as connections are attributed to them, of one Service or
 // namespace if q names them.
@@ -139,11 +139,11 @@ func sortedOnce(lists ...[]netip.AddrPort) []netip.AddrPort {
 }
 
 // Traffic returns the connections of Services by port. The answer is not to be changed: it may be given again.
-func (a *Answers) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
+func (a *Queries) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 	if q.Clients && !a.observer.watch(q.Namespace+"/"+q.Service) {
 		return nil, fmt.Errorf("the clients of %d other Services are counted, and that is the most: ask again %s after others did last, or ask for connections", maxWatched, watchFor)
 	}
-	l, err := a.observer.Look()
+	l, err := a.observer.Snapshot()
 	if err != nil {
 		return nil, err
 	}
@@ -151,13 +151,13 @@ func (a *Answers) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 }
 
 // traffic makes the answer of a look.
-func (a *Answers) traffic(l *Look, q wire.TrafficQuery) *wire.Traffic {
+func (a *Queries) traffic(l *Snapshot, q wire.TrafficQuery) *wire.Traffic {
 	answer := &wire.Traffic{At: l.At, Seconds: l.Since.Seconds(), Tracked: l.Entries, Ports: []wire.PortTraffic{}, Counted: l.Counted, Refusals: l.Refusals, RefusalRates: l.RefusalRates}
 	answer.Flows = l.Flows
 	if l.Flows && !l.Bytes {
 		answer.NoBytes = "net.netfilter.nf_conntrack_acct is 0, and svcctl sets no sysctl: set it to 1, and the bytes of connections that begin then are counted"
 	}
-	var rows []*merged
+	var rows []*aggregate
 	rows, answer.More = l.first(q.Sort, q.Limit, wantedBy(&q))
 	var failures map[string]map[netip.AddrPort]uint64
 	if a.failures != nil {
@@ -206,8 +206,8 @@ func wantedBy(q *wire.TrafficQuery) func(*row) bool {
 
 // Services returns the findings of the newest look by Service, "namespace/name", and those of every Service that is not among
 // them. They are not to be changed.
-func (a *Answers) Services() (busy map[string]*wire.ServiceTraffic, quiet *wire.ServiceTraffic, err error) {
-	l, err := a.observer.Look()
+func (a *Queries) Services() (busy map[string]*wire.ServiceTraffic, quiet *wire.ServiceTraffic, err error) {
+	l, err := a.observer.Snapshot()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -216,7 +216,7 @@ func (a *Answers) Services() (busy map[string]*wire.ServiceTraffic, quiet *wire.
 }
 
 // Histories returns the samples of the last looks by Service, "namespace/name", the oldest first.
-func (a *Answers) Histories(services []string) map[string][]wire.TrafficSample {
+func (a *Queries) Histories(services []string) map[string][]wire.TrafficSample {
 	told := make(map[string][]wire.TrafficSample, len(services))
 	for service, h := range a.observer.histories(services) {
 		told[service] = samplesOf(h)
@@ -236,7 +236,7 @@ func samplesOf(history []Sample) (told []wire.TrafficSample) {
 }
 
 // Connections lists connections.
-func (a *Answers) Connections(q wire.ConnectionQuery) (*wire.Connections, error) {
+func (a *Queries) Connections(q wire.ConnectionQuery) (*wire.Connections, error) {
 	of, _ := a.served()
 	ports := portsOf(of, q)
 	found := indexOf(ports)
@@ -292,7 +292,7 @@ func connectionOf(p *Port, c *conntrack.Connection) wire.Connection {
 }
 
 // Kill ends a connection through a Service. It returns nil when there is none of that ID.
-func (a *Answers) Kill(id uint32) (*wire.Connection, error) {
+func (a *Queries) Kill(id uint32) (*wire.Connection, error) {
 	of, box := a.served()
 	ports := portsOf(of, wire.ConnectionQuery{})
 	found := indexOf(ports)

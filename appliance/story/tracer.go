@@ -27,8 +27,8 @@ const (
 // maxPackets bounds the packets that wait for their story.
 const maxPackets = 100
 
-// Teller follows packets through the rules of this host, and sends their stories.
-type Teller struct {
+// Tracer follows packets through the rules of this host, and sends their stories.
+type Tracer struct {
 	served func() (map[string][]nft.ServicePort, nft.Box)
 	// follow and find ask the kernel; tests replace them.
 	follow func(ctx context.Context, filters []trace.Filter, each func(trace.Step)) error
@@ -37,10 +37,10 @@ type Teller struct {
 	busy   atomic.Bool // while packets are followed
 }
 
-// NewTeller returns a Teller over the ports of all Services, "namespace/name", and the box, as served returns them. way
+// NewTracer returns a Tracer over the ports of all Services, "namespace/name", and the box, as served returns them. way
 // looks up a route of this host.
-func NewTeller(served func() (map[string][]nft.ServicePort, nft.Box), way func(to netip.Addr) (Way, error)) *Teller {
-	return &Teller{
+func NewTracer(served func() (map[string][]nft.ServicePort, nft.Box), way func(to netip.Addr) (Way, error)) *Tracer {
+	return &Tracer{
 		served: served,
 		follow: func(ctx context.Context, filters []trace.Filter, each func(trace.Step)) error {
 			return trace.Run(ctx, 0, filters, each)
@@ -53,7 +53,7 @@ func NewTeller(served func() (map[string][]nft.ServicePort, nft.Box), way func(t
 // find is the tracked connection that a packet belongs to: as its client sent it, as it is
 // translated already, or an answer to it.
 func find(h *trace.Header) (found *conntrack.Connection) {
-	_, _ = conntrack.Look(0, func(c *conntrack.Connection) {
+	_, _ = conntrack.Scan(0, func(c *conntrack.Connection) {
 		if byte(c.Protocol) == h.Protocol && (c.Client == h.From && (c.To == h.To || c.Endpoint == h.To) || c.Endpoint == h.From && c.As == h.To) {
 			copied := *c
 			found = &copied
@@ -80,7 +80,7 @@ func (p *pending) isNext(s *trace.Step) bool {
 // Trace follows the packets that q chooses and hands each story to each, until there were
 // q.Count of them, q.Seconds are over, or ctx is done. One call at a time follows packets; another
 // one returns wire.ErrTracing.
-func (t *Teller) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error {
+func (t *Tracer) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error {
 	if q.Predict {
 		predicted, err := t.predict(q)
 		if err == nil {
@@ -184,7 +184,7 @@ func (ps *packets) take() []trace.Step {
 	return p.steps
 }
 
-func (t *Teller) story(steps []trace.Step) wire.TracedPacket {
+func (t *Tracer) story(steps []trace.Step) wire.TracedPacket {
 	facts := &Facts{Interface: interfaceName}
 	facts.Served, facts.Box = t.served()
 	for i := range steps {
@@ -193,7 +193,7 @@ func (t *Teller) story(steps []trace.Step) wire.TracedPacket {
 			break
 		}
 	}
-	return Tell(steps, facts)
+	return Describe(steps, facts)
 }
 
 func interfaceName(index int) string {

@@ -101,9 +101,9 @@ func (p *PortCounts) newEndpoint(at netip.AddrPort) *EndpointCounts {
 	return e
 }
 
-// Look has the findings of one look through the table. It has more than 15 fields: the exported ones are the
+// Snapshot has the findings of one look through the table. It has more than 15 fields: the exported ones are the
 // findings, the others cache results computed from them on the first request, each under its own lock.
-type Look struct {
+type Snapshot struct {
 	At time.Time
 	// Since is the time to the look before, that New counts; 0: there was none, and New is 0.
 	Since time.Duration
@@ -125,9 +125,9 @@ type Look struct {
 
 	found   *index
 	merging sync.Once
-	merged  []*merged // see busy
+	merged  []*aggregate // see busy
 	sorting sync.Mutex
-	orders  map[string][]*merged // see leaders; by each of wire.TrafficSorts that was asked for
+	orders  map[string][]*aggregate // see leaders; by each of wire.TrafficSorts that was asked for
 	summing sync.Once
 	sums    map[string]*wire.ServiceTraffic // see services
 
@@ -142,7 +142,7 @@ const (
 )
 
 // answer returns the answer to a query, which make makes where it was not given before.
-func (l *Look) answer(q wire.TrafficQuery, make func() *wire.Traffic) *wire.Traffic {
+func (l *Snapshot) answer(q wire.TrafficQuery, make func() *wire.Traffic) *wire.Traffic {
 	l.answering.Lock()
 	defer l.answering.Unlock()
 	if known := l.answers[q]; known != nil {
@@ -181,7 +181,7 @@ func (x *index) countsOf(position int) *PortCounts {
 }
 
 // end ends a look: l gets what was counted.
-func (x *index) end(l *Look) {
+func (x *index) end(l *Snapshot) {
 	l.found = x
 	for position, p := range x.counts {
 		if p != nil {
@@ -242,7 +242,7 @@ func (p *Port) endpoint(c *conntrack.Connection) netip.AddrPort {
 }
 
 // total adds what the kernel counted since the start to the ports that it belongs to.
-func (l *Look) total(found *index, counted nft.Totals) {
+func (l *Snapshot) total(found *index, counted nft.Totals) {
 	l.Counted, l.Refusals = true, counted.Refusals
 	for i := range counted.Frontends {
 		f := &counted.Frontends[i]
@@ -255,7 +255,7 @@ func (l *Look) total(found *index, counted nft.Totals) {
 }
 
 // compare finds what the kernel counted since the look before; nil when there was none.
-func (l *Look) compare(before *Look) {
+func (l *Snapshot) compare(before *Snapshot) {
 	if before == nil {
 		return
 	}
@@ -287,8 +287,8 @@ func (l *Look) compare(before *Look) {
 	}
 }
 
-// settle adds what connections came to that ended.
-func (l *Look) settle(found *index, ended *flows.Look) {
+// addEnded adds what connections came to that ended.
+func (l *Snapshot) addEnded(found *index, ended *flows.Snapshot) {
 	l.Flows = true
 	for i := range found.ports {
 		port := &found.ports[i]
@@ -319,7 +319,7 @@ func (l *Look) settle(found *index, ended *flows.Look) {
 // count attributes connections to the ports of an index, of which a look is under way. known are the IDs of the look before, sorted;
 // nil when there was none. counts reports whether a connection is added to what ended; nil: connection events are not read. It returns
 // the IDs of this look, sorted.
-func (l *Look) count(found *index, known []uint32, counts func(*conntrack.Connection) bool, read func(each func(*conntrack.Connection)) (entries int, err error)) (ids []uint32, err error) {
+func (l *Snapshot) count(found *index, known []uint32, counts func(*conntrack.Connection) bool, read func(each func(*conntrack.Connection)) (entries int, err error)) (ids []uint32, err error) {
 	ids = make([]uint32, 0, len(known)+len(known)/8)
 	l.Entries, err = read(func(c *conntrack.Connection) {
 		i, ok := found.of(c)

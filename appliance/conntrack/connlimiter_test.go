@@ -19,7 +19,7 @@ func TestFullnessHasHysteresis(t *testing.T) {
 		at := netip.MustParseAddrPort
 		var told []string
 		table := &fakeTable{}
-		x := newFullness(table, slog.New(slog.DiscardHandler), func(service string) { told = append(told, service) })
+		x := newConnLimiter(table, slog.New(slog.DiscardHandler), func(service string) { told = append(told, service) })
 		endpoint := at("10.180.0.1:80")
 		web := EndpointLimit{Limit: 20, Ports: []nft.ServicePort{{Family: nft.IPv4, Protocol: nft.TCP, Frontends: []nft.Frontend{{Addr: netip.MustParseAddr("172.30.0.41"), Port: 80}}}}}
 		x.Update(&nft.Box{}, map[string]EndpointLimit{"default/web": web, "default/other": {}})
@@ -46,7 +46,7 @@ func TestFullnessHasHysteresis(t *testing.T) {
 				table.entries = append(table.entries, unansweredEntry(change))
 			}
 			table.mu.Unlock()
-			time.Sleep(2 * lookEvery)
+			time.Sleep(2 * scanInterval)
 			synctest.Wait()
 		}
 		for _, step := range []struct {
@@ -68,7 +68,7 @@ func TestFullnessHasHysteresis(t *testing.T) {
 		x.Update(nil, map[string]EndpointLimit{"default/web": {}})
 		synctest.Wait()
 		looks := table.queries
-		time.Sleep(10 * lookEvery)
+		time.Sleep(10 * scanInterval)
 		synctest.Wait()
 		if table.queries != looks {
 			t.Errorf("%d looks while no Service asks for any", table.queries-looks)
@@ -93,7 +93,7 @@ func TestFullnessCountsAConnectionOnce(t *testing.T) {
 				}))
 			}
 		}
-		x := newFullness(table, slog.New(slog.DiscardHandler), func(string) {})
+		x := newConnLimiter(table, slog.New(slog.DiscardHandler), func(string) {})
 		vip := netip.MustParseAddr("172.30.0.41")
 		for _, tt := range []struct {
 			limit     uint32
@@ -115,7 +115,7 @@ func TestFullnessCountsAConnectionOnce(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- x.Run(ctx) }()
-			time.Sleep(2 * lookEvery)
+			time.Sleep(2 * scanInterval)
 			synctest.Wait()
 			cancel()
 			if err := <-done; err != nil {

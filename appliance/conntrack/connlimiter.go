@@ -13,11 +13,11 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// Fullness finds endpoints that have as many open connections as their Service allows. The kernel cannot choose
+// ConnLimiter finds endpoints that have as many open connections as their Service allows. The kernel cannot choose
 // by a count, so connections are counted by looks through the table, while a Service asks for it: an endpoint that
 // has reached its limit gets no new connections from the next change of the ruleset on, and gets some again when
 // a tenth of them are closed. What comes between two looks is not held up.
-type Fullness struct {
+type ConnLimiter struct {
 	log     *slog.Logger
 	sampler *Sampler
 	wake    chan struct{} // holds one
@@ -48,21 +48,21 @@ type endpointKey struct {
 	endpoint netip.AddrPort
 }
 
-// lookEvery is the interval of looks through the table; RestFor makes it longer where a look takes
+// scanInterval is the interval of looks through the table; RestFor makes it longer where a look takes
 // long.
-const lookEvery = time.Second
+const scanInterval = time.Second
 
-// NewFullness begins without Services. changed is called with each Service whose endpoints have become full, or
+// NewConnLimiter begins without Services. changed is called with each Service whose endpoints have become full, or
 // have room again; it must not wait.
-func NewFullness(options Options, changed func(service string)) *Fullness {
+func NewConnLimiter(options Options, changed func(service string)) *ConnLimiter {
 	if options.Log == nil {
 		options.Log = slog.Default()
 	}
-	return newFullness(&kernelTable{netns: options.NetNS}, options.Log, changed)
+	return newConnLimiter(&kernelTable{netns: options.NetNS}, options.Log, changed)
 }
 
-func newFullness(table table, log *slog.Logger, changed func(string)) *Fullness {
-	return &Fullness{
+func newConnLimiter(table table, log *slog.Logger, changed func(string)) *ConnLimiter {
+	return &ConnLimiter{
 		log: log, sampler: &Sampler{table}, wake: make(chan struct{}, 1), changed: changed,
 		limits: map[string]EndpointLimit{}, full: map[string]fullEndpoints{},
 	}
@@ -75,7 +75,7 @@ type EndpointLimit struct {
 }
 
 // Update takes the box, if it changed, and the Services that changed. It reports whether any Service has a limit.
-func (x *Fullness) Update(box *nft.Box, changes map[string]EndpointLimit) bool {
+func (x *ConnLimiter) Update(box *nft.Box, changes map[string]EndpointLimit) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if box != nil {
@@ -105,7 +105,7 @@ func (x *Fullness) Update(box *nft.Box, changes map[string]EndpointLimit) bool {
 
 // Full reports whether an endpoint of a Service is full, or with port 0 an address by all of its ports; known is
 // false until the Service was looked at.
-func (x *Fullness) Full(service string, protocol nft.Protocol, endpoint netip.AddrPort) (full, known bool) {
+func (x *ConnLimiter) Full(service string, protocol nft.Protocol, endpoint netip.AddrPort) (full, known bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	of, known := x.full[service]
@@ -116,7 +116,7 @@ func (x *Fullness) Full(service string, protocol nft.Protocol, endpoint netip.Ad
 }
 
 // Err returns the error that keeps connections from being counted, nil when there is none.
-func (x *Fullness) Err() error {
+func (x *ConnLimiter) Err() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.err
@@ -124,7 +124,7 @@ func (x *Fullness) Err() error {
 
 // Run works until ctx is done. What fails is tried again. After a look it rests, so that looks through a large
 // table keep no more than a twentieth of a CPU busy.
-func (x *Fullness) Run(ctx context.Context) error {
+func (x *ConnLimiter) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -142,8 +142,8 @@ func (x *Fullness) Run(ctx context.Context) error {
 			}
 			continue
 		}
-		start, pause := time.Now(), lookEvery
-		if x.look(ctx, asked) != nil {
+		start, pause := time.Now(), scanInterval
+		if x.scan(ctx, asked) != nil {
 			pause = idleRetry
 		}
 		timer.Reset(max(pause, RestFor*time.Since(start)))
@@ -151,7 +151,7 @@ func (x *Fullness) Run(ctx context.Context) error {
 }
 
 // asking returns the ports to look at; nil: no Service limits connections.
-func (x *Fullness) asking() *limitsAsked {
+func (x *ConnLimiter) asking() *limitsAsked {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.asked == nil && len(x.limits) > 0 {
@@ -167,13 +167,13 @@ func (x *Fullness) asking() *limitsAsked {
 	return x.asked
 }
 
-// look counts open connections, and calls changed for the Services whose full endpoints changed.
-func (x *Fullness) look(ctx context.Context, asked *limitsAsked) error {
+// scan counts open connections, and calls changed for the Services whose full endpoints changed.
+func (x *ConnLimiter) scan(ctx context.Context, asked *limitsAsked) error {
 	counts := map[string]openCount{}
 	for _, service := range asked.services {
 		counts[service] = openCount{}
 	}
-	err := x.sampler.look(ctx, asked.Asked, func(port int, e *entry) {
+	err := x.sampler.scan(ctx, asked.Asked, func(port int, e *entry) {
 		if e.answered && !e.isEnding() {
 			of := counts[asked.services[port]]
 			of[endpointKey{e.protocol, e.replyFrom}]++
@@ -188,7 +188,7 @@ func (x *Fullness) look(ctx context.Context, asked *limitsAsked) error {
 	x.err = err
 	var changed []string
 	if err == nil {
-		changed = x.settle(counts)
+		changed = x.update(counts)
 	}
 	x.mu.Unlock()
 	for _, service := range changed {
@@ -203,9 +203,9 @@ func (x *Fullness) look(ctx context.Context, asked *limitsAsked) error {
 	return err
 }
 
-// settle makes the endpoints full, or not any more, that were counted. It returns the Services for which that
+// update makes the endpoints full, or not any more, that were counted. It returns the Services for which that
 // is new. The caller holds mu.
-func (x *Fullness) settle(counts map[string]openCount) (changed []string) {
+func (x *ConnLimiter) update(counts map[string]openCount) (changed []string) {
 	for service, open := range counts {
 		limit := x.limits[service].Limit
 		if limit == 0 {
@@ -261,21 +261,21 @@ type Tracked struct {
 	Ending bool
 }
 
-// Look hands each connection of the ports to each. One that comes or goes meanwhile may be missed, or seen
+// Scan hands each connection of the ports to each. One that comes or goes meanwhile may be missed, or seen
 // twice. The error is one after which the next look may succeed.
-func (c *Sampler) Look(asked *Asked, each func(Tracked)) error {
-	return c.look(context.Background(), asked, func(port int, e *entry) {
+func (c *Sampler) Scan(asked *Asked, each func(Tracked)) error {
+	return c.scan(context.Background(), asked, func(port int, e *entry) {
 		each(Tracked{port, binary.BigEndian.Uint32(e.id), e.replyFrom, e.isEnding()})
 	})
 }
 
-// look hands each connection of the ports to each, as its entry. It ends early with ctx.
-func (c *Sampler) look(ctx context.Context, asked *Asked, each func(port int, e *entry)) error {
+// scan hands each connection of the ports to each, as its entry. It ends early with ctx.
+func (c *Sampler) scan(ctx context.Context, asked *Asked, each func(port int, e *entry)) error {
 	for _, q := range queriesOf(asked.ports, false) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		_, err := c.table.clean(q, func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
+		_, err := c.table.deleteMatching(q, func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
 			for i := range entries {
 				e := &entries[i]
 				verdicts = append(verdicts, leave)

@@ -9,26 +9,26 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// Look is a look through the connection tracking table. One at a time is under way.
+// Snapshot is a look through the connection tracking table. One at a time is under way.
 //
 // What ends during a look is added after it: it may have been found open. So a total may miss what
 // ended before its turn in the table, until the next look, and counts nothing twice.
-type Look struct {
-	b     *Book
+type Snapshot struct {
+	b     *Totals
 	began time.Time
 }
 
-// Look begins one. It has to be ended.
-func (b *Book) Look(now time.Time) *Look {
+// Snapshot begins one. It has to be ended.
+func (b *Totals) Snapshot(now time.Time) *Snapshot {
 	b.one.Lock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.looking = true
-	return &Look{b, now}
+	return &Snapshot{b, now}
 }
 
 // Counts reports whether a connection that the look found counts: it was not there before the kernel was listened to.
-func (l *Look) Counts(c *conntrack.Connection) bool {
+func (l *Snapshot) Counts(c *conntrack.Connection) bool {
 	l.b.mu.Lock()
 	defer l.b.mu.Unlock()
 	_, old := l.b.old[c.ID]
@@ -37,7 +37,7 @@ func (l *Look) Counts(c *conntrack.Connection) bool {
 
 // Total adds what the look found open of a port, by endpoint, to what ended. It returns the totals of the
 // endpoints that are remembered, and of all that the port ever had; none of these is less than at the look before.
-func (l *Look) Total(id string, family nft.Family, protocol nft.Protocol, open map[netip.AddrPort]Record) (endpoints map[netip.AddrPort]Record, all Record) {
+func (l *Snapshot) Total(id string, family nft.Family, protocol nft.Protocol, open map[netip.AddrPort]Record) (endpoints map[netip.AddrPort]Record, all Record) {
 	b := l.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -67,7 +67,7 @@ func (l *Look) Total(id string, family nft.Family, protocol nft.Protocol, open m
 	return endpoints, p.reported
 }
 
-func (b *Book) find(id portID) *port {
+func (b *Totals) find(id portID) *port {
 	service, _ := nft.SplitID(id.id)
 	if i := slices.IndexFunc(b.services[service], func(p *port) bool { return p.portID == id }); i >= 0 {
 		return b.services[service][i]
@@ -76,7 +76,7 @@ func (b *Book) find(id portID) *port {
 }
 
 // End ends the look. ids are those of all connections through Services that it found, sorted; nil: it failed.
-func (l *Look) End(ids []uint32) {
+func (l *Snapshot) End(ids []uint32) {
 	b := l.b
 	defer b.one.Unlock()
 	b.mu.Lock()
@@ -104,13 +104,13 @@ func (l *Look) End(ids []uint32) {
 }
 
 // Prune forgets when connections began whose end was lost. ids are those of all connections through Services at a time, sorted.
-func (b *Book) Prune(ids []uint32, at time.Time) {
+func (b *Totals) Prune(ids []uint32, at time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.prune(ids, at)
 }
 
-func (b *Book) prune(ids []uint32, at time.Time) {
+func (b *Totals) prune(ids []uint32, at time.Time) {
 	for id, begun := range b.begun {
 		if _, found := slices.BinarySearch(ids, id); !found && begun.at.Before(at) {
 			delete(b.begun, id)

@@ -54,7 +54,7 @@ func TestTell(t *testing.T) {
 		"weights, hashes": {[]trace.Step{ours("prerouting", "goto hash-256", vip)}, []string{"picked by a hash of the client"}},
 	} {
 		var told []string
-		for _, l := range Tell(c.steps, &facts).Lines {
+		for _, l := range Describe(c.steps, &facts).Lines {
 			told = append(told, l.State+" "+l.Text)
 		}
 		for _, want := range c.says {
@@ -73,7 +73,7 @@ func TestTellerSplitsPackets(t *testing.T) {
 		{Packet: 1, Family: "inet", Table: "fw", Chain: "forward", Verdict: "accept", Header: header("203.0.113.7:4000", "10.1.2.11:8080"), In: 2, Out: 3},
 		{Packet: 1, Family: "ip", Table: nft.TableName, Chain: "invalid", Verdict: "accept", Header: header("10.1.2.11:8080", "203.0.113.7:4000"), In: 3},
 	}
-	teller := &Teller{
+	teller := &Tracer{
 		served: func() (map[string][]nft.ServicePort, nft.Box) { return facts.Served, facts.Box },
 		follow: func(ctx context.Context, _ []trace.Filter, each func(trace.Step)) error {
 			for _, s := range steps {
@@ -105,7 +105,7 @@ func TestTellerSplitsPackets(t *testing.T) {
 // One trace follows packets at a time. Predictions follow none, and need not wait.
 func TestTellerFollowsForOne(t *testing.T) {
 	inside := make(chan struct{})
-	teller := &Teller{
+	teller := &Tracer{
 		served: func() (map[string][]nft.ServicePort, nft.Box) { return facts.Served, facts.Box },
 		follow: func(ctx context.Context, _ []trace.Filter, _ func(trace.Step)) error {
 			close(inside)
@@ -130,7 +130,7 @@ func TestTellerFollowsForOne(t *testing.T) {
 	if err := <-first; err != nil {
 		t.Errorf("the first trace: %v", err)
 	}
-	busy := &Teller{follow: func(context.Context, []trace.Filter, func(trace.Step)) error { return trace.ErrBusy }}
+	busy := &Tracer{follow: func(context.Context, []trace.Filter, func(trace.Step)) error { return trace.ErrBusy }}
 	for range 2 { // the refused one is over
 		if err := busy.Trace(context.Background(), wire.TraceQuery{Count: 1, Seconds: 60}, nil); !errors.Is(err, wire.ErrTracing) {
 			t.Errorf("while another process traces: %v", err)
@@ -142,7 +142,7 @@ func TestTellerFollowsForOne(t *testing.T) {
 func TestTellerHearsAllAtTheEnd(t *testing.T) {
 	const steps = 20
 	for range 20 {
-		teller := &Teller{
+		teller := &Tracer{
 			served: func() (map[string][]nft.ServicePort, nft.Box) { return facts.Served, facts.Box },
 			follow: func(_ context.Context, _ []trace.Filter, each func(trace.Step)) error {
 				each(trace.Step{Packet: 1, Family: "ip", Table: nft.TableName, Chain: "prerouting", Verdict: "goto pick-3", Header: header("203.0.113.7:4000", "10.96.0.10:80")})

@@ -23,9 +23,9 @@ type Facts struct {
 	Connection *conntrack.Connection
 }
 
-// Tell describes a packet from its trace steps, which are in order.
-func Tell(steps []trace.Step, facts *Facts) wire.TracedPacket {
-	t := &telling{facts: facts}
+// Describe describes a packet from its trace steps, which are in order.
+func Describe(steps []trace.Step, facts *Facts) wire.TracedPacket {
+	t := &description{facts: facts}
 	for i := range steps {
 		t.step(&steps[i])
 	}
@@ -33,7 +33,7 @@ func Tell(steps []trace.Step, facts *Facts) wire.TracedPacket {
 	return t.packet
 }
 
-type telling struct {
+type description struct {
 	facts  *Facts
 	packet wire.TracedPacket
 	first  *trace.Header // as it came
@@ -46,7 +46,7 @@ type telling struct {
 	said      map[string]bool
 }
 
-func (t *telling) say(state, where, format string, args ...any) {
+func (t *description) say(state, where, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if t.said == nil {
 		t.said = map[string]bool{}
@@ -59,7 +59,7 @@ func (t *telling) say(state, where, format string, args ...any) {
 }
 
 // step describes one decision.
-func (t *telling) step(s *trace.Step) {
+func (t *description) step(s *trace.Step) {
 	t.packet.Steps = append(t.packet.Steps, wire.TraceStep{
 		Table: s.Family + " " + s.Table, Chain: s.Chain, Rule: s.Rule, Verdict: s.Verdict, Policy: s.Kind == trace.KindPolicy,
 	})
@@ -87,7 +87,7 @@ func (t *telling) step(s *trace.Step) {
 }
 
 // begin describes the packet, and the Service that it is for.
-func (t *telling) begin() {
+func (t *description) begin() {
 	h := t.first
 	t.packet.From, t.packet.To, t.packet.Protocol = addrText(h.From), addrText(h.To), protocolName(h.Protocol)
 	what := fmt.Sprintf("%s -> %s/%s", t.packet.From, t.packet.To, t.packet.Protocol)
@@ -104,7 +104,7 @@ func (t *telling) begin() {
 		t.known(c)
 		return
 	}
-	switch key, port, kind := t.whose(h); {
+	switch key, port, kind := t.servicePort(h); {
 	case key != "" && port != "":
 		t.say(wire.TraceGood, "", "is for Service %s, port %s%s", key, port, kind)
 	case key != "":
@@ -118,8 +118,8 @@ func (t *telling) begin() {
 
 // known describes a packet that was translated before any rule of ours saw it, because its
 // connection is tracked.
-func (t *telling) known(c *conntrack.Connection) {
-	key, _, _ := t.whose(&trace.Header{Protocol: byte(c.Protocol), From: c.Client, To: c.To})
+func (t *description) known(c *conntrack.Connection) {
+	key, _, _ := t.servicePort(&trace.Header{Protocol: byte(c.Protocol), From: c.Client, To: c.To})
 	if key == "" {
 		t.say(wire.TraceNote, "", "belongs to a tracked connection of %s to %s, of no Service", c.Client, c.To)
 		return
@@ -132,8 +132,8 @@ func (t *telling) known(c *conntrack.Connection) {
 	}
 }
 
-// whose is the Service port that a packet is sent to.
-func (t *telling) whose(h *trace.Header) (key, port, kind string) {
+// servicePort returns the Service port that a packet is sent to.
+func (t *description) servicePort(h *trace.Header) (key, port, kind string) {
 	var ranged []string
 	for service, ports := range t.facts.Served {
 		for i := range ports {
@@ -163,7 +163,7 @@ func (t *telling) whose(h *trace.Header) (key, port, kind string) {
 	return key, port, kind
 }
 
-func (t *telling) isNodeAddress(a netip.Addr) bool {
+func (t *description) isNodeAddress(a netip.Addr) bool {
 	for _, own := range t.facts.Box.NodePortAddresses {
 		if own == a {
 			return true
@@ -172,7 +172,7 @@ func (t *telling) isNodeAddress(a netip.Addr) bool {
 	return false
 }
 
-func (t *telling) isVIP(a netip.Addr) bool {
+func (t *description) isVIP(a netip.Addr) bool {
 	for _, ports := range t.facts.Served {
 		for i := range ports {
 			for _, fe := range ports[i].Frontends {
@@ -186,7 +186,7 @@ func (t *telling) isVIP(a netip.Addr) bool {
 }
 
 // ours describes a decision in our own tables, by the name of the chain.
-func (t *telling) ours(s *trace.Step) {
+func (t *description) ours(s *trace.Step) {
 	where := s.Chain
 	verb, target, _ := strings.Cut(s.Verdict, " ")
 	switch {
@@ -212,7 +212,7 @@ func (t *telling) ours(s *trace.Step) {
 }
 
 // chosen describes why a packet goes from one of our chains to another.
-func (t *telling) chosen(where, target string) {
+func (t *description) chosen(where, target string) {
 	word, _, _ := strings.Cut(target, "/") // recall/default/web
 	switch {
 	case strings.HasPrefix(word, "pick-"), strings.HasPrefix(word, "nodeport-pick-"), strings.HasPrefix(word, "local-pick-"):
@@ -252,8 +252,8 @@ func pickText(n string) string {
 }
 
 // refusal is why a packet came to the chain that refuses.
-func (t *telling) refusal() string {
-	if key, _, _ := t.whose(t.first); key != "" {
+func (t *description) refusal() string {
+	if key, _, _ := t.servicePort(t.first); key != "" {
 		return fmt.Sprintf("Service %s has no endpoint for this client: %s has the reason", key, explain(key))
 	}
 	return "nothing is served at this port"
@@ -265,7 +265,7 @@ func explain(key string) string {
 	return "svcctl explain svc/" + name + " -n " + namespace
 }
 
-func (t *telling) inServiceRange(a netip.Addr) bool {
+func (t *description) inServiceRange(a netip.Addr) bool {
 	for _, r := range t.facts.Box.ServiceRanges {
 		if r.Contains(a) {
 			return true
@@ -275,7 +275,7 @@ func (t *telling) inServiceRange(a netip.Addr) bool {
 }
 
 // others describes what a foreign table did to the packet.
-func (t *telling) others(s *trace.Step) {
+func (t *description) others(s *trace.Step) {
 	table := strings.TrimSpace(s.Family + " " + s.Table)
 	switch {
 	case s.Verdict == "drop" && s.Kind == trace.KindPolicy:
@@ -290,7 +290,7 @@ func (t *telling) others(s *trace.Step) {
 }
 
 // end describes how the packet left.
-func (t *telling) end() {
+func (t *description) end() {
 	c := t.facts.Connection
 	switch {
 	case t.over || t.first == nil:

@@ -53,9 +53,9 @@ type Ended struct {
 	Began, Ended time.Time
 }
 
-// Book has the totals. Its methods may be called concurrently. It has more than 15 fields: those of a look, and those of
+// Totals has the totals. Its methods may be called concurrently. It has more than 15 fields: those of a look, and those of
 // the process before.
-type Book struct {
+type Totals struct {
 	// log takes the ends of connections of Services that ask for it; it must not wait.
 	log func(*Ended)
 
@@ -114,17 +114,17 @@ type end struct {
 	Record
 }
 
-// NewBook is without Services. log takes the ends of connections of Services that ask for it, and must neither wait nor
+// NewTotals is without Services. log takes the ends of connections of Services that ask for it, and must neither wait nor
 // keep them; nil: there is no log.
-func NewBook(log func(*Ended)) *Book {
-	return &Book{
+func NewTotals(log func(*Ended)) *Totals {
+	return &Totals{
 		log: log, services: map[string][]*port{}, frontends: map[conntrack.Frontend]*port{},
 		old: map[uint32]struct{}{}, begun: map[uint32]begun{},
 	}
 }
 
 // Host takes the addresses on which node ports answer.
-func (b *Book) Host(nodePorts []netip.Addr) {
+func (b *Totals) Host(nodePorts []netip.Addr) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.nodePorts = make(map[netip.Addr]bool, len(nodePorts))
@@ -134,7 +134,7 @@ func (b *Book) Host(nodePorts []netip.Addr) {
 }
 
 // Plan takes the ports of a Service, "namespace/name"; none: it is gone. logged reports that it asks for a log.
-func (b *Book) Plan(service string, ports []nft.ServicePort, logged bool, now time.Time) {
+func (b *Totals) Plan(service string, ports []nft.ServicePort, logged bool, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	before := make(map[portID]*port, len(b.services[service]))
@@ -177,7 +177,7 @@ func (b *Book) Plan(service string, ports []nft.ServicePort, logged bool, now ti
 	}
 }
 
-// Saved is what a Book has, for the next process.
+// Saved is the state of Totals for the next process.
 type Saved struct {
 	Old      []uint32
 	Services map[string][]SavedPort
@@ -199,7 +199,7 @@ type SavedRecord struct {
 }
 
 // Save returns the totals.
-func (b *Book) Save() *Saved {
+func (b *Totals) Save() *Saved {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := &Saved{Old: slices.Collect(maps.Keys(b.old)), Services: map[string][]SavedPort{}}
@@ -220,7 +220,7 @@ func (b *Book) Save() *Saved {
 
 // Restore has totals go on with those that were saved. Connections that are open now count, but for those that did not
 // before. It is called before anything else.
-func (b *Book) Restore(s *Saved) {
+func (b *Totals) Restore(s *Saved) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.saved, b.resumed = s.Services, true
@@ -230,7 +230,7 @@ func (b *Book) Restore(s *Saved) {
 }
 
 // Resumed reports, once, that the connections which do not count are those that were restored.
-func (b *Book) Resumed() bool {
+func (b *Totals) Resumed() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	was := b.resumed
@@ -239,7 +239,7 @@ func (b *Book) Resumed() bool {
 }
 
 // resume makes a port, with the totals of the process before. The caller holds mu.
-func (b *Book) resume(service string, id portID) *port {
+func (b *Totals) resume(service string, id portID) *port {
 	p := &port{portID: id, service: service, endpoints: map[netip.AddrPort]*record{}}
 	i := slices.IndexFunc(b.saved[service], func(s SavedPort) bool { return portID{s.ID, s.Family, s.Protocol} == id })
 	if i < 0 {
@@ -317,21 +317,21 @@ func (p *port) forget() {
 }
 
 // Logs reports whether a Service asks for a log, so that it is to be known when connections begin.
-func (b *Book) Logs() bool {
+func (b *Totals) Logs() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.logged > 0
 }
 
 // Before notes a connection that was there before the kernel was listened to.
-func (b *Book) Before(c *conntrack.Connection) {
+func (b *Totals) Before(c *conntrack.Connection) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.old[c.ID] = struct{}{}
 }
 
 // Lose notes that so many messages of the kernel were lost.
-func (b *Book) Lose(messages uint64) {
+func (b *Totals) Lose(messages uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.unsure = true
@@ -339,14 +339,14 @@ func (b *Book) Lose(messages uint64) {
 }
 
 // Lost counts the messages of the kernel that were lost.
-func (b *Book) Lost() uint64 {
+func (b *Totals) Lost() uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.lost
 }
 
-// Hear adds a connection event of the kernel.
-func (b *Book) Hear(e *conntrack.Event, now time.Time) {
+// RecordEnd adds a connection event of the kernel.
+func (b *Totals) RecordEnd(e *conntrack.Event, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	p := b.portOf(e.Connection)
@@ -379,7 +379,7 @@ func (b *Book) Hear(e *conntrack.Event, now time.Time) {
 }
 
 // end adds a connection that ended, or keeps it until the look is over, which may have found it open.
-func (b *Book) end(e end, now time.Time) {
+func (b *Totals) end(e end, now time.Time) {
 	if b.looking && len(b.late) < maxLate {
 		b.late = append(b.late, e)
 		return
@@ -401,7 +401,7 @@ func (p *port) record(at netip.AddrPort, now time.Time) *record {
 	return r
 }
 
-func (b *Book) portOf(c *conntrack.Connection) *port {
+func (b *Totals) portOf(c *conntrack.Connection) *port {
 	p, _ := conntrack.At(b.frontends, conntrack.Frontend{Addr: c.To.Addr(), Family: c.Family, Protocol: c.Protocol, Port: c.To.Port()}, b.ranges, b.nodePorts)
 	return p
 }

@@ -8,20 +8,20 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// away finds connections that began while the rules were missing, as after a flush of the
+// outageCheck finds connections that began while the rules were missing, as after a flush of the
 // ruleset. The kernel translates by the first packet alone, so retransmissions of such a connection
 // keep leaving untranslated. Deleting its entry makes the next one a first packet.
 //
 // Only unanswered entries are concerned. An answer without translation came from a program of the
 // box that listens there, or from a destination that the rules leave alone.
-type away struct {
+type outageCheck struct {
 	frontends map[Frontend]struct{} // all that are served
 	ranges    Ranges                // those of them
 	looks     []time.Time           // still to come, in order
 }
 
 // next returns the time of the next look; zero: none is due.
-func (w *away) next() time.Time {
+func (w *outageCheck) next() time.Time {
 	if w == nil || len(w.looks) == 0 {
 		return time.Time{}
 	}
@@ -29,13 +29,13 @@ func (w *away) next() time.Time {
 }
 
 // due reports whether it is time to look.
-func (w *away) due(now time.Time) bool {
+func (w *outageCheck) due(now time.Time) bool {
 	next := w.next()
 	return !next.IsZero() && !next.After(now)
 }
 
 // queries returns dumps of unanswered entries, one for each served family and protocol.
-func (w *away) queries() (queries []query) {
+func (w *outageCheck) queries() (queries []query) {
 	for fe := range w.frontends {
 		q := query{family: fe.Family, protocol: fe.Protocol, unanswered: true}
 		if !slices.Contains(queries, q) {
@@ -47,7 +47,7 @@ func (w *away) queries() (queries []query) {
 
 // concerns reports whether an entry is of a connection that was begun while the rules were
 // away. nodePorts are the addresses on which node ports answer.
-func (w *away) concerns(e *entry, nodePorts map[netip.Addr]bool) bool {
+func (w *outageCheck) concerns(e *entry, nodePorts map[netip.Addr]bool) bool {
 	if w == nil || e.answered || e.replyFrom != e.to || e.protocol == nft.TCP && e.state != tcpSynSent {
 		return false
 	}
@@ -56,7 +56,7 @@ func (w *away) concerns(e *entry, nodePorts map[netip.Addr]bool) bool {
 }
 
 // done records that every entry was judged at a time. It returns nil when no scan is left.
-func (w *away) done(at time.Time) *away {
+func (w *outageCheck) done(at time.Time) *outageCheck {
 	if w == nil {
 		return nil
 	}

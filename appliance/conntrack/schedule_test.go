@@ -47,7 +47,7 @@ func TestEnded(t *testing.T) {
 	l.Update(&nft.Box{}, port([]netip.AddrPort{l2})) // l1 left before, and its connections live on
 	l.Take()
 	l.Update(nil, port([]netip.AddrPort{l2}, l1))
-	a := newAgenda()
+	a := newSchedule()
 	a.add(l.Take(), now)
 	if due, _ := a.due(now); len(due) != 1 {
 		t.Fatalf("%d frontends are looked at, want 1", len(due))
@@ -69,7 +69,7 @@ func TestEnded(t *testing.T) {
 func TestShutOut(t *testing.T) {
 	start := time.Now()
 	fe := tcp(vip, 80)
-	a := newAgenda()
+	a := newSchedule()
 	change := func(after time.Duration, who sources, keep ...netip.AddrPort) {
 		w := Work{Flows: []Flows{{Frontend: fe, Keep: keep, Sources: who, Drain: oneMinute, Look: true}}}
 		a.expect(w)
@@ -101,7 +101,7 @@ func TestShutOut(t *testing.T) {
 // Between a commit and what is told after it, a client keeps its connections that may connect
 // before it or after it.
 func TestSourcesOfAChangeUnderWay(t *testing.T) {
-	a := newAgenda()
+	a := newSchedule()
 	fe := udp(vip, 53)
 	a.add(Work{Flows: []Flows{{Frontend: fe, Keep: to(l1), Sources: theirs, Look: true}}}, time.Now())
 	a.expect(Work{Flows: []Flows{{Frontend: fe, Keep: to(l1), Sources: admitted}}})
@@ -230,7 +230,7 @@ func TestJudge(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			now := time.Now()
-			a := newAgenda()
+			a := newSchedule()
 			a.add(work, now)
 			if got := a.judge(&tt.entry, now); got != tt.want {
 				t.Errorf("got %d, want %d", got, tt.want)
@@ -240,7 +240,7 @@ func TestJudge(t *testing.T) {
 }
 
 // look looks at entries at a time, as a Cleaner does, and gives the verdicts.
-func (a *agenda) look(now time.Time, entries ...entry) (verdicts []verdict) {
+func (a *schedule) look(now time.Time, entries ...entry) (verdicts []verdict) {
 	due, _ := a.due(now)
 	for i := range entries {
 		verdicts = append(verdicts, a.judge(&entries[i], now))
@@ -251,9 +251,9 @@ func (a *agenda) look(now time.Time, entries ...entry) (verdicts []verdict) {
 
 func TestAgendaLooksTwice(t *testing.T) {
 	now := time.Now()
-	a := newAgenda()
+	a := newSchedule()
 	a.add(Work{Flows: []Flows{{Frontend: udp(vip, 53), Keep: to(l1), Look: true}, {Frontend: udp(vip2, 53), Keep: to(l1)}}}, now)
-	for _, want := range []struct{ from, latest time.Duration }{{0, 0}, {secondLook, secondLook + lookSlack}} {
+	for _, want := range []struct{ from, latest time.Duration }{{0, 0}, {rescanDelay, rescanDelay + scanSlack}} {
 		due, _ := a.due(now.Add(want.from))
 		early, before := a.due(now.Add(want.from - 1))
 		if len(due) != 1 || due[0].flows.Frontend != udp(vip, 53) || len(early) != 0 || !before.Equal(now.Add(want.latest)) {
@@ -271,16 +271,16 @@ func TestDraining(t *testing.T) {
 	to1, to2 := sent(web, l1), sent(web, l2)
 	now := time.Now()
 	after := func(seconds int) time.Time { return now.Add(time.Duration(seconds) * time.Second) }
-	keep := func(a *agenda, seconds int, drain Drain, endpoints ...netip.AddrPort) {
+	keep := func(a *schedule, seconds int, drain Drain, endpoints ...netip.AddrPort) {
 		a.add(Work{Flows: []Flows{{Frontend: web, Keep: endpoints, Drain: drain, Look: true}}}, after(seconds))
 	}
-	expect := func(t *testing.T, a *agenda, seconds int, want1, want2 verdict) {
+	expect := func(t *testing.T, a *schedule, seconds int, want1, want2 verdict) {
 		t.Helper()
 		if got := a.look(after(seconds), to1, to2); got[0] != want1 || got[1] != want2 {
 			t.Errorf("after %d s: got %v, want %v", seconds, got, []verdict{want1, want2})
 		}
 	}
-	announced := func(t *testing.T, a *agenda, from, want int) {
+	announced := func(t *testing.T, a *schedule, from, want int) {
 		t.Helper()
 		due, next := a.due(after(from))
 		if len(due) > 0 || !next.Equal(after(want)) {
@@ -289,7 +289,7 @@ func TestDraining(t *testing.T) {
 	}
 
 	t.Run("each endpoint has its time", func(t *testing.T) {
-		a := newAgenda()
+		a := newSchedule()
 		keep(a, 0, oneMinute, l2)
 		expect(t, a, 0, leave, leave)
 		keep(a, 30, oneMinute)
@@ -304,7 +304,7 @@ func TestDraining(t *testing.T) {
 		}
 	})
 	t.Run("an endpoint that is back", func(t *testing.T) {
-		a := newAgenda()
+		a := newSchedule()
 		keep(a, 0, oneMinute)
 		expect(t, a, 0, leave, leave)
 		expect(t, a, 1, leave, leave)
@@ -318,7 +318,7 @@ func TestDraining(t *testing.T) {
 		expect(t, a, 130, reset, reset)
 	})
 	t.Run("an endpoint that is back and goes again", func(t *testing.T) {
-		a := newAgenda()
+		a := newSchedule()
 		keep(a, 0, oneMinute, l2)
 		expect(t, a, 1, leave, leave)
 		a.add(Work{Flows: []Flows{{Frontend: web, Keep: to(l1, l2), Drain: oneMinute}}}, after(10))
@@ -328,7 +328,7 @@ func TestDraining(t *testing.T) {
 		expect(t, a, 80, reset, leave)
 	})
 	t.Run("a shorter time", func(t *testing.T) {
-		a := newAgenda()
+		a := newSchedule()
 		keep(a, 0, oneMinute)
 		expect(t, a, 1, leave, leave)
 		keep(a, 10, short)
@@ -337,7 +337,7 @@ func TestDraining(t *testing.T) {
 		expect(t, a, 20, reset, reset)
 	})
 	t.Run("not drained any more", func(t *testing.T) {
-		a := newAgenda()
+		a := newSchedule()
 		keep(a, 0, oneMinute)
 		expect(t, a, 1, leave, leave)
 		a.add(Work{Flows: []Flows{{Frontend: web}}}, after(10))
@@ -346,7 +346,7 @@ func TestDraining(t *testing.T) {
 		}
 	})
 	t.Run("no connection was open", func(t *testing.T) {
-		a := newAgenda()
+		a := newSchedule()
 		keep(a, 0, oneMinute)
 		a.look(after(0))
 		a.look(after(1))
@@ -355,7 +355,7 @@ func TestDraining(t *testing.T) {
 		}
 	})
 	t.Run("the Service is gone", func(t *testing.T) {
-		a := newAgenda()
+		a := newSchedule()
 		a.add(Work{Flows: []Flows{{Frontend: web, Drain: short, Gone: true, Look: true}}}, now)
 		expect(t, a, 1, leave, leave)
 		expect(t, a, 20, reset, reset)

@@ -5,21 +5,21 @@ import (
 	"net/netip"
 )
 
-// beside has the exact ports at the addresses of port ranges. A connection to one of these does not
+// exactPorts has the exact ports at the addresses of port ranges. A connection to one of these does not
 // belong to the range, whichever endpoint it has.
-type beside struct {
+type exactPorts struct {
 	ranges map[netip.Addr]map[Frontend]string   // with the Service that has it
 	exact  map[netip.Addr]map[Frontend]struct{} // at the same addresses
 }
 
-// isBeside reports whether an entry is of an exact port within the range.
-func (f *Flows) isBeside(e *entry) bool {
-	_, is := f.Beside[Frontend{Addr: e.to.Addr(), Family: e.family, Protocol: e.protocol, Port: e.to.Port()}]
+// isOtherPort reports whether an entry is of an exact port within the range.
+func (f *Flows) isOtherPort(e *entry) bool {
+	_, is := f.ExactPorts[Frontend{Addr: e.to.Addr(), Family: e.family, Protocol: e.protocol, Port: e.to.Port()}]
 	return is
 }
 
 // drop takes the frontends of ports away.
-func (b *beside) drop(ports []Port) {
+func (b *exactPorts) drop(ports []Port) {
 	if len(b.ranges) == 0 {
 		return
 	}
@@ -40,7 +40,7 @@ func (b *beside) drop(ports []Port) {
 
 // add adds the frontends of ports of a Service. all are those of all Services, which are gone through
 // when an address gets its first range.
-func (b *beside) add(service string, ports []Port, all map[string][]Port) {
+func (b *exactPorts) add(service string, ports []Port, all map[string][]Port) {
 	for i := range ports {
 		for _, fe := range ports[i].Frontends {
 			if fe.Last == 0 {
@@ -57,7 +57,7 @@ func (b *beside) add(service string, ports []Port, all map[string][]Port) {
 	}
 }
 
-func (b *beside) begin(addr netip.Addr, all map[string][]Port) {
+func (b *exactPorts) begin(addr netip.Addr, all map[string][]Port) {
 	if b.ranges == nil {
 		b.ranges, b.exact = map[netip.Addr]map[Frontend]string{}, map[netip.Addr]map[Frontend]struct{}{}
 	}
@@ -74,7 +74,7 @@ func (b *beside) begin(addr netip.Addr, all map[string][]Port) {
 }
 
 // of are the exact ports beside a range, nil beside anything else.
-func (b *beside) of(fe Frontend) map[Frontend]struct{} {
+func (b *exactPorts) of(fe Frontend) map[Frontend]struct{} {
 	if fe.Last == 0 {
 		return nil
 	}
@@ -85,19 +85,19 @@ func (b *beside) of(fe Frontend) map[Frontend]struct{} {
 // ports of the Services that changed.
 func (l *ChangeTracker) follow(was map[string][]Port, changes map[string][]Port) {
 	for _, ports := range was {
-		l.beside.drop(ports)
+		l.exactPorts.drop(ports)
 	}
 	for name := range changes {
-		l.beside.add(name, l.services[name], l.services)
+		l.exactPorts.add(name, l.services[name], l.services)
 	}
-	if len(l.beside.ranges) == 0 {
+	if len(l.exactPorts.ranges) == 0 {
 		return
 	}
 	for _, of := range []map[string][]Port{was, changes} {
 		for _, ports := range of {
 			for i := range ports {
 				for _, fe := range ports[i].Frontends {
-					for r, service := range l.beside.ranges[fe.Addr] {
+					for r, service := range l.exactPorts.ranges[fe.Addr] {
 						l.noteRange(r, service)
 					}
 				}

@@ -13,9 +13,9 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// tells are Answers about Services, and about the connections of a table.
-func tells(served map[string][]nft.ServicePort, table *table) *Answers {
-	a := NewAnswers(func() (map[string][]nft.ServicePort, nft.Box) { return served, nft.Box{} }, nil)
+// tells are Queries about Services, and about the connections of a table.
+func tells(served map[string][]nft.ServicePort, table *table) *Queries {
+	a := NewQueries(func() (map[string][]nft.ServicePort, nft.Box) { return served, nft.Box{} }, nil)
 	o := table.observer()
 	o.ports = a.observer.ports
 	a.observer = o
@@ -23,7 +23,7 @@ func tells(served map[string][]nft.ServicePort, table *table) *Answers {
 }
 
 // endpointsIn are the rows of the endpoints of the only port, each as text.
-func endpointsIn(t *testing.T, a *Answers) (rows []wire.EndpointTraffic) {
+func endpointsIn(t *testing.T, a *Queries) (rows []wire.EndpointTraffic) {
 	t.Helper()
 	seen, err := a.Traffic(wire.TrafficQuery{Sort: "name", Limit: 9, Endpoints: true})
 	if err != nil || len(seen.Ports) != 1 {
