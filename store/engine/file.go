@@ -35,8 +35,7 @@ const (
 	// mappedBytes is the address space that is reserved for the file. When the file outgrows it,
 	// bbolt maps it again, and copies all that a transaction is about to write for that.
 	mappedBytes = 256 << 20
-	// growBytes is the spare space by which the file grows beyond what is needed: each growth takes
-	// an fsync.
+	// growBytes is the spare space that the file gets with each growth, which takes an fsync.
 	growBytes = 256 << 10
 	// keptBuffer bounds the memory that is kept for the next commit, in bytes: commits of a few
 	// changes are alike, and allocating it each time would be much of their cost.
@@ -272,10 +271,10 @@ func (f *File) room(puts []Pair) [][]byte {
 	return entries
 }
 
-// release takes so many bytes of the file out of the memory that counts as ours: most of what
-// is read or written at a start is not read again, and what is comes from the kernel's cache.
+// release removes so many bytes of the file from the memory of the process: most bytes that a start reads or writes are
+// not read again, and the others are in the cache of the kernel.
 func (f *File) release(size int64) {
-	// When it fails, nothing is lost but that.
+	// A failure has no other effect.
 	_, _, _ = syscall.Syscall(syscall.SYS_MADVISE, f.db.Info().Data, uintptr(size), syscall.MADV_DONTNEED)
 }
 
