@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build deps lint test test-unit busy race conformance browser bench soak kernels package package-test package-vm fuzz demo demo-fleet demo-pair fleet golden worlds sim clean
+.PHONY: help build deps lint test test-unit busy race conformance browser bench soak kernels package package-test package-vm fuzz demo demo-fleet demo-pair fleet golden worlds sim verify-release clean
 
 # The system programs live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -54,7 +54,7 @@ ALONE_OF_E2E = ^Test(K19|069|145|338|370)_
 TESTED = SVCCTL_REQUIRE_PRIVILEGED=1 go run ./.ci/report go test -count=1 -vet=off -timeout $(TIMEOUT) -json
 
 test: deps lint build ## everything, with real packets in network namespaces (root or sudo)
-	go test ./.ci/report
+	go test ./.ci/report ./.ci/release
 	$(if $(SUDO),go test -timeout $(TIMEOUT) ./...)
 	@code=0; \
 	$(TESTED) -p 4 -skip '$(ALONE_OF_E2E)' $(EXEC) -- $(SLOW) $$($(PACKAGES) | grep -vE '$(ALONE)') || code=1; \
@@ -134,6 +134,13 @@ package-test: ## install, upgrade over traffic, remove and purge the deb and the
 
 package-vm: ## the same under a real systemd, with reboots (root; ten minutes); MACHINE=qemu: with a kernel of its own too
 	.ci/package/vm
+
+verify-release: ## check a published release against its signature and its source: make verify-release VERSION=1.4.0 DIST=downloads
+	.ci/release/verify $(VERSION) $(DIST)
+
+# docs/bugs.md has the table.
+reproduce-%: deps ## show a bug of docs/bugs.md before its fix, and that it is gone: make reproduce-14, reproduce-all (root or sudo)
+	$(SUDO) .ci/reproduce $*
 
 # Without a bound each input that reaches new code is made smaller for a minute, in which nothing else is tried.
 fuzz: ## every fuzz target for FUZZTIME (30s)

@@ -77,6 +77,28 @@ func TestF07_emptiedDirectoryIsHeld(t *testing.T) {
 	}
 }
 
+// Files that go one after the other without a pause, as previews of a CI do, are removals that come, too.
+func TestF07_removalsWithoutAPause(t *testing.T) {
+	b := newBox(t, flags{"allow-mass-removal": {"false"}})
+	b.write("web.yaml", b.webDocuments(b.L1))
+	name := func(i int) string { return fmt.Sprintf("%03d.yaml", i) }
+	for i := range 40 {
+		b.svcctl.Manifests.Write(name(i), strings.Join(b.many(ipv4, i, 1), "---\n"))
+	}
+	b.svcctl.Start()
+	for i := range 200 { // a minute at most
+		b.svcctl.Manifests.Remove(name(i))
+		b.svcctl.Manifests.Write(name(40+i), strings.Join(b.many(ipv4, 40+i, 1), "---\n"))
+		// real time: the pace of the changes, faster than the half second of quiet that removals wait for
+		time.Sleep(300 * time.Millisecond)
+		if b.clusterIPOf(t, ipv4, 1000) == "" {
+			b.serves(t, "meanwhile")
+			return
+		}
+	}
+	t.Error("while other files went, the first Service that lost its file was served for a minute")
+}
+
 // A data directory that is not mounted, or was lost, takes nothing out of the kernel.
 func TestF18_lostDataDirectory(t *testing.T) {
 	for name, lose := range map[string]func(t *testing.T, data string){

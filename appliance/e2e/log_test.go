@@ -71,13 +71,13 @@ func TestP09_logThatNobodyReads(t *testing.T) {
 		b.svcctl.Manifests.WriteInPlace(fmt.Sprintf("bad%04d.yaml", i),
 			fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {name: bad%d}, spec: {%s: 1, clusterIP: None}}", i, reason))
 	}
+	b.changes(t)
 	eventually(t, 3*syncTimeout, func() error {
 		if dropped := b.metric(t, "svcctl_log_dropped_total"); dropped == 0 {
 			return fmt.Errorf("no line of the log is dropped")
 		}
 		return nil
 	})
-	b.changes(t)
 
 	// Once it is read, the log goes on and tells of the gap.
 	if err := reader.SetReadDeadline(time.Time{}); err != nil {

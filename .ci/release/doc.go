@@ -1,0 +1,3 @@
+// Package release has the script verify, which checks a published release against its signature and its source, and the
+// test of it.
+package release
