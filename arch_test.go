@@ -178,6 +178,7 @@ var edges = map[string][]string{
 	"cmd/svcctl/report":   {"cmd/svcctl/output", "store/manifest"},
 	"cmd/svcctl/top":      {"api/client", "api/wire", "cmd/svcctl/output"},
 	"examples/demo":       {},
+	".ci/release":         {},
 	".ci/report":          {},
 }
 
