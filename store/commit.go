@@ -198,6 +198,7 @@ func (t *transaction) publish(changes []*change, revision uint64, update journal
 	s.allocator.begin()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.problems.Store(nil)
 	s.declared.update(t.files, t.declarations, t.duplicates)
 	s.sources.publish(t.sourced)
 	s.table.grow(len(changes))

@@ -11,10 +11,13 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// Problems returns the problems of files and objects, sorted by file, line and object.
+// Problems returns the problems of files and objects, sorted by file, line and object. They are collected once for each change.
 func (s *Store) Problems() []manifest.Problem {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
+	if known := s.problems.Load(); known != nil {
+		return slices.Clone(*known)
+	}
 	problems := s.declared.problems()
 	for ref, notes := range s.outcomes.notes {
 		for _, n := range notes {
@@ -25,7 +28,9 @@ func (s *Store) Problems() []manifest.Problem {
 	}
 	problems = append(problems, s.foreignProblems()...)
 	slices.SortFunc(problems, compareProblems)
-	return slices.Compact(problems)
+	problems = slices.Compact(problems)
+	s.problems.Store(&problems)
+	return slices.Clone(problems)
 }
 
 func compareProblems(a, b manifest.Problem) int {

@@ -482,6 +482,7 @@ func (s *Store) takeOverSources(f *engine.Followed, changes []*change) error {
 			deletes = append(deletes, key)
 		}
 	}
+	s.problems.Store(nil)
 	s.sources.remove(deletes)
 	if err := s.sources.load(puts); err != nil {
 		return err
@@ -502,6 +503,7 @@ func (s *Store) takeOverSources(f *engine.Followed, changes []*change) error {
 func (s *Store) letSource(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.problems.Store(nil)
 	delete(s.sources.reading, name)
 	gone := ofSource(s.declared.files, name)
 	for _, file := range gone {

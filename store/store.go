@@ -13,6 +13,7 @@ import (
 	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/parallel"
 	"svcctl.io/svcctl/store/record"
@@ -41,6 +42,8 @@ type Store struct {
 	reserves bool // see HasReserved
 
 	host atomic.Pointer[Host] // see SetHost
+	// problems is the last result of Problems; nil after a change. It is set under mu, which readers hold too.
+	problems atomic.Pointer[[]manifest.Problem]
 }
 
 // numbers bound the next revision and the next creation time from below.
