@@ -171,7 +171,7 @@ var edges = map[string][]string{
 	"cmd/svcctl/admin": {
 		"api/client", "api/wire", "appliance", "cmd/svcctl/cli", "cmd/svcctl/output", "cmd/svcctl/pin", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/manifest", "store/object",
 	},
-	"cmd/svcctl/output":   {},
+	"cmd/svcctl/output":   {"store/manifest"},
 	"cmd/svcctl/describe": {"api/client", "api/diagnose", "api/wire", "cmd/svcctl/output", "store/annotation", "store/kind", "store/object", "store/schema"},
 	"cmd/svcctl/explain":  {"cmd/svcctl/output", "store/annotation", "store/kind", "store/schema"},
 	"cmd/svcctl/pin":      {"store/annotation", "store/manifest", "store/object"},

@@ -118,7 +118,7 @@ func (c *completing) candidates(ctx context.Context, before []string) ([]string,
 	case strings.HasPrefix(c.current, "-"):
 		return flagCandidates(v), nil
 	case v.Name == "help":
-		v, args = root.Find(args)
+		v, _ = root.Find(args)
 		return candidates(v), nil
 	case len(v.Verbs) > 0 && len(args) == 0:
 		return candidates(v), nil

@@ -396,7 +396,7 @@ func Nearest(word string, names iter.Seq[string]) string {
 	const most = 2 // edits that still look like a slip
 	best, distance := "", most+1
 	for name := range names {
-		d := editDistance(strings.ToLower(word), strings.ToLower(name), most)
+		d := EditDistance(strings.ToLower(word), strings.ToLower(name), most)
 		if d <= max(1, len(name)/2) && (d < distance || d == distance && d <= most && name < best) {
 			best, distance = name, d
 		}
@@ -404,9 +404,9 @@ func Nearest(word string, names iter.Seq[string]) string {
 	return best
 }
 
-// editDistance is the number of letters to insert, delete, replace or swap with the next one between two names (optimal string
+// EditDistance returns the number of letters to insert, delete, replace or swap with the next one between two names (optimal string
 // alignment), or more than most.
-func editDistance(a, b string, most int) int {
+func EditDistance(a, b string, most int) int {
 	if len(a)-len(b) > most || len(b)-len(a) > most {
 		return most + 1
 	}

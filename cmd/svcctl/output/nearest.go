@@ -3,6 +3,8 @@ package output
 import (
 	"fmt"
 	"strings"
+
+	"svcctl.io/svcctl/store/manifest"
 )
 
 // DidYouMean returns the end of a sentence about a word that is not one of words:
@@ -20,7 +22,7 @@ func Nearest(word string, words []string) string {
 	best, distance := "", 1+len(word)/4 // one slip in every four letters, and one more
 	folded := fold(word)
 	for _, w := range words {
-		if d := editDistance(folded, fold(w)); d <= distance && (best == "" || d < distance) {
+		if d := manifest.EditDistance(folded, fold(w), distance); d <= distance && (best == "" || d < distance) {
 			best, distance = w, d
 		}
 	}
@@ -31,25 +33,4 @@ func Nearest(word string, words []string) string {
 func fold(word string) string {
 	word = strings.ToLower(strings.NewReplacer("-", "", "_", "").Replace(word))
 	return strings.TrimSuffix(word, "s")
-}
-
-// editDistance returns the Levenshtein distance of a and b, in bytes.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		corner := row[0] // the value up and left
-		row[0] = i + 1
-		for j := range len(b) {
-			change := corner
-			if a[i] != b[j] {
-				change++
-			}
-			corner = row[j+1]
-			row[j+1] = min(change, corner+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
 }
