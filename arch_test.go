@@ -543,3 +543,20 @@ func TestLibrariesAreExplained(t *testing.T) {
 		}
 	}
 }
+
+// TestStoreNamesNoUses: the store has sets of pending changes and shared engines; trials, rollouts, fleets and leaves are for its users.
+func TestStoreNamesNoUses(t *testing.T) {
+	_, all := allSources(t)
+	uses := regexp.MustCompile(`(?i)fleet|trial|rollout|leaf`)
+	for _, s := range all {
+		if s.test || s.pkg != "store" {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			if id, is := n.(*ast.Ident); is && uses.MatchString(id.Name) {
+				t.Errorf("%s: the identifier %s", s.path, id.Name)
+			}
+			return true
+		})
+	}
+}

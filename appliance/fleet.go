@@ -147,7 +147,7 @@ func FleetConfig(cfg *config.Config, log *slog.Logger) (fleet.Config, error) {
 		Fleet: cfg.Fleet.Name, Box: cfg.NodeName, Endpoints: cfg.Fleet.Etcd, Dir: cfg.DataDir, Version: cfg.Version, Readable: store.KnowsKey, Secret: store.IsSecretKey, Log: log,
 		Flags: config.FleetFlags(), Files: fleet.Files{CA: cfg.Fleet.CACert, Cert: cfg.Fleet.Cert},
 		Import: func(key string, value []byte) ([]byte, error) {
-			return store.ForFleet(key, value, control.NodeOwner, cfg.SourcePath)
+			return store.ForShared(key, value, control.NodeOwner, cfg.SourcePath)
 		},
 		Restored: func(key string, value, now []byte) ([]byte, error) {
 			return store.ForRestore(key, value, now, control.NodeOwner, cfg.SourcePath)

@@ -17,7 +17,7 @@ type allocator struct {
 	pools     *alloc.Pools
 	reserved  reserved                // by reservedOwner
 	vanished  map[object.Ref]Decision // Store.held, as of the transaction under way
-	kept      map[string]*kept        // by trialOwner and rolloutOwner
+	kept      map[string]*kept        // by pending.Kind.Holder
 
 	undo []func()
 	// released reports whether anything became free since begin.

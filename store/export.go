@@ -267,7 +267,7 @@ func ForRestore(key string, value, now []byte, nodeOwner string, named func(path
 		if len(value) == 0 || engine.IsSealed(value) {
 			return value, nil
 		}
-		return ForFleet(pending.ObjectOfKey(key), value, nodeOwner, named)
+		return ForShared(pending.ObjectOfKey(key), value, nodeOwner, named)
 	case isSourceKey(key) && !strings.Contains(strings.TrimPrefix(key, sourcePrefix), "/"):
 		return restoreSource(value, now)
 	}
@@ -309,10 +309,10 @@ func IsSecretKey(key string) bool {
 	return strings.HasPrefix(pending.ObjectOfKey(key), record.ObjectPrefix+object.KindSecret+"/")
 }
 
-// ForFleet is a stored object of a single box as a fleet keeps it; nil: it does not. What files declared
+// ForShared is a stored object of a single box as a fleet keeps it; nil: it does not. What files declared
 // becomes the source's that named gives for the path of the file, and the API's when that is none (""); the Node that the
 // box made of itself stays behind.
-func ForFleet(key string, value []byte, nodeOwner string, named func(path string) string) ([]byte, error) {
+func ForShared(key string, value []byte, nodeOwner string, named func(path string) string) ([]byte, error) {
 	r, err := record.Decode(engine.Pair{Key: key, Value: value})
 	if err != nil {
 		return nil, err

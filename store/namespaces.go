@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/pending"
 	"svcctl.io/svcctl/store/record"
 )
 
@@ -199,9 +200,5 @@ func (d dependents) move(ref object.Ref, before, after *record.Record) {
 	}
 }
 
-// garbageOf is the garbage collector for a rollout.
-func garbageOf(rollout string) Caller {
-	c := garbageCollector
-	c.Rollout = rollout
-	return c
-}
+// garbageOf is the garbage collector for a staged set.
+func garbageOf(id string) Caller { return pending.Staged.CallerOf(garbageCollector, id) }

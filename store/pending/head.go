@@ -60,6 +60,16 @@ func (k Kind) IDOf(by *journal.Caller) string {
 	return by.Rollout
 }
 
+// CallerOf returns a client whose changes belong to the set of an ID.
+func (k Kind) CallerOf(by journal.Caller, id string) journal.Caller {
+	if k == Timed {
+		by.Trial = id
+	} else {
+		by.Rollout = id
+	}
+	return by
+}
+
 // ObjectOfKey returns the key of the object that a key has the version before of, or else the key itself.
 func ObjectOfKey(key string) string {
 	for _, k := range Kinds {
