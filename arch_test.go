@@ -232,7 +232,7 @@ var libraries = map[string][]string{
 	"golang.org/x/sync":                   {"appliance/announce", "appliance/announce/neighbor", "appliance/parts", "appliance/task"},
 	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/conntrack", "appliance/handover", "appliance/journald", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/relay", "appliance/routes", "appliance/simulate", "appliance/sockets", "appliance/traffic", "cmd/svcctl/cli", "cmd/svcctl/top", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "store/deadline", "watch"},
 	"github.com/mdlayher/packet":          {"appliance/announce", "appliance/announce/neighbor"},
-	"gopkg.in/yaml.v3":                    {"cmd/svcctl", "cmd/svcctl/pin", "cmd/svcctl/settings", "store/manifest"},
+	"gopkg.in/yaml.v3":                    {"cmd/svcctl/pin", "cmd/svcctl/settings", "store/manifest"},
 }
 
 // testLibraries may be used by the tests of any package.

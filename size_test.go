@@ -13,13 +13,13 @@ import (
 // The limits of this file only fall: lower one in the change that falls below it. A change that would exceed one removes as much as it
 // adds, elsewhere if need be.
 const (
-	maxProductLines  = 123_100
-	maxPureFunctions = 35
+	maxProductLines  = 120_600
+	maxPureFunctions = 2
 )
 
 // dialect has how often words of the project's own language may stand in comments of product code; see CONTRIBUTING.md.
 var dialect = map[string]int{
-	`says`: 291, `tells?|told`: 304, `hears?|heard`: 74, `knows?`: 141, `who|whom`: 182, `anew`: 67, `what is`: 461,
+	`says`: 58, `tells?|told`: 18, `hears?|heard`: 8, `knows?`: 16, `who|whom`: 33, `anew`: 8, `what is`: 87,
 }
 
 // support matches the places of tests and tools, which are no part of the product.

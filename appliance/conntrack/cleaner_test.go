@@ -29,7 +29,7 @@ var errFake = errors.New("the kernel is not in the mood")
 
 func (f *fakeTable) close() error { return nil }
 
-// clean implements table. It gives entries one at a time.
+// deleteMatching implements table. It gives entries one at a time.
 func (f *fakeTable) deleteMatching(_ query, judge filterFunc) (tally, error) {
 	var takes time.Duration
 	f.with(func() { takes = f.takes })

@@ -73,7 +73,7 @@ func (u *universe) IsLocal(a netip.Addr) bool {
 	return a.IsLoopback() || a == u.box[0] || a == u.box[1]
 }
 
-// masqueradeAddr returns the source address of masquerading on an interface. The loopback
+// MasqueradeAddr returns the source address of masquerading on an interface. The loopback
 // interface uses an address of the first other one: its own is of host scope.
 func (u *universe) MasqueradeAddr(iface uint32) netip.Addr {
 	if iface == out0 {
