@@ -401,7 +401,7 @@ func (a *assembly) settle(ctx context.Context) {
 		}
 	}
 	freeMemory()
-	collectAt(steadyGC)
+	collectAt(steadyGC())
 }
 
 // seal marks the files without problems, which the next start need not decode.
