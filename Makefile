@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build deps lint test test-unit busy race conformance browser bench soak kernels package package-test package-vm fuzz demo demo-fleet demo-pair fleet golden worlds sim verify-release clean
+.PHONY: help build deps lint test test-unit busy race conformance browser bench soak kernels package package-test package-vm fuzz demo demo-fleet demo-pair fleet golden worlds sim planted verify-release clean
 
 # The system programs live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -117,6 +117,9 @@ soak: deps build ## packets that never stop, for half an hour (root or sudo); th
 
 sim: ## one box from a seed, with faults of disk, kernel, files, clock and clients: make sim, FOR=1h, SEED=4711, SCRIPT=fail.txt
 	$(if $(SEED)$(SCRIPT),,FOR=$(or $(FOR),24h)) SEED=$(SEED) SCRIPT=$(abspath $(SCRIPT)) go test -count=1 -v -timeout 0 -run TestSmoke ./appliance/simulate
+
+planted: ## bugs that are planted in the product, each to be found by the simulation: make planted BUG=NAME
+	PLANTED=$(or $(BUG),all) go test -count=1 -v -timeout 2h -run TestPlanted ./appliance/simulate
 
 KERNELS ?= linux-image-amd64
 worlds: deps ## random worlds, judged and on the wire, against a second implementation (root or sudo): make worlds SEED=1000 COUNT=300

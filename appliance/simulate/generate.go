@@ -59,18 +59,18 @@ func (g *generator) add(verb string, args ...string) {
 // round is some changes with some faults, and a rest.
 func (g *generator) round() {
 	g.world = g.world.Next(g.Rand)
-	for range g.IntN(3) {
+	for range g.IntN(5) {
 		g.trouble()
 	}
 	g.apply()
-	for range g.IntN(2) {
+	for range g.IntN(4) {
 		g.trouble()
 	}
 	if g.IntN(2) == 0 { // other changes before the first ones are done
 		g.world = g.world.Next(g.Rand)
 		g.apply()
 	}
-	if g.IntN(4) == 0 {
+	if g.IntN(2) == 0 {
 		g.add(doRest, "restart")
 		return
 	}
@@ -179,6 +179,10 @@ func (g *generator) write(key string, objects map[object.Ref]object.Object) {
 		name := strings.ReplaceAll(key, "/", "-") + ".yaml"
 		if !g.without["junk"] && g.IntN(6) == 0 {
 			g.add(doFile, name, "{junk: [")
+			if g.IntN(2) == 0 { // it stays
+				g.units[key] = before
+				return
+			}
 			g.add(doWait, fmt.Sprintf("%dms", g.IntN(1000)))
 		}
 		verb := doFile
@@ -213,7 +217,7 @@ func (g *generator) drop(key string) {
 func (g *generator) trouble() {
 	one := func(of ...string) string { return of[g.IntN(len(of))] }
 	n := fmt.Sprint(1 + g.IntN(4))
-	switch what := one("disk", "kernel", doKill, doReboot, doForeign, doClock, doAddress, doDown, doWait, doStop); {
+	switch what := one("disk", "disk", "kernel", "kernel", doKill, doReboot, doForeign, doForeign, doClock, doAddress, doDown, doWait, doStop); {
 	case g.without[what]:
 	case what == "disk":
 		g.add(doFault, "disk", one("refused", "full", "full", "failed", "before", "after"), n)

@@ -94,6 +94,7 @@ func (b *box) filesAreStored(*oracle.World) error {
 		problems[p.File] = true
 	}
 	of := map[object.Ref]bool{}
+	maps.DeleteFunc(b.good, func(name, _ string) bool { return b.files[name] == "" })
 	for _, name := range slices.Sorted(maps.Keys(b.files)) {
 		reported := problems[b.manifests+"/"+name]
 		objects := decode(b.files[name])
@@ -107,10 +108,16 @@ func (b *box) filesAreStored(*oracle.World) error {
 				return fmt.Errorf("%s of %s is not stored, and no problem names the file", object.RefOf(o), name)
 			}
 		}
-		if objects == nil { // its last good content is in force
+		if objects != nil && !reported {
+			b.good[name] = b.files[name]
+		}
+		if objects == nil {
 			for ref := range b.versions {
-				if fileOf(ref) == name {
-					of[ref] = true
+				of[ref] = of[ref] || fileOf(ref) == name
+			}
+			for _, o := range decode(b.good[name]) { // what was good at the last rest is in force, unless a newer one was good since
+				if have, _ := b.life.store.Get(object.RefOf(o)); have == nil {
+					return fmt.Errorf("%s of %s is not stored any more, though the file is junk", object.RefOf(o), name)
 				}
 			}
 		}

@@ -41,6 +41,7 @@ type box struct {
 	life      *life
 
 	files    map[string]string                       // content by name
+	good     map[string]string                       // that was in force at the last rest
 	versions map[object.Ref]map[string]object.Object // all that were written
 	allowed  map[object.Ref]map[string]bool          // of objects of clients: versions that may be stored; "": none
 	values   map[object.Ref][]string                 // what was allocated to them, with their version and uid
@@ -69,7 +70,7 @@ func boxOf(seed uint64) oracle.Box {
 func Run(s Script, dir string, log io.Writer) (Stats, error) {
 	b := &box{
 		world: boxOf(s.Seed), manifests: filepath.Join(dir, "manifests"), disk: newDisk(), tables: newTables(), logTo: log,
-		files: map[string]string{}, versions: map[object.Ref]map[string]object.Object{}, allowed: map[object.Ref]map[string]bool{},
+		files: map[string]string{}, good: map[string]string{}, versions: map[object.Ref]map[string]object.Object{}, allowed: map[object.Ref]map[string]bool{},
 		values: map[object.Ref][]string{}, down: map[netip.AddrPort]bool{}, packets: rand.New(rand.NewPCG(s.Seed, 2)),
 	}
 	b.stats.Kinds = map[string]int{}

@@ -18,8 +18,8 @@ func simulate(t *testing.T, s Script) (stats Stats, wrong error) {
 	return stats, wrong
 }
 
-// TestSmoke runs seeds for some seconds of real time, at least 20. With SEED it runs that one, with SCRIPT a file, with FOR seeds
-// for that time.
+// TestSmoke runs seeds for some seconds of real time, at least 20. With SEED it runs that one, with SCRIPT a file, with FOR new seeds
+// for that time, with SEEDS the first N.
 func TestSmoke(t *testing.T) {
 	if path := os.Getenv("SCRIPT"); path != "" {
 		text, err := os.ReadFile(path)
@@ -43,6 +43,9 @@ func TestSmoke(t *testing.T) {
 	if d, err := time.ParseDuration(os.Getenv("FOR")); err == nil {
 		first, most = uint64(time.Now().Unix())*1000, d
 	}
+	if n, err := strconv.Atoi(os.Getenv("SEEDS")); err == nil {
+		least, most = n, 0
+	}
 	var all Stats
 	seeds := 0
 	for began := time.Now(); seeds < least || time.Since(began) < most; seeds++ {
@@ -59,6 +62,9 @@ func runSeed(t *testing.T, seed uint64, all *Stats) {
 	all.add(stats)
 	if wrong == nil {
 		return
+	}
+	if os.Getenv("SEEDS") != "" {
+		t.Fatalf("seed %d: %v", seed, wrong)
 	}
 	again := 0
 	for range 3 {

@@ -1,0 +1,88 @@
+package simulate
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/txtar"
+)
+
+// TestPlanted plants each bug of testdata/planted in the product and runs seeds until one fails, at most as many as its file bounds.
+// A file names the bug in its comment, then "file PATH" and "seeds N", and has the sections old, which stands once in the file, and
+// new. A bug that nothing finds has the line "missed REASON" and must not be found by its bound of seeds.
+func TestPlanted(t *testing.T) {
+	if os.Getenv("PLANTED") == "" {
+		t.Skip("each bug compiles the product: make planted")
+	}
+	paths, err := filepath.Glob("testdata/planted/*.txt")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no bugs: %v", err)
+	}
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
+			if only := os.Getenv("PLANTED"); only != "all" && !strings.Contains(path, only) {
+				t.Skip("not asked for")
+			}
+			archive, err := txtar.ParseFile(path)
+			if err != nil || len(archive.Files) != 2 {
+				t.Fatalf("%d sections, %v", len(archive.Files), err)
+			}
+			var file, missed string
+			seeds := 0
+			for line := range strings.Lines(string(archive.Comment)) {
+				switch word, rest, _ := strings.Cut(strings.TrimSpace(line), " "); word {
+				case "file":
+					file = filepath.Join(root, rest)
+				case "seeds":
+					_, err = fmt.Sscan(rest, &seeds)
+				case "missed":
+					missed = rest
+				}
+			}
+			content, readErr := os.ReadFile(file)
+			old, planted := string(archive.Files[0].Data), string(archive.Files[1].Data)
+			if err != nil || readErr != nil || seeds == 0 || strings.Count(string(content), old) != 1 {
+				t.Fatalf("%v, %v: %d seeds; the old text stands %d times in %s: move the bug with the code", err, readErr, seeds, strings.Count(string(content), old), file)
+			}
+			dir := t.TempDir()
+			overlaid := filepath.Join(dir, "planted.go")
+			overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{file: overlaid}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, text := range map[string]string{overlaid: strings.Replace(string(content), old, planted, 1), filepath.Join(dir, "overlay.json"): string(overlay)} {
+				if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			began := time.Now()
+			cmd := exec.Command("go", "test", "-count=1", "-v", "-vet=off", "-overlay", filepath.Join(dir, "overlay.json"), "-run", "^TestSmoke$", ".")
+			cmd.Env = append(os.Environ(), fmt.Sprint("SEEDS=", seeds), "PLANTED=")
+			out, err := cmd.CombinedOutput()
+			found := regexp.MustCompile(`seed (\d+): (.*)`).FindStringSubmatch(string(out))
+			switch {
+			case err != nil && found == nil:
+				t.Fatalf("%v:\n%.3000s", err, out)
+			case missed != "" && err == nil:
+				t.Logf("missed in %d seeds, as expected: %s", seeds, missed)
+			case missed != "":
+				t.Errorf("found by seed %s, and its file calls it missed: %s", found[1], found[2])
+			case err == nil:
+				t.Errorf("not found by %d seeds", seeds)
+			default:
+				t.Logf("found by seed %s after %.0f s: %.150s", found[1], time.Since(began).Seconds(), found[2])
+			}
+		})
+	}
+}
