@@ -72,7 +72,7 @@ func (b *box) start() error {
 	l.store = objects
 	kernel := process{b.tables, l}
 	b.tables.mu.Lock()
-	b.tables.doubts += 2 // orphans, and the first plan
+	b.tables.doubts += 4 // orphans, the early reading, VIPs of the host before, and the first plan
 	b.tables.mu.Unlock()
 	removals := reconcile.NewRemovalGuard(true)
 	l.board = reconcile.NewBoard(objects.Revisions, func(context.Context) error { return nil }, nil, removals, wire.Status{Reason: "starting"})

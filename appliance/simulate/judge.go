@@ -225,9 +225,15 @@ func contestedAddresses(world *oracle.World) map[netip.Addr]bool {
 	for address, n := range asked {
 		contested[address] = n > 1
 	}
+	// Who asked first has a port of the box, as a node port or by an address of the box.
 	for _, i := range world.Box.Interfaces {
 		for _, p := range i.Addresses {
-			contested[p.Addr()] = contested[p.Addr()] || asked[p.Addr()] > 0
+			contested[netip.Addr{}] = contested[netip.Addr{}] || asked[p.Addr()] > 0
+		}
+	}
+	for _, i := range world.Box.Interfaces {
+		for _, p := range i.Addresses {
+			contested[p.Addr()] = contested[p.Addr()] || contested[netip.Addr{}]
 		}
 	}
 	return contested

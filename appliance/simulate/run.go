@@ -130,7 +130,9 @@ func (b *box) do(e Event) error {
 	}
 	switch e.Verb {
 	case doFile, doSlowly:
-		b.note(e.arg(1))
+		if b.note(e.arg(1)); decode(e.arg(1)) != nil {
+			delete(b.good, e.arg(0)) // until the next rest it is in force, or the one before
+		}
 		b.files[e.arg(0)] = e.arg(1)
 		return b.writeFile(e.arg(0), e.arg(1), e.Verb == doSlowly)
 	case doRemove:
