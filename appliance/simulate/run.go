@@ -40,13 +40,18 @@ type box struct {
 	logTo     io.Writer
 	life      *life
 
+	written
+	packets *rand.Rand
+	stats   Stats
+}
+
+// written has what was written from outside, and what was answered.
+type written struct {
 	files    map[string]string                       // content by name
 	good     map[string]string                       // that was in force at the last rest
 	versions map[object.Ref]map[string]object.Object // all that were written
 	allowed  map[object.Ref]map[string]bool          // of objects of clients: versions that may be stored; "": none
 	values   map[object.Ref][]string                 // what was allocated to them, with their version and uid
-	packets  *rand.Rand
-	stats    Stats
 }
 
 // Stats count what a run has done.
@@ -70,8 +75,10 @@ func boxOf(seed uint64) oracle.Box {
 func Run(s Script, dir string, log io.Writer) (Stats, error) {
 	b := &box{
 		world: boxOf(s.Seed), manifests: filepath.Join(dir, "manifests"), disk: newDisk(), tables: newTables(), logTo: log,
-		files: map[string]string{}, good: map[string]string{}, versions: map[object.Ref]map[string]object.Object{}, allowed: map[object.Ref]map[string]bool{},
-		values: map[object.Ref][]string{}, down: map[netip.AddrPort]bool{}, packets: rand.New(rand.NewPCG(s.Seed, 2)),
+		written: written{
+			files: map[string]string{}, good: map[string]string{}, versions: map[object.Ref]map[string]object.Object{}, allowed: map[object.Ref]map[string]bool{}, values: map[object.Ref][]string{},
+		},
+		down: map[netip.AddrPort]bool{}, packets: rand.New(rand.NewPCG(s.Seed, 2)),
 	}
 	b.stats.Kinds = map[string]int{}
 	b.config = judge.Config(&b.world)
