@@ -237,7 +237,7 @@ var libraries = map[string][]string{
 
 // testLibraries may be used by the tests of any package.
 var testLibraries = []string{
-	"github.com/anishathalye/porcupine", "github.com/google/go-cmp", "github.com/vishvananda/netlink", "golang.org/x/sys", "gopkg.in/yaml.v3",
+	"github.com/anishathalye/porcupine", "github.com/google/go-cmp", "github.com/rogpeppe/go-internal", "github.com/vishvananda/netlink", "golang.org/x/sys", "gopkg.in/yaml.v3",
 }
 
 // pure packages compute: same input, same output. What they need from the world is
