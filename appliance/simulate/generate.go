@@ -77,7 +77,7 @@ func (g *generator) round() {
 	g.add(doRest)
 }
 
-// apply writes the difference between what is in force and the world: first what goes, then the rest in any order.
+// apply writes the difference between the units in force and the world: removals first, then the rest in any order.
 func (g *generator) apply() {
 	next := map[string]map[object.Ref]object.Object{}
 	add := func(key string, o object.Object) {

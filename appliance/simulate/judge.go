@@ -132,7 +132,7 @@ func (b *box) filesAreStored(*oracle.World) error {
 	return nil
 }
 
-// writesAreStored: what clients were told is so, and what was not answered is so or not.
+// writesAreStored: an answered write is stored, and one without an answer is stored whole or not at all.
 func (b *box) writesAreStored(*oracle.World) error {
 	for ref, allowed := range b.allowed {
 		is := ""
@@ -207,8 +207,7 @@ func (b *box) packetsArrive(world *oracle.World) error {
 	return nil
 }
 
-// contestedAddresses are those that several Services ask for: who asked first is decided by the store, which the oracle does
-// not have.
+// contestedAddresses are those that several Services ask for. The first request gets them, and the oracle has no order of requests.
 func contestedAddresses(world *oracle.World) map[netip.Addr]bool {
 	asked := map[netip.Addr]int{}
 	for _, s := range world.Services {
@@ -225,15 +224,16 @@ func contestedAddresses(world *oracle.World) map[netip.Addr]bool {
 	for address, n := range asked {
 		contested[address] = n > 1
 	}
-	// Who asked first has a port of the box, as a node port or by an address of the box.
+	// A port of the box is contested between node ports and addresses of the box that a Service asks for.
+	var hosts []netip.Addr
 	for _, i := range world.Box.Interfaces {
 		for _, p := range i.Addresses {
-			contested[netip.Addr{}] = contested[netip.Addr{}] || asked[p.Addr()] > 0
+			hosts = append(hosts, p.Addr())
 		}
 	}
-	for _, i := range world.Box.Interfaces {
-		for _, p := range i.Addresses {
-			contested[p.Addr()] = contested[p.Addr()] || contested[netip.Addr{}]
+	if slices.ContainsFunc(hosts, func(a netip.Addr) bool { return asked[a] > 0 }) {
+		for _, a := range hosts {
+			contested[a] = true
 		}
 	}
 	return contested

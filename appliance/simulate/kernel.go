@@ -30,9 +30,8 @@ type tables struct {
 	readings map[int]bool        // that fail, by their number
 	commits  int                 // calls
 	reads    int
-	doubts   int // reasons to read the tables: starts, faults, foreign changes
-	// read is the generation that was read or committed last, by the process.
-	wrong []string // violated invariants
+	doubts   int      // reasons to read the tables: starts, faults, foreign changes
+	wrong    []string // violated invariants
 }
 
 func newTables() *tables {
@@ -105,7 +104,7 @@ func (p process) Commit(b *nft.Batch, generation uint32) (uint32, error) {
 	}
 	next, err := p.fake.Commit(b, generation)
 	if err == nil && len(b.Ops) > 0 && !forgets(b) {
-		if after, _, _ := p.fake.Read(); sameTables(before, after) {
+		if after, _, _ := p.fake.Read(); reflect.DeepEqual(before, after) {
 			p.wrong = append(p.wrong, fmt.Sprintf("a commit of %d operations changes nothing", len(b.Ops)))
 		}
 	}
@@ -178,5 +177,3 @@ func (t *tables) foreign(what string) {
 		}
 	})
 }
-
-func sameTables(a, b nft.Ruleset) bool { return reflect.DeepEqual(a, b) }
