@@ -82,6 +82,8 @@ var edges = map[string][]string{
 
 	"appliance/announce/interop": {}, // tests only
 
+	"appliance/discover/provider": {},
+
 	"appliance/conntrack":       {"nft", "nft/nfnetlink"},
 	"appliance/control":         {"api/wire", "appliance/advertise", "appliance/endpoints", "appliance/node", "appliance/resolve", "store", "store/manifest", "store/object", "store/pending"},
 	"appliance/dns":             {"appliance/listen", "appliance/resolve", "store/object"},

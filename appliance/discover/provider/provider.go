@@ -1,0 +1,100 @@
+package provider
+
+import (
+	"context"
+	"net/url"
+)
+
+// Provider answers questions about the endpoints of Services.
+//
+// A type that implements it has a function New(Config) (Provider, error) in its package, which opens nothing: what cannot be
+// reached is an error of Follow, and what no later attempt could mend (a URL of a wrong form, a certificate that cannot be read)
+// one of New.
+type Provider interface {
+	// Follow passes the complete answer to a question to take, first at once and then whenever it changed (an answer that is equal
+	// to the one before may come again), until ctx is done or it fails.
+	//
+	// It never passes a part of an answer, and never an empty answer for a failure: it returns the error, whose text is for users
+	// and does not begin with the name of the provider. The caller keeps everything as it is and calls Follow again after 0.1 to 5 s
+	// (with the same question), so that no implementation has pauses and counts of its own for failures. It also ends Follow and
+	// calls it again to have a question asked at once, each second while an empty answer is in doubt. State that must outlive a
+	// call (a stream of events for all questions) belongs to the Provider.
+	//
+	// Follow is called from many goroutines, once at a time for each different question, and returns soon after ctx is done.
+	// take does not block, keeps the slice, and is not called after Follow returned.
+	Follow(ctx context.Context, q Question, take func(Answer)) error
+}
+
+// Config is what a provider is made from.
+type Config struct {
+	// URL is the URL of --from; empty: the provider takes the address from Env, as the command line tool of its kind does.
+	URL string
+	// Env has the environment of the process: addresses, and the files of tokens and certificates.
+	Env map[string]string
+	// Node is the name of the box: the node of endpoints that a daemon of this box runs.
+	Node string
+}
+
+// Question is one word of the annotation svcctl.io/endpoints-from without the provider and the parameters that belong to all
+// providers (hold). Equal questions of several Services are asked once: the type is comparable.
+type Question struct {
+	// Name is the part before "?": a name in DNS, the name of a service, label selectors ("app=web").
+	Name string
+	// Params are the parameters after "?", sorted and encoded as in a URL. A parameter that the provider does not have is an error
+	// of Follow that lists those it has.
+	Params string
+	// Port is the number of the targetPort, only with the parameter "published"; 0 otherwise.
+	Port uint16
+}
+
+// Values returns the parameters.
+func (q Question) Values() url.Values {
+	v, _ := url.ParseQuery(q.Params) // made by Encode
+	return v
+}
+
+// String returns the question as it is in the annotation.
+func (q Question) String() string {
+	if q.Params == "" {
+		return q.Name
+	}
+	return q.Name + "?" + q.Params
+}
+
+// Answer has all endpoints that there are at one moment.
+type Answer struct {
+	// Endpoints are in any order. Those with the same address and port count once.
+	Endpoints []Endpoint
+	// Proved is set when absences are first-hand: the daemon that runs the endpoints reports their end. An empty answer is not
+	// doubted then.
+	Proved bool
+}
+
+// Endpoint is one address of an answer, as the provider has it: addresses that cannot be used (malformed, loopback, link-local) are
+// left out and reported by the caller.
+type Endpoint struct {
+	Address string
+	// Port is the port; 0: the provider has none, and the targetPort of the Service port is used.
+	Port uint16
+	// State reports whether it takes connections.
+	State State
+	// Weight is its share relative to the others of the Service; 0: the provider has none.
+	Weight uint16
+	// Priority is 0 to 9; endpoints with a higher number are used when none of a lower one is ready. Other numbers, as those of SRV
+	// records, are ranked by the provider.
+	Priority uint8
+	// Node is the name of its host, and Zone that of its zone; empty: unknown.
+	Node, Zone string
+}
+
+// State has the conditions of an EndpointSlice that providers have.
+type State uint8
+
+const (
+	// Ready endpoints take new connections.
+	Ready State = iota
+	// NotReady endpoints exist and take no connections: neither ready nor serving.
+	NotReady
+	// Terminating endpoints keep their connections and get no new ones while others are ready: serving and terminating.
+	Terminating
+)
