@@ -19,7 +19,7 @@ const (
 
 // dialect has how often words of the project's own language may stand in comments of product code; see CONTRIBUTING.md.
 var dialect = map[string]int{
-	`says`: 58, `tells?|told`: 18, `hears?|heard`: 8, `knows?`: 16, `who|whom`: 33, `anew`: 8, `what is`: 87,
+	`says`: 0, `tells?|told`: 0, `hears?|heard`: 0, `knows?`: 0, `who|whom`: 0, `anew`: 0, `what is`: 0,
 }
 
 // support matches the places of tests and tools, which are no part of the product.

@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/store/parallel"
 )
 
-// maxRounds bounds how often allocation begins anew because a holder could not move.
+// maxRounds bounds how often allocation is repeated because a holder could not move.
 const maxRounds = 16
 
 // errTooManyMoves ends a chain of holders that each wait for the next one to move.

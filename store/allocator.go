@@ -24,7 +24,7 @@ type allocator struct {
 	released bool
 }
 
-// begin makes what is held now the state that rollback goes back to.
+// begin makes the present state the one that rollback returns to.
 func (l *allocator) begin() {
 	clear(l.undo) // what they hold goes
 	if cap(l.undo) > keptUndo {

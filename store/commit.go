@@ -168,7 +168,7 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 	return result, nil
 }
 
-// addObjects adds to a transaction what becomes of each object in the end; repeated says that an object may be
+// addObjects adds the final version of each object to a transaction; repeated is set if an object may be
 // among the changes more than once.
 func addObjects(out *engine.Transaction, changes []*change, revision uint64, repeated bool) {
 	out.Puts = slices.Grow(out.Puts, len(changes)+1)

@@ -65,7 +65,7 @@ func (c *copies) take() (more bool) {
 	return true
 }
 
-// addTo adds the copies that are not what is in the engine already.
+// addTo adds the copies that differ from those in the engine.
 func (c *copies) addTo(t *engine.Transaction, revision uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

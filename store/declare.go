@@ -177,7 +177,7 @@ func (t *transaction) readFiles(files manifest.Files) []object.Ref {
 	return refs
 }
 
-// readFile adds the objects to touched for which one file says something else than before.
+// readFile adds the objects to touched that one file declares otherwise than before.
 func (t *transaction) readFile(path string, old, file *manifest.File, touched map[object.Ref]struct{}) {
 	if old == nil && !t.s.declared.synced && t.settledBefore(file) {
 		t.trust(file, touched)
@@ -222,7 +222,7 @@ func (t *transaction) readFile(path string, old, file *manifest.File, touched ma
 	}
 }
 
-// letDocumentsGo has the declarations of a file that was sealed, and says what it said before, come without its documents.
+// letDocumentsGo has the declarations of a file that was sealed, and is unchanged, come without its documents.
 func (t *transaction) letDocumentsGo(file *manifest.File) {
 	declarations, _ := readDeclarations(file)
 	for _, d := range declarations.all {
@@ -231,7 +231,7 @@ func (t *transaction) letDocumentsGo(file *manifest.File) {
 }
 
 // sameNames reports whether nothing has come or gone in a file that has no problems, as in most
-// changes: then what is in it need not be looked at as a whole.
+// changes: then its other objects need not be examined.
 func (t *transaction) sameNames(path string, old, file *manifest.File) bool {
 	if old == nil || file == nil || isSealed(old) || isSealed(file) || len(old.Documents) != len(file.Documents) || len(old.Problems)+len(file.Problems) > 0 ||
 		old.Err != nil || file.Err != nil || len(t.s.declared.duplicates[path])+len(t.s.declared.undeclared[path]) > 0 {
@@ -325,7 +325,7 @@ func (c *change) reportConflicts(declarations []declaration, holder Owner) {
 	}
 }
 
-// isSettled reports whether an object is the one that a file declares, as far as can be told without
+// isSettled reports whether an object is the one that a file declares, as far as can be decided without
 // the file.
 func (s *Store) isSettled(ref object.Ref, path string) bool {
 	r := s.table.records[ref]
@@ -351,7 +351,7 @@ func (s *Store) isSettled(ref object.Ref, path string) bool {
 	return false
 }
 
-// settledBefore reports whether a file is sealed and what its seal says is so.
+// settledBefore reports whether a file has a seal that holds.
 func (t *transaction) settledBefore(file *manifest.File) bool {
 	if file == nil {
 		return false
@@ -487,7 +487,7 @@ func newOutcomes() outcomes {
 	return outcomes{notes: map[object.Ref][]note{}, waiting: map[object.Ref]struct{}{}}
 }
 
-// set replaces what is said about an object.
+// set replaces the declarations of an object.
 func (o *outcomes) set(ref object.Ref, notes []note, waits bool) {
 	if len(notes) > 0 {
 		o.notes[ref] = notes

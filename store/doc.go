@@ -7,7 +7,7 @@
 // commit fails nothing has changed.
 //
 // Writes of files, clients and controllers go the same way: it is proposed (defaults, validation, admission by a
-// snapshot of the host), gets its values from the allocator, is encoded and compared with what is stored, committed
+// snapshot of the host), gets its values from the allocator, is encoded and compared with the stored version, committed
 // together with the journal, and published to readers. What a transaction decides is in transaction and change; the
 // Store has parts for what lasts: storage, allocator, table, feed, declarations, outcomes, trial.
 //
@@ -16,26 +16,26 @@
 // steps (propose, allocate, ingress, encode, commit); at the top are the calls: sync, writegroup, trial, rollback, source,
 // follow, read and open.
 //
-// The journal keeps what was there before each change, and who asked for the change. It is the
+// The journal keeps the version before each change, and the author of the change. It is the
 // history that Events and List look back into, also over a restart, and it is bounded: a follower
 // that comes too late has to look at everything.
 //
 // Invariants:
-//   - Holders win. A Service keeps the values it has until it gives them up; who
-//     already has a value, or already owns an object, is never displaced by a newcomer,
-//     also over a restart. Only what a controller has made gives way, to a file.
+//   - Holders win. A Service keeps the values it has until it gives them up. The
+//     holder of a value, or the owner of an object, is never displaced by a newcomer,
+//     also over a restart. Only an object of a controller gives way, to a file.
 //   - One bad object never stops the others. It keeps its last accepted version, or
 //     stays out, and is a Problem.
 //   - What was published is immutable: a change makes a new object, readers keep theirs.
 //   - Revisions are one counter for all kinds. It never goes back, and its first value
 //     comes from the clock, so that it does not go back either when the data is lost.
-//     Every change of an object has one of its own, and is told once, in order.
+//     Every change of an object has one of its own, and is delivered once, in order.
 //   - Readers pull. None of them, however slow, keeps a writer waiting.
 //   - Where other machines write to the store, a commit waits for them with its turn alone: all calls but commits go on.
-//   - A call that changes nothing writes nothing, and work is proportional to what
-//     changed, not to what is there.
+//   - A call that changes nothing writes nothing, and work is proportional to the
+//     change, not to the number of objects.
 //
-// The package must not watch files, speak to the kernel or know what a ruleset is; it
+// The package must not watch files, speak to the kernel or depend on package nft; it
 // logs nothing: problems are data.
 //
 //	engine, err := engine.OpenFile("/var/lib/svcctl")

@@ -30,7 +30,7 @@ func (t *transaction) encode(changes ...*change) error {
 	return errors.Join(errs...)
 }
 
-// dropUnchanged drops a version that says the same as the old one.
+// dropUnchanged drops a version that is equal to the old one.
 func (t *transaction) dropUnchanged(c *change) error {
 	if c.next == nil || c.before() == nil || c.old.Withheld {
 		return nil
@@ -55,7 +55,7 @@ func (c *change) encode() error {
 	return c.encodeAs(c.owner, record.SinceNow(c.before(), c.next, c.revision))
 }
 
-// encodeAs is encode for who owns the new version, and since when it has been what it is.
+// encodeAs is encode with the owner of the new version and the time of its last change.
 func (c *change) encodeAs(owner Owner, since record.Since) error {
 	r := &record.Record{Object: c.next, Owner: owner, Created: since.Created, Asked: since.Asked}
 	var err error
@@ -98,7 +98,7 @@ func (t *transaction) creation() *time.Time {
 	return t.created
 }
 
-// setServerFields sets what the server says about a version.
+// setServerFields sets the fields of a version that belong to the server.
 func (t *transaction) setServerFields(c *change) {
 	meta := c.next.GetMeta()
 	if !t.dry {

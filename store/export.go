@@ -122,8 +122,8 @@ func (s *Store) everything() ([]engine.Pair, uint64, error) {
 	return pairs, revision, nil
 }
 
-// isExported reports whether a key is of something that an export has. Seals only spare a start some work, what
-// is reserved depends on the kernel, and what an engine keeps for itself is of no use to another one.
+// isExported reports whether an export has the record of a key. Seals only spare a start some work, reservations depend
+// on the kernel, and an engine's own records are of no use to another one.
 func isExported(key string) bool {
 	return key == headKey || slices.ContainsFunc([]string{record.ObjectPrefix, filePrefix, journalPrefix, pending.Timed.Prefix()}, func(prefix string) bool {
 		return strings.HasPrefix(key, prefix)
@@ -135,7 +135,7 @@ var ErrNotEmpty = errors.New("the data directory has Services or endpoints alrea
 
 // Import makes the content of an engine that of an export, in one transaction. An export that is cut short, was
 // changed, or is of a newer version is refused, and nothing is written then. Objects that are there are
-// replaced only if replace says so; else the error is ErrNotEmpty.
+// replaced only if replace is set; else the error is ErrNotEmpty.
 func Import(e engine.Engine, r io.Reader, replace bool) (ExportHeader, error) {
 	header, pairs, err := readExport(r)
 	if err != nil {

@@ -120,8 +120,8 @@ func (t *transaction) usedAs(addr netip.Addr, except string) string {
 	return ""
 }
 
-// externalHolder is another Service that has a port on an external IP as
-// of what is settled; "" when there is none. One whose cluster IP or load balancer IP
+// externalHolder returns another Service that has a port on an external IP after
+// the changes settled so far; "" when there is none. One whose cluster IP or load balancer IP
 // it is comes first.
 func (t *transaction) externalHolder(addr netip.Addr, port alloc.Port, except string) string {
 	if owner, held := t.s.allocator.owner(addr); held && owner != except {
@@ -156,7 +156,7 @@ func (t *transaction) onExternal(addr netip.Addr, port alloc.Port, except string
 }
 
 // version is a Service as of this transaction, with the changes that are being allocated for
-// together; nil when there is none. What is not numbered yet is younger than all that is.
+// together; nil when there is none. An object without a number is younger than all that have one.
 func (t *transaction) version(key string) (*object.Service, record.Since) {
 	ref := object.ServiceRef(key)
 	if c := t.changes[ref]; c != nil && (c.remove || c.next != nil) {

@@ -12,12 +12,12 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// maxLog bounds the changes that are remembered. For older ones a ChangeSet says All, which costs
+// maxLog bounds the changes that are remembered. For older ones ChangeSet.All is set, which costs
 // no more at that point.
 const maxLog = 100_000
 
 // maxLogged bounds the changes of one transaction that are remembered: after more of them, as at a
-// start, a ChangeSet says All.
+// start, ChangeSet.All is set.
 const maxLogged = maxLog / 4
 
 // feed keeps the changes for the followers of the store. Only the writer changes it, under Store.mu.
@@ -42,7 +42,7 @@ func (f *feed) restart(revision uint64) {
 	f.journal.Reset(revision)
 }
 
-// advance makes a revision the present one and wakes those who wait for one. A change of the dataplane
+// advance makes a revision the present one and wakes those that wait for one. A change of the dataplane
 // also wakes the reader of Changed.
 func (f *feed) advance(revision uint64, u journal.Update, dataplane bool) {
 	if revision != f.revision {
@@ -55,7 +55,7 @@ func (f *feed) advance(revision uint64, u journal.Update, dataplane bool) {
 		f.dataplane = revision
 		select {
 		case f.changed <- struct{}{}:
-		default: // it says so already
+		default: // it is signaled already
 		}
 	}
 }
@@ -137,7 +137,7 @@ func (l *changeLog) addService(revision uint64, key string) {
 
 func (l *changeLog) add(entry logEntry) {
 	if entry.revision <= l.since {
-		return // forgotten before it is told
+		return // dropped before it is delivered
 	}
 	if len(l.entries) >= maxLog {
 		half := len(l.entries) / 2
@@ -197,7 +197,7 @@ func (s *Store) Events(after uint64, limit int) ([]Event, error) {
 	return s.EventsAbout(after, limit, nil)
 }
 
-// EventsAbout is Events for who only cares about some objects: the versions of all others are
+// EventsAbout is Events for a reader of some objects: the versions of all others are
 // left out, which saves the work of reading them. nil means all objects.
 func (s *Store) EventsAbout(after uint64, limit int, about func(object.Ref) bool) ([]Event, error) {
 	s.mu.RLock()

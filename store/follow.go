@@ -15,7 +15,7 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// maxLost is for how long a call decides anew when others are first, again and again.
+// maxLost bounds how long a call is decided again because other machines commit first.
 const maxLost = 20 * time.Second
 
 // errLost means that other machines committed first on every attempt.
@@ -48,7 +48,7 @@ func (s *Store) Fresh(ctx context.Context) error {
 	return s.storage.shared.Fresh(ctx)
 }
 
-// decide has a call decided, and decided anew after what was first was taken over, as often as another machine
+// decide has a call decided, and decided again after the change of another machine was taken over, as often as one
 // has changed something since it began. The writer must be held.
 func (s *Store) decide(call func() error) error {
 	s.follow()
@@ -203,7 +203,7 @@ func (t *transaction) reassign(changes []*change) {
 	for _, c := range changes {
 		if c.ref.Kind == object.KindService && c.old != nil && !c.old.Withheld {
 			old := *c
-			old.next, old.remove, old.by = nil, true, nil // what is kept follows below
+			old.next, old.remove, old.by = nil, true, nil // kept values follow below
 			old.release(t)
 		}
 	}
@@ -225,7 +225,7 @@ func (t *transaction) reassign(changes []*change) {
 	}
 }
 
-// cede gives up what is reserved of some values.
+// cede gives up the reservations of some values.
 func (l *allocator) cede(v values) {
 	for _, addr := range v.clusterIPs {
 		l.cedeAddress(addr)

@@ -85,7 +85,7 @@ func (s *Store) isThere(o object.OwnerReference, namespace string) bool {
 	return false
 }
 
-// garbageBy names who removes an object whose owners are gone: when a rollout has removed one of them, the object goes with it.
+// garbageBy returns the author of the removal of an object whose owners are gone: when a rollout has removed one of them, the object goes with it.
 func (s *Store) garbageBy(meta *object.ObjectMeta) Caller {
 	if s.pending.staged().Pending() {
 		for _, before := range s.pending.staged().Before {

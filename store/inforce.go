@@ -26,8 +26,8 @@ func (v View) Service(key string) (*object.Service, []*object.EndpointSlice, *ob
 	return v.s.pending.staged().Service(key, svc, list, endpoints)
 }
 
-// Before returns what machines that do not program the changes of a rollout have for a Service: the versions before of what is in
-// it, and all else as it is.
+// Before returns the view of machines that do not program the changes of a rollout: the versions before it of the objects in it,
+// and all others as they are.
 func (s *Store) Before() Before { return Before{s} }
 
 // Before is a view on what was in force before a rollout, see Store.Before.

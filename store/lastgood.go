@@ -15,10 +15,10 @@ import (
 )
 
 // LastGood keeps the last content of each file that could be read, for those that
-// cannot be read later, also after a restart. What is put goes with the next commit,
-// which as a rule is that of the objects in it, and so costs none of its own; unless it
-// is much, or others have just gone: that waits for Flush, so that a commit of objects is
-// not much larger than they are.
+// cannot be read later, also after a restart. A copy goes with the next commit,
+// as a rule that of the objects in it, and so costs none of its own. Large ones, and those
+// just after others, wait for Flush, so that a commit of objects is not much larger than
+// they are.
 type LastGood struct{ s *Store }
 
 // LastGood returns the storage of the copies of files.
@@ -102,10 +102,10 @@ func (l LastGood) flushSome() (more bool, err error) {
 	return more, s.write(engine.Transaction{}, s.feed.revision)
 }
 
-// A seal is kept beside the last good copy of a file. It says that the objects of exactly this text
-// were accepted as they are stored, by this program with these settings, and nothing was to be
-// said about them. A start need not decode such a file, nor compare its objects with what is
-// stored: it would come to the same.
+// A seal is kept beside the last good copy of a file. It records that the objects of exactly this text
+// were accepted as they are stored, by this program with these settings, without a
+// warning. A start need not decode such a file, nor compare its objects with the stored ones: the
+// result would be the same.
 //
 // It is worth having for a box with many files. It is given to what depends on nothing else: to
 // files of few documents, all of them EndpointSlices or Services with no more than cluster IPs.

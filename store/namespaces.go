@@ -47,7 +47,7 @@ func isGoing(r *record.Record) bool {
 	return meta.DeletionTimestamp != nil && len(meta.Finalizers) == 0
 }
 
-// isPopulated reports whether there are objects in a namespace after what is settled.
+// isPopulated reports whether there are objects in a namespace after the changes settled so far.
 func (t *transaction) isPopulated(namespace string) bool {
 	left := t.s.table.namespaces.keeping[namespace]
 	for ref := range t.last {
@@ -160,7 +160,7 @@ func (c *namespaceUse) of(r *record.Record) map[string]int {
 
 func keepsNamespace(ref object.Ref) bool { return !object.StrategyOfKind(ref.Kind).Passing }
 
-// garbageCollector names, in the journal, who removes objects that have lost their owners.
+// garbageCollector is the author, in the journal, of removals of objects that have lost their owners.
 var garbageCollector = Caller{User: "system:svcctl", Manager: "garbage-collector", Verb: "delete"}
 
 // dependents finds the objects of clients that name an owner (metadata.ownerReferences), by the

@@ -262,7 +262,7 @@ func ownedBy[V any](ownerOf func(V) (string, bool), value V, owner string) bool 
 }
 
 // SetPools makes pools those that load balancer IPs come from, and gives addresses to Services that wait for one.
-// What is held stays so, in a pool or not. changed is false when they were these pools. The errors are about
+// Held addresses stay held, in a pool or not. changed is false when they were these pools. The errors are about
 // the pools, or that of the commit: call it again then.
 func (s *Store) SetPools(pools []alloc.Pool) (changed bool, err error) {
 	s.writer.Lock()

@@ -59,7 +59,7 @@ func (c *change) keepStored(declarations []declaration) {
 	c.reportConflicts(declarations, c.owner)
 }
 
-// proposeFrom makes a document the new version of the object, or says why it cannot be. The
+// proposeFrom makes a document the new version of the object, or returns the reason for refusing it. The
 // version keeps parts of the document.
 func (c *change) proposeFrom(s *Store, document object.Object) {
 	if err := s.secretsRefused(c.ref.Kind); err != nil {
@@ -99,7 +99,7 @@ func (c *change) proposeFrom(s *Store, document object.Object) {
 	c.addWarnings(next)
 }
 
-// addWarnings notes what is strange about a version.
+// addWarnings adds the warnings about a version.
 func (c *change) addWarnings(o object.Object) {
 	for _, warning := range object.Warnings(o) {
 		c.note(c.owner.File, "", ReasonUnusual, warning, true)
@@ -143,8 +143,8 @@ func (c *change) accept(s *Store, next object.Object) object.Errors {
 	return errs
 }
 
-// ownMetadata replaces what only the server says about an object. When a Pod of a file
-// ends is for those to say who run it.
+// ownMetadata replaces the fields of the metadata that only the server sets. The deletion timestamp of
+// a Pod of a file is set by the operator of the Pod.
 func (c *change) ownMetadata(meta *object.ObjectMeta) {
 	meta.UID, meta.ResourceVersion, meta.Generation = "", "", 0
 	meta.CreationTimestamp = nil
@@ -163,7 +163,7 @@ func (c *change) ownMetadata(meta *object.ObjectMeta) {
 	}
 }
 
-// ownStatus replaces the status by that of the stored version, whatever the document says.
+// ownStatus replaces the status by that of the stored version, whatever the document has.
 func (c *change) ownStatus(svc, document *object.Service) {
 	if len(document.Status.LoadBalancer.Ingress) > 0 || len(document.Status.Conditions) > 0 {
 		c.note(c.owner.File, "status", manifest.ReasonIgnoredField,
@@ -181,7 +181,7 @@ func checkExternalIPs(host Host, svc, before *object.Service) object.Errors {
 	for i, text := range svc.Spec.ExternalIPs {
 		addr, err := netip.ParseAddr(text)
 		if err != nil || before != nil && slices.Contains(before.Spec.ExternalIPs, text) {
-			continue // Validate says what is wrong with the form
+			continue // Validate reports a malformed one
 		}
 		if err := host.ExternalIP(svc, addr); err != nil {
 			errs = append(errs, object.Error{
@@ -192,8 +192,8 @@ func checkExternalIPs(host Host, svc, before *object.Service) object.Errors {
 	return errs
 }
 
-// A cluster IP does not change once it is set, as in Kubernetes. Who edits a file cannot see
-// that, nor how to get there all the same: so it is said.
+// A cluster IP does not change once it is set, as in Kubernetes. The editor of a file cannot see
+// that, so the refusal has the way to get another one.
 
 // recreate describes how to give a Service of a file another cluster IP.
 func recreate(ref object.Ref) string {
@@ -202,7 +202,7 @@ func recreate(ref object.Ref) string {
 }
 
 // staysHeadless reports whether a Service is headless because an earlier version of its file
-// said so, and the document says nothing of it.
+// asked for it, and the document has no cluster IP.
 func (c *change) staysHeadless(document object.Object) bool {
 	svc, isService := document.(*object.Service)
 	before := c.before()
@@ -212,8 +212,8 @@ func (c *change) staysHeadless(document object.Object) bool {
 	return before.Object.(*object.Service).Headless() && svc.Spec.ClusterIP == "" && len(svc.Spec.ClusterIPs) == 0
 }
 
-// explainClusterIPs adds to refusals of a file's document what the Service has, and how to get
-// what is asked for.
+// explainClusterIPs adds to refusals of a file's document the values of the Service, and the way to get
+// the wanted ones.
 func (c *change) explainClusterIPs(document object.Object, errs object.Errors) object.Errors {
 	svc, isService := document.(*object.Service)
 	if !isService || c.by != nil || c.owner.File == "" || c.before() == nil {

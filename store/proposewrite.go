@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/store/record"
 )
 
-// isGone reports whether a Node is that of a box of a fleet that is not heard of.
+// isGone reports whether a Node is that of a box of a fleet that does not report.
 func isGone(o object.Object, owner Owner) bool {
 	n, is := o.(*object.Node)
 	if !is || owner.Controller == NodeController {
@@ -56,7 +56,7 @@ func (c *change) checkPreconditions(s *Store, w *Write) error {
 	return nil
 }
 
-// refuseExisting is why an object cannot be made under a name that there is: what is wrong with the
+// refuseExisting is the refusal to create an object under an existing name: the error of the
 // object itself comes first, as in Kubernetes.
 func (t *transaction) refuseExisting(ref object.Ref, w *Write) error {
 	c, next := &change{ref: ref, by: &w.By}, w.Object.DeepCopy()
@@ -67,7 +67,7 @@ func (t *transaction) refuseExisting(ref object.Ref, w *Write) error {
 	return ErrExists
 }
 
-// propose makes what a client asks for what is wanted, and gives the warnings about it.
+// propose makes the version of a client the desired one, and returns the warnings about it.
 func (c *change) propose(t *transaction, w *Write) ([]string, error) {
 	if w.Delete {
 		c.proposeRemoval(t)
@@ -85,7 +85,7 @@ func (c *change) propose(t *transaction, w *Write) ([]string, error) {
 	return c.proposeVersion(t, written)
 }
 
-// proposeRemoval removes the object, or lets those know that keep it.
+// proposeRemoval removes the object, or marks it deleted while finalizers keep it.
 func (c *change) proposeRemoval(t *transaction) {
 	meta := c.old.Object.GetMeta()
 	switch {
@@ -181,7 +181,7 @@ func (t *transaction) checkNodePorts(c *change) object.Errors {
 	return errs
 }
 
-// keepOwned replaces what is not written together with the rest by what the object has.
+// keepOwned replaces the parts that have a subresource of their own by the object's present ones.
 func (c *change) keepOwned(next object.Object) {
 	var before object.Object
 	if c.old != nil {
@@ -230,8 +230,8 @@ func warnOfIngress(svc, old *object.Service) []string {
 		"ask for others with spec.loadBalancerIP, or set spec.loadBalancerClass to leave the Service to another load balancer", strings.Join(has, ", "))}
 }
 
-// noteWritten replaces what is said about an object that a client has changed. What is said
-// about the document of a file stays: the client did not change that.
+// noteWritten replaces the warnings about an object that a client has changed. Those about the document of
+// a file stay: the client did not change that.
 func (t *transaction) noteWritten(c *change) {
 	if c.remove {
 		return

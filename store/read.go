@@ -29,8 +29,8 @@ func (s *Store) Revisions() (accepted, concerning uint64) {
 	return s.feed.revision, s.feed.dataplane
 }
 
-// Changed has a value when something was published since the last one was taken out that
-// Revisions tells of. It is for one reader.
+// Changed has a value when a change that Revisions counts was published since the last value was
+// taken out. It is for one reader.
 func (s *Store) Changed() <-chan struct{} { return s.feed.changed }
 
 // Changes returns the changes after a revision, which an earlier ChangeSet gave. For 0, for a
@@ -59,7 +59,7 @@ func (s *Store) Services() iter.Seq2[string, *object.Service] {
 	return inOrder(services)
 }
 
-// inOrder gives what is in a map by its keys, sorted.
+// inOrder returns the values of a map, sorted by their keys.
 func inOrder[V any](of map[string]V) iter.Seq2[string, V] {
 	return func(yield func(string, V) bool) {
 		for _, key := range slices.Sorted(maps.Keys(of)) {
@@ -119,7 +119,7 @@ func (s *Store) Selecting(namespace string, labels map[string]string) []string {
 	return s.table.index.Selecting(namespace, labels)
 }
 
-// Get is an object, nil when there is none, and who it belongs to. It may not be changed.
+// Get returns an object, nil when there is none, and its owner. It may not be changed.
 func (s *Store) Get(ref object.Ref) (object.Object, Owner) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

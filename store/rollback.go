@@ -17,7 +17,7 @@ import (
 type Rollback struct {
 	// Revision is the revision to go back to; 0 is the one before the last commit of a client.
 	Revision uint64
-	// Last is the last change by a client that the caller knows of: after a newer one nothing is rolled back
+	// Last is the last change by a client that the caller has seen: after a newer one nothing is rolled back
 	// (NewerChangeError). 0 is any.
 	Last   uint64
 	By     Caller
@@ -27,23 +27,23 @@ type Rollback struct {
 // RolledBack lists the effects of a rollback.
 type RolledBack struct {
 	Revision uint64 // the one that the objects are back at
-	Last     uint64 // the last change by a client before it; 0 when the journal knows of none
+	Last     uint64 // the last change by a client before it; 0 when the journal has none
 	Objects  []Revived
 }
 
 // NewerChangeError reports that a client changed something after the change that the caller of a rollback
-// knows of.
+// has seen.
 type NewerChangeError struct{ Last, Newest uint64 }
 
 func (e *NewerChangeError) Error() string {
 	return fmt.Sprintf("the last change by a client is revision %d, not %d: nothing was rolled back", e.Newest, e.Last)
 }
 
-// ErrNoChange reports that the journal knows of no change by a client.
+// ErrNoChange reports that the journal has no change by a client.
 var ErrNoChange = errors.New("the journal has no change by a client of the API")
 
-// Rollback makes the objects of the API what they were at a revision, as far as the journal knows, in
-// one commit. What belongs to files and controllers is left; of the files' it says so. No write comes between
+// Rollback makes the objects of the API what they were at a revision, as far as the journal reaches back, in
+// one commit. Objects of files and controllers are left; those of files are listed in the result. No write comes between
 // finding the last change and taking it back. Errors: ErrExpired, ErrNoChange, *NewerChangeError.
 func (s *Store) Rollback(ask Rollback) (b RolledBack, err error) {
 	if ask.DryRun {
@@ -157,7 +157,7 @@ type Revived struct {
 	Ref object.Ref
 	// Did is one of the Revive words.
 	Did string
-	// Why is why it was left, or what is missing.
+	// Why is the reason why it was left, or names the missing object.
 	Why string
 }
 
@@ -198,7 +198,7 @@ func (t *transaction) restoreVersions(before map[object.Ref]*record.Record, by *
 			c.releaseAll(l)
 		}
 	}
-	// Who is older keeps what two of them have.
+	// The older of two holders keeps a value that both have.
 	ordered := slices.Clone(changes)
 	record.SortByAge(ordered, func(c *change) (object.Ref, *record.Record) { return c.ref, before[c.ref] })
 	why := map[object.Ref]string{}

@@ -19,8 +19,8 @@ func (c *Config) remarks(o object.Object) []annotation.Remark {
 }
 
 // refusals are errors about annotations that can mean nothing. What the old version has too, with the same value, is let
-// through, so that the rest of it can be updated; nil: there is none. Of a file what is safe is let through as well: its
-// last good content may be what is to end, as a port in the clear.
+// through, so that the rest of it can be updated; nil: there is none. Safe fields of a file are let through as well: its
+// last good content may be the very thing to end, as a port in the clear.
 func (c *Config) refusals(next, old object.Object, ofFile bool) (errs object.Errors) {
 	var before []annotation.Remark
 	looked := false
@@ -99,7 +99,7 @@ type Host interface {
 	// for those that files ask for.
 	NodePort(protocol string, port uint16) error
 	// HostPort returns why a client of the API may not have a port at an external IP, as when it is an address of
-	// the host and a program listens there; nil allows it. As with NodePort, it is called for what is new.
+	// the host and a program listens there; nil allows it. As with NodePort, it is called for new ports.
 	HostPort(addr netip.Addr, protocol string, port uint16) error
 	// AnswersNodePorts reports an address of the host that node ports answer on.
 	AnswersNodePorts(addr netip.Addr) bool

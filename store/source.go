@@ -20,14 +20,14 @@ import (
 // machine at a time reads it for all: its files are those that objects come from. The path of such a file is
 // NAME:relative/path, the same on every machine.
 //
-// Who reads is a stored record, and each commit of files is decided on it: a machine that does not know yet
-// that another one has taken over changes nothing.
+// The reader is a stored record, and each commit of files is decided on it: a machine that has not learned yet
+// of a new reader changes nothing.
 
 // sourcePrefix begins the keys source/NAME, of the record of a source, and
 // source/NAME/relative/path, of the content of a file in force.
 const sourcePrefix = "source/"
 
-// mostLines bounds the stored form of a file, in bytes: of longer ones other machines know no lines.
+// mostLines bounds the stored form of a file, in bytes: longer ones are stored without line numbers.
 const mostLines = 256 << 10
 
 // Source is the stored record of a source, which all machines have.
@@ -244,7 +244,7 @@ func (all *sources) publish(u *sourcesUpdate) {
 	}
 }
 
-// setFile sets what is known of a file; nil: it is not there.
+// setFile sets the record of a file; nil: it is not there.
 func (all *sources) setFile(path string, f *sourceFile) {
 	name := SourceOf(path)
 	if f == nil {
@@ -395,9 +395,9 @@ func (s *Store) ForgetSource(name string) (objects int, err error) {
 }
 
 // SyncSources is SyncGuarded for sources: objects of the files of those that this machine may read become equal to
-// these files, in one commit with the record of who reads. Of a source that it may not read nothing changes, and
-// the verdict says why; so does nothing of a source for which there is no turn. All paths are of sources. The
-// error is that of the commit, when nothing has changed; ErrConflict of package engine says that another machine was
+// these files, in one commit with the record of the reader. Of a source that it may not read nothing changes, and
+// the verdict has the reason; likewise for a source for which there is no turn. All paths are of sources. The
+// error is that of the commit, when nothing has changed; ErrConflict of package engine means that another machine was
 // first: the call is to be repeated.
 func (s *Store) SyncSources(files manifest.Files, turns []SourceTurn, guard RemovalGuard) (verdicts map[string]SourceVerdict, err error) {
 	s.writer.Lock()
@@ -465,7 +465,7 @@ func (s *Store) updateSources(reads map[string]SourceTurn, files manifest.Files)
 	return u
 }
 
-// takeOverSources takes over what a commit of another machine says of sources, and notes declared objects that it
+// takeOverSources takes over the sources in a commit of another machine, and notes declared objects that it
 // changes. The writer must be held.
 func (s *Store) takeOverSources(f *engine.Followed, changes []*change) error {
 	s.mu.Lock()

@@ -242,7 +242,7 @@ func (s *Store) load() error {
 		if len(records) > 0 {
 			return fmt.Errorf("the stored data has objects but no revision: put a backup in its place")
 		}
-		// A new store says so at once: revisions seen by others begin after the seed.
+		// A new store signals at once: revisions seen by others begin after the seed.
 		return s.writeHead(max(s.numbers.seed, 1))
 	}
 	s.feed.revision, s.storage.head = head[0].Revision, head[0].Revision
@@ -262,7 +262,7 @@ func (s *Store) load() error {
 	}
 	s.feed.dataplane = s.feed.revision
 	s.table.grow(len(records))
-	// The age decides who of two Services has a value.
+	// The older of two Services has a value.
 	record.SortByAge(records, func(r *record.Record) (object.Ref, *record.Record) { return object.RefOf(r.Object), r })
 	for _, r := range records {
 		s.reopen(r)
@@ -330,7 +330,7 @@ func (s *Store) waitForOthers() {
 	}
 }
 
-// storage is the durable side: the engine, and what is known of its content. The state of the writer guards it.
+// storage is the durable side: the engine, and a summary of its content. The state of the writer guards it.
 type storage struct {
 	engine engine.Engine
 	shared engine.Shared // engine, if other machines write to it; else nil

@@ -57,8 +57,8 @@ func (s *Store) syncFiles(files manifest.Files, guard RemovalGuard, sourced *sou
 	t.examine(refs...)
 	held := t.holdRemovals(guard)
 	s.allocator.vanished = held
-	t.base.released = !maps.Equal(held, s.declared.held) // who waits for a value of theirs is told otherwise
-	t.removes = false                                    // what is examined from here on was not decided upon
+	t.base.released = !maps.Equal(held, s.declared.held) // the pending Services get another reason
+	t.removes = false                                    // files examined from here on were not decided upon
 	result, err := t.run()
 	if err != nil {
 		s.allocator.vanished = s.declared.held
@@ -85,7 +85,7 @@ func (t *transaction) unstored() (paths []string) {
 }
 
 // Generate makes, replaces and removes the objects of a controller, all in one commit, or none of
-// it. Objects that are the same as they were are left alone, and what is to be removed may be gone
+// it. Unchanged objects are left alone, and objects to be removed may be gone
 // already. Errors: *OwnedError when one of them has another owner by now; object.Errors when one is
 // not valid; else those of the engine.
 func (s *Store) Generate(controller string, puts []object.Object, deletes []object.Ref) (result SyncResult, err error) {
@@ -133,7 +133,7 @@ const (
 )
 
 // Seal writes the seals of files that have none. It is called when a start is over and at the
-// end: what changed in between is read anew after a crash. The Files that it returns say the same as
+// end: changes in between are read again after a crash. The Files that it returns equal
 // those that were sealed, and hold no documents: they may take their places.
 func (l LastGood) Seal() (sealed []*manifest.File, err error) {
 	for more := true; more; {
@@ -210,8 +210,8 @@ func (c *copies) sealable(path string) (hash manifest.Hash, has bool) {
 	return w.hash, has && !w.sealed
 }
 
-// settled reports whether all objects of a file are stored as it says and nothing is to be said
-// about them, and gives their names and versions.
+// settled reports whether all objects of a file are stored as it has them, without warnings, and returns
+// their names and versions.
 func (s *Store) settled(file *manifest.File) (names []object.Ref, versions []string, settled bool) {
 	if file.Err != nil || len(file.Problems) > 0 || len(file.Documents) > sealMost || len(s.declared.duplicates[file.Path]) > 0 {
 		return nil, nil, false

@@ -38,12 +38,12 @@ func IsNodeController(owner string) bool {
 	return owner == NodeController || strings.HasPrefix(owner, NodeController+"/")
 }
 
-// table has the stored objects, and what is found by them. Only the writer changes it, under Store.mu.
+// table has the stored objects and the indexes over them. Only the writer changes it, under Store.mu.
 type table struct {
 	records map[object.Ref]*record.Record
 	index   *index.Index
 	lists   lists
-	// namespaces counts what is in which namespace.
+	// namespaces counts the objects of each namespace.
 	namespaces namespaceUse
 	foreign    foreigners
 	dependents dependents
@@ -105,7 +105,7 @@ const ReasonNoEffect = "NoEffect"
 
 // foreigners counts the objects with each label or annotation that asks for what does not happen
 // here. Manifests that were exported from a cluster have some on every object, and one line about
-// all of them says as much as ten thousand.
+// all of them is as useful as ten thousand.
 type foreigners map[annotation.Foreign]*foreigner
 
 type foreigner struct {
@@ -113,8 +113,8 @@ type foreigner struct {
 	example object.Ref // the zero Ref when that one has gone
 }
 
-// move counts an object that becomes another one; either may be nil. What the appliance has made
-// itself means what it says.
+// move counts an object that becomes another one; either may be nil. Objects that the appliance has
+// made itself do not count.
 func (f foreigners) move(ref object.Ref, before, after *record.Record) {
 	if before != nil && before.Owner.Controller == "" {
 		for _, each := range annotation.Unserved(before.Object) {

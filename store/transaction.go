@@ -15,7 +15,7 @@ import (
 )
 
 // transaction is the work of one call: what shall change, decided and allocated before
-// anything is written. It has more than 15 fields: what is decided, and what is committed with it.
+// anything is written. It has more than 15 fields: the decision, and everything that is committed with it.
 type transaction struct {
 	s    *Store
 	host Host // as of its beginning
@@ -190,7 +190,7 @@ func (c *change) oldService() *object.Service {
 	return c.old.Object.(*object.Service)
 }
 
-// before is the version that the new one is an update of; nil for what is a new object.
+// before is the version that the new one is an update of; nil for a new object.
 func (c *change) before() *record.Record {
 	if c.takesOver() {
 		return nil

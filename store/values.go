@@ -82,7 +82,7 @@ func familyOf(addr netip.Addr) string {
 	return object.IPv6
 }
 
-// asked is a load balancer IP that a Service asks for, and where it says so. The zero
+// asked is a load balancer IP that a Service asks for, and the field that has it. The zero
 // Addr is a text that is no address.
 type asked struct {
 	field string
@@ -260,7 +260,7 @@ func (s *Store) unpinnedDocument(document object.Object) object.Errors {
 const reservedOwner = "(unknown: in force in the kernel, see svcctl confirm --removals)"
 
 // ReservedFrontend is an address and port, or with the zero Addr a node port, that the kernel
-// serves for a Service which the store does not know, since its data was lost.
+// serves for a Service that is not in the store, since its data was lost.
 type ReservedFrontend struct {
 	Addr      netip.Addr
 	Port      alloc.Port
@@ -273,7 +273,7 @@ type reserved struct {
 	nodePorts map[alloc.Port][]ReservedFrontend
 }
 
-// kept are values that trialOwner or rolloutOwner holds, and who gave them up.
+// kept are values that trialOwner or rolloutOwner holds, by the Service that gave them up.
 type kept struct {
 	addresses map[netip.Addr]string
 	ports     map[alloc.Port]string
@@ -283,7 +283,7 @@ type kept struct {
 // reservedKey marks in the data directory that values are reserved, over restarts.
 const reservedKey = "reserved"
 
-// Blank reports whether the store knows nothing of Services: there is none, and none was
+// Blank reports whether the store has no trace of Services: there is none, and none was
 // removed in the past that it remembers. A store whose data was lost is blank, and so is a
 // new one.
 func (s *Store) Blank() bool {
@@ -314,7 +314,7 @@ func (s *Store) HasReserved() bool {
 // Unreserve, except to a Service that looks like the one which had them: the value is the first
 // one that its name leads to, or follows on values that others have; it serves the same ports there, and one of its endpoints is among
 // those of the frontend. (A cluster IP of a range with few reserved ones it gets also while no
-// endpoints of it are known.) Who asks for a value by name gets it. That
+// endpoints of it are known.) A Service that asks for a value by name gets it. That
 // values are reserved is remembered over restarts, but not which: the caller learns them from
 // the kernel. After an error they are reserved all the same, until the next restart.
 func (s *Store) Reserve(frontends []ReservedFrontend) (err error) {
@@ -338,7 +338,7 @@ func (s *Store) Reserve(frontends []ReservedFrontend) (err error) {
 	}
 	s.allocator.begin()
 	for addr, all := range r.addresses {
-		// An error says that a Service has the value, which is then no unknown one's.
+		// An error means that a Service has the value, which is then no unknown one's.
 		if in := s.allocator.addresses[addr.Is4()]; in != nil && in.Prefix().Contains(addr) {
 			_ = s.allocator.holdAddress(addr, reservedOwner)
 		} else if s.allocator.pools.Contains(addr) {

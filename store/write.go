@@ -67,7 +67,7 @@ type Write struct {
 	// Create refuses the write when the object exists (ErrExists).
 	Create bool
 	// Status takes the status and managedFields from Object and leaves all else; without it
-	// the status stays. Who creates a Pod or a Node gives it its first status.
+	// the status stays. The creator of a Pod or a Node sets its first status.
 	Status bool
 	// Version is the resourceVersion that the stored version must have; "" is any. UID likewise.
 	Version, UID string
@@ -85,7 +85,7 @@ type Written struct {
 	// Removed is set when the object is gone; Revision is that of its removal, 0 of a dry run.
 	Removed  bool
 	Revision uint64
-	// Warnings are for the one who asked.
+	// Warnings are for the client of the request.
 	Warnings []string
 	Err      error
 }
@@ -135,11 +135,11 @@ const maxGroup = 1_000
 // those that come later see it. Calls at the same time may share a commit. The error is
 // that of the engine, when nothing has changed.
 //
-// The server's part of the metadata is kept whatever an Object says about it. What is
-// written to an object of a file leaves it the file's. A Service of ours has the ingress
+// The server's part of the metadata is kept whatever an Object has there. A write
+// to an object of a file leaves it the file's. A Service of ours has the ingress
 // IPs that it was given, whatever is written to its status; their ipMode and ports, and its
 // conditions, are the writer's. A write that changes nothing makes no new version. When
-// nothing keeps a going object any more, it is removed; what is removed goes to the file
+// no finalizer keeps a deleted object any more, it is removed; its name goes to the file
 // that has a document for it, if there is one.
 //
 // Errors of one change: object.Errors when it is not valid, or a value that it asks for is not
@@ -371,8 +371,8 @@ func (t *transaction) dryRun(c *call) {
 	t.order, t.last, t.base, t.s.numbers.newest = t.order[:settled], last, held, newest
 }
 
-// finish commits what is settled, together with what comes of it for others: files get the
-// names that have become free, and who waits the values.
+// finish commits the settled changes, together with their consequences for others: files get the
+// names that have become free, and pending Services the values.
 func (t *transaction) finish() error {
 	if len(t.order) == 0 {
 		t.s.allocator.rollback()

@@ -137,8 +137,8 @@ type RefusedError struct{ Why string }
 
 func (e *RefusedError) Error() string { return e.Why }
 
-// ReadFile reads a file that the user named, of at most that many bytes, without blocking on what
-// is no regular file. A descriptor of this process (/dev/stdin, /dev/fd/63, as a shell makes of
+// ReadFile reads a file that the user named, of at most that many bytes, without blocking on a path
+// that is no regular file. A descriptor of this process (/dev/stdin, /dev/fd/63, as a shell makes of
 // `<(command)`) may be a pipe. Errors: *RefusedError for one that is too large or no file; else
 // those of the system.
 func ReadFile(path string, most int) ([]byte, error) {

@@ -56,8 +56,8 @@ type JournalEntry struct {
 	Controller string `json:"controller,omitempty"`
 }
 
-// Who is the author: "root (kubectl-edit)", a file, or "the endpoints controller".
-func (e *JournalEntry) Who() string {
+// Author returns the author: "root (kubectl-edit)", a file, or "the endpoints controller".
+func (e *JournalEntry) Author() string {
 	switch {
 	case e.Controller != "":
 		return "the " + e.Controller + " controller"

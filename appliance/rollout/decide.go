@@ -17,11 +17,11 @@ const Gather = 5 * time.Minute
 // Box is the last report of a box.
 type Box struct {
 	Name    string
-	Present bool // it is heard of
-	// Follows reports whether it has what etcd has, and may write; Why says why not.
+	Present bool // its report has arrived
+	// Follows reports whether it has what etcd has, and may write; Why is the reason if not.
 	Follows bool
 	Why     string
-	// Programmed is the revision in its kernel. Failing says why what it has followed is not in force.
+	// Programmed is the revision in its kernel. Failing is the reason why that revision is not in force.
 	Programmed uint64
 	Failing    string
 	Problems   []Problem
@@ -38,7 +38,7 @@ func (p *Problem) id() string { return p.Reason + " " + p.Object + " " + p.Field
 // Do is the next action.
 type Do int
 
-// What is done with a rollout.
+// The actions of a decision.
 const (
 	Wait   Do = iota
 	Move      // to Head, for Ends
@@ -149,7 +149,7 @@ func stopped(head Rollout, why string) Next {
 	return Next{Move, head, 0}
 }
 
-// find is the report of a box; without one it is not heard of.
+// find returns the report of a box; the zero Report, with Present false, if there is none.
 func find(boxes []Box, name string) *Box {
 	for i := range boxes {
 		if boxes[i].Name == name {

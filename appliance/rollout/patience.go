@@ -1,6 +1,6 @@
 package rollout
 
-// mostLooks is at how many looks in a row a box of the step is not heard of, or does not follow, before that is believed: the
+// mostLooks is at how many looks in a row a box of the step is absent, or does not follow, before that is believed: the
 // lease of a busy box may end and come back.
 const mostLooks = 8
 
@@ -36,7 +36,7 @@ func (p *Patience) Awaits(head *Rollout, boxes []Box) (awaits bool) {
 	return p.unheard < mostLooks && !Reported(head, boxes)
 }
 
-// Reported reports whether all boxes that follow have told of the problems that they have had since the last move of a rollout.
+// Reported reports whether all boxes that follow have reported their problems since the last move of a rollout.
 func Reported(head *Rollout, boxes []Box) bool {
 	for i := range boxes {
 		if b := &boxes[i]; b.Present && b.Follows && b.Failing == "" && !b.isOf(head) {

@@ -40,7 +40,7 @@ func ParseSteps(text string) (steps []string, err error) {
 	return steps, nil
 }
 
-// percentOf is the share that a step says.
+// percentOf returns the share of boxes of a step.
 func percentOf(step string) (percent int, is bool) {
 	number, is := strings.CutSuffix(step, "%")
 	if !is {
@@ -50,7 +50,7 @@ func percentOf(step string) (percent int, is bool) {
 	return percent, err == nil && percent > 0
 }
 
-// pick returns the boxes that have the changes in a step, sorted, of those that have them already and those that are heard of. The
+// pick returns the boxes that have the changes in a step, sorted, of those that have them already and those that are present. The
 // error names boxes of the step that are not.
 func pick(step string, have []string, boxes []Box) (picked []string, everyone bool, err error) {
 	picked = slices.Clone(have)

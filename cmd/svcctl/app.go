@@ -96,8 +96,7 @@ func unknown(v *cli.Verb, args []string) error {
 	return cli.Usagef("%s has no word %q: %s", v.Name, args[0], output.DidYouMean("", args[0], names, "give one of "+strings.Join(names, ", ")))
 }
 
-// usage shows the help of a verb when it is asked for, and else says which flag is
-// wrong.
+// usage shows the help of a verb when it is asked for, and else names the wrong flag.
 func usage(env *cli.Env, v *cli.Verb) urfave.OnUsageErrorFunc {
 	return func(_ *urfave.Context, err error, _ bool) error {
 		if errors.Is(err, flag.ErrHelp) {

@@ -53,7 +53,7 @@ func main() {
 	os.Exit(run(context.Background(), env, os.Args[1:]))
 }
 
-// buildVersion is the version the linker was told, else the module's.
+// buildVersion returns the version set at link time (-X main.version), else the module's.
 func buildVersion() string {
 	if version != "" {
 		return version

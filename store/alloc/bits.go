@@ -5,7 +5,7 @@ import "math/bits"
 // wordBits is the binary logarithm of the bits in a word of a numberSet.
 const wordBits = 6
 
-// numberSet is a set of numbers between 0 and last that knows the lowest absent
+// numberSet is a set of numbers between 0 and last that finds the lowest absent
 // number from any point on in O(log last) steps. It is a sparse bitmap: level 0 has a
 // bit for each number, and each level above has a bit for every word of the level
 // below that is full. Words without a bit are not stored.

@@ -6,14 +6,14 @@
 //   - A holder always wins. A value that is held is never given to anybody else,
 //     whatever its holder or the ranges look like by now. Values that were held
 //     before a range moved stay held (Hold) until they are released.
-//   - The choice of a free value is a function of the owner's name and of what is
-//     held, nothing else: the same Service gets the same value again when it is
+//   - The choice of a free value is a function of the owner's name and of the
+//     held values, nothing else: the same Service gets the same value again when it is
 //     still free.
 //   - Automatic values come from the upper band of a range first, so that the lower
 //     band stays free for values written by people. Bands are those of Kubernetes
 //     (KEP-3070 for cluster IPs, KEP-3668 for node ports).
 //   - Finding a free value takes a number of steps that grows with the logarithm of
-//     the range, and memory grows with what is held, not with the range.
+//     the range, and memory grows with the number of held values, not with the range.
 //
 // The package is pure: it reads no clock, no file and no random numbers, logs nothing
 // and is not safe for concurrent use. It must not import the store or nft.

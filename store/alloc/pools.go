@@ -54,7 +54,7 @@ func (p Pool) Contains(addr netip.Addr) bool {
 // String is "198.51.100.4-198.51.100.9".
 func (p Pool) String() string { return p.First.String() + "-" + p.Last.String() }
 
-// validate refuses what is no range, and IPv6 ranges of more than 2^64 addresses.
+// validate refuses text that is no range, and IPv6 ranges of more than 2^64 addresses.
 func (p Pool) validate() error {
 	switch {
 	case !p.First.IsValid() || p.First.BitLen() != p.Last.BitLen() || p.Last.Less(p.First):
@@ -120,7 +120,7 @@ type Pools struct {
 	pools []*poolState
 	// requests on each address that is held: more than one when it is shared.
 	requests map[netip.Addr][]Request
-	// keyed are the addresses held under a sharing key, for those who come later.
+	// keyed are the addresses held under a sharing key, for later claims.
 	keyed map[string][]netip.Addr
 }
 
@@ -227,7 +227,7 @@ func (p *Pools) Suits(ipv4 bool, request *Request) bool {
 }
 
 // Offered describes the pools that a request may have addresses of a family of: their ranges, the number of their
-// addresses, and who holds some, by address.
+// addresses, and the holders of some, by address.
 func (p *Pools) Offered(ipv4 bool, request *Request) (ranges string, size uint64, holders []string) {
 	offered := func(pool *poolState) bool {
 		return pool.First.Is4() == ipv4 && pool.Internal == request.Internal && pool.isOffered(request)
@@ -400,8 +400,8 @@ func (p *Pools) of(addr netip.Addr) *poolState {
 
 func (s *poolState) offset(addr netip.Addr) uint64 { return low64(addr) - low64(s.First) }
 
-// A home is the value that a seed gets when only the values are held that taken reports. Where the record of who holds
-// what is lost, it is the best guess of what an owner had.
+// A home is the value that a seed gets when only the values are held that taken reports. Where the record of the holders
+// is lost, it is the best guess of the value that an owner had.
 
 // Home returns the address that Next gives an owner.
 func (a *Addresses) Home(owner string, taken func(netip.Addr) bool) (netip.Addr, bool) {
@@ -462,7 +462,7 @@ func (e *RangeError) Error() string {
 // HeldError means that another owner holds a value. It begins with Kubernetes' text and goes on
 // with the owner's name.
 type HeldError struct {
-	// What is "IP" or "port".
+	// What has the word for a value: "IP" or "port".
 	What string
 	// Owner is "namespace/name" of the Service that holds the value.
 	Owner string

@@ -87,8 +87,8 @@ func (p *proxy) statements() []haproxyLine {
 	return slices.Concat(p.from.statements(), p.lines)
 }
 
-// says returns the last statement with one of some keywords, of the proxy or of its defaults.
-func (p *proxy) says(keywords ...string) (found haproxyLine, is bool) {
+// last returns the last statement with one of some keywords, of the proxy or of its defaults.
+func (p *proxy) last(keywords ...string) (found haproxyLine, is bool) {
 	for _, l := range p.statements() {
 		if slices.Contains(keywords, l.words[0]) {
 			found, is = l, true
@@ -99,7 +99,7 @@ func (p *proxy) says(keywords ...string) (found haproxyLine, is bool) {
 
 // mode is tcp unless something else is said.
 func (p *proxy) mode() string {
-	if l, is := p.says("mode"); is {
+	if l, is := p.last("mode"); is {
 		return l.word(1)
 	}
 	return "tcp" // configuration.txt, mode
@@ -125,13 +125,13 @@ func (r *haproxy) front(p *proxy) {
 		r.lose(nil, p.line, "%s %s is left out: %s", p.kind, p.name, why)
 		return
 	}
-	if _, is := p.says("disabled"); is {
+	if _, is := p.last("disabled"); is {
 		r.lose(nil, p.line, "%s %s is left out: it is disabled", p.kind, p.name)
 		return
 	}
 	v := &Virtual{Line: p.line, Annotations: map[string]string{}}
 	back := p
-	if _, leads := p.says("default_backend", "use_backend"); leads || p.kind == "frontend" {
+	if _, leads := p.last("default_backend", "use_backend"); leads || p.kind == "frontend" {
 		if back = r.backendOf(p, v); back == nil {
 			return
 		}
@@ -193,7 +193,7 @@ func (r *haproxy) backendOf(p *proxy, v *Virtual) *proxy {
 	}
 	l, is := to, isUnconditional
 	if !is {
-		l, is = p.says("default_backend")
+		l, is = p.last("default_backend")
 	}
 	if !is && p.kind == "frontend" {
 		for _, l := range conditions {

@@ -348,7 +348,7 @@ func (b *haproxyBackend) stickTable(l haproxyLine) {
 		b.lose(b.v, l.line, "%s has no counterpart: clients are remembered by their addresses alone", l)
 		return
 	}
-	if _, is := b.p.says("stick"); !is {
+	if _, is := b.p.last("stick"); !is {
 		b.lose(b.v, l.line, "%s has no counterpart: nothing is counted for each client", l)
 		return
 	}

@@ -206,7 +206,7 @@ type sliceKey struct {
 	port     uint16
 }
 
-// slices are the EndpointSlices, those of IPv4 and of low priority first; weighed says that the
+// slices are the EndpointSlices, those of IPv4 and of low priority first; weighed is set if the
 // Service has the weights.
 func (v *Virtual) slices(weighed bool) []*object.EndpointSlice {
 	servers := map[sliceKey][]Server{}

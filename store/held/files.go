@@ -107,7 +107,7 @@ func (f *Files) Paths() []string {
 // IsHolding reports whether any file is held.
 func (f *Files) IsHolding() bool { return len(f.held) > 0 }
 
-// Tried returns the files with what is held on trial again.
+// Tried returns the files with their held changes restored to the trial.
 func (f *Files) Tried() *Files { return &Files{f.prefix, f.stored, map[string]file{}} }
 
 // Keys returns the keys of all stored files.

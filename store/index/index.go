@@ -8,7 +8,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// An Index finds what belongs to a Service by its "namespace/name", and who selects whom.
+// An Index finds what belongs to a Service by its "namespace/name", and the Pods that Services select.
 // Slices in it are replaced, never changed: readers may hold them.
 type Index struct {
 	services  map[string]*object.Service
@@ -214,9 +214,8 @@ func compareSlices(a, b *object.EndpointSlice) int {
 	return cmp.Compare(a.Metadata.Name, b.Metadata.Name)
 }
 
-// ServiceKey is the "namespace/name" of the Service that an object is, or feeds; ""
-// for a slice of none, and for all that Services do not have, or as Pods by what is made
-// of it.
+// ServiceKey returns the "namespace/name" of a Service, or of the Service that a slice or
+// Endpoints object is for; "" for a slice of none, and for other kinds.
 func ServiceKey(o object.Object) string {
 	meta := o.GetMeta()
 	switch o.(type) {

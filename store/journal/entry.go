@@ -71,8 +71,8 @@ type Change struct {
 // reached, so that the next changes need not.
 const slack = 8
 
-// An Entry is a change as the journal keeps it: what was there before. What came of it is what
-// was there before the next change of the same object, or else what is there now.
+// An Entry is a change as the journal keeps it, with the version before. The version after is the one
+// before the next change of the same object, or else the present one.
 type Entry struct {
 	Revision uint64
 	Previous uint64 // the revision before

@@ -48,7 +48,7 @@ func (u *Update) AddTo(t *engine.Transaction) {
 }
 
 // Plan returns what changes that follow on a revision do to the journal. When they do not fit
-// into the bounds it begins anew.
+// into the bounds the journal is emptied.
 func (j *Journal) Plan(changes []Change, previous uint64, at time.Time) (Update, error) {
 	u := Update{deletes: j.stale}
 	for i := range changes {
@@ -142,7 +142,7 @@ func (j *Journal) add(e *Entry) {
 	}
 }
 
-// Load makes what is stored the journal, as far as it goes back without a gap from the
+// Load makes the stored entries the journal, as far as they go back without a gap from the
 // revision of the store.
 func (j *Journal) Load(pairs []engine.Pair, revision uint64) {
 	j.Reset(revision)
@@ -189,7 +189,7 @@ func (v Version) IsKnown() bool { return v.object != nil }
 // Before returns what was there before the change.
 func (e *Entry) Before() Version { return Version{e.recent, e.old} }
 
-// After returns what came of the change; current is what is stored, nil when nothing is.
+// After returns the version after the change; current is the stored one, nil for none.
 func (e *Entry) After(current object.Object) Version {
 	if e.next != nil {
 		return e.next.Before()

@@ -322,7 +322,7 @@ func unchangedSinceLastApplied(live map[string]any, by Writer) func(Conflict) bo
 	return func(c Conflict) bool { return same.contains(c.path) }
 }
 
-// renewLastApplied is an object whose record of what kubectl applied, if it has one, says
+// renewLastApplied is an object whose record of what kubectl applied, if it has one, has
 // what was applied now, so that both ways to apply can take turns. A record that would be
 // too large goes.
 func renewLastApplied(merged, applied map[string]any) map[string]any {

@@ -14,8 +14,8 @@ import "slices"
 //
 // It is patchAllocatedValues and dropTypeDependentFields of
 // pkg/registry/core/service; the families and renamed ports are carried over besides,
-// as they would be by a client that patches. Status, apart from the ingress of what
-// is no load balancer any more, is the caller's.
+// as they would be by a client that patches. Status is the caller's, apart from the
+// ingress of a Service that is no longer a load balancer.
 func PatchFromOld(svc, old *Service) {
 	if svc.NeedsClusterIP() && old.NeedsClusterIP() {
 		keepClusterIPs(svc, old)

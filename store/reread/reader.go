@@ -26,7 +26,7 @@ var readers = sync.Pool{New: func() any { return &reader{rooms: map[reflect.Type
 
 // A reader is at a place in a text.
 type reader struct {
-	left []byte // what is not read yet
+	left []byte // the unread rest
 	// known are texts that were read last, found by their hash.
 	known [1024]known
 	pairs []pair

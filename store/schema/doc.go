@@ -14,8 +14,8 @@
 // Invariants: types are shared and never change; a body costs bounded time and memory,
 // whatever it has (MaxBytes, MaxDepth, a number of values); the texts about unknown and
 // duplicate fields and about values of another form are those of Kubernetes; the same
-// program makes the same documents. The package does no I/O and does not depend on what
-// is stored. It does not validate objects: store/object does.
+// program makes the same documents. The package does no I/O and does not depend on stored
+// objects. It does not validate objects: store/object does.
 //
 //	o, fieldWarnings, err := schema.Decode(body, schema.Of(k))
 //	if strict {

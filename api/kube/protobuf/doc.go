@@ -8,8 +8,8 @@
 // []any, json.Number. Protobuf writes every field that is no pointer in Go, also when it is
 // zero, where JSON leaves it out; so zero values of such fields are left out here.
 //
-// Invariants: a body costs memory in proportion to the body, and no more than a limit; what
-// is cut off, of another form or not UTF-8 is refused; fields of unknown numbers are
+// Invariants: a body costs memory in proportion to the body, and no more than a limit; a body
+// that is truncated, of another form or not UTF-8 is refused; fields of unknown numbers are
 // skipped, as protobuf has it: there is no strict field validation for it. The package
 // does not depend on the meaning of objects, and does no I/O.
 //

@@ -201,7 +201,7 @@ sent, and why it ended the last time.`,
 	}
 }
 
-// runAnnouncements prints what is announced.
+// runAnnouncements prints the announced addresses.
 func runAnnouncements(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 	if err := cli.CheckOutput(v); err != nil {
 		return err

@@ -117,7 +117,7 @@ func newDoor(address string, inside http.Handler, now func() time.Time) *door {
 // link is the address that opens the door.
 func (d *door) link() string { return "http://" + d.address + "/open?code=" + d.code }
 
-// cookie is the name of the session's: cookies do not know ports.
+// cookie is the name of the session's cookie: browsers share cookies between the ports of a host.
 func (d *door) cookie() string {
 	_, port, _ := net.SplitHostPort(d.address)
 	return "svcctl-" + port
@@ -127,7 +127,7 @@ func (d *door) cookie() string {
 func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	refuse := func(why string) { dashboard.Refuse(w, http.StatusForbidden, why, false) }
 	// A page elsewhere may have its name resolved to this address (DNS rebinding): the browser
-	// then sends that name. It may also send the user here: the browser says so.
+	// then sends that name. It may also send the user here: Sec-Fetch-Site shows that.
 	_, port, _ := net.SplitHostPort(d.address)
 	if r.Host != d.address && r.Host != "localhost:"+port {
 		refuse("This door is only for http://" + d.address + ".")

@@ -58,7 +58,7 @@ type diagnosis struct {
 	Findings []appliance.Finding `json:"findings"`
 }
 
-// runDoctor prints the findings, and says no when one is an error.
+// runDoctor prints the findings. It exits with 1 when one is an error.
 func runDoctor(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 	if err := cli.CheckOutput(v); err != nil {
 		return err
@@ -73,7 +73,7 @@ func runDoctor(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error
 	var more []appliance.Finding
 	if setup, err := client.Call(ctx, c, wire.GetSetup, wire.None{}); err == nil {
 		more = setupFindings(env, setup)
-		// What the appliance itself says goes before defaults: it may run with other settings.
+		// The settings of the running appliance precede the defaults.
 		if !v.Option("data-dir").IsSet() {
 			cfg.DataDir = setup.DataDir
 		}
@@ -81,7 +81,7 @@ func runDoctor(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error
 			cfg.Manifests = setup.Manifests
 		}
 		if setup.Certificate != nil {
-			cfg.API.TLSCert = "" // told by the one who uses it
+			cfg.API.TLSCert = "" // reported by its user
 		}
 	}
 	d := diagnosis{Findings: append(env.Doctor(ctx, cfg, serving), more...)}

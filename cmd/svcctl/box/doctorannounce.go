@@ -96,7 +96,7 @@ func touches(text string, networks []netip.Prefix) bool {
 	first, err1 := netip.ParseAddr(from)
 	last, err2 := netip.ParseAddr(to)
 	if err1 != nil || err2 != nil {
-		return true // what is not understood is no finding
+		return true // an answer that is not understood is no finding
 	}
 	return slices.ContainsFunc(networks, func(p netip.Prefix) bool {
 		inRange := p.Addr().BitLen() == first.BitLen() && !p.Addr().Less(first) && !last.Less(p.Addr())

@@ -34,7 +34,7 @@ everything. It needs root, or CAP_NET_ADMIN.`,
 	}
 }
 
-// runDown removes the tables, when that is what is really wanted.
+// runDown removes the tables, after it has asked.
 func runDown(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 	const consequence = "this removes all that svcctl programmed: no Service is reachable through this box, and connections through it end"
 	socket, err := settings.Socket(env, v)

@@ -251,7 +251,7 @@ func stillActive(active, unlisted int) string {
 }
 
 // activeConnections counts the connections to addresses that had a packet between two looks, and those that are open: the
-// kernel counts down the time to forget them, and begins anew with each packet. Without a look before all had.
+// kernel resets the timeout of an entry with each packet. Without an earlier reading all count as active.
 func activeConnections(before, now *wire.Connections, vips map[netip.Addr]bool) (active, open int) {
 	last := map[uint32]int{}
 	if before != nil {

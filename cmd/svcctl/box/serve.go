@@ -116,7 +116,7 @@ func (l libraryLog) Write(line []byte) (int, error) {
 // stopOnSignal ends the context at the first SIGTERM or SIGINT, and logs what comes of that; a second one exits
 // at once, with the code that shells give to a program killed by it. SIGUSR2 ends it with the cause
 // handover.ErrRequested, unless the program that is there now takes nothing over. SIGHUP is
-// ignored: what is to be reloaded is watched.
+// ignored: files that are reloaded are watched.
 func stopOnSignal(ctx context.Context, signals <-chan os.Signal, log *slog.Logger, last string, exit func(int)) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})

@@ -112,7 +112,7 @@ type applying struct {
 	done    map[objectKey]bool // what the files have, when that matters
 	spaces  map[string]bool    // the namespaces of that
 	version uint64             // the newest that was answered
-	trial   *trying            // nil: what is applied stays
+	trial   *trying            // nil: no trial
 	rollout *rolling           // nil: it comes to all boxes at once
 	total   int
 	refused int
@@ -138,7 +138,7 @@ func (a *applying) run(ctx context.Context, v *cli.Verb, wait patience) error {
 		return err
 	}
 	a.shown.End()
-	if err := a.trial.tell(ctx); err != nil {
+	if err := a.trial.printDeadline(ctx); err != nil {
 		return err
 	}
 	refused := resource.RefusedError(files.Refused + a.refused)
@@ -333,7 +333,7 @@ func refusal(d *resource.Document, f *wire.Failure) string {
 	} else if m := unknownField.FindStringSubmatch(f.Message); m != nil {
 		place = m[1]
 	}
-	// What is a line of its own for kubectl is a sentence here.
+	// kubectl prints a line of its own here.
 	message := output.OneLine(strings.ReplaceAll(f.Message, "\nThe manager", "; the manager"))
 	if f.Details != nil && len(f.Details.Causes) > 0 && f.Details.Causes[0].Reason == "FieldValueTypeInvalid" {
 		message = output.OneLine(f.Details.Causes[0].Message)

@@ -15,7 +15,7 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/settings"
 )
 
-// confirmRemovals lets go what is held and prints how much that was.
+// confirmRemovals releases held removals and prints their number.
 func confirmRemovals(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client) error {
 	status, err := settledRemovals(ctx, c)
 	if err != nil {
@@ -185,8 +185,8 @@ func (t *trying) begin(ctx context.Context) error {
 	return nil
 }
 
-// tell prints the time at which the trial goes back. A trial without any change is ended.
-func (t *trying) tell(ctx context.Context) error {
+// printDeadline prints the time at which the trial is rolled back. A trial without any change is ended.
+func (t *trying) printDeadline(ctx context.Context) error {
 	if t == nil || t.began == nil {
 		return nil
 	}

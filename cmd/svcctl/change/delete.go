@@ -258,7 +258,7 @@ func (d *deleting) ask(victims []victim) (bool, error) {
 	return false, errors.New("nothing was deleted")
 }
 
-// in is " from NAMESPACE namespace", as kubectl says it.
+// in returns " from NAMESPACE namespace", kubectl's wording.
 func in(namespace string) string {
 	if namespace == "" {
 		return ""
@@ -289,7 +289,7 @@ func (d *deleting) removeOnTrial(ctx context.Context, victims []victim) error {
 	if err := errors.Join(trial.begin(ctx), rollout.begin(ctx)); err != nil {
 		return err
 	}
-	err = errors.Join(d.remove(ctx, victims), trial.tell(ctx))
+	err = errors.Join(d.remove(ctx, victims), trial.printDeadline(ctx))
 	if rollout != nil && err == nil {
 		err = errors.Join(d.missing...) // a part of it is not what was asked for
 		d.missing = nil
@@ -297,7 +297,7 @@ func (d *deleting) removeOnTrial(ctx context.Context, victims []victim) error {
 	return rollout.end(ctx, err)
 }
 
-// remove removes objects, some at a time, and tells of each in their order.
+// remove removes objects, some at a time, and prints each in their order.
 func (d *deleting) remove(ctx context.Context, victims []victim) error {
 	for len(victims) > 0 {
 		n := 1
@@ -305,7 +305,7 @@ func (d *deleting) remove(ctx context.Context, victims []victim) error {
 			n++
 		}
 		for i, r := range removeAtOnce(ctx, d.c, d.dryRun, victims[:n]) {
-			if err := d.told(ctx, victims[i], r.answer, r.err); err != nil {
+			if err := d.answered(ctx, victims[i], r.answer, r.err); err != nil {
 				return err
 			}
 		}
@@ -335,8 +335,8 @@ func removeAtOnce(ctx context.Context, c *client.Client, dryRun bool, victims []
 	return removals
 }
 
-// told handles the answer to a deletion. What is only its own trouble is noted.
-func (d *deleting) told(ctx context.Context, v victim, answer client.Object, err error) error {
+// answered handles the answer to a deletion. An error that concerns this object alone is noted.
+func (d *deleting) answered(ctx context.Context, v victim, answer client.Object, err error) error {
 	if f, is := errors.AsType[*wire.Failure](err); is {
 		if f.Code != 404 || !d.v.Option("ignore-not-found").On() {
 			d.missing = append(d.missing, fmt.Errorf("%s%s", v.place, output.OneLine(f.Message)))

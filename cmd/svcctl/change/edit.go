@@ -146,7 +146,7 @@ func (e *editing) cancel(why string) error {
 	return nil
 }
 
-// defaultEditor is the editor of who names none. It needs a terminal, and without one it waits for ever.
+// defaultEditor runs if none of KUBE_EDITOR, VISUAL and EDITOR is set. Without a terminal it would wait forever.
 const defaultEditor = "vi"
 
 // editor is the command of the editor that the user names; "" for none.
@@ -181,8 +181,7 @@ func withoutComments(text string) string {
 	return b.String()
 }
 
-// send sends what was changed. why is the reason for not accepting it, in words for who
-// wrote it.
+// send sends the changed text. why is the reason for not accepting it, in words for its author.
 func (e *editing) send(ctx context.Context, content []byte) (why string, err error) {
 	after, why := e.read(content)
 	if why != "" {

@@ -234,7 +234,7 @@ var (
 )
 
 // judgeManifests has the product judge manifests as an appliance would whose pool has the wanted
-// addresses. Whatever it says is a refusal: a flag that would have no effect is a mistake.
+// addresses. Each warning is a refusal: a flag that would have no effect is a mistake.
 func judgeManifests(env *cli.Env, virtual *convert.Virtual, text string) error {
 	cfg := config.Default()
 	cfg.Addresses.ClusterIPRanges = judgedRanges

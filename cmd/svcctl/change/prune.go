@@ -23,8 +23,7 @@ func keyOf(t resource.Target) objectKey {
 	return objectKey{t.Kind.Group, t.Kind.Name, t.Namespace, t.Name}
 }
 
-// prunable are the kinds that files bring. Namespaces come last: with them goes what is
-// in them.
+// prunable returns the kinds that files may have. Namespaces come last: their objects are removed with them.
 func prunable() []kind.Kind {
 	var kinds, last []kind.Kind
 	for _, k := range kind.All() {
@@ -41,7 +40,7 @@ func prunable() []kind.Kind {
 	return append(kinds, last...)
 }
 
-// prune removes what is of the set, was applied by the same manager, and was not in the
+// prune removes the objects that are of the set, were applied by the same manager, and were not in the
 // files. Namespaces that the files do not name are looked at too when the set has a name.
 func (a *applying) prune(ctx context.Context, labels string) error {
 	for _, k := range prunable() {

@@ -132,7 +132,7 @@ func runRollback(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) 
 	if err := env.Output(v, b, page); err != nil {
 		return err
 	}
-	if err := trial.tell(ctx); err != nil {
+	if err := trial.printDeadline(ctx); err != nil {
 		return err
 	}
 	for _, r := range b.Objects {

@@ -72,7 +72,7 @@ func newRolling(env *cli.Env, v *cli.Verb, c *client.Client) (r *rolling, err er
 	return r, nil
 }
 
-// untried says that a dry run is none of the rollout.
+// untried is the note that a dry run does not include the rollout.
 func (r *rolling) untried() {
 	if r != nil {
 		fmt.Fprintf(r.env.Err, "--rollout %s is not tried with --dry-run: what is decided is the same for all boxes\n", r.steps)

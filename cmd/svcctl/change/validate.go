@@ -150,7 +150,7 @@ func ofTheBox(q manifest.Problem) bool {
 func givenNothing(p *cli.Env, v *cli.Verb) bool {
 	env, _ := p.LookupEnv(settings.ConfigEnv)
 	return v.Option("config").Text() == "" && env == "" && !slices.ContainsFunc(settings.Settings(), func(s settings.Setting) bool {
-		if !v.Has(s.Name) || s.Name == "manifests" { // which says what is judged
+		if !v.Has(s.Name) || s.Name == "manifests" { // manifests names the input
 			return false
 		}
 		_, given := settings.Lookup(p, v.Option(s.Name), s, nil)

@@ -13,7 +13,7 @@ import (
 
 // The boxes of a fleet that --wait waits for.
 const (
-	waitPresent = "present" // those that are heard of
+	waitPresent = "present" // those that report
 	waitAll     = "all"
 	waitQuorum  = "quorum" // most of all
 	waitBox     = "box"    // the one that was asked
@@ -25,7 +25,7 @@ const fleetPoll = 300 * time.Millisecond
 // patience has the timeout of --wait, and the boxes that it waits for.
 type patience struct {
 	timeout time.Duration // 0: nothing
-	boxes   string        // "": of a fleet those that are heard of
+	boxes   string        // "": of a fleet those that report
 }
 
 // patienceOf reads --wait: a duration, which boxes, or both as "all,2m".
@@ -96,8 +96,8 @@ func waitForBoxes(ctx context.Context, env *cli.Env, c *client.Client, revision 
 	}
 }
 
-// behindOf names the boxes that have not programmed a revision, with their states, and those among them that are not
-// heard of; done says that those have that are waited for.
+// behindOf names the boxes that have not programmed a revision, with their states, and those among them that do
+// not report; done is set when all have that are waited for.
 func behindOf(boxes []wire.FleetBox, revision uint64, of string) (missing, away []string, done bool) {
 	for i := range boxes {
 		switch b := &boxes[i]; {

@@ -73,7 +73,7 @@ func (v *Verb) Flags(args []string) (flags, rest []string) {
 	for letters != "" {
 		o := v.lettered(letters[:1])
 		if o == nil {
-			// A long name with one dash, or none of ours: package flag says so.
+			// A long name with one dash, or an unknown one: package flag refuses it.
 			found, rest := v.flag(letters, "-"+letters, rest)
 			return append(flags, found...), rest
 		}

@@ -19,7 +19,7 @@ const (
 )
 
 // Option is one flag of a verb. It keeps every text it is given and judges none of
-// them, so that all problems can be told together.
+// them, so that all problems are printed together.
 type Option struct {
 	Name   string
 	Letter string // a one-letter name, "" for none

@@ -68,7 +68,7 @@ func (p *Page) secrets(data any) {
 	}
 }
 
-// tree writes a field and what is in it. The type, nil for an unknown one, distinguishes field
+// tree writes a field and its content. The type, nil for an unknown one, distinguishes field
 // names from keys of maps.
 func (p *Page) tree(name string, value any, t *schema.Type, depth int) {
 	indent := strings.Repeat("  ", depth)

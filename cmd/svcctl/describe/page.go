@@ -53,7 +53,7 @@ func (p *Page) pairs(name string, pairs map[string]string) {
 	}
 }
 
-// Problems writes what is wrong with an object.
+// Problems writes the problems of an object.
 func (p *Page) Problems(ref object.Ref, status *wire.Status) {
 	var lines []string
 	for _, problem := range status.Problems {

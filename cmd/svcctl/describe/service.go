@@ -27,7 +27,7 @@ type Facts struct {
 	Health [][]string
 }
 
-// Service writes what a Service says, where it is reached, its endpoints, and whether it is in the kernel.
+// Service writes the fields of a Service, its addresses, its endpoints, and whether it is in the kernel.
 func (p *Page) Service(f Facts) {
 	svc := f.Service
 	p.line("Name", "%s", svc.Metadata.Name)

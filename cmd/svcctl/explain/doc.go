@@ -1,4 +1,4 @@
-// Package explain says what kinds, fields and annotations mean here, in text: the part of `svcctl explain` that
+// Package explain prints the documentation of kinds, fields and annotations: the part of `svcctl explain` that
 // needs no appliance.
 //
 //	text, err := explain.Field(services, []string{"spec", "ports"}, false)

@@ -105,7 +105,7 @@ func fieldList(page *output.Page, t *schema.Type) {
 	}
 }
 
-// fieldTree writes the names of fields and of what is in them. within are the structures
+// fieldTree writes the names of fields and of those below them. within are the structures
 // that it is in: one that has itself inside is not entered again.
 func fieldTree(page *output.Page, t *schema.Type, indent string, within map[*schema.Type]bool) {
 	within[t] = true

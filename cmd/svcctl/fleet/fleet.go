@@ -261,7 +261,7 @@ func fleetPage(name string, o *fleet.Overview) string {
 	for i := range o.Boxes {
 		boxes[i] = appliance.FleetBox(&o.Boxes[i])
 	}
-	if o.ID != "" { // else nobody knows
+	if o.ID != "" { // else it is unknown
 		b.WriteString("\n" + resource.BoxTable(boxes, resource.BoxLook{}))
 	}
 	return b.String()
@@ -275,7 +275,7 @@ func formatText(o *fleet.Overview) string {
 	return fmt.Sprint(o.Format)
 }
 
-// fleetBoxes prints the boxes, and says no when one of them is not OK.
+// fleetBoxes prints the boxes. It exits with 1 when one of them is not OK.
 func fleetBoxes(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 	if err := cli.CheckOutput(v); err != nil {
 		return err

@@ -149,7 +149,7 @@ func (d *describing) service(ctx context.Context, page *describe.Page, t resourc
 	return nil
 }
 
-// state asks what becomes of a Service; nil where the appliance does not tell, as an older one.
+// state reads the state of a Service in the kernel; nil where the appliance is too old to report it.
 func (d *describing) state(ctx context.Context, t resource.Target) (*wire.ServiceState, error) {
 	state, err := client.Call(ctx, d.c, wire.GetService, wire.ServiceQuery{Namespace: t.Namespace, Name: t.Name})
 	if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {

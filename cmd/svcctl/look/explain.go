@@ -188,7 +188,7 @@ func questionText(q diagnose.Question) string {
 	return text
 }
 
-// explainFacts collects what is known about a Service and tells what follows.
+// explainFacts collects the facts of a Service and prints the findings that follow from them.
 func explainFacts(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client, f diagnose.Facts, title string) error {
 	var err error
 	if f.Status, err = c.Status(ctx); err != nil {
@@ -230,7 +230,7 @@ func explainFacts(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Clie
 	return printFindings(env, title, diagnose.Service(f))
 }
 
-// printFindings prints findings, and says no when one is bad.
+// printFindings prints findings. The error is set when one is bad.
 func printFindings(env *cli.Env, title string, findings []diagnose.Finding) error {
 	page := &output.Page{Color: env.Color}
 	page.WriteString(page.Paint(output.Bold, output.Printable(title)) + "\n")

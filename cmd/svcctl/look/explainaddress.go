@@ -51,7 +51,7 @@ func explainAddress(ctx context.Context, env *cli.Env, v *cli.Verb, q diagnose.Q
 		}
 	}
 	if svc != nil {
-		// Alone it comes with who manages it, if that is a file; nor is it bad when it is gone by now.
+		// A single read has its manager, if that is a file. The Service may be gone by now.
 		alone := new(object.Service)
 		if resource.Typed(ctx, c, resource.Target{Kind: k, Namespace: svc.Metadata.Namespace, Name: svc.Metadata.Name}.Path(), alone) == nil {
 			svc = alone

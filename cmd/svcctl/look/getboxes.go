@@ -64,7 +64,7 @@ func takeBoxes(args []string) (asked *boxesAsked, rest []string, err error) {
 	return asked, rest, nil
 }
 
-// checkBoxes refuses options that boxes cannot follow. alone says that nothing else is asked for.
+// checkBoxes refuses options that do not apply to boxes. alone is set when boxes are the only resource.
 func checkBoxes(v *cli.Verb, f resource.Form, alone bool) error {
 	for name, instead := range map[string]string{
 		"watch":          "they cannot be watched: run `watch svcctl get boxes`",
@@ -85,7 +85,7 @@ func checkBoxes(v *cli.Verb, f resource.Form, alone bool) error {
 	return nil
 }
 
-// getBoxes prints the boxes of a fleet, with kinds of objects or without. The exit code says no when one of them is not OK.
+// getBoxes prints the boxes of a fleet, with kinds of objects or without. It exits with 1 when one of them is not OK.
 func getBoxes(ctx context.Context, env *cli.Env, v *cli.Verb, asked *boxesAsked, rest []string) error {
 	f, err := resource.FormOf(v)
 	if err == nil {

@@ -70,8 +70,7 @@ type feed struct {
 	watch func(version string) (string, error)
 }
 
-// follow watches again and again: a watch ends after a while. When changes were missed it
-// begins anew with the list.
+// follow repeats the watch when it ends. When changes were missed it begins with the list again.
 func (f *feed) follow(ctx context.Context, version string) error {
 	var err error
 	for err == nil && ctx.Err() == nil {

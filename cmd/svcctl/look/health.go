@@ -55,7 +55,7 @@ why, failures, passes, held.`,
 // healthLook is the interval of looks with -w.
 const healthLook = time.Second
 
-// runHealth prints the endpoints, and says no when one of them is down.
+// runHealth prints the endpoints. It exits with 1 when one of them is down.
 func runHealth(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
 	if err := cli.CheckOutput(v); err != nil {
 		return err

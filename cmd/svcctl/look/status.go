@@ -67,7 +67,7 @@ meaning; what does not apply is left out:
 	}
 }
 
-// runStatus prints the status, and says no when not all is well.
+// runStatus prints the status. It exits with 1 when there is an error.
 func runStatus(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 	if err := cli.CheckOutput(v); err != nil {
 		return err
@@ -277,7 +277,7 @@ func (p *statusText) sources(sources []wire.Source) {
 		p.WriteString("none\n")
 		return
 	}
-	// Colors have no width and tabwriter does not know: so none in here.
+	// tabwriter counts the escape sequences of colors as width: no colors in here.
 	w := tabwriter.NewWriter(p, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, "DIRECTORY\tSTATE\tFILES")
 	for _, s := range sources {

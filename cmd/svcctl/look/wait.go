@@ -96,7 +96,7 @@ type awaited struct {
 	state  string // in words: "there", "gone"
 	met    resource.Condition
 	synced bool // and the version that met it is in the kernel
-	absent bool // that it is not there is what is waited for
+	absent bool // wait until it is deleted
 	may    bool // it may be absent at first
 }
 
@@ -287,7 +287,7 @@ func waitForOne(ctx context.Context, env *cli.Env, c *client.Client, t resource.
 	deadline := time.Now().Add(timeout)
 	if !a.absent && !a.may {
 		if _, err := c.Get(ctx, t.Path(), nil); err != nil {
-			return err // what is not there would never be so
+			return err // an absent object never meets a condition
 		}
 	}
 	isService := t.Kind.Plural == "services"

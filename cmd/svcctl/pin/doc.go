@@ -1,6 +1,6 @@
 // Package pin writes the addresses and ports that Services have into the text of their manifests: only
-// into fields that the text does not have, and with all else of it, comments included, as it is. Edits are
-// insertions at the places that the YAML library tells, so no YAML is written anew.
+// into fields that the text does not have, and with the rest, comments included, unchanged. Edits are
+// insertions at the positions that the YAML library reports; no YAML is re-encoded.
 //
 // It computes text from text: it reads and writes no files.
 //

@@ -40,7 +40,7 @@ type Service struct {
 	Values []string
 }
 
-// edit replaces what is from an offset to another one.
+// edit replaces the text between two offsets.
 type edit struct {
 	from, to int
 	text     string
@@ -118,24 +118,24 @@ func (p *File) service(node, meta *yaml.Node, svc *object.Service) (values []str
 			}
 		}
 	}
-	says := func(at *yaml.Node, name string) bool {
+	has := func(at *yaml.Node, name string) bool {
 		n := yamlField(at, name)
 		return n != nil && (n.Kind != yaml.ScalarNode || n.Value != "" && n.Tag != "!!null" && n.Value != "0")
 	}
-	// Every line is put in front of what is there: the last one comes first.
-	if n := svc.Spec.HealthCheckNodePort; n != 0 && !says(spec, "healthCheckNodePort") {
+	// Each line is inserted in front of the others: the last one comes first.
+	if n := svc.Spec.HealthCheckNodePort; n != 0 && !has(spec, "healthCheckNodePort") {
 		set(spec, "healthCheckNodePort", fmt.Sprint(n))
 	}
-	p.ingress(spec, meta, svc, says, set)
+	p.ingress(spec, meta, svc, has, set)
 	ips := svc.Spec.ClusterIPs
 	if len(ips) > 1 && len(sequence(yamlField(spec, "clusterIPs"))) < len(ips) {
 		set(spec, "clusterIPs", "["+quoted(ips)+"]")
 	}
-	if len(ips) > 0 && ips[0] != object.ClusterIPNone && !says(spec, "clusterIP") {
+	if len(ips) > 0 && ips[0] != object.ClusterIPNone && !has(spec, "clusterIP") {
 		set(spec, "clusterIP", `"`+ips[0]+`"`)
 	}
 	for i, port := range sequence(yamlField(spec, "ports")) {
-		if i < len(svc.Spec.Ports) && svc.Spec.Ports[i].NodePort != 0 && !says(port, "nodePort") {
+		if i < len(svc.Spec.Ports) && svc.Spec.Ports[i].NodePort != 0 && !has(port, "nodePort") {
 			set(port, "nodePort", fmt.Sprint(svc.Spec.Ports[i].NodePort))
 		}
 	}
@@ -143,7 +143,7 @@ func (p *File) service(node, meta *yaml.Node, svc *object.Service) (values []str
 }
 
 // ingress writes load balancer IPs: one as spec.loadBalancerIP, two as the annotation.
-func (p *File) ingress(spec, meta *yaml.Node, svc *object.Service, says func(*yaml.Node, string) bool, set func(*yaml.Node, string, string)) {
+func (p *File) ingress(spec, meta *yaml.Node, svc *object.Service, has func(*yaml.Node, string) bool, set func(*yaml.Node, string, string)) {
 	var ips []string
 	for _, ingress := range svc.Status.LoadBalancer.Ingress {
 		if ingress.IP != "" {
@@ -156,9 +156,9 @@ func (p *File) ingress(spec, meta *yaml.Node, svc *object.Service, says func(*ya
 	}
 	switch {
 	case len(ips) == 0 || svc.Spec.Type != object.TypeLoadBalancer:
-	case len(ips) == 1 && !says(spec, "loadBalancerIP"):
+	case len(ips) == 1 && !has(spec, "loadBalancerIP"):
 		set(spec, "loadBalancerIP", `"`+ips[0]+`"`)
-	case len(ips) == 1 || says(annotations, annotation.LoadBalancerIPs): // what is said is had
+	case len(ips) == 1 || has(annotations, annotation.LoadBalancerIPs): // the manifest has it
 	case annotations != nil:
 		set(annotations, annotation.LoadBalancerIPs, `"`+strings.Join(ips, ",")+`"`)
 	default:
@@ -214,7 +214,7 @@ func (p *File) offset(line, column int) int {
 	return at
 }
 
-// Text returns the text with the values. The error says that it would read as other objects.
+// Text returns the text with the values. The error is set if it would decode to other objects.
 func (p *File) Text() ([]byte, error) {
 	text := p.edited()
 	before := manifest.Decode(p.path, p.text, manifest.DefaultLimits())

@@ -125,8 +125,8 @@ type (
 	}
 )
 
-// SARIF is the report for code hosting sites; a rule for each reason. What is no file, as a
-// setting, has no location.
+// SARIF returns the report for code hosting sites, with a rule for each reason. A problem of a setting has no
+// location.
 func (r *Report) SARIF(version string) (string, error) {
 	run := sarifRun{ColumnKind: "unicodeCodePoints", Results: []sarifResult{}}
 	run.Tool.Driver = sarifDriver{Name: "svcctl", Version: version, Rules: []sarifRule{}}

@@ -13,7 +13,7 @@ import (
 )
 
 // The boxes of a fleet among what `svcctl get` lists. They are no objects of the API, and have no metadata, labels or versions;
-// what is asked of them that only objects have is refused.
+// options that need those are refused.
 
 // boxesWord is the word for boxes, as a kind.
 const boxesWord = "boxes"
@@ -23,7 +23,7 @@ func IsBoxes(word string) bool {
 	return word == boxesWord || word == "box"
 }
 
-// NotOK says which boxes are not OK; nil: all are.
+// NotOK is an error that names the boxes that are not OK; nil: all are.
 func NotOK(boxes []wire.FleetBox) error {
 	var names []string
 	for _, b := range boxes {
@@ -37,7 +37,7 @@ func NotOK(boxes []wire.FleetBox) error {
 	return &cli.ExitError{Code: cli.ExitNo, Err: fmt.Errorf("not OK: %s; `svcctl status` on such a box has the reason", strings.Join(names, ", "))}
 }
 
-// BoxLook says how a table of boxes looks.
+// BoxLook has the options of a table of boxes.
 type BoxLook struct {
 	Wide   bool // what they accepted, and why they are not OK
 	Prefix bool // the kind before names

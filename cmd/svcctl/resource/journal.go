@@ -20,7 +20,7 @@ func JournalTable(entries []wire.JournalEntry) string {
 		if e.Namespace != "" {
 			name = e.Namespace + "/" + e.Name
 		}
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s %s\n", e.Time.Format(time.RFC3339), e.Revision, output.Printable(e.Who()), e.Verb, e.Kind, name)
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s %s\n", e.Time.Format(time.RFC3339), e.Revision, output.Printable(e.Author()), e.Verb, e.Kind, name)
 	}
 	table.Flush() // writes to a strings.Builder never fail
 	return b.String()

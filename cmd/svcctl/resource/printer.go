@@ -90,7 +90,7 @@ func (f *Form) parseColumns(text string) error {
 	return nil
 }
 
-// IsTable reports whether the server lays out what is printed.
+// IsTable reports whether the server renders the output, as a Table.
 func (f Form) IsTable() bool { return f.Name == cli.FormTable || f.Name == cli.FormWide }
 
 // Row is an object in the columns of the user.

@@ -86,8 +86,7 @@ func FilesOptions(what string) []*cli.Option {
 	}
 }
 
-// Reader reads the documents of files. What is wrong with one is told on stderr as it is
-// found, and counted.
+// Reader reads the documents of files. It prints each problem to stderr when it finds it, and counts them.
 type Reader struct {
 	Env       *cli.Env
 	Paths     []string
@@ -158,7 +157,7 @@ func Unreadable(err error) error {
 	return fmt.Errorf("read %s: %w%s", where.Path, where.Err, next)
 }
 
-// document reads one document; it is nil when that is not possible, which is told.
+// document reads one document; it is nil when that is not possible, which is printed.
 func (r *Reader) document(name string, t *manifest.Tree) *Document {
 	o, problems := t.Object(Booleans())
 	for _, problem := range problems {

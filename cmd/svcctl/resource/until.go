@@ -100,7 +100,7 @@ func Kept(ctx context.Context, c *client.Client, t Target) string {
 	return Keepers(t, o)
 }
 
-// Keepers names the finalizers of an object that is to go, and who can take them away.
+// Keepers names the finalizers of an object that is to go, and what removes them.
 func Keepers(t Target, o client.Object) string {
 	names := finalizersOf(o)
 	if TextField(o, "metadata", "deletionTimestamp") == "" {

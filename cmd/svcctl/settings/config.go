@@ -8,9 +8,9 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/cli"
 )
 
-// Load is the configuration for a verb: of each of its settings what its flag
-// says, else its environment variable, else the file, else the default. What is
-// given for a list replaces the list, it is not added. The error is a usageError
+// Load returns the configuration for a verb: for each of its settings the value of its
+// flag, else of its environment variable, else of the file, else the default. A value
+// for a list replaces the list. The error is a usageError
 // with everything that is wrong; settings that the verb does not have are not judged.
 func Load(env *cli.Env, v *cli.Verb) (config.Config, error) {
 	cfg := config.Default()

@@ -19,7 +19,7 @@ type Setting struct {
 	Name  string // of the flag
 	Arg   string // what stands for the value in help; "" for a switch
 	Usage string
-	Def   string // the default; says the same as config.Default
+	Def   string // the default, equal to config.Default's
 	Shown string // what help shows as the default instead of Def
 	Group string
 	Words []string // the values it takes, when they are few

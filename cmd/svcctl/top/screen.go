@@ -49,7 +49,7 @@ func (s *screen) size() (lines, columns int) {
 	return int(w.Row), int(w.Col)
 }
 
-// draw replaces what is on the screen. Lines are drawn over, so that nothing flickers.
+// draw replaces the content of the screen. Lines are drawn over, so that nothing flickers.
 func (s *screen) draw(text string) error {
 	_, err := s.out.WriteString("\x1b[H" + strings.ReplaceAll(text, "\n", "\x1b[K\r\n") + "\x1b[K\x1b[J")
 	return err
@@ -74,7 +74,7 @@ func (s *screen) keys() <-chan byte {
 // Live draws the table until the user quits. now is the time of day.
 func (t *Top) Live(ctx context.Context, in, out *os.File, now func() time.Time) error {
 	if err := t.Look(ctx); err != nil {
-		return err // what is said stays on the screen of before
+		return err // the message stays on the previous screen
 	}
 	s, err := openScreen(in, out)
 	if err != nil {
