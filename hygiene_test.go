@@ -185,9 +185,11 @@ func TestLinksLead(t *testing.T) {
 
 // TestDocsAreManPages holds docs/ to one shape, so that readers know where to look.
 func TestDocsAreManPages(t *testing.T) {
-	pages, err := filepath.Glob("docs/*.md")
-	if err != nil || len(pages) == 0 {
-		t.Fatalf("no pages in docs: %v", err)
+	var pages []string
+	for _, name := range files(t) {
+		if strings.HasPrefix(name, "docs/") && path.Ext(name) == ".md" {
+			pages = append(pages, name)
+		}
 	}
 	index, err := os.ReadFile("docs/svcctl.md")
 	if err != nil {
@@ -199,7 +201,7 @@ func TestDocsAreManPages(t *testing.T) {
 			t.Fatal(err)
 		}
 		at := 0
-		for _, section := range []string{"## NAME", "## SYNOPSIS", "## DESCRIPTION", "## EXAMPLES", "## BUGS"} {
+		for _, section := range []string{"## NAME", "## SYNOPSIS", "## DESCRIPTION", "## EXAMPLES", "## BUGS", "## SEE ALSO"} {
 			found := strings.Index(string(content[at:]), section+"\n")
 			if found < 0 {
 				t.Errorf("%s has no section %q in its place", page, section)
@@ -207,8 +209,8 @@ func TestDocsAreManPages(t *testing.T) {
 			}
 			at += found
 		}
-		if base := filepath.Base(page); base != "svcctl.md" && !strings.Contains(string(index), "("+base+")") {
-			t.Errorf("docs/svcctl.md does not lead to %s", base)
+		if name := strings.TrimPrefix(page, "docs/"); name != "svcctl.md" && !strings.Contains(string(index), "("+name+")") {
+			t.Errorf("docs/svcctl.md does not lead to %s", name)
 		}
 	}
 }

@@ -10,15 +10,11 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-var update = flag.Bool("update", false, "write the table of docs/api.md")
+var update = flag.Bool("update", false, "write docs/reference/routes.md")
 
-// docs/api.md has a row for each operation, in their order.
+// docs/reference/routes.md has a row for each operation, in their order.
 func TestOperationsAreDocumented(t *testing.T) {
-	const page = "../docs/api.md"
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	const page = "../docs/reference/routes.md"
 	var rows strings.Builder
 	for _, o := range wire.Operations() {
 		by := "readers"
@@ -30,17 +26,48 @@ func TestOperationsAreDocumented(t *testing.T) {
 		}
 		fmt.Fprintf(&rows, "| `%s %s` | %s | %s |\n", o.Method, o.Path, by, o.Does)
 	}
-	before, rest, found := strings.Cut(string(text), "| operation | for | does |\n|---|---|---|\n")
-	_, after, ends := strings.Cut(rest, "\n\n")
-	if !found || !ends {
-		t.Fatal("docs/api.md has no table of operations")
-	}
-	want := before + "| operation | for | does |\n|---|---|---|\n" + rows.String() + "\n" + after
+	want := fmt.Sprintf(routes, rows.String())
 	if *update {
 		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
 		}
-	} else if want != string(text) {
-		t.Error("docs/api.md is not what wire.Operations has: run go test ./api -run TestOperationsAreDocumented -update")
+	}
+	if have, err := os.ReadFile(page); err != nil || string(have) != want {
+		t.Errorf("docs/reference/routes.md is not what wire.Operations has (%v): run go test ./api -run TestOperationsAreDocumented -update", err)
 	}
 }
+
+// routes is the page, without its rows.
+const routes = `# svcctl-routes(7)
+
+## NAME
+
+routes - the operations of the API beside those of Kubernetes
+
+## SYNOPSIS
+
+    curl --unix-socket /run/svcctl/svcctl.sock http://localhost/svcctl/v1/status
+
+## DESCRIPTION
+
+The verbs of svcctl use these operations. Parameters are in the query; answers are JSON. With the parameter ` + "`trial` or `rollout`" + ` a write is
+part of that [trial](../trial.md) or [rollout](../rollout.md). [api](../api.md) has the other paths, and the rights of
+readers and admins. This page is generated from the table of routes (api/wire).
+
+| operation | for | does |
+|---|---|---|
+%s
+## EXAMPLES
+
+The errors of the status:
+
+    curl -s --unix-socket /run/svcctl/svcctl.sock http://localhost/svcctl/v1/status | jq '.problems[] | select(.severity == "error")'
+
+## BUGS
+
+The parameters of each operation are not listed: the help of the verb that uses it names them.
+
+## SEE ALSO
+
+[api](../api.md), [svcctl](../svcctl.md), [conditions](conditions.md)
+`

@@ -16,7 +16,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write docs/conditions.md")
+var update = flag.Bool("update", false, "write docs/reference/conditions.md")
 
 // reported are the Reasons that the code reports problems with, and where: constants named after a reason, literals of
 // a field Reason or reason, and the words that resolvers pass to warn, refuse and report.
@@ -124,7 +124,7 @@ func TestEachReasonHasARow(t *testing.T) {
 }
 
 func TestManual(t *testing.T) {
-	const page = "../../docs/conditions.md"
+	const page = "../../docs/reference/conditions.md"
 	if *update {
 		if err := os.WriteFile(page, []byte(manual()), 0o644); err != nil {
 			t.Fatal(err)
@@ -135,7 +135,7 @@ func TestManual(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(have) != manual() {
-		t.Error("docs/conditions.md is not what the table says: run go test ./appliance/verdict -run TestManual -update")
+		t.Error("docs/reference/conditions.md is not what the table says: run go test ./appliance/verdict -run TestManual -update")
 	}
 }
 
@@ -196,7 +196,7 @@ The time of the last transition of a condition is not known from before a restar
 
 ## SEE ALSO
 
-[status](status.md), [wait](wait.md), [apply](apply.md), [explain](explain.md), [metrics](metrics.md)
+[status](../status.md), [wait](../wait.md), [apply](../apply.md), [explain](../explain.md), [metrics](../metrics.md)
 `)
 	return b.String()
 }

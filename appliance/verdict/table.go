@@ -36,7 +36,7 @@ const (
 
 // Row describes a condition. To add one: report a problem whose Reason is a constant reasonXxx or ReasonXxx (or a
 // literal of a field Reason), where its facts are; add its row to table.txt; make it and repair it in a test, as Test817
-// of appliance/reconcile does; run go test ./appliance/verdict -run TestManual -update, which rewrites docs/conditions.md.
+// of appliance/reconcile does; run go test ./appliance/verdict -run TestManual -update, which rewrites docs/reference/conditions.md.
 // The tests of this package fail for a Reason without a row and a row without a Reason.
 type Row struct {
 	Reason string

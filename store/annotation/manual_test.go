@@ -62,10 +62,10 @@ ranges.
 
 ### TLS
 
-TLS is ended with certificates from Secrets ([relay](relay.md)). A TCP port that asks for one of a cloud's
+TLS is ended with certificates from Secrets ([relay](../relay.md)). A TCP port that asks for one of a cloud's
 store would be passed through in the clear, so it is not served, on none of the Service's addresses; its other
 ports are. An empty certificate asks for TLS too, and a list of ports with an entry that is no TCP port
-of the Service may mean each of the others ([relay](relay.md)). When a live Service gets such an annotation, new connections to the port are refused and open ones
+of the Service may mean each of the others ([relay](../relay.md)). When a live Service gets such an annotation, new connections to the port are refused and open ones
 end as they would. ` + "`svcctl.io/tls-secret`" + `, for all ports or for one, is what to do about that: it wins over
 the annotations of clouds. So does ` + "`aws-load-balancer-ssl-cert: secret:NAME`" + `. Without ` + "`ssl-ports`" + ` a
 certificate of AWS is about all TCP ports.
@@ -101,7 +101,7 @@ in a warning too.
 
 ## SEE ALSO
 
-[services](services.md), [allocation](allocation.md), [connections](connections.md), [explain](explain.md)
+[services](../services.md), [allocation](../allocation.md), [connections](../connections.md), [explain](../explain.md)
 `
 
 // manual is the page of the manual, in Markdown.
@@ -144,7 +144,7 @@ func (r *Row) does() string {
 		text += ". Values: " + r.Values
 	}
 	if r.Page != "" {
-		text += ". See " + r.Page
+		text += ". See [" + r.Page + "](../" + r.Page + ".md)"
 	}
 	return text
 }

@@ -13,11 +13,11 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-var update = flag.Bool("update", false, "rewrite docs/annotations.md")
+var update = flag.Bool("update", false, "rewrite docs/reference/annotations.md")
 
 // The page of the manual is printed from the table.
 func TestManual(t *testing.T) {
-	const page = "../../docs/annotations.md"
+	const page = "../../docs/reference/annotations.md"
 	if *update {
 		if err := os.WriteFile(page, []byte(manual()), 0o644); err != nil {
 			t.Fatal(err)
@@ -28,7 +28,7 @@ func TestManual(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(have) != manual() {
-		t.Error("docs/annotations.md is not what the table says: run go test ./store/annotation -run TestManual -update")
+		t.Error("docs/reference/annotations.md is not what the table says: run go test ./store/annotation -run TestManual -update")
 	}
 }
 

@@ -34,6 +34,11 @@ func run(docs, out, date string) error {
 	if err != nil {
 		return err
 	}
+	generated, err := filepath.Glob(filepath.Join(docs, "reference", "*.md"))
+	if err != nil {
+		return err
+	}
+	names = append(names, generated...)
 	text, page := map[string]string{}, map[string]string{} // by file; page is "svcctl-apply(1)"
 	for _, name := range names {
 		content, err := os.ReadFile(name)
@@ -84,7 +89,7 @@ func run(docs, out, date string) error {
 }
 
 // verbRow is a row of the tables of verbs in svcctl.md: "| [announce drain](announcing.md) |".
-var verbRow = regexp.MustCompile(`(?m)^\| \[([a-z ]+)\]\(([a-z-]+\.md)(?:#[^)]*)?\)`)
+var verbRow = regexp.MustCompile(`(?m)^\| \[([a-z ]+)\]\((?:reference/)?([a-z-]+\.md)(?:#[^)]*)?\)`)
 
 // verbs are the names of the pages of the verbs that a page is about, its own name among them or not.
 func verbs(table, page string) (names []string) {
@@ -103,7 +108,7 @@ var link = regexp.MustCompile(`\[([^\]]+)\]\(([^)\s#]*)(#[^)]*)?\)`)
 func links(body string, page map[string]string) string {
 	return link.ReplaceAllStringFunc(body, func(text string) string {
 		m := link.FindStringSubmatch(text)
-		if to := page[m[2]]; to != "" {
+		if to := page[filepath.Base(m[2])]; to != "" {
 			return "**" + strings.TrimSuffix(to, to[strings.IndexByte(to, '('):]) + "**" + to[strings.IndexByte(to, '('):]
 		}
 		return m[1]

@@ -1,7 +1,7 @@
 // Package script runs behaviors that are written down as text. A script is a txtar file: it
 // writes manifests, makes a change or a fault, and says what must come of it: the table of
 // objects, the nft text of maps, and for each packet who answered it, which client address
-// the server saw, or how it was refused. docs/behaviors.md lists the behaviors with their
+// the server saw, or how it was refused. docs/reference/behaviors.md lists the behaviors with their
 // scripts and tests.
 //
 // It is imported by tests alone and is no part of the product. The engine is testscript of
@@ -116,7 +116,7 @@
 //     as root; both modes have to agree. (-count=1 because go test knows nothing of the program
 //     that the test builds, and would tell an old result.)
 //  4. Break the product once and see the script fail.
-//  5. Name the script in docs/behaviors.md, at the behaviors that it shows; a hygiene test
+//  5. Name the script in docs/reference/behaviors.md, at the behaviors that it shows; a hygiene test
 //     fails until it is there.
 //
 // Never wait for a fixed time: sync, eventually and healed wait for conditions. "timeout" as an
