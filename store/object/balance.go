@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // Annotations about the endpoint of the next connection. Services and slices have no field for it;
@@ -20,6 +21,9 @@ const (
 	AnnotationWeights = "svcctl.io/weights"
 	// AnnotationPriority of an EndpointSlice, Endpoints or Pod is the tier of its endpoints.
 	AnnotationPriority = "svcctl.io/priority"
+	// AnnotationShare of an EndpointSlice is the share of the port's connections that its group of endpoints gets: "9",
+	// or "GROUP=9" where several slices are one group.
+	AnnotationShare = "svcctl.io/share"
 
 	// Those of Cilium are read where ours are absent.
 	AnnotationCiliumBalance = "service.cilium.io/lb-algorithm"
@@ -36,10 +40,11 @@ const (
 	BalanceLeastConnection = "least-connection"
 )
 
-// The largest weight and priority.
+// The largest weight, priority and share. That of shares is the limit of Gateway API for BackendRef.weight.
 const (
 	MaxWeight   = 65535
 	MaxPriority = 9
+	MaxShare    = 1_000_000
 )
 
 // BalanceNames are the algorithms, sorted.
@@ -89,6 +94,22 @@ func ParsePriority(value string) (uint8, error) {
 		return 0, fmt.Errorf("must be an integer from 0 to %d", MaxPriority)
 	}
 	return uint8(n), nil
+}
+
+// GroupShare is a share of the connections of a port, and the group of endpoints that gets it; "": the slice by itself.
+type GroupShare struct {
+	Group  string
+	Weight uint32
+}
+
+// ParseShare reads the value of AnnotationShare.
+func ParseShare(value string) (GroupShare, error) {
+	at := strings.LastIndexByte(value, '=')
+	n, err := strconv.ParseUint(value[at+1:], 10, 32)
+	if group := value[:max(at, 0)]; err == nil && n <= MaxShare && at != 0 && !strings.ContainsFunc(group, unicode.IsSpace) {
+		return GroupShare{group, uint32(n)}, nil
+	}
+	return GroupShare{}, fmt.Errorf("must be an integer from 0 to %d, or GROUP=INTEGER", MaxShare)
 }
 
 // AddressWeight is the weight of an address.
@@ -157,6 +178,7 @@ func checkEndpointWeights(meta, old *ObjectMeta) Errors {
 	if _, ours := meta.Annotations[AnnotationWeight]; !ours {
 		errs = append(errs, checkAnnotation(meta, old, AnnotationCiliumWeight, weight)...)
 	}
+	errs = append(errs, checkAnnotation(meta, old, AnnotationShare, checkBy(ParseShare))...)
 	return append(errs, checkAnnotation(meta, old, AnnotationPriority, checkBy(ParsePriority))...)
 }
 
@@ -212,6 +234,22 @@ func (m *ObjectMeta) PriorityOf() uint8 {
 		return 0
 	}
 	return priority
+}
+
+// ShareOf is the share that the annotation of an EndpointSlice gives to its group of endpoints, 1 where it has none.
+func (m *ObjectMeta) ShareOf() GroupShare {
+	value, has := m.Annotations[AnnotationShare]
+	if !has {
+		return GroupShare{Weight: 1}
+	}
+	share, err := ParseShare(value)
+	if err != nil {
+		return GroupShare{Weight: 1} // refused by validation
+	}
+	if share.Group == "" {
+		share.Group = m.Name
+	}
+	return share
 }
 
 // Annotations of a Service with session affinity.
