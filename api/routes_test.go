@@ -51,7 +51,7 @@ routes - the operations of the API beside those of Kubernetes
 ## DESCRIPTION
 
 The verbs of svcctl use these operations. Parameters are in the query; answers are JSON. With the parameter ` + "`trial` or `rollout`" + ` a write is
-part of that [trial](../trial.md) or [rollout](../rollout.md). [api](../api.md) has the other paths, and the rights of
+part of that [trial](../safe-changes.md) or [rollout](../rollout.md). [api](../api.md) has the other paths, and the rights of
 readers and admins. This page is generated from the table of routes (api/wire).
 
 | operation | for | does |

@@ -196,7 +196,7 @@ The time of the last transition of a condition is not known from before a restar
 
 ## SEE ALSO
 
-[status](../status.md), [wait](../wait.md), [apply](../apply.md), [explain](../explain.md), [metrics](../metrics.md)
+[status](../status.md), [wait](../get.md#wait), [apply](../apply.md), [explain](../explain.md), [metrics](../metrics.md)
 `)
 	return b.String()
 }

@@ -32,7 +32,7 @@ func TestManual(t *testing.T) {
 			continue
 		}
 		page := func(name string) string {
-			row := regexp.MustCompile(`(?m)^\| \[` + name + `\]\((\w+\.md)\) \|`).FindStringSubmatch(start)
+			row := regexp.MustCompile(`(?m)^\| \[` + name + `\]\(([\w-]+\.md)(?:#[\w-]+)?\) \|`).FindStringSubmatch(start)
 			if row == nil {
 				return ""
 			}

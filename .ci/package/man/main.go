@@ -13,7 +13,7 @@ import (
 )
 
 // Pages that are for who works on the program, not for who runs it.
-var left = map[string]bool{"behaviors.md": true, "performance.md": true, "samples.md": true}
+var left = map[string]bool{"behaviors.md": true, "performance.md": true}
 
 // title is the first line of a page: "# svcctl-apply(1)".
 var title = regexp.MustCompile(`\A# ([\w.-]+)\((\d)\)\n`)
