@@ -152,7 +152,7 @@ func build(o *opened, at *claimed, relay *parts.Relay) (*assembly, error) {
 	suspicion := newSuspicion(answers, grants, checks, counted != nil, log)
 	checks.History, suspicion.History = o.history, o.history
 	suspicion.Book().Restore(o.before.Failures)
-	answers.Judge(suspicion.Book().Failures, checks.State)
+	answers.Judge(suspicion.Book().Failures, checks.State, board.Conditions().Judged)
 	a := &assembly{
 		opened: o, claimed: at, metrics: metrics.New(cfg.Version), watcher: watcher, requests: requests, removals: removals,
 		board: board, events: events, held: held, member: member, grants: grants, traffic: answers,

@@ -201,6 +201,18 @@ type Frontend struct {
 	Adopt bool
 }
 
+// Text is what clients connect to: "192.0.2.10:80", "192.0.2.10:7000-7009", or ":30080" of a node port.
+func (fe Frontend) Text() string {
+	text := ":" + strconv.Itoa(int(fe.Port))
+	if fe.Addr.IsValid() {
+		text = netip.AddrPortFrom(fe.Addr, fe.Port).String()
+	}
+	if fe.IsRange() {
+		text += "-" + strconv.Itoa(int(fe.Last))
+	}
+	return text
+}
+
 // FrontendKind is the source of a frontend's address.
 type FrontendKind uint8
 

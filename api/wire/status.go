@@ -287,6 +287,14 @@ const (
 	ServiceSettling = "settling"
 )
 
+// ByState returns the numbers of Services by their states.
+func (v *Verdict) ByState() map[string]int {
+	return map[string]int{
+		ServiceAnswers: v.Answers, ServiceWarning: v.Warning, ServiceStale: v.Stale, ServiceFails: v.Fails, ServiceIdle: v.Idle,
+		ServiceSettling: v.Services - v.Answers - v.Warning - v.Stale - v.Fails - v.Idle,
+	}
+}
+
 // ProblemGroup is all problems with one cause.
 type ProblemGroup struct {
 	Severity string `json:"severity"` // of the worst of them

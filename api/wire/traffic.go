@@ -18,13 +18,20 @@ type Traffic struct {
 	// Seconds is the time since the look before, the base of rates; 0: there was none yet.
 	Seconds float64 `json:"seconds"`
 	// Tracked counts the entries of the table.
-	Tracked int           `json:"tracked"`
-	Ports   []PortTraffic `json:"ports"`
+	Tracked int `json:"tracked"`
+	// Node is the box, Verdict the answer of its status in one line, and States counts its Services by state (ServiceFails and
+	// others); all are absent of older versions.
+	Node    string         `json:"node,omitempty"`
+	Verdict string         `json:"verdict,omitempty"`
+	States  map[string]int `json:"states,omitempty"`
+	// Totals are of all Service ports, also of those that Ports leaves out.
+	Totals ServiceTraffic `json:"totals"`
+	Ports  []PortTraffic  `json:"ports"`
 	// Counted reports that the kernel counts connections and refusals (--traffic counters).
 	Counted bool `json:"counted"`
 	// Flows is set when connections are reported as they end (--traffic flows).
 	Flows bool `json:"flows"`
-	// NoBytes is why bytes are absent although Flows is set; "": they are present.
+	// NoBytes is why bytes are absent; "": they are present.
 	NoBytes string `json:"noBytes,omitempty"`
 	// Refusals are packets that were refused or dropped in all, by reason;
 	// absent where they are not counted.
@@ -47,6 +54,18 @@ type ConnectionCounts struct {
 	// Rate is new connections a second, of a port as the kernel counted them, else those that
 	// lasted from one look to the next; absent where there was no look before.
 	Rate *float64 `json:"rate,omitempty"`
+	// InRate and OutRate are bytes a second that clients and endpoints sent, with IP headers; absent where there was no look
+	// before, or the kernel does not count bytes.
+	InRate  *float64 `json:"bytesInRate,omitempty"`
+	OutRate *float64 `json:"bytesOutRate,omitempty"`
+	// FailedRate is the connections a second that an endpoint refused, or did not answer; absent where there was no look before.
+	FailedRate *float64 `json:"failedRate,omitempty"`
+}
+
+// Judged is the state of a Service in one word, and why it does not answer, or not well.
+type Judged struct {
+	State string `json:"state,omitempty"` // ServiceAnswers and others; absent of older versions
+	Why   string `json:"why,omitempty"`
 }
 
 // TrafficTotals are the kernel's counts of a Service port. They go on over a restart, but not after a crash. They are
@@ -91,6 +110,12 @@ type PortTraffic struct {
 	Service   string `json:"service"`
 	Port      string `json:"port,omitempty"`
 	Protocol  string `json:"protocol"`
+	// Frontends are what clients connect to: "192.0.2.10:80", or ":30080" of a node port; those of load balancers come first.
+	Frontends []string `json:"frontends,omitempty"`
+	// Check is the health check of its endpoints: "http:8080/healthz".
+	Check string `json:"check,omitempty"`
+	// Judged is of its Service, all ports together.
+	Judged
 	ConnectionCounts
 	TrafficTotals
 	FlowTotals
@@ -201,8 +226,11 @@ type ServiceClients struct {
 	More    int             `json:"more,omitempty"` // left out for the limit
 }
 
-// TrafficSorts lists the columns that traffic is sorted by, the largest first; name is alphabetical.
-func TrafficSorts() []string { return []string{"open", "rate", "unanswered", "refused", "name"} }
+// TrafficSorts lists the columns that traffic is sorted by, the largest first; name is alphabetical. With state Services that do
+// not answer come first, then those with a warning, then the others by open connections.
+func TrafficSorts() []string {
+	return []string{"open", "rate", "unanswered", "refused", "name", "state", "bytes"}
+}
 
 // MaxTrafficFilter bounds a filter, in bytes: longer than any name of a port.
 const MaxTrafficFilter = 512

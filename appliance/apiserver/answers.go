@@ -75,7 +75,9 @@ func (a *answers) endpoints() []api.Endpoint {
 	}
 	if a.views.Traffic != nil {
 		list = append(list, api.Answer(wire.GetTraffic, func(_ *http.Request, q wire.TrafficQuery) (wire.Traffic, error) {
-			return pointed(a.views.Traffic.Traffic(q))
+			answer, err := pointed(a.views.Traffic.Traffic(q))
+			answer.Node = a.cfg.NodeName
+			return answer, err
 		}), api.Answer(wire.GetConnections, a.connections), api.Answer(wire.Kill, a.kill))
 	}
 	if a.views.Trace != nil {

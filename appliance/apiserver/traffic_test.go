@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/config"
 )
 
 // recorded is a Traffic that records its queries.
@@ -36,8 +37,9 @@ func (f *recorded) Kill(id uint32) (*wire.Connection, error) {
 
 func TestTraffic(t *testing.T) {
 	f := &recorded{}
-	asks := serve(t, &answers{views: Views{Traffic: f}})
+	asks := serve(t, &answers{cfg: &config.Config{NodeName: "gw1"}, views: Views{Traffic: f}})
 	asks(http.MethodGet, "traffic", http.StatusOK, `"ports":[]`)
+	asks(http.MethodGet, "traffic", http.StatusOK, `"node":"gw1"`)
 	if want := (wire.TrafficQuery{Sort: "open", Limit: 100}); f.traffic != want {
 		t.Errorf("asked for %+v, want %+v", f.traffic, want)
 	}

@@ -39,7 +39,7 @@ func (a *adopting) set(service string, ports []nft.ServicePort) {
 				if now == nil {
 					now = map[adoptedBy]struct{}{}
 				}
-				now[adoptedBy{ap, service, frontendText(*fe)}] = struct{}{}
+				now[adoptedBy{ap, service, fe.Text()}] = struct{}{}
 			}
 		}
 	}

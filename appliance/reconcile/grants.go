@@ -4,7 +4,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"sync"
 
 	"svcctl.io/svcctl/api/wire"
@@ -101,17 +100,17 @@ func (g *Grants) State(namespace, name string, client netip.AddrPort) wire.Servi
 			Name:      portName,
 			Protocol:  p.Protocol.Name(),
 			Family:    p.Family.Name(),
-			Frontends: texts(p.Frontends, frontendText),
+			Frontends: texts(p.Frontends, nft.Frontend.Text),
 			Balance:   resolve.BalanceName(p.Balance),
 			Endpoints: texts(p.Pools[nft.PoolCluster], endpointText),
 			Local:     texts(p.Pools[nft.PoolLocal], endpointText),
 		}
 		for i := range p.Frontends {
 			if p.Frontends[i].Adopt {
-				state.Adopted = append(state.Adopted, frontendText(p.Frontends[i]))
+				state.Adopted = append(state.Adopted, p.Frontends[i].Text())
 			}
 			if p.Frontends[i].InsideOnly {
-				s.InsideOnly = append(s.InsideOnly, frontendText(p.Frontends[i]))
+				s.InsideOnly = append(s.InsideOnly, p.Frontends[i].Text())
 			}
 		}
 		balanceState(&state, p, &box, client)
@@ -172,17 +171,6 @@ func (g *Grants) Unanswered(most int) (list []wire.Unanswered, more int) {
 	return list, more
 }
 
-func frontendText(f nft.Frontend) string {
-	if !f.Addr.IsValid() {
-		return portText(f.Port)
-	}
-	text := netip.AddrPortFrom(f.Addr, f.Port).String()
-	if f.IsRange() {
-		text += "-" + strconv.Itoa(int(f.Last))
-	}
-	return text
-}
-
 // endpointText is an endpoint; of a range of ports, the address alone.
 func endpointText(ap netip.AddrPort) string {
 	if ap.Port() == 0 {
@@ -225,7 +213,7 @@ func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client ne
 		if inside {
 			pool = fe.Internal.Pool
 		}
-		chosen := wire.Chosen{Frontend: frontendText(*fe)}
+		chosen := wire.Chosen{Frontend: fe.Text()}
 		known := p.Balance != nft.Maglev || client.Port() != 0 || len(p.Pools[pool]) == 1
 		if ap, ok := p.Choice(fe, pool)(client); ok && known {
 			chosen.Endpoint = endpointText(ap)
@@ -292,5 +280,3 @@ func texts[T any](list []T, text func(T) string) []string {
 	}
 	return out
 }
-
-func portText(port uint16) string { return ":" + strconv.Itoa(int(port)) }

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -139,10 +140,9 @@ func (l *Loop) report() {
 	l.settles = r.settles()
 	v, reasons := pub.Board.conditions.judge(over, came, touched, p.declared.unchecked, p.declared.count, r.History, now)
 	pub.Status.Verdict = v
-	pub.Metrics.Verdict(map[string]int{
-		wire.ServiceAnswers: v.Answers, wire.ServiceWarning: v.Warning, wire.ServiceStale: v.Stale, wire.ServiceFails: v.Fails, wire.ServiceIdle: v.Idle,
-		wire.ServiceSettling: v.Services - v.Answers - v.Warning - v.Stale - v.Fails - v.Idle, "unchecked": v.Unchecked,
-	}, reasons)
+	words := v.ByState()
+	words["unchecked"] = v.Unchecked
+	pub.Metrics.Verdict(words, reasons)
 }
 
 // settled returns when a problem is one, if it may yet end by itself: an object that came a moment ago waits for those
@@ -244,6 +244,22 @@ func (c *Conditions) State(key string) (s verdict.State) {
 		s = c.bench.State(key)
 	}
 	return s
+}
+
+// Judged returns the states of the Services that do not answer, or not well, and why, the numbers of all by state, and the
+// answer of the status in one line.
+func (c *Conditions) Judged() (states map[string]wire.Judged, counts map[string]int, answer string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.bench == nil {
+		return nil, nil, ""
+	}
+	states = map[string]wire.Judged{}
+	for key, s := range c.bench.Judged() {
+		states[key] = wire.Judged{State: s.Word(), Why: cmp.Or(s.Failing, s.Stale, s.Doubt).Message}
+	}
+	v := c.bench.Verdict(0)
+	return states, v.ByState(), v.Text
 }
 
 // settling names the first of the Services that are settling.

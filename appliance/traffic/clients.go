@@ -30,7 +30,7 @@ func (s clients) add(c *conntrack.Connection) {
 	if !known && len(s) == maxClients {
 		return
 	}
-	n.add(c, false)
+	n.add(c, false, 0, 0)
 	s[addr] = n
 }
 

@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"net/netip"
 	"runtime"
 	"slices"
 	"sync"
@@ -8,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/flows"
 	"svcctl.io/svcctl/nft"
@@ -43,16 +45,20 @@ type Observer struct {
 	// totals returns the kernel's counts since the start; nil: it does not count.
 	totals func() (nft.Totals, error)
 	now    func() time.Time
-	// ended are the totals of connections that ended, receive adds the messages that wait to them, and settings reads which
-	// messages and counts of connections the kernel makes. All are nil where connection events are not read.
-	ended    *flows.Totals
-	receive  func()
+	// ended are the totals of connections that ended, and receive adds the messages that wait to them. Both are nil where connection
+	// events are not read.
+	ended   *flows.Totals
+	receive func()
+	// settings reads what the kernel counts of connections, failures the failed connections so far, and judged the states of
+	// Services that do not answer, or not well. Each is nil where that is unknown.
 	settings func() conntrack.Settings
+	failures func() map[string]map[netip.AddrPort]uint64
+	judged   func() (states map[string]wire.Judged, counts map[string]int, verdict string)
 
 	looking sync.Mutex // one looks at a time
 	cost    time.Duration
-	ids     []uint32 // of the last look, sorted
-	found   *index   // of the ports at knownAt
+	known   tracked // of the last look
+	found   *index  // of the ports at knownAt
 	knownAt uint64
 
 	mu      sync.Mutex
@@ -79,9 +85,9 @@ func (o *Observer) Snapshot() (*Snapshot, error) {
 	if last != nil && begin.Sub(last.At) < max(minPause, maxShare*o.cost) {
 		return last, nil
 	}
-	var before []uint32
+	var before tracked
 	if last != nil {
-		before = o.ids
+		before = o.known
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -91,7 +97,7 @@ func (o *Observer) Snapshot() (*Snapshot, error) {
 	if last != nil {
 		l.Since = begin.Sub(last.At)
 	}
-	ids, err := o.count(l, found, before)
+	known, err := o.count(l, found, before)
 	if err == nil && o.totals != nil {
 		var counted nft.Totals
 		if counted, err = o.totals(); err == nil {
@@ -105,8 +111,19 @@ func (o *Observer) Snapshot() (*Snapshot, error) {
 	if l.Counted {
 		l.compare(last)
 	}
+	if o.settings != nil {
+		l.Bytes = o.settings().Bytes
+	}
+	if o.failures != nil {
+		if l.Failures = o.failures(); last != nil {
+			l.failing = last.Failures
+		}
+	}
+	if o.judged != nil {
+		l.States, l.Counts, l.Verdict = o.judged()
+	}
 	o.cost = threadCost() - used
-	o.ids = ids
+	o.known = known
 	o.appendHistory(l)
 	return l, nil
 }
@@ -125,7 +142,7 @@ func (o *Observer) served() *index {
 }
 
 // count reads the table, and adds what ended before.
-func (o *Observer) count(l *Snapshot, found *index, before []uint32) (ids []uint32, err error) {
+func (o *Observer) count(l *Snapshot, found *index, before tracked) (known tracked, err error) {
 	if o.ended == nil {
 		return l.count(found, before, nil, o.read)
 	}
@@ -133,16 +150,15 @@ func (o *Observer) count(l *Snapshot, found *index, before []uint32) (ids []uint
 	ended := o.ended.Snapshot(o.now())
 	defer func() {
 		if err != nil {
-			ids = nil // they are not all
+			known = tracked{} // they are not all
 		}
-		ended.End(ids)
+		ended.End(known.ids)
 	}()
-	if ids, err = l.count(found, before, ended.Counts, o.read); err != nil {
-		return nil, err
+	if known, err = l.count(found, before, ended.Counts, o.read); err != nil {
+		return known, err
 	}
 	l.addEnded(found, ended)
-	l.Bytes = o.settings().Bytes
-	return ids, nil
+	return known, nil
 }
 
 // userShare is the factor on CPU time outside of the kernel: it stands for the answers that are made from a look, and for the
@@ -219,7 +235,7 @@ func (o *Observer) drop() {
 	defer o.looking.Unlock()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.last, o.ids, o.history, o.watched = nil, nil, map[string][]Sample{}, nil
+	o.last, o.known, o.history, o.watched = nil, tracked{}, map[string][]Sample{}, nil
 	o.found = nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/nft"
 )
@@ -222,5 +223,71 @@ func TestLookCounts(t *testing.T) {
 	}
 	if p := l.Ports[1]; p.New != 0 || p.Connections != 1 {
 		t.Errorf("a Service that came again counts %+v", p)
+	}
+}
+
+// Readings of the table give the bytes a second: of connections that go on, that are new, that closed in between, and that took
+// over the ID of another one.
+func Test930_bytes_a_second_from_readings(t *testing.T) {
+	counted := func(id uint32, endpoint, state string, in, out uint64) conntrack.Connection {
+		c := connection(id, "10.96.0.10:80", endpoint, true, state == "ESTABLISHED")
+		c.State, c.In, c.Out, c.Counted = state, in, out, true
+		return c
+	}
+	table := &table{ports: []Port{web}, entries: []conntrack.Connection{
+		counted(1, "10.1.2.11:8080", "ESTABLISHED", 1000, 50000),
+		counted(2, "10.1.2.11:8080", "ESTABLISHED", 500, 500),
+		counted(3, "10.1.2.12:8080", "TIME_WAIT", 7777, 7777),
+		counted(4, "10.1.2.12:8080", "FIN_WAIT", 10, 1000),
+		counted(5, "10.1.2.12:8080", "ESTABLISHED", 9000, 9000),
+		connection(6, "10.96.0.10:80", "10.1.2.12:8080", true, true), // began before the kernel counted bytes
+	}}
+	o := table.observer()
+	bytes := true
+	o.settings = func() conntrack.Settings { return conntrack.Settings{Bytes: bytes} }
+	a := &Queries{observer: o}
+	read := func() *wire.Traffic {
+		t.Helper()
+		seen, err := a.Traffic(wire.TrafficQuery{Sort: "bytes", Limit: 9, Endpoints: true})
+		if err != nil || len(seen.Ports) != 1 {
+			t.Fatalf("%+v, %v", seen, err)
+		}
+		return seen
+	}
+	if seen := read(); seen.Ports[0].InRate != nil || seen.NoBytes != "" || seen.Flows {
+		t.Errorf("one reading has the rate %v, no bytes %q", seen.Ports[0].InRate, seen.NoBytes)
+	}
+	table.entries = []conntrack.Connection{
+		counted(1, "10.1.2.11:8080", "ESTABLISHED", 1100, 52000), // 100, 2000
+		counted(2, "10.1.2.11:8080", "TIME_WAIT", 700, 900),      // 200, 400: it closed
+		counted(3, "10.1.2.12:8080", "TIME_WAIT", 7777, 7777),    // was over before
+		counted(4, "10.1.2.12:8080", "FIN_WAIT", 10, 5000),       // 0, 4000: the client sends no more
+		counted(5, "10.1.2.12:8080", "ESTABLISHED", 30, 60),      // 30, 60: another one
+		counted(7, "10.1.2.12:8080", "TIME_WAIT", 4, 8),          // 4, 8: came and went
+		connection(6, "10.96.0.10:80", "10.1.2.12:8080", true, true),
+	}
+	table.now = table.now.Add(2 * time.Second)
+	seen := read()
+	rates := func(c *wire.ConnectionCounts) [2]float64 {
+		if c.InRate == nil || c.OutRate == nil {
+			return [2]float64{-1, -1}
+		}
+		return [2]float64{*c.InRate * 2, *c.OutRate * 2}
+	}
+	port := &seen.Ports[0]
+	for _, c := range []struct {
+		name      string
+		got, want [2]float64
+	}{
+		{"port", rates(&port.ConnectionCounts), [2]float64{334, 6468}}, {"10.1.2.11", rates(&port.Endpoints[0].ConnectionCounts), [2]float64{300, 2400}},
+		{"10.1.2.12", rates(&port.Endpoints[1].ConnectionCounts), [2]float64{34, 4068}}, {"totals", rates(&seen.Totals.ConnectionCounts), [2]float64{334, 6468}},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: %v bytes in 2 s, want %v", c.name, c.got, c.want)
+		}
+	}
+	bytes, table.now = false, table.now.Add(2*time.Second)
+	if seen := read(); seen.Ports[0].InRate != nil || seen.NoBytes == "" {
+		t.Errorf("without accounting: %v, %q", seen.Ports[0].InRate, seen.NoBytes)
 	}
 }

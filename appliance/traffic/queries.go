@@ -20,7 +20,6 @@ type Queries struct {
 	served   func() (map[string][]nft.ServicePort, nft.Box)
 	relayed  func(service string, p *nft.ServicePort) *wire.RelayLoad // nil: unknown
 	clients  func() map[RelayedClient][]netip.AddrPort                // nil: unknown
-	failures func() map[string]map[netip.AddrPort]uint64              // nil: unknown; see Judge
 	health   func(namespace, name string) []wire.EndpointHealth       // nil: unknown
 	observer *Observer
 }
@@ -41,6 +40,7 @@ func NewQueries(served func() (map[string][]nft.ServicePort, nft.Box), totals fu
 		slices.SortFunc(ports, func(a, b Port) int { return cmp.Or(strings.Compare(a.key, b.key), cmp.Compare(a.Family, b.Family)) })
 		return ports
 	}, totals)
+	a.observer.settings = conntrack.ReadSettings
 	return a
 }
 
@@ -58,10 +58,11 @@ func (a *Queries) Find(c *conntrack.Connection) (p *Port, endpoint netip.AddrPor
 	return &found.ports[i], found.ports[i].endpoint(c), true
 }
 
-// Judge adds the states of endpoints to the answers, and the connections that failed by port (Port.Key) and endpoint. It
-// is called before the first question, or not at all.
-func (a *Queries) Judge(failures func() map[string]map[netip.AddrPort]uint64, health func(namespace, name string) []wire.EndpointHealth) {
-	a.failures, a.health = failures, health
+// Judge adds to the answers the states of endpoints and of Services (those that do not answer, or not well, and the numbers
+// of all), and the connections that failed by port (Port.Key) and endpoint. It is called before the first question, or not at all.
+func (a *Queries) Judge(failures func() map[string]map[netip.AddrPort]uint64, health func(namespace, name string) []wire.EndpointHealth,
+	judged func() (states map[string]wire.Judged, counts map[string]int, verdict string)) {
+	a.health, a.observer.failures, a.observer.judged = health, failures, judged
 }
 
 // Unchanged spares looks the work of asking for Services that are as they were: changes is another number when they may be others.
@@ -71,7 +72,7 @@ func (a *Queries) Unchanged(changes func() uint64) { a.observer.changes = change
 // Follow adds the totals of connections that ended to the answers. receive adds the events that the kernel has sent so
 // far to them. Follow is called before the first query, or not at all.
 func (a *Queries) Follow(ended *flows.Totals, receive func()) {
-	a.observer.ended, a.observer.receive, a.observer.settings = ended, receive, conntrack.ReadSettings
+	a.observer.ended, a.observer.receive = ended, receive
 }
 
 // CountRelayed adds the endpoints of relayed ports to the answers: load has the connections that the appliance has to them,
@@ -153,27 +154,24 @@ func (a *Queries) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 // traffic makes the answer of a look.
 func (a *Queries) traffic(l *Snapshot, q wire.TrafficQuery) *wire.Traffic {
 	answer := &wire.Traffic{At: l.At, Seconds: l.Since.Seconds(), Tracked: l.Entries, Ports: []wire.PortTraffic{}, Counted: l.Counted, Refusals: l.Refusals, RefusalRates: l.RefusalRates}
-	answer.Flows = l.Flows
-	if l.Flows && !l.Bytes {
-		answer.NoBytes = "net.netfilter.nf_conntrack_acct is 0, and svcctl sets no sysctl: set it to 1, and the bytes of connections that begin then are counted"
+	answer.Flows, answer.Verdict, answer.States = l.Flows, l.Verdict, l.Counts
+	if !l.Bytes {
+		answer.NoBytes = "net.netfilter.nf_conntrack_acct is 0; set it to 1, and the bytes of connections that begin then are counted"
 	}
+	wanted := wantedBy(&q)
+	answer.Totals = l.sum(wanted)
 	var rows []*aggregate
-	rows, answer.More = l.first(q.Sort, q.Limit, wantedBy(&q))
-	var failures map[string]map[netip.AddrPort]uint64
-	if a.failures != nil {
-		failures = a.failures()
-	}
+	rows, answer.More = l.first(q.Sort, q.Limit, wanted)
 	for _, m := range rows {
 		row := m.PortTraffic
-		for _, n := range failures[m.key] {
-			row.Failed += n
-		}
 		down := map[string]wire.EndpointHealth{}
-		if a.health != nil && len(rows) <= maxJudged {
-			row.States, down = m.states(a.health(row.Namespace, row.Service))
+		if len(rows) <= maxJudged {
+			if row.Frontends = m.frontends(); a.health != nil {
+				row.States, row.Check, down = m.states(a.health(row.Namespace, row.Service))
+			}
 		}
 		if q.Endpoints {
-			row.Endpoints = m.endpoints(l, a.relayed, failures[m.key], down)
+			row.Endpoints = m.endpoints(l, a.relayed, l.Failures[m.key], l.failing[m.key], down)
 		}
 		if l.Flows {
 			row.FlowTotals = m.flows(l.Bytes)

@@ -1,10 +1,12 @@
 package traffic
 
 import (
+	"maps"
 	"net/http"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -210,5 +212,64 @@ func TestAdoptedConnections(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]int{"kept": 1, "other": 0}, open); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Services that do not answer come first, with or without connections, then those with a warning, then the busiest; failures have
+// rates, and the totals are of all ports, of those that the limit leaves out too.
+func Test931_services_that_do_not_answer_come_first(t *testing.T) {
+	served := map[string][]nft.ServicePort{}
+	entries := []conntrack.Connection{}
+	for i, name := range []string{"busy", "calm", "dead", "doubtful", "refuses"} {
+		addr := netip.AddrFrom4([4]byte{10, 96, 0, byte(i)})
+		served["shop/"+name] = []nft.ServicePort{{
+			ID: "shop/" + name + "/http", Family: nft.IPv4, Protocol: nft.TCP, Pools: [2][]netip.AddrPort{nft.PoolCluster: {at("10.1.2.11:80")}},
+			Frontends: []nft.Frontend{{Port: 30080, Kind: nft.NodePort}, {Addr: addr, Port: 80}, {Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), Port: 80, Kind: nft.LoadBalancerIP}},
+		}}
+		for id := range 5 - i {
+			if name != "calm" && name != "dead" {
+				entries = append(entries, connection(uint32(10*i+id), netip.AddrPortFrom(addr, 80).String(), "10.1.2.11:80", true, true))
+			}
+		}
+	}
+	table := &table{entries: entries}
+	a := tells(served, table)
+	failed := map[string]map[netip.AddrPort]uint64{"shop/dead/http": {at("10.1.2.11:80"): 7}}
+	a.Judge(func() map[string]map[netip.AddrPort]uint64 { return maps.Clone(failed) }, nil, func() (map[string]wire.Judged, map[string]int, string) {
+		return map[string]wire.Judged{"shop/dead": {State: wire.ServiceFails, Why: "it has no endpoint"}, "shop/refuses": {State: wire.ServiceFails}, "shop/doubtful": {State: wire.ServiceWarning}},
+			map[string]int{wire.ServiceFails: 2}, "2 of 5 Services do not answer"
+	})
+	order := func(q wire.TrafficQuery) (names []string, seen *wire.Traffic) {
+		seen, err := a.Traffic(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range seen.Ports {
+			names = append(names, seen.Ports[i].Service)
+		}
+		return names, seen
+	}
+	names, seen := order(wire.TrafficQuery{Sort: "state", Limit: 9})
+	if diff := cmp.Diff([]string{"refuses", "dead", "doubtful", "busy", "calm"}, names); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if dead := seen.Ports[1]; dead.State != wire.ServiceFails || dead.Why != "it has no endpoint" || dead.Failed != 7 || strings.Join(dead.Frontends, " ") != "192.0.2.2:80 10.96.0.2:80 :30080" {
+		t.Errorf("the dead one: %+v", dead)
+	}
+	if names, seen := order(wire.TrafficQuery{Sort: "state", Limit: 2}); strings.Join(names, " ") != "refuses dead" || seen.More != 3 || seen.Totals.Open != 8 || seen.Verdict != "2 of 5 Services do not answer" || seen.States[wire.ServiceFails] != 2 {
+		t.Errorf("the first two: %v, and %d more, %d open, %q", names, seen.More, seen.Totals.Open, seen.Verdict)
+	}
+	if names, _ := order(wire.TrafficQuery{Sort: "state", Limit: 9, Filter: "d*:http"}); len(names) != 0 {
+		t.Errorf("a filter of the whole name finds %v", names)
+	}
+	if names, seen := order(wire.TrafficQuery{Sort: "state", Limit: 9, Filter: "/d"}); strings.Join(names, " ") != "dead doubtful" || seen.Totals.Open != 2 {
+		t.Errorf("with a filter: %v, %d open", names, seen.Totals.Open)
+	}
+	failed = map[string]map[netip.AddrPort]uint64{"shop/dead/http": {at("10.1.2.11:80"): 17}}
+	table.now = table.now.Add(5 * time.Second)
+	_, seen = order(wire.TrafficQuery{Sort: "state", Limit: 9, Endpoints: true})
+	dead := seen.Ports[1]
+	if dead.Service != "dead" || *dead.FailedRate != 2 || dead.Failed != 17 || *dead.Endpoints[0].FailedRate != 2 || *seen.Ports[0].FailedRate != 0 {
+		t.Errorf("ten failures in 5 s: %+v", dead)
 	}
 }

@@ -52,9 +52,9 @@ type aggregate struct {
 	wire.PortTraffic // without endpoints and history
 	*row
 	fresh int // new connections
-	// made and refused are since the start, refusing of refused since the look before.
-	made, refused, refusing uint64
-	parts                   []*PortCounts // of all its families
+	// made, refused and Failed are since the start; refusing, failing, in and out since the look before.
+	made, refused, refusing, failing, in, out uint64
+	parts                                     []*PortCounts // of all its families
 }
 
 // aggregate makes the row of a Service port of counts that it has in some of its families, or in none.
@@ -76,13 +76,29 @@ func (l *Snapshot) aggregate(r *row, counts []*PortCounts) *aggregate {
 		m.made += p.Connections
 		m.refused += p.Refused
 		m.refusing += p.Refusing
+		m.in += p.In
+		m.out += p.Out
 		m.parts = append(m.parts, p)
 	}
-	m.Rate = rate(m.fresh, l.Since)
+	m.Failed, m.Judged = l.Failures.of(m.key), l.States[r.service]
+	m.failing = m.Failed - min(m.Failed, l.failing.of(m.key))
+	m.ConnectionCounts = l.rates(m.ConnectionCounts, m.fresh, m.in, m.out, m.failing)
 	if l.Counted {
 		m.Connections, m.Refused, m.RefusedRate = &m.made, &m.refused, rate(int(m.refusing), l.Since)
 	}
 	return m
+}
+
+// rates returns counts with their rates.
+func (l *Snapshot) rates(c wire.ConnectionCounts, fresh int, in, out, failing uint64) wire.ConnectionCounts {
+	c.Rate = rate(fresh, l.Since)
+	if l.Bytes {
+		c.InRate, c.OutRate = rate(int(in), l.Since), rate(int(out), l.Since)
+	}
+	if l.Failures != nil {
+		c.FailedRate = rate(int(failing), l.Since)
+	}
+	return c
 }
 
 // busy returns the Service ports with counts, by key. They are computed once for a look.
@@ -113,11 +129,20 @@ func (l *Snapshot) topN(by string) []*aggregate {
 	if known {
 		return list
 	}
-	var none aggregate
-	for _, m := range l.busy() {
-		if none.order(m, by) > 0 {
-			list = append(list, m)
+	busy := l.busy()
+	for i := range l.found.rows {
+		r := &l.found.rows[i]
+		var m *aggregate
+		if len(busy) > 0 && busy[0].row == r {
+			m, busy = busy[0], busy[1:]
 		}
+		if !l.leads(r, m, by) {
+			continue
+		}
+		if m == nil {
+			m = l.aggregate(r, nil)
+		}
+		list = append(list, m)
 	}
 	slices.SortStableFunc(list, func(m, o *aggregate) int { return m.order(o, by) })
 	if l.orders == nil {
@@ -127,9 +152,19 @@ func (l *Snapshot) topN(by string) []*aggregate {
 	return list
 }
 
+// leads reports whether a Service port is among those of topN. m has its counts; nil: there are none.
+func (l *Snapshot) leads(r *row, m *aggregate, by string) bool {
+	var none aggregate
+	return m != nil && none.order(m, by) > 0 || by == "state" && urgency(l.States[r.service].State) > 0
+}
+
+// urgency orders the states of Services.
+func urgency(state string) int {
+	return slices.Index([]string{wire.ServiceSettling, wire.ServiceWarning, wire.ServiceStale, wire.ServiceFails}, state) + 1
+}
+
 // first are the first Service ports of an order that are wanted, at most so many, and how many more there are. wanted is nil for all.
 func (l *Snapshot) first(by string, most int, wanted func(*row) bool) (list []*aggregate, more int) {
-	var none aggregate
 	for _, m := range l.topN(by) {
 		switch {
 		case wanted != nil && !wanted(m.row):
@@ -150,7 +185,7 @@ func (l *Snapshot) first(by string, most int, wanted func(*row) bool) (list []*a
 			m, busy = busy[0], busy[1:]
 		}
 		switch {
-		case m != nil && none.order(m, by) > 0: // it is among the leaders
+		case l.leads(r, m, by): // it is there already
 		case wanted != nil && !wanted(r):
 		case len(list) == most:
 			more++
@@ -174,15 +209,25 @@ func (m *aggregate) order(o *aggregate, by string) int {
 		return cmp.Or(cmp.Compare(o.refusing, m.refusing), cmp.Compare(o.refused, m.refused))
 	case "unanswered":
 		return cmp.Compare(o.Unanswered, m.Unanswered)
+	case "bytes":
+		return cmp.Compare(o.in+o.out, m.in+m.out)
+	case "state":
+		return cmp.Or(cmp.Compare(urgency(o.State), urgency(m.State)), m.order(o, "open"))
 	}
 	return 0
 }
 
 // states counts the endpoints of all families, and returns those that are down or out, by address.
-func (m *aggregate) states(health []wire.EndpointHealth) (states *wire.EndpointStates, down map[string]wire.EndpointHealth) {
+func (m *aggregate) states(health []wire.EndpointHealth) (states *wire.EndpointStates, check string, down map[string]wire.EndpointHealth) {
 	down = map[string]wire.EndpointHealth{}
 	for _, e := range health {
-		if e.Port == m.name && e.Protocol == m.Protocol && (e.State == wire.HealthDown || e.State == wire.HealthOut) {
+		if e.Port != m.name || e.Protocol != m.Protocol {
+			continue
+		}
+		if e.Check != wire.CheckOfFailures {
+			check = cmp.Or(check, e.Check)
+		}
+		if e.State == wire.HealthDown || e.State == wire.HealthOut {
 			down[e.Endpoint] = e
 		}
 	}
@@ -199,13 +244,30 @@ func (m *aggregate) states(health []wire.EndpointHealth) (states *wire.EndpointS
 			}
 		}
 	}
-	return states, down
+	return states, check, down
+}
+
+// frontends are what clients connect to, those of load balancers first.
+func (m *aggregate) frontends() (list []string) {
+	for _, kind := range []nft.FrontendKind{nft.LoadBalancerIP, nft.ExternalIP, nft.ClusterIP, nft.NodePort} {
+		for _, p := range m.parts {
+			if p.Port.served == nil {
+				continue
+			}
+			for i := range p.Port.served.Frontends {
+				if fe := &p.Port.served.Frontends[i]; fe.Kind == kind {
+					list = append(list, fe.Text())
+				}
+			}
+		}
+	}
+	return slices.Compact(list) // a node port is there for both families
 }
 
 // endpoints lists the endpoints of all families by address, those without connections included. Those of
-// a relayed port follow its listeners, which relayed describes. failed are their failed connections, down those that
-// are down or out.
-func (m *aggregate) endpoints(l *Snapshot, relayed func(string, *nft.ServicePort) *wire.RelayLoad, failed map[netip.AddrPort]uint64, down map[string]wire.EndpointHealth) (list []wire.EndpointTraffic) {
+// a relayed port follow its listeners, which relayed describes. failed are their failed connections, before those of the look
+// before, down those that are down or out.
+func (m *aggregate) endpoints(l *Snapshot, relayed func(string, *nft.ServicePort) *wire.RelayLoad, failed map[netip.AddrPort]uint64, before map[netip.AddrPort]uint64, down map[string]wire.EndpointHealth) (list []wire.EndpointTraffic) {
 	shown := map[string]bool{}
 	for _, p := range m.parts {
 		all := slices.Clone(p.endpoints())
@@ -227,7 +289,7 @@ func (m *aggregate) endpoints(l *Snapshot, relayed func(string, *nft.ServicePort
 	}
 	for _, text := range slices.Sorted(maps.Keys(down)) {
 		if !shown[text] { // it gets no connections
-			row := wire.EndpointTraffic{Endpoint: text, ConnectionCounts: wire.ConnectionCounts{Rate: rate(0, l.Since)}}
+			row := wire.EndpointTraffic{Endpoint: text, ConnectionCounts: l.rates(wire.ConnectionCounts{}, 0, 0, 0, 0)}
 			if l.Flows {
 				row.FlowTotals = totals(&flows.Record{}, l.Bytes)
 			}
@@ -236,10 +298,12 @@ func (m *aggregate) endpoints(l *Snapshot, relayed func(string, *nft.ServicePort
 	}
 	for i := range list {
 		row := &list[i]
-		if at, err := netip.ParseAddrPort(row.Endpoint); err == nil {
-			row.Failed = failed[at]
-		} else if addr, err := netip.ParseAddr(row.Endpoint); err == nil {
-			row.Failed = failed[netip.AddrPortFrom(addr, 0)]
+		at, err := netip.ParseAddrPort(row.Endpoint)
+		if addr, ranged := netip.ParseAddr(row.Endpoint); err != nil && ranged == nil {
+			at = netip.AddrPortFrom(addr, 0)
+		}
+		if row.Failed = failed[at]; row.FailedRate != nil {
+			row.FailedRate = rate(int(row.Failed-min(row.Failed, before[at])), l.Since)
 		}
 		row.State, row.Why = down[row.Endpoint].State, down[row.Endpoint].Why
 	}
@@ -274,7 +338,7 @@ func (p *PortCounts) endpointRow(at netip.AddrPort, l *Snapshot) wire.EndpointTr
 	}
 	row := wire.EndpointTraffic{
 		Endpoint: endpointText(at), Leaving: e.Leaving, Relay: slices.Contains(p.Port.Relay, at),
-		ConnectionCounts: wire.ConnectionCounts{Open: e.Open, Unanswered: e.Unanswered, Rate: rate(e.New, l.Since)},
+		ConnectionCounts: l.rates(wire.ConnectionCounts{Open: e.Open, Unanswered: e.Unanswered}, e.New, e.In, e.Out, 0),
 	}
 	if e.Flows != nil {
 		row.FlowTotals = totals(e.Flows, l.Bytes)
@@ -308,23 +372,43 @@ func (l *Snapshot) services() (busy map[string]*wire.ServiceTraffic, quiet *wire
 	l.summing.Do(func() {
 		l.sums = map[string]*wire.ServiceTraffic{}
 		for _, m := range l.busy() {
-			sum := l.sums[m.service]
-			if sum == nil {
-				l.sums[m.service] = &wire.ServiceTraffic{ConnectionCounts: m.ConnectionCounts, TrafficTotals: m.TrafficTotals}
+			if sum := l.sums[m.service]; sum != nil {
+				add(sum, m)
 				continue
 			}
-			sum.Open += m.Open
-			sum.Unanswered += m.Unanswered
-			sum.Rate = plus(sum.Rate, m.Rate)
-			sum.Connections, sum.Refused, sum.RefusedRate = plus(sum.Connections, m.Connections), plus(sum.Refused, m.Refused), plus(sum.RefusedRate, m.RefusedRate)
+			l.sums[m.service] = &wire.ServiceTraffic{ConnectionCounts: m.ConnectionCounts, TrafficTotals: m.TrafficTotals}
 		}
 	})
-	none := aggregate{}
-	quiet = &wire.ServiceTraffic{ConnectionCounts: wire.ConnectionCounts{Rate: rate(0, l.Since)}}
+	return l.sums, l.none()
+}
+
+// none is a Service without connections.
+func (l *Snapshot) none() *wire.ServiceTraffic {
+	s := &wire.ServiceTraffic{ConnectionCounts: l.rates(wire.ConnectionCounts{}, 0, 0, 0, 0)}
 	if l.Counted {
-		quiet.TrafficTotals = wire.TrafficTotals{Connections: &none.made, Refused: &none.refused, RefusedRate: rate(0, l.Since)}
+		s.TrafficTotals = wire.TrafficTotals{Connections: new(uint64), Refused: new(uint64), RefusedRate: rate(0, l.Since)}
 	}
-	return l.sums, quiet
+	return s
+}
+
+// sum returns the traffic of all Service ports that are wanted; nil: of all.
+func (l *Snapshot) sum(wanted func(*row) bool) wire.ServiceTraffic {
+	sum := l.none()
+	for _, m := range l.busy() {
+		if wanted == nil || wanted(m.row) {
+			add(sum, m)
+		}
+	}
+	return *sum
+}
+
+// add adds a port of the same look to a sum.
+func add(sum *wire.ServiceTraffic, m *aggregate) {
+	sum.Open += m.Open
+	sum.Unanswered += m.Unanswered
+	sum.Rate, sum.FailedRate = plus(sum.Rate, m.Rate), plus(sum.FailedRate, m.FailedRate)
+	sum.InRate, sum.OutRate = plus(sum.InRate, m.InRate), plus(sum.OutRate, m.OutRate)
+	sum.Connections, sum.Refused, sum.RefusedRate = plus(sum.Connections, m.Connections), plus(sum.Refused, m.Refused), plus(sum.RefusedRate, m.RefusedRate)
 }
 
 // plus adds numbers of one look, of which either all are known or none.

@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"sync"
@@ -37,9 +38,13 @@ type Counts struct {
 	Unanswered int
 	// New counts the connections that the look before did not find.
 	New int
+	// In and Out are the bytes since the look before.
+	In, Out uint64
 }
 
-func (c *Counts) add(conn *conntrack.Connection, isNew bool) {
+func (c *Counts) add(conn *conntrack.Connection, isNew bool, in, out uint64) {
+	c.In += in
+	c.Out += out
 	switch {
 	case !conn.Answered:
 		c.Unanswered++
@@ -116,8 +121,15 @@ type Snapshot struct {
 	// start.
 	Counted  bool
 	Refusals map[string]uint64
-	// Flows reports that connection events are read, and Bytes that the kernel counts bytes.
+	// Flows reports that connection events are read, and Bytes that the kernel counts the bytes of connections.
 	Flows, Bytes bool
+	// Failures are the failed connections so far, by Port.Key and endpoint, and failing those of the look before.
+	Failures, failing failures
+	// States are those of Services that do not answer, or not well.
+	States map[string]wire.Judged
+	// Counts are all Services by state, and Verdict is the answer of the status in one line.
+	Counts  map[string]int
+	Verdict string
 	// RefusalRates has refused packets a second since the look before, by reason, without zeros.
 	RefusalRates map[string]float64
 
@@ -316,11 +328,50 @@ func (l *Snapshot) addEnded(found *index, ended *flows.Snapshot) {
 	}
 }
 
-// count attributes connections to the ports of an index, of which a look is under way. known are the IDs of the look before, sorted;
-// nil when there was none. counts reports whether a connection is added to what ended; nil: connection events are not read. It returns
-// the IDs of this look, sorted.
-func (l *Snapshot) count(found *index, known []uint32, counts func(*conntrack.Connection) bool, read func(each func(*conntrack.Connection)) (entries int, err error)) (ids []uint32, err error) {
-	ids = make([]uint32, 0, len(known)+len(known)/8)
+// failures counts failed connections by Port.Key and endpoint.
+type failures map[string]map[netip.AddrPort]uint64
+
+// of are the failed connections of a port.
+func (f failures) of(key string) (sum uint64) {
+	for _, n := range f[key] {
+		sum += n
+	}
+	return sum
+}
+
+// tracked are the connections of a look.
+type tracked struct {
+	ids []uint32 // of all, sorted
+	// moving are those of Services that may move bytes, by ID.
+	moving []volume
+}
+
+// volume has the bytes of a connection so far.
+type volume struct {
+	id      uint32
+	in, out uint64
+}
+
+func (v volume) order(id uint32) int { return cmp.Compare(v.id, id) }
+
+// moved returns the bytes of a connection since the look before, which found before. It is new, or it may have ended already then.
+func (v volume) moved(before []volume, isNew bool) (in, out uint64) {
+	i, found := slices.BinarySearchFunc(before, v.id, volume.order)
+	switch {
+	case isNew, found && (before[i].in > v.in || before[i].out > v.out): // another one with the ID
+		return v.in, v.out
+	case found:
+		return v.in - before[i].in, v.out - before[i].out
+	}
+	return 0, 0
+}
+
+// count attributes connections to the ports of an index, of which a look is under way. known are those of the look before;
+// without IDs there was none. counts reports whether a connection is added to what ended; nil: connection events are not read. It returns
+// those of this look.
+func (l *Snapshot) count(found *index, known tracked, counts func(*conntrack.Connection) bool, read func(each func(*conntrack.Connection)) (entries int, err error)) (now tracked, err error) {
+	ids := make([]uint32, 0, len(known.ids)+len(known.ids)/8)
+	moving := make([]volume, 0, len(known.moving)+len(known.moving)/8)
 	l.Entries, err = read(func(c *conntrack.Connection) {
 		i, ok := found.of(c)
 		if !ok && c.Adopted {
@@ -330,12 +381,19 @@ func (l *Snapshot) count(found *index, known []uint32, counts func(*conntrack.Co
 			return
 		}
 		isNew := false
-		if known != nil {
-			_, old := slices.BinarySearch(known, c.ID)
+		if known.ids != nil {
+			_, old := slices.BinarySearch(known.ids, c.ID)
 			isNew = !old
 		}
+		var in, out uint64
+		if ended := c.State == "TIME_WAIT" || c.State == "CLOSE"; c.Counted {
+			v := volume{c.ID, c.In, c.Out}
+			if in, out = v.moved(known.moving, isNew); !ended {
+				moving = append(moving, v)
+			}
+		}
 		p := found.countsOf(i)
-		p.add(c, isNew)
+		p.add(c, isNew, in, out)
 		if watched := l.clients[p.Port.Service]; watched != nil && (c.Open || !c.Answered) {
 			watched.add(c)
 		}
@@ -344,11 +402,12 @@ func (l *Snapshot) count(found *index, known []uint32, counts func(*conntrack.Co
 		if e == nil {
 			e = p.newEndpoint(at)
 		}
-		e.add(c, isNew)
+		e.add(c, isNew, in, out)
 		if counts != nil && !c.Adopted && counts(c) { // adopted ones have no events
 			e.Tracked.Add(flows.RecordOf(c))
 		}
 	})
 	slices.Sort(ids)
-	return ids, err
+	slices.SortFunc(moving, func(a, b volume) int { return cmp.Compare(a.id, b.id) })
+	return tracked{ids, moving}, err
 }

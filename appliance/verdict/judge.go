@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"hash/fnv"
+	"iter"
 	"maps"
 	"slices"
 	"strconv"
@@ -121,6 +122,17 @@ func NewJudge(services map[string]bool) *Judge {
 
 // State is that of a Service.
 func (j *Judge) State(key string) State { return j.counted[key].State }
+
+// Judged yields the Services that have a problem, with their states.
+func (j *Judge) Judged() iter.Seq2[string, State] {
+	return func(yield func(string, State) bool) {
+		for key, c := range j.counted {
+			if c.State != (State{}) && !yield(key, c.State) {
+				return
+			}
+		}
+	}
+}
 
 // Change judges the Services of problems that ended or began, and those of touched, which were added or removed.
 // It returns the states before of those that have another one now.

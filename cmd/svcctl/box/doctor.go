@@ -199,12 +199,12 @@ func silenceFindings(seen *wire.Traffic) appliance.Finding {
 	return f
 }
 
-// accountingFindings is about bytes that are asked for and not counted.
+// accountingFindings is about bytes that the kernel does not count.
 func accountingFindings(seen *wire.Traffic) []appliance.Finding {
 	if seen.NoBytes == "" {
 		return nil
 	}
-	return []appliance.Finding{{Check: "accounting", Level: "ok", Message: "bytes of endpoints are not counted, because " + seen.NoBytes}}
+	return []appliance.Finding{{Check: "accounting", Level: "ok", Message: "bytes of connections are not counted, because " + seen.NoBytes}}
 }
 
 // heldFindings are about what the appliance keeps in force although nothing declares it, or not
