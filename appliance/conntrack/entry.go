@@ -67,6 +67,7 @@ func (e *entry) decode(body []byte) (ok bool) {
 	*e = entry{}
 	var original, reply tuple
 	var nat uint32
+	var offloaded bool
 	for kind, value := range nfnetlink.Attributes(body[nfnetlink.GenHeaderLen:]) {
 		switch kind {
 		case ctaTupleOrig:
@@ -82,7 +83,7 @@ func (e *entry) decode(body []byte) (ok bool) {
 			if len(value) == 4 {
 				status := binary.BigEndian.Uint32(value)
 				e.answered, e.assured = status&statusSeenReply != 0, status&statusAssured != 0
-				nat = status & (statusSrcNAT | statusDstNAT)
+				nat, offloaded = status&(statusSrcNAT|statusDstNAT), status&statusOffload != 0
 			}
 		case ctaProtoInfo:
 			e.state = decodeTCPState(value)
@@ -106,6 +107,9 @@ func (e *entry) decode(body []byte) (ok bool) {
 		return false
 	}
 	e.protocol, e.family = original.protocol, nft.FamilyOf(original.to.Addr())
+	if offloaded && e.protocol == nft.TCP && e.state == 0 {
+		e.state = tcpEstablished // the kernel reports neither state nor timeout (ctnetlink_dump_info)
+	}
 	e.from, e.to, e.replyFrom, e.replyTo = original.from, original.to, reply.from, reply.to
 	e.zoned = original.zoned || reply.zoned
 	e.adopted = nat == statusSrcNAT && e.protocol == nft.TCP && e.to == e.replyFrom && !e.isDeadEnd()
@@ -309,6 +313,7 @@ const (
 	statusConfirmed = 1 << 3
 	statusSrcNAT    = 1 << 4
 	statusDstNAT    = 1 << 5
+	statusOffload   = 1 << 14 // a flowtable forwards its packets
 )
 
 // Which parts of the original tuple a dump is filtered by (the kernel's

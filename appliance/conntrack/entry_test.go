@@ -57,6 +57,28 @@ func TestDecode(t *testing.T) {
 	}
 }
 
+// An entry whose packets a flowtable forwards comes without a TCP state: it is established, so a drain resets both of its ends. Without
+// the flowtable an entry without a state is none.
+func TestOffloadedIsEstablished(t *testing.T) {
+	e := sent(tcp(vip, 80), l1)
+	e.id, e.state = []byte{0, 0, 0, 7}, 0
+	for status, want := range map[uint32]bool{statusOffload | statusAssured | statusDstNAT: true, statusAssured | statusDstNAT: false} {
+		w := writer{nfnetlink.Writer{Buf: append(make([]byte, nfnetlink.HeaderLen), body(&e)...)}}
+		w.Uint32(ctaStatus, status)
+		var got entry
+		if !got.decode(w.Buf[nfnetlink.HeaderLen:]) || got.isEstablished() != want {
+			t.Errorf("with status %#x established is %v, want %v", status, got.isEstablished(), want)
+		}
+	}
+	e.protocol = nft.UDP
+	w := writer{nfnetlink.Writer{Buf: append(make([]byte, nfnetlink.HeaderLen), body(&e)...)}}
+	w.Uint32(ctaStatus, statusOffload)
+	var got entry
+	if !got.decode(w.Buf[nfnetlink.HeaderLen:]) || got.state != 0 {
+		t.Errorf("a UDP flow has TCP state %d", got.state)
+	}
+}
+
 // An entry that an endpoint's segment made is seen from its client; one that masquerades is none of a frontend, but for the port
 // it was given.
 func TestAdopted(t *testing.T) {
