@@ -163,24 +163,41 @@ func TestBoundsAreGenerous(t *testing.T) {
 	}
 }
 
-// link is a link of a Markdown file to another file: [text](target), without #part.
-var link = regexp.MustCompile(`\]\(([^)#:\s]+)(#[^)]*)?\)`)
+// link is a link of a Markdown file to another file, or to a heading: [text](target#part).
+var link = regexp.MustCompile(`\]\(([^)#:\s]*)(?:#([^)\s]*))?\)`)
 
 func TestLinksLead(t *testing.T) {
 	for _, name := range files(t) {
 		if path.Ext(name) != ".md" {
 			continue
 		}
-		content, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, match := range link.FindAllStringSubmatch(string(content), -1) {
-			if target := filepath.Join(filepath.Dir(name), match[1]); !exists(target) {
+		for _, match := range link.FindAllStringSubmatch(readText(t, name), -1) {
+			target, part := name, match[2]
+			if match[1] != "" {
+				target = filepath.Join(filepath.Dir(name), match[1])
+			}
+			switch {
+			case !exists(target):
 				t.Errorf("%s: link to %s, which does not exist", name, match[1])
+			case part != "" && !slices.Contains(headings(readText(t, target)), part):
+				t.Errorf("%s: link to #%s, which %s does not have", name, part, target)
 			}
 		}
 	}
+}
+
+// headings are the headings of a Markdown file as parts of links.
+func headings(text string) (parts []string) {
+	for i, prose := range strings.Split(text, "\n```") {
+		if i%2 == 1 {
+			continue // a fenced block
+		}
+		for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(prose, -1) {
+			part := regexp.MustCompile(`[^\w\- ]`).ReplaceAllString(strings.ToLower(m[1]), "")
+			parts = append(parts, strings.ReplaceAll(part, " ", "-"))
+		}
+	}
+	return parts
 }
 
 // TestDocsAreManPages holds docs/ to one shape, so that readers know where to look.
