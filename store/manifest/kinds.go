@@ -181,8 +181,8 @@ func (d *decoding) served(root *node, as implied) (*object.Strategy, bool) {
 // Instead names what takes the place of a kind of Kubernetes that is not served, in brackets; "": nothing does.
 func Instead(kind string) string {
 	switch kind {
-	case "Ingress", "IngressClass", "Gateway", "GatewayClass", "HTTPRoute", "GRPCRoute", "TLSRoute":
-		return " (requests are not routed by host or path; svcctl.io/tls-services passes clients on by TLS server name, svcctl.io/tls-secret ends TLS)"
+	case "Ingress", "IngressClass", "GRPCRoute":
+		return " (requests are not routed by host or path; a TLSRoute passes clients on by TLS server name, a TCPRoute as they are)"
 	case "Deployment", "ReplicaSet", "ReplicationController", "StatefulSet", "DaemonSet", "Job", "CronJob":
 		return " (no containers are started; name running servers in an EndpointSlice, or as Pods with status.podIP)"
 	case "NetworkPolicy":

@@ -27,7 +27,7 @@ func (p path) String() string {
 		switch {
 		case !s.isKey:
 			b.WriteString("[" + strconv.Itoa(s.index) + "]")
-		case i > 0 && isFreeMapping(p[i-1]):
+		case p[:i].isFreeMapping():
 			b.WriteString("[" + s.key + "]")
 		default:
 			if i > 0 {
@@ -56,10 +56,15 @@ func (p path) dotted() string {
 }
 
 // isFreeMapping reports whether the keys of a field are the author's, as those of the maps in
-// store/object.
-func isFreeMapping(s step) bool {
-	switch s.key {
-	case "labels", "annotations", "selector", "deprecatedTopology", "matchLabels", "data", "stringData":
+// store/object. A selector of namespaces is a LabelSelector.
+func (p path) isFreeMapping() bool {
+	if len(p) == 0 {
+		return false
+	}
+	switch p[len(p)-1].key {
+	case "selector":
+		return len(p) < 2 || p[len(p)-2].key != "namespaces"
+	case "labels", "annotations", "deprecatedTopology", "matchLabels", "data", "stringData", "options":
 		return true
 	}
 	return false

@@ -22,6 +22,14 @@ var strategies = []Strategy{
 	{Resource: Resource{Group: "coordination.k8s.io", Name: KindLease, Plural: "leases", Namespaced: true}, Ephemeral: true, CreateOnUpdate: true, VersionRequired: true, sample: new(Lease)},
 	{Resource: Resource{Group: "discovery.k8s.io", Name: KindEndpointSlice, Plural: "endpointslices", Namespaced: true}, InFiles: true, sample: new(EndpointSlice)},
 	{Resource: Resource{Group: "events.k8s.io", Name: KindEvent, Plural: "events", ShortNames: []string{"ev"}, Namespaced: true}, View: true, CreateOnUpdate: true, sample: new(EventView)},
+	{Resource: gateway(KindGatewayClass, "gatewayclasses", "v1", "gc"), InFiles: true, OlderVersions: []string{APIVersionGrant}, sample: &GatewayClass{Status: GatewayClassStatus{Conditions: waiting("Accepted")}}},
+	{Resource: gateway(KindGateway, "gateways", "v1", "gtw"), InFiles: true, OlderVersions: []string{APIVersionGrant}, sample: &Gateway{Status: GatewayStatus{Conditions: waiting("Accepted", "Programmed")}}},
+	{Resource: gateway(KindHTTPRoute, "httproutes", "v1"), InFiles: true, OlderVersions: []string{APIVersionGrant}, sample: new(HTTPRoute)},
+	{Resource: gateway(KindListenerSet, "listenersets", "v1", "lset"), InFiles: true, sample: &ListenerSet{Status: ListenerSetStatus{Conditions: waiting("Accepted", "Programmed")}}},
+	{Resource: gateway(KindReferenceGrant, "referencegrants", "v1beta1", "refgrant"), InFiles: true, OlderVersions: []string{APIVersionGateway}, sample: new(ReferenceGrant)},
+	{Resource: gateway(KindTCPRoute, "tcproutes", "v1"), InFiles: true, OlderVersions: []string{GroupGateway + "/v1alpha2"}, sample: new(TCPRoute)},
+	{Resource: gateway(KindTLSRoute, "tlsroutes", "v1"), InFiles: true, OlderVersions: []string{GroupGateway + "/v1alpha2", GroupGateway + "/v1alpha3"}, sample: new(TLSRoute)},
+	{Resource: gateway(KindUDPRoute, "udproutes", "v1"), InFiles: true, OlderVersions: []string{GroupGateway + "/v1alpha2"}, sample: new(UDPRoute)},
 	// MetalLB's kinds validate nothing that depends on other objects.
 	{Resource: metalLB(KindBFDProfile, "bfdprofiles", "v1beta1", everything), InFiles: true, sample: new(BFDProfile)},
 	{Resource: metalLB(KindBGPAdvertisement, "bgpadvertisements", "v1beta1", everything), InFiles: true, sample: new(BGPAdvertisement)},
@@ -34,6 +42,14 @@ var strategies = []Strategy{
 	{Resource: metalLB(KindBGPPeer, "bgppeers", "v1beta2", everything), InFiles: true, OlderVersions: []string{APIVersionMetalLB}, sample: new(BGPPeer)},
 	{Resource: Resource{Group: "networking.k8s.io", Name: KindIPAddress, Plural: "ipaddresses", ShortNames: []string{"ip"}, Verbs: looking}, sample: new(IPAddress)},
 	{Resource: Resource{Group: "networking.k8s.io", Name: KindServiceCIDR, Plural: "servicecidrs", HasStatus: true}, sample: new(ServiceCIDR)},
+}
+
+// gateway returns the resource of a kind of the Gateway API.
+func gateway(name, plural, version string, short ...string) Resource {
+	return Resource{
+		Group: GroupGateway, Version: version, Name: name, Plural: plural, ShortNames: short, Custom: true,
+		Namespaced: name != KindGatewayClass, HasStatus: name != KindReferenceGrant,
+	}
 }
 
 // metalLB returns the resource of a kind of MetalLB.
@@ -118,6 +134,23 @@ func (o *Endpoints) spec() []any     { return []any{o.Subsets} }
 func (o *Pod) spec() []any           { return []any{o.Spec} }
 func (o *Service) spec() []any       { return []any{o.Spec} }
 func (o *EndpointSlice) spec() []any { return []any{o.AddressType, o.Endpoints, o.Ports} }
+
+func (o *GatewayClass) spec() []any   { return []any{o.Spec} }
+func (o *Gateway) spec() []any        { return []any{o.Spec} }
+func (o *ListenerSet) spec() []any    { return []any{o.Spec} }
+func (o *ReferenceGrant) spec() []any { return []any{o.Spec} }
+func (o *TCPRoute) spec() []any       { return []any{o.Spec} }
+func (o *UDPRoute) spec() []any       { return []any{o.Spec} }
+func (o *TLSRoute) spec() []any       { return []any{o.Spec} }
+func (o *HTTPRoute) spec() []any      { return []any{o.Spec} }
+
+func (o *GatewayClass) copyStatus(from Object) { o.Status = *deepCopy(&from.(*GatewayClass).Status) }
+func (o *Gateway) copyStatus(from Object)      { o.Status = *deepCopy(&from.(*Gateway).Status) }
+func (o *ListenerSet) copyStatus(from Object)  { o.Status = *deepCopy(&from.(*ListenerSet).Status) }
+func (o *TCPRoute) copyStatus(from Object)     { o.Status = *deepCopy(&from.(*TCPRoute).Status) }
+func (o *UDPRoute) copyStatus(from Object)     { o.Status = *deepCopy(&from.(*UDPRoute).Status) }
+func (o *TLSRoute) copyStatus(from Object)     { o.Status = *deepCopy(&from.(*TLSRoute).Status) }
+func (o *HTTPRoute) copyStatus(from Object)    { o.Status = *deepCopy(&from.(*HTTPRoute).Status) }
 
 func (o *Namespace) copyStatus(from Object)   { o.Status = from.(*Namespace).Status }
 func (o *Node) copyStatus(from Object)        { o.Status = from.(*Node).Status }

@@ -59,10 +59,10 @@ func Of(k kind.Kind) *Type {
 // DeleteOptions is the type of the body of a DELETE.
 func DeleteOptions() *Type { return all().deleteOptions }
 
-// homeOf returns the OpenAPI namespace of a kind's structures: "io.k8s.api.core.v1", or of groups
-// of others "io.metallb.v1beta1".
+// homeOf returns the OpenAPI namespace of a kind's structures: "io.k8s.api.core.v1", or of custom kinds
+// "io.metallb.v1beta1".
 func homeOf(k kind.Kind) string {
-	if k.Group != "" && !strings.HasSuffix(k.Group, ".k8s.io") {
+	if k.Custom {
 		parts := strings.Split(k.Group, ".")
 		slices.Reverse(parts)
 		return strings.Join(append(parts, k.Version), ".")
@@ -118,6 +118,16 @@ func (p *plan) addFields(t *Type, s structure) {
 		}
 		if values, few := enums[path]; few {
 			made.Type.setEnum(values)
+		}
+		if tags, has := object.TagsOf(s.of, name); has {
+			made.Required, made.Type.Set = tags.Required, tags.Set
+			if tags.Key != "" {
+				made.Type.Keys = []string{tags.Key}
+			}
+			made.Type.Atomic = made.Type.Form == List && !tags.Set && tags.Key == ""
+			if tags.Enum != nil {
+				made.Type.setEnum(tags.Enum)
+			}
 		}
 		t.Fields = append(t.Fields, made)
 		t.fields[name] = made
@@ -384,7 +394,9 @@ var ignored = map[string][]string{
 }
 
 // renamed are the structures with the same name in two groups.
-var renamed = map[string]string{"EventView": "Event"}
+var renamed = map[string]string{
+	"EventView": "Event", "ParentRef": "ParentReference", "RouteHeader": "HTTPHeader", "CAReference": "ObjectReference", "GatewayAddress": "GatewaySpecAddress",
+}
 
 // metaTypes are the structures that all groups share.
 var metaTypes = []string{"ObjectMeta", "OwnerReference", "ManagedFieldsEntry", "Condition", "DeleteOptions", "Preconditions", "LabelSelector", "LabelSelectorRequirement"}

@@ -53,7 +53,7 @@ func TestGroups(t *testing.T) {
 			t.Errorf("%s: %+v", g.Name, of)
 		}
 	}
-	want := []string{"authentication.k8s.io", "authorization.k8s.io", "coordination.k8s.io", "discovery.k8s.io", "events.k8s.io", "metallb.io", "networking.k8s.io"}
+	want := []string{"authentication.k8s.io", "authorization.k8s.io", "coordination.k8s.io", "discovery.k8s.io", "events.k8s.io", "gateway.networking.k8s.io", "metallb.io", "networking.k8s.io"}
 	if !slices.Equal(names, want) {
 		t.Errorf("%q", names)
 	}

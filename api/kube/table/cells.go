@@ -70,12 +70,36 @@ func cells(o object.Object, now time.Time) []any {
 	case *object.BGPPeer:
 		asn := cmp.Or(o.Spec.DynamicASN, strconv.FormatInt(o.Spec.PeerASN, 10))
 		return []any{name, cmp.Or(o.Spec.PeerAddress, o.Spec.Interface), asn, cmp.Or(o.Spec.BFDProfile, none), age}
+	case *object.GatewayClass:
+		return []any{name, o.Spec.ControllerName, conditionText(o.Status.Conditions, "Accepted"), age, object.Deref(o.Spec.Description)}
+	case *object.Gateway:
+		var addresses []string
+		for _, a := range o.Status.Addresses {
+			addresses = append(addresses, a.Value)
+		}
+		return []any{name, o.Spec.GatewayClassName, strings.Join(addresses, ","), conditionText(o.Status.Conditions, "Programmed"), age}
+	case *object.ListenerSet:
+		return []any{name, conditionText(o.Status.Conditions, "Accepted"), conditionText(o.Status.Conditions, "Programmed"), age}
+	case *object.TLSRoute:
+		return []any{name, listText(o.Spec.Hostnames, len(o.Spec.Hostnames)), age}
+	case *object.HTTPRoute:
+		return []any{name, listText(o.Spec.Hostnames, len(o.Spec.Hostnames)), age}
 	case *object.ServiceCIDR:
 		return []any{name, strings.Join(o.Spec.CIDRs, ","), age}
 	case *object.IPAddress:
 		return []any{name, parentText(o.Spec.ParentRef)}
 	}
 	return []any{name, age}
+}
+
+// conditionText is the status of a condition.
+func conditionText(conditions []object.Condition, kind string) string {
+	for _, c := range conditions {
+		if c.Type == kind {
+			return c.Status
+		}
+	}
+	return ""
 }
 
 // numberText is a number that may be left out.

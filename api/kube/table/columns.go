@@ -101,6 +101,22 @@ func Columns(k kind.Kind) []Column {
 			name, text("Address", "BGPPeerSpec.peerAddress"), text("ASN", "BGPPeerSpec.peerASN"),
 			text("BFD Profile", "BGPPeerSpec.bfdProfile"), wide(age),
 		}
+	case object.KindGatewayClass:
+		return []Column{
+			name, text("Controller", "GatewayClassSpec.controllerName"), text("Accepted", "GatewayClassStatus.conditions"), age,
+			wide(text("Description", "GatewayClassSpec.description")),
+		}
+	case object.KindGateway:
+		return []Column{
+			name, text("Class", "GatewaySpec.gatewayClassName"), text("Address", "GatewayStatus.addresses"),
+			text("Programmed", "GatewayStatus.conditions"), age,
+		}
+	case object.KindListenerSet:
+		return []Column{name, text("Accepted", "ListenerSetStatus.conditions"), text("Programmed", "ListenerSetStatus.conditions"), age}
+	case object.KindTLSRoute:
+		return []Column{name, text("Hostnames", "TLSRouteSpec.hostnames"), age}
+	case object.KindHTTPRoute:
+		return []Column{name, text("Hostnames", "HTTPRouteSpec.hostnames"), age}
 	case object.KindServiceCIDR:
 		return []Column{name, text("CIDRs", "ServiceCIDRSpec.cidrs"), age}
 	case object.KindIPAddress:

@@ -1,0 +1,315 @@
+package object
+
+import "time"
+
+// The kinds of the Gateway API (gateway.networking.k8s.io), standard channel of v1.6.
+const (
+	KindGatewayClass   = "GatewayClass"
+	KindGateway        = "Gateway"
+	KindListenerSet    = "ListenerSet"
+	KindTCPRoute       = "TCPRoute"
+	KindUDPRoute       = "UDPRoute"
+	KindTLSRoute       = "TLSRoute"
+	KindHTTPRoute      = "HTTPRoute"
+	KindReferenceGrant = "ReferenceGrant"
+)
+
+// GroupGateway is the group of these kinds, APIVersionGateway the API version of all but ReferenceGrant, which
+// upstream stores as APIVersionGrant.
+const (
+	GroupGateway      = "gateway.networking.k8s.io"
+	APIVersionGateway = GroupGateway + "/v1"
+	APIVersionGrant   = GroupGateway + "/v1beta1"
+)
+
+// Protocols of listeners, beside TCP and UDP.
+const (
+	ProtocolHTTP  = "HTTP"
+	ProtocolHTTPS = "HTTPS"
+	ProtocolTLS   = "TLS"
+)
+
+// ListenerTLSConfig.Mode.
+const (
+	TLSTerminate   = "Terminate"
+	TLSPassthrough = "Passthrough"
+)
+
+// The fields and their tags follow the CustomResourceDefinitions: see rules.go for the tags valid and default.
+
+// GatewayClass is gateway.networking.k8s.io/v1 GatewayClass.
+type GatewayClass struct {
+	TypeMeta
+	Metadata ObjectMeta         `json:"metadata"`
+	Spec     GatewayClassSpec   `json:"spec" valid:""`
+	Status   GatewayClassStatus `json:"status,omitzero"`
+}
+
+// GatewayClassSpec is gateway.networking.k8s.io/v1 GatewayClassSpec.
+type GatewayClassSpec struct {
+	ControllerName string               `json:"controllerName" valid:"controller"`
+	ParametersRef  *ParametersReference `json:"parametersRef,omitempty"`
+	Description    *string              `json:"description,omitempty" valid:"0..64"`
+}
+
+// ParametersReference is gateway.networking.k8s.io/v1 ParametersReference.
+type ParametersReference struct {
+	Group     *string `json:"group" valid:"group"`
+	Kind      string  `json:"kind" valid:"kind"`
+	Name      string  `json:"name" valid:"name"`
+	Namespace *string `json:"namespace,omitempty" valid:"namespace"`
+}
+
+// GatewayClassStatus is gateway.networking.k8s.io/v1 GatewayClassStatus.
+type GatewayClassStatus struct {
+	Conditions        []Condition        `json:"conditions,omitempty" valid:"0..8 keys:type"`
+	SupportedFeatures []SupportedFeature `json:"supportedFeatures,omitempty" valid:"0..64 keys:name"`
+}
+
+// SupportedFeature is gateway.networking.k8s.io/v1 SupportedFeature.
+type SupportedFeature struct {
+	Name string `json:"name" valid:""`
+}
+
+// Gateway is gateway.networking.k8s.io/v1 Gateway.
+type Gateway struct {
+	TypeMeta
+	Metadata ObjectMeta    `json:"metadata"`
+	Spec     GatewaySpec   `json:"spec" valid:""`
+	Status   GatewayStatus `json:"status,omitzero"`
+}
+
+// GatewaySpec is gateway.networking.k8s.io/v1 GatewaySpec.
+type GatewaySpec struct {
+	GatewayClassName string                 `json:"gatewayClassName" valid:"name"`
+	Listeners        []Listener             `json:"listeners" valid:"1..64 keys:name"`
+	Addresses        []GatewayAddress       `json:"addresses,omitempty" valid:"0..16"`
+	Infrastructure   *GatewayInfrastructure `json:"infrastructure,omitempty"`
+	AllowedListeners *AllowedListeners      `json:"allowedListeners,omitempty"`
+	TLS              *GatewayTLSConfig      `json:"tls,omitempty"`
+}
+
+// Listener is gateway.networking.k8s.io/v1 Listener, and ListenerEntry of a ListenerSet.
+type Listener struct {
+	Name          string             `json:"name" valid:"section"`
+	Hostname      *string            `json:"hostname,omitempty" valid:"hostname"`
+	Port          int32              `json:"port" valid:"1..65535"`
+	Protocol      string             `json:"protocol" valid:"protocol"`
+	TLS           *ListenerTLSConfig `json:"tls,omitempty"`
+	AllowedRoutes *AllowedRoutes     `json:"allowedRoutes,omitempty" default:"{}"`
+}
+
+// ListenerTLSConfig is gateway.networking.k8s.io/v1 ListenerTLSConfig.
+type ListenerTLSConfig struct {
+	Mode            *string                 `json:"mode,omitempty" valid:"Terminate|Passthrough" default:"Terminate"`
+	CertificateRefs []SecretObjectReference `json:"certificateRefs,omitempty" valid:"0..64"`
+	Options         map[string]string       `json:"options,omitempty" valid:"0..16 each:0..4096"`
+}
+
+// SecretObjectReference is gateway.networking.k8s.io/v1 SecretObjectReference.
+type SecretObjectReference struct {
+	Group     *string `json:"group,omitempty" valid:"group" default:""`
+	Kind      *string `json:"kind,omitempty" valid:"kind" default:"Secret"`
+	Name      string  `json:"name" valid:"name"`
+	Namespace *string `json:"namespace,omitempty" valid:"namespace"`
+}
+
+// AllowedRoutes is gateway.networking.k8s.io/v1 AllowedRoutes.
+type AllowedRoutes struct {
+	Namespaces *RouteNamespaces `json:"namespaces,omitempty" default:"{}"`
+	Kinds      []RouteGroupKind `json:"kinds,omitempty" valid:"0..8"`
+}
+
+// RouteNamespaces is gateway.networking.k8s.io/v1 RouteNamespaces.
+type RouteNamespaces struct {
+	From     *string        `json:"from,omitempty" valid:"All|Selector|Same" default:"Same"`
+	Selector *LabelSelector `json:"selector,omitempty"`
+}
+
+// The values of RouteNamespaces.From and ListenerNamespaces.From; FromNone is of the latter alone.
+const (
+	FromAll      = "All"
+	FromSelector = "Selector"
+	FromSame     = "Same"
+	FromNone     = "None"
+)
+
+// RouteGroupKind is gateway.networking.k8s.io/v1 RouteGroupKind.
+type RouteGroupKind struct {
+	Group *string `json:"group,omitempty" valid:"group" default:"gateway.networking.k8s.io"`
+	Kind  string  `json:"kind" valid:"kind"`
+}
+
+// GatewayAddress is gateway.networking.k8s.io/v1 GatewaySpecAddress.
+type GatewayAddress struct {
+	Type  *string `json:"type,omitempty" valid:"addressType" default:"IPAddress"`
+	Value *string `json:"value,omitempty" valid:"0..253"`
+}
+
+// The types of addresses of Gateways.
+const (
+	AddressIP       = "IPAddress"
+	AddressHostname = "Hostname"
+	AddressNamed    = "NamedAddress"
+)
+
+// GatewayInfrastructure is gateway.networking.k8s.io/v1 GatewayInfrastructure.
+type GatewayInfrastructure struct {
+	Labels        map[string]string         `json:"labels,omitempty" valid:"0..8 each:label"`
+	Annotations   map[string]string         `json:"annotations,omitempty" valid:"0..16 each:0..4096"`
+	ParametersRef *LocalParametersReference `json:"parametersRef,omitempty"`
+}
+
+// LocalParametersReference is gateway.networking.k8s.io/v1 LocalParametersReference.
+type LocalParametersReference struct {
+	Group *string `json:"group" valid:"group"`
+	Kind  string  `json:"kind" valid:"kind"`
+	Name  string  `json:"name" valid:"name"`
+}
+
+// AllowedListeners is gateway.networking.k8s.io/v1 AllowedListeners.
+type AllowedListeners struct {
+	Namespaces *ListenerNamespaces `json:"namespaces,omitempty" default:"{}"`
+}
+
+// ListenerNamespaces is gateway.networking.k8s.io/v1 ListenerNamespaces.
+type ListenerNamespaces struct {
+	From     *string        `json:"from,omitempty" valid:"All|Selector|Same|None" default:"None"`
+	Selector *LabelSelector `json:"selector,omitempty"`
+}
+
+// GatewayTLSConfig is gateway.networking.k8s.io/v1 GatewayTLSConfig.
+type GatewayTLSConfig struct {
+	Backend  *GatewayBackendTLS `json:"backend,omitempty"`
+	Frontend *FrontendTLSConfig `json:"frontend,omitempty"`
+}
+
+// GatewayBackendTLS is gateway.networking.k8s.io/v1 GatewayBackendTLS.
+type GatewayBackendTLS struct {
+	ClientCertificateRef *SecretObjectReference `json:"clientCertificateRef,omitempty"`
+}
+
+// FrontendTLSConfig is gateway.networking.k8s.io/v1 FrontendTLSConfig.
+type FrontendTLSConfig struct {
+	Default *TLSConfig      `json:"default"`
+	PerPort []TLSPortConfig `json:"perPort,omitempty" valid:"0..64 keys:port"`
+}
+
+// TLSPortConfig is gateway.networking.k8s.io/v1 TLSPortConfig.
+type TLSPortConfig struct {
+	Port int32      `json:"port" valid:"1..65535"`
+	TLS  *TLSConfig `json:"tls"`
+}
+
+// TLSConfig is gateway.networking.k8s.io/v1 TLSConfig.
+type TLSConfig struct {
+	Validation *FrontendTLSValidation `json:"validation,omitempty"`
+}
+
+// FrontendTLSValidation is gateway.networking.k8s.io/v1 FrontendTLSValidation.
+type FrontendTLSValidation struct {
+	CACertificateRefs []CAReference `json:"caCertificateRefs" valid:"1..16"`
+	Mode              *string       `json:"mode,omitempty" valid:"AllowValidOnly|AllowInsecureFallback" default:"AllowValidOnly"`
+}
+
+// CAReference is gateway.networking.k8s.io/v1 ObjectReference.
+type CAReference ParametersReference
+
+// GatewayStatus is gateway.networking.k8s.io/v1 GatewayStatus.
+type GatewayStatus struct {
+	Addresses            []GatewayStatusAddress `json:"addresses,omitempty" valid:"0..16"`
+	Conditions           []Condition            `json:"conditions,omitempty" valid:"0..8 keys:type"`
+	Listeners            []ListenerStatus       `json:"listeners,omitempty" valid:"0..64 keys:name"`
+	AttachedListenerSets *int32                 `json:"attachedListenerSets,omitempty"`
+}
+
+// GatewayStatusAddress is gateway.networking.k8s.io/v1 GatewayStatusAddress.
+type GatewayStatusAddress struct {
+	Type  *string `json:"type,omitempty" valid:"addressType" default:"IPAddress"`
+	Value string  `json:"value" valid:"name"`
+}
+
+// ListenerStatus is gateway.networking.k8s.io/v1 ListenerStatus, and ListenerEntryStatus of a ListenerSet.
+type ListenerStatus struct {
+	Name           string           `json:"name" valid:"section"`
+	SupportedKinds []RouteGroupKind `json:"supportedKinds,omitempty" valid:"0..8"`
+	AttachedRoutes int32            `json:"attachedRoutes"`
+	Conditions     []Condition      `json:"conditions" valid:"0..8 keys:type"`
+}
+
+// ListenerSet is gateway.networking.k8s.io/v1 ListenerSet.
+type ListenerSet struct {
+	TypeMeta
+	Metadata ObjectMeta        `json:"metadata"`
+	Spec     ListenerSetSpec   `json:"spec" valid:""`
+	Status   ListenerSetStatus `json:"status,omitzero"`
+}
+
+// ListenerSetSpec is gateway.networking.k8s.io/v1 ListenerSetSpec.
+type ListenerSetSpec struct {
+	ParentRef ParentGatewayReference `json:"parentRef"`
+	Listeners []Listener             `json:"listeners" valid:"1..64 keys:name"`
+}
+
+// ParentGatewayReference is gateway.networking.k8s.io/v1 ParentGatewayReference.
+type ParentGatewayReference struct {
+	Group     *string `json:"group,omitempty" valid:"group" default:"gateway.networking.k8s.io"`
+	Kind      *string `json:"kind,omitempty" valid:"kind" default:"Gateway"`
+	Name      string  `json:"name" valid:"name"`
+	Namespace *string `json:"namespace,omitempty" valid:"namespace"`
+}
+
+// ListenerSetStatus is gateway.networking.k8s.io/v1 ListenerSetStatus.
+type ListenerSetStatus struct {
+	Conditions []Condition      `json:"conditions,omitempty" valid:"0..8 keys:type"`
+	Listeners  []ListenerStatus `json:"listeners,omitempty" valid:"0..64 keys:name"`
+}
+
+// ReferenceGrant is gateway.networking.k8s.io/v1beta1 ReferenceGrant.
+type ReferenceGrant struct {
+	TypeMeta
+	Metadata ObjectMeta         `json:"metadata"`
+	Spec     ReferenceGrantSpec `json:"spec" valid:""`
+}
+
+// ReferenceGrantSpec is gateway.networking.k8s.io/v1beta1 ReferenceGrantSpec.
+type ReferenceGrantSpec struct {
+	From []ReferenceGrantFrom `json:"from" valid:"1..16"`
+	To   []ReferenceGrantTo   `json:"to" valid:"1..16"`
+}
+
+// ReferenceGrantFrom is gateway.networking.k8s.io/v1beta1 ReferenceGrantFrom.
+type ReferenceGrantFrom struct {
+	Group     *string `json:"group" valid:"group"`
+	Kind      string  `json:"kind" valid:"kind"`
+	Namespace string  `json:"namespace" valid:"namespace"`
+}
+
+// ReferenceGrantTo is gateway.networking.k8s.io/v1beta1 ReferenceGrantTo.
+type ReferenceGrantTo struct {
+	Group *string `json:"group" valid:"group"`
+	Kind  string  `json:"kind" valid:"kind"`
+	Name  *string `json:"name,omitempty" valid:"name"`
+}
+
+// waiting is the status of an object that no controller has looked at yet: the default of the definitions.
+func waiting(types ...string) []Condition {
+	conditions := make([]Condition, len(types))
+	for i, t := range types {
+		conditions[i] = Condition{Type: t, Status: "Unknown", Reason: "Pending", Message: "Waiting for controller", LastTransitionTime: time.Unix(0, 0).UTC()}
+	}
+	return conditions
+}
+
+func (o *GatewayClass) GetTypeMeta() *TypeMeta   { return &o.TypeMeta }
+func (o *GatewayClass) GetMeta() *ObjectMeta     { return &o.Metadata }
+func (o *GatewayClass) DeepCopy() Object         { return deepCopy(o) }
+func (o *Gateway) GetTypeMeta() *TypeMeta        { return &o.TypeMeta }
+func (o *Gateway) GetMeta() *ObjectMeta          { return &o.Metadata }
+func (o *Gateway) DeepCopy() Object              { return deepCopy(o) }
+func (o *ListenerSet) GetTypeMeta() *TypeMeta    { return &o.TypeMeta }
+func (o *ListenerSet) GetMeta() *ObjectMeta      { return &o.Metadata }
+func (o *ListenerSet) DeepCopy() Object          { return deepCopy(o) }
+func (o *ReferenceGrant) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
+func (o *ReferenceGrant) GetMeta() *ObjectMeta   { return &o.Metadata }
+func (o *ReferenceGrant) DeepCopy() Object       { return deepCopy(o) }

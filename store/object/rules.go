@@ -1,0 +1,359 @@
+package object
+
+import (
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// The fields of the kinds of the Gateway API have their rules beside them, in tags:
+//
+//	default:"Same"           the value of an absent field; {} is an empty structure, [{}] a list of one
+//	valid:"1..64 keys:name"  words of which each has to hold
+//
+// A word is a range (of a number, or of the length of a text, list or mapping), alternatives with | between
+// them, the name of a form in forms, keys:FIELD or set for the items of a list, and each:WORD for the items
+// of a list or the values of a mapping. A field whose json tag has no omitempty or omitzero is required.
+// The texts of errors are those of Kubernetes for CustomResourceDefinitions (k8s.io/apiextensions-apiserver).
+
+// forms are the texts that fields may have.
+var forms = map[string]form{
+	"group":       {0, 253, regexp.MustCompile("^$|^" + dns1123Subdomain + "$")},
+	"kind":        {1, 63, regexp.MustCompile("^[a-zA-Z]([-a-zA-Z0-9]*[a-zA-Z0-9])?$")},
+	"name":        {1, 253, nil},
+	"namespace":   {1, 63, dns1123LabelRE},
+	"section":     {1, 253, dns1123SubdomainRE},
+	"hostname":    {1, 253, hostnameRE},
+	"label":       {0, 63, regexp.MustCompile("^(" + labelKeyName + ")?$")},
+	"controller":  {1, 253, regexp.MustCompile("^" + dns1123Subdomain + `\/` + pathCharacters + "+$")},
+	"addressType": {1, 253, regexp.MustCompile("^Hostname|IPAddress|NamedAddress|" + dns1123Subdomain + `\/` + pathCharacters + "+$")},
+	"protocol":    {1, 255, regexp.MustCompile("^[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?$|" + dns1123Subdomain + `\/[A-Za-z0-9]+$`)},
+	"duration":    {0, unbounded, regexp.MustCompile("^([0-9]{1,5}(h|m|s|ms)){1,4}$")},
+	"header":      {1, 256, regexp.MustCompile("^[A-Za-z0-9!#$%&'*+\\-.^_\\x60|~]+$")},
+	"origin":      {1, 253, regexp.MustCompile(`(^\*$)|(^(http(s)?):\/\/(((\*\.)?([a-zA-Z0-9\-]+\.)*[a-zA-Z0-9-]+|\*)(:([0-9]{1,5}))?)$)`)},
+	"reason":      {1, 1024, regexp.MustCompile("^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")},
+	"condition":   {0, 316, regexp.MustCompile("^(" + dns1123Subdomain + "/)?(" + labelKeyName + ")$")},
+}
+
+// A form is the length of a text and its pattern.
+type form struct {
+	least, most int
+	pattern     *regexp.Regexp
+}
+
+const (
+	unbounded      = -1
+	pathCharacters = `[A-Za-z0-9\/\-._~%!$&'()*+,;=:]`
+)
+
+var hostnameRE = regexp.MustCompile(`^(\*\.)?` + dns1123Subdomain + "$")
+
+// Tags are what the tags of a field promise to clients.
+type Tags struct {
+	Required, Set bool
+	Key           string
+	Enum          []string
+}
+
+// A fieldRule has the tags of one field.
+type fieldRule struct {
+	Tags
+	index int
+	name  string
+	// fallback is the default, if there is one.
+	fallback    string
+	hasFallback bool
+	value, each valueRule
+}
+
+// A valueRule has the words that hold for a value; it is zero when there are none.
+type valueRule struct {
+	form
+	bounded bool
+	enum    []string
+}
+
+var fieldRules sync.Map // of reflect.Type: []fieldRule
+
+func rulesOf(t reflect.Type) []fieldRule {
+	if known, has := fieldRules.Load(t); has {
+		return known.([]fieldRule)
+	}
+	var rules []fieldRule
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Anonymous || name == "metadata" {
+			continue
+		}
+		r := fieldRule{index: i, name: name}
+		r.Required = !strings.Contains(options, "omit")
+		r.fallback, r.hasFallback = f.Tag.Lookup("default")
+		for word := range strings.FieldsSeq(f.Tag.Get("valid")) {
+			if key, is := strings.CutPrefix(word, "keys:"); is {
+				r.Key = key
+			} else if of, is := strings.CutPrefix(word, "each:"); is {
+				r.each.add(of)
+			} else if word == "set" {
+				r.Set = true
+			} else {
+				r.value.add(word)
+			}
+		}
+		r.Enum = append(slices.Clone(r.value.enum), r.each.enum...)
+		rules = append(rules, r)
+	}
+	fieldRules.Store(t, rules)
+	return rules
+}
+
+// add makes a word hold.
+func (r *valueRule) add(word string) {
+	if form, is := forms[word]; is {
+		r.form, r.bounded = form, true
+	} else if least, most, is := strings.Cut(word, ".."); is {
+		r.bounded = true
+		r.least, r.most = number(least), unbounded
+		if most != "" {
+			r.most = number(most)
+		}
+	} else if strings.Contains(word, "|") {
+		r.enum = strings.Split(word, "|")
+	} else {
+		panic("object: no rule " + word)
+	}
+}
+
+// number is a number in a tag.
+func number(text string) int {
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		panic("object: " + err.Error())
+	}
+	return n
+}
+
+// TagsOf returns the tags of a field of a structure with tags, by its name in JSON; false for other structures.
+func TagsOf(structure reflect.Type, field string) (Tags, bool) {
+	has := false
+	for i := range structure.NumField() {
+		_, is := structure.Field(i).Tag.Lookup("valid")
+		has = has || is
+	}
+	if !has {
+		return Tags{}, false
+	}
+	rules := rulesOf(structure)
+	i := slices.IndexFunc(rules, func(r fieldRule) bool { return r.name == field })
+	if i < 0 {
+		return Tags{}, false
+	}
+	return rules[i].Tags, true
+}
+
+// setTagged sets the absent fields of a value that have a default in their tag. Absent structures stay so, but for spec.
+func setTagged(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			setTagged(v.Elem())
+		}
+	case reflect.Slice:
+		if v.Type().Elem().Kind() == reflect.Struct {
+			for i := range v.Len() {
+				setTagged(v.Index(i))
+			}
+		}
+	case reflect.Struct:
+		if v.Type() == reflect.TypeFor[time.Time]() {
+			return
+		}
+		for _, r := range rulesOf(v.Type()) {
+			f := v.Field(r.index)
+			if r.hasFallback && f.IsNil() {
+				f.Set(fallbackOf(f.Type(), r.fallback))
+			}
+			if f.Kind() != reflect.Struct || !f.IsZero() || r.name == "spec" {
+				setTagged(f)
+			}
+		}
+	}
+}
+
+// fallbackOf makes the default of a field: a pointer or a list.
+func fallbackOf(t reflect.Type, text string) reflect.Value {
+	if t.Kind() == reflect.Slice {
+		return reflect.MakeSlice(t, 1, 1)
+	}
+	p := reflect.New(t.Elem())
+	switch t.Elem().Kind() {
+	case reflect.String:
+		p.Elem().SetString(text)
+	case reflect.Int32:
+		p.Elem().SetInt(int64(number(text)))
+	}
+	return p
+}
+
+// A ruled structure has rules that several of its fields, or its place, are part of.
+type ruled interface{ rules(at path) Errors }
+
+// checkTagged returns the errors of the fields of a structure and of all in them.
+func checkTagged(at path, v reflect.Value) Errors {
+	var errs Errors
+	for _, r := range rulesOf(v.Type()) {
+		f, in := v.Field(r.index), at.child(r.name)
+		switch {
+		case f.IsZero() && f.Kind() != reflect.Int32:
+			if r.Required && f.Kind() != reflect.Bool {
+				errs = append(errs, required(in, "")...)
+			}
+		case r.Required && f.Kind() == reflect.Int32 && f.IsZero() && r.value.least > 0:
+			errs = append(errs, required(in, "")...)
+		default:
+			errs = append(errs, r.check(in, reflect.Indirect(f))...)
+		}
+	}
+	if v.CanAddr() {
+		if o, is := v.Addr().Interface().(ruled); is {
+			errs = append(errs, o.rules(at)...)
+		}
+	}
+	return errs
+}
+
+// check returns the errors of the value of a field that is there.
+func (r *fieldRule) check(at path, v reflect.Value) Errors {
+	errs := r.value.check(at, v)
+	switch v.Kind() {
+	case reflect.Struct:
+		if v.Type() != reflect.TypeFor[time.Time]() {
+			errs = append(errs, checkTagged(at, v)...)
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			item := v.Index(i)
+			if item.Kind() == reflect.Struct {
+				errs = append(errs, checkTagged(at.index(i), item)...)
+			} else {
+				errs = append(errs, r.each.check(at.index(i), item)...)
+			}
+		}
+		errs = append(errs, r.repeated(at, v)...)
+	case reflect.Map:
+		for _, key := range sortedKeys(v.Interface().(map[string]string)) {
+			errs = append(errs, r.each.check(at.child(key), v.MapIndex(reflect.ValueOf(key)))...)
+		}
+	}
+	return errs
+}
+
+// repeated returns an error for each item of a set, or with a key, that an earlier one is or has.
+func (r *fieldRule) repeated(at path, list reflect.Value) Errors {
+	var errs Errors
+	seen := map[any]bool{}
+	for i := range list.Len() {
+		var value any
+		switch item := list.Index(i); {
+		case r.Set:
+			value = item.Interface()
+		case r.Key != "":
+			fields := rulesOf(item.Type())
+			at := slices.IndexFunc(fields, func(f fieldRule) bool { return f.name == r.Key })
+			value = reflect.Indirect(item.Field(fields[at].index)).Interface()
+		default:
+			return nil
+		}
+		if seen[value] {
+			shown := value
+			if r.Key != "" {
+				shown = map[string]any{r.Key: value}
+			}
+			errs = append(errs, duplicate(at.index(i), shown)...)
+		}
+		seen[value] = true
+	}
+	return errs
+}
+
+// check returns the errors of one value, without those in it.
+func (r *valueRule) check(at path, v reflect.Value) Errors {
+	body := func(format string, args ...any) Errors {
+		return invalid(at, v.Interface(), at.String()+" in body should "+fmt.Sprintf(format, args...))
+	}
+	var errs Errors
+	switch size := 0; v.Kind() {
+	case reflect.String:
+		text := v.String()
+		if r.bounded && len(text) > 0 {
+			size = len([]rune(text))
+		}
+		if r.bounded && r.most != unbounded && size > r.most {
+			errs = append(errs, tooLong(at, r.most)...)
+		}
+		if r.bounded && size < r.least {
+			errs = append(errs, body("be at least %d chars long", r.least)...)
+		}
+		if r.pattern != nil && !r.pattern.MatchString(text) {
+			errs = append(errs, body("match '%s'", r.pattern)...)
+		}
+		if r.enum != nil && !slices.Contains(r.enum, text) {
+			errs = append(errs, notSupported(at, text, r.enum)...)
+		}
+	case reflect.Int32, reflect.Int64:
+		n := int(v.Int())
+		if r.bounded && n < r.least {
+			errs = append(errs, body("be greater than or equal to %d", r.least)...)
+		}
+		if r.bounded && r.most != unbounded && n > r.most {
+			errs = append(errs, body("be less than or equal to %d", r.most)...)
+		}
+		if r.enum != nil && !slices.Contains(r.enum, strconv.Itoa(n)) {
+			errs = append(errs, notSupported(at, strconv.Itoa(n), r.enum)...)
+		}
+	case reflect.Slice, reflect.Map:
+		size = v.Len()
+		if r.bounded && size < r.least {
+			errs = append(errs, body("have at least %d items", r.least)...)
+		}
+		if r.bounded && r.most != unbounded && size > r.most {
+			errs = append(errs, tooMany(at, size, r.most)...)
+		}
+	}
+	return errs
+}
+
+// tagged returns the errors of an object whose fields have tags, without those of its metadata.
+func tagged(o Object) Errors {
+	var errs Errors
+	v := reflect.ValueOf(o).Elem()
+	for _, r := range rulesOf(v.Type()) {
+		if f := v.Field(r.index); !f.IsZero() || r.name == "spec" {
+			errs = append(errs, checkTagged(root(r.name), f)...)
+		}
+	}
+	return errs
+}
+
+func (o *GatewayClass) setDefaults()   { setTagged(reflect.ValueOf(o)) }
+func (o *Gateway) setDefaults()        { setTagged(reflect.ValueOf(o)) }
+func (o *ListenerSet) setDefaults()    { setTagged(reflect.ValueOf(o)) }
+func (o *ReferenceGrant) setDefaults() { setTagged(reflect.ValueOf(o)) }
+func (o *TCPRoute) setDefaults()       { setTagged(reflect.ValueOf(o)) }
+func (o *UDPRoute) setDefaults()       { setTagged(reflect.ValueOf(o)) }
+func (o *TLSRoute) setDefaults()       { setTagged(reflect.ValueOf(o)) }
+func (o *HTTPRoute) setDefaults()      { setTagged(reflect.ValueOf(o)) }
+
+func (o *GatewayClass) validate(Object) Errors   { return tagged(o) }
+func (o *Gateway) validate(Object) Errors        { return tagged(o) }
+func (o *ListenerSet) validate(Object) Errors    { return tagged(o) }
+func (o *ReferenceGrant) validate(Object) Errors { return tagged(o) }
+func (o *TCPRoute) validate(Object) Errors       { return tagged(o) }
+func (o *UDPRoute) validate(Object) Errors       { return tagged(o) }
+func (o *TLSRoute) validate(Object) Errors       { return tagged(o) }
+func (o *HTTPRoute) validate(Object) Errors      { return tagged(o) }
