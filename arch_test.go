@@ -82,6 +82,8 @@ var edges = map[string][]string{
 
 	"appliance/announce/interop": {}, // tests only
 
+	"appliance/brake":             {},
+	"appliance/discover/ledger":   {"appliance/brake", "appliance/discover/provider"},
 	"appliance/discover/provider": {},
 
 	"appliance/conntrack":       {"nft", "nft/nfnetlink"},
@@ -122,7 +124,7 @@ var edges = map[string][]string{
 	},
 	"appliance/verdict": {"api/wire"},
 	"appliance/reconcile": {
-		"api/wire", "appliance/checkup", "appliance/history", "appliance/metrics", "appliance/node", "appliance/resolve", "appliance/sockets", "appliance/verdict",
+		"api/wire", "appliance/brake", "appliance/checkup", "appliance/history", "appliance/metrics", "appliance/node", "appliance/resolve", "appliance/sockets", "appliance/verdict",
 		"nft", "nft/kernel", "store", "store/alloc", "store/deadline", "store/engine", "store/manifest", "store/object", "store/parallel", "store/pending", "watch",
 	},
 	"appliance/forecast": {"api/wire", "appliance/resolve", "nft"},
@@ -245,7 +247,7 @@ var testLibraries = []string{
 // pure packages compute: same input, same output. What they need from the world is
 // handed to them.
 var pure = []string{
-	"appliance/announce/vrrp", "appliance/endpoints", "appliance/env", "appliance/feedback", "appliance/resolve", "nft", "nft/sim", "store/alloc", "store/annotation", "store/convert", "store/kind", "store/managedfields", "store/manifest", "store/manifest/styles", "store/object", "store/schema",
+	"appliance/announce/vrrp", "appliance/brake", "appliance/discover/ledger", "appliance/endpoints", "appliance/env", "appliance/feedback", "appliance/resolve", "nft", "nft/sim", "store/alloc", "store/annotation", "store/convert", "store/kind", "store/managedfields", "store/manifest", "store/manifest/styles", "store/object", "store/schema",
 	"api/diagnose", "api/jsonpath", "api/kube/discovery", "api/kube/patch", "api/kube/protobuf", "api/kube/selector", "api/kube/table", "cmd/svcctl/explain", "cmd/svcctl/output", "cmd/svcctl/pin", "cmd/svcctl/report",
 }
 

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"svcctl.io/svcctl/appliance/brake"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/watch"
@@ -20,12 +21,6 @@ import (
 const reasonMassRemoval = "MassRemovalHeld"
 
 const (
-	// Up to fewRemovals Services may vanish, unless they are all.
-	fewRemovals = 10
-	// Up to fewestRemovals Services may vanish even if they are all.
-	fewestRemovals = 2
-	// What vanishes within removalStep is one step: a directory is not deleted at once.
-	removalStep = 10 * time.Second
 	// When more than a few vanish, the rest of them is waited for as long as they keep
 	// vanishing: nothing more is seen for removalQuiet, at most removalMost.
 	removalQuiet = 500 * time.Millisecond
@@ -49,7 +44,7 @@ type RemovalGuard struct {
 
 // removalState follows from the decisions so far.
 type removalState struct {
-	passed   []passage // of the last removalStep
+	passed   []passage // of the last brake.Step
 	batch    uint64    // how often it was waited
 	waiting  int       // Services that vanish but are not decided upon; 0: none
 	since    time.Time // when the first of them vanished
@@ -68,9 +63,6 @@ type passage struct {
 	at       time.Time
 	services int
 }
-
-// massRemoval reports whether the loss of so many of so many Services looks like an accident.
-func massRemoval(gone, of int) bool { return gone > fewRemovals && 2*gone > of }
 
 // group holds the files and Services that vanished for one reason.
 type group struct {
@@ -182,20 +174,19 @@ func (b *RemovalGuard) place(file string) string {
 
 // count decides upon what vanished from directories that are there, by its number.
 func (b *RemovalGuard) count(r store.Removals, rest *group, affected int, now time.Time) store.Decision {
-	b.passed = slices.DeleteFunc(b.passed, func(p passage) bool { return now.Sub(p.at) >= removalStep })
+	b.passed = slices.DeleteFunc(b.passed, func(p passage) bool { return now.Sub(p.at) >= brake.Step })
 	recent := 0
 	for _, p := range b.passed {
 		recent += p.services
 	}
 	n := len(rest.services)
 	gone, of := recent+n, recent+r.Total
-	allGone := n > 0 && affected >= r.Declared && gone > fewestRemovals
 	switch {
-	case massRemoval(gone, of), allGone, b.most > 0 && (n > fewRemovals || 2*n > b.most):
+	case brake.Accident(gone, of, n > 0 && affected >= r.Declared), b.most > 0 && brake.Remains(n, b.most):
 		b.most = max(b.most, n)
 		b.over()
 		return store.Keep
-	case gone <= fewRemovals, b.waiting == n && !now.Before(b.decides), b.waiting > 0 && !now.Before(b.since.Add(removalMost)):
+	case gone <= brake.Few, b.waiting == n && !now.Before(b.decides), b.waiting > 0 && !now.Before(b.since.Add(removalMost)):
 		b.most = 0
 		b.pass(n, now)
 		return store.Remove

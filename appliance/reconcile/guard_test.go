@@ -10,19 +10,6 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
-func TestMassRemoval(t *testing.T) {
-	for _, test := range []struct {
-		gone, of int
-		want     bool
-	}{
-		{0, 0, false}, {10, 10, false}, {11, 11, true}, {11, 21, true}, {11, 22, false}, {50, 100, false}, {51, 100, true}, {5000, 10000, false},
-	} {
-		if got := massRemoval(test.gone, test.of); got != test.want {
-			t.Errorf("%d of %d: %v", test.gone, test.of, got)
-		}
-	}
-}
-
 // filesWith are so many files with a Service each.
 func filesWith(services int) map[string][]string {
 	files := map[string][]string{}

@@ -82,7 +82,7 @@ func Values(svc *object.Service) (bad []Bad) {
 			bad = append(bad, Bad{Key: key, Text: text})
 		}
 	}
-	return bad
+	return append(bad, badSources(svc)...)
 }
 
 // wrongAddress describes a text that is no address.

@@ -157,7 +157,7 @@ func (o *EndpointSlice) warnings() []string {
 		warnings = append(warnings, fmt.Sprintf("metadata.labels: without %s the slice belongs to no Service and is ignored", LabelServiceName))
 	}
 	if o.AddressType == FQDN {
-		return append(warnings, fmt.Sprintf("addressType: %q is ignored, traffic is only sent to IP addresses", FQDN))
+		return append(warnings, fmt.Sprintf("addressType: %q is ignored, traffic is only sent to IP addresses: have svcctl.io/endpoints-from: dns:NAME of the Service follow the name", FQDN))
 	}
 	for i, endpoint := range o.Endpoints {
 		p := endpointsPath.index(i).child("addresses")

@@ -1,0 +1,547 @@
+package ledger
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"svcctl.io/svcctl/appliance/brake"
+	"svcctl.io/svcctl/appliance/discover/provider"
+)
+
+// The times of doubts.
+const (
+	// lasting is how long answers have to be empty until the last endpoint of a Service port goes.
+	lasting = 30 * time.Second
+	// provedLasting is the same for absences that a daemon proves: a daemon that is stopped ends its containers before it ends
+	// itself, and its end stops the clock.
+	provedLasting = 2 * time.Second
+	// askEvery is the pause between two answers while an absence is in doubt.
+	askEvery = time.Second
+)
+
+// Asked is a question to a provider.
+type Asked struct {
+	Provider string
+	Question provider.Question
+}
+
+// Key names a claim: a port of a Service whose endpoints are the answer to a question.
+type Key struct {
+	Service string // "namespace/name"
+	Port    string
+	Asked
+}
+
+// Terms are the conditions of a claim that may change while it lasts.
+type Terms struct {
+	// Hold is how long an endpoint stays that no answer has any more.
+	Hold time.Duration
+	// Target is the port of endpoints that have none.
+	Target uint16
+}
+
+// Ledger has the endpoints of claims. Its methods are given the time, which never goes back.
+type Ledger struct {
+	started time.Time
+	claims  map[Key]*claim
+	asked   map[Asked]*asked
+	groups  map[string]*group // by provider
+	doubted map[*asked]bool   // questions of claims with an absence that is not believed yet
+	changed map[Key]bool
+}
+
+// asked is a question with the state of its answer.
+type asked struct {
+	of     Asked
+	claims []*claim
+	begun  time.Time
+	good   time.Time // of the last answer; zero: there was none
+	last   []provider.Endpoint
+	bad    []string  // what cannot be used of it
+	empty  time.Time // since when answers have been empty; zero: they are not
+	failed time.Time // of the first failure after good; zero: there was none
+	why    string
+}
+
+// claim is a port of a Service with its endpoints in force.
+type claim struct {
+	key Key
+	Terms
+	asked   *asked
+	service *service
+	inForce []provider.Endpoint // sorted by address and port
+	// gone has the endpoints in force that the last answer does not have, and the time that is proved to have passed since.
+	gone map[place]time.Duration
+	read bool
+	// began is since when answers have been empty while endpoints are in force; zero: they are not.
+	began time.Time
+	due   time.Time // a proved absence is believed then; zero: more answers are needed
+}
+
+// place is what an endpoint is known by.
+type place struct {
+	address string
+	port    uint16
+}
+
+func placeOf(e *provider.Endpoint) place { return place{e.Address, e.Port} }
+
+// service has the claims of one Service on one provider.
+type service struct {
+	claims  []*claim
+	emptied time.Time // since when all claims with endpoints in force have empty answers; zero: they do not
+	held    bool
+}
+
+// group has the Services of one provider.
+type group struct {
+	services map[string]*service
+	lost     []loss
+	most     int // the most Services that are held; 0: none are
+}
+
+// loss is a Service that was emptied; passed is set when its endpoints are gone.
+type loss struct {
+	at     time.Time
+	of     *service
+	passed bool
+}
+
+// New begins a ledger: no question has an answer.
+func New(now time.Time) *Ledger {
+	return &Ledger{
+		started: now, claims: map[Key]*claim{}, asked: map[Asked]*asked{}, groups: map[string]*group{}, doubted: map[*asked]bool{}, changed: map[Key]bool{},
+	}
+}
+
+// Claim begins a claim with the endpoints that are in force for it, or changes its terms.
+func (l *Ledger) Claim(now time.Time, key Key, terms Terms, stored []provider.Endpoint) {
+	if c := l.claims[key]; c != nil {
+		c.Hold = terms.Hold
+		if c.Target != terms.Target {
+			moved := slices.Clone(c.inForce)
+			for i := range moved {
+				if moved[i].Port == c.Target {
+					moved[i].Port = terms.Target
+				}
+			}
+			c.Target, c.gone = terms.Target, nil
+			l.setInForce(c, moved)
+		}
+		return
+	}
+	q := l.asked[key.Asked]
+	if q == nil {
+		q = &asked{of: key.Asked, begun: now}
+		l.asked[key.Asked] = q
+	}
+	g := l.groups[key.Provider]
+	if g == nil {
+		g = &group{services: map[string]*service{}}
+		l.groups[key.Provider] = g
+	}
+	s := g.services[key.Service]
+	if s == nil {
+		s = &service{}
+		g.services[key.Service] = s
+	}
+	c := &claim{key: key, Terms: terms, asked: q, service: s, inForce: unique(stored)}
+	q.claims, s.claims, l.claims[key] = append(q.claims, c), append(s.claims, c), c
+	l.changed[key] = true
+	if !q.good.IsZero() {
+		l.take(now, c, 0, false)
+		l.doubt(q)
+	}
+}
+
+// Drop ends a claim, and with it its endpoints.
+func (l *Ledger) Drop(key Key) {
+	c := l.claims[key]
+	if c == nil {
+		return
+	}
+	is := func(other *claim) bool { return other == c }
+	q, s, g := c.asked, c.service, l.groups[key.Provider]
+	q.claims, s.claims = slices.DeleteFunc(q.claims, is), slices.DeleteFunc(s.claims, is)
+	if len(q.claims) == 0 {
+		delete(l.asked, key.Asked)
+	}
+	l.doubt(q)
+	if len(s.claims) == 0 {
+		delete(g.services, key.Service)
+		g.lost = slices.DeleteFunc(g.lost, func(x loss) bool { return x.of == s })
+	}
+	l.settle(g)
+	delete(l.claims, key)
+	l.changed[key] = true
+}
+
+// Answer takes a complete answer. bad describes what of it cannot be used, and is not in it.
+func (l *Ledger) Answer(now time.Time, of Asked, a provider.Answer, bad []string) {
+	q := l.asked[of]
+	if q == nil {
+		return
+	}
+	var passed time.Duration
+	if !q.good.IsZero() && q.failed.IsZero() {
+		passed = now.Sub(q.good)
+	}
+	q.good, q.failed, q.why, q.last, q.bad = now, time.Time{}, "", a.Endpoints, bad
+	switch {
+	case len(a.Endpoints) > 0:
+		q.empty = time.Time{}
+	case q.empty.IsZero():
+		q.empty = now
+	}
+	for _, c := range q.claims {
+		l.take(now, c, passed, a.Proved)
+	}
+	l.doubt(q)
+}
+
+// Fail notes that a question has no answer.
+func (l *Ledger) Fail(now time.Time, of Asked, why string) {
+	q := l.asked[of]
+	if q == nil {
+		return
+	}
+	if q.failed.IsZero() {
+		q.failed = now
+	}
+	q.why = why
+	for _, c := range q.claims {
+		c.due = time.Time{}
+	}
+}
+
+// Tick believes proved absences whose time has come.
+func (l *Ledger) Tick(now time.Time) {
+	for q := range maps.Clone(l.doubted) {
+		for _, c := range q.claims {
+			if !c.due.IsZero() && !now.Before(c.due) && !c.service.held {
+				l.let(c, nil, 0)
+			}
+		}
+		l.doubt(q)
+	}
+}
+
+// Release lets the endpoints go that are held of a provider, and returns of how many Services they are.
+func (l *Ledger) Release(name string) (released int) {
+	g := l.groups[name]
+	if g == nil {
+		return 0
+	}
+	for _, s := range g.services {
+		if !s.held {
+			continue
+		}
+		s.held = false
+		released++
+		for _, c := range s.claims {
+			if !c.began.IsZero() {
+				l.let(c, nil, 0)
+			}
+			l.doubt(c.asked)
+		}
+	}
+	g.most, g.lost = 0, nil // the next loss is another step
+	return released
+}
+
+// take applies the answer of its question to a claim. passed is the time since the answer before, 0 when a failure was between.
+func (l *Ledger) take(now time.Time, c *claim, passed time.Duration, proved bool) {
+	present := unique(withPorts(c.asked.last, c.Target))
+	has := make(map[place]bool, len(present))
+	for i := range present {
+		has[placeOf(&present[i])] = true
+	}
+	var gone map[place]time.Duration
+	for i := range c.inForce {
+		at := placeOf(&c.inForce[i])
+		if has[at] {
+			continue
+		}
+		if gone == nil {
+			gone = map[place]time.Duration{}
+		}
+		if before, was := c.gone[at]; was {
+			gone[at] = before + passed
+		} else {
+			gone[at] = 0
+		}
+	}
+	first := !c.read
+	c.gone, c.read = gone, true
+	if len(present) > 0 || len(c.inForce) == 0 {
+		c.began, c.due = time.Time{}, time.Time{}
+		l.let(c, present, c.Hold)
+		l.mark(now, c)
+		return
+	}
+	switch {
+	case !c.began.IsZero():
+	case first:
+		c.began = l.started // together with all others that are found to be empty
+	default:
+		c.began = now
+	}
+	switch {
+	case !proved || c.Hold > 0:
+		c.due = time.Time{}
+	case c.due.IsZero():
+		c.due = now.Add(provedLasting)
+	}
+	l.mark(now, c)
+	if !c.service.held {
+		l.let(c, nil, max(c.Hold, lasting))
+	}
+}
+
+// let takes endpoints into force, together with those that are gone for less than a limit.
+func (l *Ledger) let(c *claim, present []provider.Endpoint, limit time.Duration) {
+	for i := range c.inForce {
+		at := placeOf(&c.inForce[i])
+		if passed, is := c.gone[at]; !is {
+			continue
+		} else if passed < limit {
+			present = append(present, c.inForce[i])
+		} else {
+			delete(c.gone, at)
+		}
+	}
+	l.setInForce(c, present)
+	if len(c.inForce) > 0 {
+		return
+	}
+	c.began, c.due = time.Time{}, time.Time{}
+	g := l.groups[c.key.Provider]
+	for i := range g.lost {
+		if g.lost[i].of == c.service && c.service.isBare() {
+			g.lost[i].passed = true
+		}
+	}
+}
+
+// isBare reports whether no claim has an endpoint in force.
+func (s *service) isBare() bool {
+	return !slices.ContainsFunc(s.claims, func(c *claim) bool { return len(c.inForce) > 0 })
+}
+
+// mark notes whether the Service of a claim is emptied now, and holds those that are emptied together if that looks like an accident.
+func (l *Ledger) mark(now time.Time, of *claim) {
+	s, g := of.service, l.groups[of.key.Provider]
+	was := s.emptied
+	s.emptied = time.Time{}
+	for _, c := range s.claims {
+		if len(c.inForce) > 0 && c.began.IsZero() {
+			s.emptied = time.Time{}
+			break
+		}
+		if c.began.After(s.emptied) {
+			s.emptied = c.began
+		}
+	}
+	if s.emptied.IsZero() {
+		if !s.isBare() { // it is back
+			g.lost = slices.DeleteFunc(g.lost, func(x loss) bool { return x.of == s })
+			s.held = false
+			l.settle(g)
+		}
+		return
+	}
+	if !was.IsZero() {
+		return
+	}
+	g.lost = slices.DeleteFunc(g.lost, func(x loss) bool { return x.passed && now.Sub(x.at) >= brake.Step })
+	g.lost = append(g.lost, loss{at: s.emptied, of: s})
+	together, served := 0, 0
+	near := func(x *loss) bool { return x.at.Sub(s.emptied).Abs() < brake.Step }
+	for i := range g.lost {
+		if near(&g.lost[i]) {
+			together++
+			if g.lost[i].passed {
+				served++
+			}
+		}
+	}
+	for _, other := range g.services {
+		if !other.isBare() {
+			served++
+		}
+	}
+	if !brake.Accident(together, served, together >= served) {
+		return
+	}
+	for i := range g.lost {
+		if x := &g.lost[i]; near(x) && !x.passed {
+			x.of.held = true
+		}
+	}
+	g.most = max(g.most, g.held())
+}
+
+// held counts the Services that are held.
+func (g *group) held() (n int) {
+	for _, s := range g.services {
+		if s.held {
+			n++
+		}
+	}
+	return n
+}
+
+// settle ends a hold that does not look like an accident any more, as most of it came back.
+func (l *Ledger) settle(g *group) {
+	if g.most == 0 || brake.Remains(g.held(), g.most) {
+		return
+	}
+	g.most = 0
+	for _, s := range g.services {
+		s.held = false
+		for _, c := range s.claims {
+			l.doubt(c.asked)
+		}
+	}
+}
+
+// setInForce replaces the endpoints of a claim.
+func (l *Ledger) setInForce(c *claim, to []provider.Endpoint) {
+	if to = unique(to); !slices.Equal(c.inForce, to) {
+		c.inForce = to
+		l.changed[c.key] = true
+	}
+}
+
+// doubt notes whether a claim on a question has an absence that is not believed yet.
+func (l *Ledger) doubt(q *asked) {
+	delete(l.doubted, q)
+	for _, c := range q.claims {
+		if len(c.gone) > 0 {
+			l.doubted[q] = true
+		}
+	}
+}
+
+// again returns when a question has to be asked again for an absence; zero: it need not.
+func (q *asked) again() (at time.Time) {
+	if !q.failed.IsZero() {
+		return at // it is asked again anyway
+	}
+	for _, c := range q.claims {
+		if len(c.gone) == 0 || c.service.held || !c.due.IsZero() {
+			continue
+		}
+		next := q.good.Add(askEvery)
+		if c.began.IsZero() {
+			var longest time.Duration
+			for _, passed := range c.gone {
+				longest = max(longest, passed)
+			}
+			next = q.good.Add(max(askEvery, c.Hold-longest))
+		}
+		if at.IsZero() || next.Before(at) {
+			at = next
+		}
+	}
+	return at
+}
+
+// Again returns the questions that have to be asked now, as an absence is not believed yet.
+func (l *Ledger) Again(now time.Time) (all []Asked) {
+	for q := range l.doubted {
+		if at := q.again(); !at.IsZero() && !now.Before(at) {
+			all = append(all, q.of)
+		}
+	}
+	slices.SortFunc(all, compareAsked)
+	return all
+}
+
+// Next returns when Tick, Again or Report has another result by the time alone; zero: never.
+func (l *Ledger) Next(now time.Time) (at time.Time) {
+	sooner := func(t time.Time) {
+		if t.After(now) && (at.IsZero() || t.Before(at)) {
+			at = t
+		}
+	}
+	for q := range l.doubted {
+		if again := q.again(); !again.IsZero() {
+			sooner(later(again, now.Add(time.Millisecond))) // overdue ones are asked as soon as they may be
+		}
+		for _, c := range q.claims {
+			if !c.due.IsZero() && !c.service.held {
+				sooner(later(c.due, now.Add(time.Millisecond)))
+			}
+		}
+	}
+	for _, q := range l.asked {
+		if q.good.IsZero() {
+			sooner(q.begun.Add(patienceAtFirst))
+		}
+		if !q.failed.IsZero() {
+			sooner(q.failed.Add(patience))
+		}
+	}
+	return at
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// Endpoints returns those of a claim in force, sorted by address and port. The caller must not change them.
+func (l *Ledger) Endpoints(key Key) []provider.Endpoint {
+	if c := l.claims[key]; c != nil {
+		return c.inForce
+	}
+	return nil
+}
+
+// Questions returns all questions of a provider.
+func (l *Ledger) Questions(name string) (all []Asked) {
+	for of := range l.asked {
+		if of.Provider == name {
+			all = append(all, of)
+		}
+	}
+	slices.SortFunc(all, compareAsked)
+	return all
+}
+
+// Changed returns the claims whose endpoints have changed since the last call.
+func (l *Ledger) Changed() (keys []Key) {
+	keys = slices.Collect(maps.Keys(l.changed))
+	clear(l.changed)
+	return keys
+}
+
+func compareAsked(a, b Asked) int {
+	return cmp.Or(cmp.Compare(a.Provider, b.Provider), cmp.Compare(a.Question.Name, b.Question.Name), cmp.Compare(a.Question.Params, b.Question.Params), cmp.Compare(a.Question.Port, b.Question.Port))
+}
+
+// withPorts gives endpoints without a port one.
+func withPorts(list []provider.Endpoint, port uint16) []provider.Endpoint {
+	list = slices.Clone(list)
+	for i := range list {
+		if list[i].Port == 0 {
+			list[i].Port = port
+		}
+	}
+	return list
+}
+
+// unique sorts endpoints, each address and port once: the one in the better state, or of the lower priority, or the larger weight.
+// The list is its to change.
+func unique(list []provider.Endpoint) []provider.Endpoint {
+	slices.SortStableFunc(list, func(a, b provider.Endpoint) int {
+		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port), cmp.Compare(a.State, b.State), cmp.Compare(a.Priority, b.Priority), cmp.Compare(b.Weight, a.Weight),
+			cmp.Compare(a.Node, b.Node), cmp.Compare(a.Zone, b.Zone))
+	})
+	return slices.CompactFunc(list, func(a, b provider.Endpoint) bool { return placeOf(&a) == placeOf(&b) })
+}

@@ -1,0 +1,159 @@
+package annotation
+
+import (
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+const (
+	// EndpointsFrom names where the endpoints of a Service come from, for svcctl discover; with ".PORT" those of one port.
+	EndpointsFrom = domain + "endpoints-from"
+	// EndpointsState and EndpointsReleased are of the Leases of svcctl discover: its report, and when held endpoints were released.
+	EndpointsState    = domain + "endpoints-state"
+	EndpointsReleased = domain + "endpoints-released"
+)
+
+// Bounds of an annotation, and of the parameter hold.
+const (
+	mostWords   = 16
+	longestName = 512
+	leastHold   = time.Second
+	mostHold    = 24 * time.Hour
+)
+
+// Source is one word of EndpointsFrom: PROVIDER:NAME[?PARAMETERS].
+type Source struct {
+	// Provider is the name of a provider of svcctl discover, which is its kind (dns, consul) unless --from gives another one.
+	Provider string
+	Name     string
+	// Params are the parameters, encoded and sorted, without hold.
+	Params string
+	// Hold is how long an endpoint stays that is in no answer any more.
+	Hold time.Duration
+}
+
+// String returns it without hold: the question that it is.
+func (s Source) String() string {
+	if s.Params == "" {
+		return s.Provider + ":" + s.Name
+	}
+	return s.Provider + ":" + s.Name + "?" + s.Params
+}
+
+// Portless reports whether the answers of a provider have no ports, as far as its name shows its kind.
+func (s Source) Portless() bool {
+	return s.Provider == "dns" && !strings.HasPrefix(s.Name, "_") || s.Provider == "docker" && !strings.Contains(s.Params, "published=")
+}
+
+// Sources returns where the endpoints of a port of a Service come from; nothing for words that cannot be read.
+func Sources(svc *object.Service, port string) (list []Source) {
+	text, own := svc.Metadata.Annotations[EndpointsFrom+"."+port]
+	if !own || port == "" {
+		text = svc.Metadata.Annotations[EndpointsFrom]
+	}
+	if len(svc.Spec.Selector) > 0 || svc.Spec.Type == object.TypeExternalName {
+		return nil
+	}
+	for _, word := range strings.Fields(text) {
+		if s, err := parseSource(word); err == nil && !slices.Contains(list, s) && len(list) < mostWords {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// isFrom reports whether a key is EndpointsFrom, for the Service or for a port.
+func isFrom(key string) (port string, is bool) {
+	rest, is := strings.CutPrefix(key, EndpointsFrom)
+	if rest == "" {
+		return "", is
+	}
+	return strings.CutPrefix(rest, ".")
+}
+
+// HasSources reports whether a Service asks for endpoints of providers.
+func HasSources(a map[string]string) bool {
+	for key := range a {
+		if _, is := isFrom(key); is {
+			return true
+		}
+	}
+	return false
+}
+
+// parseSource reads a word.
+func parseSource(word string) (s Source, err error) {
+	provider, rest, is := strings.Cut(word, ":")
+	name, params, _ := strings.Cut(rest, "?")
+	switch {
+	case provider == "exec" && is:
+		return s, fmt.Errorf("no command is run: have a script write a file for the provider targets, or use `svcctl apply`")
+	case !is || name == "":
+		return s, fmt.Errorf("%q is no source of endpoints: write PROVIDER:NAME, as dns:app.example.com or consul:web?tag=prod", word)
+	case strings.Contains(name, "//") || len(object.NameProblems(provider)) > 0:
+		return s, fmt.Errorf("%q names no provider: an address of one is given to `svcctl discover --from NAME=KIND+URL`, and its NAME here", word)
+	case len(name) > longestName:
+		return s, fmt.Errorf("%q is longer than %d characters", word[:32]+"...", longestName)
+	}
+	values, err := url.ParseQuery(params)
+	if err != nil {
+		return s, fmt.Errorf("%q has parameters that cannot be read: write them as ?tag=prod&hold=5m", word)
+	}
+	s = Source{Provider: provider, Name: name}
+	if text := values.Get("hold"); values.Has("hold") {
+		if s.Hold, err = time.ParseDuration(text); err != nil || s.Hold < leastHold || s.Hold > mostHold {
+			return s, fmt.Errorf("hold=%s of %q is no time from 1s to 24h", text, word)
+		}
+		values.Del("hold")
+	}
+	s.Params = values.Encode()
+	return s, nil
+}
+
+// badSources are about EndpointsFrom where the Service alone shows that it cannot be.
+func badSources(svc *object.Service) (bad []Bad) {
+	for _, key := range slices.Sorted(maps.Keys(svc.Metadata.Annotations)) {
+		port, is := isFrom(key)
+		if !is {
+			continue
+		}
+		add := func(format string, args ...any) { bad = append(bad, Bad{Key: key, Text: fmt.Sprintf(format, args...)}) }
+		words := strings.Fields(svc.Metadata.Annotations[key])
+		named := func(p object.ServicePort) bool { return p.Name == port }
+		switch {
+		case svc.Spec.Type == object.TypeExternalName:
+			add("a Service of type ExternalName has no address to balance: use type ClusterIP")
+			continue
+		case len(svc.Spec.Selector) > 0:
+			add("spec.selector: must be empty with %s", EndpointsFrom)
+		case len(words) == 0:
+			add("it is empty: write PROVIDER:NAME, as dns:app.example.com, or leave it out")
+		case len(words) > mostWords:
+			add("it has %d sources, and at most %d are read", len(words), mostWords)
+		case port != "" && !slices.ContainsFunc(svc.Spec.Ports, named):
+			add("the Service has no port named %q", port)
+		}
+		portless := ""
+		for _, word := range words {
+			s, err := parseSource(word)
+			if err != nil {
+				add("%v", err)
+			} else if s.Portless() {
+				portless = s.String()
+			}
+		}
+		for i, p := range svc.Spec.Ports {
+			if target := p.TargetPort; portless != "" && (port == "" || p.Name == port) && target.Name != "" {
+				add("spec.ports[%d].targetPort: must be a number: the answer to %s has no ports", i, strconv.Quote(portless))
+			}
+		}
+	}
+	return bad
+}
