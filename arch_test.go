@@ -109,7 +109,7 @@ var edges = map[string][]string{
 	"appliance/history":         {},
 	"appliance/resolve":         {"appliance/health", "nft", "store/annotation", "store/object"},
 	"appliance/sockets":         {"appliance/node"},
-	"appliance/apiserver":       {"api", "api/auth", "api/dashboard", "api/diagnose", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/env", "appliance/listen", "appliance/metrics", "appliance/rollout", "appliance/task", "appliance/verdict", "store", "store/object", "store/pending"},
+	"appliance/apiserver":       {"api", "api/auth", "api/dashboard", "api/diagnose", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/env", "appliance/history", "appliance/listen", "appliance/metrics", "appliance/rollout", "appliance/task", "appliance/verdict", "store", "store/object", "store/pending"},
 	"appliance/sourceset":       {"watch"},
 	"appliance/sources":         {"store", "store/engine", "store/manifest", "watch"},
 	"appliance/rollout":         {"store/object", "store/pending"},

@@ -205,7 +205,7 @@ type listeners struct {
 func (a *assembly) views() apiserver.Views {
 	views := apiserver.Views{
 		Look: a.admission.Look, Conditions: a.board.Conditions(), Grants: a.grants, Checked: a.parts.checks.State, NotStored: a.board.NotStored,
-		Traffic: a.traffic, Trace: story.NewTracer(a.grants.Served, wayTo).Trace, Announced: a.announced,
+		History: a.history, Traffic: a.traffic, Trace: story.NewTracer(a.grants.Served, wayTo).Trace, Announced: a.announced,
 		Certificates: a.parts.relay.CertificatesOf, Bridged: a.parts.bridged.Of, Unrouted: unrouted,
 		Endpoints: slices.Concat(changes{a}.endpoints(), rollouts{a}.endpoints(), a.member.endpoints(), []api.Endpoint{
 			api.Handle(wire.Plan.Operation, (&foreseer{a: a, turn: make(chan struct{}, 1)}).serve), api.Answer(wire.Probe, newProbes(a).probe),
@@ -328,7 +328,7 @@ func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, names *dns
 	follows := []reconcile.Part{
 		a.grants, a.parts.bridged, parts.NewSourceSets(sourceSetFiles(a.cfg.Services.SourceSets)), a.parts.checks, a.parts.suspicion,
 		parts.NewBalance(a.log), conns, parts.NewFullness(a.log), a.parts.relay, parts.NewHealthPorts(a.log),
-		parts.NewAnnouncements(a.announced, a.store, a.cfg.NodeName, a.events, a.pools.Problems, a.grants.Unanswered),
+		parts.NewAnnouncements(a.announced, a.store, a.cfg.NodeName, a.events, a.history, a.pools.Problems, a.grants.Unanswered),
 	}
 	if a.parts.flows != nil {
 		follows = append(follows, a.parts.flows)

@@ -66,3 +66,25 @@ func (e *JournalEntry) Author() string {
 	}
 	return cmp.Or(e.User, e.File, "svcctl")
 }
+
+// History is what happened on this box: the answer to /svcctl/v1/history.
+type History struct {
+	At time.Time `json:"at"` // the clock of the box, in UTC
+	// From is the time from which on it is known.
+	From    time.Time      `json:"from"`
+	Entries []HistoryEntry `json:"entries"` // the oldest first
+}
+
+// HistoryEntry is a change of a problem, of the health of an endpoint, of a Service, or of an announcement; several of one
+// cause within seconds are one entry. Changes of objects are in the journal.
+type HistoryEntry struct {
+	Time time.Time `json:"time"` // in UTC
+	Kind string    `json:"kind"` // problem, endpoint, condition (of Services) or announcement
+	// Severity is error or warning for a fault, "" for its end, or for good news.
+	Severity string `json:"severity,omitempty"`
+	// Text is the whole in words: "10.1.2.12:8080 of shop/web and 10 others went down: connection refused".
+	Text string `json:"text"`
+	// Services are the first that it is about, "namespace/name", and Concerned counts all.
+	Services  []string `json:"services,omitempty"`
+	Concerned int      `json:"concerned,omitempty"`
+}

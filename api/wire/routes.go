@@ -61,6 +61,7 @@ var (
 	Export     = Route[None, None]{readAll("export", "exports everything that is stored, in lines of JSON")}
 	Plan       = Route[None, KernelPlan]{change("plan", "returns what objects or files would change in the kernel")}
 	GetJournal = Route[JournalQuery, JournalEntry]{readAll("journal", "lists the newest changes, one a line")}
+	GetHistory = Route[HistoryQuery, History]{read("history", "lists what happened to problems, endpoints, Services and announcements")}
 
 	GetFleet     = Route[None, Fleet]{read("fleet", "returns the fleet and its boxes")}
 	AcceptFleet  = Route[None, Fleet]{changeAll("fleet/accept", "accepts what etcd has, although it went back")}
@@ -187,6 +188,14 @@ type MoveQuery struct {
 type JournalQuery struct {
 	Limit  int  `query:"limit" default:"100" least:"1" most:"10000"`
 	Events bool `query:"events"` // with changes of Events
+}
+
+// HistoryQuery bounds the entries of the history.
+type HistoryQuery struct {
+	Since     time.Duration `query:"since" default:"24h" least:"1s" most:"87600h" want:"a duration as 90m or 24h"` // before now
+	Limit     int           `query:"limit" default:"100" least:"1" most:"10000"`                                   // the newest
+	Namespace string        `query:"namespace"`                                                                    // "": of all
+	Name      string        `query:"name"`                                                                         // of a Service of Namespace
 }
 
 // SourceQuery names a source of a fleet, and the box that is to read it.

@@ -19,6 +19,7 @@ import (
 	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/env"
+	"svcctl.io/svcctl/appliance/history"
 	"svcctl.io/svcctl/appliance/rollout"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
@@ -72,6 +73,9 @@ func (a *answers) endpoints() []api.Endpoint {
 			}
 			return nil
 		}),
+	}
+	if a.views.History != nil {
+		list = append(list, api.Answer(wire.GetHistory, func(_ *http.Request, q wire.HistoryQuery) (wire.History, error) { return a.history(q), nil }))
 	}
 	if a.views.Traffic != nil {
 		list = append(list, api.Answer(wire.GetTraffic, func(_ *http.Request, q wire.TrafficQuery) (wire.Traffic, error) {
@@ -268,6 +272,21 @@ func (a *answers) journal(limit int, withEvents bool) ([]wire.JournalEntry, erro
 		}
 	}
 	return entries, nil
+}
+
+// history lists what happened on this box.
+func (a *answers) history(q wire.HistoryQuery) wire.History {
+	now := time.Now()
+	list, from := a.views.History.Transitions(now.Add(-q.Since))
+	if q.Namespace+q.Name != "" {
+		list = slices.DeleteFunc(list, func(t history.Transition) bool { return !t.IsAbout(q.Namespace, q.Name) })
+	}
+	answer := wire.History{At: now.UTC(), From: from.UTC(), Entries: []wire.HistoryEntry{}}
+	story := history.Story(list)
+	for _, e := range story[max(0, len(story)-q.Limit):] {
+		answer.Entries = append(answer.Entries, wire.HistoryEntry{Time: e.At, Kind: e.Kind, Severity: e.Severity, Text: e.Text, Services: e.Services, Concerned: e.Concerned})
+	}
+	return answer
 }
 
 // verbOf returns the verb of the request; for a change without one, create, update or delete.

@@ -20,6 +20,7 @@ import (
 	"svcctl.io/svcctl/api/rest"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/history"
 	"svcctl.io/svcctl/appliance/listen"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/task"
@@ -60,7 +61,7 @@ type Conditions interface {
 	State(key string) verdict.State
 }
 
-// Views are the sources of answers besides objects.
+// Views are the sources of answers besides objects. It has more than 15 fields: one for each source.
 type Views struct {
 	// Look is rest.Config.Look.
 	Look func(*object.Service)
@@ -72,6 +73,8 @@ type Views struct {
 	// NotStored returns the file and line that declare an object that could not be stored, and why;
 	// nil if no file does.
 	NotStored func(object.Ref) *wire.NotStored
+	// History has what happened; nil: it is not kept.
+	History *history.Book
 	// Traffic and Trace are nil where they cannot be asked.
 	Traffic Traffic
 	Trace   Trace

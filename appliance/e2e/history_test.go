@@ -1,9 +1,13 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net"
+	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -141,4 +145,79 @@ func Test855_the_begin_of_what_is_wrong_survives_a_restart(t *testing.T) {
 			return fmt.Errorf("no endpoint of web51 is down: %v", now)
 		})
 	}
+}
+
+// The story of a box is the same after it was executed anew, stopped, or killed, and has an entry for each cause.
+func Test910_the_story_survives_a_restart(t *testing.T) {
+	b := newBox(t, metered)
+	right := healthAt(t, b.R1, 9000)
+	healthAt(t, b.L1, 9000)
+	b.write("web.yaml", func(f family) []string { return b.checkedAt(f, 51, 9000) })
+	empty := func(f family) []string {
+		return []string{f.service("empty", "clusterIP: "+f.vip(60), "ports: [{name: p80, port: 80}]")}
+	}
+	b.write("empty.yaml", empty)
+	b.svcctl.Start()
+	type entry struct {
+		Time                 time.Time
+		Kind, Severity, Text string
+		Services             []string
+	}
+	story := func(query string) (entries []entry) {
+		t.Helper()
+		var answer struct{ Entries []entry }
+		c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", b.svcctl.Socket)
+		}}}
+		resp, err := c.Get("http://svcctl/svcctl/v1/history" + query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
+			t.Fatal(err)
+		}
+		return answer.Entries
+	}
+	has := func(severity, text string) {
+		t.Helper()
+		eventually(t, time.Minute, func() error {
+			all := story("")
+			if !slices.ContainsFunc(all, func(e entry) bool { return e.Severity == severity && strings.Contains(e.Text, text) }) {
+				return fmt.Errorf("no %s %q in %+v", severity, text, all)
+			}
+			return nil
+		})
+	}
+	f := families[0]
+	at := f.on(80, b.R1)[0].String() + " of default/" + f.name("web51")
+	has("error", f.name("empty")+" and default/"+families[1].name("empty")+" do not answer: ")
+	right.mode.Store(serves5)
+	has("warning", at+" went down: ")
+	right.mode.Store(healthy)
+	has("", at+" came up")
+	b.write("empty.yaml", func(f family) []string { return append(empty(f), f.slice("empty", "p80: 80", b.L1)) })
+	has("", "default/"+f.name("empty")+" and default/"+families[1].name("empty")+" answer again")
+	if of := story("?namespace=default&name=" + f.name("web51")); len(of) != 2 {
+		t.Errorf("of one Service: %+v", of)
+	}
+	before := story("")
+	survives := func(how string) {
+		t.Helper()
+		eventually(t, time.Minute, func() error { // a stop may take the last endpoint's check with it
+			now := story("")
+			if len(now) < len(before) || fmt.Sprint(now[:len(before)]) != fmt.Sprint(before) {
+				return fmt.Errorf("%s:\n%+v\nbefore:\n%+v", how, now, before)
+			}
+			return nil
+		})
+	}
+	b.svcctl.HandOver()
+	survives("executed anew")
+	b.svcctl.Stop()
+	b.svcctl.Start()
+	survives("stopped and started")
+	b.svcctl.Kill()
+	b.svcctl.Start()
+	survives("killed and started")
 }

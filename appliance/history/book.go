@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -22,6 +24,11 @@ const (
 	mostOpen = 8192
 	// mostRead bounds the bytes that are read of a file: more than mostOpen lines and mostLines ever take.
 	mostRead = 16 << 20
+	// mostPast bounds the transitions in memory.
+	mostPast = 8192
+	// mostServices bounds the Services that a transition names, mostWhy the bytes of its reason.
+	mostServices = 64
+	mostWhy      = 400
 	// claimFor is the time after a start in which a problem that was there before it keeps its begin: endpoints that are
 	// all down are used, and are down only when their checks fail again.
 	claimFor = 5 * time.Minute
@@ -32,6 +39,8 @@ const (
 	KindProblem   = "problem"
 	KindEndpoint  = "endpoint"
 	KindCondition = "condition"
+	// KindAnnouncement is of an address that is announced from now on, or no more: Object is the address, What the place.
+	KindAnnouncement = "announcement"
 	// kindBegin is of the first line of a file: its Object is the box.
 	kindBegin = "begin"
 )
@@ -50,6 +59,10 @@ type Transition struct {
 	// State is the problem, as "down"; "": it is over.
 	State string `json:"state,omitempty"`
 	Why   string `json:"why,omitempty"`
+	// Services are the first that it is about, "namespace/name", where Object does not name the one.
+	Services []string `json:"services,omitempty"`
+	// Lasted is the time in seconds for which the state before it lasted that is over.
+	Lasted int `json:"lasted,omitempty"`
 }
 
 // Book has the transitions. Its methods may be called concurrently. Close alone waits for the disk. A nil Book keeps nothing.
@@ -65,6 +78,8 @@ type Book struct {
 	latest time.Time          // the last transition, or the start
 	queue  []byte             // lines that are not written yet
 	renew  bool               // the file lacks lines: a new one is to be written
+	past   []Transition       // the newest ones, this process's and those before it, the oldest first
+	count  uint64             // of transitions since the start
 
 	writing sync.Mutex
 	disk    disk
@@ -81,6 +96,7 @@ type disk struct {
 
 // Open reads the transitions before this process from the data directory. Those of another box are not taken.
 func Open(dir, box string, now time.Time, log *slog.Logger) *Book {
+	seen := map[string]bool{}
 	b := &Book{disk: disk{dir: dir}, box: box, log: log, from: now, latest: now, wake: make(chan struct{}, 1), open: map[Key]Transition{}, before: map[Key]Transition{}}
 	for _, name := range []string{oldName, fileName} {
 		f, err := os.Open(filepath.Join(dir, name))
@@ -92,7 +108,7 @@ func Open(dir, box string, now time.Time, log *slog.Logger) *Book {
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			log.Warn("it is not known when problems began that were there before this start", "file", filepath.Join(dir, name), "err", err)
 		}
-		b.renew = !b.take(content)
+		b.renew = !b.take(content, seen)
 		b.disk.lines = len(content)
 		if len(content) > 0 && !bytes.HasSuffix(content, []byte("\n")) {
 			b.queue = []byte("\n") // ends a line that was written in part
@@ -101,11 +117,14 @@ func Open(dir, box string, now time.Time, log *slog.Logger) *Book {
 	if b.disk.begun = !b.renew; b.renew {
 		b.queue = nil
 	}
+	slices.SortStableFunc(b.past, func(x, y Transition) int { return x.At.Compare(y.At) }) // a file begins with what was open before it
+	b.past = b.past[max(0, len(b.past)-mostPast):]
 	return b
 }
 
-// take reads the lines of a file, and reports whether it is one of this box. A torn line is left out.
-func (b *Book) take(content []byte) bool {
+// take reads the lines of a file, and reports whether it is one of this box. A torn line is left out, as is one that was
+// seen in the file before.
+func (b *Book) take(content []byte, seen map[string]bool) bool {
 	own := false
 	for line := range bytes.Lines(content) {
 		var t Transition
@@ -118,8 +137,15 @@ func (b *Book) take(content []byte) bool {
 			}
 			continue
 		}
-		if own {
+		if !own {
+			continue
+		}
+		if t.Kind != KindAnnouncement {
 			b.before[t.Key] = t
+		}
+		if text := string(bytes.TrimSpace(line)); !seen[text] {
+			seen[text] = true
+			b.past = append(b.past, t)
 		}
 	}
 	return own
@@ -162,8 +188,9 @@ func (b *Book) Before(kind string) (list []Transition) {
 	return list
 }
 
-// Note records the state of a key, and returns the begin of that state, which may be before this process.
-func (b *Book) Note(k Key, state, why string, now time.Time) (since time.Time) {
+// Note records the state of a key, and returns the begin of that state, which may be before this process. services are those
+// that it is about, where the key names none.
+func (b *Book) Note(k Key, state, why string, now time.Time, services ...string) (since time.Time) {
 	if b == nil {
 		return now
 	}
@@ -183,7 +210,10 @@ func (b *Book) Note(k Key, state, why string, now time.Time) (since time.Time) {
 		}
 		return now
 	}
-	t := Transition{now.UTC().Round(0), k, state, why}
+	t := bounded(Transition{At: now, Key: k, State: state, Why: why, Services: services})
+	if was.State != "" {
+		t.ends(was)
+	}
 	delete(b.before, k)
 	if state == "" {
 		delete(b.open, k)
@@ -196,8 +226,67 @@ func (b *Book) Note(k Key, state, why string, now time.Time) (since time.Time) {
 	return now
 }
 
-// write queues a line. The caller holds mu.
+// Add records a transition of something whose state is not kept.
+func (b *Book) Add(t Transition) {
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.write(bounded(t))
+}
+
+// bounded is a transition as a line of the file has it.
+func bounded(t Transition) Transition {
+	t.At = t.At.UTC().Round(0)
+	t.Why, t.Services = strings.ToValidUTF8(t.Why[:min(len(t.Why), mostWhy)], ""), t.Services[:min(len(t.Services), mostServices)]
+	return t
+}
+
+// ends takes what the state before has.
+func (t *Transition) ends(was Transition) {
+	t.Lasted = max(0, int(t.At.Sub(was.At)/time.Second))
+	if t.State == "" {
+		t.Why = was.Why
+	}
+	if len(t.Services) == 0 {
+		t.Services = was.Services
+	}
+}
+
+// Transitions returns those since a time, the oldest first. Before from they are not known.
+func (b *Book) Transitions(since time.Time) (list []Transition, from time.Time) {
+	if b == nil {
+		return nil, since
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	i := len(b.past)
+	for i > 0 && !b.past[i-1].At.Before(since) {
+		i--
+	}
+	if from = b.from; len(b.past) >= mostPast {
+		from = b.past[0].At
+	}
+	return slices.Clone(b.past[i:]), from
+}
+
+// Count is another number when there are other transitions.
+func (b *Book) Count() uint64 {
+	if b == nil {
+		return 0
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.count
+}
+
+// write keeps a transition, and queues its line. The caller holds mu.
 func (b *Book) write(t Transition) {
+	if b.count++; len(b.past) > mostPast+mostPast/8 {
+		b.past = slices.Delete(b.past, 0, len(b.past)-mostPast)
+	}
+	b.past = append(b.past, t)
 	if b.latest = t.At; len(b.queue) > mostLines {
 		b.queue, b.renew = nil, true
 	}
@@ -230,7 +319,9 @@ func (b *Book) Settle(now time.Time, over func(Key) bool) {
 			continue
 		}
 		if delete(b.before, k); t.State != "" {
-			b.write(Transition{At: now.UTC().Round(0), Key: k})
+			over := bounded(Transition{At: now, Key: k})
+			over.ends(t)
+			b.write(over)
 		}
 	}
 }
@@ -270,10 +361,17 @@ func (b *Book) flush() {
 	defer b.writing.Unlock()
 	b.mu.Lock()
 	lines, renew := b.queue, b.renew || b.disk.lines+len(b.queue) > mostLines
+	var last []byte // of the file that a new one replaces
 	if b.queue = nil; renew {
+		if !b.renew && b.disk.begun {
+			last = lines
+		}
 		lines, b.renew = b.whole(), false
 	}
 	b.mu.Unlock()
+	if len(last) > 0 {
+		_ = b.disk.put(last, false) // the new file has all open problems
+	}
 	if len(lines) == 0 {
 		return
 	}

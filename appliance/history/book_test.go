@@ -13,9 +13,10 @@ import (
 )
 
 var (
-	noon = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
-	web  = Key{KindProblem, "Service shop/web", "EndpointDown warning spec.ports[0] 10.1.2.12:8080"}
-	api  = Key{KindEndpoint, "Service shop/api", "10.1.2.13:8080 tcp"}
+	discard = slog.New(slog.DiscardHandler)
+	noon    = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+	web     = Key{KindProblem, "Service shop/web", "EndpointDown warning spec.ports[0] 10.1.2.12:8080"}
+	api     = Key{KindEndpoint, "Service shop/api", "10.1.2.13:8080 tcp"}
 )
 
 func start(t *testing.T, dir, box string, now time.Time) *Book {

@@ -1,7 +1,7 @@
-// Package history keeps the begin of problems over restarts of the program.
+// Package history keeps the begin of problems, and the story of this box, over restarts of the program.
 //
 // Transitions are lines of JSON in a file of the data directory (history.jsonl), in the order in which they
-// happened: of problems, of the health of endpoints, and of conditions of Services. A transition that the
+// happened: of problems, of the health of endpoints, of conditions of Services, and of announcements. A transition that the
 // kernel has survives the process, also kill -9; nothing is synced, so a power failure may lose the last
 // ones. At half a MiB of new lines the file becomes history.old.jsonl, and a new one begins with the open problems.
 //

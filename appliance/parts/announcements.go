@@ -10,6 +10,7 @@ import (
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/announcements"
+	"svcctl.io/svcctl/appliance/history"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/store"
@@ -28,10 +29,11 @@ const differencePatience = 10 * time.Second
 // address is announced or withdrawn.
 type Announcements struct {
 	reconcile.NopPart
-	book   *announcements.Registry
-	store  *store.Store
-	node   object.Ref
-	events EventRecorder
+	book    *announcements.Registry
+	store   *store.Store
+	node    object.Ref
+	events  EventRecorder
+	history *history.Book // of announcements and withdrawals; nil: none is kept
 
 	// unanswered lists addresses that lie in a network of the box and that nothing answers for.
 	unanswered func(most int) (list []wire.Unanswered, more int)
@@ -48,8 +50,8 @@ type Announcements struct {
 }
 
 // NewAnnouncements follows the drain of the Node of this box.
-func NewAnnouncements(book *announcements.Registry, objects *store.Store, nodeName string, events EventRecorder, problems func() []resolve.Problem, unanswered func(most int) ([]wire.Unanswered, int)) *Announcements {
-	return &Announcements{book: book, store: objects, node: object.Ref{Kind: object.KindNode, Name: nodeName}, events: events, problems: problems, unanswered: unanswered, planned: make(chan struct{}, 1)}
+func NewAnnouncements(book *announcements.Registry, objects *store.Store, nodeName string, events EventRecorder, past *history.Book, problems func() []resolve.Problem, unanswered func(most int) ([]wire.Unanswered, int)) *Announcements {
+	return &Announcements{book: book, store: objects, node: object.Ref{Kind: object.KindNode, Name: nodeName}, events: events, history: past, problems: problems, unanswered: unanswered, planned: make(chan struct{}, 1)}
 }
 
 // Name implements reconcile.Part.
@@ -107,10 +109,11 @@ func (a *Announcements) Planned(_ *reconcile.Host, services []reconcile.Service)
 // recordEvents makes Events of addresses that are announced from now on, or no more, with MetalLB's reasons.
 func (a *Announcements) recordEvents() {
 	for _, m := range a.book.Takeovers() {
-		reason, verb := "nodeAssigned", "announcing"
+		reason, verb, state := "nodeAssigned", "announcing", "announced"
 		if !m.Announced {
-			reason, verb = "nodeUnassigned", "no longer announcing"
+			reason, verb, state = "nodeUnassigned", "no longer announcing", ""
 		}
+		a.history.Add(history.Transition{At: time.Now(), Key: history.Key{Kind: history.KindAnnouncement, Object: m.Address.String(), What: m.By}, State: state, Services: m.Services})
 		for _, service := range m.Services {
 			a.events.Record(object.ServiceRef(service), reason, fmt.Sprintf("%s %s from node %q by %s", verb, m.Address, a.node.Name, m.By), true)
 		}

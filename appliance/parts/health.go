@@ -389,7 +389,7 @@ func (h *Health) endpoint(key string, c *resolve.Checked) wire.EndpointHealth {
 
 // checkedKey is what the history has of an endpoint that is checked.
 func checkedKey(c *resolve.Checked) history.Key {
-	return history.Key{Kind: history.KindEndpoint, Object: object.ServiceRef(c.Port.Service).String(), What: c.Target.Addr.String() + " " + c.Text}
+	return history.Key{Kind: history.KindEndpoint, Object: object.ServiceRef(c.Port.Service).String(), What: c.Endpoint.String() + " " + c.Text}
 }
 
 // deadKey is what the history has of an endpoint without a check, and stateDead its state when it accepts no connection.

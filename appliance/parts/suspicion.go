@@ -237,7 +237,7 @@ func (s *Suspicion) flipped() {
 				continue
 			}
 			dead := health.DeadOf(verdict)
-			s.History.Note(deadKey(endpoint), stateDead, dead.Why, dead.Since)
+			s.History.Note(deadKey(endpoint), stateDead, dead.Why, dead.Since, services...)
 			services = s.book.Bury(endpoint, dead, services)
 			s.log.Warn("endpoint accepts no connections", "endpoint", name, "why", dead.Why, "svc", services[0], "services", len(services))
 			s.Changed(resolve.Plans(services...)...)

@@ -167,7 +167,7 @@ func (r *Reporter) flush(at time.Time, until func(*manifest.Problem) time.Time) 
 func (r *Reporter) begin(p *wire.Problem, at time.Time) (since []time.Time) {
 	for _, o := range verdict.Occurrences(p) {
 		r.times[o]++
-		since = append(since, r.History.Note(keyOf(o), p.Severity, "", at))
+		since = append(since, r.History.Note(keyOf(o), p.Severity, p.Message, at))
 	}
 	return since
 }

@@ -211,7 +211,7 @@ func (c *Conditions) judge(over, came []*verdict.Problem, touched []string, serv
 	note := func(what, key string, was, is verdict.Why) {
 		switch k := (history.Key{Kind: history.KindCondition, Object: key, What: what}); {
 		case was.Reason == "" && is.Reason != "":
-			times[what][key] = past.Note(k, "False", is.Reason, now)
+			times[what][key] = past.Note(k, "False", is.Message, now)
 		case was.Reason != "" && is.Reason == "":
 			times[what][key] = past.Note(k, "", "", now)
 		}

@@ -1,0 +1,276 @@
+package history
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+)
+
+// Entry is what happened: one transition, or several of one cause at nearly the same time.
+type Entry struct {
+	At   time.Time
+	Kind string
+	// Severity is error or warning for a fault, "" for its end, or for good news.
+	Severity string
+	Text     string
+	// Services are the first that it is about, "namespace/name"; Concerned counts all.
+	Services  []string
+	Concerned int
+}
+
+// together is the time within which transitions of one cause are one Entry.
+const together = 10 * time.Second
+
+// Story returns what happened in a list of transitions, the oldest first. A problem whose effect is among them, as an
+// endpoint that is down or a Service that does not answer, is no Entry of its own; nor is a Service that waits for its
+// endpoints, which is no problem yet.
+func Story(list []Transition) []Entry {
+	shown := shownOf(list)
+	type cause struct{ kind, what, state string }
+	var groups []*group
+	last := map[cause]*group{}
+	for i := range list {
+		severity, is := shown[i]
+		if !is {
+			continue
+		}
+		t := &list[i]
+		c := cause{t.Kind, t.cause(), t.State + severity}
+		g := last[c]
+		if g == nil || t.At.Sub(g.At).Abs() > together {
+			g = &group{Transition: t, severity: severity, about: map[string]bool{}}
+			groups, last[c] = append(groups, g), g
+		}
+		g.add(t)
+	}
+	entries := make([]Entry, len(groups))
+	for i, g := range groups {
+		entries[i] = g.entry()
+	}
+	return entries
+}
+
+// shownOf has the severity of each transition that is part of an Entry.
+func shownOf(list []Transition) map[int]string {
+	shown := map[int]string{}
+	problems, ends := map[string][]int{}, map[Key][]int{} // by object; of conditions
+	endpoints := map[string][]time.Time{}
+	for i := range list {
+		switch t := &list[i]; {
+		case t.Kind == KindEndpoint:
+			endpoints[t.endpoint()] = append(endpoints[t.endpoint()], t.At)
+		case t.Kind == KindProblem:
+			problems[t.Object] = append(problems[t.Object], i)
+		case t.Kind == KindCondition && t.State == "":
+			ends[t.Key] = append(ends[t.Key], i)
+		}
+	}
+	for i := range list {
+		t := &list[i]
+		switch t.Kind {
+		case KindEndpoint:
+			if t.State != "" {
+				shown[i] = "warning"
+			} else {
+				shown[i] = ""
+			}
+		case KindAnnouncement:
+			if t.State == "" {
+				shown[i] = "warning"
+			} else {
+				shown[i] = ""
+			}
+		case KindProblem:
+			words := strings.Fields(t.What)
+			if len(words) > 0 && slices.ContainsFunc(endpoints[words[len(words)-1]], func(at time.Time) bool { return t.At.Sub(at).Abs() <= together }) {
+				continue
+			}
+			if shown[i] = ""; t.State != "" {
+				shown[i] = t.severity()
+			}
+		}
+	}
+	for i := range list { // a condition stands for the problem that it comes from, and ends with it
+		t := &list[i]
+		if t.Kind != KindCondition || t.State == "" {
+			continue
+		}
+		last := len(list)
+		if of := ends[t.Key]; len(of) > 0 {
+			if end := sort.SearchInts(of, i); end < len(of) {
+				last = of[end]
+			}
+		}
+		of := problems["Service "+t.Object]
+		for _, k := range of[sort.Search(len(of), func(n int) bool { return !list[of[n]].At.Before(t.At) }):] {
+			p := &list[k]
+			if k > last && p.At.After(list[last].At) {
+				break
+			}
+			if p.Why != t.Why {
+				continue
+			}
+			if delete(shown, k); p.State == "" {
+				continue
+			}
+			if shown[i] = p.severity(); last < len(list) {
+				shown[last] = ""
+			}
+		}
+	}
+	return shown
+}
+
+// IsAbout reports whether a transition is about a Service; name "": about any of the namespace.
+func (t *Transition) IsAbout(namespace, name string) bool {
+	is := func(service string) bool {
+		return service == namespace+"/"+name || name == "" && strings.HasPrefix(service, namespace+"/")
+	}
+	service, about := strings.CutPrefix(t.Object, "Service ")
+	return (about || t.Kind == KindCondition) && is(service) || slices.ContainsFunc(t.Services, is)
+}
+
+// endpoint is the address of an endpoint, without its check.
+func (t *Transition) endpoint() string {
+	at, _, _ := strings.Cut(t.What, " ")
+	return at
+}
+
+// severity is that of a problem, which its What begins with after the reason.
+func (t *Transition) severity() string {
+	_, rest, _ := strings.Cut(t.What, " ")
+	severity, _, _ := strings.Cut(rest, " ")
+	return severity
+}
+
+// cause has in common what becomes one Entry.
+func (t *Transition) cause() string {
+	switch {
+	case t.Kind == KindEndpoint:
+		return t.endpoint()
+	case t.Kind == KindProblem && t.Object != "":
+		reason, _, _ := strings.Cut(t.What, " ")
+		return reason + " " + t.severity()
+	}
+	return t.What
+}
+
+// group is transitions of one cause, of which it embeds the first.
+type group struct {
+	*Transition
+	severity string
+	about    map[string]bool // addresses, Services and other objects
+	names    []string        // of them, the first
+	services []string
+}
+
+func (g *group) add(t *Transition) {
+	service, is := strings.CutPrefix(t.Object, "Service ")
+	services := t.Services
+	if is || t.Kind == KindCondition {
+		services = []string{service}
+	}
+	for _, s := range services {
+		if !slices.Contains(g.services, s) && len(g.services) < mostServices {
+			g.services = append(g.services, s)
+		}
+	}
+	about := []string{service}
+	if t.Kind == KindEndpoint {
+		about = services
+	}
+	for _, name := range about {
+		if !g.about[name] {
+			if g.about[name] = true; len(g.names) < 2 {
+				g.names = append(g.names, name)
+			}
+		}
+	}
+}
+
+// subject names what the group is about.
+func (g *group) subject() string {
+	switch n := len(g.about); {
+	case n == 0:
+		return ""
+	case n <= 2:
+		return strings.Join(g.names, " and ")
+	default:
+		return fmt.Sprintf("%s and %d others", g.names[0], n-1)
+	}
+}
+
+func (g *group) entry() Entry {
+	e := Entry{At: g.At, Kind: g.Kind, Services: g.services, Concerned: max(len(g.services), len(g.about))}
+	subject, over := g.subject(), g.State == ""
+	many := func(one, several string) string {
+		if len(g.about) > 1 {
+			return several
+		}
+		return one
+	}
+	after, why := "", ""
+	if over && g.Lasted > 0 {
+		after = " after " + spanText(time.Duration(g.Lasted)*time.Second)
+	}
+	if g.Why != "" {
+		why = ": " + g.Why
+	}
+	switch g.Kind {
+	case KindEndpoint:
+		of := ""
+		if subject != "" {
+			of = " of " + subject
+		}
+		if e.Severity, e.Text = "warning", g.endpoint()+of+" went down"+why; over {
+			e.Severity, e.Text = "", g.endpoint()+of+" came up"+after
+		}
+	case KindAnnouncement:
+		by, at, _ := strings.Cut(g.What, " ")
+		preposition := " on "
+		if by == "bgp" {
+			preposition = " to "
+		}
+		if e.Text = subject + " announced" + preposition + at; over {
+			e.Severity, e.Text = "warning", subject+" no longer announced"+preposition+at
+		}
+		e.Concerned = len(g.services)
+	case KindCondition:
+		programmed := g.What == "Programmed"
+		switch {
+		case programmed && over:
+			e.Text = "the newest version of " + subject + " is in force" + after
+		case programmed:
+			e.Severity, e.Text = g.severity, "an earlier version of "+subject+" stays in force"+why
+		case over:
+			e.Text = subject + many(" answers", " answer") + " again" + after
+		default:
+			e.Severity, e.Text = g.severity, subject+many(" does", " do")+" not answer"+why
+		}
+	default:
+		if why == "" {
+			reason, _, _ := strings.Cut(g.What, " ")
+			why = ": " + reason
+		}
+		if e.Severity = g.Transition.severity(); over {
+			e.Severity, why = "", ": over"+after+why
+		}
+		e.Text = strings.TrimPrefix(subject+why, ": ")
+	}
+	return e
+}
+
+// spanText is a time for people, roughly.
+func spanText(d time.Duration) string {
+	switch {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s", int(d/time.Second))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min", int(d/time.Minute))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", int(d/time.Hour))
+	}
+	return fmt.Sprintf("%d days", int(d/(24*time.Hour)))
+}
