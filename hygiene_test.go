@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
 )
 
 // maxLines is how long a Go file may be without a reason. A longer one gives the
@@ -228,6 +229,20 @@ func TestDocsAreManPages(t *testing.T) {
 		}
 		if name := strings.TrimPrefix(page, "docs/"); name != "svcctl.md" && !strings.Contains(string(index), "("+name+")") {
 			t.Errorf("docs/svcctl.md does not lead to %s", name)
+		}
+	}
+}
+
+// Test920_the_README_is_short: it has at most 500 words, of which commands and tables are a part, and the two commands.
+func Test920_the_README_is_short(t *testing.T) {
+	text := readText(t, "README.md")
+	words := slices.DeleteFunc(strings.Fields(text), func(word string) bool { return !strings.ContainsFunc(word, unicode.IsLetter) && !strings.ContainsFunc(word, unicode.IsDigit) })
+	if len(words) > 500 {
+		t.Errorf("README.md has %d words, more than 500: docs/first-service.md has room", len(words))
+	}
+	for _, command := range []string{"make demo", "make test", "dpkg -i", "svcctl expose", "svcctl status"} {
+		if !strings.Contains(text, "\n"+command) && !strings.Contains(text, "\nsudo "+command) {
+			t.Errorf("README.md does not have the command %q", command)
 		}
 	}
 }
