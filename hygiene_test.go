@@ -236,7 +236,9 @@ func TestDocsAreManPages(t *testing.T) {
 // Test920_the_README_is_short: it has at most 500 words, of which commands and tables are a part, and the two commands.
 func Test920_the_README_is_short(t *testing.T) {
 	text := readText(t, "README.md")
-	words := slices.DeleteFunc(strings.Fields(text), func(word string) bool { return !strings.ContainsFunc(word, unicode.IsLetter) && !strings.ContainsFunc(word, unicode.IsDigit) })
+	words := slices.DeleteFunc(strings.Fields(text), func(word string) bool {
+		return !strings.ContainsFunc(word, unicode.IsLetter) && !strings.ContainsFunc(word, unicode.IsDigit)
+	})
 	if len(words) > 500 {
 		t.Errorf("README.md has %d words, more than 500: docs/first-service.md has room", len(words))
 	}
