@@ -138,6 +138,9 @@ func build(o *opened, at *claimed, relay *parts.Relay) (*assembly, error) {
 	}
 	answers := traffic.NewQueries(grants.Served, counted)
 	answers.Unchanged(grants.Changes)
+	if counted != nil {
+		answers.Remember(cfg.DataDir, cfg.NodeName, log)
+	}
 	answers.CountRelayed(relay.Load, relayedClients(relay))
 	var flows *parts.Flows
 	if o.readsFlows {
@@ -287,6 +290,11 @@ func (a *assembly) serve(ctx context.Context, l listeners) (endRelay func(), err
 			a.notifySoon(state)
 			return nil
 		}},
+	}
+	if a.cfg.Services.Traffic != config.TrafficOff {
+		tasks = append(tasks, task.Task{Name: "traffic history", Run: func(ctx context.Context) error {
+			return a.traffic.Record(ctx, a.cfg.DataDir, a.cfg.NodeName, a.log)
+		}})
 	}
 	tasks = append(tasks, a.member.tasks(loop.Wake)...)
 	for _, p := range follows {

@@ -261,3 +261,16 @@ type ConnectionQuery struct {
 	Client             netip.Prefix
 	Limit              int
 }
+
+// TrafficGraph is traffic over time, of a Service or of all.
+type TrafficGraph struct {
+	From   time.Time // of the first point
+	Step   time.Duration
+	Points []TrafficPoint
+}
+
+// TrafficPoint is the mean of a step: connections a second, and open ones. Known is set where they were read.
+type TrafficPoint struct {
+	Known                      bool
+	New, Refused, Failed, Open float64
+}

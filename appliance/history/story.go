@@ -23,7 +23,7 @@ type Entry struct {
 // together is the time within which transitions of one cause are one Entry.
 const together = 10 * time.Second
 
-// Story returns what happened in a list of transitions, the oldest first. A problem whose effect is among them, as an
+// Story returns the entries in a list of transitions, the oldest first. A problem whose effect is among them, as an
 // endpoint that is down or a Service that does not answer, is no Entry of its own; nor is a Service that waits for its
 // endpoints, which is no problem yet.
 func Story(list []Transition) []Entry {

@@ -66,6 +66,9 @@ type Observer struct {
 	history map[string][]Sample  // by Service port, of those that had connections
 	watched map[string]time.Time // Services whose clients are counted, by the time of the last request
 	forget  *time.Timer
+	viewed  bool // there was a request since the last drop
+
+	rings *rings // nil: none are kept
 }
 
 // New is an Observer that reads connections with read, and what the kernel counted with totals, and
@@ -78,11 +81,34 @@ func New(read func(each func(*conntrack.Connection)) (int, error), ports func() 
 func (o *Observer) Snapshot() (*Snapshot, error) {
 	o.looking.Lock()
 	defer o.looking.Unlock()
+	o.mu.Lock()
+	o.viewed = true
+	if o.forget == nil {
+		o.forget = time.AfterFunc(forgetAfter, o.drop)
+	} else {
+		o.forget.Reset(forgetAfter)
+	}
+	o.mu.Unlock()
+	return o.look(max(minPause, maxShare*o.cost))
+}
+
+// record makes a look for the rings, unless a viewer had one made a moment ago. It returns the time to the next one.
+func (o *Observer) record() (pause time.Duration, err error) {
+	o.looking.Lock()
+	defer o.looking.Unlock()
+	if len(o.served().ports) > 0 {
+		_, err = o.look(recordEvery / 2)
+	}
+	return max(recordEvery, recordShare*o.cost), err
+}
+
+// look returns the newest look, or makes one where that is older than an age. The caller holds looking.
+func (o *Observer) look(age time.Duration) (*Snapshot, error) {
 	begin := o.now()
 	o.mu.Lock()
 	last := o.last
 	o.mu.Unlock()
-	if last != nil && begin.Sub(last.At) < max(minPause, maxShare*o.cost) {
+	if last != nil && begin.Sub(last.At) < age {
 		return last, nil
 	}
 	var before tracked
@@ -121,6 +147,9 @@ func (o *Observer) Snapshot() (*Snapshot, error) {
 	}
 	if o.judged != nil {
 		l.States, l.Counts, l.Verdict = o.judged()
+	}
+	if o.rings != nil {
+		o.rings.add(l)
 	}
 	o.cost = threadCost() - used
 	o.known = known
@@ -179,7 +208,9 @@ func threadCost() time.Duration {
 func (o *Observer) appendHistory(l *Snapshot) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.last = l
+	if o.last = l; !o.viewed {
+		return
+	}
 	seen := make(map[string]Sample, len(o.history))
 	for _, p := range l.Ports {
 		key := p.Port.Key()
@@ -217,11 +248,6 @@ func (o *Observer) appendHistory(l *Snapshot) {
 			delete(o.history, key) // the Service is gone, or had nothing in the whole history
 		}
 	}
-	if o.forget == nil {
-		o.forget = time.AfterFunc(forgetAfter, o.drop)
-	} else {
-		o.forget.Reset(forgetAfter)
-	}
 }
 
 // idle reports whether a full history has no connection.
@@ -229,14 +255,16 @@ func idle(h []Sample) bool {
 	return len(h) == Samples && !slices.ContainsFunc(h, func(s Sample) bool { return s.Open > 0 || s.Rate > 0 })
 }
 
-// drop forgets everything, when no request came for long.
+// drop forgets everything but what rings need for the next look, when no request came for long.
 func (o *Observer) drop() {
 	o.looking.Lock()
 	defer o.looking.Unlock()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.last, o.known, o.history, o.watched = nil, tracked{}, map[string][]Sample{}, nil
-	o.found = nil
+	o.viewed, o.history, o.watched = false, map[string][]Sample{}, nil
+	if o.rings == nil {
+		o.last, o.known, o.found = nil, tracked{}, nil
+	}
 }
 
 // History returns the samples of a Service port (Port.Key) in the last looks, the oldest first.

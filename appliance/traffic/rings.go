@@ -1,0 +1,391 @@
+package traffic
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+)
+
+const (
+	// recordEvery is the longest time between two looks while traffic is recorded, but for a look that is expensive:
+	// recordShare is the least time as a multiple of its CPU time, half a percent of a core.
+	recordEvery = 10 * time.Second
+	recordShare = 200
+	// saveEvery is the time after which the rings of the box are written, saveServices that of the rings of Services.
+	saveEvery    = time.Minute
+	saveServices = time.Hour
+
+	fineStep, finePoints       = 10, 90 // seconds: 15 minutes
+	coarseStep, coarsePoints   = 60, 1440
+	serviceStep, servicePoints = 900, 96
+	// mostRings bounds the Services that have rings: 3.7 kB each.
+	mostRings = 2000
+
+	ringsFile   = "traffic.rings"
+	serviceFile = "traffic-services.rings"
+	// mostRingsFile bounds the bytes that are read of a file.
+	mostRingsFile = 16 << 20
+)
+
+// A point has sums of a time: of connections, and of open ones times the seconds.
+type point struct{ Seconds, New, Refused, Failed, Open float32 }
+
+// ring has the newest points of a step. Point n begins at n times the step after 1970.
+type ring struct {
+	step   int64 // seconds
+	last   int64 // the newest point
+	points []point
+}
+
+func newRing(step int64, points int) ring { return ring{step: step, points: make([]point, points)} }
+
+// at returns point n, or nil where it is older than all. Points before it that are not there yet are empty.
+func (r *ring) at(n int64) *point {
+	size := int64(len(r.points))
+	if n <= r.last-size {
+		return nil
+	}
+	for i := max(r.last+1, n-size+1); i <= n; i++ {
+		r.points[i%size] = point{}
+	}
+	r.last = max(r.last, n)
+	return &r.points[n%size]
+}
+
+// get returns point n, as add left it.
+func (r *ring) get(n int64) point {
+	if n > r.last || n <= r.last-int64(len(r.points)) || n < 0 {
+		return point{}
+	}
+	return r.points[n%int64(len(r.points))]
+}
+
+// add spreads sums over the points from one time to another.
+func (r *ring) add(from, to time.Time, p point) {
+	begin, end := float64(from.UnixMilli())/1000, float64(to.UnixMilli())/1000
+	begin = max(begin, end-float64(r.step*int64(len(r.points))))
+	whole := to.Sub(from).Seconds()
+	for n := int64(begin) / r.step; float64(n*r.step) < end; n++ {
+		at := r.at(n)
+		if at == nil {
+			continue
+		}
+		seconds := min(end, float64((n+1)*r.step)) - max(begin, float64(n*r.step))
+		share := float32(seconds / whole)
+		at.Seconds += float32(seconds)
+		at.New += p.New * share
+		at.Refused += p.Refused * share
+		at.Failed += p.Failed * share
+		at.Open += p.Open * float32(seconds)
+	}
+}
+
+// pair are the rings of the box, or of a Service, that had connections at seen last.
+type pair struct {
+	fine, coarse ring
+	seen         time.Time
+	busy         float32
+}
+
+// rings has the traffic of 24 hours.
+type rings struct {
+	mu       sync.Mutex
+	box      pair
+	services map[string]*pair
+	newest   time.Time // the last look
+	saved    bool      // it could be written the last time
+}
+
+func newRings() *rings {
+	return &rings{box: pair{fine: newRing(fineStep, finePoints), coarse: newRing(coarseStep, coarsePoints)}, services: map[string]*pair{}, saved: true}
+}
+
+// add takes a look.
+func (r *rings) add(l *Snapshot) {
+	if l.Since <= 0 {
+		return
+	}
+	sums := map[string]point{}
+	var all point
+	for _, m := range l.busy() {
+		p := point{New: float32(m.fresh), Refused: float32(m.refusing), Failed: float32(m.failing), Open: float32(m.Open)}
+		if p == (point{}) {
+			continue
+		}
+		s := sums[m.service]
+		for _, to := range []*point{&all, &s} {
+			to.New, to.Refused, to.Failed, to.Open = to.New+p.New, to.Refused+p.Refused, to.Failed+p.Failed, to.Open+p.Open
+		}
+		sums[m.service] = s
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if l.At.Before(r.newest.Add(-fineStep * time.Second)) { // the clock was set back
+		r.box, r.services = newRings().box, map[string]*pair{}
+	}
+	from := l.At.Add(-l.Since)
+	r.newest = l.At
+	r.box.add(from, l.At, all)
+	full := false
+	for service, p := range sums {
+		s := r.services[service]
+		if s == nil {
+			if full = full || len(r.services) >= mostRings && !r.leave(l.At, p.New+p.Open); full {
+				continue
+			}
+			s = &pair{fine: newRing(fineStep, finePoints), coarse: newRing(serviceStep, servicePoints)}
+			r.services[service] = s
+		}
+		s.seen, s.busy = l.At, p.New+p.Open
+		s.add(from, l.At, p)
+	}
+}
+
+func (p *pair) add(from, to time.Time, sums point) {
+	p.fine.add(from, to, sums)
+	p.coarse.add(from, to, sums)
+}
+
+// leave makes room for a busier Service, and reports whether there is any.
+func (r *rings) leave(now time.Time, busy float32) bool {
+	var least string
+	for service, p := range r.services {
+		if l := r.services[least]; l == nil || cmp.Or(p.seen.Compare(l.seen), cmp.Compare(p.busy, l.busy)) < 0 {
+			least = service
+		}
+	}
+	if l := r.services[least]; l.seen.Equal(now) && l.busy >= busy {
+		return false
+	}
+	delete(r.services, least)
+	return true
+}
+
+// graph returns the traffic of the last 15 minutes, or of a day, of a Service or of the box ("").
+func (r *rings) graph(service string, day bool, now time.Time) wire.TrafficGraph {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	of, known, group := &r.box.fine, &r.box.fine, int64(1)
+	if day {
+		of, known, group = &r.box.coarse, &r.box.coarse, 5
+	}
+	if service != "" {
+		p := r.services[service]
+		if p == nil {
+			p = &pair{fine: ring{step: fineStep, points: make([]point, 1)}, coarse: ring{step: serviceStep, points: make([]point, 1)}}
+		}
+		if of = &p.fine; day {
+			of, group = &p.coarse, 1
+		}
+	}
+	step := of.step * group
+	n := known.step * int64(len(known.points)) / step
+	last := (now.Unix() - 1) / step
+	g := wire.TrafficGraph{From: time.Unix((last-n+1)*step, 0).UTC(), Step: time.Duration(step) * time.Second, Points: make([]wire.TrafficPoint, n)}
+	for i := range n {
+		var sum point
+		var seconds float64
+		for k := (last - n + 1 + i) * step / of.step; k < (last-n+2+i)*step/of.step; k++ {
+			p := of.get(k)
+			sum.New, sum.Refused, sum.Failed, sum.Open = sum.New+p.New, sum.Refused+p.Refused, sum.Failed+p.Failed, sum.Open+p.Open
+		}
+		for k := (last - n + 1 + i) * step / known.step; k < (last-n+2+i)*step/known.step; k++ {
+			seconds += float64(known.get(k).Seconds)
+		}
+		if seconds < 0.5 { // the point has only begun, or nothing was read
+			continue
+		}
+		per := func(v float32) float64 { return float64(v) / seconds }
+		g.Points[i] = wire.TrafficPoint{Known: true, New: per(sum.New), Refused: per(sum.Refused), Failed: per(sum.Failed), Open: per(sum.Open)}
+	}
+	return g
+}
+
+// head begins a file of rings of a box.
+func head(box string) string { return "svcctl traffic rings 1 " + box + "\n" }
+
+// appendRing appends a ring in binary.
+func appendRing(to []byte, r *ring) []byte {
+	to = binary.LittleEndian.AppendUint64(to, uint64(r.last))
+	for i := range r.points {
+		p := &r.points[i]
+		for _, v := range [...]float32{p.Seconds, p.New, p.Refused, p.Failed, p.Open} {
+			to = binary.LittleEndian.AppendUint32(to, math.Float32bits(v))
+		}
+	}
+	return to
+}
+
+// readRing reads a ring that has nothing of the time after now.
+func readRing(from *bytes.Reader, r *ring, now time.Time) error {
+	if err := binary.Read(from, binary.LittleEndian, &r.last); err != nil {
+		return err
+	}
+	if err := binary.Read(from, binary.LittleEndian, r.points); err != nil {
+		return err
+	}
+	if r.last < 0 || r.last > now.Unix()/r.step {
+		return fmt.Errorf("it is of the future")
+	}
+	for i := range r.points {
+		p := &r.points[i]
+		for _, v := range [...]float32{p.Seconds, p.New, p.Refused, p.Failed, p.Open} {
+			if !(v >= 0 && v <= math.MaxFloat32) {
+				return fmt.Errorf("a count of %v", v)
+			}
+		}
+	}
+	return nil
+}
+
+// load reads the rings of this box that a process before this one wrote. A file that is damaged, or of another box, is
+// left out.
+func (r *rings) load(dir, box string, now time.Time, log *slog.Logger) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, name := range []string{ringsFile, serviceFile} {
+		content, err := readBounded(filepath.Join(dir, name))
+		if err != nil {
+			if !os.IsNotExist(err) {
+				log.Warn("the traffic before this start is not known", "file", filepath.Join(dir, name), "err", err)
+			}
+			continue
+		}
+		content, own := bytes.CutPrefix(content, []byte(head(box)))
+		for from := bytes.NewReader(content); own && from.Len() > 0; {
+			var size uint16
+			if err = binary.Read(from, binary.LittleEndian, &size); err != nil {
+				break
+			}
+			service := make([]byte, size)
+			if _, err = io.ReadFull(from, service); err != nil {
+				break
+			}
+			p := newRings().box
+			if size > 0 {
+				p.coarse = newRing(serviceStep, servicePoints)
+			}
+			if err = cmp.Or(readRing(from, &p.fine, now), readRing(from, &p.coarse, now)); err != nil {
+				break
+			}
+			if size == 0 {
+				r.box = p
+			} else if len(r.services) < mostRings {
+				p.seen = time.Unix((p.fine.last+1)*p.fine.step, 0)
+				r.services[string(service)] = &p
+			}
+		}
+		if err != nil {
+			log.Warn("a part of the traffic before this start is not known", "file", filepath.Join(dir, name), "err", err)
+		}
+	}
+}
+
+func readBounded(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, mostRingsFile))
+}
+
+// save writes the rings of the box, or those of Services.
+func (r *rings) save(dir, box string, services bool, log *slog.Logger) {
+	content := []byte(head(box))
+	add := func(service string, p *pair) {
+		content = binary.LittleEndian.AppendUint16(content, uint16(len(service)))
+		content = append(content, service...)
+		content = appendRing(appendRing(content, &p.fine), &p.coarse)
+	}
+	r.mu.Lock()
+	name := ringsFile
+	if services {
+		name = serviceFile
+		for service, p := range r.services {
+			if r.newest.Sub(p.seen) > servicePoints*serviceStep*time.Second {
+				delete(r.services, service)
+				continue
+			}
+			add(service, p)
+		}
+	} else {
+		add("", &r.box)
+	}
+	r.mu.Unlock()
+	path := filepath.Join(dir, name)
+	err := os.WriteFile(path+".new", content, 0o600)
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
+		_ = os.Remove(path + ".new")
+		if r.saved {
+			log.Warn("the traffic so far is kept in memory alone", "err", err)
+		}
+	}
+	r.saved = err == nil
+}
+
+// Record looks every 10 seconds, or less often where that takes more than half a percent of a core, until ctx is done,
+// and keeps the traffic of 24 hours in dir. Remember is called before.
+func (a *Queries) Record(ctx context.Context, dir, box string, log *slog.Logger) error {
+	o := a.observer
+	defer func() {
+		o.rings.save(dir, box, false, log)
+		o.rings.save(dir, box, true, log)
+	}()
+	begun := o.now()
+	boxAt, servicesAt := begun, begun
+	failed := false
+	wait := time.NewTimer(0)
+	defer wait.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-wait.C:
+		}
+		pause, err := o.record()
+		if err != nil && !failed {
+			log.Warn("the traffic is not recorded: connections cannot be read", "err", err)
+		}
+		failed = err != nil
+		if now := o.now(); now.Sub(boxAt).Abs() >= saveEvery {
+			boxAt = now
+			o.rings.save(dir, box, false, log)
+		}
+		if now := o.now(); now.Sub(servicesAt).Abs() >= saveServices {
+			servicesAt = now
+			o.rings.save(dir, box, true, log)
+		}
+		wait.Reset(pause)
+	}
+}
+
+// Remember has looks kept for Graph, and reads those of the process before from dir. It is called before the first
+// question, or not at all.
+func (a *Queries) Remember(dir, box string, log *slog.Logger) {
+	a.observer.rings = newRings()
+	a.observer.rings.load(dir, box, time.Now(), log)
+}
+
+// Graph returns the traffic of the last 15 minutes, or of a day, of a Service, "namespace/name", or of all (""). It has
+// no points where nothing is recorded.
+func (a *Queries) Graph(service string, day bool) (g wire.TrafficGraph) {
+	if a.observer.rings != nil {
+		g = a.observer.rings.graph(service, day, a.observer.now())
+	}
+	return g
+}
