@@ -108,7 +108,7 @@ func (l LastGood) flushSome() (more bool, err error) {
 // result would be the same.
 //
 // It is worth having for a box with many files. It is given to what depends on nothing else: to
-// files of few documents, all of them EndpointSlices or Services with no more than cluster IPs.
+// files of at most sealMost documents, all of them EndpointSlices or Services with no more than cluster IPs.
 type seal struct {
 	By      string       `json:"by"` // see sealedBy
 	Hash    []byte       `json:"hash"`

@@ -151,6 +151,27 @@ func TestSealedFilesAreNotDecoded(t *testing.T) {
 	}
 }
 
+// A file of two hundred documents is sealed like a small one; of one above the bound all documents are decoded.
+func TestSealedFilesOfManyDocuments(t *testing.T) {
+	b := newSealBox(t, wideRange)
+	many := func(name string, n int) (text string) {
+		for i := range n {
+			text += yamlOf(fmt.Sprintf("%s-%d {}", name, i))
+		}
+		return text
+	}
+	b.change(map[string]string{"a.yaml": many("a", 200), "b.yaml": many("b", sealMost+1)})
+	b.seal()
+	again := b.again("this one")
+	if sealed := again.load(); sealed != 1 {
+		t.Errorf("%d files are sealed, want a.yaml", sealed)
+	}
+	again.change(map[string]string{"a.yaml": many("a", 199)})
+	if again.has("a-199") || !again.has("a-198") {
+		t.Errorf("after the last document was removed: a-199 %t, a-198 %t", again.has("a-199"), again.has("a-198"))
+	}
+}
+
 // A seal is not believed of another text, program or setting, nor when somebody has changed an object.
 func TestSealsThatDoNotHold(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -125,9 +125,9 @@ func (s *Store) generate(controller string, puts []object.Object, deletes []obje
 }
 
 const (
-	// sealMost bounds the documents of a sealed file: the first change of it has to decode all of
-	// them.
-	sealMost = 32
+	// sealMost bounds the documents of a sealed file: the first change of it after a start has to decode all of
+	// them, some 20 us each.
+	sealMost = 1_000
 	// sealAtOnce bounds the seals of one commit.
 	sealAtOnce = 4_000
 )
