@@ -11,10 +11,9 @@
 // together with the journal, and published to readers. What a transaction decides is in transaction and change; the
 // Store has parts for what lasts: storage, allocator, table, feed, declarations, outcomes, trial.
 //
-// Files, from the bottom: record, note, declaration, values and holders are data; allocator, table, feed, storage, copies,
-// declared and trialstate are the parts; store.go has the Store; transaction.go what one call decides, and above it the
-// steps (propose, allocate, ingress, encode, commit); at the top are the calls: sync, writegroup, trial, rollback, source,
-// follow, read and open.
+// Files: table, feed, allocator, values, pools, lastgood, declare and staged are the parts that last, and store.go has the
+// Store. transaction.go has what one call decides; its steps are proposefile, proposewrite, rules, allocate, external,
+// ingress, garbage and commit. The calls are sync, source, write, pending, rollback, follow, read, export and fork.
 //
 // The journal keeps the version before each change, and the author of the change. It is the
 // history that Events and List look back into, also over a restart, and it is bounded: a follower
