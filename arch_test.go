@@ -85,6 +85,14 @@ var edges = map[string][]string{
 	"appliance/brake":             {},
 	"appliance/discover/ledger":   {"appliance/brake", "appliance/discover/provider"},
 	"appliance/discover/provider": {},
+	"appliance/discover/remote":   {"appliance/discover/provider"},
+	"appliance/discover/consul":   {"appliance/discover/provider", "appliance/discover/remote"},
+	"appliance/discover/dns":      {"appliance/discover/provider", "appliance/discover/remote"},
+	"appliance/discover/docker":   {"appliance/discover/provider", "appliance/discover/remote"},
+	"appliance/discover/nomad":    {"appliance/discover/provider", "appliance/discover/remote"},
+	"appliance/discover/targets":  {"appliance/discover/provider", "appliance/discover/remote"},
+
+	"appliance/test/providertest": {"appliance/discover/provider", "appliance/discover/remote"}, // for tests only
 
 	"appliance/conntrack":       {"nft", "nft/nfnetlink"},
 	"appliance/control":         {"api/wire", "appliance/advertise", "appliance/endpoints", "appliance/node", "appliance/resolve", "store", "store/manifest", "store/object", "store/pending"},
@@ -187,7 +195,7 @@ var edges = map[string][]string{
 }
 
 // testEdges are the packages that any test may use besides its package's own edges.
-var testEdges = []string{"appliance/netlab", "appliance/test/oracle", "appliance/test/pki", "nft/nfttest/fake", "nft/sim", "store/manifest", "store/manifest/styles", "store/object"}
+var testEdges = []string{"appliance/test/providertest", "appliance/netlab", "appliance/test/oracle", "appliance/test/pki", "nft/nfttest/fake", "nft/sim", "store/manifest", "store/manifest/styles", "store/object"}
 
 // moreTestEdges are additional imports of the tests of single packages: tests of several rooms
 // together.
@@ -218,10 +226,10 @@ var libraries = map[string][]string{
 	"github.com/coreos/go-systemd":        {"appliance", "appliance/handover"},
 	"gopkg.in/evanphx/json-patch.v4":      {"api/kube/patch"},
 	"google.golang.org/protobuf":          {"api/kube/protobuf", "store/schema"},
-	"github.com/fsnotify/fsnotify":        {"appliance/simulate", "appliance/sourceset", "watch"},
+	"github.com/fsnotify/fsnotify":        {"appliance/discover/targets", "appliance/simulate", "appliance/sourceset", "watch"},
 	"github.com/google/nftables":          {"nft/kernel", "nft/trace"},
 	"github.com/mdlayher/netlink":         {"nft/kernel", "nft/nfnetlink"},
-	"github.com/miekg/dns":                {"appliance/dns", "appliance/prober"},
+	"github.com/miekg/dns":                {"appliance/discover/dns", "appliance/dns", "appliance/prober"},
 	"github.com/osrg/gobgp":               {"appliance/announce/bgp"},
 	"github.com/pires/go-proxyproto":      {"appliance/relay"},
 	"github.com/prometheus/client_golang": {"appliance/metrics"},
@@ -233,7 +241,7 @@ var libraries = map[string][]string{
 	"go.uber.org/zap":                     {"store/fleet"},
 	"google.golang.org/grpc":              {"store/fleet"},
 	"golang.org/x/net":                    {"appliance/announce", "appliance/announce/neighbor", "appliance/conntrack", "appliance/prober", "nft/kernel", "nft/nfnetlink"},
-	"golang.org/x/sync":                   {"appliance/announce", "appliance/announce/neighbor", "appliance/parts", "appliance/task"},
+	"golang.org/x/sync":                   {"appliance/announce", "appliance/announce/neighbor", "appliance/discover/dns", "appliance/parts", "appliance/task"},
 	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/conntrack", "appliance/handover", "appliance/journald", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/relay", "appliance/routes", "appliance/simulate", "appliance/sockets", "appliance/traffic", "cmd/svcctl/cli", "cmd/svcctl/top", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "store/deadline", "watch"},
 	"github.com/mdlayher/packet":          {"appliance/announce", "appliance/announce/neighbor"},
 	"gopkg.in/yaml.v3":                    {"cmd/svcctl/pin", "cmd/svcctl/settings", "store/manifest"},

@@ -1,0 +1,360 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"svcctl.io/svcctl/appliance/discover/provider"
+	"svcctl.io/svcctl/appliance/discover/remote"
+)
+
+const (
+	// wait is for how long the agent holds an answer back that did not change; it adds up to a sixteenth.
+	wait = time.Minute
+	// pace is the least time between two answers to one question, and sharedPace that of questions without a poll of their own.
+	pace, sharedPace = 100 * time.Millisecond, time.Second
+	// polls is how many questions have a poll of their own, of conns connections.
+	polls, conns = 128, 160
+)
+
+// Provider asks one agent.
+type Provider struct {
+	client   *remote.Client
+	defaults url.Values // parameters of the environment
+	slots    chan struct{}
+	hubs     map[string]*hub // by the parameters that all services of a poll have
+	mu       sync.Mutex      // of hubs
+}
+
+// hub has the questions of one datacenter and namespace without a poll of their own.
+type hub struct {
+	remote.Hub
+	mu        sync.Mutex
+	unchecked map[provider.Question]bool // the last list was empty, or had an instance without a check of its own
+}
+
+// New reads the address and the credentials from the variables of the command line tool of Consul.
+func New(c provider.Config) (provider.Provider, error) {
+	address, scheme := c.URL, "http"
+	if address == "" {
+		if address = c.Env["CONSUL_HTTP_ADDR"]; address == "" {
+			address = "127.0.0.1:8500"
+		}
+		ssl, err := boolean(c.Env, "CONSUL_HTTP_SSL", false)
+		if err != nil {
+			return nil, err
+		}
+		if ssl {
+			scheme = "https"
+		}
+		if !strings.Contains(address, "://") {
+			address = scheme + "://" + address
+		} else if rest, is := strings.CutPrefix(address, "http://"); is && ssl {
+			address = "https://" + rest
+		}
+	}
+	verify, err := boolean(c.Env, "CONSUL_HTTP_SSL_VERIFY", true)
+	if err != nil {
+		return nil, err
+	}
+	s := remote.Server{
+		URL: address, CA: c.Env["CONSUL_CACERT"], Cert: c.Env["CONSUL_CLIENT_CERT"], Key: c.Env["CONSUL_CLIENT_KEY"],
+		Name: c.Env["CONSUL_TLS_SERVER_NAME"], Insecure: !verify, Auth: c.Env["CONSUL_HTTP_AUTH"],
+		TokenHeader: "X-Consul-Token", TokenFile: c.Env["CONSUL_HTTP_TOKEN_FILE"], Header: http.Header{}, Conns: conns,
+	}
+	if s.CA == "" {
+		s.CA = c.Env["CONSUL_CAPATH"]
+	}
+	if token := c.Env["CONSUL_HTTP_TOKEN"]; token != "" {
+		s.Header.Set(s.TokenHeader, token)
+		s.TokenFile = ""
+	}
+	client, err := remote.NewClient(s)
+	if err != nil {
+		return nil, err
+	}
+	p := &Provider{client: client, defaults: url.Values{}, slots: make(chan struct{}, polls), hubs: map[string]*hub{}}
+	for variable, parameter := range map[string]string{"CONSUL_NAMESPACE": "ns", "CONSUL_PARTITION": "partition"} {
+		if value := c.Env[variable]; value != "" {
+			p.defaults.Set(parameter, value)
+		}
+	}
+	return p, nil
+}
+
+func boolean(env map[string]string, name string, otherwise bool) (bool, error) {
+	if env[name] == "" {
+		return otherwise, nil
+	}
+	value, err := strconv.ParseBool(env[name])
+	if err != nil {
+		return false, fmt.Errorf("%s: must be true or false: %q", name, env[name])
+	}
+	return value, nil
+}
+
+// Follow implements provider.Provider.
+func (p *Provider) Follow(ctx context.Context, q provider.Question, take func(provider.Answer)) error {
+	params, err := q.Only([]string{"dc", "namespace", "partition"}, "tag")
+	if err != nil {
+		return err
+	}
+	if q.Name == "" {
+		return errors.New("the name of a service is missing")
+	}
+	scope := maps.Clone(p.defaults)
+	for parameter, name := range map[string]string{"dc": "dc", "ns": "namespace", "partition": "partition"} {
+		if value := params.Get(name); value != "" {
+			scope.Set(parameter, value)
+		}
+	}
+	query := maps.Clone(scope)
+	if tags := params["tag"]; len(tags) > 0 {
+		query["tag"] = tags
+	}
+	select {
+	case p.slots <- struct{}{}:
+		defer func() { <-p.slots }()
+	default:
+		return p.share(ctx, q, scope, query, take)
+	}
+	poll := poll{client: p.client, path: pathOf(q), query: query}
+	for {
+		var all []instance
+		changed, err := poll.next(ctx, &all)
+		if err != nil {
+			return err
+		}
+		if changed {
+			answer, _, err := answerOf(q, all)
+			if err != nil {
+				return err
+			}
+			take(answer)
+		}
+		if err := remote.Sleep(ctx, pace); err != nil {
+			return err
+		}
+	}
+}
+
+func pathOf(q provider.Question) string { return "/v1/health/service/" + url.PathEscape(q.Name) }
+
+// poll is a blocking query.
+type poll struct {
+	client *remote.Client
+	path   string
+	query  url.Values
+	index  uint64 // of the last answer; 0: the next one comes at once
+}
+
+// next waits for the next answer and reports whether it may differ from the one before.
+func (p *poll) next(ctx context.Context, into any) (changed bool, err error) {
+	query := maps.Clone(p.query)
+	held := time.Duration(0)
+	if p.index > 0 {
+		held = wait + wait/16
+		query.Set("index", strconv.FormatUint(p.index, 10))
+		query.Set("wait", wait.String())
+	}
+	header, err := p.client.JSON(ctx, p.path, query, held, into)
+	if err != nil {
+		p.index = 0
+		return false, err
+	}
+	// The header is false on every answer of a stream, which has no other backend.
+	if header.Get("X-Consul-KnownLeader") == "false" && header.Get("X-Consul-Query-Backend") != "streaming" {
+		p.index = 0
+		return false, errors.New("the servers of Consul have no leader")
+	}
+	index, err := strconv.ParseUint(header.Get("X-Consul-Index"), 10, 64)
+	if err != nil {
+		return false, fmt.Errorf("%s: the answer has no X-Consul-Index: is this Consul?", p.path)
+	}
+	changed = p.index == 0 || index != p.index
+	// An index falls when the servers lost their state. One of 0 would not block.
+	if index < p.index {
+		index = 0
+	} else {
+		index = max(index, 1)
+	}
+	p.index = index
+	return changed, nil
+}
+
+// instance is an element of /v1/health/service.
+type instance struct {
+	Node *struct {
+		Node, Address string
+		Meta          map[string]string
+	}
+	Service *struct {
+		Service, Address string
+		Port             int
+		Weights          struct{ Passing, Warning int }
+	}
+	Checks []check
+}
+
+// check is an element of an instance, and of /v1/health/state/any.
+type check struct {
+	Node, CheckID, Status, ServiceID, ServiceName string
+	ModifyIndex                                   uint64
+}
+
+// answerOf also reports whether an instance has no check of its own.
+func answerOf(q provider.Question, all []instance) (answer provider.Answer, unchecked bool, err error) {
+	for _, i := range all {
+		if i.Node == nil || i.Service == nil || i.Service.Service == "" {
+			return answer, false, errors.New("an instance has no node or no service: is this Consul?")
+		}
+		if i.Service.Port < 0 || i.Service.Port > 65535 {
+			return answer, false, fmt.Errorf("an instance on node %.100q has port %d", i.Node.Node, i.Service.Port)
+		}
+		e := provider.Endpoint{
+			Address: i.Service.Address, Port: uint16(i.Service.Port), Node: i.Node.Node, Zone: i.Node.Meta["zone"],
+		}
+		if e.Address == "" {
+			e.Address = i.Node.Address
+		}
+		weight := i.Service.Weights.Passing
+		maintained, own := false, false
+		for _, c := range i.Checks {
+			own = own || c.ServiceID != ""
+			switch c.Status {
+			case "passing":
+			case "warning":
+				weight = i.Service.Weights.Warning
+			case "maintenance":
+				maintained = true
+			default:
+				maintained = maintained || c.CheckID == "_node_maintenance" || strings.HasPrefix(c.CheckID, "_service_maintenance:")
+				e.State = provider.NotReady
+			}
+		}
+		if maintained {
+			e.State = provider.Terminating
+		}
+		if weight == 0 && i.Service.Weights.Passing > 0 && e.State == provider.Ready {
+			e.State = provider.NotReady // Weights.Warning is 0
+		}
+		unchecked = unchecked || !own
+		e.Weight = uint16(min(max(weight, 0), 65535))
+		answer.Endpoints = append(answer.Endpoints, e)
+	}
+	return answer, unchecked, nil
+}
+
+// share follows a question without a poll of its own.
+func (p *Provider) share(ctx context.Context, q provider.Question, scope, query url.Values, take func(provider.Answer)) error {
+	p.mu.Lock()
+	h := p.hubs[scope.Encode()]
+	if h == nil {
+		h = &hub{Hub: remote.Hub{Pace: sharedPace}, unchecked: map[provider.Question]bool{}}
+		p.hubs[scope.Encode()] = h
+	}
+	p.mu.Unlock()
+	defer func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.unchecked, q)
+	}()
+	return h.Follow(ctx, q, take,
+		func(ctx context.Context, e *remote.Events) error { return p.watch(ctx, h, scope, e) },
+		func(ctx context.Context) (provider.Answer, error) {
+			var all []instance
+			if _, err := (&poll{client: p.client, path: pathOf(q), query: query}).next(ctx, &all); err != nil {
+				return provider.Answer{}, err
+			}
+			answer, unchecked, err := answerOf(q, all)
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.unchecked[q] = unchecked || len(all) == 0
+			return answer, err
+		})
+}
+
+// watch has those questions asked again whose service changed.
+func (p *Provider) watch(ctx context.Context, h *hub, scope url.Values, e *remote.Events) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	failed := make(chan error, 2)
+	read := make(chan struct{}, 2)
+	go func() { failed <- p.watchChecks(ctx, scope, e, read) }()
+	go func() { failed <- p.watchNames(ctx, h, scope, e, read) }()
+	for range 2 {
+		select {
+		case <-read:
+		case err := <-failed:
+			return err
+		}
+	}
+	e.Ready()
+	return <-failed
+}
+
+// watchChecks wakes the questions of services whose checks changed, and all if one of a node changed.
+func (p *Provider) watchChecks(ctx context.Context, scope url.Values, e *remote.Events, read chan<- struct{}) error {
+	type state struct {
+		checks int
+		index  uint64
+	}
+	poll := poll{client: p.client, path: "/v1/health/state/any", query: scope}
+	var before map[string]state
+	for {
+		var all []check
+		changed, err := poll.next(ctx, &all)
+		if err != nil {
+			return err
+		}
+		now := make(map[string]state, len(before))
+		for _, c := range all {
+			s := now[c.ServiceName]
+			now[c.ServiceName] = state{s.checks + 1, max(s.index, c.ModifyIndex)}
+		}
+		if before == nil {
+			read <- struct{}{}
+		} else if changed {
+			nodes := now[""] != before[""]
+			e.Wake(func(q provider.Question) bool { return nodes || now[q.Name] != before[q.Name] })
+		}
+		before = now
+		if err := remote.Sleep(ctx, pace); err != nil {
+			return err
+		}
+	}
+}
+
+// watchNames wakes the questions of services that have no checks when any service changed: the checks do not show it.
+func (p *Provider) watchNames(ctx context.Context, h *hub, scope url.Values, e *remote.Events, read chan<- struct{}) error {
+	poll := poll{client: p.client, path: "/v1/catalog/services", query: scope}
+	var before map[string][]string
+	for {
+		var now map[string][]string
+		changed, err := poll.next(ctx, &now)
+		if err != nil {
+			return err
+		}
+		if before == nil {
+			read <- struct{}{}
+		} else if changed {
+			h.mu.Lock()
+			unchecked := maps.Clone(h.unchecked)
+			h.mu.Unlock()
+			e.Wake(func(q provider.Question) bool { return unchecked[q] || !slices.Equal(now[q.Name], before[q.Name]) })
+		}
+		before = now
+		if err := remote.Sleep(ctx, pace); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,316 @@
+package dns
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sync/errgroup"
+
+	"svcctl.io/svcctl/appliance/discover/provider"
+	"svcctl.io/svcctl/appliance/discover/remote"
+)
+
+const (
+	// resolvConf has the resolvers where --from has no URL.
+	resolvConf = "/etc/resolv.conf"
+	// timeout is how long one resolver is waited for, and tries how often all are asked.
+	timeout, tries = 5 * time.Second, 2
+	// Answers are asked for again between least and most after they came, and empty ones between least and emptyMost.
+	least, most, emptyMost = time.Second, time.Hour, 5 * time.Second
+	// soon is when a record is asked for again whose time is over to the second: a cache counts whole seconds.
+	soon = 200 * time.Millisecond
+	// aliases is how many CNAMEs are followed by queries of their own.
+	aliases = 8
+	// size is the largest answer over UDP (DNS flag day 2020); above it there is TCP.
+	size = 1232
+	// lookups is how many targets of SRV records are looked up at once.
+	lookups = 16
+)
+
+// Provider asks one set of resolvers.
+type Provider struct {
+	server string // HOST:PORT; empty: those of resolv.conf
+	conf   string
+}
+
+// New reads the address of a resolver.
+func New(c provider.Config) (provider.Provider, error) {
+	p := &Provider{conf: resolvConf}
+	if c.URL == "" {
+		return p, nil
+	}
+	u, err := url.Parse(c.URL)
+	if err != nil || u.Scheme != "dns" && u.Scheme != "udp" || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" {
+		return nil, fmt.Errorf("%q: must be dns://ADDRESS or dns://ADDRESS:PORT", c.URL)
+	}
+	if _, err := netip.ParseAddr(u.Hostname()); err != nil {
+		return nil, fmt.Errorf("%q: the host must be an IP address", c.URL)
+	}
+	p.server = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "53"))
+	return p, nil
+}
+
+// servers reads resolv.conf at each lookup: it changes with the networks of the host.
+func (p *Provider) servers() ([]string, error) {
+	if p.server != "" {
+		return []string{p.server}, nil
+	}
+	file, err := os.Open(p.conf)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	conf, err := dns.ClientConfigFromReader(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", p.conf, err)
+	}
+	var all []string
+	for _, s := range conf.Servers {
+		all = append(all, net.JoinHostPort(s, conf.Port))
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%s: has no nameserver", p.conf)
+	}
+	return all, nil
+}
+
+// Follow implements provider.Provider.
+func (p *Provider) Follow(ctx context.Context, q provider.Question, take func(provider.Answer)) error {
+	params, err := q.Only([]string{"family"})
+	if err != nil {
+		return err
+	}
+	l := lookup{types: []uint16{dns.TypeA, dns.TypeAAAA}}
+	switch params.Get("family") {
+	case "":
+	case "ipv4":
+		l.types = l.types[:1]
+	case "ipv6":
+		l.types = l.types[1:]
+	default:
+		return fmt.Errorf("the parameter family must be ipv4 or ipv6: %.20q", params.Get("family"))
+	}
+	name := dns.CanonicalName(q.Name)
+	if _, is := dns.IsDomainName(name); !is || name == "." {
+		return fmt.Errorf("%.300q is no domain name", q.Name)
+	}
+	zeros, counted := 0, false
+	for {
+		if l.servers, err = p.servers(); err != nil {
+			return err
+		}
+		answer, ttl, err := l.endpoints(ctx, name)
+		if err != nil {
+			return err
+		}
+		take(provider.Answer{Endpoints: answer})
+		wait := min(max(ttl, least), most)
+		switch {
+		case len(answer) == 0:
+			wait = min(wait, emptyMost)
+		case ttl > 0:
+			zeros, counted = 0, true
+		case counted && zeros < int(time.Second/soon):
+			zeros++
+			wait = soon
+		}
+		if err := remote.Sleep(ctx, wait); err != nil {
+			return err
+		}
+	}
+}
+
+// lookup is one question to a set of resolvers.
+type lookup struct {
+	servers []string
+	types   []uint16 // of addresses
+}
+
+// endpoints also returns for how long they are good: the least time to live.
+func (l *lookup) endpoints(ctx context.Context, name string) (all []provider.Endpoint, ttl time.Duration, err error) {
+	if !strings.HasPrefix(name, "_") {
+		addresses, ttl, err := l.addresses(ctx, name)
+		for _, a := range addresses {
+			all = append(all, provider.Endpoint{Address: a.String()})
+		}
+		return all, ttl, err
+	}
+	records, ttl, err := l.ask(ctx, name, dns.TypeSRV)
+	if err != nil {
+		return nil, 0, err
+	}
+	var targets []*dns.SRV
+	var priorities []uint16
+	for _, rr := range records {
+		if srv, is := rr.(*dns.SRV); is && srv.Target != "." { // RFC 2782: "." is no service
+			targets = append(targets, srv)
+			priorities = append(priorities, srv.Priority)
+		}
+	}
+	slices.Sort(priorities)
+	priorities = slices.Compact(priorities)
+	addresses, ttls := make([][]netip.Addr, len(targets)), make([]time.Duration, len(targets))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(lookups)
+	for i, srv := range targets {
+		group.Go(func() (err error) {
+			addresses[i], ttls[i], err = l.addresses(ctx, dns.CanonicalName(srv.Target))
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, 0, err
+	}
+	for i, srv := range targets {
+		ttl = min(ttl, ttls[i])
+		rank, _ := slices.BinarySearch(priorities, srv.Priority)
+		for _, a := range addresses[i] {
+			all = append(all, provider.Endpoint{
+				Address: a.String(), Port: srv.Port, Weight: max(srv.Weight, 1), Priority: uint8(min(rank, 9)),
+			})
+		}
+	}
+	return all, ttl, nil
+}
+
+// addresses asks for both families. Some servers have NXDOMAIN for the one that they lack.
+func (l *lookup) addresses(ctx context.Context, name string) (all []netip.Addr, ttl time.Duration, err error) {
+	empty := emptyMost
+	for _, t := range l.types {
+		records, good, err := l.ask(ctx, name, t)
+		if err != nil {
+			return nil, 0, err
+		}
+		if len(records) == 0 {
+			empty = min(empty, good)
+			continue
+		}
+		if len(all) == 0 || good < ttl {
+			ttl = good
+		}
+		for _, rr := range records {
+			var ip net.IP
+			switch rr := rr.(type) {
+			case *dns.A:
+				ip = rr.A
+			case *dns.AAAA:
+				ip = rr.AAAA
+			}
+			if a, is := netip.AddrFromSlice(ip); is {
+				all = append(all, a.Unmap())
+			}
+		}
+	}
+	if len(all) == 0 {
+		return nil, empty, nil
+	}
+	return all, ttl, nil
+}
+
+// ask returns the records of a type that a name has, by way of its aliases, and the least time to live of both; or of their absence.
+func (l *lookup) ask(ctx context.Context, name string, t uint16) (records []dns.RR, ttl time.Duration, err error) {
+	ttl = most
+	for range aliases {
+		m, err := l.exchange(ctx, name, t)
+		if err != nil {
+			return nil, 0, fmt.Errorf("%s %s: %w", name, dns.TypeToString[t], err)
+		}
+		asked := name
+		for range m.Answer { // a chain is not longer
+			alias := slices.IndexFunc(m.Answer, func(rr dns.RR) bool {
+				return rr.Header().Rrtype == dns.TypeCNAME && dns.CanonicalName(rr.Header().Name) == name
+			})
+			if alias < 0 {
+				break
+			}
+			ttl = min(ttl, seconds(m.Answer[alias].Header().Ttl))
+			name = dns.CanonicalName(m.Answer[alias].(*dns.CNAME).Target)
+		}
+		for _, rr := range m.Answer {
+			if rr.Header().Rrtype == t && dns.CanonicalName(rr.Header().Name) == name {
+				records = append(records, rr)
+				ttl = min(ttl, seconds(rr.Header().Ttl))
+			}
+		}
+		if len(records) > 0 {
+			return records, ttl, nil
+		}
+		hasSOA, refers := false, false
+		for _, rr := range m.Ns {
+			switch rr := rr.(type) {
+			case *dns.SOA: // RFC 2308: how long the absence is good for
+				hasSOA = true
+				ttl = min(ttl, seconds(rr.Hdr.Ttl), seconds(rr.Minttl))
+			case *dns.NS:
+				refers = true
+			}
+		}
+		switch {
+		case m.Rcode == dns.RcodeNameError || hasSOA:
+			return nil, min(ttl, emptyMost), nil
+		case name != asked: // an authority of the alias alone
+		case refers:
+			return nil, 0, fmt.Errorf("%s %s: the server refers to other servers: it is no resolver", name, dns.TypeToString[t])
+		default:
+			return nil, least, nil
+		}
+	}
+	return nil, 0, fmt.Errorf("%s %s: more than %d aliases", name, dns.TypeToString[t], aliases)
+}
+
+func seconds(ttl uint32) time.Duration { return time.Duration(ttl) * time.Second }
+
+// exchange asks the resolvers one after the other until one answers; SERVFAIL and REFUSED are no answers.
+func (l *lookup) exchange(ctx context.Context, name string, t uint16) (*dns.Msg, error) {
+	var failed error
+	for range tries {
+		for _, server := range l.servers {
+			m, err := exchange(ctx, server, name, t)
+			if err == nil {
+				return m, nil
+			}
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			failed = fmt.Errorf("%s: %w", server, err)
+		}
+	}
+	return nil, failed
+}
+
+func exchange(ctx context.Context, server, name string, t uint16) (*dns.Msg, error) {
+	q := new(dns.Msg)
+	q.SetQuestion(name, t)
+	q.SetEdns0(size, false)
+	client := dns.Client{Timeout: timeout, UDPSize: size}
+	m, _, err := client.ExchangeContext(ctx, q, server)
+	if err == nil && m.Rcode == dns.RcodeFormatError { // servers from before EDNS
+		q.Extra = nil
+		m, _, err = client.ExchangeContext(ctx, q, server)
+	}
+	if m != nil && m.Truncated { // what it has may not decode, as an error
+		client.Net = "tcp"
+		m, _, err = client.ExchangeContext(ctx, q, server)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case m.Truncated:
+		return nil, errors.New("the answer is cut over TCP, too")
+	case m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError:
+		return nil, errors.New(dns.RcodeToString[m.Rcode])
+	case len(m.Question) != 1 || dns.CanonicalName(m.Question[0].Name) != name || m.Question[0].Qtype != t:
+		return nil, errors.New("the answer is to another question")
+	}
+	return m, nil
+}

@@ -1,0 +1,348 @@
+package docker
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"svcctl.io/svcctl/appliance/discover/provider"
+	"svcctl.io/svcctl/appliance/discover/remote"
+)
+
+const (
+	pace  = 50 * time.Millisecond
+	again = time.Second
+	conns = 32
+	// before is how long before its begin a stream of events reports: for so long a list may be behind.
+	before = 2 * time.Second
+	// eventBytes bounds one event.
+	eventBytes = 1 << 20
+
+	labelWeight, labelPriority, labelZone = "svcctl.io/weight", "svcctl.io/priority", "svcctl.io/zone"
+)
+
+// Provider asks one daemon.
+type Provider struct {
+	client *remote.Client
+	hub    remote.Hub
+	node   string // of the containers; empty: the daemon is on another host
+	host   string // an address of the daemon's host; empty: this host
+
+	mu         sync.Mutex
+	containers map[string]container // of events, by ID
+}
+
+// container has what events reported.
+type container struct {
+	labels map[string]string // those of events have other attributes, too
+	ended  bool
+}
+
+// New reads the address and the credentials from the variables of the command line tools of Docker and Podman.
+func New(c provider.Config) (provider.Provider, error) {
+	address := c.URL
+	if address == "" {
+		address = c.Env["DOCKER_HOST"]
+	}
+	if address == "" {
+		address = c.Env["CONTAINER_HOST"] // Podman's
+	}
+	if address == "" {
+		address = "unix:///var/run/docker.sock"
+	}
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, fmt.Errorf("%q is no URL", address)
+	}
+	s := remote.Server{Conns: conns}
+	verify := c.Env["DOCKER_TLS_VERIFY"] != "" // any value, as the tool has it
+	certs := c.Env["DOCKER_CERT_PATH"]
+	if certs == "" && verify {
+		certs = filepath.Join(c.Env["HOME"], ".docker")
+	}
+	switch u.Scheme {
+	case "tcp", "http":
+		u.Scheme = "http"
+		if verify || certs != "" {
+			u.Scheme = "https"
+		}
+	case "unix", "https":
+	default:
+		return nil, fmt.Errorf("%q: must be unix:///PATH, tcp://HOST:PORT or https://HOST:PORT", u.Redacted())
+	}
+	if u.Scheme == "https" {
+		if u.Port() == "" {
+			u.Host = net.JoinHostPort(u.Hostname(), "2376")
+		}
+		if certs != "" {
+			s.Cert, s.Key = filepath.Join(certs, "cert.pem"), filepath.Join(certs, "key.pem")
+			s.CA = filepath.Join(certs, "ca.pem")
+			s.Insecure = !verify && c.Env["DOCKER_TLS"] != ""
+		}
+	}
+	s.URL = u.String()
+	p := &Provider{hub: remote.Hub{Pace: pace, Again: again}}
+	if u.Scheme == "unix" {
+		p.node = c.Node
+	} else {
+		p.host = u.Hostname()
+	}
+	p.client, err = remote.NewClient(s)
+	return p, err
+}
+
+// Follow implements provider.Provider.
+func (p *Provider) Follow(ctx context.Context, q provider.Question, take func(provider.Answer)) error {
+	params, err := q.Only([]string{"network", "published"})
+	if err != nil {
+		return err
+	}
+	if params.Has("published") && q.Port == 0 {
+		return errors.New("the parameter published needs a targetPort that is a number")
+	}
+	labels, err := provider.SelectorOf(q.Name)
+	if err != nil {
+		return err
+	}
+	return p.hub.Follow(ctx, q, take, p.stream, func(ctx context.Context) (provider.Answer, error) { return p.list(ctx, q, labels) })
+}
+
+// filters is the parameter of that name.
+func filters(name string, values []string) url.Values {
+	text, _ := json.Marshal(map[string][]string{name: values})
+	return url.Values{"filters": {string(text)}}
+}
+
+// listed is an element of /containers/json.
+type listed struct {
+	ID              string `json:"Id"`
+	Names           []string
+	State, Status   string
+	Labels          map[string]string
+	Ports           []published
+	HostConfig      struct{ NetworkMode string }
+	NetworkSettings struct{ Networks map[string]network }
+}
+
+type network struct{ IPAddress, GlobalIPv6Address string }
+
+type published struct {
+	IP, Type                string
+	PrivatePort, PublicPort uint16
+}
+
+func (c *listed) name() string {
+	if len(c.Names) > 0 {
+		return strings.TrimPrefix(c.Names[0], "/")
+	}
+	return c.ID
+}
+
+// list asks for the containers with some labels.
+func (p *Provider) list(ctx context.Context, q provider.Question, labels provider.Selector) (provider.Answer, error) {
+	answer := provider.Answer{Proved: true}
+	var all []listed
+	// Without a version in its path a request is of the newest version that the daemon has.
+	if _, err := p.client.JSON(ctx, "/containers/json", filters("label", labels), 0, &all); err != nil {
+		return answer, err
+	}
+	params := q.Values()
+	for _, c := range all {
+		if c.ID == "" || !labels.Matches(c.Labels) {
+			return answer, errors.New("a container has no ID or other labels: is this Docker?")
+		}
+		e := provider.Endpoint{Node: p.node}
+		switch {
+		case p.ended(c.ID) || c.State != "running" && c.State != "paused":
+			continue
+		case c.State == "paused" || strings.HasSuffix(c.Status, "(unhealthy)") || strings.HasSuffix(c.Status, "starting)"):
+			e.State = provider.NotReady
+		}
+		for _, label := range []string{labelWeight, labelPriority, labelZone} {
+			if err := e.Label(label, c.Labels[label]); err != nil {
+				return answer, fmt.Errorf("container %s: %w", c.name(), err)
+			}
+		}
+		addresses, err := p.addresses(&c, params, q.Port)
+		if err != nil {
+			return answer, fmt.Errorf("container %s: %w", c.name(), err)
+		}
+		for _, a := range addresses {
+			e.Address, e.Port = a.address, a.port
+			answer.Endpoints = append(answer.Endpoints, e)
+		}
+	}
+	return answer, nil
+}
+
+type address struct {
+	address string
+	port    uint16 // 0: that of the Service
+}
+
+// addresses are those of a container in the network that was asked for, or in its only one; or those of its host.
+func (p *Provider) addresses(c *listed, params url.Values, port uint16) (all []address, err error) {
+	if params.Has("published") {
+		for _, published := range c.Ports {
+			if published.PrivatePort != port || published.PublicPort == 0 {
+				continue
+			}
+			a := address{published.IP, published.PublicPort}
+			if ip, err := netip.ParseAddr(published.IP); err != nil || ip.IsUnspecified() {
+				if ip.Is6() {
+					continue // the same port is published for IPv4, too
+				}
+				if a.address, err = p.hostAddress(params.Get("published")); err != nil {
+					return nil, err
+				}
+			}
+			if !slices.Contains(all, a) {
+				all = append(all, a)
+			}
+		}
+		return all, nil
+	}
+	networks := c.NetworkSettings.Networks
+	_, onHost := networks["host"]
+	if want := params.Get("network"); want != "" {
+		networks = map[string]network{want: networks[want]}
+		onHost = onHost && want == "host"
+	}
+	switch {
+	case onHost || c.HostConfig.NetworkMode == "host" && params.Get("network") == "":
+		host, err := p.hostAddress("")
+		return []address{{host, 0}}, err
+	case len(networks) > 1:
+		names := make([]string, 0, len(networks))
+		for name := range networks {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		return nil, fmt.Errorf("is in the networks %s: add the parameter network=NAME", strings.Join(names, ", "))
+	}
+	for _, n := range networks {
+		for _, ip := range []string{n.IPAddress, n.GlobalIPv6Address} {
+			if ip != "" {
+				all = append(all, address{ip, 0})
+			}
+		}
+	}
+	return all, nil
+}
+
+// hostAddress is the address that was given, that of the daemon's URL, or the one that this host has towards others.
+func (p *Provider) hostAddress(given string) (string, error) {
+	if given == "" {
+		given = p.host
+	}
+	if given != "" {
+		if _, err := netip.ParseAddr(given); err != nil {
+			return "", fmt.Errorf("%q is no IP address: add the parameter published=ADDRESS", given)
+		}
+		return given, nil
+	}
+	// No packet is sent: the address is one for documentation (RFC 5737).
+	conn, err := net.DialTimeout("udp4", "192.0.2.1:9", time.Minute)
+	if err != nil {
+		return "", fmt.Errorf("the host has no default route, so its address is unknown: add the parameter published=ADDRESS")
+	}
+	defer conn.Close()
+	return conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().String(), nil
+}
+
+func (p *Provider) ended(id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.containers[id].ended
+}
+
+// event is one of /events.
+type event struct {
+	Type, Action string
+	Actor        struct {
+		ID         string
+		Attributes map[string]string
+	}
+}
+
+// stream wakes the questions of containers that changed.
+func (p *Provider) stream(ctx context.Context, e *remote.Events) error {
+	resp, err := p.client.Get(ctx, "/_ping", nil, nil)
+	if err != nil {
+		return err
+	}
+	resp.Body.Close()
+	query := filters("type", []string{"container", "network"})
+	if now, err := http.ParseTime(resp.Header.Get("Date")); err == nil { // by the clock of the daemon
+		query.Set("since", strconv.FormatInt(now.Add(-before).Unix(), 10))
+	}
+	p.mu.Lock()
+	p.containers = map[string]container{}
+	p.mu.Unlock()
+	resp, err = p.client.Get(ctx, "/events", query, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	e.Ready()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, eventBytes)
+	for lines.Scan() {
+		var event event
+		if err := remote.Unmarshal(lines.Bytes(), &event); err != nil {
+			return fmt.Errorf("the stream of events: %w", err)
+		}
+		if labels, concerned := p.note(&event); concerned {
+			e.Wake(func(q provider.Question) bool {
+				selector, err := provider.SelectorOf(q.Name)
+				return labels == nil || err == nil && selector.Matches(labels)
+			})
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("the stream of events ended: %w", err)
+	}
+	return errors.New("the stream of events ended: the daemon closed it")
+}
+
+// note keeps what an event reports, and returns the labels of the container that changed; nil: they are unknown.
+func (p *Provider) note(e *event) (labels map[string]string, concerned bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e.Type == "network" {
+		c, known := p.containers[e.Actor.Attributes["container"]]
+		if !known {
+			return nil, true
+		}
+		return c.labels, true
+	}
+	id := e.Actor.ID
+	c := container{e.Actor.Attributes, p.containers[id].ended}
+	action, _, _ := strings.Cut(e.Action, ":")
+	switch action {
+	case "create", "pause", "unpause", "health_status":
+	case "start", "restart":
+		c.ended = false
+	case "die", "died": // Podman's
+		c.ended = true
+	case "destroy", "remove":
+		delete(p.containers, id)
+		return c.labels, true
+	default: // exec_start of each health check, for example
+		return nil, false
+	}
+	p.containers[id] = c
+	return c.labels, true
+}

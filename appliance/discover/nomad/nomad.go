@@ -1,0 +1,193 @@
+package nomad
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"svcctl.io/svcctl/appliance/discover/provider"
+	"svcctl.io/svcctl/appliance/discover/remote"
+)
+
+const (
+	pace = 50 * time.Millisecond
+	// conns is below the 100 connections that an agent has for each client.
+	conns = 64
+	// silence is how long a stream may be without a heartbeat; there is one every 10 s.
+	silence = 2 * time.Minute
+	// eventBytes bounds one line of the stream.
+	eventBytes = 8 << 20
+)
+
+// Provider asks one agent.
+type Provider struct {
+	client *remote.Client
+	region string
+	space  string // the namespace of questions without one
+
+	mu   sync.Mutex
+	hubs map[string]*remote.Hub // by namespace
+}
+
+// New reads the address and the credentials from the variables of the command line tool of Nomad.
+func New(c provider.Config) (provider.Provider, error) {
+	address := c.URL
+	if address == "" {
+		if address = c.Env["NOMAD_ADDR"]; address == "" {
+			address = "http://127.0.0.1:4646"
+		}
+	}
+	s := remote.Server{
+		URL: address, CA: c.Env["NOMAD_CACERT"], Cert: c.Env["NOMAD_CLIENT_CERT"], Key: c.Env["NOMAD_CLIENT_KEY"],
+		Name: c.Env["NOMAD_TLS_SERVER_NAME"], Auth: c.Env["NOMAD_HTTP_AUTH"],
+		TokenHeader: "X-Nomad-Token", TokenFile: c.Env["NOMAD_TOKEN_FILE"], Header: http.Header{}, Conns: conns,
+	}
+	if s.CA == "" {
+		s.CA = c.Env["NOMAD_CAPATH"]
+	}
+	if text := c.Env["NOMAD_SKIP_VERIFY"]; text != "" {
+		var err error
+		if s.Insecure, err = strconv.ParseBool(text); err != nil {
+			return nil, fmt.Errorf("NOMAD_SKIP_VERIFY: must be true or false: %q", text)
+		}
+	}
+	if token := c.Env["NOMAD_TOKEN"]; token != "" {
+		s.Header.Set(s.TokenHeader, token)
+		s.TokenFile = ""
+	}
+	client, err := remote.NewClient(s)
+	if err != nil {
+		return nil, err
+	}
+	p := &Provider{client: client, region: c.Env["NOMAD_REGION"], space: c.Env["NOMAD_NAMESPACE"], hubs: map[string]*remote.Hub{}}
+	if p.space == "" {
+		p.space = "default"
+	}
+	return p, nil
+}
+
+// Follow implements provider.Provider.
+func (p *Provider) Follow(ctx context.Context, q provider.Question, take func(provider.Answer)) error {
+	params, err := q.Only([]string{"namespace", "region"}, "tag")
+	if err != nil {
+		return err
+	}
+	if q.Name == "" {
+		return errors.New("the name of a service is missing")
+	}
+	scope := url.Values{"namespace": {p.space}}
+	if space := params.Get("namespace"); space == "*" {
+		return errors.New("the parameter namespace must be one namespace")
+	} else if space != "" {
+		scope.Set("namespace", space)
+	}
+	if region := params.Get("region"); region != "" {
+		scope.Set("region", region)
+	} else if p.region != "" {
+		scope.Set("region", p.region)
+	}
+	p.mu.Lock()
+	hub := p.hubs[scope.Encode()]
+	if hub == nil {
+		hub = &remote.Hub{Pace: pace}
+		p.hubs[scope.Encode()] = hub
+	}
+	p.mu.Unlock()
+	return hub.Follow(ctx, q, take,
+		func(ctx context.Context, e *remote.Events) error { return p.stream(ctx, scope, e) },
+		func(ctx context.Context) (provider.Answer, error) { return p.list(ctx, q.Name, scope, params["tag"]) })
+}
+
+// list asks for one service.
+func (p *Provider) list(ctx context.Context, name string, scope url.Values, tags []string) (answer provider.Answer, err error) {
+	var all []struct {
+		ServiceName, Address, AllocID string
+		Port                          int
+		Tags                          []string
+	}
+	header, err := p.client.JSON(ctx, "/v1/service/"+url.PathEscape(name), scope, 0, &all)
+	if err != nil {
+		// Some versions have no empty list. A 404 of something else has no index.
+		failed, is := errors.AsType[*remote.StatusError](err)
+		if !is || failed.Code != http.StatusNotFound || failed.Header.Get("X-Nomad-Index") == "" {
+			return answer, err
+		}
+		header = failed.Header
+	}
+	if header.Get("X-Nomad-KnownLeader") == "false" {
+		return answer, errors.New("the servers of Nomad have no leader")
+	}
+	if header.Get("X-Nomad-Index") == "" {
+		return answer, errors.New("the answer has no X-Nomad-Index: is this Nomad?")
+	}
+	for _, r := range all {
+		if r.ServiceName != name || r.Port < 0 || r.Port > 65535 {
+			return answer, fmt.Errorf("a registration of %.100q has port %d: is this Nomad?", r.ServiceName, r.Port)
+		}
+		if !slices.ContainsFunc(tags, func(tag string) bool { return !slices.Contains(r.Tags, tag) }) {
+			answer.Endpoints = append(answer.Endpoints, provider.Endpoint{Address: r.Address, Port: uint16(r.Port)})
+		}
+	}
+	return answer, nil
+}
+
+// stream wakes the questions of services that were registered or deregistered.
+func (p *Provider) stream(ctx context.Context, scope url.Values, e *remote.Events) error {
+	var names []struct{}
+	header, err := p.client.JSON(ctx, "/v1/services", scope, 0, &names)
+	if err != nil {
+		return err
+	}
+	index, err := strconv.ParseUint(header.Get("X-Nomad-Index"), 10, 64)
+	if err != nil {
+		return errors.New("the answer has no X-Nomad-Index: is this Nomad?")
+	}
+	query := maps.Clone(scope)
+	query.Set("topic", "Service")
+	query.Set("index", strconv.FormatUint(max(index, 1), 10)) // 0 is the newest event
+	e.Ready()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	quiet := time.AfterFunc(silence, func() { cancel(fmt.Errorf("the stream of events was silent for %v", silence)) })
+	defer quiet.Stop()
+	failed := func(err error) error {
+		if cause := context.Cause(ctx); cause != nil {
+			return cause
+		}
+		return fmt.Errorf("the stream of events ended: %w", err)
+	}
+	resp, err := p.client.Get(ctx, "/v1/event/stream", query, nil)
+	if err != nil {
+		return failed(err)
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, eventBytes)
+	for lines.Scan() {
+		quiet.Reset(silence)
+		var batch struct {
+			Events []struct {
+				Payload struct{ Service struct{ ServiceName string } }
+			}
+		}
+		if err := remote.Unmarshal(lines.Bytes(), &batch); err != nil {
+			return failed(err)
+		}
+		for _, event := range batch.Events {
+			name := event.Payload.Service.ServiceName
+			e.Wake(func(q provider.Question) bool { return q.Name == name || name == "" })
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return failed(err)
+	}
+	return failed(errors.New("the agent closed it"))
+}

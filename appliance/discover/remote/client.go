@@ -1,0 +1,303 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// answerTime bounds one answer that is not a long poll, from the request to its last byte.
+	answerTime = time.Minute
+	// answerBytes bounds an answer, after it was unpacked.
+	answerBytes = 32 << 20
+	// pauseMost bounds what Retry-After asks for, and pauseLeast is the pause after 429 without it.
+	pauseMost, pauseLeast = 5 * time.Minute, time.Second
+)
+
+// Server is an HTTP API and the credentials for it.
+type Server struct {
+	// URL is http://HOST:PORT, https://HOST:PORT or unix:///PATH.
+	URL string
+	// CA is a file of certificates, or a directory of such files, that sign the server's; empty: those of the system.
+	CA string
+	// Cert and Key are files of the client's certificate; they are read at each connection.
+	Cert, Key string
+	// Name is the name in the server's certificate; empty: the host of the URL.
+	Name string
+	// Insecure is set when the server's certificate is not verified.
+	Insecure bool
+	// Header goes with each request.
+	Header http.Header
+	// TokenHeader gets the content of TokenFile, which is read at each request.
+	TokenHeader, TokenFile string
+	// Auth is USER:PASSWORD.
+	Auth string
+	// Conns is how many connections there are at most; the server has a limit for each client.
+	Conns int
+}
+
+// Client asks one Server.
+type Client struct {
+	server Server
+	base   string // of requests
+	http   http.Client
+
+	mu    sync.Mutex
+	until time.Time // the server asked for no request before
+}
+
+// NewClient opens nothing but the files of certificates.
+func NewClient(s Server) (*Client, error) {
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		return nil, fmt.Errorf("%q is no URL", s.URL) // the error may have a password
+	}
+	dialer := net.Dialer{Timeout: 10 * time.Second}
+	transport := &http.Transport{
+		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSHandshakeTimeout: answerTime,
+		IdleConnTimeout: answerTime, MaxIdleConnsPerHost: s.Conns, MaxConnsPerHost: s.Conns,
+	}
+	c := &Client{server: s, base: u.Scheme + "://" + u.Host + strings.TrimSuffix(u.EscapedPath(), "/")}
+	switch {
+	case (u.Scheme == "http" || u.Scheme == "https") && u.Host != "":
+	case u.Scheme == "unix" && u.Host == "" && filepath.IsAbs(u.Path):
+		c.server.URL, c.base = "unix://"+u.Path, "http://localhost"
+		transport.Proxy = nil
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "unix", u.Path)
+		}
+	default:
+		return nil, fmt.Errorf("%q: must be http://HOST:PORT, https://HOST:PORT or unix:///PATH", u.Redacted())
+	}
+	if u.Scheme != "unix" {
+		c.server.URL = u.Scheme + "://" + u.Host
+	}
+	if u.User != nil {
+		password, _ := u.User.Password()
+		c.server.Auth = u.User.Username() + ":" + password
+	}
+	if transport.TLSClientConfig, err = s.tls(); err != nil {
+		return nil, err
+	}
+	c.http.Transport = transport
+	// A redirect would carry the token to another server.
+	c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return c, nil
+}
+
+// tls reads the certificates of authorities, and the client's once to find errors.
+func (s Server) tls() (*tls.Config, error) {
+	config := &tls.Config{ServerName: s.Name, InsecureSkipVerify: s.Insecure}
+	if s.CA != "" {
+		names := []string{s.CA}
+		if entries, err := os.ReadDir(s.CA); err == nil {
+			names = nil
+			for _, e := range entries {
+				names = append(names, filepath.Join(s.CA, e.Name()))
+			}
+		}
+		config.RootCAs = x509.NewCertPool()
+		found := false
+		for _, name := range names {
+			pem, err := os.ReadFile(name)
+			if err != nil {
+				return nil, err
+			}
+			found = config.RootCAs.AppendCertsFromPEM(pem) || found
+		}
+		if !found {
+			return nil, fmt.Errorf("%s: has no certificate in PEM", s.CA)
+		}
+	}
+	if s.Cert == "" && s.Key == "" {
+		return config, nil
+	}
+	if _, err := tls.LoadX509KeyPair(s.Cert, s.Key); err != nil {
+		return nil, err
+	}
+	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(s.Cert, s.Key)
+		return &pair, err
+	}
+	return config, nil
+}
+
+// A StatusError is an answer with another status than those that were expected.
+type StatusError struct {
+	Code   int
+	Header http.Header
+	text   string
+}
+
+func (e *StatusError) Error() string { return e.text }
+
+// Get asks for path, which is escaped, with more headers (names and values by turns). The body of the answer is open, and the status is
+// 200 or one of codes.
+func (c *Client) Get(ctx context.Context, path string, query url.Values, more []string, codes ...int) (*http.Response, error) {
+	if err := c.pause(ctx); err != nil {
+		return nil, err
+	}
+	to := c.base + path
+	if len(query) > 0 {
+		to += "?" + query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to, nil)
+	if err != nil {
+		return nil, err
+	}
+	for name, values := range c.server.Header {
+		req.Header[name] = values
+	}
+	for pair := range slices.Chunk(more, 2) {
+		req.Header.Set(pair[0], pair[1])
+	}
+	if c.server.TokenFile != "" {
+		token, err := os.ReadFile(c.server.TokenFile)
+		if err != nil {
+			return nil, err
+		}
+		value := strings.TrimSpace(string(token))
+		if c.server.TokenHeader == "Authorization" {
+			value = "Bearer " + value
+		}
+		req.Header.Set(c.server.TokenHeader, value)
+	}
+	if user, password, is := strings.Cut(c.server.Auth, ":"); is {
+		req.SetBasicAuth(user, password)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.failed(ctx, err)
+	}
+	if resp.StatusCode == http.StatusOK || slices.Contains(codes, resp.StatusCode) {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	c.postpone(resp)
+	text := fmt.Sprintf("%s%s: HTTP %s", c.server.URL, req.URL.EscapedPath(), resp.Status)
+	if to := resp.Header.Get("Location"); to != "" {
+		text += fmt.Sprintf(" to %.200q, which is not followed: name that URL in --from", to)
+	} else if body, _ := io.ReadAll(io.LimitReader(resp.Body, 200)); len(bytes.TrimSpace(body)) > 0 {
+		text += fmt.Sprintf(": %.200q", bytes.TrimSpace(body))
+	}
+	return nil, &StatusError{resp.StatusCode, resp.Header, text}
+}
+
+// failed returns an error with the server's name and without the query, which may have a secret.
+func (c *Client) failed(ctx context.Context, err error) error {
+	if wrapped, is := errors.AsType[*url.Error](err); is {
+		err = wrapped.Err
+	}
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
+		return fmt.Errorf("%s: no complete answer in time", c.server.URL)
+	}
+	return fmt.Errorf("%s: %w", c.server.URL, err)
+}
+
+// pause waits until the time before which the server asked for no request.
+func (c *Client) pause(ctx context.Context) error {
+	c.mu.Lock()
+	wait := time.Until(c.until)
+	c.mu.Unlock()
+	if wait <= 0 {
+		return nil
+	}
+	return Sleep(ctx, wait)
+}
+
+// postpone keeps what an answer with 429 or 503 asks for, for the requests of all questions.
+func (c *Client) postpone(resp *http.Response) {
+	var wait time.Duration
+	switch resp.StatusCode {
+	case http.StatusTooManyRequests:
+		wait = pauseLeast
+	case http.StatusServiceUnavailable:
+	default:
+		return
+	}
+	after := resp.Header.Get("Retry-After")
+	if seconds, err := strconv.ParseUint(after, 10, 31); err == nil {
+		wait = time.Duration(seconds) * time.Second
+	} else if at, err := http.ParseTime(after); err == nil {
+		wait = time.Until(at)
+	}
+	until := time.Now().Add(min(wait, pauseMost))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if until.After(c.until) {
+		c.until = until
+	}
+}
+
+// JSON asks for path and decodes the whole answer into a value: one that is cut, goes on after its end, is null or of another shape is an
+// error. poll is for how long the server may hold the answer back.
+func (c *Client) JSON(ctx context.Context, path string, query url.Values, poll time.Duration, into any) (http.Header, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime+poll)
+	defer cancel()
+	resp, err := c.Get(ctx, path, query, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	body, err := c.Read(ctx, resp)
+	if err != nil {
+		return nil, err
+	}
+	if err := Unmarshal(body, into); err != nil {
+		return nil, fmt.Errorf("%s%s: %w", c.server.URL, path, err)
+	}
+	return resp.Header, nil
+}
+
+// Read reads the body of an answer to its end.
+func (c *Client) Read(ctx context.Context, resp *http.Response) ([]byte, error) {
+	body, err := io.ReadAll(io.LimitReader(resp.Body, answerBytes+1))
+	if err != nil {
+		return nil, c.failed(ctx, fmt.Errorf("the answer was cut: %w", err))
+	}
+	return body, nil
+}
+
+// Unmarshal decodes one JSON value that is neither null nor larger than an answer may be.
+func Unmarshal(text []byte, into any) error {
+	switch {
+	case len(text) > answerBytes:
+		return fmt.Errorf("the answer has more than %d MiB", answerBytes>>20)
+	case len(bytes.TrimSpace(text)) == 0:
+		return errors.New("the answer is empty, and no JSON")
+	case string(bytes.TrimSpace(text)) == "null":
+		return errors.New("the answer is null")
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("the answer is not as expected: %w", err)
+	}
+	return nil
+}
+
+// Sleep waits for a time, or until ctx is done.
+func Sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

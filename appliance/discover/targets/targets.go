@@ -1,0 +1,262 @@
+package targets
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"svcctl.io/svcctl/appliance/discover/provider"
+	"svcctl.io/svcctl/appliance/discover/remote"
+)
+
+const (
+	// every is how often a URL is asked, and a file looked at without an event: a link may be turned in a directory that is not watched.
+	every = 10 * time.Second
+	// settle is for how long a file is read again that is no JSON: it is being written in place. pause is between.
+	settle, pause = time.Second, 50 * time.Millisecond
+	// fileBytes bounds a file.
+	fileBytes = 32 << 20
+)
+
+// Provider reads one file or URL for all questions.
+type Provider struct {
+	path   string         // of the file, or
+	client *remote.Client // of the URL
+	query  url.Values
+	at     string // path of the URL
+	hub    remote.Hub
+	groups atomic.Pointer[[]group] // the newest
+}
+
+// group is an element of the file.
+type group struct {
+	Targets []string          `json:"targets"`
+	Labels  map[string]string `json:"labels"`
+}
+
+// New needs the URL of a file or a server. The content of TARGETS_TOKEN_FILE goes to the server as a bearer token.
+func New(c provider.Config) (provider.Provider, error) {
+	const need = "must be file:///PATH, http://HOST/PATH or https://HOST/PATH, as in --from targets+file:///PATH"
+	u, err := url.Parse(c.URL)
+	if err != nil || c.URL == "" {
+		return nil, fmt.Errorf("its URL %s", need)
+	}
+	p := &Provider{hub: remote.Hub{Pace: pause}}
+	switch u.Scheme {
+	case "file":
+		if u.Host != "" || !filepath.IsAbs(u.Path) || strings.HasSuffix(u.Path, "/") {
+			return nil, fmt.Errorf("%q: %s", u.Redacted(), need)
+		}
+		p.path = filepath.Clean(u.Path)
+		return p, nil
+	case "http", "https":
+	default:
+		return nil, fmt.Errorf("%q: %s", u.Redacted(), need)
+	}
+	p.query, p.at = u.Query(), u.EscapedPath()
+	u.Path, u.RawPath, u.RawQuery = "", "", ""
+	p.client, err = remote.NewClient(remote.Server{
+		URL: u.String(), TokenHeader: "Authorization", TokenFile: c.Env["TARGETS_TOKEN_FILE"], Conns: 1,
+		Header: http.Header{"Accept": {"application/json"}},
+	})
+	return p, err
+}
+
+// Follow implements provider.Provider.
+func (p *Provider) Follow(ctx context.Context, q provider.Question, take func(provider.Answer)) error {
+	if _, err := q.Only(nil); err != nil {
+		return err
+	}
+	name := q.Name
+	if !strings.Contains(name, "=") {
+		name = "job=" + name
+	}
+	labels, err := provider.SelectorOf(name)
+	if err != nil {
+		return err
+	}
+	stream := p.watch
+	if p.client != nil {
+		stream = p.poll
+	}
+	return p.hub.Follow(ctx, q, take, stream, func(context.Context) (provider.Answer, error) { return answerOf(*p.groups.Load(), labels) })
+}
+
+// answerOf refuses all for one target that is no address and port: without it the answer would be a part of one.
+func answerOf(groups []group, labels provider.Selector) (answer provider.Answer, err error) {
+	for i, g := range groups {
+		if !labels.Matches(g.Labels) {
+			continue
+		}
+		for j, target := range g.Targets {
+			at, err := netip.ParseAddrPort(target)
+			if err != nil || at.Port() == 0 {
+				return answer, fmt.Errorf("[%d].targets[%d]: must be an IP address and a port: %.100q", i, j, target)
+			}
+			e := provider.Endpoint{Address: at.Addr().String(), Port: at.Port(), Node: g.Labels["node"]}
+			for _, label := range []string{"weight", "priority", "zone"} {
+				if err := e.Label(label, g.Labels[label]); err != nil {
+					return answer, fmt.Errorf("[%d]: %w", i, err)
+				}
+			}
+			answer.Endpoints = append(answer.Endpoints, e)
+		}
+	}
+	return answer, nil
+}
+
+// take keeps a new text, and reports whether it is one.
+func (p *Provider) take(text []byte, e *remote.Events) error {
+	var groups []group
+	if err := remote.Unmarshal(text, &groups); err != nil {
+		return err
+	}
+	for i, g := range groups {
+		if g.Targets == nil {
+			return fmt.Errorf("[%d].targets: is missing", i)
+		}
+	}
+	p.groups.Store(&groups)
+	e.Ready()
+	e.Wake(func(provider.Question) bool { return true })
+	return nil
+}
+
+// poll asks a URL.
+func (p *Provider) poll(ctx context.Context, e *remote.Events) error {
+	etag := ""
+	for {
+		next, err := p.ask(ctx, etag, e)
+		if err != nil {
+			return err
+		}
+		etag = next
+		if err := remote.Sleep(ctx, every); err != nil {
+			return err
+		}
+	}
+}
+
+func (p *Provider) ask(ctx context.Context, etag string, e *remote.Events) (next string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	var more []string
+	codes := []int{}
+	if etag != "" {
+		more, codes = []string{"If-None-Match", etag}, []int{http.StatusNotModified}
+	}
+	resp, err := p.client.Get(ctx, p.at, p.query, more, codes...)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusNotModified {
+		return etag, nil
+	}
+	text, err := p.client.Read(ctx, resp)
+	if err != nil {
+		return "", err
+	}
+	return resp.Header.Get("ETag"), p.take(text, e)
+}
+
+// watch reads a file.
+func (p *Provider) watch(ctx context.Context, e *remote.Events) error {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return err
+	}
+	defer watcher.Close()
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	var last []byte
+	for {
+		if err := p.watchDirs(watcher); err != nil {
+			return err
+		}
+		text, err := p.read(ctx)
+		if err != nil {
+			return err
+		}
+		if last == nil || !bytes.Equal(text, last) {
+			if err := p.take(text, e); err != nil {
+				return fmt.Errorf("%s: %w", p.path, err)
+			}
+			last = text
+		}
+		select {
+		case <-watcher.Events:
+		case <-watcher.Errors: // events were lost
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// watchDirs watches the directories of the file and of what it links to: a file that was renamed to it is another one.
+func (p *Provider) watchDirs(watcher *fsnotify.Watcher) error {
+	file, err := filepath.EvalSymlinks(p.path)
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{p.path, file} {
+		if err := watcher.Add(filepath.Dir(name)); err != nil {
+			return fmt.Errorf("%s: %w", filepath.Dir(name), err)
+		}
+	}
+	return nil
+}
+
+// read waits for the end of a file that is being written.
+func (p *Provider) read(ctx context.Context) ([]byte, error) {
+	begin := time.Now()
+	for {
+		text, err := readFile(p.path)
+		var groups []group
+		if err == nil {
+			err = remote.Unmarshal(text, &groups)
+		}
+		switch {
+		case err == nil:
+			return text, nil
+		case time.Since(begin) > settle:
+			return nil, fmt.Errorf("%s: %w", p.path, err)
+		}
+		if err := remote.Sleep(ctx, pause); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func readFile(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular(): // a pipe would block
+		return nil, errors.New("is no regular file")
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, fileBytes+1))
+	if err == nil && len(text) > fileBytes {
+		err = fmt.Errorf("has more than %d MiB", fileBytes>>20)
+	}
+	return text, err
+}
