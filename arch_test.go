@@ -95,9 +95,10 @@ var edges = map[string][]string{
 	"appliance/test/providertest": {"appliance/discover/provider", "appliance/discover/remote"}, // for tests only
 
 	"appliance/conntrack":       {"nft", "nft/nfnetlink"},
-	"appliance/control":         {"api/wire", "appliance/advertise", "appliance/endpoints", "appliance/node", "appliance/resolve", "store", "store/manifest", "store/object", "store/pending"},
+	"appliance/control":         {"api/wire", "appliance/advertise", "appliance/endpoints", "appliance/gateway", "appliance/node", "appliance/resolve", "store", "store/manifest", "store/object", "store/pending"},
 	"appliance/dns":             {"appliance/listen", "appliance/resolve", "store/object"},
 	"appliance/endpoints":       {"store/object"},
+	"appliance/gateway":         {"appliance/relay/tlsterm", "store/object"},
 	"appliance/env":             {"store/object"},
 	"appliance/feedback":        {},
 	"appliance/health":          {"store/object"},

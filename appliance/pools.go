@@ -79,7 +79,7 @@ type controllers struct {
 }
 
 func controllersOf(cfg config.Config, objects *store.Store) (*controllers, error) {
-	c := &controllers{cfg: cfg, slices: control.NewEndpoints(cfg.EndpointsFacts(), objects)}
+	c := &controllers{cfg: cfg, slices: control.NewEndpoints(cfg.EndpointsFacts(), objects).Aside()}
 	c.cfg.ObjectPools = &config.ObjectPools{}
 	c.pools = control.NewPools(objects, advertiseBox(&c.cfg), func(plan *advertise.Plan) {
 		c.cfg.ObjectPools.Set(plan.Pools)

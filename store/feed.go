@@ -75,13 +75,16 @@ func (f *feed) since(revision uint64) ChangeSet {
 			set.Secrets = append(set.Secrets, entry.key)
 		case ofService:
 			set.Services = append(set.Services, entry.key)
+		case ofOther:
+			ref, _ := record.RefOfKey(entry.key)
+			set.Others = append(set.Others, ref)
 		}
 	}
 	set.Services, set.Pods, set.Secrets = sortedOnce(set.Services), sortedOnce(set.Pods), sortedOnce(set.Secrets)
 	return set
 }
 
-// changeLog has the Services, Pods and Secrets of the last revisions.
+// changeLog has the objects that changed in the last revisions, but for Leases and Events.
 type changeLog struct {
 	// since is the last revision that is forgotten.
 	since   uint64
@@ -90,7 +93,7 @@ type changeLog struct {
 
 type logEntry struct {
 	revision uint64
-	key      string // "namespace/name"
+	key      string // "namespace/name"; of others that of the engine
 	of       logKind
 }
 
@@ -101,13 +104,14 @@ const (
 	ofService logKind = iota
 	ofPod
 	ofSecret
+	ofOther
 )
 
 // reset forgets all up to a revision.
 func (l *changeLog) reset(revision uint64) { *l = changeLog{since: revision} }
 
-// addChange notes the Services, the Pod or the Secret that a change of an object touches; nil: it was not there, or is
-// not any more.
+// addChange notes the Services, the Pod, the Secret or the other object that a change of an object touches; nil: it was
+// not there, or is not any more.
 func (l *changeLog) addChange(revision uint64, ref object.Ref, was, is *record.Record) {
 	var before, now string
 	if was != nil {
@@ -125,6 +129,11 @@ func (l *changeLog) addChange(revision uint64, ref object.Ref, was, is *record.R
 		l.add(logEntry{revision, ref.Key(), ofPod})
 	case object.KindSecret:
 		l.add(logEntry{revision, ref.Key(), ofSecret})
+	case object.KindService, object.KindEndpointSlice, object.KindEndpoints:
+	default:
+		if !isEphemeral(ref.Kind) {
+			l.add(logEntry{revision, record.Key(ref), ofOther})
+		}
 	}
 }
 
@@ -169,6 +178,8 @@ type ChangeSet struct {
 	Pods []string
 	// Secrets are the same of Secrets.
 	Secrets []string
+	// Others are the objects of other kinds that changed, came or went, but for Leases and Events; each as often as it did.
+	Others []object.Ref
 }
 
 func sortedOnce(keys []string) []string {

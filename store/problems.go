@@ -33,6 +33,16 @@ func (s *Store) Problems() []manifest.Problem {
 	return slices.Clone(problems)
 }
 
+// ProblemsOf returns the problems of one object, without places.
+func (s *Store) ProblemsOf(ref object.Ref) (problems []manifest.Problem) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, n := range s.outcomes.notes[ref] {
+		problems = append(problems, manifest.Problem{Object: ref, Field: n.field, Reason: n.reason, Message: n.message, Warning: n.warning})
+	}
+	return problems
+}
+
 func compareProblems(a, b manifest.Problem) int {
 	return cmp.Or(
 		cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column),

@@ -81,6 +81,8 @@ func (c *change) proposeFrom(s *Store, document object.Object) {
 	c.ownMetadata(next.GetMeta())
 	if svc, isService := next.(*object.Service); isService {
 		c.ownStatus(svc, document.(*object.Service))
+	} else if strategy := object.StrategyOf(next); c.owner.File != "" && !strategy.StatusOnCreate {
+		c.keepOwned(next)
 	}
 	if errs := c.explainClusterIPs(document, c.accept(s, next)); len(errs) > 0 {
 		c.err = errs

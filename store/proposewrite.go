@@ -45,12 +45,18 @@ func (c *change) checkPreconditions(s *Store, w *Write) error {
 	case owner.File != "" && w.Delete:
 		return &OwnedError{Ref: c.ref, Owner: owner}
 	case s.isReadElsewhere(owner):
-		return &OwnedError{c.ref, owner, s.sources.records[SourceOf(owner.File)].Reader}
+		return &OwnedError{Ref: c.ref, Owner: owner, Reader: s.sources.records[SourceOf(owner.File)].Reader}
 	case owner.Controller == NamespacesController && c.ref.Kind == object.KindNamespace:
 		return nil
 	case IsNodeController(owner.Controller) && c.ref.Kind == object.KindNode && !w.Status && (!w.Delete || isGone(c.old.Object, owner)):
 	case owner.Controller != "":
-		return &OwnedError{Ref: c.ref, Owner: owner}
+		err := &OwnedError{Ref: c.ref, Owner: owner}
+		for _, of := range meta.OwnerReferences {
+			if object.Deref(of.Controller) && of.Kind != object.KindService {
+				err.Of = object.Ref{Kind: of.Kind, Namespace: c.ref.Namespace, Name: of.Name}.String()
+			}
+		}
+		return err
 	}
 	c.owner = owner
 	return nil

@@ -101,7 +101,7 @@ func (s *Store) versionsAt(revision uint64) (before map[object.Ref]*record.Recor
 	seen := map[object.Ref]bool{}
 	for i := range events {
 		e := &events[i]
-		if seen[e.Ref] || isEphemeral(e.Ref.Kind) {
+		if seen[e.Ref] || isEphemeral(e.Ref.Kind) || e.By.Verb == verbStatus {
 			continue
 		}
 		seen[e.Ref] = true
@@ -138,7 +138,7 @@ func (s *Store) lastChange() (revision, previous uint64, found bool) {
 		if first != nil && !e.At.Equal(first.At) {
 			break
 		}
-		if e.By == (Caller{}) || isEphemeral(e.Ref.Kind) || e.Owner != (Owner{}) {
+		if e.By == (Caller{}) || e.By.Verb == verbStatus || isEphemeral(e.Ref.Kind) || e.Owner != (Owner{}) {
 			continue
 		}
 		if first == nil {

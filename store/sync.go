@@ -84,16 +84,20 @@ func (t *transaction) unstored() (paths []string) {
 	return slices.Compact(paths)
 }
 
+// verbStatus is the verb of the journal for a status that a controller writes to the object of another owner.
+const verbStatus = "status"
+
 // Generate makes, replaces and removes the objects of a controller, all in one commit, or none of
 // it. Unchanged objects are left alone, and objects to be removed may be gone
-// already. Errors: *OwnedError when one of them has another owner by now; object.Errors when one is
-// not valid; else those of the engine.
-func (s *Store) Generate(controller string, puts []object.Object, deletes []object.Ref) (result SyncResult, err error) {
-	return decided(s, func() (SyncResult, error) { return s.generate(controller, puts, deletes) })
+// already. Of statuses, objects of any owner, the status is stored, if the object is there. Errors:
+// *OwnedError when one of puts and deletes has another owner by now; object.Errors when one is not
+// valid; else those of the engine.
+func (s *Store) Generate(controller string, puts []object.Object, deletes []object.Ref, statuses ...object.Object) (result SyncResult, err error) {
+	return decided(s, func() (SyncResult, error) { return s.generate(controller, puts, deletes, statuses) })
 }
 
 // generate is Generate once.
-func (s *Store) generate(controller string, puts []object.Object, deletes []object.Ref) (SyncResult, error) {
+func (s *Store) generate(controller string, puts []object.Object, deletes []object.Ref, statuses []object.Object) (SyncResult, error) {
 	t := s.begin()
 	owner := Owner{Controller: controller}
 	for _, o := range puts {
@@ -116,6 +120,20 @@ func (s *Store) generate(controller string, puts []object.Object, deletes []obje
 			return SyncResult{}, fmt.Errorf("remove generated %s: %w", ref, &OwnedError{Ref: ref, Owner: old.Owner})
 		}
 		t.changes[ref] = &change{ref: ref, old: old, owner: owner, remove: true}
+	}
+	by := &Caller{User: "svcctl", Manager: controller, Verb: verbStatus}
+	for _, o := range statuses {
+		ref := refInFile(object.RefOf(o))
+		old := s.table.records[ref]
+		if old == nil || old.Object.GetMeta().UID != o.GetMeta().UID {
+			continue
+		}
+		c := &change{ref: ref, old: old, owner: old.Owner, by: by}
+		if _, err := c.proposeStatus(o); err != nil {
+			return SyncResult{}, fmt.Errorf("the status of %s: %w", ref, err)
+		}
+		t.noteWritten(c)
+		t.changes[ref] = c
 	}
 	result, err := t.run()
 	if err != nil {

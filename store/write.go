@@ -26,6 +26,8 @@ type OwnedError struct {
 	Owner Owner
 	// Reader is the machine that reads the file of the Owner, when it is another one.
 	Reader string
+	// Of is the object that a controller has made this one of; "": of none.
+	Of string
 }
 
 // Error implements error.
@@ -35,6 +37,9 @@ func (e *OwnedError) Error() string {
 	}
 	if e.Ref.Kind == object.KindNode && IsNodeController(e.Owner.Controller) {
 		return fmt.Sprintf("%s is kept by svcctl on that box as long as it runs: stop it there, and delete the Node when its condition Ready is Unknown", e.Ref)
+	}
+	if e.Of != "" {
+		return fmt.Sprintf("%s belongs to %s: change that", e.Ref, e.Of)
 	}
 	return fmt.Sprintf("%s belongs to %s: change it there", e.Ref, e.Owner)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -31,6 +32,8 @@ type Beside struct {
 	facts    *node.Facts
 	problems []resolve.Problem
 	repooled bool // the pools are other ones, and the loop has not got them
+	applied  uint64
+	planned  map[string][]resolve.Problem // of Services since the last run
 }
 
 // NewBeside returns a Beside around the controllers, of which it is the only user from then on.
@@ -105,6 +108,11 @@ func (b *Beside) sync(wakeLoop func()) error {
 	if !b.hasTurn() {
 		return err
 	}
+	b.mu.Lock()
+	applied, planned := b.applied, b.planned
+	b.planned = nil
+	b.mu.Unlock()
+	b.endpoints.Programmed(applied, planned)
 	err = errors.Join(err, b.cluster.KeepNamespaces(), b.cluster.syncServiceCIDR(), b.endpoints.Sync())
 	problems := b.endpoints.Problems()
 	b.mu.Lock()
@@ -137,6 +145,21 @@ type LoopEndpoints struct{ *Beside }
 
 // Sync does nothing: Run does it.
 func (LoopEndpoints) Sync() error { return nil }
+
+// Programmed passes on what the dataplane has. It never waits.
+func (e LoopEndpoints) Programmed(revision uint64, planned map[string][]resolve.Problem) (again bool) {
+	e.mu.Lock()
+	moved := e.applied != revision || len(planned) > 0
+	if e.applied = revision; e.planned == nil {
+		e.planned = map[string][]resolve.Problem{}
+	}
+	maps.Copy(e.planned, planned)
+	e.mu.Unlock()
+	if moved {
+		e.awake()
+	}
+	return false
+}
 
 // LoopPools stands for the controller of pools in the loop.
 type LoopPools struct{ *Beside }

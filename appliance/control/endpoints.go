@@ -15,17 +15,24 @@ import (
 const EndpointsOwner = "endpoints"
 
 // Endpoints keeps generated objects in the store: the EndpointSlices and
-// Endpoints of Services with a selector, and the mirrors of Endpoints.
+// Endpoints of Services with a selector, the mirrors of Endpoints, and what serves Gateways.
 type Endpoints struct {
 	core  *endpoints.Controller
 	store *store.Store
 	seen  uint64 // the revision of the store that the objects are synced to
 	// missed is set when the objects for boxes outside of a rollout are not up to date.
-	missed bool
+	missed   bool
+	gateways *gateways
 }
 
 func NewEndpoints(facts endpoints.Facts, objects *store.Store) *Endpoints {
-	return &Endpoints{store: objects, core: endpoints.New(facts)}
+	return &Endpoints{store: objects, core: endpoints.New(facts), gateways: newGateways(objects, facts.ServiceRanges)}
+}
+
+// Aside returns an Endpoints for a copy of the objects: it writes no statuses.
+func (c *Endpoints) Aside() *Endpoints {
+	c.gateways.silent = true
+	return c
 }
 
 // Sync removes objects whose owners are gone, and brings the generated objects up to the store's
@@ -49,7 +56,16 @@ func (c *Endpoints) Sync() error {
 			return fmt.Errorf("endpoints of Services: %w", err)
 		}
 	}
-	return c.syncBefore(looked)
+	if err := c.syncBefore(looked); err != nil {
+		return err
+	}
+	return c.gateways.sync()
+}
+
+// Programmed takes the revision that the dataplane has, and the problems of the Services that were planned since the last
+// call. It reports whether Sync has something to write for that.
+func (c *Endpoints) Programmed(revision uint64, planned map[string][]resolve.Problem) (again bool) {
+	return c.gateways.Programmed(revision, planned)
 }
 
 // syncBefore generates the objects of the versions before a rollout, for the boxes that it has not come to.
@@ -74,14 +90,14 @@ func (c *Endpoints) syncBefore(changed endpoints.Changes) error {
 	return nil
 }
 
-// Problems returns the problems of Pods, selectors and Endpoints.
+// Problems returns the problems of Pods, selectors, Endpoints and Gateways.
 func (c *Endpoints) Problems() []resolve.Problem {
 	found := c.core.Problems()
 	all := make([]resolve.Problem, len(found))
 	for i, p := range found {
 		all[i] = resolve.Problem{Object: p.Object, Field: p.Field, Reason: p.Reason, Message: p.Message, Warning: p.Warning}
 	}
-	return all
+	return append(all, c.gateways.Problems()...)
 }
 
 // stored is the store as the endpoints controller reads it.

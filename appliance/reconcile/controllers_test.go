@@ -30,8 +30,8 @@ func TestPodsBecomeEndpoints(t *testing.T) {
 	stored := r.engine.Commits()
 	r.step()
 	r.want("10.96.0.10 . tcp . 80 . 0 : 10.1.0.1 . 8080", "10.96.0.10 . tcp . 80 . 1 : 10.1.0.2 . 8080", "!10.1.0.3")
-	if n := r.engine.Commits() - stored; n != 5 {
-		t.Errorf("%d commits to the store, want one for the files, one for what is made of them, and one each for Namespaces, Node and ServiceCIDR", n)
+	if n := r.engine.Commits() - stored; n != 6 {
+		t.Errorf("%d commits to the store, want one for the files, one for what is made of them, and one each for Namespaces, Node, ServiceCIDR and GatewayClass", n)
 	}
 
 	// A Pod that becomes unready leaves within the step, for one commit each.

@@ -270,6 +270,9 @@ func (l *Loop) converge() (committed, error) {
 	if err == nil {
 		l.healed(done)
 		l.applied = revision
+		if l.opts.Endpoints.Programmed(revision, l.planner.replanned()) {
+			l.Wake()
+		}
 		storeErr = errors.Join(storeErr, l.settleOrphans())
 		if storeErr == nil || !l.opts.Store.Blank() {
 			l.becomeReady(done)
@@ -475,9 +478,12 @@ type Files interface {
 	After(done func())
 }
 
-// Endpoints is the controller of generated EndpointSlices.
+// Endpoints is the controller of generated EndpointSlices, and of what serves Gateways.
 type Endpoints interface {
 	Sync() error
+	// Programmed takes the revision of the store that the kernel has, and the problems of the Services that were planned
+	// since the last report. It reports whether Sync has something to write for that.
+	Programmed(revision uint64, planned map[string][]resolve.Problem) (again bool)
 	Problems() []resolve.Problem
 }
 

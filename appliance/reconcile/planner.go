@@ -336,6 +336,15 @@ func (t *tally) record(key string, ports []nft.ServicePort, problems []resolve.P
 	t.sizes[key] = now
 }
 
+// replanned are the problems of the Services that were planned since the last report.
+func (t *tally) replanned() map[string][]resolve.Problem {
+	all := make(map[string][]resolve.Problem, len(t.before))
+	for key := range t.before {
+		all[key] = t.problems[key]
+	}
+	return all
+}
+
 // known are the Services that something is planned or reported for.
 func (t *tally) known() []string {
 	return slices.AppendSeq(slices.Collect(maps.Keys(t.sizes)), maps.Keys(t.problems))

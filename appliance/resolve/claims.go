@@ -259,7 +259,7 @@ func (c *Claims) Grant(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePo
 				if fe.IsRange() {
 					field = annotation.Field(object.AnnotationPortRanges)
 				}
-				problems = append(problems, Problem{Object: ref, Field: field, Reason: "PortConflict", Message: why})
+				problems = append(problems, Problem{Object: ref, Field: field, Reason: ReasonPortConflict, Message: why})
 				continue
 			}
 			granted[i].Frontends = append(granted[i].Frontends, *fe)

@@ -400,8 +400,12 @@ func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) [
 	return list
 }
 
-// ReasonPortInUse is the Reason of a Problem about a port that a program of the box has.
-const ReasonPortInUse = "PortInUse"
+const (
+	// ReasonPortInUse is the Reason of a Problem about a port that a program of the box has.
+	ReasonPortInUse = "PortInUse"
+	// ReasonPortConflict is that of one about a port that another Service has.
+	ReasonPortConflict = "PortConflict"
+)
 
 // OwnPort is a port of the host at which the appliance itself listens, or its announcer does.
 type OwnPort struct {

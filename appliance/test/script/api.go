@@ -21,8 +21,16 @@ import (
 
 // groups are the paths of kinds that are not below /api/v1.
 var groups = map[string]string{
-	"endpointslices": "/apis/discovery.k8s.io/v1",
-	"leases":         "/apis/coordination.k8s.io/v1",
+	"endpointslices":  "/apis/discovery.k8s.io/v1",
+	"gatewayclasses":  "/apis/gateway.networking.k8s.io/v1",
+	"gateways":        "/apis/gateway.networking.k8s.io/v1",
+	"httproutes":      "/apis/gateway.networking.k8s.io/v1",
+	"listenersets":    "/apis/gateway.networking.k8s.io/v1",
+	"referencegrants": "/apis/gateway.networking.k8s.io/v1beta1",
+	"tcproutes":       "/apis/gateway.networking.k8s.io/v1",
+	"tlsroutes":       "/apis/gateway.networking.k8s.io/v1",
+	"udproutes":       "/apis/gateway.networking.k8s.io/v1",
+	"leases":          "/apis/coordination.k8s.io/v1",
 }
 
 // clusterWide are kinds without a namespace.
@@ -138,8 +146,8 @@ type table struct {
 
 // objects: objects RESOURCE prints the API's table of a list, without ages.
 func (s *Session) objects(args []string) error {
-	if len(args) != 1 {
-		return usage("objects RESOURCE")
+	if len(args) != 1 && (len(args) != 3 || args[1] != "->") {
+		return usage("objects RESOURCE [-> REGEXP]")
 	}
 	var list table
 	if err := s.get(args[0], "application/json;as=Table;v=v1;g=meta.k8s.io", &list); err != nil {
@@ -162,6 +170,11 @@ func (s *Session) objects(args []string) error {
 	}
 	if err := w.Flush(); err != nil {
 		return err
+	}
+	if len(args) == 3 {
+		if want, err := regexp.Compile(args[2]); err != nil || !want.MatchString(b.String()) {
+			return fmt.Errorf("objects %s: got\n%swant a match of %s (%v)", args[0], b.String(), args[2], err)
+		}
 	}
 	for line := range strings.Lines(b.String()) {
 		s.Printf("%s\n", strings.TrimRight(line, " \n"))

@@ -50,7 +50,8 @@
 //
 // State. What is printed is compared by cmp or stdout:
 //
-//	objects RESOURCE          the API's table of a list, without ages: objects services
+//	objects RESOURCE [-> REGEXP]
+//	                          the API's table of a list, without ages: objects services
 //	nft NAME...               the named sets, maps and chains, normalized
 //	problems [REGEXP...]      the problems of the status; each expression has to match a line
 //	problems -> none

@@ -1,0 +1,548 @@
+package control
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/appliance/gateway"
+	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/object"
+)
+
+// GatewaysOwner owns the Services and EndpointSlices that are generated of Gateways (store.Owner.Controller).
+const GatewaysOwner = "gateways"
+
+// refs is a set of objects.
+type refs map[object.Ref]struct{}
+
+func (r refs) add(ref object.Ref) { r[ref] = struct{}{} }
+
+// gateways keeps what serves Gateways in the store, and their statuses, those of their routes and ListenerSets, and the
+// GatewayClass that is always there. It has more than 15 fields: its indexes, and what it waits for.
+type gateways struct {
+	store *store.Store
+	seen  uint64 // the revision of the store that it is synced to
+	// silent is set for a copy of the store, of which the generated objects alone matter.
+	silent   bool
+	families []string // of a Service that asks for none
+	now      func() time.Time
+
+	children map[object.Ref]refs         // the routes and ListenerSets by what they name as a parent
+	parents  map[object.Ref][]object.Ref // the reverse
+	users    map[object.Ref]refs         // the Gateways that depend on an object
+	of       map[string]object.Ref       // the Gateway of a generated Service
+	known    map[object.Ref]*served
+	again    refs // Gateways to plan in the next sync, whatever changes
+
+	applied uint64                       // the revision that the dataplane has
+	waiting map[object.Ref]bool          // Gateways with a condition that waits for the dataplane
+	trouble map[string][]gateway.Trouble // of generated Services in the dataplane
+}
+
+// served is a Gateway as it was planned last.
+type served struct {
+	refs      []object.Ref
+	generated refs
+	routes    refs
+	revision  uint64 // of the store with all that is generated
+	problems  []resolve.Problem
+	failed    string // the reason that the generated objects are not stored; "": they are
+}
+
+func newGateways(objects *store.Store, ranges []netip.Prefix) *gateways {
+	families := []string{object.IPv4}
+	if len(ranges) > 0 && ranges[0].Addr().Is6() {
+		families = []string{object.IPv6}
+	}
+	return &gateways{
+		store: objects, families: families, now: func() time.Time { return time.Now().UTC().Truncate(time.Second) },
+		children: map[object.Ref]refs{}, parents: map[object.Ref][]object.Ref{}, users: map[object.Ref]refs{}, of: map[string]object.Ref{},
+		known: map[object.Ref]*served{}, again: refs{}, waiting: map[object.Ref]bool{}, trouble: map[string][]gateway.Trouble{},
+	}
+}
+
+// routeKinds are the kinds of what names a parent.
+var routeKinds = []string{object.KindListenerSet, object.KindTCPRoute, object.KindUDPRoute, object.KindTLSRoute, object.KindHTTPRoute}
+
+// work is what one sync looks at.
+type work struct {
+	gateways refs
+	routes   refs // that changed themselves
+	classes  bool
+}
+
+// sync plans the Gateways that changes touch, and stores what comes of it, in one commit.
+func (c *gateways) sync() error {
+	changes := c.store.Changes(c.seen)
+	w := work{gateways: c.again, routes: refs{}}
+	c.again = refs{}
+	if changes.All {
+		if err := c.readAll(&w); err != nil {
+			return err
+		}
+	}
+	for _, key := range changes.Services {
+		if !c.isOwn(key) {
+			c.touch(&w, object.ServiceRef(key))
+		}
+	}
+	for _, key := range changes.Secrets {
+		namespace, name, _ := strings.Cut(key, "/")
+		c.touch(&w, object.Ref{Kind: object.KindSecret, Namespace: namespace, Name: name})
+	}
+	for _, ref := range changes.Others {
+		c.look(&w, ref)
+	}
+	for gw := range c.waiting {
+		if s := c.known[gw]; s == nil || c.applied >= s.revision {
+			w.gateways.add(gw)
+		}
+	}
+	c.seen = changes.Revision
+	if len(w.gateways)+len(w.routes) == 0 && !w.classes {
+		return nil
+	}
+	return c.plan(&w)
+}
+
+// isOwn reports whether a Service and its slices are as this controller left them.
+func (c *gateways) isOwn(key string) bool {
+	s := c.known[c.of[key]]
+	if s == nil {
+		return false
+	}
+	svc, list, _ := c.store.Service(key)
+	isLeft := func(o object.Object) bool {
+		version, err := strconv.ParseUint(o.GetMeta().ResourceVersion, 10, 64)
+		return err == nil && version <= s.revision
+	}
+	return svc != nil && isLeft(svc) && !slices.ContainsFunc(list, func(o *object.EndpointSlice) bool { return !isLeft(o) })
+}
+
+// touch adds the Gateways that depend on an object.
+func (c *gateways) touch(w *work, ref object.Ref) { maps.Copy(w.gateways, c.users[ref]) }
+
+// look adds the Gateways that a change of an object touches, and keeps the index of parents.
+func (c *gateways) look(w *work, ref object.Ref) {
+	c.touch(w, ref)
+	switch ref.Kind {
+	case object.KindGateway:
+		w.gateways.add(ref)
+	case object.KindGatewayClass:
+		w.classes = true
+	case object.KindReferenceGrant:
+		c.touch(w, object.Ref{Kind: ref.Kind, Namespace: ref.Namespace})
+	}
+	if !slices.Contains(routeKinds, ref.Kind) {
+		return
+	}
+	w.routes.add(ref)
+	c.touchParents(w, ref)
+	for _, parent := range c.parents[ref] {
+		delete(c.children[parent], ref)
+	}
+	delete(c.parents, ref)
+	if o, _ := c.store.Get(ref); o != nil {
+		for _, parent := range gateway.ParentsOf(o) {
+			if c.children[parent] == nil {
+				c.children[parent] = refs{}
+			}
+			c.children[parent].add(ref)
+			c.parents[ref] = append(c.parents[ref], parent)
+		}
+	}
+	c.touchParents(w, ref)
+}
+
+// touchParents adds the Gateways that a route or ListenerSet names, itself or by a ListenerSet.
+func (c *gateways) touchParents(w *work, ref object.Ref) {
+	for _, parent := range c.parents[ref] {
+		if parent.Kind == object.KindGateway {
+			w.gateways.add(parent)
+		} else {
+			c.touchParents(w, parent)
+		}
+	}
+}
+
+// readAll looks at everything, as at the start.
+func (c *gateways) readAll(w *work) error {
+	clear(c.children)
+	clear(c.parents)
+	for _, kind := range append([]string{object.KindGateway}, routeKinds...) {
+		all, _, err := c.store.List(kind, "", 0)
+		if err != nil {
+			return fmt.Errorf("list the Gateways and routes: %w", err)
+		}
+		for _, o := range all {
+			c.look(w, object.RefOf(o))
+		}
+	}
+	for gw := range c.known {
+		w.gateways.add(gw)
+	}
+	// What was generated by an earlier process is found by its owner.
+	for key, svc := range c.store.Services() {
+		if ref := object.ServiceRef(key); c.IsGenerated(ref) {
+			c.adopt(w, svc)
+			_, list, _ := c.store.Service(key)
+			for _, s := range list {
+				if c.IsGenerated(object.RefOf(s)) {
+					c.adopt(w, s)
+				}
+			}
+		}
+	}
+	secrets, _, err := c.store.List(object.KindSecret, "", 0)
+	if err != nil {
+		return fmt.Errorf("list the Secrets: %w", err)
+	}
+	for _, o := range secrets {
+		if c.IsGenerated(object.RefOf(o)) {
+			c.adopt(w, o)
+		}
+	}
+	w.classes = true
+	return nil
+}
+
+// adopt notes a stored object as one that was generated of the Gateway that owns it.
+func (c *gateways) adopt(w *work, o object.Object) {
+	meta := o.GetMeta()
+	for _, owner := range meta.OwnerReferences {
+		if owner.Kind == object.KindGateway {
+			gw := object.Ref{Kind: object.KindGateway, Namespace: meta.Namespace, Name: owner.Name}
+			if c.known[gw] == nil {
+				c.known[gw] = &served{generated: refs{}, routes: refs{}}
+			}
+			c.known[gw].generated.add(object.RefOf(o))
+			w.gateways.add(gw)
+			if meta := object.RefOf(o); meta.Kind == object.KindService {
+				c.of[meta.Key()] = gw
+			}
+		}
+	}
+}
+
+// batch has the writes for some Gateways.
+type batch struct {
+	puts     []object.Object
+	deletes  []object.Ref
+	statuses map[object.Ref]object.Object
+}
+
+func (b *batch) isEmpty() bool { return len(b.puts)+len(b.deletes)+len(b.statuses) == 0 }
+
+// plan plans Gateways, and stores what comes of it. When that is refused, each is stored by itself.
+func (c *gateways) plan(w *work) error {
+	all := &batch{statuses: map[object.Ref]object.Object{}}
+	planned := map[object.Ref]*gateway.Planned{}
+	for _, ref := range slices.SortedFunc(maps.Keys(w.gateways), compareRefs) {
+		planned[ref] = c.planOne(w, ref, all)
+	}
+	if w.classes {
+		c.addClasses(all)
+	}
+	for ref := range w.routes { // those that no Gateway has planned may have lost their last parent here
+		c.addStatus(all, ref, nil)
+	}
+	revision, err := c.store.Revision(), error(nil)
+	if !all.isEmpty() {
+		revision, err = c.commit(all)
+	}
+	if err != nil {
+		return c.planAgain(w, err)
+	}
+	for ref, p := range planned {
+		c.keep(ref, p, revision)
+	}
+	return nil
+}
+
+func compareRefs(a, b object.Ref) int { return strings.Compare(a.String(), b.String()) }
+
+// commit stores a batch, and returns the revision with it.
+func (c *gateways) commit(b *batch) (revision uint64, err error) {
+	var statuses []object.Object
+	for _, ref := range slices.SortedFunc(maps.Keys(b.statuses), compareRefs) {
+		statuses = append(statuses, b.statuses[ref])
+	}
+	result, err := c.store.Generate(GatewaysOwner, b.puts, b.deletes, statuses...)
+	if err != nil {
+		return 0, fmt.Errorf("what serves Gateways: %w", err)
+	}
+	return result.Revision, nil
+}
+
+// planAgain plans each Gateway by itself after what was generated of one of them was refused. That one has a problem then.
+func (c *gateways) planAgain(w *work, err error) error {
+	var wrong object.Errors
+	if !isOwned(err) && !errors.As(err, &wrong) {
+		for ref := range w.gateways { // the next sync tries it again
+			c.again.add(ref)
+		}
+		c.seen = 0 // for routes and classes
+		return err
+	}
+	if len(w.gateways) == 1 && len(w.routes) == 0 && !w.classes {
+		for ref := range w.gateways {
+			s := c.known[ref]
+			if s == nil || s.failed == err.Error() {
+				return err
+			}
+			s.failed = err.Error()
+		}
+		return c.plan(w)
+	}
+	var errs []error
+	for ref := range w.gateways {
+		errs = append(errs, c.plan(&work{gateways: refs{ref: {}}}))
+	}
+	return errors.Join(append(errs, c.plan(&work{routes: w.routes, classes: w.classes, gateways: refs{}}))...)
+}
+
+// planOne plans a Gateway, and adds to a batch what comes of it; nil: it is gone, or not served here.
+func (c *gateways) planOne(w *work, ref object.Ref, b *batch) *gateway.Planned {
+	before := c.known[ref]
+	if before == nil {
+		before = &served{generated: refs{}, routes: refs{}}
+		c.known[ref] = before
+	}
+	gw, _ := c.Get(ref).(*object.Gateway)
+	ours := gw != nil && gateway.IsOurs(c.Get(object.Ref{Kind: object.KindGatewayClass, Name: gw.Spec.GatewayClassName}))
+	if !ours {
+		for o := range before.generated {
+			b.deletes = append(b.deletes, o)
+		}
+		for o := range before.routes {
+			c.addStatus(b, o, nil)
+		}
+		p := &gateway.Planned{}
+		if gw != nil {
+			p.Refs = []object.Ref{{Kind: object.KindGatewayClass, Name: gw.Spec.GatewayClassName}}
+		}
+		return p
+	}
+	p := gateway.Plan(gw, c, c.applied >= before.revision && before.revision > 0)
+	if before.failed == "" {
+		now := refs{}
+		for _, o := range p.Generated {
+			now.add(object.RefOf(o))
+		}
+		b.puts = append(b.puts, p.Generated...)
+		for o := range before.generated {
+			if _, still := now[o]; !still {
+				b.deletes = append(b.deletes, o)
+			}
+		}
+	}
+	for _, o := range p.Statuses {
+		at := object.RefOf(o)
+		delete(w.routes, at)
+		c.addStatus(b, at, o)
+	}
+	for o := range before.routes { // those that have left
+		if !slices.ContainsFunc(p.Statuses, func(s object.Object) bool { return object.RefOf(s) == o }) {
+			c.addStatus(b, o, nil)
+		}
+	}
+	return &p
+}
+
+// addStatus adds the status of an object to a batch, if it is another one; nil planned is that of one without a Gateway
+// here.
+func (c *gateways) addStatus(b *batch, ref object.Ref, planned object.Object) {
+	stored, has := b.statuses[ref]
+	if !has {
+		stored = c.Get(ref)
+	}
+	if c.silent || stored == nil {
+		return
+	}
+	if planned == nil {
+		if planned = gateway.Parentless(stored); planned == nil {
+			return
+		}
+	}
+	if next := gateway.Merge(stored, planned, c.now(), c.isServed); next != nil {
+		b.statuses[ref] = next
+	}
+}
+
+// isServed reports whether a parent of routes is a Gateway that is served here, or a ListenerSet of one.
+func (c *gateways) isServed(parent object.Ref) bool {
+	switch o := c.Get(parent).(type) {
+	case *object.Gateway:
+		return gateway.IsOurs(c.Get(object.Ref{Kind: object.KindGatewayClass, Name: o.Spec.GatewayClassName}))
+	case *object.ListenerSet:
+		of := gateway.ParentsOf(o)
+		return len(of) == 1 && of[0].Kind == object.KindGateway && c.isServed(of[0])
+	}
+	return false
+}
+
+// addClasses adds the GatewayClass that is always there, and the statuses of all that are ours.
+func (c *gateways) addClasses(b *batch) {
+	all, _, _ := c.store.List(object.KindGatewayClass, "", 0)
+	found := false
+	for _, o := range all {
+		class := o.(*object.GatewayClass)
+		found = found || class.Metadata.Name == gateway.ClassName
+		if gateway.IsOurs(class) {
+			c.addStatus(b, object.RefOf(class), gateway.ClassStatus(class))
+		}
+	}
+	if !found {
+		b.puts = append(b.puts, gateway.Merge(gateway.Class(), gateway.ClassStatus(gateway.Class()), c.now(), nil))
+	}
+}
+
+// keep notes what was planned and stored for a Gateway, and what it depends on.
+func (c *gateways) keep(ref object.Ref, p *gateway.Planned, revision uint64) {
+	s := c.known[ref]
+	for _, used := range s.refs {
+		delete(c.users[used], ref)
+		if len(c.users[used]) == 0 {
+			delete(c.users, used)
+		}
+	}
+	for o := range s.generated {
+		delete(c.of, o.Key())
+	}
+	delete(c.waiting, ref)
+	s.refs = p.Refs
+	for _, used := range p.Refs {
+		if c.users[used] == nil {
+			c.users[used] = refs{}
+		}
+		c.users[used].add(ref)
+	}
+	if s.failed == "" {
+		s.generated = refs{}
+		for _, o := range p.Generated {
+			s.generated.add(object.RefOf(o))
+		}
+	}
+	for o := range s.generated {
+		if o.Kind == object.KindService {
+			c.of[o.Key()] = ref
+		}
+	}
+	s.routes, s.problems = refs{}, nil
+	for _, o := range p.Statuses {
+		if at := object.RefOf(o); slices.Contains(routeKinds, at.Kind) {
+			s.routes.add(at)
+		}
+	}
+	for _, q := range p.Problems {
+		s.problems = append(s.problems, resolve.Problem{Object: q.Object, Field: q.Field, Reason: q.Reason, Message: q.Message, Warning: q.Warning})
+	}
+	if s.revision = max(revision, 1); p.Pending {
+		c.waiting[ref] = true
+	}
+	if len(s.refs) == 0 && len(s.generated) == 0 {
+		delete(c.known, ref)
+	}
+	s.failed = ""
+}
+
+// Programmed takes the revision of the store that the dataplane has, and the problems of the Services that were planned
+// since the last call. It reports whether the next sync has something to write for that.
+func (c *gateways) Programmed(revision uint64, planned map[string][]resolve.Problem) (again bool) {
+	c.applied = revision
+	for key, problems := range planned {
+		gw, is := c.of[key]
+		if !is {
+			continue
+		}
+		now := troubleOf(problems)
+		if slices.Equal(now, c.trouble[key]) {
+			continue
+		}
+		if c.again.add(gw); len(now) > 0 {
+			c.trouble[key] = now
+		} else {
+			delete(c.trouble, key)
+		}
+	}
+	for gw := range c.waiting {
+		again = again || c.known[gw] != nil && c.applied >= c.known[gw].revision
+	}
+	return again || len(c.again) > 0
+}
+
+// troubleOf are the problems of a Service with its ports.
+func troubleOf(problems []resolve.Problem) (all []gateway.Trouble) {
+	for _, q := range problems {
+		if text, is := strings.CutPrefix(q.Field, "spec.ports["); is && !q.Warning && slices.Contains([]string{resolve.ReasonPortInUse, resolve.ReasonPortConflict, resolve.ReasonNoRelay}, q.Reason) {
+			number, _, _ := strings.Cut(text, "]")
+			i, _ := strconv.Atoi(number)
+			all = append(all, gateway.Trouble{Port: i, Message: q.Message})
+		}
+	}
+	return all
+}
+
+// The methods of gateway.Objects.
+
+func (c *gateways) Get(ref object.Ref) object.Object {
+	o, _ := c.store.Get(ref)
+	if o == nil && ref == object.RefOf(gateway.Class()) {
+		return gateway.Class() // it is on its way
+	}
+	return o
+}
+
+func (c *gateways) Service(key string) (*object.Service, []*object.EndpointSlice) {
+	svc, list, _ := c.store.Service(key)
+	return svc, list
+}
+
+func (c *gateways) Children(parent object.Ref) (all []object.Object) {
+	for _, ref := range slices.SortedFunc(maps.Keys(c.children[parent]), compareRefs) {
+		if o := c.Get(ref); o != nil {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+func (c *gateways) Families() []string { return c.families }
+
+func (c *gateways) Grants(namespace string) []*object.ReferenceGrant {
+	all, _, _ := c.store.List(object.KindReferenceGrant, namespace, 0) // the newest revision is always there
+	return of[*object.ReferenceGrant](all)
+}
+
+func (c *gateways) IsGenerated(ref object.Ref) bool {
+	_, owner := c.store.Get(ref)
+	return owner == store.Owner{Controller: GatewaysOwner}
+}
+
+func (c *gateways) Trouble(key string) []gateway.Trouble {
+	all := slices.Clone(c.trouble[key])
+	for _, q := range c.store.ProblemsOf(object.ServiceRef(key)) {
+		if strings.HasPrefix(q.Field, "spec.loadBalancerIP") || strings.Contains(q.Field, "load-balancer-ips") || q.Reason == store.ReasonPending {
+			all = append(all, gateway.Trouble{Port: -1, Message: q.Message})
+		}
+	}
+	if s := c.known[c.of[key]]; s != nil && s.failed != "" {
+		all = append(all, gateway.Trouble{Failed: true, Message: s.failed})
+	}
+	return all
+}
+
+// Problems returns the problems of Gateways, ListenerSets and routes.
+func (c *gateways) Problems() (all []resolve.Problem) {
+	for _, ref := range slices.SortedFunc(maps.Keys(c.known), compareRefs) {
+		all = append(all, c.known[ref].problems...)
+	}
+	return all
+}

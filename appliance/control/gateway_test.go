@@ -1,0 +1,202 @@
+package control
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"svcctl.io/svcctl/appliance/endpoints"
+	"svcctl.io/svcctl/appliance/gateway"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
+)
+
+const gatewayText = `apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: edge}
+spec:
+  gatewayClassName: svcctl
+  listeners: [{name: db, port: 5432, protocol: TCP}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TCPRoute
+metadata: {name: db}
+spec:
+  parentRefs: [{name: edge}]
+  rules: [{backendRefs: [{name: blue, port: 5432, weight: 9}, {name: green, port: 5432}]}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: blue}
+spec: {ports: [{port: 5432}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: blue-1, labels: {kubernetes.io/service-name: blue}}
+addressType: IPv4
+ports: [{port: 15432, name: ""}]
+endpoints: [{addresses: [10.1.0.1]}, {addresses: [10.1.0.2]}]
+`
+
+// gatewayRig is a store with the controller.
+type gatewayRig struct {
+	*testing.T
+	memory  engine.Engine
+	objects *store.Store
+	c       *Endpoints
+}
+
+func newGatewayRig(t *testing.T) *gatewayRig {
+	r := &gatewayRig{T: t, memory: engine.NewMemory()}
+	r.restart()
+	return r
+}
+
+func (r *gatewayRig) restart() {
+	r.Helper()
+	var err error
+	pool := netip.MustParsePrefix("198.51.100.0/28")
+	r.objects, err = store.Open(r.memory, store.Config{
+		ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
+		Pools:           []alloc.Pool{{First: pool.Addr(), Last: netip.MustParseAddr("198.51.100.15")}},
+	})
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.c = NewEndpoints(endpoints.Facts{}, r.objects)
+}
+
+// files has the objects of files be those of a text.
+func (r *gatewayRig) files(text string) {
+	r.Helper()
+	f := manifest.Decode("a.yaml", []byte(text), manifest.DefaultLimits())
+	if f.Err != nil || len(f.Problems) > 0 {
+		r.Fatal(f.Err, f.Problems)
+	}
+	if _, err := r.objects.SyncFiles(manifest.FilesOf(map[string]*manifest.File{"a.yaml": f})); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// settle runs the controller until nothing is left to do, as the loop does, and returns the number of changes.
+func (r *gatewayRig) settle() (changes uint64) {
+	r.Helper()
+	before := r.objects.Revision()
+	for range 10 {
+		at := r.objects.Revision()
+		if err := r.c.Sync(); err != nil {
+			r.Fatal(err)
+		}
+		again := r.c.Programmed(r.objects.Revision(), nil)
+		if !again && at == r.objects.Revision() {
+			return at - before
+		}
+	}
+	r.Fatal("the controller does not settle")
+	return 0
+}
+
+func (r *gatewayRig) get(kind, name string) object.Object {
+	r.Helper()
+	o, _ := r.objects.Get(object.Ref{Kind: kind, Namespace: "default", Name: name})
+	if o == nil {
+		r.Fatalf("there is no %s %s", kind, name)
+	}
+	return o
+}
+
+// shares are the shares and endpoints of the slices of a Service.
+func (r *gatewayRig) shares(service string) (all []string) {
+	_, list, _ := r.objects.Service("default/" + service)
+	for _, s := range list {
+		text := s.Metadata.Annotations[object.AnnotationShare]
+		for _, e := range s.Endpoints {
+			text += " " + e.Addresses[0]
+		}
+		all = append(all, text)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// conditionsOf are conditions, as "Accepted=True/Accepted".
+func conditionsOf(list []object.Condition) string {
+	var all []string
+	for _, c := range list {
+		all = append(all, fmt.Sprintf("%s=%s/%s@%d", c.Type, c.Status, c.Reason, c.ObservedGeneration))
+	}
+	return strings.Join(all, " ")
+}
+
+func TestGatewayBecomesAService(t *testing.T) {
+	r := newGatewayRig(t)
+	r.files(gatewayText)
+	r.settle()
+	want := []string{"default/blue:5432=9 10.1.0.1 10.1.0.2", "default/green:5432=1"}
+	if got := r.shares("edge-svcctl"); !slices.Equal(got, want) {
+		t.Errorf("shares %q, want %q", got, want)
+	}
+	gw := r.get(object.KindGateway, "edge").(*object.Gateway)
+	if got, want := conditionsOf(gw.Status.Conditions), "Accepted=True/Accepted@1 Programmed=True/Programmed@1"; got != want || len(gw.Status.Addresses) != 1 {
+		t.Errorf("conditions %s, want %s; addresses %v", got, want, gw.Status.Addresses)
+	}
+	route := r.get(object.KindTCPRoute, "db").(*object.TCPRoute)
+	if got, want := conditionsOf(route.Status.Parents[0].Conditions), "Accepted=True/Accepted@1 ResolvedRefs=False/BackendNotFound@1"; got != want {
+		t.Errorf("conditions of the route %s, want %s", got, want)
+	}
+	if class, _ := r.objects.Get(object.RefOf(gateway.Class())); class == nil || len(class.(*object.GatewayClass).Status.SupportedFeatures) == 0 {
+		t.Errorf("the GatewayClass is %v", class)
+	}
+
+	// Idle, and after a restart, nothing is written.
+	if n := r.settle(); n != 0 {
+		t.Errorf("%d changes without a cause", n)
+	}
+	for range 1000 {
+		if err := r.c.Sync(); err != nil || r.c.Programmed(r.objects.Revision(), nil) {
+			t.Fatal(err, "an idle step has something to write")
+		}
+	}
+	r.restart()
+	r.files(gatewayText)
+	if n := r.settle(); n != 0 {
+		t.Errorf("%d changes after a restart", n)
+	}
+
+	// A backend that comes changes its slice alone, and the condition of its route.
+	r.files(gatewayText + "---\napiVersion: v1\nkind: Service\nmetadata: {name: green}\nspec: {ports: [{port: 5432}]}\n---\n" +
+		"apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: green-1, labels: {kubernetes.io/service-name: green}}\naddressType: IPv4\nports: [{port: 1, name: \"\"}]\nendpoints: [{addresses: [10.1.0.3]}]\n")
+	if n := r.settle(); n != 3 { // the empty slice goes
+		t.Errorf("%d changes for a backend, want 3", n)
+	}
+	want[1] = "default/green:5432=1 10.1.0.3"
+	if got := r.shares("edge-svcctl"); !slices.Equal(got, want) {
+		t.Errorf("shares %q, want %q", got, want)
+	}
+
+	// Clients are refused.
+	svc := r.get(object.KindService, "edge-svcctl").DeepCopy()
+	results, err := r.objects.Write(store.Write{Ref: object.RefOf(svc), Object: svc})
+	if err != nil || results[0].Err == nil || results[0].Err.Error() != "Service default/edge-svcctl belongs to Gateway default/edge: change that" {
+		t.Errorf("a client's write: %v, %v", err, results[0].Err)
+	}
+
+	// With the Gateway all goes that was generated of it, and the route has no parent here any more.
+	_, rest, _ := strings.Cut(gatewayText, "---\n")
+	r.files(rest)
+	r.settle()
+	if svc, list, _ := r.objects.Service("default/edge-svcctl"); svc != nil || len(list) > 0 {
+		t.Errorf("left: %v, %v", svc, list)
+	}
+	if route := r.get(object.KindTCPRoute, "db").(*object.TCPRoute); len(route.Status.Parents) != 0 {
+		t.Errorf("the route has %v", route.Status.Parents)
+	}
+	if len(r.c.gateways.known)+len(r.c.gateways.users)+len(r.c.gateways.of)+len(r.c.gateways.waiting) > 0 {
+		t.Errorf("indexes are left: %+v", r.c.gateways)
+	}
+}

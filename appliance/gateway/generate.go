@@ -1,0 +1,344 @@
+package gateway
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// Labels and annotations of generated objects.
+const (
+	LabelGateway      = object.GroupGateway + "/gateway-name"
+	LabelGatewayClass = object.GroupGateway + "/gateway-class-name"
+	labelService      = "kubernetes.io/service-name"
+	labelManagedBy    = "endpointslice.kubernetes.io/managed-by"
+
+	// AnnotationRoute is the route that a generated object is of, as KIND/NAMESPACE/NAME, and AnnotationListener its
+	// listener.
+	AnnotationRoute    = "svcctl.io/route"
+	AnnotationListener = "svcctl.io/listener"
+
+	annotationIPs      = "svcctl.io/load-balancer-ips"
+	annotationNames    = "svcctl.io/tls-services"
+	annotationSecret   = "svcctl.io/tls-secret"
+	annotationOut      = "svcctl.io/out"
+	annotationRanges   = "svcctl.io/port-ranges"
+	annotationShareIPs = "svcctl.io/allow-shared-ip"
+)
+
+// maxServiceName bounds the name of a Service.
+const maxServiceName = 63
+
+// named cuts a name that is too long, and makes it unique by a hash.
+func named(name, unique string) string {
+	if unique == "" && len(name) <= maxServiceName {
+		return name
+	}
+	tail := "-" + hash(name+"\x00"+unique)
+	return strings.TrimRight(name[:min(len(name), maxServiceName-len(tail))], "-.") + tail
+}
+
+func hash(text string) string {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(text))
+	return fmt.Sprintf("%08x", h.Sum32())
+}
+
+// ServiceName returns the name of the Service of a Gateway (GEP-1762).
+func ServiceName(gw *object.Gateway) string {
+	return named(strings.ReplaceAll(gw.Metadata.Name, ".", "-")+"-"+strings.ReplaceAll(gw.Spec.GatewayClassName, ".", "-"), "")
+}
+
+// generate makes the objects that serve the Gateway.
+func (p *plan) generate() {
+	name := ServiceName(p.gateway)
+	p.out.Service = p.gateway.Metadata.Namespace + "/" + name
+	ref := object.ServiceRef(p.out.Service)
+	p.note(ref)
+	if o := p.objs.Get(ref); o != nil && !p.objs.IsGenerated(ref) {
+		p.taken = "Service " + ref.Key()
+		return
+	}
+	if p.refused {
+		return
+	}
+	svc := p.service(name, object.TypeLoadBalancer)
+	svc.Spec.AllocateLoadBalancerNodePorts = new(bool)
+	families := p.addresses(svc)
+	done := map[string]bool{}
+	for _, l := range p.listeners {
+		id := portName(l)
+		if !l.serves() || done[id] {
+			continue
+		}
+		done[id] = true
+		svc.Spec.Ports = append(svc.Spec.Ports, object.ServicePort{Name: id, Protocol: l.layer4, Port: l.spec.Port, TargetPort: object.IntOrString{Int: l.spec.Port}})
+		if l.isNamed() {
+			p.lead(svc, l, id, families)
+		} else if r := p.firstOf(l); r != nil {
+			p.slices(svc, id, r, l, families)
+		}
+	}
+	if len(svc.Spec.Ports) > 0 {
+		p.out.Generated = append([]object.Object{svc}, p.out.Generated...)
+	}
+}
+
+// portName is the name of the Service port of a listener.
+func portName(l *listener) string {
+	return strings.ToLower(l.layer4) + "-" + strconv.Itoa(int(l.spec.Port))
+}
+
+// firstOf returns the route that has the connections of a listener's port: the oldest one.
+func (p *plan) firstOf(l *listener) *route {
+	if l.spec.Protocol == object.ProtocolHTTP {
+		return p.firstAt(l.spec.Port)
+	}
+	if len(l.attached) == 0 {
+		return nil
+	}
+	return l.attached[0].route
+}
+
+// service makes a Service of the Gateway, without ports.
+func (p *plan) service(name, kind string) *object.Service {
+	svc := &object.Service{
+		TypeMeta: object.TypeMeta{Kind: object.KindService, APIVersion: object.APIVersionCore},
+		Metadata: p.meta(name), Spec: object.ServiceSpec{Type: kind},
+	}
+	svc.Metadata.Annotations = map[string]string{}
+	if infra := p.gateway.Spec.Infrastructure; infra != nil {
+		for key, value := range infra.Annotations {
+			about := strings.HasPrefix(key, annotationNames) || strings.HasPrefix(key, annotationSecret)
+			if kind != object.TypeLoadBalancer {
+				about = about || key == annotationIPs || key == annotationRanges || key == annotationShareIPs
+			}
+			if !about {
+				svc.Metadata.Annotations[key] = value
+			}
+		}
+	}
+	return svc
+}
+
+// meta is the metadata of a generated object.
+func (p *plan) meta(name string) object.ObjectMeta {
+	gw, yes := p.gateway, true
+	meta := object.ObjectMeta{
+		Name: name, Namespace: gw.Metadata.Namespace,
+		Labels: map[string]string{},
+		OwnerReferences: []object.OwnerReference{{
+			APIVersion: object.APIVersionGateway, Kind: object.KindGateway, Name: gw.Metadata.Name, UID: gw.Metadata.UID, Controller: &yes, BlockOwnerDeletion: &yes,
+		}},
+	}
+	if gw.Spec.Infrastructure != nil {
+		maps.Copy(meta.Labels, gw.Spec.Infrastructure.Labels)
+	}
+	meta.Labels[LabelGateway], meta.Labels[LabelGatewayClass] = labelValue(gw.Metadata.Name), labelValue(gw.Spec.GatewayClassName)
+	return meta
+}
+
+// labelValue cuts a name to the length of a label's value.
+func labelValue(name string) string {
+	if len(name) <= maxServiceName {
+		return name
+	}
+	return named(name, "")
+}
+
+// addresses asks for the addresses of the Gateway. It returns the families of its Service.
+func (p *plan) addresses(svc *object.Service) (families []string) {
+	var wanted []string
+	for i := range p.gateway.Spec.Addresses {
+		value := object.Deref(p.gateway.Spec.Addresses[i].Value)
+		addr, err := netip.ParseAddr(value)
+		if err != nil {
+			continue // any address of a pool
+		}
+		wanted = append(wanted, addr.Unmap().String())
+		family := object.IPv4
+		if addr.Unmap().Is6() {
+			family = object.IPv6
+		}
+		if !slices.Contains(families, family) {
+			families = append(families, family)
+		}
+	}
+	if len(wanted) > 0 {
+		svc.Metadata.Annotations[annotationIPs] = strings.Join(wanted, ",")
+		svc.Spec.IPFamilies = families
+		policy := "SingleStack"
+		if len(families) == 2 {
+			policy = "RequireDualStack"
+		}
+		svc.Spec.IPFamilyPolicy = &policy
+		return families
+	}
+	return p.objs.Families()
+}
+
+// lead has connections to a named port lead to a Service for each route and listener, by server name.
+func (p *plan) lead(svc *object.Service, first *listener, id string, families []string) {
+	to := map[string]string{} // by name
+	for _, l := range p.listeners {
+		if !l.serves() || portName(l) != portName(first) {
+			continue
+		}
+		for _, a := range l.attached {
+			var names []string
+			for _, name := range a.names {
+				if name = cmp.Or(name, "*"); to[name] == "" {
+					names = append(names, name)
+				}
+			}
+			if len(names) == 0 {
+				continue // older routes have them all
+			}
+			child := p.child(svc, l, a.route, id)
+			for _, name := range names {
+				to[name] = child.Metadata.Name
+			}
+			p.out.Generated = append(p.out.Generated, child)
+			p.slices(child, id, a.route, l, families)
+		}
+	}
+	p.isolate(svc, first, id, to)
+	if len(to) == 0 {
+		return
+	}
+	var pairs []string
+	for _, name := range slices.Sorted(maps.Keys(to)) {
+		pairs = append(pairs, name+"="+to[name])
+	}
+	svc.Metadata.Annotations[annotationNames+"."+id] = strings.Join(pairs, ",")
+}
+
+// isolate refuses the names of a listener that its routes do not take, where a less specific listener would get them.
+func (p *plan) isolate(svc *object.Service, first *listener, id string, to map[string]string) {
+	for _, l := range p.listeners {
+		name := cmp.Or(l.hostname(), "*")
+		if !l.serves() || portName(l) != portName(first) || to[name] != "" {
+			continue
+		}
+		taken := slices.ContainsFunc(slices.Collect(maps.Keys(to)), func(other string) bool { return other == "*" || covers(other, name) })
+		if taken {
+			child := p.child(svc, l, nil, id)
+			to[name] = child.Metadata.Name
+			p.out.Generated = append(p.out.Generated, child)
+		}
+	}
+}
+
+// child makes the Service of a route at a named listener; a nil route is none, whose connections are refused.
+func (p *plan) child(svc *object.Service, l *listener, r *route, id string) *object.Service {
+	of := l.owner.String() + "/" + l.spec.Name
+	if r != nil {
+		of += " " + r.ref.String()
+	}
+	child := p.service(named(svc.Metadata.Name, of), object.TypeClusterIP)
+	child.Spec.IPFamilies, child.Spec.IPFamilyPolicy = svc.Spec.IPFamilies, svc.Spec.IPFamilyPolicy
+	child.Spec.Ports = []object.ServicePort{{Name: id, Protocol: object.ProtocolTCP, Port: l.spec.Port, TargetPort: object.IntOrString{Int: l.spec.Port}}}
+	describe(child.Metadata.Annotations, l, r)
+	if l.terminates() {
+		var names []string
+		for _, secret := range l.secrets {
+			names = append(names, p.certificate(secret))
+		}
+		child.Metadata.Annotations[annotationSecret] = strings.Join(names, ",")
+	}
+	return child
+}
+
+// certificate returns the name of a Secret in the namespace of the Gateway: that of another namespace is copied as long
+// as a ReferenceGrant lets it.
+func (p *plan) certificate(ref object.Ref) string {
+	if ref.Namespace == p.gateway.Metadata.Namespace {
+		return ref.Name
+	}
+	name := named(ServiceName(p.gateway), "Secret "+ref.Key())
+	if slices.ContainsFunc(p.out.Generated, func(o object.Object) bool {
+		return o.GetTypeMeta().Kind == object.KindSecret && o.GetMeta().Name == name
+	}) {
+		return name
+	}
+	secret := p.objs.Get(ref).(*object.Secret)
+	p.out.Generated = append(p.out.Generated, &object.Secret{TypeMeta: secret.TypeMeta, Metadata: p.meta(name), Type: secret.Type, Data: secret.Data})
+	return name
+}
+
+// describe notes what a generated object is of.
+func describe(annotations map[string]string, l *listener, r *route) {
+	annotations[AnnotationListener] = l.owner.Kind + "/" + l.owner.Key() + "/" + l.spec.Name
+	if r != nil {
+		annotations[AnnotationRoute] = r.ref.Kind + "/" + r.ref.Key()
+	}
+}
+
+// slices makes the EndpointSlices of a port of a Service, whose connections are those of a route.
+func (p *plan) slices(svc *object.Service, id string, r *route, l *listener, families []string) {
+	var out []string
+	for _, g := range r.groups[l.layer4] {
+		for _, family := range families {
+			has := false
+			for _, from := range g.slices {
+				port := portOf(from, g.port)
+				if from.AddressType != family || port == nil || len(from.Endpoints) == 0 {
+					continue
+				}
+				has = true
+				s := p.slice(svc, id, g, from.Metadata.Name, family, l, r)
+				s.Ports[0].Port, s.Endpoints = port.Port, from.Endpoints
+				for _, key := range []string{object.AnnotationWeight, object.AnnotationCiliumWeight, object.AnnotationPriority} {
+					if value, is := from.Metadata.Annotations[key]; is {
+						s.Metadata.Annotations[key] = value
+					}
+				}
+				p.out.Generated = append(p.out.Generated, s)
+			}
+			if !has { // its share is refused
+				p.out.Generated = append(p.out.Generated, p.slice(svc, id, g, "", family, l, r))
+			}
+		}
+		if g.service != nil && g.service.Metadata.Annotations[annotationOut] != "" {
+			out = append(out, g.service.Metadata.Annotations[annotationOut])
+		}
+	}
+	if len(out) > 0 { // endpoints that are taken out of a backend get no connections of the Gateway either
+		if own := svc.Metadata.Annotations[annotationOut]; own != "" {
+			out = append([]string{own}, out...)
+		}
+		svc.Metadata.Annotations[annotationOut] = strings.Join(out, ",")
+	}
+}
+
+// portOf returns the port of a slice that a Service port leads to; nil: the slice has none.
+func portOf(s *object.EndpointSlice, port *object.ServicePort) *object.EndpointPort {
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		if object.Deref(p.Name) == port.Name && cmp.Or(object.Deref(p.Protocol), object.ProtocolTCP) == cmp.Or(port.Protocol, object.ProtocolTCP) && p.Port != nil {
+			return p
+		}
+	}
+	return nil
+}
+
+// slice makes an EndpointSlice of a group, without endpoints.
+func (p *plan) slice(svc *object.Service, id string, g group, from, family string, l *listener, r *route) *object.EndpointSlice {
+	s := &object.EndpointSlice{
+		TypeMeta:    object.TypeMeta{Kind: object.KindEndpointSlice, APIVersion: object.APIVersionDiscovery},
+		Metadata:    p.meta(svc.Metadata.Name + "-" + hash(strings.Join([]string{id, g.name, from, family}, "\x00"))),
+		AddressType: family, Endpoints: []object.Endpoint{},
+		Ports: []object.EndpointPort{{Name: &id, Protocol: &l.layer4, Port: &l.spec.Port}},
+	}
+	s.Metadata.Labels[labelService], s.Metadata.Labels[labelManagedBy] = svc.Metadata.Name, "gateway-controller.svcctl.io"
+	s.Metadata.Annotations = map[string]string{object.AnnotationShare: fmt.Sprintf("%s=%d", g.name, g.weight)}
+	describe(s.Metadata.Annotations, l, r)
+	return s
+}

@@ -1,0 +1,262 @@
+package gateway
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/appliance/relay/tlsterm"
+	"svcctl.io/svcctl/store/object"
+)
+
+// ProtocolSCTP is the protocol of listeners for SCTP, which the Gateway API has no name for. Its routes are TCPRoutes.
+const ProtocolSCTP = "svcctl.io/SCTP"
+
+// listenerSet is a ListenerSet of the Gateway.
+type listenerSet struct {
+	object  *object.ListenerSet
+	ref     object.Ref
+	allowed bool
+}
+
+// listener is a listener of the Gateway, or of one of its ListenerSets. It has more than 15 fields: those of its
+// decisions, step by step.
+type listener struct {
+	owner object.Ref
+	meta  *object.ObjectMeta
+	set   *listenerSet // nil: it is the Gateway's own
+	rank  int          // 0 of the Gateway; a lower rank has precedence
+	spec  *object.Listener
+	// layer4 is the protocol of the Service port; "" when the listener's is not supported.
+	layer4 string
+	kinds  []string // of routes
+	// secrets are the usable certificates.
+	secrets []object.Ref
+
+	accepted, resolved, conflicted condition
+	// attached are the accepted routes, the oldest first.
+	attached []*attachment
+}
+
+// layer4 returns the protocol of the Service port of a listener.
+func layer4(protocol string) string {
+	switch protocol {
+	case object.ProtocolTCP, object.ProtocolTLS, object.ProtocolHTTP, object.ProtocolHTTPS:
+		return object.ProtocolTCP
+	case object.ProtocolUDP:
+		return object.ProtocolUDP
+	case ProtocolSCTP:
+		return object.ProtocolSCTP
+	}
+	return ""
+}
+
+// kindsOf are the kinds of routes of a protocol.
+func kindsOf(protocol string) []string {
+	switch protocol {
+	case object.ProtocolTCP, ProtocolSCTP:
+		return []string{object.KindTCPRoute}
+	case object.ProtocolUDP:
+		return []string{object.KindUDPRoute}
+	case object.ProtocolTLS:
+		return []string{object.KindTLSRoute}
+	case object.ProtocolHTTP, object.ProtocolHTTPS:
+		return []string{object.KindHTTPRoute}
+	}
+	return nil
+}
+
+// isNamed reports whether the connections of a listener are distinct by TLS server name.
+func (l *listener) isNamed() bool {
+	return l.spec.Protocol == object.ProtocolTLS || l.spec.Protocol == object.ProtocolHTTPS
+}
+
+// terminates reports whether TLS of clients ends at the listener.
+func (l *listener) terminates() bool {
+	return l.spec.Protocol == object.ProtocolHTTPS ||
+		l.spec.Protocol == object.ProtocolTLS && l.spec.TLS != nil && object.Deref(l.spec.TLS.Mode) != object.TLSPassthrough
+}
+
+// hostname returns the hostname of the listener; "": any.
+func (l *listener) hostname() string { return object.Deref(l.spec.Hostname) }
+
+// serves reports whether the listener may get connections: it is accepted, and has what it refers to.
+func (l *listener) serves() bool {
+	return l.accepted.is && len(l.kinds) > 0 && (!l.terminates() || len(l.secrets) > 0)
+}
+
+func (l *listener) String() string {
+	name := "listener " + l.spec.Name
+	if l.set != nil {
+		name += " of ListenerSet " + l.owner.Key()
+	}
+	return name
+}
+
+// checkListeners judges each listener by itself.
+func (p *plan) checkListeners() {
+	for _, l := range p.listeners {
+		l.accepted = yes("Accepted", "Accepted", "the listener is valid")
+		l.resolved = yes("ResolvedRefs", "ResolvedRefs", "all references are resolved")
+		l.conflicted = no("Conflicted", "NoConflicts", "no other listener is in its way")
+		if l.layer4 == "" {
+			l.accepted = no("Accepted", "UnsupportedProtocol", fmt.Sprintf(
+				"protocol %s is not served: use TCP, UDP, TLS, HTTP, HTTPS or %s", l.spec.Protocol, ProtocolSCTP))
+			continue
+		}
+		p.checkKinds(l)
+		if l.terminates() {
+			p.checkCertificates(l)
+		}
+		switch tls := p.gateway.Spec.TLS; {
+		case l.spec.TLS != nil && len(l.spec.TLS.Options) > 0:
+			l.accepted = no("Accepted", "UnsupportedValue", "tls.options: svcctl has none: leave it out, and set svcctl.io/tls-* annotations in spec.infrastructure.annotations of the Gateway")
+		case l.terminates() && tls != nil && tls.Frontend != nil:
+			l.accepted = no("Accepted", "UnsupportedValue", "spec.tls.frontend of the Gateway asks for client certificates, which Gateways do not check here: leave it out, or use a Service with svcctl.io/tls-client-ca")
+		}
+	}
+}
+
+// checkKinds finds the kinds of routes that a listener takes.
+func (p *plan) checkKinds(l *listener) {
+	supported := kindsOf(l.spec.Protocol)
+	if l.spec.AllowedRoutes == nil || len(l.spec.AllowedRoutes.Kinds) == 0 {
+		l.kinds = supported
+		return
+	}
+	var wrong []string
+	for _, k := range l.spec.AllowedRoutes.Kinds {
+		group := object.GroupGateway
+		if k.Group != nil {
+			group = *k.Group
+		}
+		switch {
+		case group != object.GroupGateway || !slices.Contains(supported, k.Kind):
+			wrong = append(wrong, k.Kind)
+		case !slices.Contains(l.kinds, k.Kind):
+			l.kinds = append(l.kinds, k.Kind)
+		}
+	}
+	if len(wrong) > 0 {
+		l.resolved = no("ResolvedRefs", "InvalidRouteKinds", fmt.Sprintf(
+			"allowedRoutes.kinds: a listener of protocol %s takes %s, not %s", l.spec.Protocol, strings.Join(supported, ", "), strings.Join(wrong, ", ")))
+	}
+}
+
+// checkCertificates finds the usable certificates of a listener. One is enough to serve with.
+func (p *plan) checkCertificates(l *listener) {
+	fail := func(reason, format string, args ...any) {
+		if l.resolved.is || l.resolved.reason == "InvalidRouteKinds" {
+			l.resolved = no("ResolvedRefs", reason, fmt.Sprintf(format, args...))
+		}
+	}
+	if l.spec.TLS == nil || len(l.spec.TLS.CertificateRefs) == 0 {
+		fail("InvalidCertificateRef", "tls.certificateRefs names no Secret of type kubernetes.io/tls")
+		return
+	}
+	for i, c := range l.spec.TLS.CertificateRefs {
+		kind := "Secret"
+		if c.Kind != nil {
+			kind = *c.Kind
+		}
+		at := fmt.Sprintf("tls.certificateRefs[%d]", i)
+		if object.Deref(c.Group) != "" || kind != object.KindSecret {
+			fail("InvalidCertificateRef", "%s: a certificate is a Secret of the core group, not %s %q", at, kind, c.Name)
+			continue
+		}
+		ref := object.Ref{Kind: object.KindSecret, Namespace: l.meta.Namespace, Name: c.Name}
+		if ns := object.Deref(c.Namespace); ns != "" {
+			ref.Namespace = ns
+		}
+		if !p.isGranted(l.owner.Kind, l.meta.Namespace, ref) {
+			fail("RefNotPermitted", "%s: no ReferenceGrant in namespace %s lets %ss of namespace %s refer to Secret %s", at, ref.Namespace, l.owner.Kind, l.meta.Namespace, ref.Name)
+			continue
+		}
+		secret, _ := p.get(ref).(*object.Secret)
+		if secret == nil {
+			fail("InvalidCertificateRef", "%s: there is no Secret %s", at, ref.Key())
+			continue
+		}
+		if _, err := tlsterm.ParsePair(ref.Key(), secret.Data); err != nil {
+			fail("InvalidCertificateRef", "%s: Secret %s: %v", at, ref.Key(), err)
+			continue
+		}
+		l.secrets = append(l.secrets, ref)
+	}
+}
+
+// conflicts finds the listeners that are not distinct. Within a Gateway or ListenerSet all of them are conflicted;
+// between them the one of higher precedence stays.
+func (p *plan) conflicts() {
+	ranked := slices.Clone(p.listeners)
+	for _, l := range ranked {
+		for _, other := range ranked {
+			if other.rank < l.rank && !other.conflicted.is && other.layer4 != "" {
+				l.meet(other)
+			}
+		}
+		if l.conflicted.is {
+			continue
+		}
+		for _, other := range ranked {
+			if other != l && other.rank == l.rank && !p.meetsEarlier(other) {
+				l.meet(other)
+			}
+		}
+	}
+}
+
+// meetsEarlier reports whether a listener is in conflict with one of higher precedence.
+func (p *plan) meetsEarlier(l *listener) bool {
+	return slices.ContainsFunc(p.listeners, func(other *listener) bool {
+		reason, _ := l.conflictWith(other)
+		return other.rank < l.rank && !other.conflicted.is && reason != ""
+	})
+}
+
+// meet marks a listener as conflicted if it is not distinct from another one.
+func (l *listener) meet(other *listener) {
+	if reason, why := l.conflictWith(other); reason != "" && !l.conflicted.is {
+		l.conflicted = yes("Conflicted", reason, why)
+		l.accepted = no("Accepted", reason, why)
+	}
+}
+
+// conflictWith returns why two listeners are not distinct; "": they are.
+func (l *listener) conflictWith(other *listener) (reason, why string) {
+	if l.layer4 == "" || l.layer4 != other.layer4 || l.spec.Port != other.spec.Port {
+		return "", ""
+	}
+	by := other.String()
+	switch {
+	case l.isNamed() && other.isNamed() || l.spec.Protocol == other.spec.Protocol && l.spec.Protocol == object.ProtocolHTTP:
+		if l.hostname() != other.hostname() {
+			return "", ""
+		}
+		return "HostnameConflict", fmt.Sprintf("%s has port %d with the same hostname", by, l.spec.Port)
+	case l.spec.Protocol == other.spec.Protocol:
+		return "ProtocolConflict", fmt.Sprintf("%s has port %d/%s as well", by, l.spec.Port, l.layer4)
+	}
+	return "ProtocolConflict", fmt.Sprintf("%s has port %d with protocol %s: one port cannot serve both", by, l.spec.Port, other.spec.Protocol)
+}
+
+// intersect returns the names that both of two hostnames match, "" standing for any; false: there are none.
+func intersect(a, b string) (string, bool) {
+	switch {
+	case a == "" || a == b:
+		return b, true
+	case b == "":
+		return a, true
+	case covers(a, b):
+		return b, true
+	case covers(b, a):
+		return a, true
+	}
+	return "", false
+}
+
+// covers reports whether a wildcard matches all names of another hostname. "*." stands for one label or more.
+func covers(wildcard, name string) bool {
+	suffix, is := strings.CutPrefix(wildcard, "*")
+	return is && strings.HasSuffix(strings.TrimPrefix(name, "*"), suffix)
+}

@@ -1,0 +1,339 @@
+package gateway
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// route is a route of any kind.
+type route struct {
+	object    object.Object
+	ref       object.Ref
+	meta      *object.ObjectMeta
+	parents   []object.ParentRef
+	hostnames []string
+	backends  []object.BackendRef
+	status    *object.RouteStatus
+	// unserved is the reason that the form of the route is not served; "": it is.
+	unserved string
+
+	// outcome has the outcome of each parentRef, of those that are about the Gateway.
+	outcome map[int]*outcome
+	// resolved is the condition of its backends, and groups are their endpoints, by the protocol of the Service port.
+	resolved condition
+	groups   map[string][]group
+}
+
+// outcome is what comes of one parentRef of a route.
+type outcome struct {
+	accepted condition
+	attached []*attachment
+}
+
+// attachment is a route at a listener.
+type attachment struct {
+	route    *route
+	listener *listener
+	// names are the hostnames that both match, "" standing for any.
+	names []string
+}
+
+// routeOf returns an object as a route; nil: it is none.
+func routeOf(o object.Object) *route {
+	r := &route{object: o, ref: object.RefOf(o), meta: o.GetMeta(), outcome: map[int]*outcome{}}
+	rules := func(list []object.L4RouteRule) {
+		for i := range list {
+			r.backends = append(r.backends, list[i].BackendRefs...)
+		}
+	}
+	switch o := o.(type) {
+	case *object.TCPRoute:
+		r.parents, r.status = o.Spec.ParentRefs, &o.Status
+		rules(o.Spec.Rules)
+	case *object.UDPRoute:
+		r.parents, r.status = o.Spec.ParentRefs, &o.Status
+		rules(o.Spec.Rules)
+	case *object.TLSRoute:
+		r.parents, r.hostnames, r.status = o.Spec.ParentRefs, o.Spec.Hostnames, &o.Status
+		rules(o.Spec.Rules)
+	case *object.HTTPRoute:
+		r.parents, r.hostnames, r.status = o.Spec.ParentRefs, o.Spec.Hostnames, &o.Status
+		r.readHTTP(o)
+	default:
+		return nil
+	}
+	return r
+}
+
+// ParentsOf returns the Gateways and ListenerSets that a route or ListenerSet names as its parents.
+func ParentsOf(o object.Object) (refs []object.Ref) {
+	if set, is := o.(*object.ListenerSet); is {
+		ref := &set.Spec.ParentRef
+		return []object.Ref{{Kind: object.KindGateway, Namespace: cmp.Or(object.Deref(ref.Namespace), set.Metadata.Namespace), Name: ref.Name}}
+	}
+	if r := routeOf(o); r != nil {
+		for i := range r.parents {
+			if ref := r.parent(i); ref != (object.Ref{}) && !slices.Contains(refs, ref) {
+				refs = append(refs, ref)
+			}
+		}
+	}
+	return refs
+}
+
+// parent returns the object that a parentRef names; the zero Ref for a kind that is no parent here.
+func (r *route) parent(i int) object.Ref {
+	ref := &r.parents[i]
+	kind, group := object.KindGateway, object.GroupGateway
+	if ref.Kind != nil {
+		kind = *ref.Kind
+	}
+	if ref.Group != nil {
+		group = *ref.Group
+	}
+	if group != object.GroupGateway || kind != object.KindGateway && kind != object.KindListenerSet {
+		return object.Ref{}
+	}
+	return object.Ref{Kind: kind, Namespace: cmp.Or(object.Deref(ref.Namespace), r.meta.Namespace), Name: ref.Name}
+}
+
+// readHTTP reads an HTTPRoute, which is served if it is a TCPRoute in other words.
+func (r *route) readHTTP(o *object.HTTPRoute) {
+	const alone = "svcctl balances connections: matches, filters and several rules are not served"
+	if len(o.Spec.Rules) != 1 {
+		r.unserved = alone
+	}
+	for i := range o.Spec.Rules {
+		rule := &o.Spec.Rules[i]
+		for j := range rule.Matches {
+			m := &rule.Matches[j]
+			path := m.Path == nil || (object.Deref(m.Path.Type) == "" || *m.Path.Type == "PathPrefix") && (object.Deref(m.Path.Value) == "" || *m.Path.Value == "/")
+			if !path || len(m.Headers)+len(m.QueryParams) > 0 || m.Method != nil {
+				r.unserved = alone
+			}
+		}
+		if len(rule.Filters) > 0 {
+			r.unserved = alone
+		}
+		if rule.Timeouts != nil {
+			r.unserved = "svcctl balances connections: timeouts of requests are not served; set svcctl.io/idle-timeout in spec.infrastructure.annotations of the Gateway"
+		}
+		for j := range rule.BackendRefs {
+			if len(rule.BackendRefs[j].Filters) > 0 {
+				r.unserved = alone
+			}
+			b := &rule.BackendRefs[j]
+			r.backends = append(r.backends, object.BackendRef{Group: b.Group, Kind: b.Kind, Name: b.Name, Namespace: b.Namespace, Port: b.Port, Weight: b.Weight})
+		}
+	}
+}
+
+// attach attaches the routes to listeners.
+func (p *plan) attach() {
+	for _, r := range p.routes {
+		for i := range r.parents {
+			p.attachTo(r, i)
+		}
+		p.resolve(r)
+	}
+	for _, l := range p.listeners {
+		p.limitHTTP(l)
+	}
+}
+
+// attachTo attaches a route by one of its parentRefs.
+func (p *plan) attachTo(r *route, i int) {
+	parent := r.parent(i)
+	if parent != p.ref && !slices.ContainsFunc(p.sets, func(s *listenerSet) bool { return s.ref == parent }) {
+		return // it is another Gateway's
+	}
+	ref, refusal := &r.parents[i], ""
+	found, hosted := false, false
+	out := &outcome{}
+	r.outcome[i] = out
+	for _, l := range p.listeners {
+		if l.owner != parent || ref.SectionName != nil && *ref.SectionName != l.spec.Name || ref.Port != nil && *ref.Port != l.spec.Port {
+			continue
+		}
+		found = true
+		if !slices.Contains(l.kinds, r.ref.Kind) {
+			refusal = cmp.Or(refusal, fmt.Sprintf("%s takes no %s", l, r.ref.Kind))
+			continue
+		}
+		from, selector := object.FromSame, (*object.LabelSelector)(nil)
+		if a := l.spec.AllowedRoutes; a != nil && a.Namespaces != nil {
+			from, selector = cmp.Or(object.Deref(a.Namespaces.From), from), a.Namespaces.Selector
+		}
+		if !p.isIn(r.meta.Namespace, from, selector, l.meta.Namespace) {
+			refusal = cmp.Or(refusal, fmt.Sprintf("%s takes no routes of namespace %s (allowedRoutes.namespaces)", l, r.meta.Namespace))
+			continue
+		}
+		hosted = true
+		if names := r.namesAt(l); len(names) > 0 {
+			out.attached = append(out.attached, &attachment{r, l, names})
+		}
+	}
+	switch {
+	case !found:
+		what := "no listener"
+		if ref.SectionName != nil {
+			what += " named " + *ref.SectionName
+		}
+		if ref.Port != nil {
+			what += fmt.Sprintf(" at port %d", *ref.Port)
+		}
+		out.accepted = no("Accepted", "NoMatchingParent", fmt.Sprintf("%s %s has %s that takes part", parent.Kind, parent.Key(), what))
+	case !hosted:
+		out.accepted = no("Accepted", "NotAllowedByListeners", refusal)
+	case len(out.attached) == 0:
+		out.accepted = no("Accepted", "NoMatchingListenerHostname", fmt.Sprintf("none of spec.hostnames (%s) is one of the listeners' hostnames", strings.Join(r.hostnames, ", ")))
+	case r.unserved != "":
+		out.attached, out.accepted = nil, no("Accepted", "UnsupportedValue", r.unserved)
+	default:
+		out.accepted = yes("Accepted", "Accepted", "the route is attached")
+	}
+	for _, a := range out.attached {
+		if !slices.ContainsFunc(a.listener.attached, func(other *attachment) bool { return other.route == r }) {
+			a.listener.attached = append(a.listener.attached, a)
+		}
+	}
+}
+
+// namesAt returns the hostnames that a listener and the route have in common.
+func (r *route) namesAt(l *listener) (names []string) {
+	if l.layer4 == "" || l.spec.Protocol != object.ProtocolHTTP && !l.isNamed() || len(r.hostnames) == 0 {
+		return []string{l.hostname()}
+	}
+	for _, h := range r.hostnames {
+		if name, has := intersect(l.hostname(), h); has && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// limitHTTP refuses the HTTPRoutes of a listener that would need more than connections: those beside an older route, or
+// would have to be looked into.
+func (p *plan) limitHTTP(l *listener) {
+	if l.spec.Protocol != object.ProtocolHTTP {
+		return
+	}
+	l.attached = slices.DeleteFunc(l.attached, func(a *attachment) bool {
+		why := ""
+		first := p.firstAt(l.spec.Port)
+		switch {
+		case !slices.Equal(a.names, []string{""}):
+			why = fmt.Sprintf("svcctl balances connections, and does not look at the Host of requests: leave the hostname out at HTTP %s, and spec.hostnames at the route", l)
+		case first != nil && first != a.route:
+			why = fmt.Sprintf("svcctl balances connections: those of HTTP port %d go to one HTTPRoute, which is %s", l.spec.Port, first.ref.Key())
+		}
+		if why == "" {
+			return false
+		}
+		for _, out := range a.route.outcome {
+			if out.attached = slices.DeleteFunc(out.attached, func(other *attachment) bool { return other == a }); len(out.attached) == 0 && out.accepted.is {
+				out.accepted = no("Accepted", "UnsupportedValue", why)
+			}
+		}
+		return true
+	})
+}
+
+// firstAt returns the oldest HTTPRoute that can have a port.
+func (p *plan) firstAt(port int32) (first *route) {
+	for _, l := range p.listeners {
+		if l.spec.Protocol != object.ProtocolHTTP || l.spec.Port != port {
+			continue
+		}
+		for _, a := range l.attached {
+			if slices.Equal(a.names, []string{""}) && (first == nil || slices.Index(p.routes, a.route) < slices.Index(p.routes, first)) {
+				first = a.route
+			}
+		}
+	}
+	return first
+}
+
+// group is the endpoints of a backend.
+type group struct {
+	name    string // in the share
+	backend string // "namespace/name:port"
+	weight  int32
+	port    *object.ServicePort // of the Service; nil: the backend is not there, or may not be used
+	service *object.Service
+	slices  []*object.EndpointSlice
+}
+
+// resolve finds the backends of a route that has a parent here, for each protocol of its listeners.
+func (p *plan) resolve(r *route) {
+	r.resolved, r.groups = yes("ResolvedRefs", "ResolvedRefs", "all references are resolved"), map[string][]group{}
+	for _, out := range r.outcome {
+		for _, a := range out.attached {
+			r.groups[a.listener.layer4] = nil
+		}
+	}
+	if len(r.groups) == 0 { // not attached: its references are judged nevertheless
+		r.groups[map[bool]string{true: object.ProtocolUDP, false: object.ProtocolTCP}[r.ref.Kind == object.KindUDPRoute]] = nil
+	}
+	for protocol := range r.groups {
+		for i := range r.backends {
+			b := &r.backends[i]
+			ref := object.Ref{Kind: object.KindService, Namespace: cmp.Or(object.Deref(b.Namespace), r.meta.Namespace), Name: b.Name}
+			g := group{backend: fmt.Sprintf("%s:%d", ref.Key(), object.Deref(b.Port)), weight: 1}
+			if b.Weight != nil {
+				g.weight = *b.Weight
+			}
+			if reason, why := p.findBackend(r, b, ref, protocol, &g); reason != "" && r.resolved.is {
+				r.resolved = no("ResolvedRefs", reason, fmt.Sprintf("spec.rules[0].backendRefs[%d]: %s; its share of the connections is refused", i, why))
+			}
+			g.name = g.backend
+			for n := 2; slices.ContainsFunc(r.groups[protocol], func(other group) bool { return other.name == g.name }); n++ {
+				g.name = fmt.Sprintf("%s#%d", g.backend, n)
+			}
+			r.groups[protocol] = append(r.groups[protocol], g)
+		}
+	}
+}
+
+// findBackend finds the Service of a backendRef and its port. reason is "" if it may be used.
+func (p *plan) findBackend(r *route, b *object.BackendRef, ref object.Ref, wanted string, g *group) (reason, why string) {
+	kind := object.KindService
+	if b.Kind != nil {
+		kind = *b.Kind
+	}
+	if object.Deref(b.Group) != "" || kind != object.KindService {
+		return "InvalidKind", fmt.Sprintf("a backend is a Service of the core group, not %s %q", kind, b.Name)
+	}
+	if !p.isGranted(r.ref.Kind, r.meta.Namespace, ref) {
+		return "RefNotPermitted", fmt.Sprintf("no ReferenceGrant in namespace %s lets %ss of namespace %s refer to Service %s", ref.Namespace, r.ref.Kind, r.meta.Namespace, ref.Name)
+	}
+	p.note(ref)
+	svc, slices := p.objs.Service(ref.Key())
+	switch {
+	case svc == nil:
+		return "BackendNotFound", fmt.Sprintf("there is no Service %s", ref.Key())
+	case p.objs.IsGenerated(ref):
+		return "InvalidKind", fmt.Sprintf("Service %s is generated of a Gateway, which is no backend", ref.Key())
+	case svc.Spec.Type == object.TypeExternalName:
+		return "BackendNotFound", fmt.Sprintf("Service %s is of type ExternalName, and has no endpoints", ref.Key())
+	}
+	number := object.Deref(b.Port)
+	var other *object.ServicePort
+	for i := range svc.Spec.Ports {
+		port := &svc.Spec.Ports[i]
+		if port.Port == number && cmp.Or(port.Protocol, object.ProtocolTCP) == wanted {
+			g.port, g.service, g.slices = port, svc, slices
+			return "", ""
+		} else if port.Port == number {
+			other = port
+		}
+	}
+	if other != nil {
+		return "UnsupportedProtocol", fmt.Sprintf("port %d of Service %s is %s, not %s", number, ref.Key(), other.Protocol, wanted)
+	}
+	return "BackendNotFound", fmt.Sprintf("Service %s has no port %d", ref.Key(), number)
+}

@@ -1,0 +1,445 @@
+package gateway
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// condition is a condition without a time.
+type condition struct {
+	kind    string
+	is      bool
+	reason  string
+	message string
+	of      int64 // the generation that it is about; 0: the present one
+}
+
+func yes(kind, reason, message string) condition { return condition{kind, true, reason, message, 0} }
+func no(kind, reason, message string) condition  { return condition{kind, false, reason, message, 0} }
+
+// conditions are conditions about a generation.
+func conditions(generation int64, list ...condition) (all []object.Condition) {
+	for _, c := range list {
+		status := "False"
+		if c.is {
+			status = "True"
+		}
+		all = append(all, object.Condition{Type: c.kind, Status: status, ObservedGeneration: cmp.Or(c.of, generation), Reason: c.reason, Message: c.message})
+	}
+	return all
+}
+
+// orEarlier returns the condition that was met by an earlier generation in place of one that is pending.
+func (p *plan) orEarlier(c condition, generation int64, stored []object.Condition) condition {
+	if c.reason != reasonPending {
+		return c
+	}
+	for i := range stored {
+		if was := &stored[i]; was.Type == c.kind && was.Status == "True" {
+			p.pending = p.pending || was.ObservedGeneration != generation
+			return condition{was.Type, true, was.Reason, was.Message, was.ObservedGeneration}
+		}
+	}
+	p.pending = true
+	return c
+}
+
+// reasonPending is the reason of conditions that are not decided yet.
+const reasonPending = "Pending"
+
+// judge decides whether the Gateway is accepted.
+func (p *plan) judge() {
+	gw := p.gateway
+	p.accepted = yes("Accepted", "Accepted", "the Gateway is valid")
+	refuse := func(reason, format string, args ...any) {
+		if !p.refused {
+			p.refused, p.accepted = true, no("Accepted", reason, fmt.Sprintf(format, args...))
+		}
+	}
+	for i := range gw.Spec.Addresses {
+		a := &gw.Spec.Addresses[i]
+		if a.Type != nil && *a.Type != object.AddressIP {
+			refuse("UnsupportedAddress", "spec.addresses[%d]: type %s is not served: give an IPAddress, or leave it out for one of a pool", i, *a.Type)
+		} else if _, err := netip.ParseAddr(object.Deref(a.Value)); err != nil && object.Deref(a.Value) != "" {
+			refuse("UnsupportedAddress", "spec.addresses[%d]: %q is no IP address", i, *a.Value)
+		}
+	}
+	if infra := gw.Spec.Infrastructure; infra != nil && infra.ParametersRef != nil {
+		refuse("InvalidParameters", "spec.infrastructure.parametersRef: svcctl has no kind of parameters: leave it out, and set svcctl.io/* annotations in spec.infrastructure.annotations")
+	}
+	if gw.Spec.TLS != nil && gw.Spec.TLS.Backend != nil {
+		refuse("Invalid", "spec.tls.backend: Gateways connect to backends without TLS here: leave it out")
+	}
+	var wrong []string
+	valid := 0
+	for _, l := range p.listeners {
+		switch {
+		case l.serves():
+			valid++
+		case l.set == nil && !l.accepted.is:
+			wrong = append(wrong, l.spec.Name+": "+l.accepted.message)
+		case l.set == nil:
+			wrong = append(wrong, l.spec.Name+": "+l.resolved.message)
+		}
+	}
+	switch {
+	case valid == 0:
+		refuse("ListenersNotValid", "no listener is valid: %s", strings.Join(wrong, "; "))
+	case len(wrong) > 0 && !p.refused:
+		p.accepted = yes("Accepted", "ListenersNotValid", fmt.Sprintf("these listeners are not valid: %s", strings.Join(wrong, "; ")))
+	}
+}
+
+// status makes all statuses.
+func (p *plan) status(done bool) {
+	programmed, addresses := p.programmed(done)
+	svc, _ := p.objs.Service(p.out.Service)
+	for _, t := range p.objs.Trouble(p.out.Service) {
+		for _, l := range p.listeners {
+			if svc != nil && t.Port >= 0 && t.Port < len(svc.Spec.Ports) && svc.Spec.Ports[t.Port].Name == portName(l) && l.accepted.is {
+				l.accepted = no("Accepted", "PortUnavailable", t.Message)
+			}
+		}
+	}
+	gw := &object.Gateway{TypeMeta: p.gateway.TypeMeta, Metadata: p.gateway.Metadata}
+	generation := p.gateway.Metadata.Generation
+	gw.Status.Addresses = addresses
+	gw.Status.Conditions = conditions(generation, p.accepted, p.orEarlier(programmed, generation, p.gateway.Status.Conditions))
+	gw.Status.Listeners = p.listenerStatuses(nil, p.gateway.Status.Listeners, programmed)
+	attached := int32(0)
+	for _, set := range p.sets {
+		if p.setStatus(set, programmed) {
+			attached++
+		}
+	}
+	gw.Status.AttachedListenerSets = &attached
+	p.out.Statuses = append(p.out.Statuses, gw)
+	p.blame(p.ref, p.accepted)
+	if p.accepted.is && programmed.reason != reasonPending {
+		p.blame(p.ref, programmed)
+	}
+	for _, r := range p.routes {
+		p.routeStatus(r)
+	}
+}
+
+// blame notes a condition that is not met as a problem.
+func (p *plan) blame(o object.Ref, c condition) {
+	if !c.is {
+		p.problem(o, "", c.reason, c.message, false)
+	}
+}
+
+// programmed returns the condition of the Gateway, and its addresses.
+func (p *plan) programmed(done bool) (c condition, addresses []object.GatewayStatusAddress) {
+	if p.refused {
+		return no("Programmed", "Invalid", p.accepted.message), nil
+	}
+	if p.taken != "" {
+		return no("Programmed", "Invalid", fmt.Sprintf("%s is not of this Gateway, and has the name of its Service: rename or delete one of the two", p.taken)), nil
+	}
+	for _, t := range p.objs.Trouble(p.out.Service) {
+		if t.Failed {
+			return no("Programmed", "Invalid", t.Message), nil
+		}
+	}
+	svc, _ := p.objs.Service(p.out.Service)
+	var has []string
+	if svc != nil {
+		for _, at := range svc.Status.LoadBalancer.Ingress {
+			if at.IP != "" {
+				kind := object.AddressIP
+				has = append(has, at.IP)
+				addresses = append(addresses, object.GatewayStatusAddress{Type: &kind, Value: at.IP})
+			}
+		}
+	}
+	trouble := ""
+	for _, t := range p.objs.Trouble(p.out.Service) {
+		if t.Port < 0 {
+			trouble = t.Message
+			break
+		}
+	}
+	for i := range p.gateway.Spec.Addresses {
+		addr, err := netip.ParseAddr(object.Deref(p.gateway.Spec.Addresses[i].Value))
+		if svc != nil && err == nil && !slices.Contains(has, addr.Unmap().String()) {
+			if trouble == "" {
+				trouble = fmt.Sprintf("%s is not to be had: it is in no pool of load balancer IPs, or another Service has it", addr)
+			}
+			return no("Programmed", "AddressNotUsable", trouble), addresses
+		}
+	}
+	switch {
+	case !done:
+		return no("Programmed", reasonPending, "the dataplane does not have it yet"), addresses
+	case len(has) == 0:
+		if trouble == "" {
+			trouble = "no pool of load balancer IPs has an address left: set --load-balancer-pool, or make an IPAddressPool"
+		}
+		return no("Programmed", "AddressNotAssigned", trouble), nil
+	case trouble != "":
+		return no("Programmed", "AddressNotUsable", trouble), addresses
+	}
+	return yes("Programmed", "Programmed", "the dataplane serves it"), addresses
+}
+
+// listenerStatuses returns the statuses of the listeners of the Gateway (a nil set), or of a ListenerSet.
+func (p *plan) listenerStatuses(set *listenerSet, stored []object.ListenerStatus, programmed condition) (all []object.ListenerStatus) {
+	for _, l := range p.listeners {
+		if l.set != set {
+			continue
+		}
+		s := object.ListenerStatus{Name: l.spec.Name, SupportedKinds: []object.RouteGroupKind{}, AttachedRoutes: int32(len(l.attached))}
+		group := object.GroupGateway
+		for _, kind := range l.kinds {
+			s.SupportedKinds = append(s.SupportedKinds, object.RouteGroupKind{Group: &group, Kind: kind})
+		}
+		mine := programmed
+		switch {
+		case l.conflicted.is:
+			mine = no("Programmed", l.conflicted.reason, l.conflicted.message)
+		case !l.accepted.is:
+			mine = no("Programmed", "Invalid", l.accepted.message)
+		case !l.serves():
+			mine = no("Programmed", "Invalid", l.resolved.message)
+		case !programmed.is && programmed.reason != reasonPending:
+			mine = no("Programmed", "Invalid", programmed.message)
+		}
+		var before []object.Condition
+		if at := slices.IndexFunc(stored, func(b object.ListenerStatus) bool { return b.Name == l.spec.Name }); at >= 0 {
+			before = stored[at].Conditions
+		}
+		mine = p.orEarlier(mine, l.meta.Generation, before)
+		s.Conditions = conditions(l.meta.Generation, l.accepted, mine, l.resolved, l.conflicted)
+		all = append(all, s)
+	}
+	return all
+}
+
+// setStatus makes the status of a ListenerSet. It reports whether it is attached.
+func (p *plan) setStatus(set *listenerSet, programmed condition) (attached bool) {
+	o := &object.ListenerSet{TypeMeta: set.object.TypeMeta, Metadata: set.object.Metadata}
+	p.out.Statuses = append(p.out.Statuses, o)
+	accepted, mine := yes("Accepted", "Accepted", "the ListenerSet is valid"), programmed
+	var wrong []string
+	valid := 0
+	for _, l := range p.listeners {
+		switch {
+		case l.set != set:
+		case l.serves():
+			valid++
+		case !l.accepted.is:
+			wrong = append(wrong, l.spec.Name+": "+l.accepted.message)
+		default:
+			wrong = append(wrong, l.spec.Name+": "+l.resolved.message)
+		}
+	}
+	switch {
+	case !set.allowed:
+		accepted = no("Accepted", "NotAllowed", fmt.Sprintf("Gateway %s takes no ListenerSets of namespace %s (spec.allowedListeners)", p.ref.Key(), set.ref.Namespace))
+	case valid == 0:
+		accepted = no("Accepted", "ListenersNotValid", "no listener is valid: "+strings.Join(wrong, "; "))
+	case !p.accepted.is:
+		accepted = no("Accepted", "ParentNotAccepted", "Gateway "+p.ref.Key()+" is not accepted")
+	case len(wrong) > 0:
+		accepted = yes("Accepted", "ListenersNotValid", "these listeners are not valid: "+strings.Join(wrong, "; "))
+	}
+	if !accepted.is {
+		mine = no("Programmed", accepted.reason, accepted.message)
+	} else if !programmed.is && programmed.reason != reasonPending {
+		mine = no("Programmed", "Invalid", programmed.message)
+	}
+	p.blame(set.ref, accepted)
+	o.Status.Conditions = conditions(set.object.Metadata.Generation, accepted, p.orEarlier(mine, set.object.Metadata.Generation, set.object.Status.Conditions))
+	o.Status.Listeners = p.listenerStatuses(set, set.object.Status.Listeners, programmed)
+	return accepted.is
+}
+
+// routeStatus makes the entries of a route's status that are about the Gateway.
+func (p *plan) routeStatus(r *route) {
+	if len(r.outcome) == 0 {
+		return
+	}
+	next := r.object.DeepCopy()
+	status := routeOf(next).status
+	status.Parents = nil
+	for i := range r.parents {
+		out := r.outcome[i]
+		if out == nil {
+			continue
+		}
+		status.Parents = append(status.Parents, object.RouteParentStatus{
+			ParentRef: r.parents[i], ControllerName: ControllerName, Conditions: conditions(r.meta.Generation, out.accepted, r.resolved),
+		})
+		p.blame(r.ref, out.accepted)
+	}
+	p.blame(r.ref, r.resolved)
+	p.out.Statuses = append(p.out.Statuses, next)
+}
+
+// Class returns the GatewayClass that is always there.
+func Class() *object.GatewayClass {
+	class := &object.GatewayClass{
+		TypeMeta: object.TypeMeta{Kind: object.KindGatewayClass, APIVersion: object.APIVersionGateway},
+		Metadata: object.ObjectMeta{Name: ClassName, Generation: 1},
+		Spec:     object.GatewayClassSpec{ControllerName: ControllerName},
+	}
+	return class
+}
+
+// Features are the features of the upstream suite that are passed; sorted.
+var Features = []string{"Gateway", "GatewayAddressEmpty", "GatewayInfrastructurePropagation", "GatewayStaticAddresses", "ListenerSet", "ReferenceGrant", "TCPRoute", "TLSRoute", "TLSRouteModeMixed", "TLSRouteModeTerminate", "UDPRoute"}
+
+// ClassStatus returns a GatewayClass of ours with its status.
+func ClassStatus(class *object.GatewayClass) object.Object {
+	next := &object.GatewayClass{TypeMeta: class.TypeMeta, Metadata: class.Metadata}
+	accepted := yes("Accepted", "Accepted", "Gateways of this class are served by svcctl")
+	if class.Spec.ParametersRef != nil {
+		accepted = no("Accepted", "InvalidParameters", "spec.parametersRef: svcctl has no kind of parameters: leave it out")
+	}
+	next.Status.Conditions = conditions(class.Metadata.Generation, accepted)
+	for _, name := range Features {
+		next.Status.SupportedFeatures = append(next.Status.SupportedFeatures, object.SupportedFeature{Name: name})
+	}
+	return next
+}
+
+// Parentless returns a route or ListenerSet with the status that it has without a Gateway here; nil for other kinds.
+func Parentless(o object.Object) object.Object {
+	next := o.DeepCopy()
+	if set, is := next.(*object.ListenerSet); is {
+		const why = "its Gateway is not there, or of a class that is not served here"
+		set.Status.Listeners = nil
+		set.Status.Conditions = conditions(set.Metadata.Generation, no("Accepted", "ParentNotAccepted", why), no("Programmed", "Invalid", why))
+		return set
+	}
+	r := routeOf(next)
+	if r == nil {
+		return nil
+	}
+	r.status.Parents = nil
+	return next
+}
+
+// Merge returns an object with a planned status in place of its own, nil when that changes nothing. Conditions keep the
+// time of their last transition; those of other types stay, and so do the parents entries of other controllers and of
+// other Gateways (isOther).
+func Merge(stored, planned object.Object, now time.Time, isOther func(object.Ref) bool) object.Object {
+	next := stored.DeepCopy()
+	changed := false
+	merge := func(to *[]object.Condition, from []object.Condition) {
+		changed = mergeConditions(to, from, now) || changed
+	}
+	listeners := func(to *[]object.ListenerStatus, from []object.ListenerStatus) {
+		before := *to
+		*to = nil
+		for i, l := range from {
+			at := slices.IndexFunc(before, func(b object.ListenerStatus) bool { return b.Name == l.Name })
+			kept := object.ListenerStatus{}
+			if at >= 0 {
+				kept = before[at]
+			}
+			merge(&kept.Conditions, l.Conditions)
+			changed = changed || at != i || kept.AttachedRoutes != l.AttachedRoutes || !sameKinds(kept.SupportedKinds, l.SupportedKinds)
+			l.Conditions = kept.Conditions
+			*to = append(*to, l)
+		}
+		changed = changed || len(before) != len(from)
+	}
+	switch o := next.(type) {
+	case *object.GatewayClass:
+		status := &planned.(*object.GatewayClass).Status
+		merge(&o.Status.Conditions, status.Conditions)
+		changed = changed || !slices.Equal(o.Status.SupportedFeatures, status.SupportedFeatures)
+		o.Status.SupportedFeatures = status.SupportedFeatures
+	case *object.Gateway:
+		status := &planned.(*object.Gateway).Status
+		merge(&o.Status.Conditions, status.Conditions)
+		listeners(&o.Status.Listeners, status.Listeners)
+		changed = changed || !slices.EqualFunc(o.Status.Addresses, status.Addresses, func(a, b object.GatewayStatusAddress) bool { return a.Value == b.Value }) ||
+			object.Deref(o.Status.AttachedListenerSets) != *status.AttachedListenerSets || o.Status.AttachedListenerSets == nil
+		o.Status.Addresses, o.Status.AttachedListenerSets = status.Addresses, status.AttachedListenerSets
+	case *object.ListenerSet:
+		status := &planned.(*object.ListenerSet).Status
+		merge(&o.Status.Conditions, status.Conditions)
+		listeners(&o.Status.Listeners, status.Listeners)
+	default:
+		changed = mergeParents(routeOf(next), routeOf(planned), now, isOther)
+	}
+	if !changed {
+		return nil
+	}
+	return next
+}
+
+func sameKinds(a, b []object.RouteGroupKind) bool {
+	return slices.EqualFunc(a, b, func(a, b object.RouteGroupKind) bool { return a.Kind == b.Kind })
+}
+
+// mergeConditions puts conditions in the place of those of their types, and reports whether that changes anything.
+func mergeConditions(to *[]object.Condition, from []object.Condition, now time.Time) (changed bool) {
+	for _, c := range from {
+		at := slices.IndexFunc(*to, func(b object.Condition) bool { return b.Type == c.Type })
+		if at < 0 {
+			c.LastTransitionTime = now
+			*to, changed = append(*to, c), true
+			continue
+		}
+		before := (*to)[at]
+		c.LastTransitionTime = before.LastTransitionTime
+		if c.Status != before.Status {
+			c.LastTransitionTime = now
+		}
+		(*to)[at], changed = c, changed || c != before
+	}
+	return changed
+}
+
+// mergeParents puts the entries of a Gateway in the place of those of the same parentRef.
+func mergeParents(next, planned *route, now time.Time, isOther func(object.Ref) bool) (changed bool) {
+	before := next.status.Parents
+	var all []object.RouteParentStatus
+	find := func(list []object.RouteParentStatus, ref *object.ParentRef) int {
+		return slices.IndexFunc(list, func(s object.RouteParentStatus) bool {
+			return s.ControllerName == ControllerName && sameParent(&s.ParentRef, ref)
+		})
+	}
+	for i := range next.parents {
+		ref := &next.parents[i]
+		had, has := find(before, ref), find(planned.status.Parents, ref)
+		switch {
+		case find(all, ref) >= 0:
+		case has >= 0:
+			entry := planned.status.Parents[has]
+			var kept []object.Condition
+			if had >= 0 {
+				kept = slices.Clone(before[had].Conditions)
+			}
+			changed = mergeConditions(&kept, entry.Conditions, now) || changed
+			entry.Conditions = kept
+			all = append(all, entry)
+		case had >= 0 && isOther(next.parent(i)):
+			all = append(all, before[had])
+		}
+	}
+	for _, s := range before {
+		if s.ControllerName != ControllerName {
+			all = append(all, s)
+		}
+	}
+	changed = changed || len(all) != len(before)
+	next.status.Parents = all
+	return changed
+}
+
+func sameParent(a, b *object.ParentRef) bool {
+	return a.Name == b.Name && object.Deref(a.Group) == object.Deref(b.Group) && object.Deref(a.Kind) == object.Deref(b.Kind) &&
+		object.Deref(a.Namespace) == object.Deref(b.Namespace) && object.Deref(a.SectionName) == object.Deref(b.SectionName) && object.Deref(a.Port) == object.Deref(b.Port)
+}
