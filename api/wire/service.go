@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -216,6 +217,24 @@ type EndpointHealth struct {
 	Held Duration `json:"held,omitempty"`
 	// Ejected reports that svcctl.io/eject takes an endpoint out while it is down.
 	Ejected bool `json:"ejected,omitempty"`
+}
+
+// Reasons is the reason for which an endpoint is down, how often, or the time for which it has to answer.
+func (e *EndpointHealth) Reasons() string {
+	var words []string
+	if e.Why != "" {
+		words = append(words, e.Why)
+	}
+	if e.Failures > 1 {
+		words = append(words, fmt.Sprintf("%d times", e.Failures))
+	}
+	if e.Held > 0 {
+		words = append(words, fmt.Sprintf("fell often: has to answer for %s", time.Duration(e.Held)))
+	}
+	if e.State == HealthOut {
+		words = append(words, "annotation svcctl.io/out")
+	}
+	return strings.Join(words, ", ")
 }
 
 // Environment are the environment variables for the Services of a namespace: the answer

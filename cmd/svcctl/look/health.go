@@ -130,40 +130,13 @@ func healthRows(all []wire.EndpointHealth, now time.Time, heading bool) [][]stri
 		}
 		took := "-"
 		if e.Took > 0 {
-			took = roughly(time.Duration(e.Took)).String()
+			took = output.Roughly(time.Duration(e.Took)).String()
 		}
 		rows = append(rows, []string{
-			e.Service, cmp.Or(e.Port, "-"), e.Endpoint, e.State, since, cmp.Or(e.Check, "-"), took, whyText(e),
+			e.Service, cmp.Or(e.Port, "-"), e.Endpoint, e.State, since, cmp.Or(e.Check, "-"), took, output.Printable(e.Reasons()),
 		})
 	}
 	return rows
-}
-
-// roughly rounds a time to three digits.
-func roughly(d time.Duration) time.Duration {
-	unit := time.Nanosecond
-	for d/unit >= 1000 {
-		unit *= 10
-	}
-	return d.Round(unit)
-}
-
-// whyText formats why an endpoint is down, or the time within which it has to answer.
-func whyText(e *wire.EndpointHealth) string {
-	var words []string
-	if e.Why != "" {
-		words = append(words, output.Printable(e.Why))
-	}
-	if e.Failures > 1 {
-		words = append(words, fmt.Sprintf("%d times", e.Failures))
-	}
-	if e.Held > 0 {
-		words = append(words, fmt.Sprintf("fell often: has to answer for %s", time.Duration(e.Held)))
-	}
-	if e.State == wire.HealthOut {
-		words = append(words, "annotation svcctl.io/out")
-	}
-	return strings.Join(words, ", ")
 }
 
 // watchHealth prints endpoints whose state changed, until ctx ends.

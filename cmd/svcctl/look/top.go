@@ -19,21 +19,28 @@ func TopVerb() *cli.Verb {
 		Name:    "top",
 		Summary: "show traffic by Service and endpoint, or connections",
 		Args:    "[svc/NAME] [FLAGS]",
-		About: `Shows ports of Services by their connections, the busiest first, and updates the
-table every two seconds. For a named Service it shows the endpoints too, or with --clients
-its busiest clients.
+		About: `Shows ports of Services with their traffic, and updates the table every two seconds. On a
+terminal the first lines are the answer of ` + "`svcctl status`" + ` and the traffic of the box, and
+Services that do not answer come first. Keys:
 
-OPEN are connections that were answered and that neither side has closed. UNANSWERED are
-those to which the endpoint has sent nothing: if the number stays up, the endpoint does not
-answer. NEW/S are new connections a second since the previous reading. CONNS are all
-connections so far, and REFUSED the packets that were refused or
-dropped because there was no endpoint: the kernel counts both, unless the appliance has
---traffic off.
+  arrows, Page Up, Page Down, Home, End    move
+  Enter            open a Service: each endpoint, its state and last check
+  c                its clients
+  Esc              back; ends a filter
+  /                filter by a text in NAMESPACE/NAME:PORT, as it is typed
+  s o r u f b n    sort by state, open, rate, unanswered, refused, bytes, name
+  e  ?  q          endpoints in the list, help, quit
 
-On a terminal, o, r, u, f and n sort by open, rate, unanswered, refused and name, / filters
-by a text until Enter, Esc ends the filter, e shows or hides endpoints, c clients of a named
-Service, q quits. Without a terminal one table is printed; with -o json one document for
-each reading.
+UP are the endpoints that are not down, of all that are ready. NEW/S, REFUSED/S and FAILED/S
+are new connections, packets refused as there is no endpoint, and connections that an
+endpoint refused or never answered, each a second since the previous reading. OPEN are
+connections that were answered and that neither side has closed. UNANSWERED are those to
+which the endpoint has sent nothing: if the number stays up, the endpoint does not answer.
+CONNS are all connections so far, and kB/s the bytes in thousands, where the kernel counts
+them (net.netfilter.nf_conntrack_acct). More columns appear on a wider terminal.
+
+Without a terminal, and with --once, one table is printed, with FAILED and REFUSED so far;
+with -o json one document for each reading.
 
 The numbers come from the kernel's connection tracking, which is read only on
 request, and more rarely where it is large: at most 2 % of a core is used. Connections to
@@ -52,7 +59,7 @@ send something. The entry of any other is deleted, and its next packet is balanc
 			{Name: "all-namespaces", Letter: "A", Group: cli.GroupWhich, Usage: "Services of all namespaces"},
 			{Name: "filter", Arg: "TEXT", Group: cli.GroupWhich, Usage: "ports with this in NAMESPACE/NAME:PORT; with * a pattern for the whole name, as 'shop/*'"},
 			{Name: "limit", Letter: "l", Arg: "N", Def: "100, or 1000 connections", Group: cli.GroupWhich, Usage: "how many ports, and how many clients, at most 10000; with --connections at most 100000"},
-			{Name: "by", Arg: strings.Join(sorts, "|"), Def: sorts[0], Words: sorts, Group: cli.GroupOutput, Usage: "what to sort by"},
+			{Name: "by", Arg: strings.Join(sorts, "|"), Def: "state on a terminal, else open", Words: sorts, Group: cli.GroupOutput, Usage: "what to sort by"},
 			{Name: "endpoints", Group: cli.GroupOutput, Usage: "show the endpoints of each port"},
 			{Name: "clients", Group: cli.GroupOutput, Usage: "show the clients of the named Service, the busiest first"},
 			{Name: "once", Group: cli.GroupOutput, Usage: "print one table"},
@@ -94,7 +101,17 @@ func runTop(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error
 	if v.Option("output").Text() == cli.FormWide {
 		return cli.Usagef("-o wide is for --connections: ports have the forms table and json")
 	}
-	o := top.Options{By: v.Option("by").Text(), Filter: v.Option("filter").Text(), Clients: v.Option("clients").On(), Color: env.Color}
+	once := v.Option("once").On()
+	in, isIn := env.In.(*os.File)
+	out, isOut := env.Out.(*os.File)
+	live := !once && env.StdoutTTY && env.StdinTTY && isIn && isOut && v.Option("output").Text() != cli.FormJSON
+	o := top.Options{By: "open", Filter: v.Option("filter").Text(), Clients: v.Option("clients").On(), Color: env.Color}
+	if live {
+		o.By = "state"
+	}
+	if by := v.Option("by"); by.IsSet() {
+		o.By = by.Text()
+	}
 	if sorts := wire.TrafficSorts(); !slices.Contains(sorts, o.By) {
 		return cli.Usagef("--by %q: want %s", o.By, strings.Join(sorts, ", "))
 	}
@@ -118,19 +135,16 @@ func runTop(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error
 		return err
 	}
 	t := top.New(c, of, o)
-	once := v.Option("once").On()
-	if v.Option("output").Text() == cli.FormJSON {
+	switch {
+	case live:
+		return t.Live(ctx, in, out, env.Now)
+	case v.Option("output").Text() == cli.FormJSON:
 		return topJSON(ctx, env, t, once)
 	}
-	in, isIn := env.In.(*os.File)
-	out, isOut := env.Out.(*os.File)
-	if once || !env.StdoutTTY || !env.StdinTTY || !isIn || !isOut {
-		if err := t.Second(ctx); err != nil {
-			return err
-		}
-		return env.Print(t.Table(env.Now(), 0, 0))
+	if err := t.Second(ctx); err != nil {
+		return err
 	}
-	return t.Live(ctx, in, out, env.Now)
+	return env.Print(t.Table(env.Now()))
 }
 
 // topJSON prints one document a look.

@@ -55,3 +55,12 @@ func Shortest(d time.Duration) string {
 	}
 	return d.String()
 }
+
+// Roughly rounds a time to three digits.
+func Roughly(d time.Duration) time.Duration {
+	unit := time.Nanosecond
+	for d/unit >= 1000 {
+		unit *= 10
+	}
+	return d.Round(unit)
+}

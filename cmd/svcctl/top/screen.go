@@ -1,10 +1,8 @@
 package top
 
 import (
-	"context"
 	"os"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,6 +23,7 @@ func openScreen(in, out *os.File) (*screen, error) {
 	}
 	raw := *before
 	raw.Lflag &^= unix.ECHO | unix.ICANON | unix.ISIG
+	raw.Iflag &^= unix.ICRNL | unix.IXON
 	raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 1, 0
 	if err := unix.IoctlSetTermios(int(in.Fd()), unix.TCSETS, &raw); err != nil {
 		return nil, os.NewSyscallError("tcsetattr", err)
@@ -50,59 +49,77 @@ func (s *screen) size() (lines, columns int) {
 }
 
 // draw replaces the content of the screen. Lines are drawn over, so that nothing flickers.
-func (s *screen) draw(text string) error {
-	_, err := s.out.WriteString("\x1b[H" + strings.ReplaceAll(text, "\n", "\x1b[K\r\n") + "\x1b[K\x1b[J")
+func (s *screen) draw(lines []string) error {
+	_, err := s.out.WriteString("\x1b[H" + strings.Join(lines, "\x1b[K\r\n") + "\x1b[K\x1b[J")
 	return err
 }
 
-// keys are the bytes that are typed. The channel is closed when the terminal is gone.
-func (s *screen) keys() <-chan byte {
-	typed := make(chan byte)
-	go func() {
-		defer close(typed)
-		b := make([]byte, 1)
-		for {
-			if n, err := s.in.Read(b); n == 0 || err != nil {
-				return
-			}
-			typed <- b[0]
+// A key is what was typed: a character, or one of the others.
+type key rune
+
+// Keys that are no characters of text.
+const (
+	keyInterrupt key = 3 // Ctrl-C
+	keyEnd       key = 4 // Ctrl-D
+	keyErase     key = 8 // Ctrl-H
+	keyTab       key = 9
+	keyEnter     key = 13
+	keyEscape    key = 27
+	keyBackspace key = 127
+
+	keyUp key = -1 - iota
+	keyDown
+	keyPageUp
+	keyPageDown
+	keyFirst
+	keyLast
+	keyLeft
+	keyRight
+	keyOther
+)
+
+// sequences are the keys that terminals send as several characters, after ESC [ or ESC O (ECMA-48, xterm).
+var sequences = map[string]key{
+	"A": keyUp, "B": keyDown, "C": keyRight, "D": keyLeft, "H": keyFirst, "F": keyLast, "M": keyEnter,
+	"1~": keyFirst, "7~": keyFirst, "4~": keyLast, "8~": keyLast, "5~": keyPageUp, "6~": keyPageDown,
+}
+
+// keysOf parses what a terminal sent at once. A key of several characters arrives as a whole.
+func keysOf(b []byte) (typed []key) {
+	for len(b) > 0 {
+		if b[0] != byte(keyEscape) || len(b) < 3 || b[1] != '[' && b[1] != 'O' {
+			typed = append(typed, key(b[0]))
+			b = b[1:]
+			continue
 		}
-	}()
+		end := 2
+		for end < len(b)-1 && (b[end] < 0x40 || b[end] > 0x7e) {
+			end++
+		}
+		k, known := sequences[string(b[2:end+1])]
+		if !known {
+			k = keyOther
+		}
+		typed, b = append(typed, k), b[end+1:]
+	}
 	return typed
 }
 
-// Live draws the table until the user quits. now is the time of day.
-func (t *Top) Live(ctx context.Context, in, out *os.File, now func() time.Time) error {
-	if err := t.Look(ctx); err != nil {
-		return err // the message stays on the previous screen
-	}
-	s, err := openScreen(in, out)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	typed := s.keys()
-	tick := time.NewTicker(Every)
-	defer tick.Stop()
-	for {
-		lines, columns := s.size()
-		if err := s.draw(t.Table(now(), lines-1, columns) + cut(t.bar(), columns)); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case key, open := <-typed:
-			if !open || t.key(key) {
-				return nil
+// keys returns the keys that are typed. The channel is closed when the terminal is gone.
+func (s *screen) keys() <-chan key {
+	typed := make(chan key)
+	go func() {
+		defer close(typed)
+		b := make([]byte, 256)
+		for {
+			n, err := s.in.Read(b)
+			if n == 0 || err != nil {
+				return
 			}
-		case <-tick.C:
-		}
-		if err := t.Look(ctx); err != nil {
-			if ctx.Err() != nil {
-				return nil
+			for _, k := range keysOf(b[:n]) {
+				typed <- k
 			}
-			return err
 		}
-	}
+	}()
+	return typed
 }

@@ -2,7 +2,6 @@ package top
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,23 +10,11 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
-// Table is the last look for people, cut to a number of lines and columns; 0: to none.
-func (t *Top) Table(now time.Time, lines, columns int) string {
+// Table is the last reading, as it is printed without a screen.
+func (t *Top) Table(now time.Time) string {
 	s := t.seen
-	var sum wire.ConnectionCounts
-	sum.Rate = new(float64)
-	for i := range s.Ports {
-		sum.Open += s.Ports[i].Open
-		sum.Unanswered += s.Ports[i].Unanswered
-		if r := s.Ports[i].Rate; r != nil {
-			*sum.Rate += *r
-		}
-	}
-	if s.Seconds == 0 {
-		sum.Rate = nil
-	}
 	head := fmt.Sprintf("%s, %d open, %d unanswered, %s new/s; %s tracked in all",
-		output.Count(len(s.Ports), "port"), sum.Open, sum.Unanswered, output.Rate(sum.Rate), output.Count(s.Tracked, "connection"))
+		output.Count(len(s.Ports)+s.More, "port"), s.Totals.Open, s.Totals.Unanswered, output.Rate(s.Totals.Rate), output.Count(s.Tracked, "connection"))
 	if s.More > 0 {
 		head += fmt.Sprintf("; %d ports left out", s.More)
 	}
@@ -35,9 +22,6 @@ func (t *Top) Table(now time.Time, lines, columns int) string {
 		head += fmt.Sprintf("; read %s ago", age)
 	}
 	heads := []string{"SERVICE", "PROTO"}
-	if columns > 0 && columns < wide { // the numbers need the room
-		heads = heads[:1]
-	}
 	if t.q.Endpoints {
 		heads = append(heads, "ENDPOINT")
 	}
@@ -47,16 +31,16 @@ func (t *Top) Table(now time.Time, lines, columns int) string {
 	} else if s.Flows {
 		heads = append(heads, "CONNS")
 	}
-	bytes := s.Flows && s.NoBytes == ""
-	if bytes {
+	bytes := s.NoBytes == ""
+	if s.Flows && bytes {
 		heads = append(heads, "IN", "OUT")
+	}
+	if bytes {
+		heads = append(heads, "IN/S", "OUT/S")
 	}
 	rows := [][]string{heads}
 	row := func(service, protocol, endpoint, up string, failed uint64, c wire.ConnectionCounts, made, refused *uint64, flows wire.FlowTotals) {
 		cells := []string{service, protocol}
-		if columns > 0 && columns < wide {
-			cells = cells[:1]
-		}
 		if t.q.Endpoints {
 			cells = append(cells, endpoint)
 		}
@@ -69,78 +53,59 @@ func (t *Top) Table(now time.Time, lines, columns int) string {
 		} else if s.Flows {
 			cells = append(cells, numberText(made))
 		}
-		if bytes {
+		if s.Flows && bytes {
 			cells = append(cells, bytesText(flows.BytesIn), bytesText(flows.BytesOut))
+		}
+		if bytes {
+			cells = append(cells, rateText(c.InRate), rateText(c.OutRate))
 		}
 		rows = append(rows, cells)
 	}
 	for i := range s.Ports {
 		port := &s.Ports[i]
 		key := output.ServicePort(port.Namespace, port.Service, port.Port)
-		up := ""
-		if port.States != nil {
-			up = fmt.Sprintf("%d/%d", port.States.Up, port.States.All)
-		}
-		row(key, port.Protocol, "", up, port.Failed, port.ConnectionCounts, port.Connections, port.Refused, port.FlowTotals)
+		row(key, port.Protocol, "", upText(port), port.Failed, port.ConnectionCounts, port.Connections, port.Refused, port.FlowTotals)
 		if !t.q.Endpoints {
 			continue
 		}
-		for _, e := range port.Endpoints {
-			name := e.Endpoint
-			switch {
-			case e.Relay:
-				name += " (relay)"
-			case e.Relayed:
-				name += " (relayed)"
-			case e.Leaving:
-				name += " (leaving)"
-			}
-			row("", "", name, e.State, e.Failed, e.ConnectionCounts, nil, nil, e.FlowTotals)
+		for i := range port.Endpoints {
+			e := &port.Endpoints[i]
+			row("", "", endpointName(e), e.State, e.Failed, e.ConnectionCounts, nil, nil, e.FlowTotals)
 		}
 	}
-	text := strings.Split(strings.TrimSuffix(new(output.Grid).Text(rows...), "\n"), "\n")
-	text = append(append(wrapped(head, columns), ""), text...)
-	title := slices.Index(text, "") + 1
+	text := output.TrimLines(new(output.Grid).Text(rows...))
+	if title, rest, _ := strings.Cut(text, "\n"); t.color {
+		text = "\x1b[1m" + title + "\x1b[0m\n" + rest
+	}
+	text = head + "\n\n" + text
 	if s.Clients != nil {
-		text = append(append(text, ""), strings.Split(strings.TrimSuffix(clientsTable(s.Clients), "\n"), "\n")...)
+		text += "\n" + clientsTable(s.Clients)
 	}
 	if s.NoBytes != "" && t.q.Endpoints {
-		text = append(text, "", "bytes: off, because "+s.NoBytes)
+		text += "\nbytes are not counted: " + s.NoBytes + "\n"
 	}
-	if lines > 0 && len(text) > lines {
-		text = text[:lines]
-	}
-	for i := range text {
-		text[i] = strings.TrimRight(text[i], " ")
-		text[i] = cut(text[i], columns)
-	}
-	if t.color && len(text) > title {
-		text[title] = "\x1b[1m" + text[title] + "\x1b[0m"
-	}
-	return strings.Join(text, "\n") + "\n"
+	return text
 }
 
-// wide is the number of columns from which the protocol is shown.
-const wide = 100
-
-// wrapped is a text in lines of at most so many characters, broken at blanks; 0: in one.
-func wrapped(text string, columns int) (lines []string) {
-	for columns > 0 && len([]rune(text)) > columns {
-		at := strings.LastIndex(string([]rune(text)[:columns+1]), " ")
-		if at <= 0 {
-			break
-		}
-		lines, text = append(lines, text[:at]), text[at+1:]
+// endpointName is the address of an endpoint, with its part.
+func endpointName(e *wire.EndpointTraffic) string {
+	switch {
+	case e.Relay:
+		return e.Endpoint + " (relay)"
+	case e.Relayed:
+		return e.Endpoint + " (relayed)"
+	case e.Leaving:
+		return e.Endpoint + " (leaving)"
 	}
-	return append(lines, text)
+	return e.Endpoint
 }
 
-// cut shortens a line to a number of columns; 0: it does not.
-func cut(line string, columns int) string {
-	if runes := []rune(line); columns > 0 && len(runes) > columns {
-		return string(runes[:columns])
+// upText is how many endpoints of a port are up: "2/3".
+func upText(port *wire.PortTraffic) string {
+	if port.States == nil {
+		return ""
 	}
-	return line
+	return fmt.Sprintf("%d/%d", port.States.Up, port.States.All)
 }
 
 // numberText is a number that may be absent.
@@ -160,11 +125,20 @@ func bytesText(n *uint64) string {
 	return number + prefix
 }
 
+// rateText is bytes a second, "-" before there are two readings.
+func rateText(r *float64) string {
+	if r == nil {
+		return "-"
+	}
+	n := uint64(*r)
+	return bytesText(&n)
+}
+
 // clientsTable lists the clients of a Service, the busiest first.
 func clientsTable(clients *wire.ServiceClients) string {
 	switch {
 	case !clients.Counted:
-		return "Clients are counted from the next look on.\n"
+		return "Clients are counted from the next reading on.\n"
 	case len(clients.Clients) == 0:
 		return "No client is connected.\n"
 	}

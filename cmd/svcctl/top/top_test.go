@@ -39,7 +39,7 @@ func TestTopTable(t *testing.T) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	rate := func(r float64) *float64 { return &r }
 	top := &Top{q: wire.TrafficQuery{Sort: "open", Endpoints: true}, seen: &wire.Traffic{
-		At: at, Seconds: 2, Tracked: 9, More: 3,
+		At: at, Seconds: 2, Tracked: 9, More: 3, NoBytes: "a setting is 0", Totals: wire.ServiceTraffic{ConnectionCounts: wire.ConnectionCounts{Open: 150, Unanswered: 4, Rate: rate(32)}},
 		Ports: []wire.PortTraffic{
 			{Namespace: "shop", Service: "web", Port: "http", Protocol: "TCP", ConnectionCounts: wire.ConnectionCounts{Open: 120, Unanswered: 4, Rate: rate(31.6)},
 				Endpoints: []wire.EndpointTraffic{
@@ -49,12 +49,12 @@ func TestTopTable(t *testing.T) {
 			{Namespace: "default", Service: "dns", Protocol: "UDP", ConnectionCounts: wire.ConnectionCounts{Open: 1, Rate: rate(0.5)}},
 		},
 	}}
-	golden(t, "endpoints.txt", top.Table(at.Add(30*time.Second), 0, 0))
+	golden(t, "endpoints.txt", top.Table(at.Add(30*time.Second)))
 	top.q.Endpoints, top.seen.Seconds, top.seen.More = false, 0, 0
 	for i := range top.seen.Ports {
 		top.seen.Ports[i].Rate = nil
 	}
-	golden(t, "first.txt", top.Table(at, 0, 0))
+	golden(t, "first.txt", top.Table(at))
 	n := func(n uint64) *uint64 { return &n }
 	counted := *top.seen
 	counted.Counted, counted.Ports = true, slices.Clone(top.seen.Ports)
@@ -63,49 +63,27 @@ func TestTopTable(t *testing.T) {
 	for _, endpoints := range []bool{false, true} {
 		top := *top
 		top.seen, top.q.Endpoints = &counted, endpoints
-		golden(t, fmt.Sprintf("counted-%t.txt", endpoints), top.Table(at, 0, 0))
+		golden(t, fmt.Sprintf("counted-%t.txt", endpoints), top.Table(at))
 	}
 	flows := counted
+	flows.NoBytes, flows.Ports[0].InRate, flows.Ports[0].OutRate = "", rate(1500), rate(3e6)
 	flows.Flows, flows.Ports[0].FlowTotals = true, wire.FlowTotals{Flows: n(120000), BytesIn: n(1 << 20), BytesOut: n(12345678901)}
 	for i := range flows.Ports[0].Endpoints {
 		flows.Ports[0].Endpoints[i].FlowTotals = wire.FlowTotals{Flows: n(60000), BytesIn: n(1000), BytesOut: n(1 << 12)}
 	}
 	top.seen, top.q.Endpoints = &flows, true
-	golden(t, "flows.txt", top.Table(at, 0, 0))
+	golden(t, "flows.txt", top.Table(at))
 	flows.NoBytes, flows.Counted = "a setting is 0", false
-	golden(t, "flows-without-bytes.txt", top.Table(at, 0, 0))
+	golden(t, "flows-without-bytes.txt", top.Table(at))
 	relayed := wire.Traffic{At: at, Seconds: 4, Ports: []wire.PortTraffic{{Namespace: "shop", Service: "web", Port: "tls", Protocol: "TCP",
 		ConnectionCounts: wire.ConnectionCounts{Open: 71, Rate: rate(2)}, Endpoints: []wire.EndpointTraffic{
 			{Endpoint: "10.1.2.1:40001", Relay: true, ConnectionCounts: wire.ConnectionCounts{Open: 71, Rate: rate(2)}},
 			{Endpoint: "10.1.2.12:8443", Relayed: true, ConnectionCounts: wire.ConnectionCounts{Open: 70}},
 		}}}}
 	top.seen = &relayed
-	golden(t, "relayed.txt", top.Table(at, 0, 0))
+	golden(t, "relayed.txt", top.Table(at))
 	top.seen, top.q.Endpoints = &flows, false
-	small := strings.Split(strings.TrimSuffix(top.Table(at, 4, 20), "\n"), "\n")
-	if len(small) != 4 || slices.ContainsFunc(small, func(line string) bool { return len([]rune(line)) > 20 }) {
-		t.Errorf("on a screen of 4 lines of 20 characters: %q", small)
-	}
-	top.q.Endpoints = true
-	top.seen.Ports[0].States, top.seen.Ports[0].Failed = &wire.EndpointStates{Up: 2, All: 3}, 7
-	top.seen.Ports[0].Endpoints[1].State, top.seen.Ports[0].Endpoints[1].Failed = wire.HealthDown, 7
-	golden(t, "columns-80.txt", top.Table(at.Add(time.Minute), 40, 80))
-	top.q.Endpoints = false
-	for key, want := range map[byte]string{'r': "rate", 'u': "unanswered", 'n': "name", 'f': "refused", 'o': "open"} {
-		if top.key(key) || top.q.Sort != want {
-			t.Errorf("after %c it is sorted by %s, want %s", key, top.q.Sort, want)
-		}
-	}
-	if top.key('c'); top.q.Clients || strings.Contains(top.bar(), "clients") {
-		t.Error("clients are offered of all Services together")
-	}
-	top.q.Service = "web"
-	if top.key('c'); !top.q.Clients || !strings.Contains(top.bar(), "c clients") {
-		t.Error("c does not show the clients of a Service")
-	}
-	if top.key('e'); !top.q.Endpoints || !top.key('q') {
-		t.Error("e does not show endpoints, or q does not quit")
-	}
+	golden(t, "ports.txt", top.Table(at))
 }
 
 // The clients of a Service stand below its ports.
@@ -115,32 +93,11 @@ func TestTopClients(t *testing.T) {
 		At: at, Tracked: 12, Ports: []wire.PortTraffic{{Namespace: "shop", Service: "web", Port: "http", Protocol: "TCP", ConnectionCounts: wire.ConnectionCounts{Open: 120, Unanswered: 4}}},
 		Clients: &wire.ServiceClients{Counted: true, More: 17, Clients: []wire.ClientTraffic{{Client: "203.0.113.7", Open: 118}, {Client: "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff", Open: 2, Unanswered: 4}}},
 	}}
-	golden(t, "clients.txt", top.Table(at, 0, 0))
-	for says, clients := range map[string]wire.ServiceClients{"\nClients are counted from the next look on.\n": {}, "\nNo client is connected.\n": {Counted: true}} {
+	golden(t, "clients.txt", top.Table(at))
+	for says, clients := range map[string]wire.ServiceClients{"\nClients are counted from the next reading on.\n": {}, "\nNo client is connected.\n": {Counted: true}} {
 		top.seen.Clients = &clients
-		if text := top.Table(at, 0, 0); !strings.HasSuffix(text, says) {
+		if text := top.Table(at); !strings.HasSuffix(text, says) {
 			t.Errorf("want %q at the end of\n%s", says, text)
 		}
-	}
-}
-
-// The filter is typed on the screen, and the table follows.
-func TestTopFilter(t *testing.T) {
-	top := &Top{q: wire.TrafficQuery{Sort: "open"}}
-	for _, step := range []struct{ keys, filter, bar string }{
-		{"/sho", "sho", "filter: sho_"}, {"x\x7fp/*", "shop/*", "filter: shop/*_"}, {"\r", "shop/*", "by open, with shop/*   o open"}, {"r", "shop/*", "by rate, with"},
-		{"/q\r", "shop/*q", "by rate"}, {"\x1b", "", "by rate   o open"}, {"/e\x1b", "", "by rate   o open"}, {"/\x7f\x7f\xc3\xa4 ", "", "filter: _"},
-	} {
-		for _, key := range []byte(step.keys) {
-			if top.key(key) {
-				t.Fatalf("%q ends it", step.keys)
-			}
-		}
-		if top.q.Filter != step.filter || !strings.HasPrefix(top.bar(), step.bar) || top.q.Endpoints {
-			t.Errorf("after %q the filter is %q, the bar %q; want %q and %q", step.keys, top.q.Filter, top.bar(), step.filter, step.bar)
-		}
-	}
-	if !top.key(3) {
-		t.Error("Ctrl-C does not end it while a filter is typed")
 	}
 }
