@@ -3,6 +3,7 @@ package store
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -79,11 +80,7 @@ func (c *change) proposeFrom(s *Store, document object.Object) {
 		return
 	}
 	c.ownMetadata(next.GetMeta())
-	if svc, isService := next.(*object.Service); isService {
-		c.ownStatus(svc, document.(*object.Service))
-	} else if strategy := object.StrategyOf(next); c.owner.File != "" && !strategy.StatusOnCreate {
-		c.keepOwned(next)
-	}
+	c.ownStatus(next, document)
 	if errs := c.explainClusterIPs(document, c.accept(s, next)); len(errs) > 0 {
 		c.err = errs
 		c.notes = append(c.notes, c.notesOf(errs, "")...)
@@ -165,16 +162,19 @@ func (c *change) ownMetadata(meta *object.ObjectMeta) {
 	}
 }
 
-// ownStatus replaces the status by that of the stored version, whatever the document has.
-func (c *change) ownStatus(svc, document *object.Service) {
-	if len(document.Status.LoadBalancer.Ingress) > 0 || len(document.Status.Conditions) > 0 {
-		c.note(c.owner.File, "status", manifest.ReasonIgnoredField,
-			"the status is written by the appliance; ask for an address with spec.loadBalancerIP", true)
+// ownStatus replaces a status that the appliance writes by that of the stored version, whatever the document has.
+func (c *change) ownStatus(next, document object.Object) {
+	if s := object.StrategyOf(next); !s.HasStatus || s.StatusOnCreate {
+		return
 	}
-	svc.Status = object.ServiceStatus{}
-	if c.old != nil {
-		svc.Status = c.old.Object.DeepCopy().(*object.Service).Status
+	if !reflect.ValueOf(document).Elem().FieldByName("Status").IsZero() {
+		text := "the status is written by the appliance"
+		if c.ref.Kind == object.KindService {
+			text += "; ask for an address with spec.loadBalancerIP"
+		}
+		c.note(c.owner.File, "status", manifest.ReasonIgnoredField, text, true)
 	}
+	c.keepOwned(next)
 }
 
 // checkExternalIPs asks the host about the external IPs that the stored version does not have.

@@ -305,6 +305,32 @@ func TestStatusInAFileIsIgnored(t *testing.T) {
 	}
 }
 
+// The status of a Gateway in a file is the server's: the default first, then what was written to it, whatever the file has.
+func TestStatusOfGatewaysInFiles(t *testing.T) {
+	b := newBox(t)
+	file := func(more string) {
+		b.apply("a.yaml", "{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: edge}, "+
+			"spec: {gatewayClassName: svcctl, listeners: [{name: a, port: 1, protocol: TCP}]}"+more+"}\n")
+	}
+	edge := object.Ref{Kind: object.KindGateway, Namespace: "default", Name: "edge"}
+	has := func(when, reason string) {
+		t.Helper()
+		stored, _ := b.s.Get(edge)
+		if c := stored.(*object.Gateway).Status.Conditions; len(c) == 0 || c[0].Reason != reason {
+			t.Errorf("%s: %+v", when, c)
+		}
+	}
+	file("")
+	has("at first", "Pending")
+	stored, _ := b.s.Get(edge)
+	next := stored.DeepCopy().(*object.Gateway)
+	next.Status.Conditions[0].Reason = "Served"
+	b.must(Write{Ref: edge, Object: next, Status: true})
+	file(", status: {conditions: [{type: Accepted, status: 'True', reason: Mine, message: '', lastTransitionTime: '2026-01-01T00:00:00Z'}]}")
+	has("after the file has changed", "Served")
+	b.wantProblems("a.yaml:1:165: warning: Gateway default/edge: status: the status is written by the appliance")
+}
+
 func TestLegacyIPs(t *testing.T) {
 	for _, accept := range []bool{false, true} {
 		b := newBox(t, func(c *Config) { c.LegacyIPs = accept })
