@@ -68,7 +68,7 @@ KUBERNETES ?=
 export KUBERNETES
 CONFORMANCE = SVCCTL_REQUIRE_PRIVILEGED=1 .ci/conformance -p 1 -count=1 -timeout $(TIMEOUT) -json $(EXEC) 2>&1 | go run ./.ci/report
 
-conformance: deps build ## kubectl, client-go and CoreDNS against the API (root or sudo), downloaded and built; KUBERNETES=1.36: older clients
+conformance: deps build ## kubectl, client-go, CoreDNS and the suite of the Gateway API against the API (root or sudo), downloaded and built; KUBERNETES=1.36: older clients
 	$(CONFORMANCE)
 
 # axe-core is what npm gives under this version; package-lock.json has its checksum.

@@ -163,8 +163,10 @@ func (c *change) ownMetadata(meta *object.ObjectMeta) {
 }
 
 // ownStatus replaces a status that the appliance writes by that of the stored version, whatever the document has.
+// Controllers write that of their own objects, but for Services.
 func (c *change) ownStatus(next, document object.Object) {
-	if s := object.StrategyOf(next); !s.HasStatus || s.StatusOnCreate {
+	s := object.StrategyOf(next)
+	if !s.HasStatus || s.StatusOnCreate || c.owner.File == "" && c.ref.Kind != object.KindService {
 		return
 	}
 	if !reflect.ValueOf(document).Elem().FieldByName("Status").IsZero() {

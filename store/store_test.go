@@ -306,7 +306,7 @@ func TestStatusInAFileIsIgnored(t *testing.T) {
 }
 
 // The status of a Gateway in a file is the server's: the default first, then what was written to it, whatever the file has.
-func TestStatusOfGatewaysInFiles(t *testing.T) {
+func Test941_status_of_Gateways_in_files(t *testing.T) {
 	b := newBox(t)
 	file := func(more string) {
 		b.apply("a.yaml", "{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: edge}, "+
