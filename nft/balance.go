@@ -28,12 +28,59 @@ type table struct {
 	slots []uint16
 }
 
-// Weight is an endpoint's.
-func (sp *ServicePort) Weight(ap netip.AddrPort) uint32 {
-	if w, given := sp.Weights[ap]; given {
+// Weight is an endpoint's in a pool.
+func (sp *ServicePort) Weight(pool Pool, ap netip.AddrPort) uint32 {
+	if w, given := sp.Weights[pool][ap]; given {
 		return uint32(w)
 	}
 	return 1
+}
+
+// competitors are the identities and weights of those that share the slots of a pool: its endpoints, and behind them the
+// refused share, if there is one.
+func (sp *ServicePort) competitors(pool Pool) (ids []uint64, weights []uint32) {
+	ids = endpointIDs(sp.Pools[pool])
+	for _, ap := range sp.Pools[pool] {
+		weights = append(weights, sp.Weight(pool, ap))
+	}
+	if refused := sp.Refused[pool]; refused > 0 {
+		ids, weights = append(ids, refusedID), append(weights, uint32(refused))
+	}
+	return ids, weights
+}
+
+// FitsTable reports whether a table has room for a pool: for all endpoints, and for the holes of the refused share.
+func (sp *ServicePort) FitsTable(pool Pool) bool {
+	n, refused := len(sp.Pools[pool]), uint64(sp.Refused[pool])
+	if n < MaxTableEndpoints/4 || refused == 0 {
+		return n <= MaxTableEndpoints
+	}
+	sum := refused
+	for _, ap := range sp.Pools[pool] {
+		sum += uint64(sp.Weight(pool, ap))
+	}
+	return uint64(n)*sum < MaxTableEndpoints*(sum-refused)
+}
+
+// refusedID is the identity of the refused share.
+var refusedID = identity([]byte("refused"))
+
+// assign shares slots out by weight. Those of the refused share are holes. If there is one, so is the first slot, as it is looked
+// up for packets that drew a hole; and the last is not, as the number of slots is read back by it.
+func (sp *ServicePort) assign(pool Pool, ids []uint64, quotas []int, size int) []uint16 {
+	endpoints := len(sp.Pools[pool])
+	slots := spread(ids[:endpoints], quotas[:endpoints], size)
+	if sp.Refused[pool] == 0 {
+		return slots
+	}
+	last := len(slots) - 1
+	if at := slices.Index(slots, hole); at > 0 {
+		slots[0], slots[at] = slots[at], slots[0]
+	}
+	for at := last; at > 0 && slots[last] == hole; at-- {
+		slots[at], slots[last] = slots[last], slots[at]
+	}
+	return slots
 }
 
 func (sp *ServicePort) hashChain() string {
@@ -46,15 +93,19 @@ func (sp *ServicePort) hashChain() string {
 // drawn reports whether slots are drawn by chance.
 func (sp *ServicePort) drawn() bool { return sp.Balance == Random || sp.Balance == LeastConnection }
 
-// TableSlots returns the number of slots in the table of LeastConnection for that many endpoints, 0 where
-// it has none.
-func TableSlots(endpoints int) int {
+// TableSlots returns the number of slots that the endpoints have in the table of LeastConnection of a pool, 0 where it has
+// none. Those of the refused share are in front of them.
+func (sp *ServicePort) TableSlots(pool Pool) (refused, slots int) {
+	ids, weights := sp.competitors(pool)
 	for _, s := range tableSizes {
-		if 2 <= endpoints && endpoints <= s.endpoints {
-			return s.weigh
+		if n := len(ids); 2 <= n && n <= s.endpoints {
+			if n > len(sp.Pools[pool]) {
+				refused = quotas(weights, ids, s.weigh)[n-1]
+			}
+			return refused, s.weigh - refused
 		}
 	}
-	return 0
+	return 0, 0
 }
 
 // Table returns the endpoint in each slot of a pool's table of LeastConnection; nil: there is none.
@@ -76,7 +127,7 @@ func (sp *ServicePort) Table(pool Pool) []netip.AddrPort {
 }
 
 // Shares are the parts of a pool's new connections that its endpoints get, in their order, where they are
-// drawn by chance or have turns. The sum is 1.
+// drawn by chance or have turns. The sum is 1, with the refused share.
 func (sp *ServicePort) Shares(pool Pool) []float64 {
 	endpoints := sp.Pools[pool]
 	index, slots, sum := make(map[netip.AddrPort]int, len(endpoints)), make([]float64, len(endpoints)), 0.0
@@ -85,12 +136,15 @@ func (sp *ServicePort) Shares(pool Pool) []float64 {
 	}
 	if table := sp.Table(pool); table != nil {
 		for _, ap := range table {
-			slots[index[ap]]++
+			if at, is := index[ap]; is {
+				slots[at]++
+			}
 			sum++
 		}
 	} else {
+		sum = float64(sp.Refused[pool])
 		for i, ap := range endpoints {
-			slots[i] = float64(sp.Weight(ap))
+			slots[i] = float64(sp.Weight(pool, ap))
 			sum += slots[i]
 		}
 	}
@@ -135,16 +189,26 @@ func (sp *ServicePort) givenTable(pool Pool) *table {
 // slots stays a hole; the second level, of size slots too, is there if there are any, and
 // shares the holes out. So shares are right to 1/size² for each hole.
 //
-// The first slot is never a hole: it is where a packet goes that falls between two changes.
-func weigh(weights []uint32, ids []uint64, size int) []uint16 {
+// The first slot is a hole only if a share is refused: it is where a packet goes that falls between two changes, or drew two
+// holes. The refused share, behind those of the endpoints, has no slot of the first level, and holes of the second.
+func (sp *ServicePort) weigh(pool Pool, weights []uint32, ids []uint64, size int) []uint16 {
 	units := quotas(weights, ids, size*size)
 	whole, rests, holes := make([]int, len(units)), make([]uint32, len(units)), false
 	for i, u := range units {
-		whole[i], rests[i] = u/size, uint32(u%size)
+		if whole[i], rests[i] = u/size, uint32(u%size); i == len(sp.Pools[pool]) {
+			rests[i] = uint32(u)
+			continue
+		}
 		holes = holes || rests[i] > 0
 	}
-	slots := spread(ids, whole, size)
-	if !holes {
+	slots := sp.assign(pool, ids, whole, size)
+	switch {
+	case !holes:
+		return slots
+	case sp.Refused[pool] > 0:
+		if second := sp.assign(pool, ids, quotas(rests, ids, size, whole...), size); second[size-1] != hole {
+			slots = append(slots, second...)
+		}
 		return slots
 	}
 	if slots[0] == hole {
@@ -182,15 +246,15 @@ func preferred(endpoints []netip.AddrPort, fe *Frontend) netip.AddrPort {
 	return endpoints[best]
 }
 
-// Choice gives the endpoint that a new connection of a client gets at a frontend, where that
-// does not depend on chance. With Maglev it depends on the client's port.
+// Choice gives the endpoint that a new connection of a client gets at a frontend, the zero AddrPort if it is refused, where
+// that does not depend on chance. With Maglev it depends on the client's port.
 func (sp *ServicePort) Choice(fe *Frontend, pool Pool) func(client netip.AddrPort) (netip.AddrPort, bool) {
 	endpoints := sp.Pools[pool]
 	always := func(ap netip.AddrPort, ok bool) func(netip.AddrPort) (netip.AddrPort, bool) {
 		return func(netip.AddrPort) (netip.AddrPort, bool) { return ap, ok }
 	}
 	switch {
-	case len(endpoints) == 1:
+	case len(endpoints) == 1 && sp.Refused[pool] == 0:
 		return always(endpoints[0], true)
 	case len(endpoints) > 1 && sp.Balance == DestinationHash && fe.IsRange():
 		return always(preferred(endpoints, &sp.Frontends[0]), true)
@@ -206,7 +270,11 @@ func (sp *ServicePort) Choice(fe *Frontend, pool Pool) func(client netip.AddrPor
 		kind = FieldHashSource
 	}
 	return func(client netip.AddrPort) (netip.AddrPort, bool) {
-		return endpoints[t.slots[HashSlot(kind, client, uint32(len(t.slots)))]], true
+		at := t.slots[HashSlot(kind, client, uint32(len(t.slots)))]
+		if at == hole {
+			return netip.AddrPort{}, true
+		}
+		return endpoints[at], true
 	}
 }
 
@@ -216,7 +284,7 @@ func (sp *ServicePort) Choice(fe *Frontend, pool Pool) func(client netip.AddrPor
 func (sp *ServicePort) Chooser(pool Pool) func(client, asked netip.AddrPort) (netip.AddrPort, bool) {
 	endpoints := sp.Pools[pool]
 	switch {
-	case len(endpoints) < 2:
+	case len(endpoints) == 0, len(endpoints) == 1 && sp.Refused[pool] == 0:
 	case sp.Balance == DestinationHash:
 		at := make(map[netip.AddrPort]netip.AddrPort, len(sp.Frontends))
 		for i := range sp.Frontends {
@@ -242,7 +310,7 @@ func (sp *ServicePort) Chooser(pool Pool) func(client, asked netip.AddrPort) (ne
 // sameTable reports whether a port has the table of another for a pool, so that it need
 // not be made.
 func sameTable(a, b *ServicePort, pool Pool) bool {
-	return a.Balance == b.Balance && maps.Equal(a.Weights, b.Weights) &&
+	return a.Balance == b.Balance && maps.Equal(a.Weights[pool], b.Weights[pool]) && a.Refused[pool] == b.Refused[pool] &&
 		slices.Equal(a.Pools[pool], b.Pools[pool]) && slices.Equal(a.Tables[pool], b.Tables[pool])
 }
 
@@ -308,13 +376,15 @@ func drawRules(form string, m *slotMaps) []Rule {
 }
 
 // tableOf makes the table of a pool, nil where `pick-N` does the same: where all
-// endpoints are alike and picked at random, and where there is one.
+// endpoints are alike and picked at random, and where there is one, unless a share is refused.
 func (sp *ServicePort) tableOf(pool Pool) *table {
 	endpoints := sp.Pools[pool]
-	if sp.Balance == Random && sp.Weights == nil && sp.Tables[pool] == nil { // mostly
+	refused := sp.Refused[pool]
+	if sp.Balance == Random && sp.Weights[pool] == nil && refused == 0 && sp.Tables[pool] == nil { // mostly
 		return nil
 	}
-	if n := len(endpoints); n < 2 || n > MaxTableEndpoints || sp.Balance == DestinationHash {
+	ids, weights := sp.competitors(pool)
+	if len(endpoints) == 0 || len(ids) == 1 && sp.Tables[pool] == nil || !sp.FitsTable(pool) || sp.Balance == DestinationHash {
 		return nil
 	}
 	if sp.Balance == RoundRobin {
@@ -323,24 +393,29 @@ func (sp *ServicePort) tableOf(pool Pool) *table {
 	if sp.Tables[pool] != nil {
 		return sp.givenTable(pool)
 	}
-	weights, alike := make([]uint32, len(endpoints)), true
-	for i, ap := range endpoints {
-		weights[i] = sp.Weight(ap)
-		alike = alike && weights[i] == weights[0]
+	alike, sum := true, uint32(0)
+	for _, w := range weights {
+		alike = alike && w == weights[0]
+		sum += w
 	}
-	if sp.Balance == Random && alike {
+	if sp.Balance == Random && alike && refused == 0 {
 		return nil
 	}
-	ids := endpointIDs(endpoints)
 	for _, s := range tableSizes {
 		switch {
-		case len(endpoints) > s.endpoints:
-		case sp.Balance == LeastConnection: // no holes: its slots move one by one
-			return &table{chainWeigh + strconv.Itoa(s.weigh), spread(ids, quotas(weights, ids, s.weigh), s.weigh)}
+		case len(ids) > s.endpoints:
+		case sp.Balance == LeastConnection: // one level: its slots move one by one
+			slots := sp.assign(pool, ids, quotas(weights, ids, s.weigh), s.weigh)
+			slots = slices.DeleteFunc(slots, func(endpoint uint16) bool { return endpoint == hole })
+			return &table{chainWeigh + strconv.Itoa(s.weigh), append(slices.Repeat([]uint16{hole}, s.weigh-len(slots)), slots...)}
 		case sp.Balance == Random:
-			return &table{chainWeigh + strconv.Itoa(s.weigh), weigh(weights, ids, s.weigh)}
+			size := s.weigh
+			if 4*uint32(refused) > sum { // the holes of the first level are many, so each of the second is worth more
+				size = min(s.hash, MaxTableEndpoints)
+			}
+			return &table{chainWeigh + strconv.Itoa(size), sp.weigh(pool, weights, ids, size)}
 		default:
-			return &table{sp.hashChain() + strconv.Itoa(s.hash), spread(ids, quotas(weights, ids, s.hash), s.hash)}
+			return &table{sp.hashChain() + strconv.Itoa(s.hash), sp.assign(pool, ids, quotas(weights, ids, s.hash), s.hash)}
 		}
 	}
 	panic("nft: no table is large enough")
@@ -356,14 +431,24 @@ func (sp *ServicePort) turns(pool Pool) *table {
 	if sp.Tables[pool] != nil {
 		return &table{formTurns, sp.givenSlots(pool)}
 	}
-	weights, sum, divisor := make([]uint32, len(endpoints)), 0, 0
-	for i, ap := range endpoints {
-		weights[i] = sp.Weight(ap)
-		sum += int(weights[i])
-		divisor = gcd(divisor, int(weights[i]))
+	ids, weights := sp.competitors(pool)
+	sum, divisor := 0, 0
+	for _, w := range weights {
+		sum += int(w)
+		divisor = gcd(divisor, int(w))
 	}
-	shares := quotas(weights, endpointIDs(endpoints), min(sum/divisor, max(maxTurns, len(endpoints))))
-	return &table{formTurns, smooth(shares)}
+	order := smooth(quotas(weights, ids, min(sum/divisor, max(maxTurns, len(ids)))))
+	if sp.Refused[pool] > 0 { // as in assign, by the turn that the round begins with
+		for i, endpoint := range order {
+			if int(endpoint) == len(endpoints) {
+				order[i] = hole
+			}
+		}
+		for order[0] != hole || order[len(order)-1] == hole {
+			order = append(order[1:], order[0])
+		}
+	}
+	return &table{formTurns, order}
 }
 
 // formTurns is the form of a table of turns: one round, in which an endpoint comes as often

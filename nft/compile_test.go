@@ -188,10 +188,14 @@ func randomPort(r *rand.Rand, name string, i int, f Family) ServicePort {
 	}
 	p.Balance = []Balance{Maglev, SourceHash, DestinationHash, RoundRobin, RoundRobin, 15: Random}[r.IntN(16)]
 	if r.IntN(6) == 0 {
-		p.Weights = map[netip.AddrPort]uint16{}
+		w := map[netip.AddrPort]uint16{}
 		for _, ep := range p.Pools[PoolCluster] {
-			p.Weights[ep] = uint16(1 + r.IntN(3))
+			w[ep] = uint16(1 + r.IntN(3))
 		}
+		p.Weights = [NumPools]map[netip.AddrPort]uint16{w, w}
+	}
+	if r.IntN(6) == 0 {
+		p.Refused = [NumPools]uint16{uint16(r.IntN(9)), uint16(r.IntN(3))}
 	}
 	if r.IntN(8) == 0 && f == IPv4 {
 		p.Pools[PoolCluster] = append(p.Pools[PoolCluster], netip.MustParseAddrPort("192.0.2.1:8080"))
@@ -236,11 +240,12 @@ func randomRanges(r *rand.Rand, name string, i int, f Family, insideOnly bool) S
 			p.Pools[pool][i] = netip.AddrPortFrom(ep.Addr(), 0)
 		}
 	}
-	if p.Weights != nil {
-		p.Weights = map[netip.AddrPort]uint16{}
+	if p.Weights[PoolCluster] != nil {
+		w := map[netip.AddrPort]uint16{}
 		for i, ep := range p.Pools[PoolCluster] {
-			p.Weights[ep] = uint16(1 + i%2)
+			w[ep] = uint16(1 + i%2)
 		}
+		p.Weights = [NumPools]map[netip.AddrPort]uint16{w, w}
 	}
 	return p
 }

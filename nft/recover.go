@@ -261,6 +261,9 @@ func (r *recovery) balance(p *compiledPort, fe *Frontend, pool Pool, verdicts ..
 		if !slices.ContainsFunc(verdicts, func(v string) bool { return r.leadsTo(v, maps.prefix+form) }) {
 			continue
 		}
+		if kind == chainWeigh {
+			size *= 2
+		}
 		slots := r.table.drawn(p, fe, pool, int(size))
 		if slots == nil {
 			continue // the chain of another pool's frontends has a like name
@@ -271,8 +274,8 @@ func (r *recovery) balance(p *compiledPort, fe *Frontend, pool Pool, verdicts ..
 		case chainSource:
 			p.Balance = SourceHash
 		case chainWeigh:
-			if slices.Contains(slots, netip.AddrPort{}) {
-				slots = r.table.drawn(p, fe, pool, int(2*size))
+			if first := slots[:size/2]; !slices.ContainsFunc(slots[size/2:], netip.AddrPort.IsValid) {
+				slots = first
 			}
 		}
 		p.Tables[pool], p.Pools[pool] = slots, distinct(slots)
@@ -444,15 +447,15 @@ func (t *Table) slots(p *compiledPort, fe *Frontend, pool Pool) (slots []netip.A
 }
 
 // drawn reads the first slots of a frontend's table of a pool back, with the zero AddrPort
-// for holes. It is nil when there is none.
+// for holes. It is nil when all of them are.
 func (t *Table) drawn(p *compiledPort, fe *Frontend, pool Pool, size int) []netip.AddrPort {
 	elements, key := t.elements(pools[pool].of(fe).tables), p.key(fe)
-	if _, is := elements.endpoint(p.Family, key.Slot(0)); !is {
-		return nil // the first slot is never a hole
-	}
 	slots := make([]netip.AddrPort, size)
 	for i := range slots {
 		slots[i], _ = elements.endpoint(p.Family, key.Slot(uint32(i)))
+	}
+	if !slices.ContainsFunc(slots, netip.AddrPort.IsValid) {
+		return nil
 	}
 	return slots
 }

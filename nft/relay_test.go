@@ -61,7 +61,7 @@ func TestChooserIsTheKernels(t *testing.T) {
 	for i := range 5 {
 		p.Pools[PoolCluster] = append(p.Pools[PoolCluster], netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 8080))
 	}
-	p.Weights = map[netip.AddrPort]uint16{p.Pools[PoolCluster][1]: 7}
+	p.Weights[PoolCluster] = map[netip.AddrPort]uint16{p.Pools[PoolCluster][1]: 7}
 	at := func(fe *Frontend) netip.AddrPort {
 		if !fe.Addr.IsValid() {
 			return netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), fe.Port)

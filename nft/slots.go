@@ -63,7 +63,7 @@ func removed(prev, now []netip.AddrPort) []netip.AddrPort {
 	}
 	var out []netip.AddrPort
 	for _, ap := range prev {
-		if !here[ap] {
+		if !here[ap] && ap.IsValid() {
 			out = append(out, ap)
 		}
 	}
@@ -196,8 +196,10 @@ func (p *compiledPort) addTurns(f *fragment) {
 		m := p.turnsMap(Pool(pool))
 		f.sets = append(f.sets, m)
 		for i, endpoint := range t.slots {
-			key := JoinKey(Value{Type: TypeSlot, Num: uint32(i)})
-			f.elements = append(f.elements, placed{m.Name, key, AddrPortData(p.slots[pool][endpoint])})
+			if endpoint != hole {
+				key := JoinKey(Value{Type: TypeSlot, Num: uint32(i)})
+				f.elements = append(f.elements, placed{m.Name, key, AddrPortData(p.slots[pool][endpoint])})
+			}
 		}
 		draw := func(mod int) Rule {
 			return Rule{MatchProto{p.Protocol}, DNAT{Key: []Field{{Kind: FieldTurn, Mod: uint32(mod)}}, Map: m.Name}}
@@ -225,18 +227,18 @@ func (r *recovery) turns(p *compiledPort) {
 	}
 }
 
-// turns returns the endpoints of a pool by turn, as a table has them, nil if there are none.
-func (t *Table) turns(p *compiledPort, pool Pool) []netip.AddrPort {
+// turns returns the endpoints of a pool by turn, as a table has them, with the zero AddrPort for turns that are refused; nil if
+// there are none.
+func (t *Table) turns(p *compiledPort, pool Pool) (slots []netip.AddrPort) {
 	elements := t.elements(p.turnsMap(pool).Name)
-	if len(elements) == 0 {
-		return nil
-	}
-	slots := make([]netip.AddrPort, len(elements))
-	for i := range slots {
-		slots[i], _ = elements.endpoint(p.Family, Key(JoinKey(Value{Type: TypeSlot, Num: uint32(i)})))
-	}
-	if slices.Contains(slots, netip.AddrPort{}) {
-		return nil // a stranger's
+	for found := 0; found < len(elements); {
+		ap, is := elements.endpoint(p.Family, Key(JoinKey(Value{Type: TypeSlot, Num: uint32(len(slots))})))
+		if slots = append(slots, ap); is {
+			found++
+		}
+		if len(slots) > MaxTableEndpoints {
+			return nil // a stranger's
+		}
 	}
 	return slots
 }
@@ -299,8 +301,8 @@ type ranking struct {
 }
 
 // quotas shares total things out by weight, by the method of largest remainders. Each positive
-// weight gets at least one; there are at most total of them. ids decide between equal remainders.
-func quotas(weights []uint32, ids []uint64, total int) []int {
+// weight gets at least one, unless it has some already; there are at most total of them. ids decide between equal remainders.
+func quotas(weights []uint32, ids []uint64, total int, has ...int) []int {
 	shares := make([]int, len(weights))
 	left, sum := uint64(total), uint64(0)
 	for _, w := range weights {
@@ -310,7 +312,7 @@ func quotas(weights []uint32, ids []uint64, total int) []int {
 	for again := true; again; {
 		again = false
 		for i, w := range weights {
-			if w > 0 && shares[i] == 0 && uint64(w)*left < sum {
+			if w > 0 && shares[i] == 0 && uint64(w)*left < sum && (has == nil || has[i] == 0) {
 				shares[i], left, sum, again = 1, left-1, sum-uint64(w), true
 			}
 		}

@@ -74,10 +74,10 @@ func TestTablesOfVersion1(t *testing.T) {
 		t.Fatal("a version has vectors of its own")
 	}
 	port := func(b Balance, n int, weights ...uint16) *ServicePort {
-		sp := &ServicePort{Balance: b, Weights: map[netip.AddrPort]uint16{}}
+		sp := &ServicePort{Balance: b, Weights: [NumPools]map[netip.AddrPort]uint16{{}, {}}}
 		sp.Pools[PoolCluster] = endpointsFor(n, 1)
 		for i, w := range weights {
-			sp.Weights[sp.Pools[PoolCluster][i]] = w
+			sp.Weights[PoolCluster][sp.Pools[PoolCluster][i]] = w
 		}
 		return sp
 	}
@@ -185,11 +185,11 @@ func TestWeighedShares(t *testing.T) {
 		sets = append(sets, w)
 	}
 	for _, weights := range sets {
-		sp := &ServicePort{Weights: map[netip.AddrPort]uint16{}}
+		sp := &ServicePort{Weights: [NumPools]map[netip.AddrPort]uint16{{}, {}}}
 		sp.Pools[PoolCluster] = endpointsFor(len(weights), 3)
 		sum := 0.0
 		for i, w := range weights {
-			sp.Weights[sp.Pools[PoolCluster][i]] = w
+			sp.Weights[PoolCluster][sp.Pools[PoolCluster][i]] = w
 			sum += float64(w)
 		}
 		table := sp.tableOf(PoolCluster)
@@ -234,10 +234,10 @@ func shares(table *table, n int) (shares []float64, holes int) {
 }
 
 func TestAlikeNeedsNoTable(t *testing.T) {
-	sp := &ServicePort{Weights: map[netip.AddrPort]uint16{}}
+	sp := &ServicePort{Weights: [NumPools]map[netip.AddrPort]uint16{{}, {}}}
 	sp.Pools[PoolCluster] = endpointsFor(3, 1)
 	for _, ap := range sp.Pools[PoolCluster] {
-		sp.Weights[ap] = 7
+		sp.Weights[PoolCluster][ap] = 7
 	}
 	if table := sp.tableOf(PoolCluster); table != nil {
 		t.Errorf("equal weights have the table %s", table.form)

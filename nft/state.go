@@ -95,10 +95,13 @@ type ServicePort struct {
 	// Pools are the endpoints each pool holds; an address appears once in a pool.
 	Pools [NumPools][]netip.AddrPort
 	// Balance chooses the endpoint of a new connection, in the kernel, or in the relay of a port that has one. The
-	// ruleset of a relayed port does not depend on it, nor on Weights.
+	// ruleset of a relayed port does not depend on it, nor on Weights and Refused.
 	Balance Balance
-	// Weights has the weights, 1 to 65535, of endpoints whose weight is not 1. Nil: all are 1.
-	Weights map[netip.AddrPort]uint16
+	// Weights has the weights in each pool, 1 to 65535, of endpoints whose weight is not 1. Nil: all are 1.
+	Weights [NumPools]map[netip.AddrPort]uint16
+	// Refused is the weight of new connections that are refused, beside those of the endpoints of each pool. With
+	// DestinationHash it has no effect.
+	Refused [NumPools]uint16
 	// Tables, where not nil, give the endpoint in each slot of a pool's table (the zero AddrPort:
 	// an empty slot) in place of the table computed from Balance and Weights: it was read back from
 	// a kernel, or follows from open connections. The length is one of tableSizes.

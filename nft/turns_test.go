@@ -29,10 +29,10 @@ func TestRounds(t *testing.T) {
 	}{
 		{[]uint16{1, 1}, 2, 1}, {[]uint16{10, 10, 10}, 3, 1}, {[]uint16{6, 3}, 3, 2}, {[]uint16{65535, 1}, 128, 127}, {[]uint16{100, 1, 1}, 102, 100},
 	} {
-		sp := &ServicePort{Balance: RoundRobin, Weights: map[netip.AddrPort]uint16{}}
+		sp := &ServicePort{Balance: RoundRobin, Weights: [NumPools]map[netip.AddrPort]uint16{{}, {}}}
 		sp.Pools[PoolCluster] = endpointsFor(len(c.weights), 1)
 		for i, w := range c.weights {
-			sp.Weights[sp.Pools[PoolCluster][i]] = w
+			sp.Weights[PoolCluster][sp.Pools[PoolCluster][i]] = w
 		}
 		slots, n := sp.tableOf(PoolCluster).slots, 0
 		for _, s := range slots {

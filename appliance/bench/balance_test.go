@@ -59,10 +59,10 @@ func BenchmarkBalanceChange(b *testing.B) {
 			}
 			p.Pools[nft.PoolCluster] = append(p.Pools[nft.PoolCluster], at)
 			if len(weights) > 0 {
-				if p.Weights == nil {
-					p.Weights = map[netip.AddrPort]uint16{}
+				if p.Weights[nft.PoolCluster] == nil {
+					p.Weights[nft.PoolCluster] = map[netip.AddrPort]uint16{}
 				}
-				p.Weights[at] = weights[e%len(weights)]
+				p.Weights[nft.PoolCluster][at] = weights[e%len(weights)]
 			}
 		}
 		return map[string][]nft.ServicePort{p.ID: {p}}

@@ -171,10 +171,12 @@ func Test480_hashes_at_every_address(t *testing.T) {
 		b.each(t, func(t *testing.T, b *box, f family) {
 			for network, port := range map[string]uint16{"tcp": 80, "udp": 53} {
 				at := f.on(port, b.L1, b.L2, b.R1)
-				sp := nft.ServicePort{Balance: balance, Pools: [nft.NumPools][]netip.AddrPort{nft.PoolCluster: at, nft.PoolLocal: at[:2]}, Weights: map[netip.AddrPort]uint16{}}
+				sp := nft.ServicePort{Balance: balance, Pools: [nft.NumPools][]netip.AddrPort{nft.PoolCluster: at, nft.PoolLocal: at[:2]}}
+				w := map[netip.AddrPort]uint16{}
 				for i := range at {
-					sp.Weights[at[i]] = weights[i]
+					w[at[i]] = weights[i]
 				}
+				sp.Weights = [nft.NumPools]map[netip.AddrPort]uint16{w, w}
 				nodePort := f.everywherePort(network)
 				for _, way := range []struct {
 					from *netlab.Host

@@ -74,10 +74,10 @@ func takeTurnsByWeight(t *testing.T, servers []string, weights map[string]int) {
 func (b *box) choosesLike(t *testing.T, f family, balance nft.Balance, network string, port uint16) {
 	t.Helper()
 	to := f.at(f.vip(41), port)
-	sp := nft.ServicePort{Balance: balance, Weights: map[netip.AddrPort]uint16{}, Frontends: []nft.Frontend{{Addr: to.Addr(), Port: port}}}
+	sp := nft.ServicePort{Balance: balance, Weights: [nft.NumPools]map[netip.AddrPort]uint16{{}, {}}, Frontends: []nft.Frontend{{Addr: to.Addr(), Port: port}}}
 	for i, at := range f.on(port, b.L1, b.L2, b.R1) {
 		sp.Pools[nft.PoolCluster] = append(sp.Pools[nft.PoolCluster], at)
-		sp.Weights[at] = []uint16{3, 1, 2}[i]
+		sp.Weights[nft.PoolCluster][at] = []uint16{3, 1, 2}[i]
 	}
 	choose := sp.Choice(&sp.Frontends[0], nft.PoolCluster)
 	for i := range 12 {

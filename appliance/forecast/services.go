@@ -116,12 +116,15 @@ func endpoint(ap netip.AddrPort) string {
 type aspect struct{ name, value string }
 
 func portAspects(p *nft.ServicePort) []aspect {
-	weights := slices.SortedFunc(maps.Keys(p.Weights), netip.AddrPort.Compare)
+	weights := slices.SortedFunc(maps.Keys(p.Weights[nft.PoolCluster]), netip.AddrPort.Compare)
 	client := func(bits uint8) string { return " of a client" + when(bits > 0, " (of a /%d)", bits) }
 	o, l := p.AffinityOptions, p.Limits
 	return []aspect{
 		{"balance", cmp.Or(resolve.BalanceName(p.Balance), "random")},
-		{"weights", words(" ", texts(weights, func(ap netip.AddrPort) string { return fmt.Sprintf("%s=%d", endpoint(ap), p.Weights[ap]) })...)},
+		{"weights", words(" ", texts(weights, func(ap netip.AddrPort) string {
+			return fmt.Sprintf("%s=%d", endpoint(ap), p.Weights[nft.PoolCluster][ap])
+		})...)},
+		{"refused share", when(p.Refused[nft.PoolCluster] > 0, "%d", p.Refused[nft.PoolCluster])},
 		{"slots", choose(p.Tables[nft.PoolCluster] == nil, "by weights", "by open connections")},
 		{"local endpoints", words(" ", slices.Sorted(slices.Values(texts(p.Pools[nft.PoolLocal], endpoint)))...)},
 		{"session affinity", words(", ", when(p.Affinity > 0, "%v%s", p.Affinity, client(o.PrefixLen)), when(o.WholeService, "for all ports of the Service"), when(o.Refresh, "again with each answer"))},

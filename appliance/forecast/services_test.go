@@ -56,7 +56,7 @@ func TestService(t *testing.T) {
 		},
 		"port http/IPv4 changes local endpoints: 10.1.1.1:8080 -> none": func(p *nft.ServicePort) { p.Pools[nft.PoolLocal] = nil },
 		"port http/IPv4 changes balance: random -> maglev":              func(p *nft.ServicePort) { p.Balance = nft.Maglev },
-		"port http/IPv4 changes weights: none -> 10.1.1.1:8080=3":       func(p *nft.ServicePort) { p.Weights = map[netip.AddrPort]uint16{p.Pools[0][0]: 3} },
+		"port http/IPv4 changes weights: none -> 10.1.1.1:8080=3":       func(p *nft.ServicePort) { p.Weights[nft.PoolCluster] = map[netip.AddrPort]uint16{p.Pools[0][0]: 3} },
 		"port http/IPv4 changes idle timeout: the host's -> 5m0s":       func(p *nft.ServicePort) { p.Idle = 5 * time.Minute },
 		"port http/IPv4 changes relay: none -> 127.0.0.1:4000":          func(p *nft.ServicePort) { p.Relay[nft.PoolCluster] = netip.MustParseAddrPort("127.0.0.1:4000") },
 		"port http/IPv4 changes limits: none -> 9/second, 2 open of a client": func(p *nft.ServicePort) {

@@ -78,29 +78,31 @@ func (b *Balance) Tune(p *nft.ServicePort, over time.Duration, served func() map
 	defer b.mu.RUnlock()
 	at := b.ports[portKey{p.ID, p.Family}]
 	if over > 0 {
-		p.Weights, p.Starting = grow(p, over, at.arrivals(p, served), time.Now())
+		p.Starting = grow(p, over, at.arrivals(p, served), time.Now())
 	}
 	if p.Balance != nft.LeastConnection || p.Relayed() {
 		return // the relay counts connections itself
 	}
 	for pool, endpoints := range p.Pools {
-		size := nft.TableSlots(len(endpoints))
-		if size == 0 {
+		refused, size := p.TableSlots(nft.Pool(pool))
+		if size == 0 || len(endpoints) < 2 {
 			continue
 		}
 		var had *feedback.Pool
 		if at != nil {
 			had = at.pools[pool]
 		} else {
-			had = slotsOf(p, nft.Pool(pool), size, served)
+			had = slotsOf(p, nft.Pool(pool), refused+size, served)
 		}
 		if had == nil {
 			continue
 		}
-		weights := weightsIn(p.Weights, endpoints)
-		p.Tables[pool] = had.Slots()
-		if len(p.Tables[pool]) != size || !had.Holds(endpoints, weights) {
-			p.Tables[pool] = had.Joined(endpoints, weights, size)
+		weights, slots := weightsIn(p, nft.Pool(pool), endpoints), had.Slots()
+		if len(slots) != size || !had.Holds(endpoints, weights) {
+			slots = had.Joined(endpoints, weights, size)
+		}
+		if p.Tables[pool] = slots; refused > 0 {
+			p.Tables[pool] = append(make([]netip.AddrPort, refused, refused+size), slots...)
 		}
 	}
 }
@@ -135,30 +137,34 @@ func slotsOf(p *nft.ServicePort, pool nft.Pool, size int, served func() map[reso
 	}
 	for i := range p.Frontends {
 		was := served()[frontendOf(p, i)]
-		if was == nil || len(was.Tables[pool]) != size || slices.Contains(was.Tables[pool], netip.AddrPort{}) {
+		if was == nil || len(was.Tables[pool]) != size {
 			continue
 		}
 		had := &feedback.Pool{}
-		had.Set(was.Pools[pool], weightsIn(p.Weights, was.Pools[pool]), was.Tables[pool])
+		had.Set(was.Pools[pool], weightsIn(p, pool, was.Pools[pool]), taken(was.Tables[pool]))
 		return had
 	}
 	return nil
 }
 
-func weightsIn(weights map[netip.AddrPort]uint16, endpoints []netip.AddrPort) []uint32 {
-	p := nft.ServicePort{Weights: weights}
+func weightsIn(p *nft.ServicePort, pool nft.Pool, endpoints []netip.AddrPort) []uint32 {
 	list := make([]uint32, len(endpoints))
 	for i, ap := range endpoints {
-		list[i] = p.Weight(ap)
+		list[i] = p.Weight(pool, ap)
 	}
 	return list
 }
 
-// grow returns the weights of a port's endpoints while some are new, and the new ones. If all are new,
+// taken are the slots of a table with an endpoint.
+func taken(table []netip.AddrPort) []netip.AddrPort {
+	return slices.DeleteFunc(slices.Clone(table), func(ap netip.AddrPort) bool { return !ap.IsValid() })
+}
+
+// grow sets the weights of a port's endpoints while some are new, and returns the new ones. If all are new,
 // none of them starts slowly, for no other endpoint could take their share.
-func grow(p *nft.ServicePort, over time.Duration, since map[netip.AddrPort]time.Time, now time.Time) (weights map[netip.AddrPort]uint16, starting []netip.AddrPort) {
+func grow(p *nft.ServicePort, over time.Duration, since map[netip.AddrPort]time.Time, now time.Time) (starting []netip.AddrPort) {
 	all := distinct(p)
-	shares, largest, old := make([]uint32, len(all)), uint32(1), false
+	shares, old := make([]uint32, len(all)), false
 	for i, ap := range all {
 		came, known := since[ap]
 		shares[i] = feedback.Least
@@ -171,17 +177,23 @@ func grow(p *nft.ServicePort, over time.Duration, since map[netip.AddrPort]time.
 		if shares[i] < feedback.Whole {
 			starting = append(starting, ap)
 		}
-		largest = max(largest, p.Weight(ap))
 	}
 	if !old || len(starting) == 0 {
-		return p.Weights, nil
+		return nil
 	}
-	finer := min(feedback.Whole, 0xffff/largest)
-	weights = make(map[netip.AddrPort]uint16, len(all))
-	for i, ap := range all {
-		weights[ap] = uint16(max(1, p.Weight(ap)*finer*shares[i]/feedback.Whole))
+	for pool := range nft.NumPools {
+		largest := max(1, uint32(p.Refused[pool]))
+		for _, ap := range all {
+			largest = max(largest, p.Weight(pool, ap))
+		}
+		finer := min(feedback.Whole, 0xffff/largest)
+		weights := make(map[netip.AddrPort]uint16, len(all))
+		for i, ap := range all {
+			weights[ap] = uint16(max(1, p.Weight(pool, ap)*finer*shares[i]/feedback.Whole))
+		}
+		p.Weights[pool], p.Refused[pool] = weights, p.Refused[pool]*uint16(finer)
 	}
-	return weights, starting
+	return starting
 }
 
 // distinct are the endpoints of both pools.
@@ -268,7 +280,8 @@ func (at *balanced) place(p *nft.ServicePort) {
 			at.pools[pool] = nil
 			continue
 		}
-		endpoints, weights := p.Pools[pool], weightsIn(p.Weights, p.Pools[pool])
+		table = taken(table)
+		endpoints, weights := p.Pools[pool], weightsIn(p, pool, p.Pools[pool])
 		if at.pools[pool] == nil {
 			at.pools[pool] = &feedback.Pool{}
 		}

@@ -103,11 +103,11 @@ func (u *tuned) set(over time.Duration, balance nft.Balance, endpoints ...string
 			if !weighs {
 				continue
 			}
-			if p.Weights == nil {
-				p.Weights = map[netip.AddrPort]uint16{}
+			if p.Weights[nft.PoolCluster] == nil {
+				p.Weights[nft.PoolCluster] = map[netip.AddrPort]uint16{}
 			}
 			n, _ := strconv.ParseUint(weight, 10, 16)
-			p.Weights[ap] = uint16(n)
+			p.Weights[nft.PoolCluster][ap] = uint16(n)
 		}
 		u.Tune(&p, over, u.served)
 		return p
@@ -168,7 +168,7 @@ func TestSlowStart(t *testing.T) {
 		u.wantShares(t, "after more than a half", 39, 39, 22)
 		u.pass(12 * time.Second)
 		u.wantShares(t, "after all of it", 33, 33, 33)
-		if u.svc.Ports[0].Weights != nil || len(u.svc.Ports[0].Starting) > 0 {
+		if u.svc.Ports[0].Weights[nft.PoolCluster] != nil || len(u.svc.Ports[0].Starting) > 0 {
 			t.Errorf("weights %v are left, and %v start", u.svc.Ports[0].Weights, u.svc.Ports[0].Starting)
 		}
 		plans := u.plans
@@ -198,7 +198,7 @@ func TestSlowStartOfRelayedPorts(t *testing.T) {
 		u.set(20*time.Second, nft.LeastConnection, "10.1.0.1", "10.1.0.2", "10.1.0.3")
 		looks, _ := u.sampler.state()
 		p := &u.svc.Ports[0]
-		if got := weightsOf(p, p.Pools[nft.PoolCluster]); !slices.Equal(got, []uint16{1000, 1000, 100}) {
+		if got := weightsOf(p, nft.PoolCluster); !slices.Equal(got, []uint16{1000, 1000, 100}) {
 			t.Errorf("weights %v, want that the third one has a tenth", got)
 		}
 		if p.Tables[nft.PoolCluster] != nil {
@@ -206,7 +206,7 @@ func TestSlowStartOfRelayedPorts(t *testing.T) {
 		}
 		u.pass(21 * time.Second)
 		p = &u.svc.Ports[0]
-		if got := weightsOf(p, p.Pools[nft.PoolCluster]); got != nil || len(p.Starting) > 0 {
+		if got := weightsOf(p, nft.PoolCluster); got != nil || len(p.Starting) > 0 {
 			t.Errorf("after the time: weights %v, want none", got)
 		}
 		if now, closed := u.sampler.state(); now != looks || !closed {
@@ -224,7 +224,7 @@ func TestSlowStartOfLargeWeights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newTuned(t, 20*time.Second, nft.Random, "10.1.0.1=65535", "10.1.0.2=1")
 		u.set(20*time.Second, nft.Random, "10.1.0.1=65535", "10.1.0.2=1", "10.1.0.3=65535", "10.1.0.4=1")
-		if w := u.svc.Ports[0].Weights; w[at("10.1.0.3:80")] != 6553 || w[at("10.1.0.4:80")] != 1 || w[at("10.1.0.1:80")] != 65535 {
+		if w := u.svc.Ports[0].Weights[nft.PoolCluster]; w[at("10.1.0.3:80")] != 6553 || w[at("10.1.0.4:80")] != 1 || w[at("10.1.0.1:80")] != 65535 {
 			t.Errorf("weights %v", w)
 		}
 	})

@@ -291,8 +291,9 @@ func (r *Relay) add(svc *reconcile.Service, p *nft.ServicePort, fe *nft.Frontend
 					port.Pick.Weights = append(port.Pick.Weights, uint16(share*10000))
 				}
 			} else {
-				port.Pick.Weights = weightsOf(p, port.Endpoints)
+				port.Pick.Weights = weightsOf(p, fe.Internal.Pool)
 			}
+			port.Pick.Refused = refusedOf(p, fe.Internal.Pool)
 		}
 		r.ports[svc.Key] = append(r.ports[svc.Key], port)
 		r.dirty = true
@@ -345,7 +346,7 @@ func (r *Relay) relayedPort(svc *reconcile.Service, p *nft.ServicePort, pool nft
 // pickOf returns how the relay picks an endpoint of a pool. A port of the kernel, which a server name leads to, has
 // its endpoints take turns instead of drawing them by chance: the shares are the same.
 func pickOf(p *nft.ServicePort, pool nft.Pool) relay.Pick {
-	pick := relay.Pick{By: relay.RoundRobin, Choose: p.Chooser(pool), Weights: weightsOf(p, p.Pools[pool])}
+	pick := relay.Pick{By: relay.RoundRobin, Choose: p.Chooser(pool), Weights: weightsOf(p, pool), Refused: refusedOf(p, pool)}
 	switch {
 	case p.Balance == nft.LeastConnection:
 		pick.By = relay.LeastConnection
@@ -355,16 +356,28 @@ func pickOf(p *nft.ServicePort, pool nft.Pool) relay.Pick {
 	return pick
 }
 
-// weightsOf returns the weights of endpoints, in their order; nil: all are alike.
-func weightsOf(p *nft.ServicePort, endpoints []netip.AddrPort) []uint16 {
-	if p.Weights == nil {
+// weightsOf returns the weights of the endpoints of a pool, in their order; nil: all are alike.
+func weightsOf(p *nft.ServicePort, pool nft.Pool) []uint16 {
+	if p.Weights[pool] == nil {
 		return nil
 	}
-	weights := make([]uint16, len(endpoints))
-	for i, ap := range endpoints {
-		weights[i] = uint16(p.Weight(ap))
+	weights := make([]uint16, len(p.Pools[pool]))
+	for i, ap := range p.Pools[pool] {
+		weights[i] = uint16(p.Weight(pool, ap))
 	}
 	return weights
+}
+
+// refusedOf returns the part of new connections to a pool that is refused.
+func refusedOf(p *nft.ServicePort, pool nft.Pool) float64 {
+	if p.Refused[pool] == 0 {
+		return 0
+	}
+	part := 1.0
+	for _, share := range p.Shares(pool) {
+		part -= share
+	}
+	return part
 }
 
 // Load counts the connections of a relayed port of a Service, at both listeners of its family, for reconcile.Grants.

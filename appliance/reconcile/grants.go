@@ -190,7 +190,7 @@ func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client ne
 			}
 		}
 		for _, ap := range endpoints {
-			if w, differs := p.Weights[ap]; differs && len(p.Starting) == 0 {
+			if w, differs := p.Weights[pool][ap]; differs && len(p.Starting) == 0 {
 				if s.Weights == nil {
 					s.Weights = map[string]uint16{}
 				}

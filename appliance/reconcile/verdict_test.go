@@ -156,6 +156,7 @@ func Test817_doors_agree(t *testing.T) {
 		{"OrphanSlice", "warning", good + strings.Replace(fmt.Sprintf(slice, "wbe", "http", one), "web-1", "web-2", 1)},
 		{"NoEndpoints", "warning", fmt.Sprintf(service, "", "") + fmt.Sprintf(slice, "web", "http", "")},
 		{"NoReadyEndpoint", "error", fmt.Sprintf(service, "", "") + fmt.Sprintf(slice, "web", "http", "{addresses: [10.1.0.1], conditions: {ready: false}}")},
+		{"ShareRefused", "error", good + strings.Replace(fmt.Sprintf(slice, "web", "http", ""), "name: web-1,", "name: web-2, annotations: {svcctl.io/share: '1'},", 1)},
 		{"PortMismatch", "error", fmt.Sprintf(service, "", "") + fmt.Sprintf(slice, "web", "www", one)},
 		{"NoLocalEndpoint", "error", fmt.Sprintf(service, "", ", type: NodePort, externalTrafficPolicy: Local") + fmt.Sprintf(slice, "web", "http", "{addresses: [10.1.0.1], nodeName: other}")},
 		{"Pending", "error", fmt.Sprintf(service, "", ", type: LoadBalancer") + endpoint},

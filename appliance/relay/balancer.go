@@ -19,16 +19,14 @@ type balancer struct {
 	open       *openCounts
 
 	mu        sync.Mutex
-	by        Algorithm
+	how       Pick             // but its weights, which are those below
 	endpoints []netip.AddrPort // in the order of their addresses, but where they are drawn
 	weights   []uint16         // of the endpoints, in their order; nil: all are alike
-	choose    func(client, asked netip.AddrPort) (endpoint netip.AddrPort, ok bool)
-	last      netip.AddrPort // the one that had the last turn
+	last      netip.AddrPort   // the one that had the last turn
 	// credits are the turns that endpoints are owed by weight, in parts of the sum of the weights; arrived has
 	// those of the program before, in parts of a turn.
 	credits  []int64
 	arrived  map[netip.AddrPort]float64
-	affinity time.Duration
 	clients  map[netip.Addr]affinityEntry
 	swept    time.Time // when expired entries were deleted
 	suspects map[netip.AddrPort]suspicion
@@ -67,7 +65,7 @@ func (c *balancer) set(p Port) {
 		endpoints, weights = inOrder(endpoints, weights)
 	}
 	owed := c.owed()
-	c.by, c.endpoints, c.weights, c.choose, c.affinity = how.By, endpoints, weights, how.Choose, how.Affinity
+	c.how, c.endpoints, c.weights = how, endpoints, weights
 	c.credit(owed)
 	if how.Affinity <= 0 {
 		c.clients = nil
@@ -159,7 +157,7 @@ func (c *balancer) credit(owed map[netip.AddrPort]float64) {
 	case len(c.endpoints) == 0:
 		c.arrived = owed // they come later
 		return
-	case c.by != RoundRobin || c.weights == nil:
+	case c.how.By != RoundRobin || c.weights == nil:
 		return
 	}
 	c.credits = make([]int64, len(c.endpoints))
@@ -183,7 +181,7 @@ func (c *balancer) total() (sum int64) {
 func (c *balancer) pick(from, asked netip.AddrPort, tried ...netip.AddrPort) (endpoint netip.AddrPort, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.affinity > 0 {
+	if c.how.Affinity > 0 {
 		endpoint, ok = c.known(from, asked, tried)
 	} else {
 		endpoint, ok = c.fresh(from, asked, tried)
@@ -221,17 +219,19 @@ func (c *balancer) known(from, asked netip.AddrPort, tried []netip.AddrPort) (ne
 	if !known {
 		c.evict(now)
 	}
-	v.until = now.Add(c.affinity)
+	v.until = now.Add(c.how.Affinity)
 	c.clients[client] = v
 	return v.endpoint, true
 }
 
 // fresh returns an endpoint that was not tried, for a client that is not remembered.
 func (c *balancer) fresh(client, asked netip.AddrPort, tried []netip.AddrPort) (netip.AddrPort, bool) {
-	if c.choose != nil {
-		if e, ok := c.choose(client, asked); ok && !slices.Contains(tried, e) {
-			return e, true
+	if c.how.Choose != nil {
+		if e, ok := c.how.Choose(client, asked); ok && !slices.Contains(tried, e) {
+			return e, e.IsValid()
 		}
+	} else if len(tried) == 0 && rand.Float64() < c.how.Refused {
+		return netip.AddrPort{}, false
 	}
 	if len(c.suspects) > 0 {
 		if e, ok := c.unsuspected(tried); ok {
@@ -244,11 +244,11 @@ func (c *balancer) fresh(client, asked netip.AddrPort, tried []netip.AddrPort) (
 // byAlgorithm returns an endpoint that was not tried, whoever the client is.
 func (c *balancer) byAlgorithm(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	switch {
-	case c.by == LeastConnection:
+	case c.how.By == LeastConnection:
 		return c.least(tried)
-	case c.by == RoundRobin && c.weights != nil:
+	case c.how.By == RoundRobin && c.weights != nil:
 		return c.nextByWeight(tried)
-	case c.by == RoundRobin:
+	case c.how.By == RoundRobin:
 		return c.next(tried)
 	}
 	return c.drawn(tried)

@@ -170,6 +170,42 @@ func TestChoiceIsMadeForTheClient(t *testing.T) {
 	}
 }
 
+// A part of new connections is refused, by chance or for the clients that Choose refuses; not that of a client with an endpoint,
+// nor an attempt after one that an endpoint did not accept.
+func TestChoiceRefuses(t *testing.T) {
+	const picks = 8000
+	for _, by := range []Algorithm{Random, RoundRobin, LeastConnection} {
+		c := newBalancer(Port{Endpoints: endpointsOf(2), Pick: Pick{By: by, Weights: []uint16{7, 7}, Refused: 0.3}}, 10, newOpenCounts())
+		refused := 0
+		for range picks {
+			if e, ok := c.pick(from(local), netip.AddrPort{}); ok {
+				c.done(e)
+			} else {
+				refused++
+			}
+			if _, ok := c.pick(from(local), netip.AddrPort{}, endpointsOf(2)[0]); !ok {
+				t.Fatal("the second attempt of a connection is refused")
+			}
+		}
+		// 290 away from what is expected is 7 standard deviations.
+		if want := picks * 3 / 10; refused < want-290 || refused > want+290 {
+			t.Errorf("%d: %d of %d are refused, want %d", by, refused, picks, want)
+		}
+	}
+	all := endpointsOf(2)
+	c := newBalancer(Port{Endpoints: all, Pick: Pick{Refused: 0.5, Affinity: time.Hour, Choose: func(client, _ netip.AddrPort) (netip.AddrPort, bool) {
+		return []netip.AddrPort{all[0], {}}[client.Port()%2], true
+	}}}, 10, newOpenCounts())
+	if _, ok := c.pick(netip.AddrPortFrom(local, 1), netip.AddrPort{}); ok {
+		t.Error("a client that Choose refuses has an endpoint")
+	}
+	for port := range uint16(20) {
+		if e, ok := c.pick(netip.AddrPortFrom(local, port), netip.AddrPort{}); e != all[0] || !ok {
+			t.Errorf("port %d of a client with affinity: %v, %v", port, e, ok)
+		}
+	}
+}
+
 // picks are the last bytes of the addresses of so many picks.
 func (c *balancer) picks(n int, tried ...netip.AddrPort) (got string) {
 	for range n {

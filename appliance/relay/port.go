@@ -56,8 +56,11 @@ type Pick struct {
 	By Algorithm
 	// Weights has the weights of the endpoints, in their order; nil: all are alike.
 	Weights []uint16
+	// Refused is the part of new connections, from 0 to 1, that is refused.
+	Refused float64
 	// Choose, when not nil, returns the endpoint of a new connection by its client and the address that it connected
-	// to. When it is not ok, or that endpoint did not accept the connection, By picks one.
+	// to, the zero AddrPort for one that is refused. When it is not ok, or that endpoint did not accept the connection,
+	// By picks one.
 	Choose func(client, asked netip.AddrPort) (endpoint netip.AddrPort, ok bool)
 	// Affinity is the time that a client keeps its endpoint after its last new connection;
 	// 0: no affinity. A client is an address (spec.sessionAffinity: ClientIP).

@@ -155,28 +155,34 @@ func (r *resolver) checkWeights(balance nft.Balance, endpoints map[portKey][]end
 	for _, addr := range sortedOnce(strangers) {
 		r.warn(r.ref, annotation.Field(object.AnnotationWeights), "WeightOfNobody", "%s is no endpoint of the Service, so its weight has no effect", addr)
 	}
-	if balance == nft.DestinationHash && weighted {
+	if balance == nft.DestinationHash && (weighted || r.backends != nil) {
 		r.warn(r.ref, annotation.Field(object.AnnotationBalance), "WeightsUnused",
-			"destination-hash gives each address of the Service one endpoint, whatever the weights are; only weight 0 counts")
+			"destination-hash gives each address of the Service one endpoint, whatever the weights and shares are; only 0 counts")
 	}
 }
 
-// balance gives a port the Service's algorithm, and the weights of its endpoints.
-func (r *resolver) balance(port int, p *nft.ServicePort, balance nft.Balance, all []endpoint) {
+// balance gives a port the Service's algorithm, the weights of its endpoints, and the share that is refused.
+func (r *resolver) balance(port int, p *nft.ServicePort, balance nft.Balance, all []endpoint, backends []backend) {
 	p.Balance = balance
+	var weights map[netip.AddrPort]uint16
 	for i := range all {
 		if e := &all[i]; e.weight > 1 && balance != nft.DestinationHash {
-			if p.Weights == nil {
-				p.Weights = map[netip.AddrPort]uint16{}
+			if weights == nil {
+				weights = map[netip.AddrPort]uint16{}
 			}
-			p.Weights[e.addr] = e.weight
+			weights[e.addr] = e.weight
 		}
 	}
-	for _, pool := range p.Pools {
-		if n := len(pool); n > nft.MaxTableEndpoints && (p.Weights != nil || balance != nft.Random && balance != nft.DestinationHash) {
+	for pool := range p.Pools {
+		if p.Weights[pool] = weights; len(backends) > 0 && len(p.Pools[pool]) > 0 && balance != nft.DestinationHash {
+			p.Weights[pool], p.Refused[pool] = divide(backends, nft.Pool(pool))
+		}
+	}
+	for pool, endpoints := range p.Pools {
+		if !p.FitsTable(nft.Pool(pool)) && (p.Weights[pool] != nil || p.Refused[pool] > 0 || balance != nft.Random && balance != nft.DestinationHash) {
 			r.warn(r.ref, fmt.Sprintf("spec.ports[%d]", port), "TooManyEndpoints",
-				"%d endpoints are more than the %d that weights, hashes, round robin and least connection reach: new connections go to all of them alike", n, nft.MaxTableEndpoints)
-			p.Balance, p.Weights = nft.Random, nil
+				"%d endpoints are more than the %d that weights, shares, hashes, round robin and least connection reach: new connections go to all of them alike", len(endpoints), nft.MaxTableEndpoints)
+			p.Balance, p.Weights, p.Refused = nft.Random, [nft.NumPools]map[netip.AddrPort]uint16{}, [nft.NumPools]uint16{}
 			return
 		}
 	}

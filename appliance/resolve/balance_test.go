@@ -104,7 +104,7 @@ func TestWeightsAndTiers(t *testing.T) {
 		p := out.Ports[0]
 		var got []string
 		for _, ap := range p.Serving {
-			if w, differs := p.Weights[ap]; differs {
+			if w, differs := p.Weights[nft.PoolCluster][ap]; differs {
 				got = append(got, fmt.Sprintf("%s=%d", ap.Addr(), w))
 			}
 		}

@@ -91,19 +91,25 @@ func (r *resolver) judge(endpoints map[portKey][]endpoint) {
 			if len(endpoints[key]) == 0 || len(r.vips) > 0 && !r.vips.of(family).cluster.IsValid() {
 				continue // no address of the Service leads there
 			}
-			r.takeOut(endpoints[key])
-			if r.plan != nil && r.plan.Ports[i] != nil {
-				r.ask(i, key, endpoints[key])
-			}
-			if proto == nft.TCP && (r.plan == nil || r.plan.Ports[i] == nil || r.probes.unasked) {
-				r.bury(i, key, endpoints[key])
-			}
-			for j := range endpoints[key] {
-				if e := &endpoints[key][j]; e.said == ready && e.state < draining || e.out {
-					r.out.Demoted = append(r.out.Demoted, Demoted{port.Name, port.Protocol, e.addr, e.out})
+			for list := range byBackend(endpoints[key]) {
+				r.judged = list[0].backend
+				r.takeOut(list)
+				if r.plan != nil && r.plan.Ports[i] != nil {
+					r.ask(i, key, list)
+				}
+				if proto == nft.TCP && (r.plan == nil || r.plan.Ports[i] == nil || r.probes.unasked) {
+					r.bury(i, key, list)
+				}
+				for j := range list {
+					if e := &list[j]; e.said == ready && e.state < draining || e.out {
+						r.out.Demoted = append(r.out.Demoted, Demoted{port.Name, port.Protocol, e.addr, e.out})
+					}
 				}
 			}
 		}
+	}
+	if r.judged = ""; r.backends != nil { // an endpoint of two backends is judged in both
+		r.out.Checked, r.out.Demoted, r.out.Dead = once(r.out.Checked), once(r.out.Demoted), once(r.out.Dead)
 	}
 	r.reportProbes()
 }
@@ -278,10 +284,14 @@ func (r *resolver) cause(down []string) {
 
 func (r *resolver) portText(index int) string {
 	port := &r.Service.Spec.Ports[index]
-	if port.Name != "" {
-		return "port " + port.Name
+	text := "port " + port.Name
+	if port.Name == "" {
+		text = fmt.Sprintf("port %d", port.Port)
 	}
-	return fmt.Sprintf("port %d", port.Port)
+	if r.judged != "" {
+		text += ", backend " + r.judged
+	}
+	return text
 }
 
 // of formats n of all endpoints with the verb: "1 of 4 endpoints is", "2 of 4 endpoints are".
@@ -405,6 +415,11 @@ func (r *resolver) starts(name Port, port *object.ServicePort, list []endpoint) 
 				before = append(before, p.Serving...)
 			}
 		}
+	}
+	if r.judged != "" { // each backend by itself
+		before = slices.DeleteFunc(slices.Clone(before), func(ap netip.AddrPort) bool {
+			return !slices.ContainsFunc(list, func(e endpoint) bool { return e.addr == ap })
+		})
 	}
 	if len(before) == 0 {
 		return func(*endpoint) health.State { return health.Up }

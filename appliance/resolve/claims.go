@@ -532,7 +532,7 @@ func (r *resolver) portRanges(ranges []object.PortRange, port *object.ServicePor
 // withoutPorts is a Service port with the endpoints and settings of one for its ranges, which share them: endpoints are
 // addresses with port 0, each once.
 func withoutPorts(p *nft.ServicePort) nft.ServicePort {
-	behind := nft.ServicePort{Family: p.Family, Balance: p.Balance, Serving: addressesOf(p.Serving), Limits: p.Limits}
+	behind := nft.ServicePort{Family: p.Family, Balance: p.Balance, Refused: p.Refused, Serving: addressesOf(p.Serving), Limits: p.Limits}
 	switch {
 	case p.Affinity > 0 && byChance(p.Balance):
 		behind.Balance = nft.SourceHash
@@ -542,12 +542,14 @@ func withoutPorts(p *nft.ServicePort) nft.ServicePort {
 	for pool := range p.Pools {
 		behind.Pools[pool] = addressesOf(p.Pools[pool])
 	}
-	if len(p.Weights) > 0 {
-		behind.Weights = make(map[netip.AddrPort]uint16, len(p.Weights))
-	}
-	for ap, w := range p.Weights {
-		at := netip.AddrPortFrom(ap.Addr(), 0)
-		behind.Weights[at] = max(behind.Weights[at], w)
+	for pool, weights := range p.Weights {
+		if len(weights) > 0 {
+			behind.Weights[pool] = make(map[netip.AddrPort]uint16, len(weights))
+		}
+		for ap, w := range weights {
+			at := netip.AddrPortFrom(ap.Addr(), 0)
+			behind.Weights[pool][at] = max(behind.Weights[pool][at], w)
+		}
 	}
 	return behind
 }

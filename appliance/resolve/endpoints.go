@@ -28,6 +28,7 @@ type endpoint struct {
 	forZones []string
 	forNodes []string
 	weight   uint16 // 0: open connections live, and there are no new ones
+	backend  string // that shares of slices name
 	priority uint8  // the tier; the lowest with an endpoint gets all new connections
 }
 
@@ -60,8 +61,9 @@ func (r *resolver) visit(f visitor) {
 	}
 }
 
-// collect merges the endpoints of all slices by Service port.
+// collect merges the endpoints of all slices by Service port. Those of a port are in the order of their backends and addresses.
 func (r *resolver) collect() map[portKey][]endpoint {
+	r.readShares()
 	most := 0 // of a port
 	for _, s := range r.Slices {
 		most += len(s.Endpoints)
@@ -78,14 +80,17 @@ func (r *resolver) collect() map[portKey][]endpoint {
 				found[key] = make([]endpoint, 0, most)
 			}
 			ep.addr = netip.AddrPortFrom(addr, uint16(*ports[i].Port))
+			if slices.ContainsFunc(r.backends[key], func(b backend) bool { return b.name == ep.backend && b.share == 0 }) {
+				ep.weight = 0
+			}
 			found[key] = append(found[key], ep)
 		}
 	})
 	for key, list := range found {
-		slices.SortStableFunc(list, func(a, b endpoint) int { return a.addr.Compare(b.addr) })
+		slices.SortStableFunc(list, func(a, b endpoint) int { return cmp.Or(cmp.Compare(a.backend, b.backend), a.addr.Compare(b.addr)) })
 		merged := list[:0]
 		for i := range list {
-			if last := len(merged) - 1; last >= 0 && merged[last].addr == list[i].addr {
+			if last := len(merged) - 1; last >= 0 && merged[last].addr == list[i].addr && merged[last].backend == list[i].backend {
 				merged[last] = merged[last].and(list[i])
 			} else {
 				merged = append(merged, list[i])
@@ -123,6 +128,9 @@ func (r *resolver) visitSlice(s *object.EndpointSlice, f visitor) {
 		}
 		ep := endpoint{state: stateOf(e.Conditions), local: r.isLocal(e.NodeName), node: object.Deref(e.NodeName), zone: object.Deref(e.Zone)}
 		ep.weight, ep.priority = r.weight(addr, s), s.Metadata.PriorityOf()
+		if r.backends != nil {
+			ep.backend = s.Metadata.ShareOf().Backend
+		}
 		if t := e.TargetRef; t != nil && t.Kind == object.KindPod && (t.Namespace == "" || t.Namespace == s.Metadata.Namespace) {
 			ep.pod = t.Name
 		}

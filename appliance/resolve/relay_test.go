@@ -147,7 +147,7 @@ func TestRelayedBalance(t *testing.T) {
 			t.Errorf("%s: no port is relayed", name)
 			continue
 		}
-		if p := &out.Ports[0]; p.Balance != tt.want || !cmp.Equal(p.Weights, tt.weights, cmpopts.EquateComparable(netip.AddrPort{})) {
+		if p := &out.Ports[0]; p.Balance != tt.want || !cmp.Equal(p.Weights[nft.PoolCluster], tt.weights, cmpopts.EquateComparable(netip.AddrPort{})) {
 			t.Errorf("%s: %s, weights %v, want %s, %v", name, BalanceName(p.Balance), p.Weights, BalanceName(tt.want), tt.weights)
 		}
 	}

@@ -210,9 +210,8 @@ type resolver struct {
 	nextVerdict int
 	taken       map[netip.Addr]bool
 	byName      map[portName]uint16
-	// weights has the weights of the Service's annotation, by address.
-	weights map[netip.Addr]uint16
-	probes  probes
+	shares
+	probes probes
 	// noLocal is the answer of the Service where policy Local leaves no endpoint.
 	noLocal nft.Refusal
 	asks
@@ -322,16 +321,23 @@ func (r *resolver) resolve() {
 				Idle:            idle,
 				Limits:          r.limits[family],
 			}
-			all := endpoints[portKey{port.Name, proto, family}]
-			sel := r.selectEndpoints(all)
+			key := portKey{port.Name, proto, family}
+			all, backends := endpoints[key], r.backends[key]
+			var sel selection
+			if len(backends) > 0 {
+				sel = r.selectShares(backends, all)
+			} else {
+				sel = r.selectEndpoints(all)
+			}
 			p.Pools, p.Serving = sel.pools, sel.serving
-			r.balance(i, &p, balance, all)
+			r.balance(i, &p, balance, all, backends)
 			p.Frontends = r.free(i, &p, r.frontends(port, vips, sel))
 			ranged := r.portRanges(r.ranges, port, &p)
 			if r.adopted {
 				adopt(&p)
 			}
 			r.relay(i, &p)
+			r.reportShares(i, &p, backends)
 			r.out.Ports = append(append(r.out.Ports, p), ranged...)
 		}
 	}

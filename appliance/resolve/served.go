@@ -137,6 +137,15 @@ func (r *resolver) reportNone() {
 // reportPort reports why a port has no endpoint in some families though slices have some.
 func (r *resolver) reportPort(index int, endpoints map[portKey][]endpoint, families []nft.Family, over string) {
 	port := &r.Service.Spec.Ports[index]
+	proto, _ := nft.ProtocolNamed(port.Protocol)
+	if backends := r.backends[portKey{port.Name, proto, families[0]}]; len(backends) > 0 {
+		var names []string
+		for _, b := range backends {
+			names = append(names, b.name)
+		}
+		r.reportAt(index, over, ReasonNoReadyEndpoint, "no backend has a usable endpoint: %s", First(names, maxNamed))
+		return
+	}
 	if n, _ := r.total(index, endpoints, families); n > 0 {
 		r.reportAt(index, over, ReasonNoReadyEndpoint, "none of its %s takes new connections: not ready, taken out, or of weight 0", counted(n, "endpoint"))
 		return

@@ -80,7 +80,8 @@ func state(affinity time.Duration, balances ...nft.Balance) nft.State {
 			if len(balances) > 0 {
 				p := &s.Services[name][0]
 				p.Balance, ranged.Balance = balances[n%len(balances)], balances[n%len(balances)]
-				p.Weights = map[netip.AddrPort]uint16{endpoints(1)[0]: 70, endpoints(2)[1]: 20}
+				w := map[netip.AddrPort]uint16{endpoints(1)[0]: 70, endpoints(2)[1]: 20}
+				p.Weights = [nft.NumPools]map[netip.AddrPort]uint16{w, w}
 				p.Limits = []nft.Limits{
 					{Rate: nft.Rate{Count: 100, Per: time.Second}, ClientRate: nft.Rate{Count: 600, Per: time.Minute}, ClientConnections: 20},
 					{ClientConnections: 3},

@@ -21,8 +21,8 @@ const (
 	AnnotationWeights = "svcctl.io/weights"
 	// AnnotationPriority of an EndpointSlice, Endpoints or Pod is the tier of its endpoints.
 	AnnotationPriority = "svcctl.io/priority"
-	// AnnotationShare of an EndpointSlice is the share of the port's connections that its group of endpoints gets: "9",
-	// or "GROUP=9" where several slices are one group.
+	// AnnotationShare of an EndpointSlice is the share of the port's connections that its backend gets: "9", or
+	// "BACKEND=9" where several slices are one backend.
 	AnnotationShare = "svcctl.io/share"
 
 	// Those of Cilium are read where ours are absent.
@@ -96,20 +96,20 @@ func ParsePriority(value string) (uint8, error) {
 	return uint8(n), nil
 }
 
-// GroupShare is a share of the connections of a port, and the group of endpoints that gets it; "": the slice by itself.
-type GroupShare struct {
-	Group  string
-	Weight uint32
+// BackendShare is a share of the connections of a port, and the backend that gets it; "": the slice by itself.
+type BackendShare struct {
+	Backend string
+	Share   uint32
 }
 
 // ParseShare reads the value of AnnotationShare.
-func ParseShare(value string) (GroupShare, error) {
+func ParseShare(value string) (BackendShare, error) {
 	at := strings.LastIndexByte(value, '=')
 	n, err := strconv.ParseUint(value[at+1:], 10, 32)
-	if group := value[:max(at, 0)]; err == nil && n <= MaxShare && at != 0 && !strings.ContainsFunc(group, unicode.IsSpace) {
-		return GroupShare{group, uint32(n)}, nil
+	if backend := value[:max(at, 0)]; err == nil && n <= MaxShare && at != 0 && !strings.ContainsFunc(backend, unicode.IsSpace) {
+		return BackendShare{backend, uint32(n)}, nil
 	}
-	return GroupShare{}, fmt.Errorf("must be an integer from 0 to %d, or GROUP=INTEGER", MaxShare)
+	return BackendShare{}, fmt.Errorf("must be an integer from 0 to %d, or BACKEND=INTEGER", MaxShare)
 }
 
 // AddressWeight is the weight of an address.
@@ -236,18 +236,14 @@ func (m *ObjectMeta) PriorityOf() uint8 {
 	return priority
 }
 
-// ShareOf is the share that the annotation of an EndpointSlice gives to its group of endpoints, 1 where it has none.
-func (m *ObjectMeta) ShareOf() GroupShare {
-	value, has := m.Annotations[AnnotationShare]
-	if !has {
-		return GroupShare{Weight: 1}
-	}
-	share, err := ParseShare(value)
+// ShareOf is the share of an EndpointSlice, 1 of a backend without a name where it has no annotation.
+func (m *ObjectMeta) ShareOf() BackendShare {
+	share, err := ParseShare(m.Annotations[AnnotationShare])
 	if err != nil {
-		return GroupShare{Weight: 1} // refused by validation
+		return BackendShare{Share: 1} // absent, or refused by validation
 	}
-	if share.Group == "" {
-		share.Group = m.Name
+	if share.Backend == "" {
+		share.Backend = m.Name
 	}
 	return share
 }

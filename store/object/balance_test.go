@@ -59,7 +59,7 @@ func TestBalanceIsCheckedWhenItChanges(t *testing.T) {
 }
 
 func TestParseShare(t *testing.T) {
-	for value, want := range map[string]GroupShare{
+	for value, want := range map[string]BackendShare{
 		"0": {"", 0}, "9": {"", 9}, "1000000": {"", 1000000}, "green=10": {"green", 10}, "shop/green:80=1": {"shop/green:80", 1}, "a=b=2": {"a=b", 2},
 	} {
 		if got, err := ParseShare(value); got != want || err != nil {
@@ -69,6 +69,6 @@ func TestParseShare(t *testing.T) {
 	for _, value := range []string{"", "-1", "10%", "1.5", "1000001", "=5", "green=", "green", "the green=5", "green= 5", "0x10", "4294967297"} {
 		s := &EndpointSlice{TypeMeta: TypeMeta{Kind: KindEndpointSlice, APIVersion: APIVersionDiscovery}, AddressType: IPv4}
 		s.Metadata = ObjectMeta{Name: "web-1", Namespace: "default", Annotations: map[string]string{AnnotationShare: value}}
-		wantTexts(t, Validate(s, Options{}), `metadata.annotations[svcctl.io/share]: Invalid value: "`+value+`": must be an integer from 0 to 1000000, or GROUP=INTEGER`)
+		wantTexts(t, Validate(s, Options{}), `metadata.annotations[svcctl.io/share]: Invalid value: "`+value+`": must be an integer from 0 to 1000000, or BACKEND=INTEGER`)
 	}
 }

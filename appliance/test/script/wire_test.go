@@ -203,7 +203,7 @@ func (w *wire) Outcomes(q script.Question, expected int) []script.Outcome {
 		return []script.Outcome{outcome(q, netlab.Reply{}, w.host(q.From).Ping(q.To.Addr(), within(q)))}
 	}
 	first := w.Ask(q, 1)
-	if first[0].Server == "" || q.Port != 0 { // many refusals, or the same flow, say no more
+	if first[0].Server == "" && expected == 1 || q.Port != 0 { // more refusals, or the same flow, show nothing new
 		return first
 	}
 	n := 30 * max(1, expected)

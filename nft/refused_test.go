@@ -1,0 +1,147 @@
+package nft
+
+import (
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// sharing is a port with endpoints of these weights, and a share that is refused.
+func sharing(b Balance, refused uint16, weights ...uint16) *ServicePort {
+	sp := &ServicePort{ID: "default/web", Family: IPv4, Protocol: TCP, Balance: b, Refused: [NumPools]uint16{refused, refused}}
+	sp.Frontends = []Frontend{{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80}}
+	sp.Pools[PoolCluster] = endpointsFor(len(weights), 1)
+	w := map[netip.AddrPort]uint16{}
+	for i, ap := range sp.Pools[PoolCluster] {
+		w[ap] = weights[i]
+	}
+	sp.Weights = [NumPools]map[netip.AddrPort]uint16{w, w}
+	return sp
+}
+
+// chances are how likely a packet gets each endpoint, or with the last one none.
+func chances(sp *ServicePort) []float64 {
+	table, none := sp.tableOf(PoolCluster), len(sp.Pools[PoolCluster])
+	got, first, second := make([]float64, none+1), table.slots, []uint16(nil)
+	if strings.HasPrefix(table.form, chainWeigh) {
+		_, size := splitForm(table.form)
+		first, second = table.slots[:size], table.slots[size:]
+	}
+	draw := func(slots []uint16, chance float64, hollow func(float64)) {
+		for _, slot := range slots {
+			if slot == hole {
+				hollow(chance / float64(len(slots)))
+			} else {
+				got[slot] += chance / float64(len(slots))
+			}
+		}
+	}
+	refuse := func(chance float64) { got[none] += chance }
+	draw(first, 1, func(chance float64) {
+		if len(second) == 0 {
+			refuse(chance)
+		} else {
+			draw(second, chance, refuse)
+		}
+	})
+	return got
+}
+
+// A refused share is one of the connections that no slot has an endpoint for, whatever the algorithm, and the first slot,
+// which packets without one are sent to, is among them.
+func TestRefusedShares(t *testing.T) {
+	for _, c := range []struct {
+		refused uint16
+		weights []uint16
+	}{
+		{2, []uint16{1, 1}}, {8, []uint16{1, 1}}, {1, []uint16{70, 29}}, {8, []uint16{2}}, {1, []uint16{99}}, {1, []uint16{9}}, {1, []uint16{1}},
+		{1, []uint16{1, 2, 3, 4}}, {1, []uint16{65535}}, {30, slices.Repeat([]uint16{1}, 16)}, {100, slices.Repeat([]uint16{3}, 100)},
+		{1000, slices.Repeat([]uint16{1}, 1500)}, {7, []uint16{100, 50, 25, 13}},
+	} {
+		sum := float64(c.refused)
+		for _, w := range c.weights {
+			sum += float64(w)
+		}
+		for _, b := range []Balance{Random, Maglev, SourceHash, RoundRobin, LeastConnection} {
+			sp := sharing(b, c.refused, c.weights...)
+			table := sp.tableOf(PoolCluster)
+			if table == nil {
+				t.Errorf("%v of weights %v, %d refused: no table", b, c.weights, c.refused)
+				continue
+			}
+			allowed := 1.0 / 256
+			if n := float64(len(table.slots)); b != Random {
+				allowed = 1.5 / n
+				for _, w := range c.weights {
+					allowed += max(0, 1/n-float64(w)/sum) // it has a slot all the same
+				}
+			}
+			got := chances(sp)
+			for i, w := range append(slices.Clone(c.weights), c.refused) {
+				if want := float64(w) / sum; math.Abs(got[i]-want) > allowed || got[i] == 0 {
+					t.Errorf("%v of weights %v, %d refused: %d of %d has %.5f, want %.5f (%s)", b, c.weights, c.refused, i, len(c.weights), got[i], want, table.form)
+				}
+			}
+			if table.slots[0] != hole || table.slots[len(table.slots)-1] == hole {
+				t.Errorf("%v of weights %v, %d refused: the first slot is %d, the last %d", b, c.weights, c.refused, table.slots[0], table.slots[len(table.slots)-1])
+			}
+			if total := sp.Shares(PoolCluster); math.Abs(1-got[len(c.weights)]-sumOf(total)) > allowed {
+				t.Errorf("%v of weights %v, %d refused: shares %v", b, c.weights, c.refused, total)
+			}
+		}
+	}
+}
+
+func sumOf(list []float64) (sum float64) {
+	for _, x := range list {
+		sum += x
+	}
+	return sum
+}
+
+// Another refused share is another table, and takes elements of one map alone.
+func TestRefusedShareChanges(t *testing.T) {
+	for _, b := range []Balance{Random, Maglev, LeastConnection} {
+		c := NewCompiler()
+		c.Load(State{Services: map[string][]ServicePort{"default/web": {*sharing(b, 2, 5, 5)}}})
+		tr := c.Update(nil, map[string][]ServicePort{"default/web": {*sharing(b, 1, 5, 5)}})
+		if tr.Empty() || !tr.Cleanup.Empty() {
+			t.Errorf("%v: another refused share is %+v", b, tr)
+		}
+		for _, op := range tr.Apply.Ops {
+			switch op := op.(type) {
+			case AddElements:
+				if op.Set.Name == "tables" {
+					continue
+				}
+			case DeleteElements:
+				if op.Set.Name == "tables" {
+					continue
+				}
+			}
+			t.Errorf("%v: another refused share takes %+v", b, op)
+		}
+	}
+}
+
+// When a backend loses its endpoints most clients of others stay: with a hash, its slots become holes.
+func TestRefusedShareKeepsHashedClients(t *testing.T) {
+	before := sharing(Maglev, 0, 1, 1, 1, 1, 1, 1, 1, 1)
+	after := sharing(Maglev, 2, 1, 1, 1, 1, 1, 1)
+	was, is := before.tableOf(PoolCluster).slots, after.tableOf(PoolCluster).slots
+	moved, others := 0, 0
+	for i, slot := range was {
+		if slot < 6 {
+			others++
+			if is[i] != slot {
+				moved++
+			}
+		}
+	}
+	t.Logf("%d of %d slots of other endpoints move", moved, others)
+	if moved*100 > 25*others {
+		t.Errorf("%d of %d slots of other endpoints move", moved, others)
+	}
+}
