@@ -29,6 +29,7 @@ const (
 	annotationNames    = "svcctl.io/tls-services"
 	annotationSecret   = "svcctl.io/tls-secret"
 	annotationOut      = "svcctl.io/out"
+	annotationHosts    = "svcctl.io/http-hosts"
 	annotationRanges   = "svcctl.io/port-ranges"
 	annotationShareIPs = "svcctl.io/allow-shared-ip"
 )
@@ -83,6 +84,9 @@ func (p *plan) generate() {
 		if l.isNamed() {
 			p.lead(svc, l, id, families)
 		} else if r := p.firstOf(l); r != nil {
+			if hosts := p.hostsAt(l.spec.Port); l.spec.Protocol == object.ProtocolHTTP && len(hosts) > 0 {
+				svc.Metadata.Annotations[annotationHosts+"."+id] = strings.Join(hosts, ",")
+			}
 			p.slices(svc, id, r, l, families)
 		}
 	}

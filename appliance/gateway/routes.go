@@ -216,24 +216,17 @@ func (r *route) namesAt(l *listener) (names []string) {
 	return names
 }
 
-// limitHTTP refuses the HTTPRoutes of a listener that would need more than connections: those beside an older route, or
-// would have to be looked into.
+// limitHTTP refuses the HTTPRoutes of an HTTP listener beside the oldest one of its port: connections go to one route.
 func (p *plan) limitHTTP(l *listener) {
 	if l.spec.Protocol != object.ProtocolHTTP {
 		return
 	}
+	first := p.firstAt(l.spec.Port)
 	l.attached = slices.DeleteFunc(l.attached, func(a *attachment) bool {
-		why := ""
-		first := p.firstAt(l.spec.Port)
-		switch {
-		case !slices.Equal(a.names, []string{""}):
-			why = fmt.Sprintf("svcctl balances connections, and does not look at the Host of requests: leave the hostname out at HTTP %s, and spec.hostnames at the route", l)
-		case first != nil && first != a.route:
-			why = fmt.Sprintf("svcctl balances connections: those of HTTP port %d go to one HTTPRoute, which is %s", l.spec.Port, first.ref.Key())
-		}
-		if why == "" {
+		if a.route == first {
 			return false
 		}
+		why := fmt.Sprintf("svcctl balances connections: those of HTTP port %d go to one HTTPRoute, which is %s", l.spec.Port, first.ref.Key())
 		for _, out := range a.route.outcome {
 			if out.attached = slices.DeleteFunc(out.attached, func(other *attachment) bool { return other == a }); len(out.attached) == 0 && out.accepted.is {
 				out.accepted = no("Accepted", "UnsupportedValue", why)
@@ -243,19 +236,33 @@ func (p *plan) limitHTTP(l *listener) {
 	})
 }
 
-// firstAt returns the oldest HTTPRoute that can have a port.
+// firstAt returns the oldest HTTPRoute of an HTTP port; nil: there is none.
 func (p *plan) firstAt(port int32) (first *route) {
 	for _, l := range p.listeners {
-		if l.spec.Protocol != object.ProtocolHTTP || l.spec.Port != port {
-			continue
-		}
-		for _, a := range l.attached {
-			if slices.Equal(a.names, []string{""}) && (first == nil || slices.Index(p.routes, a.route) < slices.Index(p.routes, first)) {
-				first = a.route
+		if l.spec.Protocol == object.ProtocolHTTP && l.spec.Port == port && len(l.attached) > 0 {
+			if r := l.attached[0].route; first == nil || slices.Index(p.routes, r) < slices.Index(p.routes, first) {
+				first = r
 			}
 		}
 	}
 	return first
+}
+
+// hostsAt returns the hosts whose requests an HTTP port serves; nil: all.
+func (p *plan) hostsAt(port int32) (hosts []string) {
+	for _, l := range p.listeners {
+		if l.spec.Protocol != object.ProtocolHTTP || l.spec.Port != port || !l.serves() {
+			continue
+		}
+		for _, a := range l.attached {
+			if slices.Contains(a.names, "") {
+				return nil
+			}
+			hosts = append(hosts, a.names...)
+		}
+	}
+	slices.Sort(hosts)
+	return slices.Compact(hosts)
 }
 
 // group is the endpoints of a backend.

@@ -149,7 +149,7 @@ func offered(asked *annotation.Front) []string {
 // is served in the clear instead. Before that the kernel refuses the clients.
 func (m *madeFront) build() *relay.Front {
 	asked := &m.asked
-	front := &relay.Front{HTTP: asked.HTTP, HTTP2: asked.HTTP2, ResponseTimeout: asked.ResponseTimeout}
+	front := &relay.Front{HTTP: asked.HTTP, HTTP2: asked.HTTP2, Hosts: asked.Hosts, ResponseTimeout: asked.ResponseTimeout}
 	if len(asked.Secrets) > 0 {
 		front.TLS = m.server.Config()
 		if asked.ClientCA != "" && m.server.Clients == nil {

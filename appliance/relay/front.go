@@ -110,7 +110,7 @@ func (t *tcpPort) serveHTTP(ctx context.Context, client *net.TCPConn, near net.C
 	s := &httpSession{port: t, client: client, from: from, asked: asked, front: front}
 	t.shared.http.Serve(ctx, near, httpproxy.Client{
 		Addr: from.Addr(), Port: asked.Port(), Secure: front.TLS != nil,
-		Dial: s.dial, Stale: func() bool { return s.stale.Load() > 0 }, ResponseTimeout: front.ResponseTimeout, HTTP2: front.HTTP2,
+		Dial: s.dial, Stale: func() bool { return s.stale.Load() > 0 }, ResponseTimeout: front.ResponseTimeout, HTTP2: front.HTTP2, Hosts: front.Hosts,
 	})
 	s.endAll()
 }

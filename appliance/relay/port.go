@@ -131,6 +131,8 @@ type Front struct {
 	// ResponseTimeout at most to begin its answer.
 	HTTP            bool
 	ResponseTimeout time.Duration
+	// Hosts are the hosts whose requests are passed on; nil: all are.
+	Hosts []string
 	// HTTP2 has requests passed on over HTTP/2 without TLS.
 	HTTP2 bool
 }

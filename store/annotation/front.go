@@ -40,6 +40,8 @@ type Front struct {
 	HTTP bool
 	// HTTP2 has them passed on over HTTP/2 without TLS, with prior knowledge (h2c), as gRPC needs it.
 	HTTP2 bool
+	// Hosts are the hosts whose requests are passed on, as "*.example.com"; others get 404. Nil: all are.
+	Hosts []string
 	// BackendTLS has connections to endpoints encrypted. BackendCA is the Secret with the CA that their
 	// certificate has to be from, for BackendName; "": it is not checked.
 	BackendTLS  bool
@@ -159,6 +161,7 @@ func (r *frontReader) read() {
 	r.readSecrets()
 	r.readServices()
 	r.readBackend()
+	r.readHosts()
 	if r.Key == "" {
 		return
 	}
@@ -287,6 +290,26 @@ func (r *frontReader) readALPN() {
 		}
 		r.ALPN = append(r.ALPN, p)
 	}
+}
+
+// readHosts reads the hosts whose requests are passed on.
+func (r *frontReader) readHosts() {
+	key, value, is := r.own(HTTPHosts)
+	if !is || value == "" {
+		return
+	}
+	r.asks(key)
+	for host := range strings.SplitSeq(value, ",") {
+		host = strings.ToLower(strings.TrimSpace(host))
+		if name := strings.TrimPrefix(host, "*."); name == "" || len(object.NameProblems(name)) > 0 {
+			r.refuse(key, "%q is no name of a host: write names with commas between them, as www.example.com,*.example.org", host)
+		}
+		r.Hosts = append(r.Hosts, host)
+	}
+	if r.BackendTLS && !r.HTTP || len(r.Services) > 0 {
+		r.refuse(key, "requests are looked into for it, and %s or %s has connections passed on as they are: leave one of the two out", TLSServices, BackendProtocol)
+	}
+	r.HTTP = true
 }
 
 // readBackend reads what endpoints speak.

@@ -41,6 +41,9 @@ func (f Front) String() string {
 	}
 	if f.HTTP {
 		add("http %s", f.ResponseTimeout)
+		if len(f.Hosts) > 0 {
+			add("hosts %s", strings.Join(f.Hosts, "+"))
+		}
 	}
 	if f.HTTP2 {
 		add("h2c")
@@ -101,6 +104,12 @@ func TestFronts(t *testing.T) {
 		"time":                 {map[string]string{BackendProtocol + ".http": "http", ResponseTimeout: "5m"}, [3]string{"alpn h2+http/1.1, http 5m0s", "-", "-"}, ""},
 		"bad time":             {map[string]string{BackendProtocol + ".http": "http", ResponseTimeout: "0"}, [3]string{"refused by response-timeout", "-", "-"}, ""},
 		"time for nothing":     {map[string]string{ResponseTimeout: "5m", BackendCA: "a"}, [3]string{"-", "-", "-"}, "backend-ca response-timeout"},
+
+		"hosts":               {map[string]string{HTTPHosts + ".http": "WWW.example.com, *.example.org"}, [3]string{"alpn h2+http/1.1, http 1m0s, hosts www.example.com+*.example.org", "-", "-"}, ""},
+		"hosts that are none": {map[string]string{HTTPHosts + ".http": "a/b"}, [3]string{"refused by http-hosts.http", "-", "-"}, ""},
+		"hosts and names":     {map[string]string{HTTPHosts + ".https": "a.b", TLSServices + ".https": "a=b"}, [3]string{"-", "refused by http-hosts.https", "-"}, ""},
+		"hosts and TLS":       {map[string]string{HTTPHosts + ".https": "a.b", BackendProtocol + ".https": "tls"}, [3]string{"-", "refused by http-hosts.https", "-"}, ""},
+		"hosts of no port":    {map[string]string{HTTPHosts + ".htp": "a.b"}, [3]string{"-", "-", "-"}, "http-hosts.htp"},
 
 		"names":             {map[string]string{TLSServices + ".https": "WWW.example.com=www, *.example.com=other"}, [3]string{"-", "www.example.com=www, *.example.com=other", "-"}, ""},
 		"names and TLS":     {map[string]string{TLSServices + ".https": "a=b", TLSSecret: "a"}, [3]string{"tls a 1.2", "refused by tls-services.https", "refused by tls-secret"}, ""},

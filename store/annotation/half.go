@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// The annotations about TLS and HTTP at relayed ports. TLSSecret, TLSServices and BackendProtocol have a form
+// The annotations about TLS and HTTP at relayed ports. TLSSecret, TLSServices, BackendProtocol and HTTPHosts have a form
 // for one port, with a dot and its name or number behind the key, which wins.
 const (
 	TLSSecret       = object.AnnotationTLSSecret
@@ -22,6 +22,7 @@ const (
 	TLSClientAuth   = domain + "tls-client-auth"
 	TLSServices     = object.AnnotationTLSServices
 	BackendProtocol = object.AnnotationBackendProtocol
+	HTTPHosts       = domain + "http-hosts"
 	BackendCA       = domain + "backend-ca"
 	BackendName     = domain + "backend-name"
 	ResponseTimeout = domain + "response-timeout"
@@ -46,7 +47,7 @@ const none = "none"
 func halfTLS(svc *object.Service, ended bool) Bad {
 	a := svc.Metadata.Annotations
 	for _, b := range unknownPorts(svc) {
-		if base, _ := ofPort(b.Key); base != BackendProtocol || isAny(a[b.Key], "https", "tls", "ssl") {
+		if base, _ := ofPort(b.Key); base != HTTPHosts && (base != BackendProtocol || isAny(a[b.Key], "https", "tls", "ssl")) {
 			return b
 		}
 	}
@@ -115,7 +116,7 @@ func isHostName(text string) bool {
 }
 
 // perPort are the annotations that have a form for one port.
-var perPort = []string{TLSSecret, TLSServices, BackendProtocol}
+var perPort = []string{TLSSecret, TLSServices, BackendProtocol, HTTPHosts}
 
 // ofPort splits the key of an annotation for one port; port is "" for all others.
 func ofPort(key string) (base, port string) {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -40,6 +41,8 @@ type Client struct {
 	Stale func() bool
 	// ResponseTimeout is for how long an endpoint may take to begin an answer.
 	ResponseTimeout time.Duration
+	// Hosts are the hosts whose requests are passed on, in lower case; "*.example.com" is all below it. Nil: all are.
+	Hosts []string
 	// HTTP2 has endpoints spoken to over HTTP/2 without TLS; else they are over HTTP/1.1.
 	HTTP2 bool
 }
@@ -273,6 +276,10 @@ func (p *Proxy) handle(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "svcctl: CONNECT is not passed on", http.StatusMethodNotAllowed)
 		return
 	}
+	if !s.client.serves(r.Host) {
+		http.Error(w, "svcctl: this host is not served here", http.StatusNotFound)
+		return
+	}
 	// Another upgrade, as to h2c, would lead past everything that is done here.
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		r.Header.Del("Upgrade")
@@ -283,6 +290,18 @@ func (p *Proxy) handle(w http.ResponseWriter, r *http.Request) {
 		r.Body = body
 	}
 	p.reverse.ServeHTTP(w, r)
+}
+
+// serves reports whether requests for a host are passed on.
+func (c *Client) serves(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.ToLower(host)
+	return len(c.Hosts) == 0 || slices.ContainsFunc(c.Hosts, func(served string) bool {
+		below, wild := strings.CutPrefix(served, "*")
+		return host == served || wild && strings.HasSuffix(host, below) && len(host) > len(below)
+	})
 }
 
 // streams reports whether a request may stay open without a byte, as a stream of gRPC does. Its endpoint decides for how long.

@@ -376,3 +376,26 @@ func (l *lab) await(n int, holds func(*session) bool) {
 		}
 	}
 }
+
+func TestHosts(t *testing.T) {
+	l := start(t, time.Minute, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.Host) }, func(c *Client) {
+		c.Secure, c.Hosts = false, []string{"www.example.com", "*.example.org"}
+	})
+	for host, want := range map[string]int{
+		"www.example.com": 200, "WWW.example.com:8080": 200, "a.example.org": 200, "a.b.example.org": 200, "example.org": 404, "example.com": 404, "10.0.0.1:80": 404, "[2001:db8::1]": 404,
+	} {
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+l.at+"/", nil)
+		r.Host = host
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		if answer.StatusCode != want {
+			t.Errorf("%s: %d, want %d", host, answer.StatusCode, want)
+		}
+	}
+	if n := l.dialed.Load(); n == 0 || n > 4 {
+		t.Errorf("%d connections to the endpoint", n)
+	}
+}
