@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build deps lint test test-unit busy race conformance browser bench soak kernels package package-test package-vm fuzz demo demo-fleet demo-pair fleet golden worlds sim planted verify-release clean
+.PHONY: help build deps lint test test-unit busy race conformance browser bench soak kernels package package-test package-vm readme-test site release fuzz demo demo-fleet demo-pair fleet golden worlds sim planted verify-release clean
 
 # The system programs live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -55,6 +55,7 @@ TESTED = SVCCTL_REQUIRE_PRIVILEGED=1 go run ./.ci/report go test -count=1 -vet=o
 
 test: deps lint build ## everything, with real packets in network namespaces (root or sudo)
 	go test ./.ci/report ./.ci/release
+	cd .ci/package/site && go test ./...
 	$(if $(SUDO),go test -timeout $(TIMEOUT) ./...)
 	@code=0; \
 	$(TESTED) -p 4 -skip '$(ALONE_OF_E2E)' $(EXEC) -- $(SLOW) $$($(PACKAGES) | grep -vE '$(ALONE)') || code=1; \
@@ -138,8 +139,20 @@ package-test: ## install, upgrade over traffic, remove and purge the deb and the
 package-vm: ## the same under a real systemd, with reboots (root; ten minutes); MACHINE=qemu: with a kernel of its own too
 	.ci/package/vm
 
+release: ## packages, tarballs, images, SBOMs, checksums, notes and the site, in dist/release; SIGNING_KEY=FILE signs
+	rm -rf dist/release
+	.ci/release/build $(VERSION) dist/release
+
 verify-release: ## check a published release against its signature and its source: make verify-release VERSION=1.4.0 DIST=downloads
 	.ci/release/verify $(VERSION) $(DIST)
+
+readme-test: ## the commands of README.md, typed in a bare Debian with systemd (root; three minutes)
+	GUEST=readme .ci/package/vm
+
+site: ## the documentation as a static site with search, in dist/site
+	@rm -rf dist/site
+	@cd .ci/package/site && go run . ../../.. ../../../dist/site
+	@echo 'dist/site/index.html is its first page'
 
 # docs/bugs.md has the table.
 reproduce-%: deps ## show a bug of docs/bugs.md before its fix, and that it is gone: make reproduce-14, reproduce-all (root or sudo)

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"fmt"
 	"html/template"
+	"io/fs"
 	"math"
 	"strconv"
 	"strings"
@@ -13,6 +14,10 @@ import (
 
 // functions lists the functions that pages may call.
 var functions = template.FuncMap{
+	"manual": func() bool {
+		_, err := fs.Stat(files, manual)
+		return err == nil
+	},
 	"rate":      rateText,
 	"ago":       ago,
 	"spark":     sparkline,

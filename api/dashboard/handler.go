@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"archive/zip"
 	"bytes"
 	"context"
 	"embed"
@@ -26,6 +27,9 @@ const Path = "/dashboard/"
 //go:embed pages static
 var files embed.FS
 
+// manual is the documentation as a site. Only the programs of packages have it: .ci/package/build lays it over this directory.
+const manual = "static/manual.zip"
+
 // policy is the Content-Security-Policy of every page: nothing from elsewhere, nothing inline.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; " +
 	"base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -36,6 +40,11 @@ func Handler(source Source, mayAdmin func(*http.Request) bool) http.Handler {
 	h := &handler{source: source, mayAdmin: mayAdmin, pages: parse()}
 	mux := http.NewServeMux()
 	mux.Handle(Path+"static/", http.StripPrefix(Path+"static/", http.FileServerFS(must(fs.Sub(files, "static")))))
+	if site, err := files.Open(manual); err == nil {
+		info := must(site.Stat())
+		archive := must(zip.NewReader(site.(io.ReaderAt), info.Size()))
+		mux.Handle(Path+"manual/", http.StripPrefix(Path+"manual/", http.FileServerFS(archive)))
+	}
 	mux.HandleFunc(Path+"{$}", h.overview)
 	mux.HandleFunc(Path+"services", h.services)
 	mux.HandleFunc(Path+"services/{namespace}/{name}", h.service)

@@ -15,6 +15,9 @@ import (
 // Pages that are for who works on the program, not for who runs it.
 var left = map[string]bool{"behaviors.md": true, "performance.md": true}
 
+// rule is the end of each page: the order in which to ask.
+const rule = "\n**svcctl-status**(1) finds it, **svcctl-explain**(1) says why, **svcctl-trace**(1) proves it.\n"
+
 // title is the first line of a page: "# svcctl-apply(1)".
 var title = regexp.MustCompile(`\A# ([\w.-]+)\((\d)\)\n`)
 
@@ -57,7 +60,7 @@ func run(docs, out, date string) error {
 			continue
 		}
 		m := title.FindStringSubmatch(content)
-		body := links(content[len(m[0]):], page)
+		body := links(content[len(m[0]):], page) + rule
 		roff := md2man.Render([]byte(fmt.Sprintf("%% %s %s\n%s", strings.ToUpper(m[1]), m[2], body)))
 		// Tables have columns that are too narrow for even edges.
 		plain := fmt.Appendf(nil, ".TH %s %s\n", strings.ToUpper(m[1]), m[2])

@@ -163,6 +163,15 @@ type browser struct {
 // newBrowser opens the door. flags are Chromium's, "name" or "name=value".
 func newBrowser(t *testing.T, a *served.Appliance, flags ...string) *browser {
 	t.Helper()
+	host, link := openDoor(t, a)
+	b := launch(t, host, "http://"+host+"/dashboard/", flags...)
+	b.do(chromedp.Navigate(link), chromedp.WaitVisible("main[data-live=overview]"))
+	return b
+}
+
+// launch starts Chromium for pages below base.
+func launch(t *testing.T, host, base string, flags ...string) *browser {
+	t.Helper()
 	program, err := exec.LookPath("chromium")
 	if err != nil {
 		if os.Getenv("SVCCTL_REQUIRE_PRIVILEGED") == "1" {
@@ -170,7 +179,6 @@ func newBrowser(t *testing.T, a *served.Appliance, flags ...string) *browser {
 		}
 		t.Skip("SKIPPED: chromium is not installed: run .ci/deps")
 	}
-	host, link := openDoor(t, a)
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.UserDataDir(profile(t)),
 		chromedp.WSURLReadTimeout(patience), chromedp.WindowSize(1280, 900))
 	for _, f := range flags {
@@ -186,9 +194,9 @@ func newBrowser(t *testing.T, a *served.Appliance, flags ...string) *browser {
 	ctx, cancel := chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
 	t.Cleanup(func() { _ = chromedp.Cancel(ctx) }) // waits for its end
-	b := &browser{Context: ctx, t: t, host: host, base: "http://" + host + "/dashboard/"}
+	b := &browser{Context: ctx, t: t, host: host, base: base}
 	chromedp.ListenTarget(ctx, b.hear)
-	b.do(network.Enable(), log.Enable(), runtime.Enable(), chromedp.Navigate(link), chromedp.WaitVisible("main[data-live=overview]"))
+	b.do(network.Enable(), log.Enable(), runtime.Enable())
 	return b
 }
 
