@@ -233,9 +233,8 @@ func (c *Client) RevokeTokens(ctx context.Context) (r wire.Revoked, err error) {
 
 // Journal asks for the newest changes of objects, at most limit, the oldest first, those of
 // Events among them when they are wanted.
-func (c *Client) Journal(ctx context.Context, limit int, withEvents bool) (entries []wire.JournalEntry, err error) {
-	q := wire.WriteQuery(wire.JournalQuery{Limit: limit, Events: withEvents})
-	err = stream(ctx, c, request{method: http.MethodGet, path: wire.GetJournal.Path, query: q, patience: callTimeout}, func(entry wire.JournalEntry) error {
+func (c *Client) Journal(ctx context.Context, q wire.JournalQuery) (entries []wire.JournalEntry, err error) {
+	err = stream(ctx, c, request{method: http.MethodGet, path: wire.GetJournal.Path, query: wire.WriteQuery(q), patience: callTimeout}, func(entry wire.JournalEntry) error {
 		entries = append(entries, entry)
 		return nil
 	})

@@ -188,6 +188,10 @@ type MoveQuery struct {
 type JournalQuery struct {
 	Limit  int  `query:"limit" default:"100" least:"1" most:"10000"`
 	Events bool `query:"events"` // with changes of Events
+	// Since is the age of the oldest entry; 0: any.
+	Since     time.Duration `query:"since" least:"0s" most:"87600h" want:"a duration as 90m or 24h"`
+	Namespace string        `query:"namespace"` // of the objects; "": of all
+	Name      string        `query:"name"`      // of a Service of Namespace: its own changes, and those of its endpoints
 }
 
 // HistoryQuery bounds the entries of the history.

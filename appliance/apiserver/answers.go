@@ -62,7 +62,7 @@ func (a *answers) endpoints() []api.Endpoint {
 		api.Answer(wire.Repair, func(*http.Request, wire.None) (wire.Allocations, error) { return a.allocations(true), nil }),
 		api.Answer(wire.GetSetup, func(*http.Request, wire.None) (wire.Setup, error) { return a.setup(), nil }),
 		api.Stream(wire.GetJournal, func(_ *http.Request, q wire.JournalQuery, each func(wire.JournalEntry) error) error {
-			entries, err := a.journal(q.Limit, q.Events)
+			entries, err := a.journal(q)
 			if err != nil {
 				return wire.NewFailure(http.StatusInternalServerError, wire.ReasonInternalError, "the journal cannot be read: "+err.Error())
 			}
@@ -250,16 +250,25 @@ func absolute(path string) string {
 	return path
 }
 
-// journal lists the newest changes of objects, at most limit of them, the oldest first; those of Events among them only when asked.
-func (a *answers) journal(limit int, withEvents bool) ([]wire.JournalEntry, error) {
-	about := func(ref object.Ref) bool { return withEvents || ref.Kind != object.KindEvent }
-	events, err := a.objects.EventsAbout(a.objects.Recent(limit, about), 0, about)
+// journal lists the newest changes of objects, the oldest first.
+func (a *answers) journal(q wire.JournalQuery) ([]wire.JournalEntry, error) {
+	about := func(ref object.Ref) bool {
+		return (q.Events || ref.Kind != object.KindEvent) && (q.Namespace == "" || q.Namespace == ref.Namespace) &&
+			(q.Name == "" || slices.Contains([]string{object.KindService, object.KindEndpointSlice, object.KindEndpoints, object.KindEvent}, ref.Kind))
+	}
+	read := q.Limit
+	if q.Name != "" || q.Since > 0 { // which are left out is known when they are read
+		read = maxJournal
+	}
+	events, err := a.objects.EventsAbout(a.objects.Recent(read, about), 0, about)
 	if err != nil {
 		return nil, err
 	}
-	// Others may have come since.
-	events = slices.DeleteFunc(events, func(e store.Event) bool { return !about(e.Ref) })
-	events = events[max(0, len(events)-limit):]
+	now := time.Now()
+	events = slices.DeleteFunc(events, func(e store.Event) bool { // others may have come since
+		return !about(e.Ref) || q.Since > 0 && now.Sub(e.At) > q.Since || q.Name != "" && !isOf(&e, q.Name)
+	})
+	events = events[max(0, len(events)-q.Limit):]
 	entries := make([]wire.JournalEntry, len(events))
 	for i, e := range events {
 		entries[i] = wire.JournalEntry{
@@ -272,6 +281,20 @@ func (a *answers) journal(limit int, withEvents bool) ([]wire.JournalEntry, erro
 		}
 	}
 	return entries, nil
+}
+
+// maxJournal is the number of changes that are kept, about.
+const maxJournal = 10_000
+
+// isOf reports whether a change is one of a Service, or of its endpoints.
+func isOf(e *store.Event, service string) bool {
+	switch o := cmp.Or(e.New, e.Old).(type) {
+	case *object.EndpointSlice:
+		return o.Metadata.Labels[object.LabelServiceName] == service
+	case *object.Event:
+		return o.InvolvedObject.Kind == object.KindService && o.InvolvedObject.Name == service
+	}
+	return e.Ref.Name == service
 }
 
 // history lists what happened on this box.

@@ -52,7 +52,9 @@ func (p *pages) Connections(q wire.ConnectionQuery) (*wire.Connections, error) {
 func (p *pages) Allocations() wire.Allocations { return p.allocations(false) }
 
 // Journal implements dashboard.Source.
-func (p *pages) Journal(limit int) ([]wire.JournalEntry, error) { return p.journal(limit, false) }
+func (p *pages) Journal(limit int) ([]wire.JournalEntry, error) {
+	return p.journal(wire.JournalQuery{Limit: limit})
+}
 
 // Trace implements dashboard.Source.
 func (p *pages) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error {

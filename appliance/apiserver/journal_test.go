@@ -5,7 +5,9 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/store"
@@ -59,7 +61,7 @@ func TestJournal(t *testing.T) {
 	}
 	read := func(limit int) string {
 		t.Helper()
-		entries, err := (&answers{objects: objects}).journal(limit, false)
+		entries, err := (&answers{objects: objects}).journal(wire.JournalQuery{Limit: limit})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,8 +91,22 @@ test ConfigMap default/mine by root
 	if got := sortedWithin(read(3), last); got != last {
 		t.Errorf("its last three entries are\n%s\nwant\n%s", got, last)
 	}
-	if entries, err := (&answers{objects: objects}).journal(4, true); err != nil || len(entries) != 4 || entries[3].Kind != object.KindEvent || entries[3].Name != "web.4" {
+	if entries, err := (&answers{objects: objects}).journal(wire.JournalQuery{Limit: 4, Events: true}); err != nil || len(entries) != 4 || entries[3].Kind != object.KindEvent || entries[3].Name != "web.4" {
 		t.Errorf("with Events, the last four are %+v, %v", entries, err)
+	}
+	// Of a Service: its own changes, and those of its endpoints, also of objects that are gone.
+	for _, tt := range []struct {
+		q    wire.JournalQuery
+		want int
+	}{
+		{wire.JournalQuery{Limit: 100, Namespace: "default", Name: "web"}, 5}, {wire.JournalQuery{Limit: 2, Namespace: "default", Name: "web"}, 2},
+		{wire.JournalQuery{Limit: 100, Namespace: "default", Name: "web", Events: true}, 10}, {wire.JournalQuery{Limit: 100, Namespace: "default", Name: "we"}, 0},
+		{wire.JournalQuery{Limit: 100, Namespace: "shop", Name: "web"}, 0}, {wire.JournalQuery{Limit: 100, Namespace: "default"}, 6},
+		{wire.JournalQuery{Limit: 100, Namespace: "default", Since: time.Hour}, 6}, {wire.JournalQuery{Limit: 100, Since: time.Nanosecond}, 0},
+	} {
+		if entries, err := (&answers{objects: objects}).journal(tt.q); err != nil || len(entries) != tt.want {
+			t.Errorf("%+v: %d entries, %v; want %d: %+v", tt.q, len(entries), err, tt.want, entries)
+		}
 	}
 }
 

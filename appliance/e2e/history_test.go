@@ -221,3 +221,56 @@ func Test910_the_story_survives_a_restart(t *testing.T) {
 	b.svcctl.Start()
 	survives("killed and started")
 }
+
+// The journal has changes of objects and what happened to them in one list by time, also after a restart and kill -9.
+func Test936_journal_over_a_restart_and_a_kill(t *testing.T) {
+	b := newBox(t, metered)
+	right := healthAt(t, b.R1, 9000)
+	healthAt(t, b.L1, 9000)
+	f := families[0]
+	service := "svc/" + f.name("web51")
+	b.write("web.yaml", func(f family) []string { return b.checkedAt(f, 51, 9000) })
+	b.svcctl.Start()
+	lines := func() []string {
+		t.Helper()
+		out, errOut, code := b.svcctl.Svcctl("journal", service, "--since", "1h", "-o", "json")
+		if code != 0 {
+			t.Fatalf("journal: exit %d: %s", code, errOut)
+		}
+		return strings.Split(strings.TrimSpace(out), "\n")
+	}
+	// has waits for lines with texts, one after the other.
+	has := func(texts ...string) {
+		t.Helper()
+		eventually(t, time.Minute, func() error {
+			all := lines()
+			at := 0
+			for _, text := range texts {
+				found := slices.IndexFunc(all[at:], func(line string) bool { return strings.Contains(line, text) })
+				if found < 0 {
+					return fmt.Errorf("no %q from line %d on:\n%s", text, at, strings.Join(all, "\n"))
+				}
+				at += found + 1
+			}
+			return nil
+		})
+	}
+	created := []string{`"verb":"create","kind":"Service"`, "went down: ", "came up"}
+	right.mode.Store(serves5)
+	has(created[:2]...)
+	right.mode.Store(healthy)
+	has(created...)
+	b.write("web.yaml", func(f family) []string {
+		return append(b.checkedAt(f, 51, 9000), f.service("more", "clusterIP: "+f.vip(61), "ports: [{name: p80, port: 80}]"))
+	})
+	if all := strings.Join(lines(), "\n"); strings.Contains(all, f.name("more")) {
+		t.Errorf("another Service is in the journal of %s:\n%s", service, all)
+	}
+	b.svcctl.Stop()
+	b.svcctl.Start()
+	has(created...)
+	b.svcctl.Kill()
+	b.svcctl.Start()
+	right.mode.Store(serves5)
+	has(append(created, "went down: ")...)
+}

@@ -39,8 +39,8 @@ func Story(list []Transition) []Entry {
 		t := &list[i]
 		c := cause{t.Kind, t.cause(), t.State + severity}
 		g := last[c]
-		if g == nil || t.At.Sub(g.At).Abs() > together {
-			g = &group{Transition: t, severity: severity, about: map[string]bool{}}
+		if g == nil || t.At.Sub(g.At).Abs() > together || g.keys[t.Key] { // it was in another state meanwhile
+			g = &group{Transition: t, severity: severity, about: map[string]bool{}, keys: map[Key]bool{}}
 			groups, last[c] = append(groups, g), g
 		}
 		g.add(t)
@@ -161,12 +161,14 @@ func (t *Transition) cause() string {
 type group struct {
 	*Transition
 	severity string
+	keys     map[Key]bool
 	about    map[string]bool // addresses, Services and other objects
 	names    []string        // of them, the first
 	services []string
 }
 
 func (g *group) add(t *Transition) {
+	g.keys[t.Key] = true
 	service, is := strings.CutPrefix(t.Object, "Service ")
 	services := t.Services
 	if is || t.Kind == KindCondition {

@@ -139,3 +139,23 @@ func TestPastIsBounded(t *testing.T) {
 		t.Errorf("%d, from %s", len(list), from)
 	}
 }
+
+// An endpoint that flaps within seconds has an entry for each change: the last one is the state that it is in.
+func TestStoryOfAnEndpointThatFlaps(t *testing.T) {
+	b := Open(t.TempDir(), "gw1", noon, discard)
+	for i, state := range []string{"down", "", "down"} {
+		for _, service := range []string{"shop/web", "shop/api"} {
+			b.Note(Key{KindEndpoint, "Service " + service, "10.1.2.12:8080 tcp"}, state, "", noon.Add(time.Duration(i)*time.Second))
+		}
+	}
+	list, _ := b.Transitions(noon)
+	const down, up = "10.1.2.12:8080 of shop/web and shop/api went down", "10.1.2.12:8080 of shop/web and shop/api came up"
+	var texts []string
+	for _, e := range Story(list) {
+		text, _, _ := strings.Cut(e.Text, " after")
+		texts = append(texts, text)
+	}
+	if !slices.Equal(texts, []string{down, up, down}) {
+		t.Errorf("%q", texts)
+	}
+}

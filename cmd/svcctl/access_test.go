@@ -4,7 +4,9 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -34,11 +36,17 @@ func serveAccess(t *testing.T) (socket string, tokens *auth.Tokens) {
 		t.Fatal(err)
 	}
 	socket = filepath.Join(dir, "s")
+	minute := func(n int) time.Time { return time.Date(2026, 1, 1, 12, n, 0, 0, time.UTC) }
 	journal := []wire.JournalEntry{
-		{Revision: 7, Verb: "create", Kind: "Service", Namespace: "default", Name: "web", File: "/m/web.yaml"},
-		{Revision: 8, Verb: "create", Kind: "Namespace", Name: "default", Controller: "namespaces"},
-		{Revision: 9, Verb: "patch", Kind: "Service", Namespace: "default", Name: "web", User: "root:ci", Manager: "kubectl-edit", Agent: "kubectl/v1"},
-		{Revision: 10, Verb: "delete", Kind: "Service", Namespace: "default", Name: "web", User: "evil\x1b[2J"},
+		{Time: minute(1), Revision: 7, Verb: "create", Kind: "Service", Namespace: "default", Name: "web", File: "/m/web.yaml"},
+		{Time: minute(1), Revision: 8, Verb: "create", Kind: "Namespace", Name: "default", Controller: "namespaces"},
+		{Time: minute(5), Revision: 9, Verb: "patch", Kind: "Service", Namespace: "default", Name: "web", User: "root:ci", Manager: "kubectl-edit", Agent: "kubectl/v1"},
+		{Time: minute(7), Revision: 10, Verb: "delete", Kind: "Service", Namespace: "default", Name: "web", User: "evil\x1b[2J"},
+	}
+	story := []wire.HistoryEntry{
+		{Time: minute(3), Kind: "endpoint", Severity: wire.SeverityWarning, Text: "10.1.2.12:8080 of default/web and 10 others went down: connection refused", Services: []string{"default/web"}, Concerned: 11},
+		{Time: minute(4), Kind: "condition", Severity: wire.SeverityError, Text: "default/web does not answer: both endpoints are down\n\x1b[2Jשלום"},
+		{Time: minute(6), Kind: "condition", Text: "default/web answers again after 2 min"},
 	}
 	srv := api.New(api.Config{
 		Socket: api.Socket{Path: socket},
@@ -50,6 +58,11 @@ func serveAccess(t *testing.T) (socket string, tokens *auth.Tokens) {
 				}
 			}
 			return nil
+		}), api.Answer(wire.GetHistory, func(_ *http.Request, q wire.HistoryQuery) (wire.History, error) {
+			if q.Name != "" && (q.Namespace != "shop" || q.Since != 2*time.Hour) {
+				return wire.History{}, fmt.Errorf("asked for %+v", q)
+			}
+			return wire.History{At: minute(8), From: minute(2), Entries: story[max(0, len(story)-q.Limit):]}, nil
 		})},
 	}, &fake{}, quiet)
 	ln, err := srv.Listen()
@@ -241,23 +254,46 @@ func TestKubeconfig(t *testing.T) {
 	}
 }
 
-func TestJournal(t *testing.T) {
+// Changes and the history of the box are one list by time; readers get the history alone.
+func Test935_journal(t *testing.T) {
 	socket, _ := serveAccess(t)
 	b := newBench()
-	if code := b.run("journal", "--socket", socket); code != cli.ExitDone {
+	if code := b.run("journal", "--socket", socket); code != cli.ExitDone || b.err.Len() > 0 {
 		t.Fatalf("exit %d: %s", code, b.err.String())
 	}
 	golden(t, "journal.txt", b.out.String())
-	if code := b.run("journal", "--socket", socket, "-o", "json", "--limit", "2"); code != cli.ExitDone || strings.Count(b.out.String(), "\n") != 2 ||
-		!strings.HasPrefix(b.out.String(), `{"revision":9,"time":"0001-01-01T00:00:00Z","verb":"patch","kind":"Service","namespace":"default","name":"web","user":"root:ci","manager":"kubectl-edit","agent":"kubectl/v1"}`) {
+	if code := b.run("journal", "--socket", socket, "-o", "json", "--limit", "3"); code != cli.ExitDone || strings.Count(b.out.String(), "\n") != 3 ||
+		!strings.HasPrefix(b.out.String(), `{"revision":9,"time":"2026-01-01T12:05:00Z","verb":"patch","kind":"Service","namespace":"default","name":"web","user":"root:ci","manager":"kubectl-edit","agent":"kubectl/v1"}
+{"time":"2026-01-01T12:06:00Z","kind":"condition","text":"default/web answers again after 2 min"}`) {
 		t.Errorf("exit %d: %s%s", code, b.out.String(), b.err.String())
 	}
-	for _, args := range []string{"--limit 0", "--limit x", "-o yaml"} {
-		if code := b.run(append([]string{"journal", "--socket", socket}, strings.Fields(args)...)...); code != cli.ExitUsage {
+	if code := b.run("journal", "svc/web", "-n", "shop", "--since", "2h", "--socket", socket); code != cli.ExitDone || b.err.String() != "the history begins at 2026-01-01 12:02:00 UTC\n" {
+		t.Errorf("exit %d: %s%s", code, b.out.String(), b.err.String())
+	}
+	for args, want := range map[string]string{
+		"--limit 0": "want a number from 1 to 10000", "--limit x": "want a number", "--limit 10001": "want a number from 1 to 10000", "-o yaml": "table, json", "--since soon": "want a duration as 90m or 24h",
+		"--since 0s": "want a duration", "svc/web -A": "give -n NAMESPACE, not -A", "svc/web svc/api": "takes one Service", "pod/web": "wants a Service",
+	} {
+		if code := b.run(append([]string{"journal", "--socket", socket}, strings.Fields(args)...)...); code != cli.ExitUsage || !strings.Contains(b.err.String(), want) {
 			t.Errorf("%s: exit %d: %s", args, code, b.err.String())
 		}
 	}
-	if code := b.run("journal", "--socket", socket, "--limit", "10001"); code != cli.ExitNo || !strings.Contains(b.err.String(), "want a number from 1 to 10000") {
-		t.Errorf("exit %d: %s", code, b.err.String())
+	reader := filepath.Join(t.TempDir(), "s")
+	ln, err := net.Listen("unix", reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == wire.GetHistory.Path {
+			_ = json.NewEncoder(w).Encode(wire.History{Entries: []wire.HistoryEntry{{Kind: "problem", Text: "it is over"}}})
+			return
+		}
+		w.WriteHeader(http.StatusForbidden)
+		_ = json.NewEncoder(w).Encode(wire.NewFailure(http.StatusForbidden, wire.ReasonForbidden, "for administrators"))
+	})}
+	go func() { _ = server.Serve(ln) }()
+	t.Cleanup(func() { _ = server.Close() })
+	if code := b.run("journal", "--socket", reader); code != cli.ExitDone || !strings.Contains(b.err.String(), "they are for administrators") || !strings.Contains(b.out.String(), "✓ it is over") {
+		t.Errorf("a reader: exit %d: %s%s", code, b.out.String(), b.err.String())
 	}
 }

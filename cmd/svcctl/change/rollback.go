@@ -153,11 +153,11 @@ func lastFlag(last uint64) string {
 
 // recent prints the latest changes.
 func recent(ctx context.Context, env *cli.Env, c *client.Client) error {
-	entries, err := c.Journal(ctx, 10, false)
+	entries, err := c.Journal(ctx, wire.JournalQuery{Limit: 10})
 	if err != nil {
 		return err
 	}
-	return env.Print(resource.JournalTable(entries) + "\n")
+	return env.Print(resource.JournalTable(resource.Journal(entries, nil, len(entries))) + "\n")
 }
 
 // rollbackConsequence returns what a rollback removes, changes and restores, as "this removes 1 Service with 2 open
