@@ -442,7 +442,7 @@ func (c *gateways) keep(ref object.Ref, p *gateway.Planned, revision uint64) {
 		}
 	}
 	for _, q := range p.Problems {
-		s.problems = append(s.problems, resolve.Problem{Object: q.Object, Field: q.Field, Reason: q.Reason, Message: q.Message, Warning: q.Warning})
+		s.problems = append(s.problems, resolve.Problem{Object: q.Object, Reason: q.Reason, Message: q.Message, Warning: q.Warning})
 	}
 	if s.revision = max(revision, 1); p.Pending {
 		c.waiting[ref] = true

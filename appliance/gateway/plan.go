@@ -60,11 +60,9 @@ type Planned struct {
 
 // Problem is a condition that keeps an object from working as written.
 type Problem struct {
-	Object  object.Ref
-	Field   string
-	Reason  string
-	Message string
-	Warning bool
+	Object          object.Ref
+	Reason, Message string
+	Warning         bool
 }
 
 // IsOurs reports whether Gateways of a GatewayClass are served here.
@@ -118,11 +116,6 @@ func (p *plan) note(ref object.Ref) { p.refs[ref] = struct{}{} }
 func (p *plan) get(ref object.Ref) object.Object {
 	p.note(ref)
 	return p.objs.Get(ref)
-}
-
-// problem notes a problem for the status of the appliance.
-func (p *plan) problem(o object.Ref, field, reason, message string, warning bool) {
-	p.out.Problems = append(p.out.Problems, Problem{o, field, reason, message, warning})
 }
 
 // collect finds the ListenerSets and the routes of the Gateway, and all listeners.

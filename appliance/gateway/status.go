@@ -57,7 +57,7 @@ const reasonPending = "Pending"
 func (p *plan) judge() {
 	gw := p.gateway
 	p.accepted = yes("Accepted", "Accepted", "the Gateway is valid")
-	refuse := func(reason, format string, args ...any) {
+	reject := func(reason, format string, args ...any) {
 		if !p.refused {
 			p.refused, p.accepted = true, no("Accepted", reason, fmt.Sprintf(format, args...))
 		}
@@ -65,16 +65,16 @@ func (p *plan) judge() {
 	for i := range gw.Spec.Addresses {
 		a := &gw.Spec.Addresses[i]
 		if a.Type != nil && *a.Type != object.AddressIP {
-			refuse("UnsupportedAddress", "spec.addresses[%d]: type %s is not served: give an IPAddress, or leave it out for one of a pool", i, *a.Type)
+			reject("UnsupportedAddress", "spec.addresses[%d]: type %s is not served: give an IPAddress, or leave it out for one of a pool", i, *a.Type)
 		} else if _, err := netip.ParseAddr(object.Deref(a.Value)); err != nil && object.Deref(a.Value) != "" {
-			refuse("UnsupportedAddress", "spec.addresses[%d]: %q is no IP address", i, *a.Value)
+			reject("UnsupportedAddress", "spec.addresses[%d]: %q is no IP address", i, *a.Value)
 		}
 	}
 	if infra := gw.Spec.Infrastructure; infra != nil && infra.ParametersRef != nil {
-		refuse("InvalidParameters", "spec.infrastructure.parametersRef: svcctl has no kind of parameters: leave it out, and set svcctl.io/* annotations in spec.infrastructure.annotations")
+		reject("InvalidParameters", "spec.infrastructure.parametersRef: svcctl has no kind of parameters: leave it out, and set svcctl.io/* annotations in spec.infrastructure.annotations")
 	}
 	if gw.Spec.TLS != nil && gw.Spec.TLS.Backend != nil {
-		refuse("Invalid", "spec.tls.backend: Gateways connect to backends without TLS here: leave it out")
+		reject("Invalid", "spec.tls.backend: Gateways connect to backends without TLS here: leave it out")
 	}
 	var wrong []string
 	valid := 0
@@ -90,7 +90,7 @@ func (p *plan) judge() {
 	}
 	switch {
 	case valid == 0:
-		refuse("ListenersNotValid", "no listener is valid: %s", strings.Join(wrong, "; "))
+		reject("ListenersNotValid", "no listener is valid: %s", strings.Join(wrong, "; "))
 	case len(wrong) > 0 && !p.refused:
 		p.accepted = yes("Accepted", "ListenersNotValid", fmt.Sprintf("these listeners are not valid: %s", strings.Join(wrong, "; ")))
 	}
@@ -120,20 +120,43 @@ func (p *plan) status(done bool) {
 	}
 	gw.Status.AttachedListenerSets = &attached
 	p.out.Statuses = append(p.out.Statuses, gw)
-	p.blame(p.ref, p.accepted)
 	if p.accepted.is && programmed.reason != reasonPending {
-		p.blame(p.ref, programmed)
+		p.blame(p.ref, ReasonNotProgrammed, programmed)
+	} else {
+		p.blame(p.ref, ReasonNotProgrammed, p.accepted)
+	}
+	for _, l := range p.listeners {
+		switch {
+		case !l.accepted.is:
+			p.blame(l.owner, ReasonListenerNotValid, l.accepted.about(l.String()))
+		default:
+			p.blame(l.owner, ReasonListenerNotValid, l.resolved.about(l.String()))
+		}
 	}
 	for _, r := range p.routes {
 		p.routeStatus(r)
 	}
 }
 
+// The reasons of problems, of which the messages begin with those of the conditions.
+const (
+	ReasonNotProgrammed    = "GatewayNotProgrammed" // a Gateway or ListenerSet is not accepted, or not programmed
+	ReasonListenerNotValid = "ListenerNotValid"
+	ReasonRouteNotAccepted = "RouteNotAccepted"
+	ReasonRouteUnresolved  = "RouteUnresolved"
+)
+
 // blame notes a condition that is not met as a problem.
-func (p *plan) blame(o object.Ref, c condition) {
+func (p *plan) blame(o object.Ref, reason string, c condition) {
 	if !c.is {
-		p.problem(o, "", c.reason, c.message, false)
+		p.out.Problems = append(p.out.Problems, Problem{Object: o, Reason: reason, Message: c.reason + ": " + c.message})
 	}
+}
+
+// about puts a subject before the message.
+func (c condition) about(subject string) condition {
+	c.message = subject + ": " + c.message
+	return c
 }
 
 // programmed returns the condition of the Gateway, and its addresses.
@@ -256,7 +279,7 @@ func (p *plan) setStatus(set *listenerSet, programmed condition) (attached bool)
 	} else if !programmed.is && programmed.reason != reasonPending {
 		mine = no("Programmed", "Invalid", programmed.message)
 	}
-	p.blame(set.ref, accepted)
+	p.blame(set.ref, ReasonNotProgrammed, accepted)
 	o.Status.Conditions = conditions(set.object.Metadata.Generation, accepted, p.orEarlier(mine, set.object.Metadata.Generation, set.object.Status.Conditions))
 	o.Status.Listeners = p.listenerStatuses(set, set.object.Status.Listeners, programmed)
 	return accepted.is
@@ -278,9 +301,9 @@ func (p *plan) routeStatus(r *route) {
 		status.Parents = append(status.Parents, object.RouteParentStatus{
 			ParentRef: r.parents[i], ControllerName: ControllerName, Conditions: conditions(r.meta.Generation, out.accepted, r.resolved),
 		})
-		p.blame(r.ref, out.accepted)
+		p.blame(r.ref, ReasonRouteNotAccepted, out.accepted)
 	}
-	p.blame(r.ref, r.resolved)
+	p.blame(r.ref, ReasonRouteUnresolved, r.resolved)
 	p.out.Statuses = append(p.out.Statuses, next)
 }
 

@@ -129,7 +129,8 @@ const elsewhere = `NoSuchPort FailingOpen EndpointRefuses EndpointSilent EjectBl
 	FieldValueNotSupported FieldValueForbidden FieldValueDuplicate FieldValueTooLong FieldValueTooMany Unmerged Unusual Unpinned
 	Unreadable DirectoryUnavailable Polling LastGoodNotSaved GitLock MassRemovalHeld UnknownServicesHeld NotConfirmed TrialHeldBack
 	RolloutStopped DiskFailed DiskFull RefusedByKernel ForeignInterference Host StaleConnections NoRetry NoFlows ConnectionLog NoFeedback
-	NotCounted SourceDiffers SourceBehind SourceHasNoReader FleetTokens FleetReport FleetForeign FleetReplica Conflict`
+	NotCounted SourceDiffers SourceBehind SourceHasNoReader FleetTokens FleetReport FleetForeign FleetReplica Conflict GatewayNotProgrammed
+	ListenerNotValid RouteNotAccepted RouteUnresolved`
 
 // Test817_doors_agree: each condition is made and repaired, and status, wait, apply --wait, explain, the dashboard, the
 // metrics, the alert rules and the conditions of the object never disagree on whether the Service answers.

@@ -48,7 +48,7 @@ type Row struct {
 	// Text is an example, or what the condition means, for the manual.
 	Text string
 	// Next is the next step as installed by the package, and Plain without systemd; "": the same. NAME, NS, PLACE, FILE and KEY
-	// stand for the Service, its namespace, the file and line, the file, and the annotation.
+	// stand for the Service, its namespace, the file and line, the file, and the annotation; OBJECT for an object of any kind.
 	Next, Plain string
 }
 
@@ -163,6 +163,10 @@ func next(p *wire.Problem, packaged wire.Packaged) string {
 		text = strings.Replace(text, "KEY", strings.TrimSuffix(key, "]"), 1)
 	}
 	text = strings.Replace(text, " KEY", "", 1)
+	kind, of, _ := strings.Cut(p.Object, " ")
+	if namespace, name, is := strings.Cut(of, "/"); is {
+		text = strings.Replace(text, "OBJECT", fmt.Sprintf("%s/%s -n %s", strings.ToLower(kind), name, namespace), 1)
+	}
 	namespace, name, is := strings.Cut(strings.TrimPrefix(p.Object, service), "/")
 	if !is || !strings.HasPrefix(p.Object, service) {
 		if text == explainNext {
