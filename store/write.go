@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/object"
 )
@@ -331,7 +332,7 @@ func (t *transaction) warnOfFamilies(c *call) {
 		if changed == nil {
 			changed = t.changedSlices()
 		}
-		if _, why := object.OtherFamily(svc, t.slicesOf(key, changed)); why != "" {
+		if _, why := annotation.OtherFamily(svc, t.slicesOf(key, changed)); why != "" {
 			written.Warnings = append(written.Warnings, fmt.Sprintf("Service %s: %s", key, why))
 		}
 	}

@@ -20,7 +20,10 @@ type tally struct {
 	// usable are the addresses of the ready ones, or of the draining ones when none is ready.
 	usable []string
 	drains []string
+	shared bool // they are of the other family than the addresses: a relay uses them
 }
+
+func (t *tally) total() int { return t.ready + t.draining + t.unfit }
 
 // maxDetails bounds the endpoints that are named.
 const maxDetails = 10
@@ -49,7 +52,10 @@ func (d *diagnosis) endpoints() {
 	for _, port := range d.ports() {
 		name := fmt.Sprintf("port %d/%s", port.Port, port.Protocol)
 		t, others := d.tally(port)
-		total := t.ready + t.draining + t.unfit
+		total := t.total()
+		if t.shared {
+			d.good("%s uses endpoints of the other family: the relay connects to either", name)
+		}
 		d.oneSided(port, name)
 		if d.notUsed(port, name, t, total) {
 			continue
@@ -73,9 +79,19 @@ func (d *diagnosis) endpoints() {
 		case len(others) > 0:
 			d.add(Bad, "name it in the EndpointSlice as in the Service", "%s is called %q, and no EndpointSlice has a port of that name and protocol: they have %s", name, port.Name, strings.Join(others, ", "))
 		default:
-			d.add(Bad, d.makeReady(), "%s has no endpoints of the family of its addresses: clients are refused", name)
+			d.add(Bad, d.makeReady()+useOtherFamily, "%s has no endpoints of the family of its addresses: clients are refused", name)
 		}
 	}
+}
+
+// useOtherFamily is a way out for a port whose endpoints are all of the other family than its addresses.
+const useOtherFamily = ", or write " + annotation.ProxyMode + ": userspace: a relay uses endpoints of either family"
+
+// isRelayed reports whether a port of the Service is relayed.
+func (d *diagnosis) isRelayed(port object.ServicePort) bool {
+	relay := annotation.RelayOf(d.Service)
+	i := slices.IndexFunc(d.Service.Spec.Ports, func(p object.ServicePort) bool { return p.Name == port.Name && p.Protocol == port.Protocol })
+	return i >= 0 && relay.Relays(d.Service, i)
 }
 
 // oneSided adds a finding about a port that has endpoints in one family only.
@@ -86,7 +102,7 @@ func (d *diagnosis) oneSided(port object.ServicePort, name string) {
 	}
 	for _, s := range states {
 		if len(s.Endpoints) == 0 && len(s.Frontends) > 0 {
-			d.add(Doubt, "add endpoints of that family, or leave it out of spec.ipFamilies", "%s has no %s endpoint that is used: clients of its %s addresses are refused", name, s.Family, s.Family)
+			d.add(Doubt, "add endpoints of that family, or leave it out of spec.ipFamilies"+useOtherFamily, "%s has no %s endpoint that is used: clients of its %s addresses are refused", name, s.Family, s.Family)
 		}
 	}
 }
@@ -130,13 +146,23 @@ func (d *diagnosis) notUsed(port object.ServicePort, name string, t tally, total
 	return true
 }
 
-// tally counts the endpoints of a port. others are the ports of the slices, if none of
-// them is that port.
+// tally counts the endpoints of a port: those of the wanted families or, for a relayed port without one, those of the other.
+// others are the ports of the slices, if none of them is that port.
 func (d *diagnosis) tally(port object.ServicePort) (t tally, others []string) {
+	if t, others = d.tallyOf(port, d.wantsFamily); t.total() == 0 && d.isRelayed(port) {
+		if all, _ := d.tallyOf(port, func(string) bool { return true }); all.total() > 0 {
+			all.shared = true
+			return all, nil
+		}
+	}
+	return t, others
+}
+
+func (d *diagnosis) tallyOf(port object.ServicePort, wants func(addressType string) bool) (t tally, others []string) {
 	found := false
 	seen := map[string]bool{}
 	for _, s := range d.Slices {
-		if !d.wantsFamily(s.AddressType) {
+		if !wants(s.AddressType) {
 			continue
 		}
 		for _, p := range s.Ports {

@@ -45,15 +45,12 @@ const (
 
 // relay has a port relayed, if its Service asks for it: the kernel decides which clients may connect
 // and to which pool, and sends them to a listener of this box. Affinity is the relay's then, and so is
-// the address that endpoints see.
-func (r *resolver) relay(i int, p *nft.ServicePort) {
+// the address that endpoints see. shared is set if its endpoints are of the other family, which see the box.
+func (r *resolver) relay(i int, p *nft.ServicePort, shared bool) {
+	if !r.relayed.Relays(r.Service, i) {
+		return
+	}
 	mode, front := r.relayed, r.fronted(i)
-	if mode.Key == "" && front == nil {
-		return
-	}
-	if p.Protocol == nft.SCTP || p.Protocol != nft.TCP && !mode.Userspace {
-		return
-	}
 	if !slices.Contains(r.out.Needs, AnyListener) {
 		r.out.Needs = append(r.out.Needs, AnyListener)
 	}
@@ -66,7 +63,7 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 		for _, at := range listeners {
 			why = cmp.Or(why, r.state(Need{Kind: NeedListener, Protocol: p.Protocol, At: at}).Wrong)
 		}
-		if mode.Transparent && p.Protocol == nft.TCP {
+		if mode.Transparent && p.Protocol == nft.TCP && !shared {
 			why = cmp.Or(why, r.state(Need{Kind: NeedReturnRoutes, Family: p.Family}).Wrong)
 		}
 	}
@@ -101,6 +98,37 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 	if p.Balance == nft.Random && !r.balanceNamed {
 		p.Balance = nft.RoundRobin // as in the userspace mode of kube-proxy
 	}
+}
+
+// shareFamilies gives relayed ports the endpoints of the other family, where no endpoint is of their own: a relay makes connections
+// of its own, in the family of the endpoint. It counts which endpoints there are, not whether they are ready. shared are the ports
+// that have got some.
+func (r *resolver) shareFamilies(endpoints map[portKey][]endpoint) (shared map[portKey]bool) {
+	for i := range r.Service.Spec.Ports {
+		port := &r.Service.Spec.Ports[i]
+		proto, ok := nft.ProtocolNamed(port.Protocol)
+		if !ok || !r.relayed.Relays(r.Service, i) {
+			continue
+		}
+		for _, families := range [][2]nft.Family{{nft.IPv4, nft.IPv6}, {nft.IPv6, nft.IPv4}} {
+			own, other := portKey{port.Name, proto, families[0]}, portKey{port.Name, proto, families[1]}
+			if !r.vips.of(own.family).cluster.IsValid() || len(endpoints[own]) > 0 || len(endpoints[other]) == 0 {
+				continue
+			}
+			if shared == nil {
+				shared = map[portKey]bool{}
+			}
+			endpoints[own], shared[own] = endpoints[other], true
+			if r.backends != nil {
+				r.backends[own] = r.backends[other]
+			}
+			if r.relayed.Transparent && proto == nft.TCP {
+				r.warn(r.ref, annotation.Field(annotation.Transparent), reasonNoEffect, "clients of port %d over %s are seen at the address of the box: its endpoints are all %s",
+					port.Port, own.family.Name(), other.family.Name())
+			}
+		}
+	}
+	return shared
 }
 
 // checkRelayed warns about ports that are not relayed as the Service asks.

@@ -299,6 +299,7 @@ func (r *resolver) resolve() {
 	r.checkOut(endpoints)
 	r.leaveOutFull(endpoints)
 	r.judge(endpoints)
+	shared := r.shareFamilies(endpoints)
 	r.out.LocalEndpoints = r.localEndpoints(endpoints)
 	r.out.Unready = append(r.out.Unready, unready(endpoints)...)
 	for _, family := range nft.Families {
@@ -336,7 +337,7 @@ func (r *resolver) resolve() {
 			if r.adopted {
 				adopt(&p)
 			}
-			r.relay(i, &p)
+			r.relay(i, &p, shared[key])
 			r.reportShares(i, &p, backends)
 			r.out.Ports = append(append(r.out.Ports, p), ranged...)
 		}

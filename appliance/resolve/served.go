@@ -70,7 +70,7 @@ func (r *resolver) reportUnserved(endpoints map[portKey][]endpoint, unwanted str
 
 // otherFamily reports that all endpoints are of another family than an address, and returns the family of that address.
 func (r *resolver) otherFamily() (unwanted string) {
-	unwanted, why := object.OtherFamily(r.Service, r.Slices)
+	unwanted, why := annotation.OtherFamily(r.Service, r.Slices)
 	switch {
 	case why == "":
 	case len(r.Service.Spec.ClusterIPs) > 1 && object.Deref(r.Service.Spec.IPFamilyPolicy) != object.RequireDualStack:

@@ -62,6 +62,38 @@ func (r *Relay) Fronted() bool {
 // Asked reports whether a port is to be relayed.
 func (r *Relay) Asked() bool { return r.Key != "" || r.Fronted() }
 
+// Relays reports whether a port of the Service, by its place in spec.ports, is relayed. SCTP never is, and UDP in userspace mode
+// alone.
+func (r *Relay) Relays(svc *object.Service, i int) bool {
+	switch svc.Spec.Ports[i].Protocol {
+	case object.ProtocolTCP:
+		return r.Key != "" || i < len(r.Fronts) && r.Fronts[i].Key != ""
+	case object.ProtocolUDP:
+		return r.Userspace
+	}
+	return false
+}
+
+// OtherFamily is object.OtherFamily, but "" for a Service all of whose ports are relayed: a relay connects to endpoints of either
+// family.
+func OtherFamily(svc *object.Service, slices []*object.EndpointSlice) (family, why string) {
+	if family, why = object.OtherFamily(svc, slices); why == "" {
+		return "", ""
+	}
+	relay, all, some := RelayOf(svc), true, false
+	for i := range svc.Spec.Ports {
+		relays := relay.Relays(svc, i)
+		all, some = all && relays, some || relays || svc.Spec.Ports[i].Protocol != object.ProtocolSCTP
+	}
+	switch {
+	case all:
+		return "", ""
+	case some && !relay.Asked() && !relay.Kernel:
+		why += "; " + ProxyMode + ": userspace would use them for both families"
+	}
+	return family, why
+}
+
 // RelayOf reads the annotations of a Service about relaying.
 func RelayOf(svc *object.Service) (r Relay) {
 	a := svc.Metadata.Annotations
