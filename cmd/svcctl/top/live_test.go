@@ -313,7 +313,7 @@ func run(t *testing.T, b *box, term *terminal, of wire.ObjectQuery) (quits func(
 func Test932_top_on_a_terminal(t *testing.T) {
 	b, term := newBox(t), openTerminal(t, 24, 80)
 	quits := run(t, b, term, wire.ObjectQuery{})
-	golden(t, "screen-80.txt", term.has("s16"))
+	golden(t, "screen-80.txt", term.has("s15"))
 	term.press("\x1b[B\r") // to the second row, and into it
 	golden(t, "service-80.txt", term.has("connection refused, 12 times"))
 	term.press("c")

@@ -133,16 +133,30 @@ func (l *live) draw(lines, columns int) []string {
 	head := l.head(columns)
 	head = head[:min(len(head), max(2, lines/3))]
 	room := max(1, lines-len(head)-1)
-	var body []string
-	if l.list != nil {
-		body = l.service(room, columns)
-	} else {
-		body = l.ports(room, columns)
+	body := make([]string, room)
+	switch {
+	case l.list != nil:
+		copy(body, l.service(room, columns))
+	case room > 3:
+		copy(body, l.ports(room-1, columns))
+		body[room-1] = l.why(columns)
+	default:
+		copy(body, l.ports(room, columns))
 	}
-	for len(body) < room {
-		body = append(body, "")
+	return fit(slices.Concat(head, body, []string{l.bar(columns)}), lines, columns)
+}
+
+// why is the reason for which the selected Service does not answer, or not well.
+func (l *live) why(columns int) string {
+	if len(l.rows) == 0 {
+		return ""
 	}
-	return fit(slices.Concat(head, body[:room], []string{l.bar(columns)}), lines, columns)
+	p := l.selected()
+	if p == nil || p.Why == "" {
+		return ""
+	}
+	sign, code := signOf(p.State)
+	return l.paint(code, cut(strings.TrimSpace(sign+" "+p.Namespace+"/"+p.Service+": "+output.Printable(p.Why)), columns))
 }
 
 // fit cuts lines to a screen. Those with colors are made for it.
