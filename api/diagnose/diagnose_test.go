@@ -453,3 +453,28 @@ func TestRefusalsAreRecognizedByTheirReason(t *testing.T) {
 		}
 	}
 }
+
+
+// The Service of a Gateway is explained with the listener, the route and the backends of each port.
+func TestGatewayIsNamed(t *testing.T) {
+	f := facts(func(f *diagnose.Facts) {
+		f.Service.Metadata.Labels = map[string]string{object.LabelGateway: "edge"}
+		of := func(share string, s object.EndpointSlice) *object.EndpointSlice {
+			s.Metadata.Annotations = map[string]string{object.AnnotationShare: share, object.AnnotationListener: "Gateway/default/edge/web", object.AnnotationRoute: "TCPRoute/default/web"}
+			return &s
+		}
+		one := f.Slices[0]
+		none := *one
+		none.Endpoints = nil
+		f.Slices = []*object.EndpointSlice{of("default/blue:80=9", *one), of("default/blue:80=9", *one), of("default/green:80=1", none)}
+	})
+	got := text(diagnose.Service(f))
+	for _, want := range []string{
+		"+ it serves Gateway default/edge\n",
+		"+ port 80/TCP: listener Gateway/default/edge/web, TCPRoute/default/web: default/blue:80 9/10 (4 endpoints), default/green:80 1/10 (0 endpoints)\n",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%s\nlacks %s", got, want)
+		}
+	}
+}

@@ -15,15 +15,8 @@ import (
 
 // Labels and annotations of generated objects.
 const (
-	LabelGateway      = object.GroupGateway + "/gateway-name"
-	LabelGatewayClass = object.GroupGateway + "/gateway-class-name"
-	labelService      = "kubernetes.io/service-name"
-	labelManagedBy    = "endpointslice.kubernetes.io/managed-by"
-
-	// AnnotationRoute is the route that a generated object is of, as KIND/NAMESPACE/NAME, and AnnotationListener its
-	// listener.
-	AnnotationRoute    = "svcctl.io/route"
-	AnnotationListener = "svcctl.io/listener"
+	labelService   = object.LabelServiceName
+	labelManagedBy = "endpointslice.kubernetes.io/managed-by"
 
 	annotationIPs      = "svcctl.io/load-balancer-ips"
 	annotationNames    = "svcctl.io/tls-services"
@@ -145,7 +138,7 @@ func (p *plan) meta(name string) object.ObjectMeta {
 	if gw.Spec.Infrastructure != nil {
 		maps.Copy(meta.Labels, gw.Spec.Infrastructure.Labels)
 	}
-	meta.Labels[LabelGateway], meta.Labels[LabelGatewayClass] = labelValue(gw.Metadata.Name), labelValue(gw.Spec.GatewayClassName)
+	meta.Labels[object.LabelGateway], meta.Labels[object.LabelGatewayClass] = labelValue(gw.Metadata.Name), labelValue(gw.Spec.GatewayClassName)
 	return meta
 }
 
@@ -279,9 +272,9 @@ func (p *plan) certificate(ref object.Ref) string {
 
 // describe notes what a generated object is of.
 func describe(annotations map[string]string, l *listener, r *route) {
-	annotations[AnnotationListener] = l.owner.Kind + "/" + l.owner.Key() + "/" + l.spec.Name
+	annotations[object.AnnotationListener] = l.owner.Kind + "/" + l.owner.Key() + "/" + l.spec.Name
 	if r != nil {
-		annotations[AnnotationRoute] = r.ref.Kind + "/" + r.ref.Key()
+		annotations[object.AnnotationRoute] = r.ref.Kind + "/" + r.ref.Key()
 	}
 }
 

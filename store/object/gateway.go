@@ -22,6 +22,17 @@ const (
 	APIVersionGrant   = GroupGateway + "/v1beta1"
 )
 
+// Labels and annotations of the objects that are generated of a Gateway.
+const (
+	LabelGateway      = GroupGateway + "/gateway-name"
+	LabelGatewayClass = GroupGateway + "/gateway-class-name"
+
+	// AnnotationRoute is the route that a generated object is of, as KIND/NAMESPACE/NAME, and AnnotationListener its
+	// listener, as KIND/NAMESPACE/NAME/LISTENER.
+	AnnotationRoute    = "svcctl.io/route"
+	AnnotationListener = "svcctl.io/listener"
+)
+
 // Protocols of listeners, beside TCP and UDP.
 const (
 	ProtocolHTTP  = "HTTP"
