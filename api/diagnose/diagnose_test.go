@@ -454,7 +454,6 @@ func TestRefusalsAreRecognizedByTheirReason(t *testing.T) {
 	}
 }
 
-
 // The Service of a Gateway is explained with the listener, the route and the backends of each port.
 func TestGatewayIsNamed(t *testing.T) {
 	f := facts(func(f *diagnose.Facts) {
