@@ -238,8 +238,8 @@ func TestParseListsTellEveryProblem(t *testing.T) {
 // Node ports answer at a link-local address of IPv4 that a prefix of such addresses names, and at none of IPv6.
 func TestNodePortsAtLinks(t *testing.T) {
 	facts := &node.Facts{Addresses: []node.Address{
-		{Prefix: netip.MustParsePrefix("192.0.2.1/24")}, {Prefix: netip.MustParsePrefix("169.254.7.1/24")},
-		{Prefix: netip.MustParsePrefix("2001:db8::1/64")}, {Prefix: netip.MustParsePrefix("fe80::1/64")},
+		{Prefix: netip.MustParsePrefix("192.0.2.1/24"), Interface: "eth0"}, {Prefix: netip.MustParsePrefix("169.254.7.1/24"), Interface: "eth1"},
+		{Prefix: netip.MustParsePrefix("2001:db8::1/64"), Interface: "eth0"}, {Prefix: netip.MustParsePrefix("fe80::1/64"), Interface: "eth1"},
 	}}
 	for list, want := range map[string]string{
 		"":                            "[192.0.2.1 2001:db8::1]",
@@ -247,6 +247,10 @@ func TestNodePortsAtLinks(t *testing.T) {
 		"169.254.0.0/16":              "[169.254.7.1 2001:db8::1]",
 		"192.0.2.0/24,169.254.7.1/32": "[169.254.7.1 192.0.2.1 2001:db8::1]",
 		"169.254.8.0/24,fe80::/10":    "[]",
+		"eth0":                        "[192.0.2.1 2001:db8::1]",
+		"eth1":                        "[]", // addresses of links take a prefix
+		"eth1,192.0.2.0/24":           "[192.0.2.1]",
+		"ppp0":                        "[]",
 	} {
 		c := Default()
 		if list != "" {
@@ -268,7 +272,7 @@ func TestParseNodePortAddresses(t *testing.T) {
 	if a, err := ParseNodePortAddresses([]string{"192.0.2.1/24"}); err != nil || a.Primary || len(a.Prefixes) != 1 {
 		t.Errorf("%+v, %v", a, err)
 	}
-	if _, err := ParseNodePortAddresses([]string{"192.0.2.0/24", "primary"}); err == nil || !strings.Contains(err.Error(), "give the one or the other") {
+	if _, err := ParseNodePortAddresses([]string{"192.0.2.0/24", "primary"}); err == nil || !strings.Contains(err.Error(), "give the one or the others") {
 		t.Errorf("%v", err)
 	}
 	if a, err := ParseNodePortAddresses(nil); err != nil || a.Primary || len(a.Prefixes) != 0 {

@@ -66,12 +66,12 @@ func (c *Config) OfflineBox() nft.Box {
 }
 
 // HostNodePortAddresses are the addresses of the host that node ports answer on. A family
-// that the configuration names no prefix of answers on all its addresses but those of loopback and of links.
+// that the configuration names neither a prefix of nor an interface answers on all its addresses but those of loopback and of links.
 func (c *Config) HostNodePortAddresses(facts *node.Facts) []netip.Addr {
 	var addrs []netip.Addr
 	for _, a := range facts.Addresses {
 		addr := a.Prefix.Addr()
-		if addr.IsLoopback() || !c.Addresses.NodePortAddresses.accept(addr, facts) || addr.IsLinkLocalUnicast() && !c.Addresses.NodePortAddresses.namesLink(addr) {
+		if addr.IsLoopback() || !c.Addresses.NodePortAddresses.accept(&a, facts) || addr.IsLinkLocalUnicast() && !c.Addresses.NodePortAddresses.namesLink(addr) {
 			continue
 		}
 		if !slices.Contains(addrs, addr) {
@@ -82,11 +82,15 @@ func (c *Config) HostNodePortAddresses(facts *node.Facts) []netip.Addr {
 	return addrs
 }
 
-func (n NodePortAddresses) accept(addr netip.Addr, facts *node.Facts) bool {
+func (n NodePortAddresses) accept(a *node.Address, facts *node.Facts) bool {
+	addr := a.Prefix.Addr()
 	if n.Primary {
 		return slices.Contains(facts.Primary, addr)
 	}
-	named := false
+	if slices.Contains(n.Interfaces, a.Interface) {
+		return true
+	}
+	named := len(n.Interfaces) > 0
 	for _, p := range n.Prefixes {
 		if p.Addr().Is4() == addr.Is4() {
 			named = true
@@ -311,6 +315,25 @@ func (c *Config) FamilyProblems(facts *node.Facts) []manifest.Problem {
 	return []manifest.Problem{{Reason: manifest.ReasonHost, Warning: true, Message: fmt.Sprintf(
 		"this box has no IPv4 address, and Services without spec.ipFamilies get a cluster IP of %s, behind which IPv6 endpoints are not used; "+
 			"give --service-cluster-ip-range an IPv6 range alone or first, as fd00:10:96::/112", ranges[0])}}
+}
+
+// InterfaceProblems returns a warning for each interface that a setting names and that is not up on this host.
+func (c *Config) InterfaceProblems(facts *node.Facts) (problems []manifest.Problem) {
+	for _, of := range []struct {
+		setting, effect string
+		names           []string
+	}{
+		{"--nodeport-addresses", "node ports answer at none of its addresses", c.Addresses.NodePortAddresses.Interfaces},
+		{"--load-balancer-internal-from", "no client counts as internal by it", c.Addresses.InternalFrom.Interfaces},
+	} {
+		for _, name := range of.names {
+			if !slices.ContainsFunc(facts.Interfaces, func(i node.Interface) bool { return i.Name == name }) {
+				problems = append(problems, manifest.Problem{Reason: manifest.ReasonHost, Warning: true, Message: fmt.Sprintf(
+					"no interface of this host is up under the name %s (%s), so %s; correct the name in /etc/svcctl/svcctl.yaml, or bring the link up: it is followed", name, of.setting, of.effect)})
+			}
+		}
+	}
+	return problems
 }
 
 // AnnouncedRanges returns the ranges of addresses that may be announced.

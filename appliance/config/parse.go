@@ -33,11 +33,13 @@ func (r AddrRange) Overlaps(o AddrRange) bool { return r.Contains(o.First) || o.
 // ports. The zero value means every local address that is not loopback.
 type NodePortAddresses struct {
 	// Primary means the primary address of each family: the one that the default
-	// route uses. Prefixes is empty then.
+	// route uses. Prefixes and Interfaces are empty then.
 	Primary bool
 	// Prefixes selects the local addresses that answer. A family without a prefix answers on all of
-	// its addresses.
+	// its addresses, unless interfaces are named.
 	Prefixes []netip.Prefix
+	// Interfaces selects the addresses of interfaces, whatever they are by now.
+	Interfaces []string
 }
 
 // InternalFrom selects the clients that reach internal load balancers.
@@ -177,41 +179,48 @@ const maxInterfaceName = 15
 // ParseInternalFrom reads a list of CIDRs and names of interfaces. The error names every entry
 // that is wrong.
 func ParseInternalFrom(list []string) (from InternalFrom, err error) {
+	from.Prefixes, from.Interfaces, err = prefixesAndInterfaces(list)
+	return from, err
+}
+
+func prefixesAndInterfaces(list []string) (prefixes []netip.Prefix, interfaces []string, err error) {
 	var errs []error
 	for _, s := range list {
 		_, addrErr := netip.ParseAddr(s)
 		switch {
 		case strings.Contains(s, "/"):
 			p, err := ParsePrefixes([]string{s})
-			from.Prefixes, errs = append(from.Prefixes, p...), append(errs, err)
+			prefixes, errs = append(prefixes, p...), append(errs, err)
 		case s == "" || len(s) > maxInterfaceName || addrErr == nil || strings.ContainsAny(s, ": \t\n"):
 			errs = append(errs, fmt.Errorf("%q is neither a CIDR nor the name of an interface: write it as 10.0.0.0/8 or eth1", s))
 		default:
-			from.Interfaces = append(from.Interfaces, s)
+			interfaces = append(interfaces, s)
 		}
 	}
-	return from, errors.Join(errs...)
+	return prefixes, interfaces, errors.Join(errs...)
 }
 
-// ParseNodePortAddresses reads "primary" or a list of CIDRs.
+// ParseNodePortAddresses reads "primary", or a list of CIDRs and names of interfaces.
 func ParseNodePortAddresses(list []string) (n NodePortAddresses, err error) {
-	n.Primary, n.Prefixes, err = wordOrPrefixes(primaryAddresses, list)
+	switch {
+	case !slices.Contains(list, primaryAddresses):
+		n.Prefixes, n.Interfaces, err = prefixesAndInterfaces(list)
+	case len(list) > 1:
+		err = fmt.Errorf("%q does not go with CIDRs or interfaces: give the one or the others", primaryAddresses)
+	default:
+		n.Primary = true
+	}
 	return n, err
 }
 
 // ParseExternalIPRanges reads "none" or a list of CIDRs.
 func ParseExternalIPRanges(list []string) (r ExternalIPRanges, err error) {
-	r.None, r.Prefixes, err = wordOrPrefixes(noExternalIPs, list)
-	return r, err
-}
-
-func wordOrPrefixes(word string, list []string) (is bool, prefixes []netip.Prefix, err error) {
-	if is = slices.Contains(list, word); !is {
-		prefixes, err = ParsePrefixes(list)
+	if r.None = slices.Contains(list, noExternalIPs); !r.None {
+		r.Prefixes, err = ParsePrefixes(list)
 	} else if len(list) > 1 {
-		err = fmt.Errorf("%q does not go with CIDRs: give the one or the other", word)
+		r.None, err = false, fmt.Errorf("%q does not go with CIDRs: give the one or the other", noExternalIPs)
 	}
-	return is && err == nil, prefixes, err
+	return r, err
 }
 
 // ParseAddrPorts reads a list of addresses with ports.

@@ -154,8 +154,8 @@ func (c *Config) validateRanges(v *validation) {
 	if r := c.Addresses.NodePortRange; r.First == 0 || r.First > r.Last {
 		v.add("service-node-port-range", r.String(), "not a range of ports from 1 to 65535: write the lower one first, as 30000-32767")
 	}
-	if c.Addresses.NodePortAddresses.Primary && len(c.Addresses.NodePortAddresses.Prefixes) > 0 {
-		v.add("nodeport-addresses", primaryAddresses, "does not go with CIDRs: give the one or the other")
+	if n := &c.Addresses.NodePortAddresses; n.Primary && len(n.Prefixes)+len(n.Interfaces) > 0 {
+		v.add("nodeport-addresses", primaryAddresses, "does not go with CIDRs or interfaces: give the one or the others")
 	}
 	for _, p := range c.Addresses.NodePortAddresses.Prefixes {
 		if p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() {

@@ -1,9 +1,11 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"svcctl.io/svcctl/appliance/netlab"
@@ -81,6 +83,34 @@ func Test022_node_port_address_list(t *testing.T) {
 		if reply, err := b.IN.Ask("tcp", f.at(f.pick("10.0.0.1", "fd00:10::1"), f.number(30080))); netlab.RefusalOf(err) != netlab.Refused {
 			t.Errorf("IN to an address that is not listed: got %v, %v, want a reset", reply, err)
 		}
+	})
+}
+
+// An uplink whose addresses change, as of DHCP or PPPoE: node ports answer at those that it has, and at those of no other interface.
+func Test909_node_ports_of_an_interface(t *testing.T) {
+	b := nodePort(t, flags{"nodeport-addresses": {"ext0,ppp9"}}, r1l2)
+	for n := range 20 {
+		for _, f := range families {
+			to := f.at(fmt.Sprintf(f.pick("192.0.2.%d", "2001:db8::%d"), 70+n), f.number(30080))
+			prefix := fmt.Sprintf(f.pick("192.0.2.%d/24", "2001:db8::%d/64"), 70+n)
+			b.GW1.AddAddr("ext0", prefix)
+			eventually(t, syncTimeout, func() error {
+				_, err := b.EXT.Ask("tcp", to)
+				return err
+			})
+			b.GW1.RemoveAddr("ext0", prefix)
+		}
+	}
+	b.each(t, func(t *testing.T, b *box, f family) {
+		b.reaches(t, b.EXT, "tcp", f.at(f.boxAddr(), f.number(30080)), masq, f.on(80, b.R1, b.L2)...)
+		b.isHosts(t, f.at(f.altAddr(), f.number(30080)))
+	})
+	eventually(t, syncTimeout, func() error {
+		out, _, _ := b.svcctl.Svcctl("status")
+		if !strings.Contains(out, "under the name ppp9 (--nodeport-addresses)") || strings.Contains(out, "ext0 (") {
+			return errors.New(out)
+		}
+		return nil
 	})
 }
 

@@ -144,7 +144,7 @@ func boxSettings() []Setting {
 			Set:   text(func(c *config.Config) *string { return &c.Zone })},
 		{Name: "nodeport-addresses", Arg: "LIST", List: true, Group: groupBox,
 			Shown: "every local one, but loopback, link-local ones and VIPs",
-			Usage: "addresses that node ports answer on: CIDRs, or `primary` for the one the default route uses",
+			Usage: "addresses that node ports answer on: CIDRs, interfaces with whatever addresses they get, or `primary` for the one the default route uses",
 			Set:   parsed(config.ParseNodePortAddresses, func(c *config.Config) *config.NodePortAddresses { return &c.Addresses.NodePortAddresses })},
 	}
 }
