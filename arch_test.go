@@ -62,7 +62,7 @@ var edges = map[string][]string{
 	"api/wire":      {},
 	"api/rest": {
 		"api/auth", "api/kube/discovery", "api/kube/patch", "api/kube/protobuf", "api/kube/selector", "api/kube/table", "api/wire",
-		"store", "store/alloc", "store/engine", "store/kind", "store/managedfields", "store/manifest", "store/object", "store/parallel", "store/pending", "store/schema",
+		"store", "store/annotation", "store/alloc", "store/engine", "store/kind", "store/managedfields", "store/manifest", "store/object", "store/parallel", "store/pending", "store/schema",
 	},
 	"api/kube/discovery": {"store/kind"},
 	"api/kube/patch":     {"store/schema"},
@@ -82,8 +82,12 @@ var edges = map[string][]string{
 
 	"appliance/announce/interop": {}, // tests only
 
-	"appliance/brake":             {},
-	"appliance/discover/ledger":   {"appliance/brake", "appliance/discover/provider"},
+	"appliance/brake":           {},
+	"appliance/discover/ledger": {"api/wire", "appliance/brake", "appliance/discover/provider"},
+	"appliance/discover/write":  {"appliance/discover/provider", "store/object"},
+	"appliance/discover": {
+		"api/client", "api/wire", "appliance/discover/consul", "appliance/discover/dns", "appliance/discover/docker", "appliance/discover/ledger", "appliance/discover/nomad", "appliance/discover/provider", "appliance/discover/targets", "appliance/discover/write", "store/annotation", "store/object",
+	},
 	"appliance/discover/provider": {},
 	"appliance/discover/remote":   {"appliance/discover/provider"},
 	"appliance/discover/consul":   {"appliance/discover/provider", "appliance/discover/remote"},
@@ -158,10 +162,10 @@ var edges = map[string][]string{
 	"appliance/test/script": {"nft"}, // for tests only
 
 	"cmd/svcctl": {
-		"api/client", "appliance", "appliance/announce", "appliance/handover", "cmd/svcctl/admin", "cmd/svcctl/box", "cmd/svcctl/change", "cmd/svcctl/cli", "cmd/svcctl/fleet", "cmd/svcctl/look", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/kind",
+		"api/client", "appliance", "appliance/announce", "appliance/discover", "appliance/handover", "cmd/svcctl/admin", "cmd/svcctl/box", "cmd/svcctl/change", "cmd/svcctl/cli", "cmd/svcctl/fleet", "cmd/svcctl/look", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/kind",
 	},
 	"cmd/svcctl/cli": {
-		"api/client", "api/wire", "appliance", "appliance/announce", "appliance/config", "appliance/logqueue", "cmd/svcctl/output", "store/manifest",
+		"api/client", "api/wire", "appliance", "appliance/announce", "appliance/config", "appliance/discover", "appliance/logqueue", "cmd/svcctl/output", "store/manifest",
 	},
 	"cmd/svcctl/settings": {
 		"api/client", "appliance", "appliance/config", "cmd/svcctl/cli", "cmd/svcctl/output", "store/object",
@@ -176,7 +180,7 @@ var edges = map[string][]string{
 		"api/client", "api/diagnose", "api/jsonpath", "api/wire", "cmd/svcctl/cli", "cmd/svcctl/describe", "cmd/svcctl/explain", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "cmd/svcctl/top", "store/annotation", "store/convert", "store/kind", "store/object",
 	},
 	"cmd/svcctl/box": {
-		"api/client", "api/dashboard", "api/diagnose", "api/wire", "appliance", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/handover", "appliance/journald", "appliance/logqueue", "cmd/svcctl/cli", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/annotation",
+		"api/client", "api/dashboard", "api/diagnose", "api/wire", "appliance", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/discover", "appliance/handover", "appliance/journald", "appliance/logqueue", "cmd/svcctl/cli", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/annotation",
 	},
 	"cmd/svcctl/fleet": {
 		"api/client", "api/wire", "appliance", "appliance/config", "cmd/svcctl/cli", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/fleet",
@@ -242,7 +246,7 @@ var libraries = map[string][]string{
 	"go.uber.org/zap":                     {"store/fleet"},
 	"google.golang.org/grpc":              {"store/fleet"},
 	"golang.org/x/net":                    {"appliance/announce", "appliance/announce/neighbor", "appliance/conntrack", "appliance/prober", "nft/kernel", "nft/nfnetlink"},
-	"golang.org/x/sync":                   {"appliance/announce", "appliance/announce/neighbor", "appliance/discover/dns", "appliance/parts", "appliance/task"},
+	"golang.org/x/sync":                   {"appliance/announce", "appliance/announce/neighbor", "appliance/discover", "appliance/discover/dns", "appliance/parts", "appliance/task"},
 	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/conntrack", "appliance/handover", "appliance/journald", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/relay", "appliance/routes", "appliance/simulate", "appliance/sockets", "appliance/traffic", "cmd/svcctl/cli", "cmd/svcctl/top", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "store/deadline", "watch"},
 	"github.com/mdlayher/packet":          {"appliance/announce", "appliance/announce/neighbor"},
 	"gopkg.in/yaml.v3":                    {"cmd/svcctl/pin", "cmd/svcctl/settings", "store/manifest"},

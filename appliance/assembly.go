@@ -94,6 +94,7 @@ type followers struct {
 	relay     *parts.Relay
 	suspicion *parts.Suspicion
 	flows     *parts.Flows // nil: connections are not reported as they end
+	discovers *parts.Discovered
 }
 
 // build makes the parts of the appliance. None of them runs or listens, but the relay.
@@ -159,7 +160,7 @@ func build(o *opened, at *claimed, relay *parts.Relay) (*assembly, error) {
 	a := &assembly{
 		opened: o, claimed: at, metrics: metrics.New(cfg.Version), watcher: watcher, requests: requests, removals: removals,
 		board: board, events: events, held: held, member: member, grants: grants, traffic: answers,
-		parts: followers{bridged: parts.NewBridged(grants), checks: checks, relay: relay, suspicion: suspicion, flows: flows},
+		parts: followers{bridged: parts.NewBridged(grants), checks: checks, relay: relay, suspicion: suspicion, flows: flows, discovers: parts.NewDiscovered(o.store, o.providers)},
 	}
 	a.count(asks)
 	return a, nil
@@ -228,7 +229,7 @@ func (a *assembly) views() apiserver.Views {
 
 // listen opens them. Nobody is answered before serve.
 func (a *assembly) listen(closers *closers) (l listeners, err error) {
-	if l.api, err = apiserver.Open(a.cfg, a.store, a.board, a.views(), a.metrics, a.log); err != nil {
+	if l.api, err = apiserver.Open(a.cfg, a.store, backend{a.board, a.parts.discovers}, a.views(), a.metrics, a.log); err != nil {
 		return l, err
 	}
 	closers.add(l.api.Close)
@@ -335,7 +336,7 @@ func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, names *dns
 	// What follows the Services. A new one is a line here.
 	follows := []reconcile.Part{
 		a.grants, a.parts.bridged, parts.NewSourceSets(sourceSetFiles(a.cfg.Services.SourceSets)), a.parts.checks, a.parts.suspicion,
-		parts.NewBalance(a.log), conns, parts.NewFullness(a.log), a.parts.relay, parts.NewHealthPorts(a.log),
+		parts.NewBalance(a.log), conns, parts.NewFullness(a.log), a.parts.discovers, a.parts.relay, parts.NewHealthPorts(a.log),
 		parts.NewAnnouncements(a.announced, a.store, a.cfg.NodeName, a.events, a.history, a.pools.Problems, a.grants.Unanswered),
 	}
 	if a.parts.flows != nil {

@@ -3,8 +3,10 @@ package appliance
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/parts"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/watch"
 )
@@ -47,6 +49,33 @@ func ask[Request, Answer any](ctx context.Context, to chan<- Request, request Re
 	case <-ctx.Done():
 		return a, ctx.Err()
 	}
+}
+
+// backend is the Board, with the endpoints that svcctl discover holds.
+type backend struct {
+	*reconcile.Board
+	discovers *parts.Discovered
+}
+
+// Synced implements api.Backend.
+func (b backend) Synced(ctx context.Context, revision uint64) error {
+	err := b.Board.Synced(ctx, revision)
+	if n := b.discovers.Held(); err == nil && revision == 0 && n > 0 {
+		return fmt.Errorf("everything else is in the kernel, but the endpoints of %d Services are held whose providers have none any more: "+
+			"put the provider right, or confirm with `svcctl confirm --removals` that they are to go (`svcctl status` has the reason)", n)
+	}
+	return err
+}
+
+// Release implements api.Backend.
+func (b backend) Release(ctx context.Context) (wire.Released, error) {
+	released, err := b.Board.Release(ctx)
+	if err != nil {
+		return released, err
+	}
+	n, err := b.discovers.Release(time.Now())
+	released.Services += n
+	return released, err
 }
 
 // rescan reads the watched directories and waits until what they held at the call is in the store.

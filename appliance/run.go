@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/handover"
 	"svcctl.io/svcctl/appliance/history"
@@ -91,6 +92,8 @@ type opened struct {
 	store   *store.Store
 	history *history.Book
 	before  totals // of the process before
+	// providers are those that svcctl discover asks.
+	providers *parts.Providers
 	// readsFlows is set when connections are reported as they end.
 	readsFlows bool
 }
@@ -130,6 +133,8 @@ func open(ctx context.Context, cfg *config.Config, closers *closers, log *slog.L
 	}
 	storeConfig := cfg.Store()
 	storeConfig.Program = programID()
+	providers := &parts.Providers{Rules: storeConfig.Rules, Packaged: checkup.Packaged()}
+	storeConfig.Rules = providers
 	objects, err := store.Open(engine, storeConfig)
 	if err != nil {
 		return nil, err
@@ -143,7 +148,7 @@ func open(ctx context.Context, cfg *config.Config, closers *closers, log *slog.L
 	}
 	past := history.Open(cfg.DataDir, cfg.NodeName, time.Now(), log)
 	closers.add(past.Close)
-	return &opened{cfg: cfg, log: log, calls: calls, fleet: shared, kernel: k, store: objects, history: past, before: before, readsFlows: readsFlows}, nil
+	return &opened{cfg: cfg, log: log, calls: calls, fleet: shared, kernel: k, store: objects, history: past, before: before, readsFlows: readsFlows, providers: providers}, nil
 }
 
 // hasTables reports whether the kernel may have tables of ours.

@@ -70,9 +70,12 @@ func peerGroups(fd int) []uint32 {
 	return nil
 }
 
+// discoverUser is the user of svcctl-discover.service.
+const discoverUser = "svcctl-discover"
+
 // Local authorizes local users on the unix socket. Root and the appliance's own user are
-// admins; any other user that the mode of the socket lets in is a reader. The zero Local
-// has no admin group.
+// admins, the user svcctl-discover has the role endpoints, and any other user that the mode of the
+// socket lets in is a reader. The zero Local has no admin group.
 type Local struct {
 	group   uint32
 	grouped bool
@@ -105,6 +108,9 @@ func (l Local) User(p Peer) User {
 	}
 	if p.UID == 0 || int(p.UID) == os.Geteuid() || l.grouped && (p.GID == l.group || slices.Contains(p.Groups, l.group)) {
 		return newUser(name, Admin)
+	}
+	if u, err := user.LookupId(strconv.FormatUint(uint64(p.UID), 10)); err == nil && u.Username == discoverUser {
+		return newUser(discoverUser, Endpoints)
 	}
 	return newUser(name, Reader)
 }

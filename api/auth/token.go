@@ -232,7 +232,7 @@ type claims struct {
 // expiry.
 func (t *Tokens) Issue(u User, life time.Duration) (text string, expires time.Time, err error) {
 	switch {
-	case u.Role != Reader && u.Role != Admin:
+	case u.Role < Reader:
 		return "", time.Time{}, errors.New("role none cannot have a token")
 	case life < time.Second || life > MaxTokenLife:
 		return "", time.Time{}, fmt.Errorf("a token cannot be valid for %s: give a duration from 1s to %.0fh", life, MaxTokenLife.Hours())

@@ -9,26 +9,27 @@ import (
 type Role int
 
 const (
-	Nobody Role = iota // no permission
-	Box                // a leaf of the fleet: follows its commits, and reports
-	Reader             // get, list, watch
-	Admin              // all requests
+	Nobody    Role = iota // no permission
+	Box                   // a leaf of the fleet: follows its commits, and reports
+	Reader                // get, list, watch
+	Endpoints             // those, and writes the objects of svcctl discover: its EndpointSlices and Leases, and Events
+	Admin                 // all requests
 )
 
 // The names of the roles, as tokens and flags have them.
-var roleNames = [...]string{Nobody: "nobody", Box: "box", Reader: "reader", Admin: "admin"}
+var roleNames = [...]string{Nobody: "nobody", Box: "box", Reader: "reader", Endpoints: "endpoints", Admin: "admin"}
 
-// String returns "reader" or "admin", and "box" for a leaf, which no token is for.
+// String returns "reader", "endpoints" or "admin", and "box" for a leaf, which no token is for.
 func (r Role) String() string { return roleNames[r] }
 
 // ParseRole parses the name of a role that can be granted.
 func ParseRole(name string) (Role, error) {
-	for _, r := range []Role{Reader, Admin} {
+	for _, r := range []Role{Reader, Endpoints, Admin} {
 		if name == r.String() {
 			return r, nil
 		}
 	}
-	return Nobody, fmt.Errorf("%q is not a role: give %s or %s", name, Reader, Admin)
+	return Nobody, fmt.Errorf("%q is not a role: give %s, %s or %s", name, Reader, Endpoints, Admin)
 }
 
 // The groups of users. Those of Kubernetes mean what they mean there.
@@ -37,6 +38,7 @@ const (
 	GroupUnauthenticated = "system:unauthenticated"
 	GroupMasters         = "system:masters" // may do everything
 	GroupReaders         = "svcctl:readers"
+	GroupEndpoints       = "svcctl:endpoints"
 )
 
 // Anonymous is the name of a user without credentials.
@@ -57,6 +59,8 @@ func newUser(name string, role Role) User {
 		u.Groups = []string{GroupMasters, GroupAuthenticated}
 	case Reader:
 		u.Groups = []string{GroupReaders, GroupAuthenticated}
+	case Endpoints:
+		u.Groups = []string{GroupEndpoints, GroupAuthenticated}
 	}
 	return u
 }

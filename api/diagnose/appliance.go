@@ -39,7 +39,7 @@ func (d *diagnosis) programmed() {
 // boxReasons are problems of the box, which may keep any Service from
 // answering, with their effect and the next step.
 var boxReasons = map[string]struct{ what, next string }{
-	"MassRemovalHeld":     {"what vanished from the manifests is kept in force", "put the files back, or confirm the removal: `svcctl confirm --removals`"},
+	"MassRemovalHeld":     {"what vanished from the manifests, or endpoints from the answers of a provider, is kept in force", "put the files or the provider right, or confirm the removal: `svcctl confirm --removals`"},
 	"UnknownServicesHeld": {"what the kernel serves and no object declares is kept in force", "put the data directory back, or apply the objects again, or confirm the removal: `svcctl confirm --removals`"},
 	"DiskFull":            {"changes cannot be stored", "free space on that disk"},
 	"DiskFailed":          {"changes cannot be stored", "put the disk right, then `systemctl restart svcctl`"},

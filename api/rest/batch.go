@@ -35,7 +35,7 @@ func (s *Server) batch(w http.ResponseWriter, r *request) error {
 		w.Header().Set("Allow", http.MethodPost)
 		return methodNotAllowed(r.http.Method)
 	}
-	if r.user.Role != auth.Admin {
+	if r.user.Role < auth.Endpoints {
 		return refusal(wire.ReasonForbidden, nil, "forbidden: User %q cannot apply objects%s", r.user.Name, askAnAdmin)
 	}
 	mediaType, err := mediaTypeOf(r.http, []string{typeLines, typeJSON, typeYAML})
@@ -170,6 +170,9 @@ func (b *batch) writing(d document) (*writing, error) {
 	r.kind, r.verb, r.name = k, "patch", textIn(content, "name")
 	if err := mayWriteKind(&r); err != nil {
 		return nil, err
+	}
+	if !may(r.user.Role, r.verb, k) {
+		return nil, forbidden(&r)
 	}
 	if r.name == "" {
 		return nil, badRequest("%s: metadata.name: Required value: what is applied needs a name", k.Name)

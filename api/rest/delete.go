@@ -77,6 +77,9 @@ func (s *Server) removal(r *request, d deletion) (store.Write, error) {
 	if err := mayWrite(r, owner); err != nil {
 		return store.Write{}, err
 	}
+	if err := s.owns(r, live, nil); err != nil {
+		return store.Write{}, err
+	}
 	if owner.File != "" {
 		path, line := s.store.Location(r.ref())
 		return store.Write{}, conflict(r.kind, r.name, fmt.Sprintf("it belongs to the file %s: remove it there", place(path, line)))

@@ -1,13 +1,11 @@
 package rest
 
 import (
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 
 	"svcctl.io/svcctl/api/auth"
-	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
 )
@@ -46,7 +44,7 @@ func accessOf(user auth.User, spec *object.SelfSubjectAccessReviewSpec) object.S
 	if allowed {
 		return object.SubjectAccessReviewStatus{Allowed: true}
 	}
-	return object.SubjectAccessReviewStatus{Reason: "the role of " + user.Name + " is to read only"}
+	return object.SubjectAccessReviewStatus{Reason: "the role of " + user.Name + " is " + user.Role.String()}
 }
 
 // mayDo reports whether a role permits a verb on objects; "*" means all kinds or verbs.
@@ -97,50 +95,15 @@ func rulesOf(role auth.Role) object.SubjectRulesReviewStatus {
 		case !k.Stored():
 			add(k, []string{"create"})
 		case may(role, "get", k):
-			add(k, reading)
+			verbs := reading
+			if writesSome(role, k) {
+				verbs = slices.Concat(reading, changing)
+			}
+			add(k, verbs)
 		}
 	}
 	return rules
 }
-
-// reading are the verbs that change nothing.
-var reading = []string{"get", "list", "watch"}
-
-// may reports whether a role permits a verb on objects of a kind. Readers may not read Secrets, as
-// with the role "view" of Kubernetes, and may ask for their own rights.
-func may(role auth.Role, verb string, k kind.Kind) bool {
-	switch {
-	case role == auth.Admin:
-		return true
-	case role != auth.Reader:
-		return false
-	case !k.Stored():
-		return true
-	}
-	return slices.Contains(reading, verb) && k.Name != object.KindSecret
-}
-
-// forbidden returns the 403 for what the user may not do.
-func forbidden(r *request) *statusError {
-	resource := r.kind.Plural
-	if r.subresource != "" {
-		resource += "/" + r.subresource
-	}
-	scope := "at the cluster scope"
-	if r.namespace != "" {
-		scope = fmt.Sprintf("in the namespace %q", r.namespace)
-	}
-	why := fmt.Sprintf("User %q cannot %s resource %q in API group %q %s", r.user.Name, r.verb, resource, r.kind.Group, scope)
-	named := r.kind.GroupResource()
-	if r.name != "" {
-		named += fmt.Sprintf(" %q", r.name)
-	}
-	return refusal(wire.ReasonForbidden, detailsOf(r.kind, r.name), "%s is forbidden: %s%s", named, why, askAnAdmin)
-}
-
-// askAnAdmin names to a reader the ways to get the rights; Kubernetes puts the reasons of an
-// authorizer in this place.
-const askAnAdmin = ": this needs root, a member of the group that --socket-group names, or a token that one of these made"
 
 // mayWriteKind refuses to write objects that are a view of others.
 func mayWriteKind(r *request) error {

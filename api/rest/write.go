@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -83,8 +84,16 @@ func (s *Server) try(wr *writing) (o object.Object, created bool, err error) {
 	return shown(last, wr.request), p.write.Create, results[0].Err
 }
 
-// plan plans a writing on the stored version. Namespaces must not be removed meanwhile.
+// plan plans a writing on the stored version, if its user may make it. Namespaces must not be removed meanwhile.
 func (s *Server) plan(wr *writing) (plan, error) {
+	p, err := s.planned(wr)
+	if err != nil {
+		return p, err
+	}
+	return p, s.owns(wr.request, cmp.Or(p.before, p.unchanged), p.write.Object)
+}
+
+func (s *Server) planned(wr *writing) (plan, error) {
 	live, owner := s.store.Get(wr.request.ref())
 	if live == nil {
 		if !wr.mustCreate && !wr.mayCreate {

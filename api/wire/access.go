@@ -10,7 +10,7 @@ const ()
 
 // TokenRequest is the body of POST /svcctl/v1/token.
 type TokenRequest struct {
-	Role     string   `json:"role,omitempty"`     // admin or reader; empty: the role of the requesting user
+	Role     string   `json:"role,omitempty"`     // admin, endpoints or reader; empty: the role of the requesting user
 	Duration Duration `json:"duration,omitempty"` // how long it is to be valid; 0 is an hour
 	Name     string   `json:"name,omitempty"`     // what it is for, as the journal shows it
 }

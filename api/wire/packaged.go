@@ -22,6 +22,14 @@ func (p Packaged) Announce() string {
 	return "`svcctl announce`"
 }
 
+// Discover returns the command that starts the process that follows endpoints of providers.
+func (p Packaged) Discover() string {
+	if p {
+		return "`systemctl enable --now svcctl-discover`"
+	}
+	return "`svcctl discover`"
+}
+
 // AnnounceFlags returns where flags of the announcer are given.
 func (p Packaged) AnnounceFlags() string {
 	if p {

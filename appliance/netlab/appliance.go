@@ -61,8 +61,8 @@ type Appliance struct {
 	host   *Host
 	binary string
 	flags  []string
-	// announces is set for an announcer: Data is its state, and it has no manifests.
-	announces bool
+	// verb is announce or discover for a process beside serve, which has no manifests; Data is the state of an announcer.
+	verb string
 	*process
 }
 
@@ -111,11 +111,16 @@ func (h *Host) Appliance(binary string, flags ...string) *Appliance {
 
 // Announcer prepares `svcctl announce` for an appliance, on the same Host. It is started by Launch: it
 // says nothing when it is ready.
-func (a *Appliance) Announcer(flags ...string) *Appliance {
+func (a *Appliance) Announcer(flags ...string) *Appliance { return a.beside("announce", flags) }
+
+// Discoverer prepares `svcctl discover` in the same way.
+func (a *Appliance) Discoverer(flags ...string) *Appliance { return a.beside("discover", flags) }
+
+func (a *Appliance) beside(verb string, flags []string) *Appliance {
 	a.t.Helper()
 	n := &Appliance{
-		Data: filepath.Join(a.t.TempDir(), "announce"), Socket: a.Socket,
-		t: a.t, host: a.host, binary: a.binary, flags: flags, announces: true,
+		Data: filepath.Join(a.t.TempDir(), verb), Socket: a.Socket,
+		t: a.t, host: a.host, binary: a.binary, flags: flags, verb: verb,
 		process: &process{log: applianceLog{changed: make(chan struct{}, 1)}},
 	}
 	a.t.Cleanup(func() {
@@ -123,7 +128,7 @@ func (a *Appliance) Announcer(flags ...string) *Appliance {
 			n.Kill()
 		}
 		if a.t.Failed() {
-			a.t.Logf("log of svcctl announce on %s:\n%s", n.host.Name, n.log.text())
+			a.t.Logf("log of svcctl %s on %s:\n%s", verb, n.host.Name, n.log.text())
 		}
 	})
 	return n
@@ -137,8 +142,11 @@ func (a *Appliance) Launch() {
 		args = append(args, "--manifests", a.Manifests.Path)
 	}
 	args = append(args, "--data-dir", a.Data, "--socket", a.Socket, "--log-format", "text")
-	if a.announces {
+	switch a.verb {
+	case "announce":
 		args = []string{"announce", "--state-dir", a.Data, "--socket", a.Socket, "--log-format", "text"}
+	case "discover":
+		args = []string{"discover", "--socket", a.Socket, "--log-format", "text"}
 	}
 	args = append(args, a.flags...)
 	command := slices.Concat(a.Wrapper, []string{a.binary}, args)

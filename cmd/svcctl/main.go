@@ -10,6 +10,7 @@ import (
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/appliance/announce"
+	"svcctl.io/svcctl/appliance/discover"
 	"svcctl.io/svcctl/appliance/handover"
 	"svcctl.io/svcctl/cmd/svcctl/change"
 	"svcctl.io/svcctl/cmd/svcctl/cli"
@@ -43,6 +44,7 @@ func main() {
 		Down:      appliance.Down,
 		Left:      appliance.Left,
 		Announce:  announce.Run,
+		Discover:  discover.Run,
 		Edit:      change.RunEditor,
 		Doctor:    appliance.Doctor,
 	}

@@ -54,7 +54,7 @@ reason, and ` + "`svcctl trace`" + ` proves it, packet by packet. The other verb
 			root.Verbs = append(root.Verbs, v)
 		}
 	}
-	add(groupServe, box.ServeVerb(), box.DoctorVerb(), box.DownVerb(), box.DashboardVerb(), box.AnnounceVerb(), fleet.FleetVerb())
+	add(groupServe, box.ServeVerb(), box.DoctorVerb(), box.DownVerb(), box.DashboardVerb(), box.AnnounceVerb(), box.DiscoverVerb(), fleet.FleetVerb())
 	add(groupChange, change.ApplyVerb(), change.DeleteVerb(), change.EditVerb(), change.ExposeVerb(), change.ImportVerb(), change.ValidateVerb(), change.DiffVerb(), change.PlanVerb(),
 		change.ConfirmVerb(), change.RollbackVerb(), change.OutVerb(), change.InVerb())
 	add(groupLook, look.StatusVerb(), look.ExplainVerb(), look.GetVerb(), look.DescribeVerb(), look.WaitVerb(), look.HealthVerb(), look.TopVerb(), look.TraceVerb(), look.JournalVerb())

@@ -503,16 +503,11 @@ func (l *Ledger) Endpoints(key Key) []provider.Endpoint {
 	return nil
 }
 
-// Questions returns all questions of a provider.
-func (l *Ledger) Questions(name string) (all []Asked) {
-	for of := range l.asked {
-		if of.Provider == name {
-			all = append(all, of)
-		}
-	}
-	slices.SortFunc(all, compareAsked)
-	return all
-}
+// Asks reports whether a claim is on a question.
+func (l *Ledger) Asks(of Asked) bool { return l.asked[of] != nil }
+
+// Has reports whether there is a claim.
+func (l *Ledger) Has(key Key) bool { return l.claims[key] != nil }
 
 // Changed returns the claims whose endpoints have changed since the last call.
 func (l *Ledger) Changed() (keys []Key) {

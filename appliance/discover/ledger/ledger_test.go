@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/discover/provider"
 )
 
@@ -341,7 +342,7 @@ func Test972_all_gone_at_once_is_held(t *testing.T) {
 		t.Fatalf("%d of %d Services have endpoints after 9 minutes of empty answers", got, n)
 	}
 	states, of := l.Report(start.Add(10*time.Minute), "consul")
-	if len(states) != 1 || states[0].Word != Held || states[0].Services != n || of != n || states[0].Of != nil {
+	if len(states) != 1 || states[0].State != wire.DiscoveredHeld || states[0].Services != n || of != n || states[0].Of != nil {
 		t.Errorf("the report is %+v, %d", states, of)
 	}
 	if again := l.Again(start.Add(time.Hour)); len(again) > 0 {
@@ -452,17 +453,17 @@ func TestReportOfFailures(t *testing.T) {
 		t.Errorf("a failure of a second is reported: %+v", states)
 	}
 	states, of := l.Report(start.Add(2*time.Minute), "consul")
-	if len(states) != 1 || states[0].Word != Stale || states[0].Why != "connection refused" || states[0].Services != 3 || states[0].Of != nil || of != 3 {
+	if len(states) != 1 || states[0].State != wire.DiscoveredStale || states[0].Why != "connection refused" || states[0].Services != 3 || states[0].Of != nil || of != 3 {
 		t.Errorf("the report is %+v", states)
 	}
 	l.Answer(start.Add(3*time.Minute), keys[0].Asked, answer("10.0.0.1"), []string{"127.0.0.1:80 is a loopback address"})
 	states, _ = l.Report(start.Add(3*time.Minute), "consul")
-	if len(states) != 2 || states[0].Word != Bad || states[1].Services != 2 || len(states[1].Of) != 2 {
+	if len(states) != 2 || states[0].State != wire.DiscoveredBad || states[1].Services != 2 || len(states[1].Of) != 2 {
 		t.Errorf("the report is %+v", states)
 	}
 	l.Drop(keys[0])
 	l.Claim(start, Key{"default/new", "http", question("new")}, Terms{}, nil)
-	if states, _ = l.Report(start.Add(4*time.Minute), "consul"); len(states) != 2 || states[1].Word != Unread {
+	if states, _ = l.Report(start.Add(4*time.Minute), "consul"); len(states) != 2 || states[1].State != wire.DiscoveredUnread {
 		t.Errorf("the report is %+v", states)
 	}
 }

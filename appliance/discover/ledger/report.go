@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"svcctl.io/svcctl/api/wire"
 )
 
 // How long a failure lasts, and a first answer is awaited, before it is reported.
@@ -13,37 +15,24 @@ const (
 	patienceAtFirst = 10 * time.Second
 )
 
-// The states of questions.
-const (
-	Unread = "unread" // no answer since the start: stored endpoints stay
-	Stale  = "stale"  // no answer any more: its endpoints stay
-	Empty  = "empty"  // the answer is empty
-	Held   = "held"   // it is, together with most others
-	Bad    = "bad"    // a part of the answer cannot be used
-)
-
-// State is a state that is not the usual one, of one or several questions.
-type State struct {
-	Word  string
-	Why   string
-	Since time.Time // the first of them
-	// Services counts those concerned; Of are the questions, nil: all of the provider.
-	Services int
-	Of       []string
-}
-
 // Report returns the states of the questions to a provider that are worth a report, and how many Services ask it.
-func (l *Ledger) Report(now time.Time, name string) (states []State, services int) {
+func (l *Ledger) Report(now time.Time, name string) (states []wire.DiscoveredState, services int) {
 	type class struct{ word, why string }
-	found := map[class]*State{}
+	found := map[class]*wire.DiscoveredState{}
 	concerned := map[class]map[string]bool{}
-	questions := l.Questions(name)
+	var questions []Asked
+	for of := range l.asked {
+		if of.Provider == name {
+			questions = append(questions, of)
+		}
+	}
+	slices.SortFunc(questions, compareAsked)
 	for _, of := range questions {
 		q := l.asked[of]
 		add := func(word, why string, since time.Time) {
 			k := class{word, why}
 			if found[k] == nil {
-				found[k], concerned[k] = &State{Word: word, Why: why, Since: since}, map[string]bool{}
+				found[k], concerned[k] = &wire.DiscoveredState{State: word, Why: why, Since: since}, map[string]bool{}
 			}
 			s := found[k]
 			if since.Before(s.Since) {
@@ -60,18 +49,18 @@ func (l *Ledger) Report(now time.Time, name string) (states []State, services in
 		isHeld := slices.ContainsFunc(q.claims, func(c *claim) bool { return c.service.held })
 		switch {
 		case q.good.IsZero() && (now.Sub(q.begun) >= patienceAtFirst || failing && len(q.why) > 0):
-			add(Unread, q.why, q.begun)
+			add(wire.DiscoveredUnread, q.why, q.begun)
 		case failing:
-			add(Stale, q.why, q.failed)
+			add(wire.DiscoveredStale, q.why, q.failed)
 		}
 		switch {
 		case isHeld:
-			add(Held, "", q.empty)
+			add(wire.DiscoveredHeld, "", q.empty)
 		case !q.empty.IsZero():
-			add(Empty, "", q.empty)
+			add(wire.DiscoveredEmpty, "", q.empty)
 		}
 		if len(q.bad) > 0 {
-			add(Bad, strings.Join(q.bad, "; "), q.begun)
+			add(wire.DiscoveredBad, strings.Join(q.bad, "; "), q.begun)
 		}
 	}
 	for k, s := range found {
@@ -81,7 +70,9 @@ func (l *Ledger) Report(now time.Time, name string) (states []State, services in
 		}
 		states = append(states, *s)
 	}
-	slices.SortFunc(states, func(a, b State) int { return cmp.Or(cmp.Compare(a.Word, b.Word), cmp.Compare(a.Why, b.Why)) })
+	slices.SortFunc(states, func(a, b wire.DiscoveredState) int {
+		return cmp.Or(cmp.Compare(a.State, b.State), cmp.Compare(a.Why, b.Why))
+	})
 	if g := l.groups[name]; g != nil {
 		services = len(g.services)
 	}

@@ -25,11 +25,13 @@ func tokenVerb() *cli.Verb {
 its --listen, and prints it. kubectl gets one by itself, as the kubeconfig of
 ` + "`svcctl admin kubeconfig`" + ` says: then this prints an ExecCredential.
 
-Admins of the socket can have a token of either role, readers one of the role reader.
+Admins of the socket can have a token of any role, readers one of the role reader. The role
+endpoints is for ` + "`svcctl discover --server`" + `: it reads all but Secrets, and writes the
+EndpointSlices and Leases of discover, and Events.
 
 A token expires. Before that, --revoke-all revokes all tokens.`,
 		Options: append([]*cli.Option{
-			roleOption(groupToken, "role: admin may do everything, reader may get, list and watch all but Secrets"),
+			roleOption(groupToken, "role: admin may do everything, reader may get, list and watch all but Secrets, endpoints is for discover"),
 			{Name: "duration", Arg: "DURATION", Def: "1h", Group: groupToken, Usage: "how long it is valid, as 30m or 12h; at most 720h"},
 			{Name: "name", Arg: "NAME", Def: "none", Group: groupToken, Usage: "its purpose, which `svcctl journal` shows after your own name"},
 			{Name: "revoke-all", Group: groupToken, Usage: "revoke all tokens issued so far, and issue none"},
@@ -91,7 +93,7 @@ func runToken(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error 
 
 // roleOption is --role.
 func roleOption(group, usage string) *cli.Option {
-	return &cli.Option{Name: "role", Arg: "admin|reader", Def: "your own", Words: []string{"admin", "reader"}, Group: group, Usage: usage}
+	return &cli.Option{Name: "role", Arg: "admin|endpoints|reader", Def: "your own", Words: []string{"admin", "endpoints", "reader"}, Group: group, Usage: usage}
 }
 
 // role is the role that the flag names, "" for one's own.

@@ -78,7 +78,9 @@ func releaseConsequence(s *wire.Status) string {
 		var what string
 		switch problem.Reason {
 		case "MassRemovalHeld":
-			if what = "objects that are in no file any more"; s.HeldRemovals > 0 {
+			if what = "objects that are in no file any more"; strings.Contains(problem.Message, "in the answers of") {
+				what = "the endpoints of Services"
+			} else if s.HeldRemovals > 0 {
 				what = output.Count(s.HeldRemovals, "Service")
 			}
 		case "UnknownServicesHeld":
@@ -217,7 +219,7 @@ trial tries all held files again, and ` + "`svcctl confirm`" + ` accepts them as
 With --removals it confirms the removal of what stays in force because it vanished in a way
 that looks like an accident: most Services at once, or all; a directory that has no
 manifests any more, is unavailable, or is not watched any more; endpoints that go where
-Services stay; and addresses and ports that the kernel serves for unknown Services, when the
+Services stay, from files or from the answers of a provider of ` + "`svcctl discover`" + `; and addresses and ports that the kernel serves for unknown Services, when the
 data directory was lost or is not mounted. ` + "`svcctl status`" + ` lists what is held. Restoring
 the files ends that, too. It names what goes and asks; without a terminal it needs --yes.
 

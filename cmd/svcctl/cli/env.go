@@ -16,6 +16,7 @@ import (
 	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/appliance/announce"
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/discover"
 	"svcctl.io/svcctl/appliance/logqueue"
 	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/store/manifest"
@@ -47,6 +48,7 @@ type Env struct {
 	Left func() (frontends int, held bool, err error)
 
 	Announce func(ctx context.Context, cfg announce.Config, log *slog.Logger) error
+	Discover func(ctx context.Context, cfg discover.Config, log *slog.Logger) error
 
 	// edit has the user change a file with the command of an editor.
 	Edit func(ctx context.Context, editor, path string) error

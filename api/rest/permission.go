@@ -1,0 +1,101 @@
+package rest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/api/auth"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/annotation"
+	"svcctl.io/svcctl/store/kind"
+	"svcctl.io/svcctl/store/object"
+)
+
+var (
+	// reading are the verbs that change nothing.
+	reading = []string{"get", "list", "watch"}
+	// changing are those of the role endpoints on its own objects.
+	changing = []string{"create", "update", "patch", "delete"}
+)
+
+// may reports whether a role permits a verb on objects of a kind. Readers may not read Secrets, as
+// with the role "view" of Kubernetes, and may ask for their own rights.
+func may(role auth.Role, verb string, k kind.Kind) bool {
+	switch {
+	case role == auth.Admin:
+		return true
+	case role != auth.Reader && role != auth.Endpoints:
+		return false
+	case !k.Stored():
+		return true
+	}
+	return slices.Contains(reading, verb) && k.Name != object.KindSecret || writesSome(role, k) && slices.Contains(changing, verb)
+}
+
+// writesSome reports whether a role may write some objects of a kind, which owns selects.
+func writesSome(role auth.Role, k kind.Kind) bool {
+	return role == auth.Endpoints && slices.Contains([]string{object.KindEndpointSlice, object.KindEvent, object.KindLease}, k.Name)
+}
+
+// What belongs to svcctl discover.
+const (
+	labelManagedBy = "endpointslice.kubernetes.io/managed-by"
+	discoverer     = "discover.svcctl.io"
+	discoverLeases = "discover-"
+)
+
+// owns refuses the role endpoints an object that is not its own: before and after a write, each nil when there is none. Other roles
+// may write all objects of the kinds that they may write.
+func (s *Server) owns(r *request, before, after object.Object) error {
+	if r.user.Role != auth.Endpoints {
+		return nil
+	}
+	why := ""
+	for _, o := range []object.Object{before, after} {
+		switch o := o.(type) {
+		case *object.EndpointSlice:
+			if o.Metadata.Labels[labelManagedBy] != discoverer {
+				why = fmt.Sprintf("the role endpoints writes EndpointSlices with the label %s: %s alone", labelManagedBy, discoverer)
+			}
+		case *object.Lease:
+			if o.Metadata.Namespace != "kube-system" || !strings.HasPrefix(o.Metadata.Name, discoverLeases) {
+				why = "the role endpoints writes Leases of the namespace kube-system whose names begin with " + discoverLeases + " alone"
+			}
+		}
+	}
+	if o, is := after.(*object.EndpointSlice); is && why == "" {
+		svc, _ := s.store.Get(object.Ref{Kind: object.KindService, Namespace: o.Metadata.Namespace, Name: o.Metadata.Labels[object.LabelServiceName]})
+		if len(o.Endpoints) > 0 && (svc == nil || !annotation.HasSources(svc.GetMeta().Annotations)) {
+			why = "the role endpoints writes endpoints of Services with the annotation " + annotation.EndpointsFrom + " alone"
+		}
+	}
+	if why == "" {
+		return nil
+	}
+	e := forbidden(r)
+	e.Message = strings.TrimSuffix(e.Message, askAnAdmin) + ": " + why
+	return e
+}
+
+// forbidden returns the 403 for what the user may not do.
+func forbidden(r *request) *statusError {
+	resource := r.kind.Plural
+	if r.subresource != "" {
+		resource += "/" + r.subresource
+	}
+	scope := "at the cluster scope"
+	if r.namespace != "" {
+		scope = fmt.Sprintf("in the namespace %q", r.namespace)
+	}
+	why := fmt.Sprintf("User %q cannot %s resource %q in API group %q %s", r.user.Name, r.verb, resource, r.kind.Group, scope)
+	named := r.kind.GroupResource()
+	if r.name != "" {
+		named += fmt.Sprintf(" %q", r.name)
+	}
+	return refusal(wire.ReasonForbidden, detailsOf(r.kind, r.name), "%s is forbidden: %s%s", named, why, askAnAdmin)
+}
+
+// askAnAdmin names to a reader the ways to get the rights; Kubernetes puts the reasons of an
+// authorizer in this place.
+const askAnAdmin = ": this needs root, a member of the group that --socket-group names, or a token that one of these made"

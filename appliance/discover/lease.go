@@ -1,0 +1,133 @@
+package discover
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/annotation"
+	"svcctl.io/svcctl/store/object"
+)
+
+const (
+	leaseNamespace = "kube-system"
+	// leasePrefix begins the names of Leases.
+	leasePrefix = "discover-"
+	// leaseLasts is after what time without a renewal another process takes over, and leaseRenewed the interval of renewals. Each
+	// is a revision, and the journal is bounded, so they are rare: nothing is removed while no process asks.
+	leaseLasts   = 60 * time.Second
+	leaseRenewed = 20 * time.Second
+	// reportEvery is the least time between two reports.
+	reportEvery = 2 * time.Second
+)
+
+// lease is the Lease of a provider: which process asks it, and its report.
+type lease struct {
+	object string // its name
+	own    bool   // of this box alone, as a daemon of containers
+
+	stored   *object.Lease // nil: there is none
+	since    time.Time     // since when it is stored like this
+	held     bool
+	report   string    // that is stored
+	changed  bool      // the report may have changed
+	looked   time.Time // when the report was compared last
+	released string    // the last release that was seen
+	listed   bool
+}
+
+// leaseName is the name of the Lease of a provider, and of one that is its box's own.
+func leaseName(provider, node string) string {
+	if node == "" {
+		return leasePrefix + provider
+	}
+	return leasePrefix + provider + "." + strings.ToLower(node)
+}
+
+// see takes the Lease as it is stored; it returns whether held endpoints were released.
+func (l *lease) see(now time.Time, o *object.Lease, me string) (released bool) {
+	l.stored, l.since = o, now
+	if o == nil {
+		l.held, l.report = false, ""
+		return false
+	}
+	l.held = textOf(o.Spec.HolderIdentity) == me
+	l.report = o.Metadata.Annotations[annotation.EndpointsState]
+	at := o.Metadata.Annotations[annotation.EndpointsReleased]
+	released = l.listed && at != "" && at != l.released && l.held
+	l.released, l.listed = at, true
+	return released
+}
+
+// next returns when the Lease has to be looked at.
+func (l *lease) next(now time.Time) time.Time {
+	switch {
+	case l.stored == nil || textOf(l.stored.Spec.HolderIdentity) == "":
+		return l.looked.Add(time.Second)
+	case !l.held:
+		return l.since.Add(leaseLasts)
+	case l.changed && l.looked.Add(reportEvery).Before(l.renewal(now)):
+		return l.looked.Add(reportEvery)
+	}
+	return l.renewal(now)
+}
+
+// renewal returns when a Lease that this process holds has to be renewed. After a restart that is the time of its last renewal, plus
+// the interval: a start writes nothing.
+func (l *lease) renewal(now time.Time) time.Time {
+	at := l.since
+	if r := l.stored.Spec.RenewTime; r != nil && r.Before(at) && now.Sub(r.Time) < leaseLasts {
+		at = r.Time
+	}
+	return at.Add(leaseRenewed)
+}
+
+// desired is the Lease as this process wants it.
+func (l *lease) desired(now time.Time, me, report string) *object.Lease {
+	o := &object.Lease{TypeMeta: object.TypeMeta{Kind: object.KindLease, APIVersion: "coordination.k8s.io/v1"}}
+	o.Metadata.Name, o.Metadata.Namespace = l.object, leaseNamespace
+	o.Metadata.Annotations = map[string]string{annotation.EndpointsState: report}
+	lasts, renewed := int32(leaseLasts/time.Second), object.MicroTime{Time: now.UTC()}
+	o.Spec = object.LeaseSpec{HolderIdentity: &me, LeaseDurationSeconds: &lasts, AcquireTime: &renewed, RenewTime: &renewed}
+	if l.stored != nil {
+		o.Metadata.ResourceVersion = l.stored.Metadata.ResourceVersion
+		if l.held && l.stored.Spec.AcquireTime != nil {
+			o.Spec.AcquireTime = l.stored.Spec.AcquireTime
+		}
+	}
+	return o
+}
+
+// reportOf encodes the report on a provider.
+func (d *discovery) reportOf(now time.Time, p *asking) string {
+	r := wire.Discovered{Kind: p.Kind}
+	r.States, r.Services = d.ledger.Report(now, p.Name)
+	for i := range r.States {
+		r.States[i].Since = r.States[i].Since.UTC().Truncate(time.Second)
+	}
+	for from, why := range p.refused {
+		r.States = append(r.States, wire.DiscoveredState{State: wire.DiscoveredStale, Why: why.text, Since: why.since.UTC().Truncate(time.Second), Services: 1, Of: []string{from}})
+	}
+	text, err := json.Marshal(r)
+	if err != nil {
+		return ""
+	}
+	if len(text) > longestReport { // names of questions are long: without them
+		for i := range r.States {
+			r.States[i].Of = nil
+		}
+		text, _ = json.Marshal(r)
+	}
+	return string(text)
+}
+
+// longestReport bounds the report in bytes, below the 256 KiB of all annotations of an object.
+const longestReport = 128 << 10
+
+func textOf(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}

@@ -1,0 +1,187 @@
+package discover
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/url"
+	"strconv"
+	"time"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/discover/ledger"
+	"svcctl.io/svcctl/appliance/discover/provider"
+	"svcctl.io/svcctl/appliance/discover/write"
+	"svcctl.io/svcctl/store/annotation"
+	"svcctl.io/svcctl/store/object"
+)
+
+// The paths of the objects that are followed.
+const (
+	pathServices = "/api/v1/services"
+	pathSlices   = "/apis/discovery.k8s.io/v1/endpointslices"
+	pathLeases   = "/apis/coordination.k8s.io/v1/namespaces/" + leaseNamespace + "/leases"
+)
+
+// seen is a change of an object, or a list of all.
+type seen struct {
+	path string
+	// all is set with a list: there are no others than objects.
+	all     bool
+	objects []object.Object
+	deleted bool
+}
+
+// follow lists and watches the objects at a path until ctx is done. While the appliance is away it tries again after a pause.
+func (d *discovery) follow(ctx context.Context, path string, query url.Values, empty func() object.Object) error {
+	pause := pauses{}
+	for {
+		err := d.followOnce(ctx, path, query, empty)
+		if ctx.Err() != nil {
+			return nil
+		}
+		failure, expired := errors.AsType[*wire.Failure](err)
+		if expired = expired && failure.Reason == wire.ReasonExpired; err == nil || expired {
+			pause.reset()
+		} else {
+			d.log.Warn("the appliance is not reached: endpoints wait in memory", "err", err)
+		}
+		if !pause.wait(ctx) {
+			return nil
+		}
+	}
+}
+
+func (d *discovery) followOnce(ctx context.Context, path string, query url.Values, empty func() object.Object) error {
+	list := seen{path: path, all: true}
+	decode := func(text json.RawMessage) (object.Object, error) {
+		o := empty()
+		return o, json.Unmarshal(text, o)
+	}
+	meta, err := d.client.Each(ctx, path, query, func(text json.RawMessage) error {
+		o, err := decode(text)
+		if err == nil && keeps(o) {
+			list.objects = append(list.objects, o)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if !d.send(ctx, list) {
+		return nil
+	}
+	from := url.Values{"resourceVersion": {meta.ResourceVersion}, "allowWatchBookmarks": {"true"}}
+	for k, v := range query {
+		from[k] = v
+	}
+	return d.client.Watch(ctx, path, from, func(c client.Change) error {
+		if c.Type == client.Bookmark {
+			return nil
+		}
+		text, err := json.Marshal(c.Object)
+		if err != nil {
+			return err
+		}
+		o, err := decode(text)
+		if err != nil {
+			return err
+		}
+		d.send(ctx, seen{path: path, objects: []object.Object{o}, deleted: c.Type == client.Deleted})
+		return nil
+	})
+}
+
+// keeps reports whether a listed object matters: of most Services none does.
+func keeps(o object.Object) bool {
+	svc, is := o.(*object.Service)
+	return !is || annotation.HasSources(svc.Metadata.Annotations)
+}
+
+// send hands an event to the goroutine that decides; false: ctx is done.
+func (d *discovery) send(ctx context.Context, e seen) bool {
+	select {
+	case d.events <- e:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// service is a Service with the annotation.
+type service struct {
+	namespace, name, uid string
+	wants                []want
+}
+
+// want is a claim that a Service asks for.
+type want struct {
+	key      ledger.Key
+	terms    ledger.Terms
+	protocol string
+	byName   bool // its targetPort is a name
+}
+
+// newService reads what a Service asks for; nil: nothing.
+func newService(o *object.Service) *service {
+	s := &service{namespace: o.Metadata.Namespace, name: o.Metadata.Name, uid: o.Metadata.UID}
+	if o.Metadata.DeletionTimestamp != nil {
+		return nil
+	}
+	for i := range o.Spec.Ports {
+		p := &o.Spec.Ports[i]
+		target := p.TargetPort.Int
+		if p.TargetPort.IsZero() {
+			target = p.Port
+		}
+		for _, source := range annotation.Sources(o, p.Name) {
+			q := provider.Question{Name: source.Name, Params: source.Params}
+			if q.Values().Has("published") {
+				q.Port = uint16(target)
+			}
+			s.wants = append(s.wants, want{
+				key:   ledger.Key{Service: s.key(), Port: p.Name, Asked: ledger.Asked{Provider: source.Provider, Question: q}},
+				terms: ledger.Terms{Hold: source.Hold, Target: uint16(target)}, protocol: p.Protocol, byName: p.TargetPort.Name != "",
+			})
+		}
+	}
+	if len(s.wants) == 0 {
+		return nil
+	}
+	return s
+}
+
+func (s *service) key() string { return s.namespace + "/" + s.name }
+
+// storedSlice is an EndpointSlice of ours as it is stored, and its version.
+type storedSlice struct {
+	*write.Slice
+	revision uint64
+}
+
+func revisionOf(meta *object.ObjectMeta) uint64 {
+	n, _ := strconv.ParseUint(meta.ResourceVersion, 10, 64) // 0 is older than all
+	return n
+}
+
+// pauses are those between attempts, from 0.1 to 5 s.
+type pauses struct{ last time.Duration }
+
+func (p *pauses) reset() { p.last = 0 }
+
+// longer returns the next pause.
+func (p *pauses) longer() time.Duration {
+	p.last = min(max(2*p.last, 100*time.Millisecond), 5*time.Second)
+	return jitter(p.last)
+}
+
+// wait waits for the next pause; false: ctx is done.
+func (p *pauses) wait(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(p.longer()):
+		return true
+	}
+}

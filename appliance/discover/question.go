@@ -1,0 +1,231 @@
+package discover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"time"
+
+	"svcctl.io/svcctl/appliance/discover/ledger"
+	"svcctl.io/svcctl/appliance/discover/provider"
+	"svcctl.io/svcctl/store/object"
+)
+
+const (
+	// asksEach is how many questions a provider is asked a second at most: at a start, and in doubts.
+	asksEach = 100
+	// mostEndpoints bounds an answer, longestWhy the text of a failure, and mostBad the addresses that are named.
+	mostEndpoints = 10_000
+	longestWhy    = 300
+	mostBad       = 5
+)
+
+// gate spreads the questions to a provider over time.
+type gate struct {
+	mu   sync.Mutex
+	next time.Time
+}
+
+// pass waits for a turn; false: ctx is done.
+func (g *gate) pass(ctx context.Context) bool {
+	g.mu.Lock()
+	now := time.Now()
+	if g.next.Before(now) {
+		g.next = now
+	}
+	at := g.next
+	g.next = g.next.Add(time.Second / asksEach)
+	g.mu.Unlock()
+	if at.Equal(now) {
+		return ctx.Err() == nil
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(at.Sub(now)):
+		return true
+	}
+}
+
+// inbox has the questions with results that were not taken yet.
+type inbox struct {
+	mu   sync.Mutex
+	full map[*question]bool
+	wake chan struct{} // capacity 1, for the goroutine that decides
+}
+
+func newInbox() *inbox { return &inbox{full: map[*question]bool{}, wake: make(chan struct{}, 1)} }
+
+func (b *inbox) add(q *question) {
+	b.mu.Lock()
+	b.full[q] = true
+	b.mu.Unlock()
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take empties it.
+func (b *inbox) take() map[*question]bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := b.full
+	if len(all) > 0 {
+		b.full = map[*question]bool{}
+	}
+	return all
+}
+
+// question asks a provider, until it is stopped.
+type question struct {
+	of   ledger.Asked
+	stop context.CancelFunc
+	to   *inbox
+
+	mu      sync.Mutex
+	again   context.CancelCauseFunc // ends the call that is under way
+	results []result
+}
+
+// result is an answer, or a failure.
+type result struct {
+	at     time.Time
+	answer *provider.Answer
+	bad    []string
+	why    string
+}
+
+var errAgain = errors.New("asked again")
+
+// ask has the question asked at once.
+func (q *question) ask() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.again != nil {
+		q.again(errAgain)
+	}
+}
+
+// put adds a result. Of several answers without a failure between them the newest one counts.
+func (q *question) put(r result) {
+	q.mu.Lock()
+	if n := len(q.results); n > 0 && (q.results[n-1].answer == nil) == (r.answer == nil) {
+		q.results[n-1] = r
+	} else {
+		q.results = append(q.results, r)
+	}
+	q.mu.Unlock()
+	q.to.add(q)
+}
+
+// take returns the results since the last call.
+func (q *question) take() []result {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	all := q.results
+	q.results = nil
+	return all
+}
+
+// run asks until ctx is done.
+func (q *question) run(ctx context.Context, p provider.Provider, turns *gate) {
+	pause := pauses{}
+	for turns.pass(ctx) {
+		asked, cancel := context.WithCancelCause(ctx)
+		q.mu.Lock()
+		q.again = cancel
+		q.mu.Unlock()
+		err := p.Follow(asked, q.of.Question, func(a provider.Answer) {
+			good, bad := usable(a.Endpoints)
+			if len(a.Endpoints) > mostEndpoints {
+				q.put(result{at: time.Now(), why: fmt.Sprintf("the answer has %d endpoints, and at most %d are taken", len(a.Endpoints), mostEndpoints)})
+				return
+			}
+			pause.reset()
+			a.Endpoints = good
+			q.put(result{at: time.Now(), answer: &a, bad: bad})
+		})
+		again := errors.Is(context.Cause(asked), errAgain)
+		cancel(nil)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case again:
+			continue
+		case err == nil:
+			err = errors.New("the provider ended its answer")
+		}
+		why := err.Error()
+		if len(why) > longestWhy {
+			why = why[:longestWhy] + "..."
+		}
+		q.put(result{at: time.Now(), why: why})
+		if !pause.wait(ctx) {
+			return
+		}
+	}
+}
+
+// usable returns the endpoints of an answer that packets can be sent to, and why others are left out.
+func usable(all []provider.Endpoint) (good []provider.Endpoint, bad []string) {
+	left := 0
+	refuse := func(text string) {
+		if left++; left <= mostBad {
+			bad = append(bad, text)
+		}
+	}
+	for _, e := range all {
+		addr, err := netip.ParseAddr(e.Address)
+		addr = addr.Unmap()
+		why := ""
+		switch {
+		case err != nil || addr.Zone() != "":
+			why = "is no IP address"
+		case addr.IsUnspecified():
+			why = "is the unspecified address"
+		case addr.IsLoopback():
+			why = "is a loopback address, which means the box of the one that registered it: have it registered with an address that others reach"
+		case addr.IsLinkLocalUnicast():
+			why = "is a link-local address"
+		case addr.IsMulticast() || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+			why = "is no address of one server"
+		}
+		if why != "" {
+			refuse(fmt.Sprintf("%s %s", short(e.Address), why))
+			continue
+		}
+		e.Address = addr.String()
+		if e.Node != "" && len(object.NameProblems(e.Node)) > 0 {
+			refuse(fmt.Sprintf("the node %s of %s is left out: it is no name of a Node", short(e.Node), e.Address))
+			e.Node = ""
+		}
+		if e.Zone != "" && (len(e.Zone) > 63 || len(object.NameProblems(e.Zone)) > 0) {
+			refuse(fmt.Sprintf("the zone %s of %s is left out: it is no name of a zone", short(e.Zone), e.Address))
+			e.Zone = ""
+		}
+		if e.Priority > object.MaxPriority {
+			refuse(fmt.Sprintf("the priority %d of %s is taken as %d", e.Priority, e.Address, object.MaxPriority))
+			e.Priority = object.MaxPriority
+		}
+		good = append(good, e)
+	}
+	if left > mostBad {
+		bad = append(bad, fmt.Sprintf("and %d more", left-mostBad))
+	}
+	return good, bad
+}
+
+// short quotes a text of others, without most of a long one.
+func short(text string) string {
+	if len(text) > 64 {
+		text = text[:64] + "..."
+	}
+	return fmt.Sprintf("%q", text)
+}
+
+// jitter spreads pauses of many by a fifth.
+func jitter(d time.Duration) time.Duration { return d - d/10 + rand.N(d/5+1) }

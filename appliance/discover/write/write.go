@@ -1,0 +1,214 @@
+package write
+
+import (
+	"cmp"
+	"encoding/hex"
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"svcctl.io/svcctl/appliance/discover/provider"
+	"svcctl.io/svcctl/store/object"
+)
+
+const (
+	// ManagedBy is the value of the label endpointslice.kubernetes.io/managed-by.
+	ManagedBy = "discover.svcctl.io"
+	// LabelManagedBy is its key.
+	LabelManagedBy = "endpointslice.kubernetes.io/managed-by"
+	// AnnotationFrom has the question that the endpoints are the answer to: "consul:web?tag=prod".
+	AnnotationFrom = "discover.svcctl.io/from"
+	// maxEndpoints is the most endpoints of a slice, as of the controllers of Kubernetes.
+	maxEndpoints = 100
+)
+
+// Claim is a port of a Service with the question whose answer has its endpoints.
+type Claim struct {
+	Namespace, Service, UID string
+	Port, Protocol          string
+	From                    string
+}
+
+// Slice is an EndpointSlice of ours.
+type Slice struct {
+	Claim
+	Name string
+	group
+	// Endpoints is empty for a slice that is to be removed, once what was in it is stored elsewhere.
+	Endpoints []provider.Endpoint
+}
+
+// group is what the endpoints of a slice have in common.
+type group struct {
+	IPv6     bool
+	Number   uint16 // of the port
+	Weight   uint16
+	Priority uint8
+}
+
+func groupOf(e *provider.Endpoint) group {
+	addr, _ := netip.ParseAddr(e.Address)
+	return group{addr.Is6(), e.Port, e.Weight, e.Priority}
+}
+
+func compareGroups(a, b group) int {
+	v6 := func(g group) int {
+		if g.IPv6 {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(v6(a), v6(b)), cmp.Compare(a.Number, b.Number), cmp.Compare(a.Weight, b.Weight), cmp.Compare(a.Priority, b.Priority))
+}
+
+// Arrange returns the slices of a claim that have to be stored, given those that are: changed, new, and emptied ones.
+func Arrange(of Claim, want []provider.Endpoint, stored []*Slice) (changed []*Slice) {
+	waiting := map[group]map[string]provider.Endpoint{} // by address
+	var order []group
+	for i := range want {
+		g := groupOf(&want[i])
+		if waiting[g] == nil {
+			waiting[g] = map[string]provider.Endpoint{}
+			order = append(order, g)
+		}
+		waiting[g][want[i].Address] = want[i]
+	}
+	slices.SortFunc(order, compareGroups)
+	stored = slices.SortedFunc(slices.Values(stored), func(a, b *Slice) int { return cmp.Compare(a.Name, b.Name) })
+	names := map[string]bool{}
+	kept := map[group][]*Slice{}
+	for _, s := range stored {
+		names[s.Name] = true
+		now := &Slice{Claim: of, Name: s.Name, group: s.group}
+		for _, e := range s.Endpoints {
+			if is, here := waiting[s.group][e.Address]; here && len(now.Endpoints) < maxEndpoints {
+				now.Endpoints = append(now.Endpoints, is)
+				delete(waiting[s.group], e.Address)
+			}
+		}
+		kept[s.group] = append(kept[s.group], now)
+	}
+	for _, g := range order {
+		rest := make([]provider.Endpoint, 0, len(waiting[g]))
+		for _, e := range waiting[g] {
+			rest = append(rest, e)
+		}
+		slices.SortFunc(rest, func(a, b provider.Endpoint) int { return cmp.Compare(a.Address, b.Address) })
+		for _, s := range kept[g] {
+			n := min(len(rest), maxEndpoints-len(s.Endpoints))
+			s.Endpoints, rest = append(s.Endpoints, rest[:n]...), rest[n:]
+		}
+		for n := 0; len(rest) > 0; n++ {
+			name := of.name(g, n)
+			if names[name] {
+				continue
+			}
+			more := min(len(rest), maxEndpoints)
+			kept[g] = append(kept[g], &Slice{Claim: of, Name: name, group: g, Endpoints: rest[:more:more]})
+			rest = rest[more:]
+		}
+	}
+	for _, g := range kept {
+		for _, s := range g {
+			i := slices.IndexFunc(stored, func(x *Slice) bool { return x.Name == s.Name })
+			if i < 0 || !s.Equal(stored[i]) || len(s.Endpoints) == 0 {
+				changed = append(changed, s)
+			}
+		}
+	}
+	slices.SortFunc(changed, func(a, b *Slice) int { return cmp.Compare(a.Name, b.Name) })
+	return changed
+}
+
+// name is that of the n-th slice of a group: of the Service, and 8 digits of all that distinguishes it.
+func (c Claim) name(g group, n int) string {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s %s %v %d", c.From, c.Port, g, n)
+	return c.Service + "-" + hex.EncodeToString(h.Sum(nil)[:4])
+}
+
+// Equal reports whether two slices are stored alike.
+func (s *Slice) Equal(other *Slice) bool {
+	return s.Claim == other.Claim && s.Name == other.Name && s.group == other.group && slices.Equal(s.Endpoints, other.Endpoints)
+}
+
+// Object returns the EndpointSlice.
+func (s *Slice) Object() *object.EndpointSlice {
+	o := &object.EndpointSlice{TypeMeta: object.TypeMeta{Kind: object.KindEndpointSlice, APIVersion: "discovery.k8s.io/v1"}, AddressType: object.IPv4}
+	if s.IPv6 {
+		o.AddressType = object.IPv6
+	}
+	o.Metadata.Name, o.Metadata.Namespace = s.Name, s.Namespace
+	o.Metadata.Labels = map[string]string{object.LabelServiceName: s.Service, LabelManagedBy: ManagedBy}
+	o.Metadata.Annotations = map[string]string{AnnotationFrom: s.From}
+	if s.Weight > 0 {
+		o.Metadata.Annotations[object.AnnotationWeight] = strconv.Itoa(int(s.Weight))
+	}
+	if s.Priority > 0 {
+		o.Metadata.Annotations[object.AnnotationPriority] = strconv.Itoa(int(s.Priority))
+	}
+	o.Metadata.OwnerReferences = []object.OwnerReference{{APIVersion: "v1", Kind: object.KindService, Name: s.Service, UID: s.UID}}
+	port := int32(s.Number)
+	o.Ports = []object.EndpointPort{{Name: &s.Port, Protocol: &s.Protocol, Port: &port}}
+	o.Endpoints = make([]object.Endpoint, len(s.Endpoints))
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		to := object.Endpoint{Addresses: []string{e.Address}}
+		ready, serving, terminating := e.State == provider.Ready, e.State != provider.NotReady, e.State == provider.Terminating
+		to.Conditions = object.EndpointConditions{Ready: &ready, Serving: &serving, Terminating: &terminating}
+		if e.Node != "" {
+			to.NodeName = &e.Node
+		}
+		if e.Zone != "" {
+			to.Zone = &e.Zone
+		}
+		o.Endpoints[i] = to
+	}
+	return o
+}
+
+// Read returns an EndpointSlice that is ours; nil: it is not.
+func Read(o *object.EndpointSlice) *Slice {
+	from := o.Metadata.Annotations[AnnotationFrom]
+	if o.Metadata.Labels[LabelManagedBy] != ManagedBy || from == "" {
+		return nil
+	}
+	s := &Slice{Name: o.Metadata.Name, Claim: Claim{Namespace: o.Metadata.Namespace, Service: o.Metadata.Labels[object.LabelServiceName], From: from}}
+	s.IPv6 = o.AddressType == object.IPv6
+	for _, owner := range o.Metadata.OwnerReferences {
+		s.UID = owner.UID
+	}
+	for _, p := range o.Ports {
+		s.Port, s.Protocol = text(p.Name), text(p.Protocol)
+		if p.Port != nil {
+			s.Number = uint16(*p.Port)
+		}
+	}
+	weight, _ := object.ParseWeight(o.Metadata.Annotations[object.AnnotationWeight])
+	priority, _ := object.ParsePriority(o.Metadata.Annotations[object.AnnotationPriority])
+	s.Weight, s.Priority = weight, priority
+	for i := range o.Endpoints {
+		e := &o.Endpoints[i]
+		if len(e.Addresses) == 0 {
+			continue
+		}
+		to := provider.Endpoint{Address: e.Addresses[0], Port: s.Number, Weight: s.Weight, Priority: s.Priority, Node: text(e.NodeName), Zone: text(e.Zone)}
+		switch is := func(b *bool, def bool) bool { return b == nil && def || b != nil && *b }; {
+		case is(e.Conditions.Terminating, false):
+			to.State = provider.Terminating
+		case !is(e.Conditions.Ready, true):
+			to.State = provider.NotReady
+		}
+		s.Endpoints = append(s.Endpoints, to)
+	}
+	return s
+}
+
+func text(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}

@@ -1,0 +1,185 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/appliance/netlab"
+)
+
+// targets is a file of targets that a test writes.
+type targets struct {
+	t    *testing.T
+	path string
+}
+
+func newTargets(t *testing.T) *targets {
+	return &targets{t, filepath.Join(t.TempDir(), "targets.json")}
+}
+
+// set replaces the file: jobs with their addresses and ports.
+func (f *targets) set(jobs map[string][]string) {
+	f.t.Helper()
+	type group struct {
+		Targets []string          `json:"targets"`
+		Labels  map[string]string `json:"labels"`
+	}
+	groups := []group{}
+	for job, list := range jobs {
+		groups = append(groups, group{list, map[string]string{"job": job}})
+	}
+	text, err := json.Marshal(groups)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.write(string(text))
+}
+
+func (f *targets) write(text string) {
+	f.t.Helper()
+	if err := os.WriteFile(f.path+".new", []byte(text), 0o644); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := os.Rename(f.path+".new", f.path); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// servers are targets of a job at hosts.
+func servers(f family, port uint16, hosts ...*netlab.Host) (list []string) {
+	for _, at := range f.on(port, hosts...) {
+		list = append(list, at.String())
+	}
+	return list
+}
+
+func (f family) discovered(name, from, vip string) string {
+	return strings.Replace(f.service(name, "clusterIP: "+vip, "ports: [{name: p80, port: 80}]"), "metadata:\n", "metadata:\n  annotations: {svcctl.io/endpoints-from: \""+from+"\"}\n", 1)
+}
+
+// sliceVersions are the names and versions of all EndpointSlices.
+func (b *box) sliceVersions() string {
+	b.t.Helper()
+	out, errOut, code := b.svcctl.Svcctl("get", "endpointslices", "-A", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.resourceVersion}{"\n"}{end}`)
+	if code != 0 {
+		b.t.Fatalf("get endpointslices: %s", errOut)
+	}
+	return out
+}
+
+// Endpoints follow a provider; a kill of discover and its start change nothing; while the provider is away nothing changes, over a
+// reboot of the box too, and of 10,000 connections none fails.
+func Test976_endpoints_outlive_provider_discover_and_box(t *testing.T) {
+	b := newBox(t, nil)
+	file := newTargets(t)
+	jobs := func(hosts ...*netlab.Host) map[string][]string {
+		all := map[string][]string{}
+		for _, f := range families {
+			all[f.name("web")] = servers(f, 80, hosts...)
+		}
+		return all
+	}
+	file.set(jobs(b.L1))
+	b.write("web.yaml", func(f family) []string {
+		return []string{f.discovered("web", "targets:"+f.name("web"), f.vip(1))}
+	})
+	b.svcctl.Start()
+	discover := b.svcctl.Discoverer("--from", "targets+file://"+file.path, "--from", "dns")
+	discover.Launch()
+	reaches := func(when string, hosts ...*netlab.Host) {
+		t.Helper()
+		for _, f := range families {
+			eventually(t, time.Minute, func() error {
+				err := b.tryReaches(b.IN, "tcp", f.at(f.vip(1), 80), plain, f.on(80, hosts...)...)
+				if err != nil {
+					return fmt.Errorf("%s: %w", when, err)
+				}
+				return nil
+			})
+		}
+	}
+	reaches("at first", b.L1)
+	file.set(jobs(b.L1, b.R1))
+	reaches("with a second server", b.L1, b.R1)
+
+	before := b.sliceVersions()
+	b.commitsNothing(t, "a kill and a start of discover", func() {
+		discover.Kill()
+		discover.Launch()
+		file.set(jobs(b.R1, b.L1)) // the same in another order
+	})
+	if after := b.sliceVersions(); after != before {
+		t.Errorf("a kill and a start of discover changed slices:\n%swere\n%s", after, before)
+	}
+
+	file.write("[{") // cut
+	b.hasProblem(t, "Service default/"+families[0].name("web"), "EndpointsStale")
+	b.svcctl.Kill()
+	b.GW1.Nft("flush", "ruleset") // the box is booted
+	discover.Kill()
+	if err := os.Remove(file.path); err != nil {
+		t.Fatal(err)
+	}
+	discover.Launch() // before serve
+	b.svcctl.Start()
+	for _, f := range families {
+		if tally := b.IN.AskMany(5000, "tcp", f.at(f.vip(1), 80), patiently); len(tally.Failures) > 0 {
+			t.Errorf("while the provider is away: %s", tally)
+		}
+	}
+	reaches("while the provider is away", b.L1, b.R1)
+	if after := b.sliceVersions(); after != before {
+		t.Errorf("a provider that is away changed slices:\n%swere\n%s", after, before)
+	}
+	file.set(jobs(b.R1))
+	reaches("when it is back", b.R1)
+}
+
+// Services that are emptied together are held, wait fails, confirm --removals lets them go.
+func Test977_held_endpoints_are_confirmed(t *testing.T) {
+	const n = 400
+	b := newBox(t, nil)
+	file := newTargets(t)
+	f := families[0]
+	jobs := map[string][]string{}
+	var documents []string
+	for i := range n {
+		name := fmt.Sprintf("s%d", i)
+		jobs[name] = servers(f, 80, b.L1)
+		documents = append(documents, f.discovered(name, "targets:"+name, fmt.Sprintf("172.30.%d.%d", 1+i/200, 1+i%200)))
+	}
+	file.set(jobs)
+	b.svcctl.Manifests.Write("all.yaml", strings.Join(documents, "---\n"))
+	b.svcctl.Start()
+	b.svcctl.Discoverer("--from", "targets+file://"+file.path).Launch()
+	slices := func() int { return strings.Count(b.sliceVersions(), "s") }
+	eventually(t, 2*time.Minute, func() error {
+		if got := slices(); got != n {
+			return fmt.Errorf("%d slices, want %d", got, n)
+		}
+		return nil
+	})
+	file.set(nil)
+	b.hasProblem(t, "", "MassRemovalHeld", "400 of 400 Services")
+	if _, errOut, code := b.svcctl.Svcctl("wait", "--for", "synced", "--timeout", "1m"); code == 0 || !strings.Contains(errOut, "svcctl confirm --removals") {
+		t.Errorf("wait --for synced: exit %d, %s", code, errOut)
+	}
+	if got := slices(); got != n {
+		t.Errorf("%d slices are left while they are held", got)
+	}
+	out, errOut, code := b.svcctl.Svcctl("confirm", "--removals", "--yes")
+	if code != 0 || !strings.Contains(out, "400 Services released") {
+		t.Errorf("confirm --removals: exit %d, %s%s", code, out, errOut)
+	}
+	eventually(t, 2*time.Minute, func() error {
+		if got := slices(); got != 0 {
+			return fmt.Errorf("%d slices are left after the release", got)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,359 @@
+package parts
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/annotation"
+	"svcctl.io/svcctl/store/object"
+)
+
+// Discovered reports the state of answers that `svcctl discover` has for Services: it reads its reports, in Leases.
+type Discovered struct {
+	reconcile.NopPart
+	store     *store.Store
+	providers *Providers
+	planned   chan struct{}
+
+	mu       sync.Mutex
+	asks     map[string][]asked // by Service
+	leases   map[string]report  // by name of the Lease
+	problems []resolve.Problem
+}
+
+// asked is a source of endpoints that a Service names, and since when this process has seen it.
+type asked struct {
+	field  string
+	source annotation.Source
+	since  time.Time
+}
+
+// report is the newest report on a provider.
+type report struct {
+	provider, node string
+	holder         string
+	version        string
+	seen           time.Time // when this version was seen
+	lasts          time.Duration
+	wire.Discovered
+}
+
+const (
+	// discoverPatience is for a provider that has just been named to be asked.
+	discoverPatience = 10 * time.Second
+	discoverLeases   = "discover-"
+	leaseNamespace   = "kube-system"
+)
+
+// NewDiscovered follows the Leases of a store with these rules.
+func NewDiscovered(objects *store.Store, providers *Providers) *Discovered {
+	return &Discovered{store: objects, providers: providers, planned: make(chan struct{}, 1), asks: map[string][]asked{}, leases: map[string]report{}}
+}
+
+// Name implements reconcile.Part.
+func (d *Discovered) Name() string { return "discovered endpoints" }
+
+// Planned implements reconcile.Part.
+func (d *Discovered) Planned(_ *reconcile.Host, services []reconcile.Service) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	changed := false
+	for _, svc := range services {
+		o, _, _ := d.store.InForce().Service(svc.Key)
+		var now []asked
+		if o != nil && annotation.HasSources(o.Metadata.Annotations) {
+			for _, p := range o.Spec.Ports {
+				field := annotation.EndpointsFrom
+				if _, own := o.Metadata.Annotations[field+"."+p.Name]; own {
+					field += "." + p.Name
+				}
+				for _, s := range annotation.Sources(o, p.Name) {
+					a := asked{annotation.Field(field), s, time.Now()}
+					if !slices.ContainsFunc(now, func(x asked) bool { return x.field == a.field && x.source == s }) {
+						now = append(now, a)
+					}
+				}
+			}
+		}
+		before := d.asks[svc.Key]
+		for i := range now {
+			if j := slices.IndexFunc(before, func(x asked) bool { return x.field == now[i].field && x.source == now[i].source }); j >= 0 {
+				now[i].since = before[j].since
+			}
+		}
+		if len(before)+len(now) == 0 {
+			continue
+		}
+		changed = true
+		if d.asks[svc.Key] = now; len(now) == 0 {
+			delete(d.asks, svc.Key)
+		}
+	}
+	if changed {
+		signal(d.planned)
+	}
+}
+
+// Run implements reconcile.Part.
+func (d *Discovered) Run(ctx context.Context) error {
+	for {
+		published := d.store.Published() // before the Leases are read
+		next := d.look(time.Now())
+		var late <-chan time.Time
+		if next > 0 {
+			late = time.After(next)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-published:
+		case <-d.planned:
+		case <-late:
+		}
+	}
+}
+
+// look reads the Leases, and returns after what time it has another result by the time alone; 0: never.
+func (d *Discovered) look(now time.Time) time.Duration {
+	all, _, err := d.store.List(object.KindLease, leaseNamespace, 0)
+	if err != nil {
+		return time.Second // the newest revision is there: it does not happen
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	leases := map[string]report{}
+	for _, o := range all {
+		lease, is := o.(*object.Lease)
+		if rest, ours := strings.CutPrefix(o.GetMeta().Name, discoverLeases); is && ours {
+			before := d.leases[o.GetMeta().Name]
+			if before.version != lease.Metadata.ResourceVersion {
+				before = report{version: lease.Metadata.ResourceVersion, seen: now, lasts: time.Minute}
+				before.provider, before.node, _ = strings.Cut(rest, ".")
+				if h := lease.Spec.HolderIdentity; h != nil {
+					before.holder = *h
+				}
+				if s := lease.Spec.LeaseDurationSeconds; s != nil {
+					before.lasts = time.Duration(*s) * time.Second
+				}
+				_ = json.Unmarshal([]byte(lease.Metadata.Annotations[annotation.EndpointsState]), &before.Discovered) // a broken one reports nothing
+			}
+			leases[o.GetMeta().Name] = before
+		}
+	}
+	d.leases = leases
+	var known []string
+	for _, r := range leases {
+		known = append(known, r.provider)
+	}
+	slices.Sort(known)
+	known = slices.Compact(known)
+	d.providers.known.Store(&known)
+	if len(d.asks) == 0 && d.problems == nil {
+		return 0
+	}
+	problems, next := d.judge(now)
+	if !reflect.DeepEqual(problems, d.problems) {
+		d.problems = problems
+		d.Changed()
+	}
+	return next
+}
+
+// judge makes the problems, and returns after what time there are others by the time alone; 0: never.
+func (d *Discovered) judge(now time.Time) (problems []resolve.Problem, next time.Duration) {
+	sooner := func(after time.Duration) {
+		if after > 0 && (next == 0 || after < next) {
+			next = after
+		}
+	}
+	names := slices.Sorted(maps.Keys(d.leases))
+	byProvider := map[string][]string{}
+	of := map[string][]map[string]bool{} // the questions of each state, by Lease
+	for _, name := range names {
+		r := d.leases[name]
+		byProvider[r.provider] = append(byProvider[r.provider], name)
+		for _, s := range r.States {
+			set := map[string]bool{}
+			for _, q := range s.Of {
+				set[q] = true
+			}
+			of[name] = append(of[name], set)
+			if s.State == wire.DiscoveredHeld && len(d.asks) > 0 {
+				problems = append(problems, resolve.Problem{Reason: reasonEndpointsHeld, Message: fmt.Sprintf(
+					"%d of %d Services have no endpoint in the answers of %s any more, since %s; as that may be an accident, they stay in force: put the provider right, or confirm with `svcctl confirm --removals` that they are to go",
+					s.Services, r.Services, r.name(), stampOf(s.Since))})
+			}
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(d.asks)) {
+		for _, a := range d.asks[key] {
+			add := func(reason, cause, format string, args ...any) {
+				problems = append(problems, resolve.Problem{Object: object.ServiceRef(key), Field: a.field, Reason: reason, Warning: true, Cause: cause, Message: fmt.Sprintf(format, args...)})
+			}
+			reports := byProvider[a.source.Provider]
+			if wait := a.since.Add(discoverPatience).Sub(now); len(reports) == 0 && wait > 0 {
+				sooner(wait)
+			} else if len(reports) == 0 {
+				why := d.providers.unknown(a.source.Provider, slices.Sorted(maps.Keys(byProvider)))
+				add(reasonEndpointsNotRead, why, "%s", why)
+			}
+			for _, name := range reports {
+				r := d.leases[name]
+				if wait := r.seen.Add(r.lasts).Sub(now); wait > 0 {
+					sooner(wait)
+				} else {
+					why := fmt.Sprintf("svcctl discover on %s does not report on %s any more, since %s", cmp.Or(r.holder, "another box"), r.name(), stampOf(r.seen))
+					add(reasonEndpointsStale, why, "%s: the endpoints of then stay; start it with %s", why, d.providers.Packaged.Discover())
+					continue
+				}
+				question := strings.TrimPrefix(a.source.String(), a.source.Provider+":")
+				for i, s := range r.States {
+					if set := of[name][i]; len(set) > 0 && !set[question] || len(set) == 0 && len(r.States[i].Of) > 0 {
+						continue
+					}
+					cause := r.name() + ": " + s.Why
+					switch s.State {
+					case wire.DiscoveredUnread:
+						add(reasonEndpointsNotRead, cause, "%s has not answered since %s%s: the stored endpoints stay", r.name(), stampOf(s.Since), because(s.Why))
+					case wire.DiscoveredStale:
+						add(reasonEndpointsStale, cause, "%s has no answer since %s%s: the endpoints of then stay", r.name(), stampOf(s.Since), because(s.Why))
+					case wire.DiscoveredEmpty:
+						add(reasonEndpointsEmpty, r.name(), "the answer to %q is empty since %s; the last endpoints go after 30 s of empty answers", a.source.String(), stampOf(s.Since))
+					case wire.DiscoveredHeld:
+						add(reasonEndpointsEmpty, r.name(), "the answer to %q is empty since %s, with those of most Services: the endpoints are held until `svcctl confirm --removals`", a.source.String(), stampOf(s.Since))
+					case wire.DiscoveredBad:
+						add("BadEndpointAddress", "", "a part of the answer to %q is left out: %s", a.source.String(), s.Why)
+					}
+				}
+			}
+		}
+	}
+	return problems, next
+}
+
+// Providers adds to the rules of a store that a Service names a provider which no process asks.
+type Providers struct {
+	store.Rules
+	Packaged wire.Packaged
+	known    atomic.Pointer[[]string] // sorted; nil: nothing is known yet
+}
+
+// Remarks implements store.Rules.
+func (p *Providers) Remarks(o object.Object) []annotation.Remark {
+	list := p.Rules.Remarks(o)
+	svc, is := o.(*object.Service)
+	known := p.known.Load()
+	if !is || known == nil || !annotation.HasSources(svc.Metadata.Annotations) {
+		return list
+	}
+	for _, port := range svc.Spec.Ports {
+		for _, s := range annotation.Sources(svc, port.Name) {
+			if _, found := slices.BinarySearch(*known, s.Provider); !found {
+				return append(list, annotation.Remark{Field: annotation.Field(annotation.EndpointsFrom), Text: p.unknown(s.Provider, *known)})
+			}
+		}
+	}
+	return list
+}
+
+// unknown describes why no process asks a provider.
+func (p *Providers) unknown(provider string, known []string) string {
+	if len(known) == 0 {
+		return fmt.Sprintf("%q is asked by no process: start it with %s", provider, p.Packaged.Discover())
+	}
+	return fmt.Sprintf("%q is no provider of svcctl discover: it has %s (--from)", provider, strings.Join(known, ", "))
+}
+
+// name is the provider, with its box if it is the box's own.
+func (r *report) name() string {
+	if r.node != "" {
+		return r.provider + " of " + r.node
+	}
+	return r.provider
+}
+
+func because(why string) string {
+	if why == "" {
+		return ""
+	}
+	return " (" + why + ")"
+}
+
+func stampOf(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// Reasons of problems with endpoints from providers.
+const (
+	reasonEndpointsNotRead = "EndpointsNotRead"
+	reasonEndpointsStale   = "EndpointsStale"
+	reasonEndpointsEmpty   = "EndpointsEmpty"
+	reasonEndpointsHeld    = "MassRemovalHeld"
+)
+
+// Problems implements reconcile.Part.
+func (d *Discovered) Problems() []resolve.Problem {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.problems
+}
+
+// Held returns how many Services have endpoints that are held.
+func (d *Discovered) Held() (services int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, r := range d.leases {
+		for _, s := range r.States {
+			if s.State == wire.DiscoveredHeld {
+				services += s.Services
+			}
+		}
+	}
+	return services
+}
+
+// Release lets the endpoints go that are held, and returns of how many Services they are. The process that holds them follows its
+// Lease.
+func (d *Discovered) Release(now time.Time) (services int, err error) {
+	d.mu.Lock()
+	leases := maps.Clone(d.leases)
+	d.mu.Unlock()
+	for name, r := range leases {
+		held := 0
+		for _, s := range r.States {
+			if s.State == wire.DiscoveredHeld {
+				held += s.Services
+			}
+		}
+		ref := object.Ref{Kind: object.KindLease, Namespace: leaseNamespace, Name: name}
+		stored, _ := d.store.Get(ref)
+		if held == 0 || stored == nil {
+			continue
+		}
+		o := stored.DeepCopy()
+		if o.GetMeta().Annotations == nil {
+			o.GetMeta().Annotations = map[string]string{}
+		}
+		o.GetMeta().Annotations[annotation.EndpointsReleased] = now.UTC().Format(time.RFC3339Nano)
+		results, err := d.store.Write(store.Write{Ref: ref, Object: o})
+		if err == nil {
+			err = results[0].Err
+		}
+		if err != nil {
+			return services, fmt.Errorf("release the endpoints of %s: %w", r.name(), err)
+		}
+		services += held
+	}
+	return services, nil
+}
