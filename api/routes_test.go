@@ -61,7 +61,9 @@ readers and admins. This page is generated from the table of routes (api/wire).
 
 The errors of the status:
 
-    curl -s --unix-socket /run/svcctl/svcctl.sock http://localhost/svcctl/v1/status | jq '.problems[] | select(.severity == "error")'
+` + "```" + `sh
+curl -s --unix-socket /run/svcctl/svcctl.sock http://localhost/svcctl/v1/status | jq '.problems[] | select(.severity == "error")'
+` + "```" + `
 
 ## BUGS
 

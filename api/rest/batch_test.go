@@ -276,30 +276,20 @@ func TestPageOfPoolsIsApplied(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var example strings.Builder
-	for line := range strings.Lines(string(page)) {
-		code, is := strings.CutPrefix(line, "    ")
-		switch {
-		case strings.HasPrefix(code, "apiVersion: metallb.io/") || example.Len() > 0 && is:
-			example.WriteString(code)
-			continue
-		case example.Len() == 0:
-			continue
-		}
-		break
-	}
+	_, example, _ := strings.Cut(string(page), "```yaml\napiVersion: metallb.io/")
+	example, _, _ = strings.Cut("apiVersion: metallb.io/"+example, "```")
 	w := newWorld(t)
-	lines := w.batch(batchPath, example.String(), typeYAML)
+	lines := w.batch(batchPath, example, typeYAML)
 	if got := outcomes(lines); got != "created created" {
-		t.Errorf("%s\n%s: %v", example.String(), got, lines)
+		t.Errorf("%s\n%s: %v", example, got, lines)
 	}
 	w.get("/apis/metallb.io/v1beta1/namespaces/metallb-system/ipaddresspools/lan")
 	// Other namespaces have to be there, and one that goes takes nothing.
-	elsewhere := strings.ReplaceAll(example.String(), "metallb-system", "elsewhere")
+	elsewhere := strings.ReplaceAll(example, "metallb-system", "elsewhere")
 	if got := outcomes(w.batch(batchPath, elsewhere, typeYAML)); got != "refused(404) refused(404)" {
 		t.Errorf("in a namespace that is not there: %s", got)
 	}
-	if file := manifest.Decode("a.yaml", []byte(example.String()), manifest.DefaultLimits()); len(file.Problems) > 0 || len(file.Documents) != 2 {
+	if file := manifest.Decode("a.yaml", []byte(example), manifest.DefaultLimits()); len(file.Problems) > 0 || len(file.Documents) != 2 {
 		t.Errorf("in a file: %v", file.Problems)
 	}
 }

@@ -188,7 +188,9 @@ is asked, and not stored: each box of a fleet answers for itself.
 
 Every problem with its reason:
 
-    svcctl status -o json | jq -r '.problems[] | .reason + " " + .message'
+` + "```" + `sh
+svcctl status -o json | jq -r '.problems[] | .reason + " " + .message'
+` + "```" + `
 
 ## BUGS
 

@@ -82,17 +82,23 @@ const ending = `
 
 A load balancer for the inside, as on AWS, Google Cloud or anywhere else:
 
-    svcctl serve --manifests DIR --load-balancer-internal-pool 10.20.0.0/24 --load-balancer-internal-from 10.0.0.0/8
+` + "```" + `console
+svcctl serve --manifests DIR --load-balancer-internal-pool 10.20.0.0/24 --load-balancer-internal-from 10.0.0.0/8
+` + "```" + `
 
-    kind: Service
-    metadata:
-      name: intranet
-      annotations:
-        service.beta.kubernetes.io/aws-load-balancer-internal: "true"
+` + "```" + `yaml
+kind: Service
+metadata:
+  name: intranet
+  annotations:
+    service.beta.kubernetes.io/aws-load-balancer-internal: "true"
+` + "```" + `
 
 What does this one do?
 
-    svcctl explain annotations service.beta.kubernetes.io/aws-load-balancer-ssl-cert
+` + "```" + `sh
+svcctl explain annotations service.beta.kubernetes.io/aws-load-balancer-ssl-cert
+` + "```" + `
 
 ## BUGS
 
