@@ -104,7 +104,7 @@ func (p *Provider) Follow(ctx context.Context, q provider.Question, take func(pr
 	if _, is := dns.IsDomainName(name); !is || name == "." {
 		return fmt.Errorf("%.300q is no domain name", q.Name)
 	}
-	zeros, counted := 0, false
+	var pauses pauses
 	for {
 		if l.servers, err = p.servers(); err != nil {
 			return err
@@ -114,20 +114,30 @@ func (p *Provider) Follow(ctx context.Context, q provider.Question, take func(pr
 			return err
 		}
 		take(provider.Answer{Endpoints: answer})
-		wait := min(max(ttl, least), most)
-		switch {
-		case len(answer) == 0:
-			wait = min(wait, emptyMost)
-		case ttl > 0:
-			zeros, counted = 0, true
-		case counted && zeros < int(time.Second/soon):
-			zeros++
-			wait = soon
-		}
-		if err := remote.Sleep(ctx, wait); err != nil {
+		if err := remote.Sleep(ctx, pauses.next(ttl, len(answer) == 0)); err != nil {
 			return err
 		}
 	}
+}
+
+// pauses are the times between two lookups.
+type pauses struct {
+	counted bool // a time to live was above 0
+	zeros   int  // in a row after one
+}
+
+// next is after what time to ask again for an answer that is good for ttl.
+func (p *pauses) next(ttl time.Duration, empty bool) time.Duration {
+	switch {
+	case empty:
+		return min(max(ttl, least), emptyMost)
+	case ttl > 0:
+		p.zeros, p.counted = 0, true
+	case p.counted && p.zeros < int(time.Second/soon):
+		p.zeros++
+		return soon
+	}
+	return min(max(ttl, least), most)
 }
 
 // lookup is one question to a set of resolvers.
@@ -225,7 +235,7 @@ func (l *lookup) ask(ctx context.Context, name string, t uint16) (records []dns.
 		if err != nil {
 			return nil, 0, fmt.Errorf("%s %s: %w", name, dns.TypeToString[t], err)
 		}
-		asked := name
+		aliased := false
 		for range m.Answer { // a chain is not longer
 			alias := slices.IndexFunc(m.Answer, func(rr dns.RR) bool {
 				return rr.Header().Rrtype == dns.TypeCNAME && dns.CanonicalName(rr.Header().Name) == name
@@ -233,6 +243,7 @@ func (l *lookup) ask(ctx context.Context, name string, t uint16) (records []dns.
 			if alias < 0 {
 				break
 			}
+			aliased = true
 			ttl = min(ttl, seconds(m.Answer[alias].Header().Ttl))
 			name = dns.CanonicalName(m.Answer[alias].(*dns.CNAME).Target)
 		}
@@ -258,7 +269,7 @@ func (l *lookup) ask(ctx context.Context, name string, t uint16) (records []dns.
 		switch {
 		case m.Rcode == dns.RcodeNameError || hasSOA:
 			return nil, min(ttl, emptyMost), nil
-		case name != asked: // an authority of the alias alone
+		case aliased: // an authority of the alias alone
 		case refers:
 			return nil, 0, fmt.Errorf("%s %s: the server refers to other servers: it is no resolver", name, dns.TypeToString[t])
 		default:

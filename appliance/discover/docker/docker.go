@@ -120,8 +120,8 @@ func (p *Provider) Follow(ctx context.Context, q provider.Question, take func(pr
 }
 
 // filters is the parameter of that name.
-func filters(name string, values []string) url.Values {
-	text, _ := json.Marshal(map[string][]string{name: values})
+func filters(by map[string][]string) url.Values {
+	text, _ := json.Marshal(by)
 	return url.Values{"filters": {string(text)}}
 }
 
@@ -154,9 +154,18 @@ func (c *listed) name() string {
 func (p *Provider) list(ctx context.Context, q provider.Question, labels provider.Selector) (provider.Answer, error) {
 	answer := provider.Answer{Proved: true}
 	var all []listed
+	by := map[string][]string{"label": labels, "status": {"running", "paused"}}
 	// Without a version in its path a request is of the newest version that the daemon has.
-	if _, err := p.client.JSON(ctx, "/containers/json", filters("label", labels), 0, &all); err != nil {
+	header, err := p.client.JSON(ctx, "/containers/json", filters(by), 0, &all)
+	if err != nil {
 		return answer, err
+	}
+	var sick []listed // of Podman, which has the health in no status
+	if strings.HasPrefix(header.Get("Server"), "Libpod/") {
+		by["health"] = []string{"starting", "unhealthy"}
+		if _, err := p.client.JSON(ctx, "/containers/json", filters(by), 0, &sick); err != nil {
+			return answer, err
+		}
 	}
 	params := q.Values()
 	for _, c := range all {
@@ -167,7 +176,8 @@ func (p *Provider) list(ctx context.Context, q provider.Question, labels provide
 		switch {
 		case p.ended(c.ID) || c.State != "running" && c.State != "paused":
 			continue
-		case c.State == "paused" || strings.HasSuffix(c.Status, "(unhealthy)") || strings.HasSuffix(c.Status, "starting)"):
+		case c.State == "paused" || strings.HasSuffix(c.Status, "(unhealthy)") || strings.HasSuffix(c.Status, "starting)"),
+			slices.ContainsFunc(sick, func(s listed) bool { return s.ID == c.ID }):
 			e.State = provider.NotReady
 		}
 		for _, label := range []string{labelWeight, labelPriority, labelZone} {
@@ -284,7 +294,7 @@ func (p *Provider) stream(ctx context.Context, e *remote.Events) error {
 		return err
 	}
 	resp.Body.Close()
-	query := filters("type", []string{"container", "network"})
+	query := filters(map[string][]string{"type": {"container", "network"}})
 	if now, err := http.ParseTime(resp.Header.Get("Date")); err == nil { // by the clock of the daemon
 		query.Set("since", strconv.FormatInt(now.Add(-before).Unix(), 10))
 	}

@@ -1,0 +1,436 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/appliance/discover/provider"
+	"svcctl.io/svcctl/appliance/discover/remote"
+	"svcctl.io/svcctl/appliance/test/providertest"
+)
+
+// daemon is a Docker daemon, or Podman's service, in a network namespace and a directory of its own.
+type daemon struct {
+	t       testing.TB
+	tool    string // docker or podman
+	dir     string
+	socket  string
+	options []string // of the tool
+	running *exec.Cmd
+}
+
+// app is the program of the container: a server, a health check, and the end at SIGTERM.
+const app = `package main
+
+import ("os"; "os/signal"; "syscall")
+
+func main() {
+	if len(os.Args) > 1 {
+		if _, err := os.Stat("/sick"); err == nil { os.Exit(1) }
+		if os.Args[1] == "sicken" { os.WriteFile("/sick", nil, 0o600) }
+		return
+	}
+	end := make(chan os.Signal, 1)
+	signal.Notify(end, syscall.SIGTERM)
+	<-end
+}
+`
+
+func program(t testing.TB, name string) {
+	t.Helper()
+	if _, err := exec.LookPath(name); err == nil && os.Geteuid() == 0 && !testing.Short() {
+		return
+	}
+	if os.Getenv("SVCCTL_REQUIRE_PRIVILEGED") != "" {
+		t.Fatalf("%s needs root and is installed by make deps", name)
+	}
+	t.Skipf("%s needs root and is installed by make deps", name)
+}
+
+// start runs a daemon that has the image app.
+func start(t testing.TB, tool string) *daemon {
+	program(t, map[string]string{"docker": "dockerd", "podman": "podman"}[tool])
+	dir, err := os.MkdirTemp("", tool) // short: it has sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &daemon{t: t, tool: tool, dir: dir, socket: filepath.Join(dir, "sock")}
+	t.Cleanup(func() {
+		d.stop()
+		// What a daemon mounted is in the way.
+		mounts, _ := os.ReadFile("/proc/self/mounts")
+		for line := range strings.Lines(string(mounts)) {
+			if fields := strings.Fields(line); strings.HasPrefix(fields[1], dir+"/") {
+				_ = syscall.Unmount(fields[1], syscall.MNT_DETACH)
+			}
+		}
+		_ = os.RemoveAll(dir)
+	})
+	d.options = []string{"-H", "unix://" + d.socket}
+	if tool == "podman" {
+		config := filepath.Join(dir, "containers.conf")
+		write(t, config, "[containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=1024:1024\"]\nlog_driver = \"k8s-file\"\n[engine]\nevents_logger = \"file\"\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\n[network]\nnetwork_config_dir = \""+dir+"/networks\"\n")
+		d.options = []string{"--root", dir + "/root", "--runroot", dir + "/run", "--storage-driver", "vfs", "--tmpdir", dir + "/tmp"}
+		t.Setenv("CONTAINERS_CONF", config)
+	}
+	d.launch()
+	write(t, filepath.Join(dir, "app.go"), app)
+	build := exec.Command("go", "build", "-o", filepath.Join(dir, "app"), filepath.Join(dir, "app.go"))
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if out, err := exec.Command("tar", "-C", dir, "-cf", filepath.Join(dir, "app.tar"), "app").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	d.run("import", "-c", "ENTRYPOINT [\"/app\"]", filepath.Join(dir, "app.tar"), "app:1")
+	return d
+}
+
+func write(t testing.TB, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// launch starts the daemon and waits until it answers.
+func (d *daemon) launch() {
+	d.t.Helper()
+	args := []string{"dockerd", "--iptables=false", "--ip6tables=false", "--storage-driver=vfs", "--data-root=" + d.dir + "/root", "--exec-root=" + d.dir + "/run", "--pidfile=" + d.dir + "/pid", "-H", "unix://" + d.socket}
+	if d.tool == "podman" {
+		args = append(append([]string{"podman"}, d.options...), "system", "service", "--time=0", "unix://"+d.socket)
+	}
+	log, err := os.OpenFile(filepath.Join(d.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer log.Close()
+	d.running = exec.Command(args[0], args[1:]...)
+	d.running.Stdout, d.running.Stderr = log, log
+	d.running.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGTERM}
+	if err := d.running.Start(); err != nil {
+		d.t.Fatal(err)
+	}
+	// Ports are published on its loopback address.
+	if out, err := exec.Command("nsenter", "--net=/proc/"+strconv.Itoa(d.running.Process.Pid)+"/ns/net", "ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
+		d.t.Fatalf("%v: %s", err, out)
+	}
+	client, err := remote.NewClient(remote.Server{URL: "unix://" + d.socket})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) { // real time: another program starts
+		resp, err := client.Get(context.Background(), "/_ping", nil, nil)
+		if err == nil {
+			resp.Body.Close()
+			return
+		}
+		if time.Now().After(end) {
+			text, _ := os.ReadFile(filepath.Join(d.dir, "log"))
+			d.t.Fatalf("%s does not answer: %v\n%s", args[0], err, text)
+		}
+	}
+}
+
+// stop ends the daemon, and Docker's containers with it.
+func (d *daemon) stop() {
+	if d.running == nil {
+		return
+	}
+	if d.tool == "podman" {
+		d.try("rm", "-af", "-t", "0")
+	}
+	_ = d.running.Process.Signal(syscall.SIGTERM)
+	_ = d.running.Wait()
+	d.running = nil
+}
+
+// kill ends the daemon alone.
+func (d *daemon) kill() {
+	_ = d.running.Process.Kill()
+	_ = d.running.Wait()
+	d.running = nil
+	_ = os.Remove(d.dir + "/pid")
+}
+
+func (d *daemon) try(args ...string) (string, error) {
+	if d.tool == "podman" { // the tool has the daemon's namespace
+		args = slices.Concat([]string{"--net=/proc/" + strconv.Itoa(d.running.Process.Pid) + "/ns/net", "podman"}, d.options, args)
+		out, err := exec.Command("nsenter", args...).CombinedOutput()
+		return strings.TrimSpace(string(out)), err
+	}
+	tool := "/usr/bin/docker" // of the package
+	if _, err := os.Stat(tool); err != nil {
+		tool = "docker"
+	}
+	out, err := exec.Command(tool, append(slices.Clone(d.options), args...)...).CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+// run is a command of docker or podman.
+func (d *daemon) run(args ...string) string {
+	d.t.Helper()
+	out, err := d.try(args...)
+	if err != nil {
+		d.t.Fatalf("%s %v: %v: %s", d.tool, args, err, out)
+	}
+	return out
+}
+
+// up starts a container of app=web, and returns its address.
+func (d *daemon) up(name string, args ...string) string {
+	d.t.Helper()
+	d.run(slices.Concat([]string{"run", "-d", "--name", name, "-l", "app=web"}, args, []string{"app:1"})...)
+	return d.address(name, "")
+}
+
+// address is the one in a network; "": in its only one.
+func (d *daemon) address(name, network string) string {
+	d.t.Helper()
+	format := "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
+	if network != "" {
+		format = "{{(index .NetworkSettings.Networks \"" + network + "\").IPAddress}}"
+	}
+	return d.run("inspect", "-f", format, name)
+}
+
+func (d *daemon) open() *Provider {
+	d.t.Helper()
+	p, err := New(provider.Config{URL: "unix://" + d.socket, Node: "box1"})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return p.(*Provider)
+}
+
+// tools runs a test with Docker and with Podman.
+func tools(t *testing.T, test func(t *testing.T, d *daemon)) {
+	for _, tool := range []string{"docker", "podman"} {
+		t.Run(tool, func(t *testing.T) { test(t, start(t, tool)) })
+	}
+}
+
+func Test983_docker_containers(t *testing.T) {
+	tools(t, func(t *testing.T, d *daemon) {
+		d.run("network", "create", "front")
+		p := d.open()
+		f := providertest.Follow(t, p, "app=web")
+		front := providertest.Follow(t, p, "app=web?network=front")
+		other := providertest.Follow(t, p, "app=other")
+		f.Answer()
+		front.Answer()
+		a := d.up("web1")
+		f.Answer(a + " box1/")
+		d.run("pause", "web1")
+		f.Answer(a + " down box1/")
+		d.run("unpause", "web1")
+		f.Answer(a + " box1/")
+		b := d.up("web2", "-l", "svcctl.io/weight=7", "-l", "svcctl.io/priority=2", "-l", "svcctl.io/zone=z")
+		f.Answer(a+" box1/", b+" w7 p2 box1/z")
+		d.run("stop", "web2")
+		f.Answer(a + " box1/")
+		d.run("start", "web2")
+		b = d.address("web2", "")
+		f.Answer(a+" box1/", b+" w7 p2 box1/z")
+		d.run("kill", "web2")
+		f.Answer(a + " box1/")
+		d.run("rm", "-f", "web2")
+		c := d.up("web3", "--network", "front")
+		f.Answer(a+" box1/", c+" box1/")
+		front.Answer(c + " box1/")
+		d.run("network", "connect", "front", "web1")
+		f.Fails("container web1: is in the networks ")
+		front.Answer(d.address("web1", "front")+" box1/", c+" box1/")
+		d.run("network", "disconnect", "front", "web1")
+		f.Answer(a+" box1/", c+" box1/")
+		front.Answer(c + " box1/")
+		d.run("rm", "-f", "web1", "web3")
+		f.Answer()
+		front.Answer()
+		if all := append(front.Failures(), other.Failures()...); len(all) > 0 {
+			t.Errorf("failures: %v", all)
+		}
+		for _, answer := range f.Answers() {
+			if !answer.Proved {
+				t.Fatal("an answer of the daemon is not proved")
+			}
+		}
+	})
+}
+
+func Test983_docker_health(t *testing.T) {
+	tools(t, func(t *testing.T, d *daemon) {
+		f := providertest.Follow(t, d.open(), "app=web")
+		check := func() {}
+		var args []string
+		if d.tool == "podman" { // its timers are systemd's
+			args = []string{"--health-cmd", `["/app", "x"]`, "--health-interval", "disable", "--health-retries", "1", "--health-start-period", "0s"}
+			check = func() { _, _ = d.try("healthcheck", "run", "web1") }
+		} else {
+			d.run("import", "-c", `ENTRYPOINT ["/app"]`, "-c", `HEALTHCHECK --interval=2s --retries=1 CMD ["/app", "x"]`, filepath.Join(d.dir, "app.tar"), "app:1")
+		}
+		a := d.up("web1", args...)
+		f.Answer(a + " down box1/") // starting
+		check()
+		f.Answer(a + " box1/")
+		d.run("exec", "web1", "/app", "sicken")
+		check()
+		f.Answer(a + " down box1/")
+	})
+}
+
+// An end is effective although the list has the container for some time after it.
+func Test984_docker_containers_that_die(t *testing.T) {
+	d := start(t, "docker")
+	f := providertest.Follow(t, d.open(), "app=web")
+	f.Answer()
+	for i := range 8 {
+		name := fmt.Sprint("web3", i)
+		a := d.up(name)
+		f.Answer(a + " box1/")
+		d.run("kill", name)
+		f.Answer()
+	}
+	d.up("again", "--restart", "always")
+	a := d.address("again", "")
+	f.Answer(a + " box1/")
+	pid := d.run("inspect", "-f", "{{.State.Pid}}", "again")
+	n, err := strconv.Atoi(pid)
+	if err != nil || n < 2 {
+		t.Fatal(pid)
+	}
+	before := len(f.Answers())
+	if err := syscall.Kill(n, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for f.Fresh(); d.run("inspect", "-f", "{{.RestartCount}}", "again") == "0"; {
+		time.Sleep(50 * time.Millisecond) // real time: another program
+	}
+	f.Answer(d.address("again", "") + " box1/")
+	if !slices.ContainsFunc(f.Answers()[before:], func(a provider.Answer) bool { return len(a.Endpoints) == 0 }) {
+		t.Error("no answer was without the container that had died")
+	}
+}
+
+func Test985_docker_failures_are_no_answers(t *testing.T) {
+	d := start(t, "docker")
+	proxy := providertest.NewProxy(t, "unix", d.socket)
+	p, err := New(provider.Config{Env: map[string]string{"DOCKER_HOST": "tcp" + strings.TrimPrefix(proxy.URL, "http")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := d.up("web1")
+	f := providertest.Follow(t, p, "app=web")
+	f.Answer(a)
+	providertest.Faults(t, proxy, f)
+	f.Answer(a)
+	proxy.Delay(2 * time.Second)
+	b := d.up("web2")
+	f.Answer(a, b)
+	proxy.Break(nil)
+	d.run("network", "create", "late")
+	d.stop()
+	f.Fails("")
+	d.launch()
+	f.Answer() // without restart, its containers are gone
+	d.run("start", "web1")
+	f.Answer(d.address("web1", ""))
+	d.run("rm", "-f", "web1", "web2")
+	f.Answer()
+}
+
+func TestPublished(t *testing.T) {
+	d := start(t, "docker")
+	p := d.open()
+	published := func(params string) *providertest.Following {
+		return providertest.FollowQuestion(t, p, provider.Question{Name: "app=web", Params: params, Port: 8080})
+	}
+	f, host := published("published="), published("published=192.0.2.7")
+	d.up("web1", "-p", "127.0.0.1:9001:8080", "-p", "9009:9090")
+	d.up("web2", "-p", "9002:8080")
+	if own, err := p.hostAddress(""); err == nil { // of the default route of the host of the test
+		f.Answer("127.0.0.1:9001 box1/", own+":9002 box1/")
+	} else {
+		f.Fails("the host has no default route")
+	}
+	host.Answer("127.0.0.1:9001 box1/", "192.0.2.7:9002 box1/")
+	providertest.Follow(t, p, "app=web?published=").Fails("needs a targetPort")
+	d.run("rm", "-f", "web1", "web2")
+	d.up("web3", "--network", "host")
+	if u, err := url.Parse("tcp://192.0.2.8:2375"); err == nil {
+		p.host = u.Hostname()
+	}
+	providertest.Follow(t, p, "app=web").Answer("192.0.2.8 box1/")
+}
+
+// What the daemon has is unknown for a time when its events stop: a container may have ended then.
+func TestStreamEnds(t *testing.T) {
+	var mu sync.Mutex
+	state, events := "running", make(chan string)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch r.URL.Path {
+		case "/containers/json":
+			fmt.Fprintf(w, `[{"Id": "c1", "Names": ["/a"], "Labels": {"app": "web"}, "State": %q, "Status": "Up 1 second", "NetworkSettings": {"Networks": {"bridge": {"IPAddress": "10.0.0.1"}}}}]`, state)
+		case "/events":
+			if r.URL.Query().Get("since") == "" {
+				t.Error("events from before the list are not asked for")
+			}
+			w.WriteHeader(200)
+			w.(http.Flusher).Flush()
+			mu.Unlock()
+			defer mu.Lock()
+			for {
+				select {
+				case e := <-events:
+					if e == "" {
+						return
+					}
+					fmt.Fprintln(w, e)
+					w.(http.Flusher).Flush()
+				case <-r.Context().Done():
+					return
+				}
+			}
+		}
+	}))
+	t.Cleanup(server.Close)
+	p, err := New(provider.Config{URL: "tcp" + strings.TrimPrefix(server.URL, "http")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := providertest.Follow(t, p, "app=web")
+	f.Answer("10.0.0.1")
+	send := func(action string) {
+		events <- fmt.Sprintf(`{"Type": "container", "Action": %q, "Actor": {"ID": "c1", "Attributes": {"app": "web", "name": "a"}}}`, action)
+	}
+	send("exec_start: /app x")
+	send("die")
+	f.Answer() // the list has it as running
+	send("start")
+	f.Answer("10.0.0.1")
+	events <- ""
+	f.Fails("the daemon closed it")
+	f.Answer("10.0.0.1")
+	events <- "{"
+	f.Fails("not as expected")
+	mu.Lock()
+	state = "exited"
+	mu.Unlock()
+	f.Answer()
+}
