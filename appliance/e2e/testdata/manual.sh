@@ -12,9 +12,9 @@ for dir in /etc /var/lib /var/backups /root /usr/local; do
     mount -t overlay overlay -o "lowerdir=$dir,upperdir=$up$dir/upper,workdir=$up$dir/work" "$dir"
 done
 mount -t tmpfs tmpfs /run
-mkdir -p /etc/svcctl/manifests /run/svcctl /var/lib/svcctl
 export PATH=$programs:$PATH HOME=/root
-# A box with a route to everywhere, and three servers.
+mkdir -p /etc/svcctl/manifests /run/svcctl /var/lib/svcctl
+# A box with a route to everywhere.
 ip link set lo up
 ip link add eth0 type veth peer name internet
 ip addr add 192.0.2.1/24 dev eth0
