@@ -43,13 +43,11 @@ func (r *resolver) readShares() {
 	}
 	r.backends = map[portKey][]backend{}
 	for _, s := range r.Slices {
-		given, family := s.Metadata.ShareOf(), nft.IPv4
-		if s.AddressType == object.IPv6 {
-			family = nft.IPv6
-		}
+		given := s.Metadata.ShareOf()
 		for i := range s.Ports {
 			name, proto, ok := matches(&s.Ports[i])
-			if !ok {
+			family, known := map[string]nft.Family{object.IPv4: nft.IPv4, object.IPv6: nft.IPv6}[s.AddressType]
+			if !ok || !known {
 				continue
 			}
 			key := portKey{name, proto, family}

@@ -25,6 +25,7 @@ type backend struct {
 	nodeName, zone     string
 	// weight 0 gets no new connections (behavior 225), priority is its tier (behavior 226).
 	weight, priority int
+	group            string // behavior 950
 }
 
 // The annotations about weights (behaviors 220 to 230).
@@ -64,9 +65,10 @@ func lowestTier(all []backend) []backend {
 }
 
 // backendsOf returns all backends of a frontend, usable or not, each address and port
-// once (behavior 101), as their checks let them be used.
+// once in a group (behavior 101), as their checks let them be used.
 func (w *World) backendsOf(f frontend) []backend {
 	var all []backend
+	shares := w.sharesOf(f)
 	for _, candidate := range append(w.fromSlices(f), w.fromEndpoints(f)...) {
 		// Behavior 108: an endpoint that is the cluster IP of a Service is not used. ("The endpoint
 		// IP addresses cannot be the cluster IPs of other Kubernetes Services", Service page.)
@@ -74,7 +76,10 @@ func (w *World) backendsOf(f frontend) []backend {
 		if addr := candidate.address.Addr(); w.isClusterIP(addr) || anyContains(w.Box.ServiceRanges, addr) {
 			continue
 		}
-		i := slices.IndexFunc(all, func(b backend) bool { return b.address == candidate.address })
+		if share, has := shares[candidate.group]; has && share == 0 {
+			candidate.weight = 0
+		}
+		i := slices.IndexFunc(all, func(b backend) bool { return b.address == candidate.address && b.group == candidate.group })
 		switch {
 		case i < 0:
 			all = append(all, candidate)
@@ -84,7 +89,13 @@ func (w *World) backendsOf(f frontend) []backend {
 			all[i] = candidate
 		}
 	}
-	return w.judge(f, all)
+	var judged []backend
+	for len(all) > 0 {
+		group := all[0].group
+		judged = append(judged, w.judge(f, keep(all, func(b backend) bool { return b.group == group }))...)
+		all = keep(all, func(b backend) bool { return b.group != group })
+	}
+	return judged
 }
 
 // Of two copies in the same state the one of the lower tier counts, then the one of the larger
@@ -103,6 +114,7 @@ func better(a, b backend) bool {
 
 func (w *World) fromSlices(f frontend) []backend {
 	var all []backend
+	grouped := w.hasShares(f.service)
 	for _, slice := range w.Slices {
 		// The label ties a slice to the Service of its namespace (EndpointSlice page); a slice
 		// without it has no effect (behavior 106).
@@ -120,7 +132,11 @@ func (w *World) fromSlices(f frontend) []backend {
 				continue
 			}
 			for _, endpoint := range slice.Endpoints {
-				all = append(all, w.fromEndpoint(f, endpoint, number).shareOf(f, slice.Metadata.Annotations))
+				b := w.fromEndpoint(f, endpoint, number).shareOf(f, slice.Metadata.Annotations)
+				if grouped {
+					b.group, _ = groupOf(slice)
+				}
+				all = append(all, b)
 			}
 		}
 	}
@@ -263,8 +279,12 @@ func (w *World) isClusterIP(addr netip.Addr) bool {
 
 // everywhere returns the backends for traffic policy Cluster: the ready ones, limited by
 // hints; if none is ready, the draining ones (behavior 65). Others are never used
-// (behavior 66).
+// (behavior 66). Each group is by itself.
 func (w *World) everywhere(f frontend, all []backend) []backend {
+	return byGroup(all, func(group []backend) []backend { return w.everywhereIn(f, group) })
+}
+
+func (w *World) everywhereIn(f frontend, all []backend) []backend {
 	ready := lowestTier(keep(all, func(b backend) bool { return b.ready }))
 	if len(ready) == 0 {
 		return lowestTier(keep(all, func(b backend) bool { return b.draining }))
@@ -288,8 +308,10 @@ func (w *World) everywhere(f frontend, all []backend) []backend {
 }
 
 // onBox returns the backends for traffic policy Local: the ready ones of the host, else
-// its draining ones (behavior 61). Hints do not matter.
-func onBox(all []backend) []backend {
+// its draining ones (behavior 61). Hints do not matter. Each group is by itself.
+func onBox(all []backend) []backend { return byGroup(all, onBoxIn) }
+
+func onBoxIn(all []backend) []backend {
 	local := keep(all, func(b backend) bool { return b.local })
 	if ready := lowestTier(keep(local, func(b backend) bool { return b.ready })); len(ready) > 0 {
 		return ready

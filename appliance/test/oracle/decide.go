@@ -83,11 +83,12 @@ func (w *World) serve(f frontend, p Packet) []Outcome {
 		return []Outcome{{Kind: Dropped}} // behaviors 32, 33, 37 and 190
 	}
 	all := w.backendsOf(f)
-	chosen := w.everywhere(f, all)
+	chosen, choose := w.everywhere(f, all), func(group []backend) []backend { return w.everywhereIn(f, group) }
 	if len(chosen) == 0 {
 		return []Outcome{{Kind: Refused}} // behaviors 16, 26, 42, 54, 56 and 64
 	}
 	if w.localOnly(f, p) {
+		choose = onBoxIn
 		if chosen = onBox(all); len(chosen) == 0 {
 			// Behaviors 53 and 56: others have some, so there is no answer, or the one that the
 			// Service asks for.
@@ -104,6 +105,9 @@ func (w *World) serve(f frontend, p Packet) []Outcome {
 			to = netip.AddrPortFrom(to.Addr(), p.To.Port()) // behavior 389: the port stays
 		}
 		outcomes = append(outcomes, Outcome{Kind: Delivered, To: to, Source: w.source(f, p, to.Addr()), Idle: idleOf(f), Hashed: isHashed(f), Range: f.isRange()})
+	}
+	if w.refusesShare(f, all, choose) {
+		outcomes = append(outcomes, Outcome{Kind: Refused, Hashed: isHashed(f), Range: f.isRange()})
 	}
 	return outcomes
 }

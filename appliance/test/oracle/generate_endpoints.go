@@ -45,6 +45,9 @@ func (g *generator) slice(service *object.Service, family int, suffix string) *o
 		AddressType: families[family],
 	}
 	slice.Metadata.Annotations = g.share()
+	if oneIn(g.Rand, 6) {
+		slice.Metadata.Annotations[annotationShare] = pick(g.Rand, []string{"0", "1", "9", "a=3", "a=0", "b=1", "b=1000000"})
+	}
 	for _, port := range service.Spec.Ports {
 		if oneIn(g.Rand, 8) {
 			continue // this slice has nothing for that port

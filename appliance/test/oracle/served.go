@@ -287,9 +287,11 @@ func (w *World) allDown(service *object.Service, of []string) bool {
 		for _, family := range of {
 			f := frontend{service: service, port: port, family: family}
 			usable := keep(w.backendsOf(f), func(b backend) bool { return (b.ready || b.draining) && b.weight > 0 })
-			up := keep(usable, func(b backend) bool { at, is := checkedAt(f, b.address); return !is || !w.Down[at] })
-			if len(usable) > 0 && len(up) == 0 {
-				return true
+			for _, of := range usable { // a group fails open by itself
+				group := keep(usable, func(b backend) bool { return b.group == of.group })
+				if !slices.ContainsFunc(group, func(b backend) bool { at, is := checkedAt(f, b.address); return !is || !w.Down[at] }) {
+					return true
+				}
 			}
 		}
 	}
