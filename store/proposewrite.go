@@ -50,13 +50,7 @@ func (c *change) checkPreconditions(s *Store, w *Write) error {
 		return nil
 	case IsNodeController(owner.Controller) && c.ref.Kind == object.KindNode && !w.Status && (!w.Delete || isGone(c.old.Object, owner)):
 	case owner.Controller != "":
-		err := &OwnedError{Ref: c.ref, Owner: owner}
-		for _, of := range meta.OwnerReferences {
-			if object.Deref(of.Controller) && of.Kind != object.KindService {
-				err.Of = object.Ref{Kind: of.Kind, Namespace: c.ref.Namespace, Name: of.Name}.String()
-			}
-		}
-		return err
+		return OwnedByController(c.old.Object, owner)
 	}
 	c.owner = owner
 	return nil

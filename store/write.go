@@ -31,6 +31,18 @@ type OwnedError struct {
 	Of string
 }
 
+// OwnedByController refuses the change of an object that a controller has made. It names the object that it was made of,
+// unless that is a Service.
+func OwnedByController(o object.Object, owner Owner) *OwnedError {
+	e := &OwnedError{Ref: object.RefOf(o), Owner: owner}
+	for _, of := range o.GetMeta().OwnerReferences {
+		if object.Deref(of.Controller) && of.Kind != object.KindService {
+			e.Of = object.Ref{Kind: of.Kind, Namespace: e.Ref.Namespace, Name: of.Name}.String()
+		}
+	}
+	return e
+}
+
 // Error implements error.
 func (e *OwnedError) Error() string {
 	if e.Reader != "" {

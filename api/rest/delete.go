@@ -74,7 +74,7 @@ func (s *Server) removal(r *request, d deletion) (store.Write, error) {
 	if live == nil {
 		return store.Write{}, s.absent(r)
 	}
-	if err := mayWrite(r, owner); err != nil {
+	if err := mayWrite(r, owner, live); err != nil {
 		return store.Write{}, err
 	}
 	if err := s.owns(r, live, nil); err != nil {

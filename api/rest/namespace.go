@@ -81,7 +81,7 @@ func (s *Server) removeNamespace(r *request, d deletion) (last object.Object, er
 	if slices.Contains(immortal, r.name) {
 		return nil, refused(r.kind, r.name, "this namespace may not be deleted")
 	}
-	if err := mayWrite(r, owner); err != nil {
+	if err := mayWrite(r, owner, live); err != nil {
 		return nil, err
 	}
 	if err := preconditions(r, live, d.version, d.uid); err != nil {

@@ -137,10 +137,10 @@ func place(path string, line int) string {
 }
 
 // mayWrite refuses changes of what a controller makes.
-func mayWrite(r *request, owner store.Owner) error {
+func mayWrite(r *request, owner store.Owner, live object.Object) error {
 	if owner.Controller == "" || owner.Controller == store.NamespacesController && r.kind.Name == object.KindNamespace ||
 		store.IsNodeController(owner.Controller) && r.kind.Name == object.KindNode {
 		return nil
 	}
-	return &store.OwnedError{Ref: r.ref(), Owner: owner}
+	return store.OwnedByController(live, owner)
 }

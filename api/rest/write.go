@@ -110,7 +110,7 @@ func (s *Server) planned(wr *writing) (plan, error) {
 		// It may be refused for better reasons than that it is there.
 		return s.planCreation(wr)
 	}
-	if err := mayWrite(wr.request, owner); err != nil {
+	if err := mayWrite(wr.request, owner, live); err != nil {
 		return plan{}, err
 	}
 	return s.planUpdate(wr, shown(live, wr.request), owner)

@@ -74,9 +74,11 @@ func (p *plan) generate() {
 		}
 		done[id] = true
 		svc.Spec.Ports = append(svc.Spec.Ports, object.ServicePort{Name: id, Protocol: l.layer4, Port: l.spec.Port, TargetPort: object.IntOrString{Int: l.spec.Port}})
-		if l.isNamed() {
+		if r := p.firstOf(l); r == nil {
+			p.without(svc, id, l, families)
+		} else if l.isNamed() {
 			p.lead(svc, l, id, families)
-		} else if r := p.firstOf(l); r != nil {
+		} else {
 			if hosts := p.hostsAt(l.spec.Port); l.spec.Protocol == object.ProtocolHTTP && len(hosts) > 0 {
 				svc.Metadata.Annotations[annotationHosts+"."+id] = strings.Join(hosts, ",")
 			}
@@ -93,15 +95,25 @@ func portName(l *listener) string {
 	return strings.ToLower(l.layer4) + "-" + strconv.Itoa(int(l.spec.Port))
 }
 
-// firstOf returns the route that has the connections of a listener's port: the oldest one.
-func (p *plan) firstOf(l *listener) *route {
-	if l.spec.Protocol == object.ProtocolHTTP {
-		return p.firstAt(l.spec.Port)
+// firstOf returns the oldest route of the port of a listener that serves; nil: it has none.
+func (p *plan) firstOf(of *listener) (first *route) {
+	for _, l := range p.listeners {
+		if l.serves() && portName(l) == portName(of) && len(l.attached) > 0 {
+			if r := l.attached[0].route; first == nil || slices.Index(p.routes, r) < slices.Index(p.routes, first) {
+				first = r
+			}
+		}
 	}
-	if len(l.attached) == 0 {
-		return nil
+	return first
+}
+
+// without makes the empty EndpointSlices of a port without a route: it has no endpoints on purpose.
+func (p *plan) without(svc *object.Service, id string, l *listener, families []string) {
+	for _, family := range families {
+		s := p.slice(svc, id, group{}, "", family, l, nil)
+		delete(s.Metadata.Annotations, object.AnnotationShare)
+		p.out.Generated = append(p.out.Generated, s)
 	}
-	return l.attached[0].route
 }
 
 // service makes a Service of the Gateway, without ports.

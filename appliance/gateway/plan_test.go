@@ -211,7 +211,11 @@ func served(p Planned) (all []string) {
 			}
 			all = append(all, text)
 		case *object.EndpointSlice:
-			text := fmt.Sprintf("  %s %s of %s", object.Deref(o.Ports[0].Name), o.Metadata.Annotations[object.AnnotationShare], clear(o.Metadata.Labels[labelService]))
+			share := o.Metadata.Annotations[object.AnnotationShare]
+			if share == "" {
+				share = "nothing"
+			}
+			text := fmt.Sprintf("  %s %s of %s", object.Deref(o.Ports[0].Name), share, clear(o.Metadata.Labels[labelService]))
 			for _, e := range o.Endpoints {
 				text += fmt.Sprintf(" %s:%d", e.Addresses[0], *o.Ports[0].Port)
 			}
@@ -274,7 +278,7 @@ func TestPlan(t *testing.T) {
 		"no route": {
 			docs:     []string{gatewayDoc("{name: db, port: 5432, protocol: TCP}")},
 			statuses: []string{"Gateway edge: Accepted Programmed 198.51.100.1", "  db: Accepted Programmed ResolvedRefs; TCPRoute 0"},
-			serves:   []string{"edge-svcctl: tcp-5432"},
+			serves:   []string{"edge-svcctl: tcp-5432", "  tcp-5432 nothing of edge-svcctl"},
 		},
 		"the oldest route has the connections": {
 			docs:     []string{gatewayDoc("{name: db, port: 1, protocol: TCP}"), blue, green, routeDoc("TCPRoute", "z", "parentRefs: [{name: edge}], "+toBlue), routeDoc("TCPRoute", "a", "parentRefs: [{name: edge}], rules: [{backendRefs: [{name: green, port: 80}]}]")},
@@ -300,7 +304,7 @@ func TestPlan(t *testing.T) {
 			docs: []string{gatewayDoc("{name: same, port: 1, protocol: TCP}, {name: all, port: 2, protocol: TCP, allowedRoutes: {namespaces: {from: All}}}, {name: some, port: 3, protocol: TCP, allowedRoutes: {namespaces: {from: Selector, selector: {matchLabels: {team: a}}}}}"),
 				routeDoc("TCPRoute", "shop/r", "parentRefs: [{name: edge, namespace: default}], rules: [{backendRefs: [{name: blue, port: 80}]}]"), serviceDoc("shop/blue", one)},
 			statuses: []string{"Gateway edge: Accepted Programmed 198.51.100.1", "  same: Accepted Programmed ResolvedRefs; TCPRoute 0", "  all: Accepted Programmed ResolvedRefs; TCPRoute 1", "  some: Accepted Programmed ResolvedRefs; TCPRoute 0", "TCPRoute r: Accepted ResolvedRefs"},
-			serves:   []string{"edge-svcctl: tcp-1 tcp-2 tcp-3", "  tcp-2 shop/blue:80=1 of edge-svcctl 10.1.0.1:8080"},
+			serves:   []string{"edge-svcctl: tcp-1 tcp-2 tcp-3", "  tcp-1 nothing of edge-svcctl", "  tcp-2 shop/blue:80=1 of edge-svcctl 10.1.0.1:8080", "  tcp-3 nothing of edge-svcctl"},
 		},
 		"no grant": {
 			docs:     []string{gatewayDoc("{name: db, port: 1, protocol: TCP}"), serviceDoc("shop/blue", one), fmt.Sprintf(grant, "UDPRoute", "Service"), routeDoc("TCPRoute", "r", "parentRefs: [{name: edge}], rules: [{backendRefs: [{name: blue, namespace: shop, port: 80}]}]")},
@@ -324,7 +328,7 @@ func TestPlan(t *testing.T) {
 				"  t: Accepted=False/ProtocolConflict Programmed=False/ProtocolConflict ResolvedRefs Conflicted=True/ProtocolConflict; TCPRoute 0",
 				"  h: Accepted=False/ProtocolConflict Programmed=False/ProtocolConflict ResolvedRefs Conflicted=True/ProtocolConflict; HTTPRoute 0",
 				"  u: Accepted Programmed ResolvedRefs; UDPRoute 0", "  x: Accepted=False/UnsupportedProtocol Programmed=False/Invalid ResolvedRefs; 0"},
-			serves: []string{"edge-svcctl: udp-80"},
+			serves: []string{"edge-svcctl: udp-80", "  udp-80 nothing of edge-svcctl"},
 		},
 		"nothing valid": {
 			docs:     []string{gatewayDoc("{name: x, port: 1, protocol: QUIC}")},
@@ -343,12 +347,12 @@ func TestPlan(t *testing.T) {
 		"address that is not to be had": {
 			docs: []string{gatewayDoc("{name: a, port: 1, protocol: TCP}", ", addresses: [{value: 203.0.113.9}]")}, address: "none",
 			statuses: []string{"Gateway edge: Accepted Programmed=False/AddressNotUsable", "  a: Accepted Programmed=False/Invalid ResolvedRefs; TCPRoute 0"},
-			serves:   []string{"edge-svcctl: tcp-1 load-balancer-ips=203.0.113.9"},
+			serves:   []string{"edge-svcctl: tcp-1 load-balancer-ips=203.0.113.9", "  tcp-1 nothing of edge-svcctl"},
 		},
 		"no address left": {
 			docs: []string{gatewayDoc("{name: a, port: 1, protocol: TCP}", ", addresses: [{type: IPAddress}]")}, address: "none",
 			statuses: []string{"Gateway edge: Accepted Programmed=False/AddressNotAssigned", "  a: Accepted Programmed=False/Invalid ResolvedRefs; TCPRoute 0"},
-			serves:   []string{"edge-svcctl: tcp-1"},
+			serves:   []string{"edge-svcctl: tcp-1", "  tcp-1 nothing of edge-svcctl"},
 		},
 		"parameters": {
 			docs:     []string{gatewayDoc("{name: a, port: 1, protocol: TCP}", ", infrastructure: {parametersRef: {group: a.b, kind: C, name: d}}")},
@@ -357,7 +361,7 @@ func TestPlan(t *testing.T) {
 		"infrastructure": {
 			docs:     []string{gatewayDoc("{name: a, port: 1, protocol: TCP}, {name: s, port: 7, protocol: svcctl.io/SCTP}", ", infrastructure: {annotations: {svcctl.io/balance: maglev, svcctl.io/port-ranges: tcp-1=10-20/TCP, svcctl.io/tls-secret: x}}")},
 			statuses: []string{"Gateway edge: Accepted Programmed 198.51.100.1", "  a: Accepted Programmed ResolvedRefs; TCPRoute 0", "  s: Accepted Programmed ResolvedRefs; TCPRoute 0"},
-			serves:   []string{"edge-svcctl: tcp-1 sctp-7 balance=maglev port-ranges=tcp-1=10-20/TCP"},
+			serves:   []string{"edge-svcctl: tcp-1 sctp-7 balance=maglev port-ranges=tcp-1=10-20/TCP", "  tcp-1 nothing of edge-svcctl", "  sctp-7 nothing of edge-svcctl"},
 		},
 		"the Service's name is taken": {
 			docs:     []string{serviceDoc("edge-svcctl", one), gatewayDoc("{name: a, port: 1, protocol: TCP}")},
@@ -414,7 +418,7 @@ func TestPlan(t *testing.T) {
 				"  a: Accepted=False/ProtocolConflict Programmed=False/ProtocolConflict ResolvedRefs Conflicted=True/ProtocolConflict; TCPRoute 1", "  b: Accepted Programmed ResolvedRefs; TCPRoute 1",
 				"ListenerSet s0: Accepted=False/ListenersNotValid Programmed=False/ListenersNotValid", "  b: Accepted=False/ProtocolConflict Programmed=False/ProtocolConflict ResolvedRefs Conflicted=True/ProtocolConflict; TCPRoute 0",
 				"ListenerSet far: Accepted=False/NotAllowed Programmed=False/NotAllowed", "Gateway edge: Accepted Programmed 198.51.100.1 sets 1", "  a: Accepted Programmed ResolvedRefs; TCPRoute 0", "TCPRoute r: Accepted ResolvedRefs"},
-			serves: []string{"edge-svcctl: tcp-1 tcp-2", "  tcp-2 default/blue:80=1 of edge-svcctl 10.1.0.1:8080"},
+			serves: []string{"edge-svcctl: tcp-1 tcp-2", "  tcp-1 nothing of edge-svcctl", "  tcp-2 default/blue:80=1 of edge-svcctl 10.1.0.1:8080"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

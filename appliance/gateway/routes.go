@@ -218,10 +218,10 @@ func (r *route) namesAt(l *listener) (names []string) {
 
 // limitHTTP refuses the HTTPRoutes of an HTTP listener beside the oldest one of its port: connections go to one route.
 func (p *plan) limitHTTP(l *listener) {
-	if l.spec.Protocol != object.ProtocolHTTP {
+	if l.spec.Protocol != object.ProtocolHTTP || !l.serves() {
 		return
 	}
-	first := p.firstAt(l.spec.Port)
+	first := p.firstOf(l)
 	l.attached = slices.DeleteFunc(l.attached, func(a *attachment) bool {
 		if a.route == first {
 			return false
@@ -234,18 +234,6 @@ func (p *plan) limitHTTP(l *listener) {
 		}
 		return true
 	})
-}
-
-// firstAt returns the oldest HTTPRoute of an HTTP port; nil: there is none.
-func (p *plan) firstAt(port int32) (first *route) {
-	for _, l := range p.listeners {
-		if l.spec.Protocol == object.ProtocolHTTP && l.spec.Port == port && len(l.attached) > 0 {
-			if r := l.attached[0].route; first == nil || slices.Index(p.routes, r) < slices.Index(p.routes, first) {
-				first = r
-			}
-		}
-	}
-	return first
 }
 
 // hostsAt returns the hosts whose requests an HTTP port serves; nil: all.

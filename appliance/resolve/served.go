@@ -143,6 +143,11 @@ func (r *resolver) reportPort(index int, endpoints map[portKey][]endpoint, famil
 		for _, b := range backends {
 			names = append(names, b.name)
 		}
+		if names[0] == "" && len(names) == 1 { // a slice without a share, beside others with one
+			r.reportAt(index, over, ReasonNoEndpoints, "it has no endpoint: the EndpointSlice of the port has none")
+			r.out.Unserved[len(r.out.Unserved)-1].Warning = true // meant so
+			return
+		}
 		r.reportAt(index, over, ReasonNoReadyEndpoint, "no backend has a usable endpoint: %s", First(names, maxNamed))
 		return
 	}

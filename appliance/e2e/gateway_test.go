@@ -1,0 +1,111 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"svcctl.io/svcctl/appliance/netlab"
+)
+
+// gateway is a Gateway for TCP and UDP with a route to the Services blue and green, whose shares are weights.
+func (b *box) gateway(blue, green int) func(f family) []string {
+	return func(f family) []string {
+		route := func(kind string, port int) string {
+			return fmt.Sprintf("apiVersion: gateway.networking.k8s.io/v1\nkind: %s\nmetadata: {name: %s}\nspec:\n  parentRefs: [{name: %s}]\n  rules: [{backendRefs: [{name: %s, port: %d, weight: %d}, {name: %s, namespace: shop, port: %d, weight: %d}]}]\n",
+				kind, f.name("web"), f.name("edge"), f.name("blue"), port, blue, f.name("green"), port, green)
+		}
+		return []string{
+			fmt.Sprintf("apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: %s}\nspec:\n  gatewayClassName: svcctl\n  addresses: [{value: %q}]\n  listeners: [{name: tcp, port: 80, protocol: TCP}, {name: udp, port: 53, protocol: UDP}]\n",
+				f.name("edge"), f.lb(4)),
+			route("TCPRoute", 80), route("UDPRoute", 53),
+		}
+	}
+}
+
+const backendPorts = "ports: [{name: tcp, port: 80}, {name: udp, port: 53, protocol: UDP}]"
+
+func (b *box) backend(name, namespace string, hosts ...*netlab.Host) func(f family) []string {
+	in := func(doc string) string {
+		return strings.Replace(doc, "metadata:\n", "metadata:\n  namespace: "+namespace+"\n", 1)
+	}
+	return func(f family) []string {
+		return []string{
+			in(f.service(name, backendPorts)), in(f.slice(name, "tcp: 80, udp: 53/UDP", hosts...)),
+		}
+	}
+}
+
+func grantFor(family) []string {
+	return []string{"apiVersion: gateway.networking.k8s.io/v1\nkind: ReferenceGrant\nmetadata: {name: routes, namespace: shop}\nspec:\n" +
+		"  from: [{group: gateway.networking.k8s.io, kind: TCPRoute, namespace: default}, {group: gateway.networking.k8s.io, kind: UDPRoute, namespace: default}]\n  to: [{group: \"\", kind: Service}]\n"}
+}
+
+// Test963: connections are shared 9 to 1 between two Services of different sizes, over TCP and UDP, IPv4 and IPv6. A new
+// weight, a grant that goes and a backend that is emptied act in their shares alone, and an open connection of the other
+// backend stays.
+func Test963_a_canary_of_two_Services(t *testing.T) {
+	b := newBox(t, nil)
+	b.write("gateway.yaml", b.gateway(9, 1))
+	b.write("blue.yaml", b.backend("blue", "default", b.L1, b.L2))
+	b.write("green.yaml", b.backend("green", "shop", b.R1))
+	grant := grantFor(family{})[0]
+	b.svcctl.Manifests.Write("grant.yaml", grant)
+	b.svcctl.Start()
+	open := map[string]*netlab.Conn{}
+	b.each(t, func(t *testing.T, b *box, f family) {
+		for network, port := range map[string]uint16{"tcp": 80, "udp": 53} {
+			b.shares(t, b.EXT, network, f.at(f.lb(4), port), weightsOf(f.on(port, b.L1, b.L2, b.R1), 9, 9, 2))
+		}
+	})
+	for _, f := range families {
+		for {
+			c, err := b.EXT.Dial(f.at(f.lb(4), 80))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.Reply.At.Addr() == f.of(b.L1) {
+				open[f.String()] = c
+				break
+			}
+			c.Close()
+		}
+	}
+	still := func(t *testing.T, f family, after string) {
+		t.Helper()
+		if err := open[f.String()].Echo(after, patiently); err != nil {
+			t.Errorf("an open connection after %s: %v", after, err)
+		}
+	}
+
+	b.rewrite("gateway.yaml", b.gateway(1, 1))
+	b.each(t, func(t *testing.T, b *box, f family) {
+		b.shares(t, b.EXT, "tcp", f.at(f.lb(4), 80), weightsOf(f.on(80, b.L1, b.L2, b.R1), 1, 1, 2))
+		still(t, f, "a new weight")
+	})
+
+	// Without its grant, half of the connections is refused, and nothing of it goes to the other backend.
+	refused := func(t *testing.T, b *box, f family, after string) {
+		t.Helper()
+		tally := b.EXT.AskMany(400, "tcp", f.at(f.lb(4), 80), patiently)
+		n := 0
+		for _, times := range tally.Failures {
+			n += times
+		}
+		if n < 140 || n > 260 || len(tally.At) != 2 { // of 200 wanted: 6 standard deviations
+			t.Errorf("after %s: %s, want half of 400 refused", after, tally)
+		}
+		still(t, f, after)
+	}
+	b.change(func() { b.svcctl.Manifests.Remove("grant.yaml") })
+	b.each(t, func(t *testing.T, b *box, f family) { refused(t, b, f, "the grant went") })
+
+	b.change(func() { b.svcctl.Manifests.Write("grant.yaml", grant) })
+	b.rewrite("green.yaml", b.backend("green", "shop"))
+	b.each(t, func(t *testing.T, b *box, f family) { refused(t, b, f, "the backend was emptied") })
+
+	b.rewrite("green.yaml", b.backend("green", "shop", b.R1))
+	b.each(t, func(t *testing.T, b *box, f family) {
+		b.shares(t, b.EXT, "tcp", f.at(f.lb(4), 80), weightsOf(f.on(80, b.L1, b.L2, b.R1), 1, 1, 2))
+	})
+}
