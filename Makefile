@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build deps lint test test-unit busy race conformance browser bench soak kernels package package-test package-vm readme-test site release fuzz demo demo-fleet demo-pair fleet golden worlds sim planted verify-release clean
+.PHONY: help build deps lint test test-unit busy race conformance browser screenshots bench soak kernels package package-test package-vm readme-test site release fuzz demo demo-fleet demo-pair fleet golden worlds sim planted verify-release clean
 
 # The system programs live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -73,13 +73,18 @@ conformance: deps build ## kubectl, client-go, CoreDNS and the suite of the Gate
 	$(CONFORMANCE)
 
 # axe-core is what npm gives under this version; package-lock.json has its checksum.
+BROWSER = cd api/conformance/browser && CGO_ENABLED=0 SVCCTL_REQUIRE_PRIVILEGED=1 go test -count=1 -timeout $(TIMEOUT) $(EXEC)
 browser: deps build ## the dashboard in Chromium, headless, and axe-core (root or sudo); axe-core is downloaded
 	@.ci/deps chromium npm
 	@mkdir -p bin/conformance/axe
 	cp api/conformance/browser/package*.json bin/conformance/axe
 	npm --prefix bin/conformance/axe ci --silent --no-fund --no-audit
-	cd api/conformance/browser && CGO_ENABLED=0 go vet ./... && \
-		CGO_ENABLED=0 SVCCTL_REQUIRE_PRIVILEGED=1 go test -count=1 -timeout $(TIMEOUT) $(EXEC) ./...
+	cd api/conformance/browser && CGO_ENABLED=0 go vet ./...
+	$(BROWSER) ./...
+
+screenshots: deps build ## pictures of each page of the dashboard, light and dark, wide and narrow, in bin/screenshots (root or sudo)
+	@.ci/deps chromium npm
+	SVCCTL_SCREENSHOTS=$(CURDIR)/bin/screenshots; export SVCCTL_SCREENSHOTS; $(BROWSER) -run Screenshots .
 
 test-unit: ## the tests that need no rights and no programs, within a minute
 	go test -short ./...

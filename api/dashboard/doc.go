@@ -1,4 +1,4 @@
-// Package dashboard shows the appliance as pages in a browser: problems first, then Services,
+// Package dashboard shows the appliance as pages in a browser: whether the Services answer, traffic and what happened, problems, then Services,
 // one Service with its endpoints and the way of its packets, connections, addresses and the journal.
 //
 // Everything is rendered here, and works without scripts. One script of our own puts new numbers

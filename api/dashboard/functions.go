@@ -1,13 +1,14 @@
 package dashboard
 
 import (
-	"fmt"
 	"html/template"
 	"io/fs"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"svcctl.io/svcctl/api/wire"
 )
@@ -18,19 +19,37 @@ var functions = template.FuncMap{
 		_, err := fs.Stat(files, manual)
 		return err == nil
 	},
-	"rate":      rateText,
-	"ago":       ago,
-	"spark":     sparkline,
+	"rate":    rateText,
+	"span":    span,
+	"stamp":   func(at time.Time) string { return at.UTC().Format(time.RFC3339Nano) },
+	"clock":   clock,
+	"spark":   sparkOf,
+	"command": func(next string) string { command, _ := commandOf(next); return command },
+	"words":   func(next string) string { _, words := commandOf(next); return words },
+	"plus": func(n ...int) (sum int) {
+		for _, v := range n {
+			sum += v
+		}
+		return sum
+	},
+	"dict":      dict,
+	"head":      func(text string) string { first, _ := headOf(text); return first },
+	"rest":      func(text string) string { _, more := headOf(text); return more },
+	"ticks":     func(text string) []string { return strings.Split(text, "`") },
+	"odd":       func(i int) bool { return i%2 == 1 },
+	"minus":     func(n int) int { return -n },
+	"part":      part,
+	"dots":      dotsOf,
+	"headline":  func(text string) string { first, _, _ := strings.Cut(text, "; "); return first },
 	"join":      strings.Join,
 	"count":     wire.Count,
 	"number":    wire.Grouped,
 	"total":     total,
-	"refusing":  func(rate *float64) bool { return rate != nil && *rate > 0 },
+	"positive":  func(rate *float64) bool { return rate != nil && *rate > 0 },
 	"share":     share,
 	"whole":     func(n uint64) string { return total(&n) },
 	"first":     func(list []wire.Holder) []wire.Holder { return list[:min(len(list), mostHolders)] },
 	"more":      func(list []wire.Holder) int { return max(0, len(list)-mostHolders) },
-	"anchor":    func(parts ...string) string { return strings.Join(parts, "|") },
 	"protocols": func() []string { return []string{"TCP", "UDP", "SCTP"} },
 	"place": func(file string, line int) string {
 		if line > 0 {
@@ -65,20 +84,41 @@ func total(n *uint64) string {
 	return wire.Grouped(int(*n))
 }
 
-// ago returns the time since then as text, roughly.
-func ago(now, then time.Time) string {
-	d := now.Sub(then)
-	switch {
-	case then.IsZero():
-		return "never"
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%d s ago", max(0, int(d/time.Second)))
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%d min ago", int(d/time.Minute))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h ago", int(d/time.Hour))
+// span is a time for people, roughly, as the script of the pages writes it.
+func span(d time.Duration) string {
+	switch s := int(max(d, 0).Round(time.Second) / time.Second); {
+	case s < 90:
+		return strconv.Itoa(s) + " s"
+	case s < 5400:
+		return strconv.Itoa((s+30)/60) + " min"
+	case s < 129600:
+		return strconv.Itoa((s+1800)/3600) + " h"
+	default:
+		return strconv.Itoa((s+43200)/86400) + " days"
 	}
-	return fmt.Sprintf("%d days ago", int(d/(24*time.Hour)))
+}
+
+// clock is the time of day, with the date where that is another than today's.
+func clock(now, at time.Time) string {
+	if now.Sub(at) < 12*time.Hour || now.UTC().YearDay() == at.UTC().YearDay() && now.Sub(at) < 24*time.Hour {
+		return at.UTC().Format("15:04")
+	}
+	return at.UTC().Format("2 Jan")
+}
+
+// commands finds the command in a next step: what follows it explains it.
+var commands = regexp.MustCompile("((?:svcctl|systemctl) [a-z][-A-Za-z0-9./_ ]*?)(?:`| lists\\b| checks\\b| confirms\\b|[;,:(]|$)")
+
+// commandOf is the command to copy of a next step; "": there is none. words are those beside it.
+func commandOf(next string) (command, words string) {
+	found := commands.FindStringSubmatch(next)
+	if found == nil || strings.Contains(found[1], "…") {
+		return "", next
+	}
+	if command = strings.TrimSpace(found[1]); command == next {
+		return command, ""
+	}
+	return command, next
 }
 
 // share is a part of a whole in percent.
@@ -92,24 +132,66 @@ func share(part, whole uint64) string {
 	return strconv.FormatUint(part*100/whole, 10) + " %"
 }
 
-// The size of a sparkline, in its own units.
-const sparkWidth, sparkHeight = 120, 24
+// dict has the values of a part of a page by name.
+func dict(pairs ...any) map[string]any {
+	m := map[string]any{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		m[pairs[i].(string)] = pairs[i+1]
+	}
+	return m
+}
 
-// sparkline draws open connections over the last looks, as the points of an SVG polyline.
-func sparkline(history []wire.TrafficSample) string {
-	if len(history) < 2 {
-		return ""
+// part is a rate in percent of the largest.
+func part(rate, most *float64) string {
+	if rate == nil || most == nil || *most <= 0 {
+		return "0"
 	}
-	first, last, most := history[0].At, history[len(history)-1].At, 1
-	for _, s := range history {
-		most = max(most, s.Open)
+	return short(100 * *rate / *most)
+}
+
+// dots has a square for each endpoint of a few.
+type dots struct {
+	Width int
+	Cells []beatCell
+}
+
+const mostDots, dotWidth = 10, 11
+
+func dotsOf(up, all int) *dots {
+	if all > mostDots || all <= 0 {
+		return nil
 	}
-	span := max(last.Sub(first), time.Second).Seconds()
-	var b strings.Builder
-	for _, s := range history {
-		x := s.At.Sub(first).Seconds() / span * sparkWidth
-		y := sparkHeight - 1 - float64(s.Open)/float64(most)*(sparkHeight-2)
-		fmt.Fprintf(&b, "%.1f,%.1f ", x, y)
+	d := &dots{Width: all * dotWidth}
+	for i := range all {
+		class := "up"
+		if i >= up {
+			class = "dn"
+		}
+		d.Cells = append(d.Cells, beatCell{X: i*dotWidth + 1, Class: class})
 	}
-	return strings.TrimSpace(b.String())
+	return d
+}
+
+// mostHead bounds the head of a message, in characters.
+const mostHead = 76
+
+// headOf divides a message at the last colon or semicolon that leaves a short head: the head is the fault, and more the details.
+func headOf(text string) (head, more string) {
+	if utf8.RuneCountInString(text) <= mostHead {
+		return text, ""
+	}
+	runes := 0
+	at := -1
+	for i, r := range text {
+		if runes++; runes > mostHead {
+			break
+		}
+		if i > 0 && r == ' ' && (text[i-1] == ':' || text[i-1] == ';') {
+			at = i
+		}
+	}
+	if at < 0 {
+		return text, ""
+	}
+	return text[:at-1], text[at+1:]
 }

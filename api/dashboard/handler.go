@@ -5,12 +5,16 @@ import (
 	"bytes"
 	"context"
 	"embed"
+	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"html/template"
 	"io"
 	"io/fs"
+
 	"net/http"
 	"net/url"
+	slashes "path"
 	"runtime"
 	"slices"
 	"strconv"
@@ -45,6 +49,7 @@ func Handler(source Source, mayAdmin func(*http.Request) bool) http.Handler {
 		archive := must(zip.NewReader(site.(io.ReaderAt), info.Size()))
 		mux.Handle(Path+"manual/", http.StripPrefix(Path+"manual/", http.FileServerFS(archive)))
 	}
+	mux.HandleFunc(Path+"live.json", h.live(mux))
 	mux.HandleFunc(Path+"{$}", h.overview)
 	mux.HandleFunc(Path+"services", h.services)
 	mux.HandleFunc(Path+"services/{namespace}/{name}", h.service)
@@ -136,18 +141,114 @@ type page struct {
 	Status *wire.Status
 	Admin  bool
 	Now    time.Time
+	URL    string // path and query below /dashboard/, which live.json is asked about; "": it does not change by itself
 	Data   any
 	began  time.Duration // what the thread had used when the request began
 }
 
-// Every is the interval in milliseconds at which an open page is fetched again. The layout evaluates it last, when
+// changing is the data of a page that changes while it is open.
+type changing interface {
+	// values are texts by the data-k of their elements.
+	values() map[string]string
+	// shape is another text when more than values changed.
+	shape() string
+}
+
+// State is bad, warn or good: the color of the page.
+func (p *page) State() string {
+	switch worst := p.Status.Worst(); {
+	case worst == wire.SeverityError || p.Status.Verdict.Fails > 0:
+		return "bad"
+	case worst != "" || !p.Status.Ready || !p.Status.Synced:
+		return "warn"
+	}
+	return "good"
+}
+
+// Count is the number in the title of the window: of faults, or of Services that do not answer.
+func (p *page) Count() int {
+	n := 0
+	for i := range p.Status.Verdict.Groups {
+		if p.Status.Verdict.Groups[i].Severity == wire.SeverityError {
+			n++
+		}
+	}
+	return max(n, p.Status.Verdict.Fails)
+}
+
+// Version is another text when the page has to be fetched.
+func (p *page) Version() string {
+	hash := fnv.New64a()
+	c, _ := p.Data.(changing)
+	shape := ""
+	if c != nil {
+		shape = c.shape()
+	}
+	fmt.Fprintln(hash, p.Here, p.Status.Verdict.Text, p.Status.Reason, p.Status.Ready, p.Status.Synced, p.Status.HeldRemovals, p.Status.UnknownFrontends, p.Status.RulesAway, shape)
+	return strconv.FormatUint(hash.Sum64(), 36)
+}
+
+// Every is the interval in milliseconds at which an open page asks for new values. The layout evaluates it last, when
 // the cost of the page is known.
 func (p *page) Every() int64 { return every(used() - p.began).Milliseconds() }
 
+// asked is the key of a request of live.json about a page.
+type asked struct{}
+
+// live answers an open page: how the box is, and its new values. Without a page it is cheap, and has no values.
+func (h *handler) live(mux *http.ServeMux) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		at, err := url.Parse(Path + r.FormValue("page"))
+		if err != nil {
+			at = &url.URL{}
+		}
+		if at.Path = slashes.Clean(at.Path); at.Path+"/" == Path {
+			at.Path = Path
+		}
+		if r.FormValue("page") == "" || !strings.HasPrefix(at.Path, Path) || at.Path == Path+"live.json" || at.Path == Path+"trace" {
+			h.answer(w, h.page(r, "", "", nil))
+			return
+		}
+		r = r.Clone(context.WithValue(r.Context(), asked{}, true))
+		r.URL = &url.URL{Path: at.Path, RawQuery: at.RawQuery}
+		mux.ServeHTTP(w, r)
+	}
+}
+
+// answer is the answer to a request of live.json.
+func (h *handler) answer(w http.ResponseWriter, p *page) {
+	answer := struct {
+		At      time.Time         `json:"at"`
+		State   string            `json:"state"`
+		Count   int               `json:"count"`
+		Version string            `json:"version,omitempty"`
+		Every   int64             `json:"every"`
+		Values  map[string]string `json:"k"`
+	}{At: p.Now, State: p.State(), Count: p.Count(), Values: map[string]string{}}
+	if p.Here != "" {
+		answer.Version = p.Version()
+	}
+	if c, is := p.Data.(changing); is {
+		answer.Values = c.values()
+	}
+	answer.Every = p.Every()
+	text, err := json.Marshal(answer)
+	if err != nil {
+		panic(fmt.Sprintf("dashboard: live.json: %v", err)) // our own values: a bug
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(text)
+}
+
 // show renders a page whole before anything of it is sent.
 func (h *handler) show(w http.ResponseWriter, r *http.Request, code int, name, title string, data any) {
+	p := h.page(r, name, title, data)
+	if r.Context().Value(asked{}) != nil {
+		h.answer(w, p)
+		return
+	}
 	var b bytes.Buffer
-	h.render(&b, h.page(r, name, title, data))
+	h.render(&b, p)
 	send(w, code, b.Bytes())
 }
 
@@ -162,7 +263,13 @@ func send(w http.ResponseWriter, code int, page []byte) {
 func (h *handler) page(r *http.Request, name, title string, data any) *page {
 	status := h.source.Status()
 	began, _ := r.Context().Value(begun{}).(time.Duration)
-	return &page{Title: title, Here: name, Status: &status, Admin: h.mayAdmin(r), Now: time.Now().UTC(), Data: data, began: began}
+	p := &page{Title: title, Here: name, Status: &status, Admin: h.mayAdmin(r), Now: time.Now().UTC(), Data: data, began: began}
+	if _, is := data.(changing); is {
+		if p.URL = strings.TrimPrefix(r.URL.RequestURI(), Path); p.URL == "" {
+			p.URL = "?"
+		}
+	}
+	return p
 }
 
 // render writes a page to a writer that does not fail.
@@ -176,42 +283,37 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, code int, why str
 	h.show(w, r, code, "error", titleOf(code), why)
 }
 
-// busiest is the number of Services on the overview.
-const busiest = 10
-
-// mostProblems bounds the problems on the overview.
-const mostProblems = 50
+// What the overview has at most.
+const (
+	busiest      = 8
+	mostProblems = 50
+	mostEvents   = 10
+)
 
 // overview is the first page.
 func (h *handler) overview(w http.ResponseWriter, r *http.Request) {
-	var data struct {
-		Problems                   []wire.Problem
-		More                       int
-		Busy, Unanswered, Refusing []Row
-		NoTraffic                  string
-	}
-	status := h.source.Status()
-	data.Problems = slices.Clone(status.Problems)
-	slices.SortStableFunc(data.Problems, func(a, b wire.Problem) int { return strings.Compare(a.Severity, b.Severity) }) // errors first
-	if len(data.Problems) > mostProblems {
-		data.Problems, data.More = data.Problems[:mostProblems], len(data.Problems)-mostProblems
-	}
-	for _, list := range []struct {
-		rows   *[]Row
-		order  string
-		listed func(*wire.ServiceTraffic) bool
-	}{
-		{&data.Busy, byOpen, func(t *wire.ServiceTraffic) bool { return t.Open+t.Unanswered > 0 }},
-		{&data.Unanswered, byUnanswered, func(t *wire.ServiceTraffic) bool { return t.Unanswered > 0 }},
-		{&data.Refusing, byRefused, func(t *wire.ServiceTraffic) bool { return t.RefusedRate != nil && *t.RefusedRate > 0 }},
-	} {
-		var err error
-		if *list.rows, err = h.source.Busiest(list.order, busiest, list.listed); err != nil {
-			data.NoTraffic = err.Error()
-			break
+	d := &overview{Day: r.URL.Query().Get("period") == "24h"}
+	v := h.source.Status().Verdict
+	d.Headline, d.Rest, _ = strings.Cut(v.Text, "; ")
+	d.Problems = v.Groups
+	for i := range v.Groups {
+		if g := &v.Groups[i]; g.Severity == wire.SeverityError && !g.Since.IsZero() && (d.Newest == nil || g.Since.After(d.Newest.Since)) {
+			d.Newest = g
 		}
 	}
-	h.show(w, r, http.StatusOK, "overview", "Overview", data)
+	if len(d.Problems) > mostProblems {
+		d.Problems, d.More = d.Problems[:mostProblems], len(d.Problems)-mostProblems
+	}
+	var err error
+	if d.Box, err = h.source.Box(); err == nil {
+		d.Busy, err = h.source.Busiest(busiest)
+	}
+	if err != nil {
+		d.NoTraffic = err.Error()
+	}
+	d.Happened = h.source.Happened("", "", 24*time.Hour, mostEvents, h.mayAdmin(r))
+	d.Graph = graphOf(h.source.Graph("", d.Day), d.Happened, d.Day)
+	h.show(w, r, http.StatusOK, "overview", "Overview", d)
 }
 
 // services is the list of Services.
@@ -219,13 +321,17 @@ func (h *handler) services(w http.ResponseWriter, r *http.Request) {
 	values := r.URL.Query()
 	q := Query{
 		Namespace: values.Get("namespace"), Search: strings.TrimSpace(values.Get("search")),
-		Problems: values.Get("problems") != "", Sort: values.Get("sort"), Page: 1,
+		State: values.Get("state"), Sort: values.Get("sort"), Page: 1,
 	}
 	if q.Sort == "" {
-		q.Sort = byName
+		q.Sort = byState
 	}
 	if !slices.Contains(sorts, q.Sort) {
 		h.fail(w, r, http.StatusBadRequest, "Services are sorted by "+strings.Join(sorts, ", ")+".")
+		return
+	}
+	if !slices.Contains(states, q.State) {
+		h.fail(w, r, http.StatusBadRequest, "Services are chosen by the states "+strings.Join(states[1:], ", ")+".")
 		return
 	}
 	if text := values.Get("page"); text != "" {
@@ -241,48 +347,8 @@ func (h *handler) services(w http.ResponseWriter, r *http.Request) {
 		h.fail(w, r, http.StatusServiceUnavailable, err.Error())
 		return
 	}
-	h.show(w, r, http.StatusOK, "services", "Services", struct {
-		*Services
-		Query Query
-		Links listLinks
-		First int
-		Last  int
-	}{list, q, linksOf(q, list.Total), (q.Page-1)*PageRows + 1, (q.Page-1)*PageRows + len(list.Rows)})
-}
-
-// listLinks are the ways from a page of the list to others.
-type listLinks struct {
-	Sort           map[string]string
-	Previous, Next string // "" where there is none
-}
-
-func linksOf(q Query, total int) listLinks {
-	link := func(sort string, page int) string {
-		v := url.Values{}
-		for name, value := range map[string]string{"namespace": q.Namespace, "search": q.Search, "sort": sort} {
-			if value != "" && (name != "sort" || value != byName) {
-				v.Set(name, value)
-			}
-		}
-		if q.Problems {
-			v.Set("problems", "on")
-		}
-		if page > 1 {
-			v.Set("page", strconv.Itoa(page))
-		}
-		return "?" + v.Encode()
-	}
-	links := listLinks{Sort: map[string]string{}}
-	for _, s := range sorts {
-		links.Sort[s] = link(s, 1)
-	}
-	if q.Page > 1 {
-		links.Previous = link(q.Sort, q.Page-1)
-	}
-	if q.Page*PageRows < total {
-		links.Next = link(q.Sort, q.Page+1)
-	}
-	return links
+	h.show(w, r, http.StatusOK, "services", "Services", &listed{list, q, linksOf(q, list.Total), (q.Page-1)*PageRows + 1, (q.Page-1)*PageRows + len(list.Rows),
+		max(1, (list.Total+PageRows-1)/PageRows)})
 }
 
 // service is the page of one Service.
@@ -292,14 +358,17 @@ func (h *handler) service(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err != nil:
 		h.fail(w, r, http.StatusServiceUnavailable, err.Error())
+		return
 	case svc == nil:
 		h.fail(w, r, http.StatusNotFound, "There is no Service "+namespace+"/"+name+".")
-	default:
-		h.show(w, r, http.StatusOK, "service", namespace+"/"+name, struct {
-			*Service
-			Paths []path
-		}{svc, pathsOf(svc)})
+		return
 	}
+	d := &shownService{Service: svc, Day: r.URL.Query().Get("period") == "24h", Paths: pathsOf(svc, time.Now())}
+	d.Headline, d.Level = headline(svc)
+	d.Happened = h.source.Happened(namespace, name, 24*time.Hour, mostEvents, h.mayAdmin(r))
+	d.Graph = graphOf(h.source.Graph(namespace+"/"+name, d.Day), d.Happened, d.Day)
+	d.Do = stepsOf(svc, d.Paths)
+	h.show(w, r, http.StatusOK, "service", namespace+"/"+name, d)
 }
 
 // mostConnections bounds the connections on a page.
@@ -322,10 +391,7 @@ func (h *handler) connections(w http.ResponseWriter, r *http.Request) {
 		h.fail(w, r, http.StatusServiceUnavailable, err.Error())
 		return
 	}
-	h.show(w, r, http.StatusOK, "connections", "Connections", struct {
-		*wire.Connections
-		Namespace, Name, Client string
-	}{list, q.Namespace, q.Service, values.Get("client")})
+	h.show(w, r, http.StatusOK, "connections", "Connections", &connections{list, q.Namespace, q.Service, values.Get("client")})
 }
 
 // journalLines is the number of changes on the journal's page.

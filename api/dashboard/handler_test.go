@@ -2,12 +2,15 @@ package dashboard
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -44,11 +47,11 @@ func (s *shown) row(i int) Row {
 	rate, made, refused := float64(i), uint64(70_000*i), uint64(1_300*i)
 	return Row{
 		Namespace: "shop", Name: fmt.Sprintf("web-%d", i), Type: "ClusterIP", Addresses: []string{"10.96.0.10"}, Ports: []string{"80/TCP"},
-		Endpoints: i, ServiceTraffic: wire.ServiceTraffic{
+		Up: i, All: i + 1, ServiceTraffic: wire.ServiceTraffic{
 			ConnectionCounts: wire.ConnectionCounts{Open: 1000 * i, Unanswered: i % 2, Rate: &rate},
 			TrafficTotals:    wire.TrafficTotals{Connections: &made, Refused: &refused, RefusedRate: &rate},
 		},
-		History: []wire.TrafficSample{{At: time.Unix(0, 0), Open: 1}, {At: time.Unix(5, 0), Open: 3}},
+		Graph: graphed,
 	}
 }
 
@@ -61,14 +64,37 @@ func (s *shown) Services(q Query) (*Services, error) {
 	return list, s.err
 }
 
-func (s *shown) Busiest(_ string, most int, listed func(*wire.ServiceTraffic) bool) (rows []Row, err error) {
-	for i := range s.services {
-		if row := s.row(i); len(rows) < most && listed(&row.ServiceTraffic) {
-			rows = append(rows, row)
-		}
+func (s *shown) Busiest(most int) (rows []Row, err error) {
+	for i := range min(s.services, most) {
+		rows = append(rows, s.row(i))
 	}
 	return rows, s.err
 }
+
+func (s *shown) Box() (Box, error) {
+	return Box{ServiceTraffic: s.row(7).ServiceTraffic, Tracked: 19_311, MostTracked: 262_144, Announced: 35, Addresses: 36}, s.err
+}
+
+func (s *shown) Graph(string, bool) wire.TrafficGraph { return graphed }
+
+func (s *shown) Happened(_, _ string, _ time.Duration, _ int, admin bool) []Event {
+	events := []Event{{At: graphed.From.Add(5 * time.Minute), Level: "bad", Text: hostile + " does not answer", Mark: true}, {At: graphed.From, Level: "good", Text: "10.1.4.9:80 came up after 3 min"}}
+	if admin {
+		events = append(events, Event{At: graphed.From, Text: "anna changed 2 objects"})
+	}
+	return events
+}
+
+// graphed is traffic of 15 minutes, of which the first 5 are not known.
+var graphed = wire.TrafficGraph{From: time.Now().UTC().Add(-15 * time.Minute), Step: 10 * time.Second, Points: func() (points []wire.TrafficPoint) {
+	for i := range 90 {
+		points = append(points, wire.TrafficPoint{})
+		if i >= 30 {
+			points[i] = wire.TrafficPoint{Known: true, New: 1800, Open: 17_000, Refused: float64(i / 80 * 40), Failed: float64(i / 80 * 10)}
+		}
+	}
+	return points
+}()}
 
 func (s *shown) Service(namespace, name string) (*Service, error) {
 	if namespace != "shop" {
@@ -76,7 +102,7 @@ func (s *shown) Service(namespace, name string) (*Service, error) {
 	}
 	return &Service{
 		Clients: wire.ServiceClients{Counted: true, Clients: []wire.ClientTraffic{{Client: "203.0.113.7", Open: 1200}, {Client: "203.0.113.8", Unanswered: 3}}, More: 4321},
-		Row:     s.row(1), File: "/etc/web.yaml", Line: 7, Annotations: map[string]string{hostile: hostile},
+		Row:     s.row(1), Down: map[string][]Span{"10.1.2.11:8080": {{From: time.Now().Add(-2 * time.Hour), To: time.Now().Add(-time.Hour)}}}, Known: time.Now().Add(-12 * time.Hour), File: "/etc/web.yaml", Line: 7, Annotations: map[string]string{hostile: hostile},
 		Problems: []wire.Problem{{Object: "Service shop/web", Message: hostile, Severity: wire.SeverityError}},
 		State: wire.ServiceState{Ports: []wire.PortState{{
 			Name: "http", Protocol: "TCP", Family: "IPv4", Frontends: []string{"10.96.0.10:80", ":30080"},
@@ -144,27 +170,30 @@ func says(t *testing.T, text string, wants ...string) {
 func everybody(*http.Request) bool { return true }
 
 func TestPages(t *testing.T) {
-	s := &shown{services: 250, status: wire.Status{NodeName: hostile, Ready: true, HeldRemovals: 9, Verdict: wire.Verdict{Text: "1 of 3 Services does not answer"}, Problems: []wire.Problem{
-		{Message: "a warning", Severity: wire.SeverityWarning}, {Object: hostile, File: "web.yaml", Line: 7, Message: hostile, Severity: wire.SeverityError},
-	}}}
+	s := &shown{services: 250, status: wire.Status{NodeName: hostile, Ready: true, HeldRemovals: 9, Counts: wire.Counts{Services: 250},
+		Problems: []wire.Problem{{Message: "a warning", Severity: wire.SeverityWarning}, {Severity: wire.SeverityError}},
+		Verdict: wire.Verdict{Text: "2 of 250 Services do not answer; 12 have a warning", Services: 250, Fails: 2, Answers: 236, Warning: 12, Unchecked: 41, Groups: []wire.ProblemGroup{
+			{Severity: wire.SeverityError, Text: hostile, Next: "svcctl explain svc/web -n shop", Place: "web.yaml:7", Since: time.Now().Add(-4 * time.Minute), Services: []string{"shop/web"}, Concerned: 1},
+			{Severity: wire.SeverityWarning, Text: "10.1.2.12 is down", Next: "correct it (web.yaml:7): svcctl explain annotations svcctl.io/balance", Services: []string{"shop/web", "shop/api"}, Concerned: 11},
+		}},
+	}}
 	h := Handler(s, everybody)
 	text := visit(t, h, http.MethodGet, "/dashboard/", http.StatusOK)
-	says(t, text, "✗ 1 of 3 Services does not answer", "▲ not synced", "9 Services vanished", "<code>web.yaml:7</code>", "<polyline points=")
-	if strings.Index(text, "a warning") < strings.Index(text, "web.yaml:7") {
-		t.Error("a warning comes before an error")
-	}
-	says(t, visit(t, h, http.MethodGet, "/dashboard/services?namespace=shop&search=+web+&problems=on&sort=open&page=2", http.StatusOK),
-		"101 to 200 of 250 Services", "rel=\"prev\"", "rel=\"next\"", "page=3", `<option selected>shop`, "103,000", `aria-sort="descending"`)
-	if want := (Query{Namespace: "shop", Search: "web", Problems: true, Sort: "open", Page: 2}); s.query != want {
+	says(t, text, "2 of 250 Services do not answer</span></h1>", "12 have a warning", "Newest: <b>shop/web</b>", ">4 min</time>", "9 Services vanished", "<code>web.yaml:7</code>",
+		`<code>svcctl explain svc/web -n shop</code><button class="copy"`, `<code>svcctl explain annotations svcctl.io/balance</code>`, "2 of 11 Services", `data-state="bad"`, `data-count="2"`,
+		"19,311</span> of 262,144", "35 of 36 addresses", "248 of 250 answer", "anna changed 2 objects", "10.1.4.9:80 came up", "2,000 new/s", "50 refused or failed/s", `class="event" d="M`)
+	says(t, visit(t, h, http.MethodGet, "/dashboard/services?namespace=shop&search=+web+&state=bad&sort=open&page=2", http.StatusOK),
+		"101 to 200 of 250", "Page 2 of 3", "rel=\"prev\"", "rel=\"next\"", "page=3", `<option selected>shop`, "103,000", `aria-sort="descending"`, `▲ Warning 12`, `state=unchecked`)
+	if want := (Query{Namespace: "shop", Search: "web", State: "bad", Sort: "open", Page: 2}); s.query != want {
 		t.Errorf("asked for %+v, want %+v", s.query, want)
 	}
 	says(t, visit(t, h, http.MethodGet, "/dashboard/services/shop/web", http.StatusOK),
-		"/etc/web.yaml:7", "node port 30080", "1,234 open", "5 connections unanswered", "70,000", "1,300", "<svg class=\"path\"",
-		", balance maglev", ">up</td><td class=\"number\">5</td>", "10.1.2.13:8080", "gets no new ones", ", 5 times", "l2 eth0", "▲ withheld",
-		"name=web-1&amp;client=203.0.113.7", ">1,200</td>", ">✗ 3</td>", "4,321 more",
-		">10.1.2.1:40001, 71 open<", ">70 open</td>")
+		"/etc/web.yaml:7", "node port 30080", "1,234 open", "5 connections unanswered", "70,000", "1,300", "<svg class=\"broad\"",
+		">maglev</text>", "class=\"num drop\">5</td>", "10.1.2.13:8080", "no new ones", ", 5 times", "l2 eth0", "withheld", "down once since", "way dn",
+		"name=web-1&amp;client=203.0.113.7", ">1,200</td>", ">3</b>", "4,321 more", "by the relay at 10.1.2.1:40001, 71 open", ">70</span>",
+		"svcctl explain svc/web-1 -n shop", "svcctl trace 10.96.0.10:80", "svcctl out svc/web-1 -n shop 10.1.2.1")
 	says(t, visit(t, h, http.MethodGet, "/dashboard/connections?client=203.0.113.7&name=web", http.StatusOK), "203.0.113.7:1", "✗ unanswered",
-		"<td><code>10.1.2.11:8080</code></td>", "<td><code>10.1.2.12:8443</code> (relayed)</td>")
+		"<code>10.1.2.11:8080</code>", "<code>10.1.2.12:8443</code> (relayed)")
 	if s.conns.Client.String() != "203.0.113.7/32" || s.conns.Service != "web" {
 		t.Errorf("asked for %+v", s.conns)
 	}
@@ -172,8 +201,102 @@ func TestPages(t *testing.T) {
 	if journal := visit(t, h, http.MethodGet, "/dashboard/journal", http.StatusOK); strings.Index(journal, "old") < strings.Index(journal, "new") {
 		t.Error("the oldest change comes first")
 	}
-	for _, path := range []string{"style.css", "live.js", "icon.svg"} {
+	for _, path := range []string{"style.css", "live.js", "icon-good.svg", "icon-warn.svg", "icon-bad.svg"} {
 		visit(t, h, http.MethodGet, "/dashboard/static/"+path, http.StatusOK)
+	}
+}
+
+// An open page gets its values, and another version when more than they changed; without a page the answer is short. A trace is not begun.
+func TestLive(t *testing.T) {
+	s := &shown{services: 3, status: wire.Status{Ready: true, Synced: true, Verdict: wire.Verdict{Services: 3, Answers: 3}}}
+	h := Handler(s, everybody)
+	type answer struct {
+		At             time.Time
+		State, Version string
+		Count          int
+		Every          int64
+		K              map[string]string
+	}
+	ask := func(page string) (a answer) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(visit(t, h, http.MethodGet, "/dashboard/live.json?page="+url.QueryEscape(page), http.StatusOK)), &a); err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	for page, value := range map[string][2]string{"?": {"open", "7,000"}, "services?sort=open": {"shop/web-1 o", "1,000"}, "services/shop/web": {"http TCP 10.1.2.11:8080 o", "1,234"}} {
+		text := visit(t, h, http.MethodGet, "/dashboard/"+strings.TrimPrefix(page, "?"), http.StatusOK)
+		a := ask(page)
+		if a.K[value[0]] != value[1] || a.State != "good" || !strings.Contains(text, `data-k="`+value[0]+`"`) || !strings.Contains(text, `data-version="`+a.Version+`"`) || a.Every < 3000 || time.Since(a.At) > time.Minute {
+			t.Errorf("%s: %+v", page, a)
+		}
+		for k := range a.K {
+			if page != "services/shop/web" && !strings.Contains(text, `data-k="`+k+`"`) {
+				t.Errorf("%s has no place for the value %q", page, k)
+			}
+		}
+		s.status.Verdict.Text, s.status.Verdict.Fails = "1 of 3 Services does not answer", 1
+		if b := ask(page); b.Version == a.Version || b.State != "bad" || b.Count != 1 {
+			t.Errorf("%s after an outage: %+v, before %+v", page, b, a)
+		}
+		s.status.Verdict.Text, s.status.Verdict.Fails = "", 0
+	}
+	for _, page := range []string{"", "trace?do=follow", "live.json", "%zz", "../../etc", "journal"} {
+		if a := ask(page); len(a.K) != 0 || a.At.IsZero() {
+			t.Errorf("%q: %+v", page, a)
+		}
+	}
+	if len(s.traced) != 0 {
+		t.Errorf("%d traces were begun", len(s.traced))
+	}
+}
+
+// Graphs are drawn of what is known, and of nothing.
+func TestGraphs(t *testing.T) {
+	if g := graphOf(wire.TrafficGraph{}, nil, false); g != nil {
+		t.Errorf("without a history there is %+v", g)
+	}
+	g := graphOf(graphed, []Event{{At: graphed.From.Add(time.Minute), Level: "bad", Text: "a", Mark: true}, {At: graphed.From.Add(-time.Minute), Level: "bad", Text: "before", Mark: true}, {At: graphed.From.Add(time.Minute), Text: "a change"}}, false)
+	if len(g.Events) != 1 || !strings.HasPrefix(g.Line, "M337.1 ") || strings.Count(g.Line, "M") != 1 || g.NewMost != "2,000 new/s" || strings.Count(g.Refused, "M") != 10 || strings.Count(g.Failed, "M") != 10 {
+		t.Errorf("%+v", g)
+	}
+	if s := sparkOf(graphed); s == nil || !strings.HasPrefix(s.Line, "M31 ") {
+		t.Errorf("%+v", s)
+	}
+	if s := sparkOf(wire.TrafficGraph{Points: make([]wire.TrafficPoint, 90)}); s != nil {
+		t.Errorf("without traffic there is %+v", s)
+	}
+	for v, want := range map[float64]float64{0: 1, 1: 1, 1.1: 2, 42: 50, 1827: 2000, 17_806: 20_000, 1e6: 1e6} {
+		if got := roundUp(v); got != want {
+			t.Errorf("the edge above %v is %v, want %v", v, got, want)
+		}
+	}
+	now := time.Date(2026, 11, 1, 12, 10, 0, 0, time.UTC)
+	b := beatOf([]Span{{From: now.Add(-3 * time.Hour), To: now.Add(-3 * time.Hour).Add(time.Minute)}}, now.Add(-12*time.Hour), now)
+	classes := map[string]int{}
+	for _, c := range b.Cells {
+		classes[c.Class]++
+	}
+	if classes["dn"] != 1 || classes["un"] != 23 || classes["up"] != 24 || !strings.HasPrefix(b.Text, "down once since 00:10") {
+		t.Errorf("%v %q", classes, b.Text)
+	}
+}
+
+// The command of a next step is what is copied.
+func TestCommandOf(t *testing.T) {
+	for next, want := range map[string][2]string{
+		"svcctl health svc/web -n shop":                         {"svcctl health svc/web -n shop", ""},
+		"svcctl explain svc/web -n shop lists the ways":         {"svcctl explain svc/web -n shop", "svcctl explain svc/web -n shop lists the ways"},
+		"correct it (a.yaml:3): svcctl explain annotations a/b": {"svcctl explain annotations a/b", "correct it (a.yaml:3): svcctl explain annotations a/b"},
+		"correct it; `svcctl validate /etc/a.yaml` checks it":   {"svcctl validate /etc/a.yaml", "correct it; `svcctl validate /etc/a.yaml` checks it"},
+		"put it back; `svcctl confirm --removals` confirms it":  {"svcctl confirm --removals", "put it back; `svcctl confirm --removals` confirms it"},
+		"systemctl restart svcctl, once the disk is right":      {"systemctl restart svcctl", "systemctl restart svcctl, once the disk is right"},
+		"svcctl describe secret/…; correct it":                  {"", "svcctl describe secret/…; correct it"},
+		"choose another address (a.yaml:3)":                     {"", "choose another address (a.yaml:3)"},
+	} {
+		if command, words := commandOf(next); command != want[0] || words != want[1] {
+			t.Errorf("%q: %q and %q, want %q", next, command, words, want)
+		}
 	}
 }
 
@@ -200,6 +323,7 @@ func TestRefusals(t *testing.T) {
 	visit(t, h, http.MethodGet, "/dashboard/nowhere", http.StatusNotFound)
 	visit(t, h, http.MethodGet, "/dashboard/services/other/web", http.StatusNotFound)
 	visit(t, h, http.MethodGet, "/dashboard/services?sort=beauty", http.StatusBadRequest)
+	visit(t, h, http.MethodGet, "/dashboard/services?state=beauty", http.StatusBadRequest)
 	visit(t, h, http.MethodGet, "/dashboard/services?page=0", http.StatusBadRequest)
 	visit(t, h, http.MethodGet, "/dashboard/connections?client=me", http.StatusBadRequest)
 	s.err = errors.New("connection tracking cannot be read")
@@ -253,15 +377,17 @@ func TestPicture(t *testing.T) {
 		svc.State.Ports[0].Endpoints = append(svc.State.Ports[0].Endpoints, at)
 		svc.Ports = append(svc.Ports, wire.PortTraffic{Protocol: "TCP", Endpoints: []wire.EndpointTraffic{{Endpoint: at, ConnectionCounts: wire.ConnectionCounts{Open: i}}}})
 	}
-	p := pathsOf(svc)[0]
-	if len(p.Endpoints) != mostNodes || p.More != 40-mostNodes || p.Endpoints[0].Open != 39 {
-		t.Errorf("%d endpoints and %d more, the first with %d open", len(p.Endpoints), p.More, p.Endpoints[0].Open)
+	svc.State.Health = []wire.EndpointHealth{{Protocol: "TCP", Endpoint: "10.1.0.7:80", State: wire.HealthDown, Why: strings.Repeat("long ", 90)}}
+	svc.State.Ports[0].Endpoints = slices.DeleteFunc(svc.State.Ports[0].Endpoints, func(at string) bool { return at == "10.1.0.7:80" })
+	p := pathsOf(svc, time.Now())[0]
+	if first := p.Endpoints[0]; len(p.Endpoints) != mostNodes || p.More != 40-mostNodes || first.Text != "10.1.0.7:80" || !first.Dead || first.Class != "dn" || len([]rune(first.Short())) > 50 || p.Endpoints[1].Open != 39 || p.Up != 39 || p.All != 40 {
+		t.Errorf("%d endpoints and %d more, %d of %d up, the first %+v", len(p.Endpoints), p.More, p.Up, p.All, p.Endpoints[0])
 	}
-	if p.Lines[0].Width != maxLine || p.Lines[len(p.Lines)-1].Width >= maxLine {
-		t.Errorf("lines as wide as %v", p.Lines)
+	if p.Endpoints[1].Width != short(maxLine) || p.Endpoints[2].Width == short(maxLine) {
+		t.Errorf("lines as wide as %s and %s", p.Endpoints[1].Width, p.Endpoints[2].Width)
 	}
 	for i := range p.Endpoints {
-		if y := p.Endpoints[i].Y; y <= 0 || y >= p.Height || i > 0 && y <= p.Endpoints[i-1].Y {
+		if y := p.Endpoints[i].Y; y <= 0 || y >= p.Height || i > 0 && y <= p.Endpoints[i-1].Y || p.Endpoints[i].Low >= p.Tall {
 			t.Errorf("endpoint %d is at %d of %d", i, y, p.Height)
 		}
 	}
@@ -305,4 +431,18 @@ func TestUnauthorized(t *testing.T) {
 		t.Errorf("answered %d: %s", w.Code, w.Body)
 	}
 	says(t, w.Body.String(), "401 Unauthorized", "Run svcctl dashboard --server")
+}
+
+// A long message has a head, and no message is lost.
+func TestHeadOf(t *testing.T) {
+	for text, want := range map[string][2]string{
+		"short: and whole": {"short: and whole", ""},
+		"billing/invoices does not answer: it has no endpoint: no EndpointSlice has the label kubernetes.io/service-name: invoices": {"billing/invoices does not answer: it has no endpoint", "no EndpointSlice has the label kubernetes.io/service-name: invoices"},
+		strings.Repeat("x", 300):                  {strings.Repeat("x", 300), ""},
+		"\u05e9:" + strings.Repeat(" \u05e9", 90): {"\u05e9", strings.Repeat(" \u05e9", 90)[1:]},
+	} {
+		if head, more := headOf(text); head != want[0] || more != want[1] {
+			t.Errorf("%q: %q and %q, want %q", text, head, more, want)
+		}
+	}
 }

@@ -2,10 +2,12 @@ package dashboard
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"svcctl.io/svcctl/api/wire"
 )
@@ -15,16 +17,13 @@ type path struct {
 	Port, Protocol, Family string
 	Frontends              []node
 	Endpoints              []node
-	Lines                  []line // from the middle to the endpoints
-	Left                   []line // from the frontends to the middle
-	Height, Middle         int
-	More                   int // endpoints that are left out
-	// Balance is the algorithm; "" for random.
-	Balance string
+	Balance                string // "random" where nothing else is asked for
+	Up, All                int    // endpoints
+	More                   int    // endpoints that are left out
 	// Relay is the listener of the appliance that clients of a relayed port are sent to, and how it is; "" for others.
 	Relay string
-	// Absent are endpoints that get no new connections, by a check or an operator.
-	Absent []node
+	// Height, Middle and Edge place the wide picture, Tall and Knee the narrow one.
+	Height, Middle, Tall, Knee int
 }
 
 // Target returns the destination for a trace of the port's packets, ADDRESS:PORT/PROTOCOL; "" for a port with only node ports and
@@ -38,136 +37,235 @@ func (p path) Target() string {
 	return ""
 }
 
-// node is a box of the picture.
+// Label describes the picture for readers of screens.
+func (p path) Label() string {
+	var from, dead []string
+	for _, f := range p.Frontends {
+		from = append(from, f.Text)
+	}
+	for _, e := range p.Endpoints {
+		if e.Dead {
+			dead = append(dead, e.Text)
+		}
+	}
+	text := cmp.Or(strings.Join(from, ", "), "No address") + " lead to " + wire.Count(p.All, "endpoint")
+	if len(dead) > 0 {
+		text += "; no new connections go to " + strings.Join(dead, ", ")
+	}
+	return text
+}
+
+// node is a box of the picture, and a row of the table of endpoints.
 type node struct {
 	Text string
-	Y    int
-	// Word and Class say how it is: "open", "unanswered", "leaving" or "no traffic".
-	Word, Class string
-	Open        int
-	// Total has its connections and bytes so far; "" where they are not counted.
-	Total string
-	// Weight is its weight, "" where all are equal; Health is the state of its check.
-	Weight, Health string
+	// Dead is set when no new connections go to it, or when it refuses them or does not answer; Class is up or dn, Word its state in a word, and
+	// Check the finding of its health check, or of its clients.
+	Dead               bool
+	Class, Word, Check string
+	Open, Unanswered   int
+	Rate, Failed       *float64
+	Total, Weight      string // "": not counted; "": all are equal
+	Width              string // of its line
+	Y, Low             int    // in the wide picture and in the narrow one
+	Beat               *beat
 }
 
-// line is a line of the picture.
-type line struct {
-	Y1, Y2 int
-	Width  float64
-	Class  string
+// Short is Check as the picture has room for it. Marks isolate its direction of writing.
+func (n node) Short() string {
+	const room = 44
+	text := []rune(n.Check)
+	if len(text) > room {
+		text = append(text[:room-1], '…')
+	}
+	return "\u2068" + string(text) + "\u2069"
 }
+
+// IsLong reports whether the address needs small letters.
+func (n node) IsLong() bool { return len(n.Text) > 34 }
 
 const (
-	rowHeight = 34
+	wideRow, tallRow       = 66, 70
+	frontRow, tallFrontRow = 58, 40
 	// mostNodes bounds the endpoints in a picture.
 	mostNodes = 24
-	maxLine   = 8.0
+	maxLine   = 16.0
 )
 
 // pathsOf returns the pictures of a Service.
-func pathsOf(svc *Service) []path {
+func pathsOf(svc *Service, now time.Time) []path {
 	counts := map[string]wire.EndpointTraffic{}
 	for _, p := range svc.Ports {
 		for _, e := range p.Endpoints {
 			counts[p.Port+"|"+p.Protocol+"|"+e.Endpoint] = e
 		}
 	}
-	checks := map[string]*wire.EndpointHealth{}
-	for i := range svc.State.Health {
-		h := &svc.State.Health[i]
-		checks[h.Port+"|"+h.Protocol+"|"+h.Endpoint] = h
-	}
 	var paths []path
 	for i := range svc.State.Ports {
 		port := &svc.State.Ports[i]
-		p := path{Port: port.Name, Protocol: port.Protocol, Family: port.Family}
-		if port.Balance != "random" { // which is the default
-			p.Balance = port.Balance
+		p := path{Port: port.Name, Protocol: port.Protocol, Family: port.Family, Balance: cmp.Or(port.Balance, "random")}
+		key := port.Name + "|" + port.Protocol + "|"
+		checks := map[string][]*wire.EndpointHealth{}
+		for k := range svc.State.Health {
+			if h := &svc.State.Health[k]; h.Port == port.Name && h.Protocol == port.Protocol && strings.HasPrefix(h.Endpoint, "[") == (port.Family == "IPv6") {
+				checks[h.Endpoint] = append(checks[h.Endpoint], h)
+			}
 		}
-		endpoints := port.AllEndpoints()
+		used := port.AllEndpoints()
+		all := slices.Clone(used)
+		for at := range checks {
+			if !slices.Contains(used, at) {
+				all = append(all, at)
+			}
+		}
+		slices.SortFunc(all, byAddress)
 		var nodes []node
-		most := 1
-		for _, at := range endpoints {
-			e := counts[port.Name+"|"+port.Protocol+"|"+at]
-			n := nodeOf(at, e)
+		for _, at := range all {
+			n := nodeOf(at, counts[key+at], checks[at], slices.Contains(used, at))
 			if w, has := port.Weights[at]; has {
 				n.Weight = strconv.Itoa(int(w))
 			}
-			n.Health, _ = healthText(checks[port.Name+"|"+port.Protocol+"|"+at])
+			if len(checks[at]) > 0 || len(svc.Down[at]) > 0 {
+				n.Beat = beatOf(svc.Down[at], svc.Known, now)
+			}
+			if p.All++; !n.Dead {
+				p.Up++
+			}
 			nodes = append(nodes, n)
-			most = max(most, e.Open)
 		}
 		if port.Relay != "" {
-			relay := nodeOf(port.Relay, counts[port.Name+"|"+port.Protocol+"|"+port.Relay])
-			p.Relay = relay.Text + ", " + relay.Word
+			relay := counts[key+port.Relay]
+			p.Relay = port.Relay + ", " + wire.Grouped(relay.Open) + " open"
 		}
-		p.Absent = absent(svc.State.Health, port, endpoints)
-		if len(nodes) > mostNodes { // the busiest of them
-			slices.SortStableFunc(nodes, func(a, b node) int { return cmp.Compare(b.Open, a.Open) })
+		if len(nodes) > mostNodes { // dead ones, and the busiest
+			slices.SortStableFunc(nodes, func(a, b node) int {
+				return cmp.Or(-compareBool(a.Dead, b.Dead), cmp.Compare(b.Open, a.Open))
+			})
 			nodes, p.More = nodes[:mostNodes], len(nodes)-mostNodes
 		}
 		for _, at := range port.Frontends {
 			p.Frontends = append(p.Frontends, node{Text: frontendText(at)})
 		}
-		rows := max(len(p.Frontends), len(nodes), 1)
-		p.Height, p.Middle = rows*rowHeight, rows*rowHeight/2
-		spread(p.Frontends, p.Height)
-		spread(nodes, p.Height)
 		p.Endpoints = nodes
-		for _, f := range p.Frontends {
-			p.Left = append(p.Left, line{Y1: f.Y, Y2: p.Middle, Width: 1.5, Class: "way"})
-		}
-		for _, e := range nodes {
-			p.Lines = append(p.Lines, line{Y1: p.Middle, Y2: e.Y, Width: 1 + (maxLine-1)*float64(e.Open)/float64(most), Class: "way " + e.Class})
-		}
+		p.place()
 		paths = append(paths, p)
 	}
 	return paths
 }
 
-// absent are the checked endpoints of a port that get no new connections.
-func absent(checks []wire.EndpointHealth, port *wire.PortState, used []string) (nodes []node) {
-	for i := range checks {
-		h := &checks[i]
-		is6 := strings.HasPrefix(h.Endpoint, "[")
-		if h.Port != port.Name || h.Protocol != port.Protocol || is6 != (port.Family == "IPv6") || slices.Contains(used, h.Endpoint) {
-			continue
-		}
-		n := node{Text: h.Endpoint, Class: "bad"}
-		n.Word, n.Class = healthText(h)
-		nodes = append(nodes, n)
+// byAddress compares texts of addresses and ports, by number where they are such.
+func byAddress(a, b string) int {
+	x, errX := netip.ParseAddrPort(a)
+	y, errY := netip.ParseAddrPort(b)
+	if errX == nil && errY == nil {
+		return x.Compare(y)
 	}
-	return nodes
+	return strings.Compare(a, b)
 }
 
-// healthText returns the state of an endpoint's check; "" without a check.
-func healthText(h *wire.EndpointHealth) (text, class string) {
-	if h == nil {
-		return "", ""
-	}
-	text, class = h.State, "good"
-	if h.State != "up" {
-		class = "bad"
-	}
-	if h.Why != "" {
-		text += ": " + h.Why
-	}
-	if h.Failures > 1 {
-		text += ", " + wire.Grouped(h.Failures) + " times"
-	}
-	return text, class
-}
-
-func nodeOf(at string, e wire.EndpointTraffic) node {
-	n := node{Text: at, Word: "no traffic", Class: "idle", Open: e.Open, Total: totalText(&e.FlowTotals)}
+func compareBool(a, b bool) int {
 	switch {
-	case e.Unanswered > 0 && e.Open == 0:
-		n.Word, n.Class = wire.Count(e.Unanswered, "connection")+" unanswered", "bad"
-	case e.Open > 0:
-		n.Word, n.Class = wire.Grouped(e.Open)+" open", "good"
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// place gives everything its place, and lines their width.
+func (p *path) place() {
+	p.Height = max(len(p.Endpoints)*wideRow, len(p.Frontends)*frontRow, 2*wideRow) + 4
+	p.Middle = p.Height / 2
+	for i := range p.Frontends {
+		p.Frontends[i].Y = p.Middle + (2*i+1-len(p.Frontends))*frontRow/2
+		p.Frontends[i].Low = 18 + i*tallFrontRow
+	}
+	p.Knee = 20 + len(p.Frontends)*tallFrontRow
+	most := 0.0
+	for _, e := range p.Endpoints {
+		most = max(most, weightOf(&e))
+	}
+	for i := range p.Endpoints {
+		e := &p.Endpoints[i]
+		e.Y = p.Middle + (2*i+1-len(p.Endpoints))*wideRow/2
+		e.Low = p.Knee + 55 + i*tallRow
+		e.Width = "2"
+		if most > 0 {
+			e.Width = short(2 + (maxLine-2)*weightOf(e)/most)
+		}
+	}
+	p.Tall = p.Knee + 30 + max(len(p.Endpoints), 1)*tallRow
+}
+
+// weightOf is the width of a line: new connections, or open ones where none are new.
+func weightOf(n *node) float64 {
+	if n.Rate != nil && *n.Rate > 0 {
+		return *n.Rate
+	}
+	return float64(n.Open) / 1000
+}
+
+// Way is the line from a frontend in the wide picture, or to an endpoint.
+func (p path) Way(n node, frontend bool) string {
+	if frontend {
+		return fmt.Sprintf("M362 %d C420 %d 410 %d 452 %d", n.Y, n.Y, p.Middle, p.Middle)
+	}
+	return fmt.Sprintf("M532 %d C610 %d 620 %d 700 %d", p.Middle, p.Middle, n.Y, n.Y)
+}
+
+// nodeOf is an endpoint. used is set when new connections go to it.
+func nodeOf(at string, e wire.EndpointTraffic, checks []*wire.EndpointHealth, used bool) node {
+	n := node{Text: at, Class: "up", Word: "Not checked", Open: e.Open, Unanswered: e.Unanswered, Rate: e.Rate, Failed: e.FailedRate, Total: totalText(&e.FlowTotals)}
+	for _, h := range checks {
+		text := checkText(h)
+		switch {
+		case h.State == wire.HealthDown || h.State == wire.HealthOut:
+			n.Dead, n.Word, n.Check = true, "Down", text
+			if h.State == wire.HealthOut {
+				n.Word = "Taken out"
+			}
+		case n.Dead:
+		case h.State == wire.HealthUp:
+			n.Word, n.Check = "Up", cmp.Or(n.Check, text)
+		default:
+			n.Word, n.Check = "New", cmp.Or(n.Check, text)
+		}
+	}
+	if !used && !n.Dead {
+		n.Dead, n.Word = true, "Not used"
+	}
+	if n.Check == "" && e.Unanswered > 0 && e.Open == 0 {
+		n.Dead, n.Word, n.Check = true, "No answer", wire.Count(e.Unanswered, "connection")+" unanswered"
+	}
+	if n.Dead {
+		n.Class = "dn"
 	}
 	return n
+}
+
+// checkText is the finding of a check: "connection refused, 20 times", "OK in 3 ms".
+func checkText(h *wire.EndpointHealth) string {
+	if h.State == wire.HealthOut {
+		return "taken out by svcctl out"
+	}
+	text := h.Why
+	switch {
+	case text != "" && h.Failures > 1:
+		text += ", " + wire.Grouped(h.Failures) + " times"
+	case text == "" && h.State == wire.HealthUp && h.Took > 0:
+		text = "OK in " + took(time.Duration(h.Took))
+	case text == "" && h.State == wire.HealthUp:
+		text = "OK"
+	}
+	return text
+}
+
+// took is the duration of a check.
+func took(d time.Duration) string {
+	if d < time.Millisecond {
+		return "under 1 ms"
+	}
+	return strconv.Itoa(int(d/time.Millisecond)) + " ms"
 }
 
 // totalText counts connections and bytes: "12, 3.4 MiB in, 120 MiB out".
@@ -197,11 +295,4 @@ func frontendText(at string) string {
 		return "node port " + at[1:]
 	}
 	return at
-}
-
-// spread puts boxes at equal distances.
-func spread(nodes []node, height int) {
-	for i := range nodes {
-		nodes[i].Y = (2*i + 1) * height / (2 * len(nodes))
-	}
 }

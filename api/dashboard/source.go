@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"time"
 
 	"svcctl.io/svcctl/api/wire"
 )
@@ -11,11 +12,16 @@ type Source interface {
 	Status() wire.Status
 	// Services returns the Services that match a Query.
 	Services(Query) (*Services, error)
-	// Busiest returns at most that many of the first Services in an order (one of those of a list)
-	// among the listed ones, with their History.
-	Busiest(order string, most int, listed func(*wire.ServiceTraffic) bool) ([]Row, error)
+	// Busiest returns at most that many Services with traffic, those with the most new connections first.
+	Busiest(most int) ([]Row, error)
 	// Service is nil when there is none of that name.
 	Service(namespace, name string) (*Service, error)
+	// Box returns the numbers of the box.
+	Box() (Box, error)
+	// Graph returns the traffic of the last 15 minutes, or of a day, of a Service, "namespace/name", or of all ("").
+	Graph(service string, day bool) wire.TrafficGraph
+	// Happened returns the newest events, the newest first, of a Service or of all (""), with changes of objects for admins.
+	Happened(namespace, name string, since time.Duration, limit int, admin bool) []Event
 	Connections(wire.ConnectionQuery) (*wire.Connections, error)
 	Allocations() wire.Allocations
 	// Journal gives the newest changes, the oldest first.
@@ -30,10 +36,9 @@ type Query struct {
 	Namespace string
 	// Search is a part of a name or of an address; "" for all.
 	Search string
-	// Problems leaves out Services that nothing is wrong with.
-	Problems bool
-	Sort     string // one of sorts
-	Page     int    // from 1
+	State  string // one of states
+	Sort   string // one of sorts
+	Page   int    // from 1
 }
 
 // PageRows is the number of Services on a page.
@@ -42,16 +47,26 @@ const PageRows = 100
 // MostClients bounds the clients on the page of a Service.
 const MostClients = 20
 
-// The orders of a list.
+// The orders of a list: by state is trouble first.
 const (
-	byName       = "name"
-	byOpen       = "open"
-	byRate       = "rate"
-	byUnanswered = "unanswered"
-	byRefused    = "refused"
+	byState   = "state"
+	byName    = "name"
+	byOpen    = "open"
+	byRate    = "rate"
+	byRefused = "refused"
 )
 
-var sorts = []string{byName, byOpen, byRate, byUnanswered, byRefused}
+var sorts = []string{byState, byName, byOpen, byRate, byRefused}
+
+// The choices of a list by state.
+const (
+	stateBad       = "bad"
+	stateWarn      = "warning"
+	stateGood      = "good"
+	stateUnchecked = "unchecked"
+)
+
+var states = []string{"", stateBad, stateWarn, stateGood, stateUnchecked}
 
 // Services are a page of a list.
 type Services struct {
@@ -65,13 +80,37 @@ type Row struct {
 	Namespace, Name, Type string
 	Addresses             []string // cluster IPs, external and load balancer IPs
 	Ports                 []string // "80/TCP", "80:30080/TCP"
-	// Endpoints are addresses that new connections go to; -1 where there are none to have.
-	Endpoints int
-	// State is one of wire.ServiceAnswers and the like, and Why the message of the worst problem.
-	State, Why string
+	// Up counts the endpoints that new connections go to and that are not known to be down, of All; -1 where there are none to have.
+	Up, All int
+	// Unchecked is set for a Service with endpoints and without health checks.
+	Unchecked bool
+	// State is one of wire.ServiceAnswers and the like, Reason and Why those of the worst problem.
+	State, Reason, Why string
 	wire.ServiceTraffic
-	// History has the findings of the last looks, the oldest first; lists do not have it.
-	History []wire.TrafficSample
+	// Graph is its traffic of the last 15 minutes.
+	Graph wire.TrafficGraph
+}
+
+// Box has the numbers of the overview.
+type Box struct {
+	wire.ServiceTraffic       // of all Services
+	Tracked, MostTracked int  // connections, and the most there may be; 0: not known
+	Counted              bool // the kernel counts connections and refusals
+	Announced, Addresses int  // addresses that are announced, of those that are to be
+}
+
+// Event is what happened.
+type Event struct {
+	At    time.Time
+	Level string // good, warn, bad; "": a change of objects
+	Text  string
+	Mark  bool // it is shown in graphs
+}
+
+// Span is a time in which an endpoint was down.
+type Span struct {
+	From, To time.Time
+	Why      string
 }
 
 // Service has everything that the page of a Service shows.
@@ -89,6 +128,9 @@ type Service struct {
 	Annotations map[string]string
 	// Checks are the lines of `svcctl explain` about it, in order.
 	Checks []Check
+	// Down has the times in which endpoints were down, by address and port, as far as that is known: from Known on.
+	Down  map[string][]Span
+	Known time.Time
 }
 
 // Check is a finding of explain.

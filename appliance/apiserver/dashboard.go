@@ -6,14 +6,19 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/dashboard"
 	"svcctl.io/svcctl/api/diagnose"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/history"
 	"svcctl.io/svcctl/appliance/verdict"
 	"svcctl.io/svcctl/store/object"
 )
@@ -30,8 +35,8 @@ type Traffic interface {
 	Services() (busy map[string]*wire.ServiceTraffic, quiet *wire.ServiceTraffic, err error)
 	// Clients returns at most that many clients of a Service, "namespace/name", the busiest first.
 	Clients(service string, most int) (wire.ServiceClients, error)
-	// Histories returns the last samples of Services, by "namespace/name", the oldest first.
-	Histories(services []string) map[string][]wire.TrafficSample
+	// Graph returns the traffic of the last 15 minutes, or of a day, of a Service, "namespace/name", or of all ("").
+	Graph(service string, day bool) wire.TrafficGraph
 }
 
 // pages is the dashboard.Source of the store and the answers.
@@ -102,6 +107,7 @@ type found struct {
 	key     string
 	svc     *object.Service
 	traffic *wire.ServiceTraffic
+	rank    int // see rankOf
 }
 
 // Services implements dashboard.Source. What costs is done for the rows of the page alone.
@@ -110,22 +116,25 @@ func (p *pages) Services(q dashboard.Query) (*dashboard.Services, error) {
 	if err != nil {
 		return nil, err
 	}
+	wanted := p.chosen(q.State)
 	search := strings.ToLower(q.Search)
 	list := &dashboard.Services{}
 	namespaces := map[string]struct{}{}
 	all := make([]found, 0, len(traffic)) // garbage of a page that is open costs more than the page
 	for key, svc := range p.objects.Services() {
 		namespaces[svc.Metadata.Namespace] = struct{}{}
-		if q.Namespace != "" && svc.Metadata.Namespace != q.Namespace ||
-			q.Problems && p.judged(key) == (verdict.State{}) || !matchesSearch(key, svc, search) {
+		if q.Namespace != "" && svc.Metadata.Namespace != q.Namespace || !matchesSearch(key, svc, search) {
 			continue
 		}
-		all = append(all, found{key, svc, cmp.Or(traffic[key], quiet)})
+		f := found{key, svc, cmp.Or(traffic[key], quiet), rankOf(p.judged(key))}
+		if wanted == nil || wanted(&f) {
+			all = append(all, f)
+		}
 	}
 	list.Namespaces = slices.Sorted(maps.Keys(namespaces))
 	list.Total = len(all)
 	slices.SortFunc(all, func(a, b found) int {
-		return cmp.Or(orderOf(q.Sort, a.traffic, b.traffic), strings.Compare(a.key, b.key))
+		return cmp.Or(orderOf(q.Sort, &a, &b), strings.Compare(a.key, b.key))
 	})
 	first := min((q.Page-1)*dashboard.PageRows, len(all))
 	for _, f := range all[first:min(first+dashboard.PageRows, len(all))] {
@@ -134,36 +143,145 @@ func (p *pages) Services(q dashboard.Query) (*dashboard.Services, error) {
 	return list, nil
 }
 
+// rankOf orders Services by trouble: what does not answer, what has a warning, what waits, and the others.
+func rankOf(s verdict.State) int {
+	switch s.Word() {
+	case wire.ServiceFails:
+		return 0
+	case wire.ServiceStale:
+		return 1
+	case wire.ServiceWarning, wire.ServiceIdle:
+		return 2
+	case wire.ServiceSettling:
+		return 3
+	}
+	return 4
+}
+
+// chosen returns the choice of a list by state; nil: all.
+func (p *pages) chosen(state string) func(*found) bool {
+	switch state {
+	case "bad":
+		return func(f *found) bool { return f.rank < 2 }
+	case "warning":
+		return func(f *found) bool { return f.rank == 2 }
+	case "good":
+		return func(f *found) bool { return f.rank == 4 }
+	case "unchecked":
+		checked := map[string]bool{}
+		for _, h := range p.views.Checked("", "") {
+			checked[h.Service] = checked[h.Service] || isCheck(&h)
+		}
+		return func(f *found) bool {
+			state := p.views.Grants.State(f.svc.Metadata.Namespace, f.svc.Metadata.Name, netip.AddrPort{})
+			return !checked[f.key] && slices.ContainsFunc(state.Ports, func(port wire.PortState) bool { return len(port.AllEndpoints()) > 0 })
+		}
+	}
+	return nil
+}
+
+// isCheck reports whether an endpoint has a health check: others are listed when they are out, or refuse connections.
+func isCheck(h *wire.EndpointHealth) bool { return h.Check != "" && h.Check != wire.CheckOfFailures }
+
 // Busiest implements dashboard.Source.
-func (p *pages) Busiest(order string, most int, listed func(*wire.ServiceTraffic) bool) ([]dashboard.Row, error) {
+func (p *pages) Busiest(most int) ([]dashboard.Row, error) {
 	traffic, _, err := p.views.Traffic.Services()
 	if err != nil {
 		return nil, err
 	}
 	var all []found
 	for key, t := range traffic {
-		if listed(t) {
+		if t.Open+t.Unanswered > 0 || rateOf(t.Rate) > 0 || rateOf(t.RefusedRate) > 0 {
 			all = append(all, found{key: key, traffic: t})
 		}
 	}
 	slices.SortFunc(all, func(a, b found) int {
-		return cmp.Or(orderOf(order, a.traffic, b.traffic), strings.Compare(a.key, b.key))
+		return cmp.Or(orderOf("rate", &a, &b), orderOf("refused", &a, &b), orderOf("open", &a, &b), strings.Compare(a.key, b.key))
 	})
 	var rows []dashboard.Row
-	var keys []string
 	for _, f := range all {
 		if len(rows) == most {
 			break
 		}
 		if f.svc, _, _ = p.objects.Service(f.key); f.svc != nil {
-			rows, keys = append(rows, p.row(f)), append(keys, f.key)
+			rows = append(rows, p.row(f))
 		}
 	}
-	histories := p.views.Traffic.Histories(keys)
-	for i := range rows {
-		rows[i].History = histories[keys[i]]
-	}
 	return rows, nil
+}
+
+// Box implements dashboard.Source.
+func (p *pages) Box() (box dashboard.Box, err error) {
+	seen, err := p.views.Traffic.Traffic(wire.TrafficQuery{Sort: "open", Limit: 1})
+	if err != nil {
+		return box, err
+	}
+	box.ServiceTraffic, box.Tracked, box.Counted = seen.Totals, seen.Tracked, seen.Counted
+	if text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max"); err == nil {
+		box.MostTracked, _ = strconv.Atoi(strings.TrimSpace(string(text)))
+	}
+	if p.views.Announced != nil {
+		for _, a := range p.views.Announced.List().Items {
+			if box.Addresses++; slices.ContainsFunc(a.Places, func(at wire.Place) bool { return at.State == "announced" || at.State == "host" }) {
+				box.Announced++
+			}
+		}
+	}
+	return box, nil
+}
+
+// Graph implements dashboard.Source.
+func (p *pages) Graph(service string, day bool) wire.TrafficGraph {
+	return p.views.Traffic.Graph(service, day)
+}
+
+// changesLooked bounds the changes of objects that are looked through for events.
+const changesLooked = 200
+
+// Happened implements dashboard.Source.
+func (p *pages) Happened(namespace, name string, since time.Duration, limit int, admin bool) (events []dashboard.Event) {
+	if p.views.History != nil {
+		levels := map[string]string{"error": "bad", "warning": "warn", "": "good"}
+		for _, e := range p.history(wire.HistoryQuery{Since: since, Limit: limit, Namespace: namespace, Name: name}).Entries {
+			events = append(events, dashboard.Event{At: e.Time, Level: levels[e.Severity], Text: e.Text, Mark: e.Severity != "" && e.Kind != history.KindProblem})
+		}
+	}
+	if admin {
+		changes, _ := p.journal(wire.JournalQuery{Limit: changesLooked, Namespace: namespace}) // none while they cannot be read
+		events = append(events, changesOf(changes, time.Now().Add(-since), func(e *wire.JournalEntry) bool {
+			return name == "" || e.Kind == object.KindService && e.Namespace == namespace && e.Name == name
+		})...)
+	}
+	slices.SortStableFunc(events, func(a, b dashboard.Event) int { return b.At.Compare(a.At) })
+	return events[:min(len(events), limit)]
+}
+
+// changesOf are changes of objects as events: those of one author within seconds are one.
+func changesOf(changes []wire.JournalEntry, since time.Time, about func(*wire.JournalEntry) bool) (events []dashboard.Event) {
+	n, last := 0, ""
+	for i := range changes {
+		e := &changes[i]
+		if e.Time.Before(since) || e.Controller != "" || !about(e) {
+			continue
+		}
+		who := e.Author()
+		if e.File != "" {
+			who = filepath.Base(e.File)
+		}
+		if k := len(events) - 1; k >= 0 && who == last && e.Time.Sub(events[k].At) < 10*time.Second {
+			n++
+			events[k].Text = fmt.Sprintf("%s changed %d objects", who, n)
+			continue
+		}
+		n, last = 1, who
+		what := e.Kind + " " + e.Name
+		if e.Namespace != "" {
+			what = e.Kind + " " + e.Namespace + "/" + e.Name
+		}
+		verbs := map[string]string{"create": "created", "delete": "deleted"}
+		events = append(events, dashboard.Event{At: e.Time, Text: who + " " + cmp.Or(verbs[e.Verb], "changed") + " " + what})
+	}
+	return events
 }
 
 // matchesSearch reports whether a Service has a text, in lower case, in its name or an address.
@@ -187,16 +305,16 @@ func addressesOf(svc *object.Service) []string {
 }
 
 // orderOf compares by one of the orders of a list, the largest first.
-func orderOf(by string, a, b *wire.ServiceTraffic) int {
+func orderOf(by string, a, b *found) int {
 	switch by {
+	case "state":
+		return cmp.Compare(a.rank, b.rank)
 	case "open":
-		return cmp.Compare(b.Open, a.Open)
-	case "unanswered":
-		return cmp.Compare(b.Unanswered, a.Unanswered)
+		return cmp.Compare(b.traffic.Open, a.traffic.Open)
 	case "rate":
-		return cmp.Compare(rateOf(b.Rate), rateOf(a.Rate))
+		return cmp.Compare(rateOf(b.traffic.Rate), rateOf(a.traffic.Rate))
 	case "refused":
-		return cmp.Or(cmp.Compare(rateOf(b.RefusedRate), rateOf(a.RefusedRate)), cmp.Compare(object.Deref(b.Refused), object.Deref(a.Refused)))
+		return cmp.Or(cmp.Compare(rateOf(b.traffic.RefusedRate), rateOf(a.traffic.RefusedRate)), cmp.Compare(object.Deref(b.traffic.Refused), object.Deref(a.traffic.Refused)))
 	}
 	return 0
 }
@@ -224,9 +342,11 @@ func (p *pages) judged(key string) verdict.State {
 
 func (p *pages) rowOf(f found, state *wire.ServiceState) dashboard.Row {
 	svc, judged := f.svc, p.judged(f.key)
+	worst := cmp.Or(judged.Failing, judged.Stale, judged.Doubt)
 	row := dashboard.Row{
 		Namespace: svc.Metadata.Namespace, Name: svc.Metadata.Name, Type: svc.Spec.Type,
-		Addresses: addressesOf(svc), Endpoints: -1, State: judged.Word(), Why: cmp.Or(judged.Failing, judged.Stale, judged.Doubt).Message, ServiceTraffic: *f.traffic,
+		Addresses: addressesOf(svc), Up: -1, All: -1, State: judged.Word(), Reason: worst.Reason, Why: worst.Message, ServiceTraffic: *f.traffic,
+		Graph: p.views.Traffic.Graph(f.key, false),
 	}
 	for _, port := range svc.Spec.Ports {
 		text := fmt.Sprint(port.Port)
@@ -235,13 +355,29 @@ func (p *pages) rowOf(f found, state *wire.ServiceState) dashboard.Row {
 		}
 		row.Ports = append(row.Ports, text+"/"+port.Protocol)
 	}
-	if len(state.Ports) > 0 {
-		row.Endpoints = 0
-	} else {
+	if len(state.Ports) == 0 {
 		row.ServiceTraffic = wire.ServiceTraffic{} // nothing is served that could be counted
+		return row
 	}
+	// Endpoints of several ports count once for each address and port.
+	up := map[string]bool{}
 	for i := range state.Ports {
-		row.Endpoints += len(state.Ports[i].AllEndpoints())
+		for _, at := range state.Ports[i].AllEndpoints() {
+			up[at] = true
+		}
+	}
+	row.Unchecked = len(up) > 0
+	for _, h := range p.views.Checked(svc.Metadata.Namespace, svc.Metadata.Name) {
+		row.Unchecked = row.Unchecked && !isCheck(&h)
+		if h.State == wire.HealthDown || h.State == wire.HealthOut {
+			up[h.Endpoint] = false
+		}
+	}
+	row.Up, row.All = 0, len(up)
+	for _, is := range up {
+		if is {
+			row.Up++
+		}
 	}
 	return row
 }
@@ -274,7 +410,7 @@ func (p *pages) Service(namespace, name string) (*dashboard.Service, error) {
 	}
 	detail.Checks = p.explained(svc, endpointSlices, &status, &detail.State, seen)
 	detail.Row = p.rowOf(found{key: key, svc: svc, traffic: cmp.Or(traffic[key], quiet)}, &detail.State)
-	detail.History = p.views.Traffic.Histories([]string{key})[key]
+	detail.Down, detail.Known = p.down(namespace, name)
 	ref := object.RefOf(svc)
 	detail.File, detail.Line = p.objects.Location(ref)
 	for _, m := range svc.Metadata.ManagedFields {
@@ -283,4 +419,32 @@ func (p *pages) Service(namespace, name string) (*dashboard.Service, error) {
 		}
 	}
 	return detail, nil
+}
+
+// down returns the times of the last day in which endpoints of a Service were down, and since when that is known.
+func (p *pages) down(namespace, name string) (spans map[string][]dashboard.Span, known time.Time) {
+	now := time.Now()
+	if p.views.History == nil {
+		return nil, now
+	}
+	spans = map[string][]dashboard.Span{}
+	list, known := p.views.History.Transitions(time.Time{})
+	for i := range list {
+		t := &list[i]
+		if t.Kind != history.KindEndpoint || !t.IsAbout(namespace, name) {
+			continue
+		}
+		at := t.Endpoint()
+		of := spans[at]
+		open := len(of) > 0 && of[len(of)-1].To.Equal(now)
+		switch {
+		case t.State != "" && !open:
+			spans[at] = append(of, dashboard.Span{From: t.At, To: now, Why: t.Why})
+		case t.State == "" && open:
+			of[len(of)-1].To = t.At
+		case t.State == "" && len(of) == 0:
+			spans[at] = []dashboard.Span{{From: t.At.Add(-time.Duration(t.Lasted) * time.Second), To: t.At, Why: t.Why}}
+		}
+	}
+	return spans, known
 }

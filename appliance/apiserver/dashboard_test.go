@@ -3,14 +3,17 @@ package apiserver
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"svcctl.io/svcctl/api/dashboard"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/history"
 	"svcctl.io/svcctl/appliance/verdict"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
@@ -20,7 +23,6 @@ import (
 // seen stands for Traffic, a Backend with problems, and Grants.
 type seen struct {
 	traffic  map[string]*wire.ServiceTraffic
-	asked    []string // for histories
 	problems []wire.Problem
 	judged   map[string]verdict.State
 }
@@ -39,13 +41,8 @@ func (s *seen) Services() (busy map[string]*wire.ServiceTraffic, quiet *wire.Ser
 func (s *seen) Clients(service string, _ int) (wire.ServiceClients, error) {
 	return wire.ServiceClients{Counted: true, Clients: []wire.ClientTraffic{{Client: "of " + service}}}, nil
 }
-func (s *seen) Histories(services []string) map[string][]wire.TrafficSample {
-	s.asked = append(s.asked, services...)
-	told := map[string][]wire.TrafficSample{}
-	for _, service := range services {
-		told[service] = []wire.TrafficSample{{Open: len(service)}}
-	}
-	return told
+func (s *seen) Graph(service string, _ bool) wire.TrafficGraph {
+	return wire.TrafficGraph{Points: make([]wire.TrafficPoint, len(service))}
 }
 
 func (s *seen) Of(*object.Service) ([]object.Condition, bool)        { return nil, true }
@@ -86,7 +83,15 @@ func pagesOf(t testing.TB, n int, s *seen) *pages {
 		t.Fatal(err)
 	}
 	c := config.Default()
-	views := Views{Grants: grants{}, Traffic: s, Conditions: s, Checked: func(string, string) []wire.EndpointHealth { return nil }}
+	views := Views{Grants: grants{}, Traffic: s, Conditions: s, Checked: func(_, name string) (all []wire.EndpointHealth) {
+		if name == "s3" || name == "" {
+			all = append(all, wire.EndpointHealth{Service: "other/s3", Endpoint: "10.1.0.1:80", State: wire.HealthUp, Check: "tcp"})
+		}
+		if name == "s1" || name == "" {
+			all = append(all, wire.EndpointHealth{Service: "other/s1", Endpoint: "10.1.0.2:80", State: wire.HealthOut})
+		}
+		return all
+	}}
 	return &pages{answers: &answers{cfg: &c, objects: objects, views: views}, backend: s}
 }
 
@@ -114,10 +119,14 @@ func TestPagesOfServices(t *testing.T) {
 	}{
 		{dashboard.Query{Page: 1}, []string{"other/s1", "other/s3", "shop/s0", "shop/s2", "shop/s4"}, 5},
 		{dashboard.Query{Page: 2}, nil, 5},
+		{dashboard.Query{Page: 1, Sort: "state", Namespace: "other"}, []string{"other/s1", "other/s3"}, 2},
+		{dashboard.Query{Page: 1, State: "good"}, []string{"other/s3", "shop/s0", "shop/s2", "shop/s4"}, 4},
+		{dashboard.Query{Page: 1, State: "warning"}, nil, 0},
+		{dashboard.Query{Page: 1, State: "unchecked"}, []string{"other/s1", "shop/s2", "shop/s4"}, 3}, // s0 has no ports, s3 is checked
 		{dashboard.Query{Page: 1, Sort: "open"}, []string{"other/s3", "shop/s2", "other/s1", "shop/s0", "shop/s4"}, 5},
 		{dashboard.Query{Page: 1, Namespace: "shop"}, []string{"shop/s0", "shop/s2", "shop/s4"}, 3},
 		{dashboard.Query{Page: 1, Search: "S3"}, []string{"other/s3"}, 1},
-		{dashboard.Query{Page: 1, Problems: true}, []string{"other/s1"}, 1},
+		{dashboard.Query{Page: 1, State: "bad"}, []string{"other/s1"}, 1},
 	} {
 		list, err := p.Services(c.query)
 		if err != nil || list.Total != c.total {
@@ -131,7 +140,7 @@ func TestPagesOfServices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s1, s0 := list.Rows[0], list.Rows[2]; s1.State != wire.ServiceFails || s1.Why != "it has no endpoint" || s0.State != wire.ServiceAnswers || s1.Endpoints != 2 || s0.Endpoints != -1 || list.Rows[3].Open != 2 {
+	if s1, s0 := list.Rows[0], list.Rows[2]; s1.State != wire.ServiceFails || s1.Why != "it has no endpoint" || s0.State != wire.ServiceAnswers || s1.All != 2 || s1.Up != 1 || s0.All != -1 || !s1.Unchecked || list.Rows[1].Unchecked || len(s1.Graph.Points) != len("other/s1") || list.Rows[3].Open != 2 {
 		t.Errorf("rows %+v", list.Rows)
 	}
 	// The address is searched, too.
@@ -139,24 +148,18 @@ func TestPagesOfServices(t *testing.T) {
 	if list, err = p.Services(dashboard.Query{Page: 1, Search: address}); err != nil || len(list.Rows) != 1 || list.Rows[0].Name != "s4" {
 		t.Errorf("of address %s: %v, %v", address, names(list.Rows), err)
 	}
-	if len(s.asked) != 0 {
-		t.Errorf("a list asks for histories of %v, which it does not show", s.asked)
-	}
 }
 
 func TestPagesOfTheBusiest(t *testing.T) {
 	s := &seen{traffic: map[string]*wire.ServiceTraffic{"shop/s0": open(0), "shop/s2": open(2), "other/s3": open(3), "shop/s4": open(2), "shop/gone": open(9)}}
 	p := pagesOf(t, 5, s)
-	rows, err := p.Busiest("open", 2, func(t *wire.ServiceTraffic) bool { return t.Open > 0 })
+	rows, err := p.Busiest(2)
 	if diff := cmp.Diff([]string{"other/s3", "shop/s2"}, names(rows)); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	all, err := p.Busiest("open", 9, func(t *wire.ServiceTraffic) bool { return t.Open > 0 })
+	all, err := p.Busiest(9)
 	if diff := cmp.Diff([]string{"other/s3", "shop/s2", "shop/s4"}, names(all)); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
-	}
-	if len(rows[0].History) != 1 || rows[0].History[0].Open != len("other/s3") {
-		t.Errorf("its history is %+v", rows[0].History)
 	}
 }
 
@@ -167,10 +170,48 @@ func TestPageOfAService(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if svc.Open != 2 || len(svc.Problems) != 1 || svc.Problems[0].Message != "mine" || len(svc.Ports) != 1 || svc.Ports[0].Service != "s2" || len(svc.History) != 1 || len(svc.State.Ports) != 1 {
+	if svc.Open != 2 || len(svc.Problems) != 1 || svc.Problems[0].Message != "mine" || len(svc.Ports) != 1 || svc.Ports[0].Service != "s2" || len(svc.State.Ports) != 1 {
 		t.Errorf("its page is %+v", svc)
 	}
 	if svc, err := p.Service("shop", "nobody"); svc != nil || err != nil {
 		t.Errorf("of nobody %+v, %v", svc, err)
+	}
+}
+
+// Changes of one author within seconds are one event, and those of controllers are none.
+func TestChangesAsEvents(t *testing.T) {
+	at := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+	entry := func(after time.Duration, user, verb, name string) wire.JournalEntry {
+		return wire.JournalEntry{Time: at.Add(after), User: user, Verb: verb, Kind: "Service", Namespace: "shop", Name: name}
+	}
+	var got []string
+	for _, e := range changesOf([]wire.JournalEntry{
+		entry(-time.Hour, "anna", "create", "old"), entry(0, "anna", "create", "web"), entry(time.Second, "anna", "update", "api"), entry(2*time.Second, "bob", "delete", "web"),
+		{Time: at.Add(3 * time.Second), Controller: "endpoints", Kind: "EndpointSlice", Name: "web-1"}, entry(time.Minute, "bob", "apply", "web"),
+	}, at, func(*wire.JournalEntry) bool { return true }) {
+		got = append(got, e.Text)
+	}
+	if diff := cmp.Diff([]string{"anna changed 2 objects", "bob deleted Service shop/web", "bob changed Service shop/web"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// The times in which endpoints were down follow from transitions, also of those before the first that is kept.
+func TestTimesOfBeingDown(t *testing.T) {
+	b := history.Open(t.TempDir(), "gw1", time.Now().Add(-time.Hour), slog.New(slog.DiscardHandler))
+	p := &pages{answers: &answers{views: Views{History: b}}}
+	at := time.Now().Add(-30 * time.Minute)
+	key := func(service, endpoint string) history.Key {
+		return history.Key{Kind: history.KindEndpoint, Object: service, What: endpoint}
+	}
+	b.Note(key("Service shop/web", "10.1.0.1:80 tcp"), "down", "refused", at)
+	b.Note(key("Service shop/web", "10.1.0.1:80 tcp"), "", "", at.Add(time.Minute))
+	b.Note(key("Service shop/web", "10.1.0.1:80 tcp"), "down", "refused", at.Add(2*time.Minute))
+	b.Note(key("", "10.1.0.2:80"), "dead", "no answer", at, "shop/web")
+	b.Note(key("Service shop/api", "10.1.0.1:80 tcp"), "down", "refused", at)
+	spans, known := p.down("shop", "web")
+	one, two := spans["10.1.0.1:80"], spans["10.1.0.2:80"]
+	if len(spans) != 2 || len(one) != 2 || !one[0].To.Equal(at.Add(time.Minute).UTC().Round(0)) || time.Since(one[1].To) > time.Minute || len(two) != 1 || !two[0].From.Equal(at.UTC().Round(0)) || time.Since(known) < time.Minute {
+		t.Errorf("known from %s: %+v", known, spans)
 	}
 }

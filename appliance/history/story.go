@@ -60,7 +60,7 @@ func shownOf(list []Transition) map[int]string {
 	for i := range list {
 		switch t := &list[i]; {
 		case t.Kind == KindEndpoint:
-			endpoints[t.endpoint()] = append(endpoints[t.endpoint()], t.At)
+			endpoints[t.Endpoint()] = append(endpoints[t.Endpoint()], t.At)
 		case t.Kind == KindProblem:
 			problems[t.Object] = append(problems[t.Object], i)
 		case t.Kind == KindCondition && t.State == "":
@@ -132,8 +132,8 @@ func (t *Transition) IsAbout(namespace, name string) bool {
 	return (about || t.Kind == KindCondition) && is(service) || slices.ContainsFunc(t.Services, is)
 }
 
-// endpoint is the address of an endpoint, without its check.
-func (t *Transition) endpoint() string {
+// Endpoint is the address and port of an endpoint, without its check.
+func (t *Transition) Endpoint() string {
 	at, _, _ := strings.Cut(t.What, " ")
 	return at
 }
@@ -149,7 +149,7 @@ func (t *Transition) severity() string {
 func (t *Transition) cause() string {
 	switch {
 	case t.Kind == KindEndpoint:
-		return t.endpoint()
+		return t.Endpoint()
 	case t.Kind == KindProblem && t.Object != "":
 		reason, _, _ := strings.Cut(t.What, " ")
 		return reason + " " + t.severity()
@@ -226,8 +226,8 @@ func (g *group) entry() Entry {
 		if subject != "" {
 			of = " of " + subject
 		}
-		if e.Severity, e.Text = "warning", g.endpoint()+of+" went down"+why; over {
-			e.Severity, e.Text = "", g.endpoint()+of+" came up"+after
+		if e.Severity, e.Text = "warning", g.Endpoint()+of+" went down"+why; over {
+			e.Severity, e.Text = "", g.Endpoint()+of+" came up"+after
 		}
 	case KindAnnouncement:
 		by, at, _ := strings.Cut(g.What, " ")

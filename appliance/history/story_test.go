@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// told are the entries of a story, one a line.
-func told(entries []Entry) string {
+// lines are the entries of a story.
+func lines(entries []Entry) string {
 	var b strings.Builder
 	for _, e := range entries {
 		fmt.Fprintf(&b, "%s %s[%s] %s %q\n", e.At.Format("15:04:05"), e.Kind, e.Severity, e.Text, e.Services)
@@ -72,11 +72,11 @@ func TestStory(t *testing.T) {
 12:04:00 condition[] the newest version of shop/web is in force after 3 min ["shop/web"]
 12:04:00 problem[] /etc/x.yaml: over after 3 min: no YAML []
 `
-	if got := told(Story(list)); got != want || !from.Equal(noon) {
+	if got := lines(Story(list)); got != want || !from.Equal(noon) {
 		t.Errorf("from %s:\n%swant:\n%s", from, got, want)
 	}
 	list = slices.DeleteFunc(list, func(x Transition) bool { return !x.IsAbout("shop", "api") })
-	if got := told(Story(list)); strings.Count(got, "\n") != 2 || !strings.Contains(got, "10.1.2.12:8080 of shop/api went down") || !strings.Contains(got, "192.0.2.2 announced") {
+	if got := lines(Story(list)); strings.Count(got, "\n") != 2 || !strings.Contains(got, "10.1.2.12:8080 of shop/api went down") || !strings.Contains(got, "192.0.2.2 announced") {
 		t.Errorf("of one Service:\n%s", got)
 	}
 	if list, _ := b.Transitions(at); len(list) != 6 {

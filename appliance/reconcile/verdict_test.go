@@ -49,7 +49,7 @@ func (quiet) Connections(wire.ConnectionQuery) (*wire.Connections, error) {
 }
 func (quiet) Kill(uint32) (*wire.Connection, error)                  { return nil, nil }
 func (quiet) Clients(string, int) (c wire.ServiceClients, err error) { return c, nil }
-func (quiet) Histories([]string) map[string][]wire.TrafficSample     { return nil }
+func (quiet) Graph(string, bool) (g wire.TrafficGraph)               { return g }
 func (quiet) Services() (map[string]*wire.ServiceTraffic, *wire.ServiceTraffic, error) {
 	return nil, &wire.ServiceTraffic{}, nil
 }

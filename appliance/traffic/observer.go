@@ -274,39 +274,6 @@ func (o *Observer) History(key string) []Sample {
 	return slices.Clone(o.history[key])
 }
 
-// histories are History for Services as a whole, "namespace/name", with all their ports together.
-func (o *Observer) histories(services []string) map[string][]Sample {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	sums := make(map[string][]Sample, len(services))
-	for _, service := range services {
-		sums[service] = nil
-	}
-	for key, h := range o.history {
-		service, _ := nft.SplitID(key)
-		if sum, wanted := sums[service]; wanted {
-			sums[service] = addSamples(sum, h)
-		}
-	}
-	return sums
-}
-
-// addSamples adds the history of another port of a Service: both end with the same look.
-func addSamples(a, b []Sample) []Sample {
-	if len(a) < len(b) {
-		a, b = b, a
-	}
-	sum := slices.Clone(a)
-	for i := range b {
-		s := &sum[len(sum)-len(b)+i]
-		s.Open += b[i].Open
-		if b[i].Rate >= 0 {
-			s.Rate = max(s.Rate, 0) + b[i].Rate
-		}
-	}
-	return sum
-}
-
 // Key names a port without its family: "namespace/name" or "namespace/name/port".
 func (p *Port) Key() string {
 	if p.key != "" {

@@ -213,15 +213,6 @@ func (a *Queries) Services() (busy map[string]*wire.ServiceTraffic, quiet *wire.
 	return busy, quiet, nil
 }
 
-// Histories returns the samples of the last looks by Service, "namespace/name", the oldest first.
-func (a *Queries) Histories(services []string) map[string][]wire.TrafficSample {
-	told := make(map[string][]wire.TrafficSample, len(services))
-	for service, h := range a.observer.histories(services) {
-		told[service] = samplesOf(h)
-	}
-	return told
-}
-
 func samplesOf(history []Sample) (told []wire.TrafficSample) {
 	for _, s := range history {
 		sample := wire.TrafficSample{At: s.At, Open: s.Open}

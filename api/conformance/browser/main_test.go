@@ -4,10 +4,13 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -27,70 +30,118 @@ func TestMain(m *testing.M) { served.Main(m) }
 // hostile is text that runs, or leaves its place, where it is not escaped.
 const hostile = `"><img src=x onerror="window.hacked=1"><script>window.hacked=1</script>`
 
+// longName is a name as long as one may be, longText text that has no place to break, and rightToLeft text that would turn its line.
+var (
+	longName = strings.Repeat("very-long-name-", 4) + "abc"
+	longText = strings.Repeat("x", 300)
+)
+
+const rightToLeft = "\u202e\u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627 abc"
+
+// service is a Service with endpoints in YAML; "" for none.
+func service(namespace, name, vip string, annotations map[string]string, endpoints ...string) string {
+	text := "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: " + name + "\n  namespace: " + namespace + "\n  annotations:\n    svcctl.io/health-check-interval: 1s\n"
+	for key, value := range annotations {
+		text += "    " + key + ": '" + strings.ReplaceAll(value, "'", "''") + "'\n"
+	}
+	text += "spec: {clusterIP: " + vip + ", ports: [{name: http, port: 80}]}\n"
+	if len(endpoints) == 0 {
+		return text
+	}
+	text += "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: " + name[:min(len(name), 50)] + "-1, namespace: " + namespace + ", labels: {kubernetes.io/service-name: " + name + "}}\n" +
+		"addressType: IPv4\nports: [{name: http, port: 8080}]\nendpoints:\n"
+	for _, at := range endpoints {
+		text += "- addresses: [" + at + "]\n"
+	}
+	return text
+}
+
+// checked has endpoints asked.
+var checked = map[string]string{"svcctl.io/health-check": "tcp"}
+
+// The addresses of Services, and of the endpoints that listen at the start.
 const (
 	vip      = "172.30.0.10:80"
 	silent   = "172.30.0.11:80"
 	refusing = "172.30.0.12:80"
 )
 
-// many are how many Services there are besides.
-const many = 230
+var listening = []string{"192.0.2.11", "192.0.2.12", "192.0.2.14"}
 
-// manifests are Services of every kind that pages have a place for.
-func manifests() map[string]string {
-	service := func(name, more, endpoints string) string {
-		text := "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: " + name + "\n" + more
-		if endpoints != "" {
-			text += "\n---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: " + name + "-1, labels: {kubernetes.io/service-name: " + name + "}}\n" +
-				"addressType: IPv4\nports: [{name: http, port: 8080}]\nendpoints: [" + endpoints + "]"
-		}
-		return text + "\n"
-	}
-	var list strings.Builder
-	for i := range many {
-		list.WriteString(service(fmt.Sprintf("s%03d", i), fmt.Sprintf("spec: {clusterIP: 172.30.1.%d, ports: [{name: http, port: 80}]}", i+1), fmt.Sprintf("{addresses: [10.1.2.%d]}", i%250+1)))
-	}
+// few are Services of every kind that pages have a place for.
+func few() map[string]string {
+	hostileNotes := map[string]string{"note": hostile, "long": longText, "right-to-left": rightToLeft, "svcctl.io/weights": "192.0.2.11=3"}
+	maps.Copy(hostileNotes, checked)
 	return map[string]string{
-		"web.yaml": service("web", "  annotations: {svcctl.io/weights: 192.0.2.1=3, note: '"+strings.ReplaceAll(hostile, "'", "''")+"'}\n"+
-			"spec: {type: NodePort, clusterIP: 172.30.0.10, ports: [{name: http, port: 80, nodePort: 30080}]}",
-			"{addresses: [192.0.2.1]}, {addresses: [192.0.2.78], conditions: {ready: false}}") +
-			service("dark", "spec: {clusterIP: 172.30.0.11, ports: [{name: http, port: 80}]}", "{addresses: [192.0.2.77]}") +
-			service("empty", "spec: {clusterIP: 172.30.0.12, ports: [{name: http, port: 80}]}", "") +
-			service("outside", "  annotations: {svcctl.io/connection-log: 'true'}\nspec: {type: LoadBalancer, ports: [{name: http, port: 443}]}", "{addresses: [10.1.2.9]}"),
-		"many.yaml": list.String(),
-		"<img src=x onerror='window.hacked=1'>.yaml": "apiVersion: v1\nkind: Service\nmetadata: {name: bad, labels: {x: '<script>window.hacked=1</script>'}}\nspec: {ports: [{port: 99999}]}\n",
+		"web.yaml": service("shop", "web", "172.30.0.10", hostileNotes, "192.0.2.11", "192.0.2.12", "192.0.2.13", "192.0.2.14") +
+			service("auth", "token", "172.30.0.13", checked, "192.0.2.12", "192.0.2.13"),
+		"dark.yaml":  service("search", "dark", "172.30.0.11", nil, "192.0.2.77"),
+		"empty.yaml": service("billing", "invoices", "172.30.0.12", nil),
+		"long.yaml":  service("media", longName, "172.30.0.14", nil, "192.0.2.14"),
+		"<img src=x onerror='window.hacked=1'>.yaml":                  "apiVersion: v1\nkind: Service\nmetadata: {name: bad, labels: {x: '<script>window.hacked=1</script>'}}\nspec: {ports: [{port: 99999}]}\n",
+		strings.Repeat("long-file-name-", 13) + rightToLeft + ".yaml": "apiVersion: v1\nkind: Service\nmetadata: {name: also-bad}\nspec: {type: '" + rightToLeft + longText + "', ports: [{port: 80}]}\n",
 	}
 }
 
-// newAppliance serves the manifests, to a listener behind vip.
-func newAppliance(t *testing.T) *served.Appliance {
-	t.Helper()
-	a := served.New(t, "--traffic=flows")
-	for name, text := range manifests() {
-		if err := os.WriteFile(filepath.Join(a.Manifests, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+// many are few, and so many others.
+func many(n int) map[string]string {
+	all := few()
+	var list strings.Builder
+	for i := range n {
+		list.WriteString(service([]string{"default", "infra", "iot", "mail"}[i%4], fmt.Sprintf("s%04d", i), fmt.Sprintf("172.30.%d.%d", 1+i/250, i%250+1), nil, fmt.Sprintf("10.1.%d.%d", i/250, i%250+1)))
 	}
-	ln, err := net.Listen("tcp", "192.0.2.1:8080")
+	all["many.yaml"] = list.String()
+	return all
+}
+
+// write writes a file of manifests.
+func write(t *testing.T, a *served.Appliance, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(a.Manifests, name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newAppliance serves manifests, and endpoints listen.
+func newAppliance(t *testing.T, manifests map[string]string) *served.Appliance {
+	t.Helper()
+	a := served.New(t)
+	for name, text := range manifests {
+		write(t, a, name, text)
+	}
+	for _, at := range listening {
+		listen(t, at)
+	}
+	listen(t, "192.0.2.13")() // it refuses connections
+	a.Start()
+	return a
+}
+
+// listen has an endpoint take connections, until end is called or the test is over.
+func listen(t *testing.T, at string) (end func()) {
+	t.Helper()
+	if out, err := exec.Command("ip", "address", "replace", at+"/32", "dev", "lo").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	ln, err := net.Listen("tcp", at+":8080")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = ln.Close() })
+	end = func() { _ = ln.Close() }
+	t.Cleanup(end)
 	go func() {
-		var open []net.Conn // until the test is over
 		for {
 			conn, err := ln.Accept()
 			if err != nil {
-				for _, c := range open {
-					_ = c.Close()
-				}
 				return
 			}
-			open = append(open, conn)
+			go func() { // until the client has enough
+				_, _ = io.Copy(io.Discard, conn)
+				_ = conn.Close()
+			}()
 		}
 	}()
-	a.Start()
-	return a
+	return end
 }
 
 // connect makes a connection that stays.
@@ -103,17 +154,20 @@ func connect(t *testing.T, to string) {
 	t.Cleanup(func() { _ = conn.Close() })
 }
 
-// knock sends a SYN without an answer, or that is refused, until the test is over.
-func knock(t *testing.T, to string) {
+// knock makes connections that end at once, or that nobody answers, one each pause until the test is over.
+func knock(t *testing.T, to string, pause time.Duration) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	go func() {
-		for ctx.Err() == nil {
-			var d net.Dialer
+		for range 100_000 {
+			if ctx.Err() != nil {
+				return
+			}
+			d := net.Dialer{Timeout: time.Second}
 			if conn, err := d.DialContext(ctx, "tcp", to); err == nil {
 				_ = conn.Close()
 			}
-			time.Sleep(50 * time.Millisecond)
+			time.Sleep(pause) // real time: a client is like that
 		}
 	}()
 }
@@ -165,7 +219,7 @@ func newBrowser(t *testing.T, a *served.Appliance, flags ...string) *browser {
 	t.Helper()
 	host, link := openDoor(t, a)
 	b := launch(t, host, "http://"+host+"/dashboard/", flags...)
-	b.do(chromedp.Navigate(link), chromedp.WaitVisible("main[data-live=overview]"))
+	b.do(chromedp.Navigate(link), chromedp.WaitVisible("main[data-page=overview]"))
 	return b
 }
 
@@ -265,6 +319,18 @@ func (b *browser) try(actions ...chromedp.Action) error {
 func (b *browser) open(path string) {
 	b.t.Helper()
 	b.do(chromedp.Navigate(b.base+path), chromedp.WaitVisible("#main"))
+	b.loaded()
+}
+
+// loaded waits for the scripts of the page.
+func (b *browser) loaded() {
+	b.t.Helper()
+	b.becomes(func() error {
+		if state := value[string](b, "document.readyState"); state != "complete" {
+			return fmt.Errorf("the page is %s", state)
+		}
+		return nil
+	})
 }
 
 // value is that of an expression.
@@ -280,10 +346,10 @@ func (b *browser) texts(selector string) []string {
 	return value[[]string](b, fmt.Sprintf("[...document.querySelectorAll(%q)].map(e => e.innerText.trim())", selector))
 }
 
-// becomes waits until check is content.
-func (b *browser) becomes(check func() error) {
+// becomes waits until check is content: for a minute, or for longer.
+func (b *browser) becomes(check func() error, longer ...time.Duration) {
 	b.t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(slices.Max(append(longer, patience)))
 	for {
 		err := check()
 		if err == nil {

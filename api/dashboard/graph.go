@@ -1,0 +1,235 @@
+package dashboard
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+)
+
+// The graph, in its own units: new connections as an area, refused and failed ones as bars, open ones as a line.
+const (
+	graphWidth         = 1000.0
+	newTop, newBottom  = 4.0, 125.0
+	barTop, barBottom  = 140.0, 180.0
+	openTop, openBotom = 190.0, 231.0
+	mostMarks          = 6
+)
+
+// graph is traffic over time as a page has it.
+type graph struct {
+	Area, Line, Refused, Failed, Open, Marks string // paths
+	NewMost, BadMost, OpenMost               string // what the upper edges are
+	Times                                    []time.Time
+	Events                                   []Event
+	From                                     time.Time
+	Step                                     int    // seconds
+	Points                                   string // JSON for the script
+	Text                                     string // for readers of screens
+}
+
+// graphOf draws traffic, with the newest faults of the events in it.
+func graphOf(g wire.TrafficGraph, events []Event, day bool) *graph {
+	n := len(g.Points)
+	if n < 2 {
+		return nil
+	}
+	d := &graph{From: g.From, Step: int(g.Step / time.Second)}
+	var most wire.TrafficPoint
+	known := 0
+	for i := range g.Points {
+		p := &g.Points[i]
+		most.New, most.Open = max(most.New, p.New), max(most.Open, p.Open)
+		most.Refused, most.Failed = max(most.Refused, p.Refused+p.Failed), max(most.Failed, p.Failed)
+		if p.Known {
+			known++
+		}
+	}
+	newMost, badMost, openMost := roundUp(most.New), roundUp(most.Refused), roundUp(most.Open)
+	x := func(i float64) float64 { return i / float64(n-1) * graphWidth }
+	draw := func(value func(*wire.TrafficPoint) float64, most, top, bottom float64) (line, area string) {
+		y := func(p *wire.TrafficPoint) float64 { return bottom - value(p)/most*(bottom-top) }
+		return curve(g.Points, x, y, bottom)
+	}
+	d.Line, d.Area = draw(func(p *wire.TrafficPoint) float64 { return p.New }, newMost, newTop, newBottom)
+	d.Open, _ = draw(func(p *wire.TrafficPoint) float64 { return p.Open }, openMost, openTop, openBotom)
+	var refused, failed strings.Builder
+	width := graphWidth / float64(n) * 0.7
+	for i := range g.Points {
+		p := &g.Points[i]
+		high := func(v float64) float64 { return v / badMost * (barBottom - barTop) }
+		if p.Refused > 0 {
+			fmt.Fprintf(&refused, "M%s %sv%sh%sv%sz", short(x(float64(i))-width/2), short(barBottom), short(-high(p.Refused)), short(width), short(high(p.Refused)))
+		}
+		if p.Failed > 0 {
+			fmt.Fprintf(&failed, "M%s %sv%sh%sv%sz", short(x(float64(i))-width/2), short(barBottom-high(p.Refused)), short(-high(p.Failed)), short(width), short(high(p.Failed)))
+		}
+	}
+	d.Refused, d.Failed = refused.String(), failed.String()
+	d.NewMost, d.BadMost, d.OpenMost = graphNumber(newMost)+" new/s", graphNumber(badMost)+" refused or failed/s", graphNumber(openMost)+" open"
+	span := g.Step * time.Duration(n-1)
+	for i := range 4 {
+		d.Times = append(d.Times, g.From.Add(span*time.Duration(i)/3))
+	}
+	for _, e := range events {
+		if at := e.At.Sub(g.From); e.Mark && at >= 0 && at <= span+g.Step && len(d.Events) < mostMarks {
+			d.Events = append(d.Events, e)
+			d.Marks += fmt.Sprintf("M%s 0V232", short(min(at.Seconds()/span.Seconds(), 1)*graphWidth))
+		}
+	}
+	values := map[string][]float64{"new": make([]float64, n), "ref": make([]float64, n), "fail": make([]float64, n), "open": make([]float64, n)}
+	for i := range g.Points {
+		p := &g.Points[i]
+		for name, v := range map[string]float64{"new": p.New, "ref": p.Refused, "fail": p.Failed, "open": p.Open} {
+			if values[name][i] = math.Round(v*10) / 10; v >= 10 {
+				values[name][i] = math.Round(v)
+			}
+			if !p.Known {
+				values[name][i] = -1
+			}
+		}
+	}
+	text, err := json.Marshal(values)
+	if err != nil {
+		panic(err) // numbers: a bug
+	}
+	d.Points = string(text)
+	period := "15 minutes"
+	if day {
+		period = "24 hours"
+	}
+	d.Text = fmt.Sprintf("Traffic of %s: at most %s new connections a second, %s refused, %s failed, %s open", period, graphNumber(most.New), graphNumber(most.Refused-most.Failed), graphNumber(most.Failed), graphNumber(most.Open))
+	if known == 0 {
+		d.Text = "No traffic is recorded yet"
+	}
+	return d
+}
+
+// curve draws known points as a line and as the area below it, with a gap where nothing was read.
+func curve(points []wire.TrafficPoint, x func(float64) float64, y func(*wire.TrafficPoint) float64, bottom float64) (line, area string) {
+	var l, a strings.Builder
+	for i := 0; i < len(points); i++ {
+		if !points[i].Known {
+			continue
+		}
+		first := i
+		for ; i < len(points) && points[i].Known; i++ {
+			c := "L"
+			if i == first {
+				c = "M"
+				fmt.Fprintf(&a, "M%s %s", short(x(float64(i))), short(bottom))
+			}
+			fmt.Fprintf(&l, "%s%s %s", c, short(x(float64(i))), short(y(&points[i])))
+			fmt.Fprintf(&a, "L%s %s", short(x(float64(i))), short(y(&points[i])))
+		}
+		if i-first == 1 { // a point by itself
+			l.WriteString("h1")
+		}
+		fmt.Fprintf(&a, "L%s %sZ", short(x(float64(i-1))), short(bottom))
+	}
+	return l.String(), a.String()
+}
+
+// spark is a small curve of new connections.
+type spark struct{ Line, Area string }
+
+// The size of a small curve, in its own units, and the points of the graph that are one of it.
+const sparkWidth, sparkHeight, sparkPoints = 90.0, 24.0, 3
+
+// sparkOf draws new connections; nil where there are none.
+func sparkOf(g wire.TrafficGraph) *spark {
+	var points []wire.TrafficPoint
+	most := 0.0
+	for i := 0; i+sparkPoints <= len(g.Points); i += sparkPoints {
+		var mean wire.TrafficPoint
+		n := 0.0
+		for _, p := range g.Points[i : i+sparkPoints] {
+			if p.Known {
+				n, mean.New, mean.Known = n+1, mean.New+p.New, true
+			}
+		}
+		if n > 0 {
+			mean.New /= n
+		}
+		most = max(most, mean.New)
+		points = append(points, mean)
+	}
+	if most == 0 {
+		return nil
+	}
+	line, area := curve(points, func(i float64) float64 { return i / float64(len(points)-1) * sparkWidth },
+		func(p *wire.TrafficPoint) float64 { return sparkHeight - p.New/most*(sparkHeight-3) - 1 }, sparkHeight)
+	return &spark{line, area}
+}
+
+// short is a coordinate.
+func short(v float64) string { return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) }
+
+// roundUp is a number for the edge of a graph, a bit above a value: 1, 2, 3, 5, 8 or 10 times a power of ten.
+func roundUp(v float64) float64 {
+	power := math.Pow(10, math.Floor(math.Log10(max(v, 1))))
+	for _, n := range []float64{1, 2, 3, 5, 8, 10} {
+		if v <= n*power {
+			return n * power
+		}
+	}
+	return 20 * power
+}
+
+func graphNumber(v float64) string { return rateText(&v) }
+
+// beat is the health of an endpoint over 24 hours.
+type beat struct {
+	Cells []beatCell
+	Text  string
+}
+
+// beatCell is half an hour of it.
+type beatCell struct {
+	X     int
+	Class string // up, dn or un
+}
+
+const beatCells, beatWidth = 48, 5
+
+// beatOf draws the health of an endpoint.
+func beatOf(down []Span, known, now time.Time) *beat {
+	const cell = 24 * time.Hour / beatCells
+	b := &beat{}
+	first := now.Truncate(cell).Add(cell - 24*time.Hour)
+	times := 0
+	for i := range beatCells {
+		from := first.Add(time.Duration(i) * cell)
+		c := beatCell{X: i * beatWidth, Class: "up"}
+		if !from.Add(cell).After(known) {
+			c.Class = "un"
+		}
+		for _, s := range down {
+			if s.From.Before(from.Add(cell)) && s.To.After(from) {
+				c.Class = "dn"
+			}
+		}
+		b.Cells = append(b.Cells, c)
+	}
+	for _, s := range down {
+		if s.To.After(first) {
+			times++
+		}
+	}
+	switch times {
+	case 0:
+		b.Text = "never down"
+	case 1:
+		b.Text = "down once"
+	default:
+		b.Text = "down " + strconv.Itoa(times) + " times"
+	}
+	if known.After(first.Add(cell)) {
+		b.Text += " since " + known.UTC().Format("15:04")
+	}
+	return b
+}
