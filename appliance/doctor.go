@@ -177,7 +177,7 @@ func dataFinding(dir string, serving bool, served int) Finding {
 	case state == engine.DirectoryAbsent && served > 0:
 		return checkup.Fault(check, fmt.Sprintf("data directory %s has no state.db, but the kernel serves %d addresses and ports of svcctl", dir, served),
 			"if it is not mounted, or was moved, put it back before svcctl starts; if it is lost, start svcctl and apply the objects again: "+
-				"what the kernel serves stays in force until then, or until `svcctl confirm --removals`; `svcctl down` is the way to begin anew")
+				"what the kernel serves stays in force until then, or until `svcctl confirm --removals`; `svcctl down` removes all of it")
 	case state == engine.DirectoryAbsent:
 		return checkup.Well(check, "data directory "+dir+" is not there yet: the first start makes it")
 	}

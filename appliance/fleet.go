@@ -322,19 +322,19 @@ func (m *member) problems() []manifest.Problem {
 			"rollout %s has stopped in step %d of %d: %s; `svcctl fleet rollout resume` goes on, `svcctl fleet rollout undo` takes it back", r.ID, r.Step+1, len(r.Steps), r.Why)})
 	}
 	if _, tokens := m.engine.SharedKey(fleet.TokenKey); tokens != nil && m.cfg.API.Listen != "" && !s.Follows() {
-		problems = append(problems, manifest.Problem{Reason: "FleetTokens", Warning: true, Message: "this box does not hear of its fleet: " +
+		problems = append(problems, manifest.Problem{Reason: "FleetTokens", Warning: true, Message: "this box has no connection to its fleet: " +
 			"tokens that were revoked on another box since are accepted here; `svcctl admin token --revoke-all` ends them on this box, too"})
 	}
 	if m.held.objects() != nil {
-		problems = append(problems, manifest.Problem{Reason: "TrialHeldBack", Message: "the trial is over, and this box does not hear whether it was confirmed: what was in force before it is in force here, until it does"})
+		problems = append(problems, manifest.Problem{Reason: "TrialHeldBack", Message: "the trial is over, and this box cannot learn whether it was confirmed: what was in force before it is in force here, until it does"})
 	}
 	problems = append(problems, m.sources.Problems()...)
 	if s.Unreported != "" && s.Follows() && s.Kind != fleet.Namesake {
 		problems = append(problems, manifest.Problem{Reason: "FleetReport", Warning: true, Message: s.Unreported})
 	}
 	if s.Foreign != "" {
-		problems = append(problems, manifest.Problem{Reason: "FleetForeign", Warning: true, Message: "somebody else than a box has written or removed " + s.Foreign + " in etcd: it is not followed, and a box without a replica " +
-			"cannot join; find out who it was, stop a box, and run `svcctl fleet restore` with its data directory, which puts back what is in force"})
+		problems = append(problems, manifest.Problem{Reason: "FleetForeign", Warning: true, Message: "another program than a box of the fleet has written or removed " + s.Foreign + " in etcd: it is not followed, and a box without a replica " +
+			"cannot join; find that program, stop a box, and run `svcctl fleet restore` with its data directory, which puts back what is in force"})
 	}
 	if s.Replica != nil {
 		problems = append(problems, manifest.Problem{Reason: "FleetReplica", Warning: true, Message: "the replica on this box cannot be written, and a start without etcd would begin with an old state: " + s.Replica.Error()})

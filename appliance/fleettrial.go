@@ -124,7 +124,7 @@ func (m *member) holdBack(why error) {
 		return
 	}
 	if why == nil {
-		why = errors.New("this box does not hear of its fleet")
+		why = errors.New("this box has no connection to its fleet")
 	}
 	if err := m.held.hold(m); err != nil {
 		if text := fmt.Sprint(err); text != m.notHeld {

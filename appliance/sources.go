@@ -209,7 +209,7 @@ func (m *member) takeSource(ctx context.Context, name, box string) (before wire.
 	i := slices.IndexFunc(boxes, func(b fleet.Box) bool { return b.Box == box && b.Present })
 	switch {
 	case i < 0:
-		return before, fmt.Errorf("no box %s is heard of: `svcctl get boxes` names them", box)
+		return before, fmt.Errorf("no box %s reports: `svcctl get boxes` names them", box)
 	case !slices.Contains(boxes[i].Sources, name):
 		return before, fmt.Errorf("box %s has no source %s: start it with --manifests %s=DIR", box, name, name)
 	}

@@ -39,7 +39,7 @@ func takeTotals(dir string, log *slog.Logger) (t totals) {
 		err = json.Unmarshal(content, &t)
 	}
 	if err != nil {
-		log.Warn("totals of connections begin anew", "file", path, "err", err)
+		log.Warn("totals of connections begin at 0", "file", path, "err", err)
 		return totals{}
 	}
 	if t.Boot != bootID() {
@@ -63,7 +63,7 @@ func (a *assembly) leaveTotals() {
 		err = os.Rename(path+".new", path)
 	}
 	if err != nil {
-		a.log.Warn("totals of connections begin anew with the next start", "err", errors.Join(err, os.Remove(path+".new")))
+		a.log.Warn("totals of connections begin at 0 with the next start", "err", errors.Join(err, os.Remove(path+".new")))
 	}
 }
 

@@ -44,7 +44,7 @@ const (
 var ErrToken = errors.New("the token is not valid")
 
 // ErrEnded means that no token can be issued, since all were revoked here, and boxes that share the key still accept them.
-var ErrEnded = errors.New("all tokens were revoked on this box, and the other boxes do not know it yet: tokens are issued again when they do")
+var ErrEnded = errors.New("all tokens were revoked on this box, and the other boxes do not have that yet: tokens are issued again when they do")
 
 // Tokens issues and verifies bearer tokens. A token contains its user, role and expiry,
 // signed with HMAC-SHA256 (RFC 2104). It is safe for concurrent use.
@@ -145,7 +145,7 @@ func (t *Tokens) Share(id string, key []byte) error {
 	isEnded := err == nil && string(ended) == id
 	if !isEnded { // others have it, if there was one
 		if err := removeKeyFile(t.endedPath); err != nil {
-			return fmt.Errorf("note that other boxes know of revoked tokens: %w", err)
+			return fmt.Errorf("note that other boxes have the revoked tokens: %w", err)
 		}
 	}
 	if err := removeKeyFile(t.path); err != nil {

@@ -80,7 +80,7 @@ func (d *diagnosis) going() {
 	if meta.DeletionTimestamp == nil {
 		return
 	}
-	d.add(Doubt, "who put them there has to take them away; if that was a controller of a cluster, which does not run here, remove metadata.finalizers: `svcctl edit svc/"+
+	d.add(Doubt, "the program that set them has to remove them; if that was a controller of a cluster, which does not run here, remove metadata.finalizers: `svcctl edit svc/"+
 		d.Name+" -n "+d.Namespace+"`",
 		"it is being deleted, since %s, and serves until its finalizers are gone: %s", meta.DeletionTimestamp.UTC().Format(time.RFC3339), strings.Join(meta.Finalizers, ", "))
 }

@@ -39,7 +39,7 @@ func TestBalance(t *testing.T) {
 		}), "10.1.2.12:8080 10 %\n    new, with a share that grows: 10.1.2.12:8080\n"},
 		{"retry", func(f *diagnose.Facts) {
 			annotate(&f.Service.Metadata, object.AnnotationRetryAfter, "2s")
-		}, "+ a SYN that gets no answer for 2s is forgotten: the client's next one picks an endpoint anew\n"},
+		}, "+ a SYN that gets no answer for 2s is forgotten: the client's next one chooses an endpoint again\n"},
 		{"a client", balanced(func(p *wire.PortState) {
 			p.Balance, p.Client, p.Chosen = "source-hash", "192.0.2.10", []wire.Chosen{{Frontend: "10.96.0.10:80", Endpoint: "10.1.2.12:8080"}}
 		}), "+ port 80/TCP (IPv4) picks by source-hash\n    192.0.2.10 gets 10.1.2.12:8080 at 10.96.0.10:80\n"},

@@ -101,7 +101,7 @@ func TestService(t *testing.T) {
 			at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 			f.Service.Metadata.DeletionTimestamp, f.Service.Metadata.Finalizers = &at, []string{"example.com/a", "example.com/b"}
 		}, diagnose.Doubt, []string{"? it is being deleted, since 2026-01-02T03:04:05Z, and serves until its finalizers are gone: example.com/a, example.com/b",
-			"> who put them there has to take them away; if that was a controller of a cluster, which does not run here, remove metadata.finalizers: `svcctl edit svc/web -n default`"}, nil},
+			"> the program that set them has to remove them; if that was a controller of a cluster, which does not run here, remove metadata.finalizers: `svcctl edit svc/web -n default`"}, nil},
 		"of others": {func(f *diagnose.Facts) {
 			f.Status.Problems = []wire.Problem{{Object: "Service default/web2", Message: "odd", Severity: wire.SeverityError}}
 		}, diagnose.Good, nil, []string{"odd"}},

@@ -37,7 +37,7 @@ func (d *diagnosis) balance() {
 	d.portRanges()
 	d.limits()
 	if after, err := object.ParseRetryAfter(d.Service.Metadata.Annotations[object.AnnotationRetryAfter]); err == nil {
-		d.good("a SYN that gets no answer for %s is forgotten: the client's next one picks an endpoint anew", after)
+		d.good("a SYN that gets no answer for %s is forgotten: the client's next one chooses an endpoint again", after)
 	}
 }
 

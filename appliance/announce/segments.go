@@ -194,7 +194,7 @@ func (s *segments) unanswered(master netip.Addr) (all []string) {
 	for _, index := range slices.Sorted(maps.Keys(s.ports)) {
 		p := s.ports[index]
 		for _, addr := range slices.SortedFunc(maps.Keys(p.unanswered), netip.Addr.Compare) {
-			all = append(all, fmt.Sprintf("nobody answers for %s on %s, and %s advertises that it does: if that is a box of this election, look at `svcctl status` there; if not, it forges adverts: find it with `tcpdump -e -n -i %s vrrp`",
+			all = append(all, fmt.Sprintf("no box answers for %s on %s, and %s advertises that it does: if that is a box of this election, look at `svcctl status` there; if not, it forges adverts: find it with `tcpdump -e -n -i %s vrrp`",
 				addr, p.link.Name, master, p.link.Name))
 		}
 	}
@@ -247,7 +247,7 @@ func (s *segments) collect(index int) {
 		s.mark(is.Addr)
 		if delete(p.unanswered, is.Addr); is.Unanswered {
 			p.unanswered[is.Addr] = true
-			s.log.Warn("nobody answers for an address that the election gave to another box", "address", is.Addr, "interface", p.link.Name)
+			s.log.Warn("no box answers for an address that the election gave to another box", "address", is.Addr, "interface", p.link.Name)
 		}
 		if delete(p.contested, is.Addr); is.Contested {
 			p.contested[is.Addr] = is.Rival

@@ -154,7 +154,7 @@ func ExamineBridges(f *Facts, bridges []string) Finding {
 	return Doubt(check, strings.Join(f.BridgeCalls, " and ")+verb+": an endpoint behind "+strings.Join(bridges, " or ")+
 		" that is balanced to itself gets no answer, and one that is balanced to a neighbor there is not masqueraded",
 		"if endpoints there are clients of their own Services, "+f.Packaged.Sysctl("0", f.BridgeCalls...)+"; "+
-			"who filters between the ports of a bridge by iptables needs 1")
+			"a filter between the ports of a bridge by iptables needs 1")
 }
 
 // ExamineAnnouncing checks facts that matter where addresses of Services are announced on segments.
@@ -185,7 +185,7 @@ func ExamineAdopting(f *Facts) Finding {
 	const check = "takeover"
 	switch {
 	case f.Conntrack.Known && !f.Conntrack.Loose:
-		return Fault(check, "net.netfilter.nf_conntrack_tcp_loose is 0: no connection goes on when this box takes over, even with svcctl.io/adopt-connections",
+		return Fault(check, "net.netfilter.nf_conntrack_tcp_loose is 0: no connection continues when this box takes over, even with svcctl.io/adopt-connections",
 			f.Packaged.Sysctl("1", "net.netfilter.nf_conntrack_tcp_loose"))
 	case f.Conntrack.Known && !f.Conntrack.Liberal:
 		return Doubt(check, "net.netfilter.nf_conntrack_tcp_be_liberal is 0: when addresses come back to this box without a boot, connections end of which it has old entries",

@@ -30,7 +30,7 @@ func (d *DNS) validate(v *validation) {
 	for _, upstream := range d.Upstreams {
 		for _, address := range d.Listen {
 			if listensAt(address, upstream) {
-				v.add("dns-upstream", upstream.String(), "is --dns-listen %s itself: give the resolver that knows other names", address)
+				v.add("dns-upstream", upstream.String(), "is --dns-listen %s itself: give the resolver of other names", address)
 			}
 		}
 	}

@@ -24,19 +24,19 @@ var fleetPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustComp
 func (c *Config) validateFleet(v *validation) {
 	if c.Fleet.Name == "" {
 		if c.Fleet.LeafWrites {
-			v.add("leaf-writes", "true", "it is of no use without --fleet: name the fleet, or leave it out")
+			v.add("leaf-writes", "true", "it has no effect without --fleet: name the fleet, or leave it out")
 		}
 		for flag, value := range map[string]string{
 			"etcd-cacert": c.Fleet.CACert, "etcd-cert": c.Fleet.Cert, "etcd-key": c.Fleet.Key, "fleet-key-file": c.Fleet.KeyFile,
 			"core-cacert": c.Fleet.CoreCACert, "core-cert": c.Fleet.CoreCert, "core-key": c.Fleet.CoreKey, "leaf-cacert": c.Fleet.LeafCACert,
 		} {
 			if value != "" {
-				v.add(flag, value, "it is of no use without --fleet: name the fleet, or leave it out")
+				v.add(flag, value, "it has no effect without --fleet: name the fleet, or leave it out")
 			}
 		}
 		for flag, urls := range map[string][]string{"etcd": c.Fleet.Etcd, "core": c.Fleet.Cores} {
 			if len(urls) > 0 {
-				v.add(flag, urls[0], "it is of no use without --fleet: name the fleet, or leave it out")
+				v.add(flag, urls[0], "it has no effect without --fleet: name the fleet, or leave it out")
 			}
 		}
 		return
@@ -45,7 +45,7 @@ func (c *Config) validateFleet(v *validation) {
 		v.add("fleet", c.Fleet.Name, "it is no name of a fleet: take small letters, digits and dashes, at most 63")
 	}
 	if c.Fleet.LeafWrites && c.Fleet.LeafCACert == "" {
-		v.add("leaf-writes", "true", "it is of no use without --leaf-cacert: name the CA of the leaves, or leave it out")
+		v.add("leaf-writes", "true", "it has no effect without --leaf-cacert: name the CA of the leaves, or leave it out")
 	}
 	if len(c.Fleet.Cores) > 0 {
 		c.validateLeaf(v)
@@ -53,7 +53,7 @@ func (c *Config) validateFleet(v *validation) {
 	}
 	for flag, value := range map[string]string{"core-cacert": c.Fleet.CoreCACert, "core-cert": c.Fleet.CoreCert, "core-key": c.Fleet.CoreKey} {
 		if value != "" {
-			v.add(flag, value, "it is of no use without --core: name the core boxes, or leave it out")
+			v.add(flag, value, "it has no effect without --core: name the core boxes, or leave it out")
 		}
 	}
 	if c.Fleet.LeafCACert != "" && c.API.Listen == "" {
@@ -91,7 +91,7 @@ func (c *Config) validateLeaf(v *validation) {
 		"etcd-cacert": c.Fleet.CACert, "etcd-cert": c.Fleet.Cert, "etcd-key": c.Fleet.Key, "leaf-cacert": c.Fleet.LeafCACert, "etcd": strings.Join(c.Fleet.Etcd, ","),
 	} {
 		if value != "" {
-			v.add(flag, value, "a box with --core is a leaf: it does not speak with etcd, and nobody follows it: leave it out, or leave out --core")
+			v.add(flag, value, "a box with --core is a leaf: it has no connection to etcd, and no box follows it: leave it out, or leave out --core")
 		}
 	}
 	for _, core := range c.Fleet.Cores {
@@ -101,7 +101,7 @@ func (c *Config) validateLeaf(v *validation) {
 		}
 	}
 	if c.Fleet.CoreCert == "" || c.Fleet.CoreKey == "" {
-		v.add("core-cert", c.Fleet.CoreCert, "core boxes know a leaf by its certificate: give --core-cert and --core-key, of the CA that they have in --leaf-cacert, with the --node-name as common name")
+		v.add("core-cert", c.Fleet.CoreCert, "core boxes identify a leaf by its certificate: give --core-cert and --core-key, of the CA that they have in --leaf-cacert, with the --node-name as common name")
 	}
 	if len(c.Manifests) > 0 {
 		v.add("manifests", c.Manifests[0], "a leaf reads no files for its fleet: give the directory to a core box, or run `svcctl apply`")

@@ -265,7 +265,7 @@ func (b *box) isAnswered(t *testing.T, when string, f family, addr, mac string) 
 		case mac:
 			return nil
 		case "":
-			return fmt.Errorf("%s nobody answers for %s", when, addr)
+			return fmt.Errorf("%s no box answers for %s", when, addr)
 		default:
 			t.Fatalf("%s %s answers for %s, want %s", when, got, addr, mac)
 			return nil

@@ -281,7 +281,7 @@ func Test593_a_rollout_stops_by_itself(t *testing.T) {
 	roll(f.webAt("web", second)...)
 	f.answers("web", "server", "second", "server")
 	f.boxes[1].Kill()
-	f.phase(2, "Stopped", "box box2 is not heard of")
+	f.phase(2, "Stopped", "box box2 does not report")
 	f.answers("web", "server")
 	f.boxes[1].Start()
 	f.answers("web", "server", "second", "server")
@@ -344,7 +344,7 @@ func Test629_a_rollout_is_undone_by_itself(t *testing.T) {
 	}
 	f.says(other, []string{"fleet", "rollout", "status"}, "it is undone by itself")
 	f.boxes[driver].Kill()
-	f.phase(other, "Undone", "box "+f.hosts[driver].Name+" is not heard of any more")
+	f.phase(other, "Undone", "box "+f.hosts[driver].Name+" does not report any more")
 	f.boxes[driver].Start()
 	f.answers("web", "server", "server")
 	if out, code := f.apply(driver, f.web("web")...); code != 0 {

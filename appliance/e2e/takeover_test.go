@@ -296,7 +296,7 @@ func Test755_drain_of_the_only_box_asks(t *testing.T) {
 	}
 	for _, f := range families {
 		if mac := macOf(t, b.RTR, "box", f, f.segmentVIP(1)); mac == "" {
-			t.Errorf("nobody answers for %s after a drain that was refused", f.segmentVIP(1))
+			t.Errorf("no box answers for %s after a drain that was refused", f.segmentVIP(1))
 		}
 	}
 	if out, errOut, code := b.svcctl.Svcctl("announce", "drain", "--yes"); code != 0 {

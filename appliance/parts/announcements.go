@@ -288,7 +288,7 @@ func drainedProblem(all *wire.Announcements, lost int) resolve.Problem {
 		Message: "this box is drained: it announces no address; `svcctl announce undrain` ends that"}
 	switch {
 	case lost > 0:
-		p.Message = "this box is drained, and no other box is known to announce its addresses; `svcctl announce undrain` ends that"
+		p.Message = "this box is drained, and no other box reports that it announces its addresses; `svcctl announce undrain` ends that"
 	case awayElsewhere(all):
 		p.Message = "this box is drained: " + all.Group.Master + " answers for its addresses; `svcctl announce undrain` ends that"
 	}

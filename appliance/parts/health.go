@@ -168,7 +168,7 @@ func hostProblems(s prober.Stats) []resolve.Problem {
 		warn("CheckNotMade", "more endpoints than can be checked: the others are used by the state in their documents; `svcctl health` lists them as not asked")
 	}
 	if s.Stretch >= lateBy {
-		warn("ChecksLate", "there are more checks than this host makes: every interval is about %.0f %% longer; make intervals longer, or checks simpler", 100*(s.Stretch-1))
+		warn("ChecksLate", "this host cannot make all checks in time: every interval is about %.0f %% longer; make intervals longer, or checks simpler", 100*(s.Stretch-1))
 	}
 	return list
 }

@@ -72,7 +72,7 @@ func NewRelay(log *slog.Logger, secret func(key string) *object.Secret, state []
 	}
 	for name, f := range sockets {
 		if err := r.relay.InheritSocket(f); err != nil {
-			log.Warn("a socket that systemd has kept is of no use", "name", name, "err", err)
+			log.Warn("a socket that systemd kept cannot be used", "name", name, "err", err)
 		}
 	}
 	return r

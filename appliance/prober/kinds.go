@@ -287,7 +287,7 @@ func grpcResult(status string, body []byte) health.Result {
 	case err != nil:
 		return failed(health.Refused, "the answer is not gRPC")
 	case code == grpcNotFound:
-		return failed(health.Refused, "gRPC status 5: the server does not know this service")
+		return failed(health.Refused, "gRPC status 5: the server does not have this service")
 	case code == grpcUnimplemented:
 		return failed(health.Refused, "gRPC status 12: the server has no grpc.health.v1")
 	case code != 0:

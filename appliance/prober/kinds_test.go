@@ -201,7 +201,7 @@ func TestGRPC(t *testing.T) {
 		"serving":         {handler: serves},
 		"a service":       {handler: serves, service: "web"},
 		"not serving":     {handler: serves, service: "sick", want: health.Refused, why: "not serving: grpc.health.v1 says 2"},
-		"unknown service": {handler: serves, service: "nobody", want: health.Refused, why: "gRPC status 5: the server does not know this service"},
+		"unknown service": {handler: serves, service: "nobody", want: health.Refused, why: "gRPC status 5: the server does not have this service"},
 		"no health service": {handler: func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Grpc-Status", "12") },
 			want: health.Refused, why: "gRPC status 12: the server has no grpc.health.v1"},
 		"not gRPC": {handler: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, secret) }, want: health.Refused, why: "the answer is not gRPC"},

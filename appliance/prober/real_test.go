@@ -164,7 +164,7 @@ func TestEtcd(t *testing.T) {
 	become("etcd serves", health.Up, health.Down)
 	target := health.Target{Addr: at, Check: unknown}
 	target.Check.Rise, target.Check.Fall = 1, 1
-	if r, _ := first(t, target); r.Why != "gRPC status 5: the server does not know this service" {
+	if r, _ := first(t, target); r.Why != "gRPC status 5: the server does not have this service" {
 		t.Errorf("of a service that it does not know: %+v", r)
 	}
 	stop()

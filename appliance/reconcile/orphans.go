@@ -61,7 +61,7 @@ func FindOrphans(objects *store.Store, read func() (nft.Ruleset, uint32, error),
 		err = objects.Reserve(o.reserved())
 	}
 	if err != nil { // the disk may be full: what the kernel serves is held all the same
-		log.Warn("a restart may not know again what the kernel serves and no object declares", "err", err)
+		log.Warn("after a restart, addresses that the kernel serves and no object declares may not be recognized", "err", err)
 	}
 	return o, nil
 }

@@ -158,7 +158,7 @@ func (t *tcpPort) serve(ctx context.Context, client *net.TCPConn, asked netip.Ad
 			t.shared.leaving.unconnected(t.current(), t.endpoints, client, netip.AddrPort{}, asked, nil)
 			return
 		}
-		t.log.Debug("a client is reset: it does not say who it is", "client", client.RemoteAddr(), "err", err)
+		t.log.Debug("a client is reset: its PROXY header has no address", "client", client.RemoteAddr(), "err", err)
 		reset(client)
 		return
 	}

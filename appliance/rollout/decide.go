@@ -59,7 +59,7 @@ func Decide(head Rollout, left time.Duration, boxes []Box, concerns func(object 
 	switch head.Phase {
 	case pending.Gathering:
 		if left <= 0 {
-			head.Why = fmt.Sprintf("nobody has started it within %v", Gather)
+			head.Why = fmt.Sprintf("it was not started within %v", Gather)
 			return Next{Do: Undo, Head: head}
 		}
 		return Next{}
@@ -172,7 +172,7 @@ func (b *Box) known() []string {
 func (b *Box) trouble(known []string, concerns func(object string) bool) string {
 	switch {
 	case !b.Present:
-		return fmt.Sprintf("box %s is not heard of any more", b.Name)
+		return fmt.Sprintf("box %s does not report any more", b.Name)
 	case !b.Follows:
 		return fmt.Sprintf("box %s does not follow the fleet: %s", b.Name, b.Why)
 	case b.Failing != "":

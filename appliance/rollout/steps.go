@@ -67,7 +67,7 @@ func pick(step string, have []string, boxes []Box) (picked []string, everyone bo
 			case i < 0:
 				return nil, false, fmt.Errorf("box %s is not known: `svcctl get boxes` names them", name)
 			case !boxes[i].Present:
-				return nil, false, fmt.Errorf("box %s is not heard of: start it, or leave it out", name)
+				return nil, false, fmt.Errorf("box %s does not report: start it, or leave it out", name)
 			}
 			add(name)
 		}

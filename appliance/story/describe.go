@@ -230,12 +230,12 @@ func (t *description) chosen(where, target string) {
 		t.say(wire.TraceGood, where+" -> "+target, "session affinity: a known client goes to its endpoint")
 	case strings.HasPrefix(word, "range-clients-"):
 		if !strings.HasSuffix(word, "-in") {
-			t.say(wire.TraceGood, where+" -> "+target, "a range of ports; who the client is decides: source ranges, or policy Local")
+			t.say(wire.TraceGood, where+" -> "+target, "a range of ports; the client's address decides: source ranges, or policy Local")
 		}
 	case word == "range", word == "range-local":
 		t.say(wire.TraceGood, where+" -> "+target, "a range of ports: one of the endpoints is picked, at the same port")
 	case word == "by-client":
-		t.say(wire.TraceGood, where+" -> "+target, "who the client is decides: source ranges, or policy Local")
+		t.say(wire.TraceGood, where+" -> "+target, "the client's address decides: source ranges, or policy Local")
 	case word == "limited", word == "limited-outside", word == "nodeport-limited", word == "nodeport-limited-outside":
 		t.say(wire.TraceGood, where+" -> "+target, "the Service has limits, which are asked first")
 	case t.predicted: // what becomes of its address is known

@@ -28,8 +28,9 @@ func completionVerb() *cli.Verb {
 		Summary: "print a completion script for bash, zsh or fish",
 		Args:    "bash|zsh|fish",
 		About: `The script completes verbs and their words, flags, the values of flags with a fixed set, kinds,
-and, from the appliance, the names of namespaces and objects, and the addresses of endpoints
-for ` + "`svcctl out` and `svcctl in`" + `.`,
+and, from the appliance, the names of namespaces and objects, the addresses of Services for
+` + "`svcctl explain` and `svcctl trace`" + `, and those of endpoints for ` + "`svcctl out`, `svcctl in`" + ` and
+` + "`svcctl top --endpoint`" + `.`,
 		Words: shells,
 		Examples: []cli.Example{
 			{"For this shell.", "source <(svcctl completion bash)"},
@@ -124,6 +125,8 @@ func (c *completing) candidates(ctx context.Context, before []string) ([]string,
 		return candidates(v), nil
 	case len(v.Words) > 0 && len(args) == 0:
 		return v.Words, nil
+	case strings.Contains(v.Args, "TO[:PORT]"), strings.Contains(v.Args, "ADDRESS[:PORT]") && resource.IsAddress(c.current):
+		return c.addresses(ctx, false)
 	case strings.Contains(v.Args, "svc/NAME") && len(args) == 0:
 		return c.names(ctx, "svc", "svc/")
 	case v.Name == "out" || v.Name == "in":
@@ -172,12 +175,23 @@ func (c *completing) values(ctx context.Context, o *cli.Option) ([]string, error
 		return o.Words, nil
 	case o.Name == "namespace":
 		return c.names(ctx, "namespaces", "")
+	case o.Name == "endpoint":
+		return c.addresses(ctx, true)
 	case o.Arg == cli.ArgDir:
 		return []string{completeDirs}, nil
 	case o.Arg == cli.ArgFile, o.Arg == cli.ArgPath, o.Arg == "FILE|DIR":
 		return []string{completeFiles}, nil
 	}
 	return nil, errNothing
+}
+
+// addresses are those of Services, with their ports, or of endpoints.
+func (c *completing) addresses(ctx context.Context, endpoints bool) ([]string, error) {
+	appliance, err := settings.Connect(c.env, c.v)
+	if err != nil {
+		return nil, err
+	}
+	return resource.Addresses(ctx, appliance, endpoints)
 }
 
 // read gives the options their values, and returns the other words, and the option of which the
@@ -246,7 +260,7 @@ func (c *completing) names(ctx context.Context, word, before string) ([]string, 
 	if !ok {
 		return nil, resource.UnknownKind(word)
 	}
-	client, err := settings.Connect(c.env, c.v)
+	appliance, err := settings.Connect(c.env, c.v)
 	if err != nil {
 		return nil, err
 	}
@@ -255,7 +269,7 @@ func (c *completing) names(ctx context.Context, word, before string) ([]string, 
 		namespace = settings.Namespace(c.env, c.v)
 	}
 	var names []string
-	_, err = client.Each(ctx, resource.CollectionPath(k, namespace), nil, func(raw json.RawMessage) error {
+	_, err = appliance.Each(ctx, resource.CollectionPath(k, namespace), nil, func(raw json.RawMessage) error {
 		var o struct {
 			Metadata struct {
 				Name string `json:"name"`

@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"io"
 	"maps"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/cmd/svcctl/cli"
 )
 
@@ -22,18 +26,46 @@ func completer(t *testing.T) string {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	script := "#!/bin/sh\nSVCCTL_TEST_COMPLETES=1 exec " + self + " \"$@\"\n"
+	script := "#!/bin/sh\nSVCCTL_SOCKET=" + completionServer(t) + " SVCCTL_TEST_COMPLETES=1 exec " + self + " \"$@\"\n"
 	if err := os.WriteFile(filepath.Join(dir, "svcctl"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return dir
 }
 
+// completionServer is an appliance with a Service, of which one endpoint is taken out. It returns its socket.
+func completionServer(t *testing.T) string {
+	t.Helper()
+	mux := http.NewServeMux()
+	answer := func(path, text string) {
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, text)
+		})
+	}
+	const service = `{"apiVersion":"v1","kind":"Service","metadata":{"namespace":"default","name":"shop","annotations":{"svcctl.io/out":"10.1.2.13"}}}`
+	answer("/api/v1/namespaces/default/services", `{"kind":"ServiceList","apiVersion":"v1","metadata":{},"items":[`+service+`]}`)
+	answer("/api/v1/namespaces/default/services/shop", service)
+	answer("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", `{"kind":"EndpointSliceList","apiVersion":"discovery.k8s.io/v1","metadata":{},"items":[
+		{"metadata":{"name":"shop-1"},"addressType":"IPv4","endpoints":[{"addresses":["10.1.2.11"]},{"addresses":["10.1.2.12"]},{"addresses":["10.1.2.13"]}]}]}`)
+	answer(wire.GetTraffic.Path, `{"ports":[{"namespace":"default","service":"shop","port":"http","protocol":"TCP","frontends":["192.0.2.10:80","[2001:db8::10]:80",":30080"],
+		"endpoints":[{"endpoint":"10.1.2.11:8080"},{"endpoint":"10.1.2.12:8080"}]}]}`)
+	socket := filepath.Join(t.TempDir(), "s")
+	ln, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: mux}
+	go func() { _ = server.Serve(ln) }()
+	t.Cleanup(func() { _ = server.Close() })
+	return socket
+}
+
 // TestMain is svcctl itself where completer asks for it.
 func TestMain(m *testing.M) {
 	if os.Getenv("SVCCTL_TEST_COMPLETES") != "" {
 		b := newBench()
-		b.Env.Out = os.Stdout
+		b.Env.Out, b.Env.LookupEnv = os.Stdout, os.LookupEnv
 		os.Exit(run(context.Background(), b.Env, os.Args[1:]))
 	}
 	os.Exit(m.Run())
@@ -63,6 +95,14 @@ var completions = []struct{ line, want string }{
 	{"svcctl plan -f testdata/he", "testdata/help"},
 	{"svcctl validate testdata/he", "testdata/help"},
 	{"svcctl dr", ""}, // an earlier spelling
+	{"svcctl out svc/sh", "svc/shop"},
+	{"svcctl out svc/shop ", "10.1.2.11 10.1.2.12"},
+	{"svcctl out svc/shop 10.1.2.11 ", "10.1.2.12"},
+	{"svcctl in svc/shop ", "10.1.2.13"},
+	{"svcctl journal svc/", "svc/shop"},
+	{"svcctl explain 192", "192.0.2.10:80"},
+	{"svcctl trace 203.0.113.7 192.0.2.", "192.0.2.10:80"},
+	{"svcctl top --connections --endpoint 10.1.2.1", "10.1.2.11:8080 10.1.2.12:8080"},
 }
 
 // completed sorts what a shell has made of a line, and compares it.

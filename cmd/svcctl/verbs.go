@@ -38,10 +38,11 @@ reason, and ` + "`svcctl trace`" + ` proves it, packet by packet. The other verb
 ` + "`svcctl VERB --help` or `svcctl help VERB`" + ` describes a verb.`,
 		Options: []*cli.Option{{Name: "version", Usage: "print the version", Group: "Flags"}},
 		Examples: []cli.Example{
-			{"The ruleset of a directory. Needs no privilege and changes nothing.", "svcctl plan -f examples/quickstart"},
+			{"A Service of two servers, and its address.", "sudo svcctl expose web --port 80:8080 --to 10.1.2.11 --to 10.1.2.12 --apply && svcctl get svc web"},
+			{"Do all Services answer? Why does this one not?", "svcctl status; svcctl explain svc/web"},
+			{"Their traffic.", "svcctl top -A"},
+			{"The ruleset of a directory of manifests. Needs no privilege and changes nothing.", "svcctl plan -f examples/quickstart"},
 			{"Program it, and follow changes of the files.", "sudo svcctl serve --manifests examples/quickstart"},
-			{"Whether everything is in force.", "sudo svcctl status"},
-			{"Why does this address not answer?", "sudo svcctl explain 10.96.0.10:80"},
 		},
 		Exits: `  0  done
   1  the answer is no, or something was refused: stderr has the reason

@@ -103,7 +103,7 @@ func Notes(o object.Object) (list []Foreign) {
 		if near := misspelled(key); near != "" && Find(key) == nil {
 			list = append(list, Foreign{Field(key), "has no effect" + near})
 		} else if Find(key) == nil && aboutBalancers(key) && !isAny(meta.Annotations[key], offWords...) {
-			list = append(list, Foreign{Field(key), "has no effect here, whatever it asks for (TLS, an address, who may connect): it is about another load balancer; `svcctl explain annotations` lists what takes its place"})
+			list = append(list, Foreign{Field(key), "has no effect here, whatever it requests (TLS, an address, allowed clients): it is about another load balancer; `svcctl explain annotations` lists what takes its place"})
 		}
 	}
 	return list

@@ -307,7 +307,7 @@ func (r *frontReader) readHosts() {
 		r.Hosts = append(r.Hosts, host)
 	}
 	if r.BackendTLS && !r.HTTP || len(r.Services) > 0 {
-		r.refuse(key, "requests are looked into for it, and %s or %s has connections passed on as they are: leave one of the two out", TLSServices, BackendProtocol)
+		r.refuse(key, "it needs requests to be read, and %s or %s has connections passed on as they are: leave one of the two out", TLSServices, BackendProtocol)
 	}
 	r.HTTP = true
 }

@@ -115,7 +115,7 @@ func wrongValue(key, value string) string {
 	case skipMirror:
 		return unless(isAny(value, "true", "false"), value, `neither "true" nor "false", so the Endpoints are mirrored`)
 	case overCapacity:
-		return unless(isAny(value, "truncated", "warning"), value, `not "truncated": it says nothing of the addresses`)
+		return unless(isAny(value, "truncated", "warning"), value, `not "truncated": it has no addresses`)
 	case Announce:
 		return unless(isAny(value, "when-ready", "always"), value, "neither when-ready nor always: it is taken as when-ready")
 	case MED:

@@ -113,7 +113,7 @@ func haproxyWords(l string) (words []string, err string) {
 				word.WriteByte(l[i])
 			}
 		case c == '\\' && quote != '\'':
-			return nil, "a line that goes on in the next one is not followed: write it as one"
+			return nil, "a line continued in the next one is not supported: write it as one line"
 		case quote != 0:
 			word.WriteByte(c)
 		case c == '"' || c == '\'':

@@ -137,7 +137,7 @@ func (e *follower) replace(now *head, at int64, have map[string][]byte) error {
 	}
 	if len(have) != now.Objects || fresh.digest != now.Digest {
 		return &heldError{Damaged, fmt.Sprintf("the %d records that etcd has are not the %d that the newest commit left; what is in force stays: "+
-			"find out who else writes below svcctl/%s/; then put back what was there with `svcctl fleet restore` of the data directory of a box that is stopped, or take what etcd has with `svcctl fleet accept`",
+			"find the other program that writes below svcctl/%s/; then put back what was there with `svcctl fleet restore` of the data directory of a box that is stopped, or take what etcd has with `svcctl fleet accept`",
 			len(have), now.Objects, e.cfg.Fleet)}
 	}
 	e.mu.Lock()

@@ -258,7 +258,7 @@ func (e *position) agreeOn(s *settings) {
 	raised := e.agreed.Format != 0 && e.agreed.Format < s.Format
 	e.agreed, e.state.differs = *s, ""
 	if !agree(s.Settings, e.cfg.Settings) {
-		e.state.differs = fmt.Sprintf("the settings of this box are not those of its fleet: %s; it forwards as the fleet says and writes nothing: "+
+		e.state.differs = fmt.Sprintf("the settings of this box are not those of its fleet: %s; it forwards as the fleet is configured and writes nothing: "+
 			"give it the flags of the fleet, which `svcctl fleet status` lists, and restart it", differences(e.cfg.Settings, s.Settings, e.cfg.Flags))
 	}
 	if raised {

@@ -117,7 +117,7 @@ func (c *Config) checkTLS(conn net.Conn, host string) string {
 	)
 	switch {
 	case err == nil:
-		return "it answers the handshake, and not for a majority of etcd's members: `etcdctl endpoint health --cluster` says which of them are away, and their logs why"
+		return "it answers the handshake, and not for a majority of etcd's members: `etcdctl endpoint health --cluster` says which of them are away, and their logs give the reason"
 	case errors.As(err, &unknown):
 		if c.Files.CA == "" {
 			return fmt.Sprintf("its certificate is of no CA that this host trusts (%v): give the CA of etcd with --etcd-cacert", err)
@@ -138,7 +138,7 @@ func (c *Config) checkTLS(conn net.Conn, host string) string {
 	case errors.As(err, &remote) && remote.Op == "remote error":
 		return fmt.Sprintf("it refuses the handshake (%v): is it etcd that listens there?", remote.Err)
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
-		return "it closes the connection during the handshake: its log says why"
+		return "it closes the connection during the handshake: its log gives the reason"
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return "it takes the connection and does not answer: it is stuck, or something else listens there"
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrPermission):
@@ -170,7 +170,7 @@ func checkProtocol(conn net.Conn) string {
 	_, err := io.ReadFull(conn, begin)
 	switch {
 	case err == nil && begin[0] != alert && string(begin[:4]) != "HTTP":
-		return "it takes connections, and does not answer for a majority of etcd's members: `etcdctl endpoint health --cluster` says which of them are away, and their logs why"
+		return "it takes connections, and does not answer for a majority of etcd's members: `etcdctl endpoint health --cluster` says which of them are away, and their logs give the reason"
 	case err == nil, errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
 		return "it does not speak etcd's protocol without TLS: write https:// in --etcd, and give --etcd-cacert"
 	case errors.Is(err, os.ErrDeadlineExceeded):

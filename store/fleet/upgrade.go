@@ -100,7 +100,7 @@ func understand(all []Box, without []string) error {
 		left := slices.Contains(without, b.Box)
 		switch reads := cmp.Or(b.Format, 1); {
 		case left && b.Present:
-			return fmt.Errorf("box %s is heard of, and cannot be left out: stop it first", b.Box)
+			return fmt.Errorf("box %s reports, and cannot be left out: stop it first", b.Box)
 		case left || reads >= format:
 		case b.Present:
 			old = append(old, fmt.Sprintf("%s (version %s reads up to format %d)", b.Box, b.Version, reads))

@@ -181,7 +181,7 @@ func (e *vault) updateUnreadable() {
 			name, _, _ := splitKey(key)
 			names = append(names, cmp.Or(map[string]string{TokenKey: "the key of tokens", CAKey: "the CA of the API"}[name], name))
 		}
-		why = fmt.Sprintf("of what all boxes share, %s cannot be read: %s; this box takes no tokens of the fleet but those that it knows to be in force, "+
+		why = fmt.Sprintf("of what all boxes share, %s cannot be read: %s; this box accepts only those tokens of the fleet that it has seen in force, "+
 			"and can change no Secrets, and all else%s", strings.Join(names, " and "), e.unreadable[shared[0]], remedy)
 	}
 	if why == e.state.unreadable {
@@ -342,7 +342,7 @@ func (e *vault) noteForeign(ops []operation, mod int64) {
 		if op.Remove {
 			what = "removed"
 		}
-		e.cfg.Log.Warn("somebody else than the boxes of the fleet has "+what+" a key in etcd; it is not followed", "key", e.key(op.Key))
+		e.cfg.Log.Warn("another program than the boxes of the fleet has "+what+" a key in etcd; it is not followed", "key", e.key(op.Key))
 		e.signal()
 	}
 }

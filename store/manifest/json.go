@@ -373,7 +373,7 @@ func (s *jsonScanner) quoted() ([]byte, *refusal) {
 				s.at += i + 1
 				return raw, nil
 			}
-			return nil, s.fail(ReasonSyntax, "could not be parsed: a backslash in this text is followed by something that JSON does not know")
+			return nil, s.fail(ReasonSyntax, "could not be parsed: a backslash in this text is followed by a character that JSON does not allow")
 		case c < 0x20:
 			s.at += i
 			return nil, s.fail(ReasonSyntax, "could not be parsed: control character 0x%02x in a text; write it as an escape, or close the quote", c)

@@ -302,7 +302,7 @@ func OtherFamily(svc *Service, slices []*EndpointSlice) (family, why string) {
 			}
 			return own, why
 		}
-		return own, fmt.Sprintf("its addresses are %s and %s %s, so every client is refused: set spec.ipFamilyPolicy to PreferDualStack, or make the Service anew with spec.ipFamilies: [%s]",
+		return own, fmt.Sprintf("its addresses are %s and %s %s, so every client is refused: set spec.ipFamilyPolicy to PreferDualStack, or delete the Service and create it with spec.ipFamilies: [%s]",
 			own, all, other, other)
 	}
 	return "", ""

@@ -215,7 +215,7 @@ var (
 	ErrTimedOver = errors.New("the trial that this change belongs to is over: nothing of it is changed any more")
 
 	// ErrAlone means that the store belongs to one machine, not to a fleet.
-	ErrAlone = errors.New("a rollout goes from box to box of a fleet, and this box belongs to none: `svcctl apply --confirm DURATION` tries a change on a box of its own")
+	ErrAlone = errors.New("a rollout changes the boxes of a fleet one after the other, and this box belongs to none: `svcctl apply --confirm DURATION` tries a change on a box of its own")
 	// ErrNoStaged means that no rollout is under way.
 	ErrNoStaged = errors.New("no rollout is under way")
 	// ErrStagedOver means that a write belongs to a rollout that has begun, or is over.

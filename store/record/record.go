@@ -118,7 +118,7 @@ func Decode(pair engine.Pair) (*Record, error) {
 	kind, _, _ := strings.Cut(strings.TrimPrefix(pair.Key, ObjectPrefix), "/")
 	o, known := New(kind)
 	if !known {
-		return nil, fmt.Errorf("read stored %s: a newer version has written a kind that this one does not know: start that one", pair.Key)
+		return nil, fmt.Errorf("read stored %s: a newer version has written a kind that this one does not have: start that one", pair.Key)
 	}
 	if engine.IsSealed(pair.Value) {
 		return nil, fmt.Errorf("read stored %s: it is sealed by the key of a fleet: open it with `svcctl fleet leave DATA-DIR --fleet-key-file FILE`, or serve with --fleet", pair.Key)

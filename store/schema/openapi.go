@@ -182,7 +182,7 @@ type parameter struct{ name, form, doc string }
 // parametersOf returns the query parameters of an HTTP method.
 func parametersOf(method string) []parameter {
 	dryRun := parameter{"dryRun", "string", "All: do everything but keep the result."}
-	manager := parameter{"fieldManager", "string", "Who makes the change, for metadata.managedFields."}
+	manager := parameter{"fieldManager", "string", "Author of the change, for metadata.managedFields."}
 	validation := parameter{"fieldValidation", "string", "What to do about unknown and duplicate fields: Strict refuses them, Warn (the default) warns, Ignore drops them."}
 	switch method {
 	case "post", "put":

@@ -32,7 +32,7 @@ func explain(p Peer, phase Phase, err error) string {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return "the peer stopped in the middle of a message, or takes none"
 	case closed(err) && phase == OpenSent:
-		return "the peer closed the connection without a word: it may not be configured for this box's address, or had a connection of its own under way"
+		return "the peer closed the connection without a reason: it may not be configured for this box's address, or had a connection of its own under way"
 	case closed(err):
 		return "the peer closed the connection without a word: it was stopped, restarts, or takes fewer prefixes than we announce"
 	}
@@ -48,9 +48,9 @@ func explainDial(p Peer, err error) string {
 	var timeout net.Error
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return "the peer refused the connection: no BGP speaker listens there, or it does not know this box's address"
+		return "the peer refused the connection: no BGP speaker listens there, or it is not configured for this box's address"
 	case errors.Is(err, syscall.ECONNRESET):
-		return "the peer reset the connection: it does not know this box's address"
+		return "the peer reset the connection: it is not configured for this box's address"
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
 		words := "there is no way to the peer: its address does not answer, or no route leads there"
 		if !p.MultiHop {
@@ -101,7 +101,7 @@ func (n *notification) words(p Peer) string {
 	case bgp.BGP_ERROR_OPEN_MESSAGE_ERROR:
 		return name("it did not take our OPEN", "it speaks another version of BGP",
 			fmt.Sprintf("it expects another AS than our %d", p.LocalAS), "it does not take our router ID",
-			"it does not know a parameter of our OPEN", "authentication failed", fmt.Sprintf("it does not take our hold time of %s", p.Timers.Hold),
+			"it does not support a parameter of our OPEN", "authentication failed", fmt.Sprintf("it does not take our hold time of %s", p.Timers.Hold),
 			"it does not take our capabilities: compare the address families of both sides", "", "", "", "it expects another role")
 	case bgp.BGP_ERROR_UPDATE_MESSAGE_ERROR:
 		return fmt.Sprintf("it did not take an UPDATE of ours (subcode %d)", n.subcode)

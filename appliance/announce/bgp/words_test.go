@@ -26,7 +26,7 @@ func Test662_what_the_router_said_stays_known(t *testing.T) {
 			p = <-peers
 			p.receive()
 			p.conn.Close()
-			down(t, s, "the peer ended the session: "+said+"; after that the peer closed the connection without a word")
+			down(t, s, "the peer ended the session: "+said+"; after that the peer closed the connection without a reason")
 		}
 
 		// It is forgotten with the next session.
@@ -35,7 +35,7 @@ func Test662_what_the_router_said_stays_known(t *testing.T) {
 		p.endOfRIBs()
 		p.conn.Close()
 		synctest.Wait()
-		if got, want := s.State().LastDown, "the peer closed the connection without a word: it was stopped, restarts, or takes fewer prefixes than we announce"; got != want {
+		if got, want := s.State().LastDown, "the peer closed the connection without a reason: it was stopped, restarts, or takes fewer prefixes than we announce"; got != want {
 			t.Errorf("down because %q, want %q", got, want)
 		}
 	})
@@ -57,14 +57,14 @@ func Test780_what_this_side_found_stays_known(t *testing.T) {
 			p = <-peers
 			p.receive()
 			p.conn.Close()
-			down(t, s, found+"; after that the peer closed the connection without a word")
+			down(t, s, found+"; after that the peer closed the connection without a reason")
 		}
 		p = <-peers
 		p.greet(openFrom(64513, 90))
 		p.endOfRIBs()
 		p.conn.Close()
 		synctest.Wait()
-		if got, want := s.State().LastDown, "the peer closed the connection without a word: it was stopped, restarts, or takes fewer prefixes than we announce"; got != want {
+		if got, want := s.State().LastDown, "the peer closed the connection without a reason: it was stopped, restarts, or takes fewer prefixes than we announce"; got != want {
 			t.Errorf("down because %q, want %q", got, want)
 		}
 	})

@@ -302,7 +302,7 @@ func TestBadSegment(t *testing.T) {
 		}
 	})
 	if nobody > 0 || several > 60_000 {
-		t.Errorf("of 600,000 ms nobody answers for %d and several do for %d", nobody, several)
+		t.Errorf("of 600,000 ms no box answers for %d and several do for %d", nobody, several)
 	}
 	w.loss = 0
 	w.run(2*time.Second, nil)

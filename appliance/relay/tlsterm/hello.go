@@ -107,7 +107,7 @@ func ServerName(hello []byte) (string, error) {
 func hostName(content *parser) (name string, err error) {
 	list := content.part(2)
 	if content.bad || !content.empty() || list.empty() {
-		return "", errors.New("ClientHello: no list of server names where one is said to be")
+		return "", errors.New("ClientHello: no list of server names where one is announced")
 	}
 	found := false
 	for !list.empty() {

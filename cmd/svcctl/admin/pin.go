@@ -118,7 +118,7 @@ func pinOne(env *cli.Env, file pinFile, services map[string]*object.Service, dry
 	of := func(key string) *object.Service {
 		if services[key] == nil {
 			wrong++
-			fmt.Fprintf(env.Err, "%s: Service %s is not known to have values: with --live it is to be applied first\n", file.path, key)
+			fmt.Fprintf(env.Err, "%s: Service %s has no values on that box: with --live, apply it first\n", file.path, key)
 		}
 		return services[key]
 	}

@@ -159,7 +159,7 @@ func execCredential(info string, token *wire.Token) (string, error) {
 		return "", fmt.Errorf("read %s: %w: unset it to get the token itself", execInfoEnv, err)
 	}
 	if asked.APIVersion != execCredentialV1 && asked.APIVersion != execCredentialV1beta1 {
-		return "", fmt.Errorf("%s asks for %q: svcctl knows %s: make the kubeconfig again with `svcctl admin kubeconfig`", execInfoEnv, asked.APIVersion, execCredentialV1)
+		return "", fmt.Errorf("%s asks for %q: svcctl supports %s: make the kubeconfig again with `svcctl admin kubeconfig`", execInfoEnv, asked.APIVersion, execCredentialV1)
 	}
 	answer, err := json.Marshal(credentialDocument{
 		Kind: "ExecCredential", APIVersion: asked.APIVersion,

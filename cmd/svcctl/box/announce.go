@@ -65,7 +65,7 @@ socket of serve, and CAP_NET_RAW, except for BGP with peers by address.`,
 			{"Routes to two routers, and nothing on segments.", "svcctl announce --asn 64512 --peer tor-1=64513@192.0.2.1 --peer tor-2=64513@192.0.2.2 --bfd 300ms"},
 		},
 		Exits: `  0  stopped by a signal
-  1  could not start, or cannot go on: stderr has the reason
+  1  could not start or continue: stderr has the reason
   2  wrong usage or configuration`,
 		Verbs: cli.Words(announceStatusVerb(), drainVerb(), undrainVerb()),
 		Run:   runAnnounce,

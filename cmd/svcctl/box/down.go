@@ -50,7 +50,7 @@ func runDown(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 		case err == nil:
 			return fmt.Errorf("an appliance serves on %s and would bring everything back: stop it first, or give --force", socket)
 		case !client.NotRunning(err):
-			return fmt.Errorf("cannot find out whether an appliance still serves: %w; --force goes on all the same", err)
+			return fmt.Errorf("cannot determine whether an appliance still serves: %w; --force goes on all the same", err)
 		}
 	}
 	if err := env.Consent(v, consequence); err != nil {

@@ -30,7 +30,7 @@ no box answers on segments any more. With --follow, move the followed address.
 
 It asks when addresses that are announced here would be announced nowhere: on segments, without
 an election. Without a terminal it needs --yes then. This box cannot see the backups of an
-election, and other routes of a BGP router: on a terminal it asks, a script goes on.
+election, and other routes of a BGP router: on a terminal it asks, a script continues.
 
 It sets the label ` + annotation.ExcludeNode + `
 on the Node of this box, and lasts over restarts and reboots until ` + "`svcctl announce undrain`" + `.
@@ -45,7 +45,7 @@ that reach the box are still served.`,
 			{"Before a reboot.", "sudo svcctl announce drain --wait && sudo reboot"},
 			{"After it.", "sudo svcctl announce undrain"},
 		},
-		Exits: `  0  done, or it was so
+		Exits: `  0  done, or nothing was to be done
   1  refused, or --wait ended with packets that still came
   2  wrong usage or configuration, or no terminal to ask on and no --yes
   3  the appliance cannot be reached`,
@@ -64,7 +64,7 @@ the box becomes backup, and takes over when the other one stops, or at once with
 of announce.`,
 		Options:  settings.ConnectOptions(),
 		Examples: []cli.Example{{"After the work is done.", "sudo svcctl announce undrain"}},
-		Exits: `  0  done, or it was so
+		Exits: `  0  done, or nothing was to be done
   1  refused: stderr has the reason
   2  wrong usage or configuration
   3  the appliance cannot be reached`,

@@ -45,7 +45,7 @@ hands over relayed connections: none ends, except with TLS or HTTP.
 			{"All settings from a file: `manifests: [/etc/svcctl/manifests]`, `nodeName: gw1` ...", "svcctl serve --config /etc/svcctl/svcctl.yaml"},
 		},
 		Exits: `  0  stopped by a signal
-  1  could not start, or cannot go on: stderr has the reason
+  1  could not start or continue: stderr has the reason
   2  wrong usage or configuration: every problem is a line on stderr`,
 		Run: runServe,
 	}
@@ -133,7 +133,7 @@ func stopOnSignal(ctx context.Context, signals <-chan os.Signal, log *slog.Logge
 					log.Info("SIGHUP is ignored: the manifests are watched; settings change with a restart, which disturbs no traffic")
 				case number == syscall.SIGUSR2:
 					if err := takesOver(ctx); err != nil {
-						log.Error("nothing is handed over, and it goes on as it was", "err", err)
+						log.Error("nothing is handed over, and it continues unchanged", "err", err)
 						continue
 					}
 					log.Info("handing over; "+last, "signal", s.String())

@@ -25,24 +25,28 @@ func ExposeVerb() *cli.Verb {
 		Name:    "expose",
 		Summary: "create a Service from a list of servers, without writing YAML",
 		Args:    "NAME --port PORT --to ADDRESS [FLAGS]",
-		About: `Prints a Service with these ports and an EndpointSlice for each IP family of its
-servers, or applies them with --apply. The manifests are validated as by
-` + "`svcctl serve`" + `; if they have a problem nothing is printed or applied.
+		About: `Makes a Service, which is an address and ports that clients connect to, of these servers. It
+prints the manifests, a Service and an EndpointSlice for each IP family of the servers; with
+--apply it creates or changes them in the running appliance. They are validated as by
+` + "`svcctl serve`" + `: if they have a problem nothing is printed or applied.
+
+` + "`svcctl get svc NAME`" + ` prints the address, if it was not given. Clients reach it through this box, as
+their router or by a route. When they get no answer, ` + "`svcctl explain svc/NAME`" + ` gives the reason.
 
 Without --apply it needs no privilege and no appliance.`,
 		Options: append([]*cli.Option{
 			{Name: "port", Arg: "PORT[:TARGET][/PROTOCOL]", Group: groupService, Repeats: true,
-				Usage: "port of clients, port of the servers when it is another, and tcp (the default), udp or sctp; repeatable"},
+				Usage: "port of clients, port of the servers if it is another one, and tcp (the default), udp or sctp, as 80:8080 or 53/udp; repeatable"},
 			{Name: "type", Arg: "TYPE", Def: object.TypeClusterIP, Words: []string{object.TypeClusterIP, object.TypeNodePort, object.TypeLoadBalancer}, Group: groupService,
-				Usage: "ClusterIP, NodePort or LoadBalancer"},
+				Usage: "ClusterIP: an address that svcctl allocates; NodePort: a port of this box too; LoadBalancer: an address of a pool too, which can be announced to the network"},
 			{Name: "load-balancer-ip", Arg: "ADDRESS", Group: groupService, Repeats: true,
-				Usage: "address wanted of a pool, with --type LoadBalancer; one for each family"},
+				Usage: "this address of the pool, with --type LoadBalancer; one for each family"},
 			settings.NamespaceOption(),
 			{Name: "to", Arg: "ADDRESS[:PORT]", Group: groupServers, Repeats: true,
 				Usage: "server, as 10.1.2.11, 10.1.2.11:8080 or [2001:db8::11]:8080; repeatable"},
-			{Name: "weight", Arg: "ADDRESS=WEIGHT", Group: groupServers, Repeats: true, Usage: "share of a server, 0 to 65535; 1 without it"},
-			{Name: "health-check", Arg: "CHECK", Group: groupServers, Usage: "health check of the servers, as tcp or http:8080/healthz"},
-			{Name: "apply", Group: cli.GroupHow, Usage: "apply the manifests instead of printing them"},
+			{Name: "weight", Arg: "ADDRESS=WEIGHT", Group: groupServers, Repeats: true, Usage: "share of new connections of a server, 0 to 65535 (others have 1)"},
+			{Name: "health-check", Arg: "CHECK", Group: groupServers, Usage: "check the servers, as tcp or http:8080/healthz: one that is down gets no new connections"},
+			{Name: "apply", Group: cli.GroupHow, Usage: "create or change the Service in the appliance instead of printing it"},
 		}, settings.ConnectOptions()...),
 		Examples: []cli.Example{
 			{"Two servers behind an address that the appliance chooses.", "svcctl expose web --port 80 --to 10.1.2.11:8080 --to 10.1.2.12:8080 --apply"},

@@ -88,7 +88,7 @@ address, all of them. With a health check they get connections once they pass it
 	}
 }
 
-const outExits = `  0  done, or it was so
+const outExits = `  0  done, or nothing was to be done
   1  refused: stderr has the reason
   2  wrong usage or configuration
   3  the appliance cannot be reached`

@@ -37,7 +37,7 @@ It prints a line for each object: created, changed or deleted; left, for an obje
 file, which has to be changed there; conflict, for a restored Service of which another one
 has a value now: it is not served until the value is free. It needs root.`,
 		Options: append([]*cli.Option{
-			{Name: "last", Arg: "REVISION", Group: cli.GroupHow, Usage: "the last change that you know of: nothing is done if there is a later one"},
+			{Name: "last", Arg: "REVISION", Group: cli.GroupHow, Usage: "the last change you saw: refused if there is a later one"},
 			dryRunOption("print the result for each object, and change nothing"),
 			confirmOption(),
 			cli.YesOption(),

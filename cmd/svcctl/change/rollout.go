@@ -90,7 +90,7 @@ func (r *rolling) begin(ctx context.Context) error {
 	}
 	r.began, r.c.InRollout = began, began.ID
 	if r.onFailure != cmp.Or(began.OnFailure, wire.OnFailureStop) {
-		return fmt.Errorf("--on-failure %s: the box that was asked runs a version that does not know it", r.onFailure)
+		return fmt.Errorf("--on-failure %s: the requested box runs a version without it", r.onFailure)
 	}
 	return nil
 }

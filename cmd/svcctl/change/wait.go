@@ -81,7 +81,7 @@ func waitForBoxes(ctx context.Context, env *cli.Env, c *client.Client, revision 
 		missing, away, done := behindOf(f.Boxes, revision, w.boxes)
 		if done {
 			if len(away) > 0 {
-				fmt.Fprintf(env.Err, "not heard of, and not waited for: %s\n", strings.Join(away, ", "))
+				fmt.Fprintf(env.Err, "not reporting, and not waited for: %s\n", strings.Join(away, ", "))
 			}
 			return nil
 		}
@@ -104,7 +104,7 @@ func behindOf(boxes []wire.FleetBox, revision uint64, of string) (missing, away 
 		case b.Programmed >= revision && b.State != wire.BoxKeyMissing: // it may be the Secret that it cannot read
 		case b.State == wire.BoxAway:
 			away = append(away, b.Name)
-			missing = append(missing, b.Name+" (not heard of)")
+			missing = append(missing, b.Name+" (not reporting)")
 		case b.Why != "":
 			missing = append(missing, fmt.Sprintf("%s (%s: %s)", b.Name, b.State, b.Why))
 		default:

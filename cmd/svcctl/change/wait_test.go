@@ -22,14 +22,14 @@ func TestBehindOf(t *testing.T) {
 	}{
 		{"", []wire.FleetBox{has, back}, true, ""},
 		{"", []wire.FleetBox{has, away}, true, "c"},
-		{"", []wire.FleetBox{has, behind, away}, false, "b (Behind, at revision 9), c (not heard of)"},
+		{"", []wire.FleetBox{has, behind, away}, false, "b (Behind, at revision 9), c (not reporting)"},
 		{waitPresent, []wire.FleetBox{has, behind}, false, "b (Behind"},
 		{"", []wire.FleetBox{has, locked}, false, "e (KeyMissing"},
-		{waitAll, []wire.FleetBox{has, away}, false, "c (not heard of)"},
+		{waitAll, []wire.FleetBox{has, away}, false, "c (not reporting)"},
 		{waitAll, []wire.FleetBox{has, back}, true, ""},
 		{waitQuorum, []wire.FleetBox{has, away}, false, "c"},
 		{waitQuorum, []wire.FleetBox{has, back, behind}, true, "b"},
-		{waitQuorum, []wire.FleetBox{has, away, behind}, false, "c (not heard of), b"},
+		{waitQuorum, []wire.FleetBox{has, away, behind}, false, "c (not reporting), b"},
 	} {
 		missing, gone, done := behindOf(test.boxes, 10, test.of)
 		if all := strings.Join(missing, ", "); done != test.done || !strings.HasPrefix(all, test.missing) {

@@ -147,6 +147,9 @@ func (v *Verb) Help() string {
 	if v.Exits != "" {
 		fmt.Fprintf(&b, "\nExit codes:\n%s\n", v.Exits)
 	}
+	if v.Name != RootName { // which has it at its head
+		b.WriteString("\n`svcctl status` finds a problem, `explain` gives the reason, `trace` proves it.\n")
+	}
 	return b.String()
 }
 

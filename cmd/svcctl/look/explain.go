@@ -31,7 +31,7 @@ func ExplainVerb() *cli.Verb {
 the object to the kernel, one line for each:
 
   ✓  good
-  –  nobody looks at it
+  –  not checked
   !  it may be the reason for some clients
   ✗  the reason: the line after it has the next step
 

@@ -26,8 +26,6 @@ every problem is listed, and the features of the kernel. Problems are written as
 
   file:line:column: object: field: message
 
-status finds a problem, explain gives the reason, trace proves it.
-
 With -o json or yaml it prints one document, whose fields keep their names and
 meaning; what does not apply is left out:
 

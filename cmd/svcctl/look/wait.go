@@ -42,7 +42,7 @@ With objects it waits until each of them meets --for:
   condition=NAME[=VALUE] it has this condition, with the status True or VALUE
   jsonpath=PATH[=VALUE]  the expression finds something, or finds VALUE`,
 		Options: slices.Concat([]*cli.Option{
-			{Name: "for", Arg: "CONDITION", Def: words[0], Words: words, Group: "What to wait for", Usage: "what has to be so"},
+			{Name: "for", Arg: "CONDITION", Def: words[0], Words: words, Group: "What to wait for", Usage: "condition to wait for"},
 			{Name: "timeout", Arg: "DURATION", Def: "30s", Group: "What to wait for", Usage: "how long to wait, as 500ms, 30s or 2m; at most 1h"},
 		}, resource.FilesOptions("the objects of files"), resource.WhichOptions(), settings.ConnectOptions()),
 		Examples: []cli.Example{
@@ -52,7 +52,7 @@ With objects it waits until each of them meets --for:
 			{"Until it has an address from a pool.", "svcctl wait svc/web --for=jsonpath='{.status.loadBalancer.ingress[0].ip}'"},
 		},
 		Exits: `  0  the condition holds
-  1  it was not so in time
+  1  it did not hold in time
   2  wrong usage or configuration
   3  the appliance could not be reached in time`,
 		Run: runWait,

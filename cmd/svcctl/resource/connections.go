@@ -2,6 +2,8 @@ package resource
 
 import (
 	"context"
+	"slices"
+	"strings"
 
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
@@ -33,4 +35,36 @@ const MostConnections = 100_000
 // IsClosed reports whether a TCP connection of a state, as conntrack names it, is over.
 func IsClosed(state string) bool {
 	return state == "TIME_WAIT" || state == "CLOSE"
+}
+
+// IsAddress reports whether a word begins as an address does, and not as a kind.
+func IsAddress(word string) bool { return word != "" && strings.ContainsAny(word[:1], "0123456789[") }
+
+// mostAddresses bounds the Service ports of Addresses.
+const mostAddresses = 1000
+
+// Addresses returns the addresses of Services with their ports, or those of their endpoints, each with the port of the Service
+// behind a tab, for completion.
+func Addresses(ctx context.Context, c *client.Client, endpoints bool) (all []string, err error) {
+	seen, err := client.Call(ctx, c, wire.GetTraffic, wire.TrafficQuery{Sort: "name", Limit: mostAddresses, Endpoints: endpoints})
+	if err != nil {
+		return nil, err
+	}
+	for i := range seen.Ports {
+		p := &seen.Ports[i]
+		of := p.Frontends
+		if endpoints {
+			of = nil
+			for k := range p.Endpoints {
+				of = append(of, p.Endpoints[k].Endpoint)
+			}
+		}
+		for _, at := range of {
+			if IsAddress(at) { // no node port
+				all = append(all, at+"\t"+output.ServicePort(p.Namespace, p.Service, p.Port))
+			}
+		}
+	}
+	slices.Sort(all)
+	return all, nil
 }

@@ -104,7 +104,7 @@ func Kept(ctx context.Context, c *client.Client, t Target) string {
 func Keepers(t Target, o client.Object) string {
 	names := finalizersOf(o)
 	if TextField(o, "metadata", "deletionTimestamp") == "" {
-		return "nobody has asked for its removal: `svcctl delete " + t.named() + "` does"
+		return "its removal was not requested: `svcctl delete " + t.named() + "` does"
 	}
 	if len(names) == 0 && t.isNamespace() {
 		return "objects in it keep it, which are being removed: `svcctl get svc,endpointslices,pods,configmaps,secrets -n " + t.Name + "` lists what finalizers keep of them"
@@ -112,6 +112,6 @@ func Keepers(t Target, o client.Object) string {
 	if len(names) == 0 {
 		return "it goes in this moment: ask once more"
 	}
-	return fmt.Sprintf("finalizers keep it: %s; who put them there has to take them away; if that was a controller of a cluster, which does not run here, remove metadata.finalizers: `svcctl edit %s`",
+	return fmt.Sprintf("finalizers keep it: %s; the program that set them has to remove them; if that was a controller of a cluster, which does not run here, remove metadata.finalizers: `svcctl edit %s`",
 		strings.Join(names, ", "), t.named())
 }

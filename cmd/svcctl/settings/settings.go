@@ -35,7 +35,7 @@ type Setting struct {
 const (
 	GroupPlaces   = "Where things are"
 	groupFleet    = "Many boxes"
-	groupBox      = "Who this box is"
+	groupBox      = "Identity of the box"
 	groupRanges   = "Addresses and ports"
 	groupServices = "How Services behave"
 	groupDNS      = "Names"

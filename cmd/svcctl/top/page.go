@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/cmd/svcctl/output"
@@ -550,59 +549,4 @@ func sparkline(samples []sample, now time.Time) string {
 		}
 	}
 	return b.String()
-}
-
-// wrapped is a text in lines of at most so many columns, broken at blanks.
-func wrapped(text string, columns int) (lines []string) {
-	n, blank := 0, 0
-	for i, r := range text {
-		if n += runeWidth(r); r == ' ' {
-			blank = i
-		}
-		if n > columns && i > 0 {
-			at := cmp.Or(blank, i)
-			return append([]string{strings.TrimRight(text[:at], " ")}, wrapped(strings.TrimLeft(text[at:], " "), columns)...)
-		}
-	}
-	return []string{text}
-}
-
-// cut shortens a text to a number of columns, and marks that.
-func cut(text string, columns int) string {
-	if width(text) <= columns {
-		return text
-	}
-	n := 0
-	for i, r := range text {
-		if n += runeWidth(r); n > columns-1 {
-			return text[:i] + "…"
-		}
-	}
-	return text
-}
-
-// width is the number of columns that a terminal needs for a text.
-func width(text string) (n int) {
-	for _, r := range text {
-		n += runeWidth(r)
-	}
-	return n
-}
-
-// wideRunes take two columns (Unicode Standard Annex #11, East Asian Width).
-var wideRunes = &unicode.RangeTable{
-	R16: []unicode.Range16{{0x1100, 0x115f, 1}, {0x2e80, 0x303e, 1}, {0x3041, 0xa4cf, 1}, {0xa960, 0xa97c, 1}, {0xac00, 0xd7a3, 1}, {0xf900, 0xfaff, 1}, {0xfe30, 0xfe6f, 1}, {0xff00, 0xff60, 1}, {0xffe0, 0xffe6, 1}},
-	R32: []unicode.Range32{{0x1f300, 0x1f64f, 1}, {0x1f680, 0x1f6ff, 1}, {0x1f900, 0x1f9ff, 1}, {0x20000, 0x3fffd, 1}},
-}
-
-func runeWidth(r rune) int {
-	switch {
-	case r < 0x300:
-		return 1
-	case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
-		return 0
-	case unicode.Is(wideRunes, r):
-		return 2
-	}
-	return 1
 }
