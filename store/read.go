@@ -148,13 +148,20 @@ func (s *Store) Document(ref object.Ref) (o object.Object, path string, line int
 
 // Location is the file that an object comes from, and the line where it starts there: 0
 // while the file has not been read since the start, by this machine or, if it is of a source, by
-// another one. The path of an object of the API is empty.
+// another one. The path of an object of the API is empty. An object that was generated of a Gateway
+// comes from where that does.
 func (s *Store) Location(ref object.Ref) (path string, line int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	r := s.table.records[ref]
 	if r == nil {
 		return "", 0
+	}
+	if of := OwnedByController(r.Object, r.Owner).Of; r.Owner.Controller != "" && of != (object.Ref{}) {
+		if r = s.table.records[of]; r == nil {
+			return "", 0
+		}
+		ref = of
 	}
 	line, _ = s.position(ref, r.Owner.File, "")
 	return r.Owner.File, line

@@ -27,8 +27,8 @@ type OwnedError struct {
 	Owner Owner
 	// Reader is the machine that reads the file of the Owner, when it is another one.
 	Reader string
-	// Of is the object that a controller has made this one of; "": of none.
-	Of string
+	// Of is the object that a controller has made this one of; the zero Ref: of none, or of a Service.
+	Of object.Ref
 }
 
 // OwnedByController refuses the change of an object that a controller has made. It names the object that it was made of,
@@ -37,7 +37,7 @@ func OwnedByController(o object.Object, owner Owner) *OwnedError {
 	e := &OwnedError{Ref: object.RefOf(o), Owner: owner}
 	for _, of := range o.GetMeta().OwnerReferences {
 		if object.Deref(of.Controller) && of.Kind != object.KindService {
-			e.Of = object.Ref{Kind: of.Kind, Namespace: e.Ref.Namespace, Name: of.Name}.String()
+			e.Of = object.Ref{Kind: of.Kind, Namespace: e.Ref.Namespace, Name: of.Name}
 		}
 	}
 	return e
@@ -51,7 +51,7 @@ func (e *OwnedError) Error() string {
 	if e.Ref.Kind == object.KindNode && IsNodeController(e.Owner.Controller) {
 		return fmt.Sprintf("%s is kept by svcctl on that box as long as it runs: stop it there, and delete the Node when its condition Ready is Unknown", e.Ref)
 	}
-	if e.Of != "" {
+	if e.Of != (object.Ref{}) {
 		return fmt.Sprintf("%s belongs to %s: change that", e.Ref, e.Of)
 	}
 	return fmt.Sprintf("%s belongs to %s: change it there", e.Ref, e.Owner)
