@@ -10,6 +10,8 @@ export PATH := $(PATH):/usr/sbin:/sbin
 # Tests and programs have the same flags, so that all is compiled once.
 export GOFLAGS += -buildvcs=false -trimpath
 export CGO_ENABLED ?= 0
+# The Go of a distribution fetches the one that go.mod names.
+export GOTOOLCHAIN ?= auto
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 FUZZTIME ?= 30s
 # Of one package, on a machine with much other work: a quiet one needs seven minutes at most.
@@ -27,6 +29,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 build: ## bin/svcctl, a static program
+	@.ci/deps go
 	CGO_ENABLED=0 go build -ldflags "-s -w -X main.version=$(VERSION)" -o bin/svcctl ./cmd/svcctl
 
 deps: ## install the programs that tests and the demo use (apt-get)

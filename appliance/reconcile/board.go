@@ -146,7 +146,7 @@ func (b *Board) brief() (wire.Status, *Reporter) {
 	case s.Fleet != nil && s.Fleet.State != wire.FleetFollowing:
 		s.Reason = s.Fleet.Why
 	case s.Ready && s.PendingRemovals > 0:
-		s.Reason = fmt.Sprintf("%d Services vanished from the manifests and go within %v, unless more vanish or they come back", s.PendingRemovals, removalMost)
+		s.Reason = fmt.Sprintf("%s vanished from the manifests, to be removed within %v, unless more vanish or they come back", wire.Count(s.PendingRemovals, "Service"), removalMost)
 	}
 	return s, b.reporter
 }
@@ -187,8 +187,8 @@ func (b *Board) Ready() error {
 type heldError struct{ services int }
 
 func (e heldError) Error() string {
-	return fmt.Sprintf("everything else is in the kernel, but %d Services that vanished from the manifests are held: "+
-		"put the files back, or confirm with `svcctl confirm --removals` that they are to go (`svcctl status` has the reason)", e.services)
+	return fmt.Sprintf("everything else is in the kernel, but the removal of %s is held: "+
+		"put the files back, or remove with `svcctl confirm --removals` (`svcctl status` has the reason)", wire.Count(e.services, "Service"))
 }
 
 // Synced implements api.Backend. For revision 0 the watched directories are looked at
@@ -254,7 +254,7 @@ func (b *Board) why(ctx context.Context) error {
 	case !b.status.Ready:
 		return errors.New(b.status.Reason)
 	case b.status.PendingRemovals > 0:
-		return fmt.Errorf("%d Services that vanished from the manifests are not removed yet", b.status.PendingRemovals)
+		return fmt.Errorf("%s that vanished from the manifests: not removed yet", wire.Count(b.status.PendingRemovals, "Service"))
 	}
 	return ctx.Err()
 }
