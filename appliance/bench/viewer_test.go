@@ -1,11 +1,11 @@
 package bench
 
 import (
-	"bytes"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/netip"
-	"strconv"
+	"net/url"
 	"testing"
 	"time"
 
@@ -15,39 +15,65 @@ import (
 // viewFor is the time that a client watches.
 const viewFor = time.Minute
 
-// BenchmarkViewer measures the CPU of the appliance while a client has the busiest Services and their endpoints shown
-// every second, as `svcctl top -A --endpoints` does, and while a page of the dashboard is open, as often as it asks for itself
-// anew; beside the same time without. The first look, which has more to do, has a row of its own.
+// BenchmarkViewer measures the CPU of the appliance while nobody looks, which is that of recording traffic, and while a client
+// has the busiest Services and their endpoints shown every second, as `svcctl top -A --endpoints` does, or a page of the dashboard is open and
+// asks live.json as its script does: every 3 seconds, and for the whole page when its version is another. The first look, which has more to
+// do, has a row of its own.
 func BenchmarkViewer(b *testing.B) {
 	const section = "A viewer: CPU of the appliance"
+	share := func(used time.Duration) float64 { return 100 * float64(used) / float64(viewFor) }
 	for _, services := range []int{10_000, 50_000} {
 		x := newBox(b, netlab.New(b), services)
-		x.Start()
-		connections(b, x, busyServices)
-		x.settle(b)
-		x.rests(b)
 		cpu := func(what func()) time.Duration {
 			before := x.cpu(b)
 			what()
 			return x.cpu(b) - before
 		}
-		idle := cpu(func() { time.Sleep(viewFor) })
+		rest := func() time.Duration {
+			connections(b, x, busyServices)
+			x.settle(b)
+			x.rests(b)
+			return cpu(func() { time.Sleep(viewFor) })
+		}
+		x.Start()
+		idle := rest()
+		results.add(section, number(services)+" Services, nobody looks", fmt.Sprintf("%.2f %% of a core", share(idle)), "traffic is recorded")
 		size := 0
 		top := func() time.Duration {
 			size = len(x.get(b, "/svcctl/v1/traffic?sort=open&endpoints=true&limit=100"))
 			return time.Second
 		}
-		page := func() time.Duration {
-			text := x.get(b, "/dashboard/services?sort=open")
-			size = len(text)
-			return nextOf(b, text)
+		page := func(path string) func() time.Duration {
+			version, due := "", time.Now()
+			return func() time.Duration {
+				live := "/dashboard/live.json"
+				whole := !time.Now().Before(due)
+				if whole {
+					live += "?page=" + url.QueryEscape(path)
+				}
+				text := x.get(b, live)
+				var answer struct {
+					Version string
+					Every   int64
+				}
+				if err := json.Unmarshal(text, &answer); err != nil {
+					b.Fatal(err)
+				}
+				if size = len(text); whole {
+					due = time.Now().Add(time.Duration(answer.Every) * time.Millisecond)
+					if version != answer.Version {
+						version = answer.Version
+						x.get(b, "/dashboard/"+path)
+					}
+				}
+				return 3 * time.Second
+			}
 		}
-		share := func(used time.Duration) float64 { return 100 * float64(used) / float64(viewFor) }
 		results.add(section, number(services)+" Services, the first answer", ms(cpu(func() { top() })), "")
 		for _, viewer := range []struct {
 			name string
 			ask  func() time.Duration
-		}{{"asked every second", top}, {"a page that is open", page}} {
+		}{{"asked every second", top}, {"the overview is open", page("?")}, {"the list of Services is open", page("services")}} {
 			asks := 0
 			used := cpu(func() {
 				next := time.Now()
@@ -57,22 +83,10 @@ func BenchmarkViewer(b *testing.B) {
 				}
 			})
 			results.add(section, number(services)+" Services, "+viewer.name, fmt.Sprintf("%.2f %% of a core", share(used)),
-				fmt.Sprintf("%.2f %% without; %d answers of %d KB", share(idle), asks, size/1000))
+				fmt.Sprintf("%.2f %% without; %d answers, the last of %d kB", share(idle), asks, size/1000))
 		}
 		x.Stop()
 	}
-}
-
-// nextOf is after how long a page of the dashboard asks for itself anew.
-func nextOf(b *testing.B, page []byte) time.Duration {
-	b.Helper()
-	_, after, found := bytes.Cut(page, []byte(`data-every="`))
-	text, _, _ := bytes.Cut(after, []byte(`"`))
-	n, err := strconv.Atoi(string(text))
-	if !found || err != nil {
-		b.Fatalf("the page does not say when it asks for itself anew: %q", text)
-	}
-	return time.Duration(n) * time.Millisecond
 }
 
 // rests waits until the appliance has done what a start leaves to do.
