@@ -258,6 +258,10 @@ func (d *diagnosis) fronted(f *annotation.Front) {
 		d.details("connections to endpoints have TLS; their certificate is not checked")
 	}
 	for _, s := range f.Services {
+		if s.Service == "" {
+			d.details(fmt.Sprintf("clients that ask for %s by TLS are reset", s.ServerName))
+			continue
+		}
 		d.details(fmt.Sprintf("clients that ask for %s by TLS go to Service %s, without decrypting", s.ServerName, s.Service))
 	}
 }

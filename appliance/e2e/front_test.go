@@ -445,6 +445,36 @@ func Test417_server_names_without_endpoints_of_its_own(t *testing.T) {
 	})
 }
 
+// A pattern with two stars stands for one label or more, and names without a Service are reset.
+func Test955_server_names_of_several_labels_and_of_nothing(t *testing.T) {
+	ca := newIssuer(t, "ca")
+	b := newBox(t, nil)
+	b.echoes(t, ca.issue("*.example.com", "*.b.example.com", "private.example.com"), b.L1)
+	b.write("web.yaml", func(f family) []string {
+		names := "svcctl.io/tls-services: '**.example.com=" + f.name("www") + ", private.example.com=, *='"
+		return []string{
+			f.annotated("front", []string{names}, "type: LoadBalancer", "clusterIP: "+f.vip(41), "loadBalancerIP: "+f.lb(4), "ports: [{name: https, port: 443}]"),
+			f.service("www", "clusterIP: "+f.vip(42), "ports: [{name: https, port: 443}]"), f.slice("www", "https: 9443", b.L1),
+		}
+	})
+	b.svcctl.Start()
+	b.each(t, func(t *testing.T, b *box, f family) {
+		b.noProblem(t, f.object("Service", "front"))
+		b.verbs(t).says(0, []string{"clients that ask for private.example.com by TLS are reset"}, "explain", "svc/"+f.name("front"))
+		to := f.at(f.lb(4), 443)
+		for _, name := range []string{"a.example.com", "a.b.example.com"} {
+			if out := curl(t, b.EXT, ca, name, to); !strings.HasPrefix(out, "L1 ") {
+				t.Errorf("%s: %s, want L1", name, out)
+			}
+		}
+		for _, opts := range [][]string{{"-servername", "private.example.com"}, {"-servername", "example.com"}, {"-servername", "example.org"}, {"-noservername"}} {
+			if out, err := openssl(b.EXT, to, opts...); err == nil || strings.Contains(out, "alert") || strings.Contains(out, "CERTIFICATE") {
+				t.Errorf("%v: %v, %s", opts, err, out)
+			}
+		}
+	})
+}
+
 // Test641_HTTP_1_0_over_TLS asks with curl --http1.0, which offers http/1.0 by ALPN and nothing else.
 func Test641_HTTP_1_0_over_TLS(t *testing.T) {
 	ca := newIssuer(t, "ca")

@@ -203,8 +203,8 @@ func (p *plan) lead(svc *object.Service, first *listener, id string, families []
 		for _, a := range l.attached {
 			var names []string
 			for _, name := range a.names {
-				if name = cmp.Or(name, "*"); to[name] == "" {
-					names = append(names, name)
+				if _, taken := to[serverName(name)]; !taken {
+					names = append(names, serverName(name))
 				}
 			}
 			if len(names) == 0 {
@@ -218,10 +218,10 @@ func (p *plan) lead(svc *object.Service, first *listener, id string, families []
 			p.slices(child, id, a.route, l, families)
 		}
 	}
-	p.isolate(svc, first, id, to)
 	if len(to) == 0 {
 		return
 	}
+	p.isolate(first, to)
 	var pairs []string
 	for _, name := range slices.Sorted(maps.Keys(to)) {
 		pairs = append(pairs, name+"="+to[name])
@@ -229,28 +229,31 @@ func (p *plan) lead(svc *object.Service, first *listener, id string, families []
 	svc.Metadata.Annotations[annotationNames+"."+id] = strings.Join(pairs, ",")
 }
 
-// isolate refuses the names of a listener that its routes do not take, where a less specific listener would get them.
-func (p *plan) isolate(svc *object.Service, first *listener, id string, to map[string]string) {
+// serverName is a hostname in svcctl.io/tls-services, where "**." stands for one label or more.
+func serverName(hostname string) string {
+	if strings.HasPrefix(hostname, "*.") {
+		return "*" + hostname
+	}
+	return cmp.Or(hostname, "*")
+}
+
+// isolate has the names of a listener that its routes do not take reset, though a less specific listener would get them, and
+// all names that no listener has.
+func (p *plan) isolate(first *listener, to map[string]string) {
+	names := []string{"*"}
 	for _, l := range p.listeners {
-		name := cmp.Or(l.hostname(), "*")
-		if !l.serves() || portName(l) != portName(first) || to[name] != "" {
-			continue
+		if l.serves() && portName(l) == portName(first) {
+			names = append(names, serverName(l.hostname()))
 		}
-		taken := slices.ContainsFunc(slices.Collect(maps.Keys(to)), func(other string) bool { return other == "*" || covers(other, name) })
-		if taken {
-			child := p.child(svc, l, nil, id)
-			to[name] = child.Metadata.Name
-			p.out.Generated = append(p.out.Generated, child)
-		}
+	}
+	for _, name := range names {
+		to[name] = cmp.Or(to[name], "")
 	}
 }
 
-// child makes the Service of a route at a named listener; a nil route is none, whose connections are refused.
+// child makes the Service of a route at a named listener.
 func (p *plan) child(svc *object.Service, l *listener, r *route, id string) *object.Service {
-	of := l.owner.String() + "/" + l.spec.Name
-	if r != nil {
-		of += " " + r.ref.String()
-	}
+	of := l.owner.String() + "/" + l.spec.Name + " " + r.ref.String()
 	child := p.service(named(svc.Metadata.Name, of), object.TypeClusterIP)
 	child.Spec.IPFamilies, child.Spec.IPFamilyPolicy = svc.Spec.IPFamilies, svc.Spec.IPFamilyPolicy
 	child.Spec.Ports = []object.ServicePort{{Name: id, Protocol: object.ProtocolTCP, Port: l.spec.Port, TargetPort: object.IntOrString{Int: l.spec.Port}}}
@@ -285,9 +288,7 @@ func (p *plan) certificate(ref object.Ref) string {
 // describe notes what a generated object is of.
 func describe(annotations map[string]string, l *listener, r *route) {
 	annotations[object.AnnotationListener] = l.owner.Kind + "/" + l.owner.Key() + "/" + l.spec.Name
-	if r != nil {
-		annotations[object.AnnotationRoute] = r.ref.Kind + "/" + r.ref.Key()
-	}
+	annotations[object.AnnotationRoute] = r.ref.Kind + "/" + r.ref.Key()
 }
 
 // slices makes the EndpointSlices of a port of a Service, whose connections are those of a route.

@@ -308,7 +308,9 @@ func targetsOf(svc *reconcile.Service) (targets []string) {
 	}
 	for _, front := range svc.Relay.Fronts {
 		for _, s := range front.Services {
-			targets = append(targets, s.Service)
+			if s.Service != "" {
+				targets = append(targets, s.Service)
+			}
 		}
 	}
 	return targets
@@ -378,7 +380,7 @@ func (n *names) problems() (list []resolve.Problem) {
 			}
 			for _, s := range front.Services {
 				target := n.targets[s.Service]
-				if portOf(&target, p) != nil || told[s.ServerName] {
+				if s.Service == "" || portOf(&target, p) != nil || told[s.ServerName] {
 					continue
 				}
 				told[s.ServerName] = true

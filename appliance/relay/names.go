@@ -16,15 +16,19 @@ import (
 // helloTime bounds the wait for a client's ClientHello.
 const helloTime = 10 * time.Second
 
-// byName finds the port of a server name: by the whole name, by one label less, or the one for any.
+// byName finds the port of a server name: by the whole name, by one label less, by several less, or the one for any.
 func byName(ports map[string]*tcpPort, name string) *tcpPort {
 	if p := ports[name]; p != nil && name != "" {
 		return p
 	}
-	if _, parent, has := strings.Cut(name, "."); has {
-		if p := ports["*."+parent]; p != nil {
-			return p
+	stars := []string{"*.", "**."}
+	for _, parent, has := strings.Cut(name, "."); has; _, parent, has = strings.Cut(parent, ".") {
+		for _, star := range stars {
+			if p := ports[star+parent]; p != nil {
+				return p
+			}
 		}
+		stars = stars[len(stars)-1:]
 	}
 	return ports["*"]
 }

@@ -179,3 +179,25 @@ func TestLoadOfNames(t *testing.T) {
 		t.Errorf("without names %d connects have failed, want 1 as before", l.FailedConnects)
 	}
 }
+
+// A name has the port of the most specific pattern: its own, one label more, several labels more by the longest one, any.
+func TestByName(t *testing.T) {
+	ports := map[string]*tcpPort{}
+	for _, name := range []string{"www.example.com", "*.example.com", "**.example.com", "**.b.example.com", "*.c.b.example.com", "*"} {
+		ports[name] = &tcpPort{port: Port{ID: name}}
+	}
+	for name, want := range map[string]string{
+		"www.example.com": "www.example.com", "a.example.com": "*.example.com", "x.y.example.com": "**.example.com", "x.b.example.com": "**.b.example.com",
+		"x.y.b.example.com": "**.b.example.com", "x.c.b.example.com": "*.c.b.example.com", "example.com": "*", "b.example.com": "*.example.com", "": "*", "com": "*",
+	} {
+		if got := byName(ports, name).port.ID; got != want {
+			t.Errorf("%q has the port of %s, want %s", name, got, want)
+		}
+	}
+	delete(ports, "*")
+	for _, name := range []string{"", "example.com", "example.org"} {
+		if got := byName(ports, name); got != nil {
+			t.Errorf("%q has the port of %s, want none", name, got.port.ID)
+		}
+	}
+}

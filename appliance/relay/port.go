@@ -139,7 +139,8 @@ type Front struct {
 
 // Named has the endpoints for the clients of a port that ask for a server name.
 type Named struct {
-	// ServerName is in lower case; "*.example.com" stands for all names with one label more, "*" for any
+	// ServerName is in lower case; "*.example.com" stands for all names with one label more, "**.example.com" with one or
+	// more, "*" for any
 	// and for none.
 	ServerName string
 	// Port has the endpoints and their options; its Listen and Frontends are those of the port that names it.

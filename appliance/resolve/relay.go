@@ -296,7 +296,9 @@ func (r *resolver) fronted(i int) *annotation.Front {
 		}
 	}
 	for j := range f.Services {
-		f.Services[j].Service = r.secret(f.Services[j].Service)
+		if s := &f.Services[j]; s.Service != "" {
+			s.Service = r.secret(s.Service)
+		}
 	}
 	return &f
 }

@@ -58,10 +58,10 @@ type Front struct {
 
 // NamedService is the Service of a server name.
 type NamedService struct {
-	// ServerName is in lower case; "*.example.com" stands for all names with one label more, "*" for any
-	// and for none.
+	// ServerName is in lower case; "*.example.com" stands for all names with one label more, "**.example.com" with one or
+	// more, "*" for any and for none.
 	ServerName string
-	// Service is in the namespace of the one that names it.
+	// Service is in the namespace of the one that names it; "": clients are reset.
 	Service string
 }
 
@@ -391,7 +391,7 @@ func (r *frontReader) readServices() {
 		name, service, whole := strings.Cut(strings.TrimSpace(pair), "=")
 		s := NamedService{strings.ToLower(strings.TrimSpace(name)), strings.TrimSpace(service)}
 		switch {
-		case !whole || !isServerName(s.ServerName) || len(object.NameProblems(s.Service)) > 0:
+		case !whole || !isServerName(s.ServerName) || s.Service != "" && len(object.NameProblems(s.Service)) > 0:
 			r.refuse(key, "%q is no name of a server and Service: write NAME=SERVICE with commas between them, as www.example.com=web, *.example.com=other", strings.TrimSpace(pair))
 		case seen[s.ServerName]:
 			r.refuse(key, "%q is named twice", s.ServerName)
@@ -403,10 +403,13 @@ func (r *frontReader) readServices() {
 	}
 }
 
-// isServerName reports whether a text is a host name, *, or * with a host name behind it.
+// isServerName reports whether a text is a host name, *, or * or ** with a host name behind it.
 func isServerName(name string) bool {
 	if name == "*" {
 		return true
+	}
+	if below, is := strings.CutPrefix(name, "**."); is {
+		return len(object.NameProblems(below)) == 0
 	}
 	return len(object.NameProblems(strings.TrimPrefix(name, "*."))) == 0
 }

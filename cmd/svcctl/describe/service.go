@@ -91,7 +91,11 @@ func fronts(p *Page, svc *object.Service, how annotation.Relay, state *wire.Serv
 			words = append(words, "TLS to endpoints")
 		}
 		for _, s := range f.Services {
-			words = append(words, s.ServerName+" to Service "+s.Service)
+			if s.Service == "" {
+				words = append(words, s.ServerName+" reset")
+			} else {
+				words = append(words, s.ServerName+" to Service "+s.Service)
+			}
 		}
 		switch {
 		case f.Why != "":
