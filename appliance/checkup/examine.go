@@ -97,7 +97,7 @@ func (f *Facts) rpFilter() Finding {
 		return Well("rp_filter", "no interface has a strict reverse path filter")
 	}
 	return Doubt("rp_filter", "interfaces with a strict reverse path filter: "+strings.Join(strict, ", "),
-		"packets that come in by another interface than replies leave by are dropped without a word; if there are such, set net.ipv4.conf.all.rp_filter=2")
+		"packets that come in by another interface than replies leave by are dropped silently; if there are such, set net.ipv4.conf.all.rp_filter=2")
 }
 
 func (f *Facts) routeLocalnet() Finding {

@@ -25,12 +25,12 @@ its own. This page is printed from the table that the program follows. An effect
 | effect | meaning |
 |---|---|
 | acts | it does what it says; see below for a value that it cannot have |
-| kept | it informs people or other programs, and is kept without a word |
+| kept | it informs people or other programs, and is kept silently |
 | named | it has no effect: a warning says so, and what to do instead; in the answer to whoever applies it, in ` + "`svcctl status`" + `, and as an Event |
 | refused | what it asks for is not given, and what would be dangerous without it is not served: that is a problem of the Service |
 
 An annotation of another domain than those of this page is kept: with a note to whoever applies it if its key is about load
-balancers, else without a word. A key that ends in
+balancers, else silently. A key that ends in
 ` + "`*`" + ` stands for all that begin like it and have no row of their own. Annotations about load balancers, as
 internal ones, have no effect on Services of another type than LoadBalancer, which a warning says; those about TLS hold on
 every type.

@@ -34,7 +34,7 @@ func explain(p Peer, phase Phase, err error) string {
 	case closed(err) && phase == OpenSent:
 		return "the peer closed the connection without a reason: it may not be configured for this box's address, or had a connection of its own under way"
 	case closed(err):
-		return "the peer closed the connection without a word: it was stopped, restarts, or takes fewer prefixes than we announce"
+		return "the peer closed the connection without a reason: it was stopped, restarts, or takes fewer prefixes than we announce"
 	}
 	return err.Error()
 }
