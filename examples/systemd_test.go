@@ -27,7 +27,7 @@ func analyze(t *testing.T, args ...string) (string, error) {
 }
 
 func TestUnitIsHardlyExposed(t *testing.T) {
-	for _, unit := range []string{"svcctl.service", "svcctl-announce.service"} {
+	for _, unit := range []string{"svcctl.service", "svcctl-announce.service", "svcctl-discover.service"} {
 		out, err := analyze(t, "security", "--offline=true", "--no-pager", "--threshold="+maxExposure, "systemd/"+unit)
 		lines := strings.Split(strings.TrimSpace(out), "\n")
 		t.Log(lines[len(lines)-1])
@@ -41,7 +41,7 @@ func TestUnitIsHardlyExposed(t *testing.T) {
 func TestUnitsAreSound(t *testing.T) {
 	dir := t.TempDir()
 	var units []string
-	for _, name := range []string{"svcctl.service", "svcctl-announce.service", "svcctl-sysctl.service"} {
+	for _, name := range []string{"svcctl.service", "svcctl-announce.service", "svcctl-discover.service", "svcctl-sysctl.service"} {
 		content, err := os.ReadFile(filepath.Join("systemd", name))
 		if err != nil {
 			t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// joined is how long an answer waits for others, so that one write has all of them.
+	// joined is the least time between two writes: the first answer is written at once, and those that come after it together.
 	joined = 50 * time.Millisecond
 	// writeEach is the least time between two writes for one Service: a provider that flaps must not fill the journal.
 	writeEach = 200 * time.Millisecond
@@ -82,6 +82,7 @@ type discovery struct {
 
 	dirty   map[string]bool // Services whose slices may have to be written
 	flushAt time.Time       // zero: nothing is to be written
+	flushed time.Time       // when slices were written last
 	written map[string]time.Time
 	writing bool
 	wrote   chan writeResult
@@ -183,7 +184,10 @@ func (d *discovery) complete() bool {
 func (d *discovery) touch(now time.Time, service string) {
 	d.dirty[service] = true
 	if d.flushAt.IsZero() {
-		d.flushAt = now.Add(joined)
+		d.flushAt = d.flushed.Add(joined)
+		if d.flushAt.Before(now) {
+			d.flushAt = now
+		}
 	}
 }
 

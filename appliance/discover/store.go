@@ -58,6 +58,9 @@ func (d *discovery) flush(ctx context.Context, now time.Time) {
 			b.slices, b.gone = append(b.slices, changed...), append(b.gone, gone...)
 		}
 	}
+	if len(b.slices)+len(b.gone) > 0 {
+		d.flushed = now
+	}
 	for _, s := range b.slices {
 		b.add(s.Object())
 	}

@@ -258,8 +258,8 @@ func (r *resolver) read() (way int) {
 	svc := r.Service
 	switch {
 	case svc.Spec.Type == object.TypeExternalName:
-		r.refuseExternalIPs("an ExternalName Service has no addresses of its own: externalIPs are not served")
-		r.warnUnbalanced("an ExternalName Service has no addresses of its own", health.AnnotationCheck, health.AnnotationOut)
+		r.refuseExternalIPs("an ExternalName Service has no address to balance, and its externalIPs are not served: use type ClusterIP and svcctl.io/endpoints-from: dns:NAME")
+		r.warnUnbalanced("an ExternalName Service has no address to balance (use type ClusterIP and svcctl.io/endpoints-from: dns:NAME)", health.AnnotationCheck, health.AnnotationOut)
 		r.relaysNothing("an ExternalName Service")
 		return named
 	case svc.Headless():

@@ -54,6 +54,9 @@ func TestExposeRefuses(t *testing.T) {
 		{"web --port 80 --to 10.1.2.11 --type ExternalName", cli.ExitUsage, "want one of ClusterIP, NodePort, LoadBalancer"},
 		{"Web --port 80 --to 10.1.2.11", cli.ExitNo, "a DNS-1035 label"},
 		{"web --port 80 --port 80 --to 10.1.2.11", cli.ExitNo, "Duplicate value"},
+		{"web --port 80 --to 10.1.2.11 --from dns:a.example.com", cli.ExitUsage, "leave one of them out"},
+		{"web --port 80 --from web", cli.ExitNo, `"web" is no source of endpoints`},
+		{"web --port 80 --from exec:/bin/list", cli.ExitNo, "no command is run"},
 		{"web --port 80 --to 10.1.2.11 --health-check htp", cli.ExitNo, `"htp" is no check`},
 	} {
 		b := newBench()
@@ -75,6 +78,12 @@ func TestExposeApplies(t *testing.T) {
 		}
 	}
 	expose("service/web created\nendpointslice.discovery.k8s.io/web-ipv4 created\n")
+	if code := b.run("expose", "api", "--port", "80:8080", "--from", "dns:app.example.com", "--from", "consul:api?tag=prod", "--apply"); code != cli.ExitDone || b.out.String() != "service/api created\n" {
+		t.Errorf("--from: exit %d, stdout %q, stderr %q", code, b.out.String(), b.err.String())
+	}
+	if b.run("get", "service", "api", "-o", "yaml"); !strings.Contains(b.out.String(), "svcctl.io/endpoints-from: dns:app.example.com consul:api?tag=prod") {
+		t.Errorf("the Service is %q", b.out.String())
+	}
 	expose("service/web unchanged\nendpointslice.discovery.k8s.io/web-ipv4 unchanged\n")
 	if b.run("get", "endpointslice", "web-ipv4", "-o", "jsonpath={.endpoints[0].addresses[0]}:{.ports[0].port}"); !strings.Contains(b.out.String(), "10.1.2.11:8080") {
 		t.Errorf("the slice has %q", b.out.String())

@@ -22,6 +22,7 @@ import (
 	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/appliance/announce"
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/discover"
 	"svcctl.io/svcctl/cmd/svcctl/cli"
 	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/cmd/svcctl/settings"
@@ -70,6 +71,8 @@ func newBench() *bench {
 		Down:     func(context.Context) error { b.downs++; return nil },
 		Left:     func() (int, bool, error) { return b.frontends, b.held, b.leftErr },
 		Announce: func(context.Context, announce.Config, *slog.Logger) error { return nil },
+		Discover: func(context.Context, discover.Config, *slog.Logger) error { return nil },
+		Environ:  func() []string { return nil },
 		Doctor:   func(context.Context, config.Config, bool) []appliance.Finding { return b.findings },
 	}
 	b.Client = func(v *cli.Verb) (*client.Client, error) { return settings.Client(b.Env, v) }

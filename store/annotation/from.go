@@ -118,21 +118,27 @@ func parseSource(word string) (s Source, err error) {
 }
 
 // badSources are about EndpointsFrom where the Service alone shows that it cannot be.
-func badSources(svc *object.Service) (bad []Bad) {
+func badSources(svc *object.Service) (bad []Remark) {
+	if !HasSources(svc.Metadata.Annotations) {
+		return nil // mostly
+	}
 	for _, key := range slices.Sorted(maps.Keys(svc.Metadata.Annotations)) {
 		port, is := isFrom(key)
 		if !is {
 			continue
 		}
-		add := func(format string, args ...any) { bad = append(bad, Bad{Key: key, Text: fmt.Sprintf(format, args...)}) }
+		at := func(field, format string, args ...any) {
+			bad = append(bad, Remark{Field: field, Text: fmt.Sprintf(format, args...), Refused: true})
+		}
+		add := func(format string, args ...any) { at(Field(key), format, args...) }
 		words := strings.Fields(svc.Metadata.Annotations[key])
 		named := func(p object.ServicePort) bool { return p.Name == port }
 		switch {
 		case svc.Spec.Type == object.TypeExternalName:
-			add("a Service of type ExternalName has no address to balance: use type ClusterIP")
+			at("spec.type", "ExternalName has no address to balance: use type ClusterIP and %s: dns:NAME", EndpointsFrom)
 			continue
 		case len(svc.Spec.Selector) > 0:
-			add("spec.selector: must be empty with %s", EndpointsFrom)
+			at("spec.selector", "must be empty with %s", EndpointsFrom)
 		case len(words) == 0:
 			add("it is empty: write PROVIDER:NAME, as dns:app.example.com, or leave it out")
 		case len(words) > mostWords:
@@ -151,7 +157,7 @@ func badSources(svc *object.Service) (bad []Bad) {
 		}
 		for i, p := range svc.Spec.Ports {
 			if target := p.TargetPort; portless != "" && (port == "" || p.Name == port) && target.Name != "" {
-				add("spec.ports[%d].targetPort: must be a number: the answer to %s has no ports", i, strconv.Quote(portless))
+				at(fmt.Sprintf("spec.ports[%d].targetPort", i), "must be a number: the answer to %s has no ports", strconv.Quote(portless))
 			}
 		}
 	}

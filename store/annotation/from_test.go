@@ -36,7 +36,7 @@ func Test970_endpoints_from_is_refused_with_the_way_out(t *testing.T) {
 		{service(from("dns:app.example.com"), byName), "spec.ports[0].targetPort: must be a number: the answer to \"dns:app.example.com\" has no ports"},
 		{service(from("docker:app=web"), byName), "spec.ports[0].targetPort: must be a number"},
 		{service(from("consul:web"), func(s *object.Service) { s.Spec.Selector = map[string]string{"app": "web"} }), "spec.selector: must be empty with svcctl.io/endpoints-from"},
-		{service(from("dns:a.example.com"), func(s *object.Service) { s.Spec.Type = object.TypeExternalName }), "a Service of type ExternalName has no address to balance: use type ClusterIP"},
+		{service(from("dns:a.example.com"), func(s *object.Service) { s.Spec.Type = object.TypeExternalName }), "spec.type: ExternalName has no address to balance: use type ClusterIP and svcctl.io/endpoints-from: dns:NAME"},
 		{service(from(" ")), "it is empty"},
 		{service(from("web")), `"web" is no source of endpoints`},
 		{service(from("consul:")), `"consul:" is no source of endpoints`},
@@ -50,11 +50,11 @@ func Test970_endpoints_from_is_refused_with_the_way_out(t *testing.T) {
 		{service(func(s *object.Service) { s.Metadata.Annotations[EndpointsFrom+".https"] = "consul:web" }), `the Service has no port named "https"`},
 		{service(func(s *object.Service) { s.Metadata.Annotations[EndpointsFrom+".http"] = "dns:a.example.com" }, byName), "spec.ports[0].targetPort: must be a number"},
 	} {
-		bad := Values(c.svc)
+		bad := Remarks(c.svc)
 		switch {
 		case c.want == "" && len(bad) > 0:
 			t.Errorf("%v: %v", c.svc.Metadata.Annotations, bad)
-		case c.want != "" && (len(bad) != 1 || !strings.Contains(bad[0].Text, c.want)):
+		case c.want != "" && (len(bad) != 1 || !bad[0].Refused || !strings.Contains(bad[0].String(), c.want)):
 			t.Errorf("%.60v: %v, want %s", c.svc.Metadata.Annotations, bad, c.want)
 		}
 	}

@@ -28,7 +28,7 @@ func (r Remark) String() string { return r.Field + ": " + r.Text }
 func IsOurs(field string) bool { return strings.HasPrefix(field, "metadata.annotations["+domain) }
 
 // Remarks are about the annotations of svcctl that do not exist, or not on objects of this kind; and, except on Services
-// (see Values), about values that an annotation or label cannot have.
+// (see Values), about values that an annotation or label cannot have. Those about EndpointsFrom are here for all types of Services.
 func Remarks(o object.Object) (list []Remark) {
 	meta := o.GetMeta()
 	kind := o.GetTypeMeta().Kind
@@ -49,6 +49,9 @@ func Remarks(o object.Object) (list []Remark) {
 				list = append(list, Remark{Field: Field(key), Text: text, Refused: r.Of == ofSvcctl})
 			}
 		}
+	}
+	if svc, is := o.(*object.Service); is {
+		list = append(list, badSources(svc)...)
 	}
 	for _, key := range slices.Sorted(maps.Keys(meta.Labels)) {
 		if r := Find(key); r != nil && r.Label && slices.Contains(r.kinds(), kind) {
@@ -82,7 +85,7 @@ func Values(svc *object.Service) (bad []Bad) {
 			bad = append(bad, Bad{Key: key, Text: text})
 		}
 	}
-	return append(bad, badSources(svc)...)
+	return bad
 }
 
 // wrongAddress describes a text that is no address.

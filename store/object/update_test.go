@@ -396,7 +396,7 @@ func TestWarnings(t *testing.T) {
 			"endpoints[0].addresses: only the first address is used",
 			"ports[1]: a port without a number is ignored"}},
 		{"slice of names", goodSlice(func(e *EndpointSlice) { e.AddressType, e.Endpoints[0].Addresses = FQDN, []string{"a.example.com"} }), []string{
-			`addressType: "FQDN" is ignored, traffic is only sent to IP addresses`}},
+			`addressType: "FQDN" is ignored, traffic is only sent to IP addresses: have svcctl.io/endpoints-from: dns:NAME of the Service follow the name`}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			Default(tc.o)

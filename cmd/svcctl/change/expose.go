@@ -14,7 +14,9 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/cli"
 	"svcctl.io/svcctl/cmd/svcctl/resource"
 	"svcctl.io/svcctl/cmd/svcctl/settings"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/convert"
+	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -24,11 +26,13 @@ func ExposeVerb() *cli.Verb {
 	return &cli.Verb{
 		Name:    "expose",
 		Summary: "create a Service from a list of servers, without writing YAML",
-		Args:    "NAME --port PORT --to ADDRESS [FLAGS]",
+		Args:    "NAME --port PORT --to ADDRESS|--from SOURCE [FLAGS]",
 		About: `Makes a Service, which is an address and ports that clients connect to, of these servers. It
 prints the manifests, a Service and an EndpointSlice for each IP family of the servers; with
 --apply it creates or changes them in the running appliance. They are validated as by
 ` + "`svcctl serve`" + `: if they have a problem nothing is printed or applied.
+
+With --from it prints no slice: ` + "`svcctl discover`" + ` follows where the servers are.
 
 ` + "`svcctl get svc NAME`" + ` prints the address, if it was not given. Clients reach it through this box, as
 their router or by a route. When they get no answer, ` + "`svcctl explain svc/NAME`" + ` gives the reason.
@@ -44,6 +48,8 @@ Without --apply it needs no privilege and no appliance.`,
 			settings.NamespaceOption(),
 			{Name: "to", Arg: "ADDRESS[:PORT]", Group: groupServers, Repeats: true,
 				Usage: "server, as 10.1.2.11, 10.1.2.11:8080 or [2001:db8::11]:8080; repeatable"},
+			{Name: "from", Arg: "PROVIDER:NAME", Group: groupServers, Repeats: true,
+				Usage: "servers of a provider of svcctl discover, as dns:app.example.com or consul:web?tag=prod; repeatable"},
 			{Name: "weight", Arg: "ADDRESS=WEIGHT", Group: groupServers, Repeats: true, Usage: "share of new connections of a server, 0 to 65535 (others have 1)"},
 			{Name: "health-check", Arg: "CHECK", Group: groupServers, Usage: "check the servers, as tcp or http:8080/healthz: one that is down gets no new connections"},
 			{Name: "apply", Group: cli.GroupHow, Usage: "create or change the Service in the appliance instead of printing it"},
@@ -51,6 +57,7 @@ Without --apply it needs no privilege and no appliance.`,
 		Examples: []cli.Example{
 			{"Two servers behind an address that the appliance chooses.", "svcctl expose web --port 80 --to 10.1.2.11:8080 --to 10.1.2.12:8080 --apply"},
 			{"An address from the pool, and a check.", "svcctl expose dns --port 53/udp --port 53 --to 10.1.2.21 --type LoadBalancer --health-check tcp:53"},
+			{"The addresses of a name, as they change.", "svcctl expose web --port 80:8080 --from dns:app.example.com --apply"},
 			{"A file to keep.", "svcctl expose web --port 80:8080 --to 10.1.2.11 > web.yaml"},
 		},
 		Exits: `  0  done
@@ -103,8 +110,10 @@ func exposed(env *cli.Env, v *cli.Verb, args []string) (*convert.Virtual, error)
 		return nil, cli.Usagef("expose makes one Service, and %q is a second name", args[1])
 	case !v.Option("port").IsSet():
 		return nil, cli.Usagef("expose %s at which port? Give --port", args[0])
-	case !v.Option("to").IsSet():
-		return nil, cli.Usagef("%s has no server: give one with --to", args[0])
+	case !v.Option("to").IsSet() && !v.Option("from").IsSet():
+		return nil, cli.Usagef("%s has no server: give one with --to, or a provider of them with --from", args[0])
+	case v.Option("to").IsSet() && v.Option("from").IsSet():
+		return nil, cli.Usagef("--to lists the servers, and --from has them followed: leave one of them out")
 	}
 	if o := v.Option("type"); !slices.Contains(o.Words, o.Text()) {
 		return nil, cli.Usagef("--type %q: want one of %s", o.Text(), strings.Join(o.Words, ", "))
@@ -142,6 +151,9 @@ func exposed(env *cli.Env, v *cli.Verb, args []string) (*convert.Virtual, error)
 			return nil, cli.Usagef("--load-balancer-ip %q: a Service of type %s has none: add --type LoadBalancer", text, virtual.Type)
 		}
 		virtual.LoadBalancerIPs = append(virtual.LoadBalancerIPs, addr.Unmap())
+	}
+	if from := v.Option("from"); from.IsSet() {
+		virtual.Annotations[annotation.EndpointsFrom] = strings.Join(from.Texts, " ")
 	}
 	if check := v.Option("health-check"); check.IsSet() {
 		virtual.Annotations["svcctl.io/health-check"] = check.Text()
@@ -254,10 +266,12 @@ func judgeManifests(env *cli.Env, virtual *convert.Virtual, text string) error {
 	if err != nil {
 		return err
 	}
-	for _, problem := range planned.Problems {
+	followed := annotation.HasSources(virtual.Annotations)
+	problems := slices.DeleteFunc(planned.Problems, func(p manifest.Problem) bool { return followed && p.Reason == "NoEndpoints" })
+	for _, problem := range problems {
 		problem.File, problem.Line = "svcctl expose", 0 // the user has not seen the lines
 		problem.Warning = false
 		fmt.Fprintln(env.Err, problem)
 	}
-	return resource.RefusedError(len(planned.Problems))
+	return resource.RefusedError(len(problems))
 }
