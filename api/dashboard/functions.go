@@ -180,14 +180,16 @@ func headOf(text string) (head, more string) {
 	if utf8.RuneCountInString(text) <= mostHead {
 		return text, ""
 	}
-	runes := 0
-	at := -1
+	runes, at, begin := 0, -1, 0
 	for i, r := range text {
 		if runes++; runes > mostHead {
 			break
 		}
 		if i > 0 && r == ' ' && (text[i-1] == ':' || text[i-1] == ';') {
-			at = i
+			if !strings.HasPrefix(text[begin:], "port ") { // which what follows is about
+				at = i
+			}
+			begin = i + 1
 		}
 	}
 	if at < 0 {

@@ -70,7 +70,7 @@ func graphOf(g wire.TrafficGraph, events []Event, day bool) *graph {
 		}
 	}
 	d.Refused, d.Failed = refused.String(), failed.String()
-	d.NewMost, d.BadMost, d.OpenMost = graphNumber(newMost)+" new/s", graphNumber(badMost)+" refused or failed/s", graphNumber(openMost)+" open"
+	d.NewMost, d.BadMost, d.OpenMost = edge(newMost)+" new/s", edge(badMost)+" refused or failed/s", edge(openMost)+" open"
 	span := g.Step * time.Duration(n-1)
 	for i := range 4 {
 		d.Times = append(d.Times, g.From.Add(span*time.Duration(i)/3))
@@ -179,6 +179,8 @@ func roundUp(v float64) float64 {
 	}
 	return 20 * power
 }
+
+func edge(v float64) string { return wire.Grouped(int(v)) }
 
 func graphNumber(v float64) string { return rateText(&v) }
 
