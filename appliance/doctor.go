@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -75,6 +76,24 @@ func nodeFindings(c *config.Config, settings *checkup.Facts) []Finding {
 		return []Finding{checkup.Doubt("service-range", err.Error(), "run it as root")}
 	}
 	return []Finding{checkup.ExamineBridges(settings, facts.Bridges()), rangeFinding(c, &facts)}
+}
+
+// UplinkFinding is about replies that leave by another uplink than the one whose network has the VIP.
+func UplinkFinding(vips []netip.Addr) Finding {
+	const check = "uplinks"
+	list, err := node.MisroutedReplies(vips)
+	if err != nil {
+		return checkup.Doubt(check, err.Error(), "run it as root")
+	}
+	if len(list) == 0 {
+		return checkup.Well(check, "replies from addresses of Services leave by the uplinks that have them")
+	}
+	first, others := list[0], ""
+	if len(list) > 1 {
+		others = fmt.Sprintf(", and %d more", len(list)-1)
+	}
+	return checkup.Doubt(check, fmt.Sprintf("replies from %s%s leave by %s, and the network of %s has the address: clients behind that uplink may get no answer", first.Addr, others, first.Leaves, first.Lies),
+		"route replies by the mark of their original destination: `man 7 svcctl-uplinks` has the rules")
 }
 
 func rangeFinding(c *config.Config, facts *node.Facts) Finding {

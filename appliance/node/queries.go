@@ -234,3 +234,73 @@ func deliversForOthers(h *netlink.Handle, v6 bool) (bool, error) {
 	}
 	return false, nil
 }
+
+// Misrouted is an address in the network of one uplink, replies from which leave by another.
+type Misrouted struct {
+	Addr         netip.Addr
+	Lies, Leaves string // names of interfaces
+}
+
+// MisroutedReplies returns those of some VIPs. An uplink is an interface with a default route in some table. A reply of an endpoint
+// is routed before its source is the VIP again, so a rule (ip-rule(8)) by the source does not apply to it; where a rule goes by a
+// packet mark nothing is reported, as the mark may be that of replies.
+func MisroutedReplies(vips []netip.Addr) ([]Misrouted, error) {
+	return try(func(h *netlink.Handle) (list []Misrouted, err error) {
+		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+			of := slices.DeleteFunc(slices.Clone(vips), func(a netip.Addr) bool { return a.Is4() != (family == netlink.FAMILY_V4) })
+			if len(of) == 0 {
+				continue
+			}
+			some, err := misroutedReplies(h, family, of)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, some...)
+		}
+		return list, nil
+	})
+}
+
+func misroutedReplies(h *netlink.Handle, family int, vips []netip.Addr) (list []Misrouted, err error) {
+	rules, err := h.RuleList(family)
+	if err != nil {
+		return nil, fmt.Errorf("read the rules of routing: %w", err)
+	}
+	if slices.ContainsFunc(rules, func(r netlink.Rule) bool { return r.Mark != 0 }) {
+		return nil, nil
+	}
+	routes, err := h.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	if err := partial(err); err != nil {
+		return nil, fmt.Errorf("list the routes: %w", err)
+	}
+	uplinks, leaves, priority := map[int]bool{}, 0, 0
+	for _, r := range routes {
+		if !isDefault(r) || r.LinkIndex == 0 || r.Type != unix.RTN_UNICAST {
+			continue
+		}
+		uplinks[r.LinkIndex] = true
+		if r.Table == unix.RT_TABLE_MAIN && (leaves == 0 || r.Priority < priority) {
+			leaves, priority = r.LinkIndex, r.Priority
+		}
+	}
+	addrs, err := h.AddrList(nil, family)
+	if err := partial(err); err != nil || leaves == 0 || len(uplinks) < 2 {
+		return nil, err
+	}
+	name := func(index int) string {
+		if link, err := h.LinkByIndex(index); err == nil {
+			return link.Attrs().Name
+		}
+		return fmt.Sprint(index)
+	}
+	for _, vip := range vips {
+		at := slices.IndexFunc(addrs, func(a netlink.Addr) bool {
+			p, ok := prefixOf(a.IPNet)
+			return ok && !p.IsSingleIP() && p.Contains(vip) && uplinks[a.LinkIndex]
+		})
+		if at >= 0 && addrs[at].LinkIndex != leaves {
+			list = append(list, Misrouted{vip, name(addrs[at].LinkIndex), name(leaves)})
+		}
+	}
+	return list, nil
+}

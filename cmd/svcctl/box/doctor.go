@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -90,6 +91,13 @@ func runDoctor(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error
 		d.Findings = append(d.Findings, fleetFindings(status.Fleet)...)
 		if all, err := client.Call(ctx, c, wire.GetAnnouncements, wire.None{}); err == nil {
 			d.Findings = append(d.Findings, announcingFindings(env, all, status.Problems, boxNetworks())...)
+			var vips []netip.Addr
+			for i := range all.Items {
+				if addr, err := netip.ParseAddr(all.Items[i].Address); err == nil {
+					vips = append(vips, addr)
+				}
+			}
+			d.Findings = append(d.Findings, appliance.UplinkFinding(vips))
 		}
 	}
 	if seen, err := twoLooks(ctx, c); err == nil { // what cannot be counted is no finding
