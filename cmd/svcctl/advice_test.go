@@ -21,7 +21,7 @@ func TestNextStepsAreCommands(t *testing.T) {
 		for _, text := range []string{r.Next, r.Plain} {
 			text = regexp.MustCompile("[`:;,]").ReplaceAllString(strings.ReplaceAll(text, "/etc/svcctl/svcctl.yaml", "FILE"), "\n")
 			for _, match := range command.FindAllStringSubmatch(text, -1) {
-				words := strings.NewReplacer("KEY", "svcctl.io/balance", "…", "web", "NS", "default", "KIND", "svc").Replace(ends.ReplaceAllString(match[1], ""))
+				words := strings.NewReplacer("KEY", "svcctl.io/balance", "…", "web", "NS", "default", "KIND", "svc", "OBJECT", "svc/web").Replace(ends.ReplaceAllString(match[1], ""))
 				args := strings.Fields(words)
 				if len(args) == 0 || strings.HasPrefix(match[0], "svcctl-") || args[0] == "announce" || args[0] == "discover" { // which would begin
 					continue
