@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,6 +51,7 @@ type gateways struct {
 type served struct {
 	refs      []object.Ref
 	generated refs
+	made      map[object.Ref]object.Object // as they were given away to be stored
 	routes    refs
 	revision  uint64 // of the store with all that is generated
 	problems  []resolve.Problem
@@ -334,9 +336,12 @@ func (c *gateways) planOne(w *work, ref object.Ref, b *batch) *gateway.Planned {
 	if before.failed == "" {
 		now := refs{}
 		for _, o := range p.Generated {
-			now.add(object.RefOf(o))
+			at := object.RefOf(o)
+			now.add(at)
+			if last := before.made[at]; last == nil || !reflect.DeepEqual(last, o) || !c.IsGenerated(at) {
+				b.puts = append(b.puts, o)
+			}
 		}
-		b.puts = append(b.puts, p.Generated...)
 		for o := range before.generated {
 			if _, still := now[o]; !still {
 				b.deletes = append(b.deletes, o)
@@ -425,9 +430,10 @@ func (c *gateways) keep(ref object.Ref, p *gateway.Planned, revision uint64) {
 		c.users[used].add(ref)
 	}
 	if s.failed == "" {
-		s.generated = refs{}
+		s.generated, s.made = refs{}, make(map[object.Ref]object.Object, len(p.Generated))
 		for _, o := range p.Generated {
 			s.generated.add(object.RefOf(o))
+			s.made[object.RefOf(o)] = o
 		}
 	}
 	for o := range s.generated {

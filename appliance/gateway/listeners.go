@@ -188,27 +188,34 @@ func (p *plan) checkCertificates(l *listener) {
 // conflicts finds the listeners that are not distinct. Within a Gateway or ListenerSet all of them are conflicted;
 // between them the one of higher precedence stays.
 func (p *plan) conflicts() {
-	ranked := slices.Clone(p.listeners)
-	for _, l := range ranked {
-		for _, other := range ranked {
-			if other.rank < l.rank && !other.conflicted.is && other.layer4 != "" {
-				l.meet(other)
+	ports := map[string][]*listener{}
+	for _, l := range p.listeners {
+		if l.layer4 != "" {
+			ports[portName(l)] = append(ports[portName(l)], l)
+		}
+	}
+	for _, all := range ports {
+		for _, l := range all { // in the order of precedence
+			for _, other := range all {
+				if other.rank < l.rank && !other.conflicted.is {
+					l.meet(other)
+				}
 			}
-		}
-		if l.conflicted.is {
-			continue
-		}
-		for _, other := range ranked {
-			if other != l && other.rank == l.rank && !p.meetsEarlier(other) {
-				l.meet(other)
+			if l.conflicted.is {
+				continue
+			}
+			for _, other := range all {
+				if other != l && other.rank == l.rank && !meetsEarlier(other, all) {
+					l.meet(other)
+				}
 			}
 		}
 	}
 }
 
-// meetsEarlier reports whether a listener is in conflict with one of higher precedence.
-func (p *plan) meetsEarlier(l *listener) bool {
-	return slices.ContainsFunc(p.listeners, func(other *listener) bool {
+// meetsEarlier reports whether a listener is in conflict with one of higher precedence at its port.
+func meetsEarlier(l *listener, all []*listener) bool {
+	return slices.ContainsFunc(all, func(other *listener) bool {
 		reason, _ := l.conflictWith(other)
 		return other.rank < l.rank && !other.conflicted.is && reason != ""
 	})
@@ -222,11 +229,8 @@ func (l *listener) meet(other *listener) {
 	}
 }
 
-// conflictWith returns why two listeners are not distinct; "": they are.
+// conflictWith returns why two listeners of one port are not distinct; "": they are.
 func (l *listener) conflictWith(other *listener) (reason, why string) {
-	if l.layer4 == "" || l.layer4 != other.layer4 || l.spec.Port != other.spec.Port {
-		return "", ""
-	}
 	by := other.String()
 	switch {
 	case l.isNamed() && other.isNamed() || l.spec.Protocol == other.spec.Protocol && l.spec.Protocol == object.ProtocolHTTP:

@@ -290,7 +290,7 @@ func (p *plan) routeStatus(r *route) {
 	if len(r.outcome) == 0 {
 		return
 	}
-	next := r.object.DeepCopy()
+	next := draft(r.object)
 	status := routeOf(next).status
 	status.Parents = nil
 	for i := range r.parents {
@@ -336,7 +336,7 @@ func ClassStatus(class *object.GatewayClass) object.Object {
 
 // Parentless returns a route or ListenerSet with the status that it has without a Gateway here; nil for other kinds.
 func Parentless(o object.Object) object.Object {
-	next := o.DeepCopy()
+	next := draft(o)
 	if set, is := next.(*object.ListenerSet); is {
 		const why = "its Gateway is not there, or of a class that is not served here"
 		set.Status.Listeners = nil
@@ -351,11 +351,39 @@ func Parentless(o object.Object) object.Object {
 	return next
 }
 
+// draft copies an object of which the status alone is to be another one: the rest is shared.
+func draft(o object.Object) object.Object {
+	switch o := o.(type) {
+	case *object.GatewayClass:
+		next := *o
+		return &next
+	case *object.Gateway:
+		next := *o
+		return &next
+	case *object.ListenerSet:
+		next := *o
+		return &next
+	case *object.TCPRoute:
+		next := *o
+		return &next
+	case *object.UDPRoute:
+		next := *o
+		return &next
+	case *object.TLSRoute:
+		next := *o
+		return &next
+	case *object.HTTPRoute:
+		next := *o
+		return &next
+	}
+	return o
+}
+
 // Merge returns an object with a planned status in place of its own, nil when that changes nothing. Conditions keep the
 // time of their last transition; those of other types stay, and so do the parents entries of other controllers and of
 // other Gateways (isOther).
 func Merge(stored, planned object.Object, now time.Time, isOther func(object.Ref) bool) object.Object {
-	next := stored.DeepCopy()
+	next := draft(stored)
 	changed := false
 	merge := func(to *[]object.Condition, from []object.Condition) {
 		changed = mergeConditions(to, from, now) || changed
@@ -408,6 +436,7 @@ func sameKinds(a, b []object.RouteGroupKind) bool {
 
 // mergeConditions puts conditions in the place of those of their types, and reports whether that changes anything.
 func mergeConditions(to *[]object.Condition, from []object.Condition, now time.Time) (changed bool) {
+	*to = slices.Clone(*to)
 	for _, c := range from {
 		at := slices.IndexFunc(*to, func(b object.Condition) bool { return b.Type == c.Type })
 		if at < 0 {
@@ -443,7 +472,7 @@ func mergeParents(next, planned *route, now time.Time, isOther func(object.Ref) 
 			entry := planned.status.Parents[has]
 			var kept []object.Condition
 			if had >= 0 {
-				kept = slices.Clone(before[had].Conditions)
+				kept = before[had].Conditions
 			}
 			changed = mergeConditions(&kept, entry.Conditions, now) || changed
 			entry.Conditions = kept
