@@ -318,7 +318,7 @@ func Class() *object.GatewayClass {
 }
 
 // Features are the features of the upstream suite that are passed; sorted.
-var Features = []string{"Gateway", "GatewayAddressEmpty", "GatewayInfrastructurePropagation", "GatewayStaticAddresses", "ListenerSet", "ReferenceGrant", "TCPRoute", "TLSRoute", "TLSRouteModeMixed", "TLSRouteModeTerminate", "UDPRoute"}
+var Features = []string{"Gateway", "GatewayAddressEmpty", "GatewayInfrastructure", "GatewayStaticAddresses", "ListenerSet", "ReferenceGrant", "TCPRoute", "TLSRoute", "TLSRouteModeMixed", "TLSRouteModeTerminate", "UDPRoute"}
 
 // ClassStatus returns a GatewayClass of ours with its status.
 func ClassStatus(class *object.GatewayClass) object.Object {

@@ -124,7 +124,7 @@ func (d *decoding) structure(n *node, v reflect.Value) {
 		if index, ok := plan.fields[f.key]; ok {
 			d.value(f.value, v.FieldByIndex(index))
 		} else {
-			d.unknown(f, plan)
+			d.unknown(f, plan, v.Type().Name())
 		}
 		d.path.pop()
 	}
@@ -141,7 +141,7 @@ var ignoredFields = map[string]struct{ warn bool }{
 	"spec.ipFamily":                       {warn: true}, // alpha in 1.16, removed in 1.20
 }
 
-func (d *decoding) unknown(f field, plan *plan) {
+func (d *decoding) unknown(f field, plan *plan, structure string) {
 	name := d.path.String()
 	at := &node{line: f.line, column: f.column}
 	if ignored, ok := ignoredFields[name]; ok {
@@ -150,7 +150,7 @@ func (d *decoding) unknown(f field, plan *plan) {
 		}
 		return
 	}
-	message := "unknown field " + strconv.Quote(name)
+	message := "unknown field " + strconv.Quote(name) + object.Experimental(structure, f.key)
 	near := Nearest(f.key, slices.Values(plan.names))
 	if near != "" {
 		message += fmt.Sprintf("; did you mean %q?", near)

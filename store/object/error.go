@@ -63,13 +63,18 @@ func (e Error) Body() string {
 	switch e.Type {
 	case FieldValueRequired, FieldValueForbidden, FieldValueTooLong:
 	default:
-		s += ": " + valueText(e.Value)
+		if e.Value != (omitted{}) {
+			s += ": " + valueText(e.Value)
+		}
 	}
 	if e.Detail != "" {
 		s += ": " + e.Detail
 	}
 	return s
 }
+
+// omitted is the Value of an error whose text has none (field.OmitValueType).
+type omitted struct{}
 
 // valueText prints a value as field.Error does: text quoted, numbers bare, all else JSON.
 func valueText(v any) string {
@@ -209,6 +214,6 @@ func tooLong(p path, maxBytes int) Errors {
 func tooMany(p path, actual, most int) Errors {
 	return Errors{{
 		Type: FieldValueTooMany, Field: p.String(), Value: actual,
-		Detail: fmt.Sprintf("must have at most %d items", most),
+		Detail: strings.TrimSuffix(fmt.Sprintf("must have at most %d items", most), map[bool]string{true: "s"}[most == 1]),
 	}}
 }

@@ -1,6 +1,14 @@
 package object
 
-import "time"
+import (
+	"net/netip"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
 
 // The kinds of the Gateway API (gateway.networking.k8s.io), standard channel of v1.6.
 const (
@@ -14,12 +22,11 @@ const (
 	KindReferenceGrant = "ReferenceGrant"
 )
 
-// GroupGateway is the group of these kinds, APIVersionGateway the API version of all but ReferenceGrant, which
-// upstream stores as APIVersionGrant.
+// GroupGateway is the group of these kinds, APIVersionGateway their API version. Files may have older ones.
 const (
 	GroupGateway      = "gateway.networking.k8s.io"
 	APIVersionGateway = GroupGateway + "/v1"
-	APIVersionGrant   = GroupGateway + "/v1beta1"
+	gatewayBeta       = GroupGateway + "/v1beta1"
 )
 
 // Labels and annotations of the objects that are generated of a Gateway.
@@ -276,27 +283,27 @@ type ListenerSetStatus struct {
 	Listeners  []ListenerStatus `json:"listeners,omitempty" valid:"0..64 keys:name"`
 }
 
-// ReferenceGrant is gateway.networking.k8s.io/v1beta1 ReferenceGrant.
+// ReferenceGrant is gateway.networking.k8s.io/v1 ReferenceGrant.
 type ReferenceGrant struct {
 	TypeMeta
 	Metadata ObjectMeta         `json:"metadata"`
 	Spec     ReferenceGrantSpec `json:"spec" valid:""`
 }
 
-// ReferenceGrantSpec is gateway.networking.k8s.io/v1beta1 ReferenceGrantSpec.
+// ReferenceGrantSpec is gateway.networking.k8s.io/v1 ReferenceGrantSpec.
 type ReferenceGrantSpec struct {
 	From []ReferenceGrantFrom `json:"from" valid:"1..16"`
 	To   []ReferenceGrantTo   `json:"to" valid:"1..16"`
 }
 
-// ReferenceGrantFrom is gateway.networking.k8s.io/v1beta1 ReferenceGrantFrom.
+// ReferenceGrantFrom is gateway.networking.k8s.io/v1 ReferenceGrantFrom.
 type ReferenceGrantFrom struct {
 	Group     *string `json:"group" valid:"group"`
 	Kind      string  `json:"kind" valid:"kind"`
 	Namespace string  `json:"namespace" valid:"namespace"`
 }
 
-// ReferenceGrantTo is gateway.networking.k8s.io/v1beta1 ReferenceGrantTo.
+// ReferenceGrantTo is gateway.networking.k8s.io/v1 ReferenceGrantTo.
 type ReferenceGrantTo struct {
 	Group *string `json:"group" valid:"group"`
 	Kind  string  `json:"kind" valid:"kind"`
@@ -324,3 +331,167 @@ func (o *ListenerSet) DeepCopy() Object          { return deepCopy(o) }
 func (o *ReferenceGrant) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
 func (o *ReferenceGrant) GetMeta() *ObjectMeta   { return &o.Metadata }
 func (o *ReferenceGrant) DeepCopy() Object       { return deepCopy(o) }
+
+// The rules that are more than those of a field, with the messages of the CustomResourceDefinitions.
+
+func (o *GatewayClass) validateChange(previous Object) Errors {
+	if name := o.Spec.ControllerName; name != previous.(*GatewayClass).Spec.ControllerName {
+		return invalid(specPath.child("controllerName"), name, "Value is immutable")
+	}
+	return nil
+}
+
+func (s *GatewaySpec) rules(at path) Errors {
+	errs := listenerRules(at.child("listeners"), s.Listeners)
+	for _, kind := range []string{AddressIP, AddressHostname} {
+		seen, twice := set{}, false
+		for _, a := range s.Addresses {
+			if Deref(a.Type) == kind && a.Value != nil {
+				twice = twice || seen[*a.Value]
+				seen[*a.Value] = true
+			}
+		}
+		errs = append(errs, violated(twice, at.child("addresses"), kind+" values must be unique")...)
+	}
+	return errs
+}
+
+func (s *ListenerSetSpec) rules(at path) Errors {
+	return listenerRules(at.child("listeners"), s.Listeners)
+}
+
+// listenerRules are the rules of a list of listeners.
+func listenerRules(at path, listeners []Listener) Errors {
+	var needless, notTerminated, noMode, named, sameName, samePlace bool
+	type place struct{ port, protocol, hostname string }
+	names, places := set{}, map[place]bool{}
+	for _, l := range listeners {
+		plain := l.Protocol == ProtocolTCP || l.Protocol == ProtocolUDP
+		needless = needless || (plain || l.Protocol == ProtocolHTTP) && l.TLS != nil
+		notTerminated = notTerminated || l.Protocol == ProtocolHTTPS && l.TLS != nil && Deref(l.TLS.Mode) != TLSTerminate
+		noMode = noMode || l.Protocol == ProtocolTLS && (l.TLS == nil || Deref(l.TLS.Mode) == "")
+		named = named || plain && Deref(l.Hostname) != ""
+		sameName = sameName || names[l.Name]
+		names[l.Name] = true
+		here := place{strconv.Itoa(int(l.Port)), l.Protocol, "any"}
+		if l.Hostname != nil {
+			here.hostname = "=" + *l.Hostname
+		}
+		samePlace = samePlace || places[here]
+		places[here] = true
+	}
+	return slices.Concat(
+		violated(needless, at, "tls must not be specified for protocols ['HTTP', 'TCP', 'UDP']"),
+		violated(notTerminated, at, "tls mode must be Terminate for protocol HTTPS"),
+		violated(noMode, at, "tls mode must be set for protocol TLS"),
+		violated(named, at, "hostname must not be specified for protocols ['TCP', 'UDP']"),
+		violated(sameName, at, "Listener name must be unique within the Gateway"),
+		violated(samePlace, at, "Combination of port, protocol and hostname must be unique for each listener"),
+	)
+}
+
+func (c *ListenerTLSConfig) rules(at path) Errors {
+	return violated(Deref(c.Mode) == TLSTerminate && len(c.CertificateRefs)+len(c.Options) == 0, at,
+		"certificateRefs or options must be specified when mode is Terminate")
+}
+
+func (c *FrontendTLSConfig) rules(at path) Errors {
+	ports := map[int32]bool{}
+	for _, p := range c.PerPort {
+		ports[p.Port] = true
+	}
+	return violated(len(ports) < len(c.PerPort), at.child("perPort"), "Port for TLS configuration must be unique within the Gateway")
+}
+
+func (a *GatewayAddress) rules(at path) Errors {
+	return addressRules(at, Deref(a.Type), a.Value, "Hostname value must be empty or contain only")
+}
+
+func (a *GatewayStatusAddress) rules(at path) Errors {
+	return addressRules(at, Deref(a.Type), &a.Value, "Hostname value must only contain")
+}
+
+func addressRules(at path, kind string, value *string, hostname string) Errors {
+	if value == nil {
+		return nil
+	}
+	if kind == AddressIP {
+		_, err := netip.ParseAddr(*value)
+		return violated(err != nil, at, at.String()+" in body must be of type ipv4 or ipv6")
+	}
+	return violated(kind == AddressHostname && !hostnameRE.MatchString(*value), at,
+		hostname+" valid characters (matching "+hostnameRE.String()+")")
+}
+
+var infrastructureKeyRE = regexp.MustCompile("^(" + dns1123Subdomain + "/)?([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]$")
+
+func (i *GatewayInfrastructure) rules(at path) Errors {
+	var errs Errors
+	for _, f := range []struct {
+		name, one string
+		keys      map[string]string
+	}{{"labels", "Label", i.Labels}, {"annotations", "Annotation", i.Annotations}} {
+		bad, long := false, false
+		for key := range f.keys {
+			prefix, _, _ := strings.Cut(key, "/")
+			bad, long = bad || !infrastructureKeyRE.MatchString(key), long || len([]rune(prefix)) >= 253
+		}
+		errs = append(errs, violated(bad, at.child(f.name), f.one+
+			" keys must be in the form of an optional DNS subdomain prefix followed by a required name segment of up to 63 characters.")...)
+		errs = append(errs, violated(long, at.child(f.name), "If specified, the "+strings.ToLower(f.one)+
+			" key's prefix must be a DNS subdomain not longer than 253 characters in total.")...)
+	}
+	return errs
+}
+
+// rules are those of Kubernetes for selectors, beyond those of the CustomResourceDefinitions: an operator that is none
+// would select everything.
+func (r *LabelSelectorRequirement) rules(at path) Errors {
+	var errs Errors
+	if r.Key == "" {
+		errs = required(at.child("key"), "")
+	}
+	switch r.Operator {
+	case selectIn, selectNotIn:
+		if len(r.Values) == 0 {
+			errs = append(errs, required(at.child("values"), "must be specified when `operator` is 'In' or 'NotIn'")...)
+		}
+	case selectExists, selectDoesNotExist:
+		if len(r.Values) > 0 {
+			errs = append(errs, forbidden(at.child("values"), "may not be specified when `operator` is 'Exists' or 'DoesNotExist'")...)
+		}
+	case "":
+		errs = append(errs, required(at.child("operator"), "")...)
+	default:
+		errs = append(errs, invalid(at.child("operator"), r.Operator, "not a valid selector operator")...)
+	}
+	return errs
+}
+
+// violated is the error of a rule of a list or a structure, whose value is not shown.
+func violated(is bool, at path, message string) Errors {
+	if !is {
+		return nil
+	}
+	return invalid(at, omitted{}, message)
+}
+
+// rules are those of a condition of a kind whose fields have tags; conditions of other kinds have none.
+func (c *Condition) rules(at path) Errors {
+	var errs Errors
+	for _, f := range []struct{ name, value, words string }{
+		{"type", c.Type, "condition"}, {"status", c.Status, "True|False|Unknown"}, {"reason", c.Reason, "reason"}, {"message", c.Message, "0..32768"},
+	} {
+		var r valueRule
+		r.add(f.words)
+		if f.value == "" && f.name != "message" {
+			errs = append(errs, required(at.child(f.name), "")...)
+		} else {
+			errs = append(errs, r.check(at.child(f.name), reflect.ValueOf(f.value))...)
+		}
+	}
+	if c.ObservedGeneration < 0 {
+		errs = append(errs, invalid(at.child("observedGeneration"), c.ObservedGeneration, at.child("observedGeneration").String()+" in body should be greater than or equal to 0")...)
+	}
+	return errs
+}

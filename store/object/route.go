@@ -1,5 +1,13 @@
 package object
 
+import (
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
 // TCPRoute is gateway.networking.k8s.io/v1 TCPRoute.
 type TCPRoute struct {
 	TypeMeta
@@ -244,3 +252,193 @@ func (o *TLSRoute) DeepCopy() Object        { return deepCopy(o) }
 func (o *HTTPRoute) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
 func (o *HTTPRoute) GetMeta() *ObjectMeta   { return &o.Metadata }
 func (o *HTTPRoute) DeepCopy() Object       { return deepCopy(o) }
+
+// The rules that are more than those of a field, with the messages of the CustomResourceDefinitions.
+
+func (s *L4RouteSpec) rules(at path) Errors { return parentRules(at.child("parentRefs"), s.ParentRefs) }
+func (s *HTTPRouteSpec) rules(at path) Errors {
+	return append(parentRules(at.child("parentRefs"), s.ParentRefs), s.matchRules(at)...)
+}
+
+// parentRules are the rules of a list of parents: several of one parent name different sections.
+func parentRules(at path, parents []ParentRef) Errors {
+	type parent struct{ group, kind, namespace, name string }
+	sections := map[parent][]string{}
+	for _, p := range parents {
+		of := parent{Deref(p.Group), Deref(p.Kind), Deref(p.Namespace), p.Name}
+		sections[of] = append(sections[of], Deref(p.SectionName))
+	}
+	unnamed, repeated := false, false
+	for _, list := range sections {
+		slices.Sort(list)
+		unnamed = unnamed || list[0] == "" && list[len(list)-1] != ""
+		repeated = repeated || len(slices.Compact(slices.Clone(list))) < len(list)
+	}
+	return append(
+		violated(unnamed, at, "sectionName must be specified when parentRefs includes 2 or more references to the same parent"),
+		violated(repeated, at, "sectionName must be unique when parentRefs includes 2 or more references to the same parent")...)
+}
+
+func (s *TLSRouteSpec) rules(at path) Errors {
+	in := at.child("hostnames")
+	address, invalid, wildcard := false, false, false
+	for _, name := range s.Hostnames {
+		_, err := netip.ParseAddr(name)
+		address = address || err == nil
+		rest, first := strings.CutPrefix(name, "*.")
+		has := strings.Contains(name, "*")
+		invalid = invalid || !has && !dns1123SubdomainRE.MatchString(name)
+		wildcard = wildcard || has && !(first && dns1123SubdomainRE.MatchString(rest))
+	}
+	return slices.Concat(parentRules(at.child("parentRefs"), s.ParentRefs),
+		violated(address, in, "Hostnames cannot contain an IP"),
+		violated(invalid, in, "Hostnames must be valid based on RFC-1123"),
+		violated(wildcard, in, "Wildcards on hostnames must be the first label, and the rest of hostname must be valid based on RFC-1123"))
+}
+
+// portRule is the rule of a reference to a Service.
+func portRule(at path, group, kind *string, port *int32) Errors {
+	return violated(Deref(group) == "" && Deref(kind) == KindService && port == nil, at, "Must have port for Service reference")
+}
+
+func (r *BackendRef) rules(at path) Errors             { return portRule(at, r.Group, r.Kind, r.Port) }
+func (r *BackendObjectReference) rules(at path) Errors { return portRule(at, r.Group, r.Kind, r.Port) }
+func (r *HTTPBackendRef) rules(at path) Errors {
+	return append(portRule(at, r.Group, r.Kind, r.Port), filterRules(at.child("filters"), r.Filters)...)
+}
+
+func (s *HTTPRouteSpec) matchRules(at path) Errors {
+	matches := 0
+	for _, r := range s.Rules {
+		matches += len(r.Matches)
+	}
+	return violated(matches > 128, at.child("rules"),
+		"While 16 rules and 64 matches per rule are allowed, the total number of matches across all rules in a route must be less than 128")
+}
+
+func (r *HTTPRouteRule) rules(at path) Errors {
+	onePrefix := len(r.Matches) == 1 && r.Matches[0].Path != nil && Deref(r.Matches[0].Path.Type) == "PathPrefix"
+	redirects, rewrites := prefixFilters(r.Filters)
+	redirecting, rewriting := 0, 0 // backends
+	for _, b := range r.BackendRefs {
+		redirects, rewrites := prefixFilters(b.Filters)
+		if redirects == 1 {
+			redirecting++
+		}
+		if rewrites == 1 {
+			rewriting++
+		}
+	}
+	const prefix = "path.replacePrefixMatch, exactly one PathPrefix match must be specified"
+	return slices.Concat(
+		violated(len(r.BackendRefs) > 0 && slices.ContainsFunc(r.Filters, func(f HTTPRouteFilter) bool { return f.RequestRedirect != nil }), at,
+			"RequestRedirect filter must not be used together with backendRefs"),
+		violated(redirects == 1 && !onePrefix, at, "When using RequestRedirect filter with "+prefix),
+		violated(rewrites == 1 && !onePrefix, at, "When using URLRewrite filter with "+prefix),
+		violated(redirecting == 1 && !onePrefix, at, "Within backendRefs, when using RequestRedirect filter with "+prefix),
+		violated(rewriting == 1 && !onePrefix, at, "Within backendRefs, When using URLRewrite filter with "+prefix),
+		filterRules(at.child("filters"), r.Filters))
+}
+
+// prefixFilters counts the filters that replace the prefix of a path.
+func prefixFilters(filters []HTTPRouteFilter) (redirects, rewrites int) {
+	replaces := func(p *HTTPPathModifier) bool {
+		return p != nil && p.Type == "ReplacePrefixMatch" && p.ReplacePrefixMatch != nil
+	}
+	for _, f := range filters {
+		if f.RequestRedirect != nil && replaces(f.RequestRedirect.Path) {
+			redirects++
+		}
+		if f.URLRewrite != nil && replaces(f.URLRewrite.Path) {
+			rewrites++
+		}
+	}
+	return redirects, rewrites
+}
+
+func filterRules(at path, filters []HTTPRouteFilter) Errors {
+	count := map[string]int{}
+	for _, f := range filters {
+		count[f.Type]++
+	}
+	errs := violated(count["RequestRedirect"] > 0 && count["URLRewrite"] > 0, at,
+		"May specify either httpRouteFilterRequestRedirect or httpRouteFilterRequestRewrite, but not both")
+	for _, kind := range []string{"CORS", "RequestHeaderModifier", "ResponseHeaderModifier", "RequestRedirect", "URLRewrite"} {
+		errs = append(errs, violated(count[kind] > 1, at, kind+" filter cannot be repeated")...)
+	}
+	return errs
+}
+
+func (f *HTTPRouteFilter) rules(at path) Errors {
+	var errs Errors
+	for _, of := range []struct {
+		kind, field string
+		is          bool
+	}{
+		{"CORS", "cors", f.CORS != nil},
+		{"RequestHeaderModifier", "requestHeaderModifier", f.RequestHeaderModifier != nil},
+		{"ResponseHeaderModifier", "responseHeaderModifier", f.ResponseHeaderModifier != nil},
+		{"RequestMirror", "requestMirror", f.RequestMirror != nil},
+		{"RequestRedirect", "requestRedirect", f.RequestRedirect != nil},
+		{"URLRewrite", "urlRewrite", f.URLRewrite != nil},
+		{"ExtensionRef", "extensionRef", f.ExtensionRef != nil},
+	} {
+		errs = append(errs, violated(of.is && f.Type != of.kind, at, "filter."+of.field+" must be nil if the filter.type is not "+of.kind)...)
+		errs = append(errs, violated(!of.is && f.Type == of.kind, at, "filter."+of.field+" must be specified for "+of.kind+" filter.type")...)
+	}
+	return errs
+}
+
+func (f *HTTPCORSFilter) rules(at path) Errors {
+	all := func(list []string) bool { return slices.Contains(list, "*") && len(list) > 1 }
+	return slices.Concat(
+		violated(all(f.AllowHeaders), at.child("allowHeaders"), "AllowHeaders cannot contain '*' alongside other methods"),
+		violated(all(f.AllowMethods), at.child("allowMethods"), "AllowMethods cannot contain '*' alongside other methods"),
+		violated(all(f.AllowOrigins), at.child("allowOrigins"), "AllowOrigins cannot contain '*' alongside other origins"))
+}
+
+func (f *HTTPRequestMirrorFilter) rules(at path) Errors {
+	return violated(f.Percent != nil && f.Fraction != nil, at, "Only one of percent or fraction may be specified in HTTPRequestMirrorFilter")
+}
+
+func (f *Fraction) rules(at path) Errors {
+	return violated(f.Numerator != nil && f.Denominator != nil && *f.Numerator > *f.Denominator, at, "numerator must be less than or equal to denominator")
+}
+
+func (m *HTTPPathModifier) rules(at path) Errors {
+	var errs Errors
+	for _, of := range []struct {
+		kind, field string
+		is          bool
+	}{{"ReplaceFullPath", "replaceFullPath", m.ReplaceFullPath != nil}, {"ReplacePrefixMatch", "replacePrefixMatch", m.ReplacePrefixMatch != nil}} {
+		errs = append(errs, violated(m.Type == of.kind && !of.is, at, of.field+" must be specified when type is set to '"+of.kind+"'")...)
+		errs = append(errs, violated(of.is && m.Type != of.kind, at, "type must be '"+of.kind+"' when "+of.field+" is set")...)
+	}
+	return errs
+}
+
+var pathRE = regexp.MustCompile("^(?:[-A-Za-z0-9/._~!$&'()*+,;=:@]|[%][0-9a-fA-F]{2})+$")
+
+func (m *HTTPPathMatch) rules(at path) Errors {
+	kind, value := Deref(m.Type), Deref(m.Value)
+	if kind != "Exact" && kind != "PathPrefix" {
+		return violated(kind != "RegularExpression", at, "type must be one of ['Exact', 'PathPrefix', 'RegularExpression']")
+	}
+	const when = " when type one of ['Exact', 'PathPrefix']"
+	errs := violated(!strings.HasPrefix(value, "/"), at, "value must be an absolute path and start with '/'"+when)
+	for _, part := range []string{"//", "/./", "/../", "%2f", "%2F", "#"} {
+		errs = append(errs, violated(strings.Contains(value, part), at, "must not contain '"+part+"'"+when)...)
+	}
+	for _, end := range []string{"/..", "/."} {
+		errs = append(errs, violated(strings.HasSuffix(value, end), at, "must not end with '"+end+"'"+when)...)
+	}
+	return append(errs, violated(!pathRE.MatchString(value), at,
+		"must only contain valid characters (matching "+pathRE.String()+") for types ['Exact', 'PathPrefix']")...)
+}
+
+func (t *HTTPRouteTimeouts) rules(at path) Errors {
+	request, errRequest := time.ParseDuration(Deref(t.Request))
+	backend, errBackend := time.ParseDuration(Deref(t.BackendRequest))
+	return violated(errRequest == nil && errBackend == nil && request != 0 && backend > request, at,
+		"backendRequest timeout cannot be longer than request timeout")
+}

@@ -156,6 +156,21 @@ func TagsOf(structure reflect.Type, field string) (Tags, bool) {
 	return rules[i].Tags, true
 }
 
+// experimental are the fields of the experimental channel of the Gateway API, by structure.
+var experimental = map[string]string{
+	"GatewaySpec": "defaultScope", "L4RouteSpec": "useDefaultGateways", "TLSRouteSpec": "useDefaultGateways", "HTTPRouteSpec": "useDefaultGateways",
+	"HTTPRouteRule": "retry sessionPersistence", "HTTPRouteFilter": "externalAuth",
+}
+
+// Experimental is the end of a message about a field that a structure does not have, if it has it in the experimental
+// channel of the Gateway API; else "".
+func Experimental(structure, field string) string {
+	if slices.Contains(strings.Fields(experimental[structure]), field) {
+		return ", which is of the experimental channel of the Gateway API: remove it"
+	}
+	return ""
+}
+
 // setTagged sets the absent fields of a value that have a default in their tag. Absent structures stay so, but for spec.
 func setTagged(v reflect.Value) {
 	switch v.Kind() {
@@ -209,14 +224,12 @@ func checkTagged(at path, v reflect.Value) Errors {
 	for _, r := range rulesOf(v.Type()) {
 		f, in := v.Field(r.index), at.child(r.name)
 		switch {
-		case f.IsZero() && f.Kind() != reflect.Int32:
-			if r.Required && f.Kind() != reflect.Bool {
-				errs = append(errs, required(in, "")...)
-			}
-		case r.Required && f.Kind() == reflect.Int32 && f.IsZero() && r.value.least > 0:
-			errs = append(errs, required(in, "")...)
-		default:
+		case r.Required && f.Kind() == reflect.Struct && f.Type() != reflect.TypeFor[time.Time]():
+			errs = append(errs, checkTagged(in, f)...) // what it lacks
+		case !f.IsZero() || f.Kind() == reflect.Int32 && (r.value.least <= 0 || !r.Required):
 			errs = append(errs, r.check(in, reflect.Indirect(f))...)
+		case r.Required && (f.Kind() != reflect.String || r.value.least > 0 || r.value.enum != nil):
+			errs = append(errs, required(in, "")...)
 		}
 	}
 	if v.CanAddr() {
@@ -314,12 +327,14 @@ func (r *valueRule) check(at path, v reflect.Value) Errors {
 			errs = append(errs, body("be less than or equal to %d", r.most)...)
 		}
 		if r.enum != nil && !slices.Contains(r.enum, strconv.Itoa(n)) {
-			errs = append(errs, notSupported(at, strconv.Itoa(n), r.enum)...)
+			wrong := notSupported(at, "", r.enum)
+			wrong[0].Value = n
+			errs = append(errs, wrong...)
 		}
 	case reflect.Slice, reflect.Map:
 		size = v.Len()
 		if r.bounded && size < r.least {
-			errs = append(errs, body("have at least %d items", r.least)...)
+			errs = append(errs, invalid(at, size, fmt.Sprintf("%s in body should have at least %d items", at, r.least))...)
 		}
 		if r.bounded && r.most != unbounded && size > r.most {
 			errs = append(errs, tooMany(at, size, r.most)...)

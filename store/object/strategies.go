@@ -22,14 +22,14 @@ var strategies = []Strategy{
 	{Resource: Resource{Group: "coordination.k8s.io", Name: KindLease, Plural: "leases", Namespaced: true}, Ephemeral: true, CreateOnUpdate: true, VersionRequired: true, sample: new(Lease)},
 	{Resource: Resource{Group: "discovery.k8s.io", Name: KindEndpointSlice, Plural: "endpointslices", Namespaced: true}, InFiles: true, sample: new(EndpointSlice)},
 	{Resource: Resource{Group: "events.k8s.io", Name: KindEvent, Plural: "events", ShortNames: []string{"ev"}, Namespaced: true}, View: true, CreateOnUpdate: true, sample: new(EventView)},
-	{Resource: gateway(KindGatewayClass, "gatewayclasses", "v1", "gc"), InFiles: true, OlderVersions: []string{APIVersionGrant}, sample: &GatewayClass{Status: GatewayClassStatus{Conditions: waiting("Accepted")}}},
-	{Resource: gateway(KindGateway, "gateways", "v1", "gtw"), InFiles: true, OlderVersions: []string{APIVersionGrant}, sample: &Gateway{Status: GatewayStatus{Conditions: waiting("Accepted", "Programmed")}}},
-	{Resource: gateway(KindHTTPRoute, "httproutes", "v1"), InFiles: true, OlderVersions: []string{APIVersionGrant}, sample: new(HTTPRoute)},
-	{Resource: gateway(KindListenerSet, "listenersets", "v1", "lset"), InFiles: true, sample: &ListenerSet{Status: ListenerSetStatus{Conditions: waiting("Accepted", "Programmed")}}},
-	{Resource: gateway(KindReferenceGrant, "referencegrants", "v1beta1", "refgrant"), InFiles: true, OlderVersions: []string{APIVersionGateway}, sample: new(ReferenceGrant)},
-	{Resource: gateway(KindTCPRoute, "tcproutes", "v1"), InFiles: true, OlderVersions: []string{GroupGateway + "/v1alpha2"}, sample: new(TCPRoute)},
-	{Resource: gateway(KindTLSRoute, "tlsroutes", "v1"), InFiles: true, OlderVersions: []string{GroupGateway + "/v1alpha2", GroupGateway + "/v1alpha3"}, sample: new(TLSRoute)},
-	{Resource: gateway(KindUDPRoute, "udproutes", "v1"), InFiles: true, OlderVersions: []string{GroupGateway + "/v1alpha2"}, sample: new(UDPRoute)},
+	{Resource: gateway(KindGatewayClass, "gatewayclasses", "gc"), InFiles: true, OlderVersions: []string{gatewayBeta}, sample: &GatewayClass{Status: GatewayClassStatus{Conditions: waiting("Accepted")}}},
+	{Resource: gateway(KindGateway, "gateways", "gtw"), InFiles: true, OlderVersions: []string{gatewayBeta}, sample: &Gateway{Status: GatewayStatus{Conditions: waiting("Accepted", "Programmed")}}},
+	{Resource: gateway(KindHTTPRoute, "httproutes"), InFiles: true, OlderVersions: []string{gatewayBeta}, sample: new(HTTPRoute)},
+	{Resource: gateway(KindListenerSet, "listenersets", "lset"), InFiles: true, sample: &ListenerSet{Status: ListenerSetStatus{Conditions: waiting("Accepted", "Programmed")}}},
+	{Resource: gateway(KindReferenceGrant, "referencegrants", "refgrant"), InFiles: true, OlderVersions: []string{gatewayBeta}, sample: new(ReferenceGrant)},
+	{Resource: gateway(KindTCPRoute, "tcproutes"), InFiles: true, OlderVersions: []string{GroupGateway + "/v1alpha2"}, sample: new(TCPRoute)},
+	{Resource: gateway(KindTLSRoute, "tlsroutes"), InFiles: true, OlderVersions: []string{GroupGateway + "/v1alpha2", GroupGateway + "/v1alpha3"}, sample: new(TLSRoute)},
+	{Resource: gateway(KindUDPRoute, "udproutes"), InFiles: true, OlderVersions: []string{GroupGateway + "/v1alpha2"}, sample: new(UDPRoute)},
 	// MetalLB's kinds validate nothing that depends on other objects.
 	{Resource: metalLB(KindBFDProfile, "bfdprofiles", "v1beta1", everything), InFiles: true, sample: new(BFDProfile)},
 	{Resource: metalLB(KindBGPAdvertisement, "bgpadvertisements", "v1beta1", everything), InFiles: true, sample: new(BGPAdvertisement)},
@@ -45,9 +45,9 @@ var strategies = []Strategy{
 }
 
 // gateway returns the resource of a kind of the Gateway API.
-func gateway(name, plural, version string, short ...string) Resource {
+func gateway(name, plural string, short ...string) Resource {
 	return Resource{
-		Group: GroupGateway, Version: version, Name: name, Plural: plural, ShortNames: short, Custom: true,
+		Group: GroupGateway, Name: name, Plural: plural, ShortNames: short, Custom: true,
 		Namespaced: name != KindGatewayClass, HasStatus: name != KindReferenceGrant,
 	}
 }

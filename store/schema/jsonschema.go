@@ -8,9 +8,6 @@ import (
 	"svcctl.io/svcctl/store/kind"
 )
 
-// fileKinds are the kinds of documents in files.
-var fileKinds = []string{"Service", "EndpointSlice", "Endpoints", "Pod"}
-
 // Hint is a key of annotations or labels that an editor offers.
 type Hint struct {
 	Key   string
@@ -24,10 +21,12 @@ type Hint struct {
 func JSONSchema(hints []Hint) []byte {
 	w := &jsonSchema{definitions: node{}}
 	var cases []node
+	names := []string{"List"}
 	for _, k := range kind.All() {
-		if !slices.Contains(fileKinds, k.Name) {
+		if !k.Strategy().InFiles {
 			continue
 		}
+		names = append(names, k.Name)
 		name := w.object(k, hints)
 		is := node{"properties": node{"kind": node{"const": k.Name}}, "required": []string{"kind"}}
 		cases = append(cases, node{"if": is, "then": node{"$ref": name}})
@@ -37,7 +36,7 @@ func JSONSchema(hints []Hint) []byte {
 		"properties": node{
 			"apiVersion": node{"type": "string"},
 			// Documents of other kinds may be there, and are ignored.
-			"kind": node{"anyOf": []node{{"enum": append(slices.Clone(fileKinds), "List")}, {"type": "string"}}},
+			"kind": node{"anyOf": []node{{"enum": names}, {"type": "string"}}},
 		},
 		"allOf": append(cases, node{
 			"if":   node{"properties": node{"kind": node{"const": "List"}}, "required": []string{"kind"}},
@@ -66,7 +65,8 @@ func (w *jsonSchema) object(k kind.Kind, hints []Hint) string {
 	for name, of := range definition["properties"].(node) {
 		properties[name] = of
 	}
-	properties["apiVersion"], properties["kind"] = node{"const": k.APIVersion()}, node{"const": k.Name}
+	properties["apiVersion"] = node{"enum": append([]string{k.APIVersion()}, k.Strategy().OlderVersions...)}
+	properties["kind"] = node{"const": k.Name}
 	offered := node{}
 	for _, label := range []bool{false, true} {
 		keys := node{}

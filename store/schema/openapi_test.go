@@ -162,7 +162,7 @@ func TestOpenAPI3Index(t *testing.T) {
 	paths := at(t, tree(t, OpenAPI3Index()), "paths").(map[string]any)
 	want := []string{
 		"api/v1", "apis/authentication.k8s.io/v1", "apis/authorization.k8s.io/v1", "apis/coordination.k8s.io/v1",
-		"apis/discovery.k8s.io/v1", "apis/events.k8s.io/v1", "apis/gateway.networking.k8s.io/v1", "apis/gateway.networking.k8s.io/v1beta1", "apis/metallb.io/v1beta1", "apis/metallb.io/v1beta2", "apis/networking.k8s.io/v1",
+		"apis/discovery.k8s.io/v1", "apis/events.k8s.io/v1", "apis/gateway.networking.k8s.io/v1", "apis/metallb.io/v1beta1", "apis/metallb.io/v1beta2", "apis/networking.k8s.io/v1",
 	}
 	if got := slices.Sorted(maps.Keys(paths)); !slices.Equal(got, want) {
 		t.Errorf("%q", got)

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"svcctl.io/svcctl/store/object"
 )
 
 // Decode parses an object of a type: Parse, then Prune. The warnings are those of both.
@@ -210,7 +212,7 @@ func (p *pruner) unfamiliar(o map[string]any, t *Type) error {
 		}
 		delete(o, name)
 		if !t.Open && !slices.Contains(t.ignored, name) && len(p.unknown) < maxStrict {
-			p.unknown = append(p.unknown, fmt.Sprintf("unknown field %q", join(p.path(), name)))
+			p.unknown = append(p.unknown, fmt.Sprintf("unknown field %q%s", join(p.path(), name), object.Experimental(t.Go, name)))
 		}
 	}
 	return nil

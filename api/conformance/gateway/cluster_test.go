@@ -31,8 +31,8 @@ import (
 	"svcctl.io/svcctl/api/conformance/served"
 )
 
-// A cluster is svcctl with what the suite expects beside it: it answers for Deployments and CustomResourceDefinitions,
-// and passes all else on.
+// A cluster is svcctl with what the suite expects beside it: it answers for Deployments, CustomResourceDefinitions and
+// ServiceAccounts (there are none), and passes all else on.
 type cluster struct {
 	t       *testing.T
 	box     *box
@@ -106,6 +106,8 @@ func (tr *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 				Name:        "gateways.gateway.networking.k8s.io",
 				Annotations: map[string]string{consts.BundleVersionAnnotation: consts.BundleVersion, consts.ChannelAnnotation: "standard"},
 			}}}})
+	case len(parts) == 5 && parts[0] == "api" && parts[4] == "serviceaccounts":
+		return answer(r, http.StatusOK, &core.ServiceAccountList{TypeMeta: meta.TypeMeta{Kind: "ServiceAccountList", APIVersion: "v1"}})
 	case strings.HasPrefix(path, "apis/apps/v1/namespaces/") && len(parts) >= 6 && parts[5] == "deployments":
 		name := ""
 		if len(parts) > 6 {

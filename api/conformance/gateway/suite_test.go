@@ -55,7 +55,7 @@ func Test940_the_conformance_tests_of_the_Gateway_API_pass(t *testing.T) {
 	options := suite.ConfigurableOptions{
 		GatewayClassName: "svcctl", CleanupBaseResources: true, CleanupTestResources: true, Mode: flags.DefaultMode,
 		ConformanceProfiles:      []suite.ConformanceProfileName{suite.GatewayTCPConformanceProfileName, suite.GatewayUDPConformanceProfileName, suite.GatewayTLSConformanceProfileName},
-		UsableNetworkAddresses:   []v1.GatewaySpecAddress{address("198.51.100.40"), address("198.51.100.41")},
+		UsableNetworkAddresses:   []v1.GatewaySpecAddress{address("198.51.100.40")},
 		UnusableNetworkAddresses: []v1.GatewaySpecAddress{address("203.0.113.77")},
 		ReportOutputPath:         report,
 		Implementation: confv1.Implementation{

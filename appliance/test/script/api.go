@@ -26,7 +26,7 @@ var groups = map[string]string{
 	"gateways":        "/apis/gateway.networking.k8s.io/v1",
 	"httproutes":      "/apis/gateway.networking.k8s.io/v1",
 	"listenersets":    "/apis/gateway.networking.k8s.io/v1",
-	"referencegrants": "/apis/gateway.networking.k8s.io/v1beta1",
+	"referencegrants": "/apis/gateway.networking.k8s.io/v1",
 	"tcproutes":       "/apis/gateway.networking.k8s.io/v1",
 	"tlsroutes":       "/apis/gateway.networking.k8s.io/v1",
 	"udproutes":       "/apis/gateway.networking.k8s.io/v1",

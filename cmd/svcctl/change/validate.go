@@ -56,7 +56,7 @@ addresses and other state of the box are not known here. Without settings it tak
 sets, and prints how many problems that leaves out.
 
 --schema prints a JSON Schema (draft 7) of the documents that files may have: Services,
-EndpointSlices, Endpoints, Pods and Lists of them, every field with its meaning, and the
+EndpointSlices, Gateways, routes and all others, every field with its meaning, and the
 annotations that have an effect. Editors complete and check files with it.
 
 ` + settings.SettingsAbout,
