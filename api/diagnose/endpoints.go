@@ -275,6 +275,9 @@ func (d *diagnosis) goodAlone(port *object.ServicePort) {
 func (d *diagnosis) noEndpoints() {
 	selector := d.Service.Spec.Selector
 	switch {
+	case annotation.HasSources(d.Service.Metadata.Annotations):
+		d.add(Bad, "see its problems above and `journalctl -u svcctl-discover`; `systemctl start svcctl-discover` if it does not run",
+			"svcctl discover has written no endpoints for its %s: clients are refused", annotation.EndpointsFrom)
 	case len(selector) == 0:
 		d.add(Bad, fmt.Sprintf("apply an EndpointSlice with the label kubernetes.io/service-name=%s in the namespace %s, or give the Service a selector", d.Name, d.Namespace),
 			"no EndpointSlice names endpoints of it, and it has no selector to find some: clients are refused")
