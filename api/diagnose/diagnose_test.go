@@ -231,7 +231,7 @@ func TestService(t *testing.T) {
 		}, diagnose.Bad, []string{"- the kernel does not take it: EINVAL"}, []string{"1 problem"}},
 		"brake": {func(f *diagnose.Facts) {
 			f.Status.Problems = []wire.Problem{{Reason: "MassRemovalHeld", Message: "30 Services", Severity: wire.SeverityError}}
-		}, diagnose.Doubt, []string{"? what vanished from the manifests is kept in force: 30 Services"}, nil},
+		}, diagnose.Doubt, []string{"? what vanished from the manifests, or endpoints from the answers of a provider, is kept in force: 30 Services"}, nil},
 		"all left out": {func(f *diagnose.Facts) {
 			f.State = state("10.96.0.10:80", ":30080")
 			f.Status.Problems = []wire.Problem{
