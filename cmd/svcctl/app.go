@@ -13,6 +13,7 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/box"
 	"svcctl.io/svcctl/cmd/svcctl/cli"
 	"svcctl.io/svcctl/cmd/svcctl/output"
+	"svcctl.io/svcctl/cmd/svcctl/resource"
 	"svcctl.io/svcctl/cmd/svcctl/settings"
 )
 
@@ -130,9 +131,15 @@ func bare(env *cli.Env, root *cli.Verb, args []string) error {
 	if other := elsewhere[args[0]]; other != "" {
 		return cli.Usagef("there is no verb %q: %s", args[0], other)
 	}
+	if _, is := resource.KindNamed(args[0]); is {
+		return cli.Usagef("there is no verb %q: run `svcctl get %s`", args[0], args[0])
+	}
 	var names []string
 	for _, v := range root.Verbs {
-		names = append(names, v.Name)
+		// What changes something is suggested for a slip only, not for another word.
+		if v.Group != groupChange || output.IsSlip(args[0], v.Name) {
+			names = append(names, v.Name)
+		}
 	}
 	return cli.Usagef("there is no verb %q: %s", args[0], output.DidYouMean("", args[0], names, "run `svcctl help`"))
 }
@@ -145,8 +152,10 @@ var elsewhere = map[string]string{
 	"start":   "run `systemctl start svcctl`, or `svcctl serve`",
 	"stop":    "run `systemctl stop svcctl`; rules and connections stay",
 	"enable":  "run `systemctl enable --now svcctl`",
-	"logs":    "run `journalctl -u svcctl`; `svcctl journal` has changes of objects",
-	"log":     "run `journalctl -u svcctl`; `svcctl journal` has changes of objects",
+	"logs":    "run `journalctl -u svcctl`; `svcctl journal` has changes, health and problems",
+	"log":     "run `journalctl -u svcctl`; `svcctl journal` has changes, health and problems",
+	"tail":    "run `journalctl -fu svcctl`; `svcctl journal` has changes, health and problems",
+	"history": "run `svcctl journal`",
 	"events":  "run `svcctl get events -A`",
 	"ps":      "run `svcctl get svc -A`",
 	"list":    "run `svcctl get svc -A`",
@@ -154,7 +163,25 @@ var elsewhere = map[string]string{
 	"show":    "run `svcctl get svc -A`, or `svcctl describe svc/NAME`",
 	"create":  "run `svcctl apply -f FILE`, or `svcctl expose NAME --port PORT --to ADDRESS`",
 	"check":   "run `svcctl doctor` for the box, or `svcctl validate -f FILE`",
-	"undo":    "run `svcctl rollback`",
+	"undo":    "run `svcctl rollback`: it lists the latest changes",
+	"disable": "run `systemctl disable --now svcctl`; rules and connections stay until `svcctl down`",
+	"run":     "run `svcctl serve`",
+	"up":      "run `systemctl start svcctl`, or `svcctl serve`",
+	"config":  "settings are in /etc/svcctl/svcctl.yaml, and `svcctl help serve` explains them",
+	"add":     "run `svcctl expose NAME --port PORT --to ADDRESS`",
+	"set":     "run `svcctl edit svc/NAME`",
+	"scale":   "run `svcctl edit svc/NAME`; an endpoint is taken out by `svcctl out`",
+	"remove":  "`svcctl delete` removes objects, and `svcctl out` takes an endpoint out of a Service",
+	"rm":      "`svcctl delete` removes objects, and `svcctl out` takes an endpoint out of a Service",
+	"kill":    "`svcctl top --kill ID` ends a connection; `systemctl stop svcctl` stops the appliance",
+	"inspect": "run `svcctl describe svc/NAME`",
+	"info":    "run `svcctl status`, or `svcctl describe svc/NAME`",
+	"tree":    "run `svcctl describe svc/NAME`",
+	"stats":   "run `svcctl top`",
+	"monitor": "run `svcctl top`",
+	"watch":   "run `svcctl top`, or `svcctl get svc -A -w`",
+	"ping":    "run `svcctl explain --probe svc/NAME`",
+	"test":    "run `svcctl explain --probe svc/NAME`",
 }
 
 // flags are the options of a verb as package urfave/cli takes them. A letter is a flag of its own there: of a flag with two

@@ -222,7 +222,7 @@ func TestUsage(t *testing.T) {
 		args string
 		want string
 	}{
-		{"stats", "there is no verb \"stats\": did you mean status?"},
+		{"stats", "there is no verb \"stats\": run `svcctl top`"},
 		{"frobnicate", "there is no verb \"frobnicate\": run `svcctl help`"},
 		{"aply -f x", "there is no verb \"aply\": did you mean apply?"},
 		{"help frobnicate", "there is no verb \"frobnicate\": run `svcctl help`"},

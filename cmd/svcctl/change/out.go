@@ -154,7 +154,7 @@ func changeOut(ctx context.Context, env *cli.Env, c *client.Client, t resource.T
 	now = slices.Compact(now)
 	slices.SortFunc(before, netip.Addr.Compare)
 	if slices.Equal(now, before) {
-		return env.Print(outText(t, now, "It was so: "))
+		return env.Print(outText(t, now, "Nothing to do: "))
 	}
 	var text any // null removes it
 	if len(now) > 0 {

@@ -29,6 +29,9 @@ func Nearest(word string, words []string) string {
 	return best
 }
 
+// IsSlip reports whether a word is another one but for one letter.
+func IsSlip(word, of string) bool { return len(of) > 2 && manifest.EditDistance(word, of, 1) <= 1 }
+
 // fold takes away what people mix up: case, dashes, and the s of a plural.
 func fold(word string) string {
 	word = strings.ToLower(strings.NewReplacer("-", "", "_", "").Replace(word))

@@ -110,7 +110,7 @@ func OneService(env *cli.Env, v *cli.Verb, arg string) (Target, error) {
 		return Target{}, cli.Usagef("%q is an address: `svcctl explain %s` has its Services, and its state", arg, arg)
 	}
 	if !strings.Contains(arg, "/") {
-		return Target{}, cli.Usagef("%q is no Service: write it as svc/%s", arg, arg)
+		return Target{}, cli.Usagef("%q has no kind: write the Service as svc/%s", arg, arg)
 	}
 	what, err := Targets([]string{arg}, settings.Namespace(env, v))
 	if err != nil {

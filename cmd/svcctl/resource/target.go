@@ -117,7 +117,7 @@ func UnknownKind(word string) error {
 
 // serviceNamed is the hint for a word that is no kind: most often it names a Service.
 func serviceNamed(word string) string {
-	return "a Service is named as svc/" + word + "; the kinds are " + strings.Join(Plurals(), ", ")
+	return "write a Service as svc/" + word + "; `svcctl get --help` lists the kinds"
 }
 
 // Plurals are the names of the kinds, each once.
