@@ -19,7 +19,7 @@ func (d *diagnosis) balance() {
 	for _, port := range d.ports() {
 		for _, s := range d.states(port) {
 			name := fmt.Sprintf("port %d/%s", port.Port, port.Protocol)
-			if len(s.Endpoints) == 0 || s.Balance == "" || s.Balance == object.BalanceRandom && len(s.Weights)+len(s.Starting) == 0 && s.Client == "" {
+			if len(s.Endpoints) == 0 || s.Balance == "" || s.Balance == object.BalanceRandom && len(s.Weights)+len(s.Starting) == 0 && s.Refused == 0 && s.Client == "" {
 				continue
 			}
 			by, written := s.Balance, d.Service.Metadata.Annotations[object.AnnotationBalance]
@@ -62,6 +62,9 @@ func sharesText(s wire.PortState) (lines []string) {
 	if len(parts) > 0 {
 		lines = append(lines, "shares of new connections for now: "+strings.Join(shortened(parts), ", "))
 	}
+	if s.Refused > 0 {
+		lines = append(lines, fmt.Sprintf("%.3g %% of new connections are refused, the shares of backends without a usable endpoint", 100*s.Refused))
+	}
 	if len(s.Starting) > 0 {
 		lines = append(lines, "new, with a share that grows: "+strings.Join(shortened(s.Starting), ", "))
 	}
@@ -79,6 +82,8 @@ func (d *diagnosis) chosen(s wire.PortState) (lines []string) {
 	}
 	for _, c := range s.Chosen {
 		switch {
+		case c.Refused:
+			lines = append(lines, fmt.Sprintf("%s is refused at %s: it gets the share of a backend without a usable endpoint%s", s.Client, c.Frontend, affinity))
 		case c.Endpoint != "":
 			lines = append(lines, fmt.Sprintf("%s gets %s at %s%s", s.Client, c.Endpoint, c.Frontend, affinity))
 		case s.Balance == object.BalanceRoundRobin:

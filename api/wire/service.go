@@ -82,6 +82,9 @@ type PortState struct {
 	// came not long ago.
 	Shares   map[string]float64 `json:"shares,omitempty"`
 	Starting []string           `json:"starting,omitempty"`
+	// Refused is the part of the new connections, from 0 to 1, that is refused: the shares of backends without a usable
+	// endpoint.
+	Refused float64 `json:"refused,omitempty"`
 	// Adopted are the frontends whose TCP connections go on when another box takes over.
 	Adopted []string `json:"adopted,omitempty"`
 	// Relay is the listener of the appliance that the kernel redirects clients to; "": the kernel
@@ -117,6 +120,8 @@ type Chosen struct {
 	Frontend string `json:"frontend"`
 	// Endpoint is "" where that is left to chance, or depends on a port that was not given.
 	Endpoint string `json:"endpoint,omitempty"`
+	// Refused is set for a client that gets the share of a backend without a usable endpoint.
+	Refused bool `json:"refused,omitempty"`
 }
 
 // Unanswered is an address in the network of an interface that no interface of the box has,

@@ -198,6 +198,12 @@ func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client ne
 			}
 		}
 	}
+	if p.Refused[nft.PoolCluster] > 0 {
+		s.Refused = 1
+		for _, share := range p.Shares(nft.PoolCluster) {
+			s.Refused -= share
+		}
+	}
 	s.Starting = texts(p.Starting, netip.AddrPort.String)
 	if !client.IsValid() || nft.FamilyOf(client.Addr()) != p.Family {
 		return
@@ -214,9 +220,11 @@ func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client ne
 			pool = fe.Internal.Pool
 		}
 		chosen := wire.Chosen{Frontend: fe.Text()}
-		known := p.Balance != nft.Maglev || client.Port() != 0 || len(p.Pools[pool]) == 1
+		known := p.Balance != nft.Maglev || client.Port() != 0 || len(p.Pools[pool]) == 1 && p.Refused[pool] == 0
 		if ap, ok := p.Choice(fe, pool)(client); ok && known {
-			chosen.Endpoint = endpointText(ap)
+			if chosen.Refused = !ap.IsValid(); !chosen.Refused {
+				chosen.Endpoint = endpointText(ap)
+			}
 		}
 		s.Chosen = append(s.Chosen, chosen)
 	}

@@ -253,7 +253,13 @@ func pickText(n string) string {
 
 // refusal is why a packet came to the chain that refuses.
 func (t *description) refusal() string {
-	if key, _, _ := t.servicePort(t.first); key != "" {
+	key, port, _ := t.servicePort(t.first)
+	for _, p := range t.facts.Served[key] {
+		if _, name := nft.SplitID(p.ID); name == port && (p.Family == nft.IPv6) == t.first.To.Addr().Is6() && p.Refused != [nft.NumPools]uint16{} {
+			return fmt.Sprintf("a share of the connections to Service %s is refused, as its backend has no usable endpoint: %s has the reason", key, explain(key))
+		}
+	}
+	if key != "" {
 		return fmt.Sprintf("Service %s has no endpoint for this client: %s has the reason", key, explain(key))
 	}
 	return "nothing is served at this port"

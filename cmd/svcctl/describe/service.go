@@ -282,6 +282,9 @@ func sliceShare(s *object.EndpointSlice) (text string) {
 	if w := s.Metadata.WeightOf(); w != 1 {
 		text += fmt.Sprintf(", weight %d", w)
 	}
+	if share, has := s.Metadata.Annotations[object.AnnotationShare]; has {
+		text += ", share " + share
+	}
 	if p := s.Metadata.PriorityOf(); p != 0 {
 		text += fmt.Sprintf(", priority %d", p)
 	}
