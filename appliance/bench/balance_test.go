@@ -68,6 +68,13 @@ func BenchmarkBalanceChange(b *testing.B) {
 		return map[string][]nft.ServicePort{p.ID: {p}}
 	}
 	another := netip.MustParseAddr("10.255.0.1")
+	// A Service with the first n endpoints, and a refused share.
+	first := func(of map[string][]nft.ServicePort, n int, refused uint16) map[string][]nft.ServicePort {
+		for _, ports := range of {
+			ports[0].Pools[nft.PoolCluster], ports[0].Refused[nft.PoolCluster] = ports[0].Pools[nft.PoolCluster][:n], refused
+		}
+		return of
+	}
 	for _, kind := range []struct {
 		name          string
 		services      int
@@ -79,6 +86,24 @@ func BenchmarkBalanceChange(b *testing.B) {
 			func(i int) map[string][]nft.ServicePort { return port(i, nft.Random, another, 10, 7) }},
 		{"by weight: a weight less by a tenth", services, func(i int) map[string][]nft.ServicePort { return port(i, nft.Random, netip.Addr{}, 10, 7, 7, 7, 7) },
 			func(i int) map[string][]nft.ServicePort { return port(i, nft.Random, netip.Addr{}, 9, 7, 7, 7, 7) }},
+		{"by weight: an endpoint less", services, func(i int) map[string][]nft.ServicePort { return port(i, nft.Random, netip.Addr{}, 9, 9, 9, 8, 4) },
+			func(i int) map[string][]nft.ServicePort {
+				return first(port(i, nft.Random, netip.Addr{}, 9, 9, 9, 8, 4), 4, 0)
+			}},
+		{"by shares: a share less by a tenth, one refused", services, func(i int) map[string][]nft.ServicePort {
+			return first(port(i, nft.Random, netip.Addr{}, 10, 7, 7, 7, 7), 5, 4)
+		},
+			func(i int) map[string][]nft.ServicePort {
+				return first(port(i, nft.Random, netip.Addr{}, 9, 7, 7, 7, 7), 5, 4)
+			}},
+		{"by shares: a backend of a tenth without endpoints", services, func(i int) map[string][]nft.ServicePort { return port(i, nft.Random, netip.Addr{}, 9, 9, 9, 8, 4) },
+			func(i int) map[string][]nft.ServicePort {
+				return first(port(i, nft.Random, netip.Addr{}, 9, 9, 9, 8, 4), 4, 4)
+			}},
+		{"by shares: a backend of a half without endpoints", services, func(i int) map[string][]nft.ServicePort { return port(i, nft.Random, netip.Addr{}, 9, 9, 9, 8, 36) },
+			func(i int) map[string][]nft.ServicePort {
+				return first(port(i, nft.Random, netip.Addr{}, 9, 9, 9, 8, 36), 4, 36)
+			}},
 		{"maglev: replace an endpoint", services, func(i int) map[string][]nft.ServicePort { return port(i, nft.Maglev, netip.Addr{}) },
 			func(i int) map[string][]nft.ServicePort { return port(i, nft.Maglev, another) }},
 		{"round-robin, 1,000 Services: replace an endpoint", 1_000, func(i int) map[string][]nft.ServicePort { return port(i, nft.RoundRobin, netip.Addr{}) },
