@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build deps lint test test-unit busy race conformance browser screenshots bench soak kernels package package-test package-vm readme-test site release fuzz demo demo-fleet demo-pair fleet golden worlds sim planted verify-release clean
+.PHONY: help build deps lint test test-unit busy race conformance browser screenshots bench soak kernels package package-test package-vm readme-test site release fuzz demo demo-fleet demo-pair fleet golden worlds sim planted discover-servers verify-release clean
 
 # The system programs live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -129,6 +129,16 @@ sim: ## one box from a seed, with faults of disk, kernel, files, clock and clien
 
 planted: ## bugs that are planted in the product, each to be found by the simulation: make planted BUG=NAME
 	BUG=$(BUG) go test -tags planted -count=1 -v -timeout 2h -run TestPlanted ./appliance/simulate
+
+CONSUL ?= v1.12.9
+discover-servers: bin/servers/consul ## the adapters of svcctl discover with a real Consul, built in five minutes: make discover-servers CONSUL=v1.12.9
+	SVCCTL_CONSUL=$(CURDIR)/bin/servers/consul go test -count=1 -v -timeout $(TIMEOUT) ./appliance/discover/consul
+
+# Its requirements are those of a program of its own; the checksums come from the database of the Go modules.
+bin/servers/consul:
+	rm -rf bin/servers/module && mkdir -p bin/servers/module
+	cd bin/servers/module && go mod init consul.test && go get -tool github.com/hashicorp/consul@$(CONSUL) && \
+		CGO_ENABLED=0 go build -o ../consul github.com/hashicorp/consul
 
 KERNELS ?= linux-image-amd64
 worlds: deps ## random worlds, judged and on the wire, against a second implementation (root or sudo): make worlds SEED=1000 COUNT=300

@@ -140,7 +140,7 @@ func Test986_targets_behind_links(t *testing.T) {
 	f.Answer("10.0.0.1:1")
 }
 
-func Test987_targets_of_a_URL(t *testing.T) {
+func Test986_targets_of_a_URL(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
 	write(t, token, "secret\n")
 	var mu sync.Mutex
