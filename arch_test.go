@@ -217,7 +217,7 @@ var moreTestEdges = map[string][]string{
 	"appliance/parts":       {"store/engine"},
 	"appliance/reconcile":   {"appliance/config", "appliance/control", "appliance/test/judge", "api/rest", "appliance/apiserver", "appliance/config", "appliance/control", "appliance/endpoints", "appliance/health", "appliance/logqueue", "appliance/task", "appliance/test/script", "store/engine"},
 	"cmd/svcctl":            {"api", "api/auth", "api/rest", "api/wire", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/verdict", "cmd/svcctl/report", "store", "store/alloc", "store/annotation", "store/engine", "store/fleet"},
-	"examples":              {"appliance", "appliance/config"},
+	"examples":              {"appliance", "appliance/config", "appliance/discover/dns", "appliance/discover/provider", "appliance/discover/targets"},
 	"store/managedfields":   {"store/kind"},
 	"store/fleet":           {"store", "store/alloc", "store/deadline", "store/manifest", "store/pending"},
 	"appliance/test/script": {"nft/kernel"},

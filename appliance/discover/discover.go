@@ -82,7 +82,7 @@ type discovery struct {
 
 	dirty   map[string]bool // Services whose slices may have to be written
 	flushAt time.Time       // zero: nothing is to be written
-	flushed time.Time       // when slices were written last
+	restAt  time.Time       // until then nothing is written
 	written map[string]time.Time
 	writing bool
 	wrote   chan writeResult
@@ -183,11 +183,16 @@ func (d *discovery) complete() bool {
 // touch has the slices of a Service compared with the wanted ones soon.
 func (d *discovery) touch(now time.Time, service string) {
 	d.dirty[service] = true
-	if d.flushAt.IsZero() {
-		d.flushAt = d.flushed.Add(joined)
-		if d.flushAt.Before(now) {
-			d.flushAt = now
-		}
+	d.flushBy(now)
+}
+
+// flushBy has the Services that may have changed compared at a time, or sooner.
+func (d *discovery) flushBy(at time.Time) {
+	if at.Before(d.restAt) {
+		at = d.restAt
+	}
+	if d.flushAt.IsZero() || at.Before(d.flushAt) {
+		d.flushAt = at
 	}
 }
 

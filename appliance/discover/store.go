@@ -45,9 +45,7 @@ func (d *discovery) flush(ctx context.Context, now time.Time) {
 		d.flushAt = time.Time{}
 		for _, key := range slices.Sorted(maps.Keys(d.dirty)) {
 			if free := d.written[key].Add(writeEach); now.Before(free) {
-				if d.flushAt.IsZero() || free.Before(d.flushAt) {
-					d.flushAt = free
-				}
+				d.flushBy(free)
 				continue
 			}
 			delete(d.dirty, key)
@@ -59,7 +57,7 @@ func (d *discovery) flush(ctx context.Context, now time.Time) {
 		}
 	}
 	if len(b.slices)+len(b.gone) > 0 {
-		d.flushed = now
+		d.restAt = now.Add(joined)
 	}
 	for _, s := range b.slices {
 		b.add(s.Object())
@@ -114,9 +112,7 @@ func (d *discovery) changed(now time.Time, key string) (changed, gone []*write.S
 		if r, is := p.refused[k.Question.String()]; is {
 			if now.Before(r.until) {
 				d.dirty[key] = true
-				if d.flushAt.IsZero() || r.until.Before(d.flushAt) {
-					d.flushAt = r.until
-				}
+				d.flushBy(r.until)
 				continue
 			}
 		}
@@ -242,12 +238,13 @@ func (d *discovery) finish(r writeResult) {
 	if r.err == nil {
 		d.retry.reset()
 		if len(d.dirty) > 0 && d.flushAt.IsZero() {
-			d.flushAt = now.Add(joined)
+			d.flushBy(now)
 		}
 		return
 	}
 	d.log.Warn("endpoints are not written: they wait in memory", "err", r.err)
-	d.flushAt = now.Add(d.retry.longer())
+	d.restAt = now.Add(d.retry.longer())
+	d.flushAt = d.restAt
 }
 
 // objectRevision is the version of an object of an answer.

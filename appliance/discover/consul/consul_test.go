@@ -368,5 +368,5 @@ func TestConfiguration(t *testing.T) {
 	p := open(t, "http://127.0.0.1:1")
 	providertest.Follow(t, p, "web?datacenter=eu").Fails(`"datacenter" is no parameter: there are dc, namespace, partition, tag, hold`)
 	providertest.Follow(t, p, "web?dc=eu&dc=us").Fails(`more than once`)
-	providertest.Follow(t, p, "web").Fails("http://127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused")
+	providertest.Follow(t, p, "web").Fails("http://127.0.0.1:1: connection refused")
 }

@@ -293,7 +293,7 @@ func (l *lookup) exchange(ctx context.Context, name string, t uint16) (*dns.Msg,
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
-			failed = fmt.Errorf("%s: %w", server, err)
+			failed = fmt.Errorf("%s: %w", server, remote.Plain(err))
 		}
 	}
 	return nil, failed

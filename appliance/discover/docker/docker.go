@@ -322,7 +322,7 @@ func (p *Provider) stream(ctx context.Context, e *remote.Events) error {
 		}
 	}
 	if err := lines.Err(); err != nil {
-		return fmt.Errorf("the stream of events ended: %w", err)
+		return fmt.Errorf("the stream of events ended: %w", remote.Plain(err))
 	}
 	return errors.New("the stream of events ended: the daemon closed it")
 }

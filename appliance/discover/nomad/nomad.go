@@ -162,7 +162,7 @@ func (p *Provider) stream(ctx context.Context, scope url.Values, e *remote.Event
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
 		}
-		return fmt.Errorf("the stream of events ended: %w", err)
+		return fmt.Errorf("the stream of events ended: %w", remote.Plain(err))
 	}
 	resp, err := p.client.Get(ctx, "/v1/event/stream", query, nil)
 	if err != nil {

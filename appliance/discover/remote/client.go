@@ -207,7 +207,19 @@ func (c *Client) failed(ctx context.Context, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
 		return fmt.Errorf("%s: no complete answer in time", c.server.URL)
 	}
-	return fmt.Errorf("%s: %w", c.server.URL, err)
+	return fmt.Errorf("%s: %w", c.server.URL, Plain(err))
+}
+
+// Plain returns an error of a connection without the port of this side, which is another one at each attempt: an error that lasts is to
+// have one text.
+func Plain(err error) error {
+	if op, is := errors.AsType[*net.OpError](err); is && op.Err != nil {
+		err = op.Err
+	}
+	if call, is := errors.AsType[*os.SyscallError](err); is {
+		err = call.Err
+	}
+	return err
 }
 
 // pause waits until the time before which the server asked for no request.
@@ -269,7 +281,7 @@ func (c *Client) JSON(ctx context.Context, path string, query url.Values, poll t
 func (c *Client) Read(ctx context.Context, resp *http.Response) ([]byte, error) {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, answerBytes+1))
 	if err != nil {
-		return nil, c.failed(ctx, fmt.Errorf("the answer was cut: %w", err))
+		return nil, c.failed(ctx, fmt.Errorf("the answer was cut: %w", Plain(err)))
 	}
 	return body, nil
 }
