@@ -183,3 +183,73 @@ func Test977_held_endpoints_are_confirmed(t *testing.T) {
 		return nil
 	})
 }
+
+// Answers with everything that a provider may have by mistake.
+func Test984_hostile_answers(t *testing.T) {
+	b := newBox(t, nil)
+	file := newTargets(t)
+	f := families[0]
+	b.svcctl.Manifests.Write("all.yaml", f.discovered("web", "targets:web", "172.30.9.1")+"---\n"+f.discovered("fine", "targets:fine", "172.30.9.2")+"---\n"+f.discovered("other", "targets:other", "172.30.9.3"))
+	good := servers(f, 80, b.L1)
+	long := strings.Repeat("x", 10_000)
+	group := func(labels string, list ...string) string {
+		text, err := json.Marshal(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprintf(`{"targets": %s, "labels": {%s}}`, text, labels)
+	}
+	fine := group(`"job": "fine"`, good...)
+	b.svcctl.Start()
+	b.svcctl.Discoverer("--from", "targets+file://"+file.path).Launch()
+	file.write("[" + group(`"job": "web", "zone": "`+long+`", "node": "`+long+`"`,
+		"127.0.0.1:80", "169.254.1.1:80", "[fe80::1]:80", "[fe80::1%25eth0]:80", "224.0.0.1:80", "0.0.0.0:80", "255.255.255.255:80",
+		"172.30.9.1:80", "172.30.9.3:80", good[0], good[0]) + "," +
+		group(`"job": "web", "weight": "7"`, good[0]) + "," + group(`"job": "`+long+`"`, good...) + "," + fine + "]")
+	reaches := func(vip string) {
+		t.Helper()
+		eventually(t, time.Minute, func() error { return b.tryReaches(b.IN, "tcp", f.at(vip, 80), plain, f.on(80, b.L1)...) })
+	}
+	reaches("172.30.9.2")
+	reaches("172.30.9.1")
+	b.hasProblem(t, "Service default/"+f.name("web"), "BadEndpointAddress", "127.0.0.1")
+
+	endpoints := func() int {
+		out, errOut, code := b.svcctl.Svcctl("get", "endpointslices", "-A", "-l", "kubernetes.io/service-name="+f.name("web"), "-o", `jsonpath={range .items[*].endpoints[*]}{.addresses[0]}{"\n"}{end}`)
+		if code != 0 {
+			t.Fatal(errOut)
+		}
+		return strings.Count(out, "\n")
+	}
+	many := func(n int) string {
+		var list []string
+		for i := range n {
+			list = append(list, fmt.Sprintf("10.77.%d.%d:80", i/200, 1+i%200))
+		}
+		return "[" + group(`"job": "web"`, list...) + "," + fine + "]"
+	}
+	file.write(many(3000))
+	eventually(t, 2*time.Minute, func() error {
+		if n := endpoints(); n != 3000 {
+			return fmt.Errorf("%d endpoints of 3000", n)
+		}
+		return nil
+	})
+	file.write(many(10_001))
+	b.hasProblem(t, "Service default/"+f.name("web"), "EndpointsStale", "10001 endpoints")
+	if n := endpoints(); n != 3000 {
+		t.Errorf("%d endpoints after an answer that is too large", n)
+	}
+	file.write(many(100))
+	for i := range 200 {
+		file.write(many(1 + i%2*100))
+	}
+	file.write(many(7))
+	eventually(t, 2*time.Minute, func() error {
+		if n := endpoints(); n != 7 {
+			return fmt.Errorf("%d endpoints of 7 after a provider that flapped", n)
+		}
+		return nil
+	})
+	reaches("172.30.9.2")
+}

@@ -294,7 +294,7 @@ func Test983_docker_health(t *testing.T) {
 }
 
 // An end is effective although the list has the container for some time after it.
-func Test984_docker_containers_that_die(t *testing.T) {
+func Test983_docker_containers_that_die(t *testing.T) {
 	d := start(t, "docker")
 	f := providertest.Follow(t, d.open(), "app=web")
 	f.Answer()

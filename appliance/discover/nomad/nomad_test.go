@@ -145,7 +145,7 @@ func (f *fake) stream(w http.ResponseWriter, r *http.Request, space string) {
 		select {
 		case <-changed:
 		case <-r.Context().Done():
-		case <-time.After(10 * time.Second):
+		case <-time.After(10 * time.Second): // real time: the heartbeat of Nomad
 			fmt.Fprintln(w, "{}")
 			w.(http.Flusher).Flush()
 		}
