@@ -286,7 +286,7 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, code int, why str
 // What the overview has at most.
 const (
 	busiest      = 8
-	mostProblems = 50
+	mostProblems = 20
 	mostEvents   = 10
 )
 

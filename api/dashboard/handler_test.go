@@ -240,6 +240,10 @@ func TestLive(t *testing.T) {
 			t.Errorf("%s after an outage: %+v, before %+v", page, b, a)
 		}
 		s.status.Verdict.Text, s.status.Verdict.Fails = "", 0
+		if s.services++; page != "services/shop/web" && ask(page).Version == a.Version {
+			t.Errorf("%s has the same version with another Service", page)
+		}
+		s.services--
 	}
 	for _, page := range []string{"", "trace?do=follow", "live.json", "%zz", "../../etc", "journal"} {
 		if a := ask(page); len(a.K) != 0 || a.At.IsZero() {

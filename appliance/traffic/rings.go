@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -137,9 +139,15 @@ func (r *rings) add(l *Snapshot) {
 	from := l.At.Add(-l.Since)
 	r.newest = l.At
 	r.box.add(from, l.At, all)
+	services := slices.Collect(maps.Keys(sums))
+	if len(r.services)+len(services) > mostRings { // the busiest first
+		slices.SortFunc(services, func(a, b string) int {
+			return cmp.Compare(sums[b].New+sums[b].Open, sums[a].New+sums[a].Open)
+		})
+	}
 	full := false
-	for service, p := range sums {
-		s := r.services[service]
+	for _, service := range services {
+		p, s := sums[service], r.services[service]
 		if s == nil {
 			if full = full || len(r.services) >= mostRings && !r.leave(l.At, p.New+p.Open); full {
 				continue

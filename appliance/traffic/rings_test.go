@@ -122,8 +122,8 @@ func TestRingsAreBounded(t *testing.T) {
 		fresh[i] = 1 + i
 	}
 	r.add(counted(ringNoon, 10*time.Second, fresh...))
-	if len(r.services) != mostRings {
-		t.Fatalf("%d Services", len(r.services))
+	if len(r.services) != mostRings || r.services[fmt.Sprint("a/s", 3*mostRings-1)] == nil || r.services["a/s0"] != nil {
+		t.Fatalf("%d Services, which are not the busiest", len(r.services))
 	}
 	r.add(counted(ringNoon.Add(10*time.Second), 10*time.Second, fresh[:1]...))
 	if len(r.services) != mostRings || r.services["a/s0"] == nil {

@@ -40,7 +40,10 @@ const rightToLeft = "\u202e\u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u06
 
 // service is a Service with endpoints in YAML; "" for none.
 func service(namespace, name, vip string, annotations map[string]string, endpoints ...string) string {
-	text := "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: " + name + "\n  namespace: " + namespace + "\n  annotations:\n    svcctl.io/health-check-interval: 1s\n"
+	text := "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: " + name + "\n  namespace: " + namespace + "\n"
+	if len(annotations) > 0 {
+		text += "  annotations:\n"
+	}
 	for key, value := range annotations {
 		text += "    " + key + ": '" + strings.ReplaceAll(value, "'", "''") + "'\n"
 	}
@@ -57,7 +60,7 @@ func service(namespace, name, vip string, annotations map[string]string, endpoin
 }
 
 // checked has endpoints asked.
-var checked = map[string]string{"svcctl.io/health-check": "tcp"}
+var checked = map[string]string{"svcctl.io/health-check": "tcp", "svcctl.io/health-check-interval": "1s"}
 
 // The addresses of Services, and of the endpoints that listen at the start.
 const (
