@@ -285,10 +285,12 @@ func (p *plan) certificate(ref object.Ref) string {
 	return name
 }
 
-// describe notes what a generated object is of.
+// describe notes what a generated object is of; a nil route is none.
 func describe(annotations map[string]string, l *listener, r *route) {
 	annotations[object.AnnotationListener] = l.owner.Kind + "/" + l.owner.Key() + "/" + l.spec.Name
-	annotations[object.AnnotationRoute] = r.ref.Kind + "/" + r.ref.Key()
+	if r != nil {
+		annotations[object.AnnotationRoute] = r.ref.Kind + "/" + r.ref.Key()
+	}
 }
 
 // slices makes the EndpointSlices of a port of a Service, whose connections are those of a route.
