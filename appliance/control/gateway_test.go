@@ -145,8 +145,9 @@ func TestGatewayBecomesAService(t *testing.T) {
 	if got, want := conditionsOf(gw.Status.Conditions), "Accepted=True/Accepted@1 Programmed=True/Programmed@1"; got != want || len(gw.Status.Addresses) != 1 {
 		t.Errorf("conditions %s, want %s; addresses %v", got, want, gw.Status.Addresses)
 	}
-	route := r.get(object.KindTCPRoute, "db").(*object.TCPRoute)
-	if got, want := conditionsOf(route.Status.Parents[0].Conditions), "Accepted=True/Accepted@1 ResolvedRefs=False/BackendNotFound@1"; got != want {
+	if route := r.get(object.KindTCPRoute, "db").(*object.TCPRoute); len(route.Status.Parents) != 1 {
+		t.Errorf("parents %v", route.Status.Parents)
+	} else if got, want := conditionsOf(route.Status.Parents[0].Conditions), "Accepted=True/Accepted@1 ResolvedRefs=False/BackendNotFound@1"; got != want {
 		t.Errorf("conditions of the route %s, want %s", got, want)
 	}
 	if class, _ := r.objects.Get(object.RefOf(gateway.Class())); class == nil || len(class.(*object.GatewayClass).Status.SupportedFeatures) == 0 {
@@ -184,6 +185,13 @@ func TestGatewayBecomesAService(t *testing.T) {
 	results, err := r.objects.Write(store.Write{Ref: object.RefOf(svc), Object: svc})
 	if err != nil || results[0].Err == nil || results[0].Err.Error() != "Service default/edge-svcctl belongs to Gateway default/edge: change that" {
 		t.Errorf("a client's write: %v, %v", err, results[0].Err)
+	}
+
+	// An annotation on a route has no effect, with a warning.
+	route := r.get(object.KindTCPRoute, "db").DeepCopy()
+	if route.GetMeta().Annotations = map[string]string{"svcctl.io/balance": "maglev"}; !slices.Equal(object.Warnings(route),
+		[]string{"metadata.annotations[svcctl.io/balance]: has no effect on a TCPRoute: it is read in spec.infrastructure.annotations of the Gateway"}) {
+		t.Errorf("warnings %q", object.Warnings(route))
 	}
 
 	// With the Gateway all goes that was generated of it, and the route has no parent here any more.

@@ -2,6 +2,8 @@ package convert
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"svcctl.io/svcctl/store/annotation"
@@ -12,7 +14,7 @@ import (
 // Cluster reads what `kubectl get svc,endpointslices -o yaml` prints, and objects of MetalLB among it: all as they
 // are, without the fields that have a meaning in their cluster alone.
 func Cluster(text string, options Options) (*Imported, error) {
-	r := &cluster{reading: reading{options: options}, sliced: map[string]bool{}, endpoints: map[string]bool{}}
+	r := &cluster{reading: reading{options: options}, sliced: map[string]bool{}, endpoints: map[string]bool{}, generated: map[string]bool{}}
 	file := manifest.Decode("cluster.yaml", []byte(text), manifest.DefaultLimits())
 	if file.Err != nil {
 		return nil, &Error{Line: max(file.Err.Line, 1), Text: file.Err.Message}
@@ -32,6 +34,10 @@ func Cluster(text string, options Options) (*Imported, error) {
 			r.endpoints[o.Metadata.Namespace+"/"+o.Metadata.Name] = true
 		case *object.IPAddressPool:
 			r.pools = true
+		case *object.Service:
+			if slices.ContainsFunc(o.Metadata.OwnerReferences, func(of object.OwnerReference) bool { return of.Kind == object.KindGateway }) {
+				r.generated[o.Metadata.Namespace+"/"+o.Metadata.Name] = true
+			}
 		}
 	}
 	for i := range file.Documents {
@@ -69,6 +75,7 @@ type cluster struct {
 	reading
 	sliced, endpoints map[string]bool // Services that have some
 	ips               []string        // load balancer IPs that they have
+	generated         map[string]bool // Services of Gateways
 	pools, announced  bool            // there are objects of MetalLB about them
 	unserved          int             // objects of kinds that are not served
 }
@@ -126,6 +133,14 @@ func (r *cluster) object(d *manifest.Document) {
 	}
 	if meta.Name == "kubernetes" && (meta.Namespace == "default" || meta.Namespace == "") || meta.Labels[object.LabelServiceName] == "kubernetes" {
 		r.lose(nil, d.Line, "%s %s is left out: it is the API of the cluster", o.GetTypeMeta().Kind, meta.Name)
+		return
+	}
+	service := meta.Namespace + "/" + meta.Name
+	if name := meta.Labels[object.LabelServiceName]; name != "" {
+		service = meta.Namespace + "/" + name
+	}
+	if _, isService := o.(*object.Service); r.generated[service] && (isService || meta.Labels[object.LabelServiceName] != "" || o.GetTypeMeta().Kind == object.KindEndpoints) {
+		r.lose(nil, d.Line, "%s %s is left out: it is generated of a Gateway, as svcctl does itself", o.GetTypeMeta().Kind, meta.Name)
 		return
 	}
 	owned := len(meta.OwnerReferences) > 0
@@ -207,6 +222,21 @@ func (r *cluster) object(d *manifest.Document) {
 			}
 		}
 		r.nodesLost(nodes, func(_, format string, args ...any) { lose("subsets", format, args...) })
+	case *object.GatewayClass:
+		r.lose(nil, d.Line, "GatewayClass %s is left out: the class svcctl is there by itself", meta.Name)
+		return
+	case *object.Gateway:
+		r.gateway(o, lose)
+	case *object.ListenerSet:
+		o.Status = object.ListenerSetStatus{}
+	case *object.TCPRoute:
+		o.Status = object.RouteStatus{}
+	case *object.UDPRoute:
+		o.Status = object.RouteStatus{}
+	case *object.TLSRoute:
+		o.Status = object.RouteStatus{}
+	case *object.HTTPRoute:
+		o.Status = object.RouteStatus{}
 	case *object.IPAddressPool:
 		o.Status = nil
 	case *object.L2Advertisement:
@@ -250,6 +280,26 @@ func (r *cluster) judge(d *manifest.Document, o object.Object) {
 		line, _ := d.Position(e.Field)
 		r.fail(line, "%s %s: %v", o.GetTypeMeta().Kind, o.GetMeta().Name, e)
 	}
+}
+
+// gateway has a Gateway served by svcctl, at the addresses that it had.
+func (r *cluster) gateway(g *object.Gateway, lose func(field, format string, args ...any)) {
+	if class := g.Spec.GatewayClassName; class != "svcctl" {
+		lose("spec.gatewayClassName", "spec.gatewayClassName %s becomes svcctl", class)
+		g.Spec.GatewayClassName = "svcctl"
+	}
+	if g.Spec.Infrastructure != nil && g.Spec.Infrastructure.ParametersRef != nil {
+		lose("spec.infrastructure", "spec.infrastructure.parametersRef is left out: svcctl has no kind of parameters")
+		g.Spec.Infrastructure.ParametersRef = nil
+	}
+	for _, at := range g.Status.Addresses {
+		if _, err := netip.ParseAddr(at.Value); err != nil {
+			lose("status.addresses", "the name %s of the Gateway leads to the cluster still", at.Value)
+		} else if r.ips = append(r.ips, at.Value); len(g.Spec.Addresses) < len(g.Status.Addresses) {
+			g.Spec.Addresses = append(g.Spec.Addresses, object.GatewayAddress{Value: &at.Value})
+		}
+	}
+	g.Status = object.GatewayStatus{}
 }
 
 // service removes the fields of a Service that have a meaning in the cluster alone, and keeps those that clients outside use.

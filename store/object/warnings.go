@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // Warnings returns texts about unusual parts of an object that Validate accepts.
@@ -171,6 +172,23 @@ func (o *EndpointSlice) warnings() []string {
 	hasNoNumber := func(port EndpointPort) bool { return Deref(port.Port) == 0 }
 	if i := slices.IndexFunc(o.Ports, hasNoNumber); i >= 0 {
 		warnings = append(warnings, fmt.Sprintf("%s: a port without a number is ignored", slicePortsPath.index(i)))
+	}
+	return warnings
+}
+
+func (o *Gateway) warnings() []string     { return noEffect(&o.Metadata, KindGateway) }
+func (o *ListenerSet) warnings() []string { return noEffect(&o.Metadata, KindListenerSet) }
+func (o *TCPRoute) warnings() []string    { return noEffect(&o.Metadata, KindTCPRoute) }
+func (o *UDPRoute) warnings() []string    { return noEffect(&o.Metadata, KindUDPRoute) }
+func (o *TLSRoute) warnings() []string    { return noEffect(&o.Metadata, KindTLSRoute) }
+func (o *HTTPRoute) warnings() []string   { return noEffect(&o.Metadata, KindHTTPRoute) }
+
+// noEffect warns about our annotations at an object of the Gateway API, whose place is elsewhere.
+func noEffect(meta *ObjectMeta, kind string) (warnings []string) {
+	for _, key := range sortedKeys(meta.Annotations) {
+		if strings.HasPrefix(key, "svcctl.io/") {
+			warnings = append(warnings, fmt.Sprintf("metadata.annotations[%s]: has no effect on a %s: it is read in spec.infrastructure.annotations of the Gateway", key, kind))
+		}
 	}
 	return warnings
 }
