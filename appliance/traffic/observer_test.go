@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -285,6 +286,19 @@ func Test930_bytes_a_second_from_readings(t *testing.T) {
 		if c.got != c.want {
 			t.Errorf("%s: %v bytes in 2 s, want %v", c.name, c.got, c.want)
 		}
+	}
+	slices.Reverse(table.entries) // the kernel changed the size of the table
+	table.entries[0].In += 50
+	table.now = table.now.Add(2 * time.Second)
+	if seen := read(); seen.Ports[0].InRate == nil || *seen.Ports[0].InRate != 0 && *seen.Ports[0].InRate != 25 {
+		t.Errorf("in another order: %v", seen.Ports[0].InRate)
+	}
+	g := growth{before: []volume{{id: 1}, {id: 2}, {id: 3}}, left: 4}
+	if _, _, found := g.since(volume{id: 3}); !found {
+		t.Error("the third one of three is not found in three steps")
+	}
+	if _, _, found := g.since(volume{id: 2}); found {
+		t.Error("a search goes on beyond its steps")
 	}
 	bytes, table.now = false, table.now.Add(2*time.Second)
 	if seen := read(); seen.Ports[0].InRate != nil || seen.NoBytes == "" {

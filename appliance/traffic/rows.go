@@ -92,7 +92,7 @@ func (l *Snapshot) aggregate(r *row, counts []*PortCounts) *aggregate {
 // rates returns counts with their rates.
 func (l *Snapshot) rates(c wire.ConnectionCounts, fresh int, in, out, failing uint64) wire.ConnectionCounts {
 	c.Rate = rate(fresh, l.Since)
-	if l.Bytes {
+	if l.Bytes && !l.unordered {
 		c.InRate, c.OutRate = rate(int(in), l.Since), rate(int(out), l.Since)
 	}
 	if l.Failures != nil {

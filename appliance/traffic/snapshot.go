@@ -1,7 +1,6 @@
 package traffic
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 	"sync"
@@ -133,7 +132,8 @@ type Snapshot struct {
 	// RefusalRates has refused packets a second since the look before, by reason, without zeros.
 	RefusalRates map[string]float64
 
-	clients map[string]clients // by Service, of those that are watched
+	unordered bool               // the table has another order than at the look before: the bytes since are unknown
+	clients   map[string]clients // by Service, of those that are watched
 
 	found   *index
 	merging sync.Once
@@ -342,8 +342,9 @@ func (f failures) of(key string) (sum uint64) {
 // tracked are the connections of a look.
 type tracked struct {
 	ids []uint32 // of all, sorted
-	// moving are those of Services that may move bytes, by ID.
-	moving []volume
+	// order has those whose bytes the kernel counts, in the order of the table: two looks find those that both find in the same one,
+	// unless the kernel changed the size of the table.
+	order []volume
 }
 
 // volume has the bytes of a connection so far.
@@ -352,18 +353,33 @@ type volume struct {
 	in, out uint64
 }
 
-func (v volume) order(id uint32) int { return cmp.Compare(v.id, id) }
+// growth finds the bytes of connections since the look before.
+type growth struct {
+	before []volume
+	next   int // the position behind the one that was found last
+	left   int // the steps that a search may still take
+}
 
-// moved returns the bytes of a connection since the look before, which found before. It is new, or it may have ended already then.
-func (v volume) moved(before []volume, isNew bool) (in, out uint64) {
-	i, found := slices.BinarySearchFunc(before, v.id, volume.order)
-	switch {
-	case isNew, found && (before[i].in > v.in || before[i].out > v.out): // another one with the ID
-		return v.in, v.out
-	case found:
-		return v.in - before[i].in, v.out - before[i].out
+// since returns the bytes of a connection since the look before, which found it; unless found, the order of the table is another one.
+func (g *growth) since(v volume) (in, out uint64, found bool) {
+	for range g.before {
+		if g.left--; g.left < 0 {
+			return 0, 0, false
+		}
+		if g.next == len(g.before) {
+			g.next = 0
+		}
+		was := &g.before[g.next]
+		g.next++
+		switch {
+		case was.id != v.id:
+		case was.in > v.in || was.out > v.out: // another one with the ID
+			return v.in, v.out, true
+		default:
+			return v.in - was.in, v.out - was.out, true
+		}
 	}
-	return 0, 0
+	return v.in, v.out, true // the kernel did not count its bytes then
 }
 
 // count attributes connections to the ports of an index, of which a look is under way. known are those of the look before;
@@ -371,13 +387,19 @@ func (v volume) moved(before []volume, isNew bool) (in, out uint64) {
 // those of this look.
 func (l *Snapshot) count(found *index, known tracked, counts func(*conntrack.Connection) bool, read func(each func(*conntrack.Connection)) (entries int, err error)) (now tracked, err error) {
 	ids := make([]uint32, 0, len(known.ids)+len(known.ids)/8)
-	moving := make([]volume, 0, len(known.moving)+len(known.moving)/8)
+	order := make([]volume, 0, len(known.order)+len(known.order)/8)
+	grown := growth{before: known.order, left: 4*len(known.order) + 100_000}
 	l.Entries, err = read(func(c *conntrack.Connection) {
 		i, ok := found.of(c)
 		if !ok && c.Adopted {
 			return // masqueraded, and none of ours
 		}
-		if ids = append(ids, c.ID); !ok {
+		ids = append(ids, c.ID)
+		v := volume{c.ID, c.In, c.Out}
+		if c.Counted {
+			order = append(order, v)
+		}
+		if !ok {
 			return
 		}
 		isNew := false
@@ -386,10 +408,12 @@ func (l *Snapshot) count(found *index, known tracked, counts func(*conntrack.Con
 			isNew = !old
 		}
 		var in, out uint64
-		if ended := c.State == "TIME_WAIT" || c.State == "CLOSE"; c.Counted {
-			v := volume{c.ID, c.In, c.Out}
-			if in, out = v.moved(known.moving, isNew); !ended {
-				moving = append(moving, v)
+		switch {
+		case isNew:
+			in, out = v.in, v.out
+		case c.Counted && known.ids != nil:
+			if in, out, ok = grown.since(v); !ok {
+				l.unordered = true
 			}
 		}
 		p := found.countsOf(i)
@@ -408,6 +432,5 @@ func (l *Snapshot) count(found *index, known tracked, counts func(*conntrack.Con
 		}
 	})
 	slices.Sort(ids)
-	slices.SortFunc(moving, func(a, b volume) int { return cmp.Compare(a.id, b.id) })
-	return tracked{ids, moving}, err
+	return tracked{ids, order}, err
 }

@@ -390,7 +390,7 @@ func Test934_top_while_the_appliance_is_away(t *testing.T) {
 	b.set(func() {
 		b.ports[1].Why = "\x1b[31mשלום" + strings.Repeat("x", 300) + "\x07 日本語 e\u0301 \u202eabc"
 		b.ports[1].Check = "exec:\x1b[2Jשלום"
-		b.health[2].Why = "refused\r\n\x1b[H" + strings.Repeat("‮שלום ", 60)
+		b.health[2].Why = "refused\r\n\x1b[H" + strings.Repeat("\u202eשלום ", 60)
 	})
 	quits := run(t, b, term, wire.ObjectQuery{})
 	term.has("shop/web")
