@@ -18,7 +18,7 @@ var fenced = regexp.MustCompile("(?ms)^```([a-z]*)([^\n]*)\n(.*?)^```$")
 
 // Test927_blocks_of_the_manual_are_marked: each block of a page states what is done with it. Commands in "sh" run in
 // Test926_commands_of_the_manual_run. Those in "console" need something that a test does not have, as a second machine, or do not end:
-// their verbs and flags exist. "yaml" and "text" are files, output and syntax. A synopsis has no marks.
+// their verbs and flags exist. "yaml", "json" and "text" are files, output and syntax. A synopsis has no marks.
 func Test927_blocks_of_the_manual_are_marked(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil {
@@ -38,7 +38,7 @@ func Test927_blocks_of_the_manual_are_marked(t *testing.T) {
 		for _, m := range fenced.FindAllStringSubmatch(text, -1) {
 			count[m[1]]++
 			switch {
-			case !slices.Contains([]string{"sh", "console", "yaml", "text"}, m[1]):
+			case !slices.Contains([]string{"sh", "console", "yaml", "json", "text"}, m[1]):
 				t.Errorf("%s: mark this block as ```sh (Test926 runs it), ```console (commands that it cannot run), ```yaml or ```text:\n%s", page, m[3])
 			case m[1] == "sh" || m[1] == "console":
 				for _, problem := range wrongCommands(m[3]) {
