@@ -5,5 +5,5 @@
 // pinned here.
 //
 //	go test -count=1 .                                  # as root, in a network namespace of its own
-//	SVCCTL_SCREENSHOTS=DIR go test -run Screenshots .   # pictures of every page, to be looked at
+//	make screenshots                                    # pictures of each page in bin/screenshots, to be looked at
 package browser
