@@ -393,11 +393,7 @@ func (sp *ServicePort) tableOf(pool Pool) *table {
 	if sp.Tables[pool] != nil {
 		return sp.givenTable(pool)
 	}
-	alike, sum := true, uint32(0)
-	for _, w := range weights {
-		alike = alike && w == weights[0]
-		sum += w
-	}
+	alike := !slices.ContainsFunc(weights, func(w uint32) bool { return w != weights[0] })
 	if sp.Balance == Random && alike && refused == 0 {
 		return nil
 	}
@@ -409,11 +405,7 @@ func (sp *ServicePort) tableOf(pool Pool) *table {
 			slots = slices.DeleteFunc(slots, func(endpoint uint16) bool { return endpoint == hole })
 			return &table{chainWeigh + strconv.Itoa(s.weigh), append(slices.Repeat([]uint16{hole}, s.weigh-len(slots)), slots...)}
 		case sp.Balance == Random:
-			size := s.weigh
-			if 4*uint32(refused) > sum { // the holes of the first level are many, so each of the second is worth more
-				size = min(s.hash, MaxTableEndpoints)
-			}
-			return &table{chainWeigh + strconv.Itoa(size), sp.weigh(pool, weights, ids, size)}
+			return &table{chainWeigh + strconv.Itoa(s.weigh), sp.weigh(pool, weights, ids, s.weigh)}
 		default:
 			return &table{sp.hashChain() + strconv.Itoa(s.hash), sp.assign(pool, ids, quotas(weights, ids, s.hash), s.hash)}
 		}

@@ -71,12 +71,15 @@ func TestRefusedShares(t *testing.T) {
 				t.Errorf("%v of weights %v, %d refused: no table", b, c.weights, c.refused)
 				continue
 			}
-			allowed := 1.0 / 256
-			if n := float64(len(table.slots)); b != Random {
-				allowed = 1.5 / n
-				for _, w := range c.weights {
-					allowed += max(0, 1/n-float64(w)/sum) // it has a slot all the same
-				}
+			unit := 1 / float64(len(table.slots)) // that shares are exact to
+			if b == Random {
+				_, size := splitForm(table.form)
+				holes := len(slices.DeleteFunc(slices.Clone(table.slots[:size]), func(slot uint16) bool { return slot != hole }))
+				unit = float64(holes) / float64(size*size)
+			}
+			allowed := 1.5 * unit
+			for _, w := range c.weights {
+				allowed += max(0, unit-float64(w)/sum) // it has a slot all the same
 			}
 			got := chances(sp)
 			for i, w := range append(slices.Clone(c.weights), c.refused) {
