@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"maps"
 	"net/url"
+	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -23,6 +25,9 @@ const (
 	joined = 50 * time.Millisecond
 	// writeEach is the least time between two writes for one Service: a provider that flaps must not fill the journal.
 	writeEach = 200 * time.Millisecond
+	// steadyGC is GOGC: most of the heap is connections, and little garbage comes of an answer. started is the time of a start.
+	steadyGC = 40
+	started  = 30 * time.Second
 	// refusedRetry is after what time a slice that the API refused is written again.
 	refusedRetry = 30 * time.Second
 )
@@ -115,6 +120,11 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	})
 	tasks.Go(func() error { return d.follow(ctx, pathLeases, nil, func() object.Object { return &object.Lease{} }) })
 	tasks.Go(func() error { return d.run(ctx) })
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(steadyGC)
+	}
+	small := time.AfterFunc(started, debug.FreeOSMemory) // the lists of the start are garbage
+	defer small.Stop()
 	return tasks.Wait()
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/url"
 	"strconv"
 	"time"
@@ -41,10 +42,13 @@ func (d *discovery) follow(ctx context.Context, path string, query url.Values, e
 		if ctx.Err() != nil {
 			return nil
 		}
-		failure, expired := errors.AsType[*wire.Failure](err)
-		if expired = expired && failure.Reason == wire.ReasonExpired; err == nil || expired {
+		failure, answered := errors.AsType[*wire.Failure](err)
+		switch {
+		case answered && failure.Reason == wire.ReasonUnauthorized:
+			return fmt.Errorf("%w: endpoints stay as they are; make a token with `svcctl admin token --role endpoints` and start it again", err)
+		case err == nil || answered && failure.Reason == wire.ReasonExpired:
 			pause.reset()
-		} else {
+		default:
 			d.log.Warn("the appliance is not reached: endpoints wait in memory", "err", err)
 		}
 		if !pause.wait(ctx) {

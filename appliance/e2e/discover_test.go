@@ -253,3 +253,60 @@ func Test984_hostile_answers(t *testing.T) {
 	})
 	reaches("172.30.9.2")
 }
+
+// Of two processes one asks a provider, over TLS with a token of the role endpoints too; the other one takes over a minute after the
+// first one is gone. With a token that was revoked it ends.
+func Test979_one_process_asks_a_provider(t *testing.T) {
+	const listen = "127.0.0.1:6443"
+	b := newBox(t, flags{"listen": {listen}})
+	file := newTargets(t)
+	f := families[0]
+	file.set(map[string][]string{"web": servers(f, 80, b.L1)})
+	b.svcctl.Manifests.Write("web.yaml", f.discovered("web", "targets:web", f.vip(1)))
+	b.svcctl.Start()
+	verb := func(args ...string) string {
+		t.Helper()
+		out, errOut, code := b.svcctl.Svcctl(args[0], args[1:]...)
+		if code != 0 {
+			t.Fatalf("svcctl %v: exit %d: %s", args, code, errOut)
+		}
+		return out
+	}
+	dir := t.TempDir()
+	keep := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	token, ca := keep("token", verb("admin", "token", "--role", "endpoints")), filepath.Join(b.svcctl.Data, "keys", "ca.pem")
+	remote := b.svcctl.Discoverer("--from", "targets+file://"+file.path, "--server", listen, "--token-file", token, "--ca", ca)
+	remote.Env = []string{"SVCCTL_NODE_NAME=other"}
+	holder := func() string {
+		out, _, _ := b.svcctl.Svcctl("get", "lease", "discover-targets", "-n", "kube-system", "-o", "jsonpath={.spec.holderIdentity}")
+		return out
+	}
+	is := func(what string, holds string, hosts ...*netlab.Host) {
+		t.Helper()
+		eventually(t, 3*time.Minute, func() error {
+			if got := holder(); got != holds {
+				return fmt.Errorf("%s: %q holds the Lease, want %q", what, got, holds)
+			}
+			return b.tryReaches(b.IN, "tcp", f.at(f.vip(1), 80), plain, f.on(80, hosts...)...)
+		})
+	}
+	remote.Launch()
+	is("alone", "other", b.L1)
+	local := b.svcctl.Discoverer("--from", "targets+file://"+file.path)
+	local.Env = []string{"SVCCTL_NODE_NAME=gw1"}
+	local.Launch()
+	file.set(map[string][]string{"web": servers(f, 80, b.L1, b.R1)})
+	is("with another one", "other", b.L1, b.R1)
+	verb("admin", "token", "--revoke-all")
+	if state := remote.Wait(); state.ExitCode() != 1 || !strings.Contains(remote.Log(), "svcctl admin token --role endpoints") {
+		t.Errorf("with a token that was revoked: %v", state)
+	}
+	file.set(map[string][]string{"web": servers(f, 80, b.R1)})
+	is("after the first one", "gw1", b.R1)
+}

@@ -146,7 +146,10 @@ func (a *Appliance) Launch() {
 	case "announce":
 		args = []string{"announce", "--state-dir", a.Data, "--socket", a.Socket, "--log-format", "text"}
 	case "discover":
-		args = []string{"discover", "--socket", a.Socket, "--log-format", "text"}
+		args = []string{"discover", "--log-format", "text"}
+		if !slices.Contains(a.flags, "--server") {
+			args = append(args, "--socket", a.Socket)
+		}
 	}
 	args = append(args, a.flags...)
 	command := slices.Concat(a.Wrapper, []string{a.binary}, args)
