@@ -34,7 +34,7 @@ var forms = map[string]form{
 	"addressType": {1, 253, regexp.MustCompile("^Hostname|IPAddress|NamedAddress|" + dns1123Subdomain + `\/` + pathCharacters + "+$")},
 	"protocol":    {1, 255, regexp.MustCompile("^[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?$|" + dns1123Subdomain + `\/[A-Za-z0-9]+$`)},
 	"duration":    {0, unbounded, regexp.MustCompile("^([0-9]{1,5}(h|m|s|ms)){1,4}$")},
-	"header":      {1, 256, regexp.MustCompile("^[A-Za-z0-9!#$%&'*+\\-.^_\\x60|~]+$")},
+	"header":      {1, 256, regexp.MustCompile(`^[A-Za-z0-9!#$%&'*+\-.^_\x60|~]+$`)},
 	"origin":      {1, 253, regexp.MustCompile(`(^\*$)|(^(http(s)?):\/\/(((\*\.)?([a-zA-Z0-9\-]+\.)*[a-zA-Z0-9-]+|\*)(:([0-9]{1,5}))?)$)`)},
 	"reason":      {1, 1024, regexp.MustCompile("^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")},
 	"condition":   {0, 316, regexp.MustCompile("^(" + dns1123Subdomain + "/)?(" + labelKeyName + ")$")},
