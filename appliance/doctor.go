@@ -75,7 +75,7 @@ func nodeFindings(c *config.Config, settings *checkup.Facts) []Finding {
 	if err != nil {
 		return []Finding{checkup.Doubt("service-range", err.Error(), "run it as root")}
 	}
-	return []Finding{checkup.ExamineBridges(settings, facts.Bridges()), rangeFinding(c, &facts)}
+	return []Finding{checkup.ExamineBridges(settings, facts.Bridges()), checkup.ExamineDocker(facts.Bridges()), rangeFinding(c, &facts)}
 }
 
 // UplinkFinding is about replies that leave by another uplink than the one whose network has the VIP.

@@ -153,6 +153,16 @@ func TestExamineBridges(t *testing.T) {
 	}
 }
 
+func TestExamineDocker(t *testing.T) {
+	for bridge, want := range map[string]string{
+		"docker0": "nat-unprotected", "br-0123456789ab": "(br-0123456789ab)", "br0": "no network of Docker", "br-lan": "no network of Docker", "virbr0": "no network of Docker",
+	} {
+		if f := ExamineDocker([]string{"br1", bridge}); f.Level != OK || !strings.Contains(f.String(), want) {
+			t.Errorf("%s: %s", bridge, f)
+		}
+	}
+}
+
 // TestHidden proves that what the kernel tells root alone is no fault of the host.
 func TestHidden(t *testing.T) {
 	if os.Getuid() != 0 { // root reads everything

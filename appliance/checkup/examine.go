@@ -3,6 +3,7 @@ package checkup
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 
 	"svcctl.io/svcctl/api/wire"
@@ -136,6 +137,22 @@ func (f *Facts) legacyNAT() Finding {
 	}
 	return Doubt("iptables", "the old iptables (not nftables) has a NAT table too",
 		"the first of the two with a matching rule translates a connection; give their rules different addresses, or move to iptables-nft")
+}
+
+// dockerBridge has the names that Docker gives to its bridges.
+var dockerBridge = regexp.MustCompile(`^(docker[0-9]+|br-[0-9a-f]{12})$`)
+
+// ExamineDocker is about endpoints in containers of this box. Docker 28 and later drop packets that come from elsewhere to ports that
+// are not published (moby/moby#48724). Its rules are in chains that are not of a hook, so its bridges are all there is to see.
+func ExamineDocker(bridges []string) Finding {
+	const check = "docker"
+	for _, name := range bridges {
+		if dockerBridge.MatchString(name) {
+			return Well(check, "the box has networks of Docker ("+name+"), which from version 28 on drops what other hosts send to container ports that are not published: "+
+				"for endpoints there, create the network with `-o com.docker.network.bridge.gateway_mode_ipv4=nat-unprotected`, or publish the port and use `docker:LABEL?published`")
+		}
+	}
+	return Well(check, "no network of Docker is on the box")
 }
 
 // ExamineBridges checks facts that matter where endpoints are behind bridges of this box, as containers and virtual

@@ -181,13 +181,8 @@ func (p *poll) next(ctx context.Context, into any) (changed bool, err error) {
 		return false, fmt.Errorf("%s: the answer has no X-Consul-Index: is this Consul?", p.path)
 	}
 	changed = p.index == 0 || index != p.index
-	// An index falls when the servers lost their state. One of 0 would not block.
-	if index < p.index {
-		index = 0
-	} else {
-		index = max(index, 1)
-	}
-	p.index = index
+	// It falls when the servers lost their state. One of 0 would not block.
+	p.index = max(index, 1)
 	return changed, nil
 }
 
