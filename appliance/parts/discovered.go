@@ -231,7 +231,7 @@ func (d *Discovered) judge(now time.Time) (problems []resolve.Problem, next time
 					case wire.DiscoveredStale:
 						add(reasonEndpointsStale, cause, "%s has no answer since %s%s: the endpoints of then stay", r.name(), stampOf(s.Since), because(s.Why))
 					case wire.DiscoveredEmpty:
-						add(reasonEndpointsEmpty, r.name(), "the answer to %q is empty since %s; the last endpoints go after 30 s of empty answers", a.source.String(), stampOf(s.Since))
+						add(reasonEndpointsEmpty, r.name(), "the answer to %q is empty since %s; endpoints that it had before stay until answers were empty for 30 s", a.source.String(), stampOf(s.Since))
 					case wire.DiscoveredHeld:
 						add(reasonEndpointsEmpty, r.name(), "the answer to %q is empty since %s, with those of most Services: the endpoints are held until `svcctl confirm --removals`", a.source.String(), stampOf(s.Since))
 					case wire.DiscoveredBad:

@@ -159,14 +159,6 @@ func (d *daemon) stop() {
 	d.running = nil
 }
 
-// kill ends the daemon alone.
-func (d *daemon) kill() {
-	_ = d.running.Process.Kill()
-	_ = d.running.Wait()
-	d.running = nil
-	_ = os.Remove(d.dir + "/pid")
-}
-
 func (d *daemon) try(args ...string) (string, error) {
 	if d.tool == "podman" { // the tool has the daemon's namespace
 		args = slices.Concat([]string{"--net=/proc/" + strconv.Itoa(d.running.Process.Pid) + "/ns/net", "podman"}, d.options, args)
