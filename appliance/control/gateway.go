@@ -15,6 +15,7 @@ import (
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/pending"
 )
 
 // GatewaysOwner owns the Services and EndpointSlices that are generated of Gateways (store.Owner.Controller).
@@ -32,6 +33,7 @@ type gateways struct {
 	seen  uint64 // the revision of the store that it is synced to
 	// silent is set for a copy of the store, of which the generated objects alone matter.
 	silent   bool
+	staged   bool     // a rollout is under way
 	families []string // of a Service that asks for none
 	now      func() time.Time
 
@@ -88,6 +90,12 @@ func (c *gateways) sync() error {
 	if changes.All {
 		if err := c.readAll(&w); err != nil {
 			return err
+		}
+	}
+	if head, is := c.store.PendingHead(pending.Staged); (is && head.Pending()) != c.staged {
+		c.staged = !c.staged
+		for gw := range c.known {
+			w.gateways.add(gw)
 		}
 	}
 	for _, key := range changes.Services {
@@ -506,8 +514,12 @@ func (c *gateways) Get(ref object.Ref) object.Object {
 	return o
 }
 
+// Service returns backends as they were before a rollout, until that ends: the generated objects are for all boxes.
 func (c *gateways) Service(key string) (*object.Service, []*object.EndpointSlice) {
 	svc, list, _ := c.store.Service(key)
+	if c.staged {
+		svc, list, _ = c.store.Before().Service(key)
+	}
 	return svc, list
 }
 

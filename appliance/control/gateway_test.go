@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"svcctl.io/svcctl/appliance/endpoints"
 	"svcctl.io/svcctl/appliance/gateway"
@@ -14,6 +15,7 @@ import (
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/pending"
 )
 
 const gatewayText = `apiVersion: gateway.networking.k8s.io/v1
@@ -206,5 +208,41 @@ func TestGatewayBecomesAService(t *testing.T) {
 	}
 	if len(r.c.gateways.known)+len(r.c.gateways.users)+len(r.c.gateways.of)+len(r.c.gateways.waiting) > 0 {
 		t.Errorf("indexes are left: %+v", r.c.gateways)
+	}
+}
+
+// The backends of a Gateway are those before a rollout until that ends: what is generated is for all boxes.
+func TestGatewayWaitsForARollout(t *testing.T) {
+	r := &gatewayRig{T: t, memory: engine.Alone{Memory: engine.NewMemory()}}
+	r.restart()
+	for _, text := range strings.Split(gatewayText, "---\n") {
+		f := manifest.Decode("a.yaml", []byte(text), manifest.DefaultLimits())
+		o := f.Documents[0].Object
+		o.GetMeta().Namespace = "default"
+		if w, err := r.objects.Write(store.Write{Ref: object.RefOf(o), Object: o}); err != nil || w[0].Err != nil {
+			t.Fatal(err, w[0].Err)
+		}
+	}
+	r.settle()
+	head, err := r.objects.BeginStaged(pending.Head{ID: "one", Plan: []byte(`{"steps":["gw1","100%"]}`)}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := r.get(object.KindEndpointSlice, "blue-1").DeepCopy().(*object.EndpointSlice)
+	s.Endpoints = s.Endpoints[:1]
+	if w, err := r.objects.Write(store.Write{Ref: object.RefOf(s), Object: s, By: store.Caller{User: "root", Rollout: "one"}}); err != nil || w[0].Err != nil {
+		t.Fatal(err, w[0].Err)
+	}
+	r.settle()
+	if got := r.shares("edge-svcctl"); got[0] != "default/blue:5432=9 10.1.0.1 10.1.0.2" {
+		t.Errorf("during the rollout: %q", got)
+	}
+	head, _ = r.objects.PendingHead(pending.Staged)
+	if err := r.objects.Finish(head); err != nil {
+		t.Fatal(err)
+	}
+	r.settle()
+	if got := r.shares("edge-svcctl"); got[0] != "default/blue:5432=9 10.1.0.1" {
+		t.Errorf("after the rollout: %q", got)
 	}
 }
