@@ -62,7 +62,7 @@ func (c ServiceCertificate) String() string {
 	return c.Secret + ", for " + strings.Join(c.Names, ", ") + ", until " + c.Expires.UTC().Format("2006-01-02 15:04 UTC")
 }
 
-// PortState is a port of a Service in one family.
+// PortState is a port of a Service in one family. It has more than 15 fields: it is the answer of an endpoint, with a line for each.
 type PortState struct {
 	Name     string `json:"name,omitempty"`
 	Protocol string `json:"protocol"` // TCP, UDP or SCTP
