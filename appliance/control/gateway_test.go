@@ -224,7 +224,7 @@ func TestGatewayWaitsForARollout(t *testing.T) {
 		}
 	}
 	r.settle()
-	head, err := r.objects.BeginStaged(pending.Head{ID: "one", Plan: []byte(`{"steps":["gw1","100%"]}`)}, time.Hour)
+	_, err := r.objects.BeginStaged(pending.Head{ID: "one", Plan: []byte(`{"steps":["gw1","100%"]}`)}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +237,7 @@ func TestGatewayWaitsForARollout(t *testing.T) {
 	if got := r.shares("edge-svcctl"); got[0] != "default/blue:5432=9 10.1.0.1 10.1.0.2" {
 		t.Errorf("during the rollout: %q", got)
 	}
-	head, _ = r.objects.PendingHead(pending.Staged)
+	head, _ := r.objects.PendingHead(pending.Staged)
 	if err := r.objects.Finish(head); err != nil {
 		t.Fatal(err)
 	}
