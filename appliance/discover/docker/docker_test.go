@@ -426,3 +426,34 @@ func TestStreamEnds(t *testing.T) {
 	mu.Unlock()
 	f.Answer()
 }
+
+// BenchmarkEvents is the time from the start and from the end of a container, by the daemon's clock, to the answer.
+func BenchmarkEvents(b *testing.B) {
+	d := start(b, "docker")
+	f := providertest.Follow(b, d.open(), "app=web")
+	var started, ended []time.Duration
+	note := func(to *[]time.Duration, name, field string, at time.Time) {
+		since, err := time.Parse(time.RFC3339Nano, d.run("inspect", "-f", "{{.State."+field+"}}", name))
+		if err != nil {
+			b.Fatal(err)
+		}
+		*to = append(*to, at.Sub(since))
+	}
+	base := d.up("web0") + " box1/"
+	f.Answer(base)
+	for b.Loop() {
+		name := fmt.Sprint("web", len(started)+1)
+		d.run("create", "--name", name, "-l", "app=web", "app:1")
+		n := len(f.Answers())
+		d.run("start", name)
+		note(&started, name, "StartedAt", f.Changed(n, 2))
+		n = len(f.Answers())
+		d.run("kill", name)
+		note(&ended, name, "FinishedAt", f.Changed(n, 1))
+	}
+	for unit, all := range map[string][]time.Duration{"start": started, "die": ended} {
+		slices.Sort(all)
+		b.ReportMetric(float64(all[len(all)/2].Microseconds())/1000, "ms-"+unit+"-p50")
+		b.ReportMetric(float64(all[len(all)-1].Microseconds())/1000, "ms-"+unit+"-max")
+	}
+}

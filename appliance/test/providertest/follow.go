@@ -27,6 +27,7 @@ type Following struct {
 	mu       sync.Mutex
 	cond     sync.Cond
 	answers  []provider.Answer // all
+	times    []time.Time       // when they came
 	failures []error           // all
 }
 
@@ -76,7 +77,7 @@ func (f *Following) note(a *provider.Answer, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if a != nil {
-		f.answers = append(f.answers, *a)
+		f.answers, f.times = append(f.answers, *a), append(f.times, time.Now())
 	} else {
 		f.failures = append(f.failures, err)
 	}
@@ -120,6 +121,19 @@ func (f *Following) Fresh() {
 	n := len(f.answers)
 	f.mu.Unlock()
 	f.wait("another answer", func() bool { return len(f.answers) > n })
+}
+
+// Changed waits for an answer after the first n that has a number of endpoints, and returns when it came.
+func (f *Following) Changed(n, endpoints int) (at time.Time) {
+	f.t.Helper()
+	f.wait(fmt.Sprint(endpoints, " endpoints"), func() bool {
+		i := slices.IndexFunc(f.answers[n:], func(a provider.Answer) bool { return len(a.Endpoints) == endpoints })
+		if i >= 0 {
+			at = f.times[n+i]
+		}
+		return i >= 0
+	})
+	return at
 }
 
 // Fails waits for a failure with a text that comes from now on.
