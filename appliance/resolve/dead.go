@@ -116,7 +116,11 @@ func (r *resolver) reportDead(index int, reason string, dead []string, usable in
 			next = "they are taken out until they accept connections"
 		}
 	}
+	of := fmt.Sprintf("%d of %d endpoints", len(dead), usable)
+	if usable == 1 {
+		of = "the only endpoint"
+	}
 	r.out.Problems = append(r.out.Problems, Problem{Object: r.ref, Field: fmt.Sprintf("spec.ports[%d]", index), Reason: reason,
-		Message: fmt.Sprintf("%s: %d of %d endpoints %s: %s; %s", r.portText(index), len(dead), usable, what, First(dead, maxNamed), next), Warning: !all})
+		Message: fmt.Sprintf("%s: %s %s: %s; %s", r.portText(index), of, what, First(dead, maxNamed), next), Warning: !all})
 	r.cause(dead)
 }

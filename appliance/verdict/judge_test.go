@@ -180,8 +180,8 @@ func TestHeadline(t *testing.T) {
 	}{
 		"no Service is declared":                                             {},
 		"the only Service answers":                                           {services: "a/a"},
-		"all 2 Services answer; 1 has a warning":                             {"a/a a/b", []*Problem{problem("a/a", "NoEffect", "warning", false)}},
-		"all 2 Services answer; 1 is served in an earlier version":           {"a/a a/b", []*Problem{problem("a/a", "FieldValueInvalid", "error", false)}},
+		"both Services answer; 1 has a warning":                              {"a/a a/b", []*Problem{problem("a/a", "NoEffect", "warning", false)}},
+		"both Services answer; 1 is served in an earlier version":            {"a/a a/b", []*Problem{problem("a/a", "FieldValueInvalid", "error", false)}},
 		"1 of 2 Services answers; 1 has no endpoint on purpose":              {"a/a a/b", []*Problem{problem("a/a", "NoEndpoints", "warning", false)}},
 		"1 of 2 Services answers; 1 waits for endpoints":                     {"a/a a/b", []*Problem{problem("a/a", "NoEndpoints", "error", true)}},
 		"1 of 2 Services does not answer":                                    {"a/a a/b", []*Problem{problem("a/a", "NoEndpoints", "error", false)}},
