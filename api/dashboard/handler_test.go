@@ -442,7 +442,7 @@ func TestHeadOf(t *testing.T) {
 	for text, want := range map[string][2]string{
 		"short: and whole": {"short: and whole", ""},
 		"billing/invoices does not answer: it has no endpoint: no EndpointSlice has the label kubernetes.io/service-name: invoices": {"billing/invoices does not answer: it has no endpoint", "no EndpointSlice has the label kubernetes.io/service-name: invoices"},
-		"search/dark does not answer: port http: the only endpoint does not answer clients, nor this box: 192.0.2.77:8080":           {"search/dark does not answer", "port http: the only endpoint does not answer clients, nor this box: 192.0.2.77:8080"},
+		"search/dark does not answer: port http: the only endpoint does not answer clients, nor this box: 192.0.2.77:8080":          {"search/dark does not answer", "port http: the only endpoint does not answer clients, nor this box: 192.0.2.77:8080"},
 		strings.Repeat("x", 300):                  {strings.Repeat("x", 300), ""},
 		"\u05e9:" + strings.Repeat(" \u05e9", 90): {"\u05e9", strings.Repeat(" \u05e9", 90)[1:]},
 	} {
