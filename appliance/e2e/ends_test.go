@@ -239,7 +239,7 @@ func Test339_no_bytes_unless_the_operator_asks(t *testing.T) {
 		if err != nil || !strings.Contains(why, "nf_conntrack_acct is 0") {
 			t.Errorf("that there are no bytes is explained by %q, %v", why, err)
 		}
-		b.verbs(t).says(0, []string{"bytes: off, because net.netfilter.nf_conntrack_acct is 0"}, "top", "svc/"+f.name("web"), "--once")
+		b.verbs(t).says(0, []string{"bytes are not counted: net.netfilter.nf_conntrack_acct is 0"}, "top", "svc/"+f.name("web"), "--once")
 	})
 	if after := settings(); !slices.Equal(after, before) {
 		t.Errorf("settings of connection tracking were %v, and are %v", before, after)

@@ -69,7 +69,12 @@ func TestLateEndpointIsTrustedAgain(t *testing.T) {
 			t.Fatalf("%q answers while the other endpoint accepts nobody", name)
 		}
 	}
-	go func() {
+	var accepts sync.WaitGroup
+	t.Cleanup(func() { // before the socket is closed: another test may get its number
+		_ = syscall.Shutdown(fd, syscall.SHUT_RD)
+		accepts.Wait()
+	})
+	accepts.Go(func() {
 		for {
 			c, _, err := syscall.Accept(fd)
 			if err != nil {
@@ -78,7 +83,7 @@ func TestLateEndpointIsTrustedAgain(t *testing.T) {
 			_, _ = syscall.Write(c, []byte("late\n"))
 			_ = syscall.Close(c)
 		}
-	}()
+	})
 	for began := time.Now(); named(t, at) != "late"; time.Sleep(20 * time.Millisecond) { // a SYN is sent again after 1, 3, 7 s
 		if time.Since(began) > time.Minute {
 			t.Fatal("the endpoint is still tried last")

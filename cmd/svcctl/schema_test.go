@@ -154,7 +154,7 @@ func TestSchema(t *testing.T) {
 		"{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {prots: []}}":                                         `\.spec: has an unknown prots`,
 		"{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {ports: [{port: http}]}}":                             `\.spec\.ports\[0\]\.port: is no integer`,
 		"{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {type: Loadbalancer}}":                                `\.spec\.type: is none of`,
-		"{apiVersion: v2, kind: Service, metadata: {name: a}}":                                                            `\.apiVersion: is not v1`,
+		"{apiVersion: v2, kind: Service, metadata: {name: a}}":                                                            `\.apiVersion: is none of \[v1\]`,
 		"{apiVersion: v1, kind: Service, metadata: {}}":                                                                   `\.metadata: has no name`,
 		"{apiVersion: v1, kind: Service, metadata: {name: a, annotations: {svcctl.io/weights: 3}}}":                       `svcctl.io/weights: is no string`,
 		"{apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {type: Node}}]}": `\.items\[0\]\.spec\.type: is none of`,
