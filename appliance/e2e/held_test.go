@@ -30,7 +30,7 @@ func TestF07_massRemovalIsHeldAndReleased(t *testing.T) {
 	}
 	b.hasReason(t, syncTimeout, "MassRemovalHeld", "svcctl confirm --removals")
 	b.write("web.yaml", b.webDocuments(b.R1)) // goes on
-	if _, errOut, code := b.svcctl.Svcctl("wait", "--timeout", syncTimeout.String()); code != 1 || !strings.Contains(errOut, "are held") {
+	if _, errOut, code := b.svcctl.Svcctl("wait", "--timeout", syncTimeout.String()); code != 1 || !strings.Contains(errOut, "the removal of ") {
 		t.Errorf("svcctl wait: exit code %d: %s", code, errOut)
 	}
 	for _, f := range families {
