@@ -61,6 +61,7 @@ func (a *answers) endpoints() []api.Endpoint {
 		api.Answer(wire.GetAllocations, func(*http.Request, wire.None) (wire.Allocations, error) { return a.allocations(false), nil }),
 		api.Answer(wire.Repair, func(*http.Request, wire.None) (wire.Allocations, error) { return a.allocations(true), nil }),
 		api.Answer(wire.GetSetup, func(*http.Request, wire.None) (wire.Setup, error) { return a.setup(), nil }),
+		api.Answer(wire.GetHistory, func(_ *http.Request, q wire.HistoryQuery) (wire.History, error) { return a.history(q), nil }),
 		api.Stream(wire.GetJournal, func(_ *http.Request, q wire.JournalQuery, each func(wire.JournalEntry) error) error {
 			entries, err := a.journal(q)
 			if err != nil {
@@ -73,9 +74,6 @@ func (a *answers) endpoints() []api.Endpoint {
 			}
 			return nil
 		}),
-	}
-	if a.views.History != nil {
-		list = append(list, api.Answer(wire.GetHistory, func(_ *http.Request, q wire.HistoryQuery) (wire.History, error) { return a.history(q), nil }))
 	}
 	if a.views.Traffic != nil {
 		list = append(list, api.Answer(wire.GetTraffic, func(_ *http.Request, q wire.TrafficQuery) (wire.Traffic, error) {
@@ -300,6 +298,9 @@ func isOf(e *store.Event, service string) bool {
 // history lists what happened on this box.
 func (a *answers) history(q wire.HistoryQuery) wire.History {
 	now := time.Now()
+	if a.views.History == nil {
+		return wire.History{At: now.UTC(), From: now.UTC(), Entries: []wire.HistoryEntry{}}
+	}
 	list, from := a.views.History.Transitions(now.Add(-q.Since))
 	if q.Namespace+q.Name != "" {
 		list = slices.DeleteFunc(list, func(t history.Transition) bool { return !t.IsAbout(q.Namespace, q.Name) })

@@ -114,11 +114,11 @@ func (d *doors) page() string {
 }
 
 // inRow are the words of the dashboard for states.
-var inRow = map[string]string{"fails": "✗ does not answer", "stale": "✗ earlier version", "idle": "▲ no endpoint on purpose", "warning": "▲ warning", "answers": "✓ answers"}
+var inRow = map[string]string{"fails": "pill bad\">✗ ", "stale": "✗ Not in force", "idle": "▲ No endpoint", "warning": "pill warn\">▲ ", "answers": "✓ Answers"}
 
 // Reasons that Test817 reports through a Part, as their facts need more than files and a kernel: each is made for real in
 // a test of its package. A new Reason comes into the list of conditions that are made, or here.
-const elsewhere = `NoSuchPort FailingOpen EndpointRefuses EndpointSilent EjectBlind EndpointDown EndpointFull ProbeRefused CheckNotMade
+const elsewhere = `EndpointsNotRead EndpointsStale EndpointsEmpty NoSuchPort FailingOpen EndpointRefuses EndpointSilent EjectBlind EndpointDown EndpointFull ProbeRefused CheckNotMade
 	ChecksLate BadEndpointAddress SharedAddress RangeFull OutsideRange OutsideExternalIPRange ServiceRange NotUnicast FamilyNotServed
 	PortInUse NotInternal RangeNotServed NotAnnounced NotAdvertised Drained AnnouncerMissing AddressConflict GroupDisagrees PeerDown Announcer
 	BadConfiguration BoxesDiffer SharedEndpoint SecretUnusable CertificateExpires Certificate BackendUnchecked NoOCSPResponse NotRelayed
@@ -289,9 +289,10 @@ func (d *doors) agree(t *testing.T, reason, severity string) madeState {
 	out, code = d.run("apiVersion: v1\nkind: Service\nmetadata: {name: web}\n", "apply", "-f", "-", "--wait=2m")
 	expect("apply --wait", code == exit[!about || !isError], out)
 	page := d.page()
-	row := page[strings.Index(page, `data-row="default/web"`):]
-	row = row[:strings.Index(row, "</tr>")]
-	expect("dashboard", strings.Contains(page, signed) && strings.Contains(row, inRow[word]), row)
+	before, row, _ := strings.Cut(page, `href="/dashboard/services/default/web"`)
+	row = before[max(0, strings.LastIndex(before, "<tr>")):] + row[:max(0, strings.Index(row, "</tr>"))]
+	heading, _, _ := strings.Cut(s.Verdict.Text, "; ")
+	expect("dashboard", strings.Contains(page, "<h1>"+heading+"</h1>") && (strings.Contains(row, inRow[word]) || word == wire.ServiceAnswers && strings.Contains(row, "– Not checked")), row)
 	text := scraped(t, d.rig)
 	expect("metrics", strings.Contains(text, fmt.Sprintf(`svcctl_service_states{state=%q} %d`, word, map[bool]int{true: s.Verdict.Answers, false: 1}[word == wire.ServiceAnswers])), text)
 	expect("metrics", strings.Contains(text, fmt.Sprintf(`svcctl_problems{reason=%q,severity=%q} 1`, reason, severity)) == (reason != ""), text)
@@ -307,7 +308,7 @@ func (d *doors) agree(t *testing.T, reason, severity string) madeState {
 func (d *doors) quiet(t *testing.T) {
 	t.Helper()
 	s := d.board.Status()
-	if len(s.Problems)+len(s.Verdict.Groups) > 0 || s.Verdict.Answers != s.Verdict.Services || strings.Contains(scraped(t, d.rig), "svcctl_problems{") || !strings.Contains(d.page(), "✓ "+s.Verdict.Text) {
+	if len(s.Problems)+len(s.Verdict.Groups) > 0 || s.Verdict.Answers != s.Verdict.Services || strings.Contains(scraped(t, d.rig), "svcctl_problems{") || !strings.Contains(d.page(), "<h1>"+s.Verdict.Text+"</h1>") {
 		t.Errorf("left: %+v", s.Verdict)
 	}
 }

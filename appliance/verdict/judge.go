@@ -265,15 +265,15 @@ func headline(v *wire.Verdict, settling int) string {
 	case v.Services == 1 && not > 0:
 		text = "the only Service does not answer"
 	case v.Fails > 0:
-		text = fmt.Sprintf("%s of %s Services %s not answer", number(v.Fails), number(v.Services), verb(v.Fails, "does", "do"))
+		text = fmt.Sprintf("%s of %s Services %s not answer", wire.Grouped(v.Fails), wire.Grouped(v.Services), verb(v.Fails, "does", "do"))
 	case not > 0:
-		text = fmt.Sprintf("%s of %s Services %s", number(v.Services-not), number(v.Services), verb(v.Services-not, "answers", "answer"))
+		text = fmt.Sprintf("%s of %s Services %s", wire.Grouped(v.Services-not), wire.Grouped(v.Services), verb(v.Services-not, "answers", "answer"))
 	case v.Services == 1:
 		text = "the only Service answers"
 	case v.Services == 2:
 		text = "both Services answer"
 	default:
-		text = fmt.Sprintf("all %s Services answer", number(v.Services))
+		text = fmt.Sprintf("all %s Services answer", wire.Grouped(v.Services))
 	}
 	for _, more := range []struct {
 		n         int
@@ -285,17 +285,8 @@ func headline(v *wire.Verdict, settling int) string {
 		{v.Warning, "has a warning", "have a warning"},
 	} {
 		if more.n > 0 {
-			text += fmt.Sprintf("; %s %s", number(more.n), verb(more.n, more.one, more.many))
+			text += fmt.Sprintf("; %s %s", wire.Grouped(more.n), verb(more.n, more.one, more.many))
 		}
-	}
-	return text
-}
-
-// number writes a number with separators: 1,002.
-func number(n int) string {
-	text := fmt.Sprint(n)
-	for i := len(text) - 3; i > 0; i -= 3 {
-		text = text[:i] + "," + text[i:]
 	}
 	return text
 }

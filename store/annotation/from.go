@@ -135,7 +135,7 @@ func badSources(svc *object.Service) (bad []Remark) {
 		named := func(p object.ServicePort) bool { return p.Name == port }
 		switch {
 		case svc.Spec.Type == object.TypeExternalName:
-			at("spec.type", "ExternalName has no address to balance: use type ClusterIP and %s: dns:NAME", EndpointsFrom)
+			at("spec.type", "ExternalName has no address to balance: use type ClusterIP and %s: dns:NAME", key)
 			continue
 		case len(svc.Spec.Selector) > 0:
 			at("spec.selector", "must be empty with %s", EndpointsFrom)

@@ -71,12 +71,12 @@ func agents(t *testing.T, test func(t *testing.T, a *agent)) {
 		t.Cleanup(server.Close)
 		test(t, &agent{t, strings.TrimPrefix(server.URL, "http://"), f.restart, f})
 	})
+	binary := os.Getenv("SVCCTL_CONSUL")
+	if binary == "" {
+		return // make discover-servers builds one
+	}
 	t.Run("real", func(t *testing.T) {
 		t.Parallel()
-		binary := os.Getenv("SVCCTL_CONSUL")
-		if binary == "" {
-			t.Skip("SVCCTL_CONSUL names no program: make discover-servers")
-		}
 		a := &agent{t: t}
 		var ports []string
 		for _, name := range []string{"http", "serf_lan", "serf_wan", "server"} {
