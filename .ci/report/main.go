@@ -44,9 +44,10 @@ func (t test) whole() test {
 
 func (t test) id() string { return t.pkg + " " + t.name }
 
-// excuses are good reasons to skip: something that this machine's kernel lacks, and
-// what only a user other than root can test.
-var excuses = regexp.MustCompile(`this kernel has no |root may `)
+// excuses are good reasons to skip: something that this machine's kernel lacks,
+// what only a user other than root can test, and features in the conformance
+// tests of the Gateway API that svcctl does not claim.
+var excuses = regexp.MustCompile(`this kernel has no |root may |Skipping [A-Za-z0-9]+: suite does not support `)
 
 // results has what was read so far.
 type results struct {
