@@ -19,13 +19,15 @@ func (f family) foreignSlice(service, ports string, hosts ...*netlab.Host) strin
 }
 
 // A relayed Service whose endpoints are all of the other family serves clients at every address, over TCP and UDP. An endpoint of its
-// own family is used alone, ready or not.
+// own family is used alone, ready or not. Ranges, which are not relayed, are refused.
 func Test907_relayed_to_the_other_family(t *testing.T) {
 	b := newBox(t, nil)
 	documents := func(f family) []string {
 		return []string{
 			f.userspace("web", "", "type: LoadBalancer", "clusterIP: "+f.vip(41), "loadBalancerIP: "+f.lb(4), f.relayedPorts()),
 			f.foreignSlice("web", "p80: 80, udp: 53/UDP", b.L1, b.R1),
+			f.annotated("ranged", []string{"svcctl.io/proxy-mode: userspace", "svcctl.io/port-ranges: 7000-7010/TCP"}, "clusterIP: "+f.vip(42), "ports: [{port: 80}]"),
+			f.foreignSlice("ranged", "\"\": 80", b.L1, b.R1),
 		}
 	}
 	b.write("web.yaml", documents)
@@ -40,6 +42,12 @@ func Test907_relayed_to_the_other_family(t *testing.T) {
 		}
 		b.noProblem(t, f.object("Service", "web"))
 		b.verbs(t).says(0, []string{"endpoints of the other family", "the relay connects to either"}, "explain", "svc/"+f.name("web"))
+		// The kernel cannot translate a range, which is not relayed, to the other family.
+		b.reaches(t, b.IN, "tcp", f.at(f.vip(42), 80), masq, f.other().on(80, b.L1, b.R1)...)
+		if reply, err := b.IN.Ask("tcp", f.at(f.vip(42), 7005), patiently); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("%s: %s, %v, want a refusal", f, reply, err)
+		}
+		b.hasProblem(t, f.object("Service", "ranged"), "RangeNotServed", "svcctl.io/port-ranges", "has no "+f.String()+" endpoint")
 	})
 	// One that is not ready is there: the others are not used.
 	b.rewrite("web.yaml", func(f family) []string {

@@ -499,13 +499,19 @@ func byChance(balance nft.Balance) bool {
 	return balance == nft.Random || balance == nft.RoundRobin || balance == nft.LeastConnection
 }
 
-// portRanges are the Service ports of the ranges that are served by the endpoints of a port.
-func (r *resolver) portRanges(ranges []object.PortRange, port *object.ServicePort, p *nft.ServicePort) (list []nft.ServicePort) {
-	ranges = slices.DeleteFunc(slices.Clone(ranges), func(pr object.PortRange) bool { return pr.Name != port.Name })
+// portRanges are the Service ports of the ranges that are served by the endpoints of a port. Those of a port whose endpoints are
+// shared, of the other family, have none: the kernel cannot translate to them.
+func (r *resolver) portRanges(index int, p *nft.ServicePort, shared bool) (list []nft.ServicePort) {
+	ranges := slices.DeleteFunc(slices.Clone(r.ranges), func(pr object.PortRange) bool { return pr.Name != r.Service.Spec.Ports[index].Name })
 	if len(ranges) == 0 {
 		return nil // mostly
 	}
 	behind := withoutPorts(p)
+	if shared {
+		behind = nft.ServicePort{Family: p.Family}
+		r.refuse(annotation.Field(object.AnnotationPortRanges), reasonRangeNotServed,
+			"clients of ranges are refused over %s: ranges are not relayed, and %s has no %[1]s endpoint: name one", p.Family.Name(), r.portText(index))
+	}
 	for _, pr := range ranges {
 		added := behind
 		added.Protocol, _ = nft.ProtocolNamed(pr.Protocol)
@@ -519,7 +525,9 @@ func (r *resolver) portRanges(ranges []object.PortRange, port *object.ServicePor
 					"%s is an address of this host, whose programs would lose the ports %s: choose another address for the Service, or list its ports in spec.ports", fe.Addr, pr)
 				continue
 			}
-			fe.Port, fe.Last = pr.First, pr.Last
+			if fe.Port, fe.Last = pr.First, pr.Last; shared {
+				fe.Internal, fe.External = nft.Route{}, nft.Route{}
+			}
 			added.Frontends = append(added.Frontends, fe)
 		}
 		if len(added.Frontends) > 0 {

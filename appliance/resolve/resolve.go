@@ -333,7 +333,7 @@ func (r *resolver) resolve() {
 			p.Pools, p.Serving = sel.pools, sel.serving
 			r.balance(i, &p, balance, all, backends)
 			p.Frontends = r.free(i, &p, r.frontends(port, vips, sel))
-			ranged := r.portRanges(r.ranges, port, &p)
+			ranged := r.portRanges(i, &p, shared[key])
 			if r.adopted {
 				adopt(&p)
 			}

@@ -24,7 +24,7 @@ const (
 // reportUnserved reports the ports whose clients have no endpoint, in a family of the Service or in all but unwanted,
 // which is reported elsewhere.
 func (r *resolver) reportUnserved(endpoints map[portKey][]endpoint, unwanted string) {
-	cause := func(p Problem) bool { return p.Object == r.ref && !p.Warning }
+	cause := func(p Problem) bool { return p.Object == r.ref && !p.Warning && p.Reason != ReasonShareRefused } // which is about a port in a family
 	if slices.ContainsFunc(r.out.Problems, cause) {
 		return // that is why
 	}
@@ -140,17 +140,19 @@ func (r *resolver) reportNone() {
 func (r *resolver) reportPort(index int, endpoints map[portKey][]endpoint, families []nft.Family, over string) {
 	port := &r.Service.Spec.Ports[index]
 	proto, _ := nft.ProtocolNamed(port.Protocol)
-	if backends := r.backends[portKey{port.Name, proto, families[0]}]; len(backends) > 0 {
-		var names []string
-		for _, b := range backends {
-			names = append(names, b.name)
-		}
-		if names[0] == "" && len(names) == 1 { // a slice without a share, beside others with one
-			r.reportAt(index, over, ReasonNoEndpoints, "it has no endpoint: the EndpointSlice of the port has none")
-			r.out.Unserved[len(r.out.Unserved)-1].Warning = true // meant so
-			return
-		}
+	var names []string
+	for _, b := range r.backends[portKey{port.Name, proto, families[0]}] {
+		names = append(names, b.name)
+	}
+	switch alone := len(names) == 1 && names[0] == ""; { // slices without a share, beside others with one
+	case len(names) > 0 && !alone:
 		r.reportAt(index, over, ReasonNoReadyEndpoint, "no backend has a usable endpoint: %s", First(names, maxNamed))
+		return
+	case alone && !slices.ContainsFunc(families, func(f nft.Family) bool {
+		return slices.ContainsFunc(r.backends[portKey{port.Name, proto, f}], func(b backend) bool { return b.named })
+	}):
+		r.reportAt(index, over, ReasonNoEndpoints, "it has no endpoint: the EndpointSlice of the port has none")
+		r.out.Unserved[len(r.out.Unserved)-1].Warning = true // meant so
 		return
 	}
 	if n, _ := r.total(index, endpoints, families); n > 0 {

@@ -21,6 +21,7 @@ const ReasonShareRefused = "ShareRefused"
 type backend struct {
 	name  string // "": slices without a share
 	share uint32
+	named bool // slices have endpoints, whether they can be used or not
 	// all are its endpoints in any state, and pools the usable ones.
 	all   []endpoint
 	pools [nft.NumPools][]netip.AddrPort
@@ -56,7 +57,7 @@ func (r *resolver) readShares() {
 			if !known {
 				list = slices.Insert(list, at, backend{name: given.Backend})
 			}
-			list[at].share = max(list[at].share, given.Share)
+			list[at].share, list[at].named = max(list[at].share, given.Share), list[at].named || len(s.Endpoints) > 0
 			r.backends[key] = list
 		}
 	}

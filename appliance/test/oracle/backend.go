@@ -28,6 +28,9 @@ type backend struct {
 	group            string // behavior 950
 }
 
+// annotationMode has the ports of a Service relayed (behavior 907).
+const annotationMode = "svcctl.io/proxy-mode"
+
 // The annotations about weights (behaviors 220 to 230).
 const (
 	annotationBalance  = "svcctl.io/balance"
@@ -67,8 +70,28 @@ func lowestTier(all []backend) []backend {
 // backendsOf returns all backends of a frontend, usable or not, each address and port
 // once in a group (behavior 101), as their checks let them be used.
 func (w *World) backendsOf(f frontend) []backend {
-	var all []backend
-	shares := w.sharesOf(f)
+	f = w.borrows(f)
+	var judged []backend
+	for all := w.candidates(f); len(all) > 0; {
+		group := all[0].group
+		judged = append(judged, w.judge(f, keep(all, func(b backend) bool { return b.group == group }))...)
+		all = keep(all, func(b backend) bool { return b.group != group })
+	}
+	return judged
+}
+
+// borrows is a frontend in the family of its backends: a relayed port without one of its own family uses those of the other
+// (behavior 907). Ranges are not relayed.
+func (w *World) borrows(f frontend) frontend {
+	if f.service.Metadata.Annotations[annotationMode] == "userspace" && f.port.Protocol != object.ProtocolSCTP && !f.isRange() && len(w.candidates(f)) == 0 {
+		f.family = families[1-slices.Index(families, f.family)]
+	}
+	return f
+}
+
+// candidates are the backends of a frontend's own family before their checks.
+func (w *World) candidates(f frontend) (all []backend) {
+	shares := w.sharesIn(f)
 	for _, candidate := range append(w.fromSlices(f), w.fromEndpoints(f)...) {
 		// Behavior 108: an endpoint that is the cluster IP of a Service is not used. ("The endpoint
 		// IP addresses cannot be the cluster IPs of other Kubernetes Services", Service page.)
@@ -89,13 +112,7 @@ func (w *World) backendsOf(f frontend) []backend {
 			all[i] = candidate
 		}
 	}
-	var judged []backend
-	for len(all) > 0 {
-		group := all[0].group
-		judged = append(judged, w.judge(f, keep(all, func(b backend) bool { return b.group == group }))...)
-		all = keep(all, func(b backend) bool { return b.group != group })
-	}
-	return judged
+	return all
 }
 
 // Of two copies in the same state the one of the lower tier counts, then the one of the larger

@@ -180,7 +180,9 @@ func (w *World) lacks(f frontend) (all []Lack) {
 	add(LacksTLS, asksTLS(f.service, f.port))
 	add(LacksAddress, f.place != atClusterIP && f.place != atNodePort && !w.mayServe(f.service, f.place, f.address) ||
 		f.place != atNodePort && !slices.Contains(familiesOf(f.service), f.family) || f.place == atClusterIP && w.isHosts(f.address) && !allowed)
-	add(LacksRange, f.isRange() && w.isHosts(f.address))
+	exact := f
+	exact.last = 0
+	add(LacksRange, f.isRange() && (w.isHosts(f.address) || len(w.candidates(f)) == 0 && len(w.backendsOf(exact)) > 0))
 	add(LacksPort, w.isTaken(f))
 	if len(all) == 0 {
 		granted := false
@@ -248,7 +250,7 @@ func (w *World) Explains(service *object.Service, reason string) bool {
 	}
 	switch reason {
 	case "NoEndpoints":
-		return lacks[LacksEndpoint] && len(named) == 0
+		return lacks[LacksEndpoint] && (len(named) == 0 || anyPort(func(port object.ServicePort, family string) bool { return w.emptyPort(service, port, family) }))
 	case "OtherFamily":
 		return lacks[LacksEndpoint] && len(named) > 0 && slices.ContainsFunc(familiesOf(service), func(f string) bool { return !slices.Contains(named, f) })
 	case "PortMismatch":
@@ -296,6 +298,21 @@ func (w *World) allDown(service *object.Service, of []string) bool {
 		}
 	}
 	return false
+}
+
+// emptyPort reports whether slices name a port in a family, and no endpoint with it.
+func (w *World) emptyPort(service *object.Service, port object.ServicePort, family string) bool {
+	f := frontend{service: service, port: port, family: family}
+	is, endpoints := false, len(w.fromEndpoints(f))
+	for _, slice := range w.Slices {
+		if serviceOf(slice) == object.RefOf(service).Key() && slice.AddressType == family && slices.ContainsFunc(slice.Ports, func(p object.EndpointPort) bool {
+			_, matches := matchPort(p, f)
+			return matches
+		}) {
+			is, endpoints = true, endpoints+len(slice.Endpoints)
+		}
+	}
+	return is && endpoints == 0
 }
 
 // named are the families of the endpoints that objects name for a Service, ready or not; FQDN is none.
@@ -371,7 +388,7 @@ func (w *World) Complicate(r randSource) {
 	}
 	for _, service := range w.Services {
 		if r.IntN(4) == 0 {
-			service.Metadata.Annotations["svcctl.io/proxy-mode"] = "userspace"
+			service.Metadata.Annotations[annotationMode] = "userspace"
 		}
 		if policy := service.Spec.IPFamilyPolicy; policy != nil && *policy == object.PreferDualStack && r.IntN(2) == 0 {
 			*policy = object.RequireDualStack

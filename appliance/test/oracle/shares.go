@@ -32,8 +32,8 @@ func groupOf(s *object.EndpointSlice) (group string, share int) {
 	return group, share
 }
 
-// sharesOf returns the share of each group of a frontend; none if the Service has no shares.
-func (w *World) sharesOf(f frontend) map[string]int {
+// sharesIn returns the share of each group of a frontend's own family; none if the Service has no shares.
+func (w *World) sharesIn(f frontend) map[string]int {
 	shares := map[string]int{}
 	if !w.hasShares(f.service) {
 		return shares
@@ -78,7 +78,7 @@ func (w *World) refusesShare(f frontend, all []backend, choose func([]backend) [
 	if name, _ := object.ParseBalance(f.service.Metadata.Annotations[annotationBalance]); name == object.BalanceDestinationHash {
 		return false // which has no shares
 	}
-	for group, share := range w.sharesOf(f) {
+	for group, share := range w.sharesIn(w.borrows(f)) {
 		if share > 0 && len(choose(keep(all, func(b backend) bool { return b.group == group }))) == 0 {
 			return true
 		}
