@@ -88,7 +88,7 @@ func (r *resolver) judge(endpoints map[portKey][]endpoint) {
 			port := &r.Service.Spec.Ports[i]
 			proto, _ := nft.ProtocolNamed(port.Protocol)
 			key := portKey{port.Name, proto, family}
-			if len(endpoints[key]) == 0 || len(r.vips) > 0 && !r.vips.of(family).cluster.IsValid() {
+			if len(endpoints[key]) == 0 || len(r.vips) > 0 && !r.vips.of(family).cluster.IsValid() && !r.borrows(i, key.otherFamily(), endpoints) {
 				continue // no address of the Service leads there
 			}
 			for list := range byBackend(endpoints[key]) {

@@ -100,6 +100,19 @@ func (r *resolver) relay(i int, p *nft.ServicePort, shared bool) {
 	}
 }
 
+// otherFamily returns the key of the same port in the other family.
+func (k portKey) otherFamily() portKey {
+	if k.family == nft.IPv4 {
+		return portKey{k.name, k.proto, nft.IPv6}
+	}
+	return portKey{k.name, k.proto, nft.IPv4}
+}
+
+// borrows reports whether a port has an address of the family of a key, no endpoint of it, and is relayed to those of the other.
+func (r *resolver) borrows(i int, own portKey, endpoints map[portKey][]endpoint) bool {
+	return r.relayed.Relays(r.Service, i) && r.vips.of(own.family).cluster.IsValid() && len(endpoints[own]) == 0 && len(endpoints[own.otherFamily()]) > 0
+}
+
 // shareFamilies gives relayed ports the endpoints of the other family, where no endpoint is of their own: a relay makes connections
 // of its own, in the family of the endpoint. It counts which endpoints there are, not whether they are ready. shared are the ports
 // that have got some.
@@ -107,12 +120,13 @@ func (r *resolver) shareFamilies(endpoints map[portKey][]endpoint) (shared map[p
 	for i := range r.Service.Spec.Ports {
 		port := &r.Service.Spec.Ports[i]
 		proto, ok := nft.ProtocolNamed(port.Protocol)
-		if !ok || !r.relayed.Relays(r.Service, i) {
+		if !ok {
 			continue
 		}
-		for _, families := range [][2]nft.Family{{nft.IPv4, nft.IPv6}, {nft.IPv6, nft.IPv4}} {
-			own, other := portKey{port.Name, proto, families[0]}, portKey{port.Name, proto, families[1]}
-			if !r.vips.of(own.family).cluster.IsValid() || len(endpoints[own]) > 0 || len(endpoints[other]) == 0 {
+		for _, family := range nft.Families {
+			own := portKey{port.Name, proto, family}
+			other := own.otherFamily()
+			if !r.borrows(i, own, endpoints) {
 				continue
 			}
 			if shared == nil {

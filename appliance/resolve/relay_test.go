@@ -152,3 +152,20 @@ func TestRelayedBalance(t *testing.T) {
 		}
 	}
 }
+
+// A relayed Service of IPv4 alone whose endpoints are all IPv6 has them checked.
+func TestEndpointsOfTheOtherFamilyAreChecked(t *testing.T) {
+	svc := service(annotated("svcctl.io/proxy-mode", "userspace", "svcctl.io/health-check", "tcp"))
+	list := slice(8080, "fd00:10:180::1")
+	list.AddressType = object.IPv6
+	out := Service(Input{Service: svc, Slices: []*object.EndpointSlice{list}}, relayFacts())
+	if len(out.Checked) != 1 || out.Checked[0].Endpoint.Addr() != netip.MustParseAddr("fd00:10:180::1") {
+		t.Errorf("checked are %+v", out.Checked)
+	}
+	if len(out.Ports) != 1 || len(out.Ports[0].Serving) != 1 {
+		t.Errorf("ports are %+v", out.Ports)
+	}
+	if kernel := Service(Input{Service: service(annotated("svcctl.io/health-check", "tcp")), Slices: []*object.EndpointSlice{list}}, relayFacts()); len(kernel.Checked) != 0 {
+		t.Errorf("in kernel mode checked are %+v", kernel.Checked)
+	}
+}
