@@ -32,7 +32,7 @@ func (l *Snapshot) Counts(c *conntrack.Connection) bool {
 	l.b.mu.Lock()
 	defer l.b.mu.Unlock()
 	_, old := l.b.old[c.ID]
-	return !old
+	return l.b.listening && !old
 }
 
 // Total adds what the look found open of a port, by endpoint, to what ended. It returns the totals of the

@@ -68,6 +68,7 @@ type Totals struct {
 	logged    int                 // Services that ask for a log
 	old       map[uint32]struct{} // connections that were there before
 	begun     map[uint32]begun
+	listening bool // it is known which connections are old: none counts before
 	looking   bool
 	late      []end                  // what ended during the look
 	saved     map[string][]SavedPort // by Service that was not planned yet, of the process before
@@ -223,7 +224,7 @@ func (b *Totals) Save() *Saved {
 func (b *Totals) Restore(s *Saved) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.saved, b.resumed = s.Services, true
+	b.saved, b.resumed, b.listening = s.Services, true, true
 	for _, id := range s.Old {
 		b.old[id] = struct{}{}
 	}
@@ -328,6 +329,13 @@ func (b *Totals) Before(c *conntrack.Connection) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.old[c.ID] = struct{}{}
+}
+
+// Listening notes that all connections that were there before have been noted. Until then none counts: a look may come earlier.
+func (b *Totals) Listening() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.listening = true
 }
 
 // Lose notes that so many messages of the kernel were lost.

@@ -54,7 +54,24 @@ func newKernel(t *testing.T) *kernel {
 		k.logged = append(k.logged, fmt.Sprintf("%s %q %s began %s ended %s in %d", e.Service, e.Port, e.Endpoint, began, e.Ended.Sub(time.Unix(1_800_000_000, 0)), e.In))
 	})
 	k.book.Plan("default/web", web(one, two), false, k.now)
+	k.book.Listening()
 	return k
+}
+
+// A look may come before it is known which connections were there: it counts none of them, then or later.
+func TestLookBeforeListening(t *testing.T) {
+	k := newKernel(t)
+	k.book = NewTotals(nil)
+	k.book.Plan("default/web", web(one, two), false, k.now)
+	there := k.begin(vip, one, 10)
+	k.queue = nil
+	k.want("a look before", Record{}, Record{}, Record{})
+	k.book.Before(k.table[there])
+	k.book.Listening()
+	k.want("a look after", Record{}, Record{}, Record{})
+	k.begin(vip, two, 7)
+	k.end(there)
+	k.want("one began, the old one ended", Record{}, Record{1, 7, 14}, Record{1, 7, 14})
 }
 
 func (k *kernel) begin(to, endpoint netip.AddrPort, bytes uint64) uint32 {

@@ -189,6 +189,7 @@ func (f *Flows) listen(ctx context.Context) error {
 		if _, err := eachConnection(f.book.Before); err != nil {
 			return err
 		}
+		f.book.Listening()
 	}
 	f.book.Lose(0) // those that a look has counted by now are in its totals, and stay there
 	f.mu.Lock()
