@@ -79,13 +79,18 @@ func (d *diagnosis) endpoints() {
 		case len(others) > 0:
 			d.add(Bad, "name it in the EndpointSlice as in the Service", "%s is called %q, and no EndpointSlice has a port of that name and protocol: they have %s", name, port.Name, strings.Join(others, ", "))
 		default:
-			d.add(Bad, d.makeReady()+useOtherFamily, "%s has no endpoints of the family of its addresses: clients are refused", name)
+			d.add(Bad, d.makeReady()+useOtherFamily(&port), "%s has no endpoints of the family of its addresses: clients are refused", name)
 		}
 	}
 }
 
-// useOtherFamily is a way out for a port whose endpoints are all of the other family than its addresses.
-const useOtherFamily = ", or write " + annotation.ProxyMode + ": userspace: a relay uses endpoints of either family"
+// useOtherFamily is a way out for a port whose endpoints are all of the other family than its addresses; "" where no relay can serve it.
+func useOtherFamily(port *object.ServicePort) string {
+	if port.Protocol == object.ProtocolSCTP {
+		return ""
+	}
+	return ", or write " + annotation.ProxyMode + ": userspace: a relay uses endpoints of either family"
+}
 
 // isRelayed reports whether a port of the Service is relayed.
 func (d *diagnosis) isRelayed(port object.ServicePort) bool {
@@ -102,7 +107,7 @@ func (d *diagnosis) oneSided(port object.ServicePort, name string) {
 	}
 	for _, s := range states {
 		if len(s.Endpoints) == 0 && len(s.Frontends) > 0 {
-			d.add(Doubt, "add endpoints of that family, or leave it out of spec.ipFamilies"+useOtherFamily, "%s has no %s endpoint that is used: clients of its %s addresses are refused", name, s.Family, s.Family)
+			d.add(Doubt, "add endpoints of that family, or leave it out of spec.ipFamilies"+useOtherFamily(&port), "%s has no %s endpoint that is used: clients of its %s addresses are refused", name, s.Family, s.Family)
 		}
 	}
 }
