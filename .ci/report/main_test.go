@@ -42,6 +42,12 @@ func TestReport(t *testing.T) {
 		{"skipped with an excuse", `{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:7: this kernel has no wings\n"}
 {"Action":"skip","Package":"p","Test":"TestA"}
 ` + closing, true, nil, "wings"},
+		{"a feature of the Gateway API that is not claimed", `{"Action":"output","Package":"p","Test":"TestA/B","Output":"    conformance.go:56: Skipping B: suite does not support HTTPRoute\n"}
+{"Action":"skip","Package":"p","Test":"TestA/B"}
+` + closing, true, nil, "suite"},
+		{"a claimed feature", `{"Action":"output","Package":"p","Test":"TestA/B","Output":"    conformance.go:56: Skipping B: suite does not support TLSRouteModeTerminate\n"}
+{"Action":"skip","Package":"p","Test":"TestA/B"}
+` + closing, false, []string{"p TestA/B: conformance.go:56: Skipping B: suite does not support TLSRouteModeTerminate"}, ""},
 		{"the go command speaks", "go: no such tool\n" + closing, true, []string{"go: no such tool\n"}, ""},
 	}
 	for _, test := range tests {
