@@ -69,7 +69,6 @@ type page struct {
 	title  string
 	body   string // HTML with links to sources
 	links  []string
-	ids    map[string]bool
 }
 
 // group is a part of the menu.
@@ -114,7 +113,7 @@ func (s *site) read(source string) error {
 	if err != nil {
 		return err
 	}
-	p := &page{source: source, title: source, ids: map[string]bool{}}
+	p := &page{source: source, title: source}
 	s.pages[source] = p
 	if path.Ext(source) != ".md" && !strings.HasSuffix(source, "/") {
 		p.body = "<h1>" + template.HTMLEscapeString(source) + "</h1>\n<pre tabindex=\"0\"><code>" + template.HTMLEscapeString(string(content)) + "</code></pre>\n"
@@ -153,7 +152,7 @@ var manualTitle = regexp.MustCompile(`^svcctl-?([\w-]*)\(\d\)$`)
 // render makes HTML of a Markdown source, with its links and sections.
 func (s *site) render(p *page, content []byte) error {
 	markdown := goldmark.New(goldmark.WithExtensions(extension.GFM), goldmark.WithParserOptions(parser.WithAutoHeadingID()))
-	document := markdown.Parser().Parse(text.NewReader(content), parser.WithContext(parser.NewContext(parser.WithIDs(ids(p.ids)))))
+	document := markdown.Parser().Parse(text.NewReader(content), parser.WithContext(parser.NewContext(parser.WithIDs(ids{}))))
 	url := target(p.source)
 	at := section{URL: url}
 	end := func() {
