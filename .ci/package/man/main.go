@@ -12,11 +12,11 @@ import (
 	"github.com/cpuguy83/go-md2man/v2/md2man"
 )
 
-// Pages that are for who works on the program, not for who runs it.
+// Pages for those that work on the program, not for its operators.
 var left = map[string]bool{"behaviors.md": true, "performance.md": true}
 
 // rule is the end of each page: the order in which to ask.
-const rule = "\n**svcctl-status**(1) finds it, **svcctl-explain**(1) says why, **svcctl-trace**(1) proves it.\n"
+const rule = "\n**svcctl-status**(1) finds it, **svcctl-explain**(1) gives the reason, **svcctl-trace**(1) proves it.\n"
 
 // title is the first line of a page: "# svcctl-apply(1)".
 var title = regexp.MustCompile(`\A# ([\w.-]+)\((\d)\)\n`)
