@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -353,30 +354,9 @@ func Parentless(o object.Object) object.Object {
 
 // draft copies an object of which the status alone is to be another one: the rest is shared.
 func draft(o object.Object) object.Object {
-	switch o := o.(type) {
-	case *object.GatewayClass:
-		next := *o
-		return &next
-	case *object.Gateway:
-		next := *o
-		return &next
-	case *object.ListenerSet:
-		next := *o
-		return &next
-	case *object.TCPRoute:
-		next := *o
-		return &next
-	case *object.UDPRoute:
-		next := *o
-		return &next
-	case *object.TLSRoute:
-		next := *o
-		return &next
-	case *object.HTTPRoute:
-		next := *o
-		return &next
-	}
-	return o
+	next := reflect.New(reflect.TypeOf(o).Elem())
+	next.Elem().Set(reflect.ValueOf(o).Elem())
+	return next.Interface().(object.Object)
 }
 
 // Merge returns an object with a planned status in place of its own, nil when that changes nothing. Conditions keep the
