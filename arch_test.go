@@ -102,7 +102,7 @@ var edges = map[string][]string{
 	"appliance/control":         {"api/wire", "appliance/advertise", "appliance/endpoints", "appliance/gateway", "appliance/node", "appliance/resolve", "store", "store/manifest", "store/object", "store/pending"},
 	"appliance/dns":             {"appliance/listen", "appliance/resolve", "store/object"},
 	"appliance/endpoints":       {"store/object"},
-	"appliance/gateway":         {"appliance/relay/tlsterm", "store/object"},
+	"appliance/gateway":         {"appliance/health", "appliance/relay/tlsterm", "store/annotation", "store/object"},
 	"appliance/env":             {"store/object"},
 	"appliance/feedback":        {},
 	"appliance/health":          {"store/object"},

@@ -10,22 +10,13 @@ import (
 	"strconv"
 	"strings"
 
+	"svcctl.io/svcctl/appliance/health"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
-// Labels and annotations of generated objects.
-const (
-	labelService   = object.LabelServiceName
-	labelManagedBy = "endpointslice.kubernetes.io/managed-by"
-
-	annotationIPs      = "svcctl.io/load-balancer-ips"
-	annotationNames    = "svcctl.io/tls-services"
-	annotationSecret   = "svcctl.io/tls-secret"
-	annotationOut      = "svcctl.io/out"
-	annotationHosts    = "svcctl.io/http-hosts"
-	annotationRanges   = "svcctl.io/port-ranges"
-	annotationShareIPs = "svcctl.io/allow-shared-ip"
-)
+// labelManagedBy is the label of a generated EndpointSlice with its controller.
+const labelManagedBy = "endpointslice.kubernetes.io/managed-by"
 
 // maxServiceName bounds the name of a Service.
 const maxServiceName = 63
@@ -80,7 +71,7 @@ func (p *plan) generate() {
 			p.lead(svc, l, id, families)
 		} else {
 			if hosts := p.hostsAt(l.spec.Port); l.spec.Protocol == object.ProtocolHTTP && len(hosts) > 0 {
-				svc.Metadata.Annotations[annotationHosts+"."+id] = strings.Join(hosts, ",")
+				svc.Metadata.Annotations[annotation.HTTPHosts+"."+id] = strings.Join(hosts, ",")
 			}
 			p.slices(svc, id, r, l, families)
 		}
@@ -125,9 +116,9 @@ func (p *plan) service(name, kind string) *object.Service {
 	svc.Metadata.Annotations = map[string]string{}
 	if infra := p.gateway.Spec.Infrastructure; infra != nil {
 		for key, value := range infra.Annotations {
-			about := strings.HasPrefix(key, annotationNames) || strings.HasPrefix(key, annotationSecret)
+			about := strings.HasPrefix(key, object.AnnotationTLSServices) || strings.HasPrefix(key, object.AnnotationTLSSecret)
 			if kind != object.TypeLoadBalancer {
-				about = about || key == annotationIPs || key == annotationRanges || key == annotationShareIPs
+				about = about || key == annotation.LoadBalancerIPs || key == object.AnnotationPortRanges || key == annotation.SharingKey
 			}
 			if !about {
 				svc.Metadata.Annotations[key] = value
@@ -181,7 +172,7 @@ func (p *plan) addresses(svc *object.Service) (families []string) {
 		}
 	}
 	if len(wanted) > 0 {
-		svc.Metadata.Annotations[annotationIPs] = strings.Join(wanted, ",")
+		svc.Metadata.Annotations[annotation.LoadBalancerIPs] = strings.Join(wanted, ",")
 		svc.Spec.IPFamilies = families
 		policy := "SingleStack"
 		if len(families) == 2 {
@@ -226,7 +217,7 @@ func (p *plan) lead(svc *object.Service, first *listener, id string, families []
 	for _, name := range slices.Sorted(maps.Keys(to)) {
 		pairs = append(pairs, name+"="+to[name])
 	}
-	svc.Metadata.Annotations[annotationNames+"."+id] = strings.Join(pairs, ",")
+	svc.Metadata.Annotations[object.AnnotationTLSServices+"."+id] = strings.Join(pairs, ",")
 }
 
 // serverName is a hostname in svcctl.io/tls-services, where "**." stands for one label or more.
@@ -263,7 +254,7 @@ func (p *plan) child(svc *object.Service, l *listener, r *route, id string) *obj
 		for _, secret := range l.secrets {
 			names = append(names, p.certificate(secret))
 		}
-		child.Metadata.Annotations[annotationSecret] = strings.Join(names, ",")
+		child.Metadata.Annotations[object.AnnotationTLSSecret] = strings.Join(names, ",")
 	}
 	return child
 }
@@ -318,15 +309,15 @@ func (p *plan) slices(svc *object.Service, id string, r *route, l *listener, fam
 				p.out.Generated = append(p.out.Generated, p.slice(svc, id, g, "", family, l, r))
 			}
 		}
-		if g.service != nil && g.service.Metadata.Annotations[annotationOut] != "" {
-			out = append(out, g.service.Metadata.Annotations[annotationOut])
+		if g.service != nil && g.service.Metadata.Annotations[health.AnnotationOut] != "" {
+			out = append(out, g.service.Metadata.Annotations[health.AnnotationOut])
 		}
 	}
 	if len(out) > 0 { // endpoints that are taken out of a backend get no connections of the Gateway either
-		if own := svc.Metadata.Annotations[annotationOut]; own != "" {
+		if own := svc.Metadata.Annotations[health.AnnotationOut]; own != "" {
 			out = append([]string{own}, out...)
 		}
-		svc.Metadata.Annotations[annotationOut] = strings.Join(out, ",")
+		svc.Metadata.Annotations[health.AnnotationOut] = strings.Join(out, ",")
 	}
 }
 
@@ -349,7 +340,7 @@ func (p *plan) slice(svc *object.Service, id string, g group, from, family strin
 		AddressType: family, Endpoints: []object.Endpoint{},
 		Ports: []object.EndpointPort{{Name: &id, Protocol: &l.layer4, Port: &l.spec.Port}},
 	}
-	s.Metadata.Labels[labelService], s.Metadata.Labels[labelManagedBy] = svc.Metadata.Name, "gateway-controller.svcctl.io"
+	s.Metadata.Labels[object.LabelServiceName], s.Metadata.Labels[labelManagedBy] = svc.Metadata.Name, "gateway-controller.svcctl.io"
 	s.Metadata.Annotations = map[string]string{object.AnnotationShare: fmt.Sprintf("%s=%d", g.name, g.weight)}
 	describe(s.Metadata.Annotations, l, r)
 	return s

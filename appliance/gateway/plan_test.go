@@ -73,7 +73,7 @@ func (w *world) Service(key string) (*object.Service, []*object.EndpointSlice) {
 	svc, _ := w.Get(object.ServiceRef(key)).(*object.Service)
 	var list []*object.EndpointSlice
 	for _, o := range w.sorted() {
-		if s, is := o.(*object.EndpointSlice); is && s.Metadata.Namespace+"/"+s.Metadata.Labels[labelService] == key {
+		if s, is := o.(*object.EndpointSlice); is && s.Metadata.Namespace+"/"+s.Metadata.Labels[object.LabelServiceName] == key {
 			list = append(list, s)
 		}
 	}
@@ -215,7 +215,7 @@ func served(p Planned) (all []string) {
 			if share == "" {
 				share = "nothing"
 			}
-			text := fmt.Sprintf("  %s %s of %s", object.Deref(o.Ports[0].Name), share, clear(o.Metadata.Labels[labelService]))
+			text := fmt.Sprintf("  %s %s of %s", object.Deref(o.Ports[0].Name), share, clear(o.Metadata.Labels[object.LabelServiceName]))
 			for _, e := range o.Endpoints {
 				text += fmt.Sprintf(" %s:%d", e.Addresses[0], *o.Ports[0].Port)
 			}

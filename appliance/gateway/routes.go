@@ -126,8 +126,7 @@ func (r *route) readHTTP(o *object.HTTPRoute) {
 			if len(rule.BackendRefs[j].Filters) > 0 {
 				r.unserved = alone
 			}
-			b := &rule.BackendRefs[j]
-			r.backends = append(r.backends, object.BackendRef{Group: b.Group, Kind: b.Kind, Name: b.Name, Namespace: b.Namespace, Port: b.Port, Weight: b.Weight})
+			r.backends = append(r.backends, rule.BackendRefs[j].Backend())
 		}
 	}
 }
