@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"svcctl.io/svcctl/appliance/health"
@@ -59,7 +58,7 @@ func (p *plan) generate() {
 	families := p.addresses(svc)
 	done := map[string]bool{}
 	for _, l := range p.listeners {
-		id := portName(l)
+		id := l.port
 		if !l.serves() || done[id] {
 			continue
 		}
@@ -81,15 +80,10 @@ func (p *plan) generate() {
 	}
 }
 
-// portName is the name of the Service port of a listener.
-func portName(l *listener) string {
-	return strings.ToLower(l.layer4) + "-" + strconv.Itoa(int(l.spec.Port))
-}
-
 // firstOf returns the oldest route of the port of a listener that serves; nil: it has none.
 func (p *plan) firstOf(of *listener) (first *route) {
 	for _, l := range p.listeners {
-		if l.serves() && portName(l) == portName(of) && len(l.attached) > 0 {
+		if l.serves() && l.port == of.port && len(l.attached) > 0 {
 			if r := l.attached[0].route; first == nil || slices.Index(p.routes, r) < slices.Index(p.routes, first) {
 				first = r
 			}
@@ -188,7 +182,7 @@ func (p *plan) addresses(svc *object.Service) (families []string) {
 func (p *plan) lead(svc *object.Service, first *listener, id string, families []string) {
 	to := map[string]string{} // by name
 	for _, l := range p.listeners {
-		if !l.serves() || portName(l) != portName(first) {
+		if !l.serves() || l.port != first.port {
 			continue
 		}
 		for _, a := range l.attached {
@@ -233,7 +227,7 @@ func serverName(hostname string) string {
 func (p *plan) isolate(first *listener, to map[string]string) {
 	names := []string{"*"}
 	for _, l := range p.listeners {
-		if l.serves() && portName(l) == portName(first) {
+		if l.serves() && l.port == first.port {
 			names = append(names, serverName(l.hostname()))
 		}
 	}

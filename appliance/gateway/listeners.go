@@ -19,8 +19,7 @@ type listenerSet struct {
 	allowed bool
 }
 
-// listener is a listener of the Gateway, or of one of its ListenerSets. It has more than 15 fields: those of its
-// decisions, step by step.
+// listener is a listener of the Gateway, or of one of its ListenerSets.
 type listener struct {
 	owner object.Ref
 	meta  *object.ObjectMeta
@@ -29,6 +28,7 @@ type listener struct {
 	spec  *object.Listener
 	// layer4 is the protocol of the Service port; "" when the listener's is not supported.
 	layer4 string
+	port   string   // the name of the Service port
 	kinds  []string // of routes
 	// secrets are the usable certificates.
 	secrets []object.Ref
@@ -191,7 +191,7 @@ func (p *plan) conflicts() {
 	ports := map[string][]*listener{}
 	for _, l := range p.listeners {
 		if l.layer4 != "" {
-			ports[portName(l)] = append(ports[portName(l)], l)
+			ports[l.port] = append(ports[l.port], l)
 		}
 	}
 	for _, all := range ports {

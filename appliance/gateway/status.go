@@ -103,7 +103,7 @@ func (p *plan) status(done bool) {
 	svc, _ := p.objs.Service(p.out.Service)
 	for _, t := range p.objs.Trouble(p.out.Service) {
 		for _, l := range p.listeners {
-			if svc != nil && t.Port >= 0 && t.Port < len(svc.Spec.Ports) && svc.Spec.Ports[t.Port].Name == portName(l) && l.accepted.is {
+			if svc != nil && t.Port >= 0 && t.Port < len(svc.Spec.Ports) && svc.Spec.Ports[t.Port].Name == l.port && l.accepted.is {
 				l.accepted = no("Accepted", "PortUnavailable", t.Message)
 			}
 		}
