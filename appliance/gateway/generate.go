@@ -58,21 +58,20 @@ func (p *plan) generate() {
 	families := p.addresses(svc)
 	done := map[string]bool{}
 	for _, l := range p.listeners {
-		id := l.port
-		if !l.serves() || done[id] {
+		if !l.serves() || done[l.port] {
 			continue
 		}
-		done[id] = true
-		svc.Spec.Ports = append(svc.Spec.Ports, object.ServicePort{Name: id, Protocol: l.layer4, Port: l.spec.Port, TargetPort: object.IntOrString{Int: l.spec.Port}})
+		done[l.port] = true
+		svc.Spec.Ports = append(svc.Spec.Ports, object.ServicePort{Name: l.port, Protocol: l.layer4, Port: l.spec.Port, TargetPort: object.IntOrString{Int: l.spec.Port}})
 		if r := p.firstOf(l); r == nil {
-			p.without(svc, id, l, families)
+			p.without(svc, l, families)
 		} else if l.isNamed() {
-			p.lead(svc, l, id, families)
+			p.lead(svc, l, families)
 		} else {
 			if hosts := p.hostsAt(l.spec.Port); l.spec.Protocol == object.ProtocolHTTP && len(hosts) > 0 {
-				svc.Metadata.Annotations[annotation.HTTPHosts+"."+id] = strings.Join(hosts, ",")
+				svc.Metadata.Annotations[annotation.HTTPHosts+"."+l.port] = strings.Join(hosts, ",")
 			}
-			p.slices(svc, id, r, l, families)
+			p.slices(svc, r, l, families)
 		}
 	}
 	if len(svc.Spec.Ports) > 0 {
@@ -93,9 +92,9 @@ func (p *plan) firstOf(of *listener) (first *route) {
 }
 
 // without makes the empty EndpointSlices of a port without a route: it has no endpoints on purpose.
-func (p *plan) without(svc *object.Service, id string, l *listener, families []string) {
+func (p *plan) without(svc *object.Service, l *listener, families []string) {
 	for _, family := range families {
-		s := p.slice(svc, id, group{}, "", family, l, nil)
+		s := p.slice(svc, group{}, "", family, l, nil)
 		delete(s.Metadata.Annotations, object.AnnotationShare)
 		p.out.Generated = append(p.out.Generated, s)
 	}
@@ -179,7 +178,7 @@ func (p *plan) addresses(svc *object.Service) (families []string) {
 }
 
 // lead has connections to a named port lead to a Service for each route and listener, by server name.
-func (p *plan) lead(svc *object.Service, first *listener, id string, families []string) {
+func (p *plan) lead(svc *object.Service, first *listener, families []string) {
 	to := map[string]string{} // by name
 	for _, l := range p.listeners {
 		if !l.serves() || l.port != first.port {
@@ -195,12 +194,12 @@ func (p *plan) lead(svc *object.Service, first *listener, id string, families []
 			if len(names) == 0 {
 				continue // older routes have them all
 			}
-			child := p.child(svc, l, a.route, id)
+			child := p.child(svc, l, a.route)
 			for _, name := range names {
 				to[name] = child.Metadata.Name
 			}
 			p.out.Generated = append(p.out.Generated, child)
-			p.slices(child, id, a.route, l, families)
+			p.slices(child, a.route, l, families)
 		}
 	}
 	if len(to) == 0 {
@@ -211,7 +210,7 @@ func (p *plan) lead(svc *object.Service, first *listener, id string, families []
 	for _, name := range slices.Sorted(maps.Keys(to)) {
 		pairs = append(pairs, name+"="+to[name])
 	}
-	svc.Metadata.Annotations[object.AnnotationTLSServices+"."+id] = strings.Join(pairs, ",")
+	svc.Metadata.Annotations[object.AnnotationTLSServices+"."+first.port] = strings.Join(pairs, ",")
 }
 
 // serverName is a hostname in svcctl.io/tls-services, where "**." stands for one label or more.
@@ -237,11 +236,11 @@ func (p *plan) isolate(first *listener, to map[string]string) {
 }
 
 // child makes the Service of a route at a named listener.
-func (p *plan) child(svc *object.Service, l *listener, r *route, id string) *object.Service {
+func (p *plan) child(svc *object.Service, l *listener, r *route) *object.Service {
 	of := l.owner.String() + "/" + l.spec.Name + " " + r.ref.String()
 	child := p.service(named(svc.Metadata.Name, of), object.TypeClusterIP)
 	child.Spec.IPFamilies, child.Spec.IPFamilyPolicy = svc.Spec.IPFamilies, svc.Spec.IPFamilyPolicy
-	child.Spec.Ports = []object.ServicePort{{Name: id, Protocol: object.ProtocolTCP, Port: l.spec.Port, TargetPort: object.IntOrString{Int: l.spec.Port}}}
+	child.Spec.Ports = []object.ServicePort{{Name: l.port, Protocol: object.ProtocolTCP, Port: l.spec.Port, TargetPort: object.IntOrString{Int: l.spec.Port}}}
 	describe(child.Metadata.Annotations, l, r)
 	if l.terminates() {
 		var names []string
@@ -279,7 +278,7 @@ func describe(annotations map[string]string, l *listener, r *route) {
 }
 
 // slices makes the EndpointSlices of a port of a Service, whose connections are those of a route.
-func (p *plan) slices(svc *object.Service, id string, r *route, l *listener, families []string) {
+func (p *plan) slices(svc *object.Service, r *route, l *listener, families []string) {
 	var out []string
 	for _, g := range r.groups[l.layer4] {
 		for _, family := range families {
@@ -290,7 +289,7 @@ func (p *plan) slices(svc *object.Service, id string, r *route, l *listener, fam
 					continue
 				}
 				has = true
-				s := p.slice(svc, id, g, from.Metadata.Name, family, l, r)
+				s := p.slice(svc, g, from.Metadata.Name, family, l, r)
 				s.Ports[0].Port, s.Endpoints = port.Port, from.Endpoints
 				for _, key := range []string{object.AnnotationWeight, object.AnnotationCiliumWeight, object.AnnotationPriority} {
 					if value, is := from.Metadata.Annotations[key]; is {
@@ -300,7 +299,7 @@ func (p *plan) slices(svc *object.Service, id string, r *route, l *listener, fam
 				p.out.Generated = append(p.out.Generated, s)
 			}
 			if !has { // its share is refused
-				p.out.Generated = append(p.out.Generated, p.slice(svc, id, g, "", family, l, r))
+				p.out.Generated = append(p.out.Generated, p.slice(svc, g, "", family, l, r))
 			}
 		}
 		if g.service != nil && g.service.Metadata.Annotations[health.AnnotationOut] != "" {
@@ -327,12 +326,13 @@ func portOf(s *object.EndpointSlice, port *object.ServicePort) *object.EndpointP
 }
 
 // slice makes an EndpointSlice of a group, without endpoints.
-func (p *plan) slice(svc *object.Service, id string, g group, from, family string, l *listener, r *route) *object.EndpointSlice {
+func (p *plan) slice(svc *object.Service, g group, from, family string, l *listener, r *route) *object.EndpointSlice {
+	name, protocol, number := l.port, l.layer4, l.spec.Port
 	s := &object.EndpointSlice{
 		TypeMeta:    object.TypeMeta{Kind: object.KindEndpointSlice, APIVersion: object.APIVersionDiscovery},
-		Metadata:    p.meta(svc.Metadata.Name + "-" + hash(strings.Join([]string{id, g.name, from, family}, "\x00"))),
+		Metadata:    p.meta(svc.Metadata.Name + "-" + hash(strings.Join([]string{name, g.name, from, family}, "\x00"))),
 		AddressType: family, Endpoints: []object.Endpoint{},
-		Ports: []object.EndpointPort{{Name: &id, Protocol: &l.layer4, Port: &l.spec.Port}},
+		Ports: []object.EndpointPort{{Name: &name, Protocol: &protocol, Port: &number}},
 	}
 	s.Metadata.Labels[object.LabelServiceName], s.Metadata.Labels[labelManagedBy] = svc.Metadata.Name, "gateway-controller.svcctl.io"
 	s.Metadata.Annotations = map[string]string{object.AnnotationShare: fmt.Sprintf("%s=%d", g.name, g.weight)}
