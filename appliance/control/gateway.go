@@ -27,7 +27,7 @@ type refs map[object.Ref]struct{}
 func (r refs) add(ref object.Ref) { r[ref] = struct{}{} }
 
 // gateways keeps what serves Gateways in the store, and their statuses, those of their routes and ListenerSets, and the
-// GatewayClass that is always there. It has more than 15 fields: its indexes, and what it waits for.
+// GatewayClass that is always there.
 type gateways struct {
 	store *store.Store
 	seen  uint64 // the revision of the store that it is synced to
@@ -356,13 +356,15 @@ func (c *gateways) planOne(w *work, ref object.Ref, b *batch) *gateway.Planned {
 			}
 		}
 	}
+	planned := refs{}
 	for _, o := range p.Statuses {
 		at := object.RefOf(o)
+		planned.add(at)
 		delete(w.routes, at)
 		c.addStatus(b, at, o)
 	}
-	for o := range before.routes { // those that have left
-		if !slices.ContainsFunc(p.Statuses, func(s object.Object) bool { return object.RefOf(s) == o }) {
+	for o := range before.routes {
+		if _, still := planned[o]; !still {
 			c.addStatus(b, o, nil)
 		}
 	}
@@ -524,7 +526,7 @@ func (c *gateways) Service(key string) (*object.Service, []*object.EndpointSlice
 }
 
 func (c *gateways) Children(parent object.Ref) (all []object.Object) {
-	for _, ref := range slices.SortedFunc(maps.Keys(c.children[parent]), compareRefs) {
+	for ref := range c.children[parent] {
 		if o := c.Get(ref); o != nil {
 			all = append(all, o)
 		}

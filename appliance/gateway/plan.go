@@ -23,7 +23,7 @@ type Objects interface {
 	Get(ref object.Ref) object.Object
 	// Service returns a Service, nil when there is none, with its EndpointSlices by name.
 	Service(key string) (*object.Service, []*object.EndpointSlice)
-	// Children returns the routes and ListenerSets that name a Gateway or ListenerSet as a parent.
+	// Children returns the routes and ListenerSets that name a Gateway or ListenerSet as a parent, in any order.
 	Children(parent object.Ref) []object.Object
 	// Families returns the families of a Service that asks for none.
 	Families() []string
@@ -124,8 +124,7 @@ func (p *plan) collect() {
 	for i := range p.gateway.Spec.Listeners {
 		p.addListener(p.ref, &p.gateway.Metadata, nil, &p.gateway.Spec.Listeners[i])
 	}
-	children := p.objs.Children(p.ref)
-	for _, o := range children {
+	for _, o := range p.objs.Children(p.ref) {
 		if set, is := o.(*object.ListenerSet); is {
 			p.sets = append(p.sets, &listenerSet{object: set, ref: object.RefOf(set)})
 		} else if r := routeOf(o); r != nil {
