@@ -246,12 +246,16 @@ type Misrouted struct {
 // packet mark nothing is reported, as the mark may be that of replies.
 func MisroutedReplies(vips []netip.Addr) ([]Misrouted, error) {
 	return try(func(h *netlink.Handle) (list []Misrouted, err error) {
+		facts, err := read(h)
+		if err != nil {
+			return nil, err
+		}
 		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 			of := slices.DeleteFunc(slices.Clone(vips), func(a netip.Addr) bool { return a.Is4() != (family == netlink.FAMILY_V4) })
 			if len(of) == 0 {
 				continue
 			}
-			some, err := misroutedReplies(h, family, of)
+			some, err := misroutedReplies(h, &facts, family, of)
 			if err != nil {
 				return nil, err
 			}
@@ -261,7 +265,7 @@ func MisroutedReplies(vips []netip.Addr) ([]Misrouted, error) {
 	})
 }
 
-func misroutedReplies(h *netlink.Handle, family int, vips []netip.Addr) (list []Misrouted, err error) {
+func misroutedReplies(h *netlink.Handle, facts *Facts, family int, vips []netip.Addr) (list []Misrouted, err error) {
 	rules, err := h.RuleList(family)
 	if err != nil {
 		return nil, fmt.Errorf("read the rules of routing: %w", err)
@@ -273,33 +277,24 @@ func misroutedReplies(h *netlink.Handle, family int, vips []netip.Addr) (list []
 	if err := partial(err); err != nil {
 		return nil, fmt.Errorf("list the routes: %w", err)
 	}
-	uplinks, leaves, priority := map[int]bool{}, 0, 0
+	uplinks, leaves, priority := map[uint32]bool{}, uint32(0), 0
 	for _, r := range routes {
 		if !isDefault(r) || r.LinkIndex == 0 || r.Type != unix.RTN_UNICAST {
 			continue
 		}
-		uplinks[r.LinkIndex] = true
+		uplinks[uint32(r.LinkIndex)] = true
 		if r.Table == unix.RT_TABLE_MAIN && (leaves == 0 || r.Priority < priority) {
-			leaves, priority = r.LinkIndex, r.Priority
+			leaves, priority = uint32(r.LinkIndex), r.Priority
 		}
 	}
-	addrs, err := h.AddrList(nil, family)
-	if err := partial(err); err != nil || leaves == 0 || len(uplinks) < 2 {
-		return nil, err
-	}
-	name := func(index int) string {
-		if link, err := h.LinkByIndex(index); err == nil {
-			return link.Attrs().Name
-		}
-		return fmt.Sprint(index)
+	i := slices.IndexFunc(facts.Interfaces, func(i Interface) bool { return i.Index == leaves })
+	if i < 0 || len(uplinks) < 2 {
+		return nil, nil
 	}
 	for _, vip := range vips {
-		at := slices.IndexFunc(addrs, func(a netlink.Addr) bool {
-			p, ok := prefixOf(a.IPNet)
-			return ok && !p.IsSingleIP() && p.Contains(vip) && uplinks[a.LinkIndex]
-		})
-		if at >= 0 && addrs[at].LinkIndex != leaves {
-			list = append(list, Misrouted{vip, name(addrs[at].LinkIndex), name(leaves)})
+		at := slices.IndexFunc(facts.Addresses, func(a Address) bool { return !a.Prefix.IsSingleIP() && a.Prefix.Contains(vip) && uplinks[a.Index] })
+		if at >= 0 && facts.Addresses[at].Index != leaves {
+			list = append(list, Misrouted{vip, facts.Addresses[at].Interface, facts.Interfaces[i].Name})
 		}
 	}
 	return list, nil
