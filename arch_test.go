@@ -260,7 +260,7 @@ var testLibraries = []string{
 // pure packages compute: same input, same output. What they need from the world is
 // handed to them.
 var pure = []string{
-	"appliance/announce/vrrp", "appliance/brake", "appliance/discover/ledger", "appliance/endpoints", "appliance/env", "appliance/feedback", "appliance/resolve", "nft", "nft/sim", "store/alloc", "store/annotation", "store/convert", "store/kind", "store/managedfields", "store/manifest", "store/manifest/styles", "store/object", "store/schema",
+	"appliance/announce/vrrp", "appliance/brake", "appliance/discover/ledger", "appliance/endpoints", "appliance/env", "appliance/feedback", "appliance/gateway", "appliance/resolve", "appliance/verdict", "nft", "nft/sim", "store/alloc", "store/annotation", "store/convert", "store/kind", "store/managedfields", "store/manifest", "store/manifest/styles", "store/object", "store/schema",
 	"api/diagnose", "api/jsonpath", "api/kube/discovery", "api/kube/patch", "api/kube/protobuf", "api/kube/selector", "api/kube/table", "cmd/svcctl/explain", "cmd/svcctl/output", "cmd/svcctl/pin", "cmd/svcctl/report",
 }
 
