@@ -84,7 +84,7 @@ func shownOf(list []Transition) map[int]string {
 			}
 		case KindProblem:
 			words := strings.Fields(t.What)
-			if len(words) > 0 && slices.ContainsFunc(endpoints[words[len(words)-1]], func(at time.Time) bool { return t.At.Sub(at).Abs() <= together }) {
+			if len(words) > 0 && hasNear(endpoints[words[len(words)-1]], t.At) {
 				continue
 			}
 			if shown[i] = ""; t.State != "" {
@@ -121,6 +121,12 @@ func shownOf(list []Transition) map[int]string {
 		}
 	}
 	return shown
+}
+
+// hasNear reports whether one of times, the oldest first, is together with a time.
+func hasNear(times []time.Time, at time.Time) bool {
+	i, _ := slices.BinarySearchFunc(times, at.Add(-together), time.Time.Compare)
+	return i < len(times) && !times[i].After(at.Add(together))
 }
 
 // IsAbout reports whether a transition is about a Service; name "": about any of the namespace.
