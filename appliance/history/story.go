@@ -211,7 +211,7 @@ func (g *group) subject() string {
 }
 
 func (g *group) entry() Entry {
-	e := Entry{At: g.At, Kind: g.Kind, Services: g.services, Concerned: max(len(g.services), len(g.about))}
+	e := Entry{At: g.At, Kind: g.Kind, Severity: g.severity, Services: g.services, Concerned: max(len(g.services), len(g.about))}
 	subject, over := g.subject(), g.State == ""
 	many := func(one, several string) string {
 		if len(g.about) > 1 {
@@ -232,8 +232,8 @@ func (g *group) entry() Entry {
 		if subject != "" {
 			of = " of " + subject
 		}
-		if e.Severity, e.Text = "warning", g.Endpoint()+of+" went down"+why; over {
-			e.Severity, e.Text = "", g.Endpoint()+of+" came up"+after
+		if e.Text = g.Endpoint() + of + " went down" + why; over {
+			e.Text = g.Endpoint() + of + " came up" + after
 		}
 	case KindAnnouncement:
 		by, at, _ := strings.Cut(g.What, " ")
@@ -242,7 +242,7 @@ func (g *group) entry() Entry {
 			preposition = " to "
 		}
 		if e.Text = subject + " announced" + preposition + at; over {
-			e.Severity, e.Text = "warning", subject+" no longer announced"+preposition+at
+			e.Text = subject + " no longer announced" + preposition + at
 		}
 		e.Concerned = len(g.services)
 	case KindCondition:
@@ -251,19 +251,19 @@ func (g *group) entry() Entry {
 		case programmed && over:
 			e.Text = "the newest version of " + subject + " is in force" + after
 		case programmed:
-			e.Severity, e.Text = g.severity, "an earlier version of "+subject+" stays in force"+why
+			e.Text = "an earlier version of " + subject + " stays in force" + why
 		case over:
 			e.Text = subject + many(" answers", " answer") + " again" + after
 		default:
-			e.Severity, e.Text = g.severity, subject+many(" does", " do")+" not answer"+why
+			e.Text = subject + many(" does", " do") + " not answer" + why
 		}
 	default:
 		if why == "" {
 			reason, _, _ := strings.Cut(g.What, " ")
 			why = ": " + reason
 		}
-		if e.Severity = g.Transition.severity(); over {
-			e.Severity, why = "", ": over"+after+why
+		if over {
+			why = ": over" + after + why
 		}
 		e.Text = strings.TrimPrefix(subject+why, ": ")
 	}
