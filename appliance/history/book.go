@@ -79,7 +79,6 @@ type Book struct {
 	queue  []byte             // lines that are not written yet
 	renew  bool               // the file lacks lines: a new one is to be written
 	past   []Transition       // the newest ones, this process's and those before it, the oldest first
-	count  uint64             // of transitions since the start
 
 	writing sync.Mutex
 	disk    disk
@@ -271,19 +270,9 @@ func (b *Book) Transitions(since time.Time) (list []Transition, from time.Time) 
 	return slices.Clone(b.past[i:]), from
 }
 
-// Count is another number when there are other transitions.
-func (b *Book) Count() uint64 {
-	if b == nil {
-		return 0
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.count
-}
-
 // write keeps a transition, and queues its line. The caller holds mu.
 func (b *Book) write(t Transition) {
-	if b.count++; len(b.past) > mostPast+mostPast/8 {
+	if len(b.past) > mostPast+mostPast/8 {
 		b.past = slices.Delete(b.past, 0, len(b.past)-mostPast)
 	}
 	b.past = append(b.past, t)
