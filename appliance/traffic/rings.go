@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -42,6 +43,13 @@ const (
 
 // A point has sums of a time: of connections, and of open ones times the seconds.
 type point struct{ Seconds, New, Refused, Failed, Open float32 }
+
+// pointBytes is the size of a point in a file.
+const pointBytes = 5 * 4
+
+func (p *point) plus(o point) {
+	p.Seconds, p.New, p.Refused, p.Failed, p.Open = p.Seconds+o.Seconds, p.New+o.New, p.Refused+o.Refused, p.Failed+o.Failed, p.Open+o.Open
+}
 
 // ring has the newest points of a step. Point n begins at n times the step after 1970.
 type ring struct {
@@ -110,7 +118,15 @@ type rings struct {
 }
 
 func newRings() *rings {
-	return &rings{box: pair{fine: newRing(fineStep, finePoints), coarse: newRing(coarseStep, coarsePoints)}, services: map[string]*pair{}, saved: true}
+	return &rings{box: *newPair(""), services: map[string]*pair{}, saved: true}
+}
+
+// newPair returns the rings of a Service, or of the box ("").
+func newPair(service string) *pair {
+	if service == "" {
+		return &pair{fine: newRing(fineStep, finePoints), coarse: newRing(coarseStep, coarsePoints)}
+	}
+	return &pair{fine: newRing(fineStep, finePoints), coarse: newRing(serviceStep, servicePoints)}
 }
 
 // add takes a look.
@@ -126,9 +142,8 @@ func (r *rings) add(l *Snapshot) {
 			continue
 		}
 		s := sums[m.service]
-		for _, to := range []*point{&all, &s} {
-			to.New, to.Refused, to.Failed, to.Open = to.New+p.New, to.Refused+p.Refused, to.Failed+p.Failed, to.Open+p.Open
-		}
+		all.plus(p)
+		s.plus(p)
 		sums[m.service] = s
 	}
 	r.mu.Lock()
@@ -152,7 +167,7 @@ func (r *rings) add(l *Snapshot) {
 			if full = full || len(r.services) >= mostRings && !r.leave(l.At, p.New+p.Open); full {
 				continue
 			}
-			s = &pair{fine: newRing(fineStep, finePoints), coarse: newRing(serviceStep, servicePoints)}
+			s = newPair(service)
 			r.services[service] = s
 		}
 		s.seen, s.busy = l.At, p.New+p.Open
@@ -205,8 +220,7 @@ func (r *rings) graph(service string, day bool, now time.Time) wire.TrafficGraph
 		var sum point
 		var seconds float64
 		for k := (last - n + 1 + i) * step / of.step; k < (last-n+2+i)*step/of.step; k++ {
-			p := of.get(k)
-			sum.New, sum.Refused, sum.Failed, sum.Open = sum.New+p.New, sum.Refused+p.Refused, sum.Failed+p.Failed, sum.Open+p.Open
+			sum.plus(of.get(k))
 		}
 		for k := (last - n + 1 + i) * step / known.step; k < (last-n+2+i)*step/known.step; k++ {
 			seconds += float64(known.get(k).Seconds)
@@ -237,20 +251,20 @@ func appendRing(to []byte, r *ring) []byte {
 
 // readRing reads a ring that has nothing of the time after now.
 func readRing(from *bytes.Reader, r *ring, now time.Time) error {
-	if err := binary.Read(from, binary.LittleEndian, &r.last); err != nil {
+	content := make([]byte, 8+pointBytes*len(r.points))
+	if _, err := io.ReadFull(from, content); err != nil {
 		return err
 	}
-	if err := binary.Read(from, binary.LittleEndian, r.points); err != nil {
-		return err
+	if r.last = int64(binary.LittleEndian.Uint64(content)); r.last < 0 || r.last > now.Unix()/r.step {
+		return errors.New("it is of the future")
 	}
-	if r.last < 0 || r.last > now.Unix()/r.step {
-		return fmt.Errorf("it is of the future")
-	}
+	content = content[8:]
 	for i := range r.points {
 		p := &r.points[i]
-		for _, v := range [...]float32{p.Seconds, p.New, p.Refused, p.Failed, p.Open} {
-			if !(v >= 0 && v <= math.MaxFloat32) {
-				return fmt.Errorf("a count of %v", v)
+		for _, v := range [...]*float32{&p.Seconds, &p.New, &p.Refused, &p.Failed, &p.Open} {
+			*v = math.Float32frombits(binary.LittleEndian.Uint32(content))
+			if content = content[4:]; !(*v >= 0 && *v <= math.MaxFloat32) {
+				return fmt.Errorf("a count of %v", *v)
 			}
 		}
 	}
@@ -280,18 +294,15 @@ func (r *rings) load(dir, box string, now time.Time, log *slog.Logger) {
 			if _, err = io.ReadFull(from, service); err != nil {
 				break
 			}
-			p := newRings().box
-			if size > 0 {
-				p.coarse = newRing(serviceStep, servicePoints)
-			}
+			p := newPair(string(service))
 			if err = cmp.Or(readRing(from, &p.fine, now), readRing(from, &p.coarse, now)); err != nil {
 				break
 			}
 			if size == 0 {
-				r.box = p
+				r.box = *p
 			} else if len(r.services) < mostRings {
 				p.seen = time.Unix((p.fine.last+1)*p.fine.step, 0)
-				r.services[string(service)] = &p
+				r.services[string(service)] = p
 			}
 		}
 		if err != nil {
