@@ -18,7 +18,7 @@ type overview struct {
 	Problems       []wire.ProblemGroup
 	More           int // problems
 	Box            Box
-	Graph          *graph
+	Graph          wire.TrafficGraph
 	Busy           []Row
 	Happened       []Event
 	NoTraffic      string
@@ -41,7 +41,8 @@ func (d *overview) shape() string {
 	for _, e := range d.Happened {
 		fmt.Fprintln(&b, e.At.UnixNano(), e.Text)
 	}
-	shapeOf(&b, d.Busy, d.Graph)
+	shapeOf(&b, d.Busy)
+	fmt.Fprintln(&b, d.Graph.From.Unix()) // a new point
 	return b.String()
 }
 
@@ -54,14 +55,11 @@ func rowValues(k map[string]string, rows []Row) {
 	}
 }
 
-// shapeOf adds what changes rows and graphs: a new point, or another order.
-func shapeOf(b *strings.Builder, rows []Row, g *graph) {
+// shapeOf adds what changes rows.
+func shapeOf(b *strings.Builder, rows []Row) {
 	for i := range rows {
 		r := &rows[i]
 		fmt.Fprintln(b, r.Namespace, r.Name, r.State, r.Up, r.All, r.Unchecked, r.RefusedRate != nil && *r.RefusedRate > 0)
-	}
-	if g != nil {
-		fmt.Fprintln(b, g.From.Unix())
 	}
 }
 
@@ -83,7 +81,7 @@ func (d *listed) values() map[string]string {
 func (d *listed) shape() string {
 	var b strings.Builder
 	fmt.Fprintln(&b, d.Total, time.Now().Unix()/30) // small curves
-	shapeOf(&b, d.Rows, nil)
+	shapeOf(&b, d.Rows)
 	return b.String()
 }
 
@@ -132,7 +130,7 @@ type shownService struct {
 	Headline string
 	Level    string // good, warn or bad
 	Paths    []path
-	Graph    *graph
+	Graph    wire.TrafficGraph
 	Happened []Event
 	Do       []step
 	Day      bool
@@ -173,7 +171,8 @@ func (d *shownService) shape() string {
 	for _, e := range d.Happened {
 		fmt.Fprintln(&b, e.At.UnixNano(), e.Text)
 	}
-	shapeOf(&b, []Row{d.Row}, d.Graph)
+	shapeOf(&b, []Row{d.Row})
+	fmt.Fprintln(&b, d.Graph.From.Unix()) // a new point
 	return b.String()
 }
 

@@ -23,6 +23,7 @@ var functions = template.FuncMap{
 	"span":    span,
 	"stamp":   func(at time.Time) string { return at.UTC().Format(time.RFC3339Nano) },
 	"clock":   clock,
+	"graph":   graphOf,
 	"spark":   sparkOf,
 	"command": func(next string) string { command, _ := commandOf(next); return command },
 	"words":   func(next string) string { _, words := commandOf(next); return words },

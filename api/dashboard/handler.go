@@ -312,7 +312,7 @@ func (h *handler) overview(w http.ResponseWriter, r *http.Request) {
 		d.NoTraffic = err.Error()
 	}
 	d.Happened = h.source.Happened("", "", 24*time.Hour, mostEvents, h.mayAdmin(r))
-	d.Graph = graphOf(h.source.Graph("", d.Day), d.Happened, d.Day)
+	d.Graph = h.source.Graph("", d.Day)
 	h.show(w, r, http.StatusOK, "overview", "Overview", d)
 }
 
@@ -366,7 +366,7 @@ func (h *handler) service(w http.ResponseWriter, r *http.Request) {
 	d := &shownService{Service: svc, Day: r.URL.Query().Get("period") == "24h", Paths: pathsOf(svc, time.Now())}
 	d.Headline, d.Level = headline(svc)
 	d.Happened = h.source.Happened(namespace, name, 24*time.Hour, mostEvents, h.mayAdmin(r))
-	d.Graph = graphOf(h.source.Graph(namespace+"/"+name, d.Day), d.Happened, d.Day)
+	d.Graph = h.source.Graph(namespace+"/"+name, d.Day)
 	d.Do = stepsOf(svc, d.Paths)
 	h.show(w, r, http.StatusOK, "service", namespace+"/"+name, d)
 }

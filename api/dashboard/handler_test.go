@@ -191,7 +191,7 @@ func TestPages(t *testing.T) {
 		"/etc/web.yaml:7", "node port 30080", "1,234 open", "5 connections unanswered", "70,000", "1,300", "<svg class=\"broad\"",
 		">maglev</text>", "class=\"num drop\">5</td>", "10.1.2.13:8080", "no new ones", ", 5 times", "l2 eth0", "withheld", "down once since", "way dn",
 		"name=web-1&amp;client=203.0.113.7", ">1,200</td>", ">3</b>", "4,321 more", "by the relay at 10.1.2.1:40001, 71 open", ">70</span>",
-		"svcctl explain svc/web-1 -n shop", "svcctl trace 10.96.0.10:80", "svcctl out svc/web-1 -n shop 10.1.2.1")
+		"svcctl explain svc/web-1 -n shop", "svcctl trace 10.96.0.10:80", "svcctl out svc/web-1 -n shop 10.1.2.1", "2,000 new/s", `class="event" d="M`)
 	says(t, visit(t, h, http.MethodGet, "/dashboard/connections?client=203.0.113.7&name=web", http.StatusOK), "203.0.113.7:1", "✗ unanswered",
 		"<code>10.1.2.11:8080</code>", "<code>10.1.2.12:8443</code> (relayed)")
 	if s.conns.Client.String() != "203.0.113.7/32" || s.conns.Service != "web" {
