@@ -65,13 +65,10 @@ const mostHolders = 500
 
 // rateText is a rate a second; "–" where none is known yet.
 func rateText(r *float64) string {
-	switch {
-	case r == nil:
+	if r == nil {
 		return "–"
-	case *r == 0 || *r >= 10:
-		return wire.Grouped(int(*r + 0.5))
 	}
-	return strconv.FormatFloat(*r, 'f', 1, 64)
+	return wire.Rate(*r)
 }
 
 // total is a count that may not be made; "–" then.

@@ -102,7 +102,7 @@ func graphOf(g wire.TrafficGraph, events []Event, day bool) *graph {
 	if day {
 		period = "24 hours"
 	}
-	d.Text = fmt.Sprintf("Traffic of %s: at most %s new connections a second, %s refused, %s failed, %s open", period, graphNumber(most.New), graphNumber(most.Refused-most.Failed), graphNumber(most.Failed), graphNumber(most.Open))
+	d.Text = fmt.Sprintf("Traffic of %s: at most %s new connections a second, %s refused, %s failed, %s open", period, wire.Rate(most.New), wire.Rate(most.Refused-most.Failed), wire.Rate(most.Failed), wire.Rate(most.Open))
 	if known == 0 {
 		d.Text = "No traffic is recorded yet"
 	}
@@ -181,8 +181,6 @@ func roundUp(v float64) float64 {
 }
 
 func edge(v float64) string { return wire.Grouped(int(v)) }
-
-func graphNumber(v float64) string { return rateText(&v) }
 
 // beat is the health of an endpoint over 24 hours.
 type beat struct {

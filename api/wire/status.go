@@ -240,6 +240,14 @@ func Count(n int, noun string) string {
 	return Grouped(n) + " " + noun
 }
 
+// Rate returns a number a second, of one decimal below 10: "0", "3.4", "12,345".
+func Rate(r float64) string {
+	if r == 0 || r >= 10 {
+		return Grouped(int(r + 0.5))
+	}
+	return strconv.FormatFloat(r, 'f', 1, 64)
+}
+
 // Binary returns a number of bytes for people, of up to four digits, with a binary prefix: "1.5" and "K"; "900" and "".
 func Binary(n uint64) (number, prefix string) {
 	if n < 1024 {

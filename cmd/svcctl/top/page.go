@@ -216,13 +216,10 @@ func (l *live) head(columns int) (text []string) {
 
 // rateWord is a rate with its unit, "" where it is unknown.
 func rateWord(r *float64, unit string) string {
-	switch {
-	case r == nil:
+	if r == nil {
 		return ""
-	case *r >= 10:
-		return wire.Grouped(int(*r+0.5)) + " " + unit
 	}
-	return output.Rate(r) + " " + unit
+	return wire.Rate(*r) + " " + unit
 }
 
 // signOf is the sign of a state of a Service, and its color.
