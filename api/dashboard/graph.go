@@ -40,16 +40,16 @@ func graphOf(g wire.TrafficGraph, events []Event, day bool) *graph {
 	}
 	d := &graph{From: g.From, Step: int(g.Step / time.Second)}
 	var most wire.TrafficPoint
-	known := 0
+	known, bad := 0, 0.0
 	for i := range g.Points {
 		p := &g.Points[i]
 		most.New, most.Open = max(most.New, p.New), max(most.Open, p.Open)
-		most.Refused, most.Failed = max(most.Refused, p.Refused+p.Failed), max(most.Failed, p.Failed)
+		most.Refused, most.Failed, bad = max(most.Refused, p.Refused), max(most.Failed, p.Failed), max(bad, p.Refused+p.Failed)
 		if p.Known {
 			known++
 		}
 	}
-	newMost, badMost, openMost := roundUp(most.New), roundUp(most.Refused), roundUp(most.Open)
+	newMost, badMost, openMost := roundUp(most.New), roundUp(bad), roundUp(most.Open)
 	x := func(i float64) float64 { return i / float64(n-1) * graphWidth }
 	draw := func(value func(*wire.TrafficPoint) float64, most, top, bottom float64) (line, area string) {
 		y := func(p *wire.TrafficPoint) float64 { return bottom - value(p)/most*(bottom-top) }
@@ -102,7 +102,7 @@ func graphOf(g wire.TrafficGraph, events []Event, day bool) *graph {
 	if day {
 		period = "24 hours"
 	}
-	d.Text = fmt.Sprintf("Traffic of %s: at most %s new connections a second, %s refused, %s failed, %s open", period, wire.Rate(most.New), wire.Rate(most.Refused-most.Failed), wire.Rate(most.Failed), wire.Rate(most.Open))
+	d.Text = fmt.Sprintf("Traffic of %s: at most %s new connections a second, %s refused, %s failed, %s open", period, wire.Rate(most.New), wire.Rate(most.Refused), wire.Rate(most.Failed), wire.Rate(most.Open))
 	if known == 0 {
 		d.Text = "No traffic is recorded yet"
 	}

@@ -264,6 +264,9 @@ func TestGraphs(t *testing.T) {
 	if len(g.Events) != 1 || !strings.HasPrefix(g.Line, "M337.1 ") || strings.Count(g.Line, "M") != 1 || g.NewMost != "2,000 new/s" || strings.Count(g.Refused, "M") != 10 || strings.Count(g.Failed, "M") != 10 {
 		t.Errorf("%+v", g)
 	}
+	if g := graphOf(wire.TrafficGraph{Step: time.Minute, Points: []wire.TrafficPoint{{Known: true, Refused: 7}, {Known: true, Failed: 9}}}, nil, false); !strings.Contains(g.Text, ", 7.0 refused, 9.0 failed,") || g.BadMost != "10 refused or failed/s" {
+		t.Errorf("%+v", g)
+	}
 	if s := sparkOf(graphed); s == nil || !strings.HasPrefix(s.Line, "M31 ") {
 		t.Errorf("%+v", s)
 	}
