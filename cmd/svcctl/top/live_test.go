@@ -31,6 +31,7 @@ type terminal struct {
 	row, column    int
 	resized        bool
 	draws          int    // since the last size
+	drawing        bool   // the screen has a part of a drawing
 	overflow       string // what was written beyond the last column
 	raw            strings.Builder
 }
@@ -115,7 +116,7 @@ func (m *terminal) draw(b []byte) (left []byte) {
 func (m *terminal) control(sequence string) {
 	switch sequence {
 	case "H":
-		m.row, m.column = 0, 0
+		m.row, m.column, m.drawing = 0, 0, true
 		m.draws++
 	case "K":
 		if m.row < len(m.cells) {
@@ -125,6 +126,7 @@ func (m *terminal) control(sequence string) {
 		for i := m.row + 1; i < len(m.cells); i++ {
 			m.cells[i] = nil
 		}
+		m.drawing = false
 	}
 }
 
@@ -143,7 +145,7 @@ func (m *terminal) put(r rune) {
 	m.column += runeWidth(r)
 }
 
-func (m *terminal) screen() string {
+func (m *terminal) screen() (text string, whole bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.overflow != "" {
@@ -154,15 +156,15 @@ func (m *terminal) screen() string {
 	for _, line := range m.cells {
 		b.WriteString(strings.TrimRight(string(line), " ") + "\n")
 	}
-	return b.String()
+	return b.String(), !m.drawing
 }
 
-// until waits for a screen.
+// until waits for a screen: a whole one, as drawings arrive in parts.
 func (m *terminal) until(what string, holds func(screen string) bool) string {
 	m.t.Helper()
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		screen := m.screen()
-		if holds(screen) {
+		screen, whole := m.screen()
+		if whole && holds(screen) {
 			return screen
 		}
 		if time.Now().After(end) {
