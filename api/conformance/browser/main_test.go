@@ -105,9 +105,18 @@ func write(t *testing.T, a *served.Appliance, name, text string) {
 	}
 }
 
-// newAppliance serves manifests, and endpoints listen.
+// newAppliance serves manifests, and endpoints listen. All tests share a network namespace: rules and connections of the test
+// before, which would be problems of this one, are removed.
 func newAppliance(t *testing.T, manifests map[string]string) *served.Appliance {
 	t.Helper()
+	for _, args := range [][]string{
+		{"nft", "add table ip svcctl; delete table ip svcctl; add table ip6 svcctl; delete table ip6 svcctl"},
+		{"conntrack", "-F"},
+	} {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%q: %v: %s", args, err, out)
+		}
+	}
 	a := served.New(t)
 	for name, text := range manifests {
 		write(t, a, name, text)
