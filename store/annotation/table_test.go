@@ -184,7 +184,7 @@ func TestOwnRowsAreRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	readHere := slices.Concat(askedAddresses, sharingKeys, []string{ConnectionLog, ProxyMode, ProxyProtocol, ProxyFrom, Transparent, ConnectTimeout, ConnectRetries, Announce, MED, Prepend, TTLSecurity, InternalPool, EndpointsFrom, EndpointsFrom + ".*", EndpointsState, EndpointsReleased,
-		TLSSecret, TLSSecret + ".*", TLSPolicy, TLSALPN, TLSClientCA, TLSClientAuth, TLSServices, TLSServices + ".*", BackendProtocol, BackendProtocol + ".*", BackendCA, BackendName, ResponseTimeout})
+		TLSSecret, TLSSecret + ".*", TLSPolicy, TLSALPN, TLSClientCA, TLSClientAuth, TLSServices, TLSServices + ".*", BackendProtocol, BackendProtocol + ".*", HTTPHosts, HTTPHosts + ".*", BackendCA, BackendName, ResponseTimeout})
 	for i := range table {
 		r := &table[i]
 		key := `"` + strings.TrimRight(r.Key, "*.-")
