@@ -130,6 +130,18 @@ func (s *Store) Get(ref object.Ref) (object.Object, Owner) {
 	return r.Object, r.Owner
 }
 
+// Generated returns the objects that a controller has made, in no order. They may not be changed.
+func (s *Store) Generated(controller string) (all []object.Object) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, r := range s.table.records {
+		if r.Owner.Controller == controller {
+			all = append(all, r.Object)
+		}
+	}
+	return all
+}
+
 // Document is the document of the file that an object belongs to, which may not be
 // changed, and where it is. Without a file there is no path; while the file has not been
 // read since the start, or cannot be read, there is no document.

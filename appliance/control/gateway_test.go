@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/endpoints"
 	"svcctl.io/svcctl/appliance/gateway"
+	"svcctl.io/svcctl/appliance/test/pki"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/engine"
@@ -208,6 +210,34 @@ func TestGatewayBecomesAService(t *testing.T) {
 	}
 	if len(r.c.gateways.known)+len(r.c.gateways.users)+len(r.c.gateways.of)+len(r.c.gateways.waiting) > 0 {
 		t.Errorf("indexes are left: %+v", r.c.gateways)
+	}
+}
+
+// What was generated of a Gateway that went while no process ran goes at the next start: Services, EndpointSlices and the
+// copy of a certificate.
+func TestGatewayGoesBetweenProcesses(t *testing.T) {
+	r := newGatewayRig(t)
+	crt, key := pki.PEM(t, pki.Issue(t, nil, time.Unix(0, 0), time.Unix(1<<33, 0), "www.example.com"))
+	rest := fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: www, namespace: certs}\ntype: kubernetes.io/tls\nstringData: {tls.crt: %q, tls.key: %q}\n---\n", crt, key) +
+		"apiVersion: gateway.networking.k8s.io/v1\nkind: ReferenceGrant\nmetadata: {name: g, namespace: certs}\nspec:\n" +
+		"  from: [{group: gateway.networking.k8s.io, kind: Gateway, namespace: default}]\n  to: [{group: \"\", kind: Secret}]\n---\n" +
+		"apiVersion: gateway.networking.k8s.io/v1\nkind: TLSRoute\nmetadata: {name: www}\nspec:\n" +
+		"  hostnames: [www.example.com]\n  parentRefs: [{name: edge}]\n  rules: [{backendRefs: [{name: www, port: 80}]}]\n"
+	r.files(rest + "---\napiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: edge}\nspec:\n  gatewayClassName: svcctl\n" +
+		"  listeners: [{name: tls, port: 443, protocol: TLS, tls: {mode: Terminate, certificateRefs: [{name: www, namespace: certs}]}}]\n")
+	r.settle()
+	kinds := map[string]int{}
+	for _, o := range r.objects.Generated(GatewaysOwner) {
+		kinds[o.GetTypeMeta().Kind]++
+	}
+	if want := map[string]int{object.KindGatewayClass: 1, object.KindService: 2, object.KindEndpointSlice: 1, object.KindSecret: 1}; !maps.Equal(kinds, want) {
+		t.Fatalf("generated %v, want %v", kinds, want)
+	}
+	r.restart()
+	r.files(rest)
+	r.settle()
+	if left := r.objects.Generated(GatewaysOwner); len(left) != 1 || object.RefOf(left[0]) != object.RefOf(gateway.Class()) {
+		t.Errorf("left: %v", left)
 	}
 }
 
