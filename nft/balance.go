@@ -154,6 +154,18 @@ func (sp *ServicePort) Shares(pool Pool) []float64 {
 	return slots
 }
 
+// RefusedShare is the part of a pool's new connections that is refused.
+func (sp *ServicePort) RefusedShare(pool Pool) float64 {
+	if sp.Refused[pool] == 0 {
+		return 0
+	}
+	part := 1.0
+	for _, share := range sp.Shares(pool) {
+		part -= share
+	}
+	return part
+}
+
 // givenSlots are the slots of the table that the port names itself.
 func (sp *ServicePort) givenSlots(pool Pool) []uint16 {
 	index := make(map[netip.AddrPort]uint16, len(sp.Pools[pool]))

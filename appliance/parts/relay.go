@@ -293,7 +293,7 @@ func (r *Relay) add(svc *reconcile.Service, p *nft.ServicePort, fe *nft.Frontend
 			} else {
 				port.Pick.Weights = weightsOf(p, fe.Internal.Pool)
 			}
-			port.Pick.Refused = refusedOf(p, fe.Internal.Pool)
+			port.Pick.Refused = p.RefusedShare(fe.Internal.Pool)
 		}
 		r.ports[svc.Key] = append(r.ports[svc.Key], port)
 		r.dirty = true
@@ -346,7 +346,7 @@ func (r *Relay) relayedPort(svc *reconcile.Service, p *nft.ServicePort, pool nft
 // pickOf returns how the relay picks an endpoint of a pool. A port of the kernel, which a server name leads to, has
 // its endpoints take turns instead of drawing them by chance: the shares are the same.
 func pickOf(p *nft.ServicePort, pool nft.Pool) relay.Pick {
-	pick := relay.Pick{By: relay.RoundRobin, Choose: p.Chooser(pool), Weights: weightsOf(p, pool), Refused: refusedOf(p, pool)}
+	pick := relay.Pick{By: relay.RoundRobin, Choose: p.Chooser(pool), Weights: weightsOf(p, pool), Refused: p.RefusedShare(pool)}
 	switch {
 	case p.Balance == nft.LeastConnection:
 		pick.By = relay.LeastConnection
@@ -366,18 +366,6 @@ func weightsOf(p *nft.ServicePort, pool nft.Pool) []uint16 {
 		weights[i] = uint16(p.Weight(pool, ap))
 	}
 	return weights
-}
-
-// refusedOf returns the part of new connections to a pool that is refused.
-func refusedOf(p *nft.ServicePort, pool nft.Pool) float64 {
-	if p.Refused[pool] == 0 {
-		return 0
-	}
-	part := 1.0
-	for _, share := range p.Shares(pool) {
-		part -= share
-	}
-	return part
 }
 
 // Load counts the connections of a relayed port of a Service, at both listeners of its family, for reconcile.Grants.

@@ -198,12 +198,7 @@ func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client ne
 			}
 		}
 	}
-	if p.Refused[nft.PoolCluster] > 0 {
-		s.Refused = 1
-		for _, share := range p.Shares(nft.PoolCluster) {
-			s.Refused -= share
-		}
-	}
+	s.Refused = p.RefusedShare(nft.PoolCluster)
 	s.Starting = texts(p.Starting, netip.AddrPort.String)
 	if !client.IsValid() || nft.FamilyOf(client.Addr()) != p.Family {
 		return

@@ -116,6 +116,10 @@ func (r *resolver) visitSlice(s *object.EndpointSlice, f visitor) {
 		r.warn(ref, "addressType", "NotServed", "endpoints of type %s cannot be load balanced and are left out", s.AddressType)
 		return
 	}
+	backend := ""
+	if r.backends != nil {
+		backend = s.Metadata.ShareOf().Backend
+	}
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
 		if len(e.Addresses) == 0 {
@@ -126,11 +130,8 @@ func (r *resolver) visitSlice(s *object.EndpointSlice, f visitor) {
 		if !ok {
 			continue
 		}
-		ep := endpoint{state: stateOf(e.Conditions), local: r.isLocal(e.NodeName), node: object.Deref(e.NodeName), zone: object.Deref(e.Zone)}
+		ep := endpoint{state: stateOf(e.Conditions), local: r.isLocal(e.NodeName), node: object.Deref(e.NodeName), zone: object.Deref(e.Zone), backend: backend}
 		ep.weight, ep.priority = r.weight(addr, s), s.Metadata.PriorityOf()
-		if r.backends != nil {
-			ep.backend = s.Metadata.ShareOf().Backend
-		}
 		if t := e.TargetRef; t != nil && t.Kind == object.KindPod && (t.Namespace == "" || t.Namespace == s.Metadata.Namespace) {
 			ep.pod = t.Name
 		}

@@ -45,10 +45,10 @@ func (r *resolver) readShares() {
 	r.backends = map[portKey][]backend{}
 	for _, s := range r.Slices {
 		given := s.Metadata.ShareOf()
+		family, served := map[string]nft.Family{object.IPv4: nft.IPv4, object.IPv6: nft.IPv6}[s.AddressType]
 		for i := range s.Ports {
 			name, proto, ok := matches(&s.Ports[i])
-			family, known := map[string]nft.Family{object.IPv4: nft.IPv4, object.IPv6: nft.IPv6}[s.AddressType]
-			if !ok || !known {
+			if !ok || !served {
 				continue
 			}
 			key := portKey{name, proto, family}
