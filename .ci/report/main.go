@@ -47,8 +47,8 @@ func (t test) id() string { return t.pkg + " " + t.name }
 // excuses are good reasons to skip: something that this machine's kernel lacks,
 // what only a user other than root can test, and, in the conformance tests of the
 // Gateway API, features that svcctl does not have. One that it claims to have is none of them.
-var excuses = regexp.MustCompile(`this kernel has no |root may |` +
-	`(?m:conformance\.go:\d+: Skipping \w+: suite does not support (GRPCRoute|HTTPRoute\w*|Mesh|GatewayHTTP\w+|GatewayBackendClientCertificate|GatewayPort8080)$)`)
+var excuses = regexp.MustCompile(`(?m)\.go:\d+: (SKIPPED: )?(this kernel has no |root may |` +
+	`Skipping \w+: suite does not support (GRPCRoute|HTTPRoute\w*|Mesh|GatewayHTTP\w+|GatewayBackendClientCertificate|GatewayPort8080)$)`)
 
 // results has what was read so far.
 type results struct {

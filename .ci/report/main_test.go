@@ -42,6 +42,9 @@ func TestReport(t *testing.T) {
 		{"skipped with an excuse", `{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:7: this kernel has no wings\n"}
 {"Action":"skip","Package":"p","Test":"TestA"}
 ` + closing, true, nil, "wings"},
+		{"an excuse in the middle", `{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:7: only root may open sockets\n"}
+{"Action":"skip","Package":"p","Test":"TestA"}
+` + closing, false, []string{"p TestA: a_test.go:7: only root may open sockets"}, ""},
 		{"a feature of the Gateway API that is not claimed", `{"Action":"output","Package":"p","Test":"TestA/B","Output":"    conformance.go:56: Skipping B: suite does not support HTTPRoute\n"}
 {"Action":"skip","Package":"p","Test":"TestA/B"}
 ` + closing, true, nil, "suite"},
