@@ -229,11 +229,9 @@ func (d *discovery) portless(of ledger.Asked, a *provider.Answer) (bad []string)
 	if !slices.ContainsFunc(a.Endpoints, func(e provider.Endpoint) bool { return e.Port == 0 }) {
 		return nil
 	}
-	for _, claims := range d.claims {
-		for key, w := range claims {
-			if key.Asked == of && w.byName {
-				bad = append(bad, "the answer has no ports, and the targetPort of port "+short(key.Port)+" of "+key.Service+" is a name: write its number")
-			}
+	for _, key := range d.ledger.Claims(of) {
+		if d.claims[key.Service][key].byName {
+			bad = append(bad, "the answer has no ports, and the targetPort of port "+short(key.Port)+" of "+key.Service+" is a name: write its number")
 		}
 	}
 	return bad
@@ -483,7 +481,7 @@ func (d *discovery) begin(ctx context.Context, of ledger.Asked) {
 
 // end ends a question that no claim is on.
 func (d *discovery) end(of ledger.Asked) {
-	if q := d.questions[of]; q != nil && !d.ledger.Asks(of) {
+	if q := d.questions[of]; q != nil && len(d.ledger.Claims(of)) == 0 {
 		q.stop()
 		delete(d.questions, of)
 	}

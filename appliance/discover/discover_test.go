@@ -1,8 +1,13 @@
 package discover
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
+
+	"svcctl.io/svcctl/appliance/discover/ledger"
+	"svcctl.io/svcctl/appliance/discover/provider"
 )
 
 // An answer is written at once, with others when there was a write just before, and never waits for what waits itself: a slice that the
@@ -30,5 +35,47 @@ func TestWritesDoNotWait(t *testing.T) {
 	d.touch(now, "default/db")
 	if got := d.flushAt.Sub(now); got != time.Minute {
 		t.Errorf("while the API is away, it is asked after %v", got)
+	}
+}
+
+// manyNames is a discovery of n Services whose targetPort is a name, each five with one name in DNS.
+func manyNames(n int) (d *discovery, all []ledger.Asked) {
+	d = &discovery{ledger: ledger.New(time.Now()), claims: map[string]map[ledger.Key]want{}}
+	for i := range n {
+		of := ledger.Asked{Provider: "dns", Question: provider.Question{Name: fmt.Sprintf("s%d.test", i/5)}}
+		key := ledger.Key{Service: fmt.Sprintf("default/s%d", i), Port: "http", Asked: of}
+		d.ledger.Claim(time.Now(), key, ledger.Terms{Target: 80}, nil)
+		d.claims[key.Service] = map[ledger.Key]want{key: {key: key, byName: true}}
+		all = append(all, of)
+	}
+	return d, all
+}
+
+// The report on an answer without ports has one text while the answer lasts, since each other text is a write of a Lease.
+func TestPortlessIsStable(t *testing.T) {
+	d, all := manyNames(10)
+	portless := &provider.Answer{Endpoints: []provider.Endpoint{{Address: "10.0.0.1"}}}
+	first := d.portless(all[0], portless)
+	if len(first) != 5 {
+		t.Fatalf("%q", first)
+	}
+	for range 50 {
+		if again := d.portless(all[0], portless); !slices.Equal(again, first) {
+			t.Fatalf("%q, and then %q", first, again)
+		}
+	}
+	if bad := d.portless(all[0], &provider.Answer{Endpoints: []provider.Endpoint{{Address: "10.0.0.1", Port: 80}}}); bad != nil {
+		t.Errorf("an answer with ports: %q", bad)
+	}
+}
+
+// BenchmarkAnswer is what one answer of a name server costs beside the questions of 10,000 Services.
+func BenchmarkAnswer(b *testing.B) {
+	d, all := manyNames(10_000)
+	a := provider.Answer{Endpoints: []provider.Endpoint{{Address: "10.0.0.1"}}}
+	for i := 0; b.Loop(); i++ {
+		of := all[i%len(all)]
+		d.ledger.Answer(time.Now(), of, a, d.portless(of, &a))
+		d.ledger.Next(time.Now())
 	}
 }

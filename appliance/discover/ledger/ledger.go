@@ -503,8 +503,15 @@ func (l *Ledger) Endpoints(key Key) []provider.Endpoint {
 	return nil
 }
 
-// Asks reports whether a claim is on a question.
-func (l *Ledger) Asks(of Asked) bool { return l.asked[of] != nil }
+// Claims returns the claims on a question, in the order in which they began.
+func (l *Ledger) Claims(of Asked) (keys []Key) {
+	if q := l.asked[of]; q != nil {
+		for _, c := range q.claims {
+			keys = append(keys, c.key)
+		}
+	}
+	return keys
+}
 
 // Has reports whether there is a claim.
 func (l *Ledger) Has(key Key) bool { return l.claims[key] != nil }
