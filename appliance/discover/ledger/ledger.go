@@ -49,6 +49,7 @@ type Ledger struct {
 	asked   map[Asked]*asked
 	groups  map[string]*group // by provider
 	doubted map[*asked]bool   // questions of claims with an absence that is not believed yet
+	failing map[*asked]bool   // questions that had no answer yet, or a failure after the last one
 	changed map[Key]bool
 }
 
@@ -112,7 +113,7 @@ type loss struct {
 // New begins a ledger: no question has an answer.
 func New(now time.Time) *Ledger {
 	return &Ledger{
-		started: now, claims: map[Key]*claim{}, asked: map[Asked]*asked{}, groups: map[string]*group{}, doubted: map[*asked]bool{}, changed: map[Key]bool{},
+		started: now, claims: map[Key]*claim{}, asked: map[Asked]*asked{}, groups: map[string]*group{}, doubted: map[*asked]bool{}, failing: map[*asked]bool{}, changed: map[Key]bool{},
 	}
 }
 
@@ -135,7 +136,7 @@ func (l *Ledger) Claim(now time.Time, key Key, terms Terms, stored []provider.En
 	q := l.asked[key.Asked]
 	if q == nil {
 		q = &asked{of: key.Asked, begun: now}
-		l.asked[key.Asked] = q
+		l.asked[key.Asked], l.failing[q] = q, true
 	}
 	g := l.groups[key.Provider]
 	if g == nil {
@@ -167,6 +168,7 @@ func (l *Ledger) Drop(key Key) {
 	q.claims, s.claims = slices.DeleteFunc(q.claims, is), slices.DeleteFunc(s.claims, is)
 	if len(q.claims) == 0 {
 		delete(l.asked, key.Asked)
+		delete(l.failing, q)
 	}
 	l.doubt(q)
 	if len(s.claims) == 0 {
@@ -189,6 +191,7 @@ func (l *Ledger) Answer(now time.Time, of Asked, a provider.Answer, bad []string
 		passed = now.Sub(q.good)
 	}
 	q.good, q.failed, q.why, q.last, q.bad = now, time.Time{}, "", a.Endpoints, bad
+	delete(l.failing, q)
 	switch {
 	case len(a.Endpoints) > 0:
 		q.empty = time.Time{}
@@ -208,7 +211,7 @@ func (l *Ledger) Fail(now time.Time, of Asked, why string) {
 		return
 	}
 	if q.failed.IsZero() {
-		q.failed = now
+		q.failed, l.failing[q] = now, true
 	}
 	q.why = why
 	for _, c := range q.claims {
@@ -477,7 +480,7 @@ func (l *Ledger) Next(now time.Time) (at time.Time) {
 			}
 		}
 	}
-	for _, q := range l.asked {
+	for q := range l.failing {
 		if q.good.IsZero() {
 			sooner(q.begun.Add(patienceAtFirst))
 		}
