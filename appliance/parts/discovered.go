@@ -32,6 +32,8 @@ type Discovered struct {
 	asks     map[string][]asked // by Service
 	leases   map[string]report  // by name of the Lease
 	problems []resolve.Problem
+	outdated bool      // asks or leases have changed since problems were made
+	due      time.Time // problems are others by the time alone then; zero: never
 }
 
 // asked is a source of endpoints that a Service names, and since when this process has seen it.
@@ -60,7 +62,7 @@ const (
 
 // NewDiscovered follows the Leases of a store with these rules.
 func NewDiscovered(objects *store.Store, providers *Providers) *Discovered {
-	return &Discovered{store: objects, providers: providers, planned: make(chan struct{}, 1), asks: map[string][]asked{}, leases: map[string]report{}}
+	return &Discovered{store: objects, providers: providers, planned: make(chan struct{}, 1), asks: map[string][]asked{}, leases: map[string]report{}, outdated: true}
 }
 
 // Name implements reconcile.Part.
@@ -74,6 +76,7 @@ func (d *Discovered) Planned(_ *reconcile.Host, services []reconcile.Service) {
 	for _, svc := range services {
 		o, _, _ := d.store.InForce().Service(svc.Key)
 		var now []asked
+		before := d.asks[svc.Key]
 		if o != nil && annotation.HasSources(o.Metadata.Annotations) {
 			for _, p := range o.Spec.Ports {
 				field := annotation.EndpointsFrom
@@ -82,19 +85,18 @@ func (d *Discovered) Planned(_ *reconcile.Host, services []reconcile.Service) {
 				}
 				for _, s := range annotation.Sources(o, p.Name) {
 					a := asked{annotation.Field(field), s, time.Now()}
-					if !slices.ContainsFunc(now, func(x asked) bool { return x.field == a.field && x.source == s }) {
-						now = append(now, a)
+					same := func(x asked) bool { return x.field == a.field && x.source == s }
+					if slices.ContainsFunc(now, same) {
+						continue
 					}
+					if i := slices.IndexFunc(before, same); i >= 0 {
+						a = before[i]
+					}
+					now = append(now, a)
 				}
 			}
 		}
-		before := d.asks[svc.Key]
-		for i := range now {
-			if j := slices.IndexFunc(before, func(x asked) bool { return x.field == now[i].field && x.source == now[i].source }); j >= 0 {
-				now[i].since = before[j].since
-			}
-		}
-		if len(before)+len(now) == 0 {
+		if slices.Equal(now, before) {
 			continue
 		}
 		changed = true
@@ -103,6 +105,7 @@ func (d *Discovered) Planned(_ *reconcile.Host, services []reconcile.Service) {
 		}
 	}
 	if changed {
+		d.outdated = true
 		signal(d.planned)
 	}
 }
@@ -111,10 +114,9 @@ func (d *Discovered) Planned(_ *reconcile.Host, services []reconcile.Service) {
 func (d *Discovered) Run(ctx context.Context) error {
 	for {
 		published := d.store.Published() // before the Leases are read
-		next := d.look(time.Now())
 		var late <-chan time.Time
-		if next > 0 {
-			late = time.After(next)
+		if due := d.look(time.Now()); !due.IsZero() {
+			late = time.After(time.Until(due))
 		}
 		select {
 		case <-ctx.Done():
@@ -126,11 +128,11 @@ func (d *Discovered) Run(ctx context.Context) error {
 	}
 }
 
-// look reads the Leases, and returns after what time it has another result by the time alone; 0: never.
-func (d *Discovered) look(now time.Time) time.Duration {
+// look reads the Leases, and returns when it has another result by the time alone; zero: never.
+func (d *Discovered) look(now time.Time) (due time.Time) {
 	all, _, err := d.store.List(object.KindLease, leaseNamespace, 0)
 	if err != nil {
-		return time.Second // the newest revision is there: it does not happen
+		return now.Add(time.Second) // the newest revision is there: it does not happen
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -153,7 +155,13 @@ func (d *Discovered) look(now time.Time) time.Duration {
 			leases[o.GetMeta().Name] = before
 		}
 	}
-	d.leases = leases
+	if !maps.EqualFunc(leases, d.leases, func(a, b report) bool { return a.version == b.version }) {
+		d.outdated = true
+	}
+	if !d.outdated && (d.due.IsZero() || now.Before(d.due)) {
+		return d.due // most changes of the store are others
+	}
+	d.leases, d.outdated, d.due = leases, false, time.Time{}
 	var known []string
 	for _, r := range leases {
 		known = append(known, r.provider)
@@ -162,21 +170,22 @@ func (d *Discovered) look(now time.Time) time.Duration {
 	known = slices.Compact(known)
 	d.providers.known.Store(&known)
 	if len(d.asks) == 0 && d.problems == nil {
-		return 0
+		return d.due
 	}
-	problems, next := d.judge(now)
+	var problems []resolve.Problem
+	problems, d.due = d.judge(now)
 	if !reflect.DeepEqual(problems, d.problems) {
 		d.problems = problems
 		d.Changed()
 	}
-	return next
+	return d.due
 }
 
-// judge makes the problems, and returns after what time there are others by the time alone; 0: never.
-func (d *Discovered) judge(now time.Time) (problems []resolve.Problem, next time.Duration) {
-	sooner := func(after time.Duration) {
-		if after > 0 && (next == 0 || after < next) {
-			next = after
+// judge makes the problems, and returns when there are others by the time alone; zero: never.
+func (d *Discovered) judge(now time.Time) (problems []resolve.Problem, due time.Time) {
+	sooner := func(at time.Time) {
+		if due.IsZero() || at.Before(due) {
+			due = at
 		}
 	}
 	names := slices.Sorted(maps.Keys(d.leases))
@@ -204,16 +213,16 @@ func (d *Discovered) judge(now time.Time) (problems []resolve.Problem, next time
 				problems = append(problems, resolve.Problem{Object: object.ServiceRef(key), Field: a.field, Reason: reason, Warning: true, Cause: cause, Message: fmt.Sprintf(format, args...)})
 			}
 			reports := byProvider[a.source.Provider]
-			if wait := a.since.Add(discoverPatience).Sub(now); len(reports) == 0 && wait > 0 {
-				sooner(wait)
+			if patient := a.since.Add(discoverPatience); len(reports) == 0 && now.Before(patient) {
+				sooner(patient)
 			} else if len(reports) == 0 {
 				why := d.providers.unknown(a.source.Provider, slices.Sorted(maps.Keys(byProvider)))
 				add(reasonEndpointsNotRead, why, "%s", why)
 			}
 			for _, name := range reports {
 				r := d.leases[name]
-				if wait := r.seen.Add(r.lasts).Sub(now); wait > 0 {
-					sooner(wait)
+				if ends := r.seen.Add(r.lasts); now.Before(ends) {
+					sooner(ends)
 				} else {
 					why := fmt.Sprintf("svcctl discover on %s does not report on %s any more, since %s", cmp.Or(r.holder, "another box"), r.name(), stampOf(r.seen))
 					add(reasonEndpointsStale, why, "%s: the endpoints of then stay; start it with %s", why, d.providers.Packaged.Discover())
@@ -241,7 +250,7 @@ func (d *Discovered) judge(now time.Time) (problems []resolve.Problem, next time
 			}
 		}
 	}
-	return problems, next
+	return problems, due
 }
 
 // Providers adds to the rules of a store that a Service names a provider which no process asks.
