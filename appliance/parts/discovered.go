@@ -323,10 +323,16 @@ func (d *Discovered) Held() (services int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, r := range d.leases {
-		for _, s := range r.States {
-			if s.State == wire.DiscoveredHeld {
-				services += s.Services
-			}
+		services += r.held()
+	}
+	return services
+}
+
+// held is how many Services a report has as held.
+func (r *report) held() (services int) {
+	for _, s := range r.States {
+		if s.State == wire.DiscoveredHeld {
+			services += s.Services
 		}
 	}
 	return services
@@ -339,12 +345,7 @@ func (d *Discovered) Release(now time.Time) (services int, err error) {
 	leases := maps.Clone(d.leases)
 	d.mu.Unlock()
 	for name, r := range leases {
-		held := 0
-		for _, s := range r.States {
-			if s.State == wire.DiscoveredHeld {
-				held += s.Services
-			}
-		}
+		held := r.held()
 		ref := object.Ref{Kind: object.KindLease, Namespace: leaseNamespace, Name: name}
 		stored, _ := d.store.Get(ref)
 		if held == 0 || stored == nil {
