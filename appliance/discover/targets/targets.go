@@ -117,12 +117,8 @@ func answerOf(groups []group, labels provider.Selector) (answer provider.Answer,
 	return answer, nil
 }
 
-// take keeps a new text, and reports whether it is one.
-func (p *Provider) take(text []byte, e *remote.Events) error {
-	var groups []group
-	if err := remote.Unmarshal(text, &groups); err != nil {
-		return err
-	}
+// take keeps new groups; an error is about one that is none.
+func (p *Provider) take(groups []group, e *remote.Events) error {
 	for i, g := range groups {
 		if g.Targets == nil {
 			return fmt.Errorf("[%d].targets: is missing", i)
@@ -169,7 +165,11 @@ func (p *Provider) ask(ctx context.Context, etag string, e *remote.Events) (next
 	if err != nil {
 		return "", err
 	}
-	return resp.Header.Get("ETag"), p.take(text, e)
+	var groups []group
+	if err := remote.Unmarshal(text, &groups); err != nil {
+		return "", err
+	}
+	return resp.Header.Get("ETag"), p.take(groups, e)
 }
 
 // watch reads a file.
@@ -186,16 +186,14 @@ func (p *Provider) watch(ctx context.Context, e *remote.Events) error {
 		if err := p.watchDirs(watcher); err != nil {
 			return err
 		}
-		text, err := p.read(ctx)
+		text, groups, err := p.read(ctx, last)
+		if err == nil && groups != nil {
+			err = p.take(groups, e)
+		}
 		if err != nil {
-			return err
+			return fmt.Errorf("%s: %w", p.path, err)
 		}
-		if last == nil || !bytes.Equal(text, last) {
-			if err := p.take(text, e); err != nil {
-				return fmt.Errorf("%s: %w", p.path, err)
-			}
-			last = text
-		}
+		last = text
 		select {
 		case <-watcher.Events:
 		case <-watcher.Errors: // events were lost
@@ -220,23 +218,21 @@ func (p *Provider) watchDirs(watcher *fsnotify.Watcher) error {
 	return nil
 }
 
-// read waits for the end of a file that is being written.
-func (p *Provider) read(ctx context.Context) ([]byte, error) {
+// read waits for the end of a file that is being written. A file that is as it was last has no groups.
+func (p *Provider) read(ctx context.Context, last []byte) (text []byte, groups []group, err error) {
 	begin := time.Now()
 	for {
-		text, err := readFile(p.path)
-		var groups []group
-		if err == nil {
+		groups = nil // what a cut text left in it would stay
+		if text, err = readFile(p.path); err == nil && last != nil && bytes.Equal(text, last) {
+			return text, nil, nil
+		} else if err == nil {
 			err = remote.Unmarshal(text, &groups)
 		}
-		switch {
-		case err == nil:
-			return text, nil
-		case time.Since(begin) > settle:
-			return nil, fmt.Errorf("%s: %w", p.path, err)
+		if err == nil || time.Since(begin) > settle {
+			return text, groups, err
 		}
 		if err := remote.Sleep(ctx, pause); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 }
