@@ -38,13 +38,6 @@ func writesSome(role auth.Role, k kind.Kind) bool {
 	return role == auth.Endpoints && slices.Contains([]string{object.KindEndpointSlice, object.KindEvent, object.KindLease}, k.Name)
 }
 
-// What belongs to svcctl discover.
-const (
-	labelManagedBy = "endpointslice.kubernetes.io/managed-by"
-	discoverer     = "discover.svcctl.io"
-	discoverLeases = "discover-"
-)
-
 // owns refuses the role endpoints an object that is not its own: before and after a write, each nil when there is none. Other roles
 // may write all objects of the kinds that they may write.
 func (s *Server) owns(r *request, before, after object.Object) error {
@@ -55,12 +48,12 @@ func (s *Server) owns(r *request, before, after object.Object) error {
 	for _, o := range []object.Object{before, after} {
 		switch o := o.(type) {
 		case *object.EndpointSlice:
-			if o.Metadata.Labels[labelManagedBy] != discoverer {
-				why = fmt.Sprintf("the role endpoints writes EndpointSlices with the label %s: %s alone", labelManagedBy, discoverer)
+			if o.Metadata.Labels[object.LabelManagedBy] != object.ManagedByDiscover {
+				why = fmt.Sprintf("the role endpoints writes EndpointSlices with the label %s: %s alone", object.LabelManagedBy, object.ManagedByDiscover)
 			}
 		case *object.Lease:
-			if o.Metadata.Namespace != "kube-system" || !strings.HasPrefix(o.Metadata.Name, discoverLeases) {
-				why = "the role endpoints writes Leases of the namespace kube-system whose names begin with " + discoverLeases + " alone"
+			if o.Metadata.Namespace != annotation.DiscoverLeaseNamespace || !strings.HasPrefix(o.Metadata.Name, annotation.DiscoverLeasePrefix) {
+				why = "the role endpoints writes Leases of the namespace " + annotation.DiscoverLeaseNamespace + " whose names begin with " + annotation.DiscoverLeasePrefix + " alone"
 			}
 		}
 	}

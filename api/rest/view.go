@@ -279,7 +279,6 @@ const (
 	labelHeadless          = "service.kubernetes.io/headless"
 	labelEndpointsManaged  = "endpoints.kubernetes.io/managed-by"
 	endpointsAreManaged    = "endpoints-view.svcctl.io"
-	labelSliceManaged      = "endpointslice.kubernetes.io/managed-by"
 	slicesAreMirrors       = "endpointslicemirroring-controller.k8s.io"
 	annotationOverCapacity = "endpoints.kubernetes.io/over-capacity"
 	overCapacityTruncated  = "truncated"
@@ -354,7 +353,7 @@ func endpointsKey(o object.Object) (viewKey, bool) {
 	}
 	service := meta.Labels[object.LabelServiceName]
 	// A mirror shows what Endpoints say, and is about to go when they are gone.
-	return viewKey{meta.Namespace, service}, service != "" && slice.Metadata.Labels[labelSliceManaged] != slicesAreMirrors
+	return viewKey{meta.Namespace, service}, service != "" && slice.Metadata.Labels[object.LabelManagedBy] != slicesAreMirrors
 }
 
 // apply puts an object in its place, or takes it out of there.

@@ -17,6 +17,7 @@ import (
 	"svcctl.io/svcctl/appliance/discover/ledger"
 	"svcctl.io/svcctl/appliance/discover/provider"
 	"svcctl.io/svcctl/appliance/discover/write"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -111,7 +112,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		}
 		d.providers[p.Name] = a
 	}
-	ours := url.Values{"labelSelector": {write.LabelManagedBy + "=" + write.ManagedBy}}
+	ours := url.Values{"labelSelector": {object.LabelManagedBy + "=" + object.ManagedByDiscover}}
 	tasks.Go(func() error {
 		return d.follow(ctx, pathServices, nil, func() object.Object { return &object.Service{} })
 	})
@@ -332,7 +333,7 @@ func (d *discovery) takeLeases(ctx context.Context, now time.Time, e seen) {
 	}
 	present := map[string]*object.Lease{}
 	for _, o := range e.objects {
-		name, ours := strings.CutPrefix(o.GetMeta().Name, leasePrefix)
+		name, ours := strings.CutPrefix(o.GetMeta().Name, annotation.DiscoverLeasePrefix)
 		if !ours {
 			continue
 		}

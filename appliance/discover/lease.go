@@ -11,9 +11,6 @@ import (
 )
 
 const (
-	leaseNamespace = "kube-system"
-	// leasePrefix begins the names of Leases.
-	leasePrefix = "discover-"
 	// leaseLasts is after what time without a renewal another process takes over, and leaseRenewed the interval of renewals. Each
 	// is a revision, and the journal is bounded, so they are rare: nothing is removed while no process asks.
 	leaseLasts   = 60 * time.Second
@@ -40,9 +37,9 @@ type lease struct {
 // leaseName is the name of the Lease of a provider, and of one that is its box's own.
 func leaseName(provider, node string) string {
 	if node == "" {
-		return leasePrefix + provider
+		return annotation.DiscoverLeasePrefix + provider
 	}
-	return leasePrefix + provider + "." + strings.ToLower(node)
+	return annotation.DiscoverLeasePrefix + provider + "." + strings.ToLower(node)
 }
 
 // see takes the Lease as it is stored; it returns whether held endpoints were released.
@@ -86,7 +83,7 @@ func (l *lease) renewal(now time.Time) time.Time {
 // desired is the Lease as this process wants it.
 func (l *lease) desired(now time.Time, me, report string) *object.Lease {
 	o := &object.Lease{TypeMeta: object.TypeMeta{Kind: object.KindLease, APIVersion: "coordination.k8s.io/v1"}}
-	o.Metadata.Name, o.Metadata.Namespace = l.object, leaseNamespace
+	o.Metadata.Name, o.Metadata.Namespace = l.object, annotation.DiscoverLeaseNamespace
 	o.Metadata.Annotations = map[string]string{annotation.EndpointsState: report}
 	lasts, renewed := int32(leaseLasts/time.Second), object.MicroTime{Time: now.UTC()}
 	o.Spec = object.LeaseSpec{HolderIdentity: &me, LeaseDurationSeconds: &lasts, AcquireTime: &renewed, RenewTime: &renewed}

@@ -22,7 +22,7 @@ import (
 const (
 	pathServices = "/api/v1/services"
 	pathSlices   = "/apis/discovery.k8s.io/v1/endpointslices"
-	pathLeases   = "/apis/coordination.k8s.io/v1/namespaces/" + leaseNamespace + "/leases"
+	pathLeases   = "/apis/coordination.k8s.io/v1/namespaces/" + annotation.DiscoverLeaseNamespace + "/leases"
 )
 
 // seen is a change of an object, or a list of all.

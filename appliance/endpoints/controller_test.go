@@ -181,12 +181,12 @@ func TestObjectsAreNotChanged(t *testing.T) {
 func TestMetadata(t *testing.T) {
 	w := newWorld(t)
 	w.service("web", headless, func(svc *object.Service) {
-		maps.Copy(svc.Metadata.Labels, map[string]string{object.LabelServiceName: "x", labelManagedBy: "x", labelManagedEndpoints: "x"})
+		maps.Copy(svc.Metadata.Labels, map[string]string{object.LabelServiceName: "x", object.LabelManagedBy: "x", labelManagedEndpoints: "x"})
 	})
 	w.update()
 	w.want("web", "IPv4 :") // the placeholder
 	_, parts, endpoints := w.Service("default/web")
-	if want := map[string]string{"team": "blue", object.LabelServiceName: "web", labelManagedBy: managedBySelector, labelHeadless: ""}; !maps.Equal(parts[0].Metadata.Labels, want) {
+	if want := map[string]string{"team": "blue", object.LabelServiceName: "web", object.LabelManagedBy: managedBySelector, labelHeadless: ""}; !maps.Equal(parts[0].Metadata.Labels, want) {
 		t.Errorf("labels %v", parts[0].Metadata.Labels)
 	}
 	if want := map[string]string{"team": "blue", labelManagedEndpoints: managedEndpoints, labelHeadless: ""}; !maps.Equal(endpoints.Metadata.Labels, want) {
@@ -326,7 +326,7 @@ func TestForeignObjects(t *testing.T) {
 	name := w.placesOf("web")["10.0.0.2"]
 	foreign := &object.EndpointSlice{
 		TypeMeta:    object.TypeMeta{Kind: object.KindEndpointSlice, APIVersion: object.APIVersionDiscovery},
-		Metadata:    object.ObjectMeta{Name: "mine", Namespace: "default", Labels: map[string]string{object.LabelServiceName: "web", labelManagedBy: managedBySelector}},
+		Metadata:    object.ObjectMeta{Name: "mine", Namespace: "default", Labels: map[string]string{object.LabelServiceName: "web", object.LabelManagedBy: managedBySelector}},
 		AddressType: object.IPv4,
 		Endpoints:   []object.Endpoint{{Addresses: []string{"10.9.9.9"}}},
 	}
@@ -376,7 +376,7 @@ func TestNothingIsGeneratedBesideOthersSlices(t *testing.T) {
 	foreign := &object.EndpointSlice{
 		TypeMeta: object.TypeMeta{Kind: object.KindEndpointSlice, APIVersion: object.APIVersionDiscovery},
 		Metadata: object.ObjectMeta{Name: "web-abcde", Namespace: "default", Labels: map[string]string{
-			object.LabelServiceName: "web", labelManagedBy: "endpointslice-controller.k8s.io"}},
+			object.LabelServiceName: "web", object.LabelManagedBy: "endpointslice-controller.k8s.io"}},
 		AddressType: object.IPv4,
 		Endpoints:   []object.Endpoint{{Addresses: []string{"10.9.9.9"}}},
 	}

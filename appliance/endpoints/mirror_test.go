@@ -34,7 +34,7 @@ func TestMirror(t *testing.T) {
 	w := newWorld(t)
 	w.service("web", selectorless)
 	w.handmade("web", []string{"1.2.3.4", "fd00::1"}, []string{"1.2.3.5"}, func(o *object.Endpoints) {
-		o.Metadata.Labels = map[string]string{"team": "blue", labelManagedBy: "x"}
+		o.Metadata.Labels = map[string]string{"team": "blue", object.LabelManagedBy: "x"}
 		o.Metadata.Annotations = map[string]string{"note": "x", "kubectl.kubernetes.io/last-applied-configuration": "{}"}
 		o.Subsets[0].Addresses[0].NodeName, o.Subsets[0].Addresses[0].Hostname = new("gw1"), "one"
 	})
@@ -43,7 +43,7 @@ func TestMirror(t *testing.T) {
 	_, parts, _ := w.Service("default/web")
 	part := parts[slices.IndexFunc(parts, func(p *object.EndpointSlice) bool { return p.AddressType == object.IPv4 })]
 	meta := part.Metadata
-	if meta.Labels[labelManagedBy] != managedByMirror || meta.Labels[object.LabelServiceName] != "web" || meta.Labels["team"] != "blue" ||
+	if meta.Labels[object.LabelManagedBy] != managedByMirror || meta.Labels[object.LabelServiceName] != "web" || meta.Labels["team"] != "blue" ||
 		len(meta.Annotations) != 1 || meta.Annotations["note"] != "x" {
 		t.Errorf("%+v", meta)
 	}

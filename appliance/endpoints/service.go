@@ -18,10 +18,7 @@ const (
 )
 
 // Labels of slices and Endpoints (discovery/v1 and core/v1 well_known_labels.go).
-const (
-	labelManagedBy = "endpointslice.kubernetes.io/managed-by"
-	labelHeadless  = "service.kubernetes.io/headless"
-)
+const labelHeadless = "service.kubernetes.io/headless"
 
 // service is a Service with what was generated for it.
 type service struct {
@@ -123,7 +120,7 @@ func read(objs Objects, key string) stored {
 		now.managedBy = managedByMirror
 	}
 	for _, o := range all {
-		manager := o.Metadata.Labels[labelManagedBy]
+		manager := o.Metadata.Labels[object.LabelManagedBy]
 		ours := (manager == managedBySelector || manager == managedByMirror) && objs.Holder(object.RefOf(o)) == Ours
 		switch {
 		case !ours:
@@ -306,7 +303,7 @@ func (s *service) sliceObject(part *slice) *object.EndpointSlice {
 	o.Metadata.OwnerReferences = []object.OwnerReference{owner}
 	o.Metadata.Labels = s.labels(meta.Labels)
 	o.Metadata.Labels[object.LabelServiceName] = name
-	o.Metadata.Labels[labelManagedBy] = s.managedBy
+	o.Metadata.Labels[object.LabelManagedBy] = s.managedBy
 	return o
 }
 
@@ -315,7 +312,7 @@ func (s *service) sliceObject(part *slice) *object.EndpointSlice {
 func (s *service) labels(of map[string]string) map[string]string {
 	labels := make(map[string]string, len(of)+3)
 	maps.Copy(labels, of)
-	for _, reserved := range []string{object.LabelServiceName, labelManagedBy, labelManagedEndpoints, labelHeadless} {
+	for _, reserved := range []string{object.LabelServiceName, object.LabelManagedBy, labelManagedEndpoints, labelHeadless} {
 		delete(labels, reserved)
 	}
 	if s.object.Headless() {

@@ -14,8 +14,6 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// labelManagedBy is the label of a generated EndpointSlice with its controller.
-const labelManagedBy = "endpointslice.kubernetes.io/managed-by"
 
 // maxServiceName bounds the name of a Service.
 const maxServiceName = 63
@@ -334,7 +332,7 @@ func (p *plan) slice(svc *object.Service, g group, from, family string, l *liste
 		AddressType: family, Endpoints: []object.Endpoint{},
 		Ports: []object.EndpointPort{{Name: &name, Protocol: &protocol, Port: &number}},
 	}
-	s.Metadata.Labels[object.LabelServiceName], s.Metadata.Labels[labelManagedBy] = svc.Metadata.Name, "gateway-controller.svcctl.io"
+	s.Metadata.Labels[object.LabelServiceName], s.Metadata.Labels[object.LabelManagedBy] = svc.Metadata.Name, "gateway-controller.svcctl.io"
 	s.Metadata.Annotations = map[string]string{object.AnnotationShare: fmt.Sprintf("%s=%d", g.name, g.weight)}
 	describe(s.Metadata.Annotations, l, r)
 	return s

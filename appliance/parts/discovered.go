@@ -53,12 +53,8 @@ type report struct {
 	wire.Discovered
 }
 
-const (
-	// discoverPatience is for a provider that has just been named to be asked.
-	discoverPatience = 10 * time.Second
-	discoverLeases   = "discover-"
-	leaseNamespace   = "kube-system"
-)
+// discoverPatience is for a provider that has just been named to be asked.
+const discoverPatience = 10 * time.Second
 
 // NewDiscovered follows the Leases of a store with these rules.
 func NewDiscovered(objects *store.Store, providers *Providers) *Discovered {
@@ -130,7 +126,7 @@ func (d *Discovered) Run(ctx context.Context) error {
 
 // look reads the Leases, and returns when it has another result by the time alone; zero: never.
 func (d *Discovered) look(now time.Time) (due time.Time) {
-	all, _, err := d.store.List(object.KindLease, leaseNamespace, 0)
+	all, _, err := d.store.List(object.KindLease, annotation.DiscoverLeaseNamespace, 0)
 	if err != nil {
 		return now.Add(time.Second) // the newest revision is there: it does not happen
 	}
@@ -139,7 +135,7 @@ func (d *Discovered) look(now time.Time) (due time.Time) {
 	leases := map[string]report{}
 	for _, o := range all {
 		lease, is := o.(*object.Lease)
-		if rest, ours := strings.CutPrefix(o.GetMeta().Name, discoverLeases); is && ours {
+		if rest, ours := strings.CutPrefix(o.GetMeta().Name, annotation.DiscoverLeasePrefix); is && ours {
 			before := d.leases[o.GetMeta().Name]
 			if before.version != lease.Metadata.ResourceVersion {
 				before = report{version: lease.Metadata.ResourceVersion, seen: now, lasts: time.Minute}
@@ -346,7 +342,7 @@ func (d *Discovered) Release(now time.Time) (services int, err error) {
 	d.mu.Unlock()
 	for name, r := range leases {
 		held := r.held()
-		ref := object.Ref{Kind: object.KindLease, Namespace: leaseNamespace, Name: name}
+		ref := object.Ref{Kind: object.KindLease, Namespace: annotation.DiscoverLeaseNamespace, Name: name}
 		stored, _ := d.store.Get(ref)
 		if held == 0 || stored == nil {
 			continue

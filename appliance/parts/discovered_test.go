@@ -48,7 +48,7 @@ func discovering(t testing.TB, n int) (d *Discovered, write func(object.Object),
 func leaseOf(report string) *object.Lease {
 	holder, lasts := "gw1", int32(60)
 	o := &object.Lease{TypeMeta: object.TypeMeta{Kind: object.KindLease, APIVersion: "coordination.k8s.io/v1"}}
-	o.Metadata.Namespace, o.Metadata.Name = leaseNamespace, discoverLeases+"consul"
+	o.Metadata.Namespace, o.Metadata.Name = annotation.DiscoverLeaseNamespace, annotation.DiscoverLeasePrefix+"consul"
 	o.Metadata.Annotations = map[string]string{annotation.EndpointsState: report}
 	o.Spec = object.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &lasts}
 	return o

@@ -120,7 +120,7 @@ func Bereft(ref object.Ref, asked, granted []nft.ServicePort) (problems []Proble
 // reportNone reports that no slice has an endpoint.
 func (r *resolver) reportNone() {
 	generated := func(s *object.EndpointSlice) bool {
-		by := s.Metadata.Labels["endpointslice.kubernetes.io/managed-by"]
+		by := s.Metadata.Labels[object.LabelManagedBy]
 		return strings.HasPrefix(by, "endpointslice-controller.") || strings.HasPrefix(by, "endpointslicemirroring-controller.")
 	}
 	switch {

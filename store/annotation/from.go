@@ -18,6 +18,10 @@ const (
 	// EndpointsState and EndpointsReleased are of the Leases of svcctl discover: its report, and when held endpoints were released.
 	EndpointsState    = domain + "endpoints-state"
 	EndpointsReleased = domain + "endpoints-released"
+
+	// The Leases of svcctl discover have this namespace, and names that begin so.
+	DiscoverLeaseNamespace = "kube-system"
+	DiscoverLeasePrefix    = "discover-"
 )
 
 // Bounds of an annotation, and of the parameter hold.

@@ -157,7 +157,7 @@ func (r *cluster) object(d *manifest.Document) {
 		meta.Namespace = r.options.Namespace
 	}
 	if _, is := o.(*object.EndpointSlice); is {
-		delete(meta.Labels, "endpointslice.kubernetes.io/managed-by")
+		delete(meta.Labels, object.LabelManagedBy)
 		delete(meta.Labels, "endpoints.kubernetes.io/managed-by")
 	}
 	served := true

@@ -279,6 +279,9 @@ const ClusterIPNone = "None"
 const (
 	// LabelServiceName ties an EndpointSlice to the Service of that name.
 	LabelServiceName = "kubernetes.io/service-name"
+	// LabelManagedBy is on an EndpointSlice and names the controller that writes it; ManagedByDiscover is `svcctl discover`.
+	LabelManagedBy    = "endpointslice.kubernetes.io/managed-by"
+	ManagedByDiscover = "discover.svcctl.io"
 	// AnnotationSourceRanges is the old place of spec.loadBalancerSourceRanges:
 	// CIDRs with commas between them. The field wins.
 	AnnotationSourceRanges = "service.beta.kubernetes.io/load-balancer-source-ranges"

@@ -14,12 +14,8 @@ import (
 )
 
 const (
-	// ManagedBy is the value of the label endpointslice.kubernetes.io/managed-by.
-	ManagedBy = "discover.svcctl.io"
-	// LabelManagedBy is its key.
-	LabelManagedBy = "endpointslice.kubernetes.io/managed-by"
 	// AnnotationFrom has the question that the endpoints are the answer to: "consul:web?tag=prod".
-	AnnotationFrom = "discover.svcctl.io/from"
+	AnnotationFrom = object.ManagedByDiscover + "/from"
 	// maxEndpoints is the most endpoints of a slice, as of the controllers of Kubernetes.
 	maxEndpoints = 100
 )
@@ -141,7 +137,7 @@ func (s *Slice) Object() *object.EndpointSlice {
 		o.AddressType = object.IPv6
 	}
 	o.Metadata.Name, o.Metadata.Namespace = s.Name, s.Namespace
-	o.Metadata.Labels = map[string]string{object.LabelServiceName: s.Service, LabelManagedBy: ManagedBy}
+	o.Metadata.Labels = map[string]string{object.LabelServiceName: s.Service, object.LabelManagedBy: object.ManagedByDiscover}
 	o.Metadata.Annotations = map[string]string{AnnotationFrom: s.From}
 	if s.Weight > 0 {
 		o.Metadata.Annotations[object.AnnotationWeight] = strconv.Itoa(int(s.Weight))
@@ -172,7 +168,7 @@ func (s *Slice) Object() *object.EndpointSlice {
 // Read returns an EndpointSlice that is ours; nil: it is not.
 func Read(o *object.EndpointSlice) *Slice {
 	from := o.Metadata.Annotations[AnnotationFrom]
-	if o.Metadata.Labels[LabelManagedBy] != ManagedBy || from == "" {
+	if o.Metadata.Labels[object.LabelManagedBy] != object.ManagedByDiscover || from == "" {
 		return nil
 	}
 	s := &Slice{Name: o.Metadata.Name, Claim: Claim{Namespace: o.Metadata.Namespace, Service: o.Metadata.Labels[object.LabelServiceName], From: from}}
