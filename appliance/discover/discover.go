@@ -108,7 +108,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		a := &asking{Provider: p, from: p.Name + ":", refused: map[string]refusal{}}
 		a.lease.object = leaseName(p.Name, "")
 		if p.Own {
-			a.from, a.lease.own, a.lease.object = p.Name+"@"+cfg.Node+":", true, leaseName(p.Name, cfg.Node)
+			a.from, a.lease.object = p.Name+"@"+cfg.Node+":", leaseName(p.Name, cfg.Node)
 		}
 		d.providers[p.Name] = a
 	}

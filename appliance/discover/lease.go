@@ -22,7 +22,6 @@ const (
 // lease is the Lease of a provider: which process asks it, and its report.
 type lease struct {
 	object string // its name
-	own    bool   // of this box alone, as a daemon of containers
 
 	stored   *object.Lease // nil: there is none
 	since    time.Time     // since when it is stored like this
@@ -49,7 +48,7 @@ func (l *lease) see(now time.Time, o *object.Lease, me string) (released bool) {
 		l.held, l.report = false, ""
 		return false
 	}
-	l.held = textOf(o.Spec.HolderIdentity) == me
+	l.held = l.holder() == me
 	l.report = o.Metadata.Annotations[annotation.EndpointsState]
 	at := o.Metadata.Annotations[annotation.EndpointsReleased]
 	released = l.listed && at != "" && at != l.released && l.held
@@ -57,10 +56,18 @@ func (l *lease) see(now time.Time, o *object.Lease, me string) (released bool) {
 	return released
 }
 
+// holder is the box whose process asks the provider; "": none does.
+func (l *lease) holder() string {
+	if l.stored == nil {
+		return ""
+	}
+	return object.Deref(l.stored.Spec.HolderIdentity)
+}
+
 // next returns when the Lease has to be looked at.
 func (l *lease) next(now time.Time) time.Time {
 	switch {
-	case l.stored == nil || textOf(l.stored.Spec.HolderIdentity) == "":
+	case l.holder() == "":
 		return l.looked.Add(time.Second)
 	case !l.held:
 		return l.since.Add(leaseLasts)
@@ -121,10 +128,3 @@ func (d *discovery) reportOf(now time.Time, p *asking) string {
 
 // longestReport bounds the report in bytes, below the 256 KiB of all annotations of an object.
 const longestReport = 128 << 10
-
-func textOf(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
-}

@@ -72,8 +72,8 @@ func (d *discovery) flush(ctx context.Context, now time.Time) {
 		if p.lease.held && now.Before(p.lease.renewal(now)) && report == p.lease.report {
 			continue // it is as it was, and the renewal has its time
 		}
-		if !p.lease.held && p.lease.stored != nil && p.lease.stored.Spec.HolderIdentity != nil && *p.lease.stored.Spec.HolderIdentity != "" {
-			d.log.Info("the process that asked a provider has not renewed its Lease: this one takes over", "provider", name, "before", *p.lease.stored.Spec.HolderIdentity)
+		if before := p.lease.holder(); !p.lease.held && before != "" {
+			d.log.Info("the process that asked a provider has not renewed its Lease: this one takes over", "provider", name, "before", before)
 		}
 		b.leases = append(b.leases, p)
 		b.add(p.lease.desired(now, d.node, report))

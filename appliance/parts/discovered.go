@@ -140,9 +140,7 @@ func (d *Discovered) look(now time.Time) (due time.Time) {
 			if before.version != lease.Metadata.ResourceVersion {
 				before = report{version: lease.Metadata.ResourceVersion, seen: now, lasts: time.Minute}
 				before.provider, before.node, _ = strings.Cut(rest, ".")
-				if h := lease.Spec.HolderIdentity; h != nil {
-					before.holder = *h
-				}
+				before.holder = object.Deref(lease.Spec.HolderIdentity)
 				if s := lease.Spec.LeaseDurationSeconds; s != nil {
 					before.lasts = time.Duration(*s) * time.Second
 				}

@@ -177,34 +177,24 @@ func Read(o *object.EndpointSlice) *Slice {
 		s.UID = owner.UID
 	}
 	for _, p := range o.Ports {
-		s.Port, s.Protocol = text(p.Name), text(p.Protocol)
-		if p.Port != nil {
-			s.Number = uint16(*p.Port)
-		}
+		s.Port, s.Protocol = object.Deref(p.Name), object.Deref(p.Protocol)
+		s.Number = uint16(object.Deref(p.Port))
 	}
-	weight, _ := object.ParseWeight(o.Metadata.Annotations[object.AnnotationWeight])
-	priority, _ := object.ParsePriority(o.Metadata.Annotations[object.AnnotationPriority])
-	s.Weight, s.Priority = weight, priority
+	s.Weight, _ = object.ParseWeight(o.Metadata.Annotations[object.AnnotationWeight])
+	s.Priority, _ = object.ParsePriority(o.Metadata.Annotations[object.AnnotationPriority])
 	for i := range o.Endpoints {
 		e := &o.Endpoints[i]
 		if len(e.Addresses) == 0 {
 			continue
 		}
-		to := provider.Endpoint{Address: e.Addresses[0], Port: s.Number, Weight: s.Weight, Priority: s.Priority, Node: text(e.NodeName), Zone: text(e.Zone)}
-		switch is := func(b *bool, def bool) bool { return b == nil && def || b != nil && *b }; {
-		case is(e.Conditions.Terminating, false):
+		to := provider.Endpoint{Address: e.Addresses[0], Port: s.Number, Weight: s.Weight, Priority: s.Priority, Node: object.Deref(e.NodeName), Zone: object.Deref(e.Zone)}
+		switch ready := e.Conditions.Ready; {
+		case object.Deref(e.Conditions.Terminating):
 			to.State = provider.Terminating
-		case !is(e.Conditions.Ready, true):
+		case ready != nil && !*ready:
 			to.State = provider.NotReady
 		}
 		s.Endpoints = append(s.Endpoints, to)
 	}
 	return s
-}
-
-func text(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
 }
