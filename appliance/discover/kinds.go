@@ -3,6 +3,7 @@ package discover
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,8 +16,10 @@ import (
 	"svcctl.io/svcctl/appliance/discover/targets"
 )
 
-// Kinds are the kinds of providers.
-var Kinds = []string{"consul", "dns", "docker", "nomad", "targets"}
+// kinds are the kinds of providers.
+var kinds = map[string]func(provider.Config) (provider.Provider, error){
+	"consul": consul.New, "dns": dns.New, "docker": docker.New, "nomad": nomad.New, "targets": targets.New,
+}
 
 // providerName is the form of names of providers: they are in the names of Leases.
 var providerName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$`)
@@ -29,24 +32,13 @@ func Open(text, node string, env map[string]string) (p Provider, err error) {
 	}
 	kind, url, _ := strings.Cut(spec, "+")
 	p = Provider{Name: cmp.Or(name, kind), Kind: kind, Own: kind == "docker"}
-	cfg := provider.Config{URL: url, Env: env, Node: node}
+	open := kinds[kind]
 	switch {
-	case !slices.Contains(Kinds, kind):
-		return p, fmt.Errorf("%q is no kind of provider: give one of %s, as consul or eu=consul+https://consul.eu:8501", kind, strings.Join(Kinds, ", "))
+	case open == nil:
+		return p, fmt.Errorf("%q is no kind of provider: give one of %s, as consul or eu=consul+https://consul.eu:8501", kind, strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
 	case !providerName.MatchString(p.Name):
 		return p, fmt.Errorf("%q is no name for a provider: use lower case letters, digits and '-', at most 40", p.Name)
 	}
-	switch kind {
-	case "consul":
-		p.Provider, err = consul.New(cfg)
-	case "dns":
-		p.Provider, err = dns.New(cfg)
-	case "docker":
-		p.Provider, err = docker.New(cfg)
-	case "nomad":
-		p.Provider, err = nomad.New(cfg)
-	case "targets":
-		p.Provider, err = targets.New(cfg)
-	}
+	p.Provider, err = open(provider.Config{URL: url, Env: env, Node: node})
 	return p, err
 }

@@ -140,13 +140,13 @@ func (q *question) run(ctx context.Context, p provider.Provider, turns *gate) {
 		q.again = cancel
 		q.mu.Unlock()
 		err := p.Follow(asked, q.of.Question, func(a provider.Answer) {
-			good, bad := usable(a.Endpoints)
 			if len(a.Endpoints) > mostEndpoints {
 				q.put(result{at: time.Now(), why: fmt.Sprintf("the answer has %d endpoints, and at most %d are taken", len(a.Endpoints), mostEndpoints)})
 				return
 			}
 			pause.reset()
-			a.Endpoints = good
+			var bad []string
+			a.Endpoints, bad = usable(a.Endpoints)
 			q.put(result{at: time.Now(), answer: &a, bad: bad})
 		})
 		again := errors.Is(context.Cause(asked), errAgain)
