@@ -14,7 +14,6 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-
 // maxServiceName bounds the name of a Service.
 const maxServiceName = 63
 
