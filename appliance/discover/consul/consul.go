@@ -1,11 +1,11 @@
 package consul
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -44,40 +44,26 @@ type hub struct {
 
 // New reads the address and the credentials from the variables of the command line tool of Consul.
 func New(c provider.Config) (provider.Provider, error) {
-	address, scheme := c.URL, "http"
-	if address == "" {
-		if address = c.Env["CONSUL_HTTP_ADDR"]; address == "" {
-			address = "127.0.0.1:8500"
-		}
-		ssl, err := boolean(c.Env, "CONSUL_HTTP_SSL", false)
+	s := remote.HashiCorp(c.Env, "CONSUL_", "CONSUL_HTTP_TOKEN", "X-Consul-Token")
+	s.URL, s.Conns = c.URL, conns
+	if s.URL == "" {
+		ssl, err := remote.Bool(c.Env, "CONSUL_HTTP_SSL", false)
 		if err != nil {
 			return nil, err
 		}
-		if ssl {
-			scheme = "https"
+		s.URL = cmp.Or(c.Env["CONSUL_HTTP_ADDR"], "127.0.0.1:8500")
+		if !strings.Contains(s.URL, "://") {
+			s.URL = "http://" + s.URL
 		}
-		if !strings.Contains(address, "://") {
-			address = scheme + "://" + address
-		} else if rest, is := strings.CutPrefix(address, "http://"); is && ssl {
-			address = "https://" + rest
+		if rest, is := strings.CutPrefix(s.URL, "http://"); is && ssl {
+			s.URL = "https://" + rest
 		}
 	}
-	verify, err := boolean(c.Env, "CONSUL_HTTP_SSL_VERIFY", true)
+	verify, err := remote.Bool(c.Env, "CONSUL_HTTP_SSL_VERIFY", true)
 	if err != nil {
 		return nil, err
 	}
-	s := remote.Server{
-		URL: address, CA: c.Env["CONSUL_CACERT"], Cert: c.Env["CONSUL_CLIENT_CERT"], Key: c.Env["CONSUL_CLIENT_KEY"],
-		Name: c.Env["CONSUL_TLS_SERVER_NAME"], Insecure: !verify, Auth: c.Env["CONSUL_HTTP_AUTH"],
-		TokenHeader: "X-Consul-Token", TokenFile: c.Env["CONSUL_HTTP_TOKEN_FILE"], Header: http.Header{}, Conns: conns,
-	}
-	if s.CA == "" {
-		s.CA = c.Env["CONSUL_CAPATH"]
-	}
-	if token := c.Env["CONSUL_HTTP_TOKEN"]; token != "" {
-		s.Header.Set(s.TokenHeader, token)
-		s.TokenFile = ""
-	}
+	s.Insecure = !verify
 	client, err := remote.NewClient(s)
 	if err != nil {
 		return nil, err
@@ -89,17 +75,6 @@ func New(c provider.Config) (provider.Provider, error) {
 		}
 	}
 	return p, nil
-}
-
-func boolean(env map[string]string, name string, otherwise bool) (bool, error) {
-	if env[name] == "" {
-		return otherwise, nil
-	}
-	value, err := strconv.ParseBool(env[name])
-	if err != nil {
-		return false, fmt.Errorf("%s: must be true or false: %q", name, env[name])
-	}
-	return value, nil
 }
 
 // Follow implements provider.Provider.
@@ -216,10 +191,7 @@ func answerOf(q provider.Question, all []instance) (answer provider.Answer, unch
 			return answer, false, fmt.Errorf("an instance on node %.100q has port %d", i.Node.Node, i.Service.Port)
 		}
 		e := provider.Endpoint{
-			Address: i.Service.Address, Port: uint16(i.Service.Port), Node: i.Node.Node, Zone: i.Node.Meta["zone"],
-		}
-		if e.Address == "" {
-			e.Address = i.Node.Address
+			Address: cmp.Or(i.Service.Address, i.Node.Address), Port: uint16(i.Service.Port), Node: i.Node.Node, Zone: i.Node.Meta["zone"],
 		}
 		weight := i.Service.Weights.Passing
 		maintained, own := false, false

@@ -2,6 +2,7 @@ package docker
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -52,16 +53,7 @@ type container struct {
 
 // New reads the address and the credentials from the variables of the command line tools of Docker and Podman.
 func New(c provider.Config) (provider.Provider, error) {
-	address := c.URL
-	if address == "" {
-		address = c.Env["DOCKER_HOST"]
-	}
-	if address == "" {
-		address = c.Env["CONTAINER_HOST"] // Podman's
-	}
-	if address == "" {
-		address = "unix:///var/run/docker.sock"
-	}
+	address := cmp.Or(c.URL, c.Env["DOCKER_HOST"], c.Env["CONTAINER_HOST"], "unix:///var/run/docker.sock") // the third is Podman's
 	u, err := url.Parse(address)
 	if err != nil {
 		return nil, fmt.Errorf("%q is no URL", address)
@@ -254,10 +246,7 @@ func (p *Provider) addresses(c *listed, params url.Values, port uint16) (all []a
 
 // hostAddress is the address that was given, that of the daemon's URL, or the one that this host has towards others.
 func (p *Provider) hostAddress(given string) (string, error) {
-	if given == "" {
-		given = p.host
-	}
-	if given != "" {
+	if given = cmp.Or(given, p.host); given != "" {
 		if _, err := netip.ParseAddr(given); err != nil {
 			return "", fmt.Errorf("%q is no IP address: add the parameter published=ADDRESS", given)
 		}

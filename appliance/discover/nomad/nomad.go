@@ -2,6 +2,7 @@ package nomad
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,39 +40,17 @@ type Provider struct {
 
 // New reads the address and the credentials from the variables of the command line tool of Nomad.
 func New(c provider.Config) (provider.Provider, error) {
-	address := c.URL
-	if address == "" {
-		if address = c.Env["NOMAD_ADDR"]; address == "" {
-			address = "http://127.0.0.1:4646"
-		}
-	}
-	s := remote.Server{
-		URL: address, CA: c.Env["NOMAD_CACERT"], Cert: c.Env["NOMAD_CLIENT_CERT"], Key: c.Env["NOMAD_CLIENT_KEY"],
-		Name: c.Env["NOMAD_TLS_SERVER_NAME"], Auth: c.Env["NOMAD_HTTP_AUTH"],
-		TokenHeader: "X-Nomad-Token", TokenFile: c.Env["NOMAD_TOKEN_FILE"], Header: http.Header{}, Conns: conns,
-	}
-	if s.CA == "" {
-		s.CA = c.Env["NOMAD_CAPATH"]
-	}
-	if text := c.Env["NOMAD_SKIP_VERIFY"]; text != "" {
-		var err error
-		if s.Insecure, err = strconv.ParseBool(text); err != nil {
-			return nil, fmt.Errorf("NOMAD_SKIP_VERIFY: must be true or false: %q", text)
-		}
-	}
-	if token := c.Env["NOMAD_TOKEN"]; token != "" {
-		s.Header.Set(s.TokenHeader, token)
-		s.TokenFile = ""
+	s := remote.HashiCorp(c.Env, "NOMAD_", "NOMAD_TOKEN", "X-Nomad-Token")
+	s.URL, s.Conns = cmp.Or(c.URL, c.Env["NOMAD_ADDR"], "http://127.0.0.1:4646"), conns
+	var err error
+	if s.Insecure, err = remote.Bool(c.Env, "NOMAD_SKIP_VERIFY", false); err != nil {
+		return nil, err
 	}
 	client, err := remote.NewClient(s)
 	if err != nil {
 		return nil, err
 	}
-	p := &Provider{client: client, region: c.Env["NOMAD_REGION"], space: c.Env["NOMAD_NAMESPACE"], hubs: map[string]*remote.Hub{}}
-	if p.space == "" {
-		p.space = "default"
-	}
-	return p, nil
+	return &Provider{client: client, region: c.Env["NOMAD_REGION"], space: cmp.Or(c.Env["NOMAD_NAMESPACE"], "default"), hubs: map[string]*remote.Hub{}}, nil
 }
 
 // Follow implements provider.Provider.
@@ -83,16 +62,12 @@ func (p *Provider) Follow(ctx context.Context, q provider.Question, take func(pr
 	if q.Name == "" {
 		return errors.New("the name of a service is missing")
 	}
-	scope := url.Values{"namespace": {p.space}}
-	if space := params.Get("namespace"); space == "*" {
+	if params.Get("namespace") == "*" {
 		return errors.New("the parameter namespace must be one namespace")
-	} else if space != "" {
-		scope.Set("namespace", space)
 	}
-	if region := params.Get("region"); region != "" {
+	scope := url.Values{"namespace": {cmp.Or(params.Get("namespace"), p.space)}}
+	if region := cmp.Or(params.Get("region"), p.region); region != "" {
 		scope.Set("region", region)
-	} else if p.region != "" {
-		scope.Set("region", p.region)
 	}
 	p.mu.Lock()
 	hub := p.hubs[scope.Encode()]

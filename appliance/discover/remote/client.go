@@ -2,6 +2,7 @@ package remote
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -50,6 +51,33 @@ type Server struct {
 	Auth string
 	// Conns is how many connections there are at most; the server has a limit for each client.
 	Conns int
+}
+
+// HashiCorp returns a Server with the credentials in the variables of a command line tool of HashiCorp, which begin with a prefix. token is
+// the variable of the token, which goes in a header.
+func HashiCorp(env map[string]string, prefix, token, header string) Server {
+	s := Server{
+		CA: cmp.Or(env[prefix+"CACERT"], env[prefix+"CAPATH"]), Cert: env[prefix+"CLIENT_CERT"], Key: env[prefix+"CLIENT_KEY"],
+		Name: env[prefix+"TLS_SERVER_NAME"], Auth: env[prefix+"HTTP_AUTH"],
+		TokenHeader: header, TokenFile: env[token+"_FILE"], Header: http.Header{},
+	}
+	if env[token] != "" {
+		s.Header.Set(header, env[token])
+		s.TokenFile = ""
+	}
+	return s
+}
+
+// Bool reads a variable that is true or false.
+func Bool(env map[string]string, name string, otherwise bool) (bool, error) {
+	if env[name] == "" {
+		return otherwise, nil
+	}
+	value, err := strconv.ParseBool(env[name])
+	if err != nil {
+		return false, fmt.Errorf("%s: must be true or false: %q", name, env[name])
+	}
+	return value, nil
 }
 
 // Client asks one Server.
