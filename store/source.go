@@ -226,9 +226,7 @@ func (all *sources) publish(u *sourcesUpdate) {
 	if u == nil {
 		return
 	}
-	for name, r := range u.records {
-		all.records[name] = r
-	}
+	maps.Copy(all.records, u.records)
 	for path, f := range u.files {
 		all.setFile(path, &f)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"strconv"
 	"time"
@@ -77,9 +78,7 @@ func (d *discovery) followOnce(ctx context.Context, path string, query url.Value
 		return nil
 	}
 	from := url.Values{"resourceVersion": {meta.ResourceVersion}, "allowWatchBookmarks": {"true"}}
-	for k, v := range query {
-		from[k] = v
-	}
+	maps.Copy(from, query)
 	return d.client.Watch(ctx, path, from, func(c client.Change) error {
 		if c.Type == client.Bookmark {
 			return nil

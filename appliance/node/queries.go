@@ -226,10 +226,8 @@ func deliversForOthers(h *netlink.Handle, v6 bool) (bool, error) {
 		if err != nil {
 			return false, fmt.Errorf("read the routes of table %d: %w", rule.Table, err)
 		}
-		for _, r := range routes {
-			if isDefault(r) {
-				return true, nil
-			}
+		if slices.ContainsFunc(routes, isDefault) {
+			return true, nil
 		}
 	}
 	return false, nil

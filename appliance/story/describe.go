@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"svcctl.io/svcctl/api/wire"
@@ -164,12 +165,7 @@ func (t *description) servicePort(h *trace.Header) (key, port, kind string) {
 }
 
 func (t *description) isNodeAddress(a netip.Addr) bool {
-	for _, own := range t.facts.Box.NodePortAddresses {
-		if own == a {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(t.facts.Box.NodePortAddresses, a)
 }
 
 func (t *description) isVIP(a netip.Addr) bool {

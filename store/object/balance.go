@@ -127,7 +127,7 @@ func (e *weightError) Error() string { return fmt.Sprintf("%q: %s", e.entry, e.d
 func ParseWeights(value string) ([]AddressWeight, error) {
 	var list []AddressWeight
 	seen := map[netip.Addr]bool{}
-	for _, entry := range strings.Split(value, ",") {
+	for entry := range strings.SplitSeq(value, ",") {
 		entry = strings.TrimSpace(entry)
 		address, number, two := strings.Cut(entry, "=")
 		addr, err := netip.ParseAddr(strings.TrimSpace(address))
@@ -286,10 +286,8 @@ func ParseAffinityPrefix(value string) (ipv4, ipv6 uint8, err error) {
 func checkAffinity(meta, before *ObjectMeta) Errors {
 	oneOf := func(key string, values ...string) Errors {
 		return checkAnnotation(meta, before, key, func(p path, value string) Errors {
-			for _, v := range values {
-				if value == v {
-					return nil
-				}
+			if slices.Contains(values, value) {
+				return nil
 			}
 			return notSupported(p, value, values)
 		})

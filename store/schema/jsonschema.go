@@ -3,6 +3,7 @@ package schema
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	"svcctl.io/svcctl/store/kind"
@@ -62,9 +63,7 @@ func (w *jsonSchema) object(k kind.Kind, hints []Hint) string {
 	w.structure(t)
 	definition := w.definitions[t.Name].(node)
 	properties := node{}
-	for name, of := range definition["properties"].(node) {
-		properties[name] = of
-	}
+	maps.Copy(properties, definition["properties"].(node))
 	properties["apiVersion"] = node{"enum": append([]string{k.APIVersion()}, k.Strategy().OlderVersions...)}
 	properties["kind"] = node{"const": k.Name}
 	offered := node{}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -189,9 +190,7 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values, more []
 	if err != nil {
 		return nil, err
 	}
-	for name, values := range c.server.Header {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, c.server.Header)
 	for pair := range slices.Chunk(more, 2) {
 		req.Header.Set(pair[0], pair[1])
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"strings"
 	"time"
@@ -69,9 +70,7 @@ func list(ctx context.Context, c *client.Client, path string, query url.Values, 
 // watch judges the object after each change.
 func watch(ctx context.Context, c *client.Client, path string, query url.Values, version string, met Condition) (done bool, err error) {
 	q := url.Values{"resourceVersion": {version}}
-	for key, values := range query {
-		q[key] = values
-	}
+	maps.Copy(q, query)
 	err = c.Watch(ctx, path, q, func(change client.Change) error {
 		o := change.Object
 		switch change.Type {
