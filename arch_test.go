@@ -238,7 +238,7 @@ var libraries = map[string][]string{
 	"github.com/osrg/gobgp":               {"appliance/announce/bgp"},
 	"github.com/pires/go-proxyproto":      {"appliance/relay"},
 	"github.com/prometheus/client_golang": {"appliance/metrics"},
-	"github.com/rogpeppe/go-internal":     {"appliance/test/script"},
+	"github.com/rogpeppe/go-internal":     {"appliance/test/script", "cmd/svcctl/output"},
 	"github.com/urfave/cli":               {"cmd/svcctl"},
 	"github.com/vishvananda/netlink":      {"appliance/announce/bgp", "appliance/netlab", "appliance/node", "appliance/routes", "appliance/sockets"},
 	"go.etcd.io/bbolt":                    {"store/engine"},

