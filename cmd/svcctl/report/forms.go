@@ -77,75 +77,35 @@ func (r *Report) places() []string {
 	return slices.Compact(names)
 }
 
-// The parts of SARIF 2.1.0 (OASIS) that a problem of a file needs.
-type (
-	sarifLog struct {
-		Schema  string     `json:"$schema"`
-		Version string     `json:"version"`
-		Runs    []sarifRun `json:"runs"`
-	}
-	sarifRun struct {
-		Tool       sarifTool     `json:"tool"`
-		ColumnKind string        `json:"columnKind"`
-		Results    []sarifResult `json:"results"`
-	}
-	sarifTool struct {
-		Driver sarifDriver `json:"driver"`
-	}
-	sarifDriver struct {
-		Name    string      `json:"name"`
-		Version string      `json:"version"`
-		Rules   []sarifRule `json:"rules"`
-	}
-	sarifRule struct {
-		ID string `json:"id"`
-	}
-	sarifResult struct {
-		RuleID    string          `json:"ruleId"`
-		Level     string          `json:"level"`
-		Message   sarifText       `json:"message"`
-		Locations []sarifLocation `json:"locations,omitempty"`
-	}
-	sarifText struct {
-		Text string `json:"text"`
-	}
-	sarifLocation struct {
-		Physical sarifPhysical `json:"physicalLocation"`
-	}
-	sarifPhysical struct {
-		Artifact sarifArtifact `json:"artifactLocation"`
-		Region   *sarifRegion  `json:"region,omitempty"`
-	}
-	sarifArtifact struct {
-		URI string `json:"uri"`
-	}
-	sarifRegion struct {
-		StartLine   int `json:"startLine"`
-		StartColumn int `json:"startColumn,omitempty"`
-	}
-)
+// node is a structure of SARIF 2.1.0 (OASIS).
+type node map[string]any
 
 // SARIF returns the report for code hosting sites, with a rule for each reason. A problem of a setting has no
 // location.
 func (r *Report) SARIF(version string) (string, error) {
-	run := sarifRun{ColumnKind: "unicodeCodePoints", Results: []sarifResult{}}
-	run.Tool.Driver = sarifDriver{Name: "svcctl", Version: version, Rules: []sarifRule{}}
+	rules, results := []node{}, []node{}
 	for i := range r.Problems {
 		f := &r.Problems[i]
-		if rule := (sarifRule{f.Reason}); !slices.Contains(run.Tool.Driver.Rules, rule) {
-			run.Tool.Driver.Rules = append(run.Tool.Driver.Rules, rule)
+		if !slices.ContainsFunc(rules, func(rule node) bool { return rule["id"] == f.Reason }) {
+			rules = append(rules, node{"id": f.Reason})
 		}
-		result := sarifResult{RuleID: f.Reason, Level: f.Level, Message: sarifText{f.said()}}
+		result := node{"ruleId": f.Reason, "level": f.Level, "message": node{"text": f.said()}}
 		if _, is := slices.BinarySearch(r.Files, f.File); is {
-			place := sarifPhysical{Artifact: sarifArtifact{fileURI(f.File)}}
+			place := node{"artifactLocation": node{"uri": fileURI(f.File)}}
 			if f.Line > 0 {
-				place.Region = &sarifRegion{f.Line, f.Column}
+				region := node{"startLine": f.Line}
+				if f.Column > 0 {
+					region["startColumn"] = f.Column
+				}
+				place["region"] = region
 			}
-			result.Locations = []sarifLocation{{place}}
+			result["locations"] = []node{{"physicalLocation": place}}
 		}
-		run.Results = append(run.Results, result)
+		results = append(results, result)
 	}
-	return output.JSON(sarifLog{Schema: "https://json.schemastore.org/sarif-2.1.0.json", Version: "2.1.0", Runs: []sarifRun{run}})
+	driver := node{"name": "svcctl", "version": version, "rules": rules}
+	return output.JSON(node{"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0",
+		"runs": []node{{"tool": node{"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}}})
 }
 
 // said is the line without its place: "Service shop/web: spec.ports[0].port: ...".
