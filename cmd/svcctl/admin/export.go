@@ -79,13 +79,7 @@ func restoreVerb() *cli.Verb {
 		cli.YesOption(),
 		settings.ConfigOption(),
 	}
-	for _, s := range settings.Settings() {
-		if s.Name == "data-dir" || s.Name == "data-key-file" {
-			place := s.Option()
-			place.Group = settings.GroupPlaces
-			o = append(o, place)
-		}
-	}
+	o = append(o, settings.Options("", "data-dir", "data-key-file")...)
 	return &cli.Verb{
 		Name:    "admin restore",
 		Summary: "restore a box from an export",

@@ -56,7 +56,7 @@ socket of serve, and CAP_NET_RAW, except for BGP with peers by address.`,
 				Usage: "no election: answer while an interface of this box has the address, as with keepalived"},
 			{Name: "state-dir", Arg: cli.ArgDir, Def: defaultAnnounceDir, Group: settings.GroupPlaces,
 				Usage: "state for the next start; it must not survive a boot"},
-		}, bgpOptions(), announceLogOptions(), settings.SocketOptions()),
+		}, bgpOptions(), settings.Options("", "log-level", "log-format"), settings.SocketOptions()),
 		Examples: []cli.Example{
 			{"On every segment.", "sudo svcctl announce"},
 			{"On two interfaces.", "sudo svcctl announce --l2 eth0 --l2 eth1"},
@@ -70,14 +70,6 @@ socket of serve, and CAP_NET_RAW, except for BGP with peers by address.`,
 		Verbs: cli.Words(announceStatusVerb(), drainVerb(), undrainVerb()),
 		Run:   runAnnounce,
 	}
-}
-
-// announceLogOptions are --log-level and --log-format.
-func announceLogOptions() (o []*cli.Option) {
-	for _, s := range settings.LogSettings() {
-		o = append(o, s.Option())
-	}
-	return o
 }
 
 // runAnnounce announces until a signal stops it.

@@ -35,7 +35,7 @@ member of --socket-group or as the user svcctl-discover; or --server with a toke
 		Options: slices.Concat([]*cli.Option{
 			{Name: "from", Arg: "[NAME=]KIND[+URL]", Def: "dns", Repeats: true, Group: cli.GroupHow,
 				Usage: "provider, by its kind, with the name that annotations have for it, the kind without one; repeatable"},
-		}, nodeNameOption(), announceLogOptions(), settings.ConnectOptions()),
+		}, settings.Options("", "node-name", "log-level", "log-format"), settings.ConnectOptions()),
 		Examples: []cli.Example{
 			{"Names of DNS.", "svcctl discover"},
 			{"The agents and the daemon of this box.", "svcctl discover --from consul --from nomad --from docker"},
@@ -47,16 +47,6 @@ member of --socket-group or as the user svcctl-discover; or --server with a toke
   2  wrong usage or configuration`,
 		Run: runDiscover,
 	}
-}
-
-// nodeNameOption is --node-name of serve: the name of the box in Leases, and of the node of its containers.
-func nodeNameOption() (o []*cli.Option) {
-	for _, s := range settings.Settings() {
-		if s.Name == "node-name" {
-			o = append(o, s.Option())
-		}
-	}
-	return o
 }
 
 // runDiscover follows providers until a signal stops it.

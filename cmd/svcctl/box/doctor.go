@@ -22,13 +22,7 @@ import (
 func DoctorVerb() *cli.Verb {
 	o := []*cli.Option{cli.OutputOption("table", "json", "yaml")}
 	o = append(o, settings.SocketOptions()...)
-	for _, s := range settings.Settings() {
-		if slices.Contains([]string{"data-dir", "manifests", "listen", "tls-cert", "tls-key"}, s.Name) {
-			setting := s.Option()
-			setting.Group = settings.GroupConnect
-			o = append(o, setting)
-		}
-	}
+	o = append(o, settings.Options(settings.GroupConnect, "manifests", "data-dir", "listen", "tls-cert", "tls-key")...)
 	return &cli.Verb{
 		Name:    "doctor",
 		Summary: "check this box: kernel, settings, foreign rules",

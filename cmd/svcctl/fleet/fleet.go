@@ -27,7 +27,7 @@ func FleetVerb() *cli.Verb {
 	inEtcd := func(word, args, summary, about string, options []*cli.Option, run func(ctx context.Context, env *cli.Env, v *cli.Verb, cfg fleet.Config, dir string) error, examples ...cli.Example) *cli.Verb {
 		return &cli.Verb{
 			Name: "fleet " + word, Args: args, Summary: summary, About: about + etcd,
-			Options: slices.Concat(options, []*cli.Option{settings.ConfigOption()}, fleetOptions()), Examples: examples,
+			Options: slices.Concat(options, []*cli.Option{settings.ConfigOption()}, settings.Options("", fleetFlags...)), Examples: examples,
 			Exits: `  0  done
   1  not done: stderr has the reason
   2  wrong usage or configuration`,
@@ -64,7 +64,7 @@ alone. The others speak with etcd itself, and need --fleet and --etcd.`,
 				`Makes the fleet in etcd; with --from, of the objects of a box of its own whose serve is
 stopped: revisions and addresses stay. Objects of files are those of the source of
 --manifests NAME=DIR that has the file, and those of the API without it.`,
-				[]*cli.Option{{Name: "from", Arg: cli.ArgDir, Group: cli.GroupHow, Usage: "the data directory of a box, whose objects become those of the fleet"}, settings.PlaceSettings()[0].Option(), dataKeyOption()}, fleetInit,
+				[]*cli.Option{{Name: "from", Arg: cli.ArgDir, Group: cli.GroupHow, Usage: "the data directory of a box, whose objects become those of the fleet"}, settings.Options("", "manifests")[0], dataKeyOption()}, fleetInit,
 				cli.Example{"A new fleet.", "svcctl fleet init --fleet pop1 --etcd https://etcd1:2379,https://etcd2:2379,https://etcd3:2379"},
 				cli.Example{"A box of its own becomes the first of a fleet.", "svcctl fleet init --fleet pop1 --etcd https://etcd1:2379 --from /var/lib/svcctl"}),
 			inEtcd("status", "", "show the state of the fleet in etcd, and of its members", "Shows the state of the fleet in etcd, the members of etcd, and the boxes.", nil, fleetStatus,
@@ -124,7 +124,7 @@ revision above all others; all tokens end, and a trial that it has is under way 
 				Name: "fleet leave", Args: "DIR [FLAGS]", Summary: "open the Secrets of a box that leaves the fleet",
 				About: `Opens the Secrets in the data directory of a box that is stopped, by --fleet-key-file: serve
 without --fleet starts from it then.`,
-				Options:  slices.Concat(dataKey, []*cli.Option{settings.ConfigOption()}, fleetOptions()),
+				Options:  slices.Concat(dataKey, []*cli.Option{settings.ConfigOption()}, settings.Options("", fleetFlags...)),
 				Examples: []cli.Example{{"This box goes on alone.", "sudo svcctl fleet leave /var/lib/svcctl --fleet-key-file /etc/svcctl/fleet.key"}},
 				Exits: `  0  done
   1  not done: stderr has the reason
@@ -134,19 +134,14 @@ without --fleet starts from it then.`,
 	}
 }
 
+// fleetFlags are --fleet and those of etcd and of the keys.
+var fleetFlags = []string{"fleet", "etcd", "etcd-cacert", "etcd-cert", "etcd-key", "fleet-key-file"}
+
 // dataKeyOption is --data-key-file, of the directory that a verb is given.
 func dataKeyOption() *cli.Option {
-	o := settings.PlaceSettings()[2].Option()
+	o := settings.Options("", "data-key-file")[0]
 	o.Usage = "key that the directory is encrypted by"
 	return o
-}
-
-// fleetOptions are --fleet and those of etcd.
-func fleetOptions() (options []*cli.Option) {
-	for _, s := range settings.FleetSettings() {
-		options = append(options, s.Option())
-	}
-	return options
 }
 
 // allObjects counts objects of all kinds, as `svcctl get` lists them.
@@ -198,11 +193,9 @@ func fleetLeave(_ context.Context, env *cli.Env, v *cli.Verb, args []string) err
 	}
 	dir := args[0]
 	files := map[string]string{}
-	for _, s := range slices.Concat(settings.PlaceSettings(), settings.FleetSettings()) {
-		if v.Has(s.Name) {
-			if given, is := settings.Lookup(env, v.Option(s.Name), s, nil); is {
-				files[s.Name] = given.Texts[len(given.Texts)-1]
-			}
+	for _, s := range settings.Named("fleet-key-file", "data-key-file") {
+		if given, is := settings.Lookup(env, v.Option(s.Name), s, nil); is {
+			files[s.Name] = given.Texts[len(given.Texts)-1]
 		}
 	}
 	keys, err := appliance.FleetKeys(files["fleet-key-file"])

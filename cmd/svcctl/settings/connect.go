@@ -20,16 +20,10 @@ const (
 
 // SocketOptions returns the options by which a verb finds the appliance of this box.
 func SocketOptions() []*cli.Option {
-	o := []*cli.Option{{Name: "config", Arg: cli.ArgFile, Env: ConfigEnv, Group: GroupConnect,
-		Usage: "YAML file of `svcctl serve`, for its socket"}}
-	for _, s := range Settings() {
-		if s.Name == "socket" {
-			socket := s.Option()
-			socket.Group, socket.Usage = GroupConnect, "unix socket of the appliance"
-			o = append(o, socket)
-		}
-	}
-	return o
+	socket := Options(GroupConnect, "socket")[0]
+	socket.Usage = "unix socket of the appliance"
+	return []*cli.Option{{Name: "config", Arg: cli.ArgFile, Env: ConfigEnv, Group: GroupConnect,
+		Usage: "YAML file of `svcctl serve`, for its socket"}, socket}
 }
 
 // ConnectOptions returns the options by which a verb finds an appliance, local or remote.
