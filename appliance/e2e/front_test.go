@@ -30,7 +30,7 @@ func Test404_nobody_is_served_in_the_clear_instead(t *testing.T) {
 			}
 		}
 	}
-	b.write("web.yaml", documents("svcctl.io/tls-secret.https: www"))
+	b.write("web.yaml", documents()) // none of those below: rewriting a file as it is makes no revision
 	b.svcctl.Start()
 	for name, tt := range map[string]struct {
 		annotations []string
