@@ -241,7 +241,7 @@ var libraries = map[string][]string{
 	"github.com/rogpeppe/go-internal":     {"appliance/test/script", "cmd/svcctl/output"},
 	"github.com/urfave/cli":               {"cmd/svcctl"},
 	"github.com/vishvananda/netlink":      {"appliance/announce/bgp", "appliance/netlab", "appliance/node", "appliance/routes", "appliance/sockets"},
-	"go.etcd.io/bbolt":                    {"store/engine"},
+	"go.etcd.io/bbolt":                    {"appliance/simulate", "store/engine"},
 	"go.etcd.io/etcd":                     {"store/fleet"},
 	"go.uber.org/zap":                     {"store/fleet"},
 	"google.golang.org/grpc":              {"store/fleet"},

@@ -2,6 +2,7 @@ package simulate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -64,10 +65,15 @@ func (b *box) start() error {
 	clock := func() time.Time { return time.Now().Add(b.skew) }
 	settings := cfg.Store()
 	settings.Clock = clock
-	objects, err := store.Open(b.disk.open(l), settings)
+	engine, err := b.disk.open(l)
 	if err != nil {
 		end()
-		return fmt.Errorf("open the store: %w", err)
+		return fmt.Errorf("open the data file: %w", err)
+	}
+	objects, err := store.Open(engine, settings)
+	if err != nil {
+		end()
+		return errors.Join(fmt.Errorf("open the store: %w", err), b.disk.close())
 	}
 	l.store = objects
 	kernel := process{b.tables, l}
@@ -79,13 +85,13 @@ func (b *box) start() error {
 	orphans, err := reconcile.FindOrphans(objects, kernel.Read, cfg.Box(nil), false, log)
 	if err != nil {
 		end()
-		return fmt.Errorf("read the kernel: %w", err)
+		return errors.Join(fmt.Errorf("read the kernel: %w", err), b.disk.close())
 	}
 	hosts := control.NewHostAddresses(cfg.IsSetAside, objects, control.NodeOwner)
 	watcher, err := watch.New(watch.Config{Dirs: cfg.ManifestDirs(), LastGood: objects.LastGood(), Log: log, Notifier: func() (watch.Notifier, error) { return l.notifier, nil }})
 	if err != nil {
 		end()
-		return err
+		return errors.Join(err, b.disk.close())
 	}
 	loop := reconcile.New(reconcile.Options{
 		Accepted: reconcile.Accepted{Store: objects, Watching: true, Removals: removals, DataDir: cfg.DataDir},
@@ -126,6 +132,7 @@ func (b *box) start() error {
 		return loop.Run(ctx, reconcile.Inputs{Snapshots: watcher.Snapshots(), Facts: l.facts, Changes: l.changes})
 	})
 	b.life = l
+	l.done.Go(func() { b.follow(ctx, l) })
 	b.readHost()
 	return nil
 }
@@ -135,7 +142,9 @@ func (b *box) stop() {
 	b.life.end()
 	b.life.done.Wait()
 	b.life.dead.Store(true)
-	_ = b.disk.memory.Close()
+	if err := b.disk.close(); err != nil {
+		b.tables.violated("close the data file: %v", err)
+	}
 }
 
 // readHost sends the facts of the host to the process.
@@ -148,17 +157,36 @@ func (b *box) readHost() {
 	b.life.facts <- facts
 }
 
+// Fates of requests of clients, the last argument of put and delete.
+const (
+	fateLost = "lost" // the answer is lost
+	fateGone = "gone" // the client is gone once its request was read
+	fateHalf = "half" // the client breaks off in the middle of its body
+)
+
 // request is one of a client. A status of 0 is one without an answer.
-func (b *box) request(method, path, body string) (status int, text string) {
+func (b *box) request(method, path, body, fate string) (status int, text string) {
 	if b.life.dead.Load() {
 		return 0, ""
 	}
-	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	ctx, leave := context.WithCancel(context.Background())
+	defer leave()
+	var reader io.Reader = strings.NewReader(body)
+	switch {
+	case body == "" && fate == fateGone:
+		leave()
+	case fate == fateGone:
+		reader = leaving(body, leave)
+	case fate == fateHalf:
+		reader = halfOf(body)
+	}
+	r := httptest.NewRequestWithContext(ctx, method, path, reader)
+	r.ContentLength = int64(len(body))
 	r.Header.Set("Content-Type", "application/json")
 	answer := httptest.NewRecorder()
 	b.life.handler.ServeHTTP(answer, r)
-	if b.life.dead.Load() {
-		return 0, "" // the process died before it could answer
+	if b.life.dead.Load() || fate == fateLost || fate == fateGone {
+		return 0, "" // the process died before it could answer, or nobody reads the answer
 	}
 	return answer.Code, answer.Body.String()
 }

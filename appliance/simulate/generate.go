@@ -35,7 +35,7 @@ func Generate(seed uint64) Script {
 		Rand: rand.New(rand.NewPCG(seed, 0)), script: Script{Seed: seed}, box: boxOf(seed),
 		units: map[string]map[object.Ref]object.Object{}, down: map[netip.AddrPort]bool{}, without: map[string]bool{},
 	}
-	for _, what := range []string{doFile, doPut, doSlowly, "junk", doAddress, doClock, doForeign, "disk", "kernel", doKill, doReboot, doDown} {
+	for _, what := range []string{doFile, doPut, doSlowly, "junk", "fate", doAddress, doClock, doForeign, "disk", "kernel", doKill, doReboot, doDown} {
 		g.without[what] = g.IntN(3) == 0
 	}
 	if g.without[doFile] && g.without[doPut] {
@@ -194,12 +194,39 @@ func (g *generator) write(key string, objects map[object.Ref]object.Object) {
 	}
 	for _, ref := range sortedRefs(before) {
 		if objects[ref] == nil {
-			g.add(doDelete, pathOf(ref))
+			g.delete(pathOf(ref))
 		}
 	}
 	for _, ref := range sortedRefs(objects) {
-		g.add(doPut, pathOf(ref), encode(objects[ref], as))
+		path, text := pathOf(ref), encode(objects[ref], as)
+		if !g.without["junk"] && g.IntN(8) == 0 {
+			g.add(doJunk, []string{"PUT", "PATCH"}[g.IntN(2)], path, text[:g.IntN(len(text))])
+		}
+		if fate := g.fate(fateLost, fateGone, fateHalf); fate != "" {
+			g.add(doPut, path, text, fate)
+			if fate == fateHalf || g.IntN(2) == 0 { // the client tries again
+				g.add(doPut, path, text)
+			}
+			continue
+		}
+		g.add(doPut, path, text)
 	}
+}
+
+// fate returns the fate of a request; mostly it is answered.
+func (g *generator) fate(of ...string) string {
+	if g.without["fate"] || g.IntN(6) != 0 {
+		return ""
+	}
+	return of[g.IntN(len(of))]
+}
+
+func (g *generator) delete(path string) {
+	if fate := g.fate(fateLost, fateGone); fate != "" {
+		g.add(doDelete, path, fate)
+		return
+	}
+	g.add(doDelete, path)
 }
 
 func (g *generator) drop(key string) {
@@ -207,7 +234,7 @@ func (g *generator) drop(key string) {
 		g.add(doRemove, strings.ReplaceAll(key, "/", "-")+".yaml")
 	} else {
 		for _, ref := range sortedRefs(g.units[key]) {
-			g.add(doDelete, pathOf(ref))
+			g.delete(pathOf(ref))
 		}
 	}
 	delete(g.units, key)
@@ -220,7 +247,7 @@ func (g *generator) trouble() {
 	switch what := one("disk", "disk", "kernel", "kernel", doKill, doReboot, doForeign, doForeign, doClock, doAddress, doDown, doWait, doStop); {
 	case g.without[what]:
 	case what == "disk":
-		g.add(doFault, "disk", one("refused", "full", "full", "failed", "before", "after"), n)
+		g.add(doFault, "disk", one("full", "full", "failed", "before", "torn", "torn", "after"), n)
 	case what == "kernel":
 		g.add(doFault, "kernel", one("refused", "stale", "unknown", "lost", "before", "after", "unreadable"), n)
 	case what == doForeign:

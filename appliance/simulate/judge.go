@@ -42,7 +42,7 @@ func (b *box) rest(restart bool) error {
 	if err != nil {
 		return err
 	}
-	for _, invariant := range []func(*oracle.World) error{b.commitsWereRight, b.statusIsTrue, b.filesAreStored, b.writesAreStored, b.valuesStay, b.packetsArrive} {
+	for _, invariant := range []func(*oracle.World) error{b.commitsWereRight, func(*oracle.World) error { return b.watchEqualsList() }, b.statusIsTrue, b.filesAreStored, b.writesAreStored, b.valuesStay, b.packetsArrive} {
 		if err := invariant(world); err != nil {
 			return err
 		}

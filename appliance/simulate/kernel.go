@@ -56,6 +56,13 @@ func (t *tables) calm() {
 	t.faults, t.readings = map[int]kernelFault{}, map[int]bool{}
 }
 
+// violated notes a violated invariant.
+func (t *tables) violated(format string, args ...any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.wrong = append(t.wrong, fmt.Sprintf(format, args...))
+}
+
 // process is the kernel as one process has it: reconcile.Kernel.
 type process struct {
 	*tables

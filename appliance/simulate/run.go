@@ -41,8 +41,9 @@ type box struct {
 	life      *life
 
 	written
-	packets *rand.Rand
-	stats   Stats
+	follower follower
+	packets  *rand.Rand
+	stats    Stats
 }
 
 // written has what was written from outside, and what was answered.
@@ -74,7 +75,7 @@ func boxOf(seed uint64) oracle.Box {
 // invariant, with the number of the event.
 func Run(s Script, dir string, log io.Writer) (Stats, error) {
 	b := &box{
-		world: boxOf(s.Seed), manifests: filepath.Join(dir, "manifests"), disk: newDisk(), tables: newTables(), logTo: log,
+		world: boxOf(s.Seed), manifests: filepath.Join(dir, "manifests"), disk: newDisk(filepath.Join(dir, "data"), s.Seed), tables: newTables(), logTo: log,
 		written: written{
 			files: map[string]string{}, good: map[string]string{}, versions: map[object.Ref]map[string]object.Object{}, allowed: map[object.Ref]map[string]bool{}, values: map[object.Ref][]string{},
 		},
@@ -149,9 +150,11 @@ func (b *box) do(e Event) error {
 		}
 		b.send(e.arg(0), fsnotify.Remove)
 	case doPut:
-		return b.put(e.arg(0), e.arg(1))
+		return b.put(e.arg(0), e.arg(1), e.arg(2))
+	case doJunk:
+		return b.junk(e.arg(0), e.arg(1), e.arg(2))
 	case doDelete:
-		b.remove(e.arg(0))
+		b.remove(e.arg(0), e.arg(1))
 	case doDown, doUp:
 		b.life.checks.set(netip.MustParseAddrPort(e.arg(0)), e.Verb == doDown)
 	case doAddress:
@@ -224,7 +227,7 @@ func decode(text string) (all []object.Object) {
 }
 
 // put is a request that creates or replaces an object.
-func (b *box) put(path, text string) error {
+func (b *box) put(path, text, fate string) error {
 	refs := b.note(text)
 	if len(refs) != 1 {
 		return fmt.Errorf("%q is not one object", text)
@@ -233,11 +236,13 @@ func (b *box) put(path, text string) error {
 	if b.allowed[ref] == nil {
 		b.allowed[ref] = map[string]bool{"": true}
 	}
-	status, answer := b.request("PUT", path, text)
-	if status == 404 || status == 409 && strings.Contains(answer, "not found") {
-		status, _ = b.request("POST", path[:strings.LastIndexByte(path, '/')], text)
+	status, answer := b.request("PUT", path, text, fate)
+	if status == 404 || status == 409 && strings.Contains(answer, "not found") || status == 0 && fate != "" {
+		status, answer = b.request("POST", path[:strings.LastIndexByte(path, '/')], text, fate)
 	}
 	switch {
+	case fate == fateHalf && status >= 200 && status < 300:
+		return fmt.Errorf("half a body is answered with %d: %s", status, answer)
 	case status >= 200 && status < 300:
 		b.allowed[ref] = map[string]bool{now: true}
 	case status >= 400 && status < 500:
@@ -248,13 +253,21 @@ func (b *box) put(path, text string) error {
 	return nil
 }
 
+// junk is a request with a body that is no object. It is refused, and changes nothing: all that is stored was written by others.
+func (b *box) junk(method, path, text string) error {
+	if status, answer := b.request(method, path, text, ""); status != 0 && (status < 400 || status >= 500) {
+		return fmt.Errorf("%s %s of junk is answered with %d: %s", method, path, status, answer)
+	}
+	return nil
+}
+
 // remove is a request that deletes an object.
-func (b *box) remove(path string) {
+func (b *box) remove(path, fate string) {
 	ref, ok := b.refOf(path)
 	if !ok {
 		return
 	}
-	switch status, _ := b.request("DELETE", path, ""); {
+	switch status, _ := b.request("DELETE", path, "", fate); {
 	case status >= 200 && status < 300, status == 404 && b.allowed[ref][""]:
 		b.allowed[ref] = map[string]bool{"": true}
 	case status == 404 || status >= 500 || status == 0:

@@ -13,10 +13,20 @@ import (
 // simulate runs a script in a bubble of its own.
 func simulate(t *testing.T, s Script) (stats Stats, wrong error) {
 	t.Helper()
-	dir := t.TempDir()
+	dir := quickDir(t)
 	log := logOf(t)
 	synctest.Test(t, func(*testing.T) { stats, wrong = Run(s, dir, log) })
 	return stats, wrong
+}
+
+// quickDir returns a directory in memory, if there is one: the data file syncs each commit.
+func quickDir(t *testing.T) string {
+	dir, err := os.MkdirTemp("/dev/shm", "svcctl-simulate-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }
 
 // TestSmoke runs seeds for some seconds of real time, at least 20. With SEED it runs that one, with SCRIPT a file, with FOR new seeds
