@@ -46,8 +46,10 @@ type life struct {
 	handler  http.Handler
 	notifier *notifier
 	checks   *checks
+	grants   *reconcile.Grants
 	facts    chan node.Facts
 	changes  chan kernel.Change
+	releases chan chan wire.Released
 }
 
 // kill ends the process in the middle of what it does: nothing outside obeys it any more.
@@ -61,7 +63,7 @@ func (b *box) start() error {
 	cfg := b.config
 	log := slog.New(slog.NewTextHandler(b.log(), nil))
 	ctx, end := context.WithCancel(context.Background())
-	l := &life{end: end, facts: make(chan node.Facts, 1), changes: make(chan kernel.Change, 64), notifier: newNotifier(), checks: &checks{down: b.down}}
+	l := &life{end: end, facts: make(chan node.Facts, 1), changes: make(chan kernel.Change, 64), releases: make(chan chan wire.Released), grants: reconcile.NewGrants(nil), notifier: newNotifier(), checks: &checks{down: b.down}}
 	clock := func() time.Time { return time.Now().Add(b.skew) }
 	settings := cfg.Store()
 	settings.Clock = clock
@@ -80,7 +82,7 @@ func (b *box) start() error {
 	b.tables.mu.Lock()
 	b.tables.doubts += 4 // orphans, the early reading, VIPs of the host before, and the first plan
 	b.tables.mu.Unlock()
-	removals := reconcile.NewRemovalGuard(true)
+	removals := reconcile.NewRemovalGuard(!b.guarded)
 	l.board = reconcile.NewBoard(objects.Revisions, func(context.Context) error { return nil }, nil, removals, wire.Status{Reason: "starting"})
 	orphans, err := reconcile.FindOrphans(objects, kernel.Read, cfg.Box(nil), false, log)
 	if err != nil {
@@ -107,7 +109,7 @@ func (b *box) start() error {
 		Controllers: reconcile.Controllers{
 			Cluster: control.NewClusterObjects(cfg.ClusterObjects(), objects, hosts), Endpoints: control.NewEndpoints(cfg.EndpointsFacts(), objects),
 		},
-		Parts: []reconcile.Part{reconcile.NewGrants(nil), l.checks}, Log: log, Clock: clock,
+		Parts: []reconcile.Part{l.grants, l.checks}, Log: log, Clock: clock,
 		Publisher: &reconcile.Publisher{
 			Board: l.board, Metrics: metrics.New("simulation"), Dirs: cfg.Manifests, Status: wire.Status{Reason: "starting"},
 			Reporter: reconcile.NewReporter(log, objects.Location, nil, nil),
@@ -129,7 +131,7 @@ func (b *box) start() error {
 	}
 	run(func() error { return watcher.Run(ctx) })
 	run(func() error {
-		return loop.Run(ctx, reconcile.Inputs{Snapshots: watcher.Snapshots(), Facts: l.facts, Changes: l.changes})
+		return loop.Run(ctx, reconcile.Inputs{Snapshots: watcher.Snapshots(), Facts: l.facts, Changes: l.changes, Releases: l.releases})
 	})
 	b.life = l
 	l.done.Go(func() { b.follow(ctx, l) })

@@ -28,6 +28,7 @@ type disk struct {
 	opened  []byte         // the content when the process opened it
 	torn    []byte         // what the next process finds, nil: what was written last
 	faults  map[int]string // by the number of the commit
+	starved bool           // each commit finds the disk full
 	commits int            // calls
 	tears   int            // crashes between a write and its sync
 }
@@ -46,7 +47,14 @@ func (d *disk) fault(how string, n int) {
 func (d *disk) calm() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.faults = map[int]string{}
+	d.faults, d.starved = map[int]string{}, false
+}
+
+// starve has the disk full from now on.
+func (d *disk) starve() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.starved = true
 }
 
 // next counts a commit and returns its fault.
@@ -54,6 +62,9 @@ func (d *disk) next() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.commits++
+	if d.starved {
+		return "full"
+	}
 	return d.faults[d.commits]
 }
 

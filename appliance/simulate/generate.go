@@ -35,7 +35,7 @@ func Generate(seed uint64) Script {
 		Rand: rand.New(rand.NewPCG(seed, 0)), script: Script{Seed: seed}, box: boxOf(seed),
 		units: map[string]map[object.Ref]object.Object{}, down: map[netip.AddrPort]bool{}, without: map[string]bool{},
 	}
-	for _, what := range []string{doFile, doPut, doSlowly, "junk", "fate", doAddress, doClock, doForeign, "disk", "kernel", doKill, doReboot, doDown} {
+	for _, what := range []string{doFile, doPut, doSlowly, "junk", "fate", doAddress, doClock, doForeign, "disk", "kernel", doKill, doReboot, doDown, doVanish, doStarve} {
 		g.without[what] = g.IntN(3) == 0
 	}
 	if g.without[doFile] && g.without[doPut] {
@@ -72,9 +72,12 @@ func (g *generator) round() {
 	}
 	if g.IntN(2) == 0 {
 		g.add(doRest, "restart")
-		return
+	} else {
+		g.add(doRest)
 	}
-	g.add(doRest)
+	if !g.without[doStarve] && g.IntN(6) == 0 {
+		g.add(doStarve)
+	}
 }
 
 // apply writes the difference between the units in force and the world: removals first, then the rest in any order.
@@ -244,7 +247,7 @@ func (g *generator) drop(key string) {
 func (g *generator) trouble() {
 	one := func(of ...string) string { return of[g.IntN(len(of))] }
 	n := fmt.Sprint(1 + g.IntN(4))
-	switch what := one("disk", "disk", "kernel", "kernel", doKill, doReboot, doForeign, doForeign, doClock, doAddress, doDown, doWait, doStop); {
+	switch what := one("disk", "disk", "kernel", "kernel", doKill, doReboot, doForeign, doForeign, doClock, doAddress, doDown, doWait, doStop, doVanish); {
 	case g.without[what]:
 	case what == "disk":
 		g.add(doFault, "disk", one("full", "full", "failed", "before", "torn", "torn", "after"), n)
@@ -263,6 +266,12 @@ func (g *generator) trouble() {
 				g.down[server] = !g.down[server]
 				g.add(map[bool]string{true: doDown, false: doUp}[g.down[server]], server.String())
 			}
+		}
+	case what == doVanish:
+		if g.IntN(2) == 0 {
+			g.add(doVanish, "restart")
+		} else {
+			g.add(doVanish)
 		}
 	case what == doWait:
 		g.add(doWait, one("1ms", "50ms", "700ms", "12s", "40s"))

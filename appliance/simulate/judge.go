@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/test/judge"
 	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/store/object"
@@ -32,6 +33,12 @@ func (b *box) rest(restart bool) error {
 		return err
 	}
 	time.Sleep(calm)
+	if b.guarded && b.life.board.Status().HeldRemovals > 0 { // the operator lets them go
+		done := make(chan wire.Released)
+		b.life.releases <- done
+		<-done
+		time.Sleep(calm)
+	}
 	if b.life.dead.Load() {
 		return fmt.Errorf("the process ended without a fault")
 	}
@@ -42,7 +49,7 @@ func (b *box) rest(restart bool) error {
 	if err != nil {
 		return err
 	}
-	for _, invariant := range []func(*oracle.World) error{b.commitsWereRight, func(*oracle.World) error { return b.watchEqualsList() }, b.statusIsTrue, b.filesAreStored, b.writesAreStored, b.valuesStay, b.packetsArrive} {
+	for _, invariant := range []func(*oracle.World) error{b.commitsWereRight, func(*oracle.World) error { return b.watchEqualsList() }, b.statusIsTrue, b.filesAreStored, b.writesAreStored, b.holdersStay, b.valuesStay, b.packetsArrive} {
 		if err := invariant(world); err != nil {
 			return err
 		}
@@ -185,6 +192,41 @@ func (b *box) valuesStay(world *oracle.World) error {
 		}
 		b.values[ref] = values
 	}
+	return nil
+}
+
+// holdersStay: a frontend that several Services ask for stays with the one that has it, as long as that one is not written.
+func (b *box) holdersStay(world *oracle.World) error {
+	now := map[string]object.Ref{}
+	unchanged := map[object.Ref]bool{}
+	for _, s := range world.Services {
+		ref := object.RefOf(s)
+		before := b.values[ref]
+		unchanged[ref] = len(before) > 0 && before[0] == s.Metadata.UID && before[1] == s.Metadata.Annotations[version]
+		for _, p := range b.life.grants.Of(ref.Key()) {
+			for _, fe := range p.Frontends {
+				if !fe.Addr.IsValid() || fe.HostOwned || fe.IsRange() {
+					continue
+				}
+				key := fmt.Sprintf("%s/%s", netip.AddrPortFrom(fe.Addr, fe.Port), p.Protocol)
+				if other, twice := now[key]; twice && other != ref {
+					return fmt.Errorf("%s is granted to %s and %s", key, other, ref)
+				}
+				now[key] = ref
+			}
+		}
+	}
+	for key, ref := range now {
+		if before, had := b.holders[key]; had && before != ref && unchanged[before] && unchanged[ref] {
+			return fmt.Errorf("%s went from %s to %s, and neither was written", key, before, ref)
+		}
+	}
+	for key, before := range b.holders {
+		if ref, has := now[key]; has && before != ref && unchanged[before] && !unchanged[ref] {
+			return fmt.Errorf("%s went from %s, which was not written, to %s", key, before, ref)
+		}
+	}
+	b.holders = now
 	return nil
 }
 

@@ -42,6 +42,8 @@ type box struct {
 
 	written
 	follower follower
+	guarded  bool                  // removals of many objects at once are held until they are released
+	holders  map[string]object.Ref // of frontends that several Services ask for, at the last rest
 	packets  *rand.Rand
 	stats    Stats
 }
@@ -52,6 +54,7 @@ type written struct {
 	good     map[string]string                       // that was in force at the last rest
 	versions map[object.Ref]map[string]object.Object // all that were written
 	allowed  map[object.Ref]map[string]bool          // of objects of clients: versions that may be stored; "": none
+	starved  int                                     // files that came to a full disk
 	values   map[object.Ref][]string                 // what was allocated to them, with their version and uid
 }
 
@@ -81,7 +84,7 @@ func Run(s Script, dir string, log io.Writer) (Stats, error) {
 		},
 		down: map[netip.AddrPort]bool{}, packets: rand.New(rand.NewPCG(s.Seed, 2)),
 	}
-	b.stats.Kinds = map[string]int{}
+	b.stats.Kinds, b.guarded = map[string]int{}, s.Seed%2 == 1
 	b.config = judge.Config(&b.world)
 	b.config.Manifests, b.config.DataDir = []string{b.manifests}, filepath.Join(dir, "data")
 	if err := os.MkdirAll(b.manifests, 0o700); err != nil {
@@ -183,12 +186,92 @@ func (b *box) do(e Event) error {
 		b.stop()
 		b.tables.foreign("flush")
 		return b.restart()
+	case doVanish:
+		return b.vanish(e.arg(0) == "restart")
+	case doStarve:
+		return b.starve()
 	case doWait:
 		time.Sleep(e.duration(0))
 	case doRest:
 		return b.rest(e.arg(0) == "restart")
 	default:
 		return fmt.Errorf("unknown verb")
+	}
+	return nil
+}
+
+// vanish moves the directory of manifests away for a while. What is stored of files that are there stays, if it is guarded.
+func (b *box) vanish(restart bool) error {
+	time.Sleep(5 * time.Second)
+	stored := func() map[object.Ref]string {
+		all := map[object.Ref]string{}
+		for name, text := range b.files {
+			for _, o := range decode(text) {
+				if have, _ := b.life.store.Get(object.RefOf(o)); have != nil && have.GetMeta().Annotations[version] == o.GetMeta().Annotations[version] {
+					all[object.RefOf(o)] = name
+				}
+			}
+		}
+		return all
+	}
+	if err := b.revive(); err != nil {
+		return err
+	}
+	before := stored()
+	move := func(from, to string, op fsnotify.Op) error {
+		err := os.Rename(from, to)
+		select {
+		case b.life.notifier.events <- fsnotify.Event{Name: b.manifests, Op: op}:
+		default:
+		}
+		return err
+	}
+	if err := move(b.manifests, b.manifests+".away", fsnotify.Rename); err != nil {
+		return err
+	}
+	if restart {
+		b.stop()
+		if err := b.restart(); err != nil {
+			return err
+		}
+	}
+	time.Sleep(40 * time.Second)
+	if err := b.revive(); err != nil {
+		return err
+	}
+	for ref, name := range before {
+		if have, _ := b.life.store.Get(ref); have == nil && b.guarded {
+			return fmt.Errorf("%s of %s is not stored any more, while the directory is away", ref, name)
+		}
+	}
+	if err := move(b.manifests+".away", b.manifests, fsnotify.Create); err != nil {
+		return err
+	}
+	time.Sleep(10 * time.Second)
+	return nil
+}
+
+// starve fills the disk at rest, has a file come, and the host start again: what is stored is in force.
+func (b *box) starve() error {
+	b.tables.calm()
+	b.disk.starve()
+	defer b.disk.calm()
+	b.starved++
+	text := fmt.Sprintf(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"starve","namespace":"default","annotations":{%q:"starve-%d"}},"spec":{"clusterIP":"None","ports":[{"port":80}]}}`, version, b.starved)
+	if err := b.do(Event{doFile, []string{"default-starve.yaml", text}}); err != nil {
+		return err
+	}
+	time.Sleep(5 * time.Second)
+	if err := b.do(Event{doReboot, nil}); err != nil {
+		return err
+	}
+	time.Sleep(calm)
+	world, err := b.stored()
+	if err != nil {
+		return err
+	}
+	if err := b.packetsArrive(world); err != nil {
+		return fmt.Errorf("with a full disk: %w", err)
 	}
 	return nil
 }

@@ -30,6 +30,8 @@ const (
 	doKill    = "kill"    // the process, which starts again
 	doStop    = "stop"    // the process is stopped orderly, and starts again
 	doReboot  = "reboot"  // the kernel is empty, and the process starts again
+	doVanish  = "vanish"  // [restart]: the directory of manifests is away for a while, in which the process may start again
+	doStarve  = "starve"  // the disk is full, a file comes, and the host starts again: what is stored is in force
 	doWait    = "wait"    // DURATION of virtual time
 	doRest    = "rest"    // faults end, 100 s pass, the invariants are judged
 )
