@@ -124,8 +124,8 @@ soak: deps build ## packets that never stop, for half an hour (root or sudo); th
 	SVCCTL_SOAK_SERVICES=10000 $(SOAK) -run healingTime
 	SVCCTL_REQUIRE_PRIVILEGED=1 SVCCTL_SOAK_ANNOUNCED=$(SVCCTL_SOAK_ANNOUNCED) go test -count=1 -v -timeout 3h $(EXEC) ./appliance/e2e -run 'Test49[38]_'
 
-sim: ## one box from a seed, with faults of disk, kernel, files, clock and clients: make sim, FOR=1h, SEED=4711, SCRIPT=fail.txt
-	$(if $(SEED)$(SCRIPT),,FOR=$(or $(FOR),24h)) SEED=$(SEED) SCRIPT=$(abspath $(SCRIPT)) go test -count=1 -v -timeout 0 -run TestSmoke ./appliance/simulate
+sim: ## one box from a seed, with faults of disk, kernel, files, clock and clients: make sim, FOR=1h, SEED=4711, SCRIPT=fail.txt, FLEET=1
+	$(if $(SEED)$(SCRIPT),,FOR=$(or $(FOR),24h)) SEED=$(SEED) FLEET=$(FLEET) SCRIPT=$(abspath $(SCRIPT)) go test -count=1 -v -timeout 0 -run TestSmoke ./appliance/simulate
 
 planted: ## bugs that are planted in the product, each to be found by the simulation: make planted BUG=NAME
 	BUG=$(BUG) go test -tags planted -count=1 -v -timeout 2h -run TestPlanted ./appliance/simulate

@@ -154,7 +154,7 @@ var edges = map[string][]string{
 	"appliance/soak":        {},               // tests only
 	"appliance/test/oracle": {"store/object"}, // for tests only
 	"appliance/simulate": { // for tests only
-		"api/auth", "api/rest", "api/wire", "appliance/config", "appliance/control", "appliance/health", "appliance/metrics", "appliance/node", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/test/judge", "appliance/test/oracle", "nft", "nft/kernel", "nft/nfttest/fake", "store", "store/engine", "store/kind", "store/manifest", "store/object", "watch",
+		"api/auth", "api/rest", "api/wire", "appliance/config", "appliance/control", "appliance/health", "appliance/metrics", "appliance/node", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/test/judge", "appliance/test/oracle", "nft", "nft/kernel", "nft/nfttest/fake", "store", "store/engine", "store/fleet", "store/kind", "store/manifest", "store/object", "watch",
 	},
 	"appliance/test/judge": {"appliance/config", "appliance/node", "appliance/test/oracle", "nft", "nft/sim"},
 
@@ -242,9 +242,9 @@ var libraries = map[string][]string{
 	"github.com/urfave/cli":               {"cmd/svcctl"},
 	"github.com/vishvananda/netlink":      {"appliance/announce/bgp", "appliance/netlab", "appliance/node", "appliance/routes", "appliance/sockets"},
 	"go.etcd.io/bbolt":                    {"appliance/simulate", "store/engine"},
-	"go.etcd.io/etcd":                     {"store/fleet"},
+	"go.etcd.io/etcd":                     {"appliance/simulate", "store/fleet"},
 	"go.uber.org/zap":                     {"store/fleet"},
-	"google.golang.org/grpc":              {"store/fleet"},
+	"google.golang.org/grpc":              {"appliance/simulate", "store/fleet"},
 	"golang.org/x/net":                    {"appliance/announce", "appliance/announce/neighbor", "appliance/conntrack", "appliance/prober", "nft/kernel", "nft/nfnetlink"},
 	"golang.org/x/sync":                   {"appliance/announce", "appliance/announce/neighbor", "appliance/discover", "appliance/discover/dns", "appliance/parts", "appliance/task"},
 	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/conntrack", "appliance/handover", "appliance/journald", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/relay", "appliance/routes", "appliance/simulate", "appliance/sockets", "appliance/traffic", "cmd/svcctl/cli", "cmd/svcctl/top", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "store/deadline", "watch"},

@@ -20,8 +20,9 @@ import (
 // writer admits one call at a time that changes the store, and lets others in while such a call waits for other
 // machines.
 type writer struct {
-	// turn is held by a call that changes something, from its first look to the last assignment.
-	turn sync.Mutex
+	// turn is held by a call that changes something, from its first look to the last assignment: the channel, which takes one, is full.
+	// It is no mutex, as other machines are waited for with it: in virtual time (testing/synctest) waits for a mutex do not count.
+	turn chan struct{}
 	// state guards what such a call decides on. It is held with turn, except while the engine of several machines
 	// commits: then calls take state alone that change nothing which these machines share. They find the store as it was
 	// before that commit, and the allocator with it.
@@ -29,21 +30,23 @@ type writer struct {
 }
 
 // Lock implements sync.Locker, for a call that changes something.
-func (w *writer) Lock() { w.turn.Lock(); w.state.Lock() }
+func (w *writer) Lock() { w.turn <- struct{}{}; w.state.Lock() }
 
 // Unlock implements sync.Locker.
-func (w *writer) Unlock() { w.state.Unlock(); w.turn.Unlock() }
+func (w *writer) Unlock() { w.state.Unlock(); <-w.turn }
 
 // look begins a call that commits nothing. It waits for no other machine: what they have committed is taken over first, unless a
 // commit of this one is under way. The caller calls end.
 func (s *Store) look() (end func()) {
-	if s.writer.turn.TryLock() {
+	select {
+	case s.writer.turn <- struct{}{}:
+	default:
 		s.writer.state.Lock()
-		s.follow()
-		return s.writer.Unlock
+		return s.writer.state.Unlock
 	}
 	s.writer.state.Lock()
-	return s.writer.state.Unlock
+	s.follow()
+	return s.writer.Unlock
 }
 
 // write commits a transaction, which must be the next one after storage.head; nothing if it is empty. With one of this machine
@@ -123,10 +126,7 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 	if err := t.encode(joint...); err != nil {
 		return SyncResult{}, err
 	}
-	changes := joint
-	if len(t.order) > 0 {
-		changes = append(t.order, joint...)
-	}
+	changes := slices.Concat(t.order, joint)
 	ends, err := t.endNamespaces(changes)
 	if err != nil {
 		return SyncResult{}, err

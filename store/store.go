@@ -213,7 +213,7 @@ func Open(engine engine.Engine, cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	s := &Store{
-		cfg: cfg, allocator: allocator,
+		cfg: cfg, allocator: allocator, writer: writer{turn: make(chan struct{}, 1)},
 		storage: storage{engine: engine, shared: sharedOf(engine), piece: pieceObjects},
 		numbers: numbers{seed: uint64(max(0, cfg.Clock().Unix())) << record.RevisionShift},
 		table:   newTable(), feed: newFeed(), declared: newDeclarations(), outcomes: newOutcomes(), sources: newSources(), pending: newPendingSets(),

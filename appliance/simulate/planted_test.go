@@ -17,7 +17,7 @@ import (
 )
 
 // TestPlanted plants each bug of testdata/planted in the product and runs seeds until one fails, at most as many as its file bounds.
-// A file names the bug in its comment, then "file PATH" and "seeds N", and has the sections old, which stands once in the file, and
+// A file names the bug in its comment, then "file PATH", "seeds N", and "fleet" if fleets find it, and has the sections old, which stands once in the file, and
 // new. Each bug compiles the product, so the tests have a build tag: make planted. A bug that nothing finds has the line "missed REASON" and must not be found by its bound of seeds.
 func TestPlanted(t *testing.T) {
 	paths, err := filepath.Glob("testdata/planted/*.txt")
@@ -37,7 +37,7 @@ func TestPlanted(t *testing.T) {
 			if err != nil || len(archive.Files) != 2 {
 				t.Fatalf("%d sections, %v", len(archive.Files), err)
 			}
-			var file, missed string
+			var file, missed, fleet string
 			seeds := 0
 			for line := range strings.Lines(string(archive.Comment)) {
 				switch word, rest, _ := strings.Cut(strings.TrimSpace(line), " "); word {
@@ -45,6 +45,8 @@ func TestPlanted(t *testing.T) {
 					file = filepath.Join(root, rest)
 				case "seeds":
 					_, err = fmt.Sscan(rest, &seeds)
+				case "fleet":
+					fleet = "1"
 				case "missed":
 					missed = rest
 				}
@@ -67,9 +69,9 @@ func TestPlanted(t *testing.T) {
 			}
 			began := time.Now()
 			cmd := exec.Command("go", "test", "-count=1", "-v", "-vet=off", "-overlay", filepath.Join(dir, "overlay.json"), "-run", "^TestSmoke$", ".")
-			cmd.Env = append(os.Environ(), fmt.Sprint("SEEDS=", seeds))
+			cmd.Env = append(os.Environ(), fmt.Sprint("SEEDS=", seeds), "FLEET="+fleet)
 			out, err := cmd.CombinedOutput()
-			found := regexp.MustCompile(`seed (\d+): (.*)`).FindStringSubmatch(string(out))
+			found := regexp.MustCompile(`(?m)(?:seed (\d+)|^panic): (.*)`).FindStringSubmatch(string(out))
 			switch {
 			case err != nil && found == nil:
 				t.Fatalf("%v:\n%.3000s", err, out)

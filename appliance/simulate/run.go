@@ -62,6 +62,8 @@ type written struct {
 type Stats struct {
 	Events, Rests, Packets, Starts int
 	Refused                        int // writes of clients that were refused
+	Acknowledged, Open, Cuts       int // of fleets: writes with and without an answer, cuts from etcd
+	Tears                          int // crashes between a write and its sync
 	Simulated                      time.Duration
 	Kinds                          map[string]int // outcomes of packets
 }
@@ -76,7 +78,10 @@ func boxOf(seed uint64) oracle.Box {
 
 // Run runs a script in a directory of its own. It is to be called in a bubble of testing/synctest. The error is a violated
 // invariant, with the number of the event.
-func Run(s Script, dir string, log io.Writer) (Stats, error) {
+func Run(s Script, dir string, log io.Writer) (stats Stats, err error) {
+	if s.Fleet {
+		return runFleet(s, dir, log)
+	}
 	b := &box{
 		world: boxOf(s.Seed), manifests: filepath.Join(dir, "manifests"), disk: newDisk(filepath.Join(dir, "data"), s.Seed), tables: newTables(), logTo: log,
 		written: written{
@@ -99,17 +104,16 @@ func Run(s Script, dir string, log io.Writer) (Stats, error) {
 		return b.stats, err
 	}
 	defer b.stop()
+	defer func() { stats.Simulated, stats.Tears = time.Since(began), b.disk.tears }()
 	for i, e := range s.Events {
 		b.stats.Events++
 		if log != nil {
 			fmt.Fprintf(log, "=== event %d, after %v: %s %.60s\n", i+1, time.Since(began), e.Verb, strings.Join(e.Args, " "))
 		}
 		if err := b.do(e); err != nil {
-			b.stats.Simulated = time.Since(began)
 			return b.stats, fmt.Errorf("event %d (%s): %w", i+1, e.Verb, err)
 		}
 	}
-	b.stats.Simulated = time.Since(began)
 	return b.stats, nil
 }
 
@@ -267,7 +271,7 @@ func (b *box) starve() error {
 	}
 	time.Sleep(calm)
 	world, err := b.stored()
-	if err != nil {
+	if err != nil || len(world.Services) == 0 { // a box that has stored nothing waits
 		return err
 	}
 	if err := b.packetsArrive(world); err != nil {

@@ -4,11 +4,18 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
+	"runtime/debug"
 	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 )
+
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400) // much is made and forgotten at each start
+	os.Exit(m.Run())
+}
 
 // simulate runs a script in a bubble of its own.
 func simulate(t *testing.T, s Script) (stats Stats, wrong error) {
@@ -29,9 +36,10 @@ func quickDir(t *testing.T) string {
 	return dir
 }
 
-// TestSmoke runs seeds for some seconds of real time, at least 20. With SEED it runs that one, with SCRIPT a file, with FOR new seeds
-// for that time, with SEEDS the first N.
+// TestSmoke runs seeds for some seconds of real time, at least 20 of boxes and 3 of fleets. With SEED it runs that one, with SCRIPT a
+// file, with FOR new seeds for that time, with SEEDS the first N. FLEET=1 has these be of fleets; with FOR each fourth is.
 func TestSmoke(t *testing.T) {
+	fleets := os.Getenv("FLEET") != ""
 	if path := os.Getenv("SCRIPT"); path != "" {
 		text, err := os.ReadFile(path)
 		if err != nil {
@@ -47,28 +55,58 @@ func TestSmoke(t *testing.T) {
 		return
 	}
 	if seed, err := strconv.ParseUint(os.Getenv("SEED"), 10, 64); err == nil {
-		runSeed(t, seed, &Stats{})
+		runSeed(t, seed, fleets, &Stats{})
 		return
 	}
-	first, least, most := uint64(1), 20, 8*time.Second
-	if d, err := time.ParseDuration(os.Getenv("FOR")); err == nil {
-		first, most = uint64(time.Now().Unix())*1000, d
-	}
-	if n, err := strconv.Atoi(os.Getenv("SEEDS")); err == nil {
-		least, most = n, 0
-	}
 	var all Stats
-	seeds := 0
-	for began := time.Now(); seeds < least || time.Since(began) < most; seeds++ {
-		runSeed(t, first+uint64(seeds), &all)
+	seeds, began := 0, time.Now()
+	run := func(seed uint64, fleet bool) {
+		seeds++
+		runSeed(t, seed, fleet, &all)
 	}
-	t.Logf("%d seeds, %v simulated: %d events, %d rests, %d packets, %d starts, %d writes refused, %v", seeds, all.Simulated, all.Events, all.Rests, all.Packets, all.Starts, all.Refused, all.Kinds)
+	if d, err := time.ParseDuration(os.Getenv("FOR")); err == nil {
+		for seed := uint64(time.Now().Unix()) * 1000; time.Since(began) < d; seed++ {
+			run(seed, fleets || seed%4 == 0)
+			if seeds%100 == 0 {
+				t.Logf("%s: %d goroutines, %d KiB of memory", all.text(seeds), runtime.NumGoroutine(), inUse()>>10)
+			}
+		}
+	} else if n, err := strconv.Atoi(os.Getenv("SEEDS")); err == nil {
+		for seed := range uint64(n) {
+			run(seed+1, fleets)
+		}
+	} else {
+		const most = 8 * time.Second
+		for seed := uint64(1); seed <= 20 || time.Since(began) < most; seed++ {
+			run(seed, false)
+			if seed%7 == 0 {
+				run(seed/7, true)
+			}
+		}
+	}
+	t.Log(all.text(seeds))
+}
+
+// inUse returns the bytes of the heap after a collection of garbage.
+func inUse() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+func (s *Stats) text(seeds int) string {
+	return fmt.Sprintf("%d seeds, %v simulated: %d events, %d rests, %d packets %v, %d starts, %d torn commits, %d writes refused; in fleets %d acknowledged, %d open, %d cuts",
+		seeds, s.Simulated.Round(time.Minute), s.Events, s.Rests, s.Packets, s.Kinds, s.Starts, s.Tears, s.Refused, s.Acknowledged, s.Open, s.Cuts)
 }
 
 // runSeed runs the script of a seed, and shrinks it when it fails.
-func runSeed(t *testing.T, seed uint64, all *Stats) {
+func runSeed(t *testing.T, seed uint64, fleet bool, all *Stats) {
 	t.Helper()
 	s := Generate(seed)
+	if fleet {
+		s = GenerateFleet(seed)
+	}
 	stats, wrong := simulate(t, s)
 	all.add(stats)
 	if wrong == nil {
@@ -101,7 +139,7 @@ func runSeed(t *testing.T, seed uint64, all *Stats) {
 // add sums.
 func (s *Stats) add(o Stats) {
 	s.Events, s.Rests, s.Packets, s.Starts, s.Refused = s.Events+o.Events, s.Rests+o.Rests, s.Packets+o.Packets, s.Starts+o.Starts, s.Refused+o.Refused
-	s.Simulated += o.Simulated
+	s.Acknowledged, s.Open, s.Cuts, s.Tears, s.Simulated = s.Acknowledged+o.Acknowledged, s.Open+o.Open, s.Cuts+o.Cuts, s.Tears+o.Tears, s.Simulated+o.Simulated
 	if s.Kinds == nil {
 		s.Kinds = map[string]int{}
 	}
@@ -113,6 +151,9 @@ func (s *Stats) add(o Stats) {
 func TestScriptIsText(t *testing.T) {
 	for seed := range uint64(20) {
 		s := Generate(seed)
+		if seed%2 == 0 {
+			s = GenerateFleet(seed)
+		}
 		parsed, err := Parse(s.String())
 		if err != nil || parsed.String() != s.String() || fmt.Sprint(parsed) != fmt.Sprint(s) {
 			t.Fatalf("seed %d: %v", seed, err)

@@ -36,9 +36,10 @@ const (
 	doRest    = "rest"    // faults end, 100 s pass, the invariants are judged
 )
 
-// Script is what happens to a box.
+// Script is what happens to a box, or to a fleet of three.
 type Script struct {
 	Seed   uint64 // of the box; the events are all that happens
+	Fleet  bool
 	Events []Event
 }
 
@@ -46,6 +47,9 @@ type Script struct {
 func (s Script) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d\n", s.Seed)
+	if s.Fleet {
+		b.WriteString("fleet\n")
+	}
 	for _, e := range s.Events {
 		b.WriteString(e.Verb)
 		for _, a := range e.Args {
@@ -73,6 +77,8 @@ func Parse(text string) (Script, error) {
 			if s.Seed, err = strconv.ParseUint(words[1], 10, 64); err != nil {
 				return s, fmt.Errorf("line %d: %w", i+1, err)
 			}
+		case words[0] == "fleet":
+			s.Fleet = true
 		default:
 			s.Events = append(s.Events, Event{words[0], words[1:]})
 		}

@@ -14,7 +14,7 @@ func Shrink(s Script, fails func(Script) bool, most time.Duration) Script {
 		if time.Now().After(end) {
 			return false
 		}
-		if candidate := (Script{s.Seed, events}); fails(candidate) {
+		if candidate := (Script{s.Seed, s.Fleet, events}); fails(candidate) {
 			s = candidate
 			return true
 		}
