@@ -3,9 +3,13 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/appliance/netlab"
 )
@@ -61,13 +65,48 @@ func Test907_relayed_to_the_other_family(t *testing.T) {
 	}
 }
 
-// The header of the PROXY protocol, TLS and the headers of HTTP name the client and the address that it connected to, in their family.
+// haproxyHTTP is a real server behind the relay: haproxy over HTTP at port 9000 and over TLS at 9443, which answers with the client
+// that the headers name.
+const haproxyHTTP = `
+defaults
+	mode http
+	timeout client 1m
+	timeout connect 1m
+	timeout server 1m
+frontend all
+	bind %[1]s
+	bind %[2]s
+	bind %[3]s ssl crt %[5]s
+	bind %[4]s ssl crt %[5]s
+	http-request return status 200 content-type text/plain lf-string "haproxy tls=%%[ssl_fc] host=%%[req.hdr(host)] for=%%[req.hdr(x-forwarded-for)] proto=%%[req.hdr(x-forwarded-proto)] port=%%[req.hdr(x-forwarded-port)]"
+`
+
+// haproxy starts haproxy with haproxyHTTP on a host.
+func (b *box) haproxy(t *testing.T, pair issued, h *netlab.Host) {
+	t.Helper()
+	dir := t.TempDir()
+	crt, cfg := filepath.Join(dir, "both.pem"), filepath.Join(dir, "haproxy.cfg")
+	for path, text := range map[string]string{
+		crt: pair.cert + pair.key,
+		cfg: fmt.Sprintf(haproxyHTTP, ipv4.on(9000, h)[0], ipv6.on(9000, h)[0], ipv4.on(9443, h)[0], ipv6.on(9443, h)[0], crt),
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := &program{host: h, pidFile: filepath.Join(dir, "haproxy.pid"), start: []string{"haproxy", "-D", "-p", filepath.Join(dir, "haproxy.pid"), "-f", cfg}}
+	p.run(t)
+	t.Cleanup(func() { p.signal(t, unix.SIGCONT); p.stop(t) })
+}
+
+// The header of the PROXY protocol, TLS and the headers of HTTP name the client and the address that it connected to, in their family,
+// with haproxy behind the relay.
 func Test908_the_client_of_the_other_family(t *testing.T) {
 	ca := newIssuer(t, "ca")
 	b := newBox(t, nil)
 	b.headered(t)
-	b.echoes(t, ca.issue("x"), b.L2)
-	b.svcctl.Manifests.Write("secret.yaml", secretDocument("www", ca.issue("www.example.com")))
+	b.haproxy(t, ca.issue("behind.example.com"), b.L2)
+	b.svcctl.Manifests.Write("secret.yaml", secretDocument("www", ca.issue("www.example.com"))+"---\n"+secretOf("ca", "Opaque", map[string]string{"ca.crt": ca.pem()}))
 	b.write("web.yaml", func(f family) []string {
 		return []string{
 			f.annotated("v1", []string{"svcctl.io/proxy-protocol: v1"}, "clusterIP: "+f.vip(41), "ports: [{port: 80}]"), f.foreignSlice("v1", "\"\": 9000", b.L1, b.R1),
@@ -75,6 +114,11 @@ func Test908_the_client_of_the_other_family(t *testing.T) {
 			f.foreignSlice("v2", "\"\": 9000", b.L1, b.R1),
 			f.annotated("https", []string{"svcctl.io/tls-secret: www", "svcctl.io/backend-protocol: http"}, "clusterIP: "+f.vip(43), "ports: [{port: 443}]"),
 			f.foreignSlice("https", "\"\": 9000", b.L2),
+			f.annotated("again", []string{"svcctl.io/tls-secret: www", "svcctl.io/backend-protocol: https", "svcctl.io/backend-ca: ca", "svcctl.io/backend-name: behind.example.com"},
+				"clusterIP: "+f.vip(44), "ports: [{port: 443}]"),
+			f.foreignSlice("again", "\"\": 9443", b.L2),
+			f.userspace("through", "", "clusterIP: "+f.vip(45), "ports: [{port: 443}]"), // TLS from end to end
+			f.foreignSlice("through", "\"\": 9443", b.L2),
 		}
 	})
 	b.svcctl.Start()
@@ -95,9 +139,14 @@ func Test908_the_client_of_the_other_family(t *testing.T) {
 		}
 		b.noProblem(t, f.object("Service", "v1"))
 		b.hasProblem(t, f.object("Service", "v2"), "NoEffect", "svcctl.io/transparent-source", "the address of the box", f.other().String())
-		want := fmt.Sprintf("host=www.example.com for=%s proto=https port=443", f.of(b.IN))
-		if out := curl(t, b.IN, ca, "www.example.com", f.at(f.vip(43), 443)); !strings.Contains(out, want) {
-			t.Errorf("over TLS: %s, want %s", out, want)
+		client := fmt.Sprintf("host=www.example.com for=%s proto=https port=443", f.of(b.IN))
+		for n, want := range map[int]string{43: "haproxy tls=0 " + client, 44: "haproxy tls=1 " + client} {
+			if out := curl(t, b.IN, ca, "www.example.com", f.at(f.vip(n), 443)); out != want {
+				t.Errorf("VIP %d, over TLS: %s, want %s", n, out, want)
+			}
+		}
+		if out, want := curl(t, b.IN, ca, "behind.example.com", f.at(f.vip(45), 443)), "haproxy tls=1 host=behind.example.com for= proto= port="; out != want {
+			t.Errorf("TLS through the relay: %s, want %s", out, want)
 		}
 	})
 }

@@ -169,3 +169,32 @@ func TestEndpointsOfTheOtherFamilyAreChecked(t *testing.T) {
 		t.Errorf("in kernel mode checked are %+v", kernel.Checked)
 	}
 }
+
+// Of a Service with a relayed port and one over SCTP, whose endpoints are all of the other family, the latter alone is refused. The
+// relayed port is reported by itself.
+func TestTheOtherFamilyOfUnrelayedPorts(t *testing.T) {
+	svc := service(annotated("svcctl.io/proxy-mode", "userspace"))
+	svc.Spec.Ports = append(svc.Spec.Ports, object.ServicePort{Name: "sig", Protocol: object.ProtocolSCTP, Port: 2905})
+	list := slice(8080, "fd00:10:180::1")
+	list.AddressType = object.IPv6
+	sig := list.Ports[0]
+	sig.Name, sig.Protocol = new("sig"), new(object.ProtocolSCTP)
+	list.Ports = append(list.Ports, sig)
+	reported := func() (all []string) {
+		out := Service(Input{Service: svc, Slices: []*object.EndpointSlice{list}}, relayFacts())
+		for _, p := range append(out.Problems, out.Unserved...) {
+			if !p.Warning {
+				all = append(all, p.Reason+" "+p.Message)
+			}
+		}
+		return all
+	}
+	other := "OtherFamily its addresses are IPv4 and the 1 endpoint is IPv6, so every client at port 2905/SCTP, which no relay serves, is refused: "
+	if got := reported(); len(got) != 1 || !strings.HasPrefix(got[0], other) {
+		t.Errorf("reported is %q, want %q", got, other)
+	}
+	list.Endpoints[0].Conditions.Ready = new(false)
+	if got := reported(); len(got) != 2 || !strings.HasPrefix(got[0], other) || !strings.HasPrefix(got[1], "NoReadyEndpoint port ") {
+		t.Errorf("without a ready endpoint reported is %q", got)
+	}
+}

@@ -17,15 +17,18 @@ const (
 	ReasonNoReadyEndpoint = "NoReadyEndpoint"
 	ReasonPortMismatch    = "PortMismatch"
 	ReasonNoLocalEndpoint = "NoLocalEndpoint"
+	reasonOtherFamily     = "OtherFamily"
 	// ReasonOrphanSlice is about an EndpointSlice whose Service does not exist.
 	ReasonOrphanSlice = "OrphanSlice"
 )
 
 // reportUnserved reports the ports whose clients have no endpoint, in a family of the Service or in all but unwanted,
-// which is reported elsewhere.
+// which is reported elsewhere for ports that are not relayed.
 func (r *resolver) reportUnserved(endpoints map[portKey][]endpoint, unwanted string) {
-	cause := func(p Problem) bool { return p.Object == r.ref && !p.Warning && p.Reason != ReasonShareRefused } // which is about a port in a family
-	if slices.ContainsFunc(r.out.Problems, cause) {
+	aboutAll := func(p Problem) bool {
+		return p.Object == r.ref && !p.Warning && p.Reason != ReasonShareRefused && p.Reason != reasonOtherFamily
+	}
+	if slices.ContainsFunc(r.out.Problems, aboutAll) {
 		return // that is why
 	}
 	if !slices.ContainsFunc(r.Slices, func(s *object.EndpointSlice) bool { return len(s.Endpoints) > 0 }) {
@@ -44,7 +47,7 @@ func (r *resolver) reportUnserved(endpoints map[portKey][]endpoint, unwanted str
 			}
 			planned = append(planned, p.Family)
 			switch {
-			case p.Family.Name() == unwanted:
+			case p.Family.Name() == unwanted && !r.relayed.Relays(r.Service, i):
 			case !p.Takes(nft.PoolCluster):
 				unserved = append(unserved, p.Family)
 			case !p.Takes(nft.PoolLocal):
@@ -74,9 +77,9 @@ func (r *resolver) otherFamily() (unwanted string) {
 	switch {
 	case why == "":
 	case len(r.Service.Spec.ClusterIPs) > 1 && object.Deref(r.Service.Spec.IPFamilyPolicy) != object.RequireDualStack:
-		r.warn(r.ref, "spec.ipFamilies", "OtherFamily", "%s", why) // it takes what there is
+		r.warn(r.ref, "spec.ipFamilies", reasonOtherFamily, "%s", why) // it takes what there is
 	default:
-		r.refuse("spec.ipFamilies", "OtherFamily", "%s", why)
+		r.refuse("spec.ipFamilies", reasonOtherFamily, "%s", why)
 	}
 	return unwanted
 }

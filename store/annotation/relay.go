@@ -74,21 +74,26 @@ func (r *Relay) Relays(svc *object.Service, i int) bool {
 	return false
 }
 
-// OtherFamily is object.OtherFamily, but "" for a Service all of whose ports are relayed: a relay connects to endpoints of either
-// family.
+// OtherFamily is object.OtherFamily about the ports that are not relayed: a relay connects to endpoints of either family.
 func OtherFamily(svc *object.Service, slices []*object.EndpointSlice) (family, why string) {
-	if family, why = object.OtherFamily(svc, slices); why == "" {
-		return "", ""
+	if _, why = object.OtherFamily(svc, slices, ""); why == "" {
+		return "", "" // the usual case
 	}
-	relay, all, some := RelayOf(svc), true, false
-	for i := range svc.Spec.Ports {
-		relays := relay.Relays(svc, i)
-		all, some = all && relays, some || relays || svc.Spec.Ports[i].Protocol != object.ProtocolSCTP
+	relay, some, at := RelayOf(svc), false, ""
+	for i, port := range svc.Spec.Ports {
+		if some = some || port.Protocol != object.ProtocolSCTP; !relay.Relays(svc, i) {
+			at += fmt.Sprintf(", %d/%s", port.Port, port.Protocol)
+		}
 	}
-	switch {
-	case all:
+	switch n := strings.Count(at, ","); {
+	case n == 0:
 		return "", ""
-	case some && !relay.Asked() && !relay.Kernel:
+	case n == len(svc.Spec.Ports):
+		at = ""
+	default:
+		at = " at port " + at[2:] + ", which no relay serves,"
+	}
+	if family, why = object.OtherFamily(svc, slices, at); why != "" && some && !relay.Asked() && !relay.Kernel {
 		why += "; " + ProxyMode + ": userspace would use them for both families"
 	}
 	return family, why

@@ -269,9 +269,9 @@ func completeFamilies(svc *Service, boxFamilies []string) Errors {
 }
 
 // OtherFamily returns why clients of a Service are refused, if the cause is that its endpoints are all of the other
-// family than their addresses, which are of the returned one; else "". A headless Service has no address, and uses
-// endpoints of every family.
-func OtherFamily(svc *Service, slices []*EndpointSlice) (family, why string) {
+// family than their addresses, which are of the returned one; else "". at names the ports that it is about, "" all. A headless
+// Service has no address, and uses endpoints of every family.
+func OtherFamily(svc *Service, slices []*EndpointSlice, at string) (family, why string) {
 	if svc.Headless() || svc.Spec.Type == TypeExternalName {
 		return "", ""
 	}
@@ -284,10 +284,8 @@ func OtherFamily(svc *Service, slices []*EndpointSlice) (family, why string) {
 		}
 	}
 	for i, ip := range svc.Spec.ClusterIPs {
-		own, other := familyOf(ip), IPv6
-		if own == IPv6 {
-			other = IPv4
-		}
+		own := familyOf(ip)
+		other := map[string]string{IPv4: IPv6, IPv6: IPv4}[own]
 		if len(endpoints[own]) > 0 || len(endpoints[other]) == 0 {
 			continue
 		}
@@ -296,14 +294,14 @@ func OtherFamily(svc *Service, slices []*EndpointSlice) (family, why string) {
 			all = fmt.Sprintf("all %d endpoints are", n)
 		}
 		if len(svc.Spec.ClusterIPs) > 1 {
-			why = fmt.Sprintf("%s %s, so every client of its %s addresses is refused: name %s endpoints", all, other, own, own)
+			why = fmt.Sprintf("%s %s, so every client of its %s addresses%s is refused: name %s endpoints", all, other, own, at, own)
 			if i > 0 { // the first family stays
 				why += ", or set spec.ipFamilyPolicy to SingleStack"
 			}
 			return own, why
 		}
-		return own, fmt.Sprintf("its addresses are %s and %s %s, so every client is refused: set spec.ipFamilyPolicy to PreferDualStack, or delete the Service and create it with spec.ipFamilies: [%s]",
-			own, all, other, other)
+		return own, fmt.Sprintf("its addresses are %s and %s %s, so every client%s is refused: set spec.ipFamilyPolicy to PreferDualStack, or delete the Service and create it with spec.ipFamilies: [%s]",
+			own, all, other, at, other)
 	}
 	return "", ""
 }
