@@ -226,6 +226,10 @@ func configOf(t *testing.T, dir string, more ...string) config.Config {
 			cfg.Addresses.InternalPools, err = config.ParseAddrRanges(value)
 		case "--load-balancer-internal-from":
 			cfg.Addresses.InternalFrom, err = config.ParseInternalFrom(value)
+		case "--service-node-port-range":
+			cfg.Addresses.NodePortRange, err = config.ParsePortRange(words[i+1])
+		case "--nodeport-addresses":
+			cfg.Addresses.NodePortAddresses, err = config.ParseNodePortAddresses(value)
 		case "--service-cluster-ip-range":
 			cfg.Addresses.ClusterIPRanges, err = config.ParsePrefixes(value)
 		default:
