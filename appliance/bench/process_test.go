@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -36,10 +37,10 @@ func newBox(b *testing.B, lab *netlab.Lab, services int) *box {
 }
 
 // newBoxOf prepares an appliance with manifests; it is not started yet.
-func newBoxOf(b *testing.B, lab *netlab.Lab, write func(netlab.Dir)) *box {
+func newBoxOf(b *testing.B, lab *netlab.Lab, write func(netlab.Dir), flags ...string) *box {
 	b.Helper()
 	h := newRouter(b, lab, "gw")
-	x := &box{Appliance: h.Appliance(*program, boxFlags...), host: h}
+	x := &box{Appliance: h.Appliance(*program, slices.Concat(boxFlags, flags)...), host: h}
 	x.Patience = patience
 	write(x.Manifests)
 	var err error

@@ -11,6 +11,7 @@ import (
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/object"
 )
 
 // besideRetry is the wait after a write that failed.
@@ -112,8 +113,8 @@ func (b *Beside) sync(wakeLoop func()) error {
 	applied, planned := b.applied, b.planned
 	b.planned = nil
 	b.mu.Unlock()
-	b.endpoints.Programmed(applied, planned)
-	err = errors.Join(err, b.cluster.KeepNamespaces(), b.cluster.syncServiceCIDR(), b.endpoints.Sync())
+	_, stored := b.endpoints.Programmed(applied, planned)
+	err = errors.Join(err, stored, b.cluster.KeepNamespaces(), b.cluster.syncServiceCIDR(), b.endpoints.Sync())
 	problems := b.endpoints.Problems()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -146,8 +147,11 @@ type LoopEndpoints struct{ *Beside }
 // Sync does nothing: Run does it.
 func (LoopEndpoints) Sync() error { return nil }
 
-// Programmed passes on what the dataplane has. It never waits.
-func (e LoopEndpoints) Programmed(revision uint64, planned map[string][]resolve.Problem) (again bool) {
+// Ahead returns nothing: what several boxes share is stored first.
+func (LoopEndpoints) Ahead() map[string][]*object.EndpointSlice { return nil }
+
+// Programmed passes on what the dataplane has. It never waits, and never fails.
+func (e LoopEndpoints) Programmed(revision uint64, planned map[string][]resolve.Problem) (again bool, err error) {
 	e.mu.Lock()
 	moved := e.applied != revision || len(planned) > 0
 	if e.applied = revision; e.planned == nil {
@@ -158,7 +162,7 @@ func (e LoopEndpoints) Programmed(revision uint64, planned map[string][]resolve.
 	if moved {
 		e.awake()
 	}
-	return false
+	return false, nil
 }
 
 // LoopPools stands for the controller of pools in the loop.

@@ -36,7 +36,7 @@ func (c *Endpoints) Aside() *Endpoints {
 }
 
 // Sync removes objects whose owners are gone, and brings the generated objects up to the store's
-// newest revision, in one commit; without a change there is none.
+// newest revision; without a change it commits nothing.
 func (c *Endpoints) Sync() error {
 	if err := c.store.CollectGarbage(); err != nil {
 		return err
@@ -62,9 +62,14 @@ func (c *Endpoints) Sync() error {
 	return c.gateways.sync()
 }
 
+// Ahead returns the EndpointSlices of Services that Sync has made and Programmed stores.
+func (c *Endpoints) Ahead() map[string][]*object.EndpointSlice {
+	return c.gateways.ahead
+}
+
 // Programmed takes the revision that the dataplane has, and the problems of the Services that were planned since the last
-// call. It reports whether Sync has something to write for that.
-func (c *Endpoints) Programmed(revision uint64, planned map[string][]resolve.Problem) (again bool) {
+// call, and stores what Ahead has. It reports whether Sync has something to write then.
+func (c *Endpoints) Programmed(revision uint64, planned map[string][]resolve.Problem) (again bool, err error) {
 	return c.gateways.Programmed(revision, planned)
 }
 

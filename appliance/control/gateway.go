@@ -1,3 +1,5 @@
+// This file is long because indexes, plans and generated objects of Gateways depend on each other.
+
 package control
 
 import (
@@ -27,7 +29,7 @@ type refs map[object.Ref]struct{}
 func (r refs) add(ref object.Ref) { r[ref] = struct{}{} }
 
 // gateways keeps what serves Gateways in the store, and their statuses, those of their routes and ListenerSets, and the
-// GatewayClass that is always there.
+// GatewayClass that is always there. It has more than 15 fields: five are indexes, and five what waits for the dataplane.
 type gateways struct {
 	store *store.Store
 	seen  uint64 // the revision of the store that it is synced to
@@ -43,6 +45,11 @@ type gateways struct {
 	of       map[string]object.Ref       // the Gateway of a generated Service
 	known    map[object.Ref]*served
 	again    refs // Gateways to plan in the next sync, whatever changes
+
+	// late stores what the last sync made, once the dataplane has it; nil: it is stored. Until then ahead are the EndpointSlices of
+	// the Services that it changes: they follow from stored objects, and nothing in them is allocated.
+	late  func() error
+	ahead map[string][]*object.EndpointSlice
 
 	applied uint64                       // the revision that the dataplane has
 	waiting map[object.Ref]bool          // Gateways with a condition that waits for the dataplane
@@ -80,10 +87,14 @@ type work struct {
 	gateways refs
 	routes   refs // that changed themselves
 	classes  bool
+	atOnce   bool // it is stored before the dataplane has it
 }
 
 // sync plans the Gateways that changes touch, and stores what comes of it, in one commit.
 func (c *gateways) sync() error {
+	if err := c.storeLate(); err != nil { // the dataplane did not take it
+		return err
+	}
 	changes := c.store.Changes(c.seen)
 	w := work{gateways: c.again, routes: refs{}}
 	c.again = refs{}
@@ -231,8 +242,6 @@ type batch struct {
 	statuses map[object.Ref]object.Object
 }
 
-func (b *batch) isEmpty() bool { return len(b.puts)+len(b.deletes)+len(b.statuses) == 0 }
-
 // plan plans Gateways, and stores what comes of it. When that is refused, each is stored by itself.
 func (c *gateways) plan(w *work) error {
 	all := &batch{statuses: map[object.Ref]object.Object{}}
@@ -246,23 +255,73 @@ func (c *gateways) plan(w *work) error {
 	for ref := range w.routes { // those that no Gateway has planned may have lost their last parent here
 		c.addStatus(all, ref, nil)
 	}
-	revision, err := c.store.Revision(), error(nil)
-	if !all.isEmpty() {
-		revision, err = c.commit(all)
+	c.late = func() error {
+		revision, err := c.commit(all)
+		if err != nil {
+			return c.planAgain(w, err)
+		}
+		for ref, p := range planned {
+			c.keep(ref, p, revision)
+		}
+		return nil
 	}
-	if err != nil {
-		return c.planAgain(w, err)
+	_, trial := c.store.PendingHead(pending.Timed)
+	_, rollout := c.store.PendingHead(pending.Staged)
+	if !w.atOnce && !c.silent && !trial && !rollout && !c.store.IsShared() && c.runAhead(all) {
+		return nil
 	}
-	for ref, p := range planned {
-		c.keep(ref, p, revision)
+	return c.storeLate()
+}
+
+// runAhead sets ahead to the EndpointSlices of the Services that a batch changes; false: it changes other objects too.
+func (c *gateways) runAhead(b *batch) bool {
+	ahead := map[string][]*object.EndpointSlice{}
+	replace := func(ref object.Ref, service string, with ...*object.EndpointSlice) {
+		if _, has := ahead[service]; !has {
+			_, list, _ := c.store.Service(service)
+			ahead[service] = slices.Clone(list)
+		}
+		list := slices.DeleteFunc(ahead[service], func(s *object.EndpointSlice) bool { return s.Metadata.Name == ref.Name })
+		ahead[service] = slices.SortedFunc(slices.Values(append(list, with...)), func(a, b *object.EndpointSlice) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
 	}
-	return nil
+	serviceOf := func(s *object.EndpointSlice) string {
+		return s.Metadata.Namespace + "/" + s.Metadata.Labels[object.LabelServiceName]
+	}
+	for _, ref := range b.deletes {
+		was, _ := c.store.Get(ref)
+		if s, is := was.(*object.EndpointSlice); is {
+			replace(ref, serviceOf(s))
+		} else if was != nil {
+			return false
+		}
+	}
+	for _, o := range b.puts {
+		s, is := o.(*object.EndpointSlice)
+		if !is {
+			return false
+		}
+		replace(object.RefOf(s), serviceOf(s), s)
+	}
+	c.ahead = ahead
+	return true
+}
+
+// storeLate stores what the last sync has made, if that is not stored yet.
+func (c *gateways) storeLate() error {
+	late := c.late
+	if c.late, c.ahead = nil, nil; late == nil {
+		return nil
+	}
+	return late()
 }
 
 func compareRefs(a, b object.Ref) int { return strings.Compare(a.String(), b.String()) }
 
-// commit stores a batch, and returns the revision with it.
+// commit stores a batch, if it has anything, and returns the revision with it.
 func (c *gateways) commit(b *batch) (revision uint64, err error) {
+	if len(b.puts)+len(b.deletes)+len(b.statuses) == 0 {
+		return c.store.Revision(), nil
+	}
 	var statuses []object.Object
 	for _, ref := range slices.SortedFunc(maps.Keys(b.statuses), compareRefs) {
 		statuses = append(statuses, b.statuses[ref])
@@ -284,6 +343,7 @@ func (c *gateways) planAgain(w *work, err error) error {
 		c.seen = 0 // for routes and classes
 		return err
 	}
+	w.atOnce = true
 	if len(w.gateways) == 1 && len(w.routes) == 0 && !w.classes {
 		for ref := range w.gateways {
 			s := c.known[ref]
@@ -296,9 +356,9 @@ func (c *gateways) planAgain(w *work, err error) error {
 	}
 	var errs []error
 	for ref := range w.gateways {
-		errs = append(errs, c.plan(&work{gateways: refs{ref: {}}}))
+		errs = append(errs, c.plan(&work{gateways: refs{ref: {}}, atOnce: true}))
 	}
-	return errors.Join(append(errs, c.plan(&work{routes: w.routes, classes: w.classes, gateways: refs{}}))...)
+	return errors.Join(append(errs, c.plan(&work{routes: w.routes, classes: w.classes, gateways: refs{}, atOnce: true}))...)
 }
 
 // planOne plans a Gateway, and adds to a batch what comes of it; nil: it is gone, or not served here.
@@ -453,8 +513,9 @@ func (c *gateways) keep(ref object.Ref, p *gateway.Planned, revision uint64) {
 }
 
 // Programmed takes the revision of the store that the dataplane has, and the problems of the Services that were planned
-// since the last call. It reports whether the next sync has something to write for that.
-func (c *gateways) Programmed(revision uint64, planned map[string][]resolve.Problem) (again bool) {
+// since the last call, and stores what waited for that. It reports whether the next sync has something to write.
+func (c *gateways) Programmed(revision uint64, planned map[string][]resolve.Problem) (again bool, err error) {
+	err = c.storeLate()
 	c.applied = revision
 	for key, problems := range planned {
 		gw, is := c.of[key]
@@ -474,7 +535,7 @@ func (c *gateways) Programmed(revision uint64, planned map[string][]resolve.Prob
 	for gw := range c.waiting {
 		again = again || c.known[gw] != nil && c.applied >= c.known[gw].revision
 	}
-	return again || len(c.again) > 0
+	return again || len(c.again) > 0, err
 }
 
 // troubleOf are the problems of a Service with its ports.
@@ -510,11 +571,9 @@ func (c *gateways) Service(key string) (*object.Service, []*object.EndpointSlice
 
 func (c *gateways) Children(parent object.Ref) (all []object.Object) {
 	for ref := range c.children[parent] {
-		if o := c.Get(ref); o != nil {
-			all = append(all, o)
-		}
+		all = append(all, c.Get(ref))
 	}
-	return all
+	return slices.DeleteFunc(all, func(o object.Object) bool { return o == nil })
 }
 
 func (c *gateways) Families() []string { return c.families }

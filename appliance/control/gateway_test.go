@@ -96,7 +96,10 @@ func (r *gatewayRig) settle() (changes uint64) {
 		if err := r.c.Sync(); err != nil {
 			r.Fatal(err)
 		}
-		again := r.c.Programmed(r.objects.Revision(), nil)
+		again, err := r.c.Programmed(r.objects.Revision(), nil)
+		if err != nil {
+			r.Fatal(err)
+		}
 		if !again && at == r.objects.Revision() {
 			return at - before
 		}
@@ -115,8 +118,12 @@ func (r *gatewayRig) get(kind, name string) object.Object {
 }
 
 // shares are the shares and endpoints of the slices of a Service.
-func (r *gatewayRig) shares(service string) (all []string) {
+func (r *gatewayRig) shares(service string) []string {
 	_, list, _ := r.objects.Service("default/" + service)
+	return sharesOf(list)
+}
+
+func sharesOf(list []*object.EndpointSlice) (all []string) {
 	for _, s := range list {
 		text := s.Metadata.Annotations[object.AnnotationShare]
 		for _, e := range s.Endpoints {
@@ -163,8 +170,10 @@ func TestGatewayBecomesAService(t *testing.T) {
 		t.Errorf("%d changes without a cause", n)
 	}
 	for range 1000 {
-		if err := r.c.Sync(); err != nil || r.c.Programmed(r.objects.Revision(), nil) {
-			t.Fatal(err, "an idle step has something to write")
+		err := r.c.Sync()
+		again, late := r.c.Programmed(r.objects.Revision(), nil)
+		if err != nil || late != nil || again {
+			t.Fatal(err, late, "an idle step has something to write")
 		}
 	}
 	r.restart()
@@ -274,5 +283,53 @@ func TestGatewayWaitsForARollout(t *testing.T) {
 	r.settle()
 	if got := r.shares("edge-svcctl"); got[0] != "default/blue:5432=9 10.1.0.1" {
 		t.Errorf("after the rollout: %q", got)
+	}
+}
+
+// A weight, a grant and a backend that is emptied are in the dataplane before what follows from them is stored: such a change
+// costs no commit more than one of a Service.
+func TestGatewayChangesAreStoredLate(t *testing.T) {
+	const (
+		green = "---\napiVersion: v1\nkind: Service\nmetadata: {name: green, namespace: shop}\nspec: {ports: [{port: 5432}]}\n---\n" +
+			"apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: green-1, namespace: shop, labels: {kubernetes.io/service-name: green}}\naddressType: IPv4\nports: [{port: 1, name: \"\"}]\nendpoints: [{addresses: [10.1.0.3]}]\n"
+		grant = "---\napiVersion: gateway.networking.k8s.io/v1\nkind: ReferenceGrant\nmetadata: {name: g, namespace: shop}\nspec:\n" +
+			"  from: [{group: gateway.networking.k8s.io, kind: TCPRoute, namespace: default}]\n  to: [{group: \"\", kind: Service}]\n"
+	)
+	all := strings.Replace(gatewayText, "{name: green, port", "{name: green, namespace: shop, port", 1) + green + grant
+	for name, c := range map[string]struct {
+		text string
+		want []string
+	}{
+		"weight":  {strings.Replace(all, "weight: 9", "weight: 4", 1), []string{"default/blue:5432=4 10.1.0.1 10.1.0.2", "shop/green:5432=1 10.1.0.3"}},
+		"grant":   {strings.Replace(all, grant, "", 1), []string{"default/blue:5432=9 10.1.0.1 10.1.0.2", "shop/green:5432=1"}},
+		"emptied": {strings.Replace(all, "{addresses: [10.1.0.3]}", "", 1), []string{"default/blue:5432=9 10.1.0.1 10.1.0.2", "shop/green:5432=1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newGatewayRig(t)
+			r.files(all)
+			r.settle()
+			r.files(c.text)
+			at := r.objects.Revision()
+			if err := r.c.Sync(); err != nil {
+				t.Fatal(err)
+			}
+			if got := sharesOf(r.c.Ahead()["default/edge-svcctl"]); !slices.Equal(got, c.want) || r.objects.Revision() != at {
+				t.Errorf("the dataplane gets %q, want %q; %d changes are stored first", got, c.want, r.objects.Revision()-at)
+			}
+			r.settle()
+			if got := r.shares("edge-svcctl"); !slices.Equal(got, c.want) || r.c.Ahead() != nil {
+				t.Errorf("stored are %q, want %q", got, c.want)
+			}
+			// The dataplane refuses it: it is stored by the next step.
+			r.files(all)
+			for range 2 {
+				if err := r.c.Sync(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got, want := r.shares("edge-svcctl"), []string{"default/blue:5432=9 10.1.0.1 10.1.0.2", "shop/green:5432=1 10.1.0.3"}; !slices.Equal(got, want) {
+				t.Errorf("stored are %q, want %q", got, want)
+			}
+		})
 	}
 }

@@ -127,12 +127,11 @@ func (p *plan) status(done bool) {
 		p.blame(p.ref, ReasonNotProgrammed, p.accepted)
 	}
 	for _, l := range p.listeners {
-		switch {
-		case !l.accepted.is:
-			p.blame(l.owner, ReasonListenerNotValid, l.accepted.about(l.String()))
-		default:
-			p.blame(l.owner, ReasonListenerNotValid, l.resolved.about(l.String()))
+		wrong := l.accepted
+		if wrong.is {
+			wrong = l.resolved
 		}
+		p.blame(l.owner, ReasonListenerNotValid, wrong.about(l.String()))
 	}
 	for _, r := range p.routes {
 		p.routeStatus(r)
@@ -168,9 +167,12 @@ func (p *plan) programmed(done bool) (c condition, addresses []object.GatewaySta
 	if p.taken != "" {
 		return no("Programmed", "Invalid", fmt.Sprintf("%s is not of this Gateway, and has the name of its Service: rename or delete one of the two", p.taken)), nil
 	}
+	trouble := ""
 	for _, t := range p.objs.Trouble(p.out.Service) {
 		if t.Failed {
 			return no("Programmed", "Invalid", t.Message), nil
+		} else if t.Port < 0 {
+			trouble = cmp.Or(trouble, t.Message)
 		}
 	}
 	svc, _ := p.objs.Service(p.out.Service)
@@ -184,30 +186,19 @@ func (p *plan) programmed(done bool) (c condition, addresses []object.GatewaySta
 			}
 		}
 	}
-	trouble := ""
-	for _, t := range p.objs.Trouble(p.out.Service) {
-		if t.Port < 0 {
-			trouble = t.Message
-			break
-		}
-	}
 	for i := range p.gateway.Spec.Addresses {
 		addr, err := netip.ParseAddr(object.Deref(p.gateway.Spec.Addresses[i].Value))
 		if svc != nil && err == nil && !slices.Contains(has, addr.Unmap().String()) {
-			if trouble == "" {
-				trouble = fmt.Sprintf("%s is not to be had: it is in no pool of load balancer IPs, or another Service has it", addr)
-			}
-			return no("Programmed", "AddressNotUsable", trouble), addresses
+			const why = "%s is not to be had: it is in no pool of load balancer IPs, or another Service has it"
+			return no("Programmed", "AddressNotUsable", cmp.Or(trouble, fmt.Sprintf(why, addr))), addresses
 		}
 	}
 	switch {
 	case !done:
 		return no("Programmed", reasonPending, "the dataplane does not have it yet"), addresses
 	case len(has) == 0:
-		if trouble == "" {
-			trouble = "no pool of load balancer IPs has an address left: set --load-balancer-pool, or make an IPAddressPool"
-		}
-		return no("Programmed", "AddressNotAssigned", trouble), nil
+		const why = "no pool of load balancer IPs has an address left: set --load-balancer-pool, or make an IPAddressPool"
+		return no("Programmed", "AddressNotAssigned", cmp.Or(trouble, why)), nil
 	case trouble != "":
 		return no("Programmed", "AddressNotUsable", trouble), addresses
 	}
@@ -310,12 +301,11 @@ func (p *plan) routeStatus(r *route) {
 
 // Class returns the GatewayClass that is always there.
 func Class() *object.GatewayClass {
-	class := &object.GatewayClass{
+	return &object.GatewayClass{
 		TypeMeta: object.TypeMeta{Kind: object.KindGatewayClass, APIVersion: object.APIVersionGateway},
 		Metadata: object.ObjectMeta{Name: ClassName, Generation: 1},
 		Spec:     object.GatewayClassSpec{ControllerName: ControllerName},
 	}
-	return class
 }
 
 // Features are the features of the upstream suite that are passed; sorted.

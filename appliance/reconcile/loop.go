@@ -17,6 +17,7 @@ import (
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/watch"
 )
 
@@ -261,6 +262,7 @@ func (l *Loop) converge() (committed, error) {
 		return committed{}, storeErr
 	}
 	storeErr = errors.Join(storeErr, l.opts.Endpoints.Sync())
+	l.planner.ahead = l.opts.Endpoints.Ahead()
 	tr, restored, revision, err := l.plan()
 	if err != nil {
 		return committed{}, errors.Join(storeErr, err)
@@ -270,10 +272,11 @@ func (l *Loop) converge() (committed, error) {
 	if err == nil {
 		l.healed(done)
 		l.applied = revision
-		if l.opts.Endpoints.Programmed(revision, l.planner.replanned()) {
+		again, late := l.opts.Endpoints.Programmed(revision, l.planner.replanned())
+		if again {
 			l.Wake()
 		}
-		storeErr = errors.Join(storeErr, l.settleOrphans())
+		storeErr = errors.Join(storeErr, late, l.settleOrphans())
 		if storeErr == nil || !l.opts.Store.Blank() {
 			l.becomeReady(done)
 		}
@@ -481,9 +484,11 @@ type Files interface {
 // Endpoints is the controller of generated EndpointSlices, and of what serves Gateways.
 type Endpoints interface {
 	Sync() error
+	// Ahead returns the EndpointSlices of Services that Sync has made and that are in the kernel before they are stored.
+	Ahead() map[string][]*object.EndpointSlice
 	// Programmed takes the revision of the store that the kernel has, and the problems of the Services that were planned
-	// since the last report. It reports whether Sync has something to write for that.
-	Programmed(revision uint64, planned map[string][]resolve.Problem) (again bool)
+	// since the last report, and stores what Ahead has. It reports whether Sync has something to write then.
+	Programmed(revision uint64, planned map[string][]resolve.Problem) (again bool, err error)
 	Problems() []resolve.Problem
 }
 

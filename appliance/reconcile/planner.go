@@ -30,7 +30,8 @@ type Objects interface {
 	Selecting(namespace string, labels map[string]string) []string
 }
 
-// planner turns objects and the facts of the host into the ruleset they ask for. Its work for a change is proportional to
+// planner turns objects and the facts of the host into the ruleset they ask for. It has more than 15 fields: each is a subject of
+// its own. Its work for a change is proportional to
 // the Services that the change touches.
 type planner struct {
 	host     Host
@@ -44,6 +45,8 @@ type planner struct {
 	declared declared
 	// inUse is set when clients are served by the plan: that there are no endpoints is a problem.
 	inUse bool
+	// ahead are the EndpointSlices of Services that are stored after the kernel has them.
+	ahead map[string][]*object.EndpointSlice
 	answering
 	// found is what the kernel had before the first plan, during that plan; else it is nil.
 	found *found
@@ -246,6 +249,9 @@ const minShare = 256
 func (p *planner) resolveOne(objs Objects, key string) planned {
 	var out planned
 	svc, slices, _ := objs.Service(key)
+	if newer, is := p.ahead[key]; is {
+		slices = newer
+	}
 	out.since = objs.Since(key)
 	if left, is := p.quarantine.left[key]; is {
 		out.Ports, out.Needs, out.Settings = left.Ports, left.Needs, left.Settings
@@ -378,7 +384,7 @@ func (l *Loop) plan() (tr nft.Transition, restored bool, revision uint64, err er
 	}
 	tampered := l.observed.tampered && l.tamper.mayHeal(l.opts.Clock())
 	changes, others := l.opts.Store.Changes(l.planned), l.selectView()
-	changed := slices.Concat(changes.Services, l.planner.needs.pods.affected(l.shown.InForce(), changes.Pods), l.planner.needs.users(append(secrets(changes.Secrets), l.takeChanged()...)), l.planner.quarantine.due(l.opts.Clock()))
+	changed := slices.Concat(changes.Services, l.planner.needs.pods.affected(l.shown.InForce(), changes.Pods), l.planner.needs.users(append(secrets(changes.Secrets), l.takeChanged()...)), l.planner.quarantine.due(l.opts.Clock()), slices.Collect(maps.Keys(l.planner.ahead)))
 	host, relocated := l.planner.host, false
 	if l.observed.moved {
 		host = l.opts.Host(l.observed.facts)

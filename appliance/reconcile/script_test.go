@@ -220,6 +220,11 @@ func (b *scriptBox) Sync() error {
 		if b.board.Status().Synced {
 			return nil
 		}
+		select {
+		case <-b.store.Changed(): // by the step, which is followed by another one at once
+			continue
+		default:
+		}
 		if wait, needed := b.until(); needed {
 			b.clock = b.clock.Add(wait)
 		}
