@@ -13,7 +13,7 @@ import (
 // The limits of this file only fall: lower one in the change that falls below it. A change that would exceed one removes as much as it
 // adds, elsewhere if need be.
 const (
-	maxCoreLines     = 119_030
+	maxCoreLines     = 118_180
 	maxPureFunctions = 2
 )
 

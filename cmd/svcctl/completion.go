@@ -24,22 +24,8 @@ var scripts embed.FS
 func completionVerb() *cli.Verb {
 	shells := []string{"bash", "zsh", "fish"}
 	return &cli.Verb{
-		Name:    "completion",
-		Summary: "print a completion script for bash, zsh or fish",
-		Args:    "bash|zsh|fish",
-		About: `The script completes verbs and their words, flags, the values of flags with a fixed set, kinds,
-and, from the appliance, the names of namespaces and objects, the addresses of Services for
-` + "`svcctl explain` and `svcctl trace`" + `, and those of endpoints for ` + "`svcctl out`, `svcctl in`" + ` and
-` + "`svcctl top --endpoint`" + `.`,
+		Name:  "completion",
 		Words: shells,
-		Examples: []cli.Example{
-			{"For this shell.", "source <(svcctl completion bash)"},
-			{"For every bash on this machine.", "svcctl completion bash > /etc/bash_completion.d/svcctl"},
-			{"For zsh, in a directory of $fpath.", "svcctl completion zsh > /usr/local/share/zsh/site-functions/_svcctl"},
-			{"For fish.", "svcctl completion fish > ~/.config/fish/completions/svcctl.fish"},
-		},
-		Exits: `  0  done
-  2  wrong usage`,
 		Run: func(_ context.Context, env *cli.Env, _ *cli.Verb, args []string) error {
 			if len(args) != 1 {
 				return cli.Usagef("completion for which shell? Give one of %s", strings.Join(shells, ", "))

@@ -162,6 +162,9 @@ func wellStatus() wire.Status {
 
 func TestHelp(t *testing.T) {
 	b := newBench()
+	if n := strings.Count(texts, "\n## "); n != len(b.verbNames())+1 {
+		t.Errorf("help.txt has the texts of %d verbs, and there are %d with svcctl itself", n, len(b.verbNames())+1)
+	}
 	for _, name := range append(b.verbNames(), "") {
 		args := []string{"help"}
 		if name != "" {

@@ -103,7 +103,8 @@ func TestStatusDocumented(t *testing.T) {
 	if err := json.Unmarshal(body, &tree); err != nil {
 		t.Fatal(err)
 	}
-	help := look.StatusVerb().About
+	status, _ := root().Find([]string{"status"})
+	help := status.About
 	var check func(v any)
 	check = func(v any) {
 		switch v := v.(type) {

@@ -17,19 +17,8 @@ import (
 func allocVerb() *cli.Verb {
 	return &cli.Verb{
 		Name:    "admin alloc",
-		Summary: "show allocated and free addresses and ports",
-		About: `Lists the ranges of cluster IPs, node ports and load balancer IPs with their size,
-and the numbers of used and free values. -o wide adds every value with its Service, and
-marks values outside of the range, which were allocated before the range was changed.`,
 		Options: slices.Concat([]*cli.Option{cli.OutputOption(cli.FormTable, cli.FormWide, cli.FormYAML, cli.FormJSON)}, settings.ConnectOptions()),
-		Examples: []cli.Example{
-			{"The use of each range.", "svcctl admin alloc"},
-			{"The holders of node ports.", "svcctl admin alloc -o json | jq -r '.pools[] | select(.kind == \"nodePort\") | .holders[] | \"\\(.value) \\(.services[])\"'"},
-		},
-		Exits: `  0  done
-  2  wrong usage or configuration
-  3  the appliance cannot be reached`,
-		Verbs: cli.Words(allocCheckVerb()),
+		Verbs:   cli.Words(allocCheckVerb()),
 		Run: func(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 			a, err := allocations(ctx, env, v, wire.GetAllocations)
 			if err != nil {
@@ -42,22 +31,11 @@ marks values outside of the range, which were allocated before the range was cha
 
 func allocCheckVerb() *cli.Verb {
 	return &cli.Verb{
-		Name:    "admin alloc check",
-		Summary: "compare what is held with what the Services have",
-		About: `Compares the addresses and ports that the allocator holds with those that Services have.
-They agree, unless something is broken; --repair makes them agree: what no Service has is
-free again, and what a Service has is its own. No address of a Service changes.`,
+		Name: "admin alloc check",
 		Options: slices.Concat([]*cli.Option{
 			cli.OutputOption(cli.FormTable, cli.FormYAML, cli.FormJSON),
 			{Name: "repair", Group: cli.GroupHow, Usage: "remove differences; needs the right to write"},
 		}, settings.ConnectOptions()),
-		Examples: []cli.Example{
-			{"In a monitoring script.", "svcctl admin alloc check > /dev/null || echo broken"},
-		},
-		Exits: `  0  everything agrees, or was repaired
-  1  something does not agree
-  2  wrong usage or configuration
-  3  the appliance cannot be reached`,
 		Run: runAllocCheck,
 	}
 }

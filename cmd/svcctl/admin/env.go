@@ -23,35 +23,11 @@ const (
 
 func envVerb() *cli.Verb {
 	return &cli.Verb{
-		Name:    "admin env",
-		Summary: "print environment variables with the addresses of Services",
-		Args:    "[FLAGS] [-- COMMAND [ARG...]]",
-		About: `Prints the variables that a Kubernetes node gives its Pods for the Services of their
-namespace: for a Service redis-primary REDIS_PRIMARY_SERVICE_HOST and
-REDIS_PRIMARY_SERVICE_PORT, one more _SERVICE_PORT_NAME for every port with a name, and
-those of Docker's container links. Services without a cluster IP have none.
-
-With a command it prints nothing and executes that command, with these variables in its
-environment. They override others of the same names. The command keeps the variables of its
-start when Services change.
-
-  -o shell    for eval: assignments, and a line that exports them
-  -o dotenv   NAME=value, one a line: for docker --env-file, systemd, make
-  -o json     one object, name to value`,
+		Name: "admin env",
 		Options: append([]*cli.Option{
 			{Name: "namespace", Letter: "n", Arg: "NAMESPACE", Def: "default", Group: "Which Services", Usage: "namespace of the Services"},
 			cli.OutputOption(envShell, envDotenv, envJSON),
 		}, settings.ConnectOptions()...),
-		Examples: []cli.Example{
-			{"For this shell, and what it starts.", `eval "$(svcctl admin env -n shop)"`},
-			{"For one program.", "svcctl admin env -n shop -- ./worker --verbose"},
-			{"For a container.", "svcctl admin env -n shop -o dotenv > services.env && docker run --env-file services.env worker"},
-		},
-		Exits: `  0  done
-  1  not done: the command cannot be started, for one
-  2  wrong usage or configuration
-  3  the appliance cannot be reached
-Once the command runs, the exit code is the command's.`,
 		Command: true,
 		Run:     runEnv,
 	}

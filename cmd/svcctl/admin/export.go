@@ -18,25 +18,8 @@ import (
 func exportVerb() *cli.Verb {
 	return &cli.Verb{
 		Name:    "admin export",
-		Summary: "write the whole state to a file",
-		Args:    "FILE|- [FLAGS]",
-		About: `Writes a consistent copy of the state of the appliance: objects with their owners,
-uids and revisions, their addresses and ports, the last good copies of files, the journal,
-and a trial in progress. ` + "`svcctl admin restore`" + ` restores it on another box.
-
-The file is lines of JSON with a checksum at the end. It is readable by its owner only,
-because it contains Secrets. It does not contain the keys and certificates of the API. It
-needs root.`,
 		Options: settings.ConnectOptions(),
-		Examples: []cli.Example{
-			{"Every night.", "svcctl admin export /var/backups/svcctl-$(date +%F).jsonl"},
-			{"The Services in an export.", `jq -r 'select(.key // "" | startswith("object/Service/")).key' svcctl.jsonl`},
-		},
-		Exits: `  0  done
-  1  not done: no file was written
-  2  wrong usage or configuration
-  3  the appliance cannot be reached`,
-		Run: runExport,
+		Run:     runExport,
 	}
 }
 
@@ -82,25 +65,8 @@ func restoreVerb() *cli.Verb {
 	o = append(o, settings.Options("", "data-dir", "data-key-file")...)
 	return &cli.Verb{
 		Name:    "admin restore",
-		Summary: "restore a box from an export",
-		Args:    "FILE|- [FLAGS]",
-		About: `Makes the data directory what ` + "`svcctl admin export`" + ` has written: the next ` + "`svcctl serve`" + `
-serves the same objects at the same addresses and ports, with the same uids and
-revisions. The appliance must be stopped. A directory with Services or endpoints is
-left alone, unless --replace is given. Then it asks, and without a terminal it needs --yes.
-
-An export that is cut short or was changed is refused with its line; either all of it is
-restored, in one transaction, or nothing. Services of files are held until their files are
-in the watched directories again. The settings of ` + "`svcctl serve`" + ` are not part of an
-export: give the new box the same ranges and pools. It needs root.`,
 		Options: o,
-		Examples: []cli.Example{
-			{"Onto a fresh box.", "systemctl stop svcctl && svcctl admin restore svcctl.jsonl && systemctl start svcctl"},
-		},
-		Exits: `  0  done
-  1  nothing was changed: stderr has the reason
-  2  wrong usage or configuration, or no terminal to ask on and no --yes`,
-		Run: runRestore,
+		Run:     runRestore,
 	}
 }
 

@@ -19,14 +19,7 @@ const groupKubeconfig = "What is in it"
 
 func kubeconfigVerb() *cli.Verb {
 	return &cli.Verb{
-		Name:    "admin kubeconfig",
-		Summary: "print a kubeconfig for the appliance",
-		About: `Prints a kubeconfig for the API at the appliance's --listen, with its address, its
-CA, and ` + "`svcctl admin token`" + ` as the source of tokens. It contains no secret, and works
-for users with access to the socket.
-
-With --embed-token it contains a token instead, and works on any machine until the token
-expires: keep it secret.`,
+		Name: "admin kubeconfig",
 		Options: append([]*cli.Option{
 			{Name: "server", Arg: "URL", Def: "where the appliance listens", Group: groupKubeconfig,
 				Usage: "address of the appliance for clients, as https://gw1.example:6443"},
@@ -37,16 +30,6 @@ expires: keep it secret.`,
 			{Name: "embed-token", Arg: "DURATION", Def: "none", Group: groupKubeconfig,
 				Usage: "include a token that is valid for this time, at most 720h"},
 		}, settings.SocketOptions()...),
-		Examples: []cli.Example{
-			{"Ask with kubectl, once.", "kubectl --kubeconfig <(svcctl admin kubeconfig) get svc -A"},
-			{"For a shell.", "svcctl admin kubeconfig > ~/.kube/svcctl && export KUBECONFIG=~/.kube/svcctl"},
-			{"For another machine, for reading, for a week.",
-				"svcctl admin kubeconfig --server https://gw1.example:6443 --role reader --embed-token 168h > gw1.kubeconfig"},
-		},
-		Exits: `  0  done
-  1  refused, or the API is not served over TLS: stderr names it
-  2  wrong usage or configuration
-  3  the appliance cannot be reached`,
 		Run: runKubeconfig,
 	}
 }

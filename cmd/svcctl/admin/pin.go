@@ -22,32 +22,13 @@ import (
 
 func pinVerb() *cli.Verb {
 	return &cli.Verb{
-		Name:    "admin pin",
-		Summary: "write addresses and ports into manifests",
-		Args:    "-f FILE|DIR [FLAGS]",
-		About: `Writes into the Services of files the cluster IPs, node ports and load balancer IPs that
-they do not name, and leaves all else of the text as it is. Boxes that share nothing but
-these files then serve the same; serve --allocate never refuses Services that name less.
-
-Values are those that a fresh appliance with these settings would give to all of the
-files together; with --live those that Services have on the appliance of this box.
-Commit the files: two branches that take one value meet in a merge, or in the problems of
-` + "`svcctl plan`" + `.
-
-` + settings.SettingsAbout,
+		Name:  "admin pin",
+		About: settings.SettingsAbout,
 		Options: slices.Concat([]*cli.Option{
 			{Name: "filename", Letter: "f", Arg: cli.ArgPath, Repeats: true, Group: cli.GroupWhich, Usage: "what to pin: a file, or the files of a directory and of those in it; repeatable"},
 			{Name: "live", Group: cli.GroupHow, Usage: "write the values that the appliance of this box has given"},
 			{Name: "dry-run", Group: cli.GroupHow, Usage: "list what would be written, and write nothing"},
 		}, settings.ConnectOptions(), settings.SettingOptions(true)[1:]), // --config is of both
-		Examples: []cli.Example{
-			{"Before a commit.", "svcctl admin pin -f manifests/ && git diff manifests/"},
-			{"A box that has served for a while: what it has given stays.", "sudo svcctl admin pin -f /etc/svcctl/manifests --live"},
-		},
-		Exits: `  0  every Service of the files names its values
-  1  a Service could not be pinned, or a file not be read: stderr has the reason
-  2  wrong usage or configuration
-  3  with --live, the appliance cannot be reached`,
 		Run: runPin,
 	}
 }

@@ -19,33 +19,13 @@ const groupToken = "Which token"
 
 func tokenVerb() *cli.Verb {
 	return &cli.Verb{
-		Name:    "admin token",
-		Summary: "issue a token for the API over TLS, or revoke all of them",
-		About: `Asks the appliance on this box for a bearer token, with which clients use the API at
-its --listen, and prints it. kubectl gets one by itself, as the kubeconfig of
-` + "`svcctl admin kubeconfig`" + ` says: then this prints an ExecCredential.
-
-Admins of the socket can have a token of any role, readers one of the role reader. The role
-endpoints is for ` + "`svcctl discover --server`" + `: it reads all but Secrets, and writes the
-EndpointSlices and Leases of discover, and Events.
-
-A token expires. Before that, --revoke-all revokes all tokens.`,
+		Name: "admin token",
 		Options: append([]*cli.Option{
 			roleOption(groupToken, "role: admin may do everything, reader may get, list and watch all but Secrets, endpoints is for discover"),
 			{Name: "duration", Arg: "DURATION", Def: "1h", Group: groupToken, Usage: "how long it is valid, as 30m or 12h; at most 720h"},
 			{Name: "name", Arg: "NAME", Def: "none", Group: groupToken, Usage: "its purpose, which `svcctl journal` shows after your own name"},
 			{Name: "revoke-all", Group: groupToken, Usage: "revoke all tokens issued so far, and issue none"},
 		}, settings.SocketOptions()...),
-		Examples: []cli.Example{
-			{"Use the API with curl.",
-				`curl -kH "Authorization: Bearer $(svcctl admin token)" https://localhost:6443/api`},
-			{"A token for a dashboard, for a day.", "svcctl admin token --role reader --duration 24h --name dashboard > dashboard.token"},
-			{"After a leak.", "svcctl admin token --revoke-all"},
-		},
-		Exits: `  0  done
-  1  refused, or the API is not served over TLS: stderr names it
-  2  wrong usage or configuration
-  3  the appliance cannot be reached`,
 		Run: runToken,
 	}
 }

@@ -27,20 +27,7 @@ const defaultAnnounceDir = "/run/svcctl-announce"
 
 func AnnounceVerb() *cli.Verb {
 	return &cli.Verb{
-		Name:    "announce",
-		Summary: "announce the addresses of Services by ARP, NDP and BGP",
-		About: `Answers ARP and NDP for the load balancer IPs and external IPs in a pool
-(--load-balancer-pool of serve) and in a network of the box, and announces them to the
-neighbors. An address is announced once its rules are in force and while a Service on it has
-an endpoint. An address of another host is not announced. No address is added to the box.
-
-With --peer the addresses are announced to routers by BGP, as routes to this box, in any
-network. No route is learned, and no BGP connection is accepted.
-
-It is a separate process: ` + "`svcctl serve`" + ` can stop, start and be upgraded without
-any change on the wire. ` + "`svcctl announce status`" + ` shows its state. It runs until
-SIGTERM or SIGINT; then it stops answering, and withdraws its routes. It needs access to the
-socket of serve, and CAP_NET_RAW, except for BGP with peers by address.`,
+		Name: "announce",
 		Options: slices.Concat([]*cli.Option{
 			{Name: "l2", Arg: "INTERFACE|auto", Def: announce.Auto + " without --peer", Repeats: true, Group: cli.GroupHow,
 				Usage: "interface to announce on, waited for if it is not there; auto: every one with an address in its network; repeatable"},
@@ -57,16 +44,6 @@ socket of serve, and CAP_NET_RAW, except for BGP with peers by address.`,
 			{Name: "state-dir", Arg: cli.ArgDir, Def: defaultAnnounceDir, Group: settings.GroupPlaces,
 				Usage: "state for the next start; it must not survive a boot"},
 		}, bgpOptions(), settings.Options("", "log-level", "log-format"), settings.SocketOptions()),
-		Examples: []cli.Example{
-			{"On every segment.", "sudo svcctl announce"},
-			{"On two interfaces.", "sudo svcctl announce --l2 eth0 --l2 eth1"},
-			{"One of two boxes that are the router of the servers on eth1.", "sudo svcctl announce --l2 eth0 --l2 eth1 --vrid 51 --gateway 10.1.2.254"},
-			{"One of two boxes.", "sudo svcctl announce --l2 eth0 --vrid 51 --priority 200"},
-			{"Routes to two routers, and nothing on segments.", "svcctl announce --asn 64512 --peer tor-1=64513@192.0.2.1 --peer tor-2=64513@192.0.2.2 --bfd 300ms"},
-		},
-		Exits: `  0  stopped by a signal
-  1  could not start or continue: stderr has the reason
-  2  wrong usage or configuration`,
 		Verbs: cli.Words(announceStatusVerb(), drainVerb(), undrainVerb()),
 		Run:   runAnnounce,
 	}
@@ -162,34 +139,8 @@ func electionOf(v *cli.Verb, a *announce.Config) error {
 func announceStatusVerb() *cli.Verb {
 	return &cli.Verb{
 		Name:    "announce status",
-		Summary: "show which addresses are announced and where, or why not",
-		About: `Lists the load balancer IPs and external IPs in pools, each with its Services,
-where it is announced, and its state there:
-
-  announced   neighbors get an answer
-  standby     another box answers, see --vrid of svcctl announce
-  probing     the neighbors are asked whether another host has it
-  conflict    the host with that Ethernet address has it; asked again every 10 s
-  host        an interface of this box has it: the kernel answers
-  down        no BGP session with the router, or no carrier on the interface
-  sending     the BGP session has just begun
-  unsent      the BGP session takes no route to it, and why
-  damped      the route came and went, and waits
-  leaving     routers are asked for other paths: this box is being drained
-  drained     this box announces nothing, see svcctl announce drain
-  withheld    it is not announced, and why
-
-With BGP a second table has the routers: the state of each session, the routes that were
-sent, and why it ended the last time.`,
 		Options: slices.Concat([]*cli.Option{cli.OutputOption(cli.FormTable, cli.FormYAML, cli.FormJSON)}, settings.ConnectOptions()),
-		Examples: []cli.Example{
-			{"The state of all addresses.", "svcctl announce status"},
-			{"Addresses in conflict.", "svcctl announce status -o json | jq -r '.items[] | select(.places[]?.state == \"conflict\") | .address'"},
-		},
-		Exits: `  0  done
-  2  wrong usage or configuration
-  3  the appliance cannot be reached`,
-		Run: runAnnouncements,
+		Run:     runAnnouncements,
 	}
 }
 

@@ -26,31 +26,11 @@ const codeLife = time.Minute
 
 func DashboardVerb() *cli.Verb {
 	return &cli.Verb{
-		Name:    "dashboard",
-		Summary: "show the appliance in a browser",
-		About: `Runs a local proxy to the pages of the appliance, on a port of 127.0.0.1
-(of ::1 without IPv4), and
-prints its URL: problems first, Services with their connections, one Service with its
-endpoints and the path of its packets, addresses, connections, and for admins the trace of
-packets and the journal. Ctrl-C ends it.
-
-The URL has a code that is valid once, for a minute: the browser gets a session for it.
-Other users of this machine, and other pages in the browser, have no access. Pages are read
-with your own rights and change nothing.
-
-With --server it is a proxy to a remote appliance.`,
+		Name: "dashboard",
 		Options: append([]*cli.Option{
 			{Name: "port", Arg: "N", Def: "0", Group: cli.GroupHow, Usage: "port of 127.0.0.1; 0 for one that is free"},
 			{Name: "no-browser", Group: cli.GroupHow, Usage: "print the address and open no browser"},
 		}, settings.ConnectOptions()...),
-		Examples: []cli.Example{
-			{"This box.", "sudo svcctl dashboard"},
-			{"A box with an SSH login.", "ssh -L 8790:127.0.0.1:8790 gw1 sudo svcctl dashboard --port 8790"},
-		},
-		Exits: `  0  interrupted
-  1  refused
-  2  wrong usage or configuration
-  3  the appliance cannot be reached`,
 		Run: runDashboard,
 	}
 }

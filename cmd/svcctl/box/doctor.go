@@ -25,26 +25,8 @@ func DoctorVerb() *cli.Verb {
 	o = append(o, settings.Options(settings.GroupConnect, "manifests", "data-dir", "listen", "tls-cert", "tls-key")...)
 	return &cli.Verb{
 		Name:    "doctor",
-		Summary: "check this box: kernel, settings, foreign rules",
-		About: `Checks everything on this box that the appliance depends on, and changes nothing:
-features of the kernel, forwarding, filters and
-limits that drop them, the fill of the connection tracking table, rules of other
-programs at the same hooks, a second svcctl, the data directory, the manifests, the
-certificate of the API, addresses without an ARP or NDP answer, and problems of announcing.
-The directories come from the appliance on the socket, if it answers. Every finding has the
-next step. It needs root.
-
-With -o json or yaml it prints one document: findings[] with check, level (ok,
-warning, error), message and advice.`,
 		Options: o,
-		Examples: []cli.Example{
-			{"Before the first start.", "sudo svcctl doctor"},
-			{"What to do, for a script.", `sudo svcctl doctor -o json | jq -r '.findings[].advice // empty'`},
-		},
-		Exits: `  0  no errors (warnings are allowed)
-  1  there are errors: the output has them, with the next steps
-  2  wrong usage or configuration`,
-		Run: runDoctor,
+		Run:     runDoctor,
 	}
 }
 

@@ -11,25 +11,11 @@ import (
 
 func DownVerb() *cli.Verb {
 	return &cli.Verb{
-		Name:    "down",
-		Summary: "remove everything svcctl programmed into the kernel",
-		About: `Removes the tables of svcctl from nftables, in one transaction: no Service is
-reachable through this box afterwards, and connections through it end. Tables of
-other programs, manifests, and the allocations in the data directory stay; the
-next ` + "`svcctl serve`" + ` brings everything back.
-
-It asks first, and refuses while an appliance serves on the socket, which would restore
-everything. It needs root, or CAP_NET_ADMIN.`,
+		Name: "down",
 		Options: append([]*cli.Option{
 			cli.YesOption(),
 			{Name: "force", Group: cli.GroupHow, Usage: "even while an appliance serves"},
 		}, settings.SocketOptions()...),
-		Examples: []cli.Example{
-			{"Once the appliance is stopped, without a question.", "svcctl down --yes"},
-		},
-		Exits: `  0  nothing of svcctl is left in the kernel
-  1  nothing was removed: stderr has the reason
-  2  wrong usage, or no terminal to ask on and no --yes`,
 		Run: runDown,
 	}
 }

@@ -21,34 +21,12 @@ import (
 
 func drainVerb() *cli.Verb {
 	return &cli.Verb{
-		Name:    "announce drain",
-		Summary: "hand the announced addresses over to other boxes",
-		About: `Stops announcing on this box, without losing a packet if another box serves the
-same addresses: in an election the other box takes over while this one still answers; BGP
-routes get the community GRACEFUL_SHUTDOWN, and are withdrawn 2 s later. Without an election
-no box answers on segments any more. With --follow, move the followed address.
-
-It asks when addresses that are announced here would be announced nowhere: on segments, without
-an election. Without a terminal it needs --yes then. This box cannot see the backups of an
-election, and other routes of a BGP router: on a terminal it asks, a script continues.
-
-It sets the label ` + annotation.ExcludeNode + `
-on the Node of this box, and lasts over restarts and reboots until ` + "`svcctl announce undrain`" + `.
-Packets
-that reach the box are still served.`,
+		Name: "announce drain",
 		Options: slices.Concat([]*cli.Option{
 			{Name: "wait", Group: cli.GroupHow, Usage: "return when nothing is announced, and no packet of a connection to these addresses came for 2s"},
 			{Name: "timeout", Arg: "DURATION", Def: "60s", Group: cli.GroupHow, Usage: "how long --wait waits at most"},
 			cli.YesOption(),
 		}, settings.ConnectOptions()),
-		Examples: []cli.Example{
-			{"Before a reboot.", "sudo svcctl announce drain --wait && sudo reboot"},
-			{"After it.", "sudo svcctl announce undrain"},
-		},
-		Exits: `  0  done, or nothing was to be done
-  1  refused, or --wait ended with packets that still came
-  2  wrong usage or configuration, or no terminal to ask on and no --yes
-  3  the appliance cannot be reached`,
 		Run: func(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 			return runDrain(ctx, env, v, true)
 		},
@@ -58,16 +36,7 @@ that reach the box are still served.`,
 func undrainVerb() *cli.Verb {
 	return &cli.Verb{
 		Name:    "announce undrain",
-		Summary: "announce addresses again after a drain",
-		About: `Ends ` + "`svcctl announce drain`" + `: BGP routers get the routes again. In an election
-the box becomes backup, and takes over when the other one stops, or at once with --preempt
-of announce.`,
-		Options:  settings.ConnectOptions(),
-		Examples: []cli.Example{{"After the work is done.", "sudo svcctl announce undrain"}},
-		Exits: `  0  done, or nothing was to be done
-  1  refused: stderr has the reason
-  2  wrong usage or configuration
-  3  the appliance cannot be reached`,
+		Options: settings.ConnectOptions(),
 		Run: func(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 			return runDrain(ctx, env, v, false)
 		},

@@ -25,29 +25,9 @@ const LastWords = time.Second
 func ServeVerb() *cli.Verb {
 	return &cli.Verb{
 		Name:    "serve",
-		Summary: "run the appliance: program Services and follow changes",
-		About: `Watches directories of manifests, allocates addresses and ports for their
-Services, and programs nftables to balance their traffic. An invalid manifest keeps its last
-good content and does not affect others; ` + "`svcctl status`" + ` shows the problem.
-
-It runs until SIGTERM or SIGINT. Its rules stay in force, and traffic continues without it.
-` + "`svcctl down`" + ` removes them. It needs root, or CAP_NET_ADMIN.
-
-On SIGUSR2 it executes the program file again in the same process, as for an upgrade, and
-hands over relayed connections: none ends, except with TLS or HTTP.
-
-` + settings.SettingsAbout,
+		About:   settings.SettingsAbout,
 		Options: settings.SettingOptions(false),
-		Examples: []cli.Example{
-			{"Serve a directory.", "svcctl serve --manifests /etc/svcctl/manifests"},
-			{"Allocate load balancer IPs, with clients in 10.0.0.0/8 as internal.",
-				"svcctl serve --manifests /etc/svcctl/manifests --load-balancer-pool 198.51.100.0/28 --cluster-cidr 10.0.0.0/8"},
-			{"All settings from a file: `manifests: [/etc/svcctl/manifests]`, `nodeName: gw1` ...", "svcctl serve --config /etc/svcctl/svcctl.yaml"},
-		},
-		Exits: `  0  stopped by a signal
-  1  could not start or continue: stderr has the reason
-  2  wrong usage or configuration: every problem is a line on stderr`,
-		Run: runServe,
+		Run:     runServe,
 	}
 }
 

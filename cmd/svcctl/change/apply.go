@@ -26,20 +26,7 @@ const manager = "svcctl"
 
 func ApplyVerb() *cli.Verb {
 	return &cli.Verb{
-		Name:    "apply",
-		Summary: "create or change objects from files",
-		Args:    "-f FILE|DIR|- [FLAGS]",
-		About: `Creates or changes objects to match the files, and prints one line for each.
-Fields that the files do not have stay as they are; fields that they had the last time and
-no longer have are removed, unless another manager set them too. A field that another
-manager set to another value is refused and names the manager: --force-conflicts takes it
-over, except fields declared by files of the appliance.
-
-A refused object does not stop the others: stderr has the reason, as FILE:LINE:COLUMN: reason.
-
---prune removes objects that earlier applies of the same set created and that are no longer
-in the files. The set is selected by -l, or named by --applyset. Nothing is removed if an
-object was refused, and objects that were created in another way are never removed.`,
+		Name: "apply",
 		Options: slices.Concat(resource.FilesOptions("what to apply"), []*cli.Option{
 			settings.NamespaceOption(),
 		}, setOptions(), []*cli.Option{
@@ -49,18 +36,6 @@ object was refused, and objects that were created in another way are never remov
 			confirmOption(),
 			{Name: "wait", Arg: "DURATION", Optional: true, Group: cli.GroupHow, Usage: "return when the objects are in the kernel and judged, print their problems, and fail at an error; at most so long, or 30s. In a fleet, in the kernels of all boxes that report; --wait=all, quorum or box selects others, and --wait=all,2m sets the time too"},
 		}, rolloutOptions(), []*cli.Option{resource.FormOption(cli.FormText, cli.FormText, cli.FormName, cli.FormYAML, cli.FormJSON, cli.FormJSONPath)}, settings.ConnectOptions()),
-		Examples: []cli.Example{
-			{"One file, or a whole directory.", "svcctl apply -f web.yaml; svcctl apply -f manifests/"},
-			{"The address that it would get.", "svcctl apply -f web.yaml --dry-run -o jsonpath='{.items[0].spec.clusterIP}'"},
-			{"The directory is the source of truth for the set shop.", "svcctl apply -f shop/ --prune --applyset shop"},
-			{"A change that may cut this connection: undone unless confirmed within five minutes.", "svcctl apply -f web.yaml --confirm 5m && svcctl confirm"},
-			{"In a fleet: on one box first, then on more.", "svcctl apply -f web.yaml --rollout gw1,25%,100% --bake 5m"},
-			{"From a pipe, and continue when the change is in the kernel.", "generate | svcctl apply -f - --wait && echo live"},
-		},
-		Exits: `  0  done
-  1  an object was refused, or has an error (--wait): stderr has the reason
-  2  wrong usage or configuration
-  3  the appliance cannot be reached`,
 		Run: runApply,
 	}
 }

@@ -202,28 +202,7 @@ func (t *trying) printDeadline(ctx context.Context) error {
 
 func ConfirmVerb() *cli.Verb {
 	return &cli.Verb{
-		Name:    "confirm",
-		Summary: "keep a change on trial, or a removal that is held",
-		About: `Keeps the changes of ` + "`svcctl apply --confirm`" + ` or ` + "`svcctl confirm --start`" + `, which are
-undone at the end of their time otherwise. With --back it undoes them at once instead. It
-fails with 1 when there is no trial, as when its time was over and the change was undone.
-
-With --start, changes in the watched directories take effect as usual from now on, and are
-undone after the duration without ` + "`svcctl confirm`" + `, over crashes, restarts and reboots
-too. A second call changes the end. Changes of clients by ` + "`svcctl apply --confirm`" + ` join the
-trial. Undoing restores objects with their addresses, ports and uids. The files are not
-changed: those that differ are held at their previous content, with a problem in
-` + "`svcctl status`" + `. A file that changes again, or is restored, is no longer held. Another
-trial tries all held files again, and ` + "`svcctl confirm`" + ` accepts them as they are.
-
-With --removals it confirms the removal of what stays in force because it vanished in a way
-that looks like an accident: most Services at once, or all; a directory that has no
-manifests any more, is unavailable, or is not watched any more; endpoints that go where
-Services stay, from files or from the answers of a provider of ` + "`svcctl discover`" + `; and addresses and ports that the kernel serves for unknown Services, when the
-data directory was lost or is not mounted. ` + "`svcctl status`" + ` lists what is held. Restoring
-the files ends that, too. It names what goes and asks; without a terminal it needs --yes.
-
-All but --state need root.`,
+		Name: "confirm",
 		Options: append([]*cli.Option{
 			{Name: "back", Group: cli.GroupHow, Usage: "undo the change now"},
 			{Name: "start", Arg: "DURATION", Group: cli.GroupHow, Usage: "begin a trial of files of this length, as 90s or 5m, 1s to 24h; or move its end"},
@@ -231,16 +210,6 @@ All but --state need root.`,
 			{Name: "removals", Group: cli.GroupHow, Usage: "confirm the removal of what is held since it vanished"},
 			cli.YesOption(),
 		}, settings.ConnectOptions()...),
-		Examples: []cli.Example{
-			{"The connection still stands: keep the change.", "svcctl confirm"},
-			{"Undo it.", "svcctl confirm --back"},
-			{"A change of files that may cut this connection.", "svcctl confirm --start 5m && git -C /etc/svcctl pull && sleep 9 && svcctl confirm"},
-			{"Let Services go that were removed on purpose.", "svcctl status; sudo svcctl confirm --removals"},
-		},
-		Exits: `  0  done; with --state also without a trial, with --removals if nothing is held
-  1  nothing waits to be confirmed: it was undone, or there was no trial
-  2  wrong usage or configuration, or no terminal to ask on and no --yes
-  3  the appliance cannot be reached`,
 		Run: runConfirm,
 	}
 }

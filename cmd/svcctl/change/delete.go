@@ -24,15 +24,7 @@ import (
 
 func DeleteVerb() *cli.Verb {
 	return &cli.Verb{
-		Name:    "delete",
-		Summary: "remove objects",
-		Args:    "KIND NAME... | KIND/NAME... | -f FILE|DIR|- [FLAGS]",
-		About: `Removes objects, and prints one line for each. Addresses and ports that a Service held
-are free again at once. What a file of the appliance declares is not removed in this way:
-the refusal names the file.
-
---all and selectors mean the objects of one namespace; with -A those of all of them. They
-name what goes and ask, as a Namespace with Services does; without a terminal that needs --yes.`,
+		Name: "delete",
 		Options: slices.Concat(resource.FilesOptions("objects to remove"), resource.WhichOptions(), []*cli.Option{
 			{Name: "all", Group: cli.GroupWhich, Usage: "all objects of the kind"},
 			{Name: "ignore-not-found", Group: cli.GroupHow, Usage: "an object that is not there is no error"},
@@ -43,14 +35,6 @@ name what goes and ask, as a Namespace with Services does; without a terminal th
 			{Name: "wait", Def: "true", Group: cli.GroupHow, Usage: "return when the objects are gone: those with finalizers go later"},
 			{Name: "timeout", Arg: "DURATION", Def: "30s", Group: cli.GroupHow, Usage: "how long to wait for each"},
 		}, rolloutOptions(), []*cli.Option{resource.FormOption(cli.FormText, cli.FormText, cli.FormName)}, settings.ConnectOptions()),
-		Examples: []cli.Example{
-			{"By name, and by file.", "svcctl delete svc web api; svcctl delete -f shop/"},
-			{"What has a label, in two kinds.", "svcctl delete svc,endpointslices -n shop -l app=web"},
-		},
-		Exits: `  0  done
-  1  an object is not there, or could not be removed: stderr names it
-  2  wrong usage or configuration, or no terminal to ask on and no --yes
-  3  the appliance cannot be reached`,
 		Run: runDelete,
 	}
 }

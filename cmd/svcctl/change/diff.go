@@ -20,31 +20,12 @@ import (
 
 func DiffVerb() *cli.Verb {
 	return &cli.Verb{
-		Name:    "diff",
-		Summary: "show what apply would change",
-		Args:    "-f FILE|DIR|- [FLAGS]",
-		About: `Compares the objects of the files, as they would be after ` + "`svcctl apply`" + `, with those
-that the appliance has, and prints the differences of each as diff -u does. The appliance
-makes a dry run: the address and ports that a new Service would get are shown. managedFields
-and the version of the object are left out.
-
-Files in a directory that the appliance watches are compared as files: what would change
-when the appliance reads them as they are now. --field-manager gitops does the same for
-files elsewhere, such as a branch that is checked out beside the watched directory.`,
+		Name: "diff",
 		Options: slices.Concat(resource.FilesOptions("what to compare"), []*cli.Option{
 			settings.NamespaceOption(),
 			{Name: "force-conflicts", Group: cli.GroupHow, Usage: "as if fields that other managers set were taken over"},
 			{Name: "field-manager", Arg: "NAME", Def: manager, Group: cli.GroupHow, Usage: "as if applied by this manager; gitops: as if by a watched file"},
 		}, settings.ConnectOptions()),
-		Examples: []cli.Example{
-			{"The changes by a directory.", "svcctl diff -f manifests/"},
-			{"The changes by a branch on this box.", "svcctl diff -f checkout/manifests --field-manager gitops"},
-			{"Only when something would.", "svcctl diff -f web.yaml > /dev/null; [ $? = 1 ] && svcctl apply -f web.yaml"},
-		},
-		Exits: `  0  nothing would change
-  1  something would
-  2  unknown: an object would be refused, wrong usage or configuration
-  3  the appliance cannot be reached`,
 		Run: runDiff,
 	}
 }

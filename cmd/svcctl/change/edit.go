@@ -25,25 +25,11 @@ import (
 
 func EditVerb() *cli.Verb {
 	return &cli.Verb{
-		Name:    "edit",
-		Summary: "change an object in an editor",
-		Args:    "KIND NAME... | KIND/NAME... [FLAGS]",
-		About: `Opens the object as YAML in the editor that KUBE_EDITOR, VISUAL or EDITOR names, else in
-vi. When the editor ends, only the changed fields are sent to the appliance. A refused edit
-is opened again, with the reason at the top, until it is accepted, or nothing is changed any
-more.`,
+		Name: "edit",
 		Options: slices.Concat([]*cli.Option{
 			settings.NamespaceOption(),
 			{Name: "field-manager", Arg: "NAME", Def: "svcctl-edit", Group: cli.GroupHow, Usage: "owner of the changed fields"},
 		}, settings.ConnectOptions()),
-		Examples: []cli.Example{
-			{"One Service.", "svcctl edit svc/web -n shop"},
-			{"With an editor of your choice.", "EDITOR=nano svcctl edit svc web"},
-		},
-		Exits: `  0  done, or nothing was changed
-  1  refused, and given up; what was written is kept in a file
-  2  wrong usage or configuration
-  3  the appliance cannot be reached`,
 		Run: runEdit,
 	}
 }

@@ -24,20 +24,7 @@ func ExposeVerb() *cli.Verb {
 	const groupService = "What clients connect to"
 	const groupServers = "Servers"
 	return &cli.Verb{
-		Name:    "expose",
-		Summary: "create a Service from a list of servers, without writing YAML",
-		Args:    "NAME --port PORT --to ADDRESS|--from SOURCE [FLAGS]",
-		About: `Makes a Service, which is an address and ports that clients connect to, of these servers. It
-prints the manifests, a Service and an EndpointSlice for each IP family of the servers; with
---apply it creates or changes them in the running appliance. They are validated as by
-` + "`svcctl serve`" + `: if they have a problem nothing is printed or applied.
-
-With --from it prints no slice: ` + "`svcctl discover`" + ` follows where the servers are.
-
-` + "`svcctl get svc NAME`" + ` prints the address, if it was not given. Clients reach it through this box, as
-their router or by a route. When they get no answer, ` + "`svcctl explain svc/NAME`" + ` gives the reason.
-
-Without --apply it needs no privilege and no appliance.`,
+		Name: "expose",
 		Options: append([]*cli.Option{
 			{Name: "port", Arg: "PORT[:TARGET][/PROTOCOL]", Group: groupService, Repeats: true,
 				Usage: "port of clients, port of the servers if it is another one, and tcp (the default), udp or sctp, as 80:8080 or 53/udp; repeatable"},
@@ -54,16 +41,6 @@ Without --apply it needs no privilege and no appliance.`,
 			{Name: "health-check", Arg: "CHECK", Group: groupServers, Usage: "check the servers, as tcp or http:8080/healthz: one that is down gets no new connections"},
 			{Name: "apply", Group: cli.GroupHow, Usage: "create or change the Service in the appliance instead of printing it"},
 		}, settings.ConnectOptions()...),
-		Examples: []cli.Example{
-			{"Two servers behind an address that the appliance chooses.", "svcctl expose web --port 80 --to 10.1.2.11:8080 --to 10.1.2.12:8080 --apply"},
-			{"An address from the pool, and a check.", "svcctl expose dns --port 53/udp --port 53 --to 10.1.2.21 --type LoadBalancer --health-check tcp:53"},
-			{"The addresses of a name, as they change.", "svcctl expose web --port 80:8080 --from dns:app.example.com --apply"},
-			{"A file to keep.", "svcctl expose web --port 80:8080 --to 10.1.2.11 > web.yaml"},
-		},
-		Exits: `  0  done
-  1  the Service was refused: stderr has the reason
-  2  wrong usage
-  3  the appliance cannot be reached (--apply)`,
 		Run: runExpose,
 	}
 }

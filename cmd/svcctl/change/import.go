@@ -24,37 +24,14 @@ const maxSource = 16 << 20
 
 func ImportVerb() *cli.Verb {
 	return &cli.Verb{
-		Name:    "import",
-		Summary: "convert configurations of other load balancers, or of a cluster",
-		Args:    "SOURCE FILE|- [FLAGS]",
-		Words:   slices.Sorted(maps.Keys(convert.Sources())),
-		About: `SOURCE is one of keepalived, ipvs, haproxy, nftlb, metallb and cluster: reads a keepalived.conf, what ` + "`ipvsadm -S -n`" + ` prints, the proxies of a
-haproxy.cfg in TCP mode or with one HTTP backend, or the JSON of nftlb, and prints a Service and EndpointSlices for each virtual
-server. Of a cluster it takes what ` + "`kubectl get svc,endpointslices -A -o yaml`" + ` prints; objects
-of MetalLB stay as they are, its ConfigMap of before 0.13 becomes such objects. VRRP
-instances become the flags of svcctl announce, in a comment.
-
-A setting without a counterpart is a comment in the YAML and a line on stderr, and the last
-line counts what is imported. Unknown
-syntax is an error with its line, and nothing is printed.
-
-It needs no privilege and no appliance, and changes nothing.`,
+		Name:  "import",
+		Words: slices.Sorted(maps.Keys(convert.Sources())),
 		Options: []*cli.Option{
 			settings.NamespaceOption(),
 			{Name: "address", Arg: "ADDRESS", Repeats: true, Group: cli.GroupHow, Usage: "address for `bind *` of HAProxy; repeatable, one for each IP family (default: an address of a pool)"},
 			{Name: "resolve", Group: cli.GroupHow, Usage: "look up host names of servers once, and write their addresses"},
 			{Name: "keep-cluster-ips", Group: cli.GroupHow, Usage: "the Services of a cluster keep their cluster IPs"},
 		},
-		Examples: []cli.Example{
-			{"The virtual servers of keepalived.", "svcctl import keepalived /etc/keepalived/keepalived.conf > edge.yaml"},
-			{"The TCP proxies of HAProxy, at an address that is routed to this box.", "svcctl import haproxy /etc/haproxy/haproxy.cfg --address 192.0.2.10"},
-			{"One with host names.", "svcctl import haproxy /etc/haproxy/haproxy.cfg --resolve"},
-			{"The Services of a cluster, as they are now.", "kubectl get svc,endpointslices -A -o yaml | svcctl import cluster -"},
-			{"Those of the kernel, with a check of the manifests.", "ipvsadm -S -n | svcctl import ipvs - | svcctl validate -"},
-		},
-		Exits: `  0  done; stderr lists what is lost, and how many virtual servers are imported
-  1  a line is not understood, or the file cannot be read
-  2  wrong usage`,
 		Run: runImport,
 	}
 }

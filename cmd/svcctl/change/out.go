@@ -53,17 +53,7 @@ const outAnnotation = "svcctl.io/out"
 func OutVerb() *cli.Verb {
 	return &cli.Verb{
 		Name:    "out",
-		Summary: "take endpoints out of a Service",
-		Args:    "svc/NAME ADDRESS... [FLAGS]",
-		About: `Takes addresses out of a Service, like endpoints with ready: false: they get no new
-connection, not even when no other endpoint is up, and open ones drain as the Service is
-configured. It writes the annotation ` + outAnnotation + ` of the Service; if a file has that,
-change it in the file. It lasts until ` + "`svcctl in`" + `.`,
 		Options: slices.Concat([]*cli.Option{settings.NamespaceOption()}, settings.ConnectOptions()),
-		Examples: []cli.Example{
-			{"Before work on a server.", "svcctl out svc/web 10.1.2.11"},
-		},
-		Exits: outExits,
 		Run: func(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
 			return runOut(ctx, env, v, args, true)
 		},
@@ -73,25 +63,12 @@ change it in the file. It lasts until ` + "`svcctl in`" + `.`,
 func InVerb() *cli.Verb {
 	return &cli.Verb{
 		Name:    "in",
-		Summary: "return endpoints to a Service",
-		Args:    "svc/NAME [ADDRESS...] [FLAGS]",
-		About: `Returns addresses to a Service that ` + "`svcctl out`" + ` took out; without an
-address, all of them. With a health check they get connections once they pass it.`,
 		Options: slices.Concat([]*cli.Option{settings.NamespaceOption()}, settings.ConnectOptions()),
-		Examples: []cli.Example{
-			{"After it.", "svcctl in svc/web 10.1.2.11"},
-		},
-		Exits: outExits,
 		Run: func(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
 			return runOut(ctx, env, v, args, false)
 		},
 	}
 }
-
-const outExits = `  0  done, or nothing was to be done
-  1  refused: stderr has the reason
-  2  wrong usage or configuration
-  3  the appliance cannot be reached`
 
 // runOut takes addresses out of a Service, or lets them in again.
 func runOut(ctx context.Context, env *cli.Env, v *cli.Verb, args []string, out bool) error {

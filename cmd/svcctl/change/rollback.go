@@ -17,25 +17,7 @@ import (
 
 func RollbackVerb() *cli.Verb {
 	return &cli.Verb{
-		Name:    "rollback",
-		Summary: "restore objects to an earlier revision",
-		Args:    "[REVISION] [FLAGS]",
-		About: `Undoes changes of clients of the API after a revision, in one transaction, as far
-as the journal reaches back: deleted objects are restored with their uids, addresses and
-ports, new ones are deleted. ` + "`svcctl journal`" + ` has the revisions: give that of the
-last change that is to stay.
-
-Without a revision it lists the latest changes and the effect of undoing the last one, and
-changes nothing; with --last, --confirm or --yes it undoes the last change, and a second
-call restores it. With --last, nothing is rolled back if a client has changed something
-after that revision.
-
-Before it changes something it names the consequence and asks. Without a terminal it needs
---yes. What changes between the question and the answer is not rolled back.
-
-It prints a line for each object: created, changed or deleted; left, for an object of a
-file, which has to be changed there; conflict, for a restored Service of which another one
-has a value now: it is not served until the value is free. It needs root.`,
+		Name: "rollback",
 		Options: append([]*cli.Option{
 			{Name: "last", Arg: "REVISION", Group: cli.GroupHow, Usage: "the last change you saw: refused if there is a later one"},
 			dryRunOption("print the result for each object, and change nothing"),
@@ -43,15 +25,6 @@ has a value now: it is not served until the value is free. It needs root.`,
 			cli.YesOption(),
 			cli.OutputOption("table", "json"),
 		}, settings.ConnectOptions()...),
-		Examples: []cli.Example{
-			{"The journal, and the effect of a rollback.", "svcctl journal --limit 20; svcctl rollback 1793456789012345 --dry-run"},
-			{"The latest changes, and how to undo the last one.", "svcctl rollback"},
-			{"Undo the last change, but no later one than in the journal.", "svcctl rollback --last 1793456789012345"},
-		},
-		Exits: `  0  done
-  1  not done, or not all of it: the output lists what is missing
-  2  wrong usage or configuration, or no terminal to ask on and no --yes
-  3  the appliance cannot be reached`,
 		Run: runRollback,
 	}
 }

@@ -45,37 +45,14 @@ const (
 
 func ValidateVerb() *cli.Verb {
 	return &cli.Verb{
-		Name:    "validate",
-		Summary: "check manifests as serve would, or print their schema",
-		Args:    "FILE|DIR|-... [FLAGS]",
-		About: `Reads manifests as ` + "`svcctl serve`" + ` would, starting from nothing, and prints every
-problem as FILE:LINE:COLUMN: what is wrong, sorted by place. It needs no privilege and no
-appliance, and changes nothing. An error is an object or field that would be refused. The
-addresses and other state of the box are not known here. Without settings it takes those of
-/etc/svcctl/svcctl.yaml where the package runs svcctl; else it judges neither pools nor source
-sets, and prints how many problems that leaves out.
-
---schema prints a JSON Schema (draft 7) of the documents that files may have: Services,
-EndpointSlices, Gateways, routes and all others, every field with its meaning, and the
-annotations that have an effect. Editors complete and check files with it.
-
-` + settings.SettingsAbout,
+		Name:  "validate",
+		About: settings.SettingsAbout,
 		Options: append([]*cli.Option{
 			{Name: "filename", Letter: "f", Arg: cli.ArgPath, Group: cli.GroupWhich, Repeats: true, Usage: "the same as an argument; repeatable"},
 			cli.OutputOption(cli.FormText, cli.FormJSON, formJUnit, formSARIF),
 			{Name: "strict", Group: cli.GroupOutput, Usage: "exit with 1 for warnings too"},
 			{Name: "schema", Group: cli.GroupOutput, Usage: "print the JSON Schema of manifests, and check none"},
 		}, settings.SettingOptions(true)...),
-		Examples: []cli.Example{
-			{"A directory, in a git hook: no output without problems.", "svcctl validate manifests/"},
-			{"With the settings of the real appliance, for a report in CI.", "svcctl validate --config svcctl.yaml -o junit manifests/ > report.xml"},
-			{"The output of a generator.", "kustomize build | svcctl validate --strict -"},
-			{"For the YAML language server, in the settings of an editor or as the first line of a file.",
-				"svcctl validate --schema > ~/svcctl.json  # yaml-language-server: $schema=svcctl.json"},
-		},
-		Exits: `  0  no error
-  1  there are errors (with --strict: or warnings), or a file cannot be read
-  2  wrong usage or configuration`,
 		Run: runValidate,
 	}
 }

@@ -22,17 +22,13 @@ import (
 )
 
 func FleetVerb() *cli.Verb {
-	const etcd = " It speaks with etcd itself, from anywhere."
 	// inEtcd is a verb that speaks with etcd, not with the appliance of this box.
-	inEtcd := func(word, args, summary, about string, options []*cli.Option, run func(ctx context.Context, env *cli.Env, v *cli.Verb, cfg fleet.Config, dir string) error, examples ...cli.Example) *cli.Verb {
+	inEtcd := func(word string, options []*cli.Option, run func(ctx context.Context, env *cli.Env, v *cli.Verb, cfg fleet.Config, dir string) error) *cli.Verb {
 		return &cli.Verb{
-			Name: "fleet " + word, Args: args, Summary: summary, About: about + etcd,
-			Options: slices.Concat(options, []*cli.Option{settings.ConfigOption()}, settings.Options("", fleetFlags...)), Examples: examples,
-			Exits: `  0  done
-  1  not done: stderr has the reason
-  2  wrong usage or configuration`,
+			Name:    "fleet " + word,
+			Options: slices.Concat(options, []*cli.Option{settings.ConfigOption()}, settings.Options("", fleetFlags...)),
 			Run: func(ctx context.Context, env *cli.Env, v *cli.Verb, dirs []string) error {
-				if args != "" && len(dirs) != 1 {
+				if v.Args != "" && len(dirs) != 1 {
 					return cli.Usagef("%s takes one directory", v.Name)
 				}
 				cfg, err := fleetConfig(env, v)
@@ -48,49 +44,22 @@ func FleetVerb() *cli.Verb {
 	}
 	dataKey := []*cli.Option{dataKeyOption()}
 	return &cli.Verb{
-		Name:    "fleet",
-		Summary: "create, show, back up and restore a fleet",
-		About: `Boxes that are started with the same --fleet and --etcd share their objects: the same
-Services with the same addresses on each.
-
-boxes, accept, source and rollout ask the appliance of a box. leave works on a directory
-alone. The others speak with etcd itself, and need --fleet and --etcd.`,
-		Examples: []cli.Example{
-			{"A new fleet.", "svcctl fleet init --fleet pop1 --etcd https://etcd1:2379,https://etcd2:2379,https://etcd3:2379"},
-			{"The progress of the boxes.", "sudo svcctl fleet boxes"},
-		},
+		Name: "fleet",
 		Verbs: cli.Words(
-			inEtcd("init", "", "make the fleet in etcd",
-				`Makes the fleet in etcd; with --from, of the objects of a box of its own whose serve is
-stopped: revisions and addresses stay. Objects of files are those of the source of
---manifests NAME=DIR that has the file, and those of the API without it.`,
-				[]*cli.Option{{Name: "from", Arg: cli.ArgDir, Group: cli.GroupHow, Usage: "the data directory of a box, whose objects become those of the fleet"}, settings.Options("", "manifests")[0], dataKeyOption()}, fleetInit,
-				cli.Example{"A new fleet.", "svcctl fleet init --fleet pop1 --etcd https://etcd1:2379,https://etcd2:2379,https://etcd3:2379"},
-				cli.Example{"A box of its own becomes the first of a fleet.", "svcctl fleet init --fleet pop1 --etcd https://etcd1:2379 --from /var/lib/svcctl"}),
-			inEtcd("status", "", "show the state of the fleet in etcd, and of its members", "Shows the state of the fleet in etcd, the members of etcd, and the boxes.", nil, fleetStatus,
-				cli.Example{"Is etcd well?", "svcctl fleet status --fleet pop1 --etcd https://etcd1:2379"}),
+			inEtcd("init", []*cli.Option{{Name: "from", Arg: cli.ArgDir, Group: cli.GroupHow, Usage: "the data directory of a box, whose objects become those of the fleet"}, settings.Options("", "manifests")[0], dataKeyOption()}, fleetInit),
+			inEtcd("status", nil, fleetStatus),
 			&cli.Verb{
-				Name: "fleet boxes", Summary: "list the boxes, with their progress", About: "Lists the boxes that share the objects, as `svcctl get boxes` does.",
-				Options:  slices.Concat([]*cli.Option{cli.OutputOption(cli.FormTable, cli.FormJSON)}, settings.ConnectOptions()),
-				Examples: []cli.Example{{"The progress of the boxes.", "sudo svcctl fleet boxes"}},
-				Exits: `  0  all boxes are OK
-  1  a box is not OK, or this box belongs to no fleet
-  2  wrong usage or configuration
-  3  the appliance cannot be reached`,
-				Run: fleetBoxes,
+				Name:    "fleet boxes",
+				Options: slices.Concat([]*cli.Option{cli.OutputOption(cli.FormTable, cli.FormJSON)}, settings.ConnectOptions()),
+				Run:     fleetBoxes,
 			},
 			&cli.Verb{
-				Name: "fleet accept", Summary: "apply an older state of etcd on all boxes", About: "Applies the state of etcd on all boxes although it is older, as after a snapshot of etcd was restored. It needs root.",
-				Options:  settings.ConnectOptions(),
-				Examples: []cli.Example{{"After a snapshot of etcd was restored.", "sudo svcctl fleet accept"}},
-				Exits: `  0  done
-  1  not done: stderr has the reason
-  2  wrong usage or configuration
-  3  the appliance cannot be reached`,
-				Run: fleetAccept,
+				Name:    "fleet accept",
+				Options: settings.ConnectOptions(),
+				Run:     fleetAccept,
 			},
 			sourceVerb(), rolloutVerb(),
-			inEtcd("backup", "DIR [FLAGS]", "write all objects to a new data directory", "Writes all objects to a new data directory, with the sources, the trial and the keys of the fleet.", dataKey,
+			inEtcd("backup", dataKey,
 				func(ctx context.Context, env *cli.Env, _ *cli.Verb, cfg fleet.Config, dir string) error {
 					revision, objects, err := fleet.Backup(ctx, cfg, dir)
 					if err != nil {
@@ -98,38 +67,28 @@ stopped: revisions and addresses stay. Objects of files are those of the source 
 					}
 					return env.Print(fmt.Sprintf("Written to %s: %s of fleet %s at revision %d, and with them its sources, trial and keys.\n",
 						dir, allObjects(objects), cfg.Fleet, revision))
-				}, cli.Example{"Every night.", "svcctl fleet backup /var/backups/pop1-$(date +%F) --fleet pop1 --etcd https://etcd1:2379"}),
-			inEtcd("restore", "DIR [FLAGS]", "make the fleet equal to a backup",
-				`Makes the fleet equal to a backup, or to the data directory of a box that is stopped, at a
-revision above all others; all tokens end, and a trial that it has is under way again.`, dataKey,
+				}),
+			inEtcd("restore", dataKey,
 				func(ctx context.Context, env *cli.Env, _ *cli.Verb, cfg fleet.Config, dir string) error {
 					objects, err := fleet.Restore(ctx, cfg, dir)
 					if err != nil {
 						return err
 					}
 					return env.Print(fmt.Sprintf("Fleet %s has the %s of %s. All tokens are revoked.\n", cfg.Fleet, allObjects(objects), dir))
-				}, cli.Example{"The state of a backup.", "svcctl fleet restore /var/backups/pop1-2026-01-31 --fleet pop1 --etcd https://etcd1:2379"}),
-			inEtcd("upgrade", "", "raise the format of the data in etcd", "Raises the format of the data in etcd to the newest one, if all boxes read it.",
-				[]*cli.Option{{Name: "without", Arg: "BOX", Repeats: true, Group: cli.GroupHow, Usage: "a box that is gone for good, to be ignored; repeatable"}}, fleetUpgrade,
-				cli.Example{"All boxes have the new version.", "svcctl fleet upgrade --fleet pop1 --etcd https://etcd1:2379"}),
-			inEtcd("reseal", "", "seal all Secrets by the first key", "Seals all Secrets, the key of tokens and the CA by the first key in --fleet-key-file.", nil,
+				}),
+			inEtcd("upgrade", []*cli.Option{{Name: "without", Arg: "BOX", Repeats: true, Group: cli.GroupHow, Usage: "a box that is gone for good, to be ignored; repeatable"}}, fleetUpgrade),
+			inEtcd("reseal", nil,
 				func(ctx context.Context, env *cli.Env, _ *cli.Verb, cfg fleet.Config, _ string) error {
 					all, changed, err := fleet.Reseal(ctx, cfg)
 					if err != nil {
 						return err
 					}
 					return env.Print(fmt.Sprintf("Fleet %s has %s sealed by key %s; %d of them by another one before.\n", cfg.Fleet, output.Count(all, "value"), cfg.Keys.SealsBy(), changed))
-				}, cli.Example{"The key in the first line is new.", "svcctl fleet reseal --fleet pop1 --etcd https://etcd1:2379 --fleet-key-file /etc/svcctl/fleet.key"}),
+				}),
 			&cli.Verb{
-				Name: "fleet leave", Args: "DIR [FLAGS]", Summary: "open the Secrets of a box that leaves the fleet",
-				About: `Opens the Secrets in the data directory of a box that is stopped, by --fleet-key-file: serve
-without --fleet starts from it then.`,
-				Options:  slices.Concat(dataKey, []*cli.Option{settings.ConfigOption()}, settings.Options("", fleetFlags...)),
-				Examples: []cli.Example{{"This box goes on alone.", "sudo svcctl fleet leave /var/lib/svcctl --fleet-key-file /etc/svcctl/fleet.key"}},
-				Exits: `  0  done
-  1  not done: stderr has the reason
-  2  wrong usage or configuration`,
-				Run: fleetLeave,
+				Name:    "fleet leave",
+				Options: slices.Concat(dataKey, []*cli.Option{settings.ConfigOption()}, settings.Options("", fleetFlags...)),
+				Run:     fleetLeave,
 			}),
 	}
 }

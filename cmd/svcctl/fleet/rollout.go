@@ -19,16 +19,8 @@ import (
 const rolloutPoll = time.Second
 
 func rolloutVerb() *cli.Verb {
-	move := func(word, summary, about, answer string) *cli.Verb {
-		return &cli.Verb{Name: "fleet rollout " + word, Summary: summary, About: about + " It works on any box of the fleet, and needs root.",
-			Options: settings.ConnectOptions(),
-			Examples: []cli.Example{
-				{"The rollout that is under way.", "sudo svcctl fleet rollout " + word},
-			},
-			Exits: `  0  done
-  1  there is none, or it was refused: stderr has the reason
-  2  wrong usage
-  3  the appliance cannot be reached`,
+	move := func(word, answer string) *cli.Verb {
+		return &cli.Verb{Name: "fleet rollout " + word, Options: settings.ConnectOptions(),
 			Run: func(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
 				c, err := env.Client(v)
 				if err != nil {
@@ -42,37 +34,18 @@ func rolloutVerb() *cli.Verb {
 			}}
 	}
 	return &cli.Verb{
-		Name:    "fleet rollout",
-		Summary: "show, stop, resume or undo a staged rollout",
-		About: `` + "`svcctl apply --rollout`" + ` and ` + "`svcctl delete --rollout`" + ` apply a
-change to some boxes of a fleet first, observe them, and continue with more and then with
-all. The rollout stops when a box of the step reports a new problem, fails, stops reporting,
-or has not programmed it in time, and when a Service has lost its last endpoint. Then boxes
-that have the change keep it, and the others keep the previous versions. With --on-failure
-undo it is undone instead of stopped.`,
-		Examples: []cli.Example{
-			{"One box first, then a quarter of them, then all, each watched for five minutes.", "svcctl apply -f web.yaml --rollout gw1,25%,100% --bake 5m && svcctl fleet rollout status --wait"},
-			{"Undo it automatically when something goes wrong.", "svcctl apply -f web.yaml --rollout gw1,25%,100% --on-failure undo && svcctl fleet rollout status --wait"},
-		},
+		Name: "fleet rollout",
 		Verbs: cli.Words(&cli.Verb{
-			Name:    "fleet rollout status",
-			Summary: "show its progress, its boxes, and why it stopped",
-			About:   "Shows the rollout that is under way, or the last one, with the next step when it has stopped.",
+			Name: "fleet rollout status",
 			Options: slices.Concat([]*cli.Option{
 				{Name: "wait", Group: cli.GroupHow, Usage: "return when it is done, undone or stopped"},
 				cli.OutputOption(cli.FormTable, cli.FormJSON),
 			}, settings.ConnectOptions()),
-			Examples: []cli.Example{{"The progress.", "svcctl fleet rollout status"}},
-			Exits: `  0  it is under way, done, or undone
-  1  it has stopped or, with --wait, was undone; or there is none
-  2  wrong usage
-  3  the appliance cannot be reached`,
 			Run: rolloutStatus,
 		},
-			move(wire.RolloutPause, "stop it", "Stops the rollout: boxes that have the change keep it, the others keep the previous versions.",
-				"Rollout %s is paused: `svcctl fleet rollout resume`, or `svcctl fleet rollout undo`.\n"),
-			move(wire.RolloutResume, "continue with the step at which it stopped", "Continues with the step at which the rollout stopped, whatever the boxes report by now.", "Rollout %s goes on.\n"),
-			move(wire.RolloutUndo, "take it back on all boxes", "Takes the rollout back on all boxes: objects are what they were, with their addresses.", "Rollout %s is undone.\n")),
+			move(wire.RolloutPause, "Rollout %s is paused: `svcctl fleet rollout resume`, or `svcctl fleet rollout undo`.\n"),
+			move(wire.RolloutResume, "Rollout %s goes on.\n"),
+			move(wire.RolloutUndo, "Rollout %s is undone.\n")),
 	}
 }
 

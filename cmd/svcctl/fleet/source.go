@@ -16,50 +16,20 @@ import (
 )
 
 func sourceVerb() *cli.Verb {
-	const exits = `  0  done
-  1  not done: stderr has the reason
-  2  wrong usage
-  3  the appliance cannot be reached`
 	return &cli.Verb{
-		Name:    "fleet source",
-		Summary: "show or set which box reads which directory",
-		About: `In a fleet, serve reads --manifests NAME=DIR. Several boxes may have a directory of
-one name; one of them reads it for all: the first one, and when that one goes, one
-that has the same files.`,
+		Name: "fleet source",
 		Verbs: cli.Words(&cli.Verb{
 			Name:    "fleet source list",
-			Summary: "list the sources and their readers",
-			About:   "Lists the named directories of the fleet: the box that reads each, the number of its files, and since when.",
 			Options: slices.Concat([]*cli.Option{cli.OutputOption(cli.FormTable, cli.FormJSON)}, settings.ConnectOptions()),
-			Examples: []cli.Example{
-				{"The sources and their readers.", "sudo svcctl fleet source list"},
-			},
-			Exits: exits,
-			Run:   sourceList,
+			Run:     sourceList,
 		}, &cli.Verb{
 			Name:    "fleet source take",
-			Summary: "make a box the reader of a source",
-			Args:    "NAME [FLAGS]",
-			About: `Makes a box the reader of a source, whatever files it has: objects of missing files are
-removed, unless they are most of all (see ` + "`svcctl confirm --removals`" + `).`,
 			Options: slices.Concat([]*cli.Option{{Name: "box", Arg: "NAME", Def: "this one", Group: cli.GroupHow, Usage: "the box that is to read"}}, settings.ConnectOptions()),
-			Examples: []cli.Example{
-				{"Use the files of gw2.", "sudo svcctl fleet source take lb --box gw2"},
-			},
-			Exits: exits,
-			Run:   sourceTake,
+			Run:     sourceTake,
 		}, &cli.Verb{
 			Name:    "fleet source forget",
-			Summary: "end a source that no box has any more",
-			Args:    "NAME [FLAGS]",
-			About: `Ends a source that no box has any more: its objects stay as they are, and are the API's
-from then on (` + "`svcctl edit`, `svcctl delete`" + `).`,
 			Options: settings.ConnectOptions(),
-			Examples: []cli.Example{
-				{"No box has that directory any more; its Services stay.", "sudo svcctl fleet source forget lb"},
-			},
-			Exits: exits,
-			Run:   sourceForget,
+			Run:     sourceForget,
 		}),
 	}
 }

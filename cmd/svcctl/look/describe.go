@@ -23,23 +23,10 @@ import (
 
 func DescribeVerb() *cli.Verb {
 	return &cli.Verb{
-		Name:    "describe",
-		Summary: "show an object in detail, with its Events",
-		Args:    "KIND [NAME...] | KIND/NAME... [FLAGS]",
-		About: `For a Service it shows its fields, addresses and ports, its endpoints slice by
-slice and why some are not used, whether its present version is in the kernel, its problems,
-and its Events. For other objects it shows all fields and the Events.`,
+		Name: "describe",
 		Options: slices.Concat(resource.FilesOptions("the objects of files"), resource.WhichOptions(), []*cli.Option{
 			{Name: "show-events", Def: "true", Group: cli.GroupOutput, Usage: "show the Events too"},
 		}, settings.ConnectOptions()),
-		Examples: []cli.Example{
-			{"One Service.", "svcctl describe svc/web -n shop"},
-			{"The Node object of this box.", "svcctl describe nodes"},
-		},
-		Exits: `  0  done
-  1  a name does not exist, or the appliance refused: stderr names it
-  2  wrong usage or configuration
-  3  the appliance cannot be reached`,
 		Run: runDescribe,
 	}
 }

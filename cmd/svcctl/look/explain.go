@@ -24,22 +24,7 @@ import (
 
 func ExplainVerb() *cli.Verb {
 	return &cli.Verb{
-		Name:    "explain",
-		Summary: "explain why a Service does not answer, or what a field means",
-		Args:    "svc/NAME | ADDRESS[:PORT] | KIND[.FIELD] [FLAGS]",
-		About: `For a Service, or an address that a client connects to, it checks every stage from
-the object to the kernel, one line for each:
-
-  ✓  good
-  –  not checked
-  !  it may be the reason for some clients
-  ✗  the reason: the line after it has the next step
-
-An address is a cluster IP, an external IP, a load balancer IP, or with a port in front of
-nothing (:30080) a node port. /udp or another protocol may follow.
-
-For a kind or a field it prints its meaning, and for "annotations [NAME]" the effect of each
-annotation. That needs no appliance.`,
+		Name: "explain",
 		Options: slices.Concat([]*cli.Option{
 			settings.NamespaceOption(),
 			{Name: "client", Arg: "ADDRESS[:PORT]", Group: cli.GroupOutput, Usage: "for a Service with a hash: show the endpoint of this client"},
@@ -47,18 +32,6 @@ annotation. That needs no appliance.`,
 			{Name: "recursive", Group: cli.GroupOutput, Usage: "for a kind: list nested fields too, without their meaning"},
 			{Name: "output", Letter: "o", Arg: "FORM", Words: []string{"wide"}, Group: cli.GroupOutput, Usage: "wide: for a Service, its revision and programmed state too"},
 		}, settings.ConnectOptions()),
-		Examples: []cli.Example{
-			{"Why a Service does not answer.", "svcctl explain svc/web -n shop"},
-			{"Whether its servers accept connections of the box.", "svcctl explain --probe svc/web -n shop"},
-			{"The same, from the client's side.", "svcctl explain 10.96.0.10:80"},
-			{"The endpoint of a client.", "svcctl explain svc/web --client 192.0.2.10:40000"},
-			{"The meaning of a field.", "svcctl explain service.spec.externalTrafficPolicy"},
-			{"The effect of an annotation.", "svcctl explain annotations aws-load-balancer-internal"},
-		},
-		Exits: `  0  it should answer; or the field or annotation is explained
-  1  it does not, or there is no such field or annotation
-  2  wrong usage or configuration
-  3  the appliance cannot be reached`,
 		Run: runExplain,
 	}
 }

@@ -22,13 +22,7 @@ import (
 
 func GetVerb() *cli.Verb {
 	return &cli.Verb{
-		Name:    "get",
-		Summary: "list or show objects",
-		Args:    "KIND[,KIND] [NAME...] | KIND/NAME... [FLAGS]",
-		About: `KIND is services, endpointslices, endpoints, pods, namespaces, nodes, events,
-configmaps, secrets, leases, servicecidrs or ipaddresses; or its singular, or a short
-name (svc, ep, po, ns, no, ev, cm, ip), or "all" for services and pods. Of a fleet,
-"boxes" are those that share the objects: exit status 1 means that one is not OK.`,
+		Name: "get",
 		Options: slices.Concat(resource.FilesOptions("the objects of files"), resource.WhichOptions(), []*cli.Option{
 			{Name: "ignore-not-found", Group: cli.GroupWhich, Usage: "ignore names that do not exist"},
 			resource.FormOption(cli.FormTable, cli.FormTable, cli.FormWide, cli.FormYAML, cli.FormJSON, cli.FormName, cli.FormJSONPath, cli.FormColumns),
@@ -40,18 +34,6 @@ name (svc, ep, po, ns, no, ev, cm, ip), or "all" for services and pods. Of a fle
 			{Name: "no-headers", Group: cli.GroupOutput, Usage: "omit the header of a table"},
 			{Name: "show-managed-fields", Group: cli.GroupOutput, Usage: "show managedFields in YAML and JSON"},
 		}, settings.ConnectOptions()),
-		Examples: []cli.Example{
-			{"All Services of a namespace, and of all of them.", "svcctl get svc -n shop; svcctl get svc -A -o wide"},
-			{"Two kinds at once, as they change.", "svcctl get svc,endpointslices -w"},
-			{"One field of each.", `svcctl get svc -o jsonpath='{range .items[*]}{.metadata.name}{"\t"}{.spec.clusterIP}{"\n"}{end}'`},
-			{"Allocated addresses with their holders.", "svcctl get ipaddresses"},
-			{"The boxes of a fleet, with why one is not OK.", "svcctl get boxes -o wide"},
-		},
-		Exits: `  0  done, also when there is nothing to list
-  1  a name does not exist, a box is not OK, or the appliance refused: stderr
-     says which
-  2  wrong usage or configuration
-  3  the appliance cannot be reached`,
 		Run: runGet,
 	}
 }

@@ -18,36 +18,12 @@ import (
 
 func HealthVerb() *cli.Verb {
 	return &cli.Verb{
-		Name:    "health",
-		Summary: "show which endpoints are up",
-		Args:    "[svc/NAME] [FLAGS]",
-		About: `Shows the endpoints that are checked, of one Service or of all: since when each is up or
-down, and why. A Service has its endpoints checked by its annotation
-svcctl.io/health-check, as http:8080/healthz.
-
-  up         answers, and gets connections
-  down       does not, and gets none, unless none of its port does
-  new        did not answer yet
-  out        taken out by hand: see ` + "`svcctl in`" + `
-  not asked  no check was made: see WHY, or there are too many endpoints
-
-SINCE is "start" for states from before the start of the appliance. With -o json or yaml it prints
-a document with endpoints[]: service, port, protocol, endpoint, state, since, check, took,
-why, failures, passes, held.`,
+		Name: "health",
 		Options: slices.Concat([]*cli.Option{
 			settings.NamespaceOption(),
 			{Name: "watch", Letter: "w", Group: cli.GroupHow, Usage: "print an endpoint again when its state changes"},
 			cli.OutputOption(cli.FormTable, cli.FormYAML, cli.FormJSON),
 		}, settings.ConnectOptions()),
-		Examples: []cli.Example{
-			{"Is an endpoint down?", "svcctl health || echo yes"},
-			{"Of one Service.", "svcctl health svc/web -n shop"},
-			{"Follow it through a rolling restart.", "svcctl health svc/web -w"},
-		},
-		Exits: `  0  none is down
-  1  at least one is
-  2  wrong usage or configuration
-  3  the appliance cannot be reached`,
 		Run: runHealth,
 	}
 }

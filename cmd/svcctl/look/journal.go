@@ -20,25 +20,7 @@ import (
 
 func JournalVerb() *cli.Verb {
 	return &cli.Verb{
-		Name:    "journal",
-		Summary: "show changes, health, announcements and problems by time",
-		Args:    "[svc/NAME] [FLAGS]",
-		About: `Shows, the oldest first, the newest changes of objects, with their authors, and the history of
-the box: endpoints that went down and came up, Services that did not answer, announcements,
-and problems with their ends. Of one Service, of a namespace, or of all.
-
-WHO is the author of a change: a user of the API with the field manager, a file, or a
-controller of the appliance. Of the history it is problem, endpoint, condition (of a Service)
-or announcement; ✗ and ▲ are faults, and ✓ their ends.
-
-Both are kept over restarts and kill -9: about 10,000 changes and 8,000 entries of the
-history. Changes are for administrators; others get the history alone. Events are left out,
-unless --events is given.
-
-With -o json every line is a JSON object. A change has the keys revision, time, verb, kind,
-namespace, name, user, manager, agent, file and controller; an entry of the history time,
-kind, severity (error or warning), text, services and concerned. What does not apply is left
-out.`,
+		Name: "journal",
 		Options: slices.Concat([]*cli.Option{
 			settings.NamespaceOption(),
 			{Name: "all-namespaces", Letter: "A", Group: cli.GroupWhich, Usage: "of all namespaces, as without -n"},
@@ -47,16 +29,6 @@ out.`,
 			{Name: "events", Group: cli.GroupWhich, Usage: "include the Events of the appliance about problems"},
 			cli.OutputOption(cli.FormTable, cli.FormJSON),
 		}, settings.ConnectOptions()),
-		Examples: []cli.Example{
-			{"The last hour.", "svcctl journal --since 1h"},
-			{"When did this Service fail, and who changed it before?", "svcctl journal svc/web -n shop"},
-			{"Who deleted something lately?", `svcctl journal --limit 1000 -o json | jq -r 'select(.verb == "delete") | [.time, .user, .name] | @tsv'`},
-			{"The faults of a week.", `svcctl journal --since 168h --limit 10000 -o json | jq -r 'select(.severity == "error") | .time + " " + .text'`},
-		},
-		Exits: `  0  done
-  1  refused
-  2  wrong usage or configuration
-  3  the appliance cannot be reached`,
 		Run: runJournal,
 	}
 }

@@ -18,50 +18,8 @@ import (
 func StatusVerb() *cli.Verb {
 	return &cli.Verb{
 		Name:    "status",
-		Summary: "show the state of the appliance, and its problems",
-		About: `Answers in its first line whether the Services answer their clients. The problems follow,
-one line for each cause, with the next step; a dead server behind eleven Services is one.
-Then come the directories of manifests and the last change to the kernel. With -o wide
-every problem is listed, and the features of the kernel. Problems are written as
-
-  file:line:column: object: field: message
-
-With -o json or yaml it prints one document, whose fields keep their names and
-meaning; what does not apply is left out:
-
-  version nodeName started  of the appliance; started in UTC (RFC 3339)
-  packaged                  systemd runs the units of the package
-  ready                     everything found at its start is in force
-  synced                    everything accepted is in the kernel now
-  reason                    why it is not ready or not synced
-  revision                  accepted, programmed: counters that only grow
-  sources[]                 dir, state (ok, reading, unavailable), files, error
-  counts                    services, servicePorts, frontends, endpoints, vips
-  lastTransaction           at, duration, operations, elements, generation
-  problems[]                object, file, line, column, field, reason, message,
-                            severity (error, warning), cause
-  verdict                   text, services: fails, stale, idle, warning,
-                            answers, settling[]; unchecked; groups[] by cause:
-                            severity, reason, text, next, place, since,
-                            services[], concerned, problems, details[]
-  kernel                    release, features[], missing[]
-  foreignChanges            changes by other programs to the tables, repaired
-  heldRemovals              Services that vanished in a mass and stay in force
-  pendingRemovals           Services that vanished and go within two seconds
-  unknownFrontends          addresses and ports served for unknown Services
-  trial                     change on trial: id, began, ends, left, user,
-                            coversFiles, objects[], files[]; with wentBack the
-                            files that are held since`,
 		Options: append([]*cli.Option{cli.OutputOption("table", "wide", "json", "yaml")}, settings.ConnectOptions()...),
-		Examples: []cli.Example{
-			{"Whether everything is in force.", "svcctl status > /dev/null && echo yes"},
-			{"All messages about one file.", `svcctl status -o json | jq -r '.problems[] | select(.file | endswith("web.yaml")).message'`},
-		},
-		Exits: `  0  ready, synced, and no errors (warnings are no errors)
-  1  not ready, not synced, or errors
-  2  wrong usage or configuration
-  3  the appliance cannot be reached`,
-		Run: runStatus,
+		Run:     runStatus,
 	}
 }
 

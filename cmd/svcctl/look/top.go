@@ -16,44 +16,7 @@ import (
 func TopVerb() *cli.Verb {
 	sorts := wire.TrafficSorts()
 	return &cli.Verb{
-		Name:    "top",
-		Summary: "show traffic by Service and endpoint, or connections",
-		Args:    "[svc/NAME] [FLAGS]",
-		About: `Shows ports of Services with their traffic, and updates the table every two seconds. On a
-terminal the first lines are the answer of ` + "`svcctl status`" + ` and the traffic of the box, and
-Services that do not answer come first. Keys:
-
-  arrows, Page Up, Page Down, Home, End    move
-  Enter            open a Service: each endpoint, its state and last check
-  c                its clients
-  Esc              back; ends a filter
-  /                filter by a text in NAMESPACE/NAME:PORT, as it is typed
-  s o r u f b n    sort by state, open, rate, unanswered, refused, bytes, name
-  e  ?  q          endpoints in the list, help, quit
-
-UP are the endpoints that are not down, of all that are ready. NEW/S, REFUSED/S and FAILED/S
-are new connections, packets refused as there is no endpoint, and connections that an
-endpoint refused or never answered, each a second since the previous reading. OPEN are
-connections that were answered and that neither side has closed. UNANSWERED are those to
-which the endpoint has sent nothing: if the number stays up, the endpoint does not answer.
-CONNS are all connections so far, and kB/s the bytes in thousands, where the kernel counts
-them (net.netfilter.nf_conntrack_acct). More columns appear on a wider terminal.
-
-Without a terminal, and with --once, one table is printed, with FAILED and REFUSED so far;
-with -o json one document for each reading.
-
-The numbers come from the kernel's connection tracking, which is read only on
-request, and more rarely where it is large: at most 2 % of a core is used. Connections to
-node ports on loopback addresses are relayed, and are not among them.
-
---connections lists the connections: the client, the address that it connected to, the
-endpoint, and with -o wide the client address that the endpoint sees (AS), and the time after
-which the kernel forgets the connection. Of a relayed Service the endpoints are those of the
-appliance's connections for a client. Connections that are closing, and those of TCP in the two
-minutes after their end (TIME_WAIT), are left out without --closing.
-
---kill ends a connection by its ID. Both ends of a TCP connection get a reset as soon as they
-send something. The entry of any other is deleted, and its next packet is balanced again.`,
+		Name: "top",
 		Options: append([]*cli.Option{
 			settings.NamespaceOption(),
 			{Name: "all-namespaces", Letter: "A", Group: cli.GroupWhich, Usage: "Services of all namespaces"},
@@ -65,19 +28,6 @@ send something. The entry of any other is deleted, and its next packet is balanc
 			{Name: "once", Group: cli.GroupOutput, Usage: "print one table"},
 			cli.OutputOption(cli.FormTable, cli.FormWide, cli.FormJSON),
 		}, slices.Concat(connectionOptions(), settings.ConnectOptions())...),
-		Examples: []cli.Example{
-			{"Ports with traffic.", "svcctl top -A"},
-			{"The busiest ports of a team's Services.", "svcctl top -A --filter 'shop-*' --by rate"},
-			{"The busiest clients of a Service.", "svcctl top svc/web --clients"},
-			{"Endpoints that do not answer.", "svcctl top -A --once --endpoints --by unanswered"},
-			{"The connections of an endpoint before its reboot.", "svcctl top --connections svc/web --endpoint 10.1.2.11"},
-			{"End one of them.", "sudo svcctl top --kill 2093418240"},
-			{"The clients with the most connections.", `svcctl top --connections svc/web -o json | jq -r '.connections[].client | sub(":[0-9]+$"; "")' | sort | uniq -c | sort -rn | head`},
-		},
-		Exits: `  0  done
-  1  refused, or there is no such Service or connection
-  2  wrong usage or configuration
-  3  the appliance cannot be reached`,
 		Run: runTop,
 	}
 }

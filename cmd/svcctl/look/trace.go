@@ -17,19 +17,7 @@ import (
 
 func TraceVerb() *cli.Verb {
 	return &cli.Verb{
-		Name:    "trace",
-		Summary: "follow packets through the rules",
-		Args:    "[FROM] [TO[:PORT][/PROTOCOL]] [FLAGS]",
-		About: `Follows packets through the rules of this box, including those of other programs,
-and describes the path of each: its Service, its endpoint, the rule that dropped or refused
-it, and how it left.
-
-FROM is an address or a prefix of clients, TO their destination, with a port. A single
-argument is TO, unless it is a prefix. First packets of connections are followed; later ones
-pass no NAT rule, and are followed with --established.
-
-It follows at most ten packets a second, by a table of its own (svcctl-trace) that the
-kernel removes with the trace, however it ends. It is for administrators.`,
+		Name: "trace",
 		Options: append([]*cli.Option{
 			{Name: "count", Letter: "c", Arg: "N", Def: "5", Group: cli.GroupWhich, Usage: "how many packets, at most 1000"},
 			{Name: "for", Arg: "DURATION", Def: "30s", Group: cli.GroupWhich, Usage: "how long to wait for them, at most 60s"},
@@ -38,15 +26,6 @@ kernel removes with the trace, however it ends. It is for administrators.`,
 			{Name: "steps", Group: cli.GroupOutput, Usage: "list every decision of the kernel too"},
 			cli.OutputOption("text", "json"),
 		}, settings.ConnectOptions()...),
-		Examples: []cli.Example{
-			{"A client gets no answer from the Service.", "sudo svcctl trace 203.0.113.7 10.96.0.10:80"},
-			{"The path that a client's packet would take.", "sudo svcctl trace 203.0.113.7 10.96.0.10:80 --predict"},
-			{"The rule that drops DNS.", "sudo svcctl trace 10.96.0.53:53/udp --steps"},
-		},
-		Exits: `  0  packets were followed
-  1  none came, or the trace was refused
-  2  wrong usage or configuration
-  3  the appliance cannot be reached`,
 		Run: runTrace,
 	}
 }

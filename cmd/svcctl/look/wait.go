@@ -22,39 +22,11 @@ import (
 func WaitVerb() *cli.Verb {
 	words := []string{string(client.Synced), string(client.Ready), forCreate, forDelete, forCondition + "=", cli.FormJSONPath + "="}
 	return &cli.Verb{
-		Name:    "wait",
-		Summary: "wait for the appliance, or for a condition of objects",
-		Args:    "[KIND NAME... | KIND/NAME... | KIND -l SELECTOR] [FLAGS]",
-		About: `Without objects it waits for the appliance, also for one that is only just being started:
-
-  synced   everything that was in the manifests, and accepted from others, when
-           svcctl wait was called is in the kernel, or refused
-  ready    the appliance has read all its directories once, and what they held
-           then is in the kernel
-
-With objects it waits until each of them meets --for:
-
-  synced                 it is there, and its present version is in the kernel
-  ready                  it has the condition Ready: of a Service, every port is
-                         served, each address that was asked for is given, and
-                         announced where it must be, and an endpoint is up
-  create, delete         it is there; it is gone
-  condition=NAME[=VALUE] it has this condition, with the status True or VALUE
-  jsonpath=PATH[=VALUE]  the expression finds something, or finds VALUE`,
+		Name: "wait",
 		Options: slices.Concat([]*cli.Option{
 			{Name: "for", Arg: "CONDITION", Def: words[0], Words: words, Group: "What to wait for", Usage: "condition to wait for"},
 			{Name: "timeout", Arg: "DURATION", Def: "30s", Group: "What to wait for", Usage: "how long to wait, as 500ms, 30s or 2m; at most 1h"},
 		}, resource.FilesOptions("the objects of files"), resource.WhichOptions(), settings.ConnectOptions()),
-		Examples: []cli.Example{
-			{"Start, and go on when it serves.", "svcctl serve --config svcctl.yaml & svcctl wait --for ready"},
-			{"In a script, after the manifests were changed.", "svcctl wait --for synced --timeout 5s || svcctl status"},
-			{"Until connections to a Service succeed.", "svcctl wait svc/web -n shop --for=ready"},
-			{"Until it has an address from a pool.", "svcctl wait svc/web --for=jsonpath='{.status.loadBalancer.ingress[0].ip}'"},
-		},
-		Exits: `  0  the condition holds
-  1  it did not hold in time
-  2  wrong usage or configuration
-  3  the appliance could not be reached in time`,
 		Run: runWait,
 	}
 }
