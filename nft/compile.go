@@ -294,6 +294,7 @@ type fragment struct {
 	timeouts []Timeout
 	// adopted has the elements that exist while no other frontend adopts their endpoint.
 	adopted []placed
+	egress  *Egress
 	// answersHere is 1 when clients of endpoints that are the box itself are remembered.
 	answersHere int
 	// limits is 1 when the port has limits.

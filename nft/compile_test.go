@@ -136,6 +136,10 @@ func randomState(r *rand.Rand) State {
 		s.Box.InsideSources = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("fd00:5::/64")}
 	}
 	s.Box.Interfaces[0].Inside = r.IntN(2) == 0
+	s.Box.EgressFrom = []netip.Prefix{netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("fd00:7::/64")}
+	if r.IntN(3) == 0 {
+		s.Box.EgressFrom = append(s.Box.EgressFrom, netip.MustParsePrefix("192.168.1.0/24"), netip.MustParsePrefix("192.168.3.0/24"), netip.MustParsePrefix("192.168.5.0/24"))
+	}
 	for i := range 1 + r.IntN(6) {
 		name := fmt.Sprintf("default/s%d", i)
 		for _, f := range Families {
@@ -143,6 +147,9 @@ func randomState(r *rand.Rand) State {
 				continue
 			}
 			s.Services[name] = append(s.Services[name], randomPort(r, name, i, f))
+			if p := &s.Services[name][len(s.Services[name])-1]; r.IntN(3) == 0 {
+				p.Egress = randomEgress(r, p.Frontends[1].Addr, i)
+			}
 			if r.IntN(4) == 0 {
 				exact := &s.Services[name][len(s.Services[name])-1]
 				s.Services[name] = append(s.Services[name], randomRanges(r, name, i, f, exact.Frontends[1].InsideOnly))
@@ -217,6 +224,20 @@ func randomPort(r *rand.Rand, name string, i int, f Family) ServicePort {
 	outside.Addr, outside.Port = netip.Addr{}, uint16(30000+i)
 	p.Frontends = append(p.Frontends, outside)
 	return p
+}
+
+// randomEgress has sources that no other Service has.
+func randomEgress(r *rand.Rand, addr netip.Addr, i int) Egress {
+	e := Egress{Addr: addr}
+	first := netip.AddrFrom4([4]byte{172, 16, byte(i), 1})
+	if addr.Is6() {
+		first = netip.MustParseAddr(fmt.Sprintf("fd00:7::%d:1", i))
+	}
+	for range 1 + r.IntN(3) {
+		e.Sources = append(e.Sources, first)
+		first = first.Next()
+	}
+	return e
 }
 
 // randomRanges is a port with a range at each of its addresses, of which one is at times not wholly

@@ -94,7 +94,7 @@ func (t *tableState) sharedElements(yield func(string, Element) bool) bool {
 			}
 		}
 	}
-	if !t.adoptedElements(yield) {
+	if !t.adoptedElements(yield) || !t.egressElements(yield) {
 		return false
 	}
 	for _, set := range sortedKeys(t.box) {
@@ -170,10 +170,11 @@ var ofLimits = []string{RefusedClientConns, RefusedClientRate, RefusedRate}
 // reasons maps the chains that refuse to their reasons.
 var reasons = map[string]string{chainRefuse: RefusedNoEndpoint, chainRefusePort: RefusedNoSuchPort, chainRefuseClient: RefusedClientConns}
 
-// IsDispatch reports whether a map holds the verdicts of frontends.
-func IsDispatch(set string) bool {
+// IsCounted reports whether the elements of a map count connections: those with the verdicts of frontends, and the sources
+// of egress.
+func IsCounted(set string) bool {
 	switch set {
-	case setLimited, setLimitedOutside, setNPLimited, setNPLimitedOutside, setPortRanges, setServices, setInsideServices, setOutsideServices, setNodePorts, setInsideNodePorts, setOutsideNodePorts:
+	case setEgress, setLimited, setLimitedOutside, setNPLimited, setNPLimitedOutside, setPortRanges, setServices, setInsideServices, setOutsideServices, setNodePorts, setInsideNodePorts, setOutsideNodePorts:
 		return true
 	}
 	return false
@@ -181,7 +182,7 @@ func IsDispatch(set string) bool {
 
 // on is the definition of a set on a box.
 func (s Set) on(box *Box) Set {
-	s.Counted = box.Counters && IsDispatch(s.Name)
+	s.Counted = box.Counters && IsCounted(s.Name)
 	return s
 }
 

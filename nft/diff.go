@@ -89,7 +89,11 @@ func (d *tableDiff) remake(have *Table, want *content) *Table {
 		d.remade = append(d.remade, name)
 		for _, chain := range sortedKeys(want.chains) {
 			if have.Chains[chain] != nil && !slices.Contains(d.emptied, chain) && slices.ContainsFunc(want.chains[chain].Rules, func(r Rule) bool {
-				return slices.ContainsFunc(r, func(s Statement) bool { m, is := s.(VerdictMap); return is && m.Map == name })
+				return slices.ContainsFunc(r, func(s Statement) bool {
+					verdicts, isMap := s.(VerdictMap)
+					sources, isSNAT := s.(SourceMap)
+					return isMap && verdicts.Map == name || isSNAT && sources.Map == name
+				})
 			}) {
 				d.emptied = append(d.emptied, chain)
 			}

@@ -28,8 +28,9 @@ func (t *tableState) staticChains(f Family, box *Box) []Chain {
 	if t.has(setInsideNodePorts) {
 		chains = append(chains, Chain{Name: chainNPByClient, Rules: t.byClient(f, box, nodePort, &nodePortMaps)})
 	}
+	chains = append(chains, t.egressChains(f, box)...)
 	chains = append(chains, t.limitedChains()...)
-	chains = append(chains, t.strayChains(box)...)
+	chains = append(chains, t.strayChains(f, box)...)
 	chains = append(chains, t.answerChains()...)
 	chains = append(chains, t.idleChains()...)
 	return append(chains, t.sourceChains(f, box)...)
@@ -107,6 +108,7 @@ func (t *tableState) vipChains(f Family, box *Box) []Chain {
 	if t.has(setInsideOnly) {
 		rules = append(rules, Rule{MatchSet{Key: []Field{Daddr}, Set: setInsideOnly}, Verdict{Kind: Jump, Chain: chainInside}})
 	}
+	rules = append(rules, t.egressReplies(box)...)
 	if box.Ping == PingWhenReady && t.has(setIdleVIPs) {
 		rules = append(rules, Rule{MatchEchoRequest{}, MatchSet{Key: []Field{Daddr}, Set: setIdleVIPs}, Reject{RejectHostUnreachable}})
 	}
@@ -235,7 +237,7 @@ func sharedChain(name string, f Family, box *Box) Chain {
 // setBoxElements makes the elements of the sets that describe the box. There are a
 // few of them for each address and interface, so they are simply all compared.
 func (t *tableState) setBoxElements(f Family, box *Box) {
-	want := map[string]Elements{setNPAddresses: {}, setInternalSources: {}, setSameInterface: {}, setOnLink: {}, setOwned: {}}
+	want := map[string]Elements{setNPAddresses: {}, setInternalSources: {}, setSameInterface: {}, setOnLink: {}, setOwned: {}, setEgressInside: t.egressInsideElements(f, box)}
 	var nodeAddrs []netip.Addr
 	if t.has(setNodePorts) {
 		for _, a := range box.NodePortAddresses {

@@ -12,7 +12,8 @@ func (f *fragment) fill(p *compiledPort, box *Box) {
 	f.elements, f.endpoints, f.vips, f.original, f.hosted = f.elements[:0], f.endpoints[:0], f.vips[:0], f.original[:0], f.hosted[:0]
 	f.insideOnly = f.insideOnly[:0]
 	f.chains, f.shared, f.sets, f.sourceSets = f.chains[:0], f.shared[:0], f.sets[:0], f.sourceSets[:0]
-	f.timeouts, f.adopted = f.timeouts[:0], f.adopted[:0]
+	f.timeouts, f.adopted, f.egress = f.timeouts[:0], f.adopted[:0], &p.Egress
+	p.addEgress(f)
 	if p.hasRanges() {
 		p.addRanges(f, box)
 	} else {

@@ -2,6 +2,7 @@ package nft
 
 import (
 	"fmt"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -39,7 +40,7 @@ var (
 func with[T any](list []T, more ...T) []T { return append(list[:len(list):len(list)], more...) }
 
 // staticSets defines every set that is not a Service port's own.
-var staticSets = []Set{
+var staticSets = append(egressSets, []Set{
 	{Name: setServices, Key: keyFrontend, Data: dataVerdict},
 	{Name: setInsideServices, Key: keyFrontend, Data: dataVerdict},
 	{Name: setOutsideServices, Key: keyFrontend, Data: dataVerdict},
@@ -92,7 +93,7 @@ var staticSets = []Set{
 	{Name: setNPInsideOnly, Key: keyNodePort},
 	{Name: setInsideSources, Key: []Type{TypeAddr}, Interval: true},
 	{Name: setInsideInterfaces, Key: []Type{TypeIface}},
-}
+}...)
 
 // A slotMaps names the maps of a pool's endpoints for frontends of a kind (VIPs or node ports), and
 // the prefix of the chains that pick from them.
@@ -166,13 +167,17 @@ func insideClients(f Family, box *Box, client Field) (matches []Statement) {
 // outsideClients matches clients that are no internal source; without internal sources it matches
 // all.
 func outsideClients(f Family, box *Box) Rule {
-	prefixes := mergedPrefixes(box.InternalSources, f)
+	return outside(mergedPrefixes(box.InternalSources, f), Saddr, setInternalSources)
+}
+
+// outside matches addresses that are in none of the prefixes, of which a set has the ranges where they are too many for a rule.
+func outside(prefixes []netip.Prefix, address Field, set string) Rule {
 	if len(prefixes) > fewInternalSources {
-		return Rule{MatchSet{Key: []Field{Saddr}, Set: setInternalSources, Negate: true}}
+		return Rule{MatchSet{Key: []Field{address}, Set: set, Negate: true}}
 	}
 	rule := make(Rule, 0, len(prefixes)+2) // with room for what follows
 	for _, p := range prefixes {
-		rule = append(rule, MatchPrefix{Field: Saddr, Prefix: p, Negate: true})
+		rule = append(rule, MatchPrefix{Field: address, Prefix: p, Negate: true})
 	}
 	return rule
 }

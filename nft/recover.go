@@ -25,6 +25,7 @@ func Recover(have Ruleset, box *Box) []ServicePort {
 			r.frontends(setNodePorts)
 			r.ranges()
 			r.askedForByMore()
+			r.egress()
 			ports = append(ports, r.ports...)
 		}
 	}
@@ -482,7 +483,7 @@ func (t *Table) adopters() map[string]bool {
 // whether the connection is assured, which is all that is asked of established ones.
 
 // strayChains are the chains about strays; none while there are neither Services nor addresses for them.
-func (t *tableState) strayChains(box *Box) []Chain {
+func (t *tableState) strayChains(f Family, box *Box) []Chain {
 	var rules []Rule
 	drop := func(of ...Statement) {
 		rules = append(rules, append(of, box.counted(RefusedStray, Verdict{Kind: Drop})...))
@@ -511,7 +512,7 @@ func (t *tableState) strayChains(box *Box) []Chain {
 		// nothing.
 		drop(MatchNoSYN{}, MatchSet{Key: []Field{Saddr, Saddr}, Set: setHairpin})
 	}
-	if rules == nil {
+	if rules = append(rules, t.egressStrays(f, box)...); rules == nil {
 		return nil
 	}
 	base := []Rule{{MatchInvalid{}, GotoChain(chainStray)}}

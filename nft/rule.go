@@ -150,11 +150,12 @@ type (
 		Map      string
 		KeepPort bool
 	}
-	// SourceMap is `snat ip to key map @map`, where the map gives address . port. A key that is not in the
-	// map matches nothing.
+	// SourceMap is `snat ip to key map @map`, where the map gives address . port, or an address alone with
+	// KeepPort: the port stays where it is free. A key that is not in the map matches nothing.
 	SourceMap struct {
-		Key []Field
-		Map string
+		Key      []Field
+		Map      string
+		KeepPort bool
 	}
 	// Update is `update @map { key timeout T : data }`: remember data under key for the time of
 	// Timeout. A key that exists keeps its data, and its time starts again. With Add it is `add

@@ -31,6 +31,9 @@ type Box struct {
 	// InsideSources are the prefixes of clients that reach frontends with InsideOnly, besides
 	// InternalSources and the interfaces that are Inside.
 	InsideSources []netip.Prefix
+	// EgressFrom are the prefixes that the sources of Egress are in. Between hosts in them, and to InternalSources, a source
+	// keeps its address.
+	EgressFrom []netip.Prefix
 	// Interfaces are the box's interfaces, to detect a packet that leaves where it came in.
 	Interfaces []Interface
 	// LocalAddresses lists all addresses of the box: an endpoint among them is the box itself, and
@@ -121,6 +124,8 @@ type ServicePort struct {
 	Relay [NumPools]netip.AddrPort
 	// RelayAlone has clients sent to Relay also while the pool has no endpoints: the relay has other endpoints for them.
 	RelayAlone bool
+	// Egress is what the hosts of the Service leave the box as, at one of its ports in the family.
+	Egress Egress
 }
 
 // AffinityOptions configures session affinity: which clients count as one, for which ports, and for how

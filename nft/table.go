@@ -98,6 +98,7 @@ func (t *tableState) use(f *fragment, by int32) {
 	t.useSourceSets(f, int(by))
 	t.useTimeouts(f, int(by))
 	t.useAdopted(f, int(by))
+	t.useEgress(f.egress, by > 0)
 	for proto := range f.uses {
 		t.protocols[proto] += int(by)
 	}
@@ -109,6 +110,7 @@ func (t *tableState) finish(f Family, box *Box, tr *Transition) {
 	t.setBoxElements(f, box)
 	t.settleAddresses()
 	t.settleAdopted()
+	t.settleEgress()
 	t.setInsideElements(f, box)
 	t.settleSourceSets(f)
 	for _, s := range staticSets {
@@ -196,7 +198,7 @@ var staticChainNames = []string{
 	chainRefuse, chainRefusePort, chainVIP, chainInside, chainByClient, chainNodePort, chainNPByClient,
 	chainSourceNAT, chainNPSourceNAT, chainSameInterf, chainHairpin,
 	chainPrerouting, chainOutput, chainPostrouting, chainStray, chainInvalid, chainRefused, chainAnswer, chainOwnAnswers, chainRefresh, chainInput,
-	chainLimited, chainLimitedOutside, chainNPLimited, chainNPLimitedOutside, chainAdopt,
+	chainLimited, chainLimitedOutside, chainNPLimited, chainNPLimitedOutside, chainAdopt, chainEgress,
 }
 
 // tableState is the table of one family: the chains and sets that there are, how often shared
@@ -233,6 +235,7 @@ type uses struct {
 	sourceUses  map[string]map[*SourceSet]int // frontends that look into a source set, by its name
 	timeoutUses map[string]int                // frontends that use a timeout, by its name
 	adopters    map[string]map[string]int     // frontends that adopt an endpoint, by its key
+	egress      egressUses
 }
 
 // addressUses counts the users of an address that clients connect to.
@@ -266,6 +269,7 @@ func newTableState() *tableState {
 			sourceUses:  map[string]map[*SourceSet]int{},
 			timeoutUses: map[string]int{},
 			adopters:    map[string]map[string]int{},
+			egress:      egressUses{map[string]map[string]bool{}, map[string]placed{}},
 		},
 	}
 }

@@ -32,6 +32,8 @@ type FrontendTotal struct {
 type Totals struct {
 	Frontends []FrontendTotal   // of which anything was counted, in no order
 	Refusals  map[string]uint64 // packets, by the name of the counter, of both families
+	// Egress has the connections that left with an address of a Service, by their source.
+	Egress map[netip.Addr]uint64
 }
 
 // Tally makes totals that never decrease from counts that do: an element is deleted and added again when its
@@ -71,6 +73,7 @@ const (
 // packet.
 func (c *Count) kind() (countKind, bool) {
 	switch chain, _ := strings.CutPrefix(c.Verdict, "goto "); {
+	case c.Set == setEgress: // which has addresses in place of verdicts
 	case c.Set == "", chain == chainRefuse, c.Verdict == (Verdict{Kind: Drop}).String():
 		return countsRefusals, true
 	case chain == chainByClient, chain == chainNPByClient,
@@ -121,7 +124,7 @@ func (t *Tally) Restore(list []Tallied) {
 	}
 	t.begun, t.entries = true, make(map[countID]*tallied, len(list))
 	for _, s := range list {
-		if s.Set != "" && !IsDispatch(s.Set) {
+		if s.Set != "" && !IsCounted(s.Set) {
 			continue // of another version
 		}
 		id := countID{s.Family, s.Set, string(s.Key)}
@@ -201,7 +204,7 @@ func (b *Batch) Takes() bool {
 		case DeleteTable, AddCounter, DeleteCounter:
 			return true
 		case DeleteSet:
-			return IsDispatch(op.Name)
+			return IsCounted(op.Name)
 		case DeleteElements:
 			return op.Set.Counted
 		case AddElements:
@@ -345,13 +348,17 @@ func (t *Tally) Read(counts []Count, reading uint64) bool {
 func (t *Tally) Totals() Totals {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	totals := Totals{Refusals: make(map[string]uint64, len(Refusals))}
+	totals := Totals{Refusals: make(map[string]uint64, len(Refusals)), Egress: map[netip.Addr]uint64{}}
 	for _, name := range Refusals {
 		totals.Refusals[name] = 0
 	}
 	for id, e := range t.entries {
 		if id.set == "" {
 			totals.Refusals[id.key] += e.total(countsRefusals)
+			continue
+		}
+		if source, is := netip.AddrFromSlice([]byte(id.key)); is && id.set == setEgress {
+			totals.Egress[source] = e.total(countsConnections)
 			continue
 		}
 		f := e.frontend
@@ -386,7 +393,7 @@ func frontendOf(id countID) FrontendTotal {
 func CountedSets() []Set {
 	var sets []Set
 	for _, s := range staticSets {
-		if IsDispatch(s.Name) {
+		if IsCounted(s.Name) {
 			sets = append(sets, s.on(&Box{Counters: true}))
 		}
 	}

@@ -116,6 +116,8 @@ type Addresses struct {
 	// whole; empty: any address that has no other known use, and only the ports that Services
 	// name (--external-ip-range).
 	ExternalIPRanges ExternalIPRanges
+	// EgressFrom are the prefixes of the hosts that may leave with an address of a Service; empty: none may (--egress-from).
+	EgressFrom []netip.Prefix
 	// Allocate enables the allocation of missing addresses and ports (--allocate).
 	Allocate Allocate
 }

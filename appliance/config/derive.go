@@ -25,6 +25,7 @@ func (c *Config) Box(facts *node.Facts) nft.Box {
 		ServiceRanges:    c.Addresses.ClusterIPRanges,
 		InternalSources:  c.Addresses.ClusterCIDRs,
 		InsideSources:    c.Addresses.InternalFrom.Prefixes,
+		EgressFrom:       c.Addresses.EgressFrom,
 		MasqueradeOnLink: c.Services.SNAT == SNATAuto,
 		Counters:         c.Services.Traffic != TrafficOff,
 		Ping:             map[VIPPing]nft.Ping{VIPPingWhenReady: nft.PingWhenReady, VIPPingAlways: nft.PingAlways, VIPPingNever: nft.PingNever}[c.Services.VIPPing],
@@ -123,7 +124,7 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 		OwnPorts:               c.ownPorts(),
 		Networks: resolve.Networks{
 			ServiceRanges: c.Addresses.ClusterIPRanges, ExternalIPRanges: c.Addresses.ExternalIPRanges.Prefixes, NoExternalIPs: c.Addresses.ExternalIPRanges.None,
-			Host: map[netip.Addr]string{}, Broadcast: map[netip.Addr]bool{},
+			Host: map[netip.Addr]string{}, Broadcast: map[netip.Addr]bool{}, EgressFrom: c.Addresses.EgressFrom,
 		},
 	}
 	for _, r := range c.Addresses.LoadBalancerPools {
@@ -146,6 +147,12 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 	}
 	if facts == nil {
 		return f
+	}
+	if len(f.EgressFrom) > 0 {
+		f.Local = map[netip.Addr]bool{}
+		for _, a := range facts.Addresses {
+			f.Local[a.Prefix.Addr()] = true
+		}
 	}
 	for _, a := range facts.Addresses {
 		addr := a.Prefix.Addr()

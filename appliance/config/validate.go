@@ -165,6 +165,11 @@ func (c *Config) validateRanges(v *validation) {
 	if c.Addresses.ExternalIPRanges.None && len(c.Addresses.ExternalIPRanges.Prefixes) > 0 {
 		v.add("external-ip-range", noExternalIPs, "does not go with CIDRs: give the one or the other")
 	}
+	for _, p := range c.Addresses.EgressFrom {
+		if p.Bits() == 0 {
+			v.add("egress-from", p.String(), "leaves no destination outside of it, for which an address would be another one: give the ranges that your hosts are in")
+		}
+	}
 	c.validatePools(v)
 }
 

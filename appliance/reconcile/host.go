@@ -27,7 +27,7 @@ func (p *planner) affectedBy(host *Host, objs Objects, all []string) []string {
 			}
 		}
 	}
-	for _, pair := range [][2]map[netip.Addr]bool{{was.Broadcast, is.Broadcast}, {is.Broadcast, was.Broadcast}} {
+	for _, pair := range [][2]map[netip.Addr]bool{{was.Broadcast, is.Broadcast}, {is.Broadcast, was.Broadcast}, {was.Local, is.Local}, {is.Local, was.Local}} {
 		for addr := range pair[0] {
 			if !pair[1][addr] {
 				moved[addr] = true
@@ -35,7 +35,7 @@ func (p *planner) affectedBy(host *Host, objs Objects, all []string) []string {
 		}
 	}
 	otherRelays := !reflect.DeepEqual(was.Relays, is.Relays)
-	was.Host, was.Broadcast, was.Relays = is.Host, is.Broadcast, is.Relays
+	was.Host, was.Broadcast, was.Local, was.Relays = is.Host, is.Broadcast, is.Local, is.Relays
 	if !reflect.DeepEqual(was, is) || !slices.Equal(p.host.Loopback, host.Loopback) {
 		return all
 	}

@@ -130,6 +130,7 @@ func (o *Orphans) claimFrontends(service string, ports []nft.ServicePort) {
 		}
 	}
 	for i := range ports {
+		o.claimEgress(&ports[i].Egress)
 		for j := range ports[i].Frontends {
 			fe := frontendOf(&ports[i], &ports[i].Frontends[j])
 			if key, is := o.byKey[fe]; is {

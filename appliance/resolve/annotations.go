@@ -39,6 +39,7 @@ type asks struct {
 	limits    map[nft.Family]nft.Limits
 	ranges    []object.PortRange
 	adopted   bool
+	egress    egress
 }
 
 // readAnnotations reads the annotations that this package follows, and reports their problems.

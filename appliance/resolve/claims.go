@@ -3,6 +3,7 @@ package resolve
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -27,6 +28,7 @@ type Claims struct {
 	loops      loops
 	ranges     rangeClaims
 	host       hostPorts
+	egress     egressClaims
 }
 
 // Claim holds the frontends that one Service asks for; without ports it asks for none.
@@ -90,12 +92,13 @@ func (c *Claims) Set(inForce func(f nft.Family, proto nft.Protocol, at netip.Add
 		affected = append(affected, c.set(&claims[i])...)
 	}
 	affected = append(affected, c.loops.set(inForce, claims)...)
-	slices.Sort(affected)
-	affected = slices.Compact(affected)
 	asked := make(map[string]bool, len(claims))
 	for i := range claims {
 		asked[claims[i].Service] = true
 	}
+	affected = append(affected, c.setEgress(slices.AppendSeq(slices.Clone(affected), maps.Keys(asked)))...)
+	slices.Sort(affected)
+	affected = slices.Compact(affected)
 	return slices.DeleteFunc(affected, func(key string) bool { return asked[key] })
 }
 
@@ -267,7 +270,8 @@ func (c *Claims) Grant(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePo
 	}
 	granted, looping := c.loops.cut(ref, granted)
 	granted, relayed := c.cutRelayed(ref, granted)
-	return granted, slices.Concat(problems, looping, relayed)
+	granted, shared := c.cutEgress(ref, granted)
+	return granted, slices.Concat(problems, looping, relayed, shared)
 }
 
 // HealthPort returns a problem when the health-check node port of a Service is at an address of the host where another Service

@@ -33,6 +33,9 @@ func TestClonedClaims(t *testing.T) {
 					ports[0].Frontends[i].Last = 80 + uint16(r.IntN(3))
 				}
 			}
+			if frontends := ports[0].Frontends; len(frontends) > 0 {
+				ports[0].Egress = nft.Egress{Addr: frontends[r.IntN(len(frontends))].Addr, Sources: addrsOf(some())}
+			}
 			if r.IntN(5) == 0 {
 				ports = nil
 			}

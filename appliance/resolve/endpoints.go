@@ -70,6 +70,7 @@ func (r *resolver) collect() map[portKey][]endpoint {
 	}
 	found := map[portKey][]endpoint{}
 	r.visit(func(addr netip.Addr, ep endpoint, _ string, ports []object.EndpointPort) {
+		r.egress.add(addr)
 		for i := range ports {
 			name, proto, ok := matches(&ports[i])
 			if !ok {

@@ -62,6 +62,10 @@ type Networks struct {
 	Connected []netip.Prefix
 	// Broadcast are the broadcast addresses of the host's networks.
 	Broadcast map[netip.Addr]bool
+	// EgressFrom has the prefixes of the hosts that may leave with an address of a Service, and Local all addresses of this
+	// host, where there are any.
+	EgressFrom []netip.Prefix
+	Local      map[netip.Addr]bool
 }
 
 // Input is one Service with everything that names endpoints for it. Endpoints objects are
@@ -279,6 +283,7 @@ func (r *resolver) read() (way int) {
 	r.limits = r.readLimits()
 	r.ranges = r.readPortRanges(r.algorithm, r.idle > 0)
 	r.adopted = r.readAdopt(r.algorithm, r.idle > 0)
+	r.readEgress()
 	r.readDrain()
 	r.prepareChecks()
 	r.checkRelayed()
@@ -342,6 +347,7 @@ func (r *resolver) resolve() {
 			r.out.Ports = append(append(r.out.Ports, p), ranged...)
 		}
 	}
+	r.leaveWith()
 	r.reportUnserved(endpoints, unwanted)
 }
 
@@ -464,6 +470,7 @@ func (c *Claims) Clone() *Claims {
 	return &Claims{
 		byFrontend: lists(c.byFrontend), byService: maps.Clone(c.byService), balancers: lists(c.balancers),
 		externals: c.externals.clone(), loops: c.loops.clone(), ranges: c.ranges.clone(), host: c.host.clone(),
+		egress: egressClaims{c.egress.sources.clone(), maps.Clone(c.egress.known)},
 	}
 }
 

@@ -58,6 +58,7 @@ var samples = map[string][3]string{
 	"load-balancer-internal-from": {"10.0.0.0/8", "eth1,fd00::/8", "eth2"},
 	"cluster-ip-clients":          {"internal", "internal", "internal"},
 	"external-ip-range":           {"198.51.100.0/28", "0.0.0.0/0,::/0", "none"},
+	"egress-from":                 {"10.1.0.0/16", "10.1.0.0/16,fd00:1::/48", "10.2.0.0/16"},
 	"relay-ports":                 {"20000-20001", "20002-20003", "20004-20005"},
 	"nodeless-endpoints":          {"remote", "remote", "remote"},
 	"balance":                     {"maglev", "source-hash", "maglev"},

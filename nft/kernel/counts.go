@@ -208,7 +208,7 @@ func countsBefore(s *socket, b *nft.Batch) (echo bool, last []nft.Count, err err
 		case nft.DeleteTable:
 			whole = true
 		case nft.DeleteSet:
-			whole = whole || nft.IsDispatch(op.Name)
+			whole = whole || nft.IsCounted(op.Name)
 		}
 	}
 	echo = elements > 0

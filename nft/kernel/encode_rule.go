@@ -131,7 +131,7 @@ func (e *encoder) statement(s nft.Statement) {
 	case nft.DNAT:
 		e.nat(expr.NATTypeDestNAT, s.Key, s.Map, s.KeepPort)
 	case nft.SourceMap:
-		e.nat(expr.NATTypeSourceNAT, s.Key, s.Map, false)
+		e.nat(expr.NATTypeSourceNAT, s.Key, s.Map, s.KeepPort)
 	case nft.Update:
 		e.update(s)
 	case nft.Over:

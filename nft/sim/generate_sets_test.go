@@ -57,6 +57,11 @@ func (g *generator) sets() {
 	for _, k := range some(g, portKeys) {
 		portSet[k] = ""
 	}
+	sources := nft.Elements{}
+	for _, source := range some(g, g.clients) {
+		sources[nft.AddrKey(source)] = nft.AddrKey(pick(g, g.vips))
+	}
+	g.add(nft.Set{Name: "sources", Key: key(addr), Data: key(addr)}, sources)
 	g.add(nft.Set{Name: "hairpin", Key: key(addr, addr)}, hairpin)
 	g.add(nft.Set{Name: "protocols", Key: key(proto)}, protos)
 	g.add(nft.Set{Name: "ports", Key: key(port)}, portSet)

@@ -256,6 +256,7 @@ func (g *generator) backActions(proto nft.Protocol) []nft.Rule {
 	only := nft.MatchProto{Proto: proto}
 	return []nft.Rule{
 		{nft.Masquerade{}}, {nft.Masquerade{}},
+		{nft.SourceMap{Key: []nft.Field{nft.Saddr}, Map: "sources", KeepPort: true}},
 		g.remember(only), g.remember(only), g.see(only),
 	}
 }

@@ -128,9 +128,9 @@ func (f *flow) statement(s nft.Statement) (v verdict, element string) {
 		}
 		return parseVerdict(e.data), e.text
 	case nft.DNAT:
-		return f.translate(s.Map, s.Key, f.dnat)
+		return f.translate(s.Map, s.Key, f.packet.Dport, f.dnat)
 	case nft.SourceMap:
-		return f.translate(s.Map, s.Key, f.snat)
+		return f.translate(s.Map, s.Key, f.packet.Sport, f.snat)
 	case nft.Over:
 		return match(f.overRate(f.in, "", s.Rate)), ""
 	case nft.Update:
@@ -161,13 +161,13 @@ func (f *flow) statement(s nft.Statement) (v verdict, element string) {
 	panic(fmt.Sprintf("sim: unknown statement %T", s))
 }
 
-// translate hands the address and port that a map gives to dnat or snat.
-func (f *flow) translate(set string, key []nft.Field, nat func(to netip.AddrPort)) (v verdict, element string) {
+// translate hands the address and port that a map gives to dnat or snat; port where it gives none.
+func (f *flow) translate(set string, key []nft.Field, port uint16, nat func(to netip.AddrPort)) (v verdict, element string) {
 	e, found := f.lookup(set, key)
 	if !found {
 		return verdict{kind: noMatch}, ""
 	}
-	nat(f.endpoint(set, e.data))
+	nat(f.endpoint(set, e.data, port))
 	return verdict{kind: accepted}, e.text
 }
 
@@ -268,10 +268,10 @@ func (f *flow) key(fields []nft.Field) string {
 	return nft.JoinKey(values...)
 }
 
-func (f *flow) endpoint(set, data string) netip.AddrPort {
+func (f *flow) endpoint(set, data string, port uint16) netip.AddrPort {
 	values := nft.SplitKey(f.set(set).Data, f.family, data)
 	if len(values) == 1 { // the port stays
-		return netip.AddrPortFrom(values[0].Addr, f.packet.Dport)
+		return netip.AddrPortFrom(values[0].Addr, port)
 	}
 	if len(values) != 2 {
 		panic(fmt.Sprintf("sim: map %s does not give address . port", set))

@@ -1,0 +1,22 @@
+package reconcile
+
+import (
+	"net/netip"
+	"slices"
+
+	"svcctl.io/svcctl/nft"
+)
+
+// claimEgress gives up the sources of a declared Service.
+func (o *Orphans) claimEgress(e *nft.Egress) {
+	if len(e.Sources) == 0 {
+		return // mostly
+	}
+	for key, p := range o.ports {
+		kept := slices.DeleteFunc(slices.Clone(p.Egress.Sources), func(a netip.Addr) bool { return slices.Contains(e.Sources, a) })
+		if len(kept) < len(p.Egress.Sources) {
+			p.Egress.Sources, o.changed[key] = kept, true
+			o.ports[key] = p
+		}
+	}
+}

@@ -1,0 +1,302 @@
+package resolve
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/annotation"
+	"svcctl.io/svcctl/store/object"
+)
+
+// AnnotationEgress of a Service has the connections that its endpoints begin themselves leave the box with an address of the
+// Service: "vip", or at most one of its addresses for each family.
+const AnnotationEgress = "svcctl.io/egress"
+
+// Reasons of Problems about egress.
+const (
+	reasonEgressNotAllowed = "EgressNotAllowed"
+	reasonSharedEndpoint   = "SharedEndpoint"
+	reasonNoAddress        = "NoAddress"
+	reasonReplyPaths       = "ReplyPaths"
+)
+
+// egress is what a Service asks for the connections that its endpoints begin themselves.
+type egress struct {
+	asked bool
+	named []netip.Addr // nil: the first address of each family
+	// sources are all addresses of its slices, whatever their conditions: a server that starts or drains connects, too.
+	sources []netip.Addr
+}
+
+func (e *egress) add(source netip.Addr) {
+	if e.asked {
+		e.sources = append(e.sources, source)
+	}
+}
+
+// egressVIP is the value for the first load balancer IP of each family, or else the first external IP.
+const egressVIP = "vip"
+
+// readEgress reads the annotation.
+func (r *resolver) readEgress() {
+	value, given := r.Service.Metadata.Annotations[AnnotationEgress]
+	if !given {
+		return
+	}
+	if r.egress.asked = true; strings.TrimSpace(value) == egressVIP {
+		return
+	}
+	for text := range strings.SplitSeq(value, ",") {
+		text = strings.TrimSpace(text)
+		addr, ok := parseAddr(text)
+		own, known := r.mayHave(addr)
+		switch {
+		case !ok && len(object.NameProblems(text)) == 0:
+			r.badEgress("%q is neither %s nor an address of this Service; for an address of a pool write metallb.io/address-pool: %[1]s", text, egressVIP)
+		case !ok:
+			r.badEgress("%q is neither %s nor an address of this Service", text, egressVIP)
+		case !own:
+			r.badEgress("%s is no address of this Service, %s: write %s, or one of its own", addr, known, egressVIP)
+		case slices.ContainsFunc(r.egress.named, func(a netip.Addr) bool { return a.BitLen() == addr.BitLen() }):
+			r.badEgress("%q has two addresses of one family, and a host leaves with one: give a Service of their own to the hosts of the other", value)
+		default:
+			r.egress.named = append(r.egress.named, addr)
+		}
+	}
+}
+
+func (r *resolver) badEgress(format string, args ...any) {
+	r.egress.asked = false
+	r.warnValue(AnnotationEgress, reasonUnknownValue, format, args...)
+}
+
+// mayHave reports whether an address is one that the Service has or asks for; if not, known describes those.
+func (r *resolver) mayHave(addr netip.Addr) (is bool, known string) {
+	svc := r.Service
+	balancers := []string{svc.Spec.LoadBalancerIP}
+	for _, asked := range annotation.Addresses(svc.Metadata.Annotations) {
+		balancers = append(balancers, asked.Text)
+	}
+	for _, in := range svc.Status.LoadBalancer.Ingress {
+		balancers = append(balancers, in.IP)
+	}
+	if svc.Spec.Type != object.TypeLoadBalancer {
+		balancers = nil
+	}
+	ofFamily := func(texts []string) (list []netip.Addr) {
+		for _, text := range texts {
+			if a, ok := parseAddr(text); ok && a.BitLen() == addr.BitLen() {
+				list = append(list, a)
+			}
+		}
+		return list
+	}
+	of := ofFamily(balancers)
+	if len(of) == 0 && svc.Spec.Type == object.TypeLoadBalancer {
+		return true, "" // it may be allocated
+	}
+	of = sortedOnce(append(of, ofFamily(svc.Spec.ExternalIPs)...))
+	if len(of) == 0 {
+		return false, "which has no load balancer IP and no external IP of that family"
+	}
+	return slices.Contains(of, addr), "which has " + listed(of)
+}
+
+// listed is a list of addresses in words, the first three at most.
+func listed(addrs []netip.Addr) string {
+	const most = 3
+	text := ""
+	for i, a := range addrs {
+		if i == most {
+			return fmt.Sprintf("%s and %d more", text, len(addrs)-most)
+		}
+		text += choose(i > 0, ", ", "") + a.String()
+	}
+	return text
+}
+
+// leaveWith gives the ports their Egress.
+func (r *resolver) leaveWith() {
+	if !r.egress.asked {
+		return // mostly
+	}
+	switch field := annotation.Field(AnnotationEgress); {
+	case r.facts.Fleet:
+		r.warn(r.ref, field, reasonReplyPaths, "endpoints leave with their own addresses: the boxes of a fleet announce an address by equal paths, and replies may reach a box without the connection; serve these hosts by a box or a pair without --fleet")
+		return
+	case len(r.facts.EgressFrom) == 0:
+		r.warn(r.ref, field, reasonEgressNotAllowed, "endpoints leave with their own addresses: there is no --egress-from; name the ranges whose hosts may leave with an address of a Service (egressFrom in /etc/svcctl/svcctl.yaml)")
+		return
+	}
+	sources := r.mayLeave()
+	for _, family := range nft.Families {
+		of := slices.DeleteFunc(slices.Clone(sources), func(a netip.Addr) bool { return nft.FamilyOf(a) != family })
+		if len(of) == 0 {
+			continue
+		}
+		addr := r.egressAddr(family)
+		if !addr.IsValid() {
+			lacks := "no load balancer IP and no external IP of that family"
+			if r.egress.named != nil {
+				lacks = "no such address among those that the annotation names"
+			}
+			r.warn(r.ref, annotation.Field(AnnotationEgress), reasonNoAddress, "endpoints leave with their own addresses over %s: the Service has %s", family.Name(), lacks)
+			continue
+		}
+		at := slices.IndexFunc(r.out.Ports, func(p nft.ServicePort) bool {
+			return slices.ContainsFunc(p.Frontends, func(fe nft.Frontend) bool { return fe.Addr == addr })
+		})
+		if at >= 0 { // else no port of it is served, which is a problem already
+			r.out.Ports[at].Egress = nft.Egress{Addr: addr, Sources: of}
+		}
+	}
+}
+
+// egressAddr is the address of a family that endpoints leave with; the zero Addr: there is none.
+func (r *resolver) egressAddr(family nft.Family) netip.Addr {
+	v := r.vips.of(family)
+	for _, a := range slices.Concat(v.balancer, v.external) {
+		if v.cluster.IsValid() && (r.egress.named == nil || slices.Contains(r.egress.named, a)) {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// mayLeave returns the sources that may leave with an address of a Service: those within the operator's border, and neither this
+// host nor its gateways, whose BGP, ssh and VRRP would change their source.
+func (r *resolver) mayLeave() (sources []netip.Addr) {
+	field := annotation.Field(AnnotationEgress)
+	var outside []netip.Addr
+	for _, a := range sortedOnce(r.egress.sources) {
+		what := r.facts.Host[a]
+		if what == "" && r.facts.Local[a] {
+			what = "an address of this host"
+		}
+		switch {
+		case what != "":
+			r.warn(r.ref, field, reasonEgressNotAllowed, "%s is %s, whose own connections keep their address", a, what)
+		case !slices.ContainsFunc(r.facts.EgressFrom, func(p netip.Prefix) bool { return p.Contains(a) }):
+			outside = append(outside, a)
+		default:
+			sources = append(sources, a)
+		}
+	}
+	if len(outside) > 0 {
+		r.warn(r.ref, field, reasonEgressNotAllowed, "%s %s in no --egress-from %v", listed(outside),
+			choose(len(outside) > 1, "leave with their own addresses: they lie", "leaves with its own address: it lies"), r.facts.EgressFrom)
+	}
+	return sources
+}
+
+func choose(is bool, yes, no string) string {
+	if is {
+		return yes
+	}
+	return no
+}
+
+// egressClaims are the sources of Services that have their address. One with several is that of the first by name, so that boxes
+// with the same objects agree.
+type egressClaims struct {
+	sources addressIndex
+	known   map[string]leaving // by Service
+}
+
+// leaving are the sources of a Service at addresses that it has, and these addresses.
+type leaving struct{ sources, addrs []netip.Addr }
+
+// setEgress looks again at the sources of some Services. It returns the Services that may gain or lose one.
+func (c *Claims) setEgress(services []string) (affected []string) {
+	for _, service := range services {
+		before, now := c.egress.known[service], c.egressOf(service)
+		if len(before.sources)+len(now.sources) == 0 {
+			continue // mostly
+		}
+		if c.egress.known == nil {
+			c.egress = egressClaims{addressIndex{}, map[string]leaving{}}
+		}
+		changed := c.egress.sources.replace(nil, service, before.sources, now.sources)
+		if !slices.Equal(before.addrs, now.addrs) {
+			changed = append(changed, now.sources...)
+		}
+		for _, addr := range changed {
+			affected = append(affected, c.egress.sources.of(addr)...)
+		}
+		if c.egress.known[service] = now; len(now.sources) == 0 {
+			delete(c.egress.known, service)
+		}
+	}
+	return affected
+}
+
+// egressOf are the sources that a Service asks for, at addresses that it has.
+func (c *Claims) egressOf(service string) (now leaving) {
+	ports := c.loops.known[service].ports
+	for i := range ports {
+		if e := &ports[i].Egress; len(e.Sources) > 0 && c.has(service, e.Addr) {
+			now.sources, now.addrs = append(now.sources, e.Sources...), append(now.addrs, e.Addr)
+		}
+	}
+	now.sources = sortedOnce(now.sources)
+	return now
+}
+
+// has reports whether a Service has a port at an address.
+func (c *Claims) has(service string, addr netip.Addr) bool {
+	ports := c.loops.known[service].ports
+	return slices.ContainsFunc(ports, func(p nft.ServicePort) bool {
+		return slices.ContainsFunc(p.Frontends, func(fe nft.Frontend) bool { return fe.Addr == addr && c.refusal(service, &p, &fe) == "" })
+	})
+}
+
+// leavesWith is the address that the sources of a Service leave with.
+func (c *Claims) leavesWith(service string, family nft.Family) netip.Addr {
+	for _, p := range c.loops.known[service].ports {
+		if p.Family == family && len(p.Egress.Sources) > 0 {
+			return p.Egress.Addr
+		}
+	}
+	return netip.Addr{}
+}
+
+// cutEgress gives a Service's ports without the sources that are another Service's, and a problem where these leave with another
+// address. The ports given are not changed.
+func (c *Claims) cutEgress(ref object.Ref, ports []nft.ServicePort) (cut []nft.ServicePort, problems []Problem) {
+	cut = ports
+	for i := range ports {
+		e := &ports[i].Egress
+		if len(e.Sources) == 0 {
+			continue // mostly
+		}
+		kept, lost := []netip.Addr(nil), map[string][]netip.Addr{}
+		for _, source := range e.Sources {
+			of := c.egress.sources.of(source)
+			if !slices.Contains(of, ref.Key()) {
+				continue // the address is another Service's
+			}
+			if of[0] == ref.Key() {
+				kept = append(kept, source)
+			} else if c.leavesWith(of[0], ports[i].Family) != e.Addr {
+				lost[of[0]] = append(lost[of[0]], source)
+			}
+		}
+		for _, winner := range slices.Sorted(maps.Keys(lost)) {
+			problems = append(problems, Problem{Object: ref, Field: annotation.Field(AnnotationEgress), Reason: reasonSharedEndpoint, Warning: true,
+				Message: fmt.Sprintf("%s %s with %s of %s, which comes first by name: give both Services one address, or each its own hosts", listed(lost[winner]),
+					choose(len(lost[winner]) > 1, "leave", "leaves"), c.leavesWith(winner, ports[i].Family), winner)})
+		}
+		if len(kept) == len(e.Sources) {
+			continue
+		}
+		if &cut[0] == &ports[0] {
+			cut = slices.Clone(ports)
+		}
+		cut[i].Egress.Sources = kept
+	}
+	return cut, problems
+}
