@@ -22,15 +22,9 @@ import (
 )
 
 const (
-	// joined is the least time between two writes: the first answer is written at once, and those that come after it together.
-	joined = 50 * time.Millisecond
-	// writeEach is the least time between two writes for one Service: a provider that flaps must not fill the journal.
-	writeEach = 200 * time.Millisecond
 	// steadyGC is GOGC: most of the heap is connections, and little garbage comes of an answer. started is the time of a start.
 	steadyGC = 40
 	started  = 30 * time.Second
-	// refusedRetry is after what time a slice that the API refused is written again.
-	refusedRetry = 30 * time.Second
 )
 
 // Config holds the settings of the process.
@@ -66,43 +60,31 @@ type refusal struct {
 	until time.Time // it is written again
 }
 
-// discovery decides which questions are asked and which slices are written. Only the goroutine of run uses it, except events and inbox. It has more than 15
-// fields: those of one decision about objects, answers and writes, which only make sense together.
+// discovery decides which questions are asked and which slices are written. Only the goroutine of run uses it, except events and inbox.
 type discovery struct {
 	client *client.Client
 	log    *slog.Logger
 	node   string
 	tasks  *errgroup.Group
 	events chan seen
+	wrote  chan writeResult
 	inbox  *inbox
 
+	stored    objects
 	ledger    *ledger.Ledger
 	providers map[string]*asking
 	questions map[ledger.Asked]*question
-
-	listed   map[string]bool // by path
-	services map[string]*service
-	slices   map[string]map[string]storedSlice // by Service, by name
-	claims   map[string]map[ledger.Key]want    // begun ones, by Service
-	leases   map[string]bool                   // the names of all providers with a Lease
-
-	dirty   map[string]bool // Services whose slices may have to be written
-	flushAt time.Time       // zero: nothing is to be written
-	restAt  time.Time       // until then nothing is written
-	written map[string]time.Time
-	writing bool
-	wrote   chan writeResult
-	retry   pauses
+	claims    map[string]map[ledger.Key]want // begun ones, by Service
+	schedule  schedule
 }
 
 // Run follows the providers until ctx is done.
 func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	d := &discovery{
-		client: cfg.Client, log: log, node: cfg.Node, tasks: tasks, events: make(chan seen), inbox: newInbox(),
-		ledger: ledger.New(time.Now()), providers: map[string]*asking{}, questions: map[ledger.Asked]*question{},
-		listed: map[string]bool{}, services: map[string]*service{}, slices: map[string]map[string]storedSlice{}, claims: map[string]map[ledger.Key]want{}, leases: map[string]bool{},
-		dirty: map[string]bool{}, written: map[string]time.Time{}, wrote: make(chan writeResult),
+		client: cfg.Client, log: log, node: cfg.Node, tasks: tasks, events: make(chan seen), wrote: make(chan writeResult), inbox: newInbox(),
+		stored: newObjects(), ledger: ledger.New(time.Now()), providers: map[string]*asking{}, questions: map[ledger.Asked]*question{},
+		claims: map[string]map[ledger.Key]want{}, schedule: newSchedule(),
 	}
 	for _, p := range cfg.Providers {
 		a := &asking{Provider: p, from: p.Name + ":", refused: map[string]refusal{}}
@@ -155,7 +137,7 @@ func (d *discovery) run(ctx context.Context) error {
 			}
 		}
 		for _, key := range d.ledger.Changed() {
-			d.touch(now, key.Service)
+			d.schedule.touch(now, key.Service)
 		}
 		d.flush(ctx, now)
 		timer.Reset(time.Until(d.next(now)))
@@ -171,11 +153,11 @@ func (d *discovery) next(now time.Time) time.Time {
 		}
 	}
 	sooner(d.ledger.Next(now))
-	if d.writing {
+	if d.schedule.writing {
 		return at // the rest when that is done
 	}
-	sooner(d.flushAt)
-	if d.complete() {
+	sooner(d.schedule.at)
+	if d.stored.complete() {
 		for _, p := range d.providers {
 			sooner(p.lease.next(now))
 		}
@@ -184,27 +166,6 @@ func (d *discovery) next(now time.Time) time.Time {
 		return least
 	}
 	return at
-}
-
-// complete reports whether all objects were listed.
-func (d *discovery) complete() bool {
-	return d.listed[pathServices] && d.listed[pathSlices] && d.listed[pathLeases]
-}
-
-// touch has the slices of a Service compared with the wanted ones soon.
-func (d *discovery) touch(now time.Time, service string) {
-	d.dirty[service] = true
-	d.flushBy(now)
-}
-
-// flushBy has the Services that may have changed compared at a time, or sooner.
-func (d *discovery) flushBy(at time.Time) {
-	if at.Before(d.restAt) {
-		at = d.restAt
-	}
-	if d.flushAt.IsZero() || at.Before(d.flushAt) {
-		d.flushAt = at
-	}
 }
 
 // takeResults hands the results of questions to the ledger.
@@ -241,9 +202,9 @@ func (d *discovery) portless(of ledger.Asked, a *provider.Answer) (bad []string)
 // take follows a change of objects.
 func (d *discovery) take(ctx context.Context, e seen) {
 	now := time.Now()
-	was := d.complete()
+	was := d.stored.complete()
 	if e.all {
-		d.listed[e.path] = true
+		d.stored.listed[e.path] = true
 	}
 	switch e.path {
 	case pathServices:
@@ -253,7 +214,7 @@ func (d *discovery) take(ctx context.Context, e seen) {
 	case pathLeases:
 		d.takeLeases(ctx, now, e)
 	}
-	if !was && d.complete() {
+	if !was && d.stored.complete() {
 		d.syncAll(ctx, now)
 	}
 }
@@ -261,7 +222,7 @@ func (d *discovery) take(ctx context.Context, e seen) {
 func (d *discovery) takeServices(ctx context.Context, now time.Time, e seen) {
 	gone := map[string]bool{}
 	if e.all {
-		for key := range d.services {
+		for key := range d.stored.services {
 			gone[key] = true
 		}
 	}
@@ -270,66 +231,52 @@ func (d *discovery) takeServices(ctx context.Context, now time.Time, e seen) {
 		key := svc.Metadata.Namespace + "/" + svc.Metadata.Name
 		s := newService(svc)
 		if e.deleted || s == nil {
-			gone[key] = d.services[key] != nil
+			gone[key] = d.stored.services[key] != nil
 			continue
 		}
 		delete(gone, key)
-		if before := d.services[key]; before != nil && before.uid == s.uid && slices.Equal(before.wants, s.wants) {
+		if before := d.stored.services[key]; before != nil && before.uid == s.uid && slices.Equal(before.wants, s.wants) {
 			continue
 		}
-		d.services[key] = s
+		d.stored.services[key] = s
 		d.sync(ctx, now, key)
 	}
 	for key, is := range gone {
 		if is {
-			delete(d.services, key)
-			delete(d.written, key)
+			delete(d.stored.services, key)
+			delete(d.schedule.written, key)
 			d.sync(ctx, now, key)
 		}
 	}
 }
 
 func (d *discovery) takeSlices(now time.Time, e seen) {
-	before := d.slices
+	before := d.stored.slices
 	if e.all {
-		d.slices = map[string]map[string]storedSlice{}
+		d.stored.slices = map[string]map[string]storedSlice{}
 	}
 	for _, o := range e.objects {
 		s := write.Read(o.(*object.EndpointSlice))
 		if s == nil {
 			continue
 		}
-		d.keep(storedSlice{s, revisionOf(o.GetMeta())}, e.deleted)
-		d.touch(now, s.Namespace+"/"+s.Service)
+		if stored := (storedSlice{s, revisionOf(o.GetMeta())}); e.deleted {
+			d.stored.forget(stored)
+		} else {
+			d.stored.keep(stored)
+		}
+		d.schedule.touch(now, s.Namespace+"/"+s.Service)
 	}
 	if e.all {
 		for key := range before {
-			d.touch(now, key)
+			d.schedule.touch(now, key)
 		}
 	}
-}
-
-// keep notes a slice as it is stored, unless a newer version is known.
-func (d *discovery) keep(s storedSlice, deleted bool) {
-	key := s.Namespace + "/" + s.Service
-	if before, is := d.slices[key][s.Name]; is && before.revision > s.revision {
-		return
-	}
-	if deleted {
-		if delete(d.slices[key], s.Name); len(d.slices[key]) == 0 {
-			delete(d.slices, key)
-		}
-		return
-	}
-	if d.slices[key] == nil {
-		d.slices[key] = map[string]storedSlice{}
-	}
-	d.slices[key][s.Name] = s
 }
 
 func (d *discovery) takeLeases(ctx context.Context, now time.Time, e seen) {
 	if e.all {
-		d.leases = map[string]bool{}
+		d.stored.leases = map[string]bool{}
 	}
 	present := map[string]*object.Lease{}
 	for _, o := range e.objects {
@@ -339,7 +286,7 @@ func (d *discovery) takeLeases(ctx context.Context, now time.Time, e seen) {
 		}
 		present[o.GetMeta().Name] = o.(*object.Lease)
 		name, _, _ = strings.Cut(name, ".")
-		d.leases[name] = !e.deleted
+		d.stored.leases[name] = !e.deleted
 	}
 	for _, p := range d.providers {
 		o, is := present[p.lease.object]
@@ -356,7 +303,7 @@ func (d *discovery) takeLeases(ctx context.Context, now time.Time, e seen) {
 			d.log.Info("endpoints that were held are released", "provider", p.Name, "services", n)
 			p.lease.changed = true
 		}
-		if held != p.lease.held && d.complete() {
+		if held != p.lease.held && d.stored.complete() {
 			d.log.Info("which process asks a provider has changed", "provider", p.Name, "this", p.lease.held)
 			d.syncAll(ctx, now)
 		}
@@ -365,10 +312,10 @@ func (d *discovery) takeLeases(ctx context.Context, now time.Time, e seen) {
 
 func (d *discovery) syncAll(ctx context.Context, now time.Time) {
 	keys := map[string]bool{}
-	for key := range d.services {
+	for key := range d.stored.services {
 		keys[key] = true
 	}
-	for key := range d.slices {
+	for key := range d.stored.slices {
 		keys[key] = true
 	}
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
@@ -378,18 +325,18 @@ func (d *discovery) syncAll(ctx context.Context, now time.Time) {
 
 // sync begins and ends the claims of a Service by its annotations, and the questions that they need.
 func (d *discovery) sync(ctx context.Context, now time.Time, key string) {
-	if !d.complete() {
+	if !d.stored.complete() {
 		return
 	}
 	wanted := map[ledger.Key]want{}
 	var served, orphaned = map[string]bool{}, map[string]bool{} // ports
-	if s := d.services[key]; s != nil {
+	if s := d.stored.services[key]; s != nil {
 		for _, w := range s.wants {
 			p := d.providers[w.key.Provider]
 			if p != nil && p.lease.held {
 				wanted[w.key] = w
 			}
-			if p != nil || d.leases[w.key.Provider] {
+			if p != nil || d.stored.leases[w.key.Provider] {
 				served[w.key.Port] = true
 			} else {
 				orphaned[w.key.Port] = true
@@ -419,7 +366,7 @@ func (d *discovery) sync(ctx context.Context, now time.Time, key string) {
 	if d.claims[key] = wanted; len(wanted) == 0 {
 		delete(d.claims, key)
 	}
-	d.touch(now, key)
+	d.schedule.touch(now, key)
 }
 
 // fromOf is the annotation of the slices of a claim.
@@ -431,7 +378,7 @@ func (d *discovery) fromOf(k ledger.Key) string {
 // which stay until the new one is answered.
 func (d *discovery) storedFor(service string, k ledger.Key, wanted map[ledger.Key]want) (own []provider.Endpoint) {
 	var earlier []provider.Endpoint
-	for _, s := range d.slices[service] {
+	for _, s := range d.stored.slices[service] {
 		switch {
 		case s.Port != k.Port:
 		case s.From == d.fromOf(k):

@@ -14,27 +14,52 @@ import (
 // API refused is written again after half a minute.
 func TestWritesDoNotWait(t *testing.T) {
 	now := time.Now()
-	d := &discovery{dirty: map[string]bool{}}
-	d.touch(now, "default/web")
-	if !d.flushAt.Equal(now) {
-		t.Errorf("the first answer is written after %v", d.flushAt.Sub(now))
+	d := newSchedule()
+	touch := func(service string) time.Duration {
+		d.touch(now, service)
+		return d.at.Sub(now)
 	}
-	d.flushAt, d.restAt = time.Time{}, now.Add(joined) // it was written
-	d.touch(now, "default/db")
-	if got := d.flushAt.Sub(now); got != joined {
-		t.Errorf("the second answer is written after %v", got)
+	if after := touch("default/web"); after != 0 {
+		t.Errorf("the first answer is written after %v", after)
 	}
-	d.flushAt = time.Time{}
-	d.flushBy(now.Add(refusedRetry))
-	d.touch(now, "default/web")
-	if got := d.flushAt.Sub(now); got != joined {
-		t.Errorf("beside a slice that was refused, an answer is written after %v", got)
+	if keys := d.due(now); len(keys) != 1 {
+		t.Errorf("due: %v", keys)
 	}
-	d.restAt = now.Add(time.Minute) // no write succeeds
-	d.flushAt = d.restAt
-	d.touch(now, "default/db")
-	if got := d.flushAt.Sub(now); got != time.Minute {
-		t.Errorf("while the API is away, it is asked after %v", got)
+	d.wrote(now, "default/web")
+	if after := touch("default/db"); after != joined {
+		t.Errorf("the second answer is written after %v", after)
+	}
+	d.at = time.Time{}
+	d.by(now.Add(refusedRetry))
+	if after := touch("default/web"); after != joined {
+		t.Errorf("beside a slice that was refused, an answer is written after %v", after)
+	}
+	if keys := d.due(now.Add(joined)); len(keys) != 1 || keys[0] != "default/db" || d.at.Sub(now) != writeEach {
+		t.Errorf("a Service that was just written: due %v, and the rest after %v", keys, d.at.Sub(now))
+	}
+	d.failed(now)
+	if after := touch("default/db"); after < 80*time.Millisecond || !d.at.Equal(d.rest) {
+		t.Errorf("while the API is away, it is asked after %v", after)
+	}
+}
+
+// A provider that flaps has its Service written five times a second at most, and its last answer.
+func Test1015_a_flapping_service_is_written_five_times_a_second(t *testing.T) {
+	now := time.Now()
+	d, writes := newSchedule(), 0
+	for range 10_000 { // an answer each millisecond, for ten seconds
+		d.touch(now, "default/web")
+		for _, key := range d.due(now) {
+			writes++
+			d.wrote(now, key)
+		}
+		now = now.Add(time.Millisecond)
+	}
+	if writes > 51 || writes < 40 {
+		t.Errorf("%d writes in ten seconds", writes)
+	}
+	if d.due(now); len(d.dirty) > 0 && len(d.due(now.Add(writeEach))) != 1 {
+		t.Error("the last answer is not written")
 	}
 }
 

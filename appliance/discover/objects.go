@@ -26,6 +26,45 @@ const (
 	pathLeases   = "/apis/coordination.k8s.io/v1/namespaces/" + annotation.DiscoverLeaseNamespace + "/leases"
 )
 
+// objects are those of the store that matter, as they were seen last.
+type objects struct {
+	listed   map[string]bool // by path
+	services map[string]*service
+	slices   map[string]map[string]storedSlice // by Service, by name
+	leases   map[string]bool                   // the names of all providers with a Lease
+}
+
+func newObjects() objects {
+	return objects{map[string]bool{}, map[string]*service{}, map[string]map[string]storedSlice{}, map[string]bool{}}
+}
+
+// complete reports whether all objects were listed.
+func (o *objects) complete() bool {
+	return o.listed[pathServices] && o.listed[pathSlices] && o.listed[pathLeases]
+}
+
+// keep notes a slice as it is stored, unless a newer version is known.
+func (o *objects) keep(s storedSlice) {
+	key := s.Namespace + "/" + s.Service
+	if o.slices[key] == nil {
+		o.slices[key] = map[string]storedSlice{}
+	}
+	if s.revision >= o.slices[key][s.Name].revision {
+		o.slices[key][s.Name] = s
+	}
+}
+
+// forget notes that a slice is removed, by this version of it.
+func (o *objects) forget(s storedSlice) {
+	key := s.Namespace + "/" + s.Service
+	if o.slices[key][s.Name].revision <= s.revision {
+		delete(o.slices[key], s.Name)
+	}
+	if len(o.slices[key]) == 0 {
+		delete(o.slices, key)
+	}
+}
+
 // seen is a change of an object, or a list of all.
 type seen struct {
 	path string

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -16,8 +17,74 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// manager is the field manager of all that is written.
-const manager = "svcctl-discover"
+const (
+	// manager is the field manager of all that is written.
+	manager = "svcctl-discover"
+	// joined is the least time between two writes: the first answer is written at once, and those that come after it together.
+	joined = 50 * time.Millisecond
+	// writeEach is the least time between two writes for one Service: a provider that flaps must not fill the journal.
+	writeEach = 200 * time.Millisecond
+	// refusedRetry is after what time a slice that the API refused is written again.
+	refusedRetry = 30 * time.Second
+)
+
+// schedule has the Services whose slices may have to be written, and when that is.
+type schedule struct {
+	dirty   map[string]bool
+	at      time.Time            // zero: nothing is to be written
+	rest    time.Time            // until then nothing is written
+	written map[string]time.Time // the last write of a Service
+	writing bool                 // a write is under way
+	retry   pauses
+}
+
+func newSchedule() schedule {
+	return schedule{dirty: map[string]bool{}, written: map[string]time.Time{}}
+}
+
+// touch has the slices of a Service compared with the wanted ones at a time, or as soon as it may be.
+func (s *schedule) touch(at time.Time, service string) {
+	s.dirty[service] = true
+	s.by(at)
+}
+
+// by has the Services that may have changed compared at a time, or sooner.
+func (s *schedule) by(at time.Time) {
+	if at.Before(s.rest) {
+		at = s.rest
+	}
+	if s.at.IsZero() || at.Before(s.at) {
+		s.at = at
+	}
+}
+
+// due takes those Services that may be written now. Others follow when their time has come.
+func (s *schedule) due(now time.Time) (keys []string) {
+	if s.at.IsZero() || now.Before(s.at) {
+		return nil
+	}
+	s.at = time.Time{}
+	for _, key := range slices.Sorted(maps.Keys(s.dirty)) {
+		if free := s.written[key].Add(writeEach); now.Before(free) {
+			s.by(free)
+			continue
+		}
+		delete(s.dirty, key)
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// wrote notes a write of Services.
+func (s *schedule) wrote(now time.Time, service string) {
+	s.written[service], s.rest = now, now.Add(joined)
+}
+
+// failed has everything wait that is to be written.
+func (s *schedule) failed(now time.Time) {
+	s.rest = now.Add(s.retry.longer())
+	s.at = s.rest
+}
 
 // batch is a write that is under way.
 type batch struct {
@@ -37,27 +104,16 @@ type writeResult struct {
 
 // flush makes the writes that are due: slices of Services that changed, and Leases.
 func (d *discovery) flush(ctx context.Context, now time.Time) {
-	if d.writing || !d.complete() {
+	if d.schedule.writing || !d.stored.complete() {
 		return
 	}
 	var b batch
-	if !d.flushAt.IsZero() && !now.Before(d.flushAt) {
-		d.flushAt = time.Time{}
-		for _, key := range slices.Sorted(maps.Keys(d.dirty)) {
-			if free := d.written[key].Add(writeEach); now.Before(free) {
-				d.flushBy(free)
-				continue
-			}
-			delete(d.dirty, key)
-			changed, gone := d.changed(now, key)
-			if len(changed)+len(gone) > 0 {
-				d.written[key] = now
-			}
-			b.slices, b.gone = append(b.slices, changed...), append(b.gone, gone...)
+	for _, key := range d.schedule.due(now) {
+		changed, gone := d.changed(now, key)
+		if len(changed)+len(gone) > 0 {
+			d.schedule.wrote(now, key)
 		}
-	}
-	if len(b.slices)+len(b.gone) > 0 {
-		d.restAt = now.Add(joined)
+		b.slices, b.gone = append(b.slices, changed...), append(b.gone, gone...)
 	}
 	for _, s := range b.slices {
 		b.add(s.Object())
@@ -81,7 +137,7 @@ func (d *discovery) flush(ctx context.Context, now time.Time) {
 	if len(b.bodies)+len(b.gone) == 0 {
 		return
 	}
-	d.writing = true
+	d.schedule.writing = true
 	d.tasks.Go(func() error {
 		r := d.write(ctx, b)
 		select {
@@ -105,19 +161,18 @@ func (b *batch) add(o object.Object) {
 func (d *discovery) changed(now time.Time, key string) (changed, gone []*write.Slice) {
 	var all []*write.Slice
 	claims := d.claims[key]
-	s := d.services[key]
+	s := d.stored.services[key]
 	for k, w := range claims {
 		claim := write.Claim{Namespace: s.namespace, Service: s.name, UID: s.uid, Port: k.Port, Protocol: w.protocol, From: d.fromOf(k)}
 		p := d.providers[k.Provider]
 		if r, is := p.refused[k.Question.String()]; is {
 			if now.Before(r.until) {
-				d.dirty[key] = true
-				d.flushBy(r.until)
+				d.schedule.touch(r.until, key)
 				continue
 			}
 		}
 		var stored []*write.Slice
-		for _, have := range d.slices[key] {
+		for _, have := range d.stored.slices[key] {
 			if have.From == claim.From && have.Port == k.Port {
 				stored = append(stored, have.Slice)
 			}
@@ -125,7 +180,7 @@ func (d *discovery) changed(now time.Time, key string) (changed, gone []*write.S
 		all = append(all, write.Arrange(claim, d.ledger.Endpoints(k), stored)...)
 	}
 	orphaned := s != nil && len(claims) == 0 && d.namesUnknown(s)
-	for _, have := range d.slices[key] {
+	for _, have := range d.stored.slices[key] {
 		if d.isOurs(have.From) && !d.isWanted(have.Slice, claims) && !orphaned {
 			emptied := *have.Slice
 			emptied.Endpoints = nil
@@ -133,7 +188,7 @@ func (d *discovery) changed(now time.Time, key string) (changed, gone []*write.S
 		}
 	}
 	for _, w := range all {
-		if have, is := d.slices[key][w.Name]; len(w.Endpoints) == 0 && (len(claims) == 0 || is && len(have.Endpoints) == 0) {
+		if have, is := d.stored.slices[key][w.Name]; len(w.Endpoints) == 0 && (len(claims) == 0 || is && len(have.Endpoints) == 0) {
 			gone = append(gone, w)
 		} else {
 			changed = append(changed, w)
@@ -145,7 +200,7 @@ func (d *discovery) changed(now time.Time, key string) (changed, gone []*write.S
 
 // namesUnknown reports whether a Service names no provider that there is, as by a mistake in writing: its slices stay.
 func (d *discovery) namesUnknown(s *service) bool {
-	return !slices.ContainsFunc(s.wants, func(w want) bool { return d.providers[w.key.Provider] != nil || d.leases[w.key.Provider] })
+	return !slices.ContainsFunc(s.wants, func(w want) bool { return d.providers[w.key.Provider] != nil || d.stored.leases[w.key.Provider] })
 }
 
 // write applies a batch, then deletes the slices that it emptied.
@@ -181,11 +236,11 @@ func (d *discovery) write(ctx context.Context, b batch) writeResult {
 // finish takes the outcome of a write. What failed is written again, as it is wanted then.
 func (d *discovery) finish(r writeResult) {
 	now := time.Now()
-	d.writing = false
+	d.schedule.writing = false
 	for i, s := range r.slices {
 		key := s.Namespace + "/" + s.Service
 		if i >= len(r.results) {
-			d.dirty[key] = true
+			d.schedule.dirty[key] = true
 			continue
 		}
 		applied := r.results[i]
@@ -197,7 +252,7 @@ func (d *discovery) finish(r writeResult) {
 			}
 		}
 		if applied.Result == wire.Refused {
-			d.dirty[key] = true
+			d.schedule.dirty[key] = true
 			why := "the API refused its EndpointSlice " + s.Name
 			if applied.Status != nil {
 				why += ": " + applied.Status.Message
@@ -217,15 +272,13 @@ func (d *discovery) finish(r writeResult) {
 			delete(p.refused, question)
 			p.lease.changed = true
 		}
-		d.keep(storedSlice{s, objectRevision(applied.Object)}, false)
+		d.stored.keep(storedSlice{s, objectRevision(applied.Object)})
 	}
 	for _, s := range r.gone {
-		d.dirty[s.Namespace+"/"+s.Service] = true // if it was not removed
+		d.schedule.dirty[s.Namespace+"/"+s.Service] = true // if it was not removed
 	}
 	for _, s := range r.deleted {
-		if delete(d.slices[s.Namespace+"/"+s.Service], s.Name); len(d.slices[s.Namespace+"/"+s.Service]) == 0 {
-			delete(d.slices, s.Namespace+"/"+s.Service)
-		}
+		d.stored.forget(storedSlice{s, math.MaxUint64})
 	}
 	for i, p := range r.leases {
 		if n := len(r.slices) + i; n >= len(r.results) || r.results[n].Result == wire.Refused {
@@ -236,15 +289,14 @@ func (d *discovery) finish(r writeResult) {
 		}
 	}
 	if r.err == nil {
-		d.retry.reset()
-		if len(d.dirty) > 0 && d.flushAt.IsZero() {
-			d.flushBy(now)
+		d.schedule.retry.reset()
+		if len(d.schedule.dirty) > 0 && d.schedule.at.IsZero() {
+			d.schedule.by(now)
 		}
 		return
 	}
 	d.log.Warn("endpoints are not written: they wait in memory", "err", r.err)
-	d.restAt = now.Add(d.retry.longer())
-	d.flushAt = d.restAt
+	d.schedule.failed(now)
 }
 
 // objectRevision is the version of an object of an answer.
