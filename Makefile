@@ -131,8 +131,8 @@ planted: ## bugs that are planted in the product, each to be found by the simula
 	BUG=$(BUG) go test -tags planted -count=1 -v -timeout 2h -run TestPlanted ./appliance/simulate
 
 CONSUL ?= v1.12.9
-discover-servers: bin/servers/consul ## the adapters of svcctl discover with a real Consul, built in five minutes: make discover-servers CONSUL=v1.12.9
-	SVCCTL_CONSUL=$(CURDIR)/bin/servers/consul go test -count=1 -v -timeout $(TIMEOUT) ./appliance/discover/consul
+discover-servers: bin/servers/consul ## svcctl discover with a real Consul, built in five minutes, and the Nomad that SVCCTL_NOMAD names: make discover-servers CONSUL=v1.12.9
+	SVCCTL_CONSUL=$(CURDIR)/bin/servers/consul go test -count=1 -v -timeout $(TIMEOUT) ./appliance/discover/consul ./appliance/discover/nomad ./examples -run '_consul_|_nomad_|Discover'
 
 # Its requirements are those of a program of its own; the checksums come from the database of the Go modules.
 bin/servers/consul:

@@ -86,7 +86,7 @@ var edges = map[string][]string{
 	"appliance/discover/ledger": {"api/wire", "appliance/brake", "appliance/discover/provider"},
 	"appliance/discover/write":  {"appliance/discover/provider", "store/object"},
 	"appliance/discover": {
-		"api/client", "api/wire", "appliance/discover/consul", "appliance/discover/dns", "appliance/discover/docker", "appliance/discover/ledger", "appliance/discover/nomad", "appliance/discover/provider", "appliance/discover/targets", "appliance/discover/write", "store/annotation", "store/object",
+		"api/client", "api/wire", "appliance/discover/consul", "appliance/discover/dns", "appliance/discover/docker", "appliance/discover/ledger", "appliance/discover/nomad", "appliance/discover/provider", "appliance/discover/remote", "appliance/discover/targets", "appliance/discover/write", "store/annotation", "store/object",
 	},
 	"appliance/discover/provider": {},
 	"appliance/discover/remote":   {"appliance/discover/provider"},
@@ -96,7 +96,7 @@ var edges = map[string][]string{
 	"appliance/discover/nomad":    {"appliance/discover/provider", "appliance/discover/remote"},
 	"appliance/discover/targets":  {"appliance/discover/provider", "appliance/discover/remote"},
 
-	"appliance/test/providertest": {"appliance/discover/provider", "appliance/discover/remote"}, // for tests only
+	"appliance/test/providertest": {"appliance/discover/provider", "appliance/discover/remote", "appliance/test/pki"}, // for tests only
 
 	"appliance/conntrack":       {"nft", "nft/nfnetlink"},
 	"appliance/control":         {"api/wire", "appliance/advertise", "appliance/endpoints", "appliance/gateway", "appliance/node", "appliance/resolve", "store", "store/manifest", "store/object", "store/pending"},
@@ -217,7 +217,7 @@ var moreTestEdges = map[string][]string{
 	"appliance/parts":       {"store/engine"},
 	"appliance/reconcile":   {"appliance/config", "appliance/control", "appliance/test/judge", "api/rest", "appliance/apiserver", "appliance/config", "appliance/control", "appliance/endpoints", "appliance/health", "appliance/logqueue", "appliance/task", "appliance/test/script", "store/engine"},
 	"cmd/svcctl":            {"api", "api/auth", "api/rest", "api/wire", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/verdict", "cmd/svcctl/report", "store", "store/alloc", "store/annotation", "store/engine", "store/fleet"},
-	"examples":              {"appliance", "appliance/config", "appliance/discover/dns", "appliance/discover/provider", "appliance/discover/targets"},
+	"examples":              {"appliance", "appliance/config", "appliance/discover/dns", "appliance/discover/nomad", "appliance/discover/provider", "appliance/discover/targets"},
 	"store/managedfields":   {"store/kind"},
 	"store/fleet":           {"store", "store/alloc", "store/deadline", "store/manifest", "store/pending"},
 	"appliance/test/script": {"nft/kernel"},

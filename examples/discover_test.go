@@ -11,6 +11,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"svcctl.io/svcctl/appliance/discover/dns"
+	"svcctl.io/svcctl/appliance/discover/nomad"
 	"svcctl.io/svcctl/appliance/discover/provider"
 	"svcctl.io/svcctl/appliance/discover/targets"
 	"svcctl.io/svcctl/appliance/test/providertest"
@@ -88,6 +89,30 @@ func TestDiscoverZone(t *testing.T) {
 	providertest.Follow(t, p, "_http._tcp.example.test").Answer("10.1.2.11:8080 w2", "10.1.2.12:8080 w1", "10.1.2.13:8080 w1 p1")
 }
 
+// TestDiscoverNomad has Nomad run the job, with another server in its container's place.
+func TestDiscoverNomad(t *testing.T) {
+	text, err := os.ReadFile("discover/web.nomad.hcl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent := providertest.StartNomad(t, "", nil)
+	var job map[string]any
+	agent.Call("PUT", "/v1/jobs/parse", map[string]any{"JobHCL": string(text), "Canonicalize": true}, &job)
+	var checked struct{ ValidationErrors []string }
+	agent.Call("PUT", "/v1/validate/job", map[string]any{"Job": job}, &checked)
+	if len(checked.ValidationErrors) > 0 {
+		t.Fatalf("web.nomad.hcl: %v", checked.ValidationErrors)
+	}
+	task := job["TaskGroups"].([]any)[0].(map[string]any)["Tasks"].([]any)[0].(map[string]any)
+	task["Driver"], task["Config"] = "raw_exec", map[string]any{"command": "/bin/sleep", "args": []string{"3600"}}
+	agent.Call("PUT", "/v1/jobs", map[string]any{"Job": job}, nil)
+	p, err := nomad.New(provider.Config{URL: agent.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	providertest.Follow(t, p, "web").Changed(0, 2)
+}
+
 // TestDiscoverNames: what web.yaml asks for is what the other files have.
 func TestDiscoverNames(t *testing.T) {
 	text, err := os.ReadFile("discover/web.yaml")
@@ -111,12 +136,8 @@ func TestDiscoverNames(t *testing.T) {
 	if s, is := file.Services["web"]; !is || len(s.Networks) != 2 || s.Labels["svcctl.io/weight"] == "" || len(file.Networks) != 2 {
 		t.Errorf("shop.compose: %+v", file)
 	}
-	nomad, err := os.ReadFile("discover/web.nomad.hcl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(nomad), `name     = "web"`) || !strings.Contains(string(nomad), `provider = "nomad"`) {
-		t.Error("web.nomad.hcl registers no web with Nomad")
+	if job, err := os.ReadFile("discover/web.nomad.hcl"); err != nil || !strings.Contains(string(job), `name     = "web"`) || !strings.Contains(string(job), `provider = "nomad"`) {
+		t.Errorf("web.nomad.hcl registers no web with Nomad: %v", err)
 	}
 	for _, word := range []string{
 		"docker:com.docker.compose.project=shop,com.docker.compose.service=web?network=shop_front\n", "consul:web\n", "nomad:web\n", "dns:_http._tcp.example.test\n", "targets:web\n",

@@ -45,9 +45,9 @@ func (t test) whole() test {
 func (t test) id() string { return t.pkg + " " + t.name }
 
 // excuses are good reasons to skip: something that this machine's kernel lacks,
-// what only a user other than root can test, and, in the conformance tests of the
+// what only a user other than root can test, a server that a variable has to name, and, in the conformance tests of the
 // Gateway API, features that svcctl does not have. One that it claims to have is none of them.
-var excuses = regexp.MustCompile(`(?m)\.go:\d+: (SKIPPED: )?(this kernel has no |root may |` +
+var excuses = regexp.MustCompile(`(?m)\.go:\d+: (SKIPPED: )?(this kernel has no |root may |SVCCTL_NOMAD names no |` +
 	`Skipping \w+: suite does not support (GRPCRoute|HTTPRoute\w*|Mesh|GatewayHTTP\w+|GatewayBackendClientCertificate|GatewayPort8080)$)`)
 
 // results has what was read so far.

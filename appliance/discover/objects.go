@@ -14,6 +14,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/discover/ledger"
 	"svcctl.io/svcctl/appliance/discover/provider"
+	"svcctl.io/svcctl/appliance/discover/remote"
 	"svcctl.io/svcctl/appliance/discover/write"
 	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
@@ -220,10 +221,5 @@ func (p *pauses) longer() time.Duration {
 
 // wait waits for the next pause; false: ctx is done.
 func (p *pauses) wait(ctx context.Context) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(p.longer()):
-		return true
-	}
+	return remote.Sleep(ctx, p.longer()) == nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/discover/ledger"
 	"svcctl.io/svcctl/appliance/discover/provider"
+	"svcctl.io/svcctl/appliance/discover/remote"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -42,12 +43,7 @@ func (g *gate) pass(ctx context.Context) bool {
 	if at.Equal(now) {
 		return ctx.Err() == nil
 	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(at.Sub(now)):
-		return true
-	}
+	return remote.Sleep(ctx, at.Sub(now)) == nil
 }
 
 // inbox has the questions with results that were not taken yet.
@@ -74,9 +70,7 @@ func (b *inbox) take() map[*question]bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	all := b.full
-	if len(all) > 0 {
-		b.full = map[*question]bool{}
-	}
+	b.full = map[*question]bool{}
 	return all
 }
 

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"maps"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -24,11 +26,14 @@ const (
 	pace, sharedPace = 100 * time.Millisecond, time.Second
 	// polls is how many questions have a poll of their own, of conns connections.
 	polls, conns = 128, 160
+	// sweep is how many seconds it takes to ask all questions without a poll of their own again.
+	sweep = 30
 )
 
 // Provider asks one agent.
 type Provider struct {
 	client   *remote.Client
+	token    bool       // it has one
 	defaults url.Values // parameters of the environment
 	slots    chan struct{}
 	hubs     map[string]*hub // by the parameters that all services of a poll have
@@ -68,7 +73,7 @@ func New(c provider.Config) (provider.Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Provider{client: client, defaults: url.Values{}, slots: make(chan struct{}, polls), hubs: map[string]*hub{}}
+	p := &Provider{client: client, token: s.TokenFile != "" || s.Header.Get(s.TokenHeader) != "", defaults: url.Values{}, slots: make(chan struct{}, polls), hubs: map[string]*hub{}}
 	for variable, parameter := range map[string]string{"CONSUL_NAMESPACE": "ns", "CONSUL_PARTITION": "partition"} {
 		if value := c.Env[variable]; value != "" {
 			p.defaults.Set(parameter, value)
@@ -104,8 +109,7 @@ func (p *Provider) Follow(ctx context.Context, q provider.Question, take func(pr
 	}
 	poll := poll{client: p.client, path: pathOf(q), query: query}
 	for {
-		var all []instance
-		changed, err := poll.next(ctx, &all)
+		all, changed, err := p.instances(ctx, &poll)
 		if err != nil {
 			return err
 		}
@@ -130,6 +134,7 @@ type poll struct {
 	path   string
 	query  url.Values
 	index  uint64 // of the last answer; 0: the next one comes at once
+	header http.Header
 }
 
 // next waits for the next answer and reports whether it may differ from the one before.
@@ -146,8 +151,9 @@ func (p *poll) next(ctx context.Context, into any) (changed bool, err error) {
 		p.index = 0
 		return false, err
 	}
+	p.header = header
 	// The header is false on every answer of a stream, which has no other backend.
-	if header.Get("X-Consul-KnownLeader") == "false" && header.Get("X-Consul-Query-Backend") != "streaming" {
+	if header.Get("X-Consul-KnownLeader") == "false" && !p.streamed() {
 		p.index = 0
 		return false, errors.New("the servers of Consul have no leader")
 	}
@@ -159,6 +165,30 @@ func (p *poll) next(ctx context.Context, into any) (changed bool, err error) {
 	// It falls when the servers lost their state. One of 0 would not block.
 	p.index = max(index, 1)
 	return changed, nil
+}
+
+func (p *poll) streamed() bool { return p.header.Get("X-Consul-Query-Backend") == "streaming" }
+
+// instances is next for a question. Where there are ACLs, Consul leaves out what the token may not read: that is no answer.
+func (p *Provider) instances(ctx context.Context, poll *poll) (all []instance, changed bool, err error) {
+	changed, err = poll.next(ctx, &all)
+	policy := poll.header.Get("X-Consul-Default-ACL-Policy")
+	if !changed || err != nil || policy == "" {
+		return all, changed, err
+	}
+	if poll.streamed() { // it does not report omissions
+		all, poll.index = nil, 0
+		if _, err := poll.next(ctx, &all); err != nil {
+			return nil, false, err
+		}
+	}
+	switch {
+	case poll.header.Get("X-Consul-Results-Filtered-By-ACLs") == "true":
+		err = errors.New("the token may not read all instances: it needs service:read and node:read")
+	case len(all) == 0 && policy == "deny" && !p.token: // Consul does not report it without a token
+		err = errors.New("without a token an empty answer may be one that nothing may be read of: give a token with service:read and node:read in CONSUL_HTTP_TOKEN_FILE")
+	}
+	return all, true, err
 }
 
 // instance is an element of /v1/health/service.
@@ -238,8 +268,8 @@ func (p *Provider) share(ctx context.Context, q provider.Question, scope, query 
 	return h.Follow(ctx, q, take,
 		func(ctx context.Context, e *remote.Events) error { return p.watch(ctx, h, scope, e) },
 		func(ctx context.Context) (provider.Answer, error) {
-			var all []instance
-			if _, err := (&poll{client: p.client, path: pathOf(q), query: query}).next(ctx, &all); err != nil {
+			all, _, err := p.instances(ctx, &poll{client: p.client, path: pathOf(q), query: query})
+			if err != nil {
 				return provider.Answer{}, err
 			}
 			answer, unchecked, err := answerOf(q, all)
@@ -254,10 +284,11 @@ func (p *Provider) share(ctx context.Context, q provider.Question, scope, query 
 func (p *Provider) watch(ctx context.Context, h *hub, scope url.Values, e *remote.Events) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	failed := make(chan error, 2)
-	read := make(chan struct{}, 2)
+	failed := make(chan error, 3)
+	read, moved := make(chan struct{}, 2), make(chan struct{}, 1)
 	go func() { failed <- p.watchChecks(ctx, scope, e, read) }()
-	go func() { failed <- p.watchNames(ctx, h, scope, e, read) }()
+	go func() { failed <- p.watchNames(ctx, h, scope, e, read, moved) }()
+	go func() { failed <- sweepAfter(ctx, e, moved) }()
 	for range 2 {
 		select {
 		case <-read:
@@ -302,7 +333,7 @@ func (p *Provider) watchChecks(ctx context.Context, scope url.Values, e *remote.
 }
 
 // watchNames wakes the questions of services that have no checks when any service changed: the checks do not show it.
-func (p *Provider) watchNames(ctx context.Context, h *hub, scope url.Values, e *remote.Events, read chan<- struct{}) error {
+func (p *Provider) watchNames(ctx context.Context, h *hub, scope url.Values, e *remote.Events, read, moved chan<- struct{}) error {
 	poll := poll{client: p.client, path: "/v1/catalog/services", query: scope}
 	var before map[string][]string
 	for {
@@ -318,10 +349,32 @@ func (p *Provider) watchNames(ctx context.Context, h *hub, scope url.Values, e *
 			unchecked := maps.Clone(h.unchecked)
 			h.mu.Unlock()
 			e.Wake(func(q provider.Question) bool { return unchecked[q] || !slices.Equal(now[q.Name], before[q.Name]) })
+			select {
+			case moved <- struct{}{}:
+			default:
+			}
 		}
 		before = now
 		if err := remote.Sleep(ctx, pace); err != nil {
 			return err
+		}
+	}
+}
+
+// sweepAfter wakes all questions, some each second, after any service changed: an instance that is registered at another address keeps its
+// name, tags and checks, and neither poll has more of it.
+func sweepAfter(ctx context.Context, e *remote.Events, moved <-chan struct{}) error {
+	for {
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		for part := range uint32(sweep) {
+			if err := remote.Sleep(ctx, time.Second); err != nil {
+				return err
+			}
+			e.Wake(func(q provider.Question) bool { return crc32.ChecksumIEEE([]byte(q.Name))%sweep == part })
 		}
 	}
 }

@@ -21,7 +21,8 @@ type fake struct {
 	checks    map[string]*fakeCheck    // by CheckID
 	streaming bool                     // answers with an index come from the streaming backend
 	leader    bool
-	polls     int // open, and the most there were
+	reads     string // the token that may read everything; "": there are no ACLs
+	polls     int    // open, and the most there were
 	most      int
 	lists     int
 }
@@ -89,7 +90,11 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			if status == "" {
 				status = "critical"
 			}
-			f.checks[s.Check.CheckID] = &fakeCheck{"box1", s.Check.CheckID, status, s.ID, s.Name, f.index}
+			now := fakeCheck{"box1", s.Check.CheckID, status, s.ID, s.Name, f.index}
+			if before := f.checks[s.Check.CheckID]; before != nil && before.Status == status && before.ServiceName == s.Name {
+				now.ModifyIndex = before.ModifyIndex // one that is as it was
+			}
+			f.checks[s.Check.CheckID] = &now
 		}
 	case "/v1/agent/service/deregister":
 		if s := f.services[last]; s != nil {
@@ -180,9 +185,20 @@ func (f *fake) query(w http.ResponseWriter, r *http.Request, path, last string) 
 	w.Header().Set("X-Consul-Knownleader", fmt.Sprint(leader))
 	w.Header().Set("X-Consul-Query-Backend", backend)
 	var answer any
+	token := r.Header.Get("X-Consul-Token")
+	if f.reads != "" {
+		w.Header().Set("X-Consul-Default-Acl-Policy", "deny")
+	}
 	switch path {
 	case "/v1/health/service":
 		all := []any{}
+		if token != f.reads && f.reads != "" {
+			if backend != "streaming" && token != "" {
+				w.Header().Set("X-Consul-Results-Filtered-By-Acls", "true")
+			}
+			answer = all
+			break
+		}
 		for _, id := range slices.Sorted(maps.Keys(f.services)) {
 			s := f.services[id]
 			if s.Name != last || slices.ContainsFunc(r.URL.Query()["tag"], func(tag string) bool { return !slices.Contains(s.Tags, tag) }) {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -227,12 +228,7 @@ func (p *Provider) addresses(c *listed, params url.Values, port uint16) (all []a
 		host, err := p.hostAddress("")
 		return []address{{host, 0}}, err
 	case len(networks) > 1:
-		names := make([]string, 0, len(networks))
-		for name := range networks {
-			names = append(names, name)
-		}
-		slices.Sort(names)
-		return nil, fmt.Errorf("is in the networks %s: add the parameter network=NAME", strings.Join(names, ", "))
+		return nil, fmt.Errorf("is in the networks %s: add the parameter network=NAME", strings.Join(slices.Sorted(maps.Keys(networks)), ", "))
 	}
 	for _, n := range networks {
 		for _, ip := range []string{n.IPAddress, n.GlobalIPv6Address} {

@@ -470,13 +470,17 @@ func (l *Ledger) Next(now time.Time) (at time.Time) {
 			at = t
 		}
 	}
-	for q := range l.doubted {
-		if again := q.again(); !again.IsZero() {
-			sooner(later(again, now.Add(time.Millisecond))) // overdue ones are asked as soon as they may be
+	soon := func(t time.Time) { // an overdue one comes as soon as it may
+		if least := now.Add(time.Millisecond); t.Before(least) && !t.IsZero() {
+			t = least
 		}
+		sooner(t)
+	}
+	for q := range l.doubted {
+		soon(q.again())
 		for _, c := range q.claims {
-			if !c.due.IsZero() && !c.service.held {
-				sooner(later(c.due, now.Add(time.Millisecond)))
+			if !c.service.held {
+				soon(c.due)
 			}
 		}
 	}
@@ -489,13 +493,6 @@ func (l *Ledger) Next(now time.Time) (at time.Time) {
 		}
 	}
 	return at
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // Endpoints returns those of a claim in force, sorted by address and port. The caller must not change them.

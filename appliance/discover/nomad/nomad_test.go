@@ -30,6 +30,7 @@ type fake struct {
 	leader   bool
 	requests map[string]int // by path
 	restarts int
+	reads    string // the token that may read; "": there are no ACLs
 }
 
 type registration struct {
@@ -97,6 +98,11 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer f.mu.Unlock()
 	space := r.URL.Query().Get("namespace")
 	f.requests[r.URL.Path]++
+	if f.reads != "" && (r.Header.Get("X-Nomad-Token") != f.reads || space != "default") {
+		w.WriteHeader(403)
+		fmt.Fprint(w, "Permission denied")
+		return
+	}
 	if r.URL.Path == "/v1/event/stream" {
 		f.stream(w, r, space)
 		return
@@ -131,7 +137,7 @@ func (f *fake) stream(w http.ResponseWriter, r *http.Request, space string) {
 		w.WriteHeader(400)
 		return
 	}
-	restarts := f.restarts
+	restarts, reads := f.restarts, f.reads
 	for {
 		for _, e := range f.events {
 			if e.space == space && e.index >= index {
@@ -150,7 +156,7 @@ func (f *fake) stream(w http.ResponseWriter, r *http.Request, space string) {
 			w.(http.Flusher).Flush()
 		}
 		f.mu.Lock()
-		if r.Context().Err() != nil || f.restarts != restarts {
+		if r.Context().Err() != nil || f.restarts != restarts || f.reads != reads {
 			return
 		}
 	}
@@ -165,81 +171,215 @@ func open(t *testing.T, url string, env map[string]string) provider.Provider {
 	return p
 }
 
-func Test987_nomad_registrations(t *testing.T) {
+// agent is an agent of Nomad, a real one or a fake.
+type agent struct {
+	url     string
+	set     func(space, name string, all ...registration)
+	restart func() // without its state
+	fake    *fake  // nil: a real one
+}
+
+// agents runs a test with fakes, and with a real agent where SVCCTL_NOMAD names the program.
+func agents(t *testing.T, test func(t *testing.T, a *agent)) {
 	for _, notFound := range []bool{false, true} {
-		f := newFake()
-		f.notFound = notFound
-		server := httptest.NewServer(f)
-		t.Cleanup(server.Close)
-		p := open(t, server.URL, nil)
+		t.Run(fmt.Sprintf("recorded, 404 for no service: %v", notFound), func(t *testing.T) {
+			t.Parallel()
+			f := newFake()
+			f.notFound = notFound
+			server := httptest.NewServer(f)
+			t.Cleanup(server.Close)
+			test(t, &agent{server.URL, f.set, f.restart, f})
+		})
+	}
+	if os.Getenv("SVCCTL_NOMAD") == "" {
+		return // make discover-servers
+	}
+	t.Run("real", func(t *testing.T) {
+		t.Parallel()
+		r := providertest.StartNomad(t, "", nil)
+		shop := func() { r.Call("PUT", "/v1/namespace", map[string]any{"Name": "shop"}, nil) }
+		shop()
+		test(t, &agent{url: r.URL, set: setter(r), restart: func() {
+			r.Restart()
+			shop()
+		}})
+	})
+}
+
+// setter has jobs register instances.
+func setter(n *providertest.Nomad) func(space, name string, all ...registration) {
+	return func(space, name string, all ...registration) {
+		var services []providertest.NomadService
+		for _, r := range all {
+			services = append(services, providertest.NomadService{Address: r.Address, Port: r.Port, Tags: r.Tags})
+		}
+		n.Set(space, name, services...)
+	}
+}
+
+func Test987_nomad_registrations(t *testing.T) {
+	agents(t, func(t *testing.T, n *agent) {
+		p := open(t, n.url, nil)
 		web, prod, shop := providertest.Follow(t, p, "web"), providertest.Follow(t, p, "web?tag=prod&tag=v1"), providertest.Follow(t, p, "web?namespace=shop")
 		idle := providertest.Follow(t, p, "idle")
 		web.Answer()
 		shop.Answer()
 		idle.Answer()
-		for i := range 20 {
+		changes := 20
+		if n.fake == nil {
+			changes = 5
+		}
+		for i := range changes {
 			a := fmt.Sprint("10.0.0.", i)
-			f.set("default", "web", registration{Address: a, Port: 20001, Tags: []string{"prod", "v1"}}, registration{Address: "10.0.0.99", Port: 20002, Tags: []string{"prod"}})
+			n.set("default", "web", registration{Address: a, Port: 20001, Tags: []string{"prod", "v1"}}, registration{Address: "10.0.0.99", Port: 20002, Tags: []string{"prod"}})
 			web.Answer(a+":20001", "10.0.0.99:20002")
 			prod.Answer(a + ":20001")
 		}
-		f.set("default", "web")
-		web.Answer()
+		n.set("default", "web", registration{Address: "10.0.0.1", Port: 20001})
+		web.Answer("10.0.0.1:20001")
 		prod.Answer()
-		f.set("shop", "web", registration{Address: "10.1.0.1", Port: 1})
+		n.set("default", "web")
+		web.Answer()
+		n.set("shop", "web", registration{Address: "10.1.0.1", Port: 1})
 		shop.Answer("10.1.0.1:1")
+		web.Answer()
 		if failed := slices.Concat(web.Failures(), prod.Failures(), shop.Failures()); len(failed) > 0 {
 			t.Errorf("failures: %v", failed)
 		}
-		f.mu.Lock()
-		if f.requests["/v1/event/stream"] != 2 || f.requests["/v1/service/idle"] != 1 {
-			t.Errorf("a stream for each namespace, and no list without an event: %v", f.requests)
+		if n.fake == nil {
+			return
 		}
-		f.mu.Unlock()
-	}
+		n.fake.mu.Lock()
+		if n.fake.requests["/v1/event/stream"] != 2 || n.fake.requests["/v1/service/idle"] != 1 {
+			t.Errorf("a stream for each namespace, and no list without an event: %v", n.fake.requests)
+		}
+		n.fake.mu.Unlock()
+	})
 }
 
 func Test987_nomad_failures_are_no_answers(t *testing.T) {
-	agent := newFake()
-	server := httptest.NewServer(agent)
-	t.Cleanup(server.Close)
-	proxy := providertest.NewProxy(t, "tcp", strings.TrimPrefix(server.URL, "http://"))
-	p := open(t, proxy.URL, nil)
-	agent.set("default", "web", registration{Address: "10.0.0.1", Port: 80})
-	f := providertest.Follow(t, p, "web")
-	f.Answer("10.0.0.1:80")
-	providertest.Faults(t, proxy, f, "X-Nomad-Index", "7", "X-Nomad-KnownLeader", "true")
-	f.Answer("10.0.0.1:80")
-	proxy.Break(providertest.Status(200, "[]"))
-	f.Fails("X-Nomad-Index")
-	proxy.Break(nil)
-	f.Answer("10.0.0.1:80")
-	agent.mu.Lock()
-	agent.leader = false
-	agent.mu.Unlock()
-	agent.set("default", "web")
-	f.Fails("no leader")
-	for _, a := range f.Answers() {
-		if len(a.Endpoints) == 0 {
-			t.Fatal("a failure was taken as an empty answer")
+	agents(t, func(t *testing.T, n *agent) {
+		proxy := providertest.NewProxy(t, "tcp", strings.TrimPrefix(n.url, "http://"))
+		p := open(t, proxy.URL, nil)
+		n.set("default", "web", registration{Address: "10.0.0.1", Port: 80})
+		f := providertest.Follow(t, p, "web")
+		f.Answer("10.0.0.1:80")
+		before := len(f.Answers()) // a real agent was asked before the job ran
+		providertest.Faults(t, proxy, f, "X-Nomad-Index", "7", "X-Nomad-KnownLeader", "true")
+		f.Answer("10.0.0.1:80")
+		proxy.Break(providertest.Status(200, "[]"))
+		f.Fails("X-Nomad-Index")
+		proxy.Break(nil)
+		f.Answer("10.0.0.1:80")
+		if n.fake != nil {
+			n.fake.mu.Lock()
+			n.fake.leader = false
+			n.fake.mu.Unlock()
+		} else {
+			proxy.Break(providertest.Status(200, "[]", "X-Nomad-Index", "7", "X-Nomad-KnownLeader", "false"))
 		}
+		n.set("default", "web")
+		f.Fails("no leader")
+		for _, a := range f.Answers()[before:] {
+			if len(a.Endpoints) == 0 {
+				t.Fatal("a failure was taken as an empty answer")
+			}
+		}
+		if n.fake != nil {
+			n.fake.mu.Lock()
+			n.fake.leader = true
+			n.fake.mu.Unlock()
+		}
+		proxy.Break(nil)
+		f.Answer()
+		proxy.Delay(2 * time.Second)
+		n.set("default", "web", registration{Address: "10.0.0.2", Port: 80})
+		f.Answer("10.0.0.2:80")
+		proxy.Break(nil)
+		for i := range 50 { // the index is above that of the agent that comes back
+			n.set("default", "other", registration{Address: fmt.Sprint("10.0.0.", i), Port: 80})
+		}
+		n.restart()
+		if n.fake != nil {
+			f.Fails("the stream of events ended")
+		}
+		f.Answer()
+		n.set("default", "web", registration{Address: "10.0.0.4", Port: 80})
+		f.Answer("10.0.0.4:80")
+	})
+}
+
+// A token needs read-job in the namespace, and what it may not read is a failure, of the stream and of the lists.
+func Test1016_nomad_tokens(t *testing.T) {
+	// replace revokes the token that reads, and returns another one.
+	test := func(t *testing.T, n *agent, reads, weak string, replace func() string) {
+		file := filepath.Join(t.TempDir(), "token")
+		write := func(text string) {
+			t.Helper()
+			if err := os.WriteFile(file, []byte(text+"\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.set("default", "web", registration{Address: "10.0.0.1", Port: 80})
+		providertest.Follow(t, open(t, n.url, nil), "web").Fails("403")
+		f := providertest.Follow(t, open(t, n.url, map[string]string{"NOMAD_TOKEN_FILE": file}), "web")
+		f.Fails("no such file")
+		write("")
+		f.Fails("has no token")
+		for _, bad := range []string{"00000000-0000-0000-0000-000000000000", weak} {
+			write(bad)
+			f.Fails("403")
+		}
+		write(reads)
+		f.Answer("10.0.0.1:80")
+		n.set("default", "web", registration{Address: "10.0.0.2", Port: 80})
+		f.Answer("10.0.0.2:80")
+		providertest.Follow(t, open(t, n.url, map[string]string{"NOMAD_TOKEN": reads}), "web?namespace=other").Fails("403")
+		before := len(f.Answers())
+		again := replace()
+		n.set("default", "web", registration{Address: "10.0.0.3", Port: 80})
+		f.Fails("403")
+		for _, a := range f.Answers()[before:] {
+			if len(a.Endpoints) == 0 {
+				t.Errorf("an answer without a right: %v", a)
+			}
+		}
+		write(again)
+		f.Answer("10.0.0.3:80")
 	}
-	agent.mu.Lock()
-	agent.leader = true
-	agent.mu.Unlock()
-	f.Answer()
-	proxy.Delay(2 * time.Second)
-	agent.set("default", "web", registration{Address: "10.0.0.2", Port: 80})
-	f.Answer("10.0.0.2:80")
-	proxy.Break(nil)
-	for range 50 {
-		agent.set("default", "other", registration{Address: "10.0.0.3", Port: 80})
-	}
-	agent.restart()
-	f.Fails("the stream of events ended")
-	f.Answer()
-	agent.set("default", "web", registration{Address: "10.0.0.4", Port: 80})
-	f.Answer("10.0.0.4:80")
+	t.Run("recorded", func(t *testing.T) {
+		f := newFake()
+		f.reads = "t1"
+		server := httptest.NewServer(f)
+		t.Cleanup(server.Close)
+		test(t, &agent{server.URL, f.set, f.restart, f}, "t1", "t0", func() string {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.reads = "t2"
+			f.wake()
+			return "t2"
+		})
+	})
+	t.Run("real", func(t *testing.T) {
+		s := providertest.StartNomad(t, "acl {\n enabled = true\n}\n", nil)
+		var token struct{ SecretID, AccessorID string }
+		s.Call("PUT", "/v1/acl/bootstrap", nil, &token)
+		s.Token = token.SecretID
+		issue := func(name, capability string) string {
+			t.Helper()
+			s.Call("PUT", "/v1/acl/policy/"+name, map[string]any{"Name": name, "Rules": `namespace "default" { capabilities = ["` + capability + `"] }`}, nil)
+			s.Call("PUT", "/v1/acl/token", map[string]any{"Name": name, "Type": "client", "Policies": []string{name}}, &token)
+			return token.SecretID
+		}
+		weak := issue("lists", "list-jobs")
+		reads := issue("reads", "read-job")
+		accessor := token.AccessorID
+		test(t, &agent{url: s.URL, set: setter(s)}, reads, weak, func() string {
+			again := issue("again", "read-job")
+			s.Call("DELETE", "/v1/acl/token/"+accessor, nil, nil)
+			return again
+		})
+	})
 }
 
 func TestConfiguration(t *testing.T) {

@@ -101,6 +101,7 @@ func NewClient(s Server) (*Client, error) {
 	transport := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSHandshakeTimeout: answerTime,
 		IdleConnTimeout: answerTime, MaxIdleConnsPerHost: s.Conns, MaxConnsPerHost: s.Conns,
+		ReadBufferSize: 1 << 10, WriteBufferSize: 1 << 10, // there are many that wait
 	}
 	c := &Client{server: s, base: u.Scheme + "://" + u.Host + strings.TrimSuffix(u.EscapedPath(), "/")}
 	switch {
@@ -200,6 +201,9 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values, more []
 			return nil, err
 		}
 		value := strings.TrimSpace(string(token))
+		if value == "" { // without a token a server may answer something else
+			return nil, fmt.Errorf("%s: has no token", c.server.TokenFile)
+		}
 		if c.server.TokenHeader == "Authorization" {
 			value = "Bearer " + value
 		}

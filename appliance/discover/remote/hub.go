@@ -80,8 +80,14 @@ func (h *Hub) Follow(ctx context.Context, q provider.Question, take func(provide
 	}
 	var again <-chan time.Time
 	for {
-		answer, err := list(ctx)
-		if err != nil {
+		var answer provider.Answer
+		var err error
+		listed := make(chan struct{})
+		go func() { // most questions wait, and need no stack of a size for this
+			defer close(listed)
+			answer, err = list(ctx)
+		}()
+		if <-listed; err != nil {
 			return err
 		}
 		take(answer)

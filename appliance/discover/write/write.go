@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -38,25 +39,22 @@ type Slice struct {
 
 // group is what the endpoints of a slice have in common.
 type group struct {
-	IPv6     bool
+	Family   string // address type
 	Number   uint16 // of the port
 	Weight   uint16
 	Priority uint8
 }
 
 func groupOf(e *provider.Endpoint) group {
-	addr, _ := netip.ParseAddr(e.Address)
-	return group{addr.Is6(), e.Port, e.Weight, e.Priority}
+	family := object.IPv4
+	if addr, _ := netip.ParseAddr(e.Address); addr.Is6() {
+		family = object.IPv6
+	}
+	return group{family, e.Port, e.Weight, e.Priority}
 }
 
 func compareGroups(a, b group) int {
-	v6 := func(g group) int {
-		if g.IPv6 {
-			return 1
-		}
-		return 0
-	}
-	return cmp.Or(cmp.Compare(v6(a), v6(b)), cmp.Compare(a.Number, b.Number), cmp.Compare(a.Weight, b.Weight), cmp.Compare(a.Priority, b.Priority))
+	return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Number, b.Number), cmp.Compare(a.Weight, b.Weight), cmp.Compare(a.Priority, b.Priority))
 }
 
 // Arrange returns the slices of a claim that have to be stored, given those that are: changed, new, and emptied ones.
@@ -87,11 +85,7 @@ func Arrange(of Claim, want []provider.Endpoint, stored []*Slice) (changed []*Sl
 		kept[s.group] = append(kept[s.group], now)
 	}
 	for _, g := range order {
-		rest := make([]provider.Endpoint, 0, len(waiting[g]))
-		for _, e := range waiting[g] {
-			rest = append(rest, e)
-		}
-		slices.SortFunc(rest, func(a, b provider.Endpoint) int { return cmp.Compare(a.Address, b.Address) })
+		rest := slices.SortedFunc(maps.Values(waiting[g]), func(a, b provider.Endpoint) int { return cmp.Compare(a.Address, b.Address) })
 		for _, s := range kept[g] {
 			n := min(len(rest), maxEndpoints-len(s.Endpoints))
 			s.Endpoints, rest = append(s.Endpoints, rest[:n]...), rest[n:]
@@ -132,10 +126,7 @@ func (s *Slice) Equal(other *Slice) bool {
 
 // Object returns the EndpointSlice.
 func (s *Slice) Object() *object.EndpointSlice {
-	o := &object.EndpointSlice{TypeMeta: object.TypeMeta{Kind: object.KindEndpointSlice, APIVersion: "discovery.k8s.io/v1"}, AddressType: object.IPv4}
-	if s.IPv6 {
-		o.AddressType = object.IPv6
-	}
+	o := &object.EndpointSlice{TypeMeta: object.TypeMeta{Kind: object.KindEndpointSlice, APIVersion: "discovery.k8s.io/v1"}, AddressType: s.Family}
 	o.Metadata.Name, o.Metadata.Namespace = s.Name, s.Namespace
 	o.Metadata.Labels = map[string]string{object.LabelServiceName: s.Service, object.LabelManagedBy: object.ManagedByDiscover}
 	o.Metadata.Annotations = map[string]string{AnnotationFrom: s.From}
@@ -172,7 +163,7 @@ func Read(o *object.EndpointSlice) *Slice {
 		return nil
 	}
 	s := &Slice{Name: o.Metadata.Name, Claim: Claim{Namespace: o.Metadata.Namespace, Service: o.Metadata.Labels[object.LabelServiceName], From: from}}
-	s.IPv6 = o.AddressType == object.IPv6
+	s.Family = o.AddressType
 	for _, owner := range o.Metadata.OwnerReferences {
 		s.UID = owner.UID
 	}

@@ -1,0 +1,101 @@
+package providertest
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/appliance/test/pki"
+)
+
+// Program is a server that a test runs.
+type Program struct {
+	t       testing.TB
+	args    []string
+	ready   func() error
+	end     syscall.Signal
+	running *exec.Cmd
+}
+
+// Run starts a program and waits until it is ready; the test ends it by a signal.
+func Run(t testing.TB, end syscall.Signal, ready func() error, args ...string) *Program {
+	t.Helper()
+	p := &Program{t: t, args: args, ready: ready, end: end}
+	t.Cleanup(p.stop)
+	p.start()
+	return p
+}
+
+// Restart ends the program and starts it again.
+func (p *Program) Restart() {
+	p.t.Helper()
+	p.stop()
+	p.start()
+}
+
+func (p *Program) start() {
+	p.t.Helper()
+	log, err := os.CreateTemp(p.t.TempDir(), "log")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer log.Close()
+	p.running = exec.Command(p.args[0], p.args[1:]...)
+	p.running.Stdout, p.running.Stderr = log, log
+	p.running.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: p.end}
+	if err := p.running.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) { // real time: another program starts
+		err := p.ready()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			text, _ := os.ReadFile(log.Name())
+			p.t.Fatalf("%s is not ready: %v\n%s", p.args[0], err, text)
+		}
+	}
+}
+
+func (p *Program) stop() {
+	if p.running == nil {
+		return
+	}
+	_ = p.running.Process.Signal(p.end)
+	late := time.AfterFunc(patience, func() { _ = p.running.Process.Kill() }) // real time: another program ends
+	defer late.Stop()
+	_ = p.running.Wait()
+	p.running = nil
+}
+
+// FreePort is a port of 127.0.0.1 that nothing listens on.
+func FreePort(t testing.TB) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// Certificates writes ca.pem, and cert.pem and key.pem of a server at 127.0.0.1 and of its clients.
+func Certificates(t testing.TB, names ...string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	begin, end := time.Now().Add(-time.Hour), time.Now().Add(24*time.Hour)
+	authority := pki.Issue(t, nil, begin, end, "authority")
+	ca, _ := pki.PEM(t, authority)
+	cert, key := pki.PEM(t, pki.Issue(t, authority, begin, end, append([]string{"localhost", "127.0.0.1"}, names...)...))
+	for name, text := range map[string][]byte{"ca.pem": ca, "cert.pem": cert, "key.pem": key} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
