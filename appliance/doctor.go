@@ -33,7 +33,7 @@ func Left() (frontends int, held bool, err error) {
 		return 0, false, err
 	}
 	defer k.Close()
-	have, _, err := k.Read()
+	have, err := k.ReadFrontends()
 	if err != nil {
 		return 0, false, err
 	}
@@ -118,7 +118,7 @@ func kernelFindings(serving bool) (findings []Finding, served int, adopting bool
 	defer k.Close()
 	features := k.Probe()
 	findings = []Finding{kernelFinding(features.Release, features.Missing())}
-	if have, _, err := k.Read(); err == nil { // what cannot be read is no evidence
+	if have, err := k.ReadFrontends(); err == nil { // what cannot be read is no evidence
 		served, adopting = nft.CountFrontends(have), nft.Adopts(have)
 	}
 	return append(findings, otherInstance(k, serving, served), otherRules(k)), served, adopting

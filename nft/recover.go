@@ -32,6 +32,9 @@ func Recover(have Ruleset, box *Box) []ServicePort {
 	return ports
 }
 
+// FrontendSets are the sets that CountFrontends and Adopts look at.
+func FrontendSets() []string { return []string{setServices, setNodePorts, setPortRanges, setAdopted} }
+
 // CountFrontends returns the number of frontends of a ruleset: addresses with a port or range, and
 // node ports.
 func CountFrontends(have Ruleset) int {

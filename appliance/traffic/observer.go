@@ -18,7 +18,7 @@ import (
 const (
 	// minPause is the least time between two looks.
 	minPause = time.Second
-	// maxShare is the least time from one look to the next, as a multiple of the CPU time of the look and of its consequences
+	// maxShare is the time between looks, as a multiple of the CPU time of a look and of its consequences
 	// (userShare): 1 % of a core. A viewer has 2 %, and the rest is for the answers and for the garbage of both.
 	maxShare = 100
 	// forgetAfter is the time after a look for which its memory is kept.
@@ -45,6 +45,7 @@ type Observer struct {
 	// totals returns the kernel's counts since the start; nil: it does not count.
 	totals func() (nft.Totals, error)
 	now    func() time.Time
+	used   func() time.Duration // threadCost
 	// ended are the totals of connections that ended, and receive adds the messages that wait to them. Both are nil where connection
 	// events are not read.
 	ended   *flows.Totals
@@ -57,8 +58,9 @@ type Observer struct {
 
 	looking sync.Mutex // one looks at a time
 	cost    time.Duration
-	known   tracked // of the last look
-	found   *index  // of the ports at knownAt
+	due     time.Time // the next look for a viewer comes no earlier
+	known   tracked   // of the last look
+	found   *index    // of the ports at knownAt
 	knownAt uint64
 
 	mu      sync.Mutex
@@ -74,10 +76,11 @@ type Observer struct {
 // New is an Observer that reads connections with read, and what the kernel counted with totals, and
 // attributes them to what ports gives. totals is nil where the kernel does not count.
 func New(read func(each func(*conntrack.Connection)) (int, error), ports func() []Port, totals func() (nft.Totals, error)) *Observer {
-	return &Observer{read: read, ports: ports, totals: totals, now: time.Now, history: map[string][]Sample{}}
+	return &Observer{read: read, ports: ports, totals: totals, now: time.Now, used: threadCost, history: map[string][]Sample{}}
 }
 
-// Snapshot returns the newest look, or makes one when that may be. Looks are not to be changed.
+// Snapshot returns the newest look, or makes one when that may be: after a pause two, which rates need, and the one after them when
+// maxShare allows. Looks are not to be changed.
 func (o *Observer) Snapshot() (*Snapshot, error) {
 	o.looking.Lock()
 	defer o.looking.Unlock()
@@ -89,7 +92,7 @@ func (o *Observer) Snapshot() (*Snapshot, error) {
 		o.forget.Reset(forgetAfter)
 	}
 	o.mu.Unlock()
-	return o.look(max(minPause, maxShare*o.cost))
+	return o.look(minPause, o.due)
 }
 
 // record makes a look for the rings, unless a viewer had one made a moment ago. It returns the time to the next one.
@@ -97,18 +100,18 @@ func (o *Observer) record() (pause time.Duration, err error) {
 	o.looking.Lock()
 	defer o.looking.Unlock()
 	if len(o.served().ports) > 0 {
-		_, err = o.look(recordEvery / 2)
+		_, err = o.look(recordEvery/2, time.Time{})
 	}
 	return max(recordEvery, recordShare*o.cost), err
 }
 
-// look returns the newest look, or makes one where that is older than an age. The caller holds looking.
-func (o *Observer) look(age time.Duration) (*Snapshot, error) {
+// look returns the newest look, or makes one where that is older than an age, and one is due. The caller holds looking.
+func (o *Observer) look(age time.Duration, due time.Time) (*Snapshot, error) {
 	begin := o.now()
 	o.mu.Lock()
 	last := o.last
 	o.mu.Unlock()
-	if last != nil && begin.Sub(last.At) < age {
+	if last != nil && (begin.Sub(last.At) < age || begin.Before(due)) {
 		return last, nil
 	}
 	var before tracked
@@ -117,7 +120,7 @@ func (o *Observer) look(age time.Duration) (*Snapshot, error) {
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	used := threadCost()
+	used := o.used()
 	found := o.served()
 	l := &Snapshot{At: begin, clients: o.watching(begin)}
 	if last != nil {
@@ -151,7 +154,12 @@ func (o *Observer) look(age time.Duration) (*Snapshot, error) {
 	if o.rings != nil {
 		o.rings.add(l)
 	}
-	o.cost = threadCost() - used
+	o.cost = o.used() - used
+	pause := maxShare * o.cost
+	if since := begin.Add(-pause); o.due.Before(since) {
+		o.due = since
+	}
+	o.due = o.due.Add(pause)
 	o.known = known
 	o.appendHistory(l)
 	return l, nil

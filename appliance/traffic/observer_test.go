@@ -98,10 +98,12 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// Whoever asks shares a look; the next one waits for as long as the last one cost.
-func TestLooksAreShared(t *testing.T) {
+// Viewers share a look. The first two come at once, as rates need two, and the next one is delayed by the cost of both.
+func Test1080_the_first_two_looks_come_at_once(t *testing.T) {
 	table := &table{ports: []Port{web}}
 	o := table.observer()
+	var cost, all time.Duration
+	o.used = func() time.Duration { all += cost; return all }
 	look := func(after time.Duration, reads int) {
 		t.Helper()
 		table.now = table.now.Add(after)
@@ -110,19 +112,24 @@ func TestLooksAreShared(t *testing.T) {
 		}
 	}
 	look(0, 1)
-	o.cost = 0
 	look(minPause-1, 1)
 	look(1, 2)
-	o.cost = 100 * time.Millisecond
-	look(2*time.Second, 2)
-	look(8*time.Second, 3) // 100 times the cost
+	look(time.Hour, 3)
+	cost = 100 * time.Millisecond
+	look(time.Hour, 4)
+	look(minPause, 5)
+	look(minPause, 5)
+	look(maxShare*cost-2*minPause-1, 5)
+	look(1, 6)
+	look(maxShare*cost-1, 6)
+	look(1, 7)
 
 	table.now, table.err = table.now.Add(time.Hour), errors.New("no rights")
 	if _, err := o.Snapshot(); err == nil {
 		t.Error("a look that failed has no error")
 	}
 	table.err = nil
-	look(0, 5)
+	look(0, 9)
 	o.drop()
 	l, err := o.Snapshot()
 	if err != nil || l.Since != 0 {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -150,6 +151,25 @@ func TestSlotsAreReadByKey(t *testing.T) {
 		}
 		if asked < 8 {
 			t.Errorf("only %d maps of slots were tried", asked)
+		}
+	}
+}
+
+// Counting the frontends, for doctor and status, leaves out the maps of endpoints, which have most of the elements.
+func Test1082_frontends_are_counted_without_their_endpoints(t *testing.T) {
+	c := newNamespace(t).open()
+	_, generation := read(t, c)
+	commit(t, c, generation, compiled(state(time.Hour)).From(nil).Apply.Ops...)
+	have, _ := read(t, c)
+	few, err := c.ReadFrontends()
+	if err != nil || nft.CountFrontends(few) != nft.CountFrontends(have) || nft.CountFrontends(few) == 0 || nft.Adopts(few) != nft.Adopts(have) {
+		t.Fatalf("%d frontends, %d in the whole ruleset, %v", nft.CountFrontends(few), nft.CountFrontends(have), err)
+	}
+	for _, f := range nft.Families {
+		for name := range few[f].Sets {
+			if !slices.Contains(nft.FrontendSets(), name) {
+				t.Errorf("%s of %s is read too", name, f)
+			}
 		}
 	}
 }

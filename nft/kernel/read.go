@@ -26,6 +26,16 @@ const readAttempts = 10
 // every base chain of a dormant table, in which none sees a packet.
 // Anonymous sets and chains belong to rules and are left out.
 func (c *Conn) Read() (nft.Ruleset, uint32, error) {
+	return c.read(reading{count: !c.counting.tally.Started()})
+}
+
+// ReadFrontends returns of our tables what nft.CountFrontends and nft.Adopts look at, as Read does.
+func (c *Conn) ReadFrontends() (nft.Ruleset, error) {
+	have, _, err := c.read(reading{only: nft.FrontendSets()})
+	return have, err
+}
+
+func (c *Conn) read(r reading) (nft.Ruleset, uint32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var last error
@@ -34,7 +44,7 @@ func (c *Conn) Read() (nft.Ruleset, uint32, error) {
 		if err != nil {
 			return nil, 0, err
 		}
-		r := reading{socket: s, count: !c.counting.tally.Started()}
+		r.socket, r.counts = s, nil
 		ruleset, generation, err := r.consistent()
 		if err == nil {
 			if r.count {
@@ -60,6 +70,7 @@ func (c *Conn) Read() (nft.Ruleset, uint32, error) {
 // reading reads our tables once.
 type reading struct {
 	*socket
+	only   []string    // sets, and nothing else; nil: everything
 	count  bool        // collect counts
 	counts []nft.Count // of elements and named counters that have counted something
 }
@@ -104,6 +115,9 @@ func (r *reading) table(f nft.Family) (*nft.Table, error) {
 		return nil, err
 	}
 	t := &nft.Table{Sets: map[string]*nft.SetContent{}, Chains: map[string]*nft.Chain{}, Timeouts: map[string]nft.Timeout{}}
+	if r.only != nil {
+		return t, r.sets(f, t)
+	}
 	if err := readTimeouts(s, f, t.Timeouts); err != nil {
 		return nil, fmt.Errorf("timeouts of table %s: %w", f, err)
 	}
@@ -165,7 +179,7 @@ func (r *reading) sets(f nft.Family, t *nft.Table) error {
 		func(w *writer) { w.Text(unix.NFTA_SET_TABLE, nft.TableName) },
 		func(m message) {
 			d := decodeSet(&m, f)
-			if !d.anonymous {
+			if !d.anonymous && (r.only == nil || slices.Contains(r.only, d.Name)) {
 				sets[d.Name] = &nft.SetContent{Set: d.Set, Elements: nft.Elements{}}
 				counts[d.Name] = d.count
 			}

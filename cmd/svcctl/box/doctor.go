@@ -98,19 +98,13 @@ func runDoctor(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error
 	return nil
 }
 
-// twoLooks asks which Services refuse the most now. A look that was made for somebody before may be minutes old, and be the
-// base of the rates: so the second of two that this one causes is taken.
+// twoLooks asks which Services refuse the most now. The base of the rates may be a look of long ago, made for another viewer:
+// then the next look is taken.
 func twoLooks(ctx context.Context, c *client.Client) (*wire.Traffic, error) {
-	var first time.Time
 	for {
 		seen, err := client.Call(ctx, c, wire.GetTraffic, wire.TrafficQuery{Sort: "refused", Limit: 3})
-		switch {
-		case err != nil || !seen.Counted:
+		if err != nil || !seen.Counted || seen.Seconds > 0 && seen.Seconds <= longest.Seconds() {
 			return seen, err
-		case first.IsZero():
-			first = seen.At
-		case seen.Seconds > 0 && seen.At.After(first):
-			return seen, nil
 		}
 		select {
 		case <-ctx.Done():
@@ -119,6 +113,9 @@ func twoLooks(ctx context.Context, c *client.Client) (*wire.Traffic, error) {
 		}
 	}
 }
+
+// longest is the time whose rates are those of now. The looks that record the traffic are no further apart.
+const longest = 2 * time.Minute
 
 // lookPause is more than looks of the appliance are apart at the least.
 const lookPause = 1100 * time.Millisecond

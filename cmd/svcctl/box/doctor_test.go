@@ -52,7 +52,7 @@ func TestSilenceFindings(t *testing.T) {
 	}
 }
 
-// A rate since a look of long ago says nothing of now: doctor takes the second of two looks that it causes.
+// A rate since a look of long ago is none of now: doctor takes the second of two looks that it causes. Else one look is enough.
 func TestTwoLooks(t *testing.T) {
 	now := time.Now()
 	rate := func(r float64) *float64 { return &r }
@@ -60,7 +60,7 @@ func TestTwoLooks(t *testing.T) {
 		return wire.Traffic{At: now.Add(-ago), Seconds: seconds, Counted: true, Ports: []wire.PortTraffic{
 			{Namespace: "shop", Service: "web", TrafficTotals: wire.TrafficTotals{RefusedRate: rate(refused)}}}}
 	}
-	looks := []wire.Traffic{look(2*time.Second, 840, 0.01), look(2*time.Second, 840, 0.01), look(0, 2, 50)}
+	looks := []wire.Traffic{look(2*time.Second, 840, 0.01), look(2*time.Second, 840, 0.01), look(0, 2, 50), look(0, 90, 50)}
 	socket := filepath.Join(t.TempDir(), "s")
 	ln, err := net.Listen("unix", socket)
 	if err != nil {
@@ -73,7 +73,10 @@ func TestTwoLooks(t *testing.T) {
 	go func() { _ = srv.Serve(ln) }()
 	defer srv.Close()
 	seen, err := twoLooks(t.Context(), client.New(socket))
-	if err != nil || seen.Seconds != 2 || len(looks) != 0 {
+	if err != nil || seen.Seconds != 2 || len(looks) != 1 {
+		t.Errorf("%+v, %v; %d looks left", seen, err, len(looks))
+	}
+	if seen, err = twoLooks(t.Context(), client.New(socket)); err != nil || seen.Seconds != 90 || len(looks) != 0 {
 		t.Errorf("%+v, %v; %d looks left", seen, err, len(looks))
 	}
 }
