@@ -1,9 +1,13 @@
 package main
 
 import (
+	"fmt"
+	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
+	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/cmd/svcctl/cli"
 )
 
@@ -33,6 +37,49 @@ func TestTold(t *testing.T) {
 	} {
 		if code := b.run(strings.Fields(c.line)...); code != c.code || !strings.Contains(b.out.String()+b.err.String(), c.want) {
 			t.Errorf("svcctl %s: exit %d, want %d and %q:\n%s%s", c.line, code, c.code, c.want, b.out.String(), b.err.String())
+		}
+	}
+}
+
+// countedWriter counts the bytes of an answer.
+type countedWriter struct {
+	http.ResponseWriter
+	n *atomic.Int64
+}
+
+func (w countedWriter) Write(p []byte) (int, error) {
+	w.n.Add(int64(len(p)))
+	return w.ResponseWriter.Write(p)
+}
+
+// An address or a port is explained from the objects that have it, however many others there are.
+func Test1081_explain_reads_the_objects_of_its_address(t *testing.T) {
+	var read atomic.Int64
+	b := newBox(t, func(cfg *api.Config) {
+		objects := cfg.Objects
+		cfg.Objects = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			objects.ServeHTTP(countedWriter{w, &read}, r)
+		})
+	})
+	var all strings.Builder
+	for i := range 200 {
+		fmt.Fprintf(&all, "---\napiVersion: v1\nkind: Service\nmetadata: {name: s%03d}\nspec: {type: NodePort, clusterIP: 10.96.1.%d, ports: [{port: 80, nodePort: %d}]}\n", i, i, 31000+i)
+		fmt.Fprintf(&all, "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s%03d, labels: {kubernetes.io/service-name: s%03d}}\n"+
+			"addressType: IPv4\nports: [{port: 8080}]\nendpoints: [{addresses: [10.1.2.%d]}]\n", i, i, i)
+	}
+	b.declares("/etc/svcctl/all.yaml", all.String())
+	for line, want := range map[string]string{
+		"explain 10.96.1.7:80": "10.96.1.7:80 is Service default/s007",
+		"explain 10.96.1.7":    "10.96.1.7 is Service default/s007",
+		"explain :31007":       ":31007 is Service default/s007",
+		"explain 10.1.2.7":     "10.1.2.7 is an endpoint of default/s007",
+		"explain 10.9.9.9:80":  "no Service answers at 10.9.9.9",
+		"get svc --field-selector svcctl.io/address=10.96.1.7 --no-headers": "s007 ",
+	} {
+		read.Store(0)
+		b.run(strings.Fields(line)...)
+		if n := read.Load(); n > 10_000 || !strings.Contains(b.out.String(), want) {
+			t.Errorf("svcctl %s: %d bytes of objects were read; want %q:\n%s%s", line, n, want, b.out.String(), b.err.String())
 		}
 	}
 }

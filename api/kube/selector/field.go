@@ -1,7 +1,10 @@
 package selector
 
 import (
+	"cmp"
 	"fmt"
+	"net/netip"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,7 +40,7 @@ func (f Fields) Exact(field string) (string, bool) {
 // Matches reports whether the selector selects an object of its kind.
 func (f Fields) Matches(o object.Object) bool {
 	for _, t := range f.terms {
-		if (fieldOf(o, t.field) == t.value) == t.not {
+		if slices.Contains(valuesOf(o, t.field), t.value) == t.not {
 			return false
 		}
 	}
@@ -70,6 +73,9 @@ func ParseFields(k kind.Kind, s string) (Fields, error) {
 			return Fields{}, err
 		}
 		f.terms[i].field = field
+		if field == FieldAddress {
+			f.terms[i].value = canonical([]string{t.value})[0]
+		}
 	}
 	return f, nil
 }
@@ -130,13 +136,17 @@ func unescape(s string) (string, error) {
 const (
 	fieldName      = "metadata.name"
 	fieldNamespace = "metadata.namespace"
+	// FieldAddress has the addresses of a Service, or of the endpoints of a slice, and FieldNodePort the node ports of a Service, that of
+	// health checks among them. Both are our own.
+	FieldAddress  = "svcctl.io/address"
+	FieldNodePort = "svcctl.io/nodePort"
 )
 
 // selectable are the fields besides name and namespace that objects can be selected by. A
 // kind with an entry has another error text than one without (the conversions of field
 // labels in pkg/apis of Kubernetes).
 var selectable = map[string][]string{
-	"v1 Service":   {"spec.clusterIP", "spec.type"},
+	"v1 Service":   {"spec.clusterIP", "spec.type", FieldAddress, FieldNodePort},
 	"v1 Pod":       {"spec.nodeName", "spec.hostNetwork", "status.phase", "status.podIP"},
 	"v1 Node":      {"spec.unschedulable"},
 	"v1 Namespace": {"status.phase"},
@@ -157,6 +167,7 @@ var selectable = map[string][]string{
 func known(k kind.Kind, label string) (string, error) {
 	own, has := selectable[k.APIVersion()+" "+k.Name]
 	switch {
+	case label == FieldAddress && k.Name == object.KindEndpointSlice:
 	case label == fieldName || label == fieldNamespace && (k.Namespaced || !has), slices.Contains(own, label):
 	case has:
 		return "", fmt.Errorf("field label not supported: %s", label)
@@ -173,77 +184,55 @@ func known(k kind.Kind, label string) (string, error) {
 	return label, nil
 }
 
-// fieldOf returns the value of a selectable field.
-func fieldOf(o object.Object, field string) string {
+// valuesOf returns the values of a selectable field: those of our own have several.
+func valuesOf(o object.Object, field string) (values []string) {
 	switch field {
 	case fieldName:
-		return o.GetMeta().Name
+		return []string{o.GetMeta().Name}
 	case fieldNamespace:
-		return o.GetMeta().Namespace
+		return []string{o.GetMeta().Namespace}
+	}
+	if view, is := o.(*object.EventView); is {
+		o = view.Event()
 	}
 	switch o := o.(type) {
 	case *object.Service:
-		return serviceField(o, field)
-	case *object.Pod:
-		return podField(o, field)
-	case *object.Node:
-		return strconv.FormatBool(o.Spec.Unschedulable)
-	case *object.Namespace:
-		return o.Status.Phase
-	case *object.Secret:
-		return o.Type
+		switch field {
+		case FieldAddress:
+			values = slices.Concat(o.Spec.ClusterIPs, o.Spec.ExternalIPs)
+			for _, i := range o.Status.LoadBalancer.Ingress {
+				values = append(values, i.IP)
+			}
+			return canonical(values)
+		case FieldNodePort:
+			for _, p := range o.Spec.Ports {
+				values = append(values, strconv.Itoa(int(p.NodePort)))
+			}
+			return append(values, strconv.Itoa(int(o.Spec.HealthCheckNodePort)))
+		}
+	case *object.EndpointSlice:
+		for i := range o.Endpoints {
+			values = append(values, o.Endpoints[i].Addresses...)
+		}
+		return canonical(values)
 	case *object.Event:
-		return eventField(o, field)
-	case *object.EventView:
-		return eventField(o.Event(), field)
-	}
-	return ""
-}
-
-func serviceField(o *object.Service, field string) string {
-	if field == "spec.type" {
-		return o.Spec.Type
-	}
-	return o.Spec.ClusterIP
-}
-
-func podField(o *object.Pod, field string) string {
-	switch field {
-	case "spec.nodeName":
-		return o.Spec.NodeName
-	case "spec.hostNetwork":
-		return strconv.FormatBool(o.Spec.HostNetwork)
-	case "status.phase":
-		return o.Status.Phase
-	}
-	return o.Status.PodIP
-}
-
-func eventField(o *object.Event, field string) string {
-	about := o.InvolvedObject
-	switch field {
-	case "involvedObject.kind":
-		return about.Kind
-	case "involvedObject.namespace":
-		return about.Namespace
-	case "involvedObject.name":
-		return about.Name
-	case "involvedObject.uid":
-		return about.UID
-	case "involvedObject.apiVersion":
-		return about.APIVersion
-	case "involvedObject.resourceVersion":
-		return about.ResourceVersion
-	case "involvedObject.fieldPath":
-		return about.FieldPath
-	case "reason":
-		return o.Reason
-	case "type":
-		return o.Type
-	case "source":
-		if o.Source.Component != "" {
-			return o.Source.Component
+		if field == "source" {
+			return []string{cmp.Or(o.Source.Component, o.ReportingComponent)}
 		}
 	}
-	return o.ReportingComponent
+	v := reflect.Indirect(reflect.ValueOf(o))
+	for name := range strings.SplitSeq(field, ".") {
+		v = v.FieldByNameFunc(func(of string) bool { return strings.EqualFold(of, name) })
+	}
+	return []string{fmt.Sprint(v)}
+}
+
+// canonical replaces texts of IPv6 addresses by those that netip writes.
+func canonical(texts []string) []string {
+	for i, text := range texts {
+		if addr, err := netip.ParseAddr(text); err == nil && addr.Is6() {
+			texts[i] = addr.String()
+		}
+	}
+	return texts
 }

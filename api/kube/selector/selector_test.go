@@ -113,6 +113,11 @@ func TestFields(t *testing.T) {
 		{"events.k8s.io/v1", "Event", event, "regarding.kind=Service,regarding.name=db,reportingController=svcctl,reason=Conflict", true},
 		{"events.k8s.io/v1", "Event", event.View(), "regarding.name=other", false},
 		{"discovery.k8s.io/v1", "EndpointSlice", &object.EndpointSlice{Metadata: meta}, "metadata.namespace!=ns", false},
+		{"v1", "Service", &object.Service{Spec: object.ServiceSpec{ClusterIPs: []string{"10.96.0.1", "FD00::0:1"}}}, "svcctl.io/address=fd00:0::1", true},
+		{"v1", "Service", &object.Service{Status: object.ServiceStatus{LoadBalancer: object.LoadBalancerStatus{Ingress: []object.LoadBalancerIngress{{IP: "192.0.2.1"}}}}}, "svcctl.io/address=192.0.2.1", true},
+		{"v1", "Service", &object.Service{Spec: object.ServiceSpec{ClusterIPs: []string{"10.96.0.1"}}}, "svcctl.io/address!=10.96.0.1", false},
+		{"v1", "Service", &object.Service{Spec: object.ServiceSpec{Ports: []object.ServicePort{{NodePort: 30080}}}}, "svcctl.io/nodePort=30080", true},
+		{"discovery.k8s.io/v1", "EndpointSlice", &object.EndpointSlice{Endpoints: []object.Endpoint{{Addresses: []string{"10.1.0.1"}}, {Addresses: []string{"10.1.0.2"}}}}, "svcctl.io/address=10.1.0.2", true},
 		{"v1", "ConfigMap", &object.ConfigMap{Metadata: object.ObjectMeta{Name: `a,=\`}}, `metadata.name=a\,\=\\`, true},
 	} {
 		f, err := ParseFields(kindOf(t, test.apiVersion, test.kind), test.selector)
@@ -157,10 +162,10 @@ func TestFieldRefusals(t *testing.T) {
 	}
 }
 
-// Every field that can be selected by tells objects apart.
+// Every field that can be selected by is read.
 func TestSelectableFieldsAreRead(t *testing.T) {
 	filled := map[string]object.Object{
-		"v1 Service":   &object.Service{Spec: object.ServiceSpec{ClusterIP: "x", Type: "x"}},
+		"v1 Service":   &object.Service{Spec: object.ServiceSpec{ClusterIP: "x", ExternalIPs: []string{"x"}, Type: "x", HealthCheckNodePort: 1}},
 		"v1 Pod":       &object.Pod{Spec: object.PodSpec{NodeName: "x", HostNetwork: true}, Status: object.PodStatus{Phase: "x", PodIP: "x"}},
 		"v1 Node":      &object.Node{Spec: object.NodeSpec{Unschedulable: true}},
 		"v1 Namespace": &object.Namespace{Status: object.NamespaceStatus{Phase: "x"}},
@@ -180,7 +185,8 @@ func TestSelectableFieldsAreRead(t *testing.T) {
 				continue
 			}
 			yes, _ := ParseFields(kindOf(t, apiVersion, kindName), field+"=true")
-			if !f.Matches(filled[name]) && !yes.Matches(filled[name]) {
+			one, _ := ParseFields(kindOf(t, apiVersion, kindName), field+"=1")
+			if !f.Matches(filled[name]) && !yes.Matches(filled[name]) && !one.Matches(filled[name]) {
 				t.Errorf("%s: nothing is read for %s", name, field)
 			}
 			if empty := kindOf(t, apiVersion, kindName).New(); f.Matches(empty) || yes.Matches(empty) {

@@ -2,13 +2,15 @@ package look
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"slices"
+	"strconv"
 
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/diagnose"
+	"svcctl.io/svcctl/api/kube/selector"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/cmd/svcctl/cli"
 	"svcctl.io/svcctl/cmd/svcctl/resource"
@@ -23,27 +25,37 @@ func explainAddress(ctx context.Context, env *cli.Env, v *cli.Verb, q diagnose.Q
 	}
 	q.Address = q.Address.WithZone("")
 	k, _ := resource.KindNamed("services")
-	all, err := resource.TypedList[object.Service](ctx, c, resource.CollectionPath(k, ""), nil)
-	if err != nil {
-		return err
+	having := func(field, value string) ([]*object.Service, error) {
+		return resource.TypedList[object.Service](ctx, c, resource.CollectionPath(k, ""), url.Values{"fieldSelector": {field + "=" + value}})
+	}
+	var all, withPort []*object.Service
+	if q.Address.IsValid() {
+		if all, err = having(selector.FieldAddress, q.Address.String()); err != nil {
+			return err
+		}
 	}
 	f := diagnose.Facts{Question: q, NodelessLocal: true, Wide: v.Option("output").Text() == "wide"}
 	svc := answering(all, q)
-	if svc != nil && q.Address.IsValid() && q.Port != 0 {
+	if svc != nil && q.Port != 0 {
 		if svc, f.Rivals, err = served(ctx, c, all, svc, q); err != nil {
 			return err
 		}
 	}
-	if f.Box, err = boxAddresses(ctx, c); err != nil {
+	setup, err := client.Call(ctx, c, wire.GetSetup, wire.None{})
+	if err != nil {
 		return err
 	}
+	f.Box = setup.Addresses
 	onBox := !q.Address.IsValid() || slices.ContainsFunc(f.Box, func(a wire.BoxAddress) bool { return a.Address == q.Address.String() })
 	if svc == nil && onBox && q.Port != 0 {
-		svc = answering(all, diagnose.Question{Port: q.Port, Protocol: q.Protocol})
+		if withPort, err = having(selector.FieldNodePort, strconv.Itoa(int(q.Port))); err != nil {
+			return err
+		}
+		svc = answering(withPort, diagnose.Question{Port: q.Port, Protocol: q.Protocol})
 	}
 	if svc == nil && onBox && q.Port != 0 {
-		if i := slices.IndexFunc(all, func(s *object.Service) bool { return s.Spec.HealthCheckNodePort == int32(q.Port) }); i >= 0 && q.Protocol != object.ProtocolUDP {
-			f.Namespace, f.Name = all[i].Metadata.Namespace, all[i].Metadata.Name
+		if i := slices.IndexFunc(withPort, func(s *object.Service) bool { return s.Spec.HealthCheckNodePort == int32(q.Port) }); i >= 0 && q.Protocol != object.ProtocolUDP {
+			f.Namespace, f.Name = withPort[i].Metadata.Namespace, withPort[i].Metadata.Name
 			if f.Status, err = c.Status(ctx); err != nil {
 				return err
 			}
@@ -77,20 +89,8 @@ func explainAddress(ctx context.Context, env *cli.Env, v *cli.Verb, q diagnose.Q
 	return printFindings(env, questionText(q), diagnose.Nobody(f))
 }
 
-// boxAddresses returns the addresses of the box; nil when an appliance of an earlier version does not list them.
-func boxAddresses(ctx context.Context, c *client.Client) ([]wire.BoxAddress, error) {
-	setup, err := client.Call(ctx, c, wire.GetSetup, wire.None{})
-	if refused, is := errors.AsType[*wire.Failure](err); is && refused.Reason == wire.ReasonNotFound {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return setup.Addresses, nil
-}
-
-// answering is the Service that has an address, the one with the port if several have it;
-// without an address the one that has the node port.
+// answering is one of the Services with an address: that with the port if there is one. Without an address it is one of those with a
+// node port, on the protocol.
 func answering(all []*object.Service, q diagnose.Question) *object.Service {
 	var has *object.Service
 	ranged := false // has answers by a range of ports: exact ports go first
@@ -102,7 +102,6 @@ func answering(all []*object.Service, q diagnose.Question) *object.Service {
 				if port.NodePort == int32(q.Port) && protocol {
 					return svc
 				}
-			case !slices.Contains(diagnose.Addresses(svc), q.Address):
 			case (q.Port == 0 || port.Port == int32(q.Port)) && protocol:
 				return svc
 			case diagnose.RangeAt(svc, q.Port, q.Protocol):
@@ -120,7 +119,7 @@ func answering(all []*object.Service, q diagnose.Question) *object.Service {
 func served(ctx context.Context, c *client.Client, all []*object.Service, first *object.Service, q diagnose.Question) (svc *object.Service, rivals []string, err error) {
 	var asking []*object.Service
 	for _, one := range all {
-		if slices.Contains(diagnose.Addresses(one), q.Address) && slices.ContainsFunc(one.Spec.Ports, func(p object.ServicePort) bool {
+		if slices.ContainsFunc(one.Spec.Ports, func(p object.ServicePort) bool {
 			return p.Port == int32(q.Port) && (q.Protocol == "" || q.Protocol == p.Protocol)
 		}) {
 			asking = append(asking, one)
@@ -154,11 +153,7 @@ func served(ctx context.Context, c *client.Client, all []*object.Service, first 
 // backendsAt returns the Services that an address is an endpoint of; with a port, on a port of that number if one is.
 func backendsAt(ctx context.Context, c *client.Client, q diagnose.Question) (backends []diagnose.Backend, err error) {
 	k, _ := resource.KindNamed("endpointslices")
-	all, err := resource.TypedList[object.EndpointSlice](ctx, c, resource.CollectionPath(k, ""), nil)
-	if err != nil {
-		return nil, err
-	}
-	health, err := client.Call(ctx, c, wire.GetHealth, wire.ObjectQuery{Namespace: "", Name: ""})
+	all, err := resource.TypedList[object.EndpointSlice](ctx, c, resource.CollectionPath(k, ""), url.Values{"fieldSelector": {selector.FieldAddress + "=" + q.Address.String()}})
 	if err != nil {
 		return nil, err
 	}
@@ -171,10 +166,14 @@ func backendsAt(ctx context.Context, c *client.Client, q diagnose.Question) (bac
 			continue
 		}
 		seen[service] = true
+		health, err := client.Call(ctx, c, wire.GetHealth, wire.ObjectQuery{Namespace: s.Metadata.Namespace, Name: s.Metadata.Labels[resource.ServiceLabel]})
+		if err != nil {
+			return nil, err
+		}
 		b := diagnose.Backend{Service: service, Slice: s.Metadata.Name, Conditions: s.Endpoints[i].Conditions}
 		for j := range health.Endpoints {
 			e := &health.Endpoints[j]
-			if at, err := netip.ParseAddrPort(e.Endpoint); err == nil && e.Service == service && at.Addr() == q.Address && (q.Port == 0 || at.Port() == q.Port) {
+			if at, err := netip.ParseAddrPort(e.Endpoint); err == nil && at.Addr() == q.Address && (q.Port == 0 || at.Port() == q.Port) {
 				b.Health = append(b.Health, *e)
 			}
 		}
