@@ -21,13 +21,13 @@ type NamespaceSpec struct {
 // NamespaceStatus is core/v1 NamespaceStatus.
 type NamespaceStatus struct {
 	Phase      string               `json:"phase,omitempty"`
-	Conditions []NamespaceCondition `json:"conditions,omitempty"`
+	Conditions []NamespaceCondition `json:"conditions,omitempty" schema:"keys=type merge=type"`
 }
 
 // NamespaceCondition is core/v1 NamespaceCondition.
 type NamespaceCondition struct {
-	Type               string     `json:"type"`
-	Status             string     `json:"status"`
+	Type               string     `json:"type" schema:"required"`
+	Status             string     `json:"status" schema:"required"`
 	LastTransitionTime *time.Time `json:"lastTransitionTime,omitempty"`
 	Reason             string     `json:"reason,omitempty"`
 	Message            string     `json:"message,omitempty"`
@@ -80,22 +80,22 @@ type Node struct {
 // NodeSpec is the part of core/v1 NodeSpec that is read.
 type NodeSpec struct {
 	PodCIDR       string   `json:"podCIDR,omitempty"`
-	PodCIDRs      []string `json:"podCIDRs,omitempty"`
+	PodCIDRs      []string `json:"podCIDRs,omitempty" schema:"set merge"`
 	ProviderID    string   `json:"providerID,omitempty"`
 	Unschedulable bool     `json:"unschedulable,omitempty"`
 }
 
 // NodeStatus is the part of core/v1 NodeStatus that is read.
 type NodeStatus struct {
-	Conditions []NodeCondition `json:"conditions,omitempty"`
-	Addresses  []NodeAddress   `json:"addresses,omitempty"`
+	Conditions []NodeCondition `json:"conditions,omitempty" schema:"keys=type merge=type"`
+	Addresses  []NodeAddress   `json:"addresses,omitempty" schema:"keys=type merge=type"`
 	NodeInfo   NodeSystemInfo  `json:"nodeInfo,omitzero"`
 }
 
 // NodeCondition is core/v1 NodeCondition.
 type NodeCondition struct {
-	Type               string     `json:"type"`
-	Status             string     `json:"status"`
+	Type               string     `json:"type" schema:"required"`
+	Status             string     `json:"status" schema:"required"`
 	LastHeartbeatTime  *time.Time `json:"lastHeartbeatTime,omitempty"`
 	LastTransitionTime *time.Time `json:"lastTransitionTime,omitempty"`
 	Reason             string     `json:"reason,omitempty"`
@@ -104,8 +104,8 @@ type NodeCondition struct {
 
 // NodeAddress is core/v1 NodeAddress.
 type NodeAddress struct {
-	Type    string `json:"type"`
-	Address string `json:"address"`
+	Type    string `json:"type" schema:"required"`
+	Address string `json:"address" schema:"required"`
 }
 
 // NodeSystemInfo is core/v1 NodeSystemInfo.
@@ -158,8 +158,8 @@ func (o *Node) DeepCopy() Object { return deepCopy(o) }
 // those of Kubernetes.
 type Event struct {
 	TypeMeta
-	Metadata           ObjectMeta       `json:"metadata"`
-	InvolvedObject     ObjectReference  `json:"involvedObject"`
+	Metadata           ObjectMeta       `json:"metadata" schema:"required"`
+	InvolvedObject     ObjectReference  `json:"involvedObject" schema:"required"`
 	Reason             string           `json:"reason,omitempty"`
 	Message            string           `json:"message,omitempty"`
 	Source             EventSource      `json:"source,omitzero"`
@@ -192,7 +192,7 @@ type EventSeries struct {
 type EventView struct {
 	TypeMeta
 	Metadata                 ObjectMeta       `json:"metadata"`
-	EventTime                *MicroTime       `json:"eventTime,omitempty"`
+	EventTime                *MicroTime       `json:"eventTime,omitempty" schema:"required"`
 	Series                   *EventSeries     `json:"series,omitempty"`
 	ReportingController      string           `json:"reportingController,omitempty"`
 	ReportingInstance        string           `json:"reportingInstance,omitempty"`
@@ -330,7 +330,7 @@ func (o *Lease) validate(Object) Errors {
 type SelfSubjectAccessReview struct {
 	TypeMeta
 	Metadata ObjectMeta                  `json:"metadata"`
-	Spec     SelfSubjectAccessReviewSpec `json:"spec"`
+	Spec     SelfSubjectAccessReviewSpec `json:"spec" schema:"required"`
 	Status   SubjectAccessReviewStatus   `json:"status,omitzero"`
 }
 
@@ -360,7 +360,7 @@ type NonResourceAttributes struct {
 
 // SubjectAccessReviewStatus is authorization.k8s.io/v1 SubjectAccessReviewStatus.
 type SubjectAccessReviewStatus struct {
-	Allowed         bool   `json:"allowed"`
+	Allowed         bool   `json:"allowed" schema:"required"`
 	Denied          bool   `json:"denied,omitempty"`
 	Reason          string `json:"reason,omitempty"`
 	EvaluationError string `json:"evaluationError,omitempty"`
@@ -371,7 +371,7 @@ type SubjectAccessReviewStatus struct {
 type SelfSubjectRulesReview struct {
 	TypeMeta
 	Metadata ObjectMeta                 `json:"metadata"`
-	Spec     SelfSubjectRulesReviewSpec `json:"spec"`
+	Spec     SelfSubjectRulesReviewSpec `json:"spec" schema:"required"`
 	Status   SubjectRulesReviewStatus   `json:"status,omitzero"`
 }
 
@@ -382,15 +382,15 @@ type SelfSubjectRulesReviewSpec struct {
 
 // SubjectRulesReviewStatus is authorization.k8s.io/v1 SubjectRulesReviewStatus.
 type SubjectRulesReviewStatus struct {
-	ResourceRules    []ResourceRule    `json:"resourceRules"`
-	NonResourceRules []NonResourceRule `json:"nonResourceRules"`
-	Incomplete       bool              `json:"incomplete"`
+	ResourceRules    []ResourceRule    `json:"resourceRules" schema:"required"`
+	NonResourceRules []NonResourceRule `json:"nonResourceRules" schema:"required"`
+	Incomplete       bool              `json:"incomplete" schema:"required"`
 	EvaluationError  string            `json:"evaluationError,omitempty"`
 }
 
 // ResourceRule is authorization.k8s.io/v1 ResourceRule.
 type ResourceRule struct {
-	Verbs         []string `json:"verbs"`
+	Verbs         []string `json:"verbs" schema:"required"`
 	APIGroups     []string `json:"apiGroups,omitempty"`
 	Resources     []string `json:"resources,omitempty"`
 	ResourceNames []string `json:"resourceNames,omitempty"`
@@ -398,7 +398,7 @@ type ResourceRule struct {
 
 // NonResourceRule is authorization.k8s.io/v1 NonResourceRule.
 type NonResourceRule struct {
-	Verbs           []string `json:"verbs"`
+	Verbs           []string `json:"verbs" schema:"required"`
 	NonResourceURLs []string `json:"nonResourceURLs,omitempty"`
 }
 

@@ -269,7 +269,7 @@ type ServiceCIDRSpec struct {
 
 // ServiceCIDRStatus is networking.k8s.io/v1 ServiceCIDRStatus.
 type ServiceCIDRStatus struct {
-	Conditions []Condition `json:"conditions,omitempty"`
+	Conditions []Condition `json:"conditions,omitempty" schema:"keys=type merge=type"`
 }
 
 // IPAddress is networking.k8s.io/v1 IPAddress: the holder of an address. Its name is the
@@ -282,15 +282,15 @@ type IPAddress struct {
 
 // IPAddressSpec is networking.k8s.io/v1 IPAddressSpec.
 type IPAddressSpec struct {
-	ParentRef *ParentReference `json:"parentRef,omitempty"`
+	ParentRef *ParentReference `json:"parentRef,omitempty" schema:"required"`
 }
 
 // ParentReference is networking.k8s.io/v1 ParentReference.
 type ParentReference struct {
 	Group     string `json:"group,omitempty"`
-	Resource  string `json:"resource,omitempty"`
+	Resource  string `json:"resource,omitempty" schema:"required"`
 	Namespace string `json:"namespace,omitempty"`
-	Name      string `json:"name,omitempty"`
+	Name      string `json:"name,omitempty" schema:"required"`
 }
 
 func (o *ServiceCIDR) GetTypeMeta() *TypeMeta { return &o.TypeMeta }

@@ -238,8 +238,8 @@ type LabelSelector struct {
 
 // LabelSelectorRequirement is meta/v1 LabelSelectorRequirement.
 type LabelSelectorRequirement struct {
-	Key      string   `json:"key"`
-	Operator string   `json:"operator"`
+	Key      string   `json:"key" schema:"required"`
+	Operator string   `json:"operator" schema:"required"`
 	Values   []string `json:"values,omitempty"`
 }
 

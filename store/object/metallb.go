@@ -33,7 +33,7 @@ const MetalLBNamespace = "metallb-system"
 type IPAddressPool struct {
 	TypeMeta
 	Metadata ObjectMeta        `json:"metadata"`
-	Spec     IPAddressPoolSpec `json:"spec"`
+	Spec     IPAddressPoolSpec `json:"spec" schema:"required"`
 	// Status is computed on request, and never stored.
 	Status *IPAddressPoolStatus `json:"status,omitempty"`
 }
@@ -41,7 +41,7 @@ type IPAddressPool struct {
 // IPAddressPoolSpec is metallb.io/v1beta1 IPAddressPoolSpec. Addresses are prefixes, or ranges as
 // "192.0.2.10-192.0.2.20".
 type IPAddressPoolSpec struct {
-	Addresses         []string           `json:"addresses"`
+	Addresses         []string           `json:"addresses" schema:"required"`
 	AutoAssign        *bool              `json:"autoAssign,omitempty"`
 	AvoidBuggyIPs     bool               `json:"avoidBuggyIPs,omitempty"`
 	ServiceAllocation *ServiceAllocation `json:"serviceAllocation,omitempty"`
@@ -75,8 +75,8 @@ type L2AdvertisementSpec struct {
 
 // PreferredNodeSelector is metallb.io/v1beta1 PreferredNodeSelector.
 type PreferredNodeSelector struct {
-	Weight     int32         `json:"weight"`
-	Preference LabelSelector `json:"preference"`
+	Weight     int32         `json:"weight" schema:"required"`
+	Preference LabelSelector `json:"preference" schema:"required"`
 }
 
 // BGPAdvertisement is metallb.io/v1beta1 BGPAdvertisement.
@@ -145,14 +145,14 @@ type BFDProfileSpec struct {
 type BGPPeer struct {
 	TypeMeta
 	Metadata ObjectMeta  `json:"metadata"`
-	Spec     BGPPeerSpec `json:"spec"`
+	Spec     BGPPeerSpec `json:"spec" schema:"required"`
 	Status   *NoStatus   `json:"status,omitempty"`
 }
 
 // BGPPeerSpec is metallb.io/v1beta2 BGPPeerSpec; times are durations as "90s". It has more than 15 fields:
 // those of MetalLB.
 type BGPPeerSpec struct {
-	MyASN                  int64           `json:"myASN"`
+	MyASN                  int64           `json:"myASN" schema:"required"`
 	PeerASN                int64           `json:"peerASN,omitempty"`
 	LocalASN               int64           `json:"localASN,omitempty"`
 	DynamicASN             string          `json:"dynamicASN,omitempty"`

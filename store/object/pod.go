@@ -23,8 +23,8 @@ type PodSpec struct {
 	HostNetwork    bool        `json:"hostNetwork,omitempty"`
 	Hostname       string      `json:"hostname,omitempty"`
 	Subdomain      string      `json:"subdomain,omitempty"`
-	InitContainers []Container `json:"initContainers,omitempty"`
-	Containers     []Container `json:"containers,omitempty"`
+	InitContainers []Container `json:"initContainers,omitempty" schema:"keys=name merge=name"`
+	Containers     []Container `json:"containers,omitempty" schema:"keys=name merge=name"`
 }
 
 // Container has the fields that are read of core/v1 Container: its ports and its readiness probe.
@@ -33,7 +33,7 @@ type Container struct {
 	Image string `json:"image,omitempty"`
 	// RestartPolicy Always makes an init container one that runs beside the others.
 	RestartPolicy *string         `json:"restartPolicy,omitempty"`
-	Ports         []ContainerPort `json:"ports,omitempty"`
+	Ports         []ContainerPort `json:"ports,omitempty" schema:"keys=containerPort,protocol merge=containerPort"`
 	// ReadinessProbe is how the box checks that the Pod is ready for traffic.
 	ReadinessProbe *Probe `json:"readinessProbe,omitempty"`
 }
@@ -41,28 +41,28 @@ type Container struct {
 // ContainerPort is the part of core/v1 ContainerPort that is read.
 type ContainerPort struct {
 	Name          string `json:"name,omitempty"`
-	ContainerPort int32  `json:"containerPort"`
-	Protocol      string `json:"protocol,omitempty"`
+	ContainerPort int32  `json:"containerPort" schema:"required"`
+	Protocol      string `json:"protocol,omitempty" schema:"enum=TCP|UDP|SCTP default=TCP"`
 }
 
 // PodStatus is the part of core/v1 PodStatus that is read. In Kubernetes a controller
 // writes it; here the operator does.
 type PodStatus struct {
 	Phase      string         `json:"phase,omitempty"`
-	Conditions []PodCondition `json:"conditions,omitempty"`
+	Conditions []PodCondition `json:"conditions,omitempty" schema:"keys=type merge=type"`
 	PodIP      string         `json:"podIP,omitempty"`
-	PodIPs     []PodIP        `json:"podIPs,omitempty"`
+	PodIPs     []PodIP        `json:"podIPs,omitempty" schema:"keys=ip merge=ip"`
 }
 
 // PodCondition is the part of core/v1 PodCondition that is read.
 type PodCondition struct {
-	Type   string `json:"type"`
-	Status string `json:"status"`
+	Type   string `json:"type" schema:"required"`
+	Status string `json:"status" schema:"required"`
 }
 
 // PodIP is core/v1 PodIP.
 type PodIP struct {
-	IP string `json:"ip"`
+	IP string `json:"ip" schema:"required"`
 }
 
 // PodStatus.Phase.
@@ -341,27 +341,27 @@ type ExecAction struct {
 // HTTPGetAction is core/v1 HTTPGetAction.
 type HTTPGetAction struct {
 	Path        string       `json:"path,omitempty"`
-	Port        IntOrString  `json:"port"`
+	Port        IntOrString  `json:"port" schema:"required"`
 	Host        string       `json:"host,omitempty"`
-	Scheme      string       `json:"scheme,omitempty"`
+	Scheme      string       `json:"scheme,omitempty" schema:"enum=HTTP|HTTPS"`
 	HTTPHeaders []HTTPHeader `json:"httpHeaders,omitempty"`
 }
 
 // HTTPHeader is core/v1 HTTPHeader.
 type HTTPHeader struct {
-	Name  string `json:"name"`
-	Value string `json:"value"`
+	Name  string `json:"name" schema:"required"`
+	Value string `json:"value" schema:"required"`
 }
 
 // TCPSocketAction is core/v1 TCPSocketAction.
 type TCPSocketAction struct {
-	Port IntOrString `json:"port"`
+	Port IntOrString `json:"port" schema:"required"`
 	Host string      `json:"host,omitempty"`
 }
 
 // GRPCAction is core/v1 GRPCAction.
 type GRPCAction struct {
-	Port    int32   `json:"port"`
+	Port    int32   `json:"port" schema:"required"`
 	Service *string `json:"service,omitempty"`
 }
 

@@ -26,18 +26,18 @@ type ObjectMeta struct {
 	DeletionTimestamp *time.Time        `json:"deletionTimestamp,omitempty"`
 	Labels            map[string]string `json:"labels,omitempty"`
 	Annotations       map[string]string `json:"annotations,omitempty"`
-	OwnerReferences   []OwnerReference  `json:"ownerReferences,omitempty"`
-	Finalizers        []string          `json:"finalizers,omitempty"`
+	OwnerReferences   []OwnerReference  `json:"ownerReferences,omitempty" schema:"keys=uid merge=uid"`
+	Finalizers        []string          `json:"finalizers,omitempty" schema:"set merge"`
 	// ManagedFields has the owner of each field, by manager; no manifest has it.
 	ManagedFields []ManagedFieldsEntry `json:"managedFields,omitempty"`
 }
 
 // OwnerReference names an object that this one lives and dies with.
 type OwnerReference struct {
-	APIVersion         string `json:"apiVersion"`
-	Kind               string `json:"kind"`
-	Name               string `json:"name"`
-	UID                string `json:"uid"`
+	APIVersion         string `json:"apiVersion" schema:"required"`
+	Kind               string `json:"kind" schema:"required"`
+	Name               string `json:"name" schema:"required"`
+	UID                string `json:"uid" schema:"required"`
 	Controller         *bool  `json:"controller,omitempty"`
 	BlockOwnerDeletion *bool  `json:"blockOwnerDeletion,omitempty"`
 }
@@ -95,23 +95,23 @@ type Service struct {
 
 // ServiceSpec is core/v1 ServiceSpec. It has more than 15 fields: those of Kubernetes.
 type ServiceSpec struct {
-	Type                          string                 `json:"type,omitempty"`
-	Ports                         []ServicePort          `json:"ports,omitempty"`
-	Selector                      map[string]string      `json:"selector,omitempty"`
+	Type                          string                 `json:"type,omitempty" schema:"enum=ClusterIP|ExternalName|LoadBalancer|NodePort"`
+	Ports                         []ServicePort          `json:"ports,omitempty" schema:"keys=port,protocol merge=port"`
+	Selector                      map[string]string      `json:"selector,omitempty" schema:"atomic"`
 	ClusterIP                     string                 `json:"clusterIP,omitempty"`
 	ClusterIPs                    []string               `json:"clusterIPs,omitempty"`
-	IPFamilies                    []string               `json:"ipFamilies,omitempty"`
-	IPFamilyPolicy                *string                `json:"ipFamilyPolicy,omitempty"`
+	IPFamilies                    []string               `json:"ipFamilies,omitempty" schema:"enum=IPv4|IPv6"`
+	IPFamilyPolicy                *string                `json:"ipFamilyPolicy,omitempty" schema:"enum=SingleStack|PreferDualStack|RequireDualStack"`
 	ExternalIPs                   []string               `json:"externalIPs,omitempty"`
 	ExternalName                  string                 `json:"externalName,omitempty"`
 	LoadBalancerIP                string                 `json:"loadBalancerIP,omitempty"`
 	LoadBalancerSourceRanges      []string               `json:"loadBalancerSourceRanges,omitempty"`
 	LoadBalancerClass             *string                `json:"loadBalancerClass,omitempty"`
 	AllocateLoadBalancerNodePorts *bool                  `json:"allocateLoadBalancerNodePorts,omitempty"`
-	SessionAffinity               string                 `json:"sessionAffinity,omitempty"`
+	SessionAffinity               string                 `json:"sessionAffinity,omitempty" schema:"enum=ClientIP|None"`
 	SessionAffinityConfig         *SessionAffinityConfig `json:"sessionAffinityConfig,omitempty"`
-	ExternalTrafficPolicy         string                 `json:"externalTrafficPolicy,omitempty"`
-	InternalTrafficPolicy         *string                `json:"internalTrafficPolicy,omitempty"`
+	ExternalTrafficPolicy         string                 `json:"externalTrafficPolicy,omitempty" schema:"enum=Cluster|Local"`
+	InternalTrafficPolicy         *string                `json:"internalTrafficPolicy,omitempty" schema:"enum=Cluster|Local"`
 	TrafficDistribution           *string                `json:"trafficDistribution,omitempty"`
 	HealthCheckNodePort           int32                  `json:"healthCheckNodePort,omitempty"`
 	PublishNotReadyAddresses      bool                   `json:"publishNotReadyAddresses,omitempty"`
@@ -120,9 +120,9 @@ type ServiceSpec struct {
 // ServicePort is core/v1 ServicePort.
 type ServicePort struct {
 	Name        string      `json:"name,omitempty"`
-	Protocol    string      `json:"protocol,omitempty"`
+	Protocol    string      `json:"protocol,omitempty" schema:"enum=TCP|UDP|SCTP default=TCP"`
 	AppProtocol *string     `json:"appProtocol,omitempty"`
-	Port        int32       `json:"port"`
+	Port        int32       `json:"port" schema:"required"`
 	TargetPort  IntOrString `json:"targetPort,omitzero"`
 	NodePort    int32       `json:"nodePort,omitempty"`
 }
@@ -140,7 +140,7 @@ type ClientIPConfig struct {
 // ServiceStatus is core/v1 ServiceStatus.
 type ServiceStatus struct {
 	LoadBalancer LoadBalancerStatus `json:"loadBalancer"`
-	Conditions   []Condition        `json:"conditions,omitempty"`
+	Conditions   []Condition        `json:"conditions,omitempty" schema:"keys=type merge=type"`
 }
 
 // LoadBalancerStatus is core/v1 LoadBalancerStatus.
@@ -158,19 +158,19 @@ type LoadBalancerIngress struct {
 
 // PortStatus is core/v1 PortStatus.
 type PortStatus struct {
-	Port     int32   `json:"port"`
-	Protocol string  `json:"protocol"`
+	Port     int32   `json:"port" schema:"required"`
+	Protocol string  `json:"protocol" schema:"required enum=TCP|UDP|SCTP"`
 	Error    *string `json:"error,omitempty"`
 }
 
 // Condition is meta/v1 Condition.
 type Condition struct {
-	Type               string    `json:"type"`
-	Status             string    `json:"status"`
+	Type               string    `json:"type" schema:"required"`
+	Status             string    `json:"status" schema:"required"`
 	ObservedGeneration int64     `json:"observedGeneration,omitempty"`
-	LastTransitionTime time.Time `json:"lastTransitionTime"`
-	Reason             string    `json:"reason"`
-	Message            string    `json:"message"`
+	LastTransitionTime time.Time `json:"lastTransitionTime" schema:"required"`
+	Reason             string    `json:"reason" schema:"required"`
+	Message            string    `json:"message" schema:"required"`
 }
 
 // Endpoints is core/v1 Endpoints.
@@ -189,7 +189,7 @@ type EndpointSubset struct {
 
 // EndpointAddress is core/v1 EndpointAddress.
 type EndpointAddress struct {
-	IP        string           `json:"ip"`
+	IP        string           `json:"ip" schema:"required"`
 	Hostname  string           `json:"hostname,omitempty"`
 	NodeName  *string          `json:"nodeName,omitempty"`
 	TargetRef *ObjectReference `json:"targetRef,omitempty"`
@@ -199,7 +199,7 @@ type EndpointAddress struct {
 // EndpointSlice Name and Port may be absent; in Endpoints Port may not.
 type EndpointPort struct {
 	Name        *string `json:"name,omitempty"`
-	Protocol    *string `json:"protocol,omitempty"`
+	Protocol    *string `json:"protocol,omitempty" schema:"enum=TCP|UDP|SCTP"`
 	Port        *int32  `json:"port,omitempty"`
 	AppProtocol *string `json:"appProtocol,omitempty"`
 }
@@ -219,14 +219,14 @@ type ObjectReference struct {
 type EndpointSlice struct {
 	TypeMeta
 	Metadata    ObjectMeta     `json:"metadata"`
-	AddressType string         `json:"addressType"`
-	Endpoints   []Endpoint     `json:"endpoints"`
+	AddressType string         `json:"addressType" schema:"required enum=IPv4|IPv6|FQDN"`
+	Endpoints   []Endpoint     `json:"endpoints" schema:"required"`
 	Ports       []EndpointPort `json:"ports"`
 }
 
 // Endpoint is discovery/v1 Endpoint.
 type Endpoint struct {
-	Addresses          []string           `json:"addresses"`
+	Addresses          []string           `json:"addresses" schema:"required set"`
 	Conditions         EndpointConditions `json:"conditions,omitzero"`
 	Hostname           *string            `json:"hostname,omitempty"`
 	TargetRef          *ObjectReference   `json:"targetRef,omitempty"`
@@ -252,12 +252,12 @@ type EndpointHints struct {
 
 // ForZone is discovery/v1 ForZone.
 type ForZone struct {
-	Name string `json:"name"`
+	Name string `json:"name" schema:"required"`
 }
 
 // ForNode is discovery/v1 ForNode.
 type ForNode struct {
-	Name string `json:"name"`
+	Name string `json:"name" schema:"required"`
 }
 
 // IntOrString is a port number, or the name of a port when Name is not empty.

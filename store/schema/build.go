@@ -108,16 +108,15 @@ func (p *plan) addFields(t *Type, s structure) {
 		if len(f.Index) > 1 {
 			owner = "TypeMeta"
 		}
-		path := owner + "." + name
+		is := traitOf(f.Tag.Get("schema"))
 		made := &Field{
-			Name: name, Doc: object.Doc(path), Type: p.typeOf(f.Type, s, traits[path]), Default: defaults[path],
-			Required: slices.Contains(required[t.Go], name),
+			Name: name, Doc: object.Doc(owner + "." + name), Type: p.typeOf(f.Type, s, is), Required: is.required, Default: is.fallback,
 			OmitZero: strings.Contains(options, "omit") && f.Type.Kind() != reflect.Pointer,
 			Always:   f.Type.Kind() == reflect.Struct || !strings.Contains(options, "omit") && f.Type.Kind() != reflect.Pointer,
 			index:    f.Index,
 		}
-		if values, few := enums[path]; few {
-			made.Type.setEnum(values)
+		if is.enum != nil {
+			made.Type.setEnum(is.enum)
 		}
 		if tags, has := object.TagsOf(s.of, name); has {
 			made.Required, made.Type.Set = tags.Required, tags.Set
@@ -283,107 +282,47 @@ func (t *Type) ListType() string {
 	return "atomic"
 }
 
-// trait has the properties of a list or map field that its Go type does not express.
+// trait has the properties of a field that its Go type does not express: the words of its tag schema, as in the API of Kubernetes 1.36
+// (the struct tags patchStrategy and patchMergeKey of k8s.io/api and its markers listType, listMapKey, mapType and enum). A port of
+// a Service is the one place where the two ways to patch identify items by different keys: to a strategic merge patch, 53/TCP and
+// 53/UDP are the same port.
 type trait struct {
+	required bool     // by validation
 	keys     []string // x-kubernetes-list-map-keys
 	set      bool     // list type "set"
 	atomic   bool     // of a map; a list is, unless it has keys or is a set
 	merge    bool     // patch strategy "merge"
 	mergeKey string   // patch merge key
+	enum     []string // the values, if they are few
+	fallback any      // the value of an absent field in the keys of list items
 }
 
-// byType is the trait of lists of conditions.
-var byType = trait{keys: []string{"type"}, merge: true, mergeKey: "type"}
-
-// traits has the patch and list properties of fields in the API of Kubernetes 1.36 (the struct tags
-// patchStrategy and patchMergeKey and the markers listType, listMapKey and mapType of k8s.io/api).
-// A port of a Service is the one place where the two ways to patch identify items by different
-// keys: to a strategic merge patch, 53/TCP and 53/UDP are the same port.
-var traits = map[string]trait{
-	"ObjectMeta.ownerReferences":   {keys: []string{"uid"}, merge: true, mergeKey: "uid"},
-	"ObjectMeta.finalizers":        {set: true, merge: true},
-	"ServiceSpec.ports":            {keys: []string{"port", "protocol"}, merge: true, mergeKey: "port"},
-	"ServiceSpec.selector":         {atomic: true},
-	"ServiceStatus.conditions":     byType,
-	"Endpoint.addresses":           {set: true},
-	"PodSpec.containers":           {keys: []string{"name"}, merge: true, mergeKey: "name"},
-	"PodSpec.initContainers":       {keys: []string{"name"}, merge: true, mergeKey: "name"},
-	"Container.ports":              {keys: []string{"containerPort", "protocol"}, merge: true, mergeKey: "containerPort"},
-	"PodStatus.conditions":         byType,
-	"PodStatus.podIPs":             {keys: []string{"ip"}, merge: true, mergeKey: "ip"},
-	"NamespaceStatus.conditions":   byType,
-	"NodeSpec.podCIDRs":            {set: true, merge: true},
-	"NodeStatus.addresses":         byType,
-	"NodeStatus.conditions":        byType,
-	"ServiceCIDRStatus.conditions": byType,
+func traitOf(tag string) (is trait) {
+	for word := range strings.FieldsSeq(tag) {
+		switch name, value, _ := strings.Cut(word, "="); name {
+		case "required":
+			is.required = true
+		case "keys":
+			is.keys = strings.Split(value, ",")
+		case "set":
+			is.set = true
+		case "atomic":
+			is.atomic = true
+		case "merge":
+			is.merge, is.mergeKey = true, value
+		case "enum":
+			is.enum = strings.Split(value, "|")
+		case "default":
+			is.fallback = value
+		default:
+			panic("schema: no trait " + word)
+		}
+	}
+	return is
 }
 
 // atomicTypes are structures with mapType atomic.
 var atomicTypes = []string{"ObjectReference", "OwnerReference"}
-
-// required are the fields that validation requires, by structure.
-var required = map[string][]string{
-	"OwnerReference":            {"apiVersion", "kind", "name", "uid"},
-	"IPAddressPool":             {"spec"},
-	"IPAddressPoolSpec":         {"addresses"},
-	"BGPPeer":                   {"spec"},
-	"BGPPeerSpec":               {"myASN"},
-	"LabelSelectorRequirement":  {"key", "operator"},
-	"PreferredNodeSelector":     {"weight", "preference"},
-	"Condition":                 {"type", "status", "lastTransitionTime", "reason", "message"},
-	"ServicePort":               {"port"},
-	"PortStatus":                {"port", "protocol"},
-	"EndpointAddress":           {"ip"},
-	"EndpointSlice":             {"addressType", "endpoints"},
-	"Endpoint":                  {"addresses"},
-	"ForZone":                   {"name"},
-	"ForNode":                   {"name"},
-	"ContainerPort":             {"containerPort"},
-	"HTTPGetAction":             {"port"},
-	"HTTPHeader":                {"name", "value"},
-	"TCPSocketAction":           {"port"},
-	"GRPCAction":                {"port"},
-	"PodCondition":              {"type", "status"},
-	"PodIP":                     {"ip"},
-	"NamespaceCondition":        {"type", "status"},
-	"NodeCondition":             {"type", "status"},
-	"NodeAddress":               {"type", "address"},
-	"Event":                     {"metadata", "involvedObject"},
-	"EventView":                 {"eventTime"},
-	"IPAddressSpec":             {"parentRef"},
-	"ParentReference":           {"resource", "name"},
-	"SelfSubjectAccessReview":   {"spec"},
-	"SelfSubjectRulesReview":    {"spec"},
-	"SubjectAccessReviewStatus": {"allowed"},
-	"SubjectRulesReviewStatus":  {"resourceRules", "nonResourceRules", "incomplete"},
-	"ResourceRule":              {"verbs"},
-	"NonResourceRule":           {"verbs"},
-}
-
-// enums are the values of fields that have a few (the types with the marker enum of
-// k8s.io/api, which its OpenAPI v3 documents show, too).
-var enums = map[string][]string{
-	"ServiceSpec.type":                  {object.TypeClusterIP, object.TypeExternalName, object.TypeLoadBalancer, object.TypeNodePort},
-	"ServiceSpec.ipFamilies":            {object.IPv4, object.IPv6},
-	"ServiceSpec.ipFamilyPolicy":        {object.SingleStack, object.PreferDualStack, object.RequireDualStack},
-	"ServiceSpec.sessionAffinity":       {object.AffinityClientIP, object.AffinityNone},
-	"ServiceSpec.externalTrafficPolicy": {object.PolicyCluster, object.PolicyLocal},
-	"ServiceSpec.internalTrafficPolicy": {object.PolicyCluster, object.PolicyLocal},
-	"ServicePort.protocol":              protocols,
-	"PortStatus.protocol":               protocols,
-	"EndpointPort.protocol":             protocols,
-	"ContainerPort.protocol":            protocols,
-	"HTTPGetAction.scheme":              {object.SchemeHTTP, object.SchemeHTTPS},
-	"EndpointSlice.addressType":         {object.IPv4, object.IPv6, object.FQDN},
-}
-
-var protocols = []string{object.ProtocolTCP, object.ProtocolUDP, object.ProtocolSCTP}
-
-// defaults are the values of absent fields in the keys of list items.
-var defaults = map[string]any{
-	"ServicePort.protocol":   "TCP",
-	"ContainerPort.protocol": "TCP",
-}
 
 // ignored are fields of Kubernetes that clients may send and the product does not read.
 // They are dropped without a warning.
