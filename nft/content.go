@@ -58,8 +58,7 @@ func (c *Compiler) content(f Family) *content {
 	return want
 }
 
-// portElements gives the elements that Service ports have for themselves. It reports whether
-// more are wanted.
+// portElements yields the elements that each Service port has for itself. It returns false once yield does.
 func (c *Compiler) portElements(f Family, yield func(string, Element) bool) bool {
 	var brings fragment // used again and again
 	for _, name := range sortedKeys(c.services) {
@@ -78,7 +77,7 @@ func (c *Compiler) portElements(f Family, yield func(string, Element) bool) bool
 	return true
 }
 
-// sharedElements gives all others.
+// sharedElements yields the elements that Service ports share: hairpin pairs, addresses, adopted connections, and those of the box.
 func (t *tableState) sharedElements(yield func(string, Element) bool) bool {
 	var keys keeper
 	for _, key := range slices.SortedFunc(maps.Keys(t.endpoints), func(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) }) {
@@ -107,7 +106,7 @@ func (t *tableState) sharedElements(yield func(string, Element) bool) bool {
 	return true
 }
 
-// Compile is the ruleset of a State.
+// Compile returns the ruleset of a State.
 func Compile(s State) Ruleset {
 	c := NewCompiler()
 	c.Load(s)

@@ -422,8 +422,7 @@ func (c *change) formerIngress(t *transaction, ipv4 bool) (netip.Addr, bool) {
 	return addr, s.found
 }
 
-// formerPort is the reserved node port that a Service seems to have had, on all of some
-// protocols.
+// formerPort returns the reserved node port that a Service seems to have had, if it is free for all the given protocols.
 func (c *change) formerPort(t *transaction, protocols []string, seed string) (uint16, bool) {
 	l := t.s.allocator
 	if len(l.reserved.nodePorts) == 0 {

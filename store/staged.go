@@ -170,7 +170,7 @@ func (t *transaction) recordBefore(owner Owner, o object.Object) (*record.Record
 // program yet, which are as before. They must not be changed.
 type View struct{ s *Store }
 
-// InForce returns what this machine programs. It is always of now.
+// InForce returns a live view of the objects that this machine programs: each read has the newest state.
 func (s *Store) InForce() View { return View{s} }
 
 // Service is Store.Service.

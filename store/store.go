@@ -348,8 +348,8 @@ type storage struct {
 // themselves.
 const pieceObjects = 4_000
 
-// partial are the keys of objects that were written and are not there, as others that belong to
-// them could not be written.
+// partial are the keys of stored objects that are not published, because a later piece of the same first start could not be
+// written. The next transaction deletes them.
 type partial []string
 
 // addTo removes those that a transaction does not write.

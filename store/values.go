@@ -311,12 +311,11 @@ func (s *Store) HasReserved() bool {
 }
 
 // Reserve keeps the addresses and node ports of frontends from being given automatically, until
-// Unreserve, except to a Service that looks like the one which had them: the value is the first
-// one that its name leads to, or follows on values that others have; it serves the same ports there, and one of its endpoints is among
-// those of the frontend. (A cluster IP of a range with few reserved ones it gets also while no
-// endpoints of it are known.) A Service that asks for a value by name gets it. That
-// values are reserved is remembered over restarts, but not which: the caller learns them from
-// the kernel. After an error they are reserved all the same, until the next restart.
+// Unreserve, except to a Service that seems to be the former owner: the value is the first free one in the order that its name
+// gives, it has the ports of the frontend, and one of its endpoints is among those of the frontend. In a range with few
+// reserved cluster IPs the endpoints need not be known yet. A Service that asks for a value by name gets it. The fact that
+// values are reserved survives a restart, the values do not: the caller reads them from the kernel. After an error they are
+// reserved nevertheless, until the next restart.
 func (s *Store) Reserve(frontends []ReservedFrontend) (err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()

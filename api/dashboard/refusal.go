@@ -58,7 +58,7 @@ func (failure) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	Refuse(w, http.StatusInternalServerError, "The appliance failed on this page. Its log has the details.", true)
 }
 
-// failing gives the panic of a page's handler an answer.
+// failing, deferred by a page's handler, turns a panic into one that is answered with an error page.
 func failing() {
 	switch v := recover(); v {
 	case nil:

@@ -348,7 +348,7 @@ func (d *diagnosis) external() bool {
 	return d.Service.Spec.Type != object.TypeClusterIP || len(d.Service.Spec.ExternalIPs) > 0
 }
 
-// internal is the same for a cluster IP.
+// internal reports whether the Question may be about a cluster IP.
 func (d *diagnosis) internal() bool {
 	return !d.asksNodePort() && (!d.Question.Address.IsValid() || d.isClusterIP(d.Question.Address))
 }

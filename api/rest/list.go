@@ -68,7 +68,7 @@ func (p page) meta(objects []object.Object, revision uint64, o *listOptions) tab
 	return meta
 }
 
-// startOf is as of which revision (0: now) a list is, and behind which object it begins.
+// startOf returns the revision of a list (0: now), and the object after which it begins.
 func (s *Server) startOf(o *listOptions) (at uint64, start viewKey, err error) {
 	current := s.store.Revision()
 	if o.continueToken != "" {

@@ -15,7 +15,7 @@ import (
 var (
 	// reading are the verbs that change nothing.
 	reading = []string{"get", "list", "watch"}
-	// changing are those of the role endpoints on its own objects.
+	// changing are the further verbs that the role endpoints has for the kinds that it writes.
 	changing = []string{"create", "update", "patch", "delete"}
 )
 

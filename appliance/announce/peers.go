@@ -169,7 +169,7 @@ func (ps *peers) sameRouter(c *wire.PeerConfig) *peering {
 	return ps.list[i]
 }
 
-// withPeers returns advertisements with the peers that also has for some of theirs.
+// withPeers returns advertisements in which each peer that is a key of also is replaced by its value.
 func withPeers(all []wire.Advertisement, also map[string]string) []wire.Advertisement {
 	if len(also) == 0 {
 		return all

@@ -82,8 +82,8 @@ func (k *keyring) follow() error {
 	return err
 }
 
-// keep makes the keys that are missing, or at their end, and ends tokens that were revoked here while that could not be
-// said to the other boxes.
+// keep replaces the shared keys that are missing or expired, and the key of tokens also after a revocation on this box that could not
+// be sent to the other boxes.
 func (k *keyring) keep(ctx context.Context) error {
 	if k.shared.Sharing() != nil {
 		return nil

@@ -132,7 +132,7 @@ func (c *Config) ManifestSources() []ManifestSource {
 	return all
 }
 
-// ManifestDirs are the directories alone.
+// ManifestDirs returns the watched directories, without the names of their sources.
 func (c *Config) ManifestDirs() (dirs []string) {
 	for _, s := range c.ManifestSources() {
 		dirs = append(dirs, s.Dir)

@@ -38,7 +38,7 @@ func Watch(ctx context.Context, log *slog.Logger) (<-chan Facts, error) {
 	return watch(ctx, log, read, (*Facts).equal)
 }
 
-// watch is Watch of what read gives.
+// watch returns a channel with the newest result of read, which is called again after changes of the host; equal results are dropped.
 func watch[T any](ctx context.Context, log *slog.Logger, read func(*netlink.Handle) (T, error), equal func(a, b *T) bool) (<-chan T, error) {
 	h, err := open()
 	if err != nil {

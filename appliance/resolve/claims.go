@@ -541,8 +541,8 @@ func (r *resolver) portRanges(index int, p *nft.ServicePort, shared bool) (list 
 	return list
 }
 
-// withoutPorts is a Service port with the endpoints and settings of one for its ranges, which share them: endpoints are
-// addresses with port 0, each once.
+// withoutPorts returns the part of a Service port that its port ranges share: its settings, and its endpoints as addresses with port 0,
+// each once.
 func withoutPorts(p *nft.ServicePort) nft.ServicePort {
 	behind := nft.ServicePort{Family: p.Family, Balance: p.Balance, Refused: p.Refused, Serving: addressesOf(p.Serving), Limits: p.Limits}
 	switch {

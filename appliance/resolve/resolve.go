@@ -465,7 +465,7 @@ func (r *resolver) free(port int, p *nft.ServicePort, frontends []nft.Frontend) 
 	})
 }
 
-// Clone returns claims that are decided upon as c decides, and on which nothing that c takes later has an influence.
+// Clone returns an independent copy of the claims: it decides as c does now, and later changes of c do not reach it.
 func (c *Claims) Clone() *Claims {
 	return &Claims{
 		byFrontend: lists(c.byFrontend), byService: maps.Clone(c.byService), balancers: lists(c.balancers),

@@ -483,7 +483,8 @@ func (c *cluster) checked() bool {
 	return !slices.ContainsFunc(c.problems, func(p *Problem) bool { return p.Reason != reasonEndpointDown && p.Reason != reasonFailingOpen })
 }
 
-// consequence is what a cause does to several Services. Those that do answer do so without it, or may.
+// consequence words the effect of a cause on several Services: the number that fails, and the number that still answers. without is
+// set when these use nothing of what failed.
 func consequence(failing, all int, without bool) string {
 	one, many := "is affected", "are affected"
 	if without {

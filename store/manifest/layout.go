@@ -96,7 +96,7 @@ func (w *layoutWriter) inside(n *node) {
 	}
 }
 
-// place is one that was read back.
+// place is the place of a field or an item, as a layout has it in packed form.
 type place struct {
 	line, column int // the line counts from the object's first one, which is 0
 	size         int
@@ -104,7 +104,7 @@ type place struct {
 	name         string
 }
 
-// places reads all of them.
+// places unpacks the places of all fields and items, in the order of the text.
 func (l layout) places() (all []place) {
 	packed, line := []byte(l.packed.Value()), 0
 	number := func() int {

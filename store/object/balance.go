@@ -422,7 +422,7 @@ func CutPrefix(value string) (limit string, ipv4, ipv6 uint8, err error) {
 	return limit, ipv4, ipv6, nil
 }
 
-// ofClients has a check read a limit without its prefix lengths.
+// ofClients returns a check of "LIMIT per BITS,BITS" that passes LIMIT alone to another check.
 func ofClients(check func(path, string) Errors) func(path, string) Errors {
 	return func(p path, value string) Errors {
 		limit, _, _, err := CutPrefix(value)

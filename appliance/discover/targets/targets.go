@@ -218,7 +218,7 @@ func (p *Provider) watchDirs(watcher *fsnotify.Watcher) error {
 	return nil
 }
 
-// read waits for the end of a file that is being written. A file that is as it was last has no groups.
+// read returns the text and the groups of the file, and repeats while it is being written. An unchanged file has no groups.
 func (p *Provider) read(ctx context.Context, last []byte) (text []byte, groups []group, err error) {
 	begin := time.Now()
 	for {

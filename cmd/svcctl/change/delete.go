@@ -160,7 +160,7 @@ func (d *deleting) victims(ctx context.Context, args []string) (victims []victim
 	return victims, nil, nil
 }
 
-// turn is in which turn an object goes: what takes others along goes after them.
+// turn ranks an object for removal: a Namespace goes after the objects in it, a Service after its slices.
 func (v *victim) turn() int {
 	switch v.Kind.Name {
 	case object.KindNamespace:
