@@ -140,7 +140,8 @@ func Test976_endpoints_outlive_provider_discover_and_box(t *testing.T) {
 	reaches("when it is back", b.R1)
 }
 
-// Services that are emptied together are held, wait fails, confirm --removals lets them go.
+// One Service of 400 that is emptied has no endpoints after 30 s. Services that are emptied together are held, wait fails, confirm
+// --removals lets them go.
 func Test977_held_endpoints_are_confirmed(t *testing.T) {
 	const n = 400
 	b := newBox(t, nil)
@@ -161,6 +162,28 @@ func Test977_held_endpoints_are_confirmed(t *testing.T) {
 	eventually(t, 2*time.Minute, func() error {
 		if got := slices(); got != n {
 			return fmt.Errorf("%d slices, want %d", got, n)
+		}
+		return nil
+	})
+	one := jobs["s7"]
+	delete(jobs, "s7")
+	file.set(jobs)
+	emptied := time.Now()
+	b.hasProblem(t, "Service default/"+f.name("s7"), "EndpointsEmpty", "targets:s7")
+	eventually(t, 3*time.Minute, func() error {
+		if got := slices(); got != n-1 {
+			return fmt.Errorf("%d slices, want %d, one of %d Services was emptied", got, n-1, n)
+		}
+		return nil
+	})
+	if after := time.Since(emptied); after < 30*time.Second {
+		t.Errorf("the endpoint of one of %d Services left after %v of empty answers", n, after)
+	}
+	jobs["s7"] = one
+	file.set(jobs)
+	eventually(t, 2*time.Minute, func() error {
+		if got := slices(); got != n {
+			return fmt.Errorf("%d slices, want %d, when it is back", got, n)
 		}
 		return nil
 	})
@@ -240,17 +263,42 @@ func Test984_hostile_answers(t *testing.T) {
 	if n := endpoints(); n != 3000 {
 		t.Errorf("%d endpoints after an answer that is too large", n)
 	}
-	file.write(many(100))
-	for i := range 200 {
-		file.write(many(1 + i%2*100))
+	are := func(what string, want int) {
+		t.Helper()
+		eventually(t, 2*time.Minute, func() error {
+			if n := endpoints(); n != want {
+				return fmt.Errorf("%d endpoints of %d %s", n, want, what)
+			}
+			return nil
+		})
+	}
+	file.write(many(1))
+	are("before it flaps", 1)
+	written := func() (n int) {
+		out, errOut, code := b.svcctl.Svcctl("journal", "svc/"+f.name("web"), "-o", "json", "--limit", "10000")
+		if code != 0 {
+			t.Fatal(errOut)
+		}
+		for line := range strings.Lines(out) {
+			if strings.Contains(line, `"svcctl-discover"`) && strings.Contains(line, `"EndpointSlice"`) {
+				n++
+			}
+		}
+		return n
+	}
+	before, began := written(), time.Now()
+	if before < 30 { // 3,000 endpoints were in as many slices
+		t.Fatalf("the journal has %d writes of slices", before)
+	}
+	for i := range 400 {
+		file.write(many(1 + i%2*50))
+		time.Sleep(10 * time.Millisecond) // real time: it flaps for some seconds
 	}
 	file.write(many(7))
-	eventually(t, 2*time.Minute, func() error {
-		if n := endpoints(); n != 7 {
-			return fmt.Errorf("%d endpoints of 7 after a provider that flapped", n)
-		}
-		return nil
-	})
+	are("after a provider that flapped", 7)
+	if n := written() - before; n > 5*int(time.Since(began)/time.Second+1)+2 {
+		t.Errorf("%d writes of one slice in %v", n, time.Since(began))
+	}
 	reaches("172.30.9.2")
 }
 
