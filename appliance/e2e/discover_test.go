@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -357,4 +358,63 @@ func Test979_one_process_asks_a_provider(t *testing.T) {
 	}
 	file.set(map[string][]string{"web": servers(f, 80, b.R1)})
 	is("after the first one", "gw1", b.R1)
+}
+
+// In a fleet one box asks a provider for all boxes. While etcd is away nothing changes, and what came meanwhile is written when it is back;
+// another box asks when the first one has stopped.
+func Test1018_a_fleet_asks_a_provider_once(t *testing.T) {
+	f := newFleet(t, 2)
+	file, fam := newTargets(t), families[0]
+	second := f.lab.Host("second")
+	f.inside.Attach(second, "eth0", "10.1.0.12/24")
+	second.Route("0.0.0.0/0", "10.1.0.1")
+	second.Serve("tcp", 80)
+	at := netip.MustParseAddrPort("172.30.9.1:80")
+	follow := func(servers ...string) { file.set(map[string][]string{"web": servers}) }
+	answers := func(when, server string) {
+		t.Helper()
+		for n, client := range f.clients {
+			eventually(t, 3*time.Minute, func() error {
+				if reply, err := client.Ask("tcp", at); err != nil || reply.Server != server {
+					return fmt.Errorf("%s: the client of box %d has an answer of %q (%v), want %s", when, n+1, reply.Server, err, server)
+				}
+				return nil
+			})
+		}
+	}
+	follow("10.1.0.11:80")
+	if out, code := f.apply(0, fam.discovered("web", "targets:web", "172.30.9.1")); code != 0 {
+		t.Fatal(out)
+	}
+	var discover []*netlab.Appliance
+	for n, b := range f.boxes {
+		d := b.Discoverer("--from", "targets+file://"+file.path, "--node-name", f.hosts[n].Name)
+		d.Launch()
+		discover = append(discover, d)
+	}
+	answers("at first", f.server.Name)
+	field := func(path string) string {
+		t.Helper()
+		out, errOut, code := f.boxes[1].Svcctl("get", "lease", "discover-targets", "-n", "kube-system", "-o", "jsonpath={"+path+"}")
+		if code != 0 {
+			t.Fatal(errOut)
+		}
+		return out
+	}
+	holder := 0
+	if field(".spec.holderIdentity") == f.hosts[1].Name {
+		holder = 1
+	}
+	f.stop()
+	follow("10.1.0.12:80")
+	f.state(holder, "CutOff")
+	answers("without etcd", f.server.Name)
+	f.startEtcd()
+	answers("with etcd again", second.Name)
+	discover[holder].Kill()
+	follow("10.1.0.11:80")
+	answers("after the box that asked", f.server.Name)
+	if got, want := field(".spec.holderIdentity"), f.hosts[1-holder].Name; got != want {
+		t.Errorf("%q holds the Lease, want %q", got, want)
+	}
 }
