@@ -315,7 +315,7 @@ func (p *plan) slices(svc *object.Service, r *route, l *listener, families []str
 func portOf(s *object.EndpointSlice, port *object.ServicePort) *object.EndpointPort {
 	for i := range s.Ports {
 		p := &s.Ports[i]
-		if object.Deref(p.Name) == port.Name && cmp.Or(object.Deref(p.Protocol), object.ProtocolTCP) == cmp.Or(port.Protocol, object.ProtocolTCP) && p.Port != nil {
+		if object.Deref(p.Name) == port.Name && cmp.Or(object.Deref(p.Protocol), object.ProtocolTCP) == cmp.Or(port.Protocol, object.ProtocolTCP) && object.Deref(p.Port) != 0 {
 			return p
 		}
 	}

@@ -36,6 +36,9 @@ func Test835_verdict_agrees_with_packets(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		world := oracle.Generate(r)
 		world.Complicate(r)
+		if seed%2 == 0 {
+			world.AddGateways(r)
+		}
 		world.Box.Interfaces = slices.DeleteFunc(world.Box.Interfaces, func(i oracle.Interface) bool { return i.Name == "vip0" }) // of addresses that the store gives anew
 		kind, _ := judgeWorld(t, world, met)
 		if kind == "" {
@@ -53,7 +56,8 @@ func Test835_verdict_agrees_with_packets(t *testing.T) {
 	}
 	t.Log(met)
 	for _, what := range []string{"Ready", "NoEndpoints", "NoReadyEndpoint", "PortMismatch", "NoLocalEndpoint", "OtherFamily", "FailingOpen", "Pending",
-		"HostAddress", "TLSNotTerminated", "PortInUse", "UnknownSourceSet", "PortConflict", "relayed"} {
+		"HostAddress", "TLSNotTerminated", "PortInUse", "UnknownSourceSet", "PortConflict", "relayed",
+		"a Gateway's packet delivered", "a Gateway's packet refused", "Gateway Programmed=True", "Gateway Programmed=False", "TCPRoute Accepted=False", "UDPRoute Accepted=True", "TCPRoute ResolvedRefs=False", "UDPRoute ResolvedRefs=True"} {
 		if count >= verdictWorlds && met[what] == 0 {
 			t.Errorf("%q is in no world: the generated worlds have become too tame", what)
 		}
@@ -111,6 +115,63 @@ func judgeWorld(t *testing.T, world *oracle.World, met map[string]int) (kind, te
 		}
 		if lacks == "" && service.Metadata.Annotations["svcctl.io/proxy-mode"] == "userspace" {
 			met["relayed"]++
+		}
+	}
+	return r.judgeGateways(served, met)
+}
+
+// judgeGateways compares the conditions of Gateways, listeners and routes to what becomes of their clients.
+func (r *rig) judgeGateways(served *oracle.World, met map[string]int) (kind, text string) {
+	differs := func(o object.Object, of []object.Condition, name string, is bool) bool {
+		i := slices.IndexFunc(of, func(c object.Condition) bool { return c.Type == name })
+		if i < 0 {
+			kind, text = name, object.RefOf(o).String()+" has no condition "+name
+			return true
+		}
+		if met[fmt.Sprintf("%s %s=%s", o.GetTypeMeta().Kind, name, of[i].Status)]++; (of[i].Status == object.ConditionTrue) != is {
+			kind, text = fmt.Sprintf("%s=%s", name, of[i].Status), fmt.Sprintf("%s is %s=%s %s: %s", object.RefOf(o), name, of[i].Status, of[i].Reason, of[i].Message)
+			return true
+		}
+		return false
+	}
+	for _, o := range served.Gateways {
+		for _, a := range served.Attempts(served.Serving(o)) {
+			if !a.Packet.To.IsValid() {
+				continue
+			}
+			if text := judge.Disagreement(served, r.planner.compiler.Ruleset(), a.Packet); text != "" {
+				return "a packet", fmt.Sprintf("Gateway %s, %v: %s", o.Metadata.Name, a.Packet, text)
+			}
+			for _, outcome := range served.Decide(a.Packet) {
+				met["a Gateway's packet "+string(outcome.Kind)]++
+			}
+		}
+		stored, _ := r.store.Get(object.RefOf(o))
+		gw := stored.(*object.Gateway)
+		if differs(gw, gw.Status.Conditions, "Programmed", served.Programmed(gw)) {
+			return kind, text
+		}
+		for i := range gw.Status.Listeners {
+			if l := &gw.Status.Listeners[i]; differs(gw, l.Conditions, "Accepted", !served.IsTaken(gw, &gw.Spec.Listeners[i])) {
+				return "listener " + kind, text
+			}
+		}
+	}
+	for _, o := range served.Routes {
+		accepted, resolved := served.Judge(o)
+		stored, _ := r.store.Get(object.RefOf(o))
+		var status object.RouteStatus
+		switch o := stored.(type) {
+		case *object.TCPRoute:
+			status = o.Status
+		case *object.UDPRoute:
+			status = o.Status
+		}
+		if len(status.Parents) != 1 {
+			return "parents", fmt.Sprintf("%s has %v", object.RefOf(o), status)
+		}
+		if differs(o, status.Parents[0].Conditions, "Accepted", accepted) || differs(o, status.Parents[0].Conditions, "ResolvedRefs", resolved) {
+			return kind, text
 		}
 	}
 	return "", ""
@@ -171,6 +232,15 @@ func (r *rig) inForce(world *oracle.World) *oracle.World {
 		if stored, _ := r.store.Get(object.RefOf(o)); stored != nil {
 			served.Services = append(served.Services, stored.(*object.Service))
 		}
+	}
+	served.Slices = slices.Clone(world.Slices)
+	for _, gw := range world.Gateways {
+		stored, _ := r.store.Get(object.ServiceRef(oracle.ServiceOf(gw)))
+		if stored == nil {
+			r.t.Fatalf("Gateway %s has no Service", gw.Metadata.Name)
+		}
+		served.Services = append(served.Services, stored.(*object.Service))
+		served.Slices = append(served.Slices, served.GatewaySlices(gw)...)
 	}
 	return &served
 }

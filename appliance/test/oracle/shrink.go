@@ -55,6 +55,33 @@ func (w *World) simpler() []*World {
 	for i := range w.Endpoints {
 		try(func(w *World) { w.Endpoints = slices.Delete(w.Endpoints, i, i+1) })
 	}
+	for i := range w.Gateways {
+		try(func(w *World) { w.Gateways = slices.Delete(w.Gateways, i, i+1) })
+		for j := range w.Gateways[i].Spec.Addresses {
+			try(func(w *World) { w.Gateways[i].Spec.Addresses = slices.Delete(w.Gateways[i].Spec.Addresses, j, j+1) })
+		}
+		for j := range w.Gateways[i].Spec.Listeners {
+			if len(w.Gateways[i].Spec.Listeners) > 1 {
+				try(func(w *World) { w.Gateways[i].Spec.Listeners = slices.Delete(w.Gateways[i].Spec.Listeners, j, j+1) })
+			}
+		}
+	}
+	for i := range w.Routes {
+		try(func(w *World) { w.Routes = slices.Delete(w.Routes, i, i+1) })
+	}
+	for i, r := range w.routes() {
+		for j := range r.spec.Rules[0].BackendRefs {
+			if len(r.spec.Rules[0].BackendRefs) > 1 {
+				try(func(w *World) {
+					rule := &w.routes()[i].spec.Rules[0]
+					rule.BackendRefs = slices.Delete(rule.BackendRefs, j, j+1)
+				})
+			}
+		}
+	}
+	for i := range w.Grants {
+		try(func(w *World) { w.Grants = slices.Delete(w.Grants, i, i+1) })
+	}
 	for i, service := range w.Services {
 		for _, change := range simplerServices(service) {
 			try(func(w *World) { change(w.Services[i]) })
@@ -160,6 +187,15 @@ func (w *World) clone() *World {
 	}
 	for _, o := range w.Slices {
 		copied.Slices = append(copied.Slices, o.DeepCopy().(*object.EndpointSlice))
+	}
+	for _, o := range w.Gateways {
+		copied.Gateways = append(copied.Gateways, o.DeepCopy().(*object.Gateway))
+	}
+	for _, o := range w.Routes {
+		copied.Routes = append(copied.Routes, o.DeepCopy())
+	}
+	for _, o := range w.Grants {
+		copied.Grants = append(copied.Grants, o.DeepCopy().(*object.ReferenceGrant))
 	}
 	for _, o := range w.Endpoints {
 		copied.Endpoints = append(copied.Endpoints, o.DeepCopy().(*object.Endpoints))

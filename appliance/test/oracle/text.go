@@ -30,6 +30,15 @@ func (w *World) String() string {
 	for _, o := range w.Endpoints {
 		line(&b, o, map[string]any{"annotations": o.Metadata.Annotations, "labels": o.Metadata.Labels, "subsets": o.Subsets})
 	}
+	for _, o := range w.Gateways {
+		line(&b, o, map[string]any{"spec": o.Spec})
+	}
+	for _, r := range w.routes() {
+		line(&b, &object.TCPRoute{TypeMeta: object.TypeMeta{Kind: r.kind}, Metadata: *r.meta}, map[string]any{"spec": r.spec})
+	}
+	for _, o := range w.Grants {
+		line(&b, o, map[string]any{"spec": o.Spec})
+	}
 	if len(w.Down) > 0 {
 		fmt.Fprintf(&b, "down %v\n", slices.SortedFunc(maps.Keys(w.Down), netip.AddrPort.Compare))
 	}

@@ -17,6 +17,10 @@ type World struct {
 	Services  []*object.Service
 	Slices    []*object.EndpointSlice
 	Endpoints []*object.Endpoints
+	// Gateways have TCPRoutes and UDPRoutes, all of one second, and ReferenceGrants for these.
+	Gateways []*object.Gateway
+	Routes   []object.Object
+	Grants   []*object.ReferenceGrant
 	// Down are the servers that do not answer checks.
 	Down map[netip.AddrPort]bool
 	// Programs listen on the host, since before there were Services.
@@ -166,6 +170,15 @@ func (w *World) Manifest() string {
 		add(o)
 	}
 	for _, o := range w.Endpoints {
+		add(o)
+	}
+	for _, o := range w.Gateways {
+		add(o)
+	}
+	for _, o := range w.Routes {
+		add(o)
+	}
+	for _, o := range w.Grants {
 		add(o)
 	}
 	return b.String()
