@@ -333,3 +333,62 @@ func TestGatewayChangesAreStoredLate(t *testing.T) {
 		})
 	}
 }
+
+// Statuses stay within the bounds of the CustomResourceDefinitions, whatever is in them already and however long names are:
+// the entries of other controllers stay, and a message is cut.
+func TestGatewayStatusesAreBounded(t *testing.T) {
+	r := newGatewayRig(t)
+	hosts := make([]string, 1024)
+	for i := range hosts {
+		hosts[i] = fmt.Sprintf("h%d.%s", i, strings.Repeat("a", 60)+".example.org")
+	}
+	r.files(gatewayText + "---\napiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: tls}\nspec:\n  gatewayClassName: svcctl\n" +
+		"  listeners: [{name: tls, port: 443, protocol: TLS, hostname: www.example.com, tls: {mode: Passthrough}}]\n" +
+		"---\napiVersion: gateway.networking.k8s.io/v1\nkind: TLSRoute\nmetadata: {name: many}\nspec:\n  hostnames: [" + strings.Join(hosts, ", ") + "]\n" +
+		"  parentRefs: [{name: tls}]\n  rules: [{backendRefs: [{name: blue, port: 5432}]}]\n")
+	foreign := func(kind, name string, change func(o object.Object)) {
+		t.Helper()
+		o := r.get(kind, name).DeepCopy()
+		change(o)
+		if w, err := r.objects.Write(store.Write{Ref: object.RefOf(o), Object: o, Status: true}); err != nil || w[0].Err != nil {
+			t.Fatal(err, w[0].Err)
+		}
+	}
+	condition := func(i int) object.Condition {
+		return object.Condition{Type: fmt.Sprintf("example.com/C%d", i), Status: "True", Reason: "R", LastTransitionTime: time.Unix(0, 0)}
+	}
+	foreign(object.KindTCPRoute, "db", func(o object.Object) {
+		for i := range 32 {
+			o.(*object.TCPRoute).Status.Parents = append(o.(*object.TCPRoute).Status.Parents, object.RouteParentStatus{
+				ParentRef: object.ParentRef{Name: fmt.Sprintf("g%d", i)}, ControllerName: "example.com/other", Conditions: []object.Condition{condition(0)},
+			})
+		}
+	})
+	foreign(object.KindGateway, "edge", func(o object.Object) {
+		o.(*object.Gateway).Status.Conditions = nil
+		for i := range 8 {
+			o.(*object.Gateway).Status.Conditions = append(o.(*object.Gateway).Status.Conditions, condition(i))
+		}
+	})
+	r.settle()
+	route := r.get(object.KindTCPRoute, "db").(*object.TCPRoute)
+	if n := len(route.Status.Parents); n != 32 || route.Status.Parents[0].ControllerName != "example.com/other" {
+		t.Errorf("%d entries, the first of %s", n, route.Status.Parents[0].ControllerName)
+	}
+	gw := r.get(object.KindGateway, "edge").(*object.Gateway)
+	if got := conditionsOf(gw.Status.Conditions); len(gw.Status.Conditions) != 8 || !strings.Contains(got, "Accepted=True/Accepted@1") || !strings.Contains(got, "Programmed=True/Programmed@1") || !strings.Contains(got, "example.com/C2") {
+		t.Errorf("the Gateway has %s", got)
+	}
+	many := r.get(object.KindTLSRoute, "many").(*object.TLSRoute)
+	if message := many.Status.Parents[0].Conditions[0].Message; len(message) != 32768 || !strings.HasSuffix(message, "…") {
+		t.Errorf("a message of %d bytes", len(message))
+	}
+	if n := r.settle(); n != 0 {
+		t.Errorf("%d changes without a cause", n)
+	}
+	for _, p := range r.c.Problems() {
+		if strings.Contains(p.Message, "Too") {
+			t.Error(p)
+		}
+	}
+}

@@ -31,10 +31,20 @@ func conditions(generation int64, list ...condition) (all []object.Condition) {
 		if c.is {
 			status = "True"
 		}
+		if len(c.message) > maxMessage {
+			c.message = strings.ToValidUTF8(c.message[:maxMessage-len("…")], "") + "…"
+		}
 		all = append(all, object.Condition{Type: c.kind, Status: status, ObservedGeneration: cmp.Or(c.of, generation), Reason: c.reason, Message: c.message})
 	}
 	return all
 }
+
+// The bounds of statuses in the CustomResourceDefinitions.
+const (
+	maxMessage    = 32768
+	maxConditions = 8
+	maxParents    = 32
+)
 
 // orEarlier returns the condition that was met by an earlier generation in place of one that is pending.
 func (p *plan) orEarlier(c condition, generation int64, stored []object.Condition) condition {
@@ -282,7 +292,7 @@ func (p *plan) routeStatus(r *route) {
 	if len(r.outcome) == 0 {
 		return
 	}
-	next := draft(r.object)
+	next := object.Draft(r.object)
 	status := routeOf(next).status
 	status.Parents = nil
 	for i := range r.parents {
@@ -327,7 +337,7 @@ func ClassStatus(class *object.GatewayClass) object.Object {
 
 // Parentless returns a route or ListenerSet with the status that it has without a Gateway here; nil for other kinds.
 func Parentless(o object.Object) object.Object {
-	next := draft(o)
+	next := object.Draft(o)
 	if set, is := next.(*object.ListenerSet); is {
 		const why = "its Gateway is not there, or of a class that is not served here"
 		set.Status.Listeners = nil
@@ -342,18 +352,11 @@ func Parentless(o object.Object) object.Object {
 	return next
 }
 
-// draft copies an object of which the status alone is to be another one: the rest is shared.
-func draft(o object.Object) object.Object {
-	next := reflect.New(reflect.TypeOf(o).Elem())
-	next.Elem().Set(reflect.ValueOf(o).Elem())
-	return next.Interface().(object.Object)
-}
-
 // Merge returns an object with a planned status in place of its own, nil when that changes nothing. Conditions keep the
 // time of their last transition; those of other types stay, and so do the parents entries of other controllers and of
 // other Gateways (isOther).
 func Merge(stored, planned object.Object, now time.Time, isOther func(object.Ref) bool) object.Object {
-	next := draft(stored)
+	next := object.Draft(stored)
 	changed := false
 	merge := func(to *[]object.Condition, from []object.Condition) {
 		changed = mergeConditions(to, from, now) || changed
@@ -412,6 +415,13 @@ func mergeConditions(to *[]object.Condition, from []object.Condition, now time.T
 		if at < 0 {
 			c.LastTransitionTime = now
 			*to, changed = append(*to, c), true
+			if len(*to) > maxConditions { // the last one of another controller makes room
+				at = len(*to) - 1
+				for at > 0 && slices.ContainsFunc(from, func(b object.Condition) bool { return b.Type == (*to)[at].Type }) {
+					at--
+				}
+				*to = slices.Delete(*to, at, at+1)
+			}
 			continue
 		}
 		before := (*to)[at]
@@ -427,17 +437,18 @@ func mergeConditions(to *[]object.Condition, from []object.Condition, now time.T
 // mergeParents puts the entries of a Gateway in the place of those of the same parentRef.
 func mergeParents(next, planned *route, now time.Time, isOther func(object.Ref) bool) (changed bool) {
 	before := next.status.Parents
+	others := slices.DeleteFunc(slices.Clone(before), func(s object.RouteParentStatus) bool { return s.ControllerName == ControllerName })
 	var all []object.RouteParentStatus
 	find := func(list []object.RouteParentStatus, ref *object.ParentRef) int {
 		return slices.IndexFunc(list, func(s object.RouteParentStatus) bool {
-			return s.ControllerName == ControllerName && sameParent(&s.ParentRef, ref)
+			return s.ControllerName == ControllerName && reflect.DeepEqual(&s.ParentRef, ref)
 		})
 	}
 	for i := range next.parents {
 		ref := &next.parents[i]
 		had, has := find(before, ref), find(planned.status.Parents, ref)
 		switch {
-		case find(all, ref) >= 0:
+		case find(all, ref) >= 0, len(all)+len(others) >= maxParents:
 		case has >= 0:
 			entry := planned.status.Parents[has]
 			var kept []object.Condition
@@ -451,17 +462,8 @@ func mergeParents(next, planned *route, now time.Time, isOther func(object.Ref) 
 			all = append(all, before[had])
 		}
 	}
-	for _, s := range before {
-		if s.ControllerName != ControllerName {
-			all = append(all, s)
-		}
-	}
+	all = append(all, others...)
 	changed = changed || len(all) != len(before)
 	next.status.Parents = all
 	return changed
-}
-
-func sameParent(a, b *object.ParentRef) bool {
-	return a.Name == b.Name && object.Deref(a.Group) == object.Deref(b.Group) && object.Deref(a.Kind) == object.Deref(b.Kind) &&
-		object.Deref(a.Namespace) == object.Deref(b.Namespace) && object.Deref(a.SectionName) == object.Deref(b.SectionName) && object.Deref(a.Port) == object.Deref(b.Port)
 }
