@@ -19,6 +19,8 @@ type Grants struct {
 	mu  sync.RWMutex
 	of  map[string][]nft.ServicePort // by Service
 	box nft.Box
+	// near are the Services that have an address in a network of an interface, which are few.
+	near map[string]struct{}
 	// loopback are the loopback addresses that node ports answer on.
 	loopback []netip.Addr
 	// changes counts what was Planned.
@@ -39,7 +41,7 @@ func NewGrants(seenTo func(addr netip.Addr, ifname string) bool) *Grants {
 	if seenTo == nil {
 		seenTo = func(netip.Addr, string) bool { return false }
 	}
-	return &Grants{of: map[string][]nft.ServicePort{}, seenTo: seenTo}
+	return &Grants{of: map[string][]nft.ServicePort{}, near: map[string]struct{}{}, seenTo: seenTo}
 }
 
 // Name implements Part.
@@ -49,15 +51,28 @@ func (g *Grants) Name() string { return "grants" }
 func (g *Grants) Planned(host *Host, services []Service) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if host != nil {
-		g.box, g.loopback = host.Box, host.Loopback
-	}
 	g.changes++
 	for _, svc := range services {
+		g.of[svc.Key] = svc.Ports
+		g.place(svc.Key)
 		if len(svc.Ports) == 0 {
 			delete(g.of, svc.Key)
-		} else {
-			g.of[svc.Key] = svc.Ports
+		}
+	}
+	if host != nil {
+		g.box, g.loopback = host.Box, host.Loopback
+		for key := range g.of {
+			g.place(key)
+		}
+	}
+}
+
+// place finds out whether a Service is near.
+func (g *Grants) place(key string) {
+	delete(g.near, key)
+	for _, p := range g.of[key] {
+		if slices.ContainsFunc(p.Frontends, func(f nft.Frontend) bool { return f.Addr.IsValid() && onSegment(&g.box, f.Addr) != nil }) {
+			g.near[key] = struct{}{}
 		}
 	}
 }
@@ -144,10 +159,10 @@ func (g *Grants) Unanswered(most int) (list []wire.Unanswered, more int) {
 	g.mu.RLock()
 	box := g.box
 	by := map[netip.Addr][]string{}
-	for key, ports := range g.of {
+	for key := range g.near {
 		var addrs []netip.Addr
-		for i := range ports {
-			addrs = append(addrs, frontendAddrs(&ports[i])...)
+		for i := range g.of[key] {
+			addrs = append(addrs, frontendAddrs(&g.of[key][i])...)
 		}
 		for _, a := range sortedAddrs(addrs) {
 			if onSegment(&box, a) != nil {
@@ -156,11 +171,7 @@ func (g *Grants) Unanswered(most int) (list []wire.Unanswered, more int) {
 		}
 	}
 	g.mu.RUnlock()
-	var addrs []netip.Addr
-	for a := range by {
-		addrs = append(addrs, a)
-	}
-	addrs = sortedAddrs(addrs)
+	addrs := slices.SortedFunc(maps.Keys(by), netip.Addr.Compare)
 	if len(addrs) > most {
 		addrs, more = addrs[:most], len(addrs)-most
 	}

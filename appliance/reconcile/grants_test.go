@@ -1,10 +1,13 @@
 package reconcile
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
+	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
 )
@@ -88,4 +91,43 @@ func TestNotStored(t *testing.T) {
 	if s := r.board.NotStored(ref("late")); s != nil {
 		t.Errorf("once stored: %+v", s)
 	}
+}
+
+// The addresses without an answer are looked for among the Services that have one in a network of the box, as these come and
+// go, not among all of them.
+func Test1083_only_services_near_are_looked_at(t *testing.T) {
+	g := NewGrants(nil)
+	port := func(id, addr string) nft.ServicePort {
+		return nft.ServicePort{ID: id, Family: nft.IPv4, Protocol: nft.TCP, Frontends: []nft.Frontend{{Addr: netip.MustParseAddr(addr), Port: 80}}}
+	}
+	host := func(prefixes ...netip.Prefix) *Host {
+		return &Host{Box: nft.Box{Interfaces: []nft.Interface{{Index: 1 << 30, Name: "lan", Prefixes: prefixes}}}}
+	}
+	want := func(near int, addresses ...string) {
+		t.Helper()
+		var got []string
+		list, _ := g.Unanswered(10)
+		for _, u := range list {
+			got = append(got, u.Address+" "+u.Services[0])
+		}
+		if len(g.near) != near || !slices.Equal(got, addresses) {
+			t.Errorf("%d Services are near, and unanswered are %q; want %d and %q", len(g.near), got, near, addresses)
+		}
+	}
+	lan := netip.MustParsePrefix("192.0.2.0/24")
+	var far []Service
+	for i := range 1000 {
+		key := fmt.Sprintf("default/far%d", i)
+		far = append(far, Service{Key: key, Ports: []nft.ServicePort{port(key+"/p", fmt.Sprintf("10.96.%d.%d", i/250, i%250))}})
+	}
+	g.Planned(host(lan), append(far, Service{Key: "default/web", Ports: []nft.ServicePort{port("default/web/p", "192.0.2.7")}}))
+	want(1, "192.0.2.7 default/web")
+	g.Planned(nil, []Service{{Key: "default/web", Ports: []nft.ServicePort{port("default/web/p", "192.0.2.8")}}})
+	want(1, "192.0.2.8 default/web")
+	g.Planned(nil, []Service{{Key: "default/web", Ports: []nft.ServicePort{port("default/web/p", "10.96.9.9")}}})
+	want(0)
+	g.Planned(host(netip.MustParsePrefix("10.96.9.0/24")), nil)
+	want(1, "10.96.9.9 default/web")
+	g.Planned(nil, []Service{{Key: "default/web"}})
+	want(0)
 }
