@@ -145,6 +145,7 @@ var parsers = map[string]func(texts []string) (any, error){
 	"service-cluster-ip-range":    several(config.ParsePrefixes),
 	"service-node-port-range":     single(config.ParsePortRange),
 	"cluster-cidr":                several(config.ParsePrefixes),
+	"egress-from":                 several(config.ParsePrefixes),
 	"announce-table":              single(config.ParseTable),
 	"load-balancer-pool":          several(config.ParseAddrRanges),
 	"load-balancer-internal-pool": several(config.ParseAddrRanges),
