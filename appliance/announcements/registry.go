@@ -130,10 +130,6 @@ const (
 // outside are served at by any port.
 func wantedOf(ports []nft.ServicePort, inRanges func(netip.Addr) bool) map[netip.Addr]string {
 	var all map[netip.Addr]string
-	leaves := map[netip.Addr]bool{} // hosts leave with it, and replies have to come to this box
-	for i := range ports {
-		leaves[ports[i].Egress.Addr] = len(ports[i].Egress.Sources) > 0
-	}
 	for i := range ports {
 		p := &ports[i]
 		for j := range p.Frontends {
@@ -145,8 +141,8 @@ func wantedOf(ports []nft.ServicePort, inRanges func(netip.Addr) bool) map[netip
 			switch {
 			case fe.HostOwned:
 				why = hostAddress
-			case p.Takes(fe.External.Pool), leaves[fe.Addr]:
-				why = ""
+			case p.Takes(fe.External.Pool), slices.ContainsFunc(ports, func(o nft.ServicePort) bool { return len(o.Egress.Sources) > 0 && o.Egress.Addr == fe.Addr }):
+				why = "" // hosts that leave with it get their replies by this box
 			case p.Takes(nft.PoolCluster):
 				why = noLocalEndpoint
 			}

@@ -124,7 +124,7 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 		OwnPorts:               c.ownPorts(),
 		Networks: resolve.Networks{
 			ServiceRanges: c.Addresses.ClusterIPRanges, ExternalIPRanges: c.Addresses.ExternalIPRanges.Prefixes, NoExternalIPs: c.Addresses.ExternalIPRanges.None,
-			Host: map[netip.Addr]string{}, Broadcast: map[netip.Addr]bool{}, EgressFrom: c.Addresses.EgressFrom,
+			Host: map[netip.Addr]string{}, Broadcast: map[netip.Addr]bool{}, EgressFrom: c.Addresses.EgressFrom, Local: map[netip.Addr]bool{},
 		},
 	}
 	for _, r := range c.Addresses.LoadBalancerPools {
@@ -148,14 +148,11 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 	if facts == nil {
 		return f
 	}
-	if len(f.EgressFrom) > 0 {
-		f.Local = map[netip.Addr]bool{}
-		for _, a := range facts.Addresses {
-			f.Local[a.Prefix.Addr()] = true
-		}
-	}
 	for _, a := range facts.Addresses {
 		addr := a.Prefix.Addr()
+		if len(f.EgressFrom) > 0 {
+			f.Local[addr] = true
+		}
 		// A host prefix is how a VIP is bound to an interface; what comes with a
 		// segment is how the host itself is reached, unless it is a VIP that was brought.
 		if a.Prefix.IsSingleIP() {

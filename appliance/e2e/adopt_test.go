@@ -147,9 +147,15 @@ type stream struct {
 // open begins a stream.
 func (k *keeping) open(t *testing.T, kind string, to netip.AddrPort) *stream {
 	t.Helper()
+	return k.openFrom(t, k.client, netip.Addr{}, kind, to)
+}
+
+// openFrom begins a stream of a host, which servers see as another address, if that is valid, with the same port.
+func (k *keeping) openFrom(t *testing.T, from *netlab.Host, as netip.Addr, kind string, to netip.AddrPort) *stream {
+	t.Helper()
 	s := &stream{kind: kind}
 	eventually(t, time.Minute, func() error {
-		return k.client.Do(func() (err error) {
+		return from.Do(func() (err error) {
 			d := net.Dialer{Timeout: 5 * time.Second}
 			s.conn, err = d.Dial("tcp", to.String())
 			return err
@@ -160,10 +166,14 @@ func (k *keeping) open(t *testing.T, kind string, to netip.AddrPort) *stream {
 	s.server = s.line(t)
 	fmt.Fprintln(s.conn, kind)
 	k.mu.Lock()
-	s.peer = k.peers[s.conn.LocalAddr().String()] // the server sees the client's own address
+	seen := s.conn.LocalAddr().(*net.TCPAddr).AddrPort()
+	if as.IsValid() {
+		seen = netip.AddrPortFrom(as, seen.Port())
+	}
+	s.peer = k.peers[seen.String()]
 	k.mu.Unlock()
 	if s.peer == nil {
-		t.Fatalf("no server has a client %s", s.conn.LocalAddr())
+		t.Fatalf("no server has a client %s", seen)
 	}
 	switch kind {
 	case "talk":

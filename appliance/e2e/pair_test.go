@@ -63,12 +63,12 @@ func makePair(t testing.TB, announcer func(n int) []string) *pair {
 }
 
 // attach makes one of the boxes between two segments, which has no manifests yet.
-func (p *pair) attach(n int, l *netlab.Lab, lan, inside *netlab.Segment) *netlab.Appliance {
+func (p *pair) attach(n int, l *netlab.Lab, lan, inside *netlab.Segment, more ...string) *netlab.Appliance {
 	h := l.Router(fmt.Sprintf("box%d", n+1))
 	lan.Attach(h, "lan0", fmt.Sprintf("192.0.2.%d/24", n+1), fmt.Sprintf("2001:db8::%d/64", n+1))
 	inside.Attach(h, "int0", fmt.Sprintf("10.1.0.%d/24", n+1), fmt.Sprintf("fd00:10:1::%d/64", n+1))
-	p.hosts[n], p.boxes[n] = h, h.Appliance(binary, "--node-name", h.Name, "--cluster-cidr", "10.0.0.0/8,fd00:10::/32",
-		"--load-balancer-pool", "192.0.2.50-192.0.2.59,2001:db8::50-2001:db8::59")
+	p.hosts[n], p.boxes[n] = h, h.Appliance(binary, append(more, "--node-name", h.Name, "--cluster-cidr", "10.0.0.0/8,fd00:10::/32",
+		"--load-balancer-pool", "192.0.2.50-192.0.2.59,2001:db8::50-2001:db8::59")...)
 	return p.boxes[n]
 }
 

@@ -121,7 +121,7 @@ var inRow = map[string]string{"fails": "pill bad\">✗ ", "stale": "✗ Not in f
 const elsewhere = `EndpointsNotRead EndpointsStale EndpointsEmpty NoSuchPort FailingOpen EndpointRefuses EndpointSilent EjectBlind EndpointDown EndpointFull ProbeRefused CheckNotMade
 	ChecksLate BadEndpointAddress SharedAddress RangeFull OutsideRange OutsideExternalIPRange ServiceRange NotUnicast FamilyNotServed
 	PortInUse NotInternal RangeNotServed NotAnnounced NotAdvertised Drained AnnouncerMissing AddressConflict GroupDisagrees PeerDown Announcer
-	BadConfiguration BoxesDiffer SharedEndpoint SecretUnusable CertificateExpires Certificate BackendUnchecked NoOCSPResponse NotRelayed
+	BadConfiguration BoxesDiffer SharedEndpoint NoAddress ReplyPaths SecretUnusable CertificateExpires Certificate BackendUnchecked NoOCSPResponse NotRelayed
 	RelayLoop RelayFull LoopbackListenFailed NotLoopback ProtocolNotRelayed NamesNothing FailedToStartServiceHealthcheck UnknownValue
 	InvalidAnnotation UnknownSourceSet InvalidSourceSets SourceSet NotServed NotSupported LimitNeverReached StickyTwice WeightOfNobody
 	WeightsUnused TooManyEndpoints RetrySame RangeByHash UnreadableAccess ServiceHasSelector NotMirrored BridgedEndpoints Encoding
@@ -167,6 +167,7 @@ func Test817_doors_agree(t *testing.T) {
 		{"PortConflict", "error", fmt.Sprintf(service, "", ", externalIPs: [198.51.100.9]") + endpoint},
 		{"TLSNotTerminated", "error", annotated("service.beta.kubernetes.io/aws-load-balancer-ssl-cert: 'arn:x'")},
 		{"OutOfNobody", "warning", annotated("svcctl.io/out: 10.9.9.9")},
+		{"EgressNotAllowed", "warning", annotated("svcctl.io/egress: vip")},
 		{"NoEffect", "warning", annotated("service.kubernetes.io/topology-mode: Auto")},
 		{"FieldValueInvalid", "error", annotated("svcctl.io/eject: maybe")},
 		{"UnknownField", "error", strings.Replace(good, "name: http}]}", "name: http, prt: 1}]}", 1)},
