@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -371,4 +373,58 @@ func TestUDPReceivedBeforeAHandOver(t *testing.T) {
 	}
 	l.paused = false
 	l.close()
+}
+
+// Datagrams of the refused share are dropped, by chance and by the client's hash: they reach no endpoint, and no client of another
+// share loses its own.
+func TestUDPRefusedShare(t *testing.T) {
+	families(t, func(t *testing.T, addr netip.Addr) {
+		const clients = 1500
+		var arrived atomic.Int32
+		endpoint := udpServer(t, addr, func(c *net.UDPConn, data []byte, from netip.AddrPort) {
+			if string(data) == "end" {
+				_, _ = c.WriteToUDPAddrPort(data, from)
+				return
+			}
+			arrived.Add(1)
+		})
+		odd := func(client, _ netip.AddrPort) (netip.AddrPort, bool) {
+			return []netip.AddrPort{endpoint, {}}[client.Port()%2], true
+		}
+		for what, pick := range map[string]Pick{"chance": {Refused: 0.3}, "turns": {By: RoundRobin, Refused: 0.3}, "a hash": {Refused: 0.5, Choose: odd}} {
+			l := start(t, quick())
+			at := freePort(t, addr)
+			port := Port{ID: "x", Listen: at, Protocol: UDP, Endpoints: []netip.AddrPort{endpoint}}
+			l.set(port)
+			known := dialUDP(t, at)
+			answer(t, known, "end") // it keeps its endpoint
+			port.Pick = pick
+			l.set(port)
+			arrived.Store(0)
+			want := 0.0
+			for i := range clients {
+				c := dialUDP(t, at)
+				if _, err := c.Write([]byte("x")); err != nil {
+					t.Fatal(err)
+				}
+				if pick.Choose == nil {
+					want += 1 - pick.Refused
+				} else if netip.MustParseAddrPort(c.LocalAddr().String()).Port()%2 == 0 {
+					want++
+				}
+				if i%20 == 19 {
+					answer(t, known, "end") // behind all that were sent before
+				}
+				_ = c.Close()
+			}
+			off := 7 * math.Sqrt(clients*0.3*0.7)
+			if pick.Choose != nil {
+				off = 0
+			}
+			if got := float64(arrived.Load()); math.Abs(got-want) > off {
+				t.Errorf("by %s: %v of %d datagrams arrive, want %v", what, got, clients, want)
+			}
+			l.stop()
+		}
+	})
 }
