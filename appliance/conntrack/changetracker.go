@@ -23,6 +23,7 @@ type ChangeTracker struct {
 	services         map[string][]Port // by Service, "namespace/name"
 	adopting         bool              // what the services were like before the first Update is not known
 	work             map[Frontend]Flows
+	left             map[leaver]Departed
 	restored         bool // rules were away since the last Take
 	exactPorts       exactPorts
 }
@@ -87,6 +88,7 @@ func (l *ChangeTracker) Update(box *nft.Box, changes map[string][]Port) {
 		l.gone(fe, was.Drain)
 	}
 	l.follow(was, changes)
+	l.leave(was, changes)
 	l.adopting = false
 }
 
@@ -189,8 +191,8 @@ func (l *ChangeTracker) Pending() Work {
 // Take gives what all changes since the last call leave to do, once they are in the
 // kernel.
 func (l *ChangeTracker) Take() Work {
-	work := Work{NodePorts: l.nodePorts, Local: l.local}
-	work.Flows = l.flows()
+	work := Work{NodePorts: l.nodePorts, Local: l.local, Departed: l.left}
+	work.Flows, l.left = l.flows(), nil
 	slices.SortFunc(work.Flows, func(a, b Flows) int { return a.Frontend.compare(b.Frontend) })
 	l.work = map[Frontend]Flows{} // one that was cleared keeps its room, which Pending and Take walk
 	if l.restored {
@@ -237,6 +239,7 @@ func frontendsOf(ruleset nft.Ruleset) (ports []Port, nodePorts []netip.Addr) {
 		if table == nil {
 			continue
 		}
+		ports = append(ports, egressOf(family, table)...)
 		for _, name := range servedSets {
 			if set := table.Sets[name]; set != nil {
 				for key := range set.Elements {

@@ -86,7 +86,7 @@ func (c *Cleaner) Reconcile(w Work) {
 	c.mu.Lock()
 	c.schedule.add(w, time.Now())
 	c.mu.Unlock()
-	if len(w.Flows) == 0 && len(w.Restored) == 0 {
+	if len(w.Flows)+len(w.Restored)+len(w.Departed) == 0 {
 		return
 	}
 	select {
@@ -207,7 +207,7 @@ func (c *Cleaner) commitScan(looked []*item, start time.Time, total tally, err e
 	before := c.err
 	c.err = err
 	due, next := c.schedule.due(start)
-	if len(due) > 0 || c.schedule.outage.due(start) {
+	if queries := c.schedule.queries(due, start); len(queries) > 0 {
 		next = start
 	}
 	c.mu.Unlock()

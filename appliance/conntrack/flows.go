@@ -119,6 +119,7 @@ type Port struct {
 	// Sources has, for each of Frontends, the clients that may connect; nil: all clients to all of
 	// them.
 	Sources []sources
+	Egress  nft.Egress
 }
 
 // flows returns the rules for the connections of one frontend of the port.
@@ -134,7 +135,7 @@ func (p *Port) flows(frontend int) Flows {
 // their connections besides those in its pools: discovery/v1 conditions serving, be they
 // terminating, and those that topology or a traffic policy passes over.
 func PortOf(p *nft.ServicePort, serving []netip.AddrPort, drain Drain) Port {
-	port := Port{Family: p.Family, Protocol: p.Protocol, Drain: drain, Frontends: FrontendsOf(p)}
+	port := Port{Family: p.Family, Protocol: p.Protocol, Drain: drain, Frontends: FrontendsOf(p), Egress: p.Egress}
 	for i := range p.Frontends {
 		from := sourcesOf(&p.Frontends[i], p.Family == nft.IPv4)
 		if from != nil && port.Sources == nil {
@@ -217,6 +218,7 @@ type Work struct {
 	// NodePorts are the addresses on which node ports answer, Local those of the box.
 	NodePorts, Local []netip.Addr
 	Flows            []Flows
+	Departed         map[leaver]Departed
 	// Restored has all frontends if the rules were missing and have been restored; else it is
 	// empty.
 	Restored map[Frontend]struct{}

@@ -27,6 +27,8 @@ type schedule struct {
 	ranges    Ranges       // those of items
 	most      int          // items since the map was made
 	outage    *outageCheck // nil: the rules were not away
+
+	departures map[leaver]*departure
 }
 
 func newSchedule() *schedule { return &schedule{items: map[Frontend]*item{}} }
@@ -49,6 +51,7 @@ var revoked netip.AddrPort
 // before is corrected by it: an endpoint that is back loses no connection.
 func (a *schedule) add(w Work, now time.Time) {
 	a.place(w.NodePorts, w.Local)
+	a.depart(w.Departed, now)
 	if len(w.Restored) > 0 {
 		a.outage = &outageCheck{w.Restored, rangesOf(w.Restored), []time.Time{now, now.Add(rescanDelay)}}
 	}
@@ -132,6 +135,9 @@ func (a *schedule) expect(w Work) {
 // (zero: none). The scan after an outage of the rules has a time of its own.
 func (a *schedule) due(now time.Time) (due []*item, next time.Time) {
 	next = a.outage.next()
+	if _, at := a.departing(now); !at.IsZero() && (next.IsZero() || at.Before(next)) {
+		next = at
+	}
 	for _, it := range a.items {
 		switch from, latest := it.next(); {
 		case !from.After(now):
@@ -157,6 +163,9 @@ const (
 func (a *schedule) judge(e *entry, now time.Time) verdict {
 	if a.outage.concerns(e, a.nodePorts) {
 		return forget
+	}
+	if d := a.departureOf(e); d != nil {
+		return d.judge(e, now)
 	}
 	it, known := atFrontend(a.items, e, a.nodePorts, a.ranges)
 	if !known || it.flows.isOtherPort(e) {
@@ -210,7 +219,8 @@ func (a *schedule) judge(e *entry, now time.Time) verdict {
 // queries returns the queries for the frontends that are due, and for the scan after an outage
 // of the rules if that is due.
 func (a *schedule) queries(due []*item, now time.Time) []query {
-	queries := queriesFor(due)
+	queries, _ := a.departing(now)
+	queries = append(queries, queriesFor(due)...)
 	if a.outage.due(now) {
 		queries = append(queries, a.outage.queries()...)
 	}
@@ -220,6 +230,7 @@ func (a *schedule) queries(due []*item, now time.Time) []query {
 // done notes that every entry of these frontends was judged at a time.
 func (a *schedule) done(looked []*item, at time.Time) {
 	a.outage = a.outage.done(at)
+	a.departed(at)
 	for _, it := range looked {
 		it.looks = slices.DeleteFunc(it.looks, func(t time.Time) bool { return !t.After(at) })
 		for endpoint, since := range it.open {
