@@ -38,6 +38,8 @@ type Traffic struct {
 	Refusals map[string]uint64 `json:"refusals,omitempty"`
 	// RefusalRates are packets a second, of reasons with any; absent where there was no look before.
 	RefusalRates map[string]float64 `json:"refusalRates,omitempty"`
+	// Egress has the connections that endpoints began themselves and that left with an address of their Service.
+	Egress []EgressTraffic `json:"egress,omitempty"`
 	// More counts the ports that were left out for the limit.
 	More int `json:"more,omitempty"`
 	// Clients has the clients of the one Service that was asked for, if they were asked for.
@@ -174,6 +176,8 @@ type Connection struct {
 	// RelayedTo are the endpoints of a relayed connection, whose Endpoint is the appliance's own listener: those that the
 	// appliance has connections to for it.
 	RelayedTo []string `json:"relayedTo,omitempty"`
+	// Out reports that the endpoint began it, and leaves with an address of the Service: To, as Client sees it.
+	Out bool `json:"out,omitempty"`
 	// As is the source address that the endpoint sees, where that is not the client's.
 	As string `json:"as,omitempty"`
 	// State is the TCP state, as conntrack names it.

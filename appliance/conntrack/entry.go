@@ -21,7 +21,8 @@ type entry struct {
 	state     tcpState       // of TCP
 	answered  bool           // its peer has sent something
 	assured   bool           // and enough to be kept longer
-	adopted   bool           // from is the endpoint, and its segment was the first that was seen
+	left      bool           // from's address alone is translated
+	adopted   bool           // and from is the endpoint, and its segment was the first that was seen
 	timeout   uint32         // seconds of silence that it has left to live
 	in, out   uint64         // bytes that the client and its peer sent, where counted
 	counted   bool
@@ -112,7 +113,8 @@ func (e *entry) decode(body []byte) (ok bool) {
 	}
 	e.from, e.to, e.replyFrom, e.replyTo = original.from, original.to, reply.from, reply.to
 	e.zoned = original.zoned || reply.zoned
-	e.adopted = nat == statusSrcNAT && e.protocol == nft.TCP && e.to == e.replyFrom && !e.isDeadEnd()
+	e.left = nat == statusSrcNAT && e.to == e.replyFrom && !e.isDeadEnd()
+	e.adopted = e.left && e.protocol == nft.TCP
 	return true
 }
 

@@ -166,6 +166,8 @@ type Connection struct {
 	// Adopted reports that a segment of the endpoint's had the kernel take the connection up, which translates its source. Every
 	// connection whose source alone is translated looks like that, as masqueraded ones do, so To has to be a frontend.
 	Adopted bool
+	// Left reports that its source alone is translated, over whatever protocol: it is Endpoint, and was seen as To by Client.
+	Left bool
 	// Began is zero unless net.netfilter.nf_conntrack_timestamp was set then.
 	Began time.Time
 }
@@ -195,10 +197,12 @@ func Scan(netns int, each func(*Connection)) (entries int, err error) {
 				continue
 			}
 			entries++
-			if !e.isThrough() && !e.adopted {
+			if !e.isThrough() && !e.left {
 				continue
 			}
-			e.describe(&c)
+			if e.describe(&c); e.left {
+				c.Left, c.Client, c.To, c.Endpoint, c.As = true, e.replyFrom, e.replyTo, e.from, e.to
+			}
 			each(&c)
 		}
 		return nil

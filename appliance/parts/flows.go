@@ -240,10 +240,10 @@ func (f *Flows) readEvents() error {
 	return err
 }
 
-// eachConnection calls each for every tracked connection except adopted ones.
+// eachConnection calls each for every tracked connection whose destination is translated.
 func eachConnection(each func(*conntrack.Connection)) (entries int, err error) {
 	return conntrack.Scan(0, func(c *conntrack.Connection) {
-		if !c.Adopted {
+		if !c.Left {
 			each(c)
 		}
 	})

@@ -55,6 +55,7 @@ type Observer struct {
 	settings func() conntrack.Settings
 	failures func() map[string]map[netip.AddrPort]uint64
 	judged   func() (states map[string]wire.Judged, counts map[string]int, verdict string)
+	leave    func([]wire.EgressTraffic) // takes what left; nil: nobody asks
 
 	looking sync.Mutex // one looks at a time
 	cost    time.Duration
@@ -127,8 +128,8 @@ func (o *Observer) look(age time.Duration, due time.Time) (*Snapshot, error) {
 		l.Since = begin.Sub(last.At)
 	}
 	known, err := o.count(l, found, before)
+	var counted nft.Totals
 	if err == nil && o.totals != nil {
-		var counted nft.Totals
 		if counted, err = o.totals(); err == nil {
 			l.total(found, counted)
 		}
@@ -139,6 +140,9 @@ func (o *Observer) look(age time.Duration, due time.Time) (*Snapshot, error) {
 	}
 	if l.Counted {
 		l.compare(last)
+	}
+	if l.leave(found, counted.Egress, last); o.leave != nil && (l.Egress != nil || last != nil && last.Egress != nil) {
+		o.leave(l.Egress)
 	}
 	if o.settings != nil {
 		l.Bytes = o.settings().Bytes

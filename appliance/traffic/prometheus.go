@@ -47,6 +47,7 @@ func (a *Queries) page(w http.ResponseWriter, q wire.TrafficQuery) {
 		endpointSeries(out, seen)
 	} else {
 		serviceSeries(out, seen)
+		egressSeries(out, seen.Egress)
 	}
 	_ = out.Flush() // a client that hung up is no error
 }

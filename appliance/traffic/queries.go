@@ -154,7 +154,7 @@ func (a *Queries) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 // traffic makes the answer of a look.
 func (a *Queries) traffic(l *Snapshot, q wire.TrafficQuery) *wire.Traffic {
 	answer := &wire.Traffic{At: l.At, Seconds: l.Since.Seconds(), Tracked: l.Entries, Ports: []wire.PortTraffic{}, Counted: l.Counted, Refusals: l.Refusals, RefusalRates: l.RefusalRates}
-	answer.Flows, answer.Verdict, answer.States = l.Flows, l.Verdict, l.Counts
+	answer.Flows, answer.Verdict, answer.States, answer.Egress = l.Flows, l.Verdict, l.Counts, l.egress(&q)
 	if !l.Bytes {
 		answer.NoBytes = "net.netfilter.nf_conntrack_acct is 0; set it to 1, and the bytes of connections that begin then are counted"
 	}
@@ -236,6 +236,11 @@ func (a *Queries) Connections(q wire.ConnectionQuery) (*wire.Connections, error)
 	}
 	_, err := a.observer.read(func(conn *conntrack.Connection) {
 		i, ok := found.of(conn)
+		out := false
+		if !ok {
+			i, ok = found.egress.of(conn)
+			out = ok
+		}
 		behind := relayed[RelayedClient{conn.Protocol, conn.As, conn.Endpoint}]
 		switch {
 		case !ok,
@@ -247,6 +252,9 @@ func (a *Queries) Connections(q wire.ConnectionQuery) (*wire.Connections, error)
 			return
 		}
 		c := connectionOf(&ports[i], conn)
+		if c.Out = out; out {
+			c.Port = "" // the one of the Egress, which has nothing to do with it
+		}
 		for _, at := range sortedOnce(behind) {
 			c.RelayedTo = append(c.RelayedTo, at.String())
 		}

@@ -129,11 +129,14 @@ type Snapshot struct {
 	// Counts are all Services by state, and Verdict is the answer of the status in one line.
 	Counts  map[string]int
 	Verdict string
+	// Egress has the connections that left with addresses of Services.
+	Egress []wire.EgressTraffic
 	// RefusalRates has refused packets a second since the look before, by reason, without zeros.
 	RefusalRates map[string]float64
 
 	unordered bool               // the table has another order than at the look before: the bytes since are unknown
 	clients   map[string]clients // by Service, of those that are watched
+	outbound  map[outbound]int   // those that left, until they are summed up
 
 	found   *index
 	merging sync.Once
@@ -175,8 +178,9 @@ type index struct {
 	ports  []Port
 	at     map[conntrack.Frontend]int // positions in ports
 	ranges conntrack.Ranges           // those of at
-	rows   []row                      // see rowsOf
-	counts []*PortCounts              // of the look that is under way, by position; nil where nothing was counted
+	egress egressIndex
+	rows   []row         // see rowsOf
+	counts []*PortCounts // of the look that is under way, by position; nil where nothing was counted
 }
 
 // countsOf returns the counts of a port.
@@ -209,7 +213,7 @@ func indexOf(ports []Port) *index {
 	for i := range ports {
 		frontends += len(ports[i].Frontends)
 	}
-	found := index{ports: ports, at: make(map[conntrack.Frontend]int, frontends)}
+	found := index{ports: ports, at: make(map[conntrack.Frontend]int, frontends), egress: egressOf(ports)}
 	for i := range ports {
 		p := &ports[i]
 		for k, at := range p.Frontends {
@@ -226,7 +230,7 @@ func indexOf(ports []Port) *index {
 
 // of is the Service port that a connection goes through.
 func (x *index) of(c *conntrack.Connection) (port int, ok bool) {
-	if c.Adopted {
+	if c.Adopted || c.Left {
 		port, ok = x.at[conntrack.Frontend{Addr: c.To.Addr(), Family: c.Family, Protocol: c.Protocol, Port: c.To.Port()}]
 		return port, ok && x.ports[port].Adopts
 	}
@@ -391,8 +395,9 @@ func (l *Snapshot) count(found *index, known tracked, counts func(*conntrack.Con
 	grown := growth{before: known.order, left: 4*len(known.order) + 100_000}
 	l.Entries, err = read(func(c *conntrack.Connection) {
 		i, ok := found.of(c)
-		if !ok && c.Adopted {
-			return // masqueraded, and none of ours
+		if !ok && c.Left {
+			l.depart(&found.egress, c)
+			return // masqueraded, and of no client
 		}
 		ids = append(ids, c.ID)
 		v := volume{c.ID, c.In, c.Out}

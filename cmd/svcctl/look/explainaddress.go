@@ -80,6 +80,9 @@ func explainAddress(ctx context.Context, env *cli.Env, v *cli.Verb, q diagnose.Q
 			return err
 		}
 		if len(backends) > 0 {
+			if f.Traffic, err = client.Call(ctx, c, wire.GetTraffic, wire.TrafficQuery{Sort: "open", Limit: 1}); err != nil {
+				return err
+			}
 			return printFindings(env, questionText(q), diagnose.Endpoint(f, backends))
 		}
 	}

@@ -1,0 +1,32 @@
+package diagnose
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// leaves adds what an endpoint leaves the box as, when it begins connections itself.
+func (d *diagnosis) leaves(source netip.Addr) {
+	if d.Traffic == nil {
+		return
+	}
+	for i := range d.Traffic.Egress {
+		e := &d.Traffic.Egress[i]
+		for _, s := range e.Sources {
+			if s.Address != source.String() {
+				continue
+			}
+			d.good("it leaves with %s of %s/%s", e.Address, e.Namespace, e.Service)
+			if s.Open == 0 && s.Connections != nil && *s.Connections == 0 {
+				d.add(Doubt, "look at its routes: `ip route` there", "no connection that it began has passed this box: is it the default route of %s?", source)
+			}
+		}
+	}
+	for _, p := range d.Status.Problems {
+		about := strings.FieldsFunc(p.Message, func(r rune) bool { return r == ' ' || r == ',' })
+		if (p.Reason == "EgressNotAllowed" || p.Reason == "SharedEndpoint" || p.Reason == "EgressPorts") && slices.Contains(about, source.String()) {
+			d.add(Doubt, "", "%s: %s", p.Object, p.Message)
+		}
+	}
+}

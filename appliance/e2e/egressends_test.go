@@ -1,0 +1,156 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"svcctl.io/svcctl/appliance/netlab"
+)
+
+// leaving are flags with which the endpoints of the standard network may leave with an address of their Service.
+func leaving(other flags) flags {
+	f := flags{"egress-from": {"10.180.0.0/16,10.181.0.0/16,fd00:10:180::/64,fd00:10:181::/64"}}
+	for name, values := range other {
+		f[name] = values
+	}
+	return f
+}
+
+// mail is a Service whose endpoints leave with its n-th load balancer IP.
+func (b *box) mail(f family, n int, annotations []string, hosts ...*netlab.Host) []string {
+	return []string{
+		f.annotated("mail", append([]string{"svcctl.io/egress: vip"}, annotations...), "type: LoadBalancer", "clusterIP: "+f.vip(41), "loadBalancerIP: "+f.lb(n), "ports: [{port: 25}]"),
+		f.slice("mail", "\"\": 80", hosts...),
+	}
+}
+
+// leavesWith waits until a server sees a host with an address, at the same source port over and over.
+func leavesWith(t *testing.T, from *netlab.Host, network string, to netip.AddrPort, want string) {
+	t.Helper()
+	eventually(t, syncTimeout, func() error {
+		reply, err := from.Ask(network, to, netlab.FromPort(4001))
+		if err == nil && reply.Client.Addr().String() != want {
+			err = fmt.Errorf("%s over %s: the server sees %s, want %s", from.Name, network, reply.Client, want)
+		}
+		return err
+	})
+}
+
+// A flow of UDP whose source gets another address, or none, leaves with that at once; connections of TCP keep theirs, and end by the
+// drain timeout of the Service, if it has one.
+func Test1052_flows_of_a_source_that_changes(t *testing.T) {
+	b := newBox(t, leaving(nil))
+	b.EXT.Serve("udp", 5353)
+	b.EXT.Serve("tcp", 5353)
+	b.write("mail.yaml", func(f family) []string { return b.mail(f, 4, nil, b.L1) })
+	b.GW1.LoadNft(`table inet operator { chain c { type nat hook postrouting priority srcnat; oifname "ext0" masquerade; }; }`)
+	b.svcctl.Start()
+	held := map[family]*netlab.Conn{}
+	for _, f := range families {
+		leavesWith(t, b.L1, "udp", f.on(5353, b.EXT)[0], f.lb(4))
+		c, err := b.L1.Dial(f.on(5353, b.EXT)[0], patiently)
+		if err != nil || c.Reply.Client.Addr().String() != f.lb(4) {
+			t.Fatalf("%s: %v, %+v", f, err, c)
+		}
+		defer c.Close()
+		held[f] = c
+	}
+	goesOn := func() {
+		t.Helper()
+		for f, c := range held {
+			if err := c.Echo("still there", patiently); err != nil {
+				t.Errorf("%s: %v", f, err)
+			}
+		}
+	}
+	b.rewrite("mail.yaml", func(f family) []string { return b.mail(f, 5, nil, b.L1) })
+	for _, f := range families {
+		leavesWith(t, b.L1, "udp", f.on(5353, b.EXT)[0], f.lb(5))
+	}
+	goesOn()
+	b.rewrite("mail.yaml", func(f family) []string { return b.mail(f, 4, []string{"svcctl.io/drain-timeout: 0s"}, b.L1) })
+	goesOn() // it has its address again
+	b.rewrite("mail.yaml", func(f family) []string { return b.mail(f, 4, []string{"svcctl.io/drain-timeout: 0s"}, b.R1) })
+	for _, f := range families {
+		leavesWith(t, b.L1, "udp", f.on(5353, b.EXT)[0], f.boxAddr())
+		eventually(t, syncTimeout, func() error {
+			if held[f].Echo("and now", patiently) == nil {
+				return errors.New("the connection of a source that was removed goes on, drained after 0s")
+			}
+			return nil
+		})
+	}
+}
+
+// The ports of an address run out: the warning comes before the first connection is lost, with the place and the host that use most.
+// The views name what left; what is lost is counted; and the warning goes when ports are free.
+func Test1053_the_ports_of_an_address_run_out(t *testing.T) {
+	b := newBox(t, leaving(metered))
+	f := ipv4
+	b.write("mail.yaml", func(f family) []string { return b.mail(f, 4, nil, b.L1, b.R1) })
+	b.EXT.Serve("tcp", 5353)
+	b.svcctl.Start()
+	to := f.on(5353, b.EXT)[0]
+	leavesWith(t, b.L1, "tcp", to, f.lb(4))
+	held, err := b.L1.Dial(to, patiently)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	shows := func(text, verb string, args ...string) {
+		t.Helper()
+		if out, errOut, _ := b.svcctl.Svcctl(verb, args...); !strings.Contains(out, text) {
+			t.Errorf("svcctl %s %v has no %q:\n%s%s", verb, args, text, out, errOut)
+		}
+	}
+	eventually(t, syncTimeout, func() error { // the counters are read every 10 s
+		if out, errOut, _ := b.svcctl.Svcctl("describe", "svc", f.name("mail")); !strings.Contains(out, f.lb(4)+" for "+f.of(b.L1).String()+", "+f.of(b.R1).String()+"; ") || strings.Contains(out, "; 0 open") {
+			return errors.New(out + errOut)
+		}
+		return nil
+	})
+	shows("it leaves with "+f.lb(4)+" of default/"+f.name("mail"), "explain", f.of(b.L1).String())
+	shows("no connection that it began has passed this box: is it the default route of "+f.of(b.R1).String(), "explain", f.of(b.R1).String())
+	shows(held.Local.String()+" (out)", "top", "--connections", f.name("mail"))
+
+	// What is begun is not answered, so its port stays taken.
+	b.EXT.LoadNft("table ip quiet { chain input { type filter hook input priority 0; tcp dport 5353 tcp flags syn / syn,ack drop; }; }")
+	failed := insertFailed(b.GW1)
+	begin(b.L1, f.of(b.L1), to, 53_000)
+	b.hasProblem(t, f.object("Service", "mail"), "EgressPorts", f.lb(4)+" uses 80 % of its 64512 ports towards "+to.String()+"/TCP, most by "+f.of(b.L1).String())
+	if lost := insertFailed(b.GW1) - failed; lost != 0 {
+		t.Errorf("%d connections were lost before the warning", lost)
+	}
+	shows("give some endpoints another address", "status")
+	eventually(t, syncTimeout, func() error {
+		page, err := b.GW1.Get(netip.MustParseAddrPort(metricsAddr), "/metrics/services")
+		if err != nil || !strings.Contains(page.Body, `svcctl_egress_port_use_ratio{address="`+f.lb(4)+`"} 0.8`) || !strings.Contains(page.Body, `svcctl_egress_connections_total{namespace="default",service="`+f.name("mail")+`"} 5`) {
+			return fmt.Errorf("%v: %s", err, page.Body)
+		}
+		return nil
+	})
+	came := b.EXT.Capture("eth0")
+	begin(b.R1, f.of(b.R1), to, 60_000)
+	if lost := insertFailed(b.GW1) - failed; lost == 0 {
+		t.Error("nothing is lost with more connections than ports")
+	}
+	if inner := came.Packets(func(p netlab.Packet) bool { return !p.Outgoing && p.From.Addr() == f.of(b.R1) }); len(inner) > 0 {
+		t.Errorf("%d packets left with their own address: %v", len(inner), inner[0])
+	}
+	if err := held.Echo("still here", patiently); err != nil {
+		t.Errorf("the connection that was there: %v", err)
+	}
+	b.GW1.Conntrack("-F")
+	eventually(t, syncTimeout, func() error {
+		for _, p := range b.status().Problems {
+			if p.Reason == "EgressPorts" {
+				return errors.New(p.String())
+			}
+		}
+		return nil
+	})
+	shows("EgressPorts", "journal", "--since", "1h")
+}

@@ -1,0 +1,182 @@
+package traffic
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/nft"
+)
+
+// egressIndex are the ports of an index whose Service has sources (nft.Egress), and the addresses that these leave with; without
+// sources it is empty, and nothing is counted.
+type egressIndex struct {
+	ports     []int
+	addresses map[netip.Addr]bool
+	sources   map[netip.Addr]int // the port of a source
+}
+
+// egressOf makes the index of the sources of ports.
+func egressOf(ports []Port) (x egressIndex) {
+	for i := range ports {
+		if ports[i].served == nil || len(ports[i].served.Egress.Sources) == 0 {
+			continue
+		}
+		if x.addresses == nil {
+			x.addresses, x.sources = map[netip.Addr]bool{}, map[netip.Addr]int{}
+		}
+		x.ports = append(x.ports, i)
+		x.addresses[ports[i].served.Egress.Addr] = true
+		for _, source := range ports[i].served.Egress.Sources {
+			x.sources[source] = i
+		}
+	}
+	return x
+}
+
+// of is the port of the Service that a connection left for; one that began with an earlier address of its source is of none.
+func (x *egressIndex) of(c *conntrack.Connection) (port int, ok bool) {
+	if !c.Left || !x.addresses[c.To.Addr()] {
+		return 0, false
+	}
+	port, ok = x.sources[c.Endpoint.Addr()]
+	return port, ok
+}
+
+// outbound are the tracked connections of a source with an address towards one place.
+type outbound struct {
+	addr, source netip.Addr
+	to           netip.AddrPort
+	protocol     nft.Protocol
+}
+
+// depart counts a connection that left with an address, if that is one of an Egress. One that began with an earlier address of its
+// source uses a port there, too.
+func (l *Snapshot) depart(x *egressIndex, c *conntrack.Connection) {
+	if !x.addresses[c.To.Addr()] {
+		return
+	}
+	if l.outbound == nil {
+		l.outbound = map[outbound]int{}
+	}
+	l.outbound[outbound{c.To.Addr(), c.Endpoint.Addr(), c.Client, c.Protocol}]++
+}
+
+// leave makes the Egress of a look from what was counted; last is the look before, nil: there was none.
+func (l *Snapshot) leave(found *index, counted map[netip.Addr]uint64, last *Snapshot) {
+	x := &found.egress
+	if len(x.ports) == 0 {
+		return
+	}
+	type place struct {
+		addr     netip.Addr
+		to       netip.AddrPort
+		protocol nft.Protocol
+	}
+	open, used, most := map[netip.Addr]int{}, map[place]int{}, map[netip.Addr]place{}
+	for of, n := range l.outbound {
+		if i, is := x.sources[of.source]; is && found.ports[i].served.Egress.Addr == of.addr {
+			open[of.source] += n
+		}
+		used[place{of.addr, of.to, of.protocol}] += n
+	}
+	for at, n := range used {
+		was := most[at.addr]
+		if more := cmp.Or(cmp.Compare(n, used[was]), -at.to.Compare(was.to)); more > 0 || !was.addr.IsValid() {
+			most[at.addr] = at
+		}
+	}
+	for _, i := range x.ports {
+		p := &found.ports[i]
+		namespace, name, _ := strings.Cut(p.Service, "/")
+		e := wire.EgressTraffic{Namespace: namespace, Service: name, Address: p.served.Egress.Addr.String(), Sources: []wire.EgressSource{}}
+		if l.Counted {
+			e.Connections = new(uint64)
+		}
+		for _, source := range p.served.Egress.Sources {
+			s := wire.EgressSource{Address: source.String(), Open: open[source]}
+			if e.Open += s.Open; l.Counted {
+				s.Connections = new(counted[source])
+				*e.Connections += *s.Connections
+			}
+			e.Sources = append(e.Sources, s)
+		}
+		if at, is := most[p.served.Egress.Addr]; is {
+			e.Ports, e.Fullest = used[at], at.to.String()+"/"+at.protocol.Name()
+			by := 0
+			for of, n := range l.outbound {
+				if of.addr == at.addr && of.to == at.to && of.protocol == at.protocol && (n > by || n == by && of.source.String() < e.By) {
+					by, e.By = n, of.source.String()
+				}
+			}
+		}
+		if was := last.egressAt(&e); was != nil && e.Connections != nil && was.Connections != nil && *e.Connections >= *was.Connections && l.Since > 0 {
+			e.Rate = new(float64(*e.Connections-*was.Connections) / l.Since.Seconds())
+		}
+		l.Egress = append(l.Egress, e)
+	}
+	l.outbound = nil
+}
+
+// egressAt is that of a Service and address; nil: there is none.
+func (l *Snapshot) egressAt(of *wire.EgressTraffic) *wire.EgressTraffic {
+	if l == nil {
+		return nil
+	}
+	i := slices.IndexFunc(l.Egress, func(e wire.EgressTraffic) bool {
+		return e.Namespace == of.Namespace && e.Service == of.Service && e.Address == of.Address
+	})
+	if i < 0 {
+		return nil
+	}
+	return &l.Egress[i]
+}
+
+// egress are the rows of the Services that a query asks for.
+func (l *Snapshot) egress(q *wire.TrafficQuery) (rows []wire.EgressTraffic) {
+	for _, e := range l.Egress {
+		if (q.Namespace == "" || q.Namespace == e.Namespace) && (q.Service == "" || q.Service == e.Service) {
+			rows = append(rows, e)
+		}
+	}
+	return rows
+}
+
+// Leave has the connections that left with addresses given to a function after each look, while there are Services that ask for that,
+// and once after that. It is called before the first look, or not at all.
+func (a *Queries) Leave(take func([]wire.EgressTraffic)) { a.observer.leave = take }
+
+// egressSeries writes the metrics of Egress.
+func egressSeries(out *bufio.Writer, rows []wire.EgressTraffic) {
+	if len(rows) == 0 {
+		return
+	}
+	total := map[string]uint64{}
+	var services []string
+	for i := range rows {
+		labels := fmt.Sprintf("namespace=%q,service=%q", rows[i].Namespace, rows[i].Service)
+		if _, is := total[labels]; !is {
+			services = append(services, labels)
+		}
+		total[labels] += value(rows[i].Connections)
+	}
+	if rows[0].Connections != nil {
+		fmt.Fprint(out, "# HELP svcctl_egress_connections_total Connections that endpoints of a Service began themselves and that left with its address.\n# TYPE svcctl_egress_connections_total counter\n")
+		for _, labels := range services {
+			fmt.Fprintf(out, "svcctl_egress_connections_total{%s} %d\n", labels, total[labels])
+		}
+	}
+	fmt.Fprint(out, "# HELP svcctl_egress_port_use_ratio Share of the ports of an address that connections of endpoints use towards the place where most are used.\n# TYPE svcctl_egress_port_use_ratio gauge\n")
+	seen := map[string]bool{}
+	for i := range rows {
+		if e := &rows[i]; !seen[e.Address] {
+			seen[e.Address] = true
+			fmt.Fprintf(out, "svcctl_egress_port_use_ratio{address=%q} %.4f\n", e.Address, e.PortRatio())
+		}
+	}
+}

@@ -1,0 +1,13 @@
+package describe
+
+import "svcctl.io/svcctl/api/wire"
+
+// Egress writes which hosts leave with addresses of a Service.
+func (p *Page) Egress(rows []wire.EgressTraffic) {
+	for i := range rows {
+		p.line("Egress", "%s", rows[i].Text())
+	}
+	if len(rows) == 0 {
+		p.line("Egress", "no endpoint leaves with an address of the Service")
+	}
+}
