@@ -95,7 +95,6 @@ type followers struct {
 	suspicion *parts.Suspicion
 	flows     *parts.Flows // nil: connections are not reported as they end
 	discovers *parts.Discovered
-	egress    *parts.Egress
 }
 
 // build makes the parts of the appliance. None of them runs or listens, but the relay.
@@ -161,9 +160,8 @@ func build(o *opened, at *claimed, relay *parts.Relay) (*assembly, error) {
 	a := &assembly{
 		opened: o, claimed: at, metrics: metrics.New(cfg.Version), watcher: watcher, requests: requests, removals: removals,
 		board: board, events: events, held: held, member: member, grants: grants, traffic: answers,
-		parts: followers{bridged: parts.NewBridged(grants), checks: checks, relay: relay, suspicion: suspicion, flows: flows, discovers: parts.NewDiscovered(o.store, o.providers), egress: new(parts.Egress)},
+		parts: followers{bridged: parts.NewBridged(grants), checks: checks, relay: relay, suspicion: suspicion, flows: flows, discovers: parts.NewDiscovered(o.store, o.providers)},
 	}
-	answers.Leave(a.parts.egress.Take)
 	a.count(asks)
 	return a, nil
 }
@@ -338,7 +336,7 @@ func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, names *dns
 	// What follows the Services. A new one is a line here.
 	follows := []reconcile.Part{
 		a.grants, a.parts.bridged, parts.NewSourceSets(sourceSetFiles(a.cfg.Services.SourceSets)), a.parts.checks, a.parts.suspicion,
-		parts.NewBalance(a.log), conns, parts.NewFullness(a.log), a.parts.discovers, a.parts.egress, a.parts.relay, parts.NewHealthPorts(a.log),
+		parts.NewBalance(a.log), conns, parts.NewFullness(a.log), a.parts.discovers, parts.NewEgress(a.traffic.Leave), a.parts.relay, parts.NewHealthPorts(a.log),
 		parts.NewAnnouncements(a.announced, a.store, a.cfg.NodeName, a.events, a.history, a.pools.Problems, a.grants.Unanswered),
 	}
 	if a.parts.flows != nil {

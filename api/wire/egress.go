@@ -57,3 +57,11 @@ func (e *EgressTraffic) Text() string {
 	}
 	return text
 }
+
+// Answering is the Endpoint of a connection, with a mark if it began it.
+func (c *Connection) Answering() string {
+	if c.Out {
+		return c.Endpoint + " (out)"
+	}
+	return c.Endpoint
+}

@@ -10,7 +10,7 @@ import (
 )
 
 // Traffic lists ports of Services with their connections, from one look through the connection tracking table:
-// the answer of /svcctl/v1/traffic. The busiest ports come first.
+// the answer of /svcctl/v1/traffic. The busiest ports come first. It has more than 15 fields: what one look finds.
 type Traffic struct {
 	// At is the time at which the table was read. Looks are shared, and made rarely where the table
 	// is large.

@@ -225,9 +225,7 @@ func (l *ChangeTracker) frontends() map[Frontend]struct{} {
 }
 
 // The sets of package nft whose elements are the served frontends.
-const (
-	setNodePortAddresses = "nodeport-addresses"
-)
+const setNodePortAddresses = "nodeport-addresses"
 
 var servedSets = [...]string{"services", "outside-services", "nodeports", "outside-nodeports", "port-ranges"}
 

@@ -64,7 +64,7 @@ type Departed struct {
 	Back  bool
 }
 
-// A departure is what is left to do for a leaver.
+// A departure has the work that remains for a leaver.
 type departure struct {
 	drain Drain
 	ends  time.Time   // of its connections of TCP, if they are drained
@@ -88,49 +88,67 @@ func (a *schedule) depart(left map[leaver]Departed, now time.Time) {
 	}
 }
 
-// departing returns the queries for the departures that are due, and the time of the next of the others (zero: none).
-func (a *schedule) departing(now time.Time) (queries []query, next time.Time) {
+// nextLook is the latest time for the next look for an outage or a departure that is not due (zero: none).
+func (a *schedule) nextLook(now time.Time) (next time.Time) {
+	next = a.outage.next()
+	for _, d := range a.departures {
+		if at := d.looks[0]; at.After(now) && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	return next
+}
+
+// departing returns the queries for the departures that are due.
+func (a *schedule) departing(now time.Time) (queries []query) {
 	for of, d := range a.departures {
-		switch at := d.looks[0]; {
-		case !at.After(now):
+		if !d.looks[0].After(now) {
 			for _, protocol := range []nft.Protocol{nft.UDP, nft.SCTP, nft.TCP} {
 				q := query{family: nft.FamilyOf(of.source), protocol: protocol}
 				if !slices.Contains(queries, q) && (protocol != nft.TCP || d.drain.On && !d.ends.After(now)) {
 					queries = append(queries, q)
 				}
 			}
-		case next.IsZero() || at.Before(next):
-			next = at
 		}
 	}
-	return queries, next
+	return queries
 }
 
-// departureOf is that of the source of an entry that has another address now; nil: there is none.
-func (a *schedule) departureOf(e *entry) *departure {
+// judgeDeparture returns the verdict about an entry that began while the rules were away, or whose source has another address now; it
+// reports whether it is one.
+func (a *schedule) judgeDeparture(e *entry, now time.Time) (v verdict, judged bool) {
+	if a.outage.concerns(e, a.nodePorts) {
+		return forget, true
+	}
 	if len(a.departures) == 0 || e.to != e.replyFrom {
-		return nil
+		return leave, false // mostly
 	}
-	return a.departures[leaver{e.from.Addr(), e.replyTo.Addr()}]
-}
-
-// judge returns the verdict about an entry of the source.
-func (d *departure) judge(e *entry, now time.Time) verdict {
+	d := a.departures[leaver{e.from.Addr(), e.replyTo.Addr()}]
 	switch {
+	case d == nil:
+		return leave, false
 	case e.isEnding():
-		return leave
+		return leave, true
 	case e.protocol != nft.TCP:
-		return forget
+		return forget, true
 	case !d.drain.On || d.ends.After(now):
-		return leave
+		return leave, true
 	case e.isEstablished():
-		return reset
+		return reset, true
 	}
-	return forget
+	return forget, true
 }
 
-// departed notes that every entry of the departures that were due was judged at a time.
+// describeLeft is describe, with the roles of an entry whose source alone is translated: the server that it leads to is the client.
+func (e *entry) describeLeft(c *Connection) {
+	if e.describe(c); e.left {
+		c.Left, c.Client, c.To, c.Endpoint, c.As = true, e.replyFrom, e.replyTo, e.from, e.to
+	}
+}
+
+// departed notes that every entry of the outage and of the departures that were due was judged at a time.
 func (a *schedule) departed(at time.Time) {
+	a.outage = a.outage.done(at)
 	for of, d := range a.departures {
 		d.looks = slices.DeleteFunc(d.looks, func(t time.Time) bool { return !t.After(at) })
 		if len(d.looks) == 0 {

@@ -134,10 +134,7 @@ func (a *schedule) expect(w Work) {
 // due returns the frontends whose scan is due, and the latest time for the next of the others
 // (zero: none). The scan after an outage of the rules has a time of its own.
 func (a *schedule) due(now time.Time) (due []*item, next time.Time) {
-	next = a.outage.next()
-	if _, at := a.departing(now); !at.IsZero() && (next.IsZero() || at.Before(next)) {
-		next = at
-	}
+	next = a.nextLook(now)
 	for _, it := range a.items {
 		switch from, latest := it.next(); {
 		case !from.After(now):
@@ -161,11 +158,8 @@ const (
 // judge returns the verdict about an entry at a time. It also notes the endpoints whose connections are
 // drained.
 func (a *schedule) judge(e *entry, now time.Time) verdict {
-	if a.outage.concerns(e, a.nodePorts) {
-		return forget
-	}
-	if d := a.departureOf(e); d != nil {
-		return d.judge(e, now)
+	if v, judged := a.judgeDeparture(e, now); judged {
+		return v
 	}
 	it, known := atFrontend(a.items, e, a.nodePorts, a.ranges)
 	if !known || it.flows.isOtherPort(e) {
@@ -219,8 +213,7 @@ func (a *schedule) judge(e *entry, now time.Time) verdict {
 // queries returns the queries for the frontends that are due, and for the scan after an outage
 // of the rules if that is due.
 func (a *schedule) queries(due []*item, now time.Time) []query {
-	queries, _ := a.departing(now)
-	queries = append(queries, queriesFor(due)...)
+	queries := append(a.departing(now), queriesFor(due)...)
 	if a.outage.due(now) {
 		queries = append(queries, a.outage.queries()...)
 	}
@@ -229,7 +222,6 @@ func (a *schedule) queries(due []*item, now time.Time) []query {
 
 // done notes that every entry of these frontends was judged at a time.
 func (a *schedule) done(looked []*item, at time.Time) {
-	a.outage = a.outage.done(at)
 	a.departed(at)
 	for _, it := range looked {
 		it.looks = slices.DeleteFunc(it.looks, func(t time.Time) bool { return !t.After(at) })

@@ -200,9 +200,7 @@ func Scan(netns int, each func(*Connection)) (entries int, err error) {
 			if !e.isThrough() && !e.left {
 				continue
 			}
-			if e.describe(&c); e.left {
-				c.Left, c.Client, c.To, c.Endpoint, c.As = true, e.replyFrom, e.replyTo, e.from, e.to
-			}
+			e.describeLeft(&c)
 			each(&c)
 		}
 		return nil

@@ -26,6 +26,13 @@ type Egress struct {
 	at    map[string]bool // addresses with a problem
 }
 
+// NewEgress follows what a look finds: follow is given the function that takes it.
+func NewEgress(follow func(take func([]wire.EgressTraffic))) *Egress {
+	e := new(Egress)
+	follow(e.Take)
+	return e
+}
+
 // Name implements reconcile.Part.
 func (e *Egress) Name() string { return "egress" }
 

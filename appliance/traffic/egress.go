@@ -39,6 +39,12 @@ func egressOf(ports []Port) (x egressIndex) {
 	return x
 }
 
+// egressLook has the connections that left with addresses of Services.
+type egressLook struct {
+	Egress   []wire.EgressTraffic
+	outbound map[outbound]int // until they are summed up
+}
+
 // of is the port of the Service that a connection left for; one that began with an earlier address of its source is of none.
 func (x *egressIndex) of(c *conntrack.Connection) (port int, ok bool) {
 	if !c.Left || !x.addresses[c.To.Addr()] {
@@ -46,6 +52,22 @@ func (x *egressIndex) of(c *conntrack.Connection) (port int, ok bool) {
 	}
 	port, ok = x.sources[c.Endpoint.Addr()]
 	return port, ok
+}
+
+// either is the Service port of a client's connection, or of one that left.
+func (x *index) either(c *conntrack.Connection) (port int, ok, out bool) {
+	if port, ok = x.of(c); !ok {
+		port, ok = x.egress.of(c)
+		out = ok
+	}
+	return port, ok, out
+}
+
+// mark marks a connection that left. The port is the one of the Egress, which has nothing to do with it.
+func mark(c *wire.Connection, out bool) {
+	if c.Out = out; out {
+		c.Port = ""
+	}
 }
 
 // outbound are the tracked connections of a source with an address towards one place.
@@ -56,15 +78,23 @@ type outbound struct {
 }
 
 // depart counts a connection that left with an address, if that is one of an Egress. One that began with an earlier address of its
-// source uses a port there, too.
-func (l *Snapshot) depart(x *egressIndex, c *conntrack.Connection) {
-	if !x.addresses[c.To.Addr()] {
-		return
+// source uses a port there, too. It reports whether the connection's source alone is translated.
+func (l *Snapshot) depart(x *egressIndex, c *conntrack.Connection) bool {
+	if !c.Left || !x.addresses[c.To.Addr()] {
+		return c.Left // masqueraded, and none of ours
 	}
 	if l.outbound == nil {
 		l.outbound = map[outbound]int{}
 	}
 	l.outbound[outbound{c.To.Addr(), c.Endpoint.Addr(), c.Client, c.Protocol}]++
+	return true
+}
+
+// leaves makes the Egress of a look, and gives it to the one that follows it.
+func (o *Observer) leaves(l *Snapshot, found *index, counted map[netip.Addr]uint64, last *Snapshot) {
+	if l.leave(found, counted, last); o.leave != nil && (l.Egress != nil || last != nil && last.Egress != nil) {
+		o.leave(l.Egress)
+	}
 }
 
 // leave makes the Egress of a look from what was counted; last is the look before, nil: there was none.
@@ -150,6 +180,12 @@ func (l *Snapshot) egress(q *wire.TrafficQuery) (rows []wire.EgressTraffic) {
 // Leave has the connections that left with addresses given to a function after each look, while there are Services that ask for that,
 // and once after that. It is called before the first look, or not at all.
 func (a *Queries) Leave(take func([]wire.EgressTraffic)) { a.observer.leave = take }
+
+// servicesSeries writes the metrics of Services.
+func servicesSeries(out *bufio.Writer, seen *wire.Traffic) {
+	serviceSeries(out, seen)
+	egressSeries(out, seen.Egress)
+}
 
 // egressSeries writes the metrics of Egress.
 func egressSeries(out *bufio.Writer, rows []wire.EgressTraffic) {

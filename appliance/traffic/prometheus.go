@@ -46,8 +46,7 @@ func (a *Queries) page(w http.ResponseWriter, q wire.TrafficQuery) {
 	if q.Endpoints {
 		endpointSeries(out, seen)
 	} else {
-		serviceSeries(out, seen)
-		egressSeries(out, seen.Egress)
+		servicesSeries(out, seen)
 	}
 	_ = out.Flush() // a client that hung up is no error
 }

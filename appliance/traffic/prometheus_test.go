@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"bufio"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -125,6 +126,11 @@ func TestManual(t *testing.T) {
 			t.Errorf("no %s in\n%s", want, served)
 		}
 	}
+	var left strings.Builder // what only Services with sources have
+	out := bufio.NewWriter(&left)
+	egressSeries(out, []wire.EgressTraffic{{Connections: new(uint64(1))}})
+	out.Flush()
+	served += left.String()
 	for _, name := range regexp.MustCompile(`(?m)^# TYPE (svcctl_\w+)`).FindAllStringSubmatch(served, -1) {
 		if !told[name[1]] {
 			t.Errorf("the manual says nothing about %s", name[1])

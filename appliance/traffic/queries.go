@@ -51,11 +51,10 @@ func (a *Queries) Find(c *conntrack.Connection) (p *Port, endpoint netip.AddrPor
 	o.looking.Lock()
 	defer o.looking.Unlock()
 	found := o.served()
-	i, ok := found.of(c)
-	if !ok {
-		return nil, netip.AddrPort{}, false
+	if i, ok := found.of(c); ok {
+		return &found.ports[i], found.ports[i].endpoint(c), true
 	}
-	return &found.ports[i], found.ports[i].endpoint(c), true
+	return nil, netip.AddrPort{}, false
 }
 
 // Judge adds to the answers the states of endpoints and of Services (those that do not answer, or not well, and the numbers
@@ -235,12 +234,7 @@ func (a *Queries) Connections(q wire.ConnectionQuery) (*wire.Connections, error)
 		relayed = a.clients()
 	}
 	_, err := a.observer.read(func(conn *conntrack.Connection) {
-		i, ok := found.of(conn)
-		out := false
-		if !ok {
-			i, ok = found.egress.of(conn)
-			out = ok
-		}
+		i, ok, out := found.either(conn)
 		behind := relayed[RelayedClient{conn.Protocol, conn.As, conn.Endpoint}]
 		switch {
 		case !ok,
@@ -252,9 +246,7 @@ func (a *Queries) Connections(q wire.ConnectionQuery) (*wire.Connections, error)
 			return
 		}
 		c := connectionOf(&ports[i], conn)
-		if c.Out = out; out {
-			c.Port = "" // the one of the Egress, which has nothing to do with it
-		}
+		mark(&c, out)
 		for _, at := range sortedOnce(behind) {
 			c.RelayedTo = append(c.RelayedTo, at.String())
 		}
@@ -291,13 +283,12 @@ func connectionOf(p *Port, c *conntrack.Connection) wire.Connection {
 // Kill ends a connection through a Service. It returns nil when there is none of that ID.
 func (a *Queries) Kill(id uint32) (*wire.Connection, error) {
 	of, box := a.served()
-	ports := portsOf(of, wire.ConnectionQuery{})
-	found := indexOf(ports)
+	found := indexOf(portsOf(of, wire.ConnectionQuery{}))
 	var killed wire.Connection
 	err := conntrack.Kill(0, id, box.LocalAddresses, func(conn *conntrack.Connection) bool {
 		i, ok := found.of(conn)
 		if ok {
-			killed = connectionOf(&ports[i], conn)
+			killed = connectionOf(&found.ports[i], conn)
 		}
 		return ok
 	})

@@ -129,14 +129,12 @@ type Snapshot struct {
 	// Counts are all Services by state, and Verdict is the answer of the status in one line.
 	Counts  map[string]int
 	Verdict string
-	// Egress has the connections that left with addresses of Services.
-	Egress []wire.EgressTraffic
+	egressLook
 	// RefusalRates has refused packets a second since the look before, by reason, without zeros.
 	RefusalRates map[string]float64
 
 	unordered bool               // the table has another order than at the look before: the bytes since are unknown
 	clients   map[string]clients // by Service, of those that are watched
-	outbound  map[outbound]int   // those that left, until they are summed up
 
 	found   *index
 	merging sync.Once
@@ -230,16 +228,15 @@ func indexOf(ports []Port) *index {
 
 // of is the Service port that a connection goes through.
 func (x *index) of(c *conntrack.Connection) (port int, ok bool) {
+	to := conntrack.Frontend{Addr: c.To.Addr(), Family: c.Family, Protocol: c.Protocol, Port: c.To.Port()}
 	if c.Adopted || c.Left {
-		port, ok = x.at[conntrack.Frontend{Addr: c.To.Addr(), Family: c.Family, Protocol: c.Protocol, Port: c.To.Port()}]
+		port, ok = x.at[to]
 		return port, ok && x.ports[port].Adopts
 	}
-	to := conntrack.Frontend{Addr: c.To.Addr(), Family: c.Family, Protocol: c.Protocol, Port: c.To.Port()}
-	if port, ok = conntrack.At(x.at, to, x.ranges, nil); ok {
-		return port, ok
+	if port, ok = conntrack.At(x.at, to, x.ranges, nil); !ok {
+		to.Addr = netip.Addr{} // a node port, at whatever address
+		port, ok = x.at[to]
 	}
-	to.Addr = netip.Addr{} // a node port, at whatever address
-	port, ok = x.at[to]
 	return port, ok
 }
 
@@ -395,9 +392,8 @@ func (l *Snapshot) count(found *index, known tracked, counts func(*conntrack.Con
 	grown := growth{before: known.order, left: 4*len(known.order) + 100_000}
 	l.Entries, err = read(func(c *conntrack.Connection) {
 		i, ok := found.of(c)
-		if !ok && c.Left {
-			l.depart(&found.egress, c)
-			return // masqueraded, and of no client
+		if !ok && l.depart(&found.egress, c) {
+			return // of no client
 		}
 		ids = append(ids, c.ID)
 		v := volume{c.ID, c.In, c.Out}

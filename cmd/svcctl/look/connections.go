@@ -168,12 +168,9 @@ func connsTable(list *wire.Connections, wide bool) string {
 		case state == "":
 			state = "answered"
 		}
-		endpoint := c.Endpoint
+		endpoint := c.Answering()
 		if len(c.RelayedTo) > 0 {
 			endpoint = strings.Join(c.RelayedTo, ",") + " (relayed)"
-		}
-		if c.Out {
-			endpoint += " (out)"
 		}
 		row := []string{strconv.FormatUint(uint64(c.ID), 10), output.ServicePort(c.Namespace, c.Service, c.Port), c.Protocol, c.Client, c.To, endpoint, state}
 		if wide {

@@ -133,14 +133,7 @@ func (d *describing) service(ctx context.Context, page *describe.Page, t resourc
 		return err
 	}
 	page.Service(f)
-	if _, leaves := svc.Metadata.Annotations["svcctl.io/egress"]; leaves {
-		seen, err := client.Call(ctx, d.c, wire.GetTraffic, wire.TrafficQuery{Namespace: t.Namespace, Service: t.Name, Sort: "open", Limit: 1})
-		if err != nil {
-			return err
-		}
-		page.Egress(seen.Egress)
-	}
-	return nil
+	return d.egress(ctx, page, &svc)
 }
 
 // state reads the state of a Service in the kernel; nil where the appliance is too old to report it.

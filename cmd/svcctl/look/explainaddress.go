@@ -80,10 +80,7 @@ func explainAddress(ctx context.Context, env *cli.Env, v *cli.Verb, q diagnose.Q
 			return err
 		}
 		if len(backends) > 0 {
-			if f.Traffic, err = client.Call(ctx, c, wire.GetTraffic, wire.TrafficQuery{Sort: "open", Limit: 1}); err != nil {
-				return err
-			}
-			return printFindings(env, questionText(q), diagnose.Endpoint(f, backends))
+			return explainEndpoint(ctx, env, c, f, backends)
 		}
 	}
 	if f.Allocations, err = client.Call(ctx, c, wire.GetAllocations, wire.None{}); err != nil {

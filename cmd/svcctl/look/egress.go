@@ -1,0 +1,33 @@
+package look
+
+import (
+	"context"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/diagnose"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/cli"
+	"svcctl.io/svcctl/cmd/svcctl/describe"
+	"svcctl.io/svcctl/store/object"
+)
+
+// egress describes the hosts that leave with addresses of a Service, if it asks for that.
+func (d *describing) egress(ctx context.Context, page *describe.Page, svc *object.Service) error {
+	if _, asks := svc.Metadata.Annotations["svcctl.io/egress"]; !asks {
+		return nil
+	}
+	seen, err := client.Call(ctx, d.c, wire.GetTraffic, wire.TrafficQuery{Namespace: svc.Metadata.Namespace, Service: svc.Metadata.Name, Sort: "open", Limit: 1})
+	if err != nil {
+		return err
+	}
+	page.Egress(seen.Egress)
+	return nil
+}
+
+// explainEndpoint explains the address of an endpoint.
+func explainEndpoint(ctx context.Context, env *cli.Env, c *client.Client, f diagnose.Facts, backends []diagnose.Backend) (err error) {
+	if f.Traffic, err = client.Call(ctx, c, wire.GetTraffic, wire.TrafficQuery{Sort: "open", Limit: 1}); err != nil {
+		return err
+	}
+	return printFindings(env, questionText(f.Question), diagnose.Endpoint(f, backends))
+}
