@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/flows"
 	"svcctl.io/svcctl/nft"
