@@ -25,6 +25,7 @@ type etcd struct {
 	revision  int64
 	compacted int64
 	keys      map[string][]stored
+	versions  int
 	leases    map[int64]*lease
 	nextLease int64
 	changed   chan struct{} // closed by the next change
@@ -34,6 +35,7 @@ type etcd struct {
 type stored struct {
 	kv      *mvccpb.KeyValue
 	deleted bool
+	n       int // counts all, in the order of their operations
 }
 
 type lease struct {
@@ -125,7 +127,13 @@ func (m *etcd) put(r *etcdserverpb.PutRequest, revision int64) {
 	if of := m.leases[r.Lease]; of != nil {
 		of.keys[key] = true
 	}
-	m.keys[key] = append(m.keys[key], stored{kv: kv})
+	m.add(stored{kv: kv})
+}
+
+func (m *etcd) add(v stored) {
+	m.versions++
+	v.n = m.versions
+	m.keys[string(v.kv.Key)] = append(m.keys[string(v.kv.Key)], v)
 }
 
 func (m *etcd) deleteRange(from, end []byte, revision int64) (n int64) {
@@ -133,7 +141,7 @@ func (m *etcd) deleteRange(from, end []byte, revision int64) (n int64) {
 		if of := m.leases[kv.Lease]; of != nil {
 			delete(of.keys, string(kv.Key))
 		}
-		m.keys[string(kv.Key)] = append(m.keys[string(kv.Key)], stored{kv: &mvccpb.KeyValue{Key: kv.Key, ModRevision: revision}, deleted: true})
+		m.add(stored{kv: &mvccpb.KeyValue{Key: kv.Key, ModRevision: revision}, deleted: true})
 		n++
 	}
 	return n
@@ -186,6 +194,8 @@ func (m *etcd) txn(r *etcdserverpb.TxnRequest) (*etcdserverpb.TxnResponse, error
 		if put := op.GetRequestPut(); put != nil && put.Lease != 0 && m.leases[put.Lease] == nil {
 			return nil, rpctypes.ErrGRPCLeaseNotFound
 		}
+	}
+	for _, op := range ops {
 		if get := op.GetRequestRange(); get != nil && get.Revision > m.revision {
 			return nil, rpctypes.ErrGRPCFutureRev
 		}
@@ -300,26 +310,24 @@ func (m *etcd) compact(revision int64) error {
 	return nil
 }
 
-// events returns what happened to a range from a revision on, by revision.
-func (m *etcd) events(from, end []byte, revision int64) (all []*clientv3.Event) {
+// events returns what happened to a range from a revision on, in order.
+func (m *etcd) events(from, end []byte, revision int64) []*clientv3.Event {
+	var all []stored
 	for key, versions := range m.keys {
-		if !in(key, from, end) {
-			continue
-		}
-		for _, v := range versions {
-			if v.kv.ModRevision >= revision {
-				kind := mvccpb.Event_PUT
-				if v.deleted {
-					kind = mvccpb.Event_DELETE
-				}
-				all = append(all, &clientv3.Event{Type: kind, Kv: v.kv})
-			}
+		if in(key, from, end) {
+			all = append(all, versions...)
 		}
 	}
-	slices.SortFunc(all, func(a, b *clientv3.Event) int {
-		return cmp.Or(cmp.Compare(a.Kv.ModRevision, b.Kv.ModRevision), bytes.Compare(a.Kv.Key, b.Kv.Key))
-	})
-	return all
+	all = slices.DeleteFunc(all, func(v stored) bool { return v.kv.ModRevision < revision })
+	slices.SortFunc(all, func(a, b stored) int { return cmp.Compare(a.n, b.n) })
+	events := make([]*clientv3.Event, len(all))
+	for i, v := range all {
+		events[i] = &clientv3.Event{Type: mvccpb.Event_PUT, Kv: v.kv}
+		if v.deleted {
+			events[i].Type = mvccpb.Event_DELETE
+		}
+	}
+	return events
 }
 
 // Faults of calls of etcd.

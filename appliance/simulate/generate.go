@@ -254,7 +254,7 @@ func (g *generator) trouble() {
 	case what == "kernel":
 		g.add(doFault, "kernel", one("refused", "stale", "unknown", "lost", "before", "after", "unreadable"), n)
 	case what == doForeign:
-		g.add(doForeign, one("flush", "chain", "elements"), one("now", "now", "late", "lost"))
+		g.add(doForeign, one("flush", "chain", "elements", "data"), one("now", "now", "late", "lost"))
 	case what == doClock:
 		g.add(doClock, one("26h", "-26h", "400ms", "-1h", "8760h"))
 	case what == doAddress:

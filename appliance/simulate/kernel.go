@@ -32,6 +32,13 @@ type tables struct {
 	reads    int
 	doubts   int      // reasons to read the tables: starts, faults, foreign changes
 	wrong    []string // violated invariants
+	steps    []step   // all that was asked of the kernel
+}
+
+// step is a batch, or a change by another program.
+type step struct {
+	batch   nft.Batch
+	foreign string
 }
 
 func newTables() *tables {
@@ -80,7 +87,22 @@ func (p process) Read() (nft.Ruleset, uint32, error) {
 		p.doubts++
 		return nil, 0, fmt.Errorf("read the tables: %w", unix.ENOBUFS)
 	}
-	return p.fake.Read()
+	have, generation, err := p.fake.Read()
+	for family, table := range have { // nf_tables gives marks back, no rules
+		for name, chain := range table.Chains {
+			read := *chain
+			read.Marks, read.Rules = marks(family, chain.Rules), nil
+			table.Chains[name] = &read
+		}
+	}
+	return have, generation, err
+}
+
+func marks(family nft.Family, rules []nft.Rule) (all []uint64) {
+	for _, r := range rules {
+		all = append(all, r.Mark(family))
+	}
+	return all
 }
 
 func (p process) Commit(b *nft.Batch, generation uint32) (uint32, error) {
@@ -109,6 +131,7 @@ func (p process) Commit(b *nft.Batch, generation uint32) (uint32, error) {
 		p.life.kill()
 		return generation, errDead
 	}
+	p.steps = append(p.steps, step{batch: nft.Batch{Ops: slices.Clone(b.Ops)}})
 	next, err := p.fake.Commit(b, generation)
 	if err == nil && len(b.Ops) > 0 && !forgets(b) {
 		if after, _, _ := p.fake.Read(); reflect.DeepEqual(before, after) {
@@ -157,30 +180,60 @@ func (p process) Forget(f nft.ForgetData, generation uint32) (uint32, error) {
 func (t *tables) foreign(what string) {
 	t.mu.Lock()
 	t.doubts++
+	t.steps = append(t.steps, step{foreign: what})
 	t.mu.Unlock()
-	t.fake.Tamper(func(rs nft.Ruleset) {
-		switch what {
-		case "flush":
-			clear(rs)
-		case "chain": // rules of a base chain are gone
-			for _, table := range rs {
-				for _, name := range slices.Sorted(maps.Keys(table.Chains)) {
-					if chain := *table.Chains[name]; len(chain.Rules) > 0 {
-						chain.Rules, chain.Marks = chain.Rules[1:], nil
-						table.Chains[name] = &chain
-						return
-					}
+	t.fake.Tamper(func(rs nft.Ruleset) { _ = tamper(rs, what) })
+}
+
+// tamper is what another program does to tables: the first place that can be changed so is. It returns the same as operations.
+func tamper(rs nft.Ruleset, what string) (ops []nft.Op) {
+	for _, family := range nft.Families {
+		table := rs[family]
+		switch {
+		case table == nil:
+		case what == "flush":
+			delete(rs, family)
+			ops = append(ops, nft.DeleteTable{Family: family})
+		case what == "chain": // a base chain loses its first rule
+			for _, name := range slices.Sorted(maps.Keys(table.Chains)) {
+				if chain := *table.Chains[name]; len(chain.Rules) > 0 {
+					chain.Rules, chain.Marks = chain.Rules[1:], nil
+					table.Chains[name] = &chain
+					return []nft.Op{nft.SetRules{Family: family, Chain: name, Rules: chain.Rules}}
 				}
 			}
-		case "elements": // a map loses its elements
-			for _, table := range rs {
-				for _, name := range slices.Sorted(maps.Keys(table.Sets)) {
-					if set := table.Sets[name]; len(set.Elements) > 0 {
-						set.Elements = nft.Elements{}
-						return
-					}
+		default:
+			for _, name := range slices.Sorted(maps.Keys(table.Sets)) {
+				if ops := tamperSet(family, table.Sets[name], what); ops != nil {
+					return ops
 				}
 			}
 		}
-	})
+	}
+	return ops
+}
+
+// tamperSet changes a set; nil if it cannot be changed so.
+func tamperSet(family nft.Family, set *nft.SetContent, what string) []nft.Op {
+	var all []nft.Element
+	for _, key := range slices.Sorted(maps.Keys(set.Elements)) {
+		all = append(all, nft.Element{Key: key, Data: set.Elements[key]})
+	}
+	switch {
+	case len(all) == 0 || set.Dynamic:
+		return nil
+	case what == "elements": // it loses its elements
+		set.Elements = nft.Elements{}
+		return []nft.Op{nft.DeleteElements{Family: family, Set: set.Set, Elements: all}}
+	case what == "data": // an element leads to where another one does
+		for _, other := range all[1:] {
+			if other.Data != all[0].Data {
+				set.Elements[all[0].Key] = other.Data
+				return []nft.Op{nft.DeleteElements{Family: family, Set: set.Set, Elements: all[:1]},
+					nft.AddElements{Family: family, Set: set.Set, Elements: []nft.Element{{Key: all[0].Key, Data: other.Data}}}}
+			}
+		}
+		return nil
+	}
+	return nil
 }

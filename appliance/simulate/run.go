@@ -78,10 +78,15 @@ func boxOf(seed uint64) oracle.Box {
 
 // Run runs a script in a directory of its own. It is to be called in a bubble of testing/synctest. The error is a violated
 // invariant, with the number of the event.
-func Run(s Script, dir string, log io.Writer) (stats Stats, err error) {
+func Run(s Script, dir string, log io.Writer) (Stats, error) {
 	if s.Fleet {
 		return runFleet(s, dir, log)
 	}
+	b, err := runBox(s, dir, log)
+	return b.stats, err
+}
+
+func runBox(s Script, dir string, log io.Writer) (*box, error) {
 	b := &box{
 		world: boxOf(s.Seed), manifests: filepath.Join(dir, "manifests"), disk: newDisk(filepath.Join(dir, "data"), s.Seed), tables: newTables(), logTo: log,
 		written: written{
@@ -93,28 +98,28 @@ func Run(s Script, dir string, log io.Writer) (stats Stats, err error) {
 	b.config = judge.Config(&b.world)
 	b.config.Manifests, b.config.DataDir = []string{b.manifests}, filepath.Join(dir, "data")
 	if err := os.MkdirAll(b.manifests, 0o700); err != nil {
-		return b.stats, err
+		return b, err
 	}
 	// An empty directory counts as one that is not mounted.
 	if err := os.WriteFile(filepath.Join(b.manifests, "none.yaml"), []byte("# on purpose\n"), 0o600); err != nil {
-		return b.stats, err
+		return b, err
 	}
 	began := time.Now()
 	if err := b.restart(); err != nil {
-		return b.stats, err
+		return b, err
 	}
 	defer b.stop()
-	defer func() { stats.Simulated, stats.Tears = time.Since(began), b.disk.tears }()
+	defer func() { b.stats.Simulated, b.stats.Tears = time.Since(began), b.disk.tears }()
 	for i, e := range s.Events {
 		b.stats.Events++
 		if log != nil {
 			fmt.Fprintf(log, "=== event %d, after %v: %s %.60s\n", i+1, time.Since(began), e.Verb, strings.Join(e.Args, " "))
 		}
 		if err := b.do(e); err != nil {
-			return b.stats, fmt.Errorf("event %d (%s): %w", i+1, e.Verb, err)
+			return b, fmt.Errorf("event %d (%s): %w", i+1, e.Verb, err)
 		}
 	}
-	return b.stats, nil
+	return b, nil
 }
 
 // restart starts a process, again and again while the kernel or the disk fails.

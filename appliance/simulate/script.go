@@ -25,7 +25,7 @@ const (
 	doUp      = "up"      // ADDRESS:PORT
 	doAddress = "address" // add|del INTERFACE PREFIX
 	doClock   = "clock"   // DURATION: the wall clock jumps
-	doForeign = "foreign" // flush|chain|elements now|late|lost: another program changes our tables; how the message comes
+	doForeign = "foreign" // flush|chain|elements|data now|late|lost: another program changes our tables; how the message comes
 	doFault   = "fault"   // disk full|failed|before|torn|after N, kernel refused|stale|unknown|lost N, reading failed N
 	doKill    = "kill"    // the process, which starts again
 	doStop    = "stop"    // the process is stopped orderly, and starts again

@@ -182,10 +182,7 @@ func apply(rs nft.Ruleset, op nft.Op) error {
 			rs[op.Family] = &nft.Table{Sets: map[string]*nft.SetContent{}, Chains: map[string]*nft.Chain{}, Timeouts: map[string]nft.Timeout{}}
 		}
 		return nil
-	case nft.DeleteTable:
-		if rs[op.Family] == nil {
-			return fmt.Errorf("no table %s: %w", op.Family, unix.ENOENT)
-		}
+	case nft.DeleteTable: // the transaction adds it before, so that it is there
 		delete(rs, op.Family)
 		return nil
 	}
@@ -283,11 +280,11 @@ func addElements(t *nft.Table, op nft.AddElements) error {
 		return fmt.Errorf("no set %s: %w", op.Set.Name, unix.ENOENT)
 	}
 	for _, e := range op.Elements {
-		if data, ok := s.Elements[e.Key]; ok && data != e.Data {
-			return fmt.Errorf("set %s has that element with other data: %w", op.Set.Name, unix.EEXIST)
-		}
 		if chain, ok := target(e.Data); ok && isVerdictMap(s) && t.Chains[chain] == nil {
 			return fmt.Errorf("an element of %s goes to chain %s, which is not there: %w", op.Set.Name, chain, unix.ENOENT)
+		}
+		if data, ok := s.Elements[e.Key]; ok && data != e.Data {
+			return fmt.Errorf("set %s has that element with other data: %w", op.Set.Name, unix.EEXIST)
 		}
 		s.Elements[e.Key] = e.Data
 	}

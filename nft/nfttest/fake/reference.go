@@ -53,6 +53,8 @@ func references(r nft.Rule) []reference {
 		switch s := s.(type) {
 		case nft.MatchSet:
 			refs = append(refs, reference{aSet, s.Set})
+		case nft.Delete:
+			refs = append(refs, reference{aSet, s.Set})
 		case nft.VerdictMap:
 			refs = append(refs, reference{aSet, s.Map})
 		case nft.Counter:
