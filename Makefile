@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build deps lint test test-unit busy race conformance browser screenshots bench soak kernels package package-test package-vm readme-test site release fuzz demo demo-fleet demo-pair fleet golden worlds sim planted discover-servers verify-release clean
+.PHONY: help build deps lint test test-unit busy race conformance browser screenshots bench soak kernels package package-test package-vm readme-test site release fuzz demo demo-fleet demo-pair fleet golden worlds sim sim-cover models planted discover-servers verify-release clean
 
 # The system programs live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -126,6 +126,14 @@ soak: deps build ## packets that never stop, for half an hour (root or sudo); th
 
 sim: ## one box from a seed, with faults of disk, kernel, files, clock and clients: make sim, FOR=1h, SEED=4711, SCRIPT=fail.txt, FLEET=1
 	$(if $(SEED)$(SCRIPT),,FOR=$(or $(FOR),24h)) SEED=$(SEED) FLEET=$(FLEET) SCRIPT=$(abspath $(SCRIPT)) go test -count=1 -v -timeout 0 -run TestSmoke ./appliance/simulate
+
+models: ## the models of the simulation against nf_tables and etcd: make models SCRIPTS=200 TRANSACTIONS=10000 (root or sudo)
+	@.ci/deps etcd
+	go test -c -o bin/simulate.test ./appliance/simulate
+	cd appliance/simulate && $(SUDO) env SVCCTL_REQUIRE_PRIVILEGED=1 SCRIPTS=$(or $(SCRIPTS),200) TRANSACTIONS=$(or $(TRANSACTIONS),10000) ../../bin/simulate.test -test.v -test.timeout 0 -test.run 'Test110[01]_'
+
+sim-cover: ## what the simulation alone reaches of the product, and what it never does: make sim-cover SEEDS=60
+	.ci/cover $(SEEDS)
 
 planted: ## bugs that are planted in the product, each to be found by the simulation: make planted BUG=NAME
 	BUG=$(BUG) go test -tags planted -count=1 -v -timeout 2h -run TestPlanted ./appliance/simulate

@@ -35,7 +35,7 @@ func Generate(seed uint64) Script {
 		Rand: rand.New(rand.NewPCG(seed, 0)), script: Script{Seed: seed}, box: boxOf(seed),
 		units: map[string]map[object.Ref]object.Object{}, down: map[netip.AddrPort]bool{}, without: map[string]bool{},
 	}
-	for _, what := range []string{doFile, doPut, doSlowly, "junk", "fate", doAddress, doClock, doForeign, "disk", "kernel", doKill, doReboot, doDown, doVanish, doStarve} {
+	for _, what := range []string{doFile, doPut, doSlowly, "junk", "fate", doAddress, doClock, doForeign, "disk", "kernel", doKill, doReboot, doDown, doVanish, doStarve, "contest"} {
 		g.without[what] = g.IntN(3) == 0
 	}
 	if g.without[doFile] && g.without[doPut] {
@@ -99,6 +99,10 @@ func (g *generator) apply() {
 				written.Spec.Ports[i].NodePort = 0
 			}
 		}
+		if donor := g.donor(); donor != nil && donor != s && g.hash(key)%4 == 1 && written.Spec.Type != object.TypeExternalName && written.Spec.ClusterIP != object.ClusterIPNone && len(written.Spec.Ports) == 1 {
+			written.Spec.ExternalIPs = slices.Clone(donor.Spec.ExternalIPs)
+			written.Spec.Ports[0].Port, written.Spec.Ports[0].Protocol = donor.Spec.Ports[0].Port, donor.Spec.Ports[0].Protocol
+		}
 		add(key, written)
 	}
 	for _, o := range g.world.Slices {
@@ -130,6 +134,18 @@ func (g *generator) apply() {
 			g.add(doWait, fmt.Sprintf("%dms", 1+g.IntN(4000)))
 		}
 	}
+}
+
+// donor is the Service whose external IPs and port others ask for too; nil: there is none.
+func (g *generator) donor() *object.Service {
+	if g.without["contest"] {
+		return nil
+	}
+	i := slices.IndexFunc(g.world.Services, func(s *object.Service) bool { return len(s.Spec.ExternalIPs) > 0 && len(s.Spec.Ports) > 0 })
+	if i < 0 {
+		return nil
+	}
+	return g.world.Services[i]
 }
 
 // isFile reports whether a unit is written as a file; else clients write it.

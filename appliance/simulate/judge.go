@@ -226,6 +226,16 @@ func (b *box) holdersStay(world *oracle.World) error {
 			return fmt.Errorf("%s went from %s, which was not written, to %s", key, before, ref)
 		}
 	}
+	for _, s := range world.Services {
+		for _, p := range s.Spec.Ports {
+			for _, a := range s.Spec.ExternalIPs {
+				key := fmt.Sprintf("%s/%s", netip.AddrPortFrom(netip.MustParseAddr(a), uint16(p.Port)), p.Protocol)
+				if ref, has := now[key]; has && ref != object.RefOf(s) {
+					b.stats.Contested++
+				}
+			}
+		}
+	}
 	b.holders = now
 	return nil
 }

@@ -30,7 +30,7 @@ func Test1100_fake_is_nf_tables(t *testing.T) {
 		}
 		t.Skip("PRIVILEGED TEST SKIPPED: it must be root to make network namespaces")
 	}
-	scripts := 4
+	scripts := 2
 	if n, err := strconv.Atoi(os.Getenv("SCRIPTS")); err == nil {
 		scripts = n
 	}
@@ -112,6 +112,9 @@ func compareKernels(conn *kernel.Conn, steps []step, r *rand.Rand) (batches, ref
 				return batches, refused, fmt.Errorf("step %d: the generation of the fake goes from %d to %d, that of nf_tables from %d to %d", i, ours, nextOurs, real, nextReal)
 			}
 			ours, real = nextOurs, nextReal
+			if batches%4 != 0 && i < len(steps)-1 {
+				continue // reading takes longest
+			}
 			have, _, err := conn.Read()
 			if err != nil {
 				return batches, refused, err

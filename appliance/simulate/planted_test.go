@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -16,9 +17,54 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// TestPlanted plants each bug of testdata/planted in the product and runs seeds until one fails, at most as many as its file bounds.
-// A file names the bug in its comment, then "file PATH", "seeds N", and "fleet" if fleets find it, and has the sections old, which stands once in the file, and
-// new. Each bug compiles the product, so the tests have a build tag: make planted. A bug that nothing finds has the line "missed REASON" and must not be found by its bound of seeds.
+// planted is a bug of testdata/planted. A file has what is wrong, then "file PATH", "seeds N", and "fleet" if fleets are to find it,
+// and the sections old, which stands once in the file, and new. All bugs are compiled into one program, and PLANTED names the one
+// that it has: the word planted in new is true for it, and false for others; a section without that word takes the place of old for
+// it. A bug that nothing finds has the line "missed REASON" and must not be found by its bound of seeds.
+type planted struct {
+	name, file, missed, fleet string
+	seeds                     int
+	before, after             string
+}
+
+func readPlanted(path string) (p planted, err error) {
+	archive, err := txtar.ParseFile(path)
+	if err != nil || len(archive.Files) != 2 {
+		return p, fmt.Errorf("%s: %d sections, %v", path, len(archive.Files), err)
+	}
+	p = planted{name: strings.TrimSuffix(filepath.Base(path), ".txt"), before: string(archive.Files[0].Data), after: string(archive.Files[1].Data)}
+	for line := range strings.Lines(string(archive.Comment)) {
+		switch word, rest, _ := strings.Cut(strings.TrimSpace(line), " "); word {
+		case "file":
+			p.file = rest
+		case "seeds":
+			_, err = fmt.Sscan(rest, &p.seeds)
+		case "fleet":
+			p.fleet = "1"
+		case "missed":
+			p.missed = rest
+		}
+	}
+	if p.file == "" || p.seeds == 0 {
+		return p, fmt.Errorf("%s: no file or no bound, %v", path, err)
+	}
+	return p, err
+}
+
+// in returns the text of a file with the bug beside the text that was.
+func (p *planted) in(text string) (string, error) {
+	if n := strings.Count(text, p.before); n != 1 {
+		return "", fmt.Errorf("%s: the old text stands %d times in %s: move the bug with the code", p.name, n, p.file)
+	}
+	is := fmt.Sprintf("plantedBug == %q", p.name)
+	after := regexp.MustCompile(`\bplanted\b`).ReplaceAllString(p.after, "("+is+")")
+	if after == p.after {
+		after = fmt.Sprintf("if %s {\n%s} else {\n%s}\n", is, p.after, p.before)
+	}
+	return strings.Replace(text, p.before, after, 1), nil
+}
+
+// TestPlanted plants each bug in the product and runs seeds until one fails, at most as many as its file bounds: make planted.
 func TestPlanted(t *testing.T) {
 	paths, err := filepath.Glob("testdata/planted/*.txt")
 	if err != nil || len(paths) == 0 {
@@ -28,62 +74,80 @@ func TestPlanted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var bugs []planted
+	texts := map[string]string{}
 	for _, path := range paths {
-		if only := os.Getenv("BUG"); !strings.Contains(path, only) {
-			continue
+		p, err := readPlanted(path)
+		if err != nil {
+			t.Fatal(err)
 		}
-		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
-			archive, err := txtar.ParseFile(path)
-			if err != nil || len(archive.Files) != 2 {
-				t.Fatalf("%d sections, %v", len(archive.Files), err)
-			}
-			var file, missed, fleet string
-			seeds := 0
-			for line := range strings.Lines(string(archive.Comment)) {
-				switch word, rest, _ := strings.Cut(strings.TrimSpace(line), " "); word {
-				case "file":
-					file = filepath.Join(root, rest)
-				case "seeds":
-					_, err = fmt.Sscan(rest, &seeds)
-				case "fleet":
-					fleet = "1"
-				case "missed":
-					missed = rest
-				}
-			}
-			content, readErr := os.ReadFile(file)
-			old, planted := string(archive.Files[0].Data), string(archive.Files[1].Data)
-			if err != nil || readErr != nil || seeds == 0 || strings.Count(string(content), old) != 1 {
-				t.Fatalf("%v, %v: %d seeds; the old text stands %d times in %s: move the bug with the code", err, readErr, seeds, strings.Count(string(content), old), file)
-			}
-			dir := t.TempDir()
-			overlaid := filepath.Join(dir, "planted.go")
-			overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{file: overlaid}})
+		file := filepath.Join(root, p.file)
+		if texts[file] == "" {
+			content, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for name, text := range map[string]string{overlaid: strings.Replace(string(content), old, planted, 1), filepath.Join(dir, "overlay.json"): string(overlay)} {
-				if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+			texts[file] = string(content)
+			which := filepath.Join(filepath.Dir(file), "planted_bug.go")
+			texts[which] = fmt.Sprintf("package %s\n\nimport \"os\"\n\nvar plantedBug = os.Getenv(\"PLANTED\")\n", filepath.Base(filepath.Dir(file)))
+		}
+		if texts[file], err = p.in(texts[file]); err != nil {
+			t.Fatal(err)
+		}
+		bugs = append(bugs, p)
+	}
+	dir := t.TempDir()
+	replace := map[string]string{}
+	for name, text := range texts {
+		replace[name] = filepath.Join(dir, fmt.Sprint(len(replace), ".go"))
+		if err := os.WriteFile(replace[name], []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(dir, "simulate.test")
+	if out, err := exec.Command("go", "test", "-c", "-vet=off", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v:\n%.3000s", err, out)
+	}
+	room := make(chan struct{}, max(1, runtime.NumCPU()))
+	t.Run("all", func(t *testing.T) {
+		for _, p := range bugs {
+			if !strings.Contains(p.name, os.Getenv("BUG")) {
+				continue
 			}
-			began := time.Now()
-			cmd := exec.Command("go", "test", "-count=1", "-v", "-vet=off", "-overlay", filepath.Join(dir, "overlay.json"), "-run", "^TestSmoke$", ".")
-			cmd.Env = append(os.Environ(), fmt.Sprint("SEEDS=", seeds), "FLEET="+fleet)
-			out, err := cmd.CombinedOutput()
-			found := regexp.MustCompile(`(?m)(?:seed (\d+)|^panic): (.*)`).FindStringSubmatch(string(out))
-			switch {
-			case err != nil && found == nil:
-				t.Fatalf("%v:\n%.3000s", err, out)
-			case missed != "" && err == nil:
-				t.Logf("missed in %d seeds, as expected: %s", seeds, missed)
-			case missed != "":
-				t.Errorf("found by seed %s, and its file calls it missed: %s", found[1], found[2])
-			case err == nil:
-				t.Errorf("not found by %d seeds", seeds)
-			default:
-				t.Logf("found by seed %s after %.0f s: %.150s", found[1], time.Since(began).Seconds(), found[2])
-			}
-		})
+			t.Run(p.name, func(t *testing.T) {
+				t.Parallel()
+				room <- struct{}{}
+				defer func() { <-room }()
+				p.find(t, program)
+			})
+		}
+	})
+}
+
+// find runs seeds with the bug.
+func (p *planted) find(t *testing.T, program string) {
+	began := time.Now()
+	cmd := exec.Command(program, "-test.v", "-test.timeout=0", "-test.run=^TestSmoke$")
+	cmd.Env = append(os.Environ(), fmt.Sprint("SEEDS=", p.seeds), "FLEET="+p.fleet, "PLANTED="+p.name)
+	out, err := cmd.CombinedOutput()
+	found := regexp.MustCompile(`(?m)(?:seed (\d+)|^panic): (.*)`).FindStringSubmatch(string(out))
+	switch {
+	case err != nil && found == nil:
+		t.Fatalf("%v:\n%.3000s", err, out)
+	case p.missed != "" && err == nil:
+		t.Logf("missed in %d seeds, as expected: %s", p.seeds, p.missed)
+	case p.missed != "":
+		t.Errorf("found by seed %s, and its file calls it missed: %s", found[1], found[2])
+	case err == nil:
+		t.Errorf("not found by %d seeds", p.seeds)
+	default:
+		t.Logf("found by seed %s after %.0f s: %.150s", found[1], time.Since(began).Seconds(), found[2])
 	}
 }

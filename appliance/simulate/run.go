@@ -63,6 +63,7 @@ type Stats struct {
 	Events, Rests, Packets, Starts int
 	Refused                        int // writes of clients that were refused
 	Acknowledged, Open, Cuts       int // of fleets: writes with and without an answer, cuts from etcd
+	Contested                      int // frontends at rests that another Service has
 	Tears                          int // crashes between a write and its sync
 	Simulated                      time.Duration
 	Kinds                          map[string]int // outcomes of packets

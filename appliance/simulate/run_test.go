@@ -96,8 +96,8 @@ func inUse() uint64 {
 }
 
 func (s *Stats) text(seeds int) string {
-	return fmt.Sprintf("%d seeds, %v simulated: %d events, %d rests, %d packets %v, %d starts, %d torn commits, %d writes refused; in fleets %d acknowledged, %d open, %d cuts",
-		seeds, s.Simulated.Round(time.Minute), s.Events, s.Rests, s.Packets, s.Kinds, s.Starts, s.Tears, s.Refused, s.Acknowledged, s.Open, s.Cuts)
+	return fmt.Sprintf("%d seeds, %v simulated: %d events, %d rests, %d packets %v, %d starts, %d torn commits, %d writes refused, %d frontends contested; in fleets %d acknowledged, %d open, %d cuts",
+		seeds, s.Simulated.Round(time.Minute), s.Events, s.Rests, s.Packets, s.Kinds, s.Starts, s.Tears, s.Refused, s.Contested, s.Acknowledged, s.Open, s.Cuts)
 }
 
 // runSeed runs the script of a seed, and shrinks it when it fails.
@@ -139,6 +139,7 @@ func runSeed(t *testing.T, seed uint64, fleet bool, all *Stats) {
 // add sums.
 func (s *Stats) add(o Stats) {
 	s.Events, s.Rests, s.Packets, s.Starts, s.Refused = s.Events+o.Events, s.Rests+o.Rests, s.Packets+o.Packets, s.Starts+o.Starts, s.Refused+o.Refused
+	s.Contested += o.Contested
 	s.Acknowledged, s.Open, s.Cuts, s.Tears, s.Simulated = s.Acknowledged+o.Acknowledged, s.Open+o.Open, s.Cuts+o.Cuts, s.Tears+o.Tears, s.Simulated+o.Simulated
 	if s.Kinds == nil {
 		s.Kinds = map[string]int{}
