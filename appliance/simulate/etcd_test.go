@@ -274,7 +274,7 @@ func realEtcd(t *testing.T, program string) *clientv3.Client {
 	}
 	t.Cleanup(func() { _ = client.Close() })
 	for deadline := time.Now().Add(time.Minute); ; {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // real time: one attempt of those of a minute
 		_, err := client.Get(ctx, "x")
 		cancel()
 		if err == nil {
