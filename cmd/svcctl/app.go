@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	_ "embed" // words.txt
 	"errors"
 	"flag"
 	"fmt"
@@ -144,44 +145,25 @@ func bare(env *cli.Env, root *cli.Verb, args []string) error {
 	return cli.Usagef("there is no verb %q: %s", args[0], output.DidYouMean("", args[0], names, "run `svcctl help`"))
 }
 
-// elsewhere has words of other tools that are no verbs here, with what does the same. The nearest verb may do harm: restart
-// is near to restore.
-var elsewhere = map[string]string{
-	"restart": "run `systemctl restart svcctl`; rules and connections stay",
-	"reload":  "run `systemctl reload svcctl`; changed manifests need none",
-	"start":   "run `systemctl start svcctl`, or `svcctl serve`",
-	"stop":    "run `systemctl stop svcctl`; rules and connections stay",
-	"enable":  "run `systemctl enable --now svcctl`",
-	"logs":    "run `journalctl -u svcctl`; `svcctl journal` has changes, health and problems",
-	"log":     "run `journalctl -u svcctl`; `svcctl journal` has changes, health and problems",
-	"tail":    "run `journalctl -fu svcctl`; `svcctl journal` has changes, health and problems",
-	"history": "run `svcctl journal`",
-	"events":  "run `svcctl get events -A`",
-	"ps":      "run `svcctl get svc -A`",
-	"list":    "run `svcctl get svc -A`",
-	"ls":      "run `svcctl get svc -A`",
-	"show":    "run `svcctl get svc -A`, or `svcctl describe svc/NAME`",
-	"create":  "run `svcctl apply -f FILE`, or `svcctl expose NAME --port PORT --to ADDRESS`",
-	"check":   "run `svcctl doctor` for the box, or `svcctl validate -f FILE`",
-	"undo":    "run `svcctl rollback`: it lists the latest changes",
-	"disable": "run `systemctl disable --now svcctl`; rules and connections stay until `svcctl down`",
-	"run":     "run `svcctl serve`",
-	"up":      "run `systemctl start svcctl`, or `svcctl serve`",
-	"config":  "settings are in /etc/svcctl/svcctl.yaml, and `svcctl help serve` explains them",
-	"add":     "run `svcctl expose NAME --port PORT --to ADDRESS`",
-	"set":     "run `svcctl edit svc/NAME`",
-	"scale":   "run `svcctl edit svc/NAME`; an endpoint is taken out by `svcctl out`",
-	"remove":  "`svcctl delete` removes objects, and `svcctl out` takes an endpoint out of a Service",
-	"rm":      "`svcctl delete` removes objects, and `svcctl out` takes an endpoint out of a Service",
-	"kill":    "`svcctl top --kill ID` ends a connection; `systemctl stop svcctl` stops the appliance",
-	"inspect": "run `svcctl describe svc/NAME`",
-	"info":    "run `svcctl status`, or `svcctl describe svc/NAME`",
-	"tree":    "run `svcctl describe svc/NAME`",
-	"stats":   "run `svcctl top`",
-	"monitor": "run `svcctl top`",
-	"watch":   "run `svcctl top`, or `svcctl get svc -A -w`",
-	"ping":    "run `svcctl explain --probe svc/NAME`",
-	"test":    "run `svcctl explain --probe svc/NAME`",
+// words has the earlier spellings of verbs, and words of other tools, with their answers.
+//
+//go:embed words.txt
+var words string
+
+// moved has the earlier spellings of verbs, with those of now, and elsewhere the words of other tools.
+var moved, elsewhere = answers(1), answers(2)
+
+// answers reads a section of words.
+func answers(section int) map[string]string {
+	all := map[string]string{}
+	for line := range strings.Lines(strings.Split(words, "\n# ")[section]) {
+		if list, answer, is := strings.Cut(strings.TrimSpace(line), " = "); is {
+			for word := range strings.FieldsSeq(list) {
+				all[word] = answer
+			}
+		}
+	}
+	return all
 }
 
 // flags are the options of a verb as package urfave/cli takes them. A letter is a flag of its own there: of a flag with two

@@ -27,7 +27,7 @@ const (
 	timeout, tries = 5 * time.Second, 2
 	// Answers are asked for again between least and most after they came, and empty ones between least and emptyMost.
 	least, most, emptyMost = time.Second, time.Hour, 5 * time.Second
-	// soon is added to the TTL of a record before it is asked for again: caches count whole seconds.
+	// soon is the wait before a record with a TTL of zero is asked for again: caches count whole seconds.
 	soon = 200 * time.Millisecond
 	// aliases is how many CNAMEs are followed by queries of their own.
 	aliases = 8
