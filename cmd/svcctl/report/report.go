@@ -2,7 +2,10 @@ package report
 
 import (
 	"cmp"
+	"encoding/xml"
 	"fmt"
+	"net/url"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -73,4 +76,119 @@ func (r *Report) Verdict(strict bool) error {
 		return fmt.Errorf("%s and %s in %s", output.Count(r.Errors, "error"), output.Count(r.Warnings, "warning"), output.Count(len(r.Files), "file"))
 	}
 	return nil
+}
+
+// The elements of a JUnit report that CI systems read: testsuites, testsuite, testcase, failure.
+type (
+	junitSuites struct {
+		XMLName xml.Name     `xml:"testsuites"`
+		Suites  []junitSuite `xml:"testsuite"`
+	}
+	junitSuite struct {
+		Name     string      `xml:"name,attr"`
+		Tests    int         `xml:"tests,attr"`
+		Failures int         `xml:"failures,attr"`
+		Cases    []junitCase `xml:"testcase"`
+	}
+	junitCase struct {
+		Class   string        `xml:"classname,attr"`
+		Name    string        `xml:"name,attr"`
+		Failure *junitFailure `xml:"failure"`
+		Out     string        `xml:"system-out,omitempty"` // warnings
+	}
+	junitFailure struct {
+		Message string `xml:"message,attr"` // the first error
+		Text    string `xml:",chardata"`    // all errors, one a line
+	}
+)
+
+// JUnit is the report with a test case for each file, which fails when the file has an error.
+func (r *Report) JUnit() (string, error) {
+	suite := junitSuite{Name: "svcctl validate"}
+	problems := r.Problems // by file, as the names are
+	for _, name := range r.places() {
+		c := junitCase{Class: "manifests", Name: name}
+		var errors, warnings strings.Builder
+		for ; len(problems) > 0 && problems[0].File == name; problems = problems[1:] {
+			f := &problems[0]
+			if f.Level == levelWarning {
+				warnings.WriteString(f.text + "\n")
+				continue
+			}
+			if c.Failure == nil {
+				c.Failure = &junitFailure{Message: f.text}
+				suite.Failures++
+			}
+			errors.WriteString(f.text + "\n")
+		}
+		if c.Out = warnings.String(); c.Failure != nil {
+			c.Failure.Text = errors.String()
+		}
+		suite.Cases = append(suite.Cases, c)
+	}
+	suite.Tests = len(suite.Cases)
+	body, err := xml.MarshalIndent(junitSuites{Suites: []junitSuite{suite}}, "", "  ")
+	if err != nil {
+		return "", fmt.Errorf("encode as XML: %w", err)
+	}
+	return xml.Header + string(body) + "\n", nil
+}
+
+// places are the files that were read, and what else has a problem, as --source-set, sorted.
+func (r *Report) places() []string {
+	names := slices.Clone(r.Files)
+	for _, f := range r.Problems {
+		names = append(names, f.File)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// node is a structure of SARIF 2.1.0 (OASIS).
+type node map[string]any
+
+// SARIF returns the report for code hosting sites, with a rule for each reason. A problem of a setting has no
+// location.
+func (r *Report) SARIF(version string) (string, error) {
+	rules, results := []node{}, []node{}
+	for i := range r.Problems {
+		f := &r.Problems[i]
+		if !slices.ContainsFunc(rules, func(rule node) bool { return rule["id"] == f.Reason }) {
+			rules = append(rules, node{"id": f.Reason})
+		}
+		result := node{"ruleId": f.Reason, "level": f.Level, "message": node{"text": f.said()}}
+		if _, is := slices.BinarySearch(r.Files, f.File); is {
+			place := node{"artifactLocation": node{"uri": fileURI(f.File)}}
+			if f.Line > 0 {
+				region := node{"startLine": f.Line}
+				if f.Column > 0 {
+					region["startColumn"] = f.Column
+				}
+				place["region"] = region
+			}
+			result["locations"] = []node{{"physicalLocation": place}}
+		}
+		results = append(results, result)
+	}
+	driver := node{"name": "svcctl", "version": version, "rules": rules}
+	return output.JSON(node{"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0",
+		"runs": []node{{"tool": node{"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}}})
+}
+
+// said is the line without its place: "Service shop/web: spec.ports[0].port: ...".
+func (f *Finding) said() string {
+	text := strings.TrimPrefix(f.text, f.File)
+	if i := strings.Index(text, ": "); i >= 0 {
+		text = text[i+2:]
+	}
+	return strings.TrimPrefix(text, levelWarning+": ")
+}
+
+// fileURI is a path as a URI, relative when the path is.
+func fileURI(path string) string {
+	u := url.URL{Path: filepath.ToSlash(filepath.Clean(path))}
+	if filepath.IsAbs(path) {
+		u.Scheme = "file"
+	}
+	return u.String()
 }
