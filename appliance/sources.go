@@ -66,7 +66,7 @@ func (m *member) files() reconcile.Files {
 	return m.sources
 }
 
-// named adds to the directories of the status how they are doing as sources.
+// named returns a function that adds names, readers and states of sources to the directories of the status; nil without a fleet.
 func (m *member) named() func([]wire.Source) {
 	if m == nil {
 		return nil

@@ -196,7 +196,7 @@ func (wk *walk) problems() (out []manifest.Problem) {
 
 func (s *source) walk() (*walk, error) { return s.walkDirs(false) }
 
-// walkDirs is walk, or when it is flat the same without the directories inside.
+// walkDirs reads the directory, and unless it is flat the directories inside.
 func (s *source) walkDirs(flat bool) (*walk, error) { return s.newWalk(flat).run() }
 
 // newWalk prepares a reading, which may run beside the loop.

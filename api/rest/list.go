@@ -308,7 +308,7 @@ type continueToken struct {
 
 const tokenVersion = "meta.k8s.io/v1"
 
-// after is the token to go on behind an object with.
+// after returns the token with which a list continues after an object.
 func after(namespace, name string, revision int64) string {
 	text, _ := json.Marshal(continueToken{tokenVersion, revision, namespace + "/" + name}) // text and a number
 	return base64.RawURLEncoding.EncodeToString(text)

@@ -10,7 +10,8 @@ import (
 	"svcctl.io/svcctl/appliance/announce/bgp"
 )
 
-// byFlags is the name of the advertisement that the flags are. Those of objects are "namespace/name".
+// byFlags is the name of the advertisement that the flags of svcctl announce make. Advertisements of objects are named
+// "namespace/name".
 const byFlags = ""
 
 // table has the routes to all addresses. Several addresses can share a route, and an address can be announced

@@ -140,7 +140,8 @@ func (w *stateWriter) everything() {
 // fewSteps are lines that may always be appended.
 const fewSteps = 1000
 
-// save updates the file. all is called for a replacement, which has size addresses; of for a line.
+// save updates the file: it appends a line for each address that changed, with the status that of returns, or replaces the file by
+// what all returns, when lines have come to outnumber the size addresses of a replacement.
 func (w *stateWriter) save(size int, all func() state, of func(netip.Addr) lastStatus) error {
 	if !w.whole && w.steps+len(w.dirty) <= max(size, fewSteps) {
 		return w.append(of)

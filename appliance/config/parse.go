@@ -3,12 +3,18 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
+	"svcctl.io/svcctl/appliance/dns"
+	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/alloc"
 )
 
 // PortRange is a range of port numbers; both ends belong to it.
@@ -259,4 +265,151 @@ func ParseTable(s string) (int, error) {
 		return 0, fmt.Errorf("%q is no number of a table of routes from 1 to 2147483647, and not 253 to 255, which the kernel uses itself: write one that nothing else uses, as 118", s)
 	}
 	return int(n), nil
+}
+
+// ClientNamespace maps a prefix of DNS clients to a namespace.
+type ClientNamespace = dns.ClientNamespace
+
+// namespacePattern, compiled when it is needed, is a DNS label (RFC 1123), which Kubernetes' namespaces are.
+var namespacePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`) })
+
+// validate looks at the settings of the DNS server.
+func (d *DNS) validate(v *validation) {
+	for _, address := range d.Listen {
+		if !isHostPort(address) {
+			v.add("dns-listen", address, "not a host and port: write it as 192.0.2.1:53, or :53 for every address")
+		}
+	}
+	if domain := d.Domain; len(domain) > dns.MaxDomain || !nodeNamePattern.MatchString(domain) {
+		v.add("cluster-domain", domain, "not a domain that names can be in: use lower case letters, digits, '-' and '.', at most %d, as %s",
+			dns.MaxDomain, DefaultClusterDomain)
+	}
+	for _, upstream := range d.Upstreams {
+		for _, address := range d.Listen {
+			if listensAt(address, upstream) {
+				v.add("dns-upstream", upstream.String(), "is --dns-listen %s itself: give the resolver of other names", address)
+			}
+		}
+	}
+	seen := map[netip.Prefix]bool{}
+	for _, n := range d.ClientNamespaces {
+		text := n.Prefix.String() + "=" + n.Namespace
+		if !namespacePattern().MatchString(n.Namespace) {
+			v.add("dns-client-namespaces", text, "%q is not a namespace: use lower case letters, digits and '-', at most 63", n.Namespace)
+		}
+		if seen[n.Prefix] {
+			v.add("dns-client-namespaces", text, "the prefix has a namespace already: clients are in one")
+		}
+		seen[n.Prefix] = true
+	}
+}
+
+// listensAt reports whether a packet to an address comes to a listener, by its name
+// alone.
+func listensAt(listener string, to netip.AddrPort) bool {
+	host, port, err := net.SplitHostPort(listener)
+	if err != nil || port != strconv.Itoa(int(to.Port())) {
+		return false
+	}
+	addr, err := netip.ParseAddr(host)
+	return to.Addr().IsLoopback() && (host == "" || err == nil && addr.IsUnspecified()) || err == nil && addr == to.Addr()
+}
+
+// DNSServer returns the configuration of the DNS server.
+func (c *Config) DNSServer() dns.Config {
+	return dns.Config{
+		Addresses: c.DNS.Listen, Domain: c.DNS.Domain, Upstreams: c.DNS.Upstreams,
+		Internal: c.Addresses.ClusterCIDRs, ServiceRanges: c.Addresses.ClusterIPRanges, Namespaces: c.DNS.ClientNamespaces,
+	}
+}
+
+// owned are the ranges of nft.Box.Owned: the service ranges and the load balancer pools without
+// the networks and addresses of the box. In a pool on a segment of the box, others may have what
+// no Service has. External IP ranges are not among them: they may be as large as everything.
+func (c *Config) owned(facts *node.Facts) []nft.Range {
+	var all []nft.Range
+	for _, p := range c.Addresses.ClusterIPRanges {
+		all = append(all, rangeOf(p))
+	}
+	for _, o := range c.overlaps(facts) {
+		all = without(all, rangeOf(o.network))
+	}
+	var pools []nft.Range
+	for _, r := range c.pools() {
+		pools = append(pools, wholePrefix(r))
+	}
+	if facts != nil {
+		for _, a := range facts.Addresses {
+			pools = without(pools, rangeOf(a.Prefix))
+		}
+		for _, p := range facts.Connected {
+			pools = without(pools, rangeOf(p))
+		}
+	}
+	return append(all, pools...)
+}
+
+func rangeOf(p netip.Prefix) nft.Range {
+	return nft.Range{First: p.Masked().Addr(), Last: LastAddr(p.Masked())}
+}
+
+// wholePrefix is the prefix that a pool has all hosts of, else the pool: packets to the
+// network or broadcast address of a pool have no host to go to either.
+func wholePrefix(r AddrRange) nft.Range {
+	for bits := r.First.BitLen(); bits >= 0; bits-- {
+		p := netip.PrefixFrom(r.First, bits)
+		switch hosts := hostsOf(p); {
+		case hosts == r:
+			return rangeOf(p)
+		case hosts.Last.Compare(r.Last) > 0:
+			return nft.Range(r)
+		}
+	}
+	return nft.Range(r)
+}
+
+// without takes the addresses of one range out of others.
+func without(ranges []nft.Range, gone nft.Range) (rest []nft.Range) {
+	for _, r := range ranges {
+		if r.First.BitLen() != gone.First.BitLen() || r.Last.Less(gone.First) || gone.Last.Less(r.First) {
+			rest = append(rest, r)
+			continue
+		}
+		if r.First.Less(gone.First) {
+			rest = append(rest, nft.Range{First: r.First, Last: gone.First.Prev()})
+		}
+		if gone.Last.Less(r.Last) {
+			rest = append(rest, nft.Range{First: gone.Last.Next(), Last: r.Last})
+		}
+	}
+	return rest
+}
+
+// ObjectPools are the pools of objects (IPAddressPool); flags have others. They may be used by several goroutines at a
+// time; nil has none.
+type ObjectPools struct {
+	mu    sync.Mutex
+	pools []alloc.Pool
+}
+
+// Set replaces them. Those without a name, of flags, are left out.
+func (p *ObjectPools) Set(pools []alloc.Pool) {
+	var named []alloc.Pool
+	for _, pool := range pools {
+		if pool.Name != "" {
+			named = append(named, pool)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pools = named
+}
+
+func (p *ObjectPools) all() []alloc.Pool {
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.pools
 }

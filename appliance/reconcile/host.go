@@ -84,8 +84,8 @@ type Addresses interface {
 	Known() bool
 }
 
-// placeHost separates the host's own addresses from VIPs, when there are new facts. Services in force or stored by
-// now were there before them.
+// placeHost separates the host's own addresses from VIPs, when there are new facts: an address of a Service that is in force or stored
+// is a VIP.
 func (l *Loop) placeHost() error {
 	switch {
 	case !l.observed.moved || l.observed.facts == nil:
