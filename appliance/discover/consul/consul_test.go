@@ -26,6 +26,7 @@ type agent struct {
 	restart func() // without its state
 	fake    *fake  // nil: a real one
 	token   string // of calls of the API
+	secure  string // address of a real one over TLS
 }
 
 // put calls the API of the agent.
@@ -71,7 +72,7 @@ func agents(t *testing.T, test func(t *testing.T, a *agent)) {
 		f := newFake()
 		server := httptest.NewServer(f)
 		t.Cleanup(server.Close)
-		test(t, &agent{t, strings.TrimPrefix(server.URL, "http://"), f.restart, f, ""})
+		test(t, &agent{t, strings.TrimPrefix(server.URL, "http://"), f.restart, f, "", ""})
 	})
 	if os.Getenv("SVCCTL_CONSUL") == "" {
 		return // make discover-servers builds one
@@ -86,12 +87,18 @@ func agents(t *testing.T, test func(t *testing.T, a *agent)) {
 func real(t *testing.T, more string, env map[string]string) *agent {
 	a := &agent{t: t}
 	var ports []string
-	for _, name := range []string{"http", "serf_lan", "serf_wan", "server"} {
+	for _, name := range []string{"http", "https", "serf_lan", "serf_wan", "server"} {
 		port := providertest.FreePort(t)
-		ports = append(ports, fmt.Sprintf("%s = %d", name, port))
-		if name == "http" {
+		switch name {
+		case "http":
 			a.address = fmt.Sprintf("127.0.0.1:%d", port)
+		case "https":
+			if !strings.Contains(more, "tls ") {
+				continue
+			}
+			a.secure = fmt.Sprintf("127.0.0.1:%d", port)
 		}
+		ports = append(ports, fmt.Sprintf("%s = %d", name, port))
 	}
 	config := filepath.Join(t.TempDir(), "consul.hcl")
 	text := "node_meta { zone = \"a\" }\nports { dns = -1\ngrpc = -1\n" + strings.Join(ports, "\n") + "\n}\n" + more
@@ -296,6 +303,40 @@ func Test1017_consul_leaves_out_what_a_token_may_not_read(t *testing.T) {
 			test(t, a, token.SecretID, func() { rules("/v1/acl/policy/"+policy.ID, `service_prefix "" { policy = "read" }`) }, func() { rules("/v1/acl/policy/"+policy.ID, all) })
 		})
 	}
+}
+
+// An agent that asks its clients for certificates gets them, as they are in their files at each connection.
+func Test1019_consul_asks_for_certificates(t *testing.T) {
+	dir := providertest.Certificates(t, "server.dc1.consul")
+	test := func(t *testing.T, host string, closed func()) {
+		providertest.Mutual(t, dir, New, func(ca, cert, key, name string) map[string]string {
+			return map[string]string{
+				"CONSUL_HTTP_ADDR": host, "CONSUL_HTTP_SSL": "true", "CONSUL_CACERT": ca, "CONSUL_CLIENT_CERT": cert, "CONSUL_CLIENT_KEY": key, "CONSUL_TLS_SERVER_NAME": name,
+			}
+		}, closed).Answer()
+	}
+	t.Run("recorded", func(t *testing.T) {
+		server := httptest.NewUnstartedServer(newFake())
+		server.TLS = providertest.Server(t, dir)
+		server.StartTLS()
+		t.Cleanup(server.Close)
+		test(t, strings.TrimPrefix(server.URL, "https://"), server.CloseClientConnections)
+	})
+	if os.Getenv("SVCCTL_CONSUL") == "" {
+		return
+	}
+	t.Run("real", func(t *testing.T) {
+		a := real(t, strings.ReplaceAll(`tls {
+ defaults {
+  ca_file = "DIR/ca.pem"
+  cert_file = "DIR/cert.pem"
+  key_file = "DIR/key.pem"
+  verify_incoming = true
+ }
+}
+`, "DIR", dir), nil)
+		test(t, a.secure, a.restart)
+	})
 }
 
 // 300 questions are answered in time with few polls, whatever kind of instance changes.

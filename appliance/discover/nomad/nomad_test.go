@@ -382,6 +382,34 @@ func Test1016_nomad_tokens(t *testing.T) {
 	})
 }
 
+// An agent that asks its clients for certificates gets them, as they are in their files at each connection.
+func Test1019_nomad_asks_for_certificates(t *testing.T) {
+	dir := providertest.Certificates(t, "server.global.nomad", "client.global.nomad")
+	test := func(t *testing.T, url string, closed func()) {
+		providertest.Mutual(t, dir, New, func(ca, cert, key, name string) map[string]string {
+			return map[string]string{"NOMAD_ADDR": url, "NOMAD_CACERT": ca, "NOMAD_CLIENT_CERT": cert, "NOMAD_CLIENT_KEY": key, "NOMAD_TLS_SERVER_NAME": name}
+		}, closed).Answer()
+	}
+	t.Run("recorded", func(t *testing.T) {
+		server := httptest.NewUnstartedServer(newFake())
+		server.TLS = providertest.Server(t, dir)
+		server.StartTLS()
+		t.Cleanup(server.Close)
+		test(t, server.URL, server.CloseClientConnections)
+	})
+	t.Run("real", func(t *testing.T) {
+		s := providertest.StartNomad(t, strings.ReplaceAll(`tls {
+ http = true
+ ca_file = "DIR/ca.pem"
+ cert_file = "DIR/cert.pem"
+ key_file = "DIR/key.pem"
+ verify_https_client = true
+}
+`, "DIR", dir), providertest.Server(t, dir))
+		test(t, s.URL, s.Restart)
+	})
+}
+
 func TestConfiguration(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(token, []byte("secret\n"), 0o600); err != nil {

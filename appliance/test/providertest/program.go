@@ -1,14 +1,18 @@
 package providertest
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/appliance/discover/provider"
 	"svcctl.io/svcctl/appliance/test/pki"
 )
 
@@ -73,6 +77,22 @@ func (p *Program) stop() {
 	p.running = nil
 }
 
+// Server is the configuration of a server with Certificates that asks its clients for theirs; it is also that of a client.
+func Server(t testing.TB, dir string) *tls.Config {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, err := os.ReadFile(filepath.Join(dir, "ca.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(ca)
+	return &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}
+}
+
 // FreePort is a port of 127.0.0.1 that nothing listens on.
 func FreePort(t testing.TB) int {
 	t.Helper()
@@ -82,6 +102,57 @@ func FreePort(t testing.TB) int {
 	}
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port
+}
+
+// Mutual follows a server that asks its clients for certificates: without one, with that of another authority, with a server of another
+// name, and after the files were replaced. env returns the variables for a CA, a certificate and its key, and the name of the server;
+// closed ends the connections of the server. It returns the following that has an answer.
+func Mutual(t *testing.T, dir string, open func(provider.Config) (provider.Provider, error), env func(ca, cert, key, name string) map[string]string, closed func()) *Following {
+	t.Helper()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	other := Certificates(t)
+	follow := func(ca, cert, key, name string) *Following {
+		t.Helper()
+		p, err := open(provider.Config{Env: env(ca, cert, key, name)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return Follow(t, p, "web")
+	}
+	for _, f := range []*Following{
+		follow(file("ca.pem"), "", "", ""),
+		follow(file("ca.pem"), filepath.Join(other, "cert.pem"), filepath.Join(other, "key.pem"), ""),
+		follow(filepath.Join(other, "ca.pem"), file("cert.pem"), file("key.pem"), ""),
+		follow(file("ca.pem"), file("cert.pem"), file("key.pem"), "elsewhere.test"),
+	} {
+		f.Fails("")
+		if all := f.Failures(); !strings.Contains(all[0].Error(), "certificate") && !strings.Contains(all[0].Error(), "tls: ") || len(f.Answers()) > 0 {
+			t.Errorf("%v, and %d answers", all[0], len(f.Answers()))
+		}
+		f.Stop()
+	}
+	mine := t.TempDir()
+	replace := func(from string) {
+		t.Helper()
+		for _, name := range []string{"cert.pem", "key.pem"} {
+			text, err := os.ReadFile(filepath.Join(from, name))
+			if err == nil {
+				err = os.WriteFile(filepath.Join(mine, name), text, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	replace(dir)
+	f := follow(file("ca.pem"), filepath.Join(mine, "cert.pem"), filepath.Join(mine, "key.pem"), "localhost")
+	f.Fresh()
+	replace(other)
+	closed()
+	f.Fails("")
+	replace(dir)
+	f.Fresh()
+	return f
 }
 
 // Certificates writes ca.pem, and cert.pem and key.pem of a server at 127.0.0.1 and of its clients.
