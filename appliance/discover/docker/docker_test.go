@@ -285,6 +285,52 @@ func Test983_docker_health(t *testing.T) {
 	})
 }
 
+// The compose file of the examples has as many endpoints as it has containers, in the network that their Service asks for.
+func Test1020_containers_of_a_compose_file(t *testing.T) {
+	program(t, "docker-compose")
+	d := start(t, "docker")
+	const examples = "../../../examples/discover/"
+	service, err := os.ReadFile(examples + "web.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, question, _ := strings.Cut(string(service), "docker:")
+	question, _, _ = strings.Cut(question, "\n")
+	image := filepath.Join(d.dir, "image.yaml")
+	write(t, image, "services: {web: {image: \"app:1\"}}\n")
+	compose := func(args ...string) {
+		t.Helper()
+		cmd := exec.Command("docker-compose", append([]string{"-p", "shop", "-f", examples + "shop.compose", "-f", image}, args...)...)
+		cmd.Env = append(os.Environ(), "DOCKER_HOST=unix://"+d.socket)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("docker-compose %v: %v: %s", args, err, out)
+		}
+	}
+	f := providertest.Follow(t, d.open(), question)
+	f.Answer()
+	endpoints := func() (all []string) {
+		for _, id := range strings.Fields(d.run("ps", "-q", "--filter", "label=com.docker.compose.service=web")) {
+			all = append(all, d.address(id, "shop_front")+" w2 box1/")
+		}
+		return all
+	}
+	for _, n := range []int{3, 1, 2} {
+		compose("up", "-d", "--scale", fmt.Sprint("web=", n))
+		all := endpoints()
+		if len(all) != n {
+			t.Fatalf("%v, want %d", all, n)
+		}
+		f.Answer(all...)
+	}
+	compose("restart", "-t", "1")
+	f.Answer(endpoints()...)
+	compose("down", "-t", "1")
+	f.Answer()
+	if failed := f.Failures(); len(failed) > 0 {
+		t.Errorf("failures: %v", failed)
+	}
+}
+
 // An end is effective although the list has the container for some time after it.
 func Test983_docker_containers_that_die(t *testing.T) {
 	d := start(t, "docker")
