@@ -388,6 +388,37 @@ func Test985_docker_failures_are_no_answers(t *testing.T) {
 	f.Answer()
 }
 
+// Podman's containers go on without its service: while that is away, and when it is back, nothing changes.
+func Test985_podman_failures_are_no_answers(t *testing.T) {
+	d := start(t, "podman")
+	proxy := providertest.NewProxy(t, "unix", d.socket)
+	p, err := New(provider.Config{Env: map[string]string{"CONTAINER_HOST": "tcp" + strings.TrimPrefix(proxy.URL, "http")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := d.up("web1")
+	f := providertest.Follow(t, p, "app=web")
+	f.Answer(a)
+	providertest.Faults(t, proxy, f)
+	f.Answer(a)
+	proxy.Break(nil)
+	before := len(f.Answers())
+	_ = d.running.Process.Signal(syscall.SIGTERM)
+	_ = d.running.Wait()
+	f.Fails("")
+	d.launch()
+	f.Fresh()
+	for _, answer := range f.Answers()[before:] {
+		if text := providertest.Text(answer); text != a {
+			t.Errorf("over a restart of the service: %q, want %q", text, a)
+		}
+	}
+	b := d.up("web2")
+	f.Answer(a, b)
+	d.run("rm", "-f", "-t", "0", "web1")
+	f.Answer(b)
+}
+
 func TestPublished(t *testing.T) {
 	d := start(t, "docker")
 	p := d.open()
