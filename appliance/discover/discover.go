@@ -51,6 +51,8 @@ type asking struct {
 	lease   lease
 	turns   gate
 	refused map[string]refusal // by question
+	// reported has the states of the last report.
+	reported map[string]bool
 }
 
 // refusal is why the API did not take the endpoints of a question.
@@ -220,18 +222,16 @@ func (d *discovery) take(ctx context.Context, e seen) {
 }
 
 func (d *discovery) takeServices(ctx context.Context, now time.Time, e seen) {
-	gone := map[string]bool{}
+	gone := map[string]*service{}
 	if e.all {
-		for key := range d.stored.services {
-			gone[key] = true
-		}
+		gone = maps.Clone(d.stored.services)
 	}
 	for _, o := range e.objects {
 		svc := o.(*object.Service)
 		key := svc.Metadata.Namespace + "/" + svc.Metadata.Name
 		s := newService(svc)
 		if e.deleted || s == nil {
-			gone[key] = d.stored.services[key] != nil
+			gone[key] = d.stored.services[key]
 			continue
 		}
 		delete(gone, key)
@@ -241,8 +241,8 @@ func (d *discovery) takeServices(ctx context.Context, now time.Time, e seen) {
 		d.stored.services[key] = s
 		d.sync(ctx, now, key)
 	}
-	for key, is := range gone {
-		if is {
+	for key, before := range gone {
+		if before != nil {
 			delete(d.stored.services, key)
 			delete(d.schedule.written, key)
 			d.sync(ctx, now, key)

@@ -113,6 +113,17 @@ func (d *discovery) reportOf(now time.Time, p *asking) string {
 	for from, why := range p.refused {
 		r.States = append(r.States, wire.DiscoveredState{State: wire.DiscoveredStale, Why: why.text, Since: why.since.UTC().Truncate(time.Second), Services: 1, Of: []string{from}})
 	}
+	before := p.reported
+	p.reported = map[string]bool{}
+	for _, s := range r.States {
+		reason := s.State + " " + s.Why
+		if p.reported[reason] = true; !before[reason] {
+			d.log.Warn("a provider has no answer that can be used: endpoints stay", "provider", p.Name, "state", s.State, "why", s.Why, "services", s.Services)
+		}
+	}
+	if len(before) > 0 && len(r.States) == 0 {
+		d.log.Info("a provider answers again", "provider", p.Name)
+	}
 	text, _ := json.Marshal(r)     // of strings and numbers
 	if len(text) > longestReport { // names of questions are long: without them
 		for i := range r.States {

@@ -120,6 +120,9 @@ func Test976_endpoints_outlive_provider_discover_and_box(t *testing.T) {
 
 	file.write("[{") // cut
 	b.hasProblem(t, "Service default/"+families[0].name("web"), "EndpointsStale")
+	if log := discover.Log(); !strings.Contains(log, "a provider has no answer that can be used") || !strings.Contains(log, file.path) {
+		t.Errorf("the log of discover has no reason:\n%s", log)
+	}
 	b.svcctl.Kill()
 	b.GW1.Nft("flush", "ruleset") // the box is booted
 	discover.Kill()

@@ -230,9 +230,9 @@ func (d *Discovered) judge(now time.Time) (problems []resolve.Problem, due time.
 					cause := r.name() + ": " + s.Why
 					switch s.State {
 					case wire.DiscoveredUnread:
-						add(reasonEndpointsNotRead, cause, "%s has not answered since %s%s: the stored endpoints stay", r.name(), stampOf(s.Since), because(s.Why))
+						add(reasonEndpointsNotRead, cause, "%s has not answered since %s: the stored endpoints stay", r.name(), stampOf(s.Since))
 					case wire.DiscoveredStale:
-						add(reasonEndpointsStale, cause, "%s has no answer since %s%s: the endpoints of then stay", r.name(), stampOf(s.Since), because(s.Why))
+						add(reasonEndpointsStale, cause, "%s has no answer since %s (%s): the endpoints of then stay", r.name(), stampOf(s.Since), s.Why)
 					case wire.DiscoveredEmpty:
 						add(reasonEndpointsEmpty, r.name(), "the answer to %q is empty since %s; endpoints that it had before stay until answers were empty for 30 s", a.source.String(), stampOf(s.Since))
 					case wire.DiscoveredHeld:
@@ -286,13 +286,6 @@ func (r *report) name() string {
 		return r.provider + " of " + r.node
 	}
 	return r.provider
-}
-
-func because(why string) string {
-	if why == "" {
-		return ""
-	}
-	return " (" + why + ")"
 }
 
 func stampOf(t time.Time) string { return t.UTC().Format(time.RFC3339) }

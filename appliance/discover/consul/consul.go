@@ -159,7 +159,7 @@ func (p *poll) next(ctx context.Context, into any) (changed bool, err error) {
 	}
 	index, err := strconv.ParseUint(header.Get("X-Consul-Index"), 10, 64)
 	if err != nil {
-		return false, fmt.Errorf("%s: the answer has no X-Consul-Index: is this Consul?", p.path)
+		return false, errors.New("the answer has no X-Consul-Index: is this Consul?")
 	}
 	changed = p.index == 0 || index != p.index
 	// It falls when the servers lost their state. One of 0 would not block.

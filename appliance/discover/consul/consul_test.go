@@ -305,6 +305,25 @@ func Test1017_consul_leaves_out_what_a_token_may_not_read(t *testing.T) {
 	}
 }
 
+// A failure of the agent has one text, whatever is asked.
+func Test1021_one_reason_for_all_questions(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(403)
+		fmt.Fprint(w, "ACL not found")
+	}))
+	t.Cleanup(server.Close)
+	p := open(t, server.URL)
+	reasons := map[string]bool{}
+	for _, name := range []string{"web", "db", "web?tag=prod"} {
+		f := providertest.Follow(t, p, name)
+		f.Fails("ACL not found")
+		reasons[f.Failures()[0].Error()] = true
+	}
+	if len(reasons) != 1 {
+		t.Errorf("reasons: %v", reasons)
+	}
+}
+
 // An agent that asks its clients for certificates gets them, as they are in their files at each connection.
 func Test1019_consul_asks_for_certificates(t *testing.T) {
 	dir := providertest.Certificates(t, "server.dc1.consul")

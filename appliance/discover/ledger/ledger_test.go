@@ -467,3 +467,33 @@ func TestReportOfFailures(t *testing.T) {
 		t.Errorf("the report is %+v", states)
 	}
 }
+
+// A report lists few reasons, and all Services are in it: one that all questions have is one state, and each of their own are bounded.
+func Test1021_a_report_is_bounded(t *testing.T) {
+	begin := time.Now()
+	for _, tt := range []struct {
+		why  func(n int) string
+		most int
+	}{
+		{func(int) string { return "connection refused" }, 1},
+		{func(n int) string { return fmt.Sprint("no such host: ", n) }, mostReasons + 1},
+	} {
+		l := New(begin)
+		for n := range 1000 {
+			of := Asked{Provider: "dns", Question: provider.Question{Name: fmt.Sprint("s", n)}}
+			l.Claim(begin, Key{Service: fmt.Sprint("default/s", n), Asked: of}, Terms{}, nil)
+			l.Fail(begin, of, tt.why(n))
+		}
+		states, services := l.Report(begin.Add(patience), "dns")
+		sum := 0
+		for _, s := range states {
+			sum += s.Services
+			if s.State != wire.DiscoveredStale || s.Why == "" {
+				t.Errorf("%+v", s)
+			}
+		}
+		if len(states) > tt.most || sum != 1000 || services != 1000 {
+			t.Errorf("%d states of %d Services, want at most %d of 1000", len(states), sum, tt.most)
+		}
+	}
+}

@@ -13,6 +13,8 @@ import (
 const (
 	patience        = 2 * time.Second
 	patienceAtFirst = 10 * time.Second
+	// mostReasons bounds the reasons that a report lists.
+	mostReasons = 16
 )
 
 // Report returns the states of the questions to a provider that are worth a report, and how many Services ask it.
@@ -31,8 +33,11 @@ func (l *Ledger) Report(now time.Time, name string) (states []wire.DiscoveredSta
 		q := l.asked[of]
 		add := func(word, why string, since time.Time) {
 			k := class{word, why}
+			if found[k] == nil && len(found) >= mostReasons {
+				k.why = "for more reasons than are listed"
+			}
 			if found[k] == nil {
-				found[k], concerned[k] = &wire.DiscoveredState{State: word, Why: why, Since: since}, map[string]bool{}
+				found[k], concerned[k] = &wire.DiscoveredState{State: word, Why: k.why, Since: since}, map[string]bool{}
 			}
 			s := found[k]
 			if since.Before(s.Since) {
@@ -48,10 +53,10 @@ func (l *Ledger) Report(now time.Time, name string) (states []wire.DiscoveredSta
 		failing := !q.failed.IsZero() && now.Sub(q.failed) >= patience
 		isHeld := slices.ContainsFunc(q.claims, func(c *claim) bool { return c.service.held })
 		switch {
-		case q.good.IsZero() && (now.Sub(q.begun) >= patienceAtFirst || failing && len(q.why) > 0):
-			add(wire.DiscoveredUnread, q.why, q.begun)
 		case failing:
 			add(wire.DiscoveredStale, q.why, q.failed)
+		case q.good.IsZero() && now.Sub(q.begun) >= patienceAtFirst:
+			add(wire.DiscoveredUnread, "", q.begun)
 		}
 		switch {
 		case isHeld:

@@ -221,7 +221,7 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values, more []
 	}
 	defer resp.Body.Close()
 	c.postpone(resp)
-	text := fmt.Sprintf("%s%s: HTTP %s", c.server.URL, req.URL.EscapedPath(), resp.Status)
+	text := fmt.Sprintf("%s: HTTP %s", c.server.URL, resp.Status) // without the path: all questions have one reason
 	if to := resp.Header.Get("Location"); to != "" {
 		text += fmt.Sprintf(" to %.200q, which is not followed: name that URL in --from", to)
 	} else if body, _ := io.ReadAll(io.LimitReader(resp.Body, 200)); len(bytes.TrimSpace(body)) > 0 {
@@ -303,7 +303,7 @@ func (c *Client) JSON(ctx context.Context, path string, query url.Values, poll t
 		return nil, err
 	}
 	if err := Unmarshal(body, into); err != nil {
-		return nil, fmt.Errorf("%s%s: %w", c.server.URL, path, err)
+		return nil, fmt.Errorf("%s: %w", c.server.URL, err)
 	}
 	return resp.Header, nil
 }

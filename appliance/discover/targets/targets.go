@@ -136,7 +136,7 @@ func (p *Provider) poll(ctx context.Context, e *remote.Events) error {
 	for {
 		next, err := p.ask(ctx, etag, e)
 		if err != nil {
-			return err
+			return fmt.Errorf("%w (%s)", err, p.at)
 		}
 		etag = next
 		if err := remote.Sleep(ctx, every); err != nil {
