@@ -94,10 +94,10 @@ func (t *tableState) notTranslated() (rule Rule, chains []Chain) {
 	return Rule{MatchNotDNAT{}, GotoChain(chainAdopt)}, []Chain{{Name: chainAdopt, Rules: []Rule{adopt}}}
 }
 
-// Adopts reports whether a ruleset adopts endpoints.
+// Adopts reports whether a ruleset adopts endpoints, or leads segments back to a source (egress-back).
 func Adopts(have Ruleset) bool {
 	for _, t := range have {
-		if t != nil && len(t.elements(setAdopted)) > 0 {
+		if t != nil && len(t.elements(setAdopted))+len(t.elements(setEgressBack)) > 0 {
 			return true
 		}
 	}

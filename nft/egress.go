@@ -41,6 +41,9 @@ var egressSets = []Set{
 	{Name: setEgressInside, Key: []Type{TypeAddr}, Interval: true},
 }
 
+// frontendSets has the sets of FrontendSets; whether segments are led back to a source is asked for with whether they are adopted.
+var frontendSets = []string{setServices, setNodePorts, setPortRanges, setAdopted, setEgressBack}
+
 // egressUses are the sources of a table, by the address that they leave with, and the elements that addresses had before the
 // change under way (egressBack).
 type egressUses struct {

@@ -33,7 +33,7 @@ func Recover(have Ruleset, box *Box) []ServicePort {
 }
 
 // FrontendSets are the sets that CountFrontends and Adopts look at.
-func FrontendSets() []string { return []string{setServices, setNodePorts, setPortRanges, setAdopted} }
+func FrontendSets() []string { return frontendSets }
 
 // CountFrontends returns the number of frontends of a ruleset: addresses with a port or range, and
 // node ports.

@@ -197,12 +197,12 @@ func ExamineAnnouncing(f *Facts) Finding {
 	return Well(check, "the kernel answers ARP for addresses of this box alone")
 }
 
-// ExamineAdopting checks facts that matter where connections are to outlive a box (svcctl.io/adopt-connections).
+// ExamineAdopting checks facts that matter where connections are to outlive a box (svcctl.io/adopt-connections, svcctl.io/egress).
 func ExamineAdopting(f *Facts) Finding {
 	const check = "takeover"
 	switch {
 	case f.Conntrack.Known && !f.Conntrack.Loose:
-		return Fault(check, "net.netfilter.nf_conntrack_tcp_loose is 0: no connection continues when this box takes over, even with svcctl.io/adopt-connections",
+		return Fault(check, "net.netfilter.nf_conntrack_tcp_loose is 0: no connection continues when this box takes over, even with svcctl.io/adopt-connections or svcctl.io/egress",
 			f.Packaged.Sysctl("1", "net.netfilter.nf_conntrack_tcp_loose"))
 	case f.Conntrack.Known && !f.Conntrack.Liberal:
 		return Doubt(check, "net.netfilter.nf_conntrack_tcp_be_liberal is 0: when addresses come back to this box without a boot, connections end of which it has old entries",

@@ -58,6 +58,7 @@ func Test1052_flows_of_a_source_that_changes(t *testing.T) {
 		defer c.Close()
 		held[f] = c
 	}
+	eventually(t, syncTimeout, func() error { return b.doctorHas("net.netfilter.nf_conntrack_tcp_be_liberal is 0") })
 	goesOn := func() {
 		t.Helper()
 		for f, c := range held {
@@ -152,5 +153,5 @@ func Test1053_the_ports_of_an_address_run_out(t *testing.T) {
 		}
 		return nil
 	})
-	shows("EgressPorts", "journal", "--since", "1h")
+	shows(f.lb(4)+" uses 80 % of its 64512 ports", "journal", "--since", "1h")
 }
