@@ -353,7 +353,7 @@ func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, names *dns
 			Kernel: a.calls.Kernel(a.kernel), Orphans: a.orphans, Addresses: placedHost{a.hosts, a.admission},
 			Host: func(facts *node.Facts) reconcile.Host { return a.hostFor(a.cfg, facts) },
 			HostProblems: func(facts *node.Facts) []manifest.Problem {
-				return slices.Concat(a.cfg.OverlapProblems(facts, a.hosts.IsVIP), a.cfg.FamilyProblems(facts), a.cfg.InterfaceProblems(facts), a.member.problems())
+				return slices.Concat(a.cfg.OverlapProblems(facts, a.hosts.IsVIP), a.cfg.FamilyProblems(facts), a.cfg.InterfaceProblems(facts), a.member.problems(), a.fast.problems())
 			},
 			NodePorts: reconcile.PortRange(a.cfg.Addresses.NodePortRange), HoldSentinel: a.kernel.HoldSentinel,
 		},
@@ -395,6 +395,7 @@ func (a *assembly) hostFor(cfg *config.Config, facts *node.Facts) reconcile.Host
 	host := hostOf(cfg, facts, a.hosts.IsVIP)
 	features := a.kernel.Probe()
 	host.Resolve.NoTimeouts, host.Resolve.NoRates, host.Resolve.NoConnectionCounts = !features.Timeout, !features.Limit, !features.ConnLimit
+	a.fast.limit(&host)
 	return host
 }
 

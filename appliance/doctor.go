@@ -120,6 +120,7 @@ func kernelFindings(serving bool) (findings []Finding, served int, adopting bool
 	findings = []Finding{kernelFinding(features.Release, features.Missing())}
 	if have, err := k.ReadFrontends(); err == nil { // what cannot be read is no evidence
 		served, adopting = nft.CountFrontends(have), nft.Adopts(have)
+		findings = append(findings, fastFinding(k, have)...)
 	}
 	return append(findings, otherInstance(k, serving, served), otherRules(k)), served, adopting
 }

@@ -47,6 +47,7 @@ func (a *assembly) count(asks *prober.Prober) {
 			}
 		})
 	}
+	countFast(a)
 	if a.member != nil {
 		m.Scraped("fleet", a.member.samples)
 	}

@@ -98,6 +98,7 @@ type opened struct {
 	providers *parts.Providers
 	// readsFlows is set when connections are reported as they end.
 	readsFlows bool
+	fast       fastPath
 }
 
 // open opens it, and waits for the objects of a fleet; nil: ctx was done first.
@@ -150,7 +151,7 @@ func open(ctx context.Context, cfg *config.Config, closers *closers, log *slog.L
 	}
 	past := history.Open(cfg.DataDir, cfg.NodeName, time.Now(), log)
 	closers.add(past.Close)
-	return &opened{cfg: cfg, log: log, calls: calls, fleet: shared, kernel: k, store: objects, history: past, before: before, readsFlows: readsFlows, providers: providers}, nil
+	return &opened{cfg: cfg, log: log, calls: calls, fleet: shared, kernel: k, store: objects, history: past, before: before, readsFlows: readsFlows, providers: providers, fast: tryFastPath(cfg, k, log)}, nil
 }
 
 // hasTables reports whether the kernel may have tables of ours.

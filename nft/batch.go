@@ -15,31 +15,28 @@ type Op interface{ op() }
 // Element is one element of a set; see Elements for the form of its bytes.
 type Element struct{ Key, Data string }
 
+// named is an operation on what has a name in the table of a family.
+type named struct {
+	Family Family
+	Name   string
+}
+
 type (
 	// AddTable creates the table of a family; one that exists is left as it is.
 	AddTable struct{ Family Family }
 	// DeleteTable deletes the table of a family with all in it.
 	DeleteTable struct{ Family Family }
 	// AddCounter creates a counter, at 0.
-	AddCounter struct {
-		Family Family
-		Name   string
-	}
+	AddCounter named
 	// DeleteCounter deletes a counter that no rule names any more.
-	DeleteCounter struct {
-		Family Family
-		Name   string
-	}
+	DeleteCounter named
 	// AddSet creates a set without elements.
 	AddSet struct {
 		Family Family
 		Set    Set
 	}
 	// DeleteSet deletes a set with its elements.
-	DeleteSet struct {
-		Family Family
-		Name   string
-	}
+	DeleteSet named
 	// AddTimeout creates a timeout object of connection tracking.
 	AddTimeout struct {
 		Family  Family
@@ -47,10 +44,7 @@ type (
 	}
 	// DeleteTimeout deletes one that no rule names. Connections that have it get the times of
 	// the host from then on.
-	DeleteTimeout struct {
-		Family Family
-		Name   string
-	}
+	DeleteTimeout named
 	// AddChain creates a chain without rules.
 	AddChain struct {
 		Family Family
@@ -63,10 +57,7 @@ type (
 		Rules  []Rule
 	}
 	// DeleteChain deletes a chain and its rules.
-	DeleteChain struct {
-		Family Family
-		Name   string
-	}
+	DeleteChain named
 	// AddElements adds elements to a set. An element that exists with other
 	// data is an error (EEXIST): delete it first, in the same batch.
 	AddElements struct {

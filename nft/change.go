@@ -7,7 +7,7 @@ import (
 )
 
 func (t *tableState) begin(heard bool) {
-	t.existed = t.exists
+	t.existed, t.wereFast = t.exists, t.flowtables
 	t.change = change{
 		discard: !heard,
 		fresh:   len(t.sets)+len(t.chains) == 0,
@@ -135,6 +135,7 @@ func (t *tableState) emit(f Family, tr *Transition) {
 	t.emitElements(&d)
 	t.emitSourceSets(&d)
 	t.emitTimeouts(&d)
+	d.flowtables(t.wereFast, t.flowtables)
 	for _, x := range t.forget {
 		if t.set(x.set.Name) != nil && t.oldSets[x.set.Name] != nil {
 			d.forget = append(d.forget, x.op(f))

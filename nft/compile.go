@@ -123,7 +123,7 @@ func (c *Compiler) update(box *Box, changes map[string][]ServicePort, tr *Transi
 // of what depends on these is made by tableState.finish.
 func (c *Compiler) dependents(box *Box, changes map[string][]ServicePort) []string {
 	was := c.box
-	was.LocalAddresses, was.NodePortAddresses, was.Interfaces, was.Owned = box.LocalAddresses, box.NodePortAddresses, box.Interfaces, box.Owned
+	was.LocalAddresses, was.NodePortAddresses, was.Interfaces, was.Owned, was.Fast = box.LocalAddresses, box.NodePortAddresses, box.Interfaces, box.Owned, box.Fast
 	if !reflect.DeepEqual(was, *box) {
 		return slices.Sorted(maps.Keys(c.services))
 	}

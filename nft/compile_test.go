@@ -140,6 +140,7 @@ func randomState(r *rand.Rand) State {
 	if r.IntN(3) == 0 {
 		s.Box.EgressFrom = append(s.Box.EgressFrom, netip.MustParsePrefix("192.168.1.0/24"), netip.MustParsePrefix("192.168.3.0/24"), netip.MustParsePrefix("192.168.5.0/24"))
 	}
+	s.Box.Fast = &Flowtable{Devices: []Device{{"eth0", uint32(1 + r.IntN(2))}, {"eth1", 7}}[:1+r.IntN(2)]}
 	for i := range 1 + r.IntN(6) {
 		name := fmt.Sprintf("default/s%d", i)
 		for _, f := range Families {
@@ -207,6 +208,7 @@ func randomPort(r *rand.Rand, name string, i int, f Family) ServicePort {
 	if r.IntN(8) == 0 && f == IPv4 {
 		p.Pools[PoolCluster] = append(p.Pools[PoolCluster], netip.MustParseAddrPort("192.0.2.1:8080"))
 	}
+	p.Fast = p.Protocol != SCTP && r.IntN(3) == 0
 	p.Frontends = []Frontend{{Addr: addr("10.96.0.%d", "fd00::%d", i+1), Port: 80, SNAT: SNATOutside}}
 	outside := Frontend{Addr: addr("198.51.100.%d", "2001:db8::%d", i+1), Port: 80, SNAT: SNATAlways}
 	if r.IntN(2) == 0 {

@@ -21,7 +21,7 @@ func (c *Compiler) Ruleset() Ruleset {
 }
 
 func (c *content) table() *Table {
-	t := &Table{Sets: make(map[string]*SetContent, len(c.sets)), Chains: maps.Clone(c.chains), Timeouts: maps.Clone(c.timeouts), Counters: c.counters}
+	t := &Table{Sets: make(map[string]*SetContent, len(c.sets)), Chains: maps.Clone(c.chains), Timeouts: maps.Clone(c.timeouts), Flowtables: maps.Clone(c.flowtables), Counters: c.counters}
 	for name, s := range c.sets {
 		t.Sets[name] = &SetContent{Set: s, Elements: make(Elements, c.counts[name])}
 	}
@@ -48,7 +48,7 @@ func (c *Compiler) content(f Family) *content {
 	if !t.exists {
 		return nil
 	}
-	want := &content{sets: t.sets, chains: t.chains, timeouts: t.timeouts, counters: t.counters, counts: make(map[string]int, len(t.sets)), sorted: true}
+	want := &content{sets: t.sets, chains: t.chains, timeouts: t.timeouts, flowtables: t.flowtables, counters: t.counters, counts: make(map[string]int, len(t.sets)), sorted: true}
 	for set := range t.sets {
 		want.counts[set] = t.count(set)
 	}

@@ -15,7 +15,7 @@ func diffTable(f Family, have *Table, want *content, tr *Transition) {
 		}
 		return
 	}
-	if have != nil && !compatible(have, want) {
+	if have != nil && (!compatible(have, want) || anyForeign(have.Flowtables, want.flowtables)) {
 		tr.Apply.Ops = append(tr.Apply.Ops, DeleteTable{f})
 		have = nil
 	}
@@ -38,6 +38,7 @@ func diffTable(f Family, have *Table, want *content, tr *Transition) {
 	}
 	d.elements(have, want)
 	d.timeouts(have, want)
+	d.flowtables(have.Flowtables, want.flowtables)
 	for name, chain := range have.Chains {
 		d.chain(chain, want.chains[name])
 	}
@@ -106,12 +107,12 @@ func (d *tableDiff) remake(have *Table, want *content) *Table {
 func (d *tableDiff) counters(have, want []string) {
 	for _, name := range want {
 		if !slices.Contains(have, name) {
-			d.newCounters = append(d.newCounters, name)
+			d.created = append(d.created, AddCounter{d.family, name})
 		}
 	}
 	for _, name := range have {
 		if !slices.Contains(want, name) {
-			d.goneCounters = append(d.goneCounters, name)
+			d.gone = append(d.gone, DeleteCounter{d.family, name})
 		}
 	}
 }
@@ -120,22 +121,20 @@ func (d *tableDiff) counters(have, want []string) {
 // and puts it into the order that the kernel can follow. It has more than 15 fields: one for each kind of
 // operation.
 type tableDiff struct {
-	family                    Family
-	newCounters, goneCounters []string
-	remade                    []string // sets that go and come again
-	emptied                   []string // chains that lose their rules first, for they look into those
-	newSets                   []Set
-	goneSets                  []string
-	newTimeouts               []Timeout
-	goneTimeouts              []string
-	newChains                 []Chain
-	rules                     []Chain
-	deletedChains             []string
-	deletes                   map[string]*elementChange
-	adds                      map[string]*elementChange
-	dropped                   map[string]*elementChange // with their sets
-	forget                    []ForgetData
-	caps                      []CapTimeouts
+	family        Family
+	created, gone []Op     // counters, timeouts and flowtables
+	remade        []string // sets that go and come again
+	emptied       []string // chains that lose their rules first, for they look into those
+	newSets       []Set
+	goneSets      []string
+	newChains     []Chain
+	rules         []Chain
+	deletedChains []string
+	deletes       map[string]*elementChange
+	adds          map[string]*elementChange
+	dropped       map[string]*elementChange // with their sets
+	forget        []ForgetData
+	caps          []CapTimeouts
 }
 
 type elementChange struct {
@@ -285,10 +284,7 @@ func record(m map[string]*elementChange, s Set, e Element) map[string]*elementCh
 // refer to them, deletions last, because elements and rules referred to them.
 func (d *tableDiff) appendTo(tr *Transition) {
 	d.sort()
-	ops := tr.Apply.Ops
-	for _, name := range d.newCounters {
-		ops = append(ops, AddCounter{d.family, name})
-	}
+	ops := append(tr.Apply.Ops, d.created...)
 	for _, name := range d.emptied {
 		ops = append(ops, SetRules{Family: d.family, Chain: name})
 	}
@@ -297,9 +293,6 @@ func (d *tableDiff) appendTo(tr *Transition) {
 	}
 	for _, s := range d.newSets {
 		ops = append(ops, AddSet{d.family, s})
-	}
-	for _, t := range d.newTimeouts {
-		ops = append(ops, AddTimeout{d.family, t})
 	}
 	for _, c := range d.newChains {
 		ops = append(ops, AddChain{d.family, Chain{Name: c.Name, Hook: c.Hook, Priority: c.Priority, Filter: c.Filter}})
@@ -333,12 +326,7 @@ func (d *tableDiff) appendTo(tr *Transition) {
 	for _, name := range d.deletedChains {
 		tr.Cleanup.Ops = append(tr.Cleanup.Ops, DeleteChain{d.family, name})
 	}
-	for _, name := range d.goneTimeouts {
-		tr.Cleanup.Ops = append(tr.Cleanup.Ops, DeleteTimeout{d.family, name})
-	}
-	for _, name := range d.goneCounters {
-		tr.Cleanup.Ops = append(tr.Cleanup.Ops, DeleteCounter{d.family, name})
-	}
+	tr.Cleanup.Ops = append(tr.Cleanup.Ops, d.gone...)
 }
 
 // tellDropped appends the elements that go with their sets.
@@ -354,8 +342,6 @@ func (d *tableDiff) sort() {
 	slices.SortFunc(d.newChains, byName)
 	slices.SortFunc(d.rules, byName)
 	slices.Sort(d.goneSets)
-	slices.SortFunc(d.newTimeouts, func(a, b Timeout) int { return cmp.Compare(a.Name(), b.Name()) })
-	slices.Sort(d.goneTimeouts)
 	slices.Sort(d.deletedChains)
 	slices.SortFunc(d.forget, func(a, b ForgetData) int { return cmp.Compare(a.Set.Name, b.Set.Name) })
 	slices.SortFunc(d.caps, func(a, b CapTimeouts) int { return cmp.Compare(a.Set.Name, b.Set.Name) })
@@ -370,14 +356,14 @@ func (c *elementChange) inOrder() []Element {
 
 // timeouts compares the timeout objects of two tables.
 func (d *tableDiff) timeouts(have *Table, want *content) {
-	for name := range have.Timeouts {
+	for _, name := range sortedKeys(have.Timeouts) {
 		if _, wanted := want.timeouts[name]; !wanted {
-			d.goneTimeouts = append(d.goneTimeouts, name)
+			d.gone = append(d.gone, DeleteTimeout{d.family, name})
 		}
 	}
-	for name, timeout := range want.timeouts {
+	for _, name := range sortedKeys(want.timeouts) {
 		if _, there := have.Timeouts[name]; !there {
-			d.newTimeouts = append(d.newTimeouts, timeout)
+			d.created = append(d.created, AddTimeout{d.family, want.timeouts[name]})
 		}
 	}
 }

@@ -32,7 +32,7 @@ func (t *tableState) staticChains(f Family, box *Box) []Chain {
 	chains = append(chains, t.limitedChains()...)
 	chains = append(chains, t.strayChains(f, box)...)
 	chains = append(chains, t.answerChains()...)
-	chains = append(chains, t.idleChains()...)
+	chains = append(append(chains, t.idleChains()...), t.fastChains()...)
 	return append(chains, t.sourceChains(f, box)...)
 }
 

@@ -82,6 +82,7 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 		f.elements = append(f.elements, placed{maps.limits.by, frontend, p.jumpToLimits().String()})
 	}
 	p.addIdle(f, box, fe)
+	p.addFast(f, box, fe)
 	p.addAdopted(f, fe)
 	if verdict, ok := p.sourceNAT(f, box, fe); ok {
 		f.elements = append(f.elements, placed{maps.sourceNAT, frontend, verdict})

@@ -145,13 +145,13 @@ func (t *tableState) useTimeouts(f *fragment, by int) {
 
 // emitTimeouts notes the timeouts that came and went.
 func (t *tableState) emitTimeouts(d *tableDiff) {
-	for name, was := range t.oldTimeouts {
+	for _, name := range sortedKeys(t.oldTimeouts) {
 		timeout, is := t.timeouts[name]
-		switch {
+		switch was := t.oldTimeouts[name]; {
 		case is && !was:
-			d.newTimeouts = append(d.newTimeouts, timeout)
+			d.created = append(d.created, AddTimeout{d.family, timeout})
 		case was && !is:
-			d.goneTimeouts = append(d.goneTimeouts, name)
+			d.gone = append(d.gone, DeleteTimeout{d.family, name})
 		}
 	}
 }

@@ -3,6 +3,7 @@ package nft
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -40,7 +41,7 @@ var (
 func with[T any](list []T, more ...T) []T { return append(list[:len(list):len(list)], more...) }
 
 // staticSets defines every set that is not a Service port's own.
-var staticSets = append(egressSets, []Set{
+var staticSets = append(slices.Concat(egressSets, fastSets), []Set{
 	{Name: setServices, Key: keyFrontend, Data: dataVerdict},
 	{Name: setInsideServices, Key: keyFrontend, Data: dataVerdict},
 	{Name: setOutsideServices, Key: keyFrontend, Data: dataVerdict},

@@ -65,6 +65,7 @@ func (p *compiledPort) addRange(f *fragment, box *Box, i int) {
 		f.use(p.Protocol)
 		f.original = append(f.original, fe.Addr)
 	}
+	p.addFast(f, box, fe)
 	if fe.InsideOnly {
 		f.insideOnly = append(f.insideOnly, fe.Addr)
 	}

@@ -26,6 +26,7 @@ func Recover(have Ruleset, box *Box) []ServicePort {
 			r.ranges()
 			r.askedForByMore()
 			r.egress()
+			r.readFast()
 			ports = append(ports, r.ports...)
 		}
 	}

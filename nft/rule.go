@@ -254,16 +254,12 @@ func GotoChain(chain string) Verdict { return Verdict{Kind: Goto, Chain: chain} 
 // String is the verdict in nft syntax, which is also how a verdict map's data is held.
 func (v Verdict) String() string {
 	switch v.Kind {
-	case Accept:
-		return "accept"
-	case Drop:
-		return "drop"
-	case Return:
-		return "return"
 	case Goto:
 		return "goto " + v.Chain
 	case Jump:
 		return "jump " + v.Chain
+	case Accept, Drop, Return:
+		return [...]string{Accept: "accept", Drop: "drop", Return: "return"}[v.Kind]
 	}
 	panic("nft: verdict of no kind")
 }
@@ -277,23 +273,16 @@ const (
 	SCTP Protocol = 132
 )
 
-// Name is the protocol in Kubernetes (core/v1 Protocol); "" for one that no Service has.
-func (p Protocol) Name() string {
-	switch p {
-	case TCP:
-		return "TCP"
-	case UDP:
-		return "UDP"
-	case SCTP:
-		return "SCTP"
-	}
-	return ""
-}
+// protocolNames are the protocols in Kubernetes (core/v1 Protocol).
+var protocolNames = map[Protocol]string{TCP: "TCP", UDP: "UDP", SCTP: "SCTP"}
+
+// Name is the protocol in Kubernetes; "" for one that no Service has.
+func (p Protocol) Name() string { return protocolNames[p] }
 
 // ProtocolNamed is the protocol of a Name; false for one that no Service has.
 func ProtocolNamed(name string) (Protocol, bool) {
-	for _, p := range [...]Protocol{TCP, UDP, SCTP} {
-		if p.Name() == name {
+	for p, is := range protocolNames {
+		if is == name {
 			return p, true
 		}
 	}

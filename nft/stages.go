@@ -49,6 +49,8 @@ func (b *Batch) isBeginning() bool {
 			family = op.Family
 		case AddTimeout:
 			family = op.Family
+		case SetFlowtable:
+			family = op.Family
 		case AddChain:
 			family = op.Family
 		case SetRules:

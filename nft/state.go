@@ -44,6 +44,8 @@ type Box struct {
 	MasqueradeOnLink bool
 	// Ping is the answer of a VIP to an echo request.
 	Ping Ping
+	// Fast is the flowtable; nil: no Service is fast. Whether it is nil stays the same, too.
+	Fast *Flowtable
 	// Counters has the kernel count connections and refusals. It is the same for as long as a
 	// Compiler lives.
 	Counters bool
@@ -117,6 +119,10 @@ type ServicePort struct {
 	// Idle is the silence after which a connection of TCP or UDP is forgotten, in whole seconds; 0:
 	// the host's timeouts apply.
 	Idle time.Duration
+	// Fast lets packets of established connections pass rules and routing by. Slow is the reason of a port that does not,
+	// for people; the ruleset does not depend on it.
+	Fast bool
+	Slow string
 	// Limits bounds new and open connections.
 	Limits Limits
 	// Relay, where it is valid, is the listener on the box that clients of a pool are sent to

@@ -124,6 +124,7 @@ func (t *tableState) finish(f Family, box *Box, tr *Transition) {
 		}
 	}
 	t.setStaticChains(f, box)
+	t.setFlowtable(box)
 	t.setCounters(box)
 	t.preparePicks(f, box)
 	t.prepareDraws()
@@ -198,7 +199,7 @@ var staticChainNames = []string{
 	chainRefuse, chainRefusePort, chainVIP, chainInside, chainByClient, chainNodePort, chainNPByClient,
 	chainSourceNAT, chainNPSourceNAT, chainSameInterf, chainHairpin,
 	chainPrerouting, chainOutput, chainPostrouting, chainStray, chainInvalid, chainRefused, chainAnswer, chainOwnAnswers, chainRefresh, chainInput,
-	chainLimited, chainLimitedOutside, chainNPLimited, chainNPLimitedOutside, chainAdopt, chainEgress,
+	chainLimited, chainLimitedOutside, chainNPLimited, chainNPLimitedOutside, chainAdopt, chainEgress, chainFastAdd, chainFastPath,
 }
 
 // tableState is the table of one family: the chains and sets that there are, how often shared
@@ -216,6 +217,8 @@ type tableState struct {
 	nodeAddrs    []netip.Addr          // node-port addresses in postrouting
 	sourceSets   map[string]*SourceSet // those that are there
 	timeouts     map[string]Timeout    // those that are there
+	flowtables   map[string]Flowtable  // the one of the fast path, if it is there
+	wereFast     map[string]Flowtable  // the same, before the change under way
 	listsDropped bool                  // the elements that go with their sets are listed (Transition.Dropped)
 	uses
 	change
@@ -394,13 +397,14 @@ type setChange struct {
 // content is a wanted table. Its elements are made one after the other, each once, so that they
 // are never all in memory.
 type content struct {
-	sets     map[string]Set
-	chains   map[string]*Chain
-	timeouts map[string]Timeout
-	counters []string
-	elements iter.Seq2[string, Element] // by set; not those that packets add
-	counts   map[string]int             // of the elements, by set
-	sorted   bool                       // those of a set come in an order that is the same each time
+	sets       map[string]Set
+	chains     map[string]*Chain
+	timeouts   map[string]Timeout
+	flowtables map[string]Flowtable
+	counters   []string
+	elements   iter.Seq2[string, Element] // by set; not those that packets add
+	counts     map[string]int             // of the elements, by set
+	sorted     bool                       // those of a set come in an order that is the same each time
 }
 
 // hasAffinity reports whether clients of any Service port are remembered.
@@ -450,6 +454,7 @@ const (
 	HookNone Hook = iota // a chain that other chains go to
 	HookPrerouting
 	HookInput
+	HookForward
 	HookOutput
 	HookPostrouting
 )
@@ -483,6 +488,8 @@ type Table struct {
 	// Timeouts are the timeout objects, by name. One that was read and that this product could
 	// not have made is the zero Timeout.
 	Timeouts map[string]Timeout
+	// Flowtables are the flowtables, by name.
+	Flowtables map[string]Flowtable
 	// Counters are the names of the counters that rules use, sorted.
 	Counters []string
 }

@@ -104,26 +104,6 @@ func (t *ruleText) statement(s Statement) {
 	case MatchSet:
 		t.fields(s.Key)
 		t.say(equal(s.Negate), "@", s.Set)
-	case MatchNotDNAT:
-		t.say("ct status ! dnat")
-	case MatchLocalSource:
-		t.say("fib saddr type local")
-	case MatchLocalDest:
-		t.say("fib daddr type local")
-	case MatchAssured:
-		t.say("ct status assured")
-	case MatchSYN:
-		t.say("tcp flags syn")
-	case MatchRST:
-		t.say("tcp flags rst")
-	case MatchInitAck:
-		t.say("meta l4proto sctp @th,96,8 0x2")
-	case MatchReply:
-		t.say("ct direction reply")
-	case MatchInvalid:
-		t.say("ct state invalid")
-	case MatchNoSYN:
-		t.say("tcp flags ! syn")
 	case MatchEchoRequest:
 		t.say(t.icmp(), " type echo-request")
 	case MatchNotICMP:
@@ -153,18 +133,30 @@ func (t *ruleText) statement(s Statement) {
 		t.say(`ct timeout set "`, s.Timeout.Name(), `"`)
 	case Counter:
 		t.say("counter name \"", s.Name, "\"")
-	case Masquerade:
-		t.say("masquerade")
-	case Redirect:
-		t.say("redirect")
 	case Reject:
 		t.reject(s.With)
 	case Verdict:
 		t.say(s.String())
+	case interface{ text() string }:
+		t.say(s.text())
 	default:
 		panic("nft: statement of no kind")
 	}
 }
+
+// The statements that read alike wherever they stand.
+func (MatchNotDNAT) text() string     { return "ct status ! dnat" }
+func (MatchLocalSource) text() string { return "fib saddr type local" }
+func (MatchLocalDest) text() string   { return "fib daddr type local" }
+func (MatchAssured) text() string     { return "ct status assured" }
+func (MatchSYN) text() string         { return "tcp flags syn" }
+func (MatchRST) text() string         { return "tcp flags rst" }
+func (MatchInitAck) text() string     { return "meta l4proto sctp @th,96,8 0x2" }
+func (MatchReply) text() string       { return "ct direction reply" }
+func (MatchInvalid) text() string     { return "ct state invalid" }
+func (MatchNoSYN) text() string       { return "tcp flags ! syn" }
+func (Masquerade) text() string       { return "masquerade" }
+func (Redirect) text() string         { return "redirect" }
 
 func equal(negate bool) string {
 	if negate {
@@ -378,15 +370,9 @@ func (c *Chain) priorityText() string {
 
 // String is the hook in nft syntax.
 func (h Hook) String() string {
-	switch h {
-	case HookPrerouting:
-		return "prerouting"
-	case HookInput:
-		return "input"
-	case HookOutput:
-		return "output"
-	case HookPostrouting:
-		return "postrouting"
+	names := [...]string{"none", "prerouting", "input", "forward", "output", "postrouting"}
+	if int(h) < len(names) {
+		return names[h]
 	}
 	return "none"
 }
@@ -500,6 +486,8 @@ func (p Printer) op(out *bufio.Writer, op Op) {
 			value := p.appendValues(nil, SplitKey(op.Set.Data, op.Family, data), data)
 			fmt.Fprintf(out, "# delete from %s %s %s what is mapped to %s\n", op.Family, TableName, op.Set.Name, value)
 		}
+	case interface{ text() string }:
+		fmt.Fprintln(out, op.text())
 	case CapTimeouts:
 		fmt.Fprintf(out, "# let no element of %s %s %s live longer than %s\n", op.Family, TableName, op.Set.Name, op.Timeout)
 	default:

@@ -57,6 +57,10 @@ func (p Printer) table(out *bufio.Writer, f Family, t *Table) {
 		p.set(out, f, t.Sets[name])
 		gap = "\n"
 	}
+	for _, name := range sortedKeys(t.Flowtables) {
+		out.WriteString(gap + "\tflowtable " + name + " {\n\t\t" + strings.Join(t.Flowtables[name].definition(), "\n\t\t") + "\n\t}\n")
+		gap = "\n"
+	}
 	for _, c := range slices.SortedFunc(maps.Values(t.Chains), compareChains) {
 		out.WriteString(gap)
 		writeChain(out, f, c)

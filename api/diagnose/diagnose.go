@@ -160,6 +160,7 @@ func (d *diagnosis) checks() {
 		d.relayed()
 		d.health()
 		d.balance()
+		d.fastPath()
 		d.policies()
 		d.clients()
 		d.traffic()

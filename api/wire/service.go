@@ -87,6 +87,9 @@ type PortState struct {
 	Refused float64 `json:"refused,omitempty"`
 	// Adopted are the frontends whose TCP connections go on when another box takes over.
 	Adopted []string `json:"adopted,omitempty"`
+	// Fast is set when packets of established connections pass rules and routing by; Slow is the reason for which they do not.
+	Fast bool   `json:"fast,omitempty"`
+	Slow string `json:"slow,omitempty"`
 	// Relay is the listener of the appliance that the kernel redirects clients to; "": the kernel
 	// translates them itself.
 	Relay string `json:"relay,omitempty"`

@@ -183,6 +183,8 @@ type Connection struct {
 	// State is the TCP state, as conntrack names it.
 	State    string `json:"state,omitempty"`
 	Answered bool   `json:"answered"`
+	// Fast is set when its packets pass rules and routing by (--fast-path), or another program's flowtable forwards them.
+	Fast bool `json:"fast,omitempty"`
 	// Expires is the silence, in seconds, after which it is forgotten.
 	Expires int `json:"expires"`
 }

@@ -146,6 +146,8 @@ type Services struct {
 	LegacyIP LegacyIP
 	// Traffic selects the counts of connections (--traffic).
 	Traffic Traffic
+	// FastPath selects the Services whose established connections pass the rules by (--fast-path).
+	FastPath FastPath
 	// ConnectionLog is the file, or "journal", that gets a line for each connection that ends, of Services that ask
 	// for it; empty: none is written (--connection-log).
 	ConnectionLog string
@@ -319,7 +321,7 @@ func Default() Config {
 			SourceRangesApply:      SourceRangesLoadBalancer,
 			Names:                  ServiceNamesRFC1035,
 			LegacyIP:               LegacyIPRefuse,
-			Traffic:                TrafficCounters,
+			Traffic:                TrafficCounters, FastPath: FastPathOff,
 		},
 		DNS: DNS{Domain: DefaultClusterDomain},
 		Log: Log{Level: slog.LevelInfo, Format: LogText},

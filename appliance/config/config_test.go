@@ -32,7 +32,7 @@ func TestZeroConfig(t *testing.T) {
 		flags = append(flags, err.Flag)
 	}
 	want := []string{"data-dir", "socket", "node-name", "service-cluster-ip-range", "relay-ports", "service-node-port-range",
-		"nodeless-endpoints", "balance", "snat", "vip-ping", "source-ranges-apply", "service-names", "node-port-space", "cluster-ip-clients", "allocate", "legacy-ip", "traffic", "log-format", "cluster-domain"}
+		"nodeless-endpoints", "balance", "snat", "vip-ping", "source-ranges-apply", "service-names", "node-port-space", "cluster-ip-clients", "allocate", "legacy-ip", "fast-path", "traffic", "log-format", "cluster-domain"}
 	if !slices.Equal(flags, want) {
 		t.Errorf("problems with %q, want %q", flags, want)
 	}

@@ -30,7 +30,7 @@ func (c *Config) Box(facts *node.Facts) nft.Box {
 		Counters:         c.Services.Traffic != TrafficOff,
 		Ping:             map[VIPPing]nft.Ping{VIPPingWhenReady: nft.PingWhenReady, VIPPingAlways: nft.PingAlways, VIPPingNever: nft.PingNever}[c.Services.VIPPing],
 	}
-	box.Owned = c.owned(facts)
+	box.Owned, box.Fast = c.owned(facts), c.flowtable(facts)
 	if facts == nil {
 		return box
 	}
@@ -121,6 +121,7 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 		MasqueradeAll:          c.Services.MasqueradeAll,
 		SourceRangesApplyToAll: c.Services.SourceRangesApply == SourceRangesAll,
 		ConnectionLog:          c.Services.ConnectionLog,
+		FastPath:               resolve.FastPath{Asked: c.Services.FastPath == FastPathServices, All: c.Services.FastPath == FastPathAll},
 		OwnPorts:               c.ownPorts(),
 		Networks: resolve.Networks{
 			ServiceRanges: c.Addresses.ClusterIPRanges, ExternalIPRanges: c.Addresses.ExternalIPRanges.Prefixes, NoExternalIPs: c.Addresses.ExternalIPRanges.None,

@@ -273,6 +273,7 @@ func (c *Config) validateModes(v *validation) {
 	oneOf(v, "cluster-ip-clients", c.Addresses.ClusterIPClients, ClusterIPAll, ClusterIPInternal)
 	oneOf(v, "allocate", c.Addresses.Allocate, AllocateAuto, AllocateNever)
 	oneOf(v, "legacy-ip", c.Services.LegacyIP, LegacyIPRefuse, LegacyIPAccept)
+	oneOf(v, "fast-path", c.Services.FastPath, FastPathOff, FastPathServices, FastPathAll)
 	oneOf(v, "traffic", c.Services.Traffic, TrafficCounters, TrafficFlows, TrafficOff)
 	if c.Services.ConnectionLog != "" && c.Services.ConnectionLog != "journal" && !filepath.IsAbs(c.Services.ConnectionLog) {
 		v.add("connection-log", c.Services.ConnectionLog, "want an absolute path, or journal")

@@ -21,6 +21,7 @@ type entry struct {
 	state     tcpState       // of TCP
 	answered  bool           // its peer has sent something
 	assured   bool           // and enough to be kept longer
+	fast      bool           // a flowtable forwards its packets
 	left      bool           // from's address alone is translated
 	adopted   bool           // and from is the endpoint, and its segment was the first that was seen
 	timeout   uint32         // seconds of silence that it has left to live
@@ -108,6 +109,7 @@ func (e *entry) decode(body []byte) (ok bool) {
 		return false
 	}
 	e.protocol, e.family = original.protocol, nft.FamilyOf(original.to.Addr())
+	e.fast = offloaded
 	if offloaded && e.protocol == nft.TCP && e.state == 0 {
 		e.state = tcpEstablished // the kernel reports neither state nor timeout (ctnetlink_dump_info)
 	}

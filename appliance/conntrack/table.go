@@ -168,6 +168,8 @@ type Connection struct {
 	Adopted bool
 	// Left reports that its source alone is translated, over whatever protocol: it is Endpoint, and was seen as To by Client.
 	Left bool
+	// Fast reports that a flowtable forwards its packets.
+	Fast bool
 	// Began is zero unless net.netfilter.nf_conntrack_timestamp was set then.
 	Began time.Time
 }
@@ -220,7 +222,7 @@ func (e *entry) describe(c *Connection) {
 	*c = Connection{
 		ID: binary.BigEndian.Uint32(e.id), Family: e.family, Protocol: e.protocol,
 		Client: client[0], To: client[1], Endpoint: endpoint[0], As: endpoint[1],
-		Answered: e.answered || e.adopted, Open: (e.answered || e.adopted) && !e.isEnding(), Adopted: e.adopted,
+		Answered: e.answered || e.adopted, Open: (e.answered || e.adopted) && !e.isEnding(), Adopted: e.adopted, Fast: e.fast,
 		Expires: time.Duration(e.timeout) * time.Second,
 		In:      e.in, Out: e.out, Counted: e.counted,
 	}

@@ -44,6 +44,8 @@ type Interface struct {
 	Name     string
 	Loopback bool
 	Bridge   bool // it connects ports of its own, as those of containers
+	// Forwards is set for an Ethernet link that is no port of a bridge or bond: the frames of what the box routes leave by it.
+	Forwards bool
 }
 
 // Bridges returns the names of bridges with an address that hosts can use as their router.
@@ -89,7 +91,7 @@ func read(h *netlink.Handle) (Facts, error) {
 		if a.Flags&net.FlagUp != 0 {
 			up[a.Index] = a.Name
 			outward[uint32(a.Index)] = a.Flags&net.FlagLoopback == 0 && l.Type() != "dummy"
-			f.Interfaces = append(f.Interfaces, Interface{uint32(a.Index), a.Name, a.Flags&net.FlagLoopback != 0, l.Type() == "bridge"})
+			f.Interfaces = append(f.Interfaces, Interface{uint32(a.Index), a.Name, a.Flags&net.FlagLoopback != 0, l.Type() == "bridge", a.EncapType == "ether" && a.MasterIndex == 0})
 		}
 	}
 	addrs, err := h.AddrList(nil, netlink.FAMILY_ALL)

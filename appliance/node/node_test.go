@@ -128,7 +128,7 @@ func TestRead(t *testing.T) {
 			t.Errorf("gateways are %v, want %v", f.Gateways, want)
 		}
 		want := []Interface{
-			{1, "lo", true, false}, {uint32(ext.Attrs().Index), "ext0", false, false}, {uint32(alt.Attrs().Index), "alt0", false, false},
+			{1, "lo", true, false, false}, {uint32(ext.Attrs().Index), "ext0", false, false, true}, {uint32(alt.Attrs().Index), "alt0", false, false, true},
 		}
 		if !reflect.DeepEqual(f.Interfaces, want) {
 			t.Errorf("interfaces are %v, want %v", f.Interfaces, want)
@@ -153,8 +153,23 @@ func TestBridges(t *testing.T) {
 		ext := b.addLink("ext0")
 		b.addAddr(ext, "192.0.4.1/24")
 		b.must(b.LinkSetUp(ext))
+		port := b.addLink("port0")
+		bridge, err := b.LinkByName("br4")
+		b.must(err)
+		b.must(b.LinkSetMaster(port, bridge))
+		b.must(b.LinkSetUp(port))
 		f, err := Read()
 		b.must(err)
+		var forwards []string
+		for _, i := range f.Interfaces {
+			if i.Forwards {
+				forwards = append(forwards, i.Name)
+			}
+		}
+		slices.Sort(forwards)
+		if want := []string{"br4", "br6", "ext0", "plain"}; !slices.Equal(forwards, want) {
+			t.Errorf("what is routed leaves by %v, want %v without the port of a bridge", forwards, want)
+		}
 		got := f.Bridges()
 		slices.Sort(got)
 		if want := []string{"br4", "br6"}; !slices.Equal(got, want) {

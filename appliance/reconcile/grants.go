@@ -119,6 +119,7 @@ func (g *Grants) State(namespace, name string, client netip.AddrPort) wire.Servi
 			Balance:   resolve.BalanceName(p.Balance),
 			Endpoints: texts(p.Pools[nft.PoolCluster], endpointText),
 			Local:     texts(p.Pools[nft.PoolLocal], endpointText),
+			Fast:      p.Fast && box.Fast != nil, Slow: p.Slow,
 		}
 		for i := range p.Frontends {
 			if p.Frontends[i].Adopt {

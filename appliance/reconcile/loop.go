@@ -276,7 +276,7 @@ func (l *Loop) converge() (committed, error) {
 		if again {
 			l.Wake()
 		}
-		storeErr = errors.Join(storeErr, late, l.settleOrphans())
+		storeErr = errors.Join(storeErr, late, l.renewFast(), l.settleOrphans())
 		if storeErr == nil || !l.opts.Store.Blank() {
 			l.becomeReady(done)
 		}
@@ -405,6 +405,9 @@ func (l *Loop) until() (wait time.Duration, needed bool) {
 	}
 	if when, due := l.opts.Removals.until(); due {
 		at(when.Sub(now))
+	}
+	if l.tamper.renewal.asked {
+		at(l.tamper.renewal.next.Sub(now))
 	}
 	if !l.settles.IsZero() {
 		at(l.settles.Sub(now))

@@ -38,6 +38,7 @@ type tamperGuard struct {
 	last    time.Time     // the last change by others
 	since   time.Time     // the first one that is not put right yet; zero: there is none
 	culprit string        // in the words of the problem
+	renewal fastRenewal   // of the fast path
 }
 
 // note counts a foreign change.
@@ -96,7 +97,7 @@ func (i *tamperGuard) healed(now time.Time, mended bool) (took time.Duration) {
 // calm ends a fight that is over.
 func (i *tamperGuard) calm(now time.Time) {
 	if i.pause > 0 && i.since.IsZero() && now.Sub(i.last) >= fightPeace {
-		*i = tamperGuard{}
+		*i = tamperGuard{renewal: i.renewal}
 	}
 }
 
@@ -130,6 +131,7 @@ func (i *tamperGuard) problem() (p manifest.Problem, fight bool) {
 
 // onForeignChange takes a change of nf_tables and reports whether it concerns our tables.
 func (l *Loop) onForeignChange(c kernel.Change) bool {
+	renews := l.tamper.renewal.ask(l.planner.compiler)
 	switch {
 	case c.Lost:
 		l.log.Warn("changes to nf_tables were missed; our tables are read again")
@@ -141,7 +143,7 @@ func (l *Loop) onForeignChange(c kernel.Change) bool {
 		}
 		l.tamper.note(c, l.opts.Clock())
 	default:
-		return false
+		return renews
 	}
 	l.observed.tampered = true
 	return true

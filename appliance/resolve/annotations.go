@@ -19,7 +19,7 @@ const (
 	reasonUnreadableAccess = "UnreadableAccess"
 )
 
-// asks holds what annotations ask for besides the fields of a Service.
+// asks holds what annotations ask for besides the fields of a Service. It has more than 15 fields: one for each thing that they ask for.
 type asks struct {
 	internal    annotation.Internal
 	prefersZone bool
@@ -40,6 +40,7 @@ type asks struct {
 	ranges    []object.PortRange
 	adopted   bool
 	egress    egress
+	slow      string // the reason for which established connections are not fast, for people
 }
 
 // readAnnotations reads the annotations that this package follows, and reports their problems.

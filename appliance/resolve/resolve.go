@@ -40,6 +40,8 @@ type Facts struct {
 	NoTimeouts bool
 	// NoRates and NoConnectionCounts are set when it has no rate limits, and no counts of connections.
 	NoRates, NoConnectionCounts bool
+	// FastPath is the setting of the box, and its kernel.
+	FastPath FastPath
 }
 
 // Networks are the addresses that Services may have, and those that they may not.
@@ -292,6 +294,7 @@ func (r *resolver) read() (way int) {
 		r.encrypted[i] = r.refuseMode(i) || r.refuseFront(i) || r.asksTLS(i)
 	}
 	r.unkeyed = r.checkFronts()
+	r.readFastPath()
 	return balanced
 }
 
@@ -326,6 +329,8 @@ func (r *resolver) resolve() {
 				AffinityOptions: r.options[family],
 				Idle:            idle,
 				Limits:          r.limits[family],
+				Fast:            r.slow == "" && proto != nft.SCTP,
+				Slow:            r.slow,
 			}
 			key := portKey{port.Name, proto, family}
 			all, backends := endpoints[key], r.backends[key]

@@ -272,7 +272,7 @@ func connectionOf(p *Port, c *conntrack.Connection) wire.Connection {
 	w := wire.Connection{
 		ID: c.ID, Namespace: namespace, Service: name, Port: p.Name, Protocol: c.Protocol.Name(),
 		Client: c.Client.String(), To: c.To.String(), Endpoint: c.Endpoint.String(),
-		State: c.State, Answered: c.Answered, Expires: int(c.Expires / time.Second),
+		State: c.State, Answered: c.Answered, Fast: c.Fast, Expires: int(c.Expires / time.Second),
 	}
 	if c.As != c.Client {
 		w.As = c.As.String()

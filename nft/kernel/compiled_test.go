@@ -214,7 +214,7 @@ func (n *namespace) acceptable(listing string) string {
 		return listing
 	}
 	n.Log("without rules that look for a protocol in ranges, which the kernel does not take of this nft")
-	return regexp.MustCompile(`(?m)^.*meta l4proto .*@(allowed|port-ranges|open-port-ranges|range-source-nat)\b.*\n`).ReplaceAllString(listing, "")
+	return regexp.MustCompile(`(?m)^.*meta l4proto .*@(allowed|port-ranges|open-port-ranges|range-source-nat|fast-ranges)\b.*\n`).ReplaceAllString(listing, "")
 }
 
 // What the compiler makes is committed, reads back as it was wanted, and prints and

@@ -33,6 +33,7 @@ type Conn struct {
 	sentinel *socket // addOwnPort the sentinel tables; nil: not held
 	watches  map[*watch]struct{}
 	closed   bool
+	without  map[string]bool // devices of flowtables that the kernel refused of the batch at hand
 }
 
 // errClosed is the error of all methods of a closed Conn.
@@ -203,7 +204,7 @@ func isAnswer(err error) bool {
 // kernel the notifications: some 1,000 elements, whose notifications take a millisecond.
 const muteSize = 64 << 10
 
-func (c *Conn) commit(b *nft.Batch, generation uint32) (next uint32, err error) {
+func (c *Conn) commitOnce(b *nft.Batch, generation uint32) (next uint32, err error) {
 	t, err := c.write(b, generation)
 	if err != nil || t.empty() {
 		return generation, err
@@ -260,7 +261,7 @@ func (c *Conn) write(b *nft.Batch, generation uint32) (*transaction, error) {
 		return nil, err
 	}
 	t := newTransaction(s, nft.TableName, generation)
-	t.ranges, t.echo, t.last = ranges, echo, last
+	t.ranges, t.echo, t.last, t.without = ranges, echo, last, c.without
 	for i, op := range b.Ops {
 		t.op = i
 		t.operation(op, entries[i], c.features.Destroy)
@@ -299,6 +300,8 @@ func (t *transaction) operation(op nft.Op, entries []nft.Element, destroy bool) 
 		t.addTimeout(op.Family, op.Timeout)
 	case nft.DeleteTimeout:
 		t.deleteTimeout(op.Family, op.Name)
+	case nft.SetFlowtable, nft.DeleteFlowtable:
+		t.flowtableOp(op, entries)
 	case nft.AddChain:
 		t.addChain(op.Family, op.Chain)
 	case nft.SetRules:

@@ -21,6 +21,8 @@ func readEntries(s *socket, ops []nft.Op) (map[int][]nft.Element, error) {
 			entries[i], err = readMap(s, op.Family, &op.Set, func(e element) bool {
 				return slices.Contains(op.Data, e.data)
 			})
+		case nft.SetFlowtable:
+			entries[i], err = devicesBefore(s, ops[:i], op)
 		case nft.CapTimeouts:
 			entries[i], err = readMap(s, op.Family, &op.Set, func(e element) bool {
 				return e.expiresIn > op.Timeout && !isForgotten(ops, op, e.data)

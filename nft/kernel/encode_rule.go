@@ -93,13 +93,13 @@ func (e *encoder) statement(s nft.Statement) {
 		e.loadKey(s.Key, s.Set)
 		e.add(&expr.Lookup{SourceRegister: firstRegister, SetName: s.Set, Invert: s.Negate})
 	case nft.MatchNotDNAT:
-		e.matchNotDNAT()
+		e.matchBit(&expr.Ct{Key: expr.CtKeySTATUS, Register: firstRegister}, statusDNAT, expr.CmpOpEq)
 	case nft.MatchLocalSource:
 		e.matchLocal(expr.Fib{FlagSADDR: true})
 	case nft.MatchLocalDest:
 		e.matchLocal(expr.Fib{FlagDADDR: true})
 	case nft.MatchAssured:
-		e.matchBit(&expr.Ct{Key: expr.CtKeySTATUS, Register: firstRegister}, statusAssured)
+		e.matchBit(&expr.Ct{Key: expr.CtKeySTATUS, Register: firstRegister}, statusAssured, expr.CmpOpNeq)
 	case nft.MatchSYN:
 		e.matchTCPFlag(flagSYN, expr.CmpOpNeq)
 	case nft.MatchRST:
@@ -112,7 +112,7 @@ func (e *encoder) statement(s nft.Statement) {
 	case nft.MatchReply:
 		e.add(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: firstRegister}, equals([]byte{expr.CtDirReply}))
 	case nft.MatchInvalid:
-		e.matchBit(&expr.Ct{Key: expr.CtKeySTATE, Register: firstRegister}, stateInvalid)
+		e.matchBit(&expr.Ct{Key: expr.CtKeySTATE, Register: firstRegister}, stateInvalid, expr.CmpOpNeq)
 	case nft.MatchNoSYN:
 		e.matchTCPFlag(flagSYN, expr.CmpOpEq)
 	case nft.MatchEchoRequest:
@@ -139,6 +139,10 @@ func (e *encoder) statement(s nft.Statement) {
 	case nft.Delete:
 		e.loadKey(s.Key, s.Set)
 		e.add(&expr.Dynset{SrcRegKey: firstRegister, SetName: s.Set, Operation: dynsetDelete})
+	case nft.MatchFast:
+		e.matchFast(s)
+	case nft.FlowAdd:
+		e.add(&expr.FlowOffload{Name: s.Flowtable})
 	case nft.SetTimeout:
 		e.setTimeout(s)
 	case nft.Counter:
@@ -193,27 +197,15 @@ func (e *encoder) matchPrefix(m nft.MatchPrefix) {
 	e.add(compare)
 }
 
-// matchNotDNAT is `ct status & dnat == 0`, which nft prints as `ct status ! dnat`.
-func (e *encoder) matchNotDNAT() {
-	e.add(
-		&expr.Ct{Key: expr.CtKeySTATUS, Register: firstRegister},
-		&expr.Bitwise{
-			SourceRegister: firstRegister, DestRegister: firstRegister, Len: 4,
-			Mask: hostOrder(statusDNAT), Xor: hostOrder(0),
-		},
-		equals(hostOrder(0)),
-	)
-}
-
-// matchBit is `ct state invalid` or `ct status assured`.
-func (e *encoder) matchBit(load *expr.Ct, bit uint32) {
+// matchBit is `ct state invalid`, `ct status assured`, or with == `ct status & dnat == 0`, which nft prints as `ct status ! dnat`.
+func (e *encoder) matchBit(load *expr.Ct, bit uint32, compare expr.CmpOp) {
 	e.add(
 		load,
 		&expr.Bitwise{
 			SourceRegister: firstRegister, DestRegister: firstRegister, Len: 4,
 			Mask: hostOrder(bit), Xor: hostOrder(0),
 		},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister, Data: hostOrder(0)},
+		&expr.Cmp{Op: compare, Register: firstRegister, Data: hostOrder(0)},
 	)
 }
 

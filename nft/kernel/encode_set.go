@@ -374,6 +374,7 @@ func (t *transaction) deleteTable(f nft.Family) {
 var hookNumbers = map[nft.Hook]uint32{
 	nft.HookPrerouting:  unix.NF_INET_PRE_ROUTING,
 	nft.HookInput:       unix.NF_INET_LOCAL_IN,
+	nft.HookForward:     unix.NF_INET_FORWARD,
 	nft.HookOutput:      unix.NF_INET_LOCAL_OUT,
 	nft.HookPostrouting: unix.NF_INET_POST_ROUTING,
 }

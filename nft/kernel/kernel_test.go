@@ -208,10 +208,11 @@ func TestReadGivesWhatWasCommitted(t *testing.T) {
 	want := nft.Ruleset{}
 	for _, f := range nft.Families {
 		ops = append(ops, everything(f)...)
-		table := &nft.Table{Sets: map[string]*nft.SetContent{}, Chains: map[string]*nft.Chain{"pick-5": {Name: "pick-5"}}, Timeouts: map[string]nft.Timeout{
-			"idle-tcp-60":   {Protocol: nft.TCP, Idle: time.Minute},
-			"idle-udp-4000": {Protocol: nft.UDP, Idle: 4000 * time.Second},
-		}}
+		table := &nft.Table{Sets: map[string]*nft.SetContent{}, Chains: map[string]*nft.Chain{"pick-5": {Name: "pick-5"}}, Flowtables: map[string]nft.Flowtable{},
+			Timeouts: map[string]nft.Timeout{
+				"idle-tcp-60":   {Protocol: nft.TCP, Idle: time.Minute},
+				"idle-udp-4000": {Protocol: nft.UDP, Idle: 4000 * time.Second},
+			}}
 		for _, s := range everySet(f) {
 			table.Sets[s.Name] = s
 		}

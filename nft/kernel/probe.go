@@ -227,7 +227,7 @@ func (c *Conn) Check(b *nft.Batch, generation uint32) error {
 	return err
 }
 
-func (c *Conn) check(b *nft.Batch, generation uint32) error {
+func (c *Conn) checkOnce(b *nft.Batch, generation uint32) error {
 	t, err := c.write(b, generation)
 	if err != nil || t.empty() {
 		return err

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -114,12 +115,12 @@ func (r *reading) table(f nft.Family) (*nft.Table, error) {
 	if err != nil || !exists {
 		return nil, err
 	}
-	t := &nft.Table{Sets: map[string]*nft.SetContent{}, Chains: map[string]*nft.Chain{}, Timeouts: map[string]nft.Timeout{}}
+	t := &nft.Table{Sets: map[string]*nft.SetContent{}, Chains: map[string]*nft.Chain{}, Timeouts: map[string]nft.Timeout{}, Flowtables: map[string]nft.Flowtable{}}
 	if r.only != nil {
 		return t, r.sets(f, t)
 	}
-	if err := readTimeouts(s, f, t.Timeouts); err != nil {
-		return nil, fmt.Errorf("timeouts of table %s: %w", f, err)
+	if err := cmp.Or(readTimeouts(s, f, t.Timeouts), readFlowtables(s, f, t.Flowtables)); err != nil {
+		return nil, fmt.Errorf("timeouts and flowtables of table %s: %w", f, err)
 	}
 	if err := readChains(s, f, t.Chains); err != nil {
 		return nil, fmt.Errorf("chains of table %s: %w", f, err)

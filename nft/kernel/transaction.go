@@ -31,6 +31,7 @@ type transaction struct {
 	echo          bool             // the kernel echoes deleted elements with their counts
 	last          []nft.Count      // of deleted elements; complete when it is committed
 	err           error            // the first thing that cannot be written
+	without       map[string]bool  // devices that the kernel refused
 }
 
 // setName is a set of our table.
@@ -42,8 +43,9 @@ type setName struct {
 // part maps a message of a transaction to its operation.
 type part struct {
 	op      int
-	start   int // in the buffer
-	element int // the first element it carries
+	start   int    // in the buffer
+	element int    // the first element it carries
+	device  string // the one that a flowtable gets or loses; "" for none
 }
 
 // newTransaction starts a transaction that the kernel refuses unless its generation
@@ -157,7 +159,7 @@ func (t *transaction) result(o outcome, err error, text func(op, element int) st
 	case o.whole.Errno != 0:
 		return commitError(o.whole.Errno)
 	case len(o.refused) > 0:
-		return t.opError(o.refused, text)
+		return t.refusedError(o.refused, text)
 	case o.lost != nil:
 		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, o.lost)
 	case !o.acknowledged:

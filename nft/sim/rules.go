@@ -102,7 +102,7 @@ func (f *flow) statement(s nft.Statement) (v verdict, element string) {
 		return match(f.host.IsLocal(f.packet.Saddr)), ""
 	case nft.MatchLocalDest:
 		return match(f.host.IsLocal(f.packet.Daddr)), ""
-	case nft.MatchInvalid, nft.MatchNoSYN, nft.MatchAssured: // first packets and first answers are neither
+	case nft.MatchInvalid, nft.MatchNoSYN, nft.MatchAssured, nft.MatchFast: // first packets and first answers are neither
 		return match(false), ""
 	case nft.MatchReply:
 		return match(f.isReset || f.isAnswer), ""
@@ -147,7 +147,7 @@ func (f *flow) statement(s nft.Statement) (v verdict, element string) {
 	case nft.SetTimeout:
 		f.timeout = s.Timeout
 		return match(true), ""
-	case nft.Counter:
+	case nft.Counter, nft.FlowAdd:
 		return match(true), ""
 	case nft.Masquerade:
 		return f.masquerade(), ""

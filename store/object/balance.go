@@ -160,6 +160,7 @@ func checkServiceBalance(s, old *Service) Errors {
 	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationRetryAfter, checkBy(ParseRetryAfter))...)
 	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationAdopt, checkBy(ParseAdopt))...)
 	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationEject, checkBy(ParseEject))...)
+	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationFastPath, checkBy(ParseAdopt))...)
 	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationSlowStart, checkBy(ParseSlowStart))...)
 	return append(errs, checkAnnotation(&s.Metadata, before, AnnotationWeights, func(p path, value string) Errors {
 		if _, err := ParseWeights(value); err != nil {
@@ -328,6 +329,9 @@ const AnnotationEject = "svcctl.io/eject"
 
 // ParseEject reads the value of AnnotationEject.
 func ParseEject(value string) (bool, error) { return ParseAdopt(value) }
+
+// AnnotationFastPath of a Service has established connections pass rules and routing by: "true" or "false".
+const AnnotationFastPath = "svcctl.io/fast-path"
 
 // AnnotationAdopt of a Service has TCP connections to its load balancer IPs and external IPs go on when another box
 // takes over: "true" or "false".

@@ -69,7 +69,7 @@ func runTrace(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) err
 		fallthrough
 	case came == 0:
 		return fmt.Errorf("no such packet came in %d s: see whether it reaches this box (tcpdump), whether a rule before connection tracking drops it (`nft list ruleset`, priority raw), "+
-			"or, of a connection that is there already, give --established", query.Seconds)
+			"or, of a connection that is there already, give --established; packets of fast connections (`svcctl top --connections`) pass all rules by", query.Seconds)
 	}
 	return nil
 }

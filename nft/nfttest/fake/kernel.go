@@ -160,7 +160,7 @@ func errno(err error) unix.Errno {
 func clone(rs nft.Ruleset) nft.Ruleset {
 	out := nft.Ruleset{}
 	for f, t := range rs {
-		c := &nft.Table{Sets: map[string]*nft.SetContent{}, Chains: map[string]*nft.Chain{}, Timeouts: maps.Clone(t.Timeouts)}
+		c := &nft.Table{Sets: map[string]*nft.SetContent{}, Chains: map[string]*nft.Chain{}, Timeouts: maps.Clone(t.Timeouts), Flowtables: maps.Clone(t.Flowtables)}
 		for name, s := range t.Sets {
 			c.Sets[name] = &nft.SetContent{Set: s.Set, Elements: maps.Clone(s.Elements)}
 		}
@@ -226,6 +226,16 @@ func apply(rs nft.Ruleset, op nft.Op) error {
 			return err
 		}
 		delete(t.Timeouts, op.Name)
+	case nft.SetFlowtable:
+		if t.Flowtables == nil {
+			t.Flowtables = map[string]nft.Flowtable{}
+		}
+		t.Flowtables[op.Name] = op.Flowtable
+	case nft.DeleteFlowtable:
+		if err := (reference{aFlowtable, op.Name}).mayGo(t); err != nil {
+			return err
+		}
+		delete(t.Flowtables, op.Name)
 	case nft.AddChain:
 		if t.Chains[op.Chain.Name] != nil {
 			return fmt.Errorf("chain %s exists: %w", op.Chain.Name, unix.EEXIST)

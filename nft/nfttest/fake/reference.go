@@ -15,10 +15,11 @@ type reference struct{ kind, name string }
 
 // The kinds of references.
 const (
-	aSet     = "set"
-	aChain   = "chain"
-	aCounter = "counter"
-	aTimeout = "timeout"
+	aSet       = "set"
+	aChain     = "chain"
+	aCounter   = "counter"
+	aTimeout   = "timeout"
+	aFlowtable = "flowtable"
 )
 
 // isIn reports whether a table has what is referred to.
@@ -32,6 +33,8 @@ func (r reference) isIn(t *nft.Table) (is bool) {
 		is = slices.Contains(t.Counters, r.name)
 	case aTimeout:
 		_, is = t.Timeouts[r.name]
+	case aFlowtable:
+		_, is = t.Flowtables[r.name]
 	}
 	return is
 }
@@ -59,6 +62,8 @@ func references(r nft.Rule) []reference {
 			refs = append(refs, reference{aSet, s.Map})
 		case nft.Counter:
 			refs = append(refs, reference{aCounter, s.Name})
+		case nft.FlowAdd:
+			refs = append(refs, reference{aFlowtable, s.Flowtable})
 		case nft.SetTimeout:
 			refs = append(refs, reference{aTimeout, s.Timeout.Name()})
 		case nft.DNAT:

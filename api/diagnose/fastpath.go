@@ -1,0 +1,18 @@
+package diagnose
+
+import "fmt"
+
+// fastPath adds which ports are fast, and why others are not, of a box with a fast path.
+func (d *diagnosis) fastPath() {
+	for _, port := range d.ports() {
+		for _, s := range d.states(port) {
+			name := fmt.Sprintf("port %d/%s (%s)", port.Port, port.Protocol, s.Family)
+			switch {
+			case s.Fast:
+				d.good("%s is on the fast path: from about the 16th packet on, connections pass all rules and routing by", name)
+			case s.Slow != "":
+				d.good("%s is not on the fast path: %s", name, s.Slow)
+			}
+		}
+	}
+}

@@ -1,0 +1,36 @@
+package config
+
+import (
+	"cmp"
+	"slices"
+
+	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/nft"
+)
+
+// FastPath selects the Services whose established connections pass rules and routing by.
+type FastPath string
+
+const (
+	FastPathOff      FastPath = "off"
+	FastPathServices FastPath = "services" // those with the annotation
+	FastPathAll      FastPath = "all"      // those that can
+)
+
+// flowtable is the flowtable of the box; nil: no Service is fast. Its devices are the links that frames of forwarded packets
+// leave by. The ports of a bridge are not among them: the kernel would keep the MAC address of the other end.
+func (c *Config) flowtable(facts *node.Facts) *nft.Flowtable {
+	if c.Services.FastPath == FastPathOff || c.Services.FastPath == "" {
+		return nil
+	}
+	fast := &nft.Flowtable{Counter: c.Services.ReadsFlows()}
+	if facts != nil {
+		for _, i := range facts.Interfaces {
+			if i.Forwards {
+				fast.Devices = append(fast.Devices, nft.Device{Name: i.Name, Index: i.Index})
+			}
+		}
+		slices.SortFunc(fast.Devices, func(a, b nft.Device) int { return cmp.Compare(a.Name, b.Name) })
+	}
+	return fast
+}

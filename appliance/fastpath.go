@@ -1,0 +1,108 @@
+package appliance
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/appliance/checkup"
+	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/metrics"
+	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/kernel"
+	"svcctl.io/svcctl/store/manifest"
+)
+
+// The reasons of the problems of a box that should have a fast path.
+const (
+	reasonFastPath       = "FastPath"
+	reasonFastPathKernel = "FastPathKernel"
+)
+
+// fastPath is what the kernel of this box has of a fast path. The zero value: nothing asks for it.
+type fastPath struct{ kernel.FastPath }
+
+// tryFastPath tries the kernel if the settings ask for a fast path.
+func tryFastPath(cfg *config.Config, k *kernel.Conn, log *slog.Logger) (f fastPath) {
+	if cfg.Box(nil).Fast == nil {
+		return f
+	}
+	if f.FastPath = k.FastPath(); f.Lacks != "" {
+		log.Error("there is no fast path, and everything else works", "err", f.Lacks)
+	}
+	return f
+}
+
+// limit takes from a host what its kernel lacks.
+func (f fastPath) limit(host *reconcile.Host) {
+	if f.Lacks != "" {
+		host.Box.Fast, host.Resolve.FastPath.Lacks = nil, f.Lacks
+	}
+}
+
+// problems are those of the kernel.
+func (f fastPath) problems() (list []manifest.Problem) {
+	if f.Lacks != "" {
+		list = append(list, manifest.Problem{Reason: reasonFastPath, Message: f.Lacks + "; until then --fast-path has no effect, and everything else works"})
+	}
+	if f.Doubt != "" {
+		list = append(list, manifest.Problem{Reason: reasonFastPathKernel, Warning: true, Message: f.Doubt})
+	}
+	return list
+}
+
+// countFast adds the metrics of the fast path, if the settings ask for one.
+func countFast(a *assembly) {
+	if a.cfg.Box(nil).Fast == nil {
+		return
+	}
+	a.metrics.Scraped("fast path", func(to metrics.Samples) {
+		of, box := a.grants.Served()
+		frontends, devices := 0, 0
+		if box.Fast != nil {
+			devices = len(box.Fast.Devices)
+			for _, ports := range of {
+				for i := range ports {
+					if ports[i].Fast {
+						frontends += len(ports[i].Frontends)
+					}
+				}
+			}
+		}
+		to.Set("svcctl_fast_path_frontends", float64(frontends))
+		to.Set("svcctl_fast_path_devices", float64(devices))
+	})
+}
+
+// fastFinding is about the flowtables of other programs, and those of a box with a fast path.
+func fastFinding(k *kernel.Conn, have nft.Ruleset) []Finding {
+	const check = "fast-path"
+	foreign, err := k.ForeignFlowtables()
+	if err != nil {
+		return []Finding{checkup.Doubt(check, err.Error(), "try again")}
+	}
+	var others []string
+	for _, w := range foreign {
+		others = append(others, fmt.Sprintf("table %s %s, flowtable %s of %s", w.Family, w.Table, w.Name, cmp.Or(strings.Join(w.Devices, ", "), "no interface")))
+	}
+	devices := map[string]bool{}
+	for _, table := range have {
+		for _, w := range table.Flowtables {
+			for _, d := range w.Devices {
+				devices[d.Name] = true
+			}
+		}
+	}
+	switch {
+	case len(others) > 0:
+		return []Finding{checkup.Doubt(check, "packets of established connections pass the rules by, also of Services: "+strings.Join(others, "; "),
+			"take Services out of that program's flowtable, unless they may skip rules (`man 7 svcctl-fastpath`)")}
+	case len(devices) > 0:
+		return []Finding{checkup.Well(check, "connections are fast between "+strings.Join(slices.Sorted(maps.Keys(devices)), ", "))}
+	}
+	return nil
+}

@@ -1,0 +1,70 @@
+package reconcile
+
+import (
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/kernel"
+)
+
+// A transaction of another program has fast connections pass the rules again: at once, and at most once a second, the last
+// one of a second at its end. Without a fast Service nothing is done.
+func Test1074_rules_of_others_renew_the_fast_path(t *testing.T) {
+	r := newRig(t)
+	r.cfg.Services.FastPath = config.FastPathAll
+	r.host()
+	foreign := func() (steps bool) { return r.onForeignChange(kernel.Change{PID: 1, Comm: "firewall"}) }
+	r.step()
+	if foreign() {
+		t.Error("there is a step for another program's rules, and no Service is fast")
+	}
+	r.write("a.yaml", web("web", "10.96.0.10", "10.1.0.1"))
+	r.step()
+	renewals := 0
+	r.kernel.Inject(func(b *nft.Batch) error {
+		for _, op := range b.Ops {
+			if _, is := op.(nft.DeleteFlowtable); is {
+				renewals++
+				break
+			}
+		}
+		return nil
+	})
+	is := func(when string, want int) {
+		t.Helper()
+		r.step()
+		if renewals != want {
+			t.Errorf("%s: %d renewals, want %d", when, renewals, want)
+		}
+	}
+	is("before", 0)
+	if !foreign() {
+		t.Error("there is no step for another program's rules")
+	}
+	is("at once", 1)
+	is("nothing new", 1)
+	r.clock = r.clock.Add(time.Second / 10)
+	foreign()
+	foreign()
+	is("within the second", 1)
+	if wait, needed := r.until(); !needed || wait > time.Second {
+		t.Errorf("the next step comes in %v (%v), want within the second", wait, needed)
+	}
+	r.clock = r.clock.Add(time.Second)
+	is("after it", 2)
+	r.onForeignChange(kernel.Change{Lost: true})
+	r.clock = r.clock.Add(time.Second)
+	is("after changes that were missed", 3)
+
+	// Another one commits in between: it is tried again.
+	foreign()
+	r.clock = r.clock.Add(time.Second)
+	r.kernel.Inject(func(*nft.Batch) error { return kernel.ErrStale })
+	r.step()
+	renewals = 0
+	r.kernel.Inject(func(b *nft.Batch) error { renewals++; return nil })
+	r.clock = r.clock.Add(time.Second)
+	is("after one that came in between", 1)
+}

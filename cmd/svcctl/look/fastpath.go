@@ -1,0 +1,18 @@
+package look
+
+import (
+	"slices"
+
+	"svcctl.io/svcctl/api/wire"
+)
+
+// fastColumn adds the column FAST to rows of connections, the first of which is the header, if one of them is fast.
+func fastColumn(rows [][]string, connections []wire.Connection) {
+	if !slices.ContainsFunc(connections, func(c wire.Connection) bool { return c.Fast }) {
+		return
+	}
+	rows[0] = append(rows[0], "FAST")
+	for i := range connections {
+		rows[i+1] = append(rows[i+1], map[bool]string{true: "yes", false: "-"}[connections[i].Fast])
+	}
+}

@@ -1,0 +1,241 @@
+package nft
+
+import (
+	"slices"
+	"strings"
+)
+
+// The fast path is a flowtable: established connections of some Services that pass the kernel's rules, its routing and
+// its connection tracking by. The kernel adds a connection when a rule asks for it in forward. The rule is asked for one
+// packet of 16, so that connections of other Services pay next to nothing, and without counting packets, for which the
+// kernel would have to count those of all connections (net.netfilter.nf_conntrack_acct). Its chain is the last one of
+// forward: a connection that a filter of another program drops is never added.
+//
+// Connections to the box itself, and those that it opens, do not come there.
+
+// Names of the fast path.
+const (
+	flowtableName = "fast"
+	setFast       = "fast-services"  // original frontends
+	setNPFast     = "fast-nodeports" // original node ports
+	setFastRanges = "fast-ranges"    // original frontends, ranges of ports
+
+	chainFastPath = "fast-path"
+	chainFastAdd  = "fast-add"
+)
+
+// fastSets are the sets of frontends whose connections may be fast.
+var fastSets = []Set{
+	{Name: setFast, Key: keyFrontend}, {Name: setNPFast, Key: keyNodePort}, {Name: setFastRanges, Key: keyFrontend, Interval: true},
+}
+
+// fastSample is the number of packets of which one asks to be added.
+const fastSample = 16
+
+// PriorityFastPath is the priority of the chain of the fast path in forward.
+const PriorityFastPath = 100
+
+// Flowtable is the definition of a flowtable.
+type Flowtable struct {
+	// Devices are the interfaces where packets of its connections are looked for, sorted by name.
+	Devices []Device
+	// Counter has the packets counted in connection tracking, where that counts (--traffic flows).
+	Counter bool
+	// Foreign is set when a flowtable that was read is one that this product could not have made.
+	Foreign bool
+}
+
+// Device is an interface of a flowtable.
+type Device struct {
+	Name string
+	// Index differs between two interfaces of one name, of which one follows the other: the kernel drops the first one from
+	// its flowtables. 0 in a flowtable that was read.
+	Index uint32
+}
+
+type (
+	// MatchFast is `ct status dnat ct status assured numgen random mod 16 0`: one packet of 16 of connections
+	// whose destination was translated and in which both ends take part.
+	MatchFast struct{}
+	// FlowAdd is `flow add @fast`: the kernel adds the connection to the flowtable.
+	FlowAdd struct{ Flowtable string }
+
+	// SetFlowtable creates a flowtable, or makes one that exists equal to a definition. Devices that do not
+	// exist, or that the kernel refuses, are left out.
+	SetFlowtable struct {
+		Family    Family
+		Name      string
+		Flowtable Flowtable
+	}
+	// DeleteFlowtable deletes a flowtable that no rule names. Its connections go on by the rules.
+	DeleteFlowtable named
+)
+
+func (MatchFast) statement()   {}
+func (FlowAdd) statement()     {}
+func (SetFlowtable) op()       {}
+func (DeleteFlowtable) op()    {}
+func (MatchFast) text() string { return "ct status dnat ct status assured numgen random mod 16 0" }
+func (s FlowAdd) text() string { return "flow add @" + s.Flowtable }
+
+// OneOf is the number of packets of which one matches.
+func (MatchFast) OneOf() uint32 { return fastSample }
+
+// addFast adds the element by which connections of a frontend may be fast.
+func (p *compiledPort) addFast(f *fragment, box *Box, fe *Frontend) {
+	if !p.Fast || box.Fast == nil || !p.serves(fe) {
+		return
+	}
+	set, key := p.fastKey(fe)
+	f.elements = append(f.elements, placed{set, key, ""})
+	f.use(p.Protocol)
+}
+
+// fastKey is the set of a frontend's element, and its key.
+func (p *compiledPort) fastKey(fe *Frontend) (set, key string) {
+	switch {
+	case fe.IsRange():
+		return setFastRanges, p.rangeKey(fe)
+	case fe.Addr.IsValid():
+		return setFast, string(p.key(fe))
+	}
+	return setNPFast, string(p.key(fe))
+}
+
+// readFast reads back which ports are fast.
+func (r *recovery) readFast() {
+	for i := range r.ports {
+		p := compiledPort{ServicePort: &r.ports[i]}
+		for j := range p.Frontends {
+			set, key := p.fastKey(&p.Frontends[j])
+			_, is := r.table.elements(set)[key]
+			p.Fast = p.Fast || is
+		}
+	}
+}
+
+// hasFast reports whether any Service is fast.
+func (t *tableState) hasFast() bool {
+	return t.count(setFast)+t.count(setNPFast)+t.count(setFastRanges) > 0
+}
+
+// fastChains add connections of the Services in the sets to the flowtable.
+//
+//	chain fast-path {
+//		type filter hook forward priority 100; policy accept;
+//		ct status dnat ct status assured numgen random mod 16 0 goto fast-add
+//	}
+//	chain fast-add {
+//		meta l4proto tcp ct original ip daddr . meta l4proto . ct original proto-dst @fast-services flow add @fast
+//	}
+func (t *tableState) fastChains() []Chain {
+	if !t.hasFast() {
+		return nil
+	}
+	var rules []Rule
+	for _, proto := range [...]Protocol{TCP, UDP} {
+		for _, set := range []string{setFast, setFastRanges, setNPFast} {
+			if t.protocols[proto] == 0 || !t.has(set) {
+				continue
+			}
+			rule := Rule{MatchProto{proto}}
+			if set == setNPFast {
+				rule = append(rule, MatchSet{Key: []Field{OriginalDaddr}, Set: setNPAddresses}, MatchSet{Key: originalNodePort, Set: set})
+			} else {
+				rule = append(rule, MatchSet{Key: originalFrontend, Set: set})
+			}
+			rules = append(rules, append(rule, FlowAdd{flowtableName}))
+		}
+	}
+	return []Chain{
+		{Name: chainFastAdd, Rules: rules},
+		{Name: chainFastPath, Hook: HookForward, Priority: PriorityFastPath, Filter: true, Rules: []Rule{{MatchFast{}, GotoChain(chainFastAdd)}}},
+	}
+}
+
+// setFlowtable keeps the flowtable while a Service is fast.
+func (t *tableState) setFlowtable(box *Box) {
+	t.flowtables = nil
+	if t.hasFast() {
+		t.flowtables = map[string]Flowtable{flowtableName: *box.Fast}
+	}
+}
+
+// equal reports whether two flowtables are the same, by the names of their devices unless both have their indexes.
+func (w Flowtable) equal(o Flowtable) bool {
+	return w.Counter == o.Counter && w.Foreign == o.Foreign && slices.EqualFunc(w.Devices, o.Devices, func(a, b Device) bool {
+		return a.Name == b.Name && (a.Index == b.Index || a.Index == 0 || b.Index == 0)
+	})
+}
+
+// flowtables compares the flowtables of two states of a table.
+func (d *tableDiff) flowtables(have, want map[string]Flowtable) {
+	for _, name := range sortedKeys(have) {
+		if _, wanted := want[name]; !wanted {
+			d.gone = append(d.gone, DeleteFlowtable{d.family, name})
+		}
+	}
+	for _, name := range sortedKeys(want) {
+		if old, there := have[name]; !there || !old.equal(want[name]) {
+			d.created = append(d.created, SetFlowtable{d.family, name, want[name]})
+		}
+	}
+}
+
+// anyForeign reports whether a flowtable of a wanted name has to be made new, with its table.
+func anyForeign(have, want map[string]Flowtable) bool {
+	for name := range want {
+		if have[name].Foreign {
+			return true
+		}
+	}
+	return false
+}
+
+// definition is the lines between a flowtable's braces.
+func (w Flowtable) definition() []string {
+	lines := []string{"hook ingress priority filter"}
+	if len(w.Devices) > 0 {
+		names := make([]string, len(w.Devices))
+		for i, d := range w.Devices {
+			names[i] = `"` + d.Name + `"`
+		}
+		lines = append(lines, "devices = { "+strings.Join(names, ", ")+" }")
+	}
+	if w.Counter {
+		lines = append(lines, "counter")
+	}
+	return lines
+}
+
+// text is the operation as an nft command.
+func (op SetFlowtable) text() string {
+	return "add flowtable " + op.Family.String() + " " + TableName + " " + op.Name + " { " + strings.Join(op.Flowtable.definition(), "; ") + "; }"
+}
+
+func (op DeleteFlowtable) text() string {
+	return "delete flowtable " + op.Family.String() + " " + TableName + " " + op.Name
+}
+
+// RenewFast returns the transaction that has all fast connections pass the rules again, which may add them again or
+// drop them: rules of other programs changed. It is empty while no Service is fast.
+func (c *Compiler) RenewFast() (b Batch) {
+	for _, f := range Families {
+		t := c.tables[f]
+		if !t.exists || !t.hasFast() {
+			continue
+		}
+		b.Ops = append(b.Ops,
+			SetRules{Family: f, Chain: chainFastAdd}, DeleteFlowtable{f, flowtableName},
+			SetFlowtable{f, flowtableName, t.flowtables[flowtableName]}, SetRules{f, chainFastAdd, t.chains[chainFastAdd].Rules})
+	}
+	return b
+}
+
+// FastFrontends counts the frontends whose connections may be fast.
+func (c *Compiler) FastFrontends() (n int) {
+	for _, t := range c.tables {
+		n += t.count(setFast) + t.count(setNPFast) + t.count(setFastRanges)
+	}
+	return n
+}
