@@ -14,7 +14,7 @@ import (
 	"svcctl.io/svcctl/store/schema"
 )
 
-// Object writes all fields of an object of a kind, and of one of the Gateway API what leads where.
+// Object writes all fields of an object of a kind.
 func (p *Page) Object(o map[string]any, k kind.Kind) {
 	meta, _ := o["metadata"].(map[string]any)
 	p.line("Name", "%s", output.Printable(metaText(meta, "name")))
@@ -27,9 +27,6 @@ func (p *Page) Object(o map[string]any, k kind.Kind) {
 	p.line("Kind", "%s", k.Name)
 	if created := metaText(meta, "creationTimestamp"); created != "" {
 		p.line("Created", "%s", created)
-	}
-	if slices.Contains(gatewayKinds, k.Name) && p.gateway(o, metaText(meta, "namespace")) == nil {
-		return
 	}
 	for _, key := range slices.Sorted(maps.Keys(o)) {
 		switch key {
