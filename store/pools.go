@@ -83,6 +83,7 @@ func clusterPool(a *alloc.Addresses) Pool {
 		p.Size--
 	}
 	holders := a.Holders()
+	p.Holders = make([]Holder, 0, len(holders))
 	for _, addr := range slices.SortedFunc(maps.Keys(holders), netip.Addr.Compare) {
 		p.add(addr.String(), []string{holders[addr]}, a.Contains(addr))
 	}
@@ -157,7 +158,7 @@ type Disagreement struct {
 func (s *Store) CheckPools(repair bool) []Disagreement {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	c := &poolCheck{allocator: s.allocator, repair: repair, has: map[string]values{}}
+	c := &poolCheck{allocator: s.allocator, repair: repair, has: make(map[string]values, s.table.index.Count())}
 	c.allocator.begin()
 	for ref, r := range s.table.records {
 		if svc, is := r.Object.(*object.Service); is && !r.Withheld {

@@ -168,7 +168,7 @@ func (a *answers) allocations(repair bool) wire.Allocations {
 		list.Disagreements = append(list.Disagreements, wire.Disagreement(d))
 	}
 	for _, p := range a.objects.Pools() {
-		pool := wire.Pool{Kind: p.Kind, Family: p.Family, Range: p.Range, Name: p.Name, Internal: p.Internal, Size: p.Size, Used: p.Used, Holders: []wire.Holder{}}
+		pool := wire.Pool{Kind: p.Kind, Family: p.Family, Range: p.Range, Name: p.Name, Internal: p.Internal, Size: p.Size, Used: p.Used, Holders: make([]wire.Holder, 0, len(p.Holders))}
 		for _, h := range p.Holders {
 			pool.Holders = append(pool.Holders, wire.Holder(h))
 		}

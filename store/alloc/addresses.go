@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
-	"maps"
 	"net/netip"
 )
 
@@ -137,8 +136,8 @@ func (a *Addresses) Owner(addr netip.Addr) (string, bool) {
 	return owner, held
 }
 
-// Holders returns a copy of the holders by address.
-func (a *Addresses) Holders() map[netip.Addr]string { return maps.Clone(a.owners) }
+// Holders returns the holders by address. It may not be changed.
+func (a *Addresses) Holders() map[netip.Addr]string { return a.owners }
 
 func (a *Addresses) offset(addr netip.Addr) uint64 {
 	return low64(addr) - low64(a.prefix.Addr())

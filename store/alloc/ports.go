@@ -2,7 +2,6 @@ package alloc
 
 import (
 	"fmt"
-	"maps"
 	"math/bits"
 )
 
@@ -131,8 +130,8 @@ func (p *Ports) Owner(port Port) (string, bool) {
 	return owner, held
 }
 
-// Holders returns a copy of the holders by port.
-func (p *Ports) Holders() map[Port]string { return maps.Clone(p.owners) }
+// Holders returns the holders by port. It may not be changed.
+func (p *Ports) Holders() map[Port]string { return p.owners }
 
 // rival returns another holder of the port, or in a shared space of its number on any protocol; ""
 // when there is none.
