@@ -32,7 +32,7 @@ func BenchmarkEgress(b *testing.B) {
 	lab := netlab.New(b)
 	all, endpoint := standbys(1_000), []netip.AddrPort{netip.MustParseAddrPort("10.128.0.2:8080")}
 	box := func(name, annotated string) *way {
-		return balancedWith(b, lab, name, []string{"--egress-from=10.1.0.0/16", "--load-balancer-pool=198.51.100.0/28"}, func(d netlab.Dir) {
+		return balancedWith(b, lab, name, []string{"--egress-from=10.1.0.0/16"}, func(d netlab.Dir) {
 			writeServices(d, 1_000)
 			d.Write("mail.yaml", annotated)
 		}, all...)

@@ -131,6 +131,7 @@ func portAspects(p *nft.ServicePort) []aspect {
 		{"idle timeout", cmp.Or(when(p.Idle > 0, "%v", p.Idle), "the host's")},
 		{"limits", words(", ", when(l.Rate.Count > 0, "%v", l.Rate), when(l.ClientRate.Count > 0, "%v%s", l.ClientRate, client(l.ClientRatePrefix)),
 			when(l.ClientConnections > 0, "%d open%s", l.ClientConnections, client(l.ClientConnectionsPrefix)))},
+		{"egress", words("", when(len(p.Egress.Sources) > 0, "%v for %s", p.Egress.Addr, strings.Join(texts(p.Egress.Sources, netip.Addr.String), ", ")))},
 		{"relay", words("", when(p.Relayed(), "%v", p.Relay[nft.PoolCluster]))},
 	}
 }

@@ -119,3 +119,15 @@ func TestTables(t *testing.T) {
 		}
 	}
 }
+
+// The hosts that leave with an address are a change of a port like others.
+func TestEgressIsForeseen(t *testing.T) {
+	before := portWith(nil)
+	after := portWith(func(p *nft.ServicePort) {
+		p.Egress = nft.Egress{Addr: netip.MustParseAddr("192.0.2.200"), Sources: []netip.Addr{netip.MustParseAddr("10.1.1.1"), netip.MustParseAddr("10.1.1.2")}}
+	})
+	const want = "port http/IPv4 changes egress: none -> 192.0.2.200 for 10.1.1.1, 10.1.1.2"
+	if got := text(Service([]nft.ServicePort{before}, []nft.ServicePort{after})); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
