@@ -115,6 +115,10 @@ func runSeed(t *testing.T, seed uint64, fleet bool, all *Stats) {
 	if os.Getenv("SEEDS") != "" {
 		t.Fatalf("seed %d: %v", seed, wrong)
 	}
+	shrinking := time.Minute
+	if d, err := time.ParseDuration(os.Getenv("SHRINK")); err == nil {
+		shrinking = d
+	}
 	again := 0
 	for range 3 {
 		if _, err := simulate(t, s); err != nil {
@@ -131,7 +135,7 @@ func runSeed(t *testing.T, seed uint64, fleet bool, all *Stats) {
 			}
 		}
 		return false
-	}, time.Minute)
+	}, shrinking)
 	_, last := simulate(t, small)
 	t.Fatalf("seed %d: %v\nfailed in %d of 3 replays; shrunk from %d to %d events, which fail with %v:\n%s", seed, wrong, again, len(s.Events), len(small.Events), last, small)
 }
