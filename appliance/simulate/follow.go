@@ -134,7 +134,7 @@ func (b *box) watch(ctx context.Context, l *life) {
 func (b *box) watchEqualsList() error {
 	items, _, ok := b.life.list(context.Background())
 	if !ok {
-		return errors.New("Services cannot be listed at rest")
+		return errors.New("list the Services at rest: no answer")
 	}
 	f := &b.follower
 	f.mu.Lock()
