@@ -168,7 +168,9 @@ func explainFacts(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Clie
 		return err
 	}
 	f.State, err = client.Call(ctx, c, wire.GetService, wire.ServiceQuery{Namespace: f.Namespace, Name: f.Name, Client: v.Option("client").Text()})
-	if err != nil {
+	if refused, is := errors.AsType[*wire.Failure](err); is && refused.Reason == wire.ReasonNotFound {
+		f.State = nil // an appliance of an earlier version
+	} else if err != nil {
 		return err
 	}
 	if v.Option("probe").On() && f.Service != nil {
