@@ -71,6 +71,7 @@ var samples = map[string][3]string{
 	"node-port-space":             {"shared", "shared", "shared"},
 	"allocate":                    {"never", "never", "never"},
 	"legacy-ip":                   {"accept", "accept", "accept"},
+	"fast-path":                   {"services", "all", "services"},
 	"traffic":                     {"off", "flows", "off"},
 	"connection-log":              {"/var/log/a.log", "journal", "/var/log/b.log"},
 	"dns-listen":                  {":53", "192.0.2.1:53,[2001:db8::1]:53", "127.0.0.1:5353"},

@@ -16,17 +16,16 @@ func (d *describing) egress(ctx context.Context, page *describe.Page, svc *objec
 	if _, asks := svc.Metadata.Annotations["svcctl.io/egress"]; !asks {
 		return nil
 	}
-	seen, err := client.Call(ctx, d.c, wire.GetTraffic, wire.TrafficQuery{Namespace: svc.Metadata.Namespace, Service: svc.Metadata.Name, Sort: "open", Limit: 1})
-	if err != nil {
-		return err
+	seen, err := traffic(ctx, d.c, wire.TrafficQuery{Namespace: svc.Metadata.Namespace, Service: svc.Metadata.Name, Sort: "open", Limit: 1})
+	if seen != nil {
+		page.Egress(seen.Egress)
 	}
-	page.Egress(seen.Egress)
-	return nil
+	return err
 }
 
 // explainEndpoint explains the address of an endpoint.
 func explainEndpoint(ctx context.Context, env *cli.Env, c *client.Client, f diagnose.Facts, backends []diagnose.Backend) (err error) {
-	if f.Traffic, err = client.Call(ctx, c, wire.GetTraffic, wire.TrafficQuery{Sort: "open", Limit: 1}); err != nil {
+	if f.Traffic, err = traffic(ctx, c, wire.TrafficQuery{Sort: "open", Limit: 1}); err != nil {
 		return err
 	}
 	return printFindings(env, questionText(f.Question), diagnose.Endpoint(f, backends))

@@ -182,10 +182,7 @@ func explainFacts(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Clie
 	}
 	// Rates need two looks: this one and an earlier one of another viewer. Without it they are
 	// absent.
-	f.Traffic, err = client.Call(ctx, c, wire.GetTraffic, wire.TrafficQuery{Namespace: f.Namespace, Service: f.Name})
-	if _, is := errors.AsType[*wire.Failure](err); is {
-		f.Traffic = nil // connections cannot be counted here
-	} else if err != nil {
+	if f.Traffic, err = traffic(ctx, c, wire.TrafficQuery{Namespace: f.Namespace, Service: f.Name}); err != nil {
 		return err
 	}
 	if f.Service != nil {
@@ -225,4 +222,13 @@ func printFindings(env *cli.Env, title string, findings []diagnose.Finding) erro
 		return errNoAnswer
 	}
 	return nil
+}
+
+// traffic asks for traffic. It returns nil where connections cannot be counted.
+func traffic(ctx context.Context, c *client.Client, q wire.TrafficQuery) (*wire.Traffic, error) {
+	seen, err := client.Call(ctx, c, wire.GetTraffic, q)
+	if _, is := errors.AsType[*wire.Failure](err); is {
+		return nil, nil
+	}
+	return seen, err
 }
