@@ -130,7 +130,7 @@ const elsewhere = `EndpointsNotRead EndpointsStale EndpointsEmpty NoSuchPort Fai
 	Unreadable DirectoryUnavailable Polling LastGoodNotSaved GitLock MassRemovalHeld UnknownServicesHeld NotConfirmed TrialHeldBack
 	RolloutStopped DiskFailed DiskFull RefusedByKernel ForeignInterference Host StaleConnections NoRetry NoFlows ConnectionLog NoFeedback
 	NotCounted SourceDiffers SourceBehind SourceHasNoReader FleetTokens FleetReport FleetForeign FleetReplica Conflict GatewayNotProgrammed
-	ListenerNotValid RouteNotAccepted RouteUnresolved`
+	ListenerNotValid RouteNotAccepted RouteUnresolved EgressPorts FastPathUnused FastPath FastPathKernel`
 
 // Test817_doors_agree: each condition is made and repaired, and status, wait, apply --wait, explain, the dashboard, the
 // metrics, the alert rules and the conditions of the object never disagree on whether the Service answers.
