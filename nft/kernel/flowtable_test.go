@@ -18,7 +18,7 @@ func fastKernel(t *testing.T, devices ...string) (*namespace, *Conn) {
 	n := newNamespace(t)
 	c := n.open()
 	if fast := c.FastPath(); fast.Lacks != "" {
-		t.Skip("SKIPPED: " + fast.Lacks)
+		t.Skip("SKIPPED: this kernel has no flowtables that serve: " + fast.Lacks)
 	}
 	for _, name := range devices {
 		n.link(name, true)
