@@ -77,6 +77,9 @@ func Test1065_fast_path_reads_back(t *testing.T) {
 	if tr := want.From(have); !tr.Empty() {
 		t.Fatalf("a restart would change something: %+v", tr)
 	}
+	if part, err := c.ReadFrontends(); err != nil || !slices.Equal(devicesOf(part), []string{"a", "b"}) {
+		t.Errorf("frontends were read with the devices %v, %v", devicesOf(part), err)
+	}
 	for _, f := range nft.Families {
 		listing := n.nft("list", "flowtables", f.String())
 		if !strings.Contains(listing, "flowtable fast {") || !strings.Contains(listing, "hook ingress priority filter") {

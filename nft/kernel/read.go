@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -30,7 +29,7 @@ func (c *Conn) Read() (nft.Ruleset, uint32, error) {
 	return c.read(reading{count: !c.counting.tally.Started()})
 }
 
-// ReadFrontends returns of our tables what nft.CountFrontends and nft.Adopts look at, as Read does.
+// ReadFrontends returns of our tables what nft.CountFrontends and nft.Adopts look at, and the flowtables, as Read does.
 func (c *Conn) ReadFrontends() (nft.Ruleset, error) {
 	have, _, err := c.read(reading{only: nft.FrontendSets()})
 	return have, err
@@ -116,11 +115,14 @@ func (r *reading) table(f nft.Family) (*nft.Table, error) {
 		return nil, err
 	}
 	t := &nft.Table{Sets: map[string]*nft.SetContent{}, Chains: map[string]*nft.Chain{}, Timeouts: map[string]nft.Timeout{}, Flowtables: map[string]nft.Flowtable{}}
+	if err := readFlowtables(s, f, t.Flowtables); err != nil {
+		return nil, fmt.Errorf("flowtables of table %s: %w", f, err)
+	}
 	if r.only != nil {
 		return t, r.sets(f, t)
 	}
-	if err := cmp.Or(readTimeouts(s, f, t.Timeouts), readFlowtables(s, f, t.Flowtables)); err != nil {
-		return nil, fmt.Errorf("timeouts and flowtables of table %s: %w", f, err)
+	if err := readTimeouts(s, f, t.Timeouts); err != nil {
+		return nil, fmt.Errorf("timeouts of table %s: %w", f, err)
 	}
 	if err := readChains(s, f, t.Chains); err != nil {
 		return nil, fmt.Errorf("chains of table %s: %w", f, err)
