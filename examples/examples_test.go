@@ -230,6 +230,8 @@ func configOf(t *testing.T, dir string, more ...string) config.Config {
 			cfg.Addresses.NodePortRange, err = config.ParsePortRange(words[i+1])
 		case "--nodeport-addresses":
 			cfg.Addresses.NodePortAddresses, err = config.ParseNodePortAddresses(value)
+		case "--egress-from":
+			cfg.Addresses.EgressFrom, err = config.ParsePrefixes(value)
 		case "--service-cluster-ip-range":
 			cfg.Addresses.ClusterIPRanges, err = config.ParsePrefixes(value)
 		default:
