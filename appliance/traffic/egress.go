@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"svcctl.io/svcctl/api/wire"
@@ -108,17 +107,34 @@ func (l *Snapshot) leave(found *index, counted map[netip.Addr]uint64, last *Snap
 		to       netip.AddrPort
 		protocol nft.Protocol
 	}
-	open, used, most := map[netip.Addr]int{}, map[place]int{}, map[netip.Addr]place{}
+	type use struct {
+		ports int
+		by    outbound // the source with most of them
+	}
+	open, used, most := map[netip.Addr]int{}, map[place]use{}, map[netip.Addr]place{}
 	for of, n := range l.outbound {
 		if i, is := x.sources[of.source]; is && found.ports[i].served.Egress.Addr == of.addr {
 			open[of.source] += n
 		}
-		used[place{of.addr, of.to, of.protocol}] += n
+		at := place{of.addr, of.to, of.protocol}
+		u := used[at]
+		if more := cmp.Compare(n, l.outbound[u.by]); more > 0 || more == 0 && of.source.String() < u.by.source.String() {
+			u.by = of
+		}
+		u.ports += n
+		used[at] = u
 	}
-	for at, n := range used {
+	for at, u := range used {
 		was := most[at.addr]
-		if more := cmp.Or(cmp.Compare(n, used[was]), -at.to.Compare(was.to)); more > 0 || !was.addr.IsValid() {
+		if more := cmp.Or(cmp.Compare(u.ports, used[was].ports), -at.to.Compare(was.to)); more > 0 || !was.addr.IsValid() {
 			most[at.addr] = at
+		}
+	}
+	type row struct{ namespace, name, address string }
+	before := map[row]*uint64{}
+	if last != nil {
+		for _, e := range last.Egress {
+			before[row{e.Namespace, e.Service, e.Address}] = e.Connections
 		}
 	}
 	for _, i := range x.ports {
@@ -137,34 +153,14 @@ func (l *Snapshot) leave(found *index, counted map[netip.Addr]uint64, last *Snap
 			e.Sources = append(e.Sources, s)
 		}
 		if at, is := most[p.served.Egress.Addr]; is {
-			e.Ports, e.Fullest = used[at], at.to.String()+"/"+at.protocol.Name()
-			by := 0
-			for of, n := range l.outbound {
-				if of.addr == at.addr && of.to == at.to && of.protocol == at.protocol && (n > by || n == by && of.source.String() < e.By) {
-					by, e.By = n, of.source.String()
-				}
-			}
+			e.Ports, e.Fullest, e.By = used[at].ports, at.to.String()+"/"+at.protocol.Name(), used[at].by.source.String()
 		}
-		if was := last.egressAt(&e); was != nil && e.Connections != nil && was.Connections != nil && *e.Connections >= *was.Connections && l.Since > 0 {
-			e.Rate = new(float64(*e.Connections-*was.Connections) / l.Since.Seconds())
+		if was := before[row{namespace, name, e.Address}]; was != nil && e.Connections != nil && *e.Connections >= *was && l.Since > 0 {
+			e.Rate = new(float64(*e.Connections-*was) / l.Since.Seconds())
 		}
 		l.Egress = append(l.Egress, e)
 	}
 	l.outbound = nil
-}
-
-// egressAt is that of a Service and address; nil: there is none.
-func (l *Snapshot) egressAt(of *wire.EgressTraffic) *wire.EgressTraffic {
-	if l == nil {
-		return nil
-	}
-	i := slices.IndexFunc(l.Egress, func(e wire.EgressTraffic) bool {
-		return e.Namespace == of.Namespace && e.Service == of.Service && e.Address == of.Address
-	})
-	if i < 0 {
-		return nil
-	}
-	return &l.Egress[i]
 }
 
 // egress are the rows of the Services that a query asks for.
