@@ -232,10 +232,7 @@ func (c *Compiler) RenewFast() (b Batch) {
 	return b
 }
 
-// FastFrontends counts the frontends whose connections may be fast.
-func (c *Compiler) FastFrontends() (n int) {
-	for _, t := range c.tables {
-		n += t.count(setFast) + t.count(setNPFast) + t.count(setFastRanges)
-	}
-	return n
+// HasFast reports whether any Service is fast.
+func (c *Compiler) HasFast() bool {
+	return slices.ContainsFunc(Families[:], func(f Family) bool { return c.tables[f].hasFast() })
 }

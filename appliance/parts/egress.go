@@ -2,11 +2,13 @@ package parts
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -49,15 +51,12 @@ func (e *Egress) Take(rows []wire.EgressTraffic) {
 		}
 		at[of.Address] = true
 		short = append(short, resolve.Problem{
-			Object: object.ServiceRef(of.Namespace + "/" + of.Service), Field: "metadata.annotations[svcctl.io/egress]", Reason: "EgressPorts", Warning: true,
+			Object: object.ServiceRef(of.Namespace + "/" + of.Service), Field: annotation.Field(object.AnnotationEgress), Reason: "EgressPorts", Warning: true,
 			Message: fmt.Sprintf("%s uses %d %% of its %d ports towards %s, most by %s: give some endpoints another address",
 				of.Address, percent/portsStep*portsStep, wire.EgressPorts, of.Fullest, of.By),
 		})
 	}
-	changed := len(short) != len(e.short)
-	for i := range short {
-		changed = changed || short[i] != e.short[i]
-	}
+	changed := !slices.Equal(short, e.short)
 	e.short, e.at = short, at
 	e.mu.Unlock()
 	if changed {

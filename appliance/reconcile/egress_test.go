@@ -11,6 +11,7 @@ import (
 	"svcctl.io/svcctl/appliance/test/judge"
 	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/object"
 )
 
 // In random worlds each packet that hosts send past Services leaves with the address that docs/egress.md gives it: that of the
@@ -32,7 +33,7 @@ func TestEgressInRandomWorlds(t *testing.T) {
 				svc.Metadata.Annotations = map[string]string{}
 			}
 			if r.IntN(3) > 0 {
-				svc.Metadata.Annotations[resolve.AnnotationEgress] = "vip"
+				svc.Metadata.Annotations[object.AnnotationEgress] = "vip"
 			}
 		}
 		cfg, facts, objs := judge.Config(&world.Box), judge.Facts(&world.Box), (*worldObjects)(world)
@@ -55,7 +56,7 @@ func TestEgressInRandomWorlds(t *testing.T) {
 						isEndpoint = isEndpoint || len(e.Addresses) > 0 && e.Addresses[0] == source.String()
 					}
 				}
-				if svc == nil || svc.Metadata.Annotations[resolve.AnnotationEgress] == "" || !isEndpoint {
+				if svc == nil || svc.Metadata.Annotations[object.AnnotationEgress] == "" || !isEndpoint {
 					continue
 				}
 				has := func(ports []nft.ServicePort, a netip.Addr) bool {

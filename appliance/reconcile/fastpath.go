@@ -19,7 +19,7 @@ type fastRenewal struct {
 
 // ask notes a transaction of another program. It reports whether the loop has to take a step for that.
 func (r *fastRenewal) ask(compiler *nft.Compiler) bool {
-	first := !r.asked && compiler.FastFrontends() > 0
+	first := !r.asked && compiler.HasFast()
 	r.asked = r.asked || first
 	return first
 }

@@ -319,7 +319,7 @@ func (r *resolver) readAdopt(balance nft.Balance, idle bool) bool {
 		return false
 	}
 	field := annotation.Field(object.AnnotationAdopt)
-	wanted, err := object.ParseAdopt(value)
+	wanted, err := object.ParseBool(value)
 	why := ""
 	switch {
 	case err != nil:

@@ -33,7 +33,7 @@ func (r *resolver) readEject() {
 		return
 	}
 	field := annotation.Field(object.AnnotationEject)
-	wanted, err := object.ParseEject(value)
+	wanted, err := object.ParseBool(value)
 	switch {
 	case err != nil:
 		r.warn(r.ref, field, reasonUnknownValue, "%v: no endpoint is taken out", err)

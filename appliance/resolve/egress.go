@@ -12,10 +12,6 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// AnnotationEgress of a Service has the connections that its endpoints begin themselves leave the box with an address of the
-// Service: "vip", or at most one of its addresses for each family.
-const AnnotationEgress = "svcctl.io/egress"
-
 // Reasons of Problems about egress.
 const (
 	reasonEgressNotAllowed = "EgressNotAllowed"
@@ -43,7 +39,7 @@ const egressVIP = "vip"
 
 // readEgress reads the annotation.
 func (r *resolver) readEgress() {
-	value, given := r.Service.Metadata.Annotations[AnnotationEgress]
+	value, given := r.Service.Metadata.Annotations[object.AnnotationEgress]
 	if !given {
 		return
 	}
@@ -71,7 +67,7 @@ func (r *resolver) readEgress() {
 
 func (r *resolver) badEgress(format string, args ...any) {
 	r.egress.asked = false
-	r.warnValue(AnnotationEgress, reasonUnknownValue, format, args...)
+	r.warnValue(object.AnnotationEgress, reasonUnknownValue, format, args...)
 }
 
 // mayHave reports whether an address is one that the Service has or asks for; if not, known describes those.
@@ -106,17 +102,13 @@ func (r *resolver) mayHave(addr netip.Addr) (is bool, known string) {
 	return slices.Contains(of, addr), "which has " + listed(of)
 }
 
-// listed is a list of addresses in words, the first three at most.
+// listed is a list of addresses in words.
 func listed(addrs []netip.Addr) string {
-	const most = 3
-	text := ""
+	texts := make([]string, len(addrs))
 	for i, a := range addrs {
-		if i == most {
-			return fmt.Sprintf("%s and %d more", text, len(addrs)-most)
-		}
-		text += choose(i > 0, ", ", "") + a.String()
+		texts[i] = a.String()
 	}
-	return text
+	return First(texts, 3)
 }
 
 // leaveWith gives the ports their Egress.
@@ -124,7 +116,7 @@ func (r *resolver) leaveWith() {
 	if !r.egress.asked {
 		return // mostly
 	}
-	switch field := annotation.Field(AnnotationEgress); {
+	switch field := annotation.Field(object.AnnotationEgress); {
 	case r.facts.Fleet:
 		r.warn(r.ref, field, reasonReplyPaths, "endpoints leave with their own addresses: the boxes of a fleet announce an address by equal paths, and replies may reach a box without the connection; serve these hosts by a box or a pair without --fleet")
 		return
@@ -144,7 +136,7 @@ func (r *resolver) leaveWith() {
 			if r.egress.named != nil {
 				lacks = "no such address among those that the annotation names"
 			}
-			r.warn(r.ref, annotation.Field(AnnotationEgress), reasonNoAddress, "endpoints leave with their own addresses over %s: the Service has %s", family.Name(), lacks)
+			r.warn(r.ref, annotation.Field(object.AnnotationEgress), reasonNoAddress, "endpoints leave with their own addresses over %s: the Service has %s", family.Name(), lacks)
 			continue
 		}
 		at := slices.IndexFunc(r.out.Ports, func(p nft.ServicePort) bool {
@@ -170,7 +162,7 @@ func (r *resolver) egressAddr(family nft.Family) netip.Addr {
 // mayLeave returns the sources that may leave with an address of a Service: those within the operator's border, and neither this
 // host nor its gateways, whose BGP, ssh and VRRP would change their source.
 func (r *resolver) mayLeave() (sources []netip.Addr) {
-	field := annotation.Field(AnnotationEgress)
+	field := annotation.Field(object.AnnotationEgress)
 	var outside []netip.Addr
 	for _, a := range sortedOnce(r.egress.sources) {
 		what := r.facts.Host[a]
@@ -286,7 +278,7 @@ func (c *Claims) cutEgress(ref object.Ref, ports []nft.ServicePort) (cut []nft.S
 			}
 		}
 		for _, winner := range slices.Sorted(maps.Keys(lost)) {
-			problems = append(problems, Problem{Object: ref, Field: annotation.Field(AnnotationEgress), Reason: reasonSharedEndpoint, Warning: true,
+			problems = append(problems, Problem{Object: ref, Field: annotation.Field(object.AnnotationEgress), Reason: reasonSharedEndpoint, Warning: true,
 				Message: fmt.Sprintf("%s %s with %s of %s, which comes first by name: give both Services one address, or each its own hosts", listed(lost[winner]),
 					choose(len(lost[winner]) > 1, "leave", "leaves"), c.leavesWith(winner, ports[i].Family), winner)})
 		}

@@ -74,7 +74,7 @@ func TestEgress(t *testing.T) {
 	} {
 		annotations := map[string]string{}
 		if tt.value != "" {
-			annotations[AnnotationEgress] = tt.value
+			annotations[object.AnnotationEgress] = tt.value
 		}
 		svc := exposed(object.TypeLoadBalancer, annotations)
 		f := &Facts{}
@@ -83,7 +83,7 @@ func TestEgress(t *testing.T) {
 			tt.change(svc, f)
 		}
 		out := Service(Input{Service: svc, Slices: tt.slices}, f)
-		if text := problemText(&out, AnnotationEgress); !strings.Contains(text, tt.text) || (text == "") != (tt.text == "") {
+		if text := problemText(&out, object.AnnotationEgress); !strings.Contains(text, tt.text) || (text == "") != (tt.text == "") {
 			t.Errorf("%s: the problem is %q, want %q", name, text, tt.text)
 		}
 		if got := egressText(out.Ports); got != tt.want {
@@ -130,14 +130,14 @@ func TestEgressIsRefusedWhenItIsWritten(t *testing.T) {
 		{"203.0.113.9", func(s *object.Service) { s.Spec.Type = "ClusterIP" }, false},
 		{"198.51.100.4,2001:db8::4", nil, false},
 	} {
-		svc := exposed(object.TypeLoadBalancer, map[string]string{AnnotationEgress: tt.value})
+		svc := exposed(object.TypeLoadBalancer, map[string]string{object.AnnotationEgress: tt.value})
 		svc.TypeMeta = object.TypeMeta{Kind: object.KindService, APIVersion: "v1"}
 		if tt.change != nil {
 			tt.change(svc)
 		}
 		rules, refused := &Rules{}, false
 		for _, remark := range rules.Remarks(svc) {
-			if strings.Contains(remark.Field, AnnotationEgress) {
+			if strings.Contains(remark.Field, object.AnnotationEgress) {
 				refused = refused || remark.Refused
 				if !remark.Refused {
 					t.Errorf("%s: there is a remark %q", tt.value, remark.Text)

@@ -21,7 +21,7 @@ type FastPath struct {
 // not, and it is a problem if the Service asks.
 func (r *resolver) readFastPath() {
 	value, given := r.Service.Metadata.Annotations[object.AnnotationFastPath]
-	wanted, err := object.ParseAdopt(value)
+	wanted, err := object.ParseBool(value)
 	fast := r.facts.FastPath
 	why, field := "", annotation.Field(object.AnnotationFastPath)
 	switch {

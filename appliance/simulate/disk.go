@@ -87,11 +87,11 @@ func (d *disk) open(l *life) (engine.Engine, error) {
 	return file, nil
 }
 
-// hookOf returns a field of a data file that is for tests of its own package.
-func hookOf[T any](file *engine.File, name string) *T {
-	field := reflect.ValueOf(file).Elem().FieldByName(name)
+// hookOf returns an unexported field of a struct, which only tests of its own package set.
+func hookOf[T, S any](of *S, name string) *T {
+	field := reflect.ValueOf(of).Elem().FieldByName(name)
 	if field.Type() != reflect.TypeFor[T]() {
-		panic(fmt.Sprintf("engine.File.%s is a %v", name, field.Type()))
+		panic(fmt.Sprintf("%T.%s is a %v", *of, name, field.Type()))
 	}
 	return (*T)(unsafe.Pointer(field.UnsafeAddr()))
 }

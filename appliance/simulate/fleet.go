@@ -17,7 +17,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unsafe"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -189,9 +188,7 @@ func (m *member) start() error {
 		return fmt.Errorf("open the engine of %s: %w", m.name, err)
 	}
 	ctx, end := context.WithCancel(context.Background())
-	// The field is unexported, as no configuration has another client.
-	field := reflect.ValueOf(e).Elem().FieldByName("client")
-	client := (**clientv3.Client)(unsafe.Pointer(field.UnsafeAddr()))
+	client := hookOf[*clientv3.Client](e, "client") // no configuration has another one
 	_ = (*client).Close()
 	*client = link.client(context.Background())
 	done := &sync.WaitGroup{}

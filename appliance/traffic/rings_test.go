@@ -144,7 +144,7 @@ func TestRecord(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- q.Record(ctx, dir, "gw1", log) }()
 		time.Sleep(10 * time.Minute)
-		synctest.Wait() // for a look at the same time
+		synctest.Wait()       // for a look at the same time
 		if n < 50 || n > 61 { // fewer where the machine is slow
 			t.Errorf("%d looks in ten minutes", n)
 		}

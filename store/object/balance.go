@@ -158,9 +158,9 @@ func checkServiceBalance(s, old *Service) Errors {
 	errs := checkAnnotation(&s.Metadata, before, AnnotationBalance, checkBalance)
 	errs = append(errs, checkAffinity(&s.Metadata, before)...)
 	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationRetryAfter, checkBy(ParseRetryAfter))...)
-	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationAdopt, checkBy(ParseAdopt))...)
-	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationEject, checkBy(ParseEject))...)
-	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationFastPath, checkBy(ParseAdopt))...)
+	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationAdopt, checkBy(ParseBool))...)
+	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationEject, checkBy(ParseBool))...)
+	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationFastPath, checkBy(ParseBool))...)
 	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationSlowStart, checkBy(ParseSlowStart))...)
 	return append(errs, checkAnnotation(&s.Metadata, before, AnnotationWeights, func(p path, value string) Errors {
 		if _, err := ParseWeights(value); err != nil {
@@ -327,18 +327,19 @@ const (
 // "true" or "false".
 const AnnotationEject = "svcctl.io/eject"
 
-// ParseEject reads the value of AnnotationEject.
-func ParseEject(value string) (bool, error) { return ParseAdopt(value) }
-
 // AnnotationFastPath of a Service has established connections pass rules and routing by: "true" or "false".
 const AnnotationFastPath = "svcctl.io/fast-path"
+
+// AnnotationEgress of a Service has the connections that its endpoints begin themselves leave the box with an address of the
+// Service: "vip", or at most one of its addresses for each family.
+const AnnotationEgress = "svcctl.io/egress"
 
 // AnnotationAdopt of a Service has TCP connections to its load balancer IPs and external IPs go on when another box
 // takes over: "true" or "false".
 const AnnotationAdopt = "svcctl.io/adopt-connections"
 
-// ParseAdopt reads the value of AnnotationAdopt.
-func ParseAdopt(value string) (bool, error) {
+// ParseBool reads the value of an annotation that is "true" or "false".
+func ParseBool(value string) (bool, error) {
 	switch value {
 	case "true":
 		return true, nil

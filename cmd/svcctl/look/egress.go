@@ -13,7 +13,7 @@ import (
 
 // egress describes the hosts that leave with addresses of a Service, if it asks for that.
 func (d *describing) egress(ctx context.Context, page *describe.Page, svc *object.Service) error {
-	if _, asks := svc.Metadata.Annotations["svcctl.io/egress"]; !asks {
+	if _, asks := svc.Metadata.Annotations[object.AnnotationEgress]; !asks {
 		return nil
 	}
 	seen, err := traffic(ctx, d.c, wire.TrafficQuery{Namespace: svc.Metadata.Namespace, Service: svc.Metadata.Name, Sort: "open", Limit: 1})
