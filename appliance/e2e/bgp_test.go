@@ -66,7 +66,7 @@ func runs(t testing.TB, h *netlab.Host, path string, args ...string) *os.Process
 }
 
 // bird makes RTR a peer of the box with BIRD, with more options for the session and more protocols.
-func (b *box) bird(t testing.TB, options, more string) *os.Process {
+func (b *box) bird(t testing.TB, options, more string) bird {
 	t.Helper()
 	return birdOn(t, b.RTR, fmt.Sprintf(`
 router id 192.0.2.254;
@@ -86,20 +86,30 @@ protocol bgp box {
 }
 
 // birdOf starts BIRD on RTR.
-func (b *box) birdOf(t *testing.T, text string) *os.Process {
+func (b *box) birdOf(t *testing.T, text string) bird {
 	t.Helper()
 	return birdOn(t, b.RTR, text)
 }
 
+// bird is a BIRD that runs.
+type bird struct {
+	*os.Process
+	control func(command string) string // by birdc
+}
+
 // birdOn starts BIRD on a host.
-func birdOn(t testing.TB, h *netlab.Host, text string) *os.Process {
+func birdOn(t testing.TB, h *netlab.Host, text string) bird {
 	t.Helper()
 	dir := t.TempDir()
 	config := filepath.Join(dir, "bird.conf")
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return runs(t, h, "/usr/sbin/bird", "-f", "-c", config, "-s", filepath.Join(dir, "ctl"))
+	socket := filepath.Join(dir, "ctl")
+	return bird{runs(t, h, "/usr/sbin/bird", "-f", "-c", config, "-s", socket), func(command string) string {
+		out, errOut, _ := h.Run("/usr/sbin/birdc", "-s", socket, command)
+		return out + errOut
+	}}
 }
 
 // frr makes RTR a peer of the box with FRR.
@@ -276,7 +286,7 @@ func Test325_routes_lead_to_the_box(t *testing.T) {
 // announcer was told last it announces without serve. Stopping the announcer withdraws.
 func Test326_routes_outlive_processes(t *testing.T) {
 	b, announcer := told(t, "--graceful-restart", "120s")
-	b.bird(t, "", "")
+	router := b.bird(t, "", "")
 	announcer.Launch()
 	for _, f := range families {
 		b.becomes(t, f.routedVIP(1), "bgp tor announced")
@@ -297,6 +307,10 @@ func Test326_routes_outlive_processes(t *testing.T) {
 		eventually(t, time.Minute, func() error {
 			if !strings.Contains(announcer.Log(), "BGP session established") {
 				return errors.New("no session yet")
+			}
+			// Routes that are still stale are deleted when the session is lost again (RFC 4724, section 4.2).
+			if state := router.control("show protocols all box"); !strings.Contains(state, "Established") || strings.Contains(state, "graceful restart active") {
+				return fmt.Errorf("the restart is not over:\n%s", state)
 			}
 			return nil
 		})
