@@ -379,15 +379,15 @@ func (l *Loop) bisect(cause error, forget []nft.ForgetData) (committed, error) {
 		for _, key := range included {
 			delete(out, key)
 		}
-		l.planner.leave(l.shown.InForce(), out)
+		l.planner.leave(l.objects(), out)
 		return l.applier.check(l.planner.compiler.From(have))
 	})
 	if err != nil {
-		l.planner.leave(l.shown.InForce(), nil)
+		l.planner.leave(l.objects(), nil)
 		l.applier.invalidate() // the kernel does not hold the plan
 		return committed{}, errors.Join(cause, err)
 	}
-	l.planner.leave(l.shown.InForce(), bad)
+	l.planner.leave(l.objects(), bad)
 	if len(bad) > 0 {
 		q := &l.planner.quarantine
 		q.wait = min(max(2*q.wait, refusedFirst), refusedLast)

@@ -262,7 +262,6 @@ func (l *Loop) converge() (committed, error) {
 		return committed{}, storeErr
 	}
 	storeErr = errors.Join(storeErr, l.opts.Endpoints.Sync())
-	l.planner.ahead = l.opts.Endpoints.Ahead()
 	tr, restored, revision, err := l.plan()
 	if err != nil {
 		return committed{}, errors.Join(storeErr, err)

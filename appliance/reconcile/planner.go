@@ -30,8 +30,27 @@ type Objects interface {
 	Selecting(namespace string, labels map[string]string) []string
 }
 
-// planner turns objects and the facts of the host into the ruleset they ask for. It has more than 15 fields: each is a subject of
-// its own. Its work for a change is proportional to
+// aheadObjects are objects of which some Services have EndpointSlices that are not stored yet (Endpoints.Ahead).
+type aheadObjects struct {
+	Objects
+	slices map[string][]*object.EndpointSlice
+}
+
+// Service implements Objects.
+func (o aheadObjects) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
+	svc, slices, endpoints := o.Objects.Service(key)
+	if ahead, is := o.slices[key]; is {
+		slices = ahead
+	}
+	return svc, slices, endpoints
+}
+
+// objects are those that the loop plans with.
+func (l *Loop) objects() aheadObjects {
+	return aheadObjects{l.shown.InForce(), l.opts.Endpoints.Ahead()}
+}
+
+// planner turns objects and the facts of the host into the ruleset they ask for. Its work for a change is proportional to
 // the Services that the change touches.
 type planner struct {
 	host     Host
@@ -45,8 +64,6 @@ type planner struct {
 	declared declared
 	// inUse is set when clients are served by the plan: that there are no endpoints is a problem.
 	inUse bool
-	// ahead are the EndpointSlices of Services that are stored after the kernel has them.
-	ahead map[string][]*object.EndpointSlice
 	answering
 	// found is what the kernel had before the first plan, during that plan; else it is nil.
 	found *found
@@ -249,9 +266,6 @@ const minShare = 256
 func (p *planner) resolveOne(objs Objects, key string) planned {
 	var out planned
 	svc, slices, _ := objs.Service(key)
-	if newer, is := p.ahead[key]; is {
-		slices = newer
-	}
 	out.since = objs.Since(key)
 	if left, is := p.quarantine.left[key]; is {
 		out.Ports, out.Needs, out.Settings = left.Ports, left.Needs, left.Settings
@@ -384,7 +398,8 @@ func (l *Loop) plan() (tr nft.Transition, restored bool, revision uint64, err er
 	}
 	tampered := l.observed.tampered && l.tamper.mayHeal(l.opts.Clock())
 	changes, others := l.opts.Store.Changes(l.planned), l.selectView()
-	changed := slices.Concat(changes.Services, l.planner.needs.pods.affected(l.shown.InForce(), changes.Pods), l.planner.needs.users(append(secrets(changes.Secrets), l.takeChanged()...)), l.planner.quarantine.due(l.opts.Clock()), slices.Collect(maps.Keys(l.planner.ahead)))
+	objs := l.objects()
+	changed := slices.Concat(changes.Services, l.planner.needs.pods.affected(objs, changes.Pods), l.planner.needs.users(append(secrets(changes.Secrets), l.takeChanged()...)), l.planner.quarantine.due(l.opts.Clock()), slices.Collect(maps.Keys(objs.slices)))
 	host, relocated := l.planner.host, false
 	if l.observed.moved {
 		host = l.opts.Host(l.observed.facts)
@@ -394,12 +409,12 @@ func (l *Loop) plan() (tr nft.Transition, restored bool, revision uint64, err er
 	case changes.All, others:
 		changed = append(changed, l.allServices()...)
 	case relocated:
-		changed = append(changed, l.planner.affectedBy(&host, l.shown.InForce(), l.allServices())...)
+		changed = append(changed, l.planner.affectedBy(&host, objs, l.allServices())...)
 	}
 	if relocated {
-		tr = l.planner.relocate(host, l.shown.InForce(), changed)
+		tr = l.planner.relocate(host, objs, changed)
 	} else {
-		tr = l.planner.update(l.shown.InForce(), changed)
+		tr = l.planner.update(objs, changed)
 	}
 	l.observed.moved, l.planned = false, changes.Revision
 	if tampered {
@@ -429,7 +444,7 @@ func (l *Loop) adopt() (tr nft.Transition, restored bool, revision uint64, err e
 	for _, p := range l.opts.Parts {
 		p.Adopt(have)
 	}
-	tr = l.planner.adopt(have, l.opts.Host(l.observed.facts), l.shown.InForce(), slices.Concat(l.allServices(), l.opts.Store.ServiceKeys()))
+	tr = l.planner.adopt(have, l.opts.Host(l.observed.facts), l.objects(), slices.Concat(l.allServices(), l.opts.Store.ServiceKeys()))
 	l.adopted, l.observed.moved, l.observed.tampered, l.planned = true, false, false, changes.Revision
 	// When rules were missing, it is unknown for how long.
 	return tr, !tr.Empty(), changes.Revision, nil
