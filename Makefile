@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build deps lint test test-unit busy race conformance browser screenshots bench soak kernels package package-test package-vm readme-test site release fuzz demo demo-fleet demo-pair fleet golden worlds sim sim-cover models planted discover-servers verify-release clean
+.PHONY: help build deps lint test test-unit busy race conformance browser screenshots bench soak kernels package package-test package-vm readme-test site release fuzz demo demo-fleet demo-pair fleet golden worlds sim night sim-cover models planted discover-servers verify-release clean
 
 # The system programs live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -126,6 +126,10 @@ soak: deps build ## packets that never stop, for half an hour (root or sudo); th
 
 sim: ## one box from a seed, with faults of disk, kernel, files, clock and clients: make sim, FOR=1h, SEED=4711, SCRIPT=fail.txt, FLEET=1
 	$(if $(SEED)$(SCRIPT),,FOR=$(or $(FOR),24h)) SEED=$(SEED) FLEET=$(FLEET) SCRIPT=$(abspath $(SCRIPT)) go test -count=1 -v -timeout 0 -run TestSmoke ./appliance/simulate
+
+night: ## the simulation for HOURS (8) in JOBS (2) processes: simulated hours, failures, and whether goroutines, descriptors and memory stay flat
+	go test -c -o bin/simulate.test ./appliance/simulate
+	.ci/night $(or $(HOURS),8) $(or $(JOBS),2)
 
 models: ## the models of the simulation against nf_tables and etcd: make models SCRIPTS=200 TRANSACTIONS=10000 (root or sudo)
 	@.ci/deps etcd

@@ -3,6 +3,7 @@ package simulate
 import (
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -65,11 +66,23 @@ func TestSmoke(t *testing.T) {
 		runSeed(t, seed, fleet, &all)
 	}
 	if d, err := time.ParseDuration(os.Getenv("FOR")); err == nil {
-		for seed := uint64(time.Now().Unix()) * 1000; time.Since(began) < d; seed++ {
-			run(seed, fleets || seed%4 == 0)
-			if seeds%100 == 0 {
-				t.Logf("%s: %d goroutines, %d KiB of memory", all.text(seeds), runtime.NumGoroutine(), inUse()>>10)
+		var first, last held
+		failed := 0
+		for seed := rand.Uint64() >> 16; time.Since(began) < d && failed < mostFailures; seed++ {
+			if wrong := trySeed(t, seed, fleets || seed%4 == 0, &all); wrong != "" {
+				failed++
+				t.Error(wrong)
 			}
+			if seeds++; seeds%100 == 0 {
+				last = measure()
+				t.Logf("%s: %d failures, %v", all.text(seeds), failed, last)
+			}
+			if seeds == 100 {
+				first = last
+			}
+		}
+		if seeds > 200 && failed == 0 && !last.isFlat(first) {
+			t.Errorf("after 100 seeds %v, after %d seeds %v", first, seeds, last)
 		}
 	} else if n, err := strconv.Atoi(os.Getenv("SEEDS")); err == nil {
 		for seed := range uint64(n) {
@@ -87,12 +100,30 @@ func TestSmoke(t *testing.T) {
 	t.Log(all.text(seeds))
 }
 
-// inUse returns the bytes of the heap after a collection of garbage.
-func inUse() uint64 {
+// mostFailures end a run of new seeds.
+const mostFailures = 10
+
+// held is what a process holds between two seeds, after a collection of garbage.
+type held struct {
+	goroutines, descriptors int
+	bytes                   uint64
+}
+
+func measure() held {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
+	descriptors, _ := os.ReadDir("/proc/self/fd")
+	return held{runtime.NumGoroutine(), len(descriptors), m.HeapAlloc}
+}
+
+// isFlat reports whether nothing was kept since. The heap of a Go program varies by what its pools and tables hold.
+func (h held) isFlat(since held) bool {
+	return h.goroutines <= since.goroutines && h.descriptors <= since.descriptors && h.bytes <= since.bytes+4<<20
+}
+
+func (h held) String() string {
+	return fmt.Sprintf("%d goroutines, %d descriptors, %d KiB of memory", h.goroutines, h.descriptors, h.bytes>>10)
 }
 
 func (s *Stats) text(seeds int) string {
@@ -100,8 +131,16 @@ func (s *Stats) text(seeds int) string {
 		seeds, s.Simulated.Round(time.Minute), s.Events, s.Rests, s.Packets, s.Kinds, s.Starts, s.Tears, s.Refused, s.Contested, s.Acknowledged, s.Open, s.Cuts)
 }
 
-// runSeed runs the script of a seed, and shrinks it when it fails.
+// runSeed runs the script of a seed.
 func runSeed(t *testing.T, seed uint64, fleet bool, all *Stats) {
+	t.Helper()
+	if wrong := trySeed(t, seed, fleet, all); wrong != "" {
+		t.Fatal(wrong)
+	}
+}
+
+// trySeed runs the script of a seed, and shrinks it when it fails: the text has what failed, and both.
+func trySeed(t *testing.T, seed uint64, fleet bool, all *Stats) string {
 	t.Helper()
 	s := Generate(seed)
 	if fleet {
@@ -110,10 +149,10 @@ func runSeed(t *testing.T, seed uint64, fleet bool, all *Stats) {
 	stats, wrong := simulate(t, s)
 	all.add(stats)
 	if wrong == nil {
-		return
+		return ""
 	}
 	if os.Getenv("SEEDS") != "" {
-		t.Fatalf("seed %d: %v", seed, wrong)
+		return fmt.Sprintf("seed %d: %v", seed, wrong)
 	}
 	shrinking := time.Minute
 	if d, err := time.ParseDuration(os.Getenv("SHRINK")); err == nil {
@@ -137,7 +176,7 @@ func runSeed(t *testing.T, seed uint64, fleet bool, all *Stats) {
 		return false
 	}, shrinking)
 	_, last := simulate(t, small)
-	t.Fatalf("seed %d: %v\nfailed in %d of 3 replays; shrunk from %d to %d events, which fail with %v:\n%s", seed, wrong, again, len(s.Events), len(small.Events), last, small)
+	return fmt.Sprintf("seed %d: %v\nfailed in %d of 3 replays; shrunk from %d to %d events, which fail with %v:\n%s", seed, wrong, again, len(s.Events), len(small.Events), last, small)
 }
 
 // add sums.
