@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -260,8 +261,39 @@ func Test367_clients_wait_while_systemd_restarts_the_program(t *testing.T) {
 	})
 }
 
+// A stop waits for short connections, so a restart ends none of them; those that last longer are reset.
+func Test1084_a_restart_by_systemd_loses_no_short_connection(t *testing.T) {
+	b := newBox(t, nil)
+	manager := newSystemd(t)
+	manager.starts(b.svcctl)
+	b.write("web.yaml", relayedDocuments(b, "", l1r1(b)))
+	b.svcctl.Start()
+	b.each(t, func(t *testing.T, b *box, f family) {
+		b.reaches(t, b.EXT, "tcp", f.at(f.lb(4), 80), masq, f.on(80, b.L1, b.R1)...)
+	})
+	stop := b.pouring(t)
+	for i := range 8 {
+		var lasting net.Conn
+		if i == 0 {
+			lasting = dial(t, b.EXT, families[0].at(families[0].lb(4), 80))
+			if _, err := io.ReadFull(lasting, make([]byte, 2)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.svcctl.Stop()
+		manager.starts(b.svcctl)
+		b.svcctl.Start()
+		if lasting != nil {
+			if n, err := io.Copy(io.Discard, lasting); !errors.Is(err, unix.ECONNRESET) {
+				t.Errorf("a connection that lasts ends after %d bytes with %v, want a reset", n, err)
+			}
+		}
+	}
+	t.Logf("%d connections", stop())
+}
+
 // pouringOver asks all the time, by new connections: none may be refused, though one whose answer is under way
-// ends with the program.
+// ends with a program that is killed.
 func (b *box) pouringOver(t *testing.T) (stop func() int64) {
 	t.Helper()
 	t.Log("asked under load: a failure counts at once")

@@ -96,7 +96,7 @@ func (a *arriving) resume(held *HeldPort) *tcpPort {
 			continue
 		}
 		t.quota.force()
-		a.shared.tasks.Go(func() {
+		a.shared.clients.Go(func() {
 			defer t.quota.release()
 			if relayed := relayedOf(c, a.shared.pump); relayed != nil {
 				t.endpoints.goesOn(c.To)

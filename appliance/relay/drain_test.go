@@ -1,7 +1,11 @@
 package relay
 
 import (
+	"context"
 	"crypto/tls"
+	"io"
+	"log/slog"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -73,4 +77,51 @@ func TestLastDrain(t *testing.T) {
 	}
 	_ = c.Close()
 	eventually(t, "it comes to rest when the last one has ended", func() bool { return len(g.done) > 0 })
+}
+
+// Connections that are open at a stop get lastDrain to end. Clients that come meanwhile are refused, or wait in the socket that systemd
+// keeps, and none is accepted to be reset.
+func TestStopLetsConnectionsEnd(t *testing.T) {
+	l := quick()
+	l.lastDrain = 2 * patience
+	release := make(chan struct{})
+	slow := tcpServer(t, local, func(c *net.TCPConn) {
+		<-release
+		_, _ = io.WriteString(c, "answer\n")
+	})
+	r := start(t, l)
+	at, kept := freePort(t, local), freePort(t, local)
+	r.set(Port{ID: "default/a/tcp", Listen: at, Protocol: TCP, Endpoints: []netip.AddrPort{slow}}, Port{ID: "default/b/tcp", Listen: kept, Protocol: TCP, Endpoints: []netip.AddrPort{slow}})
+	listener, err := r.loopback.open[key{"default/b/tcp", TCP, kept, ""}].(*loopbackTCP).socket.File() // as systemd has it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	open := dialTCP(t, at)
+	eventually(t, "it is served", func() bool { return r.quotas.tcp.loopback.used.Load() == 1 })
+	ended := make(chan struct{})
+	go func() { r.stop(); close(ended) }()
+	eventually(t, "no client is accepted", func() bool { return refuses(at) })
+	waits := dialTCP(t, kept)
+	close(release)
+	if got := line(t, open); got != "answer" {
+		t.Errorf("an open connection gets %q", got)
+	}
+	if rest, err := io.ReadAll(open); err != nil || len(rest) > 0 {
+		t.Errorf("an open connection ends with %q, %v", rest, err)
+	}
+	_ = open.Close()
+	<-ended // long before lastDrain
+	after := newRelay(slog.New(slog.DiscardHandler), nil, quick())
+	if err := after.InheritSocket(listener); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- after.Run(ctx) }()
+	defer func() { stop(); <-done }()
+	after.Set([]Port{{ID: "default/b/tcp", Listen: kept, Protocol: TCP, Endpoints: []netip.AddrPort{slow}}})
+	if got := line(t, waits); got != "answer" {
+		t.Errorf("a client that came meanwhile gets %q", got)
+	}
 }

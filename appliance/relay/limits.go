@@ -29,7 +29,7 @@ type limits struct {
 	replied     time.Duration // idle timeout of a UDP client with an answer, once it goes on for
 	stream      time.Duration // this time
 	removal     time.Duration // that a port serves after the kernel sends it no new clients
-	lastDrain   time.Duration // that a hand-over waits for connections that began during Drain; new clients wait meanwhile
+	lastDrain   time.Duration // that a stop waits for connections, and a hand-over for those that began during Drain; new clients wait meanwhile
 	retry       time.Duration // between attempts to open a listener
 	backoff     time.Duration // after a failure to accept or receive
 	logInterval time.Duration // between repetitions of a log line
@@ -304,8 +304,9 @@ type shared struct {
 	leaving          leaving
 	draining         draining
 	failedConnects   atomic.Int64
-	failedHandshakes atomic.Int64 // with clients and with endpoints
-	tasks            sync.WaitGroup
+	failedHandshakes atomic.Int64   // with clients and with endpoints
+	clients          sync.WaitGroup // of TCP, and the goroutines that accept them
+	tasks            sync.WaitGroup // the others
 	// ctx ends after that of Run, by the same cause: connections of the program before go on before Run.
 	ctx context.Context
 	end context.CancelCauseFunc

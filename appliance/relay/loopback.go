@@ -138,11 +138,11 @@ func (o *loopback) listenUDP(p Port) (listener, error) {
 	return l, nil
 }
 
-// pauseTCP has the listeners for TCP accept no more, and leaves them open.
-func (o *loopback) pauseTCP() {
+// endTCP pauses or closes the listeners for TCP.
+func (o *loopback) endTCP(end func(*tcpListener)) {
 	for _, l := range o.open {
-		if tcp, is := l.(*loopbackTCP); is {
-			tcp.pause()
+		if l, is := l.(*loopbackTCP); is {
+			end(l.tcpListener)
 		}
 	}
 }

@@ -184,14 +184,14 @@ func (f *fronts) serve(ctx context.Context) {
 	}
 }
 
-// pauseTCP has the listeners for TCP accept no more, and leaves them open.
-func (f *fronts) pauseTCP() {
+// endTCP pauses or closes the listeners for TCP.
+func (f *fronts) endTCP(end func(*tcpListener)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.closed = true
 	for _, front := range f.open {
-		if front.udp == nil {
-			front.socket.pause()
+		if l, is := front.socket.(*tcpListener); is {
+			end(l)
 		}
 	}
 }

@@ -132,9 +132,9 @@ func (r *Relay) Settle() {
 	r.loopback.listeners.Trigger()
 }
 
-// Run opens and closes listeners until ctx is done. It then closes all listeners and connections, or, where
-// the cause is handover.ErrRequested, leaves them open for HandedOver, waits for its goroutines and returns
-// nil. It may be called once. It opens sockets in the network namespace of the process.
+// Run opens and closes listeners until ctx is done. It then closes all listeners, and connections that do not end
+// within limits.lastDrain, or, where the cause is handover.ErrRequested, leaves them open for HandedOver, waits for its
+// goroutines and returns nil. It may be called once. It opens sockets in the network namespace of the process.
 func (r *Relay) Run(ctx context.Context) error {
 	requests := make(chan struct{})
 	answering, stop := context.WithCancel(context.Background()) // ends after clients were reset: it would close them
@@ -145,17 +145,17 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer func() { stop(); <-requests }()
 	r.fronts.serve(r.ctx)
 	r.loopback.listeners.Run(ctx, r.loopback.reconcile)
-	if handover.IsRequested(ctx) {
-		r.drainLast()
-	}
+	leave := handover.IsRequested(ctx)
+	r.drainLast(leave)
 	r.end(context.Cause(ctx))
 	r.overload.stop()
-	if handover.IsRequested(ctx) {
+	if leave {
 		r.pause()
 		return nil
 	}
 	r.loopback.close()
 	r.fronts.close()
+	r.clients.Wait()
 	r.tasks.Wait()
 	r.pump.close()
 	return nil
@@ -176,16 +176,27 @@ func (r *Relay) Drain(ctx context.Context) {
 	}
 }
 
-// drainLast stops accepting clients, and waits a little for connections that cannot be handed over.
-func (r *Relay) drainLast() {
-	r.loopback.pauseTCP()
-	r.fronts.pauseTCP()
+// drainLast stops accepting clients, and waits a little for connections to end: before a hand-over (leave) for those that cannot be
+// handed over, else for all. Clients that come meanwhile wait for the next program, in the listeners that it or systemd has.
+func (r *Relay) drainLast(leave bool) {
+	end := (*tcpListener).close
+	if leave {
+		end = (*tcpListener).pause
+	}
+	r.loopback.endTCP(end)
+	r.fronts.endTCP(end)
+	ctx, cancel := context.WithTimeout(context.Background(), r.limits.lastDrain)
+	defer cancel()
 	_, over := r.draining.next()
-	timer := time.NewTimer(r.limits.lastDrain)
-	defer timer.Stop()
+	if !leave {
+		go r.http.Drain(ctx)
+		all := make(chan struct{})
+		go func() { r.clients.Wait(); close(all) }()
+		over = all
+	}
 	select {
 	case <-over:
-	case <-timer.C:
+	case <-ctx.Done():
 	}
 }
 
@@ -193,6 +204,7 @@ func (r *Relay) drainLast() {
 func (r *Relay) pause() {
 	r.loopback.pause()
 	r.fronts.pause()
+	r.clients.Wait()
 	r.tasks.Wait()
 	r.loopback.leave()
 	r.fronts.leave()

@@ -82,10 +82,10 @@ func keepAlive(_, _ string, c syscall.RawConn) error {
 }
 
 // start begins to serve clients, whose connections last until ctx is done.
-func (l *tcpListener) start(ctx context.Context) { l.shared.tasks.Go(func() { l.accept(ctx) }) }
+func (l *tcpListener) start(ctx context.Context) { l.shared.clients.Go(func() { l.accept(ctx) }) }
 
 func (l *tcpListener) close() {
-	if err := l.socket.Close(); err != nil {
+	if err := l.socket.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		l.log.Warn("a listener of the relay cannot be closed", "err", err)
 	}
 }
@@ -145,7 +145,7 @@ func (t *tcpPort) admit(client *net.TCPConn, serve func()) {
 		reset(client)
 		return
 	}
-	t.shared.tasks.Go(func() {
+	t.shared.clients.Go(func() {
 		defer t.quota.release()
 		serve()
 	})
