@@ -158,10 +158,16 @@ func (d *discovery) next(now time.Time) time.Time {
 	if d.schedule.writing {
 		return at // the rest when that is done
 	}
-	sooner(d.schedule.at)
+	write := func(t time.Time) {
+		if !t.IsZero() && t.Before(d.schedule.rest) {
+			t = d.schedule.rest
+		}
+		sooner(t)
+	}
+	write(d.schedule.at)
 	if d.stored.complete() {
 		for _, p := range d.providers {
-			sooner(p.lease.next(now))
+			write(p.lease.next(now))
 		}
 	}
 	if least := now.Add(10 * time.Millisecond); at.Before(least) {

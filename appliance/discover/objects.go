@@ -79,7 +79,7 @@ type seen struct {
 func (d *discovery) follow(ctx context.Context, path string, query url.Values, empty func() object.Object) error {
 	pause := pauses{}
 	for {
-		err := d.followOnce(ctx, path, query, empty)
+		err := d.followOnce(ctx, path, query, empty, &pause)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -88,9 +88,8 @@ func (d *discovery) follow(ctx context.Context, path string, query url.Values, e
 		case answered && failure.Reason == wire.ReasonUnauthorized:
 			return fmt.Errorf("%w: endpoints stay as they are; make a token with `svcctl admin token --role endpoints` and start it again", err)
 		case err == nil || answered && failure.Reason == wire.ReasonExpired:
-			pause.reset()
-		default:
-			d.log.Warn("the appliance is not reached: endpoints wait in memory", "err", err)
+		case pause.last == 0: // once: it may be away for days
+			d.log.Warn("the appliance is not reached: endpoints wait in memory", "path", path, "err", err)
 		}
 		if !pause.wait(ctx) {
 			return nil
@@ -98,7 +97,7 @@ func (d *discovery) follow(ctx context.Context, path string, query url.Values, e
 	}
 }
 
-func (d *discovery) followOnce(ctx context.Context, path string, query url.Values, empty func() object.Object) error {
+func (d *discovery) followOnce(ctx context.Context, path string, query url.Values, empty func() object.Object, pause *pauses) error {
 	list := seen{path: path, all: true}
 	decode := func(text json.RawMessage) (object.Object, error) {
 		o := empty()
@@ -114,7 +113,7 @@ func (d *discovery) followOnce(ctx context.Context, path string, query url.Value
 	if err != nil {
 		return err
 	}
-	if !d.send(ctx, list) {
+	if pause.reset(); !d.send(ctx, list) {
 		return nil
 	}
 	from := url.Values{"resourceVersion": {meta.ResourceVersion}, "allowWatchBookmarks": {"true"}}

@@ -32,7 +32,7 @@ const (
 type schedule struct {
 	dirty   map[string]bool
 	at      time.Time            // zero: nothing is to be written
-	rest    time.Time            // until then nothing is written
+	rest    time.Time            // until then nothing is written, no Lease either
 	written map[string]time.Time // the last write of a Service
 	writing bool                 // a write is under way
 	retry   pauses
@@ -104,7 +104,7 @@ type writeResult struct {
 
 // flush makes the writes that are due: slices of Services that changed, and Leases.
 func (d *discovery) flush(ctx context.Context, now time.Time) {
-	if d.schedule.writing || !d.stored.complete() {
+	if d.schedule.writing || !d.stored.complete() || now.Before(d.schedule.rest) {
 		return
 	}
 	var b batch
@@ -295,7 +295,9 @@ func (d *discovery) finish(r writeResult) {
 		}
 		return
 	}
-	d.log.Warn("endpoints are not written: they wait in memory", "err", r.err)
+	if d.schedule.retry.last == 0 { // once: it may be away for days
+		d.log.Warn("endpoints are not written: they wait in memory", "err", r.err)
+	}
 	d.schedule.failed(now)
 }
 

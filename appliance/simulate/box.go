@@ -37,6 +37,7 @@ import (
 // life is one process of the appliance.
 type life struct {
 	dead, broken atomic.Bool // killed; the disk failed for good
+	ctx          context.Context
 	end          context.CancelFunc
 	done         sync.WaitGroup
 	failed       atomic.Pointer[error] // of Run
@@ -63,7 +64,7 @@ func (b *box) start() error {
 	cfg := b.config
 	log := slog.New(slog.NewTextHandler(b.log(), nil))
 	ctx, end := context.WithCancel(context.Background())
-	l := &life{end: end, facts: make(chan node.Facts, 1), changes: make(chan kernel.Change, 64), releases: make(chan chan wire.Released), grants: reconcile.NewGrants(nil), notifier: newNotifier(), checks: &checks{down: b.down}}
+	l := &life{ctx: ctx, end: end, facts: make(chan node.Facts, 1), changes: make(chan kernel.Change, 64), releases: make(chan chan wire.Released), grants: reconcile.NewGrants(nil), notifier: newNotifier(), checks: &checks{down: b.down}}
 	clock := func() time.Time { return time.Now().Add(b.skew) }
 	settings := cfg.Store()
 	settings.Clock = clock

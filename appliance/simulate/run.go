@@ -87,7 +87,8 @@ func Run(s Script, dir string, log io.Writer) (Stats, error) {
 	return b.stats, err
 }
 
-func runBox(s Script, dir string, log io.Writer) (*box, error) {
+// newBox returns a host on which nothing was started.
+func newBox(s Script, dir string, log io.Writer) (*box, error) {
 	b := &box{
 		world: boxOf(s.Seed), manifests: filepath.Join(dir, "manifests"), disk: newDisk(filepath.Join(dir, "data"), s.Seed), tables: newTables(), logTo: log,
 		written: written{
@@ -102,7 +103,12 @@ func runBox(s Script, dir string, log io.Writer) (*box, error) {
 		return b, err
 	}
 	// An empty directory counts as one that is not mounted.
-	if err := os.WriteFile(filepath.Join(b.manifests, "none.yaml"), []byte("# on purpose\n"), 0o600); err != nil {
+	return b, os.WriteFile(filepath.Join(b.manifests, "none.yaml"), []byte("# on purpose\n"), 0o600)
+}
+
+func runBox(s Script, dir string, log io.Writer) (*box, error) {
+	b, err := newBox(s, dir, log)
+	if err != nil {
 		return b, err
 	}
 	began := time.Now()
