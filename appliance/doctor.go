@@ -120,7 +120,8 @@ func kernelFindings(serving bool) (findings []Finding, served int, adopting bool
 	findings = []Finding{kernelFinding(features.Release, features.Missing())}
 	if have, err := k.ReadFrontends(); err == nil { // what cannot be read is no evidence
 		served, adopting = nft.CountFrontends(have), nft.Adopts(have)
-		findings = append(findings, fastFinding(k, have)...)
+		foreign, err := k.ForeignFlowtables()
+		findings = append(findings, fastFinding(foreign, err, have)...)
 	}
 	return append(findings, otherInstance(k, serving, served), otherRules(k)), served, adopting
 }

@@ -1,11 +1,14 @@
 package appliance
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 
 	"svcctl.io/svcctl/appliance/checkup"
+	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 )
 
@@ -69,5 +72,55 @@ func TestDoctorNamesWhatAKernelLacks(t *testing.T) {
 		if _, known := without[name]; !known {
 			t.Errorf("nothing is said of a kernel without %s", name)
 		}
+	}
+}
+
+// Flowtables of other programs are a doubt, ours are none.
+func Test1110_doctor_has_the_flowtables(t *testing.T) {
+	theirs := []kernel.ForeignFlowtable{{Family: "ip", Table: "firewall", Name: "f", Devices: []string{"eth0", "eth1"}}, {Family: "ip6", Table: "other", Name: "g"}}
+	ours := nft.Ruleset{}
+	for _, f := range nft.Families {
+		ours[f] = &nft.Table{Flowtables: map[string]nft.Flowtable{"fast": {Devices: []nft.Device{{Name: "eth1"}, {Name: "eth0"}}}}}
+	}
+	for _, c := range []struct {
+		foreign []kernel.ForeignFlowtable
+		err     error
+		have    nft.Ruleset
+		level   checkup.Level
+		text    string // "" for no finding
+	}{
+		{nil, nil, nft.Ruleset{}, checkup.OK, ""},
+		{nil, nil, ours, checkup.OK, "connections are fast between eth0, eth1"},
+		{theirs, nil, ours, checkup.Warning, "also of Services: table ip firewall, flowtable f of eth0, eth1; table ip6 other, flowtable g of no interface"},
+		{nil, errors.New("list the flowtables: no answer"), ours, checkup.Warning, "no answer"},
+	} {
+		findings := fastFinding(c.foreign, c.err, c.have)
+		if len(findings) == 0 && c.text == "" {
+			continue
+		}
+		if len(findings) != 1 || findings[0].Check != "fast-path" || findings[0].Level != c.level || c.text == "" || !strings.Contains(findings[0].Message, c.text) {
+			t.Errorf("of %+v, %v doctor finds %+v, want %q", c.foreign, c.err, findings, c.text)
+		}
+	}
+}
+
+// A kernel that lacks the fast path, or breaks it, is a problem of the box, with the next step; no Service is fast there.
+func Test1110_problems_of_the_fast_path(t *testing.T) {
+	f := fastPath{kernel.FastPath{Lacks: "kernel 5.10 has none: use Linux 6.1"}}
+	host := reconcile.Host{Box: nft.Box{Fast: &nft.Flowtable{}}}
+	f.limit(&host)
+	if host.Box.Fast != nil || host.Resolve.FastPath.Lacks != f.Lacks {
+		t.Errorf("the box has %+v", host)
+	}
+	if list := f.problems(); len(list) != 1 || list[0].Reason != "FastPath" || list[0].Warning || !strings.HasPrefix(list[0].Message, f.Lacks) || !strings.Contains(list[0].Message, "everything else works") {
+		t.Errorf("the problems are %+v", list)
+	}
+	f = fastPath{kernel.FastPath{Doubt: "may break"}}
+	host = reconcile.Host{Box: nft.Box{Fast: &nft.Flowtable{}}}
+	if f.limit(&host); host.Box.Fast == nil {
+		t.Error("a doubt ends the fast path")
+	}
+	if list := f.problems(); len(list) != 1 || list[0].Reason != "FastPathKernel" || !list[0].Warning || list[0].Message != "may break" {
+		t.Errorf("the problems are %+v", list)
 	}
 }

@@ -79,9 +79,8 @@ func countFast(a *assembly) {
 }
 
 // fastFinding is about the flowtables of other programs, and those of a box with a fast path.
-func fastFinding(k *kernel.Conn, have nft.Ruleset) []Finding {
+func fastFinding(foreign []kernel.ForeignFlowtable, err error, have nft.Ruleset) []Finding {
 	const check = "fast-path"
-	foreign, err := k.ForeignFlowtables()
 	if err != nil {
 		return []Finding{checkup.Doubt(check, err.Error(), "try again")}
 	}

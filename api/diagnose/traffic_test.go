@@ -38,3 +38,19 @@ func TestTraffic(t *testing.T) {
 		})
 	}
 }
+
+// Which ports are fast, and why others are not.
+func Test1110_explain_has_what_is_fast(t *testing.T) {
+	for slow, want := range map[string]string{
+		"":                            "+ port 80/TCP (IPv4) is on the fast path: from about the 16th packet on, connections pass all rules and routing by",
+		"idle-timeout does not apply": "+ port 80/TCP (IPv4) is not on the fast path: idle-timeout does not apply",
+	} {
+		got := text(diagnose.Service(facts(func(f *diagnose.Facts) {
+			f.State = state("10.96.0.10:80")
+			f.State.Ports[0].Fast, f.State.Ports[0].Slow = slow == "", slow
+		})))
+		if !strings.Contains(got, want+"\n") {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+}

@@ -25,8 +25,8 @@ const (
 // goes all its way, in the thread that writes: so the thread's CPU time is the packet's.
 type port struct{ fd int }
 
-// openPort makes a TUN interface on a host.
-func openPort(b *testing.B, h *netlab.Host, name, prefix string) port {
+// openPort makes a TUN interface on a host, or with unix.IFF_TAP one of Ethernet.
+func openPort(b *testing.B, h *netlab.Host, name, prefix string, kind uint16) port {
 	b.Helper()
 	var p port
 	err := h.Do(func() error {
@@ -38,7 +38,7 @@ func openPort(b *testing.B, h *netlab.Host, name, prefix string) port {
 		if err != nil {
 			return err
 		}
-		request.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+		request.SetUint16(kind | unix.IFF_NO_PI)
 		if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, request); err != nil {
 			return fmt.Errorf("make interface %s: %w", name, err)
 		}
@@ -75,7 +75,7 @@ type router struct {
 func newRouter(b *testing.B, lab *netlab.Lab, name string) *router {
 	b.Helper()
 	h := lab.Router(name)
-	return &router{h, openPort(b, h, clientSide, "100.64.0.1/10"), openPort(b, h, serverSide, "10.128.0.1/9")}
+	return &router{h, openPort(b, h, clientSide, "100.64.0.1/10", unix.IFF_TUN), openPort(b, h, serverSide, "10.128.0.1/9", unix.IFF_TUN)}
 }
 
 // flow is one packet's addresses.

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/nfnetlink"
@@ -57,8 +58,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// An entry whose packets a flowtable forwards comes without a TCP state: it is established, so a drain resets both of its ends. Without
-// the flowtable an entry without a state is none.
+// An entry whose packets a flowtable forwards comes without a TCP state and a timeout: it is established, so a drain resets both of its
+// ends, which have time to speak. Without the flowtable an entry without a state is none.
 func TestOffloadedIsEstablished(t *testing.T) {
 	e := sent(tcp(vip, 80), l1)
 	e.id, e.state = []byte{0, 0, 0, 7}, 0
@@ -68,6 +69,18 @@ func TestOffloadedIsEstablished(t *testing.T) {
 		var got entry
 		if !got.decode(w.Buf[nfnetlink.HeaderLen:]) || got.isEstablished() != want {
 			t.Errorf("with status %#x established is %v, want %v", status, got.isEstablished(), want)
+		}
+		if !want {
+			continue
+		}
+		w = writer{}
+		w.deadEnds(&got, host, 1)
+		for m := range nfnetlink.Messages(w.Buf) {
+			for kind, value := range nfnetlink.Attributes(m.Body[nfnetlink.GenHeaderLen:]) {
+				if kind == ctaTimeout && nfnetlink.Number(value) != uint64(deadEndLife/time.Second) {
+					t.Errorf("a dead end lives for %d s", nfnetlink.Number(value))
+				}
+			}
 		}
 	}
 	e.protocol = nft.UDP

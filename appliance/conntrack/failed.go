@@ -217,7 +217,11 @@ func (w *writer) deadEnd(e *entry, from, to netip.AddrPort, box netip.Addr, at p
 			w.attribute(ctaTCPFlagsReply, liberal, liberal)
 		})
 	})
-	w.Uint32(ctaTimeout, min(e.timeout, uint32(deadEndLife/time.Second)))
+	life := uint32(deadEndLife / time.Second)
+	if !e.fast { // of one in a flowtable the kernel does not report it
+		life = min(life, e.timeout)
+	}
+	w.Uint32(ctaTimeout, life)
 	if e.zone != nil {
 		w.attribute(ctaZone, e.zone...)
 	}

@@ -7,11 +7,12 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// renewEvery is the shortest time between two renewals of the fast path.
-const renewEvery = time.Second
+// renewEvery is the shortest time between two renewals of the fast path. What another program forbids is in force for fast
+// connections that time later at most, and that of the step that is under way: within a second.
+const renewEvery = time.Second / 2
 
 // fastRenewal has fast connections pass the rules again after another program committed: what that forbids ends for them,
-// too. One that commits all the time makes them pass the rules once a second.
+// too. One that commits all the time makes them pass the rules twice a second.
 type fastRenewal struct {
 	asked bool
 	next  time.Time // not before this

@@ -247,11 +247,14 @@ func (l *Loop) step() {
 // converge is one round of store, plan and commit.
 func (l *Loop) converge() (committed, error) {
 	l.opts.Watchdog.progress()
-	if err := l.placeHost(); err != nil {
-		return committed{}, err
+	var storeErr error
+	if !l.observed.tampered { // rules of others do not wait for ours, nor for what fails below
+		storeErr = l.renewFast()
 	}
-	storeErr := l.endTrial()
-	storeErr = errors.Join(storeErr, l.syncFiles())
+	if err := l.placeHost(); err != nil {
+		return committed{}, errors.Join(storeErr, err)
+	}
+	storeErr = errors.Join(storeErr, l.endTrial(), l.syncFiles())
 	select { // the loop's own writes below do not wake it
 	case <-l.opts.Store.Changed():
 	default:

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"testing"
+	"time"
 
 	"svcctl.io/svcctl/nft"
 )
@@ -97,6 +99,64 @@ func BenchmarkReadTables(b *testing.B) {
 			defer func() { byKeyFrom = was }()
 			for b.Loop() {
 				read(b, c)
+			}
+		})
+	}
+}
+
+// BenchmarkAfterRefusal commits the same change of 100 Services of 10,000 after transactions that the kernel did not take. A
+// kernel that finds a circle of jumps in a transaction validates the whole table for each message of the next one, too, before
+// "nf_tables: reset table validation state on abort" (6.18): that is the last case, and the others are refusals and trials of
+// ours.
+func BenchmarkAfterRefusal(b *testing.B) {
+	const services, changed = 10_000, 100
+	state := func(without int) nft.State {
+		s := nft.State{Services: map[string][]nft.ServicePort{}}
+		for i := range services - without {
+			p := nft.ServicePort{ID: fmt.Sprint("default/s", i), Family: nft.IPv4, Protocol: nft.TCP, Idle: time.Hour}
+			p.Frontends = []nft.Frontend{{Addr: address(nft.IPv4, 1<<16+i), Port: 80}}
+			p.Pools[nft.PoolCluster] = []netip.AddrPort{netip.AddrPortFrom(address(nft.IPv4, i), 80)}
+			s.Services[p.ID] = []nft.ServicePort{p}
+		}
+		return s
+	}
+	n := newNamespace(b)
+	c := n.open()
+	less := compiled(state(changed)).Ruleset()
+	compiler := compiled(state(0))
+	batch := compiler.From(nil).Apply
+	commit(b, c, 0, batch.Ops...)
+	remove, add := compiled(state(changed)).From(compiler.Ruleset()), compiler.From(less)
+	refused := append(slices.Clone(add.Apply.Ops), nft.DeleteSet{Family: nft.IPv4, Name: "absent"})
+	for _, before := range []struct {
+		what string
+		do   func()
+	}{
+		{"nothing", func() {}},
+		{"a refused transaction", func() {
+			if _, err := c.Commit(&nft.Batch{Ops: refused}, 0); err == nil {
+				b.Fatal("the deletion of a set that is not there was taken")
+			}
+		}},
+		{"a trial", func() {
+			if err := c.Check(&add.Apply, 0); err != nil {
+				b.Fatal(err)
+			}
+		}},
+		{"a circle of another program", func() {
+			if n.loads("add rule ip svcctl prerouting goto prerouting") {
+				b.Fatal("a circle was taken")
+			}
+		}},
+	} {
+		b.Run("after="+before.what, func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				commit(b, c, 0, remove.Apply.Ops...)
+				commit(b, c, 0, remove.Cleanup.Ops...)
+				before.do()
+				b.StartTimer()
+				commit(b, c, 0, add.Apply.Ops...)
 			}
 		})
 	}

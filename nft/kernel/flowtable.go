@@ -254,7 +254,7 @@ func (c *Conn) FastPath() FastPath {
 	err := c.Check(&nft.Batch{Ops: fastPathTrial()}, 0)
 	if refused, is := errors.AsType[*OpError](err); is {
 		answer.Doubt = ""
-		answer.Lacks = fmt.Sprintf("kernel %s has no flowtables (it answers: %v): it needs CONFIG_NF_FLOW_TABLE and CONFIG_NFT_FLOW_OFFLOAD (`modprobe nf_flow_table nft_flow_offload`)", release, refused.Errno)
+		answer.Lacks = fmt.Sprintf("kernel %s has no flowtables (it answers: %v): load them with `modprobe -a nf_flow_table_inet nft_flow_offload` and restart svcctl, or run a kernel with CONFIG_NF_FLOW_TABLE_INET and CONFIG_NFT_FLOW_OFFLOAD", release, refused.Errno)
 	} else if err != nil {
 		answer.Lacks = fmt.Sprintf("whether kernel %s has flowtables could not be tried: %v", release, err)
 	}

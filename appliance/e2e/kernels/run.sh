@@ -8,8 +8,11 @@
 #                           which one was unpacked
 #
 # TESTS, KERNEL_TESTS and SCRIPTS are patterns of the tests of appliance/e2e, nft/kernel and
-# appliance/test/script, MINUTES is how long a machine may take. What it printed stays in the file
-# that is named in the end.
+# appliance/test/script, with "none" for none of them; BENCH is one of benchmarks of nft/kernel and
+# appliance/bench, in a machine whose clock counts instructions, a nanosecond each. MINUTES is how
+# long a machine may take. WITHOUT is a pattern of files of modules that are left out. STRICT=1: a
+# test that is skipped is a failure. What the machine printed stays in the file that is named in
+# the end. Exit status 2: a kernel could not be downloaded.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -17,7 +20,7 @@ root=$(cd "$here/../../.." && pwd)
 : "${TESTS:=$(grep -v '^#' "$here/tests" | paste -sd '|')}"
 : "${KERNEL_TESTS:=.}"
 : "${SCRIPTS:=$(grep -v '^#' "$here/scripts" | paste -sd '|')}"
-: "${MINUTES:=60}"
+: "${BENCH:=none}" "${MINUTES:=60}" "${WITHOUT:=}" "${STRICT:=}"
 [ $# -gt 0 ] || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | sed '$d' >&2; exit 2; }
 
 missing=
@@ -41,9 +44,10 @@ build() {
     cd "$root"
     export CGO_ENABLED=0
     go build -trimpath -ldflags '-s -w' -o "$work/programs/svcctl" ./cmd/svcctl
-    go test -c -ldflags '-s -w' -o "$work/programs/e2e.test" ./appliance/e2e
-    go test -c -ldflags '-s -w' -o "$work/programs/kernel.test" ./nft/kernel
-    go test -c -ldflags '-s -w' -o "$work/programs/script.test" ./appliance/test/script
+    [ "$TESTS" = none ] || go test -c -ldflags '-s -w' -o "$work/programs/e2e.test" ./appliance/e2e
+    [ "$KERNEL_TESTS$BENCH" = nonenone ] || go test -c -ldflags '-s -w' -o "$work/programs/kernel.test" ./nft/kernel
+    [ "$SCRIPTS" = none ] || go test -c -ldflags '-s -w' -o "$work/programs/script.test" ./appliance/test/script
+    [ "$BENCH" = none ] || go test -c -ldflags '-s -w' -o "$work/programs/bench.test" ./appliance/bench
 }
 
 # unpack prints the directory with the files of a kernel.
@@ -62,7 +66,7 @@ unpack() {
         : "${package:=$1}"
         # Of newer kernels the image and the modules are packages that this one depends on.
         (cd "$dir" && apt-get -qq download "$package" $(apt-cache depends --important "$package" |
-            sed -n 's/.*Depends: \(linux-\(binary\|modules\)-[0-9].*\)/\1/p') >&2)
+            sed -n 's/.*Depends: \(linux-\(binary\|modules\)-[0-9].*\)/\1/p') >&2) || return 2
         for deb in "$dir"/*.deb; do dpkg -x "$deb" "$dir/files"; done
     fi
     echo "$dir/files"
@@ -89,14 +93,15 @@ machine() {
     cp "$work/programs/"* "$m/bin/"
     mkdir "$m/scripts"
     cp -r "$root/appliance/test/script/testdata" "$m/scripts/"
-    printf '%s\n' "$KERNEL_TESTS" "$TESTS" "$SCRIPTS" >"$m/etc/patterns"
+    printf '%s\n' "$KERNEL_TESTS" "$TESTS" "$SCRIPTS" "$BENCH" >"$m/etc/patterns"
     cp "$here/init" "$m/init"
     cp /etc/protocols "$m/etc/" 2>/dev/null || true
     from=$files/lib/modules/$version
     [ -d "$from" ] || from=$files/usr/lib/modules/$version
-    for p in net/netfilter net/ipv4 net/ipv6 net/bridge net/llc net/802 net/sctp drivers/net/veth.ko drivers/net/dummy.ko lib crypto arch/x86/crypto; do
+    for p in net/netfilter net/ipv4 net/ipv6 net/bridge net/llc net/802 net/sctp drivers/net/veth.ko drivers/net/dummy.ko drivers/net/tun.ko lib crypto arch/x86/crypto; do
         (cd "$from" && find kernel/"$p"* -name '*.ko*' 2>/dev/null | cpio_pass "$m/lib/modules/$version")
     done
+    [ -z "$WITHOUT" ] || find "$m/lib/modules" -name "$WITHOUT" -delete
     find "$m/lib/modules" -name '*.ko.xz' -exec xz -d {} +
     find "$m/lib/modules" -name '*.ko.zst' -exec zstd -dq --rm {} +
     cp "$from"/modules.builtin "$from"/modules.order "$m/lib/modules/$version/"
@@ -115,8 +120,10 @@ cpio_pass() {
 
 # boot runs the tests on a kernel and says how that went.
 boot() {
-    local files image version console
-    files=$(unpack "$1")
+    local files image version console processors=(-smp 2) append=
+    files=$(unpack "$1") || return
+    # The clock of the machine is the number of instructions: of one processor, which does not wait.
+    [ "$BENCH" = none ] || processors=(-smp 1 -icount shift=0,sleep=off) append=tsc=reliable
     # /boot/vmlinuz-VERSION, or the directory of modules, whose name is the version.
     image=$(find "$files" -name 'vmlinuz*' -type f | head -n 1)
     if [ -z "$image" ]; then
@@ -129,11 +136,11 @@ boot() {
     esac
     machine "$files" "$version"
     console=${CONSOLE:-$(mktemp /tmp/kernel-"$version".XXXX)}
-    timeout --foreground "${MINUTES}m" qemu-system-x86_64 -accel "${ACCEL:-tcg}" -cpu max -smp 2 -m 2048 -nodefaults -no-reboot \
+    timeout --foreground "${MINUTES}m" qemu-system-x86_64 -accel "${ACCEL:-tcg}" -cpu max "${processors[@]}" -m 2048 -nodefaults -no-reboot \
         -display none -serial "file:$console" -kernel "$image" -initrd "$work/initramfs" \
-        -append 'console=ttyS0 loglevel=4 panic=-1' </dev/null || true
-    tr -d '\r' <"$console" | grep -aE '^(--- |FAIL|kernels: )' || true
-    if ! tr -d '\r' <"$console" | grep -aq '^kernels: all passed'; then
+        -append "console=ttyS0 loglevel=4 panic=-1 $append" </dev/null || true
+    tr -d '\r' <"$console" | grep -aE '^(--- |FAIL|kernels: |Benchmark|\|)' || true
+    if ! tr -d '\r' <"$console" | grep -aq '^kernels: all passed' || { [ -n "$STRICT" ] && grep -aq '^ *--- SKIP' "$console"; }; then
         echo "kernels: $version FAILED; its console is in $console" >&2
         return 1
     fi
@@ -142,5 +149,5 @@ boot() {
 
 build
 failed=0
-for kernel; do boot "$kernel" || failed=1; done
+for kernel; do boot "$kernel" || { code=$?; [ "$failed" -eq 1 ] || failed=$code; }; done
 exit "$failed"

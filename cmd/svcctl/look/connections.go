@@ -178,6 +178,6 @@ func connsTable(list *wire.Connections, wide bool) string {
 		}
 		rows = append(rows, row)
 	}
-	fastColumn(rows, list.Connections)
+	fastColumn(rows, wide, list.Connections)
 	return new(output.Grid).Text(rows...)
 }
