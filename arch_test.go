@@ -142,7 +142,7 @@ var edges = map[string][]string{
 	},
 	"appliance/forecast": {"api/wire", "appliance/resolve", "nft"},
 	"appliance/story":    {"api/wire", "appliance/conntrack", "nft", "nft/sim", "nft/trace"},
-	"appliance/traffic":  {"api/wire", "appliance/conntrack", "appliance/flows", "nft"},
+	"appliance/traffic":  {"api/wire", "appliance/conntrack", "appliance/flows", "appliance/node", "nft"},
 	"appliance/task":     {},
 	"appliance": {
 		"api", "api/auth", "api/wire", "appliance/admission", "appliance/advertise", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/flows", "appliance/forecast", "appliance/handover", "appliance/history", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/rollout", "appliance/routes", "appliance/sources", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",

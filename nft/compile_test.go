@@ -150,6 +150,7 @@ func randomState(r *rand.Rand) State {
 			s.Services[name] = append(s.Services[name], randomPort(r, name, i, f))
 			if p := &s.Services[name][len(s.Services[name])-1]; r.IntN(3) == 0 {
 				p.Egress = randomEgress(r, p.Frontends[1].Addr, i)
+				p.Egress.To = randomSets(r)
 			}
 			if r.IntN(4) == 0 {
 				exact := &s.Services[name][len(s.Services[name])-1]

@@ -3,6 +3,7 @@ package nft
 import (
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // staticChains are the chains that exist once in a table: what they hold depends
@@ -227,6 +228,8 @@ func sharedChain(name string, f Family, box *Box) Chain {
 			c.Rules = a.rules(box)
 		} else if rules, is := idleRules(name); is {
 			c.Rules = rules
+		} else if to, is := strings.CutPrefix(name, prefixEgressTo); is {
+			c.Rules = egressTo(parseSetNames(to))
 		} else {
 			c.Rules = pickRules(name)
 		}

@@ -1,6 +1,10 @@
 package nft
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
 
 // Connections that hosts begin themselves leave the box with an address of their Service:
 //
@@ -15,12 +19,42 @@ import "net/netip"
 // A box that takes over has no entries for such connections. The source's next segment makes the lost one, as the kernel
 // keeps its port. A segment of the server makes the entry's mirror if the address has one source (egress-back); where it has
 // several it is dropped and sent again, rather than reset.
+//
+// Sources that leave so for some destinations alone are looked up before the last statement, and have it in a chain that
+// Service ports with the same source sets share:
+//
+//	ct status ! dnat ip daddr != 10.1.0.0/16 ip saddr vmap @egress-to
+//	chain egress-to/partner//lab {
+//		ip daddr @source-set/lab return
+//		ip daddr @source-set/partner snat ip to ip saddr map @egress
+//	}
 
 // Egress has connections that sources begin themselves leave the box with an address of their Service. A source is one of one
 // Service port: package resolve decides between several.
 type Egress struct {
 	Addr    netip.Addr   // a frontend of the Service is there
 	Sources []netip.Addr // sorted; empty: there is no egress
+	To      *SourceSets  // the destinations, where these are not all that are outside
+}
+
+// String is the address, and the destinations where they are not all.
+func (e *Egress) String() string {
+	if to := e.Destinations(); to != "" {
+		return e.Addr.String() + " to " + to
+	}
+	return e.Addr.String()
+}
+
+// Destinations are the source sets as the annotation has them: "partner,!lab"; "": all destinations.
+func (e *Egress) Destinations() string {
+	if e.To == nil {
+		return ""
+	}
+	names := e.To.names()
+	for _, name := range names.deny {
+		names.allow = append(names.allow, "!"+name)
+	}
+	return strings.Join(names.allow, ",")
 }
 
 const (
@@ -28,9 +62,11 @@ const (
 	setEgressBack      = "egress-back"      // address of a Service with one source : that source
 	setEgressAddresses = "egress-addresses" // addresses of Services with several sources
 	setEgressSources   = "egress-sources"   // the sources
+	setEgressTo        = "egress-to"        // source with destinations : the chain of these
 	setEgressInside    = "egress-inside"    // destinations for which sources keep their addresses, where they are too many for a rule
 
-	chainEgress = "egress"
+	chainEgress    = "egress"
+	prefixEgressTo = "egress-to/" // before the names of source sets
 )
 
 var egressSets = []Set{
@@ -38,6 +74,7 @@ var egressSets = []Set{
 	{Name: setEgressBack, Key: []Type{TypeAddr}, Data: []Type{TypeAddr}},
 	{Name: setEgressAddresses, Key: []Type{TypeAddr}},
 	{Name: setEgressSources, Key: []Type{TypeAddr}},
+	{Name: setEgressTo, Key: []Type{TypeAddr}, Data: dataVerdict},
 	{Name: setEgressInside, Key: []Type{TypeAddr}, Interval: true},
 }
 
@@ -56,10 +93,19 @@ func (p *compiledPort) addEgress(f *fragment) {
 	if len(p.Egress.Sources) == 0 {
 		return
 	}
-	addr := AddrKey(p.Egress.Addr)
+	addr, to := AddrKey(p.Egress.Addr), ""
+	if sets := p.Egress.To; sets != nil {
+		f.sourceSets = append(append(f.sourceSets, sets.Allow...), sets.Deny...)
+		chain := prefixEgressTo + sets.names().chain()
+		f.shared = append(f.shared, chain)
+		to = GotoChain(chain).String()
+	}
 	for _, s := range p.Egress.Sources {
 		source := f.keep(Key(nil).Addr(s))
 		f.elements = append(f.elements, placed{setEgress, source, addr}, placed{setEgressSources, source, ""})
+		if to != "" {
+			f.elements = append(f.elements, placed{setEgressTo, source, to})
+		}
 	}
 }
 
@@ -156,8 +202,28 @@ func (t *tableState) egressChains(f Family, box *Box) []Chain {
 		c.Rules = append(c.Rules, Rule{MatchNotDNAT{}, Verdict{Kind: Jump, Chain: chainAdopt}})
 	}
 	leaves := append(Rule{MatchNotDNAT{}}, outside(egressInside(f, box), Daddr, setEgressInside)...)
-	c.Rules = append(c.Rules, append(leaves, SourceMap{Key: []Field{Saddr}, Map: setEgress, KeepPort: true}))
+	if t.has(setEgressTo) {
+		c.Rules = append(c.Rules, with(leaves, Statement(VerdictMap{Key: []Field{Saddr}, Map: setEgressTo})))
+	}
+	c.Rules = append(c.Rules, with(leaves, egressSource))
 	return []Chain{c}
+}
+
+// egressSource makes the source of a connection the address that it leaves with.
+var egressSource Statement = SourceMap{Key: []Field{Saddr}, Map: setEgress, KeepPort: true}
+
+// egressTo are the rules for sources with destinations.
+func egressTo(to setNames) (rules []Rule) {
+	for _, name := range to.deny {
+		rules = append(rules, Rule{MatchSet{Key: []Field{Daddr}, Set: sourceSetName(name)}, Verdict{Kind: Return}})
+	}
+	for _, name := range to.allow {
+		rules = append(rules, Rule{MatchSet{Key: []Field{Daddr}, Set: sourceSetName(name)}, egressSource})
+	}
+	if len(to.allow) == 0 {
+		rules = append(rules, Rule{egressSource})
+	}
+	return rules
 }
 
 // egressReplies returns the rules of the chain vip for segments to addresses of sources.
@@ -172,20 +238,30 @@ func (t *tableState) egressReplies(box *Box) (rules []Rule) {
 	return rules
 }
 
-// egress reads the sources back. They become those of a port that has a frontend at their address.
+// egress reads the sources back. They become those of ports that have a frontend at their address, one for all with the same
+// destinations.
 func (r *recovery) egress() {
-	elements := r.table.elements(setEgress)
-	sources := map[netip.Addr][]netip.Addr{}
+	elements, to := r.table.elements(setEgress), r.table.elements(setEgressTo)
+	leaving := map[netip.Addr][]Egress{}
 	for _, key := range sortedKeys(elements) {
 		source, _ := netip.AddrFromSlice([]byte(key))
 		addr, _ := netip.AddrFromSlice([]byte(elements[key]))
-		sources[addr] = append(sources[addr], source)
+		e := Egress{Addr: addr}
+		if chain, is := strings.CutPrefix(to[key], "goto "+prefixEgressTo); is {
+			names := parseSetNames(chain)
+			e.To = &SourceSets{r.sourceSets(names.allow), r.sourceSets(names.deny)}
+		}
+		i := slices.IndexFunc(leaving[addr], func(o Egress) bool { return o.Destinations() == e.Destinations() })
+		if i < 0 {
+			i = len(leaving[addr])
+			leaving[addr] = append(leaving[addr], e)
+		}
+		leaving[addr][i].Sources = append(leaving[addr][i].Sources, source)
 	}
 	for i := range r.ports {
 		for _, fe := range r.ports[i].Frontends {
-			if of := sources[fe.Addr]; len(of) > 0 && len(r.ports[i].Egress.Sources) == 0 {
-				r.ports[i].Egress = Egress{fe.Addr, of}
-				delete(sources, fe.Addr)
+			if of := leaving[fe.Addr]; len(of) > 0 && len(r.ports[i].Egress.Sources) == 0 {
+				r.ports[i].Egress, leaving[fe.Addr] = of[0], of[1:]
 			}
 		}
 	}

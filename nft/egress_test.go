@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	. "svcctl.io/svcctl/nft"
@@ -123,12 +124,69 @@ func TestEgressOfAnAdoptedEndpoint(t *testing.T) {
 	p := webPort("172.16.0.1:8080")
 	p.Balance = Maglev
 	p.Frontends = []Frontend{{Addr: netip.MustParseAddr("198.51.100.1"), Port: 80, SNAT: SNATSelf, Adopt: true}}
-	p.Egress = Egress{p.Frontends[0].Addr, []netip.Addr{netip.MustParseAddr("172.16.0.1")}}
+	p.Egress = Egress{Addr: p.Frontends[0].Addr, Sources: []netip.Addr{netip.MustParseAddr("172.16.0.1")}}
 	rs := Compile(State{Box: testBox(), Services: map[string][]ServicePort{"default/web": {p}}})
 	const want = "type nat hook postrouting priority srcnat - 1; policy accept;\nct status ! dnat jump adopt\n" +
 		"ct status ! dnat ip daddr != 10.0.0.0/8 snat ip to ip saddr map @egress"
 	if got := chain(t, rs, "egress"); got != want {
 		t.Errorf("the chain is\n%s\nwant\n%s", got, want)
+	}
+}
+
+// Sources with destinations have a chain that Services with the same source sets share; the sets are there while it is.
+func TestEgressTo(t *testing.T) {
+	set := func(name string, version uint64, prefix string) *SourceSet {
+		return NewSourceSet(name, version, []netip.Prefix{netip.MustParsePrefix(prefix)})
+	}
+	partner, lab := set("partner", 1, "203.0.113.0/24"), set("lab", 1, "203.0.113.64/28")
+	to := func(sets *SourceSets, ports []ServicePort) []ServicePort { ports[0].Egress.To = sets; return ports }
+	c, k, box := NewCompiler(), fake.New(), testBox()
+	for _, step := range []struct {
+		name    string
+		changes map[string][]ServicePort
+		egress  string            // rules behind the destination
+		chains  map[string]string // of destinations
+		sets    []string
+	}{
+		{"no destinations", map[string][]ServicePort{"default/a": leaving("default/a", "198.51.100.1", "172.16.0.1")}, "", nil, nil},
+		{"both kinds", map[string][]ServicePort{"default/b": to(&SourceSets{[]*SourceSet{partner}, []*SourceSet{lab}}, leaving("default/b", "198.51.100.2", "172.16.0.2"))},
+			"ip saddr vmap @egress-to", map[string]string{"egress-to/partner//lab": "ip daddr @source-set/lab return\nip daddr @source-set/partner snat ip to ip saddr map @egress"}, []string{"source-set/lab", "source-set/partner"}},
+		{"the same of another Service", map[string][]ServicePort{"default/a": to(&SourceSets{[]*SourceSet{partner, partner}, []*SourceSet{lab}}, leaving("default/a", "198.51.100.1", "172.16.0.1"))},
+			"ip saddr vmap @egress-to", map[string]string{"egress-to/partner//lab": "ip daddr @source-set/lab return\nip daddr @source-set/partner snat ip to ip saddr map @egress"}, []string{"source-set/lab", "source-set/partner"}},
+		{"all but", map[string][]ServicePort{"default/a": nil, "default/b": to(&SourceSets{Deny: []*SourceSet{set("lab", 2, "203.0.113.128/28")}}, leaving("default/b", "198.51.100.2", "172.16.0.2"))},
+			"ip saddr vmap @egress-to", map[string]string{"egress-to///lab": "ip daddr @source-set/lab return\nsnat ip to ip saddr map @egress"}, []string{"source-set/lab"}},
+		{"everywhere", map[string][]ServicePort{"default/b": leaving("default/b", "198.51.100.2", "172.16.0.2")}, "", nil, nil},
+	} {
+		mustCommit(t, k, c.Update(&box, step.changes))
+		have := held(k)
+		const outside, leaves = "ct status ! dnat ip daddr != 10.0.0.0/8 ", "snat ip to ip saddr map @egress"
+		want := "type nat hook postrouting priority srcnat - 1; policy accept;\n"
+		if step.egress != "" {
+			want += outside + step.egress + "\n"
+		}
+		if got := chain(t, have, "egress"); got != want+outside+leaves {
+			t.Errorf("%s: the chain egress is\n%s\nwant\n%s", step.name, got, want+outside+leaves)
+		}
+		found, sets := map[string]string{}, []string(nil)
+		for name := range have[IPv4].Chains {
+			if strings.HasPrefix(name, "egress-to") {
+				found[name] = chain(t, have, name)
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(have[IPv4].Sets)) {
+			if strings.HasPrefix(name, "source-set/") {
+				sets = append(sets, name)
+			}
+		}
+		if len(found)+len(step.chains) > 0 && !maps.Equal(found, step.chains) || !slices.Equal(sets, step.sets) {
+			t.Errorf("%s: chains are %q and sets %q, want %q and %q", step.name, found, sets, step.chains, step.sets)
+		}
+		if tr := NewCompiler().Adopt(have, recovered(have, box)); !tr.Empty() {
+			t.Errorf("%s: adopting what was read back is a change: %+v", step.name, tr)
+		}
+		if tr := c.From(have); !tr.Empty() {
+			t.Errorf("%s: the compiler is not where the kernel is: %+v", step.name, tr)
+		}
 	}
 }
 

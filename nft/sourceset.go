@@ -129,14 +129,15 @@ func (t *tableState) sourceElements(f Family, yield func(string, Element) bool) 
 // admission selects the clients of a frontend with source sets, in a chain that the dispatch goes
 // to before it goes to by-client. Frontends of the same sets share the chain.
 type admission struct {
-	nodePort    bool
-	ranges      bool // those of allowed-sources may connect too
-	allow, deny []string
+	nodePort bool
+	ranges   bool // those of allowed-sources may connect too
+	setNames
 }
 
-// admissionOf gives the admission of a frontend with source sets; ranges reports that it has elements in
-// allowed-sources.
-func admissionOf(fe *Frontend, ranges bool) admission {
+// setNames are the names of SourceSets, sorted, each once.
+type setNames struct{ allow, deny []string }
+
+func (s *SourceSets) names() setNames {
 	names := func(sets []*SourceSet) (list []string) {
 		for _, s := range sets {
 			list = append(list, s.Name)
@@ -144,7 +145,31 @@ func admissionOf(fe *Frontend, ranges bool) admission {
 		slices.Sort(list)
 		return slices.Compact(list)
 	}
-	return admission{!fe.Addr.IsValid(), ranges, names(fe.Sets.Allow), names(fe.Sets.Deny)}
+	return setNames{names(s.Allow), names(s.Deny)}
+}
+
+// chain is how they stand in the name of a chain: "office/vpn//scanners", "//scanners".
+func (n setNames) chain() string {
+	text := strings.Join(n.allow, "/")
+	if len(n.deny) > 0 {
+		text += "//" + strings.Join(n.deny, "/")
+	}
+	return text
+}
+
+// parseSetNames reads them back.
+func parseSetNames(chain string) setNames {
+	allow, deny, _ := strings.Cut(chain, "//")
+	split := func(s string) []string {
+		return slices.DeleteFunc(strings.Split(s, "/"), func(name string) bool { return name == "" })
+	}
+	return setNames{split(allow), split(deny)}
+}
+
+// admissionOf gives the admission of a frontend with source sets; ranges reports that it has elements in
+// allowed-sources.
+func admissionOf(fe *Frontend, ranges bool) admission {
+	return admission{!fe.Addr.IsValid(), ranges, fe.Sets.names()}
 }
 
 // chain names it: "admit/office", "nodeport-admit-ranges/office/vpn//scanners", "admit///scanners".
@@ -156,11 +181,7 @@ func (a admission) chain() string {
 	if a.nodePort {
 		name = qualifierNodePort + name
 	}
-	name += strings.Join(a.allow, "/")
-	if len(a.deny) > 0 {
-		name += "//" + strings.Join(a.deny, "/")
-	}
-	return name
+	return name + a.setNames.chain()
 }
 
 // parseAdmission reads the name of a chain back.
@@ -173,11 +194,7 @@ func parseAdmission(chain string) (a admission, is bool) {
 		}
 		a.ranges = true
 	}
-	allow, deny, _ := strings.Cut(names, "//")
-	split := func(s string) []string {
-		return slices.DeleteFunc(strings.Split(s, "/"), func(name string) bool { return name == "" })
-	}
-	a.allow, a.deny = split(allow), split(deny)
+	a.setNames = parseSetNames(names)
 	return a, true
 }
 

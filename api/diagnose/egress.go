@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -17,7 +18,14 @@ func (d *diagnosis) leaves(source netip.Addr) {
 			if s.Address != source.String() {
 				continue
 			}
-			d.good("it leaves with %s of %s/%s", e.Address, e.Namespace, e.Service)
+			text := fmt.Sprintf("it leaves with %s of %s/%s", e.Address, e.Namespace, e.Service)
+			if e.To != "" {
+				text += ", for destinations of " + e.To + " alone"
+			}
+			if s.Uplink != "" {
+				text += fmt.Sprintf(", by %s (most connections to %s)", s.Uplink, s.Towards)
+			}
+			d.good("%s", text)
 			if s.Open == 0 && s.Connections != nil && *s.Connections == 0 {
 				d.add(Doubt, "look at its routes: `ip route` there", "no connection that it began has passed this box: is it the default route of %s?", source)
 			}

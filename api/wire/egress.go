@@ -11,10 +11,12 @@ const EgressPorts = 64_512
 
 // EgressTraffic has the connections that endpoints of a Service began themselves and that left with one of its addresses.
 type EgressTraffic struct {
-	Namespace string         `json:"namespace"`
-	Service   string         `json:"service"`
-	Address   string         `json:"address"`
-	Sources   []EgressSource `json:"sources"`
+	Namespace string `json:"namespace"`
+	Service   string `json:"service"`
+	Address   string `json:"address"`
+	// To has the source sets with the destinations, as the annotation names them; absent: all that are outside.
+	To      string         `json:"to,omitempty"`
+	Sources []EgressSource `json:"sources"`
 	// Open counts the connections that are tracked, of all sources, and Connections those since the start, where the kernel counts.
 	Open        int     `json:"open"`
 	Connections *uint64 `json:"connections,omitempty"`
@@ -35,9 +37,13 @@ type EgressSource struct {
 	Address     string  `json:"address"`
 	Open        int     `json:"open"`
 	Connections *uint64 `json:"connections,omitempty"`
+	// Towards is where most of its open connections lead ("203.0.113.5:443/TCP"), and Uplink the interface by which they leave, of
+	// a source that was asked for.
+	Towards string `json:"towards,omitempty"`
+	Uplink  string `json:"uplink,omitempty"`
 }
 
-// Text is the Egress in one line: the address, its sources, the first few by name, its connections and its use of ports.
+// Text is the Egress in one line: the address, its sources, the first few by name, its destinations, its connections and its use of ports.
 func (e *EgressTraffic) Text() string {
 	const most = 5
 	var sources []string
@@ -48,7 +54,13 @@ func (e *EgressTraffic) Text() string {
 	if more := len(e.Sources) - most; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
+	if e.To != "" {
+		text += ", to " + e.To
+	}
 	text += fmt.Sprintf("; %d open", e.Open)
+	if e.Rate != nil {
+		text += ", " + Rate(*e.Rate) + " new/s"
+	}
 	if e.Connections != nil {
 		text += fmt.Sprintf(", %d connections in all", *e.Connections)
 	}

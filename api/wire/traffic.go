@@ -202,6 +202,8 @@ type TrafficQuery struct {
 	Endpoints bool `query:"endpoints"` // with endpoints
 	History   bool `query:"history"`   // with earlier readings
 	Clients   bool `query:"clients"`   // with clients of the one Service that is named
+	// Source has Egress be about this host alone, with its uplink.
+	Source netip.Addr `query:"source" want:"an address"`
 }
 
 // Complete returns an error about values that are out of bounds, or do not go together.

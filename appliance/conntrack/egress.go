@@ -1,8 +1,9 @@
 package conntrack
 
 import (
-	"maps"
+	"cmp"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
@@ -11,18 +12,23 @@ import (
 
 // Connections that hosts begin themselves keep the address that they left with (nft.Egress): a flow of UDP would do so as long as its
 // sender does not pause, and a connection of TCP as long as its ends like. When a source has another address, or none, its entries of
-// UDP and SCTP are deleted, and those of TCP are reset after the drain timeout of the Service, if it has one.
+// UDP and SCTP are deleted, and those of TCP are reset after the drain timeout of the Service, if it has one. When a source has an
+// address, or other destinations, its entries of UDP and SCTP that began without it are deleted, too.
 
-// A leaver is a source, and the address that it leaves with.
+// A leaver is a source, and the address that it leaves with; the zero Addr: any other one than it has now.
 type leaver struct{ source, addr netip.Addr }
 
-// leavers calls each for the sources of Service ports.
-func leavers(ports []Port, each func(of leaver, drain Drain)) {
-	for i := range ports {
-		for _, source := range ports[i].Egress.Sources {
-			each(leaver{source, ports[i].Egress.Addr}, ports[i].Drain)
+// leavers are the sources of Services, and the ports that they have them from.
+func leavers(services map[string][]Port) map[leaver]*Port {
+	of := map[leaver]*Port{}
+	for _, ports := range services {
+		for i := range ports {
+			for _, source := range ports[i].Egress.Sources {
+				of[leaver{source, ports[i].Egress.Addr}] = &ports[i]
+			}
 		}
 	}
+	return of
 }
 
 // egressOf reads the sources of a table.
@@ -37,36 +43,36 @@ func egressOf(family nft.Family, table *nft.Table) (ports []Port) {
 	return ports
 }
 
-// leave notes the sources of Services that changed which have another address than before, or none, and those that came.
+// leave notes the sources of Services that changed which have another address than before, or none, and those that came. Which
+// destinations a source had before a start is not read.
 func (l *ChangeTracker) leave(was, changes map[string][]Port) {
-	moved := map[leaver]Departed{}
-	for _, ports := range was {
-		leavers(ports, func(of leaver, drain Drain) { moved[of] = Departed{Drain: drain} })
-	}
-	for _, ports := range changes {
-		leavers(ports, func(of leaver, _ Drain) {
-			if _, stays := moved[of]; stays {
-				delete(moved, of)
-			} else {
-				moved[of] = Departed{Back: true}
-			}
-		})
-	}
-	if l.left == nil && len(moved) > 0 {
+	before, now := leavers(was), leavers(changes)
+	if l.left == nil && len(before)+len(now) > 0 {
 		l.left = map[leaver]Departed{}
 	}
-	maps.Copy(l.left, moved)
+	for of, p := range before {
+		if now[of] == nil {
+			l.left[of] = Departed{Drain: p.Drain}
+		}
+	}
+	for of, p := range now {
+		if old := before[of]; old == nil || !l.adopting && !reflect.DeepEqual(old.Egress.To, p.Egress.To) {
+			l.left[of], l.left[leaver{source: of.source}] = Departed{Back: old == nil}, Departed{now: of.addr}
+		}
+	}
 }
 
 // Departed is about a source that does not leave with an address any more, or does again.
 type Departed struct {
 	Drain Drain
 	Back  bool
+	now   netip.Addr // the address that it has, of a leaver without one
 }
 
 // A departure has the work that remains for a leaver.
 type departure struct {
 	drain Drain
+	now   netip.Addr
 	ends  time.Time   // of its connections of TCP, if they are drained
 	looks []time.Time // still to come, in order
 }
@@ -77,7 +83,7 @@ func (a *schedule) depart(left map[leaver]Departed, now time.Time) {
 		a.departures = map[leaver]*departure{}
 	}
 	for of, how := range left {
-		d := &departure{how.Drain, now.Add(how.Drain.Timeout), []time.Time{now, now.Add(rescanDelay)}}
+		d := &departure{how.Drain, how.now, now.Add(how.Drain.Timeout), []time.Time{now, now.Add(rescanDelay)}}
 		if how.Drain.On {
 			d.looks = append(d.looks, d.ends)
 			slices.SortFunc(d.looks, time.Time.Compare)
@@ -123,9 +129,9 @@ func (a *schedule) judgeDeparture(e *entry, now time.Time) (v verdict, judged bo
 	if len(a.departures) == 0 || e.to != e.replyFrom {
 		return leave, false // mostly
 	}
-	d := a.departures[leaver{e.from.Addr(), e.replyTo.Addr()}]
+	d := cmp.Or(a.departures[leaver{e.from.Addr(), e.replyTo.Addr()}], a.departures[leaver{source: e.from.Addr()}])
 	switch {
-	case d == nil:
+	case d == nil || d.now == e.replyTo.Addr():
 		return leave, false
 	case e.isEnding():
 		return leave, true

@@ -51,7 +51,12 @@ func TestDeparted(t *testing.T) {
 		}
 	}
 	change(0, Drain{}, old)
-	wakes(0, 0, 0)
+	is(0, left(nft.UDP, source), forget) // it began with its own address
+	is(0, left(nft.TCP, source), leave)
+	is(0, left(nft.UDP, old), leave)
+	wakes(0, 2, rescanDelay)
+	wakes(rescanDelay, 2, 0)
+	is(rescanDelay, left(nft.UDP, source), leave)
 	is(0, left(nft.UDP, old), leave)
 	change(0, oneMinute, other)
 	is(0, left(nft.UDP, old), forget)
@@ -68,9 +73,31 @@ func TestDeparted(t *testing.T) {
 	wakes(time.Hour+rescanDelay, 2, time.Hour+time.Minute)
 	change(time.Hour+2*rescanDelay, oneMinute, other) // it is back
 	is(time.Hour+time.Minute, left(nft.TCP, other), leave)
-	wakes(time.Hour+time.Minute, 0, 0)
+	wakes(time.Hour+time.Minute, 2, 0) // for flows that began while it was away
 	change(2*time.Hour, oneMinute, netip.Addr{})
 	wakes(2*time.Hour+time.Minute, 3, 0)
+}
+
+// Other destinations of a source, by name or by content, have its flows of UDP begin again, and leave those of TCP.
+func TestDestinationsChange(t *testing.T) {
+	source, addr := netip.MustParseAddr("10.1.2.11"), netip.MustParseAddr("192.0.2.200")
+	l := NewChangeTracker()
+	update := func(to *nft.SourceSets) map[leaver]Departed {
+		l.Update(nil, map[string][]Port{"default/mail": {{Family: nft.IPv4, Drain: oneMinute, Egress: nft.Egress{Addr: addr, Sources: []netip.Addr{source}, To: to}}}})
+		return l.Take().Departed
+	}
+	update(nil)
+	one, other := nft.NewSourceSet("partner", 1, nil), nft.NewSourceSet("partner", 2, nil)
+	for _, step := range []struct {
+		to      *nft.SourceSets
+		changed bool
+	}{{nil, false}, {&nft.SourceSets{Allow: []*nft.SourceSet{one}}, true}, {&nft.SourceSets{Allow: []*nft.SourceSet{one}}, false},
+		{&nft.SourceSets{Allow: []*nft.SourceSet{other}}, true}, {&nft.SourceSets{Deny: []*nft.SourceSet{other}}, true}, {nil, true}} {
+		left := update(step.to)
+		if at, is := left[leaver{source, addr}]; is != step.changed || at.Drain.On || at.Back || is && left[leaver{source: source}].now != addr {
+			t.Errorf("destinations %+v: departed are %+v", step.to, left)
+		}
+	}
 }
 
 // What an earlier process left in the kernel is what sources leave with before the first plan.

@@ -258,10 +258,10 @@ func Kill(netns int, id uint32, local []netip.Addr, may func(*Connection) bool) 
 		for m := range nfnetlink.Messages(datagram) {
 			var e entry
 			if found || m.Kind != messageNew || m.Sequence != sequence || !e.decode(m.Body) ||
-				!e.isThrough() && !e.adopted || binary.BigEndian.Uint32(e.id) != id {
+				!e.isThrough() && !e.left || binary.BigEndian.Uint32(e.id) != id {
 				continue
 			}
-			if e.describe(&c); !may(&c) {
+			if e.describeLeft(&c); !may(&c) {
 				continue
 			}
 			found = true

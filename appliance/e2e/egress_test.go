@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -198,9 +199,22 @@ func Test1032_strays_of_endpoints_do_not_leave(t *testing.T) {
 			return p.Outgoing && (p.From.Addr() == f.of(b.L1) || p.From.Addr() == f.of(b.L2)) && p.To.Port() != 7000
 		})
 	}
+	// resets has the server send a segment in mid-stream to the address, which two hosts share, and returns what the box answers.
+	resets := func(f family) []netlab.Packet {
+		to := netip.AddrPortFrom(netip.MustParseAddr(f.lb(4)), 41000)
+		capture := b.GW1.Capture("ext0")
+		for n := range uint16(3) {
+			b.EXT.SendTCP(netlab.TCPHeader{From: netip.AddrPortFrom(f.of(b.EXT), 7001+n), To: to, Seq: 1, Ack: 1, Flags: netlab.TCPAck})
+		}
+		b.leavesAs(t, "tcp", b.Near, f.at(f.of(b.EXT).String(), 7000), f.of(b.Near).String())
+		return capture.Packets(func(p netlab.Packet) bool { return p.Outgoing && p.From == to && p.TCPFlags&netlab.TCPRst != 0 })
+	}
 	for _, f := range families {
 		if left := strays(f); len(left) > 0 {
 			t.Errorf("%s: %v left", f, left)
+		}
+		if sent := resets(f); len(sent) > 0 {
+			t.Errorf("%s: a segment for one of two hosts is reset: %v", f, sent)
 		}
 	}
 	b.rewrite("mail.yaml", func(f family) []string {
@@ -212,7 +226,100 @@ func Test1032_strays_of_endpoints_do_not_leave(t *testing.T) {
 		if left := strays(f); len(left) < 6 {
 			t.Errorf("%s: without the annotation %v left: the test shows nothing", f, left)
 		}
+		if sent := resets(f); len(sent) == 0 {
+			t.Errorf("%s: without the annotation nothing is reset: the test shows nothing", f)
+		}
 	}
+}
+
+// With svcctl.io/egress-to the destinations in source sets alone see the address of the Service, and those of sets with ! do not. A
+// file that changes has flows of UDP follow at once. A set that is missing has endpoints leave with their own addresses.
+func Test1037_destinations_by_source_sets(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	set := func(name string, hosts ...*netlab.Host) string {
+		path, text := filepath.Join(dir, name), ""
+		for _, h := range hosts {
+			text += fmt.Sprintf("%s\n%s\n", ipv4.of(h), ipv6.of(h))
+		}
+		if err := os.WriteFile(path+"~", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+"~", path); err != nil {
+			t.Fatal(err)
+		}
+		return name + "=" + path
+	}
+	s := netlab.NewStandard(t)
+	s.RTR.Route("10.180.0.0/15", netlab.BoxAddr4)
+	s.RTR.Route("fd00:10::/32", netlab.BoxAddr6)
+	f := standardFlags()
+	f["egress-from"], f["cluster-cidr"] = []string{"10.180.0.0/16,fd00:10:180::/64"}, nil
+	f["source-set"] = []string{set("partner", s.EXT), set("lab", s.IN)}
+	b := &box{Standard: s, svcctl: s.GW1.Appliance(binary, f.args()...), t: t, flags: f}
+	to := func(value string) func(f family) []string {
+		return func(f family) []string {
+			return []string{
+				f.annotated("mail", []string{"svcctl.io/egress: vip", fmt.Sprintf("svcctl.io/egress-to: %q", value)}, "type: LoadBalancer", "loadBalancerIP: "+f.lb(4), "ports: [{name: p80, port: 80}]"),
+				f.slice("mail", "p80: 80", b.L1),
+				f.mail("plain", 5), f.slice("plain", "p80: 80", b.L2),
+			}
+		}
+	}
+	leave := func(ext, in bool) {
+		t.Helper()
+		for _, f := range families {
+			for host, with := range map[*netlab.Host]bool{b.EXT: ext, b.IN: in} {
+				want := map[bool]string{true: f.lb(4), false: f.of(b.L1).String()}[with]
+				b.leavesAs(t, "tcp", b.L1, f.at(f.of(host).String(), 7000), want)
+				leavesWith(t, b.L1, "udp", f.at(f.of(host).String(), 7000), want)
+				b.leavesAs(t, "tcp", b.L2, f.at(f.of(host).String(), 7000), f.lb(5))
+			}
+		}
+	}
+	for _, host := range []*netlab.Host{b.EXT, b.IN} {
+		host.Serve("tcp", 7000)
+		host.Serve("udp", 7000)
+	}
+	b.write("mail.yaml", to("partner"))
+	b.svcctl.Start()
+	leave(true, false)
+	b.rewrite("mail.yaml", to("!lab"))
+	leave(true, false)
+	set("lab", b.EXT)
+	for _, f := range families {
+		leavesWith(t, b.L1, "udp", f.at(f.of(b.IN).String(), 7000), f.lb(4))
+	}
+	leave(false, true)
+	b.rewrite("mail.yaml", to("partner,!lab"))
+	leave(false, false)
+	set("lab", b.Near)
+	for _, f := range families {
+		leavesWith(t, b.L1, "udp", f.at(f.of(b.EXT).String(), 7000), f.lb(4))
+	}
+	leave(true, false)
+	for text, args := range map[string][]string{
+		ipv4.lb(4) + " for " + ipv4.of(b.L1).String() + ", to partner,!lab; ": {"describe", "svc", ipv4.name("mail")},
+		"for destinations of partner,!lab alone, by ":                         {"explain", ipv4.of(b.L1).String()},
+	} {
+		eventually(t, syncTimeout, func() error { // the counters are read every 10 s
+			if out, errOut, _ := b.svcctl.Svcctl(args[0], args[1:]...); !strings.Contains(out, text) {
+				return fmt.Errorf("svcctl %v has no %q:\n%s%s", args, text, out, errOut)
+			}
+			return nil
+		})
+	}
+	monitor := b.GW1.Monitor() // a restart commits nothing
+	b.svcctl.Stop()
+	b.svcctl.Start()
+	for _, tx := range monitor.Transactions() {
+		if regexp.MustCompile(`in ip6? svcctl(,|$)`).MatchString(tx.String()) { // the sentinel is another table
+			t.Errorf("the restart commits %s", tx)
+		}
+	}
+	b.rewrite("mail.yaml", to("partner,other"))
+	leave(false, false)
+	b.hasProblem(t, ipv4.object("Service", "mail"), "UnknownSourceSet", "there is no --source-set other, so endpoints leave with their own addresses")
 }
 
 // sendUnreachable sends an ICMP error about a packet that was never sent.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -39,15 +40,18 @@ func leavesWith(t *testing.T, from *netlab.Host, network string, to netip.AddrPo
 	})
 }
 
-// A flow of UDP whose source gets another address, or none, leaves with that at once; connections of TCP keep theirs, and end by the
+// A flow of UDP whose source gets an address, another one, or none, leaves with that at once; connections of TCP keep theirs, and end by the
 // drain timeout of the Service, if it has one.
 func Test1052_flows_of_a_source_that_changes(t *testing.T) {
 	b := newBox(t, leaving(nil))
 	b.EXT.Serve("udp", 5353)
 	b.EXT.Serve("tcp", 5353)
-	b.write("mail.yaml", func(f family) []string { return b.mail(f, 4, nil, b.L1) })
 	b.GW1.LoadNft(`table inet operator { chain c { type nat hook postrouting priority srcnat; oifname "ext0" masquerade; }; }`)
 	b.svcctl.Start()
+	for _, f := range families {
+		leavesWith(t, b.L1, "udp", f.on(5353, b.EXT)[0], f.boxAddr())
+	}
+	b.rewrite("mail.yaml", func(f family) []string { return b.mail(f, 4, nil, b.L1) })
 	held := map[family]*netlab.Conn{}
 	for _, f := range families {
 		leavesWith(t, b.L1, "udp", f.on(5353, b.EXT)[0], f.lb(4))
@@ -116,6 +120,23 @@ func Test1053_the_ports_of_an_address_run_out(t *testing.T) {
 	shows("it leaves with "+f.lb(4)+" of default/"+f.name("mail"), "explain", f.of(b.L1).String())
 	shows("no connection that it began has passed this box: is it the default route of "+f.of(b.R1).String(), "explain", f.of(b.R1).String())
 	shows(held.Local.String()+" (out)", "top", "--connections", f.name("mail"))
+
+	shows("OUT/s", "top", "--once")
+	shows(" by ext0 (most connections to "+to.String()+"/TCP)", "explain", f.of(b.L1).String())
+	killed, err := b.L1.Dial(to, patiently)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer killed.Close()
+	out, errOut, _ := b.svcctl.Svcctl("top", "--connections", f.name("mail"))
+	id := regexp.MustCompile(`(?m)^(\d+) .*` + regexp.QuoteMeta(killed.Local.String()+" (out)")).FindStringSubmatch(out)
+	if id == nil {
+		t.Fatalf("%s is not in\n%s%s", killed.Local, out, errOut)
+	}
+	shows("", "top", "--kill", id[1])
+	if killed.Echo("and now", patiently) == nil {
+		t.Error("a connection that was ended goes on")
+	}
 
 	// What is begun is not answered, so its port stays taken.
 	b.EXT.LoadNft("table ip quiet { chain input { type filter hook input priority 0; tcp dport 5353 tcp flags syn / syn,ack drop; }; }")

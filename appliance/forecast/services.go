@@ -125,20 +125,20 @@ func portAspects(p *nft.ServicePort) []aspect {
 			return fmt.Sprintf("%s=%d", endpoint(ap), p.Weights[nft.PoolCluster][ap])
 		})...)},
 		{"refused share", when(p.Refused[nft.PoolCluster] > 0, "%d", p.Refused[nft.PoolCluster])},
-		{"slots", choose(p.Tables[nft.PoolCluster] == nil, "by weights", "by open connections")},
+		{"slots", resolve.Choose(p.Tables[nft.PoolCluster] == nil, "by weights", "by open connections")},
 		{"local endpoints", words(" ", slices.Sorted(slices.Values(texts(p.Pools[nft.PoolLocal], endpoint)))...)},
 		{"session affinity", words(", ", when(p.Affinity > 0, "%v%s", p.Affinity, client(o.PrefixLen)), when(o.WholeService, "for all ports of the Service"), when(o.Refresh, "again with each answer"))},
 		{"idle timeout", cmp.Or(when(p.Idle > 0, "%v", p.Idle), "the host's")},
 		{"limits", words(", ", when(l.Rate.Count > 0, "%v", l.Rate), when(l.ClientRate.Count > 0, "%v%s", l.ClientRate, client(l.ClientRatePrefix)),
 			when(l.ClientConnections > 0, "%d open%s", l.ClientConnections, client(l.ClientConnectionsPrefix)))},
-		{"egress", words("", when(len(p.Egress.Sources) > 0, "%v for %s", p.Egress.Addr, strings.Join(texts(p.Egress.Sources, netip.Addr.String), ", ")))},
+		{"egress", words("", when(len(p.Egress.Sources) > 0, "%v for %s", &p.Egress, strings.Join(texts(p.Egress.Sources, netip.Addr.String), ", ")))},
 		{"relay", words("", when(p.Relayed(), "%v", p.Relay[nft.PoolCluster]))},
 	}
 }
 
 func frontendAspects(f *nft.Frontend) []aspect {
 	route := func(r nft.Route) string {
-		return choose(r.Pool == nft.PoolLocal, "local endpoints", "all endpoints") + choose(r.Fallback == nft.Blackhole, ", else dropped", ", else refused")
+		return resolve.Choose(r.Pool == nft.PoolLocal, "local endpoints", "all endpoints") + resolve.Choose(r.Fallback == nft.Blackhole, ", else dropped", ", else refused")
 	}
 	clients := "everybody"
 	if f.Sources != nil {
@@ -153,17 +153,10 @@ func frontendAspects(f *nft.Frontend) []aspect {
 		{"clients inside", route(f.Internal)},
 		{"source addresses", [...]string{nft.SNATNever: "kept", nft.SNATOutside: "those from outside are masqueraded", nft.SNATSelf: "that of the box is masqueraded", nft.SNATAlways: "masqueraded"}[f.SNAT]},
 		{"permitted clients", clients},
-		{"reached by", choose(f.InsideOnly, "clients inside", "everybody")},
-		{"rest of the address", choose(f.HostOwned, "the host's", choose(f.NamedPortsOnly, "left alone", "refused"))},
-		{"takeover of connections", choose(f.Adopt, "yes", "no")},
+		{"reached by", resolve.Choose(f.InsideOnly, "clients inside", "everybody")},
+		{"rest of the address", resolve.Choose(f.HostOwned, "the host's", resolve.Choose(f.NamedPortsOnly, "left alone", "refused"))},
+		{"takeover of connections", resolve.Choose(f.Adopt, "yes", "no")},
 	}
-}
-
-func choose(is bool, yes, no string) string {
-	if is {
-		return yes
-	}
-	return no
 }
 
 // when returns a text if a condition holds, else "".

@@ -257,8 +257,12 @@ func downText(addr netip.AddrPort, v health.Verdict) string {
 const maxNamed = 5
 
 // First joins the first so many of names, with the number of the others: "a, b and 3 more".
-func First(names []string, most int) string {
-	text := strings.Join(names[:min(len(names), most)], ", ")
+func First[T any](names []T, most int) string {
+	texts := make([]string, min(len(names), most))
+	for i := range texts {
+		texts[i] = fmt.Sprint(names[i])
+	}
+	text := strings.Join(texts, ", ")
 	if more := len(names) - most; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}

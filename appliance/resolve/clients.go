@@ -171,17 +171,25 @@ func (r *resolver) sourceSetNames(c *clients, balanced bool) (names []setName) {
 
 // addSourceSet adds a set that an annotation names. An unknown set lets no client in.
 func (r *resolver) addSourceSet(c *clients, n setName) {
-	s := r.state(Need{Kind: NeedSourceSet, Name: n.name})
-	switch field := annotation.Field(n.annotation); {
-	case s.Set != nil && n.deny:
-		c.deny = append(c.deny, s.Set)
-	case s.Set != nil:
-		c.allow = append(c.allow, s.Set)
-	case s.Missing:
-		r.refuse(field, reasonUnknownSourceSet, "the file of --source-set %s could not be read yet, so no client may connect where source ranges hold; correct the file", n.name)
+	switch set := r.sourceSet(n.annotation, n.name, "no client may connect where source ranges hold"); {
+	case set == nil:
 		c.nobody = true
+	case n.deny:
+		c.deny = append(c.deny, set)
 	default:
-		r.refuse(field, reasonUnknownSourceSet, "there is no --source-set %s, so no client may connect where source ranges hold; start svcctl serve with --source-set %s=FILE, or correct the name", n.name, n.name)
-		c.nobody = true
+		c.allow = append(c.allow, set)
 	}
+}
+
+// sourceSet returns the set of a name; nil: it is unknown, with a problem that has what follows.
+func (r *resolver) sourceSet(key, name, so string) *nft.SourceSet {
+	s := r.state(Need{Kind: NeedSourceSet, Name: name})
+	switch field := annotation.Field(key); {
+	case s.Set != nil:
+	case s.Missing:
+		r.refuse(field, reasonUnknownSourceSet, "the file of --source-set %s could not be read yet, so %s; correct the file", name, so)
+	default:
+		r.refuse(field, reasonUnknownSourceSet, "there is no --source-set %s, so %s; start svcctl serve with --source-set %[1]s=FILE, or correct the name", name, so)
+	}
+	return s.Set
 }

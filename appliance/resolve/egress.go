@@ -24,6 +24,7 @@ const (
 type egress struct {
 	asked bool
 	named []netip.Addr // nil: the first address of each family
+	to    *nft.SourceSets
 	// sources are all addresses of its slices, whatever their conditions: a server that starts or drains connects, too.
 	sources []netip.Addr
 }
@@ -34,16 +35,17 @@ func (e *egress) add(source netip.Addr) {
 	}
 }
 
+// AnnotationEgressTo of a Service names the source sets with the destinations of object.AnnotationEgress: "partner,!lab".
+const AnnotationEgressTo = "svcctl.io/egress-to"
+
 // egressVIP is the value for the first load balancer IP of each family, or else the first external IP.
 const egressVIP = "vip"
 
 // readEgress reads the annotation.
 func (r *resolver) readEgress() {
 	value, given := r.Service.Metadata.Annotations[object.AnnotationEgress]
-	if !given {
-		return
-	}
-	if r.egress.asked = true; strings.TrimSpace(value) == egressVIP {
+	r.egress.asked = given
+	if r.readEgressTo(); !given || strings.TrimSpace(value) == egressVIP {
 		return
 	}
 	for text := range strings.SplitSeq(value, ",") {
@@ -51,10 +53,9 @@ func (r *resolver) readEgress() {
 		addr, ok := parseAddr(text)
 		own, known := r.mayHave(addr)
 		switch {
-		case !ok && len(object.NameProblems(text)) == 0:
-			r.badEgress("%q is neither %s nor an address of this Service; for an address of a pool write metallb.io/address-pool: %[1]s", text, egressVIP)
 		case !ok:
-			r.badEgress("%q is neither %s nor an address of this Service", text, egressVIP)
+			pool := Choose(len(object.NameProblems(text)) == 0, "; for an address of a pool write metallb.io/address-pool: "+text, "")
+			r.badEgress("%q is neither %s nor an address of this Service%s", text, egressVIP, pool)
 		case !own:
 			r.badEgress("%s is no address of this Service, %s: write %s, or one of its own", addr, known, egressVIP)
 		case slices.ContainsFunc(r.egress.named, func(a netip.Addr) bool { return a.BitLen() == addr.BitLen() }):
@@ -62,6 +63,40 @@ func (r *resolver) readEgress() {
 		default:
 			r.egress.named = append(r.egress.named, addr)
 		}
+	}
+}
+
+// readEgressTo reads the annotation of the destinations. Without all of them endpoints leave with their own addresses, rather than
+// where they should not.
+func (r *resolver) readEgressTo() {
+	const so = "endpoints leave with their own addresses"
+	value, given := r.Service.Metadata.Annotations[AnnotationEgressTo]
+	switch {
+	case !given:
+		return
+	case !r.egress.asked:
+		r.warnNoEffect(AnnotationEgressTo, "has no effect: the Service has no %s, whose destinations it is about", object.AnnotationEgress)
+		return
+	}
+	names := strings.Split(value, ",")
+	r.egress.to, r.egress.asked = new(nft.SourceSets), len(names) <= nft.MaxSourceSets
+	if !r.egress.asked {
+		r.refuseValue(AnnotationEgressTo, reasonInvalidSets, "%d source sets are named, so %s; at most %d are possible: merge some of their files", len(names), so, nft.MaxSourceSets)
+		return
+	}
+	for _, text := range names {
+		name, but := strings.CutPrefix(strings.TrimSpace(text), "!")
+		list := &r.egress.to.Allow
+		if but {
+			list = &r.egress.to.Deny
+		}
+		if name = strings.TrimSpace(name); name == "" {
+			r.refuseValue(AnnotationEgressTo, reasonInvalidSets, "%q is no name of a source set, so %s; write names with commas between them, like %q", text, so, "partner,!lab")
+		} else if set := r.sourceSet(AnnotationEgressTo, name, so); set != nil {
+			*list = append(*list, set)
+			continue
+		}
+		r.egress.asked = false
 	}
 }
 
@@ -99,16 +134,7 @@ func (r *resolver) mayHave(addr netip.Addr) (is bool, known string) {
 	if len(of) == 0 {
 		return false, "which has no load balancer IP and no external IP of that family"
 	}
-	return slices.Contains(of, addr), "which has " + listed(of)
-}
-
-// listed is a list of addresses in words.
-func listed(addrs []netip.Addr) string {
-	texts := make([]string, len(addrs))
-	for i, a := range addrs {
-		texts[i] = a.String()
-	}
-	return First(texts, 3)
+	return slices.Contains(of, addr), "which has " + First(of, maxNamed)
 }
 
 // leaveWith gives the ports their Egress.
@@ -132,10 +158,7 @@ func (r *resolver) leaveWith() {
 		}
 		addr := r.egressAddr(family)
 		if !addr.IsValid() {
-			lacks := "no load balancer IP and no external IP of that family"
-			if r.egress.named != nil {
-				lacks = "no such address among those that the annotation names"
-			}
+			lacks := Choose(r.egress.named == nil, "no load balancer IP and no external IP of that family", "no such address among those that the annotation names")
 			r.warn(r.ref, annotation.Field(object.AnnotationEgress), reasonNoAddress, "endpoints leave with their own addresses over %s: the Service has %s", family.Name(), lacks)
 			continue
 		}
@@ -143,7 +166,7 @@ func (r *resolver) leaveWith() {
 			return slices.ContainsFunc(p.Frontends, func(fe nft.Frontend) bool { return fe.Addr == addr })
 		})
 		if at >= 0 { // else no port of it is served, which is a problem already
-			r.out.Ports[at].Egress = nft.Egress{Addr: addr, Sources: of}
+			r.out.Ports[at].Egress = nft.Egress{Addr: addr, Sources: of, To: r.egress.to}
 		}
 	}
 }
@@ -179,13 +202,14 @@ func (r *resolver) mayLeave() (sources []netip.Addr) {
 		}
 	}
 	if len(outside) > 0 {
-		r.warn(r.ref, field, reasonEgressNotAllowed, "%s %s in no --egress-from %v", listed(outside),
-			choose(len(outside) > 1, "leave with their own addresses: they lie", "leaves with its own address: it lies"), r.facts.EgressFrom)
+		r.warn(r.ref, field, reasonEgressNotAllowed, "%s %s in no --egress-from %v", First(outside, maxNamed),
+			Choose(len(outside) > 1, "leave with their own addresses: they lie", "leaves with its own address: it lies"), r.facts.EgressFrom)
 	}
 	return sources
 }
 
-func choose(is bool, yes, no string) string {
+// Choose is one of two texts.
+func Choose(is bool, yes, no string) string {
 	if is {
 		return yes
 	}
@@ -199,8 +223,11 @@ type egressClaims struct {
 	known   map[string]leaving // by Service
 }
 
-// leaving are the sources of a Service at addresses that it has, and these addresses.
-type leaving struct{ sources, addrs []netip.Addr }
+// leaving are the sources of a Service at addresses that it has, and what they leave with (nft.Egress.String).
+type leaving struct {
+	sources []netip.Addr
+	with    []string
+}
 
 // setEgress looks again at the sources of some Services. It returns the Services that may gain or lose one.
 func (c *Claims) setEgress(services []string) (affected []string) {
@@ -213,7 +240,7 @@ func (c *Claims) setEgress(services []string) (affected []string) {
 			c.egress = egressClaims{addressIndex{}, map[string]leaving{}}
 		}
 		changed := c.egress.sources.replace(nil, service, before.sources, now.sources)
-		if !slices.Equal(before.addrs, now.addrs) {
+		if !slices.Equal(before.with, now.with) {
 			changed = append(changed, now.sources...)
 		}
 		for _, addr := range changed {
@@ -231,7 +258,7 @@ func (c *Claims) egressOf(service string) (now leaving) {
 	ports := c.loops.known[service].ports
 	for i := range ports {
 		if e := &ports[i].Egress; len(e.Sources) > 0 && c.has(service, e.Addr) {
-			now.sources, now.addrs = append(now.sources, e.Sources...), append(now.addrs, e.Addr)
+			now.sources, now.with = append(now.sources, e.Sources...), append(now.with, e.String())
 		}
 	}
 	now.sources = sortedOnce(now.sources)
@@ -246,14 +273,14 @@ func (c *Claims) has(service string, addr netip.Addr) bool {
 	})
 }
 
-// leavesWith is the address that the sources of a Service leave with.
-func (c *Claims) leavesWith(service string, family nft.Family) netip.Addr {
+// leavesWith is what the sources of a Service leave with.
+func (c *Claims) leavesWith(service string, family nft.Family) (text string) {
 	for _, p := range c.loops.known[service].ports {
 		if p.Family == family && len(p.Egress.Sources) > 0 {
-			return p.Egress.Addr
+			return p.Egress.String()
 		}
 	}
-	return netip.Addr{}
+	return ""
 }
 
 // cutEgress gives a Service's ports without the sources that are another Service's, and a problem where these leave with another
@@ -273,14 +300,16 @@ func (c *Claims) cutEgress(ref object.Ref, ports []nft.ServicePort) (cut []nft.S
 			}
 			if of[0] == ref.Key() {
 				kept = append(kept, source)
-			} else if c.leavesWith(of[0], ports[i].Family) != e.Addr {
+			} else if c.leavesWith(of[0], ports[i].Family) != e.String() {
 				lost[of[0]] = append(lost[of[0]], source)
 			}
 		}
 		for _, winner := range slices.Sorted(maps.Keys(lost)) {
+			with := c.leavesWith(winner, ports[i].Family)
+			one := "one address" + Choose(strings.Contains(with+e.String(), " to "), " and one "+AnnotationEgressTo, "")
 			problems = append(problems, Problem{Object: ref, Field: annotation.Field(object.AnnotationEgress), Reason: reasonSharedEndpoint, Warning: true,
-				Message: fmt.Sprintf("%s %s with %s of %s, which comes first by name: give both Services one address, or each its own hosts", listed(lost[winner]),
-					choose(len(lost[winner]) > 1, "leave", "leaves"), c.leavesWith(winner, ports[i].Family), winner)})
+				Message: fmt.Sprintf("%s %s with %s of %s, which comes first by name: give both Services %s, or each its own hosts", First(lost[winner], maxNamed),
+					Choose(len(lost[winner]) > 1, "leave", "leaves"), with, winner, one)})
 		}
 		if len(kept) == len(e.Sources) {
 			continue

@@ -49,8 +49,8 @@ func TestEgress(t *testing.T) {
 		"two":       {"198.51.100.4,203.0.113.9", nil, []*object.EndpointSlice{slice(25, one)}, "", "has two addresses of one family"},
 		"outside": {"vip", nil, []*object.EndpointSlice{slice(25, one, "10.2.0.1")}, "198.51.100.4 10.1.2.11",
 			"EgressNotAllowed 10.2.0.1 leaves with its own address: it lies in no --egress-from [10.1.0.0/16 fd00:1::/64]"},
-		"many outside": {"vip", nil, []*object.EndpointSlice{slice(25, "10.2.0.1", "10.2.0.2", "10.2.0.3", "10.2.0.4", "10.2.0.5")}, "",
-			"EgressNotAllowed 10.2.0.1, 10.2.0.2, 10.2.0.3 and 2 more leave with their own addresses: they lie in no --egress-from"},
+		"many outside": {"vip", nil, []*object.EndpointSlice{slice(25, "10.2.0.1", "10.2.0.2", "10.2.0.3", "10.2.0.4", "10.2.0.5", "10.2.0.6", "10.2.0.7")}, "",
+			"EgressNotAllowed 10.2.0.1, 10.2.0.2, 10.2.0.3, 10.2.0.4, 10.2.0.5 and 2 more leave with their own addresses: they lie in no --egress-from"},
 		"the box": {"vip", func(_ *object.Service, f *Facts) { f.Local = map[netip.Addr]bool{netip.MustParseAddr(one): true} },
 			[]*object.EndpointSlice{slice(25, one, two)}, "198.51.100.4 10.1.2.12", "EgressNotAllowed 10.1.2.11 is an address of this host, whose own connections keep their address"},
 		"a gateway": {"vip", func(_ *object.Service, f *Facts) {
@@ -89,6 +89,91 @@ func TestEgress(t *testing.T) {
 		if got := egressText(out.Ports); got != tt.want {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
 		}
+	}
+}
+
+// The destinations are source sets; without all of them, endpoints leave with their own addresses.
+func TestEgressTo(t *testing.T) {
+	const key = AnnotationEgressTo
+	for _, tt := range []struct {
+		value, want string // "": no egress
+		text        string // of the problem; "" for none
+		refused     bool   // when it is written
+	}{
+		{"partner", "198.51.100.4 to partner", "", false},
+		{" partner , ! lab,lab2", "198.51.100.4 to lab2,partner,!lab", "", false},
+		{"!lab", "198.51.100.4 to !lab", "", false},
+		{"partner,partner", "198.51.100.4 to partner", "", false},
+		{"partner,", "", `InvalidSourceSets "" is no name of a source set, so endpoints leave with their own addresses; write names with commas between them, like "partner,!lab"`, true},
+		{"!", "", `InvalidSourceSets "!" is no name of a source set`, true},
+		{"other", "", "UnknownSourceSet there is no --source-set other, so endpoints leave with their own addresses; start svcctl serve with --source-set other=FILE, or correct the name", false},
+		{"partner,!unread", "", "UnknownSourceSet the file of --source-set unread could not be read yet, so endpoints leave with their own addresses; correct the file", false},
+		{strings.Repeat("partner,", 8) + "lab", "", "InvalidSourceSets 9 source sets are named, so endpoints leave with their own addresses; at most 8 are possible: merge some of their files", true},
+	} {
+		svc := exposed(object.TypeLoadBalancer, map[string]string{object.AnnotationEgress: "vip", key: tt.value})
+		svc.TypeMeta = object.TypeMeta{Kind: object.KindService, APIVersion: "v1"}
+		f, in := &Facts{}, Input{Service: svc, Slices: []*object.EndpointSlice{slice(25, "10.1.2.11")}}
+		f.EgressFrom = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
+		for _, name := range []string{"partner", "lab", "lab2"} {
+			in.Observed.Answer(Need{Kind: NeedSourceSet, Name: name}, State{Set: nft.NewSourceSet(name, 1, nil)})
+		}
+		in.Observed.Answer(Need{Kind: NeedSourceSet, Name: "unread"}, State{Missing: true})
+		out := Service(in, f)
+		if text := problemText(&out, key); !strings.Contains(text, tt.text) || (text == "") != (tt.text == "") {
+			t.Errorf("%s: the problem is %q, want %q", tt.value, text, tt.text)
+		}
+		got := ""
+		for _, p := range out.Ports {
+			if len(p.Egress.Sources) > 0 {
+				got += p.Egress.String()
+			}
+		}
+		if got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.value, got, tt.want)
+		}
+		rules, refused := &Rules{SourceSets: []string{"partner", "lab", "lab2", "unread"}}, false
+		for _, remark := range rules.Remarks(svc) {
+			refused = refused || remark.Refused && strings.Contains(remark.Field, key)
+		}
+		if refused != tt.refused {
+			t.Errorf("%s: refused: %v, want %v", tt.value, refused, tt.refused)
+		}
+	}
+	svc := exposed(object.TypeLoadBalancer, map[string]string{key: "partner"})
+	out := Service(Input{Service: svc, Slices: []*object.EndpointSlice{slice(25, "10.1.2.11")}}, &Facts{})
+	if text := problemText(&out, key); text != "NoEffect has no effect: the Service has no svcctl.io/egress, whose destinations it is about" {
+		t.Errorf("without svcctl.io/egress the problem is %q", text)
+	}
+}
+
+// Of two Services that give a source one address, but other destinations, the second one by name is warned.
+func TestEgressToIsGrantedByName(t *testing.T) {
+	set := nft.NewSourceSet("partner", 1, nil)
+	of := func(to *nft.SourceSets) []nft.ServicePort {
+		ports := portOf("198.51.100.1", "")
+		ports[0].Egress = nft.Egress{Addr: netip.MustParseAddr("198.51.100.1"), Sources: addrsOf("10.1.2.11"), To: to}
+		return ports
+	}
+	second := of(&nft.SourceSets{Allow: []*nft.SourceSet{set}})
+	second[0].Frontends[0].Port = 81
+	c := &Claims{}
+	c.Set(nil, Claim{Service: "default/a", Ports: of(nil)}, Claim{Service: "default/b", Ports: second})
+	grant := func() string {
+		_, problems := c.Grant(object.Ref{Kind: object.KindService, Namespace: "default", Name: "b"}, second)
+		var texts []string
+		for _, p := range problems {
+			texts = append(texts, p.Message)
+		}
+		return strings.Join(texts, "; ")
+	}
+	if got, want := grant(), "10.1.2.11 leaves with 198.51.100.1 of default/a, which comes first by name: give both Services one address and one svcctl.io/egress-to, or each its own hosts"; got != want {
+		t.Errorf("the problem is %q, want %q", got, want)
+	}
+	if affected := c.Set(nil, Claim{Service: "default/a", Ports: of(second[0].Egress.To)}); !slices.Contains(affected, "default/b") {
+		t.Errorf("other destinations of the first affect %q", affected)
+	}
+	if got := grant(); got != "" {
+		t.Errorf("with one address and the same destinations the problem is %q", got)
 	}
 }
 

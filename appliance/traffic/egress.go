@@ -5,10 +5,12 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/nft"
 )
 
@@ -102,21 +104,21 @@ func (l *Snapshot) leave(found *index, counted map[netip.Addr]uint64, last *Snap
 	if len(x.ports) == 0 {
 		return
 	}
-	type place struct {
-		addr     netip.Addr
-		to       netip.AddrPort
-		protocol nft.Protocol
-	}
 	type use struct {
 		ports int
 		by    outbound // the source with most of them
 	}
-	open, used, most := map[netip.Addr]int{}, map[place]use{}, map[netip.Addr]place{}
+	open, towards, used, most := map[netip.Addr]int{}, map[netip.Addr]outbound{}, map[outbound]use{}, map[netip.Addr]outbound{}
 	for of, n := range l.outbound {
 		if i, is := x.sources[of.source]; is && found.ports[i].served.Egress.Addr == of.addr {
 			open[of.source] += n
+			was := towards[of.source]
+			if more := cmp.Or(cmp.Compare(n, l.outbound[was]), was.to.Compare(of.to)); more > 0 || !was.to.IsValid() {
+				towards[of.source] = of
+			}
 		}
-		at := place{of.addr, of.to, of.protocol}
+		at := of
+		at.source = netip.Addr{} // all of them
 		u := used[at]
 		if more := cmp.Compare(n, l.outbound[u.by]); more > 0 || more == 0 && of.source.String() < u.by.source.String() {
 			u.by = of
@@ -130,22 +132,24 @@ func (l *Snapshot) leave(found *index, counted map[netip.Addr]uint64, last *Snap
 			most[at.addr] = at
 		}
 	}
-	type row struct{ namespace, name, address string }
-	before := map[row]*uint64{}
+	before := map[string]*uint64{} // by Service and address
 	if last != nil {
 		for _, e := range last.Egress {
-			before[row{e.Namespace, e.Service, e.Address}] = e.Connections
+			before[e.Namespace+"/"+e.Service+" "+e.Address] = e.Connections
 		}
 	}
 	for _, i := range x.ports {
 		p := &found.ports[i]
 		namespace, name, _ := strings.Cut(p.Service, "/")
-		e := wire.EgressTraffic{Namespace: namespace, Service: name, Address: p.served.Egress.Addr.String(), Sources: []wire.EgressSource{}}
+		e := wire.EgressTraffic{Namespace: namespace, Service: name, Address: p.served.Egress.Addr.String(), To: p.served.Egress.Destinations(), Sources: []wire.EgressSource{}}
 		if l.Counted {
 			e.Connections = new(uint64)
 		}
 		for _, source := range p.served.Egress.Sources {
 			s := wire.EgressSource{Address: source.String(), Open: open[source]}
+			if at, is := towards[source]; is {
+				s.Towards = at.to.String() + "/" + at.protocol.Name()
+			}
 			if e.Open += s.Open; l.Counted {
 				s.Connections = new(counted[source])
 				*e.Connections += *s.Connections
@@ -155,7 +159,7 @@ func (l *Snapshot) leave(found *index, counted map[netip.Addr]uint64, last *Snap
 		if at, is := most[p.served.Egress.Addr]; is {
 			e.Ports, e.Fullest, e.By = used[at].ports, at.to.String()+"/"+at.protocol.Name(), used[at].by.source.String()
 		}
-		if was := before[row{namespace, name, e.Address}]; was != nil && e.Connections != nil && *e.Connections >= *was && l.Since > 0 {
+		if was := before[p.Service+" "+e.Address]; was != nil && e.Connections != nil && *e.Connections >= *was && l.Since > 0 {
 			e.Rate = new(float64(*e.Connections-*was) / l.Since.Seconds())
 		}
 		l.Egress = append(l.Egress, e)
@@ -166,7 +170,15 @@ func (l *Snapshot) leave(found *index, counted map[netip.Addr]uint64, last *Snap
 // egress are the rows of the Services that a query asks for.
 func (l *Snapshot) egress(q *wire.TrafficQuery) (rows []wire.EgressTraffic) {
 	for _, e := range l.Egress {
-		if (q.Namespace == "" || q.Namespace == e.Namespace) && (q.Service == "" || q.Service == e.Service) {
+		i := slices.IndexFunc(e.Sources, func(s wire.EgressSource) bool { return s.Address == q.Source.String() })
+		if (q.Namespace == "" || q.Namespace == e.Namespace) && (q.Service == "" || q.Service == e.Service) && (i >= 0 || !q.Source.IsValid()) {
+			if i >= 0 {
+				e.Sources = []wire.EgressSource{e.Sources[i]}
+				to, _, _ := strings.Cut(e.Sources[0].Towards, "/")
+				if at, err := netip.ParseAddrPort(to); err == nil {
+					e.Sources[0].Uplink = node.Leaves(q.Source, at.Addr())
+				}
+			}
 			rows = append(rows, e)
 		}
 	}

@@ -45,6 +45,12 @@ func TestEgress(t *testing.T) {
 	if e := &seen.Egress[0]; e.Text() != want || e.By != source.String() || e.Sources[0].Open != 2 || e.Rate != nil {
 		t.Errorf("%+v: %s, want %s", e, e.Text(), want)
 	}
+	if e := &seen.Egress[0]; e.Sources[0].Towards != "203.0.113.5:443/TCP" || e.Sources[1].Towards != "203.0.113.5:53/UDP" || e.Sources[0].Uplink != "" {
+		t.Errorf("the sources are %+v", e.Sources)
+	}
+	if alone, err := a.Traffic(wire.TrafficQuery{Sort: "name", Limit: 9, Source: other}); err != nil || len(alone.Egress) != 1 || len(alone.Egress[0].Sources) != 1 || alone.Egress[0].Sources[0].Address != other.String() {
+		t.Errorf("%v: of one source %+v", err, alone.Egress)
+	}
 	if seen.Totals.Open != 0 {
 		t.Errorf("%d connections of clients, want none", seen.Totals.Open)
 	}
@@ -58,6 +64,9 @@ func TestEgress(t *testing.T) {
 	table.now, table.counted.Egress[source] = table.now.Add(10*time.Second), 27
 	if seen, err = a.Traffic(wire.TrafficQuery{Sort: "name", Limit: 9}); err != nil || seen.Egress[0].Rate == nil || *seen.Egress[0].Rate != 2 {
 		t.Errorf("%v: the rate of %+v, want 2", err, seen.Egress)
+	}
+	if text := seen.Egress[0].Text(); !strings.Contains(text, "; 4 open, 2.0 new/s, 30 connections in all; ") {
+		t.Errorf("with a rate it is %q", text)
 	}
 	var page bytes.Buffer
 	out := bufio.NewWriter(&page)

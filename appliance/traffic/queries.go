@@ -286,9 +286,10 @@ func (a *Queries) Kill(id uint32) (*wire.Connection, error) {
 	found := indexOf(portsOf(of, wire.ConnectionQuery{}))
 	var killed wire.Connection
 	err := conntrack.Kill(0, id, box.LocalAddresses, func(conn *conntrack.Connection) bool {
-		i, ok := found.of(conn)
+		i, ok, out := found.either(conn)
 		if ok {
 			killed = connectionOf(&found.ports[i], conn)
+			mark(&killed, out)
 		}
 		return ok
 	})

@@ -25,7 +25,7 @@ func (d *describing) egress(ctx context.Context, page *describe.Page, svc *objec
 
 // explainEndpoint explains the address of an endpoint.
 func explainEndpoint(ctx context.Context, env *cli.Env, c *client.Client, f diagnose.Facts, backends []diagnose.Backend) (err error) {
-	if f.Traffic, err = traffic(ctx, c, wire.TrafficQuery{Sort: "open", Limit: 1}); err != nil {
+	if f.Traffic, err = traffic(ctx, c, wire.TrafficQuery{Sort: "open", Limit: 1, Source: f.Question.Address}); err != nil {
 		return err
 	}
 	return printFindings(env, questionText(f.Question), diagnose.Endpoint(f, backends))

@@ -250,10 +250,10 @@ func (l *live) move(by int) {
 // at is the position of the selected row.
 func (l *live) at() int { return max(0, slices.Index(l.rows, l.cursor)) }
 
-// selected is the port of the selected row; nil: it is gone.
+// selected is the port of the selected row; nil: it is gone, or there is none.
 func (l *live) selected() *wire.PortTraffic {
 	for i := range l.seen.Ports {
-		if p := &l.seen.Ports[i]; keyOf(p) == l.rows[l.at()] {
+		if p := &l.seen.Ports[i]; len(l.rows) > 0 && keyOf(p) == l.rows[l.at()] {
 			return p
 		}
 	}

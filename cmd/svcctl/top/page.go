@@ -147,9 +147,6 @@ func (l *live) draw(lines, columns int) []string {
 
 // why is the reason for which the selected Service does not answer, or not well.
 func (l *live) why(columns int) string {
-	if len(l.rows) == 0 {
-		return ""
-	}
 	p := l.selected()
 	if p == nil || p.Why == "" {
 		return ""
@@ -192,8 +189,7 @@ func (l *live) head(columns int) (text []string) {
 		words = append(words, wire.Grouped(t.Unanswered)+" unanswered")
 	}
 	if t.InRate != nil && t.OutRate != nil {
-		sum := (*t.InRate + *t.OutRate) / 1000
-		words = append(words, rateWord(&sum, "kB/s"))
+		words = append(words, rateWord(new((*t.InRate+*t.OutRate)/1000), "kB/s"))
 	}
 	words = slices.DeleteFunc(words, func(s string) bool { return s == "" })
 	text = append(text, wrapped(strings.Join(words, "  "), columns)...)
@@ -359,6 +355,9 @@ func (l *live) service(room, columns int) []string {
 	}
 	if l.seen.Clients != nil {
 		text = append(append(text, ""), strings.Split(strings.TrimSuffix(output.TrimLines(clientsTable(l.seen.Clients)), "\n"), "\n")...)
+	}
+	for i := range l.seen.Egress {
+		text = append(append(text, ""), wrapped("Its endpoints leave with "+l.seen.Egress[i].Text(), columns)...)
 	}
 	if l.seen.NoBytes != "" {
 		text = append(append(text, ""), wrapped("Bytes are not counted: "+l.seen.NoBytes, columns)...)

@@ -77,7 +77,7 @@ func (t *Top) Table(now time.Time) string {
 	if title, rest, _ := strings.Cut(text, "\n"); t.color {
 		text = "\x1b[1m" + title + "\x1b[0m\n" + rest
 	}
-	text = head + "\n\n" + text
+	text = head + "\n\n" + text + egressTable(s.Egress)
 	if s.Clients != nil {
 		text += "\n" + clientsTable(s.Clients)
 	}
@@ -130,8 +130,7 @@ func rateText(r *float64) string {
 	if r == nil {
 		return "-"
 	}
-	n := uint64(*r)
-	return bytesText(&n)
+	return bytesText(new(uint64(*r)))
 }
 
 // clientsTable lists the clients of a Service, the busiest first.

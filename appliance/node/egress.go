@@ -1,0 +1,25 @@
+package node
+
+import (
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Leaves is the name of the interface by which packets of a host behind this box leave to an address, by all rules of routing that
+// see their source; "": nothing leads there.
+func Leaves(source, to netip.Addr) string {
+	in, err := WayTo(source)
+	routes, _ := try(func(h *netlink.Handle) ([]netlink.Route, error) {
+		return h.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{SrcAddr: source.AsSlice(), IifIndex: in.Index})
+	})
+	if err != nil || len(routes) == 0 {
+		return ""
+	}
+	link, err := net.InterfaceByIndex(routes[0].LinkIndex)
+	if err != nil {
+		return ""
+	}
+	return link.Name
+}
