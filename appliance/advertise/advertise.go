@@ -126,11 +126,11 @@ func (p *planner) selected(o object.Object, names []string, selectors []object.L
 		}
 		p.warn(o, fmt.Sprintf("spec.ipAddressPools[%d]", i), "there is no IPAddressPool %s in use in the namespace %s: nothing is announced for that name%s", name, namespace, next)
 	}
+	if len(names) > 0 && len(selectors) == 0 {
+		return pools
+	}
 	for key := range p.ranges {
-		if namespaceOf(key) != namespace {
-			continue
-		}
-		if len(names)+len(selectors) == 0 || len(selectors) > 0 && object.MatchesAny(selectors, p.labels[key]) {
+		if namespaceOf(key) == namespace && object.MatchesAny(selectors, p.labels[key]) {
 			pools[key] = true
 		}
 	}

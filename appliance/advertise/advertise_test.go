@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -295,5 +296,30 @@ func TestConfigurationsOfMetalLB(t *testing.T) {
 	v1 := compileText(t, "apiVersion: metallb.io/v1beta1\nkind: BGPPeer\nmetadata: {name: old, namespace: metallb-system}\nspec: {myASN: 64512, peerASN: 64512, peerAddress: 172.30.0.3, holdTime: 90s}\n")
 	if len(v1.Config.Peers) != 1 {
 		t.Error("a BGPPeer of v1beta1 is not read")
+	}
+}
+
+// Test1120_plan_of_many_pools bounds the memory of a Plan, which stands for its time, by the number of pools.
+func Test1120_plan_of_many_pools(t *testing.T) {
+	allocated := func(pools int) uint64 {
+		objects := &Objects{}
+		for i := range pools {
+			name := object.ObjectMeta{Namespace: "metallb-system", Name: fmt.Sprintf("p%04d", i)}
+			pool, l2 := &object.IPAddressPool{Metadata: name}, &object.L2Advertisement{Metadata: name}
+			pool.Spec.Addresses, l2.Spec.IPAddressPools = []string{fmt.Sprintf("10.%d.%d.0/24", i/256, i%256)}, []string{name.Name}
+			objects.Pools, objects.L2 = append(objects.Pools, pool), append(objects.L2, l2)
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		plan := Compile(objects, &Box{})
+		runtime.ReadMemStats(&after)
+		if len(plan.Pools) != pools || len(plan.Problems) > 0 {
+			t.Fatalf("%d pools, and problems %v", len(plan.Pools), plan.Problems)
+		}
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	few, many := allocated(100), allocated(2_000)
+	if many > 40*few { // 20 times the pools
+		t.Errorf("2,000 pools take %d KiB, 100 of them %d", many>>10, few>>10)
 	}
 }

@@ -61,13 +61,15 @@ func (p *planner) overlapped(r *alloc.Pool, own []alloc.Pool) string {
 			return "the range of cluster IPs " + s.String()
 		}
 	}
-	for _, other := range slices.Concat(p.Pools, own) {
-		if other.Contains(r.First) || r.Contains(other.First) {
-			if other.Name == "" {
-				return "the pool " + other.String() + " of --load-balancer-pool"
-			}
-			return "the IPAddressPool " + other.Name
+	for _, pools := range [...][]alloc.Pool{p.Pools, own} {
+		i := slices.IndexFunc(pools, func(other alloc.Pool) bool { return other.Contains(r.First) || r.Contains(other.First) })
+		if i < 0 {
+			continue
 		}
+		if pools[i].Name == "" {
+			return "the pool " + pools[i].String() + " of --load-balancer-pool"
+		}
+		return "the IPAddressPool " + pools[i].Name
 	}
 	return ""
 }
