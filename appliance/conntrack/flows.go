@@ -164,6 +164,9 @@ func union(lists [][]netip.AddrPort) []netip.AddrPort {
 		all, shared = sorted(all), false
 	}
 	for _, list := range lists {
+		if slices.Equal(list, all) {
+			continue // mostly
+		}
 		for _, a := range list {
 			if contains(all, a) {
 				continue
