@@ -31,17 +31,18 @@ const (
 func BenchmarkObjects(b *testing.B) {
 	x := newBox(b, netlab.New(b), 0)
 	x.Start()
-	x.applyMany(b)
+	x.applyMany(b, manyObjects)
 	x.listMany(b)
 	x.watchMany(b)
 }
 
-// applyMany gives `svcctl apply` 10,000 Services, each with an EndpointSlice, and waits
+// applyMany gives `svcctl apply` so many Services, each with an EndpointSlice, and waits
 // until all are in the kernel.
-func (x *box) applyMany(b *testing.B) {
-	const section = "Objects: svcctl apply of 10,000 Services and EndpointSlices"
+func (x *box) applyMany(b *testing.B, services int) {
+	b.Helper()
+	section := "Objects: svcctl apply of " + number(services) + " Services and EndpointSlices"
 	dir := b.TempDir()
-	for first := 0; first < manyObjects; first += 1000 {
+	for first := 0; first < services; first += 1000 {
 		var docs strings.Builder
 		for i := first; i < first+1000; i++ {
 			name := fmt.Sprintf("many%05d", i)
