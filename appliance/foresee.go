@@ -39,7 +39,7 @@ const (
 // with the same code that makes it on the store, and has the loop plan what has changed.
 type foreseer struct {
 	a *assembly
-	// turn is held by the one that works: a plan takes the memory of a second store.
+	// turn is held by the one that works: a plan takes the memory of the indexes of a second store.
 	turn chan struct{}
 }
 
@@ -55,12 +55,7 @@ func (p *foreseer) answer(w http.ResponseWriter, r *http.Request) (*wire.KernelP
 	ctx := r.Context()
 	select {
 	case p.turn <- struct{}{}:
-		defer func() {
-			go func() { // the answer does not wait for it
-				freeMemory()
-				<-p.turn
-			}()
-		}()
+		defer func() { <-p.turn }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

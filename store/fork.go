@@ -21,7 +21,7 @@ var (
 )
 
 // Fork is a copy of the store in memory, for what would become of changes: objects with their owners, values and ages,
-// and what files declare. It takes the memory and the time of opening the store. Nothing of the copy is stored, and
+// and what files declare. It takes the indexes of a second store, and shares the objects. Nothing of the copy is stored, and
 // revision is that of the store it was made of. The snapshot of the host is the one of now. The copy of a store that
 // other machines write to has what they had committed by then, and decides as it does.
 func (s *Store) Fork() (fork *Store, revision uint64, err error) {
@@ -35,7 +35,7 @@ func (s *Store) Fork() (fork *Store, revision uint64, err error) {
 	if s.storage.shared != nil {
 		in = forked{engine.Alone{Memory: memory}, s.storage.shared, c.turns}
 	}
-	if fork, err = Open(in, c.cfg); err != nil {
+	if fork, err = open(in, c.cfg, func(*Store) ([]*record.Record, error) { return c.records, nil }); err != nil {
 		return nil, 0, err
 	}
 	fork.SetHost(s.hostNow())
@@ -66,6 +66,7 @@ func (s *Store) ForkReads(source string) (reader string, here bool) {
 // forkOf is the input of a fork besides stored pairs.
 type forkOf struct {
 	cfg      Config
+	records  []*record.Record
 	files    manifest.Files
 	turns    []SourceTurn // of the sources that this machine reads
 	revision uint64
@@ -93,7 +94,15 @@ func (s *Store) copyTo(memory engine.Engine) (c forkOf, err error) {
 	case isTimed && (head.Files || head.Back != nil):
 		return c, ErrForkTimed
 	}
-	c = forkOf{s.cfg, s.declared.files, nil, s.feed.revision}
+	c = forkOf{s.cfg, make([]*record.Record, 0, len(s.table.records)), s.declared.files, nil, s.feed.revision}
+	for _, r := range s.table.records {
+		if r.Withheld { // opening decides on that
+			one := *r
+			one.Withheld = false
+			r = &one
+		}
+		c.records = append(c.records, r)
+	}
 	var t engine.Transaction
 	if s.storage.shared != nil {
 		if t, err = s.pairs(); err != nil {
@@ -105,7 +114,7 @@ func (s *Store) copyTo(memory engine.Engine) (c forkOf, err error) {
 		}
 		return c, memory.Commit(t)
 	}
-	for _, prefix := range []string{headKey, record.ObjectPrefix, pending.Timed.Prefix(), pending.Staged.Prefix()} {
+	for _, prefix := range []string{headKey, pending.Timed.Prefix(), pending.Staged.Prefix()} {
 		pairs, err := s.storage.engine.Load(prefix)
 		if err != nil {
 			return c, err
@@ -116,28 +125,11 @@ func (s *Store) copyTo(memory engine.Engine) (c forkOf, err error) {
 	return c, memory.Commit(t)
 }
 
-// pairs are the stored pairs of the store as it is: the engine of several machines may have newer ones. The state of the
-// writer must be held.
+// pairs are the stored pairs of the store as it is, without the objects: the engine of several machines may have newer ones. The
+// state of the writer must be held.
 func (s *Store) pairs() (t engine.Transaction, err error) {
 	t.CompareKey = headKey
 	t.Puts = append(t.Puts, engine.Pair{Key: headKey, Revision: s.feed.revision})
-	put := func(key string, r *record.Record) error {
-		pair := engine.Pair{Key: key, Revision: s.feed.revision}
-		if r != nil {
-			value, _, err := r.Encode()
-			if err != nil {
-				return err
-			}
-			pair.Value = value[engine.EntryHeader:]
-		}
-		t.Puts = append(t.Puts, pair)
-		return nil
-	}
-	for ref, r := range s.table.records {
-		if err := put(record.Key(ref), r); err != nil {
-			return t, err
-		}
-	}
 	u := sourcesUpdate{records: s.sources.records, files: s.sources.files}
 	if err := u.addTo(&t, s.feed.revision); err != nil {
 		return t, err

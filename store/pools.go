@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/store/alloc"
-	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -158,14 +157,8 @@ type Disagreement struct {
 func (s *Store) CheckPools(repair bool) []Disagreement {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	c := &poolCheck{allocator: s.allocator, repair: repair, has: make(map[string]values, s.table.index.Count())}
+	c := &poolCheck{allocator: s.allocator, repair: repair, services: s.table.index.Services()}
 	c.allocator.begin()
-	for ref, r := range s.table.records {
-		if svc, is := r.Object.(*object.Service); is && !r.Withheld {
-			c.has[ref.Key()] = valuesOf(svc)
-			c.services = append(c.services, svc)
-		}
-	}
 	c.leaks()
 	c.unheld()
 	c.allocator.begin() // what was done stays
@@ -179,9 +172,16 @@ func (s *Store) CheckPools(repair bool) []Disagreement {
 type poolCheck struct {
 	allocator *allocator
 	repair    bool
-	has       map[string]values // by Service
-	services  []*object.Service
+	services  map[string]*object.Service
 	found     []Disagreement
+}
+
+// of are the values of a Service; none without one.
+func (c *poolCheck) of(owner string) (v values) {
+	if svc := c.services[owner]; svc != nil {
+		v = valuesOf(svc)
+	}
+	return v
 }
 
 // leaks finds what Services hold and do not have.
@@ -189,7 +189,7 @@ func (c *poolCheck) leaks() {
 	l := c.allocator
 	note := func(kind, value, owner string, release func()) {
 		d := Disagreement{Kind: kind, Value: value, Service: owner, Problem: "it is held, and the Service does not have it", Repaired: c.repair}
-		if _, there := c.has[owner]; !there {
+		if c.services[owner] == nil {
 			d.Problem = "it is held by a Service that does not exist"
 		}
 		if c.repair {
@@ -202,19 +202,19 @@ func (c *poolCheck) leaks() {
 			continue
 		}
 		for addr, owner := range a.Holders() {
-			if owner != reservedOwner && !slices.Contains(c.has[owner].clusterIPs, addr) {
+			if owner != reservedOwner && !slices.Contains(c.of(owner).clusterIPs, addr) {
 				note(PoolClusterIP, addr.String(), owner, func() { l.releaseAddress(addr, owner) })
 			}
 		}
 	}
 	for port, owner := range l.ports.Holders() {
-		if owner != reservedOwner && !slices.Contains(c.has[owner].ports, port) {
+		if owner != reservedOwner && !slices.Contains(c.of(owner).ports, port) {
 			note(PoolNodePort, fmt.Sprintf("%s %d", port.Protocol, port.Number), owner, func() { l.releasePort(port, owner) })
 		}
 	}
 	for addr, owners := range l.pools.Holders() {
 		for _, owner := range owners {
-			if owner != reservedOwner && !slices.Contains(c.has[owner].ingress, addr) {
+			if owner != reservedOwner && !slices.Contains(c.of(owner).ingress, addr) {
 				note(PoolLoadBalancer, addr.String(), owner, func() { l.releaseIngress(addr, owner) })
 			}
 		}
@@ -224,8 +224,7 @@ func (c *poolCheck) leaks() {
 // unheld finds what Services have and do not hold.
 func (c *poolCheck) unheld() {
 	l := c.allocator
-	for _, svc := range c.services {
-		owner := index.ServiceKey(svc)
+	for owner, svc := range c.services {
 		note := func(kind, value string, hold func() error) {
 			d := Disagreement{Kind: kind, Value: value, Service: owner, Problem: "the Service has it, and does not hold it"}
 			if c.repair {
@@ -237,7 +236,7 @@ func (c *poolCheck) unheld() {
 			}
 			c.found = append(c.found, d)
 		}
-		v := c.has[owner]
+		v := valuesOf(svc)
 		for _, addr := range v.clusterIPs {
 			if a := l.addresses[addr.Is4()]; a != nil && !ownedBy(a.Owner, addr, owner) {
 				note(PoolClusterIP, addr.String(), func() error { return l.holdAddress(addr, owner) })

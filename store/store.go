@@ -206,7 +206,10 @@ func randomUID() string {
 // Open reads what the engine holds. Values that two objects hold stay with the older
 // one; the younger is withheld from Service and Services until it gives them up or they
 // become free. The Store does not close the engine.
-func Open(engine engine.Engine, cfg Config) (*Store, error) {
+func Open(engine engine.Engine, cfg Config) (*Store, error) { return open(engine, cfg, (*Store).loadRecords) }
+
+// open is Open with the stored objects from elsewhere.
+func open(engine engine.Engine, cfg Config, stored func(*Store) ([]*record.Record, error)) (*Store, error) {
 	cfg = cfg.withDefaults()
 	allocator, err := cfg.newAllocator()
 	if err != nil {
@@ -223,18 +226,18 @@ func Open(engine engine.Engine, cfg Config) (*Store, error) {
 	}
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	if err := s.load(); err != nil {
+	if err := s.load(stored); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	return s, nil
 }
 
-func (s *Store) load() error {
+func (s *Store) load(stored func(*Store) ([]*record.Record, error)) error {
 	head, err := s.storage.engine.Load(headKey)
 	if err != nil {
 		return err
 	}
-	records, err := s.loadRecords()
+	records, err := stored(s)
 	if err != nil {
 		return err
 	}
@@ -301,7 +304,9 @@ func (s *Store) reopen(r *record.Record) {
 	s.numbers.sawCreation(record.CreatedAt(r.Object))
 	if svc, ok := r.Object.(*object.Service); ok {
 		if err := s.hold(svc); err != nil {
-			r.Withheld = true
+			withheld := *r // a fork has the records of its store
+			withheld.Withheld = true
+			r = &withheld
 			s.outcomes.waiting[ref] = struct{}{}
 			s.outcomes.notes[ref] = []note{withheldNote(r, err)}
 		} else if notes := s.allocator.outside(svc, r.Owner); len(notes) > 0 {

@@ -14,7 +14,7 @@ type collection interface {
 	// get is one object, nil when there is none.
 	get(namespace, name string) object.Object
 	// list returns all objects of a namespace or ("") of all, sorted by namespace and name, at a
-	// revision, 0 being the newest, and that revision.
+	// revision, 0 being the newest, and that revision. They are selected as they are, and shown by viewOf.
 	list(namespace string, at uint64) ([]object.Object, uint64, error)
 	// follow returns a follower that turns the changes of the store after a revision into those of
 	// the collection; it must be given all of them in order. The revision is one that list
@@ -79,14 +79,12 @@ func (c adapted) get(namespace, name string) object.Object {
 	return c.view()(o)
 }
 
-func (c adapted) list(namespace string, at uint64) ([]object.Object, uint64, error) {
-	objects, revision, err := c.stored.list(namespace, at)
-	show := c.view()
-	views := make([]object.Object, len(objects))
-	for i, o := range objects {
-		views[i] = show(o)
+// viewOf returns the function that shows what a collection lists: nothing else need be shown.
+func viewOf(c collection) func(object.Object) object.Object {
+	if a, is := c.(adapted); is {
+		return a.view()
 	}
-	return views, revision, err
+	return func(o object.Object) object.Object { return o }
 }
 
 func (c adapted) follow(namespace string, after uint64) (follower, error) {

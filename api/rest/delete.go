@@ -120,16 +120,12 @@ func (s *Server) deleteCollection(w http.ResponseWriter, r *request) error {
 	case err != nil:
 		return err
 	}
-	asShown := make([]object.Object, len(objects))
-	for i, stored := range objects {
-		asShown[i] = shown(stored, r)
-	}
 	if o.continueToken != "" {
-		asShown = behind(asShown, start)
+		objects = behind(objects, start)
 	}
-	page := pageOf(asShown, &o)
+	page := pageOf(objects, &o)
 	var writes []store.Write
-	for one := range o.selected(asShown[:page.length]) {
+	for one := range o.selected(objects[:page.length], viewOf(stored{})) {
 		write, err := s.removal(r.of(object.RefOf(one)), d)
 		var e *statusError
 		switch {
@@ -144,7 +140,7 @@ func (s *Server) deleteCollection(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
-	return s.respondList(w, r, page.meta(asShown, revision, &o), slices.Values(removed))
+	return s.respondList(w, r, page.meta(objects, revision, &o), slices.Values(removed))
 }
 
 // removeAll makes many removals, and gives the last versions of what was removed.

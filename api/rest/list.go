@@ -39,7 +39,8 @@ func (s *Server) list(w http.ResponseWriter, r *request) error {
 		return err
 	}
 	defer leave()
-	objects, revision, err := s.collectionOf(r.kind).list(r.namespace, at)
+	all := s.collectionOf(r.kind)
+	objects, revision, err := all.list(r.namespace, at)
 	switch {
 	case errors.Is(err, store.ErrExpired):
 		return o.expired(start)
@@ -50,7 +51,7 @@ func (s *Server) list(w http.ResponseWriter, r *request) error {
 		objects = behind(objects, start)
 	}
 	page := pageOf(objects, &o)
-	return s.respondList(w, r, page.meta(objects, revision, &o), o.selected(objects[:page.length]))
+	return s.respondList(w, r, page.meta(objects, revision, &o), o.selected(objects[:page.length], viewOf(all)))
 }
 
 // meta is the metadata of the list that the page is of.
@@ -147,11 +148,11 @@ func pageOf(objects []object.Object, o *listOptions) page {
 	return whole
 }
 
-// selected yields the objects that the options select.
-func (o *listOptions) selected(objects []object.Object) iter.Seq[object.Object] {
+// selected yields the objects that the options select, as show shows them.
+func (o *listOptions) selected(objects []object.Object, show func(object.Object) object.Object) iter.Seq[object.Object] {
 	return func(yield func(object.Object) bool) {
 		for _, object := range objects {
-			if o.selects(object) && !yield(object) {
+			if o.selects(object) && !yield(show(object)) {
 				return
 			}
 		}

@@ -114,10 +114,7 @@ func (l *watchSession) begin() error {
 	if err := l.resume(objects); err != nil {
 		return err
 	}
-	for _, object := range there {
-		if !o.selects(object) {
-			continue
-		}
+	for object := range o.selected(there, viewOf(objects)) {
 		l.news.seen(object)
 		if err := l.sendInitial(object); err != nil {
 			return nil // the client is gone, which run will see

@@ -43,11 +43,8 @@ func foreigners(o object.Object, refused bool) (list []Foreign) {
 		field  string
 		values map[string]string
 	}{{"annotations", meta.Annotations}, {"labels", meta.Labels}} {
-		for _, key := range slices.Sorted(maps.Keys(of.values)) {
+		for _, key := range found(of.values, of.field == "labels") {
 			r := Find(key)
-			if r == nil || r.Label != (of.field == "labels") {
-				continue
-			}
 			if text := r.foreign(o, of.values[key], refused); text != "" {
 				if r.isPattern() {
 					text += misspelled(key)

@@ -197,12 +197,26 @@ func Find(key string) *Row {
 	if r := byKey[key]; r != nil {
 		return r
 	}
+	if !strings.Contains(key, "/") { // all patterns have one
+		return nil
+	}
 	for _, r := range patterns {
-		if strings.HasPrefix(key, strings.TrimSuffix(r.Key, "*")) {
+		if strings.HasPrefix(key, r.Key[:len(r.Key)-1]) {
 			return r
 		}
 	}
 	return nil
+}
+
+// found returns the keys of labels, or of annotations, that have a row, sorted: mostly none.
+func found(values map[string]string, labels bool) (keys []string) {
+	for key := range values {
+		if r := Find(key); r != nil && r.Label == labels {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
 }
 
 // asksNothing reports whether a value asks for nothing that does not happen anyway.

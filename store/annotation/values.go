@@ -32,11 +32,8 @@ func IsOurs(field string) bool { return strings.HasPrefix(field, "metadata.annot
 func Remarks(o object.Object) (list []Remark) {
 	meta := o.GetMeta()
 	kind := o.GetTypeMeta().Kind
-	for _, key := range slices.Sorted(maps.Keys(meta.Annotations)) {
+	for _, key := range found(meta.Annotations, false) {
 		r := Find(key)
-		if r == nil || r.Label {
-			continue
-		}
 		switch {
 		case r.Of == ofSvcctl && r.Effect == Named && r.isPattern() && slices.Contains(judgedKinds, kind): // not of one that had an effect once
 			list = append(list, Remark{Field: Field(key), Text: r.Text + misspelled(key), Refused: true})
@@ -53,8 +50,8 @@ func Remarks(o object.Object) (list []Remark) {
 	if svc, is := o.(*object.Service); is {
 		list = append(list, badSources(svc)...)
 	}
-	for _, key := range slices.Sorted(maps.Keys(meta.Labels)) {
-		if r := Find(key); r != nil && r.Label && slices.Contains(r.kinds(), kind) {
+	for _, key := range found(meta.Labels, true) {
+		if slices.Contains(Find(key).kinds(), kind) {
 			if text := wrongValue(key, meta.Labels[key]); text != "" {
 				list = append(list, Remark{Field: fmt.Sprintf("metadata.labels[%s]", key), Text: text})
 			}
