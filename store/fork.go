@@ -39,11 +39,12 @@ func (s *Store) Fork() (fork *Store, revision uint64, err error) {
 		return nil, 0, err
 	}
 	fork.SetHost(s.hostNow())
-	keep := func(Removals) func(string) Decision { return func(string) Decision { return Keep } }
-	if err := fork.SyncFork(c.files, keep); err != nil {
-		return nil, 0, err
+	if s.storage.shared == nil {
+		fork.declared, fork.outcomes, fork.allocator.vanished = c.declared, c.outcomes, c.declared.held
+		return fork, c.revision, nil
 	}
-	return fork, c.revision, nil
+	keep := func(Removals) func(string) Decision { return func(string) Decision { return Keep } }
+	return fork, c.revision, fork.SyncFork(c.declared.files, keep)
 }
 
 // SyncFork is SyncGuarded for a fork; in a fleet it is about the sources that the machine reads.
@@ -67,7 +68,8 @@ func (s *Store) ForkReads(source string) (reader string, here bool) {
 type forkOf struct {
 	cfg      Config
 	records  []*record.Record
-	files    manifest.Files
+	declared declarations
+	outcomes outcomes
 	turns    []SourceTurn // of the sources that this machine reads
 	revision uint64
 }
@@ -94,7 +96,13 @@ func (s *Store) copyTo(memory engine.Engine) (c forkOf, err error) {
 	case isTimed && (head.Files || head.Back != nil):
 		return c, ErrForkTimed
 	}
-	c = forkOf{s.cfg, make([]*record.Record, 0, len(s.table.records)), s.declared.files, nil, s.feed.revision}
+	c = forkOf{cfg: s.cfg, records: make([]*record.Record, 0, len(s.table.records)), declared: s.declared, revision: s.feed.revision}
+	c.declared.byObject, c.declared.duplicates, c.declared.troubled = maps.Clone(s.declared.byObject), maps.Clone(s.declared.duplicates), maps.Clone(s.declared.troubled)
+	c.declared.undeclared, c.declared.held = make(map[string]map[object.Ref]struct{}, len(s.declared.undeclared)), maps.Clone(s.declared.held)
+	for path, refs := range s.declared.undeclared {
+		c.declared.undeclared[path] = maps.Clone(refs)
+	}
+	c.outcomes = outcomes{maps.Clone(s.outcomes.notes), maps.Clone(s.outcomes.waiting)}
 	for _, r := range s.table.records {
 		if r.Withheld { // opening decides on that
 			one := *r

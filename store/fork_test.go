@@ -75,6 +75,32 @@ func versionsOf(s *Store) string {
 	return b.String()
 }
 
+// Test1115_forks_share_objects makes a fork of 1,000 Services: its objects are those of the store, and it is cheaper than
+// opening the store, which decodes them.
+func Test1115_forks_share_objects(t *testing.T) {
+	b := newBox(t)
+	var text strings.Builder
+	for i := range 1_000 {
+		fmt.Fprintf(&text, "s%d {}\n", i)
+	}
+	b.apply("a.yaml", text.String())
+	fork, _, err := b.s.Fork()
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := b.s.Everything()
+	for ref, o := range fork.Everything() {
+		if of[ref].Object != o.Object {
+			t.Fatalf("%s of the fork is another object than that of the store", ref)
+		}
+	}
+	forking := testing.AllocsPerRun(3, func() { _, _, _ = b.s.Fork() })
+	opening := testing.AllocsPerRun(3, func() { _, _ = Open(b.engine, b.s.cfg) })
+	if forking > opening/2 {
+		t.Errorf("a fork makes %.0f allocations, and opening the store %.0f", forking, opening)
+	}
+}
+
 // TestForkIsRefused names what keeps a fork from being true.
 func TestForkIsRefused(t *testing.T) {
 	b := newBox(t)

@@ -206,7 +206,9 @@ func randomUID() string {
 // Open reads what the engine holds. Values that two objects hold stay with the older
 // one; the younger is withheld from Service and Services until it gives them up or they
 // become free. The Store does not close the engine.
-func Open(engine engine.Engine, cfg Config) (*Store, error) { return open(engine, cfg, (*Store).loadRecords) }
+func Open(engine engine.Engine, cfg Config) (*Store, error) {
+	return open(engine, cfg, (*Store).loadRecords)
+}
 
 // open is Open with the stored objects from elsewhere.
 func open(engine engine.Engine, cfg Config, stored func(*Store) ([]*record.Record, error)) (*Store, error) {

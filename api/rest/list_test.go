@@ -258,3 +258,33 @@ func TestEndpointsViews(t *testing.T) {
 	w.remove("Service", "db")
 	watch.wants("DELETED db")
 }
+
+// judged counts the Services whose conditions are computed.
+type judged struct{ asked int }
+
+func (j *judged) Of(*object.Service) ([]object.Condition, bool) {
+	j.asked++
+	return []object.Condition{{Type: "Ready", Status: object.ConditionTrue}}, true
+}
+func (j *judged) Since(uint64) ([]string, uint64, bool) { return nil, 0, true }
+func (j *judged) Changed() <-chan struct{}              { return nil }
+
+// Test1116_conditions_of_what_is_selected lists Services by an address and by page: conditions are computed of those in the answer.
+func Test1116_conditions_of_what_is_selected(t *testing.T) {
+	w := newWorld(t)
+	w.many(100)
+	j := &judged{}
+	w.server.conditions = j
+	for query, want := range map[string]int{"": 100, "?limit=10": 10, "?fieldSelector=metadata.name%3Dweb-00042": 1, "?labelSelector=no%3Done": 0} {
+		j.asked = 0
+		items, _ := w.get("/api/v1/services" + query)["items"].([]any)
+		if len(items) != want || j.asked != want {
+			t.Errorf("%q: %d Services with conditions of %d, want %d", query, len(items), j.asked, want)
+		}
+		for _, item := range items {
+			if conditions, _ := at(item, "status", "conditions").([]any); len(conditions) != 1 {
+				t.Errorf("%q: a Service without its conditions: %v", query, item)
+			}
+		}
+	}
+}

@@ -38,7 +38,7 @@ var (
 	GetHealth      = Route[ObjectQuery, Health]{read("health", "lists endpoints with health checks")}
 	Probe          = Route[ObjectQuery, Probes]{change("probe", "connects to each TCP endpoint of a Service")}
 	GetEnvironment = Route[EnvironmentQuery, Environment]{read("env", "lists the environment variables of the Services of a namespace")}
-	GetAllocations = Route[None, Allocations]{read("alloc", "lists the ranges and the holders of their values")}
+	GetAllocations = Route[AllocationsQuery, Allocations]{read("alloc", "lists the ranges and the holders of their values")}
 	Repair         = Route[None, Allocations]{change("alloc/repair", "corrects what does not agree with the Services, and lists the same")}
 
 	GetTraffic     = Route[TrafficQuery, Traffic]{read("traffic", "returns the traffic by Service")}
@@ -112,6 +112,11 @@ type WaitQuery struct {
 type ObjectQuery struct {
 	Namespace string `query:"namespace"`
 	Name      string `query:"name"`
+}
+
+// AllocationsQuery asks for all holders and differences, or for the ranges with the holder of one value alone.
+type AllocationsQuery struct {
+	Value string `query:"value"` // as Holder has it; "": all
 }
 
 // ServiceQuery names a Service, and a client whose endpoint is wanted.

@@ -41,7 +41,7 @@ func TestAllocationsHoldNobodyUp(t *testing.T) {
 		}
 		return best
 	}
-	alone := shortest(func() { tell(false) })
+	alone := shortest(func() { tell(false, "") })
 
 	stop := make(chan struct{})
 	var askers sync.WaitGroup
@@ -52,7 +52,7 @@ func TestAllocationsHoldNobodyUp(t *testing.T) {
 				case <-stop:
 					return
 				default:
-					tell(false)
+					tell(false, "")
 				}
 			}
 		})
@@ -67,5 +67,30 @@ func TestAllocationsHoldNobodyUp(t *testing.T) {
 	askers.Wait()
 	if write > 20*alone {
 		t.Errorf("a write took %v at least, while 100 asked what takes %v", write, alone)
+	}
+}
+
+// Test1117_one_value_has_its_holder_alone asks for the holder of one cluster IP among 20.
+func Test1117_one_value_has_its_holder_alone(t *testing.T) {
+	objects, err := store.Open(engine.NewMemory(), store.Config{ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		svc := &object.Service{
+			TypeMeta: object.TypeMeta{Kind: object.KindService, APIVersion: object.APIVersionCore},
+			Metadata: object.ObjectMeta{Name: fmt.Sprint("s", i), Namespace: "default"},
+			Spec:     object.ServiceSpec{ClusterIP: fmt.Sprint("10.96.0.", 10+i), Ports: []object.ServicePort{{Port: 80, Protocol: object.ProtocolTCP}}},
+		}
+		if _, err := objects.Write(store.Write{Ref: object.RefOf(svc), Object: svc, Create: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := &answers{objects: objects}
+	for value, want := range map[string]string{"10.96.0.17": "[{10.96.0.17 [default/s7] false}]", "10.96.0.9": "[]"} {
+		pools := a.allocations(false, value).Pools
+		if pools[0].Used != 20 || fmt.Sprint(pools[0].Holders) != want || len(pools) != len(a.allocations(false, "").Pools) {
+			t.Errorf("%s: %+v, want the holders %s", value, pools, want)
+		}
 	}
 }

@@ -58,8 +58,10 @@ func (a *answers) endpoints() []api.Endpoint {
 			return wire.Health{Endpoints: a.views.Checked(q.Namespace, q.Name)}, nil
 		}),
 		api.Answer(wire.GetEnvironment, a.environment),
-		api.Answer(wire.GetAllocations, func(*http.Request, wire.None) (wire.Allocations, error) { return a.allocations(false), nil }),
-		api.Answer(wire.Repair, func(*http.Request, wire.None) (wire.Allocations, error) { return a.allocations(true), nil }),
+		api.Answer(wire.GetAllocations, func(_ *http.Request, q wire.AllocationsQuery) (wire.Allocations, error) {
+			return a.allocations(false, q.Value), nil
+		}),
+		api.Answer(wire.Repair, func(*http.Request, wire.None) (wire.Allocations, error) { return a.allocations(true, ""), nil }),
 		api.Answer(wire.GetSetup, func(*http.Request, wire.None) (wire.Setup, error) { return a.setup(), nil }),
 		api.Answer(wire.GetHistory, func(_ *http.Request, q wire.HistoryQuery) (wire.History, error) { return a.history(q), nil }),
 		api.Stream(wire.GetJournal, func(_ *http.Request, q wire.JournalQuery, each func(wire.JournalEntry) error) error {
@@ -158,19 +160,24 @@ func (a *answers) environment(_ *http.Request, q wire.EnvironmentQuery) (wire.En
 	return e, nil
 }
 
-// allocations returns the holders of addresses and ports. With repair it corrects those that do not agree with the Services.
-func (a *answers) allocations(repair bool) wire.Allocations {
+// allocations returns the holders of addresses and ports, or that of one value. With repair it corrects those that do not agree with the
+// Services.
+func (a *answers) allocations(repair bool, value string) wire.Allocations {
 	a.checking.Lock()
 	defer a.checking.Unlock()
 	// The check comes first: the pools are then listed as they were corrected.
 	list := wire.Allocations{Pools: []wire.Pool{}, Disagreements: []wire.Disagreement{}}
-	for _, d := range a.objects.CheckPools(repair) {
-		list.Disagreements = append(list.Disagreements, wire.Disagreement(d))
+	if value == "" {
+		for _, d := range a.objects.CheckPools(repair) {
+			list.Disagreements = append(list.Disagreements, wire.Disagreement(d))
+		}
 	}
 	for _, p := range a.objects.Pools() {
-		pool := wire.Pool{Kind: p.Kind, Family: p.Family, Range: p.Range, Name: p.Name, Internal: p.Internal, Size: p.Size, Used: p.Used, Holders: make([]wire.Holder, 0, len(p.Holders))}
+		pool := wire.Pool{Kind: p.Kind, Family: p.Family, Range: p.Range, Name: p.Name, Internal: p.Internal, Size: p.Size, Used: p.Used, Holders: []wire.Holder{}}
 		for _, h := range p.Holders {
-			pool.Holders = append(pool.Holders, wire.Holder(h))
+			if value == "" || h.Value == value {
+				pool.Holders = append(pool.Holders, wire.Holder(h))
+			}
 		}
 		list.Pools = append(list.Pools, pool)
 	}

@@ -54,7 +54,7 @@ func (p *pages) Connections(q wire.ConnectionQuery) (*wire.Connections, error) {
 }
 
 // Allocations implements dashboard.Source.
-func (p *pages) Allocations() wire.Allocations { return p.allocations(false) }
+func (p *pages) Allocations() wire.Allocations { return p.allocations(false, "") }
 
 // Journal implements dashboard.Source.
 func (p *pages) Journal(limit int) ([]wire.JournalEntry, error) {

@@ -115,7 +115,7 @@ func newBox(t testing.TB, more ...func(*api.Config)) *testBox {
 	objects := rest.New(rest.Config{Objects: b.store, Now: later, Log: log, Conditions: judge{b}})
 	b.socket = filepath.Join(t.TempDir(), "s")
 	cfg := api.Config{Socket: api.Socket{Path: b.socket}, Version: "v0.1.0", Objects: objects.Handler(), Endpoints: []api.Endpoint{
-		api.Answer(wire.GetAllocations, func(*http.Request, wire.None) (wire.Allocations, error) { return b.allocations(false), nil }),
+		api.Answer(wire.GetAllocations, func(*http.Request, wire.AllocationsQuery) (wire.Allocations, error) { return b.allocations(false), nil }),
 		api.Answer(wire.Repair, func(*http.Request, wire.None) (wire.Allocations, error) { return b.allocations(true), nil }),
 		api.Answer(wire.GetSetup, func(*http.Request, wire.None) (wire.Setup, error) { return b.setup, nil }),
 		api.Answer(wire.GetHealth, func(_ *http.Request, q wire.ObjectQuery) (wire.Health, error) {

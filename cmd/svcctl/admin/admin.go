@@ -28,7 +28,7 @@ func allocVerb() *cli.Verb {
 		Options: slices.Concat([]*cli.Option{cli.OutputOption(cli.FormTable, cli.FormWide, cli.FormYAML, cli.FormJSON)}, settings.ConnectOptions()),
 		Verbs:   cli.Words(allocCheckVerb()),
 		Run: func(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
-			a, err := allocations(ctx, env, v, wire.GetAllocations)
+			a, err := allocations(ctx, env, v, false)
 			if err != nil {
 				return err
 			}
@@ -48,8 +48,8 @@ func allocCheckVerb() *cli.Verb {
 	}
 }
 
-// allocations asks for the ranges, the holders of their values, and the differences.
-func allocations(ctx context.Context, env *cli.Env, v *cli.Verb, of wire.Route[wire.None, wire.Allocations]) (*wire.Allocations, error) {
+// allocations asks for the ranges, the holders of their values, and the differences, which repair removes.
+func allocations(ctx context.Context, env *cli.Env, v *cli.Verb, repair bool) (*wire.Allocations, error) {
 	if err := cli.CheckOutput(v); err != nil {
 		return nil, err
 	}
@@ -57,16 +57,16 @@ func allocations(ctx context.Context, env *cli.Env, v *cli.Verb, of wire.Route[w
 	if err != nil {
 		return nil, err
 	}
-	return client.Call(ctx, c, of, wire.None{})
+	if repair {
+		return client.Call(ctx, c, wire.Repair, wire.None{})
+	}
+	return client.Call(ctx, c, wire.GetAllocations, wire.AllocationsQuery{})
 }
 
 // runAllocCheck prints what does not agree, and fails when there is something.
 func runAllocCheck(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error {
-	repair, of := v.Option("repair").On(), wire.GetAllocations
-	if repair {
-		of = wire.Repair
-	}
-	a, err := allocations(ctx, env, v, of)
+	repair := v.Option("repair").On()
+	a, err := allocations(ctx, env, v, repair)
 	if err != nil {
 		return err
 	}

@@ -83,8 +83,10 @@ func explainAddress(ctx context.Context, env *cli.Env, v *cli.Verb, q diagnose.Q
 			return explainEndpoint(ctx, env, c, f, backends)
 		}
 	}
-	if f.Allocations, err = client.Call(ctx, c, wire.GetAllocations, wire.None{}); err != nil {
-		return err
+	if !onBox {
+		if f.Allocations, err = client.Call(ctx, c, wire.GetAllocations, wire.AllocationsQuery{Value: q.Address.String()}); err != nil {
+			return err
+		}
 	}
 	return printFindings(env, questionText(q), diagnose.Nobody(f))
 }
