@@ -155,36 +155,18 @@ func PortOf(p *nft.ServicePort, serving []netip.AddrPort, drain Drain) Port {
 	return port
 }
 
-// union returns the elements of all lists, sorted and once. It returns the first list itself when that
+// union returns the elements of all lists, sorted and once. It returns the longest list itself when that
 // one has them all, as with most Services.
 func union(lists [][]netip.AddrPort) []netip.AddrPort {
-	all := slices.MaxFunc(lists, func(a, b []netip.AddrPort) int { return cmp.Compare(len(a), len(b)) })
-	shared := true
-	if !slices.IsSortedFunc(all, netip.AddrPort.Compare) {
-		all, shared = sorted(all), false
+	longest := slices.MaxFunc(lists, func(a, b []netip.AddrPort) int { return cmp.Compare(len(a), len(b)) })
+	adds := func(list []netip.AddrPort) bool { return len(list) > 0 && !slices.Equal(list, longest) }
+	if !slices.ContainsFunc(lists, adds) && slices.IsSortedFunc(longest, netip.AddrPort.Compare) {
+		return longest // mostly
 	}
-	for _, list := range lists {
-		if slices.Equal(list, all) {
-			continue // mostly
-		}
-		for _, a := range list {
-			if contains(all, a) {
-				continue
-			}
-			if shared {
-				all, shared = slices.Clone(all), false
-			}
-			at, _ := slices.BinarySearchFunc(all, a, netip.AddrPort.Compare)
-			all = slices.Insert(all, at, a)
-		}
+	if all := slices.Compact(slices.SortedFunc(slices.Values(slices.Concat(lists...)), netip.AddrPort.Compare)); !slices.Equal(all, longest) {
+		return all
 	}
-	return all
-}
-
-func sorted(list []netip.AddrPort) []netip.AddrPort {
-	list = slices.Clone(list)
-	slices.SortFunc(list, netip.AddrPort.Compare)
-	return list
+	return longest
 }
 
 func contains(sorted []netip.AddrPort, a netip.AddrPort) bool {
