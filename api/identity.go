@@ -54,7 +54,7 @@ func (s *Server) identify(h http.Handler) http.Handler {
 			return
 		}
 		if token == "" || s.cfg.TLS == nil {
-			h.ServeHTTP(w, r.WithContext(auth.With(r.Context(), auth.Nameless())))
+			h.ServeHTTP(w, r.WithContext(auth.With(r.Context(), auth.User{Name: auth.Anonymous, Groups: []string{auth.GroupUnauthenticated}})))
 			return
 		}
 		s.withToken(w, r, token, h)

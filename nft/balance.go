@@ -83,11 +83,64 @@ func (sp *ServicePort) assign(pool Pool, ids []uint64, quotas []int, size int) [
 	return slots
 }
 
-func (sp *ServicePort) hashChain() string {
+// hashed makes a table by hashes. One with holes has a form of its own, as any slot has an endpoint there, also the first.
+func (sp *ServicePort) hashed(slots []uint16) *table {
+	form := chainHash
 	if sp.Balance == SourceHash {
-		return chainSource
+		form = chainSource
 	}
-	return chainHash
+	if form += strconv.Itoa(len(slots)); slices.Contains(slots, hole) {
+		form += withHoles
+	}
+	return &table{form, slots}
+}
+
+// divided makes a table by hashes in which each backend has slots that depend on the shares alone, and divides them among its
+// endpoints as if no others were there: no client of another backend moves when endpoints come and go. The slots of a backend
+// without endpoints are holes.
+func (sp *ServicePort) divided(pool Pool) *table {
+	backends := sp.Backends[pool]
+	ids, shares := make([]uint64, len(backends)), make([]uint32, len(backends))
+	for i, b := range backends {
+		ids[i], shares[i] = identity([]byte(b.Name)), b.Share
+	}
+	sizes := tableSizes[:]
+	for len(sizes) > 1 && len(backends) > sizes[0].endpoints {
+		sizes = sizes[1:]
+	}
+	first, size := sizes[0].hash, 0
+	parts := quotas(shares, ids, first)
+	owners := spread(ids, parts, first)
+	members, divided := make([][]netip.AddrPort, len(backends)), make([][]uint16, len(backends))
+	for i, b := range backends {
+		members[i] = slices.SortedFunc(maps.Keys(b.Weights), netip.AddrPort.Compare)
+		var weights []uint32
+		for _, ap := range members[i] {
+			weights = append(weights, b.Weights[ap])
+		}
+		of := 0
+		for _, s := range sizes { // until each endpoint has some slots
+			if of = s.hash; len(weights) <= min(s.endpoints, parts[i]*of/first/4) {
+				break
+			}
+		}
+		var own []int
+		for slot := range of {
+			if int(owners[slot*first/of]) == i {
+				own = append(own, slot)
+			}
+		}
+		ids := endpointIDs(members[i])
+		divided[i], size = spreadOver(own, ids, quotas(weights, ids, len(own)), of), max(size, of)
+	}
+	slots := make([]netip.AddrPort, size)
+	for slot := range slots {
+		of := owners[slot*first/size]
+		if at := divided[of][slot*len(divided[of])/size]; at != hole {
+			slots[slot] = members[of][at]
+		}
+	}
+	return sp.hashed(sp.places(pool, slots))
 }
 
 // drawn reports whether slots are drawn by chance.
@@ -166,14 +219,14 @@ func (sp *ServicePort) RefusedShare(pool Pool) float64 {
 	return part
 }
 
-// givenSlots are the slots of the table that the port names itself.
-func (sp *ServicePort) givenSlots(pool Pool) []uint16 {
+// places returns the endpoints of slots by their places in a pool.
+func (sp *ServicePort) places(pool Pool, endpoints []netip.AddrPort) []uint16 {
 	index := make(map[netip.AddrPort]uint16, len(sp.Pools[pool]))
 	for i, ap := range sp.Pools[pool] {
 		index[ap] = uint16(i)
 	}
-	slots := make([]uint16, len(sp.Tables[pool]))
-	for i, ap := range sp.Tables[pool] {
+	slots := make([]uint16, len(endpoints))
+	for i, ap := range endpoints {
 		slots[i] = hole
 		if at, is := index[ap]; is {
 			slots[i] = at
@@ -184,13 +237,13 @@ func (sp *ServicePort) givenSlots(pool Pool) []uint16 {
 
 // givenTable makes the table that the port names itself.
 func (sp *ServicePort) givenTable(pool Pool) *table {
-	slots := sp.givenSlots(pool)
+	slots := sp.places(pool, sp.Tables[pool])
 	for _, s := range tableSizes {
 		if sp.drawn() && (len(slots) == s.weigh || len(slots) == 2*s.weigh) {
 			return &table{chainWeigh + strconv.Itoa(s.weigh), slots}
 		}
 		if !sp.drawn() && len(slots) == s.hash {
-			return &table{sp.hashChain() + strconv.Itoa(s.hash), slots}
+			return sp.hashed(slots)
 		}
 	}
 	return nil
@@ -323,7 +376,10 @@ func (sp *ServicePort) Chooser(pool Pool) func(client, asked netip.AddrPort) (ne
 // not be made.
 func sameTable(a, b *ServicePort, pool Pool) bool {
 	return a.Balance == b.Balance && maps.Equal(a.Weights[pool], b.Weights[pool]) && a.Refused[pool] == b.Refused[pool] &&
-		slices.Equal(a.Pools[pool], b.Pools[pool]) && slices.Equal(a.Tables[pool], b.Tables[pool])
+		slices.Equal(a.Pools[pool], b.Pools[pool]) && slices.Equal(a.Tables[pool], b.Tables[pool]) &&
+		slices.EqualFunc(a.Backends[pool], b.Backends[pool], func(a, b Backend) bool {
+			return a.Name == b.Name && a.Share == b.Share && maps.Equal(a.Weights, b.Weights)
+		})
 }
 
 // among returns the endpoints of a list that clients of fe may be sent to.
@@ -351,7 +407,8 @@ func (fe *Frontend) ofBoth(endpoints func(Pool) []netip.AddrPort) []netip.AddrPo
 // tableForms are the chains of all forms, without a pool's prefix.
 var tableForms = func() (forms []string) {
 	for _, s := range tableSizes {
-		forms = append(forms, chainWeigh+strconv.Itoa(s.weigh), chainHash+strconv.Itoa(s.hash), chainSource+strconv.Itoa(s.hash))
+		hash := strconv.Itoa(s.hash)
+		forms = append(forms, chainWeigh+strconv.Itoa(s.weigh), chainHash+hash, chainSource+hash, chainHash+hash+withHoles, chainSource+hash+withHoles)
 	}
 	return forms
 }()
@@ -359,11 +416,11 @@ var tableForms = func() (forms []string) {
 // splitForm takes the name of a form apart.
 func splitForm(form string) (kind string, size uint32) {
 	at := strings.IndexByte(form, '-') + 1
-	return form[:at], numgenOf(form[at:]).Mod
+	return form[:at], numgenOf(strings.TrimSuffix(form[at:], withHoles)).Mod
 }
 
 // drawRules draw a slot of a table and go to its endpoint. A frontend whose table is gone
-// meanwhile has slots of another kind, which `pick-1` looks up.
+// meanwhile has slots of another kind, which `pick-1` looks up. Holes of hashes are refused.
 //
 //	chain weigh-64 {
 //		dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 64 map @tables
@@ -378,6 +435,9 @@ func drawRules(form string, m *slotMaps) []Rule {
 	lookup := func(slot Field) Rule { return Rule{DNAT{Key: with(m.key, slot), Map: m.tables}} }
 	kind, mod := splitForm(form)
 	end := Rule{GotoChain(m.firstPick())}
+	if strings.HasSuffix(form, withHoles) {
+		end = Rule{GotoChain(chainRefuse)}
+	}
 	switch kind {
 	case chainWeigh:
 		return []Rule{lookup(Numgen(mod)), lookup(Field{Kind: FieldNumgen, Mod: mod, Offset: mod}), end}
@@ -405,6 +465,9 @@ func (sp *ServicePort) tableOf(pool Pool) *table {
 	if sp.Tables[pool] != nil {
 		return sp.givenTable(pool)
 	}
+	if sp.Backends[pool] != nil {
+		return sp.divided(pool)
+	}
 	alike := !slices.ContainsFunc(weights, func(w uint32) bool { return w != weights[0] })
 	if sp.Balance == Random && alike && refused == 0 {
 		return nil
@@ -419,7 +482,7 @@ func (sp *ServicePort) tableOf(pool Pool) *table {
 		case sp.Balance == Random:
 			return &table{chainWeigh + strconv.Itoa(s.weigh), sp.weigh(pool, weights, ids, s.weigh)}
 		default:
-			return &table{sp.hashChain() + strconv.Itoa(s.hash), sp.assign(pool, ids, quotas(weights, ids, s.hash), s.hash)}
+			return sp.hashed(sp.assign(pool, ids, quotas(weights, ids, s.hash), s.hash))
 		}
 	}
 	panic("nft: no table is large enough")
@@ -433,7 +496,7 @@ const maxTurns = 128
 func (sp *ServicePort) turns(pool Pool) *table {
 	endpoints := sp.Pools[pool]
 	if sp.Tables[pool] != nil {
-		return &table{formTurns, sp.givenSlots(pool)}
+		return &table{formTurns, sp.places(pool, sp.Tables[pool])}
 	}
 	ids, weights := sp.competitors(pool)
 	sum, divisor := 0, 0

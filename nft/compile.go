@@ -410,8 +410,11 @@ func (p *compiledPort) pick(f *fragment, fe *Frontend, pool Pool) Verdict {
 		if t.form == formTurns {
 			return GotoChain(p.turnsMap(pool).Name) // the chain has the map's name
 		}
-		f.shared = append(f.shared, maps.firstPick())
-		return GotoChain(maps.prefix + t.form) // which is there as long as the tables are
+		chain := maps.prefix + t.form
+		if f.shared = append(f.shared, maps.firstPick()); strings.HasSuffix(chain, withHoles) {
+			f.shared = append(f.shared, chain)
+		}
+		return GotoChain(chain) // without holes it is there as long as the tables are
 	}
 	slots := len(p.slots[pool])
 	if p.Balance == DestinationHash {

@@ -213,6 +213,9 @@ func pickRules(name string) []Rule {
 		if n, is := strings.CutPrefix(name, m.prefix+chainPick); is {
 			return []Rule{{DNAT{Key: with(m.key, numgenOf(n)), Map: m.backends}}, {GotoChain(m.firstPick())}}
 		}
+		if form := strings.TrimPrefix(name, m.prefix); strings.HasSuffix(form, withHoles) && slices.Contains(tableForms, form) {
+			return drawRules(form, m)
+		}
 	}
 	panic("nft: no shared chain is called " + name)
 }
@@ -376,6 +379,7 @@ const (
 	chainWeigh  = "weigh-"
 	chainHash   = "hash-"
 	chainSource = "source-"
+	withHoles   = "-holes" // behind the size
 )
 
 // chainRefusePort refuses what no frontend of a VIP took, where that is counted.

@@ -1,7 +1,10 @@
 package nft
 
 import (
+	"fmt"
+	"maps"
 	"math"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -129,22 +132,78 @@ func TestRefusedShareChanges(t *testing.T) {
 	}
 }
 
-// When a backend loses its endpoints most clients of others stay: with a hash, its slots become holes.
-func TestRefusedShareKeepsHashedClients(t *testing.T) {
-	before := sharing(Maglev, 0, 1, 1, 1, 1, 1, 1, 1, 1)
-	after := sharing(Maglev, 2, 1, 1, 1, 1, 1, 1)
-	was, is := before.tableOf(PoolCluster).slots, after.tableOf(PoolCluster).slots
-	moved, others := 0, 0
-	for i, slot := range was {
-		if slot < 6 {
-			others++
-			if is[i] != slot {
-				moved++
+// With a hash a backend has the slots of its share, whatever endpoints there are: when those of one come and go, or have other
+// weights, no client of another one moves, and its own get another endpoint of it, or are refused.
+func TestBackendsKeepTheirSlots(t *testing.T) {
+	r := rand.New(rand.NewPCG(4, 2))
+	draw := func(backend int) map[netip.AddrPort]uint32 {
+		some := map[netip.AddrPort]uint32{}
+		for _, ap := range endpointsFor(r.IntN([]int{1, 3, 6, 40, 300}[r.IntN(5)]), backend) {
+			some[ap] = uint32(1 + r.IntN(3))
+		}
+		return some
+	}
+	// at returns the endpoint of each client of the largest table, and the backend of each.
+	at := func(sp *ServicePort) []netip.AddrPort {
+		sp.Pools[PoolCluster], sp.Refused[PoolCluster] = nil, 1 // of which the table does not depend
+		for _, b := range sp.Backends[PoolCluster] {
+			sp.Pools[PoolCluster] = append(sp.Pools[PoolCluster], slices.Collect(maps.Keys(b.Weights))...)
+		}
+		if len(sp.Pools[PoolCluster]) == 0 {
+			return make([]netip.AddrPort, 16384)
+		}
+		table := sp.tableOf(PoolCluster)
+		if holed := slices.Contains(table.slots, hole); holed != strings.HasSuffix(table.form, withHoles) {
+			t.Fatalf("a table of form %s: holes %v", table.form, holed)
+		}
+		out := make([]netip.AddrPort, 16384)
+		for i := range out {
+			if at := table.slots[i*len(table.slots)/len(out)]; at != hole {
+				out[i] = sp.Pools[PoolCluster][at]
 			}
 		}
+		return out
 	}
-	t.Logf("%d of %d slots of other endpoints move", moved, others)
-	if moved*100 > 25*others {
-		t.Errorf("%d of %d slots of other endpoints move", moved, others)
+	for try := range 60 {
+		sp := &ServicePort{Balance: []Balance{Maglev, SourceHash}[try%2]}
+		sum, n := 0.0, 1+r.IntN([]int{3, 16, 40}[r.IntN(3)])
+		for i := range n {
+			b := Backend{Name: fmt.Sprintf("b%d", i), Share: uint32(1 + r.IntN(9)), Weights: draw(i)}
+			sp.Backends[PoolCluster] = append(sp.Backends[PoolCluster], b)
+			sum += float64(b.Share)
+		}
+		before := at(sp)
+		of := func(ap netip.AddrPort) int { return int(ap.Addr().As4()[1]) }
+		got := make([]int, n)
+		seen := map[netip.AddrPort]bool{}
+		for _, ap := range before {
+			if ap.IsValid() {
+				got[of(ap)]++
+				seen[ap] = true
+			}
+		}
+		slot := 16384.0 / 256
+		for i, b := range sp.Backends[PoolCluster] {
+			if want := 16384 * float64(b.Share) / sum; len(b.Weights) > 0 && math.Abs(float64(got[i])-want) > 1.01*slot {
+				t.Errorf("try %d: backend %d of %d has %d of 16384 clients, want %.0f", try, i, n, got[i], want)
+			}
+			for ap := range b.Weights {
+				if !seen[ap] && got[i] >= len(b.Weights) {
+					t.Errorf("try %d: endpoint %v of backend %d has no client", try, ap, i)
+				}
+			}
+		}
+		changed := r.IntN(n)
+		sp.Backends[PoolCluster] = slices.Clone(sp.Backends[PoolCluster])
+		sp.Backends[PoolCluster][changed].Weights = draw(changed)
+		if try%3 == 0 {
+			sp.Backends[PoolCluster][changed].Weights = nil
+		}
+		for i, ap := range at(sp) {
+			was := before[i]
+			if was.IsValid() && of(was) != changed && ap != was || ap.IsValid() && of(ap) != changed && ap != was {
+				t.Fatalf("try %d: the endpoints of backend %d change, and client %d moves from %v to %v", try, changed, i, was, ap)
+			}
+		}
 	}
 }

@@ -266,8 +266,23 @@ const hole = math.MaxUint16
 // So the result depends on nothing but the arguments, whatever their order, and an
 // endpoint that goes moves few of the others' slots.
 func spread(ids []uint64, quotas []int, size int) []uint16 {
+	all := make([]int, size)
+	for i := range all {
+		all[i] = i
+	}
+	return spreadOver(all, ids, quotas, size)
+}
+
+// spreadOver spreads endpoints over some of the slots, free ones in ascending order.
+func spreadOver(free []int, ids []uint64, quotas []int, size int) []uint16 {
 	places := min(positions, size)
-	each := size / places
+	begin := make([]int, places+1) // of the slots of each place in free
+	for _, slot := range free {
+		begin[slot*places/size+1]++
+	}
+	for at := range places {
+		begin[at+1] += begin[at]
+	}
 	pairs := make([]ranking, 0, len(ids)*places)
 	for i, id := range ids {
 		if quotas[i] == 0 {
@@ -280,15 +295,12 @@ func spread(ids []uint64, quotas []int, size int) []uint16 {
 	slices.SortFunc(pairs, func(a, b ranking) int {
 		return cmp.Or(cmp.Compare(b.rank, a.rank), cmp.Compare(ids[a.endpoint], ids[b.endpoint]), cmp.Compare(a.place, b.place))
 	})
-	slots := make([]uint16, size)
-	for i := range slots {
-		slots[i] = hole
-	}
-	taken, left := make([]int, places), slices.Clone(quotas)
+	slots := slices.Repeat([]uint16{hole}, size)
+	next, left := slices.Clone(begin), slices.Clone(quotas)
 	for _, p := range pairs {
-		for left[p.endpoint] > 0 && taken[p.place] < each {
-			slots[int(p.place)*each+taken[p.place]] = p.endpoint
-			taken[p.place]++
+		for left[p.endpoint] > 0 && next[p.place] < begin[p.place+1] {
+			slots[free[next[p.place]]] = p.endpoint
+			next[p.place]++
 			left[p.endpoint]--
 		}
 	}
@@ -302,7 +314,7 @@ type ranking struct {
 }
 
 // quotas shares total things out by weight, by the method of largest remainders. Each positive
-// weight gets at least one, unless it has some already; there are at most total of them. ids decide between equal remainders.
+// weight gets at least one, as long as there are some, unless it has some already. ids decide between equal remainders.
 func quotas(weights []uint32, ids []uint64, total int, has ...int) []int {
 	shares := make([]int, len(weights))
 	left, sum := uint64(total), uint64(0)
@@ -313,7 +325,7 @@ func quotas(weights []uint32, ids []uint64, total int, has ...int) []int {
 	for again := true; again; {
 		again = false
 		for i, w := range weights {
-			if w > 0 && shares[i] == 0 && uint64(w)*left < sum && (has == nil || has[i] == 0) {
+			if w > 0 && shares[i] == 0 && left > 0 && uint64(w)*left < sum && (has == nil || has[i] == 0) {
 				shares[i], left, sum, again = 1, left-1, sum-uint64(w), true
 			}
 		}
@@ -334,7 +346,7 @@ func quotas(weights []uint32, ids []uint64, total int, has ...int) []int {
 	slices.SortFunc(rests, func(a, b remainder) int {
 		return cmp.Or(cmp.Compare(b.rest, a.rest), cmp.Compare(ids[a.endpoint], ids[b.endpoint]))
 	})
-	for _, r := range rests[:over] {
+	for _, r := range rests[:min(over, uint64(len(rests)))] { // without weights there are none
 		shares[r.endpoint]++
 	}
 	return shares

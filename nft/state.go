@@ -107,6 +107,8 @@ type ServicePort struct {
 	// Refused is the weight of new connections that are refused, beside those of the endpoints of each pool. With
 	// DestinationHash it has no effect.
 	Refused [NumPools]uint16
+	// Backends, where not nil, have slots of their own in the table of a hash. Weights and Refused follow from them.
+	Backends [NumPools][]Backend
 	// Tables, where not nil, give the endpoint in each slot of a pool's table (the zero AddrPort:
 	// an empty slot) in place of the table computed from Balance and Weights: it was read back from
 	// a kernel, or follows from open connections. The length is one of tableSizes.
@@ -132,6 +134,13 @@ type ServicePort struct {
 	RelayAlone bool
 	// Egress is what the hosts of the Service leave the box as, at one of its ports in the family.
 	Egress Egress
+}
+
+// Backend is endpoints that get a part of the new connections of a port together, and their weights in it.
+type Backend struct {
+	Name    string
+	Share   uint32
+	Weights map[netip.AddrPort]uint32
 }
 
 // AffinityOptions configures session affinity: which clients count as one, for which ports, and for how

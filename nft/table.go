@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -186,6 +187,9 @@ func (t *tableState) prepareDraws() {
 			continue // all forms are there, or none
 		}
 		for _, form := range tableForms {
+			if strings.HasSuffix(form, withHoles) {
+				continue // it is there while a port uses it
+			}
 			if t.has(m.tables) {
 				t.setChain(Chain{Name: m.prefix + form, Rules: drawRules(form, m)})
 			} else {

@@ -62,7 +62,7 @@ func (l *allocator) takeAddress(addr netip.Addr, owner string) error {
 		return &alloc.RangeError{Value: addr.String(), Range: l.addresses[!addr.Is4()].Prefix().String()}
 	}
 	l.cedeAddress(addr)
-	l.regainAddress(addr, owner)
+	l.regain(owner, func(k *kept) string { return k.addresses[addr] }, func(holder string) { l.releaseAddress(addr, holder) })
 	return l.address(addresses, (*alloc.Addresses).Take, addr, owner)
 }
 
@@ -124,7 +124,7 @@ func (l *allocator) releaseAddress(addr netip.Addr, owner string) {
 // takePort gives a port that was asked for. Errors: *alloc.RangeError, *alloc.HeldError.
 func (l *allocator) takePort(port alloc.Port, owner string) error {
 	l.cedePort(port)
-	l.regainPort(port, owner)
+	l.regain(owner, func(k *kept) string { return k.ports[port] }, func(holder string) { l.releasePort(port, holder) })
 	return l.port((*alloc.Ports).Take, port, owner)
 }
 
@@ -170,7 +170,7 @@ func (l *allocator) releasePort(port alloc.Port, owner string) {
 // on one that it has. Errors: *alloc.RangeError, *alloc.HeldError.
 func (l *allocator) takeIngress(addr netip.Addr, request alloc.Request) error {
 	l.cedeIngress(addr)
-	l.regainIngress(addr, request.Owner)
+	l.regain(request.Owner, func(k *kept) string { return k.ingress[addr] }, func(holder string) { l.releaseIngress(addr, holder) })
 	return l.requestIngress((*alloc.Pools).Take, addr, request)
 }
 
@@ -304,20 +304,8 @@ func (l *allocator) cedePort(port alloc.Port) {
 	}
 }
 
-// regainAddress gives a Service what it gave up in a trial or a rollout, if it asks for it. So do the other two.
-func (l *allocator) regainAddress(addr netip.Addr, owner string) {
-	l.regain(owner, func(k *kept) string { return k.addresses[addr] }, func(holder string) { l.releaseAddress(addr, holder) })
-}
-
-func (l *allocator) regainPort(port alloc.Port, owner string) {
-	l.regain(owner, func(k *kept) string { return k.ports[port] }, func(holder string) { l.releasePort(port, holder) })
-}
-
-func (l *allocator) regainIngress(addr netip.Addr, owner string) {
-	l.regain(owner, func(k *kept) string { return k.ingress[addr] }, func(holder string) { l.releaseIngress(addr, holder) })
-}
-
-// regain releases a value that is kept for its owner, which nobody else has missed.
+// regain gives a Service what it gave up in a trial or a rollout, if it asks for it: it releases a value that is kept for its owner,
+// which nobody else has missed.
 func (l *allocator) regain(owner string, gaveUp func(*kept) string, release func(holder string)) {
 	for holder, k := range l.kept {
 		if gaveUp(k) == owner {

@@ -394,11 +394,6 @@ func newDeclarations() declarations {
 	}
 }
 
-// isDeclaredBy reports whether a file has a document for an object.
-func (d *declarations) isDeclaredBy(ref object.Ref, path string) bool {
-	return slices.ContainsFunc(d.byObject[ref], func(c declaration) bool { return c.path == path })
-}
-
 // noteOwner keeps undeclared, when an object has another owner than before, or other declarations.
 func (d *declarations) noteOwner(ref object.Ref, before, now Owner) {
 	if all := d.undeclared[before.File]; all != nil {
@@ -406,7 +401,7 @@ func (d *declarations) noteOwner(ref object.Ref, before, now Owner) {
 			delete(d.undeclared, before.File)
 		}
 	}
-	if now.File == "" || d.isDeclaredBy(ref, now.File) {
+	if now.File == "" || slices.ContainsFunc(d.byObject[ref], func(c declaration) bool { return c.path == now.File }) {
 		return
 	}
 	all := d.undeclared[now.File]
@@ -481,10 +476,6 @@ func (d *declarations) problems() (problems []manifest.Problem) {
 type outcomes struct {
 	notes   map[object.Ref][]note
 	waiting map[object.Ref]struct{} // objects whose change.waits is set
-}
-
-func newOutcomes() outcomes {
-	return outcomes{notes: map[object.Ref][]note{}, waiting: map[object.Ref]struct{}{}}
 }
 
 // set replaces the declarations of an object.

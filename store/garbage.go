@@ -262,10 +262,6 @@ type dependents struct {
 	orphaned map[object.Ref]struct{}
 }
 
-func newDependents() dependents {
-	return dependents{of: map[string]map[object.Ref]struct{}{}, orphaned: map[object.Ref]struct{}{}}
-}
-
 // move notes that an object becomes another one; either may be nil.
 func (d dependents) move(ref object.Ref, before, after *record.Record) {
 	if before != nil && before.Owner == (Owner{}) {

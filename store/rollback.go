@@ -181,7 +181,7 @@ func (t *transaction) restoreVersions(before map[object.Ref]*record.Record, by *
 	var changes []*change
 	for _, ref := range slices.SortedFunc(maps.Keys(before), record.CompareRefs) {
 		was, is := before[ref], t.s.table.records[ref]
-		if was == is || was != nil && is != nil && sameVersion(was, is) {
+		if was == is || was != nil && is != nil && was.Object.GetMeta().ResourceVersion == is.Object.GetMeta().ResourceVersion {
 			continue
 		}
 		c := &change{ref: ref, old: is, by: by, remove: was == nil}
@@ -230,11 +230,6 @@ func (t *transaction) restoreVersions(before map[object.Ref]*record.Record, by *
 		revived = append(revived, r)
 	}
 	return revived, nil
-}
-
-// sameVersion reports whether two records are of one version of one object.
-func sameVersion(a, b *record.Record) bool {
-	return a.Object.GetMeta().ResourceVersion == b.Object.GetMeta().ResourceVersion
 }
 
 // releaseAll gives back all that the stored version of a Service has.

@@ -221,7 +221,7 @@ func open(engine engine.Engine, cfg Config, stored func(*Store) ([]*record.Recor
 		cfg: cfg, allocator: allocator, writer: writer{turn: make(chan struct{}, 1)},
 		storage: storage{engine: engine, shared: sharedOf(engine), piece: pieceObjects},
 		numbers: numbers{seed: uint64(max(0, cfg.Clock().Unix())) << record.RevisionShift},
-		table:   newTable(), feed: newFeed(), declared: newDeclarations(), outcomes: newOutcomes(), sources: newSources(), pending: newPendingSets(),
+		table:   newTable(), feed: newFeed(), declared: newDeclarations(), outcomes: outcomes{notes: map[object.Ref][]note{}, waiting: map[object.Ref]struct{}{}}, sources: newSources(), pending: newPendingSets(),
 	}
 	if s.storage.shared != nil {
 		s.numbers.seed = 0 // a fleet has its revision from the start

@@ -54,7 +54,7 @@ type table struct {
 func newTable() table {
 	return table{
 		records: map[object.Ref]*record.Record{}, index: index.New(), lists: lists{kinds: map[string]*kindList{}},
-		namespaces: newNamespaceUse(), foreign: foreigners{}, dependents: newDependents(),
+		namespaces: newNamespaceUse(), foreign: foreigners{}, dependents: dependents{of: map[string]map[object.Ref]struct{}{}, orphaned: map[object.Ref]struct{}{}},
 	}
 }
 

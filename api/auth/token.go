@@ -394,11 +394,6 @@ func newUser(name string, role Role) User {
 	return u
 }
 
-// Nameless is the user of a request without a token.
-func Nameless() User {
-	return User{Name: Anonymous, Groups: []string{GroupUnauthenticated}}
-}
-
 type userKey struct{}
 
 // With returns a context that carries the user of a request.

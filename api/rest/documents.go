@@ -163,7 +163,7 @@ func yamlText(r *bufio.Reader) ([]byte, error) {
 	var text []byte
 	lineBegins := true
 	for {
-		if next, _ := r.Peek(4); lineBegins && len(text) > 0 && beginsDocument(next) {
+		if next, _ := r.Peek(4); lineBegins && len(text) > 0 && bytes.HasPrefix(next, []byte("---")) && (len(next) == 3 || strings.IndexByte(" \t\r\n", next[3]) >= 0) {
 			return text, nil
 		}
 		part, err := r.ReadSlice('\n')
@@ -176,11 +176,6 @@ func yamlText(r *bufio.Reader) ([]byte, error) {
 			return text, err
 		}
 	}
-}
-
-// beginsDocument reports whether a line that starts with these bytes is the marker ---.
-func beginsDocument(line []byte) bool {
-	return bytes.HasPrefix(line, []byte("---")) && (len(line) == 3 || strings.IndexByte(" \t\r\n", line[3]) >= 0)
 }
 
 // yamlItems is a value as documents: the items of a list or List, or itself.

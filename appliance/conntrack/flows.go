@@ -17,10 +17,6 @@ type Frontend struct {
 	Last     uint16 // not 0: the last port of a range that begins with Port
 }
 
-func frontendAt(family nft.Family, protocol nft.Protocol, fe *nft.Frontend) Frontend {
-	return Frontend{fe.Addr, family, protocol, fe.Port, fe.Last}
-}
-
 func (f Frontend) compare(o Frontend) int {
 	return cmp.Or(
 		cmp.Compare(f.Family, o.Family), cmp.Compare(f.Protocol, o.Protocol),
@@ -31,7 +27,7 @@ func (f Frontend) compare(o Frontend) int {
 func FrontendsOf(p *nft.ServicePort) []Frontend {
 	list := make([]Frontend, len(p.Frontends))
 	for i := range p.Frontends {
-		list[i] = frontendAt(p.Family, p.Protocol, &p.Frontends[i])
+		list[i] = Frontend{p.Frontends[i].Addr, p.Family, p.Protocol, p.Frontends[i].Port, p.Frontends[i].Last}
 	}
 	return list
 }

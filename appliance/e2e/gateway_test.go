@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -108,4 +109,65 @@ func Test963_a_canary_of_two_Services(t *testing.T) {
 	b.each(t, func(t *testing.T, b *box, f family) {
 		b.shares(t, b.EXT, "tcp", f.at(f.lb(4), 80), weightsOf(f.on(80, b.L1, b.L2, b.R1), 1, 1, 2))
 	})
+}
+
+// Test1004: with a hash, when the endpoints of a backend go, change and come back, its clients alone are refused, move and come back,
+// by source port.
+func Test1004_backends_keep_their_hashed_clients(t *testing.T) {
+	b := newBox(t, nil)
+	b.write("gateway.yaml", func(f family) []string {
+		docs := b.gateway(3, 1)(f)
+		docs[0] = strings.Replace(docs[0], "  listeners:", "  infrastructure: {annotations: {svcctl.io/balance: maglev}}\n  listeners:", 1)
+		return docs
+	})
+	b.write("blue.yaml", b.backend("blue", "default", b.L1, b.L2))
+	b.write("green.yaml", b.backend("green", "shop", b.R1, b.R2))
+	b.svcctl.Manifests.Write("grant.yaml", grantFor(family{})[0])
+	b.svcctl.Start()
+	// servers are those of clients; "": it is refused.
+	servers := func(f family) []string {
+		at := make([]string, 200)
+		netlab.AskEach(len(at), func(i int) (netlab.Reply, error) {
+			client := clientOfFlow(f, i)
+			reply, err := b.EXT.Ask("tcp", f.at(f.lb(4), 80), patiently, netlab.From(client.Addr()), netlab.FromPort(client.Port()))
+			at[i] = reply.Server
+			return reply, err
+		})
+		return at
+	}
+	first := map[string][]string{}
+	for _, f := range families {
+		first[f.String()] = servers(f)
+		for _, server := range []string{"L1", "L2", "R1", "R2"} {
+			if !slices.Contains(first[f.String()], server) {
+				t.Fatalf("%s: no client is at %s: %q", f, server, first[f.String()])
+			}
+		}
+	}
+	for _, step := range []struct {
+		what        string
+		blue, green []*netlab.Host
+		at          map[string]string // another server for the clients of one, where the change moves them all
+	}{
+		{"green is emptied", []*netlab.Host{b.L1, b.L2}, nil, map[string]string{"R1": "", "R2": ""}},
+		{"green has one endpoint", []*netlab.Host{b.L1, b.L2}, []*netlab.Host{b.R2}, map[string]string{"R1": "R2"}},
+		{"blue has one endpoint", []*netlab.Host{b.L1}, []*netlab.Host{b.R1, b.R2}, map[string]string{"L2": "L1"}},
+		{"all are there again", []*netlab.Host{b.L1, b.L2}, []*netlab.Host{b.R1, b.R2}, nil},
+	} {
+		b.change(func() {
+			b.write("blue.yaml", b.backend("blue", "default", step.blue...))
+			b.write("green.yaml", b.backend("green", "shop", step.green...))
+		})
+		for _, f := range families {
+			for i, server := range servers(f) {
+				want, moves := step.at[first[f.String()][i]]
+				if !moves {
+					want = first[f.String()][i]
+				}
+				if server != want {
+					t.Fatalf("%s: %s: client %d of %s is at %q, want %q", f, step.what, i, first[f.String()][i], server, want)
+				}
+			}
+		}
+	}
 }

@@ -209,7 +209,9 @@ func (c *Controller) finish(w *work, s *service, whole bool, batch *Batch) {
 	newName := func(g group) string { return s.newName(w.objs, g) }
 	s.layout.settle(newName)
 	var served []string
-	says := s.managedBy == managedBySelector && !s.leavesToOthers()
+	// Nothing is generated where the selector matches no Pod and others have written slices, as with the manifests of a cluster,
+	// whose Pods are not here: a generated slice would have the Service without endpoints.
+	says := s.managedBy == managedBySelector && !(s.others && len(s.pods) == 0 && len(s.layout.places) == 0)
 	if says {
 		served = s.object.Spec.IPFamilies
 	}
@@ -241,13 +243,6 @@ func (c *Controller) finish(w *work, s *service, whole bool, batch *Batch) {
 		batch.Deletes = append(batch.Deletes, object.Ref{Kind: object.KindEndpoints, Namespace: namespace, Name: name})
 	}
 	c.noteService(s)
-}
-
-// leavesToOthers reports whether nothing is generated: the selector matches no Pod, and others
-// have written slices. So it is for the manifests of a cluster, whose Pods are not here: there
-// a generated slice and Endpoints object would say that a Service has no endpoints which it has.
-func (s *service) leavesToOthers() bool {
-	return s.others && len(s.pods) == 0 && len(s.layout.places) == 0
 }
 
 // newName is the name of a new slice of a group: the Service's name and a suffix that is

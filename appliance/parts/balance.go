@@ -3,6 +3,7 @@ package parts
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -192,6 +193,16 @@ func grow(p *nft.ServicePort, over time.Duration, since map[netip.AddrPort]time.
 			weights[ap] = uint16(max(1, p.Weight(pool, ap)*finer*shares[i]/feedback.Whole))
 		}
 		p.Weights[pool], p.Refused[pool] = weights, p.Refused[pool]*uint16(finer)
+		p.Backends[pool] = slices.Clone(p.Backends[pool])
+		for i := range p.Backends[pool] {
+			b := &p.Backends[pool][i]
+			b.Weights = maps.Clone(b.Weights)
+			for at, ap := range all {
+				if _, is := b.Weights[ap]; is {
+					b.Weights[ap] *= shares[at]
+				}
+			}
+		}
 	}
 	return starting
 }

@@ -234,10 +234,6 @@ type names struct {
 	unknown map[string]bool // those that are named and were not planned yet
 }
 
-func newNames() names {
-	return names{naming: map[string]reconcile.Service{}, by: map[string]map[string]bool{}, targets: map[string]reconcile.Service{}, unknown: map[string]bool{}}
-}
-
 // plan notes what was planned. again are Services whose ports lead elsewhere by that, though they were not planned, and
 // unknown those that have to be planned before clients can be passed on to them.
 func (n *names) plan(services []reconcile.Service) (again []reconcile.Service, unknown []string) {

@@ -60,7 +60,7 @@ func NewRelay(log *slog.Logger, secret func(key string) *object.Secret, state []
 		log: log, relay: relay.New(log, origin), ports: map[string][]relay.Port{}, dirty: true,
 		redirected: map[string][]relay.Port{}, changed: map[string]bool{}, unmet: map[resolve.Need]bool{},
 		late:   listen.NewReconciler[string](openInterval),
-		fronts: newFronts(secret), names: newNames(),
+		fronts: newFronts(secret), names: names{naming: map[string]reconcile.Service{}, by: map[string]map[string]bool{}, targets: map[string]reconcile.Service{}, unknown: map[string]bool{}},
 	}
 	if len(state) > 0 { // without a relayed Service there is nothing
 		s, err := relay.ParseState(state)

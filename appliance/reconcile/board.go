@@ -48,7 +48,9 @@ type live struct {
 // NewBoard shows first until the loop publishes. accepted is store.Revisions; rescan has the
 // manifests read once more, release ends holds, and guard has the removals that are waited for.
 func NewBoard(accepted func() (uint64, uint64), rescan func(context.Context) error, release func(context.Context) (wire.Released, error), guard *RemovalGuard, first wire.Status) *Board {
-	return &Board{accepted: accepted, rescan: rescan, release: release, guard: guard, status: first, changed: make(chan struct{}), conditions: newConditions(accepted)}
+	return &Board{accepted: accepted, rescan: rescan, release: release, guard: guard, status: first, changed: make(chan struct{}), conditions: &Conditions{
+		revisions: accepted, ready: map[string]time.Time{}, stored: map[string]time.Time{}, changed: make(chan struct{}),
+	}}
 }
 
 // Conditions returns the conditions of Services.
@@ -330,7 +332,8 @@ func (l *Loop) publish(start time.Time, done committed, err error) {
 	l.report()
 	l.measure(start, done, err)
 	if err == nil && l.observed.tampered {
-		err = l.tamper.tableMissing()
+		err = fmt.Errorf("the rules are not in force: %s changed the tables of svcctl and keeps doing so, and they are put right at %s UTC",
+			l.tamper.culprit, l.tamper.due().UTC().Format(time.TimeOnly))
 	}
 	if pub.Status.RulesAway = l.observed.tampered; pub.Status.RulesAway {
 		pub.Status.Verdict.Text = "whether Services answer is not known: " + rulesAway

@@ -112,13 +112,6 @@ func (i *tamperGuard) until() (at time.Time, needed bool) {
 	return i.last.Add(fightPeace), true
 }
 
-// tableMissing returns the error that the rules are not in force, with the time of the repair. It is
-// for a known change by another program that waits for its repair.
-func (i *tamperGuard) tableMissing() error {
-	return fmt.Errorf("the rules are not in force: %s changed the tables of svcctl and keeps doing so, and they are put right at %s UTC",
-		i.culprit, i.due().UTC().Format(time.TimeOnly))
-}
-
 // problem returns the problem ForeignInterference during a fight; false: there is none.
 func (i *tamperGuard) problem() (p manifest.Problem, fight bool) {
 	if i.pause == 0 {

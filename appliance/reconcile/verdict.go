@@ -183,13 +183,6 @@ type Conditions struct {
 	changed       chan struct{}
 }
 
-func newConditions(revisions func() (accepted, concerning uint64)) *Conditions {
-	return &Conditions{
-		revisions: revisions, ready: map[string]time.Time{}, stored: map[string]time.Time{},
-		changed: make(chan struct{}),
-	}
-}
-
 // judge takes the problems that are over and those that came up, and the Services that were planned. services has the
 // keys of those that there are, unchecked counts those without health checks. It returns the verdict without its
 // groups, and the number of problems by severity and reason. past has since when conditions are as they are.

@@ -175,14 +175,17 @@ func (r *resolver) balance(port int, p *nft.ServicePort, balance nft.Balance, al
 	}
 	for pool := range p.Pools {
 		if p.Weights[pool] = weights; len(backends) > 0 && len(p.Pools[pool]) > 0 && balance != nft.DestinationHash {
-			p.Weights[pool], p.Refused[pool] = divide(backends, nft.Pool(pool))
+			var list []nft.Backend
+			if p.Weights[pool], p.Refused[pool], list = divide(backends, nft.Pool(pool)); balance == nft.Maglev || balance == nft.SourceHash {
+				p.Backends[pool] = list
+			}
 		}
 	}
 	for pool, endpoints := range p.Pools {
 		if !p.FitsTable(nft.Pool(pool)) && (p.Weights[pool] != nil || p.Refused[pool] > 0 || balance != nft.Random && balance != nft.DestinationHash) {
 			r.warn(r.ref, fmt.Sprintf("spec.ports[%d]", port), "TooManyEndpoints",
 				"%d endpoints are more than the %d that weights, shares, hashes, round robin and least connection reach: new connections go to all of them alike", len(endpoints), nft.MaxTableEndpoints)
-			p.Balance, p.Weights, p.Refused = nft.Random, [nft.NumPools]map[netip.AddrPort]uint16{}, [nft.NumPools]uint16{}
+			p.Balance, p.Weights, p.Refused, p.Backends = nft.Random, [nft.NumPools]map[netip.AddrPort]uint16{}, [nft.NumPools]uint16{}, [nft.NumPools][]nft.Backend{}
 			return
 		}
 	}

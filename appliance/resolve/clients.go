@@ -7,6 +7,7 @@ import (
 
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/annotation"
+	"svcctl.io/svcctl/store/object"
 )
 
 // Annotations that restrict the clients of a Service from outside.
@@ -58,7 +59,12 @@ func (r *resolver) readClients() clients {
 	}
 	names := r.sourceSetNames(&c, balanced)
 	limited := c.ranged || len(names) > 0 || c.nobody
-	c.everywhere = r.rangesApplyToAll(balanced && limited)
+	shuts := len(names) > 0 || c.nobody || slices.ContainsFunc(nft.Families[:], func(family nft.Family) bool {
+		sources, _ := c.of(family)
+		served := r.relayed.Asked() || slices.ContainsFunc(r.Slices, func(s *object.EndpointSlice) bool { return s.AddressType == family.Name() && len(s.Endpoints) > 0 })
+		return sources != nil && served && slices.Contains(r.Service.Spec.IPFamilies, family.Name())
+	})
+	c.everywhere = r.rangesApplyToAll(balanced && shuts)
 	if len(names) > 0 && !balanced {
 		c.everywhere = true // there is no load balancer IP that they could be meant for
 	}

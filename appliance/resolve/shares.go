@@ -107,30 +107,28 @@ func (r *resolver) selectShares(backends []backend, all []endpoint) (sel selecti
 const maxParts = 1 << 20
 
 // divide gives each endpoint of a pool its part of the share of its backend, by weight, and a backend without an endpoint
-// there its share to refused. Parts are numbers up to 65535, the smallest ones that have the same proportions.
-func divide(backends []backend, pool nft.Pool) (weights map[netip.AddrPort]uint16, refused uint16) {
-	type member struct {
-		at     netip.AddrPort
-		weight uint64
-	}
-	members, sums, parts := make([][]member, len(backends)), make([]uint64, len(backends)), uint64(1)
+// there its share to refused. Parts are numbers up to 65535, the smallest ones that have the same proportions. It also returns
+// the backends with their shares as they are.
+func divide(backends []backend, pool nft.Pool) (weights map[netip.AddrPort]uint16, refused uint16, list []nft.Backend) {
+	sums, parts := make([]uint64, len(backends)), uint64(1)
 	for i, b := range backends {
+		of := make(map[netip.AddrPort]uint32, len(b.pools[pool]))
 		for _, ap := range b.pools[pool] {
 			at, _ := slices.BinarySearchFunc(b.all, ap, func(e endpoint, ap netip.AddrPort) int { return e.addr.Compare(ap) })
-			members[i] = append(members[i], member{ap, uint64(b.all[at].weight)})
+			of[ap] = uint32(b.all[at].weight)
 			sums[i] += uint64(b.all[at].weight)
 		}
-		if sums[i] > 0 {
+		if list = append(list, nft.Backend{Name: b.name, Share: b.share, Weights: of}); sums[i] > 0 {
 			parts = min(maxParts, parts/gcd(parts, sums[i])*sums[i])
 		}
 	}
 	left, of := uint64(0), map[netip.AddrPort]uint64{}
-	for i, b := range backends {
+	for i, b := range list {
 		if sums[i] == 0 {
-			left += uint64(b.share) * parts
+			left += uint64(b.Share) * parts
 		}
-		for _, m := range members[i] {
-			of[m.at] += max(1, uint64(b.share)*m.weight*parts/sums[i])
+		for ap, weight := range b.Weights {
+			of[ap] += max(1, uint64(b.Share)*uint64(weight)*parts/sums[i])
 		}
 	}
 	divisor, most := left, left
@@ -151,7 +149,7 @@ func divide(backends []backend, pool nft.Pool) (weights map[netip.AddrPort]uint1
 			weights[ap] = w
 		}
 	}
-	return weights, scaled(left)
+	return weights, scaled(left), list
 }
 
 // once leaves out what a list has already.

@@ -152,7 +152,7 @@ func (t *description) servicePort(h *trace.Header) (key, port, kind string) {
 					ranged = []string{service, name, " (range of ports)"} // an exact port goes first
 				case fe.Addr == h.To.Addr():
 					return service, name, ""
-				case !fe.Addr.IsValid() && t.isNodeAddress(h.To.Addr()):
+				case !fe.Addr.IsValid() && slices.Contains(t.facts.Box.NodePortAddresses, h.To.Addr()):
 					key, port, kind = service, name, " (node port)"
 				}
 			}
@@ -162,10 +162,6 @@ func (t *description) servicePort(h *trace.Header) (key, port, kind string) {
 		return ranged[0], ranged[1], ranged[2]
 	}
 	return key, port, kind
-}
-
-func (t *description) isNodeAddress(a netip.Addr) bool {
-	return slices.Contains(t.facts.Box.NodePortAddresses, a)
 }
 
 func (t *description) isVIP(a netip.Addr) bool {

@@ -288,7 +288,7 @@ func (t *transaction) operation(op nft.Op, entries []nft.Element, destroy bool) 
 	case nft.AddCounter:
 		t.addCounter(op.Family, op.Name)
 	case nft.DeleteCounter:
-		t.deleteCounter(op.Family, op.Name)
+		t.deleteObject(op.Family, op.Name, unix.NFT_OBJECT_COUNTER)
 	case nft.AddSet:
 		t.addSet(op.Family, &op.Set)
 	case nft.DeleteSet:
@@ -299,7 +299,7 @@ func (t *transaction) operation(op nft.Op, entries []nft.Element, destroy bool) 
 	case nft.AddTimeout:
 		t.addTimeout(op.Family, op.Timeout)
 	case nft.DeleteTimeout:
-		t.deleteTimeout(op.Family, op.Name)
+		t.deleteObject(op.Family, op.Name, objectTimeout)
 	case nft.SetFlowtable, nft.DeleteFlowtable:
 		t.flowtableOp(op, entries)
 	case nft.AddChain:

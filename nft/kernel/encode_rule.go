@@ -144,7 +144,7 @@ func (e *encoder) statement(s nft.Statement) {
 	case nft.FlowAdd:
 		e.add(&expr.FlowOffload{Name: s.Flowtable})
 	case nft.SetTimeout:
-		e.setTimeout(s)
+		e.add(&expr.Objref{Type: objectTimeout, Name: s.Timeout.Name()})
 	case nft.Counter:
 		e.add(&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: s.Name}) // counter name "stray"
 	case nft.Masquerade:
@@ -308,13 +308,6 @@ func (e *encoder) loadKey(fields []nft.Field, set string) {
 	}
 }
 
-// nextBlock is the first register of a block of 16 bytes, where nft puts values that
-// are not part of a concatenation.
-func nextBlock(r register) register {
-	const block = 4
-	return firstRegister + (r-firstRegister+block-1)/block*block
-}
-
 // registers returns the number of registers that hold that many bytes.
 func registers(bytes int) uint32 { return uint32(nfnetlink.Align(bytes) / 4) }
 
@@ -416,7 +409,7 @@ func (e *encoder) update(u nft.Update) {
 	}
 	next := e.load(u.Key, firstRegister)
 	if len(u.Data) > 0 {
-		dynset.SrcRegData = nextBlock(next)
+		dynset.SrcRegData = firstRegister + (next-firstRegister+3)/4*4 // the next block of 16 bytes, where nft puts values that are not part of a concatenation
 		e.load(u.Data, dynset.SrcRegData)
 	}
 	e.add(dynset)

@@ -407,11 +407,6 @@ func (t *transaction) addCounter(f nft.Family, name string) {
 	t.End()
 }
 
-// deleteCounter is `delete counter ip svcctl stray`.
-func (t *transaction) deleteCounter(f nft.Family, name string) {
-	t.deleteObject(f, name, unix.NFT_OBJECT_COUNTER)
-}
-
 // setRules is `flush chain ip svcctl pick-5` and an `add rule ip svcctl pick-5 …` for
 // each rule.
 func (t *transaction) setRules(f nft.Family, chain string, rules []nft.Rule) {

@@ -144,17 +144,11 @@ func (r *reading) table(f nft.Family) (*nft.Table, error) {
 		return nil, fmt.Errorf("sets of table %s: %w", f, err)
 	}
 	if flags&unix.NFT_TABLE_F_DORMANT != 0 {
-		markUnhooked(t)
+		for hook := range hookNumbers { // a dormant table filters nothing: each of its chains has a hook that is not the wanted one
+			t.Chains[hook.String()] = &nft.Chain{Name: hook.String(), Hook: foreignHook}
+		}
 	}
 	return t, nil
-}
-
-// markUnhooked makes a table one that has to be replaced: it has a chain of the name of every
-// hook, which is not the wanted one.
-func markUnhooked(t *nft.Table) {
-	for hook := range hookNumbers {
-		t.Chains[hook.String()] = &nft.Chain{Name: hook.String(), Hook: foreignHook}
-	}
 }
 
 // tableFlags reports whether a table exists.

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"time"
 
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/nft"
@@ -47,16 +46,6 @@ func idleStates(p nft.Protocol) []uint16 {
 		return []uint16{timeoutUDPUnreplied, timeoutUDPReplied}
 	}
 	return []uint16{timeoutTCPEstablished}
-}
-
-// deleteTimeout is `delete ct timeout ip svcctl idle-tcp-60`.
-func (t *transaction) deleteTimeout(f nft.Family, name string) {
-	t.deleteObject(f, name, objectTimeout)
-}
-
-// setTimeout is `ct timeout set "idle-tcp-60"`.
-func (e *encoder) setTimeout(s nft.SetTimeout) {
-	e.add(&expr.Objref{Type: objectTimeout, Name: s.Timeout.Name()})
 }
 
 // readTimeouts reads the timeout objects of our table.

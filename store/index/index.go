@@ -78,7 +78,7 @@ func (x *Index) Add(added object.Object) {
 			return
 		}
 		list := slices.Clone(x.slices[key])
-		i, _ := slices.BinarySearchFunc(list, o, compareSlices)
+		i, _ := slices.BinarySearchFunc(list, o, func(a, b *object.EndpointSlice) int { return cmp.Compare(a.Metadata.Name, b.Metadata.Name) })
 		x.slices[key] = slices.Insert(list, i, o)
 		x.hosts.add(key, o)
 	}
@@ -210,10 +210,6 @@ func Matches(selector, labels map[string]string) bool {
 		}
 	}
 	return true
-}
-
-func compareSlices(a, b *object.EndpointSlice) int {
-	return cmp.Compare(a.Metadata.Name, b.Metadata.Name)
 }
 
 // ServiceKey returns the "namespace/name" of a Service, or of the Service that a slice or

@@ -118,7 +118,7 @@ func dropUnused(svc, old *Service) {
 	}
 	// A patch with sessionAffinity None alone leaves the old timeout.
 	if spec.SessionAffinity == AffinityNone && before.SessionAffinity == AffinityClientIP &&
-		sameAffinityConfig(spec.SessionAffinityConfig, before.SessionAffinityConfig) {
+		samePointee(Deref(Deref(spec.SessionAffinityConfig).ClientIP).TimeoutSeconds, Deref(Deref(before.SessionAffinityConfig).ClientIP).TimeoutSeconds) {
 		spec.SessionAffinityConfig = nil
 	}
 	if spec.Type != TypeLoadBalancer {
@@ -151,10 +151,6 @@ func addsNoNodePort(svc, old *Service) bool {
 		had[port.NodePort] = true
 	}
 	return !slices.ContainsFunc(svc.Spec.Ports, func(port ServicePort) bool { return !had[port.NodePort] })
-}
-
-func sameAffinityConfig(a, b *SessionAffinityConfig) bool {
-	return samePointee(Deref(Deref(a).ClientIP).TimeoutSeconds, Deref(Deref(b).ClientIP).TimeoutSeconds)
 }
 
 // OnceSet is the end of a refusal to change what does not change.

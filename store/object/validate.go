@@ -28,7 +28,7 @@ func Validate(o Object, opts Options) Errors {
 	case s.Name == KindNamespace, s.Name == KindService && opts.RelaxedServiceNames:
 		nameProblems = dns1123LabelProblems
 	case s.Name == KindService:
-		nameProblems = dns1035LabelProblems
+		nameProblems = func(value string) []string { return matchProblems(value, maxLabel, dns1035LabelRE, dns1035LabelText) }
 	}
 	return append(validateName(o.GetMeta(), s.Namespaced, nameProblems), validateContent(o, nil)...)
 }
@@ -157,10 +157,6 @@ func dns1123SubdomainProblems(value string) []string {
 		return nil
 	}
 	return matchProblems(value, maxSubdomain, dns1123SubdomainRE, dns1123SubdomainText)
-}
-
-func dns1035LabelProblems(value string) []string {
-	return matchProblems(value, maxLabel, dns1035LabelRE, dns1035LabelText)
 }
 
 func labelValueProblems(value string) []string {

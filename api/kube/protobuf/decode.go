@@ -68,7 +68,8 @@ func (d *decoder) message(b []byte, t *schema.Type, o map[string]any) error {
 		return err
 	}
 	for _, f := range t.Fields {
-		if v, there := o[f.Name]; there && (f.OmitZero || writtenZero(t, f)) && isZero(v, f.Type) {
+		// Ports of Endpoints share their type with those of EndpointSlices here, whose fields are pointers: Kubernetes writes their zero values.
+		if v, there := o[f.Name]; there && (f.OmitZero || (f.Name == "name" || f.Name == "protocol") && messageName(t) == "core.v1.EndpointPort") && isZero(v, f.Type) {
 			delete(o, f.Name)
 		}
 	}
@@ -99,13 +100,6 @@ func (d *decoder) part(b []byte, name string, t *schema.Type, o map[string]any) 
 func messageName(t *schema.Type) string {
 	parts := strings.Split(t.Name, ".")
 	return strings.Join(parts[max(0, len(parts)-3):], ".")
-}
-
-// writtenZero reports whether a field is a pointer here but not in Kubernetes, which
-// therefore writes its zero value. Ports of Endpoints share their type with those of
-// EndpointSlices here.
-func writtenZero(t *schema.Type, f *schema.Field) bool {
-	return (f.Name == "name" || f.Name == "protocol") && messageName(t) == "core.v1.EndpointPort"
 }
 
 // isZero reports whether a value is the zero value of its field.

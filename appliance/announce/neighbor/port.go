@@ -42,7 +42,7 @@ func Open(ifi *net.Interface, prefixes []netip.Prefix, log *slog.Logger, changed
 	}
 	p := &Port{
 		log: log, wake: make(chan struct{}, 1), changed: changed, may: may,
-		m: newMachine(MAC(ifi.HardwareAddr), rand.N[time.Duration]), groups: newGroups(ifi.Index),
+		m: newMachine(MAC(ifi.HardwareAddr), rand.N[time.Duration]), groups: &groups{index: ifi.Index, uses: map[netip.Addr]int{}, member: map[netip.Addr]*groupSocket{}},
 	}
 	for _, each := range []struct {
 		conn  **packet.Conn
@@ -286,10 +286,6 @@ type groups struct {
 type groupSocket struct {
 	fd, groups int
 	full       bool
-}
-
-func newGroups(index int) *groups {
-	return &groups{index: index, uses: map[netip.Addr]int{}, member: map[netip.Addr]*groupSocket{}}
 }
 
 // join counts one more use of a group.

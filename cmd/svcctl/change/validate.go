@@ -94,7 +94,7 @@ func runValidate(_ context.Context, env *cli.Env, v *cli.Verb, args []string) er
 		return err
 	}
 	if all := len(planned.Problems); blind {
-		planned.Problems = slices.DeleteFunc(planned.Problems, ofTheBox)
+		planned.Problems = slices.DeleteFunc(planned.Problems, func(q manifest.Problem) bool { return q.Reason == "Pending" || q.Reason == "UnknownSourceSet" }) // the box may have them
 		if n := all - len(planned.Problems); n > 0 {
 			fmt.Fprintf(env.Err, "svcctl: %s left out, about pools and source sets, which are settings of the box: give --config FILE\n", output.Was(n, "problem"))
 		}
@@ -116,11 +116,6 @@ func runValidate(_ context.Context, env *cli.Env, v *cli.Verb, args []string) er
 		return err
 	}
 	return found.Verdict(v.Option("strict").On())
-}
-
-// ofTheBox reports whether a problem is about a pool or source set, which may be there on the box.
-func ofTheBox(q manifest.Problem) bool {
-	return q.Reason == "Pending" || q.Reason == "UnknownSourceSet"
 }
 
 // givenNothing reports whether no setting is given, by a flag, the environment or a file.

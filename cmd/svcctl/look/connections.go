@@ -84,7 +84,9 @@ func connections(ctx context.Context, c *client.Client, q wire.ConnectionsQuery,
 			return list, 0, err
 		}
 		all := len(list.Connections)
-		list.Connections = slices.DeleteFunc(list.Connections, func(one wire.Connection) bool { return isClosing(one.State) })
+		list.Connections = slices.DeleteFunc(list.Connections, func(one wire.Connection) bool {
+			return resource.IsClosed(one.State) || one.State == "FIN_WAIT" || one.State == "CLOSE_WAIT" || one.State == "LAST_ACK"
+		})
 		hidden = all - len(list.Connections)
 		if enough := len(list.Connections) >= limit || list.More == 0 || q.Limit == resource.MostConnections; enough {
 			break
@@ -95,11 +97,6 @@ func connections(ctx context.Context, c *client.Client, q wire.ConnectionsQuery,
 		list.Connections, list.More = list.Connections[:limit], list.More+over
 	}
 	return list, hidden, nil
-}
-
-// isClosing reports whether a TCP connection of a state, as conntrack names it, has had a FIN or a reset.
-func isClosing(state string) bool {
-	return resource.IsClosed(state) || state == "FIN_WAIT" || state == "CLOSE_WAIT" || state == "LAST_ACK"
 }
 
 // killConn ends a connection.

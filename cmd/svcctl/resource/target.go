@@ -20,14 +20,9 @@ type Target struct {
 // Path returns the URL path of the target.
 func (t Target) Path() string {
 	if t.Name != "" {
-		return objectPath(t.Kind, t.Namespace, t.Name)
+		return fillPath(t.Kind.ObjectPath(), t.Namespace, t.Name)
 	}
 	return CollectionPath(t.Kind, t.Namespace)
-}
-
-// objectPath is the path of one object.
-func objectPath(k kind.Kind, namespace, name string) string {
-	return fillPath(k.ObjectPath(), namespace, name)
 }
 
 // CollectionPath is the path of all objects of a namespace, or ("") of all.
