@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build deps lint test test-unit busy race conformance browser screenshots bench soak kernels package package-test package-vm readme-test site release fuzz demo demo-fleet demo-pair fleet golden worlds sim night sim-cover models planted discover-servers verify-release clean
+.PHONY: help build deps lint test test-unit busy race conformance browser screenshots bench soak fast-path kernels package package-test package-vm readme-test site release fuzz demo demo-fleet demo-pair fleet golden worlds sim night sim-cover models planted discover-servers verify-release clean
 
 # The system programs live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -102,8 +102,9 @@ race: deps build ## the tests under the race detector (root or sudo, gcc)
 	CGO_ENABLED=1 SVCCTL_REQUIRE_PRIVILEGED=1 go test -race -p 1 -count=1 -timeout 30m $(EXEC) $$(go list ./... | grep -vE '$(RACE_WITHOUT)')
 
 # docs/performance.md says what the table means and has the last one.
-bench: deps ## one table of what everything costs, in some minutes (root or sudo)
+bench: deps ## one table of what everything costs, in some minutes (root or sudo), and one of the fast path, in instructions of a kernel that has it
 	go test -count=1 -timeout 30m -run '^$$' -bench . -benchtime 1x $(EXEC) ./appliance/bench
+	TESTS=none KERNEL_TESTS=none SCRIPTS=none BENCH='FastPath|AfterRefusal' MINUTES=20 appliance/e2e/kernels/run.sh $(FAST_KERNEL)
 
 # What docs/reliability.md promises. Each is a variable: make soak SVCCTL_SOAK_KILLS=1000
 SVCCTL_SOAK_UPDATES ?= 1000
@@ -156,6 +157,12 @@ KERNELS ?= linux-image-amd64
 worlds: deps ## random worlds, judged and on the wire, against a second implementation (root or sudo): make worlds SEED=1000 COUNT=300
 	SEED=$(or $(SEED),1) COUNT=$(or $(COUNT),1000) go test -count=1 -v -timeout 30m -run Test835_ ./appliance/reconcile
 	SEED=$(or $(SEED),1) COUNT=$(or $(COUNT),70) go test -count=1 -v -timeout 30m -run Test836_ $(EXEC) ./appliance/e2e
+
+# Of Debian 12 it is 6.1, of Debian 13 6.12.
+FAST_KERNEL ?= linux-image-cloud-amd64
+fast-path: deps ## the tests of the fast path in a virtual machine, on a kernel of Debian that has flowtables, in some minutes (root or sudo)
+	@code=0; TESTS='Test106[89]_|Test107[0156789]_' KERNEL_TESTS='Test106[56]_' SCRIPTS=none STRICT=1 MINUTES=60 appliance/e2e/kernels/run.sh $(FAST_KERNEL) || code=$$?; \
+	[ "$$code" -ne 2 ] || { echo 'PRIVILEGED TEST SKIPPED: the tests of the fast path: $(FAST_KERNEL) cannot be downloaded'; exit 0; }; exit $$code
 
 kernels: deps ## tests on other kernels, in virtual machines: make kernels KERNELS='FILE.deb ...'
 	appliance/e2e/kernels/run.sh $(KERNELS)

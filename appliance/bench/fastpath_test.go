@@ -79,13 +79,18 @@ func newFastBox(b *testing.B, lab *netlab.Lab, flags ...string) *fastBox {
 		router: &router{h, openTAP(b, h, clientSide, "100.64.0.1/10"), openTAP(b, h, serverSide, "10.128.0.1/9")},
 		client: netip.AddrFrom4([4]byte{100, 64, 0, 2}), took: map[string][]time.Duration{}, offload: !slices.Contains(flags, "--fast-path=off"), port: 2000,
 	}
+	serveWeb(h, flags)
+	return x
+}
+
+// serveWeb has a box serve the Service that is measured, among 1,000.
+func serveWeb(h *netlab.Host, flags []string) {
 	svcctl := h.Appliance(*program, slices.Concat(boxFlags, flags)...)
 	svcctl.Patience = 5 * time.Minute
 	writeServices(svcctl.Manifests, 1_000)
 	svcctl.Manifests.Write("web.yaml", service("web", "clusterIP: "+vip.Addr().String(), "TCP")+slice("web", "TCP", []netip.Addr{endpointOfWeb.Addr()}))
 	svcctl.Start()
 	svcctl.Stop() // the rules stay, and it takes no CPU from what is measured
-	return x
 }
 
 var endpointOfWeb = netip.MustParseAddrPort("10.128.0.2:8080")
@@ -149,11 +154,11 @@ func (x *fastBox) connection(to netip.AddrPort) (opens, asks, closes []sent) {
 	return opens, asks, closes
 }
 
-// rounds of one kind each, and what one is.
+// What is measured, of the box alone.
 const (
-	establishedPacket = "a packet of an established connection, both directions in turns"
-	shortConnection   = "connect, request, answer, close: 9 packets"
-	foreignPacket     = "a packet of a connection that is not to a Service"
+	establishedPacket = "CPU of a packet of an established connection"
+	shortConnection   = "CPU of the 9 packets of connect, request, answer, close"
+	foreignPacket     = "CPU of a packet of a connection not to a Service"
 )
 
 // turn measures everything once.
@@ -182,23 +187,89 @@ func (x *fastBox) turn(b *testing.B) {
 	x.forgetFlows(b)
 }
 
+// ends is a box between a client and a server with sockets.
+type ends struct {
+	client *netlab.Host
+	took   map[string][]time.Duration
+}
+
+const (
+	shortWithEnds   = "connect, answer, close, with both ends"
+	fastWithEnds    = "request and answer, with both ends"
+	foreignWithEnds = "request and answer not to a Service, with both ends"
+)
+
+func newEnds(b *testing.B, flags ...string) *ends {
+	b.Helper()
+	lab := netlab.New(b)
+	gw, client, server := lab.Router("gw"), lab.Host("client"), lab.Host("server")
+	lab.Segment("c").Attach(gw, clientSide, "100.64.0.1/10").Attach(client, "eth0", "100.64.0.2/10")
+	lab.Segment("s").Attach(gw, serverSide, "10.128.0.1/9").Attach(server, "eth0", endpointOfWeb.Addr().String()+"/9")
+	client.Route("default", "100.64.0.1")
+	server.Route("default", "10.128.0.1")
+	server.Serve("tcp", endpointOfWeb.Port())
+	serveWeb(gw, flags)
+	return &ends{client, map[string][]time.Duration{}}
+}
+
+// turn measures the time of everything once: of a machine with one processor that is its work.
+func (x *ends) turn(b *testing.B) {
+	b.Helper()
+	const times = 200
+	measure := func(what string, exchange func() error) {
+		began := time.Now()
+		for range times {
+			if err := exchange(); err != nil {
+				b.Fatalf("%s: %v", what, err)
+			}
+		}
+		x.took[what] = append(x.took[what], time.Since(began)/times)
+	}
+	measure(shortWithEnds, func() error {
+		_, err := x.client.Ask("tcp", vip, netlab.Within(patience))
+		return err
+	})
+	for what, to := range map[string]netip.AddrPort{fastWithEnds: vip, foreignWithEnds: endpointOfWeb} {
+		c, err := x.client.Dial(to, netlab.Within(patience))
+		if err != nil {
+			b.Fatal(err)
+		}
+		echo := func() error { return c.Echo("x", netlab.Within(patience)) }
+		for range times { // becomes fast meanwhile, if it can
+			if err := echo(); err != nil {
+				b.Fatal(err)
+			}
+		}
+		measure(what, echo)
+		c.Close()
+	}
+}
+
 // BenchmarkFastPath is what the fast path saves and costs: with it, and without, in turns.
 func BenchmarkFastPath(b *testing.B) {
-	const section = "Fast path: CPU"
+	const section = "Fast path"
 	lab := netlab.New(b)
-	host := lab.Router("try")
-	if _, _, err := host.RunInput("table ip try {\n flowtable f { hook ingress priority 0; }\n chain c { flow add @f; }\n}\n", "nft", "-f", "-"); err != nil {
+	if _, _, err := lab.Router("try").RunInput("table ip try {\n flowtable f { hook ingress priority 0; }\n chain c { flow add @f; }\n}\n", "nft", "-f", "-"); err != nil {
 		results.add(section, "not measured: this kernel has no flowtables", "", "BENCH=FastPath appliance/e2e/kernels/run.sh")
 		b.Skip("SKIPPED: this kernel has no flowtables")
 	}
-	without, again, with := newFastBox(b, lab, "--fast-path=off"), newFastBox(b, lab, "--fast-path=off"), newFastBox(b, lab, "--fast-path=all")
+	off, all := "--fast-path=off", "--fast-path=all"
+	without, again, with := newFastBox(b, lab, off), newFastBox(b, lab, off), newFastBox(b, lab, all)
+	endsWithout, endsWith := newEnds(b, off), newEnds(b, all)
 	for range *rounds {
 		for _, x := range []*fastBox{without, again, with} {
 			x.turn(b)
 		}
+		endsWithout.turn(b)
+		endsWith.turn(b)
+	}
+	compare := func(what string, without, with []time.Duration, more string) {
+		results.add(section, what, ms(median(with)), fmt.Sprintf("%.3fx of %s without%s", median(ratios(with, without)), ms(median(without)), more))
 	}
 	for _, what := range []string{establishedPacket, shortConnection, foreignPacket} {
-		results.add(section, what+", --fast-path off", ms(median(without.took[what])), fmt.Sprintf("%.3fx another box of the same", median(ratios(again.took[what], without.took[what]))))
-		results.add(section, what+", --fast-path all", ms(median(with.took[what])), fmt.Sprintf("%.3fx off", median(ratios(with.took[what], without.took[what]))))
+		compare(what, without.took[what], with.took[what], fmt.Sprintf("; another box without %.3fx", median(ratios(again.took[what], without.took[what]))))
+	}
+	for _, what := range []string{fastWithEnds, shortWithEnds, foreignWithEnds} {
+		compare(what, endsWithout.took[what], endsWith.took[what], "")
 	}
 }

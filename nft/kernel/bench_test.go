@@ -144,7 +144,7 @@ func BenchmarkAfterRefusal(b *testing.B) {
 			}
 		}},
 		{"a circle of another program", func() {
-			if n.loads("add rule ip svcctl prerouting goto prerouting") {
+			if n.loads("table ip svcctl {\n chain x { jump y; }\n chain y { jump x; }\n chain prerouting { jump x; }\n}\n") {
 				b.Fatal("a circle was taken")
 			}
 		}},

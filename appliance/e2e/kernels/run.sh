@@ -23,14 +23,14 @@ root=$(cd "$here/../../.." && pwd)
 : "${BENCH:=none}" "${MINUTES:=60}" "${WITHOUT:=}" "${STRICT:=}"
 [ $# -gt 0 ] || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | sed '$d' >&2; exit 2; }
 
+sudo=
+[ "$(id -u)" -eq 0 ] || sudo=sudo
 missing=
 for pair in qemu-system-x86_64:qemu-system-x86 busybox:busybox-static nft:nftables conntrack:conntrack sysctl:procps depmod:kmod xz:xz-utils zstd:zstd dpkg:dpkg; do
     command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair##*:}"
 done
 if [ -n "$missing" ]; then
     echo "kernels: installing$missing"
-    sudo=
-    [ "$(id -u)" -eq 0 ] || sudo=sudo
     # shellcheck disable=SC2086 # $missing is a list
     { $sudo apt-get -qq update && $sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends $missing; } >/dev/null
 fi
@@ -61,6 +61,7 @@ unpack() {
     if [ -f "$1" ]; then
         dpkg -x "$1" "$dir/files"
     else
+        apt-cache show "$1" >/dev/null 2>&1 || $sudo apt-get -qq update >&2 || return 2
         # linux-image-amd64 and its like only name the newest one.
         package=$(apt-cache depends --important "$1" | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
         : "${package:=$1}"
