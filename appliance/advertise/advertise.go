@@ -121,7 +121,7 @@ func (p *planner) selected(o object.Object, names []string, selectors []object.L
 		next := ""
 		for other := range p.ranges {
 			if strings.HasSuffix(other, "/"+name) {
-				next = fmt.Sprintf("; one of the namespace %s is: objects count in their namespace, so put both into the same", namespaceOf(other))
+				next = fmt.Sprintf("; one of the namespace %s is: objects count in their namespace, so put both into the same", strings.TrimSuffix(other, "/"+name))
 			}
 		}
 		p.warn(o, fmt.Sprintf("spec.ipAddressPools[%d]", i), "there is no IPAddressPool %s in use in the namespace %s: nothing is announced for that name%s", name, namespace, next)
@@ -130,7 +130,7 @@ func (p *planner) selected(o object.Object, names []string, selectors []object.L
 		return pools
 	}
 	for key := range p.ranges {
-		if namespaceOf(key) == namespace && object.MatchesAny(selectors, p.labels[key]) {
+		if strings.HasPrefix(key, namespace+"/") && object.MatchesAny(selectors, p.labels[key]) {
 			pools[key] = true
 		}
 	}
@@ -290,11 +290,6 @@ func (p *Plan) Advertised(addr netip.Addr, labels map[string]string, ready bool)
 
 // keyOf is "namespace/name".
 func keyOf(o object.Object) string { return o.GetMeta().Namespace + "/" + o.GetMeta().Name }
-
-func namespaceOf(key string) string {
-	namespace, _, _ := strings.Cut(key, "/")
-	return namespace
-}
 
 // compareRank orders pools: those for certain Services, then those of flags, then the others; each by priority, of which 0 is the last.
 func compareRank(a, b alloc.Pool) int {
