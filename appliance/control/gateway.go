@@ -130,7 +130,10 @@ func (c *gateways) sync() error {
 	if len(w.gateways)+len(w.routes) == 0 && !w.classes {
 		return nil
 	}
-	return c.plan(&w)
+	if err := c.plan(&w); err != nil || !c.silent || len(c.again) == 0 {
+		return err
+	}
+	return c.sync()
 }
 
 // isOwn reports whether a Service and its slices are as this controller left them.
@@ -317,10 +320,10 @@ func (c *gateways) storeLate() error {
 
 func compareRefs(a, b object.Ref) int { return strings.Compare(a.String(), b.String()) }
 
-// commit stores a batch, if it has anything, and returns the revision with it.
+// commit stores a batch, if it has anything, and returns the revision with it; 0: nothing of it is for the dataplane.
 func (c *gateways) commit(b *batch) (revision uint64, err error) {
 	if len(b.puts)+len(b.deletes)+len(b.statuses) == 0 {
-		return c.store.Revision(), nil
+		return 0, nil
 	}
 	var statuses []object.Object
 	for _, ref := range slices.SortedFunc(maps.Keys(b.statuses), compareRefs) {
@@ -329,6 +332,9 @@ func (c *gateways) commit(b *batch) (revision uint64, err error) {
 	result, err := c.store.Generate(GatewaysOwner, b.puts, b.deletes, statuses...)
 	if err != nil {
 		return 0, fmt.Errorf("what serves Gateways: %w", err)
+	}
+	if len(b.puts)+len(b.deletes) == 0 {
+		return 0, nil
 	}
 	return result.Revision, nil
 }
@@ -370,26 +376,21 @@ func (c *gateways) planOne(w *work, ref object.Ref, b *batch) *gateway.Planned {
 	}
 	gw, _ := c.Get(ref).(*object.Gateway)
 	ours := gw != nil && gateway.IsOurs(c.Get(object.Ref{Kind: object.KindGatewayClass, Name: gw.Spec.GatewayClassName}))
-	if !ours {
-		for o := range before.generated {
-			b.deletes = append(b.deletes, o)
-		}
-		for o := range before.routes {
-			c.addStatus(b, o, nil)
-		}
-		p := &gateway.Planned{}
-		if gw != nil {
-			p.Refs = []object.Ref{{Kind: object.KindGatewayClass, Name: gw.Spec.GatewayClassName}}
-		}
-		return p
+	var p gateway.Planned
+	if ours {
+		p = gateway.Plan(gw, c, c.applied >= before.revision && before.revision > 0)
+	} else if gw != nil {
+		p.Refs = []object.Ref{{Kind: object.KindGatewayClass, Name: gw.Spec.GatewayClassName}}
 	}
-	p := gateway.Plan(gw, c, c.applied >= before.revision && before.revision > 0)
-	if before.failed == "" {
+	if before.failed == "" || !ours {
 		now := refs{}
 		for _, o := range p.Generated {
 			at := object.RefOf(o)
 			now.add(at)
-			if last := before.made[at]; last == nil || !reflect.DeepEqual(last, o) || !c.IsGenerated(at) {
+			if old, is := c.Get(at).(*object.Service); is && len(o.(*object.Service).Spec.IPFamilies) > 0 && o.(*object.Service).Spec.IPFamilies[0] != old.Spec.IPFamilies[0] {
+				b.deletes = append(b.deletes, at) // the first family of a Service never changes: the next sync makes another one
+				c.again.add(ref)
+			} else if last := before.made[at]; last == nil || !reflect.DeepEqual(last, o) || !c.IsGenerated(at) {
 				b.puts = append(b.puts, o)
 			}
 		}
@@ -503,7 +504,7 @@ func (c *gateways) keep(ref object.Ref, p *gateway.Planned, revision uint64) {
 	for _, q := range p.Problems {
 		s.problems = append(s.problems, resolve.Problem{Object: q.Object, Reason: q.Reason, Message: q.Message, Warning: q.Warning})
 	}
-	if s.revision = max(revision, 1); p.Pending {
+	if s.revision = max(s.revision, revision, 1); p.Pending {
 		c.waiting[ref] = true
 	}
 	if len(s.refs) == 0 && len(s.generated) == 0 {

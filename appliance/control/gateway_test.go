@@ -53,10 +53,14 @@ type gatewayRig struct {
 	memory  engine.Engine
 	objects *store.Store
 	c       *Endpoints
+	pools   []alloc.Pool
 }
 
 func newGatewayRig(t *testing.T) *gatewayRig {
 	r := &gatewayRig{T: t, memory: engine.NewMemory()}
+	for _, pool := range [][2]string{{"198.51.100.0", "198.51.100.15"}, {"2001:db8::", "2001:db8::f"}} {
+		r.pools = append(r.pools, alloc.Pool{First: netip.MustParseAddr(pool[0]), Last: netip.MustParseAddr(pool[1])})
+	}
 	r.restart()
 	return r
 }
@@ -64,10 +68,9 @@ func newGatewayRig(t *testing.T) *gatewayRig {
 func (r *gatewayRig) restart() {
 	r.Helper()
 	var err error
-	pool := netip.MustParsePrefix("198.51.100.0/28")
 	r.objects, err = store.Open(r.memory, store.Config{
-		ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
-		Pools:           []alloc.Pool{{First: pool.Addr(), Last: netip.MustParseAddr("198.51.100.15")}},
+		ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:96::/112")},
+		Pools:           r.pools,
 	})
 	if err != nil {
 		r.Fatal(err)
@@ -336,6 +339,85 @@ func TestGatewayChangesAreStoredLate(t *testing.T) {
 
 // Statuses stay within the bounds of the CustomResourceDefinitions, whatever is in them already and however long names are:
 // the entries of other controllers stay, and a message is cut.
+// A Gateway that cannot have an address, or one whose listener is taken, is left alone once its status says so: what is written is
+// no reason to write again, nor is a restart.
+func Test1131_gateway_without_an_address_is_left_alone(t *testing.T) {
+	for name, change := range map[string]func(string) string{
+		"of no pool": func(text string) string {
+			return strings.Replace(text, "  listeners:", "  addresses: [{value: 203.0.113.9}]\n  listeners:", 1)
+		},
+		"of any pool": func(text string) string { return text },
+	} {
+		r := newGatewayRig(t)
+		r.pools = []alloc.Pool{}
+		r.memory = engine.NewMemory()
+		r.restart()
+		r.files(change(gatewayText))
+		r.settle()
+		if n := r.settle(); n > 0 {
+			t.Errorf("%s: %d changes at rest", name, n)
+		}
+		gw := r.get(object.KindGateway, "edge").(*object.Gateway)
+		if got := conditionsOf(gw.Status.Conditions); !strings.Contains(got, "Programmed=False/AddressNot") {
+			t.Errorf("%s: %s", name, got)
+		}
+		r.files(strings.Replace(change(gatewayText), "10.1.0.1", "10.1.0.9", 1))
+		if n := r.settle(); n == 0 || n > 3 {
+			t.Errorf("%s: an endpoint changes: %d changes", name, n)
+		}
+		r.restart()
+		r.files(strings.Replace(change(gatewayText), "10.1.0.1", "10.1.0.9", 1))
+		if n := r.settle(); n > 0 {
+			t.Errorf("%s: %d changes at a restart", name, n)
+		}
+	}
+}
+
+// A Gateway asks for other addresses, and for addresses of other families, in any order: it has them, and each of their families
+// has its endpoints. Without addresses it has one of each family that it had.
+func Test1130_gateway_changes_the_families_of_its_addresses(t *testing.T) {
+	const none, four, six, both = "", "198.51.100.5", "2001:db8::5", "2001:db8::6,198.51.100.6"
+	backend := strings.ReplaceAll(gatewayText, "spec: {ports: [{port: 5432}]}", "spec: {clusterIP: None, ports: [{port: 5432}]}") + `---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: blue-2, labels: {kubernetes.io/service-name: blue}}
+addressType: IPv6
+ports: [{port: 15432, name: ""}]
+endpoints: [{addresses: ["fd00:1::1"]}]
+`
+	for _, steps := range [][]string{{none, six, four, both, none, six}, {four, six, none}, {six, both, four, six}, {both, four, none, six}} {
+		r := newGatewayRig(t)
+		for i, wanted := range steps {
+			var addresses, has []string
+			for a := range strings.SplitSeq(wanted, ",") {
+				if a != "" {
+					addresses = append(addresses, fmt.Sprintf("{value: %q}", a))
+				}
+			}
+			r.files(strings.Replace(backend, "  listeners:", "  addresses: ["+strings.Join(addresses, ", ")+"]\n  listeners:", 1))
+			r.settle()
+			svc := r.get(object.KindService, "edge-svcctl").(*object.Service)
+			families := map[string]bool{}
+			for _, in := range svc.Status.LoadBalancer.Ingress {
+				has = append(has, in.IP)
+				families[map[bool]string{true: object.IPv6, false: object.IPv4}[strings.Contains(in.IP, ":")]] = true
+			}
+			want := strings.Split(wanted, ",")
+			slices.Sort(has)
+			slices.Sort(want)
+			if wanted != none && !slices.Equal(has, want) || len(has) == 0 {
+				t.Errorf("%q, step %d: the Gateway asks for %q and has %q", steps, i+1, wanted, has)
+			}
+			_, list, _ := r.objects.Service("default/edge-svcctl")
+			for family := range families {
+				if !slices.ContainsFunc(list, func(s *object.EndpointSlice) bool { return s.AddressType == family && len(s.Endpoints) > 0 }) {
+					t.Errorf("%q, step %d: it has no endpoints of %s", steps, i+1, family)
+				}
+			}
+		}
+	}
+}
+
 func TestGatewayStatusesAreBounded(t *testing.T) {
 	r := newGatewayRig(t)
 	hosts := make([]string, 1024)

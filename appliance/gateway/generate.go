@@ -143,9 +143,13 @@ func labelValue(name string) string {
 	return named(name, "")
 }
 
-// addresses asks for the addresses of the Gateway. It returns the families of its Service.
+// addresses asks for the addresses of the Gateway. It returns the families of its Service, of which the first one stays if it can:
+// a Service with another one has to be made again.
 func (p *plan) addresses(svc *object.Service) (families []string) {
-	var wanted []string
+	wanted, had := []string(nil), p.objs.Families()
+	if old, is := p.objs.Get(object.RefOf(svc)).(*object.Service); is && len(old.Spec.IPFamilies) > 0 {
+		had = old.Spec.IPFamilies
+	}
 	for i := range p.gateway.Spec.Addresses {
 		value := object.Deref(p.gateway.Spec.Addresses[i].Value)
 		addr, err := netip.ParseAddr(value)
@@ -153,25 +157,21 @@ func (p *plan) addresses(svc *object.Service) (families []string) {
 			continue // any address of a pool
 		}
 		wanted = append(wanted, addr.Unmap().String())
-		family := object.IPv4
-		if addr.Unmap().Is6() {
-			family = object.IPv6
-		}
-		if !slices.Contains(families, family) {
+		if family := map[bool]string{false: object.IPv4, true: object.IPv6}[addr.Unmap().Is6()]; !slices.Contains(families, family) {
 			families = append(families, family)
 		}
 	}
 	if len(wanted) > 0 {
+		if len(families) == 2 && families[0] != had[0] {
+			slices.Reverse(families)
+		}
 		svc.Metadata.Annotations[annotation.LoadBalancerIPs] = strings.Join(wanted, ",")
 		svc.Spec.IPFamilies = families
-		policy := "SingleStack"
-		if len(families) == 2 {
-			policy = "RequireDualStack"
-		}
+		policy := []string{object.SingleStack, object.RequireDualStack}[len(families)-1]
 		svc.Spec.IPFamilyPolicy = &policy
 		return families
 	}
-	return p.objs.Families()
+	return had
 }
 
 // lead has connections to a named port lead to a Service for each route and listener, by server name.

@@ -46,15 +46,16 @@ const (
 	maxParents    = 32
 )
 
-// orEarlier returns the condition that was met by an earlier generation in place of one that is pending.
+// orEarlier returns, in place of a condition that is pending, the one of before: that was met by an earlier generation, or is decided
+// for this one.
 func (p *plan) orEarlier(c condition, generation int64, stored []object.Condition) condition {
 	if c.reason != reasonPending {
 		return c
 	}
 	for i := range stored {
-		if was := &stored[i]; was.Type == c.kind && was.Status == "True" {
-			p.pending = p.pending || was.ObservedGeneration != generation
-			return condition{was.Type, true, was.Reason, was.Message, was.ObservedGeneration}
+		if was := &stored[i]; was.Type == c.kind && (was.Status == "True" || was.ObservedGeneration == generation) {
+			p.pending = p.pending || was.Status != "True" || was.ObservedGeneration != generation
+			return condition{was.Type, was.Status == "True", was.Reason, was.Message, was.ObservedGeneration}
 		}
 	}
 	p.pending = true
@@ -121,7 +122,8 @@ func (p *plan) status(done bool) {
 	gw := &object.Gateway{TypeMeta: p.gateway.TypeMeta, Metadata: p.gateway.Metadata}
 	generation := p.gateway.Metadata.Generation
 	gw.Status.Addresses = addresses
-	gw.Status.Conditions = conditions(generation, p.accepted, p.orEarlier(programmed, generation, p.gateway.Status.Conditions))
+	reported := p.orEarlier(programmed, generation, p.gateway.Status.Conditions)
+	gw.Status.Conditions = conditions(generation, p.accepted, reported)
 	gw.Status.Listeners = p.listenerStatuses(nil, p.gateway.Status.Listeners, programmed)
 	attached := int32(0)
 	for _, set := range p.sets {
@@ -131,8 +133,8 @@ func (p *plan) status(done bool) {
 	}
 	gw.Status.AttachedListenerSets = &attached
 	p.out.Statuses = append(p.out.Statuses, gw)
-	if p.accepted.is && programmed.reason != reasonPending {
-		p.blame(p.ref, ReasonNotProgrammed, programmed)
+	if p.accepted.is && reported.reason != reasonPending {
+		p.blame(p.ref, ReasonNotProgrammed, reported)
 	} else {
 		p.blame(p.ref, ReasonNotProgrammed, p.accepted)
 	}
@@ -196,6 +198,9 @@ func (p *plan) programmed(done bool) (c condition, addresses []object.GatewaySta
 			}
 		}
 	}
+	if !done {
+		return no("Programmed", reasonPending, "the dataplane does not have it yet"), addresses
+	}
 	for i := range p.gateway.Spec.Addresses {
 		addr, err := netip.ParseAddr(object.Deref(p.gateway.Spec.Addresses[i].Value))
 		if svc != nil && err == nil && !slices.Contains(has, addr.Unmap().String()) {
@@ -204,8 +209,6 @@ func (p *plan) programmed(done bool) (c condition, addresses []object.GatewaySta
 		}
 	}
 	switch {
-	case !done:
-		return no("Programmed", reasonPending, "the dataplane does not have it yet"), addresses
 	case len(has) == 0:
 		const why = "no pool of load balancer IPs has an address left: set --load-balancer-pool, or make an IPAddressPool"
 		return no("Programmed", "AddressNotAssigned", cmp.Or(trouble, why)), nil

@@ -122,18 +122,6 @@ func judgeWorld(t *testing.T, world *oracle.World, met map[string]int) (kind, te
 
 // judgeGateways compares the conditions of Gateways, listeners and routes to what becomes of their clients.
 func (r *rig) judgeGateways(served *oracle.World, met map[string]int) (kind, text string) {
-	differs := func(o object.Object, of []object.Condition, name string, is bool) bool {
-		i := slices.IndexFunc(of, func(c object.Condition) bool { return c.Type == name })
-		if i < 0 {
-			kind, text = name, object.RefOf(o).String()+" has no condition "+name
-			return true
-		}
-		if met[fmt.Sprintf("%s %s=%s", o.GetTypeMeta().Kind, name, of[i].Status)]++; (of[i].Status == object.ConditionTrue) != is {
-			kind, text = fmt.Sprintf("%s=%s", name, of[i].Status), fmt.Sprintf("%s is %s=%s %s: %s", object.RefOf(o), name, of[i].Status, of[i].Reason, of[i].Message)
-			return true
-		}
-		return false
-	}
 	for _, o := range served.Gateways {
 		for _, a := range served.Attempts(served.Serving(o)) {
 			if !a.Packet.To.IsValid() {
@@ -146,35 +134,12 @@ func (r *rig) judgeGateways(served *oracle.World, met map[string]int) (kind, tex
 				met["a Gateway's packet "+string(outcome.Kind)]++
 			}
 		}
-		stored, _ := r.store.Get(object.RefOf(o))
-		gw := stored.(*object.Gateway)
-		if differs(gw, gw.Status.Conditions, "Programmed", served.Programmed(gw)) {
-			return kind, text
-		}
-		for i := range gw.Status.Listeners {
-			if l := &gw.Status.Listeners[i]; differs(gw, l.Conditions, "Accepted", !served.IsTaken(gw, &gw.Spec.Listeners[i])) {
-				return "listener " + kind, text
-			}
-		}
 	}
-	for _, o := range served.Routes {
-		accepted, resolved := served.Judge(o)
-		stored, _ := r.store.Get(object.RefOf(o))
-		var status object.RouteStatus
-		switch o := stored.(type) {
-		case *object.TCPRoute:
-			status = o.Status
-		case *object.UDPRoute:
-			status = o.Status
-		}
-		if len(status.Parents) != 1 {
-			return "parents", fmt.Sprintf("%s has %v", object.RefOf(o), status)
-		}
-		if differs(o, status.Parents[0].Conditions, "Accepted", accepted) || differs(o, status.Parents[0].Conditions, "ResolvedRefs", resolved) {
-			return kind, text
-		}
+	get := func(ref object.Ref) object.Object {
+		o, _ := r.store.Get(ref)
+		return o
 	}
-	return "", ""
+	return judge.Conditions(served, func(*object.Gateway) bool { return true }, get, func(condition string) { met[condition]++ })
 }
 
 func (r *rig) problemsOf(key string) string {

@@ -48,6 +48,7 @@ type life struct {
 	notifier *notifier
 	checks   *checks
 	grants   *reconcile.Grants
+	hosts    *control.HostAddresses
 	facts    chan node.Facts
 	changes  chan kernel.Change
 	releases chan chan wire.Released
@@ -91,6 +92,7 @@ func (b *box) start() error {
 		return errors.Join(fmt.Errorf("read the kernel: %w", err), b.disk.close())
 	}
 	hosts := control.NewHostAddresses(cfg.IsSetAside, objects, control.NodeOwner)
+	l.hosts = hosts
 	watcher, err := watch.New(watch.Config{Dirs: cfg.ManifestDirs(), LastGood: objects.LastGood(), Log: log, Notifier: func() (watch.Notifier, error) { return l.notifier, nil }})
 	if err != nil {
 		end()

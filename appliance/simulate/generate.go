@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/appliance/test/oracle"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -27,13 +28,29 @@ type generator struct {
 	units    map[string]map[object.Ref]object.Object // what is in force, by "namespace/name" of the Service
 	down     map[netip.AddrPort]bool
 	without  map[string]bool // writers and faults that this seed does not have
+	newer    newer
+	beside   *oracle.World // with Gateways; nil: there are none yet
+}
+
+// newer is what some boxes have besides Services. It is drawn apart from the rest of a script.
+type newer struct {
+	gateways  bool // with TCPRoutes, UDPRoutes and ReferenceGrants
+	egress    bool // hosts leave with addresses of Services
+	fast      bool // the fast path, and links that come and go
+	providers bool // Services of files whose EndpointSlices a client writes
+}
+
+func newerOf(seed uint64) newer {
+	r := rand.New(rand.NewPCG(seed, 6))
+	one := func() bool { return r.IntN(3) == 0 }
+	return newer{one(), one(), one(), one()}
 }
 
 // Generate returns the script of a seed. Each seed leaves out a third of the writers and faults.
 func Generate(seed uint64) Script {
 	g := &generator{
 		Rand: rand.New(rand.NewPCG(seed, 0)), script: Script{Seed: seed}, box: boxOf(seed),
-		units: map[string]map[object.Ref]object.Object{}, down: map[netip.AddrPort]bool{}, without: map[string]bool{},
+		units: map[string]map[object.Ref]object.Object{}, down: map[netip.AddrPort]bool{}, without: map[string]bool{}, newer: newerOf(seed),
 	}
 	for _, what := range []string{doFile, doPut, doSlowly, "junk", "fate", doAddress, doClock, doForeign, "disk", "kernel", doKill, doReboot, doDown, doVanish, doStarve, "contest"} {
 		g.without[what] = g.IntN(3) == 0
@@ -59,6 +76,7 @@ func (g *generator) add(verb string, args ...string) {
 // round is some changes with some faults, and a rest.
 func (g *generator) round() {
 	g.world = g.world.Next(g.Rand)
+	g.gateways()
 	for range g.IntN(5) {
 		g.trouble()
 	}
@@ -68,6 +86,7 @@ func (g *generator) round() {
 	}
 	if g.IntN(2) == 0 { // other changes before the first ones are done
 		g.world = g.world.Next(g.Rand)
+		g.gateways()
 		g.apply()
 	}
 	if g.IntN(2) == 0 {
@@ -80,6 +99,42 @@ func (g *generator) round() {
 	}
 }
 
+// gateways makes the Gateways, routes and grants of a round: others, or those before with some routes less and other weights.
+func (g *generator) gateways() {
+	switch {
+	case !g.newer.gateways:
+	case g.beside == nil || g.IntN(3) == 0:
+		g.beside = &oracle.World{Box: g.box}
+		for _, s := range g.world.Services { // they get external IPs in conflict with Gateways
+			g.beside.Services = append(g.beside.Services, s.DeepCopy().(*object.Service))
+		}
+		g.beside.AddGateways(g.Rand)
+	default:
+		g.beside.Routes = slices.DeleteFunc(slices.Clone(g.beside.Routes), func(object.Object) bool { return g.IntN(6) == 0 })
+		for i, o := range g.beside.Routes {
+			if g.IntN(3) > 0 {
+				continue
+			}
+			weight := int32(g.IntN(4))
+			o = o.DeepCopy()
+			switch o := o.(type) {
+			case *object.TCPRoute:
+				o.Spec.Rules[0].BackendRefs[0].Weight = &weight
+			case *object.UDPRoute:
+				o.Spec.Rules[0].BackendRefs[0].Weight = &weight
+			}
+			g.beside.Routes[i] = o
+		}
+		for i, o := range g.beside.Slices { // of the backends that came with the Gateways
+			if s := o.DeepCopy().(*object.EndpointSlice); g.IntN(3) == 0 && len(s.Endpoints) > 0 {
+				ready := g.IntN(2) == 0
+				s.Endpoints[0].Conditions.Ready = &ready
+				g.beside.Slices[i] = s
+			}
+		}
+	}
+}
+
 // apply writes the difference between the units in force and the world: removals first, then the rest in any order.
 func (g *generator) apply() {
 	next := map[string]map[object.Ref]object.Object{}
@@ -88,10 +143,27 @@ func (g *generator) apply() {
 			next[key][object.RefOf(o)] = o
 		}
 	}
-	for _, s := range g.world.Services {
+	world := *g.world
+	if g.beside != nil {
+		for _, s := range g.beside.Services[len(g.beside.Services)-backends:] {
+			world.Services = append(slices.Clone(world.Services), s)
+		}
+		world.Slices = slices.Concat(world.Slices, g.beside.Slices)
+		for _, o := range g.beside.Gateways {
+			g.alone(next, o)
+		}
+		for _, o := range g.beside.Routes {
+			g.alone(next, o)
+		}
+		for _, o := range g.beside.Grants {
+			g.alone(next, o)
+		}
+	}
+	for _, s := range world.Services {
 		key := object.RefOf(s).Key()
 		next[key] = map[object.Ref]object.Object{}
 		written := s.DeepCopy().(*object.Service)
+		g.annotate(written)
 		written.Status, written.Metadata.CreationTimestamp = object.ServiceStatus{}, nil
 		if g.isAutomatic(key) && written.Spec.ClusterIP != object.ClusterIPNone {
 			written.Spec.ClusterIP, written.Spec.ClusterIPs = "", nil
@@ -105,8 +177,14 @@ func (g *generator) apply() {
 		}
 		add(key, written)
 	}
-	for _, o := range g.world.Slices {
-		if of := o.Metadata.Labels[object.LabelServiceName]; of != "" {
+	for _, o := range world.Slices {
+		switch of := o.Metadata.Labels[object.LabelServiceName]; {
+		case of == "":
+		case g.isProvided(o.Metadata.Namespace + "/" + of):
+			o = o.DeepCopy().(*object.EndpointSlice)
+			o.Metadata.Labels[object.LabelManagedBy] = object.ManagedByDiscover
+			g.alone(next, o)
+		default:
 			add(o.Metadata.Namespace+"/"+of, o)
 		}
 	}
@@ -148,8 +226,42 @@ func (g *generator) donor() *object.Service {
 	return g.world.Services[i]
 }
 
+// backends is how many Services come with the Gateways of a world.
+const backends = 2
+
+// alone adds an object as a unit of its own.
+func (g *generator) alone(next map[string]map[object.Ref]object.Object, o object.Object) {
+	ref := object.RefOf(o)
+	next[ref.Key()+"/"+ref.Kind] = map[object.Ref]object.Object{ref: o}
+}
+
+// annotate has a Service ask for what the box has besides.
+func (g *generator) annotate(s *object.Service) {
+	key, annotations := object.RefOf(s).Key(), maps.Clone(s.Metadata.Annotations)
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	if g.newer.egress && g.hash("egress"+key)%3 > 0 {
+		annotations[object.AnnotationEgress] = "vip"
+	}
+	if n := g.hash("fast" + key); g.newer.fast && n%4 > 0 {
+		annotations[object.AnnotationFastPath] = fmt.Sprint(n%4 != 1)
+	}
+	if g.isProvided(key) && s.Spec.Type != object.TypeExternalName {
+		annotations[annotation.EndpointsFrom] = "dns:" + s.Metadata.Name + ".example"
+	}
+	s.Metadata.Annotations = annotations
+}
+
+// isProvided reports whether a client writes the EndpointSlices of a Service, each by itself, as svcctl discover does.
+func (g *generator) isProvided(key string) bool {
+	return g.newer.providers && g.hash("from"+key)%2 == 0
+}
+
 // isFile reports whether a unit is written as a file; else clients write it.
-func (g *generator) isFile(key string) bool { return g.hash(key)%2 == 0 }
+func (g *generator) isFile(key string) bool {
+	return g.hash(key)%2 == 0 && !strings.HasSuffix(key, "/"+object.KindEndpointSlice)
+}
 
 // isAutomatic reports whether a unit leaves its values to the allocator.
 func (g *generator) isAutomatic(key string) bool { return g.hash(key)%3 == 0 }
@@ -269,8 +381,12 @@ func (g *generator) trouble() {
 		g.add(doFault, "disk", one("full", "full", "failed", "before", "torn", "torn", "after"), n)
 	case what == "kernel":
 		g.add(doFault, "kernel", one("refused", "stale", "unknown", "lost", "before", "after", "unreadable"), n)
+	case what == doForeign && g.newer.fast && g.IntN(2) == 0:
+		g.add(doForeign, "others", one("now", "now", "late", "lost"))
 	case what == doForeign:
 		g.add(doForeign, one("flush", "chain", "elements", "data"), one("now", "now", "late", "lost"))
+	case what == doAddress && g.newer.fast && g.IntN(2) == 0:
+		g.add(doLink, one("add", "del"), one("ext8", "ext9"))
 	case what == doClock:
 		g.add(doClock, one("26h", "-26h", "400ms", "-1h", "8760h"))
 	case what == doAddress:

@@ -9,8 +9,11 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/appliance/test/judge"
 	"svcctl.io/svcctl/appliance/test/oracle"
+	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -49,7 +52,7 @@ func (b *box) rest(restart bool) error {
 	if err != nil {
 		return err
 	}
-	for _, invariant := range []func(*oracle.World) error{b.commitsWereRight, func(*oracle.World) error { return b.watchEqualsList() }, b.statusIsTrue, b.filesAreStored, b.writesAreStored, b.holdersStay, b.valuesStay, b.packetsArrive} {
+	for _, invariant := range []func(*oracle.World) error{b.commitsWereRight, func(*oracle.World) error { return b.watchEqualsList() }, b.statusIsTrue, b.filesAreStored, b.writesAreStored, b.holdersStay, b.valuesStay, b.packetsArrive, b.gatewaysAreServed, b.hostsLeave, b.fastPathIsThere} {
 		if err := invariant(world); err != nil {
 			return err
 		}
@@ -169,7 +172,7 @@ func (b *box) valuesStay(world *oracle.World) error {
 	holders := map[string]object.Ref{}
 	for _, s := range world.Services {
 		ref := object.RefOf(s)
-		values := []string{s.Metadata.UID, s.Metadata.Annotations[version]}
+		values := []string{s.Metadata.UID, b.writtenAs(s)}
 		for _, ip := range s.Spec.ClusterIPs {
 			if ip != object.ClusterIPNone {
 				values = append(values, "cluster IP "+ip)
@@ -195,6 +198,16 @@ func (b *box) valuesStay(world *oracle.World) error {
 	return nil
 }
 
+// writtenAs is the version that a Service was written in: of a generated one that of its Gateway.
+func (b *box) writtenAs(s *object.Service) string {
+	for _, owner := range s.Metadata.OwnerReferences {
+		if gw, _ := b.life.store.Get(object.Ref{Kind: owner.Kind, Namespace: s.Metadata.Namespace, Name: owner.Name}); gw != nil {
+			return owner.UID + " " + gw.GetMeta().Annotations[version]
+		}
+	}
+	return s.Metadata.Annotations[version]
+}
+
 // holdersStay: a frontend that several Services ask for stays with the one that has it, as long as that one is not written.
 func (b *box) holdersStay(world *oracle.World) error {
 	now := map[string]object.Ref{}
@@ -202,7 +215,7 @@ func (b *box) holdersStay(world *oracle.World) error {
 	for _, s := range world.Services {
 		ref := object.RefOf(s)
 		before := b.values[ref]
-		unchanged[ref] = len(before) > 0 && before[0] == s.Metadata.UID && before[1] == s.Metadata.Annotations[version]
+		unchanged[ref] = len(before) > 0 && before[0] == s.Metadata.UID && before[1] == b.writtenAs(s)
 		for _, p := range b.life.grants.Of(ref.Key()) {
 			for _, fe := range p.Frontends {
 				if !fe.Addr.IsValid() || fe.HostOwned || fe.IsRange() {
@@ -248,12 +261,109 @@ func (b *box) packetsArrive(world *oracle.World) error {
 		if contested[packet.To.Addr()] {
 			continue
 		}
+		outcomes := world.Decide(packet)
+		if outcomes[0].Kind == oracle.Untouched && len(b.config.Addresses.EgressFrom) > 0 {
+			continue // hostsLeave judges it
+		}
 		b.stats.Packets++
-		for _, outcome := range world.Decide(packet) {
+		for _, outcome := range outcomes {
 			b.stats.Kinds[string(outcome.Kind)]++
 		}
 		if wrong := judge.Disagreement(world, ruleset, packet); wrong != "" {
 			return fmt.Errorf("%v: %s\n%s", packet, wrong, world)
+		}
+	}
+	return nil
+}
+
+// gatewaysAreServed: the conditions of Gateways, listeners and routes are what becomes of their clients.
+func (b *box) gatewaysAreServed(world *oracle.World) error {
+	contested := contestedAddresses(world)
+	alone := func(gw *object.Gateway) bool {
+		b.stats.Gateways++
+		return !slices.ContainsFunc(world.Serving(gw).Status.LoadBalancer.Ingress, func(i object.LoadBalancerIngress) bool {
+			return contested[netip.MustParseAddr(i.IP)]
+		})
+	}
+	get := func(ref object.Ref) object.Object {
+		o, _ := b.life.store.Get(ref)
+		return o
+	}
+	if kind, text := judge.Conditions(world, alone, get, func(string) {}); kind != "" {
+		return fmt.Errorf("%s: %s\n%s", kind, text, world)
+	}
+	return nil
+}
+
+// hostsLeave: what hosts send past Services leaves with the address that docs/egress.md gives it.
+func (b *box) hostsLeave(world *oracle.World) error {
+	from := b.config.Addresses.EgressFrom
+	if len(from) == 0 {
+		return nil
+	}
+	facts, ruleset := b.host(), b.ruleset()
+	settings := b.config.ResolveFacts(&facts, b.life.hosts.IsVIP)
+	services := judge.Leaving{From: from, Inside: b.config.Addresses.ClusterCIDRs, Facts: &facts, Granted: b.life.grants.Of, Keys: b.life.store.ServiceKeys()}
+	services.Service = func(key string) (*object.Service, []*object.EndpointSlice) {
+		svc, parts, _ := b.life.store.Service(key)
+		return svc, parts
+	}
+	services.Asked = func(svc *object.Service, parts []*object.EndpointSlice) []nft.ServicePort {
+		return resolve.Service(resolve.Input{Service: svc, Slices: parts, Pods: b.life.store}, &settings).Ports
+	}
+	for range packetsPerRest {
+		packet := world.OutgoingPacket(b.packets)
+		if outcomes := world.Decide(packet); outcomes[0].Kind != oracle.Untouched {
+			continue
+		}
+		want := services.With(packet)
+		if want != packet.From.Addr() {
+			b.stats.Left++
+		}
+		on := judge.Host(&world.Box, ruleset, want.Is4())
+		for _, got := range on.Outcomes(judge.Packet(&world.Box, packet)) {
+			if got.Src != want || got.DNATed {
+				return fmt.Errorf("%v leaves as %v, want %v\n%s", packet, got.Src, want, world)
+			}
+		}
+	}
+	return nil
+}
+
+// fastPathIsThere: a flowtable has all links, and is there only if a port has the fast path, which no port has without being asked.
+func (b *box) fastPathIsThere(world *oracle.World) error {
+	links := map[string]bool{}
+	for _, i := range b.host().Interfaces {
+		if i.Forwards {
+			links[i.Name] = true
+		}
+	}
+	fast := false
+	for _, s := range world.Services {
+		for _, p := range b.life.grants.Of(object.RefOf(s).Key()) {
+			if !p.Fast {
+				continue
+			}
+			if value, given := s.Metadata.Annotations[object.AnnotationFastPath]; value == "false" || !given && b.config.Services.FastPath != config.FastPathAll {
+				return fmt.Errorf("%s has the fast path and does not ask for it", object.RefOf(s))
+			}
+			fast = true
+		}
+	}
+	for family, table := range b.ruleset() {
+		for _, f := range table.Flowtables {
+			b.stats.Flowtables++
+			for _, d := range f.Devices {
+				if !links[d.Name] {
+					return fmt.Errorf("%v: the flowtable has the device %s, which is gone", family, d.Name)
+				}
+			}
+			if len(f.Devices) != len(links) {
+				return fmt.Errorf("%v: the flowtable has %d devices, and there are %d links", family, len(f.Devices), len(links))
+			}
+		}
+		if !fast && len(table.Flowtables) > 0 {
+			return fmt.Errorf("%v: there is a flowtable, and no port has the fast path", family)
 		}
 	}
 	return nil
@@ -303,6 +413,9 @@ func (b *box) nothingHappens(when string) error {
 
 // fileOf is the name of the file that an object of the generator is in.
 func fileOf(ref object.Ref) string {
+	if !slices.Contains([]string{object.KindService, object.KindEndpointSlice, object.KindEndpoints}, ref.Kind) {
+		return ref.Namespace + "-" + ref.Name + "-" + ref.Kind + ".yaml"
+	}
 	name, _, _ := strings.Cut(ref.Name, "-")
 	return ref.Namespace + "-" + name + ".yaml"
 }

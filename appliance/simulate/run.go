@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -64,6 +65,7 @@ type Stats struct {
 	Refused                        int // writes of clients that were refused
 	Acknowledged, Open, Cuts       int // of fleets: writes with and without an answer, cuts from etcd
 	Contested                      int // frontends at rests that another Service has
+	Gateways, Left, Flowtables     int // at rests: Gateways that were judged, packets that left with an address of a Service, flowtables
 	Tears                          int // crashes between a write and its sync
 	Simulated                      time.Duration
 	Kinds                          map[string]int // outcomes of packets
@@ -74,6 +76,9 @@ func boxOf(seed uint64) oracle.Box {
 	b := oracle.Generate(rand.New(rand.NewPCG(seed, 1))).Box
 	b.Interfaces = slices.DeleteFunc(slices.Clone(b.Interfaces), func(i oracle.Interface) bool { return i.Name == "vip0" })
 	b.SourceSets = nil // their files are not simulated
+	if newerOf(seed).gateways && len(b.Pools)+len(b.InternalPools) == 0 {
+		b.Pools = []netip.Prefix{netip.MustParsePrefix("198.51.100.4/30"), netip.MustParsePrefix("2001:db8:198::4/126")}
+	}
 	return b
 }
 
@@ -99,6 +104,12 @@ func newBox(s Script, dir string, log io.Writer) (*box, error) {
 	b.stats.Kinds, b.guarded = map[string]int{}, s.Seed%2 == 1
 	b.config = judge.Config(&b.world)
 	b.config.Manifests, b.config.DataDir = []string{b.manifests}, filepath.Join(dir, "data")
+	if newerOf(s.Seed).egress {
+		b.config.Addresses.EgressFrom = oracle.EgressFrom
+	}
+	if newerOf(s.Seed).fast {
+		b.config.Services.FastPath = []config.FastPath{config.FastPathServices, config.FastPathAll}[s.Seed%2]
+	}
 	if err := os.MkdirAll(b.manifests, 0o700); err != nil {
 		return b, err
 	}
@@ -178,6 +189,12 @@ func (b *box) do(e Event) error {
 		b.life.checks.set(netip.MustParseAddrPort(e.arg(0)), e.Verb == doDown)
 	case doAddress:
 		b.address(e.arg(0), e.arg(1), netip.MustParsePrefix(e.arg(2)))
+		b.readHost()
+	case doLink:
+		b.world.Interfaces = slices.DeleteFunc(slices.Clone(b.world.Interfaces), func(i oracle.Interface) bool { return i.Name == e.arg(1) })
+		if e.arg(0) == "add" {
+			b.world.Interfaces = append(b.world.Interfaces, oracle.Interface{Name: e.arg(1)})
+		}
 		b.readHost()
 	case doClock:
 		b.skew += e.duration(0)
@@ -386,15 +403,17 @@ func (b *box) refOf(path string) (object.Ref, bool) {
 
 // pathOf is the path of an object in the API.
 func pathOf(ref object.Ref) string {
-	group, resource := "/api/v1", "services"
-	switch ref.Kind {
-	case object.KindEndpointSlice:
-		group, resource = "/apis/discovery.k8s.io/v1", "endpointslices"
-	case object.KindEndpoints:
-		resource = "endpoints"
-	}
-	return fmt.Sprintf("%s/namespaces/%s/%s/%s", group, ref.Namespace, resource, ref.Name)
+	return strings.NewReplacer("{namespace}", ref.Namespace, "{name}", ref.Name).Replace(objectPaths()[ref.Kind])
 }
+
+// objectPaths are the paths of objects, by kind.
+var objectPaths = sync.OnceValue(func() map[string]string {
+	paths := map[string]string{}
+	for _, k := range kind.All() {
+		paths[k.Name] = k.ObjectPath()
+	}
+	return paths
+})
 
 func (b *box) address(how, name string, p netip.Prefix) {
 	b.world.Interfaces = slices.Clone(b.world.Interfaces)
@@ -416,6 +435,9 @@ func (b *box) host() (facts node.Facts) {
 	for i := range facts.Addresses {
 		facts.Addresses[i].First = true
 	}
+	for i := range facts.Interfaces {
+		facts.Interfaces[i].Forwards = strings.HasPrefix(facts.Interfaces[i].Name, "ext") || strings.HasPrefix(facts.Interfaces[i].Name, "int")
+	}
 	return facts
 }
 
@@ -423,7 +445,7 @@ func (b *box) host() (facts node.Facts) {
 func (b *box) foreign(what, how string) {
 	b.tables.foreign(what)
 	_, generation, _ := b.tables.fake.Read()
-	change := kernel.Change{Generation: generation, PID: 4711, Comm: "nft", Ours: true}
+	change := kernel.Change{Generation: generation, PID: 4711, Comm: "nft", Ours: what != "others"}
 	l := b.life
 	send := func(c kernel.Change) {
 		select {
@@ -463,7 +485,23 @@ func (b *box) stored() (*oracle.World, error) {
 			w.Slices = append(w.Slices, want.(*object.EndpointSlice))
 		case *object.Endpoints:
 			w.Endpoints = append(w.Endpoints, want.(*object.Endpoints))
+		case *object.Gateway: // as it was written: the oracle has defaults of its own
+			w.Gateways = append(w.Gateways, want.(*object.Gateway))
+		case *object.TCPRoute, *object.UDPRoute:
+			route := want.DeepCopy()
+			route.GetMeta().CreationTimestamp = have.GetMeta().CreationTimestamp
+			w.Routes = append(w.Routes, route)
+		case *object.ReferenceGrant:
+			w.Grants = append(w.Grants, have)
 		}
+	}
+	for _, gw := range w.Gateways {
+		service, _ := b.life.store.Get(object.ServiceRef(oracle.ServiceOf(gw)))
+		if service == nil {
+			return nil, fmt.Errorf("%s has no Service", object.RefOf(gw))
+		}
+		w.Services = append(w.Services, service.DeepCopy().(*object.Service))
+		w.Slices = append(w.Slices, w.GatewaySlices(gw)...)
 	}
 	slices.SortFunc(w.Services, func(a, c *object.Service) int {
 		return strings.Compare(object.RefOf(a).String(), object.RefOf(c).String())

@@ -127,8 +127,8 @@ func (h held) String() string {
 }
 
 func (s *Stats) text(seeds int) string {
-	return fmt.Sprintf("%d seeds, %v simulated: %d events, %d rests, %d packets %v, %d starts, %d torn commits, %d writes refused, %d frontends contested; in fleets %d acknowledged, %d open, %d cuts",
-		seeds, s.Simulated.Round(time.Minute), s.Events, s.Rests, s.Packets, s.Kinds, s.Starts, s.Tears, s.Refused, s.Contested, s.Acknowledged, s.Open, s.Cuts)
+	return fmt.Sprintf("%d seeds, %v simulated: %d events, %d rests, %d packets %v, %d starts, %d torn commits, %d writes refused, %d frontends contested, %d Gateways, %d packets left with a VIP, %d flowtables; in fleets %d acknowledged, %d open, %d cuts",
+		seeds, s.Simulated.Round(time.Minute), s.Events, s.Rests, s.Packets, s.Kinds, s.Starts, s.Tears, s.Refused, s.Contested, s.Gateways, s.Left, s.Flowtables, s.Acknowledged, s.Open, s.Cuts)
 }
 
 // runSeed runs the script of a seed.
@@ -183,6 +183,7 @@ func trySeed(t *testing.T, seed uint64, fleet bool, all *Stats) string {
 func (s *Stats) add(o Stats) {
 	s.Events, s.Rests, s.Packets, s.Starts, s.Refused = s.Events+o.Events, s.Rests+o.Rests, s.Packets+o.Packets, s.Starts+o.Starts, s.Refused+o.Refused
 	s.Contested += o.Contested
+	s.Gateways, s.Left, s.Flowtables = s.Gateways+o.Gateways, s.Left+o.Left, s.Flowtables+o.Flowtables
 	s.Acknowledged, s.Open, s.Cuts, s.Tears, s.Simulated = s.Acknowledged+o.Acknowledged, s.Open+o.Open, s.Cuts+o.Cuts, s.Tears+o.Tears, s.Simulated+o.Simulated
 	if s.Kinds == nil {
 		s.Kinds = map[string]int{}

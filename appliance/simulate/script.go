@@ -25,7 +25,8 @@ const (
 	doUp      = "up"      // ADDRESS:PORT
 	doAddress = "address" // add|del INTERFACE PREFIX
 	doClock   = "clock"   // DURATION: the wall clock jumps
-	doForeign = "foreign" // flush|chain|elements|data now|late|lost: another program changes our tables; how the message comes
+	doLink    = "link"    // add|del INTERFACE, without addresses
+	doForeign = "foreign" // flush|chain|elements|data|others now|late|lost: another program changes our tables, or its own; how the message comes
 	doFault   = "fault"   // disk full|failed|before|torn|after N, kernel refused|stale|unknown|lost N, reading failed N
 	doKill    = "kill"    // the process, which starts again
 	doStop    = "stop"    // the process is stopped orderly, and starts again

@@ -11,6 +11,7 @@ import (
 	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/sim"
+	"svcctl.io/svcctl/store/object"
 )
 
 // Config returns the settings of an appliance on a box of the oracle.
@@ -167,4 +168,108 @@ func Allows(want oracle.Outcome, host *sim.Host, packet oracle.Packet, got sim.R
 		return got.Kind == sim.Delivered && local && !got.SNATed
 	}
 	return got.Kind == sim.Delivered && !got.DNATed && !got.SNATed
+}
+
+// Leaving decides with which address a packet from a host past Services leaves, by docs/egress.md.
+type Leaving struct {
+	From, Inside []netip.Prefix // --egress-from, --cluster-cidr
+	Facts        *node.Facts
+	Keys         []string // of all Services
+	Service      func(key string) (*object.Service, []*object.EndpointSlice)
+	Asked        func(*object.Service, []*object.EndpointSlice) []nft.ServicePort
+	Granted      func(key string) []nft.ServicePort
+}
+
+// With returns that address: that of the first Service by name with the host among its endpoints that has its address, if the host
+// may leave with it and the destination is outside; else its own.
+func (l *Leaving) With(p oracle.Packet) netip.Addr {
+	source, to := p.From.Addr(), p.To.Addr()
+	within := func(list []netip.Prefix, a netip.Addr) bool {
+		return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
+	}
+	own := slices.ContainsFunc(l.Facts.Addresses, func(a node.Address) bool { return a.Prefix.Addr() == source })
+	if own || within(l.From, to) || within(l.Inside, to) || !within(l.From, source) {
+		return source
+	}
+	for _, key := range slices.Sorted(slices.Values(l.Keys)) {
+		svc, parts := l.Service(key)
+		isEndpoint := slices.ContainsFunc(parts, func(s *object.EndpointSlice) bool {
+			return slices.ContainsFunc(s.Endpoints, func(e object.Endpoint) bool { return len(e.Addresses) > 0 && e.Addresses[0] == source.String() })
+		})
+		if svc == nil || svc.Metadata.Annotations[object.AnnotationEgress] == "" || !isEndpoint {
+			continue
+		}
+		has := func(ports []nft.ServicePort, a netip.Addr) bool {
+			return slices.ContainsFunc(ports, func(p nft.ServicePort) bool {
+				return slices.ContainsFunc(p.Frontends, func(fe nft.Frontend) bool { return fe.Addr == a && fe.Kind != nft.ClusterIP })
+			})
+		}
+		texts := slices.Clone(svc.Spec.ExternalIPs)
+		if svc.Spec.Type == object.TypeLoadBalancer {
+			for i, in := range svc.Status.LoadBalancer.Ingress {
+				texts = slices.Insert(texts, i, in.IP)
+			}
+		}
+		asked := l.Asked(svc, parts)
+		for _, text := range texts {
+			if a, err := netip.ParseAddr(text); err == nil && a.BitLen() == source.BitLen() && has(asked, a) {
+				if has(l.Granted(key), a) {
+					return a
+				}
+				break // it is another Service's
+			}
+		}
+	}
+	return source
+}
+
+// Conditions compares the conditions of Gateways, of the listeners of those for which alone is true, and of routes to what becomes of
+// their clients, and describes one that differs, with its kind; "": none does. met is called for each condition.
+func Conditions(world *oracle.World, alone func(*object.Gateway) bool, get func(object.Ref) object.Object, met func(condition string)) (kind, text string) {
+	differs := func(o object.Object, of []object.Condition, name string, is bool) bool {
+		i := slices.IndexFunc(of, func(c object.Condition) bool { return c.Type == name })
+		if i < 0 {
+			kind, text = name, object.RefOf(o).String()+" has no condition "+name
+			return true
+		}
+		met(fmt.Sprintf("%s %s=%s", o.GetTypeMeta().Kind, name, of[i].Status))
+		if (of[i].Status == object.ConditionTrue) != is {
+			kind, text = fmt.Sprintf("%s=%s", name, of[i].Status), fmt.Sprintf("%s is %s=%s %s: %s", object.RefOf(o), name, of[i].Status, of[i].Reason, of[i].Message)
+			return true
+		}
+		return false
+	}
+	for _, o := range world.Gateways {
+		gw := get(object.RefOf(o)).(*object.Gateway)
+		if differs(gw, gw.Status.Conditions, "Programmed", world.Programmed(gw)) {
+			return kind, text
+		}
+		if !alone(o) {
+			continue
+		}
+		for i := range gw.Status.Listeners {
+			if l := &gw.Status.Listeners[i]; differs(gw, l.Conditions, "Accepted", !world.IsTaken(gw, &gw.Spec.Listeners[i])) {
+				return "listener " + kind, text
+			}
+		}
+	}
+	for _, o := range world.Routes {
+		accepted, resolved := world.Judge(o)
+		var status object.RouteStatus
+		switch o := get(object.RefOf(o)).(type) {
+		case *object.TCPRoute:
+			status = o.Status
+		case *object.UDPRoute:
+			status = o.Status
+		}
+		if want := len(world.Parents(o)); len(status.Parents) != want {
+			return "parents", fmt.Sprintf("%s has %d parents and not %d: %v", object.RefOf(o), len(status.Parents), want, status)
+		} else if want == 0 {
+			continue
+		}
+		if differs(o, status.Parents[0].Conditions, "Accepted", accepted) || differs(o, status.Parents[0].Conditions, "ResolvedRefs", resolved) {
+			return kind, text
+		}
+	}
+	return "", ""
 }

@@ -148,8 +148,11 @@ func (w *World) routes() (all []l4Route) {
 			all = append(all, l4Route{object.KindUDPRoute, &o.Metadata, &o.Spec})
 		}
 	}
-	// All are of one second: "namespace/name" decides (GEP: the first in alphabetical order).
+	// The oldest one, and of one second the first in alphabetical order of "namespace/name".
 	slices.SortFunc(all, func(a, b l4Route) int {
+		if x, y := a.meta.CreationTimestamp, b.meta.CreationTimestamp; x != nil && y != nil && !x.Equal(*y) {
+			return x.Compare(*y)
+		}
 		return strings.Compare(a.meta.Namespace+"/"+a.meta.Name, b.meta.Namespace+"/"+b.meta.Name)
 	})
 	return all
@@ -292,6 +295,21 @@ func (w *World) IsTaken(gw *object.Gateway, l *object.Listener) bool {
 		return string(a.Packet.Protocol) == l.Protocol && int32(a.Packet.To.Port()) == l.Port &&
 			(slices.Contains(a.Lacks, LacksClaim) || slices.Contains(a.Lacks, LacksPort))
 	})
+}
+
+// Parents are the Gateways that a route names, of those that are there.
+func (w *World) Parents(o object.Object) (all []*object.Gateway) {
+	for _, r := range w.routes() {
+		if r.kind != o.GetTypeMeta().Kind || r.meta.Namespace != o.GetMeta().Namespace || r.meta.Name != o.GetMeta().Name {
+			continue
+		}
+		for _, gw := range w.Gateways {
+			if parent := r.spec.ParentRefs[0]; gw.Metadata.Namespace == *parent.Namespace && gw.Metadata.Name == parent.Name {
+				all = append(all, gw)
+			}
+		}
+	}
+	return all
 }
 
 // Judge reports whether a listener takes a route, and whether all of its backends can be used.

@@ -17,7 +17,7 @@ type World struct {
 	Services  []*object.Service
 	Slices    []*object.EndpointSlice
 	Endpoints []*object.Endpoints
-	// Gateways have TCPRoutes and UDPRoutes, all of one second, and ReferenceGrants for these.
+	// Gateways have TCPRoutes and UDPRoutes, of one second if they have no time, and ReferenceGrants for these.
 	Gateways []*object.Gateway
 	Routes   []object.Object
 	Grants   []*object.ReferenceGrant
