@@ -31,6 +31,8 @@ const (
 	before = 2 * time.Second
 	// eventBytes bounds one event.
 	eventBytes = 1 << 20
+	// newest is the newest minor version of the API whose changes were compared with what is read here.
+	newest = 55
 
 	labelWeight, labelPriority, labelZone = "svcctl.io/weight", "svcctl.io/priority", "svcctl.io/zone"
 )
@@ -44,6 +46,7 @@ type Provider struct {
 
 	mu         sync.Mutex
 	containers map[string]container // of events, by ID
+	version    string               // of the API, as the path begins: /v1.55
 }
 
 // container has what events reported.
@@ -148,15 +151,15 @@ func (p *Provider) list(ctx context.Context, q provider.Question, labels provide
 	answer := provider.Answer{Proved: true}
 	var all []listed
 	by := map[string][]string{"label": labels, "status": {"running", "paused"}}
-	// Without a version in its path a request is of the newest version that the daemon has.
-	header, err := p.client.JSON(ctx, "/containers/json", filters(by), 0, &all)
+	path := p.versioned("/containers/json")
+	header, err := p.client.JSON(ctx, path, filters(by), 0, &all)
 	if err != nil {
 		return answer, err
 	}
 	var sick []listed // of Podman, which has the health in no status
 	if strings.HasPrefix(header.Get("Server"), "Libpod/") {
 		by["health"] = []string{"starting", "unhealthy"}
-		if _, err := p.client.JSON(ctx, "/containers/json", filters(by), 0, &sick); err != nil {
+		if _, err := p.client.JSON(ctx, path, filters(by), 0, &sick); err != nil {
 			return answer, err
 		}
 	}
@@ -257,6 +260,12 @@ func (p *Provider) hostAddress(given string) (string, error) {
 	return conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().String(), nil
 }
 
+func (p *Provider) versioned(path string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.version + path
+}
+
 func (p *Provider) ended(id string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -283,10 +292,15 @@ func (p *Provider) stream(ctx context.Context, e *remote.Events) error {
 	if now, err := http.ParseTime(resp.Header.Get("Date")); err == nil { // by the clock of the daemon
 		query.Set("since", strconv.FormatInt(now.Add(-before).Unix(), 10))
 	}
+	// A path without a version is deprecated. The daemon may have been upgraded since the last stream.
+	version, minor := "", 0
+	if _, err := fmt.Sscanf(resp.Header.Get("Api-Version"), "1.%d", &minor); err == nil {
+		version = fmt.Sprintf("/v1.%d", min(minor, newest))
+	}
 	p.mu.Lock()
-	p.containers = map[string]container{}
+	p.containers, p.version = map[string]container{}, version
 	p.mu.Unlock()
-	resp, err = p.client.Get(ctx, "/events", query, nil)
+	resp, err = p.client.Get(ctx, p.versioned("/events"), query, nil)
 	if err != nil {
 		return err
 	}

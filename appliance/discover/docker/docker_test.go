@@ -501,6 +501,62 @@ func TestStreamEnds(t *testing.T) {
 	f.Answer()
 }
 
+// A daemon of Docker 29 or later serves the versions of a range, and its answers have more and fewer fields than those of Docker 20.
+func Test1087_newer_versions_of_the_API(t *testing.T) {
+	for _, tt := range []struct{ oldest, newest, asked int }{{24, 41, 41}, {44, 52, 52}, {44, 55, 55}, {44, 99, 55}} {
+		t.Run(fmt.Sprintf("1.%d", tt.newest), func(t *testing.T) {
+			healths := []string{"starting", "healthy", "unhealthy", "none"}
+			list := `[`
+			for i, health := range healths {
+				status := "Up 3 minutes" + map[string]string{"starting": " (health: starting)", "healthy": " (healthy)", "unhealthy": " (unhealthy)"}[health]
+				list += fmt.Sprintf(`{"Id": "c%[1]d", "Names": ["/shop-web-%[1]d"], "Image": "app:1", "ImageID": "sha256:7d5e", "ImageManifestDescriptor": {"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": "sha256:7d5e", "size": 527},
+					"Command": "/app", "Created": 1763042201, "Ports": [{"IP": "::", "PrivatePort": 8080, "PublicPort": 9001, "Type": "tcp"}], "Labels": {"app": "web"}, "State": "running", "Status": %[2]q,
+					"HostConfig": {"NetworkMode": "front", "Annotations": {"io.example/a": "b"}}, "Health": {"Status": %[3]q, "FailingStreak": 0},
+					"NetworkSettings": {"Networks": {"front": {"IPAMConfig": null, "Links": null, "Aliases": null, "DriverOpts": null, "GwPriority": 0, "NetworkID": "9c1f", "EndpointID": "77aa", "Gateway": "172.30.9.1", "IPAddress": "172.30.9.1%[1]d", "MacAddress": "66:5d:37:0c:21:0%[1]d", "IPPrefixLen": 24, "IPv6Gateway": "", "GlobalIPv6Address": "", "GlobalIPv6PrefixLen": 0, "DNSNames": null}}}, "Mounts": []},`, i, status, health)
+			}
+			list = strings.TrimSuffix(list, ",") + "]"
+			events := make(chan string)
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Api-Version", fmt.Sprint("1.", tt.newest))
+				w.Header().Set("Server", "Docker/29.0.0 (linux)")
+				rest, versioned := strings.CutPrefix(r.URL.Path, fmt.Sprintf("/v1.%d", tt.asked))
+				switch {
+				case r.URL.Path == "/_ping":
+				case !versioned:
+					w.WriteHeader(400)
+					fmt.Fprintf(w, `{"message": "client version is not supported. Minimum supported API version is 1.%d"}`, tt.oldest)
+				case rest == "/containers/json":
+					fmt.Fprint(w, list)
+				case rest == "/events":
+					w.Header().Set("Content-Type", "application/x-ndjson")
+					w.(http.Flusher).Flush()
+					for {
+						select {
+						case e := <-events:
+							fmt.Fprintln(w, e)
+							w.(http.Flusher).Flush()
+						case <-r.Context().Done():
+							return
+						}
+					}
+				}
+			}))
+			t.Cleanup(server.Close)
+			p, err := New(provider.Config{URL: "tcp" + strings.TrimPrefix(server.URL, "http")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := providertest.Follow(t, p, "app=web?network=front")
+			f.Answer("172.30.9.10 down", "172.30.9.11", "172.30.9.12 down", "172.30.9.13")
+			events <- `{"Type": "container", "Action": "die", "Actor": {"ID": "c1", "Attributes": {"app": "web", "exitCode": "137", "image": "app:1", "name": "shop-web-1"}}, "scope": "local", "time": 1763042300, "timeNano": 1763042300417331290}`
+			f.Answer("172.30.9.10 down", "172.30.9.12 down", "172.30.9.13")
+			if failed := f.Failures(); len(failed) > 0 {
+				t.Errorf("failures: %v", failed)
+			}
+		})
+	}
+}
+
 // BenchmarkEvents is the time from the start and from the end of a container, by the daemon's clock, to the answer.
 func BenchmarkEvents(b *testing.B) {
 	d := start(b, "docker")
