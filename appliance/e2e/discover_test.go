@@ -2,7 +2,10 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"html"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -209,6 +212,74 @@ func Test977_held_endpoints_are_confirmed(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// The reason why a provider has no answer is wherever people look for it, and is gone from there with the failure.
+func Test1089_reasons_are_where_people_look(t *testing.T) {
+	b := newBox(t, flags{"listen": {"127.0.0.1:6444"}, "metrics-listen": {metricsAddr}})
+	file := newTargets(t)
+	f := families[0]
+	good := map[string][]string{"web": servers(f, 80, b.L1)}
+	file.set(good)
+	b.svcctl.Manifests.Write("web.yaml", f.discovered("web", "targets:web", f.vip(1)))
+	b.svcctl.Start()
+	discover := b.svcctl.Discoverer("--from", "targets+file://"+file.path)
+	discover.Launch()
+	eventually(t, time.Minute, func() error { return b.tryReaches(b.IN, "tcp", f.at(f.vip(1), 80), plain, f.on(80, b.L1)...) })
+	verb := func(args ...string) func() (string, error) {
+		return func() (string, error) {
+			out, errOut, _ := b.svcctl.Svcctl(args[0], args[1:]...)
+			return out + errOut, nil
+		}
+	}
+	page := func(path string) func() (string, error) {
+		return func() (string, error) {
+			resp := b.api(t).start("GET", path, "")
+			defer resp.Body.Close()
+			text, err := io.ReadAll(resp.Body)
+			return html.UnescapeString(string(text)), err
+		}
+	}
+	svc := "svc/" + f.name("web")
+	const failing = "targets has no answer since"
+	places := map[string]func() (string, error){
+		"status": verb("status"), "explain": verb("explain", svc), "describe": verb("describe", svc), "journal": verb("journal", svc),
+		"first page": page("/dashboard/"), "page of one": page("/dashboard/services/default/" + f.name("web")),
+	}
+	// all waits until each place has the reason or none has it.
+	all := func(has bool) {
+		t.Helper()
+		eventually(t, time.Minute, func() error {
+			var wrong []error
+			for name, read := range places {
+				if !has && name != "status" && name != "explain" {
+					continue // the past is there, too
+				}
+				text, err := read()
+				if err != nil || (strings.Contains(text, failing) && strings.Contains(text, file.path)) != has {
+					wrong = append(wrong, fmt.Errorf("%s has the reason: %t, %v\n%s", name, !has, err, text))
+				}
+			}
+			if len(wrong) > 0 {
+				return errors.Join(wrong...)
+			}
+			n, err := b.tryMetric(`svcctl_problems{reason="EndpointsStale",severity="warning"}`)
+			if (n == 1) != has {
+				return fmt.Errorf("svcctl_problems is %d, %v", n, err)
+			}
+			return nil
+		})
+	}
+	file.write("[{")
+	all(true)
+	if log := discover.Log(); !strings.Contains(log, "a provider has no answer that can be used") || !strings.Contains(log, file.path) {
+		t.Errorf("the log of discover has no reason:\n%s", log)
+	}
+	if out, err := verb("get", svc, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)(); out != "True" {
+		t.Errorf("Ready is %q, %v: its endpoints serve", out, err)
+	}
+	file.set(good)
+	all(false)
 }
 
 // Answers with everything that a provider may have by mistake.

@@ -353,8 +353,8 @@ func BenchmarkThousandServices(b *testing.B) {
 	}
 	b.Cleanup(func() { _ = counting.Close() })
 	proxy := &httputil.ReverseProxy{
-		ErrorLog:  slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), // polls that end with the client
-		Rewrite: func(r *httputil.ProxyRequest) { requests.Add(1); r.Out.URL.Scheme, r.Out.URL.Host = "http", "consul" },
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), // polls that end with the client
+		Rewrite:  func(r *httputil.ProxyRequest) { requests.Add(1); r.Out.URL.Scheme, r.Out.URL.Host = "http", "consul" },
 		Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		}},
