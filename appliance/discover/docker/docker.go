@@ -31,7 +31,7 @@ const (
 	before = 2 * time.Second
 	// eventBytes bounds one event.
 	eventBytes = 1 << 20
-	// newest is the newest minor version of the API whose changes were compared with what is read here.
+	// newest is the newest minor version of the API whose changes were compared with the fields that are used here.
 	newest = 55
 
 	labelWeight, labelPriority, labelZone = "svcctl.io/weight", "svcctl.io/priority", "svcctl.io/zone"
